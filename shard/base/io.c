@@ -1,0 +1,154 @@
+#include "shard/base/io.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "shard/base/cleanup.h"
+
+const struct base_io base_io_libc = {
+	.pread = pread,
+	.pwrite = pwrite,
+	.fsync = fsync,
+	.rename = rename,
+};
+
+const struct base_io *base_io = &base_io_libc;
+
+/* read(2) and write(2) move at most 0x7ffff000 bytes a call; a smaller piece also keeps a signal's latency bounded. */
+enum { PIECE_MAX = 1 << 30 };
+
+int base_pread_full(int fd, void *buf, size_t len, uint64_t offset)
+{
+	uint8_t *p = buf;
+	while (len > 0) {
+		if (offset > INT64_MAX - PIECE_MAX)
+			return -EFBIG;
+		ssize_t n = base_io->pread(fd, p, len < PIECE_MAX ? len : PIECE_MAX, (off_t)offset);
+		if (n < 0) {
+			if (errno == EINTR)
+				continue;
+			return -errno;
+		}
+		if (n == 0)
+			return -ENODATA;
+		p += n;
+		len -= (size_t)n;
+		offset += (uint64_t)n;
+	}
+	return 0;
+}
+
+int base_pwrite_full(int fd, const void *buf, size_t len, uint64_t offset)
+{
+	const uint8_t *p = buf;
+	while (len > 0) {
+		if (offset > INT64_MAX - PIECE_MAX)
+			return -EFBIG;
+		ssize_t n = base_io->pwrite(fd, p, len < PIECE_MAX ? len : PIECE_MAX, (off_t)offset);
+		if (n < 0) {
+			if (errno == EINTR)
+				continue;
+			return -errno;
+		}
+		if (n == 0) /* POSIX allows it and says nothing; looping on it could be forever */
+			return -EIO;
+		p += n;
+		len -= (size_t)n;
+		offset += (uint64_t)n;
+	}
+	return 0;
+}
+
+int base_fsync_parent(const char *path)
+{
+	cleanup_free char *dir = strdup(path);
+	if (!dir)
+		return -ENOMEM;
+
+	size_t len = strlen(dir);
+	while (len > 1 && dir[len - 1] == '/')
+		dir[--len] = '\0';
+	char *slash = strrchr(dir, '/');
+	const char *parent = ".";
+	if (slash) {
+		slash[slash == dir] = '\0'; /* "/x": keep the slash */
+		parent = dir;
+	}
+
+	cleanup_close int fd = open(parent, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+	if (fd < 0)
+		return -errno;
+	if (base_io->fsync(fd) < 0) {
+		/* Some file systems have no fsync on directories and say so; their renames are as durable as they get. */
+		if (errno != EINVAL && errno != ENOTSUP)
+			return -errno;
+	}
+	return 0;
+}
+
+int base_read_file(const char *path, size_t max_bytes, char **ret_buf, size_t *ret_len)
+{
+	cleanup_close int fd = open(path, O_RDONLY | O_CLOEXEC);
+	if (fd < 0)
+		return -errno;
+
+	/* Grown while reading, not sized by fstat: files in /proc and /sys claim a length of 0 or 4096. */
+	size_t size = 4096, used = 0;
+	cleanup_free char *buf = NULL;
+	for (;;) {
+		if (!buf || used == size) {
+			size_t grown = buf ? size * 2 : size;
+			char *bigger = realloc(buf, grown + 1);
+			if (!bigger)
+				return -ENOMEM;
+			buf = bigger;
+			size = grown;
+		}
+		ssize_t n = read(fd, buf + used, size - used);
+		if (n < 0) {
+			if (errno == EINTR)
+				continue;
+			return -errno;
+		}
+		if (n == 0)
+			break;
+		used += (size_t)n;
+		if (used > max_bytes)
+			return -EFBIG;
+	}
+	buf[used] = '\0';
+	*ret_buf = steal_ptr(&buf);
+	*ret_len = used;
+	return 0;
+}
+
+int base_write_file_atomic(const char *path, const void *buf, size_t len, unsigned mode)
+{
+	cleanup_free char *tmp = NULL;
+	if (asprintf(&tmp, "%s.XXXXXX", path) < 0) {
+		tmp = NULL;
+		return -ENOMEM;
+	}
+	cleanup_close int fd = mkostemp(tmp, O_CLOEXEC);
+	if (fd < 0)
+		return -errno;
+
+	int r = base_pwrite_full(fd, buf, len, 0);
+	if (r == 0 && fchmod(fd, mode) < 0)
+		r = -errno;
+	if (r == 0 && base_io->fsync(fd) < 0)
+		r = -errno;
+	if (r == 0 && base_io->rename(tmp, path) < 0)
+		r = -errno;
+	if (r < 0) {
+		unlink(tmp);
+		return r;
+	}
+	return base_fsync_parent(path);
+}

@@ -1,0 +1,60 @@
+#include "shard/base/log.h"
+
+#include <stdarg.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <string.h>
+#include <syslog.h>
+#include <unistd.h>
+
+enum { LINE_MAX_BYTES = 2048 };
+
+/* Set by base_log_init; atomics, because a daemon changes them when it goes to the background while threads log. */
+static _Atomic(const char *) log_name = "ddpfs";
+static atomic_int log_level = BASE_LOG_INFO;
+static atomic_bool log_to_syslog;
+
+void base_log_init(const char *name, enum base_log_level level, bool to_syslog)
+{
+	if (to_syslog && !atomic_load(&log_to_syslog))
+		openlog("ddpfs", LOG_PID | LOG_NDELAY, LOG_DAEMON);
+	else if (!to_syslog && atomic_load(&log_to_syslog))
+		closelog();
+	atomic_store(&log_name, name);
+	atomic_store(&log_level, (int)level);
+	atomic_store(&log_to_syslog, to_syslog);
+}
+
+void base_log(enum base_log_level level, const char *fmt, ...)
+{
+	static const int priority[] = { LOG_ERR, LOG_WARNING, LOG_INFO, LOG_DEBUG };
+	static const char *const word[] = { "error: ", "warning: ", "", "debug: " };
+
+	if ((int)level > atomic_load(&log_level))
+		return;
+
+	char line[LINE_MAX_BYTES];
+	bool to_syslog = atomic_load(&log_to_syslog);
+	size_t used = 0;
+	if (!to_syslog)
+		used = (size_t)snprintf(line, sizeof line / 2, "%s: %s", atomic_load(&log_name), word[level]);
+	if (used >= sizeof line / 2)
+		used = sizeof line / 2 - 1;
+
+	va_list ap;
+	va_start(ap, fmt);
+	int n = vsnprintf(line + used, sizeof line - used - 1, fmt, ap);
+	va_end(ap);
+	if (n < 0)
+		return;
+
+	if (to_syslog) {
+		syslog(priority[level], "%s", line);
+		return;
+	}
+	used = strlen(line);
+	line[used++] = '\n';
+	/* One write a line: lines of several threads and processes do not mix.  Nobody is left to tell about a failure. */
+	ssize_t written = write(STDERR_FILENO, line, used);
+	(void)written;
+}

@@ -1,0 +1,21 @@
+/* Log lines of the long-lived programs: to stderr in front, to syslog (LOG_DAEMON, "ddpfs") once daemonised.
+ * Never called in the read path (counters are for that); a message is one line and says what happens next.
+ * Threads: any. */
+#ifndef DDPFS_SHARD_BASE_LOG_H
+#define DDPFS_SHARD_BASE_LOG_H
+
+#include <stdbool.h>
+
+enum base_log_level { BASE_LOG_ERROR, BASE_LOG_WARNING, BASE_LOG_INFO, BASE_LOG_DEBUG };
+
+/* Lines above `level` are dropped (default BASE_LOG_INFO).  `name` (static) stands in front of each line. */
+void base_log_init(const char *name, enum base_log_level level, bool to_syslog);
+
+void base_log(enum base_log_level level, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
+
+#define log_error(...) base_log(BASE_LOG_ERROR, __VA_ARGS__)
+#define log_warning(...) base_log(BASE_LOG_WARNING, __VA_ARGS__)
+#define log_info(...) base_log(BASE_LOG_INFO, __VA_ARGS__)
+#define log_debug(...) base_log(BASE_LOG_DEBUG, __VA_ARGS__)
+
+#endif

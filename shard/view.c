@@ -1,0 +1,593 @@
+#include "shard/view.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <inttypes.h>
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <xxhash.h>
+
+#include "shard/base/cleanup.h"
+
+struct shard_epoch {
+	struct shard_view *view;
+	uint64_t number;
+	struct shard_order order;
+	struct shard_deal deal;
+	atomic_uint references;
+};
+
+/* A place of the epoch cache.  `epoch` is NULL while it is being built (by the thread that set `building`). */
+struct cached_epoch {
+	uint64_t number;
+	uint64_t used; /* tick of the last use; 0 = empty */
+	bool building;
+	struct shard_epoch *epoch;
+};
+
+struct shard_view {
+	const struct shard_index *index;
+	struct shard_view_options options;    /* resolved; subdir points to subdir_path */
+	char subdir_path[SHARD_PATH_MAX + 1]; /* as the index spells it: "a//b/" is "a/b" */
+	uint32_t subdir;
+	uint32_t first_sample; /* the subtree's samples: [first_sample, first_sample + n) */
+	uint64_t n;
+	uint32_t first_slot; /* order by slot: item i is stored at slots[i], or at first_slot + i when slots is NULL */
+	uint32_t *slots;     /* ascending; owned */
+	uint8_t key[16];     /* of the order: the identity, and the subtree */
+	uint64_t block_items;
+
+	pthread_mutex_t lock; /* guards what follows */
+	pthread_cond_t built;
+	uint64_t tick;
+	struct cached_epoch cache[SHARD_VIEW_EPOCHS_CACHED];
+};
+
+static int find_subdir(struct shard_view *view, const char *path, struct base_err *err)
+{
+	char quoted[512];
+	enum shard_kind kind = SHARD_KIND_DIR;
+	uint32_t end = 0;
+	int rc;
+
+	base_err_quote(path, quoted, sizeof(quoted));
+	rc = shard_index_find_path(view->index, path, &kind, &view->subdir);
+	if (rc == 0 && kind != SHARD_KIND_DIR)
+		rc = -ENOTDIR;
+	if (rc == 0)
+		rc = shard_index_dir_samples(view->index, view->subdir, &view->first_sample, &end);
+	if (rc == 0)
+		rc = shard_index_dir_path(view->index, view->subdir, view->subdir_path, sizeof(view->subdir_path));
+	if (rc == -ENOENT || rc == -ENOTDIR)
+		return base_err_set(err, rc, "subdir '%s': %s in dataset '%s'; 'mkshard ls' shows what there is",
+		        quoted, rc == -ENOENT ? "no such directory" : "is not a directory",
+		        shard_index_dataset(view->index));
+	if (rc < 0)
+		return base_err_set(err, rc, "dataset '%s': looking up subdir '%s': %s; check it with 'mkshard verify'",
+		        shard_index_dataset(view->index), quoted, base_err_str(rc));
+	view->n = end - view->first_sample;
+	if (view->n == 0 && view->subdir != 0)
+		return base_err_set(err, -EINVAL, "subdir '%s' of dataset '%s' holds no samples to deal", quoted,
+		        shard_index_dataset(view->index));
+	return 0;
+}
+
+static int compare_slots(const void *a, const void *b)
+{
+	uint32_t x = *(const uint32_t *)a;
+	uint32_t y = *(const uint32_t *)b;
+
+	return (x > y) - (x < y);
+}
+
+/* For orders by slot over a part of the dataset: which slots it has. */
+static int collect_slots(struct shard_view *view, struct base_err *err)
+{
+	cleanup_free uint32_t *slots = NULL;
+	bool ascending = true;
+
+	if (view->n == shard_index_info(view->index)->n_samples)
+		return 0;
+	slots = malloc(view->n * sizeof(*slots));
+	if (!slots)
+		return base_err_set(err, -ENOMEM, "out of memory for %" PRIu64 " slots of subdir", view->n);
+	for (uint64_t i = 0; i < view->n; i++) {
+		int rc = shard_index_sample_slot(view->index, view->first_sample + (uint32_t)i, &slots[i]);
+
+		if (rc < 0)
+			return base_err_set(err, rc,
+			        "dataset '%s': sample %" PRIu64 ": %s; check it with 'mkshard verify'",
+			        shard_index_dataset(view->index), view->first_sample + i, base_err_str(rc));
+		ascending = ascending && (i == 0 || slots[i - 1] < slots[i]);
+	}
+	if (!ascending)
+		qsort(slots, view->n, sizeof(*slots), compare_slots);
+	view->first_slot = slots[0];
+	if (slots[view->n - 1] - slots[0] != view->n - 1) /* else one stretch: no array is needed */
+		view->slots = steal_ptr(&slots);
+	return 0;
+}
+
+/* The world whose blocks the order was first dealt in this epoch. */
+static uint32_t first_world(const struct shard_view_options *o)
+{
+	return o->n_past > 0 ? o->past[0].world : o->world;
+}
+
+/* How many pools each rank of `world` would get. */
+static uint64_t pools_a_rank(const struct shard_view *view, uint32_t world)
+{
+	const struct shard_view_options *o = &view->options;
+
+	return view->n / o->chunk_items / o->pool_chunks / world;
+}
+
+static int resolve_deal(struct shard_view *view, struct base_err *err)
+{
+	struct shard_view_options *o = &view->options;
+
+	if (o->deal != SHARD_DEAL_AUTO)
+		return 0;
+	if (o->n_past > 0) { /* only block keeps segments */
+		o->deal = SHARD_DEAL_BLOCK;
+		return 0;
+	}
+	o->deal = SHARD_DEAL_STRIDE;
+	if (o->order != SHARD_ORDER_CHUNK || pools_a_rank(view, 2) < SHARD_VIEW_BLOCKS_MIN)
+		return 0; /* whatever the world is or was */
+	if (o->start > 0)
+		return base_err_set(err, -EINVAL,
+		        "start=%" PRIu64
+		        " with order=chunk: also give deal=stride, or state=FILE of the job that stopped "
+		        "(with deal=block the worlds that came before matter)",
+		        o->start);
+	if (o->world > 1 && pools_a_rank(view, o->world) >= SHARD_VIEW_BLOCKS_MIN)
+		o->deal = SHARD_DEAL_BLOCK;
+	return 0;
+}
+
+/* An explicit deal=block on a small dataset: smaller pools, so that every rank gets whole ones. */
+static void shrink_pools(struct shard_view *view, bool pool_given)
+{
+	struct shard_view_options *o = &view->options;
+	uint64_t chunks = view->n / o->chunk_items;
+	uint64_t fitting = chunks / SHARD_VIEW_BLOCKS_MIN / first_world(o);
+
+	if (pool_given || fitting >= o->pool_chunks)
+		return;
+	o->pool_chunks = fitting > 0 ? fitting : 1;
+}
+
+static int resolve(struct shard_view *view, struct base_err *err)
+{
+	struct shard_view_options *o = &view->options;
+	const struct shard_info *info = shard_index_info(view->index);
+	uint64_t chunk_items = 0;
+	uint64_t pool_chunks = 0;
+	bool pool_given = o->pool_bytes != 0 || o->pool_chunks != 0;
+	int rc;
+
+	/* The mean of the whole dataset stands for a subtree too: O(1), and the same on every rank. */
+	o->order = shard_order_resolve(o->order, info->n_samples, info->content_bytes);
+	view->block_items = 1;
+	if (o->order == SHARD_ORDER_CHUNK) {
+		shard_order_chunk_defaults(info->n_samples, info->content_bytes, info->shuffled, o->chunk_bytes,
+		        o->pool_bytes, &chunk_items, &pool_chunks);
+		if (o->chunk_items > 0 && o->pool_chunks == 0) /* keep the pool's bytes */
+			pool_chunks = chunk_items * pool_chunks / o->chunk_items;
+		o->chunk_items = o->chunk_items > 0 ? o->chunk_items : chunk_items;
+		o->pool_chunks = o->pool_chunks > 0 ? o->pool_chunks : pool_chunks;
+		o->chunk_items = o->chunk_items < view->n ? o->chunk_items : view->n;
+		if (o->chunk_items == 0)
+			o->chunk_items = 1;
+		if (o->pool_chunks == 0)
+			o->pool_chunks = 1;
+	} else {
+		o->chunk_items = o->pool_chunks = 0;
+	}
+	rc = resolve_deal(view, err);
+	if (rc < 0)
+		return rc;
+	if (o->deal == SHARD_DEAL_BLOCK && o->order == SHARD_ORDER_CHUNK)
+		shrink_pools(view, pool_given);
+	/* A pool larger than the dataset is the whole of it. */
+	if (o->order == SHARD_ORDER_CHUNK && o->pool_chunks > view->n / o->chunk_items)
+		o->pool_chunks = view->n / o->chunk_items + 1;
+	if (o->order == SHARD_ORDER_CHUNK)
+		view->block_items = o->chunk_items * o->pool_chunks;
+	else if (o->deal == SHARD_DEAL_BLOCK) /* any size deals right; this one gives each rank its blocks */
+		view->block_items = view->n / SHARD_VIEW_BLOCKS_MIN / first_world(o);
+	if (view->block_items == 0)
+		view->block_items = 1;
+	return 0;
+}
+
+static int check_ranks(const struct shard_view_options *o, struct base_err *err)
+{
+	if (o->world == 0 || o->world > SHARD_WORLD_MAX)
+		return base_err_set(err, -EINVAL, "world=%" PRIu32 ": must be 1..%d", o->world, SHARD_WORLD_MAX);
+	if (o->rank >= o->world)
+		return base_err_set(err, -EINVAL, "rank=%" PRIu32 " with world=%" PRIu32 ": ranks are 0..%" PRIu32,
+		        o->rank, o->world, o->world - 1);
+	if (o->n_past > SHARD_DEAL_SEGMENTS_MAX)
+		return base_err_set(err, -E2BIG,
+		        "%" PRIu32 " changes of the world in one epoch: at most %d can be followed", o->n_past,
+		        SHARD_DEAL_SEGMENTS_MAX);
+	for (uint32_t i = 0; i < o->n_past; i++) {
+		if (o->past[i].world == 0 || o->past[i].world > SHARD_WORLD_MAX)
+			return base_err_set(err, -EINVAL, "past segment %" PRIu32 ": world=%" PRIu32 ": must be 1..%d",
+			        i, o->past[i].world, SHARD_WORLD_MAX);
+	}
+	return 0;
+}
+
+/* The deal of an epoch: `start` and `past` belong to one epoch only. */
+static struct shard_deal make_deal(const struct shard_view *view, uint64_t epoch)
+{
+	const struct shard_view_options *o = &view->options;
+	struct shard_deal deal = {
+		.n = view->n,
+		.world = o->world,
+		.mode = o->deal,
+		.tail = o->tail,
+		.block_items = view->block_items,
+	};
+
+	if (epoch == o->epoch) {
+		deal.start = o->start;
+		deal.n_past = o->n_past;
+		memcpy(deal.past, o->past, sizeof(deal.past));
+	}
+	return deal;
+}
+
+static int check_deal(const struct shard_view *view, struct base_err *err)
+{
+	const struct shard_view_options *o = &view->options;
+	struct shard_deal deal;
+
+	if (o->start > view->n)
+		return base_err_set(err, -EINVAL,
+		        "start=%" PRIu64 ": the epoch has %" PRIu64 " samples; start counts those "
+		        "that all ranks together have trained",
+		        o->start, view->n);
+	if (o->n_past > 0 && o->deal != SHARD_DEAL_BLOCK)
+		return base_err_set(err, -EINVAL, "past segments belong to deal=block, not to deal=%s",
+		        shard_deal_mode_name(o->deal));
+	if (o->start > 0 && o->n_past == 0 && o->deal == SHARD_DEAL_BLOCK)
+		return base_err_set(err, -EINVAL,
+		        "start=%" PRIu64
+		        " with deal=block needs state=FILE, or past=WORLDxSTEPS of the job that stopped",
+		        o->start);
+	deal = make_deal(view, o->epoch);
+	if (shard_deal_check(&deal) < 0)
+		return base_err_set(err, -EINVAL, "past segments do not add up to start=%" PRIu64, o->start);
+	return 0;
+}
+
+/* The order's key: the identity; a subtree's orders are unrelated to the whole's. */
+static void make_key(struct shard_view *view)
+{
+	const struct shard_info *info = shard_index_info(view->index);
+	uint8_t text[sizeof(view->key) + SHARD_PATH_MAX + 1];
+	size_t len = strlen(view->subdir_path);
+	XXH128_canonical_t canonical;
+
+	memcpy(view->key, info->identity, sizeof(view->key));
+	if (view->subdir == 0)
+		return;
+	memcpy(text, view->key, sizeof(view->key));
+	memcpy(text + sizeof(view->key), view->subdir_path, len);
+	XXH128_canonicalFromHash(&canonical, XXH3_128bits(text, sizeof(view->key) + len));
+	memcpy(view->key, canonical.digest, sizeof(view->key));
+}
+
+static int view_init(struct shard_view *view, struct base_err *err)
+{
+	struct shard_view_options *o = &view->options;
+	int rc;
+
+	rc = check_ranks(o, err);
+	if (rc == 0)
+		rc = find_subdir(view, o->subdir ? o->subdir : "", err);
+	if (rc < 0)
+		return rc;
+	o->subdir = view->subdir_path;
+	make_key(view);
+	rc = resolve(view, err);
+	if (rc == 0)
+		rc = check_deal(view, err);
+	if (rc == 0 && shard_order_by_slot(o->order))
+		rc = collect_slots(view, err);
+	return rc;
+}
+
+int shard_view_new(const struct shard_index *index, const struct shard_view_options *options, struct base_err *err,
+        struct shard_view **ret_view)
+{
+	struct shard_view *view = calloc(1, sizeof(*view));
+	int rc;
+
+	if (!view)
+		return base_err_set(err, -ENOMEM, "out of memory");
+	view->index = index;
+	view->options = *options;
+	pthread_mutex_init(&view->lock, NULL); /* neither can fail with default attributes */
+	pthread_cond_init(&view->built, NULL);
+	rc = view_init(view, err);
+	if (rc < 0) {
+		shard_view_free(view);
+		return rc;
+	}
+	*ret_view = view;
+	return 0;
+}
+
+void shard_view_free(struct shard_view *view)
+{
+	if (!view)
+		return;
+	for (unsigned i = 0; i < SHARD_VIEW_EPOCHS_CACHED; i++) {
+		assert(!view->cache[i].building);
+		shard_epoch_put(view->cache[i].epoch);
+	}
+	pthread_cond_destroy(&view->built);
+	pthread_mutex_destroy(&view->lock);
+	free(view->slots);
+	free(view);
+}
+
+const struct shard_view_options *shard_view_options_get(const struct shard_view *view)
+{
+	return &view->options;
+}
+
+const struct shard_index *shard_view_index(const struct shard_view *view)
+{
+	return view->index;
+}
+
+uint64_t shard_view_samples(const struct shard_view *view)
+{
+	return view->n;
+}
+
+uint32_t shard_view_subdir(const struct shard_view *view)
+{
+	return view->subdir;
+}
+
+void shard_view_identity(const struct shard_view *view, char ret_hex[static SHARD_VIEW_ID_SIZE])
+{
+	const struct shard_view_options *o = &view->options;
+	const struct shard_info *info = shard_index_info(view->index);
+	char text[256 + 48 * SHARD_DEAL_SEGMENTS_MAX + SHARD_PATH_MAX + 1];
+	XXH128_canonical_t canonical;
+	size_t len;
+
+	memcpy(text, info->identity, sizeof(info->identity));
+	len = sizeof(info->identity);
+	len += (size_t)snprintf(text + len, sizeof(text) - len,
+	        " ddpfs view 1 order=%s %" PRIu64 " %" PRIu64 " deal=%s %" PRIu64 " seed=%" PRIu64 " epoch=%" PRIu64
+	        " start=%" PRIu64 " tail=%s world=%" PRIu32,
+	        shard_order_mode_name(o->order), o->chunk_items, o->pool_chunks, shard_deal_mode_name(o->deal),
+	        view->block_items, o->seed, o->epoch, o->start, shard_tail_name(o->tail), o->world);
+	for (uint32_t i = 0; i < o->n_past; i++)
+		len += (size_t)snprintf(
+		        text + len, sizeof(text) - len, " %" PRIu32 "x%" PRIu64, o->past[i].world, o->past[i].steps);
+	len += (size_t)snprintf(text + len, sizeof(text) - len, " subdir=%s", view->subdir_path);
+	assert(len < sizeof(text));
+	XXH128_canonicalFromHash(&canonical, XXH3_128bits(text, len));
+	for (unsigned i = 0; i < sizeof(canonical.digest); i++)
+		snprintf(ret_hex + 2 * i, 3, "%02x", canonical.digest[i]);
+}
+
+static int epoch_build(struct shard_view *view, uint64_t number, struct shard_epoch **ret_epoch)
+{
+	const struct shard_view_options *o = &view->options;
+	struct shard_order_params params = {
+		.mode = o->order,
+		.n = view->n,
+		.seed = o->seed,
+		.epoch = number,
+		.chunk_items = o->chunk_items,
+		.pool_chunks = o->pool_chunks,
+	};
+	struct shard_epoch *epoch = calloc(1, sizeof(*epoch));
+	int rc;
+
+	if (!epoch)
+		return -ENOMEM;
+	memcpy(params.key, view->key, sizeof(params.key));
+	rc = shard_order_init(&epoch->order, &params);
+	if (rc < 0) {
+		free(epoch);
+		return rc;
+	}
+	epoch->view = view;
+	epoch->number = number;
+	epoch->deal = make_deal(view, number);
+	atomic_init(&epoch->references, 1);
+	*ret_epoch = epoch;
+	return 0;
+}
+
+/* The place of this epoch, or the one to use for it: empty, else least recently used, never one that is being built.
+ * NULL when all are being built. */
+static struct cached_epoch *cache_place(struct shard_view *view, uint64_t number)
+{
+	struct cached_epoch *oldest = NULL;
+
+	for (unsigned i = 0; i < SHARD_VIEW_EPOCHS_CACHED; i++) {
+		struct cached_epoch *place = &view->cache[i];
+
+		if (place->used > 0 && place->number == number)
+			return place;
+		if (!place->building && (!oldest || place->used < oldest->used))
+			oldest = place;
+	}
+	return oldest;
+}
+
+int shard_view_epoch(struct shard_view *view, uint64_t number, struct shard_epoch **ret_epoch)
+{
+	struct cached_epoch *place;
+	struct shard_epoch *epoch = NULL;
+	struct shard_epoch *dropped;
+	int rc;
+
+	pthread_mutex_lock(&view->lock);
+	for (;;) {
+		place = cache_place(view, number);
+		if (place && !(place->used > 0 && place->number == number && place->building))
+			break;
+		pthread_cond_wait(&view->built, &view->lock);
+	}
+	if (place->used > 0 && place->number == number) {
+		place->used = ++view->tick;
+		*ret_epoch = shard_epoch_get(place->epoch);
+		pthread_mutex_unlock(&view->lock);
+		return 0;
+	}
+	dropped = place->epoch;
+	*place = (struct cached_epoch){ .number = number, .used = ++view->tick, .building = true };
+	pthread_mutex_unlock(&view->lock);
+
+	shard_epoch_put(dropped);
+	rc = epoch_build(view, number, &epoch);
+
+	pthread_mutex_lock(&view->lock);
+	if (rc < 0)
+		*place = (struct cached_epoch){ 0 };
+	else
+		*place = (struct cached_epoch){ .number = number, .used = view->tick, .epoch = shard_epoch_get(epoch) };
+	pthread_cond_broadcast(&view->built);
+	pthread_mutex_unlock(&view->lock);
+	if (rc == 0)
+		*ret_epoch = epoch;
+	return rc;
+}
+
+struct shard_epoch *shard_epoch_get(struct shard_epoch *epoch)
+{
+	atomic_fetch_add_explicit(&epoch->references, 1, memory_order_relaxed);
+	return epoch;
+}
+
+void shard_epoch_put(struct shard_epoch *epoch)
+{
+	if (!epoch || atomic_fetch_sub_explicit(&epoch->references, 1, memory_order_acq_rel) > 1)
+		return;
+	shard_order_done(&epoch->order);
+	free(epoch);
+}
+
+uint64_t shard_epoch_number(const struct shard_epoch *epoch)
+{
+	return epoch->number;
+}
+
+const struct shard_deal *shard_epoch_deal(const struct shard_epoch *epoch)
+{
+	return &epoch->deal;
+}
+
+uint64_t shard_epoch_turns(const struct shard_epoch *epoch, uint32_t rank)
+{
+	return shard_deal_turns(&epoch->deal, rank);
+}
+
+static int sample_at(const struct shard_epoch *epoch, uint64_t position, uint32_t *ret_sample)
+{
+	const struct shard_view *view = epoch->view;
+	uint32_t item = (uint32_t)shard_order_at(&epoch->order, position);
+
+	if (!shard_order_by_slot(view->options.order)) {
+		*ret_sample = view->first_sample + item;
+		return 0;
+	}
+	return shard_index_slot_sample(
+	        view->index, view->slots ? view->slots[item] : view->first_slot + item, ret_sample);
+}
+
+int shard_epoch_step_sample(const struct shard_epoch *epoch, uint64_t step, uint32_t *ret_sample)
+{
+	if (step < epoch->deal.start || step >= shard_deal_end(&epoch->deal))
+		return -ERANGE;
+	return sample_at(epoch, shard_deal_step_position(&epoch->deal, step), ret_sample);
+}
+
+int shard_epoch_turn(
+        const struct shard_epoch *epoch, uint32_t rank, uint64_t k, uint32_t *ret_sample, uint64_t *ret_step)
+{
+	uint64_t step;
+	int rc;
+
+	if (rank >= epoch->deal.world || k >= shard_deal_turns(&epoch->deal, rank))
+		return -ERANGE;
+	rc = sample_at(epoch, shard_deal_position(&epoch->deal, rank, k, &step), ret_sample);
+	if (rc == 0 && ret_step)
+		*ret_step = step;
+	return rc;
+}
+
+/* The item of a sample of this view: its number in the subtree, or the rank of its slot among the subtree's. */
+static int find_item(const struct shard_view *view, uint32_t sample, uint64_t *ret_item)
+{
+	uint64_t low = 0;
+	uint64_t high = view->n;
+	uint32_t slot;
+	int rc;
+
+	if (!shard_order_by_slot(view->options.order)) {
+		*ret_item = sample - view->first_sample;
+		return 0;
+	}
+	rc = shard_index_sample_slot(view->index, sample, &slot);
+	if (rc < 0)
+		return rc;
+	if (!view->slots) {
+		*ret_item = (uint64_t)slot - view->first_slot;
+		return slot >= view->first_slot && *ret_item < view->n ? 0 : -EUCLEAN;
+	}
+	while (low < high) {
+		uint64_t middle = low + (high - low) / 2;
+
+		if (view->slots[middle] < slot)
+			low = middle + 1;
+		else
+			high = middle;
+	}
+	*ret_item = low;
+	return low < view->n && view->slots[low] == slot ? 0 : -EUCLEAN;
+}
+
+int shard_epoch_find(
+        const struct shard_epoch *epoch, uint32_t sample, uint64_t *ret_step, uint32_t *ret_rank, uint64_t *ret_turn)
+{
+	const struct shard_view *view = epoch->view;
+	uint64_t item;
+	uint64_t step;
+	int rc;
+
+	if (sample >= shard_index_info(view->index)->n_samples)
+		return -EINVAL;
+	if (sample < view->first_sample || sample - view->first_sample >= view->n)
+		return -ENOENT;
+	rc = find_item(view, sample, &item);
+	if (rc < 0)
+		return rc;
+	step = shard_deal_step(&epoch->deal, shard_order_position(&epoch->order, item));
+	if (step == UINT64_MAX || step >= shard_deal_end(&epoch->deal))
+		return -ENOENT;
+	if (ret_step)
+		*ret_step = step;
+	if (ret_rank)
+		*ret_rank = (uint32_t)((step - epoch->deal.start) % epoch->deal.world);
+	if (ret_turn)
+		*ret_turn = (step - epoch->deal.start) / epoch->deal.world;
+	return 0;
+}
