@@ -1,0 +1,39 @@
+/* Bits in 64-bit words.  The caller bounds the index.  Threads: none of its own. */
+#ifndef DDPFS_CACHE_BITMAP_H
+#define DDPFS_CACHE_BITMAP_H
+
+#include <stdbool.h>
+#include <stdint.h>
+#include <stdlib.h>
+
+static inline uint64_t *cache_bitmap_new(uint64_t bits)
+{
+	return calloc(bits / 64 + 1, sizeof(uint64_t));
+}
+
+static inline bool cache_bit(const uint64_t *map, uint64_t bit)
+{
+	return map[bit / 64] >> (bit % 64) & 1;
+}
+
+static inline void cache_bit_set(uint64_t *map, uint64_t bit)
+{
+	map[bit / 64] |= UINT64_C(1) << (bit % 64);
+}
+
+static inline void cache_bit_clear(uint64_t *map, uint64_t bit)
+{
+	map[bit / 64] &= ~(UINT64_C(1) << (bit % 64));
+}
+
+/* Highest set bit at or below `from`, or UINT64_MAX. */
+static inline uint64_t cache_bit_last(const uint64_t *map, uint64_t from)
+{
+	uint64_t word = from / 64;
+	uint64_t bits = map[word] & (UINT64_MAX >> (63 - from % 64));
+	while (!bits && word)
+		bits = map[--word];
+	return bits ? word * 64 + 63 - (uint64_t)__builtin_clzll(bits) : UINT64_MAX;
+}
+
+#endif

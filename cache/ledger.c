@@ -1,0 +1,431 @@
+#include "cache/ledger.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <stdatomic.h>
+#include <stdlib.h>
+
+#include "cache/arena.h"
+#include "cache/bitmap.h"
+
+struct drop {
+	uint32_t sample;
+	uint64_t cost;
+};
+
+struct cache_ledger {
+	const struct shard_index *index;
+	uint32_t overhead;
+	uint64_t largest; /* cost of a sample that is booked */
+	uint32_t n_samples;
+	uint64_t *resident; /* bit per sample */
+	uint64_t *coming;
+	uint64_t *leaving; /* in the queue of drops */
+	uint64_t *handed;  /* taken from the queue and not done */
+	uint32_t n_timelines;
+	struct cache_timeline *timelines[CACHE_STREAMS_MAX];
+	/* Queue of drops: a ring that grows. */
+	struct drop *drops;
+	size_t drops_head, drops_n, drops_room;
+	uint64_t drops_bytes;  /* in the queue */
+	uint64_t handed_bytes; /* taken from it and not done */
+	uint64_t lag;
+	/* Read by any thread: */
+	_Atomic uint64_t budget_bytes, resident_bytes, coming_bytes, n_resident, n_evicted, n_dropped, n_lost;
+};
+
+static uint64_t load(const _Atomic uint64_t *counter)
+{
+	return atomic_load_explicit(counter, memory_order_relaxed);
+}
+
+static void add(_Atomic uint64_t *counter, uint64_t n)
+{
+	atomic_store_explicit(counter, load(counter) + n, memory_order_relaxed); /* one writer */
+}
+
+int cache_ledger_new(const struct shard_index *index, uint64_t budget_bytes, uint64_t lag_bytes,
+        uint32_t overhead_bytes, struct cache_ledger **ret_ledger)
+{
+	struct cache_ledger *ledger = calloc(1, sizeof(*ledger));
+	if (!ledger)
+		return -ENOMEM;
+	ledger->index = index;
+	ledger->overhead = overhead_bytes;
+	ledger->lag = lag_bytes;
+	ledger->largest = budget_bytes / 4; /* of the first budget: a cost must not change while it is booked */
+	ledger->n_samples = shard_index_info(index)->n_samples;
+	ledger->resident = cache_bitmap_new(ledger->n_samples);
+	ledger->coming = cache_bitmap_new(ledger->n_samples);
+	ledger->leaving = cache_bitmap_new(ledger->n_samples);
+	ledger->handed = cache_bitmap_new(ledger->n_samples);
+	ledger->drops_room = 1024;
+	ledger->drops = calloc(ledger->drops_room, sizeof(struct drop));
+	if (!ledger->resident || !ledger->coming || !ledger->leaving || !ledger->handed || !ledger->drops) {
+		cache_ledger_free(ledger);
+		return -ENOMEM;
+	}
+	ledger->budget_bytes = budget_bytes;
+	*ret_ledger = ledger;
+	return 0;
+}
+
+void cache_ledger_free(struct cache_ledger *ledger)
+{
+	if (!ledger)
+		return;
+	assert(!ledger->n_timelines);
+	free(ledger->resident);
+	free(ledger->coming);
+	free(ledger->leaving);
+	free(ledger->handed);
+	free(ledger->drops);
+	free(ledger);
+}
+
+void cache_ledger_set_budget(struct cache_ledger *ledger, uint64_t budget_bytes)
+{
+	atomic_store_explicit(&ledger->budget_bytes, budget_bytes, memory_order_relaxed);
+}
+
+int cache_ledger_cost(struct cache_ledger *ledger, uint32_t sample, uint64_t *ret_bytes)
+{
+	uint32_t files[SHARD_SAMPLE_FILES_MAX], n = 1;
+	int rc = shard_index_info(ledger->index)->grouped
+	                 ? shard_index_sample_files(ledger->index, sample, files, SHARD_SAMPLE_FILES_MAX, &n)
+	                 : shard_index_sample_first(ledger->index, sample, files);
+	uint64_t bytes = 0;
+	for (uint32_t i = 0; rc == 0 && i < n; i++) {
+		struct shard_file file;
+		rc = shard_index_file(ledger->index, files[i], &file);
+		if (rc == 0)
+			bytes += ((file.length + CACHE_PAGE - 1) & ~(uint64_t)(CACHE_PAGE - 1)) + ledger->overhead;
+	}
+	if (rc == 0 && bytes > ledger->largest)
+		rc = -EFBIG;
+	if (rc == 0)
+		*ret_bytes = bytes;
+	return rc;
+}
+
+/* For samples whose cost was worked out before: the index block is verified by now. */
+static uint64_t cost_of(struct cache_ledger *ledger, uint32_t sample)
+{
+	uint64_t bytes = 0;
+	return cache_ledger_cost(ledger, sample, &bytes) == 0 ? bytes : 0;
+}
+
+static void drops_push(struct cache_ledger *ledger, uint32_t sample, uint64_t cost)
+{
+	if (ledger->drops_n == ledger->drops_room) {
+		struct drop *bigger = calloc(ledger->drops_room * 2, sizeof(*bigger));
+		if (!bigger)
+			return; /* the pages stay until the kernel reclaims them */
+		for (size_t i = 0; i < ledger->drops_n; i++)
+			bigger[i] = ledger->drops[(ledger->drops_head + i) % ledger->drops_room];
+		free(ledger->drops);
+		ledger->drops = bigger;
+		ledger->drops_head = 0;
+		ledger->drops_room *= 2;
+	}
+	ledger->drops[(ledger->drops_head + ledger->drops_n++) % ledger->drops_room] =
+	        (struct drop){ .sample = sample, .cost = cost };
+	ledger->drops_bytes += cost;
+	cache_bit_set(ledger->leaving, sample);
+}
+
+size_t cache_ledger_drops(struct cache_ledger *ledger, uint32_t *samples, size_t max)
+{
+	size_t n = 0;
+	while (n < max && ledger->drops_n && ledger->drops_bytes > ledger->lag) {
+		const struct drop *drop = &ledger->drops[ledger->drops_head];
+		/* Otherwise it was wanted again in the meantime, and stayed. */
+		if (cache_bit(ledger->leaving, drop->sample)) {
+			samples[n++] = drop->sample;
+			ledger->handed_bytes += drop->cost;
+			cache_bit_set(ledger->handed, drop->sample);
+		}
+		cache_bit_clear(ledger->leaving, drop->sample);
+		ledger->drops_bytes -= drop->cost;
+		ledger->drops_head = (ledger->drops_head + 1) % ledger->drops_room;
+		ledger->drops_n--;
+	}
+	return n;
+}
+
+void cache_ledger_dropped(struct cache_ledger *ledger, const uint32_t *samples, size_t n)
+{
+	for (size_t i = 0; i < n; i++)
+		cache_bit_clear(ledger->handed, samples[i]);
+	ledger->handed_bytes = 0;
+}
+
+/* Books a resident sample for its next use in every stream.  Returns false when no stream has one. */
+static bool keep(struct cache_ledger *ledger, uint32_t sample)
+{
+	bool wanted = false;
+	for (uint32_t i = 0; i < ledger->n_timelines; i++) {
+		uint64_t next = cache_timeline_next(ledger->timelines[i], sample);
+		if (next == CACHE_NEVER)
+			continue;
+		cache_timeline_set_kept(ledger->timelines[i], next);
+		wanted = true;
+	}
+	return wanted;
+}
+
+static void set_resident(struct cache_ledger *ledger, uint32_t sample, uint64_t cost)
+{
+	cache_bit_set(ledger->resident, sample);
+	cache_bit_clear(ledger->leaving, sample);
+	add(&ledger->resident_bytes, cost);
+	add(&ledger->n_resident, 1);
+}
+
+static void clear_resident(struct cache_ledger *ledger, uint32_t sample, uint64_t cost)
+{
+	for (uint32_t i = 0; i < ledger->n_timelines; i++) {
+		uint64_t next = cache_timeline_next(ledger->timelines[i], sample);
+		if (next != CACHE_NEVER)
+			cache_timeline_clear_kept(ledger->timelines[i], next);
+	}
+	cache_bit_clear(ledger->resident, sample);
+	add(&ledger->resident_bytes, -cost);
+	add(&ledger->n_resident, (uint64_t)-1);
+}
+
+static void drop(struct cache_ledger *ledger, uint32_t sample)
+{
+	uint64_t cost = cost_of(ledger, sample);
+	clear_resident(ledger, sample, cost);
+	drops_push(ledger, sample, cost);
+	add(&ledger->n_dropped, 1);
+}
+
+/* The resident sample whose next use is farthest from its stream's cursor, counted in turns; streams of one host are
+ * taken to go at the same pace.  Returns that distance, CACHE_NEVER when nothing is kept. */
+static uint64_t farthest(struct cache_ledger *ledger, uint32_t *ret_sample)
+{
+	for (;;) {
+		uint64_t best = CACHE_NEVER, seq = 0;
+		struct cache_timeline *from = NULL;
+		for (uint32_t i = 0; i < ledger->n_timelines; i++) {
+			struct cache_timeline *tl = ledger->timelines[i];
+			uint64_t last = cache_timeline_last_kept(tl);
+			if (last == CACHE_NEVER)
+				continue;
+			uint64_t distance = last > tl->cursor ? last - tl->cursor : 0;
+			if (!from || distance > best) {
+				best = distance;
+				seq = last;
+				from = tl;
+			}
+		}
+		uint32_t sample;
+		if (!from)
+			return CACHE_NEVER;
+		if (cache_timeline_sample(from, seq, &sample) < 0 || !cache_bit(ledger->resident, sample)) {
+			cache_timeline_clear_kept(from, seq); /* a repeated turn of tail=pad left it behind */
+			continue;
+		}
+		/* Another stream may use it sooner; then that one keeps it. */
+		bool nearer = false;
+		for (uint32_t i = 0; i < ledger->n_timelines; i++) {
+			struct cache_timeline *tl = ledger->timelines[i];
+			uint64_t next = tl == from ? CACHE_NEVER : cache_timeline_next(tl, sample);
+			if (next == CACHE_NEVER || (next > tl->cursor && next - tl->cursor >= best))
+				continue;
+			cache_timeline_set_kept(tl, next);
+			nearer = true;
+		}
+		if (nearer) {
+			cache_timeline_clear_kept(from, seq);
+			continue;
+		}
+		*ret_sample = sample;
+		return best;
+	}
+}
+
+/* Drops what is used later than `distance` turns from now until `room` bytes fit. */
+static bool make_room(struct cache_ledger *ledger, uint64_t room, uint64_t distance)
+{
+	while (load(&ledger->resident_bytes) + load(&ledger->coming_bytes) + room > load(&ledger->budget_bytes)) {
+		uint32_t sample;
+		uint64_t far = farthest(ledger, &sample);
+		if (far == CACHE_NEVER || far <= distance)
+			return false;
+		drop(ledger, sample);
+		add(&ledger->n_evicted, 1);
+	}
+	return true;
+}
+
+void cache_ledger_trim(struct cache_ledger *ledger)
+{
+	uint32_t sample;
+	while (load(&ledger->resident_bytes) + load(&ledger->coming_bytes) > load(&ledger->budget_bytes) &&
+	        farthest(ledger, &sample) != CACHE_NEVER) {
+		drop(ledger, sample);
+		add(&ledger->n_evicted, 1);
+	}
+}
+
+bool cache_ledger_resident(const struct cache_ledger *ledger, uint32_t sample)
+{
+	return cache_bit(ledger->resident, sample);
+}
+
+bool cache_ledger_has(const struct cache_ledger *ledger, uint32_t sample)
+{
+	return cache_bit(ledger->resident, sample) || cache_bit(ledger->coming, sample);
+}
+
+static void set_ahead(struct cache_timeline *tl, uint64_t seq)
+{
+	uint64_t turn;
+	struct cache_slot *slot = cache_timeline_slot(tl, seq, &turn);
+	cache_bit_set(slot->ahead, turn);
+}
+
+int cache_ledger_fetch(struct cache_ledger *ledger, struct cache_timeline *tl, uint64_t seq, uint32_t sample)
+{
+	uint64_t cost;
+	if (sample >= ledger->n_samples)
+		return -EINVAL;
+	if (cache_ledger_has(ledger, sample))
+		return -EEXIST;
+	int rc = cache_ledger_cost(ledger, sample, &cost);
+	if (rc < 0)
+		return rc;
+	if (!make_room(ledger, cost, seq > tl->cursor ? seq - tl->cursor : 0))
+		return -ENOSPC;
+	uint64_t held = load(&ledger->resident_bytes) + load(&ledger->coming_bytes) + ledger->drops_bytes +
+	                ledger->handed_bytes;
+	if (held > load(&ledger->budget_bytes) + 2 * ledger->lag || cache_bit(ledger->handed, sample))
+		return -EAGAIN;
+	if (cache_bit(ledger->leaving, sample)) {
+		set_resident(ledger, sample, cost); /* the decision is taken back */
+		keep(ledger, sample);
+		return -EEXIST;
+	}
+	cache_bit_set(ledger->coming, sample);
+	add(&ledger->coming_bytes, cost);
+	set_ahead(tl, seq);
+	return 0;
+}
+
+void cache_ledger_arrived(struct cache_ledger *ledger, uint32_t sample, bool ok)
+{
+	if (!cache_bit(ledger->coming, sample))
+		return;
+	uint64_t cost = cost_of(ledger, sample);
+	cache_bit_clear(ledger->coming, sample);
+	add(&ledger->coming_bytes, -cost);
+	if (!ok)
+		return;
+	set_resident(ledger, sample, cost);
+	if (!keep(ledger, sample))
+		drop(ledger, sample); /* used while it was coming, and never again */
+}
+
+/* The use at seq is over: what was kept for it is kept for the next one, or goes. */
+void cache_ledger_use(struct cache_ledger *ledger, struct cache_timeline *tl, uint64_t seq, bool had)
+{
+	uint64_t turn;
+	uint32_t sample;
+	struct cache_slot *slot = cache_timeline_slot(tl, seq, &turn);
+	if (cache_bit(slot->used, turn))
+		return;
+	cache_bit_set(slot->used, turn);
+	cache_bit_clear(slot->ahead, turn);
+	cache_bit_clear(slot->kept, turn);
+	if (shard_epoch_turn(slot->epoch, tl->rank, turn, &sample, NULL) < 0 || sample >= ledger->n_samples)
+		return;
+	if (cache_bit(ledger->coming, sample))
+		return;
+	if (!cache_bit(ledger->resident, sample)) {
+		uint64_t cost;
+		if (!had || cache_ledger_cost(ledger, sample, &cost) < 0)
+			return;
+		set_resident(ledger, sample, cost);
+	}
+	if (!keep(ledger, sample))
+		drop(ledger, sample);
+}
+
+bool cache_ledger_asked(struct cache_ledger *ledger, uint32_t sample)
+{
+	uint64_t cost;
+	if (sample >= ledger->n_samples || cache_bit(ledger->coming, sample))
+		return false;
+	if (cache_bit(ledger->resident, sample)) {
+		add(&ledger->n_lost, 1);
+		return true;
+	}
+	if (cache_ledger_cost(ledger, sample, &cost) < 0)
+		return false;
+	set_resident(ledger, sample, cost);
+	if (!keep(ledger, sample))
+		drop(ledger, sample);
+	return false;
+}
+
+int cache_ledger_add(struct cache_ledger *ledger, struct cache_timeline *tl)
+{
+	if (ledger->n_timelines == CACHE_STREAMS_MAX)
+		return -E2BIG;
+	ledger->timelines[ledger->n_timelines++] = tl;
+	cache_ledger_rebuild(ledger, tl);
+	return 0;
+}
+
+/* Calls fn for each resident sample. */
+static void each_resident(struct cache_ledger *ledger,
+        void (*fn)(struct cache_ledger *ledger, struct cache_timeline *tl, uint32_t sample), struct cache_timeline *tl)
+{
+	for (uint64_t word = 0; word <= ledger->n_samples / 64; word++) {
+		uint64_t bits = ledger->resident[word];
+		while (bits) {
+			uint32_t sample = (uint32_t)(word * 64 + (uint64_t)__builtin_ctzll(bits));
+			bits &= bits - 1;
+			fn(ledger, tl, sample);
+		}
+	}
+}
+
+static void rebuild_one(struct cache_ledger *ledger, struct cache_timeline *tl, uint32_t sample)
+{
+	(void)tl;
+	if (!keep(ledger, sample))
+		drop(ledger, sample);
+}
+
+void cache_ledger_rebuild(struct cache_ledger *ledger, struct cache_timeline *tl)
+{
+	each_resident(ledger, rebuild_one, tl);
+}
+
+void cache_ledger_remove(struct cache_ledger *ledger, struct cache_timeline *tl)
+{
+	for (uint32_t i = 0; i < ledger->n_timelines; i++) {
+		if (ledger->timelines[i] == tl) {
+			ledger->timelines[i] = ledger->timelines[--ledger->n_timelines];
+			break;
+		}
+	}
+	each_resident(ledger, rebuild_one, NULL);
+}
+
+void cache_ledger_stats_get(const struct cache_ledger *ledger, struct cache_ledger_stats *ret_stats)
+{
+	*ret_stats = (struct cache_ledger_stats){
+		.budget_bytes = load(&ledger->budget_bytes),
+		.resident_bytes = load(&ledger->resident_bytes),
+		.coming_bytes = load(&ledger->coming_bytes),
+		.resident = load(&ledger->n_resident),
+		.evicted = load(&ledger->n_evicted),
+		.dropped = load(&ledger->n_dropped),
+		.lost = load(&ledger->n_lost),
+	};
+}

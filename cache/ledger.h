@@ -1,0 +1,83 @@
+/* The ledger: which samples are in memory outside of this process (the kernel's page cache, a pinned arena), for which
+ * use, and which of them goes when room is needed.
+ *
+ * One ledger and one budget serve all streams.  A sample is absent, coming (being fetched) or resident; it is dropped
+ * when no stream will use it again, or when its next use is the farthest (Belady, IBM Systems Journal 1966) and
+ * something nearer wants its room.  Fetching never drops what is used sooner than what is fetched.
+ *
+ * The ledger only keeps the books: what it decides to drop is put into a list, which the caller hands to the sink.
+ *
+ * Threads: one owner (the engine thread); cache_ledger_stats from any. */
+#ifndef DDPFS_CACHE_LEDGER_H
+#define DDPFS_CACHE_LEDGER_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "cache/timeline.h"
+#include "shard/index.h"
+
+enum { CACHE_STREAMS_MAX = 256 }; /* streams of a ledger: ranks and jobs of one host */
+
+struct cache_ledger; /* opaque */
+
+/* overhead_bytes: what a resident file costs besides its pages (inode, names).  lag_bytes: of the latest drops that
+ * wait, in addition to the budget. -ENOMEM. */
+int cache_ledger_new(const struct shard_index *index, uint64_t budget_bytes, uint64_t lag_bytes,
+        uint32_t overhead_bytes, struct cache_ledger **ret_ledger);
+void cache_ledger_free(struct cache_ledger *ledger); /* NULL is fine; all timelines must have been removed */
+
+/* A new budget; what is over it goes at the next fetch or cache_ledger_trim. */
+void cache_ledger_set_budget(struct cache_ledger *ledger, uint64_t budget_bytes);
+
+/* Timelines take part from here to there.  -E2BIG. */
+int cache_ledger_add(struct cache_ledger *ledger, struct cache_timeline *tl);
+void cache_ledger_remove(struct cache_ledger *ledger, struct cache_timeline *tl);
+/* After cache_timeline_jump: works out anew which use each resident sample is kept for.  O(samples / 64 + resident). */
+void cache_ledger_rebuild(struct cache_ledger *ledger, struct cache_timeline *tl);
+
+/* Bytes a sample takes when resident.  Samples of more than a quarter of the budget are never booked: nobody wants them
+ * whole, and the kernel manages the pages that their readers touch.  -EFBIG for them; index errors. */
+int cache_ledger_cost(struct cache_ledger *ledger, uint32_t sample, uint64_t *ret_bytes);
+
+bool cache_ledger_has(const struct cache_ledger *ledger, uint32_t sample); /* resident or coming */
+bool cache_ledger_resident(const struct cache_ledger *ledger, uint32_t sample);
+
+/* Makes room for a sample that tl uses at seq and books it as coming.
+ * -EEXIST (resident or coming already), -ENOSPC (only what is used sooner is in the way), -EAGAIN (what has to go is not
+ * gone yet), -EFBIG, index errors. */
+int cache_ledger_fetch(struct cache_ledger *ledger, struct cache_timeline *tl, uint64_t seq, uint32_t sample);
+
+/* A sample that was coming has arrived, or never will (then it is absent again). */
+void cache_ledger_arrived(struct cache_ledger *ledger, uint32_t sample, bool ok);
+
+/* The trainer has had the sample of tl at seq, or never will (`had` false: it was passed over).  A sample it had that was
+ * neither resident nor coming has become so by its reading. */
+void cache_ledger_use(struct cache_ledger *ledger, struct cache_timeline *tl, uint64_t seq, bool had);
+
+/* Somebody reads the sample by himself.  Returns true when it was booked as resident, so that part of it had been lost.
+ * His reading brings it (back): it is resident from now on, unless it is coming. */
+bool cache_ledger_asked(struct cache_ledger *ledger, uint32_t sample);
+
+/* Drops farthest uses until the budget holds. */
+void cache_ledger_trim(struct cache_ledger *ledger);
+
+/* What was decided to be dropped, oldest first, all but the latest decisions of up to the lag; at most max.  Until
+ * cache_ledger_dropped says that it is done their memory counts as used.  Returns the number of samples. */
+size_t cache_ledger_drops(struct cache_ledger *ledger, uint32_t *samples, size_t max);
+/* All that was handed out. */
+void cache_ledger_dropped(struct cache_ledger *ledger, const uint32_t *samples, size_t n);
+
+struct cache_ledger_stats {
+	uint64_t budget_bytes;
+	uint64_t resident_bytes;
+	uint64_t coming_bytes;
+	uint64_t resident; /* samples */
+	uint64_t evicted;  /* dropped to make room, samples */
+	uint64_t dropped;  /* all drops */
+	uint64_t lost;
+};
+void cache_ledger_stats_get(const struct cache_ledger *ledger, struct cache_ledger_stats *ret_stats);
+
+#endif

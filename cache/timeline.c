@@ -1,0 +1,203 @@
+#include "cache/timeline.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <stdlib.h>
+
+#include "cache/bitmap.h"
+
+static void slot_done(struct cache_slot *slot)
+{
+	shard_epoch_put(slot->epoch);
+	free(slot->used);
+	free(slot->ahead);
+	free(slot->kept);
+	*slot = (struct cache_slot){ 0 };
+}
+
+static int slot_init(struct cache_slot *slot, struct cache_timeline *tl, uint64_t number, uint64_t first)
+{
+	struct shard_epoch *epoch;
+	int rc = shard_view_epoch(tl->view, number, &epoch);
+	if (rc < 0)
+		return rc;
+	struct cache_slot made = { .epoch = epoch, .number = number, .first = first };
+	made.turns = shard_epoch_turns(epoch, tl->rank);
+	made.used = cache_bitmap_new(made.turns);
+	made.ahead = cache_bitmap_new(made.turns);
+	made.kept = cache_bitmap_new(made.turns);
+	if (!made.used || !made.ahead || !made.kept) {
+		slot_done(&made);
+		return -ENOMEM;
+	}
+	*slot = made;
+	return 0;
+}
+
+static int fill_slots(struct cache_timeline *tl, uint64_t epoch, uint64_t first)
+{
+	for (unsigned i = 0; i < CACHE_EPOCHS; i++) {
+		int rc = slot_init(&tl->slots[i], tl, tl->repeat ? epoch : epoch + i, first);
+		if (rc < 0)
+			return rc;
+		first += tl->slots[i].turns;
+	}
+	return 0;
+}
+
+int cache_timeline_init(struct cache_timeline *tl, struct shard_view *view, uint32_t rank, uint64_t epoch)
+{
+	*tl = (struct cache_timeline){ .view = view, .rank = rank };
+	int rc = fill_slots(tl, epoch, 0);
+	if (rc < 0)
+		cache_timeline_done(tl);
+	return rc;
+}
+
+void cache_timeline_done(struct cache_timeline *tl)
+{
+	for (unsigned i = 0; i < CACHE_EPOCHS; i++) {
+		if (tl->slots[i].epoch)
+			slot_done(&tl->slots[i]);
+	}
+}
+
+int cache_timeline_jump(struct cache_timeline *tl, uint64_t epoch, uint64_t turn, bool repeat)
+{
+	struct cache_timeline made = { .view = tl->view, .rank = tl->rank, .repeat = repeat };
+	uint64_t first = cache_timeline_end(tl);
+	int rc = fill_slots(&made, epoch, first);
+	if (rc < 0) {
+		cache_timeline_done(&made);
+		return rc;
+	}
+	for (uint64_t t = 0; t < turn && t < made.slots[0].turns; t++)
+		cache_bit_set(made.slots[0].used, t);
+	made.cursor = first + turn;
+	cache_timeline_done(tl);
+	*tl = made;
+	return cache_timeline_advance(tl);
+}
+
+uint64_t cache_timeline_end(const struct cache_timeline *tl)
+{
+	const struct cache_slot *last = &tl->slots[CACHE_EPOCHS - 1];
+	return last->first + last->turns;
+}
+
+uint64_t cache_timeline_seq(const struct cache_timeline *tl, uint64_t epoch, uint64_t turn)
+{
+	uint64_t found = CACHE_NEVER;
+	for (unsigned i = 0; i < CACHE_EPOCHS; i++) {
+		const struct cache_slot *slot = &tl->slots[i];
+		if (slot->number != epoch || turn >= slot->turns)
+			continue;
+		if (!cache_bit(slot->used, turn))
+			return slot->first + turn;
+		if (found == CACHE_NEVER)
+			found = slot->first + turn;
+	}
+	return found;
+}
+
+struct cache_slot *cache_timeline_slot(struct cache_timeline *tl, uint64_t seq, uint64_t *ret_turn)
+{
+	for (unsigned i = 0; i < CACHE_EPOCHS; i++) {
+		struct cache_slot *slot = &tl->slots[i];
+		if (seq >= slot->first && seq - slot->first < slot->turns) {
+			*ret_turn = seq - slot->first;
+			return slot;
+		}
+	}
+	assert(!"seq lies in a slot");
+	abort();
+}
+
+int cache_timeline_sample(struct cache_timeline *tl, uint64_t seq, uint32_t *ret_sample)
+{
+	uint64_t turn;
+	const struct cache_slot *slot = cache_timeline_slot(tl, seq, &turn);
+	return shard_epoch_turn(slot->epoch, tl->rank, turn, ret_sample, NULL);
+}
+
+uint64_t cache_timeline_next(struct cache_timeline *tl, uint32_t sample)
+{
+	for (unsigned i = 0; i < CACHE_EPOCHS; i++) {
+		const struct cache_slot *slot = &tl->slots[i];
+		uint64_t step, turn;
+		uint32_t rank;
+		if (tl->cursor >= slot->first + slot->turns)
+			continue;
+		if (shard_epoch_find(slot->epoch, sample, &step, &rank, &turn) < 0)
+			continue;
+		if (rank == tl->rank && turn < slot->turns && !cache_bit(slot->used, turn))
+			return slot->first + turn;
+	}
+	return CACHE_NEVER;
+}
+
+static int retire_first(struct cache_timeline *tl)
+{
+	const struct cache_slot *last = &tl->slots[CACHE_EPOCHS - 1];
+	struct cache_slot next;
+	int rc = slot_init(&next, tl, tl->repeat ? last->number : last->number + 1, last->first + last->turns);
+	if (rc < 0)
+		return rc;
+	slot_done(&tl->slots[0]);
+	for (unsigned i = 1; i < CACHE_EPOCHS; i++)
+		tl->slots[i - 1] = tl->slots[i];
+	tl->slots[CACHE_EPOCHS - 1] = next;
+	return 0;
+}
+
+int cache_timeline_advance(struct cache_timeline *tl)
+{
+	/* An epoch without turns for this rank (tail=drop with fewer samples than ranks) leaves nothing to walk over. */
+	for (unsigned empty = 0; empty < 2 * CACHE_EPOCHS;) {
+		struct cache_slot *slot = &tl->slots[0];
+		while (tl->cursor < slot->first + slot->turns && cache_bit(slot->used, tl->cursor - slot->first))
+			tl->cursor++;
+		if (tl->cursor < slot->first + slot->turns)
+			return 0;
+		empty += slot->turns == 0;
+		int rc = retire_first(tl);
+		if (rc < 0)
+			return rc;
+	}
+	return 0;
+}
+
+bool cache_timeline_used(struct cache_timeline *tl, uint64_t seq)
+{
+	uint64_t turn;
+	const struct cache_slot *slot = cache_timeline_slot(tl, seq, &turn);
+	return cache_bit(slot->used, turn);
+}
+
+void cache_timeline_set_kept(struct cache_timeline *tl, uint64_t seq)
+{
+	uint64_t turn;
+	struct cache_slot *slot = cache_timeline_slot(tl, seq, &turn);
+	cache_bit_set(slot->kept, turn);
+	if (turn > slot->kept_top)
+		slot->kept_top = turn;
+}
+
+void cache_timeline_clear_kept(struct cache_timeline *tl, uint64_t seq)
+{
+	uint64_t turn;
+	struct cache_slot *slot = cache_timeline_slot(tl, seq, &turn);
+	cache_bit_clear(slot->kept, turn);
+}
+
+uint64_t cache_timeline_last_kept(struct cache_timeline *tl)
+{
+	for (unsigned i = CACHE_EPOCHS; i-- > 0;) {
+		struct cache_slot *slot = &tl->slots[i];
+		uint64_t turn = slot->turns ? cache_bit_last(slot->kept, slot->kept_top) : UINT64_MAX;
+		slot->kept_top = turn == UINT64_MAX ? 0 : turn;
+		if (turn != UINT64_MAX)
+			return slot->first + turn;
+	}
+	return CACHE_NEVER;
+}
