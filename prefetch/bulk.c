@@ -1,0 +1,456 @@
+#include "prefetch/bulk.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <liburing.h>
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <sys/uio.h>
+
+#include "shard/base/cleanup.h"
+
+/* A file's way through a slot, one operation at a time:
+ *
+ *   openat (ring) -> statx -> preadv2(RWF_NOWAIT): all cached? -> statx -> close -> done
+ *                                 \-> O_DIRECT read (ring) ... ->/
+ *
+ * openat goes through the ring because a cold directory or inode blocks; after a scan it is answered inline.  statx and
+ * close of an open local file do not block, and IORING_OP_STATX always costs a worker thread's wakeup. */
+
+enum {
+	BOUNCE_BYTES = 256 * 1024, /* direct reads up to this size need no aligned place of their own */
+	READ_MAX = 8 << 20,        /* bytes of one read */
+	FALLBACK_THREADS = 16,
+	OPEN_FLAGS = O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY, /* a fifo put in a file's place must not block */
+};
+
+enum slot_state { SLOT_FREE, SLOT_OPENING, SLOT_READING, SLOT_DONE };
+
+struct slot {
+	struct prefetch_bulk_file *file;
+	enum slot_state state;
+	int fd;
+	bool direct; /* the descriptor has O_DIRECT set */
+	bool bounced;
+	uint64_t done; /* bytes of `want` that are in place */
+	uint8_t *bounce;
+	struct slot *next; /* in the free or done list */
+};
+
+struct prefetch_bulk {
+	struct io_uring ring;
+	bool uring;
+	uint32_t depth;
+	uint32_t in_flight; /* submitted, not reaped */
+	struct slot *slots;
+	struct slot *free_slots, *done_slots;
+	uint8_t *bounce_memory;
+	/* Without io_uring.  Guarded by lock: queue, done_slots, stop. */
+	pthread_t threads[FALLBACK_THREADS];
+	uint32_t n_threads;
+	pthread_mutex_t lock;
+	pthread_cond_t queued, finished;
+	struct slot *queue;
+	bool stop;
+};
+
+static void push(struct slot **list, struct slot *slot)
+{
+	slot->next = *list;
+	*list = slot;
+}
+
+static struct slot *pop(struct slot **list)
+{
+	struct slot *slot = *list;
+	if (slot)
+		*list = slot->next;
+	return slot;
+}
+
+/* Is this still the file that was scanned?  ret_mem_align and ret_offset_align are 0 where direct reads are not to be had. */
+static int check_identity(
+        const struct prefetch_bulk_file *file, int fd, uint32_t *ret_mem_align, uint32_t *ret_offset_align)
+{
+	struct statx stx;
+	if (statx(fd, "", AT_EMPTY_PATH, STATX_TYPE | STATX_SIZE | STATX_MTIME | STATX_INO | STATX_DIOALIGN, &stx))
+		return -errno;
+	int64_t mtime_ns = stx.stx_mtime.tv_sec * 1000000000 + stx.stx_mtime.tv_nsec;
+	if (!S_ISREG(stx.stx_mode) || stx.stx_size != file->expect_size || mtime_ns != file->expect_mtime_ns ||
+	        stx.stx_ino != file->expect_ino)
+		return -ESTALE;
+	bool known = stx.stx_mask & STATX_DIOALIGN;
+	if (ret_mem_align)
+		*ret_mem_align = known ? stx.stx_dio_mem_align : 0;
+	if (ret_offset_align)
+		*ret_offset_align = known ? stx.stx_dio_offset_align : 0;
+	return 0;
+}
+
+static uint64_t round_up(uint64_t value, uint64_t align)
+{
+	return (value + align - 1) / align * align;
+}
+
+/* Decides how the rest of a file is read, and sets the descriptor so. */
+static void choose_read(struct slot *slot, uint32_t mem_align, uint32_t offset_align)
+{
+	const struct prefetch_bulk_file *file = slot->file;
+	if (!mem_align || !offset_align || mem_align > PREFETCH_BULK_ALIGN || offset_align > PREFETCH_BULK_ALIGN ||
+	        file->offset % offset_align)
+		return;
+	uint64_t rounded = round_up(file->want, offset_align);
+	bool in_place = (uintptr_t)file->buf % mem_align == 0 && rounded <= file->room;
+	if (!in_place && rounded > BOUNCE_BYTES)
+		return;
+	if (fcntl(slot->fd, F_SETFL, O_RDONLY | O_DIRECT))
+		return;
+	slot->direct = true;
+	slot->bounced = !in_place;
+}
+
+static void go_buffered(struct slot *slot)
+{
+	slot->direct = slot->bounced = false;
+	fcntl(slot->fd, F_SETFL, O_RDONLY);
+}
+
+/* What of a file is in the page cache already costs no trip through the ring.  Returns 1 when it was all. */
+static int read_cached(struct slot *slot)
+{
+	struct prefetch_bulk_file *file = slot->file;
+	if (file->want == 0)
+		return 1;
+	struct iovec iov = { .iov_base = file->buf, .iov_len = file->want };
+	ssize_t n = preadv2(slot->fd, &iov, 1, (off_t)file->offset, RWF_NOWAIT);
+	return n == (ssize_t)file->want;
+}
+
+/* After the open: returns 1 when the file is complete, 0 when it must be read, -errno. */
+static int opened(struct slot *slot)
+{
+	uint32_t mem_align, offset_align;
+	int rc = check_identity(slot->file, slot->fd, &mem_align, &offset_align);
+	if (rc)
+		return rc;
+	if (read_cached(slot))
+		return 1;
+	choose_read(slot, mem_align, offset_align);
+	if (!slot->direct)
+		go_buffered(slot); /* O_NONBLOCK must go: the ring would answer -EAGAIN instead of waiting */
+	return 0;
+}
+
+/* The next read of a slot: where to and how much. */
+static void next_read(const struct slot *slot, uint8_t **ret_buf, uint32_t *ret_len, uint64_t *ret_offset)
+{
+	const struct prefetch_bulk_file *file = slot->file;
+	uint64_t left = file->want - slot->done;
+	uint64_t len = left > READ_MAX ? READ_MAX : left;
+	if (slot->direct)
+		len = round_up(len, PREFETCH_BULK_ALIGN) <= file->room - slot->done || slot->bounced
+		              ? round_up(len, PREFETCH_BULK_ALIGN)
+		              : round_up(len, 512);
+	*ret_buf = (slot->bounced ? slot->bounce : file->buf) + slot->done;
+	*ret_len = (uint32_t)len;
+	*ret_offset = file->offset + slot->done;
+}
+
+/* Takes a read's result.  Returns 1 when the range is complete, 0 to read on, -errno. */
+static int landed(struct slot *slot, int res)
+{
+	struct prefetch_bulk_file *file = slot->file;
+	if (res == -EINTR || res == -EAGAIN)
+		return 0;
+	if (res == -EINVAL && slot->direct) {
+		slot->done = 0;
+		go_buffered(slot);
+		return 0;
+	}
+	if (res < 0)
+		return res;
+	if (res == 0)
+		return -ESTALE; /* shorter than scanned */
+	slot->done += (uint64_t)res;
+	if (slot->done >= file->want) {
+		if (slot->bounced)
+			memcpy(file->buf, slot->bounce, file->want);
+		return 1;
+	}
+	/* A short direct read that ends off the alignment cannot be continued directly. */
+	if (slot->direct && slot->done % PREFETCH_BULK_ALIGN) {
+		if (slot->bounced)
+			memcpy(file->buf, slot->bounce, slot->done);
+		go_buffered(slot);
+	}
+	return 0;
+}
+
+/* The last step of every file: was it the same until the end? */
+static void finish(struct slot *slot, int rc)
+{
+	if (rc == 0 && slot->fd >= 0)
+		rc = check_identity(slot->file, slot->fd, NULL, NULL);
+	if (slot->fd >= 0)
+		close(slot->fd);
+	slot->fd = -1;
+	slot->file->rc = rc;
+	slot->state = SLOT_DONE;
+}
+
+/* io_uring */
+
+/* As many entries as slots and one operation a slot: there is room, at the latest after a submit. */
+static struct io_uring_sqe *get_sqe(struct prefetch_bulk *bulk, struct slot *slot)
+{
+	struct io_uring_sqe *sqe = io_uring_get_sqe(&bulk->ring);
+	if (!sqe) {
+		io_uring_submit(&bulk->ring);
+		sqe = io_uring_get_sqe(&bulk->ring);
+	}
+	if (!sqe) {
+		finish(slot, -EBUSY);
+		push(&bulk->done_slots, slot);
+	}
+	return sqe;
+}
+
+static void queue_open(struct prefetch_bulk *bulk, struct slot *slot)
+{
+	struct io_uring_sqe *sqe = get_sqe(bulk, slot);
+	if (!sqe)
+		return;
+	io_uring_prep_openat(sqe, slot->file->dirfd, slot->file->path, OPEN_FLAGS, 0);
+	io_uring_sqe_set_data(sqe, slot);
+	slot->state = SLOT_OPENING;
+}
+
+static void queue_read(struct prefetch_bulk *bulk, struct slot *slot)
+{
+	uint8_t *buf;
+	uint32_t len;
+	uint64_t offset;
+	next_read(slot, &buf, &len, &offset);
+	struct io_uring_sqe *sqe = get_sqe(bulk, slot);
+	if (!sqe)
+		return;
+	io_uring_prep_read(sqe, slot->fd, buf, len, offset);
+	io_uring_sqe_set_data(sqe, slot);
+	slot->state = SLOT_READING;
+}
+
+static void completed(struct prefetch_bulk *bulk, struct slot *slot, int res)
+{
+	int rc;
+	if (slot->state == SLOT_OPENING) {
+		if (res == -EINTR || res == -EAGAIN) {
+			queue_open(bulk, slot);
+			return;
+		}
+		slot->fd = res >= 0 ? res : -1;
+		rc = res >= 0 ? opened(slot) : res;
+	} else {
+		rc = landed(slot, res);
+	}
+	if (rc == 0) {
+		queue_read(bulk, slot);
+		return;
+	}
+	finish(slot, rc > 0 ? 0 : rc);
+	push(&bulk->done_slots, slot);
+}
+
+static int ring_reap(struct prefetch_bulk *bulk, bool wait)
+{
+	while (!bulk->done_slots) {
+		int rc = io_uring_submit_and_wait(&bulk->ring, wait && bulk->in_flight ? 1 : 0);
+		if (rc < 0 && rc != -EINTR && rc != -EAGAIN && rc != -EBUSY)
+			return rc;
+		struct io_uring_cqe *cqe;
+		unsigned n = 0;
+		while (io_uring_peek_cqe(&bulk->ring, &cqe) == 0) {
+			struct slot *slot = io_uring_cqe_get_data(cqe);
+			int res = cqe->res;
+			io_uring_cqe_seen(&bulk->ring, cqe);
+			completed(bulk, slot, res);
+			n++;
+		}
+		if (!wait || (n == 0 && bulk->in_flight == 0))
+			break;
+	}
+	return 0;
+}
+
+static int ring_init(struct prefetch_bulk *bulk)
+{
+	/* Completions are worked off when this thread asks for them: no interrupts while it hashes. */
+	struct io_uring_params params = { .flags = IORING_SETUP_SINGLE_ISSUER | IORING_SETUP_DEFER_TASKRUN };
+	int rc = io_uring_queue_init_params(bulk->depth, &bulk->ring, &params);
+	if (rc == -EINVAL) { /* older than 6.1 */
+		params = (struct io_uring_params){ 0 };
+		rc = io_uring_queue_init_params(bulk->depth, &bulk->ring, &params);
+	}
+	return rc;
+}
+
+/* Threads instead */
+
+static void read_blocking(struct slot *slot)
+{
+	struct prefetch_bulk_file *file = slot->file;
+	int rc;
+	slot->fd = openat(file->dirfd, file->path, OPEN_FLAGS);
+	rc = slot->fd >= 0 ? opened(slot) : -errno;
+	while (rc == 0) {
+		uint8_t *buf;
+		uint32_t len;
+		uint64_t offset;
+		next_read(slot, &buf, &len, &offset);
+		ssize_t n = pread(slot->fd, buf, len, (off_t)offset);
+		rc = landed(slot, n < 0 ? -errno : (int)n);
+	}
+	finish(slot, rc > 0 ? 0 : rc);
+}
+
+static void *fallback_thread(void *arg)
+{
+	struct prefetch_bulk *bulk = arg;
+	pthread_mutex_lock(&bulk->lock);
+	for (;;) {
+		struct slot *slot = pop(&bulk->queue);
+		if (!slot) {
+			if (bulk->stop)
+				break;
+			pthread_cond_wait(&bulk->queued, &bulk->lock);
+			continue;
+		}
+		pthread_mutex_unlock(&bulk->lock);
+		read_blocking(slot);
+		pthread_mutex_lock(&bulk->lock);
+		push(&bulk->done_slots, slot);
+		pthread_cond_signal(&bulk->finished);
+	}
+	pthread_mutex_unlock(&bulk->lock);
+	return NULL;
+}
+
+static int threads_init(struct prefetch_bulk *bulk)
+{
+	for (uint32_t i = 0; i < FALLBACK_THREADS && i < bulk->depth; i++) {
+		int rc = pthread_create(&bulk->threads[i], NULL, fallback_thread, bulk);
+		if (rc)
+			return i ? 0 : -rc;
+		pthread_setname_np(bulk->threads[i], "bulk");
+		bulk->n_threads = i + 1;
+	}
+	return 0;
+}
+
+/* Both */
+
+int prefetch_bulk_new(uint32_t depth, unsigned flags, struct prefetch_bulk **ret_bulk)
+{
+	if (depth == 0 || depth > PREFETCH_BULK_DEPTH_MAX)
+		return -EINVAL;
+	struct prefetch_bulk *bulk = calloc(1, sizeof(*bulk));
+	if (!bulk)
+		return -ENOMEM;
+	bulk->depth = depth;
+	pthread_mutex_init(&bulk->lock, NULL);
+	pthread_cond_init(&bulk->queued, NULL);
+	pthread_cond_init(&bulk->finished, NULL);
+	bulk->slots = calloc(depth, sizeof(*bulk->slots));
+	bulk->bounce_memory = aligned_alloc(PREFETCH_BULK_ALIGN, (size_t)depth * BOUNCE_BYTES);
+	if (!bulk->slots || !bulk->bounce_memory) {
+		prefetch_bulk_free(bulk);
+		return -ENOMEM;
+	}
+	for (uint32_t i = depth; i-- > 0;) {
+		bulk->slots[i].fd = -1;
+		bulk->slots[i].bounce = bulk->bounce_memory + (size_t)i * BOUNCE_BYTES;
+		push(&bulk->free_slots, &bulk->slots[i]);
+	}
+	bulk->uring = !(flags & PREFETCH_BULK_THREADS) && ring_init(bulk) == 0;
+	int rc = bulk->uring ? 0 : threads_init(bulk);
+	if (rc) {
+		prefetch_bulk_free(bulk);
+		return rc;
+	}
+	*ret_bulk = bulk;
+	return 0;
+}
+
+void prefetch_bulk_free(struct prefetch_bulk *bulk)
+{
+	if (!bulk)
+		return;
+	struct prefetch_bulk_file *file;
+	while (bulk->in_flight && prefetch_bulk_reap(bulk, true, &file) > 0)
+		;
+	if (bulk->uring)
+		io_uring_queue_exit(&bulk->ring);
+	pthread_mutex_lock(&bulk->lock);
+	bulk->stop = true;
+	pthread_cond_broadcast(&bulk->queued);
+	pthread_mutex_unlock(&bulk->lock);
+	for (uint32_t i = 0; i < bulk->n_threads; i++)
+		pthread_join(bulk->threads[i], NULL);
+	pthread_cond_destroy(&bulk->finished);
+	pthread_cond_destroy(&bulk->queued);
+	pthread_mutex_destroy(&bulk->lock);
+	free(bulk->bounce_memory);
+	free(bulk->slots);
+	free(bulk);
+}
+
+bool prefetch_bulk_uring(const struct prefetch_bulk *bulk)
+{
+	return bulk->uring;
+}
+
+int prefetch_bulk_submit(struct prefetch_bulk *bulk, struct prefetch_bulk_file *file)
+{
+	struct slot *slot = pop(&bulk->free_slots);
+	if (!slot)
+		return -EAGAIN;
+	slot->file = file;
+	slot->state = SLOT_OPENING;
+	slot->direct = slot->bounced = false;
+	slot->done = 0;
+	bulk->in_flight++;
+	if (bulk->uring) {
+		queue_open(bulk, slot);
+		return 0;
+	}
+	pthread_mutex_lock(&bulk->lock);
+	push(&bulk->queue, slot);
+	pthread_cond_signal(&bulk->queued);
+	pthread_mutex_unlock(&bulk->lock);
+	return 0;
+}
+
+int prefetch_bulk_reap(struct prefetch_bulk *bulk, bool wait, struct prefetch_bulk_file **ret_file)
+{
+	struct slot *slot;
+	if (bulk->uring) {
+		int rc = ring_reap(bulk, wait);
+		if (rc)
+			return rc;
+		slot = pop(&bulk->done_slots);
+	} else {
+		pthread_mutex_lock(&bulk->lock);
+		while (!bulk->done_slots && wait && bulk->in_flight)
+			pthread_cond_wait(&bulk->finished, &bulk->lock);
+		slot = pop(&bulk->done_slots);
+		pthread_mutex_unlock(&bulk->lock);
+	}
+	if (!slot)
+		return 0;
+	*ret_file = slot->file;
+	slot->state = SLOT_FREE;
+	bulk->in_flight--;
+	push(&bulk->free_slots, slot);
+	return 1;
+}

@@ -1,0 +1,178 @@
+#include "prefetch/engine.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <xxhash.h>
+
+static void count(_Atomic uint64_t *counter, uint64_t n)
+{
+	atomic_fetch_add_explicit(counter, n, memory_order_relaxed);
+}
+
+void prefetch_answer(struct prefetch *p, struct prefetch_demand *list, int rc, const struct cache_buffer *buffer)
+{
+	while (list) {
+		struct prefetch_demand *demand = list;
+		list = demand->next; /* done may free it */
+		prefetch_hist_add(&p->waits, prefetch_now_ns() - demand->asked_ns);
+		if (rc == 0)
+			count(&p->counters.delivered_bytes, buffer->len);
+		demand->done(demand, rc, rc == 0 ? buffer->data : NULL, rc == 0 ? buffer->len : 0);
+	}
+}
+
+static bool verified(const struct prefetch_read *read, const struct prefetch_block *block)
+{
+	const uint8_t *data = read->area->span.data + (block->offset - read->start);
+	return XXH3_64bits(data, block->len) == block->xxh3;
+}
+
+/* Wrong bytes once may be the transfer's fault: the block is read again, alone.  Twice, they are the shard's.
+ * Under lock.  Returns false when it was the second time or nothing can be read any more. */
+static bool read_again(struct prefetch *p, struct prefetch_block *block)
+{
+	if (block->read->again || p->stopping)
+		return false;
+	struct prefetch_read *again = prefetch_read_new(p);
+	if (!again)
+		return false;
+	again->again = true;
+	again->urgent = true;
+	again->shard = block->read->shard;
+	again->offset = block->offset;
+	again->len = block->len;
+	again->state = PREFETCH_READ_QUEUED;
+	block->read = again;
+	STAILQ_INSERT_TAIL(&again->blocks, block, link);
+	TAILQ_INSERT_TAIL(&p->urgent, again, link);
+	return true;
+}
+
+/* One block of an item is done with.  Under lock; returns true when the engine must be woken: it takes its time with
+ * what has arrived, unless a stream waits for its last items. */
+static bool item_block_done(struct prefetch *p, struct prefetch_item *item, bool ok)
+{
+	if (!ok)
+		item->failed = true;
+	if (--item->pending)
+		return false;
+	STAILQ_INSERT_TAIL(&p->arrived, item, link);
+	if (item->stream->state != PREFETCH_STREAM_CLOSING)
+		return false;
+	p->poke = true;
+	return prefetch_engine_nudge(p);
+}
+
+/* Bytes that nobody waits for go to the sink.  A READ that comes now is answered from the buffer, which is findable. */
+static bool store(struct prefetch *p, const struct prefetch_block *block, const struct cache_buffer *buffer)
+{
+	uint32_t file = (uint32_t)(block->key >> 32);
+	uint64_t offset = (block->key & UINT32_MAX) * SHARD_BLOCK;
+	if (p->sink->ops->store(p->sink, file, offset, buffer->data, buffer->len) < 0)
+		return false;
+	count(&p->counters.stored_bytes, buffer->len);
+	return true;
+}
+
+/* The bytes of a block that landed, held, or why there are none. */
+static int take_bytes(struct prefetch *p, struct prefetch_read *read, struct prefetch_block *block, bool right,
+        struct cache_buffer **ret_buffer)
+{
+	if (block->buffer) {
+		*ret_buffer = block->buffer;
+		return 0;
+	}
+	if (read->rc < 0)
+		return read->rc;
+	if (!right)
+		return read->changed ? -ESTALE : -EBADMSG;
+	return cache_insert(
+	        p->cache, block->key, read->area, (uint32_t)(block->offset - read->start), block->len, ret_buffer);
+}
+
+/* One block of a read that landed: verified bytes enter the cache in the same step in which the block leaves the table. */
+static void deliver_block(struct prefetch *p, struct prefetch_read *read, struct prefetch_block *block)
+{
+	struct cache_buffer *buffer = NULL;
+	bool right = !block->buffer && read->rc == 0 && verified(read, block);
+	if (!block->buffer && read->rc == 0 && !right)
+		count(&p->counters.bad_blocks, 1);
+	pthread_mutex_lock(&p->lock);
+	int rc = take_bytes(p, read, block, right, &buffer);
+	if (rc == -EBADMSG && read_again(p, block)) {
+		bool wake = prefetch_engine_nudge(p);
+		pthread_mutex_unlock(&p->lock);
+		if (wake)
+			prefetch_io_wake(p->io);
+		return;
+	}
+	struct prefetch_demand *waiters = block->waiters;
+	struct prefetch_item *item = block->item;
+	bool asked = block->asked;
+	block->waiters = NULL;
+	prefetch_block_unhash(p, block);
+	pthread_mutex_unlock(&p->lock);
+
+	prefetch_answer(p, waiters, rc, buffer);
+	bool ok = rc == 0;
+	if (ok && item && !asked)
+		ok = store(p, block, buffer);
+	if (buffer && item && !asked)
+		cache_drop(p->cache, buffer); /* the sink has it */
+	else if (buffer)
+		cache_put(p->cache, buffer);
+	pthread_mutex_lock(&p->lock);
+	bool wake = item && item_block_done(p, item, ok);
+	prefetch_block_free(p, block);
+	pthread_mutex_unlock(&p->lock);
+	if (wake)
+		prefetch_io_wake(p->io);
+}
+
+void prefetch_deliver_read(struct prefetch *p, struct prefetch_read *read)
+{
+	struct prefetch_block *block;
+	while ((block = STAILQ_FIRST(&read->blocks))) {
+		STAILQ_REMOVE_HEAD(&read->blocks, link);
+		deliver_block(p, read, block);
+	}
+	if (read->area && read->ahead)
+		atomic_fetch_sub(&p->ahead_landing, read->area->span.bytes);
+	if (read->area)
+		cache_area_put(p->cache, read->area);
+	read->area = NULL;
+	pthread_mutex_lock(&p->lock);
+	prefetch_read_free(p, read);
+	bool wake = false;
+	if (p->starved) {
+		p->starved = false;
+		p->poke = true;
+		wake = prefetch_engine_nudge(p);
+	}
+	pthread_mutex_unlock(&p->lock);
+	if (wake)
+		prefetch_io_wake(p->io);
+}
+
+void *prefetch_deliver_run(void *arg)
+{
+	struct prefetch *p = arg;
+	pthread_setname_np(pthread_self(), "deliver");
+	for (;;) {
+		pthread_mutex_lock(&p->lock);
+		struct prefetch_read *read;
+		while (!(read = TAILQ_FIRST(&p->landed)) && !p->deliver_stop) {
+			p->deliver_idle = true;
+			pthread_cond_wait(&p->landed_cv, &p->lock);
+			p->deliver_idle = false;
+		}
+		if (read) {
+			TAILQ_REMOVE(&p->landed, read, link);
+			read->state = PREFETCH_READ_DELIVERY;
+		}
+		pthread_mutex_unlock(&p->lock);
+		if (!read)
+			return NULL;
+		prefetch_deliver_read(p, read);
+	}
+}

@@ -1,0 +1,84 @@
+#include "prefetch/depth.h"
+
+enum {
+	INTERVAL_NS = 30000000, /* long enough to average over a device's own batching */
+	HOLD = 64,              /* busy intervals between trials once settled: 2 s */
+	FIXED = UINT32_MAX,
+};
+static const double GAIN = 1.04; /* less is noise */
+
+void prefetch_depth_init(struct prefetch_depth *depth, uint32_t fixed)
+{
+	*depth = (struct prefetch_depth){
+		.depth = fixed ? fixed : PREFETCH_DEPTH_START,
+		.settled = fixed ? fixed : PREFETCH_DEPTH_START,
+		.up = true,
+		.hold = fixed ? FIXED : 0,
+	};
+}
+
+static uint32_t next_trial(const struct prefetch_depth *depth)
+{
+	uint32_t d = depth->up ? depth->settled + depth->settled / 2 : depth->settled * 2 / 3;
+	if (d < PREFETCH_DEPTH_MIN)
+		return PREFETCH_DEPTH_MIN;
+	return d > PREFETCH_DEPTH_MAX ? PREFETCH_DEPTH_MAX : d;
+}
+
+/* One interval at depth->depth gave `rate`. */
+static void judge(struct prefetch_depth *depth, double rate)
+{
+	if (depth->depth == depth->settled) {
+		/* An average that forgets: the device may be shared. */
+		depth->settled_rate = depth->settled_rate > 0 ? (depth->settled_rate * 3 + rate) / 4 : rate;
+		if (depth->hold == FIXED)
+			return;
+		if (depth->hold) {
+			depth->hold--;
+			return;
+		}
+		depth->depth = next_trial(depth);
+		if (depth->depth == depth->settled) {
+			depth->up = !depth->up;
+			depth->hold = HOLD;
+		}
+		return;
+	}
+	/* More depth must pay for itself; less must cost nothing. */
+	double needed = depth->up ? depth->settled_rate * GAIN : depth->settled_rate / 1.01;
+	if (rate >= needed) {
+		depth->settled = depth->depth;
+		depth->settled_rate = rate;
+		depth->hold = depth->up ? 1 : HOLD / 8;
+	} else {
+		depth->depth = depth->settled;
+		depth->up = !depth->up;
+		depth->hold = HOLD;
+	}
+}
+
+void prefetch_depth_feed(struct prefetch_depth *depth, uint64_t now_ns, uint64_t bytes, bool busy)
+{
+	if (!busy) {
+		depth->since_ns = 0;
+		return;
+	}
+	if (!depth->since_ns) {
+		depth->since_ns = now_ns;
+		depth->bytes = 0;
+		depth->reads = 0;
+		return;
+	}
+	depth->bytes += bytes;
+	depth->reads++;
+	/* Each place of the queue must have turned over a few times, or latency would be measured instead of rate. */
+	if (now_ns - depth->since_ns < INTERVAL_NS || depth->reads < 3 * depth->depth)
+		return;
+	judge(depth, (double)depth->bytes / (double)(now_ns - depth->since_ns));
+	depth->since_ns = 0;
+}
+
+uint64_t prefetch_depth_rate(const struct prefetch_depth *depth)
+{
+	return (uint64_t)(depth->settled_rate * 1e9);
+}

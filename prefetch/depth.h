@@ -1,0 +1,32 @@
+/* How many reads to keep in flight: raised as long as that brings bandwidth, by measuring.
+ *
+ * Only intervals in which the device was kept busy at the current depth count; a schedule that has nothing to read says
+ * nothing about the device.  Threads: one owner. */
+#ifndef DDPFS_PREFETCH_DEPTH_H
+#define DDPFS_PREFETCH_DEPTH_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+enum { PREFETCH_DEPTH_MIN = 4, PREFETCH_DEPTH_START = 16, PREFETCH_DEPTH_MAX = 224 };
+
+struct prefetch_depth {
+	uint32_t depth;      /* in use */
+	uint32_t settled;    /* the best one known */
+	double settled_rate; /* bytes per ns that it gave; 0 = not measured */
+	bool up;             /* the direction of the next trial */
+	uint32_t hold;       /* intervals until the next trial */
+	uint64_t since_ns;   /* start of the interval; 0 = none */
+	uint64_t bytes;      /* read in it */
+	uint32_t reads;
+};
+
+void prefetch_depth_init(struct prefetch_depth *depth, uint32_t fixed); /* fixed > 0: no trials */
+
+/* `bytes` arrived at now_ns; busy: as many reads as `depth` were in flight until then. */
+void prefetch_depth_feed(struct prefetch_depth *depth, uint64_t now_ns, uint64_t bytes, bool busy);
+
+/* Bytes per second that the device gave at the settled depth; 0 = not known. */
+uint64_t prefetch_depth_rate(const struct prefetch_depth *depth);
+
+#endif

@@ -1,0 +1,338 @@
+#include "prefetch/engine.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <time.h>
+
+enum { ALONE_BYTES = 256 << 10 };
+
+uint64_t prefetch_now_ns(void)
+{
+	struct timespec t;
+	clock_gettime(CLOCK_MONOTONIC, &t);
+	return (uint64_t)t.tv_sec * 1000000000 + (uint64_t)t.tv_nsec;
+}
+
+static void count(_Atomic uint64_t *counter, uint64_t n)
+{
+	atomic_fetch_add_explicit(counter, n, memory_order_relaxed);
+}
+
+bool prefetch_engine_nudge(struct prefetch *p)
+{
+	bool wake = p->asleep;
+	p->asleep = false;
+	return wake;
+}
+
+/* A single reader waits for a small read and there is nothing else to do: waking the deliver thread for it would take longer
+ * than delivering.  Under lock. */
+static bool alone(const struct prefetch *p, const struct prefetch_read *read)
+{
+	const struct prefetch_block *block = STAILQ_FIRST(&read->blocks);
+	return read->urgent && !read->ahead && !p->inflight && p->deliver_idle && TAILQ_EMPTY(&p->landed) &&
+	       TAILQ_EMPTY(&p->urgent) && read->len <= ALONE_BYTES && block && !block->item &&
+	       !STAILQ_NEXT(block, link);
+}
+
+/* Hands a read to the deliver thread: rc 0 with its bytes in area, or an error. */
+void prefetch_engine_land(struct prefetch *p, struct prefetch_read *read, int rc)
+{
+	if (read->slot != UINT32_MAX)
+		prefetch_files_put(p->files, read->slot);
+	read->slot = UINT32_MAX;
+	if (rc < 0 && read->area) {
+		if (read->ahead)
+			atomic_fetch_sub(&p->ahead_landing, read->area->span.bytes);
+		cache_area_put(p->cache, read->area);
+		read->area = NULL;
+	}
+	read->rc = rc;
+	pthread_mutex_lock(&p->lock);
+	if (alone(p, read)) {
+		read->state = PREFETCH_READ_DELIVERY;
+		pthread_mutex_unlock(&p->lock);
+		prefetch_deliver_read(p, read);
+		return;
+	}
+	read->state = PREFETCH_READ_LANDED;
+	if (read->urgent)
+		TAILQ_INSERT_HEAD(&p->landed, read, link);
+	else
+		TAILQ_INSERT_TAIL(&p->landed, read, link);
+	pthread_cond_signal(&p->landed_cv);
+	pthread_mutex_unlock(&p->lock);
+}
+
+static void submit(struct prefetch *p, struct prefetch_read *read)
+{
+	struct prefetch_object *object = prefetch_files_object(p->files, read->slot);
+	uint32_t got = read->got & ~(object->align - 1);
+	read->got = got;
+	read->op = (struct prefetch_op){
+		.object = object,
+		.slot = read->slot,
+		.segment = read->area->span.segment,
+		.data = read->area->span.data + got,
+		.len = read->span - got,
+		.offset = read->start + got,
+	};
+	read->submitted_ns = prefetch_now_ns();
+	count(&p->counters.reads, 1);
+	p->inflight++;
+	p->inflight_ahead += read->ahead;
+	prefetch_io_submit(p->io, &read->op);
+}
+
+int prefetch_engine_start(struct prefetch *p, struct prefetch_read *read)
+{
+	int rc = 0;
+	if (read->slot == UINT32_MAX)
+		rc = prefetch_files_get(p->files, read->shard, &read->slot);
+	if (rc == -EBUSY)
+		return -EAGAIN;
+	if (rc < 0) {
+		prefetch_engine_land(p, read, rc);
+		return 0;
+	}
+	const struct prefetch_object *object = prefetch_files_object(p->files, read->slot);
+	atomic_store_explicit(&p->direct, object->direct, memory_order_relaxed);
+	uint64_t mask = object->align - 1;
+	read->start = read->offset & ~mask;
+	read->want = (uint32_t)(read->offset + read->len - read->start);
+	read->span = (uint32_t)((read->want + mask) & ~mask);
+	rc = cache_area_new(p->cache, read->span, &read->area);
+	if (rc == -ENOBUFS) {
+		prefetch_files_put(p->files, read->slot);
+		read->slot = UINT32_MAX;
+		return -EAGAIN;
+	}
+	if (rc < 0) {
+		prefetch_engine_land(p, read, rc);
+		return 0;
+	}
+	if (read->ahead)
+		atomic_fetch_add(&p->ahead_landing, read->area->span.bytes);
+	submit(p, read);
+	return 0;
+}
+
+/* O_DIRECT was accepted at open and refused at read (alignment, encryption, compression: file systems differ).  Reads in
+ * flight on the descriptor are not disturbed by taking the flag away. */
+static bool leave_direct(struct prefetch *p, struct prefetch_read *read)
+{
+	struct prefetch_object *object = prefetch_files_object(p->files, read->slot);
+	if (!object->direct || object->fd < 0)
+		return false;
+	int flags = fcntl(object->fd, F_GETFL);
+	if (flags < 0 || fcntl(object->fd, F_SETFL, flags & ~O_DIRECT) < 0)
+		return false;
+	object->direct = false;
+	atomic_store_explicit(&p->direct, false, memory_order_relaxed);
+	return true;
+}
+
+/* True: worth another try. */
+static bool retry_error(struct prefetch *p, struct prefetch_read *read, int rc)
+{
+	if (rc == -EAGAIN || rc == -EINTR)
+		return ++read->tries < PREFETCH_TRIES_MAX;
+	if (rc == -EINVAL)
+		return leave_direct(p, read);
+	count(&p->counters.io_errors, 1);
+	if (read->io_retried)
+		return false;
+	read->io_retried = true; /* a path that failed over, a transport that was reset */
+	return true;
+}
+
+/* A read of the source is over: go on with the rest, try again, or land. */
+static void finish(struct prefetch *p, struct prefetch_read *read)
+{
+	int res = read->op.res;
+	if (p->hook.result)
+		res = p->hook.result(p->hook.arg, read->shard, read->op.offset, read->op.data, res);
+	if (res < 0) {
+		if (retry_error(p, read, res))
+			submit(p, read);
+		else
+			prefetch_engine_land(p, read, res == -EAGAIN || res == -EINTR ? -EIO : res);
+		return;
+	}
+	count(&p->counters.read_bytes, (uint64_t)res);
+	read->got += (uint32_t)res;
+	if (read->got >= read->want) {
+		if (read->again && prefetch_files_check(p->files, read->slot) == -ESTALE)
+			read->changed = true;
+		prefetch_engine_land(p, read, 0);
+	} else if (res == 0 || prefetch_files_check(p->files, read->slot) == -ESTALE) {
+		/* The file ends before the index says so. */
+		prefetch_files_check(p->files, read->slot);
+		prefetch_engine_land(p, read, -ESTALE);
+	} else if (++read->tries < PREFETCH_TRIES_MAX || (uint32_t)res >= CACHE_PAGE) {
+		submit(p, read);
+	} else {
+		count(&p->counters.io_errors, 1);
+		prefetch_engine_land(p, read, -EIO);
+	}
+}
+
+static void delay(struct prefetch *p, struct prefetch_read *read)
+{
+	struct prefetch_read *after = TAILQ_LAST(&p->delayed, prefetch_read_list);
+	while (after && after->due_ns > read->due_ns)
+		after = TAILQ_PREV(after, prefetch_read_list, link);
+	if (after)
+		TAILQ_INSERT_AFTER(&p->delayed, after, read, link);
+	else
+		TAILQ_INSERT_HEAD(&p->delayed, read, link);
+}
+
+static void came_back(struct prefetch *p, struct prefetch_read *read)
+{
+	if (read->ahead) {
+		uint64_t bytes = read->op.res > 0 ? (uint64_t)read->op.res : 0;
+		prefetch_depth_feed(&p->depth, prefetch_now_ns(), bytes, p->device_full);
+	}
+	p->inflight--;
+	p->inflight_ahead -= read->ahead;
+	atomic_store_explicit(&p->stat_inflight, p->inflight, memory_order_relaxed);
+	finish(p, read);
+}
+
+static void reap(struct prefetch *p, struct prefetch_op *done)
+{
+	while (done) {
+		struct prefetch_read *read = (struct prefetch_read *)done;
+		done = done->next;
+		uint64_t ns = p->hook.delay_ns
+		                      ? p->hook.delay_ns(p->hook.arg, read->shard, read->op.offset, read->op.len)
+		                      : 0;
+		if (ns) {
+			read->due_ns = read->submitted_ns + ns;
+			delay(p, read);
+			continue;
+		}
+		came_back(p, read);
+	}
+}
+
+/* Lets delayed reads through whose time has come.  Returns ns until the next one, -1 when there is none. */
+static int64_t reap_delayed(struct prefetch *p)
+{
+	struct prefetch_read *read;
+	while ((read = TAILQ_FIRST(&p->delayed))) {
+		uint64_t now = prefetch_now_ns();
+		if (read->due_ns > now)
+			return (int64_t)(read->due_ns - now);
+		TAILQ_REMOVE(&p->delayed, read, link);
+		came_back(p, read);
+	}
+	return -1;
+}
+
+/* Starts what waits in `urgent`.  Returns true when the engine may sleep: nothing more can be started now. */
+static bool start_urgent(struct prefetch *p)
+{
+	while (p->inflight < PREFETCH_OPS_MAX) {
+		pthread_mutex_lock(&p->lock);
+		struct prefetch_read *read = TAILQ_FIRST(&p->urgent);
+		if (read) {
+			TAILQ_REMOVE(&p->urgent, read, link);
+			read->state = PREFETCH_READ_INFLIGHT;
+			p->starved = true; /* until it is known better: a put from now on is not to be missed */
+		} else {
+			p->starved = false;
+		}
+		bool stopping = p->stopping;
+		pthread_mutex_unlock(&p->lock);
+		if (!read)
+			return true;
+		int rc = 0;
+		if (stopping)
+			prefetch_engine_land(p, read, -ECANCELED);
+		else
+			rc = prefetch_engine_start(p, read);
+		if (rc == 0)
+			continue;
+		pthread_mutex_lock(&p->lock);
+		read->state = PREFETCH_READ_QUEUED;
+		TAILQ_INSERT_HEAD(&p->urgent, read, link);
+		bool still = p->starved;
+		pthread_mutex_unlock(&p->lock);
+		if (still)
+			return false;
+	}
+	return false;
+}
+
+/* Decides under lock whether to sleep, so that whoever queues work afterwards sees `asleep` and wakes us. */
+static bool prepare_sleep(struct prefetch *p, bool drained, bool *ret_exit)
+{
+	pthread_mutex_lock(&p->lock);
+	bool work = drained ? !TAILQ_EMPTY(&p->urgent) : !p->starved && p->inflight < PREFETCH_OPS_MAX;
+	work = work || p->poke;
+	*ret_exit = p->stopping && TAILQ_EMPTY(&p->urgent) && !p->inflight;
+	p->asleep = !work && !*ret_exit;
+	bool sleep = p->asleep;
+	pthread_mutex_unlock(&p->lock);
+	return sleep;
+}
+
+static int engine_init(struct prefetch *p)
+{
+	int rc = -ENOSYS;
+	uint32_t limit = prefetch_files_limit();
+	if (p->source->descriptors && !p->options.threads)
+		rc = prefetch_io_uring(limit, cache_arena_of(p->cache), &p->io);
+	if (rc < 0) /* seccomp, an old kernel, no memory to lock: threads always work */
+		rc = prefetch_io_threads(p->source, &p->io);
+	if (rc < 0)
+		return rc;
+	rc = prefetch_files_new(p->source, p->io, limit, &p->files);
+	if (rc < 0) {
+		prefetch_io_free(p->io);
+		p->io = NULL;
+	}
+	return rc;
+}
+
+void *prefetch_engine_run(void *arg)
+{
+	struct prefetch *p = arg;
+	pthread_setname_np(pthread_self(), "engine");
+	int rc = engine_init(p);
+	pthread_mutex_lock(&p->lock);
+	p->started = rc < 0 ? rc : 1;
+	pthread_cond_signal(&p->started_cv);
+	pthread_mutex_unlock(&p->lock);
+	if (rc < 0)
+		return NULL;
+
+	for (bool leave = false; !leave;) {
+		prefetch_schedule_news(p);
+		int64_t timeout = reap_delayed(p);
+		bool drained = start_urgent(p);
+		if (drained)
+			prefetch_schedule_fill(p);
+		struct prefetch_op *done = NULL;
+		bool sleep = prepare_sleep(p, drained, &leave);
+		if (leave)
+			break;
+		atomic_store_explicit(&p->stat_inflight, p->inflight, memory_order_relaxed);
+		atomic_store_explicit(&p->stat_depth, p->depth.settled, memory_order_relaxed);
+		atomic_store_explicit(&p->stat_rate, prefetch_depth_rate(&p->depth), memory_order_relaxed);
+		p->device_full = p->inflight_ahead >= p->depth.depth;
+		prefetch_io_wait(p->io, sleep ? timeout : 0, &done);
+		pthread_mutex_lock(&p->lock);
+		p->asleep = false;
+		pthread_mutex_unlock(&p->lock);
+		reap(p, done);
+	}
+	prefetch_files_free(p->files);
+	pthread_mutex_lock(&p->lock);
+	p->deliver_stop = true;
+	pthread_cond_signal(&p->landed_cv);
+	pthread_mutex_unlock(&p->lock);
+	return NULL;
+}

@@ -1,0 +1,282 @@
+/* The engine's inside: what its threads share.
+ *
+ *   any thread           engine thread                         deliver thread
+ *   ----------           -------------                         --------------
+ *   prefetch_demand ---> urgent ---> start: file, area, op
+ *                                      |  ring / threads
+ *                                    finish: retry or ---> landed ---> XXH3 -> cache -> done callbacks
+ *
+ *   stream_used --> events ---> schedule: what comes next          lister thread
+ *                             |  announce, drop -----------------> sink->announce, sink->drop
+ *                             `- fetch: a read whose blocks carry an *item* (a sample of a stream); delivery stores
+ *                                them into the sink instead of answering somebody
+ *
+ * A *block* that is asked for and not yet verified stands in `blocks` and belongs to one *read*, an extent of a shard.
+ * From its verification on it is a cache_buffer.  Both steps happen under `lock`, so that prefetch_demand, which looks
+ * into the cache and then into `blocks` under the same lock, sees it in one of the two.
+ *
+ * Lock order: lock, then the cache's own.  No callback, I/O or hashing under `lock`. */
+#ifndef DDPFS_PREFETCH_ENGINE_H
+#define DDPFS_PREFETCH_ENGINE_H
+
+#include <pthread.h>
+#include <stdatomic.h>
+#include <sys/queue.h>
+
+#include "cache/cache.h"
+#include "cache/ledger.h"
+#include "prefetch/depth.h"
+#include "prefetch/files.h"
+#include "prefetch/hist.h"
+#include "prefetch/io.h"
+#include "prefetch/prefetch.h"
+#include "prefetch/sink.h"
+#include "prefetch/stream.h"
+
+enum {
+	PREFETCH_BLOCK_BUCKETS = 4096,
+	PREFETCH_TRIES_MAX = 64,       /* EAGAIN, EINTR and short reads of one read before it counts as failed */
+	PREFETCH_EVENTS_MAX = 1 << 17, /* events that wait for the engine; more are lost, which costs hits only */
+	PREFETCH_RING = 64,            /* uses outside of the window that are remembered, to find a new place */
+	PREFETCH_DROPS_MAX = 512,      /* samples handed to the sink at once */
+	PREFETCH_WANTS_MAX = SHARD_SAMPLE_FILES_MAX + 256, /* blocks of one fetch: a sample, or small neighbours */
+};
+
+struct prefetch_read;
+
+/* A sample on its way to the sink. */
+struct prefetch_item {
+	struct prefetch_stream *stream;
+	STAILQ_ENTRY(prefetch_item) link;
+	uint32_t sample;
+	uint32_t pending; /* blocks not delivered yet; under lock once the first of them is published */
+	bool failed;
+};
+
+struct prefetch_block {
+	uint64_t key;
+	struct prefetch_read *read;
+	struct prefetch_block *hash_next;
+	STAILQ_ENTRY(prefetch_block) link; /* in its read, ascending offset; or in the free list */
+	uint64_t offset;                   /* in the shard */
+	uint32_t len;
+	uint64_t xxh3;
+	struct prefetch_demand *waiters;
+	bool asked;                  /* somebody waits or waited */
+	struct prefetch_item *item;  /* NULL: only asked for */
+	struct cache_buffer *buffer; /* was in memory already: held, verified */
+};
+
+/* Where a read is; changes under `lock` only. */
+enum prefetch_read_state {
+	PREFETCH_READ_QUEUED,   /* in `urgent` */
+	PREFETCH_READ_INFLIGHT, /* the engine thread's */
+	PREFETCH_READ_LANDED,   /* in `landed` */
+	PREFETCH_READ_DELIVERY, /* the deliver thread's */
+};
+
+struct prefetch_read {
+	struct prefetch_op op; /* first: reaped operations lead back to their read */
+	TAILQ_ENTRY(prefetch_read) link;
+	STAILQ_HEAD(, prefetch_block) blocks; /* constant once queued */
+	enum prefetch_read_state state;
+	bool urgent;  /* somebody waits */
+	bool ahead;   /* nobody asked for it: counts against the depth */
+	bool again;   /* read a second time, because the first gave wrong bytes */
+	bool changed; /* when `again`: the shard is not what the index says any more */
+	uint32_t shard;
+	uint64_t offset; /* of the extent wanted: [offset, offset + len) of the shard */
+	uint32_t len;
+	/* From here the engine thread's until it lands. */
+	struct cache_area *area; /* NULL before and when it failed */
+	uint32_t slot;           /* UINT32_MAX: no file */
+	uint64_t start;          /* aligned offset that area's first byte stands for */
+	uint32_t want;           /* bytes from start to the end of the extent */
+	uint32_t span;           /* the same, rounded up to the alignment: what is asked of the source */
+	uint32_t got;            /* bytes of it that came */
+	uint32_t tries;
+	bool io_retried;
+	uint64_t submitted_ns;
+	uint64_t due_ns; /* hook delay: not seen before */
+	int rc;          /* the outcome */
+};
+
+TAILQ_HEAD(prefetch_read_list, prefetch_read);
+STAILQ_HEAD(prefetch_item_list, prefetch_item);
+
+/* Something happened that the schedule must know. */
+struct prefetch_event {
+	enum { PREFETCH_EVENT_TURN, PREFETCH_EVENT_SAMPLE, PREFETCH_EVENT_EPOCH, PREFETCH_EVENT_MISS } kind;
+	struct prefetch_stream *stream; /* NULL for a miss */
+	uint64_t epoch;
+	uint64_t turn; /* or sample, or file */
+};
+
+struct prefetch_stream {
+	struct prefetch *p;
+	struct prefetch_stream_options options;
+	TAILQ_ENTRY(prefetch_stream) link;
+	/* Engine thread's, from registration to removal: */
+	struct cache_timeline tl;
+	uint64_t fetch;       /* seq: the next one to look at */
+	uint64_t announced;   /* seq: those below were announced, or are being */
+	uint64_t limit;       /* seq: those below exist, may be fetched */
+	uint64_t high;        /* seq behind the farthest used one */
+	uint64_t ahead_bytes; /* fetched and not used */
+	uint64_t lag_bytes;   /* the part of it below `high` */
+	uint64_t window;      /* limit of ahead_bytes */
+	uint32_t batch;       /* turns of the next announcement */
+	bool following;
+	uint64_t recent;                         /* the last 64 uses, bit set: inside the window */
+	uint32_t n_recent;                       /* of them are known, at most 64 */
+	struct prefetch_use ring[PREFETCH_RING]; /* the latest uses outside of the window */
+	uint32_t ring_n;                         /* all that ever came */
+	uint32_t ring_checked;
+	uint32_t items; /* on their way */
+	_Atomic uint64_t stat_epoch, stat_turn, stat_used, stat_fetched, stat_window, stat_jumps;
+	_Atomic bool stat_following;
+	/* Under lock: */
+	enum { PREFETCH_STREAM_NEW, PREFETCH_STREAM_LIVE, PREFETCH_STREAM_CLOSING, PREFETCH_STREAM_GONE } state;
+	int add_rc;          /* why it is GONE instead of LIVE */
+	bool announce_asked; /* the lister has work here, described by: */
+	bool announce_busy;  /* ... and is at it */
+	uint64_t announce_epoch, announce_turn;
+	uint32_t announce_n;
+	uint64_t announce_upto; /* seq behind the announcement asked for */
+	uint64_t announce_done; /* seq: those below exist */
+};
+
+TAILQ_HEAD(prefetch_stream_list, prefetch_stream);
+
+struct prefetch_counters {
+	_Atomic uint64_t demands, demand_hits, joined, reads, read_bytes, delivered_bytes, stored_bytes, bad_blocks,
+	        io_errors, misses, used, wasted_bytes;
+};
+
+/* A block that is to be read ahead; see fetch.c. */
+struct prefetch_want {
+	uint64_t key;
+	uint64_t offset;
+	uint64_t xxh3;
+	uint32_t shard;
+	uint32_t len;
+	struct prefetch_item *item;
+	struct prefetch_block *block; /* NULL: need not be read */
+};
+
+struct prefetch {
+	struct prefetch_options options;
+	struct prefetch_hook hook;
+	struct prefetch_source *source; /* owned */
+	struct cache *cache;
+	struct prefetch_port *io;     /* engine thread's, but for prefetch_io_wake */
+	struct prefetch_files *files; /* engine thread's */
+	struct cache_ledger *ledger;  /* engine thread's; NULL without a sink */
+	struct prefetch_sink *sink;
+	pthread_t engine, deliver, lister;
+
+	pthread_mutex_t lock;
+	/* Under lock: */
+	struct prefetch_block *blocks[PREFETCH_BLOCK_BUCKETS];
+	struct prefetch_read_list urgent;
+	struct prefetch_read_list landed; /* those with waiters first */
+	struct prefetch_read_list free_reads;
+	STAILQ_HEAD(, prefetch_block) free_blocks;
+	pthread_cond_t landed_cv;
+	pthread_cond_t started_cv;
+	int started;                   /* 1: the engine thread has its ring; < 0: it could not */
+	bool poke;                     /* the schedule has news: events, an announcement, memory */
+	struct prefetch_event *events; /* a vector that grows */
+	size_t n_events, events_room;
+	struct prefetch_item_list arrived;
+	struct prefetch_stream_list streams; /* all that exist */
+	pthread_cond_t streams_cv;           /* a stream's state changed */
+	pthread_cond_t lister_cv;            /* announcements or drops, or lister_stop */
+	bool drops_asked;                    /* the lister has `drops` to do */
+	bool drops_busy;                     /* ... and is at it */
+	bool lister_stop;
+	bool asleep;       /* the engine thread waits (or is about to): wake it */
+	bool starved;      /* the engine thread waits for landing memory or a file slot: wake it on a put */
+	bool stopping;     /* no new work */
+	bool deliver_idle; /* the deliver thread waits for work */
+	bool deliver_stop; /* the engine thread is gone: what stands in `landed` is the last */
+	/* Engine thread's: */
+	uint32_t drops[PREFETCH_DROPS_MAX]; /* the lister's while drops_asked or drops_busy */
+	size_t n_drops;
+	struct prefetch_read_list delayed; /* by due_ns */
+	uint32_t inflight;
+	uint32_t inflight_ahead; /* those of them that nobody had asked for when they were submitted */
+	bool device_full;        /* when the engine last waited, as many were in flight as the depth allows */
+	struct prefetch_depth depth;
+	struct prefetch_event *events_spare; /* swapped with `events` */
+	size_t events_spare_room;
+	struct prefetch_item_list free_items;
+	struct prefetch_want *wants;      /* PREFETCH_WANTS_MAX of them */
+	struct prefetch_read_list parked; /* scheduled reads for which there was no memory or file slot */
+	uint64_t budget;                  /* of the ledger, as configured */
+	uint64_t drop_lag;                /* bytes of drops that wait */
+	uint64_t lost_since_ns;
+	uint64_t shrunk_ns; /* when the budget was last changed for losses; 0 = it is whole */
+	uint32_t lost_recently;
+	/* Any thread: */
+	_Atomic uint64_t ahead_landing; /* bytes of landing memory held by scheduled reads */
+	_Atomic uint32_t stat_inflight, stat_depth;
+	_Atomic uint64_t stat_rate;
+	_Atomic bool direct;
+	struct prefetch_counters counters;
+	struct prefetch_hist waits;
+};
+
+uint64_t prefetch_now_ns(void);
+
+/* engine.c: the thread that owns the ring. */
+void *prefetch_engine_run(void *arg);
+/* Under lock; returns true when the caller must call prefetch_io_wake after unlocking. */
+bool prefetch_engine_nudge(struct prefetch *p);
+
+/* Opens the file, takes memory, submits.  Returns 0 (also when it failed for good: then it has landed with the error),
+ * or -EAGAIN: memory or file slots are all in use.  Engine thread. */
+int prefetch_engine_start(struct prefetch *p, struct prefetch_read *read);
+/* Hands a read to the deliver thread.  Engine thread. */
+void prefetch_engine_land(struct prefetch *p, struct prefetch_read *read, int rc);
+
+/* schedule.c: what to read ahead.  Engine thread. */
+int prefetch_schedule_init(struct prefetch *p);
+void prefetch_schedule_done(struct prefetch *p);
+void prefetch_schedule_news(struct prefetch *p); /* takes in what `poke` was about */
+void prefetch_schedule_fill(struct prefetch *p); /* starts reads as far as depth, memory and windows allow */
+/* Under lock: tells the schedule something; returns true when the caller must call prefetch_io_wake after unlocking. */
+bool prefetch_schedule_event(struct prefetch *p, const struct prefetch_event *event);
+
+/* fetch.c: turns a sample that is to be read ahead, and small neighbours that are wanted soon, into reads.  Engine thread.
+ * -EEXIST (resident or coming already), -ENOSPC (only what is used sooner is in the way), -EFBIG (too large to be read
+ * ahead), -ENOMEM, index errors. */
+int prefetch_fetch(struct prefetch *p, struct prefetch_stream *stream, uint64_t seq, uint32_t sample);
+bool prefetch_fetch_parked(struct prefetch *p); /* tries the parked reads again; true: none is left */
+
+/* follow.c: is the order followed, and where is the trainer?  Engine thread. */
+void prefetch_follow_use(struct prefetch *p, struct prefetch_stream *stream, uint64_t epoch, uint64_t turn);
+void prefetch_follow_sample(struct prefetch *p, struct prefetch_stream *stream, uint32_t sample);
+void prefetch_follow_epoch(struct prefetch *p, struct prefetch_stream *stream, uint64_t epoch);
+
+/* lister.c: the thread that talks to the sink about names. */
+void *prefetch_lister_run(void *arg);
+
+/* deliver.c: the thread that verifies and answers. */
+void *prefetch_deliver_run(void *arg);
+/* Verifies a read's blocks, answers who waits for them, stores the rest, frees the read.  Deliver thread, or the engine
+ * thread when that has nothing else to do. */
+void prefetch_deliver_read(struct prefetch *p, struct prefetch_read *read);
+/* Calls done of each demand of the list. */
+void prefetch_answer(struct prefetch *p, struct prefetch_demand *list, int rc, const struct cache_buffer *buffer);
+
+/* blocks.c: the table of blocks that are on their way.  All under lock. */
+struct prefetch_block *prefetch_block_find(struct prefetch *p, uint64_t key);
+struct prefetch_block *prefetch_block_new(struct prefetch *p, uint64_t key); /* NULL: no memory */
+void prefetch_block_unhash(struct prefetch *p, struct prefetch_block *block);
+void prefetch_block_free(struct prefetch *p, struct prefetch_block *block); /* unhashed */
+struct prefetch_read *prefetch_read_new(struct prefetch *p);                /* NULL: no memory */
+void prefetch_read_free(struct prefetch *p, struct prefetch_read *read);    /* its blocks are gone */
+void prefetch_blocks_done(struct prefetch *p);                              /* frees the pools */
+
+#endif

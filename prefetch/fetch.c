@@ -1,0 +1,285 @@
+/* A fetch: blocks of a sample and of its small neighbours -> sorted -> merged into reads -> submitted.
+ *
+ *   shard:  ..|aaaa|hdr|bbbb|hdr|cccc|hdr|dddd|hdr|eeee|..
+ *                   ^-------------------^      ^
+ *                   b is next in the order;    e is not wanted soon:
+ *                   a, c, d are wanted soon    the read ends before it
+ *
+ * Small samples cost a device more in requests than in bytes, so what lies beside them and is wanted within the window
+ * comes along.  Samples of MERGE_BELOW bytes and more are read alone: they reach the device's bandwidth by themselves,
+ * and reading far ahead of the order would only delay what comes next. */
+#include "prefetch/engine.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <stdlib.h>
+
+enum {
+	MERGE_BELOW = 64 << 10,
+	MERGE_BYTES = 128 << 10, /* a read of merged samples */
+	GAP_BYTES = 2048,        /* read over: a tar header and padding, never a sample */
+	NEIGHBOURS_MAX = 128,    /* on each side */
+};
+
+static struct prefetch_item *item_new(struct prefetch *p, struct prefetch_stream *stream, uint32_t sample)
+{
+	struct prefetch_item *item = STAILQ_FIRST(&p->free_items);
+	if (item)
+		STAILQ_REMOVE_HEAD(&p->free_items, link);
+	else
+		item = malloc(sizeof(*item));
+	if (!item)
+		return NULL;
+	*item = (struct prefetch_item){ .stream = stream, .sample = sample };
+	stream->items++;
+	return item;
+}
+
+/* Appends the blocks of a file.  -EFBIG: more than a fetch can hold. */
+static int want_file(struct prefetch *p, uint32_t file, struct prefetch_item *item, uint32_t *n)
+{
+	struct shard_file f;
+	int rc = shard_index_file(p->options.index, file, &f);
+	uint32_t blocks = rc == 0 ? shard_file_blocks(&f) : 0;
+	if (blocks > PREFETCH_WANTS_MAX - *n)
+		return -EFBIG;
+	for (uint32_t b = 0; rc == 0 && b < blocks; b++) {
+		struct prefetch_want *w = &p->wants[*n];
+		*w = (struct prefetch_want){ .key = cache_block_key(file, b), .shard = f.shard, .item = item };
+		rc = shard_index_block(p->options.index, file, b, &w->offset, &w->len, &w->xxh3);
+		if (rc == 0)
+			++*n;
+	}
+	return rc;
+}
+
+/* Appends the blocks of all files of a sample, all or none. */
+static int want_sample(struct prefetch *p, uint32_t sample, struct prefetch_item *item, uint32_t *n)
+{
+	uint32_t files[SHARD_SAMPLE_FILES_MAX], n_files = 1, from = *n;
+	int rc = shard_index_info(p->options.index)->grouped
+	                 ? shard_index_sample_files(p->options.index, sample, files, SHARD_SAMPLE_FILES_MAX, &n_files)
+	                 : shard_index_sample_first(p->options.index, sample, files);
+	for (uint32_t i = 0; rc == 0 && i < n_files; i++)
+		rc = want_file(p, files[i], item, n);
+	if (rc < 0)
+		*n = from;
+	return rc;
+}
+
+/* What is put together before anything is started: blocks in p->wants[0 .. n), and their items (which need not have
+ * blocks: a file may be empty). */
+struct fetch {
+	uint32_t n;
+	struct prefetch_item_list items;
+};
+
+/* Books a sample as coming and appends its blocks. */
+static int take(struct prefetch *p, struct prefetch_stream *stream, uint64_t seq, uint32_t sample, struct fetch *fetch)
+{
+	uint64_t cost = 0, turn;
+	struct cache_slot *slot = cache_timeline_slot(&stream->tl, seq, &turn);
+	bool was_ahead = slot->ahead[turn / 64] >> (turn % 64) & 1;
+	int rc = cache_ledger_cost(p->ledger, sample, &cost);
+	if (rc == 0 && cost > stream->window / 2)
+		return -EFBIG; /* it alone would fill the window: served block by block on demand */
+	if (rc == 0)
+		rc = cache_ledger_fetch(p->ledger, &stream->tl, seq, sample);
+	if (rc < 0)
+		return rc;
+	struct prefetch_item *item = item_new(p, stream, sample);
+	rc = item ? want_sample(p, sample, item, &fetch->n) : -ENOMEM;
+	if (!was_ahead)
+		stream->ahead_bytes += cost;
+	if (!was_ahead && seq < stream->high)
+		stream->lag_bytes += cost;
+	if (rc == 0) {
+		item->pending = 1; /* until all blocks are counted, see publish() */
+		STAILQ_INSERT_TAIL(&fetch->items, item, link);
+		atomic_store_explicit(&stream->stat_fetched, stream->stat_fetched + 1, memory_order_relaxed);
+		return 0;
+	}
+	cache_ledger_arrived(p->ledger, sample, false);
+	if (item) {
+		stream->items--;
+		STAILQ_INSERT_HEAD(&p->free_items, item, link);
+	}
+	return rc;
+}
+
+static int by_place(const void *a, const void *b)
+{
+	const struct prefetch_want *x = a, *y = b;
+	if (x->shard != y->shard)
+		return x->shard < y->shard ? -1 : 1;
+	return x->offset < y->offset ? -1 : x->offset > y->offset;
+}
+
+/* Where a sample of one small file lies; false for others. */
+static bool small_place(struct prefetch *p, uint32_t sample, uint32_t *shard, uint64_t *offset, uint64_t *end)
+{
+	uint32_t file;
+	struct shard_file f;
+	if (shard_index_sample_first(p->options.index, sample, &file) < 0 ||
+	        shard_index_file(p->options.index, file, &f) < 0 || f.length >= MERGE_BELOW)
+		return false;
+	*shard = f.shard;
+	*offset = f.offset;
+	*end = f.offset + f.length;
+	return true;
+}
+
+/* Takes neighbours of the sample in storage, in one direction, while they are wanted within the window and fit. */
+static void take_neighbours(struct prefetch *p, struct prefetch_stream *stream, uint32_t slot, bool up, uint32_t shard,
+        uint64_t *start, uint64_t *end, struct fetch *fetch)
+{
+	uint32_t n_samples = shard_index_info(p->options.index)->n_samples;
+	for (unsigned i = 0; i < NEIGHBOURS_MAX; i++) {
+		uint32_t sample, its_shard;
+		uint64_t its_start, its_end;
+		if (up ? slot + 1 >= n_samples : slot == 0)
+			return;
+		slot = up ? slot + 1 : slot - 1;
+		if (shard_index_slot_sample(p->options.index, slot, &sample) < 0 ||
+		        !small_place(p, sample, &its_shard, &its_start, &its_end) || its_shard != shard)
+			return;
+		if (up ? its_start < *end || its_start - *end > GAP_BYTES || its_end - *start > MERGE_BYTES
+		       : its_end > *start || *start - its_end > GAP_BYTES || *end - its_start > MERGE_BYTES)
+			return;
+		uint64_t seq = cache_timeline_next(&stream->tl, sample);
+		if (seq < stream->fetch || seq >= stream->limit || fetch->n >= PREFETCH_WANTS_MAX - 1)
+			return; /* CACHE_NEVER is not below the limit */
+		if (take(p, stream, seq, sample, fetch) < 0)
+			return;
+		*start = its_start < *start ? its_start : *start;
+		*end = its_end > *end ? its_end : *end;
+	}
+}
+
+/* Enters a wanted block into the table, unless it is on its way or in memory.  Under lock. */
+static void publish_block(struct prefetch *p, struct prefetch_want *w, struct prefetch_read **from_memory)
+{
+	struct cache_buffer *buffer = cache_find(p->cache, w->key);
+	struct prefetch_block *block = buffer ? NULL : prefetch_block_find(p, w->key);
+	if (block) {
+		/* Somebody asked for it just now; its answer puts it where the sink would. */
+		assert(!block->item);
+		block->item = w->item;
+		w->item->pending++;
+		return;
+	}
+	if (buffer && !*from_memory)
+		*from_memory = prefetch_read_new(p);
+	block = buffer && !*from_memory ? NULL : prefetch_block_new(p, w->key);
+	if (!block) {
+		w->item->failed = true;
+		if (buffer)
+			cache_put(p->cache, buffer);
+		return;
+	}
+	block->offset = w->offset;
+	block->len = w->len;
+	block->xxh3 = w->xxh3;
+	block->item = w->item;
+	w->item->pending++;
+	if (buffer) {
+		block->buffer = buffer;
+		block->read = *from_memory;
+		STAILQ_INSERT_TAIL(&block->read->blocks, block, link);
+	} else {
+		w->block = block;
+	}
+}
+
+/* Cuts the wanted blocks into reads.  Under lock; the blocks are sorted. */
+static void merge(struct prefetch *p, uint32_t n, struct prefetch_read_list *reads)
+{
+	struct prefetch_read *read = NULL;
+	for (uint32_t i = 0; i < n; i++) {
+		const struct prefetch_want *w = &p->wants[i];
+		if (!w->block)
+			continue;
+		uint64_t end = read ? read->offset + read->len : 0;
+		if (!read || w->shard != read->shard || w->offset < end || w->offset - end > GAP_BYTES ||
+		        w->offset + w->len - read->offset > SHARD_BLOCK) {
+			read = prefetch_read_new(p);
+			if (!read) {
+				w->item->failed = true;
+				w->item->pending--;
+				prefetch_block_unhash(p, w->block);
+				prefetch_block_free(p, w->block);
+				continue;
+			}
+			read->ahead = true;
+			read->state = PREFETCH_READ_INFLIGHT;
+			read->shard = w->shard;
+			read->offset = w->offset;
+			TAILQ_INSERT_TAIL(reads, read, link);
+		}
+		read->len = (uint32_t)(w->offset + w->len - read->offset);
+		w->block->read = read;
+		STAILQ_INSERT_TAIL(&read->blocks, w->block, link);
+	}
+}
+
+bool prefetch_fetch_parked(struct prefetch *p)
+{
+	struct prefetch_read *read;
+	while ((read = TAILQ_FIRST(&p->parked))) {
+		TAILQ_REMOVE(&p->parked, read, link);
+		if (prefetch_engine_start(p, read) < 0) {
+			TAILQ_INSERT_HEAD(&p->parked, read, link);
+			return false;
+		}
+	}
+	return true;
+}
+
+/* Makes the fetch visible to demands and starts its reads. */
+static void publish(struct prefetch *p, struct fetch *fetch)
+{
+	struct prefetch_read_list reads = TAILQ_HEAD_INITIALIZER(reads);
+	struct prefetch_item_list ready = STAILQ_HEAD_INITIALIZER(ready);
+	struct prefetch_read *from_memory = NULL, *read;
+	struct prefetch_item *item;
+	if (fetch->n > 1)
+		qsort(p->wants, fetch->n, sizeof(p->wants[0]), by_place);
+	pthread_mutex_lock(&p->lock);
+	for (uint32_t i = 0; i < fetch->n; i++)
+		publish_block(p, &p->wants[i], &from_memory);
+	merge(p, fetch->n, &reads);
+	while ((item = STAILQ_FIRST(&fetch->items))) {
+		STAILQ_REMOVE_HEAD(&fetch->items, link);
+		if (--item->pending == 0)
+			STAILQ_INSERT_TAIL(&ready, item, link);
+	}
+	STAILQ_CONCAT(&p->arrived, &ready);
+	if (from_memory) {
+		from_memory->state = PREFETCH_READ_LANDED;
+		TAILQ_INSERT_TAIL(&p->landed, from_memory, link);
+		pthread_cond_signal(&p->landed_cv);
+	}
+	pthread_mutex_unlock(&p->lock);
+	while ((read = TAILQ_FIRST(&reads))) {
+		TAILQ_REMOVE(&reads, read, link);
+		if (!TAILQ_EMPTY(&p->parked) || prefetch_engine_start(p, read) < 0)
+			TAILQ_INSERT_TAIL(&p->parked, read, link);
+	}
+}
+
+int prefetch_fetch(struct prefetch *p, struct prefetch_stream *stream, uint64_t seq, uint32_t sample)
+{
+	struct fetch fetch = { .items = STAILQ_HEAD_INITIALIZER(fetch.items) };
+	uint32_t shard, slot;
+	uint64_t start, end;
+	int rc = take(p, stream, seq, sample, &fetch);
+	if (rc < 0)
+		return rc;
+	if (!shard_index_info(p->options.index)->grouped && small_place(p, sample, &shard, &start, &end) &&
+	        shard_index_sample_slot(p->options.index, sample, &slot) == 0) {
+		take_neighbours(p, stream, slot, true, shard, &start, &end, &fetch);
+		take_neighbours(p, stream, slot, false, shard, &start, &end, &fetch);
+	}
+	publish(p, &fetch);
+	return 0;
+}

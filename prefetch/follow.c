@@ -1,0 +1,204 @@
+/* Where the trainer is, and whether it follows the order.
+ *
+ * A use is *inside* when it falls between the cursor (less some slack: late workers) and what is announced (plus some).
+ * While most of the last 64 uses are inside, the order is followed.  Uses outside are remembered; when the latest 32 of
+ * them lie close together the trainer is at that place of the order (it was restarted, lists an old epoch again, came
+ * back from an order of its own), and the stream goes there. */
+#include "prefetch/engine.h"
+
+#include "cache/bitmap.h"
+
+enum {
+	SLACK_MIN = 256, /* turns */
+	SLACK_MAX = 8192,
+	DOUBT = 24,           /* uses after which most must have been inside */
+	CLUSTER = 32,         /* uses that must lie together */
+	CLUSTER_SPAN = 16384, /* turns: 16 workers with batches of 1024 side by side */
+	CLUSTER_EVERY = 16,   /* uses between two looks */
+	PASS_MAX = 1 << 16,   /* turns passed over one by one; more are jumped over */
+};
+_Static_assert((int)CLUSTER <= (int)PREFETCH_RING, "the ring holds a cluster");
+
+static uint64_t slack(const struct prefetch_stream *s)
+{
+	uint64_t turns = s->tl.slots[0].turns / 16;
+	return turns < SLACK_MIN ? SLACK_MIN : turns > SLACK_MAX ? SLACK_MAX : turns;
+}
+
+static bool inside(const struct prefetch_stream *s, uint64_t seq)
+{
+	uint64_t low = s->tl.cursor < s->high ? s->tl.cursor : s->high;
+	uint64_t high = s->announced > s->high ? s->announced : s->high;
+	return seq + slack(s) >= low && seq < high + slack(s);
+}
+
+/* Bytes of a turn that was fetched and not used; 0 for others. */
+static uint64_t ahead_cost(struct prefetch *p, struct prefetch_stream *s, uint64_t seq)
+{
+	uint64_t turn, cost = 0;
+	uint32_t sample;
+	struct cache_slot *slot = cache_timeline_slot(&s->tl, seq, &turn);
+	if (!cache_bit(slot->ahead, turn) || shard_epoch_turn(slot->epoch, s->tl.rank, turn, &sample, NULL) < 0)
+		return 0;
+	return cache_ledger_cost(p->ledger, sample, &cost) == 0 ? cost : 0;
+}
+
+static void use(struct prefetch *p, struct prefetch_stream *s, uint64_t seq)
+{
+	uint64_t cost = ahead_cost(p, s, seq);
+	s->ahead_bytes -= cost;
+	if (seq < s->high)
+		s->lag_bytes -= cost;
+	cache_ledger_use(p->ledger, &s->tl, seq, true);
+	atomic_fetch_add_explicit(&s->stat_used, 1, memory_order_relaxed);
+	atomic_fetch_add_explicit(&p->counters.used, 1, memory_order_relaxed);
+}
+
+/* Everything between the old and the new `high` that is not used yet lags behind from now on. */
+static void raise_high(struct prefetch *p, struct prefetch_stream *s, uint64_t high)
+{
+	uint64_t from = s->high > s->tl.cursor ? s->high : s->tl.cursor;
+	for (uint64_t seq = from; seq < high; seq++)
+		s->lag_bytes += ahead_cost(p, s, seq);
+	if (high > s->high)
+		s->high = high;
+}
+
+static void remember(struct prefetch_stream *s, bool in)
+{
+	s->recent = s->recent << 1 | in;
+	if (s->n_recent < 64)
+		s->n_recent++;
+}
+
+static void jump(struct prefetch *p, struct prefetch_stream *s, uint64_t epoch, uint64_t turn, bool repeat)
+{
+	if (cache_timeline_jump(&s->tl, epoch, turn, repeat) < 0)
+		return; /* no memory: it stays where it is, and reads are served on demand */
+	cache_ledger_rebuild(p->ledger, &s->tl);
+	atomic_fetch_add_explicit(&p->counters.wasted_bytes, s->ahead_bytes, memory_order_relaxed);
+	s->fetch = s->announced = s->high = s->limit = s->tl.cursor;
+	s->ahead_bytes = s->lag_bytes = 0;
+	s->batch = 16;
+	s->following = true;
+	s->recent = 0;
+	s->n_recent = 0;
+	s->ring_n = s->ring_checked = 0;
+	atomic_fetch_add_explicit(&s->stat_jumps, 1, memory_order_relaxed);
+}
+
+/* Do the latest uses outside lie together?  Then *ret_turn is the first of them. */
+static bool clustered(const struct prefetch_stream *s, uint64_t *ret_epoch, uint64_t *ret_turn)
+{
+	uint64_t turns = s->tl.slots[0].turns, low = UINT64_MAX, high = 0, epoch = 0;
+	for (uint32_t i = 0; i < CLUSTER; i++) {
+		const struct prefetch_use *use = &s->ring[(s->ring_n - 1 - i) % PREFETCH_RING];
+		if (i == 0)
+			epoch = use->epoch;
+		if (use->epoch != epoch)
+			return false;
+		low = use->turn < low ? use->turn : low;
+		high = use->turn > high ? use->turn : high;
+	}
+	uint64_t span = turns / 4 < CLUSTER_SPAN ? turns / 4 : CLUSTER_SPAN;
+	*ret_epoch = epoch;
+	*ret_turn = low;
+	return high - low >= CLUSTER / 2 && high - low < span;
+}
+
+static void find_place(struct prefetch *p, struct prefetch_stream *s)
+{
+	uint64_t epoch, turn;
+	bool lost = !s->following ||
+	            (s->n_recent >= CLUSTER && (uint32_t)__builtin_popcountll(s->recent) * 4 <= s->n_recent);
+	if (!lost || s->ring_n < CLUSTER || s->ring_n - s->ring_checked < CLUSTER_EVERY)
+		return;
+	s->ring_checked = s->ring_n;
+	if (!clustered(s, &epoch, &turn))
+		return;
+	/* Back to the beginning of this epoch, or of the one before: a list that is read again and again. */
+	uint64_t now = s->tl.slots[0].number;
+	bool repeat = (epoch == now || epoch + 1 == now) && turn < s->tl.slots[0].turns / 4;
+	struct prefetch_use latest[CLUSTER];
+	for (uint32_t i = 0; i < CLUSTER; i++)
+		latest[i] = s->ring[(s->ring_n - 1 - i) % PREFETCH_RING];
+	jump(p, s, epoch, turn, repeat);
+	if (!s->following)
+		return;
+	for (uint32_t i = 0; i < CLUSTER; i++) {
+		uint64_t seq = cache_timeline_seq(&s->tl, latest[i].epoch, latest[i].turn);
+		if (seq == CACHE_NEVER || cache_timeline_used(&s->tl, seq))
+			continue;
+		cache_ledger_use(p->ledger, &s->tl, seq, true);
+		raise_high(p, s, seq + 1);
+	}
+	cache_timeline_advance(&s->tl);
+}
+
+/* A use whose place is seq (or CACHE_NEVER). */
+static void place(struct prefetch *p, struct prefetch_stream *s, uint64_t seq, uint64_t epoch, uint64_t turn)
+{
+	bool known = seq != CACHE_NEVER;
+	bool in = known && s->following && inside(s, seq);
+	if (in && cache_timeline_used(&s->tl, seq))
+		return; /* opened twice; says nothing */
+	remember(s, in);
+	if (known && !cache_timeline_used(&s->tl, seq))
+		use(p, s, seq);
+	if (in) {
+		raise_high(p, s, seq + 1);
+	} else {
+		s->ring[s->ring_n++ % PREFETCH_RING] = (struct prefetch_use){ .epoch = epoch, .turn = turn };
+		if (s->n_recent >= DOUBT && (uint32_t)__builtin_popcountll(s->recent) * 2 < s->n_recent)
+			s->following = false;
+		find_place(p, s);
+	}
+	cache_timeline_advance(&s->tl);
+	if (s->high < s->tl.cursor)
+		s->high = s->tl.cursor;
+}
+
+void prefetch_follow_use(struct prefetch *p, struct prefetch_stream *s, uint64_t epoch, uint64_t turn)
+{
+	place(p, s, cache_timeline_seq(&s->tl, epoch, turn), epoch, turn);
+}
+
+void prefetch_follow_sample(struct prefetch *p, struct prefetch_stream *s, uint32_t sample)
+{
+	const struct cache_slot *first = &s->tl.slots[0];
+	uint64_t step, turn;
+	uint32_t rank;
+	/* Used a moment ago: opened twice, or another file of the same sample. */
+	if (shard_epoch_find(first->epoch, sample, &step, &rank, &turn) == 0 && rank == s->tl.rank &&
+	        turn < first->turns && cache_bit(first->used, turn) && inside(s, first->first + turn))
+		return;
+	uint64_t seq = cache_timeline_next(&s->tl, sample);
+	if (seq == CACHE_NEVER) {
+		remember(s, false);
+		return;
+	}
+	const struct cache_slot *slot = cache_timeline_slot(&s->tl, seq, &turn);
+	place(p, s, seq, slot->number, turn);
+}
+
+void prefetch_follow_epoch(struct prefetch *p, struct prefetch_stream *s, uint64_t epoch)
+{
+	const struct cache_slot *next = &s->tl.slots[1];
+	if (s->tl.slots[0].number == epoch)
+		return;
+	if (next->number != epoch || next->first - s->tl.cursor > PASS_MAX) {
+		jump(p, s, epoch, 0, false);
+		return;
+	}
+	for (uint64_t end = next->first; s->tl.cursor < end;) {
+		uint64_t cost = ahead_cost(p, s, s->tl.cursor);
+		s->ahead_bytes -= cost;
+		if (s->tl.cursor < s->high)
+			s->lag_bytes -= cost;
+		cache_ledger_use(p->ledger, &s->tl, s->tl.cursor, false);
+		if (cache_timeline_advance(&s->tl) < 0)
+			return;
+	}
+	if (s->high < s->tl.cursor)
+		s->high = s->tl.cursor;
+}

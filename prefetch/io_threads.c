@@ -1,0 +1,175 @@
+#include <errno.h>
+#include <pthread.h>
+#include <stdlib.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "prefetch/io.h"
+
+enum { THREADS_MAX = 32 }; /* reads at once; enough for an NVMe disk, few enough for any host */
+
+struct threads_io {
+	struct prefetch_port base;
+	struct prefetch_source *source;
+	pthread_mutex_t lock;   /* guards what follows */
+	pthread_cond_t todo_cv; /* todo is not empty, or stop */
+	pthread_cond_t done_cv; /* done is not empty, or woken */
+	struct prefetch_op *todo, **todo_tail;
+	struct prefetch_op *done, **done_tail;
+	bool woken;
+	bool stop;
+	unsigned idle;   /* readers that wait for work */
+	unsigned queued; /* operations in todo */
+	unsigned n_threads;
+	pthread_t threads[THREADS_MAX];
+};
+
+static struct threads_io *threads_of(struct prefetch_port *io)
+{
+	return (struct threads_io *)io;
+}
+
+static int do_read(struct threads_io *t, struct prefetch_op *op)
+{
+	if (op->object->fd < 0)
+		return (int)t->source->ops->pread(t->source, op->object, op->data, op->len, op->offset);
+	ssize_t got = pread(op->object->fd, op->data, op->len, (off_t)op->offset);
+	return got < 0 ? -errno : (int)got;
+}
+
+static void *reader(void *arg)
+{
+	struct threads_io *t = arg;
+	pthread_setname_np(pthread_self(), "pread");
+	pthread_mutex_lock(&t->lock);
+	for (;;) {
+		while (!t->todo && !t->stop) {
+			t->idle++;
+			pthread_cond_wait(&t->todo_cv, &t->lock);
+			t->idle--;
+		}
+		struct prefetch_op *op = t->todo;
+		if (!op)
+			break;
+		t->todo = op->next;
+		t->queued--;
+		if (!t->todo)
+			t->todo_tail = &t->todo;
+		pthread_mutex_unlock(&t->lock);
+		op->res = do_read(t, op);
+		pthread_mutex_lock(&t->lock);
+		op->next = NULL;
+		*t->done_tail = op;
+		t->done_tail = &op->next;
+		pthread_cond_signal(&t->done_cv);
+	}
+	pthread_mutex_unlock(&t->lock);
+	return NULL;
+}
+
+static void threads_submit(struct prefetch_port *io, struct prefetch_op *op)
+{
+	struct threads_io *t = threads_of(io);
+	pthread_mutex_lock(&t->lock);
+	op->next = NULL;
+	*t->todo_tail = op;
+	t->todo_tail = &op->next;
+	if (++t->queued > t->idle && t->n_threads < THREADS_MAX &&
+	        pthread_create(&t->threads[t->n_threads], NULL, reader, t) == 0)
+		t->n_threads++; /* when none more can be had, the ones there are take it in turn */
+	pthread_cond_signal(&t->todo_cv);
+	pthread_mutex_unlock(&t->lock);
+}
+
+static void threads_wait(struct prefetch_port *io, int64_t timeout_ns, struct prefetch_op **ret_done)
+{
+	struct threads_io *t = threads_of(io);
+	struct timespec until;
+	if (timeout_ns > 0) {
+		clock_gettime(CLOCK_MONOTONIC, &until);
+		until.tv_sec += timeout_ns / 1000000000;
+		until.tv_nsec += timeout_ns % 1000000000;
+		if (until.tv_nsec >= 1000000000) {
+			until.tv_sec++;
+			until.tv_nsec -= 1000000000;
+		}
+	}
+	pthread_mutex_lock(&t->lock);
+	while (!t->done && !t->woken && timeout_ns != 0) {
+		if (timeout_ns < 0)
+			pthread_cond_wait(&t->done_cv, &t->lock);
+		else if (pthread_cond_timedwait(&t->done_cv, &t->lock, &until) == ETIMEDOUT)
+			break;
+	}
+	t->woken = false;
+	*ret_done = t->done;
+	t->done = NULL;
+	t->done_tail = &t->done;
+	pthread_mutex_unlock(&t->lock);
+}
+
+static void threads_wake(struct prefetch_port *io)
+{
+	struct threads_io *t = threads_of(io);
+	pthread_mutex_lock(&t->lock);
+	t->woken = true;
+	pthread_cond_signal(&t->done_cv);
+	pthread_mutex_unlock(&t->lock);
+}
+
+static void threads_set_file(struct prefetch_port *io, uint32_t slot, int fd)
+{
+	(void)io;
+	(void)slot;
+	(void)fd;
+}
+
+static void threads_free(struct prefetch_port *io)
+{
+	struct threads_io *t = threads_of(io);
+	pthread_mutex_lock(&t->lock);
+	t->stop = true;
+	pthread_cond_broadcast(&t->todo_cv);
+	pthread_mutex_unlock(&t->lock);
+	for (unsigned i = 0; i < t->n_threads; i++)
+		pthread_join(t->threads[i], NULL);
+	pthread_cond_destroy(&t->todo_cv);
+	pthread_cond_destroy(&t->done_cv);
+	pthread_mutex_destroy(&t->lock);
+	free(t);
+}
+
+static const struct prefetch_port_ops threads_ops = {
+	.submit = threads_submit,
+	.wait = threads_wait,
+	.wake = threads_wake,
+	.set_file = threads_set_file,
+	.free = threads_free,
+};
+
+int prefetch_io_threads(struct prefetch_source *source, struct prefetch_port **ret_io)
+{
+	struct threads_io *t = calloc(1, sizeof(*t));
+	if (!t)
+		return -ENOMEM;
+	pthread_condattr_t attr;
+	pthread_condattr_init(&attr);
+	pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
+	pthread_mutex_init(&t->lock, NULL);
+	pthread_cond_init(&t->todo_cv, NULL);
+	pthread_cond_init(&t->done_cv, &attr);
+	pthread_condattr_destroy(&attr);
+	t->base = (struct prefetch_port){ .ops = &threads_ops, .uring = false };
+	t->source = source;
+	t->todo_tail = &t->todo;
+	t->done_tail = &t->done;
+	/* One reader must exist, or submitted operations would never end. */
+	int rc = pthread_create(&t->threads[0], NULL, reader, t);
+	if (rc) {
+		threads_free(&t->base);
+		return -rc;
+	}
+	t->n_threads = 1;
+	*ret_io = &t->base;
+	return 0;
+}

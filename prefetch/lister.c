@@ -1,0 +1,70 @@
+#include "prefetch/engine.h"
+
+/* Under lock: a stream that has asked for an announcement. */
+static struct prefetch_stream *next_announcement(struct prefetch *p)
+{
+	struct prefetch_stream *stream;
+	TAILQ_FOREACH(stream, &p->streams, link)
+	{
+		if (stream->announce_asked && !stream->announce_busy)
+			return stream;
+	}
+	return NULL;
+}
+
+/* Lock held before and after, not during the call to the sink. */
+static void announce(struct prefetch *p, struct prefetch_stream *stream)
+{
+	uint64_t epoch = stream->announce_epoch, turn = stream->announce_turn, upto = stream->announce_upto;
+	uint32_t n = stream->announce_n;
+	stream->announce_asked = false;
+	stream->announce_busy = true;
+	/* Streams take turns: this one goes behind the others. */
+	TAILQ_REMOVE(&p->streams, stream, link);
+	TAILQ_INSERT_TAIL(&p->streams, stream, link);
+	pthread_mutex_unlock(&p->lock);
+	p->sink->ops->announce(p->sink, stream->options.user, epoch, turn, n);
+	pthread_mutex_lock(&p->lock);
+	stream->announce_busy = false;
+	stream->announce_done = upto;
+	p->poke = true;
+	pthread_cond_broadcast(&p->streams_cv);
+}
+
+/* As announce(). The engine does not touch the list while the lister has it. */
+static void drop(struct prefetch *p)
+{
+	p->drops_asked = false;
+	p->drops_busy = true;
+	pthread_mutex_unlock(&p->lock);
+	p->sink->ops->drop(p->sink, p->drops, p->n_drops);
+	pthread_mutex_lock(&p->lock);
+	p->drops_busy = false;
+	p->poke = true; /* memory came back, and there may be more to drop */
+}
+
+/* Drops first: what is announced again afterwards must stay. */
+void *prefetch_lister_run(void *arg)
+{
+	struct prefetch *p = arg;
+	pthread_setname_np(pthread_self(), "lister");
+	pthread_mutex_lock(&p->lock);
+	while (!p->lister_stop) {
+		struct prefetch_stream *stream = p->drops_asked ? NULL : next_announcement(p);
+		if (p->drops_asked) {
+			drop(p);
+		} else if (stream) {
+			announce(p, stream);
+		} else {
+			pthread_cond_wait(&p->lister_cv, &p->lock);
+			continue;
+		}
+		if (prefetch_engine_nudge(p)) {
+			pthread_mutex_unlock(&p->lock);
+			prefetch_io_wake(p->io);
+			pthread_mutex_lock(&p->lock);
+		}
+	}
+	pthread_mutex_unlock(&p->lock);
+	return NULL;
+}

@@ -1,0 +1,308 @@
+#include "prefetch/prefetch.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <stdlib.h>
+
+#include "prefetch/engine.h"
+#include "shard/base/units.h"
+
+enum {
+	LANDING_MIN = CACHE_SEGMENT,
+	LANDING_MAX = 64 << 20, /* 1 GB/s for 60 ms: what is in flight and not yet delivered */
+};
+
+/* Landing memory is a part of the budget; the rest is for what sinks keep. */
+static uint64_t landing_bytes(uint64_t memory_bytes)
+{
+	uint64_t landing = memory_bytes / 4;
+	if (landing < LANDING_MIN)
+		return LANDING_MIN;
+	return landing > LANDING_MAX ? LANDING_MAX : landing;
+}
+
+static void free_all(struct prefetch *p)
+{
+	prefetch_schedule_done(p);
+	prefetch_blocks_done(p);
+	prefetch_io_free(p->io); /* before the memory it has pinned */
+	cache_free(p->cache);
+	pthread_cond_destroy(&p->streams_cv);
+	pthread_cond_destroy(&p->lister_cv);
+	pthread_cond_destroy(&p->started_cv);
+	pthread_cond_destroy(&p->landed_cv);
+	pthread_mutex_destroy(&p->lock);
+	free(p);
+}
+
+static void stop_engine(struct prefetch *p)
+{
+	pthread_mutex_lock(&p->lock);
+	p->stopping = true;
+	bool wake = prefetch_engine_nudge(p);
+	pthread_mutex_unlock(&p->lock);
+	if (wake)
+		prefetch_io_wake(p->io);
+	pthread_join(p->engine, NULL);
+}
+
+static int start_engine(struct prefetch *p)
+{
+	int rc = -pthread_create(&p->engine, NULL, prefetch_engine_run, p);
+	if (rc < 0)
+		return rc;
+	pthread_mutex_lock(&p->lock);
+	while (!p->started)
+		pthread_cond_wait(&p->started_cv, &p->lock);
+	rc = p->started < 0 ? p->started : 0;
+	pthread_mutex_unlock(&p->lock);
+	if (rc < 0)
+		pthread_join(p->engine, NULL);
+	return rc;
+}
+
+static int start_threads(struct prefetch *p)
+{
+	int rc = start_engine(p);
+	if (rc < 0)
+		return rc;
+	rc = -pthread_create(&p->deliver, NULL, prefetch_deliver_run, p);
+	if (rc < 0) {
+		stop_engine(p);
+		return rc;
+	}
+	rc = p->sink ? -pthread_create(&p->lister, NULL, prefetch_lister_run, p) : 0;
+	if (rc < 0) {
+		stop_engine(p);
+		pthread_join(p->deliver, NULL);
+	}
+	return rc;
+}
+
+int prefetch_new(const struct prefetch_options *options, struct base_err *err, struct prefetch **ret_prefetch)
+{
+	if (options->memory_bytes < PREFETCH_MEMORY_MIN)
+		return base_err_set(
+		        err, -EINVAL, "memory budget too small: give at least %u MiB", PREFETCH_MEMORY_MIN >> 20);
+	struct prefetch *p = calloc(1, sizeof(*p));
+	if (!p)
+		return base_err_set(err, -ENOMEM, "out of memory");
+	p->options = *options;
+	if (options->hook)
+		p->hook = *options->hook;
+	pthread_mutex_init(&p->lock, NULL);
+	pthread_cond_init(&p->landed_cv, NULL);
+	pthread_cond_init(&p->started_cv, NULL);
+	TAILQ_INIT(&p->urgent);
+	TAILQ_INIT(&p->landed);
+	TAILQ_INIT(&p->delayed);
+	TAILQ_INIT(&p->free_reads);
+	STAILQ_INIT(&p->free_blocks);
+	STAILQ_INIT(&p->arrived);
+	STAILQ_INIT(&p->free_items);
+	TAILQ_INIT(&p->streams);
+	TAILQ_INIT(&p->parked);
+	pthread_cond_init(&p->streams_cv, NULL);
+	pthread_cond_init(&p->lister_cv, NULL);
+
+	p->sink = options->sink;
+	int rc = cache_new(landing_bytes(options->memory_bytes), &p->cache);
+	if (rc == 0)
+		rc = prefetch_schedule_init(p);
+	if (rc < 0) {
+		base_err_set(err, rc, "cannot get landing memory: %s", base_err_str(rc));
+		goto fail;
+	}
+	p->source = options->source;
+	if (!p->source)
+		rc = prefetch_source_local(options->index, options->io, err, &p->source);
+	if (rc < 0)
+		goto fail;
+	rc = start_threads(p);
+	if (rc < 0) {
+		base_err_set(err, rc, "cannot set up reading: %s", base_err_str(rc));
+		goto fail;
+	}
+	*ret_prefetch = p;
+	return 0;
+fail:
+	if (p->source && !options->source)
+		p->source->ops->free(p->source);
+	free_all(p);
+	return rc;
+}
+
+void prefetch_free(struct prefetch *p)
+{
+	if (!p)
+		return;
+	assert(TAILQ_EMPTY(&p->streams));
+	stop_engine(p);
+	pthread_join(p->deliver, NULL);
+	if (p->sink) {
+		pthread_mutex_lock(&p->lock);
+		p->lister_stop = true;
+		pthread_cond_signal(&p->lister_cv);
+		pthread_mutex_unlock(&p->lock);
+		pthread_join(p->lister, NULL);
+	}
+	p->source->ops->free(p->source);
+	free_all(p);
+}
+
+/* Somebody waits for this block from now on: its read goes before those nobody waits for. Under lock. */
+static void hurry(struct prefetch *p, struct prefetch_read *read)
+{
+	if (read->urgent)
+		return;
+	read->urgent = true;
+	if (read->state == PREFETCH_READ_LANDED) {
+		TAILQ_REMOVE(&p->landed, read, link);
+		TAILQ_INSERT_HEAD(&p->landed, read, link);
+	}
+}
+
+/* Puts a new read of one block into the queue, with its first waiter. Under lock. */
+static int queue_block(struct prefetch *p, uint64_t key, uint32_t shard, uint64_t offset, uint32_t len, uint64_t xxh3,
+        struct prefetch_demand *demand)
+{
+	if (p->stopping)
+		return -ECANCELED;
+	struct prefetch_read *read = prefetch_read_new(p);
+	struct prefetch_block *block = read ? prefetch_block_new(p, key) : NULL;
+	if (!block) {
+		if (read)
+			prefetch_read_free(p, read);
+		return -ENOMEM;
+	}
+	block->read = read;
+	block->offset = offset;
+	block->len = len;
+	block->xxh3 = xxh3;
+	block->waiters = demand;
+	block->asked = true;
+	STAILQ_INSERT_TAIL(&read->blocks, block, link);
+	read->shard = shard;
+	read->offset = offset;
+	read->len = len;
+	read->urgent = true;
+	read->state = PREFETCH_READ_QUEUED;
+	TAILQ_INSERT_TAIL(&p->urgent, read, link);
+	return 0;
+}
+
+/* Looks the block up in memory and among the reads on their way, else queues a read.
+ * Returns 1 and the buffer when it is in memory, 0 when done will be called later, or -errno. */
+static int find_or_queue(struct prefetch *p, struct prefetch_demand *demand, const struct shard_file *file,
+        uint64_t offset, uint32_t len, uint64_t xxh3, struct cache_buffer **ret_buffer)
+{
+	uint64_t key = cache_block_key(demand->file, demand->block);
+	bool wake = false;
+	int rc = 0;
+	pthread_mutex_lock(&p->lock);
+	struct cache_buffer *buffer = cache_find(p->cache, key);
+	struct prefetch_block *block = buffer ? NULL : prefetch_block_find(p, key);
+	if (buffer) {
+		rc = 1;
+	} else if (block) {
+		demand->next = block->waiters;
+		block->waiters = demand;
+		block->asked = true;
+		hurry(p, block->read);
+		atomic_fetch_add_explicit(&p->counters.joined, 1, memory_order_relaxed);
+	} else {
+		demand->next = NULL;
+		rc = queue_block(p, key, file->shard, offset, len, xxh3, demand);
+		wake = rc == 0 && prefetch_engine_nudge(p);
+	}
+	if (!buffer && rc == 0) {
+		atomic_fetch_add_explicit(&p->counters.misses, demand->block == 0, memory_order_relaxed);
+		/* What is on its way to the sink is no news to the schedule. */
+		if (p->sink && !(block && block->item))
+			wake |= prefetch_schedule_event(
+			        p, &(struct prefetch_event){ .kind = PREFETCH_EVENT_MISS, .turn = demand->file });
+	}
+	pthread_mutex_unlock(&p->lock);
+	if (wake)
+		prefetch_io_wake(p->io);
+	if (buffer)
+		*ret_buffer = buffer;
+	return rc;
+}
+
+void prefetch_demand(struct prefetch *p, struct prefetch_demand *demand)
+{
+	struct shard_file file;
+	struct cache_buffer *buffer = NULL;
+	uint64_t offset = 0, xxh3 = 0;
+	uint32_t len = 0;
+	demand->asked_ns = prefetch_now_ns();
+	demand->next = NULL;
+	atomic_fetch_add_explicit(&p->counters.demands, 1, memory_order_relaxed);
+	int rc = shard_index_file(p->options.index, demand->file, &file);
+	if (rc == 0)
+		rc = shard_index_block(p->options.index, demand->file, demand->block, &offset, &len, &xxh3);
+	if (rc == 0)
+		rc = find_or_queue(p, demand, &file, offset, len, xxh3, &buffer);
+	if (rc == 1) {
+		atomic_fetch_add_explicit(&p->counters.demand_hits, 1, memory_order_relaxed);
+		prefetch_answer(p, demand, 0, buffer);
+		cache_put(p->cache, buffer);
+	} else if (rc < 0) {
+		prefetch_answer(p, demand, rc, NULL);
+	}
+}
+
+bool prefetch_cancel(struct prefetch *p, struct prefetch_demand *demand)
+{
+	bool found = false;
+	pthread_mutex_lock(&p->lock);
+	struct prefetch_block *block = prefetch_block_find(p, cache_block_key(demand->file, demand->block));
+	for (struct prefetch_demand **link = block ? &block->waiters : NULL; link && *link; link = &(*link)->next) {
+		if (*link == demand) {
+			*link = demand->next;
+			found = true;
+			break;
+		}
+	}
+	pthread_mutex_unlock(&p->lock);
+	if (found)
+		demand->done(demand, -ECANCELED, NULL, 0);
+	return found;
+}
+
+void prefetch_stats_get(struct prefetch *p, struct prefetch_stats *ret_stats)
+{
+	const struct prefetch_counters *c = &p->counters;
+	struct cache_ledger_stats ledger = { 0 };
+	if (p->ledger)
+		cache_ledger_stats_get(p->ledger, &ledger);
+	*ret_stats = (struct prefetch_stats){
+		.demands = atomic_load_explicit(&c->demands, memory_order_relaxed),
+		.demand_hits = atomic_load_explicit(&c->demand_hits, memory_order_relaxed),
+		.joined = atomic_load_explicit(&c->joined, memory_order_relaxed),
+		.reads = atomic_load_explicit(&c->reads, memory_order_relaxed),
+		.read_bytes = atomic_load_explicit(&c->read_bytes, memory_order_relaxed),
+		.delivered_bytes = atomic_load_explicit(&c->delivered_bytes, memory_order_relaxed),
+		.stored_bytes = atomic_load_explicit(&c->stored_bytes, memory_order_relaxed),
+		.bad_blocks = atomic_load_explicit(&c->bad_blocks, memory_order_relaxed),
+		.io_errors = atomic_load_explicit(&c->io_errors, memory_order_relaxed),
+		.wait_p50_ns = prefetch_hist_quantile(&p->waits, 500),
+		.wait_p99_ns = prefetch_hist_quantile(&p->waits, 990),
+		.wait_max_ns = prefetch_hist_max(&p->waits),
+		.buffer_bytes = cache_used(p->cache),
+		.used = atomic_load_explicit(&c->used, memory_order_relaxed),
+		.wasted_bytes = atomic_load_explicit(&c->wasted_bytes, memory_order_relaxed),
+		.misses = atomic_load_explicit(&c->misses, memory_order_relaxed),
+		.resident_bytes = ledger.resident_bytes + ledger.coming_bytes,
+		.budget_bytes = ledger.budget_bytes,
+		.evicted = ledger.evicted,
+		.dropped = ledger.dropped,
+		.lost = ledger.lost,
+		.device_rate = atomic_load_explicit(&p->stat_rate, memory_order_relaxed),
+		.depth = atomic_load_explicit(&p->stat_depth, memory_order_relaxed),
+		.inflight = atomic_load_explicit(&p->stat_inflight, memory_order_relaxed),
+		.uring = p->io->uring,
+		.direct = atomic_load_explicit(&p->direct, memory_order_relaxed),
+	};
+}

@@ -1,0 +1,296 @@
+#include "prefetch/recognise.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "prefetch/recognise_private.h"
+
+enum {
+	AGAIN_MIN = 4, /* of 64 opens were opened in this pass already: a new pass */
+	PATIENCE_MIN = RING,
+	PATIENCE_MAX = 1 << 16,
+};
+
+int prefetch_recognise_new(const struct prefetch_recognise_options *options, struct prefetch_recognise **ret_recognise)
+{
+	if (options->n_given > PREFETCH_GIVEN_MAX)
+		return -EINVAL;
+	struct prefetch_recognise *r = calloc(1, sizeof(*r));
+	if (!r)
+		return -ENOMEM;
+	r->options = *options;
+	r->options.given = NULL;
+	r->patience = PATIENCE_MIN;
+	r->n_files = shard_index_info(options->index)->n_files;
+	if (r->options.seed_max == 0)
+		r->options.seed_max = PREFETCH_SEED_MAX_DEFAULT;
+	if (r->options.popular_words == 0)
+		r->options.popular_words = PREFETCH_POPULAR_WORDS_DEFAULT;
+	if (options->own) {
+		r->own = *options->own;
+		r->options.own = &r->own;
+	}
+	int rc = prefetch_search_init(&r->search);
+	r->seen = calloc((size_t)r->n_files / 64 + 1, sizeof(*r->seen));
+	if (!r->seen)
+		rc = -ENOMEM;
+	for (unsigned i = 0; rc == 0 && i < options->n_given; i++) {
+		rc = prefetch_list_new_given(&options->given[i], &r->lists[r->n_lists]);
+		if (rc == 0)
+			r->n_lists++;
+	}
+	if (rc < 0) {
+		prefetch_recognise_free(r);
+		return rc;
+	}
+	*ret_recognise = r;
+	return 0;
+}
+
+void prefetch_recognise_free(struct prefetch_recognise *r)
+{
+	if (!r)
+		return;
+	prefetch_search_done(&r->search);
+	for (unsigned i = 0; i < r->n_tracks; i++)
+		prefetch_track_free(r->tracks[i]);
+	for (unsigned i = 0; i < r->n_lists; i++)
+		prefetch_list_put(r->lists[i]);
+	prefetch_filters_done(&r->filters);
+	free(r->seen);
+	free(r);
+}
+
+static bool explained(struct prefetch_recognise *r, uint32_t file)
+{
+	for (unsigned i = 0; i < r->n_tracks; i++) {
+		if (prefetch_track_open(r, r->tracks[i], file))
+			return true;
+	}
+	return false;
+}
+
+static void ring_clear(struct prefetch_recognise *r)
+{
+	r->n_ring = r->looked = 0;
+	r->search.running = false;
+}
+
+/* A pass begins: the ring is what came last and what will come. */
+static void begin_pass(struct prefetch_recognise *r)
+{
+	uint64_t first = r->n_recent > RECENT ? r->n_recent - RECENT : 0;
+	memset(r->seen, 0, ((size_t)r->n_files / 64 + 1) * sizeof(*r->seen));
+	r->again = 0;
+	ring_clear(r);
+	r->rolling = false;
+	r->overflow = 0;
+	r->ring_since = r->opens;
+	for (uint64_t i = first; i < r->n_recent; i++) {
+		uint32_t file = r->recent[i % RECENT];
+		r->ring[r->n_ring++] = file;
+		bit_set(r->seen, file);
+	}
+}
+
+static bool opened_just_now(const struct prefetch_recognise *r, uint32_t file)
+{
+	uint64_t n = r->n_recent < RECENT ? r->n_recent : RECENT;
+	for (uint64_t i = 0; i < n; i++) {
+		if (r->recent[i] == file)
+			return true;
+	}
+	return false;
+}
+
+static void collect(struct prefetch_recognise *r, uint32_t file)
+{
+	bool seen = bit_get(r->seen, file);
+	if (seen && opened_just_now(r, file))
+		return; /* a trainer that opens each file twice */
+	r->recent[r->n_recent++ % RECENT] = file;
+	r->again = r->again << 1 | seen;
+	if (__builtin_popcountll(r->again) >= AGAIN_MIN && r->n_recent >= RECENT) {
+		begin_pass(r);
+		r->patience = PATIENCE_MIN;
+		return;
+	}
+	if (seen)
+		return;
+	bit_set(r->seen, file);
+	if (r->n_ring == 0)
+		r->ring_since = r->opens;
+	if (r->n_ring < RING) {
+		r->ring[r->n_ring++] = file;
+		return;
+	}
+	/* Nobody known: look again from time to time, less and less often, at what is likely. */
+	if (++r->overflow >= r->patience && r->looked == RING && !r->search.running) {
+		begin_pass(r);
+		r->rolling = true;
+		r->patience = r->patience < PATIENCE_MAX ? r->patience * 2 : PATIENCE_MAX;
+	}
+}
+
+/* A trainer that was followed does something else: what came last is the beginning of it. */
+static void look_afresh(struct prefetch_recognise *r)
+{
+	r->astray = false;
+	if (r->n_ring == RING && r->looked == RING) {
+		begin_pass(r);
+		r->patience = PATIENCE_MIN;
+	}
+}
+
+void prefetch_recognise_opened(struct prefetch_recognise *r, const uint32_t *files, size_t n)
+{
+	for (size_t i = 0; i < n; i++) {
+		if (files[i] >= r->n_files)
+			continue;
+		r->opens++;
+		bool known = explained(r, files[i]);
+		if (r->changed)
+			prefetch_recognise_sift(r);
+		if (!known)
+			collect(r, files[i]);
+		if (r->astray)
+			look_afresh(r);
+	}
+}
+
+void prefetch_recognise_pause(struct prefetch_recognise *r)
+{
+	if (r->n_ring < RING && r->looked < r->n_ring)
+		return; /* still being looked at */
+	r->n_recent = 0;
+	begin_pass(r);
+}
+
+void prefetch_recognise_sift(struct prefetch_recognise *r)
+{
+	uint32_t kept = 0;
+	r->changed = false;
+	for (uint32_t i = 0; i < r->n_ring; i++) {
+		if (!explained(r, r->ring[i]))
+			r->ring[kept++] = r->ring[i];
+		else
+			r->seen[r->ring[i] / 64] &= ~(UINT64_C(1) << (r->ring[i] % 64));
+	}
+	r->n_ring = kept;
+	r->changed = r->astray = false;
+	r->looked = 0;
+	r->n_recent = 0;
+	r->again = 0;
+	r->search.running = false;
+}
+
+uint64_t prefetch_recognise_now_ns(void)
+{
+	struct timespec t;
+	clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
+	return (uint64_t)t.tv_sec * 1000000000 + (uint64_t)t.tv_nsec;
+}
+
+static int slice(struct prefetch_recognise *r)
+{
+	for (unsigned i = 0; i < r->n_tracks; i++) {
+		int rc = prefetch_track_step(r, r->tracks[i]);
+		if (rc != 0)
+			return rc;
+	}
+	if (r->search.running)
+		return prefetch_search_step(r);
+	if (!prefetch_search_due(r))
+		return 0;
+	int rc = prefetch_lists_step(r);
+	if (rc == 0)
+		rc = prefetch_search_begin(r);
+	return rc < 0 ? rc : 1;
+}
+
+int prefetch_recognise_step(struct prefetch_recognise *r, uint64_t max_ns)
+{
+	uint64_t end = prefetch_recognise_now_ns() + max_ns;
+	for (;;) {
+		int rc = slice(r);
+		if (rc <= 0 || prefetch_recognise_now_ns() >= end)
+			return rc;
+	}
+}
+
+unsigned prefetch_recognise_count(const struct prefetch_recognise *r)
+{
+	return r->n_tracks;
+}
+
+int prefetch_recognise_get(const struct prefetch_recognise *r, unsigned i, struct prefetch_recognised *ret_track)
+{
+	if (i >= r->n_tracks)
+		return -ERANGE;
+	const struct track *t = r->tracks[i];
+	struct prefetch_recognised got = {
+		.id = t->id,
+		.generation = t->generation,
+		.sampler = t->source.sampler,
+		.seed = t->source.name,
+		.world = t->part.world,
+		.first = t->part.first,
+		.ranks = t->part.ranks,
+		.pace = t->pace,
+		.epoch = t->epoch,
+		.turn = t->high / t->part.world * t->part.ranks,
+		.turns = (t->size + t->part.world - 1) / t->part.world * t->part.ranks,
+		.opens = t->opens,
+		.since = r->opens - t->last_open,
+		.repeated = t->repeated,
+		.ready = t->now != NULL,
+		.confirmed = t->confirmed,
+		.score = t->score,
+		.after = t->after,
+	};
+	if (t->list) {
+		prefetch_list_describe(t->list, got.list, sizeof(got.list));
+		got.shards_twice = prefetch_list_is_given(t->list) && t->part.world > 1;
+	} else {
+		snprintf(got.list, sizeof(got.list), "ddpfs's own order");
+	}
+	*ret_track = got;
+	return 0;
+}
+
+int prefetch_recognise_sequence(
+        struct prefetch_recognise *r, uint32_t id, unsigned ahead, struct prefetch_sequence **ret_sequence)
+{
+	for (unsigned i = 0; i < r->n_tracks; i++) {
+		const struct track *t = r->tracks[i];
+		struct prefetch_sequence *sequence = ahead == 0 ? t->now : ahead == 1 ? t->then : NULL;
+		if (t->id != id)
+			continue;
+		if (!sequence)
+			return ahead == 0 || (ahead == 1 && t->has_next) ? -EAGAIN : -ENOENT;
+		*ret_sequence = prefetch_sequence_get(sequence);
+		return 0;
+	}
+	return -ENOENT;
+}
+
+uint64_t prefetch_recognise_bytes(const struct prefetch_recognise *r)
+{
+	uint64_t bytes = sizeof(*r) + (uint64_t)r->n_files / 8 + LISTS_MAX * sizeof(struct target) +
+	                 FAR_OUTPUTS * (sizeof(uint32_t) + 2 * sizeof(uint64_t));
+	if (r->filters_begun)
+		bytes += (uint64_t)r->n_files / 8 * PREFETCH_FILTER_KINDS;
+	for (unsigned i = 0; i < r->n_lists; i++)
+		bytes += prefetch_list_bytes(r->lists[i]);
+	for (unsigned i = 0; i < r->n_tracks; i++) {
+		const struct track *t = r->tracks[i];
+		bytes += sizeof(*t) + t->size / 8;
+		bytes += t->perm ? (uint64_t)t->perm->n * 8 : 0;
+		bytes += t->next ? (uint64_t)t->next->n * 8 : 0;
+	}
+	return bytes;
+}

@@ -1,0 +1,124 @@
+/* Recognition: which sampler made the opens that are seen, and so, what will be opened next.
+ *
+ * Fed with the files a trainer opens, in the order seen.  What no known sampler explains is collected in a ring of the
+ * first few hundred; from time to time the ring is held against hypotheses: ddpfs's own orders, sorted lists, torch's
+ * DistributedSampler and RandomSampler over every list the files may come from (prefetch/recognise_list.h).  One that
+ * explains them by more than chance (prefetch/recognise_fit.h has the bound) becomes a *track*; what a track explains no
+ * longer enters the ring, so that a validation loader or a second job is found beside it.
+ *
+ *   opens --> tracks: expected here? --no--> ring --search--> new track
+ *                |
+ *                +--> epoch over: next permutation confirmed, or the same again (set_epoch forgotten), or search anew
+ *
+ * DataLoader workers read their batches side by side, ranks are mixed, strangers open files between: what is compared
+ * is the set of files, never the strict sequence.
+ *
+ * What follows an epoch:
+ *   DistributedSampler      the permutation of seed + epoch + 1
+ *   RandomSampler           draws its next seed from the default generator, which goes on from a known state by an
+ *                           unknown number of draws: 2 for a DataLoader made anew each epoch (assumed at first), 1 with
+ *                           persistent workers, one more for each validation pass, many with dropout on the CPU.  The
+ *                           state is looked for ahead of where it was, and a step seen once is assumed again.
+ *   a generator of its own  goes on from where the permutation left it, known to the word, unless something else
+ *                           draws from it
+ *   unseeded                cannot be known (2^32 seeds)
+ *
+ * Use: prefetch_recognise_opened() costs well under a microsecond a file and a track; prefetch_recognise_step() does the
+ * searching and builds permutations, in slices that the caller bounds.
+ *
+ * Memory: 8 bytes a file of the list for each permutation (the current and the next of at most PREFETCH_TRACKS_MAX
+ * tracks), and about a byte a file besides.
+ *
+ * Threads: one at a time (the caller's lock); the sequences handed out are immutable and any thread's. */
+#ifndef DDPFS_PREFETCH_RECOGNISE_H
+#define DDPFS_PREFETCH_RECOGNISE_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "prefetch/recognise_fit.h"
+#include "prefetch/recognise_list.h"
+#include "prefetch/sequence.h"
+
+enum {
+	PREFETCH_TRACKS_MAX = 4,
+	PREFETCH_GIVEN_MAX = 4,
+	PREFETCH_SEED_MAX_DEFAULT = 1000000,
+	PREFETCH_POPULAR_WORDS_DEFAULT = 1 << 15,
+};
+
+struct prefetch_recognise; /* opaque */
+
+struct prefetch_recognise_options {
+	const struct shard_index *index;         /* not owned */
+	const struct prefetch_list_given *given; /* lists of others, such as this rank's part of a view; copied */
+	unsigned n_given;                        /* at most PREFETCH_GIVEN_MAX */
+	const struct prefetch_own_order *own;    /* ddpfs's own order, or NULL; copied */
+	uint64_t own_epochs;                     /* epochs 0 .. own_epochs - 1 of it are looked at */
+	uint32_t seed_max;                       /* seed + epoch up to here; 0 = PREFETCH_SEED_MAX_DEFAULT */
+	/* RandomSampler: words of the default generator behind well-known manual seeds that are looked at, for models that
+	 * draw their weights first; 0 = PREFETCH_POPULAR_WORDS_DEFAULT, 1 = none. */
+	uint32_t popular_words;
+};
+
+/* -EINVAL, -ENOMEM. */
+int prefetch_recognise_new(const struct prefetch_recognise_options *options, struct prefetch_recognise **ret_recognise);
+void prefetch_recognise_free(struct prefetch_recognise *recognise); /* NULL is fine; sequences handed out live on */
+
+/* Files in the order their opens were seen. */
+void prefetch_recognise_opened(struct prefetch_recognise *recognise, const uint32_t *files, size_t n);
+
+/* Opens have paused, or a listing was seen: an epoch may begin.  What was not recognised is looked at afresh. */
+void prefetch_recognise_pause(struct prefetch_recognise *recognise);
+
+/* Works for about `max_ns` of CPU time (0: one slice, well under a millisecond but for the first touch of a directory
+ * tree).  Returns 1 while there is more to do, 0 when opens are needed, -ENOMEM, index errors (both: tried again later). */
+int prefetch_recognise_step(struct prefetch_recognise *recognise, uint64_t max_ns);
+
+enum prefetch_sampler {
+	PREFETCH_SAMPLER_OWN,
+	PREFETCH_SAMPLER_SORTED,      /* shuffle=False */
+	PREFETCH_SAMPLER_DISTRIBUTED, /* torch.randperm of a generator seeded with `seed` */
+	PREFETCH_SAMPLER_GENERATOR,   /* RandomSampler with a generator of its own, seeded with `seed` */
+	PREFETCH_SAMPLER_RANDOM,      /* RandomSampler after torch.manual_seed(seed) */
+};
+
+/* A track as it is now. */
+struct prefetch_recognised {
+	uint32_t id;         /* of the track; never used again */
+	uint32_t generation; /* changes when sequences handed out before are no longer right */
+	enum prefetch_sampler sampler;
+	uint64_t seed;                /* seed + epoch for DISTRIBUTED, the epoch for OWN, the manual seed for RANDOM */
+	uint32_t world, first, ranks; /* as in a sequence */
+	struct prefetch_pace pace;
+	uint64_t epoch;    /* 0 = the one it was recognised in */
+	uint64_t turn;     /* behind the farthest turn opened */
+	uint64_t turns;    /* of an epoch */
+	uint64_t opens;    /* explained by this track */
+	uint64_t since;    /* opens, of whomever, since the last one that it explained */
+	uint32_t repeated; /* times the same permutation came again: set_epoch was forgotten */
+	bool ready;        /* its permutation is made: sequences can be had */
+	bool confirmed;    /* this epoch was expected and came */
+	bool shards_twice; /* a distributed sampler over the part of one rank: the rest of the part is not read */
+	double score;      /* nats, at recognition */
+	uint64_t after;    /* opens in the ring when it was recognised */
+	char list[320];    /* prefetch_list_describe() */
+};
+
+unsigned prefetch_recognise_count(const struct prefetch_recognise *recognise);
+/* i < count.  -ERANGE. */
+int prefetch_recognise_get(
+        const struct prefetch_recognise *recognise, unsigned i, struct prefetch_recognised *ret_track);
+
+/* "torch DistributedSampler, seed+epoch 17, rank 1 of 2, batch about 32, 2 workers". */
+const char *prefetch_recognise_describe(const struct prefetch_recognised *track, char *buf, size_t size);
+
+/* The sequence of the track's current epoch (ahead 0) or the one expected next (1); with a reference for the caller.
+ * -ENOENT (no such track; nothing is expected), -EAGAIN (not made yet), -ENOMEM. */
+int prefetch_recognise_sequence(
+        struct prefetch_recognise *recognise, uint32_t id, unsigned ahead, struct prefetch_sequence **ret_sequence);
+
+uint64_t prefetch_recognise_bytes(const struct prefetch_recognise *recognise); /* memory in use */
+
+#endif

@@ -1,0 +1,235 @@
+#include "prefetch/recognise_fit.h"
+
+#include <assert.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { STRIDE_MAX = 64, BATCH_MAX = 4096 };
+
+struct hit {
+	uint64_t position;
+	bool late; /* in the second half of the opens */
+};
+
+static int compare_hits(const void *a, const void *b)
+{
+	const struct hit *x = a, *y = b;
+	return (x->position > y->position) - (x->position < y->position);
+}
+
+struct part {
+	uint32_t world, first, ranks;
+};
+
+static bool in_part(const struct part *part, uint64_t position)
+{
+	uint64_t residue = position % part->world;
+	return residue >= part->first && residue - part->first < part->ranks;
+}
+
+/* Positions of the part below `end`. */
+static uint64_t cells_below(const struct part *part, uint64_t end)
+{
+	uint64_t residue = end % part->world;
+	uint64_t rest = residue > part->first ? residue - part->first : 0;
+	return end / part->world * part->ranks + (rest < part->ranks ? rest : part->ranks);
+}
+
+double prefetch_fit_surprise(double a, double s, double q)
+{
+	double d = a / s;
+	if (d <= q)
+		return 0;
+	double kl = a * log(d / q);
+	if (d < 1)
+		kl += (s - a) * log((1 - d) / (1 - q));
+	return kl > 0 ? kl : 0;
+}
+
+/* The best window of a part: its hits but for a share at either end, which late and early workers or strangers fill. */
+static void try_part(
+        const struct prefetch_fit_input *in, const struct hit *hits, const struct part *part, struct prefetch_fit *best)
+{
+	static const unsigned char cut[][2] = { { 0, 0 }, { 0, 10 }, { 0, 25 }, { 0, 50 }, { 10, 10 }, { 25, 25 } };
+	uint64_t inside[PREFETCH_FIT_MAX];
+	uint32_t n = 0;
+	double charge = log(part->world) * 1.5 + (in->anywhere ? log((double)in->size) : 0);
+	for (uint32_t i = 0; i < in->n; i++) {
+		if (in_part(part, hits[i].position))
+			inside[n++] = hits[i].position;
+	}
+	for (unsigned c = 0; c < (in->anywhere ? 6 : 4); c++) {
+		uint32_t from = n * cut[c][0] / 100, to = n - n * cut[c][1] / 100;
+		if (to - from < PREFETCH_FIT_HITS_MIN)
+			continue;
+		uint64_t low = in->anywhere ? inside[from] : 0, high = inside[to - 1] + 1;
+		uint64_t cells = cells_below(part, high) - cells_below(part, low);
+		double score = prefetch_fit_surprise(to - from, (double)cells, in->chance) - charge;
+		if (score <= best->score)
+			continue;
+		*best = (struct prefetch_fit){
+			.world = part->world,
+			.first = part->first,
+			.ranks = part->ranks,
+			.low = low,
+			.high = high,
+			.hits = to - from,
+			.cells = (uint32_t)cells,
+			.score = score,
+		};
+	}
+}
+
+/* Workers who read side by side have each come equally far into their batches: seen modulo the batch, that looks like
+ * the first few ranks of a world of that size.  But ranks go on being read, while those residues are read once, one
+ * after the other: the residues of a part must occur both among the earlier and among the later opens. */
+static bool steady(const uint16_t *early, const uint16_t *late, const struct part *part)
+{
+	uint32_t both = 0;
+	if (part->world == 1)
+		return true;
+	for (uint32_t r = part->first; r < part->first + part->ranks; r++)
+		both += early[r] > 0 && late[r] > 0;
+	return both * 4 >= part->ranks * 3;
+}
+
+/* All parts of one world. */
+static void try_world(
+        const struct prefetch_fit_input *in, const struct hit *hits, uint32_t world, struct prefetch_fit *best)
+{
+	uint16_t early[PREFETCH_FIT_WORLD_MAX], late[PREFETCH_FIT_WORLD_MAX];
+	double most = -log(in->chance); /* nats a hit can bring */
+	memset(early, 0, world * sizeof(*early));
+	memset(late, 0, world * sizeof(*late));
+	for (uint32_t i = 0; i < in->n; i++) {
+		uint32_t residue = (uint32_t)(hits[i].position % world);
+		if (hits[i].late)
+			late[residue]++;
+		else
+			early[residue]++;
+	}
+	for (uint32_t ranks = 1; ranks <= world; ranks++) {
+		if (world % ranks != 0 || (ranks == world && world > 1))
+			continue;
+		for (uint32_t first = 0; first < world; first += ranks) {
+			struct part part = { .world = world, .first = first, .ranks = ranks };
+			uint32_t sum = 0;
+			for (uint32_t r = first; r < first + ranks; r++)
+				sum += (uint32_t)early[r] + late[r];
+			if (sum < PREFETCH_FIT_HITS_MIN || sum * most <= best->score || !steady(early, late, &part))
+				continue;
+			try_part(in, hits, &part, best);
+		}
+	}
+}
+
+bool prefetch_fit(const struct prefetch_fit_input *in, struct prefetch_fit *ret_fit)
+{
+	struct hit hits[PREFETCH_FIT_MAX];
+	struct prefetch_fit best = { .score = 0 };
+	assert(in->n <= PREFETCH_FIT_MAX && in->world_max <= PREFETCH_FIT_WORLD_MAX);
+	if (in->n < PREFETCH_FIT_HITS_MIN || in->chance >= 1)
+		return false;
+	for (uint32_t i = 0; i < in->n; i++)
+		hits[i] = (struct hit){ .position = in->positions[i], .late = i >= in->n / 2 };
+	qsort(hits, in->n, sizeof(*hits), compare_hits);
+	for (uint32_t world = 1; world <= in->world_max; world++)
+		try_world(in, hits, world, &best);
+	if (best.score <= 0)
+		return false;
+	*ret_fit = best;
+	return true;
+}
+
+/* Chains: turns that follow one another at a stride; each is a batch, or a reader that has no batches. */
+struct chains {
+	uint32_t n, joined; /* chains; turns that continue one */
+	uint64_t start[PREFETCH_FIT_MAX];
+	uint64_t last[PREFETCH_FIT_MAX];
+	uint16_t since[PREFETCH_FIT_MAX]; /* number of the open that began it */
+};
+
+static void chain(struct chains *chains, const uint64_t *turns, uint32_t n, uint32_t stride)
+{
+	chains->n = chains->joined = 0;
+	for (uint32_t i = 0; i < n; i++) {
+		uint32_t c = chains->n;
+		while (c > 0 && chains->last[c - 1] + stride != turns[i])
+			c--;
+		if (c == 0) {
+			chains->start[chains->n] = chains->last[chains->n] = turns[i];
+			chains->since[chains->n++] = (uint16_t)i;
+			continue;
+		}
+		chains->last[c - 1] = turns[i];
+		chains->joined++;
+	}
+}
+
+/* Batches begin at multiples of their size: the largest that divides nearly all starts, but for those of the first
+ * chains, which may have begun before the window. */
+static uint32_t batch_of(const struct chains *chains, uint32_t n, uint32_t stride)
+{
+	uint64_t starts[PREFETCH_FIT_MAX];
+	uint32_t n_starts = 0;
+	for (uint32_t i = 0; i < chains->n; i++) {
+		if (chains->since[i] >= n / 4)
+			starts[n_starts++] = chains->start[i] / stride;
+	}
+	for (uint32_t batch = BATCH_MAX; n_starts >= 3 && batch > 1; batch--) {
+		uint32_t whole = 0, zero = 0;
+		for (uint32_t i = 0; i < n_starts; i++) {
+			whole += starts[i] % batch == 0;
+			zero += starts[i] == 0;
+		}
+		if (whole * 8 >= n_starts * 7 && whole > zero + 1)
+			return batch;
+	}
+	return 0;
+}
+
+/* Batches begun and not finished: what is most common during the second half. */
+static uint32_t active(const uint64_t *turns, uint32_t n, uint32_t stride, uint32_t batch)
+{
+	uint32_t count[PREFETCH_FIT_MAX + 1] = { 0 }, best = 0;
+	struct chains chains;
+	for (uint32_t end = n / 2; end <= n; end += n / 32 + 1) {
+		uint32_t open = 0;
+		chain(&chains, turns, end, stride);
+		for (uint32_t c = 0; c < chains.n; c++)
+			open += (chains.last[c] / stride + 1) % batch != 0;
+		count[open]++;
+	}
+	for (uint32_t i = 0; i <= PREFETCH_FIT_MAX; i++) {
+		if (count[i] >= count[best])
+			best = i;
+	}
+	return best;
+}
+
+void prefetch_pace(const uint64_t *turns, uint32_t n, struct prefetch_pace *ret_pace)
+{
+	struct chains chains;
+	uint32_t stride = 1, most = 0;
+	struct prefetch_pace pace = { .stride = 1, .workers = 1 };
+	assert(n <= PREFETCH_FIT_MAX);
+	for (uint32_t s = 1; s <= STRIDE_MAX; s++) {
+		chain(&chains, turns, n, s);
+		if (chains.joined > most + most / 16) {
+			most = chains.joined;
+			stride = s;
+		}
+	}
+	chain(&chains, turns, n, stride);
+	pace.joined = chains.joined;
+	if (chains.n > 0 && chains.joined >= n / 2) {
+		pace.stride = stride;
+		pace.batch = batch_of(&chains, n, stride);
+		uint32_t open = pace.batch > 1 ? active(turns, n, stride, pace.batch) : 1;
+		pace.workers = (open + stride - 1) / stride;
+		if (pace.workers == 0)
+			pace.workers = 1;
+	}
+	*ret_pace = pace;
+}

@@ -1,0 +1,509 @@
+/* The search: the files of the ring against all hypotheses, likely ones first, a slice at a time.
+ *
+ * A hypothesis passes three sieves: the count of its first outputs that are in the ring (prefetch/recognise_torch.h),
+ * about a microsecond; its exact prefix and the part of it that fits best (prefetch/recognise_fit.h); the bound. */
+#include <assert.h>
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "prefetch/recognise_private.h"
+
+/* Sizes of the ring at which it is looked at.  All seeds are tried at those marked. */
+static const struct {
+	uint32_t ring;
+	bool all;
+} levels[] = { { 48, false }, { 64, false }, { 96, true }, { 128, false }, { 192, false }, { 256, false },
+	{ 384, false }, { RING, true } };
+enum { LEVELS = sizeof(levels) / sizeof(levels[0]) };
+
+/* Manual seeds that people use, whose default generator is looked at farther on: models draw from it first. */
+static const uint32_t popular[] = { 0, 1, 2, 3, 7, 10, 42, 100, 123, 1234, 1337, 2023, 2024, 2025, 2026, 3407 };
+enum {
+	POPULAR = sizeof(popular) / sizeof(popular[0]),
+	NEAR_WORDS = 1 << 17, /* looked at behind the last seed of a RandomSampler */
+	NEAR_OUTPUTS = 128,
+	MANUAL_DRAWS = 8,
+	FAR_SEEDS = 1000,
+	FAR_PREFIX = 16384,
+	FAR_SURPRISE = 9, /* nats: one wrong seed in 8,000 */
+};
+
+int prefetch_search_init(struct search *search)
+{
+	search->targets = calloc(LISTS_MAX + 1, sizeof(*search->targets));
+	search->perm = calloc(FAR_OUTPUTS, sizeof(*search->perm));
+	search->table = calloc((size_t)2 * FAR_OUTPUTS, sizeof(*search->table));
+	return search->targets && search->perm && search->table ? 0 : -ENOMEM;
+}
+
+void prefetch_search_done(struct search *search)
+{
+	free(search->targets);
+	free(search->perm);
+	free(search->table);
+}
+
+static unsigned level_of(uint32_t ring)
+{
+	unsigned level = 0;
+	while (level < LEVELS && levels[level].ring <= ring)
+		level++;
+	return level;
+}
+
+bool prefetch_search_due(const struct prefetch_recognise *r)
+{
+	for (unsigned i = 0; i < r->n_tracks; i++) {
+		if (!r->tracks[i]->now)
+			return false; /* it may explain the ring */
+	}
+	return level_of(r->n_ring) > level_of(r->looked);
+}
+
+static uint32_t slot_of(const struct target *target, uint32_t index)
+{
+	uint32_t slot = index * UINT32_C(0x9e3779b9) >> 21; /* 11 bits: RING * 4 slots */
+	while (target->slots[slot] != 0 && target->slots[slot] != index + 1)
+		slot = (slot + 1) % (RING * 4);
+	return slot;
+}
+_Static_assert(RING * 4 == 1 << 11, "slot_of makes 11 bits");
+
+static void add_index(struct target *target, uint32_t index)
+{
+	uint32_t slot = slot_of(target, index);
+	if (target->slots[slot] != 0)
+		return;
+	target->slots[slot] = index + 1;
+	target->numbers[slot] = (uint16_t)target->n_seen;
+	target->indices[target->n_seen++] = index;
+}
+
+static void add_target(struct prefetch_recognise *r, struct prefetch_list *list)
+{
+	struct target *target = &r->search.targets[r->search.n_targets];
+	target->list = list;
+	target->n = prefetch_list_size(list);
+	target->n_seen = 0;
+	memset(target->slots, 0, sizeof(target->slots));
+	for (uint32_t i = 0; i < r->n_ring; i++) {
+		uint32_t index;
+		if (prefetch_list_find(list, r->ring[i], &index) == 0)
+			add_index(target, index);
+	}
+	if (target->n_seen < PREFETCH_FIT_HITS_MIN || target->n < 2 * PREFETCH_FIT_HITS_MIN)
+		return;
+	prefetch_torch_filter_init(&target->filter, target->n, target->indices, target->n_seen);
+	r->search.n_targets++;
+}
+
+static void add_family(struct search *search, struct family family)
+{
+	if (search->n_families < FAMILIES_MAX && family.from < family.to)
+		search->families[search->n_families++] = family;
+}
+
+static void plan(struct prefetch_recognise *r, bool all)
+{
+	struct search *s = &r->search;
+	uint32_t likely = r->options.seed_max < LIKELY_SEEDS ? r->options.seed_max + 1 : LIKELY_SEEDS;
+	s->n_families = 0;
+	for (unsigned i = 0; i < r->n_tracks; i++) {
+		const struct source *source = &r->tracks[i]->source;
+		if (source->sampler == PREFETCH_SAMPLER_DISTRIBUTED && source->seed >= likely)
+			add_family(s, (struct family){ .sampler = PREFETCH_SAMPLER_DISTRIBUTED,
+			                      .from = source->seed < 64 ? 0 : source->seed - 64,
+			                      .to = source->seed < UINT32_MAX - 1024 ? source->seed + 1024 : UINT32_MAX,
+			                      .outputs = PREFETCH_FILTER_WORDS });
+		if (source->sampler == PREFETCH_SAMPLER_RANDOM)
+			add_family(s, (struct family){ .sampler = PREFETCH_SAMPLER_RANDOM,
+			                      .deep = true,
+			                      .manual = source->name,
+			                      .from = (uint32_t)source->word + 1,
+			                      .to = (uint32_t)source->word + 1 + NEAR_WORDS,
+			                      .outputs = NEAR_OUTPUTS });
+	}
+	add_family(
+	        s, (struct family){ .sampler = PREFETCH_SAMPLER_DISTRIBUTED, .to = likely, .outputs = NEAR_OUTPUTS });
+	add_family(
+	        s, (struct family){
+	                   .sampler = PREFETCH_SAMPLER_DISTRIBUTED, .to = likely, .outputs = PREFETCH_FILTER_WORDS });
+	add_family(
+	        s, (struct family){
+	                   .sampler = PREFETCH_SAMPLER_GENERATOR, .to = likely, .skip = 2, .outputs = NEAR_OUTPUTS });
+	add_family(s, (struct family){ .sampler = PREFETCH_SAMPLER_RANDOM,
+	                      .to = likely,
+	                      .draws = MANUAL_DRAWS,
+	                      .outputs = NEAR_OUTPUTS });
+	if (!all)
+		return;
+	if (r->options.seed_max >= likely)
+		add_family(s, (struct family){ .sampler = PREFETCH_SAMPLER_DISTRIBUTED,
+		                      .from = likely,
+		                      .to = r->options.seed_max + 1,
+		                      .outputs = PREFETCH_FILTER_WORDS });
+	add_family(s, (struct family){ .sampler = PREFETCH_SAMPLER_DISTRIBUTED,
+	                      .to = likely < FAR_SEEDS ? likely : FAR_SEEDS,
+	                      .outputs = FAR_PREFIX });
+	for (unsigned i = 0; i < POPULAR; i++)
+		add_family(s, (struct family){ .sampler = PREFETCH_SAMPLER_RANDOM,
+		                      .deep = true,
+		                      .manual = popular[i],
+		                      .from = 2 * MANUAL_DRAWS,
+		                      .to = r->options.popular_words,
+		                      .outputs = NEAR_OUTPUTS });
+}
+
+static int accept(struct prefetch_recognise *r, const struct target *target, const struct source *source,
+        const struct shard_mt19937 *mt, const struct prefetch_fit *fit)
+{
+	r->search.running = false;
+	return prefetch_track_new(r, source, target ? target->list : NULL, mt, fit);
+}
+
+/* Holds the exact prefix against the target.  Returns 1 when it was recognised. */
+static int verify(struct prefetch_recognise *r, const struct target *target, const struct source *source,
+        const struct shard_mt19937 *mt, uint32_t outputs)
+{
+	uint64_t where[RING], positions[RING];
+	uint32_t n = 0;
+	struct prefetch_fit fit;
+	if (outputs > target->n)
+		outputs = target->n;
+	if (target->n >= SHARD_TORCH_INSIDE_OUT)
+		return 0;
+	prefetch_torch_prefix(*mt, target->n, outputs, r->search.perm, r->search.table);
+	memset(where, 0xff, sizeof(where));
+	for (uint32_t i = 0; i < outputs; i++) {
+		uint32_t slot = slot_of(target, r->search.perm[i]);
+		if (target->slots[slot] != 0)
+			where[target->numbers[slot]] = i;
+	}
+	for (uint32_t i = 0; i < target->n_seen; i++) {
+		if (where[i] != UINT64_MAX)
+			positions[n++] = where[i];
+	}
+	struct prefetch_fit_input input = {
+		.positions = positions,
+		.n = n,
+		.size = target->n,
+		.chance = (double)target->n_seen / target->n,
+		.world_max = outputs > EXACT_OUTPUTS ? 1024
+		             : outputs < 512         ? 8
+		                                     : outputs / 64,
+	};
+	/* Where the filter was passed by, most seeds end here. */
+	if (outputs > EXACT_OUTPUTS && prefetch_fit_surprise(n, outputs, input.chance) < FAR_SURPRISE)
+		return 0;
+	if (!prefetch_fit(&input, &fit) || fit.score < PREFETCH_FIT_SURE)
+		return 0;
+	int rc = accept(r, target, source, mt, &fit);
+	return rc < 0 ? rc : 1;
+}
+
+/* An order that may be entered anywhere needs more than files close together, which a shuffled subset of the list has
+ * too: most opens must follow on the one before in some reader. */
+static bool fits_in_order(const struct prefetch_fit_input *input, struct prefetch_fit *ret_fit)
+{
+	uint64_t turns[RING];
+	uint32_t n = 0;
+	struct prefetch_pace pace;
+	if (!prefetch_fit(input, ret_fit) || ret_fit->score < PREFETCH_FIT_SURE)
+		return false;
+	for (uint32_t i = 0; i < input->n; i++) {
+		uint64_t residue = input->positions[i] % ret_fit->world;
+		if (residue >= ret_fit->first && residue - ret_fit->first < ret_fit->ranks)
+			turns[n++] = input->positions[i] / ret_fit->world * ret_fit->ranks + residue - ret_fit->first;
+	}
+	prefetch_pace(turns, n, &pace);
+	return pace.joined * 10 >= n * 7;
+}
+
+/* How likely people read this list in its order: it is entered at its beginning, and its directory is the one that holds
+ * the directory of the files, as a dataset holds its classes; or it is that directory itself. */
+static unsigned plausible(
+        const struct prefetch_recognise *r, const struct target *target, const struct prefetch_fit *fit)
+{
+	struct shard_file file;
+	struct shard_dir dir;
+	uint32_t first, id = prefetch_list_dir(target->list);
+	if (fit->low > RING)
+		return 0;
+	if (id == SHARD_NONE || prefetch_list_at(target->list, target->indices[0], &first) < 0 ||
+	        shard_index_file(r->options.index, first, &file) < 0 ||
+	        shard_index_dir(r->options.index, file.dir, &dir) < 0)
+		return 1;
+	return id == (dir.parent == SHARD_NONE ? file.dir : dir.parent) ? 3 : id == file.dir ? 2 : 1;
+}
+
+static int try_sorted(struct prefetch_recognise *r)
+{
+	const struct target *best = NULL;
+	struct prefetch_fit best_fit = { 0 };
+	unsigned best_rank = 0;
+	for (uint32_t i = 0; i < r->search.n_targets; i++) {
+		const struct target *target = &r->search.targets[i];
+		uint64_t positions[RING];
+		struct prefetch_fit fit;
+		for (uint32_t k = 0; k < target->n_seen; k++)
+			positions[k] = target->indices[k];
+		struct prefetch_fit_input input = {
+			.positions = positions,
+			.n = target->n_seen,
+			.size = target->n,
+			.chance = (double)target->n_seen / target->n,
+			.anywhere = true,
+			.world_max = 256,
+		};
+		if (!fits_in_order(&input, &fit))
+			continue;
+		unsigned rank = plausible(r, target, &fit);
+		if (best && (rank < best_rank || (rank == best_rank && target->n >= best->n)))
+			continue;
+		best = target;
+		best_fit = fit;
+		best_rank = rank;
+	}
+	if (!best)
+		return 0;
+	struct source source = { .sampler = PREFETCH_SAMPLER_SORTED };
+	int rc = accept(r, best, &source, NULL, &best_fit);
+	return rc < 0 ? rc : 1;
+}
+
+static int try_own(struct prefetch_recognise *r)
+{
+	const struct prefetch_own_order *own = r->options.own;
+	for (uint64_t epoch = 0; own && epoch < r->options.own_epochs; epoch++) {
+		uint64_t positions[RING];
+		struct prefetch_fit fit;
+		uint32_t n = 0;
+		for (uint32_t i = 0; i < r->n_ring; i++) {
+			if (own->find(own->user, epoch, r->ring[i], &positions[n]) == 0)
+				n++;
+		}
+		struct prefetch_fit_input input = {
+			.positions = positions,
+			.n = n,
+			.size = own->size,
+			.chance = (double)n / (double)own->size,
+			.anywhere = true,
+			.world_max = 64,
+		};
+		if (!fits_in_order(&input, &fit))
+			continue;
+		struct source source = {
+			.sampler = PREFETCH_SAMPLER_OWN, .seed = (uint32_t)epoch, .name = epoch, .step = 1
+		};
+		int rc = accept(r, NULL, &source, NULL, &fit);
+		return rc < 0 ? rc : 1;
+	}
+	return 0;
+}
+
+/* A generator that a track's permutation was drawn from goes on: at once, after a DataLoader's base seed (2 words), or
+ * after the permutation that RandomSampler draws and throws away when it is exhausted. */
+static int try_generators(struct prefetch_recognise *r)
+{
+	for (unsigned i = 0; i < r->n_tracks; i++) {
+		const struct track *track = r->tracks[i];
+		const struct target *target = NULL;
+		bool drawn = track->source.sampler == PREFETCH_SAMPLER_GENERATOR ||
+		             track->source.sampler == PREFETCH_SAMPLER_DISTRIBUTED;
+		for (uint32_t k = 0; k < r->search.n_targets; k++) {
+			if (r->search.targets[k].list == track->list)
+				target = &r->search.targets[k];
+		}
+		if (!drawn || !target || !track->now)
+			continue;
+		const uint32_t n = target->n;
+		const uint64_t gaps[] = { 0, 2, n - 1, (uint64_t)n + 1 };
+		for (unsigned g = 0; g < 4; g++) {
+			struct shard_mt19937 mt = track->perm->mt;
+			struct source source = track->source;
+			for (uint64_t w = 0; w < gaps[g]; w++)
+				shard_mt19937_next32(&mt);
+			source.sampler = PREFETCH_SAMPLER_GENERATOR;
+			source.step = n - 1 + gaps[g];
+			source.skip += source.step;
+			source.learned = true;
+			int rc = verify(r, target, &source, &mt, EXACT_OUTPUTS);
+			if (rc != 0)
+				return rc;
+		}
+	}
+	return 0;
+}
+
+int prefetch_search_begin(struct prefetch_recognise *r)
+{
+	struct search *s = &r->search;
+	unsigned level = level_of(r->n_ring);
+	bool all = false;
+	for (unsigned i = level_of(r->looked); i < level; i++)
+		all |= levels[i].all && !r->rolling;
+	r->looked = r->n_ring;
+	s->n_targets = 0;
+	for (uint32_t i = 0; i < r->n_lists; i++)
+		add_target(r, r->lists[i]);
+	int rc = try_own(r);
+	if (rc == 0)
+		rc = try_sorted(r);
+	if (rc == 0)
+		rc = try_generators(r);
+	if (rc != 0)
+		return rc < 0 ? rc : 0;
+	plan(r, all);
+	s->family = 0;
+	s->at = s->families[0].from;
+	s->running = s->n_targets > 0;
+	return 0;
+}
+
+/* What passes the filter is held against each target exactly. */
+static int sieve(struct prefetch_recognise *r, const struct family *family, const uint32_t seeds[PREFETCH_LANES],
+        const struct source sources[PREFETCH_LANES], uint32_t lanes)
+{
+	struct search *s = &r->search;
+	prefetch_torch_words(seeds, family->skip + family->outputs, &s->words);
+	for (uint32_t i = 0; i < s->n_targets; i++) {
+		struct target *target = &s->targets[i];
+		uint32_t outputs = family->outputs < target->filter.outputs ? family->outputs : target->filter.outputs;
+		uint32_t hits[PREFETCH_LANES];
+		prefetch_torch_count(&target->filter, &s->words, family->skip, outputs, hits);
+		for (uint32_t lane = 0; lane < lanes; lane++) {
+			if (hits[lane] < target->threshold)
+				continue;
+			prefetch_torch_seek(&s->exact_mt, seeds[lane], family->skip);
+			int rc = verify(r, target, &sources[lane], &s->exact_mt, EXACT_OUTPUTS);
+			if (rc != 0)
+				return rc;
+		}
+	}
+	return 0;
+}
+
+static int try_seeds(struct prefetch_recognise *r, const struct family *family, uint32_t lanes)
+{
+	struct source sources[PREFETCH_LANES];
+	uint32_t seeds[PREFETCH_LANES];
+	for (uint32_t lane = 0; lane < PREFETCH_LANES; lane++) {
+		seeds[lane] = (uint32_t)r->search.at + lane;
+		sources[lane] = (struct source){
+			.sampler = family->sampler,
+			.seed = seeds[lane],
+			.skip = family->skip,
+			.name = seeds[lane],
+			.step = 1,
+		};
+	}
+	return sieve(r, family, seeds, sources, lanes);
+}
+
+/* The seeds that a RandomSampler draws after manual_seed(at + lane): 64 bits each, of which the second word counts. */
+static int try_manual(struct prefetch_recognise *r, const struct family *family, uint32_t lanes)
+{
+	struct prefetch_torch_words *drawn = &r->search.words;
+	struct source sources[MANUAL_DRAWS][PREFETCH_LANES];
+	uint32_t seeds[MANUAL_DRAWS][PREFETCH_LANES], manual[PREFETCH_LANES];
+	for (uint32_t lane = 0; lane < PREFETCH_LANES; lane++)
+		manual[lane] = (uint32_t)r->search.at + lane;
+	prefetch_torch_words(manual, 2 * family->draws, drawn);
+	for (uint32_t d = 0; d < family->draws; d++) {
+		for (uint32_t lane = 0; lane < PREFETCH_LANES; lane++) {
+			seeds[d][lane] = drawn->words[2 * d + 1][lane];
+			sources[d][lane] = (struct source){
+				.sampler = PREFETCH_SAMPLER_RANDOM,
+				.seed = seeds[d][lane],
+				.name = manual[lane],
+				.word = 2 * d + 1,
+				.step = 4,
+			};
+		}
+	}
+	for (uint32_t d = 0; d < family->draws; d++) {
+		int rc = sieve(r, family, seeds[d], sources[d], lanes);
+		if (rc != 0)
+			return rc;
+	}
+	return 0;
+}
+
+static int try_words(struct prefetch_recognise *r, const struct family *family, uint32_t lanes)
+{
+	struct source sources[PREFETCH_LANES];
+	uint32_t seeds[PREFETCH_LANES];
+	if (r->search.at == family->from)
+		prefetch_torch_seek(&r->search.deep_mt, (uint32_t)family->manual, family->from);
+	for (uint32_t lane = 0; lane < PREFETCH_LANES; lane++) {
+		seeds[lane] = shard_mt19937_next32(&r->search.deep_mt);
+		sources[lane] = (struct source){
+			.sampler = PREFETCH_SAMPLER_RANDOM,
+			.seed = seeds[lane],
+			.name = family->manual,
+			.word = r->search.at + lane,
+			.step = 4,
+		};
+	}
+	return sieve(r, family, seeds, sources, lanes);
+}
+
+/* A world so large that the filter sees too little of it: one by one, exactly. */
+static int try_far(struct prefetch_recognise *r, const struct family *family)
+{
+	struct source source = {
+		.sampler = family->sampler,
+		.seed = (uint32_t)r->search.at,
+		.name = r->search.at,
+		.step = 1,
+	};
+	for (uint32_t i = 0; i < r->search.n_targets; i++) {
+		if (r->search.targets[i].n < 2 * FAR_PREFIX)
+			continue; /* a rank of a large world has next to nothing of it */
+		prefetch_torch_seek(&r->search.exact_mt, source.seed, family->skip);
+		int rc = verify(r, &r->search.targets[i], &source, &r->search.exact_mt, family->outputs);
+		if (rc != 0)
+			return rc;
+	}
+	return 0;
+}
+
+static void begin_family(struct search *s)
+{
+	const struct family *family = &s->families[s->family];
+	s->at = family->from;
+	for (uint32_t i = 0; i < s->n_targets; i++) {
+		struct target *target = &s->targets[i];
+		uint32_t outputs = family->outputs < target->filter.outputs ? family->outputs : target->filter.outputs;
+		target->threshold = prefetch_torch_threshold(&target->filter, outputs);
+	}
+}
+
+int prefetch_search_step(struct prefetch_recognise *r)
+{
+	struct search *s = &r->search;
+	const struct family *family = &s->families[s->family];
+	bool far = family->outputs > PREFETCH_FILTER_WORDS;
+	if (s->at == family->from)
+		begin_family(s);
+	for (unsigned batch = 0; batch < (far ? 1 : SLICE_BATCHES) && s->at < family->to; batch++) {
+		uint64_t left = family->to - s->at;
+		uint32_t lanes = left < PREFETCH_LANES ? (uint32_t)left : PREFETCH_LANES;
+		int rc = far                                          ? try_far(r, family)
+		         : family->deep                               ? try_words(r, family, lanes)
+		         : family->sampler == PREFETCH_SAMPLER_RANDOM ? try_manual(r, family, lanes)
+		                                                      : try_seeds(r, family, lanes);
+		if (rc != 0)
+			return rc;
+		s->at += far ? 1 : lanes;
+	}
+	if (s->at >= family->to) {
+		s->family++;
+		if (s->family == s->n_families)
+			s->running = false;
+		else
+			s->at = s->families[s->family].from;
+	}
+	return 1;
+}

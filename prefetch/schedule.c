@@ -1,0 +1,399 @@
+/* What the engine thread does besides reading: takes in news, decides what is announced, fetched and dropped. */
+#include "prefetch/engine.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "cache/bitmap.h"
+
+enum {
+	BATCH_FIRST = 16, /* turns of the first announcement: the first sample is wanted at once */
+	BATCH_MAX = 512,
+	DROP_LAG_MAX = 4 << 20,  /* bytes of the latest drops that wait: their files may not be closed yet */
+	LAG_TURNS_MAX = 1 << 16, /* turns that may stay unused behind the farthest used one */
+	LOST_MIN = 16,           /* samples lost within LOST_NS that make the budget shrink */
+};
+static const uint64_t LOST_NS = 1000000000;
+
+int prefetch_schedule_init(struct prefetch *p)
+{
+	prefetch_depth_init(&p->depth, p->options.depth);
+	if (!p->sink)
+		return 0;
+	p->budget = p->options.memory_bytes - cache_arena_size(cache_arena_of(p->cache));
+	if (cache_arena_size(cache_arena_of(p->cache)) + PREFETCH_MEMORY_MIN > p->options.memory_bytes)
+		p->budget = PREFETCH_MEMORY_MIN;
+	p->drop_lag = p->budget / 16 < DROP_LAG_MAX ? p->budget / 16 : DROP_LAG_MAX;
+	p->budget -= p->drop_lag;
+	p->wants = calloc(PREFETCH_WANTS_MAX, sizeof(*p->wants));
+	if (!p->wants)
+		return -ENOMEM;
+	return cache_ledger_new(p->options.index, p->budget, p->drop_lag, p->sink->overhead_bytes, &p->ledger);
+}
+
+void prefetch_schedule_done(struct prefetch *p)
+{
+	struct prefetch_item *item;
+	while ((item = STAILQ_FIRST(&p->free_items))) {
+		STAILQ_REMOVE_HEAD(&p->free_items, link);
+		free(item);
+	}
+	free(p->wants);
+	free(p->events);
+	free(p->events_spare);
+	cache_ledger_free(p->ledger);
+}
+
+bool prefetch_schedule_event(struct prefetch *p, const struct prefetch_event *event)
+{
+	if (p->n_events == p->events_room) {
+		size_t room = p->events_room ? p->events_room * 2 : 1024;
+		struct prefetch_event *bigger =
+		        room <= PREFETCH_EVENTS_MAX ? realloc(p->events, room * sizeof(*bigger)) : NULL;
+		if (!bigger)
+			return false;
+		p->events = bigger;
+		p->events_room = room;
+	}
+	p->events[p->n_events++] = *event;
+	p->poke = true;
+	return prefetch_engine_nudge(p);
+}
+
+/* The kernel took pages back that we count as resident: the memory that we were told of is not there.  A few are chance
+ * (a READ that was on its way when the sample was stored). */
+static void shrink_budget(struct prefetch *p)
+{
+	uint64_t now = prefetch_now_ns();
+	struct cache_ledger_stats st;
+	if (now - p->lost_since_ns > LOST_NS) {
+		p->lost_since_ns = now;
+		p->lost_recently = 0;
+	}
+	cache_ledger_stats_get(p->ledger, &st);
+	if (++p->lost_recently < LOST_MIN + st.resident / 64)
+		return;
+	if (p->shrunk_ns && now - p->shrunk_ns < LOST_NS)
+		return; /* what is lost now was lost before the budget shrank */
+	p->shrunk_ns = now;
+	p->lost_recently = 0;
+	uint64_t less = st.budget_bytes - st.budget_bytes / 8;
+	uint64_t least = p->budget / 8 > PREFETCH_MEMORY_MIN ? p->budget / 8 : PREFETCH_MEMORY_MIN;
+	cache_ledger_set_budget(p->ledger, less > least ? less : least);
+}
+
+/* The host may have needed its memory for a moment only: a step back for every while without losses. */
+static void regrow_budget(struct prefetch *p)
+{
+	struct cache_ledger_stats st;
+	if (!p->shrunk_ns)
+		return;
+	uint64_t now = prefetch_now_ns();
+	if (now - p->shrunk_ns < 4 * LOST_NS || (now - p->lost_since_ns < LOST_NS && p->lost_recently >= LOST_MIN))
+		return;
+	cache_ledger_stats_get(p->ledger, &st);
+	uint64_t more = st.budget_bytes + p->budget / 16;
+	p->shrunk_ns = more >= p->budget ? 0 : now;
+	cache_ledger_set_budget(p->ledger, more >= p->budget ? p->budget : more);
+}
+
+static void miss(struct prefetch *p, uint32_t file)
+{
+	struct shard_file f;
+	if (shard_index_file(p->options.index, file, &f) < 0 || f.sample == SHARD_NONE)
+		return;
+	if (cache_ledger_asked(p->ledger, f.sample))
+		shrink_budget(p);
+}
+
+static void one_event(struct prefetch *p, const struct prefetch_event *event)
+{
+	/* A stream that is gone has no events left: removal waits for them. */
+	switch (event->kind) {
+	case PREFETCH_EVENT_TURN:
+		prefetch_follow_use(p, event->stream, event->epoch, event->turn);
+		break;
+	case PREFETCH_EVENT_SAMPLE:
+		prefetch_follow_sample(p, event->stream, (uint32_t)event->turn);
+		break;
+	case PREFETCH_EVENT_EPOCH:
+		prefetch_follow_epoch(p, event->stream, event->epoch);
+		break;
+	case PREFETCH_EVENT_MISS:
+		miss(p, (uint32_t)event->turn);
+		break;
+	}
+}
+
+static void take_arrived(struct prefetch *p, struct prefetch_item_list *arrived)
+{
+	struct prefetch_item *item;
+	while ((item = STAILQ_FIRST(arrived))) {
+		STAILQ_REMOVE_HEAD(arrived, link);
+		cache_ledger_arrived(p->ledger, item->sample, !item->failed);
+		item->stream->items--;
+		STAILQ_INSERT_HEAD(&p->free_items, item, link);
+	}
+}
+
+/* Turns that will not be used any more by the looks of it: they stood behind the farthest used one for too long. */
+static void give_up_laggards(struct prefetch *p, struct prefetch_stream *s)
+{
+	struct cache_timeline *tl = &s->tl;
+	const struct cache_slot *next = &tl->slots[1];
+	uint64_t in_next = s->high > next->first ? s->high - next->first : 0;
+	while (tl->cursor < s->high && (s->lag_bytes > s->window / 2 || s->high - tl->cursor > LAG_TURNS_MAX ||
+	                                       (in_next > next->turns / 2 && tl->cursor < next->first))) {
+		uint64_t turn, cost = 0;
+		struct cache_slot *slot = cache_timeline_slot(tl, tl->cursor, &turn);
+		uint32_t sample;
+		if (cache_bit(slot->ahead, turn) && shard_epoch_turn(slot->epoch, tl->rank, turn, &sample, NULL) == 0 &&
+		        cache_ledger_cost(p->ledger, sample, &cost) == 0) {
+			s->ahead_bytes -= cost;
+			s->lag_bytes -= cost;
+			atomic_fetch_add_explicit(&p->counters.wasted_bytes, cost, memory_order_relaxed);
+		}
+		cache_ledger_use(p->ledger, tl, tl->cursor, false);
+		if (cache_timeline_advance(tl) < 0)
+			break;
+	}
+	if (s->fetch < tl->cursor)
+		s->fetch = tl->cursor;
+	if (s->announced < s->fetch)
+		s->announced = s->fetch;
+}
+
+static void add_stream(struct prefetch *p, struct prefetch_stream *s)
+{
+	int rc = cache_timeline_init(&s->tl, s->options.view, s->options.rank, s->options.epoch);
+	if (rc == 0) {
+		rc = cache_timeline_advance(&s->tl); /* over epochs without turns */
+		if (rc == 0)
+			rc = cache_ledger_add(p->ledger, &s->tl);
+		if (rc < 0)
+			cache_timeline_done(&s->tl);
+	}
+	s->fetch = s->announced = s->high = s->limit = s->tl.cursor;
+	s->batch = BATCH_FIRST;
+	s->following = !s->options.doubtful;
+	pthread_mutex_lock(&p->lock);
+	s->announce_done = s->tl.cursor;
+	s->add_rc = rc;
+	s->state = rc < 0 ? PREFETCH_STREAM_GONE : PREFETCH_STREAM_LIVE;
+	pthread_cond_broadcast(&p->streams_cv);
+	pthread_mutex_unlock(&p->lock);
+}
+
+static void remove_stream(struct prefetch *p, struct prefetch_stream *s)
+{
+	cache_ledger_remove(p->ledger, &s->tl);
+	cache_timeline_done(&s->tl);
+	pthread_mutex_lock(&p->lock);
+	s->state = PREFETCH_STREAM_GONE;
+	pthread_cond_broadcast(&p->streams_cv);
+	pthread_mutex_unlock(&p->lock);
+}
+
+/* Streams that came or want to go.  One at a time: adding reads the index, removing walks over what is resident. */
+static void come_and_go(struct prefetch *p)
+{
+	for (;;) {
+		struct prefetch_stream *s;
+		pthread_mutex_lock(&p->lock);
+		TAILQ_FOREACH(s, &p->streams, link)
+		{
+			if (s->state == PREFETCH_STREAM_NEW)
+				break;
+			if (s->state == PREFETCH_STREAM_CLOSING && !s->items && !s->announce_busy && !p->n_events) {
+				s->announce_asked = false;
+				break;
+			}
+		}
+		pthread_mutex_unlock(&p->lock);
+		if (!s)
+			return;
+		if (s->state == PREFETCH_STREAM_NEW)
+			add_stream(p, s);
+		else
+			remove_stream(p, s);
+	}
+}
+
+/* Gives the lister its next drops, when it is done with the last ones. */
+static void pass_on_drops(struct prefetch *p)
+{
+	pthread_mutex_lock(&p->lock);
+	bool idle = !p->drops_asked && !p->drops_busy;
+	pthread_mutex_unlock(&p->lock);
+	if (!idle)
+		return;
+	cache_ledger_dropped(p->ledger, p->drops, p->n_drops);
+	p->n_drops = cache_ledger_drops(p->ledger, p->drops, PREFETCH_DROPS_MAX);
+	if (!p->n_drops)
+		return;
+	pthread_mutex_lock(&p->lock);
+	p->drops_asked = true;
+	pthread_cond_signal(&p->lister_cv);
+	pthread_mutex_unlock(&p->lock);
+}
+
+static void show(struct prefetch_stream *s)
+{
+	uint64_t turn;
+	const struct cache_slot *slot = cache_timeline_slot(&s->tl, s->tl.cursor, &turn);
+	atomic_store_explicit(&s->stat_epoch, slot->number, memory_order_relaxed);
+	atomic_store_explicit(&s->stat_turn, turn, memory_order_relaxed);
+	atomic_store_explicit(&s->stat_window, s->ahead_bytes, memory_order_relaxed);
+	atomic_store_explicit(&s->stat_following, s->following, memory_order_relaxed);
+}
+
+/* Calls fn for each live stream; the list is only changed by prefetch_stream_new and _free and by the lister. */
+static void each_stream(struct prefetch *p, bool (*fn)(struct prefetch *p, struct prefetch_stream *s))
+{
+	struct prefetch_stream *live[CACHE_STREAMS_MAX], *s;
+	size_t n = 0;
+	pthread_mutex_lock(&p->lock);
+	TAILQ_FOREACH(s, &p->streams, link)
+	{
+		if (s->state == PREFETCH_STREAM_LIVE && n < CACHE_STREAMS_MAX)
+			live[n++] = s;
+	}
+	pthread_mutex_unlock(&p->lock);
+	for (bool more = true; more;) {
+		more = false;
+		for (size_t i = 0; i < n; i++)
+			more |= fn(p, live[i]);
+	}
+}
+
+static bool settle(struct prefetch *p, struct prefetch_stream *s)
+{
+	give_up_laggards(p, s);
+	show(s);
+	return false;
+}
+
+void prefetch_schedule_news(struct prefetch *p)
+{
+	struct prefetch_item_list arrived = STAILQ_HEAD_INITIALIZER(arrived);
+	pthread_mutex_lock(&p->lock);
+	bool poke = p->poke;
+	p->poke = false;
+	struct prefetch_event *events = p->events;
+	size_t n = p->n_events, room = p->events_room;
+	if (n) {
+		p->events = p->events_spare;
+		p->events_room = p->events_spare_room;
+		p->n_events = 0;
+	}
+	STAILQ_CONCAT(&arrived, &p->arrived);
+	pthread_mutex_unlock(&p->lock);
+	if (!p->ledger)
+		return;
+	take_arrived(p, &arrived);
+	for (size_t i = 0; i < n; i++)
+		one_event(p, &events[i]);
+	if (n) {
+		p->events_spare = events;
+		p->events_spare_room = room;
+	}
+	if (!poke)
+		return;
+	come_and_go(p);
+	regrow_budget(p);
+	cache_ledger_trim(p->ledger); /* trainers brought in what they read themselves */
+	each_stream(p, settle);
+	pass_on_drops(p);
+}
+
+/* Turns that fit the window by the mean sample: how far announcements run ahead. */
+static uint64_t lookahead(const struct prefetch *p, const struct prefetch_stream *s)
+{
+	const struct shard_info *info = shard_index_info(p->options.index);
+	uint64_t mean = info->n_samples ? info->content_bytes / info->n_samples : 0;
+	uint64_t turns = s->window / (mean + p->sink->overhead_bytes + CACHE_PAGE / 2);
+	return turns < 4 * BATCH_FIRST ? 4 * BATCH_FIRST : turns;
+}
+
+/* Asks the lister for the next turns, one batch at a time. */
+static void announce(struct prefetch *p, struct prefetch_stream *s)
+{
+	struct cache_timeline *tl = &s->tl;
+	if (s->announced >= s->fetch + lookahead(p, s) || s->announced >= cache_timeline_end(tl))
+		return;
+	uint64_t turn;
+	const struct cache_slot *slot = cache_timeline_slot(tl, s->announced, &turn);
+	uint64_t n = slot->turns - turn < s->batch ? slot->turns - turn : s->batch;
+	pthread_mutex_lock(&p->lock);
+	bool idle = !s->announce_asked && !s->announce_busy && s->state == PREFETCH_STREAM_LIVE;
+	if (idle) {
+		s->announce_asked = true;
+		s->announce_epoch = slot->number;
+		s->announce_turn = turn;
+		s->announce_n = (uint32_t)n;
+		s->announce_upto = s->announced + n;
+		pthread_cond_signal(&p->lister_cv);
+	}
+	pthread_mutex_unlock(&p->lock);
+	if (!idle)
+		return;
+	s->announced += n;
+	s->batch = s->batch * 2 > BATCH_MAX ? BATCH_MAX : s->batch * 2;
+}
+
+/* Room for one more scheduled read?  Demands keep a quarter of the landing memory for themselves. */
+static bool may_read(struct prefetch *p)
+{
+	uint64_t landing = cache_arena_size(cache_arena_of(p->cache));
+	return p->inflight_ahead < p->depth.depth && TAILQ_EMPTY(&p->parked) &&
+	       atomic_load(&p->ahead_landing) + SHARD_BLOCK + 2 * PREFETCH_ALIGN_MAX <= landing / 4 * 3;
+}
+
+/* Fetches the next sample of a stream that is not there yet.  Returns true when one was fetched. */
+static bool fetch_next(struct prefetch *p, struct prefetch_stream *s)
+{
+	if (!s->following)
+		return false;
+	announce(p, s);
+	pthread_mutex_lock(&p->lock);
+	s->limit = s->announce_done;
+	pthread_mutex_unlock(&p->lock);
+	for (; s->fetch < s->limit && s->ahead_bytes < s->window + s->lag_bytes && may_read(p); s->fetch++) {
+		uint32_t sample;
+		if (cache_timeline_used(&s->tl, s->fetch) || cache_timeline_sample(&s->tl, s->fetch, &sample) < 0)
+			continue;
+		int rc = prefetch_fetch(p, s, s->fetch, sample);
+		if (rc == -ENOSPC || rc == -EAGAIN || rc == -ENOMEM)
+			return false;
+		if (rc == 0) {
+			s->fetch++;
+			atomic_store_explicit(&s->stat_window, s->ahead_bytes, memory_order_relaxed);
+			return true;
+		}
+	}
+	return false;
+}
+
+/* Are reads held up by landing memory? */
+static bool short_of_memory(struct prefetch *p)
+{
+	return !TAILQ_EMPTY(&p->parked) || (p->inflight_ahead < p->depth.depth && !may_read(p));
+}
+
+void prefetch_schedule_fill(struct prefetch *p)
+{
+	if (!p->ledger)
+		return;
+	for (unsigned tries = 0; tries < 2; tries++) {
+		if (prefetch_fetch_parked(p))
+			each_stream(p, fetch_next);
+		if (!short_of_memory(p))
+			return;
+		/* Said before looking again, so that memory which is given back from now on wakes us. */
+		pthread_mutex_lock(&p->lock);
+		p->starved = true;
+		pthread_mutex_unlock(&p->lock);
+	}
+}

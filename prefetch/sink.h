@@ -1,0 +1,36 @@
+/* Where scheduled samples go before anybody asks for them: the kernel's page cache (fs/), a pinned arena (gpu_stage/).
+ *
+ *   announce   "these turns come next": what must exist before bytes can be stored (inodes and names)
+ *   store      one verified block; after its last block a file is resident
+ *   drop       these samples are wanted no more: give their memory back
+ *
+ * A sample is announced before it is stored; drops and announcements reach the sink in an order that keeps a sample
+ * alive that is fetched again after it was dropped.
+ *
+ * Threads: announce and drop are called by the `lister` thread, store by the `deliver` thread; they may run side by
+ * side.  None may call prefetch_free or prefetch_stream_free.  They may block, but never wait for a demand's answer. */
+#ifndef DDPFS_PREFETCH_SINK_H
+#define DDPFS_PREFETCH_SINK_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+struct prefetch_sink;
+
+struct prefetch_sink_ops {
+	/* Turns [turn, turn + n) of `epoch` of the stream whose options carried `user`.  Failures show at store. */
+	void (*announce)(struct prefetch_sink *sink, void *user, uint64_t epoch, uint64_t turn, uint32_t n);
+
+	/* data[len] is the file's content from `offset`, block-aligned; it reaches to the file's end or is a whole
+	 * block.  Returns 0 or -errno: then the sample counts as not resident and is served on demand. */
+	int (*store)(struct prefetch_sink *sink, uint32_t file, uint64_t offset, const uint8_t *data, uint32_t len);
+
+	void (*drop)(struct prefetch_sink *sink, const uint32_t *samples, size_t n);
+};
+
+struct prefetch_sink {
+	const struct prefetch_sink_ops *ops;
+	uint32_t overhead_bytes; /* what a resident file costs besides its pages */
+};
+
+#endif

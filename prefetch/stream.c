@@ -1,0 +1,129 @@
+#include "prefetch/stream.h"
+
+#include <errno.h>
+#include <stdlib.h>
+
+#include "prefetch/engine.h"
+
+enum { WINDOW_MIN = 16 << 20, WINDOW_MAX = 256 << 20 };
+
+/* What is fetched long before it is used takes room from what could be kept for the next epoch; what is fetched too late
+ * is waited for.  An eighth of the memory is a tenth of a second and more of any device, but for very small memories. */
+static uint64_t default_window(uint64_t memory_bytes)
+{
+	uint64_t window = memory_bytes / 8;
+	if (window < WINDOW_MIN)
+		window = WINDOW_MIN;
+	if (window > memory_bytes / 2)
+		window = memory_bytes / 2;
+	return window > WINDOW_MAX ? WINDOW_MAX : window;
+}
+
+static bool poke(struct prefetch *p)
+{
+	p->poke = true;
+	return prefetch_engine_nudge(p);
+}
+
+int prefetch_stream_new(
+        struct prefetch *p, const struct prefetch_stream_options *options, struct prefetch_stream **ret_stream)
+{
+	if (!p->sink || !options->view)
+		return -EINVAL;
+	struct prefetch_stream *s = calloc(1, sizeof(*s));
+	if (!s)
+		return -ENOMEM;
+	s->p = p;
+	s->options = *options;
+	s->window = options->window_bytes ? options->window_bytes : default_window(p->options.memory_bytes);
+	pthread_mutex_lock(&p->lock);
+	s->state = PREFETCH_STREAM_NEW;
+	TAILQ_INSERT_TAIL(&p->streams, s, link);
+	bool wake = poke(p);
+	pthread_mutex_unlock(&p->lock);
+	if (wake)
+		prefetch_io_wake(p->io);
+
+	pthread_mutex_lock(&p->lock);
+	while (s->state == PREFETCH_STREAM_NEW)
+		pthread_cond_wait(&p->streams_cv, &p->lock);
+	int rc = s->add_rc;
+	if (rc < 0)
+		TAILQ_REMOVE(&p->streams, s, link);
+	pthread_mutex_unlock(&p->lock);
+	if (rc < 0) {
+		free(s);
+		return rc;
+	}
+	*ret_stream = s;
+	return 0;
+}
+
+void prefetch_stream_free(struct prefetch_stream *s)
+{
+	if (!s)
+		return;
+	struct prefetch *p = s->p;
+	pthread_mutex_lock(&p->lock);
+	s->state = PREFETCH_STREAM_CLOSING;
+	bool wake = poke(p);
+	pthread_mutex_unlock(&p->lock);
+	if (wake)
+		prefetch_io_wake(p->io);
+	pthread_mutex_lock(&p->lock);
+	while (s->state != PREFETCH_STREAM_GONE)
+		pthread_cond_wait(&p->streams_cv, &p->lock);
+	TAILQ_REMOVE(&p->streams, s, link);
+	pthread_mutex_unlock(&p->lock);
+	free(s);
+}
+
+void prefetch_stream_used(struct prefetch_stream *s, const struct prefetch_use *uses, size_t n)
+{
+	bool wake = false;
+	pthread_mutex_lock(&s->p->lock);
+	for (size_t i = 0; i < n; i++)
+		wake |= prefetch_schedule_event(s->p, &(struct prefetch_event){ .kind = PREFETCH_EVENT_TURN,
+		                                              .stream = s,
+		                                              .epoch = uses[i].epoch,
+		                                              .turn = uses[i].turn });
+	pthread_mutex_unlock(&s->p->lock);
+	if (wake)
+		prefetch_io_wake(s->p->io);
+}
+
+void prefetch_stream_used_samples(struct prefetch_stream *s, const uint32_t *samples, size_t n)
+{
+	bool wake = false;
+	pthread_mutex_lock(&s->p->lock);
+	for (size_t i = 0; i < n; i++)
+		wake |= prefetch_schedule_event(s->p,
+		        &(struct prefetch_event){ .kind = PREFETCH_EVENT_SAMPLE, .stream = s, .turn = samples[i] });
+	pthread_mutex_unlock(&s->p->lock);
+	if (wake)
+		prefetch_io_wake(s->p->io);
+}
+
+void prefetch_stream_epoch(struct prefetch_stream *s, uint64_t epoch)
+{
+	pthread_mutex_lock(&s->p->lock);
+	bool wake = prefetch_schedule_event(
+	        s->p, &(struct prefetch_event){ .kind = PREFETCH_EVENT_EPOCH, .stream = s, .epoch = epoch });
+	pthread_mutex_unlock(&s->p->lock);
+	if (wake)
+		prefetch_io_wake(s->p->io);
+}
+
+void prefetch_stream_stats_get(struct prefetch_stream *s, struct prefetch_stream_stats *ret_stats)
+{
+	*ret_stats = (struct prefetch_stream_stats){
+		.epoch = atomic_load_explicit(&s->stat_epoch, memory_order_relaxed),
+		.turn = atomic_load_explicit(&s->stat_turn, memory_order_relaxed),
+		.used = atomic_load_explicit(&s->stat_used, memory_order_relaxed),
+		.fetched = atomic_load_explicit(&s->stat_fetched, memory_order_relaxed),
+		.window_bytes = atomic_load_explicit(&s->stat_window, memory_order_relaxed),
+		.window_limit = s->window,
+		.jumps = atomic_load_explicit(&s->stat_jumps, memory_order_relaxed),
+		.following = atomic_load_explicit(&s->stat_following, memory_order_relaxed),
+	};
+}
