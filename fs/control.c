@@ -1,0 +1,533 @@
+/* The client's end of the control socket. */
+#include "fs/control.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <limits.h>
+#include <poll.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/statfs.h>
+#include <sys/un.h>
+#include <time.h>
+#include <unistd.h>
+
+#include <jansson.h>
+
+#include "shard/base/cleanup.h"
+#include "shard/base/units.h"
+
+enum {
+	COUNT_TIMEOUT_MS = 100, /* a server that does not accept for so long is counted all the same */
+	SILENT_MAX = 8,         /* each costs the caller FS_CONTROL_TIMEOUT_MS; the message names them */
+};
+
+/* ---- where sockets are ---- */
+
+static int runtime_dir(uid_t uid, char *buf, size_t size)
+{
+	const char *xdg = getenv("XDG_RUNTIME_DIR");
+	struct stat st;
+	int n;
+	if (uid == 0) {
+		n = snprintf(buf, size, "/run/ddpfs");
+	} else if (xdg && xdg[0] == '/') {
+		n = snprintf(buf, size, "%s/ddpfs", xdg);
+	} else {
+		n = snprintf(buf, size, "/run/user/%u", (unsigned)uid);
+		if (n > 0 && (size_t)n < size && stat(buf, &st) == 0 && S_ISDIR(st.st_mode) && st.st_uid == uid)
+			n = snprintf(buf, size, "/run/user/%u/ddpfs", (unsigned)uid);
+		else
+			n = snprintf(buf, size, "/tmp/ddpfs-%u", (unsigned)uid);
+	}
+	return n < 0 || (size_t)n >= size ? -ENAMETOOLONG : 0;
+}
+
+int fs_control_default_path(struct base_err *err, char ret_path[FS_CONTROL_PATH_MAX])
+{
+	char dir[FS_CONTROL_PATH_MAX - sizeof("/-2147483648.sock")];
+	struct stat st;
+	int rc = runtime_dir(geteuid(), dir, sizeof(dir));
+	if (rc < 0)
+		return base_err_set(err, rc,
+		        "the runtime directory's name is too long for a socket in it: set "
+		        "XDG_RUNTIME_DIR to a shorter one");
+	if (mkdir(dir, 0700) < 0 && errno != EEXIST)
+		return base_err_set(
+		        err, -errno, "'%s': %s: the control socket needs this directory", dir, strerror(errno));
+	if (lstat(dir, &st) < 0 || !S_ISDIR(st.st_mode) || st.st_uid != geteuid() || (st.st_mode & 022))
+		return base_err_set(err, -EACCES,
+		        "'%s': not a directory that belongs to this user alone: remove it, then mount again", dir);
+	snprintf(ret_path, FS_CONTROL_PATH_MAX, "%s/%d.sock", dir, (int)getpid());
+	return 0;
+}
+
+/* ---- one request ---- */
+
+static int64_t now_ms(void)
+{
+	struct timespec ts;
+	clock_gettime(CLOCK_MONOTONIC, &ts);
+	return (int64_t)ts.tv_sec * 1000 + ts.tv_nsec / 1000000;
+}
+
+static int wait_for(int fd, short events, int64_t deadline_ms)
+{
+	for (;;) {
+		int64_t left = deadline_ms - now_ms();
+		struct pollfd p = { .fd = fd, .events = events };
+		if (left < 0)
+			left = 0;
+		int rc = poll(&p, 1, left > INT_MAX ? INT_MAX : (int)left);
+		if (rc > 0)
+			return 0;
+		if (rc == 0)
+			return -ETIMEDOUT;
+		if (errno != EINTR)
+			return -errno;
+	}
+}
+
+static int connect_to(const char *path, int64_t deadline_ms, int *ret_fd)
+{
+	struct sockaddr_un addr = { .sun_family = AF_UNIX };
+	if (strlen(path) >= sizeof(addr.sun_path))
+		return -ENAMETOOLONG;
+	memcpy(addr.sun_path, path, strlen(path) + 1);
+	cleanup_close int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+	if (fd < 0)
+		return -errno;
+	while (connect(fd, (struct sockaddr *)&addr, sizeof(addr)) < 0) {
+		/* A full listen queue says EAGAIN at once; there is nothing to poll for. */
+		if (errno != EAGAIN && errno != EINTR)
+			return -errno;
+		if (now_ms() >= deadline_ms)
+			return -ETIMEDOUT;
+		nanosleep(&(struct timespec){ .tv_nsec = 10000000 }, NULL);
+	}
+	*ret_fd = steal_fd(&fd);
+	return 0;
+}
+
+static int send_line(int fd, const char *text, int64_t deadline_ms)
+{
+	size_t len = strlen(text);
+	cleanup_free char *line = malloc(len + 2);
+	if (!line)
+		return -ENOMEM;
+	memcpy(line, text, len);
+	line[len] = '\n';
+	for (size_t at = 0; at < len + 1;) {
+		ssize_t n = send(fd, line + at, len + 1 - at, MSG_NOSIGNAL);
+		if (n > 0) {
+			at += (size_t)n;
+		} else if (errno == EAGAIN) {
+			int rc = wait_for(fd, POLLOUT, deadline_ms);
+			if (rc < 0)
+				return rc;
+		} else if (errno != EINTR) {
+			return -errno;
+		}
+	}
+	return 0;
+}
+
+static int receive_line(int fd, int64_t deadline_ms, char **ret_line)
+{
+	cleanup_free char *line = malloc(FS_CONTROL_LINE_MAX + 1);
+	size_t len = 0;
+	if (!line)
+		return -ENOMEM;
+	while (len < FS_CONTROL_LINE_MAX) {
+		ssize_t n = recv(fd, line + len, FS_CONTROL_LINE_MAX - len, 0);
+		if (n == 0)
+			return -EPROTO;
+		if (n < 0 && errno == EAGAIN) {
+			int rc = wait_for(fd, POLLIN, deadline_ms);
+			if (rc < 0)
+				return rc;
+			continue;
+		}
+		if (n < 0 && errno == EINTR)
+			continue;
+		if (n < 0)
+			return -errno;
+		char *end = memchr(line + len, '\n', (size_t)n);
+		len += (size_t)n;
+		if (end) {
+			*end = '\0';
+			*ret_line = steal_ptr(&line);
+			return 0;
+		}
+	}
+	return -EPROTO;
+}
+
+/* Sends and receives; whether the server said ok is the caller's to see. */
+static int exchange(const char *socket_path, const char *request, unsigned timeout_ms, char **ret_line)
+{
+	cleanup_close int fd = -1;
+	int64_t deadline_ms = now_ms() + timeout_ms;
+	if (strlen(request) >= FS_CONTROL_LINE_MAX || strchr(request, '\n'))
+		return -EMSGSIZE;
+	int rc = connect_to(socket_path, deadline_ms, &fd);
+	if (rc == 0)
+		rc = send_line(fd, request, deadline_ms);
+	/* A refused peer's socket is closed with the reason already in it: EPIPE and ECONNRESET do not hide the line. */
+	if (rc == 0 || rc == -EPIPE || rc == -ECONNRESET)
+		rc = receive_line(fd, deadline_ms, ret_line);
+	return rc;
+}
+
+int fs_control_request(
+        const char *socket_path, const char *request, unsigned timeout_ms, struct base_err *err, char **ret_reply)
+{
+	cleanup_free char *line = NULL;
+	int rc = exchange(socket_path, request, timeout_ms, &line);
+	if (rc == -ETIMEDOUT)
+		return base_err_set(err, rc, "'%s': the server does not answer within %u ms", socket_path, timeout_ms);
+	if (rc < 0)
+		return base_err_set(err, rc, "'%s': %s", socket_path,
+		        rc == -EPROTO ? "the server closed the connection without an answer" : strerror(-rc));
+	json_t *reply = json_loads(line, 0, NULL);
+	if (!json_is_object(reply)) {
+		json_decref(reply);
+		return base_err_set(err, -EPROTO, "'%s': the answer is no JSON object", socket_path);
+	}
+	if (!json_is_true(json_object_get(reply, "ok"))) {
+		const char *why = json_string_value(json_object_get(reply, "error"));
+		rc = base_err_set(err, -EREMOTEIO, "%s", why ? why : "the server refused without a reason");
+	}
+	json_decref(reply);
+	if (rc == 0)
+		*ret_reply = steal_ptr(&line);
+	return rc;
+}
+
+/* ---- finding servers ---- */
+
+struct peers {
+	struct fs_control_peer *list;
+	size_t n;
+	size_t room;
+	pid_t silent[SILENT_MAX]; /* those that took the connection, or have a full queue of them, and say nothing */
+	size_t n_silent;
+};
+
+void fs_control_peer_done(struct fs_control_peer *peer)
+{
+	free(peer->mountpoint);
+	free(peer->dataset);
+	free(peer->info);
+	*peer = (struct fs_control_peer){ 0 };
+}
+
+void fs_control_peers_free(struct fs_control_peer *peers, size_t n)
+{
+	for (size_t i = 0; peers && i < n; i++)
+		fs_control_peer_done(&peers[i]);
+	free(peers);
+}
+
+static int parse_peer(const char *path, char *reply, struct fs_control_peer *ret_peer)
+{
+	json_t *root = json_loads(reply, 0, NULL);
+	const char *mountpoint = json_string_value(json_object_get(root, "mountpoint"));
+	const char *dataset = json_string_value(json_object_get(root, "dataset"));
+	const char *view = json_string_value(json_object_get(root, "view"));
+	int rc = -EPROTO;
+	if (mountpoint && dataset && view && json_is_true(json_object_get(root, "ok"))) {
+		*ret_peer = (struct fs_control_peer){
+			.pid = (pid_t)json_integer_value(json_object_get(root, "pid")),
+			.dev = (uint64_t)json_integer_value(json_object_get(root, "dev")),
+			.rank = (uint32_t)json_integer_value(json_object_get(root, "rank")),
+			.world = (uint32_t)json_integer_value(json_object_get(root, "world")),
+			.view_all = strcmp(view, "all") == 0,
+			.mountpoint = strdup(mountpoint),
+			.dataset = strdup(dataset),
+			.info = strdup(reply),
+		};
+		snprintf(ret_peer->socket, sizeof(ret_peer->socket), "%s", path);
+		rc = ret_peer->mountpoint && ret_peer->dataset && ret_peer->info ? 0 : -ENOMEM;
+		if (rc < 0)
+			fs_control_peer_done(ret_peer);
+	}
+	json_decref(root);
+	return rc;
+}
+
+static int peers_add(struct peers *peers, const struct fs_control_peer *peer)
+{
+	if (peers->n == peers->room) {
+		size_t room = peers->room ? peers->room * 2 : 8;
+		struct fs_control_peer *list = realloc(peers->list, room * sizeof(*list));
+		if (!list)
+			return -ENOMEM;
+		peers->list = list;
+		peers->room = room;
+	}
+	peers->list[peers->n++] = *peer;
+	return 0;
+}
+
+/* Nobody listens at it any more: its server was killed. */
+static void remove_dead(const char *path)
+{
+	struct stat st;
+	if (lstat(path, &st) == 0 && S_ISSOCK(st.st_mode) && st.st_uid == geteuid())
+		unlink(path);
+}
+
+/* The default path ends in the server's pid. */
+static void note_silent(struct peers *peers, const char *path)
+{
+	const char *name = strrchr(path, '/');
+	pid_t pid = name ? (pid_t)strtol(name + 1, NULL, 10) : 0;
+	if (pid > 0 && peers->n_silent < SILENT_MAX)
+		peers->silent[peers->n_silent++] = pid;
+}
+
+static int ask(struct peers *peers, const char *path)
+{
+	cleanup_free char *reply = NULL;
+	struct fs_control_peer peer;
+	int rc = exchange(path, "{\"cmd\":\"info\"}", FS_CONTROL_TIMEOUT_MS, &reply);
+	if (rc == -ECONNREFUSED)
+		remove_dead(path);
+	if (rc == -ETIMEDOUT)
+		note_silent(peers, path);
+	if (rc < 0)
+		return rc == -ENOMEM ? rc : 0;
+	rc = parse_peer(path, reply, &peer);
+	if (rc < 0)
+		return rc == -ENOMEM ? rc : 0;
+	rc = peers_add(peers, &peer);
+	if (rc < 0)
+		fs_control_peer_done(&peer);
+	return rc;
+}
+
+static int ask_dir(struct peers *peers, const char *dir)
+{
+	cleanup_closedir DIR *d = opendir(dir);
+	struct dirent *entry;
+	size_t seen = 0;
+	int rc = 0;
+	while (d && rc == 0 && seen < FS_CONTROL_PEERS_MAX && (entry = readdir(d))) {
+		char path[FS_CONTROL_PATH_MAX];
+		size_t len = strlen(entry->d_name);
+		if (len < 6 || strcmp(entry->d_name + len - 5, ".sock") != 0)
+			continue;
+		seen++;
+		int n = snprintf(path, sizeof(path), "%s/%s", dir, entry->d_name);
+		if (n > 0 && (size_t)n < sizeof(path))
+			rc = ask(peers, path);
+	}
+	return rc;
+}
+
+/* Root sees everybody's servers: those of users with a runtime directory, and the fallback ones. */
+static int ask_users(struct peers *peers)
+{
+	static const char *const parents[] = { "/run/user", "/tmp" };
+	int rc = 0;
+	for (size_t i = 0; i < 2 && rc == 0; i++) {
+		cleanup_closedir DIR *d = opendir(parents[i]);
+		struct dirent *entry;
+		while (d && rc == 0 && (entry = readdir(d))) {
+			char path[FS_CONTROL_PATH_MAX];
+			uint64_t uid;
+			const char *digits = entry->d_name;
+			if (i == 1 && strncmp(digits, "ddpfs-", 6) != 0)
+				continue;
+			digits += i == 1 ? 6 : 0;
+			if (base_parse_u64(digits, UINT32_MAX, &uid) < 0 || uid == 0)
+				continue;
+			int n = snprintf(path, sizeof(path), i == 0 ? "/run/user/%s/ddpfs" : "/tmp/%s", entry->d_name);
+			if (n > 0 && (size_t)n < sizeof(path))
+				rc = ask_dir(peers, path);
+		}
+	}
+	return rc;
+}
+
+unsigned fs_control_count(void)
+{
+	char dir[FS_CONTROL_PATH_MAX];
+	unsigned n = 0;
+	if (runtime_dir(geteuid(), dir, sizeof(dir)) < 0)
+		return 0;
+	cleanup_closedir DIR *d = opendir(dir);
+	struct dirent *entry;
+	while (d && n < FS_CONTROL_PEERS_MAX && (entry = readdir(d))) {
+		char path[FS_CONTROL_PATH_MAX];
+		int fd;
+		size_t len = strlen(entry->d_name);
+		if (len < 6 || strcmp(entry->d_name + len - 5, ".sock") != 0)
+			continue;
+		int written = snprintf(path, sizeof(path), "%s/%s", dir, entry->d_name);
+		if (written < 0 || (size_t)written >= sizeof(path))
+			continue;
+		int rc = connect_to(path, now_ms() + COUNT_TIMEOUT_MS, &fd);
+		if (rc == 0)
+			close(fd);
+		if (rc == -ECONNREFUSED)
+			remove_dead(path);
+		else
+			n++;
+	}
+	return n;
+}
+
+static int by_place(const void *a, const void *b)
+{
+	const struct fs_control_peer *x = a;
+	const struct fs_control_peer *y = b;
+	int order = strcmp(x->mountpoint, y->mountpoint);
+	if (order == 0 && x->rank != y->rank)
+		order = x->rank < y->rank ? -1 : 1;
+	if (order == 0)
+		order = x->pid < y->pid ? -1 : x->pid > y->pid;
+	return order;
+}
+
+/* Asks all servers that can be found; *ret_peers is released with fs_control_peers_free(list, n). */
+static int find_peers(struct peers *ret_peers)
+{
+	struct peers peers = { 0 };
+	char dir[FS_CONTROL_PATH_MAX];
+	uid_t uid = geteuid();
+	int rc = 0;
+	if (runtime_dir(uid, dir, sizeof(dir)) == 0)
+		rc = ask_dir(&peers, dir);
+	if (rc == 0 && uid != 0) {
+		/* The same user may have mounted from a session with another environment. */
+		char other[FS_CONTROL_PATH_MAX];
+		snprintf(other, sizeof(other), "/run/user/%u/ddpfs", (unsigned)uid);
+		if (strcmp(other, dir) != 0)
+			rc = ask_dir(&peers, other);
+		snprintf(other, sizeof(other), "/tmp/ddpfs-%u", (unsigned)uid);
+		if (rc == 0 && strcmp(other, dir) != 0)
+			rc = ask_dir(&peers, other);
+	}
+	if (rc == 0 && uid == 0)
+		rc = ask_users(&peers);
+	if (rc < 0) {
+		fs_control_peers_free(peers.list, peers.n);
+		return rc;
+	}
+	if (peers.n > 1)
+		qsort(peers.list, peers.n, sizeof(peers.list[0]), by_place);
+	*ret_peers = peers;
+	return 0;
+}
+
+int fs_control_list(struct fs_control_peer **ret_peers, size_t *ret_n)
+{
+	struct peers peers;
+	int rc = find_peers(&peers);
+	if (rc < 0)
+		return rc;
+	*ret_peers = peers.list;
+	*ret_n = peers.n;
+	return 0;
+}
+
+/* How well a server fits a target: 2 the very mount, 1 the same path in another namespace, 0 not at all. */
+static int match(const struct fs_control_peer *peer, const char *target, bool by_pid, uint64_t pid, uint64_t dev)
+{
+	if (by_pid)
+		return (uint64_t)peer->pid == pid ? 2 : 0;
+	if (dev != 0 && peer->dev == dev)
+		return 2;
+	return strcmp(peer->mountpoint, target) == 0 ? 1 : 0;
+}
+
+/* Any of them may be the one looked for. */
+static int silent(const struct peers *peers, const char *target, struct base_err *err)
+{
+	char pids[16 + 16 * SILENT_MAX] = "";
+	snprintf(pids, sizeof(pids), "server%s ", peers->n_silent > 1 ? "s" : "");
+	for (size_t i = 0; i < peers->n_silent; i++) {
+		size_t used = strlen(pids);
+		snprintf(pids + used, sizeof(pids) - used, "%s%d", i ? ", " : "", (int)peers->silent[i]);
+	}
+	return base_err_set(err, -ETIMEDOUT,
+	        "'%s': no ddpfs server that answers has it, but %s %s not answer within %d s: try again; `ddpfs ls` "
+	        "shows those that do",
+	        target, pids, peers->n_silent > 1 ? "do" : "does", FS_CONTROL_TIMEOUT_MS / 1000);
+}
+
+static int not_found(const struct peers *peers, const char *target, uint64_t pid, struct base_err *err)
+{
+	struct statfs fs;
+	struct stat st;
+	for (size_t i = 0; target[0] == '@' && i < peers->n_silent; i++)
+		if ((uint64_t)peers->silent[i] == pid)
+			return base_err_set(err, -ETIMEDOUT,
+			        "server %d does not answer within %d s: try again, or see what keeps it", (int)pid,
+			        FS_CONTROL_TIMEOUT_MS / 1000);
+	if (target[0] == '@')
+		return base_err_set(
+		        err, -ENOENT, "no ddpfs server has pid %s: `ddpfs ls` shows those there are", target + 1);
+	/* Before statfs(2), which a server that answers nothing would keep waiting. */
+	if (peers->n_silent)
+		return silent(peers, target, err);
+	/* The kernel remembers the root's attributes and answers stat(2) for a dead server; statfs(2) it does not. */
+	if (statfs(target, &fs) < 0 && errno == ENOTCONN)
+		return base_err_set(err, -ENOTCONN, "'%s': the mount's server is dead: `ddpfs umount %s` cleans up",
+		        target, target);
+	if (stat(target, &st) < 0)
+		return base_err_set(
+		        err, -ENOENT, "'%s': %s: `ddpfs ls` shows the mounts there are", target, strerror(errno));
+	return base_err_set(
+	        err, -ENOENT, "'%s': no ddpfs server of this user has it: `ddpfs ls` shows those there are", target);
+}
+
+int fs_control_find(const char *target, struct base_err *err, struct fs_control_peer *ret_peer)
+{
+	struct peers peers;
+	uint64_t pid = 0;
+	uint64_t dev = 0;
+	struct stat st;
+	char pids[256] = "";
+	int best = 0;
+	size_t found = 0;
+	size_t at = 0;
+
+	bool by_pid = target[0] == '@' && base_parse_u64(target + 1, INT_MAX, &pid) == 0;
+	cleanup_free char *path = by_pid ? NULL : realpath(target, NULL);
+	if (!by_pid && stat(target, &st) == 0)
+		dev = st.st_dev;
+	int rc = find_peers(&peers);
+	if (rc < 0)
+		return base_err_set(err, rc, "%s", strerror(-rc));
+	for (size_t i = 0; i < peers.n; i++) {
+		int fit = match(&peers.list[i], path ? path : target, by_pid, pid, dev);
+		if (fit == 0 || fit < best)
+			continue;
+		if (fit > best) {
+			found = 0;
+			pids[0] = '\0';
+		}
+		best = fit;
+		at = i;
+		found++;
+		size_t used = strlen(pids);
+		snprintf(pids + used, sizeof(pids) - used, "%s@%d", used ? " " : "", (int)peers.list[i].pid);
+	}
+	if (found == 0) {
+		rc = not_found(&peers, target, pid, err);
+	} else if (found > 1) {
+		rc = base_err_set(err, -ENOTUNIQ, "'%s' is mounted in several namespaces: name one by its server: %s",
+		        target, pids);
+	} else {
+		*ret_peer = peers.list[at];
+		peers.list[at] = (struct fs_control_peer){ 0 };
+	}
+	fs_control_peers_free(peers.list, peers.n);
+	return rc;
+}

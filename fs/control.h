@@ -1,0 +1,90 @@
+/* The control socket of a mount: one line of JSON asks, one line of JSON answers.
+ *
+ * Where: one unix stream socket a server, mode 0600, named `<pid>.sock`, in the first of
+ *   /run/ddpfs                  when the server runs as root
+ *   $XDG_RUNTIME_DIR/ddpfs      else
+ *   /run/user/<uid>/ddpfs       else, when that runtime directory exists
+ *   /tmp/ddpfs-<uid>            else
+ * The directory is made with mode 0700 and used only when it belongs to the caller and nobody else can write to it.
+ * Only the mount's owner and root are answered (SO_PEERCRED).  Sockets are found by name, so a caller in another mount
+ * namespace reaches them as long as it sees the same /run.
+ *
+ * Requests (an object on one line of at most FS_CONTROL_LINE_MAX bytes) and what the reply holds besides "ok":true:
+ *   {"cmd":"info"}                       pid, version, mountpoint, dataset, layout, view ("rank"|"all"), rank, world,
+ *                                        order, deal, tail, seed, subdir, identity (of the dataset), view_identity,
+ *                                        dev (st_dev of the mount), advance
+ *   {"cmd":"stat"}                       stats: the object that .ddpfs/stats.json shows
+ *   {"cmd":"epoch"}                      epoch, turns (samples of this rank), opened (of these), advance ("auto"|"off")
+ *   {"cmd":"epoch","set":N}              the same, after the change; the epoch no longer advances by itself
+ *   {"cmd":"epoch","advance":"auto"}     the same; "auto" or "off"
+ *   {"cmd":"state"}                      state: the resume state (shard/state.h) as an object
+ *   {"cmd":"state","steps":G}            the same, after recording that the trainer has trained G global steps, counted
+ *                                        from the beginning of the current epoch (or of "epoch":E when that is given)
+ *   {"cmd":"unmount"}                    nothing; the server unmounts and ends.  Refused with "busy" while files or
+ *                                        directories of the mount are in use; {"cmd":"unmount","lazy":true} detaches it,
+ *                                        and the server ends when the last of them is closed
+ * A refused request is answered {"ok":false,"error":"<one sentence>"}.  Unknown commands and keys are refused.
+ *
+ * Threads: the client functions share no state; any thread.  They ignore no signals: EINTR is continued until the
+ * time limit. */
+#ifndef DDPFS_FS_CONTROL_H
+#define DDPFS_FS_CONTROL_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <sys/types.h>
+
+#include "shard/base/err.h"
+
+enum {
+	FS_CONTROL_LINE_MAX = 65536,  /* bytes of a request or reply, newline included */
+	FS_CONTROL_PATH_MAX = 108,    /* sizeof(sun_path), NUL included */
+	FS_CONTROL_TIMEOUT_MS = 5000, /* what fs_control_list and _find allow each server to answer */
+	FS_CONTROL_PEERS_MAX = 4096,  /* sockets looked at in one directory */
+};
+
+/* A live server, as its "info" told. */
+struct fs_control_peer {
+	char socket[FS_CONTROL_PATH_MAX];
+	pid_t pid;
+	uint64_t dev; /* st_dev of the mount; 0 while it is being set up */
+	uint32_t rank;
+	uint32_t world;
+	bool view_all;
+	char *mountpoint; /* as the server sees it; owned, never NULL */
+	char *dataset;    /* owned, never NULL */
+	char *info;       /* the whole reply, JSON; owned, never NULL */
+};
+
+/* The directories that are searched, in order (what exists of the list at the top: a caller who is root also finds the
+ * sockets of other users under /run/user).  Lists every server that answers; sockets whose server is dead are removed
+ * when they are the caller's own.  *ret_peers is sorted by (mountpoint, rank, pid); free with fs_control_peers_free.
+ * Returns 0 (also for none), -ENOMEM. */
+int fs_control_list(struct fs_control_peer **ret_peers, size_t *ret_n);
+void fs_control_peers_free(struct fs_control_peer *peers, size_t n); /* NULL is fine */
+
+/* Finds the server of a mount.  `target` is the mountpoint (or any path inside it), or `@PID`.  A mount that the caller can
+ * see is recognised by its device number, so equal paths in private namespaces are told apart; one that it cannot see
+ * (another mount namespace) by the path its server knows.
+ * -ENOENT: no ddpfs server has it (err says what to do); -ENOTUNIQ: several namespaces use this path (err lists their
+ * pids, to be named as @PID); -EACCES: the server belongs to another user; -ETIMEDOUT: no server that answers has it, and
+ * some do not answer (err names their pids); -ENOTCONN: its server is dead; -ENOMEM. */
+int fs_control_find(const char *target, struct base_err *err, struct fs_control_peer *ret_peer);
+void fs_control_peer_done(struct fs_control_peer *peer);
+
+/* Sends one request (JSON text without newline) and waits for the reply, at most timeout_ms.
+ * *ret_reply is the reply's text without newline, malloc'd.  Returns 0 when the server said ok;
+ * -EREMOTEIO: it refused (err holds its sentence, *ret_reply is not set); -ECONNREFUSED, -ENOENT, -EACCES, -ETIMEDOUT,
+ * -EPROTO (no JSON came back), -EMSGSIZE (request too long), -ENOMEM. */
+int fs_control_request(
+        const char *socket_path, const char *request, unsigned timeout_ms, struct base_err *err, char **ret_reply);
+
+/* Live servers whose sockets lie where this process would put its own; sockets of dead ones are removed. */
+unsigned fs_control_count(void);
+
+/* Where this process would put its socket: "<dir>/<pid>.sock".  Makes the directory.  -EACCES when what stands there
+ * is not safe to use; -ENAMETOOLONG. */
+int fs_control_default_path(struct base_err *err, char ret_path[FS_CONTROL_PATH_MAX]);
+
+#endif

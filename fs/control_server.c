@@ -1,0 +1,429 @@
+#include "fs/control_server.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/eventfd.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include <jansson.h>
+
+#include "fs/control.h"
+#include "fs/dynamic.h"
+#include "fs/mount.h"
+#include "fs/sink.h"
+#include "fs/watch.h"
+#include "shard/base/cleanup.h"
+#include "shard/base/log.h"
+#include "shard/state.h"
+
+struct client {
+	int fd; /* -1: free */
+	char *in;
+	size_t in_len;
+	char *out; /* reply being sent; no request is read meanwhile */
+	size_t out_len;
+	size_t out_at;
+	bool closing; /* once `out` is sent */
+	uint64_t seen_ns;
+};
+
+struct fs_control {
+	struct fs_server *server;
+	char path[FS_CONTROL_PATH_MAX];
+	int fd;
+	struct client clients[FS_CONTROL_CLIENTS_MAX];
+};
+
+/* ---- answers ---- */
+
+static char *finish(json_t *reply)
+{
+	char *text = reply ? json_dumps(reply, JSON_COMPACT) : NULL;
+	size_t len = text ? strlen(text) : 0;
+	json_decref(reply);
+	char *line = text ? realloc(text, len + 2) : NULL;
+	if (!line) {
+		free(text);
+		return NULL;
+	}
+	line[len] = '\n';
+	line[len + 1] = '\0';
+	return line;
+}
+
+static json_t *refuse(const char *why)
+{
+	return json_pack("{s:b,s:s}", "ok", 0, "error", why);
+}
+
+/* {"ok":true} with the members of `text` (when merged) or `text` as the value of `key`. */
+static json_t *with_object(const char *key, char *text)
+{
+	json_t *value = text ? json_loads(text, 0, NULL) : NULL;
+	json_t *reply = json_pack("{s:b}", "ok", 1);
+	free(text);
+	if (!value || !reply) {
+		json_decref(value);
+		json_decref(reply);
+		return refuse("out of memory");
+	}
+	if (key) {
+		json_object_set_new(reply, key, value);
+	} else {
+		json_object_update(reply, value);
+		json_decref(value);
+	}
+	return reply;
+}
+
+static json_t *answer_epoch(struct fs_server *server, struct fs_view *view, json_t *request)
+{
+	json_t *set = json_object_get(request, "set");
+	json_t *advance = json_object_get(request, "advance");
+	const char *mode = json_string_value(advance);
+	struct fs_view_progress progress;
+	/* All of the request is checked before any of it is done: what is refused changes nothing. */
+	if (set && (!json_is_integer(set) || json_integer_value(set) < 0 ||
+	                   (uint64_t)json_integer_value(set) > FS_EPOCH_MAX))
+		return refuse("\"set\" must be an epoch: a whole number from 0 to 4294967295");
+	if (advance && (!mode || (strcmp(mode, "auto") != 0 && strcmp(mode, "off") != 0)))
+		return refuse("\"advance\" must be \"auto\" or \"off\"");
+	if (set) {
+		int rc = fs_view_set_epoch(view, (uint64_t)json_integer_value(set));
+		if (rc < 0)
+			return refuse(base_err_str(rc));
+		fs_server_root_changed(server, view);
+		fs_sink_epoch(server->sink, view, (uint64_t)json_integer_value(set));
+	}
+	if (mode)
+		fs_view_set_advance(view, strcmp(mode, "auto") == 0);
+	fs_watch_drain(server->watch);
+	fs_view_progress(view, &progress);
+	return json_pack("{s:b,s:I,s:I,s:I,s:s}", "ok", 1, "epoch", (json_int_t)progress.epoch, "turns",
+	        (json_int_t)progress.turns, "opened", (json_int_t)progress.n_opened, "advance",
+	        progress.automatic ? "auto" : "off");
+}
+
+static json_t *answer_state(struct fs_view *view, json_t *request)
+{
+	json_t *steps = json_object_get(request, "steps");
+	json_t *which = json_object_get(request, "epoch");
+	char text[SHARD_STATE_MAX];
+	uint64_t epoch;
+	uint64_t trained;
+	if (which && !steps)
+		return refuse("\"epoch\" goes with \"steps\"");
+	if (steps) {
+		struct fs_view_progress progress;
+		fs_view_progress(view, &progress);
+		epoch = progress.epoch;
+		if (!json_is_integer(steps) || json_integer_value(steps) < 0)
+			return refuse("\"steps\" must be a whole number of global steps");
+		if (which && (!json_is_integer(which) || json_integer_value(which) < 0))
+			return refuse("\"epoch\" must be a whole number");
+		if (which)
+			epoch = (uint64_t)json_integer_value(which);
+		if (fs_view_set_trained(view, epoch, (uint64_t)json_integer_value(steps)) < 0)
+			return refuse("an epoch has fewer steps than that: steps count the samples of all ranks");
+	}
+	fs_view_trained(view, &epoch, &trained);
+	int rc = shard_state_format(view->order, epoch, trained, text, sizeof(text));
+	return rc < 0 ? refuse(base_err_str(rc)) : with_object("state", strdup(text));
+}
+
+static json_t *answer_unmount(struct fs_server *server, json_t *request)
+{
+	bool lazy = json_is_true(json_object_get(request, "lazy"));
+	fs_sink_hold(server->sink);
+	int rc = fs_unmount(server->options.mountpoint, server->dev, server->fusermount, lazy);
+	fs_sink_release(server->sink);
+	if (rc == -EBUSY)
+		return refuse(
+		        "busy: files or directories of the mount are in use (`lsof` or `fuser -vm` shows by whom); a "
+		        "lazy unmount detaches it at once");
+	if (rc < 0)
+		return refuse(strerror(-rc));
+	/* The kernel ends the session, and so the server, once the last user is gone: at once, or after a lazy unmount
+	 * when the last file is closed. */
+	return json_pack("{s:b}", "ok", 1);
+}
+
+static const struct {
+	const char *name;
+	const char *keys[3]; /* besides "cmd" */
+} commands[] = {
+	{ "info", { NULL } },
+	{ "stat", { NULL } },
+	{ "epoch", { "set", "advance", NULL } },
+	{ "state", { "steps", "epoch", NULL } },
+	{ "unmount", { "lazy", NULL } },
+};
+
+/* NULL when the request is one of ours. */
+static json_t *check(json_t *request, const char **ret_cmd)
+{
+	const char *cmd = json_string_value(json_object_get(request, "cmd"));
+	const char *key;
+	json_t *value;
+	if (!json_is_object(request) || !cmd)
+		return refuse("a request is one line of JSON: {\"cmd\":\"info\"}");
+	for (size_t i = 0; i < sizeof(commands) / sizeof(commands[0]); i++) {
+		if (strcmp(cmd, commands[i].name) != 0)
+			continue;
+		json_object_foreach(request, key, value)
+		{
+			bool known = strcmp(key, "cmd") == 0;
+			for (int k = 0; k < 3 && commands[i].keys[k]; k++)
+				known |= strcmp(key, commands[i].keys[k]) == 0;
+			if (!known)
+				return refuse("the request has a key that this command does not know");
+		}
+		*ret_cmd = commands[i].name;
+		return NULL;
+	}
+	return refuse("unknown command: info, stat, epoch, state and unmount are known");
+}
+
+char *fs_control_answer(struct fs_server *server, const char *line, size_t len)
+{
+	struct fs_view *view = server->views[0];
+	const char *cmd = NULL;
+	json_t *request = json_loadb(line, len, JSON_REJECT_DUPLICATES, NULL);
+	json_t *reply = check(request, &cmd);
+	if (reply) {
+		/* refused */
+	} else if (strcmp(cmd, "info") == 0) {
+		reply = with_object(NULL, fs_info_json(server, view));
+	} else if (strcmp(cmd, "stat") == 0) {
+		reply = with_object("stats", fs_stats_json(server, view));
+	} else if (strcmp(cmd, "epoch") == 0) {
+		reply = answer_epoch(server, view, request);
+	} else if (strcmp(cmd, "state") == 0) {
+		reply = answer_state(view, request);
+	} else {
+		reply = answer_unmount(server, request);
+	}
+	json_decref(request);
+	return finish(reply);
+}
+
+/* ---- the socket ---- */
+
+static int bind_socket(const char *path, struct base_err *err, int *ret_fd)
+{
+	struct sockaddr_un addr = { .sun_family = AF_UNIX };
+	struct stat st;
+	if (strlen(path) >= sizeof(addr.sun_path))
+		return base_err_set(err, -ENAMETOOLONG, "'%s': too long for a socket (at most %zu bytes)", path,
+		        sizeof(addr.sun_path) - 1);
+	memcpy(addr.sun_path, path, strlen(path) + 1);
+	/* What stands here bears our pid, so its server is dead; a socket given by hand may have been left by one. */
+	if (lstat(path, &st) == 0 && S_ISSOCK(st.st_mode))
+		unlink(path);
+	cleanup_close int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+	if (fd < 0)
+		return base_err_set(err, -errno, "socket: %s", strerror(errno));
+	/* The mode is set before anybody can connect: nobody can until listen. */
+	if (bind(fd, (struct sockaddr *)&addr, sizeof(addr)) < 0 || chmod(path, 0600) < 0 ||
+	        listen(fd, FS_CONTROL_BACKLOG) < 0) {
+		int code = -errno;
+		return base_err_set(err, code, "control socket '%s': %s", path, strerror(-code));
+	}
+	*ret_fd = steal_fd(&fd);
+	return 0;
+}
+
+int fs_control_open(struct fs_server *server, struct base_err *err, struct fs_control **ret_control)
+{
+	struct fs_control *control = calloc(1, sizeof(*control));
+	int rc = 0;
+	if (!control)
+		return base_err_set(err, -ENOMEM, "out of memory");
+	control->server = server;
+	control->fd = -1;
+	for (size_t i = 0; i < FS_CONTROL_CLIENTS_MAX; i++)
+		control->clients[i].fd = -1;
+	if (!server->options.control_path)
+		rc = fs_control_default_path(err, control->path);
+	else if (strlen(server->options.control_path) < sizeof(control->path))
+		snprintf(control->path, sizeof(control->path), "%s", server->options.control_path);
+	else
+		rc = base_err_set(err, -ENAMETOOLONG, "'%s': too long for a socket", server->options.control_path);
+	if (rc == 0)
+		rc = bind_socket(control->path, err, &control->fd);
+	if (rc < 0) {
+		free(control);
+		return rc;
+	}
+	*ret_control = control;
+	return 0;
+}
+
+static void client_done(struct client *client)
+{
+	close(client->fd);
+	free(client->in);
+	free(client->out);
+	*client = (struct client){ .fd = -1 };
+}
+
+void fs_control_close(struct fs_control *control)
+{
+	if (!control)
+		return;
+	for (size_t i = 0; i < FS_CONTROL_CLIENTS_MAX; i++)
+		if (control->clients[i].fd >= 0)
+			client_done(&control->clients[i]);
+	unlink(control->path);
+	close(control->fd);
+	free(control);
+}
+
+static struct client *free_place(struct fs_control *control)
+{
+	for (size_t i = 0; i < FS_CONTROL_CLIENTS_MAX; i++)
+		if (control->clients[i].fd < 0)
+			return &control->clients[i];
+	return NULL;
+}
+
+size_t fs_control_polls(struct fs_control *control, struct pollfd polls[FS_CONTROL_POLLS_MAX], int *ret_timeout_ms)
+{
+	size_t n = 0;
+	uint64_t now = fs_now_ns();
+	int timeout_ms = -1;
+	if (free_place(control))
+		polls[n++] = (struct pollfd){ .fd = control->fd, .events = POLLIN };
+	for (size_t i = 0; i < FS_CONTROL_CLIENTS_MAX; i++) {
+		const struct client *client = &control->clients[i];
+		if (client->fd < 0)
+			continue;
+		polls[n++] = (struct pollfd){ .fd = client->fd, .events = client->out ? POLLOUT : POLLIN };
+		uint64_t idle_ms = (now - client->seen_ns) / 1000000;
+		int left = idle_ms >= FS_CONTROL_IDLE_MS ? 0 : (int)(FS_CONTROL_IDLE_MS - idle_ms);
+		if (timeout_ms < 0 || left < timeout_ms)
+			timeout_ms = left;
+	}
+	*ret_timeout_ms = timeout_ms;
+	return n;
+}
+
+static bool may_ask(int fd)
+{
+	struct ucred cred;
+	socklen_t len = sizeof(cred);
+	if (getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &cred, &len) < 0)
+		return false;
+	return cred.uid == 0 || cred.uid == geteuid();
+}
+
+static void accept_clients(struct fs_control *control)
+{
+	struct client *client;
+	while ((client = free_place(control))) {
+		int fd = accept4(control->fd, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
+		if (fd < 0)
+			return;
+		if (!may_ask(fd)) {
+			close(fd);
+			continue;
+		}
+		*client = (struct client){ .fd = fd, .in = malloc(FS_CONTROL_LINE_MAX), .seen_ns = fs_now_ns() };
+		if (!client->in)
+			client_done(client);
+	}
+}
+
+static void client_send(struct client *client)
+{
+	while (client->out_at < client->out_len) {
+		ssize_t n =
+		        send(client->fd, client->out + client->out_at, client->out_len - client->out_at, MSG_NOSIGNAL);
+		if (n < 0 && errno == EINTR)
+			continue;
+		if (n < 0 && errno == EAGAIN)
+			return;
+		if (n <= 0) {
+			client_done(client);
+			return;
+		}
+		client->out_at += (size_t)n;
+	}
+	free(client->out);
+	client->out = NULL;
+	if (client->closing)
+		client_done(client);
+}
+
+/* Answers the first whole line that was gathered, if there is one. */
+static void client_answer(struct fs_control *control, struct client *client)
+{
+	char *end = memchr(client->in, '\n', client->in_len);
+	if (end) {
+		size_t len = (size_t)(end - client->in);
+		client->out = fs_control_answer(control->server, client->in, len);
+		client->in_len -= len + 1;
+		memmove(client->in, end + 1, client->in_len);
+	} else if (client->in_len == FS_CONTROL_LINE_MAX) {
+		client->out = finish(refuse("the request is longer than 65536 bytes"));
+		client->closing = true;
+	} else {
+		return;
+	}
+	if (!client->out) {
+		client_done(client);
+		return;
+	}
+	client->out_len = strlen(client->out);
+	client->out_at = 0;
+	client_send(client);
+}
+
+static void client_serve(struct fs_control *control, struct client *client)
+{
+	client->seen_ns = fs_now_ns();
+	if (client->out) {
+		client_send(client);
+	} else {
+		ssize_t n = recv(client->fd, client->in + client->in_len, FS_CONTROL_LINE_MAX - client->in_len, 0);
+		if (n < 0 && (errno == EINTR || errno == EAGAIN))
+			return;
+		if (n <= 0) {
+			client_done(client);
+			return;
+		}
+		client->in_len += (size_t)n;
+	}
+	/* Several requests may have come at once; the next waits while a reply is under way. */
+	while (client->fd >= 0 && !client->out && memchr(client->in, '\n', client->in_len))
+		client_answer(control, client);
+	if (client->fd >= 0 && !client->out && client->in_len == FS_CONTROL_LINE_MAX)
+		client_answer(control, client);
+}
+
+void fs_control_serve(struct fs_control *control, const struct pollfd *polls, size_t n)
+{
+	uint64_t now = fs_now_ns();
+	for (size_t i = 0; i < n; i++) {
+		if (!polls[i].revents)
+			continue;
+		if (polls[i].fd == control->fd) {
+			accept_clients(control);
+			continue;
+		}
+		for (size_t c = 0; c < FS_CONTROL_CLIENTS_MAX; c++)
+			if (control->clients[c].fd == polls[i].fd)
+				client_serve(control, &control->clients[c]);
+	}
+	for (size_t c = 0; c < FS_CONTROL_CLIENTS_MAX; c++) {
+		struct client *client = &control->clients[c];
+		if (client->fd >= 0 && now > client->seen_ns &&
+		        now - client->seen_ns > FS_CONTROL_IDLE_MS * UINT64_C(1000000))
+			client_done(client);
+	}
+}

@@ -1,0 +1,531 @@
+#include "fs/dir.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "fs/helper.h"
+#include "fs/name.h"
+#include "fs/node.h"
+#include "fs/sink.h"
+#include "fs/watch.h"
+#include "shard/base/cleanup.h"
+
+/* An offset is where the next entry is taken from:
+ *
+ *     0          "."
+ *     1          ".."
+ *     2 + i      the i-th common file (flat), the i-th fixed name (.ddpfs/, .ddpfs/epoch/)
+ *     FIRST + x  flat: turn << MEMBER_BITS | file of the sample;  tree: place among the directory's files
+ *     SECOND + d tree: subdirectory d
+ */
+#define OFF_FIRST (UINT64_C(1) << 48)
+#define OFF_SECOND (UINT64_C(2) << 48)
+enum {
+	OFF_FIXED = 2,
+	MEMBER_BITS = 11,
+	TURNS_AT_ONCE = 64,
+	ENTRY_BYTES = 208, /* of a READDIRPLUS entry with a name of usual length: how many may fit */
+};
+_Static_assert(SHARD_SAMPLE_FILES_MAX < 1 << MEMBER_BITS, "a sample's files fit an offset");
+
+struct fs_dir {
+	LIST_ENTRY(fs_dir) link; /* in the server's list, which its lock guards */
+	struct fs_node node;
+	struct fs_view *view;
+	struct shard_epoch *epoch; /* flat, and filtered trees; else NULL */
+	uint64_t turns;            /* of this rank in it */
+	uint32_t dir;              /* tree: directory */
+	uint32_t placeholder;      /* tree: file that stands in a class without one, or SHARD_NONE */
+	bool filtered;             /* tree: only this rank's files */
+	bool marked;
+};
+
+struct fill {
+	fuse_req_t req;
+	struct fs_server *server;
+	struct fs_dir *dir;
+	char *buf;
+	size_t size;
+	size_t used;
+	uint64_t n;
+	bool plus;
+};
+
+uint64_t fs_dir_turn_offset(uint64_t turn)
+{
+	return OFF_FIRST + (turn << MEMBER_BITS);
+}
+
+uint64_t fs_dir_file_offset(uint32_t place)
+{
+	return OFF_FIRST + place;
+}
+
+static bool is_flat(const struct fs_dir *dir)
+{
+	return dir->node.kind == FS_EPOCH_DIR || (dir->node.kind == FS_ROOT && dir->view->layout == FS_LAYOUT_FLAT);
+}
+
+static bool is_tree(const struct fs_dir *dir)
+{
+	return dir->node.kind == FS_TREE_DIR || dir->node.kind == FS_ALL_DIR ||
+	       (dir->node.kind == FS_ROOT && dir->view->layout == FS_LAYOUT_TREE);
+}
+
+/* ---- opening ---- */
+
+static bool is_dealt(const struct fs_view *view, const struct shard_file *file)
+{
+	return file->sample >= view->sample0 && file->sample < view->sample_end;
+}
+
+/* 1: this rank lists the file, 0: it does not, or an error. */
+static int is_listed(const struct fs_dir *dir, uint32_t id, const struct shard_file *file)
+{
+	uint64_t turn;
+	if (!dir->filtered || !is_dealt(dir->view, file) || id == dir->placeholder)
+		return 1;
+	int rc = fs_view_turn(dir->view, dir->epoch, file->sample, &turn);
+	if (rc < 0)
+		return rc == -ENOENT ? 0 : rc;
+	return 1;
+}
+
+/* fill_class: a directory whose dealt files are all other ranks' shows the first of them, because ImageFolder stops at a
+ * class without a file.  About `world` files are looked at until one of this rank is met. */
+static int find_placeholder(struct fs_server *server, struct fs_dir *dir)
+{
+	struct shard_dir rec;
+	uint32_t first = SHARD_NONE;
+	int rc = shard_index_dir(server->index, dir->dir, &rec);
+	for (uint32_t i = 0; rc == 0 && i < rec.n_files; i++) {
+		struct shard_file file;
+		uint32_t id = rec.first_file + i;
+		rc = shard_index_file(server->index, id, &file);
+		if (rc < 0)
+			return rc;
+		if (!is_dealt(dir->view, &file))
+			continue;
+		if (first == SHARD_NONE)
+			first = id;
+		rc = is_listed(dir, id, &file);
+		if (rc != 0)
+			return rc < 0 ? rc : 0;
+	}
+	if (rc < 0 || first == SHARD_NONE)
+		return rc;
+	dir->placeholder = first;
+	if (atomic_fetch_add(&server->counters.fill_class, 1) == 0)
+		fs_helper_note(server->helper,
+		        "fill_class: some classes hold no file of this rank in this epoch and list one "
+		        "of another rank instead, which is then trained on twice; `fill_class` in "
+		        "stats.json counts them");
+	return 0;
+}
+
+static void dir_free(struct fs_dir *dir)
+{
+	if (dir)
+		shard_epoch_put(dir->epoch);
+	free(dir);
+}
+
+static void dir_keep(struct fs_server *server, struct fs_dir *dir)
+{
+	pthread_mutex_lock(&server->dirs_lock);
+	LIST_INSERT_HEAD(&server->dirs, dir, link);
+	pthread_mutex_unlock(&server->dirs_lock);
+}
+
+static void dir_release(struct fs_server *server, struct fs_dir *dir)
+{
+	pthread_mutex_lock(&server->dirs_lock);
+	LIST_REMOVE(dir, link);
+	pthread_mutex_unlock(&server->dirs_lock);
+	dir_free(dir);
+}
+
+void fs_dirs_done(struct fs_server *server)
+{
+	while (!LIST_EMPTY(&server->dirs))
+		dir_release(server, LIST_FIRST(&server->dirs));
+}
+
+static bool begins_listing(const struct fs_dir *dir)
+{
+	return dir->node.kind == FS_ROOT ||
+	       (dir->node.kind == FS_TREE_DIR && dir->view->subdir != 0 && dir->node.id == dir->view->subdir);
+}
+
+static int dir_new(struct fs_server *server, struct fs_node node, bool marked, struct fs_dir **ret_dir)
+{
+	struct fs_view *view = fs_server_view(server, node);
+	if (!view)
+		return -ESTALE;
+	if (!fs_node_is_dir(node))
+		return -ENOTDIR;
+	struct fs_dir *dir = calloc(1, sizeof(*dir));
+	if (!dir)
+		return -ENOMEM;
+	dir->node = node;
+	dir->view = view;
+	dir->marked = marked;
+	dir->placeholder = SHARD_NONE;
+	dir->dir = is_tree(dir) ? (uint32_t)node.id : 0;
+	dir->filtered = is_tree(dir) && node.kind != FS_ALL_DIR && !view->all;
+
+	if (begins_listing(dir) && !marked) {
+		/* What was opened before this listing counts before it. */
+		fs_watch_drain(server->watch);
+		if (fs_view_listing(view))
+			fs_server_root_changed(server, view);
+	}
+	int rc = 0;
+	if (node.kind == FS_EPOCH_DIR)
+		rc = shard_view_epoch(view->order, node.id, &dir->epoch);
+	else if (marked && is_flat(dir))
+		rc = shard_view_epoch(view->order, fs_sink_announced_epoch(server->sink), &dir->epoch);
+	else if (is_flat(dir) || dir->filtered)
+		dir->epoch = fs_view_epoch(view);
+	if (rc == 0 && dir->epoch)
+		dir->turns = shard_epoch_turns(dir->epoch, view->options.rank);
+	if (rc == 0 && dir->filtered && view->fill_class)
+		rc = find_placeholder(server, dir);
+	if (rc < 0) {
+		dir_free(dir);
+		return rc;
+	}
+	*ret_dir = dir;
+	return 0;
+}
+
+void fs_dir_opendir(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi)
+{
+	struct fs_server *server = fs_server_of(req);
+	struct fs_node node;
+	struct fs_dir *dir = NULL;
+	pid_t lister = atomic_load(&server->lister);
+	bool marked = (fi->flags & FS_DIR_MARK) && lister != 0 && fuse_req_ctx(req)->pid == lister;
+
+	if (!marked && !fs_watch_is_ready(server->watch)) {
+		fs_helper_opendir(server->helper, req, ino, fi);
+		return;
+	}
+	int rc = fs_ino_node(ino, &node);
+	if (rc == 0)
+		rc = dir_new(server, node, marked, &dir);
+	if (rc < 0) {
+		fuse_reply_err(req, -fs_errno(rc));
+		return;
+	}
+	if (!marked)
+		fs_count(&server->counters.listings, 1);
+	fi->fh = (uintptr_t)dir;
+	dir_keep(server, dir);
+	if (fuse_reply_open(req, fi) < 0)
+		dir_release(server, dir); /* interrupted: no RELEASEDIR will come */
+}
+
+void fs_dir_releasedir(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi)
+{
+	(void)ino;
+	dir_release(fs_server_of(req), (struct fs_dir *)(uintptr_t)fi->fh);
+	fuse_reply_err(req, 0);
+}
+
+/* ---- filling ---- */
+
+/* Adds an entry; 0 when it fitted, 1 when the buffer is full.  `file` is the record of a file when it is at hand. */
+static int add(struct fill *fill, const char *name, struct fs_node node, const struct shard_file *file, uint64_t next)
+{
+	struct fuse_entry_param e = { .attr.st_ino = fs_ino(node),
+		.attr.st_mode = fs_node_is_dir(node) ? S_IFDIR : S_IFREG };
+	char *at = fill->buf + fill->used;
+	size_t room = fill->size - fill->used;
+	size_t need;
+	if (fill->plus && fill->dir->marked && file) {
+		fs_file_attr(fill->server, (uint32_t)node.id, file, &e.attr);
+		e.ino = e.attr.st_ino;
+		e.attr_timeout = FS_FOREVER;
+		e.entry_timeout = FS_FOREVER;
+	}
+	if (fill->plus)
+		need = fuse_add_direntry_plus(fill->req, at, room, name, &e, (off_t)next);
+	else
+		need = fuse_add_direntry(fill->req, at, room, name, &e.attr, (off_t)next);
+	if (need > room)
+		return 1;
+	fill->used += need;
+	fill->n++;
+	return 0;
+}
+
+static int add_dots(struct fill *fill, uint64_t *off)
+{
+	struct fs_node parent;
+	if (*off == 0) {
+		if (add(fill, ".", fill->dir->node, NULL, 1))
+			return 1;
+		*off = 1;
+	}
+	if (*off == 1) {
+		int rc = fs_node_parent(fill->server, fill->dir->node, &parent);
+		if (rc < 0)
+			return rc;
+		if (add(fill, "..", parent, NULL, OFF_FIXED))
+			return 1;
+		*off = OFF_FIXED;
+	}
+	return 0;
+}
+
+static int add_common(struct fill *fill, uint64_t *off)
+{
+	const struct fs_common *common = &fill->server->common;
+	for (; *off < OFF_FIRST && *off - OFF_FIXED < common->n; ++*off) {
+		uint32_t id = common->files[*off - OFF_FIXED];
+		char path[SHARD_PATH_MAX + 1];
+		char name[SHARD_NAME_MAX + 1];
+		struct shard_file file;
+		int rc = shard_index_file(fill->server->index, id, &file);
+		if (rc < 0)
+			return rc;
+		rc = shard_index_file_path(fill->server->index, id, path, sizeof(path));
+		if (rc < 0)
+			return rc;
+		fs_name_encode(path, (size_t)rc, SHARD_NAME_MAX, name);
+		if (strcmp(name, FS_HIDDEN_NAME) == 0)
+			continue;
+		if (add(fill, name, (struct fs_node){ .kind = FS_FILE, .id = id }, &file, *off + 1))
+			return 1;
+	}
+	if (*off < OFF_FIRST)
+		*off = OFF_FIRST;
+	return 0;
+}
+
+static int add_turn_file(struct fill *fill, uint32_t id, uint64_t epoch, uint64_t step, uint64_t next)
+{
+	char path[SHARD_PATH_MAX + 1];
+	char name[SHARD_NAME_MAX + 1];
+	struct shard_file file;
+	const struct shard_file *at_hand = NULL;
+	int rc = shard_index_file_path(fill->server->index, id, path, sizeof(path));
+	if (rc < 0)
+		return rc;
+	fs_name_flat(epoch, step, path, (size_t)rc, name);
+	if (fill->dir->marked) {
+		rc = shard_index_file(fill->server->index, id, &file);
+		if (rc < 0)
+			return rc;
+		at_hand = &file;
+	}
+	return add(fill, name, (struct fs_node){ .kind = FS_FILE, .id = id }, at_hand, next);
+}
+
+/* One turn of a dataset of grouped samples, from its `member`-th file on. */
+static int add_group(struct fill *fill, uint32_t sample, uint64_t turn, uint64_t step, uint32_t member)
+{
+	uint32_t files[SHARD_SAMPLE_FILES_MAX];
+	uint64_t number = shard_epoch_number(fill->dir->epoch);
+	uint32_t n;
+	int rc = shard_index_sample_files(fill->server->index, sample, files, SHARD_SAMPLE_FILES_MAX, &n);
+	for (; rc == 0 && member < n; member++) {
+		uint64_t next = member + 1 < n ? fs_dir_turn_offset(turn) + member + 1 : fs_dir_turn_offset(turn + 1);
+		rc = add_turn_file(fill, files[member], number, step, next);
+	}
+	return rc;
+}
+
+struct turn {
+	uint32_t sample;
+	uint32_t file; /* first */
+	uint64_t step;
+};
+
+/* Neighbours in an epoch are strangers in the index: records and names are cache misses, most of a listing's time unless
+ * they are fetched for many turns at once. */
+static int load_turns(struct fill *fill, uint64_t first, uint32_t n, struct turn turns[TURNS_AT_ONCE])
+{
+	const struct shard_index *index = fill->server->index;
+	for (uint32_t i = 0; i < n; i++) {
+		int rc = shard_epoch_turn(
+		        fill->dir->epoch, fill->dir->view->options.rank, first + i, &turns[i].sample, &turns[i].step);
+		if (rc == 0)
+			rc = shard_index_sample_first(index, turns[i].sample, &turns[i].file);
+		if (rc < 0)
+			return rc;
+		shard_index_hint_record(index, turns[i].file);
+	}
+	for (uint32_t i = 0; i < n; i++)
+		shard_index_hint_name(index, turns[i].file);
+	return 0;
+}
+
+static int add_turns(struct fill *fill, uint64_t off)
+{
+	struct fs_dir *dir = fill->dir;
+	bool grouped = fill->server->info->grouped;
+	uint64_t number = shard_epoch_number(dir->epoch);
+	uint64_t turn = (off - OFF_FIRST) >> MEMBER_BITS;
+	uint32_t member = (off - OFF_FIRST) & ((1 << MEMBER_BITS) - 1);
+	while (turn < dir->turns) {
+		struct turn turns[TURNS_AT_ONCE];
+		size_t fit = (fill->size - fill->used) / ENTRY_BYTES + 1;
+		uint64_t n = dir->turns - turn;
+		if (n > fit)
+			n = fit;
+		if (n > TURNS_AT_ONCE)
+			n = TURNS_AT_ONCE;
+		int rc = load_turns(fill, turn, (uint32_t)n, turns);
+		for (uint32_t i = 0; rc == 0 && i < n; i++, turn++, member = 0) {
+			if (grouped)
+				rc = add_group(fill, turns[i].sample, turn, turns[i].step, member);
+			else
+				rc = add_turn_file(
+				        fill, turns[i].file, number, turns[i].step, fs_dir_turn_offset(turn + 1));
+		}
+		if (rc != 0)
+			return rc;
+	}
+	return 0;
+}
+
+static int add_tree_files(struct fill *fill, const struct shard_dir *rec, uint64_t *off)
+{
+	if (*off < OFF_FIRST)
+		*off = OFF_FIRST;
+	for (; *off < OFF_SECOND && *off - OFF_FIRST < rec->n_files; ++*off) {
+		uint32_t id = rec->first_file + (uint32_t)(*off - OFF_FIRST);
+		char name[SHARD_NAME_MAX + 1];
+		struct shard_file file;
+		int rc = shard_index_file(fill->server->index, id, &file);
+		if (rc == 0)
+			rc = is_listed(fill->dir, id, &file);
+		if (rc < 0)
+			return rc;
+		if (rc == 0)
+			continue;
+		memcpy(name, file.name, file.name_len);
+		name[file.name_len] = '\0';
+		if (add(fill, name, (struct fs_node){ .kind = FS_FILE, .id = id }, &file, *off + 1))
+			return 1;
+	}
+	if (*off < OFF_SECOND)
+		*off = OFF_SECOND;
+	return 0;
+}
+
+static int add_tree_dirs(struct fill *fill, const struct shard_dir *rec, uint64_t off)
+{
+	enum fs_kind kind = fill->dir->node.kind == FS_ALL_DIR ? FS_ALL_DIR : FS_TREE_DIR;
+	uint64_t id = off - OFF_SECOND;
+	if (id == 0)
+		id = (uint64_t)fill->dir->dir + 1;
+	while (id > fill->dir->dir && id < rec->end_dir) {
+		char name[SHARD_NAME_MAX + 1];
+		struct shard_dir child;
+		int rc = shard_index_dir(fill->server->index, (uint32_t)id, &child);
+		if (rc < 0)
+			return rc;
+		if (child.parent != fill->dir->dir || child.end_dir <= id)
+			return -EUCLEAN;
+		memcpy(name, child.name, child.name_len);
+		name[child.name_len] = '\0';
+		bool hidden = fill->dir->node.kind == FS_ROOT && strcmp(name, FS_HIDDEN_NAME) == 0;
+		struct fs_node node = { .kind = kind, .view = fill->dir->node.view, .id = id };
+		if (!hidden && add(fill, name, node, NULL, OFF_SECOND + child.end_dir))
+			return 1;
+		id = child.end_dir;
+	}
+	return 0;
+}
+
+static int add_fixed(struct fill *fill, uint64_t off)
+{
+	static const char *const hidden[] = { "all", "epoch", "metrics", "state", "stats.json" };
+	struct fs_view_progress progress;
+	char epoch[2][32];
+	const char *names[5];
+	size_t n = 0;
+	if (fill->dir->node.kind == FS_HIDDEN) {
+		for (; n < sizeof(hidden) / sizeof(hidden[0]); n++)
+			names[n] = hidden[n];
+	} else {
+		fs_view_progress(fill->dir->view, &progress);
+		snprintf(epoch[0], sizeof(epoch[0]), "%llu", (unsigned long long)progress.epoch);
+		snprintf(epoch[1], sizeof(epoch[1]), "%llu.list", (unsigned long long)progress.epoch);
+		names[n++] = epoch[0];
+		names[n++] = epoch[1];
+	}
+	for (; off - OFF_FIXED < n; off++) {
+		struct fs_node node;
+		const char *name = names[off - OFF_FIXED];
+		int rc = fs_node_lookup(fill->server, fill->dir->node, name, &node);
+		if (rc < 0)
+			return rc;
+		if (add(fill, name, node, NULL, off + 1))
+			return 1;
+	}
+	return 0;
+}
+
+static int fill_all(struct fill *fill, uint64_t off)
+{
+	int rc = add_dots(fill, &off);
+	if (rc != 0)
+		return rc;
+	if (is_flat(fill->dir)) {
+		rc = add_common(fill, &off);
+		return rc != 0 ? rc : add_turns(fill, off);
+	}
+	if (is_tree(fill->dir)) {
+		struct shard_dir rec;
+		rc = shard_index_dir(fill->server->index, fill->dir->dir, &rec);
+		if (rc == 0)
+			rc = add_tree_files(fill, &rec, &off);
+		return rc != 0 ? rc : add_tree_dirs(fill, &rec, off);
+	}
+	return add_fixed(fill, off);
+}
+
+static void list(fuse_req_t req, size_t size, off_t off, struct fuse_file_info *fi, bool plus)
+{
+	if (size > FS_READ_MAX)
+		size = FS_READ_MAX;
+	cleanup_free char *buf = malloc(size);
+	struct fill fill = {
+		.req = req,
+		.server = fs_server_of(req),
+		.dir = (struct fs_dir *)(uintptr_t)fi->fh,
+		.buf = buf,
+		.size = size,
+		.plus = plus,
+	};
+	if (!buf) {
+		fuse_reply_err(req, ENOMEM);
+		return;
+	}
+	int rc = off < 0 ? -EINVAL : fill_all(&fill, (uint64_t)off);
+	/* What was found before an error is shown first; the error comes with the next call. */
+	if (rc < 0 && fill.used == 0) {
+		fuse_reply_err(req, -fs_errno(rc));
+		return;
+	}
+	fs_count(&fill.server->counters.entries, fill.n);
+	fuse_reply_buf(req, buf, fill.used);
+}
+
+void fs_dir_readdir(fuse_req_t req, fuse_ino_t ino, size_t size, off_t off, struct fuse_file_info *fi)
+{
+	(void)ino;
+	list(req, size, off, fi, false);
+}
+
+void fs_dir_readdirplus(fuse_req_t req, fuse_ino_t ino, size_t size, off_t off, struct fuse_file_info *fi)
+{
+	(void)ino;
+	list(req, size, off, fi, true);
+}

@@ -1,0 +1,33 @@
+/* The files of `.ddpfs/` whose content changes: stats.json, metrics, state.
+ *
+ * No file of the mount is ever opened as far as we can see, so a change must show in the attributes: each snapshot has
+ * a new mtime and the same padded size, and attributes are not kept; the kernel then drops its pages.  Padding is spaces
+ * before the last newline, so that JSON stays JSON and a reader sees whole lines.
+ *
+ * Threads: any; one lock. */
+#ifndef DDPFS_FS_DYNAMIC_H
+#define DDPFS_FS_DYNAMIC_H
+
+#include "fs/server.h"
+
+enum {
+	FS_STATS_BYTES = 8192,
+	FS_METRICS_BYTES = 32768,
+	FS_STATE_BYTES = 1024,
+	FS_SNAPSHOT_MS = 20, /* a snapshot younger than this is shown again: a read in pieces sees one */
+};
+
+int fs_dynamic_new(struct fs_server *server, struct fs_dynamic **ret_dynamic); /* -ENOMEM */
+void fs_dynamic_free(struct fs_dynamic *dynamic);
+
+/* Size and mtime of a fresh snapshot. */
+int fs_dynamic_attr(struct fs_server *server, struct fs_node node, struct stat *attr);
+/* Answers a READ from the last snapshot. */
+void fs_dynamic_read(fuse_req_t req, struct fs_node node, size_t size, off_t off);
+
+/* The object of stats.json, and the options as the control socket's "info" tells them, as JSON text without newline;
+ * malloc'd.  NULL: out of memory. */
+char *fs_stats_json(struct fs_server *server, struct fs_view *view);
+char *fs_info_json(struct fs_server *server, struct fs_view *view);
+
+#endif

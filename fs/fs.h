@@ -1,0 +1,54 @@
+/* A mounted dataset: the server that answers the kernel for one mount.
+ *
+ * fs_server_new parses nothing: options come as a struct (tools/ddpfs parses text).  The door of fs/. */
+#ifndef DDPFS_FS_FS_H
+#define DDPFS_FS_FS_H
+
+#include <stdbool.h>
+#include <stdint.h>
+#include <sys/types.h>
+
+#include "shard/base/err.h"
+#include "shard/view.h"
+
+enum fs_layout { FS_LAYOUT_FLAT, FS_LAYOUT_TREE };
+enum fs_advance { FS_ADVANCE_AUTO, FS_ADVANCE_OFF };
+
+struct fs_options {
+	const char *dataset;    /* directory that holds index.ddpfs */
+	const char *mountpoint; /* existing directory */
+	enum fs_layout layout;
+	bool view_all; /* view=all: every file; rank/world then 0/1 */
+	struct shard_view_options view;
+	bool fill_class; /* layout=tree,view=rank: placeholder file in a class that would be empty */
+	enum fs_advance advance;
+	uint64_t memory_bytes; /* 0 = a quarter of what host and cgroup leave, divided by the mounts of the host */
+	bool allow_other;
+	bool noexec;           /* no program of the dataset can be started */
+	bool set_uid, set_gid; /* else files belong to the mounting user */
+	uid_t uid;
+	gid_t gid;
+	mode_t umask;             /* bits removed from modes */
+	uint32_t threads;         /* FUSE workers; 0 = default */
+	bool gives_up_stderr;     /* the caller's stderr is let go once the mount answers: threads with a
+	                                     descriptor table of their own must not keep it open */
+	bool debug;               /* libfuse's trace on stderr */
+	bool ignore_signals;      /* fs_server_stop and unmounting end it, signals do not (`ddpfs exec`) */
+	const char *control_path; /* NULL = default place (fs/control.h) */
+};
+
+struct fs_server; /* opaque */
+
+/* Opens the dataset, mounts, answers INIT.  On return the mount exists and the first stat of it will be answered once
+ * fs_server_run runs.  err says what failed and what to do. */
+int fs_server_new(const struct fs_options *options, struct base_err *err, struct fs_server **ret_server);
+
+/* Serves until unmounted, SIGTERM/SIGINT/SIGHUP, or fs_server_stop.  `ready(arg)` is called once from a helper thread after
+ * the mount has answered a stat of its root.  Returns 0 or -errno. */
+int fs_server_run(struct fs_server *server, void (*ready)(void *arg), void *arg);
+void fs_server_stop(struct fs_server *server); /* async-signal-safe */
+
+/* Unmounts (lazily when busy) and frees. */
+void fs_server_free(struct fs_server *server);
+
+#endif

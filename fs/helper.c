@@ -1,0 +1,342 @@
+#include "fs/helper.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "fs/dir.h"
+#include "fs/list.h"
+#include "fs/node.h"
+#include "fs/watch.h"
+#include "shard/base/cleanup.h"
+#include "shard/base/log.h"
+
+enum { NOTES_MAX = 16, NOTE_BYTES = 512 };
+
+struct job {
+	struct job *next;
+	fuse_req_t req;
+	bool opendir; /* else a request on a list */
+	enum fs_list_op op;
+	struct fs_node node;
+	size_t size;
+	off_t off;
+	fuse_ino_t ino;
+	struct fuse_file_info fi;
+};
+
+struct failure {
+	uint32_t file;
+	uint32_t block;
+	int rc;
+};
+
+struct fs_helper {
+	struct fs_server *server;
+	struct fs_lists *lists; /* the thread's own */
+	pthread_t thread;
+	bool started;
+	void (*ready)(void *arg);
+	void *ready_arg;
+	_Atomic bool stopping;
+
+	pthread_mutex_t lock; /* guards what follows */
+	pthread_cond_t wake;
+	struct job *jobs;
+	struct job **jobs_tail;
+	struct failure failures[FS_HELPER_ERRORS_MAX];
+	uint32_t n_failures;
+	uint64_t unlogged; /* failures that found no place */
+	char notes[NOTES_MAX][NOTE_BYTES];
+	uint32_t n_notes;
+};
+
+int fs_helper_new(struct fs_server *server, struct fs_helper **ret_helper)
+{
+	struct fs_helper *helper = calloc(1, sizeof(*helper));
+	if (!helper)
+		return -ENOMEM;
+	helper->server = server;
+	helper->jobs_tail = &helper->jobs;
+	pthread_mutex_init(&helper->lock, NULL);
+	pthread_cond_init(&helper->wake, NULL);
+	if (fs_lists_new(server->index, &helper->lists) < 0) {
+		fs_helper_free(helper);
+		return -ENOMEM;
+	}
+	*ret_helper = helper;
+	return 0;
+}
+
+void fs_helper_free(struct fs_helper *helper)
+{
+	if (!helper)
+		return;
+	fs_lists_free(helper->lists);
+	pthread_cond_destroy(&helper->wake);
+	pthread_mutex_destroy(&helper->lock);
+	free(helper);
+}
+
+/* ---- queues ---- */
+
+static void enqueue(struct fs_helper *helper, const struct job *filled)
+{
+	struct job *job = malloc(sizeof(*job));
+	if (!job) {
+		fuse_reply_err(filled->req, ENOMEM);
+		return;
+	}
+	*job = *filled;
+	pthread_mutex_lock(&helper->lock);
+	bool refused = helper->stopping;
+	if (!refused) {
+		*helper->jobs_tail = job;
+		helper->jobs_tail = &job->next;
+		pthread_cond_signal(&helper->wake);
+	}
+	pthread_mutex_unlock(&helper->lock);
+	if (refused) {
+		fuse_reply_err(job->req, EIO);
+		free(job);
+	}
+}
+
+void fs_helper_list(
+        struct fs_helper *helper, fuse_req_t req, enum fs_list_op op, struct fs_node node, size_t size, off_t off)
+{
+	enqueue(helper, &(struct job){ .req = req, .op = op, .node = node, .size = size, .off = off });
+}
+
+void fs_helper_opendir(struct fs_helper *helper, fuse_req_t req, fuse_ino_t ino, const struct fuse_file_info *fi)
+{
+	enqueue(helper, &(struct job){ .req = req, .opendir = true, .ino = ino, .fi = *fi });
+}
+
+void fs_helper_read_failed(struct fs_helper *helper, uint32_t file, uint32_t block, int rc)
+{
+	pthread_mutex_lock(&helper->lock);
+	struct failure *last = helper->n_failures ? &helper->failures[helper->n_failures - 1] : NULL;
+	if (last && last->file == file && last->block == block && last->rc == rc) {
+		/* a reader that tries again: one line is enough */
+	} else if (helper->n_failures < FS_HELPER_ERRORS_MAX) {
+		helper->failures[helper->n_failures++] = (struct failure){ .file = file, .block = block, .rc = rc };
+	} else {
+		helper->unlogged++;
+	}
+	pthread_cond_signal(&helper->wake);
+	pthread_mutex_unlock(&helper->lock);
+}
+
+void fs_helper_note(struct fs_helper *helper, const char *fmt, ...)
+{
+	char text[NOTE_BYTES];
+	va_list args;
+	va_start(args, fmt);
+	vsnprintf(text, sizeof(text), fmt, args);
+	va_end(args);
+	pthread_mutex_lock(&helper->lock);
+	if (helper->n_notes < NOTES_MAX) {
+		memcpy(helper->notes[helper->n_notes++], text, sizeof(text));
+		pthread_cond_signal(&helper->wake);
+	}
+	pthread_mutex_unlock(&helper->lock);
+}
+
+/* ---- lists ---- */
+
+static void reply_list_attr(struct fs_helper *helper, const struct job *job, uint64_t bytes)
+{
+	struct fuse_entry_param e = { .ino = fs_ino(job->node) };
+	int rc = fs_node_attr(helper->server, job->node, &e.attr, &e.attr_timeout);
+	if (rc < 0) {
+		fuse_reply_err(job->req, -fs_errno(rc));
+		return;
+	}
+	e.attr.st_size = (off_t)bytes;
+	e.attr.st_blocks = (blkcnt_t)((bytes + 511) / 512);
+	e.entry_timeout = FS_FOREVER;
+	if (job->op == FS_LIST_LOOKUP)
+		fuse_reply_entry(job->req, &e);
+	else
+		fuse_reply_attr(job->req, &e.attr, e.attr_timeout);
+}
+
+static void do_list(struct fs_helper *helper, const struct job *job)
+{
+	struct fs_view *view = fs_server_view(helper->server, job->node);
+	uint64_t bytes;
+	int rc;
+	if (!view) {
+		fuse_reply_err(job->req, ESTALE);
+		return;
+	}
+	if (job->op != FS_LIST_READ) {
+		rc = fs_list_size(helper->lists, view, job->node.id, &helper->stopping, &bytes);
+		if (rc == 0)
+			reply_list_attr(helper, job, bytes);
+		else
+			fuse_reply_err(job->req, -fs_errno(rc));
+		return;
+	}
+	size_t size = job->size > FS_READ_MAX ? FS_READ_MAX : job->size;
+	size_t len = 0;
+	cleanup_free char *buf = malloc(size + 1);
+	rc = !buf ? -ENOMEM : job->off < 0 ? -EINVAL : 0;
+	if (rc == 0)
+		rc = fs_list_read(
+		        helper->lists, view, job->node.id, &helper->stopping, (uint64_t)job->off, buf, size, &len);
+	if (rc < 0)
+		fuse_reply_err(job->req, -fs_errno(rc));
+	else
+		fuse_reply_buf(job->req, buf, len);
+}
+
+/* ---- log lines ---- */
+
+static void log_failure(struct fs_helper *helper, const struct failure *failure)
+{
+	const struct shard_index *index = helper->server->index;
+	char path[SHARD_PATH_MAX + 1];
+	char quoted[BASE_ERR_TEXT_MAX / 2];
+	char shard_quoted[BASE_ERR_TEXT_MAX / 4];
+	char shard_path[SHARD_PATH_MAX + 1] = "?";
+	struct shard_file file;
+	struct shard_shard shard;
+	uint64_t offset = 0;
+	uint64_t sum;
+	uint32_t length;
+
+	if (shard_index_file_path(index, failure->file, path, sizeof(path)) < 0)
+		snprintf(path, sizeof(path), "file %u", failure->file);
+	if (shard_index_file(index, failure->file, &file) == 0 && shard_index_shard(index, file.shard, &shard) == 0 &&
+	        shard.path_len < sizeof(shard_path)) {
+		memcpy(shard_path, shard.path, shard.path_len);
+		shard_path[shard.path_len] = '\0';
+	}
+	(void)!shard_index_block(index, failure->file, failure->block, &offset, &length, &sum);
+	log_error("'%s': %s in shard '%s' at byte %llu: readers get EIO; `mkshard verify` finds every bad sample",
+	        base_err_quote(path, quoted, sizeof(quoted)), base_err_str(failure->rc),
+	        base_err_quote(shard_path, shard_quoted, sizeof(shard_quoted)), (unsigned long long)offset);
+}
+
+struct log_budget {
+	uint64_t second;
+	uint32_t lines;
+	uint64_t held_back;
+};
+
+/* Takes what waits and logs it without the lock. */
+static void log_waiting(struct fs_helper *helper, struct log_budget *budget)
+{
+	struct failure failures[FS_HELPER_LINES_PER_S];
+	char notes[NOTES_MAX][NOTE_BYTES];
+	uint64_t now = fs_now_ns() / 1000000000;
+
+	pthread_mutex_lock(&helper->lock);
+	uint32_t n = helper->n_failures;
+	uint64_t unlogged = helper->unlogged;
+	if (now != budget->second) {
+		budget->second = now;
+		budget->lines = 0;
+	}
+	uint32_t take = FS_HELPER_LINES_PER_S - budget->lines;
+	if (take > n)
+		take = n;
+	memcpy(failures, helper->failures, take * sizeof(failures[0]));
+	budget->lines += take;
+	budget->held_back += n - take + unlogged;
+	helper->n_failures = 0;
+	helper->unlogged = 0;
+	uint32_t n_notes = helper->n_notes;
+	memcpy(notes, helper->notes, n_notes * sizeof(notes[0]));
+	helper->n_notes = 0;
+	pthread_mutex_unlock(&helper->lock);
+
+	for (uint32_t i = 0; i < take; i++)
+		log_failure(helper, &failures[i]);
+	if (take > 0 && budget->held_back > 0) {
+		log_error("%llu more failed reads are not shown; the counters in stats.json have all",
+		        (unsigned long long)budget->held_back);
+		budget->held_back = 0;
+	}
+	for (uint32_t i = 0; i < n_notes; i++)
+		log_warning("%s", notes[i]);
+}
+
+/* ---- the thread ---- */
+
+static void wait_ready(struct fs_helper *helper)
+{
+	int rc = fs_watch_wait_ready(helper->server->watch);
+	if (rc == 0 && helper->ready)
+		helper->ready(helper->ready_arg);
+	else if (rc < 0 && rc != -ECANCELED)
+		log_error("'%s' does not answer: %s", helper->server->options.mountpoint, strerror(-rc));
+}
+
+static void *helper_run(void *arg)
+{
+	struct fs_helper *helper = arg;
+	struct log_budget budget = { 0 };
+	pthread_setname_np(pthread_self(), "helper");
+	wait_ready(helper);
+
+	pthread_mutex_lock(&helper->lock);
+	while (!helper->stopping) {
+		struct job *job = helper->jobs;
+		if (!job && !helper->n_failures && !helper->n_notes) {
+			pthread_cond_wait(&helper->wake, &helper->lock);
+			continue;
+		}
+		if (job) {
+			helper->jobs = job->next;
+			if (!helper->jobs)
+				helper->jobs_tail = &helper->jobs;
+		}
+		pthread_mutex_unlock(&helper->lock);
+		if (job && job->opendir)
+			fs_dir_opendir(job->req, job->ino, &job->fi);
+		else if (job)
+			do_list(helper, job);
+		free(job);
+		log_waiting(helper, &budget);
+		pthread_mutex_lock(&helper->lock);
+	}
+	pthread_mutex_unlock(&helper->lock);
+	log_waiting(helper, &budget);
+	return NULL;
+}
+
+int fs_helper_start(struct fs_helper *helper, void (*ready)(void *arg), void *arg)
+{
+	helper->ready = ready;
+	helper->ready_arg = arg;
+	int rc = -pthread_create(&helper->thread, NULL, helper_run, helper);
+	helper->started = rc == 0;
+	return rc;
+}
+
+void fs_helper_stop(struct fs_helper *helper)
+{
+	if (!helper)
+		return;
+	pthread_mutex_lock(&helper->lock);
+	helper->stopping = true;
+	pthread_cond_signal(&helper->wake);
+	pthread_mutex_unlock(&helper->lock);
+	if (helper->started)
+		pthread_join(helper->thread, NULL);
+	helper->started = false;
+	while (helper->jobs) {
+		struct job *job = helper->jobs;
+		helper->jobs = job->next;
+		fuse_reply_err(job->req, EIO);
+		free(job);
+	}
+	helper->jobs_tail = &helper->jobs;
+}

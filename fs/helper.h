@@ -1,0 +1,43 @@
+/* The helper thread: what takes long or may sleep, so that no FUSE worker does.
+ *
+ *   - requests on `.ddpfs/epoch/N.list`, whose size is known only after going through the epoch once;
+ *   - log lines of READs that failed, at most FS_HELPER_LINES_PER_S a second, each file once in a row;
+ *   - the check that the mount answers, and that it is being watched; listings that come before that wait for it, so that
+ *     no open is missed that follows a listing.
+ *
+ * Threads: one `helper`; every function from any thread.  One lock guards its queues; it is never held across a reply. */
+#ifndef DDPFS_FS_HELPER_H
+#define DDPFS_FS_HELPER_H
+
+#include "fs/server.h"
+
+enum {
+	FS_HELPER_ERRORS_MAX = 256, /* failures that wait for their line; more are counted only */
+	FS_HELPER_LINES_PER_S = 10,
+};
+
+int fs_helper_new(struct fs_server *server, struct fs_helper **ret_helper); /* -ENOMEM, -EAGAIN */
+
+/* Starts the thread; `ready(arg)` is called from it once the mount has answered and is being watched. */
+int fs_helper_start(struct fs_helper *helper, void (*ready)(void *arg), void *arg);
+
+/* Requests still queued are answered EIO; joins the thread. */
+void fs_helper_stop(struct fs_helper *helper);
+void fs_helper_free(struct fs_helper *helper);
+
+enum fs_list_op { FS_LIST_LOOKUP, FS_LIST_GETATTR, FS_LIST_READ };
+
+/* Answers `req` on the FS_EPOCH_LIST `node` when its turn comes. */
+void fs_helper_list(
+        struct fs_helper *helper, fuse_req_t req, enum fs_list_op op, struct fs_node node, size_t size, off_t off);
+
+/* Answers an OPENDIR once the mount is being watched. */
+void fs_helper_opendir(struct fs_helper *helper, fuse_req_t req, fuse_ino_t ino, const struct fuse_file_info *fi);
+
+/* A READ failed.  Never blocks for long, never allocates. */
+void fs_helper_read_failed(struct fs_helper *helper, uint32_t file, uint32_t block, int rc);
+
+/* A line for the user, told by the helper; printf-like, cut to 512 bytes. Dropped when 16 already wait. */
+void fs_helper_note(struct fs_helper *helper, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
+
+#endif

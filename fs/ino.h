@@ -1,0 +1,55 @@
+/* Inode numbers: pure functions of what they name, so that a successor of a killed server agrees with it and a file is
+ * one inode in every layout, epoch and name.
+ *
+ *     63      56 55        48 47     40 39                              0
+ *     +---------+------------+---------+--------------------------------+
+ *     |    0    |    view    |  kind   | id                             |
+ *     +---------+------------+---------+--------------------------------+
+ *
+ * The root of view 0 is 1 (FUSE_ROOT_ID): kind FS_ROOT, id 1.  Files and the directories of .ddpfs/all/ are the same in
+ * every view: their view is 0.  Generation is always 0.
+ *
+ * Threads: pure functions. */
+#ifndef DDPFS_FS_INO_H
+#define DDPFS_FS_INO_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+enum fs_kind {
+	FS_ROOT,       /* the view's root; in layout=tree it is directory 0 */
+	FS_FILE,       /* id: file */
+	FS_TREE_DIR,   /* id: directory (> 0) of the view's tree */
+	FS_ALL_DIR,    /* id: directory (0 = top) of .ddpfs/all/ */
+	FS_HIDDEN,     /* .ddpfs/ */
+	FS_EPOCHS,     /* .ddpfs/epoch/ */
+	FS_EPOCH_DIR,  /* .ddpfs/epoch/N/; id: N */
+	FS_EPOCH_LIST, /* .ddpfs/epoch/N.list; id: N */
+	FS_STATS,      /* .ddpfs/stats.json */
+	FS_METRICS,    /* .ddpfs/metrics */
+	FS_STATE,      /* .ddpfs/state */
+	FS_KIND_COUNT
+};
+
+#define FS_VIEWS_MAX 256                       /* what fits the view's bits */
+#define FS_EPOCH_MAX ((UINT64_C(1) << 32) - 1) /* epochs that have names and inodes */
+#define FS_INO_ID_MAX ((UINT64_C(1) << 40) - 1)
+
+struct fs_node {
+	enum fs_kind kind;
+	uint32_t view;
+	uint64_t id; /* 0 where the kind needs none */
+};
+
+/* The inode number of a node.  view < FS_VIEWS_MAX, id <= FS_INO_ID_MAX. */
+uint64_t fs_ino(struct fs_node node);
+
+/* The node of an inode number; ids are not checked against a dataset.  -ESTALE for a number fs_ino never gives. */
+int fs_ino_node(uint64_t ino, struct fs_node *ret_node);
+
+static inline bool fs_node_is_dir(struct fs_node node)
+{
+	return node.kind == FS_ROOT || (node.kind >= FS_TREE_DIR && node.kind <= FS_EPOCH_DIR);
+}
+
+#endif

@@ -1,0 +1,345 @@
+#include "fs/mount.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <signal.h>
+#include <spawn.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mount.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/sysmacros.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "shard/base/cleanup.h"
+
+extern char **environ;
+
+#define FUSE_DEVICE "/dev/fuse"
+#define FUSERMOUNT "fusermount3"
+#define FS_TYPE "fuse.ddpfs"
+
+enum { OPTIONS_MAX = 8192, SAID_MAX = 512 };
+
+/* ---- /proc/self/mountinfo ---- */
+
+/* Undoes the \ooo of the kernel's paths, in place. */
+static void unescape(char *s)
+{
+	char *out = s;
+	while (*s) {
+		if (s[0] == '\\' && s[1] >= '0' && s[1] <= '3' && s[2] >= '0' && s[2] <= '7' && s[3] >= '0' &&
+		        s[3] <= '7') {
+			*out++ = (char)((s[1] - '0') << 6 | (s[2] - '0') << 3 | (s[3] - '0'));
+			s += 4;
+		} else {
+			*out++ = *s++;
+		}
+	}
+	*out = '\0';
+}
+
+struct mount_line {
+	uint64_t dev;
+	char *mountpoint;
+	char *type;
+};
+
+/* "36 35 98:0 /root /mnt/point opts [optional ...] - type source super": cuts the line up in place. */
+static bool parse_line(char *line, struct mount_line *ret_line)
+{
+	unsigned dev_major;
+	unsigned dev_minor;
+	char *save;
+	char *field = strtok_r(line, " \n", &save);
+	for (int i = 0; field && i < 2; i++)
+		field = strtok_r(NULL, " \n", &save);
+	if (!field || sscanf(field, "%u:%u", &dev_major, &dev_minor) != 2)
+		return false;
+	if (!strtok_r(NULL, " \n", &save))
+		return false;
+	ret_line->mountpoint = strtok_r(NULL, " \n", &save);
+	while ((field = strtok_r(NULL, " \n", &save)) && strcmp(field, "-") != 0)
+		;
+	ret_line->type = field ? strtok_r(NULL, " \n", &save) : NULL;
+	if (!ret_line->mountpoint || !ret_line->type)
+		return false;
+	unescape(ret_line->mountpoint);
+	ret_line->dev = makedev(dev_major, dev_minor);
+	return true;
+}
+
+int fs_mounted_dev(const char *mountpoint, uint64_t *ret_dev)
+{
+	cleanup_fclose FILE *f = fopen("/proc/self/mountinfo", "re");
+	cleanup_free char *text = NULL;
+	size_t room = 0;
+	int rc = -ENOENT;
+	if (!f)
+		return -errno;
+	while (getline(&text, &room, f) > 0) {
+		struct mount_line line;
+		if (parse_line(text, &line) && strcmp(line.mountpoint, mountpoint) == 0) {
+			*ret_dev = line.dev; /* the last one is on top */
+			rc = 0;
+		}
+	}
+	return rc;
+}
+
+uint32_t fs_mounts_count(void)
+{
+	cleanup_fclose FILE *f = fopen("/proc/self/mountinfo", "re");
+	cleanup_free char *text = NULL;
+	size_t room = 0;
+	uint32_t n = 0;
+	while (f && getline(&text, &room, f) > 0) {
+		struct mount_line line;
+		if (parse_line(text, &line) && strcmp(line.type, FS_TYPE) == 0)
+			n++;
+	}
+	return n;
+}
+
+/* ---- mount(2) ---- */
+
+static int mount_direct(const struct fs_mount_options *options, struct base_err *err, int *ret_fd)
+{
+	char data[256];
+	cleanup_close int fd = open(FUSE_DEVICE, O_RDWR | O_CLOEXEC);
+	if (fd < 0) {
+		int code = -errno;
+		return base_err_set(err, code,
+		        code == -EACCES ? FUSE_DEVICE ": %s: ask for 'chmod 666 " FUSE_DEVICE
+		                                      "', which udev does elsewhere"
+		                        : FUSE_DEVICE ": %s: load the fuse module, or give the container the "
+		                                      "device (--device " FUSE_DEVICE ")",
+		        strerror(-code));
+	}
+	snprintf(data, sizeof(data), "fd=%d,rootmode=40000,user_id=%u,group_id=%u,default_permissions%s,max_read=%u",
+	        fd, (unsigned)geteuid(), (unsigned)getegid(), options->allow_other ? ",allow_other" : "",
+	        options->max_read);
+	unsigned long flags = MS_RDONLY | MS_NOSUID | MS_NODEV | (options->noexec ? MS_NOEXEC : 0);
+	if (mount(options->source, options->mountpoint, FS_TYPE, flags, data) < 0) {
+		int code = -errno;
+		return base_err_set(err, code, "'%s': mount: %s", options->mountpoint,
+		        code == -ENODEV ? "the kernel has no fuse: load the module" : strerror(-code));
+	}
+	*ret_fd = steal_fd(&fd);
+	return 0;
+}
+
+/* ---- fusermount3 ---- */
+
+/* Commas and backslashes inside an option's value are escaped for fusermount3. */
+static void append_escaped(char *out, size_t size, const char *value)
+{
+	size_t n = strlen(out);
+	for (; *value && n + 3 < size; value++) {
+		if (*value == ',' || *value == '\\')
+			out[n++] = '\\';
+		out[n++] = *value;
+	}
+	out[n] = '\0';
+}
+
+/* Starts fusermount3 with unblocked signals, its messages going to said_fd and comm_fd (or -1) left open for it. */
+static int spawn(char *const argv[], int comm_fd, int said_fd, pid_t *ret_pid)
+{
+	char comm[32];
+	posix_spawn_file_actions_t actions;
+	posix_spawnattr_t attr;
+	sigset_t none;
+	size_t n = 0;
+	while (environ[n])
+		n++;
+	cleanup_free char **env = calloc(n + 2, sizeof(*env));
+	if (!env)
+		return -ENOMEM;
+	snprintf(comm, sizeof(comm), "_FUSE_COMMFD=%d", comm_fd);
+	size_t k = 0;
+	for (size_t i = 0; i < n; i++)
+		if (strncmp(environ[i], "_FUSE_COMMFD=", 13) != 0)
+			env[k++] = environ[i];
+	if (comm_fd >= 0)
+		env[k++] = comm;
+
+	sigemptyset(&none);
+	posix_spawn_file_actions_init(&actions);
+	posix_spawn_file_actions_addopen(&actions, 0, "/dev/null", O_RDONLY, 0);
+	posix_spawn_file_actions_adddup2(&actions, said_fd, 2);
+	posix_spawnattr_init(&attr);
+	posix_spawnattr_setsigmask(&attr, &none);
+	posix_spawnattr_setflags(&attr, POSIX_SPAWN_SETSIGMASK);
+	int rc = -posix_spawnp(ret_pid, argv[0], &actions, &attr, argv, env);
+	posix_spawnattr_destroy(&attr);
+	posix_spawn_file_actions_destroy(&actions);
+	return rc;
+}
+
+static int wait_exit(pid_t pid)
+{
+	int status;
+	while (waitpid(pid, &status, 0) < 0)
+		if (errno != EINTR)
+			return -errno;
+	return WIFEXITED(status) && WEXITSTATUS(status) == 0 ? 0 : -EIO;
+}
+
+/* Everything the program says on its stderr, without the last newline. */
+static void read_said(int fd, char said[SAID_MAX])
+{
+	size_t n = 0;
+	ssize_t got;
+	char rest[256];
+	while ((got = read(fd, n < SAID_MAX - 1 ? said + n : rest,
+	                n < SAID_MAX - 1 ? SAID_MAX - 1 - n : sizeof(rest))) > 0 ||
+	        (got < 0 && errno == EINTR))
+		if (got > 0 && n < SAID_MAX - 1)
+			n += (size_t)got;
+	while (n > 0 && said[n - 1] == '\n')
+		n--;
+	said[n] = '\0';
+}
+
+static int receive_fd(int sock)
+{
+	char byte;
+	union {
+		struct cmsghdr align;
+		char bytes[CMSG_SPACE(sizeof(int))];
+	} control;
+	struct iovec iov = { .iov_base = &byte, .iov_len = 1 };
+	struct msghdr msg = {
+		.msg_iov = &iov, .msg_iovlen = 1, .msg_control = control.bytes, .msg_controllen = sizeof(control.bytes)
+	};
+	ssize_t got;
+	do
+		got = recvmsg(sock, &msg, MSG_CMSG_CLOEXEC);
+	while (got < 0 && errno == EINTR);
+	struct cmsghdr *cmsg = got > 0 ? CMSG_FIRSTHDR(&msg) : NULL;
+	int fd;
+	if (!cmsg || cmsg->cmsg_type != SCM_RIGHTS || cmsg->cmsg_len != CMSG_LEN(sizeof(int)))
+		return -EPROTO;
+	memcpy(&fd, CMSG_DATA(cmsg), sizeof(fd));
+	return fd;
+}
+
+static int mount_helper(const struct fs_mount_options *options, struct base_err *err, int *ret_fd)
+{
+	cleanup_free char *text = calloc(1, OPTIONS_MAX);
+	int socks[2];
+	int said_pipe[2];
+	char said[SAID_MAX];
+	pid_t pid;
+	if (!text)
+		return base_err_set(err, -ENOMEM, "out of memory");
+	snprintf(text, OPTIONS_MAX, "ro,nosuid,nodev%s,default_permissions%s,max_read=%u,subtype=ddpfs,fsname=",
+	        options->noexec ? ",noexec" : "", options->allow_other ? ",allow_other" : "", options->max_read);
+	append_escaped(text, OPTIONS_MAX, options->source);
+	cleanup_free char *mountpoint = strdup(options->mountpoint);
+	char program[] = FUSERMOUNT;
+	char dash_o[] = "-o";
+	char dashes[] = "--";
+	char *argv[] = { program, dash_o, text, dashes, mountpoint, NULL };
+
+	/* The child's end must survive exec; nothing else of ours does. */
+	if (!mountpoint || socketpair(AF_UNIX, SOCK_STREAM, 0, socks) < 0)
+		return base_err_set(err, -errno, "cannot reach " FUSERMOUNT ": %s", strerror(errno));
+	cleanup_close int ours = socks[0];
+	cleanup_close int theirs = socks[1];
+	fcntl(ours, F_SETFD, FD_CLOEXEC);
+	if (pipe2(said_pipe, O_CLOEXEC) < 0)
+		return base_err_set(err, -errno, "cannot reach " FUSERMOUNT ": %s", strerror(errno));
+	cleanup_close int said_in = said_pipe[0];
+	cleanup_close int said_out = said_pipe[1];
+
+	int rc = spawn(argv, theirs, said_out, &pid);
+	if (rc < 0)
+		return base_err_set(err, rc,
+		        "cannot run " FUSERMOUNT " (%s): install the package fuse3, or mount as root", strerror(-rc));
+	close(steal_fd(&theirs));
+	close(steal_fd(&said_out));
+	int fd = receive_fd(ours);
+	read_said(said_in, said);
+	rc = wait_exit(pid);
+	if (rc < 0 || fd < 0) {
+		if (fd >= 0)
+			close(fd);
+		const char *hint =
+		        options->allow_other ? " (allow_other needs user_allow_other in /etc/fuse.conf)" : "";
+		return base_err_set(err, -EPERM, "'%s': %s%s", options->mountpoint,
+		        said[0] ? said : FUSERMOUNT " refused to mount", hint);
+	}
+	*ret_fd = fd;
+	return 0;
+}
+
+int fs_mount(const struct fs_mount_options *options, struct base_err *err, int *ret_fd, uint64_t *ret_dev,
+        bool *ret_fusermount)
+{
+	struct base_err direct_err = { 0 };
+	int fd = -1;
+	/* Whether mount(2) is allowed is no question of the user id: a user namespace allows it to anybody, a container
+	 * forbids it to root.  Then the set-uid helper may still be allowed. */
+	int rc = mount_direct(options, &direct_err, &fd);
+	bool fusermount = rc == -EPERM || rc == -EACCES;
+	if (rc < 0 && !fusermount)
+		return base_err_set(err, rc, "%s", direct_err.text);
+	if (fusermount)
+		rc = mount_helper(options, err, &fd);
+	if (rc < 0 && direct_err.code == -EACCES && err)
+		base_err_prefix(err, "%s; and through " FUSERMOUNT, direct_err.text);
+	if (rc < 0)
+		return rc;
+	rc = fs_mounted_dev(options->mountpoint, ret_dev);
+	if (rc < 0) {
+		fs_unmount(options->mountpoint, 0, fusermount, true);
+		close(fd);
+		return base_err_set(
+		        err, rc, "'%s': mounted, but /proc/self/mountinfo does not show it", options->mountpoint);
+	}
+	*ret_fd = fd;
+	*ret_fusermount = fusermount;
+	return 0;
+}
+
+static int unmount_helper(const char *mountpoint, bool lazy)
+{
+	cleanup_free char *path = strdup(mountpoint);
+	cleanup_close int null = open("/dev/null", O_WRONLY | O_CLOEXEC);
+	char program[] = FUSERMOUNT;
+	char dash_u[] = "-u";
+	char dash_z[] = "-z";
+	char dashes[] = "--";
+	char *busy[] = { program, dash_u, dashes, path, NULL };
+	char *now[] = { program, dash_u, dash_z, dashes, path, NULL };
+	pid_t pid;
+	if (!path || null < 0)
+		return -ENOMEM;
+	int rc = spawn(lazy ? now : busy, -1, null, &pid);
+	if (rc == 0)
+		rc = wait_exit(pid);
+	return rc == -EIO ? -EBUSY : rc; /* it says only that it failed; busy is nearly always why */
+}
+
+int fs_unmount(const char *mountpoint, uint64_t dev, bool fusermount, bool lazy)
+{
+	uint64_t there;
+	int rc = fs_mounted_dev(mountpoint, &there);
+	if (rc == -ENOENT || (rc == 0 && dev != 0 && there != dev))
+		return 0;
+	if (fusermount) {
+		rc = unmount_helper(mountpoint, false);
+		return rc == -EBUSY && lazy ? unmount_helper(mountpoint, true) : rc;
+	}
+	if (umount2(mountpoint, UMOUNT_NOFOLLOW) == 0)
+		return 0;
+	if (errno == EBUSY && lazy && umount2(mountpoint, UMOUNT_NOFOLLOW | MNT_DETACH) == 0)
+		return 0;
+	return -errno;
+}

@@ -1,0 +1,41 @@
+/* Mounting by ourselves, so that the /dev/fuse descriptor is ours and can outlive a server.
+ *
+ * Root mounts with mount(2); everybody else, and root where mount(2) is refused, through the set-uid fusermount3, which hands
+ * the descriptor over a socket.  Every mount is read-only, nosuid, nodev and default_permissions: the kernel checks modes
+ * itself (no ACCESS round trips), and no request to write ever reaches us.
+ *
+ * Threads: main only, before any other thread uses the mount. */
+#ifndef DDPFS_FS_MOUNT_H
+#define DDPFS_FS_MOUNT_H
+
+#include <stdbool.h>
+#include <stdint.h>
+#include <sys/types.h>
+
+#include "shard/base/err.h"
+
+struct fs_mount_options {
+	const char *mountpoint; /* absolute, canonical */
+	const char *source;     /* what `mount` shows as the device: the dataset */
+	bool allow_other;
+	bool noexec;
+	uint32_t max_read; /* bytes */
+};
+
+/* *ret_fd is the session's descriptor (close-on-exec); *ret_dev the mount's st_dev; *ret_fusermount says how it was done.
+ * -ENOENT (no such mountpoint, or no /dev/fuse), -ENOTDIR, -EACCES/-EPERM, -ENODEV (no fuse in the kernel), ... */
+int fs_mount(const struct fs_mount_options *options, struct base_err *err, int *ret_fd, uint64_t *ret_dev,
+        bool *ret_fusermount);
+
+/* Unmounts if `dev` is what is mounted there.  lazy: detaches it when it is busy.
+ * Returns 0 (also when it was gone already), -EBUSY, -EPERM, ... */
+int fs_unmount(const char *mountpoint, uint64_t dev, bool fusermount, bool lazy);
+
+/* st_dev of the file system mounted last on `mountpoint`, from /proc/self/mountinfo (no request to it).
+ * -ENOENT: nothing is mounted exactly there. */
+int fs_mounted_dev(const char *mountpoint, uint64_t *ret_dev);
+
+/* Mounts of type fuse.ddpfs that this process can see. */
+uint32_t fs_mounts_count(void);
+
+#endif

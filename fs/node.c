@@ -1,0 +1,369 @@
+#include "fs/node.h"
+
+#include <errno.h>
+#include <string.h>
+
+#include "fs/dynamic.h"
+#include "fs/name.h"
+
+/* ---- names ---- */
+
+static int common_lookup(struct fs_server *server, const char *name, uint32_t *ret_file)
+{
+	char path[SHARD_NAME_MAX + 1];
+	size_t len = strlen(name);
+	enum shard_kind kind;
+	uint32_t id;
+	if (server->common.n == 0 || len > SHARD_NAME_MAX)
+		return -ENOENT;
+	/* A decoded path must be the one spelling of its file: shard_index_find_path forgives extra slashes. */
+	if (fs_name_decode(name, len, path) == 0 && path[0] != '/' && !strstr(path, "//") &&
+	        shard_index_find_path(server->index, path, &kind, &id) == 0 && kind == SHARD_KIND_FILE) {
+		struct shard_file file;
+		int rc = shard_index_file(server->index, id, &file);
+		if (rc < 0)
+			return rc;
+		if (file.common && strcmp(path, ".") != 0) {
+			*ret_file = id;
+			return 0;
+		}
+		return -ENOENT;
+	}
+	if (!memchr(name, '~', len))
+		return -ENOENT;
+	/* A name that was cut: only the list of common files knows what it was. */
+	for (uint32_t i = 0; i < server->common.n; i++) {
+		char full[SHARD_PATH_MAX + 1];
+		char encoded[SHARD_NAME_MAX + 1];
+		int rc = shard_index_file_path(server->index, server->common.files[i], full, sizeof(full));
+		if (rc < 0)
+			return rc;
+		fs_name_encode(full, (size_t)rc, SHARD_NAME_MAX, encoded);
+		if (strcmp(encoded, name) == 0) {
+			*ret_file = server->common.files[i];
+			return 0;
+		}
+	}
+	return -ENOENT;
+}
+
+static int sample_lookup(
+        struct fs_server *server, uint32_t sample, uint64_t epoch, uint64_t step, const char *name, uint32_t *ret_file)
+{
+	uint32_t files[SHARD_SAMPLE_FILES_MAX];
+	uint32_t n;
+	int rc = shard_index_sample_files(server->index, sample, files, SHARD_SAMPLE_FILES_MAX, &n);
+	for (uint32_t i = 0; rc == 0 && i < n; i++) {
+		char path[SHARD_PATH_MAX + 1];
+		char flat[SHARD_NAME_MAX + 1];
+		int len = shard_index_file_path(server->index, files[i], path, sizeof(path));
+		if (len < 0)
+			return len;
+		fs_name_flat(epoch, step, path, (size_t)len, flat);
+		if (strcmp(flat, name) == 0) {
+			*ret_file = files[i];
+			return 0;
+		}
+	}
+	return rc < 0 ? rc : -ENOENT;
+}
+
+int fs_flat_lookup(struct fs_server *server, struct fs_view *view, const char *name, const uint64_t *only_epoch,
+        uint32_t *ret_file)
+{
+	uint64_t number;
+	uint64_t step;
+	if (fs_name_parse(name, &number, &step) == 0 && (!only_epoch || *only_epoch == number)) {
+		struct shard_epoch *epoch;
+		uint32_t sample;
+		int rc = shard_view_epoch(view->order, number, &epoch);
+		if (rc < 0)
+			return rc;
+		rc = shard_epoch_step_sample(epoch, step, &sample);
+		shard_epoch_put(epoch);
+		if (rc == 0)
+			rc = sample_lookup(server, sample, number, step, name, ret_file);
+		if (rc != -ENOENT && rc != -ERANGE)
+			return rc;
+	}
+	return common_lookup(server, name, ret_file);
+}
+
+int fs_flat_place(const struct fs_view *view, const char *name, uint64_t *ret_epoch, uint64_t *ret_turn)
+{
+	uint64_t number, step;
+	if (fs_name_parse(name, &number, &step) < 0)
+		return -ENOENT;
+	uint64_t start = number == view->options.epoch ? view->options.start : 0;
+	if (step < start || (step - start) % view->options.world != view->options.rank)
+		return -ENOENT;
+	*ret_epoch = number;
+	*ret_turn = (step - start) / view->options.world;
+	return 0;
+}
+
+int fs_flat_turn(struct fs_view *view, struct shard_epoch *epoch, const char *name, uint64_t *ret_turn)
+{
+	uint64_t number, turn;
+	int rc = fs_flat_place(view, name, &number, &turn);
+	if (rc < 0 || number != shard_epoch_number(epoch))
+		return -ENOENT;
+	*ret_turn = turn;
+	return 0;
+}
+
+static int dir_lookup(struct fs_server *server, uint32_t dir, const char *name, enum fs_kind dirs, uint32_t view,
+        struct fs_node *ret_node)
+{
+	uint32_t id;
+	size_t len = strlen(name);
+	int rc = shard_index_find_file(server->index, dir, name, len, &id);
+	if (rc == 0) {
+		*ret_node = (struct fs_node){ .kind = FS_FILE, .id = id };
+		return 0;
+	}
+	if (rc != -ENOENT)
+		return rc;
+	rc = shard_index_find_dir(server->index, dir, name, len, &id);
+	if (rc == 0)
+		*ret_node = (struct fs_node){ .kind = dirs, .view = view, .id = id };
+	return rc;
+}
+
+static const struct {
+	const char *name;
+	enum fs_kind kind;
+} hidden_names[] = {
+	{ "all", FS_ALL_DIR },
+	{ "epoch", FS_EPOCHS },
+	{ "metrics", FS_METRICS },
+	{ "state", FS_STATE },
+	{ "stats.json", FS_STATS },
+};
+
+static int hidden_lookup(uint32_t view, const char *name, struct fs_node *ret_node)
+{
+	for (size_t i = 0; i < sizeof(hidden_names) / sizeof(hidden_names[0]); i++) {
+		if (strcmp(name, hidden_names[i].name) == 0) {
+			*ret_node = (struct fs_node){ .kind = hidden_names[i].kind, .view = view };
+			return 0;
+		}
+	}
+	return -ENOENT;
+}
+
+static int epochs_lookup(uint32_t view, const char *name, struct fs_node *ret_node)
+{
+	size_t len = strlen(name);
+	enum fs_kind kind = FS_EPOCH_DIR;
+	uint64_t number;
+	if (len > 5 && strcmp(name + len - 5, ".list") == 0) {
+		kind = FS_EPOCH_LIST;
+		len -= 5;
+	}
+	int rc = fs_name_number(name, len, FS_EPOCH_MAX, &number);
+	if (rc == 0)
+		*ret_node = (struct fs_node){ .kind = kind, .view = view, .id = number };
+	return rc;
+}
+
+static int flat_lookup(struct fs_server *server, struct fs_view *view, const char *name, const uint64_t *only_epoch,
+        struct fs_node *ret_node)
+{
+	uint32_t file;
+	int rc = fs_flat_lookup(server, view, name, only_epoch, &file);
+	if (rc == 0)
+		*ret_node = (struct fs_node){ .kind = FS_FILE, .id = file };
+	return rc;
+}
+
+int fs_node_lookup(struct fs_server *server, struct fs_node parent, const char *name, struct fs_node *ret_node)
+{
+	struct fs_view *view = fs_server_view(server, parent);
+	if (!view)
+		return -ESTALE;
+	switch (parent.kind) {
+	case FS_ROOT:
+		if (strcmp(name, FS_HIDDEN_NAME) == 0) {
+			*ret_node = (struct fs_node){ .kind = FS_HIDDEN, .view = parent.view };
+			return 0;
+		}
+		if (view->layout == FS_LAYOUT_FLAT)
+			return flat_lookup(server, view, name, NULL, ret_node);
+		return dir_lookup(server, 0, name, FS_TREE_DIR, parent.view, ret_node);
+	case FS_TREE_DIR:
+		return dir_lookup(server, (uint32_t)parent.id, name, FS_TREE_DIR, parent.view, ret_node);
+	case FS_ALL_DIR:
+		return dir_lookup(server, (uint32_t)parent.id, name, FS_ALL_DIR, 0, ret_node);
+	case FS_HIDDEN:
+		return hidden_lookup(parent.view, name, ret_node);
+	case FS_EPOCHS:
+		return epochs_lookup(parent.view, name, ret_node);
+	case FS_EPOCH_DIR:
+		return flat_lookup(server, view, name, &parent.id, ret_node);
+	case FS_FILE:
+	case FS_EPOCH_LIST:
+	case FS_STATS:
+	case FS_METRICS:
+	case FS_STATE:
+	case FS_KIND_COUNT:
+		break;
+	}
+	return -ENOTDIR;
+}
+
+int fs_node_parent(struct fs_server *server, struct fs_node node, struct fs_node *ret_parent)
+{
+	struct fs_node parent = { .kind = FS_ROOT, .view = node.view };
+	struct shard_dir dir;
+	int rc;
+	switch (node.kind) {
+	case FS_TREE_DIR:
+	case FS_ALL_DIR:
+		rc = shard_index_dir(server->index, (uint32_t)node.id, &dir);
+		if (rc < 0)
+			return rc;
+		if (dir.parent == SHARD_NONE)
+			parent.kind = FS_HIDDEN;
+		else if (dir.parent != 0 || node.kind == FS_ALL_DIR)
+			parent = (struct fs_node){ .kind = node.kind, .view = node.view, .id = dir.parent };
+		break;
+	case FS_EPOCHS:
+	case FS_STATS:
+	case FS_METRICS:
+	case FS_STATE:
+		parent.kind = FS_HIDDEN;
+		break;
+	case FS_EPOCH_DIR:
+	case FS_EPOCH_LIST:
+		parent.kind = FS_EPOCHS;
+		break;
+	case FS_ROOT:
+	case FS_FILE:
+	case FS_HIDDEN:
+	case FS_KIND_COUNT:
+		break;
+	}
+	*ret_parent = parent;
+	return 0;
+}
+
+/* ---- attributes ---- */
+
+static void base_attr(const struct fs_server *server, struct fs_node node, struct stat *st)
+{
+	memset(st, 0, sizeof(*st));
+	st->st_ino = fs_ino(node);
+	st->st_uid = server->uid;
+	st->st_gid = server->gid;
+	st->st_blksize = 4096;
+	st->st_nlink = 1;
+	st->st_mtim = server->index_mtime;
+}
+
+static void set_size(struct stat *st, uint64_t bytes)
+{
+	st->st_size = (off_t)bytes;
+	st->st_blocks = (blkcnt_t)((bytes + 511) / 512);
+}
+
+static void same_times(struct stat *st)
+{
+	st->st_atim = st->st_mtim;
+	st->st_ctim = st->st_mtim;
+}
+
+void fs_file_attr(const struct fs_server *server, uint32_t id, const struct shard_file *file, struct stat *ret_attr)
+{
+	base_attr(server, (struct fs_node){ .kind = FS_FILE, .id = id }, ret_attr);
+	ret_attr->st_mode = S_IFREG | (file->mode & 01777 & ~server->options.umask);
+	ret_attr->st_mtim = (struct timespec){ .tv_sec = file->mtime_s };
+	set_size(ret_attr, file->length);
+	same_times(ret_attr);
+}
+
+static int dir_attr(const struct fs_server *server, uint32_t id, struct stat *st)
+{
+	struct shard_dir dir;
+	int rc = shard_index_dir(server->index, id, &dir);
+	if (rc < 0)
+		return rc == -EINVAL ? -ESTALE : rc;
+	st->st_mode = S_IFDIR | (dir.mode & 01777 & ~server->options.umask);
+	st->st_nlink = 2 + (nlink_t)dir.n_dirs;
+	st->st_mtim = (struct timespec){ .tv_sec = dir.mtime_s };
+	return 0;
+}
+
+static void root_attr(const struct fs_server *server, struct fs_view *view, struct stat *st)
+{
+	struct fs_view_progress progress;
+	if (view->layout == FS_LAYOUT_FLAT) {
+		st->st_mode = S_IFDIR | (0755 & ~server->options.umask);
+		st->st_nlink = 2;
+		st->st_mtim = server->index_mtime;
+	}
+	/* A new epoch is a new listing. */
+	fs_view_progress(view, &progress);
+	if (progress.listing_time.tv_sec && (view->layout == FS_LAYOUT_FLAT || !view->all))
+		st->st_mtim = progress.listing_time;
+}
+
+int fs_node_attr(struct fs_server *server, struct fs_node node, struct stat *ret_attr, double *ret_timeout_s)
+{
+	struct fs_view *view = fs_server_view(server, node);
+	struct shard_file file;
+	struct stat st;
+	double timeout_s = FS_FOREVER;
+	int rc = 0;
+	if (!view)
+		return -ESTALE;
+
+	base_attr(server, node, &st);
+	st.st_mode = S_IFREG | (0444 & ~server->options.umask);
+	if (fs_node_is_dir(node)) {
+		st.st_mode = S_IFDIR | (0755 & ~server->options.umask);
+		st.st_nlink = 2;
+		st.st_size = 4096;
+		st.st_blocks = 8;
+	}
+	switch (node.kind) {
+	case FS_FILE:
+		rc = shard_index_file(server->index, (uint32_t)node.id, &file);
+		if (rc == 0)
+			fs_file_attr(server, (uint32_t)node.id, &file, &st);
+		else if (rc == -EINVAL)
+			rc = -ESTALE;
+		break;
+	case FS_ROOT:
+		if (view->layout == FS_LAYOUT_TREE)
+			rc = dir_attr(server, 0, &st);
+		root_attr(server, view, &st);
+		break;
+	case FS_TREE_DIR:
+	case FS_ALL_DIR:
+		rc = dir_attr(server, (uint32_t)node.id, &st);
+		break;
+	case FS_HIDDEN:
+		st.st_nlink = 4; /* all/ and epoch/ */
+		break;
+	case FS_EPOCHS:
+		st.st_nlink = 3; /* the current one is listed */
+		break;
+	case FS_STATS:
+	case FS_METRICS:
+	case FS_STATE:
+		timeout_s = 0;
+		rc = fs_dynamic_attr(server, node, &st);
+		break;
+	case FS_EPOCH_DIR:
+	case FS_EPOCH_LIST:
+	case FS_KIND_COUNT:
+		break;
+	}
+	if (rc < 0)
+		return rc;
+	same_times(&st);
+	*ret_attr = st;
+	*ret_timeout_s = timeout_s;
+	return 0;
+}

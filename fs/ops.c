@@ -1,0 +1,300 @@
+/* The requests of the kernel, each handed to the file that answers it. */
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/statvfs.h>
+
+#include "fs/dir.h"
+#include "fs/dynamic.h"
+#include "fs/helper.h"
+#include "fs/node.h"
+#include "fs/read.h"
+#include "fs/server.h"
+
+int fs_errno(int rc)
+{
+	switch (rc) {
+	case -EBADMSG: /* checksum */
+	case -EUCLEAN: /* damaged index */
+	case -EPROTONOSUPPORT:
+	case -ENODATA:   /* a shard that ends too early */
+	case -ECANCELED: /* the server is ending */
+		return -EIO;
+	default:
+		return rc;
+	}
+}
+
+int fs_read_errno(int rc)
+{
+	/* Whatever happened to the shard (gone, replaced, unreadable): the file of the mount is there and cannot be read. */
+	return rc == -ENOMEM ? rc : -EIO;
+}
+
+static void do_init(void *userdata, struct fuse_conn_info *conn)
+{
+	(void)userdata;
+	conn->want &= ~(unsigned)(FUSE_CAP_READDIRPLUS_AUTO | FUSE_CAP_HANDLE_KILLPRIV | FUSE_CAP_ATOMIC_O_TRUNC);
+	conn->want |= conn->capable & (FUSE_CAP_READDIRPLUS | FUSE_CAP_NO_OPEN_SUPPORT | FUSE_CAP_AUTO_INVAL_DATA |
+	                                      FUSE_CAP_PARALLEL_DIROPS | FUSE_CAP_EXPORT_SUPPORT | FUSE_CAP_ASYNC_READ |
+	                                      FUSE_CAP_ASYNC_DIO);
+	conn->max_background = 256; /* 12 by default: read-ahead of many readers would queue up in the kernel */
+	conn->congestion_threshold = 192;
+}
+
+/* ---- lookup and attributes ---- */
+
+static void reply_negative(fuse_req_t req)
+{
+	/* A name that is not there never will be: the kernel may remember that too. */
+	struct fuse_entry_param e = { .ino = 0, .entry_timeout = FS_FOREVER };
+	fuse_reply_entry(req, &e);
+}
+
+/* "." and "..", which only NFS and open_by_handle_at ask for. */
+static int lookup_dots(struct fs_server *server, struct fs_node node, const char *name, struct fs_node *ret_node)
+{
+	if (name[1] == '\0') {
+		*ret_node = node;
+		return 0;
+	}
+	return fs_node_parent(server, node, ret_node);
+}
+
+static void do_lookup(fuse_req_t req, fuse_ino_t parent, const char *name)
+{
+	struct fs_server *server = fs_server_of(req);
+	struct fuse_entry_param e = { .entry_timeout = FS_FOREVER };
+	struct fs_node dir;
+	struct fs_node node;
+	fs_count(&server->counters.lookups, 1);
+
+	int rc = strlen(name) > SHARD_NAME_MAX ? -ENAMETOOLONG : fs_ino_node(parent, &dir);
+	if (rc == 0 && (strcmp(name, ".") == 0 || strcmp(name, "..") == 0))
+		rc = lookup_dots(server, dir, name, &node);
+	else if (rc == 0)
+		rc = fs_node_lookup(server, dir, name, &node);
+	if (rc == -ENOENT) {
+		reply_negative(req);
+		return;
+	}
+	if (rc == 0 && node.kind == FS_EPOCH_LIST) {
+		fs_helper_list(server->helper, req, FS_LIST_LOOKUP, node, 0, 0);
+		return;
+	}
+	if (rc == 0)
+		rc = fs_node_attr(server, node, &e.attr, &e.attr_timeout);
+	if (rc < 0) {
+		fuse_reply_err(req, -fs_errno(rc));
+		return;
+	}
+	e.ino = e.attr.st_ino;
+	fuse_reply_entry(req, &e);
+}
+
+static void do_getattr(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi)
+{
+	struct fs_server *server = fs_server_of(req);
+	struct fs_node node;
+	struct stat st;
+	double timeout_s;
+	(void)fi;
+	fs_count(&server->counters.getattrs, 1);
+	int rc = fs_ino_node(ino, &node);
+	if (rc == 0 && node.kind == FS_EPOCH_LIST) {
+		fs_helper_list(server->helper, req, FS_LIST_GETATTR, node, 0, 0);
+		return;
+	}
+	if (rc == 0)
+		rc = fs_node_attr(server, node, &st, &timeout_s);
+	if (rc < 0)
+		fuse_reply_err(req, -fs_errno(rc));
+	else
+		fuse_reply_attr(req, &st, timeout_s);
+}
+
+static void do_statfs(fuse_req_t req, fuse_ino_t ino)
+{
+	struct fs_server *server = fs_server_of(req);
+	struct statvfs st = {
+		.f_bsize = 4096,
+		.f_frsize = 4096,
+		.f_blocks = (server->info->content_bytes + 4095) / 4096,
+		.f_files = server->info->n_files,
+		.f_namemax = SHARD_NAME_MAX,
+		.f_flag = ST_RDONLY | ST_NOSUID,
+	};
+	(void)ino;
+	fuse_reply_statfs(req, &st);
+}
+
+/* ---- reading ---- */
+
+static void do_open(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi)
+{
+	(void)ino;
+	(void)fi;
+	/* The kernel stops asking, and keeps the pages of every file from one open to the next. */
+	fuse_reply_err(req, ENOSYS);
+}
+
+static void do_read(fuse_req_t req, fuse_ino_t ino, size_t size, off_t off, struct fuse_file_info *fi)
+{
+	struct fs_server *server = fs_server_of(req);
+	struct fs_node node;
+	(void)fi;
+	int rc = fs_ino_node(ino, &node);
+	if (rc < 0)
+		fuse_reply_err(req, -rc);
+	else if (node.kind == FS_FILE)
+		fs_read(req, (uint32_t)node.id, size, off);
+	else if (node.kind == FS_EPOCH_LIST)
+		fs_helper_list(server->helper, req, FS_LIST_READ, node, size, off);
+	else if (fs_node_is_dir(node))
+		fuse_reply_err(req, EISDIR);
+	else
+		fs_dynamic_read(req, node, size, off);
+}
+
+static void do_ioctl(fuse_req_t req, fuse_ino_t ino, unsigned int cmd, void *arg, struct fuse_file_info *fi,
+        unsigned flags, const void *in_buf, size_t in_bufsz, size_t out_bufsz)
+{
+	(void)ino;
+	(void)cmd;
+	(void)arg;
+	(void)fi;
+	(void)flags;
+	(void)in_buf;
+	(void)in_bufsz;
+	(void)out_bufsz;
+	fuse_reply_err(req, ENOTTY);
+}
+
+/* ---- extended attributes ---- */
+
+#define XATTR_PREFIX "user.ddpfs."
+
+static int xattr_path(struct fs_server *server, struct fs_node node, char *buf, size_t size)
+{
+	return shard_index_file_path(server->index, (uint32_t)node.id, buf, size);
+}
+
+/* The global step at which the file comes in the current epoch of view 0: what the file names of layout=flat carry. */
+static int xattr_position(struct fs_server *server, struct fs_node node, char *buf, size_t size)
+{
+	struct fs_view *view = fs_server_view(server, node);
+	struct shard_file file;
+	uint64_t step;
+	uint64_t turn;
+	uint32_t rank;
+	int rc = shard_index_file(server->index, (uint32_t)node.id, &file);
+	if (rc < 0)
+		return rc;
+	if (file.sample == SHARD_NONE || !view)
+		return -ENODATA;
+	struct shard_epoch *epoch = fs_view_epoch(view);
+	rc = shard_epoch_find(epoch, file.sample, &step, &rank, &turn);
+	shard_epoch_put(epoch);
+	if (rc < 0)
+		return rc == -ENOENT ? -ENODATA : rc;
+	return snprintf(buf, size, "%llu", (unsigned long long)step);
+}
+
+static int xattr_xxh3(struct fs_server *server, struct fs_node node, char *buf, size_t size)
+{
+	struct shard_file file;
+	int rc = shard_index_file(server->index, (uint32_t)node.id, &file);
+	return rc < 0 ? rc : snprintf(buf, size, "%016llx", (unsigned long long)file.xxh3);
+}
+
+static int xattr_view(struct fs_server *server, struct fs_node node, char *buf, size_t size)
+{
+	struct fs_view *view = fs_server_view(server, node);
+	char hex[33];
+	if (!view)
+		return -ESTALE;
+	shard_view_identity(view->order, hex);
+	return snprintf(buf, size, "%s", hex);
+}
+
+static const struct {
+	const char *name;
+	enum fs_kind kind;
+	int (*get)(struct fs_server *server, struct fs_node node, char *buf, size_t size);
+} xattrs[] = {
+	{ XATTR_PREFIX "path", FS_FILE, xattr_path },
+	{ XATTR_PREFIX "position", FS_FILE, xattr_position },
+	{ XATTR_PREFIX "xxh3", FS_FILE, xattr_xxh3 },
+	{ XATTR_PREFIX "view", FS_ROOT, xattr_view },
+};
+enum { N_XATTRS = sizeof(xattrs) / sizeof(xattrs[0]) };
+
+static void reply_xattr(fuse_req_t req, const char *value, int len, size_t size)
+{
+	if (len < 0)
+		fuse_reply_err(req, -(len == -ENODATA ? -ENODATA : fs_errno(len)));
+	else if (size == 0)
+		fuse_reply_xattr(req, (size_t)len);
+	else if ((size_t)len > size)
+		fuse_reply_err(req, ERANGE);
+	else
+		fuse_reply_buf(req, value, (size_t)len);
+}
+
+static void do_getxattr(fuse_req_t req, fuse_ino_t ino, const char *name, size_t size)
+{
+	struct fs_server *server = fs_server_of(req);
+	char value[SHARD_PATH_MAX + 1];
+	struct fs_node node;
+	/* ls and tar ask for security.* and system.posix_acl_* of every file: the first byte decides. */
+	int len = name[0] != 'u' ? -ENODATA : fs_ino_node(ino, &node);
+	if (len == 0 && !fs_server_view(server, node))
+		len = -ESTALE;
+	if (len == 0) {
+		len = -ENODATA;
+		for (size_t i = 0; i < N_XATTRS; i++) {
+			if (xattrs[i].kind == node.kind && strcmp(name, xattrs[i].name) == 0) {
+				len = xattrs[i].get(server, node, value, sizeof(value));
+				break;
+			}
+		}
+	}
+	reply_xattr(req, value, len, size);
+}
+
+static void do_listxattr(fuse_req_t req, fuse_ino_t ino, size_t size)
+{
+	struct fs_server *server = fs_server_of(req);
+	char names[256];
+	char value[SHARD_PATH_MAX + 1];
+	struct fs_node node;
+	int len = 0;
+	int rc = fs_ino_node(ino, &node);
+	if (rc == 0 && !fs_server_view(server, node))
+		rc = -ESTALE;
+	for (size_t i = 0; rc == 0 && i < N_XATTRS; i++) {
+		if (xattrs[i].kind != node.kind || xattrs[i].get(server, node, value, sizeof(value)) < 0)
+			continue;
+		size_t n = strlen(xattrs[i].name) + 1;
+		memcpy(names + len, xattrs[i].name, n);
+		len += (int)n;
+	}
+	reply_xattr(req, names, rc < 0 ? rc : len, size);
+}
+
+const struct fuse_lowlevel_ops fs_ops = {
+	.init = do_init,
+	.lookup = do_lookup,
+	.getattr = do_getattr,
+	.open = do_open,
+	.read = do_read,
+	.opendir = fs_dir_opendir,
+	.readdir = fs_dir_readdir,
+	.readdirplus = fs_dir_readdirplus,
+	.releasedir = fs_dir_releasedir,
+	.statfs = do_statfs,
+	.getxattr = do_getxattr,
+	.listxattr = do_listxattr,
+	.ioctl = do_ioctl,
+};

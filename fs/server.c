@@ -1,0 +1,477 @@
+/* The life of a mount: open, mount, answer, end. */
+#include "fs/server.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <linux/fuse.h>
+#include <poll.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/eventfd.h>
+#include <sys/signalfd.h>
+#include <sys/sysmacros.h>
+#include <sys/uio.h>
+#include <unistd.h>
+
+#include "fs/control.h"
+#include "fs/control_server.h"
+#include "fs/dir.h"
+#include "fs/dynamic.h"
+#include "fs/helper.h"
+#include "fs/memory.h"
+#include "fs/mount.h"
+#include "fs/read.h"
+#include "fs/sigbus.h"
+#include "fs/sink.h"
+#include "fs/waits.h"
+#include "fs/watch.h"
+#include "shard/base/cleanup.h"
+#include "shard/base/log.h"
+
+enum {
+	THREADS_MIN = 4,      /* default: LOOKUPs of one directory run side by side even on a small machine */
+	THREADS_MAX = 16,     /* default on large ones: workers never wait, more would only contend */
+	KICK_MS = 10,         /* pause between the signals that fetch workers out of read(2) */
+	READ_AHEAD_KB = 1024, /* one block: the kernel's 128 KiB would ask for a large file in eight times the READs */
+};
+
+#define KICK_SIGNAL SIGRTMIN
+
+uint64_t fs_now_ns(void)
+{
+	struct timespec ts;
+	clock_gettime(CLOCK_MONOTONIC, &ts);
+	return (uint64_t)ts.tv_sec * 1000000000 + (uint64_t)ts.tv_nsec;
+}
+
+/* ---- the session's descriptor ---- */
+
+/* The kernel's INIT is kept: a successor on the same descriptor feeds it to its own session to agree on the same flags. */
+static void save_init(struct fs_server *server, const void *buf, ssize_t len)
+{
+	const struct fuse_in_header *head = buf;
+	if (len < (ssize_t)sizeof(*head) || head->opcode != FUSE_INIT || len > FS_INIT_BYTES_MAX)
+		return;
+	memcpy(server->init_request, buf, (size_t)len);
+	server->init_request_len = (uint32_t)len;
+}
+
+static ssize_t session_read(int fd, void *buf, size_t size, void *userdata)
+{
+	struct fs_server *server = userdata;
+	ssize_t len = read(fd, buf, size);
+	if (len < 0 && errno == ENODEV)
+		server->gone = true;
+	if (len > 0 && !server->init_seen)
+		save_init(server, buf, len);
+	return len;
+}
+
+/* libfuse 3.14 asks for parallel lookups in a directory and then forgets to say so in its reply: with this bit the
+ * kernel stops taking the directory's lock for each of them. */
+static ssize_t send_init(int fd, struct iovec *iov, int count)
+{
+	struct fuse_init_out out;
+	struct iovec copy[2] = { iov[0], { .iov_base = &out, .iov_len = iov[1].iov_len } };
+	if (count != 2 || iov[1].iov_len > sizeof(out) || iov[1].iov_len < offsetof(struct fuse_init_out, flags) + 4)
+		return writev(fd, iov, count);
+	memcpy(&out, iov[1].iov_base, iov[1].iov_len);
+	out.flags |= FUSE_PARALLEL_DIROPS;
+	return writev(fd, copy, 2);
+}
+
+static ssize_t session_writev(int fd, struct iovec *iov, int count, void *userdata)
+{
+	struct fs_server *server = userdata;
+	if (server->init_seen)
+		return writev(fd, iov, count);
+	server->init_seen = true;
+	return send_init(fd, iov, count);
+}
+
+static int make_session(struct fs_server *server, struct base_err *err)
+{
+	static const struct fuse_custom_io io = { .read = session_read, .writev = session_writev };
+	char name[] = "ddpfs";
+	char debug[] = "-d";
+	char *argv[] = { name, debug, NULL };
+	struct fuse_args args = FUSE_ARGS_INIT(server->options.debug ? 2 : 1, argv);
+	server->session = fuse_session_new(&args, &fs_ops, sizeof(fs_ops), server);
+	fuse_opt_free_args(&args);
+	if (!server->session)
+		return base_err_set(err, -ENOMEM, "libfuse refuses to make a session");
+	int rc = fuse_session_custom_io(server->session, &io, server->fuse_fd);
+	if (rc < 0)
+		return base_err_set(err, rc, "libfuse refuses the session's descriptor: %s", strerror(-rc));
+	return 0;
+}
+
+/* mount(2) has queued INIT already: it is answered here, so that flags are fixed before any worker starts. */
+static int answer_init(struct fs_server *server, struct base_err *err)
+{
+	struct fuse_buf buf = { 0 };
+	int rc;
+	do
+		rc = fuse_session_receive_buf(server->session, &buf);
+	while (rc == -EINTR);
+	if (rc > 0)
+		fuse_session_process_buf(server->session, &buf);
+	free(buf.mem);
+	if (rc <= 0 || !server->init_seen || fuse_session_exited(server->session))
+		return base_err_set(err, rc < 0 ? rc : -EPROTO, "the kernel's fuse does not agree with libfuse: %s",
+		        rc < 0 ? strerror(-rc) : "INIT failed");
+	return 0;
+}
+
+static void raise_read_ahead(uint64_t dev)
+{
+	char path[64];
+	snprintf(path, sizeof(path), "/sys/class/bdi/%u:%u/read_ahead_kb", major(dev), minor(dev));
+	cleanup_fclose FILE *f = fopen(path, "we");
+	if (f)
+		fprintf(f, "%d\n", READ_AHEAD_KB);
+}
+
+/* ---- new ---- */
+
+static int copy_options(struct fs_server *server, const struct fs_options *options, struct base_err *err)
+{
+	struct fs_options *own = &server->options;
+	*own = *options;
+	own->dataset = strdup(options->dataset);
+	own->mountpoint = realpath(options->mountpoint, NULL);
+	own->control_path = options->control_path ? strdup(options->control_path) : NULL;
+	own->view.subdir = NULL; /* the view keeps its own */
+	if (!own->mountpoint) {
+		int code = -errno;
+		return base_err_set(err, code, "'%s': %s: the mountpoint must be an existing directory",
+		        options->mountpoint, strerror(-code));
+	}
+	if (!own->dataset || (options->control_path && !own->control_path))
+		return base_err_set(err, -ENOMEM, "out of memory");
+	struct stat st;
+	if (stat(own->mountpoint, &st) == 0 && !S_ISDIR(st.st_mode))
+		return base_err_set(
+		        err, -ENOTDIR, "'%s': not a directory: the mountpoint must be one", own->mountpoint);
+	server->uid = own->set_uid ? own->uid : geteuid();
+	server->gid = own->set_gid ? own->gid : getegid();
+	return 0;
+}
+
+static int open_dataset(struct fs_server *server, const struct fs_options *options, struct base_err *err)
+{
+	char path[PATH_MAX];
+	struct stat st;
+	int rc = shard_index_open(server->options.dataset, err, &server->index);
+	if (rc < 0)
+		return rc;
+	server->info = shard_index_info(server->index);
+	snprintf(path, sizeof(path), "%s/%s", shard_index_dataset(server->index), SHARD_INDEX_NAME);
+	if (stat(path, &st) == 0)
+		server->index_mtime = st.st_mtim;
+	rc = fs_common_init(&server->common, server->index);
+	if (rc < 0)
+		return base_err_set(err, rc, "'%s': %s: `mkshard verify` says more", path, base_err_str(rc));
+	rc = fs_view_new(server->index, options, 0, err, &server->views[0]);
+	if (rc < 0)
+		return rc;
+	server->n_views = 1;
+	return 0;
+}
+
+static int make_parts(struct fs_server *server, struct base_err *err)
+{
+	int rc = fs_waits_new(&server->waits);
+	if (rc == 0)
+		rc = fs_reads_new(server, &server->reads);
+	if (rc == 0)
+		rc = fs_helper_new(server, &server->helper);
+	if (rc == 0)
+		rc = fs_dynamic_new(server, &server->dynamic);
+	if (rc == 0)
+		rc = fs_watch_new(server, &server->watch);
+	if (rc < 0)
+		return base_err_set(err, rc, "%s", base_err_str(rc));
+	return fs_control_open(server, err, &server->control);
+}
+
+/* Signals that end the server come through a descriptor: blocked here, before any thread is made, and so in all of them. */
+static int take_signals(struct fs_server *server, struct base_err *err)
+{
+	sigset_t set;
+	sigemptyset(&set);
+	sigaddset(&set, SIGTERM);
+	sigaddset(&set, SIGINT);
+	sigaddset(&set, SIGHUP);
+	pthread_sigmask(SIG_BLOCK, &set, &server->old_mask);
+	server->mask_changed = true;
+	if (server->options.ignore_signals)
+		sigemptyset(&set);
+	server->signal_fd = signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK);
+	server->stop_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+	if (server->signal_fd < 0 || server->stop_fd < 0)
+		return base_err_set(err, -errno, "signalfd: %s", strerror(errno));
+	return 0;
+}
+
+static int start_engine(struct fs_server *server, struct base_err *err)
+{
+	server->memory_bytes = server->options.memory_bytes;
+	if (server->memory_bytes == 0) {
+		/* Mounts in private namespaces show by their sockets only, those of other users by /proc/mounts only. */
+		uint32_t mounts = fs_mounts_count();
+		uint32_t sockets = fs_control_count();
+		server->memory_bytes = fs_memory_default(mounts > sockets ? mounts : sockets);
+	}
+	int rc = fs_sink_new(server, &server->sink);
+	if (rc < 0)
+		return base_err_set(err, rc, "%s", base_err_str(rc));
+	struct prefetch_options engine = {
+		.index = server->index,
+		.memory_bytes = server->memory_bytes,
+		.sink = fs_sink_base(server->sink),
+	};
+	return prefetch_new(&engine, err, &server->prefetch);
+}
+
+static int mount_it(struct fs_server *server, struct base_err *err)
+{
+	struct fs_mount_options options = {
+		.mountpoint = server->options.mountpoint,
+		.source = shard_index_dataset(server->index),
+		.allow_other = server->options.allow_other,
+		.noexec = server->options.noexec,
+		.max_read = FS_READ_MAX,
+	};
+	int rc = fs_mount(&options, err, &server->fuse_fd, &server->dev, &server->fusermount);
+	if (rc < 0)
+		return rc;
+	rc = make_session(server, err);
+	if (rc == 0)
+		rc = answer_init(server, err);
+	if (rc == 0)
+		raise_read_ahead(server->dev);
+	return rc;
+}
+
+static uint32_t default_threads(void)
+{
+	long cpus = sysconf(_SC_NPROCESSORS_ONLN);
+	if (cpus < THREADS_MIN)
+		return THREADS_MIN;
+	return cpus > THREADS_MAX ? THREADS_MAX : (uint32_t)cpus;
+}
+
+int fs_server_new(const struct fs_options *options, struct base_err *err, struct fs_server **ret_server)
+{
+	struct fs_server *server = calloc(1, sizeof(*server));
+	if (!server)
+		return base_err_set(err, -ENOMEM, "out of memory");
+	pthread_mutex_init(&server->dirs_lock, NULL);
+	LIST_INIT(&server->dirs);
+	server->fuse_fd = -1;
+	server->stop_fd = -1;
+	server->signal_fd = -1;
+	server->started_ns = fs_now_ns();
+	server->n_workers = options->threads ? options->threads : default_threads();
+	if (server->n_workers > FS_THREADS_MAX)
+		server->n_workers = FS_THREADS_MAX;
+
+	int rc = copy_options(server, options, err);
+	if (rc == 0)
+		rc = take_signals(server, err);
+	if (rc == 0)
+		rc = open_dataset(server, options, err);
+	if (rc == 0)
+		rc = start_engine(server, err);
+	if (rc == 0)
+		rc = make_parts(server, err);
+	if (rc == 0)
+		rc = mount_it(server, err);
+	if (rc < 0) {
+		fs_server_free(server);
+		return rc;
+	}
+	*ret_server = server;
+	return 0;
+}
+
+/* ---- run ---- */
+
+static void *worker_run(void *arg)
+{
+	struct fs_worker *worker = arg;
+	struct fs_server *server = worker->server;
+	struct fuse_buf buf = { 0 };
+	char name[16];
+	snprintf(name, sizeof(name), "fuse-%u", worker->number);
+	pthread_setname_np(pthread_self(), name);
+
+	while (!server->stopping && !fuse_session_exited(server->session)) {
+		int rc = fuse_session_receive_buf(server->session, &buf);
+		if (rc == -EINTR || rc == -EAGAIN)
+			continue;
+		if (rc <= 0)
+			break;
+		fuse_session_process_buf(server->session, &buf);
+	}
+	free(buf.mem);
+	worker->done = true;
+	fs_server_stop(server);
+	return NULL;
+}
+
+static void on_kick(int sig)
+{
+	(void)sig; /* only ends a read(2) with EINTR */
+}
+
+static int start_workers(struct fs_server *server)
+{
+	struct sigaction action = { .sa_handler = on_kick };
+	sigaction(KICK_SIGNAL, &action, NULL);
+	for (uint32_t i = 0; i < server->n_workers; i++) {
+		struct fs_worker *worker = &server->workers[i];
+		worker->server = server;
+		worker->number = i;
+		int rc = -pthread_create(&worker->thread, NULL, worker_run, worker);
+		if (rc < 0) {
+			server->n_workers = i;
+			return i > 0 ? 0 : rc;
+		}
+	}
+	return 0;
+}
+
+/* A worker that waits in read(2) of a session that still lives (detached, but in use) does not see the flag: signals
+ * fetch it out.  One may come just before read(2), so they are repeated. */
+static void stop_workers(struct fs_server *server)
+{
+	server->stopping = true;
+	for (uint32_t i = 0; i < server->n_workers; i++) {
+		struct fs_worker *worker = &server->workers[i];
+		while (!worker->done) {
+			pthread_kill(worker->thread, KICK_SIGNAL);
+			nanosleep(&(struct timespec){ .tv_nsec = KICK_MS * 1000000L }, NULL);
+		}
+		pthread_join(worker->thread, NULL);
+	}
+	server->n_workers = 0;
+}
+
+void fs_server_stop(struct fs_server *server)
+{
+	uint64_t one = 1;
+	int saved = errno;
+	/* Nothing to do about a failure: the counter is full only when the stop is already on its way. */
+	ssize_t n = write(server->stop_fd, &one, sizeof(one));
+	(void)n;
+	errno = saved;
+}
+
+/* Main waits for an end and serves the control socket meanwhile. */
+static int wait_for_end(struct fs_server *server)
+{
+	for (;;) {
+		struct pollfd polls[2 + FS_CONTROL_POLLS_MAX] = { { .fd = server->stop_fd, .events = POLLIN },
+			{ .fd = server->signal_fd, .events = POLLIN } };
+		int timeout_ms;
+		size_t n = fs_control_polls(server->control, polls + 2, &timeout_ms);
+		if (poll(polls, (nfds_t)(2 + n), timeout_ms) < 0) {
+			if (errno == EINTR)
+				continue;
+			return -errno;
+		}
+		if (polls[1].revents) {
+			struct signalfd_siginfo info;
+			if (read(server->signal_fd, &info, sizeof(info)) == sizeof(info))
+				log_info("%s: unmounting '%s'", strsignal((int)info.ssi_signo),
+				        server->options.mountpoint);
+			return 0;
+		}
+		if (polls[0].revents)
+			return 0;
+		fs_control_serve(server->control, polls + 2, n);
+	}
+}
+
+/* The watcher and the helper use the mount themselves, so they end while it is still answered. */
+int fs_server_run(struct fs_server *server, void (*ready)(void *arg), void *arg)
+{
+	fs_sigbus_take(server->options.dataset, server->options.mountpoint);
+	int rc = start_workers(server);
+	if (rc == 0)
+		rc = fs_sink_start(server->sink);
+	if (rc == 0)
+		rc = fs_watch_start(server->watch);
+	if (rc == 0)
+		rc = fs_helper_start(server->helper, ready, arg);
+	if (rc == 0)
+		rc = wait_for_end(server);
+
+	fs_control_close(server->control);
+	server->control = NULL;
+	fs_watch_stop(server->watch);
+	fs_sink_stop(server->sink);
+	fs_helper_stop(server->helper);
+	if (!server->gone) {
+		int unmounted = fs_unmount(server->options.mountpoint, server->dev, server->fusermount, true);
+		if (unmounted < 0)
+			log_warning(
+			        "'%s' cannot be unmounted (%s): `fusermount3 -uz` or `umount -l` as its owner does it",
+			        server->options.mountpoint, strerror(-unmounted));
+	}
+	server->unmounted = true;
+	stop_workers(server);
+	fs_sigbus_give_back();
+	return rc;
+}
+
+void fs_server_root_changed(struct fs_server *server, struct fs_view *view)
+{
+	fuse_ino_t ino = fs_ino((struct fs_node){ .kind = FS_ROOT, .view = view->number });
+	/* A negative offset drops attributes only. -ENOENT: the kernel does not hold the inode, and so nothing old. */
+	fuse_lowlevel_notify_inval_inode(server->session, ino, -1, 0);
+}
+
+/* ---- end ---- */
+
+void fs_server_free(struct fs_server *server)
+{
+	if (!server)
+		return;
+	fs_control_close(server->control);
+	/* Mounted but never run (or INIT failed). */
+	if (server->fuse_fd >= 0 && !server->unmounted)
+		fs_unmount(server->options.mountpoint, server->dev, server->fusermount, true);
+	/* Blocks in flight call back and answer their READs: the session is still needed. */
+	prefetch_free(server->prefetch);
+	if (server->session)
+		fuse_session_destroy(server->session); /* closes fuse_fd */
+	else if (server->fuse_fd >= 0)
+		close(server->fuse_fd);
+	fs_dirs_done(server);
+	pthread_mutex_destroy(&server->dirs_lock);
+	fs_watch_free(server->watch);
+	fs_helper_free(server->helper);
+	fs_dynamic_free(server->dynamic);
+	fs_reads_free(server->reads);
+	fs_waits_free(server->waits);
+	fs_sink_free(server->sink);
+	for (uint32_t i = 0; i < server->n_views; i++)
+		fs_view_free(server->views[i]);
+	fs_common_done(&server->common);
+	shard_index_close(server->index);
+	if (server->stop_fd >= 0)
+		close(server->stop_fd);
+	if (server->signal_fd >= 0)
+		close(server->signal_fd);
+	if (server->mask_changed)
+		pthread_sigmask(SIG_SETMASK, &server->old_mask, NULL);
+	free((void *)(uintptr_t)server->options.dataset);
+	free((void *)(uintptr_t)server->options.mountpoint);
+	free((void *)(uintptr_t)server->options.control_path);
+	free(server);
+}

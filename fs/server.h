@@ -1,0 +1,153 @@
+/* The server's insides, shared by the files of fs/.  Not a door: only fs/ includes this.
+ *
+ * Threads
+ *   main      fs_server_run: signals, the control socket, the end.
+ *   fuse-N    read requests from /dev/fuse and answer them; none waits for I/O.
+ *   watcher   fs/watch.c.
+ *   helper    fs/helper.c: what takes long or may sleep (the lists of epochs, log lines of failed reads).
+ *   engine's  prefetch/: call back with blocks; replies of READs leave from there.
+ *
+ * Shared mutable state: the views (their own lock), counters (atomics), the helper's queue, the watcher's tables, the
+ * snapshots of the dynamic files; each with its lock beside it. Everything else is immutable once the session runs. */
+#ifndef DDPFS_FS_SERVER_H
+#define DDPFS_FS_SERVER_H
+
+#include <pthread.h>
+#include <signal.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include <sys/queue.h>
+#include <sys/stat.h>
+
+#define FUSE_USE_VERSION 314
+#include <fuse_lowlevel.h>
+
+#include "fs/common.h"
+#include "fs/fs.h"
+#include "fs/ino.h"
+#include "fs/view.h"
+#include "prefetch/prefetch.h"
+#include "shard/index.h"
+
+enum {
+	FS_THREADS_MAX = 64,
+	FS_READ_MAX = 1 << 20, /* bytes of one READ: what the kernel asks for at most */
+	FS_INIT_BYTES_MAX = 256,
+	FS_HIDDEN_NAME_LEN = 6, /* of ".ddpfs" */
+};
+#define FS_HIDDEN_NAME ".ddpfs"
+#define FS_FOREVER 1e9 /* timeout in seconds of what can never change */
+
+/* Events since the mount.  Relaxed atomics: each is right by itself. */
+struct fs_counters {
+	_Atomic uint64_t lookups;
+	_Atomic uint64_t getattrs;
+	_Atomic uint64_t listings; /* OPENDIRs */
+	_Atomic uint64_t entries;  /* names listed */
+	_Atomic uint64_t reads;    /* READs that reached this process */
+	_Atomic uint64_t misses;   /* READs of a file's beginning: opens that the page cache did not serve */
+	_Atomic uint64_t read_reply_bytes;
+	_Atomic uint64_t errors;    /* READs answered with an error */
+	_Atomic uint64_t waited_ns; /* from READs to their answers, summed */
+	_Atomic uint64_t opens;     /* of files, as the watcher saw them; every open counts */
+	_Atomic uint64_t watch_overflows;
+	_Atomic uint64_t fill_class; /* placeholder files listed */
+};
+
+static inline void fs_count(_Atomic uint64_t *counter, uint64_t n)
+{
+	atomic_fetch_add_explicit(counter, n, memory_order_relaxed);
+}
+
+static inline uint64_t fs_counted(const _Atomic uint64_t *counter)
+{
+	return atomic_load_explicit(counter, memory_order_relaxed);
+}
+
+struct fs_watch;
+struct fs_helper;
+struct fs_control;
+struct fs_dynamic;
+struct fs_reads;
+struct fs_sink;
+struct fs_waits;
+
+struct fs_worker {
+	pthread_t thread;
+	struct fs_server *server;
+	uint32_t number;
+	_Atomic bool done;
+};
+
+struct fs_server {
+	struct fs_options options; /* strings owned */
+	struct shard_index *index;
+	const struct shard_info *info;
+	struct timespec index_mtime; /* of index.ddpfs: mtime of what has none of its own */
+	struct fs_common common;
+	struct prefetch *prefetch;
+	uint64_t memory_bytes; /* resolved */
+	uint64_t started_ns;   /* CLOCK_MONOTONIC */
+	uid_t uid;
+	gid_t gid;
+
+	struct fs_view *views[FS_VIEWS_MAX];
+	uint32_t n_views;
+
+	/* session */
+	struct fuse_session *session;
+	int fuse_fd;                             /* owned by the session once there is one */
+	uint64_t dev;                            /* st_dev of the mount */
+	bool fusermount;                         /* mounted through the set-uid helper */
+	bool init_seen;                          /* the INIT reply went out: the session's flags are fixed */
+	uint8_t init_request[FS_INIT_BYTES_MAX]; /* the kernel's INIT, for a successor */
+	uint32_t init_request_len;
+	_Atomic bool gone; /* the kernel closed the session: unmounted or aborted */
+	struct fs_worker workers[FS_THREADS_MAX];
+	uint32_t n_workers;
+
+	int stop_fd;   /* eventfd: somebody wants the end */
+	int signal_fd; /* signalfd: SIGTERM, SIGINT, SIGHUP */
+	sigset_t old_mask;
+	bool mask_changed;
+	bool unmounted; /* by us, or nothing was left to unmount */
+	_Atomic bool stopping;
+	_Atomic pid_t lister; /* thread whose marked listings instantiate inodes (fs/dir.h); 0 = none */
+
+	pthread_mutex_t dirs_lock;
+	LIST_HEAD(, fs_dir) dirs; /* open directory handles; guarded by dirs_lock */
+
+	struct fs_counters counters;
+	struct fs_watch *watch;
+	struct fs_helper *helper;
+	struct fs_control *control;
+	struct fs_dynamic *dynamic;
+	struct fs_reads *reads;
+	struct fs_sink *sink;
+	struct fs_waits *waits;
+};
+
+static inline struct fs_server *fs_server_of(fuse_req_t req)
+{
+	return fuse_req_userdata(req);
+}
+
+static inline struct fs_view *fs_server_view(const struct fs_server *server, struct fs_node node)
+{
+	return node.view < server->n_views ? server->views[node.view] : NULL;
+}
+
+/* What a caller sees of an error of ours, and of one that met a READ's data: the one place where codes are translated.  Take
+ * and return negative errno. */
+int fs_errno(int rc);
+int fs_read_errno(int rc);
+
+/* The root's listing changed (a new epoch): the kernel forgets its mtime. */
+void fs_server_root_changed(struct fs_server *server, struct fs_view *view);
+
+uint64_t fs_now_ns(void); /* CLOCK_MONOTONIC */
+
+extern const struct fuse_lowlevel_ops fs_ops; /* fs/ops.c */
+
+#endif

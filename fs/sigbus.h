@@ -1,0 +1,13 @@
+/* The last words of a server whose mapped index vanishes under it.
+ *
+ * index.ddpfs is mapped, and every tool of ours replaces it as a whole; who truncates it in place takes pages away that
+ * are in use, and the next look at one is SIGBUS.  Nothing can be answered then: one line says why, on stderr and in the
+ * system's log, and the signal does what it always does. */
+#ifndef DDPFS_FS_SIGBUS_H
+#define DDPFS_FS_SIGBUS_H
+
+/* Takes SIGBUS of the process, for one dataset and mountpoint.  Call before there are threads that could meet it. */
+void fs_sigbus_take(const char *dataset, const char *mountpoint);
+void fs_sigbus_give_back(void); /* nothing when not taken */
+
+#endif

@@ -1,0 +1,411 @@
+#include "fs/sink.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mount.h>
+#include <sys/syscall.h>
+#include <sys/uio.h>
+#include <unistd.h>
+
+#include "fs/dir.h"
+#include "fs/touch.h"
+#include "fs/node.h"
+#include "fs/watch.h"
+#include "shard/base/cleanup.h"
+
+enum {
+	NOTIFY_PRUNE = 9,            /* FUSE_NOTIFY_PRUNE, protocol 7.45, Linux 6.18 */
+	PRUNE_MAX = 256,             /* inodes of one message */
+	USES_MAX = 1024,             /* uses handed to the engine at once */
+	LIST_BYTES = 64 << 10,       /* of directory entries taken from the kernel at once */
+	OVERHEAD_BYTES = 1200 + 290, /* slab of an inode and of a name */
+};
+
+/* The message's own part, as the kernel's include/uapi/linux/fuse.h has it. */
+struct prune_out {
+	uint32_t count;
+	uint32_t padding;
+	uint64_t spare;
+};
+_Static_assert(sizeof(struct prune_out) == 16, "struct fuse_notify_prune_out");
+
+/* Layout of struct fuse_out_header, which <linux/fuse.h> and libfuse's headers both have. */
+struct notify_header {
+	uint32_t len;
+	int32_t error;
+	uint64_t unique;
+};
+
+struct view_stream {
+	struct fs_sink *sink;
+	struct fs_view *view;
+	struct prefetch_stream *stream;
+	/* Uses gathered from one drain of the watcher, under its lock. */
+	struct prefetch_use uses[USES_MAX];
+	uint32_t samples[USES_MAX];
+	size_t n_uses, n_samples;
+};
+
+struct fs_sink {
+	struct prefetch_sink base;
+	struct fs_server *server;
+	pthread_mutex_t lock; /* guards streams[] against their end; the listener is gone by then and does without */
+	struct view_stream *streams[FS_VIEWS_MAX];
+	_Atomic uint64_t announced_epoch; /* set by the lister, read by the FUSE worker that answers its listing */
+	struct fs_touch *touch;           /* the thread that lists and looks up */
+	bool no_prune;                    /* lister's: this kernel does not know the message */
+	char *list_buf;                   /* lister's, LIST_BYTES */
+};
+
+static struct fs_sink *sink_of(struct prefetch_sink *base)
+{
+	return (struct fs_sink *)base;
+}
+
+/* ---- announce ---- */
+
+/* Reads directory entries until those of `n` turns (or files) were seen.  Their names do not matter here: the kernel has
+ * made inodes of them. */
+static void list_entries(struct fs_sink *sink, int fd, uint64_t offset, uint64_t n)
+{
+	if (lseek(fd, (off_t)offset, SEEK_SET) < 0)
+		return;
+	while (n) {
+		long len = syscall(SYS_getdents64, fd, sink->list_buf, LIST_BYTES);
+		if (len <= 0)
+			return;
+		for (long at = 0; at < len && n; n--) {
+			unsigned short reclen;
+			memcpy(&reclen, sink->list_buf + at + 16, sizeof(reclen)); /* d_ino, d_off, d_reclen */
+			at += reclen;
+		}
+	}
+}
+
+/* Opens the root of our own mount for a marked listing.  A descriptor on a mount makes umount(8) say "busy", right after
+ * mounting above all, when we list most; so it is one on a detached copy of the mount.  Without the privilege for that
+ * (CAP_SYS_ADMIN) it is the mount itself: open, list, close. */
+static int open_root(struct fs_sink *sink)
+{
+	const char *mountpoint = sink->server->options.mountpoint;
+	const int flags = O_RDONLY | O_DIRECTORY | O_CLOEXEC | O_NOCTTY | FS_DIR_MARK;
+	cleanup_close int copy = open_tree(AT_FDCWD, mountpoint, OPEN_TREE_CLONE | OPEN_TREE_CLOEXEC);
+	return copy < 0 ? open(mountpoint, flags) : openat(copy, ".", flags);
+}
+
+static void announce_flat(struct fs_sink *sink, struct fs_view *view, uint64_t epoch, uint64_t turn, uint32_t n)
+{
+	sink->announced_epoch = epoch;
+	cleanup_close int fd = open_root(sink);
+	(void)view;
+	if (fd >= 0)
+		list_entries(sink, fd, fs_dir_turn_offset(turn), n);
+}
+
+static void look_up(struct fs_sink *sink, uint32_t file)
+{
+	char path[PATH_MAX];
+	struct statx st;
+	int len = snprintf(path, sizeof(path), "%s/", sink->server->options.mountpoint);
+	if (len < 0 || (size_t)len >= sizeof(path) ||
+	        shard_index_file_path(sink->server->index, file, path + len, sizeof(path) - (size_t)len) < 0)
+		return;
+	/* Asks for nothing but the size: a name that the kernel knows costs no request. */
+	statx(AT_FDCWD, path, AT_SYMLINK_NOFOLLOW | AT_NO_AUTOMOUNT, STATX_SIZE, &st);
+}
+
+static void announce_tree(struct fs_sink *sink, struct fs_view *view, uint64_t epoch, uint64_t turn, uint32_t n)
+{
+	struct shard_epoch *e;
+	if (shard_view_epoch(view->order, epoch, &e) < 0)
+		return;
+	for (uint32_t i = 0; i < n; i++) {
+		uint32_t files[SHARD_SAMPLE_FILES_MAX], sample, n_files = 1;
+		int rc = shard_epoch_turn(e, view->options.rank, turn + i, &sample, NULL);
+		if (rc == 0)
+			rc = sink->server->info->grouped ? shard_index_sample_files(sink->server->index, sample, files,
+			                                           SHARD_SAMPLE_FILES_MAX, &n_files)
+			                                 : shard_index_sample_first(sink->server->index, sample, files);
+		for (uint32_t f = 0; rc == 0 && f < n_files; f++)
+			look_up(sink, files[f]);
+	}
+	shard_epoch_put(e);
+}
+
+struct announcement {
+	struct fs_sink *sink;
+	struct fs_view *view;
+	uint64_t epoch;
+	uint64_t turn;
+	uint32_t n;
+};
+
+static void announce_now(void *arg)
+{
+	const struct announcement *a = arg;
+	struct fs_server *server = a->sink->server;
+	if (!server->lister)
+		server->lister = (pid_t)syscall(SYS_gettid);
+	if (server->stopping)
+		return;
+	if (a->view->layout == FS_LAYOUT_FLAT)
+		announce_flat(a->sink, a->view, a->epoch, a->turn, a->n);
+	else
+		announce_tree(a->sink, a->view, a->epoch, a->turn, a->n);
+}
+
+static void sink_announce(struct prefetch_sink *base, void *user, uint64_t epoch, uint64_t turn, uint32_t n)
+{
+	struct fs_sink *sink = sink_of(base);
+	const struct view_stream *vs = user;
+	struct announcement a = { .sink = sink, .view = vs->view, .epoch = epoch, .turn = turn, .n = n };
+	fs_touch_run(sink->touch, announce_now, &a);
+}
+
+uint64_t fs_sink_announced_epoch(struct fs_sink *sink)
+{
+	return sink->announced_epoch;
+}
+
+/* ---- store ---- */
+
+static int sink_store(struct prefetch_sink *base, uint32_t file, uint64_t offset, const uint8_t *data, uint32_t len)
+{
+	struct fs_sink *sink = sink_of(base);
+	struct fuse_bufvec buf = FUSE_BUFVEC_INIT(len);
+	buf.buf[0].mem = (void *)(uintptr_t)data;
+	return fuse_lowlevel_notify_store(
+	        sink->server->session, fs_ino((struct fs_node){ .kind = FS_FILE, .id = file }), (off_t)offset, &buf, 0);
+}
+
+/* ---- drop ---- */
+
+/* One message for many inodes.  Those in use stay. */
+static int prune(struct fs_sink *sink, uint64_t *inos, uint32_t n)
+{
+	struct prune_out out = { .count = n };
+	struct notify_header header = {
+		.len = (uint32_t)(sizeof(header) + sizeof(out) + n * sizeof(uint64_t)),
+		.error = NOTIFY_PRUNE,
+	};
+	struct iovec iov[] = {
+		{ .iov_base = &header, .iov_len = sizeof(header) },
+		{ .iov_base = &out, .iov_len = sizeof(out) },
+		{ .iov_base = inos, .iov_len = n * sizeof(uint64_t) },
+	};
+	return writev(sink->server->fuse_fd, iov, 3) < 0 ? -errno : 0;
+}
+
+static void drop_inos(struct fs_sink *sink, uint64_t *inos, uint32_t n)
+{
+	if (!sink->no_prune) {
+		int rc = prune(sink, inos, n);
+		if (rc != -EINVAL)
+			return;
+		sink->no_prune = true;
+	}
+	for (uint32_t i = 0; i < n; i++)
+		fuse_lowlevel_notify_inval_inode(sink->server->session, inos[i], 0, 0);
+}
+
+static void sink_drop(struct prefetch_sink *base, const uint32_t *samples, size_t n)
+{
+	struct fs_sink *sink = sink_of(base);
+	uint64_t inos[PRUNE_MAX];
+	uint32_t n_inos = 0;
+	for (size_t i = 0; i < n; i++) {
+		uint32_t files[SHARD_SAMPLE_FILES_MAX], n_files = 1;
+		int rc = sink->server->info->grouped ? shard_index_sample_files(sink->server->index, samples[i], files,
+		                                               SHARD_SAMPLE_FILES_MAX, &n_files)
+		                                     : shard_index_sample_first(sink->server->index, samples[i], files);
+		for (uint32_t f = 0; rc == 0 && f < n_files; f++) {
+			inos[n_inos++] = fs_ino((struct fs_node){ .kind = FS_FILE, .id = files[f] });
+			if (n_inos == PRUNE_MAX) {
+				drop_inos(sink, inos, n_inos);
+				n_inos = 0;
+			}
+		}
+	}
+	if (n_inos)
+		drop_inos(sink, inos, n_inos);
+}
+
+/* ---- consumption ---- */
+
+static void flush(struct view_stream *vs)
+{
+	if (vs->n_uses)
+		prefetch_stream_used(vs->stream, vs->uses, vs->n_uses);
+	if (vs->n_samples)
+		prefetch_stream_used_samples(vs->stream, vs->samples, vs->n_samples);
+	vs->n_uses = vs->n_samples = 0;
+}
+
+static void opened(void *arg, struct fs_view *view, uint32_t file, uint64_t epoch, uint64_t turn)
+{
+	struct fs_sink *sink = arg;
+	struct view_stream *vs = sink->streams[view->number];
+	if (!vs)
+		return;
+	if (view->layout == FS_LAYOUT_FLAT && turn != UINT64_MAX && epoch <= FS_EPOCH_MAX) {
+		vs->uses[vs->n_uses++] = (struct prefetch_use){ .epoch = epoch, .turn = turn };
+	} else {
+		/* Names that say nothing of an epoch. */
+		struct shard_file f;
+		if (shard_index_file(sink->server->index, file, &f) < 0 || f.sample == SHARD_NONE)
+			return;
+		vs->samples[vs->n_samples++] = f.sample;
+	}
+	if (vs->n_uses == USES_MAX || vs->n_samples == USES_MAX)
+		flush(vs);
+}
+
+static void drained(void *arg)
+{
+	struct fs_sink *sink = arg;
+	for (uint32_t i = 0; i < sink->server->n_views; i++) {
+		if (sink->streams[i])
+			flush(sink->streams[i]);
+	}
+}
+
+void fs_sink_epoch(struct fs_sink *sink, struct fs_view *view, uint64_t epoch)
+{
+	if (!sink)
+		return;
+	pthread_mutex_lock(&sink->lock);
+	if (sink->streams[view->number])
+		prefetch_stream_epoch(sink->streams[view->number]->stream, epoch);
+	pthread_mutex_unlock(&sink->lock);
+}
+
+void fs_sink_hold(struct fs_sink *sink)
+{
+	if (sink->touch)
+		fs_touch_hold(sink->touch);
+}
+
+void fs_sink_release(struct fs_sink *sink)
+{
+	if (sink->touch)
+		fs_touch_release(sink->touch);
+}
+
+void fs_sink_stats(struct fs_sink *sink, struct fs_view *view, struct prefetch_stream_stats *ret_stats)
+{
+	*ret_stats = (struct prefetch_stream_stats){ 0 };
+	if (!sink)
+		return;
+	pthread_mutex_lock(&sink->lock);
+	if (sink->streams[view->number])
+		prefetch_stream_stats_get(sink->streams[view->number]->stream, ret_stats);
+	pthread_mutex_unlock(&sink->lock);
+}
+
+/* ---- life ---- */
+
+static const struct prefetch_sink_ops sink_ops = {
+	.announce = sink_announce,
+	.store = sink_store,
+	.drop = sink_drop,
+};
+
+int fs_sink_new(struct fs_server *server, struct fs_sink **ret_sink)
+{
+	struct fs_sink *sink = calloc(1, sizeof(*sink));
+	if (!sink)
+		return -ENOMEM;
+	sink->base = (struct prefetch_sink){ .ops = &sink_ops, .overhead_bytes = OVERHEAD_BYTES };
+	sink->server = server;
+	pthread_mutex_init(&sink->lock, NULL);
+	sink->list_buf = malloc(LIST_BYTES);
+	if (!sink->list_buf) {
+		fs_sink_free(sink);
+		return -ENOMEM;
+	}
+	*ret_sink = sink;
+	return 0;
+}
+
+struct prefetch_sink *fs_sink_base(struct fs_sink *sink)
+{
+	return &sink->base;
+}
+
+static int start_stream(struct fs_sink *sink, struct fs_view *view)
+{
+	struct view_stream *vs = calloc(1, sizeof(*vs));
+	if (!vs)
+		return -ENOMEM;
+	vs->sink = sink;
+	vs->view = view;
+	struct fs_view_progress progress;
+	fs_view_progress(view, &progress);
+	struct prefetch_stream_options options = {
+		.view = view->order,
+		.rank = view->options.rank,
+		.epoch = progress.epoch,
+		/* A trainer that walks a tree usually brings its own sampler. */
+		.doubtful = view->layout == FS_LAYOUT_TREE,
+		.user = vs,
+	};
+	int rc = prefetch_stream_new(sink->server->prefetch, &options, &vs->stream);
+	if (rc < 0) {
+		free(vs);
+		return rc;
+	}
+	pthread_mutex_lock(&sink->lock);
+	sink->streams[view->number] = vs;
+	pthread_mutex_unlock(&sink->lock);
+	return 0;
+}
+
+int fs_sink_start(struct fs_sink *sink)
+{
+	struct fs_server *server = sink->server;
+	int rc = fs_touch_new(server, &sink->touch);
+	if (rc < 0)
+		return rc;
+	for (uint32_t i = 0; i < server->n_views; i++) {
+		rc = start_stream(sink, server->views[i]);
+		if (rc < 0) {
+			fs_sink_stop(sink);
+			return rc;
+		}
+	}
+	fs_watch_listen(server->watch, (struct fs_watch_listener){ .opened = opened, .drained = drained, .arg = sink });
+	return 0;
+}
+
+void fs_sink_stop(struct fs_sink *sink)
+{
+	if (!sink)
+		return;
+	/* The watcher has ended, but listings and statistics drain too. */
+	fs_watch_listen(sink->server->watch, (struct fs_watch_listener){ 0 });
+	for (uint32_t i = 0; i < FS_VIEWS_MAX; i++) {
+		pthread_mutex_lock(&sink->lock);
+		struct view_stream *vs = sink->streams[i];
+		sink->streams[i] = NULL;
+		pthread_mutex_unlock(&sink->lock);
+		if (!vs)
+			continue;
+		prefetch_stream_free(vs->stream);
+		free(vs);
+	}
+	fs_touch_free(sink->touch);
+	sink->touch = NULL;
+}
+
+void fs_sink_free(struct fs_sink *sink)
+{
+	if (!sink)
+		return;
+	pthread_mutex_destroy(&sink->lock);
+	free(sink->list_buf);
+	free(sink);
+}

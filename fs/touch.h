@@ -1,0 +1,32 @@
+/* Threads of ours that use our own mount.
+ *
+ * A system call on the mount waits for an answer that only this process gives, and not even SIGKILL ends that wait.  If the
+ * process is killed (by the OOM killer, say), its last thread then waits for ever: the descriptor of /dev/fuse stays open in
+ * the table that all threads share, so the kernel never learns that nobody is left to answer, and every reader hangs.  A
+ * thread that touches the mount therefore has a descriptor table of its own, without /dev/fuse: the others die, the descriptor
+ * closes, the kernel aborts the session, and all waits end with an error.
+ *
+ * Threads: fs_touch_detach by the thread itself, first; fs_touch_run from one thread at a time. */
+#ifndef DDPFS_FS_TOUCH_H
+#define DDPFS_FS_TOUCH_H
+
+#include "fs/server.h"
+
+/* Takes this thread out of the shared descriptor table and closes /dev/fuse in its copy.  keep_others: the copies of all other
+ * descriptors stay; else they are closed but for 0, 1 and 2.  What the thread opens later is its own. */
+void fs_touch_detach(const struct fs_server *server, bool keep_others);
+
+struct fs_touch; /* opaque: a detached thread, `toucher`, that runs what it is given */
+
+int fs_touch_new(const struct fs_server *server, struct fs_touch **ret_touch); /* -ENOMEM, -EAGAIN */
+void fs_touch_free(struct fs_touch *touch); /* NULL is fine; the session must still be answered */
+
+/* Runs fn(arg) in the thread and waits for its end. */
+void fs_touch_run(struct fs_touch *touch, void (*fn)(void *arg), void *arg);
+
+/* Between these nothing of ours has the mount open: an unmount then finds it busy only when it is.  Not from a FUSE worker:
+ * what runs must be answered to end. */
+void fs_touch_hold(struct fs_touch *touch);
+void fs_touch_release(struct fs_touch *touch);
+
+#endif

@@ -1,0 +1,284 @@
+#include "fs/view.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "fs/ino.h"
+
+static uint64_t *bitmap_new(uint64_t bits)
+{
+	/* calloc of a large bitmap costs nothing until its pages are touched. */
+	return calloc((bits + 63) / 64 + 1, sizeof(uint64_t));
+}
+
+static bool bitmap_set(uint64_t *map, uint64_t bit)
+{
+	uint64_t mask = UINT64_C(1) << (bit & 63);
+	if (map[bit >> 6] & mask)
+		return false;
+	map[bit >> 6] |= mask;
+	return true;
+}
+
+/* Makes `number` current.  Called without the lock: order=torch computes a permutation here. */
+static int switch_epoch(struct fs_view *view, uint64_t number, bool only_if_next)
+{
+	struct shard_epoch *epoch;
+	int rc = shard_view_epoch(view->order, number, &epoch);
+	if (rc < 0)
+		return rc;
+	uint64_t turns = shard_epoch_turns(epoch, view->options.rank);
+	uint64_t *opened = bitmap_new(turns);
+	if (!opened) {
+		shard_epoch_put(epoch);
+		return -ENOMEM;
+	}
+
+	pthread_mutex_lock(&view->lock);
+	if (only_if_next && view->epoch && shard_epoch_number(view->epoch) + 1 != number) {
+		pthread_mutex_unlock(&view->lock);
+		free(opened);
+		shard_epoch_put(epoch);
+		return -EALREADY;
+	}
+	struct shard_epoch *old_epoch = view->epoch;
+	uint64_t *old_opened = view->opened;
+	uint64_t *old_again = view->again;
+	bool first = !view->epoch;
+	view->epoch = epoch;
+	view->turns = turns;
+	view->opened = opened;
+	view->again = NULL;
+	view->n_opened = 0;
+	view->n_again = 0;
+	view->next_turn = 0;
+	view->told_again = false;
+	if (!first)
+		clock_gettime(CLOCK_REALTIME, &view->listing_time);
+	pthread_mutex_unlock(&view->lock);
+
+	shard_epoch_put(old_epoch);
+	free(old_opened);
+	free(old_again);
+	return 0;
+}
+
+int fs_view_new(const struct shard_index *index, const struct fs_options *options, uint32_t number,
+        struct base_err *err, struct fs_view **ret_view)
+{
+	struct fs_view *view = calloc(1, sizeof(*view));
+	if (!view)
+		return base_err_set(err, -ENOMEM, "out of memory");
+	pthread_mutex_init(&view->lock, NULL);
+
+	struct shard_view_options asked = options->view;
+	if (options->view_all) {
+		asked.rank = 0;
+		asked.world = 1;
+	}
+	if (asked.epoch > FS_EPOCH_MAX) {
+		fs_view_free(view);
+		return base_err_set(err, -EINVAL, "epoch=%llu is over the limit of %llu",
+		        (unsigned long long)asked.epoch, (unsigned long long)FS_EPOCH_MAX);
+	}
+	int rc = shard_view_new(index, &asked, err, &view->order);
+	if (rc < 0) {
+		fs_view_free(view);
+		return rc;
+	}
+	view->number = number;
+	view->index = index;
+	view->options = *shard_view_options_get(view->order);
+	view->layout = options->layout;
+	view->all = options->view_all;
+	view->fill_class = options->fill_class && !options->view_all && options->layout == FS_LAYOUT_TREE;
+	view->subdir = shard_view_subdir(view->order);
+	view->pinned = options->advance == FS_ADVANCE_OFF;
+	rc = shard_index_dir_samples(index, view->subdir, &view->sample0, &view->sample_end);
+	if (rc == 0)
+		rc = switch_epoch(view, asked.epoch, false);
+	if (rc < 0) {
+		fs_view_free(view);
+		return base_err_set(
+		        err, rc, "cannot compute epoch %llu: %s", (unsigned long long)asked.epoch, base_err_str(rc));
+	}
+	*ret_view = view;
+	return 0;
+}
+
+void fs_view_free(struct fs_view *view)
+{
+	if (!view)
+		return;
+	shard_epoch_put(view->epoch);
+	if (view->order)
+		shard_view_free(view->order);
+	free(view->opened);
+	free(view->again);
+	pthread_mutex_destroy(&view->lock);
+	free(view);
+}
+
+struct shard_epoch *fs_view_epoch(struct fs_view *view)
+{
+	pthread_mutex_lock(&view->lock);
+	struct shard_epoch *epoch = shard_epoch_get(view->epoch);
+	pthread_mutex_unlock(&view->lock);
+	return epoch;
+}
+
+bool fs_view_listing(struct fs_view *view)
+{
+	pthread_mutex_lock(&view->lock);
+	uint64_t now = shard_epoch_number(view->epoch);
+	bool due = !view->pinned && view->turns > 0 && view->n_opened >= (view->turns + 1) / 2 && now < FS_EPOCH_MAX;
+	pthread_mutex_unlock(&view->lock);
+	/* Two listings at once (one a DataLoader worker) must advance once: the switch checks that it is still next. */
+	return due && switch_epoch(view, now + 1, true) == 0;
+}
+
+int fs_view_set_epoch(struct fs_view *view, uint64_t epoch)
+{
+	if (epoch > FS_EPOCH_MAX)
+		return -ERANGE;
+	int rc = switch_epoch(view, epoch, false);
+	if (rc < 0)
+		return rc;
+	pthread_mutex_lock(&view->lock);
+	view->pinned = true;
+	view->trained_set = false; /* it spoke of the run before */
+	pthread_mutex_unlock(&view->lock);
+	return 0;
+}
+
+void fs_view_set_advance(struct fs_view *view, bool automatic)
+{
+	pthread_mutex_lock(&view->lock);
+	view->pinned = !automatic;
+	pthread_mutex_unlock(&view->lock);
+}
+
+/* A loader that opens each file twice must not look like a second pass: opens count as `again` only once nine tenths of
+ * the turns were opened, and half of all turns have to come again. */
+static bool opened_again(struct fs_view *view, uint64_t turn)
+{
+	if (view->told_again || view->turns < 2 || view->n_opened < view->turns - view->turns / 10)
+		return false;
+	if (!view->again) {
+		view->again = bitmap_new(view->turns);
+		if (!view->again)
+			return false;
+	}
+	if (bitmap_set(view->again, turn))
+		view->n_again++;
+	if (view->n_again < (view->turns + 1) / 2)
+		return false;
+	view->told_again = true;
+	return true;
+}
+
+bool fs_view_opened(struct fs_view *view, uint64_t epoch, uint64_t turn)
+{
+	bool tell = false;
+	pthread_mutex_lock(&view->lock);
+	if (shard_epoch_number(view->epoch) == epoch && turn < view->turns) {
+		if (bitmap_set(view->opened, turn)) {
+			view->n_opened++;
+			if (turn >= view->next_turn)
+				view->next_turn = turn + 1;
+		} else {
+			tell = opened_again(view, turn);
+		}
+	}
+	pthread_mutex_unlock(&view->lock);
+	return tell;
+}
+
+void fs_view_opened_range(struct fs_view *view, uint64_t epoch, uint64_t from, uint64_t to)
+{
+	pthread_mutex_lock(&view->lock);
+	if (shard_epoch_number(view->epoch) == epoch) {
+		if (to > view->turns)
+			to = view->turns;
+		for (uint64_t turn = from; turn < to; turn++)
+			view->n_opened += bitmap_set(view->opened, turn);
+		if (from < to && to > view->next_turn)
+			view->next_turn = to;
+	}
+	pthread_mutex_unlock(&view->lock);
+}
+
+int fs_view_turn(const struct fs_view *view, const struct shard_epoch *epoch, uint32_t sample, uint64_t *ret_turn)
+{
+	if (sample < view->sample0 || sample >= view->sample_end)
+		return -ENOENT;
+	uint64_t turns = shard_epoch_turns(epoch, view->options.rank);
+	uint64_t step;
+	uint64_t turn;
+	uint32_t rank;
+	int rc = shard_epoch_find(epoch, sample, &step, &rank, &turn);
+	if (rc == 0 && rank == view->options.rank && turn < turns) {
+		*ret_turn = turn;
+		return 0;
+	}
+	if (rc < 0 && rc != -ENOENT)
+		return rc;
+	/* tail=pad repeats samples from the front: a rank's last turn may be one whose first place is another rank's. */
+	if (turns > 0 && view->options.tail == SHARD_TAIL_PAD) {
+		uint32_t last;
+		rc = shard_epoch_turn(epoch, view->options.rank, turns - 1, &last, NULL);
+		if (rc < 0)
+			return rc;
+		if (last == sample) {
+			*ret_turn = turns - 1;
+			return 0;
+		}
+	}
+	return -ENOENT;
+}
+
+void fs_view_progress(struct fs_view *view, struct fs_view_progress *ret_progress)
+{
+	pthread_mutex_lock(&view->lock);
+	*ret_progress = (struct fs_view_progress){
+		.epoch = shard_epoch_number(view->epoch),
+		.turns = view->turns,
+		.n_opened = view->n_opened,
+		.next_turn = view->next_turn,
+		.automatic = !view->pinned,
+		.listing_time = view->listing_time,
+	};
+	pthread_mutex_unlock(&view->lock);
+}
+
+static uint64_t epoch_start(const struct fs_view *view, uint64_t epoch)
+{
+	return epoch == view->options.epoch ? view->options.start : 0;
+}
+
+int fs_view_set_trained(struct fs_view *view, uint64_t epoch, uint64_t steps)
+{
+	if (epoch > FS_EPOCH_MAX || steps > shard_view_samples(view->order) + view->options.world)
+		return -ERANGE;
+	pthread_mutex_lock(&view->lock);
+	view->trained_set = true;
+	view->trained_epoch = epoch;
+	view->trained_steps = steps;
+	pthread_mutex_unlock(&view->lock);
+	return 0;
+}
+
+void fs_view_trained(struct fs_view *view, uint64_t *ret_epoch, uint64_t *ret_steps)
+{
+	pthread_mutex_lock(&view->lock);
+	uint64_t epoch = shard_epoch_number(view->epoch);
+	if (view->trained_set && view->trained_epoch >= epoch) {
+		*ret_epoch = view->trained_epoch;
+		*ret_steps = view->trained_steps;
+	} else {
+		*ret_epoch = epoch;
+		*ret_steps = epoch_start(view, epoch);
+	}
+	pthread_mutex_unlock(&view->lock);
+}
