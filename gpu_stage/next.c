@@ -1,0 +1,433 @@
+/* Putting batches together. */
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <time.h>
+
+#include "gpu_stage/pages.h"
+#include "gpu_stage/stage_private.h"
+
+enum {
+	USES = 256,         /* told to the engine at once */
+	ALONE_TRIES = 50,   /* when nobody can release anything: moments in which a writer may hold pages */
+	ALONE_NS = 2000000, /* each */
+};
+/* Nothing came for so long: if nothing is in flight either, the read-ahead does not mean to bring it.  If something is, the
+ * device or the processor is slow, and asking for single samples would only cost the merged reads. */
+static const uint64_t GRACE_NS = 5000000;
+enum { GRACES_IDLE = 3, GRACES_IN_FLIGHT = 20 };
+static const uint64_t ASK_BYTES = 64 << 20; /* asked for at once, besides the first sample */
+
+/* A batch being put together. */
+struct assembly {
+	struct ddpfs_stage *stage;
+	unsigned flags;
+	struct stage_batch *batch;
+	uint64_t *keys, *steps; /* n of each; steps NULL: not of the order */
+	uint32_t n;
+	uint64_t pages;         /* of entries pinned */
+	uint32_t waited, asked; /* samples */
+	struct stage_asks asks;
+	struct ddpfs_stage_error *error;
+};
+
+static int fail(struct assembly *a, int rc, uint32_t file, uint32_t sample, const char *text)
+{
+	struct base_err err;
+	base_err_set(&err, rc, "%s", text);
+	stage_error(a->error, &err);
+	if (a->error) {
+		a->error->file = file;
+		a->error->sample = sample;
+	}
+	return rc;
+}
+
+/* A block that cannot be had: which sample, where, why, what now. */
+static int fail_block(struct assembly *a, int rc, uint32_t file, uint32_t block)
+{
+	char path[SHARD_PATH_MAX + 1], quoted[300], text[DDPFS_STAGE_TEXT_MAX];
+	struct shard_file f = { .sample = SHARD_NONE };
+	struct shard_shard s = { 0 };
+	uint64_t offset = 0, xxh3;
+	uint32_t len;
+	if (shard_index_file_path(a->stage->index, file, path, sizeof(path)) < 0)
+		snprintf(path, sizeof(path), "file %u", file);
+	if (shard_index_file(a->stage->index, file, &f) == 0)
+		(void)shard_index_shard(a->stage->index, f.shard, &s);
+	(void)shard_index_block(a->stage->index, file, block, &offset, &len, &xxh3);
+	snprintf(text, sizeof(text), "'%s': %s (shard '%.*s' at byte %llu): repair the shard, or pass the sample over",
+	        base_err_quote(path, quoted, sizeof(quoted)), base_err_str(rc), (int)s.path_len, s.path ? s.path : "",
+	        (unsigned long long)offset);
+	return fail(a, rc, file, f.common ? DDPFS_STAGE_NONE : f.sample, text);
+}
+
+static int fail_room(struct assembly *a, const struct stage_layout *l, int rc)
+{
+	char path[SHARD_PATH_MAX + 1], quoted[300], text[DDPFS_STAGE_TEXT_MAX];
+	uint32_t file = l->many ? l->many[0].file : l->one.file;
+	if (shard_index_file_path(a->stage->index, file, path, sizeof(path)) < 0)
+		snprintf(path, sizeof(path), "file %u", file);
+	base_err_quote(path, quoted, sizeof(quoted));
+	unsigned long long need = (unsigned long long)l->pages * STAGE_PAGE, have = a->stage->bytes;
+	if (rc == -EFBIG)
+		snprintf(text, sizeof(text),
+		        "'%s' takes %llu bytes, the arena has %llu: open the stage with more memory", quoted, need,
+		        have);
+	else if (rc == -EAGAIN)
+		snprintf(text, sizeof(text), "no room for '%s' until a batch is released", quoted);
+	else
+		snprintf(text, sizeof(text),
+		        "no room for '%s' (%llu bytes) in an arena of %llu bytes of which this batch holds %llu: take "
+		        "smaller batches or open the stage with more memory",
+		        quoted, need, have, (unsigned long long)a->pages * STAGE_PAGE);
+	return fail(a, rc == -EFBIG ? -ENOBUFS : rc, file, l->sample, text);
+}
+
+/* The engine learns at once what a batch has taken: that is what lets it read on. */
+static void tell_used(struct ddpfs_stage *stage, uint64_t turn, uint32_t n)
+{
+	struct prefetch_use uses[USES];
+	uint64_t epoch = shard_epoch_number(stage->epoch);
+	while (n) {
+		uint32_t k = n < USES ? n : USES;
+		for (uint32_t i = 0; i < k; i++)
+			uses[i] = (struct prefetch_use){ .epoch = epoch, .turn = turn + i };
+		prefetch_stream_used(stage->stream, uses, k);
+		turn += k;
+		n -= k;
+	}
+}
+
+/* The entry, pinned, however long it takes until there is room.  The layout is spent. */
+static int open_patiently(struct assembly *a, struct stage_layout *l, struct stage_entry **ret_entry)
+{
+	struct ddpfs_stage *stage = a->stage;
+	bool kept = l->pages <= stage->keep_pages;
+	uint64_t began = 0;
+	unsigned alone = 0;
+	int rc;
+	for (;;) {
+		uint64_t freed = stage_store_freed(stage->store);
+		rc = stage_store_open(stage->store, l, STAGE_ROOM_NOW, kept, ret_entry);
+		if (rc != -ENOBUFS || (a->pages + l->pages) * STAGE_PAGE > stage->bytes)
+			break;
+		if (a->flags & DDPFS_STAGE_NOWAIT) {
+			rc = -EAGAIN;
+			break;
+		}
+		if (!began)
+			began = stage_now_ns();
+		if (atomic_load(&stage->batches_out)) {
+			stage_store_wait_freed(stage->store, freed);
+		} else if (++alone > ALONE_TRIES) {
+			break; /* in pieces, and all of them this batch's own */
+		} else {
+			nanosleep(&(struct timespec){ .tv_nsec = ALONE_NS }, NULL);
+		}
+	}
+	if (began)
+		atomic_fetch_add(&stage->wait_memory_ns, stage_now_ns() - began);
+	if (rc == -ENOMEM)
+		fail(a, rc, DDPFS_STAGE_NONE, l->sample, "out of memory");
+	else if (rc < 0)
+		rc = fail_room(a, l, rc);
+	if (rc < 0)
+		stage_layout_done(l);
+	return rc;
+}
+
+static int ask_entry(struct assembly *a, struct stage_entry *entry)
+{
+	int rc = stage_asks_add(&a->asks, entry);
+	if (rc < 0) {
+		stage_store_unpin(a->stage->store, &entry, 1);
+		return fail(a, rc, DDPFS_STAGE_NONE, entry->sample, "out of memory");
+	}
+	return 0;
+}
+
+static int layout_of(struct assembly *a, uint32_t i, struct stage_layout *ret_layout)
+{
+	int rc = stage_layout_sample(a->stage->index, (uint32_t)a->keys[i], ret_layout);
+	return rc < 0 ? fail(a, rc, DDPFS_STAGE_NONE, (uint32_t)a->keys[i], base_err_str(rc)) : 0;
+}
+
+static int wait_asked(struct assembly *a)
+{
+	uint32_t file, block;
+	int rc = stage_asks_wait(&a->asks, &file, &block);
+	return rc < 0 ? fail_block(a, rc, file, block) : 0;
+}
+
+/* Asks by name for samples [i, n) as far as there is room; at least for sample i, whose layout is given. */
+static int ask_from(struct assembly *a, uint32_t i, struct stage_layout *first)
+{
+	struct ddpfs_stage *stage = a->stage;
+	struct stage_entry *entry;
+	int rc = open_patiently(a, first, &entry);
+	if (rc == 0)
+		rc = ask_entry(a, entry);
+	if (rc < 0)
+		return rc;
+	uint64_t began = stage_now_ns(), bytes = 0;
+	a->asked++;
+	while (++i < a->n && bytes < ASK_BYTES) {
+		struct stage_layout l;
+		rc = layout_of(a, i, &l);
+		if (rc < 0)
+			break;
+		bytes += (uint64_t)l.pages * STAGE_PAGE;
+		/* Not at the cost of what was read ahead: the rest of the batch may be among it. */
+		rc = stage_store_open(stage->store, &l, STAGE_ROOM_AHEAD, l.pages <= stage->keep_pages, &entry);
+		if (rc < 0) {
+			stage_layout_done(&l);
+			rc = 0;
+			break;
+		}
+		a->asked += !stage_store_ready(stage->store, entry);
+		rc = ask_entry(a, entry);
+		if (rc < 0)
+			break;
+	}
+	int waited = wait_asked(a);
+	atomic_fetch_add(&stage->wait_ns, stage_now_ns() - began);
+	return rc < 0 ? rc : waited;
+}
+
+/* Waits for the read-ahead; false: it will not bring the sample. */
+static bool comes(struct ddpfs_stage *stage, uint64_t key)
+{
+	uint64_t began = stage_now_ns();
+	enum stage_wait outcome = STAGE_WAIT_QUIET;
+	unsigned idle = 0;
+	for (unsigned i = 0; outcome == STAGE_WAIT_QUIET && idle < GRACES_IDLE && i < GRACES_IN_FLIGHT; i++) {
+		struct prefetch_stats engine;
+		outcome = stage_store_wait(stage->store, key, GRACE_NS);
+		prefetch_stats_get(stage->prefetch, &engine);
+		idle += !engine.inflight;
+	}
+	atomic_fetch_add(&stage->wait_ns, stage_now_ns() - began);
+	return outcome == STAGE_WAIT_READY;
+}
+
+/* Sample i is not ready: wait for the read-ahead to bring it, or ask. */
+static int bring(struct assembly *a, uint32_t i)
+{
+	struct ddpfs_stage *stage = a->stage;
+	struct stage_layout l;
+	int rc = layout_of(a, i, &l);
+	if (rc < 0)
+		return rc;
+	bool expected = l.n_blocks && (uint64_t)l.pages * STAGE_PAGE <= stage->window_bytes / 2;
+	if (expected && comes(stage, a->keys[i])) {
+		a->waited++;
+		stage_layout_done(&l);
+		return 0;
+	}
+	return ask_from(a, i, &l);
+}
+
+static int collect(struct assembly *a)
+{
+	struct ddpfs_stage *stage = a->stage;
+	struct stage_batch *b = a->batch;
+	while (b->n_entries < a->n) {
+		uint32_t from = b->n_entries;
+		uint32_t got = stage_store_pin_ready(
+		        stage->store, a->keys + from, a->n - from, stage->keep_pages, b->entries + from);
+		for (uint32_t i = 0; i < got; i++)
+			a->pages += b->entries[from + i]->pages;
+		b->n_entries += got;
+		tell_used(stage, stage->cursor + from, got);
+		if (b->n_entries == a->n)
+			break;
+		int rc = bring(a, b->n_entries);
+		if (rc < 0)
+			return rc;
+	}
+	uint32_t late = a->waited + a->asked;
+	atomic_fetch_add(&stage->n_ready, late < a->n ? a->n - late : 0);
+	atomic_fetch_add(&stage->n_waited, a->waited);
+	atomic_fetch_add(&stage->n_asked, a->asked);
+	return 0;
+}
+
+/* Fills the items of a batch whose entries are all pinned. */
+static int present(struct assembly *a)
+{
+	struct stage_batch *b = a->batch;
+	struct base_err err = { 0 };
+	uint32_t n = 0;
+	uint64_t bytes = 0;
+	for (uint32_t i = 0; i < b->n_entries; i++)
+		n += b->entries[i]->n_parts;
+	b->items = malloc(n * sizeof(*b->items));
+	if (!b->items)
+		return fail(a, -ENOMEM, DDPFS_STAGE_NONE, DDPFS_STAGE_NONE, "out of memory");
+	struct ddpfs_item *item = b->items;
+	for (uint32_t i = 0; i < b->n_entries; i++) {
+		const struct stage_entry *e = b->entries[i];
+		for (uint32_t p = 0; p < e->n_parts; p++, item++) {
+			*item = (struct ddpfs_item){ .data = e->data + e->parts[p].offset,
+				.len = e->parts[p].len,
+				.step = a->steps ? a->steps[i] : 0,
+				.file = e->parts[p].file,
+				.sample = e->sample };
+			bytes += item->len;
+		}
+	}
+	b->public.n_samples = b->n_entries;
+	b->public.n_items = n;
+	b->public.items = b->items;
+	int rc = a->stage->backend->ops->hand_out(a->stage->backend, b->items, n, &err);
+	if (rc < 0)
+		return stage_error(a->error, &err);
+	b->stage = a->stage;
+	atomic_fetch_add(&a->stage->batches_out, 1);
+	atomic_fetch_add(&a->stage->n_batches, 1);
+	atomic_fetch_add(&a->stage->n_samples, b->n_entries);
+	atomic_fetch_add(&a->stage->n_bytes, bytes);
+	return 0;
+}
+
+/* Room for n samples. */
+static int begin(struct assembly *a, bool ordered)
+{
+	a->batch = calloc(1, sizeof(*a->batch) + a->n * sizeof(struct stage_entry *));
+	a->keys = malloc(a->n * sizeof(uint64_t));
+	a->steps = ordered ? malloc(a->n * sizeof(uint64_t)) : NULL;
+	stage_asks_init(&a->asks, a->stage->prefetch, a->stage->store);
+	if (a->batch && a->keys && (a->steps || !ordered))
+		return 0;
+	return fail(a, -ENOMEM, DDPFS_STAGE_NONE, DDPFS_STAGE_NONE, "out of memory");
+}
+
+/* rc < 0: nothing of the batch stays. */
+static void end(struct assembly *a, int rc)
+{
+	if (rc < 0 && a->batch) {
+		stage_store_unpin(a->stage->store, a->batch->entries, a->batch->n_entries);
+		free(a->batch->items);
+		free(a->batch);
+	}
+	stage_asks_done(&a->asks);
+	free(a->keys);
+	free(a->steps);
+}
+
+/* Under turn. */
+static int next(struct assembly *a, struct ddpfs_batch **ret_batch)
+{
+	struct ddpfs_stage *stage = a->stage;
+	int rc = begin(a, true);
+	for (uint32_t i = 0; rc == 0 && i < a->n; i++) {
+		uint32_t sample;
+		rc = shard_epoch_turn(stage->epoch, stage->rank, stage->cursor + i, &sample, &a->steps[i]);
+		if (rc < 0)
+			fail(a, rc, DDPFS_STAGE_NONE, DDPFS_STAGE_NONE, base_err_str(rc));
+		else
+			a->keys[i] = stage_sample_key(sample);
+	}
+	if (rc == 0)
+		rc = collect(a);
+	if (rc == 0) {
+		a->batch->public.epoch = shard_epoch_number(stage->epoch);
+		a->batch->public.turn = stage->cursor;
+		rc = present(a);
+	}
+	end(a, rc);
+	if (rc < 0)
+		return rc;
+	pthread_mutex_lock(&stage->lock);
+	stage->cursor += a->n;
+	pthread_mutex_unlock(&stage->lock);
+	*ret_batch = &a->batch->public;
+	return 1;
+}
+
+int ddpfs_stage_next(struct ddpfs_stage *stage, uint32_t n, unsigned flags, struct ddpfs_stage_error *error,
+        struct ddpfs_batch **ret_batch)
+{
+	struct assembly a = { .stage = stage, .flags = flags, .n = n, .error = error };
+	if (!n || n > DDPFS_STAGE_BATCH_MAX)
+		return fail(&a, -EINVAL, DDPFS_STAGE_NONE, DDPFS_STAGE_NONE, "a batch has 1 to 1048576 samples");
+	pthread_mutex_lock(&stage->turn);
+	uint64_t left = stage->turns - stage->cursor;
+	int rc = 0;
+	if (left) {
+		a.n = n < left ? n : (uint32_t)left;
+		rc = next(&a, ret_batch);
+	}
+	pthread_mutex_unlock(&stage->turn);
+	return rc;
+}
+
+/* The file's entry may be there, or coming: then its blocks are claimed, and it is a matter of waiting. */
+static int get(struct assembly *a, struct stage_layout *l)
+{
+	struct stage_entry *entry;
+	int rc = open_patiently(a, l, &entry);
+	while (rc == 0 && !stage_store_ready(a->stage->store, entry)) {
+		stage_store_pin(a->stage->store, entry);
+		rc = ask_entry(a, entry);
+		if (rc == 0)
+			rc = wait_asked(a);
+		if (rc == 0 && !stage_store_ready(a->stage->store, entry))
+			nanosleep(&(struct timespec){ .tv_nsec = 100000 }, NULL); /* another thread is copying it */
+		if (rc < 0)
+			stage_store_unpin(a->stage->store, &entry, 1);
+	}
+	if (rc < 0)
+		return rc;
+	a->batch->entries[0] = entry;
+	a->batch->n_entries = 1;
+	return 0;
+}
+
+int ddpfs_stage_get(struct ddpfs_stage *stage, const char *path, unsigned flags, struct ddpfs_stage_error *error,
+        struct ddpfs_batch **ret_batch)
+{
+	struct assembly a = { .stage = stage, .flags = flags, .n = 1, .error = error };
+	struct stage_layout l;
+	enum shard_kind kind;
+	uint32_t file;
+	char quoted[300], text[DDPFS_STAGE_TEXT_MAX];
+	int rc = shard_index_find_path(stage->index, path, &kind, &file);
+	if (rc == 0 && kind == SHARD_KIND_DIR)
+		rc = -EISDIR;
+	if (rc < 0) {
+		snprintf(
+		        text, sizeof(text), "'%s': %s", base_err_quote(path, quoted, sizeof(quoted)), base_err_str(rc));
+		return fail(&a, rc, DDPFS_STAGE_NONE, DDPFS_STAGE_NONE, text);
+	}
+	rc = stage_layout_file(stage->index, file, &l);
+	if (rc < 0)
+		return fail(&a, rc, file, DDPFS_STAGE_NONE, base_err_str(rc));
+	rc = begin(&a, false);
+	if (rc < 0)
+		stage_layout_done(&l);
+	else
+		rc = get(&a, &l);
+	if (rc == 0)
+		rc = present(&a);
+	end(&a, rc);
+	if (rc < 0)
+		return rc;
+	*ret_batch = &a.batch->public;
+	return 1;
+}
+
+void ddpfs_batch_release(struct ddpfs_batch *batch)
+{
+	if (!batch)
+		return;
+	struct stage_batch *b = (struct stage_batch *)batch;
+	struct ddpfs_stage *stage = b->stage;
+	stage->backend->ops->take_back(stage->backend, b->items, b->public.n_items);
+	/* First, so that who waits for memory never waits for a batch that has given all it had. */
+	atomic_fetch_sub(&stage->batches_out, 1);
+	stage_store_unpin(stage->store, b->entries, b->n_entries);
+	free(b->items);
+	free(b);
+}

@@ -1,0 +1,114 @@
+#include "gpu_stage/pages.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <stdlib.h>
+
+enum { BINS = 32 };
+
+/* Of a page that begins or ends a free run; 0 in `len` for all others. */
+struct tag {
+	uint32_t len;        /* pages of the run, at its first and its last page */
+	uint32_t next, prev; /* in the bin; of a first page only */
+};
+
+struct stage_pages {
+	uint32_t n;
+	uint64_t used;
+	uint32_t bins[BINS]; /* first page of the first run */
+	struct tag tags[];
+};
+
+static unsigned bin_of(uint32_t len)
+{
+	return 31U - (unsigned)__builtin_clz(len);
+}
+
+static void insert(struct stage_pages *p, uint32_t first, uint32_t len)
+{
+	uint32_t *bin = &p->bins[bin_of(len)];
+	struct tag *tag = &p->tags[first];
+	p->tags[first + len - 1].len = len;
+	tag->len = len;
+	tag->next = *bin;
+	tag->prev = STAGE_PAGES_NONE;
+	if (*bin != STAGE_PAGES_NONE)
+		p->tags[*bin].prev = first;
+	*bin = first;
+}
+
+static void remove_run(struct stage_pages *p, uint32_t first)
+{
+	struct tag *tag = &p->tags[first];
+	uint32_t len = tag->len;
+	if (tag->prev != STAGE_PAGES_NONE)
+		p->tags[tag->prev].next = tag->next;
+	else
+		p->bins[bin_of(len)] = tag->next;
+	if (tag->next != STAGE_PAGES_NONE)
+		p->tags[tag->next].prev = tag->prev;
+	p->tags[first + len - 1].len = 0;
+	tag->len = 0;
+}
+
+int stage_pages_new(uint64_t n_pages, struct stage_pages **ret_pages)
+{
+	if (!n_pages || n_pages > UINT64_C(1) << 31)
+		return -EINVAL;
+	struct stage_pages *p = calloc(1, sizeof(*p) + n_pages * sizeof(struct tag));
+	if (!p)
+		return -ENOMEM;
+	p->n = (uint32_t)n_pages;
+	for (unsigned i = 0; i < BINS; i++)
+		p->bins[i] = STAGE_PAGES_NONE;
+	insert(p, 0, p->n);
+	*ret_pages = p;
+	return 0;
+}
+
+void stage_pages_free(struct stage_pages *pages)
+{
+	free(pages);
+}
+
+uint32_t stage_pages_get(struct stage_pages *p, uint32_t n)
+{
+	assert(n > 0);
+	for (unsigned bin = bin_of(n); bin < BINS; bin++) {
+		/* Only the run's own bin holds runs that are too short. */
+		for (uint32_t first = p->bins[bin]; first != STAGE_PAGES_NONE; first = p->tags[first].next) {
+			uint32_t len = p->tags[first].len;
+			if (len < n)
+				continue;
+			remove_run(p, first);
+			if (len > n)
+				insert(p, first + n, len - n);
+			p->used += n;
+			return first;
+		}
+	}
+	return STAGE_PAGES_NONE;
+}
+
+void stage_pages_put(struct stage_pages *p, uint32_t first, uint32_t n)
+{
+	assert(n > 0 && first < p->n && n <= p->n - first && n <= p->used);
+	p->used -= n;
+	if (first + n < p->n && p->tags[first + n].len) {
+		uint32_t len = p->tags[first + n].len;
+		remove_run(p, first + n);
+		n += len;
+	}
+	if (first > 0 && p->tags[first - 1].len) {
+		uint32_t len = p->tags[first - 1].len;
+		remove_run(p, first - len);
+		first -= len;
+		n += len;
+	}
+	insert(p, first, n);
+}
+
+uint64_t stage_pages_used(const struct stage_pages *p)
+{
+	return p->used;
+}

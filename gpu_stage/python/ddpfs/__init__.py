@@ -1,0 +1,11 @@
+"""ddpfs: samples of a packed dataset in epoch order, each rank its own part.
+
+    Stage          batches in memory by libddpfs_stage, no mount
+    mounted        a mount for the length of a `with` block
+    ddpfs.torch    Stage as a PyTorch IterableDataset (imports torch)
+"""
+
+from ddpfs.mount import mounted
+from ddpfs.stage import Batch, Stage, StageError
+
+__all__ = ["Batch", "Stage", "StageError", "mounted"]

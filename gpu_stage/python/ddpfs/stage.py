@@ -1,0 +1,283 @@
+"""Batches of a rank's samples as views of the stage's arena: nothing is copied, nothing may be written."""
+
+import ctypes
+import os
+
+import numpy as np
+
+from ddpfs import _lib
+
+_UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
+
+
+class StageError(OSError):
+    """What the library says; .file and .sample are ids, or None."""
+
+    def __init__(self, code, text, file=None, sample=None):
+        super().__init__(-code, text)
+        self.file = file
+        self.sample = sample
+
+
+def _raise(error):
+    raise StageError(error.code, error.text.decode(errors="replace"),
+                     None if error.file == _lib.NONE else error.file,
+                     None if error.sample == _lib.NONE else error.sample)
+
+
+def _bytes(size):
+    """4096, "64M", "1.5G" -> bytes."""
+    if not isinstance(size, str):
+        return int(size or 0)
+    number = size.upper().removesuffix("B").removesuffix("I")
+    unit = number[-1:] if number[-1:] in _UNITS else ""
+    return int(float(number.removesuffix(unit)) * _UNITS[unit])
+
+
+class _Open:
+    """The library's object; closed when the last batch and the Stage are gone."""
+
+    def __init__(self, lib, pointer):
+        self.lib = lib
+        self.pointer = pointer
+        self.pid = os.getpid()
+        base, size = ctypes.c_void_p(), ctypes.c_uint64()
+        lib.ddpfs_stage_arena(pointer, ctypes.byref(base), ctypes.byref(size))
+        self.base, self.size = base.value, size.value
+
+    def __del__(self):
+        if self.pid == os.getpid():  # its threads live in that process only
+            self.lib.ddpfs_stage_close(self.pointer)
+
+
+class _Held:
+    """A batch of the library; released when nothing looks at it any more."""
+
+    def __init__(self, opened, pointer):
+        self.opened = opened
+        self.pointer = pointer
+
+    def __del__(self):
+        if self.opened.pid == os.getpid():
+            self.opened.lib.ddpfs_batch_release(self.pointer)
+
+
+class _Memory:
+    """Bytes of the arena for numpy, which keeps this object, and with it the batch."""
+
+    def __init__(self, held, address, size, readonly):
+        self.held = held
+        self.__array_interface__ = {"data": (address, readonly), "shape": (size,), "typestr": "|u1", "version": 3}
+
+
+class Batch:
+    """One batch.  Its memory is free for other samples when the batch and all views of it are gone (or, for the batch
+    itself, after release()): hold few of them.
+
+        len(batch), batch[i]       files; batch[i] is a read-only numpy uint8 view
+        batch.tensor(i)            the same as a torch tensor (torch knows no read-only: do not write to it)
+        batch.arena, .offsets      one view that holds all of them: file i is arena[offsets[i] : offsets[i] + lengths[i]]
+        batch.lengths, .steps, .files, .samples    numpy arrays, one number a file
+        batch.path(i)              its path in the dataset
+        batch.epoch, .turn, .n_samples    where it comes in this rank's epoch
+    """
+
+    def __init__(self, held):
+        public = held.pointer.contents
+        self._held = held
+        self.epoch = public.epoch
+        self.turn = public.turn
+        self.n_samples = public.n_samples
+        raw = (ctypes.c_ubyte * (public.n_items * _lib.ITEM_BYTES)).from_address(public.items)
+        items = np.frombuffer(raw, dtype=_lib.ITEM).copy()
+        self.files = items["file"]
+        self.samples = items["sample"]
+        self.steps = items["step"]
+        self.lengths = items["len"].astype(np.int64)
+        self.offsets = (items["data"] - np.uint64(held.opened.base)).astype(np.int64)
+
+    def __len__(self):
+        return len(self.lengths)
+
+    def _memory(self, start, size, readonly):
+        if self._held is None:
+            raise ValueError("the batch was released")
+        return np.asarray(_Memory(self._held, self._held.opened.base + start, size, readonly))
+
+    def __getitem__(self, i):
+        return self._memory(int(self.offsets[i]), int(self.lengths[i]), True)
+
+    def __iter__(self):
+        return (self[i] for i in range(len(self)))
+
+    @property
+    def arena(self):
+        return self._memory(0, self._held.opened.size if self._held else 0, True)
+
+    def tensor(self, i):
+        import torch
+
+        return torch.from_numpy(self._memory(int(self.offsets[i]), int(self.lengths[i]), False))
+
+    def stack(self):
+        """Files of one length as one [n, length] array: the one method that copies."""
+        if len(set(self.lengths.tolist())) > 1:
+            raise ValueError("files of this batch differ in length")
+        return np.stack(list(self))
+
+    def path(self, i):
+        if self._held is None:
+            raise ValueError("the batch was released")
+        return _path(self._held.opened, int(self.files[i]))
+
+    def release(self):
+        """Lets go of the batch; views that were made of it keep its memory."""
+        self._held = None
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.release()
+
+    def __reduce__(self):
+        raise TypeError("a batch is memory of this process: send copies (bytes(batch[i])) to others")
+
+
+def _path(opened, file):
+    buf = ctypes.create_string_buffer(_lib.PATH_MAX)
+    length = opened.lib.ddpfs_stage_path(opened.pointer, file, buf, len(buf))
+    if length < 0:
+        raise StageError(length, f"file {file}: {os.strerror(-length)}", file)
+    return os.fsdecode(buf.raw[:length])
+
+
+class Stage:
+    """Iterates over a rank's samples: `for batch in stage` gives what is left of the epoch, and the next epoch the
+    time after.  Opened at first use, in the process that uses it.
+
+    dataset   the packed dataset's directory
+    batch     samples of a batch; drop_last leaves out a shorter one at the end
+    memory    bytes, or "512M": arena and reads together; default: a quarter of what is free, at most 4 GiB
+    order, deal, tail, seed, epoch, start, subdir    as the options of the mount
+    """
+
+    def __init__(self, dataset, batch=1, *, rank=0, world=1, order=None, deal=None, tail=None, seed=0, epoch=0, start=0,
+                 subdir=None, memory=0, on_bad=None, backend=None, state=None, drop_last=False):
+        if batch < 1:
+            raise ValueError("batch must be at least 1")
+        self.dataset = os.fspath(dataset)
+        self.batch = batch
+        self.drop_last = drop_last
+        self._numbers = {"rank": rank, "world": world, "seed": seed, "epoch": epoch, "start": start,
+                         "memory_bytes": _bytes(memory)}
+        self._words = {"order": order, "deal": deal, "tail": tail, "subdir": subdir, "on_bad": on_bad,
+                       "backend": backend, "state": state}
+        self._opened = None
+
+    def _open(self):
+        if self._opened is not None:
+            if self._opened.pid != os.getpid():
+                raise RuntimeError("this stage was opened before fork(): make one in the process that uses it")
+            return self._opened
+        lib, error, pointer = _lib.load(), _lib.Error(), ctypes.c_void_p()
+        words = {k: os.fsencode(v) for k, v in self._words.items() if v is not None}
+        options = _lib.Options(size=ctypes.sizeof(_lib.Options), **self._numbers, **words)
+        if lib.ddpfs_stage_open(os.fsencode(self.dataset), ctypes.byref(options), ctypes.byref(error),
+                                ctypes.byref(pointer)) < 0:
+            _raise(error)
+        self._opened = _Open(lib, pointer)
+        return self._opened
+
+    def _call(self, function, *arguments):
+        """A function that takes an error last but the output: its result, or StageError."""
+        opened, error, out = self._open(), _lib.Error(), ctypes.POINTER(_lib.Batch)()
+        rc = getattr(opened.lib, function)(opened.pointer, *arguments, ctypes.byref(error), ctypes.byref(out))
+        if rc < 0:
+            _raise(error)
+        return Batch(_Held(opened, out)) if rc else None
+
+    def next(self, n=None):
+        """The next n samples, fewer at the end of the epoch; None after it.  Waits without the interpreter's lock."""
+        return self._call("ddpfs_stage_next", self.batch if n is None else n, 0)
+
+    def get(self, path):
+        """One file by its path in the dataset, as a batch of one."""
+        return self._call("ddpfs_stage_get", os.fsencode(path), 0)
+
+    def skip(self, n):
+        """Passes over the next n samples: a batch with a damaged one, say."""
+        opened = self._open()
+        opened.lib.ddpfs_stage_skip(opened.pointer, n)
+
+    @property
+    def position(self):
+        """(epoch, samples handed out of it, samples it has for this rank)"""
+        opened, values = self._open(), [ctypes.c_uint64() for _ in range(3)]
+        opened.lib.ddpfs_stage_position(opened.pointer, *map(ctypes.byref, values))
+        return tuple(v.value for v in values)
+
+    def set_epoch(self, epoch):
+        """Goes to the beginning of an epoch."""
+        opened, error = self._open(), _lib.Error()
+        if opened.lib.ddpfs_stage_set_epoch(opened.pointer, epoch, ctypes.byref(error)) < 0:
+            _raise(error)
+
+    def __iter__(self):
+        epoch, turn, turns = self.position
+        if turns and turn == turns:
+            self.set_epoch(epoch + 1)
+        return self._batches()
+
+    def _batches(self):
+        while True:
+            batch = self.next()
+            if batch is None or (self.drop_last and batch.n_samples < self.batch):
+                return
+            yield batch
+            del batch  # the consumer's reference is the only one while the next batch is awaited
+
+    def __len__(self):
+        """Batches of the present epoch."""
+        turns = self.position[2]
+        return turns // self.batch if self.drop_last else -(-turns // self.batch)
+
+    def state_dict(self):
+        """Where training goes on once every batch handed out so far is trained, by every rank.  For a batch trained
+        earlier: state_after(batch)."""
+        epoch, turn, _ = self.position
+        return {"ddpfs": self._state(epoch, turn)}
+
+    def state_after(self, batch):
+        return {"ddpfs": self._state(batch.epoch, batch.turn + batch.n_samples)}
+
+    def _state(self, epoch, turns):
+        opened, buf = self._open(), ctypes.create_string_buffer(_lib.STATE_MAX)
+        rc = opened.lib.ddpfs_stage_state(opened.pointer, epoch, turns, buf, len(buf))
+        if rc < 0:
+            raise StageError(rc, f"no state after {turns} samples of epoch {epoch}: {os.strerror(-rc)}")
+        return buf.value.decode()
+
+    def load_state_dict(self, state):
+        """Goes to where a state was taken, by a job with any number of ranks."""
+        opened, error = self._open(), _lib.Error()
+        if opened.lib.ddpfs_stage_resume(opened.pointer, state["ddpfs"].encode(), ctypes.byref(error)) < 0:
+            _raise(error)
+
+    def stats(self):
+        opened, stats = self._open(), _lib.Stats()
+        opened.lib.ddpfs_stage_stats_get(opened.pointer, ctypes.byref(stats))
+        return {name: getattr(stats, name) for name, _ in _lib.Stats._fields_}
+
+    def close(self):
+        """Lets go of the library's object: it ends with the last batch."""
+        self._opened = None
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.close()
+
+    def __getstate__(self):
+        return {**self.__dict__, "_opened": None}

@@ -1,0 +1,391 @@
+/* A stage's life and its place in the order. */
+#include <assert.h>
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "cache/arena.h"
+#include "gpu_stage/pages.h"
+#include "gpu_stage/stage_private.h"
+#include "shard/state.h"
+
+enum {
+	LANDING_MIN = CACHE_SEGMENT, /* prefetch_new's own rule: a quarter of its memory, between these */
+	LANDING_MAX = 64 << 20,
+	WINDOW_MIN = 4 << 20,
+	WINDOW_MAX = 256 << 20,
+};
+
+uint64_t stage_now_ns(void)
+{
+	struct timespec ts;
+	clock_gettime(CLOCK_MONOTONIC, &ts);
+	return (uint64_t)ts.tv_sec * 1000000000 + (uint64_t)ts.tv_nsec;
+}
+
+int stage_error(struct ddpfs_stage_error *error, const struct base_err *err)
+{
+	if (error) {
+		error->code = err->code;
+		error->file = error->sample = DDPFS_STAGE_NONE;
+		snprintf(error->text, sizeof(error->text), "%s", err->text);
+	}
+	return err->code;
+}
+
+/* ---- the engine's sink ---- */
+
+/* Nothing has to exist before its bytes come. */
+static void sink_announce(struct prefetch_sink *sink, void *user, uint64_t epoch, uint64_t turn, uint32_t n)
+{
+	(void)sink;
+	(void)user;
+	(void)epoch;
+	(void)turn;
+	(void)n;
+}
+
+static int sink_store(struct prefetch_sink *sink, uint32_t file, uint64_t offset, const uint8_t *data, uint32_t len)
+{
+	struct ddpfs_stage *stage = (struct ddpfs_stage *)sink;
+	struct stage_layout layout;
+	struct stage_entry *entry;
+	struct shard_file f;
+	int rc = shard_index_file(stage->index, file, &f);
+	if (rc == 0)
+		rc = stage_layout_sample(stage->index, f.sample, &layout);
+	if (rc < 0)
+		return rc;
+	rc = stage_store_open(stage->store, &layout, STAGE_ROOM_AHEAD, true, &entry);
+	if (rc < 0) {
+		stage_layout_done(&layout);
+		return rc;
+	}
+	uint32_t part = 0;
+	while (entry->parts[part].file != file)
+		part++; /* the index says that the sample has it */
+	uint8_t *to = stage_store_claim(
+	        stage->store, entry, entry->parts[part].first_block + (uint32_t)(offset / SHARD_BLOCK));
+	if (to) {
+		memcpy(to, data, len);
+		stage_store_wrote(stage->store, entry, len);
+	}
+	stage_store_unpin(stage->store, &entry, 1);
+	return 0;
+}
+
+static void sink_drop(struct prefetch_sink *sink, const uint32_t *samples, size_t n)
+{
+	struct ddpfs_stage *stage = (struct ddpfs_stage *)sink;
+	for (size_t i = 0; i < n; i++)
+		stage_store_drop(stage->store, samples[i]);
+}
+
+static const struct prefetch_sink_ops sink_ops = {
+	.announce = sink_announce,
+	.store = sink_store,
+	.drop = sink_drop,
+};
+
+/* ---- opening and closing ---- */
+
+static uint64_t clamp(uint64_t value, uint64_t low, uint64_t high)
+{
+	return value < low ? low : value > high ? high : value;
+}
+
+/* Memory is divided: landing memory of the engine, and the arena, a quarter of which is for what batches hold. */
+static int start_engine(struct ddpfs_stage *stage, const struct ddpfs_stage_options *options, struct base_err *err)
+{
+	struct prefetch_stats stats;
+	uint64_t memory = stage_options_memory(options);
+	uint64_t landing = clamp(memory / 4, LANDING_MIN, LANDING_MAX);
+	stage->bytes = (memory - landing) & ~(uint64_t)(STAGE_PAGE - 1);
+	int rc = stage->backend->ops->memory_new(stage->backend, stage->bytes, err, &stage->base);
+	if (rc < 0)
+		return rc;
+	rc = stage_store_new(stage->index, stage->base, stage->bytes, &stage->store);
+	if (rc < 0)
+		return base_err_set(err, rc, "cannot set up the arena: %s", base_err_str(rc));
+	stage->sink.ops = &sink_ops;
+	rc = prefetch_new(&(struct prefetch_options){ .index = stage->index,
+	                          .memory_bytes = landing + stage->bytes / 4 * 3,
+	                          .sink = &stage->sink,
+	                          .threads = options->threads_io != 0 },
+	        err, &stage->prefetch);
+	if (rc < 0)
+		return rc;
+	prefetch_stats_get(stage->prefetch, &stats);
+	stage->keep_pages = (uint32_t)clamp(stats.budget_bytes / 4 / STAGE_PAGE, 1, UINT32_MAX);
+	stage->window_bytes = clamp(stats.budget_bytes / 4, WINDOW_MIN, WINDOW_MAX);
+	return 0;
+}
+
+static void stage_free(struct ddpfs_stage *stage)
+{
+	if (stage->prefetch) {
+		prefetch_stream_free(stage->stream);
+		prefetch_free(stage->prefetch);
+	}
+	shard_epoch_put(stage->epoch);
+	shard_view_free(stage->view);
+	stage_store_free(stage->store);
+	if (stage->base)
+		stage->backend->ops->memory_free(stage->backend, stage->base, stage->bytes);
+	if (stage->backend)
+		stage->backend->ops->free(stage->backend);
+	shard_index_close(stage->index);
+	pthread_mutex_destroy(&stage->turn);
+	pthread_mutex_destroy(&stage->lock);
+	free(stage);
+}
+
+static int open_parts(
+        struct ddpfs_stage *stage, const char *dataset, const struct ddpfs_stage_options *options, struct base_err *err)
+{
+	struct shard_view *view;
+	int rc = shard_index_open(dataset, err, &stage->index);
+	if (rc == 0)
+		rc = stage_backend_new(options->backend, err, &stage->backend);
+	if (rc == 0)
+		rc = start_engine(stage, options, err);
+	if (rc == 0)
+		rc = stage_options_view(stage->index, options, err, &view);
+	if (rc < 0)
+		return rc;
+	rc = stage_bind(stage, view, shard_view_options_get(view)->epoch, err);
+	if (rc < 0)
+		shard_view_free(view);
+	return rc;
+}
+
+int ddpfs_stage_open(const char *dataset, const struct ddpfs_stage_options *given, struct ddpfs_stage_error *error,
+        struct ddpfs_stage **ret_stage)
+{
+	struct base_err err = { 0 };
+	struct ddpfs_stage_options options;
+	int rc = stage_options_check(given, &err, &options);
+	if (rc < 0)
+		return stage_error(error, &err);
+	struct ddpfs_stage *stage = calloc(1, sizeof(*stage));
+	if (!stage) {
+		base_err_set(&err, -ENOMEM, "out of memory");
+		return stage_error(error, &err);
+	}
+	pthread_mutex_init(&stage->turn, NULL);
+	pthread_mutex_init(&stage->lock, NULL);
+	stage->rank = options.rank;
+	stage->world = options.world;
+	rc = open_parts(stage, dataset, &options, &err);
+	if (rc < 0) {
+		stage_free(stage);
+		return stage_error(error, &err);
+	}
+	*ret_stage = stage;
+	return 0;
+}
+
+int ddpfs_stage_close(struct ddpfs_stage *stage)
+{
+	if (!stage)
+		return 0;
+	if (atomic_load(&stage->batches_out))
+		return -EBUSY;
+	stage_free(stage);
+	return 0;
+}
+
+/* ---- the place in the order ---- */
+
+/* A new stream before the old one goes: what is resident finds its next use in the new one. */
+int stage_bind(struct ddpfs_stage *stage, struct shard_view *view, uint64_t epoch, struct base_err *err)
+{
+	struct shard_epoch *e;
+	struct prefetch_stream *stream;
+	int rc = shard_view_epoch(view, epoch, &e);
+	if (rc < 0)
+		return base_err_set(
+		        err, rc, "cannot set up epoch %llu: %s", (unsigned long long)epoch, base_err_str(rc));
+	rc = prefetch_stream_new(stage->prefetch,
+	        &(struct prefetch_stream_options){ .view = view,
+	                .rank = stage->rank,
+	                .epoch = epoch,
+	                .window_bytes = stage->window_bytes,
+	                .user = stage },
+	        &stream);
+	if (rc < 0) {
+		shard_epoch_put(e);
+		return base_err_set(err, rc, "cannot start reading ahead: %s", base_err_str(rc));
+	}
+	pthread_mutex_lock(&stage->lock);
+	struct prefetch_stream *old_stream = stage->stream;
+	struct shard_epoch *old_epoch = stage->epoch;
+	struct shard_view *old_view = stage->view;
+	stage->stream = stream;
+	stage->epoch = e;
+	stage->view = view;
+	stage->cursor = 0;
+	stage->turns = shard_epoch_turns(e, stage->rank);
+	pthread_mutex_unlock(&stage->lock);
+	prefetch_stream_free(old_stream);
+	shard_epoch_put(old_epoch);
+	if (old_view != view)
+		shard_view_free(old_view);
+	return 0;
+}
+
+/* The next epoch goes on where the read-ahead is already. */
+static int go_on(struct ddpfs_stage *stage, uint64_t epoch, struct base_err *err)
+{
+	struct shard_epoch *e;
+	int rc = shard_view_epoch(stage->view, epoch, &e);
+	if (rc < 0)
+		return base_err_set(
+		        err, rc, "cannot set up epoch %llu: %s", (unsigned long long)epoch, base_err_str(rc));
+	pthread_mutex_lock(&stage->lock);
+	struct shard_epoch *old = stage->epoch;
+	stage->epoch = e;
+	stage->cursor = 0;
+	stage->turns = shard_epoch_turns(e, stage->rank);
+	pthread_mutex_unlock(&stage->lock);
+	shard_epoch_put(old);
+	prefetch_stream_epoch(stage->stream, epoch);
+	return 0;
+}
+
+int ddpfs_stage_set_epoch(struct ddpfs_stage *stage, uint64_t epoch, struct ddpfs_stage_error *error)
+{
+	struct base_err err = { 0 };
+	int rc = 0;
+	pthread_mutex_lock(&stage->turn);
+	uint64_t now = shard_epoch_number(stage->epoch);
+	if (epoch > now)
+		rc = go_on(stage, epoch, &err);
+	else if (epoch < now || stage->cursor)
+		rc = stage_bind(stage, stage->view, epoch, &err);
+	pthread_mutex_unlock(&stage->turn);
+	return rc < 0 ? stage_error(error, &err) : 0;
+}
+
+int ddpfs_stage_resume(struct ddpfs_stage *stage, const char *state, struct ddpfs_stage_error *error)
+{
+	struct base_err err = { 0 };
+	struct shard_view *view;
+	struct ddpfs_stage_options options = { .rank = stage->rank, .world = stage->world, .state = state };
+	pthread_mutex_lock(&stage->turn);
+	int rc = stage_options_view(stage->index, &options, &err, &view);
+	if (rc == 0) {
+		rc = stage_bind(stage, view, shard_view_options_get(view)->epoch, &err);
+		if (rc < 0)
+			shard_view_free(view);
+	}
+	pthread_mutex_unlock(&stage->turn);
+	return rc < 0 ? stage_error(error, &err) : 0;
+}
+
+int ddpfs_stage_skip(struct ddpfs_stage *stage, uint64_t n)
+{
+	pthread_mutex_lock(&stage->turn);
+	pthread_mutex_lock(&stage->lock);
+	stage->cursor += n < stage->turns - stage->cursor ? n : stage->turns - stage->cursor;
+	pthread_mutex_unlock(&stage->lock);
+	pthread_mutex_unlock(&stage->turn);
+	return 0;
+}
+
+int ddpfs_stage_position(struct ddpfs_stage *stage, uint64_t *ret_epoch, uint64_t *ret_turn, uint64_t *ret_turns)
+{
+	pthread_mutex_lock(&stage->lock);
+	if (ret_epoch)
+		*ret_epoch = shard_epoch_number(stage->epoch);
+	if (ret_turn)
+		*ret_turn = stage->cursor;
+	if (ret_turns)
+		*ret_turns = stage->turns;
+	pthread_mutex_unlock(&stage->lock);
+	return 0;
+}
+
+int ddpfs_stage_turns(struct ddpfs_stage *stage, uint64_t epoch, uint64_t *ret_turns)
+{
+	struct shard_epoch *e;
+	pthread_mutex_lock(&stage->lock);
+	int rc = shard_view_epoch(stage->view, epoch, &e);
+	pthread_mutex_unlock(&stage->lock);
+	if (rc < 0)
+		return rc;
+	*ret_turns = shard_epoch_turns(e, stage->rank);
+	shard_epoch_put(e);
+	return 0;
+}
+
+int ddpfs_stage_state(struct ddpfs_stage *stage, uint64_t epoch, uint64_t turns, char *buf, size_t buf_size)
+{
+	struct shard_epoch *e;
+	pthread_mutex_lock(&stage->lock);
+	int rc = shard_view_epoch(stage->view, epoch, &e);
+	if (rc == 0 && turns > shard_epoch_turns(e, stage->rank))
+		rc = -ERANGE;
+	if (rc == 0) {
+		const struct shard_deal *deal = shard_epoch_deal(e);
+		uint64_t steps = deal->start + turns * deal->world, end = shard_deal_end(deal);
+		rc = shard_state_format(stage->view, epoch, steps < end ? steps : end, buf, buf_size);
+		shard_epoch_put(e);
+	} else if (rc == -ERANGE) {
+		shard_epoch_put(e);
+	}
+	pthread_mutex_unlock(&stage->lock);
+	return rc;
+}
+
+/* ---- what a stage says about itself ---- */
+
+int ddpfs_stage_path(struct ddpfs_stage *stage, uint32_t file, char *buf, size_t buf_size)
+{
+	return shard_index_file_path(stage->index, file, buf, buf_size);
+}
+
+void ddpfs_stage_arena(struct ddpfs_stage *stage, const uint8_t **ret_base, uint64_t *ret_bytes)
+{
+	*ret_base = stage->base;
+	*ret_bytes = stage->bytes;
+}
+
+void ddpfs_stage_stats_get(struct ddpfs_stage *stage, struct ddpfs_stage_stats *ret_stats)
+{
+	struct prefetch_stats engine;
+	struct stage_store_stats store;
+	prefetch_stats_get(stage->prefetch, &engine);
+	stage_store_stats_get(stage->store, &store);
+	*ret_stats = (struct ddpfs_stage_stats){
+		.batches = atomic_load(&stage->n_batches),
+		.samples = atomic_load(&stage->n_samples),
+		.bytes = atomic_load(&stage->n_bytes),
+		.ready = atomic_load(&stage->n_ready),
+		.waited = atomic_load(&stage->n_waited),
+		.asked = atomic_load(&stage->n_asked),
+		.wait_ns = atomic_load(&stage->wait_ns),
+		.wait_memory_ns = atomic_load(&stage->wait_memory_ns),
+		.arena_bytes = stage->bytes,
+		.used_bytes = store.used_bytes,
+		.held_bytes = store.held_bytes,
+		.landing_bytes = engine.buffer_bytes,
+		.refused = store.refused,
+		.evicted = store.evicted,
+		.reads = engine.reads,
+		.read_bytes = engine.read_bytes,
+		.bad_blocks = engine.bad_blocks,
+		.io_errors = engine.io_errors,
+		.depth = engine.depth,
+		.uring = engine.uring,
+		.direct = engine.direct,
+		.backend_device = stage->backend->device,
+	};
+}
+
+const char *ddpfs_stage_version(void)
+{
+	return DDPFS_VERSION;
+}

@@ -1,0 +1,193 @@
+/* libddpfs_stage: a rank's samples of a packed dataset, in epoch order, as batches in memory, without a mount.
+ *
+ *     ddpfs_stage_open -> ddpfs_stage_next -> ... work on items[i].data ... -> ddpfs_batch_release -> next ...
+ *
+ * The engine of the mount reads ahead in the order of the epoch, verifies every sample, and puts it into one *arena* of
+ * fixed size.  A batch is a list of slices of that arena: nothing is copied when it is handed out, and what the arena
+ * still holds of the last epoch is handed out again without a read.
+ *
+ * Ownership.  A stage owns the arena.  A batch holds its samples: data stays valid, at the same address and unchanged,
+ * until ddpfs_batch_release.  Data is shared (with later epochs and other batches): never write to it.
+ * When what batches hold leaves no room, ddpfs_stage_next waits for a release; the arena never grows.
+ *
+ * Order.  Batches follow each other in the order they are handed out: two consumers that call ddpfs_stage_next at once get
+ * neighbouring batches.  Ranks with equal options and world share out the epoch exactly as their mounts would.
+ *
+ * Threads.  All functions may be called from any thread, but for ddpfs_stage_close, which nothing may run beside.  A stage
+ * has threads of its own: it does not survive fork(); open it in the process that uses it.
+ *
+ * Errors.  0 (or 1) or a negative errno; `error` (may be NULL) then names the file, the reason and the next step.
+ * Outputs are untouched on failure. */
+#ifndef DDPFS_GPU_STAGE_STAGE_H
+#define DDPFS_GPU_STAGE_STAGE_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#if defined(__GNUC__)
+#define DDPFS_EXPORT __attribute__((visibility("default")))
+#else
+#define DDPFS_EXPORT
+#endif
+
+#define DDPFS_STAGE_NONE UINT32_MAX /* no such file or sample */
+
+enum {
+	DDPFS_STAGE_TEXT_MAX = 1024,       /* bytes of an error's sentence, NUL included */
+	DDPFS_STAGE_PATH_MAX = 4096 + 1,   /* room for any path, NUL included */
+	DDPFS_STAGE_STATE_MAX = 4096,      /* room for any state, NUL included */
+	DDPFS_STAGE_BATCH_MAX = 1 << 20,   /* samples of one batch */
+	DDPFS_STAGE_MEMORY_MIN = 32 << 20, /* bytes of memory_bytes at least */
+};
+
+struct ddpfs_stage; /* opaque */
+
+struct ddpfs_stage_error {
+	int32_t code;    /* negative errno; 0 = nothing recorded */
+	uint32_t file;   /* the file it is about, or DDPFS_STAGE_NONE */
+	uint32_t sample; /* its sample, or DDPFS_STAGE_NONE */
+	char text[DDPFS_STAGE_TEXT_MAX];
+};
+
+/* Zeroed but for `size` it means: the whole dataset to one process, default order. */
+struct ddpfs_stage_options {
+	uint32_t size;       /* sizeof(struct ddpfs_stage_options) of the caller */
+	uint32_t rank;       /* below world */
+	uint32_t world;      /* 0 = 1 */
+	uint32_t threads_io; /* not 0: pread threads instead of io_uring */
+	uint64_t seed;
+	uint64_t epoch;        /* the first one */
+	uint64_t start;        /* steps of that epoch that all ranks together have trained */
+	uint64_t memory_bytes; /* arena and landing memory together; 0 = a quarter of what is free, at most 4 GiB */
+	const char *order;     /* "auto" "full" "chunk" "torch" "none"; NULL = auto */
+	const char *deal;      /* "auto" "stride" "block"; NULL = auto */
+	const char *tail;      /* "pad" "drop" "short"; NULL = pad */
+	const char *subdir;    /* only samples below it are dealt; NULL = all */
+	const char *on_bad;    /* "eio" (or NULL): a damaged sample fails its batch */
+	const char *backend;   /* "cpu" (or NULL): batches in host memory */
+	const char
+	        *state; /* NULL, or a state of ddpfs_stage_state: order, deal, tail, seed, epoch, start and subdir are
+	                          taken from it; those given here as well must agree (numbers: those that are not 0) */
+};
+
+/* One file of a batch. */
+struct ddpfs_item {
+	const uint8_t *data;   /* len bytes in host memory; not NULL, also when len is 0 */
+	const uint8_t *device; /* the same where the backend's consumer reads it: equal to data with the cpu backend */
+	uint64_t len;          /* bytes */
+	uint64_t step;         /* global step of its sample: the position in the mount's file names */
+	uint32_t file;         /* id, for ddpfs_stage_path */
+	uint32_t sample;       /* id; DDPFS_STAGE_NONE for a common file */
+};
+
+/* Items of one sample (several files with --sample=key or --group) stand side by side.  Read only. */
+struct ddpfs_batch {
+	uint64_t epoch;
+	uint64_t turn;      /* of the first sample: how many this rank had of the epoch before (since its start) */
+	uint32_t n_samples; /* turns [turn, turn + n_samples) */
+	uint32_t n_items;   /* files, at least n_samples */
+	const struct ddpfs_item *items;
+};
+
+struct ddpfs_stage_stats {
+	uint64_t batches; /* handed out */
+	uint64_t samples;
+	uint64_t bytes;
+	uint64_t ready;          /* samples that were in the arena when they were wanted */
+	uint64_t waited;         /* ... that were waited for */
+	uint64_t asked;          /* ... that the read-ahead had not brought and were asked for by name */
+	uint64_t wait_ns;        /* time that ddpfs_stage_next waited for data, all calls */
+	uint64_t wait_memory_ns; /* ... for batches to be released */
+	uint64_t arena_bytes;    /* size of the arena; constant */
+	uint64_t used_bytes;     /* of it in use */
+	uint64_t held_bytes;     /* of that held by batches */
+	uint64_t landing_bytes;  /* the engine's buffers in use, outside of the arena */
+	uint64_t refused;        /* blocks read ahead for which the arena had no room */
+	uint64_t evicted;        /* samples dropped because room was needed at once */
+	uint64_t reads;          /* submitted to the device */
+	uint64_t read_bytes;
+	uint64_t bad_blocks; /* checksum mismatches */
+	uint64_t io_errors;
+	uint32_t depth;          /* reads in flight allowed now */
+	uint32_t uring;          /* 1: io_uring, 0: pread threads */
+	uint32_t direct;         /* 1: O_DIRECT */
+	uint32_t backend_device; /* 0: host memory */
+};
+
+/* Opens a packed dataset (the directory that holds its index) and starts to read ahead.
+ * -EINVAL (options), -ENOENT, -EACCES, -EUCLEAN, -EBADMSG, -EPROTONOSUPPORT (index), -ESTALE (state of another dataset),
+ * -ENOMEM. */
+DDPFS_EXPORT int ddpfs_stage_open(const char *dataset, const struct ddpfs_stage_options *options,
+        struct ddpfs_stage_error *error, struct ddpfs_stage **ret_stage);
+
+/* Ends the threads and unmaps the arena.  -EBUSY while a batch is not released: nothing happens then.  NULL is fine. */
+DDPFS_EXPORT int ddpfs_stage_close(struct ddpfs_stage *stage);
+
+enum {
+	DDPFS_STAGE_NOWAIT = 1 << 0, /* -EAGAIN instead of waiting for batches to be released */
+};
+
+/* The next n samples (1 .. DDPFS_STAGE_BATCH_MAX) of this rank's epoch as one batch; fewer at the epoch's end.
+ * Returns 1 and the batch; 0 when the epoch has ended (until ddpfs_stage_set_epoch); or
+ * -EBADMSG (checksum), -EIO, -ESTALE (shard changed), -ENOENT (shard gone): error names the sample, and its ids;
+ * -ENOBUFS: the batch is larger than the arena, whatever is released;
+ * -EAGAIN: see DDPFS_STAGE_NOWAIT;  -EINVAL (n), -ENOMEM.
+ * After an error nothing is handed out and the next call tries the same samples again; ddpfs_stage_skip passes them over.
+ * A thread that holds all of the arena itself and waits here waits for ever: release first. */
+DDPFS_EXPORT int ddpfs_stage_next(struct ddpfs_stage *stage, uint32_t n, unsigned flags,
+        struct ddpfs_stage_error *error, struct ddpfs_batch **ret_batch);
+
+/* Passes over the next n samples of this rank (fewer at the end).  Returns 0. */
+DDPFS_EXPORT int ddpfs_stage_skip(struct ddpfs_stage *stage, uint64_t n);
+
+/* One file by its path in the dataset, as a batch of one item (turn and step are 0); the order does not move.
+ * Returns 1, -ENOENT, -EISDIR, -ENOTDIR, or as ddpfs_stage_next. */
+DDPFS_EXPORT int ddpfs_stage_get(struct ddpfs_stage *stage, const char *path, unsigned flags,
+        struct ddpfs_stage_error *error, struct ddpfs_batch **ret_batch);
+
+/* Gives the samples back.  The batch and its items are gone.  NULL is fine. */
+DDPFS_EXPORT void ddpfs_batch_release(struct ddpfs_batch *batch);
+
+/* Goes to the beginning of an epoch (of the epoch the stage was opened or resumed with: to its `start`), forwards or back.
+ * Waits for a ddpfs_stage_next in another thread to return first.  -ENOMEM, index errors. */
+DDPFS_EXPORT int ddpfs_stage_set_epoch(struct ddpfs_stage *stage, uint64_t epoch, struct ddpfs_stage_error *error);
+
+/* Where the stage is: epoch, turns handed out of it, and the epoch's turns for this rank.  Outputs may be NULL. */
+DDPFS_EXPORT int ddpfs_stage_position(
+        struct ddpfs_stage *stage, uint64_t *ret_epoch, uint64_t *ret_turn, uint64_t *ret_turns);
+
+/* Turns that `epoch` has for this rank: the samples of one pass.  -ENOMEM, index errors. */
+DDPFS_EXPORT int ddpfs_stage_turns(struct ddpfs_stage *stage, uint64_t epoch, uint64_t *ret_turns);
+
+/* Writes the resume state (JSON, NUL-terminated) after every rank has *trained* its first `turns` turns of `epoch`: those
+ * of the last batch trained are batch->epoch and batch->turn + batch->n_samples.  The state resumes with any world.
+ * -ERANGE when buf is too small (DDPFS_STAGE_STATE_MAX suffices) or `turns` past the end, -ENAMETOOLONG, -ENOMEM. */
+DDPFS_EXPORT int ddpfs_stage_state(
+        struct ddpfs_stage *stage, uint64_t epoch, uint64_t turns, char *buf, size_t buf_size);
+
+/* Goes to where a state was written, by this job or by one with another world; rank and world stay as they are.
+ * Batches that are out stay valid.  -EUCLEAN, -EPROTONOSUPPORT, -EFBIG (no state), -ESTALE (another dataset), -ENOMEM;
+ * the stage is unchanged then. */
+DDPFS_EXPORT int ddpfs_stage_resume(struct ddpfs_stage *stage, const char *state, struct ddpfs_stage_error *error);
+
+/* The path of a file, relative to the dataset's root, NUL-terminated.  Returns its length, -EINVAL (no such file),
+ * -ERANGE (DDPFS_STAGE_PATH_MAX suffices), index errors. */
+DDPFS_EXPORT int ddpfs_stage_path(struct ddpfs_stage *stage, uint32_t file, char *buf, size_t buf_size);
+
+/* The arena, constant while the stage is open: items[i].data lies in it. */
+DDPFS_EXPORT void ddpfs_stage_arena(struct ddpfs_stage *stage, const uint8_t **ret_base, uint64_t *ret_bytes);
+
+/* Each field is consistent by itself. */
+DDPFS_EXPORT void ddpfs_stage_stats_get(struct ddpfs_stage *stage, struct ddpfs_stage_stats *ret_stats);
+
+DDPFS_EXPORT const char *ddpfs_stage_version(void);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

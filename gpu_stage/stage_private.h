@@ -1,0 +1,71 @@
+/* A stage's inside.
+ *
+ *   consumer threads          deliver thread                lister thread
+ *   ----------------          --------------                -------------
+ *   next: pin what is ready   sink store: copy verified     sink drop: the ledger
+ *         wait, or ask        bytes into their entry        lets go of samples
+ *         hand out            (the one copy of a byte)
+ *
+ * Lock order: turn, lock; then those of store.c, ask.c and the engine, each by itself.  `turn` is held while a batch is put
+ * together, so that one thread at a time collects memory: two that each held half of what they need would wait for ever. */
+#ifndef DDPFS_GPU_STAGE_STAGE_PRIVATE_H
+#define DDPFS_GPU_STAGE_STAGE_PRIVATE_H
+
+#include <pthread.h>
+#include <stdatomic.h>
+
+#include "gpu_stage/ask.h"
+#include "gpu_stage/backend.h"
+#include "gpu_stage/stage.h"
+#include "gpu_stage/store.h"
+#include "prefetch/prefetch.h"
+#include "prefetch/sink.h"
+#include "prefetch/stream.h"
+#include "shard/view.h"
+
+struct ddpfs_stage {
+	struct prefetch_sink sink; /* first: the engine's callbacks lead back here */
+	struct shard_index *index;
+	struct stage_backend *backend;
+	uint8_t *base;
+	uint64_t bytes; /* of the arena */
+	struct stage_store *store;
+	struct prefetch *prefetch;
+	uint32_t keep_pages; /* samples of more are not kept: the ledger does not count them */
+	uint64_t window_bytes;
+	uint32_t rank, world;
+	pthread_mutex_t turn;
+	pthread_mutex_t lock;
+	/* Written under turn and lock, read under either: */
+	struct shard_view *view;
+	struct prefetch_stream *stream;
+	struct shard_epoch *epoch;
+	uint64_t cursor; /* turns of it handed out */
+	uint64_t turns;  /* of it */
+	/* Any thread: */
+	_Atomic uint32_t batches_out;
+	_Atomic uint64_t n_batches, n_samples, n_bytes, n_ready, n_waited, n_asked, wait_ns, wait_memory_ns;
+};
+
+/* A batch and what it holds. */
+struct stage_batch {
+	struct ddpfs_batch public; /* first */
+	struct ddpfs_stage *stage;
+	struct ddpfs_item *items;
+	uint32_t n_entries;
+	struct stage_entry *entries[];
+};
+
+/* options.c: a view of the stage's dataset by options (size checked), with a state applied. */
+int stage_options_check(const struct ddpfs_stage_options *given, struct base_err *err, struct ddpfs_stage_options *ret);
+int stage_options_view(const struct shard_index *index, const struct ddpfs_stage_options *options, struct base_err *err,
+        struct shard_view **ret_view);
+uint64_t stage_options_memory(const struct ddpfs_stage_options *options);
+
+/* stage.c: from this view's first turn on. On failure the stage is unchanged and the view the caller's. */
+int stage_bind(struct ddpfs_stage *stage, struct shard_view *view, uint64_t epoch, struct base_err *err);
+
+int stage_error(struct ddpfs_stage_error *error, const struct base_err *err);
+uint64_t stage_now_ns(void);
+
+#endif

@@ -1,0 +1,516 @@
+#include "gpu_stage/store.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <stdlib.h>
+#include <time.h>
+
+#include "gpu_stage/pages.h"
+
+/* More than the engine ever has in flight (224 reads of up to 128 KiB): what came before that was fetched later. */
+static const uint64_t OVERTAKEN_BYTES = 32 << 20;
+
+struct list {
+	struct stage_entry *oldest, *newest;
+};
+
+struct stage_store {
+	const struct shard_index *index;
+	uint8_t *base;
+	uint32_t n_pages;
+	uint32_t bucket_mask;
+	pthread_mutex_t lock; /* guards all below, and the entries */
+	pthread_cond_t ready_cv;
+	pthread_cond_t freed_cv;
+	struct stage_pages *pages;
+	struct stage_entry **buckets;
+	struct stage_entry *spare; /* by hash_next */
+	struct list idle_used, idle_ahead;
+	uint64_t awaited;    /* key that a thread waits for; UINT64_MAX: none */
+	uint64_t came_bytes; /* written, ever */
+	uint64_t freed;      /* times memory was given back */
+	uint64_t held_pages; /* of pinned entries */
+	uint64_t refused, evicted;
+};
+
+/* ---- layouts ---- */
+
+static int layout_add(const struct shard_index *index, uint32_t file, struct stage_layout *l, struct stage_part *part)
+{
+	struct shard_file f;
+	int rc = shard_index_file(index, file, &f);
+	if (rc < 0)
+		return rc;
+	uint64_t pages = (f.length + STAGE_PAGE - 1) / STAGE_PAGE;
+	if (pages + l->pages > UINT64_C(1) << 31)
+		return -EFBIG;
+	*part = (struct stage_part){
+		.file = file, .first_block = l->n_blocks, .offset = (uint64_t)l->pages * STAGE_PAGE, .len = f.length
+	};
+	l->n_blocks += shard_file_blocks(&f);
+	l->pages += (uint32_t)pages;
+	l->n_parts++;
+	return 0;
+}
+
+static int layout_group(const struct shard_index *index, struct stage_layout *l)
+{
+	uint32_t files[SHARD_SAMPLE_FILES_MAX], n = 0;
+	int rc = shard_index_sample_files(index, l->sample, files, SHARD_SAMPLE_FILES_MAX, &n);
+	if (rc < 0 || n == 1)
+		return rc < 0 ? rc : layout_add(index, files[0], l, &l->one);
+	l->many = calloc(n, sizeof(*l->many));
+	if (!l->many)
+		return -ENOMEM;
+	for (uint32_t i = 0; rc == 0 && i < n; i++)
+		rc = layout_add(index, files[i], l, &l->many[i]);
+	if (rc < 0)
+		stage_layout_done(l);
+	return rc;
+}
+
+int stage_layout_sample(const struct shard_index *index, uint32_t sample, struct stage_layout *ret_layout)
+{
+	struct stage_layout l = { .key = stage_sample_key(sample), .sample = sample };
+	uint32_t file;
+	int rc;
+	if (shard_index_info(index)->grouped) {
+		rc = layout_group(index, &l);
+	} else {
+		rc = shard_index_sample_first(index, sample, &file);
+		if (rc == 0)
+			rc = layout_add(index, file, &l, &l.one);
+	}
+	if (rc == 0)
+		*ret_layout = l;
+	return rc;
+}
+
+int stage_layout_file(const struct shard_index *index, uint32_t file, struct stage_layout *ret_layout)
+{
+	struct shard_file f;
+	int rc = shard_index_file(index, file, &f);
+	if (rc < 0)
+		return rc;
+	if (!f.common && !shard_index_info(index)->grouped)
+		return stage_layout_sample(index, f.sample, ret_layout);
+	struct stage_layout l = { .key = UINT64_C(1) << 32 | file, .sample = SHARD_NONE };
+	rc = layout_add(index, file, &l, &l.one);
+	if (rc == 0)
+		*ret_layout = l;
+	return rc;
+}
+
+void stage_layout_done(struct stage_layout *layout)
+{
+	free(layout->many);
+	layout->many = NULL;
+}
+
+/* ---- lists and table; all under the lock ---- */
+
+static void list_remove(struct list *list, struct stage_entry *e)
+{
+	*(e->older ? &e->older->newer : &list->oldest) = e->newer;
+	*(e->newer ? &e->newer->older : &list->newest) = e->older;
+	e->older = e->newer = NULL;
+}
+
+static void list_append(struct list *list, struct stage_entry *e)
+{
+	e->older = list->newest;
+	e->newer = NULL;
+	*(list->newest ? &list->newest->newer : &list->oldest) = e;
+	list->newest = e;
+}
+
+static struct stage_entry **bucket_of(struct stage_store *s, uint64_t key)
+{
+	return &s->buckets[(key * UINT64_C(0x9e3779b97f4a7c15) >> 32) & s->bucket_mask];
+}
+
+static struct stage_entry *find(struct stage_store *s, uint64_t key)
+{
+	struct stage_entry *e = *bucket_of(s, key);
+	while (e && e->key != key)
+		e = e->hash_next;
+	return e;
+}
+
+static void unhash(struct stage_store *s, struct stage_entry *e)
+{
+	struct stage_entry **link = bucket_of(s, e->key);
+	while (*link != e)
+		link = &(*link)->hash_next;
+	*link = e->hash_next;
+	e->dead = true;
+}
+
+static struct list *list_of(struct stage_store *s, const struct stage_entry *e)
+{
+	return e->used ? &s->idle_used : &s->idle_ahead;
+}
+
+/* Nobody pins it and it is in no list. */
+static void destroy(struct stage_store *s, struct stage_entry *e)
+{
+	if (!e->dead)
+		unhash(s, e);
+	if (e->pages)
+		stage_pages_put(s->pages, e->first_page, e->pages);
+	if (e->parts != &e->one)
+		free((void *)(uintptr_t)e->parts);
+	free(e->claimed);
+	e->hash_next = s->spare;
+	s->spare = e;
+	s->freed++;
+	pthread_cond_broadcast(&s->freed_cv);
+}
+
+static void pin(struct stage_store *s, struct stage_entry *e)
+{
+	if (e->pins++)
+		return;
+	list_remove(list_of(s, e), e);
+	s->held_pages += e->pages;
+}
+
+static void unpin(struct stage_store *s, struct stage_entry *e)
+{
+	assert(e->pins > 0);
+	if (--e->pins)
+		return;
+	s->held_pages -= e->pages;
+	if (e->dead || !e->kept) {
+		destroy(s, e);
+		return;
+	}
+	list_append(list_of(s, e), e);
+	s->freed++; /* it can be pushed out from now on */
+	pthread_cond_broadcast(&s->freed_cv);
+}
+
+static bool evict_one(struct stage_store *s, enum stage_room room)
+{
+	struct list *list = &s->idle_used;
+	struct stage_entry *e = list->oldest;
+	if (!e && room == STAGE_ROOM_NOW) {
+		list = &s->idle_ahead;
+		e = list->newest; /* fetched last, wanted last */
+	}
+	if (!e)
+		return false;
+	list_remove(list, e);
+	destroy(s, e);
+	s->evicted++;
+	return true;
+}
+
+/* ---- the store ---- */
+
+int stage_store_new(const struct shard_index *index, uint8_t *base, uint64_t bytes, struct stage_store **ret_store)
+{
+	struct stage_store *s = calloc(1, sizeof(*s));
+	if (!s)
+		return -ENOMEM;
+	uint64_t n_pages = bytes / STAGE_PAGE;
+	uint32_t n = 1024;
+	while (n < n_pages / 2 && n < 1U << 24)
+		n *= 2;
+	int rc = stage_pages_new(n_pages, &s->pages);
+	s->buckets = rc == 0 ? calloc(n, sizeof(struct stage_entry *)) : NULL;
+	if (!s->buckets) {
+		stage_pages_free(s->pages);
+		free(s);
+		return rc < 0 ? rc : -ENOMEM;
+	}
+	s->index = index;
+	s->base = base;
+	s->n_pages = (uint32_t)n_pages;
+	s->bucket_mask = n - 1;
+	s->awaited = UINT64_MAX;
+	pthread_mutex_init(&s->lock, NULL);
+	pthread_condattr_t attr;
+	pthread_condattr_init(&attr);
+	pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
+	pthread_cond_init(&s->ready_cv, &attr);
+	pthread_cond_init(&s->freed_cv, &attr);
+	pthread_condattr_destroy(&attr);
+	*ret_store = s;
+	return 0;
+}
+
+void stage_store_free(struct stage_store *s)
+{
+	if (!s)
+		return;
+	assert(s->held_pages == 0);
+	struct list *lists[] = { &s->idle_used, &s->idle_ahead };
+	for (unsigned i = 0; i < 2; i++) {
+		while (lists[i]->oldest) {
+			struct stage_entry *e = lists[i]->oldest;
+			list_remove(lists[i], e);
+			destroy(s, e);
+		}
+	}
+	while (s->spare) {
+		struct stage_entry *e = s->spare;
+		s->spare = e->hash_next;
+		free(e);
+	}
+	pthread_cond_destroy(&s->ready_cv);
+	pthread_cond_destroy(&s->freed_cv);
+	pthread_mutex_destroy(&s->lock);
+	stage_pages_free(s->pages);
+	free(s->buckets);
+	free(s);
+}
+
+uint32_t stage_store_pin_ready(
+        struct stage_store *s, const uint64_t *keys, uint32_t n, uint32_t keep_pages, struct stage_entry **entries)
+{
+	uint32_t i;
+	pthread_mutex_lock(&s->lock);
+	for (i = 0; i < n; i++) {
+		struct stage_entry *e = find(s, keys[i]);
+		if (!e || e->missing)
+			break;
+		pin(s, e);
+		e->used = true;
+		e->kept = e->pages <= keep_pages;
+		entries[i] = e;
+	}
+	pthread_mutex_unlock(&s->lock);
+	return i;
+}
+
+void stage_store_pin(struct stage_store *s, struct stage_entry *entry)
+{
+	pthread_mutex_lock(&s->lock);
+	assert(entry->pins > 0);
+	entry->pins++;
+	entry->used = true;
+	pthread_mutex_unlock(&s->lock);
+}
+
+void stage_store_unpin(struct stage_store *s, struct stage_entry *const *entries, uint32_t n)
+{
+	pthread_mutex_lock(&s->lock);
+	for (uint32_t i = 0; i < n; i++)
+		unpin(s, entries[i]);
+	pthread_mutex_unlock(&s->lock);
+}
+
+static struct stage_entry *entry_new(struct stage_store *s)
+{
+	struct stage_entry *e = s->spare;
+	if (e)
+		s->spare = e->hash_next;
+	else
+		e = malloc(sizeof(*e));
+	return e;
+}
+
+/* Under the lock. */
+static int make(
+        struct stage_store *s, struct stage_layout *l, enum stage_room room, bool kept, struct stage_entry **ret_entry)
+{
+	uint32_t first = 0;
+	struct stage_entry *e = entry_new(s);
+	uint64_t *claimed = l->n_blocks > 64 ? calloc((l->n_blocks + 63) / 64, sizeof(*claimed)) : NULL;
+	if (!e || (l->n_blocks > 64 && !claimed)) {
+		free(e);
+		free(claimed);
+		return -ENOMEM;
+	}
+	while (l->pages && (first = stage_pages_get(s->pages, l->pages)) == STAGE_PAGES_NONE && evict_one(s, room))
+		;
+	if (first == STAGE_PAGES_NONE) {
+		e->hash_next = s->spare;
+		s->spare = e;
+		free(claimed);
+		return -ENOBUFS;
+	}
+	*e = (struct stage_entry){ .key = l->key,
+		.data = s->base + (uint64_t)first * STAGE_PAGE,
+		.sample = l->sample,
+		.pages = l->pages,
+		.n_parts = l->n_parts,
+		.n_blocks = l->n_blocks,
+		.one = l->one,
+		.first_page = first,
+		.pins = 1,
+		.missing = l->n_blocks,
+		.claimed = claimed,
+		.kept = kept };
+	e->parts = l->many ? l->many : &e->one;
+	l->many = NULL;
+	struct stage_entry **bucket = bucket_of(s, e->key);
+	e->hash_next = *bucket;
+	*bucket = e;
+	s->held_pages += e->pages;
+	*ret_entry = e;
+	return 0;
+}
+
+int stage_store_open(struct stage_store *s, struct stage_layout *layout, enum stage_room room, bool kept,
+        struct stage_entry **ret_entry)
+{
+	int rc = 0;
+	if (layout->pages > s->n_pages)
+		return -EFBIG;
+	pthread_mutex_lock(&s->lock);
+	struct stage_entry *e = find(s, layout->key);
+	if (e) {
+		pin(s, e);
+		e->kept |= kept;
+		*ret_entry = e;
+	} else {
+		rc = make(s, layout, room, kept, ret_entry);
+		s->refused += rc == -ENOBUFS && room == STAGE_ROOM_AHEAD;
+		if (rc == -ENOBUFS && s->awaited != UINT64_MAX)
+			pthread_cond_broadcast(&s->ready_cv);
+	}
+	pthread_mutex_unlock(&s->lock);
+	if (e)
+		stage_layout_done(layout);
+	return rc;
+}
+
+static uint64_t *claim_word(struct stage_entry *e, uint32_t block)
+{
+	assert(block < e->n_blocks);
+	return e->claimed ? &e->claimed[block / 64] : &e->claimed_few;
+}
+
+uint8_t *stage_store_claim(struct stage_store *s, struct stage_entry *e, uint32_t block)
+{
+	uint64_t bit = UINT64_C(1) << (block % 64);
+	pthread_mutex_lock(&s->lock);
+	uint64_t *word = claim_word(e, block);
+	bool taken = *word & bit;
+	*word |= bit;
+	pthread_mutex_unlock(&s->lock);
+	if (taken)
+		return NULL;
+	uint32_t part = 0;
+	while (part + 1 < e->n_parts && e->parts[part + 1].first_block <= block)
+		part++;
+	return e->data + e->parts[part].offset + (uint64_t)(block - e->parts[part].first_block) * SHARD_BLOCK;
+}
+
+bool stage_store_claimed(struct stage_store *s, struct stage_entry *e, uint32_t block)
+{
+	pthread_mutex_lock(&s->lock);
+	bool taken = *claim_word(e, block) >> (block % 64) & 1;
+	pthread_mutex_unlock(&s->lock);
+	return taken;
+}
+
+void stage_store_wrote(struct stage_store *s, struct stage_entry *e, uint64_t bytes)
+{
+	pthread_mutex_lock(&s->lock);
+	assert(e->missing > 0);
+	s->came_bytes += bytes;
+	if (--e->missing == 0 && s->awaited == e->key)
+		pthread_cond_broadcast(&s->ready_cv);
+	pthread_mutex_unlock(&s->lock);
+}
+
+bool stage_store_ready(struct stage_store *s, struct stage_entry *e)
+{
+	pthread_mutex_lock(&s->lock);
+	bool ready = e->missing == 0;
+	pthread_mutex_unlock(&s->lock);
+	return ready;
+}
+
+void stage_store_discard(struct stage_store *s, struct stage_entry *e)
+{
+	pthread_mutex_lock(&s->lock);
+	if (!e->dead)
+		unhash(s, e);
+	pthread_mutex_unlock(&s->lock);
+}
+
+void stage_store_drop(struct stage_store *s, uint32_t sample)
+{
+	pthread_mutex_lock(&s->lock);
+	struct stage_entry *e = find(s, stage_sample_key(sample));
+	if (e)
+		e->kept = false;
+	if (e && !e->pins) {
+		list_remove(list_of(s, e), e);
+		destroy(s, e);
+	}
+	pthread_mutex_unlock(&s->lock);
+}
+
+static struct timespec later(uint64_t ns)
+{
+	struct timespec ts;
+	clock_gettime(CLOCK_MONOTONIC, &ts);
+	ns += (uint64_t)ts.tv_nsec;
+	ts.tv_sec += (time_t)(ns / 1000000000);
+	ts.tv_nsec = (long)(ns % 1000000000);
+	return ts;
+}
+
+enum stage_wait stage_store_wait(struct stage_store *s, uint64_t key, uint64_t grace_ns)
+{
+	enum stage_wait outcome;
+	bool quiet = false;
+	pthread_mutex_lock(&s->lock);
+	uint64_t begin = s->came_bytes, refused = s->refused;
+	s->awaited = key;
+	for (;;) {
+		struct stage_entry *e = find(s, key);
+		if (e && !e->missing) {
+			outcome = STAGE_WAIT_READY;
+			break;
+		}
+		if (s->refused != refused || s->came_bytes - begin > OVERTAKEN_BYTES) {
+			outcome = STAGE_WAIT_PASSED;
+			break;
+		}
+		if (quiet) {
+			outcome = STAGE_WAIT_QUIET;
+			break;
+		}
+		uint64_t seen = s->came_bytes;
+		struct timespec until = later(grace_ns);
+		int rc = pthread_cond_timedwait(&s->ready_cv, &s->lock, &until);
+		quiet = rc == ETIMEDOUT && s->came_bytes == seen;
+	}
+	s->awaited = UINT64_MAX;
+	pthread_mutex_unlock(&s->lock);
+	return outcome;
+}
+
+uint64_t stage_store_freed(struct stage_store *s)
+{
+	pthread_mutex_lock(&s->lock);
+	uint64_t freed = s->freed;
+	pthread_mutex_unlock(&s->lock);
+	return freed;
+}
+
+void stage_store_wait_freed(struct stage_store *s, uint64_t seen)
+{
+	pthread_mutex_lock(&s->lock);
+	while (s->freed == seen)
+		pthread_cond_wait(&s->freed_cv, &s->lock);
+	pthread_mutex_unlock(&s->lock);
+}
+
+void stage_store_stats_get(struct stage_store *s, struct stage_store_stats *ret_stats)
+{
+	pthread_mutex_lock(&s->lock);
+	*ret_stats = (struct stage_store_stats){
+		.used_bytes = stage_pages_used(s->pages) * STAGE_PAGE,
+		.held_bytes = s->held_pages * STAGE_PAGE,
+		.refused = s->refused,
+		.evicted = s->evicted,
+	};
+	pthread_mutex_unlock(&s->lock);
+}

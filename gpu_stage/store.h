@@ -1,0 +1,121 @@
+/* What the arena holds: samples by key, each one run of pages, reference-counted.
+ *
+ *     entry:   | file 0 ......... pad | file 1 ... pad |      a file begins on a page; blocks arrive in any order, each
+ *               block 0  block 1 ...   block k                is claimed by who writes it, so that two never write one
+ *
+ * An entry is *ready* when no block is missing.  *Pinned* entries (a batch, a writer, a request) stay.  Others stay as long
+ * as they are *kept* (the ledger of prefetch/ counts them as resident) and nobody needs their room at once; those
+ * that were used already go first then, and the read-ahead never makes room by pushing out what it brought.
+ *
+ * Threads: all functions from any thread; one mutex, never held while copying or looking into the index. */
+#ifndef DDPFS_GPU_STAGE_STORE_H
+#define DDPFS_GPU_STAGE_STORE_H
+
+#include <pthread.h>
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "shard/index.h"
+
+struct stage_store; /* opaque */
+
+/* A file in its entry. */
+struct stage_part {
+	uint64_t len;         /* bytes */
+	uint64_t offset;      /* in the entry, bytes */
+	uint32_t file;        /* id */
+	uint32_t first_block; /* of the entry's blocks; it has ceil(len / SHARD_BLOCK) of them */
+};
+
+/* Where the files of a sample (or one file) will lie; a pure function of the index. */
+struct stage_layout {
+	uint64_t key;
+	uint32_t sample; /* SHARD_NONE for a file by itself */
+	uint32_t n_parts;
+	uint32_t n_blocks;
+	uint32_t pages;
+	struct stage_part one;
+	struct stage_part *many; /* NULL: `one`; else owned by the layout, until an entry takes it over */
+};
+
+struct stage_entry {
+	uint64_t key;
+	uint8_t *data;
+	uint32_t sample;
+	uint32_t pages;
+	uint32_t n_parts;
+	uint32_t n_blocks;
+	const struct stage_part *parts; /* constant */
+	/* store.c's, under its lock */
+	struct stage_part one;
+	uint32_t first_page;
+	uint32_t pins;
+	uint32_t missing;      /* blocks */
+	uint64_t claimed_few;  /* a bit a block, */
+	uint64_t *claimed;     /* here when they are more than 64; else NULL */
+	bool kept, used, dead; /* dead: not found any more, goes with its last pin */
+	struct stage_entry *hash_next;
+	struct stage_entry *older, *newer; /* in one of the lists of those nobody pins */
+};
+
+/* base: the arena's memory, not owned.  -EINVAL, -ENOMEM. */
+int stage_store_new(const struct shard_index *index, uint8_t *base, uint64_t bytes, struct stage_store **ret_store);
+void stage_store_free(struct stage_store *store); /* nothing may be pinned; NULL is fine */
+
+static inline uint64_t stage_sample_key(uint32_t sample)
+{
+	return sample;
+}
+
+/* The layout of a sample, or of one file (of its sample, where that has no other file).  Index errors, -ENOMEM, -EFBIG
+ * (more than 2^31 pages). */
+int stage_layout_sample(const struct shard_index *index, uint32_t sample, struct stage_layout *ret_layout);
+int stage_layout_file(const struct shard_index *index, uint32_t file, struct stage_layout *ret_layout);
+void stage_layout_done(struct stage_layout *layout);
+
+/* Pins the ready entries of keys[0 .. n) up to the first that is not there or not ready; returns how many.  They count as
+ * used and, where small enough for the ledger (keep_pages), as kept. */
+uint32_t stage_store_pin_ready(
+        struct stage_store *store, const uint64_t *keys, uint32_t n, uint32_t keep_pages, struct stage_entry **entries);
+void stage_store_pin(struct stage_store *store, struct stage_entry *entry); /* once more; it counts as used */
+void stage_store_unpin(struct stage_store *store, struct stage_entry *const *entries, uint32_t n);
+
+enum stage_room {
+	STAGE_ROOM_AHEAD, /* room of what was used */
+	STAGE_ROOM_NOW,   /* of anything that is not pinned */
+};
+/* The entry of a layout, pinned; made (kept or not) when it is not there.  Layout is spent on success.
+ * -ENOBUFS: no room now, -EFBIG: larger than the arena, -ENOMEM. */
+int stage_store_open(struct stage_store *store, struct stage_layout *layout, enum stage_room room, bool kept,
+        struct stage_entry **ret_entry);
+
+/* Where to write a block, or NULL: somebody has or does.  Then stage_store_wrote. */
+uint8_t *stage_store_claim(struct stage_store *store, struct stage_entry *entry, uint32_t block);
+void stage_store_wrote(struct stage_store *store, struct stage_entry *entry, uint64_t bytes);
+bool stage_store_claimed(struct stage_store *store, struct stage_entry *entry, uint32_t block);
+bool stage_store_ready(struct stage_store *store, struct stage_entry *entry);
+
+/* Its bytes cannot be had: it is not found any more, and gone when nobody pins it. */
+void stage_store_discard(struct stage_store *store, struct stage_entry *entry);
+
+/* The ledger lets go of a sample. */
+void stage_store_drop(struct stage_store *store, uint32_t sample);
+
+enum stage_wait {
+	STAGE_WAIT_READY,
+	STAGE_WAIT_QUIET,  /* nothing at all came for grace_ns */
+	STAGE_WAIT_PASSED, /* much more than is ever in flight came, or the arena refused something: it will not come */
+};
+/* Waits for an entry that the read-ahead should bring.  One thread at a time. */
+enum stage_wait stage_store_wait(struct stage_store *store, uint64_t key, uint64_t grace_ns);
+
+/* Waits until memory was given back since `seen` (a value of stage_store_freed). */
+uint64_t stage_store_freed(struct stage_store *store);
+void stage_store_wait_freed(struct stage_store *store, uint64_t seen);
+
+struct stage_store_stats {
+	uint64_t used_bytes, held_bytes, refused, evicted;
+};
+void stage_store_stats_get(struct stage_store *store, struct stage_store_stats *ret_stats);
+
+#endif
