@@ -1,0 +1,103 @@
+/* ddpfs mount: one server for one mount, in the background or in front. */
+#include <errno.h>
+#include <stdlib.h>
+
+#include "tools/cli.h"
+#include "tools/ddpfs.h"
+#include "tools/mounts.h"
+#include "tools/serve.h"
+
+struct arguments {
+	struct options options;
+	const char *dataset;
+	const char *target;
+	bool front;
+};
+
+static const struct argp_option argp_options[] = {
+	{ "options", 'o', "OPTIONS", 0, "Mount options, see below; may be repeated", 0 },
+	{ "foreground", 'f', NULL, 0, "Stay in front and log on stderr", 0 },
+	{ 0 },
+};
+
+static error_t parse_option(int key, char *arg, struct argp_state *state)
+{
+	struct arguments *a = state->input;
+	struct base_err err = { 0 };
+	switch (key) {
+	case 'o':
+		if (options_parse(&a->options, arg, &err) < 0)
+			argp_error(state, "%s", err.text);
+		return 0;
+	case 'f':
+		a->front = true;
+		return 0;
+	case ARGP_KEY_ARG:
+		if (state->arg_num == 0)
+			a->dataset = arg;
+		else if (state->arg_num == 1)
+			a->target = arg;
+		else
+			argp_error(state, "'%s' is one argument too many", arg);
+		return 0;
+	case ARGP_KEY_END:
+		if (!a->dataset)
+			argp_error(state, "DATASET and MNT are missing");
+		if (!a->target)
+			argp_error(state, "MNT is missing: the directory to mount on");
+		return 0;
+	default:
+		return ARGP_ERR_UNKNOWN;
+	}
+}
+
+int ddpfs_prepare(struct options *options, const char *dataset, const char *target, bool make_target,
+        struct base_err *err, bool *ret_usage)
+{
+	char path[PATH_MAX];
+	*ret_usage = false;
+	int r = options_finish(options, err);
+	if (r < 0) {
+		*ret_usage = true;
+		return r;
+	}
+	r = mounts_check_dataset(dataset, err, path);
+	if (r < 0)
+		return r;
+	options->fs.dataset = options_keep(options, path);
+	if (!options->fs.dataset)
+		return base_err_set(err, -ENOMEM, "out of memory");
+	r = mounts_check_target(target, options->fs.dataset, make_target, err, path, NULL);
+	if (r < 0)
+		return r;
+	options->fs.mountpoint = options_keep(options, path);
+	if (!options->fs.mountpoint)
+		return base_err_set(err, -ENOMEM, "out of memory");
+	return options_settle_view(options, err);
+}
+
+int ddpfs_mount(int argc, char **argv)
+{
+	static const struct argp argp = { .options = argp_options,
+		.parser = parse_option,
+		.args_doc = "DATASET MNT",
+		.doc = "Mounts DATASET on the directory MNT. Returns when the mount answers; the server goes on in the "
+		       "background until 'ddpfs umount MNT'.",
+		.help_filter = options_help_filter };
+	struct arguments a = { 0 };
+	struct base_err err = { 0 };
+	bool usage = false;
+	pid_t server;
+	options_init(&a.options);
+	cli_parse(&argp, argc, argv, &a);
+	int r = ddpfs_prepare(&a.options, a.dataset, a.target, false, &err, &usage);
+	if (usage)
+		cli_usage("%s", err.text);
+	if (r == 0 && a.front)
+		r = serve_front(&a.options, &err);
+	else if (r == 0)
+		r = serve_background(
+		        &(struct serve_background){ .options = &a.options, .owner_pidfd = -1 }, &err, &server);
+	options_done(&a.options);
+	return r < 0 ? cli_fail(&err) : CLI_DONE;
+}

@@ -1,0 +1,372 @@
+/* `mkshard extract`: files back as they were: bytes, mode, time.
+ *
+ * Every path is opened below OUT with openat2(RESOLVE_BENEATH | RESOLVE_NO_SYMLINKS): neither a name of the dataset nor
+ * a link that lies in OUT leads out of it. */
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <linux/openat2.h>
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include "shard/base/cleanup.h"
+#include "shard/base/io.h"
+#include "shard/base/units.h"
+#include "tools/cli.h"
+#include "tools/mkshard.h"
+#include "tools/mkshard_shards.h"
+#include "tools/progress.h"
+
+enum { KEY_FORCE = 0x100, EXISTING_MAX = 10 }; /* existing files that are named one by one */
+
+struct extract_args {
+	const char *dataset, *out;
+	char **paths;
+	int n_paths;
+	bool force;
+	uint32_t jobs;
+};
+
+static const struct argp_option extract_options[] = {
+	{ "force", KEY_FORCE, 0, 0, "Replace files that exist", 1 },
+	{ "jobs", 'j', "N", 0, "Shards read at once (default: processors)", 1 },
+	{ 0 },
+};
+
+static error_t parse_extract(int key, char *arg, struct argp_state *state)
+{
+	struct extract_args *args = state->input;
+	switch (key) {
+	case KEY_FORCE:
+		args->force = true;
+		return 0;
+	case 'j':
+		args->jobs = (uint32_t)cli_arg_u64(state, "--jobs", arg, 1, 256);
+		return 0;
+	case ARGP_KEY_ARGS:
+		args->dataset = state->argv[state->next];
+		if (state->argc - state->next < 2)
+			argp_error(state, "give the directory OUT to write to");
+		args->out = state->argv[state->next + 1];
+		args->paths = state->argv + state->next + 2;
+		args->n_paths = state->argc - state->next - 2;
+		return 0;
+	case ARGP_KEY_NO_ARGS:
+		argp_error(state, "give a DATASET and the directory OUT to write to");
+		return 0;
+	default:
+		return ARGP_ERR_UNKNOWN;
+	}
+}
+
+struct extract {
+	const struct shard_index *index;
+	const struct extract_args *args;
+	int out;
+	uint8_t *files, *dirs; /* a bit for each that is wanted */
+	struct shard_files by_shard;
+	_Atomic uint64_t failed;
+	_Atomic uint64_t existing; /* of them: files that stood there already */
+};
+
+static bool bit(const uint8_t *bits, uint32_t i)
+{
+	return bits[i / 8] & (1U << i % 8);
+}
+
+static void set_bit(uint8_t *bits, uint32_t i)
+{
+	bits[i / 8] |= (uint8_t)(1U << i % 8);
+}
+
+/* Counted, said, and the rest goes on. */
+static void fail(struct extract *extract, const char *path, const char *reason)
+{
+	char quoted[1024];
+	cli_failf("'%s': %s", base_err_quote(path, quoted, sizeof(quoted)), reason);
+	atomic_fetch_add(&extract->failed, 1);
+}
+
+static int open_below(const struct extract *extract, const char *path, int flags, mode_t mode)
+{
+	struct open_how how = {
+		.flags = (uint64_t)(unsigned)flags | O_CLOEXEC,
+		.mode = flags & O_CREAT ? mode : 0,
+		.resolve = RESOLVE_BENEATH | RESOLVE_NO_SYMLINKS,
+	};
+	int fd;
+	do
+		fd = (int)syscall(SYS_openat2, extract->out, path, &how, sizeof(how));
+	while (fd < 0 && errno == EAGAIN); /* a rename elsewhere in the tree raced with the lookup */
+	return fd < 0 ? -errno : fd;
+}
+
+/* Opens the directory that holds `path`.  *ret_name is its last component. */
+static int open_parent(const struct extract *extract, char *path, const char **ret_name)
+{
+	char *slash = strrchr(path, '/');
+	*ret_name = slash ? slash + 1 : path;
+	if (!slash)
+		return open_below(extract, ".", O_RDONLY | O_DIRECTORY, 0);
+	*slash = '\0';
+	int fd = open_below(extract, path, O_RDONLY | O_DIRECTORY, 0);
+	*slash = '/';
+	return fd;
+}
+
+/* Choosing */
+
+static int choose_parents(struct extract *extract, uint32_t dir)
+{
+	for (unsigned depth = 0; dir != SHARD_NONE && depth <= SHARD_DEPTH_MAX + 1; depth++) {
+		struct shard_dir rec;
+		int rc = shard_index_dir(extract->index, dir, &rec);
+		if (rc)
+			return rc;
+		set_bit(extract->dirs, dir);
+		dir = rec.parent;
+	}
+	return 0;
+}
+
+static int choose(struct extract *extract, const char *path)
+{
+	enum shard_kind kind;
+	uint32_t id;
+	int rc = shard_index_find_path(extract->index, path, &kind, &id);
+	if (rc)
+		return rc;
+	if (kind == SHARD_KIND_FILE) {
+		struct shard_file file;
+		rc = shard_index_file(extract->index, id, &file);
+		if (rc)
+			return rc;
+		set_bit(extract->files, id);
+		return choose_parents(extract, file.dir);
+	}
+	const struct shard_info *info = shard_index_info(extract->index);
+	struct shard_dir dir;
+	rc = shard_index_dir(extract->index, id, &dir);
+	if (rc)
+		return rc;
+	for (uint32_t f = dir.first_file; f < dir.end_file && f < info->n_files; f++)
+		set_bit(extract->files, f);
+	for (uint32_t d = id; d < dir.end_dir && d < info->n_dirs; d++)
+		set_bit(extract->dirs, d);
+	return choose_parents(extract, id);
+}
+
+/* Directories: made first, open to us; their modes and times come last, the deepest first. */
+
+static void make_dir(struct extract *extract, uint32_t id)
+{
+	char path[SHARD_PATH_MAX + 1];
+	const char *name;
+	int rc = shard_index_dir_path(extract->index, id, path, sizeof(path));
+	if (rc < 0) {
+		fail(extract, "a directory", base_err_str(rc));
+		return;
+	}
+	cleanup_close int parent = open_parent(extract, path, &name);
+	if (parent < 0)
+		fail(extract, path, strerror(-parent));
+	else if (mkdirat(parent, name, 0700) && errno != EEXIST)
+		fail(extract, path, strerror(errno));
+}
+
+static void finish_dir(struct extract *extract, uint32_t id)
+{
+	struct shard_dir dir;
+	char path[SHARD_PATH_MAX + 1];
+	int rc = shard_index_dir(extract->index, id, &dir);
+	if (rc == 0)
+		rc = shard_index_dir_path(extract->index, id, path, sizeof(path));
+	if (rc < 0) {
+		fail(extract, "a directory", base_err_str(rc));
+		return;
+	}
+	cleanup_close int fd = open_below(extract, path, O_RDONLY | O_DIRECTORY, 0);
+	struct timespec times[2] = { { .tv_sec = dir.mtime_s }, { .tv_sec = dir.mtime_s } };
+	if (fd < 0)
+		fail(extract, path, strerror(-fd));
+	else if (fchmod(fd, dir.mode) || futimens(fd, times))
+		fail(extract, path, strerror(errno));
+}
+
+/* Files */
+
+struct target {
+	int fd;
+	struct base_err *err;
+};
+
+static int put_file(void *arg, uint64_t offset, const uint8_t *data, size_t len)
+{
+	struct target *target = arg;
+	int rc = base_pwrite_full(target->fd, data, len, offset);
+	progress_add(len, 0);
+	return rc ? base_err_set(target->err, rc, "%s", strerror(-rc)) : 0;
+}
+
+static int create(struct extract *extract, char *path)
+{
+	int flags = O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW;
+	int fd = open_below(extract, path, flags, 0600);
+	if (fd != -EEXIST || !extract->args->force)
+		return fd;
+	const char *name;
+	cleanup_close int parent = open_parent(extract, path, &name);
+	if (parent < 0)
+		return parent;
+	if (unlinkat(parent, name, 0) && errno != ENOENT)
+		return -errno;
+	return open_below(extract, path, flags, 0600);
+}
+
+static int extract_file(struct extract *extract, uint32_t id, int shard_fd, uint8_t *buf)
+{
+	struct shard_file file;
+	struct base_err err = { 0 };
+	char path[SHARD_PATH_MAX + 1];
+	int rc = shard_index_file(extract->index, id, &file);
+	if (rc == 0)
+		rc = shard_index_file_path(extract->index, id, path, sizeof(path));
+	if (rc < 0) {
+		fail(extract, "a file", base_err_str(rc));
+		return 0;
+	}
+	cleanup_close int fd = create(extract, path);
+	if (fd == -EEXIST) {
+		if (atomic_fetch_add(&extract->existing, 1) < EXISTING_MAX)
+			fail(extract, path, "exists already; give --force to replace it");
+		return 0;
+	}
+	if (fd < 0) {
+		fail(extract, path, strerror(-fd));
+		return fd == -ENOSPC || fd == -EDQUOT ? fd : 0;
+	}
+	struct target target = { .fd = fd, .err = &err };
+	rc = mkshard_read_file(extract->index, id, shard_fd, buf, put_file, &target, &err);
+	struct timespec times[2] = { { .tv_sec = file.mtime_s }, { .tv_sec = file.mtime_s } };
+	if (rc == 0 && (fchmod(fd, file.mode) || futimens(fd, times)))
+		rc = base_err_set(&err, -errno, "%s", strerror(errno));
+	if (rc == 0)
+		return 0;
+	const char *name;
+	cleanup_close int parent = open_parent(extract, path, &name);
+	if (parent >= 0)
+		unlinkat(parent, name, 0); /* no half or damaged file stays */
+	fail(extract, path, err.text);
+	return rc == -ENOSPC || rc == -EDQUOT || rc == -EROFS ? rc : 0;
+}
+
+static int extract_shard(void *arg, uint32_t shard)
+{
+	struct extract *extract = arg;
+	struct base_err err = { 0 };
+	cleanup_close int fd = -1;
+	cleanup_free struct shard_extent *extents = NULL;
+	cleanup_free uint8_t *buf = NULL;
+	uint64_t n = 0;
+	if (extract->by_shard.first[shard] == extract->by_shard.first[shard + 1])
+		return 0;
+	if (mkshard_shard_open(extract->index, shard, &err, &fd)) {
+		cli_fail(&err);
+		atomic_fetch_add(&extract->failed, 1);
+		return 0;
+	}
+	posix_fadvise(fd, 0, 0, POSIX_FADV_SEQUENTIAL);
+	int rc = shard_files_extents(&extract->by_shard, extract->index, shard, &extents, &n);
+	if (rc == 0 && !(buf = malloc(SHARD_BLOCK)))
+		rc = -ENOMEM;
+	for (uint64_t i = 0; i < n && rc == 0; i++)
+		rc = extract_file(extract, extents[i].file, fd, buf);
+	return rc;
+}
+
+static void bad_record(void *arg, uint32_t file, int rc)
+{
+	char name[32];
+	snprintf(name, sizeof(name), "file %u", file);
+	fail(arg, name, base_err_str(rc));
+}
+
+static int run_extract(struct extract *extract)
+{
+	const struct shard_info *info = shard_index_info(extract->index);
+	const struct extract_args *args = extract->args;
+	static char root[] = "";
+	char *everything[] = { root };
+	char **paths = args->n_paths ? args->paths : everything;
+	int n_paths = args->n_paths ? args->n_paths : 1;
+	extract->files = calloc(1, info->n_files / 8 + 1);
+	extract->dirs = calloc(1, info->n_dirs / 8 + 1);
+	if (!extract->files || !extract->dirs)
+		return cli_failf("out of memory");
+	for (int i = 0; i < n_paths; i++) {
+		char quoted[1024];
+		int rc = choose(extract, paths[i]);
+		if (rc)
+			return cli_failf("'%s': '%s': %s", args->dataset,
+			        base_err_quote(paths[i], quoted, sizeof(quoted)),
+			        rc == -ENOENT || rc == -ENOTDIR ? "no such file in the dataset" : base_err_str(rc));
+	}
+	for (uint32_t d = 1; d < info->n_dirs; d++)
+		if (bit(extract->dirs, d))
+			make_dir(extract, d);
+	int rc = shard_files_init(&extract->by_shard, extract->index, extract->files, bad_record, extract);
+	if (rc == 0) {
+		progress_start("extracting", extract->by_shard.bytes, extract->by_shard.n);
+		rc = shard_run(info->n_shards, args->jobs ? args->jobs : mkshard_jobs_default(), "extract",
+		        extract_shard, extract);
+		progress_done();
+	}
+	for (uint32_t d = info->n_dirs; d-- > 1;)
+		if (bit(extract->dirs, d))
+			finish_dir(extract, d);
+	if (extract->existing > EXISTING_MAX) {
+		char quoted[1024];
+		cli_failf("'%s': %" PRIu64 " files existed already and were kept, the first %d of them are named above",
+		        base_err_quote(args->out, quoted, sizeof(quoted)), extract->existing, EXISTING_MAX);
+	}
+	if (rc)
+		return cli_failf("'%s': %s", args->out, base_err_str(rc));
+	return extract->failed ? CLI_FAILED : CLI_DONE;
+}
+
+int mkshard_extract(int argc, char **argv)
+{
+	static const struct argp argp = { extract_options, parse_extract, "DATASET OUT [PATH...]",
+		"Write the files of a dataset, or those at and below each PATH, to the directory OUT as they were: "
+		"bytes, "
+		"mode, time.",
+		NULL, NULL, NULL };
+	struct extract_args args = { 0 };
+	struct base_err err = { 0 };
+	struct shard_index *index = NULL;
+	char quoted[1024];
+	cli_parse(&argp, argc, argv, &args);
+	if (shard_index_open(args.dataset, &err, &index))
+		return cli_fail(&err);
+	struct extract extract = { .index = index, .args = &args, .out = -1 };
+	int status;
+	bool made = mkdir(args.out, 0777) == 0 || errno == EEXIST;
+	if (made)
+		extract.out = open(args.out, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+	if (extract.out < 0)
+		status = cli_failf("'%s': %s", base_err_quote(args.out, quoted, sizeof(quoted)), strerror(errno));
+	else
+		status = run_extract(&extract);
+	if (extract.out >= 0)
+		close(extract.out);
+	shard_files_done(&extract.by_shard);
+	free(extract.files);
+	free(extract.dirs);
+	shard_index_close(index);
+	return status;
+}

@@ -1,0 +1,453 @@
+/* `mkshard index`: an index for tar shards as they lie, or the index of a packed dataset anew. */
+#include <dirent.h>
+#include <errno.h>
+#include <inttypes.h>
+#include <limits.h>
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "shard/base/cleanup.h"
+#include "shard/base/units.h"
+#include "shard/build.h"
+#include "shard/pack.h"
+#include "tools/cli.h"
+#include "tools/mkshard.h"
+#include "tools/mkshard_index.h"
+#include "tools/mkshard_shards.h"
+#include "tools/progress.h"
+
+enum { KEY_SAMPLE = 0x100, KEY_GROUP, KEY_COMMON, KEY_KEEP_GOING, KEY_FORCE, KEY_BY_SHARD };
+
+struct index_args {
+	const char *dataset;
+	char **shards;
+	int n_shards;
+	struct shard_pack_rules rules;
+	bool rules_given, sample_auto, keep_going, force, by_shard;
+	uint32_t jobs;
+};
+
+static const struct argp_option index_options[] = {
+	{ "sample", KEY_SAMPLE, "WHAT", 0,
+	        "A sample is a 'file', or with 'key' all neighbouring files whose names are equal up to the first dot "
+	        "(WebDataset); auto (default) takes 'key' where the shards look like it",
+	        1 },
+	{ "group", KEY_GROUP, "REGEX", 0,
+	        "Files of a shard for which the first parentheses of this POSIX extended regular expression match the "
+	        "same text form one sample",
+	        1 },
+	{ "common", KEY_COMMON, "GLOB", 0, "Files shown on every rank, never dealt (may be repeated; default: none)",
+	        1 },
+	{ "by-shard", KEY_BY_SHARD, 0, 0, "Put each shard's files below a directory named after the shard", 1 },
+	{ "keep-going", KEY_KEEP_GOING, 0, 0,
+	        "Leave out members that a dataset cannot hold, list them, and exit with 1", 2 },
+	{ "force", KEY_FORCE, 0, 0, "Replace an index that exists", 2 },
+	{ "jobs", 'j', "N", 0, "Shards read at once (default: processors)", 3 },
+	{ 0 },
+};
+
+static error_t parse_index(int key, char *arg, struct argp_state *state)
+{
+	struct index_args *args = state->input;
+	struct base_err err = { 0 };
+	switch (key) {
+	case KEY_SAMPLE:
+		if (strcmp(arg, "file") && strcmp(arg, "key") && strcmp(arg, "auto"))
+			argp_error(state, "--sample: '%s' is not one of: auto, file, key", arg);
+		args->sample_auto = !strcmp(arg, "auto");
+		args->rules_given |= !args->sample_auto;
+		if (args->rules.sample != SHARD_PACK_GROUP)
+			args->rules.sample = strcmp(arg, "key") ? SHARD_PACK_FILE : SHARD_PACK_KEY;
+		return 0;
+	case KEY_GROUP:
+		args->sample_auto = false;
+		args->rules_given = true;
+		if (shard_pack_rules_group(&args->rules, arg, &err))
+			argp_error(state, "--group: %s", err.text);
+		return 0;
+	case KEY_COMMON:
+		args->rules_given = true;
+		if (*arg && shard_pack_rules_common(&args->rules, arg, &err))
+			argp_error(state, "--common: %s", err.text);
+		return 0;
+	case KEY_BY_SHARD:
+		args->by_shard = true;
+		return 0;
+	case KEY_KEEP_GOING:
+		args->keep_going = true;
+		return 0;
+	case KEY_FORCE:
+		args->force = true;
+		return 0;
+	case 'j':
+		args->jobs = (uint32_t)cli_arg_u64(state, "--jobs", arg, 1, 256);
+		return 0;
+	case ARGP_KEY_ARGS:
+		args->dataset = state->argv[state->next];
+		args->shards = state->argv + state->next + 1;
+		args->n_shards = state->argc - state->next - 1;
+		return 0;
+	case ARGP_KEY_NO_ARGS:
+		argp_error(state, "give a DATASET");
+		return 0;
+	default:
+		return ARGP_ERR_UNKNOWN;
+	}
+}
+
+struct indexing {
+	const struct index_args *args;
+	struct found_shard *shards;
+	uint32_t n_shards;
+	bool packed; /* shards that `mkshard pack` wrote, in their dataset */
+	struct shard_pack_rules rules;
+	struct shard_pack_options options;
+	pthread_mutex_t lock;
+	struct base_err err;   /* of the first shard that failed; guarded by lock */
+	uint32_t failed_shard; /* the lowest one, so that the same one is named each time */
+};
+
+/* Which shards */
+
+static int compare_names(const void *a, const void *b)
+{
+	return strcmp(*(char *const *)a, *(char *const *)b);
+}
+
+/* The tar files in a dataset's directory, by name. */
+static int find_shards(const char *dataset, char ***ret_names, int *ret_n, struct base_err *err)
+{
+	char quoted[512];
+	base_err_quote(dataset, quoted, sizeof(quoted));
+	cleanup_closedir DIR *dir = opendir(dataset);
+	if (!dir)
+		return base_err_set(err, -errno, "'%s': %s", quoted, strerror(errno));
+	char **names = NULL;
+	int n = 0;
+	struct dirent *de;
+	while ((de = readdir(dir))) {
+		size_t len = strlen(de->d_name);
+		bool tar = len > 4 && !strcmp(de->d_name + len - 4, ".tar");
+		bool bare = len > 5 && !strcmp(de->d_name + len - 5, ".bare");
+		if (!tar && !bare)
+			continue;
+		char **grown = realloc(names, ((size_t)n + 1) * sizeof(*grown));
+		char *path = NULL;
+		if (!grown || asprintf(&path, "%s/%s", dataset, de->d_name) < 0)
+			return base_err_set(err, -ENOMEM, "out of memory"); /* the program ends here */
+		names = grown;
+		names[n++] = path;
+	}
+	if (n == 0)
+		return base_err_set(
+		        err, -ENOENT, "'%s' holds no shards; name them: mkshard index %s SHARD.tar...", quoted, quoted);
+	qsort(names, (size_t)n, sizeof(*names), compare_names);
+	*ret_names = names;
+	*ret_n = n;
+	return 0;
+}
+
+/* How the index names a shard: relative to the dataset where it lies below it, else absolute. */
+static int stored_path(struct found_shard *shard, const char *dataset, struct base_err *err)
+{
+	char quoted[512];
+	cleanup_free char *root = realpath(dataset, NULL);
+	cleanup_free char *path = realpath(shard->file, NULL);
+	if (!root || !path)
+		return base_err_set(err, -errno, "'%s': %s",
+		        base_err_quote(root ? shard->file : dataset, quoted, sizeof(quoted)), strerror(errno));
+	size_t len = strlen(root);
+	bool below = !strncmp(path, root, len) && path[len] == '/';
+	shard->stored = strdup(below ? path + len + 1 : path);
+	return shard->stored ? 0 : base_err_set(err, -ENOMEM, "out of memory");
+}
+
+/* "train-0001" of "/data/train-0001.tar". */
+static int name_prefix(struct found_shard *shard, struct base_err *err)
+{
+	const char *name = strrchr(shard->file, '/');
+	name = name ? name + 1 : shard->file;
+	size_t len = strlen(name);
+	if (len > 4 && !strcmp(name + len - 4, ".tar"))
+		len -= 4;
+	shard->prefix = strndup(name, len);
+	return shard->prefix ? 0 : base_err_set(err, -ENOMEM, "out of memory");
+}
+
+/* Reading */
+
+static int parse_shard(void *arg, uint32_t number)
+{
+	struct indexing *indexing = arg;
+	struct found_shard *shard = &indexing->shards[number];
+	struct base_err err = { 0 };
+	int rc = found_shard_parse(shard, indexing->args->keep_going, &err);
+	if (rc == 0)
+		return 0;
+	pthread_mutex_lock(&indexing->lock);
+	if (!indexing->err.code || number < indexing->failed_shard) {
+		indexing->err = err;
+		indexing->failed_shard = number;
+	}
+	pthread_mutex_unlock(&indexing->lock);
+	return rc;
+}
+
+static int read_shards(struct indexing *indexing, struct base_err *err)
+{
+	uint64_t total = 0;
+	for (uint32_t s = 0; s < indexing->n_shards; s++) {
+		struct stat st;
+		if (stat(indexing->shards[s].file, &st) == 0)
+			total += (uint64_t)st.st_size;
+	}
+	progress_start("indexing", total, 0);
+	int rc = shard_run(indexing->n_shards, indexing->args->jobs ? indexing->args->jobs : mkshard_jobs_default(),
+	        "index", parse_shard, indexing);
+	progress_done();
+	if (rc)
+		*err = indexing->err;
+	return rc;
+}
+
+/* Samples */
+
+/* Do the shards look like WebDataset's: files of one key side by side, and samples of several files? */
+static bool looks_keyed(const struct indexing *indexing)
+{
+	struct shard_pack_rules rules = { .sample = SHARD_PACK_KEY };
+	uint64_t keyed = 0, files = 0, several = 0;
+	for (uint32_t s = 0; s < indexing->n_shards; s++) {
+		const struct found_shard *shard = &indexing->shards[s];
+		const char *last = NULL;
+		size_t last_len = 0;
+		bool counted = false;
+		for (uint64_t i = 0; i < shard->n_files; i++) {
+			const char *key;
+			size_t len;
+			if (shard->files[i].directory)
+				continue;
+			files++;
+			if (!shard_pack_key(&rules, found_path(shard, &shard->files[i]), &key, &len)) {
+				last = NULL;
+				continue;
+			}
+			bool same = last && len == last_len && !memcmp(key, last, len);
+			keyed += !same;
+			several += same && !counted;
+			counted = same;
+			last = key;
+			last_len = len;
+		}
+	}
+	return several > 0 && several * 2 >= keyed && files > 0;
+}
+
+static int settle_rules(struct indexing *indexing, struct base_err *err)
+{
+	const struct index_args *args = indexing->args;
+	const struct found_shard *first = &indexing->shards[0];
+	uint32_t n_shards = 0;
+	bool bare = first->container == SHARD_BARE;
+	indexing->packed = args->n_shards == 0 && (first->record || bare);
+	if (!indexing->packed) {
+		indexing->rules = args->rules;
+		if (args->sample_auto)
+			indexing->rules.sample = looks_keyed(indexing) ? SHARD_PACK_KEY : SHARD_PACK_FILE;
+		return 0;
+	}
+	shard_pack_rules_init(&indexing->rules);
+	int rc =
+	        bare ? 0 : shard_pack_record_parse(first->record, &indexing->rules, &indexing->options, &n_shards, err);
+	if (rc)
+		return base_err_prefix(err, "'%s'", first->file);
+	if (bare) { /* each file says its own; the number of shards stands nowhere */
+		indexing->options.shuffle = first->shuffled;
+		indexing->options.seed = first->seed;
+		n_shards = indexing->n_shards;
+	}
+	if (args->rules_given) {
+		shard_pack_rules_done(&indexing->rules);
+		indexing->rules = args->rules;
+	}
+	for (uint32_t s = 0; s < n_shards || s < indexing->n_shards; s++) {
+		char name[32];
+		shard_pack_shard_name(s, first->container, name);
+		if (s >= indexing->n_shards || strcmp(indexing->shards[s].stored, name))
+			return s < n_shards ? base_err_set(err, -ENOENT,
+			                              "'%s/%s' is missing of %u shards; restore it, or pack again",
+			                              args->dataset, name, n_shards)
+			                    : base_err_set(err, -EEXIST,
+			                              "'%s' holds more shards than the %u that were packed; move the "
+			                              "others away",
+			                              args->dataset, n_shards);
+	}
+	return 0;
+}
+
+/* The index */
+
+static int add_file(struct indexing *indexing, struct shard_builder *builder, uint32_t number,
+        const struct found_file *found, struct base_err *err)
+{
+	const struct found_shard *shard = &indexing->shards[number];
+	const char *path = found_path(shard, found), *key;
+	size_t len;
+	if (found->directory)
+		return shard_builder_add_dir(builder, path, found->mode, found->mtime_s, err);
+	cleanup_free char *group = NULL;
+	bool bare = shard->container == SHARD_BARE;
+	/* Equal keys of different shards are different samples: a sample lies in one shard. */
+	if (bare && found->group != FOUND_NO_GROUP) {
+		key = shard->paths + found->group;
+		len = strlen(key);
+	}
+	if ((bare ? found->group != FOUND_NO_GROUP : shard_pack_key(&indexing->rules, path, &key, &len)) &&
+	        asprintf(&group, "%u/%.*s", number, (int)len, key) < 0)
+		return base_err_set(err, -ENOMEM, "out of memory");
+	struct shard_build_file file = {
+		.path = path,
+		.shard = number,
+		.offset = found->offset,
+		.length = found->length,
+		.xxh3 = found->xxh3,
+		.block_sums = found->length > SHARD_BLOCK ? shard->blocks + found->first_block : NULL,
+		.mtime_s = found->mtime_s,
+		.mode = found->mode,
+		.common = bare ? found->common : shard_pack_is_common(&indexing->rules, path),
+		.group = group,
+	};
+	return shard_builder_add_file(builder, &file, err);
+}
+
+static int build(struct indexing *indexing, uint64_t *ret_files, struct base_err *err)
+{
+	struct shard_builder *builder = NULL;
+	int rc = shard_builder_new(&builder);
+	uint64_t files = 0;
+	if (rc)
+		return base_err_set(err, rc, "out of memory");
+	for (uint32_t s = 0; s < indexing->n_shards && rc == 0; s++) {
+		struct found_shard *shard = &indexing->shards[s];
+		rc = shard_builder_add_shard(builder, shard->stored, shard->container, shard->size_bytes,
+		        indexing->packed ? 0 : shard->mtime_ns, err);
+		for (uint64_t i = 0; i < shard->n_files && rc == 0; i++) {
+			rc = add_file(indexing, builder, s, &shard->files[i], err);
+			files += !shard->files[i].directory;
+		}
+	}
+	char *path = NULL;
+	if (rc == 0 && files == 0)
+		rc = base_err_set(err, -ENOENT, "the shards hold no files");
+	if (rc == 0 && asprintf(&path, "%s/" SHARD_INDEX_NAME, indexing->args->dataset) < 0)
+		rc = base_err_set(err, -ENOMEM, "out of memory");
+	if (rc == 0)
+		rc = shard_builder_finish(builder, path, indexing->packed && indexing->options.shuffle,
+		        indexing->packed ? indexing->options.seed : 0, err);
+	if (rc == -EEXIST && !indexing->args->by_shard && !indexing->packed)
+		base_err_prefix(err, "the shards cannot be one dataset (--by-shard keeps their files apart)");
+	free(path);
+	shard_builder_free(builder);
+	*ret_files = files;
+	return rc;
+}
+
+static int prepare(struct indexing *indexing, char **names, int n, struct base_err *err)
+{
+	const struct index_args *args = indexing->args;
+	int rc = 0;
+	indexing->n_shards = (uint32_t)n;
+	indexing->shards = calloc((size_t)n, sizeof(*indexing->shards));
+	if (!indexing->shards)
+		return base_err_set(err, -ENOMEM, "out of memory");
+	for (int s = 0; s < n && rc == 0; s++) {
+		indexing->shards[s].file = names[s];
+		rc = stored_path(&indexing->shards[s], args->dataset, err);
+		if (rc == 0 && args->by_shard)
+			rc = name_prefix(&indexing->shards[s], err);
+	}
+	return rc;
+}
+
+static void report(const struct indexing *indexing, uint64_t files, uint64_t left_out)
+{
+	uint64_t bytes = 0;
+	char size[16];
+	static const char *const how[] = { "one file each", "by key", "by --group" };
+	for (uint32_t s = 0; s < indexing->n_shards; s++)
+		bytes += indexing->shards[s].size_bytes;
+	printf("%s: %" PRIu64 " files in %u shards, %s; samples: %s", indexing->args->dataset, files,
+	        indexing->n_shards, base_format_size(bytes, size), how[indexing->rules.sample]);
+	if (left_out)
+		printf("; %" PRIu64 " left out", left_out);
+	printf("\n");
+}
+
+static int check_target(const struct index_args *args, struct base_err *err)
+{
+	char quoted[512];
+	base_err_quote(args->dataset, quoted, sizeof(quoted));
+	if (args->n_shards == 0)
+		return 0; /* rebuilding */
+	if (mkdir(args->dataset, 0777) && errno != EEXIST)
+		return base_err_set(err, -errno, "'%s': %s", quoted, strerror(errno));
+	cleanup_free char *path = NULL;
+	if (asprintf(&path, "%s/" SHARD_INDEX_NAME, args->dataset) < 0)
+		return base_err_set(err, -ENOMEM, "out of memory");
+	if (access(path, F_OK) == 0 && !args->force)
+		return base_err_set(err, -EEXIST, "'%s' has an index already; give --force to replace it", quoted);
+	return 0;
+}
+
+int mkshard_index(int argc, char **argv)
+{
+	static const struct argp argp = { index_options, parse_index, "DATASET [SHARD.tar...]",
+		"Index tar shards where they lie, without copying them.\vDATASET is the directory for the index; it is "
+		"made when it does not exist.  Without shards: builds the index of a packed dataset, or of the tar "
+		"files "
+		"in DATASET, anew.",
+		NULL, NULL, NULL };
+	struct index_args args = { .sample_auto = true };
+	struct base_err err = { 0 };
+	shard_pack_rules_init(&args.rules);
+	cli_parse(&argp, argc, argv, &args);
+	struct indexing indexing = { .args = &args };
+	pthread_mutex_init(&indexing.lock, NULL);
+	char **names = args.shards;
+	int n = args.n_shards;
+	uint64_t files = 0, left_out = 0;
+	int rc = check_target(&args, &err);
+	if (rc == 0 && n == 0)
+		rc = find_shards(args.dataset, &names, &n, &err);
+	if (rc == 0)
+		rc = prepare(&indexing, names, n, &err);
+	if (rc == 0)
+		rc = read_shards(&indexing, &err);
+	if (rc == 0)
+		rc = settle_rules(&indexing, &err);
+	if (rc == 0)
+		rc = build(&indexing, &files, &err);
+	for (uint32_t s = 0; s < indexing.n_shards && rc == 0; s++)
+		for (uint64_t i = 0; i < indexing.shards[s].n_left_out; i++, left_out++)
+			cli_note("left out '%s': %s", indexing.shards[s].file, indexing.shards[s].left_out[i]);
+	if (rc == 0)
+		report(&indexing, files, left_out);
+	for (uint32_t s = 0; indexing.shards && s < indexing.n_shards; s++)
+		found_shard_done(&indexing.shards[s]);
+	free(indexing.shards);
+	if (indexing.packed && !args.rules_given) /* else they are those of args */
+		shard_pack_rules_done(&indexing.rules);
+	shard_pack_rules_done(&args.rules);
+	if (names != args.shards)
+		for (int i = 0; i < n; i++)
+			free(names[i]);
+	if (names != args.shards)
+		free(names);
+	pthread_mutex_destroy(&indexing.lock);
+	if (rc)
+		return cli_fail(&err);
+	return left_out ? CLI_FAILED : CLI_DONE;
+}

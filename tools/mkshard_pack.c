@@ -1,0 +1,702 @@
+/* `mkshard pack`: options, the index, and publication under the final name.
+ *
+ *   DATASET.partial/   being made: shards, journal, staging files; a rerun goes on here
+ *   DATASET            appears by one rename, complete and durable
+ *   DATASET.replaced/  with --force: the old dataset on its way out */
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <sys/statvfs.h>
+#include <unistd.h>
+
+#include "shard/base/cleanup.h"
+#include "shard/base/io.h"
+#include "shard/base/units.h"
+#include "shard/build.h"
+#include "tools/cli.h"
+#include "tools/mkshard.h"
+#include "tools/mkshard_pack.h"
+#include "tools/progress.h"
+
+enum {
+	KEY_CONTAINER = 0x100,
+	KEY_SHUFFLE_SEED,
+	KEY_NO_SHUFFLE,
+	KEY_SAMPLE,
+	KEY_GROUP,
+	KEY_COMMON,
+	KEY_KEEP_GOING,
+	KEY_FORCE,
+	KEY_RESTART,
+	KEY_MEMORY,
+	KEY_UNPACK_LIMIT,
+	KEY_SHARD_SIZE
+};
+
+enum { COMMON_GUESS_MAX = 64 }; /* more files than this at the root are no labels */
+
+/* 256 MiB: read in a quarter of a second, so that verifying, fetching and going on after a kill are cheap by the
+ * shard; and a dataset of 100 TB still has only 400,000 of them. */
+#define SHARD_SIZE_DEFAULT (256 * BASE_MIB)
+/* A small dataset gets smaller ones, so that several threads have work: each writes a shard of its own. */
+#define SHARD_SIZE_SMALL (16 * BASE_MIB)
+enum { SHARDS_WANTED = 8 };
+#define MEMORY_DEFAULT (512 * BASE_MIB)
+
+struct pack_args {
+	char **sources; /* the last one is the dataset */
+	int n_sources;
+	const char *dataset;
+	const char *directory; /* for lists */
+	struct shard_pack_rules rules;
+	bool common_given;
+	struct shard_pack_options options;
+	uint32_t jobs;
+	uint64_t memory_bytes, unpack_limit;
+	bool keep_going, force, restart;
+};
+
+static const struct argp_option pack_options[] = {
+	{ "shard-size", KEY_SHARD_SIZE, "SIZE", 0,
+	        "Close a shard before it grows past SIZE (default 256M; less under 2G)", 1 },
+	{ "container", KEY_CONTAINER, "KIND", 0, "tar (default), or bare: no headers, for tiny files", 1 },
+	{ "shuffle-seed", KEY_SHUFFLE_SEED, "N", 0, "Seed of the stored order (default 0)", 2 },
+	{ "no-shuffle", KEY_NO_SHUFFLE, 0, 0, "Store in the order of the paths", 2 },
+	{ "sample", KEY_SAMPLE, "WHAT", 0,
+	        "A sample is a file (default), or with 'key' all files whose names are equal up to the first dot", 2 },
+	{ "group", KEY_GROUP, "REGEX", 0,
+	        "Files for which the first parentheses of this POSIX extended regular expression match the same text "
+	        "form one sample",
+	        2 },
+	{ "common", KEY_COMMON, "GLOB", 0,
+	        "Files shown on every rank, never dealt (may be repeated; '' for none; default: csv, json, txt, tsv, "
+	        "yaml and yml files at the root)",
+	        2 },
+	{ "directory", 'C', "DIR", 0, "Names in a list are relative to DIR", 3 },
+	{ "unpack-limit", KEY_UNPACK_LIMIT, "SIZE", 0,
+	        "Refuse a compressed archive that unpacks to more (default 200 times its size, at least 1G)", 3 },
+	{ "keep-going", KEY_KEEP_GOING, 0, 0, "Leave out what cannot be packed, list it, and exit with 1", 4 },
+	{ "force", KEY_FORCE, 0, 0, "Replace DATASET once the new one is complete", 4 },
+	{ "restart", KEY_RESTART, 0, 0, "Drop what an interrupted run has left", 4 },
+	{ "jobs", 'j', "N", 0, "Shards written at once (default: processors + 2)", 5 },
+	{ "memory", KEY_MEMORY, "SIZE", 0, "Memory for shards being written (default 512M)", 5 },
+	{ 0 },
+};
+
+static const char pack_doc[] =
+        "Pack files into shards.\v"
+        "A SOURCE is a directory, an archive (tar, tar.gz, tar.zst, zip), or '-' for NUL-separated names on standard "
+        "input.  DATASET must not exist.  An interrupted run is resumed by giving the same command again.\n\n"
+        "Example: mkshard pack --sample=key images/ labels.tar.gz train.ddpfs";
+
+static error_t parse_pack(int key, char *arg, struct argp_state *state)
+{
+	struct pack_args *args = state->input;
+	struct base_err err = { 0 };
+	switch (key) {
+	case KEY_SHARD_SIZE:
+		args->options.shard_bytes =
+		        cli_arg_size(state, "--shard-size", arg, SHARD_PAGE, SHARD_FILE_BYTES_MAX / 2);
+		return 0;
+	case KEY_CONTAINER:
+		if (strcmp(arg, "tar") && strcmp(arg, "bare"))
+			argp_error(state, "--container: '%s' is not one of: tar, bare", arg);
+		args->options.container = strcmp(arg, "bare") ? SHARD_TAR : SHARD_BARE;
+		return 0;
+	case KEY_SHUFFLE_SEED:
+		args->options.seed = cli_arg_u64(state, "--shuffle-seed", arg, 0, UINT64_MAX);
+		return 0;
+	case KEY_NO_SHUFFLE:
+		args->options.shuffle = false;
+		return 0;
+	case KEY_SAMPLE:
+		if (strcmp(arg, "file") && strcmp(arg, "key"))
+			argp_error(state, "--sample: '%s' is not one of: file, key", arg);
+		if (args->rules.sample != SHARD_PACK_GROUP)
+			args->rules.sample = strcmp(arg, "key") ? SHARD_PACK_FILE : SHARD_PACK_KEY;
+		return 0;
+	case KEY_GROUP:
+		if (shard_pack_rules_group(&args->rules, arg, &err))
+			argp_error(state, "--group: %s", err.text);
+		return 0;
+	case KEY_COMMON:
+		args->common_given = true;
+		if (*arg && shard_pack_rules_common(&args->rules, arg, &err))
+			argp_error(state, "--common: %s", err.text);
+		return 0;
+	case 'C':
+		args->directory = arg;
+		return 0;
+	case KEY_UNPACK_LIMIT:
+		args->unpack_limit = cli_arg_size(state, "--unpack-limit", arg, 1, SHARD_FILE_BYTES_MAX);
+		return 0;
+	case KEY_KEEP_GOING:
+		args->keep_going = true;
+		return 0;
+	case KEY_FORCE:
+		args->force = true;
+		return 0;
+	case KEY_RESTART:
+		args->restart = true;
+		return 0;
+	case 'j':
+		args->jobs = (uint32_t)cli_arg_u64(state, "--jobs", arg, 1, 256);
+		return 0;
+	case KEY_MEMORY:
+		args->memory_bytes = cli_arg_size(state, "--memory", arg, BASE_MIB, BASE_GIB * 1024);
+		return 0;
+	case ARGP_KEY_ARGS:
+		args->sources = state->argv + state->next;
+		args->n_sources = state->argc - state->next - 1;
+		if (args->n_sources < 1)
+			argp_error(state, "give at least one SOURCE, and the DATASET to make");
+		args->dataset = args->sources[args->n_sources];
+		return 0;
+	case ARGP_KEY_NO_ARGS:
+		argp_error(state, "give at least one SOURCE, and the DATASET to make");
+		return 0;
+	default:
+		return ARGP_ERR_UNKNOWN;
+	}
+}
+
+/* Names of directories at work */
+
+struct places {
+	char *dataset; /* without trailing slashes */
+	char *partial;
+	char *replaced;
+	char quoted[512]; /* dataset, printable */
+};
+
+static int places_init(struct places *places, const char *dataset, struct base_err *err)
+{
+	size_t len = strlen(dataset);
+	while (len > 1 && dataset[len - 1] == '/')
+		len--;
+	const char *name = memrchr(dataset, '/', len);
+	name = name ? name + 1 : dataset;
+	size_t name_len = len - (size_t)(name - dataset);
+	if (len == 0 || name_len == 0 || (name_len <= 2 && !strncmp(name, "..", name_len)))
+		return base_err_set(err, -EINVAL, "'%s': not a name for a new dataset", dataset);
+	if (asprintf(&places->dataset, "%.*s", (int)len, dataset) < 0 ||
+	        asprintf(&places->partial, "%s.partial", places->dataset) < 0 ||
+	        asprintf(&places->replaced, "%s.replaced", places->dataset) < 0)
+		return base_err_set(err, -ENOMEM, "out of memory");
+	base_err_quote(places->dataset, places->quoted, sizeof(places->quoted));
+	return 0;
+}
+
+static void places_done(struct places *places)
+{
+	free(places->dataset);
+	free(places->partial);
+	free(places->replaced);
+}
+
+/* Files that serve a packing only. */
+static bool working_file(const char *name)
+{
+	return !strcmp(name, "journal") || !strncmp(name, "unpacked-", 9) ||
+	       !strncmp(name, SHARD_INDEX_NAME ".", strlen(SHARD_INDEX_NAME ".")); /* an index half written */
+}
+
+/* A file that mkshard itself puts into a dataset's directory. */
+static bool own_file(const char *name)
+{
+	static const char prefix[] = "shard-";
+	const char *end = name;
+	if (!strncmp(name, prefix, strlen(prefix)))
+		end += strlen(prefix) + strspn(name + strlen(prefix), "0123456789");
+	if (end - name >= 12 && (!strcmp(end, ".tar") || !strcmp(end, ".bare")))
+		return true;
+	return !strcmp(name, SHARD_INDEX_NAME) || working_file(name);
+}
+
+static int sweep_working(const char *dir, bool journal_too)
+{
+	cleanup_closedir DIR *stream = opendir(dir);
+	if (!stream)
+		return -errno;
+	struct dirent *de;
+	while ((de = readdir(stream)))
+		if (working_file(de->d_name) && (journal_too || strcmp(de->d_name, "journal")) &&
+		        unlinkat(dirfd(stream), de->d_name, 0))
+			return -errno;
+	return 0;
+}
+
+/* Looks for files that are not mkshard's; `remove` unlinks those that are.  Returns 0, -ENOTEMPTY with the first
+ * foreign name in err, or -errno. */
+static int sweep(const char *dir, bool remove, struct base_err *err)
+{
+	char quoted[512], foreign[256];
+	cleanup_closedir DIR *stream = opendir(dir);
+	if (!stream)
+		return base_err_set(
+		        err, -errno, "'%s': %s", base_err_quote(dir, quoted, sizeof(quoted)), strerror(errno));
+	struct dirent *de;
+	while ((de = readdir(stream))) {
+		if (!strcmp(de->d_name, ".") || !strcmp(de->d_name, ".."))
+			continue;
+		if (!own_file(de->d_name))
+			return base_err_set(err, -ENOTEMPTY,
+			        "'%s' holds '%s', which mkshard did not make; move it away first",
+			        base_err_quote(dir, quoted, sizeof(quoted)),
+			        base_err_quote(de->d_name, foreign, sizeof(foreign)));
+		if (remove && unlinkat(dirfd(stream), de->d_name, 0))
+			return base_err_set(err, -errno, "'%s/%s': %s", dir, de->d_name, strerror(errno));
+	}
+	return 0;
+}
+
+static int remove_dataset(const char *dir, struct base_err *err)
+{
+	int rc = sweep(dir, false, err);
+	if (rc == 0)
+		rc = sweep(dir, true, err);
+	if (rc == 0 && rmdir(dir))
+		rc = base_err_set(err, -errno, "'%s': %s", dir, strerror(errno));
+	return rc;
+}
+
+/* May DATASET be made here?  Everything that can be said before any work is done. */
+static int check_target(const struct pack_args *args, const struct places *places, struct base_err *err)
+{
+	struct stat st;
+	if (lstat(places->dataset, &st) == 0) {
+		if (!S_ISDIR(st.st_mode))
+			return base_err_set(
+			        err, -EEXIST, "'%s' exists and is no dataset; choose another name", places->quoted);
+		if (!args->force && rmdir(places->dataset)) /* an empty directory is no obstacle */
+			return base_err_set(err, -EEXIST,
+			        "'%s' exists already; give --force to replace it, or another name", places->quoted);
+		if (args->force) {
+			char *index = NULL;
+			if (asprintf(&index, "%s/" SHARD_INDEX_NAME, places->dataset) < 0)
+				return base_err_set(err, -ENOMEM, "out of memory");
+			bool dataset = access(index, F_OK) == 0 || rmdir(places->dataset) == 0;
+			free(index);
+			if (!dataset)
+				return base_err_set(err, -EEXIST, "'%s' is no dataset; --force replaces datasets only",
+				        places->quoted);
+			if (access(places->dataset, F_OK) == 0)
+				return sweep(places->dataset, false, err);
+		}
+	} else if (errno != ENOENT) {
+		return base_err_set(err, -errno, "'%s': %s", places->quoted, strerror(errno));
+	}
+	return 0;
+}
+
+/* The directory that DATASET will stand in must not lie inside a source. */
+static int note_parent(struct pack_input *input, const struct places *places, struct base_err *err)
+{
+	cleanup_free char *copy = strdup(places->dataset);
+	struct stat st;
+	if (!copy)
+		return base_err_set(err, -ENOMEM, "out of memory");
+	char *slash = strrchr(copy, '/');
+	if (slash)
+		slash[slash == copy] = '\0';
+	if (stat(slash ? copy : ".", &st))
+		return base_err_set(err, -errno, "'%s': %s", slash ? copy : ".", strerror(errno));
+	input->dataset_dev = st.st_dev;
+	input->dataset_ino = st.st_ino;
+	return 0;
+}
+
+static int scan_sources(
+        const struct pack_args *args, const struct places *places, struct pack_input *input, struct base_err *err)
+{
+	int rc = note_parent(input, places, err);
+	if (rc == 0 && args->restart && access(places->partial, F_OK) == 0)
+		rc = remove_dataset(places->partial, err);
+	if (rc == 0 && mkdir(places->partial, 0755) && errno != EEXIST)
+		rc = base_err_set(err, -errno, "'%s': %s", places->partial, strerror(errno));
+	for (int i = 0; i < args->n_sources && rc == 0; i++) {
+		struct stat st;
+		const char *source = args->sources[i];
+		if (!strcmp(source, "-"))
+			rc = pack_scan_list(input, STDIN_FILENO, args->directory ? args->directory : ".", err);
+		else if (stat(source, &st) == 0 && S_ISDIR(st.st_mode))
+			rc = pack_scan_directory(input, source, err);
+		else
+			rc = pack_scan_archive(input, source, places->partial, args->unpack_limit, err);
+	}
+	return rc;
+}
+
+/* The default patterns are a guess: labels.csv and classes.txt at the root.  Where they meet what are samples (a flat
+ * directory of texts, captions beside images), they do not apply. */
+static bool default_common_fits(const struct pack_args *args, const struct pack_input *input)
+{
+	const char *common[COMMON_GUESS_MAX];
+	size_t n = 0;
+	uint64_t files = 0;
+	for (uint64_t i = 0; i < input->n_items; i++) {
+		const struct shard_pack_item *item = &input->items[i];
+		files += !item->directory;
+		if (item->directory || !shard_pack_is_common(&args->rules, item->path))
+			continue;
+		if (n == COMMON_GUESS_MAX)
+			return false;
+		common[n++] = item->path;
+	}
+	if (n && n == files)
+		return false;
+	for (uint64_t i = 0; n && args->rules.sample != SHARD_PACK_FILE && i < input->n_items; i++) {
+		const char *key, *other;
+		size_t len, other_len;
+		const char *path = input->items[i].path;
+		if (input->items[i].directory || !shard_pack_key(&args->rules, path, &key, &len))
+			continue;
+		for (size_t c = 0; c < n; c++)
+			if (common[c] != path && shard_pack_key(&args->rules, common[c], &other, &other_len) &&
+			        len == other_len && !memcmp(key, other, len))
+				return false;
+	}
+	return true;
+}
+
+static void settle_common(struct pack_args *args, const struct pack_input *input)
+{
+	if (args->common_given || default_common_fits(args, input))
+		return;
+	for (unsigned i = 0; i < args->rules.n_common; i++)
+		free(args->rules.common[i]);
+	args->rules.n_common = 0;
+	cli_note(
+	        "files at the root that could be labels or texts are taken as samples; give --common to say otherwise");
+}
+
+static void settle_shard_size(struct pack_args *args, const struct pack_input *input)
+{
+	uint64_t total = 0;
+	for (uint64_t i = 0; i < input->n_items; i++)
+		total += input->items[i].length;
+	uint64_t share = total / SHARDS_WANTED / BASE_MIB * BASE_MIB;
+	if (args->options.shard_bytes == 0)
+		args->options.shard_bytes = share < SHARD_SIZE_SMALL     ? SHARD_SIZE_SMALL
+		                            : share > SHARD_SIZE_DEFAULT ? SHARD_SIZE_DEFAULT
+		                                                         : share;
+}
+
+/* The index */
+
+static int add_item(struct shard_builder *builder, const struct shard_pack_plan *plan,
+        const struct shard_pack_item *item, uint64_t xxh3, const uint64_t *blocks, struct base_err *err)
+{
+	char group[16];
+	if (item->directory)
+		return shard_builder_add_dir(builder, item->path, item->mode, item->mtime_s, err);
+	snprintf(group, sizeof(group), "%u", item->sample);
+	struct shard_build_file file = {
+		.path = item->path,
+		.shard = item->shard,
+		.offset = item->offset,
+		.length = item->length,
+		.xxh3 = xxh3,
+		.block_sums = item->length > SHARD_BLOCK ? blocks : NULL,
+		.mtime_s = item->mtime_s,
+		.mode = item->mode,
+		.common = item->common,
+		.group = plan->rules->sample != SHARD_PACK_FILE && !item->common ? group : NULL,
+	};
+	return shard_builder_add_file(builder, &file, err);
+}
+
+static int build_index(const struct shard_pack_plan *plan, const struct pack_shard_sums *sums,
+        const struct places *places, struct base_err *err)
+{
+	struct shard_builder *builder = NULL;
+	int rc = shard_builder_new(&builder);
+	if (rc)
+		return base_err_set(err, rc, "out of memory");
+	for (uint32_t s = 0; s < plan->n_shards && rc == 0; s++) {
+		char name[32];
+		rc = shard_builder_add_shard(builder, shard_pack_shard_name(s, plan->options.container, name),
+		        plan->options.container, sums[s].size_bytes, 0, err);
+		uint64_t block = 0;
+		for (uint64_t k = plan->first[s]; k < plan->first[s + 1] && rc == 0; k++) {
+			const struct shard_pack_item *item = &plan->items[plan->stored[k]];
+			if (item->left_out)
+				continue;
+			rc = add_item(
+			        builder, plan, item, sums[s].xxh3[k - plan->first[s]], sums[s].blocks + block, err);
+			if (item->length > SHARD_BLOCK)
+				block += (item->length + SHARD_BLOCK - 1) / SHARD_BLOCK;
+		}
+	}
+	char *path = NULL;
+	if (rc == 0 && asprintf(&path, "%s/" SHARD_INDEX_NAME, places->partial) < 0)
+		rc = base_err_set(err, -ENOMEM, "out of memory");
+	if (rc == 0)
+		rc = shard_builder_finish(
+		        builder, path, plan->options.shuffle, plan->options.shuffle ? plan->options.seed : 0, err);
+	free(path);
+	shard_builder_free(builder);
+	return rc;
+}
+
+/* Publication */
+
+static int sync_directory(const char *dir)
+{
+	cleanup_close int fd = open(dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+	return fd >= 0 && fsync(fd) == 0 ? 0 : -errno;
+}
+
+static int publish(const struct pack_args *args, const struct places *places, struct base_err *err)
+{
+	int rc = sweep_working(places->partial, true);
+	if (rc == 0)
+		rc = sync_directory(places->partial);
+	if (rc)
+		return base_err_set(err, rc, "'%s': %s", places->partial, strerror(-rc));
+	bool replaces = args->force && access(places->dataset, F_OK) == 0;
+	if (!replaces) {
+		if (renameat2(AT_FDCWD, places->partial, AT_FDCWD, places->dataset, RENAME_NOREPLACE))
+			return base_err_set(err, -errno, "'%s': %s", places->quoted, strerror(errno));
+		rc = base_fsync_parent(places->dataset);
+		return rc ? base_err_set(err, rc, "'%s': %s", places->quoted, strerror(-rc)) : 0;
+	}
+	/* One instant old, the next instant new; whoever has the old one open keeps it. */
+	if (renameat2(AT_FDCWD, places->partial, AT_FDCWD, places->dataset, RENAME_EXCHANGE))
+		return base_err_set(err, -errno, "'%s': %s", places->quoted, strerror(errno));
+	rc = base_fsync_parent(places->dataset);
+	if (rc == 0 && rename(places->partial, places->replaced))
+		rc = -errno;
+	if (rc)
+		return base_err_set(err, rc, "'%s': %s", places->quoted, strerror(-rc));
+	return remove_dataset(places->replaced, err);
+}
+
+/* Names where both come from; with --keep-going the first one is packed. */
+static int on_clash(
+        void *arg, const struct shard_pack_item *item, const struct shard_pack_item *kept, struct base_err *err)
+{
+	struct pack_input *input = arg;
+	char path[512], other[512], here[512], there[512];
+	base_err_quote(item->path, path, sizeof(path));
+	base_err_quote(kept->path, other, sizeof(other));
+	base_err_quote(input->sources[item->source].name, here, sizeof(here));
+	base_err_quote(input->sources[kept->source].name, there, sizeof(there));
+	if (err->code == -EEXIST && item->source == kept->source)
+		base_err_set(err, -EEXIST, "'%s' comes twice in '%s'; give each file once", path, here);
+	else if (err->code == -EEXIST)
+		base_err_set(err, -EEXIST,
+		        "'%s' comes twice: in '%s' and in '%s'; give each file once, or pack the sources from a common "
+		        "parent",
+		        path, there, here);
+	else
+		base_err_set(err, -ENOTDIR,
+		        "'%s' of '%s' and '%s' of '%s': one is a file where the other needs a directory; rename one of "
+		        "them or pack them apart",
+		        path, here, other, there);
+	return pack_input_refuse(input, err);
+}
+
+/* The run */
+
+static int compare_left_out(const void *pa, const void *pb)
+{
+	const struct pack_left_out *a = pa, *b = pb;
+	return strcmp(a->text, b->text);
+}
+
+static void list_left_out(struct pack_input *input)
+{
+	if (input->n_left_out)
+		qsort(input->left_out, input->n_left_out, sizeof(*input->left_out), compare_left_out);
+	for (uint64_t i = 0; i < input->n_left_out; i++)
+		cli_note("left out %s", input->left_out[i].text);
+}
+
+static void report(const struct shard_pack_plan *plan, const struct pack_input *input, const struct places *places)
+{
+	uint64_t files = 0, bytes = 0;
+	char content[16];
+	for (uint64_t i = 0; i < plan->n_items; i++) {
+		files += !plan->items[i].directory && !plan->items[i].left_out;
+		bytes += plan->items[i].left_out ? 0 : plan->items[i].length;
+	}
+	printf("%s: %" PRIu64 " files, %s, in %u shards", places->quoted, files, base_format_size(bytes, content),
+	        plan->n_shards);
+	if (input->n_left_out)
+		printf("; %" PRIu64 " left out", input->n_left_out);
+	printf("\n");
+}
+
+/* A resumed shard's left-out items, which the run before this one met. */
+static int recall_left_out(struct shard_pack_plan *plan, struct pack_input *input, struct pack_shard_sums *sums)
+{
+	for (uint32_t s = 0; s < plan->n_shards; s++) {
+		if (!sums[s].complete)
+			continue;
+		bool any = false;
+		for (uint64_t k = plan->first[s]; k < plan->first[s + 1]; k++)
+			any |= sums[s].left_out[k - plan->first[s]] != 0;
+		if (any && !input->keep_going) {
+			sums[s].complete = false; /* try again */
+			continue;
+		}
+		for (uint64_t k = plan->first[s]; any && k < plan->first[s + 1]; k++) {
+			struct shard_pack_item *item = &plan->items[plan->stored[k]];
+			char quoted[512];
+			struct base_err err;
+			item->left_out = sums[s].left_out[k - plan->first[s]];
+			if (!item->left_out)
+				continue;
+			base_err_set(&err, item->left_out, "'%s': %s (in an earlier run)",
+			        base_err_quote(item->path, quoted, sizeof(quoted)), base_err_str(item->left_out));
+			int rc = pack_input_refuse(input, &err);
+			if (rc)
+				return rc;
+		}
+		if (any)
+			shard_pack_plan_relay(plan, s);
+	}
+	return 0;
+}
+
+static void warn_if_full(const struct shard_pack_plan *plan, const struct pack_shard_sums *sums, const char *dir)
+{
+	struct statvfs vfs;
+	uint64_t need = 0;
+	char need_text[16], free_text[16];
+	for (uint32_t s = 0; s < plan->n_shards; s++)
+		need += sums[s].complete ? 0 : plan->size_bytes[s];
+	if (statvfs(dir, &vfs))
+		return;
+	uint64_t available = (uint64_t)vfs.f_bavail * vfs.f_frsize;
+	if (need > available)
+		cli_warn("'%s' needs %s more, %s are free; shards that fit are kept, and a later run goes on from them",
+		        dir, base_format_size(need, need_text), base_format_size(available, free_text));
+}
+
+static int write_dataset(const struct pack_args *args, const struct places *places, struct pack_input *input,
+        struct shard_pack_plan *plan, struct base_err *err)
+{
+	struct pack_shard_sums *sums = calloc(plan->n_shards, sizeof(*sums));
+	struct pack_journal *journal = NULL;
+	uint32_t complete = 0;
+	if (!sums)
+		return base_err_set(err, -ENOMEM, "out of memory");
+	int rc = pack_journal_open(places->partial, plan, sums, err, &complete, &journal);
+	bool ours = rc == 0; /* the partial directory: not another run's, to be swept when nothing in it is of use */
+	if (rc == 0)
+		rc = recall_left_out(plan, input, sums);
+	if (rc == 0) {
+		if (complete)
+			cli_note("going on: %u of %u shards are complete", complete, plan->n_shards);
+		warn_if_full(plan, sums, places->partial);
+		struct pack_write_options options = {
+			.dir = places->partial,
+			.jobs = args->jobs ? args->jobs : mkshard_jobs_default() + 2,
+			.memory_bytes = args->memory_bytes,
+			.keep_going = args->keep_going,
+		};
+		progress_start("packing", plan->total_bytes, plan->n_files);
+		for (uint32_t s = 0; s < plan->n_shards; s++)
+			if (sums[s].complete)
+				progress_skip(plan->size_bytes[s], plan->first[s + 1] - plan->first[s]);
+		rc = pack_write(plan, input, &options, journal, sums, err);
+		progress_done();
+	}
+	if (rc == 0)
+		rc = build_index(plan, sums, places, err);
+	if (rc == 0)
+		rc = publish(args, places, err);
+	bool any = false;
+	for (uint32_t s = 0; s < plan->n_shards; s++) {
+		any |= sums[s].complete;
+		free(sums[s].xxh3);
+		free(sums[s].left_out);
+		free(sums[s].blocks);
+	}
+	free(sums);
+	if (rc && ours && !any) /* nothing to go on from */
+		sweep_working(places->partial, true);
+	pack_journal_close(journal);
+	return rc;
+}
+
+/* After a failure: what a rerun can use stays, everything else goes. */
+static void tidy(const struct places *places)
+{
+	char *journal = NULL;
+	if (asprintf(&journal, "%s/journal", places->partial) < 0)
+		return;
+	if (access(journal, F_OK) == 0)
+		sweep_working(places->partial, false);
+	else
+		remove_dataset(places->partial, NULL);
+	free(journal);
+}
+
+static int run_pack(struct pack_args *args, const struct places *places, struct base_err *err)
+{
+	struct pack_input input;
+	struct shard_pack_plan plan = { 0 };
+	pack_input_init(&input, args->keep_going);
+	int rc = check_target(args, places, err);
+	if (rc == 0 && access(places->replaced, F_OK) == 0)
+		rc = remove_dataset(places->replaced, err);
+	if (rc == 0) {
+		progress_start("reading names", 0, 0);
+		rc = scan_sources(args, places, &input, err);
+		progress_done();
+		if (rc == 0) {
+			settle_common(args, &input);
+			settle_shard_size(args, &input);
+			args->options.clash = on_clash;
+			args->options.clash_arg = &input;
+			rc = shard_pack_plan_init(&plan, input.items, input.n_items, &args->rules, &args->options, err);
+			if (rc == 0)
+				rc = write_dataset(args, places, &input, &plan, err);
+			else if (rc == -ENOENT && input.n_left_out) {
+				list_left_out(&input);
+				base_err_set(err, rc, "nothing is left to pack: every file was left out");
+			}
+		}
+		if (rc && rc != -EBUSY)
+			tidy(places);
+	}
+	int status = rc ? CLI_FAILED : CLI_DONE;
+	if (rc == 0) {
+		list_left_out(&input);
+		report(&plan, &input, places);
+		status = input.n_left_out ? CLI_FAILED : CLI_DONE;
+	}
+	shard_pack_plan_done(&plan);
+	pack_input_done(&input);
+	return status;
+}
+
+int mkshard_pack(int argc, char **argv)
+{
+	static const struct argp argp = { pack_options, parse_pack, "SOURCE... DATASET", pack_doc, NULL, NULL, NULL };
+	struct pack_args args = {
+		.options = { .container = SHARD_TAR, .shuffle = true },
+		.memory_bytes = MEMORY_DEFAULT,
+	};
+	struct places places = { 0 };
+	struct base_err err = { 0 };
+	shard_pack_rules_init(&args.rules);
+	cli_parse(&argp, argc, argv, &args);
+	int rc = args.common_given ? 0 : shard_pack_rules_common_default(&args.rules, &err);
+	if (rc == 0)
+		rc = places_init(&places, args.dataset, &err);
+	int status = rc ? CLI_FAILED : run_pack(&args, &places, &err);
+	if (err.code)
+		status = cli_fail(&err);
+	places_done(&places);
+	shard_pack_rules_done(&args.rules);
+	return status;
+}

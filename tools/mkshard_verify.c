@@ -1,0 +1,384 @@
+/* `mkshard verify`: every checksum, at the speed of the device.
+ *
+ * A shard is streamed front to back; the files lie in it in the order of their offsets, so each is summed as it comes
+ * by.  Files that overlap another one (an index made by somebody else) are read again by themselves. */
+#include <errno.h>
+#include <inttypes.h>
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "prefetch/bulk.h"
+#include "shard/base/cleanup.h"
+#include "shard/base/units.h"
+#include "tools/cli.h"
+#include "tools/json.h"
+#include "tools/mkshard.h"
+#include "tools/mkshard_shards.h"
+#include "tools/mkshard_sum.h"
+#include "tools/progress.h"
+
+enum { KEY_JSON = 0x100, BAD_LISTED_MAX = 100000 };
+
+struct verify_args {
+	const char *dataset;
+	bool json;
+	uint32_t jobs;
+};
+
+static const struct argp_option verify_options[] = {
+	{ "json", KEY_JSON, 0, 0, "Print one JSON object", 1 },
+	{ "jobs", 'j', "N", 0, "Shards read at once (default: processors)", 1 },
+	{ 0 },
+};
+
+static error_t parse_verify(int key, char *arg, struct argp_state *state)
+{
+	struct verify_args *args = state->input;
+	switch (key) {
+	case KEY_JSON:
+		args->json = true;
+		return 0;
+	case 'j':
+		args->jobs = (uint32_t)cli_arg_u64(state, "--jobs", arg, 1, 256);
+		return 0;
+	case ARGP_KEY_ARG:
+		if (args->dataset)
+			argp_error(state, "give one DATASET");
+		args->dataset = arg;
+		return 0;
+	case ARGP_KEY_NO_ARGS:
+		argp_error(state, "give a DATASET");
+		return 0;
+	default:
+		return ARGP_ERR_UNKNOWN;
+	}
+}
+
+struct bad {
+	uint32_t file;  /* SHARD_NONE: all of a shard, or the index */
+	uint32_t shard; /* SHARD_NONE: the index */
+	uint64_t offset;
+	char text[256];
+};
+
+struct verify {
+	const struct shard_index *index;
+	struct shard_files by_shard;
+	pthread_mutex_t lock;
+	struct bad *bad; /* guarded by lock */
+	uint64_t n_bad;  /* found; at most BAD_LISTED_MAX are kept */
+	uint64_t n_kept;
+};
+
+static void note(struct verify *verify, uint32_t file, uint32_t shard, uint64_t offset, const char *text)
+{
+	pthread_mutex_lock(&verify->lock);
+	verify->n_bad++;
+	struct bad *grown = NULL;
+	if (verify->n_kept < BAD_LISTED_MAX)
+		grown = realloc(verify->bad, (verify->n_kept + 1) * sizeof(*grown));
+	if (grown) {
+		verify->bad = grown;
+		struct bad *bad = &grown[verify->n_kept++];
+		*bad = (struct bad){ .file = file, .shard = shard, .offset = offset };
+		snprintf(bad->text, sizeof(bad->text), "%s", text);
+	}
+	pthread_mutex_unlock(&verify->lock);
+}
+
+static void note_record(void *arg, uint32_t file, int rc)
+{
+	char text[128];
+	snprintf(text, sizeof(text), "its record in the index is damaged: %s", base_err_str(rc));
+	note(arg, file, SHARD_NONE, 0, text);
+}
+
+/* A shard passing by. */
+struct pass {
+	struct verify *verify;
+	uint32_t shard;
+	const struct shard_extent *extents;
+	uint64_t n, at;      /* extents[at] is next, or being summed */
+	bool started;        /* extents[at] */
+	uint64_t *blocks;    /* sums of the file at hand */
+	uint64_t n_blocks;   /* room */
+	struct file_sum sum; /* of the file at hand */
+};
+
+static int start_file(struct pass *pass)
+{
+	const struct shard_extent *extent = &pass->extents[pass->at];
+	uint64_t n = (extent->length + SHARD_BLOCK - 1) / SHARD_BLOCK;
+	if (extent->length > SHARD_BLOCK && n > pass->n_blocks) {
+		uint64_t *grown = realloc(pass->blocks, n * sizeof(*grown));
+		if (!grown)
+			return -ENOMEM;
+		pass->blocks = grown;
+		pass->n_blocks = n;
+	}
+	file_sum_start(&pass->sum, extent->length, pass->blocks);
+	pass->started = true;
+	return 0;
+}
+
+/* Compares the sums of a file that has passed. */
+static void end_file(struct pass *pass)
+{
+	const struct shard_extent *extent = &pass->extents[pass->at++];
+	const struct shard_index *index = pass->verify->index;
+	struct shard_file file;
+	pass->started = false;
+	int rc = shard_index_file(index, extent->file, &file);
+	bool big = extent->length > SHARD_BLOCK, found = false;
+	uint32_t n = rc == 0 && big ? shard_file_blocks(&file) : 0;
+	for (uint32_t b = 0; b < n && rc == 0; b++) {
+		uint64_t offset, xxh3;
+		uint32_t length;
+		rc = shard_index_block(index, extent->file, b, &offset, &length, &xxh3);
+		if (rc == 0 && xxh3 != pass->blocks[b]) {
+			note(pass->verify, extent->file, pass->shard, offset, "checksum mismatch");
+			found = true;
+			break; /* the first bad block names the place */
+		}
+	}
+	if (rc)
+		note_record(pass->verify, extent->file, rc);
+	else if (!found && file_sum_end(&pass->sum) != file.xxh3)
+		note(pass->verify, extent->file, pass->shard, extent->offset, "checksum mismatch");
+}
+
+static int pass_by(void *arg, uint64_t offset, const uint8_t *data, size_t len)
+{
+	struct pass *pass = arg;
+	uint64_t end = offset + len;
+	while (pass->at < pass->n) {
+		const struct shard_extent *extent = &pass->extents[pass->at];
+		uint64_t file_end = extent->offset + extent->length;
+		if (!pass->started && extent->offset >= end && extent->length > 0)
+			break;
+		int rc = pass->started ? 0 : start_file(pass);
+		if (rc)
+			return rc;
+		uint64_t from = extent->offset > offset ? extent->offset : offset;
+		uint64_t to = file_end < end ? file_end : end;
+		if (from < to)
+			file_sum_feed(&pass->sum, data + (from - offset), to - from);
+		if (file_end > end)
+			break;
+		end_file(pass);
+	}
+	progress_add(len, 0);
+	return 0;
+}
+
+static int discard(void *arg, uint64_t offset, const uint8_t *data, size_t len)
+{
+	(void)arg, (void)offset, (void)data, (void)len;
+	return 0;
+}
+
+/* A file by itself. */
+static int verify_alone(struct verify *verify, uint32_t shard, const struct shard_extent *extent, int fd)
+{
+	cleanup_free uint8_t *buf = malloc(SHARD_BLOCK);
+	struct base_err err = { 0 };
+	if (!buf)
+		return -ENOMEM;
+	if (mkshard_read_file(verify->index, extent->file, fd, buf, discard, NULL, &err))
+		note(verify, extent->file, shard, extent->offset, err.text);
+	return 0;
+}
+
+static int stream_shard(struct verify *verify, uint32_t shard, int fd, struct shard_extent *extents, uint64_t n)
+{
+	struct shard_shard rec;
+	char path[8192], text[256];
+	int rc = shard_index_shard(verify->index, shard, &rec);
+	if (rc || !mkshard_shard_path(verify->index, &rec, path, sizeof(path)))
+		return rc ? rc : -ENAMETOOLONG;
+	/* What lies behind the end, or over the file before, does not pass by in order. */
+	uint64_t in_order = 0, end = 0;
+	for (uint64_t i = 0; i < n && rc == 0; i++) {
+		if (extents[i].offset < end || extents[i].offset > rec.size_bytes ||
+		        extents[i].length > rec.size_bytes - extents[i].offset) {
+			rc = verify_alone(verify, shard, &extents[i], fd);
+			continue;
+		}
+		end = extents[i].offset + extents[i].length;
+		extents[in_order++] = extents[i];
+	}
+	struct pass pass = { .verify = verify, .shard = shard, .extents = extents, .n = in_order };
+	uint64_t at = 0;
+	if (rc == 0)
+		rc = prefetch_bulk_stream(path, 0, rec.size_bytes, pass_by, &pass, &at);
+	if (rc == 0)
+		rc = pass_by(&pass, rec.size_bytes, NULL, 0); /* empty files at the very end */
+	if (rc && rc != -ENOMEM) {
+		snprintf(text, sizeof(text), "cannot be read: %s; %" PRIu64 " files not checked", base_err_str(rc),
+		        in_order - pass.at);
+		note(verify, SHARD_NONE, shard, at, text);
+		rc = 0;
+	}
+	free(pass.blocks);
+	return rc;
+}
+
+static int verify_shard(void *arg, uint32_t shard)
+{
+	struct verify *verify = arg;
+	struct base_err err = { 0 };
+	cleanup_close int fd = -1;
+	cleanup_free struct shard_extent *extents = NULL;
+	uint64_t n = 0;
+	if (mkshard_shard_open(verify->index, shard, &err, &fd)) {
+		note(verify, SHARD_NONE, shard, 0, err.text);
+		return 0;
+	}
+	int rc = shard_files_extents(&verify->by_shard, verify->index, shard, &extents, &n);
+	if (rc == 0)
+		rc = stream_shard(verify, shard, fd, extents, n);
+	if (rc == 0)
+		progress_add(0, n);
+	return rc;
+}
+
+/* Reporting */
+
+static int compare_bad(const void *pa, const void *pb)
+{
+	const struct bad *a = pa, *b = pb;
+	if (a->shard != b->shard)
+		return a->shard + 1 < b->shard + 1 ? -1 : 1; /* SHARD_NONE, the index, first */
+	if (a->offset != b->offset)
+		return a->offset < b->offset ? -1 : 1;
+	return a->file < b->file ? -1 : a->file > b->file;
+}
+
+static const char *shard_name(const struct verify *verify, uint32_t number, char *buf, size_t size)
+{
+	struct shard_shard shard;
+	if (number == SHARD_NONE)
+		snprintf(buf, size, "%s", SHARD_INDEX_NAME);
+	else if (shard_index_shard(verify->index, number, &shard))
+		snprintf(buf, size, "shard %u", number);
+	else
+		snprintf(buf, size, "%.*s", (int)shard.path_len, shard.path);
+	return buf;
+}
+
+static void print_bad(const struct verify *verify, const struct bad *bad)
+{
+	char path[SHARD_PATH_MAX + 1], quoted[1024], name[SHARD_PATH_MAX + 1], quoted_name[1024];
+	base_err_quote(shard_name(verify, bad->shard, name, sizeof(name)), quoted_name, sizeof(quoted_name));
+	if (bad->file == SHARD_NONE) {
+		cli_failf("'%s': %s", quoted_name, bad->text);
+		return;
+	}
+	if (shard_index_file_path(verify->index, bad->file, path, sizeof(path)) < 0)
+		snprintf(path, sizeof(path), "file %u", bad->file);
+	cli_failf("'%s': %s in '%s' at byte %" PRIu64, base_err_quote(path, quoted, sizeof(quoted)), bad->text,
+	        quoted_name, bad->offset);
+}
+
+static void print_bad_json(const struct verify *verify, const struct bad *bad)
+{
+	char path[SHARD_PATH_MAX + 1], name[SHARD_PATH_MAX + 1];
+	printf("{\"path\": ");
+	if (bad->file != SHARD_NONE && shard_index_file_path(verify->index, bad->file, path, sizeof(path)) >= 0)
+		json_put_string(stdout, path, strlen(path));
+	else
+		printf("null");
+	printf(", \"shard\": ");
+	shard_name(verify, bad->shard, name, sizeof(name));
+	json_put_string(stdout, name, strlen(name));
+	printf(", \"offset\": %" PRIu64 ", \"error\": ", bad->offset);
+	json_put_string(stdout, bad->text, strlen(bad->text));
+	printf("}");
+}
+
+static void report(const struct verify *verify, const struct verify_args *args, double seconds)
+{
+	const struct shard_info *info = shard_index_info(verify->index);
+	char bytes[16], rate[16];
+	if (verify->n_kept)
+		qsort(verify->bad, verify->n_kept, sizeof(*verify->bad), compare_bad);
+	for (uint64_t i = 0; !args->json && i < verify->n_kept; i++)
+		print_bad(verify, &verify->bad[i]);
+	if (verify->n_bad > verify->n_kept)
+		cli_note("... and %" PRIu64 " more", verify->n_bad - verify->n_kept);
+	if (args->json) {
+		printf("{\"files\": %u, \"bytes\": %" PRIu64
+		       ", \"shards\": %u, \"seconds\": %.3f, \"ok\": %s, \"bad\": [",
+		        info->n_files, verify->by_shard.bytes, info->n_shards, seconds,
+		        verify->n_bad ? "false" : "true");
+		for (uint64_t i = 0; i < verify->n_kept; i++) {
+			printf(i ? ", " : "");
+			print_bad_json(verify, &verify->bad[i]);
+		}
+		printf("]}\n");
+		return;
+	}
+	base_format_size(verify->by_shard.bytes, bytes);
+	base_format_size(seconds > 0 ? (uint64_t)((double)verify->by_shard.bytes / seconds) : 0, rate);
+	if (verify->n_bad == 0)
+		printf("%u files, %s in %u shards and the index: all good (%.1f s, %s/s)\n", info->n_files, bytes,
+		        info->n_shards, seconds, rate);
+	else
+		cli_note("%" PRIu64 " bad of %u files; restore the shards named above from a copy, or pack again",
+		        verify->n_bad, info->n_files);
+}
+
+static double now(void)
+{
+	struct timespec ts;
+	clock_gettime(CLOCK_MONOTONIC, &ts);
+	return (double)ts.tv_sec + (double)ts.tv_nsec / 1e9;
+}
+
+int mkshard_verify(int argc, char **argv)
+{
+	static const struct argp argp = { verify_options, parse_verify, "DATASET",
+		"Check every byte of a dataset against its checksum.\vExits with 1 and names each bad file, its shard "
+		"and "
+		"byte.",
+		NULL, NULL, NULL };
+	struct verify_args args = { 0 };
+	struct base_err err = { 0 };
+	struct shard_index *index = NULL;
+	cli_parse(&argp, argc, argv, &args);
+	if (shard_index_open(args.dataset, &err, &index))
+		return cli_fail(&err);
+	struct verify verify = { .index = index };
+	pthread_mutex_init(&verify.lock, NULL);
+	double start = now();
+	if (shard_index_verify(index, &err))
+		note(&verify, SHARD_NONE, SHARD_NONE, 0, err.text);
+	int rc = shard_files_init(&verify.by_shard, index, NULL, note_record, &verify);
+	if (rc == 0) {
+		uint64_t total = 0;
+		for (uint32_t s = 0; s < verify.by_shard.n_shards; s++) {
+			struct shard_shard shard;
+			if (shard_index_shard(index, s, &shard) == 0)
+				total += shard.size_bytes;
+		}
+		progress_start("verifying", total, shard_index_info(index)->n_files);
+		rc = shard_run(verify.by_shard.n_shards, args.jobs ? args.jobs : mkshard_jobs_default(), "verify",
+		        verify_shard, &verify);
+		progress_done();
+	}
+	int status = CLI_FAILED;
+	if (rc) {
+		cli_failf("'%s': %s", args.dataset, base_err_str(rc));
+	} else {
+		report(&verify, &args, now() - start);
+		status = verify.n_bad ? CLI_FAILED : CLI_DONE;
+	}
+	shard_files_done(&verify.by_shard);
+	free(verify.bad);
+	pthread_mutex_destroy(&verify.lock);
+	shard_index_close(index);
+	return status;
+}

@@ -1,0 +1,293 @@
+#include "tools/serve.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+
+#include "fs/fs.h"
+#include "shard/base/cleanup.h"
+#include "tools/mounts.h"
+
+enum {
+	POLL_MS = 100, /* between two looks at what a signal left */
+	OWNER_STOP_S = 10,
+	STOP_POLLS = 50, /* 5 s for a server to unmount before it is killed */
+};
+
+/* What the server tells its parent, once, in one write (smaller than PIPE_BUF). */
+struct report {
+	int code; /* 0: the mount answers */
+	char text[BASE_ERR_TEXT_MAX];
+};
+
+static int open_log(const struct options *o, struct base_err *err)
+{
+	if (!o->log_file)
+		return 0;
+	cleanup_close int fd = open(o->log_file, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0640);
+	if (fd < 0 || dup2(fd, STDERR_FILENO) < 0) {
+		int r = -errno;
+		char quoted[256];
+		return base_err_set(
+		        err, r, "log file '%s': %s", base_err_quote(o->log_file, quoted, sizeof(quoted)), strerror(-r));
+	}
+	return 0;
+}
+
+/* In front */
+
+int serve_front(const struct options *options, struct base_err *err)
+{
+	struct fs_server *server;
+	base_log_init("ddpfs", options->log_level, false);
+	int r = open_log(options, err);
+	if (r < 0)
+		return r;
+	r = fs_server_new(&options->fs, err, &server);
+	if (r < 0)
+		return r;
+	r = fs_server_run(server, NULL, NULL);
+	fs_server_free(server);
+	return r < 0 ? base_err_set(err, r, "serving '%s': %s", options->fs.mountpoint, base_err_str(r)) : 0;
+}
+
+/* In the background: the server's side */
+
+struct child {
+	const struct serve_background *how;
+	int report_fd;
+	struct fs_server *server;
+};
+
+static void send_report(int fd, int code, const char *text)
+{
+	struct report report = { .code = code };
+	snprintf(report.text, sizeof(report.text), "%s", text);
+	/* A parent that is gone does not want to know. */
+	ssize_t ignored = write(fd, &report, sizeof(report));
+	(void)ignored;
+}
+
+static void close_others(int keep_a, int keep_b)
+{
+	cleanup_closedir DIR *dir = opendir("/proc/self/fd");
+	struct dirent *entry;
+	while (dir && (entry = readdir(dir))) {
+		int fd = (int)strtol(entry->d_name, NULL, 10); /* 0 for "." and ".." */
+		if (fd > STDERR_FILENO && fd != keep_a && fd != keep_b && fd != dirfd(dir))
+			close(fd);
+	}
+}
+
+static void to_null(int fd, int flags)
+{
+	cleanup_close int null = open("/dev/null", flags | O_CLOEXEC);
+	if (null >= 0)
+		dup2(null, fd);
+}
+
+static bool logs_to_syslog(const struct serve_background *how)
+{
+	return !how->keep_stderr && !how->options->log_file;
+}
+
+static bool gives_up_stderr(const struct serve_background *how)
+{
+	return logs_to_syslog(how) && !how->options->fs.debug;
+}
+
+static void on_ready(void *arg)
+{
+	struct child *child = arg;
+	const struct serve_background *how = child->how;
+	base_log_init("ddpfs", how->options->log_level, logs_to_syslog(how));
+	if (gives_up_stderr(how))
+		to_null(STDERR_FILENO, O_WRONLY);
+	send_report(child->report_fd, 0, "");
+	close(child->report_fd);
+	child->report_fd = -1;
+}
+
+static void *watch_owner(void *arg)
+{
+	struct child *child = arg;
+	struct pollfd owner = { .fd = child->how->owner_pidfd, .events = POLLIN };
+	while (poll(&owner, 1, -1) < 0 && errno == EINTR) {
+	}
+	fs_server_stop(child->server);
+	/* The namespace ends with us, and the mount with it: one that cannot be left in peace is just left. */
+	sleep(OWNER_STOP_S);
+	_exit(1);
+}
+
+/* Starts the thread that ends the mount with its owner. */
+static int follow_owner(struct child *child, struct base_err *err)
+{
+	pthread_t thread;
+	if (child->how->owner_pidfd < 0)
+		return 0;
+	int r = -pthread_create(&thread, NULL, watch_owner, child);
+	if (r < 0)
+		return base_err_set(err, r, "cannot start a thread: %s", strerror(-r));
+	pthread_setname_np(thread, "owner");
+	pthread_detach(thread);
+	return 0;
+}
+
+static int serve_child(struct child *child, struct base_err *err)
+{
+	const struct options *options = child->how->options;
+	base_log_init("ddpfs", options->log_level, false);
+	struct fs_options fs = options->fs;
+	fs.ignore_signals = child->how->owner_pidfd >= 0;
+	fs.gives_up_stderr = gives_up_stderr(child->how);
+	int r = open_log(options, err);
+	if (r < 0)
+		return r;
+	r = fs_server_new(&fs, err, &child->server);
+	if (r < 0)
+		return r;
+	r = follow_owner(child, err);
+	if (r == 0) {
+		r = fs_server_run(child->server, on_ready, child);
+		if (r < 0)
+			base_err_set(err, r, "the mount ended before it answered: %s", base_err_str(r));
+		else if (child->report_fd >= 0)
+			r = base_err_set(err, -ECANCELED, "the mount was taken away before it answered");
+	}
+	fs_server_free(child->server);
+	return r;
+}
+
+static _Noreturn void child_main(const struct serve_background *how, int report_fd)
+{
+	struct base_err err = { 0 };
+	struct child child = { .how = how, .report_fd = report_fd };
+	setsid();
+	signal(SIGPIPE, SIG_IGN); /* a parent that was killed must not take the server with it in send_report */
+	close_others(report_fd, how->owner_pidfd);
+	to_null(STDIN_FILENO, O_RDONLY);
+	to_null(STDOUT_FILENO, O_WRONLY);
+	umask(022);
+	sigset_t set;
+	if (how->owner_pidfd >= 0)
+		sigfillset(&set);
+	else
+		sigemptyset(&set);
+	sigdelset(&set, SIGSEGV);
+	sigdelset(&set, SIGBUS);
+	sigdelset(&set, SIGABRT);
+	sigdelset(&set, SIGFPE);
+	sigdelset(&set, SIGILL);
+	pthread_sigmask(SIG_SETMASK, &set, NULL);
+	if (chdir("/") < 0)
+		log_warning("chdir /: %s", strerror(errno)); /* the server keeps the caller's directory in use */
+	int r = serve_child(&child, &err);
+	if (child.report_fd >= 0)
+		send_report(child.report_fd, r, err.text[0] ? err.text : base_err_str(r));
+	else if (r < 0)
+		log_error("%s", err.text);
+	_exit(r < 0);
+}
+
+/* The parent's side */
+
+static volatile sig_atomic_t interrupted;
+
+static void on_signal(int number)
+{
+	interrupted = number;
+}
+
+/* Reads the report; a signal on the way ends the server, whose end is then read.  SIGTERM first: a server that is killed
+ * leaves a dead mount behind, unless its namespace goes with it (`blocked`: it heeds nothing else then). */
+static ssize_t read_report(int fd, pid_t server, bool blocked, struct report *report)
+{
+	int waited = 0;
+	for (;;) {
+		struct pollfd p = { .fd = fd, .events = POLLIN };
+		if (interrupted && waited == 0)
+			kill(server, blocked ? SIGKILL : SIGTERM);
+		else if (interrupted && waited == STOP_POLLS)
+			kill(server, SIGKILL);
+		if (interrupted)
+			waited++;
+		/* A signal between the test and poll() is seen a little later, not never. */
+		int n = poll(&p, 1, POLL_MS);
+		if (n > 0)
+			return read(fd, report, sizeof(*report));
+		if (n < 0 && errno != EINTR)
+			return -1;
+	}
+}
+
+static int explain_death(pid_t server, const char *mountpoint, struct base_err *err)
+{
+	int status;
+	struct mounts_entry entry;
+	while (waitpid(server, &status, 0) < 0)
+		if (errno != EINTR)
+			return base_err_set(err, -ECHILD, "the server ended without a word");
+	/* There was no ddpfs mount before (mounts_check_target): one that stands there is what the dead server left. */
+	if (mounts_find(mountpoint, &entry) == 0 && mounts_is_ddpfs(&entry))
+		mounts_remove(mountpoint, true);
+	if (interrupted)
+		return base_err_set(err, -EINTR, "interrupted");
+	if (WIFSIGNALED(status))
+		return base_err_set(err, -EIO,
+		        "the server died of signal %d (%s) before the mount answered: run it with -f to "
+		        "see more",
+		        WTERMSIG(status), strsignal(WTERMSIG(status)));
+	return base_err_set(err, -EIO,
+	        "the server ended with status %d before the mount answered: run it with -f to see more",
+	        WEXITSTATUS(status));
+}
+
+static int wait_ready(int fd, pid_t server, const struct serve_background *how, struct base_err *err)
+{
+	static const int numbers[] = { SIGINT, SIGTERM, SIGHUP };
+	struct sigaction old[3];
+	struct sigaction action = { .sa_handler = on_signal };
+	struct report report;
+	interrupted = 0;
+	for (int i = 0; i < 3; i++)
+		sigaction(numbers[i], &action, &old[i]);
+	ssize_t n = read_report(fd, server, how->owner_pidfd >= 0, &report);
+	for (int i = 0; i < 3; i++)
+		sigaction(numbers[i], &old[i], NULL);
+	if (n != sizeof(report))
+		return explain_death(server, how->options->fs.mountpoint, err);
+	if (report.code == 0)
+		return 0;
+	while (waitpid(server, NULL, 0) < 0 && errno == EINTR) {
+	}
+	report.text[sizeof(report.text) - 1] = '\0';
+	return base_err_set(err, report.code, "%s", report.text);
+}
+
+int serve_background(const struct serve_background *how, struct base_err *err, pid_t *ret_pid)
+{
+	int fds[2];
+	signal(SIGCHLD, SIG_DFL); /* some launchers ignore it, and waitpid() then waits for nobody */
+	if (pipe2(fds, O_CLOEXEC) < 0)
+		return base_err_set(err, -errno, "cannot make a pipe: %s", strerror(errno));
+	cleanup_close int read_fd = fds[0];
+	pid_t pid = fork();
+	if (pid == 0) {
+		child_main(how, fds[1]);
+	}
+	close(fds[1]);
+	if (pid < 0)
+		return base_err_set(err, -errno, "cannot start the server's process: %s", strerror(errno));
+	int r = wait_ready(read_fd, pid, how, err);
+	if (r < 0)
+		return r;
+	*ret_pid = pid;
+	return 0;
+}
