@@ -1,0 +1,385 @@
+"""The bars that are not a row of the table: each case takes the environment and returns table.Check objects."""
+import contextlib
+import os
+import random
+import statistics
+import sys
+import threading
+import time
+
+import measure
+import replacement
+from measure import c_reader, mounted, reading
+from stores import store
+from table import Check, gbps
+
+MIB = 1 << 20
+DEMAND = 0.85
+DELAY_ENVIRON = "DDPFS_TEST_READ_DELAY_US"
+
+
+def _ddpfs(env, name, **options):
+    s = store(name, env.tools, env.dataset, **options)
+    s.prepare()
+    return s
+
+
+def _orders(env):
+    return ("full",) if env.dataset.kind == "A" else ("full", "chunk")
+
+
+def _cold(env, s, *options, cmd=None):
+    """One cold pass of the C reader, 1 thread, over store s."""
+    os.makedirs(s.mnt, exist_ok=True)
+    with reading(env, cmd or c_reader(env, s.mnt, *options)) as child:
+        env.cg.recycle()
+        with mounted(env, s) as mounts:
+            return child.one_pass(mounts)
+
+
+def _median(values):
+    return statistics.median(list(values))
+
+
+def _bandwidth(env, name, **options):
+    """bytes/s of one cold mount and one reader thread: the measured bandwidth that a demand is a part of."""
+    _cold(env, _ddpfs(env, name, **options))  # warm-up
+    return 1e9 * _median(gbps(_cold(env, _ddpfs(env, name, **options))) for _ in range(env.reps))
+
+
+# --- a reader that computes ------------------------------------------------------------------------------------------
+
+def demand85(env):
+    """Misses after the first window: READ requests from the moment on when a window's bytes were asked for."""
+    out = []
+    for order in _orders(env):
+        name, window = f"ddpfs-{order}", 256 * MIB
+        rate = DEMAND * _bandwidth(env, name, memory=window)
+        shares, early = [], []
+        for _ in range(env.reps):
+            s = _ddpfs(env, name, memory=window)
+            with reading(env, c_reader(env, s.mnt, "-r", rate)) as child:
+                env.cg.recycle()
+                with mounted(env, s) as mounts:
+                    before = mounts.requests()["fuse_read"]
+                    child.start()
+                    time.sleep(min(window, env.dataset.bytes / 8) / rate)
+                    first = mounts.requests()["fuse_read"]
+                    r = child.result()
+                    shares.append((mounts.requests()["fuse_read"] - first) / r["files"])
+                    early.append(first - before)
+        out.append(Check(f"order={order}: READs per open after the first window, reader demands {rate / 1e6:.0f} MB/s",
+                         _median(shares), "<=", 0.005, f"max {max(shares):.4f}, {_median(early):.0f} before"))
+    return out
+
+
+def boundaries(env):
+    """5 epochs one after the other, listing each: waiting is what they took longer than the computing demanded."""
+    out = []
+    for order in _orders(env):
+        name = f"ddpfs-{order}"
+        rate = DEMAND * _bandwidth(env, name)
+        s = _ddpfs(env, name)
+        with reading(env, c_reader(env, s.mnt, "-c", "-p", 5, "-r", rate)) as child:
+            env.cg.recycle()
+            with mounted(env, s):
+                child.start()
+                passes = [child.result() for _ in range(5)]
+        sec = sum(p["sec"] for p in passes)
+        waited = 1 - sum(p["ideal_s"] for p in passes) / sec
+        gaps = [p["gap_ms"] / p["batch_ms"] for p in passes[1:]]
+        out.append(Check(f"order={order}: share of the time waited, 5 epochs", waited, "<=", 0.01,
+                         f"{rate / 1e6:.0f} MB/s demanded"))
+        out.append(Check(f"order={order}: longest gap at a boundary / median batch time", max(gaps), "<=", 2,
+                         f"batch {passes[0]['batch_ms']:.2f} ms, listing {1e3 * max(p['list_s'] for p in passes[1:]):.1f} ms"))
+    return out
+
+
+def first_sample(env):
+    """From the mount command's return to the first file of the listing read."""
+    out = []
+    for order in _orders(env):
+        times = []
+        for _ in range(max(env.reps, 5)):
+            s = _ddpfs(env, f"ddpfs-{order}")
+            env.cg.recycle()
+            with mounted(env, s):
+                t0 = time.monotonic()
+                with os.scandir(s.mnt) as entries:
+                    path = next(entries).path
+                    with open(path, "rb") as f:
+                        f.read()
+                times.append(1e3 * (time.monotonic() - t0))
+        out.append(Check(f"order={order}: first sample after mount returns, ms", _median(times), "<=", 50,
+                         f"max {max(times):.1f}"))
+    return out
+
+
+def python(env):
+    """open() and read() of resident files in Python, against the same on warm loose files."""
+    rates = {}
+    for name in ("ext4", f"ddpfs-{_orders(env)[-1]}-resident"):
+        s = store(name, env.tools, env.dataset)
+        s.prepare()
+        where = s.mnt
+        if name == "ext4":
+            where = env.dataset.write_list(env.dataset.path, env.dataset.shuffled()[::2])
+        else:
+            os.makedirs(where, exist_ok=True)
+        runs = []
+        for _ in range(env.reps + 1):
+            with reading(env, [sys.executable, f"{measure.HERE}/loaders.py", "read", "plain", where], s.environ()) as child:
+                env.cg.recycle()
+                with mounted(env, s):
+                    for _ in range(1 + measure.WARM_PASSES):
+                        r = child.one_pass()
+                        env.cg.settle()
+                        if r["dev_bytes"] < 0.005 * r["bytes"]:
+                            break
+                runs.append(gbps(r))
+        rates[s.form()] = _median(runs[1:])
+    ours, theirs = rates["shards-tar"], rates["ext4"]
+    return [Check("open(path, 'rb').read() in Python, resident / warm ext4", ours / theirs, ">=", 0.75,
+                  f"{ours:.3f} / {theirs:.3f} GB/s")]
+
+
+# --- stores that are slow ----------------------------------------------------------------------------------------------
+
+def delay20ms(env):
+    out = []
+    for order in _orders(env):
+        s = _ddpfs(env, f"ddpfs-{order}", memory="512M")
+        seconds = {}
+        for delay_us in (0, 20_000):
+            with _environ(DELAY_ENVIRON, str(delay_us or "")):
+                runs = [_cold(env, s) for _ in range(env.reps + 1)][1:]
+            if min(r["first_s"] for r in runs) < delay_us / 1e6:
+                raise RuntimeError(f"the mount does not delay its reads: it does not know {DELAY_ENVIRON}")
+            seconds[delay_us] = _median(r["sec"] for r in runs)
+        out.append(Check(f"order={order}: epoch with every read answered after 20 ms / without",
+                         seconds[20_000] / seconds[0], "<=", 1.10, f"{seconds[20_000]:.2f} / {seconds[0]:.2f} s"))
+    return out
+
+
+@contextlib.contextmanager
+def _environ(name, value):
+    old = os.environ.pop(name, None)
+    if value:
+        os.environ[name] = value
+    try:
+        yield
+    finally:
+        os.environ.pop(name, None)
+        if old is not None:
+            os.environ[name] = old
+
+
+def limited(env):
+    """A store that answers 500 requests a second: order=chunk against webdataset."""
+    rates = {}
+    env.tools.need_python("webdataset")
+    for row in ("ddpfs-chunk:c1", "wds:lib"):
+        name, how = row.split(":")
+        s = store(name, env.tools, env.dataset)
+        s.prepare()
+        runs = []
+        for _ in range(env.reps):
+            with reading(env, measure.reader_command(env, s, how)) as child:
+                env.cg.recycle()
+                env.cg.throttle(0, 500)
+                try:
+                    with mounted(env, s) as mounts:
+                        r = child.one_pass(mounts)
+                finally:
+                    env.cg.throttle(0, 0)
+            runs.append(r["files"] / r["sec"])
+        rates[name] = _median(runs)
+    return [Check("500 requests/s: order=chunk / webdataset", rates["ddpfs-chunk"] / rates["wds"], ">=", 1.0,
+                  f"{rates['ddpfs-chunk']:.0f} / {rates['wds']:.0f} files/s")]
+
+
+def deal_block(env):
+    """8 ranks as if on separate hosts, one after the other, each from a cold cache."""
+    read = delivered = 0
+    for rank in range(8):
+        s = _ddpfs(env, "ddpfs-chunk", world=8, rank=rank, deal="block", memory="64M")
+        with reading(env, c_reader(env, s.mnt)) as child:
+            env.cg.recycle()
+            env.cg.throttle(0, 500)
+            try:
+                with mounted(env, s) as mounts:
+                    r = child.one_pass(mounts)
+                    device, ahead = child.read_for(s)
+            finally:
+                env.cg.throttle(0, 0)
+        read += device
+        delivered += r["bytes"] + ahead
+    return [Check("deal=block, order=chunk, 8 ranks, 500 requests/s: bytes read / delivered", read / delivered, "<=", 1.3)]
+
+
+# --- orders that are not ours, several mounts -------------------------------------------------------------------------
+
+def foreign(env):
+    """A permutation that ddpfs does not know, through a tree that shows every file."""
+    names = env.dataset.shuffled()
+    random.Random(99).shuffle(names)
+    names = names[::2]
+    rates = {}
+    for what, sub in (("ext4", ""), ("mount", ""), ("unwatched", "/.ddpfs/all")):
+        runs = []
+        for rep in range(env.reps + 1):
+            if what == "ext4":
+                s, root = store("ext4", env.tools, env.dataset), env.dataset.path
+            else:
+                s = _ddpfs(env, "ddpfs-full", rank=None, world=None, view="all", layout="tree")
+                root = s.mnt + sub
+            runs.append(gbps(_cold(env, s, cmd=c_reader(env, env.dataset.write_list(root, names)))))
+        rates[what] = _median(runs[1:])
+    return [Check("an order that ddpfs does not know, cold / loose ext4", rates["mount"] / rates["ext4"], ">=", 0.9,
+                  f"{rates['mount']:.3f} / {rates['ext4']:.3f} GB/s"),
+            Check("the same / on demand (.ddpfs/all)", rates["mount"] / rates["unwatched"], ">=", 1.0)]
+
+
+@contextlib.contextmanager
+def _two_ranks(env, *options, **mount_options):
+    """Both ranks' mounts of one host, each with a waiting reader.  Yields (children, mounts)."""
+    pair = [_ddpfs(env, "ddpfs-full", tag=f"-rank{r}", rank=r, **mount_options) for r in (0, 1)]
+    for s in pair:
+        os.makedirs(s.mnt, exist_ok=True)
+    with reading(env, c_reader(env, pair[0].mnt, *options)) as a, reading(env, c_reader(env, pair[1].mnt, *options)) as b:
+        env.cg.recycle()
+        with mounted(env, *pair) as mounts:
+            yield (a, b), mounts
+
+
+def _side_by_side(children, mounts):
+    """Both readers at once; their times begin with the fresh mounts, as in Child.one_pass."""
+    lead = time.monotonic() - mounts.returned if mounts.fresh else 0
+    mounts.fresh = False
+    for c in children:
+        c.start()
+    return [{**r, "sec": r["sec"] + lead} for r in [c.result() for c in children]]
+
+
+def two_ranks(env):
+    alone = _bandwidth(env, "ddpfs-full")
+    sums = []
+    for _ in range(env.reps):
+        with _two_ranks(env) as (children, mounts):
+            passes = _side_by_side(children, mounts)
+        sums.append(sum(p["bytes"] for p in passes) / max(p["sec"] for p in passes))
+    with _two_ranks(env, "-x") as (children, mounts):
+        ours = sum(p["sum"] for p in _side_by_side(children, mounts)) % 2**64
+    everything = env.dataset.write_list(env.dataset.path, env.dataset.shuffled())
+    with reading(env, c_reader(env, everything, "-x", threads=2)) as child:
+        source = child.one_pass()["sum"]
+    return [Check("two ranks' mounts side by side, the sum / one alone", _median(sums) / alone, ">=", 0.9,
+                  f"{_median(sums) / 1e9:.3f} / {alone / 1e9:.3f} GB/s"),
+            Check("both ranks' contents differ from the source files (1 = yes)", int(ours != source), "<=", 0)]
+
+
+def shared_memory(env):
+    """The dataset is 0.8x of the memory there is; both ranks read 4 epochs."""
+    old = env.cg.limit_bytes
+    overhead = 320 * MIB  # readers, daemons, inodes
+    env.cg.resize(int(env.dataset.bytes / 0.8) + overhead)
+    try:
+        with _two_ranks(env, "-p", 4, memory=int(env.dataset.bytes / 0.8)) as (children, mounts):
+            shares = []
+            for _ in range(4):
+                before = env.cg.counters()["dev_bytes"]
+                _side_by_side(children, mounts)
+                env.cg.settle()
+                shares.append((env.cg.counters()["dev_bytes"] - before) / env.dataset.bytes)
+            held = env.cg.memory("")["file"] / env.dataset.bytes
+    finally:
+        env.cg.resize(old)
+    return [Check("epochs after the first: bytes from disk / dataset, both ranks", max(shares[1:]), "<=", 0.01,
+                  "each epoch: " + " ".join(f"{s:.3f}" for s in shares)),
+            Check("page cache of the host / dataset at the end", held, "<=", 1.1)]
+
+
+# --- memory -------------------------------------------------------------------------------------------------------------
+
+def partial_memory(env):
+    """Two epochs of the whole dataset against farthest-next-use and LRU on pages, computed for the same order."""
+    out = []
+    sizes = dict(env.dataset.files)
+    for percent in (25, 50, 75):
+        capacity = env.dataset.bytes * percent // 100
+        s = _ddpfs(env, "ddpfs-full", rank=0, world=1, memory=capacity)
+        os.makedirs(s.mnt, exist_ok=True)
+        with reading(env, c_reader(env, s.mnt, "-p", 2)) as child:
+            env.cg.drop()
+            with _watched_memory(env.cg) as watch, mounted(env, s) as mounts:
+                passes = [child.one_pass(mounts) for _ in range(2)]
+                # The engine knows that a third epoch follows.
+                trace = [s.epoch_list(epoch) for epoch in range(3)]
+        disk = sum(p["dev_bytes"] for p in passes)
+        best = replacement.belady(trace, sizes, capacity, epochs=2)
+        lru = replacement.lru(trace[:2], sizes, capacity)
+        out.append(Check(f"memory={percent}% of the data: disk bytes of 2 epochs / farthest next use", disk / best, "<=",
+                         1.05, f"LRU would be {lru / best:.2f}"))
+        out.append(Check(f"memory={percent}%: most memory taken - memory=, MiB", (watch.peak - capacity) / MIB, "<=", 64))
+    return out
+
+
+class _Memory(threading.Thread):
+    """The most that pages, slab and the daemon took together, in /daemon and the kernel's share of /reader."""
+
+    def __init__(self, cg):
+        super().__init__(daemon=True)
+        self.cg, self.stop, self.peak = cg, threading.Event(), 0
+        self.base = self.now(0)
+
+    def now(self, base=None):
+        base = self.base if base is None else base
+        reader = self.cg.memory("/reader")
+        return self.cg.memory("/daemon")["total"] + reader["kernel"] + reader["file"] - base
+
+    def run(self):
+        while not self.stop.wait(0.05):
+            self.peak = max(self.peak, self.now())
+
+
+@contextlib.contextmanager
+def _watched_memory(cg):
+    watch = _Memory(cg)
+    watch.start()
+    try:
+        yield watch
+    finally:
+        watch.stop.set()
+        watch.join()
+
+
+def memory_bound(env):
+    """10 epochs: what the mount holds, everything counted, against memory=."""
+    memory, epochs = 256 * MIB, 10
+    s = _ddpfs(env, "ddpfs-full" if env.dataset.kind == "A" else "ddpfs-chunk", memory=memory)
+    os.makedirs(s.mnt, exist_ok=True)
+    with reading(env, c_reader(env, s.mnt, "-p", epochs)) as child:
+        env.cg.drop()
+        with _watched_memory(env.cg) as watch, mounted(env, s):
+            after = []
+            for _ in range(epochs):
+                child.one_pass()
+                env.cg.settle()
+                after.append(watch.now())
+    return [Check("most memory over 10 epochs (pages, slab, process) - memory=, MiB", (watch.peak - memory) / MIB, "<=", 64,
+                  f"memory={memory // MIB} MiB"),
+            Check("growth from epoch 2 to 10, MiB", (after[-1] - after[1]) / MIB, "<=", 8,
+                  "after each, MiB: " + " ".join(f"{a / MIB:.0f}" for a in after))]
+
+
+CASES = {"demand85": demand85, "delay20ms": delay20ms, "boundaries": boundaries, "foreign": foreign,
+         "two-ranks": two_ranks, "shared-memory": shared_memory, "partial-memory": partial_memory,
+         "deal-block": deal_block, "limited": limited, "memory-bound": memory_bound, "first-sample": first_sample, "python": python}
+
+
+def run(name, env):
+    """A case that cannot be run says why, in place of its figures."""
+    try:
+        return CASES[name](env)
+    except Exception as e:  # noqa: BLE001: the other cases go on
+        return [Check(f"{name}: {type(e).__name__}: {str(e)[:300]}", None, "<=", 0)]

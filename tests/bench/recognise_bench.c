@@ -1,0 +1,124 @@
+/* Recognition: CPU time from the first opens to a track, by sampler, number of files and seed; and a feed's cost.
+ *
+ *   tests/bench/run recognise_bench [FILES...]      (default 100000 1280000) */
+#include <inttypes.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <time.h>
+#include <cmocka.h>
+
+#include "prefetch/recognise.h"
+#include "shard/torch_rng.h"
+#include "tests/prefetch/loader.h"
+#include "tests/shard/synth.h"
+
+static double now_ms(void)
+{
+	struct timespec t;
+	clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
+	return (double)t.tv_sec * 1e3 + (double)t.tv_nsec / 1e6;
+}
+
+static double work(struct prefetch_recognise *r)
+{
+	double start = now_ms();
+	while (prefetch_recognise_step(r, 1000000) > 0)
+		;
+	return now_ms() - start;
+}
+
+/* The longest that one slice takes. */
+static double longest_slice(struct prefetch_recognise *r, double *ret_sum)
+{
+	double longest = 0;
+	for (int more = 1; more > 0;) {
+		double start = now_ms();
+		more = prefetch_recognise_step(r, 0);
+		double took = now_ms() - start;
+		longest = took > longest ? took : longest;
+		*ret_sum += took;
+	}
+	return longest;
+}
+
+static void bench(const struct shard_index *dataset, const char *name, uint32_t seed, uint32_t world, uint32_t ranks,
+        uint32_t workers)
+{
+	uint32_t n = shard_index_info(dataset)->n_files, file = 0;
+	uint32_t *order = malloc(n * sizeof(*order));
+	struct prefetch_recognise *r;
+	struct prefetch_recognised track = { 0 };
+	char text[512] = "not recognised";
+	double lists, cpu = 0, slice = 0;
+	uint32_t opens = 0;
+	if (!order || prefetch_recognise_new(&(struct prefetch_recognise_options){ .index = dataset }, &r) < 0)
+		exit(1);
+	/* The lists are made once a mount: by a ring of strangers, who are then forgotten. */
+	for (uint32_t i = 0; i < 48; i++) {
+		file = (uint32_t)((uint64_t)i * i * 7919 % n);
+		prefetch_recognise_opened(r, &file, 1);
+	}
+	double start = now_ms();
+	while (prefetch_recognise_step(r, 0) > 0 && prefetch_recognise_bytes(r) > 0 && now_ms() - start < 5000)
+		;
+	lists = now_ms() - start;
+	prefetch_recognise_pause(r);
+
+	shard_torch_randperm(n, seed, order);
+	struct loader loader = {
+		.n = n, .world = world, .ranks = ranks, .workers = workers, .batch = 32, .random = seed
+	};
+	loader.first = ranks < world ? world - ranks : 0;
+	loader_rewind(&loader, order);
+	while (!track.ready && opens < 512) {
+		file = loader_next(&loader);
+		prefetch_recognise_opened(r, &file, 1);
+		if (++opens % 16 != 0)
+			continue;
+		double longest = longest_slice(r, &cpu);
+		slice = longest > slice ? longest : slice;
+		prefetch_recognise_get(r, 0, &track);
+	}
+	if (track.ready)
+		prefetch_recognise_describe(&track, text, sizeof(text));
+	start = now_ms();
+	uint32_t fed = 0;
+	for (; fed < 20000 && (file = loader_next(&loader)) != UINT32_MAX; fed++)
+		prefetch_recognise_opened(r, &file, 1);
+	double feed = (now_ms() - start) * 1e6 / fed;
+	work(r);
+	printf("%-24s %9" PRIu32 " %6.0f %6" PRIu32 " %9.1f %9.2f %8.0f %7.1f   %s\n", name, n, lists, opens, cpu,
+	        slice, feed, (double)prefetch_recognise_bytes(r) / 1e6, text);
+	prefetch_recognise_free(r);
+	free(order);
+}
+
+static void bench_size(uint32_t n)
+{
+	struct shard_index *dataset = synth_open(
+	        &(struct synth){ .classes = n >= 1000 ? 1000 : 1, .per_class = n >= 1000 ? n / 1000 : n, .bytes = 1 });
+	bench(dataset, "seed 17, 1 of 2", 17, 2, 1, 2);
+	bench(dataset, "seed 9999, 1 of 8", 9999, 8, 1, 2);
+	bench(dataset, "seed 9999, 1 of 64", 9999, 64, 1, 2);
+	bench(dataset, "seed 9999, 8 of 8", 9999, 8, 8, 2);
+	bench(dataset, "seed 1000000, 1 of 2", 1000000, 2, 1, 2);
+	bench(dataset, "seed 1000000, 1 of 32", 1000000, 32, 1, 2);
+	bench(dataset, "seed 999, 1 of 256", 999, 256, 1, 2);
+	bench(dataset, "unknown (seed 3e9)", 3000000000, 1, 1, 2);
+	synth_close(dataset);
+}
+
+int main(int argc, char **argv)
+{
+	printf("%-24s %9s %6s %6s %9s %9s %8s %7s\n", "sampler", "files", "1st ms", "opens", "CPU ms", "slice ms",
+	        "ns/open", "MB");
+	if (argc == 1) {
+		bench_size(100000);
+		bench_size(1280000);
+	}
+	for (int i = 1; i < argc; i++)
+		bench_size((uint32_t)strtoul(argv[i], NULL, 10));
+	return 0;
+}

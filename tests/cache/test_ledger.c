@@ -1,0 +1,313 @@
+/* The ledger against brute force: Belady's choice, the budget, several streams, jumps. */
+#include <errno.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#include "cache/ledger.h"
+#include "shard/build.h"
+
+enum { PAGE = 4096 };
+
+/* An index of n samples of one page each.  No shard is ever read. */
+struct dataset {
+	char dir[64];
+	struct shard_index *index;
+};
+
+static void dataset_new(struct dataset *d, uint32_t n)
+{
+	struct shard_builder *b;
+	char path[128];
+	snprintf(d->dir, sizeof(d->dir), "/tmp/ddpfs-ledger-XXXXXX");
+	assert_non_null(mkdtemp(d->dir));
+	assert_int_equal(shard_builder_new(&b), 0);
+	assert_int_equal(shard_builder_add_shard(b, "s.bare", SHARD_BARE, (uint64_t)n * PAGE, 0, NULL), 0);
+	for (uint32_t i = 0; i < n; i++) {
+		snprintf(path, sizeof(path), "f%06u", i);
+		assert_int_equal(
+		        shard_builder_add_file(b,
+		                &(struct shard_build_file){
+		                        .path = path, .offset = (uint64_t)i * PAGE, .length = PAGE, .mode = 0644 },
+		                NULL),
+		        0);
+	}
+	snprintf(path, sizeof(path), "%s/" SHARD_INDEX_NAME, d->dir);
+	assert_int_equal(shard_builder_finish(b, path, true, 1, NULL), 0);
+	shard_builder_free(b);
+	assert_int_equal(shard_index_open(d->dir, NULL, &d->index), 0);
+}
+
+static void dataset_free(struct dataset *d)
+{
+	char path[128];
+	shard_index_close(d->index);
+	snprintf(path, sizeof(path), "%s/" SHARD_INDEX_NAME, d->dir);
+	unlink(path);
+	rmdir(d->dir);
+}
+
+static struct shard_view *view_new(struct dataset *d, uint32_t rank, uint32_t world, uint64_t seed)
+{
+	struct shard_view *view;
+	struct shard_view_options options = { .order = SHARD_ORDER_FULL, .seed = seed, .rank = rank, .world = world };
+	assert_int_equal(shard_view_new(d->index, &options, NULL, &view), 0);
+	return view;
+}
+
+static uint32_t sample_of(struct shard_view *view, uint32_t rank, uint64_t epoch, uint64_t turn)
+{
+	struct shard_epoch *e;
+	uint32_t sample;
+	assert_int_equal(shard_view_epoch(view, epoch, &e), 0);
+	assert_int_equal(shard_epoch_turn(e, rank, turn, &sample, NULL), 0);
+	shard_epoch_put(e);
+	return sample;
+}
+
+/* Fetches of Belady's algorithm for the whole sequence, by looking at all of it. */
+static uint64_t belady(const uint32_t *sequence, uint64_t len, uint32_t n, uint32_t room)
+{
+	bool *in = calloc(n, sizeof(bool));
+	uint64_t fetches = 0;
+	uint32_t held = 0;
+	for (uint64_t t = 0; t < len; t++) {
+		if (in[sequence[t]])
+			continue;
+		fetches++;
+		if (held == room) {
+			uint64_t farthest = 0;
+			uint32_t victim = 0;
+			for (uint32_t s = 0; s < n; s++) {
+				if (!in[s])
+					continue;
+				uint64_t next = t + 1;
+				while (next < len && sequence[next] != s)
+					next++;
+				if (next >= farthest) {
+					farthest = next;
+					victim = s;
+				}
+			}
+			in[victim] = false;
+			held--;
+		}
+		in[sequence[t]] = true;
+		held++;
+	}
+	free(in);
+	return fetches;
+}
+
+/* One turn: fetched if absent, then used.  Returns 1 when it was fetched. */
+static uint64_t take_turn(struct cache_ledger *ledger, struct cache_timeline *tl, uint64_t seq)
+{
+	uint32_t sample, dropped[64];
+	uint64_t fetched = 0;
+	assert_int_equal(cache_timeline_sample(tl, seq, &sample), 0);
+	if (!cache_ledger_resident(ledger, sample)) {
+		assert_int_equal(cache_ledger_fetch(ledger, tl, seq, sample), 0);
+		cache_ledger_arrived(ledger, sample, true);
+		fetched = 1;
+	}
+	cache_ledger_use(ledger, tl, seq, true);
+	assert_int_equal(cache_timeline_advance(tl), 0);
+	size_t n = cache_ledger_drops(ledger, dropped, 64);
+	cache_ledger_dropped(ledger, dropped, n);
+	struct cache_ledger_stats st;
+	cache_ledger_stats_get(ledger, &st);
+	assert_true(st.resident_bytes + st.coming_bytes <= st.budget_bytes);
+	return fetched;
+}
+
+static void eviction_is_belady_s(void **state)
+{
+	static const uint32_t counts[] = { 8, 13, 40, 101 };
+	enum { EPOCHS = 5, AHEAD = 2 };
+	(void)state;
+	for (unsigned c = 0; c < 4; c++) {
+		uint32_t n = counts[c];
+		struct dataset d;
+		dataset_new(&d, n);
+		uint32_t *sequence = calloc((uint64_t)n * (EPOCHS + AHEAD), sizeof(uint32_t));
+		for (uint64_t seed = 0; seed < 3; seed++) {
+			struct shard_view *view = view_new(&d, 0, 1, seed);
+			for (uint64_t i = 0; i < (uint64_t)n * (EPOCHS + AHEAD); i++)
+				sequence[i] = sample_of(view, 0, i / n, i % n);
+			for (uint32_t room = 4; room <= n; room += 1 + n / 7) {
+				struct cache_ledger *ledger;
+				struct cache_timeline tl;
+				uint64_t fetches = 0;
+				assert_int_equal(cache_ledger_new(d.index, (uint64_t)room * PAGE, 0, 0, &ledger), 0);
+				assert_int_equal(cache_timeline_init(&tl, view, 0, 0), 0);
+				assert_int_equal(cache_ledger_add(ledger, &tl), 0);
+				for (uint64_t seq = 0; seq < (uint64_t)n * EPOCHS; seq++)
+					fetches += take_turn(ledger, &tl, seq);
+				/* The future after the last counted turn makes no difference to what came before. */
+				assert_int_equal(fetches, belady(sequence, (uint64_t)n * EPOCHS, n, room));
+				cache_ledger_remove(ledger, &tl);
+				cache_timeline_done(&tl);
+				cache_ledger_free(ledger);
+			}
+			shard_view_free(view);
+		}
+		free(sequence);
+		dataset_free(&d);
+	}
+}
+
+static void fetching_never_drops_what_is_used_sooner(void **state)
+{
+	struct dataset d;
+	struct cache_ledger *ledger;
+	struct cache_timeline tl;
+	uint32_t sample;
+	(void)state;
+	dataset_new(&d, 100);
+	struct shard_view *view = view_new(&d, 0, 1, 1);
+	assert_int_equal(cache_ledger_new(d.index, 10 * PAGE, 0, 0, &ledger), 0);
+	assert_int_equal(cache_timeline_init(&tl, view, 0, 0), 0);
+	assert_int_equal(cache_ledger_add(ledger, &tl), 0);
+	for (uint64_t seq = 5; seq < 15; seq++) {
+		assert_int_equal(cache_timeline_sample(&tl, seq, &sample), 0);
+		assert_int_equal(cache_ledger_fetch(ledger, &tl, seq, sample), 0);
+		assert_int_equal(cache_ledger_fetch(ledger, &tl, seq, sample), -EEXIST);
+		cache_ledger_arrived(ledger, sample, true);
+	}
+	assert_int_equal(cache_timeline_sample(&tl, 15, &sample), 0);
+	assert_int_equal(cache_ledger_fetch(ledger, &tl, 15, sample), -ENOSPC);
+	assert_int_equal(cache_timeline_sample(&tl, 4, &sample), 0);
+	assert_int_equal(cache_ledger_fetch(ledger, &tl, 4, sample), 0); /* in the place of 14 */
+	cache_ledger_arrived(ledger, sample, false);
+	assert_int_equal(cache_timeline_sample(&tl, 14, &sample), 0);
+	assert_false(cache_ledger_has(ledger, sample));
+	assert_int_equal(cache_timeline_sample(&tl, 13, &sample), 0);
+	assert_true(cache_ledger_has(ledger, sample));
+	cache_ledger_remove(ledger, &tl);
+	cache_timeline_done(&tl);
+	cache_ledger_free(ledger);
+	shard_view_free(view);
+	dataset_free(&d);
+}
+
+static void a_drop_can_be_taken_back(void **state)
+{
+	struct dataset d;
+	struct cache_ledger *ledger;
+	struct cache_timeline tl;
+	uint32_t first, dropped[8];
+	(void)state;
+	dataset_new(&d, 50);
+	struct shard_view *view = view_new(&d, 0, 1, 2);
+	assert_int_equal(cache_ledger_new(d.index, 8 * PAGE, 2 * PAGE, 0, &ledger), 0);
+	assert_int_equal(cache_timeline_init(&tl, view, 0, 0), 0);
+	assert_int_equal(cache_ledger_add(ledger, &tl), 0);
+	for (uint64_t seq = 0; seq < 8; seq++)
+		take_turn(ledger, &tl, seq);
+	cache_ledger_set_budget(ledger, 7 * PAGE);
+	cache_ledger_trim(ledger);
+	struct cache_ledger_stats st;
+	cache_ledger_stats_get(ledger, &st);
+	assert_int_equal(st.resident, 7);
+	for (first = 0; first < 50; first++) {
+		uint64_t next = cache_timeline_next(&tl, first);
+		if (cache_ledger_resident(ledger, first) || next < 50)
+			continue;
+		/* Used, not resident: this is the one that waits to be dropped. It is wanted now: no fetch, no drop. */
+		cache_ledger_set_budget(ledger, 8 * PAGE);
+		assert_int_equal(cache_ledger_fetch(ledger, &tl, next, first), -EEXIST);
+		assert_true(cache_ledger_resident(ledger, first));
+		break;
+	}
+	assert_true(first < 50);
+	assert_int_equal(cache_ledger_drops(ledger, dropped, 8), 0);
+	cache_ledger_remove(ledger, &tl);
+	cache_timeline_done(&tl);
+	cache_ledger_free(ledger);
+	shard_view_free(view);
+	dataset_free(&d);
+}
+
+static void two_ranks_share_one_residency(void **state)
+{
+	enum { N = 60, EPOCHS = 4 };
+	struct dataset d;
+	struct cache_ledger *ledger;
+	struct cache_timeline tl[2];
+	struct shard_view *view[2];
+	uint64_t fetches = 0;
+	(void)state;
+	dataset_new(&d, N);
+	assert_int_equal(cache_ledger_new(d.index, N * PAGE, 0, 0, &ledger), 0);
+	for (uint32_t r = 0; r < 2; r++) {
+		view[r] = view_new(&d, r, 2, 9);
+		assert_int_equal(cache_timeline_init(&tl[r], view[r], r, 0), 0);
+		assert_int_equal(cache_ledger_add(ledger, &tl[r]), 0);
+	}
+	for (uint64_t seq = 0; seq < N / 2 * EPOCHS; seq++) {
+		for (uint32_t r = 0; r < 2; r++)
+			fetches += take_turn(ledger, &tl[r], seq);
+	}
+	assert_int_equal(fetches, N); /* the dataset once, not once a rank or an epoch */
+	for (uint32_t r = 0; r < 2; r++) {
+		cache_ledger_remove(ledger, &tl[r]);
+		cache_timeline_done(&tl[r]);
+		shard_view_free(view[r]);
+	}
+	struct cache_ledger_stats st;
+	cache_ledger_stats_get(ledger, &st);
+	assert_int_equal(st.resident, 0); /* nobody wants them any more */
+	cache_ledger_free(ledger);
+	dataset_free(&d);
+}
+
+static void a_jump_keeps_the_books(void **state)
+{
+	enum { N = 80, ROOM = 30 };
+	struct dataset d;
+	struct cache_ledger *ledger;
+	struct cache_timeline tl;
+	(void)state;
+	dataset_new(&d, N);
+	struct shard_view *view = view_new(&d, 0, 1, 4);
+	assert_int_equal(cache_ledger_new(d.index, ROOM * PAGE, 0, 0, &ledger), 0);
+	assert_int_equal(cache_timeline_init(&tl, view, 0, 0), 0);
+	assert_int_equal(cache_ledger_add(ledger, &tl), 0);
+	static const struct {
+		uint64_t epoch, turn;
+		bool repeat;
+	} jumps[] = { { 0, 0, true }, { 5, 70, false }, { 2, 0, false }, { 2, 79, true } };
+	for (unsigned j = 0; j < 4; j++) {
+		assert_int_equal(cache_timeline_jump(&tl, jumps[j].epoch, jumps[j].turn, jumps[j].repeat), 0);
+		cache_ledger_rebuild(ledger, &tl);
+		assert_int_equal(tl.slots[1].number, jumps[j].repeat ? jumps[j].epoch : jumps[j].epoch + 1);
+		for (unsigned i = 0; i < 150; i++)
+			take_turn(ledger, &tl, tl.cursor);
+	}
+	struct cache_ledger_stats st;
+	cache_ledger_stats_get(ledger, &st);
+	assert_int_equal(st.resident, ROOM);
+	cache_ledger_remove(ledger, &tl);
+	cache_timeline_done(&tl);
+	cache_ledger_free(ledger);
+	shard_view_free(view);
+	dataset_free(&d);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(eviction_is_belady_s),
+		cmocka_unit_test(fetching_never_drops_what_is_used_sooner),
+		cmocka_unit_test(a_drop_can_be_taken_back),
+		cmocka_unit_test(two_ranks_share_one_residency),
+		cmocka_unit_test(a_jump_keeps_the_books),
+	};
+	return cmocka_run_group_tests_name("cache/ledger", tests, NULL, NULL);
+}

@@ -1,0 +1,171 @@
+/* What a stage gives beside what memory and disk can: stage_bench DATASET [BATCH [MEMORY]]   (default 64, 1G)
+ *
+ *   cold      first epoch, nothing in the page cache (O_DIRECT reads leave nothing there either); bytes are not touched
+ *   kept      a later epoch from the arena, handed out only
+ *   copied    the same, each sample copied out into one buffer, as a collate function does
+ *   memcpy    the same copies from the same places without a stage: what `copied` can reach at most
+ *
+ * Figures only: compare them with others of the same run. */
+#include <fcntl.h>
+#include <inttypes.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "gpu_stage/stage.h"
+#include "shard/base/units.h"
+#include "shard/index.h"
+
+enum { ROUNDS = 5 };
+
+struct figure {
+	double seconds;
+	uint64_t samples, bytes;
+};
+
+struct slice {
+	const uint8_t *data;
+	size_t len;
+};
+
+static struct slice *slices; /* of an epoch, in its order */
+static uint8_t *out;
+static size_t out_bytes;
+
+static double now_s(void)
+{
+	struct timespec t;
+	clock_gettime(CLOCK_MONOTONIC, &t);
+	return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
+}
+
+static void forget_pages(const char *dataset)
+{
+	struct shard_index *index;
+	struct shard_shard shard;
+	char path[8192];
+	if (shard_index_open(dataset, NULL, &index) < 0)
+		return;
+	for (uint32_t i = 0; i < shard_index_info(index)->n_shards; i++) {
+		if (shard_index_shard(index, i, &shard) < 0)
+			continue;
+		snprintf(path, sizeof(path), "%s%s%.*s", shard.path[0] == '/' ? "" : dataset,
+		        shard.path[0] == '/' ? "" : "/", (int)shard.path_len, shard.path);
+		int fd = open(path, O_RDONLY | O_CLOEXEC);
+		if (fd < 0)
+			continue;
+		fsync(fd);
+		posix_fadvise(fd, 0, 0, POSIX_FADV_DONTNEED);
+		close(fd);
+	}
+	shard_index_close(index);
+}
+
+static struct figure epoch(struct ddpfs_stage *stage, uint64_t number, uint32_t n, bool copy)
+{
+	struct ddpfs_stage_error error;
+	struct ddpfs_batch *batch;
+	struct figure f = { 0 };
+	if (number && ddpfs_stage_set_epoch(stage, number, &error) < 0) {
+		fprintf(stderr, "stage_bench: %s\n", error.text);
+		exit(1);
+	}
+	double began = now_s();
+	int rc;
+	while ((rc = ddpfs_stage_next(stage, n, 0, &error, &batch)) == 1) {
+		size_t at = 0;
+		for (uint32_t i = 0; i < batch->n_items; i++) {
+			const struct ddpfs_item *item = &batch->items[i];
+			if (copy && at + item->len > out_bytes)
+				at = 0;
+			if (copy && item->len <= out_bytes)
+				memcpy(out + at, item->data, item->len);
+			at += item->len;
+			slices[f.samples++] = (struct slice){ item->data, item->len };
+			f.bytes += item->len;
+		}
+		ddpfs_batch_release(batch);
+	}
+	f.seconds = now_s() - began;
+	if (rc < 0) {
+		fprintf(stderr, "stage_bench: %s\n", error.text);
+		exit(1);
+	}
+	return f;
+}
+
+/* The latest epoch's copies again; the arena has kept them when it is large enough. */
+static struct figure copies(uint64_t n, uint32_t batch)
+{
+	struct figure f = { .samples = n };
+	double began = now_s();
+	size_t at = 0;
+	for (uint64_t i = 0; i < n; i++) {
+		if (i % batch == 0 || at + slices[i].len > out_bytes)
+			at = 0;
+		if (slices[i].len <= out_bytes)
+			memcpy(out + at, slices[i].data, slices[i].len);
+		at += slices[i].len;
+		f.bytes += slices[i].len;
+	}
+	f.seconds = now_s() - began;
+	return f;
+}
+
+static void print(const char *name, struct figure f)
+{
+	printf("%-8s %10.0f samples/s %8.3f GB/s %8.3f s\n", name, (double)f.samples / f.seconds,
+	        (double)f.bytes / f.seconds * 1e-9, f.seconds);
+}
+
+int main(int argc, char **argv)
+{
+	uint64_t batch = 64, memory = BASE_GIB, turns;
+	struct ddpfs_stage_error error;
+	struct ddpfs_stage_stats stats;
+	struct ddpfs_stage *stage;
+	if (argc < 2 || argc > 4 || (argc > 2 && base_parse_u64(argv[2], DDPFS_STAGE_BATCH_MAX, &batch) < 0) ||
+	        !batch || (argc > 3 && base_parse_size(argv[3], &memory) < 0)) {
+		fputs("usage: stage_bench DATASET [BATCH [MEMORY]]\n", stderr);
+		return 2;
+	}
+	struct ddpfs_stage_options options = { .size = sizeof(options), .memory_bytes = memory };
+	forget_pages(argv[1]);
+	if (ddpfs_stage_open(argv[1], &options, &error, &stage) < 0) {
+		fprintf(stderr, "stage_bench: %s\n", error.text);
+		return 1;
+	}
+	if (ddpfs_stage_turns(stage, 0, &turns) < 0)
+		return 1;
+	out_bytes = 64 << 20;
+	out = malloc(out_bytes);
+	slices = calloc(turns + 1, sizeof(*slices));
+	if (!out || !slices)
+		return 1;
+	memset(out, 1, out_bytes);
+	struct figure kept = { 0 }, copied = { 0 }, plain = { 0 };
+	print("cold", epoch(stage, 0, (uint32_t)batch, false));
+	for (uint64_t round = 0; round < ROUNDS; round++) {
+		struct figure k = epoch(stage, 2 * round + 1, (uint32_t)batch, false);
+		struct figure c = epoch(stage, 2 * round + 2, (uint32_t)batch, true);
+		struct figure p = copies(c.samples, (uint32_t)batch);
+		kept = !round || k.seconds < kept.seconds ? k : kept;
+		copied = !round || c.seconds < copied.seconds ? c : copied;
+		plain = !round || p.seconds < plain.seconds ? p : plain;
+	}
+	print("kept", kept);
+	print("copied", copied);
+	print("memcpy", plain);
+	printf("copied / memcpy = %.2f (best of %d rounds each)\n", plain.seconds / copied.seconds, ROUNDS);
+	ddpfs_stage_stats_get(stage, &stats);
+	printf("reads %" PRIu64 ", ready %" PRIu64 ", waited %" PRIu64 ", asked %" PRIu64 ", refused %" PRIu64
+	       ", evicted %" PRIu64 ", depth %u, %s, %s\n",
+	        stats.reads, stats.ready, stats.waited, stats.asked, stats.refused, stats.evicted, stats.depth,
+	        stats.uring ? "io_uring" : "threads", stats.direct ? "O_DIRECT" : "buffered");
+	free(slices);
+	free(out);
+	return ddpfs_stage_close(stage) < 0;
+}

@@ -1,0 +1,236 @@
+"""The Python package on top of libddpfs_stage: views without a copy, epochs, states, torch, mounted()."""
+
+import gc
+import os
+import subprocess
+import sys
+
+import pytest
+
+np = pytest.importorskip("numpy", reason="numpy is not installed")
+
+from helpers import datasets, mounts, tools  # noqa: E402
+
+sys.path.insert(0, str(tools.ROOT / "gpu_stage" / "python"))
+import ddpfs  # noqa: E402
+
+
+@pytest.fixture(autouse=True)
+def library(build_dir, monkeypatch):
+    monkeypatch.setenv("DDPFS_STAGE_LIB", str(build_dir / "gpu_stage" / "libddpfs_stage.so"))
+
+
+@pytest.fixture
+def packed(pack, tree):
+    """(dataset, {path: bytes})"""
+    root, files = tree
+    return pack(root), files
+
+
+def names_and_bytes(stage):
+    return [(batch.path(i), bytes(batch[i])) for batch in stage for i in range(len(batch))]
+
+
+def test_an_epoch_is_every_file_with_its_bytes(packed):
+    dataset, files = packed
+    with ddpfs.Stage(dataset, batch=7, memory="64M") as stage:
+        assert len(stage) == -(-len(files) // 7)
+        got = names_and_bytes(stage)
+    assert len(got) == len(files)
+    assert dict(got) == files
+
+
+def test_the_order_is_the_one_the_tool_prints(packed):
+    dataset, _ = packed
+    printed = tools.ddpfs("order", dataset, "-o", "order=full,seed=4,epoch=2,rank=1,world=3").stdout.splitlines()
+    stage = ddpfs.Stage(dataset, batch=10, order="full", seed=4, epoch=2, rank=1, world=3, memory="64M")
+    paths = [path for path, _ in names_and_bytes(stage)]
+    assert paths and [line.split()[-1] for line in printed] == paths
+
+
+def test_views_are_the_arena_and_read_only(packed):
+    dataset, files = packed
+    stage = ddpfs.Stage(dataset, batch=20, memory="64M")
+    batch = stage.next()
+    arena = batch.arena
+    for i in range(len(batch)):
+        view = batch[i]
+        assert view.dtype == np.uint8 and not view.flags.writeable
+        assert np.shares_memory(view, arena) or view.size == 0
+        start, length = int(batch.offsets[i]), int(batch.lengths[i])
+        assert bytes(arena[start:start + length]) == files[batch.path(i)]
+    with pytest.raises(ValueError):
+        batch[0][...] = 0
+
+
+def test_a_view_keeps_its_memory_after_the_batch_and_the_stage_are_gone(packed):
+    dataset, files = packed
+    stage = ddpfs.Stage(dataset, batch=len(files), memory="64M")
+    batch = stage.next()
+    kept = [(batch.path(i), batch[i]) for i in range(len(batch))]
+    assert stage.stats()["held_bytes"] > 0
+    batch.release()
+    with pytest.raises(ValueError, match="released"):
+        batch[0]
+    stage.close()
+    del batch, stage
+    gc.collect()
+    assert {path: bytes(view) for path, view in kept} == files
+
+
+def test_dropping_views_gives_the_memory_back(packed):
+    stage = ddpfs.Stage(packed[0], batch=30, memory="64M")
+    views = list(stage.next())
+    assert stage.stats()["held_bytes"] > 0
+    del views
+    gc.collect()
+    assert stage.stats()["held_bytes"] == 0
+
+
+def test_iterating_again_is_the_next_epoch(packed):
+    dataset, files = packed
+    stage = ddpfs.Stage(dataset, batch=9, order="full", memory="64M")
+    first, second = names_and_bytes(stage), names_and_bytes(stage)
+    assert stage.position == (1, len(files), len(files))
+    assert sorted(first) == sorted(second) and first != second
+    stage.set_epoch(0)
+    assert names_and_bytes(stage) == first
+
+
+def test_drop_last_leaves_out_the_short_batch(packed):
+    dataset, files = packed
+    stage = ddpfs.Stage(dataset, batch=30, drop_last=True, memory="64M")
+    assert len(stage) == len(files) // 30
+    assert [batch.n_samples for batch in stage] == [30] * (len(files) // 30)
+
+
+@pytest.mark.parametrize("world", [1, 3])
+def test_a_state_goes_on_exactly_once(packed, world):
+    dataset, files = packed
+    seen = []
+    for rank in range(2):
+        stage = ddpfs.Stage(dataset, batch=5, order="full", seed=3, rank=rank, world=2, memory="64M")
+        batches = iter(stage)
+        for _ in range(4):
+            batch = next(batches)
+            seen += [batch.path(i) for i in range(len(batch))]
+        state = stage.state_dict()
+        assert state == stage.state_after(batch)
+    for rank in range(world):
+        stage = ddpfs.Stage(dataset, batch=6, rank=rank, world=world, tail="short", memory="64M")
+        stage.load_state_dict({"ddpfs": state["ddpfs"]})
+        seen += [path for path, _ in names_and_bytes(stage)]
+    # tail=pad of the state repeats up to world - 1 samples at the end; none is missing.
+    assert set(seen) == set(files)
+    assert len(seen) - len(files) < max(world, 1)
+
+
+def test_a_file_by_path(packed):
+    dataset, files = packed
+    stage = ddpfs.Stage(dataset, memory="64M")
+    for path in list(files)[:10]:
+        assert bytes(stage.get(path)[0]) == files[path]
+    with pytest.raises(OSError, match="no/such"):
+        stage.get("no/such")
+
+
+def test_a_damaged_sample_is_named(packed):
+    dataset, files = packed
+    victim = next(path for path, data in files.items() if len(data) == 65536)
+    shard = next(dataset.glob("*.tar"))
+    content = shard.read_bytes()
+    at = content.index(files[victim])
+    with open(shard, "r+b") as f:
+        f.seek(at + 100)
+        f.write(b"damage")
+    stage = ddpfs.Stage(dataset, batch=10, memory="64M")
+    good = set()
+    while True:
+        try:
+            batch = stage.next()
+        except ddpfs.StageError as error:
+            assert victim in str(error) and error.sample is not None
+            stage.skip(10)
+            continue
+        if batch is None:
+            break
+        good |= {batch.path(i) for i in range(len(batch))}
+    assert victim not in good and len(good) == len(files) - 10
+
+
+def test_wrong_options_say_what_is_wrong(packed):
+    for options, says in [({"rank": 3, "world": 2}, "rank 3"), ({"order": "random"}, "order=random"),
+                          ({"memory": "1M"}, "32 MiB"), ({"backend": "abacus"}, "abacus")]:
+        with pytest.raises(ddpfs.StageError, match=says):
+            ddpfs.Stage(packed[0], **options).next()
+
+
+def test_tensors_share_the_arena(packed):
+    torch = pytest.importorskip("torch", reason="torch is not installed")
+    dataset, files = packed
+    batch = ddpfs.Stage(dataset, batch=len(files), memory="64M").next()
+    for i in range(len(batch)):
+        tensor = batch.tensor(i)
+        assert tensor.dtype == torch.uint8
+        assert tensor.numel() == 0 or tensor.data_ptr() == batch[i].__array_interface__["data"][0]
+        assert bytes(tensor.numpy()) == files[batch.path(i)]
+
+
+def test_a_dataloader_takes_it(packed):
+    pytest.importorskip("torch", reason="torch is not installed")
+    from ddpfs.torch import StageDataset
+    from torch.utils.data import DataLoader
+
+    dataset, files = packed
+    staged = StageDataset(dataset, batch=8, memory="64M")
+    loader = DataLoader(staged, batch_size=None)
+    assert len(loader) == len(staged) == -(-len(files) // 8)
+    for epoch in range(2):
+        staged.set_epoch(epoch)
+        got = sorted(bytes(tensor.numpy()) for batch in loader for tensor in batch)
+        assert got == sorted(files.values())
+    with pytest.raises(RuntimeError, match="num_workers=0"):
+        next(iter(DataLoader(staged, batch_size=None, num_workers=1)))
+
+
+def test_mounted_mounts_for_the_length_of_the_block(packed, scratch):
+    if not os.path.exists("/dev/fuse"):
+        pytest.skip("no /dev/fuse on this machine")
+    dataset, files = packed
+    with ddpfs.mounted(dataset, rank=0, world=1, program=tools.tool("ddpfs"), layout="tree", mountpoint=_made(scratch),
+                       memory="64M") as place:
+        assert datasets.read_tree(place) == files
+    assert not mounts.is_mounted(place)
+
+
+def test_mounted_says_why_it_cannot(scratch):
+    with pytest.raises(RuntimeError, match="nowhere"):
+        with ddpfs.mounted(scratch / "nowhere", rank=0, world=1, program=tools.tool("ddpfs")):
+            pass
+
+
+def _made(scratch):
+    place = scratch / "mnt"
+    place.mkdir()
+    return place
+
+
+def test_the_headers_structs_are_those_of_the_binding(build_dir, scratch):
+    """Sizes and offsets as a C compiler sees them."""
+    from ctypes import sizeof
+
+    from ddpfs import _lib
+
+    source = scratch / "layout.c"
+    fields = [(c, python, name) for c, python in (("stage_options", _lib.Options), ("stage_error", _lib.Error),
+                                                  ("batch", _lib.Batch), ("stage_stats", _lib.Stats))
+              for name, _ in python._fields_]
+    lines = [f'printf("%zu\\n", offsetof(struct ddpfs_{c}, {name}));' for c, _, name in fields]
+    lines += [f'printf("%zu\\n", sizeof(struct ddpfs_{c}));' for c in ("stage_options", "stage_error", "batch",
+                                                                      "stage_stats", "item")]
+    source.write_text(f'#include <stdio.h>\n#include "gpu_stage/stage.h"\nint main(void) {{ {"".join(lines)} }}\n')
+    subprocess.run(["cc", "-I", tools.ROOT, "-o", scratch / "layout", source], check=True)
+    seen = [int(n) for n in tools.run([scratch / "layout"]).stdout.split()]
+    expected = [getattr(python, name).offset for _, python, name in fields]
+    expected += [sizeof(p) for p in (_lib.Options, _lib.Error, _lib.Batch, _lib.Stats)] + [np.dtype(_lib.ITEM).itemsize]
+    assert seen == expected and _lib.ITEM_BYTES == expected[-1]

@@ -1,0 +1,526 @@
+/* libddpfs_stage through its public header: order, bytes, ranks, epochs, states, memory, bad bytes, threads. */
+#include <errno.h>
+#include <fcntl.h>
+#include <pthread.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdatomic.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#include "gpu_stage/stage.h"
+#include "shard/view.h"
+#include "tests/prefetch/dataset.h"
+
+static const uint64_t SIZES[] = { 20000, 4096, 100, 70001, 30000, 0, 8192, 1, 120000, (1 << 20) + 77, 512, 40000 };
+enum { N_SIZES = sizeof(SIZES) / sizeof(SIZES[0]), N_FILES = 600, N_SHARDS = 5 };
+
+static struct dataset data;
+
+static struct ddpfs_stage *open_stage(const struct dataset *d, struct ddpfs_stage_options o)
+{
+	struct ddpfs_stage_error error = { 0 };
+	struct ddpfs_stage *stage = NULL;
+	o.size = sizeof(o);
+	if (!o.memory_bytes)
+		o.memory_bytes = 64 << 20;
+	if (ddpfs_stage_open(d->dir, &o, &error, &stage) < 0)
+		fail_msg("%s", error.text);
+	return stage;
+}
+
+static struct ddpfs_batch *next(struct ddpfs_stage *stage, uint32_t n)
+{
+	struct ddpfs_stage_error error = { 0 };
+	struct ddpfs_batch *batch = NULL;
+	int rc = ddpfs_stage_next(stage, n, 0, &error, &batch);
+	if (rc < 0)
+		fail_msg("%s", error.text);
+	return rc ? batch : NULL;
+}
+
+static void assert_bytes(const struct ddpfs_item *item)
+{
+	assert_int_equal(item->len, dataset_length(&data, item->file));
+	assert_non_null(item->data);
+	assert_ptr_equal(item->data, item->device);
+	assert_true(dataset_equal(item->file, 0, item->data, item->len));
+}
+
+/* One pass over an epoch in batches of n against shard_view; returns its samples. */
+static uint64_t pass(struct ddpfs_stage *stage, struct shard_view *view, uint32_t rank, uint64_t epoch, uint32_t n)
+{
+	struct shard_epoch *e;
+	struct ddpfs_batch *batch;
+	uint64_t turn = 0;
+	assert_int_equal(shard_view_epoch(view, epoch, &e), 0);
+	while ((batch = next(stage, n))) {
+		assert_int_equal(batch->epoch, epoch);
+		assert_int_equal(batch->turn, turn);
+		assert_int_equal(batch->n_items, batch->n_samples);
+		for (uint32_t i = 0; i < batch->n_items; i++) {
+			uint32_t sample;
+			uint64_t step;
+			assert_int_equal(shard_epoch_turn(e, rank, turn + i, &sample, &step), 0);
+			assert_int_equal(batch->items[i].sample, sample);
+			assert_int_equal(batch->items[i].step, step);
+			assert_bytes(&batch->items[i]);
+		}
+		turn += batch->n_samples;
+		ddpfs_batch_release(batch);
+	}
+	assert_int_equal(turn, shard_epoch_turns(e, rank));
+	shard_epoch_put(e);
+	return turn;
+}
+
+static struct shard_view *view_of(enum shard_order_mode order, uint32_t rank, uint32_t world, uint64_t seed)
+{
+	struct shard_view_options o = SHARD_VIEW_OPTIONS_DEFAULT;
+	struct shard_view *view;
+	o.order = order;
+	o.rank = rank;
+	o.world = world;
+	o.seed = seed;
+	assert_int_equal(shard_view_new(data.index, &o, NULL, &view), 0);
+	return view;
+}
+
+static void every_order_gives_the_views_samples_and_the_sources_bytes(void **state)
+{
+	static const char *const names[] = { "full", "chunk", "torch", "none" };
+	(void)state;
+	for (unsigned m = 0; m < 4; m++) {
+		enum shard_order_mode mode;
+		assert_int_equal(shard_order_mode_parse(names[m], &mode), 0);
+		struct shard_view *view = view_of(mode, 0, 1, 3);
+		struct ddpfs_stage *stage =
+		        open_stage(&data, (struct ddpfs_stage_options){ .order = names[m], .seed = 3 });
+		for (uint64_t epoch = 0; epoch < 3; epoch++) {
+			assert_int_equal(ddpfs_stage_set_epoch(stage, epoch, NULL), 0);
+			assert_int_equal(pass(stage, view, 0, epoch, 37), N_FILES);
+			assert_null(next(stage, 1));
+		}
+		assert_int_equal(ddpfs_stage_close(stage), 0);
+		shard_view_free(view);
+	}
+}
+
+static void ranks_share_out_the_epoch(void **state)
+{
+	(void)state;
+	uint32_t times[N_FILES] = { 0 };
+	for (uint32_t rank = 0; rank < 4; rank++) {
+		struct shard_view *view = view_of(SHARD_ORDER_FULL, rank, 4, 9);
+		struct ddpfs_stage *stage = open_stage(
+		        &data, (struct ddpfs_stage_options){ .order = "full", .rank = rank, .world = 4, .seed = 9 });
+		struct ddpfs_batch *batch;
+		pass(stage, view, rank, 0, 16);
+		assert_int_equal(ddpfs_stage_set_epoch(stage, 0, NULL), 0);
+		while ((batch = next(stage, 64))) {
+			for (uint32_t i = 0; i < batch->n_items; i++)
+				times[batch->items[i].sample]++;
+			ddpfs_batch_release(batch);
+		}
+		assert_int_equal(ddpfs_stage_close(stage), 0);
+		shard_view_free(view);
+	}
+	for (uint32_t i = 0; i < N_FILES; i++)
+		assert_int_equal(times[i], 1);
+}
+
+/* Stops with two ranks, goes on with three: every sample once. */
+static void a_state_resumes_with_another_world(void **state)
+{
+	(void)state;
+	uint32_t times[N_FILES] = { 0 };
+	char text[DDPFS_STAGE_STATE_MAX];
+	for (uint32_t rank = 0; rank < 2; rank++) {
+		struct ddpfs_stage *stage =
+		        open_stage(&data, (struct ddpfs_stage_options){
+		                                  .order = "full", .rank = rank, .world = 2, .seed = 5, .epoch = 2 });
+		for (unsigned k = 0; k < 3; k++) {
+			struct ddpfs_batch *batch = next(stage, 30);
+			for (uint32_t i = 0; i < batch->n_items; i++)
+				times[batch->items[i].sample]++;
+			assert_int_equal(ddpfs_stage_state(stage, batch->epoch, batch->turn + batch->n_samples, text,
+			                         sizeof(text)),
+			        0);
+			ddpfs_batch_release(batch);
+		}
+		assert_int_equal(ddpfs_stage_close(stage), 0);
+	}
+	for (uint32_t rank = 0; rank < 3; rank++) {
+		/* One opens with it, the others go there later. */
+		struct ddpfs_stage *stage = open_stage(
+		        &data, (struct ddpfs_stage_options){ .rank = rank, .world = 3, .state = rank ? NULL : text });
+		if (rank)
+			assert_int_equal(ddpfs_stage_resume(stage, text, NULL), 0);
+		struct ddpfs_batch *batch;
+		while ((batch = next(stage, 50))) {
+			assert_int_equal(batch->epoch, 2);
+			for (uint32_t i = 0; i < batch->n_items; i++) {
+				times[batch->items[i].sample]++;
+				assert_bytes(&batch->items[i]);
+			}
+			ddpfs_batch_release(batch);
+		}
+		assert_int_equal(ddpfs_stage_close(stage), 0);
+	}
+	for (uint32_t i = 0; i < N_FILES; i++)
+		assert_int_equal(times[i], 1);
+}
+
+static void a_damaged_state_is_refused_and_changes_nothing(void **state)
+{
+	(void)state;
+	struct ddpfs_stage_error error = { 0 };
+	struct ddpfs_stage *stage = open_stage(&data, (struct ddpfs_stage_options){ .order = "full" });
+	uint64_t epoch, turn;
+	ddpfs_batch_release(next(stage, 10));
+	assert_true(ddpfs_stage_resume(stage, "{\"version\":1}", &error) < 0);
+	assert_true(error.text[0]);
+	ddpfs_stage_position(stage, &epoch, &turn, NULL);
+	assert_int_equal(epoch, 0);
+	assert_int_equal(turn, 10);
+	assert_int_equal(ddpfs_stage_close(stage), 0);
+}
+
+static void what_fits_is_read_once(void **state)
+{
+	struct ddpfs_stage_stats first, later;
+	struct ddpfs_stage *stage = open_stage(&data, (struct ddpfs_stage_options){ .memory_bytes = 256 << 20 });
+	struct ddpfs_batch *batch;
+	(void)state;
+	for (uint64_t epoch = 0; epoch < 4; epoch++) {
+		assert_int_equal(ddpfs_stage_set_epoch(stage, epoch, NULL), 0);
+		while ((batch = next(stage, 32)))
+			ddpfs_batch_release(batch);
+		ddpfs_stage_stats_get(stage, epoch ? &later : &first);
+	}
+	assert_int_equal(first.reads, later.reads);
+	assert_int_equal(later.samples, 4 * N_FILES);
+	assert_int_equal(later.asked, first.asked);
+	assert_int_equal(ddpfs_stage_close(stage), 0);
+}
+
+static void held_samples_keep_their_bytes(void **state)
+{
+	enum { HELD = 12 };
+	struct ddpfs_batch *held[HELD] = { 0 };
+	struct ddpfs_stage *stage = open_stage(&data, (struct ddpfs_stage_options){ .memory_bytes = 32 << 20 });
+	(void)state;
+	/* Two epochs go through an arena that is smaller than the dataset; a few batches of the first stay. */
+	for (uint64_t epoch = 0; epoch < 2; epoch++) {
+		struct ddpfs_batch *batch;
+		unsigned k = 0;
+		assert_int_equal(ddpfs_stage_set_epoch(stage, epoch, NULL), 0);
+		while ((batch = next(stage, 8))) {
+			if (epoch == 0 && k < HELD)
+				held[k++] = batch;
+			else
+				ddpfs_batch_release(batch);
+		}
+	}
+	for (unsigned k = 0; k < HELD; k++) {
+		for (uint32_t i = 0; i < held[k]->n_items; i++)
+			assert_bytes(&held[k]->items[i]);
+	}
+	assert_int_equal(ddpfs_stage_close(stage), -EBUSY);
+	for (unsigned k = 0; k < HELD; k++)
+		ddpfs_batch_release(held[k]);
+	assert_int_equal(ddpfs_stage_close(stage), 0);
+}
+
+static void *release_later(void *arg)
+{
+	nanosleep(&(struct timespec){ .tv_nsec = 30000000 }, NULL);
+	ddpfs_batch_release(arg);
+	return NULL;
+}
+
+/* Files of 1 MiB in an arena of 24: held batches stop `next` until one is released. */
+static void a_full_arena_waits_for_a_release(void **state)
+{
+	static const uint64_t big[] = { 1 << 20 };
+	struct dataset d, saved = data;
+	struct ddpfs_batch *held[8] = { 0 }, *batch = NULL;
+	struct ddpfs_stage_stats stats;
+	struct ddpfs_stage_error error = { 0 };
+	pthread_t thread;
+	int rc = 0;
+	unsigned n = 0;
+	(void)state;
+	dataset_new(&d, 60, 2, big, 1);
+	data = d;
+	struct ddpfs_stage *stage = open_stage(&d, (struct ddpfs_stage_options){ .memory_bytes = 32 << 20 });
+	while (n < 8 && (rc = ddpfs_stage_next(stage, 6, DDPFS_STAGE_NOWAIT, &error, &batch)) == 1)
+		held[n++] = batch;
+	assert_int_equal(rc, -EAGAIN);
+	assert_int_equal(n, 4);
+	ddpfs_stage_stats_get(stage, &stats);
+	assert_true(stats.used_bytes <= stats.arena_bytes);
+	assert_int_equal(pthread_create(&thread, NULL, release_later, held[0]), 0);
+	batch = next(stage, 6);
+	assert_int_equal(batch->turn, 24);
+	pthread_join(thread, NULL);
+	for (uint32_t i = 0; i < batch->n_items; i++)
+		assert_bytes(&batch->items[i]);
+	ddpfs_stage_stats_get(stage, &stats);
+	assert_true(stats.wait_memory_ns > 0);
+	ddpfs_batch_release(batch);
+	for (unsigned i = 1; i < n; i++)
+		ddpfs_batch_release(held[i]);
+	/* 25 files never fit. */
+	assert_int_equal(ddpfs_stage_next(stage, 25, 0, &error, &batch), -ENOBUFS);
+	assert_non_null(strstr(error.text, "smaller batches"));
+	batch = next(stage, 20);
+	assert_int_equal(batch->turn, 30);
+	ddpfs_batch_release(batch);
+	assert_int_equal(ddpfs_stage_close(stage), 0);
+	dataset_free(&d);
+	data = saved;
+}
+
+static void a_file_larger_than_the_arena_is_refused_and_a_large_one_is_contiguous(void **state)
+{
+	static const uint64_t sizes[] = { 5000, (17 << 20) + 3, 3000, 26 << 20 };
+	struct dataset d, saved = data;
+	struct ddpfs_stage_error error = { 0 };
+	struct ddpfs_batch *batch;
+	(void)state;
+	dataset_new(&d, 4, 2, sizes, 4);
+	data = d;
+	struct ddpfs_stage *stage =
+	        open_stage(&d, (struct ddpfs_stage_options){ .memory_bytes = 32 << 20, .order = "full" });
+	unsigned good = 0, bad = 0;
+	for (uint64_t turn = 0; turn < 4; turn++) {
+		int rc = ddpfs_stage_next(stage, 1, 0, &error, &batch);
+		if (rc == 1) {
+			assert_bytes(&batch->items[0]);
+			ddpfs_batch_release(batch);
+			good++;
+			continue;
+		}
+		assert_int_equal(rc, -ENOBUFS);
+		assert_int_equal(error.sample, 3);
+		assert_non_null(strstr(error.text, "d000/f0000003"));
+		assert_non_null(strstr(error.text, "more memory"));
+		assert_int_equal(ddpfs_stage_skip(stage, 1), 0);
+		bad++;
+	}
+	assert_int_equal(good, 3);
+	assert_int_equal(bad, 1);
+	assert_int_equal(ddpfs_stage_close(stage), 0);
+	dataset_free(&d);
+	data = saved;
+}
+
+static void a_damaged_sample_fails_its_batch_by_name(void **state)
+{
+	struct dataset d, saved = data;
+	struct ddpfs_stage_error error = { 0 };
+	struct ddpfs_batch *batch;
+	struct shard_file f;
+	char path[128];
+	const uint32_t victim = 9; /* of two blocks: damaged in the second */
+	(void)state;
+	dataset_new(&d, 120, 3, SIZES, N_SIZES);
+	data = d;
+	assert_int_equal(shard_index_file(d.index, victim, &f), 0);
+	dataset_shard_path(&d, f.shard, path);
+	int fd = open(path, O_WRONLY);
+	assert_int_equal(pwrite(fd, "damage", 6, (off_t)(f.offset + SHARD_BLOCK + 10)), 6);
+	close(fd);
+	struct ddpfs_stage *stage = open_stage(&d, (struct ddpfs_stage_options){ .order = "full", .seed = 2 });
+	unsigned failures = 0;
+	for (uint64_t turn = 0; turn < 120;) {
+		int rc = ddpfs_stage_next(stage, 10, 0, &error, &batch);
+		if (rc == 1) {
+			for (uint32_t i = 0; i < batch->n_items; i++) {
+				assert_int_not_equal(batch->items[i].sample, victim);
+				assert_bytes(&batch->items[i]);
+			}
+			assert_int_equal(batch->turn, turn);
+			ddpfs_batch_release(batch);
+		} else {
+			assert_int_equal(rc, -EBADMSG);
+			assert_int_equal(error.file, victim);
+			assert_int_equal(error.sample, victim);
+			assert_non_null(strstr(error.text, "d000/f0000009"));
+			/* The same samples again, the same answer. */
+			assert_int_equal(ddpfs_stage_next(stage, 10, 0, NULL, &batch), -EBADMSG);
+			assert_int_equal(ddpfs_stage_skip(stage, 10), 0);
+			failures++;
+		}
+		turn += 10;
+	}
+	assert_int_equal(failures, 1);
+	assert_int_equal(ddpfs_stage_get(stage, "d000/f0000009", 0, &error, &batch), -EBADMSG);
+	assert_int_equal(ddpfs_stage_close(stage), 0);
+	dataset_free(&d);
+	data = saved;
+}
+
+static void files_are_had_by_path(void **state)
+{
+	struct ddpfs_stage *stage = open_stage(&data, (struct ddpfs_stage_options){ 0 });
+	struct ddpfs_stage_error error = { 0 };
+	struct ddpfs_batch *batch, *again;
+	char path[DDPFS_STAGE_PATH_MAX];
+	(void)state;
+	for (uint32_t file = 0; file < 40; file++) {
+		assert_true(ddpfs_stage_path(stage, file, path, sizeof(path)) > 0);
+		assert_int_equal(ddpfs_stage_get(stage, path, 0, &error, &batch), 1);
+		assert_int_equal(batch->n_items, 1);
+		assert_int_equal(batch->items[0].file, file);
+		assert_bytes(&batch->items[0]);
+		assert_int_equal(ddpfs_stage_get(stage, path, 0, &error, &again), 1);
+		assert_ptr_equal(again->items[0].data, batch->items[0].data);
+		ddpfs_batch_release(again);
+		ddpfs_batch_release(batch);
+	}
+	assert_int_equal(ddpfs_stage_get(stage, "no/such", 0, &error, &batch), -ENOENT);
+	assert_non_null(strstr(error.text, "no/such"));
+	assert_int_equal(ddpfs_stage_get(stage, "d000", 0, &error, &batch), -EISDIR);
+	assert_int_equal(ddpfs_stage_close(stage), 0);
+}
+
+struct consumer {
+	struct ddpfs_stage *stage;
+	_Atomic uint32_t *times;
+	_Atomic bool *wrong;
+	uint32_t seed;
+};
+
+static void *consume(void *arg)
+{
+	struct consumer *c = arg;
+	struct ddpfs_batch *batch, *hot;
+	char path[DDPFS_STAGE_PATH_MAX];
+	uint64_t last = 0;
+	bool first = true;
+	while (ddpfs_stage_next(c->stage, 1 + c->seed % 17, 0, NULL, &batch) == 1) {
+		if (!first && batch->turn <= last)
+			atomic_store(c->wrong, true);
+		first = false;
+		last = batch->turn;
+		for (uint32_t i = 0; i < batch->n_items; i++) {
+			const struct ddpfs_item *item = &batch->items[i];
+			atomic_fetch_add(&c->times[item->sample], 1);
+			if (!dataset_equal(item->file, 0, item->data, item->len))
+				atomic_store(c->wrong, true);
+		}
+		c->seed = c->seed * 1103515245 + 12345;
+		if (ddpfs_stage_path(c->stage, c->seed % N_FILES, path, sizeof(path)) > 0 &&
+		        ddpfs_stage_get(c->stage, path, 0, NULL, &hot) == 1) {
+			if (!dataset_equal(hot->items[0].file, 0, hot->items[0].data, hot->items[0].len))
+				atomic_store(c->wrong, true);
+			ddpfs_batch_release(hot);
+		}
+		ddpfs_batch_release(batch);
+	}
+	return NULL;
+}
+
+static void consumers_share_the_epoch(void **state)
+{
+	enum { THREADS = 4 };
+	static _Atomic uint32_t times[N_FILES];
+	_Atomic bool wrong = false;
+	pthread_t threads[THREADS];
+	struct consumer consumers[THREADS];
+	(void)state;
+	for (unsigned io = 0; io < 2; io++) {
+		struct ddpfs_stage *stage =
+		        open_stage(&data, (struct ddpfs_stage_options){ .memory_bytes = 40 << 20, .threads_io = io });
+		for (uint64_t epoch = 0; epoch < 2; epoch++) {
+			memset(times, 0, sizeof(times));
+			assert_int_equal(ddpfs_stage_set_epoch(stage, epoch, NULL), 0);
+			for (unsigned i = 0; i < THREADS; i++) {
+				consumers[i] = (struct consumer){ stage, times, &wrong, i + 1 };
+				assert_int_equal(pthread_create(&threads[i], NULL, consume, &consumers[i]), 0);
+			}
+			for (unsigned i = 0; i < THREADS; i++)
+				pthread_join(threads[i], NULL);
+			assert_false(wrong);
+			for (uint32_t i = 0; i < N_FILES; i++)
+				assert_int_equal(times[i], 1);
+		}
+		assert_int_equal(ddpfs_stage_close(stage), 0);
+	}
+}
+
+static void wrong_options_are_refused(void **state)
+{
+	const size_t size = sizeof(struct ddpfs_stage_options);
+	const struct {
+		struct ddpfs_stage_options options;
+		const char *says;
+	} cases[] = {
+		{ { .rank = 2, .world = 2 }, "rank 2 of world 2" },
+		{ { .order = "random" }, "order=random" },
+		{ { .deal = "cards" }, "deal=cards" },
+		{ { .tail = "cut" }, "tail=cut" },
+		{ { .memory_bytes = 1 << 20 }, "at least 32 MiB" },
+		{ { .on_bad = "ignore" }, "on_bad=ignore" },
+		{ { .backend = "abacus" }, "'abacus'" },
+		{ { .subdir = "nowhere" }, "nowhere" },
+		{ { .state = "{" }, "" },
+	};
+	(void)state;
+	for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+		struct ddpfs_stage_options o = cases[i].options;
+		struct ddpfs_stage_error error = { 0 };
+		struct ddpfs_stage *stage = NULL;
+		o.size = (uint32_t)size;
+		assert_true(ddpfs_stage_open(data.dir, &o, &error, &stage) < 0);
+		assert_null(stage);
+		assert_true(error.code < 0 && error.text[0]);
+		if (!strstr(error.text, cases[i].says))
+			fail_msg("'%s' does not say '%s'", error.text, cases[i].says);
+	}
+	struct ddpfs_stage_error error = { 0 };
+	struct ddpfs_stage *stage = NULL;
+	assert_int_equal(ddpfs_stage_open("/nonexistent", NULL, &error, &stage), -ENOENT);
+	assert_non_null(strstr(error.text, "/nonexistent"));
+}
+
+static int setup(void **state)
+{
+	(void)state;
+	dataset_new(&data, N_FILES, N_SHARDS, SIZES, N_SIZES);
+	return 0;
+}
+
+static int teardown(void **state)
+{
+	(void)state;
+	dataset_free(&data);
+	return 0;
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(every_order_gives_the_views_samples_and_the_sources_bytes),
+		cmocka_unit_test(ranks_share_out_the_epoch),
+		cmocka_unit_test(a_state_resumes_with_another_world),
+		cmocka_unit_test(a_damaged_state_is_refused_and_changes_nothing),
+		cmocka_unit_test(what_fits_is_read_once),
+		cmocka_unit_test(held_samples_keep_their_bytes),
+		cmocka_unit_test(a_full_arena_waits_for_a_release),
+		cmocka_unit_test(a_file_larger_than_the_arena_is_refused_and_a_large_one_is_contiguous),
+		cmocka_unit_test(a_damaged_sample_fails_its_batch_by_name),
+		cmocka_unit_test(files_are_had_by_path),
+		cmocka_unit_test(consumers_share_the_epoch),
+		cmocka_unit_test(wrong_options_are_refused),
+	};
+	return cmocka_run_group_tests_name("stage", tests, setup, teardown);
+}

@@ -1,0 +1,1 @@
+"""Helpers shared by the Python tests: running the tools, mounting with cleanup that cannot be forgotten, datasets."""

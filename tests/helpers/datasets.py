@@ -1,0 +1,37 @@
+"""Source trees for tests: the smallest ones that still have every property the tests look at."""
+
+import hashlib
+import os
+from pathlib import Path
+
+
+def content(name, size):
+    """`size` bytes that depend on the name only: the same in every run, different between files."""
+    block = hashlib.sha256(os.fsencode(str(name))).digest()
+    return (block * (size // len(block) + 1))[:size]
+
+
+def write_tree(root, classes=5, per_class=20, sizes=(0, 1, 511, 512, 513, 4096, 65536, 110_000)):
+    """An image-folder-like tree: class_NN/item_NNNN.bin, sizes cycling through the edges.  Returns {path: bytes}."""
+    root = Path(root)
+    files = {}
+    for c in range(classes):
+        for i in range(per_class):
+            path = f"class_{c:02d}/item_{i:04d}.bin"
+            files[path] = content(path, sizes[(c * per_class + i) % len(sizes)])
+    for path, data in files.items():
+        (root / path).parent.mkdir(parents=True, exist_ok=True)
+        (root / path).write_bytes(data)
+    return files
+
+
+def read_tree(root):
+    """{relative path: bytes} of every regular file below root, as os.walk finds them."""
+    root = os.fspath(root)
+    files = {}
+    for directory, _, names in os.walk(root):
+        for name in names:
+            full = os.path.join(directory, name)
+            with open(full, "rb") as f:
+                files[os.path.relpath(full, root)] = f.read()
+    return files

@@ -1,0 +1,56 @@
+"""Where the built programs are and how tests run them."""
+
+import ctypes
+import json
+import os
+import signal
+import subprocess
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+PR_SET_PDEATHSIG = 1
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+def build_dir():
+    """The build under test: $DDPFS_BUILD, else build/ of this checkout."""
+    return Path(os.environ.get("DDPFS_BUILD", ROOT / "build")).resolve()
+
+
+def tool(name):
+    """Absolute path of a built program: mkshard, ddpfs, mount.ddpfs."""
+    return str(build_dir() / "tools" / name)
+
+
+def die_with_parent():
+    """preexec_fn: the child gets SIGTERM when the test process dies, however that happens."""
+    _libc.prctl(PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
+
+
+def run(argv, check=True, text=True, env=None, timeout=600, **kwargs):
+    """Runs a program and returns the CompletedProcess; a failure shows what it printed.
+
+    The timeout only keeps a hang from stopping the whole run; no test asserts a time."""
+    full_env = {**os.environ, **{k: str(v) for k, v in (env or {}).items()}}
+    kwargs.setdefault("stdin", subprocess.DEVNULL if "input" not in kwargs else None)
+    if "input" in kwargs:
+        del kwargs["stdin"]
+    done = subprocess.run([str(a) for a in argv], capture_output=True, text=text, env=full_env, timeout=timeout,
+                          preexec_fn=die_with_parent, **kwargs)
+    if check and done.returncode != 0:
+        raise AssertionError(f"{' '.join(map(str, argv))}\nexit code {done.returncode}\n"
+                             f"--- stdout\n{done.stdout}\n--- stderr\n{done.stderr}")
+    return done
+
+
+def mkshard(*args, **kwargs):
+    return run([tool("mkshard"), *args], **kwargs)
+
+
+def ddpfs(*args, **kwargs):
+    return run([tool("ddpfs"), *args], **kwargs)
+
+
+def stat_json(mountpoint):
+    """The counters of a mount as `ddpfs stat --json` prints them."""
+    return json.loads(ddpfs("stat", "--json", mountpoint).stdout)

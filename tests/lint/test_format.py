@@ -1,0 +1,86 @@
+"""clang-format, clang-tidy, shellcheck and the Python compiler have nothing to say."""
+
+import json
+import os
+import re
+import shutil
+import subprocess
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from lint import sources
+
+
+def need(program):
+    if not shutil.which(program):
+        pytest.skip(f"{program} is not installed")
+    return program
+
+
+def test_clang_format():
+    done = subprocess.run([need("clang-format"), "--dry-run", "-Werror", *sources.c_files()], cwd=sources.ROOT,
+                          capture_output=True, text=True)
+    wrong = sorted({line.split(":")[0] for line in done.stderr.splitlines() if "error:" in line})
+    assert done.returncode == 0, "run clang-format -i on: " + " ".join(wrong)
+
+
+def compiled(build_dir):
+    """C files of this tree that the build compiles, once each."""
+    seen = set()
+    for command in json.loads((build_dir / "compile_commands.json").read_text()):
+        path = os.path.relpath(os.path.realpath(os.path.join(command["directory"], command["file"])), sources.ROOT)
+        if path in sources.files():
+            seen.add(path)
+    return sorted(seen)
+
+
+def test_clang_tidy(build_dir, scratch):
+    need("clang-tidy")
+    # The build is gcc's; clang does not know all of its warning names.
+    commands = (build_dir / "compile_commands.json").read_text()
+    (scratch / "compile_commands.json").write_text(re.sub(r"-W[a-z][\w=-]*", "", commands))
+
+    def check(name):
+        done = subprocess.run(["clang-tidy", "--quiet", "-p", scratch, sources.ROOT / name], cwd=sources.ROOT,
+                              capture_output=True, text=True)
+        return done.stdout.strip() if done.returncode else ""
+
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        said = [text for text in pool.map(check, compiled(build_dir)) if text]
+    assert not said, "\n".join(said)
+
+
+def test_shellcheck():
+    names = sources.scripts("bash") + sources.scripts("/bin/sh")
+    assert names, "no shell scripts found: the lint looks at nothing"
+    done = subprocess.run([need("shellcheck"), "-x", *names], cwd=sources.ROOT, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout
+
+
+def test_python_compiles():
+    for name in sources.files():
+        if name.endswith(".py") or name in sources.scripts("python"):
+            compile(sources.text(name), name, "exec")
+
+
+def test_no_leftovers():
+    """Unfinished work is finished or not there; text files end with a newline and have no trailing blanks."""
+    word = re.compile(r"\b(TO" r"DO|FIX" r"ME|XX" r"X)\b")
+    wrong = []
+    for name in sources.files():
+        if not name.endswith((".c", ".h", ".py", ".md", ".build", ".txt", ".1", ".5", ".8")) and not first_is_script(name):
+            continue
+        text = sources.text(name)
+        if text and not text.endswith("\n"):
+            wrong.append(f"{name}: no newline at its end")
+        for number, line in enumerate(text.splitlines(), 1):
+            if word.search(line):
+                wrong.append(f"{name}:{number}: {line.strip()}")
+            if line != line.rstrip():
+                wrong.append(f"{name}:{number}: blanks at the end of the line")
+    assert not wrong, "\n".join(wrong)
+
+
+def first_is_script(name):
+    return sources.first_line(name).startswith("#!")

@@ -1,0 +1,113 @@
+"""Man pages and the bash completion list exactly the options that --help lists."""
+
+import re
+import shutil
+import subprocess
+
+import pytest
+
+from helpers import tools
+
+COMMON = {"-?", "--help", "--usage", "-V", "--version"}
+OPTION = re.compile(r"(?<![\w-])(--[a-z][a-z-]*|-[A-Za-z0-9?])(?![\w-])")
+PROGRAMS = ["ddpfs", "mkshard"]
+COMPLETION = tools.ROOT / "tools/ddpfs.bash-completion"
+
+
+def help_of(*command):
+    return tools.run([tools.tool(command[0]), *command[1:], "--help"]).stdout
+
+
+def commands_of(program):
+    block = re.search(r"^Commands:\n((?:  .*\n)+)", help_of(program), re.M).group(1)
+    return re.findall(r"^  ([a-z]+)", block, re.M)
+
+
+def help_options(text):
+    """The options that start a line of the list, before their explanation."""
+    found = set()
+    for line in text.splitlines():
+        head = re.match(r" {2,6}(-[^\s,]*(?:, --\S+)?)", line)
+        if head:
+            found |= set(OPTION.findall(head.group(1)))
+    return found
+
+
+def help_mount_options(text):
+    block = re.search(r"^Mount options .*\n((?:  .*\n?)+)", text, re.M).group(1)
+    return set(re.findall(r"^  ([a-z_]+)\b", block, re.M))
+
+
+def man_sections(page):
+    """{heading: options of its .TP heads}; ddpfs.1 has one .SS a command."""
+    sections, heading, lines = {}, "", (tools.ROOT / "tools" / page).read_text().splitlines()
+    for before, line in zip([""] + lines, lines):
+        title = re.match(r'\.S[SH] "?([^"]*)"?$', line)
+        if title:
+            heading = title.group(1)
+            sections.setdefault(heading, set())
+        elif before == ".TP":
+            plain = re.sub(r"\\f[A-Z]|\"|^\.[A-Z]+ ", "", line).replace("\\-", "-")
+            sections[heading] |= set(OPTION.findall(plain))
+    return sections
+
+
+@pytest.mark.parametrize("program", PROGRAMS)
+def test_man_page(build_dir, program):
+    sections = man_sections(f"{program}.1")
+    for command in commands_of(program):
+        listed = help_options(help_of(program, command))
+        assert listed >= COMMON, f"{command}: the test does not understand its --help"
+        assert sections.get(f"{program} {command}") == listed - COMMON, f"{program} {command}"
+    assert sections["Every command"] == COMMON == help_options(help_of(program))
+    assert {s.split()[1] for s in sections if s.startswith(f"{program} ")} == set(commands_of(program))
+
+
+def test_man_page_of_the_mount_helper(build_dir):
+    assert man_sections("mount.ddpfs.8")["OPTIONS"] == help_options(help_of("mount.ddpfs"))
+
+
+def test_mount_options(build_dir):
+    listed = help_mount_options(help_of("ddpfs", "mount"))
+    assert len(listed) > 20
+    for other in ("ddpfs", "exec"), ("mount.ddpfs",):
+        assert help_mount_options(help_of(*other)) == listed
+    page = (tools.ROOT / "tools/ddpfs.1").read_text()
+    section = page[page.index(".SH MOUNT OPTIONS"):page.index(".SH ENVIRONMENT")]
+    assert set(re.findall(r"^\.TP\n\.B ([a-z_]+)", section, re.M)) == listed
+    assert {word.rstrip("=") for word in complete("ddpfs mount -o ")} == listed
+
+
+def complete(line):
+    """What bash offers for a line."""
+    if not shutil.which("bash"):
+        pytest.skip("bash is not installed")
+    script = (f'compopt() {{ :; }}; source {COMPLETION}; COMP_LINE=$1 COMP_POINT=${{#1}}; _${{1%% *}}; '
+              'printf "%s\\n" "${COMPREPLY[@]}"')
+    done = subprocess.run(["bash", "-c", script, "bash", line], capture_output=True, text=True, check=True)
+    assert not done.stderr
+    return set(done.stdout.split())
+
+
+@pytest.mark.parametrize("program", PROGRAMS)
+def test_completion(build_dir, program):
+    assert complete(f"{program} ") == set(commands_of(program))
+    for command in commands_of(program):
+        listed = {option for option in help_options(help_of(program, command)) if option.startswith("--")}
+        assert complete(f"{program} {command} --") == listed, f"{program} {command}"
+
+
+def test_completion_of_values(build_dir):
+    assert complete("ddpfs mount -o rank=0,ord") == {"rank=0,order="}
+    assert complete("ddpfs mount -o rank=0,order=t") == {"rank=0,order=torch"}
+    assert complete("ddpfs exec --options=view=") == {"view=rank", "view=all"}
+    assert complete("ddpfs exec --launcher=s") == {"slurm"}
+
+
+@pytest.mark.parametrize("page", ["ddpfs.1", "mkshard.1", "mount.ddpfs.8"])
+def test_man_pages_are_well_formed(build_dir, page):
+    if not shutil.which("mandoc"):
+        pytest.skip("mandoc is not installed")
+    done = subprocess.run(["mandoc", "-T", "lint", "-W", "warning", tools.ROOT / "tools" / page], capture_output=True,
+                          text=True)
+    assert done.returncode == 0, done.stdout

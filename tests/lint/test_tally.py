@@ -1,0 +1,62 @@
+"""tests/run's last line counts what happened: a crash is a failure whatever was printed before it."""
+
+import json
+
+import pytest
+
+from helpers import tally
+
+CMOCKA = """[==========] order: Running 3 test(s).
+[ RUN      ] bijection
+[       OK ] bijection
+[ RUN      ] inverse
+[  ERROR   ] --- 0x1 != 0x2
+[   LINE   ] order_test.c:12: error: Failure!
+[  FAILED  ] inverse
+[ RUN      ] torch
+[  SKIPPED ] torch
+[==========] order: 3 test(s) run.
+[  PASSED  ] 1 test(s).
+[  FAILED  ] order: 1 test(s), listed below:
+[  FAILED  ] inverse
+"""
+
+
+def program(result="OK", stdout="", stderr="", code=0):
+    return json.dumps({"name": "t", "result": result, "stdout": stdout, "stderr": stderr, "returncode": code}) + "\n"
+
+
+def last_line(capsys, folder):
+    rc = tally.main(folder)
+    return rc, capsys.readouterr().out.splitlines()[-1]
+
+
+@pytest.mark.parametrize("log, counts", [
+    (program(stdout="plain program"), "1 passed, 0 failed, 0 skipped"),
+    (program("FAIL", stderr=CMOCKA, code=1), "1 passed, 1 failed, 1 skipped"),
+    (program("FAIL", stdout="[       OK ] one\n", code=-11), "1 passed, 1 failed, 0 skipped"),
+    (program("TIMEOUT"), "0 passed, 1 failed, 0 skipped"),
+    (program("SKIP", code=77), "0 passed, 0 failed, 1 skipped"),
+    ("not json", "0 passed, 1 failed, 0 skipped"),
+])
+def test_c_programs(tmp_path, capsys, log, counts):
+    (tmp_path / "unit.meson.json").write_text(log)
+    assert last_line(capsys, tmp_path) == (0 if "1 passed, 0 failed" in counts else 1, counts)
+
+
+def test_runner_that_fails_without_a_failing_test_counts(tmp_path, capsys):
+    (tmp_path / "unit.meson.json").write_text(program())
+    (tmp_path / "unit.meson.rc").write_text("2\n")
+    assert last_line(capsys, tmp_path) == (1, "1 passed, 1 failed, 0 skipped")
+
+
+def test_python_and_steps(tmp_path, capsys):
+    (tmp_path / "mount.pytest.xml").write_text(
+        '<testsuites><testsuite><testcase classname="m" name="a"/><testcase classname="m" name="b"><failure message="x"/>'
+        '</testcase><testcase classname="m" name="c"><skipped message="no fuse"/></testcase></testsuite></testsuites>')
+    (tmp_path / "steps").write_text("passed\tbuild: gcc\t\nfailed\tmount\tpytest ended with 3\n")
+    assert last_line(capsys, tmp_path) == (1, "2 passed, 2 failed, 1 skipped")
+
+
+def test_nothing_run_is_a_failure(tmp_path, capsys):
+    assert last_line(capsys, tmp_path) == (1, "0 passed, 0 failed, 0 skipped")

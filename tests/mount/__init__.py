@@ -1,0 +1,1 @@
+"""Mounted tests: what people see through a real mount."""

@@ -1,0 +1,218 @@
+"""Reading ahead: what the trainer opens is in the page cache, and everything else still works.
+
+The kernel may take pages back at any time (memory pressure, DAMON, somebody's drop_caches): READs of what was resident
+are counted as `lost` and are no fault."""
+
+import json
+import mmap
+import os
+import random
+import subprocess
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from helpers.datasets import content
+
+KIB = 1024
+PATIENCE_S = 20  # for what must come, however slow the machine
+
+
+@pytest.fixture
+def many(scratch):
+    """1,500 files, 25 MiB: three times the memory of the small mounts below."""
+    root = scratch / "many"
+    files = {}
+    for i in range(1500):
+        path = f"c{i % 10}/f{i:05d}"
+        files[path] = content(path, (100, 4 * KIB, 70 * KIB, 9 * KIB, 1)[i % 5])
+        (root / path).parent.mkdir(parents=True, exist_ok=True)
+        (root / path).write_bytes(files[path])
+    return root, files
+
+
+def stats(m):
+    time.sleep(0.03)  # a snapshot lives for 20 ms
+    return json.loads((m.path / ".ddpfs/stats.json").read_text())
+
+
+def path_of(m, name):
+    return os.getxattr(m.path / name, "user.ddpfs.path").decode()
+
+
+def decoded(name):
+    return name.split("-", 2)[2].replace("%2F", "/").replace("%25", "%")
+
+
+def wait_until(condition):
+    end = time.monotonic() + PATIENCE_S
+    while not condition() and time.monotonic() < end:
+        time.sleep(0.02)
+    assert condition()
+
+
+def settled(m):
+    """The window is full: nothing is read any more."""
+    last = [-1]
+
+    def same():
+        now = stats(m)
+        before, last[0] = last[0], (now["read_bytes"], now["stored_bytes"])
+        return before == last[0] and now["inflight"] == 0 and now["stored_bytes"] > 0
+
+    wait_until(same)
+
+
+def read_all(m, names, files):
+    for name in names:
+        assert (m.path / name).read_bytes() == files[decoded(name)], name
+
+
+def test_the_first_window_is_there_before_it_is_asked_for(mount, pack, many):
+    m = mount(pack(many[0]), "rank=0,world=2,memory=256M")
+    settled(m)
+    names = sorted(os.listdir(m.path))
+    read_all(m, names, many[1])
+    after = stats(m)
+    assert after["reads"] <= after["lost"], "no READ reached the server but for what the kernel took back"
+    assert after["hits"] >= len(names) - after["lost"]
+    assert after["following"] == 1
+
+
+def test_the_next_epoch_is_there_before_it_is_listed(mount, pack, many):
+    m = mount(pack(many[0]), "rank=1,world=2,memory=256M,order=full")
+    settled(m)
+    for _ in range(3):
+        read_all(m, sorted(os.listdir(m.path)), many[1])
+        settled(m)
+    after = stats(m)
+    assert after["reads"] <= after["lost"]
+    assert after["epoch"] == 2
+
+
+@pytest.mark.parametrize("order", ["full", "chunk", "torch", "none"])
+def test_small_memory_over_epochs(mount, pack, many, order):
+    m = mount(pack(many[0]), f"rank=0,world=1,memory=16M,order={order}")
+    for _ in range(3):
+        names = sorted(os.listdir(m.path))
+        assert len(names) == 1500
+        read_all(m, names, many[1])
+    after = stats(m)
+    assert after["following"] == 1 and after["jumps"] == 0
+    assert after["evicted"] > 0
+    assert after["resident_bytes"] <= 16 << 20
+    assert after["bad_blocks"] == after["errors"] == 0
+
+
+def test_readers_side_by_side(mount, pack, many):
+    m = mount(pack(many[0]), "rank=0,world=1,memory=32M,order=full")
+    names = sorted(os.listdir(m.path))
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(lambda batch: read_all(m, names[batch:batch + 32], many[1]), range(0, len(names), 32)))
+    assert stats(m)["following"] == 1
+    assert stats(m)["opened"] == len(names)
+
+
+def test_a_foreign_order_is_served_and_wastes_nothing(mount, pack, many):
+    m = mount(pack(many[0]), "rank=0,world=1,memory=16M,order=full")
+    names = os.listdir(m.path)
+    random.Random(3).shuffle(names)
+    read_all(m, names[:300], many[1])
+    wait_until(lambda: stats(m)["following"] == 0)
+    settled(m)
+    before = stats(m)["fetched"]
+    read_all(m, names[300:900], many[1])
+    assert stats(m)["fetched"] == before
+    # Back in order, from the middle on.
+    read_all(m, sorted(names)[500:], many[1])
+    wait_until(lambda: stats(m)["following"] == 1)
+    assert stats(m)["fetched"] > before
+
+
+def test_an_old_list_read_again(mount, pack, many):
+    m = mount(pack(many[0]), "rank=0,world=1,memory=16M,order=full,advance=off")
+    names = sorted(os.listdir(m.path))
+    for _ in range(3):
+        read_all(m, names, many[1])
+    after = stats(m)
+    assert after["following"] == 1
+    assert after["jumps"] <= 1
+
+
+def test_an_epoch_set_by_hand_is_read_ahead(mount, pack, many, build_dir):
+    m = mount(pack(many[0]), "rank=0,world=1,memory=64M,order=full")
+    subprocess.run([build_dir / "tools/ddpfs", "ctl", m.path, "epoch", "9"], check=True, capture_output=True)
+    names = sorted(os.listdir(m.path))
+    assert names[0].startswith("0009-")
+    wait_until(lambda: stats(m)["window_bytes"] > 0)
+    settled(m)
+    before = stats(m)
+    read_all(m, names[:100], many[1])
+    after = stats(m)
+    assert after["reads"] - before["reads"] <= after["lost"] - before["lost"]
+
+
+def test_listing_and_stat_do_not_count_and_do_no_harm(mount, pack, many):
+    m = mount(pack(many[0]), "rank=0,world=1,memory=16M,order=full")
+    names = sorted(os.listdir(m.path))
+    stop = threading.Event()
+
+    def look():
+        while not stop.is_set():
+            subprocess.run(["ls", "-l", m.path], stdout=subprocess.DEVNULL, check=True)
+            subprocess.run(["find", m.path, "-size", "+1"], stdout=subprocess.DEVNULL, check=True)
+
+    looker = threading.Thread(target=look)
+    looker.start()
+    try:
+        read_all(m, names, many[1])
+    finally:
+        stop.set()
+        looker.join()
+    after = stats(m)
+    assert after["following"] == 1
+    assert after["jumps"] == 0
+    assert after["opens"] == len(names)
+    assert after["misses"] < len(names) // 2
+
+
+def test_partial_reads_and_mappings(mount, pack, many):
+    m = mount(pack(many[0]), "rank=0,world=1,memory=16M,order=full")
+    held = []
+    for i, name in enumerate(sorted(os.listdir(m.path))):
+        data = many[1][decoded(name)]
+        with open(m.path / name, "rb", buffering=0) as f:
+            if i % 3 == 0:
+                assert f.read(100) == data[:100]
+            elif data and i % 3 == 1:
+                held.append((mmap.mmap(f.fileno(), 0, prot=mmap.PROT_READ), data))
+            else:
+                assert os.pread(f.fileno(), 50, len(data) // 2) == data[len(data) // 2:len(data) // 2 + 50]
+    for view, data in held:  # long after their samples were dropped
+        assert view[:] == data
+        view.close()
+
+
+def test_a_tree_read_in_the_rank_s_order_is_followed(mount, pack, many, build_dir):
+    dataset = pack(many[0])
+    m = mount(dataset, "rank=0,world=1,memory=64M,order=full,layout=tree")
+    order = subprocess.run([build_dir / "tools/ddpfs", "order", dataset, "-o", "rank=0,world=1,order=full"], check=True,
+                           capture_output=True, text=True).stdout.splitlines()
+    paths = [line.split("\t")[2] for line in order]
+    assert sorted(paths) == sorted(many[1])
+    assert stats(m)["read_bytes"] == 0, "a tree is not read ahead before the order is seen to be followed"
+    for _ in range(2):
+        for path in paths:
+            assert (m.path / path).read_bytes() == many[1][path]
+    wait_until(lambda: stats(m)["following"] == 1)
+    assert stats(m)["stored_bytes"] > 0
+
+
+def test_unmount_in_the_middle(mount, pack, many):
+    for n in (0, 1, 10, 200):
+        m = mount(pack(many[0]), "rank=0,world=1,memory=16M,order=full")
+        for name in sorted(os.listdir(m.path))[:n]:
+            (m.path / name).read_bytes()
+        m.unmount()

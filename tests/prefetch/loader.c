@@ -1,0 +1,59 @@
+#include "tests/prefetch/loader.h"
+
+#include <stdbool.h>
+#include <string.h>
+
+uint64_t loader_random(uint64_t *state)
+{
+	uint64_t z = *state += UINT64_C(0x9e3779b97f4a7c15);
+	z = (z ^ z >> 30) * UINT64_C(0xbf58476d1ce4e5b9);
+	z = (z ^ z >> 27) * UINT64_C(0x94d049bb133111eb);
+	return z ^ z >> 31;
+}
+
+void loader_rewind(struct loader *l, const uint32_t *files)
+{
+	uint32_t workers = l->workers ? l->workers : 1;
+	l->files = files;
+	for (uint32_t i = 0; i < l->ranks * workers; i++) {
+		l->batch_of[i] = i % workers;
+		l->in_batch[i] = 0;
+	}
+}
+
+/* The file a reader is at, UINT32_MAX when it has read all. */
+static uint32_t file_at(const struct loader *l, uint32_t reader, uint32_t workers)
+{
+	uint64_t turn = (uint64_t)l->batch_of[reader] * l->batch + l->in_batch[reader];
+	uint64_t position = turn * l->world + l->first + reader / workers;
+	uint64_t end = ((uint64_t)l->n + l->world - 1) / l->world * l->world;
+	return position < end ? l->files[position % l->n] : UINT32_MAX;
+}
+
+static bool may_go(const struct loader *l, uint32_t reader, uint32_t workers)
+{
+	uint32_t rank = reader / workers, slowest = UINT32_MAX;
+	for (uint32_t w = 0; w < workers; w++) {
+		uint32_t other = rank * workers + w;
+		if (file_at(l, other, workers) != UINT32_MAX && l->batch_of[other] < slowest)
+			slowest = l->batch_of[other];
+	}
+	return slowest == UINT32_MAX || l->batch_of[reader] < slowest + 2 * workers;
+}
+
+uint32_t loader_next(struct loader *l)
+{
+	uint32_t workers = l->workers ? l->workers : 1, readers = l->ranks * workers;
+	uint32_t reader = (uint32_t)(loader_random(&l->random) % readers);
+	for (uint32_t i = 0; i < readers; i++, reader = (reader + 1) % readers) {
+		uint32_t file = file_at(l, reader, workers);
+		if (file == UINT32_MAX || !may_go(l, reader, workers))
+			continue;
+		if (++l->in_batch[reader] == l->batch) {
+			l->in_batch[reader] = 0;
+			l->batch_of[reader] += workers;
+		}
+		return file;
+	}
+	return UINT32_MAX;
+}

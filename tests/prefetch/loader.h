@@ -1,0 +1,27 @@
+/* Trainers made up: DataLoader workers of several ranks, reading their batches side by side, as a sequence of opens. */
+#ifndef DDPFS_TESTS_PREFETCH_LOADER_H
+#define DDPFS_TESTS_PREFETCH_LOADER_H
+
+#include <stdint.h>
+
+enum { LOADER_READERS_MAX = 256 }; /* ranks x workers */
+
+/* splitmix64 */
+uint64_t loader_random(uint64_t *state);
+
+struct loader {
+	const uint32_t *files; /* of all ranks: the files of the positions of an epoch */
+	uint32_t n;
+	uint32_t world, first, ranks; /* which positions are read here: p % world in [first, first + ranks) */
+	uint32_t workers, batch;      /* workers 0: one reader a rank */
+	uint64_t random;
+	/* private */
+	uint32_t batch_of[LOADER_READERS_MAX], in_batch[LOADER_READERS_MAX];
+};
+
+/* The next file that is opened, or UINT32_MAX at the end of the epoch.  Workers go on at random, each at most two
+ * batches ahead of the slowest of its rank. */
+uint32_t loader_next(struct loader *loader);
+void loader_rewind(struct loader *loader, const uint32_t *files);
+
+#endif

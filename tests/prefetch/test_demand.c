@@ -1,0 +1,484 @@
+/* The demand path: blocks on request, verified, joined, remembered; errors and faults. */
+#include <errno.h>
+#include <fcntl.h>
+#include <pthread.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdatomic.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#include "prefetch/prefetch.h"
+#include "tests/prefetch/dataset.h"
+
+static const uint64_t SIZES[] = { 1, 511, 4096, 4097, 70000, 110001, 1 << 20, (1 << 20) + 1, (3 << 20) + 12345, 33 };
+enum { N_SIZES = sizeof(SIZES) / sizeof(SIZES[0]), N_FILES = 100, N_SHARDS = 3 };
+
+static struct dataset data;
+
+/* A demand and where its answer goes. */
+struct asked {
+	struct prefetch_demand demand;
+	pthread_mutex_t lock;
+	pthread_cond_t cv;
+	bool done;
+	int rc;
+	bool right;
+	uint32_t len;
+};
+
+static void answered(struct prefetch_demand *demand, int rc, const uint8_t *bytes, uint32_t len)
+{
+	struct asked *a = (struct asked *)demand;
+	pthread_mutex_lock(&a->lock);
+	a->rc = rc;
+	a->len = len;
+	a->right = rc == 0 && dataset_equal(demand->file, (uint64_t)demand->block * SHARD_BLOCK, bytes, len);
+	a->done = true;
+	pthread_cond_signal(&a->cv);
+	pthread_mutex_unlock(&a->lock);
+}
+
+static void ask(struct prefetch *p, struct asked *a, uint32_t file, uint32_t block)
+{
+	*a = (struct asked){ .demand = { .file = file, .block = block, .done = answered } };
+	pthread_mutex_init(&a->lock, NULL);
+	pthread_cond_init(&a->cv, NULL);
+	prefetch_demand(p, &a->demand);
+}
+
+static int await(struct asked *a)
+{
+	pthread_mutex_lock(&a->lock);
+	while (!a->done)
+		pthread_cond_wait(&a->cv, &a->lock);
+	pthread_mutex_unlock(&a->lock);
+	return a->rc;
+}
+
+static int get(struct prefetch *p, uint32_t file, uint32_t block)
+{
+	struct asked a;
+	ask(p, &a, file, block);
+	int rc = await(&a);
+	if (rc == 0)
+		assert_true(a.right);
+	return rc;
+}
+
+static struct prefetch *open_engine(struct prefetch_options options)
+{
+	struct prefetch *p;
+	struct base_err err = { 0 };
+	options.index = data.index;
+	if (!options.memory_bytes)
+		options.memory_bytes = 64 << 20;
+	if (prefetch_new(&options, &err, &p) < 0)
+		fail_msg("%s", err.text);
+	return p;
+}
+
+static uint32_t blocks_of(uint32_t file)
+{
+	return (uint32_t)((dataset_length(&data, file) + SHARD_BLOCK - 1) / SHARD_BLOCK);
+}
+
+/* Every way the engine can be set up.  `state` of the tests below. */
+static const struct prefetch_options setups[] = {
+	{ .io = PREFETCH_IO_AUTO },
+	{ .io = PREFETCH_IO_BUFFERED },
+	{ .io = PREFETCH_IO_AUTO, .threads = true },
+	{ .io = PREFETCH_IO_BUFFERED, .memory_bytes = PREFETCH_MEMORY_MIN },
+};
+enum { N_SETUPS = sizeof(setups) / sizeof(setups[0]) };
+
+static void every_block_of_every_file_is_right(void **state)
+{
+	(void)state;
+	for (unsigned s = 0; s < N_SETUPS; s++) {
+		struct prefetch *p = open_engine(setups[s]);
+		for (uint32_t f = 0; f < N_FILES; f++) {
+			for (uint32_t b = 0; b < blocks_of(f); b++)
+				assert_int_equal(get(p, f, b), 0);
+		}
+		struct prefetch_stats st;
+		prefetch_stats_get(p, &st);
+		assert_int_equal(st.bad_blocks, 0);
+		assert_int_equal(st.io_errors, 0);
+		assert_int_equal(st.inflight, 0);
+		if (setups[s].threads)
+			assert_false(st.uring);
+		prefetch_free(p);
+	}
+}
+
+static void a_block_asked_again_is_in_memory(void **state)
+{
+	(void)state;
+	struct prefetch *p = open_engine(setups[0]);
+	struct prefetch_stats st;
+	assert_int_equal(get(p, 5, 0), 0);
+	assert_int_equal(get(p, 5, 0), 0);
+	prefetch_stats_get(p, &st);
+	assert_int_equal(st.demands, 2);
+	assert_int_equal(st.demand_hits, 1);
+	assert_int_equal(st.reads, 1);
+	prefetch_free(p);
+}
+
+static void what_cannot_be_is_refused(void **state)
+{
+	(void)state;
+	struct prefetch *p = open_engine(setups[0]);
+	assert_int_equal(get(p, N_FILES, 0), -EINVAL);
+	assert_int_equal(get(p, 0, 1), -EINVAL);
+	assert_int_equal(get(p, 8, 4), -EINVAL);
+	prefetch_free(p);
+	struct prefetch_options small = { .index = data.index, .memory_bytes = 1 << 20 };
+	assert_int_equal(prefetch_new(&small, NULL, &p), -EINVAL);
+}
+
+static uint64_t late(void *arg, uint32_t shard, uint64_t offset, uint32_t len)
+{
+	(void)shard;
+	(void)offset;
+	(void)len;
+	return *(uint64_t *)arg;
+}
+
+static void demands_for_a_block_in_flight_join_it(void **state)
+{
+	(void)state;
+	for (unsigned s = 0; s < N_SETUPS; s++) {
+		uint64_t delay_ns = 50000000;
+		struct prefetch_hook hook = { .delay_ns = late, .arg = &delay_ns };
+		struct prefetch_options options = setups[s];
+		options.hook = &hook;
+		struct prefetch *p = open_engine(options);
+		struct asked a[8];
+		struct prefetch_stats st;
+		for (unsigned i = 0; i < 8; i++)
+			ask(p, &a[i], 6, 0);
+		for (unsigned i = 0; i < 8; i++)
+			assert_true(await(&a[i]) == 0 && a[i].right);
+		prefetch_stats_get(p, &st);
+		assert_int_equal(st.reads, 1);
+		assert_int_equal(st.joined, 7);
+		assert_true(st.wait_p50_ns >= delay_ns * 9 / 10 && st.wait_max_ns >= delay_ns);
+		prefetch_free(p);
+	}
+}
+
+static void delayed_reads_run_side_by_side(void **state)
+{
+	(void)state;
+	uint64_t delay_ns = 100000000;
+	struct prefetch_hook hook = { .delay_ns = late, .arg = &delay_ns };
+	for (unsigned s = 0; s < 3; s++) {
+		struct prefetch_options options = setups[s];
+		options.hook = &hook;
+		struct prefetch *p = open_engine(options);
+		struct asked *a = calloc(50, sizeof(*a));
+		struct prefetch_stats st;
+		for (unsigned i = 0; i < 50; i++)
+			ask(p, &a[i], i, 0);
+		/* One after the other they would hold 50 x 100 ms; the longest waiter tells that they did not. */
+		for (unsigned i = 0; i < 50; i++)
+			assert_int_equal(await(&a[i]), 0);
+		prefetch_stats_get(p, &st);
+		assert_true(st.wait_max_ns < 50 * delay_ns / 2);
+		free(a);
+		prefetch_free(p);
+	}
+}
+
+static void a_demand_can_be_cancelled(void **state)
+{
+	(void)state;
+	uint64_t delay_ns = 50000000;
+	struct prefetch_hook hook = { .delay_ns = late, .arg = &delay_ns };
+	struct prefetch *p = open_engine((struct prefetch_options){ .hook = &hook });
+	struct asked a, b;
+	ask(p, &a, 6, 0);
+	ask(p, &b, 6, 0);
+	assert_true(prefetch_cancel(p, &a.demand));
+	assert_int_equal(await(&a), -ECANCELED);
+	assert_int_equal(await(&b), 0);
+	assert_false(prefetch_cancel(p, &b.demand));
+	prefetch_free(p);
+}
+
+static void freeing_answers_every_demand(void **state)
+{
+	(void)state;
+	for (unsigned s = 0; s < N_SETUPS; s++) {
+		uint64_t delay_ns = 20000000;
+		struct prefetch_hook hook = { .delay_ns = late, .arg = &delay_ns };
+		struct prefetch_options options = setups[s];
+		options.hook = &hook;
+		struct prefetch *p = open_engine(options);
+		struct asked *a = calloc(N_FILES, sizeof(*a));
+		for (unsigned i = 0; i < N_FILES; i++)
+			ask(p, &a[i], i, 0);
+		prefetch_free(p);
+		for (unsigned i = 0; i < N_FILES; i++) {
+			assert_true(a[i].done);
+			assert_true(a[i].rc == -ECANCELED || (a[i].rc == 0 && a[i].right));
+		}
+		free(a);
+	}
+}
+
+/* Faults: one kind per call, by a counter, so that runs repeat. */
+struct faults {
+	uint32_t n;
+	uint32_t every; /* each every-th read suffers */
+	enum { FAULT_EIO, FAULT_AGAIN, FAULT_INTR, FAULT_SHORT, FAULT_FLIP, FAULT_KINDS } kind;
+	bool always;
+};
+
+static int suffer(void *arg, uint32_t shard, uint64_t offset, uint8_t *bytes, int res)
+{
+	struct faults *f = arg;
+	(void)shard;
+	(void)offset;
+	if (res <= 0 || (!f->always && f->n++ % f->every))
+		return res;
+	switch (f->kind) {
+	case FAULT_EIO:
+		return -EIO;
+	case FAULT_AGAIN:
+		return -EAGAIN;
+	case FAULT_INTR:
+		return -EINTR;
+	case FAULT_SHORT:
+		return res > 4096 ? res / 2 : res;
+	case FAULT_FLIP:
+		/* The middle of what was read: with 4 KiB alignment around a small file the flip may miss it. */
+		bytes[res / 2] ^= 4;
+		return res;
+	case FAULT_KINDS:
+		break;
+	}
+	return res;
+}
+
+static void passing_faults_are_mended(void **state)
+{
+	(void)state;
+	for (unsigned s = 0; s < N_SETUPS; s++) {
+		for (int kind = 0; kind < FAULT_KINDS; kind++) {
+			struct faults f = { .every = 2, .kind = kind };
+			struct prefetch_hook hook = { .result = suffer, .arg = &f };
+			struct prefetch_options options = setups[s];
+			options.hook = &hook;
+			struct prefetch *p = open_engine(options);
+			for (uint32_t file = 0; file < N_FILES; file++)
+				assert_int_equal(get(p, file, 0), 0);
+			prefetch_free(p);
+		}
+	}
+}
+
+static void lasting_faults_are_reported(void **state)
+{
+	(void)state;
+	static const int expected[FAULT_KINDS] = {
+		[FAULT_EIO] = -EIO,
+		[FAULT_AGAIN] = -EIO,
+		[FAULT_INTR] = -EIO,
+		[FAULT_SHORT] = 0,
+		[FAULT_FLIP] = -EBADMSG,
+	};
+	for (unsigned s = 0; s < N_SETUPS; s++) {
+		for (int kind = 0; kind < FAULT_KINDS; kind++) {
+			struct faults f = { .always = true, .kind = kind };
+			struct prefetch_hook hook = { .result = suffer, .arg = &f };
+			struct prefetch_options options = setups[s];
+			options.hook = &hook;
+			struct prefetch *p = open_engine(options);
+			struct prefetch_stats st;
+			assert_int_equal(get(p, 6, 0), expected[kind]);
+			assert_int_equal(get(p, 8, 1), expected[kind]);
+			prefetch_stats_get(p, &st);
+			assert_int_equal(st.bad_blocks, kind == FAULT_FLIP ? 4 : 0);
+			prefetch_free(p);
+		}
+	}
+}
+
+static void copy_file(const char *from, const char *to)
+{
+	char command[400];
+	snprintf(command, sizeof(command), "cp --preserve %s %s", from, to);
+	assert_int_equal(system(command), 0);
+}
+
+static void flip_byte(const char *path, uint64_t offset)
+{
+	int fd = open(path, O_RDWR);
+	uint8_t byte = 0;
+	assert_true(fd >= 0 && pread(fd, &byte, 1, (off_t)offset) == 1);
+	byte ^= 1;
+	assert_int_equal(pwrite(fd, &byte, 1, (off_t)offset), 1);
+	close(fd);
+}
+
+static void a_changed_shard_is_noticed(void **state)
+{
+	(void)state;
+	struct shard_file file;
+	char shard[128], saved[144], gone[144];
+	assert_int_equal(shard_index_file(data.index, 5, &file), 0);
+	dataset_shard_path(&data, file.shard, shard);
+	snprintf(saved, sizeof(saved), "%s.saved", shard);
+	snprintf(gone, sizeof(gone), "%s.gone", shard);
+	for (unsigned s = 0; s < N_SETUPS; s++) {
+		copy_file(shard, saved);
+		struct prefetch *p = open_engine(setups[s]);
+		flip_byte(shard, file.offset + 100);
+		assert_int_equal(get(p, 5, 0), -EBADMSG);
+		flip_byte(shard, file.offset + 100);
+		assert_int_equal(get(p, 5, 0), 0); /* an error is not remembered */
+		prefetch_free(p);
+
+		p = open_engine(setups[s]);
+		assert_int_equal(truncate(shard, (off_t)file.offset + 10), 0);
+		assert_int_equal(get(p, 5, 0), -ESTALE);
+		assert_int_equal(rename(saved, shard), 0);
+		assert_int_equal(get(p, 5, 0), 0);
+		/* Open and known to be right; then cut. */
+		copy_file(shard, saved);
+		assert_int_equal(truncate(shard, (off_t)file.offset + 10), 0);
+		prefetch_free(p);
+		p = open_engine(setups[s]);
+		assert_int_equal(get(p, 5, 0), -ESTALE);
+		assert_int_equal(rename(saved, shard), 0);
+		prefetch_free(p);
+
+		p = open_engine(setups[s]);
+		assert_int_equal(rename(shard, gone), 0);
+		assert_int_equal(get(p, 5, 0), -ENOENT);
+		assert_int_equal(rename(gone, shard), 0);
+		assert_int_equal(get(p, 5, 0), 0);
+		prefetch_free(p);
+	}
+}
+
+static void truncation_of_an_open_shard_is_noticed(void **state)
+{
+	(void)state;
+	struct shard_file a, b;
+	uint32_t first = 5, second = 5;
+	char shard[128], saved[144];
+	assert_int_equal(shard_index_file(data.index, first, &a), 0);
+	/* Another file of the same shard, behind it. */
+	for (uint32_t f = 0; f < N_FILES; f++) {
+		assert_int_equal(shard_index_file(data.index, f, &b), 0);
+		if (b.shard == a.shard && b.offset >= a.offset + a.length)
+			second = f;
+	}
+	assert_int_not_equal(first, second);
+	assert_int_equal(shard_index_file(data.index, second, &b), 0);
+	dataset_shard_path(&data, a.shard, shard);
+	snprintf(saved, sizeof(saved), "%s.saved", shard);
+	for (unsigned s = 0; s < N_SETUPS; s++) {
+		copy_file(shard, saved);
+		struct prefetch *p = open_engine(setups[s]);
+		assert_int_equal(get(p, first, 0), 0);
+		assert_int_equal(truncate(shard, (off_t)b.offset), 0);
+		assert_int_equal(get(p, second, 0), -ESTALE);
+		assert_int_equal(rename(saved, shard), 0);
+		assert_int_equal(get(p, second, 0), 0);
+		prefetch_free(p);
+	}
+}
+
+struct hammer {
+	struct prefetch *p;
+	uint32_t seed;
+	_Atomic uint32_t wrong;
+};
+
+static void *hammer(void *arg)
+{
+	struct hammer *h = arg;
+	uint32_t x = h->seed;
+	enum { BATCH = 16 };
+	struct asked a[BATCH];
+	for (unsigned round = 0; round < 60; round++) {
+		for (unsigned i = 0; i < BATCH; i++) {
+			x = x * 1664525 + 1013904223;
+			uint32_t file = (x >> 8) % N_FILES;
+			ask(h->p, &a[i], file, (x >> 24) % blocks_of(file));
+		}
+		for (unsigned i = 0; i < BATCH; i++) {
+			if (await(&a[i]) != 0 || !a[i].right)
+				h->wrong++;
+		}
+	}
+	return NULL;
+}
+
+static void many_threads_get_right_bytes_in_little_memory(void **state)
+{
+	(void)state;
+	for (unsigned s = 0; s < N_SETUPS; s++) {
+		struct prefetch_options options = setups[s];
+		options.memory_bytes = PREFETCH_MEMORY_MIN;
+		struct prefetch *p = open_engine(options);
+		pthread_t threads[4];
+		struct hammer h[4];
+		struct prefetch_stats st;
+		for (unsigned i = 0; i < 4; i++) {
+			h[i] = (struct hammer){ .p = p, .seed = i * 77 + s };
+			assert_int_equal(pthread_create(&threads[i], NULL, hammer, &h[i]), 0);
+		}
+		for (unsigned i = 0; i < 4; i++) {
+			pthread_join(threads[i], NULL);
+			assert_int_equal(h[i].wrong, 0);
+		}
+		prefetch_stats_get(p, &st);
+		assert_true(st.buffer_bytes <= PREFETCH_MEMORY_MIN);
+		assert_int_equal(st.demands, 4 * 60 * 16);
+		prefetch_free(p);
+	}
+}
+
+static int setup(void **state)
+{
+	(void)state;
+	dataset_new(&data, N_FILES, N_SHARDS, SIZES, N_SIZES);
+	return 0;
+}
+
+static int teardown(void **state)
+{
+	(void)state;
+	dataset_free(&data);
+	return 0;
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(every_block_of_every_file_is_right),
+		cmocka_unit_test(a_block_asked_again_is_in_memory),
+		cmocka_unit_test(what_cannot_be_is_refused),
+		cmocka_unit_test(demands_for_a_block_in_flight_join_it),
+		cmocka_unit_test(delayed_reads_run_side_by_side),
+		cmocka_unit_test(a_demand_can_be_cancelled),
+		cmocka_unit_test(freeing_answers_every_demand),
+		cmocka_unit_test(passing_faults_are_mended),
+		cmocka_unit_test(lasting_faults_are_reported),
+		cmocka_unit_test(a_changed_shard_is_noticed),
+		cmocka_unit_test(truncation_of_an_open_shard_is_noticed),
+		cmocka_unit_test(many_threads_get_right_bytes_in_little_memory),
+	};
+	return cmocka_run_group_tests_name("prefetch/demand", tests, setup, teardown);
+}

@@ -1,0 +1,113 @@
+/* The depth finder against made-up devices, and the histogram against sorted values. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "prefetch/depth.h"
+#include "prefetch/hist.h"
+
+/* A device of `latency_ns` a read that serves at most `limit` bytes per second: feeds `n` reads of `bytes`. */
+static void run_device(struct prefetch_depth *depth, uint64_t latency_ns, uint64_t limit, uint64_t bytes, uint32_t n)
+{
+	uint64_t now = 1;
+	for (uint32_t i = 0; i < n; i++) {
+		uint64_t by_latency = latency_ns / depth->depth;
+		uint64_t by_rate = bytes * 1000000000 / limit;
+		now += by_latency > by_rate ? by_latency : by_rate;
+		prefetch_depth_feed(depth, now, bytes, true);
+	}
+}
+
+static void depth_grows_until_the_device_is_full(void **state)
+{
+	struct prefetch_depth depth;
+	(void)state;
+	/* 20 ms away, 1 GB/s: 110 KB reads need 182 in flight. */
+	prefetch_depth_init(&depth, 0);
+	run_device(&depth, 20000000, 1000000000, 110000, 100000);
+	assert_in_range(depth.settled, 150, PREFETCH_DEPTH_MAX);
+	assert_in_range(prefetch_depth_rate(&depth), 900000000, 1010000000);
+	/* A disk that is full with 8. */
+	prefetch_depth_init(&depth, 0);
+	run_device(&depth, 100000, 500000000, 110000, 1000000);
+	assert_in_range(depth.settled, PREFETCH_DEPTH_MIN, 24);
+	assert_in_range(prefetch_depth_rate(&depth), 490000000, 510000000);
+}
+
+static void idle_times_say_nothing(void **state)
+{
+	struct prefetch_depth depth;
+	(void)state;
+	prefetch_depth_init(&depth, 0);
+	for (uint64_t i = 1; i < 100000; i++)
+		prefetch_depth_feed(&depth, i * 1000000, 110000, false);
+	assert_int_equal(depth.depth, PREFETCH_DEPTH_START);
+	assert_int_equal(prefetch_depth_rate(&depth), 0);
+}
+
+static void a_fixed_depth_stays(void **state)
+{
+	struct prefetch_depth depth;
+	(void)state;
+	prefetch_depth_init(&depth, 7);
+	run_device(&depth, 20000000, 1000000000, 110000, 100000);
+	assert_int_equal(depth.depth, 7);
+	assert_true(prefetch_depth_rate(&depth) > 0);
+}
+
+static int by_value(const void *a, const void *b)
+{
+	uint64_t x = *(const uint64_t *)a, y = *(const uint64_t *)b;
+	return x < y ? -1 : x > y;
+}
+
+static void quantiles_are_within_a_bucket(void **state)
+{
+	enum { N = 10000 };
+	static struct prefetch_hist hist;
+	static uint64_t values[N];
+	uint64_t x = 88172645463325252;
+	(void)state;
+	assert_int_equal(prefetch_hist_quantile(&hist, 500), 0);
+	for (unsigned i = 0; i < N; i++) {
+		x ^= x << 13;
+		x ^= x >> 7;
+		x ^= x << 17;
+		values[i] = x >> (20 + x % 40);
+		prefetch_hist_add(&hist, values[i]);
+	}
+	qsort(values, N, sizeof(values[0]), by_value);
+	assert_int_equal(prefetch_hist_max(&hist), values[N - 1]);
+	for (unsigned permille = 0; permille <= 1000; permille += 50) {
+		uint64_t rank = (uint64_t)N * permille / 1000;
+		uint64_t exact = values[rank < N ? rank : N - 1];
+		uint64_t got = prefetch_hist_quantile(&hist, permille);
+		assert_true(got >= exact && got <= exact + exact / 16 + 1);
+	}
+}
+
+static void the_largest_values_have_a_bucket(void **state)
+{
+	static struct prefetch_hist hist;
+	(void)state;
+	prefetch_hist_add(&hist, UINT64_MAX);
+	assert_int_equal(prefetch_hist_quantile(&hist, 990), UINT64_MAX);
+	prefetch_hist_add(&hist, 0);
+	assert_int_equal(prefetch_hist_quantile(&hist, 0), 0);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(depth_grows_until_the_device_is_full),
+		cmocka_unit_test(idle_times_say_nothing),
+		cmocka_unit_test(a_fixed_depth_stays),
+		cmocka_unit_test(quantiles_are_within_a_bucket),
+		cmocka_unit_test(the_largest_values_have_a_bucket),
+	};
+	return cmocka_run_group_tests_name("prefetch/depth", tests, NULL, NULL);
+}

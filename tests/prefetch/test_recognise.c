@@ -1,0 +1,614 @@
+/* Recognition of samplers: every hypothesis, with workers side by side, over epochs, beside other traffic; and nothing
+ * where there is nothing. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <cmocka.h>
+
+#include "prefetch/recognise.h"
+#include "shard/order.h"
+#include "shard/torch_rng.h"
+#include "tests/prefetch/loader.h"
+#include "tests/shard/synth.h"
+
+enum { CLASSES = 100, PER_CLASS = 1000, N = CLASSES * PER_CLASS, VAL = 10 * PER_CLASS };
+
+static struct shard_index *dataset; /* train/: N files, ids 0 .. N - 1; val/: VAL files behind */
+static uint32_t *order;             /* N; files of positions */
+static uint32_t *after;             /* the epoch after it */
+static uint32_t *scratch;
+
+static void randperm(uint32_t n, uint64_t seed, uint32_t base, uint32_t *perm)
+{
+	shard_torch_randperm(n, seed, perm);
+	for (uint32_t i = 0; i < n; i++)
+		perm[i] += base;
+}
+
+static void skipped_randperm(struct shard_mt19937 *mt, uint32_t n, uint32_t *perm)
+{
+	for (uint32_t i = 0; i < n; i++)
+		perm[i] = i;
+	for (uint32_t i = 0; i + 1 < n; i++) {
+		uint32_t j = i + shard_mt19937_next32(mt) % (n - i);
+		uint32_t kept = perm[i];
+		perm[i] = perm[j];
+		perm[j] = kept;
+	}
+}
+
+static struct prefetch_recognise *new_recognise(uint32_t seed_max)
+{
+	struct prefetch_recognise *r;
+	struct prefetch_recognise_options options = { .index = dataset, .seed_max = seed_max };
+	assert_int_equal(prefetch_recognise_new(&options, &r), 0);
+	return r;
+}
+
+static void work(struct prefetch_recognise *r)
+{
+	int rc;
+	while ((rc = prefetch_recognise_step(r, UINT64_C(1000000000))) > 0)
+		;
+	assert_int_equal(rc, 0);
+}
+
+/* Feeds opens, working after each 16; returns how many were fed until a track was ready (at most `max`). */
+static uint32_t feed(struct prefetch_recognise *r, struct loader *loader, uint32_t max)
+{
+	for (uint32_t i = 1; i <= max; i++) {
+		struct prefetch_recognised track;
+		uint32_t file = loader_next(loader);
+		assert_int_not_equal(file, UINT32_MAX);
+		prefetch_recognise_opened(r, &file, 1);
+		if (i % 16 != 0)
+			continue;
+		work(r);
+		if (prefetch_recognise_get(r, 0, &track) == 0 && track.ready)
+			return i;
+	}
+	return UINT32_MAX;
+}
+
+static struct loader loader_of(
+        const uint32_t *files, uint32_t n, uint32_t world, uint32_t first, uint32_t ranks, uint32_t workers)
+{
+	struct loader loader = {
+		.n = n, .world = world, .first = first, .ranks = ranks, .workers = workers, .batch = 32
+	};
+	loader.random = world * 1000 + first * 10 + workers;
+	loader_rewind(&loader, files);
+	return loader;
+}
+
+static struct prefetch_recognised only_track(struct prefetch_recognise *r)
+{
+	struct prefetch_recognised track;
+	assert_int_equal(prefetch_recognise_count(r), 1);
+	assert_int_equal(prefetch_recognise_get(r, 0, &track), 0);
+	return track;
+}
+
+/* The sequence is exactly the part of `files` that the loader reads. */
+static void assert_predicts(
+        struct prefetch_recognise *r, uint32_t id, unsigned ahead, const struct loader *l, const uint32_t *files)
+{
+	struct prefetch_sequence *sequence;
+	assert_int_equal(prefetch_recognise_sequence(r, id, ahead, &sequence), 0);
+	uint64_t turns = prefetch_sequence_turns(sequence);
+	assert_int_equal(turns, (l->n + l->world - 1) / l->world * l->ranks);
+	for (uint64_t t = 0; t < turns; t++) {
+		uint64_t position = t / l->ranks * l->world + l->first + t % l->ranks, found;
+		uint32_t file;
+		assert_int_equal(prefetch_sequence_file(sequence, t, &file), 0);
+		if (file != files[position % l->n])
+			fail_msg("turn %lu is file %u, not %u", (unsigned long)t, file, files[position % l->n]);
+		assert_int_equal(prefetch_sequence_find(sequence, file, &found), 0);
+		if (position < l->n && found != t)
+			fail_msg("file %u has turn %lu, not %lu", file, (unsigned long)found, (unsigned long)t);
+	}
+	prefetch_sequence_put(sequence);
+}
+
+static void distributed_sampler(
+        uint32_t seed, uint32_t world, uint32_t rank, uint32_t ranks, uint32_t workers, uint32_t within)
+{
+	struct prefetch_recognise *r = new_recognise(0);
+	randperm(N, seed, 0, order);
+	struct loader loader = loader_of(order, N, world, rank, ranks, workers);
+	uint32_t opens = feed(r, &loader, 512);
+	if (opens > within)
+		fail_msg("seed %u, rank %u+%u of %u, %u workers: %u opens", seed, rank, ranks, world, workers, opens);
+	uint32_t share = N / world * ranks - opens, more = share < 1024 ? share : 1024;
+	for (uint32_t i = 0; i < more; i++) {
+		uint32_t file = loader_next(&loader);
+		prefetch_recognise_opened(r, &file, 1);
+		if (i % 16 == 0)
+			work(r);
+	}
+	work(r);
+	struct prefetch_recognised track = only_track(r);
+	assert_int_equal(track.sampler, PREFETCH_SAMPLER_DISTRIBUTED);
+	assert_int_equal(track.seed, seed);
+	bool whole = ranks == world;
+	if (track.world != (whole ? 1 : world) || track.first != (whole ? 0 : rank) ||
+	        track.ranks != (whole ? 1 : ranks))
+		fail_msg("seed %u, rank %u+%u of %u, %u workers: taken for %u+%u of %u", seed, rank, ranks, world,
+		        workers, track.first, track.ranks, track.world);
+	assert_in_range(track.opens, (more + opens) * 98 / 100, more + opens);
+	if (whole)
+		loader.world = loader.ranks = 1, loader.first = 0;
+	assert_predicts(r, track.id, 0, &loader, order);
+	randperm(N, seed + 1, 0, after);
+	assert_predicts(r, track.id, 1, &loader, after);
+	prefetch_recognise_free(r);
+}
+
+static void distributed_sampler_is_recognised_within_three_batches(void **state)
+{
+	static const uint32_t seeds[] = { 0, 17, 4711, 9999 }, worlds[] = { 1, 2, 3, 8, 16 };
+	(void)state;
+	for (unsigned s = 0; s < 4; s++) {
+		for (unsigned w = 0; w < 5; w++) {
+			for (uint32_t workers = 0; workers <= 4; workers += 2)
+				distributed_sampler(seeds[s], worlds[w], (seeds[s] + 1) % worlds[w], 1, workers, 96);
+		}
+	}
+}
+
+static void large_worlds_are_recognised(void **state)
+{
+	(void)state;
+	distributed_sampler(3, 64, 63, 1, 2, 96);
+	distributed_sampler(3, 48, 17, 1, 4, 96);
+	distributed_sampler(7, 256, 200, 1, 2, 512);
+}
+
+static void large_seeds_are_recognised(void **state)
+{
+	(void)state;
+	distributed_sampler(999999, 2, 1, 1, 2, 96);
+	distributed_sampler(123456, 8, 5, 1, 2, 96);
+	distributed_sampler(65536, 32, 31, 1, 2, 96);
+}
+
+static void ranks_through_one_mount_are_recognised(void **state)
+{
+	(void)state;
+	distributed_sampler(5, 8, 0, 8, 2, 96);
+	distributed_sampler(6, 2, 0, 2, 4, 96);
+	distributed_sampler(7, 16, 8, 8, 2, 192);
+	distributed_sampler(8, 32, 0, 8, 2, 192);
+	distributed_sampler(9, 8, 4, 4, 2, 96);
+}
+
+static void many_workers_are_not_taken_for_ranks(void **state)
+{
+	(void)state;
+	distributed_sampler(21, 1, 0, 1, 16, 256);
+	distributed_sampler(22, 2, 1, 1, 16, 256);
+	distributed_sampler(23, 4, 2, 1, 8, 192);
+}
+
+/* Runs the loader to the end of its epoch. */
+static void run_out(struct prefetch_recognise *r, struct loader *loader)
+{
+	uint32_t file;
+	while ((file = loader_next(loader)) != UINT32_MAX)
+		prefetch_recognise_opened(r, &file, 1);
+	work(r);
+}
+
+static void feed_some(struct prefetch_recognise *r, struct loader *loader, uint32_t n)
+{
+	for (uint32_t i = 0; i < n; i++) {
+		uint32_t file = loader_next(loader);
+		prefetch_recognise_opened(r, &file, 1);
+		if (i % 16 == 15)
+			work(r);
+	}
+}
+
+static void next_epochs_are_confirmed_by_their_first_opens(void **state)
+{
+	struct prefetch_recognise *r = new_recognise(0);
+	(void)state;
+	randperm(N, 100, 0, order);
+	struct loader loader = loader_of(order, N, 4, 1, 1, 2);
+	assert_in_range(feed(r, &loader, 512), 1, 96);
+	for (uint32_t epoch = 1; epoch < 4; epoch++) {
+		run_out(r, &loader);
+		randperm(N, 100 + epoch, 0, order);
+		loader_rewind(&loader, order);
+		feed_some(r, &loader, 24);
+		struct prefetch_recognised track = only_track(r);
+		assert_int_equal(track.epoch, epoch);
+		assert_int_equal(track.seed, 100 + epoch);
+		assert_true(track.confirmed);
+		assert_int_equal(track.repeated, 0);
+		assert_predicts(r, track.id, 0, &loader, order);
+	}
+	prefetch_recognise_free(r);
+}
+
+static void a_jump_to_another_seed_is_followed(void **state)
+{
+	struct prefetch_recognise *r = new_recognise(0);
+	(void)state;
+	randperm(N, 100, 0, order);
+	struct loader loader = loader_of(order, N, 4, 1, 1, 2);
+	feed_some(r, &loader, 5000); /* leaves in the middle of the epoch */
+	randperm(N, 777, 0, order);
+	loader_rewind(&loader, order);
+	feed_some(r, &loader, 200);
+	struct prefetch_recognised track = only_track(r);
+	assert_int_equal(track.seed, 777);
+	assert_int_equal(track.epoch, 1);
+	assert_false(track.confirmed);
+	assert_predicts(r, track.id, 0, &loader, order);
+	prefetch_recognise_free(r);
+}
+
+static void the_same_permutation_twice_is_said(void **state)
+{
+	struct prefetch_recognise *r = new_recognise(0);
+	(void)state;
+	randperm(N, 0, 0, order);
+	struct loader loader = loader_of(order, N, 2, 1, 1, 2);
+	feed_some(r, &loader, 512);
+	for (uint32_t epoch = 1; epoch < 3; epoch++) {
+		run_out(r, &loader);
+		loader_rewind(&loader, order);
+		feed_some(r, &loader, 64);
+		struct prefetch_recognised track = only_track(r);
+		assert_int_equal(track.epoch, epoch);
+		assert_int_equal(track.seed, 0);
+		assert_int_equal(track.repeated, epoch);
+		assert_predicts(r, track.id, 1, &loader, order);
+	}
+	prefetch_recognise_free(r);
+}
+
+static void sorted_readers_are_recognised(void **state)
+{
+	(void)state;
+	for (uint32_t world = 1; world <= 4; world++) {
+		struct prefetch_recognise *r = new_recognise(0);
+		for (uint32_t i = 0; i < N; i++)
+			order[i] = i;
+		struct loader loader = loader_of(order, N, world, world - 1, 1, 2);
+		assert_in_range(feed(r, &loader, 512), 1, 96);
+		feed_some(r, &loader, 1000);
+		struct prefetch_recognised track = only_track(r);
+		assert_int_equal(track.sampler, PREFETCH_SAMPLER_SORTED);
+		assert_int_equal(track.world, world);
+		assert_int_equal(track.first, world - 1);
+		assert_predicts(r, track.id, 0, &loader, order);
+		run_out(r, &loader);
+		loader_rewind(&loader, order);
+		feed_some(r, &loader, 64);
+		track = only_track(r);
+		assert_int_equal(track.epoch, 1);
+		assert_int_equal(track.repeated, 0);
+		prefetch_recognise_free(r);
+	}
+}
+
+/* The seed that a RandomSampler draws as draw number `draw` (64 bits each) after manual_seed(manual). */
+static uint64_t drawn(uint32_t manual, uint32_t draw)
+{
+	struct shard_mt19937 mt;
+	uint64_t seed = 0;
+	shard_mt19937_seed(&mt, manual);
+	for (uint32_t i = 0; i <= draw; i++)
+		seed = shard_mt19937_next64(&mt);
+	return seed;
+}
+
+static void random_sampler(uint32_t manual, uint32_t first_draw, uint32_t draws)
+{
+	struct prefetch_recognise *r = new_recognise(0);
+	randperm(N, drawn(manual, first_draw), 0, order);
+	struct loader loader = loader_of(order, N, 1, 0, 1, 2);
+	assert_in_range(feed(r, &loader, 512), 1, 96);
+	for (uint32_t epoch = 1; epoch < 4; epoch++) {
+		struct prefetch_recognised track = only_track(r);
+		assert_int_equal(track.sampler, PREFETCH_SAMPLER_RANDOM);
+		assert_int_equal(track.seed, manual);
+		assert_int_equal(track.world, 1);
+		run_out(r, &loader);
+		randperm(N, drawn(manual, first_draw + epoch * draws), 0, order);
+		loader_rewind(&loader, order);
+		feed_some(r, &loader, 128);
+		track = only_track(r);
+		assert_int_equal(track.epoch, epoch);
+		assert_int_equal(track.confirmed, draws == 2 || epoch > 1);
+		assert_predicts(r, track.id, 0, &loader, order);
+	}
+	prefetch_recognise_free(r);
+}
+
+static void random_sampler_is_followed_through_the_default_generator(void **state)
+{
+	(void)state;
+	random_sampler(0, 1, 2);
+	random_sampler(42, 1, 3);
+	random_sampler(4242, 0, 1);
+	random_sampler(7, 0, 5000); /* dropout on the CPU */
+	random_sampler(1234, 3000, 2);
+}
+
+static void a_generator_of_its_own_is_followed(void **state)
+{
+	(void)state;
+	for (uint32_t base = 0; base <= 2; base += 2) {
+		struct prefetch_recognise *r = new_recognise(0);
+		struct shard_mt19937 mt;
+		shard_mt19937_seed(&mt, 5);
+		for (uint32_t epoch = 0; epoch < 4; epoch++) {
+			for (uint32_t i = 0; i < base; i++)
+				shard_mt19937_next32(&mt);
+			skipped_randperm(&mt, N, order);
+			skipped_randperm(&mt, N, scratch); /* drawn when the sampler is exhausted */
+			struct loader loader = loader_of(order, N, 1, 0, 1, 2);
+			feed_some(r, &loader, 128);
+			struct prefetch_recognised track = only_track(r);
+			assert_int_equal(track.epoch, epoch);
+			assert_int_equal(track.confirmed, epoch > 1 || (base == 2 && epoch == 1));
+			if (epoch > 0)
+				assert_int_equal(track.sampler, PREFETCH_SAMPLER_GENERATOR);
+			assert_predicts(r, track.id, 0, &loader, order);
+			run_out(r, &loader);
+		}
+		prefetch_recognise_free(r);
+	}
+}
+
+static void validation_and_a_second_job_do_not_disturb(void **state)
+{
+	struct prefetch_recognise *r = new_recognise(0);
+	struct prefetch_recognised track;
+	unsigned seen = 0;
+	(void)state;
+	for (uint32_t i = 0; i < VAL; i++)
+		scratch[i] = N + i;
+	randperm(N, 31, 0, order);
+	randperm(N, 77, 0, after);
+	struct loader one = loader_of(order, N, 2, 0, 1, 2), two = loader_of(after, N, 1, 0, 1, 4);
+	struct loader val = loader_of(scratch, VAL, 1, 0, 1, 2);
+	for (uint32_t i = 0; i < 1500; i++) {
+		uint32_t file = loader_next(i % 3 == 0 ? &one : i % 3 == 1 ? &two : &val);
+		prefetch_recognise_opened(r, &file, 1);
+		if (i % 16 == 0)
+			work(r);
+	}
+	work(r);
+	assert_int_equal(prefetch_recognise_count(r), 3);
+	for (unsigned i = 0; i < 3; i++) {
+		assert_int_equal(prefetch_recognise_get(r, i, &track), 0);
+		if (track.sampler == PREFETCH_SAMPLER_SORTED) {
+			assert_predicts(r, track.id, 0, &val, scratch);
+			seen |= 1;
+		} else if (track.seed == 31) {
+			assert_predicts(r, track.id, 0, &one, order);
+			seen |= 2;
+		} else if (track.seed == 77) {
+			assert_predicts(r, track.id, 0, &two, after);
+			seen |= 4;
+		}
+	}
+	assert_int_equal(seen, 7);
+	prefetch_recognise_free(r);
+}
+
+/* A rank's part: every second file of train/, backwards. */
+static int given_at(void *user, uint32_t i, uint32_t *ret_file)
+{
+	(void)user;
+	*ret_file = N - 2 - 2 * i;
+	return 0;
+}
+
+static int given_find(void *user, uint32_t file, uint32_t *ret_index)
+{
+	(void)user;
+	if (file >= N || file % 2 != 0)
+		return -ENOENT;
+	*ret_index = (N - 2 - file) / 2;
+	return 0;
+}
+
+static void a_distributed_sampler_over_a_ranks_part_shards_twice(void **state)
+{
+	struct prefetch_list_given given = {
+		.name = "this rank's view", .n = N / 2, .at = given_at, .find = given_find
+	};
+	struct prefetch_recognise_options options = { .index = dataset, .given = &given, .n_given = 1 };
+	struct prefetch_recognise *r;
+	(void)state;
+	assert_int_equal(prefetch_recognise_new(&options, &r), 0);
+	shard_torch_randperm(N / 2, 3, order);
+	for (uint32_t i = 0; i < N / 2; i++)
+		given_at(NULL, order[i], &order[i]);
+	struct loader loader = loader_of(order, N / 2, 2, 1, 1, 2);
+	assert_in_range(feed(r, &loader, 512), 1, 96);
+	feed_some(r, &loader, 200);
+	struct prefetch_recognised track = only_track(r);
+	assert_true(track.shards_twice);
+	assert_int_equal(track.seed, 3);
+	assert_string_equal(track.list, "this rank's view");
+	assert_predicts(r, track.id, 0, &loader, order);
+	prefetch_recognise_free(r);
+}
+
+static struct shard_order own_orders[16];
+
+static int own_at(void *user, uint64_t epoch, uint64_t position, uint32_t *ret_file)
+{
+	(void)user;
+	*ret_file = (uint32_t)shard_order_at(&own_orders[epoch % 16], position);
+	return 0;
+}
+
+static int own_find(void *user, uint64_t epoch, uint32_t file, uint64_t *ret_position)
+{
+	(void)user;
+	if (file >= N)
+		return -ENOENT;
+	*ret_position = shard_order_position(&own_orders[epoch % 16], file);
+	return 0;
+}
+
+static void own_orders_are_recognised_wherever_they_are_entered(void **state)
+{
+	struct prefetch_own_order own = { .at = own_at, .find = own_find, .size = N };
+	struct prefetch_recognise_options options = { .index = dataset, .own = &own, .own_epochs = 16 };
+	struct prefetch_recognise *r;
+	uint32_t file;
+	(void)state;
+	for (uint32_t e = 0; e < 16; e++)
+		assert_int_equal(shard_order_init(&own_orders[e],
+		                         &(struct shard_order_params){ .mode = SHARD_ORDER_FULL, .n = N, .epoch = e }),
+		        0);
+	assert_int_equal(prefetch_recognise_new(&options, &r), 0);
+	for (uint32_t i = 50000; i < 50200; i++) {
+		own_at(NULL, 7, i, &file);
+		prefetch_recognise_opened(r, &file, 1);
+		work(r);
+	}
+	struct prefetch_recognised track = only_track(r);
+	assert_int_equal(track.sampler, PREFETCH_SAMPLER_OWN);
+	assert_int_equal(track.seed, 7);
+	assert_int_equal(track.turn, 50200);
+	prefetch_recognise_free(r);
+}
+
+static void nothing_in(struct prefetch_recognise *r, uint32_t n, uint32_t base, uint64_t *random)
+{
+	uint32_t files[600];
+	struct prefetch_recognised track;
+	char text[512];
+	for (uint32_t i = 0; i < 600; i++)
+		files[i] = base + (uint32_t)(loader_random(random) % n);
+	prefetch_recognise_pause(r);
+	prefetch_recognise_opened(r, files, 100);
+	work(r);
+	prefetch_recognise_opened(r, files + 100, 500);
+	work(r);
+	if (prefetch_recognise_get(r, 0, &track) == 0)
+		fail_msg("%u files: taken for %s, score %g", n, prefetch_recognise_describe(&track, text, sizeof(text)),
+		        track.score);
+}
+
+static void nothing_is_recognised_in_random_orders(void **state)
+{
+	struct prefetch_recognise_options few = { .index = dataset, .seed_max = 15, .popular_words = 1 };
+	struct prefetch_recognise_options many = { .index = dataset, .seed_max = 99999 };
+	struct prefetch_recognise *r;
+	uint64_t random = 1;
+	(void)state;
+	assert_int_equal(prefetch_recognise_new(&few, &r), 0);
+	/* DDPFS_RANDOM_ORDERS=10000 for the long run: about ten milliseconds each. */
+	const char *orders = getenv("DDPFS_RANDOM_ORDERS");
+	unsigned rounds = orders ? (unsigned)strtoul(orders, NULL, 10) : 600;
+	for (unsigned round = 0; round < rounds; round++) {
+		if (round % 3 == 0)
+			nothing_in(r, N, 0, &random);
+		else if (round % 3 == 1)
+			nothing_in(r, 2 * PER_CLASS, 0, &random);
+		else
+			nothing_in(r, VAL, N, &random);
+	}
+	prefetch_recognise_free(r);
+	assert_int_equal(prefetch_recognise_new(&many, &r), 0);
+	for (unsigned round = 0; round < 3; round++)
+		nothing_in(r, N, 0, &random);
+	prefetch_recognise_free(r);
+}
+
+static void it_is_said_for_people(void **state)
+{
+	struct prefetch_recognise *r = new_recognise(0);
+	struct prefetch_recognised track;
+	char text[512];
+	(void)state;
+	randperm(N, 17, 0, order);
+	struct loader loader = loader_of(order, N, 2, 1, 1, 2);
+	feed_some(r, &loader, 1000);
+	track = only_track(r);
+	assert_string_equal(prefetch_recognise_describe(&track, text, sizeof(text)),
+	        "torch DistributedSampler, seed+epoch 17, rank 1 of 2, batch about 32, 2 workers");
+	assert_string_equal(track.list, ".bin files of train/, as ImageFolder lists them");
+	prefetch_recognise_free(r);
+	r = new_recognise(0);
+	loader = loader_of(order, N, 8, 0, 8, 2);
+	feed_some(r, &loader, 2000);
+	track = only_track(r);
+	assert_string_equal(prefetch_recognise_describe(&track, text, sizeof(text)),
+	        "torch DistributedSampler, seed+epoch 17, all 8 ranks, batch about 32, 2 workers each");
+	prefetch_recognise_free(r);
+}
+
+static void memory_is_bounded(void **state)
+{
+	struct prefetch_recognise *r = new_recognise(0);
+	(void)state;
+	for (uint32_t seed = 0; seed < 12; seed++) {
+		randperm(N, seed * 100, 0, order);
+		struct loader loader = loader_of(order, N, 2, 0, 1, 2);
+		feed_some(r, &loader, 2000);
+		assert_in_range(prefetch_recognise_count(r), 1, PREFETCH_TRACKS_MAX);
+		assert_in_range(
+		        prefetch_recognise_bytes(r), 1, PREFETCH_TRACKS_MAX * (uint64_t)(16 * N + N / 8) + (4 << 20));
+	}
+	prefetch_recognise_free(r);
+}
+
+static int setup(void **state)
+{
+	(void)state;
+	dataset = synth_open(
+	        &(struct synth){ .classes = CLASSES, .val_classes = 10, .per_class = PER_CLASS, .bytes = 1 });
+	order = calloc(N, sizeof(*order));
+	after = calloc(N, sizeof(*after));
+	scratch = calloc(N, sizeof(*scratch));
+	return 0;
+}
+
+static int teardown(void **state)
+{
+	(void)state;
+	synth_close(dataset);
+	free(order);
+	free(after);
+	free(scratch);
+	return 0;
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(distributed_sampler_is_recognised_within_three_batches),
+		cmocka_unit_test(large_worlds_are_recognised),
+		cmocka_unit_test(large_seeds_are_recognised),
+		cmocka_unit_test(ranks_through_one_mount_are_recognised),
+		cmocka_unit_test(many_workers_are_not_taken_for_ranks),
+		cmocka_unit_test(next_epochs_are_confirmed_by_their_first_opens),
+		cmocka_unit_test(a_jump_to_another_seed_is_followed),
+		cmocka_unit_test(the_same_permutation_twice_is_said),
+		cmocka_unit_test(sorted_readers_are_recognised),
+		cmocka_unit_test(random_sampler_is_followed_through_the_default_generator),
+		cmocka_unit_test(a_generator_of_its_own_is_followed),
+		cmocka_unit_test(validation_and_a_second_job_do_not_disturb),
+		cmocka_unit_test(a_distributed_sampler_over_a_ranks_part_shards_twice),
+		cmocka_unit_test(own_orders_are_recognised_wherever_they_are_entered),
+		cmocka_unit_test(it_is_said_for_people),
+		cmocka_unit_test(memory_is_bounded),
+		cmocka_unit_test(nothing_is_recognised_in_random_orders),
+	};
+	return cmocka_run_group_tests(tests, setup, teardown);
+}

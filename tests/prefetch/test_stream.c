@@ -1,0 +1,829 @@
+/* Streams: the schedule, the window, eviction, following, with a sink and a trainer that are made up. */
+#include <errno.h>
+#include <fcntl.h>
+#include <pthread.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdatomic.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#include "prefetch/prefetch.h"
+#include "prefetch/sink.h"
+#include "prefetch/stream.h"
+#include "tests/prefetch/dataset.h"
+
+static const uint64_t SIZES[] = { 20000, 4096, 100, 70001, 30000, 0, 8192, 1, 120000, (1 << 20) + 77, 512, 40000 };
+enum { N_SIZES = sizeof(SIZES) / sizeof(SIZES[0]), N_FILES = 1200, N_SHARDS = 5, PATIENCE_S = 3 };
+
+static struct dataset data;
+static uint64_t data_bytes; /* with pages rounded up */
+
+/* A page cache: which blocks are there, and what the rules say about them. */
+struct fake_sink {
+	struct prefetch_sink base;
+	pthread_mutex_t lock;
+	pthread_cond_t cv;         /* something was stored */
+	uint8_t blocks[N_FILES];   /* bit per block that is there; files have at most 2 */
+	uint8_t by_store[N_FILES]; /* those of them that store put there */
+	bool announced[N_FILES];
+	uint64_t bytes, bytes_max;
+	uint32_t stored, stored_twice, unannounced, wrong, dropped;
+	bool refuse;
+};
+
+static uint32_t blocks_of(uint32_t file)
+{
+	return (uint32_t)((dataset_length(&data, file) + SHARD_BLOCK - 1) / SHARD_BLOCK);
+}
+
+static uint64_t pages(uint64_t len)
+{
+	return (len + 4095) & ~UINT64_C(4095);
+}
+
+static uint64_t block_bytes(uint32_t file, uint32_t block)
+{
+	uint64_t left = dataset_length(&data, file) - (uint64_t)block * SHARD_BLOCK;
+	return pages(left < SHARD_BLOCK ? left : SHARD_BLOCK);
+}
+
+static void appear(struct fake_sink *s, uint32_t file, uint32_t block)
+{
+	if (s->blocks[file] >> block & 1)
+		return;
+	s->blocks[file] |= (uint8_t)(1 << block);
+	s->bytes += block_bytes(file, block);
+	if (s->bytes > s->bytes_max)
+		s->bytes_max = s->bytes;
+}
+
+struct trainer;
+static struct shard_view *view_of(void *user);
+static uint32_t rank_of(void *user);
+
+static void fake_announce(struct prefetch_sink *sink, void *user, uint64_t epoch, uint64_t turn, uint32_t n)
+{
+	struct fake_sink *s = (struct fake_sink *)sink;
+	struct shard_epoch *e;
+	assert_int_equal(shard_view_epoch(view_of(user), epoch, &e), 0);
+	for (uint32_t i = 0; i < n; i++) {
+		uint32_t sample;
+		assert_int_equal(shard_epoch_turn(e, rank_of(user), turn + i, &sample, NULL), 0);
+		pthread_mutex_lock(&s->lock);
+		s->announced[sample] = true;
+		pthread_mutex_unlock(&s->lock);
+	}
+	shard_epoch_put(e);
+}
+
+static int fake_store(struct prefetch_sink *sink, uint32_t file, uint64_t offset, const uint8_t *bytes, uint32_t len)
+{
+	struct fake_sink *s = (struct fake_sink *)sink;
+	uint32_t block = (uint32_t)(offset / SHARD_BLOCK);
+	bool right = dataset_equal(file, offset, bytes, len);
+	pthread_mutex_lock(&s->lock);
+	s->wrong += !right;
+	s->stored++;
+	s->unannounced += !s->announced[file];
+	s->stored_twice += s->by_store[file] >> block & 1;
+	s->by_store[file] |= (uint8_t)(1 << block);
+	if (!s->refuse)
+		appear(s, file, block);
+	pthread_cond_broadcast(&s->cv);
+	pthread_mutex_unlock(&s->lock);
+	return s->refuse ? -ENOENT : 0;
+}
+
+static void fake_drop(struct prefetch_sink *sink, const uint32_t *samples, size_t n)
+{
+	struct fake_sink *s = (struct fake_sink *)sink;
+	pthread_mutex_lock(&s->lock);
+	for (size_t i = 0; i < n; i++) {
+		for (uint32_t b = 0; b < blocks_of(samples[i]); b++)
+			s->bytes -= s->blocks[samples[i]] >> b & 1 ? block_bytes(samples[i], b) : 0;
+		s->blocks[samples[i]] = s->by_store[samples[i]] = 0;
+		s->dropped++;
+	}
+	pthread_mutex_unlock(&s->lock);
+}
+
+static const struct prefetch_sink_ops fake_ops = {
+	.announce = fake_announce,
+	.store = fake_store,
+	.drop = fake_drop,
+};
+
+static void sink_init(struct fake_sink *s)
+{
+	memset(s, 0, sizeof(*s));
+	s->base = (struct prefetch_sink){ .ops = &fake_ops };
+	pthread_mutex_init(&s->lock, NULL);
+	pthread_cond_init(&s->cv, NULL);
+}
+
+/* A trainer: reads a rank's turns, looks into the page cache, asks for what is not there. */
+struct trainer {
+	struct prefetch *p;
+	struct fake_sink *sink;
+	struct shard_view *view;
+	uint32_t rank;
+	struct prefetch_stream *stream;
+	uint64_t misses; /* files that had to be asked for */
+	uint64_t errors;
+	uint32_t pause_us; /* between files: computing */
+	bool patient;      /* computes until the next file is there, however slow the machine; a file that does not
+	                      come within PATIENCE_S is a miss */
+};
+
+static struct shard_view *view_of(void *user)
+{
+	return ((struct trainer *)user)->view;
+}
+
+static uint32_t rank_of(void *user)
+{
+	return ((struct trainer *)user)->rank;
+}
+
+struct asked {
+	struct prefetch_demand demand;
+	pthread_mutex_t lock;
+	pthread_cond_t cv;
+	bool done, right;
+	int rc;
+};
+
+static void answered(struct prefetch_demand *demand, int rc, const uint8_t *bytes, uint32_t len)
+{
+	struct asked *a = (struct asked *)demand;
+	pthread_mutex_lock(&a->lock);
+	a->rc = rc;
+	a->right = rc == 0 && dataset_equal(demand->file, (uint64_t)demand->block * SHARD_BLOCK, bytes, len);
+	a->done = true;
+	pthread_cond_signal(&a->cv);
+	pthread_mutex_unlock(&a->lock);
+}
+
+static int ask(struct prefetch *p, uint32_t file, uint32_t block)
+{
+	struct asked a = { .demand = { .file = file, .block = block, .done = answered } };
+	pthread_mutex_init(&a.lock, NULL);
+	pthread_cond_init(&a.cv, NULL);
+	prefetch_demand(p, &a.demand);
+	pthread_mutex_lock(&a.lock);
+	while (!a.done)
+		pthread_cond_wait(&a.cv, &a.lock);
+	pthread_mutex_unlock(&a.lock);
+	if (a.rc == 0)
+		assert_true(a.right);
+	return a.rc;
+}
+
+static void be_patient(struct trainer *t, uint32_t file)
+{
+	struct timespec until;
+	uint8_t all = (uint8_t)((1U << blocks_of(file)) - 1);
+	clock_gettime(CLOCK_REALTIME, &until);
+	until.tv_sec += PATIENCE_S;
+	pthread_mutex_lock(&t->sink->lock);
+	while ((t->sink->blocks[file] & all) != all &&
+	        pthread_cond_timedwait(&t->sink->cv, &t->sink->lock, &until) == 0)
+		;
+	pthread_mutex_unlock(&t->sink->lock);
+}
+
+/* Opens, reads, closes a file as the kernel would see it. */
+static void read_file(struct trainer *t, uint32_t file)
+{
+	bool missed = false;
+	if (t->patient)
+		be_patient(t, file);
+	for (uint32_t b = 0; b < blocks_of(file); b++) {
+		pthread_mutex_lock(&t->sink->lock);
+		bool there = t->sink->blocks[file] >> b & 1;
+		pthread_mutex_unlock(&t->sink->lock);
+		if (there)
+			continue;
+		missed = true;
+		if (ask(t->p, file, b) < 0) {
+			t->errors++;
+			continue;
+		}
+		pthread_mutex_lock(&t->sink->lock);
+		appear(t->sink, file, b);
+		pthread_mutex_unlock(&t->sink->lock);
+	}
+	t->misses += missed;
+	if (t->pause_us)
+		usleep(t->pause_us);
+}
+
+static uint32_t sample_at(struct trainer *t, uint64_t epoch, uint64_t turn)
+{
+	struct shard_epoch *e;
+	uint32_t sample;
+	assert_int_equal(shard_view_epoch(t->view, epoch, &e), 0);
+	assert_int_equal(shard_epoch_turn(e, t->rank, turn, &sample, NULL), 0);
+	shard_epoch_put(e);
+	return sample;
+}
+
+static uint64_t turns_of(struct trainer *t, uint64_t epoch)
+{
+	struct shard_epoch *e;
+	assert_int_equal(shard_view_epoch(t->view, epoch, &e), 0);
+	uint64_t n = shard_epoch_turns(e, t->rank);
+	shard_epoch_put(e);
+	return n;
+}
+
+static void read_turn(struct trainer *t, uint64_t epoch, uint64_t turn)
+{
+	read_file(t, sample_at(t, epoch, turn));
+	prefetch_stream_used(t->stream, &(struct prefetch_use){ .epoch = epoch, .turn = turn }, 1);
+}
+
+static void read_epoch(struct trainer *t, uint64_t epoch)
+{
+	for (uint64_t k = 0, n = turns_of(t, epoch); k < n; k++)
+		read_turn(t, epoch, k);
+}
+
+/* What the tests choose. */
+struct setup {
+	uint64_t memory;
+	struct shard_view_options view;
+	const struct prefetch_hook *hook;
+	bool threads;
+	bool doubtful;
+	uint64_t window;
+};
+
+static void start(struct trainer *t, struct fake_sink *sink, const struct setup *setup)
+{
+	struct prefetch_options options = {
+		.index = data.index,
+		.memory_bytes = setup->memory,
+		.sink = &sink->base,
+		.hook = setup->hook,
+		.threads = setup->threads,
+	};
+	struct shard_view_options view = setup->view;
+	struct base_err err = { 0 };
+	if (!view.world)
+		view.world = 1;
+	if (!t->p && prefetch_new(&options, &err, &t->p) < 0)
+		fail_msg("%s", err.text);
+	t->sink = sink;
+	t->rank = view.rank;
+	if (shard_view_new(data.index, &view, &err, &t->view) < 0)
+		fail_msg("%s", err.text);
+	struct prefetch_stream_options stream = {
+		.view = t->view,
+		.rank = view.rank,
+		.epoch = view.epoch,
+		.doubtful = setup->doubtful,
+		.window_bytes = setup->window,
+		.user = t,
+	};
+	assert_int_equal(prefetch_stream_new(t->p, &stream, &t->stream), 0);
+}
+
+static void stop(struct trainer *t)
+{
+	prefetch_stream_free(t->stream);
+	shard_view_free(t->view);
+}
+
+static void check_sink(struct fake_sink *s)
+{
+	pthread_mutex_lock(&s->lock);
+	uint32_t wrong = s->wrong, unannounced = s->unannounced, twice = s->stored_twice;
+	pthread_mutex_unlock(&s->lock);
+	assert_int_equal(wrong, 0);
+	assert_int_equal(unannounced, 0);
+	assert_int_equal(twice, 0);
+}
+
+static uint64_t most_bytes(struct fake_sink *s)
+{
+	pthread_mutex_lock(&s->lock);
+	uint64_t bytes = s->bytes_max;
+	pthread_mutex_unlock(&s->lock);
+	return bytes;
+}
+
+static uint32_t count_of(struct fake_sink *s, const uint32_t *counter)
+{
+	pthread_mutex_lock(&s->lock);
+	uint32_t n = *counter;
+	pthread_mutex_unlock(&s->lock);
+	return n;
+}
+
+static struct prefetch_stats stats(struct prefetch *p)
+{
+	struct prefetch_stats st;
+	prefetch_stats_get(p, &st);
+	return st;
+}
+
+/* Waits until the stream has nothing more to do. */
+static void settle(struct trainer *t)
+{
+	struct prefetch_stats before = stats(t->p), now;
+	for (unsigned quiet = 0; quiet < 40;) {
+		usleep(5000);
+		now = stats(t->p);
+		/* what was read is not delivered yet: hashing is slow under a sanitizer on a busy machine */
+		bool moved = now.reads != before.reads || now.delivered_bytes != before.delivered_bytes;
+		quiet = moved || now.inflight ? 0 : quiet + 1;
+		before = now;
+	}
+}
+
+static const struct shard_view_options orders[] = {
+	{ .order = SHARD_ORDER_FULL, .seed = 3 },
+	{ .order = SHARD_ORDER_CHUNK, .seed = 4, .chunk_bytes = 1 << 20, .pool_bytes = 8 << 20 },
+	{ .order = SHARD_ORDER_NONE },
+	{ .order = SHARD_ORDER_TORCH, .seed = 5 },
+};
+enum { N_ORDERS = sizeof(orders) / sizeof(orders[0]) };
+
+static void what_fits_is_read_once_for_all_epochs(void **state)
+{
+	(void)state;
+	for (unsigned o = 0; o < N_ORDERS; o++) {
+		struct fake_sink sink;
+		struct trainer t = { 0 };
+		sink_init(&sink);
+		start(&t, &sink, &(struct setup){ .memory = 512 << 20, .view = orders[o] });
+		for (uint64_t e = 0; e < 3; e++)
+			read_epoch(&t, e);
+		settle(&t);
+		struct prefetch_stats st = stats(t.p);
+		struct prefetch_stream_stats ss;
+		prefetch_stream_stats_get(t.stream, &ss);
+		check_sink(&sink);
+		assert_int_equal(t.errors, 0);
+		assert_int_equal(ss.used, 3 * N_FILES);
+		assert_int_equal(ss.epoch, 3);
+		assert_true(ss.following);
+		assert_int_equal(ss.jumps, 0);
+		assert_int_equal(st.evicted, 0);
+		/* Every byte once: stored, or read by the trainer because it was faster. */
+		assert_int_equal(count_of(&sink, &sink.dropped), 0);
+		assert_true(st.read_bytes < data_bytes * 3 / 2);
+		stop(&t);
+		prefetch_free(t.p);
+	}
+}
+
+static void a_computing_trainer_never_waits(void **state)
+{
+	(void)state;
+	for (unsigned threads = 0; threads < 2; threads++) {
+		struct fake_sink sink;
+		struct trainer t = { .patient = true };
+		sink_init(&sink);
+		start(&t, &sink,
+		        &(struct setup){
+		                .memory = 32 << 20, .view = orders[0], .threads = threads, .window = 8 << 20 });
+		for (uint64_t e = 0; e < 2; e++)
+			read_epoch(&t, e);
+		check_sink(&sink);
+		assert_int_equal(t.misses, 0);
+		stop(&t);
+		prefetch_free(t.p);
+	}
+}
+
+static void the_budget_holds(void **state)
+{
+	(void)state;
+	for (unsigned o = 0; o < N_ORDERS; o++) {
+		struct fake_sink sink;
+		struct trainer t = { 0 };
+		sink_init(&sink);
+		start(&t, &sink, &(struct setup){ .memory = 32 << 20, .view = orders[o] });
+		for (uint64_t e = 0; e < 3; e++)
+			read_epoch(&t, e);
+		settle(&t);
+		check_sink(&sink);
+		assert_int_equal(t.errors, 0);
+		/* The landing memory is a quarter of it. Drops take a moment: some are in the hands of the lister. */
+		assert_true(most_bytes(&sink) <= 32 << 20);
+		assert_true(stats(t.p).resident_bytes <= stats(t.p).budget_bytes);
+		assert_true(stats(t.p).buffer_bytes <= 8 << 20);
+		stop(&t);
+		prefetch_free(t.p);
+	}
+}
+
+static void workers_out_of_step_do_not_matter(void **state)
+{
+	(void)state;
+	struct fake_sink sink;
+	struct trainer t = { .patient = true };
+	sink_init(&sink);
+	start(&t, &sink, &(struct setup){ .memory = 64 << 20, .view = orders[0] });
+	/* Two workers with batches of 16, a file each in turn. */
+	for (uint64_t b = 0; b + 32 <= N_FILES; b += 32) {
+		for (uint64_t i = 0; i < 16; i++) {
+			read_turn(&t, 0, b + i);
+			read_turn(&t, 0, b + 16 + i);
+		}
+	}
+	struct prefetch_stream_stats ss;
+	prefetch_stream_stats_get(t.stream, &ss);
+	assert_true(ss.following);
+	assert_int_equal(ss.jumps, 0);
+	assert_int_equal(t.misses, 0);
+	check_sink(&sink);
+	stop(&t);
+	prefetch_free(t.p);
+}
+
+static void files_that_are_left_out_do_not_stop_the_window(void **state)
+{
+	(void)state;
+	struct fake_sink sink;
+	struct trainer t = { .patient = true };
+	sink_init(&sink);
+	start(&t, &sink, &(struct setup){ .memory = 32 << 20, .view = orders[0] });
+	for (uint64_t e = 0; e < 2; e++) {
+		for (uint64_t k = 0; k < N_FILES; k++) {
+			if (k % 3)
+				read_turn(&t, e, k);
+		}
+	}
+	assert_int_equal(t.misses, 0);
+	check_sink(&sink);
+	stop(&t);
+	prefetch_free(t.p);
+}
+
+static uint32_t next_random(uint32_t *x)
+{
+	*x = *x * 1664525 + 1013904223;
+	return *x >> 8;
+}
+
+static void a_foreign_order_is_noticed_and_the_way_back_too(void **state)
+{
+	(void)state;
+	struct fake_sink sink;
+	struct trainer t = { .pause_us = 100 };
+	struct prefetch_stream_stats ss;
+	uint32_t x = 5;
+	sink_init(&sink);
+	start(&t, &sink, &(struct setup){ .memory = 16 << 20, .view = orders[0], .window = 2 << 20 });
+	for (unsigned i = 0; i < 400; i++)
+		read_turn(&t, 0, next_random(&x) % N_FILES);
+	settle(&t);
+	prefetch_stream_stats_get(t.stream, &ss);
+	assert_false(ss.following);
+	uint64_t fetched = ss.fetched;
+	for (unsigned i = 0; i < 400; i++)
+		read_turn(&t, 0, next_random(&x) % N_FILES);
+	settle(&t);
+	prefetch_stream_stats_get(t.stream, &ss);
+	assert_false(ss.following);
+	assert_int_equal(ss.fetched, fetched); /* no useless reads */
+	for (uint64_t k = 300; k < N_FILES; k++)
+		read_turn(&t, 1, k);
+	settle(&t);
+	prefetch_stream_stats_get(t.stream, &ss);
+	assert_true(ss.following);
+	assert_true(ss.fetched > fetched + N_FILES / 4);
+	assert_int_equal(ss.epoch, 2);
+	check_sink(&sink);
+	assert_true(stats(t.p).resident_bytes <= stats(t.p).budget_bytes);
+	stop(&t);
+	prefetch_free(t.p);
+}
+
+static void a_list_read_again_is_followed(void **state)
+{
+	(void)state;
+	struct fake_sink sink;
+	struct trainer t = { .pause_us = 100 };
+	struct prefetch_stream_stats ss;
+	sink_init(&sink);
+	start(&t, &sink, &(struct setup){ .memory = 16 << 20, .view = orders[0] });
+	for (unsigned i = 0; i < 2; i++)
+		read_epoch(&t, 0);
+	t.misses = 0;
+	t.patient = true;
+	read_epoch(&t, 0);
+	settle(&t);
+	prefetch_stream_stats_get(t.stream, &ss);
+	assert_true(ss.following);
+	assert_int_equal(ss.jumps, 1); /* once it is known that the list repeats, the next time is no surprise */
+	assert_int_equal(ss.epoch, 0);
+	assert_int_equal(t.misses, 0);
+	check_sink(&sink);
+	stop(&t);
+	prefetch_free(t.p);
+}
+
+static void a_new_epoch_can_be_declared(void **state)
+{
+	(void)state;
+	struct fake_sink sink;
+	struct trainer t = { .pause_us = 200 };
+	struct prefetch_stream_stats ss;
+	sink_init(&sink);
+	start(&t, &sink, &(struct setup){ .memory = 32 << 20, .view = orders[0] });
+	for (uint64_t k = 0; k < N_FILES / 2; k++)
+		read_turn(&t, 0, k);
+	static const uint64_t epochs[] = { 1, 7, 3 };
+	for (unsigned i = 0; i < 3; i++) {
+		prefetch_stream_epoch(t.stream, epochs[i]);
+		settle(&t);
+		prefetch_stream_stats_get(t.stream, &ss);
+		assert_int_equal(ss.epoch, epochs[i]);
+		assert_true(ss.window_bytes > 0);
+		t.misses = 0;
+		for (uint64_t k = 0; k < 50; k++)
+			read_turn(&t, epochs[i], k);
+		assert_int_equal(t.misses, 0); /* they had settled */
+	}
+	check_sink(&sink);
+	stop(&t);
+	prefetch_free(t.p);
+}
+
+static void a_doubtful_stream_waits_for_the_order(void **state)
+{
+	(void)state;
+	struct fake_sink sink;
+	struct trainer t = { .pause_us = 100 };
+	sink_init(&sink);
+	start(&t, &sink, &(struct setup){ .memory = 32 << 20, .view = orders[0], .doubtful = true });
+	settle(&t);
+	assert_int_equal(stats(t.p).reads, 0);
+	read_epoch(&t, 0);
+	assert_true(count_of(&sink, &sink.stored) > N_FILES / 2);
+	check_sink(&sink);
+	stop(&t);
+	prefetch_free(t.p);
+}
+
+static void *run_trainer(void *arg)
+{
+	struct trainer *t = arg;
+	for (uint64_t e = 0; e < 3; e++)
+		read_epoch(t, e);
+	return NULL;
+}
+
+static void ranks_share_what_is_resident(void **state)
+{
+	(void)state;
+	for (unsigned big = 0; big < 2; big++) {
+		struct fake_sink sink;
+		struct trainer t[3] = { 0 };
+		pthread_t threads[3];
+		struct setup setup = { .memory = big ? 512 << 20 : 32 << 20, .view = orders[0] };
+		sink_init(&sink);
+		setup.view.world = 3;
+		for (uint32_t r = 0; r < 3; r++) {
+			t[r].p = t[0].p;
+			setup.view.rank = r;
+			start(&t[r], &sink, &setup);
+		}
+		for (unsigned r = 0; r < 3; r++)
+			assert_int_equal(pthread_create(&threads[r], NULL, run_trainer, &t[r]), 0);
+		for (unsigned r = 0; r < 3; r++)
+			pthread_join(threads[r], NULL);
+		settle(&t[0]);
+		struct prefetch_stats st = stats(t[0].p);
+		assert_int_equal(count_of(&sink, &sink.wrong) + count_of(&sink, &sink.unannounced), 0);
+		assert_int_equal(t[0].errors + t[1].errors + t[2].errors, 0);
+		assert_int_equal(st.used, 3 * N_FILES);
+		if (big)
+			assert_true(st.read_bytes < data_bytes * 3 / 2); /* not once a rank */
+		else
+			assert_true(most_bytes(&sink) <= 32 << 20);
+		for (unsigned r = 0; r < 3; r++)
+			stop(&t[r]);
+		prefetch_free(t[0].p);
+	}
+}
+
+/* A read of one in `every` fails, is late or short. */
+struct faults {
+	_Atomic uint32_t n;
+	uint32_t every;
+};
+
+static int suffer(void *arg, uint32_t shard, uint64_t offset, uint8_t *bytes, int res)
+{
+	struct faults *f = arg;
+	uint32_t n = f->n++;
+	(void)shard;
+	(void)offset;
+	if (res <= 0 || n % f->every)
+		return res;
+	switch (n / f->every % 5) {
+	case 0:
+		return -EIO;
+	case 1:
+		return -EAGAIN;
+	case 2:
+		return res > 8192 ? res / 2 : res;
+	case 3:
+		return -EINTR;
+	default:
+		bytes[res / 2] ^= 16;
+		return res;
+	}
+}
+
+static uint64_t late(void *arg, uint32_t shard, uint64_t offset, uint32_t len)
+{
+	(void)arg;
+	(void)shard;
+	(void)len;
+	return offset % 7 == 0 ? 3000000 : 0;
+}
+
+static void faults_are_mended_on_the_way(void **state)
+{
+	(void)state;
+	for (unsigned threads = 0; threads < 2; threads++) {
+		struct fake_sink sink;
+		struct trainer t = { 0 };
+		struct faults f = { .every = 7 };
+		struct prefetch_hook hook = { .result = suffer, .delay_ns = late, .arg = &f };
+		sink_init(&sink);
+		start(&t, &sink,
+		        &(struct setup){ .memory = 32 << 20, .view = orders[0], .hook = &hook, .threads = threads });
+		for (uint64_t e = 0; e < 2; e++)
+			read_epoch(&t, e);
+		/* A sample of which one block failed is stored again as a whole: twice is no fault here. */
+		assert_int_equal(count_of(&sink, &sink.wrong) + count_of(&sink, &sink.unannounced), 0);
+		/* The fault may hit the second try, too; then the reader is told. */
+		assert_true(t.errors <= 2 * N_FILES / 50);
+		assert_true(stats(t.p).io_errors > 0 && stats(t.p).bad_blocks > 0);
+		stop(&t);
+		prefetch_free(t.p);
+	}
+}
+
+static void a_bad_sample_does_not_stop_the_others(void **state)
+{
+	(void)state;
+	struct fake_sink sink;
+	struct trainer t = { .pause_us = 50 };
+	struct shard_file file;
+	char path[128];
+	uint8_t byte = 0;
+	assert_int_equal(shard_index_file(data.index, 3, &file), 0);
+	dataset_shard_path(&data, file.shard, path);
+	int fd = open(path, O_RDWR);
+	assert_true(fd >= 0 && pread(fd, &byte, 1, (off_t)file.offset) == 1);
+	byte ^= 1;
+	assert_int_equal(pwrite(fd, &byte, 1, (off_t)file.offset), 1);
+	sink_init(&sink);
+	start(&t, &sink, &(struct setup){ .memory = 64 << 20, .view = orders[0] });
+	for (uint64_t e = 0; e < 2; e++)
+		read_epoch(&t, e);
+	assert_int_equal(t.errors, 2); /* once an epoch */
+	check_sink(&sink);
+	stop(&t);
+	prefetch_free(t.p);
+	byte ^= 1;
+	assert_int_equal(pwrite(fd, &byte, 1, (off_t)file.offset), 1);
+	close(fd);
+}
+
+static void a_sink_that_refuses_leaves_demands_working(void **state)
+{
+	(void)state;
+	struct fake_sink sink;
+	struct trainer t = { 0 };
+	sink_init(&sink);
+	sink.refuse = true;
+	start(&t, &sink, &(struct setup){ .memory = 32 << 20, .view = orders[0] });
+	read_epoch(&t, 0);
+	assert_int_equal(t.errors, 0);
+	assert_int_equal(count_of(&sink, &sink.wrong), 0);
+	stop(&t);
+	prefetch_free(t.p);
+}
+
+static void memory_taken_away_shrinks_the_budget(void **state)
+{
+	(void)state;
+	struct fake_sink sink;
+	struct trainer t = { .pause_us = 20 };
+	sink_init(&sink);
+	start(&t, &sink, &(struct setup){ .memory = 256 << 20, .view = orders[0] });
+	read_epoch(&t, 0);
+	settle(&t);
+	uint64_t before = stats(t.p).budget_bytes;
+	/* The kernel reclaims everything. */
+	pthread_mutex_lock(&sink.lock);
+	memset(sink.blocks, 0, sizeof(sink.blocks));
+	sink.bytes = 0;
+	pthread_mutex_unlock(&sink.lock);
+	read_epoch(&t, 1);
+	settle(&t);
+	assert_int_equal(t.errors, 0);
+	assert_true(stats(t.p).lost > 0);
+	assert_true(stats(t.p).budget_bytes < before);
+	assert_int_equal(count_of(&sink, &sink.wrong), 0);
+	stop(&t);
+	prefetch_free(t.p);
+}
+
+static void a_stream_can_be_freed_at_any_time(void **state)
+{
+	(void)state;
+	for (unsigned i = 0; i < 12; i++) {
+		struct fake_sink sink;
+		struct trainer t = { 0 };
+		struct prefetch_hook hook = { .delay_ns = late };
+		sink_init(&sink);
+		start(&t, &sink,
+		        &(struct setup){ .memory = 64 << 20, .view = orders[0], .hook = &hook, .threads = i & 1 });
+		for (uint64_t k = 0; k < i * 20; k++)
+			read_turn(&t, 0, k);
+		stop(&t);
+		prefetch_free(t.p);
+		check_sink(&sink);
+	}
+}
+
+static void names_without_an_epoch_follow_too(void **state)
+{
+	(void)state;
+	struct fake_sink sink;
+	struct trainer t = { .pause_us = 100 };
+	struct prefetch_stream_stats ss;
+	sink_init(&sink);
+	start(&t, &sink, &(struct setup){ .memory = 32 << 20, .view = orders[0] });
+	for (uint64_t e = 0; e < 3; e++) {
+		for (uint64_t k = 0; k < N_FILES; k++) {
+			uint32_t sample = sample_at(&t, e, k);
+			read_file(&t, sample);
+			prefetch_stream_used_samples(t.stream, &sample, 1);
+		}
+	}
+	settle(&t);
+	prefetch_stream_stats_get(t.stream, &ss);
+	assert_true(ss.following);
+	assert_int_equal(ss.epoch, 3);
+	assert_int_equal(ss.jumps, 0);
+	check_sink(&sink);
+	stop(&t);
+	prefetch_free(t.p);
+}
+
+static int setup(void **state)
+{
+	(void)state;
+	dataset_new(&data, N_FILES, N_SHARDS, SIZES, N_SIZES);
+	for (uint32_t f = 0; f < N_FILES; f++)
+		data_bytes += pages(dataset_length(&data, f));
+	return 0;
+}
+
+static int teardown(void **state)
+{
+	(void)state;
+	dataset_free(&data);
+	return 0;
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(what_fits_is_read_once_for_all_epochs),
+		cmocka_unit_test(a_computing_trainer_never_waits),
+		cmocka_unit_test(the_budget_holds),
+		cmocka_unit_test(workers_out_of_step_do_not_matter),
+		cmocka_unit_test(files_that_are_left_out_do_not_stop_the_window),
+		cmocka_unit_test(a_foreign_order_is_noticed_and_the_way_back_too),
+		cmocka_unit_test(a_list_read_again_is_followed),
+		cmocka_unit_test(a_new_epoch_can_be_declared),
+		cmocka_unit_test(a_doubtful_stream_waits_for_the_order),
+		cmocka_unit_test(ranks_share_what_is_resident),
+		cmocka_unit_test(faults_are_mended_on_the_way),
+		cmocka_unit_test(a_bad_sample_does_not_stop_the_others),
+		cmocka_unit_test(a_sink_that_refuses_leaves_demands_working),
+		cmocka_unit_test(memory_taken_away_shrinks_the_budget),
+		cmocka_unit_test(a_stream_can_be_freed_at_any_time),
+		cmocka_unit_test(names_without_an_epoch_follow_too),
+	};
+	return cmocka_run_group_tests_name("prefetch/stream", tests, setup, teardown);
+}

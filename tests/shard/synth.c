@@ -1,0 +1,75 @@
+#include "tests/shard/synth.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+#include <cmocka.h>
+
+#include "shard/build.h"
+#include "shard/order.h"
+
+static void add(struct shard_builder *builder, const struct synth *s, uint32_t i, const struct shard_order *places)
+{
+	uint32_t class = i / s->per_class;
+	bool val = class >= s->classes;
+	char path[128];
+	struct shard_build_file file = { .path = path, .length = s->bytes, .xxh3 = i, .mtime_s = 1, .mode = 0644 };
+	struct base_err err = { 0 };
+
+	snprintf(path, sizeof(path), "%s/class_%04u/item_%06u.bin", val ? "val" : "train",
+	        val ? class - s->classes : class, i % s->per_class);
+	file.common = s->common;
+	file.offset = shard_order_position(places, i) * s->bytes;
+	if (shard_builder_add_file(builder, &file, &err) < 0)
+		fail_msg("%s", err.text);
+}
+
+struct shard_index *synth_open(const struct synth *s)
+{
+	char dir[] = "/tmp/ddpfs-synth.XXXXXX";
+	char path[64];
+	uint32_t n = (s->classes + s->val_classes) * s->per_class;
+	struct shard_order_params params = {
+		.mode = s->shuffled ? SHARD_ORDER_FULL : SHARD_ORDER_NONE,
+		.n = n,
+		.seed = 99,
+	};
+	struct shard_order places;
+	struct shard_builder *builder = NULL;
+	struct shard_index *index = NULL;
+	struct base_err err = { 0 };
+
+	assert_non_null(mkdtemp(dir));
+	snprintf(path, sizeof(path), "%s/%s", dir, SHARD_INDEX_NAME);
+	assert_int_equal(shard_order_init(&places, &params), 0);
+	assert_int_equal(shard_builder_new(&builder), 0);
+	if (shard_builder_add_shard(builder, "shard-000000.tar", SHARD_BARE, n * s->bytes, 0, &err) < 0)
+		fail_msg("%s", err.text);
+	for (uint32_t i = 0; i < n; i++)
+		add(builder, s, i, &places);
+	if (s->empty_dir && shard_builder_add_dir(builder, s->empty_dir, 0755, 1, &err) < 0)
+		fail_msg("%s", err.text);
+	if (shard_builder_finish(builder, path, s->shuffled, 99, &err) < 0)
+		fail_msg("%s", err.text);
+	shard_builder_free(builder);
+	shard_order_done(&places);
+	if (shard_index_open(dir, &err, &index) < 0)
+		fail_msg("%s", err.text);
+	return index;
+}
+
+void synth_close(struct shard_index *index)
+{
+	char path[4200];
+	char dir[4096];
+
+	snprintf(dir, sizeof(dir), "%s", shard_index_dataset(index));
+	shard_index_close(index);
+	snprintf(path, sizeof(path), "%s/%s", dir, SHARD_INDEX_NAME);
+	unlink(path);
+	rmdir(dir);
+}

@@ -1,0 +1,28 @@
+/* Indexes of made-up datasets, for tests and benchmarks that need no shard content. */
+#ifndef DDPFS_TESTS_SHARD_SYNTH_H
+#define DDPFS_TESTS_SHARD_SYNTH_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "shard/index.h"
+
+/* `classes` directories below train/ (and `val_classes` below val/) of `per_class` files of `bytes` bytes each, packed in
+ * order of their names or, when shuffled, in a random order. */
+struct synth {
+	uint32_t classes;
+	uint32_t val_classes;
+	uint32_t per_class;
+	uint64_t bytes;
+	bool shuffled;
+	bool common;           /* all files are common ones */
+	const char *empty_dir; /* NULL, or a directory without files */
+};
+
+/* Writes the index into a new temporary directory and opens it.  Fails the test (cmocka) when something goes wrong. */
+struct shard_index *synth_open(const struct synth *synth);
+
+/* Closes the index and removes its directory. */
+void synth_close(struct shard_index *index);
+
+#endif

@@ -1,0 +1,238 @@
+"""ddpfs umount, ls, stat, ctl: looking after live mounts."""
+
+import json
+import os
+import signal
+import subprocess
+import time
+
+import pytest
+
+from helpers import mounts, tools
+
+
+def said_by(*arguments, code=1):
+    done = tools.ddpfs(*arguments, check=False)
+    assert done.returncode == code, (done.stdout, done.stderr)
+    assert not done.stdout
+    return done.stderr
+
+
+def server_of(mountpoint):
+    return json.loads(tools.ddpfs("ctl", mountpoint, "info").stdout)["pid"]
+
+
+def kill_and_wait(pid):
+    """Until its last descriptor of the device is closed, and the connection with it."""
+    os.kill(pid, signal.SIGKILL)
+    while os.path.exists(f"/proc/{pid}") and open(f"/proc/{pid}/stat").read().rsplit(") ", 1)[1][0] not in "ZX":
+        time.sleep(0.01)
+
+
+# umount
+
+
+def test_umount_waits_for_the_server(dataset, mountpoint, background):
+    background(dataset, mountpoint)
+    server = server_of(mountpoint)
+    done = tools.ddpfs("umount", mountpoint)
+    assert done.stdout == done.stderr == ""
+    assert not mounts.is_mounted(mountpoint)
+    assert not os.path.exists(f"/proc/{server}") or "Z" in open(f"/proc/{server}/stat").read().split(") ")[1][:1]
+
+
+def test_umount_by_pid(dataset, mountpoint, background):
+    background(dataset, mountpoint)
+    tools.ddpfs("umount", f"@{server_of(mountpoint)}")
+    assert not mounts.is_mounted(mountpoint)
+
+
+def test_umount_names_who_uses_it(dataset, mountpoint, background):
+    background(dataset, mountpoint)
+    name = os.listdir(mountpoint)[0]
+    with open(mountpoint / name, "rb"):
+        said = said_by("umount", mountpoint)
+        assert f"process {os.getpid()} (" in said and "--lazy" in said
+    assert mounts.is_mounted(mountpoint)
+    tools.ddpfs("umount", mountpoint)
+
+
+def test_umount_lazy(dataset, mountpoint, background):
+    background(dataset, mountpoint)
+    name = os.listdir(mountpoint)[0]
+    with open(mountpoint / name, "rb"):
+        tools.ddpfs("umount", "--lazy", mountpoint)
+        assert not mounts.is_mounted(mountpoint)
+
+
+def test_umount_a_dead_mount(dataset, mountpoint, background):
+    background(dataset, mountpoint)
+    os.kill(server_of(mountpoint), 9)
+    while str(mountpoint) in [m["mountpoint"] for m in json.loads(tools.ddpfs("ls", "--json").stdout)]:
+        time.sleep(0.01)
+    with pytest.raises(OSError):
+        while True:
+            os.listdir(mountpoint)
+    assert "ddpfs umount" in said_by("mount", "-o", "view=all", dataset, mountpoint)
+    tools.ddpfs("umount", mountpoint)
+    assert not mounts.is_mounted(mountpoint)
+    background(dataset, mountpoint)
+
+
+def test_a_dead_mount_is_told(dataset, mountpoint, background):
+    background(dataset, mountpoint)
+    os.stat(mountpoint)  # the kernel remembers the root's attributes now
+    kill_and_wait(server_of(mountpoint))
+    said = said_by("mount", "-o", "view=all", dataset, mountpoint)
+    assert "server has died" in said and f"ddpfs umount {mountpoint}" in said
+    for command in (["stat", mountpoint], ["ctl", mountpoint, "info"]):
+        said = said_by(*command)
+        assert "server is dead" in said and f"ddpfs umount {mountpoint}" in said
+    tools.ddpfs("umount", mountpoint)
+    assert not mounts.is_mounted(mountpoint)
+
+
+def test_a_server_that_does_not_answer(dataset, mountpoint, background):
+    background(dataset, mountpoint)
+    server = server_of(mountpoint)
+    os.kill(server, signal.SIGSTOP)
+    try:
+        said = said_by("stat", f"@{server}")
+        assert f"server {server} does not answer" in said
+        os.stat(mountpoint)
+        assert f"server {server} does not answer" in said_by("stat", mountpoint)
+    finally:
+        os.kill(server, signal.SIGCONT)
+
+
+def test_umount_what_is_no_ddpfs_mount(build_dir, mountpoint):
+    assert str(mountpoint) in said_by("umount", mountpoint)
+    assert "not of ddpfs" in said_by("umount", "/proc")
+    assert said_by("umount", "@1")
+
+
+def test_umount_of_root_ends_the_server(dataset, mountpoint, mount):
+    mounted = mount(dataset, "rank=0,world=2", mountpoint=mountpoint)
+    subprocess.run(["umount", mountpoint], check=True)
+    assert mounted.process.wait(timeout=60) == 0
+
+
+# ls
+
+
+def test_ls(dataset, scratch, background):
+    for name in "a", "b c":
+        (scratch / name).mkdir()
+    background(dataset, scratch / "a", "rank=1,world=3")
+    background(dataset, scratch / "b c", "view=all")
+    lines = tools.ddpfs("ls").stdout.splitlines()
+    mine = [line for line in lines if str(scratch) in line]
+    assert lines[0].split() == ["MOUNT", "RANK", "PID", "DATASET"]
+    assert len(mine) == 2
+    assert "1 of 3" in mine[0] and str(scratch / "a") in mine[0] and str(dataset) in mine[0]
+    assert " all " in mine[1] and str(scratch / "b c") in mine[1]
+    listed = {m["mountpoint"]: m for m in json.loads(tools.ddpfs("ls", "--json").stdout)}
+    assert (listed[str(scratch / "a")]["rank"], listed[str(scratch / "a")]["world"]) == (1, 3)
+    assert listed[str(scratch / "b c")]["view"] == "all"
+    assert all(os.path.exists(m["socket"]) for m in listed.values())
+
+
+def test_ls_forgets_what_is_gone(dataset, mountpoint, background):
+    background(dataset, mountpoint)
+    assert str(mountpoint) in tools.ddpfs("ls").stdout
+    tools.ddpfs("umount", mountpoint)
+    done = tools.ddpfs("ls")
+    assert str(mountpoint) not in done.stdout
+    assert isinstance(json.loads(tools.ddpfs("ls", "--json").stdout), list)
+
+
+def test_the_control_socket_is_the_owners(dataset, mountpoint, background, scratch):
+    background(dataset, mountpoint, f"view=all,control={scratch / 'x.sock'}")
+    assert (scratch / "x.sock").stat().st_mode & 0o777 == 0o600
+    assert json.loads(tools.ddpfs("stat", "--json", scratch / "x.sock").stdout)["mountpoint"] == str(mountpoint)
+    tools.ddpfs("umount", scratch / "x.sock")
+    assert not mounts.is_mounted(mountpoint)
+
+
+# stat
+
+
+def test_stat(dataset, mountpoint, background):
+    background(dataset, mountpoint)
+    for name in os.listdir(mountpoint):
+        (mountpoint / name).read_bytes()
+    stats = json.loads(tools.ddpfs("stat", "--json", mountpoint).stdout)
+    assert stats == {**json.loads((mountpoint / ".ddpfs/stats.json").read_text()), **stats}
+    assert stats["rank"] == 0 and stats["errors"] == 0 and stats["opened"] == 50
+    text = tools.ddpfs("stat", mountpoint / ".").stdout
+    assert all(len(line) <= 120 for line in text.splitlines())
+    shown = dict(line.split(None, 1) for line in text.splitlines() if len(line.split(None, 1)) == 2)
+    assert shown["opened"] == "50" and shown["world"] == "2"
+    assert shown["content"].endswith(("KiB", "MiB"))
+    assert shown["wait_p99"].split()[1] in ("us", "ms", "s")
+
+
+def test_stat_of_nothing(build_dir, mountpoint):
+    assert "ddpfs ls" in said_by("stat", mountpoint)
+    assert said_by("stat", mountpoint / "missing")
+    assert said_by("stat", code=2)
+    assert said_by("stat", "a", "b", code=2)
+
+
+# ctl
+
+
+def test_ctl_epoch(dataset, mountpoint, background):
+    background(dataset, mountpoint)
+    assert tools.ddpfs("ctl", mountpoint, "epoch").stdout == "epoch 0: 0 of 50 samples opened, advance=auto\n"
+    assert tools.ddpfs("ctl", mountpoint, "epoch", 7).stdout == "epoch 7: 0 of 50 samples opened, advance=off\n"
+    assert {name[:4] for name in os.listdir(mountpoint)} == {"0007"}
+    assert "advance=auto" in tools.ddpfs("ctl", mountpoint, "advance", "auto").stdout
+    assert json.loads(tools.ddpfs("ctl", "--json", mountpoint, "epoch").stdout)["epoch"] == 7
+
+
+def test_ctl_state(dataset, mountpoint, background, scratch):
+    background(dataset, mountpoint, "rank=0,world=2,seed=3,order=full")
+    state = json.loads(tools.ddpfs("ctl", mountpoint, "state", 32).stdout)
+    assert (state["seed"], state["epoch"], state["start"], state["order"]) == (3, 0, 32, "full")
+    assert json.loads((mountpoint / ".ddpfs/state").read_text().rstrip("\0 \n")) == state
+    done = tools.ddpfs("ctl", mountpoint, "state", 64, "--epoch", 4, "-O", scratch / "state")
+    assert done.stdout == ""
+    state = json.loads((scratch / "state").read_text())
+    assert (state["epoch"], state["start"]) == (4, 64)
+    # All of an epoch trained is the beginning of the next one.
+    assert json.loads(tools.ddpfs("ctl", mountpoint, "state", 100).stdout)["start"] == 0
+    assert said_by("ctl", mountpoint, "state", 100_000)
+
+
+@pytest.mark.parametrize("arguments", [[], ["epoch", "x"], ["epoch", "-1"], ["nonsense"], ["advance"], ["advance", "maybe"],
+                                       ["state", "many"], ["state", "--epoch", "1"], ["epoch", "1", "--output", "x"],
+                                       ["epoch", "1", "2"], ["info", "1"]])
+def test_ctl_wrong_usage(build_dir, mountpoint, arguments):
+    said_by("ctl", mountpoint, *arguments, code=2)
+
+
+# other users
+
+
+def test_nobody_elses_mounts(private, dataset, mountpoint, background):
+    """A user neither sees nor controls root's mount; root sees and controls the user's."""
+    background(dataset, mountpoint)
+    private.directory_of_nobody("nb")
+    done = private.run(f"""
+        $nobody $ddpfs mount -o rank=0,world=2 {dataset} nb
+        $nobody $ddpfs ls
+        $nobody $ddpfs stat --json nb | grep '"rank"'
+        $nobody $ddpfs stat {mountpoint} 2>&1 || echo refused $?
+        $nobody $ddpfs umount {mountpoint} 2>&1 || echo refused $?
+        echo root
+        $ddpfs ls
+        $ddpfs ctl $PWD/nb epoch 5
+        $nobody $ddpfs umount nb
+        """)
+    user, root = done.stdout.split("root\n")
+    assert "/nb " in user and f"{mountpoint} " not in user.split("refused")[0]
+    assert '"rank": 0' in user
+    assert user.count("refused 1") == 2
+    assert "/nb " in root and f"{mountpoint} " in root and "epoch 5" in root
+    assert mounts.is_mounted(mountpoint)

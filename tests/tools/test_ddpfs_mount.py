@@ -1,0 +1,268 @@
+"""ddpfs mount: returns when the mount answers, or with the reason and the exit code."""
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+
+from helpers import mounts, tools
+
+
+def one_line(done, code):
+    """The one line of a refusal."""
+    assert done.returncode == code, done.stderr
+    lines = done.stderr.strip().splitlines()
+    assert lines[0].startswith(("ddpfs: ", "ddpfs mount: ")), done.stderr
+    # Wrong usage may add a pointer to --help.
+    assert len(lines) == 1 or (code == 2 and len(lines) == 2 and "--help" in lines[1]), done.stderr
+    return lines[0]
+
+
+def test_returns_when_the_mount_answers(dataset, mountpoint, background):
+    done = background(dataset, mountpoint)
+    assert mounts.is_mounted(mountpoint)
+    assert len(os.listdir(mountpoint)) == 50
+    assert done.stdout == done.stderr == ""
+
+
+def test_relative_paths(dataset, mountpoint, background, scratch):
+    background(dataset.name, mountpoint, cwd=scratch)
+    tools.ddpfs("umount", mountpoint.name, cwd=scratch)
+    background(dataset, os.path.relpath(mountpoint))
+    assert len(os.listdir(mountpoint)) == 50
+
+
+def test_the_server_keeps_no_descriptor_of_its_caller(dataset, mountpoint, background):
+    read_end, write_end = os.pipe()
+    background(dataset, mountpoint, pass_fds=[write_end])
+    os.close(write_end)
+    assert os.read(read_end, 1) == b""  # would wait for ever while the server holds the other end
+    os.close(read_end)
+
+
+def test_closed_standard_streams(dataset, mountpoint):
+    subprocess.run(["sh", "-c", '"$@" <&- >&- 2>&-', "sh", tools.tool("ddpfs"), "mount", "-o", "view=all", dataset, mountpoint],
+                   check=True)
+    try:
+        assert len(os.listdir(mountpoint)) == 5
+    finally:
+        tools.ddpfs("umount", mountpoint)
+
+
+def test_a_launcher_that_ignores_its_children(dataset, mountpoint):
+    done = subprocess.run([tools.tool("ddpfs"), "mount", "-o", "view=all,subdir=none", dataset, mountpoint],
+                          capture_output=True, text=True,
+                          preexec_fn=lambda: signal.signal(signal.SIGCHLD, signal.SIG_IGN))
+    assert "none" in one_line(done, 1)
+
+
+def test_in_front(dataset, mount):
+    mounted = mount(dataset, "rank=1,world=2")
+    assert len(os.listdir(mounted.path)) == 50
+    mounted.unmount()
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
+def test_a_signal_unmounts(dataset, mount, number):
+    mounted = mount(dataset, "rank=0,world=2")
+    mounted.process.send_signal(number)
+    assert mounted.process.wait(timeout=60) == 0
+    assert not mounts.is_mounted(mounted.path)
+
+
+def test_options_add_up_and_later_ones_win(dataset, mountpoint, background):
+    background(dataset, mountpoint, "rank=0,world=1,seed=1", "-o", "world=4,seed=2")
+    info = json.loads(tools.ddpfs("ctl", mountpoint, "info").stdout)
+    assert (info["rank"], info["world"], info["seed"]) == (0, 4, 2)
+
+
+def test_the_help_of_the_options_says_the_defaults(dataset, mountpoint, background):
+    background(dataset, mountpoint, "view=all")
+    info = json.loads(tools.ddpfs("ctl", mountpoint, "info").stdout)
+    assert (info["layout"], info["view"], info["tail"], info["seed"], info["advance"]) == ("tree", "all", "pad", 0, "auto")
+
+
+@pytest.mark.parametrize("options,words", [
+    ([], ["rank=R,world=W", "view=all"]),
+    (["-o", "rank=0"], ["world=W"]),
+    (["-o", "world=2"], ["rank=R"]),
+    (["-o", "rank=2,world=2"], ["rank=2", "world=2", "0 to 1"]),
+    (["-o", "rank=0,world=2,wrold=3"], ["wrold", "did you mean world?"]),
+    (["-o", "rank=0,world=2,order=random"], ["order", "random", "full"]),
+    (["-o", "rank=0,world=2,memory=1M"], ["memory", "8M"]),
+    (["-o", "rank=0,world=2,on_bad=skip"], ["on_bad", "eio"]),
+])
+def test_wrong_options(dataset, mountpoint, options, words):
+    line = one_line(tools.ddpfs("mount", *options, dataset, mountpoint, check=False), 2)
+    for word in words:
+        assert word in line
+    assert not mounts.is_mounted(mountpoint)
+
+
+@pytest.mark.parametrize("arguments", [[], ["a"], ["a", "b", "c"], ["--nonsense", "a", "b"], ["-o"]])
+def test_wrong_usage(build_dir, arguments):
+    done = tools.ddpfs("mount", *arguments, check=False)
+    assert done.returncode == 2
+    assert "--help" in done.stderr and not done.stdout
+
+
+def refusal(dataset, mountpoint, options="rank=0,world=2"):
+    return one_line(tools.ddpfs("mount", "-o", options, dataset, mountpoint, check=False), 1)
+
+
+def test_missing_dataset(scratch, mountpoint):
+    line = refusal(scratch / "nothing", mountpoint)
+    assert "nothing" in line and "mkshard pack" in line
+
+
+def test_dataset_without_an_index(scratch, mountpoint):
+    (scratch / "empty").mkdir()
+    assert "index.ddpfs" in refusal(scratch / "empty", mountpoint)
+
+
+def test_dataset_that_is_a_file(scratch, mountpoint):
+    (scratch / "file").write_text("x")
+    assert "not a directory" in refusal(scratch / "file", mountpoint)
+
+
+@pytest.mark.parametrize("damage", ["magic", "version", "cut", "empty"])
+def test_damaged_index(dataset, mountpoint, damage):
+    index = dataset / "index.ddpfs"
+    data = bytearray(index.read_bytes())
+    if damage == "magic":
+        data[0] ^= 1
+    elif damage == "version":
+        data[8] ^= 0x40
+    elif damage == "cut":
+        data = data[: len(data) // 2]
+    else:
+        data = b""
+    index.chmod(0o644)
+    index.write_bytes(data)
+    assert "index.ddpfs" in refusal(dataset, mountpoint)
+    assert not mounts.is_mounted(mountpoint)
+
+
+def test_missing_mountpoint(dataset, scratch):
+    line = refusal(dataset, scratch / "nowhere")
+    assert "nowhere" in line and "mkdir" in line
+
+
+def test_mountpoint_that_is_a_file(dataset, scratch):
+    (scratch / "file").write_text("x")
+    assert "not a directory" in refusal(dataset, scratch / "file")
+
+
+def test_mountpoint_over_the_dataset(dataset, scratch):
+    assert "cover the dataset" in refusal(dataset, dataset)
+    assert "cover the dataset" in refusal(dataset, scratch)
+
+
+def test_mountpoint_in_use(dataset, mountpoint, background):
+    background(dataset, mountpoint)
+    line = refusal(dataset, mountpoint)
+    assert "already" in line and "ddpfs umount" in line
+    assert len(os.listdir(mountpoint)) == 50
+
+
+def test_missing_subdir(dataset, mountpoint):
+    assert "no_such" in refusal(dataset, mountpoint, "rank=0,world=2,subdir=no_such")
+
+
+def test_start_beyond_the_end(dataset, mountpoint):
+    assert "start" in refusal(dataset, mountpoint, "rank=0,world=2,start=101")
+
+
+def test_resume_from_a_state_file(dataset, mountpoint, background, scratch):
+    background(dataset, mountpoint, "rank=0,world=2,seed=5,order=full")
+    before = sorted(os.listdir(mountpoint))
+    state = scratch / "state.json"
+    tools.ddpfs("ctl", mountpoint, "state", "40", "--output", state)
+    tools.ddpfs("umount", mountpoint)
+    background(dataset, mountpoint, f"rank=0,world=2,state={state}")
+    assert sorted(os.listdir(mountpoint)) == before[20:]
+    tools.ddpfs("umount", mountpoint)
+    line = refusal(dataset, mountpoint, f"rank=0,world=2,state={state},seed=6")
+    assert "seed" in line and "5" in line and "6" in line
+
+
+def test_state_of_another_dataset(dataset, mountpoint, background, scratch, pack):
+    (scratch / "other").mkdir()
+    (scratch / "other/x").write_text("x")
+    state = scratch / "state.json"
+    background(pack(scratch / "other"), mountpoint)
+    tools.ddpfs("ctl", mountpoint, "state", "--output", state)
+    tools.ddpfs("umount", mountpoint)
+    assert "state.json" in refusal(dataset, mountpoint, f"rank=0,world=2,state={state}")
+
+
+@pytest.mark.parametrize("text", ["", "{}", "no json", "[]", '{"version":99}', "x" * 100_000])
+def test_bad_state_file(dataset, mountpoint, scratch, text):
+    (scratch / "state.json").write_text(text)
+    assert "state.json" in refusal(dataset, mountpoint, f"rank=0,world=2,state={scratch / 'state.json'}")
+
+
+def test_missing_state_file(dataset, mountpoint):
+    assert "nostate" in refusal(dataset, mountpoint, "rank=0,world=2,state=nostate")
+
+
+def test_log_file(dataset, mountpoint, background, scratch):
+    background(dataset, mountpoint, f"rank=0,world=2,log_level=debug,log={scratch / 'log'}")
+    assert (scratch / "log").exists()
+    tools.ddpfs("umount", mountpoint)
+    assert "nodir" in refusal(dataset, mountpoint, f"rank=0,world=2,log={scratch / 'nodir/log'}")
+
+
+def test_relative_log_and_control_are_the_callers(dataset, mountpoint, background, scratch):
+    background(dataset, mountpoint, "rank=0,world=2,log=a.log,control=a.sock", cwd=scratch)
+    assert (scratch / "a.log").exists() and (scratch / "a.sock").is_socket()
+    assert not Path("/a.log").exists() and not Path("/a.sock").exists()
+    assert json.loads(tools.ddpfs("ctl", "a.sock", "info", cwd=scratch).stdout)["mountpoint"] == str(mountpoint)
+
+
+def crashing_library(scratch, body):
+    """A shared object whose fuse_session_custom_io() does `body`: a server that gets that far and no further."""
+    cc = shutil.which("cc") or shutil.which("gcc")
+    if not cc:
+        pytest.skip("no C compiler to make a crashing libfuse with")
+    source = scratch / "crash.c"
+    source.write_text(f"#include <stdlib.h>\n#include <unistd.h>\nint fuse_session_custom_io(void);\n"
+                      f"int fuse_session_custom_io(void) {{ {body} return -1; }}\n")
+    subprocess.run([cc, "-shared", "-fPIC", "-o", scratch / "crash.so", source], check=True)
+    return scratch / "crash.so"
+
+
+def preloaded(library):
+    # A build with ASan wants to be the first library, unless told otherwise.
+    return {"LD_PRELOAD": str(library), "ASAN_OPTIONS": os.environ.get("ASAN_OPTIONS", "") + ":verify_asan_link_order=0"}
+
+
+@pytest.mark.parametrize("body,word", [("abort();", "signal 6"), ("_exit(3);", "status 3")])
+def test_a_crash_of_the_server_is_told(dataset, mountpoint, scratch, body, word):
+    library = crashing_library(scratch, body)
+    done = tools.run([tools.tool("ddpfs"), "mount", "-o", "rank=0,world=2", dataset, mountpoint],
+                     env=preloaded(library), check=False)
+    assert word in one_line(done, 1)
+    assert not mounts.is_mounted(mountpoint)  # though the server died behind its mount(2)
+
+
+def test_interrupted_while_it_waits(dataset, mountpoint, scratch):
+    library = crashing_library(scratch, "sleep(1000);")
+    process = subprocess.Popen([tools.tool("ddpfs"), "mount", "-o", "rank=0,world=2", dataset, mountpoint],
+                               env={**os.environ, **preloaded(library)}, stderr=subprocess.PIPE, text=True)
+    children = f"/proc/{process.pid}/task/{process.pid}/children"
+    while not open(children).read().split():
+        time.sleep(0.01)
+    server = int(open(children).read().split()[0])
+    while str(mountpoint) not in Path("/proc/self/mountinfo").read_text():  # a stat of it would hang
+        time.sleep(0.01)
+    process.send_signal(signal.SIGINT)
+    _, said = process.communicate(timeout=60)
+    assert not mounts.is_mounted(mountpoint)
+    assert process.returncode == 1 and "interrupted" in said
+    assert not os.path.exists(f"/proc/{server}")

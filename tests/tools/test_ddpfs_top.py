@@ -1,0 +1,323 @@
+"""`ddpfs top`: in a pseudo-terminal, as text, as JSON; mounts that come, stop and go."""
+
+import fcntl
+import json
+import os
+import pty
+import re
+import select
+import signal
+import struct
+import subprocess
+import termios
+
+import pytest
+
+from helpers import mounts, tools
+
+ENTER, LEAVE = "\033[?1049h", "\033[?1049l"
+SEQUENCE = re.compile(r"\033\[[?0-9;]*[A-Za-z]")
+
+
+class Screen:
+    """`ddpfs top` in a pseudo-terminal of its own."""
+
+    def __init__(self, *args, rows=24, columns=300, term="xterm"):
+        self.master, self.slave = pty.openpty()
+        self.resize(rows, columns, tell=False)
+        self.before = termios.tcgetattr(self.slave)
+        self.text = ""
+        self.process = subprocess.Popen([tools.tool("ddpfs"), "top", *map(str, args)], stdin=self.slave,
+                                        stdout=self.slave, stderr=self.slave, env={**os.environ, "TERM": term},
+                                        start_new_session=True, preexec_fn=tools.die_with_parent)
+
+    def resize(self, rows, columns, tell=True):
+        fcntl.ioctl(self.master, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
+        if tell:
+            self.process.send_signal(signal.SIGWINCH)
+
+    def read(self):
+        ready, _, _ = select.select([self.master], [], [], 0.05)
+        if ready:
+            self.text += os.read(self.master, 65536).decode()
+
+    def frames(self):
+        """The frames that are whole, as lists of lines."""
+        return [SEQUENCE.sub("", frame).replace("\r", "").split("\n")
+                for frame in self.text.split("\033[H")[1:] if frame.endswith("\033[J") or "\033[J" in frame]
+
+    def wait(self, wanted):
+        """Reads until `wanted` says something of the latest frame."""
+        while True:
+            frames = self.frames()
+            if frames and wanted(frames[-1]):
+                return frames[-1]
+            assert self.process.poll() is None, self.text
+            self.read()
+
+    def key(self, key):
+        os.write(self.master, key.encode())
+
+    def end(self):
+        """The exit status; the terminal must be as it was."""
+        while self.process.poll() is None:
+            self.read()
+        self.read()
+        assert self.text.count(ENTER) == self.text.count(LEAVE) == 1
+        assert self.text.rindex(LEAVE) > self.text.rindex("\033[H") and "\033[?25h" in self.text
+        assert termios.tcgetattr(self.slave) == self.before
+        return self.process.returncode
+
+    def close(self):
+        if self.process.poll() is None:
+            self.process.kill()
+            self.process.wait()
+        os.close(self.master)
+        os.close(self.slave)
+
+
+@pytest.fixture
+def screen():
+    made = []
+
+    def start(*args, **kwargs):
+        made.append(Screen(*args, **kwargs))
+        return made[-1]
+
+    yield start
+    for one in made:
+        one.close()
+
+
+@pytest.fixture
+def two(mount, dataset):
+    return mount(dataset, "rank=0,world=2,order=full"), mount(dataset, "rank=1,world=2,order=full")
+
+
+def line_of(frame, name):
+    """The numbers of a line by the titles of the frame's table."""
+    titles = next(line for line in frame if line.startswith("MOUNT")).split()[1:]
+    line = next((line for line in frame if line.startswith(f"{name} ")), None)
+    return line and dict(zip(titles, line[len(str(name)):].split()))
+
+
+def read_all(mounted):
+    for name in os.listdir(mounted.path):
+        (mounted.path / name).read_bytes()
+
+
+def top_json(*args, n=1):
+    done = tools.ddpfs("top", "--json", "-d", "0.2", "-n", n, *args)
+    return [json.loads(line) for line in done.stdout.splitlines()]
+
+
+def test_a_frame_then_q(two, screen):
+    s = screen("-d", "0.2", *(m.path for m in two))
+    frame = s.wait(lambda f: any(line.startswith(str(two[1].path)) for line in f))
+    assert re.match(r"ddpfs top  \d\d:\d\d:\d\d  2 mounts, every 0.2 s   q: quit", frame[0])
+    assert frame[1].startswith("MOUNT") and frame[2].startswith("total")
+    assert line_of(frame, two[0].path)["RANK"] == "0/2" and line_of(frame, two[1].path)["RANK"] == "1/2"
+    for m in two:
+        read_all(m)
+    s.wait(lambda f: line_of(f, two[0].path)["DONE"] == line_of(f, two[1].path)["DONE"] == "100%")
+    s.key("q")
+    assert s.end() == 0
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT])
+def test_signals_end_it_with_the_terminal_restored(two, screen, number):
+    s = screen(two[0].path)
+    s.wait(lambda f: line_of(f, two[0].path))
+    assert not termios.tcgetattr(s.slave)[3] & termios.ECHO
+    s.process.send_signal(number)
+    assert s.end() == -number
+
+
+def test_stop_and_continue(two, screen):
+    s = screen("-d", "0.2", two[0].path)
+    s.wait(lambda f: line_of(f, two[0].path))
+    s.process.send_signal(signal.SIGTSTP)
+    os.waitid(os.P_PID, s.process.pid, os.WSTOPPED)
+    while LEAVE not in s.text:
+        s.read()
+    assert termios.tcgetattr(s.slave) == s.before, "the shell's terminal while it is stopped"
+    s.process.send_signal(signal.SIGCONT)
+    while s.text.count(ENTER) < 2:
+        s.read()
+    s.text = ENTER + s.text[s.text.rindex(ENTER) + len(ENTER):]
+    s.wait(lambda f: line_of(f, two[0].path))
+    s.key("q")
+    assert s.end() == 0
+
+
+def test_the_terminal_goes_away(two, screen):
+    s = screen("-d", "0.2", two[0].path)
+    s.wait(lambda f: line_of(f, two[0].path))
+    os.close(s.master)
+    s.process.wait()
+    s.master = os.open("/dev/null", os.O_RDONLY)
+
+
+@pytest.mark.parametrize("columns", [1, 20, 40, 80, 111, 300])
+def test_lines_fit_the_terminal(two, screen, columns):
+    s = screen(two[0].path, columns=columns)
+    frame = s.wait(lambda f: len(f) >= 4)
+    assert max(len(line) for line in frame if line) <= max(columns, 12)
+    if columns >= 80:
+        assert {"RANK", "EPOCH", "DONE", "FILES/s", "OUT/s", "HITS", "WAIT", "P99"} <= set(frame[1].split())
+    assert ("P50" in frame[1]) == (columns > 110)
+    s.key("q")
+    assert s.end() == 0
+
+
+def test_another_size_and_scrolling(two, screen):
+    a, b = sorted(m.path for m in two)
+    s = screen(a, b, rows=10, columns=300)
+    s.wait(lambda f: line_of(f, b))
+    s.resize(4, 250)
+    frame = s.wait(lambda f: len(f) == 4)
+    assert line_of(frame, a) and not line_of(frame, b) and max(map(len, frame)) <= 250
+    s.key("\033[B")
+    s.wait(lambda f: line_of(f, b) and not line_of(f, a))
+    s.key("k")
+    s.wait(lambda f: line_of(f, a) and not line_of(f, b))
+    s.resize(1, 10)
+    s.wait(lambda f: len(f) == 1)
+    s.key("q")
+    assert s.end() == 0
+
+
+def test_a_mount_that_vanishes_and_comes_back(background, dataset, mountpoint, screen):
+    background(dataset, mountpoint)
+    s = screen("-d", "0.2", mountpoint)
+    s.wait(lambda f: line_of(f, mountpoint))
+    tools.run(["umount", "-l", mountpoint])
+    frame = s.wait(lambda f: line_of(f, "(gone)"))
+    assert set(line_of(frame, f"(gone) {mountpoint}").values()) <= {"0/2", "-"}
+    background(dataset, mountpoint, "rank=1,world=2")
+    s.wait(lambda f: (line_of(f, mountpoint) or {}).get("RANK") == "1/2")
+    s.key("q")
+    assert s.end() == 0
+
+
+def test_all_of_the_host(background, dataset, mountpoint, screen):
+    s = screen("-d", "0.2", rows=200, columns=300)
+    s.wait(lambda f: len(f) >= 3 and not line_of(f, mountpoint))
+    background(dataset, mountpoint)
+    s.wait(lambda f: line_of(f, mountpoint))
+    tools.run(["umount", "-l", mountpoint])
+    s.wait(lambda f: not line_of(f, mountpoint) and not line_of(f, f"(gone) {mountpoint}"))
+    s.key("q")
+    assert s.end() == 0
+
+
+def test_a_server_that_has_stopped_is_silent_and_holds_nobody_up(two, screen):
+    s = screen("-d", "0.2", *(m.path for m in two))
+    s.wait(lambda f: line_of(f, two[1].path))
+    two[0].process.send_signal(signal.SIGSTOP)
+    try:
+        s.wait(lambda f: line_of(f, f"(silent) {two[0].path}") and line_of(f, two[1].path))
+    finally:
+        two[0].process.send_signal(signal.SIGCONT)
+    s.wait(lambda f: line_of(f, two[0].path))
+    s.key("q")
+    assert s.end() == 0
+
+
+def test_batch_is_plain_text(two):
+    paths = [m.path for m in two]
+    for args in (["-b"], []):  # no terminal: by itself
+        done = tools.ddpfs("top", *args, "-d", "0.2", "-n", "2", *paths)
+        assert "\033" not in done.stdout and not done.stderr
+        tables = done.stdout.strip("\n").split("\n\n")
+        assert len(tables) == 2
+        for table in tables:
+            lines = table.split("\n")
+            assert re.fullmatch(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d  2 mounts", lines[0])
+            assert len(lines) == 5 and len({len(line) for line in lines[1:]}) == 1, "aligned"
+            assert [line.split()[0] for line in lines[2:]] == [*map(str, paths), "total"]
+            assert line_of(lines, paths[1])["FILES/s"] == "0"
+
+
+def test_a_dumb_terminal_gets_batch(two, screen):
+    s = screen("-n", "1", "-d", "0.2", two[0].path, term="dumb")
+    while s.process.poll() is None:
+        s.read()
+    s.read()
+    assert s.process.returncode == 0 and "\033" not in s.text and str(two[0].path) in s.text
+
+
+def test_json_is_what_happened(two):
+    command = [tools.tool("ddpfs"), "top", "--json", "-d", "0.5", *(str(m.path) for m in two)]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, preexec_fn=tools.die_with_parent)
+    try:
+        first = json.loads(process.stdout.readline())
+        read_all(two[0])
+        frames = [json.loads(process.stdout.readline()) for _ in range(3)]
+    finally:
+        process.terminate()
+        process.communicate()
+    turns = len(os.listdir(two[0].path))
+    assert [m["mountpoint"] for m in first["mounts"]] == [str(m.path) for m in two]
+    assert [(m["rank"], m["world"], m["view"], m["state"]) for m in first["mounts"]] == [
+        (0, 2, "rank", "live"), (1, 2, "rank", "live")]
+    times = [f["time"] for f in [first, *frames]]
+    opened = sum(f["mounts"][0]["files_per_s"] * (f["time"] - before) for f, before in zip(frames, times))
+    assert opened == pytest.approx(turns, rel=0.2), "the rates add up to the files opened"
+    last = frames[-1]
+    assert last["mounts"][0]["opens"] == last["total"]["opens"] == last["mounts"][0]["position"] == turns
+    assert sum(f["mounts"][1]["files_per_s"] for f in frames) == 0
+    stats = [tools.stat_json(m.path) for m in two]
+    for key in "resident_bytes", "window_limit_bytes", "depth", "memory_bytes", "turns":
+        assert last["total"][key] == sum(s[key] for s in stats), key
+        assert [m[key] for m in last["mounts"]] == [s[key] for s in stats], key
+    busy = next(f for f in frames if f["mounts"][0]["files_per_s"] > 0)
+    assert 0 <= busy["mounts"][0]["hit_rate"] <= 1 and last["mounts"][1]["hit_rate"] is None
+    for s, m in zip(stats, last["mounts"]):
+        assert [m[f"wait_{q}_ns"] for q in ("p50", "p99", "max")] == [
+            s[f"epoch_wait_{q}_ns"] for q in ("p50", "p99", "max")]
+    assert last["total"]["wait_max_ns"] == max(s["epoch_wait_max_ns"] for s in stats)
+
+
+def test_json_tells_of_a_mount_that_is_gone(two, background, dataset, mountpoint):
+    background(dataset, mountpoint)
+    command = [tools.tool("ddpfs"), "top", "--json", "-d", "0.2", str(mountpoint), str(two[0].path)]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, preexec_fn=tools.die_with_parent)
+    try:
+        assert [m["state"] for m in json.loads(process.stdout.readline())["mounts"]] == ["live", "live"]
+        subprocess.run(["umount", "-l", mountpoint], check=True)
+        while (frame := json.loads(process.stdout.readline()))["mounts"][0]["state"] != "gone":
+            assert frame["mounts"][1]["state"] == "live"
+    finally:
+        process.terminate()
+        process.communicate()
+    assert "epoch" not in frame["mounts"][0] and frame["total"]["turns"] == frame["mounts"][1]["turns"]
+    assert not mounts.is_mounted(mountpoint)
+
+
+def test_epochs_apart(two):
+    tools.ddpfs("ctl", two[0].path, "epoch", "7")
+    (frame,) = top_json(*(m.path for m in two))
+    assert [m["epoch"] for m in frame["mounts"]] == [7, 0] and frame["total"]["epoch"] == 0
+    text = tools.ddpfs("top", "-b", "-n", "1", "-d", "0.2", *(m.path for m in two)).stdout.split("\n")
+    assert next(line for line in text if line.startswith("total")).split()[1] == "0+"
+
+
+def test_a_name_with_control_bytes_does_no_harm(mount, dataset, scratch):
+    m = mount(dataset, "rank=0,world=2", mountpoint=scratch / "a\033[31m\nb")
+    done = tools.ddpfs("top", "-b", "-n", "1", "-d", "0.2", m.path)
+    assert "\033" not in done.stdout and len(done.stdout.strip("\n").split("\n")) == 4
+
+
+def test_wrong_use(scratch):
+    for args, code, word in [(["-d", "0"], 2, "0.1"), (["-d", "nan"], 2, "--delay=nan"), (["-d", "1x"], 2, "1x"),
+                             (["-n", "0"], 2, "count"), ([scratch / "none"], 1, "none"), (["--x"], 2, "--x")]:
+        done = tools.ddpfs("top", *args, check=False)
+        assert done.returncode == code and word in done.stderr and not done.stdout, (args, done)
+
+
+def test_a_full_disk_is_told(two):
+    with open("/dev/full", "wb") as full:
+        done = subprocess.run([tools.tool("ddpfs"), "top", "-b", "-n", "1", "-d", "0.2", str(two[0].path)],
+                              stdout=full, stderr=subprocess.PIPE, text=True)
+    assert done.returncode == 1 and "standard output" in done.stderr

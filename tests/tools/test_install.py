@@ -1,0 +1,43 @@
+"""meson install: everything is where its users look for it."""
+
+import shutil
+
+import pytest
+
+from helpers import tools
+
+
+@pytest.fixture
+def installed(build_dir, scratch):
+    meson = shutil.which("meson")
+    if not meson:
+        pytest.skip("meson is not in PATH")
+    tools.run([meson, "install", "-C", build_dir, "--no-rebuild", "--destdir", scratch / "root"])
+    return scratch / "root"
+
+
+def find(root, name):
+    found = [p for p in root.rglob(name)]
+    assert len(found) == 1, (name, found)
+    return found[0]
+
+
+def test_files(installed):
+    for name in "ddpfs.1", "mkshard.1", "mount.ddpfs.8", "libddpfs_interpose.so":
+        assert find(installed, name).is_file()
+    assert len([p for p in installed.rglob("completions/*")]) == 2
+
+
+def test_mount_finds_its_helper(installed):
+    helper = installed / "sbin/mount.ddpfs"
+    assert helper.is_symlink()
+    target = installed / str(helper.readlink()).lstrip("/")
+    assert target.name == "ddpfs" and target.is_file()
+
+
+def test_exec_finds_the_interposer(installed, dataset, mountpoint):
+    ddpfs = next(p for p in installed.rglob("bin/ddpfs"))
+    done = tools.run([ddpfs, "exec", "-q", "-o", "view=all", dataset, mountpoint, "--", "sh", "-c", "echo $LD_PRELOAD"],
+                     env={"LD_PRELOAD": ""})
+    assert done.stderr == ""
+    assert find(installed, "libddpfs_interpose.so").samefile(done.stdout.strip())

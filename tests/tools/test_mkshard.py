@@ -1,0 +1,371 @@
+"""mkshard pack and what reads its datasets: what goes in comes out, whoever takes it out."""
+
+import json
+import os
+import subprocess
+import tarfile
+
+import pytest
+
+from helpers import tools
+from tools.shards import facts, failure, files_of, many_files, rich_tree
+
+CONTAINERS = ["tar", "bare"]
+
+
+@pytest.fixture
+def source(scratch):
+    return rich_tree(scratch / "source")
+
+
+@pytest.mark.parametrize("container", CONTAINERS)
+def test_extract_gives_back_everything(scratch, source, pack, container):
+    dataset = pack(source, f"--container={container}", "--shard-size=300K")
+    assert len(list(dataset.glob(f"shard-*.{container}"))) > 3
+    tools.mkshard("extract", dataset, scratch / "out")
+    assert facts(scratch / "out") == facts(source)
+
+
+def test_tar_gives_back_everything(scratch, source, pack):
+    dataset = pack(source, "--shard-size=300K")
+    out = scratch / "out"
+    out.mkdir()
+    for shard in sorted(dataset.glob("shard-*.tar")):
+        done = tools.run(["tar", "xf", shard, "-C", out])
+        assert done.stderr == ""
+    assert facts(out) == facts(source)
+
+
+def test_python_reads_the_shards(source, pack):
+    dataset = pack(source, "--shard-size=300K")
+    seen = {}
+    for shard in sorted(dataset.glob("shard-*.tar")):
+        with tarfile.open(shard, "r|") as tar:
+            for member in tar:
+                assert (member.uid, member.gid, member.uname, member.gname) == (0, 0, "", "")
+                if member.isreg():
+                    seen[os.fsencode(member.name)] = tar.extractfile(member).read()
+    assert seen == {path: data for path, (_, _, _, data) in facts(source).items() if data is not None}
+
+
+@pytest.mark.parametrize("container", CONTAINERS)
+def test_cat_and_ls(source, pack, container):
+    dataset = pack(source, f"--container={container}", "--shard-size=300K")
+    wanted = {path: data for path, (_, _, _, data) in facts(source).items() if data is not None}
+    listed = tools.mkshard("ls", "-0", dataset, text=False).stdout.split(b"\0")
+    assert listed.pop() == b"" and sorted(listed) == sorted(wanted)
+    for path in wanted:
+        assert tools.mkshard("cat", dataset, os.fsdecode(path), text=False).stdout == wanted[path]
+    two = tools.mkshard("cat", dataset, "c0/0001.jpg", "labels.csv", text=False).stdout
+    assert two == wanted[b"c0/0001.jpg"] + wanted[b"labels.csv"]
+
+
+def test_json_is_json(source, pack):
+    dataset = pack(source)
+    wanted = facts(source)
+    info = json.loads(tools.mkshard("info", "--json", dataset).stdout)
+    n_files = sum(1 for fact in wanted.values() if fact[3] is not None)
+    assert (info["files"], info["common_files"], info["shards"]) == (n_files, 1, 1)
+    assert info["content_bytes"] == sum(len(fact[3]) for fact in wanted.values() if fact[3] is not None)
+    seen = {}
+    for line in tools.mkshard("ls", "--json", dataset).stdout.splitlines():
+        record = json.loads(line)
+        seen[os.fsencode(record["path"])] = (int(record["mode"], 8), record["mtime"], record["size"])
+    assert seen == {path: (fact[1], fact[2], len(fact[3])) for path, fact in wanted.items() if fact[3] is not None}
+    verified = json.loads(tools.mkshard("verify", "--json", dataset).stdout)
+    assert verified["ok"] is True and verified["bad"] == [] and verified["files"] == n_files
+
+
+def test_ls_and_extract_a_part(scratch, source, pack):
+    dataset = pack(source)
+    assert len(tools.mkshard("ls", dataset, "c0").stdout.splitlines()) == 16
+    assert tools.mkshard("ls", dataset, "c0/0001.jpg", "labels.csv").stdout == "c0/0001.jpg\nlabels.csv\n"
+    tools.mkshard("extract", dataset, scratch / "out", "c2", "labels.csv")
+    wanted = {path: fact for path, fact in facts(source).items() if path.split(b"/")[0] in (b"c2", b"labels.csv")}
+    assert facts(scratch / "out") == wanted
+    assert "no 'c9'" in failure("ls", dataset, "c9")
+    assert "'c9'" in failure("cat", dataset, "c9")
+    assert "is a directory" in failure("cat", dataset, "c0")
+    assert "'c9'" in failure("extract", dataset, scratch / "out2", "c9")
+
+
+def test_ls_in_a_pipe_that_closes(pack, scratch):
+    dataset = pack(many_files(scratch / "many", n=5000, size=1))
+    pipe = subprocess.run(f"{tools.tool('mkshard')} ls {dataset} | head -1", shell=True, capture_output=True, check=True)
+    assert pipe.stderr == b"" and pipe.stdout.count(b"\n") == 1
+    full = subprocess.run([tools.tool("mkshard"), "ls", str(dataset)], stdout=open("/dev/full", "w"),
+                          stderr=subprocess.PIPE, text=True)
+    assert full.returncode == 1 and "standard output" in full.stderr
+
+
+@pytest.mark.parametrize("container", CONTAINERS)
+@pytest.mark.parametrize("options", [[], ["--sample=key"], ["--group=/([0-9]+)"], ["--no-shuffle"]],
+                         ids=["file", "key", "group", "sorted"])
+def test_same_input_same_bytes(source, pack, container, options):
+    base = ["--shard-size=300K", f"--container={container}", *options]
+    first = files_of(pack(source, *base, "--jobs=1", "--memory=1M"))
+    assert files_of(pack(source, *base, "--jobs=7")) == first
+    if "--no-shuffle" not in options:
+        assert files_of(pack(source, *base, "--shuffle-seed=1")) != first
+
+
+@pytest.mark.parametrize("container", CONTAINERS)
+@pytest.mark.parametrize("options", [[], ["--sample=key"], ["--group=/([0-9]+)", "--common=c?/*.cls"],
+                                     ["--no-shuffle", "--common="], ["--shuffle-seed=18446744073709551615"]],
+                         ids=["file", "key", "group", "sorted", "seed"])
+def test_index_is_rebuilt_from_the_shards(source, pack, container, options):
+    dataset = pack(source, "--shard-size=300K", f"--container={container}", *options)
+    index = dataset / "index.ddpfs"
+    before = index.read_bytes()
+    index.unlink()
+    tools.mkshard("index", dataset)
+    assert index.read_bytes() == before
+
+
+def test_rebuilding_misses_a_lost_shard(source, pack):
+    dataset = pack(source, "--shard-size=300K")
+    (dataset / "shard-000001.tar").unlink()
+    assert "shard-000001.tar" in failure("index", dataset)
+
+
+def test_files_of_a_key_stay_together(source, pack):
+    dataset = pack(source, "--sample=key", "--shard-size=20K")
+    samples = {}
+    for line in tools.mkshard("ls", "--json", dataset, "c0").stdout.splitlines():
+        record = json.loads(line)
+        samples.setdefault(record["path"].split(".")[0], set()).add((record["sample"], record["shard"]))
+    assert len(samples) == 8 and all(len(places) == 1 for places in samples.values())
+    assert len({sample for places in samples.values() for sample, _ in places}) == 8
+
+
+def test_grouped_shards_are_webdataset_samples(source, pack):
+    dataset = pack(source / "c0", "--sample=key", "--shard-size=100K")
+    seen = []
+    for shard in sorted(dataset.glob("*.tar")):
+        with tarfile.open(shard, "r|") as tar:
+            names = [member.name for member in tar if member.isreg()]
+        assert len(names) % 2 == 0
+        for cls, jpg in zip(names[::2], names[1::2]):
+            assert cls.split(".")[0] == jpg.split(".")[0]
+            seen.append(cls.split(".")[0])
+    assert sorted(seen) == [f"{i:04d}" for i in range(8)] and seen != sorted(seen)
+
+
+def test_webdataset_reads_the_shards(source, pack):
+    wds = pytest.importorskip("webdataset", reason="webdataset is not installed")
+    dataset = pack(source / "c0", "--sample=key", "--shard-size=100K")
+    urls = [str(shard) for shard in sorted(dataset.glob("*.tar"))]
+    seen = {s["__key__"]: (s["jpg"], s["cls"]) for s in wds.WebDataset(urls, shardshuffle=False)}
+    assert seen == {f"{i:04d}": ((source / f"c0/{i:04d}.jpg").read_bytes(), (source / f"c0/{i:04d}.cls").read_bytes())
+                    for i in range(8)}
+
+
+def test_common_files(scratch, source, pack):
+    def common(dataset):
+        records = map(json.loads, tools.mkshard("ls", "--json", dataset).stdout.splitlines())
+        return {record["path"] for record in records if record["common"]}
+
+    assert common(pack(source)) == {"labels.csv"}
+    assert common(pack(source, "--common=")) == set()
+    assert common(pack(source, "--common=*.bin", "--common=c0/*.cls")) == \
+        {"big.bin", "block.bin"} | {f"c0/{i:04d}.cls" for i in range(8)}
+
+
+def test_default_common_leaves_samples_alone(scratch, pack):
+    def n_common(dataset):
+        return json.loads(tools.mkshard("info", "--json", dataset).stdout)["common_files"]
+
+    texts = scratch / "texts"
+    texts.mkdir()
+    for i in range(5):
+        (texts / f"{i}.txt").write_text(f"text {i}")
+    assert n_common(pack(texts)) == 0  # nothing but texts
+    for i in range(5):
+        (texts / f"{i}.jpg").write_text(f"image {i}")
+    assert n_common(pack(texts, "--sample=key")) == 0  # captions
+    (texts / "classes.json").write_text("[]")
+    assert n_common(pack(texts)) == 6
+    assert n_common(pack(texts, "--sample=key", "--common=classes.json")) == 1
+
+
+def test_several_sources_merge(scratch, pack):
+    for name in ("a", "b"):
+        (scratch / name / "shared").mkdir(parents=True)
+        (scratch / name / "shared" / f"{name}.bin").write_text(name)
+    dataset = scratch / "d"
+    tools.mkshard("pack", scratch / "a", scratch / "b", dataset)
+    assert tools.mkshard("ls", dataset).stdout == "shared/a.bin\nshared/b.bin\n"
+    (scratch / "b" / "shared" / "a.bin").write_text("again")
+    assert "'shared/a.bin' comes twice" in failure("pack", scratch / "a", scratch / "b", scratch / "d2")
+
+
+def test_file_list_on_standard_input(scratch, source):
+    names = [b"c0/0001.jpg", b"./c1/new\nline", b"c3/not-utf8-\xff\xfe", b"c0"]
+    tools.mkshard("pack", "-C", source, "-", scratch / "d", input=b"\0".join(names) + b"\0", text=False)
+    listed = tools.mkshard("ls", "-0", scratch / "d", text=False).stdout
+    assert listed == b"c0/0001.jpg\0c1/new\nline\0c3/not-utf8-\xff\xfe\0"
+    absolute = os.fsencode(source) + b"/c0/0002.jpg"
+    tools.mkshard("pack", "-C", source, "-", scratch / "e", input=absolute, text=False)
+    assert tools.mkshard("ls", scratch / "e").stdout == "c0/0002.jpg\n"
+    assert "--directory" in failure("pack", "-", scratch / "f", input=os.fsdecode(absolute))
+    assert "'..'" in failure("pack", "-", scratch / "f", input="../x")
+    assert "NUL" in failure("pack", "-C", source, "-", scratch / "f", input="c0/0001.jpg\nc0/0002.jpg\n")
+    assert not (scratch / "f").exists() and not (scratch / "f.partial").exists()
+
+
+def test_symbolic_links_are_followed(scratch, source, pack):
+    outside = scratch / "outside"
+    outside.mkdir()
+    (outside / "x.bin").write_text("x")
+    (source / "link.jpg").symlink_to("c0/0003.jpg")
+    (source / "class").symlink_to(outside)
+    dataset = pack(source)
+    assert tools.mkshard("cat", dataset, "link.jpg", text=False).stdout == (source / "c0/0003.jpg").read_bytes()
+    assert tools.mkshard("cat", dataset, "class/x.bin").stdout == "x"
+
+
+def test_replacing_needs_force(scratch, source, pack):
+    dataset = pack(source / "c0")
+    before = files_of(dataset)
+    assert "--force" in failure("pack", source / "c1", dataset)
+    assert files_of(dataset) == before
+    tools.mkshard("pack", "--force", source / "c1", dataset)
+    assert "ünïcode-\u4e2d" in tools.mkshard("ls", dataset).stdout
+    assert sorted(p.name for p in scratch.iterdir()) == ["dataset0", "source"]
+
+
+def test_force_replaces_datasets_only(scratch, source, pack):
+    (scratch / "precious").mkdir()
+    (scratch / "precious" / "thesis.tex").write_text("ten years")
+    assert "no dataset" in failure("pack", "--force", source, scratch / "precious")
+    dataset = pack(source / "c0")
+    (dataset / "notes.txt").write_text("mine")
+    assert "'notes.txt'" in failure("pack", "--force", source, dataset)
+    assert (dataset / "notes.txt").exists() and (scratch / "precious" / "thesis.tex").exists()
+
+
+def test_an_empty_directory_is_no_obstacle(scratch, source):
+    (scratch / "d").mkdir()
+    tools.mkshard("pack", source / "c0", f"{scratch}/d/")
+    tools.mkshard("verify", scratch / "d")
+
+
+@pytest.mark.parametrize("container", CONTAINERS)
+def test_verify_names_every_bad_file(source, pack, container):
+    dataset = pack(source, f"--container={container}", "--shard-size=300K")
+    records = {}
+    for line in tools.mkshard("ls", "--json", dataset).stdout.splitlines():
+        record = json.loads(line)
+        records[record["path"]] = record
+    wanted = {}
+    for path, at in (("c0/0001.jpg", 0), ("c1/0007.jpg", 109_999), ("big.bin", 3 * 2**20 + 5)):
+        shard = dataset / f"shard-{records[path]['shard']:06d}.{container}"
+        with open(shard, "r+b") as f:
+            f.seek(records[path]["offset"] + at)
+            byte = f.read(1)
+            f.seek(-1, os.SEEK_CUR)
+            f.write(bytes([byte[0] ^ 1]))
+        start = records[path]["offset"] + (3 * 2**20 if path == "big.bin" else 0)
+        wanted[path] = (shard.name, start)
+    done = tools.mkshard("verify", dataset, check=False)
+    assert done.returncode == 1
+    for path, (shard, offset) in wanted.items():
+        assert f"'{path}': checksum mismatch in '{shard}' at byte {offset}" in done.stderr
+    report = json.loads(tools.mkshard("verify", "--json", dataset, check=False).stdout)
+    assert {bad["path"]: (bad["shard"], bad["offset"]) for bad in report["bad"]} == wanted
+    assert "damaged" in failure("cat", dataset, "c0/0001.jpg")
+
+
+def test_verify_sees_lost_and_cut_shards(source, pack):
+    dataset = pack(source, "--shard-size=300K")
+    os.truncate(dataset / "shard-000001.tar", 1000)
+    (dataset / "shard-000002.tar").unlink()
+    done = tools.mkshard("verify", dataset, check=False)
+    assert done.returncode == 1
+    assert "shard-000001.tar" in done.stderr and "shard-000002.tar" in done.stderr
+    assert "shard-000000.tar" not in done.stderr
+
+
+def test_verify_checks_the_index(source, pack):
+    dataset = pack(source)
+    index = dataset / "index.ddpfs"
+    whole = index.read_bytes()
+    for at in range(64, len(whole), len(whole) // 20):
+        index.write_bytes(whole[:at] + bytes([whole[at] ^ 0x10]) + whole[at + 1:])
+        assert tools.mkshard("verify", dataset, check=False).returncode == 1, f"byte {at}"
+
+
+def test_extract_keeps_good_files_of_a_bad_shard(scratch, source, pack):
+    dataset = pack(source)
+    record = json.loads(tools.mkshard("ls", "--json", dataset, "c0/0007.jpg").stdout)
+    with open(dataset / "shard-000000.tar", "r+b") as f:
+        f.seek(record["offset"])
+        f.write(b"\0\0\0\0")
+    assert "c0/0007.jpg" in failure("extract", dataset, scratch / "out")
+    wanted = facts(source)
+    del wanted[b"c0/0007.jpg"]
+    assert facts(scratch / "out") == wanted
+
+
+def test_extract_stays_inside(scratch, source, pack):
+    dataset = pack(source)
+    out, victim = scratch / "out", scratch / "victim"
+    out.mkdir()
+    victim.mkdir()
+    (out / "c0").symlink_to(victim)
+    (victim / "target").write_text("old")
+    (out / "labels.csv").symlink_to(victim / "target")
+    done = tools.mkshard("extract", dataset, out, check=False)
+    assert done.returncode == 1 and "c0" in done.stderr
+    assert [p.name for p in victim.iterdir()] == ["target"] and (victim / "target").read_text() == "old"
+    tools.mkshard("extract", "--force", dataset, out, "labels.csv")
+    assert not (out / "labels.csv").is_symlink() and (victim / "target").read_text() == "old"
+
+
+def test_extract_keeps_what_exists(scratch, source, pack):
+    dataset = pack(source)
+    out = scratch / "out"
+    out.mkdir()
+    (out / "labels.csv").write_text("mine")
+    assert "--force" in failure("extract", dataset, out, "labels.csv")
+    assert (out / "labels.csv").read_text() == "mine"
+
+
+def test_extract_names_the_first_existing_files_only(scratch, source, pack):
+    dataset = pack(source)
+    tools.mkshard("extract", dataset, scratch / "out")
+    n = sum(path.is_file() for path in source.rglob("*"))
+    assert n > 11
+    done = tools.mkshard("extract", dataset, scratch / "out", check=False)
+    lines = done.stderr.strip().splitlines()
+    assert done.returncode == 1 and len(lines) == 11
+    assert all("exists already" in line for line in lines[:10]) and f" {n} files existed already" in lines[10]
+
+
+def on_a_terminal(*argv):
+    ours, theirs = os.openpty()
+    try:
+        done = subprocess.run([str(a) for a in argv], stdout=theirs, stdin=subprocess.DEVNULL, check=True)
+        assert done.returncode == 0
+        return os.read(ours, 65536)
+    finally:
+        os.close(ours)
+        os.close(theirs)
+
+
+@pytest.mark.parametrize("command", [("mkshard", "ls"), ("mkshard", "ls", "-l"), ("ddpfs", "order")])
+def test_no_control_bytes_reach_a_terminal(scratch, pack, command):
+    (scratch / "s").mkdir()
+    (scratch / "s/b\x1b[31m").write_text("red")
+    argv = [tools.tool(command[0]), *command[1:], pack(scratch / "s")]
+    said = on_a_terminal(*argv)
+    assert b"b\\x1b[31m" in said and b"\x1b" not in said
+    assert b"b\x1b[31m" in tools.run(argv, text=False).stdout
+
+
+def test_wrong_usage(scratch, source):
+    for args in (["pack"], ["pack", source], ["pack", "--container=zip", source, "d"], ["pack", "--shard-size=x", "a", "b"],
+                 ["pack", "--group=[", source, "d"], ["pack", "--group=nothing", source, "d"], ["pack", "--jobs=0", "a", "b"],
+                 ["nonsense"], [], ["cat"], ["cat", "d"], ["verify"], ["extract", "d"]):
+        done = tools.mkshard(*args, check=False)
+        assert done.returncode == 2 and done.stdout == "" and done.stderr, args

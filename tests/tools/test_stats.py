@@ -1,0 +1,73 @@
+"""`mkshard stats`: an order measured beside a true random permutation."""
+
+import json
+import xml.etree.ElementTree as xml
+
+import pytest
+
+from helpers import tools
+
+CLASSES, PER_CLASS = 1000, 200
+
+
+@pytest.fixture(scope="module")
+def dataset(build_dir, tmp_path_factory):
+    """The index of 1,000 classes of 200 samples of 4 KiB, packed in order of their names (pack --no-shuffle)."""
+    place = tmp_path_factory.mktemp("stats") / "dataset"
+    tools.run([build_dir / "tests" / "shard" / "make_index", place, CLASSES, PER_CLASS, 4096, "sorted"])
+    return place
+
+
+def stats(dataset, *args):
+    return json.loads(tools.mkshard("stats", "--json", *args, dataset).stdout)
+
+
+def test_full_is_as_random_as_random(dataset):
+    s = stats(dataset, "-o", "order=full")
+    assert s["order"] == "full" and s["samples"] == CLASSES * PER_CLASS and s["classes"] == CLASSES
+    assert abs(s["distinct_ratio"] - 1) < 0.01
+    assert abs(s["ours"]["position_chi"] - 1) < 0.1
+    assert all(abs(c) < 0.01 for c in s["ours"]["class_correlation"])
+
+
+def test_chunk_of_sorted_classes_reaches_the_bar(dataset):
+    """At least 0.9x of random's distinct classes per 256 samples, lag-1 correlation within 0.05."""
+    s = stats(dataset, "-o", "order=chunk,pool=256M", "--epochs", "3")
+    assert s["chunk_samples"] == 32 and s["batch"] == 256
+    assert s["distinct_ratio"] >= 0.9
+    assert abs(s["ours"]["class_correlation"][0]) <= 0.05
+    assert abs(s["ours"]["place_correlation"][0]) <= 0.05
+
+
+def test_a_small_pool_is_found_out(dataset):
+    s = stats(dataset, "-o", "order=chunk,pool=1M")
+    assert s["distinct_ratio"] < 0.2 and s["ours"]["class_correlation"][0] > 0.05
+    assert s["ours"]["position_chi"] > 10 and abs(s["random"]["position_chi"] - 1) < 0.1
+
+
+def test_one_rank_and_one_class_directory(dataset):
+    s = stats(dataset, "-o", "order=full,rank=1,world=8")
+    assert s["ours"]["batches"] == s["random"]["batches"] == 5 * (CLASSES * PER_CLASS // 8 // 256)
+    s = stats(dataset, "-o", "order=chunk,subdir=class_0007", "--batch", "8")
+    assert s["classes"] == 1 and s["samples"] == PER_CLASS
+    assert s["ours"]["distinct_mean"] == 1 and s["ours"]["class_correlation"][0] is None
+
+
+def test_text_and_plot(dataset, scratch):
+    done = tools.mkshard("stats", "-o", "order=chunk", "--svg", scratch / "plot.svg", dataset)
+    assert "as a part of random's mean" in done.stdout and "1000 classes" in done.stdout
+    root = xml.parse(scratch / "plot.svg").getroot()
+    texts = [t.text for t in root.iter("{http://www.w3.org/2000/svg}text")]
+    assert "How random is order=chunk?" in texts and "true random permutation" in texts
+    assert "lag, samples" in texts and "correlation" in texts
+    curves = [p.get("d") for p in root.iter("{http://www.w3.org/2000/svg}path")]
+    assert len(curves) == 2 + 4 * 2 and all(d.startswith("M") for d in curves)
+    assert "nan" not in (scratch / "plot.svg").read_text() and "inf" not in "".join(curves)
+
+
+def test_wrong_use(dataset, scratch):
+    for args, code, word in [(["-o", "order=x", dataset], 2, "order=x"), ([], 2, "DATASET"),
+                             (["--batch", "0", dataset], 2, "--batch"), ([scratch / "none"], 1, "none"),
+                             (["--svg", scratch / "no" / "plot.svg", dataset], 1, "plot.svg")]:
+        done = tools.mkshard("stats", *args, check=False)
+        assert done.returncode == code and word in done.stderr, done.stderr

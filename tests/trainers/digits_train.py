@@ -1,0 +1,110 @@
+#!/usr/bin/env python3
+"""An ordinary DistributedDataParallel trainer: a small CNN on a folder of PNG digits.
+
+It walks a directory, opens image files and knows nothing of ddpfs.  Started by torchrun or alone:
+
+    torchrun --nproc-per-node=2 digits_train.py --train DIR --val DIR
+
+By default torch's DistributedSampler shuffles and divides the files of --train among the ranks.  With --sampler=none
+each rank takes every file of its own --train directory in sorted order: for directories that already hold one rank's
+part."""
+
+import argparse
+import json
+import os
+import re
+
+import torch
+import torch.distributed as dist
+from PIL import Image
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+from torch.utils.data import DataLoader, Dataset
+from torch.utils.data.distributed import DistributedSampler
+
+LABEL = re.compile(r"(\d)_\d+\.png$")
+
+
+class Digits(Dataset):
+    """Every PNG file below a directory; the label stands in front of the file's name, as in 7_0123.png."""
+
+    def __init__(self, root):
+        self.files = sorted(os.path.join(d, n) for d, _, names in os.walk(root) for n in names if LABEL.search(n))
+        if not self.files:
+            raise SystemExit(f"no digits below {root}")
+
+    def __len__(self):
+        return len(self.files)
+
+    def __getitem__(self, i):
+        with Image.open(self.files[i]) as image:
+            pixels = torch.tensor(list(image.convert("L").tobytes()), dtype=torch.float32)
+        return pixels.view(1, 8, 8) / 255, int(LABEL.search(self.files[i]).group(1))
+
+
+def build_model():
+    return nn.Sequential(nn.Conv2d(1, 16, 3, padding=1), nn.ReLU(), nn.Conv2d(16, 32, 3, padding=1), nn.ReLU(),
+                         nn.MaxPool2d(2), nn.Flatten(), nn.Linear(32 * 16, 64), nn.ReLU(), nn.Linear(64, 10))
+
+
+def accuracy(model, loader):
+    model.eval()
+    right = total = 0
+    with torch.no_grad():
+        for pixels, labels in loader:
+            right += (model(pixels).argmax(1) == labels).sum().item()
+            total += len(labels)
+    model.train()
+    return right / total
+
+
+def main():
+    args = argparse.ArgumentParser(description="trains a small CNN on PNG digits")
+    args.add_argument("--train", required=True, help="directory of training images")
+    args.add_argument("--val", required=True, help="directory of validation images")
+    args.add_argument("--sampler", choices=["distributed", "none"], default="distributed")
+    args.add_argument("--epochs", type=int, default=5)
+    args.add_argument("--batch", type=int, default=16, help="images of a batch on each rank")
+    args.add_argument("--workers", type=int, default=1, help="DataLoader workers of each rank")
+    args.add_argument("--seed", type=int, default=0)
+    args.add_argument("--report", help="write each rank's losses and the accuracy to REPORT.<rank>.json")
+    args = args.parse_args()
+
+    rank, world = int(os.environ.get("RANK", 0)), int(os.environ.get("WORLD_SIZE", 1))
+    if world > 1:
+        dist.init_process_group("gloo")
+    torch.manual_seed(args.seed)
+    torch.set_num_threads(1)
+    model = build_model()
+    network = DistributedDataParallel(model) if world > 1 else model
+    optimizer = torch.optim.Adam(network.parameters(), lr=2e-3)
+    loss_of = nn.CrossEntropyLoss()
+    losses, scores = [], []
+
+    for epoch in range(args.epochs):
+        first = len(losses)
+        data = Digits(args.train)
+        sampler = None
+        if args.sampler == "distributed":
+            sampler = DistributedSampler(data, num_replicas=world, rank=rank, shuffle=True, seed=args.seed)
+            sampler.set_epoch(epoch)
+        for pixels, labels in DataLoader(data, batch_size=args.batch, sampler=sampler, num_workers=args.workers):
+            optimizer.zero_grad()
+            loss = loss_of(network(pixels), labels)
+            loss.backward()
+            optimizer.step()
+            losses.append(loss.item())
+        if rank == 0:
+            scores.append(accuracy(model, DataLoader(Digits(args.val), batch_size=256)))
+            mean = sum(losses[first:]) / (len(losses) - first)
+            print(f"epoch {epoch}: mean loss {mean:.4f}, accuracy {scores[-1]:.4f}", flush=True)
+
+    if args.report:
+        with open(f"{args.report}.{rank}.json", "w") as f:
+            json.dump({"world": world, "losses": losses, "accuracy": scores[-1] if scores else None}, f)
+    if world > 1:
+        dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main()

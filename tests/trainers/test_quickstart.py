@@ -1,0 +1,48 @@
+"""README's command for one's own directory, as a newcomer runs it, and interrupted."""
+
+import os
+import signal
+import subprocess
+import time
+
+import pytest
+
+from helpers import mounts, tools
+
+QUICKSTART = tools.ROOT / "tools" / "quickstart"
+
+
+def test_own_directory(tree, scratch, build_dir):
+    source, files = tree
+    done = tools.run([QUICKSTART, source, scratch / "dataset"], env={"TMPDIR": scratch})
+    assert "rank 0 of 2" in done.stdout and "rank 1 of 2" in done.stdout
+    assert f"compared     {len(files)} files with the originals: equal" in done.stdout
+    assert " MB/s, " in done.stdout
+    assert not mounts.mounts_below(scratch)
+    assert sorted(os.listdir(scratch)) == ["dataset", "tree"], "scratch files were left"
+    assert tools.mkshard("verify", scratch / "dataset").returncode == 0
+
+
+def test_missing_directory_is_said(build_dir):
+    done = tools.run([QUICKSTART, "/no/such/directory"], check=False)
+    assert done.returncode == 1
+    assert "'/no/such/directory' is no directory" in done.stderr
+
+
+@pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupt_leaves_no_mount(tree, scratch, build_dir, signum):
+    source, _ = tree
+    process = subprocess.Popen([QUICKSTART, source, scratch / "dataset"], env={**os.environ, "TMPDIR": str(scratch)},
+                               stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+                               preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL))
+    try:
+        while process.poll() is None and not mounts.mounts_below(scratch):
+            time.sleep(0.005)
+        process.send_signal(signum)
+        code = process.wait()
+    finally:
+        process.kill()
+        process.wait()
+    assert code in (0, 128 + signum), code
+    assert not mounts.mounts_below(scratch)
+    assert "ddpfs." not in " ".join(os.listdir(scratch))
