@@ -160,6 +160,21 @@ void cache_ledger_dropped(struct cache_ledger *ledger, const uint32_t *samples, 
 	ledger->handed_bytes = 0;
 }
 
+uint64_t cache_ledger_held(const struct cache_ledger *ledger)
+{
+	return load(&ledger->resident_bytes) + load(&ledger->coming_bytes) + ledger->drops_bytes + ledger->handed_bytes;
+}
+
+bool cache_ledger_dropping(const struct cache_ledger *ledger)
+{
+	return ledger->handed_bytes > 0;
+}
+
+bool cache_ledger_handed(const struct cache_ledger *ledger, uint32_t sample)
+{
+	return cache_bit(ledger->handed, sample);
+}
+
 /* Books a resident sample for its next use in every stream.  Returns false when no stream has one. */
 static bool keep(struct cache_ledger *ledger, uint32_t sample)
 {
@@ -300,9 +315,8 @@ int cache_ledger_fetch(struct cache_ledger *ledger, struct cache_timeline *tl, u
 		return rc;
 	if (!make_room(ledger, cost, seq > tl->cursor ? seq - tl->cursor : 0))
 		return -ENOSPC;
-	uint64_t held = load(&ledger->resident_bytes) + load(&ledger->coming_bytes) + ledger->drops_bytes +
-	                ledger->handed_bytes;
-	if (held > load(&ledger->budget_bytes) + 2 * ledger->lag || cache_bit(ledger->handed, sample))
+	if (cache_ledger_held(ledger) > load(&ledger->budget_bytes) + 2 * ledger->lag ||
+	        cache_bit(ledger->handed, sample))
 		return -EAGAIN;
 	if (cache_bit(ledger->leaving, sample)) {
 		set_resident(ledger, sample, cost); /* the decision is taken back */

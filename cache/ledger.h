@@ -69,6 +69,12 @@ size_t cache_ledger_drops(struct cache_ledger *ledger, uint32_t *samples, size_t
 /* All that was handed out. */
 void cache_ledger_dropped(struct cache_ledger *ledger, const uint32_t *samples, size_t n);
 
+/* Everything that is or may still be in memory: resident, coming, decided to be dropped, handed out for it. */
+uint64_t cache_ledger_held(const struct cache_ledger *ledger);
+/* Is anything handed out and not done?  Is this sample? */
+bool cache_ledger_dropping(const struct cache_ledger *ledger);
+bool cache_ledger_handed(const struct cache_ledger *ledger, uint32_t sample);
+
 struct cache_ledger_stats {
 	uint64_t budget_bytes;
 	uint64_t resident_bytes;

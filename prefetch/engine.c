@@ -231,23 +231,40 @@ static int64_t reap_delayed(struct prefetch *p)
 	return -1;
 }
 
+/* The read to start next, or NULL: there is none, or (*ret_held) they wait for room in the sink.  Under lock. */
+static struct prefetch_read *next_urgent(struct prefetch *p, bool *ret_held)
+{
+	struct prefetch_read *read = TAILQ_FIRST(&p->urgent);
+	*ret_held = false;
+	if (!read || p->stopping || prefetch_schedule_room(p))
+		return read;
+	TAILQ_FOREACH(read, &p->urgent, link)
+	{
+		if (prefetch_schedule_cannot_wait(p, (uint32_t)(STAILQ_FIRST(&read->blocks)->key >> 32)))
+			return read;
+	}
+	*ret_held = true;
+	return NULL;
+}
+
 /* Starts what waits in `urgent`.  Returns true when the engine may sleep: nothing more can be started now. */
 static bool start_urgent(struct prefetch *p)
 {
 	while (p->inflight < PREFETCH_OPS_MAX) {
 		pthread_mutex_lock(&p->lock);
-		struct prefetch_read *read = TAILQ_FIRST(&p->urgent);
+		bool held;
+		struct prefetch_read *read = next_urgent(p, &held);
 		if (read) {
 			TAILQ_REMOVE(&p->urgent, read, link);
 			read->state = PREFETCH_READ_INFLIGHT;
 			p->starved = true; /* until it is known better: a put from now on is not to be missed */
 		} else {
-			p->starved = false;
+			p->starved = held; /* the lister pokes when it is done */
 		}
 		bool stopping = p->stopping;
 		pthread_mutex_unlock(&p->lock);
 		if (!read)
-			return true;
+			return !held;
 		int rc = 0;
 		if (stopping)
 			prefetch_engine_land(p, read, -ECANCELED);

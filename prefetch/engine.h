@@ -245,6 +245,11 @@ int prefetch_schedule_init(struct prefetch *p);
 void prefetch_schedule_done(struct prefetch *p);
 void prefetch_schedule_news(struct prefetch *p); /* takes in what `poke` was about */
 void prefetch_schedule_fill(struct prefetch *p); /* starts reads as far as depth, memory and windows allow */
+/* Reads that somebody waits for wait themselves while what has to be dropped for them is in the lister's hands... */
+bool prefetch_schedule_room(const struct prefetch *p);
+/* ... but for those of a sample that is being dropped itself, because the sink may be waiting for their answer (the kernel
+ * holds the page locks of a READ), and of one that is coming, which has its room. */
+bool prefetch_schedule_cannot_wait(const struct prefetch *p, uint32_t file);
 /* Under lock: tells the schedule something; returns true when the caller must call prefetch_io_wake after unlocking. */
 bool prefetch_schedule_event(struct prefetch *p, const struct prefetch_event *event);
 

@@ -249,6 +249,24 @@ static void show(struct prefetch_stream *s)
 	atomic_store_explicit(&s->stat_following, s->following, memory_order_relaxed);
 }
 
+/* What readers ask for fills the sink as what is fetched does.  Fetching stops two lags above the budget, they at three. */
+bool prefetch_schedule_room(const struct prefetch *p)
+{
+	return !p->ledger || !cache_ledger_dropping(p->ledger) ||
+	       cache_ledger_held(p->ledger) <= p->budget + 3 * p->drop_lag;
+}
+
+bool prefetch_schedule_cannot_wait(const struct prefetch *p, uint32_t file)
+{
+	struct shard_file f;
+	if (shard_index_file(p->options.index, file, &f) < 0)
+		return true;
+	if (f.sample == SHARD_NONE)
+		return false;
+	return cache_ledger_handed(p->ledger, f.sample) ||
+	       (cache_ledger_has(p->ledger, f.sample) && !cache_ledger_resident(p->ledger, f.sample));
+}
+
 /* Calls fn for each live stream; the list is only changed by prefetch_stream_new and _free and by the lister. */
 static void each_stream(struct prefetch *p, bool (*fn)(struct prefetch *p, struct prefetch_stream *s))
 {
