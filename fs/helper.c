@@ -35,6 +35,12 @@ struct failure {
 	int rc;
 };
 
+/* A file that has its line in the log. */
+struct told {
+	uint32_t file;
+	int rc;
+};
+
 struct fs_helper {
 	struct fs_server *server;
 	struct fs_lists *lists; /* the thread's own */
@@ -42,6 +48,8 @@ struct fs_helper {
 	bool started;
 	void (*ready)(void *arg);
 	void *ready_arg;
+	struct told told[FS_HELPER_TOLD_MAX]; /* the thread's own: a ring of the latest */
+	uint64_t n_told;                      /* all that ever were */
 	_Atomic bool stopping;
 
 	pthread_mutex_t lock; /* guards what follows */
@@ -122,7 +130,7 @@ void fs_helper_read_failed(struct fs_helper *helper, uint32_t file, uint32_t blo
 	pthread_mutex_lock(&helper->lock);
 	struct failure *last = helper->n_failures ? &helper->failures[helper->n_failures - 1] : NULL;
 	if (last && last->file == file && last->block == block && last->rc == rc) {
-		/* a reader that tries again: one line is enough */
+		/* a reader that tries again */
 	} else if (helper->n_failures < FS_HELPER_ERRORS_MAX) {
 		helper->failures[helper->n_failures++] = (struct failure){ .file = file, .block = block, .rc = rc };
 	} else {
@@ -230,26 +238,54 @@ struct log_budget {
 	uint64_t held_back;
 };
 
-/* Takes what waits and logs it without the lock. */
-static void log_waiting(struct fs_helper *helper, struct log_budget *budget)
+static bool was_told(const struct fs_helper *helper, const struct failure *failure)
 {
-	struct failure failures[FS_HELPER_LINES_PER_S];
-	char notes[NOTES_MAX][NOTE_BYTES];
-	uint64_t now = fs_now_ns() / 1000000000;
+	uint64_t n = helper->n_told < FS_HELPER_TOLD_MAX ? helper->n_told : FS_HELPER_TOLD_MAX;
+	for (uint64_t i = 0; i < n; i++) {
+		if (helper->told[i].file == failure->file && helper->told[i].rc == failure->rc)
+			return true;
+	}
+	return false;
+}
 
-	pthread_mutex_lock(&helper->lock);
-	uint32_t n = helper->n_failures;
-	uint64_t unlogged = helper->unlogged;
+static void log_failures(
+        struct fs_helper *helper, struct log_budget *budget, const struct failure *failures, uint32_t n)
+{
+	uint64_t now = fs_now_ns() / 1000000000;
 	if (now != budget->second) {
 		budget->second = now;
 		budget->lines = 0;
 	}
-	uint32_t take = FS_HELPER_LINES_PER_S - budget->lines;
-	if (take > n)
-		take = n;
-	memcpy(failures, helper->failures, take * sizeof(failures[0]));
-	budget->lines += take;
-	budget->held_back += n - take + unlogged;
+	uint32_t before = budget->lines;
+	for (uint32_t i = 0; i < n; i++) {
+		if (was_told(helper, &failures[i]))
+			continue;
+		if (budget->lines == FS_HELPER_LINES_PER_S) {
+			budget->held_back++;
+			continue;
+		}
+		log_failure(helper, &failures[i]);
+		budget->lines++;
+		helper->told[helper->n_told++ % FS_HELPER_TOLD_MAX] =
+		        (struct told){ .file = failures[i].file, .rc = failures[i].rc };
+	}
+	if (budget->lines > before && budget->held_back > 0) {
+		log_error("%llu more failed reads are not shown; the counters in stats.json have all",
+		        (unsigned long long)budget->held_back);
+		budget->held_back = 0;
+	}
+}
+
+/* Takes what waits and logs it without the lock. */
+static void log_waiting(struct fs_helper *helper, struct log_budget *budget)
+{
+	struct failure failures[FS_HELPER_ERRORS_MAX];
+	char notes[NOTES_MAX][NOTE_BYTES];
+
+	pthread_mutex_lock(&helper->lock);
+	uint32_t n = helper->n_failures;
+	memcpy(failures, helper->failures, n * sizeof(failures[0]));
+	budget->held_back += helper->unlogged;
 	helper->n_failures = 0;
 	helper->unlogged = 0;
 	uint32_t n_notes = helper->n_notes;
@@ -257,13 +293,7 @@ static void log_waiting(struct fs_helper *helper, struct log_budget *budget)
 	helper->n_notes = 0;
 	pthread_mutex_unlock(&helper->lock);
 
-	for (uint32_t i = 0; i < take; i++)
-		log_failure(helper, &failures[i]);
-	if (take > 0 && budget->held_back > 0) {
-		log_error("%llu more failed reads are not shown; the counters in stats.json have all",
-		        (unsigned long long)budget->held_back);
-		budget->held_back = 0;
-	}
+	log_failures(helper, budget, failures, n);
 	for (uint32_t i = 0; i < n_notes; i++)
 		log_warning("%s", notes[i]);
 }

@@ -1,7 +1,7 @@
 /* The helper thread: what takes long or may sleep, so that no FUSE worker does.
  *
  *   - requests on `.ddpfs/epoch/N.list`, whose size is known only after going through the epoch once;
- *   - log lines of READs that failed, at most FS_HELPER_LINES_PER_S a second, each file once in a row;
+ *   - log lines of READs that failed: each file once, at most FS_HELPER_LINES_PER_S a second;
  *   - the check that the mount answers, and that it is being watched; listings that come before that wait for it, so that
  *     no open is missed that follows a listing.
  *
@@ -14,6 +14,7 @@
 enum {
 	FS_HELPER_ERRORS_MAX = 256, /* failures that wait for their line; more are counted only */
 	FS_HELPER_LINES_PER_S = 10,
+	FS_HELPER_TOLD_MAX = 1024, /* failed files that are remembered, so that each has one line */
 };
 
 int fs_helper_new(struct fs_server *server, struct fs_helper **ret_helper); /* -ENOMEM, -EAGAIN */

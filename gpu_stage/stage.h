@@ -110,7 +110,7 @@ struct ddpfs_stage_stats {
 	uint64_t evicted;        /* samples dropped because room was needed at once */
 	uint64_t reads;          /* submitted to the device */
 	uint64_t read_bytes;
-	uint64_t bad_blocks; /* checksum mismatches */
+	uint64_t bad_blocks; /* blocks whose checksum did not match, read twice; each counted once */
 	uint64_t io_errors;
 	uint32_t depth;          /* reads in flight allowed now */
 	uint32_t uring;          /* 1: io_uring, 0: pread threads */

@@ -90,13 +90,25 @@ static int take_bytes(struct prefetch *p, struct prefetch_read *read, struct pre
 	        p->cache, block->key, read->area, (uint32_t)(block->offset - read->start), block->len, ret_buffer);
 }
 
+/* A bad block is read again by everybody who asks for it, and counted once.  Under lock. */
+static void count_bad(struct prefetch *p, uint64_t key)
+{
+	uint64_t n = p->n_bad < PREFETCH_BAD_MAX ? p->n_bad : PREFETCH_BAD_MAX;
+	for (uint64_t i = 0; i < n; i++) {
+		if (p->bad[i] == key)
+			return;
+	}
+	p->bad[p->n_bad++ % PREFETCH_BAD_MAX] = key;
+	count(&p->counters.bad_blocks, 1);
+}
+
 /* One block of a read that landed: verified bytes enter the cache in the same step in which the block leaves the table. */
 static void deliver_block(struct prefetch *p, struct prefetch_read *read, struct prefetch_block *block)
 {
 	struct cache_buffer *buffer = NULL;
 	bool right = !block->buffer && read->rc == 0 && verified(read, block);
-	if (!block->buffer && read->rc == 0 && !right)
-		count(&p->counters.bad_blocks, 1);
+	if (right && read->again)
+		count(&p->counters.mended_blocks, 1);
 	pthread_mutex_lock(&p->lock);
 	int rc = take_bytes(p, read, block, right, &buffer);
 	if (rc == -EBADMSG && read_again(p, block)) {
@@ -106,6 +118,8 @@ static void deliver_block(struct prefetch *p, struct prefetch_read *read, struct
 			prefetch_io_wake(p->io);
 		return;
 	}
+	if (rc == -EBADMSG)
+		count_bad(p, block->key);
 	struct prefetch_demand *waiters = block->waiters;
 	struct prefetch_item *item = block->item;
 	bool asked = block->asked;

@@ -39,6 +39,7 @@ enum {
 	PREFETCH_EVENTS_MAX = 1 << 17, /* events that wait for the engine; more are lost, which costs hits only */
 	PREFETCH_RING = 64,            /* uses outside of the window that are remembered, to find a new place */
 	PREFETCH_DROPS_MAX = 512,      /* samples handed to the sink at once */
+	PREFETCH_BAD_MAX = 1024,       /* bad blocks that are remembered, so that each is counted once */
 	PREFETCH_WANTS_MAX = SHARD_SAMPLE_FILES_MAX + 256, /* blocks of one fetch: a sample, or small neighbours */
 };
 
@@ -150,7 +151,7 @@ TAILQ_HEAD(prefetch_stream_list, prefetch_stream);
 
 struct prefetch_counters {
 	_Atomic uint64_t demands, demand_hits, joined, reads, read_bytes, delivered_bytes, stored_bytes, bad_blocks,
-	        io_errors, misses, used, wasted_bytes;
+	        mended_blocks, io_errors, misses, used, wasted_bytes;
 };
 
 /* A block that is to be read ahead; see fetch.c. */
@@ -200,6 +201,8 @@ struct prefetch {
 	bool stopping;     /* no new work */
 	bool deliver_idle; /* the deliver thread waits for work */
 	bool deliver_stop; /* the engine thread is gone: what stands in `landed` is the last */
+	uint64_t bad[PREFETCH_BAD_MAX]; /* a ring of keys: the latest blocks found bad */
+	uint64_t n_bad;                 /* all that ever were */
 	/* Engine thread's: */
 	uint32_t drops[PREFETCH_DROPS_MAX]; /* the lister's while drops_asked or drops_busy */
 	size_t n_drops;

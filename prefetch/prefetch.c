@@ -286,6 +286,7 @@ void prefetch_stats_get(struct prefetch *p, struct prefetch_stats *ret_stats)
 		.delivered_bytes = atomic_load_explicit(&c->delivered_bytes, memory_order_relaxed),
 		.stored_bytes = atomic_load_explicit(&c->stored_bytes, memory_order_relaxed),
 		.bad_blocks = atomic_load_explicit(&c->bad_blocks, memory_order_relaxed),
+		.mended_blocks = atomic_load_explicit(&c->mended_blocks, memory_order_relaxed),
 		.io_errors = atomic_load_explicit(&c->io_errors, memory_order_relaxed),
 		.wait_p50_ns = prefetch_hist_quantile(&p->waits, 500),
 		.wait_p99_ns = prefetch_hist_quantile(&p->waits, 990),

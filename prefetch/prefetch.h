@@ -85,7 +85,9 @@ struct prefetch_stats {
 	uint64_t read_bytes;      /* bytes the source read (alignment included) */
 	uint64_t delivered_bytes; /* bytes of blocks handed to demands */
 	uint64_t stored_bytes;    /* bytes of blocks handed to the sink */
-	uint64_t bad_blocks;      /* checksum mismatches */
+	uint64_t
+	        bad_blocks; /* whose checksum did not match, twice; each once, as far as the last 1024 are remembered */
+	uint64_t mended_blocks; /* whose checksum matched when they were read a second time */
 	uint64_t io_errors;
 	uint64_t wait_p50_ns; /* of demands */
 	uint64_t wait_p99_ns;

@@ -79,6 +79,7 @@ class Mount:
         self.path = Path(path)
         self.process = process
         self.log_path = Path(log_path)
+        self.may_end_with = {0, -signal.SIGKILL, -signal.SIGTERM}  # exit codes that are no complaint
 
     def log(self):
         return self.log_path.read_text(errors="replace")
@@ -103,7 +104,7 @@ class Mount:
             force_unmount(self.path)
         try:
             code = self.process.wait(timeout=20)
-            if code not in (0, -signal.SIGKILL, -signal.SIGTERM) and not complaint:
+            if code not in self.may_end_with and not complaint:
                 complaint = f"the server of {self.path} ended with {code}:\n{self.log()}"
         except subprocess.TimeoutExpired:
             complaint = complaint or f"the server of {self.path} did not end after the unmount:\n{self.log()}"

@@ -699,7 +699,7 @@ static void faults_are_mended_on_the_way(void **state)
 		assert_int_equal(count_of(&sink, &sink.wrong) + count_of(&sink, &sink.unannounced), 0);
 		/* The fault may hit the second try, too; then the reader is told. */
 		assert_true(t.errors <= 2 * N_FILES / 50);
-		assert_true(stats(t.p).io_errors > 0 && stats(t.p).bad_blocks > 0);
+		assert_true(stats(t.p).io_errors > 0 && stats(t.p).mended_blocks > 0);
 		stop(&t);
 		prefetch_free(t.p);
 	}
@@ -724,6 +724,8 @@ static void a_bad_sample_does_not_stop_the_others(void **state)
 	for (uint64_t e = 0; e < 2; e++)
 		read_epoch(&t, e);
 	assert_int_equal(t.errors, 2); /* once an epoch */
+	assert_int_equal(stats(t.p).bad_blocks, 1);
+	assert_int_equal(stats(t.p).mended_blocks, 0);
 	check_sink(&sink);
 	stop(&t);
 	prefetch_free(t.p);
