@@ -30,8 +30,20 @@ enum {
 };
 _Static_assert(SHARD_SAMPLE_FILES_MAX < 1 << MEMBER_BITS, "a sample's files fit an offset");
 
-struct fs_dir {
-	LIST_ENTRY(fs_dir) link; /* in the server's list, which its lock guards */
+/* What a handle keeps, in the 64 bits that the kernel brings back with each request: no memory of ours, so that the successor
+ * of a killed server goes on with every listing.
+ *
+ *     63       62       61       32 31          0
+ *     +--------+--------+----------+-------------+
+ *     | marked | epoch? |    0     | epoch       |
+ *     +--------+--------+----------+-------------+
+ */
+#define HANDLE_MARKED (UINT64_C(1) << 63)
+#define HANDLE_EPOCH (UINT64_C(1) << 62)
+_Static_assert(FS_EPOCH_MAX <= UINT32_MAX, "an epoch fits a handle");
+
+/* A directory as one request sees it. */
+struct dir {
 	struct fs_node node;
 	struct fs_view *view;
 	struct shard_epoch *epoch; /* flat, and filtered trees; else NULL */
@@ -45,7 +57,7 @@ struct fs_dir {
 struct fill {
 	fuse_req_t req;
 	struct fs_server *server;
-	struct fs_dir *dir;
+	const struct dir *dir;
 	char *buf;
 	size_t size;
 	size_t used;
@@ -63,12 +75,12 @@ uint64_t fs_dir_file_offset(uint32_t place)
 	return OFF_FIRST + place;
 }
 
-static bool is_flat(const struct fs_dir *dir)
+static bool is_flat(const struct dir *dir)
 {
 	return dir->node.kind == FS_EPOCH_DIR || (dir->node.kind == FS_ROOT && dir->view->layout == FS_LAYOUT_FLAT);
 }
 
-static bool is_tree(const struct fs_dir *dir)
+static bool is_tree(const struct dir *dir)
 {
 	return dir->node.kind == FS_TREE_DIR || dir->node.kind == FS_ALL_DIR ||
 	       (dir->node.kind == FS_ROOT && dir->view->layout == FS_LAYOUT_TREE);
@@ -82,7 +94,7 @@ static bool is_dealt(const struct fs_view *view, const struct shard_file *file)
 }
 
 /* 1: this rank lists the file, 0: it does not, or an error. */
-static int is_listed(const struct fs_dir *dir, uint32_t id, const struct shard_file *file)
+static int is_listed(const struct dir *dir, uint32_t id, const struct shard_file *file)
 {
 	uint64_t turn;
 	if (!dir->filtered || !is_dealt(dir->view, file) || id == dir->placeholder)
@@ -95,7 +107,7 @@ static int is_listed(const struct fs_dir *dir, uint32_t id, const struct shard_f
 
 /* fill_class: a directory whose dealt files are all other ranks' shows the first of them, because ImageFolder stops at a
  * class without a file.  About `world` files are looked at until one of this rank is met. */
-static int find_placeholder(struct fs_server *server, struct fs_dir *dir)
+static int find_placeholder(const struct fs_server *server, struct dir *dir)
 {
 	struct shard_dir rec;
 	uint32_t first = SHARD_NONE;
@@ -114,125 +126,125 @@ static int find_placeholder(struct fs_server *server, struct fs_dir *dir)
 		if (rc != 0)
 			return rc < 0 ? rc : 0;
 	}
-	if (rc < 0 || first == SHARD_NONE)
-		return rc;
-	dir->placeholder = first;
+	if (rc == 0)
+		dir->placeholder = first;
+	return rc;
+}
+
+static void count_placeholder(struct fs_server *server)
+{
 	if (atomic_fetch_add(&server->counters.fill_class, 1) == 0)
 		fs_helper_note(server->helper,
 		        "fill_class: some classes hold no file of this rank in this epoch and list one "
 		        "of another rank instead, which is then trained on twice; `fill_class` in "
 		        "stats.json counts them");
-	return 0;
 }
 
-static void dir_free(struct fs_dir *dir)
+static void dir_done(struct dir *dir)
 {
-	if (dir)
-		shard_epoch_put(dir->epoch);
-	free(dir);
+	shard_epoch_put(dir->epoch);
 }
 
-static void dir_keep(struct fs_server *server, struct fs_dir *dir)
-{
-	pthread_mutex_lock(&server->dirs_lock);
-	LIST_INSERT_HEAD(&server->dirs, dir, link);
-	pthread_mutex_unlock(&server->dirs_lock);
-}
-
-static void dir_release(struct fs_server *server, struct fs_dir *dir)
-{
-	pthread_mutex_lock(&server->dirs_lock);
-	LIST_REMOVE(dir, link);
-	pthread_mutex_unlock(&server->dirs_lock);
-	dir_free(dir);
-}
-
-void fs_dirs_done(struct fs_server *server)
-{
-	while (!LIST_EMPTY(&server->dirs))
-		dir_release(server, LIST_FIRST(&server->dirs));
-}
-
-static bool begins_listing(const struct fs_dir *dir)
+static bool begins_listing(const struct dir *dir)
 {
 	return dir->node.kind == FS_ROOT ||
 	       (dir->node.kind == FS_TREE_DIR && dir->view->subdir != 0 && dir->node.id == dir->view->subdir);
 }
 
-static int dir_new(struct fs_server *server, struct fs_node node, bool marked, struct fs_dir **ret_dir)
+static int dir_init(struct fs_server *server, struct fs_node node, struct dir *dir)
 {
-	struct fs_view *view = fs_server_view(server, node);
-	if (!view)
+	*dir = (struct dir){ .node = node, .view = fs_server_view(server, node), .placeholder = SHARD_NONE };
+	if (!dir->view)
 		return -ESTALE;
 	if (!fs_node_is_dir(node))
 		return -ENOTDIR;
-	struct fs_dir *dir = calloc(1, sizeof(*dir));
-	if (!dir)
-		return -ENOMEM;
-	dir->node = node;
-	dir->view = view;
-	dir->marked = marked;
-	dir->placeholder = SHARD_NONE;
 	dir->dir = is_tree(dir) ? (uint32_t)node.id : 0;
-	dir->filtered = is_tree(dir) && node.kind != FS_ALL_DIR && !view->all;
+	dir->filtered = is_tree(dir) && node.kind != FS_ALL_DIR && !dir->view->all;
+	return 0;
+}
 
-	if (begins_listing(dir) && !marked) {
+/* Once the epoch is known. */
+static int dir_settle(const struct fs_server *server, struct dir *dir)
+{
+	if (!dir->epoch)
+		return 0;
+	dir->turns = shard_epoch_turns(dir->epoch, dir->view->options.rank);
+	return dir->filtered && dir->view->fill_class ? find_placeholder(server, dir) : 0;
+}
+
+/* OPENDIR: what this listing shows from now on. */
+static int dir_begin(struct fs_server *server, struct fs_node node, bool trainer, bool marked, struct dir *dir)
+{
+	int rc = dir_init(server, node, dir);
+	if (rc < 0)
+		return rc;
+	struct fs_view *view = dir->view;
+	dir->marked = marked;
+	if (begins_listing(dir) && trainer) {
 		/* What was opened before this listing counts before it. */
 		fs_watch_drain(server->watch);
 		if (fs_view_listing(view))
 			fs_server_root_changed(server, view);
 	}
-	int rc = 0;
 	if (node.kind == FS_EPOCH_DIR)
 		rc = shard_view_epoch(view->order, node.id, &dir->epoch);
 	else if (marked && is_flat(dir))
 		rc = shard_view_epoch(view->order, fs_sink_announced_epoch(server->sink), &dir->epoch);
 	else if (is_flat(dir) || dir->filtered)
 		dir->epoch = fs_view_epoch(view);
-	if (rc == 0 && dir->epoch)
-		dir->turns = shard_epoch_turns(dir->epoch, view->options.rank);
-	if (rc == 0 && dir->filtered && view->fill_class)
-		rc = find_placeholder(server, dir);
-	if (rc < 0) {
-		dir_free(dir);
+	return rc < 0 ? rc : dir_settle(server, dir);
+}
+
+static uint64_t dir_handle(const struct dir *dir)
+{
+	uint64_t handle = dir->marked ? HANDLE_MARKED : 0;
+	return dir->epoch ? handle | HANDLE_EPOCH | shard_epoch_number(dir->epoch) : handle;
+}
+
+/* READDIR: the directory of a handle. */
+static int dir_resume(struct fs_server *server, fuse_ino_t ino, uint64_t handle, struct dir *dir)
+{
+	struct fs_node node = { 0 };
+	int rc = fs_ino_node(ino, &node);
+	*dir = (struct dir){ 0 };
+	if (rc == 0)
+		rc = dir_init(server, node, dir);
+	if (rc < 0)
 		return rc;
-	}
-	*ret_dir = dir;
-	return 0;
+	dir->marked = handle & HANDLE_MARKED;
+	if (handle & HANDLE_EPOCH)
+		rc = shard_view_epoch(dir->view->order, handle & UINT32_MAX, &dir->epoch);
+	return rc < 0 ? rc : dir_settle(server, dir);
 }
 
 void fs_dir_opendir(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi)
 {
 	struct fs_server *server = fs_server_of(req);
 	struct fs_node node;
-	struct fs_dir *dir = NULL;
+	struct dir dir = { 0 };
 	pid_t lister = atomic_load(&server->lister);
-	bool marked = (fi->flags & FS_DIR_MARK) && lister != 0 && fuse_req_ctx(req)->pid == lister;
+	/* A killed server's lister comes with the mark, too, and gets a listing that nobody reads. */
+	bool trainer = !(fi->flags & FS_DIR_MARK);
+	bool marked = !trainer && lister != 0 && fuse_req_ctx(req)->pid == lister;
 
-	if (!marked && !fs_watch_is_ready(server->watch)) {
+	if (trainer && !fs_watch_is_ready(server->watch)) {
 		fs_helper_opendir(server->helper, req, ino, fi);
 		return;
 	}
 	int rc = fs_ino_node(ino, &node);
 	if (rc == 0)
-		rc = dir_new(server, node, marked, &dir);
-	if (rc < 0) {
+		rc = dir_begin(server, node, trainer, marked, &dir);
+	if (rc == 0) {
+		if (trainer)
+			fs_count(&server->counters.listings, 1);
+		if (dir.placeholder != SHARD_NONE)
+			count_placeholder(server);
+		fi->fh = dir_handle(&dir);
+		fuse_reply_open(req, fi);
+	} else {
 		fuse_reply_err(req, -fs_errno(rc));
-		return;
 	}
-	if (!marked)
-		fs_count(&server->counters.listings, 1);
-	fi->fh = (uintptr_t)dir;
-	dir_keep(server, dir);
-	if (fuse_reply_open(req, fi) < 0)
-		dir_release(server, dir); /* interrupted: no RELEASEDIR will come */
-}
-
-void fs_dir_releasedir(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi)
-{
-	(void)ino;
-	dir_release(fs_server_of(req), (struct fs_dir *)(uintptr_t)fi->fh);
-	fuse_reply_err(req, 0);
+	dir_done(&dir);
 }
 
 /* ---- filling ---- */
@@ -366,7 +378,7 @@ static int load_turns(struct fill *fill, uint64_t first, uint32_t n, struct turn
 
 static int add_turns(struct fill *fill, uint64_t off)
 {
-	struct fs_dir *dir = fill->dir;
+	const struct dir *dir = fill->dir;
 	bool grouped = fill->server->info->grouped;
 	uint64_t number = shard_epoch_number(dir->epoch);
 	uint64_t turn = (off - OFF_FIRST) >> MEMBER_BITS;
@@ -491,15 +503,16 @@ static int fill_all(struct fill *fill, uint64_t off)
 	return add_fixed(fill, off);
 }
 
-static void list(fuse_req_t req, size_t size, off_t off, struct fuse_file_info *fi, bool plus)
+static void list(fuse_req_t req, fuse_ino_t ino, size_t size, off_t off, const struct fuse_file_info *fi, bool plus)
 {
 	if (size > FS_READ_MAX)
 		size = FS_READ_MAX;
+	struct dir dir;
 	cleanup_free char *buf = malloc(size);
 	struct fill fill = {
 		.req = req,
 		.server = fs_server_of(req),
-		.dir = (struct fs_dir *)(uintptr_t)fi->fh,
+		.dir = &dir,
 		.buf = buf,
 		.size = size,
 		.plus = plus,
@@ -508,7 +521,10 @@ static void list(fuse_req_t req, size_t size, off_t off, struct fuse_file_info *
 		fuse_reply_err(req, ENOMEM);
 		return;
 	}
-	int rc = off < 0 ? -EINVAL : fill_all(&fill, (uint64_t)off);
+	int rc = dir_resume(fill.server, ino, fi->fh, &dir);
+	if (rc == 0)
+		rc = off < 0 ? -EINVAL : fill_all(&fill, (uint64_t)off);
+	dir_done(&dir);
 	/* What was found before an error is shown first; the error comes with the next call. */
 	if (rc < 0 && fill.used == 0) {
 		fuse_reply_err(req, -fs_errno(rc));
@@ -520,12 +536,10 @@ static void list(fuse_req_t req, size_t size, off_t off, struct fuse_file_info *
 
 void fs_dir_readdir(fuse_req_t req, fuse_ino_t ino, size_t size, off_t off, struct fuse_file_info *fi)
 {
-	(void)ino;
-	list(req, size, off, fi, false);
+	list(req, ino, size, off, fi, false);
 }
 
 void fs_dir_readdirplus(fuse_req_t req, fuse_ino_t ino, size_t size, off_t off, struct fuse_file_info *fi)
 {
-	(void)ino;
-	list(req, size, off, fi, true);
+	list(req, ino, size, off, fi, true);
 }

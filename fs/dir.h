@@ -4,9 +4,10 @@
  * Only a marked handle, opened with FS_DIR_MARK by the thread that server->lister names, is answered with nodes and
  * attributes: the engine's way of bringing inodes into being right before it stores their bytes.
  *
- * Offsets are places, not counts: telldir/seekdir keep working across a restart of the server.
+ * Handles are values and offsets are places, not counts: a listing goes on across a restart of the server, as do
+ * telldir/seekdir, and a handle has no end (RELEASEDIR is answered by libfuse).
  *
- * Threads: fs_dir_open/close on one handle are the kernel's OPENDIR/RELEASEDIR; listing from any thread. */
+ * Threads: any FUSE worker; a handle may be used by several at once. */
 #ifndef DDPFS_FS_DIR_H
 #define DDPFS_FS_DIR_H
 
@@ -22,11 +23,7 @@ uint64_t fs_dir_turn_offset(uint64_t turn);
 /* The same for the file with this place among its directory's own files, in a tree. */
 uint64_t fs_dir_file_offset(uint32_t place);
 
-/* Frees the handles that are still open when the session has ended: their RELEASEDIR never comes. */
-void fs_dirs_done(struct fs_server *server);
-
 void fs_dir_opendir(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi);
-void fs_dir_releasedir(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi);
 void fs_dir_readdir(fuse_req_t req, fuse_ino_t ino, size_t size, off_t off, struct fuse_file_info *fi);
 void fs_dir_readdirplus(fuse_req_t req, fuse_ino_t ino, size_t size, off_t off, struct fuse_file_info *fi);
 

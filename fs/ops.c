@@ -292,7 +292,6 @@ const struct fuse_lowlevel_ops fs_ops = {
 	.opendir = fs_dir_opendir,
 	.readdir = fs_dir_readdir,
 	.readdirplus = fs_dir_readdirplus,
-	.releasedir = fs_dir_releasedir,
 	.statfs = do_statfs,
 	.getxattr = do_getxattr,
 	.listxattr = do_listxattr,

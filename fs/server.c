@@ -17,7 +17,6 @@
 
 #include "fs/control.h"
 #include "fs/control_server.h"
-#include "fs/dir.h"
 #include "fs/dynamic.h"
 #include "fs/helper.h"
 #include "fs/memory.h"
@@ -269,8 +268,6 @@ int fs_server_new(const struct fs_options *options, struct base_err *err, struct
 	struct fs_server *server = calloc(1, sizeof(*server));
 	if (!server)
 		return base_err_set(err, -ENOMEM, "out of memory");
-	pthread_mutex_init(&server->dirs_lock, NULL);
-	LIST_INIT(&server->dirs);
 	server->fuse_fd = -1;
 	server->stop_fd = -1;
 	server->signal_fd = -1;
@@ -452,8 +449,6 @@ void fs_server_free(struct fs_server *server)
 		fuse_session_destroy(server->session); /* closes fuse_fd */
 	else if (server->fuse_fd >= 0)
 		close(server->fuse_fd);
-	fs_dirs_done(server);
-	pthread_mutex_destroy(&server->dirs_lock);
 	fs_watch_free(server->watch);
 	fs_helper_free(server->helper);
 	fs_dynamic_free(server->dynamic);

@@ -17,7 +17,6 @@
 #include <stdatomic.h>
 #include <stdbool.h>
 #include <stdint.h>
-#include <sys/queue.h>
 #include <sys/stat.h>
 
 #define FUSE_USE_VERSION 314
@@ -114,9 +113,6 @@ struct fs_server {
 	bool unmounted; /* by us, or nothing was left to unmount */
 	_Atomic bool stopping;
 	_Atomic pid_t lister; /* thread whose marked listings instantiate inodes (fs/dir.h); 0 = none */
-
-	pthread_mutex_t dirs_lock;
-	LIST_HEAD(, fs_dir) dirs; /* open directory handles; guarded by dirs_lock */
 
 	struct fs_counters counters;
 	struct fs_watch *watch;
