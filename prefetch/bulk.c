@@ -10,6 +10,7 @@
 #include <sys/uio.h>
 
 #include "shard/base/cleanup.h"
+#include "shard/base/units.h"
 
 /* A file's way through a slot, one operation at a time:
  *
@@ -77,7 +78,7 @@ static int check_identity(
 	struct statx stx;
 	if (statx(fd, "", AT_EMPTY_PATH, STATX_TYPE | STATX_SIZE | STATX_MTIME | STATX_INO | STATX_DIOALIGN, &stx))
 		return -errno;
-	int64_t mtime_ns = stx.stx_mtime.tv_sec * 1000000000 + stx.stx_mtime.tv_nsec;
+	int64_t mtime_ns = base_time_ns(stx.stx_mtime.tv_sec, stx.stx_mtime.tv_nsec);
 	if (!S_ISREG(stx.stx_mode) || stx.stx_size != file->expect_size || mtime_ns != file->expect_mtime_ns ||
 	        stx.stx_ino != file->expect_ino)
 		return -ESTALE;

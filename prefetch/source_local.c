@@ -7,6 +7,7 @@
 #include <sys/stat.h>
 
 #include "shard/base/cleanup.h"
+#include "shard/base/units.h"
 
 struct local_source {
 	struct prefetch_source base;
@@ -22,7 +23,7 @@ static struct local_source *local_of(struct prefetch_source *source)
 
 static int64_t mtime_ns(const struct statx *st)
 {
-	return (int64_t)st->stx_mtime.tv_sec * 1000000000 + st->stx_mtime.tv_nsec;
+	return base_time_ns(st->stx_mtime.tv_sec, st->stx_mtime.tv_nsec);
 }
 
 /* What the index says against what is there. */

@@ -381,7 +381,7 @@ static int note_blob(struct pack_input *input, uint32_t source, int fd)
 	if (fstat(fd, &st))
 		return -errno;
 	input->sources[source].blob_size = (uint64_t)st.st_size;
-	input->sources[source].blob_mtime_ns = st.st_mtim.tv_sec * INT64_C(1000000000) + st.st_mtim.tv_nsec;
+	input->sources[source].blob_mtime_ns = base_time_ns(st.st_mtim.tv_sec, (uint32_t)st.st_mtim.tv_nsec);
 	input->sources[source].blob_ino = st.st_ino;
 	return 0;
 }

@@ -11,6 +11,7 @@
 
 #include "shard/base/cleanup.h"
 #include "shard/base/io.h"
+#include "shard/base/units.h"
 #include "tools/mkshard.h"
 
 uint32_t mkshard_jobs_default(void)
@@ -46,7 +47,7 @@ int mkshard_shard_open(const struct shard_index *index, uint32_t shard, struct b
 		return base_err_set(err, -errno,
 		        "'%s': %s; put the shard back where it was, or index the dataset again", quoted,
 		        strerror(errno));
-	int64_t mtime_ns = st.st_mtim.tv_sec * INT64_C(1000000000) + st.st_mtim.tv_nsec;
+	int64_t mtime_ns = base_time_ns(st.st_mtim.tv_sec, (uint32_t)st.st_mtim.tv_nsec);
 	if (!S_ISREG(st.st_mode))
 		return base_err_set(err, -ESTALE, "'%s': not a regular file", quoted);
 	if ((uint64_t)st.st_size != rec.size_bytes)

@@ -11,6 +11,7 @@
 #include "prefetch/bulk.h"
 #include "shard/base/cleanup.h"
 #include "shard/base/io.h"
+#include "shard/base/units.h"
 #include "shard/bare.h"
 #include "shard/build.h"
 #include "shard/pack.h"
@@ -355,11 +356,11 @@ int found_shard_parse(struct found_shard *shard, bool keep_going, struct base_er
 		return base_err_set(err, -EUCLEAN, "'%s': an empty file, not a shard", quoted);
 	shard->container = SHARD_TAR;
 	shard->size_bytes = (uint64_t)st.st_size;
-	shard->mtime_ns = st.st_mtim.tv_sec * INT64_C(1000000000) + st.st_mtim.tv_nsec;
+	shard->mtime_ns = base_time_ns(st.st_mtim.tv_sec, (uint32_t)st.st_mtim.tv_nsec);
 	int rc = read_trailer(shard, fd, trailer) ? parse_bare(shard, fd, trailer, err)
 	                                          : parse_tar(shard, fd, keep_going, err);
 	if (rc == 0 && (fstat(fd, &st) || (uint64_t)st.st_size != shard->size_bytes ||
-	                       st.st_mtim.tv_sec * INT64_C(1000000000) + st.st_mtim.tv_nsec != shard->mtime_ns))
+	                       base_time_ns(st.st_mtim.tv_sec, (uint32_t)st.st_mtim.tv_nsec) != shard->mtime_ns))
 		rc = base_err_set(err, -ESTALE, "changed while it was read");
 	if (rc && !err->code)
 		base_err_set(err, rc, "%s", base_err_str(rc));

@@ -264,7 +264,7 @@ static int gather(struct worker *w, uint64_t k, uint64_t start, uint64_t end, ui
 			.room = last ? limit - from : len,
 			.expect_size = source->blob ? source->blob_size : item->length,
 			.expect_mtime_ns =
-			        source->blob ? source->blob_mtime_ns : item->mtime_s * 1000000000 + item->mtime_nsec,
+			        source->blob ? source->blob_mtime_ns : base_time_ns(item->mtime_s, item->mtime_nsec),
 			.expect_ino = source->blob ? source->blob_ino : item->source_ino,
 		};
 		from += len;

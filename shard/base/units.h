@@ -1,4 +1,4 @@
-/* Sizes as people write them: "64M", "1.5G", "4096", "256KiB"; powers of 1024. */
+/* Sizes as people write them: "64M", "1.5G", "4096", "256KiB"; powers of 1024.  Times as one number. */
 #ifndef DDPFS_SHARD_BASE_UNITS_H
 #define DDPFS_SHARD_BASE_UNITS_H
 
@@ -12,6 +12,12 @@ int base_parse_u64(const char *text, uint64_t max, uint64_t *ret_value);
 
 /* "1.5 GiB", "812 B".  Returns buf. */
 const char *base_format_size(uint64_t bytes, char buf[static 16]);
+
+/* A file's time in one number, for "is this still the same file?".  Years past 2262 wrap around: they stay comparable. */
+static inline int64_t base_time_ns(int64_t sec, uint32_t nsec)
+{
+	return (int64_t)((uint64_t)sec * 1000000000U + nsec);
+}
 
 #define BASE_KIB (UINT64_C(1) << 10)
 #define BASE_MIB (UINT64_C(1) << 20)

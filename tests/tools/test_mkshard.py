@@ -26,6 +26,25 @@ def test_extract_gives_back_everything(scratch, source, pack, container):
     assert facts(scratch / "out") == facts(source)
 
 
+@pytest.mark.parametrize("container", CONTAINERS)
+def test_times_far_away(scratch, pack, container):
+    """Before 1970, past the 32-bit clock, past octal tar headers, and past what 64 bits of nanoseconds hold."""
+    root = many_files(scratch / "far", n=4)
+    for path, when in zip(sorted(root.glob("*/*")), (-1_600_000_000, 2**31, 8**11, 10**10), strict=True):
+        os.utime(path, (when, when))
+    wanted = facts(root)  # as the file system kept them
+    dataset = pack(root, f"--container={container}")
+    tools.mkshard("verify", dataset)
+    tools.mkshard("extract", dataset, scratch / "out")
+    assert facts(scratch / "out") == wanted
+    shards = sorted(dataset.glob("shard-*"))
+    for shard in shards:
+        os.utime(shard, (10**10, 10**10))
+    if container == "tar":
+        tools.mkshard("index", scratch / "adopted", *shards)
+        tools.mkshard("verify", scratch / "adopted")
+
+
 def test_tar_gives_back_everything(scratch, source, pack):
     dataset = pack(source, "--shard-size=300K")
     out = scratch / "out"
