@@ -356,7 +356,7 @@ static int start_stream(struct fs_sink *sink, struct fs_view *view)
 	int rc = prefetch_stream_new(sink->server->prefetch, &options, &vs->stream);
 	if (rc < 0) {
 		free(vs);
-		return rc;
+		return rc == -ENODATA ? 0 : rc; /* nothing is dealt to this rank: nothing to read ahead */
 	}
 	pthread_mutex_lock(&sink->lock);
 	sink->streams[view->number] = vs;

@@ -215,6 +215,10 @@ int stage_bind(struct ddpfs_stage *stage, struct shard_view *view, uint64_t epoc
 	                .window_bytes = stage->window_bytes,
 	                .user = stage },
 	        &stream);
+	if (rc == -ENODATA) {
+		shard_epoch_put(e);
+		return base_err_set(err, rc, "rank %u has no samples: there are more ranks than samples", stage->rank);
+	}
 	if (rc < 0) {
 		shard_epoch_put(e);
 		return base_err_set(err, rc, "cannot start reading ahead: %s", base_err_str(rc));

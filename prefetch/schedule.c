@@ -170,6 +170,8 @@ static void add_stream(struct prefetch *p, struct prefetch_stream *s)
 	int rc = cache_timeline_init(&s->tl, s->options.view, s->options.rank, s->options.epoch);
 	if (rc == 0) {
 		rc = cache_timeline_advance(&s->tl); /* over epochs without turns */
+		if (rc == 0 && s->tl.cursor == cache_timeline_end(&s->tl))
+			rc = -ENODATA;
 		if (rc == 0)
 			rc = cache_ledger_add(p->ledger, &s->tl);
 		if (rc < 0)

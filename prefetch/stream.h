@@ -32,7 +32,8 @@ struct prefetch_stream_options {
 	void *user;            /* for sink->announce */
 };
 
-/* The engine must have been made with a sink.  -EINVAL, -ENOMEM, -E2BIG, index errors. */
+/* The engine must have been made with a sink.  -ENODATA (the rank never has a turn: more ranks than samples), -EINVAL,
+ * -ENOMEM, -E2BIG, index errors. */
 int prefetch_stream_new(
         struct prefetch *prefetch, const struct prefetch_stream_options *options, struct prefetch_stream **ret_stream);
 /* Waits for what the stream has in flight.  NULL is fine. */

@@ -5,7 +5,7 @@ import re
 
 import pytest
 
-from helpers.datasets import content, write_tree
+from helpers.datasets import content, read_tree, write_tree
 
 NAME = re.compile(r"(\d{4,})-(\d{10,})-(.*)", re.S)
 
@@ -141,6 +141,26 @@ def test_common_files_are_on_every_rank(mount, pack, scratch):
         assert (m.path / "labels.txt").read_text() == "labels"
         assert all(path in files for _, path in dealt(m.path))
         assert "user.ddpfs.position" not in os.listxattr(m.path / "labels.txt")
+
+
+@pytest.mark.parametrize("layout", ["flat", "tree"])
+@pytest.mark.parametrize("tail", ["drop", "short"])
+def test_a_rank_without_a_turn(mount, pack, scratch, tail, layout):
+    """More ranks than samples: nothing is dealt to the last rank; its mount stands, with what everyone has."""
+    write_tree(scratch / "few", classes=1, per_class=3)
+    (scratch / "few/labels.txt").write_text("labels")
+    dataset = pack(scratch / "few")
+    m = mount(dataset, f"rank=6,world=7,tail={tail},layout={layout}")
+    assert (m.path / "labels.txt").read_text() == "labels"
+    assert not [path for path in m.path.rglob("*") if path.is_file() and path.name != "labels.txt"]
+    assert read_tree(m.path / ".ddpfs/all") == read_tree(scratch / "few")
+
+
+def test_a_dataset_of_common_files(mount, pack, scratch):
+    (scratch / "texts").mkdir()
+    (scratch / "texts/a.txt").write_text("a")
+    m = mount(pack(scratch / "texts", "--common=*"), "rank=1,world=2")
+    assert os.listdir(m.path) == ["a.txt"] and (m.path / "a.txt").read_text() == "a"
 
 
 def test_a_grouped_sample_is_listed_together(mount, pack, scratch):
