@@ -88,14 +88,13 @@ static size_t collect(struct fs_server *server, struct fs_view *view, struct fie
 	struct prefetch_stats engine = { 0 };
 	struct fs_view_progress progress;
 	prefetch_stats_get(server->prefetch, &engine);
-	fs_watch_drain(server->watch);
+	struct fs_opens_count opens;
+	fs_watch_count(server->watch, &opens);
 	fs_view_progress(view, &progress);
 	struct prefetch_stream_stats stream;
 	fs_sink_stats(server->sink, view, &stream);
 	struct fs_waits_epoch waits;
 	fs_waits_get(server->waits, progress.epoch, &waits);
-	uint64_t opens = fs_counted(&c->opens);
-	uint64_t misses = fs_counted(&c->misses);
 	const struct field all[] = {
 		{ "rank", "Rank of this view", false, view->options.rank },
 		{ "world", "Ranks of the job", false, view->options.world },
@@ -104,10 +103,12 @@ static size_t collect(struct fs_server *server, struct fs_view *view, struct fie
 		        progress.next_turn },
 		{ "turns", "Samples of this rank in this epoch", false, progress.turns },
 		{ "opened", "Samples of this rank opened in this epoch", false, progress.n_opened },
-		{ "opens", "Files opened", true, opens },
-		{ "hits", "Opens served by the page cache alone", true, opens > misses ? opens - misses : 0 },
-		{ "misses", "Opens whose first read reached the server", true, misses },
+		{ "opens", "Files opened by watched names", true, opens.opens },
+		{ "hits", "Opens served by the page cache alone", true, opens.hits },
+		{ "misses", "Opens of which a read reached the server", true, opens.misses },
 		{ "reads", "Read requests that reached the server", true, fs_counted(&c->reads) },
+		{ "unwatched_reads", "Read requests for no open of a watched name", true,
+		        fs_counted(&c->unwatched_reads) },
 		{ "read_reply_bytes", "Bytes answered to read requests", true, fs_counted(&c->read_reply_bytes) },
 		{ "errors", "Read requests answered with an error", true, fs_counted(&c->errors) },
 		{ "wait_p50_ns", "Median wait of a read for its block", false, engine.wait_p50_ns },

@@ -7,6 +7,7 @@
 
 #include "fs/helper.h"
 #include "fs/waits.h"
+#include "fs/watch.h"
 
 enum { DEMANDS_MAX = FS_READ_MAX / SHARD_BLOCK + 1 };
 
@@ -159,8 +160,8 @@ void fs_read(fuse_req_t req, uint32_t file, size_t size, off_t off)
 		size = FS_READ_MAX;
 	uint64_t end = rec.length - begin < size ? rec.length : begin + size;
 	fs_count(&server->counters.reads, 1);
-	if (begin == 0)
-		fs_count(&server->counters.misses, 1);
+	uint64_t now_ns = fs_now_ns();
+	fs_watch_read(server->watch, file, begin == 0, now_ns);
 
 	struct read_request *request = request_get(server->reads);
 	uint32_t first = (uint32_t)(begin / SHARD_BLOCK);
@@ -179,7 +180,7 @@ void fs_read(fuse_req_t req, uint32_t file, size_t size, off_t off)
 		return;
 	}
 	request->req = req;
-	request->asked_ns = fs_now_ns();
+	request->asked_ns = now_ns;
 	request->size = (uint32_t)(end - begin);
 	request->n = n;
 	atomic_store(&request->left, n);

@@ -42,14 +42,13 @@ enum {
 struct fs_counters {
 	_Atomic uint64_t lookups;
 	_Atomic uint64_t getattrs;
-	_Atomic uint64_t listings; /* OPENDIRs */
-	_Atomic uint64_t entries;  /* names listed */
-	_Atomic uint64_t reads;    /* READs that reached this process */
-	_Atomic uint64_t misses;   /* READs of a file's beginning: opens that the page cache did not serve */
+	_Atomic uint64_t listings;        /* OPENDIRs */
+	_Atomic uint64_t entries;         /* names listed */
+	_Atomic uint64_t reads;           /* READs that reached this process */
+	_Atomic uint64_t unwatched_reads; /* ... for no open of a watched name: fs/opens.h */
 	_Atomic uint64_t read_reply_bytes;
 	_Atomic uint64_t errors;    /* READs answered with an error */
 	_Atomic uint64_t waited_ns; /* from READs to their answers, summed */
-	_Atomic uint64_t opens;     /* of files, as the watcher saw them; every open counts */
 	_Atomic uint64_t watch_overflows;
 	_Atomic uint64_t fill_class; /* placeholder files listed */
 };

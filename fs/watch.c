@@ -12,6 +12,7 @@
 
 #include "fs/helper.h"
 #include "fs/node.h"
+#include "fs/opens.h"
 #include "fs/touch.h"
 #include "shard/base/log.h"
 
@@ -19,6 +20,7 @@ enum {
 	READY_DIRS = 4096,    /* directories after which the mount is called ready */
 	DRAIN_READS_MAX = 64, /* reads of FS_WATCH_BUFFER a drain: bounds it under a flood */
 	IN_ORDER_FULL = 64,   /* events in a row within the slack that make an order trusted */
+	EPOCHS_KEPT = 2, /* whose turns READs are looked for: the current one, and the one whose last files are open */
 };
 
 struct watched {
@@ -46,6 +48,11 @@ struct fs_watch {
 	size_t by_wd_size;
 	uint32_t in_order; /* how much the opens follow the order, 0..IN_ORDER_FULL */
 	bool lost;         /* events were lost since the last one that had a turn */
+	struct fs_opens *opens;
+	struct {
+		struct fs_view *view;
+		struct shard_epoch *epoch; /* referenced; NULL: none */
+	} epochs[EPOCHS_KEPT];             /* of flat views that had opens, latest first */
 	_Alignas(struct inotify_event) char buf[FS_WATCH_BUFFER];
 };
 
@@ -58,7 +65,12 @@ int fs_watch_new(struct fs_server *server, struct fs_watch **ret_watch)
 	pthread_mutex_init(&watch->lock, NULL);
 	pthread_mutex_init(&watch->ready_lock, NULL);
 	pthread_cond_init(&watch->ready_cond, NULL);
+	watch->stop_fd = -1;
 	watch->fd = inotify_init1(IN_NONBLOCK | IN_CLOEXEC);
+	if (fs_opens_new(&watch->opens) < 0) {
+		fs_watch_free(watch);
+		return -ENOMEM;
+	}
 	watch->stop_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
 	if (watch->stop_fd < 0) {
 		int rc = -errno;
@@ -82,6 +94,9 @@ void fs_watch_free(struct fs_watch *watch)
 	if (watch->stop_fd >= 0)
 		close(watch->stop_fd);
 	free(watch->by_wd);
+	for (size_t i = 0; i < EPOCHS_KEPT; i++)
+		shard_epoch_put(watch->epochs[i].epoch);
+	fs_opens_free(watch->opens);
 	pthread_cond_destroy(&watch->ready_cond);
 	pthread_mutex_destroy(&watch->ready_lock);
 	pthread_mutex_destroy(&watch->lock);
@@ -237,6 +252,13 @@ static void took_turn(struct fs_watch *watch, struct fs_view *view, uint64_t epo
 		        (unsigned long long)epoch, (unsigned long long)epoch);
 }
 
+/* What an event says. */
+struct open_at {
+	uint32_t file;  /* SHARD_NONE: not looked up */
+	uint64_t epoch; /* the current one, or a flat name's own */
+	uint64_t turn;  /* UINT64_MAX: none */
+};
+
 /* The file behind a name in a watched directory. */
 static int event_file(struct fs_watch *watch, const struct watched *where, const char *name, uint32_t *ret_file)
 {
@@ -245,38 +267,58 @@ static int event_file(struct fs_watch *watch, const struct watched *where, const
 	return shard_index_find_file(watch->server->index, where->dir, name, strlen(name), ret_file);
 }
 
-static int event_turn(struct fs_watch *watch, const struct watched *where, struct shard_epoch *epoch, const char *name,
-        uint64_t *ret_turn)
+/* A flat name of this rank says all that is needed; looking its file up would cost more than the rest of the event. */
+static struct open_at locate(
+        struct fs_watch *watch, const struct watched *where, struct shard_epoch *epoch, const char *name)
 {
+	struct open_at at = { .file = SHARD_NONE, .epoch = shard_epoch_number(epoch), .turn = UINT64_MAX };
 	struct shard_file file;
-	uint32_t id;
-	if (where->view->layout == FS_LAYOUT_FLAT)
-		return fs_flat_turn(where->view, epoch, name, ret_turn);
-	int rc = event_file(watch, where, name, &id);
-	if (rc == 0)
-		rc = shard_index_file(watch->server->index, id, &file);
-	if (rc == 0)
-		rc = fs_view_turn(where->view, epoch, file.sample, ret_turn);
-	return rc;
-}
-
-/* An open of whatever epoch, to the listener.  A flat name says all that it needs; looking its file up would cost more than
- * the rest of the event. */
-static void tell(struct fs_watch *watch, const struct watched *where, const char *name, uint64_t epoch, uint64_t turn)
-{
-	const struct fs_watch_listener *listener = &watch->listener;
-	uint32_t file = SHARD_NONE;
-	if (!listener->opened)
-		return;
 	bool flat = where->view->layout == FS_LAYOUT_FLAT;
-	if (flat && turn == UINT64_MAX)
-		fs_flat_place(where->view, name, &epoch, &turn);
-	if ((flat && turn != UINT64_MAX) || event_file(watch, where, name, &file) == 0)
-		listener->opened(listener->arg, where->view, file, epoch, turn);
+	if (flat && fs_flat_place(where->view, name, &at.epoch, &at.turn) == 0)
+		return at;
+	if (event_file(watch, where, name, &at.file) < 0)
+		at.file = SHARD_NONE;
+	else if (!flat && shard_index_file(watch->server->index, at.file, &file) == 0 &&
+	         fs_view_turn(where->view, epoch, file.sample, &at.turn) < 0)
+		at.turn = UINT64_MAX;
+	return at;
 }
 
-static void handle(
-        struct fs_watch *watch, const struct inotify_event *event, struct fs_view **view, struct shard_epoch **epoch)
+static void keep_epoch(struct fs_watch *watch, struct fs_view *view, struct shard_epoch *epoch)
+{
+	if (view->layout != FS_LAYOUT_FLAT || (watch->epochs[0].view == view && watch->epochs[0].epoch == epoch))
+		return;
+	shard_epoch_put(watch->epochs[EPOCHS_KEPT - 1].epoch);
+	memmove(watch->epochs + 1, watch->epochs, (EPOCHS_KEPT - 1) * sizeof(watch->epochs[0]));
+	watch->epochs[0].view = view;
+	watch->epochs[0].epoch = shard_epoch_get(epoch);
+}
+
+static bool is_kept(const struct fs_watch *watch, const struct fs_view *view, uint64_t epoch)
+{
+	for (size_t i = 0; i < EPOCHS_KEPT; i++)
+		if (watch->epochs[i].epoch && watch->epochs[i].view == view &&
+		        shard_epoch_number(watch->epochs[i].epoch) == epoch)
+			return true;
+	return false;
+}
+
+/* Counted by the turn where READs will be looked for by turn, else by file. */
+static void count_open(struct fs_watch *watch, const struct watched *where, const char *name, const struct open_at *at,
+        uint64_t now_ns)
+{
+	struct fs_opens_key key = { .id = at->file };
+	if (at->file == SHARD_NONE && is_kept(watch, where->view, at->epoch))
+		key = (struct fs_opens_key){ .place = fs_opens_place(where->view->number, at->epoch), .id = at->turn };
+	else if (at->file == SHARD_NONE) {
+		uint32_t file;
+		key.id = event_file(watch, where, name, &file) == 0 ? file : SHARD_NONE;
+	}
+	fs_opens_opened(watch->opens, key, now_ns);
+}
+
+static void handle(struct fs_watch *watch, const struct inotify_event *event, uint64_t now_ns, struct fs_view **view,
+        struct shard_epoch **epoch)
 {
 	if (event->mask & IN_Q_OVERFLOW) {
 		overflowed(watch);
@@ -291,37 +333,89 @@ static void handle(
 		shard_epoch_put(*epoch);
 		*view = where->view;
 		*epoch = fs_view_epoch(*view);
+		keep_epoch(watch, *view, *epoch);
 	}
-	fs_count(&watch->server->counters.opens, 1);
-	uint64_t turn = UINT64_MAX;
-	uint64_t number = shard_epoch_number(*epoch);
-	if (event_turn(watch, where, *epoch, event->name, &turn) == 0)
-		took_turn(watch, where->view, number, turn);
-	else
-		turn = UINT64_MAX;
-	tell(watch, where, event->name, number, turn);
+	struct open_at at = locate(watch, where, *epoch, event->name);
+	count_open(watch, where, event->name, &at, now_ns);
+	if (at.turn != UINT64_MAX && at.epoch == shard_epoch_number(*epoch))
+		took_turn(watch, where->view, at.epoch, at.turn);
+	const struct fs_watch_listener *listener = &watch->listener;
+	if (listener->opened && (at.file != SHARD_NONE || at.turn != UINT64_MAX))
+		listener->opened(listener->arg, where->view, at.file, at.epoch, at.turn);
 }
 
-void fs_watch_drain(struct fs_watch *watch)
+/* A READ to the open that it belongs to. */
+static void pair(struct fs_watch *watch, const struct fs_opens_read *read)
 {
-	if (!watch || watch->fd < 0)
-		return;
+	struct fs_opens_key keys[1 + EPOCHS_KEPT] = { { .id = read->file } };
+	size_t n = 1;
+	struct shard_file file;
+	if (shard_index_file(watch->server->index, read->file, &file) == 0) {
+		for (size_t i = 0; i < EPOCHS_KEPT && watch->epochs[i].epoch; i++) {
+			struct fs_view *view = watch->epochs[i].view;
+			struct shard_epoch *epoch = watch->epochs[i].epoch;
+			keys[n].place = fs_opens_place(view->number, shard_epoch_number(epoch));
+			if (fs_view_turn(view, epoch, file.sample, &keys[n].id) == 0)
+				n++;
+		}
+	}
+	if (!fs_opens_pair(watch->opens, keys, n, read))
+		fs_count(&watch->server->counters.unwatched_reads, 1);
+}
+
+static void drain_events(struct fs_watch *watch)
+{
 	struct fs_view *view = NULL;
 	struct shard_epoch *epoch = NULL;
-	pthread_mutex_lock(&watch->lock);
+	uint64_t now_ns = fs_now_ns();
 	for (int i = 0; i < DRAIN_READS_MAX; i++) {
 		ssize_t len = read(watch->fd, watch->buf, sizeof(watch->buf));
 		if (len <= 0)
 			break;
 		for (ssize_t at = 0; at < len;) {
 			const struct inotify_event *event = (const struct inotify_event *)(watch->buf + at);
-			handle(watch, event, &view, &epoch);
+			handle(watch, event, now_ns, &view, &epoch);
 			at += (ssize_t)(sizeof(*event) + event->len);
 		}
 	}
 	shard_epoch_put(epoch);
+}
+
+static void drain_locked(struct fs_watch *watch)
+{
+	/* READs first: the events of their opens were queued before they came. */
+	const struct fs_opens_read *reads;
+	size_t n_reads = fs_opens_take(watch->opens, &reads);
+	if (watch->fd >= 0)
+		drain_events(watch);
+	for (size_t i = 0; i < n_reads; i++)
+		pair(watch, &reads[i]);
 	if (watch->listener.drained)
 		watch->listener.drained(watch->listener.arg);
+}
+
+void fs_watch_drain(struct fs_watch *watch)
+{
+	if (!watch)
+		return;
+	pthread_mutex_lock(&watch->lock);
+	drain_locked(watch);
+	pthread_mutex_unlock(&watch->lock);
+}
+
+void fs_watch_read(struct fs_watch *watch, uint32_t file, bool first, uint64_t now_ns)
+{
+	struct fs_opens_read read = { .file = file, .first = first, .ns = now_ns };
+	/* Only READs that no open wakes the watcher for fill the list up, so this is rare. */
+	while (!fs_opens_read(watch->opens, read))
+		fs_watch_drain(watch);
+}
+
+void fs_watch_count(struct fs_watch *watch, struct fs_opens_count *ret_count)
+{
+	pthread_mutex_lock(&watch->lock);
+	drain_locked(watch);
+	fs_opens_count(watch->opens, ret_count);
 	pthread_mutex_unlock(&watch->lock);
 }
 

@@ -11,6 +11,7 @@
 #ifndef DDPFS_FS_WATCH_H
 #define DDPFS_FS_WATCH_H
 
+#include "fs/opens.h"
 #include "fs/server.h"
 
 enum {
@@ -31,6 +32,12 @@ bool fs_watch_is_ready(struct fs_watch *watch);
 
 /* Takes in what the kernel has queued so far.  watch may be NULL. */
 void fs_watch_drain(struct fs_watch *watch);
+
+/* A READ of a file reached the server; first: of its beginning.  Any thread, before the READ is answered. */
+void fs_watch_read(struct fs_watch *watch, uint32_t file, bool first, uint64_t now_ns);
+
+/* Drains, then tells how many opens there were and how many of them missed (fs/opens.h). */
+void fs_watch_count(struct fs_watch *watch, struct fs_opens_count *ret_count);
 
 /* Directories watched now. */
 uint64_t fs_watch_dirs(struct fs_watch *watch);
