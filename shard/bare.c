@@ -11,7 +11,7 @@
 
 struct shard_bare_writer {
 	struct build_array footer;
-	uint64_t n_entries;
+	uint32_t n_entries;
 	uint64_t content_end;
 	bool spent;
 };
@@ -54,7 +54,7 @@ static size_t sums_bytes(uint64_t length)
 int shard_bare_writer_add(struct shard_bare_writer *w, const struct shard_bare_entry *entry)
 {
 	size_t path_len = strlen(entry->path), group_len = entry->group ? strlen(entry->group) : 0;
-	if (w->spent || path_len > SHARD_PATH_MAX || group_len > SHARD_BARE_GROUP_MAX)
+	if (w->spent || w->n_entries == UINT32_MAX || path_len > SHARD_PATH_MAX || group_len > SHARD_BARE_GROUP_MAX)
 		return -EINVAL;
 	if (!entry->directory && (entry->length > SHARD_FILE_BYTES_MAX || entry->offset > SHARD_FILE_BYTES_MAX ||
 	                                 entry->offset < w->content_end))
@@ -93,8 +93,8 @@ int shard_bare_writer_add(struct shard_bare_writer *w, const struct shard_bare_e
 	return 0;
 }
 
-int shard_bare_writer_finish(struct shard_bare_writer *w, uint64_t payload_end, bool shuffled, uint64_t pack_seed,
-        const uint8_t **ret_bytes, size_t *ret_len)
+int shard_bare_writer_finish(struct shard_bare_writer *w, uint64_t payload_end,
+        const struct shard_bare_dataset *dataset, const uint8_t **ret_bytes, size_t *ret_len)
 {
 	if (w->spent || payload_end < w->content_end || payload_end > SHARD_FILE_BYTES_MAX)
 		return -EINVAL;
@@ -104,12 +104,13 @@ int shard_bare_writer_finish(struct shard_bare_writer *w, uint64_t payload_end, 
 	struct shard_bare_trailer_rec t = {
 		.magic = { 'D', 'D', 'P', 'F', 'S', 'B', 'A', 'R' },
 		.version = SHARD_BARE_VERSION,
-		.compat = shuffled ? SHARD_COMPAT_SHUFFLED : 0,
+		.compat = dataset->shuffled ? SHARD_COMPAT_SHUFFLED : 0,
 		.footer_offset = payload_end + padding,
 		.footer_bytes = footer_bytes,
 		.footer_sum = XXH3_64bits(w->footer.data + 8, footer_bytes),
 		.n_entries = w->n_entries,
-		.pack_seed = shuffled ? pack_seed : 0,
+		.n_shards = dataset->n_shards,
+		.pack_seed = dataset->shuffled ? dataset->pack_seed : 0,
 	};
 	t.trailer_sum = XXH3_64bits(&t, offsetof(struct shard_bare_trailer_rec, trailer_sum));
 	uint8_t *p = build_array_add(&w->footer, sizeof t);
@@ -145,10 +146,13 @@ int shard_bare_trailer(
 	*ret_info = (struct shard_bare_info){
 		.footer_offset = t.footer_offset,
 		.footer_bytes = t.footer_bytes,
-		.n_entries = t.n_entries,
-		.pack_seed = t.pack_seed,
 		.footer_sum = t.footer_sum,
-		.shuffled = t.compat & SHARD_COMPAT_SHUFFLED,
+		.n_entries = t.n_entries,
+		.dataset = {
+			.n_shards = t.n_shards,
+			.shuffled = t.compat & SHARD_COMPAT_SHUFFLED,
+			.pack_seed = t.pack_seed,
+		},
 	};
 	return 0;
 }

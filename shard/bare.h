@@ -26,7 +26,8 @@ struct shard_bare_trailer_rec {
 	uint64_t footer_offset; /* multiple of 8 */
 	uint64_t footer_bytes;  /* up to the trailer */
 	uint64_t footer_sum;    /* XXH3-64 */
-	uint64_t n_entries;
+	uint32_t n_entries;
+	uint32_t n_shards; /* of the dataset; 0 = not said */
 	uint64_t pack_seed;
 	uint64_t trailer_sum; /* XXH3-64 of the 56 bytes before */
 };
@@ -67,6 +68,13 @@ struct shard_bare_entry {
 	bool directory;
 };
 
+/* What every bare shard says of the dataset that it was packed for. */
+struct shard_bare_dataset {
+	uint32_t n_shards; /* 0: not said */
+	bool shuffled;
+	uint64_t pack_seed; /* 0 unless shuffled */
+};
+
 struct shard_bare_writer;                                         /* opaque */
 int shard_bare_writer_new(struct shard_bare_writer **ret_writer); /* -ENOMEM */
 void shard_bare_writer_free(struct shard_bare_writer *writer);    /* NULL is fine */
@@ -77,17 +85,16 @@ int shard_bare_writer_add(struct shard_bare_writer *writer, const struct shard_b
 
 /* The bytes to append at payload_end, the end of the last content: padding, footer, trailer.  They belong to the writer,
  * which is spent.  -EINVAL when a content reaches past payload_end, -ENOMEM. */
-int shard_bare_writer_finish(struct shard_bare_writer *writer, uint64_t payload_end, bool shuffled, uint64_t pack_seed,
-        const uint8_t **ret_bytes, size_t *ret_len);
+int shard_bare_writer_finish(struct shard_bare_writer *writer, uint64_t payload_end,
+        const struct shard_bare_dataset *dataset, const uint8_t **ret_bytes, size_t *ret_len);
 
 /* What the trailer says. */
 struct shard_bare_info {
 	uint64_t footer_offset;
 	uint64_t footer_bytes;
-	uint64_t n_entries;
-	uint64_t pack_seed;
 	uint64_t footer_sum;
-	bool shuffled;
+	uint32_t n_entries;
+	struct shard_bare_dataset dataset;
 };
 
 /* Reads the last SHARD_BARE_TRAILER bytes of a shard of shard_bytes bytes.

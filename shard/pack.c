@@ -216,8 +216,7 @@ static uint64_t drop_left_out(struct shard_pack_item *items, uint64_t n_items)
 	return n;
 }
 
-/* Sorts; a file that comes twice is a clash, a directory that comes twice is one directory (the first source's). */
-static int sort_items(const struct shard_pack_options *options, struct shard_pack_item *items, uint64_t *n_items,
+int shard_pack_sort(const struct shard_pack_options *options, struct shard_pack_item *items, uint64_t *n_items,
         struct base_err *err)
 {
 	if (*n_items)
@@ -510,7 +509,7 @@ int shard_pack_plan_init(struct shard_pack_plan *plan, struct shard_pack_item *i
 	if (n_items >= SHARD_FILES_MAX)
 		return base_err_set(err, -E2BIG, "%llu files; a dataset holds at most %u", (unsigned long long)n_items,
 		        SHARD_FILES_MAX);
-	int rc = sort_items(&plan->options, items, &plan->n_items, err);
+	int rc = shard_pack_sort(&plan->options, items, &plan->n_items, err);
 	if (rc)
 		return rc;
 	for (uint64_t i = 0; i < plan->n_items; i++) {

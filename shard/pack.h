@@ -110,6 +110,11 @@ struct shard_pack_plan {
 	uint8_t fingerprint[16]; /* over options, rules and all items: equal for equal input */
 };
 
+/* Sorts items by path.  A directory that comes twice becomes one, the first source's; what options->clash leaves out is
+ * dropped; *n_items is how many stay.  -EEXIST (a file twice), -ENOTDIR (a file where others need a directory), -ENOMEM. */
+int shard_pack_sort(const struct shard_pack_options *options, struct shard_pack_item *items, uint64_t *n_items,
+        struct base_err *err);
+
 /* Sorts `items` in place (they stay the caller's and outlive the plan), drops directories that come twice and what
  * options->clash leaves out, and lays everything out.
  * -EEXIST (a path twice), -ENOTDIR (a file where others need a directory), -ENOENT (no files), -E2BIG (limits:

@@ -43,7 +43,7 @@ static const struct argp_option index_options[] = {
 	        1 },
 	{ "by-shard", KEY_BY_SHARD, 0, 0, "Put each shard's files below a directory named after the shard", 1 },
 	{ "keep-going", KEY_KEEP_GOING, 0, 0,
-	        "Leave out members that a dataset cannot hold, list them, and exit with 1", 2 },
+	        "Leave out members that a dataset cannot hold and what is damaged, list it, and exit with 1", 2 },
 	{ "force", KEY_FORCE, 0, 0, "Replace an index that exists", 2 },
 	{ "jobs", 'j', "N", 0, "Shards read at once (default: processors)", 3 },
 	{ 0 },
@@ -184,7 +184,7 @@ static int parse_shard(void *arg, uint32_t number)
 	struct indexing *indexing = arg;
 	struct found_shard *shard = &indexing->shards[number];
 	struct base_err err = { 0 };
-	int rc = found_shard_parse(shard, indexing->args->keep_going, &err);
+	int rc = shard->absent ? 0 : found_shard_parse(shard, indexing->args->keep_going, &err);
 	if (rc == 0)
 		return 0;
 	pthread_mutex_lock(&indexing->lock);
@@ -246,14 +246,43 @@ static bool looks_keyed(const struct indexing *indexing)
 	return several > 0 && several * 2 >= keyed && files > 0;
 }
 
+/* The first shard of a packed tar dataset says how it was packed, any bare one does.  NULL: these are not packed here. */
+static const struct found_shard *find_packed(const struct indexing *indexing)
+{
+	const struct found_shard *first = indexing->shards;
+	if (indexing->args->n_shards > 0)
+		return NULL;
+	while (first->absent && first < indexing->shards + indexing->n_shards - 1)
+		first++;
+	return first->record || first->container == SHARD_BARE ? first : NULL;
+}
+
+/* Are these shards that `mkshard pack` named, without the first one, which says how they were packed? */
+static bool lost_their_record(const struct indexing *indexing)
+{
+	const struct found_shard *lowest = &indexing->shards[0];
+	const char *name = strrchr(lowest->file, '/');
+	char own[32];
+	unsigned number;
+	if (indexing->args->n_shards > 0 || !name || sscanf(++name, "shard-%u.tar", &number) != 1)
+		return false;
+	return !strcmp(name, shard_pack_shard_name(number, SHARD_TAR, own)) && (number > 0 || lowest->absent);
+}
+
 static int settle_rules(struct indexing *indexing, struct base_err *err)
 {
 	const struct index_args *args = indexing->args;
-	const struct found_shard *first = &indexing->shards[0];
+	const struct found_shard *first = find_packed(indexing);
 	uint32_t n_shards = 0;
-	bool bare = first->container == SHARD_BARE;
-	indexing->packed = args->n_shards == 0 && (first->record || bare);
-	if (!indexing->packed) {
+	bool bare = first && first->container == SHARD_BARE;
+	indexing->packed = first;
+	if (!first && lost_their_record(indexing))
+		return base_err_set(err, -ENOENT,
+		        "'%s/shard-000000.tar' is missing or damaged: it says how the others were packed; restore it, "
+		        "or "
+		        "name the shards to index them as they are",
+		        args->dataset);
+	if (!first) {
 		indexing->rules = args->rules;
 		if (args->sample_auto)
 			indexing->rules.sample = looks_keyed(indexing) ? SHARD_PACK_KEY : SHARD_PACK_FILE;
@@ -264,10 +293,10 @@ static int settle_rules(struct indexing *indexing, struct base_err *err)
 	        bare ? 0 : shard_pack_record_parse(first->record, &indexing->rules, &indexing->options, &n_shards, err);
 	if (rc)
 		return base_err_prefix(err, "'%s'", first->file);
-	if (bare) { /* each file says its own; the number of shards stands nowhere */
-		indexing->options.shuffle = first->shuffled;
-		indexing->options.seed = first->seed;
-		n_shards = indexing->n_shards;
+	if (bare) { /* each file says its own sample, and whether it is common */
+		indexing->options.shuffle = first->dataset.shuffled;
+		indexing->options.seed = first->dataset.pack_seed;
+		n_shards = first->dataset.n_shards ? first->dataset.n_shards : indexing->n_shards;
 	}
 	if (args->rules_given) {
 		shard_pack_rules_done(&indexing->rules);
@@ -278,7 +307,7 @@ static int settle_rules(struct indexing *indexing, struct base_err *err)
 		shard_pack_shard_name(s, first->container, name);
 		if (s >= indexing->n_shards || strcmp(indexing->shards[s].stored, name))
 			return s < n_shards ? base_err_set(err, -ENOENT,
-			                              "'%s/%s' is missing of %u shards; restore it, or pack again",
+			                              "'%s/%s' is missing, one of %u shards; restore it, or pack again",
 			                              args->dataset, name, n_shards)
 			                    : base_err_set(err, -EEXIST,
 			                              "'%s' holds more shards than the %u that were packed; move the "
@@ -288,12 +317,63 @@ static int settle_rules(struct indexing *indexing, struct base_err *err)
 	return 0;
 }
 
+/* Files of one name */
+
+static int on_clash(
+        void *arg, const struct shard_pack_item *item, const struct shard_pack_item *kept, struct base_err *err)
+{
+	struct indexing *indexing = arg;
+	struct found_shard *shard = &indexing->shards[item->source];
+	const struct found_shard *other = &indexing->shards[kept->source];
+	const char *advice = shard == other ? "" : "; give --by-shard to keep the files of shards apart";
+	char path[512], kept_path[512], here[512], there[512];
+	base_err_quote(item->path, path, sizeof(path));
+	base_err_quote(kept->path, kept_path, sizeof(kept_path));
+	base_err_quote(shard->file, here, sizeof(here));
+	base_err_quote(other->file, there, sizeof(there));
+	if (err->code == -EEXIST && shard == other)
+		base_err_set(err, -EEXIST, "'%s' comes twice in '%s'", path, here);
+	else if (err->code == -EEXIST)
+		base_err_set(err, -EEXIST, "'%s' comes twice: in '%s' and in '%s'%s", path, there, here, advice);
+	else
+		base_err_set(err, -ENOTDIR,
+		        "'%s' of '%s' and '%s' of '%s': one is a file where the other needs a directory%s", path, here,
+		        kept_path, there, advice);
+	if (!indexing->args->keep_going)
+		return err->code;
+	shard->files[item->source_offset].left_out = true;
+	return found_shard_leave_out(shard, err->text);
+}
+
+/* Finds the files that cannot stand beside one that came before: the first one ends this, or they are left out. */
+static int find_clashes(struct indexing *indexing, struct base_err *err)
+{
+	uint64_t n = 0;
+	for (uint32_t s = 0; s < indexing->n_shards; s++)
+		n += indexing->shards[s].n_files;
+	cleanup_free struct shard_pack_item *items = malloc((n + 1) * sizeof(*items));
+	if (!items)
+		return base_err_set(err, -ENOMEM, "out of memory");
+	n = 0;
+	for (uint32_t s = 0; s < indexing->n_shards; s++) {
+		const struct found_shard *shard = &indexing->shards[s];
+		for (uint64_t i = 0; i < shard->n_files; i++)
+			items[n++] = (struct shard_pack_item){
+				.path = found_path(shard, &shard->files[i]),
+				.directory = shard->files[i].directory,
+				.source = s,
+				.source_offset = i,
+			};
+	}
+	struct shard_pack_options options = { .clash = on_clash, .clash_arg = indexing };
+	return shard_pack_sort(&options, items, &n, err);
+}
+
 /* The index */
 
-static int add_file(struct indexing *indexing, struct shard_builder *builder, uint32_t number,
-        const struct found_file *found, struct base_err *err)
+static int add_file(struct indexing *indexing, struct shard_builder *builder, const struct found_shard *shard,
+        uint32_t number, const struct found_file *found, struct base_err *err)
 {
-	const struct found_shard *shard = &indexing->shards[number];
 	const char *path = found_path(shard, found), *key;
 	size_t len;
 	if (found->directory)
@@ -328,27 +408,36 @@ static int build(struct indexing *indexing, uint64_t *ret_files, struct base_err
 	struct shard_builder *builder = NULL;
 	int rc = shard_builder_new(&builder);
 	uint64_t files = 0;
+	uint32_t number = 0;
 	if (rc)
 		return base_err_set(err, rc, "out of memory");
 	for (uint32_t s = 0; s < indexing->n_shards && rc == 0; s++) {
-		struct found_shard *shard = &indexing->shards[s];
+		const struct found_shard *shard = &indexing->shards[s];
+		if (shard->absent)
+			continue;
 		rc = shard_builder_add_shard(builder, shard->stored, shard->container, shard->size_bytes,
 		        indexing->packed ? 0 : shard->mtime_ns, err);
 		for (uint64_t i = 0; i < shard->n_files && rc == 0; i++) {
-			rc = add_file(indexing, builder, s, &shard->files[i], err);
+			if (shard->files[i].left_out)
+				continue;
+			rc = add_file(indexing, builder, shard, number, &shard->files[i], err);
 			files += !shard->files[i].directory;
 		}
+		number++;
 	}
 	char *path = NULL;
 	if (rc == 0 && files == 0)
-		rc = base_err_set(err, -ENOENT, "the shards hold no files");
+		rc = base_err_set(err, -ENOENT, "'%s': its shards hold no files", indexing->args->dataset);
 	if (rc == 0 && asprintf(&path, "%s/" SHARD_INDEX_NAME, indexing->args->dataset) < 0)
 		rc = base_err_set(err, -ENOMEM, "out of memory");
 	if (rc == 0)
 		rc = shard_builder_finish(builder, path, indexing->packed && indexing->options.shuffle,
 		        indexing->packed ? indexing->options.seed : 0, err);
-	if (rc == -EEXIST && !indexing->args->by_shard && !indexing->packed)
-		base_err_prefix(err, "the shards cannot be one dataset (--by-shard keeps their files apart)");
+	if ((rc == -EEXIST || rc == -ENOTDIR) && !indexing->args->keep_going) {
+		struct base_err named = { 0 };
+		if (find_clashes(indexing, &named) == rc)
+			*err = named; /* says in which shards */
+	}
 	free(path);
 	shard_builder_free(builder);
 	*ret_files = files;
@@ -364,35 +453,59 @@ static int prepare(struct indexing *indexing, char **names, int n, struct base_e
 	if (!indexing->shards)
 		return base_err_set(err, -ENOMEM, "out of memory");
 	for (int s = 0; s < n && rc == 0; s++) {
-		indexing->shards[s].file = names[s];
-		rc = stored_path(&indexing->shards[s], args->dataset, err);
+		struct found_shard *shard = &indexing->shards[s];
+		shard->file = names[s];
+		rc = stored_path(shard, args->dataset, err);
+		if (rc && rc != -ENOMEM && args->keep_going) {
+			shard->absent = true;
+			rc = found_shard_leave_out(shard, strerror(-rc));
+		}
 		if (rc == 0 && args->by_shard)
-			rc = name_prefix(&indexing->shards[s], err);
+			rc = name_prefix(shard, err);
 	}
 	return rc;
+}
+
+static uint64_t list_left_out(const struct indexing *indexing)
+{
+	char quoted[512];
+	uint64_t n = 0;
+	for (uint32_t s = 0; indexing->shards && s < indexing->n_shards; s++) {
+		const struct found_shard *shard = &indexing->shards[s];
+		for (uint64_t i = 0; i < shard->n_left_out; i++, n++)
+			cli_note("left out '%s': %s", base_err_quote(shard->file, quoted, sizeof(quoted)),
+			        shard->left_out[i]);
+	}
+	return n;
 }
 
 static void report(const struct indexing *indexing, uint64_t files, uint64_t left_out)
 {
 	uint64_t bytes = 0;
-	char size[16];
+	uint32_t n_shards = 0;
+	char size[16], quoted[512];
 	static const char *const how[] = { "one file each", "by key", "by --group" };
-	for (uint32_t s = 0; s < indexing->n_shards; s++)
-		bytes += indexing->shards[s].size_bytes;
-	printf("%s: %" PRIu64 " files in %u shards, %s; samples: %s", indexing->args->dataset, files,
-	        indexing->n_shards, base_format_size(bytes, size), how[indexing->rules.sample]);
+	for (uint32_t s = 0; s < indexing->n_shards; s++) {
+		bytes += indexing->shards[s].absent ? 0 : indexing->shards[s].size_bytes;
+		n_shards += !indexing->shards[s].absent;
+	}
+	printf("%s: %" PRIu64 " files in %u shards, %s; samples: %s",
+	        base_err_quote(indexing->args->dataset, quoted, sizeof(quoted)), files, n_shards,
+	        base_format_size(bytes, size), how[indexing->rules.sample]);
 	if (left_out)
 		printf("; %" PRIu64 " left out", left_out);
 	printf("\n");
 }
 
-static int check_target(const struct index_args *args, struct base_err *err)
+/* Makes the directory for the index.  *ret_made: it was not there. */
+static int check_target(const struct index_args *args, bool *ret_made, struct base_err *err)
 {
 	char quoted[512];
 	base_err_quote(args->dataset, quoted, sizeof(quoted));
 	if (args->n_shards == 0)
 		return 0; /* rebuilding */
-	if (mkdir(args->dataset, 0777) && errno != EEXIST)
+	*ret_made = mkdir(args->dataset, 0777) == 0;
+	if (!*ret_made && errno != EEXIST)
 		return base_err_set(err, -errno, "'%s': %s", quoted, strerror(errno));
 	cleanup_free char *path = NULL;
 	if (asprintf(&path, "%s/" SHARD_INDEX_NAME, args->dataset) < 0)
@@ -402,52 +515,59 @@ static int check_target(const struct index_args *args, struct base_err *err)
 	return 0;
 }
 
+static int run_index(struct indexing *indexing, char **names, int n, struct base_err *err)
+{
+	uint64_t files = 0;
+	int rc = prepare(indexing, names, n, err);
+	if (rc == 0)
+		rc = read_shards(indexing, err);
+	if (rc == 0)
+		rc = settle_rules(indexing, err);
+	if (rc == 0 && indexing->args->keep_going)
+		rc = find_clashes(indexing, err);
+	if (rc == 0)
+		rc = build(indexing, &files, err);
+	uint64_t left_out = rc == 0 || rc == -ENOENT ? list_left_out(indexing) : 0;
+	if (rc == 0)
+		report(indexing, files, left_out);
+	return rc ? rc : left_out ? 1 : 0;
+}
+
 int mkshard_index(int argc, char **argv)
 {
 	static const struct argp argp = { index_options, parse_index, "DATASET [SHARD.tar...]",
 		"Index tar shards where they lie, without copying them.\vDATASET is the directory for the index; it is "
 		"made when it does not exist.  Without shards: builds the index of a packed dataset, or of the tar "
-		"files "
-		"in DATASET, anew.",
+		"files in DATASET, anew.",
 		NULL, NULL, NULL };
 	struct index_args args = { .sample_auto = true };
 	struct base_err err = { 0 };
+	bool made = false;
 	shard_pack_rules_init(&args.rules);
 	cli_parse(&argp, argc, argv, &args);
 	struct indexing indexing = { .args = &args };
 	pthread_mutex_init(&indexing.lock, NULL);
 	char **names = args.shards;
 	int n = args.n_shards;
-	uint64_t files = 0, left_out = 0;
-	int rc = check_target(&args, &err);
+	int rc = check_target(&args, &made, &err);
 	if (rc == 0 && n == 0)
 		rc = find_shards(args.dataset, &names, &n, &err);
 	if (rc == 0)
-		rc = prepare(&indexing, names, n, &err);
-	if (rc == 0)
-		rc = read_shards(&indexing, &err);
-	if (rc == 0)
-		rc = settle_rules(&indexing, &err);
-	if (rc == 0)
-		rc = build(&indexing, &files, &err);
-	for (uint32_t s = 0; s < indexing.n_shards && rc == 0; s++)
-		for (uint64_t i = 0; i < indexing.shards[s].n_left_out; i++, left_out++)
-			cli_note("left out '%s': %s", indexing.shards[s].file, indexing.shards[s].left_out[i]);
-	if (rc == 0)
-		report(&indexing, files, left_out);
+		rc = run_index(&indexing, names, n, &err);
+	if (rc < 0 && made)
+		rmdir(args.dataset);
 	for (uint32_t s = 0; indexing.shards && s < indexing.n_shards; s++)
 		found_shard_done(&indexing.shards[s]);
 	free(indexing.shards);
 	if (indexing.packed && !args.rules_given) /* else they are those of args */
 		shard_pack_rules_done(&indexing.rules);
 	shard_pack_rules_done(&args.rules);
-	if (names != args.shards)
-		for (int i = 0; i < n; i++)
-			free(names[i]);
+	for (int i = 0; names != args.shards && i < n; i++)
+		free(names[i]);
 	if (names != args.shards)
 		free(names);
 	pthread_mutex_destroy(&indexing.lock);
-	if (rc)
+	if (rc < 0)
 		return cli_fail(&err);
-	return left_out ? CLI_FAILED : CLI_DONE;
+	return rc ? CLI_FAILED : CLI_DONE;
 }

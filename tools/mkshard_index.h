@@ -8,6 +8,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "shard/bare.h"
 #include "shard/base/err.h"
 #include "shard/format.h"
 
@@ -20,6 +21,7 @@ struct found_file {
 	int64_t mtime_s;
 	uint32_t mode;
 	bool directory;
+	bool left_out; /* another one of this name came first (--keep-going) */
 	/* Bare shards say these themselves: */
 	bool common;
 	uint64_t group; /* offset in paths, FOUND_NO_GROUP */
@@ -41,14 +43,18 @@ struct found_shard {
 	uint64_t n_blocks, blocks_size;
 	char **left_out; /* with keep_going: "'path': reason"; owned */
 	uint64_t n_left_out;
-	char *record;  /* the options record at the head of a packed tar shard, or NULL; owned */
-	bool shuffled; /* bare */
-	uint64_t seed; /* bare */
+	bool absent;                       /* with keep_going: nothing of it could be read */
+	char *record;                      /* the options record at the head of a packed tar shard, or NULL; owned */
+	struct shard_bare_dataset dataset; /* bare */
 };
 
 void found_shard_done(struct found_shard *shard);
 
-/* Reads a shard, tar or bare.  keep_going: members that a dataset cannot hold are left out instead of refused. */
+/* Notes what is not taken.  -ENOMEM. */
+int found_shard_leave_out(struct found_shard *shard, const char *text);
+
+/* Reads a shard, tar or bare.  keep_going: members that a dataset cannot hold are left out instead of refused, and so is
+ * the rest of a tar from where it is damaged on, or the whole of a shard that cannot be read. */
 int found_shard_parse(struct found_shard *shard, bool keep_going, struct base_err *err);
 
 static inline const char *found_path(const struct found_shard *shard, const struct found_file *file)

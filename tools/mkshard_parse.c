@@ -70,9 +70,8 @@ static int grow(void *pp, uint64_t *capacity, uint64_t n, size_t size)
 	return 0;
 }
 
-static int leave_out(struct parse *parse, const char *text)
+int found_shard_leave_out(struct found_shard *shard, const char *text)
 {
-	struct found_shard *shard = parse->shard;
 	char **grown = realloc(shard->left_out, (shard->n_left_out + 1) * sizeof(*grown));
 	if (!grown)
 		return -ENOMEM;
@@ -120,7 +119,9 @@ static int take_member(struct parse *parse, const struct shard_tar_member *membe
 	char path[SHARD_PATH_MAX * 2 + 2];
 	if (check_member(parse, member, path, sizeof(path), &err)) {
 		if (parse->keep_going)
-			return leave_out(parse, err.text) ? base_err_set(parse->err, -ENOMEM, "out of memory") : 0;
+			return found_shard_leave_out(parse->shard, err.text)
+			               ? base_err_set(parse->err, -ENOMEM, "out of memory")
+			               : 0;
 		*parse->err = err;
 		return err.code;
 	}
@@ -260,6 +261,20 @@ static int read_record(struct found_shard *shard, int fd)
 	return rc == -ENOENT ? 0 : rc;
 }
 
+/* Nothing behind the damage is looked for: what looks like a header there may be a file's content (a tar in a tar). */
+static int keep_what_came_before(struct parse *parse, int rc)
+{
+	struct found_shard *shard = parse->shard;
+	char text[BASE_ERR_TEXT_MAX + 64];
+	if (parse->summing)
+		shard->n_files--; /* its content is not complete */
+	if (shard->n_files == 0)
+		return rc;
+	snprintf(text, sizeof(text), "%s; all from there on", parse->err->code ? parse->err->text : base_err_str(rc));
+	*parse->err = (struct base_err){ 0 };
+	return found_shard_leave_out(shard, text);
+}
+
 static int parse_tar(struct found_shard *shard, int fd, bool keep_going, struct base_err *err)
 {
 	struct parse parse = { .shard = shard, .keep_going = keep_going, .err = err, .need = SHARD_TAR_BLOCK };
@@ -271,6 +286,8 @@ static int parse_tar(struct found_shard *shard, int fd, bool keep_going, struct 
 		rc = prefetch_bulk_stream(shard->file, 0, shard->size_bytes, consume, &parse, NULL);
 	if (rc == 0)
 		rc = finish(&parse);
+	if (rc && rc != -ENOMEM && keep_going)
+		rc = keep_what_came_before(&parse, rc);
 	shard_tar_parser_free(parse.parser);
 	free(parse.header);
 	return rc;
@@ -327,8 +344,7 @@ static int parse_bare(struct found_shard *shard, int fd, const uint8_t *trailer,
 	rc = shard_bare_reader_init(&reader, &info, footer, info.footer_bytes, err);
 	while (rc == 0 && (rc = shard_bare_reader_next(&reader, err, &entry)) > 0)
 		rc = take_entry(shard, &entry, err);
-	shard->shuffled = info.shuffled;
-	shard->seed = info.pack_seed;
+	shard->dataset = info.dataset;
 	progress_add(shard->size_bytes, shard->n_files);
 	return rc;
 }
@@ -341,19 +357,17 @@ static bool read_trailer(const struct found_shard *shard, int fd, uint8_t traile
 	       !memcmp(trailer, SHARD_BARE_MAGIC, strlen(SHARD_BARE_MAGIC));
 }
 
-int found_shard_parse(struct found_shard *shard, bool keep_going, struct base_err *err)
+static int parse_shard(struct found_shard *shard, bool keep_going, struct base_err *err)
 {
-	char quoted[512];
 	struct stat st;
 	uint8_t trailer[SHARD_BARE_TRAILER];
-	base_err_quote(shard->file, quoted, sizeof(quoted));
 	cleanup_close int fd = open(shard->file, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
 	if (fd < 0 || fstat(fd, &st))
-		return base_err_set(err, -errno, "'%s': %s", quoted, strerror(errno));
+		return base_err_set(err, -errno, "%s", strerror(errno));
 	if (!S_ISREG(st.st_mode))
-		return base_err_set(err, -EINVAL, "'%s': not a regular file", quoted);
+		return base_err_set(err, -EINVAL, "not a regular file");
 	if (st.st_size == 0)
-		return base_err_set(err, -EUCLEAN, "'%s': an empty file, not a shard", quoted);
+		return base_err_set(err, -EUCLEAN, "an empty file, not a shard");
 	shard->container = SHARD_TAR;
 	shard->size_bytes = (uint64_t)st.st_size;
 	shard->mtime_ns = base_time_ns(st.st_mtim.tv_sec, (uint32_t)st.st_mtim.tv_nsec);
@@ -364,7 +378,18 @@ int found_shard_parse(struct found_shard *shard, bool keep_going, struct base_er
 		rc = base_err_set(err, -ESTALE, "changed while it was read");
 	if (rc && !err->code)
 		base_err_set(err, rc, "%s", base_err_str(rc));
-	if (rc)
-		base_err_prefix(err, "'%s'", quoted);
 	return rc;
+}
+
+int found_shard_parse(struct found_shard *shard, bool keep_going, struct base_err *err)
+{
+	char quoted[512];
+	int rc = parse_shard(shard, keep_going, err);
+	if (rc && rc != -ENOMEM && keep_going) {
+		shard->absent = true;
+		shard->n_files = 0;
+		rc = found_shard_leave_out(shard, err->text);
+		*err = (struct base_err){ 0 };
+	}
+	return rc ? base_err_prefix(err, "'%s'", base_err_quote(shard->file, quoted, sizeof(quoted))) : 0;
 }

@@ -422,8 +422,11 @@ static int write_footer(struct worker *w)
 			rc = shard_bare_writer_add(writer, &entry);
 	}
 	if (rc == 0)
-		rc = shard_bare_writer_finish(writer, end, plan->options.shuffle,
-		        plan->options.shuffle ? plan->options.seed : 0, &bytes, &len);
+		rc = shard_bare_writer_finish(writer, end,
+		        &(struct shard_bare_dataset){ .n_shards = plan->n_shards,
+		                .shuffled = plan->options.shuffle,
+		                .pack_seed = plan->options.seed },
+		        &bytes, &len);
 	if (rc == 0 && fcntl(w->fd, F_SETFL, 0)) /* its place is not aligned */
 		rc = -errno;
 	if (rc == 0)

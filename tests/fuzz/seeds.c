@@ -66,7 +66,9 @@ static void write_bare(const struct tree *t, const char *path)
 		assert_int_equal(shard_bare_writer_add(w, &e), 0);
 		at += f->length % 100;
 	}
-	assert_int_equal(shard_bare_writer_finish(w, at, true, 1, &tail, &len), 0);
+	assert_int_equal(shard_bare_writer_finish(
+	                         w, at, &(struct shard_bare_dataset){ .shuffled = true, .pack_seed = 1 }, &tail, &len),
+	        0);
 	uint8_t *bytes = calloc(1, at + len);
 	memcpy(bytes + at, tail, len);
 	write_out(path, bytes, at + len);

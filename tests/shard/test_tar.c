@@ -824,6 +824,7 @@ static void truncation_anywhere_is_seen_or_harmless(void **state)
 static void a_bare_footer_keeps_everything(void **state)
 {
 	(void)state;
+	const struct shard_bare_dataset dataset = { .n_shards = 7, .shuffled = true, .pack_seed = 99 };
 	struct tree t;
 	struct shard_bare_writer *w;
 	tree_random(
@@ -851,7 +852,7 @@ static void a_bare_footer_keeps_everything(void **state)
 			assert_int_equal(shard_bare_writer_add(w, &e), 0);
 			at += f->length;
 		}
-		assert_int_equal(shard_bare_writer_finish(w, at, true, 99, &bytes, &len), 0);
+		assert_int_equal(shard_bare_writer_finish(w, at, &dataset, &bytes, &len), 0);
 
 		uint64_t total = at + len, padding = -at & 7;
 		struct shard_bare_info info;
@@ -861,8 +862,9 @@ static void a_bare_footer_keeps_everything(void **state)
 		assert_int_equal(shard_bare_trailer(bytes + len - SHARD_BARE_TRAILER, total, &err, &info), 0);
 		assert_int_equal(info.footer_offset, at + padding);
 		assert_int_equal(info.n_entries, t.n_files + 1);
-		assert_int_equal(info.pack_seed, 99);
-		assert_true(info.shuffled);
+		assert_int_equal(info.dataset.n_shards, 7);
+		assert_int_equal(info.dataset.pack_seed, 99);
+		assert_true(info.dataset.shuffled);
 		assert_int_equal(shard_bare_reader_init(&r, &info, bytes + padding, info.footer_bytes, &err), 0);
 		assert_int_equal(shard_bare_reader_next(&r, &err, &e), 1);
 		assert_string_equal(e.path, "a/empty");
@@ -898,6 +900,7 @@ static void a_bare_footer_keeps_everything(void **state)
 static void a_damaged_bare_footer_is_refused(void **state)
 {
 	(void)state;
+	const struct shard_bare_dataset none = { 0 };
 	struct shard_bare_writer *w;
 	const uint8_t *bytes;
 	size_t len;
@@ -908,8 +911,8 @@ static void a_damaged_bare_footer_is_refused(void **state)
 	assert_int_equal(shard_bare_writer_add(w, &e), -EINVAL); /* overlaps */
 	e = (struct shard_bare_entry){ .path = "b", .offset = 8, .length = 8, .group = "g" };
 	assert_int_equal(shard_bare_writer_add(w, &e), 0);
-	assert_int_equal(shard_bare_writer_finish(w, 15, false, 0, &bytes, &len), -EINVAL); /* too short for b */
-	assert_int_equal(shard_bare_writer_finish(w, 16, false, 0, &bytes, &len), 0);
+	assert_int_equal(shard_bare_writer_finish(w, 15, &none, &bytes, &len), -EINVAL); /* too short for b */
+	assert_int_equal(shard_bare_writer_finish(w, 16, &none, &bytes, &len), 0);
 
 	uint64_t *copy = malloc(len); /* aligned, exact */
 	struct shard_bare_info info;

@@ -278,7 +278,7 @@ def test_hostile_shards_are_not_indexed(scratch, kind):
     shard.write_bytes(tar_bytes(("good", b"good"), HOSTILE[kind], ("also", b"good")))
     line = failure("index", scratch / "x", shard)
     assert "hostile.tar" in line and "byte 1024" in line
-    assert not (scratch / "x/index.ddpfs").exists()
+    assert not (scratch / "x").exists()
     done = tools.mkshard("index", "--keep-going", scratch / "x", shard, check=False)
     assert done.returncode == 1 and "left out" in done.stderr
     assert tools.mkshard("ls", scratch / "x").stdout == "also\ngood\n"
@@ -479,6 +479,70 @@ def test_truncated_shards_are_not_indexed(scratch):
 def gz(scratch):
     (scratch / "x.tgz").write_bytes(tar_bytes(("a", os.urandom(2000)), mode="w:gz"))
     return scratch / "x.tgz"
+
+
+def index_keeping_going(dataset, *shards):
+    """Returns what is listed as left out, less the common beginning, and the files that were indexed."""
+    lines = left_out(tools.mkshard("index", "--keep-going", dataset, *shards, check=False))
+    tools.mkshard("verify", dataset)
+    return [line.removeprefix("mkshard: left out ") for line in lines], tools.mkshard("ls", dataset).stdout.split()
+
+
+def test_keep_going_indexes_up_to_the_damage(scratch):
+    """In a header, in a content that is cut, and at the very front; shards before and behind are whole."""
+    whole = tar_bytes(("a", b"x" * 600), ("b", b"y" * 600), ("c", b"z" * 600))
+    (scratch / "good.tar").write_bytes(tar_bytes(("good", b"g")))
+    (scratch / "last.tar").write_bytes(tar_bytes(("last", b"l")))
+    for name, data, at, kept in (
+            ("header", whole[:1536] + b"\xff" + whole[1537:], "at byte 1536", ["a"]),
+            ("cut", whole[:1536 + 512 + 100], "byte 2048", ["a"]),
+            ("front", b"\xff" + whole[1:], "at byte 0", []),
+            ("empty", b"", "an empty file", []),
+            ("missing", None, "No such file", [])):
+        bad = scratch / f"{name}.tar"
+        if data is not None:
+            bad.write_bytes(data)
+        line = failure("index", scratch / name, scratch / "good.tar", bad, scratch / "last.tar")
+        assert at in line and f"{name}.tar'" in line and not (scratch / name).exists()
+        lines, files = index_keeping_going(scratch / name, scratch / "good.tar", bad, scratch / "last.tar")
+        assert len(lines) == 1 and lines[0].startswith(f"'{bad}': ") and at in lines[0], lines
+        assert ("all from there on" in lines[0]) == bool(kept)
+        assert files == sorted(["good", "last", *kept])
+
+
+def test_keep_going_with_nothing_to_index(scratch):
+    (scratch / "bad.tar").write_bytes(b"x" * 2000)
+    done = tools.mkshard("index", "--keep-going", scratch / "d", scratch / "bad.tar", check=False)
+    lines = done.stderr.splitlines()
+    assert done.returncode == 1 and "bad.tar" in lines[0] and "hold no files" in lines[1]
+    assert not (scratch / "d").exists()
+
+
+def test_keep_going_indexes_the_first_of_equal_names(scratch):
+    (scratch / "1.tar").write_bytes(tar_bytes(("a", b"1"), ("b/c", b"1"), ("a", b"again")))
+    (scratch / "2.tar").write_bytes(tar_bytes(("a", b"2"), ("b", b"2"), ("d", b"2")))
+    shards = [scratch / "1.tar", scratch / "2.tar"]
+    line = failure("index", scratch / "d", shards[0])
+    assert "'a' comes twice in '" in line and "--by-shard" not in line
+    lines, files = index_keeping_going(scratch / "d", *shards)
+    assert files == ["a", "d", "b/c"] and len(lines) == 3
+    assert any("'b' of" in line and "needs a directory" in line for line in lines)
+    assert tools.mkshard("cat", scratch / "d", "a", "d").stdout == "12"
+
+
+@pytest.mark.parametrize("container", ["tar", "bare"])
+def test_a_missing_shard_is_noticed(scratch, pack, container):
+    dataset = pack(many_files(scratch / "some", n=20), f"--container={container}", "--shard-size=20K")
+    shards = sorted(dataset.glob("shard-*"))
+    assert len(shards) > 2
+    whole = (dataset / "index.ddpfs").read_bytes()
+    for shard in (shards[0], shards[1], shards[-1]):
+        data = shard.read_bytes()
+        shard.unlink()
+        assert f"{shard.name}' is missing" in failure("index", dataset)
+        shard.write_bytes(data)
+    tools.mkshard("index", dataset)
+    assert (dataset / "index.ddpfs").read_bytes() == whole
 
 
 def test_damaged_bare_footer(scratch, pack):
