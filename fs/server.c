@@ -21,6 +21,7 @@
 #include "fs/helper.h"
 #include "fs/memory.h"
 #include "fs/mount.h"
+#include "fs/name.h"
 #include "fs/read.h"
 #include "fs/sigbus.h"
 #include "fs/sink.h"
@@ -30,13 +31,15 @@
 #include "shard/base/log.h"
 
 enum {
-	THREADS_MIN = 4,      /* default: LOOKUPs of one directory run side by side even on a small machine */
-	THREADS_MAX = 16,     /* default on large ones: workers never wait, more would only contend */
+	THREADS_MIN = 4,  /* default: LOOKUPs of one directory run side by side even on a small machine */
+	THREADS_MAX = 16, /* default on large ones: workers never wait, more would only contend */
+	DELAY_US_MAX = 10000000,
 	KICK_MS = 10,         /* pause between the signals that fetch workers out of read(2) */
 	READ_AHEAD_KB = 1024, /* one block: the kernel's 128 KiB would ask for a large file in eight times the READs */
 };
 
 #define KICK_SIGNAL SIGRTMIN
+#define DELAY_ENVIRON "DDPFS_TEST_READ_DELAY_US"
 
 uint64_t fs_now_ns(void)
 {
@@ -215,6 +218,34 @@ static int take_signals(struct fs_server *server, struct base_err *err)
 	return 0;
 }
 
+static uint64_t delay_ns(void *arg, uint32_t shard, uint64_t offset, uint32_t len)
+{
+	const struct fs_server *server = arg;
+	(void)shard;
+	(void)offset;
+	(void)len;
+	return server->test_delay_ns;
+}
+
+/* A store that is slow, for tests and benchmarks. */
+static int take_test_delay(struct fs_server *server, struct base_err *err)
+{
+	const char *text = getenv(DELAY_ENVIRON);
+	uint64_t us;
+	if (!text || !*text)
+		return 0;
+	if (fs_name_number(text, strlen(text), DELAY_US_MAX, &us) < 0)
+		return base_err_set(err, -EINVAL,
+		        DELAY_ENVIRON "=%s: this test hook takes microseconds, at most %d; unset it", text,
+		        (int)DELAY_US_MAX);
+	server->test_delay_ns = us * 1000;
+	if (us)
+		log_warning("every read of the dataset is held back for %llu us: " DELAY_ENVIRON
+		            " is set, a hook for tests",
+		        (unsigned long long)us);
+	return 0;
+}
+
 static int start_engine(struct fs_server *server, struct base_err *err)
 {
 	server->memory_bytes = server->options.memory_bytes;
@@ -224,10 +255,15 @@ static int start_engine(struct fs_server *server, struct base_err *err)
 		uint32_t sockets = fs_control_count();
 		server->memory_bytes = fs_memory_default(mounts > sockets ? mounts : sockets);
 	}
-	int rc = fs_sink_new(server, &server->sink);
+	int rc = take_test_delay(server, err);
+	if (rc < 0)
+		return rc;
+	rc = fs_sink_new(server, &server->sink);
 	if (rc < 0)
 		return base_err_set(err, rc, "%s", base_err_str(rc));
+	const struct prefetch_hook slow = { .delay_ns = delay_ns, .arg = server };
 	struct prefetch_options engine = {
+		.hook = server->test_delay_ns ? &slow : NULL,
 		.index = server->index,
 		.memory_bytes = server->memory_bytes,
 		.sink = fs_sink_base(server->sink),

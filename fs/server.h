@@ -85,8 +85,9 @@ struct fs_server {
 	struct timespec index_mtime; /* of index.ddpfs: mtime of what has none of its own */
 	struct fs_common common;
 	struct prefetch *prefetch;
-	uint64_t memory_bytes; /* resolved */
-	uint64_t started_ns;   /* CLOCK_MONOTONIC */
+	uint64_t memory_bytes;  /* resolved */
+	uint64_t test_delay_ns; /* of every read of a shard; 0 but in tests */
+	uint64_t started_ns;    /* CLOCK_MONOTONIC */
 	uid_t uid;
 	gid_t gid;
 
