@@ -270,8 +270,9 @@ static int mount_helper(const struct fs_mount_options *options, struct base_err 
 	if (rc < 0 || fd < 0) {
 		if (fd >= 0)
 			close(fd);
+		/* Its words name the file already; what is left to say is what to do. */
 		const char *hint =
-		        options->allow_other ? " (allow_other needs user_allow_other in /etc/fuse.conf)" : "";
+		        strstr(said, "user_allow_other") ? ": add that line as root, or mount without allow_other" : "";
 		return base_err_set(err, -EPERM, "'%s': %s%s", options->mountpoint,
 		        said[0] ? said : FUSERMOUNT " refused to mount", hint);
 	}

@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mount.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "shard/base/cleanup.h"
@@ -29,9 +30,23 @@ static long sysctl_value(const char *path)
 	return file && fgets(text, sizeof(text), file) ? strtol(text, NULL, 10) : -1;
 }
 
+/* The root of a chroot that is no mount point: user namespaces are refused there (user_namespaces(7)), and what is mounted
+ * cannot be kept from other namespaces (mount(2): EINVAL). */
+static bool in_plain_chroot(void)
+{
+	struct statx st;
+	return statx(AT_FDCWD, "/", 0, 0, &st) == 0 && st.stx_attributes_mask & STATX_ATTR_MOUNT_ROOT &&
+	       !(st.stx_attributes & STATX_ATTR_MOUNT_ROOT);
+}
+
 /* Distributions forbid user namespaces in different places; name the one that did it. */
 static int refuse(int r, struct base_err *err)
 {
+	if (in_plain_chroot())
+		return base_err_set(err, r,
+		        "a private mount namespace is not to be had (%s): this is a chroot and its / no mount point; "
+		        "make it one before the chroot (mount --bind DIR DIR) and run ddpfs as root, " OTHER_WAY,
+		        strerror(-r));
 	if (geteuid() == 0)
 		return base_err_set(err, r,
 		        "a private mount namespace is not allowed here (%s): in a container give it CAP_SYS_ADMIN and "

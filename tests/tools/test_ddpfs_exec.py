@@ -324,6 +324,26 @@ def test_a_clear_error_where_namespaces_are_not_allowed(dataset, mountpoint):
     assert "ddpfs: " in done.stderr and "ddpfs mount" in done.stderr
 
 
+@pytest.mark.parametrize("who", ["", "setpriv --reuid=65534 --regid=65534 --clear-groups"])
+def test_a_chroot_is_not_called_a_container(private, dataset, who):
+    build = tools.build_dir()
+    done = private.run(f"""
+        mkdir root
+        for dir in /bin /dev /etc /lib /lib64 /proc /sys /usr; do
+            if [ -L $dir ]; then cp -a $dir root$dir
+            elif [ -d $dir ]; then mkdir root$dir && mount --rbind $dir root$dir; fi
+        done
+        for dir in {build} {dataset}; do mkdir -p root$dir && mount --bind $dir root$dir; done
+        mkdir root/mnt root/run
+        unshare --root=root {who} $ddpfs exec -q -o view=all {dataset} /mnt -- echo ran 2>&1 || echo "code $?"
+        mount --rbind root root
+        unshare --root=root $ddpfs exec -q -o view=all {dataset} /mnt -- echo ran
+        """)
+    said, code, ran = done.stdout.splitlines()
+    assert "chroot" in said and "mount --bind DIR DIR" in said and "ddpfs mount" in said and "container" not in said
+    assert (code, ran) == ("code 1", "ran"), "what it advises works"
+
+
 # The interposer
 
 

@@ -158,3 +158,23 @@ def test_help_and_version(build_dir):
     done = helper("--help")
     assert done.returncode == 0 and "-o OPTIONS" in done.stdout and "fill_class" in done.stdout and not done.stderr
     assert helper("-V").stdout.startswith("mount.ddpfs (ddpfs) ")
+
+
+def test_allow_other_is_blamed_only_where_it_is_why(private, dataset, scratch):
+    """What fusermount3 says is shown; the advice about user_allow_other comes only with its own words about it."""
+    (scratch / "bin").mkdir()
+    (scratch / "bin/fusermount3").write_text("#!/bin/sh\necho 'fusermount3: too many mounts' >&2\nexit 1\n")
+    (scratch / "bin/fusermount3").chmod(0o755)
+    (scratch / "fuse.conf").write_text("mount_max = 1000\n")
+    mountpoint = private.directory_of_nobody("nb")
+    mount = f"$nobody $ddpfs mount -o allow_other,view=all {dataset} {mountpoint} 2>&1 || echo code $?"
+    done = private.run(f"""
+        mount --bind {scratch}/fuse.conf /etc/fuse.conf
+        {mount}
+        export PATH={scratch}/bin:$PATH
+        {mount}
+        """)
+    forbidden, code, full, code_again = done.stdout.splitlines()
+    assert "/etc/fuse.conf" in forbidden and "add that line as root" in forbidden
+    assert "too many mounts" in full and "user_allow_other" not in full and "add that line" not in full
+    assert code == code_again == "code 1"
