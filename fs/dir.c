@@ -459,7 +459,7 @@ static int add_fixed(struct fill *fill, uint64_t off)
 {
 	static const char *const hidden[] = { "all", "epoch", "metrics", "state", "stats.json" };
 	struct fs_view_progress progress;
-	char epoch[2][32];
+	char epoch[3][32];
 	const char *names[5];
 	size_t n = 0;
 	if (fill->dir->node.kind == FS_HIDDEN) {
@@ -469,8 +469,10 @@ static int add_fixed(struct fill *fill, uint64_t off)
 		fs_view_progress(fill->dir->view, &progress);
 		snprintf(epoch[0], sizeof(epoch[0]), "%llu", (unsigned long long)progress.epoch);
 		snprintf(epoch[1], sizeof(epoch[1]), "%llu.list", (unsigned long long)progress.epoch);
+		snprintf(epoch[2], sizeof(epoch[2]), "%llu.list0", (unsigned long long)progress.epoch);
 		names[n++] = epoch[0];
 		names[n++] = epoch[1];
+		names[n++] = epoch[2];
 	}
 	for (; off - OFF_FIXED < n; off++) {
 		struct fs_node node;

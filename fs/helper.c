@@ -196,8 +196,8 @@ static void do_list(struct fs_helper *helper, const struct job *job)
 	cleanup_free char *buf = malloc(size + 1);
 	rc = !buf ? -ENOMEM : job->off < 0 ? -EINVAL : 0;
 	if (rc == 0)
-		rc = fs_list_read(
-		        helper->lists, view, job->node.id, &helper->stopping, (uint64_t)job->off, buf, size, &len);
+		rc = fs_list_read(helper->lists, view, job->node.id, job->node.kind == FS_EPOCH_LIST0 ? '\0' : '\n',
+		        &helper->stopping, (uint64_t)job->off, buf, size, &len);
 	if (rc < 0)
 		fuse_reply_err(job->req, -fs_errno(rc));
 	else

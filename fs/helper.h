@@ -1,6 +1,6 @@
 /* The helper thread: what takes long or may sleep, so that no FUSE worker does.
  *
- *   - requests on `.ddpfs/epoch/N.list`, whose size is known only after going through the epoch once;
+ *   - requests on `.ddpfs/epoch/N.list` and `N.list0`, whose size is known only after going through the epoch once;
  *   - log lines of READs that failed: each file once, at most FS_HELPER_LINES_PER_S a second;
  *   - the check that the mount answers, and that it is being watched; listings that come before that wait for it, so that
  *     no open is missed that follows a listing.
@@ -28,7 +28,7 @@ void fs_helper_free(struct fs_helper *helper);
 
 enum fs_list_op { FS_LIST_LOOKUP, FS_LIST_GETATTR, FS_LIST_READ };
 
-/* Answers `req` on the FS_EPOCH_LIST `node` when its turn comes. */
+/* Answers `req` on the list `node` when its turn comes. */
 void fs_helper_list(
         struct fs_helper *helper, fuse_req_t req, enum fs_list_op op, struct fs_node node, size_t size, off_t off);
 

@@ -9,7 +9,7 @@ enum { VIEW_SHIFT = 48, KIND_SHIFT = 40 };
 static bool kind_has_id(enum fs_kind kind)
 {
 	return kind == FS_FILE || kind == FS_TREE_DIR || kind == FS_ALL_DIR || kind == FS_EPOCH_DIR ||
-	       kind == FS_EPOCH_LIST;
+	       kind == FS_EPOCH_LIST || kind == FS_EPOCH_LIST0;
 }
 
 static bool kind_has_view(enum fs_kind kind)
@@ -44,7 +44,7 @@ int fs_ino_node(uint64_t ino, struct fs_node *ret_node)
 		return -ESTALE;
 	if (kind == FS_TREE_DIR && id == 0)
 		return -ESTALE;
-	if ((kind == FS_EPOCH_DIR || kind == FS_EPOCH_LIST) && id > FS_EPOCH_MAX)
+	if ((kind == FS_EPOCH_DIR || kind == FS_EPOCH_LIST || kind == FS_EPOCH_LIST0) && id > FS_EPOCH_MAX)
 		return -ESTALE;
 	if ((kind == FS_FILE || kind == FS_TREE_DIR || kind == FS_ALL_DIR) && id >= UINT32_MAX)
 		return -ESTALE;

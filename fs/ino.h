@@ -17,17 +17,18 @@
 #include <stdint.h>
 
 enum fs_kind {
-	FS_ROOT,       /* the view's root; in layout=tree it is directory 0 */
-	FS_FILE,       /* id: file */
-	FS_TREE_DIR,   /* id: directory (> 0) of the view's tree */
-	FS_ALL_DIR,    /* id: directory (0 = top) of .ddpfs/all/ */
-	FS_HIDDEN,     /* .ddpfs/ */
-	FS_EPOCHS,     /* .ddpfs/epoch/ */
-	FS_EPOCH_DIR,  /* .ddpfs/epoch/N/; id: N */
-	FS_EPOCH_LIST, /* .ddpfs/epoch/N.list; id: N */
-	FS_STATS,      /* .ddpfs/stats.json */
-	FS_METRICS,    /* .ddpfs/metrics */
-	FS_STATE,      /* .ddpfs/state */
+	FS_ROOT,        /* the view's root; in layout=tree it is directory 0 */
+	FS_FILE,        /* id: file */
+	FS_TREE_DIR,    /* id: directory (> 0) of the view's tree */
+	FS_ALL_DIR,     /* id: directory (0 = top) of .ddpfs/all/ */
+	FS_HIDDEN,      /* .ddpfs/ */
+	FS_EPOCHS,      /* .ddpfs/epoch/ */
+	FS_EPOCH_DIR,   /* .ddpfs/epoch/N/; id: N */
+	FS_EPOCH_LIST,  /* .ddpfs/epoch/N.list; id: N */
+	FS_STATS,       /* .ddpfs/stats.json */
+	FS_METRICS,     /* .ddpfs/metrics */
+	FS_STATE,       /* .ddpfs/state */
+	FS_EPOCH_LIST0, /* .ddpfs/epoch/N.list0; id: N */
 	FS_KIND_COUNT
 };
 
@@ -46,6 +47,12 @@ uint64_t fs_ino(struct fs_node node);
 
 /* The node of an inode number; ids are not checked against a dataset.  -ESTALE for a number fs_ino never gives. */
 int fs_ino_node(uint64_t ino, struct fs_node *ret_node);
+
+/* Whose content the helper makes. */
+static inline bool fs_node_is_list(struct fs_node node)
+{
+	return node.kind == FS_EPOCH_LIST || node.kind == FS_EPOCH_LIST0;
+}
 
 static inline bool fs_node_is_dir(struct fs_node node)
 {

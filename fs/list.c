@@ -47,7 +47,7 @@ void fs_lists_free(struct fs_lists *lists)
 }
 
 /* The lines of one turn; returns their length, or an error.  buf may be NULL: only measured. */
-static int64_t turn_lines(struct fs_lists *lists, const struct list *list, uint64_t turn, char *buf)
+static int64_t turn_lines(struct fs_lists *lists, const struct list *list, uint64_t turn, char end, char *buf)
 {
 	uint32_t files[SHARD_SAMPLE_FILES_MAX];
 	uint32_t n;
@@ -63,7 +63,7 @@ static int64_t turn_lines(struct fs_lists *lists, const struct list *list, uint6
 			return path_len;
 		if (buf) {
 			memcpy(buf + len, path, (size_t)path_len);
-			buf[len + path_len] = '\n';
+			buf[len + path_len] = end;
 		}
 		len += path_len + 1;
 	}
@@ -82,7 +82,7 @@ static int list_build(struct fs_lists *lists, struct list *list, const _Atomic b
 			if (cancel && *cancel)
 				return -ECANCELED;
 		}
-		int64_t len = turn_lines(lists, list, turn, NULL);
+		int64_t len = turn_lines(lists, list, turn, '\n', NULL);
 		if (len < 0)
 			return (int)len;
 		list->bytes += (uint64_t)len;
@@ -148,8 +148,8 @@ static uint64_t nearest(const struct list *list, uint64_t off)
 	return low;
 }
 
-int fs_list_read(struct fs_lists *lists, struct fs_view *view, uint64_t epoch, const _Atomic bool *cancel, uint64_t off,
-        char *buf, size_t size, size_t *ret_len)
+int fs_list_read(struct fs_lists *lists, struct fs_view *view, uint64_t epoch, char end, const _Atomic bool *cancel,
+        uint64_t off, char *buf, size_t size, size_t *ret_len)
 {
 	struct list *list;
 	int rc = list_get(lists, view, epoch, cancel, &list);
@@ -167,7 +167,7 @@ int fs_list_read(struct fs_lists *lists, struct fs_view *view, uint64_t epoch, c
 	size_t line_room = 0;
 	char *line = NULL;
 	for (; turn < list->turns && len < size; turn++) {
-		int64_t n = turn_lines(lists, list, turn, NULL);
+		int64_t n = turn_lines(lists, list, turn, '\n', NULL);
 		if (n < 0) {
 			rc = (int)n;
 			break;
@@ -182,7 +182,7 @@ int fs_list_read(struct fs_lists *lists, struct fs_view *view, uint64_t epoch, c
 					break;
 				}
 			}
-			n = turn_lines(lists, list, turn, line);
+			n = turn_lines(lists, list, turn, end, line);
 			if (n < 0) {
 				rc = (int)n;
 				break;

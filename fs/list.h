@@ -1,4 +1,5 @@
-/* The text of `.ddpfs/epoch/N.list`: the paths of a rank's epoch in order, one a line.
+/* The text of `.ddpfs/epoch/N.list` and `N.list0`: the paths of a rank's epoch in order, each ended by a newline or, since
+ * paths may hold newlines, by a NUL.
  *
  * Its size is found by going through the epoch once, which also leaves a byte offset for every FS_LIST_STEP turns; then any
  * range is generated from the nearest one.  Some lists are kept.
@@ -19,13 +20,13 @@ struct fs_lists; /* opaque */
 int fs_lists_new(const struct shard_index *index, struct fs_lists **ret_lists); /* -ENOMEM */
 void fs_lists_free(struct fs_lists *lists);
 
-/* Bytes of the list of `epoch`.  O(turns) the first time.  `cancel` (may be NULL) is looked at now and then: -ECANCELED
+/* Bytes of either list of `epoch`.  O(turns) the first time.  `cancel` (may be NULL) is looked at now and then: -ECANCELED
  * when it is set. */
 int fs_list_size(
         struct fs_lists *lists, struct fs_view *view, uint64_t epoch, const _Atomic bool *cancel, uint64_t *ret_bytes);
 
-/* Writes bytes [off, off + size) of it; *ret_len is less at the end. */
-int fs_list_read(struct fs_lists *lists, struct fs_view *view, uint64_t epoch, const _Atomic bool *cancel, uint64_t off,
-        char *buf, size_t size, size_t *ret_len);
+/* Writes bytes [off, off + size) of it, with `end` after each path; *ret_len is less at the end. */
+int fs_list_read(struct fs_lists *lists, struct fs_view *view, uint64_t epoch, char end, const _Atomic bool *cancel,
+        uint64_t off, char *buf, size_t size, size_t *ret_len);
 
 #endif

@@ -160,6 +160,9 @@ static int epochs_lookup(uint32_t view, const char *name, struct fs_node *ret_no
 	if (len > 5 && strcmp(name + len - 5, ".list") == 0) {
 		kind = FS_EPOCH_LIST;
 		len -= 5;
+	} else if (len > 6 && strcmp(name + len - 6, ".list0") == 0) {
+		kind = FS_EPOCH_LIST0;
+		len -= 6;
 	}
 	int rc = fs_name_number(name, len, FS_EPOCH_MAX, &number);
 	if (rc == 0)
@@ -203,6 +206,7 @@ int fs_node_lookup(struct fs_server *server, struct fs_node parent, const char *
 		return flat_lookup(server, view, name, &parent.id, ret_node);
 	case FS_FILE:
 	case FS_EPOCH_LIST:
+	case FS_EPOCH_LIST0:
 	case FS_STATS:
 	case FS_METRICS:
 	case FS_STATE:
@@ -236,6 +240,7 @@ int fs_node_parent(struct fs_server *server, struct fs_node node, struct fs_node
 		break;
 	case FS_EPOCH_DIR:
 	case FS_EPOCH_LIST:
+	case FS_EPOCH_LIST0:
 		parent.kind = FS_EPOCHS;
 		break;
 	case FS_ROOT:
@@ -357,6 +362,7 @@ int fs_node_attr(struct fs_server *server, struct fs_node node, struct stat *ret
 		break;
 	case FS_EPOCH_DIR:
 	case FS_EPOCH_LIST:
+	case FS_EPOCH_LIST0:
 	case FS_KIND_COUNT:
 		break;
 	}

@@ -79,7 +79,7 @@ static void do_lookup(fuse_req_t req, fuse_ino_t parent, const char *name)
 		reply_negative(req);
 		return;
 	}
-	if (rc == 0 && node.kind == FS_EPOCH_LIST) {
+	if (rc == 0 && fs_node_is_list(node)) {
 		fs_helper_list(server->helper, req, FS_LIST_LOOKUP, node, 0, 0);
 		return;
 	}
@@ -102,7 +102,7 @@ static void do_getattr(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi
 	(void)fi;
 	fs_count(&server->counters.getattrs, 1);
 	int rc = fs_ino_node(ino, &node);
-	if (rc == 0 && node.kind == FS_EPOCH_LIST) {
+	if (rc == 0 && fs_node_is_list(node)) {
 		fs_helper_list(server->helper, req, FS_LIST_GETATTR, node, 0, 0);
 		return;
 	}
@@ -149,7 +149,7 @@ static void do_read(fuse_req_t req, fuse_ino_t ino, size_t size, off_t off, stru
 		fuse_reply_err(req, -rc);
 	else if (node.kind == FS_FILE)
 		fs_read(req, (uint32_t)node.id, size, off);
-	else if (node.kind == FS_EPOCH_LIST)
+	else if (fs_node_is_list(node))
 		fs_helper_list(server->helper, req, FS_LIST_READ, node, size, off);
 	else if (fs_node_is_dir(node))
 		fuse_reply_err(req, EISDIR);

@@ -62,11 +62,15 @@ static void ranges(void **state)
 				size_t got;
 				size_t off = (size_t)random() % (len + 10);
 				size_t want = (size_t)random() % sizeof(buf);
-				assert_int_equal(fs_list_read(lists, view, epoch, NULL, off, buf, want, &got), 0);
+				assert_int_equal(fs_list_read(lists, view, epoch, '\n', NULL, off, buf, want, &got), 0);
 				size_t expect = off >= len ? 0 : len - off < want ? len - off : want;
 				assert_int_equal(got, expect);
 				if (expect)
 					assert_memory_equal(buf, text + off, expect);
+				assert_int_equal(fs_list_read(lists, view, epoch, '\0', NULL, off, buf, want, &got), 0);
+				assert_int_equal(got, expect);
+				for (size_t b = 0; b < got; b++)
+					assert_int_equal(buf[b], text[off + b] == '\n' ? '\0' : text[off + b]);
 			}
 			free(text);
 		}

@@ -33,6 +33,26 @@ def test_list_is_the_epoch_in_order(mount, pack, tree):
         assert os.stat(m.path / f".ddpfs/epoch/{epoch}.list").st_size == len(expected)
 
 
+def test_list0_holds_any_name(mount, pack, scratch):
+    paths = ["plain", "two\nlines", "c/\n", "c/\xff\xfe"]
+    for i, path in enumerate(paths):
+        path = os.path.join(os.fsencode(scratch / "odd"), path.encode("latin-1"))
+        os.makedirs(os.path.dirname(path), exist_ok=True)
+        with open(path, "wb") as f:
+            f.write(bytes([i]))
+    m = mount(pack(scratch / "odd"), "rank=0,world=1,order=full,seed=3")
+    assert sorted(os.listdir(m.path / ".ddpfs/epoch")) == ["0", "0.list", "0.list0"]
+    for epoch in (0, 4):
+        raw = (m.path / f".ddpfs/epoch/{epoch}.list0").read_bytes()
+        assert os.stat(m.path / f".ddpfs/epoch/{epoch}.list0").st_size == len(raw)
+        assert raw.replace(b"\0", b"\n") == (m.path / f".ddpfs/epoch/{epoch}.list").read_bytes()
+        listed = raw.removesuffix(b"\0").split(b"\0")
+        assert sorted(listed) == sorted(path.encode("latin-1") for path in paths)
+        names = [os.path.join(os.fsencode(m.path), b".ddpfs/epoch/%d" % epoch, name)
+                 for name in sorted(os.listdir(os.fsencode(m.path / f".ddpfs/epoch/{epoch}")))]
+        assert listed == [os.getxattr(name, "user.ddpfs.path") for name in names], "in the epoch's order"
+
+
 def test_any_range_of_a_list(mount, pack, scratch):
     root = scratch / "many"
     for i in range(3000):
@@ -57,7 +77,7 @@ def test_many_lists_at_once(mount, pack, tree):
     assert len(set(texts)) == 12
 
 
-@pytest.mark.parametrize("name", ["x", "01", "-1", "4294967296", "1.lis", ".list", "1.list.list", "18446744073709551616"])
+@pytest.mark.parametrize("name", ["x", "01", "-1", "4294967296", "1.lis", ".list", "1.list.list", ".list0", "1.list00", "18446744073709551616"])
 def test_what_is_no_epoch(mount, pack, tree, name):
     m = mount(pack(tree[0]), "rank=0,world=2")
     assert not os.path.exists(m.path / ".ddpfs/epoch" / name)
