@@ -170,7 +170,8 @@ int pack_journal_open(const char *dir, const struct shard_pack_plan *plan, struc
 	bool new = true;
 	if (journal->fd < 0)
 		rc = base_err_set(err, -errno, "'%s': %s", journal->path, strerror(errno));
-	else if (flock(journal->fd, LOCK_EX | LOCK_NB))
+	else if (flock(journal->fd, LOCK_EX | LOCK_NB) &&
+	         errno == EWOULDBLOCK) /* on another host: NFS locks files only */
 		rc = base_err_set(
 		        err, -EBUSY, "'%s': another mkshard is packing this dataset; wait for it or stop it", dir);
 	else
@@ -188,6 +189,14 @@ int pack_journal_open(const char *dir, const struct shard_pack_plan *plan, struc
 		*ret_complete += sums[s].complete;
 	*ret_journal = journal;
 	return 0;
+}
+
+bool pack_journal_holds_shards(const char *dir)
+{
+	char path[4096];
+	struct stat st;
+	snprintf(path, sizeof(path), "%s/journal", dir);
+	return stat(path, &st) == 0 && (uint64_t)st.st_size > sizeof(struct header);
 }
 
 int pack_journal_add(struct pack_journal *journal, const struct shard_pack_plan *plan, uint32_t shard,

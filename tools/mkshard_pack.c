@@ -10,6 +10,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/file.h>
 #include <sys/stat.h>
 #include <sys/statvfs.h>
 #include <unistd.h>
@@ -165,13 +166,14 @@ static error_t parse_pack(int key, char *arg, struct argp_state *state)
 	}
 }
 
-/* Names of directories at work */
+/* Directories at work */
 
 struct places {
 	char *dataset; /* without trailing slashes */
 	char *partial;
 	char *replaced;
 	char quoted[512]; /* dataset, printable */
+	int lock;         /* partial, locked; -1 = not yet */
 };
 
 static int places_init(struct places *places, const char *dataset, struct base_err *err)
@@ -197,6 +199,8 @@ static void places_done(struct places *places)
 	free(places->dataset);
 	free(places->partial);
 	free(places->replaced);
+	if (places->lock >= 0)
+		close(places->lock);
 }
 
 /* Files that serve a packing only. */
@@ -255,14 +259,43 @@ static int sweep(const char *dir, bool remove, struct base_err *err)
 	return 0;
 }
 
-static int remove_dataset(const char *dir, struct base_err *err)
+/* Removes what mkshard made in it, if that is all there is. */
+static int empty_dataset(const char *dir, struct base_err *err)
 {
 	int rc = sweep(dir, false, err);
-	if (rc == 0)
-		rc = sweep(dir, true, err);
+	return rc ? rc : sweep(dir, true, err);
+}
+
+static int remove_dataset(const char *dir, struct base_err *err)
+{
+	int rc = empty_dataset(dir, err);
 	if (rc == 0 && rmdir(dir))
 		rc = base_err_set(err, -errno, "'%s': %s", dir, strerror(errno));
 	return rc;
+}
+
+/* Makes DATASET.partial and locks it, so that no other run scans, unpacks or tidies in it.  -EBUSY. */
+static int lock_partial(struct places *places, struct base_err *err)
+{
+	for (;;) {
+		struct stat here, there;
+		if (mkdir(places->partial, 0755) && errno != EEXIST)
+			return base_err_set(err, -errno, "'%s': %s", places->partial, strerror(errno));
+		cleanup_close int fd = open(places->partial, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+		if (fd < 0 && errno == ENOENT)
+			continue; /* the run that it belonged to has just ended */
+		if (fd < 0)
+			return base_err_set(err, -errno, "'%s': %s", places->partial, strerror(errno));
+		/* Where a file system has no locks (Lustre mounted so), there is nothing to go by. */
+		if (flock(fd, LOCK_EX | LOCK_NB) && errno == EWOULDBLOCK)
+			return base_err_set(err, -EBUSY,
+			        "'%s': another mkshard is packing this dataset; wait for it or stop it",
+			        places->quoted);
+		if (fstat(fd, &here) == 0 && stat(places->partial, &there) == 0 && here.st_ino == there.st_ino) {
+			places->lock = steal_fd(&fd);
+			return 0;
+		}
+	}
 }
 
 /* May DATASET be made here?  Everything that can be said before any work is done. */
@@ -314,11 +347,7 @@ static int note_parent(struct pack_input *input, const struct places *places, st
 static int scan_sources(
         const struct pack_args *args, const struct places *places, struct pack_input *input, struct base_err *err)
 {
-	int rc = note_parent(input, places, err);
-	if (rc == 0 && args->restart && access(places->partial, F_OK) == 0)
-		rc = remove_dataset(places->partial, err);
-	if (rc == 0 && mkdir(places->partial, 0755) && errno != EEXIST)
-		rc = base_err_set(err, -errno, "'%s': %s", places->partial, strerror(errno));
+	int rc = 0;
 	for (int i = 0; i < args->n_sources && rc == 0; i++) {
 		struct stat st;
 		const char *source = args->sources[i];
@@ -630,24 +659,26 @@ static int write_dataset(const struct pack_args *args, const struct places *plac
 /* After a failure: what a rerun can use stays, everything else goes. */
 static void tidy(const struct places *places)
 {
-	char *journal = NULL;
-	if (asprintf(&journal, "%s/journal", places->partial) < 0)
-		return;
-	if (access(journal, F_OK) == 0)
+	if (pack_journal_holds_shards(places->partial))
 		sweep_working(places->partial, false);
 	else
 		remove_dataset(places->partial, NULL);
-	free(journal);
 }
 
-static int run_pack(struct pack_args *args, const struct places *places, struct base_err *err)
+static int run_pack(struct pack_args *args, struct places *places, struct base_err *err)
 {
 	struct pack_input input;
 	struct shard_pack_plan plan = { 0 };
 	pack_input_init(&input, args->keep_going);
 	int rc = check_target(args, places, err);
+	if (rc == 0)
+		rc = note_parent(&input, places, err);
+	if (rc == 0)
+		rc = lock_partial(places, err);
 	if (rc == 0 && access(places->replaced, F_OK) == 0)
 		rc = remove_dataset(places->replaced, err);
+	if (rc == 0 && args->restart)
+		rc = empty_dataset(places->partial, err);
 	if (rc == 0) {
 		progress_start("reading names", 0, 0);
 		rc = scan_sources(args, places, &input, err);
@@ -686,7 +717,7 @@ int mkshard_pack(int argc, char **argv)
 		.options = { .container = SHARD_TAR, .shuffle = true },
 		.memory_bytes = MEMORY_DEFAULT,
 	};
-	struct places places = { 0 };
+	struct places places = { .lock = -1 };
 	struct base_err err = { 0 };
 	shard_pack_rules_init(&args.rules);
 	cli_parse(&argp, argc, argv, &args);

@@ -83,6 +83,8 @@ int pack_journal_open(const char *dir, const struct shard_pack_plan *plan, struc
         struct base_err *err, uint32_t *ret_complete, struct pack_journal **ret_journal);
 int pack_journal_add(struct pack_journal *journal, const struct shard_pack_plan *plan, uint32_t shard,
         const struct pack_shard_sums *sums, struct base_err *err);
+/* Does `dir` hold shards that a run could go on from?  By the size of its journal. */
+bool pack_journal_holds_shards(const char *dir);
 void pack_journal_close(struct pack_journal *journal);
 
 struct pack_write_options {

@@ -218,6 +218,38 @@ def test_two_at_once(scratch, source):
     tools.mkshard("verify", scratch / "slow")
 
 
+@pytest.mark.parametrize("options", [[], ["--restart"], ["--force"]])
+def test_a_second_run_leaves_the_first_alone(scratch, source, options):
+    """From the first name on: the second one would unpack to the same place, and tidy up after itself."""
+    archive = scratch / "more.tgz"
+    tools.run(["tar", "czf", archive, "--transform=s,^,more/,", "-C", source, "."])
+    slow = subprocess.Popen([tools.tool("mkshard"), "pack", *OPTIONS, "-C", source, archive, "-", scratch / "slow"],
+                            stdin=subprocess.PIPE)
+    slow.stdin.write(b"./\0" * 400_000)  # more than a pipe and a buffer hold: the archive is unpacked
+    slow.stdin.flush()
+    staged = (scratch / "slow.partial/unpacked-0").stat()
+    assert "another mkshard" in failure("pack", *OPTIONS, *options, archive, scratch / "slow")
+    assert (scratch / "slow.partial/unpacked-0").stat() == staged
+    slow.communicate(b"c0/00000.bin\0")
+    assert slow.returncode == 0
+    tools.mkshard("verify", scratch / "slow")
+    assert "c0/00000.bin" in tools.mkshard("ls", scratch / "slow").stdout
+
+
+def test_a_file_system_without_locks(scratch, source, wanted):
+    needs_strace()
+    done = pack_with("flock:error=ENOSYS", *OPTIONS, source, scratch / "d")
+    assert done.returncode == 0 and files_of(scratch / "d") == wanted
+
+
+def test_nothing_stays_where_nothing_fits(scratch, source):
+    """A disk that is full before the first byte."""
+    needs_strace()
+    done = pack_with("pwrite64:error=ENOSPC:when=1", *OPTIONS, source, scratch / "d")
+    assert done.returncode == 1 and "No space left" in done.stderr
+    assert not list(scratch.glob("d*"))
+
+
 def test_interrupted_by_a_signal(scratch, source, wanted):
     """Ctrl-C is a kill like any other: a rerun goes on."""
     needs_strace()
