@@ -1,8 +1,8 @@
 /* Archives as sources.
  *
  * An uncompressed tar is read where it lies: its members are ranges of one file, and packing reads them in any order.
- * Everything else (tar.gz, tar.zst, zip, ...) is unpacked once, through libarchive, into one staging file that holds
- * the members' contents in a row.  No name of an archive ever becomes a name in the file system. */
+ * Everything else (tar.gz, tar.zst, zip, whatever comes through a pipe) is unpacked once, through libarchive, into one
+ * staging file that holds the members' contents in a row.  No name of an archive ever becomes a name in the file system. */
 #include <archive.h>
 #include <archive_entry.h>
 #include <errno.h>
@@ -14,6 +14,8 @@
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
+
+#include <xxhash.h>
 
 #include "shard/base/cleanup.h"
 #include "shard/base/io.h"
@@ -42,9 +44,10 @@ struct unpack {
 	const char *name;      /* of the archive, for messages */
 	char quoted_name[512]; /* the same, printable */
 	uint32_t source;
-	uint32_t version; /* of the archive, from its mtime: part of the plan's fingerprint */
+	uint32_t version; /* of an archive read in place, from its mtime: part of the plan's fingerprint */
 	int out;          /* staging file */
-	uint64_t written, limit;
+	uint64_t written;
+	uint64_t limit;   /* as given; 0: by what was read of the archive */
 	uint64_t members; /* each counts for MEMBER_COST bytes of the limit */
 	uint8_t *buffer;
 	struct base_err *err;
@@ -251,21 +254,25 @@ static enum shard_tar_type entry_type(struct archive_entry *entry)
 	}
 }
 
-static bool over_limit(struct unpack *unpack, uint64_t more)
+static bool over_limit(struct unpack *unpack, struct archive *archive, uint64_t more)
 {
-	uint64_t used = unpack->written + unpack->members * MEMBER_COST;
-	if (used <= unpack->limit && more <= unpack->limit - used)
+	uint64_t used = unpack->written + unpack->members * MEMBER_COST, limit = unpack->limit;
+	if (limit == 0) {
+		uint64_t packed = (uint64_t)archive_filter_bytes(archive, -1);
+		limit = packed * UNPACK_RATIO > BASE_GIB ? packed * UNPACK_RATIO : BASE_GIB;
+	}
+	if (used <= limit && more <= limit - used)
 		return false;
 	char size[16];
 	base_err_set(unpack->err, -EFBIG, "'%s': unpacks to more than %s; raise --unpack-limit if that is right",
-	        unpack->quoted_name, base_format_size(unpack->limit, size));
+	        unpack->quoted_name, base_format_size(limit, size));
 	return true;
 }
 
 /* Appends one member's content to the staging file.  Sparse members get their zeros. */
-static int stage_content(struct unpack *unpack, struct archive *archive, const char *path, uint64_t *ret_length)
+static int stage_content(struct unpack *unpack, struct archive *archive, const char *path, struct shard_pack_item *item)
 {
-	uint64_t length = 0;
+	uint64_t hash = 0;
 	for (;;) {
 		la_ssize_t n = archive_read_data(archive, unpack->buffer, UNPACK_BUFFER);
 		if (n == ARCHIVE_RETRY)
@@ -276,25 +283,26 @@ static int stage_content(struct unpack *unpack, struct archive *archive, const c
 		}
 		if (n == 0)
 			break;
-		if (over_limit(unpack, (uint64_t)n))
+		if (over_limit(unpack, archive, (uint64_t)n))
 			return unpack->err->code;
 		int rc = base_pwrite_full(unpack->out, unpack->buffer, (size_t)n, unpack->written);
 		if (rc)
 			return base_err_set(unpack->err, rc, "'%s': unpacking: %s%s", unpack->quoted_name,
 			        strerror(-rc),
 			        rc == -ENOSPC ? "; the unpacked files need room beside the dataset" : "");
+		hash = XXH3_64bits_withSeed(unpack->buffer, (size_t)n, hash);
 		unpack->written += (uint64_t)n;
-		length += (uint64_t)n;
+		item->length += (uint64_t)n;
 		progress_add((uint64_t)n, 0);
 	}
-	*ret_length = length;
+	item->mtime_nsec = (uint32_t)hash; /* a pipe has no time: resuming goes by the content */
 	return 1;
 }
 
 static int stage_member(struct unpack *unpack, struct archive *archive, struct archive_entry *entry)
 {
 	unpack->members++;
-	if (over_limit(unpack, 0))
+	if (over_limit(unpack, archive, 0))
 		return unpack->err->code;
 	const char *path = archive_entry_pathname(entry);
 	if (!path)
@@ -305,7 +313,6 @@ static int stage_member(struct unpack *unpack, struct archive *archive, struct a
 	struct shard_pack_item item = {
 		.mtime_s = archive_entry_mtime_is_set(entry) ? archive_entry_mtime(entry) : 0,
 		.mode = archive_entry_perm(entry) & 01777,
-		.mtime_nsec = unpack->version,
 		.source = unpack->source,
 		.source_offset = unpack->written,
 		.source_ino = unpack->written,
@@ -313,7 +320,7 @@ static int stage_member(struct unpack *unpack, struct archive *archive, struct a
 	if (item.mode == 0) /* zip files made elsewhere than on Unix carry no mode */
 		item.mode = type == SHARD_TAR_DIR ? 0755 : 0644;
 	if (type == SHARD_TAR_FILE) {
-		int rc = stage_content(unpack, archive, path ? path : "", &item.length);
+		int rc = stage_content(unpack, archive, path ? path : "", &item);
 		if (rc <= 0)
 			return rc;
 	}
@@ -389,22 +396,23 @@ static int note_blob(struct pack_input *input, uint32_t source, int fd)
 int pack_scan_archive(
         struct pack_input *input, const char *path, const char *staging, uint64_t limit, struct base_err *err)
 {
-	struct unpack unpack = { .input = input, .name = path, .out = -1, .err = err };
+	struct unpack unpack = { .input = input, .name = path, .out = -1, .limit = limit, .err = err };
 	base_err_quote(path, unpack.quoted_name, sizeof(unpack.quoted_name));
 	cleanup_close int fd = open(path, O_RDONLY | O_CLOEXEC);
 	struct stat st;
 	if (fd < 0 || fstat(fd, &st))
 		return base_err_set(err, -errno, "'%s': %s", unpack.quoted_name, strerror(errno));
-	if (!S_ISREG(st.st_mode))
+	bool stream = S_ISFIFO(st.st_mode); /* /dev/stdin, <(COMMAND) */
+	if (!S_ISREG(st.st_mode) && !stream)
 		return base_err_set(err, -EINVAL, "'%s': neither a directory nor an archive", unpack.quoted_name);
-	if (st.st_size == 0)
+	if (st.st_size == 0 && !stream)
 		return base_err_set(err, -EINVAL, "'%s': an empty file, not an archive", unpack.quoted_name);
 	posix_fadvise(fd, 0, 0, POSIX_FADV_SEQUENTIAL);
 	uint64_t size = (uint64_t)st.st_size;
 	unpack.version = (uint32_t)st.st_mtim.tv_sec ^ (uint32_t)st.st_mtim.tv_nsec;
 
 	char *blob = NULL;
-	bool tar = is_tar(fd);
+	bool tar = !stream && is_tar(fd);
 	int rc = 0;
 	if (tar && !(blob = strdup(path)))
 		rc = base_err_set(err, -ENOMEM, "out of memory");
@@ -421,7 +429,6 @@ int pack_scan_archive(
 	if (tar) {
 		rc = scan_tar(&unpack, fd, size);
 	} else {
-		unpack.limit = limit ? limit : size * UNPACK_RATIO > BASE_GIB ? size * UNPACK_RATIO : BASE_GIB;
 		/* libarchive converts names by the locale, and fails with most of them in "C". */
 		locale_t utf8 = newlocale(LC_CTYPE_MASK, "C.UTF-8", (locale_t)0), before = uselocale(utf8);
 		unpack.buffer = malloc(UNPACK_BUFFER);

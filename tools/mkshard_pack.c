@@ -91,8 +91,9 @@ static const struct argp_option pack_options[] = {
 
 static const char pack_doc[] =
         "Pack files into shards.\v"
-        "A SOURCE is a directory, an archive (tar, tar.gz, tar.zst, zip), or '-' for NUL-separated names on standard "
-        "input.  DATASET must not exist.  An interrupted run is resumed by giving the same command again.\n\n"
+        "A SOURCE is a directory, an archive (tar, tar.gz, tar.zst, zip; through a pipe as /dev/stdin), or '-' for "
+        "NUL-separated names on standard input.  DATASET must not exist.  An interrupted run is resumed by giving the "
+        "same command again.\n\n"
         "Example: mkshard pack --sample=key images/ labels.tar.gz train.ddpfs";
 
 static error_t parse_pack(int key, char *arg, struct argp_state *state)

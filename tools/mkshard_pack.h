@@ -61,8 +61,8 @@ int pack_input_refuse(struct pack_input *input, struct base_err *err);
 int pack_scan_directory(struct pack_input *input, const char *path, struct base_err *err);
 /* NUL-separated names on `fd`, relative to `directory`. */
 int pack_scan_list(struct pack_input *input, int fd, const char *directory, struct base_err *err);
-/* An archive.  Compressed ones are unpacked to a file in `staging` (a directory), at most `limit` bytes (0: 200 times the
- * archive's size, at least 1 GiB). */
+/* An archive.  Compressed ones and pipes are unpacked to a file in `staging` (a directory), at most `limit` bytes (0: 200
+ * times what was read of the archive, at least 1 GiB). */
 int pack_scan_archive(
         struct pack_input *input, const char *path, const char *staging, uint64_t limit, struct base_err *err);
 

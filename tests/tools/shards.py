@@ -68,6 +68,8 @@ def files_of(root):
 def failure(*args, code=1, **kwargs):
     """Runs mkshard, which must fail with `code` and one clear line; returns that line."""
     done = tools.mkshard(*args, check=False, **kwargs)
+    if isinstance(done.stderr, bytes):
+        done.stderr = os.fsdecode(done.stderr)
     assert done.returncode == code, (done.returncode, done.stdout, done.stderr)
     lines = done.stderr.strip().splitlines()
     assert len(lines) == 1 and lines[0].startswith("mkshard: "), done.stderr

@@ -329,6 +329,21 @@ def test_zstd_and_zip(scratch):
         assert got == {os.fsencode(n): d for n, d in members() + [("ünï/\u4e2d", b"unicode")]}
 
 
+@pytest.mark.parametrize("mode", ["w", "w:gz"])
+def test_archives_through_a_pipe(scratch, mode):
+    data = tar_bytes(*members(), mode=mode)
+    done = subprocess.run([tools.tool("mkshard"), "pack", "/dev/stdin", scratch / "d"], input=data, check=True)
+    assert done.stderr is None
+    tools.mkshard("extract", scratch / "d", scratch / "out")
+    assert {p: f[3] for p, f in facts(scratch / "out").items() if f[3] is not None} == \
+        {os.fsencode(n): d for n, d in members()}
+    for wrong in (b"", b"no archive" * 100, data[:len(data) // 2]):
+        line = failure("pack", "/dev/stdin", scratch / "e", input=wrong, text=False)
+        assert "/dev/stdin" in line and not list(scratch.glob("e*"))
+    bomb = tar_bytes(("zeros", bytes(3 << 20)), mode="w:gz")
+    assert "--unpack-limit" in failure("pack", "--unpack-limit=1M", "/dev/stdin", scratch / "e", input=bomb, text=False)
+
+
 def test_archives_and_directories_together(scratch, source):
     (scratch / "a.tar").write_bytes(tar_bytes(("extra/a", b"a")))
     (scratch / "b.tgz").write_bytes(tar_bytes(("extra/b", b"b"), mode="w:gz"))

@@ -236,6 +236,24 @@ def test_a_second_run_leaves_the_first_alone(scratch, source, options):
     assert "c0/00000.bin" in tools.mkshard("ls", scratch / "slow").stdout
 
 
+def test_resuming_an_archive_from_a_pipe(scratch, source):
+    """Goes by the content: a pipe has neither name nor time."""
+    needs_strace()
+    tools.run(["tar", "cf", scratch / "a.tar", "-C", source, "."])
+    data = (scratch / "a.tar").read_bytes()
+    tools.mkshard("pack", *OPTIONS, "/dev/stdin", scratch / "whole", input=data, text=False)
+    killed = ["strace", "-f", "-qq", "-o", "/dev/null", "-e", "inject=fsync:signal=KILL:when=6", tools.tool("mkshard"),
+              "pack", *OPTIONS, "/dev/stdin", scratch / "d"]
+    subprocess.run([str(word) for word in killed], input=data, check=False)
+    other = bytearray(data)
+    with open(source / "c0/00000.bin", "rb") as f:
+        other[data.index(f.read(100))] ^= 1
+    assert "--restart" in failure("pack", *OPTIONS, "/dev/stdin", scratch / "d", input=bytes(other), text=False)
+    done = tools.mkshard("pack", *OPTIONS, "/dev/stdin", scratch / "d", input=data, text=False)
+    assert b"going on: " in done.stderr
+    assert files_of(scratch / "d") == files_of(scratch / "whole")
+
+
 def test_a_file_system_without_locks(scratch, source, wanted):
     needs_strace()
     done = pack_with("flock:error=ENOSYS", *OPTIONS, source, scratch / "d")
