@@ -8,9 +8,15 @@
 #include "cache/arena.h"
 #include "cache/bitmap.h"
 
-struct drop {
-	uint32_t sample;
-	uint64_t cost;
+struct entry {
+	struct cache_victim what;
+	uint64_t cost; /* bytes; of idle samples 0: it is worked out when they go */
+};
+
+/* First in, first out; grows. */
+struct ring {
+	struct entry *entries;
+	size_t head, n, room;
 };
 
 struct cache_ledger {
@@ -22,11 +28,13 @@ struct cache_ledger {
 	uint64_t *coming;
 	uint64_t *leaving; /* in the queue of drops */
 	uint64_t *handed;  /* taken from the queue and not done */
+	uint64_t *listed;  /* in `idle` */
 	uint32_t n_timelines;
 	struct cache_timeline *timelines[CACHE_STREAMS_MAX];
-	/* Queue of drops: a ring that grows. */
-	struct drop *drops;
-	size_t drops_head, drops_n, drops_room;
+	/* What no known use is kept for, oldest first: samples that were used, and blocks of files that are no samples here.
+	 * A sample may have got a use, or have gone, since it was listed. */
+	struct ring idle;
+	struct ring drops;     /* queue of drops */
 	uint64_t drops_bytes;  /* in the queue */
 	uint64_t handed_bytes; /* taken from it and not done */
 	uint64_t lag;
@@ -59,9 +67,8 @@ int cache_ledger_new(const struct shard_index *index, uint64_t budget_bytes, uin
 	ledger->coming = cache_bitmap_new(ledger->n_samples);
 	ledger->leaving = cache_bitmap_new(ledger->n_samples);
 	ledger->handed = cache_bitmap_new(ledger->n_samples);
-	ledger->drops_room = 1024;
-	ledger->drops = calloc(ledger->drops_room, sizeof(struct drop));
-	if (!ledger->resident || !ledger->coming || !ledger->leaving || !ledger->handed || !ledger->drops) {
+	ledger->listed = cache_bitmap_new(ledger->n_samples);
+	if (!ledger->resident || !ledger->coming || !ledger->leaving || !ledger->handed || !ledger->listed) {
 		cache_ledger_free(ledger);
 		return -ENOMEM;
 	}
@@ -79,7 +86,9 @@ void cache_ledger_free(struct cache_ledger *ledger)
 	free(ledger->coming);
 	free(ledger->leaving);
 	free(ledger->handed);
-	free(ledger->drops);
+	free(ledger->listed);
+	free(ledger->idle.entries);
+	free(ledger->drops.entries);
 	free(ledger);
 }
 
@@ -115,48 +124,72 @@ static uint64_t cost_of(struct cache_ledger *ledger, uint32_t sample)
 	return cache_ledger_cost(ledger, sample, &bytes) == 0 ? bytes : 0;
 }
 
-static void drops_push(struct cache_ledger *ledger, uint32_t sample, uint64_t cost)
+static bool ring_push(struct ring *ring, struct entry entry)
 {
-	if (ledger->drops_n == ledger->drops_room) {
-		struct drop *bigger = calloc(ledger->drops_room * 2, sizeof(*bigger));
+	if (ring->n == ring->room) {
+		size_t room = ring->room ? ring->room * 2 : 1024;
+		struct entry *bigger = calloc(room, sizeof(*bigger));
 		if (!bigger)
-			return; /* the pages stay until the kernel reclaims them */
-		for (size_t i = 0; i < ledger->drops_n; i++)
-			bigger[i] = ledger->drops[(ledger->drops_head + i) % ledger->drops_room];
-		free(ledger->drops);
-		ledger->drops = bigger;
-		ledger->drops_head = 0;
-		ledger->drops_room *= 2;
+			return false;
+		for (size_t i = 0; i < ring->n; i++)
+			bigger[i] = ring->entries[(ring->head + i) % ring->room];
+		free(ring->entries);
+		ring->entries = bigger;
+		ring->head = 0;
+		ring->room = room;
 	}
-	ledger->drops[(ledger->drops_head + ledger->drops_n++) % ledger->drops_room] =
-	        (struct drop){ .sample = sample, .cost = cost };
-	ledger->drops_bytes += cost;
-	cache_bit_set(ledger->leaving, sample);
+	ring->entries[(ring->head + ring->n++) % ring->room] = entry;
+	return true;
 }
 
-size_t cache_ledger_drops(struct cache_ledger *ledger, uint32_t *samples, size_t max)
+static bool ring_pop(struct ring *ring, struct entry *ret_entry)
 {
+	if (!ring->n)
+		return false;
+	*ret_entry = ring->entries[ring->head];
+	ring->head = (ring->head + 1) % ring->room;
+	ring->n--;
+	return true;
+}
+
+static bool is_sample(const struct entry *entry)
+{
+	return entry->what.block == CACHE_WHOLE;
+}
+
+static void drops_push(struct cache_ledger *ledger, struct entry entry)
+{
+	if (!ring_push(&ledger->drops, entry))
+		return; /* the pages stay until the kernel reclaims them */
+	ledger->drops_bytes += entry.cost;
+	if (is_sample(&entry))
+		cache_bit_set(ledger->leaving, entry.what.id);
+}
+
+size_t cache_ledger_drops(struct cache_ledger *ledger, struct cache_victim *victims, size_t max)
+{
+	struct entry entry;
 	size_t n = 0;
-	while (n < max && ledger->drops_n && ledger->drops_bytes > ledger->lag) {
-		const struct drop *drop = &ledger->drops[ledger->drops_head];
-		/* Otherwise it was wanted again in the meantime, and stayed. */
-		if (cache_bit(ledger->leaving, drop->sample)) {
-			samples[n++] = drop->sample;
-			ledger->handed_bytes += drop->cost;
-			cache_bit_set(ledger->handed, drop->sample);
+	while (n < max && ledger->drops_bytes > ledger->lag && ring_pop(&ledger->drops, &entry)) {
+		ledger->drops_bytes -= entry.cost;
+		if (is_sample(&entry)) {
+			if (!cache_bit(ledger->leaving, entry.what.id))
+				continue; /* it was wanted again in the meantime, and stayed */
+			cache_bit_clear(ledger->leaving, entry.what.id);
+			cache_bit_set(ledger->handed, entry.what.id);
 		}
-		cache_bit_clear(ledger->leaving, drop->sample);
-		ledger->drops_bytes -= drop->cost;
-		ledger->drops_head = (ledger->drops_head + 1) % ledger->drops_room;
-		ledger->drops_n--;
+		victims[n++] = entry.what;
+		ledger->handed_bytes += entry.cost;
 	}
 	return n;
 }
 
-void cache_ledger_dropped(struct cache_ledger *ledger, const uint32_t *samples, size_t n)
+void cache_ledger_dropped(struct cache_ledger *ledger, const struct cache_victim *victims, size_t n)
 {
-	for (size_t i = 0; i < n; i++)
-		cache_bit_clear(ledger->handed, samples[i]);
+	for (size_t i = 0; i < n; i++) {
+		if (victims[i].block == CACHE_WHOLE)
+			cache_bit_clear(ledger->handed, victims[i].id);
+	}
 	ledger->handed_bytes = 0;
 }
 
@@ -213,8 +246,40 @@ static void drop(struct cache_ledger *ledger, uint32_t sample)
 {
 	uint64_t cost = cost_of(ledger, sample);
 	clear_resident(ledger, sample, cost);
-	drops_push(ledger, sample, cost);
+	drops_push(ledger, (struct entry){ .what = { .id = sample, .block = CACHE_WHOLE }, .cost = cost });
 	add(&ledger->n_dropped, 1);
+}
+
+/* Keeps a resident sample: for its next uses, or, when no stream has one, as long as there is room. */
+static void keep_or_idle(struct cache_ledger *ledger, uint32_t sample)
+{
+	if (keep(ledger, sample) || cache_bit(ledger->listed, sample))
+		return;
+	if (ring_push(&ledger->idle, (struct entry){ .what = { .id = sample, .block = CACHE_WHOLE } }))
+		cache_bit_set(ledger->listed, sample);
+	else
+		drop(ledger, sample);
+}
+
+/* Drops the oldest of what has no known use.  Returns false when there is nothing of the kind. */
+static bool drop_idle(struct cache_ledger *ledger)
+{
+	struct entry entry;
+	while (ring_pop(&ledger->idle, &entry)) {
+		if (!is_sample(&entry)) {
+			add(&ledger->resident_bytes, -entry.cost);
+			drops_push(ledger, entry);
+			return true;
+		}
+		uint32_t sample = entry.what.id;
+		cache_bit_clear(ledger->listed, sample);
+		/* An epoch that has come into sight meanwhile may use it. */
+		if (!cache_bit(ledger->resident, sample) || keep(ledger, sample))
+			continue;
+		drop(ledger, sample);
+		return true;
+	}
+	return false;
 }
 
 /* The resident sample whose next use is farthest from its stream's cursor, counted in turns; streams of one host are
@@ -262,15 +327,22 @@ static uint64_t farthest(struct cache_ledger *ledger, uint32_t *ret_sample)
 	}
 }
 
-/* Drops what is used later than `distance` turns from now until `room` bytes fit. */
+static bool fits(const struct cache_ledger *ledger, uint64_t room)
+{
+	return load(&ledger->resident_bytes) + load(&ledger->coming_bytes) + room <= load(&ledger->budget_bytes);
+}
+
+/* Drops what has no known use, then what is used later than `distance` turns from now, until `room` bytes fit. */
 static bool make_room(struct cache_ledger *ledger, uint64_t room, uint64_t distance)
 {
-	while (load(&ledger->resident_bytes) + load(&ledger->coming_bytes) + room > load(&ledger->budget_bytes)) {
-		uint32_t sample;
-		uint64_t far = farthest(ledger, &sample);
-		if (far == CACHE_NEVER || far <= distance)
-			return false;
-		drop(ledger, sample);
+	while (!fits(ledger, room)) {
+		if (!drop_idle(ledger)) {
+			uint32_t sample;
+			uint64_t far = farthest(ledger, &sample);
+			if (far == CACHE_NEVER || far <= distance)
+				return false;
+			drop(ledger, sample);
+		}
 		add(&ledger->n_evicted, 1);
 	}
 	return true;
@@ -279,9 +351,12 @@ static bool make_room(struct cache_ledger *ledger, uint64_t room, uint64_t dista
 void cache_ledger_trim(struct cache_ledger *ledger)
 {
 	uint32_t sample;
-	while (load(&ledger->resident_bytes) + load(&ledger->coming_bytes) > load(&ledger->budget_bytes) &&
-	        farthest(ledger, &sample) != CACHE_NEVER) {
-		drop(ledger, sample);
+	while (!fits(ledger, 0)) {
+		if (!drop_idle(ledger)) {
+			if (farthest(ledger, &sample) == CACHE_NEVER)
+				return;
+			drop(ledger, sample);
+		}
 		add(&ledger->n_evicted, 1);
 	}
 }
@@ -320,7 +395,7 @@ int cache_ledger_fetch(struct cache_ledger *ledger, struct cache_timeline *tl, u
 		return -EAGAIN;
 	if (cache_bit(ledger->leaving, sample)) {
 		set_resident(ledger, sample, cost); /* the decision is taken back */
-		keep(ledger, sample);
+		keep_or_idle(ledger, sample);
 		return -EEXIST;
 	}
 	cache_bit_set(ledger->coming, sample);
@@ -339,11 +414,10 @@ void cache_ledger_arrived(struct cache_ledger *ledger, uint32_t sample, bool ok)
 	if (!ok)
 		return;
 	set_resident(ledger, sample, cost);
-	if (!keep(ledger, sample))
-		drop(ledger, sample); /* used while it was coming, and never again */
+	keep_or_idle(ledger, sample);
 }
 
-/* The use at seq is over: what was kept for it is kept for the next one, or goes. */
+/* The use at seq is over: what was kept for it is kept for the next one, or for none. */
 void cache_ledger_use(struct cache_ledger *ledger, struct cache_timeline *tl, uint64_t seq, bool had)
 {
 	uint64_t turn;
@@ -364,8 +438,7 @@ void cache_ledger_use(struct cache_ledger *ledger, struct cache_timeline *tl, ui
 			return;
 		set_resident(ledger, sample, cost);
 	}
-	if (!keep(ledger, sample))
-		drop(ledger, sample);
+	keep_or_idle(ledger, sample);
 }
 
 bool cache_ledger_asked(struct cache_ledger *ledger, uint32_t sample)
@@ -380,9 +453,23 @@ bool cache_ledger_asked(struct cache_ledger *ledger, uint32_t sample)
 	if (cache_ledger_cost(ledger, sample, &cost) < 0)
 		return false;
 	set_resident(ledger, sample, cost);
-	if (!keep(ledger, sample))
-		drop(ledger, sample);
+	keep_or_idle(ledger, sample);
 	return false;
+}
+
+void cache_ledger_block(struct cache_ledger *ledger, uint32_t file, uint32_t block, uint32_t bytes)
+{
+	bytes = (bytes + CACHE_PAGE - 1) & ~(uint32_t)(CACHE_PAGE - 1);
+	if (!bytes)
+		return;
+	struct entry *last =
+	        ledger->idle.n ? &ledger->idle.entries[(ledger->idle.head + ledger->idle.n - 1) % ledger->idle.room]
+	                       : NULL;
+	if (last && last->what.id == file && last->what.block == block && last->cost + bytes <= SHARD_BLOCK)
+		last->cost += bytes; /* it is read from front to back */
+	else if (!ring_push(&ledger->idle, (struct entry){ .what = { .id = file, .block = block }, .cost = bytes }))
+		return;
+	add(&ledger->resident_bytes, bytes);
 }
 
 int cache_ledger_add(struct cache_ledger *ledger, struct cache_timeline *tl)
@@ -411,8 +498,7 @@ static void each_resident(struct cache_ledger *ledger,
 static void rebuild_one(struct cache_ledger *ledger, struct cache_timeline *tl, uint32_t sample)
 {
 	(void)tl;
-	if (!keep(ledger, sample))
-		drop(ledger, sample);
+	keep_or_idle(ledger, sample);
 }
 
 void cache_ledger_rebuild(struct cache_ledger *ledger, struct cache_timeline *tl)

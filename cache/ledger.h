@@ -1,9 +1,13 @@
 /* The ledger: which samples are in memory outside of this process (the kernel's page cache, a pinned arena), for which
  * use, and which of them goes when room is needed.
  *
- * One ledger and one budget serve all streams.  A sample is absent, coming (being fetched) or resident; it is dropped
- * when no stream will use it again, or when its next use is the farthest (Belady, IBM Systems Journal 1966) and
- * something nearer wants its room.  Fetching never drops what is used sooner than what is fetched.
+ * One ledger and one budget serve all streams.  A sample is absent, coming (being fetched) or resident; it stays until
+ * something else wants its room.  Then those go first, oldest first, for which no stream has a known use (another epoch
+ * than the next may use them), after them the one whose next use is the farthest (Belady, IBM Systems Journal 1966).
+ * Fetching never drops what is used sooner than what is fetched.
+ *
+ * Files that are no samples here (common files, and samples of more than a quarter of the budget, which nobody reads
+ * ahead) are booked by the block as their readers touch them, and count as used without a known use.
  *
  * The ledger only keeps the books: what it decides to drop is put into a list, which the caller hands to the sink.
  *
@@ -22,6 +26,13 @@ enum { CACHE_STREAMS_MAX = 256 }; /* streams of a ledger: ranks and jobs of one 
 
 struct cache_ledger; /* opaque */
 
+/* What is to be dropped: a sample with all its files, or a block of a file. */
+struct cache_victim {
+	uint32_t id;    /* sample, or file */
+	uint32_t block; /* CACHE_WHOLE: a sample */
+};
+#define CACHE_WHOLE UINT32_MAX
+
 /* overhead_bytes: what a resident file costs besides its pages (inode, names).  lag_bytes: of the latest drops that
  * wait, in addition to the budget. -ENOMEM. */
 int cache_ledger_new(const struct shard_index *index, uint64_t budget_bytes, uint64_t lag_bytes,
@@ -37,8 +48,8 @@ void cache_ledger_remove(struct cache_ledger *ledger, struct cache_timeline *tl)
 /* After cache_timeline_jump: works out anew which use each resident sample is kept for.  O(samples / 64 + resident). */
 void cache_ledger_rebuild(struct cache_ledger *ledger, struct cache_timeline *tl);
 
-/* Bytes a sample takes when resident.  Samples of more than a quarter of the budget are never booked: nobody wants them
- * whole, and the kernel manages the pages that their readers touch.  -EFBIG for them; index errors. */
+/* Bytes a sample takes when resident.  Samples of more than a quarter of the budget are not booked as such: nobody wants
+ * them whole.  -EFBIG for them; index errors.  Any thread. */
 int cache_ledger_cost(struct cache_ledger *ledger, uint32_t sample, uint64_t *ret_bytes);
 
 bool cache_ledger_has(const struct cache_ledger *ledger, uint32_t sample); /* resident or coming */
@@ -60,14 +71,18 @@ void cache_ledger_use(struct cache_ledger *ledger, struct cache_timeline *tl, ui
  * His reading brings it (back): it is resident from now on, unless it is coming. */
 bool cache_ledger_asked(struct cache_ledger *ledger, uint32_t sample);
 
-/* Drops farthest uses until the budget holds. */
+/* Somebody reads `bytes` of a block of a file that is not part of a booked sample, for the first time since they were
+ * dropped: the kernel asks for what it does not have. */
+void cache_ledger_block(struct cache_ledger *ledger, uint32_t file, uint32_t block, uint32_t bytes);
+
+/* Drops until the budget holds. */
 void cache_ledger_trim(struct cache_ledger *ledger);
 
 /* What was decided to be dropped, oldest first, all but the latest decisions of up to the lag; at most max.  Until
- * cache_ledger_dropped says that it is done their memory counts as used.  Returns the number of samples. */
-size_t cache_ledger_drops(struct cache_ledger *ledger, uint32_t *samples, size_t max);
+ * cache_ledger_dropped says that it is done their memory counts as used.  Returns their number. */
+size_t cache_ledger_drops(struct cache_ledger *ledger, struct cache_victim *victims, size_t max);
 /* All that was handed out. */
-void cache_ledger_dropped(struct cache_ledger *ledger, const uint32_t *samples, size_t n);
+void cache_ledger_dropped(struct cache_ledger *ledger, const struct cache_victim *victims, size_t n);
 
 /* Everything that is or may still be in memory: resident, coming, decided to be dropped, handed out for it. */
 uint64_t cache_ledger_held(const struct cache_ledger *ledger);
@@ -81,7 +96,7 @@ struct cache_ledger_stats {
 	uint64_t coming_bytes;
 	uint64_t resident; /* samples */
 	uint64_t evicted;  /* dropped to make room, samples */
-	uint64_t dropped;  /* all drops */
+	uint64_t dropped;  /* all drops of samples */
 	uint64_t lost;
 };
 void cache_ledger_stats_get(const struct cache_ledger *ledger, struct cache_ledger_stats *ret_stats);

@@ -190,7 +190,10 @@ void fs_read(fuse_req_t req, uint32_t file, size_t size, off_t off)
 		uint64_t from = begin > block_begin ? begin : block_begin;
 		uint64_t to = end < block_begin + SHARD_BLOCK ? end : block_begin + SHARD_BLOCK;
 		request->demands[i] = (struct read_demand){
-			.demand = { .file = file, .block = first + i, .done = block_done },
+			.demand = { .file = file,
+			        .block = first + i,
+			        .take = (uint32_t)(to - from),
+			        .done = block_done },
 			.request = request,
 			.skip = (uint32_t)(from - block_begin),
 			.take = (uint32_t)(to - from),

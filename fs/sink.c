@@ -212,26 +212,57 @@ static void drop_inos(struct fs_sink *sink, uint64_t *inos, uint32_t n)
 		fuse_lowlevel_notify_inval_inode(sink->server->session, inos[i], 0, 0);
 }
 
-static void sink_drop(struct prefetch_sink *base, const uint32_t *samples, size_t n)
-{
-	struct fs_sink *sink = sink_of(base);
+struct ino_list {
+	struct fs_sink *sink;
 	uint64_t inos[PRUNE_MAX];
-	uint32_t n_inos = 0;
-	for (size_t i = 0; i < n; i++) {
-		uint32_t files[SHARD_SAMPLE_FILES_MAX], n_files = 1;
-		int rc = sink->server->info->grouped ? shard_index_sample_files(sink->server->index, samples[i], files,
-		                                               SHARD_SAMPLE_FILES_MAX, &n_files)
-		                                     : shard_index_sample_first(sink->server->index, samples[i], files);
-		for (uint32_t f = 0; rc == 0 && f < n_files; f++) {
-			inos[n_inos++] = fs_ino((struct fs_node){ .kind = FS_FILE, .id = files[f] });
-			if (n_inos == PRUNE_MAX) {
-				drop_inos(sink, inos, n_inos);
-				n_inos = 0;
-			}
-		}
+	uint32_t n;
+};
+
+static void drop_file(struct ino_list *list, uint32_t file)
+{
+	list->inos[list->n++] = fs_ino((struct fs_node){ .kind = FS_FILE, .id = file });
+	if (list->n == PRUNE_MAX) {
+		drop_inos(list->sink, list->inos, list->n);
+		list->n = 0;
 	}
-	if (n_inos)
-		drop_inos(sink, inos, n_inos);
+}
+
+static void drop_sample(struct ino_list *list, uint32_t sample)
+{
+	const struct fs_server *server = list->sink->server;
+	uint32_t files[SHARD_SAMPLE_FILES_MAX], n_files = 1;
+	int rc = server->info->grouped
+	                 ? shard_index_sample_files(server->index, sample, files, SHARD_SAMPLE_FILES_MAX, &n_files)
+	                 : shard_index_sample_first(server->index, sample, files);
+	for (uint32_t f = 0; rc == 0 && f < n_files; f++)
+		drop_file(list, files[f]);
+}
+
+/* Pages of a large file go by the block; its inode stays. */
+static void drop_block(struct ino_list *list, uint32_t file, uint32_t block)
+{
+	struct shard_file f;
+	if (shard_index_file(list->sink->server->index, file, &f) < 0)
+		return;
+	if (f.length <= SHARD_BLOCK)
+		drop_file(list, file);
+	else
+		fuse_lowlevel_notify_inval_inode(list->sink->server->session,
+		        fs_ino((struct fs_node){ .kind = FS_FILE, .id = file }), (off_t)block * SHARD_BLOCK,
+		        SHARD_BLOCK);
+}
+
+static void sink_drop(struct prefetch_sink *base, const struct cache_victim *victims, size_t n)
+{
+	struct ino_list list = { .sink = sink_of(base) };
+	for (size_t i = 0; i < n; i++) {
+		if (victims[i].block == CACHE_WHOLE)
+			drop_sample(&list, victims[i].id);
+		else
+			drop_block(&list, victims[i].id, victims[i].block);
+	}
+	if (list.n)
+		drop_inos(list.sink, list.inos, list.n);
 }
 
 /* ---- consumption ---- */

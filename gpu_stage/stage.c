@@ -76,11 +76,13 @@ static int sink_store(struct prefetch_sink *sink, uint32_t file, uint64_t offset
 	return 0;
 }
 
-static void sink_drop(struct prefetch_sink *sink, const uint32_t *samples, size_t n)
+static void sink_drop(struct prefetch_sink *sink, const struct cache_victim *victims, size_t n)
 {
 	struct ddpfs_stage *stage = (struct ddpfs_stage *)sink;
-	for (size_t i = 0; i < n; i++)
-		stage_store_drop(stage->store, samples[i]);
+	for (size_t i = 0; i < n; i++) {
+		if (victims[i].block == CACHE_WHOLE) /* what demands bring in belongs to the store alone */
+			stage_store_drop(stage->store, victims[i].id);
+	}
 }
 
 static const struct prefetch_sink_ops sink_ops = {

@@ -107,10 +107,17 @@ STAILQ_HEAD(prefetch_item_list, prefetch_item);
 
 /* Something happened that the schedule must know. */
 struct prefetch_event {
-	enum { PREFETCH_EVENT_TURN, PREFETCH_EVENT_SAMPLE, PREFETCH_EVENT_EPOCH, PREFETCH_EVENT_MISS } kind;
-	struct prefetch_stream *stream; /* NULL for a miss */
-	uint64_t epoch;
-	uint64_t turn; /* or sample, or file */
+	enum {
+		PREFETCH_EVENT_TURN,
+		PREFETCH_EVENT_SAMPLE,
+		PREFETCH_EVENT_EPOCH,
+		PREFETCH_EVENT_MISS,   /* a demand that is read for its own sake */
+		PREFETCH_EVENT_BROUGHT /* a demand answered from landing memory */
+	} kind;
+	uint32_t bytes;                 /* of a demand: prefetch_demand.take */
+	struct prefetch_stream *stream; /* NULL for a demand */
+	uint64_t epoch;                 /* or block */
+	uint64_t turn;                  /* or sample, or file */
 };
 
 struct prefetch_stream {
@@ -204,7 +211,7 @@ struct prefetch {
 	uint64_t bad[PREFETCH_BAD_MAX]; /* a ring of keys: the latest blocks found bad */
 	uint64_t n_bad;                 /* all that ever were */
 	/* Engine thread's: */
-	uint32_t drops[PREFETCH_DROPS_MAX]; /* the lister's while drops_asked or drops_busy */
+	struct cache_victim drops[PREFETCH_DROPS_MAX]; /* the lister's while drops_asked or drops_busy */
 	size_t n_drops;
 	struct prefetch_read_list delayed; /* by due_ns */
 	uint32_t inflight;

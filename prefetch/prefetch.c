@@ -215,13 +215,15 @@ static int find_or_queue(struct prefetch *p, struct prefetch_demand *demand, con
 		rc = queue_block(p, key, file->shard, offset, len, xxh3, demand);
 		wake = rc == 0 && prefetch_engine_nudge(p);
 	}
-	if (!buffer && rc == 0) {
+	if (!buffer && rc == 0)
 		atomic_fetch_add_explicit(&p->counters.misses, demand->block == 0, memory_order_relaxed);
-		/* What is on its way to the sink is no news to the schedule. */
-		if (p->sink && !(block && block->item))
-			wake |= prefetch_schedule_event(
-			        p, &(struct prefetch_event){ .kind = PREFETCH_EVENT_MISS, .turn = demand->file });
-	}
+	/* What is on its way to the sink is no news to the schedule. */
+	if (p->sink && rc >= 0 && !(block && block->item))
+		wake |= prefetch_schedule_event(
+		        p, &(struct prefetch_event){ .kind = buffer ? PREFETCH_EVENT_BROUGHT : PREFETCH_EVENT_MISS,
+		                   .turn = demand->file,
+		                   .epoch = demand->block,
+		                   .bytes = demand->take });
 	pthread_mutex_unlock(&p->lock);
 	if (wake)
 		prefetch_io_wake(p->io);

@@ -57,6 +57,7 @@ void prefetch_free(struct prefetch *prefetch);
 struct prefetch_demand {
 	uint32_t file;
 	uint32_t block;
+	uint32_t take; /* bytes of the block that the asker's page cache will hold; where there is a sink */
 	/* rc 0: data[len] is the whole verified block, valid during the call only.
 	 * rc < 0: -EBADMSG (checksum), -EIO, -ESTALE (shard replaced or shorter than the index says), -ECANCELED,
 	 * -ENOMEM, -ENOENT (shard gone); data is NULL.

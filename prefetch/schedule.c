@@ -99,10 +99,20 @@ static void regrow_budget(struct prefetch *p)
 	cache_ledger_set_budget(p->ledger, more >= p->budget ? p->budget : more);
 }
 
-static void miss(struct prefetch *p, uint32_t file)
+/* A reader that asks fills the page cache by itself. */
+static void demanded(struct prefetch *p, const struct prefetch_event *event)
 {
+	uint32_t file = (uint32_t)event->turn;
 	struct shard_file f;
-	if (shard_index_file(p->options.index, file, &f) < 0 || f.sample == SHARD_NONE)
+	uint64_t cost;
+	if (shard_index_file(p->options.index, file, &f) < 0)
+		return;
+	if (f.sample == SHARD_NONE || cache_ledger_cost(p->ledger, f.sample, &cost) < 0) {
+		cache_ledger_block(p->ledger, file, (uint32_t)event->epoch, event->bytes);
+		return;
+	}
+	/* A second READ of a block says nothing about what was resident. */
+	if (event->kind == PREFETCH_EVENT_BROUGHT && cache_ledger_has(p->ledger, f.sample))
 		return;
 	if (cache_ledger_asked(p->ledger, f.sample))
 		shrink_budget(p);
@@ -122,7 +132,8 @@ static void one_event(struct prefetch *p, const struct prefetch_event *event)
 		prefetch_follow_epoch(p, event->stream, event->epoch);
 		break;
 	case PREFETCH_EVENT_MISS:
-		miss(p, (uint32_t)event->turn);
+	case PREFETCH_EVENT_BROUGHT:
+		demanded(p, event);
 		break;
 	}
 }
@@ -263,6 +274,10 @@ bool prefetch_schedule_cannot_wait(const struct prefetch *p, uint32_t file)
 	struct shard_file f;
 	if (shard_index_file(p->options.index, file, &f) < 0)
 		return true;
+	for (size_t i = 0; i < p->n_drops; i++) {
+		if (p->drops[i].block != CACHE_WHOLE && p->drops[i].id == file)
+			return true;
+	}
 	if (f.sample == SHARD_NONE)
 		return false;
 	return cache_ledger_handed(p->ledger, f.sample) ||

@@ -2,7 +2,7 @@
  *
  *   announce   "these turns come next": what must exist before bytes can be stored (inodes and names)
  *   store      one verified block; after its last block a file is resident
- *   drop       these samples are wanted no more: give their memory back
+ *   drop       these samples (and blocks) are wanted no more: give their memory back
  *
  * A sample is announced before it is stored; drops and announcements reach the sink in an order that keeps a sample
  * alive that is fetched again after it was dropped.
@@ -15,6 +15,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "cache/ledger.h"
+
 struct prefetch_sink;
 
 struct prefetch_sink_ops {
@@ -25,7 +27,8 @@ struct prefetch_sink_ops {
 	 * block.  Returns 0 or -errno: then the sample counts as not resident and is served on demand. */
 	int (*store)(struct prefetch_sink *sink, uint32_t file, uint64_t offset, const uint8_t *data, uint32_t len);
 
-	void (*drop)(struct prefetch_sink *sink, const uint32_t *samples, size_t n);
+	/* Samples with all their files, and blocks of files (which readers asked for; the sink did not store them). */
+	void (*drop)(struct prefetch_sink *sink, const struct cache_victim *victims, size_t n);
 };
 
 struct prefetch_sink {

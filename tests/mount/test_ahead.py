@@ -3,6 +3,7 @@
 The kernel may take pages back at any time (memory pressure, DAMON, somebody's drop_caches): READs of what was resident
 are counted as `lost` and are no fault."""
 
+import ctypes
 import json
 import mmap
 import os
@@ -12,6 +13,7 @@ import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 
+import numpy as np
 import pytest
 
 from helpers.datasets import content
@@ -31,6 +33,19 @@ def many(scratch):
         (root / path).parent.mkdir(parents=True, exist_ok=True)
         (root / path).write_bytes(files[path])
     return root, files
+
+
+libc = ctypes.CDLL(None, use_errno=True)
+
+
+def cached_bytes(mapped):
+    """Bytes of a read-only mapping that are in the page cache (mincore)."""
+    view = np.frombuffer(mapped, dtype=np.uint8)
+    pages = (len(view) + 4095) // 4096
+    vector = (ctypes.c_ubyte * pages)()
+    if libc.mincore(ctypes.c_void_p(view.ctypes.data), ctypes.c_size_t(len(view)), vector):
+        raise OSError(ctypes.get_errno(), "mincore")
+    return 4096 * sum(v & 1 for v in vector)
 
 
 def stats(m):
@@ -104,6 +119,52 @@ def test_small_memory_over_epochs(mount, pack, many, order):
     assert after["evicted"] > 0
     assert after["resident_bytes"] <= 16 << 20
     assert after["bad_blocks"] == after["errors"] == 0
+
+
+def test_what_fits_is_read_from_disk_once(mount, pack, many):
+    """A sample that this rank does not have in the next epochs stays for one after them."""
+    m = mount(pack(many[0]), "rank=0,world=3,memory=256M,order=full")
+    total = sum(len(data) for data in many[1].values())
+    seen = set()
+    for _ in range(8):
+        names = sorted(os.listdir(m.path))
+        seen |= {decoded(name) for name in names}
+        read_all(m, names, many[1])
+    settled(m)
+    after = stats(m)
+    assert after["evicted"] == 0
+    assert after["stored_bytes"] <= total + after["lost"] * 70 * KIB
+    if not after["lost"]:
+        assert after["resident_bytes"] >= sum(len(many[1][path]) for path in seen)
+
+
+def resident(path):
+    """Bytes of the file in the page cache."""
+    with open(path, "rb") as f, mmap.mmap(f.fileno(), 0, access=mmap.ACCESS_READ) as mapped:
+        return cached_bytes(mapped)
+
+
+def test_large_and_common_files_count_too(mount, pack, scratch):
+    """Nothing of them is read ahead; what their readers bring into the page cache is in the budget all the same."""
+    root = scratch / "large"
+    (root / "d").mkdir(parents=True)
+    files = {f"d/big{i}": content(f"d/big{i}", 6 * KIB * KIB + 5) for i in range(6)}
+    files |= {f"labels{i}.csv": content(f"labels{i}.csv", 900 * KIB) for i in range(20)}
+    for path, data in files.items():
+        (root / path).write_bytes(data)
+    m = mount(pack(root), "rank=0,world=1,memory=16M")
+    for _ in range(2):
+        for name in sorted(os.listdir(m.path)):
+            data = files.get(name) or files[decoded(name)]
+            assert (m.path / name).read_bytes() == data
+            assert stats(m)["resident_bytes"] <= 16 << 20
+    names = os.listdir(m.path)
+
+    def held():
+        return sum(resident(m.path / name) for name in names)
+
+    wait_until(lambda: held() <= 16 << 20)
+    assert sum(len(data) for data in files.values()) > 50 << 20
 
 
 def test_readers_side_by_side(mount, pack, many):

@@ -102,16 +102,21 @@ static int fake_store(struct prefetch_sink *sink, uint32_t file, uint64_t offset
 	return s->refuse ? -ENOENT : 0;
 }
 
-static void fake_drop(struct prefetch_sink *sink, const uint32_t *samples, size_t n)
+static void fake_drop(struct prefetch_sink *sink, const struct cache_victim *victims, size_t n)
 {
 	struct fake_sink *s = (struct fake_sink *)sink;
 	if (s->drop_us)
 		usleep(s->drop_us);
 	pthread_mutex_lock(&s->lock);
 	for (size_t i = 0; i < n; i++) {
-		for (uint32_t b = 0; b < blocks_of(samples[i]); b++)
-			s->bytes -= s->blocks[samples[i]] >> b & 1 ? block_bytes(samples[i], b) : 0;
-		s->blocks[samples[i]] = s->by_store[samples[i]] = 0;
+		uint32_t file = victims[i].id; /* a sample is a file here */
+		for (uint32_t b = 0; b < blocks_of(file); b++) {
+			if (victims[i].block != CACHE_WHOLE && victims[i].block != b)
+				continue;
+			s->bytes -= s->blocks[file] >> b & 1 ? block_bytes(file, b) : 0;
+			s->blocks[file] &= (uint8_t) ~(1 << b);
+			s->by_store[file] &= (uint8_t) ~(1 << b);
+		}
 		s->dropped++;
 	}
 	pthread_mutex_unlock(&s->lock);
@@ -176,7 +181,12 @@ static void answered(struct prefetch_demand *demand, int rc, const uint8_t *byte
 
 static int ask(struct prefetch *p, uint32_t file, uint32_t block)
 {
-	struct asked a = { .demand = { .file = file, .block = block, .done = answered } };
+	struct asked a = { .demand = {
+		                   .file = file,
+		                   .block = block,
+		                   .take = (uint32_t)block_bytes(file, block),
+		                   .done = answered,
+		           } };
 	pthread_mutex_init(&a.lock, NULL);
 	pthread_cond_init(&a.cv, NULL);
 	prefetch_demand(p, &a.demand);
