@@ -2,12 +2,35 @@
 
 #include <errno.h>
 #include <string.h>
+#include <sys/mman.h>
 
-int stage_backend_new(const char *name, struct base_err *err, struct stage_backend **ret_backend)
+#include "shard/base/units.h"
+
+int stage_backend_new(
+        const struct ddpfs_stage_options *options, struct base_err *err, struct stage_backend **ret_backend)
 {
+	const char *name = options->backend;
 	char quoted[64];
+	uint64_t ordinal;
 	if (!name || strcmp(name, "cpu") == 0)
 		return stage_backend_cpu(err, ret_backend);
-	return base_err_set(err, -EINVAL, "there is no backend '%s' in this build: use 'cpu'",
+	if (strcmp(name, "cuda") == 0)
+		return stage_backend_cuda(options, -1, err, ret_backend);
+	if (strncmp(name, "cuda:", 5) == 0 && base_parse_u64(name + 5, 1024, &ordinal) == 0)
+		return stage_backend_cuda(options, (int)ordinal, err, ret_backend);
+	return base_err_set(err, -EINVAL, "there is no backend '%s': use cpu, cuda or cuda:N",
 	        base_err_quote(name, quoted, sizeof(quoted)));
+}
+
+int stage_backend_map(uint64_t bytes, struct base_err *err, uint8_t **ret_base)
+{
+	/* NORESERVE: pages that are never needed are never touched, so memory_bytes may be more than there is. */
+	void *base = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+	if (base == MAP_FAILED)
+		return base_err_set(err, -ENOMEM, "cannot map an arena of %llu MiB: give less memory",
+		        (unsigned long long)(bytes >> 20));
+	madvise(base, bytes, MADV_HUGEPAGE); /* fewer faults; where the kernel has none, small pages do */
+	madvise(base, bytes, MADV_DONTDUMP);
+	*ret_base = base;
+	return 0;
 }

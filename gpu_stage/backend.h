@@ -2,11 +2,12 @@
  *
  *     memory_new    the arena, once; a device backend registers (pins) it here
  *     hand_out      all samples of the batch are in the arena and verified: fill items[i].device; a device backend
- *                   queues its copies here, on a stream of its own
- *     take_back     the consumer is done: a device backend waits for its copies before the samples may be overwritten
+ *                   takes device memory and queues its copies, on a stream of its own
+ *     wait          a consumer's stream waits for the copies, the host does not
+ *     take_back     the consumer is done with the batch; what it has queued on its streams may still run
  *
- * Threads: memory_* when the stage is opened and closed; the others from any thread, for different batches at once.  hand_out
- * is called in the order of the batches. */
+ * Threads: memory_*, stop and free when the stage is opened and closed; the others from any thread, for different batches at
+ * once.  `done` of take_back is called from within it or from a thread of the backend. */
 #ifndef DDPFS_GPU_STAGE_BACKEND_H
 #define DDPFS_GPU_STAGE_BACKEND_H
 
@@ -16,25 +17,52 @@
 #include "shard/base/err.h"
 
 struct stage_backend;
+struct stage_upload; /* the backend's part of a batch; opaque */
+
+struct stage_upload_stats {
+	uint64_t uploads, copies, bytes; /* batches, copies queued for them, their bytes */
+	uint64_t wait_ns;                /* for device memory */
+	uint64_t device_bytes, device_used_bytes;
+};
 
 struct stage_backend_ops {
 	const char *name;
+	/* 0 bytes of pages are touched by a host backend; a device backend pins them all.  -ENOMEM, -EIO. */
 	int (*memory_new)(struct stage_backend *backend, uint64_t bytes, struct base_err *err, uint8_t **ret_base);
 	void (*memory_free)(struct stage_backend *backend, uint8_t *base, uint64_t bytes);
-	int (*hand_out)(struct stage_backend *backend, struct ddpfs_item *items, uint32_t n, struct base_err *err);
-	void (*take_back)(struct stage_backend *backend, const struct ddpfs_item *items, uint32_t n);
+	/* flags of ddpfs_stage_next.  *ret_upload may become NULL: nothing to wait for.
+	 * -ENOBUFS: more than all device memory, -EAGAIN: none now, -ENOMEM, -EIO, -ENODEV. */
+	int (*hand_out)(struct stage_backend *backend, struct ddpfs_item *items, uint32_t n, unsigned flags,
+	        struct base_err *err, struct stage_upload **ret_upload);
+	/* stream: the consumer's, in whose order the batch is used; it must live until take_back. */
+	int (*wait)(struct stage_backend *backend, struct stage_upload *upload, void *stream, struct base_err *err);
+	int (*sync)(
+	        struct stage_backend *backend, struct stage_upload *upload, struct base_err *err); /* the host waits */
+	/* done(arg): nothing reads the batch any more, in host memory or on the device. */
+	void (*take_back)(
+	        struct stage_backend *backend, struct stage_upload *upload, void (*done)(void *arg), void *arg);
+	void (*stop)(struct stage_backend *backend); /* waits until done was called for every take_back */
+	void (*stats)(struct stage_backend *backend, struct stage_upload_stats *ret_stats);
 	void (*free)(struct stage_backend *backend);
 };
 
 struct stage_backend {
 	const struct stage_backend_ops *ops;
-	uint32_t device; /* 0: host memory */
+	uint32_t device; /* 0: host memory; else the GPU's ordinal + 1 */
 };
 
-/* By name; NULL is "cpu".  -EINVAL for a name there is no backend of. */
-int stage_backend_new(const char *name, struct base_err *err, struct stage_backend **ret_backend);
+/* By options->backend: NULL or "cpu", "cuda", "cuda:N".  -EINVAL for a name there is no backend of, -ENODEV. */
+int stage_backend_new(
+        const struct ddpfs_stage_options *options, struct base_err *err, struct stage_backend **ret_backend);
 
 /* Batches in host memory. */
 int stage_backend_cpu(struct base_err *err, struct stage_backend **ret_backend);
+
+/* Batches in the memory of GPU `ordinal`; -1: the one that is current in this thread, else the first. */
+int stage_backend_cuda(const struct ddpfs_stage_options *options, int ordinal, struct base_err *err,
+        struct stage_backend **ret_backend);
+
+/* Memory for an arena, huge pages where the kernel has them.  -ENOMEM. */
+int stage_backend_map(uint64_t bytes, struct base_err *err, uint8_t **ret_base);
 
 #endif

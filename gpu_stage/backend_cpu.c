@@ -8,15 +8,7 @@
 static int cpu_memory_new(struct stage_backend *backend, uint64_t bytes, struct base_err *err, uint8_t **ret_base)
 {
 	(void)backend;
-	/* NORESERVE: pages that are never needed are never touched, so memory_bytes may be more than there is. */
-	void *base = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-	if (base == MAP_FAILED)
-		return base_err_set(err, -ENOMEM, "cannot map an arena of %llu MiB: give less memory",
-		        (unsigned long long)(bytes >> 20));
-	madvise(base, bytes, MADV_HUGEPAGE); /* fewer faults; where the kernel has none, small pages do */
-	madvise(base, bytes, MADV_DONTDUMP);
-	*ret_base = base;
-	return 0;
+	return stage_backend_map(bytes, err, ret_base);
 }
 
 static void cpu_memory_free(struct stage_backend *backend, uint8_t *base, uint64_t bytes)
@@ -25,20 +17,52 @@ static void cpu_memory_free(struct stage_backend *backend, uint8_t *base, uint64
 	munmap(base, bytes);
 }
 
-static int cpu_hand_out(struct stage_backend *backend, struct ddpfs_item *items, uint32_t n, struct base_err *err)
+static int cpu_hand_out(struct stage_backend *backend, struct ddpfs_item *items, uint32_t n, unsigned flags,
+        struct base_err *err, struct stage_upload **ret_upload)
 {
 	(void)backend;
+	(void)flags;
 	(void)err;
 	for (uint32_t i = 0; i < n; i++)
 		items[i].device = items[i].data;
+	*ret_upload = NULL;
 	return 0;
 }
 
-static void cpu_take_back(struct stage_backend *backend, const struct ddpfs_item *items, uint32_t n)
+static int cpu_wait(struct stage_backend *backend, struct stage_upload *upload, void *stream, struct base_err *err)
 {
 	(void)backend;
-	(void)items;
-	(void)n;
+	(void)upload;
+	(void)stream;
+	(void)err;
+	return 0;
+}
+
+static int cpu_sync(struct stage_backend *backend, struct stage_upload *upload, struct base_err *err)
+{
+	(void)backend;
+	(void)upload;
+	(void)err;
+	return 0;
+}
+
+static void cpu_take_back(
+        struct stage_backend *backend, struct stage_upload *upload, void (*done)(void *arg), void *arg)
+{
+	(void)backend;
+	(void)upload;
+	done(arg);
+}
+
+static void cpu_stop(struct stage_backend *backend)
+{
+	(void)backend;
+}
+
+static void cpu_stats(struct stage_backend *backend, struct stage_upload_stats *ret_stats)
+{
+	(void)backend;
+	*ret_stats = (struct stage_upload_stats){ 0 };
 }
 
 static void cpu_free(struct stage_backend *backend)
@@ -51,7 +75,11 @@ static const struct stage_backend_ops cpu_ops = {
 	.memory_new = cpu_memory_new,
 	.memory_free = cpu_memory_free,
 	.hand_out = cpu_hand_out,
+	.wait = cpu_wait,
+	.sync = cpu_sync,
 	.take_back = cpu_take_back,
+	.stop = cpu_stop,
+	.stats = cpu_stats,
 	.free = cpu_free,
 };
 

@@ -118,7 +118,7 @@ static int open_patiently(struct assembly *a, struct stage_layout *l, struct sta
 		}
 		if (!began)
 			began = stage_now_ns();
-		if (atomic_load(&stage->batches_out)) {
+		if (atomic_load(&stage->batches_held)) {
 			stage_store_wait_freed(stage->store, freed);
 		} else if (++alone > ALONE_TRIES) {
 			break; /* in pieces, and all of them this batch's own */
@@ -280,11 +280,12 @@ static int present(struct assembly *a)
 	b->public.n_samples = b->n_entries;
 	b->public.n_items = n;
 	b->public.items = b->items;
-	int rc = a->stage->backend->ops->hand_out(a->stage->backend, b->items, n, &err);
+	int rc = a->stage->backend->ops->hand_out(a->stage->backend, b->items, n, a->flags, &err, &b->upload);
 	if (rc < 0)
 		return stage_error(a->error, &err);
 	b->stage = a->stage;
 	atomic_fetch_add(&a->stage->batches_out, 1);
+	atomic_fetch_add(&a->stage->batches_held, 1);
 	atomic_fetch_add(&a->stage->n_batches, 1);
 	atomic_fetch_add(&a->stage->n_samples, b->n_entries);
 	atomic_fetch_add(&a->stage->n_bytes, bytes);
@@ -418,16 +419,40 @@ int ddpfs_stage_get(struct ddpfs_stage *stage, const char *path, unsigned flags,
 	return 1;
 }
 
+int ddpfs_batch_wait(struct ddpfs_batch *batch, void *stream, struct ddpfs_stage_error *error)
+{
+	struct stage_batch *b = (struct stage_batch *)batch;
+	struct base_err err = { 0 };
+	int rc = b->stage->backend->ops->wait(b->stage->backend, b->upload, stream, &err);
+	return rc < 0 ? stage_error(error, &err) : 0;
+}
+
+int ddpfs_batch_sync(struct ddpfs_batch *batch, struct ddpfs_stage_error *error)
+{
+	struct stage_batch *b = (struct stage_batch *)batch;
+	struct base_err err = { 0 };
+	int rc = b->stage->backend->ops->sync(b->stage->backend, b->upload, &err);
+	return rc < 0 ? stage_error(error, &err) : 0;
+}
+
+/* Nothing reads the batch any more. */
+static void batch_done(void *arg)
+{
+	struct stage_batch *b = arg;
+	struct ddpfs_stage *stage = b->stage;
+	/* First, so that who waits for memory never waits for a batch that has given all it had. */
+	atomic_fetch_sub(&stage->batches_held, 1);
+	stage_store_unpin(stage->store, b->entries, b->n_entries);
+	free(b->items);
+	free(b);
+}
+
 void ddpfs_batch_release(struct ddpfs_batch *batch)
 {
 	if (!batch)
 		return;
 	struct stage_batch *b = (struct stage_batch *)batch;
 	struct ddpfs_stage *stage = b->stage;
-	stage->backend->ops->take_back(stage->backend, b->items, b->public.n_items);
-	/* First, so that who waits for memory never waits for a batch that has given all it had. */
-	atomic_fetch_sub(&stage->batches_out, 1);
-	stage_store_unpin(stage->store, b->entries, b->n_entries);
-	free(b->items);
-	free(b);
+	stage->backend->ops->take_back(stage->backend, b->upload, batch_done, b);
+	atomic_fetch_sub(&stage->batches_out, 1); /* last: ddpfs_stage_close looks at it */
 }

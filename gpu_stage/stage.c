@@ -127,6 +127,8 @@ static int start_engine(struct ddpfs_stage *stage, const struct ddpfs_stage_opti
 
 static void stage_free(struct ddpfs_stage *stage)
 {
+	if (stage->backend)
+		stage->backend->ops->stop(stage->backend);
 	if (stage->prefetch) {
 		prefetch_stream_free(stage->stream);
 		prefetch_free(stage->prefetch);
@@ -150,7 +152,7 @@ static int open_parts(
 	struct shard_view *view;
 	int rc = shard_index_open(dataset, err, &stage->index);
 	if (rc == 0)
-		rc = stage_backend_new(options->backend, err, &stage->backend);
+		rc = stage_backend_new(options, err, &stage->backend);
 	if (rc == 0)
 		rc = start_engine(stage, options, err);
 	if (rc == 0)
@@ -363,8 +365,10 @@ void ddpfs_stage_stats_get(struct ddpfs_stage *stage, struct ddpfs_stage_stats *
 {
 	struct prefetch_stats engine;
 	struct stage_store_stats store;
+	struct stage_upload_stats upload;
 	prefetch_stats_get(stage->prefetch, &engine);
 	stage_store_stats_get(stage->store, &store);
+	stage->backend->ops->stats(stage->backend, &upload);
 	*ret_stats = (struct ddpfs_stage_stats){
 		.batches = atomic_load(&stage->n_batches),
 		.samples = atomic_load(&stage->n_samples),
@@ -373,7 +377,7 @@ void ddpfs_stage_stats_get(struct ddpfs_stage *stage, struct ddpfs_stage_stats *
 		.waited = atomic_load(&stage->n_waited),
 		.asked = atomic_load(&stage->n_asked),
 		.wait_ns = atomic_load(&stage->wait_ns),
-		.wait_memory_ns = atomic_load(&stage->wait_memory_ns),
+		.wait_memory_ns = atomic_load(&stage->wait_memory_ns) + upload.wait_ns,
 		.arena_bytes = stage->bytes,
 		.used_bytes = store.used_bytes,
 		.held_bytes = store.held_bytes,
@@ -384,6 +388,11 @@ void ddpfs_stage_stats_get(struct ddpfs_stage *stage, struct ddpfs_stage_stats *
 		.read_bytes = engine.read_bytes,
 		.bad_blocks = engine.bad_blocks,
 		.io_errors = engine.io_errors,
+		.uploads = upload.uploads,
+		.upload_copies = upload.copies,
+		.upload_bytes = upload.bytes,
+		.device_bytes = upload.device_bytes,
+		.device_used_bytes = upload.device_used_bytes,
 		.depth = engine.depth,
 		.uring = engine.uring,
 		.direct = engine.direct,

@@ -68,16 +68,23 @@ struct ddpfs_stage_options {
 	const char *tail;      /* "pad" "drop" "short"; NULL = pad */
 	const char *subdir;    /* only samples below it are dealt; NULL = all */
 	const char *on_bad;    /* "eio" (or NULL): a damaged sample fails its batch */
-	const char *backend;   /* "cpu" (or NULL): batches in host memory */
+	const char *backend;   /* "cpu" (or NULL): batches in host memory; "cuda:N": on GPU N; "cuda": on the GPU that
+	                          is current in the thread that opens the stage, else GPU 0 */
 	const char
 	        *state; /* NULL, or a state of ddpfs_stage_state: order, deal, tail, seed, epoch, start and subdir are
 	                          taken from it; those given here as well must agree (numbers: those that are not 0) */
+	uint64_t device_bytes; /* GPU memory for batches; 0 = a quarter of the arena.  What is packed on its way takes
+	                          as much pinned host memory, besides memory_bytes */
+	const char *copy;      /* to a GPU: "each": one copy a file; "packed": gathered by this processor, one copy a
+	                          batch; "auto" (or NULL): packed where files are small */
 };
 
 /* One file of a batch. */
 struct ddpfs_item {
 	const uint8_t *data;   /* len bytes in host memory; not NULL, also when len is 0 */
-	const uint8_t *device; /* the same where the backend's consumer reads it: equal to data with the cpu backend */
+	const uint8_t *device; /* the same where the backend's consumer reads it: equal to data with the cpu backend; in
+	                          GPU memory after ddpfs_batch_wait or _sync.  16-byte aligned, or one behind the other
+	                          where all files of the batch have one length */
 	uint64_t len;          /* bytes */
 	uint64_t step;         /* global step of its sample: the position in the mount's file names */
 	uint32_t file;         /* id, for ddpfs_stage_path */
@@ -112,19 +119,24 @@ struct ddpfs_stage_stats {
 	uint64_t read_bytes;
 	uint64_t bad_blocks; /* blocks whose checksum did not match, read twice; each counted once */
 	uint64_t io_errors;
-	uint32_t depth;          /* reads in flight allowed now */
-	uint32_t uring;          /* 1: io_uring, 0: pread threads */
-	uint32_t direct;         /* 1: O_DIRECT */
-	uint32_t backend_device; /* 0: host memory */
+	uint64_t uploads;           /* batches sent to the GPU */
+	uint64_t upload_copies;     /* copies queued for them */
+	uint64_t upload_bytes;      /* their bytes */
+	uint64_t device_bytes;      /* GPU memory for batches; constant */
+	uint64_t device_used_bytes; /* of it in use */
+	uint32_t depth;             /* reads in flight allowed now */
+	uint32_t uring;             /* 1: io_uring, 0: pread threads */
+	uint32_t direct;            /* 1: O_DIRECT */
+	uint32_t backend_device;    /* 0: host memory; else the GPU's ordinal + 1 */
 };
 
 /* Opens a packed dataset (the directory that holds its index) and starts to read ahead.
  * -EINVAL (options), -ENOENT, -EACCES, -EUCLEAN, -EBADMSG, -EPROTONOSUPPORT (index), -ESTALE (state of another dataset),
- * -ENOMEM. */
+ * -ENODEV (no GPU, or no driver), -EIO (GPU), -ENOMEM. */
 DDPFS_EXPORT int ddpfs_stage_open(const char *dataset, const struct ddpfs_stage_options *options,
         struct ddpfs_stage_error *error, struct ddpfs_stage **ret_stage);
 
-/* Ends the threads and unmaps the arena.  -EBUSY while a batch is not released: nothing happens then.  NULL is fine. */
+/* Ends the threads and unmaps the arena, after what reads it on a GPU has run.  -EBUSY while a batch is not released: nothing happens then.  NULL is fine. */
 DDPFS_EXPORT int ddpfs_stage_close(struct ddpfs_stage *stage);
 
 enum {
@@ -135,7 +147,7 @@ enum {
  * Returns 1 and the batch; 0 when the epoch has ended (until ddpfs_stage_set_epoch); or
  * -EBADMSG (checksum), -EIO, -ESTALE (shard changed), -ENOENT (shard gone): error names the sample, and its ids;
  * -ENOBUFS: the batch is larger than the arena, whatever is released;
- * -EAGAIN: see DDPFS_STAGE_NOWAIT;  -EINVAL (n), -ENOMEM.
+ * -EAGAIN: see DDPFS_STAGE_NOWAIT;  -EINVAL (n), -ENOMEM;  -EIO, -ENODEV: the GPU has failed; close the stage.
  * After an error nothing is handed out and the next call tries the same samples again; ddpfs_stage_skip passes them over.
  * A thread that holds all of the arena itself and waits here waits for ever: release first. */
 DDPFS_EXPORT int ddpfs_stage_next(struct ddpfs_stage *stage, uint32_t n, unsigned flags,
@@ -149,7 +161,19 @@ DDPFS_EXPORT int ddpfs_stage_skip(struct ddpfs_stage *stage, uint64_t n);
 DDPFS_EXPORT int ddpfs_stage_get(struct ddpfs_stage *stage, const char *path, unsigned flags,
         struct ddpfs_stage_error *error, struct ddpfs_batch **ret_batch);
 
-/* Gives the samples back.  The batch and its items are gone.  NULL is fine. */
+enum { DDPFS_BATCH_STREAMS_MAX = 4 };
+
+/* For a GPU: what is queued on `stream` (a cudaStream_t or CUstream of the stage's device; NULL is the default stream)
+ * from now on runs after the batch's copies have arrived.  The host does not wait.  The batch remembers the stream, which
+ * must live until the release.  Nothing to do with the cpu backend.
+ * Returns 0, -ENOSPC (more than DDPFS_BATCH_STREAMS_MAX streams), -EIO, -ENODEV, -ENOMEM. */
+DDPFS_EXPORT int ddpfs_batch_wait(struct ddpfs_batch *batch, void *stream, struct ddpfs_stage_error *error);
+
+/* The host waits until the batch's copies have arrived.  Returns 0, -EIO, -ENODEV. */
+DDPFS_EXPORT int ddpfs_batch_sync(struct ddpfs_batch *batch, struct ddpfs_stage_error *error);
+
+/* Gives the samples back.  The batch and its items are gone.  NULL is fine.  Kernels that were queued on streams given to
+ * ddpfs_batch_wait may still read it: its memory is used again after them.  Never waits. */
 DDPFS_EXPORT void ddpfs_batch_release(struct ddpfs_batch *batch);
 
 /* Goes to the beginning of an epoch (of the epoch the stage was opened or resumed with: to its `start`), forwards or back.

@@ -43,7 +43,8 @@ struct ddpfs_stage {
 	uint64_t cursor; /* turns of it handed out */
 	uint64_t turns;  /* of it */
 	/* Any thread: */
-	_Atomic uint32_t batches_out;
+	_Atomic uint32_t batches_out;  /* not released */
+	_Atomic uint32_t batches_held; /* whose memory has not come back: also released ones that a GPU still reads */
 	_Atomic uint64_t n_batches, n_samples, n_bytes, n_ready, n_waited, n_asked, wait_ns, wait_memory_ns;
 };
 
@@ -52,6 +53,7 @@ struct stage_batch {
 	struct ddpfs_batch public; /* first */
 	struct ddpfs_stage *stage;
 	struct ddpfs_item *items;
+	struct stage_upload *upload; /* the backend's */
 	uint32_t n_entries;
 	struct stage_entry *entries[];
 };

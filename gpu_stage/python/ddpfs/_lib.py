@@ -18,7 +18,7 @@ class Options(ctypes.Structure):
     _fields_ = [("size", c_uint32), ("rank", c_uint32), ("world", c_uint32), ("threads_io", c_uint32), ("seed", c_uint64),
                 ("epoch", c_uint64), ("start", c_uint64), ("memory_bytes", c_uint64), ("order", c_char_p),
                 ("deal", c_char_p), ("tail", c_char_p), ("subdir", c_char_p), ("on_bad", c_char_p),
-                ("backend", c_char_p), ("state", c_char_p)]
+                ("backend", c_char_p), ("state", c_char_p), ("device_bytes", c_uint64), ("copy", c_char_p)]
 
 
 # struct ddpfs_item, as a numpy dtype
@@ -35,7 +35,8 @@ class Stats(ctypes.Structure):
     _fields_ = ([(n, c_uint64) for n in (
         "batches", "samples", "bytes", "ready", "waited", "asked", "wait_ns", "wait_memory_ns", "arena_bytes",
         "used_bytes", "held_bytes", "landing_bytes", "refused", "evicted", "reads", "read_bytes", "bad_blocks",
-        "io_errors")] + [(n, c_uint32) for n in ("depth", "uring", "direct", "backend_device")])
+        "io_errors", "uploads", "upload_copies", "upload_bytes", "device_bytes", "device_used_bytes")] +
+                [(n, c_uint32) for n in ("depth", "uring", "direct", "backend_device")])
 
 
 _SIGNATURES = {
@@ -44,6 +45,8 @@ _SIGNATURES = {
     "ddpfs_stage_next": (c_int, [c_void_p, c_uint32, c_uint, POINTER(Error), POINTER(POINTER(Batch))]),
     "ddpfs_stage_skip": (c_int, [c_void_p, c_uint64]),
     "ddpfs_stage_get": (c_int, [c_void_p, c_char_p, c_uint, POINTER(Error), POINTER(POINTER(Batch))]),
+    "ddpfs_batch_wait": (c_int, [POINTER(Batch), c_void_p, POINTER(Error)]),
+    "ddpfs_batch_sync": (c_int, [POINTER(Batch), POINTER(Error)]),
     "ddpfs_batch_release": (None, [POINTER(Batch)]),
     "ddpfs_stage_set_epoch": (c_int, [c_void_p, c_uint64, POINTER(Error)]),
     "ddpfs_stage_position": (c_int, [c_void_p, POINTER(c_uint64), POINTER(c_uint64), POINTER(c_uint64)]),

@@ -1,0 +1,717 @@
+/* GPU memory: a batch's files are copied from the pinned arena into one run of device memory.
+ *
+ *   consumer's thread                       copy stream          consumer's stream      gpu-copy-N thread
+ *   -----------------                       -----------          -----------------      -----------------
+ *   hand_out: run of device memory,    ->   copies
+ *             queue copies, `arrived`  ->   event  - - - - - ->  wait
+ *   wait:     stream waits for `arrived`                         kernels
+ *   take_back: `passed` on each stream ->                        event  - - - - - ->    waits for both, then run and
+ *                                                                                       samples are free again
+ *
+ * One copy stream: a GPU has one copy engine a direction, so more would share it.  Only the thread that gives back ever waits
+ * for the GPU; the others wait for it when memory is short, and that is the back-pressure.
+ *
+ * Once a call fails for another reason than memory, the GPU has failed for this stage: nothing more is handed out, what is out can be
+ * given back, and closing ends everything.
+ *
+ * `lock` guards what stands below it in the struct.  It is not held across calls of the driver, but for those that read the
+ * streams of one upload. */
+#include <ctype.h>
+#include <errno.h>
+#include <linux/mempolicy.h>
+#include <pthread.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "gpu_stage/backend.h"
+#include "gpu_stage/cuda.h"
+#include "gpu_stage/pages.h"
+
+enum {
+	ALIGN = 16,            /* of a file in its batch: the widest load of a kernel */
+	DEVICE_MIN = 1 << 20,  /* bytes of device memory at least */
+	BUS_NAME = 32,         /* "0000:3b:00.0" */
+	EACH_FROM = 32 * 1024, /* copy=auto: mean file from which a copy of its own costs less than gathering it; to be
+	                          measured on a GPU: a queued copy takes the host 2-3 us, gathering 10 GB/s */
+};
+
+enum copy { COPY_AUTO, COPY_EACH, COPY_PACKED };
+
+struct stage_upload {
+	uint32_t first, pages; /* of device memory */
+	struct CUevent_st *arrived;
+	struct CUevent_st *passed[DDPFS_BATCH_STREAMS_MAX];
+	struct CUstream_st *streams[DDPFS_BATCH_STREAMS_MAX];
+	uint32_t n_streams, n_passed;
+	bool lost; /* an event could not be recorded: all of the context's work is waited for instead */
+	void (*done)(void *arg);
+	void *arg;
+	struct stage_upload *next; /* in `queue` or `spare` */
+};
+
+struct cuda_backend {
+	struct stage_backend base; /* first */
+	const struct stage_cuda *cuda;
+	int ordinal, device;
+	enum copy copy;
+	uint64_t device_bytes;
+	struct CUctx_st *context;
+	struct CUstream_st *stream;
+	unsigned long long memory;
+	uint8_t *staging; /* as large as device memory and laid out alike; NULL with copy=each */
+	bool arena_pinned, staging_pinned, thread_runs;
+	pthread_t thread;
+	pthread_mutex_t lock;
+	pthread_cond_t freed_cv, queue_cv;
+	struct stage_pages *pages;
+	struct stage_upload *spare, *queue, **queue_end;
+	uint32_t out; /* uploads handed out and not given back */
+	bool ending;
+	struct base_err failed; /* code 0: it has not */
+	struct stage_upload_stats stats;
+};
+
+static struct cuda_backend *of(struct stage_backend *backend)
+{
+	return (struct cuda_backend *)backend;
+}
+
+static uint64_t now_ns(void)
+{
+	struct timespec ts;
+	clock_gettime(CLOCK_MONOTONIC, &ts);
+	return (uint64_t)ts.tv_sec * 1000000000 + (uint64_t)ts.tv_nsec;
+}
+
+/* ---- failure ---- */
+
+/* Without the lock.  Memory may be there the next time; all else is the end. */
+static int failure(struct cuda_backend *b, unsigned result, const char *what, struct base_err *err)
+{
+	struct base_err own = { 0 };
+	int rc = stage_cuda_error(b->cuda, result, b->ordinal, what, &own);
+	if (result != CUDA_OUT_OF_MEMORY) {
+		pthread_mutex_lock(&b->lock);
+		if (!b->failed.code)
+			b->failed = own;
+		pthread_cond_broadcast(&b->freed_cv);
+		pthread_mutex_unlock(&b->lock);
+	}
+	return base_err_set(err, rc, "%s", own.text);
+}
+
+/* The GPU's context becomes this thread's; whoever had one gets it back by leave(). */
+static int enter(struct cuda_backend *b, struct base_err *err)
+{
+	unsigned result = b->cuda->context_push(b->context);
+	return result == CUDA_OK ? 0 : failure(b, result, "use its context", err);
+}
+
+static void leave(struct cuda_backend *b)
+{
+	struct CUctx_st *context;
+	b->cuda->context_pop(&context);
+}
+
+/* ---- memory ---- */
+
+/* The arena on the node whose PCIe root the GPU hangs on; only faster, so every failure is silent. */
+static void place(struct cuda_backend *b, uint8_t *base, uint64_t bytes)
+{
+	char bus[BUS_NAME] = { 0 }, path[96];
+	int node = -1;
+	if (b->cuda->device_bus(bus, sizeof(bus), b->device) != CUDA_OK)
+		return;
+	for (char *c = bus; *c; c++)
+		*c = (char)tolower((unsigned char)*c);
+	snprintf(path, sizeof(path), "/sys/bus/pci/devices/%.*s/numa_node", BUS_NAME, bus);
+	FILE *f = fopen(path, "re");
+	if (!f)
+		return;
+	int n = fscanf(f, "%d", &node);
+	fclose(f);
+	if (n != 1 || node < 0 || node > 63)
+		return;
+	unsigned long mask = 1UL << node;
+	(void)syscall(SYS_mbind, base, bytes, MPOL_PREFERRED, &mask, 64UL + 1, 0U);
+}
+
+/* Memory that copies run from at full speed: mapped, near the GPU, and pinned. */
+static int pinned_new(struct cuda_backend *b, uint64_t bytes, struct base_err *err, uint8_t **ret_base)
+{
+	char what[64];
+	uint8_t *base;
+	int rc = stage_backend_map(bytes, err, &base);
+	if (rc < 0)
+		return rc;
+	place(b, base, bytes);
+	unsigned result = b->cuda->host_register(base, bytes, CUDA_HOST_PORTABLE);
+	if (result != CUDA_OK) {
+		munmap(base, bytes);
+		snprintf(what, sizeof(what), "pin %llu MiB of host memory", (unsigned long long)(bytes >> 20));
+		return failure(b, result, what, err);
+	}
+	*ret_base = base;
+	return 0;
+}
+
+static void pinned_free(struct cuda_backend *b, uint8_t *base, uint64_t bytes, bool pinned)
+{
+	if (pinned)
+		b->cuda->host_unregister(base);
+	munmap(base, bytes);
+}
+
+static int device_memory_new(struct cuda_backend *b, struct base_err *err)
+{
+	char what[64];
+	b->device_bytes = (b->device_bytes + STAGE_PAGE - 1) & ~(uint64_t)(STAGE_PAGE - 1);
+	int rc = stage_pages_new(b->device_bytes / STAGE_PAGE, &b->pages);
+	if (rc < 0)
+		return base_err_set(
+		        err, rc, "device_bytes is %llu: %s", (unsigned long long)b->device_bytes, base_err_str(rc));
+	unsigned result = b->cuda->memory_alloc(&b->memory, b->device_bytes);
+	if (result != CUDA_OK) {
+		b->memory = 0;
+		snprintf(what, sizeof(what), "allocate %llu MiB of its memory",
+		        (unsigned long long)(b->device_bytes >> 20));
+		return failure(b, result, what, err);
+	}
+	if (b->copy == COPY_EACH)
+		return 0;
+	rc = pinned_new(b, b->device_bytes, err, &b->staging);
+	b->staging_pinned = rc == 0;
+	return rc;
+}
+
+static void *give_back_thread(void *arg);
+
+static int start_thread(struct cuda_backend *b, struct base_err *err)
+{
+	char name[16];
+	int rc = -pthread_create(&b->thread, NULL, give_back_thread, b);
+	if (rc < 0)
+		return base_err_set(err, rc, "cannot start a thread: %s", base_err_str(rc));
+	b->thread_runs = true;
+	snprintf(name, sizeof(name), "gpu-copy-%d", b->ordinal & 0x3ff);
+	pthread_setname_np(b->thread, name);
+	return 0;
+}
+
+static int cuda_memory_new(struct stage_backend *backend, uint64_t bytes, struct base_err *err, uint8_t **ret_base)
+{
+	struct cuda_backend *b = of(backend);
+	uint8_t *base = NULL;
+	int rc = enter(b, err);
+	if (rc < 0)
+		return rc;
+	if (!b->device_bytes)
+		b->device_bytes = bytes / 4;
+	if (b->device_bytes < DEVICE_MIN)
+		b->device_bytes = DEVICE_MIN;
+	unsigned result = b->cuda->stream_create(&b->stream, CUDA_STREAM_NON_BLOCKING);
+	if (result != CUDA_OK) {
+		b->stream = NULL;
+		rc = failure(b, result, "make a stream", err);
+	}
+	if (rc == 0)
+		rc = device_memory_new(b, err);
+	if (rc == 0)
+		rc = pinned_new(b, bytes, err, &base);
+	if (rc == 0) {
+		b->arena_pinned = true;
+		rc = start_thread(b, err);
+		if (rc < 0)
+			pinned_free(b, base, bytes, true);
+	}
+	leave(b);
+	if (rc == 0)
+		*ret_base = base;
+	return rc;
+}
+
+static void cuda_memory_free(struct stage_backend *backend, uint8_t *base, uint64_t bytes)
+{
+	struct cuda_backend *b = of(backend);
+	bool entered = enter(b, NULL) == 0;
+	pinned_free(b, base, bytes, b->arena_pinned);
+	if (entered)
+		leave(b);
+}
+
+/* ---- uploads ---- */
+
+static void upload_free(struct cuda_backend *b, struct stage_upload *u)
+{
+	if (u->arrived)
+		b->cuda->event_destroy(u->arrived);
+	for (unsigned i = 0; i < DDPFS_BATCH_STREAMS_MAX; i++) {
+		if (u->passed[i])
+			b->cuda->event_destroy(u->passed[i]);
+	}
+	free(u);
+}
+
+static int event_new(struct cuda_backend *b, struct CUevent_st **event, struct base_err *err)
+{
+	if (*event)
+		return 0;
+	/* Blocking: the thread that gives back sleeps, it does not spin. */
+	unsigned result = b->cuda->event_create(event, CUDA_EVENT_BLOCKING | CUDA_EVENT_NO_TIMING);
+	if (result == CUDA_OK)
+		return 0;
+	*event = NULL;
+	return failure(b, result, "make an event", err);
+}
+
+/* In the context.  Its events stay with it from batch to batch. */
+static int upload_new(struct cuda_backend *b, struct base_err *err, struct stage_upload **ret_upload)
+{
+	pthread_mutex_lock(&b->lock);
+	struct stage_upload *u = b->spare;
+	if (u)
+		b->spare = u->next;
+	pthread_mutex_unlock(&b->lock);
+	if (!u)
+		u = calloc(1, sizeof(*u));
+	if (!u) {
+		base_err_set(err, -ENOMEM, "out of memory");
+		return -ENOMEM;
+	}
+	u->n_streams = u->n_passed = 0;
+	u->lost = false;
+	u->next = NULL;
+	int rc = event_new(b, &u->arrived, err);
+	if (rc == 0)
+		*ret_upload = u;
+	else
+		upload_free(b, u);
+	return rc;
+}
+
+/* A run of device memory, however long it takes until there is one. */
+static int take_room(struct cuda_backend *b, uint64_t bytes, unsigned flags, struct base_err *err, uint32_t *ret_first,
+        uint32_t *ret_pages)
+{
+	uint32_t first = STAGE_PAGES_NONE;
+	uint64_t began = 0;
+	int rc = 0;
+	if (bytes > b->device_bytes)
+		return base_err_set(err, -ENOBUFS,
+		        "the batch takes %llu bytes of GPU memory, the stage has %llu: take smaller batches or open "
+		        "the stage with more device_bytes",
+		        (unsigned long long)bytes, (unsigned long long)b->device_bytes);
+	uint32_t pages = bytes ? (uint32_t)((bytes + STAGE_PAGE - 1) / STAGE_PAGE) : 1;
+	pthread_mutex_lock(&b->lock);
+	while (rc == 0) {
+		if (b->failed.code) {
+			rc = base_err_set(err, b->failed.code, "%s", b->failed.text);
+			break;
+		}
+		first = stage_pages_get(b->pages, pages);
+		if (first != STAGE_PAGES_NONE)
+			break;
+		if (flags & DDPFS_STAGE_NOWAIT) {
+			rc = base_err_set(err, -EAGAIN, "no GPU memory for the batch until another is released");
+			break;
+		}
+		began = began ? began : now_ns();
+		pthread_cond_wait(&b->freed_cv, &b->lock);
+	}
+	if (began)
+		b->stats.wait_ns += now_ns() - began;
+	if (rc == 0) {
+		b->out++;
+		*ret_first = first;
+		*ret_pages = pages;
+	}
+	pthread_mutex_unlock(&b->lock);
+	return rc;
+}
+
+/* Under the lock. */
+static void give_room(struct cuda_backend *b, uint32_t first, uint32_t pages)
+{
+	stage_pages_put(b->pages, first, pages);
+	b->out--;
+	pthread_cond_broadcast(&b->freed_cv);
+}
+
+/* Where the files will lie: one behind the other when they have one length, as a tensor [n, length], else aligned.  Offsets go
+ * to items[i].device; returns the bytes in all. */
+static uint64_t lay_out(struct ddpfs_item *items, uint32_t n)
+{
+	bool equal = true;
+	uint64_t at = 0;
+	for (uint32_t i = 1; equal && i < n; i++)
+		equal = items[i].len == items[0].len;
+	for (uint32_t i = 0; i < n; i++) {
+		items[i].device = (const uint8_t *)(uintptr_t)at;
+		at += equal ? items[i].len : (items[i].len + ALIGN - 1) & ~(uint64_t)(ALIGN - 1);
+	}
+	return at;
+}
+
+static unsigned copy(struct cuda_backend *b, uint64_t to, const uint8_t *from, uint64_t bytes)
+{
+	if (!bytes)
+		return CUDA_OK;
+	pthread_mutex_lock(&b->lock);
+	b->stats.copies++;
+	b->stats.bytes += bytes;
+	pthread_mutex_unlock(&b->lock);
+	return b->cuda->copy_up(b->memory + to, from, bytes, b->stream);
+}
+
+/* One copy a file; neighbours in the arena that stay neighbours go together. */
+static unsigned copy_each(struct cuda_backend *b, uint64_t base, const struct ddpfs_item *items, uint32_t n)
+{
+	unsigned result = CUDA_OK;
+	for (uint32_t i = 0; result == CUDA_OK && i < n;) {
+		const struct ddpfs_item *first = &items[i];
+		uint64_t len = first->len, at = (uintptr_t)first->device;
+		while (++i < n && items[i].data == first->data + len && (uintptr_t)items[i].device == at + len)
+			len += items[i].len;
+		result = copy(b, base + at, first->data, len);
+	}
+	return result;
+}
+
+static unsigned copy_packed(
+        struct cuda_backend *b, uint64_t base, const struct ddpfs_item *items, uint32_t n, uint64_t bytes)
+{
+	for (uint32_t i = 0; i < n; i++)
+		memcpy(b->staging + base + (uintptr_t)items[i].device, items[i].data, items[i].len);
+	return copy(b, base, b->staging + base, bytes);
+}
+
+/* In the context.  On failure nothing of it runs any more. */
+static int send(struct cuda_backend *b, struct stage_upload *u, struct ddpfs_item *items, uint32_t n, uint64_t bytes,
+        struct base_err *err)
+{
+	uint64_t base = (uint64_t)u->first * STAGE_PAGE;
+	bool packed = b->copy == COPY_PACKED || (b->copy == COPY_AUTO && bytes / n < EACH_FROM);
+	const char *what = "copy a batch to its memory";
+	unsigned result = packed ? copy_packed(b, base, items, n, bytes) : copy_each(b, base, items, n);
+	if (result == CUDA_OK) {
+		what = "record an event";
+		result = b->cuda->event_record(u->arrived, b->stream);
+	}
+	if (result != CUDA_OK) {
+		b->cuda->stream_synchronize(b->stream); /* the samples are the arena's again */
+		return failure(b, result, what, err);
+	}
+	for (uint32_t i = 0; i < n; i++)
+		items[i].device = (const uint8_t *)(uintptr_t)(b->memory + base + (uintptr_t)items[i].device);
+	return 0;
+}
+
+/* Into this room. */
+static int send_to(struct cuda_backend *b, uint32_t first, uint32_t pages, struct ddpfs_item *items, uint32_t n,
+        uint64_t bytes, struct base_err *err, struct stage_upload **ret_upload)
+{
+	struct stage_upload *u;
+	int rc = enter(b, err);
+	if (rc < 0)
+		return rc;
+	rc = upload_new(b, err, &u);
+	if (rc == 0) {
+		u->first = first;
+		u->pages = pages;
+		rc = send(b, u, items, n, bytes, err);
+		if (rc < 0)
+			upload_free(b, u);
+		else
+			*ret_upload = u;
+	}
+	leave(b);
+	return rc;
+}
+
+static int cuda_hand_out(struct stage_backend *backend, struct ddpfs_item *items, uint32_t n, unsigned flags,
+        struct base_err *err, struct stage_upload **ret_upload)
+{
+	struct cuda_backend *b = of(backend);
+	uint32_t first = 0, pages = 0;
+	uint64_t bytes = lay_out(items, n);
+	int rc = take_room(b, bytes, flags, err, &first, &pages);
+	if (rc < 0)
+		return rc;
+	rc = send_to(b, first, pages, items, n, bytes, err, ret_upload);
+	pthread_mutex_lock(&b->lock);
+	if (rc < 0)
+		give_room(b, first, pages);
+	else
+		b->stats.uploads++;
+	pthread_mutex_unlock(&b->lock);
+	return rc;
+}
+
+static int remember(struct cuda_backend *b, struct stage_upload *u, struct CUstream_st *stream, struct base_err *err)
+{
+	int rc = 0;
+	pthread_mutex_lock(&b->lock);
+	uint32_t i = 0;
+	while (i < u->n_streams && u->streams[i] != stream)
+		i++;
+	if (i == DDPFS_BATCH_STREAMS_MAX)
+		rc = base_err_set(err, -ENOSPC, "a batch is used on %d streams at most: join them by events",
+		        DDPFS_BATCH_STREAMS_MAX);
+	else if (i == u->n_streams)
+		u->streams[u->n_streams++] = stream;
+	pthread_mutex_unlock(&b->lock);
+	return rc;
+}
+
+static int cuda_wait(struct stage_backend *backend, struct stage_upload *u, void *stream, struct base_err *err)
+{
+	struct cuda_backend *b = of(backend);
+	int rc = enter(b, err);
+	if (rc < 0)
+		return rc;
+	rc = remember(b, u, stream, err);
+	if (rc == 0) {
+		unsigned result = b->cuda->stream_wait_event(stream, u->arrived, 0);
+		if (result != CUDA_OK)
+			rc = failure(b, result, "make a stream wait for a batch", err);
+	}
+	leave(b);
+	return rc;
+}
+
+static int cuda_sync(struct stage_backend *backend, struct stage_upload *u, struct base_err *err)
+{
+	struct cuda_backend *b = of(backend);
+	int rc = enter(b, err);
+	if (rc < 0)
+		return rc;
+	unsigned result = b->cuda->event_synchronize(u->arrived);
+	if (result != CUDA_OK)
+		rc = failure(b, result, "copy a batch to its memory", err);
+	leave(b);
+	return rc;
+}
+
+/* ---- giving back ---- */
+
+static void cuda_take_back(struct stage_backend *backend, struct stage_upload *u, void (*done)(void *arg), void *arg)
+{
+	struct cuda_backend *b = of(backend);
+	bool entered = enter(b, NULL) == 0;
+	u->lost = !entered;
+	for (uint32_t i = 0; entered && i < u->n_streams; i++) {
+		unsigned result = CUDA_OK;
+		u->lost |= event_new(b, &u->passed[i], NULL) < 0;
+		if (u->passed[i])
+			result = b->cuda->event_record(u->passed[i], u->streams[i]);
+		if (result != CUDA_OK) {
+			u->lost = true;
+			failure(b, result, "record an event on a stream that a batch was used on", NULL);
+		}
+		u->n_passed = i + 1;
+	}
+	if (entered)
+		leave(b);
+	u->done = done;
+	u->arg = arg;
+	u->next = NULL;
+	pthread_mutex_lock(&b->lock);
+	*b->queue_end = u;
+	b->queue_end = &u->next;
+	pthread_cond_signal(&b->queue_cv);
+	pthread_mutex_unlock(&b->lock);
+}
+
+/* In the context.  A GPU that has failed runs nothing any more. */
+static void wait_for(struct cuda_backend *b, struct stage_upload *u)
+{
+	unsigned result = b->cuda->event_synchronize(u->arrived);
+	for (uint32_t i = 0; i < u->n_passed && result == CUDA_OK && !u->lost; i++)
+		result = b->cuda->event_synchronize(u->passed[i]);
+	if (u->lost && result == CUDA_OK)
+		result = b->cuda->context_synchronize();
+	if (result != CUDA_OK)
+		failure(b, result, "finish what was queued for a batch", NULL);
+}
+
+static void *give_back_thread(void *arg)
+{
+	struct cuda_backend *b = arg;
+	bool entered = enter(b, NULL) == 0;
+	pthread_mutex_lock(&b->lock);
+	for (;;) {
+		while (!b->queue && !b->ending)
+			pthread_cond_wait(&b->queue_cv, &b->lock);
+		struct stage_upload *u = b->queue;
+		if (!u)
+			break;
+		b->queue = u->next;
+		if (!b->queue)
+			b->queue_end = &b->queue;
+		pthread_mutex_unlock(&b->lock);
+		if (entered)
+			wait_for(b, u);
+		u->done(u->arg);
+		pthread_mutex_lock(&b->lock);
+		give_room(b, u->first, u->pages);
+		u->next = b->spare;
+		b->spare = u;
+	}
+	pthread_mutex_unlock(&b->lock);
+	if (entered)
+		leave(b);
+	return NULL;
+}
+
+static void cuda_stop(struct stage_backend *backend)
+{
+	struct cuda_backend *b = of(backend);
+	if (!b->thread_runs)
+		return;
+	pthread_mutex_lock(&b->lock);
+	b->ending = true;
+	pthread_cond_signal(&b->queue_cv);
+	pthread_mutex_unlock(&b->lock);
+	pthread_join(b->thread, NULL);
+	b->thread_runs = false;
+}
+
+static void cuda_stats(struct stage_backend *backend, struct stage_upload_stats *ret_stats)
+{
+	struct cuda_backend *b = of(backend);
+	pthread_mutex_lock(&b->lock);
+	*ret_stats = b->stats;
+	ret_stats->device_bytes = b->device_bytes;
+	ret_stats->device_used_bytes = stage_pages_used(b->pages) * STAGE_PAGE;
+	pthread_mutex_unlock(&b->lock);
+}
+
+/* ---- the backend ---- */
+
+static void cuda_free(struct stage_backend *backend)
+{
+	struct cuda_backend *b = of(backend);
+	cuda_stop(backend);
+	bool entered = b->context && enter(b, NULL) == 0;
+	while (b->spare) {
+		struct stage_upload *u = b->spare;
+		b->spare = u->next;
+		upload_free(b, u);
+	}
+	if (b->staging)
+		pinned_free(b, b->staging, b->device_bytes, b->staging_pinned);
+	if (b->memory)
+		b->cuda->memory_free(b->memory);
+	if (b->stream)
+		b->cuda->stream_destroy(b->stream);
+	if (entered)
+		leave(b);
+	if (b->context)
+		b->cuda->context_release(b->device);
+	stage_pages_free(b->pages);
+	pthread_cond_destroy(&b->freed_cv);
+	pthread_cond_destroy(&b->queue_cv);
+	pthread_mutex_destroy(&b->lock);
+	free(b);
+}
+
+static const struct stage_backend_ops cuda_ops = {
+	.name = "cuda",
+	.memory_new = cuda_memory_new,
+	.memory_free = cuda_memory_free,
+	.hand_out = cuda_hand_out,
+	.wait = cuda_wait,
+	.sync = cuda_sync,
+	.take_back = cuda_take_back,
+	.stop = cuda_stop,
+	.stats = cuda_stats,
+	.free = cuda_free,
+};
+
+static int parse_copy(const char *text, struct base_err *err, enum copy *ret_copy)
+{
+	static const char *const names[] = { [COPY_AUTO] = "auto", [COPY_EACH] = "each", [COPY_PACKED] = "packed" };
+	char quoted[64];
+	for (unsigned i = 0; i < sizeof(names) / sizeof(names[0]); i++) {
+		if (strcmp(text ? text : "auto", names[i]) == 0) {
+			*ret_copy = (enum copy)i;
+			return 0;
+		}
+	}
+	return base_err_set(err, -EINVAL, "copy=%s is not known: auto, each or packed",
+	        base_err_quote(text, quoted, sizeof(quoted)));
+}
+
+/* The ordinal of the device that this thread uses already (torch.cuda.set_device), else 0. */
+static int current_device(struct cuda_backend *b, int n)
+{
+	int current, device;
+	if (b->cuda->context_device(&current) != CUDA_OK)
+		return 0;
+	for (int i = 0; i < n; i++) {
+		if (b->cuda->device_get(&device, i) == CUDA_OK && device == current)
+			return i;
+	}
+	return 0;
+}
+
+/* The device's context, which CUDA code of this process shares: the primary one. */
+static int find_device(struct cuda_backend *b, struct base_err *err)
+{
+	int n = 0;
+	unsigned result = b->cuda->device_count(&n);
+	if (result != CUDA_OK)
+		return stage_cuda_error(b->cuda, result, b->ordinal, "count the GPUs", err);
+	if (b->ordinal < 0)
+		b->ordinal = current_device(b, n);
+	if (b->ordinal >= n)
+		return base_err_set(err, -ENODEV,
+		        "there is no GPU %d, CUDA shows this process %d (from 0): see nvidia-smi and "
+		        "CUDA_VISIBLE_DEVICES",
+		        b->ordinal, n);
+	result = b->cuda->device_get(&b->device, b->ordinal);
+	if (result == CUDA_OK)
+		result = b->cuda->context_retain(&b->context, b->device);
+	if (result == CUDA_OK)
+		return 0;
+	b->context = NULL;
+	return stage_cuda_error(b->cuda, result, b->ordinal, "open it", err);
+}
+
+int stage_backend_cuda(const struct ddpfs_stage_options *options, int ordinal, struct base_err *err,
+        struct stage_backend **ret_backend)
+{
+	const struct stage_cuda *cuda = NULL;
+	enum copy mode = COPY_AUTO;
+	int rc = parse_copy(options->copy, err, &mode);
+	if (rc == 0)
+		rc = stage_cuda_load(err, &cuda);
+	if (rc < 0)
+		return rc;
+	struct cuda_backend *b = calloc(1, sizeof(*b));
+	if (!b)
+		return base_err_set(err, -ENOMEM, "out of memory");
+	b->base.ops = &cuda_ops;
+	b->cuda = cuda;
+	b->ordinal = ordinal;
+	b->copy = mode;
+	b->device_bytes = options->device_bytes;
+	b->queue_end = &b->queue;
+	pthread_mutex_init(&b->lock, NULL);
+	pthread_cond_init(&b->freed_cv, NULL);
+	pthread_cond_init(&b->queue_cv, NULL);
+	rc = find_device(b, err);
+	if (rc < 0) {
+		cuda_free(&b->base);
+		return rc;
+	}
+	b->base.device = (uint32_t)b->ordinal + 1;
+	*ret_backend = &b->base;
+	return 0;
+}

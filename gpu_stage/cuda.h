@@ -1,0 +1,90 @@
+/* The NVIDIA driver's library, found at run time: libcuda.so.1.
+ *
+ * The driver API and not the runtime's: its library comes with the driver, has one name and a stable interface, where
+ * libcudart has one file a major version and may be there several times.  A device's primary context is the one that the
+ * runtime API uses, and so PyTorch: streams, events and addresses are the same there and here.
+ *
+ * Declarations are this header's own, so that a machine without the toolkit compiles all of it; a test holds them against
+ * the real <cuda.h> where there is one.
+ *
+ * Threads: stage_cuda_load from any thread; the table never changes after. */
+#ifndef DDPFS_GPU_STAGE_CUDA_H
+#define DDPFS_GPU_STAGE_CUDA_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include "shard/base/err.h"
+
+struct CUctx_st; /* opaque, as all of these */
+struct CUstream_st;
+struct CUevent_st;
+struct CUmod_st;
+struct CUfunc_st;
+
+/* Results of every function, as far as they are told apart here. */
+enum {
+	CUDA_OK = 0,
+	CUDA_OUT_OF_MEMORY = 2,
+	CUDA_STUB_LIBRARY = 34,
+	CUDA_DEVICE_UNAVAILABLE = 46,
+	CUDA_NO_DEVICE = 100,
+	CUDA_INVALID_DEVICE = 101,
+	CUDA_NOT_READY = 600,
+	CUDA_DRIVER_MISMATCH = 803,
+};
+
+enum {
+	CUDA_HOST_PORTABLE = 1,       /* cuMemHostRegister: pinned for every context */
+	CUDA_STREAM_NON_BLOCKING = 1, /* cuStreamCreate: does not synchronise with stream 0 */
+	CUDA_EVENT_BLOCKING = 1,      /* cuEventCreate: who waits for it sleeps */
+	CUDA_EVENT_NO_TIMING = 2,
+};
+
+/* X(symbol, member, parameters) */
+#define STAGE_CUDA_FUNCTIONS(X)                                                                                        \
+	X(cuInit, init, (unsigned flags))                                                                              \
+	X(cuGetErrorName, error_name, (unsigned result, const char **ret_text))                                        \
+	X(cuGetErrorString, error_string, (unsigned result, const char **ret_text))                                    \
+	X(cuDeviceGetCount, device_count, (int *ret_count))                                                            \
+	X(cuDeviceGet, device_get, (int *ret_device, int ordinal))                                                     \
+	X(cuDeviceGetPCIBusId, device_bus, (char *ret_name, int size, int device))                                     \
+	X(cuDevicePrimaryCtxRetain, context_retain, (struct CUctx_st * *ret_context, int device))                      \
+	X(cuDevicePrimaryCtxRelease_v2, context_release, (int device))                                                 \
+	X(cuCtxPushCurrent_v2, context_push, (struct CUctx_st * context))                                              \
+	X(cuCtxPopCurrent_v2, context_pop, (struct CUctx_st * *ret_context))                                           \
+	X(cuCtxGetDevice, context_device, (int *ret_device))                                                           \
+	X(cuCtxSynchronize, context_synchronize, (void))                                                               \
+	X(cuMemHostRegister_v2, host_register, (void *base, size_t bytes, unsigned flags))                             \
+	X(cuMemHostUnregister, host_unregister, (void *base))                                                          \
+	X(cuMemAlloc_v2, memory_alloc, (unsigned long long *ret_address, size_t bytes))                                \
+	X(cuMemFree_v2, memory_free, (unsigned long long address))                                                     \
+	X(cuMemcpyHtoDAsync_v2, copy_up,                                                                               \
+	        (unsigned long long to, const void *from, size_t bytes, struct CUstream_st *stream))                   \
+	X(cuMemcpyDtoHAsync_v2, copy_down,                                                                             \
+	        (void *to, unsigned long long from, size_t bytes, struct CUstream_st *stream))                         \
+	X(cuStreamCreate, stream_create, (struct CUstream_st * *ret_stream, unsigned flags))                           \
+	X(cuStreamDestroy_v2, stream_destroy, (struct CUstream_st * stream))                                           \
+	X(cuStreamWaitEvent, stream_wait_event,                                                                        \
+	        (struct CUstream_st * stream, struct CUevent_st * event, unsigned flags))                              \
+	X(cuStreamSynchronize, stream_synchronize, (struct CUstream_st * stream))                                      \
+	X(cuEventCreate, event_create, (struct CUevent_st * *ret_event, unsigned flags))                               \
+	X(cuEventDestroy_v2, event_destroy, (struct CUevent_st * event))                                               \
+	X(cuEventRecord, event_record, (struct CUevent_st * event, struct CUstream_st * stream))                       \
+	X(cuEventSynchronize, event_synchronize, (struct CUevent_st * event))
+
+struct stage_cuda {
+#define STAGE_CUDA_MEMBER(symbol, member, parameters) unsigned(*member) parameters;
+	STAGE_CUDA_FUNCTIONS(STAGE_CUDA_MEMBER)
+#undef STAGE_CUDA_MEMBER
+};
+
+/* The table, loaded once a process and kept; the driver is initialised.  -ENODEV: no library, no driver, no device. */
+int stage_cuda_load(struct base_err *err, const struct stage_cuda **ret_cuda);
+
+/* Sentence and errno of a result that is not CUDA_OK: "GPU 0: cannot WHAT: NAME (meaning): NEXT STEP".  Returns -ENOMEM,
+ * -ENODEV or -EIO. */
+int stage_cuda_error(
+        const struct stage_cuda *cuda, unsigned result, int ordinal, const char *what, struct base_err *err);
+
+#endif
