@@ -1,4 +1,4 @@
-"""Batches of a rank's samples as views of the stage's arena: nothing is copied, nothing may be written."""
+"""Batches of a rank's samples as views of the stage's arena, or of GPU memory: no copies, and nothing may be written."""
 
 import ctypes
 import os
@@ -6,6 +6,7 @@ import os
 import numpy as np
 
 from ddpfs import _lib
+from ddpfs._dlpack import DeviceArray
 
 _UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
 
@@ -44,6 +45,9 @@ class _Open:
         base, size = ctypes.c_void_p(), ctypes.c_uint64()
         lib.ddpfs_stage_arena(pointer, ctypes.byref(base), ctypes.byref(size))
         self.base, self.size = base.value, size.value
+        stats = _lib.Stats()
+        lib.ddpfs_stage_stats_get(pointer, ctypes.byref(stats))
+        self.ordinal = stats.backend_device - 1  # of the GPU; -1: host memory
 
     def __del__(self):
         if self.pid == os.getpid():  # its threads live in that process only
@@ -56,6 +60,16 @@ class _Held:
     def __init__(self, opened, pointer):
         self.opened = opened
         self.pointer = pointer
+
+    def wait(self, stream):
+        error = _lib.Error()
+        if self.opened.lib.ddpfs_batch_wait(self.pointer, stream, ctypes.byref(error)) < 0:
+            _raise(error)
+
+    def sync(self):
+        error = _lib.Error()
+        if self.opened.lib.ddpfs_batch_sync(self.pointer, ctypes.byref(error)) < 0:
+            _raise(error)
 
     def __del__(self):
         if self.opened.pid == os.getpid():
@@ -74,8 +88,13 @@ class Batch:
     """One batch.  Its memory is free for other samples when the batch and all views of it are gone (or, for the batch
     itself, after release()): hold few of them.
 
-        len(batch), batch[i]       files; batch[i] is a read-only numpy uint8 view
-        batch.tensor(i)            the same as a torch tensor (torch knows no read-only: do not write to it)
+        len(batch), batch[i]       files; batch[i] is a read-only numpy uint8 view of host memory
+        batch.tensor(i)            the same as a torch tensor (torch knows no read-only: do not write to it), on the GPU
+                                   with backend="cuda"
+        batch.tensor()             files of one length as one tensor [files, length]
+        batch.device(i), .device() the same memory for every library that takes DLPack; with backend="cuda" only
+        batch.wait(stream)         before work on another stream than the one current at tensor() or device(): a
+                                   torch.cuda.Stream or its number
         batch.arena, .offsets      one view that holds all of them: file i is arena[offsets[i] : offsets[i] + lengths[i]]
         batch.lengths, .steps, .files, .samples    numpy arrays, one number a file
         batch.path(i)              its path in the dataset
@@ -95,14 +114,13 @@ class Batch:
         self.steps = items["step"]
         self.lengths = items["len"].astype(np.int64)
         self.offsets = (items["data"] - np.uint64(held.opened.base)).astype(np.int64)
+        self._device = items["device"]
 
     def __len__(self):
         return len(self.lengths)
 
     def _memory(self, start, size, readonly):
-        if self._held is None:
-            raise ValueError("the batch was released")
-        return np.asarray(_Memory(self._held, self._held.opened.base + start, size, readonly))
+        return np.asarray(_Memory(self._live(), self._held.opened.base + start, size, readonly))
 
     def __getitem__(self, i):
         return self._memory(int(self.offsets[i]), int(self.lengths[i]), True)
@@ -114,21 +132,47 @@ class Batch:
     def arena(self):
         return self._memory(0, self._held.opened.size if self._held else 0, True)
 
-    def tensor(self, i):
+    def tensor(self, i=None):
         import torch
 
+        if self._live().opened.ordinal >= 0:
+            return torch.from_dlpack(self.device(i))
+        if i is None:
+            return torch.from_numpy(self.stack())
         return torch.from_numpy(self._memory(int(self.offsets[i]), int(self.lengths[i]), False))
 
+    def device(self, i=None):
+        if self._live().opened.ordinal < 0:
+            raise ValueError('the batch is in host memory: open the stage with backend="cuda"')
+        if i is None:
+            return DeviceArray(self._held, int(self._device[0]), (len(self), self._one_length()))
+        return DeviceArray(self._held, int(self._device[i]), (int(self.lengths[i]),))
+
+    def wait(self, stream):
+        self._live().wait(getattr(stream, "cuda_stream", stream))
+
+    def sync(self):
+        """Waits until the batch is on the GPU."""
+        self._live().sync()
+
     def stack(self):
-        """Files of one length as one [n, length] array: the one method that copies."""
-        if len(set(self.lengths.tolist())) > 1:
-            raise ValueError("files of this batch differ in length")
+        """Files of one length as one [n, length] array in host memory: the one method that copies."""
+        self._one_length()
         return np.stack(list(self))
 
-    def path(self, i):
+    def _one_length(self):
+        lengths = set(self.lengths.tolist())
+        if len(lengths) != 1:
+            raise ValueError("files of this batch differ in length")
+        return lengths.pop()
+
+    def _live(self):
         if self._held is None:
             raise ValueError("the batch was released")
-        return _path(self._held.opened, int(self.files[i]))
+        return self._held
+
+    def path(self, i):
+        return _path(self._live().opened, int(self.files[i]))
 
     def release(self):
         """Lets go of the batch; views that were made of it keep its memory."""
@@ -160,19 +204,21 @@ class Stage:
     batch     samples of a batch; drop_last leaves out a shorter one at the end
     memory    bytes, or "512M": arena and reads together; default: a quarter of what is free, at most 4 GiB
     order, deal, tail, seed, epoch, start, subdir    as the options of the mount
+    backend   "cpu", or "cuda" (torch's current device) or "cuda:N": batches in GPU memory
+    device_memory, copy    bytes of GPU memory for batches; how they get there: "auto", "each", "packed" (stage.h)
     """
 
     def __init__(self, dataset, batch=1, *, rank=0, world=1, order=None, deal=None, tail=None, seed=0, epoch=0, start=0,
-                 subdir=None, memory=0, on_bad=None, backend=None, state=None, drop_last=False):
+                 subdir=None, memory=0, on_bad=None, backend=None, device_memory=0, copy=None, state=None, drop_last=False):
         if batch < 1:
             raise ValueError("batch must be at least 1")
         self.dataset = os.fspath(dataset)
         self.batch = batch
         self.drop_last = drop_last
         self._numbers = {"rank": rank, "world": world, "seed": seed, "epoch": epoch, "start": start,
-                         "memory_bytes": _bytes(memory)}
+                         "memory_bytes": _bytes(memory), "device_bytes": _bytes(device_memory)}
         self._words = {"order": order, "deal": deal, "tail": tail, "subdir": subdir, "on_bad": on_bad,
-                       "backend": backend, "state": state}
+                       "backend": backend, "copy": copy, "state": state}
         self._opened = None
 
     def _open(self):

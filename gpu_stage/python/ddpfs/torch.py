@@ -7,7 +7,7 @@ from ddpfs.stage import Stage
 
 class StageDataset(IterableDataset):
     """Takes the arguments of Stage, and transform: what to make of a Batch (default: a list of uint8 tensors, views of the
-    arena).  Reading is done by the library's own threads: use it with num_workers=0."""
+    arena or, with backend="cuda", of GPU memory).  Reading is done by the library's own threads: use it with num_workers=0."""
 
     def __init__(self, dataset, batch=1, *, transform=None, **options):
         self.stage = Stage(dataset, batch, **options)

@@ -1,0 +1,110 @@
+"""Device batches through the Python package, and what is said where there is no GPU."""
+
+import ctypes
+import ctypes.util
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("numpy", reason="numpy is not installed")
+
+from helpers import tools  # noqa: E402
+
+HERE = Path(__file__).resolve().parent
+CHECKS = 4
+BAD_OPEN = """
+import sys, ddpfs
+try:
+    ddpfs.Stage(sys.argv[1], memory="64M", backend=sys.argv[2]).next()
+except ddpfs.StageError as error:
+    print(error.errno, error)
+"""
+
+
+def real_driver():
+    try:
+        return ctypes.CDLL("libcuda.so.1") is not None
+    except OSError:
+        return False
+
+
+@pytest.fixture
+def python(build_dir):
+    """python(standin, arguments...): with the package, the library of this build, and the stand-in driver if wanted."""
+    def run(standin, *arguments, **env):
+        env |= {"DDPFS_STAGE_LIB": build_dir / "gpu_stage" / "libddpfs_stage.so",
+                "PYTHONPATH": tools.ROOT / "gpu_stage" / "python", "PYTHONDONTWRITEBYTECODE": 1}
+        if standin:
+            env["LD_LIBRARY_PATH"] = build_dir / "tests" / "gpu_stage" / "standin"
+        return tools.run([sys.executable, *arguments], env=env).stdout
+
+    return run
+
+
+@pytest.fixture
+def packed(pack, tree):
+    root, _ = tree
+    (root / "same").mkdir()
+    for i in range(9):
+        (root / "same" / f"{i}.bin").write_bytes(bytes([i]) * 700)
+    return pack(root), root
+
+
+def test_device_batches_on_the_stand_in_driver(python, packed):
+    assert len(python(True, HERE / "device_batches.py", *packed).split()) == CHECKS
+
+
+def test_device_batches_on_a_gpu(python, packed):
+    if not real_driver():
+        pytest.skip("no NVIDIA driver on this machine")
+    pytest.importorskip("torch", reason="torch is not installed")
+    import torch
+
+    if not torch.cuda.is_available():
+        pytest.skip("this torch sees no GPU")
+    assert len(python(False, HERE / "device_batches.py", *packed).split()) == CHECKS
+
+
+def test_without_a_driver_it_says_so(python, packed):
+    if real_driver():
+        pytest.skip("this machine has an NVIDIA driver")
+    said = python(False, "-c", BAD_OPEN, packed[0], "cuda")
+    assert "libcuda.so.1" in said and "install the driver, or use the backend cpu" in said
+
+
+def test_without_a_gpu_it_says_so(python, packed):
+    assert "no CUDA device" in python(True, "-c", BAD_OPEN, packed[0], "cuda", STANDIN_DEVICES=0)
+    assert "there is no GPU 2, CUDA shows this process 2" in python(True, "-c", BAD_OPEN, packed[0], "cuda:2")
+
+
+def cuda_h():
+    """The toolkit's folder of headers, or that of a wheel."""
+    places = [*Path("/usr/local").glob("cuda*/include"), Path("/usr/include"),
+              *Path(sys.prefix).glob("lib/python*/site-packages/nvidia/*/include")]
+    return next((p for p in places if (p / "cuda.h").exists()), None)
+
+
+def test_the_declarations_are_those_of_the_real_header(scratch):
+    """Every function of cuda.h of this tree, and every number, against <cuda.h>."""
+    folder = cuda_h()
+    if folder is None:
+        pytest.skip("no <cuda.h> on this machine")
+    ours = (tools.ROOT / "gpu_stage" / "cuda.h").read_text()
+    numbers = {"CUDA_OK": "CUDA_SUCCESS", "CUDA_HOST_PORTABLE": "CU_MEMHOSTREGISTER_PORTABLE",
+               "CUDA_STREAM_NON_BLOCKING": "CU_STREAM_NON_BLOCKING", "CUDA_EVENT_BLOCKING": "CU_EVENT_BLOCKING_SYNC",
+               "CUDA_EVENT_NO_TIMING": "CU_EVENT_DISABLE_TIMING", "CUDA_DRIVER_MISMATCH": "CUDA_ERROR_SYSTEM_DRIVER_MISMATCH"}
+    named = re.findall(r"^\t(CUDA_\w+) = \d+,", ours, re.M)
+    assert len(named) > 10
+    source = ["#include <cuda.h>", '#include "gpu_stage/cuda.h"',
+              # An enum and `unsigned` are compatible, so pointers to such functions are; other differences are errors.
+              "#define CHECK(symbol, member, parameters) unsigned(*check_##member) parameters = symbol;",
+              "STAGE_CUDA_FUNCTIONS(CHECK)"]
+    source += [f'_Static_assert({name} == (int){numbers.get(name, name.replace("CUDA_", "CUDA_ERROR_", 1))}, "{name}");'
+               for name in named]
+    (scratch / "check.c").write_text("\n".join(source) + "\n")
+    done = subprocess.run(["cc", "-std=c17", "-Werror", "-fsyntax-only", f"-I{tools.ROOT}", f"-isystem{folder}",
+                           scratch / "check.c"], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
