@@ -132,7 +132,8 @@ struct prefetch_stream {
 	uint64_t high;        /* seq behind the farthest used one */
 	uint64_t ahead_bytes; /* fetched and not used */
 	uint64_t lag_bytes;   /* the part of it below `high` */
-	uint64_t window;      /* limit of ahead_bytes */
+	uint64_t window;      /* limit of ahead_bytes, where nothing is in memory yet */
+	uint32_t missing;     /* share of the latest turns looked at that had to be fetched, in 1/65536 */
 	uint32_t batch;       /* turns of the next announcement */
 	bool following;
 	uint64_t recent;                         /* the last 64 uses, bit set: inside the window */

@@ -13,6 +13,8 @@ enum {
 	BATCH_MAX = 512,
 	DROP_LAG_MAX = 4 << 20,  /* bytes of the latest drops that wait: their files may not be closed yet */
 	LAG_TURNS_MAX = 1 << 16, /* turns that may stay unused behind the farthest used one */
+	MISSING_ONE = 1 << 16,   /* prefetch_stream.missing: all turns */
+	MISSING_TURNS = 256,     /* turns that its average goes back */
 	LOST_MIN = 16,           /* samples lost within LOST_NS that make the budget shrink */
 };
 static const uint64_t LOST_NS = 1000000000;
@@ -190,6 +192,7 @@ static void add_stream(struct prefetch *p, struct prefetch_stream *s)
 	}
 	s->fetch = s->announced = s->high = s->limit = s->tl.cursor;
 	s->batch = BATCH_FIRST;
+	s->missing = MISSING_ONE;
 	s->following = !s->options.doubtful;
 	pthread_mutex_lock(&p->lock);
 	s->announce_done = s->tl.cursor;
@@ -386,6 +389,23 @@ static bool may_read(struct prefetch *p)
 	       atomic_load(&p->ahead_landing) + SHARD_BLOCK + 2 * PREFETCH_ALIGN_MAX <= landing / 4 * 3;
 }
 
+/* What is read ahead takes room from what is kept for later: where most of the next turns are in memory already, the window
+ * spans as many turns as it would without them, and holds less.  A sixteenth of it is always allowed. */
+static uint64_t window_now(const struct prefetch_stream *s)
+{
+	uint64_t share = s->missing > MISSING_ONE / 16 ? s->missing : MISSING_ONE / 16;
+	return s->window / MISSING_ONE * share + s->window % MISSING_ONE * share / MISSING_ONE;
+}
+
+/* The turn at `fetch` was fetched now, or as a neighbour of one before, or need not be. */
+static void count_missing(struct prefetch_stream *s)
+{
+	uint64_t turn;
+	const struct cache_slot *slot = cache_timeline_slot(&s->tl, s->fetch, &turn);
+	bool missing = cache_bit(slot->ahead, turn);
+	s->missing = s->missing - s->missing / MISSING_TURNS + (missing ? MISSING_ONE / MISSING_TURNS : 0);
+}
+
 /* Fetches the next sample of a stream that is not there yet.  Returns true when one was fetched. */
 static bool fetch_next(struct prefetch *p, struct prefetch_stream *s)
 {
@@ -395,13 +415,14 @@ static bool fetch_next(struct prefetch *p, struct prefetch_stream *s)
 	pthread_mutex_lock(&p->lock);
 	s->limit = s->announce_done;
 	pthread_mutex_unlock(&p->lock);
-	for (; s->fetch < s->limit && s->ahead_bytes < s->window + s->lag_bytes && may_read(p); s->fetch++) {
+	for (; s->fetch < s->limit && s->ahead_bytes < window_now(s) + s->lag_bytes && may_read(p); s->fetch++) {
 		uint32_t sample;
 		if (cache_timeline_used(&s->tl, s->fetch) || cache_timeline_sample(&s->tl, s->fetch, &sample) < 0)
 			continue;
 		int rc = prefetch_fetch(p, s, s->fetch, sample);
 		if (rc == -ENOSPC || rc == -EAGAIN || rc == -ENOMEM)
 			return false;
+		count_missing(s);
 		if (rc == 0) {
 			s->fetch++;
 			atomic_store_explicit(&s->stat_window, s->ahead_bytes, memory_order_relaxed);
