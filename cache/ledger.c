@@ -105,8 +105,8 @@ int cache_ledger_cost(struct cache_ledger *ledger, uint32_t sample, uint64_t *re
 	                 : shard_index_sample_first(ledger->index, sample, files);
 	uint64_t bytes = 0;
 	for (uint32_t i = 0; rc == 0 && i < n; i++) {
-		struct shard_file file;
-		rc = shard_index_file(ledger->index, files[i], &file);
+		struct shard_place file;
+		rc = shard_index_place(ledger->index, files[i], &file);
 		if (rc == 0)
 			bytes += ((file.length + CACHE_PAGE - 1) & ~(uint64_t)(CACHE_PAGE - 1)) + ledger->overhead;
 	}

@@ -144,8 +144,8 @@ static void block_done(struct prefetch_demand *demand, int rc, const uint8_t *da
 void fs_read(fuse_req_t req, uint32_t file, size_t size, off_t off)
 {
 	struct fs_server *server = fs_server_of(req);
-	struct shard_file rec;
-	int rc = off < 0 ? -EINVAL : shard_index_file(server->index, file, &rec);
+	struct shard_place rec;
+	int rc = off < 0 ? -EINVAL : shard_index_place(server->index, file, &rec);
 	if (rc < 0) {
 		fs_count(&server->counters.errors, 1);
 		fuse_reply_err(req, -fs_errno(rc));

@@ -286,8 +286,8 @@ static void opened(void *arg, struct fs_view *view, uint32_t file, uint64_t epoc
 		vs->uses[vs->n_uses++] = (struct prefetch_use){ .epoch = epoch, .turn = turn };
 	} else {
 		/* Names that say nothing of an epoch. */
-		struct shard_file f;
-		if (shard_index_file(sink->server->index, file, &f) < 0 || f.sample == SHARD_NONE)
+		struct shard_place f;
+		if (shard_index_place(sink->server->index, file, &f) < 0 || f.sample == SHARD_NONE)
 			return;
 		vs->samples[vs->n_samples++] = f.sample;
 	}

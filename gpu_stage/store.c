@@ -47,7 +47,7 @@ static int layout_add(const struct shard_index *index, uint32_t file, struct sta
 	*part = (struct stage_part){
 		.file = file, .first_block = l->n_blocks, .offset = (uint64_t)l->pages * STAGE_PAGE, .len = f.length
 	};
-	l->n_blocks += shard_file_blocks(&f);
+	l->n_blocks += shard_blocks(f.length);
 	l->pages += (uint32_t)pages;
 	l->n_parts++;
 	return 0;

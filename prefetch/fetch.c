@@ -38,9 +38,9 @@ static struct prefetch_item *item_new(struct prefetch *p, struct prefetch_stream
 /* Appends the blocks of a file.  -EFBIG: more than a fetch can hold. */
 static int want_file(struct prefetch *p, uint32_t file, struct prefetch_item *item, uint32_t *n)
 {
-	struct shard_file f;
-	int rc = shard_index_file(p->options.index, file, &f);
-	uint32_t blocks = rc == 0 ? shard_file_blocks(&f) : 0;
+	struct shard_place f;
+	int rc = shard_index_place(p->options.index, file, &f);
+	uint32_t blocks = rc == 0 ? shard_blocks(f.length) : 0;
 	if (blocks > PREFETCH_WANTS_MAX - *n)
 		return -EFBIG;
 	for (uint32_t b = 0; rc == 0 && b < blocks; b++) {
@@ -119,9 +119,9 @@ static int by_place(const void *a, const void *b)
 static bool small_place(struct prefetch *p, uint32_t sample, uint32_t *shard, uint64_t *offset, uint64_t *end)
 {
 	uint32_t file;
-	struct shard_file f;
+	struct shard_place f;
 	if (shard_index_sample_first(p->options.index, sample, &file) < 0 ||
-	        shard_index_file(p->options.index, file, &f) < 0 || f.length >= MERGE_BELOW)
+	        shard_index_place(p->options.index, file, &f) < 0 || f.length >= MERGE_BELOW)
 		return false;
 	*shard = f.shard;
 	*offset = f.offset;

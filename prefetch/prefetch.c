@@ -193,7 +193,7 @@ static int queue_block(struct prefetch *p, uint64_t key, uint32_t shard, uint64_
 
 /* Looks the block up in memory and among the reads on their way, else queues a read.
  * Returns 1 and the buffer when it is in memory, 0 when done will be called later, or -errno. */
-static int find_or_queue(struct prefetch *p, struct prefetch_demand *demand, const struct shard_file *file,
+static int find_or_queue(struct prefetch *p, struct prefetch_demand *demand, const struct shard_place *file,
         uint64_t offset, uint32_t len, uint64_t xxh3, struct cache_buffer **ret_buffer)
 {
 	uint64_t key = cache_block_key(demand->file, demand->block);
@@ -234,14 +234,14 @@ static int find_or_queue(struct prefetch *p, struct prefetch_demand *demand, con
 
 void prefetch_demand(struct prefetch *p, struct prefetch_demand *demand)
 {
-	struct shard_file file;
+	struct shard_place file;
 	struct cache_buffer *buffer = NULL;
 	uint64_t offset = 0, xxh3 = 0;
 	uint32_t len = 0;
 	demand->asked_ns = prefetch_now_ns();
 	demand->next = NULL;
 	atomic_fetch_add_explicit(&p->counters.demands, 1, memory_order_relaxed);
-	int rc = shard_index_file(p->options.index, demand->file, &file);
+	int rc = shard_index_place(p->options.index, demand->file, &file);
 	if (rc == 0)
 		rc = shard_index_block(p->options.index, demand->file, demand->block, &offset, &len, &xxh3);
 	if (rc == 0)

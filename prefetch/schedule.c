@@ -105,9 +105,9 @@ static void regrow_budget(struct prefetch *p)
 static void demanded(struct prefetch *p, const struct prefetch_event *event)
 {
 	uint32_t file = (uint32_t)event->turn;
-	struct shard_file f;
+	struct shard_place f;
 	uint64_t cost;
-	if (shard_index_file(p->options.index, file, &f) < 0)
+	if (shard_index_place(p->options.index, file, &f) < 0)
 		return;
 	if (f.sample == SHARD_NONE || cache_ledger_cost(p->ledger, f.sample, &cost) < 0) {
 		cache_ledger_block(p->ledger, file, (uint32_t)event->epoch, event->bytes);
@@ -274,8 +274,8 @@ bool prefetch_schedule_room(const struct prefetch *p)
 
 bool prefetch_schedule_cannot_wait(const struct prefetch *p, uint32_t file)
 {
-	struct shard_file f;
-	if (shard_index_file(p->options.index, file, &f) < 0)
+	struct shard_place f;
+	if (shard_index_place(p->options.index, file, &f) < 0)
 		return true;
 	for (size_t i = 0; i < p->n_drops; i++) {
 		if (p->drops[i].block != CACHE_WHOLE && p->drops[i].id == file)

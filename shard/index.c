@@ -417,6 +417,24 @@ void shard_index_hint_name(const struct shard_index *index, uint32_t file)
 		__builtin_prefetch(index->map + names->offset + shard_rec_name(&rec));
 }
 
+int shard_index_place(const struct shard_index *index, uint32_t file, struct shard_place *ret_place)
+{
+	struct shard_file_rec rec;
+	if (file >= index->info.n_files)
+		return -EINVAL;
+	int r = load_file(index, file, &rec);
+	if (r < 0)
+		return r;
+	*ret_place = (struct shard_place){
+		.offset = shard_rec_offset(&rec),
+		.length = shard_rec_length(&rec),
+		.xxh3 = rec.xxh3,
+		.shard = shard_rec_shard(&rec),
+		.sample = rec.sample,
+	};
+	return 0;
+}
+
 int shard_index_file(const struct shard_index *index, uint32_t file, struct shard_file *ret_file)
 {
 	struct shard_file_rec rec;
@@ -847,9 +865,9 @@ int shard_index_dir_samples(const struct shard_index *index, uint32_t dir, uint3
 
 /* ------------------------------------------------------------------------------------------------ blocks */
 
-uint32_t shard_file_blocks(const struct shard_file *file)
+uint32_t shard_blocks(uint64_t length)
 {
-	return (uint32_t)shard_units(file->length, SHARD_BLOCK);
+	return (uint32_t)shard_units(length, SHARD_BLOCK);
 }
 
 /* The place of a big file's first sum. */

@@ -49,6 +49,15 @@ struct shard_file {
 	bool common;
 };
 
+/* What is needed to read a file and to say whose turn it is. */
+struct shard_place {
+	uint64_t offset; /* of the content in its shard, bytes */
+	uint64_t length; /* bytes */
+	uint64_t xxh3;
+	uint32_t shard;
+	uint32_t sample; /* SHARD_NONE when common */
+};
+
 struct shard_dir {
 	const char *name; /* empty for the root */
 	uint32_t name_len;
@@ -82,6 +91,8 @@ const char *shard_index_dataset(const struct shard_index *index); /* absolute pa
 
 /* By id.  -EINVAL when out of range, -EBADMSG, -EUCLEAN. */
 int shard_index_file(const struct shard_index *index, uint32_t file, struct shard_file *ret_file);
+/* The same, without the name: its bytes are not touched, which is what a look at a file costs in a large dataset. */
+int shard_index_place(const struct shard_index *index, uint32_t file, struct shard_place *ret_place);
 int shard_index_dir(const struct shard_index *index, uint32_t dir, struct shard_dir *ret_dir);
 int shard_index_shard(const struct shard_index *index, uint32_t shard, struct shard_shard *ret_shard);
 
@@ -118,8 +129,8 @@ int shard_index_sample_slot(const struct shard_index *index, uint32_t sample, ui
 /* Samples whose first file lies in the subtree of `dir`: always one range of sample ids [first, end). */
 int shard_index_dir_samples(const struct shard_index *index, uint32_t dir, uint32_t *ret_first, uint32_t *ret_end);
 
-/* Number of SHARD_BLOCK-sized blocks of a file: 1 for length <= SHARD_BLOCK (0 for an empty file). */
-uint32_t shard_file_blocks(const struct shard_file *file);
+/* Number of SHARD_BLOCK-sized blocks of a file of `length` bytes: 1 up to SHARD_BLOCK (0 for an empty file). */
+uint32_t shard_blocks(uint64_t length);
 
 /* Where block `block` of a file lies in its shard, how long it is and its XXH3-64 (the file's own for a one-block
  * file).  -EINVAL when block is out of range. */

@@ -185,7 +185,7 @@ static int verify_file_sample(const struct verify *v, uint32_t id, const struct 
 static int verify_file_blocks(const struct verify *v, uint32_t id, const struct shard_file *f, struct files_state *s)
 {
 	uint64_t offset, sum;
-	uint32_t length, blocks = shard_file_blocks(f);
+	uint32_t length, blocks = shard_blocks(f->length);
 	if (blocks > 0) { /* checks the place in the shard too */
 		int r = shard_index_block(v->index, id, blocks - 1, &offset, &length, &sum);
 		if (r < 0)

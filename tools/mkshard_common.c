@@ -68,7 +68,7 @@ int mkshard_read_file(const struct shard_index *index, uint32_t file, int fd, ui
 	int rc = shard_index_file(index, file, &rec);
 	if (rc)
 		return base_err_set(err, rc, "the index is damaged (file %u): %s", file, base_err_str(rc));
-	uint32_t blocks = shard_file_blocks(&rec);
+	uint32_t blocks = shard_blocks(rec.length);
 	for (uint32_t b = 0; b < blocks; b++) {
 		uint64_t offset, xxh3;
 		uint32_t length;

@@ -133,7 +133,7 @@ static void end_file(struct pass *pass)
 	pass->started = false;
 	int rc = shard_index_file(index, extent->file, &file);
 	bool big = extent->length > SHARD_BLOCK, found = false;
-	uint32_t n = rc == 0 && big ? shard_file_blocks(&file) : 0;
+	uint32_t n = rc == 0 && big ? shard_blocks(file.length) : 0;
 	for (uint32_t b = 0; b < n && rc == 0; b++) {
 		uint64_t offset, xxh3;
 		uint32_t length;

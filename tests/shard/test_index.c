@@ -68,7 +68,7 @@ static void check_blocks(const struct shard_index *index, const struct tree *t, 
 	uint32_t length;
 	struct shard_file f;
 	assert_int_equal(shard_index_file(index, id, &f), 0);
-	assert_int_equal(shard_file_blocks(&f), n);
+	assert_int_equal(shard_blocks(f.length), n);
 	for (uint32_t block = 0; block < n; block++) {
 		assert_int_equal(shard_index_block(index, id, block, &offset, &length, &sum), 0);
 		assert_int_equal(offset, want->offset + (uint64_t)block * SHARD_BLOCK);
