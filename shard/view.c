@@ -125,6 +125,16 @@ static uint64_t pools_a_rank(const struct shard_view *view, uint32_t world)
 	return view->n / o->chunk_items / o->pool_chunks / world;
 }
 
+/* Where a job stopped, `start` alone tells with deal=stride only. */
+static int start_is_not_enough(
+        const struct shard_view_options *o, const char *deal, const char *or_stride, struct base_err *err)
+{
+	return base_err_set(err, -EINVAL,
+	        "start=%" PRIu64 " with deal=%s: what is left depends on how many ranks there were: give state=FILE or "
+	        "past=WORLDxSTEPS of the job that stopped%s",
+	        o->start, deal, or_stride);
+}
+
 static int resolve_deal(struct shard_view *view, struct base_err *err)
 {
 	struct shard_view_options *o = &view->options;
@@ -139,11 +149,8 @@ static int resolve_deal(struct shard_view *view, struct base_err *err)
 	if (o->order != SHARD_ORDER_CHUNK || pools_a_rank(view, 2) < SHARD_VIEW_BLOCKS_MIN)
 		return 0; /* whatever the world is or was */
 	if (o->start > 0)
-		return base_err_set(err, -EINVAL,
-		        "start=%" PRIu64
-		        " with order=chunk: also give deal=stride, or state=FILE of the job that stopped "
-		        "(with deal=block the worlds that came before matter)",
-		        o->start);
+		return start_is_not_enough(o, "auto",
+		        " (auto is block for a dataset this large in order=chunk), or deal=stride if it had that", err);
 	if (o->world > 1 && pools_a_rank(view, o->world) >= SHARD_VIEW_BLOCKS_MIN)
 		o->deal = SHARD_DEAL_BLOCK;
 	return 0;
@@ -258,10 +265,7 @@ static int check_deal(const struct shard_view *view, struct base_err *err)
 		return base_err_set(err, -EINVAL, "past segments belong to deal=block, not to deal=%s",
 		        shard_deal_mode_name(o->deal));
 	if (o->start > 0 && o->n_past == 0 && o->deal == SHARD_DEAL_BLOCK)
-		return base_err_set(err, -EINVAL,
-		        "start=%" PRIu64
-		        " with deal=block needs state=FILE, or past=WORLDxSTEPS of the job that stopped",
-		        o->start);
+		return start_is_not_enough(o, "block", "", err);
 	deal = make_deal(view, o->epoch);
 	if (shard_deal_check(&deal) < 0)
 		return base_err_set(err, -EINVAL, "past segments do not add up to start=%" PRIu64, o->start);

@@ -52,14 +52,15 @@ static int print_json(const struct fs_control_peer *peers, size_t n)
 
 static void print_table(const struct fs_control_peer *peers, size_t n)
 {
+	char target[1024];
 	int width = (int)strlen("MOUNT");
-	for (size_t i = 0; i < n; i++)
-		if ((int)strlen(peers[i].mountpoint) > width)
-			width = (int)strlen(peers[i].mountpoint);
+	for (size_t i = 0; i < n; i++) {
+		int len = (int)strlen(base_err_quote(peers[i].mountpoint, target, sizeof(target)));
+		width = len > width ? len : width;
+	}
 	printf("%-*s  %-11s  %7s  %s\n", width, "MOUNT", "RANK", "PID", "DATASET");
 	for (size_t i = 0; i < n; i++) {
 		char rank[32] = "all";
-		char target[1024];
 		char dataset[1024];
 		if (!peers[i].view_all)
 			snprintf(rank, sizeof(rank), "%u of %u", peers[i].rank, peers[i].world);

@@ -236,6 +236,8 @@ int ddpfs_order(int argc, char **argv)
 
 	options_init(&a.options);
 	cli_parse(&argp, argc, argv, &a);
+	if (options_check_rank(&a.options, &err) < 0)
+		cli_usage("%s", err.text);
 	rc = run(&a, &err);
 	options_done(&a.options);
 	return rc < 0 ? cli_fail(&err) : CLI_DONE;

@@ -296,6 +296,13 @@ static void bad_record(void *arg, uint32_t file, int rc)
 	fail(arg, name, base_err_str(rc));
 }
 
+static bool is_dataset(const struct extract *extract)
+{
+	struct stat out, dataset;
+	return fstat(extract->out, &out) == 0 && stat(shard_index_dataset(extract->index), &dataset) == 0 &&
+	       out.st_dev == dataset.st_dev && out.st_ino == dataset.st_ino;
+}
+
 static int run_extract(struct extract *extract)
 {
 	const struct shard_info *info = shard_index_info(extract->index);
@@ -360,6 +367,9 @@ int mkshard_extract(int argc, char **argv)
 		extract.out = open(args.out, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
 	if (extract.out < 0)
 		status = cli_failf("'%s': %s", base_err_quote(args.out, quoted, sizeof(quoted)), strerror(errno));
+	else if (is_dataset(&extract))
+		status = cli_failf("'%s' is the dataset itself: choose another directory for its files",
+		        base_err_quote(args.out, quoted, sizeof(quoted)));
 	else
 		status = run_extract(&extract);
 	if (extract.out >= 0)

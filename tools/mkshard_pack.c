@@ -405,6 +405,26 @@ static void settle_common(struct pack_args *args, const struct pack_input *input
 	        "files at the root that could be labels or texts are taken as samples; give --common to say otherwise");
 }
 
+/* Rules that do nothing are mistyped rules. */
+static void warn_of_idle_rules(const struct pack_args *args, const struct shard_pack_plan *plan)
+{
+	static const char *const option[] = { "", "--sample=key", "--group" };
+	uint64_t common = 0;
+	bool keyed = false;
+	for (uint64_t i = 0; i < plan->n_items; i++) {
+		const char *key;
+		size_t len;
+		common += plan->items[i].common;
+		keyed |= !plan->items[i].directory && shard_pack_key(&args->rules, plan->items[i].path, &key, &len);
+	}
+	if (args->rules.sample != SHARD_PACK_FILE && !keyed)
+		cli_warn("%s fits no file: each is a sample of its own", option[args->rules.sample]);
+	if (args->common_given && args->rules.n_common && common == 0)
+		cli_warn("--common fits no file; a pattern without '/' fits files at the root only");
+	if (plan->n_samples == 0)
+		cli_warn("every file is common: ranks are dealt nothing");
+}
+
 static void settle_shard_size(struct pack_args *args, const struct pack_input *input)
 {
 	uint64_t total = 0;
@@ -690,9 +710,10 @@ static int run_pack(struct pack_args *args, struct places *places, struct base_e
 			args->options.clash = on_clash;
 			args->options.clash_arg = &input;
 			rc = shard_pack_plan_init(&plan, input.items, input.n_items, &args->rules, &args->options, err);
-			if (rc == 0)
+			if (rc == 0) {
+				warn_of_idle_rules(args, &plan);
 				rc = write_dataset(args, places, &input, &plan, err);
-			else if (rc == -ENOENT && input.n_left_out) {
+			} else if (rc == -ENOENT && input.n_left_out) {
 				list_left_out(&input);
 				base_err_set(err, rc, "nothing is left to pack: every file was left out");
 			}

@@ -476,12 +476,24 @@ int options_parse(struct options *options, const char *text, struct base_err *er
 	return 0;
 }
 
+int options_check_rank(const struct options *o, struct base_err *err)
+{
+	uint32_t rank = o->view.view.rank, world = o->view.view.world;
+	if (!(o->view.set & VIEW_OPTIONS_SET_RANK))
+		return 0;
+	if (!(o->view.set & VIEW_OPTIONS_SET_WORLD))
+		return base_err_set(err, -EINVAL, "world is missing: add -o world=W, the number of ranks");
+	if (rank >= world)
+		return base_err_set(err, -EINVAL, "rank=%u is not below world=%u: ranks count from 0 to %u", rank,
+		        world, world - 1);
+	return 0;
+}
+
 int options_finish(struct options *o, struct base_err *err)
 {
 	struct fs_options *fs = &o->fs;
 	bool rank = o->view.set & VIEW_OPTIONS_SET_RANK;
 	bool world = o->view.set & VIEW_OPTIONS_SET_WORLD;
-	uint32_t n = o->view.view.world;
 	if (fs->view_all && (rank || world))
 		return base_err_set(err, -EINVAL,
 		        "view=all shows every file to everyone: leave out rank and world, or leave out "
@@ -490,13 +502,12 @@ int options_finish(struct options *o, struct base_err *err)
 		return base_err_set(err, -EINVAL,
 		        "rank and world are missing: add -o rank=R,world=W to see that rank's part, or "
 		        "-o view=all to see every file");
-	if (!fs->view_all && !world)
-		return base_err_set(err, -EINVAL, "world is missing: add -o world=W, the number of ranks");
 	if (!fs->view_all && !rank)
-		return base_err_set(err, -EINVAL, "rank is missing: add -o rank=R, a number from 0 to %u", n - 1);
-	if (!fs->view_all && o->view.view.rank >= n)
-		return base_err_set(err, -EINVAL, "rank=%u is not below world=%u: ranks count from 0 to %u",
-		        o->view.view.rank, n, n - 1);
+		return base_err_set(
+		        err, -EINVAL, "rank is missing: add -o rank=R, a number from 0 to %u", o->view.view.world - 1);
+	int r = options_check_rank(o, err);
+	if (r < 0)
+		return r;
 	if (!o->layout_set)
 		fs->layout = fs->view_all ? FS_LAYOUT_TREE : FS_LAYOUT_FLAT;
 	if (fs->fill_class && (fs->view_all || fs->layout != FS_LAYOUT_TREE))

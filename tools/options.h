@@ -38,6 +38,9 @@ void options_done(struct options *options);
  * OPTIONS_STRINGS_MAX values that are texts). */
 int options_parse(struct options *options, const char *text, struct base_err *err);
 
+/* Is a rank that was given one of a world that was given?  -EINVAL with a sentence. */
+int options_check_rank(const struct options *options, struct base_err *err);
+
 /* Settles what depends on several options once all are read: the default layout, rank and world or view=all (-EINVAL
  * with both ways to mend it when neither was given). */
 int options_finish(struct options *options, struct base_err *err);

@@ -24,7 +24,7 @@ static int number(struct base_err *err, const char *key, const char *value, uint
 {
 	int rc = base_parse_u64(value, max, ret_number);
 
-	if (rc == -ERANGE && max != UINT64_MAX)
+	if (rc == -ERANGE)
 		return base_err_set(err, -EINVAL, "%s=%s: must be at most %" PRIu64, key, value, max);
 	return rc < 0 ? bad(err, key, value, "must be a whole number, 0 or more") : 0;
 }

@@ -417,7 +417,8 @@ static void auto_deals_blocks_where_each_rank_gets_many(void **state)
 	}
 	o.world = 12;
 	o.start = 10;
-	refused(index, &o, -EINVAL, "deal=stride");
+	refused(index, &o, -EINVAL, "state=FILE or past=WORLDxSTEPS");
+	refused(index, &o, -EINVAL, "or deal=stride");
 	o.deal = SHARD_DEAL_STRIDE;
 	shard_view_free(open_view(index, &o));
 }

@@ -26,6 +26,27 @@ def test_extract_gives_back_everything(scratch, source, pack, container):
     assert facts(scratch / "out") == facts(source)
 
 
+@pytest.mark.parametrize("options, word", [
+    (["--group=/(nothing)"], "--group fits no file"),
+    (["--sample=key"], "--sample=key fits no file"),
+    (["--common=labels.csv"], "--common fits no file"),
+    (["--common=*/*"], "every file is common"),
+])
+def test_rules_that_do_nothing_are_warned_about(scratch, options, word):
+    (scratch / "s/d").mkdir(parents=True)
+    for i in range(3):
+        (scratch / f"s/d/{i}").write_text("x")
+    done = tools.mkshard("pack", *options, scratch / "s", scratch / "d")
+    assert f"warning: {word}" in done.stderr and done.stderr.count("\n") == 1
+
+
+def test_extract_spares_the_dataset(scratch, source, pack):
+    dataset = pack(source)
+    before = files_of(dataset)
+    assert "the dataset itself" in failure("extract", dataset, dataset)
+    assert files_of(dataset) == before
+
+
 @pytest.mark.parametrize("container", CONTAINERS)
 def test_times_far_away(scratch, pack, container):
     """Before 1970, past the 32-bit clock, past octal tar headers, and past what 64 bits of nanoseconds hold."""

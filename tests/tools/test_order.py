@@ -100,7 +100,8 @@ def test_state_file_continues_a_job(dataset, scratch):
 
 
 @pytest.mark.parametrize("options, code, word", [
-    ("rank=3,world=3", 1, "rank=3"),
+    ("rank=3,world=3", 2, "rank=3"),
+    ("rank=0", 2, "world is missing"),
     ("world=0", 2, "world=0"),
     ("order=random", 2, "full, chunk, torch or none"),
     ("subdir=nowhere", 1, "nowhere"),
