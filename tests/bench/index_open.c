@@ -18,6 +18,7 @@
 #include "shard/base/units.h"
 #include "shard/build.h"
 #include "shard/index.h"
+#include "tests/bench/bar.h"
 
 enum { PER_DIR = 1000, RUNS = 5 };
 
@@ -68,6 +69,8 @@ static void build(const char *file, uint64_t n)
 	       "file\n",
 	        (unsigned long long)n, (added - begin) / 1e3, (now_ms() - added) / 1e3,
 	        (double)usage.ru_maxrss * 1024 / (double)n, (double)st.st_size / (double)n);
+	uint64_t names = n * strlen("0000000000.jpg") + (n + PER_DIR - 1) / PER_DIR * strlen("class_0000000");
+	bar_below("index besides names", (double)((uint64_t)st.st_size - names) / (double)n, 64, "B/file");
 	shard_builder_free(b);
 }
 
@@ -153,6 +156,14 @@ static void measure(const char *self, const char *dataset, const char *file, con
 	       "(median of %d)\n",
 	        cold ? "cold " : "warm ", n, m->open_ms, m->path_ms, m->slot_ms, m->open_ms + m->path_ms + m->slot_ms,
 	        m->rss_kib, m->file_kib, RUNS);
+	double together = m->open_ms + m->path_ms + m->slot_ms;
+	if (atoll(n) >= 100000000) {
+		bar_below(cold ? "open and look-ups of 10^8, cold" : "open and look-ups of 10^8, warm", together, 50,
+		        "ms");
+		bar_below("resident", (double)m->rss_kib / 1024, 16, "MiB");
+	} else {
+		bar_below(cold ? "open and look-ups, cold" : "open and look-ups, warm", together, 5, "ms");
+	}
 }
 
 int main(int argc, char **argv)

@@ -12,6 +12,7 @@
 #include "shard/order.h"
 #include "shard/quality.h"
 #include "shard/torch_rng.h"
+#include "tests/bench/bar.h"
 
 enum { ROUNDS = 5 };
 static volatile uint64_t sink; /* keeps results alive */
@@ -120,9 +121,14 @@ static void bench_order(enum shard_order_mode mode, uint64_t n, uint64_t count)
 		        mode == SHARD_ORDER_TORCH ? "torch's permutation needs an array: n < 2^32" : "failed");
 		return;
 	}
-	printf("%-6s %12" PRIu64 " %14.1f %14.1f %14.3f %14s\n", shard_order_mode_name(mode), n, time_at(&order, count),
-	        time_position(&order, count), median(inits) / 1e6,
-	        base_format_size(sizeof(order) + heap_bytes() - before, size));
+	uint64_t memory = sizeof(order) + heap_bytes() - before;
+	double at = time_at(&order, count);
+	printf("%-6s %12" PRIu64 " %14.1f %14.1f %14.3f %14s\n", shard_order_mode_name(mode), n, at,
+	        time_position(&order, count), median(inits) / 1e6, base_format_size(memory, size));
+	if (mode == SHARD_ORDER_FULL)
+		bar_below("order=full, an evaluation", at, 200, "ns");
+	if (mode != SHARD_ORDER_TORCH && n == 10000000000)
+		bar_below("memory of an order of 10^10", (double)memory / 1024, 4, "KiB");
 	shard_order_done(&order);
 }
 
