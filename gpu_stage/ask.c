@@ -95,6 +95,7 @@ int stage_asks_wait(struct stage_asks *asks, uint32_t *ret_file, uint32_t *ret_b
 	if (rc < 0) {
 		*ret_file = asks->file;
 		*ret_block = asks->block;
+		asks->rc = 0; /* told; the owner may go on without that sample */
 	}
 	pthread_mutex_unlock(&asks->lock);
 	while (asks->first) {

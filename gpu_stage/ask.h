@@ -35,7 +35,8 @@ void stage_asks_done(struct stage_asks *asks);
 /* Takes over the caller's pin and asks for the blocks that nobody writes yet.  -ENOMEM: the pin is the caller's still. */
 int stage_asks_add(struct stage_asks *asks, struct stage_entry *entry);
 
-/* Waits for all answers.  0, or why a block cannot be had: its entry is discarded, *ret_file and *ret_block name it. */
+/* Waits for all answers.  0, or why a block cannot be had (the first of them since the last wait): its entry is discarded,
+ * *ret_file and *ret_block name it. */
 int stage_asks_wait(struct stage_asks *asks, uint32_t *ret_file, uint32_t *ret_block);
 
 #endif

@@ -396,7 +396,7 @@ static int send(struct cuda_backend *b, struct stage_upload *u, struct ddpfs_ite
         struct base_err *err)
 {
 	uint64_t base = (uint64_t)u->first * STAGE_PAGE;
-	bool packed = b->copy == COPY_PACKED || (b->copy == COPY_AUTO && bytes / n < EACH_FROM);
+	bool packed = b->copy == COPY_PACKED || (b->copy == COPY_AUTO && n && bytes / n < EACH_FROM);
 	const char *what = "copy a batch to its memory";
 	unsigned result = packed ? copy_packed(b, base, items, n, bytes) : copy_each(b, base, items, n);
 	if (result == CUDA_OK) {

@@ -24,11 +24,13 @@ struct assembly {
 	unsigned flags;
 	struct stage_batch *batch;
 	uint64_t *keys, *steps; /* n of each; steps NULL: not of the order */
+	uint32_t *turns;        /* n, from the batch's first */
 	uint32_t n;
 	uint64_t pages;         /* of entries pinned */
 	uint32_t waited, asked; /* samples */
 	struct stage_asks asks;
-	struct ddpfs_stage_error *error;
+	struct ddpfs_stage_error *error; /* the caller's, or own */
+	struct ddpfs_stage_error own;
 };
 
 static int fail(struct assembly *a, int rc, uint32_t file, uint32_t sample, const char *text)
@@ -36,10 +38,8 @@ static int fail(struct assembly *a, int rc, uint32_t file, uint32_t sample, cons
 	struct base_err err;
 	base_err_set(&err, rc, "%s", text);
 	stage_error(a->error, &err);
-	if (a->error) {
-		a->error->file = file;
-		a->error->sample = sample;
-	}
+	a->error->file = file;
+	a->error->sample = sample;
 	return rc;
 }
 
@@ -85,16 +85,17 @@ static int fail_room(struct assembly *a, const struct stage_layout *l, int rc)
 }
 
 /* The engine learns at once what a batch has taken: that is what lets it read on. */
-static void tell_used(struct ddpfs_stage *stage, uint64_t turn, uint32_t n)
+static void tell_used(struct assembly *a, uint32_t from, uint32_t n)
 {
+	struct ddpfs_stage *stage = a->stage;
 	struct prefetch_use uses[USES];
 	uint64_t epoch = shard_epoch_number(stage->epoch);
 	while (n) {
 		uint32_t k = n < USES ? n : USES;
 		for (uint32_t i = 0; i < k; i++)
-			uses[i] = (struct prefetch_use){ .epoch = epoch, .turn = turn + i };
+			uses[i] = (struct prefetch_use){ .epoch = epoch, .turn = stage->cursor + a->turns[from + i] };
 		prefetch_stream_used(stage->stream, uses, k);
-		turn += k;
+		from += k;
 		n -= k;
 	}
 }
@@ -228,6 +229,29 @@ static int bring(struct assembly *a, uint32_t i)
 	return ask_from(a, i, &l);
 }
 
+/* on_bad=skip: the sample that a->error names goes, from `from` on wherever it stands; false: it is no such error. */
+static bool leave_out(struct assembly *a, int rc, uint32_t from)
+{
+	uint32_t i = from;
+	if (!a->stage->leave_out || (rc != -EBADMSG && rc != -EIO && rc != -ESTALE && rc != -ENOENT))
+		return false;
+	while (i < a->n && a->keys[i] != stage_sample_key(a->error->sample))
+		i++;
+	if (i == a->n)
+		return false;
+	if (a->stage->bad)
+		a->stage->bad(a->stage->bad_arg, a->error);
+	tell_used(a, i, 1);
+	a->n--;
+	for (; i < a->n; i++) {
+		a->keys[i] = a->keys[i + 1];
+		a->steps[i] = a->steps[i + 1];
+		a->turns[i] = a->turns[i + 1];
+	}
+	atomic_fetch_add(&a->stage->n_left_out, 1);
+	return true;
+}
+
 static int collect(struct assembly *a)
 {
 	struct ddpfs_stage *stage = a->stage;
@@ -239,11 +263,11 @@ static int collect(struct assembly *a)
 		for (uint32_t i = 0; i < got; i++)
 			a->pages += b->entries[from + i]->pages;
 		b->n_entries += got;
-		tell_used(stage, stage->cursor + from, got);
+		tell_used(a, from, got);
 		if (b->n_entries == a->n)
 			break;
 		int rc = bring(a, b->n_entries);
-		if (rc < 0)
+		if (rc < 0 && !leave_out(a, rc, b->n_entries))
 			return rc;
 	}
 	uint32_t late = a->waited + a->asked;
@@ -262,7 +286,7 @@ static int present(struct assembly *a)
 	uint64_t bytes = 0;
 	for (uint32_t i = 0; i < b->n_entries; i++)
 		n += b->entries[i]->n_parts;
-	b->items = malloc(n * sizeof(*b->items));
+	b->items = malloc((n + 1) * sizeof(*b->items));
 	if (!b->items)
 		return fail(a, -ENOMEM, DDPFS_STAGE_NONE, DDPFS_STAGE_NONE, "out of memory");
 	struct ddpfs_item *item = b->items;
@@ -298,8 +322,9 @@ static int begin(struct assembly *a, bool ordered)
 	a->batch = calloc(1, sizeof(*a->batch) + a->n * sizeof(struct stage_entry *));
 	a->keys = malloc(a->n * sizeof(uint64_t));
 	a->steps = ordered ? malloc(a->n * sizeof(uint64_t)) : NULL;
+	a->turns = ordered ? malloc(a->n * sizeof(uint32_t)) : NULL;
 	stage_asks_init(&a->asks, a->stage->prefetch, a->stage->store);
-	if (a->batch && a->keys && (a->steps || !ordered))
+	if (a->batch && a->keys && ((a->steps && a->turns) || !ordered))
 		return 0;
 	return fail(a, -ENOMEM, DDPFS_STAGE_NONE, DDPFS_STAGE_NONE, "out of memory");
 }
@@ -315,15 +340,18 @@ static void end(struct assembly *a, int rc)
 	stage_asks_done(&a->asks);
 	free(a->keys);
 	free(a->steps);
+	free(a->turns);
 }
 
 /* Under turn. */
 static int next(struct assembly *a, struct ddpfs_batch **ret_batch)
 {
 	struct ddpfs_stage *stage = a->stage;
+	uint32_t n_turns = a->n;
 	int rc = begin(a, true);
-	for (uint32_t i = 0; rc == 0 && i < a->n; i++) {
+	for (uint32_t i = 0; rc == 0 && i < n_turns; i++) {
 		uint32_t sample;
+		a->turns[i] = i;
 		rc = shard_epoch_turn(stage->epoch, stage->rank, stage->cursor + i, &sample, &a->steps[i]);
 		if (rc < 0)
 			fail(a, rc, DDPFS_STAGE_NONE, DDPFS_STAGE_NONE, base_err_str(rc));
@@ -335,13 +363,14 @@ static int next(struct assembly *a, struct ddpfs_batch **ret_batch)
 	if (rc == 0) {
 		a->batch->public.epoch = shard_epoch_number(stage->epoch);
 		a->batch->public.turn = stage->cursor;
+		a->batch->public.n_turns = n_turns;
 		rc = present(a);
 	}
 	end(a, rc);
 	if (rc < 0)
 		return rc;
 	pthread_mutex_lock(&stage->lock);
-	stage->cursor += a->n;
+	stage->cursor += n_turns;
 	pthread_mutex_unlock(&stage->lock);
 	*ret_batch = &a->batch->public;
 	return 1;
@@ -350,7 +379,8 @@ static int next(struct assembly *a, struct ddpfs_batch **ret_batch)
 int ddpfs_stage_next(struct ddpfs_stage *stage, uint32_t n, unsigned flags, struct ddpfs_stage_error *error,
         struct ddpfs_batch **ret_batch)
 {
-	struct assembly a = { .stage = stage, .flags = flags, .n = n, .error = error };
+	struct assembly a = { .stage = stage, .flags = flags, .n = n };
+	a.error = error ? error : &a.own;
 	if (!n || n > DDPFS_STAGE_BATCH_MAX)
 		return fail(&a, -EINVAL, DDPFS_STAGE_NONE, DDPFS_STAGE_NONE, "a batch has 1 to 1048576 samples");
 	pthread_mutex_lock(&stage->turn);
@@ -389,7 +419,8 @@ static int get(struct assembly *a, struct stage_layout *l)
 int ddpfs_stage_get(struct ddpfs_stage *stage, const char *path, unsigned flags, struct ddpfs_stage_error *error,
         struct ddpfs_batch **ret_batch)
 {
-	struct assembly a = { .stage = stage, .flags = flags, .n = 1, .error = error };
+	struct assembly a = { .stage = stage, .flags = flags, .n = 1 };
+	a.error = error ? error : &a.own;
 	struct stage_layout l;
 	enum shard_kind kind;
 	uint32_t file;

@@ -27,8 +27,8 @@ int stage_options_check(const struct ddpfs_stage_options *given, struct base_err
 	if (o.memory_bytes && o.memory_bytes < DDPFS_STAGE_MEMORY_MIN)
 		return base_err_set(err, -EINVAL, "memory_bytes is %llu: give at least %u MiB",
 		        (unsigned long long)o.memory_bytes, DDPFS_STAGE_MEMORY_MIN >> 20);
-	if (o.on_bad && strcmp(o.on_bad, "eio") != 0)
-		return base_err_set(err, -EINVAL, "on_bad=%s is not known: use eio",
+	if (o.on_bad && strcmp(o.on_bad, "eio") != 0 && strcmp(o.on_bad, "skip") != 0)
+		return base_err_set(err, -EINVAL, "on_bad=%s is not known: eio or skip",
 		        base_err_quote(o.on_bad, quoted, sizeof(quoted)));
 	*ret = o;
 	return 0;

@@ -7,6 +7,7 @@
 #include <time.h>
 
 #include "cache/arena.h"
+#include "gpu_stage/mounted.h"
 #include "gpu_stage/pages.h"
 #include "gpu_stage/stage_private.h"
 #include "shard/state.h"
@@ -165,30 +166,57 @@ static int open_parts(
 	return rc;
 }
 
+static int open_dataset(const char *dataset, const struct ddpfs_stage_options *options, struct base_err *err,
+        struct ddpfs_stage **ret_stage)
+{
+	struct ddpfs_stage *stage = calloc(1, sizeof(*stage));
+	if (!stage)
+		return base_err_set(err, -ENOMEM, "out of memory");
+	pthread_mutex_init(&stage->turn, NULL);
+	pthread_mutex_init(&stage->lock, NULL);
+	stage->rank = options->rank;
+	stage->world = options->world;
+	stage->leave_out = options->on_bad && strcmp(options->on_bad, "skip") == 0;
+	stage->bad = options->bad;
+	stage->bad_arg = options->bad_arg;
+	int rc = open_parts(stage, dataset, options, err);
+	if (rc < 0)
+		stage_free(stage);
+	else
+		*ret_stage = stage;
+	return rc;
+}
+
+/* What the caller leaves open is the mount's; a state of his own stands before the mount's. */
+static int open_mount(const char *mount, bool world_given, struct ddpfs_stage_options *options, struct base_err *err,
+        struct ddpfs_stage **ret_stage)
+{
+	struct stage_mounted mounted;
+	int rc = stage_mounted_read(mount, err, &mounted);
+	if (rc < 0)
+		return rc;
+	if (!options->state)
+		options->state = mounted.state;
+	if (!world_given) {
+		options->rank = mounted.rank;
+		options->world = mounted.world;
+	}
+	rc = open_dataset(mounted.dataset, options, err, ret_stage);
+	stage_mounted_done(&mounted);
+	return rc;
+}
+
 int ddpfs_stage_open(const char *dataset, const struct ddpfs_stage_options *given, struct ddpfs_stage_error *error,
         struct ddpfs_stage **ret_stage)
 {
 	struct base_err err = { 0 };
 	struct ddpfs_stage_options options;
 	int rc = stage_options_check(given, &err, &options);
-	if (rc < 0)
-		return stage_error(error, &err);
-	struct ddpfs_stage *stage = calloc(1, sizeof(*stage));
-	if (!stage) {
-		base_err_set(&err, -ENOMEM, "out of memory");
-		return stage_error(error, &err);
-	}
-	pthread_mutex_init(&stage->turn, NULL);
-	pthread_mutex_init(&stage->lock, NULL);
-	stage->rank = options.rank;
-	stage->world = options.world;
-	rc = open_parts(stage, dataset, &options, &err);
-	if (rc < 0) {
-		stage_free(stage);
-		return stage_error(error, &err);
-	}
-	*ret_stage = stage;
-	return 0;
+	if (rc == 0 && stage_mounted_is(dataset))
+		rc = open_mount(dataset, given && given->world, &options, &err, ret_stage);
+	else if (rc == 0)
+		rc = open_dataset(dataset, &options, &err, ret_stage);
+	return rc < 0 ? stage_error(error, &err) : 0;
 }
 
 int ddpfs_stage_close(struct ddpfs_stage *stage)
@@ -388,6 +416,7 @@ void ddpfs_stage_stats_get(struct ddpfs_stage *stage, struct ddpfs_stage_stats *
 		.read_bytes = engine.read_bytes,
 		.bad_blocks = engine.bad_blocks,
 		.io_errors = engine.io_errors,
+		.left_out = atomic_load(&stage->n_left_out),
 		.uploads = upload.uploads,
 		.upload_copies = upload.copies,
 		.upload_bytes = upload.bytes,

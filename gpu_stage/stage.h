@@ -57,7 +57,7 @@ struct ddpfs_stage_error {
 struct ddpfs_stage_options {
 	uint32_t size;       /* sizeof(struct ddpfs_stage_options) of the caller */
 	uint32_t rank;       /* below world */
-	uint32_t world;      /* 0 = 1 */
+	uint32_t world;      /* 0 = 1; of a mount: rank and world as the mount has them */
 	uint32_t threads_io; /* not 0: pread threads instead of io_uring */
 	uint64_t seed;
 	uint64_t epoch;        /* the first one */
@@ -67,7 +67,8 @@ struct ddpfs_stage_options {
 	const char *deal;      /* "auto" "stride" "block"; NULL = auto */
 	const char *tail;      /* "pad" "drop" "short"; NULL = pad */
 	const char *subdir;    /* only samples below it are dealt; NULL = all */
-	const char *on_bad;    /* "eio" (or NULL): a damaged sample fails its batch */
+	const char *on_bad;    /* a sample that cannot be had (damaged, or its shard is): "eio" (or NULL): fails its
+	                          batch; "skip": is left out of it */
 	const char *backend;   /* "cpu" (or NULL): batches in host memory; "cuda:N": on GPU N; "cuda": on the GPU that
 	                          is current in the thread that opens the stage, else GPU 0 */
 	const char
@@ -75,7 +76,10 @@ struct ddpfs_stage_options {
 	                          taken from it; those given here as well must agree (numbers: those that are not 0) */
 	uint64_t device_bytes; /* GPU memory for batches; 0 = a quarter of the arena.  What is packed on its way takes
 	                          as much pinned host memory, besides memory_bytes */
-	const char *copy;      /* to a GPU: "each": one copy a file; "packed": gathered by this processor, one copy a
+	void (*bad)(void *arg, const struct ddpfs_stage_error *error); /* NULL, or called by ddpfs_stage_next for each
+	                          sample left out: what, why; must not call the stage */
+	void *bad_arg;
+	const char *copy; /* to a GPU: "each": one copy a file; "packed": gathered by this processor, one copy a
 	                          batch; "auto" (or NULL): packed where files are small */
 };
 
@@ -95,9 +99,10 @@ struct ddpfs_item {
 struct ddpfs_batch {
 	uint64_t epoch;
 	uint64_t turn;      /* of the first sample: how many this rank had of the epoch before (since its start) */
-	uint32_t n_samples; /* turns [turn, turn + n_samples) */
+	uint32_t n_samples; /* in the batch; 0 only where on_bad=skip left none of them */
 	uint32_t n_items;   /* files, at least n_samples */
 	const struct ddpfs_item *items;
+	uint32_t n_turns; /* it covers turns [turn, turn + n_turns): its samples, and those left out */
 };
 
 struct ddpfs_stage_stats {
@@ -119,6 +124,7 @@ struct ddpfs_stage_stats {
 	uint64_t read_bytes;
 	uint64_t bad_blocks; /* blocks whose checksum did not match, read twice; each counted once */
 	uint64_t io_errors;
+	uint64_t left_out;          /* samples, by on_bad=skip */
 	uint64_t uploads;           /* batches sent to the GPU */
 	uint64_t upload_copies;     /* copies queued for them */
 	uint64_t upload_bytes;      /* their bytes */
@@ -131,6 +137,9 @@ struct ddpfs_stage_stats {
 };
 
 /* Opens a packed dataset (the directory that holds its index) and starts to read ahead.
+ * `dataset` may be the root of a mount instead: dataset, order, deal, tail, seed, subdir, epoch and start (as recorded by
+ * `ddpfs ctl MNT state`) are then the mount's, and rank and world unless options.world is given.  The mount goes on by
+ * itself; it learns nothing of what this stage reads.
  * -EINVAL (options), -ENOENT, -EACCES, -EUCLEAN, -EBADMSG, -EPROTONOSUPPORT (index), -ESTALE (state of another dataset),
  * -ENODEV (no GPU, or no driver), -EIO (GPU), -ENOMEM. */
 DDPFS_EXPORT int ddpfs_stage_open(const char *dataset, const struct ddpfs_stage_options *options,
@@ -188,7 +197,7 @@ DDPFS_EXPORT int ddpfs_stage_position(
 DDPFS_EXPORT int ddpfs_stage_turns(struct ddpfs_stage *stage, uint64_t epoch, uint64_t *ret_turns);
 
 /* Writes the resume state (JSON, NUL-terminated) after every rank has *trained* its first `turns` turns of `epoch`: those
- * of the last batch trained are batch->epoch and batch->turn + batch->n_samples.  The state resumes with any world.
+ * of the last batch trained are batch->epoch and batch->turn + batch->n_turns.  The state resumes with any world.
  * -ERANGE when buf is too small (DDPFS_STAGE_STATE_MAX suffices) or `turns` past the end, -ENAMETOOLONG, -ENOMEM. */
 DDPFS_EXPORT int ddpfs_stage_state(
         struct ddpfs_stage *stage, uint64_t epoch, uint64_t turns, char *buf, size_t buf_size);

@@ -34,6 +34,9 @@ struct ddpfs_stage {
 	uint32_t keep_pages; /* samples of more are not kept: the ledger does not count them */
 	uint64_t window_bytes;
 	uint32_t rank, world;
+	bool leave_out; /* on_bad=skip */
+	void (*bad)(void *arg, const struct ddpfs_stage_error *error);
+	void *bad_arg;
 	pthread_mutex_t turn;
 	pthread_mutex_t lock;
 	/* Written under turn and lock, read under either: */
@@ -45,7 +48,7 @@ struct ddpfs_stage {
 	/* Any thread: */
 	_Atomic uint32_t batches_out;  /* not released */
 	_Atomic uint32_t batches_held; /* whose memory has not come back: also released ones that a GPU still reads */
-	_Atomic uint64_t n_batches, n_samples, n_bytes, n_ready, n_waited, n_asked, wait_ns, wait_memory_ns;
+	_Atomic uint64_t n_batches, n_samples, n_bytes, n_ready, n_waited, n_asked, n_left_out, wait_ns, wait_memory_ns;
 };
 
 /* A batch and what it holds. */

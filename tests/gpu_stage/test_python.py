@@ -158,6 +158,61 @@ def test_a_damaged_sample_is_named(packed):
     assert victim not in good and len(good) == len(files) - 10
 
 
+def damage(dataset, content):
+    shard = next(dataset.glob("*.tar"))
+    at = shard.read_bytes().index(content)
+    with open(shard, "r+b") as f:
+        f.seek(at + 100)
+        f.write(b"damage")
+
+
+@pytest.mark.parametrize("hook", [False, True])
+def test_on_bad_leaves_a_damaged_sample_out_and_names_it(packed, hook):
+    dataset, files = packed
+    victim = next(path for path, data in files.items() if len(data) == 65536)
+    damage(dataset, files[victim])
+    told = []
+    stage = ddpfs.Stage(dataset, batch=10, order="full", memory="64M", on_bad=told.append if hook else "skip")
+    seen, turns = {}, []
+    for batch in stage:
+        seen |= {batch.path(i): bytes(batch[i]) for i in range(len(batch))}
+        turns.append((batch.turn, batch.n_turns))
+    assert seen == {path: data for path, data in files.items() if path != victim}
+    assert turns == [(i, 10) for i in range(0, len(files), 10)]  # ranks keep step: as many batches as without
+    assert stage.stats()["left_out"] == 1
+    if hook:
+        assert len(told) == 1 and victim in str(told[0]) and told[0].sample is not None
+    state = stage.state_after(batch)  # counts it
+    assert '"epoch":1' in state["ddpfs"]
+
+
+def test_a_batch_of_bad_samples_only_is_empty(packed):
+    dataset, files = packed
+    victim = next(path for path, data in files.items() if len(data) == 65536)
+    damage(dataset, files[victim])
+    stage = ddpfs.Stage(dataset, batch=1, memory="64M", on_bad="skip")
+    lengths = [(len(batch), batch.n_samples, batch.n_turns) for batch in stage]
+    assert sorted(lengths) == [(0, 0, 1)] + [(1, 1, 1)] * (len(files) - 1)
+
+
+def test_a_mount_can_be_opened(packed, scratch):
+    """Dataset, rank, world, order, epoch and start are the mount's."""
+    if not os.path.exists("/dev/fuse"):
+        pytest.skip("no /dev/fuse on this machine")
+    dataset, files = packed
+    with ddpfs.mounted(dataset, rank=1, world=3, program=tools.tool("ddpfs"), order="full", seed=5, epoch=2,
+                       mountpoint=_made(scratch), memory="64M") as place:
+        tools.ddpfs("ctl", place, "state", 30)
+        of_mount = names_and_bytes(ddpfs.Stage(place, batch=7, memory="64M"))
+        own = names_and_bytes(ddpfs.Stage(dataset, batch=7, memory="64M", order="full", seed=5, epoch=2, start=30, rank=1,
+                                          world=3))
+        assert of_mount == own and len(own) == (len(files) - 30 + 2) // 3
+        other = ddpfs.Stage(place, batch=7, memory="64M", rank=0, world=1)  # another part of the same
+        assert other.position == (2, 0, len(files) - 30)
+        with pytest.raises(ddpfs.StageError, match="seed"):
+            ddpfs.Stage(place, memory="64M", seed=6).next()
+
+
 def test_wrong_options_say_what_is_wrong(packed):
     for options, says in [({"rank": 3, "world": 2}, "rank 3"), ({"order": "random"}, "order=random"),
                           ({"memory": "1M"}, "32 MiB"), ({"backend": "abacus"}, "abacus")]:

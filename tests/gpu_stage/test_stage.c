@@ -368,6 +368,66 @@ static void a_damaged_sample_fails_its_batch_by_name(void **state)
 	data = saved;
 }
 
+static void count_bad(void *arg, const struct ddpfs_stage_error *error)
+{
+	assert_int_equal(error->code, -EBADMSG);
+	assert_int_equal(error->sample % 36, 9);
+	assert_non_null(strstr(error->text, "d000/f0000"));
+	(*(unsigned *)arg)++;
+}
+
+/* Four damaged samples, a batch of everything: the others come, in order. */
+static void damaged_samples_are_left_out_where_that_is_wanted(void **state)
+{
+	struct dataset d, saved = data;
+	struct ddpfs_stage_error error = { 0 };
+	struct ddpfs_batch *batch;
+	struct shard_file f;
+	char path[128];
+	unsigned told = 0;
+	(void)state;
+	dataset_new(&d, 120, 3, SIZES, N_SIZES);
+	data = d;
+	for (uint32_t victim = 9; victim < 120; victim += 36) {
+		assert_int_equal(shard_index_file(d.index, victim, &f), 0);
+		dataset_shard_path(&d, f.shard, path);
+		int fd = open(path, O_WRONLY);
+		assert_int_equal(pwrite(fd, "damage", 6, (off_t)f.offset), 6);
+		close(fd);
+	}
+	struct ddpfs_stage_options o = {
+		.order = "full", .seed = 2, .on_bad = "skip", .bad = count_bad, .bad_arg = &told
+	};
+	struct ddpfs_stage *stage = open_stage(&d, o), *all;
+	o.on_bad = "eio";
+	all = open_stage(&d, o);
+	for (uint32_t n = 120; n > 4; n /= 3) {
+		uint64_t samples = 0, turns = 0;
+		told = 0;
+		assert_int_equal(ddpfs_stage_set_epoch(stage, n, NULL), 0);
+		while (ddpfs_stage_next(stage, n, 0, &error, &batch) == 1) {
+			assert_int_equal(batch->turn, turns);
+			for (uint32_t i = 0; i < batch->n_items; i++) {
+				assert_true(i == 0 || batch->items[i].step > batch->items[i - 1].step);
+				assert_bytes(&batch->items[i]);
+			}
+			samples += batch->n_samples;
+			turns += batch->n_turns;
+			ddpfs_batch_release(batch);
+		}
+		assert_int_equal(samples, 116);
+		assert_int_equal(turns, 120);
+		assert_int_equal(told, 4);
+	}
+	told = 0;
+	assert_int_equal(ddpfs_stage_next(all, 120, 0, NULL, &batch), -EBADMSG);
+	assert_int_equal(told, 0);
+	assert_int_equal(ddpfs_stage_close(all), 0);
+	assert_int_equal(ddpfs_stage_close(stage), 0);
+	dataset_free(&d);
+	data = saved;
+}
+
 static void files_are_had_by_path(void **state)
 {
 	struct ddpfs_stage *stage = open_stage(&data, (struct ddpfs_stage_options){ 0 });
@@ -518,6 +578,7 @@ int main(void)
 		cmocka_unit_test(a_full_arena_waits_for_a_release),
 		cmocka_unit_test(a_file_larger_than_the_arena_is_refused_and_a_large_one_is_contiguous),
 		cmocka_unit_test(a_damaged_sample_fails_its_batch_by_name),
+		cmocka_unit_test(damaged_samples_are_left_out_where_that_is_wanted),
 		cmocka_unit_test(files_are_had_by_path),
 		cmocka_unit_test(consumers_share_the_epoch),
 		cmocka_unit_test(wrong_options_are_refused),

@@ -14,11 +14,15 @@ class Error(ctypes.Structure):
     _fields_ = [("code", c_int32), ("file", c_uint32), ("sample", c_uint32), ("text", c_char * 1024)]
 
 
+BadFunction = ctypes.CFUNCTYPE(None, c_void_p, POINTER(Error))
+
+
 class Options(ctypes.Structure):
     _fields_ = [("size", c_uint32), ("rank", c_uint32), ("world", c_uint32), ("threads_io", c_uint32), ("seed", c_uint64),
                 ("epoch", c_uint64), ("start", c_uint64), ("memory_bytes", c_uint64), ("order", c_char_p),
                 ("deal", c_char_p), ("tail", c_char_p), ("subdir", c_char_p), ("on_bad", c_char_p),
-                ("backend", c_char_p), ("state", c_char_p), ("device_bytes", c_uint64), ("copy", c_char_p)]
+                ("backend", c_char_p), ("state", c_char_p), ("device_bytes", c_uint64), ("bad", BadFunction),
+                ("bad_arg", c_void_p), ("copy", c_char_p)]
 
 
 # struct ddpfs_item, as a numpy dtype
@@ -28,14 +32,14 @@ ITEM_BYTES = 40
 
 class Batch(ctypes.Structure):
     _fields_ = [("epoch", c_uint64), ("turn", c_uint64), ("n_samples", c_uint32), ("n_items", c_uint32),
-                ("items", c_void_p)]
+                ("items", c_void_p), ("n_turns", c_uint32)]
 
 
 class Stats(ctypes.Structure):
     _fields_ = ([(n, c_uint64) for n in (
         "batches", "samples", "bytes", "ready", "waited", "asked", "wait_ns", "wait_memory_ns", "arena_bytes",
         "used_bytes", "held_bytes", "landing_bytes", "refused", "evicted", "reads", "read_bytes", "bad_blocks",
-        "io_errors", "uploads", "upload_copies", "upload_bytes", "device_bytes", "device_used_bytes")] +
+        "io_errors", "left_out", "uploads", "upload_copies", "upload_bytes", "device_bytes", "device_used_bytes")] +
                 [(n, c_uint32) for n in ("depth", "uring", "direct", "backend_device")])
 
 

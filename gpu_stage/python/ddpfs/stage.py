@@ -20,10 +20,14 @@ class StageError(OSError):
         self.sample = sample
 
 
+def _made(error):
+    return StageError(error.code, error.text.decode(errors="replace"),
+                      None if error.file == _lib.NONE else error.file,
+                      None if error.sample == _lib.NONE else error.sample)
+
+
 def _raise(error):
-    raise StageError(error.code, error.text.decode(errors="replace"),
-                     None if error.file == _lib.NONE else error.file,
-                     None if error.sample == _lib.NONE else error.sample)
+    raise _made(error)
 
 
 def _bytes(size):
@@ -98,7 +102,7 @@ class Batch:
         batch.arena, .offsets      one view that holds all of them: file i is arena[offsets[i] : offsets[i] + lengths[i]]
         batch.lengths, .steps, .files, .samples    numpy arrays, one number a file
         batch.path(i)              its path in the dataset
-        batch.epoch, .turn, .n_samples    where it comes in this rank's epoch
+        batch.epoch, .turn, .n_turns      where it comes in this rank's epoch; .n_samples: fewer where on_bad left some out
     """
 
     def __init__(self, held):
@@ -107,6 +111,7 @@ class Batch:
         self.epoch = public.epoch
         self.turn = public.turn
         self.n_samples = public.n_samples
+        self.n_turns = public.n_turns
         raw = (ctypes.c_ubyte * (public.n_items * _lib.ITEM_BYTES)).from_address(public.items)
         items = np.frombuffer(raw, dtype=_lib.ITEM).copy()
         self.files = items["file"]
@@ -200,15 +205,17 @@ class Stage:
     """Iterates over a rank's samples: `for batch in stage` gives what is left of the epoch, and the next epoch the
     time after.  Opened at first use, in the process that uses it.
 
-    dataset   the packed dataset's directory
+    dataset   the packed dataset's directory, or a mount: then its dataset, rank, world, order, epoch and start
     batch     samples of a batch; drop_last leaves out a shorter one at the end
     memory    bytes, or "512M": arena and reads together; default: a quarter of what is free, at most 4 GiB
     order, deal, tail, seed, epoch, start, subdir    as the options of the mount
+    on_bad    "eio": a sample that cannot be had fails its batch; "skip": it is left out; a function: it is left out, and the
+              function called with the StageError that names it
     backend   "cpu", or "cuda" (torch's current device) or "cuda:N": batches in GPU memory
     device_memory, copy    bytes of GPU memory for batches; how they get there: "auto", "each", "packed" (stage.h)
     """
 
-    def __init__(self, dataset, batch=1, *, rank=0, world=1, order=None, deal=None, tail=None, seed=0, epoch=0, start=0,
+    def __init__(self, dataset, batch=1, *, rank=0, world=0, order=None, deal=None, tail=None, seed=0, epoch=0, start=0,
                  subdir=None, memory=0, on_bad=None, backend=None, device_memory=0, copy=None, state=None, drop_last=False):
         if batch < 1:
             raise ValueError("batch must be at least 1")
@@ -217,6 +224,8 @@ class Stage:
         self.drop_last = drop_last
         self._numbers = {"rank": rank, "world": world, "seed": seed, "epoch": epoch, "start": start,
                          "memory_bytes": _bytes(memory), "device_bytes": _bytes(device_memory)}
+        self._bad = on_bad if callable(on_bad) else None
+        on_bad = "skip" if callable(on_bad) else on_bad
         self._words = {"order": order, "deal": deal, "tail": tail, "subdir": subdir, "on_bad": on_bad,
                        "backend": backend, "copy": copy, "state": state}
         self._opened = None
@@ -229,10 +238,14 @@ class Stage:
         lib, error, pointer = _lib.load(), _lib.Error(), ctypes.c_void_p()
         words = {k: os.fsencode(v) for k, v in self._words.items() if v is not None}
         options = _lib.Options(size=ctypes.sizeof(_lib.Options), **self._numbers, **words)
+        bad, self_bad = None, self._bad
+        if self_bad is not None:
+            bad = options.bad = _lib.BadFunction(lambda _arg, found: self_bad(_made(found.contents)))
         if lib.ddpfs_stage_open(os.fsencode(self.dataset), ctypes.byref(options), ctypes.byref(error),
                                 ctypes.byref(pointer)) < 0:
             _raise(error)
         self._opened = _Open(lib, pointer)
+        self._opened.bad = bad  # lives as long as the library may call it
         return self._opened
 
     def _call(self, function, *arguments):
@@ -278,7 +291,7 @@ class Stage:
     def _batches(self):
         while True:
             batch = self.next()
-            if batch is None or (self.drop_last and batch.n_samples < self.batch):
+            if batch is None or (self.drop_last and batch.n_turns < self.batch):
                 return
             yield batch
             del batch  # the consumer's reference is the only one while the next batch is awaited
@@ -295,7 +308,7 @@ class Stage:
         return {"ddpfs": self._state(epoch, turn)}
 
     def state_after(self, batch):
-        return {"ddpfs": self._state(batch.epoch, batch.turn + batch.n_samples)}
+        return {"ddpfs": self._state(batch.epoch, batch.turn + batch.n_turns)}
 
     def _state(self, epoch, turns):
         opened, buf = self._open(), ctypes.create_string_buffer(_lib.STATE_MAX)

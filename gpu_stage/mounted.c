@@ -1,0 +1,74 @@
+#include "gpu_stage/mounted.h"
+
+#include <errno.h>
+#include <jansson.h>
+#include <limits.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/xattr.h>
+
+#include "shard/base/io.h"
+
+enum { FILE_MAX = 1 << 20 };
+
+bool stage_mounted_is(const char *path)
+{
+	return getxattr(path, "user.ddpfs.view", NULL, 0) > 0;
+}
+
+static int read_below(const char *root, const char *name, struct base_err *err, char **ret_text)
+{
+	char path[PATH_MAX], quoted[300];
+	size_t len;
+	int n = snprintf(path, sizeof(path), "%s/.ddpfs/%s", root, name);
+	int rc = n < (int)sizeof(path) ? base_read_file(path, FILE_MAX, ret_text, &len) : -ENAMETOOLONG;
+	return rc < 0 ? base_err_set(
+	                        err, rc, "'%s': %s", base_err_quote(path, quoted, sizeof(quoted)), base_err_str(rc))
+	              : 0;
+}
+
+static int read_stats(const char *text, struct stage_mounted *m)
+{
+	json_t *stats = json_loads(text, JSON_DISABLE_EOF_CHECK, NULL); /* padding stands behind it */
+	const char *dataset = json_string_value(json_object_get(stats, "dataset"));
+	json_int_t rank = json_integer_value(json_object_get(stats, "rank"));
+	json_int_t world = json_integer_value(json_object_get(stats, "world"));
+	int rc = -EUCLEAN;
+	if (dataset && dataset[0] == '/' && world > 0 && world <= UINT32_MAX && rank >= 0 && rank < world) {
+		m->dataset = strdup(dataset);
+		m->rank = (uint32_t)rank;
+		m->world = (uint32_t)world;
+		rc = m->dataset ? 0 : -ENOMEM;
+	}
+	json_decref(stats);
+	return rc;
+}
+
+int stage_mounted_read(const char *path, struct base_err *err, struct stage_mounted *ret_mounted)
+{
+	struct stage_mounted m = { 0 };
+	char *stats = NULL, quoted[300];
+	int rc = read_below(path, "stats.json", err, &stats);
+	if (rc == 0) {
+		rc = read_stats(stats, &m);
+		if (rc < 0)
+			base_err_set(err, rc, "'%s': its .ddpfs/stats.json is not that of a mount of this version",
+			        base_err_quote(path, quoted, sizeof(quoted)));
+	}
+	free(stats);
+	if (rc == 0)
+		rc = read_below(path, "state", err, &m.state);
+	if (rc < 0)
+		stage_mounted_done(&m);
+	else
+		*ret_mounted = m;
+	return rc;
+}
+
+void stage_mounted_done(struct stage_mounted *mounted)
+{
+	free(mounted->dataset);
+	free(mounted->state);
+	*mounted = (struct stage_mounted){ 0 };
+}
