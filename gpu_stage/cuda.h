@@ -71,7 +71,18 @@ enum {
 	X(cuEventCreate, event_create, (struct CUevent_st * *ret_event, unsigned flags))                               \
 	X(cuEventDestroy_v2, event_destroy, (struct CUevent_st * event))                                               \
 	X(cuEventRecord, event_record, (struct CUevent_st * event, struct CUstream_st * stream))                       \
-	X(cuEventSynchronize, event_synchronize, (struct CUevent_st * event))
+	X(cuEventSynchronize, event_synchronize, (struct CUevent_st * event))                                          \
+	/* The reference trainer's: */                                                                                 \
+	X(cuMemsetD8Async, memory_set,                                                                                 \
+	        (unsigned long long to, unsigned char value, size_t bytes, struct CUstream_st *stream))                \
+	X(cuModuleLoadData, module_load, (struct CUmod_st * *ret_module, const void *image))                           \
+	X(cuModuleUnload, module_unload, (struct CUmod_st * module))                                                   \
+	X(cuModuleGetFunction, module_function,                                                                        \
+	        (struct CUfunc_st * *ret_function, struct CUmod_st * module, const char *name))                        \
+	X(cuLaunchKernel, launch,                                                                                      \
+	        (struct CUfunc_st * function, unsigned grid_x, unsigned grid_y, unsigned grid_z, unsigned block_x,     \
+	                unsigned block_y, unsigned block_z, unsigned shared_bytes, struct CUstream_st *stream,         \
+	                void **parameters, void **extra))
 
 struct stage_cuda {
 #define STAGE_CUDA_MEMBER(symbol, member, parameters) unsigned(*member) parameters;

@@ -10,11 +10,19 @@
 #include <time.h>
 
 #include "gpu_stage/cuda.h"
+#include "gpu_stage/examples/mlp.h"
 #include "tests/gpu_stage/standin/standin.h"
 
 #define EXPORT __attribute__((visibility("default")))
 
-enum { INVALID_VALUE = 1, INVALID_CONTEXT = 201, LAUNCH_FAILED = 719, DEVICES_MAX = 8, STACK_MAX = 16 };
+enum {
+	INVALID_VALUE = 1,
+	INVALID_CONTEXT = 201,
+	NOT_FOUND = 500,
+	LAUNCH_FAILED = 719,
+	DEVICES_MAX = 8,
+	STACK_MAX = 16
+};
 
 struct range {
 	const uint8_t *base;
@@ -37,7 +45,7 @@ struct CUmod_st {
 	int nothing;
 };
 
-enum kind { COPY_UP, COPY_DOWN, RECORD, WAIT, CALL };
+enum kind { COPY_UP, COPY_DOWN, SET, RECORD, WAIT, CALL };
 
 struct work {
 	enum kind kind;
@@ -203,6 +211,8 @@ static void do_work(struct CUstream_st *stream, struct work *w)
 		pthread_mutex_unlock(&stream->context->engine);
 	} else if (w->kind == COPY_DOWN) {
 		memcpy(w->to, w->from, w->bytes);
+	} else if (w->kind == SET) {
+		memset(w->to, (int)w->number, w->bytes);
 	} else if (w->kind == CALL) {
 		w->call(w->arg);
 	}
@@ -665,6 +675,108 @@ EXPORT unsigned cuLaunchHostFunc(struct CUstream_st *stream, void (*call)(void *
 	unsigned result = counted_in_context(false);
 	if (result == CUDA_OK)
 		queue(stream, (struct work){ .kind = CALL, .call = call, .arg = arg });
+	pthread_mutex_unlock(&lock);
+	return result;
+}
+
+EXPORT unsigned cuMemsetD8Async(unsigned long long to, unsigned char value, size_t bytes, struct CUstream_st *stream);
+EXPORT unsigned cuMemsetD8Async(unsigned long long to, unsigned char value, size_t bytes, struct CUstream_st *stream)
+{
+	pthread_mutex_lock(&lock);
+	unsigned result = counted_in_context(false);
+	if (result == CUDA_OK) {
+		must_hold(allocated, (void *)(uintptr_t)to, bytes, "device memory");
+		queue(stream,
+		        (struct work){ .kind = SET, .to = (void *)(uintptr_t)to, .number = value, .bytes = bytes });
+	}
+	pthread_mutex_unlock(&lock);
+	return result;
+}
+
+/* ---- kernels: those of the reference trainer, as host functions ---- */
+
+EXPORT unsigned cuModuleLoadData(struct CUmod_st **ret_module, const void *image);
+EXPORT unsigned cuModuleLoadData(struct CUmod_st **ret_module, const void *image)
+{
+	static struct CUmod_st only;
+	pthread_mutex_lock(&lock);
+	unsigned result = counted_in_context(false);
+	if (result == CUDA_OK && !strstr(image, ".visible .entry kernel_"))
+		result = INVALID_VALUE;
+	if (result == CUDA_OK) {
+		live.modules++;
+		*ret_module = &only;
+	}
+	pthread_mutex_unlock(&lock);
+	return result;
+}
+
+EXPORT unsigned cuModuleUnload(struct CUmod_st *module);
+EXPORT unsigned cuModuleUnload(struct CUmod_st *module)
+{
+	(void)module;
+	pthread_mutex_lock(&lock);
+	live.modules--;
+	pthread_mutex_unlock(&lock);
+	return CUDA_OK;
+}
+
+struct CUfunc_st {
+	const char *name;
+	void (*element)(const struct mlp *m, uint32_t i);
+};
+
+EXPORT unsigned cuModuleGetFunction(struct CUfunc_st **ret_function, struct CUmod_st *module, const char *name);
+EXPORT unsigned cuModuleGetFunction(struct CUfunc_st **ret_function, struct CUmod_st *module, const char *name)
+{
+#define ELEMENT(kernel) { "kernel_" #kernel, mlp_##kernel },
+	static struct CUfunc_st functions[] = { MLP_KERNELS(ELEMENT) };
+#undef ELEMENT
+	(void)module;
+	for (size_t i = 0; i < sizeof(functions) / sizeof(functions[0]); i++) {
+		if (strcmp(functions[i].name, name) == 0) {
+			*ret_function = &functions[i];
+			return CUDA_OK;
+		}
+	}
+	return NOT_FOUND;
+}
+
+struct launch {
+	struct CUfunc_st *function;
+	struct mlp m;
+	uint32_t count;
+};
+
+static void run_kernel(void *arg)
+{
+	struct launch *l = arg;
+	for (uint32_t i = 0; i < l->count; i++)
+		l->function->element(&l->m, i);
+	free(l);
+}
+
+EXPORT unsigned cuLaunchKernel(struct CUfunc_st *function, unsigned grid_x, unsigned grid_y, unsigned grid_z,
+        unsigned block_x, unsigned block_y, unsigned block_z, unsigned shared_bytes, struct CUstream_st *stream,
+        void **parameters, void **extra);
+EXPORT unsigned cuLaunchKernel(struct CUfunc_st *function, unsigned grid_x, unsigned grid_y, unsigned grid_z,
+        unsigned block_x, unsigned block_y, unsigned block_z, unsigned shared_bytes, struct CUstream_st *stream,
+        void **parameters, void **extra)
+{
+	struct launch *l = malloc(sizeof(*l));
+	(void)shared_bytes;
+	(void)extra;
+	if (!l)
+		abort();
+	*l = (struct launch){ function, *(struct mlp *)parameters[0], *(uint32_t *)parameters[1] };
+	pthread_mutex_lock(&lock);
+	unsigned result = counted_in_context(false);
+	if (result == CUDA_OK && (grid_y * grid_z * block_y * block_z != 1 || grid_x * block_x < l->count))
+		result = INVALID_VALUE;
+	if (result == CUDA_OK)
+		queue(stream, (struct work){ .kind = CALL, .call = run_kernel, .arg = l });
+	else
+		free(l);
 	pthread_mutex_unlock(&lock);
 	return result;
 }

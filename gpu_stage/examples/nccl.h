@@ -1,0 +1,35 @@
+/* NCCL, found at run time: libnccl.so.2.  Declarations of our own, checked by a test against <nccl.h> where there is one.
+ *
+ * Threads: see NCCL's documentation; the trainer uses one. */
+#ifndef DDPFS_GPU_STAGE_EXAMPLES_NCCL_H
+#define DDPFS_GPU_STAGE_EXAMPLES_NCCL_H
+
+#include <stddef.h>
+
+struct ncclComm;    /* opaque */
+struct CUstream_st; /* opaque */
+
+struct nccl_id {
+	char internal[128];
+};
+
+enum { NCCL_OK = 0, NCCL_FLOAT32 = 7, NCCL_SUM = 0 };
+
+/* X(symbol, member, parameters) */
+#define NCCL_FUNCTIONS(X)                                                                                              \
+	X(ncclGetUniqueId, unique_id, (struct nccl_id * ret_id))                                                       \
+	X(ncclCommInitRank, open, (struct ncclComm * *ret_comm, int world, struct nccl_id id, int rank))               \
+	X(ncclCommDestroy, close, (struct ncclComm * comm))                                                            \
+	X(ncclCommAbort, abort, (struct ncclComm * comm))                                                              \
+	X(ncclAllReduce, all_reduce,                                                                                   \
+	        (const void *from, void *to, size_t n, unsigned type, unsigned op, struct ncclComm *comm,              \
+	                struct CUstream_st *stream))
+
+struct nccl {
+#define NCCL_MEMBER(symbol, member, parameters) unsigned(*member) parameters;
+	NCCL_FUNCTIONS(NCCL_MEMBER)
+#undef NCCL_MEMBER
+	const char *(*error_string)(unsigned result);
+};
+
+#endif

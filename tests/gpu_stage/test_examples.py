@@ -1,0 +1,160 @@
+"""The reference trainers: both learn from one packed dataset what the plain files teach, alone and on several ranks."""
+
+import os
+import re
+import shutil
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("sklearn", reason="scikit-learn is not installed")
+
+from helpers import tools  # noqa: E402
+
+EXAMPLES = tools.ROOT / "gpu_stage" / "examples"
+EPOCH = re.compile(r"epoch (\d+): mean loss (\d\.\d+), accuracy (\d\.\d+)")
+RIGHT = 0.93  # of the validation digits at the end; guessing has 0.1
+
+
+@pytest.fixture(scope="module")
+def digits65(tmp_path_factory):
+    root = tmp_path_factory.mktemp("digits65")
+    tools.run([sys.executable, EXAMPLES / "make_digits.py", root])
+    return root
+
+
+@pytest.fixture
+def packed(digits65, pack):
+    return pack(digits65)
+
+
+@pytest.fixture
+def env(build_dir):
+    return {"DDPFS_STAGE_LIB": build_dir / "gpu_stage" / "libddpfs_stage.so", "OMP_NUM_THREADS": 1,
+            "PYTHONPATH": tools.ROOT / "gpu_stage" / "python", "PYTHONDONTWRITEBYTECODE": 1}
+
+
+def trainer(build_dir):
+    return build_dir / "gpu_stage" / "digits_mlp"
+
+
+def curve(output):
+    """[(mean loss, accuracy)] of the epochs, all there and in order."""
+    lines = EPOCH.findall(output)
+    assert [int(n) for n, _, _ in lines] == list(range(len(lines))) and lines
+    return [(float(loss), float(right)) for _, loss, right in lines]
+
+
+def learned(epochs):
+    assert epochs[-1][0] < epochs[0][0] / 3
+    assert epochs[-1][1] >= RIGHT
+
+
+def standin(build_dir):
+    return {"LD_LIBRARY_PATH": build_dir / "tests" / "gpu_stage" / "standin"}
+
+
+def ranks(world, argv, env):
+    """The ranks as a launcher starts them, without one: their outputs."""
+    with socket.socket() as s:
+        s.bind(("127.0.0.1", 0))
+        port = s.getsockname()[1]
+    started = []
+    for rank in range(world):
+        own = {"RANK": rank, "WORLD_SIZE": world, "LOCAL_RANK": rank, "TRAIN_PORT": port, "MASTER_ADDR": "127.0.0.1"}
+        full = {**os.environ, **{k: str(v) for k, v in {**env, **own}.items()}}
+        started.append(subprocess.Popen([str(a) for a in argv], env=full, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+                                        text=True, preexec_fn=tools.die_with_parent))
+    outputs = [p.communicate(timeout=600)[0] for p in started]
+    assert [p.returncode for p in started] == [0] * world, "\n".join(outputs)
+    return outputs
+
+
+def test_the_c_trainer_learns(packed, build_dir):
+    learned(curve(tools.run([trainer(build_dir), packed]).stdout))
+
+
+@pytest.mark.parametrize("backend", ["cpu", "cuda"])
+def test_the_c_trainer_learns_on_three_ranks(packed, build_dir, backend):
+    """Gradients are summed over the wire, or by (stand-in) NCCL on the second stream."""
+    outputs = ranks(3, [trainer(build_dir), f"--backend={backend}", packed],
+                    standin(build_dir) if backend == "cuda" else {})
+    learned(curve(outputs[0]))
+    assert outputs[1] == outputs[2] == ""
+
+
+def test_a_gpu_computes_what_the_processor_does(packed, build_dir):
+    """Uploads, streams and events change nothing: on the stand-in, whose kernels are the processor's, not one digit."""
+    argv = [trainer(build_dir), "--epochs=3"]
+    on_cpu = tools.run([*argv, packed]).stdout
+    on_gpu = tools.run([*argv, "--backend=cuda", packed], env=standin(build_dir)).stdout
+    assert on_gpu == on_cpu
+    slow = {**standin(build_dir), "STANDIN_COPY_MB_PER_S": 1}
+    assert tools.run([*argv, "--backend=cuda", packed], env=slow).stdout == on_cpu
+
+
+def test_the_c_trainer_learns_on_a_gpu(packed, build_dir):
+    done = tools.run([trainer(build_dir), "--backend=cuda", packed], check=False)
+    if "cannot load the NVIDIA driver" in done.stderr or "no CUDA device" in done.stderr:
+        pytest.skip("no GPU on this machine")
+    assert done.returncode == 0, done.stderr
+    learned(curve(done.stdout))
+
+
+def test_the_c_trainer_says_what_is_wrong(packed, build_dir, tree, pack):
+    run = [trainer(build_dir)]
+    assert tools.run(run, check=False).returncode == 2
+    assert "usage:" in tools.run([*run, "--backend=tpu", packed], check=False).stderr
+    root, _ = tree
+    (root / "train").mkdir()
+    (root / "train" / "short").write_bytes(b"x")
+    (root / "val").mkdir()
+    (root / "val" / "short").write_bytes(b"x")
+    done = tools.run([*run, pack(root)], check=False)
+    assert done.returncode == 1 and "make_digits.py" in done.stderr
+    done = tools.run([*run, packed], env={"RANK": 3, "WORLD_SIZE": 2}, check=False)
+    assert done.returncode == 1 and "rank 3 of 2" in done.stderr
+
+
+def test_the_pytorch_trainer_computes_on_batches_what_it_does_on_plain_files(packed, digits65, env):
+    """order=torch is DistributedSampler's: equal losses and scores, to every digit printed."""
+    pytest.importorskip("torch", reason="torch is not installed")
+    argv = [sys.executable, EXAMPLES / "digits_ddp.py", "--epochs", 2]
+    plain = tools.run([*argv, "--files", digits65], env=env).stdout
+    assert tools.run([*argv, "--dataset", packed], env=env).stdout == plain
+    curve(plain)
+
+
+def test_the_kernels_of_the_ptx_are_those_of_the_source(scratch):
+    """mlp.ptx is what the compiler makes of mlp.cu; its header says how."""
+    checked_in = (EXAMPLES / "mlp.ptx").read_text()
+    names = re.findall(r"X\((\w+)\)", (EXAMPLES / "mlp.h").read_text().split("MLP_KERNELS(X)")[1])
+    assert len(names) == 7
+    assert re.findall(r"\.visible \.entry kernel_(\w+)\(", checked_in) == names
+    nvcc = shutil.which("nvcc") or next((str(p) for p in Path("/usr/local").glob("cuda*/bin/nvcc")), None)
+    if nvcc is None:
+        pytest.skip("no nvcc on this machine: the names agree, the rest was not compiled anew")
+    version = re.search(r"^// (Cuda compilation tools, release .*)$", checked_in, re.M).group(1)
+    if version not in tools.run([nvcc, "--version"]).stdout:
+        pytest.skip("this nvcc is not the one that made mlp.ptx: the names agree, the rest was not compiled anew")
+    tools.run([nvcc, "-ptx", "-arch=compute_75", f"-I{tools.ROOT}", "-o", scratch / "mlp.ptx", EXAMPLES / "mlp.cu"])
+    made = re.sub(r"^\.version .*", ".version 6.4", (scratch / "mlp.ptx").read_text(), flags=re.M)
+    assert made == checked_in
+
+
+@pytest.mark.trainers
+@pytest.mark.parametrize("order", ["torch", "full", "chunk"])
+def test_the_demo_shows_both_learning(build_dir, order):
+    """Two ranks each by torchrun, twenty epochs: C, PyTorch, and PyTorch on the plain files."""
+    pytest.importorskip("torch", reason="torch is not installed")
+    output = tools.run([EXAMPLES / "demo", "cpu", order], env={"DDPFS_BUILD": build_dir}).stdout
+    parts = [curve(part) for part in output.split("== ")[1:]]
+    assert len(parts) == 3
+    for part in parts:
+        learned(part)
+        assert part[-1][1] >= parts[2][-1][1] - 0.02
+    if order == "torch":
+        assert parts[1] == parts[2]
