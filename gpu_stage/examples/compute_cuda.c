@@ -33,6 +33,7 @@ struct gpu {
 	int ordinal, device;
 	struct CUctx_st *context;
 	bool entered; /* it is this thread's */
+	bool failed;  /* a call did */
 	struct CUstream_st *stream, *second;
 	struct CUevent_st *computed, *reduced;
 	struct CUmod_st *module;
@@ -51,6 +52,7 @@ static bool good(struct gpu *g, unsigned result, const char *what)
 	struct base_err err;
 	if (result == CUDA_OK)
 		return true;
+	g->failed = true;
 	stage_cuda_error(g->cuda, result, g->ordinal, what, &err);
 	fprintf(stderr, "digits_mlp: %s\n", err.text);
 	return false;
@@ -60,6 +62,7 @@ static bool nccl_good(struct gpu *g, unsigned result, const char *what)
 {
 	if (result == NCCL_OK)
 		return true;
+	g->failed = true;
 	fprintf(stderr, "digits_mlp: NCCL cannot %s: %s (NCCL_DEBUG=INFO says more)\n", what,
 	        g->nccl.error_string(result));
 	return false;
@@ -138,7 +141,9 @@ static void gpu_free(struct compute *c)
 {
 	struct gpu *g = of(c);
 	struct CUctx_st *context;
-	if (g->comm)
+	if (g->comm && g->failed)
+		g->nccl.abort(g->comm); /* waits for nobody */
+	else if (g->comm)
 		g->nccl.close(g->comm);
 	while (g->n_pieces)
 		g->cuda->memory_free(g->pieces[--g->n_pieces]);

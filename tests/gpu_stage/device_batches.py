@@ -90,7 +90,7 @@ def a_capsule_keeps_the_memory_until_its_consumer_lets_go(driver, dataset, files
     assert not _dlpack._alive
 
 
-def files_of_one_length_are_one_array(driver, dataset, files):
+def a_batch_is_one_array(driver, dataset, files):
     stream = driver.stream()
     stage = ddpfs.Stage(dataset, batch=4, memory=HOST_MEMORY, backend="cuda:0", subdir="same", order="none")
     batch = stage.next()
@@ -101,6 +101,11 @@ def files_of_one_length_are_one_array(driver, dataset, files):
     assert driver.read(managed.tensor.data, 2800, stream) == b"".join(files[batch.path(i)] for i in range(4))
     managed.deleter(address)
     batch = ddpfs.Stage(dataset, batch=30, memory=HOST_MEMORY, backend="cuda:0").next()
+    array, offsets = batch.device_flat()
+    managed, address = unpack(array.__dlpack__(stream=stream))
+    run = driver.read(managed.tensor.data, managed.tensor.shape[0], stream)
+    assert all(run[o:o + n] == files[batch.path(i)] for i, (o, n) in enumerate(zip(offsets, batch.lengths)))
+    managed.deleter(address)
     try:
         batch.device()
     except ValueError as error:
@@ -120,6 +125,8 @@ def torch_takes_them(driver, dataset, files):
             tensor = batch.tensor(i)
             assert tensor.is_cuda and tensor.dtype == torch.uint8
             assert bytes(tensor.cpu().numpy()) == files[batch.path(i)]
+        flat, offsets = batch.flat()
+        assert bytes(flat[offsets[-1]:].cpu().numpy()) == files[batch.path(len(batch) - 1)]
 
 
 def main():
@@ -127,7 +134,7 @@ def main():
     files = {p.relative_to(source).as_posix(): p.read_bytes() for p in source.rglob("*") if p.is_file()}
     driver = Driver()
     for check in (batches_are_device_memory_with_the_sources_bytes, a_capsule_keeps_the_memory_until_its_consumer_lets_go,
-                  files_of_one_length_are_one_array, torch_takes_them):
+                  a_batch_is_one_array, torch_takes_them):
         check(driver, dataset, files)
         print(check.__name__, flush=True)
 

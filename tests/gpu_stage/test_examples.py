@@ -57,14 +57,19 @@ def standin(build_dir):
     return {"LD_LIBRARY_PATH": build_dir / "tests" / "gpu_stage" / "standin"}
 
 
-def ranks(world, argv, env):
+TORCHRUN = ("RANK", "WORLD_SIZE", "LOCAL_RANK")
+SLURM = ("SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID")
+OPEN_MPI = ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK")
+
+
+def ranks(world, argv, env, names=TORCHRUN):
     """The ranks as a launcher starts them, without one: their outputs."""
     with socket.socket() as s:
         s.bind(("127.0.0.1", 0))
         port = s.getsockname()[1]
     started = []
     for rank in range(world):
-        own = {"RANK": rank, "WORLD_SIZE": world, "LOCAL_RANK": rank, "TRAIN_PORT": port, "MASTER_ADDR": "127.0.0.1"}
+        own = {**dict(zip(names, (rank, world, rank))), "TRAIN_PORT": port, "MASTER_ADDR": "127.0.0.1"}
         full = {**os.environ, **{k: str(v) for k, v in {**env, **own}.items()}}
         started.append(subprocess.Popen([str(a) for a in argv], env=full, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
                                         text=True, preexec_fn=tools.die_with_parent))
@@ -84,6 +89,12 @@ def test_the_c_trainer_learns_on_three_ranks(packed, build_dir, backend):
                     standin(build_dir) if backend == "cuda" else {})
     learned(curve(outputs[0]))
     assert outputs[1] == outputs[2] == ""
+
+
+@pytest.mark.parametrize("names", [SLURM, OPEN_MPI], ids=["slurm", "mpirun"])
+def test_other_launchers_variables_are_understood(packed, build_dir, names):
+    argv = [trainer(build_dir), "--epochs=2", packed]
+    assert ranks(2, argv, {}, names) == ranks(2, argv, {}, TORCHRUN)
 
 
 def test_a_gpu_computes_what_the_processor_does(packed, build_dir):
@@ -158,3 +169,31 @@ def test_the_demo_shows_both_learning(build_dir, order):
         assert part[-1][1] >= parts[2][-1][1] - 0.02
     if order == "torch":
         assert parts[1] == parts[2]
+
+
+def test_the_declarations_of_nccl_are_those_of_the_real_header(scratch):
+    places = [Path("/usr/include"), Path("/usr/local/include"), *Path("/usr/local").glob("cuda*/include"),
+              *Path(sys.prefix).glob("lib/python*/site-packages/nvidia/*/include")]
+    nccl = next((p for p in places if (p / "nccl.h").exists()), None)
+    cuda = next((p for p in places if (p / "cuda_runtime.h").exists()), None)
+    if nccl is None or cuda is None:
+        pytest.skip("no <nccl.h> with <cuda_runtime.h> on this machine")
+    (scratch / "check.c").write_text(NCCL_CHECK)
+    tools.run(["cc", "-std=c17", "-Werror", "-fsyntax-only", f"-I{tools.ROOT}", f"-isystem{nccl}", f"-isystem{cuda}",
+               scratch / "check.c"])
+
+
+NCCL_CHECK = """
+#include <nccl.h>
+#include "gpu_stage/examples/nccl.h"
+_Static_assert(sizeof(ncclUniqueId) == sizeof(struct nccl_id) && _Alignof(ncclUniqueId) == _Alignof(struct nccl_id), "id");
+_Static_assert((int)ncclSuccess == NCCL_OK && (int)ncclFloat32 == NCCL_FLOAT32 && (int)ncclSum == NCCL_SUM, "numbers");
+/* An id is a struct of another name there: it is left out of these, and of one size. */
+unsigned (*const destroy)(struct ncclComm *comm) = ncclCommDestroy;
+unsigned (*const give_up)(struct ncclComm *comm) = ncclCommAbort;
+unsigned (*const sum)(const void *from, void *to, size_t n, unsigned type, unsigned op, struct ncclComm *comm,
+        struct CUstream_st *stream) = ncclAllReduce;
+unsigned (*const unique)(ncclUniqueId *ret_id) = ncclGetUniqueId;
+unsigned (*const join)(struct ncclComm **ret_comm, int world, ncclUniqueId id, int rank) = ncclCommInitRank;
+const char *(*const text)(ncclResult_t result) = ncclGetErrorString;
+"""

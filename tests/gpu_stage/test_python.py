@@ -229,6 +229,10 @@ def test_tensors_share_the_arena(packed):
         assert tensor.dtype == torch.uint8
         assert tensor.numel() == 0 or tensor.data_ptr() == batch[i].__array_interface__["data"][0]
         assert bytes(tensor.numpy()) == files[batch.path(i)]
+    flat, offsets = batch.flat()
+    assert flat.data_ptr() == batch.arena.__array_interface__["data"][0]
+    for i, (start, length) in enumerate(zip(offsets, batch.lengths)):
+        assert bytes(flat[start:start + length].numpy()) == files[batch.path(i)]
 
 
 def test_a_dataloader_takes_it(packed):

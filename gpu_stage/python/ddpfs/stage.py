@@ -97,6 +97,8 @@ class Batch:
                                    with backend="cuda"
         batch.tensor()             files of one length as one tensor [files, length]
         batch.device(i), .device() the same memory for every library that takes DLPack; with backend="cuda" only
+        batch.flat()               (one uint8 tensor, offsets): file i is tensor[offsets[i] : offsets[i] + lengths[i]]
+        batch.device_flat()        the same for DLPack
         batch.wait(stream)         before work on another stream than the one current at tensor() or device(): a
                                    torch.cuda.Stream or its number
         batch.arena, .offsets      one view that holds all of them: file i is arena[offsets[i] : offsets[i] + lengths[i]]
@@ -152,6 +154,20 @@ class Batch:
         if i is None:
             return DeviceArray(self._held, int(self._device[0]), (len(self), self._one_length()))
         return DeviceArray(self._held, int(self._device[i]), (int(self.lengths[i]),))
+
+    def flat(self):
+        import torch
+
+        if self._live().opened.ordinal >= 0:
+            array, offsets = self.device_flat()
+            return torch.from_dlpack(array), offsets
+        return torch.from_numpy(self._memory(0, self._held.opened.size, False)), self.offsets
+
+    def device_flat(self):
+        if self._live().opened.ordinal < 0:
+            raise ValueError('the batch is in host memory: open the stage with backend="cuda"')
+        offsets = (self._device - self._device[0]).astype(np.int64)
+        return DeviceArray(self._held, int(self._device[0]), (int(offsets[-1] + self.lengths[-1]),)), offsets
 
     def wait(self, stream):
         self._live().wait(getattr(stream, "cuda_stream", stream))
