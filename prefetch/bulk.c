@@ -2,13 +2,13 @@
 
 #include <errno.h>
 #include <fcntl.h>
-#include <liburing.h>
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <sys/uio.h>
 
+#include "prefetch/ring.h"
 #include "shard/base/cleanup.h"
 #include "shard/base/units.h"
 
@@ -287,13 +287,8 @@ static int ring_reap(struct prefetch_bulk *bulk, bool wait)
 static int ring_init(struct prefetch_bulk *bulk)
 {
 	/* Completions are worked off when this thread asks for them: no interrupts while it hashes. */
-	struct io_uring_params params = { .flags = IORING_SETUP_SINGLE_ISSUER | IORING_SETUP_DEFER_TASKRUN };
-	int rc = io_uring_queue_init_params(bulk->depth, &bulk->ring, &params);
-	if (rc == -EINVAL) { /* older than 6.1 */
-		params = (struct io_uring_params){ 0 };
-		rc = io_uring_queue_init_params(bulk->depth, &bulk->ring, &params);
-	}
-	return rc;
+	int rc = prefetch_ring_init(&bulk->ring, bulk->depth, IORING_SETUP_SINGLE_ISSUER | IORING_SETUP_DEFER_TASKRUN);
+	return rc == -EINVAL ? prefetch_ring_init(&bulk->ring, bulk->depth, 0) : rc; /* older than 6.1 */
 }
 
 /* Threads instead */
@@ -391,7 +386,7 @@ void prefetch_bulk_free(struct prefetch_bulk *bulk)
 	while (bulk->in_flight && prefetch_bulk_reap(bulk, true, &file) > 0)
 		;
 	if (bulk->uring)
-		io_uring_queue_exit(&bulk->ring);
+		prefetch_ring_exit(&bulk->ring);
 	pthread_mutex_lock(&bulk->lock);
 	bulk->stop = true;
 	pthread_cond_broadcast(&bulk->queued);

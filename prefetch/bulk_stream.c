@@ -5,12 +5,12 @@
  */
 #include <errno.h>
 #include <fcntl.h>
-#include <liburing.h>
 #include <stdlib.h>
 #include <sys/stat.h>
 #include <sys/uio.h>
 
 #include "prefetch/bulk.h"
+#include "prefetch/ring.h"
 #include "shard/base/cleanup.h"
 #include "shard/base/io.h"
 
@@ -42,7 +42,7 @@ static uint64_t piece_offset(const struct stream *stream, uint64_t piece)
 static void stream_done(struct stream *stream)
 {
 	if (stream->uring)
-		io_uring_queue_exit(&stream->ring);
+		prefetch_ring_exit(&stream->ring);
 	if (stream->direct >= 0)
 		close(stream->direct);
 	if (stream->fd >= 0)
@@ -68,7 +68,7 @@ static int stream_init(struct stream *stream, const char *path)
 		stream->slots[i].buf = stream->memory + (size_t)i * STREAM_PIECE;
 	if (stream->start % PREFETCH_BULK_ALIGN == 0)
 		stream->direct = open(path, O_RDONLY | O_CLOEXEC | O_DIRECT | O_NOCTTY);
-	stream->uring = io_uring_queue_init(STREAM_DEPTH, &stream->ring, 0) == 0;
+	stream->uring = prefetch_ring_init(&stream->ring, STREAM_DEPTH, 0) == 0;
 	if (!stream->uring)
 		posix_fadvise(stream->fd, 0, 0, POSIX_FADV_SEQUENTIAL);
 	return 0;

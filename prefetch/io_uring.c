@@ -1,5 +1,4 @@
 #include <errno.h>
-#include <liburing.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/eventfd.h>
@@ -7,6 +6,7 @@
 #include <unistd.h>
 
 #include "prefetch/io.h"
+#include "prefetch/ring.h"
 
 enum segment_state { SEGMENT_NEW, SEGMENT_FIXED, SEGMENT_PLAIN };
 
@@ -132,7 +132,7 @@ static void uring_free(struct prefetch_port *io)
 {
 	struct uring_io *u = uring_of(io);
 	/* Closing the ring cancels the read of the eventfd. */
-	io_uring_queue_exit(&u->ring);
+	prefetch_ring_exit(&u->ring);
 	close(u->wake_fd);
 	free(u);
 }
@@ -156,7 +156,7 @@ static int init_ring(struct io_uring *ring)
 	int rc = -EINVAL;
 	for (unsigned i = 0; i < sizeof(flags) / sizeof(flags[0]) && rc == -EINVAL; i++) {
 		memset(ring, 0, sizeof(*ring));
-		rc = io_uring_queue_init(PREFETCH_OPS_MAX, ring, flags[i] | IORING_SETUP_CLAMP);
+		rc = prefetch_ring_init(ring, PREFETCH_OPS_MAX, flags[i] | IORING_SETUP_CLAMP);
 	}
 	return rc;
 }

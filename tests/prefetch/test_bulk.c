@@ -1,6 +1,7 @@
 /* Bulk reads: every byte of every file at its place, changed and missing files noticed, with io_uring and without. */
 #include <errno.h>
 #include <fcntl.h>
+#include <pthread.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -282,6 +283,34 @@ static void stream_delivers_in_order(void **state)
 	}
 }
 
+static void *stream_often(void *arg)
+{
+	const char *path = arg;
+	for (unsigned i = 0; i < 20; i++) {
+		struct seen seen = { .file = 11 };
+		if (prefetch_bulk_stream(path, 0, size_of(11), see, &seen, NULL) || seen.wrong)
+			return arg;
+	}
+	return NULL;
+}
+
+/* Rings come and go at the same addresses: nothing is shared, and a thread sanitizer is told so. */
+static void streams_of_several_threads(void **state)
+{
+	struct place *place = *state;
+	char path[128];
+	pthread_t threads[4];
+	write_file(place, 11, false);
+	snprintf(path, sizeof(path), "%s/f11", place->dir);
+	for (unsigned i = 0; i < 4; i++)
+		assert_int_equal(pthread_create(&threads[i], NULL, stream_often, path), 0);
+	for (unsigned i = 0; i < 4; i++) {
+		void *failed;
+		assert_int_equal(pthread_join(threads[i], &failed), 0);
+		assert_null(failed);
+	}
+}
+
 static void stream_of_a_part(void **state)
 {
 	struct place *place = *state;
@@ -319,6 +348,7 @@ int main(void)
 		cmocka_unit_test_setup_teardown(missing_files_and_fifos, make_place, drop_place),
 		cmocka_unit_test_setup_teardown(depth_is_a_limit, make_place, drop_place),
 		cmocka_unit_test_setup_teardown(stream_delivers_in_order, make_place, drop_place),
+		cmocka_unit_test_setup_teardown(streams_of_several_threads, make_place, drop_place),
 		cmocka_unit_test_setup_teardown(stream_of_a_part, make_place, drop_place),
 		cmocka_unit_test_setup_teardown(stream_stops, make_place, drop_place),
 	};
