@@ -122,7 +122,12 @@ int cache_timeline_sample(struct cache_timeline *tl, uint64_t seq, uint32_t *ret
 
 uint64_t cache_timeline_next(struct cache_timeline *tl, uint32_t sample)
 {
-	for (unsigned i = 0; i < CACHE_EPOCHS; i++) {
+	return cache_timeline_next_below(tl, sample, CACHE_NEVER);
+}
+
+uint64_t cache_timeline_next_below(struct cache_timeline *tl, uint32_t sample, uint64_t limit)
+{
+	for (unsigned i = 0; i < CACHE_EPOCHS && tl->slots[i].first < limit; i++) {
 		const struct cache_slot *slot = &tl->slots[i];
 		uint64_t step, turn;
 		uint32_t rank;
@@ -131,7 +136,7 @@ uint64_t cache_timeline_next(struct cache_timeline *tl, uint32_t sample)
 		if (shard_epoch_find(slot->epoch, sample, &step, &rank, &turn) < 0)
 			continue;
 		if (rank == tl->rank && turn < slot->turns && !cache_bit(slot->used, turn))
-			return slot->first + turn;
+			return slot->first + turn < limit ? slot->first + turn : CACHE_NEVER;
 	}
 	return CACHE_NEVER;
 }

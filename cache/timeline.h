@@ -59,6 +59,8 @@ int cache_timeline_sample(struct cache_timeline *tl, uint64_t seq, uint32_t *ret
 
 /* The first seq not used at which the sample comes, or CACHE_NEVER. */
 uint64_t cache_timeline_next(struct cache_timeline *tl, uint32_t sample);
+/* The same, but CACHE_NEVER when it is not below `limit`: epochs behind that are not looked at. */
+uint64_t cache_timeline_next_below(struct cache_timeline *tl, uint32_t sample, uint64_t limit);
 
 /* Moves the cursor over used turns; retires slots it has left and appends the epochs that follow.  -ENOMEM: the cursor
  * stays in its slot and it is tried again next time. */

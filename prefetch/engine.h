@@ -38,8 +38,10 @@ enum {
 	PREFETCH_TRIES_MAX = 64,       /* EAGAIN, EINTR and short reads of one read before it counts as failed */
 	PREFETCH_EVENTS_MAX = 1 << 17, /* events that wait for the engine; more are lost, which costs hits only */
 	PREFETCH_RING = 64,            /* uses outside of the window that are remembered, to find a new place */
-	PREFETCH_DROPS_MAX = 512,      /* samples handed to the sink at once */
-	PREFETCH_BAD_MAX = 1024,       /* bad blocks that are remembered, so that each is counted once */
+	PREFETCH_COMING = 16, /* turns whose samples are worked out ahead, so that their records are on their way */
+	PREFETCH_MERGE_BELOW = 64 << 10, /* bytes of a sample that is read together with its neighbours, see fetch.c */
+	PREFETCH_DROPS_MAX = 512,        /* samples handed to the sink at once */
+	PREFETCH_BAD_MAX = 1024,         /* bad blocks that are remembered, so that each is counted once */
 	PREFETCH_WANTS_MAX = SHARD_SAMPLE_FILES_MAX + 256, /* blocks of one fetch: a sample, or small neighbours */
 };
 
@@ -126,15 +128,17 @@ struct prefetch_stream {
 	TAILQ_ENTRY(prefetch_stream) link;
 	/* Engine thread's, from registration to removal: */
 	struct cache_timeline tl;
-	uint64_t fetch;       /* seq: the next one to look at */
-	uint64_t announced;   /* seq: those below were announced, or are being */
-	uint64_t limit;       /* seq: those below exist, may be fetched */
-	uint64_t high;        /* seq behind the farthest used one */
-	uint64_t ahead_bytes; /* fetched and not used */
-	uint64_t lag_bytes;   /* the part of it below `high` */
-	uint64_t window;      /* limit of ahead_bytes, where nothing is in memory yet */
-	uint32_t missing;     /* share of the latest turns looked at that had to be fetched, in 1/65536 */
-	uint32_t batch;       /* turns of the next announcement */
+	uint64_t fetch;                   /* seq: the next one to look at */
+	uint64_t coming_end;              /* seq behind the last one in `coming` */
+	uint32_t coming[PREFETCH_COMING]; /* samples of the seqs before coming_end, by seq modulo; SHARD_NONE: error */
+	uint64_t announced;               /* seq: those below were announced, or are being */
+	uint64_t limit;                   /* seq: those below exist, may be fetched */
+	uint64_t high;                    /* seq behind the farthest used one */
+	uint64_t ahead_bytes;             /* fetched and not used */
+	uint64_t lag_bytes;               /* the part of it below `high` */
+	uint64_t window;                  /* limit of ahead_bytes, where nothing is in memory yet */
+	uint32_t missing;                 /* share of the latest turns looked at that had to be fetched, in 1/65536 */
+	uint32_t batch;                   /* turns of the next announcement */
 	bool following;
 	uint64_t recent;                         /* the last 64 uses, bit set: inside the window */
 	uint32_t n_recent;                       /* of them are known, at most 64 */

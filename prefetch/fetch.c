@@ -6,7 +6,7 @@
  *                   a, c, d are wanted soon    the read ends before it
  *
  * Small samples cost a device more in requests than in bytes, so what lies beside them and is wanted within the window
- * comes along.  Samples of MERGE_BELOW bytes and more are read alone: they reach the device's bandwidth by themselves,
+ * comes along.  Samples of PREFETCH_MERGE_BELOW bytes and more are read alone: they reach the device's bandwidth by themselves,
  * and reading far ahead of the order would only delay what comes next. */
 #include "prefetch/engine.h"
 
@@ -15,7 +15,6 @@
 #include <stdlib.h>
 
 enum {
-	MERGE_BELOW = 64 << 10,
 	MERGE_BYTES = 128 << 10, /* a read of merged samples */
 	GAP_BYTES = 2048,        /* read over: a tar header and padding, never a sample */
 	NEIGHBOURS_MAX = 128,    /* on each side */
@@ -121,7 +120,7 @@ static bool small_place(struct prefetch *p, uint32_t sample, uint32_t *shard, ui
 	uint32_t file;
 	struct shard_place f;
 	if (shard_index_sample_first(p->options.index, sample, &file) < 0 ||
-	        shard_index_place(p->options.index, file, &f) < 0 || f.length >= MERGE_BELOW)
+	        shard_index_place(p->options.index, file, &f) < 0 || f.length >= PREFETCH_MERGE_BELOW)
 		return false;
 	*shard = f.shard;
 	*offset = f.offset;
@@ -140,15 +139,16 @@ static void take_neighbours(struct prefetch *p, struct prefetch_stream *stream, 
 		if (up ? slot + 1 >= n_samples : slot == 0)
 			return;
 		slot = up ? slot + 1 : slot - 1;
-		if (shard_index_slot_sample(p->options.index, slot, &sample) < 0 ||
+		if (fetch->n >= PREFETCH_WANTS_MAX - 1 || shard_index_slot_sample(p->options.index, slot, &sample) < 0)
+			return;
+		/* Most neighbours are not wanted now: the order says so without a look at their records. */
+		uint64_t seq = cache_timeline_next_below(&stream->tl, sample, stream->limit);
+		if (seq < stream->fetch || seq == CACHE_NEVER ||
 		        !small_place(p, sample, &its_shard, &its_start, &its_end) || its_shard != shard)
 			return;
 		if (up ? its_start < *end || its_start - *end > GAP_BYTES || its_end - *start > MERGE_BYTES
 		       : its_end > *start || *start - its_end > GAP_BYTES || *end - its_start > MERGE_BYTES)
 			return;
-		uint64_t seq = cache_timeline_next(&stream->tl, sample);
-		if (seq < stream->fetch || seq >= stream->limit || fetch->n >= PREFETCH_WANTS_MAX - 1)
-			return; /* CACHE_NEVER is not below the limit */
 		if (take(p, stream, seq, sample, fetch) < 0)
 			return;
 		*start = its_start < *start ? its_start : *start;

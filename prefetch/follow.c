@@ -77,6 +77,7 @@ static void jump(struct prefetch *p, struct prefetch_stream *s, uint64_t epoch, 
 		return; /* no memory: it stays where it is, and reads are served on demand */
 	cache_ledger_rebuild(p->ledger, &s->tl);
 	atomic_fetch_add_explicit(&p->counters.wasted_bytes, s->ahead_bytes, memory_order_relaxed);
+	s->coming_end = 0; /* other samples may stand at the same seqs now */
 	s->fetch = s->announced = s->high = s->limit = s->tl.cursor;
 	s->ahead_bytes = s->lag_bytes = 0;
 	s->batch = 16;

@@ -406,6 +406,23 @@ static void count_missing(struct prefetch_stream *s)
 	s->missing = s->missing - s->missing / MISSING_TURNS + (missing ? MISSING_ONE / MISSING_TURNS : 0);
 }
 
+/* The sample at `fetch`.  Records lie in the order of paths, so each one is a cache miss or two: they are asked for some
+ * turns before they are looked at. */
+static int next_sample(struct prefetch *p, struct prefetch_stream *s, uint32_t *ret_sample)
+{
+	if (s->coming_end < s->fetch || s->coming_end > s->fetch + PREFETCH_COMING)
+		s->coming_end = s->fetch;
+	for (; s->coming_end < s->fetch + PREFETCH_COMING && s->coming_end < s->limit; s->coming_end++) {
+		uint32_t sample, file;
+		int rc = cache_timeline_sample(&s->tl, s->coming_end, &sample);
+		s->coming[s->coming_end % PREFETCH_COMING] = rc < 0 ? SHARD_NONE : sample;
+		if (rc == 0 && shard_index_sample_first(p->options.index, sample, &file) == 0)
+			shard_index_hint_record(p->options.index, file);
+	}
+	*ret_sample = s->coming[s->fetch % PREFETCH_COMING];
+	return *ret_sample == SHARD_NONE ? -EUCLEAN : 0;
+}
+
 /* Fetches the next sample of a stream that is not there yet.  Returns true when one was fetched. */
 static bool fetch_next(struct prefetch *p, struct prefetch_stream *s)
 {
@@ -417,7 +434,7 @@ static bool fetch_next(struct prefetch *p, struct prefetch_stream *s)
 	pthread_mutex_unlock(&p->lock);
 	for (; s->fetch < s->limit && s->ahead_bytes < window_now(s) + s->lag_bytes && may_read(p); s->fetch++) {
 		uint32_t sample;
-		if (cache_timeline_used(&s->tl, s->fetch) || cache_timeline_sample(&s->tl, s->fetch, &sample) < 0)
+		if (next_sample(p, s, &sample) < 0 || cache_timeline_used(&s->tl, s->fetch))
 			continue;
 		int rc = prefetch_fetch(p, s, s->fetch, sample);
 		if (rc == -ENOSPC || rc == -EAGAIN || rc == -ENOMEM)

@@ -8,10 +8,13 @@
 enum { WINDOW_MIN = 16 << 20, WINDOW_MAX = 256 << 20 };
 
 /* What is fetched long before it is used takes room from what could be kept for the next epoch; what is fetched too late
- * is waited for.  An eighth of the memory is a tenth of a second and more of any device, but for very small memories. */
-static uint64_t default_window(uint64_t memory_bytes)
+ * is waited for.  An eighth of the memory is a tenth of a second and more of any device, but for very small memories.
+ * Small samples are read together with those neighbours in storage that are wanted within the window: the wider it is, the
+ * fewer and longer the reads (4 KiB in order=chunk: 1.25x the files a second with three eighths). */
+static uint64_t default_window(const struct shard_info *info, uint64_t memory_bytes)
 {
-	uint64_t window = memory_bytes / 8;
+	bool merged = info->content_bytes < info->n_samples * (uint64_t)PREFETCH_MERGE_BELOW;
+	uint64_t window = merged ? memory_bytes / 8 * 3 : memory_bytes / 8;
 	if (window < WINDOW_MIN)
 		window = WINDOW_MIN;
 	if (window > memory_bytes / 2)
@@ -35,7 +38,8 @@ int prefetch_stream_new(
 		return -ENOMEM;
 	s->p = p;
 	s->options = *options;
-	s->window = options->window_bytes ? options->window_bytes : default_window(p->options.memory_bytes);
+	s->window = options->window_bytes ? options->window_bytes
+	                                  : default_window(shard_index_info(p->options.index), p->options.memory_bytes);
 	pthread_mutex_lock(&p->lock);
 	s->state = PREFETCH_STREAM_NEW;
 	TAILQ_INSERT_TAIL(&p->streams, s, link);
