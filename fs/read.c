@@ -138,7 +138,10 @@ static void block_done(struct prefetch_demand *demand, int rc, const uint8_t *da
 	}
 	if (atomic_fetch_sub(&request->left, 1) != 1)
 		return;
-	reply(request, request->buf ? request->buf : data + part->skip);
+	const uint8_t *bytes = request->buf;
+	if (!bytes && rc == 0)
+		bytes = data + part->skip;
+	reply(request, bytes);
 }
 
 void fs_read(fuse_req_t req, uint32_t file, size_t size, off_t off)
