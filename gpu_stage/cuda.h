@@ -85,6 +85,7 @@ enum {
 	                void **parameters, void **extra))
 
 struct stage_cuda {
+/* NOLINTNEXTLINE(bugprone-macro-parentheses): a declaration, not an expression */
 #define STAGE_CUDA_MEMBER(symbol, member, parameters) unsigned(*member) parameters;
 	STAGE_CUDA_FUNCTIONS(STAGE_CUDA_MEMBER)
 #undef STAGE_CUDA_MEMBER

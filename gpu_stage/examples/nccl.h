@@ -26,6 +26,7 @@ enum { NCCL_OK = 0, NCCL_FLOAT32 = 7, NCCL_SUM = 0 };
 	                struct CUstream_st *stream))
 
 struct nccl {
+/* NOLINTNEXTLINE(bugprone-macro-parentheses): a declaration, not an expression */
 #define NCCL_MEMBER(symbol, member, parameters) unsigned(*member) parameters;
 	NCCL_FUNCTIONS(NCCL_MEMBER)
 #undef NCCL_MEMBER
