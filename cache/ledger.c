@@ -37,6 +37,7 @@ struct cache_ledger {
 	struct ring drops;     /* queue of drops */
 	uint64_t drops_bytes;  /* in the queue */
 	uint64_t handed_bytes; /* taken from it and not done */
+	size_t flush;          /* of the queue's first, which do not wait */
 	uint64_t lag;
 	/* Read by any thread: */
 	_Atomic uint64_t budget_bytes, resident_bytes, coming_bytes, n_resident, n_evicted, n_dropped, n_lost;
@@ -170,10 +171,11 @@ size_t cache_ledger_drops(struct cache_ledger *ledger, struct cache_victim *vict
 {
 	struct entry entry;
 	size_t n = 0;
-	while (n < max && ledger->drops_bytes > ledger->lag && ring_pop(&ledger->drops, &entry)) {
+	while (n < max && (ledger->flush || ledger->drops_bytes > ledger->lag) && ring_pop(&ledger->drops, &entry)) {
 		ledger->drops_bytes -= entry.cost;
+		ledger->flush -= ledger->flush > 0;
 		if (is_sample(&entry)) {
-			if (!cache_bit(ledger->leaving, entry.what.id))
+			if (!cache_bit(ledger->leaving, entry.what.id) && !cache_bit(ledger->handed, entry.what.id))
 				continue; /* it was wanted again in the meantime, and stayed */
 			cache_bit_clear(ledger->leaving, entry.what.id);
 			cache_bit_set(ledger->handed, entry.what.id);
@@ -515,6 +517,26 @@ void cache_ledger_remove(struct cache_ledger *ledger, struct cache_timeline *tl)
 		}
 	}
 	each_resident(ledger, rebuild_one, NULL);
+}
+
+static void clear_one(struct cache_ledger *ledger, struct cache_timeline *tl, uint32_t sample)
+{
+	(void)tl;
+	drop(ledger, sample);
+}
+
+void cache_ledger_clear(struct cache_ledger *ledger)
+{
+	each_resident(ledger, clear_one, NULL);
+	for (size_t i = 0; i < ledger->drops.n; i++) {
+		const struct entry *entry = &ledger->drops.entries[(ledger->drops.head + i) % ledger->drops.room];
+		/* Not to be taken back. */
+		if (is_sample(entry) && cache_bit(ledger->leaving, entry->what.id)) {
+			cache_bit_clear(ledger->leaving, entry->what.id);
+			cache_bit_set(ledger->handed, entry->what.id);
+		}
+	}
+	ledger->flush = ledger->drops.n;
 }
 
 void cache_ledger_stats_get(const struct cache_ledger *ledger, struct cache_ledger_stats *ret_stats)

@@ -78,6 +78,9 @@ void cache_ledger_block(struct cache_ledger *ledger, uint32_t file, uint32_t blo
 /* Drops until the budget holds. */
 void cache_ledger_trim(struct cache_ledger *ledger);
 
+/* Drops all samples that are resident, for good: a fetch of one is -EAGAIN until it is gone. */
+void cache_ledger_clear(struct cache_ledger *ledger);
+
 /* What was decided to be dropped, oldest first, all but the latest decisions of up to the lag; at most max.  Until
  * cache_ledger_dropped says that it is done their memory counts as used.  Returns their number. */
 size_t cache_ledger_drops(struct cache_ledger *ledger, struct cache_victim *victims, size_t max);

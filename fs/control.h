@@ -23,6 +23,8 @@
  *   {"cmd":"unmount"}                    nothing; the server unmounts and ends.  Refused with "busy" while files or
  *                                        directories of the mount are in use; {"cmd":"unmount","lazy":true} detaches it,
  *                                        and the server ends when the last of them is closed
+ *   {"cmd":"neighbour","servers":N}      nothing; another server on this host shows the same dataset, and with it there are
+ *                                        N of them: what is in memory may be shared (fs/share.h)
  * A refused request is answered {"ok":false,"error":"<one sentence>"}.  Unknown commands and keys are refused.
  *
  * Threads: the client functions share no state; any thread.  They ignore no signals: EINTR is continued until the

@@ -15,6 +15,7 @@
 #include "fs/control.h"
 #include "fs/dynamic.h"
 #include "fs/mount.h"
+#include "fs/share.h"
 #include "fs/sink.h"
 #include "fs/watch.h"
 #include "shard/base/cleanup.h"
@@ -153,6 +154,15 @@ static json_t *answer_unmount(struct fs_server *server, json_t *request)
 	return json_pack("{s:b}", "ok", 1);
 }
 
+static json_t *answer_neighbour(struct fs_server *server, json_t *request)
+{
+	json_t *servers = json_object_get(request, "servers");
+	if (!json_is_integer(servers) || json_integer_value(servers) < 1 || json_integer_value(servers) > UINT32_MAX)
+		return refuse("\"servers\" must be how many servers of the dataset there are");
+	fs_share_met(server->share, (uint32_t)json_integer_value(servers));
+	return json_pack("{s:b}", "ok", 1);
+}
+
 static const struct {
 	const char *name;
 	const char *keys[3]; /* besides "cmd" */
@@ -162,6 +172,7 @@ static const struct {
 	{ "epoch", { "set", "advance", NULL } },
 	{ "state", { "steps", "epoch", NULL } },
 	{ "unmount", { "lazy", NULL } },
+	{ "neighbour", { "servers", NULL } },
 };
 
 /* NULL when the request is one of ours. */
@@ -205,6 +216,8 @@ char *fs_control_answer(struct fs_server *server, const char *line, size_t len)
 		reply = answer_epoch(server, view, request);
 	} else if (strcmp(cmd, "state") == 0) {
 		reply = answer_state(view, request);
+	} else if (strcmp(cmd, "neighbour") == 0) {
+		reply = answer_neighbour(server, request);
 	} else {
 		reply = answer_unmount(server, request);
 	}

@@ -136,6 +136,8 @@ static size_t collect(struct fs_server *server, struct fs_view *view, struct fie
 		{ "resident_bytes", "Bytes held in memory", false, engine.buffer_bytes + engine.resident_bytes },
 		{ "depth", "Reads in flight that the engine allows", false, engine.depth },
 		{ "inflight", "Reads in flight", false, engine.inflight },
+		{ "shared", "1 while shards are read through the page cache, shared with other mounts", false,
+		        engine.shared },
 		{ "bad_blocks", "Bad blocks: their checksum did not match, read twice", true, engine.bad_blocks },
 		{ "mended_blocks", "Blocks whose checksum matched when read a second time", true,
 		        engine.mended_blocks },

@@ -23,6 +23,7 @@
 #include "fs/mount.h"
 #include "fs/name.h"
 #include "fs/read.h"
+#include "fs/share.h"
 #include "fs/sigbus.h"
 #include "fs/sink.h"
 #include "fs/waits.h"
@@ -268,7 +269,11 @@ static int start_engine(struct fs_server *server, struct base_err *err)
 		.memory_bytes = server->memory_bytes,
 		.sink = fs_sink_base(server->sink),
 	};
-	return prefetch_new(&engine, err, &server->prefetch);
+	rc = prefetch_new(&engine, err, &server->prefetch);
+	if (rc < 0)
+		return rc;
+	rc = fs_share_new(server, &server->share);
+	return rc < 0 ? base_err_set(err, rc, "%s", base_err_str(rc)) : 0;
 }
 
 static int mount_it(struct fs_server *server, struct base_err *err)
@@ -442,10 +447,13 @@ int fs_server_run(struct fs_server *server, void (*ready)(void *arg), void *arg)
 	if (rc == 0)
 		rc = fs_helper_start(server->helper, ready, arg);
 	if (rc == 0)
+		rc = fs_share_start(server->share);
+	if (rc == 0)
 		rc = wait_for_end(server);
 
 	fs_control_close(server->control);
 	server->control = NULL;
+	fs_share_stop(server->share);
 	fs_watch_stop(server->watch);
 	fs_sink_stop(server->sink);
 	fs_helper_stop(server->helper);
@@ -490,6 +498,7 @@ void fs_server_free(struct fs_server *server)
 	fs_dynamic_free(server->dynamic);
 	fs_reads_free(server->reads);
 	fs_waits_free(server->waits);
+	fs_share_free(server->share);
 	fs_sink_free(server->sink);
 	for (uint32_t i = 0; i < server->n_views; i++)
 		fs_view_free(server->views[i]);

@@ -68,6 +68,7 @@ struct fs_helper;
 struct fs_control;
 struct fs_dynamic;
 struct fs_reads;
+struct fs_share;
 struct fs_sink;
 struct fs_waits;
 
@@ -120,6 +121,7 @@ struct fs_server {
 	struct fs_control *control;
 	struct fs_dynamic *dynamic;
 	struct fs_reads *reads;
+	struct fs_share *share;
 	struct fs_sink *sink;
 	struct fs_waits *waits;
 };

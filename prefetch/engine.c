@@ -1,7 +1,6 @@
 #include "prefetch/engine.h"
 
 #include <errno.h>
-#include <fcntl.h>
 #include <time.h>
 
 enum { ALONE_BYTES = 256 << 10 };
@@ -117,17 +116,11 @@ int prefetch_engine_start(struct prefetch *p, struct prefetch_read *read)
 	return 0;
 }
 
-/* O_DIRECT was accepted at open and refused at read (alignment, encryption, compression: file systems differ).  Reads in
- * flight on the descriptor are not disturbed by taking the flag away. */
+/* O_DIRECT was accepted at open and refused at read (alignment, encryption, compression: file systems differ). */
 static bool leave_direct(struct prefetch *p, struct prefetch_read *read)
 {
-	struct prefetch_object *object = prefetch_files_object(p->files, read->slot);
-	if (!object->direct || object->fd < 0)
+	if (!prefetch_files_leave_direct(prefetch_files_object(p->files, read->slot)))
 		return false;
-	int flags = fcntl(object->fd, F_GETFL);
-	if (flags < 0 || fcntl(object->fd, F_SETFL, flags & ~O_DIRECT) < 0)
-		return false;
-	object->direct = false;
 	atomic_store_explicit(&p->direct, false, memory_order_relaxed);
 	return true;
 }

@@ -136,7 +136,7 @@ struct prefetch_stream {
 	uint64_t high;                    /* seq behind the farthest used one */
 	uint64_t ahead_bytes;             /* fetched and not used */
 	uint64_t lag_bytes;               /* the part of it below `high` */
-	uint64_t window;                  /* limit of ahead_bytes, where nothing is in memory yet */
+	_Atomic uint64_t window;          /* limit of ahead_bytes, where nothing is in memory yet */
 	uint32_t missing;                 /* share of the latest turns looked at that had to be fetched, in 1/65536 */
 	uint32_t batch;                   /* turns of the next announcement */
 	bool following;
@@ -215,6 +215,7 @@ struct prefetch {
 	bool deliver_stop; /* the engine thread is gone: what stands in `landed` is the last */
 	uint64_t bad[PREFETCH_BAD_MAX]; /* a ring of keys: the latest blocks found bad */
 	uint64_t n_bad;                 /* all that ever were */
+	uint64_t share_bytes;           /* of prefetch_share; 0: not asked for */
 	/* Engine thread's: */
 	struct cache_victim drops[PREFETCH_DROPS_MAX]; /* the lister's while drops_asked or drops_busy */
 	size_t n_drops;
@@ -228,16 +229,19 @@ struct prefetch {
 	struct prefetch_item_list free_items;
 	struct prefetch_want *wants;      /* PREFETCH_WANTS_MAX of them */
 	struct prefetch_read_list parked; /* scheduled reads for which there was no memory or file slot */
-	uint64_t budget;                  /* of the ledger, as configured */
+	uint64_t budget;                  /* of the ledger, as configured, or less since prefetch_share */
+	uint64_t room;                    /* what the sink may hold while drops are under way; never less */
 	uint64_t drop_lag;                /* bytes of drops that wait */
 	uint64_t lost_since_ns;
 	uint64_t shrunk_ns; /* when the budget was last changed for losses; 0 = it is whole */
 	uint32_t lost_recently;
+	bool share_pending; /* prefetch_share waits for what is on its way */
 	/* Any thread: */
 	_Atomic uint64_t ahead_landing; /* bytes of landing memory held by scheduled reads */
 	_Atomic uint32_t stat_inflight, stat_depth;
 	_Atomic uint64_t stat_rate;
 	_Atomic bool direct;
+	_Atomic bool shared; /* set by the engine thread */
 	struct prefetch_counters counters;
 	struct prefetch_hist waits;
 };
@@ -277,6 +281,8 @@ bool prefetch_fetch_parked(struct prefetch *p); /* tries the parked reads again;
 /* follow.c: is the order followed, and where is the trainer?  Engine thread. */
 void prefetch_follow_use(struct prefetch *p, struct prefetch_stream *stream, uint64_t epoch, uint64_t turn);
 void prefetch_follow_sample(struct prefetch *p, struct prefetch_stream *stream, uint32_t sample);
+/* All that was fetched for the stream and not used is to be fetched again. */
+void prefetch_follow_refetch(struct prefetch *p, struct prefetch_stream *stream);
 void prefetch_follow_epoch(struct prefetch *p, struct prefetch_stream *stream, uint64_t epoch);
 
 /* lister.c: the thread that talks to the sink about names. */

@@ -2,6 +2,7 @@
 
 #include <assert.h>
 #include <errno.h>
+#include <fcntl.h>
 #include <stdlib.h>
 #include <sys/queue.h>
 #include <sys/resource.h>
@@ -23,6 +24,7 @@ struct slot {
 struct prefetch_files {
 	struct prefetch_source *source;
 	struct prefetch_port *io;
+	bool buffered;           /* through the page cache, whatever the source prefers */
 	TAILQ_HEAD(, slot) free; /* not open */
 	TAILQ_HEAD(, slot) idle; /* open, no users; longest unused first */
 	LIST_HEAD(, slot) buckets[BUCKETS];
@@ -89,6 +91,28 @@ void prefetch_files_free(struct prefetch_files *files)
 	free(files);
 }
 
+bool prefetch_files_leave_direct(struct prefetch_object *object)
+{
+	if (!object->direct || object->fd < 0)
+		return false;
+	int flags = fcntl(object->fd, F_GETFL);
+	if (flags < 0 || fcntl(object->fd, F_SETFL, flags & ~O_DIRECT) < 0)
+		return false;
+	object->direct = false;
+	/* We know what comes next, and it is not what comes next in the file. */
+	posix_fadvise(object->fd, 0, 0, POSIX_FADV_RANDOM);
+	return true;
+}
+
+void prefetch_files_buffer(struct prefetch_files *files)
+{
+	files->buffered = true;
+	for (uint32_t i = 0; i < files->n_slots; i++) {
+		if (files->slots[i].open)
+			prefetch_files_leave_direct(&files->slots[i].object);
+	}
+}
+
 static int open_slot(struct prefetch_files *files, uint32_t shard, struct slot **ret_slot)
 {
 	if (TAILQ_EMPTY(&files->free) && !close_oldest(files))
@@ -100,6 +124,8 @@ static int open_slot(struct prefetch_files *files, uint32_t shard, struct slot *
 	} while ((rc == -EMFILE || rc == -ENFILE) && close_oldest(files));
 	if (rc < 0)
 		return rc;
+	if (files->buffered)
+		prefetch_files_leave_direct(&slot->object);
 	TAILQ_REMOVE(&files->free, slot, link);
 	slot->shard = shard;
 	slot->open = true;

@@ -27,4 +27,10 @@ int prefetch_files_check(struct prefetch_files *files, uint32_t slot);
 /* How many shards this process may keep open: a quarter of RLIMIT_NOFILE, at most PREFETCH_FILES_MAX. */
 uint32_t prefetch_files_limit(void);
 
+/* Takes O_DIRECT from an object; reads in flight on its descriptor are not disturbed by that.  False: it had none. */
+bool prefetch_files_leave_direct(struct prefetch_object *object);
+
+/* Reads of what is open, and of what will be opened, go through the page cache from now on. */
+void prefetch_files_buffer(struct prefetch_files *files);
+
 #endif

@@ -71,21 +71,35 @@ static void remember(struct prefetch_stream *s, bool in)
 		s->n_recent++;
 }
 
-static void jump(struct prefetch *p, struct prefetch_stream *s, uint64_t epoch, uint64_t turn, bool repeat)
+static bool move(struct prefetch *p, struct prefetch_stream *s, uint64_t epoch, uint64_t turn, bool repeat)
 {
 	if (cache_timeline_jump(&s->tl, epoch, turn, repeat) < 0)
-		return; /* no memory: it stays where it is, and reads are served on demand */
+		return false; /* no memory: it stays where it is, and reads are served on demand */
 	cache_ledger_rebuild(p->ledger, &s->tl);
 	atomic_fetch_add_explicit(&p->counters.wasted_bytes, s->ahead_bytes, memory_order_relaxed);
 	s->coming_end = 0; /* other samples may stand at the same seqs now */
 	s->fetch = s->announced = s->high = s->limit = s->tl.cursor;
 	s->ahead_bytes = s->lag_bytes = 0;
 	s->batch = 16;
+	return true;
+}
+
+static void jump(struct prefetch *p, struct prefetch_stream *s, uint64_t epoch, uint64_t turn, bool repeat)
+{
+	if (!move(p, s, epoch, turn, repeat))
+		return;
 	s->following = true;
 	s->recent = 0;
 	s->n_recent = 0;
 	s->ring_n = s->ring_checked = 0;
 	atomic_fetch_add_explicit(&s->stat_jumps, 1, memory_order_relaxed);
+}
+
+void prefetch_follow_refetch(struct prefetch *p, struct prefetch_stream *s)
+{
+	uint64_t turn;
+	const struct cache_slot *slot = cache_timeline_slot(&s->tl, s->tl.cursor, &turn);
+	move(p, s, slot->number, turn, s->tl.repeat);
 }
 
 /* Do the latest uses outside lie together?  Then *ret_turn is the first of them. */

@@ -273,6 +273,18 @@ bool prefetch_cancel(struct prefetch *p, struct prefetch_demand *demand)
 	return found;
 }
 
+void prefetch_share(struct prefetch *p, uint64_t sink_bytes)
+{
+	pthread_mutex_lock(&p->lock);
+	if (!p->share_bytes)
+		p->share_bytes = sink_bytes;
+	p->poke = true;
+	bool wake = prefetch_engine_nudge(p);
+	pthread_mutex_unlock(&p->lock);
+	if (wake)
+		prefetch_io_wake(p->io);
+}
+
 void prefetch_stats_get(struct prefetch *p, struct prefetch_stats *ret_stats)
 {
 	const struct prefetch_counters *c = &p->counters;
@@ -307,5 +319,6 @@ void prefetch_stats_get(struct prefetch *p, struct prefetch_stats *ret_stats)
 		.inflight = atomic_load_explicit(&p->stat_inflight, memory_order_relaxed),
 		.uring = p->io->uring,
 		.direct = atomic_load_explicit(&p->direct, memory_order_relaxed),
+		.shared = atomic_load_explicit(&p->shared, memory_order_relaxed),
 	};
 }

@@ -77,6 +77,11 @@ void prefetch_demand(struct prefetch *prefetch, struct prefetch_demand *demand);
  * makes sure that the demand is not freed meanwhile. */
 bool prefetch_cancel(struct prefetch *prefetch, struct prefetch_demand *demand);
 
+/* Others on this host read the same shards, and the host has memory for all of them once.  From now on shards are read through
+ * the host's page cache, which is shared, and the sink holds no more than `sink_bytes`; what it holds now is read again.
+ * There is no way back.  Does nothing the second time. */
+void prefetch_share(struct prefetch *prefetch, uint64_t sink_bytes);
+
 /* Counters since start; a snapshot, each field consistent by itself. */
 struct prefetch_stats {
 	uint64_t demands;         /* prefetch_demand calls */
@@ -105,6 +110,7 @@ struct prefetch_stats {
 	uint32_t inflight;
 	bool uring;  /* false: pread threads */
 	bool direct; /* O_DIRECT */
+	bool shared; /* prefetch_share took effect */
 };
 void prefetch_stats_get(struct prefetch *prefetch, struct prefetch_stats *ret_stats);
 

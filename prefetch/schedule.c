@@ -29,6 +29,7 @@ int prefetch_schedule_init(struct prefetch *p)
 		p->budget = PREFETCH_MEMORY_MIN;
 	p->drop_lag = p->budget / 16 < DROP_LAG_MAX ? p->budget / 16 : DROP_LAG_MAX;
 	p->budget -= p->drop_lag;
+	p->room = p->budget + 3 * p->drop_lag;
 	p->wants = calloc(PREFETCH_WANTS_MAX, sizeof(*p->wants));
 	if (!p->wants)
 		return -ENOMEM;
@@ -178,6 +179,13 @@ static void give_up_laggards(struct prefetch *p, struct prefetch_stream *s)
 		s->announced = s->fetch;
 }
 
+/* The window of a sink that holds little: a quarter is for what was just used. */
+static void limit_window(struct prefetch *p, struct prefetch_stream *s)
+{
+	if (s->window > p->budget / 4 * 3)
+		s->window = p->budget / 4 * 3;
+}
+
 static void add_stream(struct prefetch *p, struct prefetch_stream *s)
 {
 	int rc = cache_timeline_init(&s->tl, s->options.view, s->options.rank, s->options.epoch);
@@ -193,6 +201,8 @@ static void add_stream(struct prefetch *p, struct prefetch_stream *s)
 	s->fetch = s->announced = s->high = s->limit = s->tl.cursor;
 	s->batch = BATCH_FIRST;
 	s->missing = MISSING_ONE;
+	if (p->shared)
+		limit_window(p, s);
 	s->following = !s->options.doubtful;
 	pthread_mutex_lock(&p->lock);
 	s->announce_done = s->tl.cursor;
@@ -268,8 +278,7 @@ static void show(struct prefetch_stream *s)
 /* What readers ask for fills the sink as what is fetched does.  Fetching stops two lags above the budget, they at three. */
 bool prefetch_schedule_room(const struct prefetch *p)
 {
-	return !p->ledger || !cache_ledger_dropping(p->ledger) ||
-	       cache_ledger_held(p->ledger) <= p->budget + 3 * p->drop_lag;
+	return !p->ledger || !cache_ledger_dropping(p->ledger) || cache_ledger_held(p->ledger) <= p->room;
 }
 
 bool prefetch_schedule_cannot_wait(const struct prefetch *p, uint32_t file)
@@ -306,6 +315,35 @@ static void each_stream(struct prefetch *p, bool (*fn)(struct prefetch *p, struc
 	}
 }
 
+static bool share_stream(struct prefetch *p, struct prefetch_stream *s)
+{
+	limit_window(p, s);
+	prefetch_follow_refetch(p, s);
+	return false;
+}
+
+/* Takes up prefetch_share.  What was read past the page cache goes, or the others would read it again in epochs to come; so
+ * it waits for what is on its way, and nothing new is read ahead meanwhile. */
+static void share(struct prefetch *p, uint64_t sink_bytes)
+{
+	struct cache_ledger_stats st;
+	if (p->shared || !sink_bytes)
+		return;
+	if (!p->share_pending)
+		prefetch_files_buffer(p->files);
+	cache_ledger_stats_get(p->ledger, &st);
+	p->share_pending = st.coming_bytes > 0;
+	if (p->share_pending)
+		return; /* prefetch_schedule_fill asks for the next delivery to wake us */
+	if (p->budget > sink_bytes)
+		p->budget = sink_bytes;
+	p->shrunk_ns = 0;
+	cache_ledger_set_budget(p->ledger, p->budget);
+	cache_ledger_clear(p->ledger);
+	each_stream(p, share_stream);
+	p->shared = true;
+}
+
 static bool settle(struct prefetch *p, struct prefetch_stream *s)
 {
 	give_up_laggards(p, s);
@@ -318,6 +356,7 @@ void prefetch_schedule_news(struct prefetch *p)
 	struct prefetch_item_list arrived = STAILQ_HEAD_INITIALIZER(arrived);
 	pthread_mutex_lock(&p->lock);
 	bool poke = p->poke;
+	uint64_t share_bytes = p->share_bytes;
 	p->poke = false;
 	struct prefetch_event *events = p->events;
 	size_t n = p->n_events, room = p->events_room;
@@ -340,6 +379,7 @@ void prefetch_schedule_news(struct prefetch *p)
 	if (!poke)
 		return;
 	come_and_go(p);
+	share(p, share_bytes);
 	regrow_budget(p);
 	cache_ledger_trim(p->ledger); /* trainers brought in what they read themselves */
 	each_stream(p, settle);
@@ -426,7 +466,7 @@ static int next_sample(struct prefetch *p, struct prefetch_stream *s, uint32_t *
 /* Fetches the next sample of a stream that is not there yet.  Returns true when one was fetched. */
 static bool fetch_next(struct prefetch *p, struct prefetch_stream *s)
 {
-	if (!s->following)
+	if (!s->following || p->share_pending)
 		return false;
 	announce(p, s);
 	pthread_mutex_lock(&p->lock);
@@ -462,11 +502,12 @@ void prefetch_schedule_fill(struct prefetch *p)
 	for (unsigned tries = 0; tries < 2; tries++) {
 		if (prefetch_fetch_parked(p))
 			each_stream(p, fetch_next);
-		if (!short_of_memory(p))
+		if (!short_of_memory(p) && !p->share_pending)
 			return;
 		/* Said before looking again, so that memory which is given back from now on wakes us. */
 		pthread_mutex_lock(&p->lock);
 		p->starved = true;
+		p->poke |= p->share_pending && !STAILQ_EMPTY(&p->arrived);
 		pthread_mutex_unlock(&p->lock);
 	}
 }

@@ -375,6 +375,49 @@ static void blocks_are_booked_and_go_by_age(void **state)
 	dataset_free(&d);
 }
 
+static void what_is_cleared_is_not_taken_back(void **state)
+{
+	enum { N = 20 };
+	struct dataset d;
+	struct cache_ledger *ledger;
+	struct cache_ledger_stats st;
+	struct cache_timeline tl;
+	struct cache_victim dropped[64];
+	uint32_t sample;
+	(void)state;
+	dataset_new(&d, N);
+	struct shard_view *view = view_new(&d, 0, 1, 6);
+	assert_int_equal(cache_ledger_new(d.index, 10 * PAGE, 4 * PAGE, 0, &ledger), 0);
+	assert_int_equal(cache_timeline_init(&tl, view, 0, 0), 0);
+	assert_int_equal(cache_ledger_add(ledger, &tl), 0);
+	for (uint64_t seq = 0; seq < 8; seq++)
+		take_turn(ledger, &tl, seq);
+	cache_ledger_set_budget(ledger, 7 * PAGE);
+	cache_ledger_trim(ledger); /* one waits to be dropped already */
+	cache_ledger_clear(ledger);
+	cache_ledger_stats_get(ledger, &st);
+	assert_int_equal(st.resident, 0);
+	for (uint64_t seq = N; seq < 2 * N; seq++) {
+		assert_int_equal(cache_timeline_sample(&tl, seq, &sample), 0);
+		if (cache_ledger_handed(ledger, sample))
+			assert_int_equal(cache_ledger_fetch(ledger, &tl, seq, sample), -EAGAIN);
+	}
+	/* None of them waits for later drops to push it out. */
+	assert_int_equal(cache_ledger_drops(ledger, dropped, 3), 3);
+	cache_ledger_dropped(ledger, dropped, 3);
+	assert_int_equal(cache_ledger_drops(ledger, dropped, 64), 5);
+	cache_ledger_dropped(ledger, dropped, 5);
+	assert_int_equal(cache_ledger_held(ledger), 0);
+	for (sample = 0; sample < N; sample++)
+		assert_false(cache_ledger_handed(ledger, sample));
+	take_turn(ledger, &tl, 8);
+	cache_ledger_remove(ledger, &tl);
+	cache_timeline_done(&tl);
+	cache_ledger_free(ledger);
+	shard_view_free(view);
+	dataset_free(&d);
+}
+
 static void a_jump_keeps_the_books(void **state)
 {
 	enum { N = 80, ROOM = 30 };
@@ -418,6 +461,7 @@ int main(void)
 		cmocka_unit_test(what_fits_stays_whatever_comes_next),
 		cmocka_unit_test(what_has_no_known_use_goes_first),
 		cmocka_unit_test(blocks_are_booked_and_go_by_age),
+		cmocka_unit_test(what_is_cleared_is_not_taken_back),
 		cmocka_unit_test(a_jump_keeps_the_books),
 	};
 	return cmocka_run_group_tests_name("cache/ledger", tests, NULL, NULL);

@@ -655,6 +655,46 @@ static void ranks_share_what_is_resident(void **state)
 	}
 }
 
+/* Others read the same shards: what was read directly goes, the rest comes through the page cache. */
+static void sharing_starts_in_the_middle(void **state)
+{
+	(void)state;
+	for (unsigned threads = 0; threads < 2; threads++) {
+		struct fake_sink sink;
+		struct trainer t = { .patient = true };
+		struct prefetch_stream_stats ss;
+		sink_init(&sink);
+		start(&t, &sink, &(struct setup){ .memory = 256 << 20, .view = orders[0], .threads = threads });
+		for (uint64_t k = 0; k < N_FILES / 2; k++)
+			read_turn(&t, 0, k);
+		settle(&t);
+		assert_false(stats(t.p).shared);
+		prefetch_share(t.p, 16 << 20);
+		prefetch_share(t.p, 200 << 20);
+		while (!stats(t.p).shared)
+			usleep(1000);
+		t.misses = 0;
+		for (uint64_t k = N_FILES / 2; k < N_FILES; k++)
+			read_turn(&t, 0, k);
+		read_epoch(&t, 1);
+		settle(&t);
+		prefetch_stream_stats_get(t.stream, &ss);
+		assert_int_equal(t.errors, 0);
+		assert_true(t.misses <= N_FILES / 50); /* the trainer stood at the window's end for a moment */
+		assert_true(ss.following);
+		assert_int_equal(ss.jumps, 0);
+		assert_int_equal(ss.epoch, 2);
+		assert_false(stats(t.p).direct);
+		assert_true(stats(t.p).resident_bytes <= 16 << 20);
+		pthread_mutex_lock(&sink.lock);
+		assert_true(sink.bytes <= 24 << 20); /* with what waits to be dropped */
+		pthread_mutex_unlock(&sink.lock);
+		assert_int_equal(count_of(&sink, &sink.wrong) + count_of(&sink, &sink.unannounced), 0);
+		stop(&t);
+		prefetch_free(t.p);
+	}
+}
+
 /* A read of one in `every` fails, is late or short. */
 struct faults {
 	_Atomic uint32_t n;
@@ -857,6 +897,7 @@ int main(void)
 		cmocka_unit_test(a_new_epoch_can_be_declared),
 		cmocka_unit_test(a_doubtful_stream_waits_for_the_order),
 		cmocka_unit_test(ranks_share_what_is_resident),
+		cmocka_unit_test(sharing_starts_in_the_middle),
 		cmocka_unit_test(faults_are_mended_on_the_way),
 		cmocka_unit_test(a_bad_sample_does_not_stop_the_others),
 		cmocka_unit_test(a_sink_that_refuses_leaves_demands_working),

@@ -180,6 +180,12 @@ class Cgroup:
         count = self.limit_bytes // (1 << 20) + 64
         self.run("/reader", ["dd", f"if={self.filler}", "of=/dev/null", "bs=1M", f"count={count}", "status=none"])
 
+    def forget_filler(self):
+        """Its pages, as far as they have not been recycled, leave the page cache."""
+        fd = os.open(self.filler, os.O_RDONLY)
+        os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
+        os.close(fd)
+
     def settle(self, seconds=20):
         """Waits until this cgroup has read nothing for half a second."""
         end, before, quiet = time.monotonic() + seconds, None, 0

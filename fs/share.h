@@ -1,0 +1,36 @@
+/* Mounts of one dataset side by side on one host (the ranks of a node): what is in memory is to be there once, not once a
+ * rank.
+ *
+ * A mount alone reads past the host's page cache and keeps what it read in its own pages, where a trainer's read needs no
+ * server.  Two mounts cannot see each other's pages.  So servers that find each other agree, if the whole dataset fits into
+ * the memory that they were given together and that the host has left, to read the shards through the host's page cache,
+ * which they share, and to keep no more than a window in pages of their own.  A read that misses these costs a copy and a
+ * checksum, but no disk.
+ *
+ * They find each other by their control sockets (fs/control.h): who comes says so to all that are there.  It lasts until
+ * the mount ends.
+ *
+ * Threads: a thread of its own, `greeter`, ends once all have been told; fs_share_met from any. */
+#ifndef DDPFS_FS_SHARE_H
+#define DDPFS_FS_SHARE_H
+
+#include "fs/server.h"
+
+struct fs_share; /* opaque */
+
+int fs_share_new(struct fs_server *server, struct fs_share **ret_share); /* -ENOMEM */
+void fs_share_free(struct fs_share *share);                              /* NULL is fine; stopped */
+
+/* Starts looking for others.  The control socket must be served from now on or soon.  -EAGAIN. */
+int fs_share_start(struct fs_share *share);
+/* Waits for the thread: as long as a server that does not answer may take (FS_CONTROL_TIMEOUT_MS) at worst. */
+void fs_share_stop(struct fs_share *share);
+
+/* There are `servers` of this dataset on this host, ourselves among them. */
+void fs_share_met(struct fs_share *share, uint32_t servers);
+
+/* Bytes that the pages of a mount may take: a small part of the dataset, however many mounts there are; for tests.  0: the
+ * dataset does not fit, nothing is shared. */
+uint64_t fs_share_bytes(uint64_t dataset_bytes, uint64_t memory_bytes, uint64_t free_bytes, uint32_t servers);
+
+#endif

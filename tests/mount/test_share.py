@@ -1,0 +1,109 @@
+"""Mounts of one dataset on one host hold it in memory once."""
+
+import os
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from helpers.datasets import content
+from mount.control import ask, stats
+
+MIB = 1 << 20
+
+
+@pytest.fixture
+def many(scratch):
+    """600 files, 60 MB."""
+    root = scratch / "many"
+    files = {}
+    for i in range(600):
+        path = f"c{i % 10}/f{i:05d}"
+        files[path] = content(path, 100_000 + i)
+        (root / path).parent.mkdir(parents=True, exist_ok=True)
+        (root / path).write_bytes(files[path])
+    return root, files
+
+
+def decoded(name):
+    return name.split("-", 2)[2].replace("%2F", "/").replace("%25", "%")
+
+
+def read_epoch(m, files):
+    names = sorted(os.listdir(m.path))
+    for name in names:
+        assert (m.path / name).read_bytes() == files[decoded(name)], name
+    return len(names)
+
+
+def wait_until(condition):
+    end = time.monotonic() + 20
+    while not condition() and time.monotonic() < end:
+        time.sleep(0.02)
+    assert condition()
+
+
+def from_disk(m):
+    """Bytes that the server's reads took from a disk."""
+    text = Path(f"/proc/{m.process.pid}/io").read_text()
+    return int(text.split("\nread_bytes: ")[1].split()[0])
+
+
+def test_two_ranks_share_what_they_read(mount, pack, many):
+    dataset = pack(many[0])
+    m = [mount(dataset, f"rank={r},world=2,memory=128M,order=full") for r in (0, 1)]
+    wait_until(lambda: all(stats(x)["shared"] for x in m))
+    with ThreadPoolExecutor(2) as pool:
+        for epoch in range(4):
+            before = [from_disk(x) for x in m]
+            assert sum(pool.map(lambda x: read_epoch(x, many[1]), m)) == 600
+            if epoch:
+                read = sum(from_disk(x) - b for x, b in zip(m, before))
+                assert read < 600_000, f"epoch {epoch}: {read} bytes from disk"
+    for x in m:
+        assert stats(x)["errors"] == stats(x)["bad_blocks"] == 0
+        # the least a mount takes, and landing memory
+        wait_until(lambda x=x: stats(x)["resident_bytes"] <= 16 * MIB + 32 * MIB)
+
+
+def test_a_rank_that_comes_later_changes_nothing_for_the_first(mount, pack, many):
+    dataset = pack(many[0])
+    first = mount(dataset, "rank=0,world=2,memory=128M,order=full")
+    names = sorted(os.listdir(first.path))
+    for name in names[:150]:
+        assert (first.path / name).read_bytes() == many[1][decoded(name)]
+    assert stats(first)["shared"] == 0
+    second = mount(dataset, "rank=1,world=2,memory=128M,order=full")
+    wait_until(lambda: stats(first)["shared"] and stats(second)["shared"])
+    for name in names[150:]:
+        assert (first.path / name).read_bytes() == many[1][decoded(name)]
+    said = stats(first)
+    assert said["following"] == 1 and said["jumps"] == 0 and said["errors"] == 0
+    assert read_epoch(second, many[1]) == 300
+    second.unmount()
+    assert read_epoch(first, many[1]) == 300
+
+
+def test_a_dataset_that_does_not_fit_is_not_shared(mount, pack, many):
+    dataset = pack(many[0])
+    m = [mount(dataset, f"rank={r},world=2,memory=32M") for r in (0, 1)]
+    for x in m:
+        assert ask(x, "neighbour", servers=2)["ok"]
+        assert stats(x)["shared"] == 0
+
+
+def test_copies_of_a_dataset_are_not_shared(mount, pack, many):
+    a, b = (mount(pack(many[0]), f"rank={r},world=2,memory=128M") for r in (0, 1))
+    assert stats(a)["identity"] == stats(b)["identity"]
+    read_epoch(a, many[1])
+    assert stats(a)["shared"] == stats(b)["shared"] == 0
+
+
+def test_neighbours_are_counted_in_numbers(mount, pack, many):
+    m = mount(pack(many[0]), "rank=0,world=2,memory=128M")
+    for servers in (0, -1, "2", 1 << 33):
+        assert not ask(m, "neighbour", servers=servers)["ok"]
+    assert not ask(m, "neighbour")["ok"]
+    assert ask(m, "neighbour", servers=1)["ok"]
+    assert stats(m)["shared"] == 0
