@@ -1,5 +1,6 @@
 /* What a stage gives beside what memory and disk can: stage_bench DATASET [BATCH [MEMORY]]   (default 64, 1G)
  *
+ *   direct    the shards in sequence by O_DIRECT, 4 x 1 MiB in flight: what the disk can
  *   cold      first epoch, nothing in the page cache (O_DIRECT reads leave nothing there either); bytes are not touched
  *   kept      a later epoch from the arena, handed out only
  *   copied    the same, each sample copied out into one buffer, as a collate function does
@@ -8,10 +9,13 @@
  * Figures only: compare them with others of the same run. */
 #include <fcntl.h>
 #include <inttypes.h>
+#include <pthread.h>
+#include <stdatomic.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -19,7 +23,7 @@
 #include "shard/base/units.h"
 #include "shard/index.h"
 
-enum { ROUNDS = 5 };
+enum { ROUNDS = 5, IN_FLIGHT = 4, READ_BYTES = 1 << 20 };
 
 struct figure {
 	double seconds;
@@ -42,7 +46,8 @@ static double now_s(void)
 	return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
 }
 
-static void forget_pages(const char *dataset)
+/* Calls each(path) for every shard. */
+static void for_each_shard(const char *dataset, void (*each)(const char *path))
 {
 	struct shard_index *index;
 	struct shard_shard shard;
@@ -54,14 +59,67 @@ static void forget_pages(const char *dataset)
 			continue;
 		snprintf(path, sizeof(path), "%s%s%.*s", shard.path[0] == '/' ? "" : dataset,
 		        shard.path[0] == '/' ? "" : "/", (int)shard.path_len, shard.path);
-		int fd = open(path, O_RDONLY | O_CLOEXEC);
-		if (fd < 0)
-			continue;
-		fsync(fd);
-		posix_fadvise(fd, 0, 0, POSIX_FADV_DONTNEED);
-		close(fd);
+		each(path);
 	}
 	shard_index_close(index);
+}
+
+static void forget_pages(const char *path)
+{
+	int fd = open(path, O_RDONLY | O_CLOEXEC);
+	if (fd < 0)
+		return;
+	fsync(fd);
+	posix_fadvise(fd, 0, 0, POSIX_FADV_DONTNEED);
+	close(fd);
+}
+
+static struct {
+	int fd;
+	uint64_t size;
+	_Atomic uint64_t next;
+} sequence;
+static uint64_t sequence_bytes;
+
+static void *read_some(void *arg)
+{
+	uint8_t *buffer = aligned_alloc(4096, READ_BYTES);
+	uint64_t at;
+	(void)arg;
+	while (buffer && (at = atomic_fetch_add(&sequence.next, READ_BYTES)) < sequence.size) {
+		if (pread(sequence.fd, buffer, READ_BYTES, (off_t)at) < 0)
+			break;
+	}
+	free(buffer);
+	return NULL;
+}
+
+static void read_shard(const char *path)
+{
+	pthread_t threads[IN_FLIGHT];
+	struct stat st;
+	sequence.fd = open(path, O_RDONLY | O_CLOEXEC | O_DIRECT);
+	if (sequence.fd < 0 || fstat(sequence.fd, &st) < 0)
+		return;
+	sequence.size = (uint64_t)st.st_size;
+	sequence_bytes += sequence.size;
+	atomic_store(&sequence.next, 0);
+	for (unsigned i = 0; i < IN_FLIGHT; i++) {
+		if (pthread_create(&threads[i], NULL, read_some, NULL) != 0)
+			exit(1);
+	}
+	for (unsigned i = 0; i < IN_FLIGHT; i++)
+		pthread_join(threads[i], NULL);
+	close(sequence.fd);
+}
+
+/* samples: of an epoch, so that the rows compare. */
+static struct figure direct(const char *dataset, uint64_t samples)
+{
+	double began = now_s();
+	sequence_bytes = 0;
+	for_each_shard(dataset, read_shard);
+	return (struct figure){ .seconds = now_s() - began, .samples = samples, .bytes = sequence_bytes };
 }
 
 static struct figure epoch(struct ddpfs_stage *stage, uint64_t number, uint32_t n, bool copy)
@@ -133,7 +191,9 @@ int main(int argc, char **argv)
 		return 2;
 	}
 	struct ddpfs_stage_options options = { .size = sizeof(options), .memory_bytes = memory };
-	forget_pages(argv[1]);
+	for_each_shard(argv[1], forget_pages);
+	struct figure disk = direct(argv[1], 0);
+	double opened = now_s();
 	if (ddpfs_stage_open(argv[1], &options, &error, &stage) < 0) {
 		fprintf(stderr, "stage_bench: %s\n", error.text);
 		return 1;
@@ -147,7 +207,16 @@ int main(int argc, char **argv)
 		return 1;
 	memset(out, 1, out_bytes);
 	struct figure kept = { 0 }, copied = { 0 }, plain = { 0 };
-	print("cold", epoch(stage, 0, (uint32_t)batch, false));
+	double ready = now_s();
+	struct figure cold = epoch(stage, 0, (uint32_t)batch, false);
+	cold.seconds += ready - opened; /* it reads from then on */
+	struct figure again = direct(argv[1], turns);
+	disk.samples = turns;
+	disk = again.seconds < disk.seconds ? again : disk;
+	print("direct", disk);
+	print("cold", cold);
+	printf("cold / direct = %.2f (the whole dataset each, opening included; direct before and after, the better)\n",
+	        disk.seconds / cold.seconds);
 	for (uint64_t round = 0; round < ROUNDS; round++) {
 		struct figure k = epoch(stage, 2 * round + 1, (uint32_t)batch, false);
 		struct figure c = epoch(stage, 2 * round + 2, (uint32_t)batch, true);
