@@ -117,17 +117,25 @@ static uint64_t bytes_of(const struct ddpfs_batch *batch)
 	return bytes;
 }
 
-/* What a kernel on `stream` would see: queued, not waited for.  The copy is valid after the stream was synchronised. */
+/* What a kernel on `stream` would see: queued, not waited for.  The copy is valid after the stream was synchronised; forget()
+ * it.  Pinned: a copy to other memory would make the host wait. */
 static uint8_t *fetch(struct CUstream_st *stream, const struct ddpfs_batch *batch)
 {
-	uint8_t *copy = malloc(bytes_of(batch) + 1);
-	uint64_t at = 0;
+	uint64_t at = 0, room = (bytes_of(batch) / 4096 + 1) * 4096;
+	uint8_t *copy = aligned_alloc(4096, room);
 	assert_non_null(copy);
+	ok(cuda->host_register(copy, room, CUDA_HOST_PORTABLE));
 	for (uint32_t i = 0; i < batch->n_items; at += batch->items[i++].len) {
 		if (batch->items[i].len)
 			ok(cuda->copy_down(copy + at, (uintptr_t)batch->items[i].device, batch->items[i].len, stream));
 	}
 	return copy;
+}
+
+static void forget(uint8_t *copy)
+{
+	ok(cuda->host_unregister(copy));
+	free(copy);
 }
 
 static bool fetched_equal(const uint8_t *copy, const uint32_t *files, uint32_t n)
@@ -144,6 +152,8 @@ static bool fetched_equal(const uint8_t *copy, const uint32_t *files, uint32_t n
 static void assert_arrives(struct gpu *gpu, struct ddpfs_batch *batch)
 {
 	struct ddpfs_stage_error error = { 0 };
+	struct CUctx_st *context;
+	ok(cuda->context_push(gpu->context)); /* several GPUs: a stream is used in its own */
 	assert_int_equal(ddpfs_batch_wait(batch, gpu->stream, &error), 0);
 	uint8_t *copy = fetch(gpu->stream, batch), *at = copy;
 	ok(cuda->stream_synchronize(gpu->stream));
@@ -151,7 +161,8 @@ static void assert_arrives(struct gpu *gpu, struct ddpfs_batch *batch)
 		assert_int_equal(batch->items[i].len, dataset_length(&data, batch->items[i].file));
 		assert_true(dataset_equal(batch->items[i].file, 0, at, batch->items[i].len));
 	}
-	free(copy);
+	forget(copy);
+	ok(cuda->context_pop(&context));
 }
 
 /* ---- tests ---- */
@@ -250,7 +261,7 @@ static void the_callers_stream_waits_and_the_host_does_not(void **state)
 	ok(cuda->stream_synchronize(gpu.stream));
 	assert_true(atomic_load(&ran));
 	assert_true(fetched_equal(copy, files, 10));
-	free(copy);
+	forget(copy);
 	assert_int_equal(ddpfs_stage_close(stage), 0);
 	gpu_close(&gpu);
 	nothing_is_left();
@@ -319,7 +330,7 @@ static void memory_is_used_again_after_the_stream_has_passed(void **state)
 	assert_true(fetched_equal(copy, files, 40));
 	assert_arrives(&gpu, other);
 	ddpfs_batch_release(other);
-	free(copy);
+	forget(copy);
 	ddpfs_stage_stats_get(stage, &stats);
 	assert_int_equal(stats.device_bytes, 6 << 20);
 	assert_int_equal(ddpfs_stage_close(stage), 0);
@@ -454,7 +465,7 @@ static void *consume(void *arg)
 		ddpfs_batch_release(batch); /* before the copies back have run: they still see it */
 		if (cuda->stream_synchronize(gpu.stream) != CUDA_OK || !fetched_equal(copy, files, n))
 			atomic_store(c->wrong, true);
-		free(copy);
+		forget(copy);
 	}
 	gpu_close(&gpu);
 	return NULL;
