@@ -71,6 +71,10 @@ static bool explained(struct prefetch_recognise *r, uint32_t file)
 		if (prefetch_track_open(r, r->tracks[i], file))
 			return true;
 	}
+	for (unsigned i = 0; i < r->n_tracks; i++) {
+		if (prefetch_track_unexpected(r, r->tracks[i], file))
+			return true;
+	}
 	return false;
 }
 
@@ -188,6 +192,12 @@ void prefetch_recognise_sift(struct prefetch_recognise *r)
 	r->search.running = false;
 }
 
+void prefetch_recognise_forget(struct prefetch_recognise *r)
+{
+	r->n_recent = 0;
+	begin_pass(r);
+}
+
 uint64_t prefetch_recognise_now_ns(void)
 {
 	struct timespec t;
@@ -276,6 +286,25 @@ int prefetch_recognise_sequence(
 		return 0;
 	}
 	return -ENOENT;
+}
+
+size_t prefetch_recognise_used(
+        const struct prefetch_recognise *r, uint32_t id, uint64_t *turn, uint64_t *turns, size_t max)
+{
+	const struct track *t = NULL;
+	size_t n = 0;
+	for (unsigned i = 0; i < r->n_tracks; i++) {
+		if (r->tracks[i]->id == id)
+			t = r->tracks[i];
+	}
+	for (; t && n < max; ++*turn) {
+		uint64_t position = *turn / t->part.ranks * t->part.world + t->part.first + *turn % t->part.ranks;
+		if (position >= t->size)
+			break;
+		if (bit_get(t->used, position))
+			turns[n++] = *turn;
+	}
+	return n;
 }
 
 uint64_t prefetch_recognise_bytes(const struct prefetch_recognise *r)

@@ -60,6 +60,9 @@ struct prefetch_recognise_options {
 	/* RandomSampler: words of the default generator behind well-known manual seeds that are looked at, for models that
 	 * draw their weights first; 0 = PREFETCH_POPULAR_WORDS_DEFAULT, 1 = none. */
 	uint32_t popular_words;
+	/* Hears of each open that a track explains, from within prefetch_recognise_opened and _step; or NULL. */
+	void (*explained)(void *user, uint32_t id, uint32_t generation, uint64_t epoch, uint64_t turn);
+	void *user;
 };
 
 /* -EINVAL, -ENOMEM. */
@@ -72,8 +75,8 @@ void prefetch_recognise_opened(struct prefetch_recognise *recognise, const uint3
 /* Opens have paused, or a listing was seen: an epoch may begin.  What was not recognised is looked at afresh. */
 void prefetch_recognise_pause(struct prefetch_recognise *recognise);
 
-/* Works for about `max_ns` of CPU time (0: one slice, well under a millisecond but for the first touch of a directory
- * tree).  Returns 1 while there is more to do, 0 when opens are needed, -ENOMEM, index errors (both: tried again later). */
+/* Works for about `max_ns` of CPU time (0: one slice: about a millisecond, three for a world of hundreds of ranks, and what
+ * it takes to list a directory tree when its files are first opened).  Returns 1 while there is more to do, 0 when opens are needed, -ENOMEM, index errors (both: tried again later). */
 int prefetch_recognise_step(struct prefetch_recognise *recognise, uint64_t max_ns);
 
 enum prefetch_sampler {
@@ -118,6 +121,11 @@ const char *prefetch_recognise_describe(const struct prefetch_recognised *track,
  * -ENOENT (no such track; nothing is expected), -EAGAIN (not made yet), -ENOMEM. */
 int prefetch_recognise_sequence(
         struct prefetch_recognise *recognise, uint32_t id, unsigned ahead, struct prefetch_sequence **ret_sequence);
+
+/* The turns of the track's current epoch that were opened, from *turn on, at most max; *turn moves behind the last one looked
+ * at.  Returns how many: fewer than max at the end.  0 when there is no such track. */
+size_t prefetch_recognise_used(
+        const struct prefetch_recognise *recognise, uint32_t id, uint64_t *turn, uint64_t *turns, size_t max);
 
 uint64_t prefetch_recognise_bytes(const struct prefetch_recognise *recognise); /* memory in use */
 

@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { STRIDE_MAX = 64, BATCH_MAX = 4096 };
+enum { BATCH_MAX = 4096, CHAINS_MAX = 128 /* looked at for each turn: more readers are not told apart */ };
 
 struct hit {
 	uint64_t position;
@@ -21,6 +21,8 @@ static int compare_hits(const void *a, const void *b)
 struct part {
 	uint32_t world, first, ranks;
 };
+
+enum { PART_STRIDE_MAX = PREFETCH_FIT_WORLD_MAX, RESIDUE_SHARE = 8 };
 
 static bool in_part(const struct part *part, uint64_t position)
 {
@@ -124,6 +126,13 @@ static void try_world(
 	}
 }
 
+static void sort_hits(const struct prefetch_fit_input *in, struct hit hits[PREFETCH_FIT_MAX])
+{
+	for (uint32_t i = 0; i < in->n; i++)
+		hits[i] = (struct hit){ .position = in->positions[i], .late = i >= in->n / 2 };
+	qsort(hits, in->n, sizeof(*hits), compare_hits);
+}
+
 bool prefetch_fit(const struct prefetch_fit_input *in, struct prefetch_fit *ret_fit)
 {
 	struct hit hits[PREFETCH_FIT_MAX];
@@ -131,11 +140,92 @@ bool prefetch_fit(const struct prefetch_fit_input *in, struct prefetch_fit *ret_
 	assert(in->n <= PREFETCH_FIT_MAX && in->world_max <= PREFETCH_FIT_WORLD_MAX);
 	if (in->n < PREFETCH_FIT_HITS_MIN || in->chance >= 1)
 		return false;
-	for (uint32_t i = 0; i < in->n; i++)
-		hits[i] = (struct hit){ .position = in->positions[i], .late = i >= in->n / 2 };
-	qsort(hits, in->n, sizeof(*hits), compare_hits);
+	sort_hits(in, hits);
 	for (uint32_t world = 1; world <= in->world_max; world++)
 		try_world(in, hits, world, &best);
+	if (best.score <= 0)
+		return false;
+	*ret_fit = best;
+	return true;
+}
+
+/* The smallest block of residues of `world`, of a size that divides it, that holds [low, high]. */
+static uint32_t block_of(uint32_t world, uint32_t low, uint32_t high)
+{
+	uint32_t size = high - low + 1;
+	while (world % size != 0 || low / size != high / size)
+		size++;
+	return size;
+}
+
+/* Strangers' files fall on any residue, but each on few. */
+static void sparsest_part(const uint64_t *positions, uint32_t n, uint32_t stride, struct prefetch_part *part)
+{
+	uint16_t count[PART_STRIDE_MAX] = { 0 }, most = 0;
+	for (uint32_t i = 0; i < n; i++) {
+		uint32_t residue = (uint32_t)(positions[i] % stride);
+		if (++count[residue] > most)
+			most = count[residue];
+	}
+	part->world = part->ranks = 1;
+	part->first = 0;
+	for (uint32_t world = 2; world <= stride; world++) {
+		uint32_t low = world, high = 0;
+		if (stride % world != 0)
+			continue;
+		for (uint32_t r = 0; r < stride; r++) {
+			if (count[r] * RESIDUE_SHARE < most || count[r] == 0)
+				continue;
+			low = r % world < low ? r % world : low;
+			high = r % world > high ? r % world : high;
+		}
+		uint32_t ranks = block_of(world, low, high);
+		if ((uint64_t)ranks * part->world < (uint64_t)part->ranks * world) {
+			part->world = world;
+			part->ranks = ranks;
+			part->first = low / ranks * ranks;
+		}
+	}
+}
+
+bool prefetch_part(const uint64_t *positions, uint32_t n, struct prefetch_part *ret_part)
+{
+	uint16_t count[PART_STRIDE_MAX + 1] = { 0 };
+	struct prefetch_part part = { .world = 1, .ranks = 1, .stride = 1 };
+	assert(n <= PREFETCH_FIT_MAX);
+	for (uint32_t i = 0; i < n; i++) {
+		for (uint32_t j = 0; j < i; j++) {
+			uint64_t distance = positions[i] - positions[j];
+			if (distance <= PART_STRIDE_MAX)
+				count[distance]++;
+		}
+	}
+	for (uint32_t stride = 1; stride <= PART_STRIDE_MAX; stride++) {
+		if (count[stride] > part.joined) {
+			part.joined = count[stride];
+			part.stride = stride;
+		}
+	}
+	bool sure = n > 0 && part.joined * 2 >= n;
+	if (sure)
+		sparsest_part(positions, n, part.stride, &part);
+	else
+		part.stride = 1;
+	*ret_part = part;
+	return sure;
+}
+
+bool prefetch_fit_part(
+        const struct prefetch_fit_input *in, const struct prefetch_part *part, struct prefetch_fit *ret_fit)
+{
+	struct hit hits[PREFETCH_FIT_MAX];
+	struct prefetch_fit best = { .score = 0 };
+	struct part one = { .world = part->world, .first = part->first, .ranks = part->ranks };
+	assert(in->n <= PREFETCH_FIT_MAX);
+	if (in->n < PREFETCH_FIT_HITS_MIN || in->chance >= 1)
+		return false;
+	sort_hits(in, hits);
+	try_part(in, hits, &one, &best);
 	if (best.score <= 0)
 		return false;
 	*ret_fit = best;
@@ -154,10 +244,10 @@ static void chain(struct chains *chains, const uint64_t *turns, uint32_t n, uint
 {
 	chains->n = chains->joined = 0;
 	for (uint32_t i = 0; i < n; i++) {
-		uint32_t c = chains->n;
-		while (c > 0 && chains->last[c - 1] + stride != turns[i])
+		uint32_t c = chains->n, end = c > CHAINS_MAX ? c - CHAINS_MAX : 0;
+		while (c > end && chains->last[c - 1] + stride != turns[i])
 			c--;
-		if (c == 0) {
+		if (c == end) {
 			chains->start[chains->n] = chains->last[chains->n] = turns[i];
 			chains->since[chains->n++] = (uint16_t)i;
 			continue;
@@ -208,26 +298,20 @@ static uint32_t active(const uint64_t *turns, uint32_t n, uint32_t stride, uint3
 	return best;
 }
 
-void prefetch_pace(const uint64_t *turns, uint32_t n, struct prefetch_pace *ret_pace)
+void prefetch_pace(const struct prefetch_part *part, const uint64_t *turns, uint32_t n, struct prefetch_pace *ret_pace)
 {
 	struct chains chains;
-	uint32_t stride = 1, most = 0;
+	uint64_t stride = (uint64_t)part->stride * part->ranks / part->world;
 	struct prefetch_pace pace = { .stride = 1, .workers = 1 };
 	assert(n <= PREFETCH_FIT_MAX);
-	for (uint32_t s = 1; s <= STRIDE_MAX; s++) {
-		chain(&chains, turns, n, s);
-		if (chains.joined > most + most / 16) {
-			most = chains.joined;
-			stride = s;
-		}
-	}
-	chain(&chains, turns, n, stride);
-	pace.joined = chains.joined;
+	if (stride == 0)
+		stride = 1; /* batches dealt whole */
+	chain(&chains, turns, n, (uint32_t)stride);
 	if (chains.n > 0 && chains.joined >= n / 2) {
-		pace.stride = stride;
-		pace.batch = batch_of(&chains, n, stride);
-		uint32_t open = pace.batch > 1 ? active(turns, n, stride, pace.batch) : 1;
-		pace.workers = (open + stride - 1) / stride;
+		pace.stride = (uint32_t)stride;
+		pace.batch = batch_of(&chains, n, pace.stride);
+		uint32_t open = pace.batch > 1 ? active(turns, n, pace.stride, pace.batch) : 1;
+		pace.workers = (open + pace.stride - 1) / pace.stride;
 		if (pace.workers == 0)
 			pace.workers = 1;
 	}

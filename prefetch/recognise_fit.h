@@ -57,15 +57,34 @@ double prefetch_fit_surprise(double a, double s, double q);
 /* The best part.  False when none has PREFETCH_FIT_HITS_MIN hits. */
 bool prefetch_fit(const struct prefetch_fit_input *input, struct prefetch_fit *ret_fit);
 
+/* Which positions are read here, told from the order in which they come.
+ *
+ * A set of positions does not say it: workers side by side, each equally far into its batch, leave the same picture as the
+ * first few ranks of a world of that size.  But each reader goes on by its own *stride*: by 1 in an order that is read
+ * whole or dealt by batches, by the world where positions are dealt one by one.  The stride is the distance at which most
+ * opens have one before them; the part is the sparsest one that holds all residues seen of it. */
+struct prefetch_part {
+	uint32_t world, first, ranks; /* as above; 1, 0, 1 = all */
+	uint32_t stride;
+	uint32_t joined; /* opens that came after the one at that distance before them */
+};
+
+/* Positions in the order of the opens, distinct, n <= PREFETCH_FIT_MAX.  False, and all with stride 1, where less than half
+ * of them follow on one another at any stride. */
+bool prefetch_part(const uint64_t *positions, uint32_t n, struct prefetch_part *ret_part);
+
+/* How well that one part explains the positions.  False when it has less than PREFETCH_FIT_HITS_MIN hits. */
+bool prefetch_fit_part(
+        const struct prefetch_fit_input *input, const struct prefetch_part *part, struct prefetch_fit *ret_fit);
+
 /* How the turns of a part come in: as `stride` ranks with `workers` each, who read `batch` turns one after the other. */
 struct prefetch_pace {
 	uint32_t stride;  /* ranks that are mixed; 1 when it cannot be told */
 	uint32_t workers; /* of each rank; 1 also without workers, and when it cannot be told */
 	uint32_t batch;   /* 0 = unknown: one reader has no borders between its batches */
-	uint32_t joined;  /* turns that followed the one before in some reader: what tells an order from a mere set */
 };
 
-/* Turns in the order of the opens. */
-void prefetch_pace(const uint64_t *turns, uint32_t n, struct prefetch_pace *ret_pace);
+/* Turns of `part` in the order of the opens. */
+void prefetch_pace(const struct prefetch_part *part, const uint64_t *turns, uint32_t n, struct prefetch_pace *ret_pace);
 
 #endif

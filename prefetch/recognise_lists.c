@@ -97,19 +97,19 @@ static int add_list(
 	return 0;
 }
 
+/* One list of a directory. */
 static int add_dir(struct prefetch_recognise *r, uint32_t dir)
 {
 	static const enum prefetch_list_sort sorts[] = { PREFETCH_SORT_WALK, PREFETCH_SORT_ID, PREFETCH_SORT_PATH };
 	static const enum prefetch_filter_kind kinds[] = { PREFETCH_FILTER_IMAGES, PREFETCH_FILTER_SUFFIX,
 		PREFETCH_FILTER_DEALT, PREFETCH_FILTER_ALL };
-	for (unsigned k = 0; k < 4; k++) {
-		for (unsigned s = 0; s < 3; s++) {
-			int rc = add_list(r, dir, sorts[s], kinds[k]);
-			if (rc < 0)
-				return rc;
-		}
+	int rc = add_list(r, dir, sorts[r->listing % 3], kinds[r->listing / 3]);
+	if (rc < 0)
+		return rc;
+	if (++r->listing == 12) {
+		r->listing = 0;
+		r->listed[r->n_listed++] = dir;
 	}
-	r->listed[r->n_listed++] = dir;
 	return 0;
 }
 
@@ -122,7 +122,7 @@ static bool is_listed(const struct prefetch_recognise *r, uint32_t dir)
 	return false;
 }
 
-/* One new directory a slice. */
+/* One new list a slice. */
 static int add_next_dir(struct prefetch_recognise *r)
 {
 	struct counted counted[COUNTED];
@@ -155,7 +155,7 @@ int prefetch_lists_step(struct prefetch_recognise *r)
 		r->filters_begun = true;
 	}
 	if (!r->filters_made) {
-		int rc = prefetch_filters_step(&r->filters, SLICE_ITEMS / 8);
+		int rc = prefetch_filters_step(&r->filters, SLICE_FILES);
 		if (rc == 0)
 			r->filters_made = true;
 		return rc < 0 ? rc : 1;

@@ -8,11 +8,13 @@
 enum {
 	RING = PREFETCH_FIT_MAX, /* unexplained opens that are kept */
 	RECENT = 64,             /* the latest of them, to begin a new ring with */
-	LISTS_MAX = 16,
+	LISTS_MAX = 32,
 	DIRS_MAX = 6,          /* directories whose lists are tried */
 	LIKELY_SEEDS = 10000,  /* looked at first */
 	SLICE_ITEMS = 1 << 16, /* of a permutation or a filter, in one slice: under a millisecond */
-	SLICE_BATCHES = 32,    /* of PREFETCH_LANES seeds */
+	SLICE_FILES = 2048,    /* looked at for the filters */
+	SLICE_EPOCHS = 4,      /* of ddpfs's own order */
+	SLICE_WORK = 1 << 17,  /* outputs looked at, of all seeds and lists */
 	EXACT_OUTPUTS = 8192,  /* of a hypothesis that passed the filter */
 	FAR_OUTPUTS = 1 << 16, /* of one whose world is large */
 };
@@ -34,7 +36,8 @@ struct track {
 	bool has_next;              /* next_source is what is expected */
 	struct prefetch_list *list; /* NULL for OWN */
 	uint64_t size;              /* positions */
-	struct prefetch_fit part;
+	struct prefetch_part part;
+	struct source before_source;       /* of the epoch before; name UINT64_MAX: none */
 	struct prefetch_perm *perm, *next; /* NULL where there is no shuffle; else made or being made */
 	struct prefetch_sequence *now, *then;
 	uint64_t *used;        /* bit a position */
@@ -42,6 +45,8 @@ struct track {
 	uint64_t recent[RING]; /* positions near here, in the order of the opens, whichever rank's */
 	uint64_t n_recent;     /* ever */
 	uint64_t refit_at;
+	uint64_t began;   /* positions below it may have been read before they were seen */
+	uint32_t outside; /* opens near `high` that are not of the part, since the last refit */
 	uint64_t epoch, opens, last_open;
 	uint32_t repeated;
 	bool confirmed;
@@ -75,10 +80,18 @@ struct family {
 
 enum { FAMILIES_MAX = 48 };
 
+enum search_phase { SEARCH_TARGETS, SEARCH_OWN, SEARCH_SORTED, SEARCH_GENERATORS, SEARCH_SEEDS };
+
 struct search {
 	bool running;
+	bool all; /* all seeds, not only the likely ones */
+	enum search_phase phase;
+	const struct target *sorted; /* what a sorted reader would fit best so far, or NULL */
+	struct prefetch_fit sorted_fit;
+	unsigned sorted_rank;
+	uint32_t far_target;
 	uint32_t n_targets, n_families, family;
-	uint64_t at;            /* in the family */
+	uint64_t at;            /* in the phase or family */
 	struct target *targets; /* LISTS_MAX */
 	struct family families[FAMILIES_MAX];
 	struct shard_mt19937 deep_mt; /* deep: the generator at word `at` */
@@ -95,6 +108,7 @@ struct prefetch_recognise {
 	uint32_t n_lists;
 	uint32_t listed[DIRS_MAX * 4]; /* directories whose lists were made */
 	uint32_t n_listed;
+	unsigned listing; /* lists of the directory at hand that were made */
 	struct prefetch_filters filters;
 	bool filters_begun, filters_made;
 
@@ -122,6 +136,8 @@ struct prefetch_recognise {
 
 /* recognise.c: what the tracks explain by now leaves the ring. */
 void prefetch_recognise_sift(struct prefetch_recognise *r);
+/* What was not explained so far is of no interest. */
+void prefetch_recognise_forget(struct prefetch_recognise *r);
 uint64_t prefetch_recognise_now_ns(void);
 
 /* recognise_search.c */
@@ -137,10 +153,12 @@ int prefetch_lists_step(struct prefetch_recognise *r);
 
 /* recognise_track.c */
 int prefetch_track_new(struct prefetch_recognise *r, const struct source *source, struct prefetch_list *list,
-        const struct shard_mt19937 *mt, const struct prefetch_fit *part);
+        const struct shard_mt19937 *mt, const struct prefetch_fit *fit, const struct prefetch_part *part);
 void prefetch_track_free(struct track *track);
 /* True when the open is what the track expected. */
 bool prefetch_track_open(struct prefetch_recognise *r, struct track *track, uint32_t file);
+/* An open that no track expected.  True when an epoch of this one begins with it. */
+bool prefetch_track_unexpected(struct prefetch_recognise *r, struct track *track, uint32_t file);
 /* One slice of its permutations.  1 while there is more. */
 int prefetch_track_step(struct prefetch_recognise *r, struct track *track);
 

@@ -156,24 +156,24 @@ static void plan(struct prefetch_recognise *r, bool all)
 }
 
 static int accept(struct prefetch_recognise *r, const struct target *target, const struct source *source,
-        const struct shard_mt19937 *mt, const struct prefetch_fit *fit)
+        const struct shard_mt19937 *mt, const struct prefetch_fit *fit, const uint64_t *positions, uint32_t n)
 {
+	struct prefetch_part part;
 	r->search.running = false;
-	return prefetch_track_new(r, source, target ? target->list : NULL, mt, fit);
+	/* Without an order, the residues: one of them cannot be workers side by side. */
+	if (!prefetch_part(positions, n, &part) && fit->ranks == 1) {
+		part.world = part.stride = fit->world;
+		part.first = fit->first;
+	}
+	return prefetch_track_new(r, source, target ? target->list : NULL, mt, fit, &part);
 }
 
-/* Holds the exact prefix against the target.  Returns 1 when it was recognised. */
-static int verify(struct prefetch_recognise *r, const struct target *target, const struct source *source,
-        const struct shard_mt19937 *mt, uint32_t outputs)
+/* How well the prefix in search.perm explains the target's files.  False when it does not. */
+static bool fit_prefix(const struct prefetch_recognise *r, const struct target *target, uint32_t outputs,
+        uint64_t positions[RING], uint32_t *ret_n, struct prefetch_fit *ret_fit)
 {
-	uint64_t where[RING], positions[RING];
+	uint64_t where[RING];
 	uint32_t n = 0;
-	struct prefetch_fit fit;
-	if (outputs > target->n)
-		outputs = target->n;
-	if (target->n >= SHARD_TORCH_INSIDE_OUT)
-		return 0;
-	prefetch_torch_prefix(*mt, target->n, outputs, r->search.perm, r->search.table);
 	memset(where, 0xff, sizeof(where));
 	for (uint32_t i = 0; i < outputs; i++) {
 		uint32_t slot = slot_of(target, r->search.perm[i]);
@@ -193,12 +193,40 @@ static int verify(struct prefetch_recognise *r, const struct target *target, con
 		             : outputs < 512         ? 8
 		                                     : outputs / 64,
 	};
+	*ret_n = n;
 	/* Where the filter was passed by, most seeds end here. */
 	if (outputs > EXACT_OUTPUTS && prefetch_fit_surprise(n, outputs, input.chance) < FAR_SURPRISE)
+		return false;
+	return prefetch_fit(&input, ret_fit) && ret_fit->score >= PREFETCH_FIT_SURE;
+}
+
+/* Holds the exact prefix against the target.  Returns 1 when it was recognised.  Lists of the same size share the
+ * permutation, and may agree in most places: the one that explains most is taken. */
+static int verify(struct prefetch_recognise *r, const struct target *target, const struct source *source,
+        const struct shard_mt19937 *mt, uint32_t outputs)
+{
+	uint64_t best_positions[RING], positions[RING];
+	const struct target *best = target;
+	struct prefetch_fit best_fit, fit;
+	uint32_t best_n, n;
+	if (outputs > target->n)
+		outputs = target->n;
+	if (target->n >= SHARD_TORCH_INSIDE_OUT)
 		return 0;
-	if (!prefetch_fit(&input, &fit) || fit.score < PREFETCH_FIT_SURE)
+	prefetch_torch_prefix(*mt, target->n, outputs, r->search.perm, r->search.table);
+	if (!fit_prefix(r, target, outputs, best_positions, &best_n, &best_fit))
 		return 0;
-	int rc = accept(r, target, source, mt, &fit);
+	for (uint32_t i = 0; i < r->search.n_targets; i++) {
+		const struct target *other = &r->search.targets[i];
+		if (other == target || other->n != target->n || !fit_prefix(r, other, outputs, positions, &n, &fit) ||
+		        fit.score <= best_fit.score)
+			continue;
+		best = other;
+		best_fit = fit;
+		best_n = n;
+		memcpy(best_positions, positions, sizeof(positions));
+	}
+	int rc = accept(r, best, source, mt, &best_fit, best_positions, best_n);
 	return rc < 0 ? rc : 1;
 }
 
@@ -206,18 +234,15 @@ static int verify(struct prefetch_recognise *r, const struct target *target, con
  * too: most opens must follow on the one before in some reader. */
 static bool fits_in_order(const struct prefetch_fit_input *input, struct prefetch_fit *ret_fit)
 {
-	uint64_t turns[RING];
+	struct prefetch_part part;
 	uint32_t n = 0;
-	struct prefetch_pace pace;
-	if (!prefetch_fit(input, ret_fit) || ret_fit->score < PREFETCH_FIT_SURE)
+	if (!prefetch_part(input->positions, input->n, &part) || !prefetch_fit_part(input, &part, ret_fit))
 		return false;
 	for (uint32_t i = 0; i < input->n; i++) {
-		uint64_t residue = input->positions[i] % ret_fit->world;
-		if (residue >= ret_fit->first && residue - ret_fit->first < ret_fit->ranks)
-			turns[n++] = input->positions[i] / ret_fit->world * ret_fit->ranks + residue - ret_fit->first;
+		uint64_t residue = input->positions[i] % part.world;
+		n += residue >= part.first && residue - part.first < part.ranks;
 	}
-	prefetch_pace(turns, n, &pace);
-	return pace.joined * 10 >= n * 7;
+	return ret_fit->score >= PREFETCH_FIT_SURE && part.joined * 10 >= n * 7;
 }
 
 /* How likely people read this list in its order: it is entered at its beginning, and its directory is the one that holds
@@ -237,101 +262,95 @@ static unsigned plausible(
 	return id == (dir.parent == SHARD_NONE ? file.dir : dir.parent) ? 3 : id == file.dir ? 2 : 1;
 }
 
-static int try_sorted(struct prefetch_recognise *r)
+/* One list; the best of those that fit is taken in the end. */
+static void try_sorted(struct prefetch_recognise *r, uint32_t i)
 {
-	const struct target *best = NULL;
-	struct prefetch_fit best_fit = { 0 };
-	unsigned best_rank = 0;
-	for (uint32_t i = 0; i < r->search.n_targets; i++) {
-		const struct target *target = &r->search.targets[i];
-		uint64_t positions[RING];
-		struct prefetch_fit fit;
-		for (uint32_t k = 0; k < target->n_seen; k++)
-			positions[k] = target->indices[k];
-		struct prefetch_fit_input input = {
-			.positions = positions,
-			.n = target->n_seen,
-			.size = target->n,
-			.chance = (double)target->n_seen / target->n,
-			.anywhere = true,
-			.world_max = 256,
-		};
-		if (!fits_in_order(&input, &fit))
-			continue;
-		unsigned rank = plausible(r, target, &fit);
-		if (best && (rank < best_rank || (rank == best_rank && target->n >= best->n)))
-			continue;
-		best = target;
-		best_fit = fit;
-		best_rank = rank;
-	}
-	if (!best)
-		return 0;
-	struct source source = { .sampler = PREFETCH_SAMPLER_SORTED };
-	int rc = accept(r, best, &source, NULL, &best_fit);
-	return rc < 0 ? rc : 1;
+	struct search *s = &r->search;
+	const struct target *target = &s->targets[i];
+	uint64_t positions[RING];
+	struct prefetch_fit fit;
+	for (uint32_t k = 0; k < target->n_seen; k++)
+		positions[k] = target->indices[k];
+	struct prefetch_fit_input input = {
+		.positions = positions,
+		.n = target->n_seen,
+		.size = target->n,
+		.chance = (double)target->n_seen / target->n,
+		.anywhere = true,
+	};
+	if (!fits_in_order(&input, &fit))
+		return;
+	unsigned rank = plausible(r, target, &fit);
+	const struct target *best = s->sorted;
+	if (best && (rank < s->sorted_rank || (rank == s->sorted_rank && target->n >= best->n)))
+		return;
+	s->sorted = target;
+	s->sorted_fit = fit;
+	s->sorted_rank = rank;
 }
 
-static int try_own(struct prefetch_recognise *r)
+static int accept_sorted(struct prefetch_recognise *r)
+{
+	const struct target *best = r->search.sorted;
+	uint64_t positions[RING];
+	for (uint32_t k = 0; k < best->n_seen; k++)
+		positions[k] = best->indices[k];
+	return accept(r, best, &(struct source){ .sampler = PREFETCH_SAMPLER_SORTED }, NULL, &r->search.sorted_fit,
+	        positions, best->n_seen);
+}
+
+static int try_own(struct prefetch_recognise *r, uint64_t epoch)
 {
 	const struct prefetch_own_order *own = r->options.own;
-	for (uint64_t epoch = 0; own && epoch < r->options.own_epochs; epoch++) {
-		uint64_t positions[RING];
-		struct prefetch_fit fit;
-		uint32_t n = 0;
-		for (uint32_t i = 0; i < r->n_ring; i++) {
-			if (own->find(own->user, epoch, r->ring[i], &positions[n]) == 0)
-				n++;
-		}
-		struct prefetch_fit_input input = {
-			.positions = positions,
-			.n = n,
-			.size = own->size,
-			.chance = (double)n / (double)own->size,
-			.anywhere = true,
-			.world_max = 64,
-		};
-		if (!fits_in_order(&input, &fit))
-			continue;
-		struct source source = {
-			.sampler = PREFETCH_SAMPLER_OWN, .seed = (uint32_t)epoch, .name = epoch, .step = 1
-		};
-		int rc = accept(r, NULL, &source, NULL, &fit);
-		return rc < 0 ? rc : 1;
+	uint64_t positions[RING];
+	struct prefetch_fit fit;
+	uint32_t n = 0;
+	for (uint32_t i = 0; i < r->n_ring; i++) {
+		if (own->find(own->user, epoch, r->ring[i], &positions[n]) == 0)
+			n++;
 	}
-	return 0;
+	struct prefetch_fit_input input = {
+		.positions = positions,
+		.n = n,
+		.size = own->size,
+		.chance = (double)n / (double)own->size,
+		.anywhere = true,
+	};
+	if (!fits_in_order(&input, &fit))
+		return 0;
+	struct source source = { .sampler = PREFETCH_SAMPLER_OWN, .seed = (uint32_t)epoch, .name = epoch, .step = 1 };
+	int rc = accept(r, NULL, &source, NULL, &fit, positions, n);
+	return rc < 0 ? rc : 1;
 }
 
 /* A generator that a track's permutation was drawn from goes on: at once, after a DataLoader's base seed (2 words), or
  * after the permutation that RandomSampler draws and throws away when it is exhausted. */
-static int try_generators(struct prefetch_recognise *r)
+static int try_generators(struct prefetch_recognise *r, unsigned i)
 {
-	for (unsigned i = 0; i < r->n_tracks; i++) {
-		const struct track *track = r->tracks[i];
-		const struct target *target = NULL;
-		bool drawn = track->source.sampler == PREFETCH_SAMPLER_GENERATOR ||
-		             track->source.sampler == PREFETCH_SAMPLER_DISTRIBUTED;
-		for (uint32_t k = 0; k < r->search.n_targets; k++) {
-			if (r->search.targets[k].list == track->list)
-				target = &r->search.targets[k];
-		}
-		if (!drawn || !target || !track->now)
-			continue;
-		const uint32_t n = target->n;
-		const uint64_t gaps[] = { 0, 2, n - 1, (uint64_t)n + 1 };
-		for (unsigned g = 0; g < 4; g++) {
-			struct shard_mt19937 mt = track->perm->mt;
-			struct source source = track->source;
-			for (uint64_t w = 0; w < gaps[g]; w++)
-				shard_mt19937_next32(&mt);
-			source.sampler = PREFETCH_SAMPLER_GENERATOR;
-			source.step = n - 1 + gaps[g];
-			source.skip += source.step;
-			source.learned = true;
-			int rc = verify(r, target, &source, &mt, EXACT_OUTPUTS);
-			if (rc != 0)
-				return rc;
-		}
+	const struct track *track = r->tracks[i];
+	const struct target *target = NULL;
+	bool drawn = track->source.sampler == PREFETCH_SAMPLER_GENERATOR ||
+	             track->source.sampler == PREFETCH_SAMPLER_DISTRIBUTED;
+	for (uint32_t k = 0; k < r->search.n_targets; k++) {
+		if (r->search.targets[k].list == track->list)
+			target = &r->search.targets[k];
+	}
+	if (!drawn || !target || !track->now)
+		return 0;
+	const uint32_t n = target->n;
+	const uint64_t gaps[] = { 0, 2, n - 1, (uint64_t)n + 1 };
+	for (unsigned g = 0; g < 4; g++) {
+		struct shard_mt19937 mt = track->perm->mt;
+		struct source source = track->source;
+		for (uint64_t w = 0; w < gaps[g]; w++)
+			shard_mt19937_next32(&mt);
+		source.sampler = PREFETCH_SAMPLER_GENERATOR;
+		source.step = n - 1 + gaps[g];
+		source.skip += source.step;
+		source.learned = true;
+		int rc = verify(r, target, &source, &mt, EXACT_OUTPUTS);
+		if (rc != 0)
+			return rc;
 	}
 	return 0;
 }
@@ -340,24 +359,63 @@ int prefetch_search_begin(struct prefetch_recognise *r)
 {
 	struct search *s = &r->search;
 	unsigned level = level_of(r->n_ring);
-	bool all = false;
+	s->all = false;
 	for (unsigned i = level_of(r->looked); i < level; i++)
-		all |= levels[i].all && !r->rolling;
+		s->all |= levels[i].all && !r->rolling;
 	r->looked = r->n_ring;
 	s->n_targets = 0;
-	for (uint32_t i = 0; i < r->n_lists; i++)
-		add_target(r, r->lists[i]);
-	int rc = try_own(r);
-	if (rc == 0)
-		rc = try_sorted(r);
-	if (rc == 0)
-		rc = try_generators(r);
-	if (rc != 0)
-		return rc < 0 ? rc : 0;
-	plan(r, all);
-	s->family = 0;
-	s->at = s->families[0].from;
-	s->running = s->n_targets > 0;
+	s->phase = SEARCH_TARGETS;
+	s->at = 0;
+	s->sorted = NULL;
+	s->running = true;
+	return 0;
+}
+
+static void next_phase(struct search *s)
+{
+	s->phase++;
+	s->at = 0;
+}
+
+/* One slice of what comes before the seeds.  Returns 1 when something was recognised. */
+static int prepare(struct prefetch_recognise *r)
+{
+	struct search *s = &r->search;
+	int rc = 0;
+	switch (s->phase) {
+	case SEARCH_TARGETS:
+		if (s->at < r->n_lists)
+			add_target(r, r->lists[s->at++]);
+		else
+			next_phase(s);
+		return 0;
+	case SEARCH_OWN:
+		for (unsigned i = 0; i < SLICE_EPOCHS && rc == 0 && r->options.own && s->at < r->options.own_epochs;
+		        i++)
+			rc = try_own(r, s->at++);
+		if (rc == 0 && (!r->options.own || s->at >= r->options.own_epochs))
+			next_phase(s);
+		return rc;
+	case SEARCH_SORTED:
+		if (s->at < s->n_targets) {
+			try_sorted(r, (uint32_t)s->at++);
+			return 0;
+		}
+		next_phase(s);
+		rc = s->sorted ? accept_sorted(r) : 0;
+		return rc < 0 ? rc : s->sorted ? 1 : 0;
+	case SEARCH_GENERATORS:
+		if (s->at < r->n_tracks)
+			return try_generators(r, (unsigned)s->at++);
+		next_phase(s);
+		plan(r, s->all);
+		s->family = 0;
+		s->at = s->families[0].from;
+		s->running = s->n_targets > 0;
+		return 0;
+	case SEARCH_SEEDS:
+		break;
+	}
 	return 0;
 }
 
@@ -450,7 +508,7 @@ static int try_words(struct prefetch_recognise *r, const struct family *family, 
 }
 
 /* A world so large that the filter sees too little of it: one by one, exactly. */
-static int try_far(struct prefetch_recognise *r, const struct family *family)
+static int try_far(struct prefetch_recognise *r, const struct family *family, uint32_t i)
 {
 	struct source source = {
 		.sampler = family->sampler,
@@ -458,15 +516,35 @@ static int try_far(struct prefetch_recognise *r, const struct family *family)
 		.name = r->search.at,
 		.step = 1,
 	};
-	for (uint32_t i = 0; i < r->search.n_targets; i++) {
-		if (r->search.targets[i].n < 2 * FAR_PREFIX)
-			continue; /* a rank of a large world has next to nothing of it */
-		prefetch_torch_seek(&r->search.exact_mt, source.seed, family->skip);
-		int rc = verify(r, &r->search.targets[i], &source, &r->search.exact_mt, family->outputs);
-		if (rc != 0)
-			return rc;
+	if (r->search.targets[i].n < 2 * FAR_PREFIX)
+		return 0; /* a rank of a large world has next to nothing of it */
+	prefetch_torch_seek(&r->search.exact_mt, source.seed, family->skip);
+	return verify(r, &r->search.targets[i], &source, &r->search.exact_mt, family->outputs);
+}
+
+/* One seed and list. */
+static int step_far(struct prefetch_recognise *r, const struct family *family)
+{
+	struct search *s = &r->search;
+	int rc = try_far(r, family, s->far_target);
+	if (rc == 0 && ++s->far_target == s->n_targets) {
+		s->far_target = 0;
+		s->at++;
 	}
-	return 0;
+	return rc;
+}
+
+static int step_lanes(struct prefetch_recognise *r, const struct family *family)
+{
+	struct search *s = &r->search;
+	uint64_t left = family->to - s->at;
+	uint32_t lanes = left < PREFETCH_LANES ? (uint32_t)left : PREFETCH_LANES;
+	int rc = family->deep                                 ? try_words(r, family, lanes)
+	         : family->sampler == PREFETCH_SAMPLER_RANDOM ? try_manual(r, family, lanes)
+	                                                      : try_seeds(r, family, lanes);
+	if (rc == 0)
+		s->at += lanes;
+	return rc;
 }
 
 static void begin_family(struct search *s)
@@ -483,21 +561,24 @@ static void begin_family(struct search *s)
 int prefetch_search_step(struct prefetch_recognise *r)
 {
 	struct search *s = &r->search;
+	if (s->phase != SEARCH_SEEDS) {
+		int rc = prepare(r);
+		return rc < 0 ? rc : 1;
+	}
 	const struct family *family = &s->families[s->family];
 	bool far = family->outputs > PREFETCH_FILTER_WORDS;
 	if (s->at == family->from)
 		begin_family(s);
-	for (unsigned batch = 0; batch < (far ? 1 : SLICE_BATCHES) && s->at < family->to; batch++) {
-		uint64_t left = family->to - s->at;
-		uint32_t lanes = left < PREFETCH_LANES ? (uint32_t)left : PREFETCH_LANES;
-		int rc = far                                          ? try_far(r, family)
-		         : family->deep                               ? try_words(r, family, lanes)
-		         : family->sampler == PREFETCH_SAMPLER_RANDOM ? try_manual(r, family, lanes)
-		                                                      : try_seeds(r, family, lanes);
-		if (rc != 0)
-			return rc;
-		s->at += far ? 1 : lanes;
-	}
+	/* A slice is so many seeds, lists and outputs, whatever the family. */
+	uint64_t budget = SLICE_WORK / ((uint64_t)s->n_targets * (far ? 1 : PREFETCH_LANES * family->outputs));
+	if (family->draws > 0)
+		budget /= family->draws;
+	int rc = 0;
+	do {
+		rc = far ? step_far(r, family) : step_lanes(r, family);
+	} while (rc == 0 && !far && budget-- > 1 && s->at < family->to);
+	if (rc != 0)
+		return rc;
 	if (s->at >= family->to) {
 		s->family++;
 		if (s->family == s->n_families)

@@ -2,7 +2,7 @@
  *
  * All in positions of the permutation.  An open is expected when it belongs to the ranks of the track, was not opened in
  * this epoch, and lies near the farthest position opened.  Opens of files of the list that are not expected are a
- * *trial*: when three quarters of them, and at least TRIAL_SURE, lie at the beginning of the permutation that is
+ * *trial*: when three quarters of them, at least TRIAL_SURE and more than chance brings, lie at the beginning of the permutation that is
  * expected next, or of this one again, then an epoch has begun.  A trial that shows neither leaves it to a search. */
 #include <errno.h>
 #include <stdlib.h>
@@ -14,20 +14,38 @@ enum {
 	SLACK_MIN = 4096, /* positions: 16 workers x prefetch 2 x batch 128 */
 	SLACK_RANK = 512, /* for each rank of the world */
 	START_MIN = 2048,
-	TRIAL_SURE = 16, /* at a chance of 1/8 each, 16 of 21 come by chance with 7e-11 */
-	TRIAL_MAX = 32,
+	TRIAL_SURE = 16,
+	TRIAL_MAX = 64,
+	GROW = 24,           /* opens outside of the part that make it be looked at again */
+	SETTLED = 1 << 16,   /* positions looked at, that every worker has left behind */
+	JOIN_MAX = 1 << 16,  /* positions compared */
+	SETTLED_PERIODS = 8, /* of a pattern, at least */
 	SUPPORT = 16,
 	CALM = 64, /* expected opens that end a trial */
 	REFIT_FIRST = 64,
 	REFIT_EVERY = 4096,
-	REFIT_WORLD_MAX = 256,
+	SLACK_RANK_MAX = 8192,
 };
+static const double TRIAL_NATS = 23; /* 1e-10 */
+
+/* Turns that the workers of one rank may be apart: two batches each. */
+static uint64_t slack_rank(const struct track *t)
+{
+	uint64_t slack = 2 * ((uint64_t)t->pace.workers + 1) * t->pace.batch;
+	return slack < SLACK_RANK ? SLACK_RANK : slack < SLACK_RANK_MAX ? slack : SLACK_RANK_MAX;
+}
+
+/* World, where positions are dealt one by one. */
+static uint64_t ranks(const struct track *t)
+{
+	return t->part.stride > t->part.world ? t->part.stride : t->part.world;
+}
 
 /* Late workers. */
 static uint64_t behind(const struct track *t)
 {
 	uint64_t slack = t->size / 16;
-	uint64_t least = SLACK_MIN + (uint64_t)SLACK_RANK * t->part.world;
+	uint64_t least = SLACK_MIN + slack_rank(t) * ranks(t);
 	slack = slack > least ? slack : least;
 	return slack < t->size / 2 ? slack : t->size / 2;
 }
@@ -35,15 +53,15 @@ static uint64_t behind(const struct track *t)
 /* Early ones. */
 static uint64_t ahead(const struct track *t)
 {
-	uint64_t slack = START_MIN + (uint64_t)SLACK_RANK * t->part.world;
+	uint64_t slack = START_MIN + slack_rank(t) * ranks(t);
 	return slack < t->size / 2 ? slack : t->size / 2;
 }
 
-/* Where a new epoch's first opens lie: at most an eighth of the positions, so that chance is one in eight. */
+/* Where a new epoch's first opens lie. */
 static uint64_t start(const struct track *t)
 {
-	uint64_t start = START_MIN + (uint64_t)SLACK_RANK * t->part.world;
-	return start < t->size / 8 ? start : t->size / 8;
+	uint64_t start = START_MIN + slack_rank(t) * ranks(t);
+	return start < t->size / 2 ? start : t->size / 2;
 }
 
 static bool in_part(const struct track *t, uint64_t position)
@@ -105,9 +123,15 @@ static int sequence_new(const struct prefetch_recognise *r, const struct track *
 	        ret_sequence);
 }
 
-/* A trainer that was known on this list and has fallen silent: this is its next epoch. */
-static struct track *predecessor(struct prefetch_recognise *r, const struct prefetch_list *list, uint64_t size)
+/* A trainer that was known on this list and has fallen silent, or that this is expected of: this is its next epoch. */
+static struct track *predecessor(
+        struct prefetch_recognise *r, const struct source *source, const struct prefetch_list *list, uint64_t size)
 {
+	for (unsigned i = 0; i < r->n_tracks; i++) {
+		struct track *t = r->tracks[i];
+		if (t->list == list && t->size == size && t->has_next && same(&t->next_source, source))
+			return t;
+	}
 	for (unsigned i = 0; i < r->n_tracks; i++) {
 		struct track *t = r->tracks[i];
 		if (t->list == list && t->size == size && t->last_open <= r->ring_since + TRIAL_MAX)
@@ -146,13 +170,12 @@ static void inherit(struct track *t, const struct track *old)
 		t->repeated++;
 }
 
-/* The same permutation while it is still being read: by other ranks than were thought. */
-static int widen(struct prefetch_recognise *r, struct track *t)
+/* Other positions are read than was thought. */
+static int set_part(const struct prefetch_recognise *r, struct track *t, const struct prefetch_part *part)
 {
-	struct prefetch_fit old = t->part;
+	struct prefetch_part old = t->part;
 	struct prefetch_sequence *now;
-	t->part.world = t->part.ranks = 1;
-	t->part.first = 0;
+	t->part = *part;
 	int rc = sequence_new(r, t, &t->source, t->perm, t->epoch, &now);
 	if (rc < 0) {
 		t->part = old;
@@ -161,30 +184,65 @@ static int widen(struct prefetch_recognise *r, struct track *t)
 	prefetch_sequence_put(t->now);
 	prefetch_sequence_put(t->then);
 	t->now = now;
-	t->then = NULL;
+	t->then = NULL; /* made again from the same permutation */
 	t->generation++;
-	t->refit_at = t->n_recent + REFIT_FIRST;
-	prefetch_recognise_sift(r);
 	return 0;
 }
 
+static bool active(const struct prefetch_recognise *r, const struct track *t)
+{
+	return t->now && t->last_open > r->ring_since + TRIAL_MAX;
+}
+
+/* The track that reads this permutation, or read it a moment ago. */
 static struct track *twin(struct prefetch_recognise *r, const struct source *source, const struct prefetch_list *list)
 {
 	for (unsigned i = 0; i < r->n_tracks; i++) {
 		struct track *t = r->tracks[i];
-		if (t->list == list && t->now && shuffled(source) && same(&t->source, source) &&
-		        t->last_open > r->ring_since + TRIAL_MAX && t->part.world > 1)
+		if (t->list == list && shuffled(source) && t->now &&
+		        (same(&t->source, source) || (t->epoch > 0 && same(&t->before_source, source) && active(r, t))))
 			return t;
 	}
 	return NULL;
 }
 
+static int enter_again(struct prefetch_recognise *r, struct track *t);
+
+/* The search has found a permutation that a track follows.  Its trainer reads it again from the beginning; or what it
+ * opens was not expected of it, and is taken in. */
+static int found_again(struct prefetch_recognise *r, struct track *t, const struct source *source)
+{
+	static const struct prefetch_part all = { .world = 1, .ranks = 1, .stride = 1 };
+	uint32_t used = 0, hits = 0;
+	uint64_t position;
+	int rc = 0;
+	for (uint32_t i = 0; i < r->n_ring && same(&t->source, source); i++) {
+		if (prefetch_sequence_position(t->now, r->ring[i], &position) < 0)
+			continue;
+		hits++;
+		used += bit_get(t->used, position);
+	}
+	if (hits > 0 && used * 4 >= hits * 3) {
+		rc = enter_again(r, t);
+	} else if (hits > 0) {
+		for (uint32_t i = 0; i < r->n_ring; i++) {
+			if (prefetch_sequence_position(t->now, r->ring[i], &position) == 0)
+				bit_set(t->used, position);
+		}
+		t->last_open = r->opens;
+		rc = t->part.world > 1 ? set_part(r, t, &all) : 0;
+	}
+	if (rc == 0)
+		prefetch_recognise_forget(r);
+	return rc;
+}
+
 int prefetch_track_new(struct prefetch_recognise *r, const struct source *source, struct prefetch_list *list,
-        const struct shard_mt19937 *mt, const struct prefetch_fit *part)
+        const struct shard_mt19937 *mt, const struct prefetch_fit *fit, const struct prefetch_part *part)
 {
 	struct track *t = twin(r, source, list);
 	if (t)
-		return widen(r, t);
+		return found_again(r, t, source);
 	t = calloc(1, sizeof(*t));
 	if (!t)
 		return -ENOMEM;
@@ -192,10 +250,10 @@ int prefetch_track_new(struct prefetch_recognise *r, const struct source *source
 	t->list = list ? prefetch_list_get(list) : NULL;
 	t->size = list ? prefetch_list_size(list) : r->own.size;
 	t->part = *part;
-	t->high = part->low;
+	t->high = t->began = fit->low;
 	t->last_open = r->opens;
 	t->refit_at = REFIT_FIRST;
-	t->score = part->score;
+	t->score = fit->score;
 	t->after = r->n_ring;
 	t->pace = (struct prefetch_pace){ .stride = 1, .workers = 1 };
 	/* A loader's own generator gives the seed of its workers before each permutation. */
@@ -209,7 +267,7 @@ int prefetch_track_new(struct prefetch_recognise *r, const struct source *source
 		prefetch_track_free(t);
 		return rc;
 	}
-	struct track *old = predecessor(r, list, t->size);
+	struct track *old = predecessor(r, source, list, t->size);
 	if (old) {
 		inherit(t, old);
 		for (unsigned i = 0; i < r->n_tracks; i++) {
@@ -252,44 +310,122 @@ static int begin_next(struct track *t)
 	return prefetch_perm_new((uint32_t)t->size, &mt, 0, &t->next);
 }
 
-/* Looks again which ranks are read, and how: more opens tell more. */
+static bool part_has(const struct prefetch_part *part, uint64_t position)
+{
+	uint64_t residue = position % part->world;
+	return residue >= part->first && residue - part->first < part->ranks;
+}
+
+static bool narrower(const struct prefetch_part *a, const struct prefetch_part *b)
+{
+	return (uint64_t)a->ranks * b->world < (uint64_t)b->ranks * a->world;
+}
+
+/* The part that holds both. */
+static struct prefetch_part joined(const struct prefetch_part *a, const struct prefetch_part *b)
+{
+	struct prefetch_part all = { .world = 1, .ranks = 1, .stride = b->stride, .joined = b->joined };
+	bool in_b = (uint64_t)a->world * b->world <= JOIN_MAX;
+	for (uint32_t i = 0; i < a->world && in_b; i++) {
+		for (uint32_t k = 0; k < b->world && in_b; k++) {
+			uint64_t position = (uint64_t)k * a->world + i;
+			in_b = !part_has(a, position) || part_has(b, position);
+		}
+	}
+	return in_b ? *b : all;
+}
+
+/* Where every worker has left it behind, what is read and what is not stands in `used`: runs of equal length, over and
+ * over.  That shows batches dealt whole, too. */
+static bool settled_part(const struct track *t, struct prefetch_part *ret_part)
+{
+	uint64_t end = t->high > behind(t) ? t->high - behind(t) : 0;
+	uint64_t at = end > t->began + SETTLED ? end - SETTLED : t->began;
+	struct run {
+		uint64_t read, left, first;
+	} run, best = { 0 };
+	uint32_t lead = 0, periods = 0, alike = 0;
+	uint64_t begin = at;
+	for (unsigned pass = 0; pass < 2; pass++) {
+		for (at = begin; at < end && bit_get(t->used, at); at++)
+			;
+		for (; at < end && !bit_get(t->used, at); at++)
+			;
+		while (at < end) {
+			uint64_t first = at;
+			for (; at < end && bit_get(t->used, at); at++)
+				;
+			run.read = at - first;
+			for (; at < end && !bit_get(t->used, at); at++)
+				;
+			run.left = at - first - run.read;
+			run.first = first % (run.read + run.left);
+			bool equal = run.read == best.read && run.left == best.left && run.first == best.first;
+			if (at == end)
+				break; /* cut off */
+			if (pass == 1) {
+				periods++;
+				alike += equal;
+			} else if (lead == 0) {
+				best = run;
+				lead = 1;
+			} else {
+				lead += equal ? 1 : UINT32_MAX;
+			}
+		}
+	}
+	if (periods < SETTLED_PERIODS || alike * 8 < periods * 7 || best.read + best.left > PREFETCH_FIT_WORLD_MAX)
+		return false;
+	/* A part does not lie across the end of a period. */
+	if (best.first + best.read > best.read + best.left || best.first % best.read != 0 || best.left % best.read != 0)
+		return false;
+	*ret_part = (struct prefetch_part){
+		.world = (uint32_t)(best.read + best.left),
+		.first = (uint32_t)best.first,
+		.ranks = (uint32_t)best.read,
+		.stride = t->part.stride,
+		.joined = t->part.joined,
+	};
+	return true;
+}
+
+/* Looks again which positions are read, and how: more opens tell more.  The part grows when opens outside of it follow on
+ * one another, as a second job's do not; it shrinks only by what every worker has left behind. */
 static void refit(struct prefetch_recognise *r, struct track *t)
 {
-	uint64_t positions[RING], turns[RING];
-	uint32_t n = t->n_recent < RING ? (uint32_t)t->n_recent : RING, n_turns = 0;
-	struct prefetch_fit fit;
+	uint64_t positions[RING] = { 0 }, turns[RING];
+	uint32_t n = t->n_recent < RING ? (uint32_t)t->n_recent : RING, n_turns = 0, outside = 0, follow = 0;
+	struct prefetch_part seen, settled;
 	t->refit_at = t->n_recent + (t->n_recent < REFIT_EVERY ? t->n_recent : REFIT_EVERY);
+	t->outside = 0;
 	for (uint32_t i = 0; i < n; i++)
 		positions[i] = t->recent[(t->n_recent - n + i) % RING];
-	struct prefetch_fit_input input = {
-		.positions = positions,
-		.n = n,
-		.size = t->size,
-		.chance = n < t->size / 2 ? (double)n / (double)t->size : 0.5,
-		.anywhere = true,
-		.world_max = t->part.world > REFIT_WORLD_MAX ? 1 : REFIT_WORLD_MAX,
-	};
-	if (input.world_max > 1 && prefetch_fit(&input, &fit) && fit.score >= PREFETCH_FIT_SURE &&
-	        (fit.world != t->part.world || fit.first != t->part.first || fit.ranks != t->part.ranks)) {
-		struct prefetch_sequence *now = NULL;
-		struct prefetch_fit old = t->part;
-		t->part = fit;
-		if (sequence_new(r, t, &t->source, t->perm, t->epoch, &now) < 0) {
-			t->part = old;
-			return;
-		}
-		prefetch_sequence_put(t->now);
-		prefetch_sequence_put(t->then);
-		t->now = now;
-		t->then = NULL; /* made again from the same permutation */
-		t->generation++;
+	bool known = prefetch_part(positions, n, &seen);
+	for (uint32_t i = 0; i < n; i++) {
+		if (in_part(t, positions[i]))
+			continue;
+		bool follows = false;
+		for (uint32_t k = 0; k < i && !follows; k++)
+			follows = positions[k] + seen.stride == positions[i];
+		outside++;
+		follow += follows;
+	}
+	bool apart = settled_part(t, &settled) && narrower(&settled, &t->part);
+	for (uint32_t i = 0; i < n && apart; i++)
+		apart = part_has(&settled, positions[i]);
+	if (known && outside * 16 > n && follow * 2 >= outside) {
+		seen = joined(&t->part, &seen);
+		set_part(r, t, &seen);
+		r->changed = true;
+	} else if (apart) {
+		set_part(r, t, &settled);
 	}
 	for (uint32_t i = 0; i < n; i++) {
 		if (in_part(t, positions[i]))
 			turns[n_turns++] = positions[i] / t->part.world * t->part.ranks + positions[i] % t->part.world -
 			                   t->part.first;
 	}
-	prefetch_pace(turns, n_turns, &t->pace);
+	prefetch_pace(&t->part, turns, n_turns, &t->pace);
 }
 
 int prefetch_track_step(struct prefetch_recognise *r, struct track *t)
@@ -303,8 +439,10 @@ int prefetch_track_step(struct prefetch_recognise *r, struct track *t)
 		prefetch_recognise_sift(r);
 		return 1;
 	}
-	if (t->n_recent >= t->refit_at) {
+	if (t->n_recent >= t->refit_at || t->outside >= GROW) {
 		refit(r, t);
+		if (r->changed)
+			prefetch_recognise_sift(r);
 		return 1;
 	}
 	if (t->then)
@@ -324,8 +462,9 @@ int prefetch_track_step(struct prefetch_recognise *r, struct track *t)
 static void begin_epoch(struct track *t)
 {
 	memset(t->used, 0, (t->size / 64 + 1) * sizeof(*t->used));
-	t->high = 0;
+	t->high = t->began = 0;
 	t->n_recent = 0;
+	t->outside = 0;
 	t->refit_at = REFIT_FIRST;
 	t->epoch++;
 	t->trial = t->trial_next = t->trial_again = 0;
@@ -337,6 +476,7 @@ static int enter_next(struct prefetch_recognise *r, struct track *t)
 	prefetch_perm_put(t->perm);
 	if (shuffled(&t->source) && same(&t->source, &t->next_source))
 		t->repeated++;
+	t->before_source = t->source;
 	t->now = t->then;
 	t->perm = t->next;
 	t->source = t->next_source;
@@ -373,6 +513,12 @@ static int enter_again(struct prefetch_recognise *r, struct track *t)
 	return 0;
 }
 
+static bool begins(const struct track *t, uint32_t hits)
+{
+	return hits >= TRIAL_SURE && hits * 4 >= t->trial * 3 &&
+	       prefetch_fit_surprise(hits, t->trial, (double)start(t) / (double)t->size) >= TRIAL_NATS;
+}
+
 /* A file of the list that is not expected: does an epoch begin?  True when it has. */
 static bool unexpected(struct prefetch_recognise *r, struct track *t, uint32_t file, uint64_t position)
 {
@@ -384,15 +530,20 @@ static bool unexpected(struct prefetch_recognise *r, struct track *t, uint32_t f
 		t->trial_again++;
 	if (t->then && prefetch_sequence_position(t->then, file, &next) == 0 && in_part(t, next) && next < start(t))
 		t->trial_next++;
-	if (t->trial_next >= TRIAL_SURE && t->trial_next * 4 >= t->trial * 3)
+	if (begins(t, t->trial_next))
 		return enter_next(r, t) == 0;
-	if (t->trial_again >= TRIAL_SURE && t->trial_again * 4 >= t->trial * 3)
+	if (begins(t, t->trial_again))
 		return enter_again(r, t) == 0;
 	if (t->trial == TRIAL_MAX) {
 		t->trial = 0;
 		r->astray = true;
 	}
 	return false;
+}
+
+static bool is_near(const struct track *t, uint64_t position)
+{
+	return position + behind(t) >= t->high && position < t->high + ahead(t);
 }
 
 /* A second job's files fall anywhere in this permutation, some of them a little ahead, and would carry `high` away.  A
@@ -413,14 +564,8 @@ bool prefetch_track_open(struct prefetch_recognise *r, struct track *t, uint32_t
 	uint64_t position;
 	if (!t->now || prefetch_sequence_position(t->now, file, &position) < 0)
 		return false;
-	bool near = position + behind(t) >= t->high && position < t->high + ahead(t);
-	if (!near || !in_part(t, position) || bit_get(t->used, position)) {
-		if (near && !bit_get(t->used, position))
-			t->recent[t->n_recent++ % RING] = position;
-		if (!unexpected(r, t, file, position))
-			return false;
-		return prefetch_track_open(r, t, file); // NOLINT(misc-no-recursion): once, in the new epoch
-	}
+	if (!is_near(t, position) || !in_part(t, position) || bit_get(t->used, position))
+		return false;
 	bit_set(t->used, position);
 	t->recent[t->n_recent++ % RING] = position;
 	t->opens++;
@@ -429,5 +574,20 @@ bool prefetch_track_open(struct prefetch_recognise *r, struct track *t, uint32_t
 		t->high = position + 1;
 	if (t->trial > 0 && ++t->calm == CALM)
 		t->trial = 0;
+	if (r->options.explained)
+		r->options.explained(r->options.user, t->id, t->generation, t->epoch,
+		        position / t->part.world * t->part.ranks + position % t->part.world - t->part.first);
 	return true;
+}
+
+bool prefetch_track_unexpected(struct prefetch_recognise *r, struct track *t, uint32_t file)
+{
+	uint64_t position;
+	if (!t->now || prefetch_sequence_position(t->now, file, &position) < 0)
+		return false;
+	if (is_near(t, position) && !bit_get(t->used, position)) {
+		t->recent[t->n_recent++ % RING] = position;
+		t->outside++;
+	}
+	return unexpected(r, t, file, position) && prefetch_track_open(r, t, file);
 }

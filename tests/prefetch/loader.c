@@ -32,9 +32,8 @@ static uint32_t file_at(const struct loader *l, uint32_t reader, uint32_t worker
 
 static bool may_go(const struct loader *l, uint32_t reader, uint32_t workers)
 {
-	uint32_t rank = reader / workers, slowest = UINT32_MAX;
-	for (uint32_t w = 0; w < workers; w++) {
-		uint32_t other = rank * workers + w;
+	uint32_t slowest = UINT32_MAX;
+	for (uint32_t other = 0; other < l->ranks * workers; other++) {
 		if (file_at(l, other, workers) != UINT32_MAX && l->batch_of[other] < slowest)
 			slowest = l->batch_of[other];
 	}
@@ -44,11 +43,14 @@ static bool may_go(const struct loader *l, uint32_t reader, uint32_t workers)
 uint32_t loader_next(struct loader *l)
 {
 	uint32_t workers = l->workers ? l->workers : 1, readers = l->ranks * workers;
-	uint32_t reader = (uint32_t)(loader_random(&l->random) % readers);
+	uint32_t reader = l->reader;
+	if (l->burst < 2 || loader_random(&l->random) % l->burst == 0)
+		reader = (uint32_t)(loader_random(&l->random) % readers);
 	for (uint32_t i = 0; i < readers; i++, reader = (reader + 1) % readers) {
 		uint32_t file = file_at(l, reader, workers);
 		if (file == UINT32_MAX || !may_go(l, reader, workers))
 			continue;
+		l->reader = reader;
 		if (++l->in_batch[reader] == l->batch) {
 			l->in_batch[reader] = 0;
 			l->batch_of[reader] += workers;

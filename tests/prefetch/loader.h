@@ -14,13 +14,15 @@ struct loader {
 	uint32_t n;
 	uint32_t world, first, ranks; /* which positions are read here: p % world in [first, first + ranks) */
 	uint32_t workers, batch;      /* workers 0: one reader a rank */
+	uint32_t burst;               /* files a reader reads in a row, about, before another comes; 0 = 1 */
 	uint64_t random;
 	/* private */
+	uint32_t reader;
 	uint32_t batch_of[LOADER_READERS_MAX], in_batch[LOADER_READERS_MAX];
 };
 
 /* The next file that is opened, or UINT32_MAX at the end of the epoch.  Workers go on at random, each at most two
- * batches ahead of the slowest of its rank. */
+ * batches ahead of the slowest, whichever rank's: the trainers exchange gradients at each step. */
 uint32_t loader_next(struct loader *loader);
 void loader_rewind(struct loader *loader, const uint32_t *files);
 

@@ -15,6 +15,7 @@
 #include "tests/prefetch/loader.h"
 #include "tests/shard/synth.h"
 
+enum { LIKELY = 10000, SMALL = 10000 };
 enum { CLASSES = 100, PER_CLASS = 1000, N = CLASSES * PER_CLASS, VAL = 10 * PER_CLASS };
 
 static struct shard_index *dataset; /* train/: N files, ids 0 .. N - 1; val/: VAL files behind */
@@ -41,10 +42,21 @@ static void skipped_randperm(struct shard_mt19937 *mt, uint32_t n, uint32_t *per
 	}
 }
 
+/* DDPFS_RECOGNISE_LONG=1: all seeds, worlds and schedules; minutes instead of seconds. */
+static bool long_run(void)
+{
+	const char *value = getenv("DDPFS_RECOGNISE_LONG");
+	return value && strcmp(value, "0") != 0;
+}
+
 static struct prefetch_recognise *new_recognise(uint32_t seed_max)
 {
 	struct prefetch_recognise *r;
 	struct prefetch_recognise_options options = { .index = dataset, .seed_max = seed_max };
+	if (!long_run()) {
+		options.seed_max = seed_max ? seed_max : 12000;
+		options.popular_words = 8192;
+	}
 	assert_int_equal(prefetch_recognise_new(&options, &r), 0);
 	return r;
 }
@@ -117,7 +129,7 @@ static void assert_predicts(
 static void distributed_sampler(
         uint32_t seed, uint32_t world, uint32_t rank, uint32_t ranks, uint32_t workers, uint32_t within)
 {
-	struct prefetch_recognise *r = new_recognise(0);
+	struct prefetch_recognise *r = new_recognise(long_run() || seed < LIKELY ? 0 : seed + 1000);
 	randperm(N, seed, 0, order);
 	struct loader loader = loader_of(order, N, world, rank, ranks, workers);
 	uint32_t opens = feed(r, &loader, 512);
@@ -155,7 +167,9 @@ static void distributed_sampler_is_recognised_within_three_batches(void **state)
 	for (unsigned s = 0; s < 4; s++) {
 		for (unsigned w = 0; w < 5; w++) {
 			for (uint32_t workers = 0; workers <= 4; workers += 2)
-				distributed_sampler(seeds[s], worlds[w], (seeds[s] + 1) % worlds[w], 1, workers, 96);
+				if (long_run() || (s + w) % 4 == workers / 2 % 4)
+					distributed_sampler(
+					        seeds[s], worlds[w], (seeds[s] + 1) % worlds[w], 1, workers, 96);
 		}
 	}
 }
@@ -171,9 +185,11 @@ static void large_worlds_are_recognised(void **state)
 static void large_seeds_are_recognised(void **state)
 {
 	(void)state;
+	distributed_sampler(65536, 32, 31, 1, 2, 96);
+	if (!long_run())
+		return;
 	distributed_sampler(999999, 2, 1, 1, 2, 96);
 	distributed_sampler(123456, 8, 5, 1, 2, 96);
-	distributed_sampler(65536, 32, 31, 1, 2, 96);
 }
 
 static void ranks_through_one_mount_are_recognised(void **state)
@@ -192,6 +208,112 @@ static void many_workers_are_not_taken_for_ranks(void **state)
 	distributed_sampler(21, 1, 0, 1, 16, 256);
 	distributed_sampler(22, 2, 1, 1, 16, 256);
 	distributed_sampler(23, 4, 2, 1, 8, 192);
+}
+
+struct schedule {
+	uint32_t world, first, ranks, workers, batch, burst, seed, every;
+};
+
+static uint32_t pick(uint64_t *random, const uint32_t *values, uint32_t n)
+{
+	return values[loader_random(random) % n];
+}
+
+static struct schedule any_schedule(uint64_t *random)
+{
+	static const uint32_t worlds[] = { 1, 1, 2, 2, 3, 4, 8, 16 }, workers[] = { 0, 2, 3, 4, 4, 6, 8 };
+	static const uint32_t batches[] = { 16, 32, 32, 64, 128 }, bursts[] = { 1, 4, 16, 40, 100, 300 };
+	static const uint32_t steps[] = { 16, 1, 100, 400 };
+	struct schedule s = { .world = pick(random, worlds, 8), .workers = pick(random, workers, 7) };
+	bool all = loader_random(random) % 3 == 0;
+	s.ranks = all ? s.world : 1;
+	s.first = all ? 0 : (uint32_t)(loader_random(random) % s.world);
+	s.batch = pick(random, batches, 5);
+	s.burst = pick(random, bursts, 6);
+	s.every = pick(random, steps, 4);
+	s.seed = (uint32_t)(loader_random(random) % 250);
+	/* An epoch is more than what the workers are ahead. */
+	while ((s.workers ? s.workers : 1) * s.batch * 2 * s.world > SMALL / 2 && s.batch > 8)
+		s.batch /= 2;
+	return s;
+}
+
+/* Two epochs and a half.  One track, never another, which says no wrong word and explains what is opened. */
+static void one_schedule(const struct shard_index *small, const struct schedule *s, uint64_t id, uint64_t *random)
+{
+	struct prefetch_recognise_options options = { .index = small, .seed_max = 300, .popular_words = 1 };
+	struct prefetch_recognise *r;
+	struct prefetch_recognised track;
+	uint64_t fed = 0;
+	uint32_t file;
+	assert_int_equal(prefetch_recognise_new(&options, &r), 0);
+	struct loader loader = {
+		.n = SMALL,
+		.world = s->world,
+		.first = s->first,
+		.ranks = s->ranks,
+		.workers = s->workers,
+		.batch = s->batch,
+		.burst = s->burst,
+		.random = loader_random(random),
+	};
+	for (uint32_t epoch = 0; epoch < 3; epoch++) {
+		uint32_t left = epoch == 2 ? SMALL / s->world * s->ranks / 2 : UINT32_MAX;
+		randperm(SMALL, s->seed + epoch, 0, order);
+		loader_rewind(&loader, order);
+		while (left-- > 0 && (file = loader_next(&loader)) != UINT32_MAX) {
+			prefetch_recognise_opened(r, &file, 1);
+			if (++fed % s->every == 0)
+				work(r);
+			if (prefetch_recognise_count(r) > 1)
+				fail_msg("schedule %lu: a second track after %lu opens", id, fed);
+		}
+	}
+	work(r);
+	track = only_track(r);
+	bool whole = s->ranks == s->world;
+	if (track.seed != s->seed + 2 || track.epoch != 2 || track.repeated)
+		fail_msg("schedule %lu: seed %lu, epoch %lu, repeated %u", id, track.seed, track.epoch, track.repeated);
+	if (track.world != (whole ? 1 : s->world) || track.ranks != (whole ? 1 : s->ranks) || track.first != s->first)
+		fail_msg("schedule %lu: %u+%u of %u", id, track.first, track.ranks, track.world);
+	if (track.opens + 400 < fed * 98 / 100)
+		fail_msg("schedule %lu: %lu of %lu opens", id, track.opens, fed);
+	prefetch_recognise_free(r);
+}
+
+static void any_schedule_of_workers_is_followed(void **state)
+{
+	struct shard_index *small =
+	        synth_open(&(struct synth){ .classes = 20, .val_classes = 2, .per_class = SMALL / 20, .bytes = 1 });
+	(void)state;
+	for (uint64_t id = 1; id <= (long_run() ? 1000 : 40); id++) {
+		uint64_t random = id * 1000003;
+		struct schedule s = any_schedule(&random);
+		one_schedule(small, &s, id, &random);
+	}
+	synth_close(small);
+}
+
+/* Whole batches dealt to the ranks, as Accelerate does: what is not read is seen once the workers have left it behind. */
+static void batches_dealt_whole_are_recognised(void **state)
+{
+	struct prefetch_recognise *r = new_recognise(0);
+	struct prefetch_recognised track;
+	(void)state;
+	randperm(N, 11, 0, order);
+	for (uint32_t i = 0, fed = 0; i < N / 2; i++) {
+		if (i / 32 % 4 != 2)
+			continue;
+		prefetch_recognise_opened(r, &order[i], 1);
+		if (++fed % 16 == 0)
+			work(r);
+	}
+	track = only_track(r);
+	assert_int_equal(track.seed, 11);
+	assert_int_equal(track.world, 128);
+	assert_int_equal(track.first, 64);
+	assert_int_equal(track.ranks, 32);
+	prefetch_recognise_free(r);
 }
 
 /* Runs the loader to the end of its epoch. */
@@ -338,6 +460,8 @@ static void random_sampler_is_followed_through_the_default_generator(void **stat
 	random_sampler(0, 1, 2);
 	random_sampler(42, 1, 3);
 	random_sampler(4242, 0, 1);
+	if (!long_run())
+		return;
 	random_sampler(7, 0, 5000); /* dropout on the CPU */
 	random_sampler(1234, 3000, 2);
 }
@@ -507,14 +631,17 @@ static void nothing_in(struct prefetch_recognise *r, uint32_t n, uint32_t base, 
 static void nothing_is_recognised_in_random_orders(void **state)
 {
 	struct prefetch_recognise_options few = { .index = dataset, .seed_max = 15, .popular_words = 1 };
-	struct prefetch_recognise_options many = { .index = dataset, .seed_max = 99999 };
+	struct prefetch_recognise_options many = { .index = dataset, .seed_max = long_run() ? 99999 : 20000 };
 	struct prefetch_recognise *r;
 	uint64_t random = 1;
 	(void)state;
 	assert_int_equal(prefetch_recognise_new(&few, &r), 0);
 	/* DDPFS_RANDOM_ORDERS=10000 for the long run: about ten milliseconds each. */
 	const char *orders = getenv("DDPFS_RANDOM_ORDERS");
-	unsigned rounds = orders ? (unsigned)strtoul(orders, NULL, 10) : 600;
+	unsigned rounds = orders ? (unsigned)strtoul(orders, NULL, 10) : 45;
+	const char *first = getenv("DDPFS_RANDOM_SEED"); /* for a run in pieces */
+	if (first)
+		random = strtoull(first, NULL, 10);
 	for (unsigned round = 0; round < rounds; round++) {
 		if (round % 3 == 0)
 			nothing_in(r, N, 0, &random);
@@ -525,7 +652,7 @@ static void nothing_is_recognised_in_random_orders(void **state)
 	}
 	prefetch_recognise_free(r);
 	assert_int_equal(prefetch_recognise_new(&many, &r), 0);
-	for (unsigned round = 0; round < 3; round++)
+	for (unsigned round = 0; round < (long_run() ? 3 : 1); round++)
 		nothing_in(r, N, 0, &random);
 	prefetch_recognise_free(r);
 }
@@ -597,6 +724,8 @@ int main(void)
 		cmocka_unit_test(large_seeds_are_recognised),
 		cmocka_unit_test(ranks_through_one_mount_are_recognised),
 		cmocka_unit_test(many_workers_are_not_taken_for_ranks),
+		cmocka_unit_test(any_schedule_of_workers_is_followed),
+		cmocka_unit_test(batches_dealt_whole_are_recognised),
 		cmocka_unit_test(next_epochs_are_confirmed_by_their_first_opens),
 		cmocka_unit_test(a_jump_to_another_seed_is_followed),
 		cmocka_unit_test(the_same_permutation_twice_is_said),
