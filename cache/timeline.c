@@ -71,6 +71,10 @@ int cache_timeline_jump(struct cache_timeline *tl, uint64_t epoch, uint64_t turn
 		cache_timeline_done(&made);
 		return rc;
 	}
+	if (shard_view_is_given(tl->view) && turn >= made.slots[0].turns) {
+		cache_timeline_done(&made);
+		return -ENODATA;
+	}
 	for (uint64_t t = 0; t < turn && t < made.slots[0].turns; t++)
 		cache_bit_set(made.slots[0].used, t);
 	made.cursor = first + turn;
@@ -155,6 +159,24 @@ static int retire_first(struct cache_timeline *tl)
 	return 0;
 }
 
+bool cache_timeline_refresh(struct cache_timeline *tl)
+{
+	bool came = false;
+	for (unsigned i = 1; i < CACHE_EPOCHS; i++) {
+		const struct cache_slot *before = &tl->slots[i - 1];
+		struct cache_slot made, *slot = &tl->slots[i];
+		if (slot->turns > 0)
+			continue;
+		/* What is empty lies at the end: nothing behind it moves but what is empty, too. */
+		if (slot_init(&made, tl, slot->number, before->first + before->turns) < 0)
+			return came;
+		slot_done(slot);
+		*slot = made;
+		came |= made.turns > 0;
+	}
+	return came;
+}
+
 int cache_timeline_advance(struct cache_timeline *tl)
 {
 	/* An epoch without turns for this rank (tail=drop with fewer samples than ranks) leaves nothing to walk over. */
@@ -164,6 +186,12 @@ int cache_timeline_advance(struct cache_timeline *tl)
 			tl->cursor++;
 		if (tl->cursor < slot->first + slot->turns)
 			return 0;
+		/* A given view may not know yet what follows: then the cursor stays, on a turn that there is. */
+		if (shard_view_is_given(tl->view) && tl->slots[1].turns == 0) {
+			if (slot->turns > 0)
+				tl->cursor--;
+			return -EAGAIN;
+		}
 		empty += slot->turns == 0;
 		int rc = retire_first(tl);
 		if (rc < 0)

@@ -43,7 +43,7 @@ struct cache_timeline {
 int cache_timeline_init(struct cache_timeline *tl, struct shard_view *view, uint32_t rank, uint64_t epoch);
 void cache_timeline_done(struct cache_timeline *tl);
 
-/* Forgets all and starts at turn `turn` of `epoch`, whose earlier turns count as used. -ENOMEM (then unchanged). */
+/* Forgets all and starts at turn `turn` of `epoch`, whose earlier turns count as used. -ENOMEM, -ENODATA: there is no such turn (then unchanged). */
 int cache_timeline_jump(struct cache_timeline *tl, uint64_t epoch, uint64_t turn, bool repeat);
 
 uint64_t cache_timeline_end(const struct cache_timeline *tl); /* seq behind the last slot */
@@ -62,7 +62,10 @@ uint64_t cache_timeline_next(struct cache_timeline *tl, uint32_t sample);
 /* The same, but CACHE_NEVER when it is not below `limit`: epochs behind that are not looked at. */
 uint64_t cache_timeline_next_below(struct cache_timeline *tl, uint32_t sample, uint64_t limit);
 
-/* Moves the cursor over used turns; retires slots it has left and appends the epochs that follow.  -ENOMEM: the cursor
+/* Looks again for epochs that a given view did not know yet (shard/view.h).  True when one has come. */
+bool cache_timeline_refresh(struct cache_timeline *tl);
+
+/* Moves the cursor over used turns; retires slots it has left and appends the epochs that follow.  -ENOMEM, or -EAGAIN: what follows is not known (yet): the cursor
  * stays in its slot and it is tried again next time. */
 int cache_timeline_advance(struct cache_timeline *tl);
 

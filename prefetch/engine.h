@@ -113,6 +113,7 @@ struct prefetch_event {
 		PREFETCH_EVENT_TURN,
 		PREFETCH_EVENT_SAMPLE,
 		PREFETCH_EVENT_EPOCH,
+		PREFETCH_EVENT_REFRESH,
 		PREFETCH_EVENT_MISS,   /* a demand that is read for its own sake */
 		PREFETCH_EVENT_BROUGHT /* a demand answered from landing memory */
 	} kind;

@@ -134,6 +134,12 @@ static void one_event(struct prefetch *p, const struct prefetch_event *event)
 	case PREFETCH_EVENT_EPOCH:
 		prefetch_follow_epoch(p, event->stream, event->epoch);
 		break;
+	case PREFETCH_EVENT_REFRESH:
+		if (cache_timeline_refresh(&event->stream->tl)) {
+			cache_timeline_advance(&event->stream->tl);
+			cache_ledger_rebuild(p->ledger, &event->stream->tl);
+		}
+		break;
 	case PREFETCH_EVENT_MISS:
 	case PREFETCH_EVENT_BROUGHT:
 		demanded(p, event);

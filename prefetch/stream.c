@@ -118,6 +118,16 @@ void prefetch_stream_epoch(struct prefetch_stream *s, uint64_t epoch)
 		prefetch_io_wake(s->p->io);
 }
 
+void prefetch_stream_refresh(struct prefetch_stream *s)
+{
+	pthread_mutex_lock(&s->p->lock);
+	bool wake =
+	        prefetch_schedule_event(s->p, &(struct prefetch_event){ .kind = PREFETCH_EVENT_REFRESH, .stream = s });
+	pthread_mutex_unlock(&s->p->lock);
+	if (wake)
+		prefetch_io_wake(s->p->io);
+}
+
 void prefetch_stream_stats_get(struct prefetch_stream *s, struct prefetch_stream_stats *ret_stats)
 {
 	*ret_stats = (struct prefetch_stream_stats){

@@ -52,6 +52,9 @@ void prefetch_stream_used_samples(struct prefetch_stream *stream, const uint32_t
 /* The trainer starts `epoch` now, whatever it left of the one before. */
 void prefetch_stream_epoch(struct prefetch_stream *stream, uint64_t epoch);
 
+/* The stream's view is given (shard/view.h), and knows an epoch now that it did not know before. */
+void prefetch_stream_refresh(struct prefetch_stream *stream);
+
 struct prefetch_stream_stats {
 	uint64_t epoch;        /* of the cursor */
 	uint64_t turn;         /* first one not used */

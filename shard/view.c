@@ -17,6 +17,8 @@ struct shard_epoch {
 	uint64_t number;
 	struct shard_order order;
 	struct shard_deal deal;
+	void *given; /* of a view that is given: what its callbacks take */
+	uint64_t given_turns;
 	atomic_uint references;
 };
 
@@ -39,6 +41,8 @@ struct shard_view {
 	uint32_t *slots;     /* ascending; owned */
 	uint8_t key[16];     /* of the order: the identity, and the subtree */
 	uint64_t block_items;
+	bool is_given;
+	struct shard_view_given given;
 
 	pthread_mutex_t lock; /* guards what follows */
 	pthread_cond_t built;
@@ -436,8 +440,49 @@ static struct cached_epoch *cache_place(struct shard_view *view, uint64_t number
 	return oldest;
 }
 
+int shard_view_new_given(
+        const struct shard_index *index, const struct shard_view_given *given, struct shard_view **ret_view)
+{
+	struct shard_view *view = calloc(1, sizeof(*view));
+	if (!view)
+		return -ENOMEM;
+	view->index = index;
+	view->options = SHARD_VIEW_OPTIONS_DEFAULT;
+	view->options.subdir = view->subdir_path;
+	view->is_given = true;
+	view->given = *given;
+	pthread_mutex_init(&view->lock, NULL);
+	pthread_cond_init(&view->built, NULL);
+	*ret_view = view;
+	return 0;
+}
+
+bool shard_view_is_given(const struct shard_view *view)
+{
+	return view->is_given;
+}
+
+static int given_epoch(struct shard_view *view, uint64_t number, struct shard_epoch **ret_epoch)
+{
+	struct shard_epoch *epoch = calloc(1, sizeof(*epoch));
+	if (!epoch)
+		return -ENOMEM;
+	epoch->view = view;
+	epoch->number = number;
+	atomic_init(&epoch->references, 1);
+	int rc = view->given.get(view->given.user, number, &epoch->given, &epoch->given_turns);
+	if (rc < 0 && rc != -ENODATA) {
+		free(epoch);
+		return rc;
+	}
+	*ret_epoch = epoch;
+	return 0;
+}
+
 int shard_view_epoch(struct shard_view *view, uint64_t number, struct shard_epoch **ret_epoch)
 {
+	if (view->is_given)
+		return given_epoch(view, number, ret_epoch);
 	struct cached_epoch *place;
 	struct shard_epoch *epoch = NULL;
 	struct shard_epoch *dropped;
@@ -485,7 +530,10 @@ void shard_epoch_put(struct shard_epoch *epoch)
 {
 	if (!epoch || atomic_fetch_sub_explicit(&epoch->references, 1, memory_order_acq_rel) > 1)
 		return;
-	shard_order_done(&epoch->order);
+	if (!epoch->view->is_given)
+		shard_order_done(&epoch->order);
+	else if (epoch->given)
+		epoch->view->given.put(epoch->given);
 	free(epoch);
 }
 
@@ -501,6 +549,8 @@ const struct shard_deal *shard_epoch_deal(const struct shard_epoch *epoch)
 
 uint64_t shard_epoch_turns(const struct shard_epoch *epoch, uint32_t rank)
 {
+	if (epoch->view->is_given)
+		return rank == 0 ? epoch->given_turns : 0;
 	return shard_deal_turns(&epoch->deal, rank);
 }
 
@@ -530,6 +580,13 @@ int shard_epoch_turn(
 	uint64_t step;
 	int rc;
 
+	if (epoch->view->is_given) {
+		rc = rank == 0 && k < epoch->given_turns ? epoch->view->given.turn(epoch->given, k, ret_sample)
+		                                         : -ERANGE;
+		if (rc == 0 && ret_step)
+			*ret_step = k;
+		return rc;
+	}
 	if (rank >= epoch->deal.world || k >= shard_deal_turns(&epoch->deal, rank))
 		return -ERANGE;
 	rc = sample_at(epoch, shard_deal_position(&epoch->deal, rank, k, &step), ret_sample);
@@ -579,6 +636,18 @@ int shard_epoch_find(
 
 	if (sample >= shard_index_info(view->index)->n_samples)
 		return -EINVAL;
+	if (view->is_given) {
+		rc = epoch->given ? view->given.find(epoch->given, sample, &step) : -ENOENT;
+		if (rc < 0)
+			return rc;
+		if (ret_step)
+			*ret_step = step;
+		if (ret_rank)
+			*ret_rank = 0;
+		if (ret_turn)
+			*ret_turn = step;
+		return 0;
+	}
 	if (sample < view->first_sample || sample - view->first_sample >= view->n)
 		return -ENOENT;
 	rc = find_item(view, sample, &item);

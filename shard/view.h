@@ -56,6 +56,20 @@ int shard_view_new(const struct shard_index *index, const struct shard_view_opti
         struct shard_view **ret_view);
 void shard_view_free(struct shard_view *view); /* all epochs must have been put; NULL is fine */
 
+/* A view whose order somebody else holds: a trainer's own, as far as it is known.  Everything in `given` is copied.
+ * Its epochs are cheap, and one that is not known has no turns; the options are those of one rank of one. */
+struct shard_view_given {
+	void *user; /* outlives the view */
+	/* The epoch, with a reference, and its turns.  -ENODATA when it is not known (yet). */
+	int (*get)(void *user, uint64_t number, void **ret_epoch, uint64_t *ret_turns);
+	void (*put)(void *epoch);
+	int (*turn)(void *epoch, uint64_t turn, uint32_t *ret_sample);
+	int (*find)(void *epoch, uint32_t sample, uint64_t *ret_turn); /* -ENOENT */
+};
+int shard_view_new_given(const struct shard_index *index, const struct shard_view_given *given,
+        struct shard_view **ret_view); /* -ENOMEM */
+bool shard_view_is_given(const struct shard_view *view);
+
 /* AUTO resolved; chunk_items and pool_chunks filled in for order=chunk (0 otherwise); subdir never NULL. */
 const struct shard_view_options *shard_view_options_get(const struct shard_view *view);
 const struct shard_index *shard_view_index(const struct shard_view *view);

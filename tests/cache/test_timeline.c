@@ -1,0 +1,142 @@
+/* The timeline of an order that is given: epochs become known one after the other. */
+#include <errno.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <cmocka.h>
+
+#include "cache/timeline.h"
+#include "tests/shard/synth.h"
+
+enum { TURNS = 10 };
+
+static struct shard_index *dataset; /* 20 samples */
+static uint64_t known;              /* epochs below it are */
+static unsigned epochs_held;
+
+/* Epoch e reads every second sample, from e % 2 on, backwards. */
+static int get(void *user, uint64_t number, void **ret_epoch, uint64_t *ret_turns)
+{
+	static uint64_t numbers[64];
+	(void)user;
+	if (number >= known)
+		return -ENODATA;
+	numbers[number] = number;
+	*ret_epoch = &numbers[number];
+	*ret_turns = TURNS;
+	epochs_held++;
+	return 0;
+}
+
+static void put(void *epoch)
+{
+	(void)epoch;
+	epochs_held--;
+}
+
+static int turn(void *epoch, uint64_t at, uint32_t *ret_sample)
+{
+	*ret_sample = (uint32_t)(2 * (TURNS - 1 - at) + *(uint64_t *)epoch % 2);
+	return 0;
+}
+
+static int find(void *epoch, uint32_t sample, uint64_t *ret_turn)
+{
+	if (sample % 2 != *(uint64_t *)epoch % 2)
+		return -ENOENT;
+	*ret_turn = TURNS - 1 - sample / 2;
+	return 0;
+}
+
+static struct shard_view *given(void)
+{
+	static const struct shard_view_given order = { .get = get, .put = put, .turn = turn, .find = find };
+	struct shard_view *view;
+	assert_int_equal(shard_view_new_given(dataset, &order, &view), 0);
+	assert_true(shard_view_is_given(view));
+	return view;
+}
+
+static void use(struct cache_timeline *tl, uint64_t seq)
+{
+	uint64_t at;
+	struct cache_slot *slot = cache_timeline_slot(tl, seq, &at);
+	slot->used[at / 64] |= UINT64_C(1) << at % 64;
+}
+
+static void the_cursor_stays_while_no_epoch_follows(void **state)
+{
+	struct cache_timeline tl;
+	struct shard_view *view = given();
+	uint32_t sample;
+	(void)state;
+	known = 1;
+	assert_int_equal(cache_timeline_init(&tl, view, 0, 0), 0);
+	assert_int_equal(cache_timeline_advance(&tl), 0);
+	assert_int_equal(cache_timeline_end(&tl), TURNS);
+	for (uint64_t seq = 0; seq < TURNS; seq++) {
+		use(&tl, seq);
+		assert_int_equal(cache_timeline_advance(&tl), seq + 1 < TURNS ? 0 : -EAGAIN);
+	}
+	assert_int_equal(tl.cursor, TURNS - 1);
+	assert_int_equal(cache_timeline_next(&tl, 1), CACHE_NEVER);
+	assert_false(cache_timeline_refresh(&tl));
+
+	known = 2;
+	assert_true(cache_timeline_refresh(&tl));
+	assert_int_equal(cache_timeline_end(&tl), 2 * TURNS);
+	assert_int_equal(cache_timeline_next(&tl, 1), 2 * TURNS - 1);
+	assert_int_equal(cache_timeline_advance(&tl), 0);
+	assert_int_equal(tl.cursor, TURNS);
+	assert_int_equal(tl.slots[0].number, 1);
+	assert_int_equal(cache_timeline_sample(&tl, TURNS, &sample), 0);
+	assert_int_equal(sample, 2 * TURNS - 1);
+
+	known = 4;
+	assert_true(cache_timeline_refresh(&tl));
+	assert_int_equal(cache_timeline_end(&tl), 4 * TURNS);
+	cache_timeline_done(&tl);
+	assert_int_equal(epochs_held, 0);
+	shard_view_free(view);
+}
+
+static void it_jumps_only_to_what_is_known(void **state)
+{
+	struct cache_timeline tl;
+	struct shard_view *view = given();
+	(void)state;
+	known = 2;
+	assert_int_equal(cache_timeline_init(&tl, view, 0, 0), 0);
+	assert_int_equal(cache_timeline_jump(&tl, 5, 3, false), -ENODATA);
+	assert_int_equal(tl.slots[0].number, 0);
+	assert_int_equal(cache_timeline_jump(&tl, 1, 3, false), 0);
+	assert_int_equal(tl.slots[0].number, 1);
+	assert_int_equal(tl.cursor - tl.slots[0].first, 3);
+	cache_timeline_done(&tl);
+	assert_int_equal(epochs_held, 0);
+	shard_view_free(view);
+}
+
+static int setup(void **state)
+{
+	(void)state;
+	dataset = synth_open(&(struct synth){ .classes = 2, .per_class = TURNS, .bytes = 1 });
+	return 0;
+}
+
+static int teardown(void **state)
+{
+	(void)state;
+	synth_close(dataset);
+	return 0;
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(the_cursor_stays_while_no_epoch_follows),
+		cmocka_unit_test(it_jumps_only_to_what_is_known),
+	};
+	return cmocka_run_group_tests(tests, setup, teardown);
+}
