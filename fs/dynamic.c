@@ -229,6 +229,7 @@ static json_t *stats_object(struct fs_server *server, struct fs_view *view)
 	json_object_set_new(object, "direct", json_boolean(engine.direct));
 	for (size_t i = 0; i < n; i++)
 		json_object_set_new(object, fields[i].name, json_integer((json_int_t)fields[i].value));
+	fs_sink_recognised(server->sink, view, object);
 	json_object_set_new(object, "epochs", epochs(server));
 	return object;
 }

@@ -14,14 +14,16 @@
 #include "fs/dir.h"
 #include "fs/touch.h"
 #include "fs/node.h"
+#include "fs/recognise.h"
 #include "fs/watch.h"
 #include "shard/base/cleanup.h"
 
 enum {
-	NOTIFY_PRUNE = 9,            /* FUSE_NOTIFY_PRUNE, protocol 7.45, Linux 6.18 */
-	PRUNE_MAX = 256,             /* inodes of one message */
-	USES_MAX = 1024,             /* uses handed to the engine at once */
-	LIST_BYTES = 64 << 10,       /* of directory entries taken from the kernel at once */
+	NOTIFY_PRUNE = 9,      /* FUSE_NOTIFY_PRUNE, protocol 7.45, Linux 6.18 */
+	PRUNE_MAX = 256,       /* inodes of one message */
+	USES_MAX = 1024,       /* uses handed to the engine at once */
+	LIST_BYTES = 64 << 10, /* of directory entries taken from the kernel at once */
+	FOLLOWED_MAX = 64,
 	OVERHEAD_BYTES = 1200 + 290, /* slab of an inode and of a name */
 };
 
@@ -40,9 +42,11 @@ struct notify_header {
 	uint64_t unique;
 };
 
-struct view_stream {
+struct fs_sink_stream {
 	struct fs_sink *sink;
 	struct fs_view *view;
+	struct shard_view *order; /* the view's, or what was recognised */
+	uint32_t rank;            /* of it */
 	struct prefetch_stream *stream;
 	/* Uses gathered from one drain of the watcher, under its lock. */
 	struct prefetch_use uses[USES_MAX];
@@ -53,8 +57,11 @@ struct view_stream {
 struct fs_sink {
 	struct prefetch_sink base;
 	struct fs_server *server;
-	pthread_mutex_t lock; /* guards streams[] against their end; the listener is gone by then and does without */
-	struct view_stream *streams[FS_VIEWS_MAX];
+	pthread_mutex_t lock;                         /* guards what follows against their end */
+	struct fs_sink_stream *streams[FS_VIEWS_MAX]; /* of the views' own orders */
+	struct fs_sink_stream *followed[FOLLOWED_MAX];
+	uint64_t gone_fetched, gone_jumps;            /* of streams that ended */
+	struct fs_recognise *recognise[FS_VIEWS_MAX]; /* constant while the listener is there */
 	_Atomic uint64_t announced_epoch; /* set by the lister, read by the FUSE worker that answers its listing */
 	struct fs_touch *touch;           /* the thread that lists and looks up */
 	bool no_prune;                    /* lister's: this kernel does not know the message */
@@ -118,14 +125,15 @@ static void look_up(struct fs_sink *sink, uint32_t file)
 	statx(AT_FDCWD, path, AT_SYMLINK_NOFOLLOW | AT_NO_AUTOMOUNT, STATX_SIZE, &st);
 }
 
-static void announce_tree(struct fs_sink *sink, struct fs_view *view, uint64_t epoch, uint64_t turn, uint32_t n)
+static void announce_tree(
+        struct fs_sink *sink, const struct fs_sink_stream *vs, uint64_t epoch, uint64_t turn, uint32_t n)
 {
 	struct shard_epoch *e;
-	if (shard_view_epoch(view->order, epoch, &e) < 0)
+	if (shard_view_epoch(vs->order, epoch, &e) < 0)
 		return;
 	for (uint32_t i = 0; i < n; i++) {
 		uint32_t files[SHARD_SAMPLE_FILES_MAX], sample, n_files = 1;
-		int rc = shard_epoch_turn(e, view->options.rank, turn + i, &sample, NULL);
+		int rc = shard_epoch_turn(e, vs->rank, turn + i, &sample, NULL);
 		if (rc == 0)
 			rc = sink->server->info->grouped ? shard_index_sample_files(sink->server->index, sample, files,
 			                                           SHARD_SAMPLE_FILES_MAX, &n_files)
@@ -138,7 +146,7 @@ static void announce_tree(struct fs_sink *sink, struct fs_view *view, uint64_t e
 
 struct announcement {
 	struct fs_sink *sink;
-	struct fs_view *view;
+	const struct fs_sink_stream *stream;
 	uint64_t epoch;
 	uint64_t turn;
 	uint32_t n;
@@ -152,17 +160,17 @@ static void announce_now(void *arg)
 		server->lister = (pid_t)syscall(SYS_gettid);
 	if (server->stopping)
 		return;
-	if (a->view->layout == FS_LAYOUT_FLAT)
-		announce_flat(a->sink, a->view, a->epoch, a->turn, a->n);
+	if (a->stream->view->layout == FS_LAYOUT_FLAT)
+		announce_flat(a->sink, a->stream->view, a->epoch, a->turn, a->n);
 	else
-		announce_tree(a->sink, a->view, a->epoch, a->turn, a->n);
+		announce_tree(a->sink, a->stream, a->epoch, a->turn, a->n);
 }
 
 static void sink_announce(struct prefetch_sink *base, void *user, uint64_t epoch, uint64_t turn, uint32_t n)
 {
 	struct fs_sink *sink = sink_of(base);
-	const struct view_stream *vs = user;
-	struct announcement a = { .sink = sink, .view = vs->view, .epoch = epoch, .turn = turn, .n = n };
+	const struct fs_sink_stream *vs = user;
+	struct announcement a = { .sink = sink, .stream = vs, .epoch = epoch, .turn = turn, .n = n };
 	fs_touch_run(sink->touch, announce_now, &a);
 }
 
@@ -267,7 +275,7 @@ static void sink_drop(struct prefetch_sink *base, const struct cache_victim *vic
 
 /* ---- consumption ---- */
 
-static void flush(struct view_stream *vs)
+static void flush(struct fs_sink_stream *vs)
 {
 	if (vs->n_uses)
 		prefetch_stream_used(vs->stream, vs->uses, vs->n_uses);
@@ -276,18 +284,15 @@ static void flush(struct view_stream *vs)
 	vs->n_uses = vs->n_samples = 0;
 }
 
-static void opened(void *arg, struct fs_view *view, uint32_t file, uint64_t epoch, uint64_t turn)
+/* Under the sink's lock. */
+static void used(struct fs_sink_stream *vs, uint32_t file, uint64_t epoch, uint64_t turn)
 {
-	struct fs_sink *sink = arg;
-	struct view_stream *vs = sink->streams[view->number];
-	if (!vs)
-		return;
-	if (view->layout == FS_LAYOUT_FLAT && turn != UINT64_MAX && epoch <= FS_EPOCH_MAX) {
+	if (vs->view->layout == FS_LAYOUT_FLAT && turn != UINT64_MAX && epoch <= FS_EPOCH_MAX) {
 		vs->uses[vs->n_uses++] = (struct prefetch_use){ .epoch = epoch, .turn = turn };
 	} else {
 		/* Names that say nothing of an epoch. */
 		struct shard_place f;
-		if (shard_index_place(sink->server->index, file, &f) < 0 || f.sample == SHARD_NONE)
+		if (shard_index_place(vs->sink->server->index, file, &f) < 0 || f.sample == SHARD_NONE)
 			return;
 		vs->samples[vs->n_samples++] = f.sample;
 	}
@@ -295,12 +300,27 @@ static void opened(void *arg, struct fs_view *view, uint32_t file, uint64_t epoc
 		flush(vs);
 }
 
+static void opened(void *arg, struct fs_view *view, uint32_t file, uint64_t epoch, uint64_t turn)
+{
+	struct fs_sink *sink = arg;
+	if (sink->recognise[view->number])
+		fs_recognise_opened(sink->recognise[view->number], file, epoch, turn);
+	pthread_mutex_lock(&sink->lock);
+	if (sink->streams[view->number])
+		used(sink->streams[view->number], file, epoch, turn);
+	pthread_mutex_unlock(&sink->lock);
+}
+
 static void drained(void *arg)
 {
 	struct fs_sink *sink = arg;
 	for (uint32_t i = 0; i < sink->server->n_views; i++) {
+		if (sink->recognise[i])
+			fs_recognise_drained(sink->recognise[i]);
+		pthread_mutex_lock(&sink->lock);
 		if (sink->streams[i])
 			flush(sink->streams[i]);
+		pthread_mutex_unlock(&sink->lock);
 	}
 }
 
@@ -334,7 +354,28 @@ void fs_sink_stats(struct fs_sink *sink, struct fs_view *view, struct prefetch_s
 	pthread_mutex_lock(&sink->lock);
 	if (sink->streams[view->number])
 		prefetch_stream_stats_get(sink->streams[view->number]->stream, ret_stats);
+	for (unsigned i = 0; i < FOLLOWED_MAX; i++) {
+		struct prefetch_stream_stats one;
+		if (!sink->followed[i] || sink->followed[i]->view != view)
+			continue;
+		prefetch_stream_stats_get(sink->followed[i]->stream, &one);
+		ret_stats->used += one.used;
+		ret_stats->fetched += one.fetched;
+		ret_stats->window_bytes += one.window_bytes;
+		ret_stats->window_limit += one.window_limit;
+		ret_stats->jumps += one.jumps;
+		ret_stats->following |= one.following;
+	}
+	ret_stats->fetched += sink->gone_fetched;
+	ret_stats->jumps += sink->gone_jumps;
 	pthread_mutex_unlock(&sink->lock);
+}
+
+void fs_sink_recognised(struct fs_sink *sink, struct fs_view *view, json_t *object)
+{
+	if (!sink)
+		return;
+	fs_recognise_stats(sink->recognise[view->number], object);
 }
 
 /* ---- life ---- */
@@ -367,13 +408,48 @@ struct prefetch_sink *fs_sink_base(struct fs_sink *sink)
 	return &sink->base;
 }
 
-static int start_stream(struct fs_sink *sink, struct fs_view *view)
+static int stream_new(struct fs_sink *sink, struct fs_view *view, const struct prefetch_stream_options *wanted,
+        struct fs_sink_stream **ret_stream)
 {
-	struct view_stream *vs = calloc(1, sizeof(*vs));
+	struct fs_sink_stream *vs = calloc(1, sizeof(*vs));
 	if (!vs)
 		return -ENOMEM;
 	vs->sink = sink;
 	vs->view = view;
+	vs->order = wanted->view;
+	vs->rank = wanted->rank;
+	struct prefetch_stream_options options = *wanted;
+	options.user = vs;
+	int rc = prefetch_stream_new(sink->server->prefetch, &options, &vs->stream);
+	if (rc < 0) {
+		free(vs);
+		return rc;
+	}
+	*ret_stream = vs;
+	return 0;
+}
+
+static void stream_end(struct fs_sink *sink, struct fs_sink_stream **place)
+{
+	struct prefetch_stream_stats stats;
+	pthread_mutex_lock(&sink->lock);
+	struct fs_sink_stream *vs = *place;
+	*place = NULL;
+	if (vs) {
+		prefetch_stream_stats_get(vs->stream, &stats);
+		sink->gone_fetched += stats.fetched;
+		sink->gone_jumps += stats.jumps;
+	}
+	pthread_mutex_unlock(&sink->lock);
+	if (!vs)
+		return;
+	prefetch_stream_free(vs->stream);
+	free(vs);
+}
+
+static int start_stream(struct fs_sink *sink, struct fs_view *view)
+{
+	struct fs_sink_stream *vs;
 	struct fs_view_progress progress;
 	fs_view_progress(view, &progress);
 	struct prefetch_stream_options options = {
@@ -382,17 +458,75 @@ static int start_stream(struct fs_sink *sink, struct fs_view *view)
 		.epoch = progress.epoch,
 		/* A trainer that walks a tree usually brings its own sampler. */
 		.doubtful = view->layout == FS_LAYOUT_TREE,
-		.user = vs,
 	};
-	int rc = prefetch_stream_new(sink->server->prefetch, &options, &vs->stream);
-	if (rc < 0) {
-		free(vs);
+	int rc = stream_new(sink, view, &options, &vs);
+	if (rc < 0)
 		return rc == -ENODATA ? 0 : rc; /* nothing is dealt to this rank: nothing to read ahead */
-	}
 	pthread_mutex_lock(&sink->lock);
 	sink->streams[view->number] = vs;
 	pthread_mutex_unlock(&sink->lock);
 	return 0;
+}
+
+void fs_sink_own(struct fs_sink *sink, struct fs_view *view, bool wanted)
+{
+	pthread_mutex_lock(&sink->lock);
+	bool there = sink->streams[view->number] != NULL;
+	pthread_mutex_unlock(&sink->lock);
+	if (wanted && !there)
+		start_stream(sink, view); /* without memory: tried again */
+	else if (!wanted && there)
+		stream_end(sink, &sink->streams[view->number]);
+}
+
+int fs_sink_follow(struct fs_sink *sink, struct fs_view *view, struct shard_view *order, uint64_t epoch,
+        struct fs_sink_stream **ret_stream)
+{
+	struct prefetch_stream_options options = { .view = order, .epoch = epoch };
+	struct fs_sink_stream *vs;
+	int rc = stream_new(sink, view, &options, &vs);
+	if (rc < 0)
+		return rc;
+	pthread_mutex_lock(&sink->lock);
+	unsigned i = 0;
+	while (i < FOLLOWED_MAX && sink->followed[i])
+		i++;
+	if (i < FOLLOWED_MAX)
+		sink->followed[i] = vs;
+	pthread_mutex_unlock(&sink->lock);
+	if (i == FOLLOWED_MAX) {
+		prefetch_stream_free(vs->stream);
+		free(vs);
+		return -E2BIG;
+	}
+	*ret_stream = vs;
+	return 0;
+}
+
+void fs_sink_unfollow(struct fs_sink *sink, struct fs_sink_stream *vs)
+{
+	for (unsigned i = 0; i < FOLLOWED_MAX; i++) {
+		if (sink->followed[i] == vs)
+			stream_end(sink, &sink->followed[i]);
+	}
+}
+
+void fs_sink_used(struct fs_sink_stream *vs, uint64_t epoch, uint64_t turn)
+{
+	vs->uses[vs->n_uses++] = (struct prefetch_use){ .epoch = epoch, .turn = turn };
+	if (vs->n_uses == USES_MAX)
+		flush(vs);
+}
+
+void fs_sink_flush(struct fs_sink_stream *vs)
+{
+	flush(vs);
+}
+
+void fs_sink_refresh(struct fs_sink_stream *vs)
+{
+	flush(vs);
+	prefetch_stream_refresh(vs->stream);
 }
 
 int fs_sink_start(struct fs_sink *sink)
@@ -401,12 +535,14 @@ int fs_sink_start(struct fs_sink *sink)
 	int rc = fs_touch_new(server, &sink->touch);
 	if (rc < 0)
 		return rc;
-	for (uint32_t i = 0; i < server->n_views; i++) {
+	for (uint32_t i = 0; rc == 0 && i < server->n_views; i++) {
 		rc = start_stream(sink, server->views[i]);
-		if (rc < 0) {
-			fs_sink_stop(sink);
-			return rc;
-		}
+		if (rc == 0)
+			rc = fs_recognise_new(server, server->views[i], &sink->recognise[i]);
+	}
+	if (rc < 0) {
+		fs_sink_stop(sink);
+		return rc;
 	}
 	fs_watch_listen(server->watch, (struct fs_watch_listener){ .opened = opened, .drained = drained, .arg = sink });
 	return 0;
@@ -419,14 +555,9 @@ void fs_sink_stop(struct fs_sink *sink)
 	/* The watcher has ended, but listings and statistics drain too. */
 	fs_watch_listen(sink->server->watch, (struct fs_watch_listener){ 0 });
 	for (uint32_t i = 0; i < FS_VIEWS_MAX; i++) {
-		pthread_mutex_lock(&sink->lock);
-		struct view_stream *vs = sink->streams[i];
-		sink->streams[i] = NULL;
-		pthread_mutex_unlock(&sink->lock);
-		if (!vs)
-			continue;
-		prefetch_stream_free(vs->stream);
-		free(vs);
+		struct fs_recognise *recognise = sink->recognise[i];
+		fs_recognise_end(recognise);
+		stream_end(sink, &sink->streams[i]);
 	}
 	fs_touch_free(sink->touch);
 	sink->touch = NULL;
@@ -436,6 +567,8 @@ void fs_sink_free(struct fs_sink *sink)
 {
 	if (!sink)
 		return;
+	for (uint32_t i = 0; i < FS_VIEWS_MAX; i++)
+		fs_recognise_free(sink->recognise[i]);
 	pthread_mutex_destroy(&sink->lock);
 	free(sink->list_buf);
 	free(sink);

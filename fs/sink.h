@@ -11,11 +11,14 @@
 #ifndef DDPFS_FS_SINK_H
 #define DDPFS_FS_SINK_H
 
+#include <jansson.h>
+
 #include "fs/server.h"
 #include "prefetch/sink.h"
 #include "prefetch/stream.h"
 
-struct fs_sink; /* opaque */
+struct fs_sink;        /* opaque */
+struct fs_sink_stream; /* opaque: a stream of the engine */
 
 int fs_sink_new(struct fs_server *server, struct fs_sink **ret_sink); /* -ENOMEM */
 void fs_sink_free(struct fs_sink *sink);                              /* NULL is fine; stopped */
@@ -36,7 +39,21 @@ void fs_sink_epoch(struct fs_sink *sink, struct fs_view *view, uint64_t epoch);
 void fs_sink_hold(struct fs_sink *sink);
 void fs_sink_release(struct fs_sink *sink);
 
-/* Of a view's stream; zeros when there is none. */
+/* A stream for what a trainer of the view was recognised to read: an order that is given (shard/view.h), of tree names,
+ * from the beginning of `epoch`.  -ENOMEM, -ENODATA, and what prefetch_stream_new returns.  The next four: one thread. */
+int fs_sink_follow(struct fs_sink *sink, struct fs_view *view, struct shard_view *order, uint64_t epoch,
+        struct fs_sink_stream **ret_stream);
+void fs_sink_unfollow(struct fs_sink *sink, struct fs_sink_stream *stream);
+void fs_sink_used(struct fs_sink_stream *stream, uint64_t epoch, uint64_t turn); /* gathered until ... */
+void fs_sink_flush(struct fs_sink_stream *stream);
+void fs_sink_refresh(struct fs_sink_stream *stream); /* the order knows an epoch more */
+/* Whether the view has a stream of its own order, too. */
+void fs_sink_own(struct fs_sink *sink, struct fs_view *view, bool wanted);
+
+/* What is recognised, into the statistics. */
+void fs_sink_recognised(struct fs_sink *sink, struct fs_view *view, json_t *object);
+
+/* Of a view's streams, its own and the followed ones; zeros when there is none. */
 void fs_sink_stats(struct fs_sink *sink, struct fs_view *view, struct prefetch_stream_stats *ret_stats);
 
 /* The epoch that a marked listing of the root shows (fs/dir.h): the lister's own. */

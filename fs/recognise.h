@@ -1,0 +1,44 @@
+/* Recognition at work: a view's opens are held against samplers (prefetch/recognise.h), and what is recognised is read ahead.
+ *
+ * In a tree of all files the trainer's own sampler decides what comes next.  Each sampler that is recognised becomes a
+ * stream of the engine, whose order is this epoch's permutation and the next one's, as they become known.  While there is
+ * such a stream the view's own, doubtful one is gone: its order would only mislead what is kept.
+ *
+ *   watcher --> queue --> recognise thread --> tracks --> streams (fs/sink.h)
+ *
+ * In the view of one rank only one thing is looked for: a DistributedSampler over the rank's part, which shards twice.
+ *
+ * Threads: one `recognise` for each view, where all that takes long is done (searches, permutations); fs_recognise_opened
+ * from the watcher, the rest from any. `lock` is a leaf. */
+#ifndef DDPFS_FS_RECOGNISE_H
+#define DDPFS_FS_RECOGNISE_H
+
+#include <jansson.h>
+
+#include "fs/server.h"
+
+enum {
+	FS_RECOGNISE_QUEUE = 1 << 15, /* opens that wait for the thread; more are lost: they cost hits only */
+	FS_RECOGNISE_BATCH = 1024,    /* opens taken in at once */
+	FS_RECOGNISE_PAUSE_S = 2,     /* without opens: an epoch may begin */
+};
+
+struct fs_recognise; /* opaque */
+
+/* Starts the thread.  The workers must run.  -ENOMEM, -EAGAIN. */
+int fs_recognise_new(struct fs_server *server, struct fs_view *view, struct fs_recognise **ret_recognise);
+/* Ends the thread and its streams.  The session must still be answered.  NULL is fine. */
+void fs_recognise_end(struct fs_recognise *recognise);
+/* After it.  NULL is fine. */
+void fs_recognise_free(struct fs_recognise *recognise);
+
+/* A file was opened: by name in a tree, or at a turn of an epoch in a flat view (file SHARD_NONE).  Never blocks. */
+void fs_recognise_opened(struct fs_recognise *recognise, uint32_t file, uint64_t epoch, uint64_t turn);
+/* A batch of them is complete. */
+void fs_recognise_drained(struct fs_recognise *recognise);
+
+/* Adds what is recognised to the statistics: "recognised", a sentence; "recognised_note", when something should be mended;
+ * "samplers", one object each.  recognise may be NULL. */
+void fs_recognise_stats(struct fs_recognise *recognise, json_t *object);
+
+#endif

@@ -1,0 +1,96 @@
+#!/usr/bin/env python3
+"""A reader with torch's DistributedSampler on a tree of all files: READs that the kernel sends to the server, before and
+after the sampler is recognised.
+
+  tests/bench/run recognise_mount [--files 100000] [--kib 4] [--compute-us 300] [--workers 2] [--epochs 2]
+
+Counted by the kernel's fuse_request_send events, not by the server.  Needs root and torch."""
+import argparse
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+HERE = Path(__file__).resolve().parent
+sys.path[:0] = [str(HERE.parent), str(HERE / "compare")]
+
+import cgroup  # noqa: E402
+from helpers import mounts, tools  # noqa: E402
+
+
+def reader(root, files, a, marks):
+    import torch
+    from torch.utils.data import DataLoader, Dataset, DistributedSampler
+
+    torch.set_num_threads(1)
+
+    class Files(Dataset):
+        def __len__(self):
+            return len(files)
+
+        def __getitem__(self, index):
+            fd = os.open(f"{root}/{files[index]}", os.O_RDONLY)
+            size = len(os.read(fd, 1 << 20))
+            os.close(fd)
+            end = time.perf_counter() + a.compute_us / 1e6
+            while time.perf_counter() < end:
+                pass
+            return size
+
+    sampler = DistributedSampler(Files(), num_replicas=2, rank=1, seed=a.seed)
+    loader = DataLoader(Files(), batch_size=32, sampler=sampler, num_workers=a.workers)
+    for epoch in range(a.epochs):
+        sampler.set_epoch(epoch)
+        start = time.perf_counter()
+        for step, _ in enumerate(loader):
+            if step in (3, 100):
+                marks(f"epoch {epoch}, to batch {step}", None)
+        marks(f"epoch {epoch}, to its end", time.perf_counter() - start)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    for name, value in (("files", 100000), ("kib", 4), ("compute-us", 300), ("workers", 2), ("epochs", 2), ("seed", 17)):
+        parser.add_argument(f"--{name}", type=int, default=value)
+    parser.add_argument("--options", default="layout=tree,view=all")
+    a = parser.parse_args()
+    place = Path(tempfile.mkdtemp(prefix="ddpfs-bench.", dir=os.environ.get("DDPFS_BENCH_DIR")))
+    mounter = mounts.Mounter(place)
+    requests = cgroup.FuseRequests()
+    try:
+        classes = max(1, a.files // 1280)
+        files = [f"class_{i % classes:04d}/item_{i // classes:06d}.bin" for i in range(a.files)]
+        files.sort()
+        data = os.urandom(a.kib * 1024)
+        for name in files:
+            path = place / "tree" / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(name.encode() + data[len(name):])
+        tools.run([tools.tool("mkshard"), "pack", place / "tree", place / "set"])
+        shutil.rmtree(place / "tree")
+        m = mounter(place / "set", a.options)
+        requests.watch([m.path])
+        last = {"opens": 0, "reads": 0}
+        print(f"{'':24} {'READs sent':>12} {'seconds':>9}")
+
+        def marks(what, seconds):
+            sent = requests.counters()["fuse_read"]
+            print(f"{what:24} {sent - last['reads']:12} {f'{seconds:9.2f}' if seconds else '':>9}", flush=True)
+            last["reads"] = sent
+
+        reader(m.path, files, a, marks)
+        text = subprocess.run([tools.tool("ddpfs"), "stat", m.path], capture_output=True, text=True).stdout
+        print(*(line for line in text.splitlines() if line.startswith(("recognised", "opens", "misses", "wasted"))), sep="\n")
+        print(m.log(), end="")
+    finally:
+        requests.done()
+        for complaint in mounter.close():
+            print(complaint, file=sys.stderr)
+        shutil.rmtree(place, ignore_errors=True)
+
+
+if __name__ == "__main__":
+    main()
