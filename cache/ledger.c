@@ -24,7 +24,8 @@ struct cache_ledger {
 	uint32_t overhead;
 	uint64_t largest; /* cost of a sample that is booked */
 	uint32_t n_samples;
-	uint64_t *resident; /* bit per sample */
+	uint64_t *resident;   /* bit per sample */
+	bool resident_shared; /* it is the caller's */
 	uint64_t *coming;
 	uint64_t *leaving; /* in the queue of drops */
 	uint64_t *handed;  /* taken from the queue and not done */
@@ -52,6 +53,8 @@ static void add(_Atomic uint64_t *counter, uint64_t n)
 {
 	atomic_store_explicit(counter, load(counter) + n, memory_order_relaxed); /* one writer */
 }
+
+static void set_resident(struct cache_ledger *ledger, uint32_t sample, uint64_t cost);
 
 int cache_ledger_new(const struct shard_index *index, uint64_t budget_bytes, uint64_t lag_bytes,
         uint32_t overhead_bytes, struct cache_ledger **ret_ledger)
@@ -83,7 +86,8 @@ void cache_ledger_free(struct cache_ledger *ledger)
 	if (!ledger)
 		return;
 	assert(!ledger->n_timelines);
-	free(ledger->resident);
+	if (!ledger->resident_shared)
+		free(ledger->resident);
 	free(ledger->coming);
 	free(ledger->leaving);
 	free(ledger->handed);
@@ -91,6 +95,22 @@ void cache_ledger_free(struct cache_ledger *ledger)
 	free(ledger->idle.entries);
 	free(ledger->drops.entries);
 	free(ledger);
+}
+
+void cache_ledger_share(struct cache_ledger *ledger, uint64_t *resident)
+{
+	free(ledger->resident);
+	ledger->resident = resident;
+	ledger->resident_shared = true;
+	for (uint64_t word = 0; word <= ledger->n_samples / 64; word++) {
+		for (uint64_t bits = resident[word]; bits; bits &= bits - 1) {
+			uint64_t cost, sample = word * 64 + (uint64_t)__builtin_ctzll(bits);
+			if (sample >= ledger->n_samples || cache_ledger_cost(ledger, (uint32_t)sample, &cost) < 0)
+				cache_bit_clear(resident, sample);
+			else
+				set_resident(ledger, (uint32_t)sample, cost);
+		}
+	}
 }
 
 void cache_ledger_set_budget(struct cache_ledger *ledger, uint64_t budget_bytes)

@@ -39,6 +39,10 @@ int cache_ledger_new(const struct shard_index *index, uint64_t budget_bytes, uin
         uint32_t overhead_bytes, struct cache_ledger **ret_ledger);
 void cache_ledger_free(struct cache_ledger *ledger); /* NULL is fine; all timelines must have been removed */
 
+/* From now on the bits of what is resident stand in the caller's memory (n_samples / 64 + 1 words that outlive the ledger),
+ * which may hold some already: those samples are taken as resident.  Right after cache_ledger_new. */
+void cache_ledger_share(struct cache_ledger *ledger, uint64_t *resident);
+
 /* A new budget; what is over it goes at the next fetch or cache_ledger_trim. */
 void cache_ledger_set_budget(struct cache_ledger *ledger, uint64_t budget_bytes);
 

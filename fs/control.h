@@ -10,7 +10,7 @@
  * namespace reaches them as long as it sees the same /run.
  *
  * Requests (an object on one line of at most FS_CONTROL_LINE_MAX bytes) and what the reply holds besides "ok":true:
- *   {"cmd":"info"}                       pid, version, mountpoint, dataset, layout, view ("rank"|"all"), rank, world,
+ *   {"cmd":"info"}                       pid (of the supervisor: it stays), server_pid, version, mountpoint, dataset, layout, view ("rank"|"all"), rank, world,
  *                                        order, deal, tail, seed, subdir, identity (of the dataset), view_identity,
  *                                        dev (st_dev of the mount), advance
  *   {"cmd":"stat"}                       stats: the object that .ddpfs/stats.json shows
@@ -25,6 +25,8 @@
  *                                        and the server ends when the last of them is closed
  *   {"cmd":"neighbour","servers":N}      nothing; another server on this host shows the same dataset, and with it there are
  *                                        N of them: what is in memory may be shared (fs/share.h)
+ *   {"cmd":"restart","program":PATH}     nothing; the supervisor becomes the program at PATH (absolute, as the server sees
+ *                                        it), which goes on with the mount; refused when that program cannot
  * A refused request is answered {"ok":false,"error":"<one sentence>"}.  Unknown commands and keys are refused.
  *
  * Threads: the client functions share no state; any thread.  They ignore no signals: EINTR is continued until the

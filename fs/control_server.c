@@ -22,6 +22,8 @@
 #include "shard/base/log.h"
 #include "shard/state.h"
 
+enum { RESTART_MS = 30000 };
+
 struct client {
 	int fd; /* -1: free */
 	char *in;
@@ -35,8 +37,7 @@ struct client {
 
 struct fs_control {
 	struct fs_server *server;
-	char path[FS_CONTROL_PATH_MAX];
-	int fd;
+	int fd; /* the supervisor's: it outlives this server */
 	struct client clients[FS_CONTROL_CLIENTS_MAX];
 };
 
@@ -163,6 +164,36 @@ static json_t *answer_neighbour(struct fs_server *server, json_t *request)
 	return json_pack("{s:b}", "ok", 1);
 }
 
+/* The supervisor looks first whether the program can go on, which takes a moment; the mount is served meanwhile. */
+static json_t *answer_restart(struct fs_server *server, json_t *request)
+{
+	const char *program = json_string_value(json_object_get(request, "program"));
+	int channel = server->link->channel;
+	struct fs_link_message message = { 0 };
+	struct pollfd p = { .fd = channel, .events = POLLIN };
+	int fd = -1;
+	if (!program || strlen(program) >= sizeof(message.text))
+		return refuse("\"program\" must be the path of the program that is to go on");
+	int rc = fs_link_say(channel, FS_LINK_RESTART, 0, program);
+	while (rc == 0 && message.kind != FS_LINK_ANSWER) {
+		if (poll(&p, 1, RESTART_MS) == 0)
+			return refuse("the supervisor does not answer");
+		rc = fs_link_receive(channel, 0, &message, &fd);
+		if (fd >= 0)
+			close(fd);
+		if (rc == 0 && message.kind == FS_LINK_STOP) {
+			fs_server_stop(server);
+			return refuse("the mount is being taken away");
+		}
+	}
+	if (rc < 0)
+		return refuse("the supervisor is gone");
+	if (message.code < 0)
+		return refuse(message.text);
+	server->restart = true;
+	return json_pack("{s:b}", "ok", 1);
+}
+
 static const struct {
 	const char *name;
 	const char *keys[3]; /* besides "cmd" */
@@ -173,6 +204,7 @@ static const struct {
 	{ "state", { "steps", "epoch", NULL } },
 	{ "unmount", { "lazy", NULL } },
 	{ "neighbour", { "servers", NULL } },
+	{ "restart", { "program", NULL } },
 };
 
 /* NULL when the request is one of ours. */
@@ -197,7 +229,7 @@ static json_t *check(json_t *request, const char **ret_cmd)
 		*ret_cmd = commands[i].name;
 		return NULL;
 	}
-	return refuse("unknown command: info, stat, epoch, state and unmount are known");
+	return refuse("unknown command: info, stat, epoch, state, unmount and restart are known");
 }
 
 char *fs_control_answer(struct fs_server *server, const char *line, size_t len)
@@ -218,6 +250,8 @@ char *fs_control_answer(struct fs_server *server, const char *line, size_t len)
 		reply = answer_state(view, request);
 	} else if (strcmp(cmd, "neighbour") == 0) {
 		reply = answer_neighbour(server, request);
+	} else if (strcmp(cmd, "restart") == 0) {
+		reply = answer_restart(server, request);
 	} else {
 		reply = answer_unmount(server, request);
 	}
@@ -251,28 +285,27 @@ static int bind_socket(const char *path, struct base_err *err, int *ret_fd)
 	return 0;
 }
 
-int fs_control_open(struct fs_server *server, struct base_err *err, struct fs_control **ret_control)
+int fs_control_listen(const char *path, struct base_err *err, char ret_path[FS_CONTROL_PATH_MAX], int *ret_fd)
+{
+	int rc = 0;
+	if (!path)
+		rc = fs_control_default_path(err, ret_path);
+	else if (strlen(path) < FS_CONTROL_PATH_MAX)
+		snprintf(ret_path, FS_CONTROL_PATH_MAX, "%s", path);
+	else
+		rc = base_err_set(err, -ENAMETOOLONG, "'%s': too long for a socket", path);
+	return rc < 0 ? rc : bind_socket(ret_path, err, ret_fd);
+}
+
+int fs_control_open(struct fs_server *server, struct fs_control **ret_control)
 {
 	struct fs_control *control = calloc(1, sizeof(*control));
-	int rc = 0;
 	if (!control)
-		return base_err_set(err, -ENOMEM, "out of memory");
+		return -ENOMEM;
 	control->server = server;
-	control->fd = -1;
+	control->fd = server->link->control_fd;
 	for (size_t i = 0; i < FS_CONTROL_CLIENTS_MAX; i++)
 		control->clients[i].fd = -1;
-	if (!server->options.control_path)
-		rc = fs_control_default_path(err, control->path);
-	else if (strlen(server->options.control_path) < sizeof(control->path))
-		snprintf(control->path, sizeof(control->path), "%s", server->options.control_path);
-	else
-		rc = base_err_set(err, -ENAMETOOLONG, "'%s': too long for a socket", server->options.control_path);
-	if (rc == 0)
-		rc = bind_socket(control->path, err, &control->fd);
-	if (rc < 0) {
-		free(control);
-		return rc;
-	}
 	*ret_control = control;
 	return 0;
 }
@@ -292,8 +325,6 @@ void fs_control_close(struct fs_control *control)
 	for (size_t i = 0; i < FS_CONTROL_CLIENTS_MAX; i++)
 		if (control->clients[i].fd >= 0)
 			client_done(&control->clients[i]);
-	unlink(control->path);
-	close(control->fd);
 	free(control);
 }
 

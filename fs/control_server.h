@@ -9,6 +9,7 @@
 
 #include <poll.h>
 
+#include "fs/control.h"
 #include "fs/server.h"
 
 enum {
@@ -18,9 +19,11 @@ enum {
 	FS_CONTROL_POLLS_MAX = FS_CONTROL_CLIENTS_MAX + 1,
 };
 
-/* Makes and binds the socket: options->control_path, or the default place (where sockets of dead servers are removed). */
-int fs_control_open(struct fs_server *server, struct base_err *err, struct fs_control **ret_control);
-void fs_control_close(struct fs_control *control); /* removes the socket; NULL is fine */
+/* Makes and binds the socket: at `path`, or (NULL) in the default place.  For the supervisor. */
+int fs_control_listen(const char *path, struct base_err *err, char ret_path[FS_CONTROL_PATH_MAX], int *ret_fd);
+
+int fs_control_open(struct fs_server *server, struct fs_control **ret_control); /* -ENOMEM */
+void fs_control_close(struct fs_control *control);                              /* NULL is fine */
 
 /* Fills what to poll for; returns how many, and the time in ms after which fs_control_serve wants to be called anyway
  * (-1: never). */

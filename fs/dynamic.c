@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/sysmacros.h>
+#include <unistd.h>
 
 #include <jansson.h>
 
@@ -154,6 +155,7 @@ static size_t collect(struct fs_server *server, struct fs_view *view, struct fie
 		{ "samples", "Samples dealt in an epoch, all ranks", false, shard_view_samples(view->order) },
 		{ "files", "Files of the dataset", false, server->info->n_files },
 		{ "content_bytes", "Bytes of all files of the dataset", false, server->info->content_bytes },
+		{ "restarts", "Times that a new server took the place of one", true, server->link->restarts },
 		{ "uptime_s", "Seconds since the mount", false, (fs_now_ns() - server->started_ns) / 1000000000 },
 	};
 	size_t n = sizeof(all) / sizeof(all[0]);
@@ -184,7 +186,8 @@ static json_t *names(struct fs_server *server, struct fs_view *view)
 	shard_view_identity(view->order, view_identity);
 	json_t *object = json_object();
 	json_object_set_new(object, "version", json_string(DDPFS_VERSION));
-	json_object_set_new(object, "pid", json_integer(getpid()));
+	json_object_set_new(object, "pid", json_integer(server->link->supervisor));
+	json_object_set_new(object, "server_pid", json_integer(getpid()));
 	json_object_set_new(object, "mountpoint", text_value(server->options.mountpoint));
 	json_object_set_new(object, "dataset", text_value(shard_index_dataset(server->index)));
 	json_object_set_new(object, "identity", json_string(identity));

@@ -1,4 +1,5 @@
-/* A mounted dataset: the server that answers the kernel for one mount.
+/* A mounted dataset: the server that answers the kernel for one mount.  Its supervisor (fs/supervisor.h) runs it and is what
+ * programs use.
  *
  * fs_server_new parses nothing: options come as a struct (tools/ddpfs parses text).  The door of fs/. */
 #ifndef DDPFS_FS_FS_H
@@ -33,18 +34,22 @@ struct fs_options {
 	bool gives_up_stderr;     /* the caller's stderr is let go once the mount answers: threads with a
 	                                     descriptor table of their own must not keep it open */
 	bool debug;               /* libfuse's trace on stderr */
-	bool ignore_signals;      /* fs_server_stop and unmounting end it, signals do not (`ddpfs exec`) */
+	uint32_t watchdog_s;      /* a server that hangs for so long is replaced; 0: never */
 	const char *control_path; /* NULL = default place (fs/control.h) */
 };
 
 struct fs_server; /* opaque */
 
-/* Opens the dataset, mounts, answers INIT.  On return the mount exists and the first stat of it will be answered once
- * fs_server_run runs.  err says what failed and what to do. */
-int fs_server_new(const struct fs_options *options, struct base_err *err, struct fs_server **ret_server);
+struct fs_link;
 
-/* Serves until unmounted, SIGTERM/SIGINT/SIGHUP, or fs_server_stop.  `ready(arg)` is called once from a helper thread after
- * the mount has answered a stat of its root.  Returns 0 or -errno. */
+/* Opens the dataset, mounts (a successor: takes the mount over), answers INIT.  On return the mount exists and the first stat
+ * of it will be answered once fs_server_run runs.  link outlives the server.  err says what failed and what to do;
+ * -ESTALE: a successor found another dataset. */
+int fs_server_new(const struct fs_options *options, const struct fs_link *link, struct base_err *err,
+        struct fs_server **ret_server);
+
+/* Serves until unmounted, told to stop by the supervisor, or fs_server_stop.  `ready(arg)` is called once from a helper thread
+ * after the mount has answered a stat of its root.  Returns 0 or -errno. */
 int fs_server_run(struct fs_server *server, void (*ready)(void *arg), void *arg);
 void fs_server_stop(struct fs_server *server); /* async-signal-safe */
 

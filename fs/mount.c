@@ -2,12 +2,14 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <linux/fuse.h>
 #include <poll.h>
 #include <signal.h>
 #include <spawn.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/ioctl.h>
 #include <sys/mount.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
@@ -24,6 +26,9 @@ extern char **environ;
 #define FS_TYPE "fuse.ddpfs"
 
 enum { OPTIONS_MAX = 8192, SAID_MAX = 512 };
+
+/* As the kernel's include/uapi/linux/fuse.h has them since 6.9; older headers do not. */
+enum { NOTIFY_RESEND = 7, HAS_RESEND_FLAGS2 = 1 << 7 };
 
 /* ---- /proc/self/mountinfo ---- */
 
@@ -308,6 +313,54 @@ int fs_mount(const struct fs_mount_options *options, struct base_err *err, int *
 	*ret_fusermount = fusermount;
 	return 0;
 }
+
+/* ---- sessions of dead servers ---- */
+
+bool fs_mount_resends(const uint8_t *init, uint32_t len)
+{
+	struct fuse_init_in in;
+	const size_t at = sizeof(struct fuse_in_header);
+	if (len < at + offsetof(struct fuse_init_in, flags2) + sizeof(in.flags2))
+		return false;
+	memcpy(&in, init + at, len - at < sizeof(in) ? len - at : sizeof(in));
+	return (in.flags & FUSE_INIT_EXT) && (in.flags2 & HAS_RESEND_FLAGS2);
+}
+
+int fs_mount_resend(int fd)
+{
+	const struct fuse_out_header message = { .len = sizeof(message), .error = NOTIFY_RESEND };
+	return write(fd, &message, sizeof(message)) < 0 ? -errno : 0;
+}
+
+int fs_mount_clone(int fd, struct base_err *err)
+{
+	uint32_t session = (uint32_t)fd;
+	cleanup_close int clone = open(FUSE_DEVICE, O_RDWR | O_CLOEXEC);
+	if (clone < 0 || ioctl(clone, FUSE_DEV_IOC_CLONE, &session) < 0 || dup3(clone, fd, O_CLOEXEC) < 0)
+		return base_err_set(err, -errno, FUSE_DEVICE ": %s", strerror(errno));
+	return 0;
+}
+
+int fs_mount_abort(const char *mountpoint, uint64_t dev)
+{
+	char path[64];
+	snprintf(path, sizeof(path), "/sys/fs/fuse/connections/%u/abort", minor(dev));
+	cleanup_close int fd = open(path, O_WRONLY | O_CLOEXEC);
+	if (fd >= 0 && write(fd, "1", 1) == 1)
+		return 0;
+	uint64_t there;
+	int rc = fs_mounted_dev(mountpoint, &there);
+	if (rc < 0 || there != dev)
+		return rc < 0 ? rc : -ENOENT;
+	/* In use it is aborted and stays mounted (-EBUSY); else the empty directory below would be taken for the dataset.  This
+	 * open asks the kernel only. */
+	cleanup_close int use = open(mountpoint, O_PATH | O_DIRECTORY | O_CLOEXEC);
+	if (use < 0)
+		return -errno;
+	return umount2(mountpoint, MNT_FORCE | UMOUNT_NOFOLLOW) < 0 && errno != EBUSY ? -errno : 0;
+}
+
+/* ---- unmounting ---- */
 
 static int unmount_helper(const char *mountpoint, bool lazy)
 {

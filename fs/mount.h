@@ -31,6 +31,20 @@ int fs_mount(const struct fs_mount_options *options, struct base_err *err, int *
  * Returns 0 (also when it was gone already), -EBUSY, -EPERM, ... */
 int fs_unmount(const char *mountpoint, uint64_t dev, bool fusermount, bool lazy);
 
+/* Whether the kernel that sent this INIT knows FUSE_NOTIFY_RESEND. */
+bool fs_mount_resends(const uint8_t *init, uint32_t len);
+
+/* Hands out again every request that was read from the session and not answered.  -errno. */
+int fs_mount_resend(int fd);
+
+/* Puts a clone of the session's descriptor in its place: requests read from it end with it.  -EACCES, -ENOENT, ... of
+ * /dev/fuse; -errno. */
+int fs_mount_clone(int fd, struct base_err *err);
+
+/* Ends the session whoever has its descriptor open: all requests fail with ECONNABORTED, later ones with ENOTCONN.  It
+ * stays mounted.  By fusectl, or by umount2(MNT_FORCE); -errno when neither is allowed. */
+int fs_mount_abort(const char *mountpoint, uint64_t dev);
+
 /* st_dev of the file system mounted last on `mountpoint`, from /proc/self/mountinfo (no request to it).
  * -ENOENT: nothing is mounted exactly there. */
 int fs_mounted_dev(const char *mountpoint, uint64_t *ret_dev);

@@ -102,6 +102,7 @@ static void count_wait(struct fs_server *server, uint64_t asked_ns)
 {
 	struct fs_view_progress progress;
 	uint64_t wait_ns = fs_now_ns() - asked_ns;
+	fs_count(&server->counters.replies, 1);
 	fs_view_progress(server->views[0], &progress);
 	fs_count(&server->counters.waited_ns, wait_ns);
 	fs_waits_add(server->waits, progress.epoch, wait_ns);
@@ -182,6 +183,7 @@ void fs_read(fuse_req_t req, uint32_t file, size_t size, off_t off)
 		fuse_reply_err(req, ENOMEM);
 		return;
 	}
+	fs_count(&server->counters.asked, 1);
 	request->req = req;
 	request->asked_ns = now_ns;
 	request->size = (uint32_t)(end - begin);

@@ -10,14 +10,16 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/eventfd.h>
-#include <sys/signalfd.h>
+#include <sys/socket.h>
 #include <sys/sysmacros.h>
 #include <sys/uio.h>
 #include <unistd.h>
 
 #include "fs/control.h"
 #include "fs/control_server.h"
+#include "fs/crash.h"
 #include "fs/dynamic.h"
+#include "fs/health.h"
 #include "fs/helper.h"
 #include "fs/memory.h"
 #include "fs/mount.h"
@@ -57,8 +59,8 @@ static void save_init(struct fs_server *server, const void *buf, ssize_t len)
 	const struct fuse_in_header *head = buf;
 	if (len < (ssize_t)sizeof(*head) || head->opcode != FUSE_INIT || len > FS_INIT_BYTES_MAX)
 		return;
-	memcpy(server->init_request, buf, (size_t)len);
-	server->init_request_len = (uint32_t)len;
+	memcpy(server->mount.init, buf, (size_t)len);
+	server->mount.init_len = (uint32_t)len;
 }
 
 static ssize_t session_read(int fd, void *buf, size_t size, void *userdata)
@@ -91,7 +93,13 @@ static ssize_t session_writev(int fd, struct iovec *iov, int count, void *userda
 	if (server->init_seen)
 		return writev(fd, iov, count);
 	server->init_seen = true;
-	return send_init(fd, iov, count);
+	if (!server->successor)
+		return send_init(fd, iov, count);
+	/* The kernel has its answer from the first server. */
+	ssize_t len = 0;
+	for (int i = 0; i < count; i++)
+		len += (ssize_t)iov[i].iov_len;
+	return len;
 }
 
 static int make_session(struct fs_server *server, struct base_err *err)
@@ -111,6 +119,12 @@ static int make_session(struct fs_server *server, struct base_err *err)
 	return 0;
 }
 
+static int refuse_init(struct base_err *err, int rc)
+{
+	return base_err_set(err, rc < 0 ? rc : -EPROTO, "the kernel's fuse does not agree with libfuse: %s",
+	        rc < 0 ? strerror(-rc) : "INIT failed");
+}
+
 /* mount(2) has queued INIT already: it is answered here, so that flags are fixed before any worker starts. */
 static int answer_init(struct fs_server *server, struct base_err *err)
 {
@@ -122,10 +136,18 @@ static int answer_init(struct fs_server *server, struct base_err *err)
 	if (rc > 0)
 		fuse_session_process_buf(server->session, &buf);
 	free(buf.mem);
-	if (rc <= 0 || !server->init_seen || fuse_session_exited(server->session))
-		return base_err_set(err, rc < 0 ? rc : -EPROTO, "the kernel's fuse does not agree with libfuse: %s",
-		        rc < 0 ? strerror(-rc) : "INIT failed");
-	return 0;
+	bool agreed = rc > 0 && server->init_seen && !fuse_session_exited(server->session);
+	return agreed ? 0 : refuse_init(err, rc);
+}
+
+/* The first server's INIT once more, for libfuse to know what was agreed on. */
+static int repeat_init(struct fs_server *server, struct base_err *err)
+{
+	uint8_t copy[FS_INIT_BYTES_MAX];
+	const struct fuse_buf buf = { .mem = copy, .size = server->mount.init_len };
+	memcpy(copy, server->mount.init, sizeof(copy));
+	fuse_session_process_buf(server->session, &buf);
+	return server->init_seen && !fuse_session_exited(server->session) ? 0 : refuse_init(err, 0);
 }
 
 static void raise_read_ahead(uint64_t dev)
@@ -177,11 +199,37 @@ static int open_dataset(struct fs_server *server, const struct fs_options *optio
 	rc = fs_common_init(&server->common, server->index);
 	if (rc < 0)
 		return base_err_set(err, rc, "'%s': %s: `mkshard verify` says more", path, base_err_str(rc));
+	if (server->successor && memcmp(server->link->mount.identity, server->info->identity, FS_IDENTITY_BYTES) != 0)
+		return base_err_set(err, -ESTALE,
+		        "'%s': another dataset lies there now: the mount shows the old one; unmount it, then mount the "
+		        "new one",
+		        server->options.dataset);
+	memcpy(server->mount.identity, server->info->identity, FS_IDENTITY_BYTES);
 	rc = fs_view_new(server->index, options, 0, err, &server->views[0]);
 	if (rc < 0)
 		return rc;
 	server->n_views = 1;
 	return 0;
+}
+
+/* Finds what the predecessor left, or makes the place for it. */
+static int settle_estate(struct fs_server *server, struct base_err *err)
+{
+	bool kept = false;
+	uint64_t bits = 0;
+	for (uint32_t i = 0; i < server->n_views; i++) {
+		const struct shard_view *order = server->views[i]->order;
+		/* A rank's turns of any epoch: no more than all samples, and what tail=pad repeats. */
+		uint64_t turns = shard_view_samples(order) + server->views[i]->options.world;
+		bits = turns > bits ? turns : bits;
+	}
+	int rc = fs_estate_open(
+	        server->link->estate_fd, server->n_views, bits, server->info->n_samples, &server->estate, &kept);
+	for (uint32_t i = 0; rc == 0 && i < server->n_views; i++) {
+		const struct fs_estate_view view = fs_estate_view(server->estate, i);
+		rc = fs_view_keep(server->views[i], &view, kept && server->successor);
+	}
+	return rc < 0 ? base_err_set(err, rc, "memory for a successor: %s", base_err_str(rc)) : 0;
 }
 
 static int make_parts(struct fs_server *server, struct base_err *err)
@@ -195,28 +243,11 @@ static int make_parts(struct fs_server *server, struct base_err *err)
 		rc = fs_dynamic_new(server, &server->dynamic);
 	if (rc == 0)
 		rc = fs_watch_new(server, &server->watch);
-	if (rc < 0)
-		return base_err_set(err, rc, "%s", base_err_str(rc));
-	return fs_control_open(server, err, &server->control);
-}
-
-/* Signals that end the server come through a descriptor: blocked here, before any thread is made, and so in all of them. */
-static int take_signals(struct fs_server *server, struct base_err *err)
-{
-	sigset_t set;
-	sigemptyset(&set);
-	sigaddset(&set, SIGTERM);
-	sigaddset(&set, SIGINT);
-	sigaddset(&set, SIGHUP);
-	pthread_sigmask(SIG_BLOCK, &set, &server->old_mask);
-	server->mask_changed = true;
-	if (server->options.ignore_signals)
-		sigemptyset(&set);
-	server->signal_fd = signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK);
-	server->stop_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-	if (server->signal_fd < 0 || server->stop_fd < 0)
-		return base_err_set(err, -errno, "signalfd: %s", strerror(errno));
-	return 0;
+	if (rc == 0)
+		rc = fs_control_open(server, &server->control);
+	if (rc == 0)
+		rc = fs_health_new(server, &server->health);
+	return rc < 0 ? base_err_set(err, rc, "%s", base_err_str(rc)) : 0;
 }
 
 static uint64_t delay_ns(void *arg, uint32_t shard, uint64_t offset, uint32_t len)
@@ -249,13 +280,14 @@ static int take_test_delay(struct fs_server *server, struct base_err *err)
 
 static int start_engine(struct fs_server *server, struct base_err *err)
 {
-	server->memory_bytes = server->options.memory_bytes;
+	server->memory_bytes = server->successor ? server->mount.memory_bytes : server->options.memory_bytes;
 	if (server->memory_bytes == 0) {
 		/* Mounts in private namespaces show by their sockets only, those of other users by /proc/mounts only. */
 		uint32_t mounts = fs_mounts_count();
 		uint32_t sockets = fs_control_count();
 		server->memory_bytes = fs_memory_default(mounts > sockets ? mounts : sockets);
 	}
+	server->mount.memory_bytes = server->memory_bytes;
 	int rc = take_test_delay(server, err);
 	if (rc < 0)
 		return rc;
@@ -268,12 +300,29 @@ static int start_engine(struct fs_server *server, struct base_err *err)
 		.index = server->index,
 		.memory_bytes = server->memory_bytes,
 		.sink = fs_sink_base(server->sink),
+		.resident = fs_estate_resident(server->estate),
 	};
 	rc = prefetch_new(&engine, err, &server->prefetch);
 	if (rc < 0)
 		return rc;
 	rc = fs_share_new(server, &server->share);
 	return rc < 0 ? base_err_set(err, rc, "%s", base_err_str(rc)) : 0;
+}
+
+/* The supervisor gets the descriptor as soon as it is worth keeping. */
+static int hand_over(struct fs_server *server, struct base_err *err)
+{
+	struct fs_link_message message = { .kind = FS_LINK_MOUNTED };
+	server->mount.dev = server->dev;
+	server->mount.fusermount = server->fusermount;
+	server->mount.resends = fs_mount_resends(server->mount.init, server->mount.init_len);
+	/* The supervisor gets the session itself, this server a clone, which ends with it. */
+	cleanup_close int session = server->mount.resends ? -1 : fcntl(server->fuse_fd, F_DUPFD_CLOEXEC, 3);
+	if (session >= 0)
+		server->mount.cloned = fs_mount_clone(server->fuse_fd, NULL) == 0;
+	message.mount = server->mount;
+	int rc = fs_link_send(server->link->channel, &message, session >= 0 ? session : server->fuse_fd);
+	return rc < 0 ? base_err_set(err, rc, "the supervisor is gone: %s", strerror(-rc)) : 0;
 }
 
 static int mount_it(struct fs_server *server, struct base_err *err)
@@ -286,14 +335,24 @@ static int mount_it(struct fs_server *server, struct base_err *err)
 		.max_read = FS_READ_MAX,
 	};
 	int rc = fs_mount(&options, err, &server->fuse_fd, &server->dev, &server->fusermount);
-	if (rc < 0)
-		return rc;
-	rc = make_session(server, err);
+	if (rc == 0)
+		rc = make_session(server, err);
 	if (rc == 0)
 		rc = answer_init(server, err);
 	if (rc == 0)
+		rc = hand_over(server, err);
+	if (rc == 0)
 		raise_read_ahead(server->dev);
 	return rc;
+}
+
+static int take_over(struct fs_server *server, struct base_err *err)
+{
+	server->fuse_fd = server->link->fuse_fd;
+	server->dev = server->mount.dev;
+	server->fusermount = server->mount.fusermount;
+	int rc = make_session(server, err);
+	return rc < 0 ? rc : repeat_init(server, err);
 }
 
 static uint32_t default_threads(void)
@@ -304,30 +363,35 @@ static uint32_t default_threads(void)
 	return cpus > THREADS_MAX ? THREADS_MAX : (uint32_t)cpus;
 }
 
-int fs_server_new(const struct fs_options *options, struct base_err *err, struct fs_server **ret_server)
+int fs_server_new(const struct fs_options *options, const struct fs_link *link, struct base_err *err,
+        struct fs_server **ret_server)
 {
 	struct fs_server *server = calloc(1, sizeof(*server));
 	if (!server)
 		return base_err_set(err, -ENOMEM, "out of memory");
+	server->link = link;
+	server->successor = link->fuse_fd >= 0;
+	server->mount = link->mount;
 	server->fuse_fd = -1;
-	server->stop_fd = -1;
-	server->signal_fd = -1;
-	server->started_ns = fs_now_ns();
+	server->started_ns = link->started_ns;
 	server->n_workers = options->threads ? options->threads : default_threads();
 	if (server->n_workers > FS_THREADS_MAX)
 		server->n_workers = FS_THREADS_MAX;
 
-	int rc = copy_options(server, options, err);
+	server->stop_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+	int rc = server->stop_fd < 0 ? base_err_set(err, -errno, "eventfd: %s", strerror(errno)) : 0;
 	if (rc == 0)
-		rc = take_signals(server, err);
+		rc = copy_options(server, options, err);
 	if (rc == 0)
 		rc = open_dataset(server, options, err);
+	if (rc == 0)
+		rc = settle_estate(server, err);
 	if (rc == 0)
 		rc = start_engine(server, err);
 	if (rc == 0)
 		rc = make_parts(server, err);
 	if (rc == 0)
-		rc = mount_it(server, err);
+		rc = server->successor ? take_over(server, err) : mount_it(server, err);
 	if (rc < 0) {
 		fs_server_free(server);
 		return rc;
@@ -346,6 +410,7 @@ static void *worker_run(void *arg)
 	char name[16];
 	snprintf(name, sizeof(name), "fuse-%u", worker->number);
 	pthread_setname_np(pthread_self(), name);
+	worker->tid = gettid();
 
 	while (!server->stopping && !fuse_session_exited(server->session)) {
 		int rc = fuse_session_receive_buf(server->session, &buf);
@@ -353,7 +418,9 @@ static void *worker_run(void *arg)
 			continue;
 		if (rc <= 0)
 			break;
+		atomic_store_explicit(&worker->busy_ns, fs_now_ns(), memory_order_relaxed);
 		fuse_session_process_buf(server->session, &buf);
+		atomic_store_explicit(&worker->busy_ns, 0, memory_order_relaxed);
 	}
 	free(buf.mem);
 	worker->done = true;
@@ -409,35 +476,48 @@ void fs_server_stop(struct fs_server *server)
 	errno = saved;
 }
 
-/* Main waits for an end and serves the control socket meanwhile. */
+/* A word of the supervisor.  Returns false when it is the end. */
+static bool listen_to_supervisor(struct fs_server *server)
+{
+	struct fs_link_message message;
+	int fd;
+	int rc = fs_link_receive(server->link->channel, MSG_DONTWAIT, &message, &fd);
+	if (fd >= 0)
+		close(fd);
+	return rc == -EAGAIN || (rc == 0 && message.kind != FS_LINK_STOP);
+}
+
+static int sooner(int a_ms, int b_ms)
+{
+	return a_ms < 0 || (b_ms >= 0 && b_ms < a_ms) ? b_ms : a_ms;
+}
+
+/* Main waits for an end, serves the control socket meanwhile, and tells the supervisor that all is well. */
 static int wait_for_end(struct fs_server *server)
 {
 	for (;;) {
 		struct pollfd polls[2 + FS_CONTROL_POLLS_MAX] = { { .fd = server->stop_fd, .events = POLLIN },
-			{ .fd = server->signal_fd, .events = POLLIN } };
+			{ .fd = server->link->channel, .events = POLLIN } };
 		int timeout_ms;
 		size_t n = fs_control_polls(server->control, polls + 2, &timeout_ms);
-		if (poll(polls, (nfds_t)(2 + n), timeout_ms) < 0) {
+		if (poll(polls, (nfds_t)(2 + n), sooner(timeout_ms, fs_health_check(server->health))) < 0) {
 			if (errno == EINTR)
 				continue;
 			return -errno;
 		}
-		if (polls[1].revents) {
-			struct signalfd_siginfo info;
-			if (read(server->signal_fd, &info, sizeof(info)) == sizeof(info))
-				log_info("%s: unmounting '%s'", strsignal((int)info.ssi_signo),
-				        server->options.mountpoint);
-			return 0;
-		}
-		if (polls[0].revents)
+		if (polls[0].revents || (polls[1].revents && !listen_to_supervisor(server)))
 			return 0;
 		fs_control_serve(server->control, polls + 2, n);
+		if (server->restart)
+			fs_link_say(server->link->channel, FS_LINK_GO, 0, NULL);
+		server->restart = false;
 	}
 }
 
 /* The watcher and the helper use the mount themselves, so they end while it is still answered. */
 int fs_server_run(struct fs_server *server, void (*ready)(void *arg), void *arg)
 {
+	fs_crash_take(server->link->channel, server->fuse_fd);
 	fs_sigbus_take(server->options.dataset, server->options.mountpoint);
 	int rc = start_workers(server);
 	if (rc == 0)
@@ -451,6 +531,7 @@ int fs_server_run(struct fs_server *server, void (*ready)(void *arg), void *arg)
 	if (rc == 0)
 		rc = wait_for_end(server);
 
+	fs_link_say(server->link->channel, FS_LINK_ENDING, 0, NULL);
 	fs_control_close(server->control);
 	server->control = NULL;
 	fs_share_stop(server->share);
@@ -467,6 +548,7 @@ int fs_server_run(struct fs_server *server, void (*ready)(void *arg), void *arg)
 	server->unmounted = true;
 	stop_workers(server);
 	fs_sigbus_give_back();
+	fs_crash_give_back();
 	return rc;
 }
 
@@ -485,7 +567,7 @@ void fs_server_free(struct fs_server *server)
 		return;
 	fs_control_close(server->control);
 	/* Mounted but never run (or INIT failed). */
-	if (server->fuse_fd >= 0 && !server->unmounted)
+	if (server->fuse_fd >= 0 && !server->unmounted && !server->successor)
 		fs_unmount(server->options.mountpoint, server->dev, server->fusermount, true);
 	/* Blocks in flight call back and answer their READs: the session is still needed. */
 	prefetch_free(server->prefetch);
@@ -506,10 +588,8 @@ void fs_server_free(struct fs_server *server)
 	shard_index_close(server->index);
 	if (server->stop_fd >= 0)
 		close(server->stop_fd);
-	if (server->signal_fd >= 0)
-		close(server->signal_fd);
-	if (server->mask_changed)
-		pthread_sigmask(SIG_SETMASK, &server->old_mask, NULL);
+	fs_health_free(server->health);
+	fs_estate_close(server->estate);
 	free((void *)(uintptr_t)server->options.dataset);
 	free((void *)(uintptr_t)server->options.mountpoint);
 	free((void *)(uintptr_t)server->options.control_path);

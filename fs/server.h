@@ -1,7 +1,7 @@
 /* The server's insides, shared by the files of fs/.  Not a door: only fs/ includes this.
  *
  * Threads
- *   main      fs_server_run: signals, the control socket, the end.
+ *   main      fs_server_run: the supervisor's messages, the control socket, the end.
  *   fuse-N    read requests from /dev/fuse and answer them; none waits for I/O.
  *   watcher   fs/watch.c.
  *   helper    fs/helper.c: what takes long or may sleep (the lists of epochs, log lines of failed reads).
@@ -13,7 +13,6 @@
 #define DDPFS_FS_SERVER_H
 
 #include <pthread.h>
-#include <signal.h>
 #include <stdatomic.h>
 #include <stdbool.h>
 #include <stdint.h>
@@ -25,14 +24,14 @@
 #include "fs/common.h"
 #include "fs/fs.h"
 #include "fs/ino.h"
+#include "fs/link.h"
 #include "fs/view.h"
 #include "prefetch/prefetch.h"
 #include "shard/index.h"
 
 enum {
 	FS_THREADS_MAX = 64,
-	FS_READ_MAX = 1 << 20, /* bytes of one READ: what the kernel asks for at most */
-	FS_INIT_BYTES_MAX = 256,
+	FS_READ_MAX = 1 << 20,  /* bytes of one READ: what the kernel asks for at most */
 	FS_HIDDEN_NAME_LEN = 6, /* of ".ddpfs" */
 };
 #define FS_HIDDEN_NAME ".ddpfs"
@@ -48,6 +47,8 @@ struct fs_counters {
 	_Atomic uint64_t unwatched_reads; /* ... for no open of a watched name: fs/opens.h */
 	_Atomic uint64_t read_reply_bytes;
 	_Atomic uint64_t errors;    /* READs answered with an error */
+	_Atomic uint64_t replies;   /* READs of files answered; against `asked` */
+	_Atomic uint64_t asked;     /* READs of files given to the engine */
 	_Atomic uint64_t waited_ns; /* from READs to their answers, summed */
 	_Atomic uint64_t watch_overflows;
 	_Atomic uint64_t fill_class; /* placeholder files listed */
@@ -71,16 +72,23 @@ struct fs_reads;
 struct fs_share;
 struct fs_sink;
 struct fs_waits;
+struct fs_health;
 
 struct fs_worker {
 	pthread_t thread;
 	struct fs_server *server;
 	uint32_t number;
+	_Atomic pid_t tid;
+	_Atomic uint64_t busy_ns; /* since when it has a request; 0: it has none */
 	_Atomic bool done;
 };
 
 struct fs_server {
 	struct fs_options options; /* strings owned */
+	const struct fs_link *link;
+	struct fs_estate *estate;
+	struct fs_health *health;
+	bool successor;
 	struct shard_index *index;
 	const struct shard_info *info;
 	struct timespec index_mtime; /* of index.ddpfs: mtime of what has none of its own */
@@ -97,21 +105,18 @@ struct fs_server {
 
 	/* session */
 	struct fuse_session *session;
-	int fuse_fd;                             /* owned by the session once there is one */
-	uint64_t dev;                            /* st_dev of the mount */
-	bool fusermount;                         /* mounted through the set-uid helper */
-	bool init_seen;                          /* the INIT reply went out: the session's flags are fixed */
-	uint8_t init_request[FS_INIT_BYTES_MAX]; /* the kernel's INIT, for a successor */
-	uint32_t init_request_len;
-	_Atomic bool gone; /* the kernel closed the session: unmounted or aborted */
+	int fuse_fd;                /* owned by the session once there is one */
+	uint64_t dev;               /* st_dev of the mount */
+	bool fusermount;            /* mounted through the set-uid helper */
+	bool init_seen;             /* the INIT reply went out: the session's flags are fixed */
+	struct fs_link_mount mount; /* what a successor will get */
+	_Atomic bool gone;          /* the kernel closed the session: unmounted or aborted */
 	struct fs_worker workers[FS_THREADS_MAX];
 	uint32_t n_workers;
 
-	int stop_fd;   /* eventfd: somebody wants the end */
-	int signal_fd; /* signalfd: SIGTERM, SIGINT, SIGHUP */
-	sigset_t old_mask;
-	bool mask_changed;
+	int stop_fd;    /* eventfd: somebody wants the end */
 	bool unmounted; /* by us, or nothing was left to unmount */
+	bool restart;   /* main's: the supervisor may go on once a client has its answer */
 	_Atomic bool stopping;
 	_Atomic pid_t lister; /* thread whose marked listings instantiate inodes (fs/dir.h); 0 = none */
 

@@ -75,10 +75,10 @@ void fs_share_met(struct fs_share *share, uint32_t servers)
 }
 
 /* Does the other show the same files?  A copy of them elsewhere has pages of its own. */
-static bool same_dataset(const json_t *ours, const struct fs_control_peer *peer)
+static bool same_dataset(const json_t *ours, const struct fs_control_peer *peer, pid_t self)
 {
 	static const char *const keys[] = { "identity", "dataset" };
-	bool same = peer->pid != getpid();
+	bool same = peer->pid != self;
 	json_t *theirs = json_loads(peer->info, 0, NULL);
 	for (size_t i = 0; i < sizeof(keys) / sizeof(keys[0]); i++) {
 		const char *a = json_string_value(json_object_get(ours, keys[i]));
@@ -95,14 +95,14 @@ static void greet(struct fs_share *share, const struct fs_control_peer *peers, s
 	json_t *ours = info ? json_loads(info, 0, NULL) : NULL;
 	uint32_t servers = 1;
 	for (size_t i = 0; i < n; i++)
-		servers += same_dataset(ours, &peers[i]);
+		servers += same_dataset(ours, &peers[i], share->server->link->supervisor);
 	fs_share_met(share, servers);
 	char request[64];
 	snprintf(request, sizeof(request), "{\"cmd\":\"neighbour\",\"servers\":%u}", servers);
 	for (size_t i = 0; i < n && !share->server->stopping; i++) {
 		char *reply = NULL;
 		/* One that does not answer keeps its pages to itself. */
-		if (same_dataset(ours, &peers[i]) &&
+		if (same_dataset(ours, &peers[i], share->server->link->supervisor) &&
 		        fs_control_request(peers[i].socket, request, FS_CONTROL_TIMEOUT_MS, NULL, &reply) == 0)
 			free(reply);
 	}

@@ -9,6 +9,7 @@
 #include <sys/un.h>
 #include <unistd.h>
 
+#include "fs/crash.h"
 #include "shard/base/err.h"
 #include "shard/index.h"
 
@@ -42,6 +43,7 @@ static void on_sigbus(int sig)
 {
 	(void)!write(STDERR_FILENO, line, line_len);
 	tell_log();
+	fs_crash_tell(sig);
 	raise(sig); /* the handler is reset already: on return the signal ends the process */
 }
 
@@ -54,8 +56,9 @@ void fs_sigbus_take(const char *dataset, const char *mountpoint)
 	int len = snprintf(line, sizeof(line),
 	        "ddpfs: error: '%s/" SHARD_INDEX_NAME
 	        "' cannot be read any more: it was truncated or overwritten in place "
-	        "under the mount, or its disk fails; the mount '%s' ends: `umount -l` it, bring the dataset back "
-	        "(`mkshard verify` checks it, `mkshard pack --force` replaces it safely) and mount again\n",
+	        "under the mount, or its disk fails; the server of the mount '%s' ends: `ddpfs umount` it, bring the "
+	        "dataset "
+	        "back (`mkshard verify` checks it, `mkshard pack --force` replaces it safely) and mount again\n",
 	        quoted_dataset, quoted_mountpoint);
 	if (len < 0 || (size_t)len >= sizeof(line))
 		return;

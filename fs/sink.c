@@ -408,6 +408,26 @@ struct prefetch_sink *fs_sink_base(struct fs_sink *sink)
 	return &sink->base;
 }
 
+/* Where a predecessor's trainer is: what was not opened of the last few thousand turns is other workers', what was not opened
+ * before them never will be. */
+static uint64_t resume_turn(struct fs_view *view, const struct fs_view_progress *progress)
+{
+	uint64_t first = fs_view_first_unopened(view, progress->epoch);
+	uint64_t least = progress->next_turn > FS_WATCH_SLACK ? progress->next_turn - FS_WATCH_SLACK : 0;
+	return first > least ? first : least;
+}
+
+static void tell_opened(struct fs_sink_stream *vs, uint64_t epoch, uint64_t turn)
+{
+	uint64_t turns[USES_MAX];
+	size_t n;
+	while ((n = fs_view_opened_turns(vs->view, epoch, &turn, turns, USES_MAX)) > 0) {
+		for (size_t i = 0; i < n; i++)
+			vs->uses[i] = (struct prefetch_use){ .epoch = epoch, .turn = turns[i] };
+		prefetch_stream_used(vs->stream, vs->uses, n);
+	}
+}
+
 static int stream_new(struct fs_sink *sink, struct fs_view *view, const struct prefetch_stream_options *wanted,
         struct fs_sink_stream **ret_stream)
 {
@@ -456,12 +476,14 @@ static int start_stream(struct fs_sink *sink, struct fs_view *view)
 		.view = view->order,
 		.rank = view->options.rank,
 		.epoch = progress.epoch,
+		.turn = resume_turn(view, &progress),
 		/* A trainer that walks a tree usually brings its own sampler. */
 		.doubtful = view->layout == FS_LAYOUT_TREE,
 	};
 	int rc = stream_new(sink, view, &options, &vs);
 	if (rc < 0)
 		return rc == -ENODATA ? 0 : rc; /* nothing is dealt to this rank: nothing to read ahead */
+	tell_opened(vs, options.epoch, options.turn);
 	pthread_mutex_lock(&sink->lock);
 	sink->streams[view->number] = vs;
 	pthread_mutex_unlock(&sink->lock);

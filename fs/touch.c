@@ -23,11 +23,13 @@ void fs_touch_detach(const struct fs_server *server, bool keep_others)
 	/* Where a sandbox forbids it all works as before but for the case at the top of the header. */
 	if (unshare(CLONE_FILES) < 0)
 		return;
-	if (keep_others)
-		close_range((unsigned)server->fuse_fd, (unsigned)server->fuse_fd,
-		        0); /* TSan thinks of one table a process */
-	else
+	if (keep_others) {
+		/* close_range: TSan thinks of one table a process */
+		close_range((unsigned)server->fuse_fd, (unsigned)server->fuse_fd, 0);
+		close_range((unsigned)server->link->channel, (unsigned)server->link->channel, 0);
+	} else {
 		close_range(3, UINT_MAX, 0);
+	}
 	/* Whoever waits for the end of a pipe that `ddpfs mount` was started with would wait for this copy of it too. */
 	int null = server->options.gives_up_stderr ? open("/dev/null", O_WRONLY | O_CLOEXEC) : -1;
 	if (null >= 0) {

@@ -1,10 +1,10 @@
 /* Threads of ours that use our own mount.
  *
  * A system call on the mount waits for an answer that only this process gives, and not even SIGKILL ends that wait.  If the
- * process is killed (by the OOM killer, say), its last thread then waits for ever: the descriptor of /dev/fuse stays open in
- * the table that all threads share, so the kernel never learns that nobody is left to answer, and every reader hangs.  A
- * thread that touches the mount therefore has a descriptor table of its own, without /dev/fuse: the others die, the descriptor
- * closes, the kernel aborts the session, and all waits end with an error.
+ * process is killed (by the OOM killer, say), its last thread waits on: whatever stands in the descriptor table that all threads
+ * share stays open, the supervisor's socket does not end, and a /dev/fuse without a supervisor is never closed.  A thread that
+ * touches the mount therefore has a descriptor table of its own, without these two: the others die, the supervisor hears of it and
+ * starts a successor, whose answers free the last thread, too; without a supervisor the kernel ends the session.
  *
  * Threads: fs_touch_detach by the thread itself, first; fs_touch_run from one thread at a time. */
 #ifndef DDPFS_FS_TOUCH_H
@@ -12,7 +12,7 @@
 
 #include "fs/server.h"
 
-/* Takes this thread out of the shared descriptor table and closes /dev/fuse in its copy.  keep_others: the copies of all other
+/* Takes this thread out of the shared descriptor table and closes /dev/fuse and the supervisor's socket in its copy.  keep_others: the copies of all other
  * descriptors stay; else they are closed but for 0, 1 and 2.  What the thread opens later is its own. */
 void fs_touch_detach(const struct fs_server *server, bool keep_others);
 

@@ -21,6 +21,66 @@ static bool bitmap_set(uint64_t *map, uint64_t bit)
 	return true;
 }
 
+static uint64_t words(uint64_t bits)
+{
+	return (bits + 63) / 64;
+}
+
+static uint64_t count_bits(const uint64_t *map, uint64_t bits)
+{
+	uint64_t n = 0;
+	for (uint64_t i = 0; i < words(bits); i++)
+		n += (uint64_t)__builtin_popcountll(map[i]);
+	return n;
+}
+
+static uint64_t first_clear(const uint64_t *map, uint64_t bits)
+{
+	for (uint64_t i = 0; i < words(bits); i++)
+		if (~map[i]) {
+			uint64_t bit = i * 64 + (uint64_t)__builtin_ctzll(~map[i]);
+			return bit < bits ? bit : bits;
+		}
+	return bits;
+}
+
+/* ---- what a successor finds ---- */
+
+/* With the lock. */
+static void record(struct fs_view *view)
+{
+	if (!view->estate.records)
+		return;
+	const struct fs_estate_record now = {
+		.epoch = shard_epoch_number(view->epoch),
+		.map = view->map,
+		.flags = (view->pinned ? FS_ESTATE_PINNED : 0) | (view->trained_set ? FS_ESTATE_TRAINED : 0),
+		.trained_epoch = view->trained_epoch,
+		.trained_steps = view->trained_steps,
+		.listing_s = view->listing_time.tv_sec,
+		.listing_ns = (uint64_t)view->listing_time.tv_nsec,
+	};
+	fs_estate_store(&view->estate, &now);
+}
+
+/* Empty, for `turns`.  With the lock.  NULL: no memory. */
+static uint64_t *take_map(struct fs_view *view, uint64_t turns)
+{
+	if (!view->estate.records)
+		return bitmap_new(turns);
+	view->map ^= 1;
+	fs_estate_clear(&view->estate, view->map);
+	return view->estate.maps[view->map];
+}
+
+static void free_map(struct fs_view *view, uint64_t *map)
+{
+	if (map != view->estate.maps[0] && map != view->estate.maps[1])
+		free(map);
+}
+
+/* ---- epochs ---- */
+
 /* Makes `number` current.  Called without the lock: order=torch computes a permutation here. */
 static int switch_epoch(struct fs_view *view, uint64_t number, bool only_if_next)
 {
@@ -29,18 +89,14 @@ static int switch_epoch(struct fs_view *view, uint64_t number, bool only_if_next
 	if (rc < 0)
 		return rc;
 	uint64_t turns = shard_epoch_turns(epoch, view->options.rank);
-	uint64_t *opened = bitmap_new(turns);
-	if (!opened) {
-		shard_epoch_put(epoch);
-		return -ENOMEM;
-	}
 
 	pthread_mutex_lock(&view->lock);
-	if (only_if_next && view->epoch && shard_epoch_number(view->epoch) + 1 != number) {
+	bool late = only_if_next && view->epoch && shard_epoch_number(view->epoch) + 1 != number;
+	uint64_t *opened = late ? NULL : take_map(view, turns);
+	if (!opened) {
 		pthread_mutex_unlock(&view->lock);
-		free(opened);
 		shard_epoch_put(epoch);
-		return -EALREADY;
+		return late ? -EALREADY : -ENOMEM;
 	}
 	struct shard_epoch *old_epoch = view->epoch;
 	uint64_t *old_opened = view->opened;
@@ -56,11 +112,69 @@ static int switch_epoch(struct fs_view *view, uint64_t number, bool only_if_next
 	view->told_again = false;
 	if (!first)
 		clock_gettime(CLOCK_REALTIME, &view->listing_time);
+	record(view);
 	pthread_mutex_unlock(&view->lock);
 
 	shard_epoch_put(old_epoch);
-	free(old_opened);
+	free_map(view, old_opened);
 	free(old_again);
+	return 0;
+}
+
+/* What the record says becomes so, after a look at whether it can be. */
+static int resume_record(struct fs_view *view, const struct fs_estate_record *old)
+{
+	struct shard_epoch *epoch;
+	if (old->epoch > FS_EPOCH_MAX || old->listing_ns >= 1000000000)
+		return -ERANGE;
+	int rc = shard_view_epoch(view->order, old->epoch, &epoch);
+	if (rc < 0)
+		return rc;
+	uint64_t turns = shard_epoch_turns(epoch, view->options.rank);
+	uint64_t *opened = view->estate.maps[old->map];
+	for (uint64_t i = words(turns); i < view->estate.bits / 64 + 1; i++)
+		opened[i] = 0;
+	if (turns % 64)
+		opened[turns / 64] &= (UINT64_C(1) << turns % 64) - 1;
+
+	pthread_mutex_lock(&view->lock);
+	struct shard_epoch *old_epoch = view->epoch;
+	view->epoch = epoch;
+	view->turns = turns;
+	view->opened = opened;
+	view->map = old->map;
+	view->n_opened = count_bits(opened, turns);
+	for (view->next_turn = turns; view->next_turn > 0; view->next_turn--)
+		if (opened[(view->next_turn - 1) / 64] >> ((view->next_turn - 1) % 64) & 1)
+			break;
+	view->pinned = old->flags & FS_ESTATE_PINNED;
+	view->listing_time = (struct timespec){ .tv_sec = old->listing_s, .tv_nsec = (long)old->listing_ns };
+	pthread_mutex_unlock(&view->lock);
+	shard_epoch_put(old_epoch);
+	if (old->flags & FS_ESTATE_TRAINED)
+		fs_view_set_trained(view, old->trained_epoch, old->trained_steps);
+	return 0;
+}
+
+int fs_view_keep(struct fs_view *view, const struct fs_estate_view *estate, bool resume)
+{
+	struct fs_estate_record old;
+	uint64_t number = shard_epoch_number(view->epoch);
+	uint64_t *own = view->opened;
+	view->estate = *estate;
+	view->opened = NULL;
+	if (resume && fs_estate_load(estate, &old) && resume_record(view, &old) == 0) {
+		free(own);
+		return 0;
+	}
+	free(own);
+	int rc = switch_epoch(view, number, false);
+	if (rc < 0)
+		return rc;
+	pthread_mutex_lock(&view->lock);
+	view->listing_time = (struct timespec){ 0 }; /* the first epoch is as old as the mount */
+	record(view);
+	pthread_mutex_unlock(&view->lock);
 	return 0;
 }
 
@@ -114,7 +228,7 @@ void fs_view_free(struct fs_view *view)
 	shard_epoch_put(view->epoch);
 	if (view->order)
 		shard_view_free(view->order);
-	free(view->opened);
+	free_map(view, view->opened);
 	free(view->again);
 	pthread_mutex_destroy(&view->lock);
 	free(view);
@@ -148,6 +262,7 @@ int fs_view_set_epoch(struct fs_view *view, uint64_t epoch)
 	pthread_mutex_lock(&view->lock);
 	view->pinned = true;
 	view->trained_set = false; /* it spoke of the run before */
+	record(view);
 	pthread_mutex_unlock(&view->lock);
 	return 0;
 }
@@ -156,6 +271,7 @@ void fs_view_set_advance(struct fs_view *view, bool automatic)
 {
 	pthread_mutex_lock(&view->lock);
 	view->pinned = !automatic;
+	record(view);
 	pthread_mutex_unlock(&view->lock);
 }
 
@@ -207,6 +323,28 @@ void fs_view_opened_range(struct fs_view *view, uint64_t epoch, uint64_t from, u
 			view->next_turn = to;
 	}
 	pthread_mutex_unlock(&view->lock);
+}
+
+uint64_t fs_view_first_unopened(struct fs_view *view, uint64_t epoch)
+{
+	uint64_t first = 0;
+	pthread_mutex_lock(&view->lock);
+	if (shard_epoch_number(view->epoch) == epoch)
+		first = first_clear(view->opened, view->turns);
+	pthread_mutex_unlock(&view->lock);
+	return first;
+}
+
+size_t fs_view_opened_turns(struct fs_view *view, uint64_t epoch, uint64_t *from, uint64_t *turns, size_t max)
+{
+	size_t n = 0;
+	pthread_mutex_lock(&view->lock);
+	if (shard_epoch_number(view->epoch) == epoch)
+		for (; *from < view->next_turn && n < max; ++*from)
+			if (view->opened[*from / 64] >> (*from % 64) & 1)
+				turns[n++] = *from;
+	pthread_mutex_unlock(&view->lock);
+	return n;
 }
 
 int fs_view_turn(const struct fs_view *view, const struct shard_epoch *epoch, uint32_t sample, uint64_t *ret_turn)
@@ -265,6 +403,7 @@ int fs_view_set_trained(struct fs_view *view, uint64_t epoch, uint64_t steps)
 	view->trained_set = true;
 	view->trained_epoch = epoch;
 	view->trained_steps = steps;
+	record(view);
 	pthread_mutex_unlock(&view->lock);
 	return 0;
 }

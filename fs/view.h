@@ -16,6 +16,7 @@
 #include <time.h>
 
 #include "fs/fs.h"
+#include "fs/estate.h"
 #include "shard/view.h"
 
 struct fs_view {
@@ -33,7 +34,7 @@ struct fs_view {
 	pthread_mutex_t lock;
 	struct shard_epoch *epoch; /* current; referenced */
 	uint64_t turns;            /* of this rank in it */
-	uint64_t *opened;          /* bit per turn */
+	uint64_t *opened;          /* bit per turn; in the estate or of its own */
 	uint64_t n_opened;         /* bits set */
 	uint64_t next_turn;        /* one past the highest turn opened */
 	uint64_t *again;           /* turns opened again after nearly all were; NULL before */
@@ -44,12 +45,25 @@ struct fs_view {
 	uint64_t trained_epoch;
 	uint64_t trained_steps;
 	struct timespec listing_time; /* when the current epoch became current: mtime of the root; 0 = at mount */
+	struct fs_estate_view estate; /* where a successor finds all this; maps NULL: nowhere */
+	uint32_t map;                 /* the one that `opened` is */
 };
 
 /* Makes the view of `options` and opens its first epoch.  Errors of shard_view_new; -ENOMEM. */
 int fs_view_new(const struct shard_index *index, const struct fs_options *options, uint32_t number,
         struct base_err *err, struct fs_view **ret_view);
 void fs_view_free(struct fs_view *view); /* NULL is fine */
+
+/* From now on the view's progress stands in `estate`, which outlives the view.  resume: takes over first what a predecessor
+ * left there, as far as it can be true.  -ENOMEM, index errors. */
+int fs_view_keep(struct fs_view *view, const struct fs_estate_view *estate, bool resume);
+
+/* The first turn of `epoch` that was not opened (all: the number of turns); 0 when it is not the current one. */
+uint64_t fs_view_first_unopened(struct fs_view *view, uint64_t epoch);
+
+/* Opened turns of `epoch` from `from` on: fills at most max, in order, and returns how many; *from moves behind the last.
+ * None when `epoch` is not the current one. */
+size_t fs_view_opened_turns(struct fs_view *view, uint64_t epoch, uint64_t *from, uint64_t *turns, size_t max);
 
 /* The current epoch, referenced. */
 struct shard_epoch *fs_view_epoch(struct fs_view *view);

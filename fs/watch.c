@@ -35,6 +35,7 @@ struct fs_watch {
 	int fd;
 	int stop_fd;
 	_Atomic bool stopping;
+	_Atomic bool settled; /* every watch is known by its number: the events of a predecessor's can be read */
 	_Atomic uint64_t n_dirs;
 
 	pthread_mutex_t ready_lock;
@@ -56,6 +57,15 @@ struct fs_watch {
 	_Alignas(struct inotify_event) char buf[FS_WATCH_BUFFER];
 };
 
+/* A predecessor's opens came in order when nearly all turns up to the farthest were opened. */
+static uint32_t seen_in_order(const struct fs_server *server)
+{
+	struct fs_view_progress progress;
+	fs_view_progress(server->views[0], &progress);
+	bool most = progress.n_opened >= IN_ORDER_FULL && progress.n_opened >= progress.next_turn / 10 * 9;
+	return most ? IN_ORDER_FULL : 0;
+}
+
 int fs_watch_new(struct fs_server *server, struct fs_watch **ret_watch)
 {
 	struct fs_watch *watch = calloc(1, sizeof(*watch));
@@ -66,7 +76,7 @@ int fs_watch_new(struct fs_server *server, struct fs_watch **ret_watch)
 	pthread_mutex_init(&watch->ready_lock, NULL);
 	pthread_cond_init(&watch->ready_cond, NULL);
 	watch->stop_fd = -1;
-	watch->fd = inotify_init1(IN_NONBLOCK | IN_CLOEXEC);
+	watch->fd = server->link->inotify_fd; /* with watches and events, when there was a server before */
 	if (fs_opens_new(&watch->opens) < 0) {
 		fs_watch_free(watch);
 		return -ENOMEM;
@@ -77,10 +87,9 @@ int fs_watch_new(struct fs_server *server, struct fs_watch **ret_watch)
 		fs_watch_free(watch);
 		return rc;
 	}
-	if (watch->fd < 0)
-		log_warning("inotify is not to be had (%s): epochs do not advance by themselves; raise "
-		            "fs.inotify.max_user_instances",
-		        strerror(errno));
+	watch->settled = !server->successor;
+	if (server->successor)
+		watch->in_order = seen_in_order(server);
 	*ret_watch = watch;
 	return 0;
 }
@@ -89,8 +98,6 @@ void fs_watch_free(struct fs_watch *watch)
 {
 	if (!watch)
 		return;
-	if (watch->fd >= 0)
-		close(watch->fd);
 	if (watch->stop_fd >= 0)
 		close(watch->stop_fd);
 	free(watch->by_wd);
@@ -386,7 +393,7 @@ static void drain_locked(struct fs_watch *watch)
 	/* READs first: the events of their opens were queued before they came. */
 	const struct fs_opens_read *reads;
 	size_t n_reads = fs_opens_take(watch->opens, &reads);
-	if (watch->fd >= 0)
+	if (watch->fd >= 0 && watch->settled)
 		drain_events(watch);
 	for (size_t i = 0; i < n_reads; i++)
 		pair(watch, &reads[i]);
@@ -444,6 +451,7 @@ static void *watch_run(void *arg)
 			        "the mount cannot be watched (%s): epochs do not advance by themselves",
 			        base_err_str(rc));
 	}
+	watch->settled = true;
 	set_ready(watch);
 
 	struct pollfd fds[2] = { { .fd = watch->stop_fd, .events = POLLIN }, { .fd = watch->fd, .events = POLLIN } };

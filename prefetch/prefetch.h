@@ -42,7 +42,9 @@ struct prefetch_options {
 	struct prefetch_source *source;   /* NULL: local files; else owned by the engine once prefetch_new succeeded */
 	const struct prefetch_hook *hook; /* NULL, or copied */
 	struct prefetch_sink *sink; /* where streams deliver to (prefetch/sink.h); NULL: demands only; not owned */
-	bool threads;               /* pread threads even where io_uring is to be had */
+	uint64_t *resident; /* with a sink: bit per sample (n / 64 + 1 words) of what the sink has already, kept up
+	                               to date, outlives the engine; NULL: it has nothing */
+	bool threads;       /* pread threads even where io_uring is to be had */
 };
 
 /* Opens the source (shards are opened lazily, a bounded number kept open) and starts the threads.

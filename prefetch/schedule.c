@@ -33,7 +33,10 @@ int prefetch_schedule_init(struct prefetch *p)
 	p->wants = calloc(PREFETCH_WANTS_MAX, sizeof(*p->wants));
 	if (!p->wants)
 		return -ENOMEM;
-	return cache_ledger_new(p->options.index, p->budget, p->drop_lag, p->sink->overhead_bytes, &p->ledger);
+	int rc = cache_ledger_new(p->options.index, p->budget, p->drop_lag, p->sink->overhead_bytes, &p->ledger);
+	if (rc == 0 && p->options.resident)
+		cache_ledger_share(p->ledger, p->options.resident);
+	return rc;
 }
 
 void prefetch_schedule_done(struct prefetch *p)
@@ -199,6 +202,8 @@ static void add_stream(struct prefetch *p, struct prefetch_stream *s)
 		rc = cache_timeline_advance(&s->tl); /* over epochs without turns */
 		if (rc == 0 && s->tl.cursor == cache_timeline_end(&s->tl))
 			rc = -ENODATA;
+		if (rc == 0 && s->options.turn)
+			rc = cache_timeline_jump(&s->tl, s->options.epoch, s->options.turn, false);
 		if (rc == 0)
 			rc = cache_ledger_add(p->ledger, &s->tl);
 		if (rc < 0)

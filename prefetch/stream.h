@@ -27,6 +27,7 @@ struct prefetch_stream_options {
 	struct shard_view *view; /* not owned; outlives the stream */
 	uint32_t rank;
 	uint64_t epoch;        /* where to start, at the view's `start` */
+	uint64_t turn;         /* ... and this turn; those before it count as used */
 	uint64_t window_bytes; /* fetched and not used yet, at most; 0 = an eighth of the memory, 16 to 256 MiB */
 	bool doubtful;         /* start without reading ahead, until the order is seen to be followed */
 	void *user;            /* for sink->announce */

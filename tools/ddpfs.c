@@ -11,12 +11,14 @@
 static const struct cli_command commands[] = {
 	{ "mount", "mount a dataset", ddpfs_mount },
 	{ "umount", "unmount it", ddpfs_umount },
+	{ "restart", "put this program in the place of a mount's server", ddpfs_restart },
 	{ "exec", "run a command with a dataset mounted just for it", ddpfs_exec },
 	{ "ls", "list the mounts of this host", ddpfs_ls },
 	{ "stat", "show what a mount did", ddpfs_stat },
 	{ "top", "watch what mounts do right now", ddpfs_top },
 	{ "ctl", "set a mount's epoch, save its resume state", ddpfs_ctl },
 	{ "order", "print the order of an epoch without a mount", ddpfs_order },
+	{ "takeover", NULL, ddpfs_takeover },
 	{ NULL, NULL, NULL },
 };
 

@@ -13,6 +13,8 @@ int ddpfs_ls(int argc, char **argv);
 int ddpfs_stat(int argc, char **argv);
 int ddpfs_top(int argc, char **argv);
 int ddpfs_order(int argc, char **argv);
+int ddpfs_restart(int argc, char **argv);
+int ddpfs_takeover(int argc, char **argv);
 
 /* The mount(8) helper: its usage and exit status are mount(8)'s. */
 int mount_ddpfs(int argc, char **argv);

@@ -171,6 +171,9 @@ static int unmount(const struct arguments *a, struct base_err *err)
 	} else if (!here) {
 		return r;
 	}
+	/* Its server may have died between the unmount and the answer. */
+	if (mounts_find(path, &entry) == -ENOENT)
+		return 0;
 	return unmount_by_hand(path, a->lazy, err);
 }
 

@@ -19,6 +19,8 @@ enum {
 	MEMORY_MIN = 8 << 20,  /* what the engine needs (prefetch/prefetch.h) */
 	NAME_DISTANCE_MAX = 2, /* edits between a typo and what is suggested */
 	ID_MAX = 0x7fffffff,   /* uid and gid */
+	WATCHDOG_S = 20,       /* no request takes a tenth of that but behind a disk, which is told apart */
+	WATCHDOG_MAX_S = 86400,
 };
 
 /* One option.  `value` is NULL when the option was given without '='. */
@@ -224,6 +226,16 @@ static int set_threads(struct options *o, const char *key, const char *value, st
 	return 0;
 }
 
+static int set_watchdog(struct options *o, const char *key, const char *value, struct base_err *err)
+{
+	uint64_t n;
+	int r = parse_u64(key, value, WATCHDOG_MAX_S, &n, err);
+	if (r < 0)
+		return r;
+	o->fs.watchdog_s = (uint32_t)n;
+	return 0;
+}
+
 static int set_control(struct options *o, const char *key, const char *value, struct base_err *err)
 {
 	const char *path;
@@ -306,6 +318,7 @@ static const struct option_def options_known[] = {
 	        "path of the control socket, to be named in the place\nof MNT then (default: one that is found by "
 	        "itself)",
 	        set_control },
+	{ "watchdog", "SECONDS", "replace a server that hangs for so long; 0: never\n(default: 20)", set_watchdog },
 	{ "log_level", "LEVEL", "error, warning, info or debug (default: info)", set_log_level },
 	{ "log", "FILE", "write log lines to FILE (default: stderr in front,\nsyslog in the background)", set_log },
 	{ "debug", NULL, "print every request of the kernel on stderr", set_debug },
@@ -422,9 +435,9 @@ static int next_option(const char **text, char buf[VALUE_MAX], struct base_err *
 
 void options_init(struct options *options)
 {
-	*options = (struct options){
-		.fs = { .view = SHARD_VIEW_OPTIONS_DEFAULT }, .view = VIEW_OPTIONS_DEFAULT, .log_level = BASE_LOG_INFO
-	};
+	*options = (struct options){ .fs = { .view = SHARD_VIEW_OPTIONS_DEFAULT, .watchdog_s = WATCHDOG_S },
+		.view = VIEW_OPTIONS_DEFAULT,
+		.log_level = BASE_LOG_INFO };
 }
 
 void options_done(struct options *options)

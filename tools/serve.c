@@ -3,20 +3,19 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <poll.h>
-#include <pthread.h>
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 
-#include "fs/fs.h"
+#include "fs/supervisor.h"
 #include "shard/base/cleanup.h"
 #include "tools/mounts.h"
+#include "tools/takeover.h"
 
 enum {
-	POLL_MS = 100, /* between two looks at what a signal left */
-	OWNER_STOP_S = 10,
+	POLL_MS = 100,   /* between two looks at what a signal left */
 	STOP_POLLS = 50, /* 5 s for a server to unmount before it is killed */
 };
 
@@ -40,29 +39,40 @@ static int open_log(const struct options *o, struct base_err *err)
 	return 0;
 }
 
+/* There was no ddpfs mount before (mounts_check_target): one that stands there is what a dead server left. */
+static void remove_left_mount(const char *mountpoint)
+{
+	struct mounts_entry entry;
+	if (mounts_find(mountpoint, &entry) == 0 && mounts_is_ddpfs(&entry))
+		mounts_remove(mountpoint, true);
+}
+
 /* In front */
 
 int serve_front(const struct options *options, struct base_err *err)
 {
-	struct fs_server *server;
+	bool ready = false;
 	base_log_init("ddpfs", options->log_level, false);
 	int r = open_log(options, err);
 	if (r < 0)
 		return r;
-	r = fs_server_new(&options->fs, err, &server);
-	if (r < 0)
-		return r;
-	r = fs_server_run(server, NULL, NULL);
-	fs_server_free(server);
-	return r < 0 ? base_err_set(err, r, "serving '%s': %s", options->fs.mountpoint, base_err_str(r)) : 0;
+	struct takeover takeover = { .fs = options->fs, .log_level = options->log_level, .owner_pidfd = -1 };
+	const struct fs_supervise supervise = {
+		.options = &options->fs, .owner_pidfd = -1, .restart = takeover_restart, .arg = &takeover
+	};
+	r = fs_supervise(&supervise, err, &ready);
+	if (r < 0 && !ready)
+		remove_left_mount(options->fs.mountpoint);
+	/* Unmounted, or told to end, before it answered: nobody waits for that here. */
+	return r == -ECANCELED || r == -EINTR ? 0 : r;
 }
 
-/* In the background: the server's side */
+/* In the background: the supervisor's side */
 
 struct child {
+	struct takeover takeover; /* first: what takeover_restart takes */
 	const struct serve_background *how;
 	int report_fd;
-	struct fs_server *server;
 };
 
 static void send_report(int fd, int code, const char *text)
@@ -102,42 +112,23 @@ static bool gives_up_stderr(const struct serve_background *how)
 	return logs_to_syslog(how) && !how->options->fs.debug;
 }
 
-static void on_ready(void *arg)
+/* In the server's process and in the supervisor's: from here on nobody reads what they say on stderr. */
+static void leave_stderr(void *arg)
 {
-	struct child *child = arg;
+	const struct child *child = arg;
 	const struct serve_background *how = child->how;
 	base_log_init("ddpfs", how->options->log_level, logs_to_syslog(how));
 	if (gives_up_stderr(how))
 		to_null(STDERR_FILENO, O_WRONLY);
+}
+
+static void on_ready(void *arg)
+{
+	struct child *child = arg;
+	leave_stderr(child);
 	send_report(child->report_fd, 0, "");
 	close(child->report_fd);
 	child->report_fd = -1;
-}
-
-static void *watch_owner(void *arg)
-{
-	struct child *child = arg;
-	struct pollfd owner = { .fd = child->how->owner_pidfd, .events = POLLIN };
-	while (poll(&owner, 1, -1) < 0 && errno == EINTR) {
-	}
-	fs_server_stop(child->server);
-	/* The namespace ends with us, and the mount with it: one that cannot be left in peace is just left. */
-	sleep(OWNER_STOP_S);
-	_exit(1);
-}
-
-/* Starts the thread that ends the mount with its owner. */
-static int follow_owner(struct child *child, struct base_err *err)
-{
-	pthread_t thread;
-	if (child->how->owner_pidfd < 0)
-		return 0;
-	int r = -pthread_create(&thread, NULL, watch_owner, child);
-	if (r < 0)
-		return base_err_set(err, r, "cannot start a thread: %s", strerror(-r));
-	pthread_setname_np(thread, "owner");
-	pthread_detach(thread);
-	return 0;
 }
 
 static int serve_child(struct child *child, struct base_err *err)
@@ -145,24 +136,22 @@ static int serve_child(struct child *child, struct base_err *err)
 	const struct options *options = child->how->options;
 	base_log_init("ddpfs", options->log_level, false);
 	struct fs_options fs = options->fs;
-	fs.ignore_signals = child->how->owner_pidfd >= 0;
+	bool ready;
 	fs.gives_up_stderr = gives_up_stderr(child->how);
 	int r = open_log(options, err);
 	if (r < 0)
 		return r;
-	r = fs_server_new(&fs, err, &child->server);
-	if (r < 0)
-		return r;
-	r = follow_owner(child, err);
-	if (r == 0) {
-		r = fs_server_run(child->server, on_ready, child);
-		if (r < 0)
-			base_err_set(err, r, "the mount ended before it answered: %s", base_err_str(r));
-		else if (child->report_fd >= 0)
-			r = base_err_set(err, -ECANCELED, "the mount was taken away before it answered");
-	}
-	fs_server_free(child->server);
-	return r;
+	child->takeover = (struct takeover){ .fs = fs,
+		.log_level = options->log_level,
+		.to_syslog = logs_to_syslog(child->how),
+		.owner_pidfd = child->how->owner_pidfd };
+	const struct fs_supervise supervise = { .options = &fs,
+		.owner_pidfd = child->how->owner_pidfd,
+		.ready_server = leave_stderr,
+		.ready = on_ready,
+		.restart = takeover_restart,
+		.arg = child };
+	return fs_supervise(&supervise, err, &ready);
 }
 
 static _Noreturn void child_main(const struct serve_background *how, int report_fd)
@@ -227,26 +216,17 @@ static ssize_t read_report(int fd, pid_t server, bool blocked, struct report *re
 	}
 }
 
+/* The supervisor died without a word. */
 static int explain_death(pid_t server, const char *mountpoint, struct base_err *err)
 {
 	int status;
-	struct mounts_entry entry;
 	while (waitpid(server, &status, 0) < 0)
 		if (errno != EINTR)
 			return base_err_set(err, -ECHILD, "the server ended without a word");
-	/* There was no ddpfs mount before (mounts_check_target): one that stands there is what the dead server left. */
-	if (mounts_find(mountpoint, &entry) == 0 && mounts_is_ddpfs(&entry))
-		mounts_remove(mountpoint, true);
+	remove_left_mount(mountpoint);
 	if (interrupted)
 		return base_err_set(err, -EINTR, "interrupted");
-	if (WIFSIGNALED(status))
-		return base_err_set(err, -EIO,
-		        "the server died of signal %d (%s) before the mount answered: run it with -f to "
-		        "see more",
-		        WTERMSIG(status), strsignal(WTERMSIG(status)));
-	return base_err_set(err, -EIO,
-	        "the server ended with status %d before the mount answered: run it with -f to see more",
-	        WEXITSTATUS(status));
+	return base_err_set(err, -EIO, "the server was killed before the mount answered");
 }
 
 static int wait_ready(int fd, pid_t server, const struct serve_background *how, struct base_err *err)
@@ -268,6 +248,7 @@ static int wait_ready(int fd, pid_t server, const struct serve_background *how, 
 	while (waitpid(server, NULL, 0) < 0 && errno == EINTR) {
 	}
 	report.text[sizeof(report.text) - 1] = '\0';
+	remove_left_mount(how->options->fs.mountpoint);
 	return base_err_set(err, report.code, "%s", report.text);
 }
 

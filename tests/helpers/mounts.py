@@ -11,7 +11,7 @@ import threading
 import time
 from pathlib import Path
 
-from helpers.tools import die_with_parent, tool
+from helpers.tools import die_with_parent, stat_json, tool
 
 
 def mounts_below(directory):
@@ -73,13 +73,17 @@ def force_unmount(directory):
 
 
 class Mount:
-    """One mounted dataset.  `path` is the mountpoint, `process` the server in front (`-f`)."""
+    """One mounted dataset.  `path` is the mountpoint, `process` the supervisor in front (`-f`)."""
 
     def __init__(self, path, process, log_path):
         self.path = Path(path)
         self.process = process
         self.log_path = Path(log_path)
         self.may_end_with = {0, -signal.SIGKILL, -signal.SIGTERM}  # exit codes that are no complaint
+
+    def server_pid(self):
+        """The process that answers the kernel now."""
+        return stat_json(self.path)["server_pid"]
 
     def log(self):
         return self.log_path.read_text(errors="replace")

@@ -167,11 +167,12 @@ def test_an_overflow_of_the_queue_is_counted_and_survived(mount, pack, scratch):
     m = mount(pack(root), "rank=0,world=1,seed=7,order=full")
     names = sorted(os.listdir(m.path))
     limit = int(open("/proc/sys/fs/inotify/max_queued_events").read())
+    server = m.server_pid()
     for _ in range(5):
         read(m, names)  # in the kernel's caches from here on: the stopped server is not needed
         # Should somebody drop the caches meanwhile, the server must wake up to answer: hence the timer.
-        waker = threading.Timer(20, os.kill, [m.process.pid, signal.SIGCONT])
-        os.kill(m.process.pid, signal.SIGSTOP)
+        waker = threading.Timer(10, os.kill, [server, signal.SIGCONT])
+        os.kill(server, signal.SIGSTOP)
         waker.start()
         try:
             for _ in range(limit // 2000 + 2):
@@ -179,7 +180,7 @@ def test_an_overflow_of_the_queue_is_counted_and_survived(mount, pack, scratch):
                     os.close(os.open(m.path / name, os.O_RDONLY))  # open() would ask the server: isatty
         finally:
             waker.cancel()
-            os.kill(m.process.pid, signal.SIGCONT)
+            os.kill(server, signal.SIGCONT)
         if stats(m)["watch_overflows"]:
             break
     assert stats(m)["watch_overflows"] >= 1

@@ -95,14 +95,15 @@ def test_a_dead_mount_is_told(dataset, mountpoint, background):
 def test_a_server_that_does_not_answer(dataset, mountpoint, background):
     background(dataset, mountpoint)
     server = server_of(mountpoint)
-    os.kill(server, signal.SIGSTOP)
+    stopped = json.loads(tools.ddpfs("ctl", mountpoint, "info").stdout)["server_pid"]
+    os.kill(stopped, signal.SIGSTOP)
     try:
         said = said_by("stat", f"@{server}")
         assert f"server {server} does not answer" in said
         os.stat(mountpoint)
         assert f"server {server} does not answer" in said_by("stat", mountpoint)
     finally:
-        os.kill(server, signal.SIGCONT)
+        os.kill(stopped, signal.SIGCONT)
 
 
 def test_umount_what_is_no_ddpfs_mount(build_dir, mountpoint):

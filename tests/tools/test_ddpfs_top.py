@@ -214,11 +214,12 @@ def test_all_of_the_host(background, dataset, mountpoint, screen):
 def test_a_server_that_has_stopped_is_silent_and_holds_nobody_up(two, screen):
     s = screen("-d", "0.2", *(m.path for m in two))
     s.wait(lambda f: line_of(f, two[1].path))
-    two[0].process.send_signal(signal.SIGSTOP)
+    server = two[0].server_pid()
+    os.kill(server, signal.SIGSTOP)
     try:
         s.wait(lambda f: line_of(f, f"(silent) {two[0].path}") and line_of(f, two[1].path))
     finally:
-        two[0].process.send_signal(signal.SIGCONT)
+        os.kill(server, signal.SIGCONT)
     s.wait(lambda f: line_of(f, two[0].path))
     s.key("q")
     assert s.end() == 0

@@ -1,0 +1,183 @@
+#include "fs/estate.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <xxhash.h>
+
+#include "shard/base/cleanup.h"
+
+#define MAGIC UINT64_C(0x3130646572616873) /* "shared01" */
+enum { PAGE = FS_ESTATE_HEAD_BYTES };
+
+_Static_assert(sizeof(struct fs_estate_head) <= FS_ESTATE_HEAD_BYTES, "the head fits its page");
+_Static_assert(sizeof(struct fs_estate_record) == 64, "no padding: the checksum covers every byte");
+
+struct fs_estate {
+	uint8_t *base;
+	struct fs_estate_head want; /* the layout */
+	uint64_t map_bytes, view_bytes, resident_at;
+};
+
+static uint64_t whole_pages(uint64_t bytes)
+{
+	return (bytes + PAGE - 1) / PAGE * PAGE;
+}
+
+static struct fs_estate_head *head_of(const struct fs_estate *estate)
+{
+	return (struct fs_estate_head *)estate->base;
+}
+
+static int lay_out(struct fs_estate *s, uint64_t n_views, uint64_t view_bits, uint64_t samples)
+{
+	/* Bits are counted in 32-bit samples and views in hundreds: nothing here overflows. */
+	if (n_views > UINT16_MAX || view_bits > UINT64_C(1) << 40 || samples > UINT32_MAX)
+		return -EFBIG;
+	s->map_bytes = whole_pages((view_bits / 64 + 1) * sizeof(uint64_t));
+	s->view_bytes = PAGE + 2 * s->map_bytes;
+	s->resident_at = PAGE + n_views * s->view_bytes;
+	s->want = (struct fs_estate_head){
+		.magic = MAGIC,
+		.size = s->resident_at + whole_pages((samples / 64 + 1) * sizeof(uint64_t)),
+		.n_views = n_views,
+		.view_bits = view_bits,
+		.samples = samples,
+	};
+	return 0;
+}
+
+static bool as_wanted(const struct fs_estate_head *head, const struct fs_estate_head *want)
+{
+	return head->magic == want->magic && head->size == want->size && head->n_views == want->n_views &&
+	       head->view_bits == want->view_bits && head->samples == want->samples;
+}
+
+int fs_estate_open(
+        int fd, uint64_t n_views, uint64_t view_bits, uint64_t samples, struct fs_estate **ret_estate, bool *ret_kept)
+{
+	struct stat st;
+	cleanup_free struct fs_estate *s = calloc(1, sizeof(*s));
+	int rc = s ? lay_out(s, n_views, view_bits, samples) : -ENOMEM;
+	if (rc < 0)
+		return rc;
+	if (fstat(fd, &st) < 0)
+		return -errno;
+	bool long_enough = (uint64_t)st.st_size >= s->want.size;
+	if (!long_enough && ftruncate(fd, (off_t)s->want.size) < 0)
+		return -errno;
+	s->base = mmap(NULL, s->want.size, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+	if (s->base == MAP_FAILED)
+		return -errno;
+	struct fs_estate_head *head = head_of(s);
+	bool kept = long_enough && as_wanted(head, &s->want);
+	if (!kept) {
+		head->magic = 0;
+		madvise(s->base + PAGE, s->want.size - PAGE, MADV_REMOVE);
+		head->size = s->want.size;
+		head->n_views = s->want.n_views;
+		head->view_bits = s->want.view_bits;
+		head->samples = s->want.samples;
+		head->magic = MAGIC;
+	}
+	*ret_kept = kept;
+	*ret_estate = steal_ptr(&s);
+	return 0;
+}
+
+void fs_estate_close(struct fs_estate *estate)
+{
+	if (!estate)
+		return;
+	munmap(estate->base, estate->want.size);
+	free(estate);
+}
+
+void fs_estate_beat(struct fs_estate *estate)
+{
+	atomic_fetch_add(&head_of(estate)->beat, 1);
+}
+
+struct fs_estate_view fs_estate_view(struct fs_estate *estate, uint32_t number)
+{
+	uint8_t *at = estate->base + PAGE + number * estate->view_bytes;
+	return (struct fs_estate_view){
+		.records = (struct fs_estate_record *)at,
+		.maps = { (uint64_t *)(at + PAGE), (uint64_t *)(at + PAGE + estate->map_bytes) },
+		.bits = estate->want.view_bits,
+	};
+}
+
+uint64_t *fs_estate_resident(struct fs_estate *estate)
+{
+	return (uint64_t *)(estate->base + estate->resident_at);
+}
+
+/* ---- records ---- */
+
+static uint64_t sum(const struct fs_estate_record *record)
+{
+	return XXH3_64bits(record, offsetof(struct fs_estate_record, xxh3));
+}
+
+bool fs_estate_load(const struct fs_estate_view *view, struct fs_estate_record *ret_record)
+{
+	bool found = false;
+	for (int i = 0; i < 2; i++) {
+		struct fs_estate_record record = view->records[i];
+		/* An age of 0 was never written. */
+		if (record.age == 0 || record.xxh3 != sum(&record) || record.map > 1)
+			continue;
+		if (!found || record.age > ret_record->age)
+			*ret_record = record;
+		found = true;
+	}
+	return found;
+}
+
+void fs_estate_store(const struct fs_estate_view *view, const struct fs_estate_record *record)
+{
+	struct fs_estate_record last = { 0 };
+	struct fs_estate_record next = *record;
+	fs_estate_load(view, &last);
+	next.age = last.age + 1;
+	next.xxh3 = sum(&next);
+	view->records[next.age & 1] = next;
+}
+
+void fs_estate_clear(const struct fs_estate_view *view, uint32_t map)
+{
+	size_t bytes = whole_pages((view->bits / 64 + 1) * sizeof(uint64_t));
+	if (madvise(view->maps[map], bytes, MADV_REMOVE) < 0)
+		memset(view->maps[map], 0, bytes);
+}
+
+/* ---- the supervisor's end ---- */
+
+int fs_estate_map_head(int fd, struct fs_estate_head **ret_head)
+{
+	void *head = mmap(NULL, FS_ESTATE_HEAD_BYTES, PROT_READ, MAP_SHARED, fd, 0);
+	if (head == MAP_FAILED)
+		return -errno;
+	*ret_head = head;
+	return 0;
+}
+
+int fs_estate_new(int *ret_fd, struct fs_estate_head **ret_head)
+{
+	cleanup_close int fd = memfd_create("ddpfs", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+	/* A server that made it shorter would take the supervisor along with SIGBUS. */
+	if (fd < 0 || ftruncate(fd, FS_ESTATE_HEAD_BYTES) < 0 || fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK) < 0)
+		return -errno;
+	int rc = fs_estate_map_head(fd, ret_head);
+	if (rc < 0)
+		return rc;
+	*ret_fd = steal_fd(&fd);
+	return 0;
+}

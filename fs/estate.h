@@ -1,0 +1,76 @@
+/* What a server knows and its successor needs, in memory that outlives it (a memfd kept by the supervisor).
+ *
+ *     0            page                                                                       size
+ *     +------------+---------------------+------------------------+-----+---------------------+
+ *     | head:      | view 0: 2 records,  | 2 bitmaps of turns     | ... | resident:           |
+ *     | beat       |   the younger valid |   the record says      |     |   a bit a sample    |
+ *     |            |   one counts        |   which one counts     |     |                     |
+ *     +------------+---------------------+------------------------+-----+---------------------+
+ *      mapped by the supervisor, too
+ *
+ * A server can die at any instruction, or write anywhere before it does.  So nothing here is believed: the layout is worked
+ * out from the dataset and the options and must be what stands in the head; records carry a checksum, and the younger one that
+ * has the right one counts (none: the view starts as it was mounted); bits are hints.  A wrong bit costs a read or a count, never
+ * bytes: what is wrong here cannot change what a file holds.
+ *
+ * Threads: fs_estate_open and _close main.  A view's part is guarded by the view's lock, `resident` is the engine's, `beat` is
+ * main's. */
+#ifndef DDPFS_FS_ESTATE_H
+#define DDPFS_FS_ESTATE_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+enum { FS_ESTATE_HEAD_BYTES = 4096 }; /* what the supervisor maps; the memfd never gets shorter */
+
+struct fs_estate_head {
+	_Atomic uint64_t beat; /* changes every beat_ms while the server is well */
+	uint64_t magic;        /* the rest is here (server's; 0: not yet) */
+	uint64_t size;
+	uint64_t n_views, view_bits, samples;
+};
+
+struct fs_estate_record {
+	uint64_t age; /* the higher one is the younger one */
+	uint64_t epoch;
+	uint32_t map;   /* which bitmap holds its turns: 0 or 1 */
+	uint32_t flags; /* FS_ESTATE_* */
+	uint64_t trained_epoch;
+	uint64_t trained_steps;
+	int64_t listing_s; /* mtime of the view's root */
+	uint64_t listing_ns;
+	uint64_t xxh3; /* of what stands before it */
+};
+enum { FS_ESTATE_PINNED = 1, FS_ESTATE_TRAINED = 2 };
+
+struct fs_estate_view {
+	struct fs_estate_record *records; /* 2 */
+	uint64_t *maps[2];
+	uint64_t bits; /* of each map */
+};
+
+struct fs_estate; /* opaque */
+
+/* Makes or finds the parts for `n_views` views of at most `view_bits` turns and `samples` samples.  *ret_kept: they were there
+ * already, as a predecessor left them.  -ENOMEM, -EFBIG, -errno of the memfd. */
+int fs_estate_open(
+        int fd, uint64_t n_views, uint64_t view_bits, uint64_t samples, struct fs_estate **ret_estate, bool *ret_kept);
+void fs_estate_close(struct fs_estate *estate); /* NULL is fine */
+
+void fs_estate_beat(struct fs_estate *estate);
+struct fs_estate_view fs_estate_view(struct fs_estate *estate, uint32_t number);
+uint64_t *fs_estate_resident(struct fs_estate *estate);
+
+/* The younger valid record.  False: there is none. */
+bool fs_estate_load(const struct fs_estate_view *view, struct fs_estate_record *ret_record);
+/* Takes the place of the older one.  age and xxh3 are filled in. */
+void fs_estate_store(const struct fs_estate_view *view, const struct fs_estate_record *record);
+/* All zeros, its memory given back. */
+void fs_estate_clear(const struct fs_estate_view *view, uint32_t map);
+
+/* The supervisor's end: makes the memfd and maps its head.  -errno. */
+int fs_estate_new(int *ret_fd, struct fs_estate_head **ret_head);
+int fs_estate_map_head(int fd, struct fs_estate_head **ret_head);
+
+#endif

@@ -1,0 +1,85 @@
+#include "fs/health.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "fs/estate.h"
+#include "shard/base/cleanup.h"
+
+struct fs_health {
+	struct fs_server *server;
+	uint64_t next_ns;
+	/* The last time that no READ waited, or one was answered, or the engine read something. */
+	uint64_t answered_ns;
+	uint64_t replies;
+};
+
+int fs_health_new(struct fs_server *server, struct fs_health **ret_health)
+{
+	struct fs_health *health = calloc(1, sizeof(*health));
+	if (!health)
+		return -ENOMEM;
+	health->server = server;
+	health->answered_ns = fs_now_ns();
+	*ret_health = health;
+	return 0;
+}
+
+void fs_health_free(struct fs_health *health)
+{
+	free(health);
+}
+
+char fs_health_thread_state(pid_t pid, pid_t tid)
+{
+	char path[64];
+	char text[256];
+	snprintf(path, sizeof(path), "/proc/%d/task/%d/stat", (int)pid, (int)tid);
+	cleanup_fclose FILE *f = fopen(path, "re");
+	/* "tid (name) S ...": a name may hold anything, a parenthesis too. */
+	const char *end = f && fgets(text, sizeof(text), f) ? strrchr(text, ')') : NULL;
+	return end && end[1] == ' ' ? end[2] : '?';
+}
+
+static bool worker_hangs(const struct fs_worker *worker, uint64_t now_ns, uint64_t limit_ns)
+{
+	uint64_t busy_ns = atomic_load_explicit(&worker->busy_ns, memory_order_relaxed);
+	return busy_ns && now_ns > busy_ns && now_ns - busy_ns > limit_ns &&
+	       fs_health_thread_state(getpid(), worker->tid) != 'D'; /* a page of the index */
+}
+
+static bool reads_hang(struct fs_health *health, uint64_t now_ns, uint64_t limit_ns)
+{
+	const struct fs_server *server = health->server;
+	struct prefetch_stats engine = { 0 };
+	/* In this order: a READ that comes and goes between the two counts as none, not as one that waits. */
+	uint64_t asked = fs_counted(&server->counters.asked);
+	uint64_t replies = fs_counted(&server->counters.replies);
+	prefetch_stats_get(server->prefetch, &engine);
+	if (replies >= asked || replies != health->replies || engine.inflight > 0)
+		health->answered_ns = now_ns;
+	health->replies = replies;
+	return now_ns - health->answered_ns > limit_ns;
+}
+
+int fs_health_check(struct fs_health *health)
+{
+	struct fs_server *server = health->server;
+	uint32_t beat_ms = server->link->beat_ms;
+	uint64_t now_ns = fs_now_ns();
+	if (beat_ms == 0)
+		return -1;
+	if (now_ns < health->next_ns)
+		return (int)((health->next_ns - now_ns) / 1000000) + 1;
+	health->next_ns = now_ns + beat_ms * UINT64_C(1000000);
+	uint64_t limit_ns = server->link->hang_ms * UINT64_C(1000000);
+	bool hangs = reads_hang(health, now_ns, limit_ns);
+	for (uint32_t i = 0; i < server->n_workers && !hangs; i++)
+		hangs = worker_hangs(&server->workers[i], now_ns, limit_ns);
+	if (!hangs)
+		fs_estate_beat(server->estate);
+	return (int)beat_ms;
+}

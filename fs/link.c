@@ -1,0 +1,74 @@
+#include "fs/link.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+union control {
+	struct cmsghdr align;
+	char bytes[CMSG_SPACE(sizeof(int))];
+};
+
+int fs_link_send(int channel, const struct fs_link_message *message, int fd)
+{
+	union control control = { 0 };
+	struct iovec iov = { .iov_base = (void *)(uintptr_t)message, .iov_len = sizeof(*message) };
+	struct msghdr msg = { .msg_iov = &iov, .msg_iovlen = 1 };
+	if (fd >= 0) {
+		msg.msg_control = control.bytes;
+		msg.msg_controllen = sizeof(control.bytes);
+		struct cmsghdr *cmsg = CMSG_FIRSTHDR(&msg);
+		*cmsg = (struct cmsghdr){
+			.cmsg_level = SOL_SOCKET, .cmsg_type = SCM_RIGHTS, .cmsg_len = CMSG_LEN(sizeof(fd))
+		};
+		memcpy(CMSG_DATA(cmsg), &fd, sizeof(fd));
+	}
+	ssize_t n;
+	do
+		n = sendmsg(channel, &msg, MSG_NOSIGNAL);
+	while (n < 0 && errno == EINTR);
+	return n < 0 ? -errno : 0;
+}
+
+int fs_link_say(int channel, enum fs_link_kind kind, int code, const char *text)
+{
+	struct fs_link_message message = { .kind = kind, .code = code };
+	memset(message.text, 0, sizeof(message.text));
+	if (text)
+		snprintf(message.text, sizeof(message.text), "%s", text);
+	return fs_link_send(channel, &message, -1);
+}
+
+int fs_link_receive(int channel, int flags, struct fs_link_message *ret_message, int *ret_fd)
+{
+	union control control;
+	struct iovec iov = { .iov_base = ret_message, .iov_len = sizeof(*ret_message) };
+	struct msghdr msg = {
+		.msg_iov = &iov, .msg_iovlen = 1, .msg_control = control.bytes, .msg_controllen = sizeof(control.bytes)
+	};
+	ssize_t n;
+	*ret_fd = -1;
+	do
+		n = recvmsg(channel, &msg, flags | MSG_CMSG_CLOEXEC);
+	while (n < 0 && errno == EINTR);
+	if (n < 0)
+		return errno == ECONNRESET ? -EPIPE : -errno;
+	if (n == 0)
+		return -EPIPE;
+	struct cmsghdr *cmsg = CMSG_FIRSTHDR(&msg);
+	if (cmsg && cmsg->cmsg_type == SCM_RIGHTS && cmsg->cmsg_len == CMSG_LEN(sizeof(int)))
+		memcpy(ret_fd, CMSG_DATA(cmsg), sizeof(int));
+	bool whole = n == sizeof(*ret_message) && !(msg.msg_flags & (MSG_TRUNC | MSG_CTRUNC));
+	if (whole && ret_message->kind == FS_LINK_MOUNTED)
+		whole = *ret_fd >= 0 && ret_message->mount.init_len <= FS_INIT_BYTES_MAX;
+	else if (whole)
+		whole = memchr(ret_message->text, '\0', sizeof(ret_message->text)) != NULL;
+	if (whole)
+		return 0;
+	if (*ret_fd >= 0)
+		close(*ret_fd);
+	*ret_fd = -1;
+	return -EPROTO;
+}

@@ -1,0 +1,653 @@
+#include "fs/supervisor.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/inotify.h>
+#include <sys/mman.h>
+#include <sys/prctl.h>
+#include <sys/signalfd.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "fs/control_server.h"
+#include "fs/health.h"
+#include "fs/mount.h"
+#include "fs/estate.h"
+#include "shard/base/cleanup.h"
+#include "shard/base/log.h"
+
+enum {
+	BEATS = 4,            /* missing in a row until a server counts as hanging */
+	BEAT_MS_MAX = 5000,   /* a supervisor that wakes up more rarely learns of hangs too late */
+	START_MS_MIN = 60000, /* for a successor to answer, and ten times what the first server took */
+	DELAY_MS = 100,       /* after a failure that followed another; so much more each time */
+	IN_A_ROW_MAX = 20,    /* servers that did not come to answer */
+	REASON_MAX = BASE_ERR_TEXT_MAX + 16,
+};
+
+struct supervisor {
+	const struct fs_supervise *how;
+	struct base_err *err;
+	struct fs_supervised held;
+	struct fs_estate_head *head;
+	int signal_fd;
+	sigset_t old_mask;
+	pid_t self;
+
+	/* The server there is. */
+	pid_t pid;   /* 0: none */
+	int channel; /* -1: none, or it has ended */
+	bool reaped;
+	int status; /* of waitpid, once reaped */
+	bool ready;
+	bool ending;
+	bool killed;  /* by us: it hung */
+	bool dumping; /* it crashed and writes a core */
+	int crashed;  /* the signal, as it told itself; 0: it did not */
+	struct base_err failed;
+	uint64_t start_ns;
+	uint64_t beat;
+	uint32_t still; /* looks at the beat that saw no change */
+	bool told_waits;
+
+	bool was_ready; /* some server has been */
+	bool stopping;
+	bool corpses; /* servers that could not be reaped yet: they may still have requests */
+	uint64_t stop_ns;
+	uint64_t first_start_ns;                       /* how long the first server took */
+	uint64_t failures[FS_SUPERVISOR_FAILURES_MAX]; /* when; a ring */
+	uint32_t n_failures;                           /* since the start */
+	uint32_t in_a_row;
+	uint64_t start_at_ns; /* no server: when the next one starts */
+};
+
+/* ---- the server's process ---- */
+
+struct served {
+	struct supervisor *sup;
+	const struct fs_link *link;
+	bool ready;
+};
+
+static void on_ready(void *arg)
+{
+	struct served *served = arg;
+	const struct fs_supervise *how = served->sup->how;
+	if (!served->sup->was_ready && how->ready_server)
+		how->ready_server(how->arg);
+	served->ready = true;
+	fs_link_say(served->link->channel, FS_LINK_READY, 0, NULL);
+}
+
+static int serve(struct served *served, struct base_err *err)
+{
+	struct fs_server *server;
+	int rc = fs_server_new(served->sup->how->options, served->link, err, &server);
+	if (rc < 0)
+		return rc;
+	rc = fs_server_run(server, on_ready, served);
+	fs_server_free(server);
+	if (rc < 0)
+		return base_err_set(
+		        err, rc, "serving '%s': %s", served->sup->how->options->mountpoint, base_err_str(rc));
+	if (!served->ready)
+		return base_err_set(err, -ECANCELED, "the mount was taken away before it answered");
+	return 0;
+}
+
+static _Noreturn void server_main(struct supervisor *sup, int channel)
+{
+	struct base_err err = { 0 };
+	struct fs_link link = {
+		.supervisor = sup->self,
+		.channel = channel,
+		.estate_fd = sup->held.estate_fd,
+		.inotify_fd = sup->held.inotify_fd,
+		.control_fd = sup->held.control_fd,
+		.control_path = sup->held.control_path,
+		.fuse_fd = sup->held.fuse_fd,
+		.mount = sup->held.mount,
+		.started_ns = sup->held.started_ns,
+		.restarts = sup->held.restarts,
+	};
+	struct served served = { .sup = sup, .link = &link };
+	link.hang_ms = sup->how->options->watchdog_s * 1000;
+	link.beat_ms = link.hang_ms / BEATS < BEAT_MS_MAX ? link.hang_ms / BEATS : BEAT_MS_MAX;
+	prctl(PR_SET_PDEATHSIG, SIGKILL);
+	if (getppid() != sup->self)
+		_exit(1);
+	pthread_setname_np(pthread_self(), "ddpfs-server");
+	close(sup->channel);
+	close(sup->signal_fd);
+	if (sup->how->owner_pidfd >= 0)
+		close(sup->how->owner_pidfd);
+	int rc = 0;
+	if (link.fuse_fd >= 0 && !link.mount.resends)
+		rc = fs_mount_clone(link.fuse_fd, &err);
+	if (rc == 0)
+		rc = serve(&served, &err);
+	if (rc < 0)
+		fs_link_say(channel, FS_LINK_FAILED, rc, err.text);
+	_exit(rc < 0);
+}
+
+/* ---- starting one ---- */
+
+static int start_server(struct supervisor *sup)
+{
+	int ends[2];
+	sup->ready = sup->ending = sup->killed = sup->dumping = sup->reaped = sup->told_waits = false;
+	sup->still = 0;
+	sup->crashed = 0;
+	sup->failed = (struct base_err){ 0 };
+	sup->start_ns = fs_now_ns();
+	if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends) < 0)
+		return -errno;
+	sup->channel = ends[0];
+	fflush(NULL);
+	sup->pid = fork();
+	if (sup->pid == 0)
+		server_main(sup, ends[1]);
+	int rc = sup->pid < 0 ? -errno : 0;
+	close(ends[1]);
+	if (rc < 0) {
+		close(steal_fd(&sup->channel));
+		sup->pid = 0;
+	}
+	return rc;
+}
+
+static bool mounted_still(const struct supervisor *sup)
+{
+	struct pollfd p = { .fd = sup->held.fuse_fd };
+	return poll(&p, 1, 0) == 0 || !(p.revents & POLLERR);
+}
+
+static void successor(struct supervisor *sup)
+{
+	sup->start_at_ns = 0;
+	sup->held.restarts++;
+	if (sup->held.mount.resends)
+		fs_mount_resend(sup->held.fuse_fd);
+	int rc = start_server(sup);
+	if (rc == 0)
+		return;
+	log_error("'%s': no process for its server (%s): trying again", sup->how->options->mountpoint, strerror(-rc));
+	sup->start_at_ns = fs_now_ns() + UINT64_C(1000000000);
+}
+
+/* ---- its end ---- */
+
+/* Takes in the end of all children. */
+static void reap(struct supervisor *sup)
+{
+	pid_t pid;
+	int status;
+	while ((pid = waitpid(-1, &status, WNOHANG)) > 0) {
+		if (pid == sup->pid) {
+			sup->reaped = true;
+			sup->status = status;
+		} else if (sup->corpses && sup->held.mount.resends && sup->held.fuse_fd >= 0) {
+			/* It may have taken a request on its way out. */
+			fs_mount_resend(sup->held.fuse_fd);
+		}
+	}
+	if (pid < 0 && errno == ECHILD)
+		sup->corpses = false;
+}
+
+/* The number behind `key` in /proc/PID/status (proc(5)), 0 when there is none. */
+static int status_number(pid_t pid, const char *key)
+{
+	char path[64];
+	char line[128];
+	snprintf(path, sizeof(path), "/proc/%d/status", (int)pid);
+	cleanup_fclose FILE *f = fopen(path, "re");
+	while (f && fgets(line, sizeof(line), f))
+		if (strncmp(line, key, strlen(key)) == 0)
+			return (int)strtol(line + strlen(key), NULL, 10);
+	return 0;
+}
+
+static bool is_dumping(pid_t pid)
+{
+	return status_number(pid, "CoreDumping:") != 0;
+}
+
+/* A thread that waits in the kernel for an answer of its own dead server cannot be reaped until a successor gives it, nor can
+ * a server that writes a core. */
+static void bury(struct supervisor *sup)
+{
+	if (!sup->pid)
+		return;
+	reap(sup);
+	/* One that died by itself is left to its end, for the reason and the core. */
+	if (!sup->reaped && (sup->killed || sup->channel >= 0))
+		kill(sup->pid, SIGKILL);
+	for (int ms = 0; ms < FS_SUPERVISOR_GRACE_MS; ms++) {
+		reap(sup);
+		sup->dumping |= !sup->reaped && is_dumping(sup->pid);
+		if (sup->reaped || sup->dumping)
+			break;
+		nanosleep(&(struct timespec){ .tv_nsec = 1000000 }, NULL);
+	}
+	if (!sup->reaped && !sup->dumping)
+		kill(sup->pid, SIGKILL);
+	if (!sup->reaped)
+		sup->corpses = true;
+	sup->pid = 0;
+	if (sup->channel >= 0)
+		close(steal_fd(&sup->channel));
+}
+
+/* Why it ended, for a sentence that begins with "the server". */
+static void reason(const struct supervisor *sup, char *buf, size_t size)
+{
+	if (sup->killed)
+		snprintf(buf, size, "did not answer for %u s", sup->how->options->watchdog_s);
+	else if (sup->failed.code)
+		snprintf(buf, size, "failed: %s", sup->failed.text);
+	else if (!sup->reaped && sup->crashed)
+		snprintf(buf, size, "died of signal %d (%s)", sup->crashed, strsignal(sup->crashed));
+	else if (!sup->reaped)
+		snprintf(buf, size, sup->dumping ? "crashed" : "was killed");
+	else if (WIFSIGNALED(sup->status))
+		snprintf(buf, size, "died of signal %d (%s)", WTERMSIG(sup->status), strsignal(WTERMSIG(sup->status)));
+	else
+		snprintf(buf, size, "ended with status %d", WEXITSTATUS(sup->status));
+}
+
+/* Closes /dev/fuse, and so ends the connection and everybody's wait, also when a dead server still has it open. */
+static void disconnect(struct supervisor *sup)
+{
+	if (sup->held.fuse_fd < 0)
+		return;
+	if (sup->corpses)
+		fs_mount_abort(sup->how->options->mountpoint, sup->held.mount.dev);
+	close(steal_fd(&sup->held.fuse_fd));
+}
+
+static void take_away_mount(struct supervisor *sup)
+{
+	if (sup->held.fuse_fd < 0)
+		return;
+	bool there = mounted_still(sup);
+	disconnect(sup);
+	if (there)
+		fs_unmount(sup->how->options->mountpoint, sup->held.mount.dev, sup->held.mount.fusermount, true);
+}
+
+static int give_up(struct supervisor *sup, int code, const char *why)
+{
+	disconnect(sup);
+	return base_err_set(sup->err, code,
+	        "'%s': the server %s: the mount ends, its readers get ENOTCONN; `ddpfs umount` takes it away",
+	        sup->how->options->mountpoint, why);
+}
+
+/* A kill from outside is no fault of the server's. */
+static bool at_fault(const struct supervisor *sup)
+{
+	bool kill9 = (!sup->reaped && !sup->dumping && !sup->crashed) ||
+	             (sup->reaped && WIFSIGNALED(sup->status) && WTERMSIG(sup->status) == SIGKILL);
+	return sup->killed || !kill9;
+}
+
+static bool failed_too_often(struct supervisor *sup)
+{
+	uint64_t now = fs_now_ns();
+	uint64_t *oldest = &sup->failures[sup->n_failures % FS_SUPERVISOR_FAILURES_MAX];
+	bool often = sup->n_failures >= FS_SUPERVISOR_FAILURES_MAX - 1 &&
+	             now - sup->failures[(sup->n_failures + 1) % FS_SUPERVISOR_FAILURES_MAX] <
+	                     FS_SUPERVISOR_FAILURES_S * UINT64_C(1000000000);
+	*oldest = now;
+	sup->n_failures++;
+	return often;
+}
+
+/* The server is gone.  1: go on, a successor is under way; else what fs_supervise returns. */
+static int gone(struct supervisor *sup)
+{
+	char why[REASON_MAX];
+	char often[REASON_MAX + 64];
+	bool clean;
+	bury(sup);
+	reason(sup, why, sizeof(why));
+	clean = sup->reaped && WIFEXITED(sup->status) && WEXITSTATUS(sup->status) == 0;
+	/* Once it is mounted, somebody may use it, also before its server has said that it is ready. */
+	if (!sup->was_ready &&
+	        (sup->held.fuse_fd < 0 || (sup->failed.code && sup->held.restarts == 0) || sup->stopping)) {
+		take_away_mount(sup);
+		if (sup->stopping)
+			return base_err_set(sup->err, -EINTR, "interrupted");
+		if (sup->failed.code)
+			return base_err_set(sup->err, sup->failed.code, "%s", sup->failed.text);
+		return base_err_set(
+		        sup->err, -EIO, "the server %s before the mount answered: run it with -f to see more", why);
+	}
+	if (sup->stopping || sup->ending) {
+		if (!clean)
+			take_away_mount(sup);
+		return 0;
+	}
+	if (!mounted_still(sup))
+		return 0;
+	if (sup->failed.code == -ESTALE)
+		return give_up(sup, -ESTALE, why);
+	if (!sup->held.mount.resends && !sup->held.mount.cloned)
+		return give_up(sup, -EIO, why);
+	/* One that is always killed before it answers (the OOM killer's) serves nobody either. */
+	sup->in_a_row = sup->ready && !at_fault(sup) ? 0 : sup->in_a_row + 1;
+	if (sup->in_a_row > IN_A_ROW_MAX)
+		return give_up(sup, -EIO, why);
+	if (at_fault(sup) && failed_too_often(sup)) {
+		snprintf(often, sizeof(often), "%s, and %d times within %d s it failed", why,
+		        FS_SUPERVISOR_FAILURES_MAX, FS_SUPERVISOR_FAILURES_S);
+		return give_up(sup, -EIO, often);
+	}
+	log_warning("'%s': the server %s: another one goes on%s", sup->how->options->mountpoint, why,
+	        sup->held.mount.resends ? "" : "; what readers waited for fails with ECONNABORTED");
+	if (sup->in_a_row > 1)
+		sup->start_at_ns = fs_now_ns() + (uint64_t)DELAY_MS * (sup->in_a_row - 1) * 1000000;
+	else
+		successor(sup);
+	return 1;
+}
+
+/* ---- the watchdog ---- */
+
+static uint32_t look_ms(const struct supervisor *sup)
+{
+	uint32_t ms = sup->how->options->watchdog_s * 1000 / BEATS;
+	return ms < BEAT_MS_MAX ? ms : BEAT_MS_MAX;
+}
+
+/* Looks count, not time: a machine that was asleep, or a cgroup that was frozen, has missed none. */
+static bool hangs(struct supervisor *sup)
+{
+	if (!sup->how->options->watchdog_s)
+		return false;
+	uint64_t beat = atomic_load(&sup->head->beat);
+	uint64_t limit_ms = sup->how->options->watchdog_s * UINT64_C(1000);
+	if (!sup->ready) {
+		limit_ms = START_MS_MIN + 10 * (sup->first_start_ns / 1000000);
+		if (!sup->was_ready)
+			return false; /* whoever mounts is waiting, and can interrupt */
+	}
+	if (beat != sup->beat) {
+		sup->beat = beat;
+		sup->still = 0;
+		sup->told_waits = false;
+		return false;
+	}
+	if (is_dumping(sup->pid))
+		return true; /* it could not tell: no stack for the handler */
+	/* One more than the limit: the server's clock and ours are not in step. */
+	if (++sup->still <= limit_ms / look_ms(sup) || status_number(sup->pid, "TracerPid:"))
+		return false;
+	if (fs_health_thread_state(sup->pid, sup->pid) != 'D')
+		return true;
+	if (!sup->told_waits)
+		log_warning("'%s': the server waits for a disk; so would another one", sup->how->options->mountpoint);
+	sup->told_waits = true;
+	return false;
+}
+
+/* ---- messages ---- */
+
+static void stop(struct supervisor *sup, const char *why)
+{
+	if (sup->stopping)
+		return;
+	log_info("%s: unmounting '%s'", why, sup->how->options->mountpoint);
+	sup->stopping = true;
+	sup->stop_ns = fs_now_ns() + FS_SUPERVISOR_STOP_MS * UINT64_C(1000000);
+	if (sup->was_ready)
+		fs_link_say(sup->channel, FS_LINK_STOP, 0, NULL);
+	else if (sup->pid)
+		kill(sup->pid, SIGKILL); /* it may be anywhere, and nobody uses it yet */
+}
+
+static void on_signal(struct supervisor *sup)
+{
+	struct signalfd_siginfo info;
+	while (read(sup->signal_fd, &info, sizeof(info)) == sizeof(info)) {
+		if (info.ssi_signo == SIGCHLD)
+			reap(sup);
+		else
+			stop(sup, strsignal((int)info.ssi_signo));
+	}
+}
+
+static void asked_to_restart(struct supervisor *sup, const char *program)
+{
+	const struct fs_supervise *how = sup->how;
+	struct base_err err = { 0 };
+	int rc;
+	if (!how->restart)
+		rc = base_err_set(&err, -EOPNOTSUPP, "this mount cannot be restarted");
+	else if (!sup->held.mount.resends)
+		rc = base_err_set(&err, -EOPNOTSUPP,
+		        "this kernel cannot hand requests over to another server (Linux 6.9 can): unmount and mount "
+		        "again");
+	else
+		rc = how->restart(how->arg, program, &sup->held, false, &err);
+	fs_link_say(sup->channel, FS_LINK_ANSWER, rc, err.text);
+}
+
+/* Becomes the other program; the server goes first, for the end of its socket is the order to unmount. */
+static int restart(struct supervisor *sup, const char *program)
+{
+	struct base_err err = { 0 };
+	bury(sup);
+	sup->held.restarts++;
+	sup->how->restart(sup->how->arg, program, &sup->held, true, &err);
+	sup->held.restarts--;
+	log_error("'%s': %s: going on as before", sup->how->options->mountpoint, err.text);
+	successor(sup);
+	return 1;
+}
+
+static void became_ready(struct supervisor *sup)
+{
+	uint64_t took_ns = fs_now_ns() - sup->start_ns;
+	sup->ready = true;
+	sup->still = 0;
+	if (sup->was_ready) {
+		log_info("'%s': answers again after %llu ms", sup->how->options->mountpoint,
+		        (unsigned long long)(took_ns / 1000000));
+		return;
+	}
+	sup->was_ready = true;
+	sup->first_start_ns = took_ns;
+	if (sup->how->ready)
+		sup->how->ready(sup->how->arg);
+}
+
+/* 1: go on. */
+static int on_message(struct supervisor *sup, char program[PATH_MAX])
+{
+	struct fs_link_message message;
+	int fd;
+	int rc = fs_link_receive(sup->channel, MSG_DONTWAIT, &message, &fd);
+	if (rc == -EAGAIN)
+		return 1;
+	if (rc < 0) {
+		close(steal_fd(&sup->channel)); /* it went first: bury() need not kill it */
+		return gone(sup);
+	}
+	if (message.kind == FS_LINK_MOUNTED && sup->held.fuse_fd < 0) {
+		sup->held.mount = message.mount;
+		sup->held.fuse_fd = steal_fd(&fd);
+	} else if (message.kind == FS_LINK_READY && sup->held.fuse_fd >= 0) {
+		became_ready(sup);
+	} else if (message.kind == FS_LINK_FAILED && message.code < 0) {
+		base_err_set(&sup->failed, message.code, "%s", message.text);
+	} else if (message.kind == FS_LINK_CRASHED && message.code > 0 && message.code < NSIG) {
+		sup->crashed = message.code;
+	} else if (message.kind == FS_LINK_ENDING) {
+		sup->ending = true;
+	} else if (message.kind == FS_LINK_RESTART && sup->ready) {
+		memcpy(program, message.text, PATH_MAX);
+		asked_to_restart(sup, program);
+	} else if (message.kind == FS_LINK_GO && sup->ready && program[0]) {
+		return restart(sup, program);
+	}
+	if (fd >= 0)
+		close(fd);
+	return 1;
+}
+
+/* ---- the loop ---- */
+
+static int until(uint64_t ns)
+{
+	uint64_t now = fs_now_ns();
+	return ns > now ? (int)((ns - now) / 1000000) + 1 : 0;
+}
+
+static int timeout_ms(const struct supervisor *sup)
+{
+	if (sup->stopping)
+		return until(sup->stop_ns);
+	if (!sup->pid)
+		return until(sup->start_at_ns);
+	return sup->how->options->watchdog_s && !sup->ending ? (int)look_ms(sup) : -1;
+}
+
+/* Nothing came within the time that was waited.  1: go on. */
+static int on_time(struct supervisor *sup)
+{
+	if (sup->stopping) {
+		if (fs_now_ns() < sup->stop_ns)
+			return 1;
+		log_warning("'%s': the server does not end: killing it", sup->how->options->mountpoint);
+		return gone(sup);
+	}
+	if (!sup->pid) {
+		if (fs_now_ns() >= sup->start_at_ns)
+			successor(sup);
+		return 1;
+	}
+	if (!hangs(sup))
+		return 1;
+	sup->killed = !is_dumping(sup->pid);
+	return gone(sup);
+}
+
+static int watch(struct supervisor *sup)
+{
+	char program[PATH_MAX] = "";
+	uint64_t look_ns = fs_now_ns();
+	for (;;) {
+		struct pollfd polls[3] = { { .fd = sup->signal_fd, .events = POLLIN },
+			{ .fd = sup->channel, .events = POLLIN },
+			{ .fd = sup->stopping ? -1 : sup->how->owner_pidfd, .events = POLLIN } };
+		int n = poll(polls, 3, timeout_ms(sup));
+		int rc = 1;
+		if (n < 0 && errno != EINTR)
+			return base_err_set(sup->err, -errno, "poll: %s", strerror(errno));
+		if (n > 0 && polls[0].revents)
+			on_signal(sup);
+		if (n > 0 && polls[2].revents)
+			stop(sup, "the command has ended");
+		if (n > 0 && polls[1].revents)
+			rc = on_message(sup, program);
+		else if (sup->pid && sup->reaped)
+			rc = gone(sup);
+		else if (!sup->pid && sup->stopping)
+			rc = gone(sup);
+		if (rc == 1 && (n == 0 || fs_now_ns() - look_ns > look_ms(sup) * UINT64_C(1000000))) {
+			look_ns = fs_now_ns();
+			rc = on_time(sup);
+		}
+		if (rc != 1)
+			return rc;
+	}
+}
+
+/* ---- making it ---- */
+
+static int take_signals(struct supervisor *sup)
+{
+	sigset_t set;
+	sigemptyset(&set);
+	sigaddset(&set, SIGTERM);
+	sigaddset(&set, SIGINT);
+	sigaddset(&set, SIGHUP);
+	sigaddset(&set, SIGCHLD);
+	sigprocmask(SIG_BLOCK, &set, &sup->old_mask);
+	if (sup->how->owner_pidfd >= 0) {
+		sigemptyset(&set);
+		sigaddset(&set, SIGCHLD);
+	}
+	signal(SIGCHLD, SIG_DFL); /* ignored, it would leave nobody to wait for */
+	sup->signal_fd = signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK);
+	return sup->signal_fd < 0 ? -errno : 0;
+}
+
+static int make(struct supervisor *sup)
+{
+	struct fs_supervised *held = &sup->held;
+	int rc = take_signals(sup);
+	if (rc == 0)
+		rc = sup->how->takeover ? fs_estate_map_head(held->estate_fd, &sup->head)
+		                        : fs_estate_new(&held->estate_fd, &sup->head);
+	if (rc < 0)
+		return base_err_set(sup->err, rc, "the supervisor: %s", strerror(-rc));
+	if (sup->how->takeover)
+		return 0;
+	held->started_ns = fs_now_ns();
+	held->inotify_fd = inotify_init1(IN_NONBLOCK | IN_CLOEXEC);
+	if (held->inotify_fd < 0)
+		log_warning("inotify is not to be had (%s): epochs do not advance by themselves; raise "
+		            "fs.inotify.max_user_instances",
+		        strerror(errno));
+	return fs_control_listen(sup->how->options->control_path, sup->err, held->control_path, &held->control_fd);
+}
+
+static void unmake(struct supervisor *sup)
+{
+	struct fs_supervised *held = &sup->held;
+	if (sup->head)
+		munmap(sup->head, FS_ESTATE_HEAD_BYTES);
+	if (held->control_fd >= 0)
+		unlink(held->control_path);
+	const int fds[] = { held->fuse_fd, held->estate_fd, held->inotify_fd, held->control_fd, sup->signal_fd,
+		sup->channel };
+	for (size_t i = 0; i < sizeof(fds) / sizeof(fds[0]); i++)
+		if (fds[i] >= 0)
+			close(fds[i]);
+	sigprocmask(SIG_SETMASK, &sup->old_mask, NULL);
+}
+
+int fs_supervise(const struct fs_supervise *how, struct base_err *err, bool *ret_ready)
+{
+	struct supervisor sup = { .how = how, .err = err, .signal_fd = -1, .channel = -1, .self = getpid() };
+	sup.held = (struct fs_supervised){ .fuse_fd = -1, .estate_fd = -1, .inotify_fd = -1, .control_fd = -1 };
+	if (how->takeover) {
+		sup.held = *how->takeover;
+		sup.was_ready = true;
+	}
+	int rc = make(&sup);
+	if (rc == 0 && how->takeover && sup.held.mount.resends)
+		fs_mount_resend(sup.held.fuse_fd);
+	if (rc == 0) {
+		rc = start_server(&sup);
+		if (rc < 0)
+			base_err_set(err, rc, "cannot start the server's process: %s", strerror(-rc));
+	}
+	if (rc == 0)
+		rc = watch(&sup);
+	*ret_ready = sup.was_ready || sup.held.restarts > 0; /* else nobody can have used it */
+	unmake(&sup);
+	return rc;
+}
