@@ -375,7 +375,10 @@ void fs_sink_recognised(struct fs_sink *sink, struct fs_view *view, json_t *obje
 {
 	if (!sink)
 		return;
-	fs_recognise_stats(sink->recognise[view->number], object);
+	pthread_mutex_lock(&sink->lock);
+	struct fs_recognise *recognise = sink->recognise[view->number];
+	pthread_mutex_unlock(&sink->lock);
+	fs_recognise_stats(recognise, object); /* it is freed with the sink */
 }
 
 /* ---- life ---- */
@@ -558,9 +561,13 @@ int fs_sink_start(struct fs_sink *sink)
 	if (rc < 0)
 		return rc;
 	for (uint32_t i = 0; rc == 0 && i < server->n_views; i++) {
+		struct fs_recognise *recognise = NULL;
 		rc = start_stream(sink, server->views[i]);
 		if (rc == 0)
-			rc = fs_recognise_new(server, server->views[i], &sink->recognise[i]);
+			rc = fs_recognise_new(server, server->views[i], &recognise);
+		pthread_mutex_lock(&sink->lock);
+		sink->recognise[i] = recognise;
+		pthread_mutex_unlock(&sink->lock);
 	}
 	if (rc < 0) {
 		fs_sink_stop(sink);

@@ -12,6 +12,9 @@ from helpers import tools
 torch = pytest.importorskip("torch", reason="torch is not installed")
 from torch.utils.data import DataLoader, Dataset, DistributedSampler, RandomSampler  # noqa: E402
 
+# The order of the opens is up to the scheduler: run with --trainers until it has stood on many machines.
+pytestmark = pytest.mark.trainers
+
 CLASSES, PER_CLASS = 20, 500
 PATHS = [f"class_{c:04d}/item_{i:06d}.bin" for c in range(CLASSES) for i in range(PER_CLASS)]
 
