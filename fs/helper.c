@@ -6,6 +6,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "fs/dir.h"
@@ -15,7 +16,11 @@
 #include "shard/base/cleanup.h"
 #include "shard/base/log.h"
 
-enum { NOTES_MAX = 16, NOTE_BYTES = 512 };
+enum {
+	NOTES_MAX = 16,
+	NOTE_BYTES = 512,
+	SHARDS_LOOKED_AT = 256, /* when mounting: a stat of each costs a slow store up to milliseconds */
+};
 
 struct job {
 	struct job *next;
@@ -300,9 +305,49 @@ static void log_waiting(struct fs_helper *helper, struct log_budget *budget)
 
 /* ---- the thread ---- */
 
+/* A shard that is not there, or has another size than the index says: a dataset that was copied by half. */
+static bool shard_is_wrong(const struct shard_index *index, int dir, uint32_t shard, char *text, size_t size)
+{
+	struct shard_shard rec;
+	struct stat st;
+	if (shard_index_shard(index, shard, &rec) < 0 || rec.path_len > SHARD_PATH_MAX)
+		return false; /* said when it is read */
+	char path[SHARD_PATH_MAX + 1];
+	memcpy(path, rec.path, rec.path_len);
+	path[rec.path_len] = '\0';
+	if (fstatat(dir, path, &st, 0) < 0)
+		snprintf(text, size, "'%.200s': %s", path, strerror(errno));
+	else if ((uint64_t)st.st_size != rec.size_bytes)
+		snprintf(text, size, "'%.200s' has %llu bytes and should have %llu", path,
+		        (unsigned long long)st.st_size, (unsigned long long)rec.size_bytes);
+	else
+		return false;
+	return true;
+}
+
+/* Says now what would else be found out in the middle of an epoch.  Of many shards evenly chosen ones are looked at. */
+static void look_at_shards(const struct fs_server *server)
+{
+	uint32_t n = server->info->n_shards, looked = n < SHARDS_LOOKED_AT ? n : SHARDS_LOOKED_AT, wrong = 0;
+	char first[NOTE_BYTES] = "", text[NOTE_BYTES];
+	cleanup_close int dir = open(shard_index_dataset(server->index), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+	for (uint32_t i = 0; i < looked && dir >= 0; i++) {
+		uint32_t shard = looked < 2 ? 0 : (uint32_t)((uint64_t)i * (n - 1) / (looked - 1));
+		if (shard_is_wrong(server->index, dir, shard, text, sizeof(text)) && wrong++ == 0)
+			memcpy(first, text, sizeof(first));
+	}
+	if (wrong)
+		log_warning("%u of %u shards looked at are not as the index says, first %s; reads of their files will "
+		            "fail: "
+		            "restore them ('mkshard verify' names all that is wrong)",
+		        wrong, looked, first);
+}
+
 static void wait_ready(struct fs_helper *helper)
 {
 	int rc = fs_watch_wait_ready(helper->server->watch);
+	if (rc == 0)
+		look_at_shards(helper->server);
 	if (rc == 0 && helper->ready)
 		helper->ready(helper->ready_arg);
 	else if (rc < 0 && rc != -ECANCELED)

@@ -69,8 +69,10 @@ static error_t parse_option(int key, char *arg, struct argp_state *state)
 
 static int damaged(const struct arguments *a, int rc, struct base_err *err)
 {
-	return base_err_set(err, rc, "'%s': the index is damaged: %s; run 'mkshard index' to rebuild it", a->dataset,
-	        base_err_str(rc));
+	return base_err_set(err, rc,
+	        "'%s': the index is damaged: %s; restore it from a copy, or let 'mkshard index' make one, which takes "
+	        "the shards as they are",
+	        a->dataset, base_err_str(rc));
 }
 
 /* A sample at its place in the epoch. */

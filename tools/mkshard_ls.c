@@ -140,8 +140,9 @@ int mkshard_info(int argc, char **argv)
 		return cli_fail(&err);
 	int rc = count(index, &totals);
 	if (rc)
-		rc = cli_failf("'%s': the index is damaged: %s; run 'mkshard index' to rebuild it", args.dataset,
-		        base_err_str(rc));
+		rc = cli_failf("'%s': the index is damaged: %s; restore it from a copy, or let 'mkshard index' make "
+		               "one, which takes the shards as they are",
+		        args.dataset, base_err_str(rc));
 	else if (args.json)
 		print_info_json(index, &totals);
 	else
@@ -295,8 +296,9 @@ static int fail_path(const char *dataset, const char *path, int rc)
 	base_err_quote(path, quoted, sizeof(quoted));
 	if (rc == -ENOENT || rc == -ENOTDIR)
 		return cli_failf("'%s' holds no '%s'", dataset, quoted);
-	return cli_failf("'%s': '%s': the index is damaged: %s; run 'mkshard index' to rebuild it", dataset, quoted,
-	        base_err_str(rc));
+	return cli_failf("'%s': '%s': the index is damaged: %s; restore it from a copy, or let 'mkshard index' make "
+	                 "one, which takes the shards as they are",
+	        dataset, quoted, base_err_str(rc));
 }
 
 int mkshard_ls(int argc, char **argv)

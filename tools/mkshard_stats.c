@@ -107,7 +107,9 @@ static void stats_done(struct stats *s)
 
 static int damaged(const struct stats *s, int rc, struct base_err *err)
 {
-	return base_err_set(err, rc, "'%s': the index is damaged: %s; run 'mkshard index' to rebuild it",
+	return base_err_set(err, rc,
+	        "'%s': the index is damaged: %s; restore it from a copy, or let 'mkshard index' make one, which takes "
+	        "the shards as they are",
 	        s->args->dataset, base_err_str(rc));
 }
 

@@ -1,0 +1,36 @@
+"""A dataset that was copied by half is noticed when it is mounted, not in the middle of an epoch."""
+
+import os
+import time
+
+import pytest
+
+
+@pytest.fixture
+def shards(scratch, pack):
+    root = scratch / "files"
+    root.mkdir()
+    for i in range(40):
+        (root / f"{i:02}.bin").write_bytes(os.urandom(4096))
+    dataset = pack(root, "--shard-size=64K")
+    found = sorted(dataset.glob("shard-*"))
+    assert len(found) > 2
+    return dataset, found
+
+
+def test_a_whole_dataset_is_mounted_without_a_word(mount, shards):
+    assert "shards looked at" not in mount(shards[0], "view=all").log()
+
+
+@pytest.mark.parametrize("how", ["missing", "short", "long"])
+def test_a_shard_that_is_not_as_the_index_says_is_named(mount, shards, how):
+    dataset, found = shards
+    if how == "missing":
+        found[-1].unlink()
+    else:
+        os.truncate(found[-1], 1000 if how == "short" else found[-1].stat().st_size + 512)
+    m = mount(dataset, "view=all")
+    while m.process.poll() is None and not (log := m.log()):  # the mount answers a moment before it has looked
+        time.sleep(0.01)
+    assert f"1 of {len(found)} shards looked at are not as the index says" in log
+    assert found[-1].name in log
