@@ -49,7 +49,7 @@ struct dir {
 	struct shard_epoch *epoch; /* flat, and filtered trees; else NULL */
 	uint64_t turns;            /* of this rank in it */
 	uint32_t dir;              /* tree: directory */
-	uint32_t placeholder;      /* tree: file that stands in a class without one, or SHARD_NONE */
+	uint32_t stand_in;         /* tree: file that stands in a class without one, or SHARD_NONE */
 	bool filtered;             /* tree: only this rank's files */
 	bool marked;
 };
@@ -97,7 +97,7 @@ static bool is_dealt(const struct fs_view *view, const struct shard_file *file)
 static int is_listed(const struct dir *dir, uint32_t id, const struct shard_file *file)
 {
 	uint64_t turn;
-	if (!dir->filtered || !is_dealt(dir->view, file) || id == dir->placeholder)
+	if (!dir->filtered || !is_dealt(dir->view, file) || id == dir->stand_in)
 		return 1;
 	int rc = fs_view_turn(dir->view, dir->epoch, file->sample, &turn);
 	if (rc < 0)
@@ -107,7 +107,7 @@ static int is_listed(const struct dir *dir, uint32_t id, const struct shard_file
 
 /* fill_class: a directory whose dealt files are all other ranks' shows the first of them, because ImageFolder stops at a
  * class without a file.  About `world` files are looked at until one of this rank is met. */
-static int find_placeholder(const struct fs_server *server, struct dir *dir)
+static int find_stand_in(const struct fs_server *server, struct dir *dir)
 {
 	struct shard_dir rec;
 	uint32_t first = SHARD_NONE;
@@ -127,11 +127,11 @@ static int find_placeholder(const struct fs_server *server, struct dir *dir)
 			return rc < 0 ? rc : 0;
 	}
 	if (rc == 0)
-		dir->placeholder = first;
+		dir->stand_in = first;
 	return rc;
 }
 
-static void count_placeholder(struct fs_server *server)
+static void count_stand_in(struct fs_server *server)
 {
 	if (atomic_fetch_add(&server->counters.fill_class, 1) == 0)
 		fs_helper_note(server->helper,
@@ -153,7 +153,7 @@ static bool begins_listing(const struct dir *dir)
 
 static int dir_init(struct fs_server *server, struct fs_node node, struct dir *dir)
 {
-	*dir = (struct dir){ .node = node, .view = fs_server_view(server, node), .placeholder = SHARD_NONE };
+	*dir = (struct dir){ .node = node, .view = fs_server_view(server, node), .stand_in = SHARD_NONE };
 	if (!dir->view)
 		return -ESTALE;
 	if (!fs_node_is_dir(node))
@@ -169,7 +169,7 @@ static int dir_settle(const struct fs_server *server, struct dir *dir)
 	if (!dir->epoch)
 		return 0;
 	dir->turns = shard_epoch_turns(dir->epoch, dir->view->options.rank);
-	return dir->filtered && dir->view->fill_class ? find_placeholder(server, dir) : 0;
+	return dir->filtered && dir->view->fill_class ? find_stand_in(server, dir) : 0;
 }
 
 /* OPENDIR: what this listing shows from now on. */
@@ -237,8 +237,8 @@ void fs_dir_opendir(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi)
 	if (rc == 0) {
 		if (trainer)
 			fs_count(&server->counters.listings, 1);
-		if (dir.placeholder != SHARD_NONE)
-			count_placeholder(server);
+		if (dir.stand_in != SHARD_NONE)
+			count_stand_in(server);
 		fi->fh = dir_handle(&dir);
 		fuse_reply_open(req, fi);
 	} else {

@@ -147,7 +147,7 @@ static size_t collect(struct fs_server *server, struct fs_view *view, struct fie
 		{ "entries", "Names listed", true, fs_counted(&c->entries) },
 		{ "lookups", "Lookups answered", true, fs_counted(&c->lookups) },
 		{ "getattrs", "Attribute requests answered", true, fs_counted(&c->getattrs) },
-		{ "fill_class", "Placeholder files listed in classes without a file of this rank", true,
+		{ "fill_class", "Files of other ranks listed in classes without one of this rank", true,
 		        fs_counted(&c->fill_class) },
 		{ "watched_dirs", "Directories watched for opens", false, fs_watch_dirs(server->watch) },
 		{ "watch_overflows", "Times the queue of opens overflowed", true, fs_counted(&c->watch_overflows) },

@@ -21,7 +21,7 @@ struct fs_options {
 	enum fs_layout layout;
 	bool view_all; /* view=all: every file; rank/world then 0/1 */
 	struct shard_view_options view;
-	bool fill_class; /* layout=tree,view=rank: placeholder file in a class that would be empty */
+	bool fill_class; /* layout=tree,view=rank: show one file of another rank in a class that would be empty */
 	enum fs_advance advance;
 	uint64_t memory_bytes; /* 0 = a quarter of what host and cgroup leave, divided by the mounts of the host */
 	bool allow_other;

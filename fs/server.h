@@ -51,7 +51,7 @@ struct fs_counters {
 	_Atomic uint64_t asked;     /* READs of files given to the engine */
 	_Atomic uint64_t waited_ns; /* from READs to their answers, summed */
 	_Atomic uint64_t watch_overflows;
-	_Atomic uint64_t fill_class; /* placeholder files listed */
+	_Atomic uint64_t fill_class; /* files of other ranks listed because of it */
 };
 
 static inline void fs_count(_Atomic uint64_t *counter, uint64_t n)
