@@ -10,6 +10,7 @@ each rank takes every file of its own --train directory in sorted order: for dir
 part."""
 
 import argparse
+import hashlib
 import json
 import os
 import re
@@ -42,6 +43,13 @@ class Digits(Dataset):
         return pixels.view(1, 8, 8) / 255, int(LABEL.search(self.files[i]).group(1))
 
 
+class NumberedDigits(Digits):
+    """The same, with the number of each sample."""
+
+    def __getitem__(self, i):
+        return *super().__getitem__(i), i
+
+
 def build_model():
     return nn.Sequential(nn.Conv2d(1, 16, 3, padding=1), nn.ReLU(), nn.Conv2d(16, 32, 3, padding=1), nn.ReLU(),
                          nn.MaxPool2d(2), nn.Flatten(), nn.Linear(32 * 16, 64), nn.ReLU(), nn.Linear(64, 10))
@@ -58,16 +66,36 @@ def accuracy(model, loader):
     return right / total
 
 
+def weights_hash(model):
+    digest = hashlib.sha256()
+    for name, tensor in sorted(model.state_dict().items()):
+        digest.update(name.encode() + tensor.numpy().tobytes())
+    return digest.hexdigest()
+
+
+def write_report(args, rank, world, losses, model, samples):
+    """The numbers of the samples of each epoch, what else there is to compare; for the trainers beside this one."""
+    with open(f"{args.report}.{rank}.json", "w") as f:
+        json.dump({"world": world, "losses": losses, "weights": weights_hash(model), "samples": samples}, f)
+
+
+def arguments(description):
+    parser = argparse.ArgumentParser(description=description)
+    parser.add_argument("--train", required=True, help="directory of training images")
+    parser.add_argument("--epochs", type=int, default=5)
+    parser.add_argument("--batch", type=int, default=16, help="images of a batch on each rank")
+    parser.add_argument("--workers", type=int, default=1, help="DataLoader workers of each rank")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--report", help="write each rank's results to REPORT.<rank>.json")
+    return parser
+
+
 def main():
-    args = argparse.ArgumentParser(description="trains a small CNN on PNG digits")
-    args.add_argument("--train", required=True, help="directory of training images")
+    args = arguments("trains a small CNN on PNG digits")
     args.add_argument("--val", required=True, help="directory of validation images")
     args.add_argument("--sampler", choices=["distributed", "none"], default="distributed")
-    args.add_argument("--epochs", type=int, default=5)
-    args.add_argument("--batch", type=int, default=16, help="images of a batch on each rank")
-    args.add_argument("--workers", type=int, default=1, help="DataLoader workers of each rank")
-    args.add_argument("--seed", type=int, default=0)
-    args.add_argument("--report", help="write each rank's losses and the accuracy to REPORT.<rank>.json")
+    args.add_argument("--parallel", choices=["auto", "data"], default="auto",
+                      help="auto: DistributedDataParallel where there are ranks; data: DataParallel in one process")
     args = args.parse_args()
 
     rank, world = int(os.environ.get("RANK", 0)), int(os.environ.get("WORLD_SIZE", 1))
@@ -76,7 +104,11 @@ def main():
     torch.manual_seed(args.seed)
     torch.set_num_threads(1)
     model = build_model()
-    network = DistributedDataParallel(model) if world > 1 else model
+    network = model
+    if world > 1:
+        network = DistributedDataParallel(model)
+    elif args.parallel == "data":
+        network = nn.DataParallel(model)
     optimizer = torch.optim.Adam(network.parameters(), lr=2e-3)
     loss_of = nn.CrossEntropyLoss()
     losses, scores = [], []
@@ -101,7 +133,8 @@ def main():
 
     if args.report:
         with open(f"{args.report}.{rank}.json", "w") as f:
-            json.dump({"world": world, "losses": losses, "accuracy": scores[-1] if scores else None}, f)
+            json.dump({"world": world, "losses": losses, "accuracy": scores[-1] if scores else None,
+                       "weights": weights_hash(model)}, f)
     if world > 1:
         dist.destroy_process_group()
 

@@ -1,25 +1,11 @@
-"""The same script, the same seed: on mounts it computes bit for bit what it computes on the plain files."""
-
-import sys
+"""The same script, the same seed: on mounts it computes bit for bit what it computes on the plain files:
+every loss, the accuracy and the weights at the end (their hash)."""
 
 import pytest
 
-from helpers import tools
-from trainers.launch import HERE, TRAINER, options, reports, torchrun, train_on_files
+from trainers.launch import train_alone, train_on_files, train_on_rank_views, train_on_view_all
 
 pytest.importorskip("torch", reason="torch is not installed")
-
-
-def train_on_rank_views(dataset, scratch, world, epochs=2, mount_options="order=torch,subdir=train,seed=0", **kwargs):
-    """Each rank trains on its own mount, in the order of the mount's listing.  Returns (reports, notes folder)."""
-    mnt, notes = scratch / "mnt", scratch / "notes"
-    mnt.mkdir(exist_ok=True)
-    notes.mkdir(exist_ok=True)
-    torchrun(world, "--no-python", tools.tool("ddpfs"), "exec", "-o", mount_options, dataset, mnt, "--",
-             HERE / "observe", tools.tool("ddpfs"), mnt, epochs, notes,
-             sys.executable, TRAINER, "--train", mnt, "--val", mnt / ".ddpfs/all/val", "--sampler", "none",
-             "--epochs", epochs, "--report", notes / "mounted", *options(kwargs))
-    return reports(notes / "mounted", world), notes
 
 
 def lists(notes, world, epoch):
@@ -42,20 +28,15 @@ def test_rank_views_give_the_losses_of_plain_files(digits, pack, scratch):
 
 def test_view_all_around_torchrun_gives_the_losses_of_plain_files(digits, pack, scratch):
     plain = train_on_files(digits, scratch / "plain", epochs=1)
-    mnt = scratch / "mnt"
-    mnt.mkdir()
-    torchrun(2, TRAINER, "--train", mnt / "train", "--val", mnt / "val", "--epochs", 1, "--report", scratch / "all",
-             before=[tools.tool("ddpfs"), "exec", "-o", "view=all", pack(digits), mnt, "--"])
-    assert reports(scratch / "all", 2) == plain
+    assert train_on_view_all(pack(digits), scratch, epochs=1) == plain
 
 
-def test_single_process(digits, pack, scratch, mount):
-    """No launcher at all: world 1, a plain mount, the trainer with its own sampler."""
-    argv = [sys.executable, TRAINER, "--epochs", 1]
+@pytest.mark.parametrize("parallel", ["auto", "data"])
+def test_one_process(digits, pack, scratch, mount, parallel):
+    """No launcher at all: world 1, a plain mount, the trainer with its own sampler; alone and in DataParallel."""
     mnt = mount(pack(digits), "view=all").path
-    for stem, place in (("plain", digits), ("mounted", mnt)):
-        tools.run([*argv, "--train", place / "train", "--val", place / "val", "--report", scratch / stem])
-    assert reports(scratch / "mounted", 1) == reports(scratch / "plain", 1)
+    plain = train_alone(digits, scratch / "plain", 1, parallel=parallel)
+    assert train_alone(mnt, scratch / "mounted", 1, parallel=parallel) == plain
 
 
 @pytest.mark.trainers
