@@ -20,6 +20,8 @@
  *   {"cmd":"state"}                      state: the resume state (shard/state.h) as an object
  *   {"cmd":"state","steps":G}            the same, after recording that the trainer has trained G global steps, counted
  *                                        from the beginning of the current epoch (or of "epoch":E when that is given)
+ *   {"cmd":"state","turns":K}            the same, counted as one rank counts: each rank has trained the first K of its
+ *                                        samples that the mount shows of that epoch (all of them when there are fewer)
  *   {"cmd":"unmount"}                    nothing; the server unmounts and ends.  Refused with "busy" while files or
  *                                        directories of the mount are in use; {"cmd":"unmount","lazy":true} detaches it,
  *                                        and the server ends when the last of them is closed
@@ -83,6 +85,10 @@ void fs_control_peer_done(struct fs_control_peer *peer);
  * -EPROTO (no JSON came back), -EMSGSIZE (request too long), -ENOMEM. */
 int fs_control_request(
         const char *socket_path, const char *request, unsigned timeout_ms, struct base_err *err, char **ret_reply);
+
+/* From now on what the calling thread asks is given up soon after *when has become true (-ECANCELED from _request; _list ends
+ * with those that have answered), whatever its time limit says.  *when outlives the thread. */
+void fs_control_give_up(const _Atomic bool *when);
 
 /* Live servers whose sockets lie where this process would put its own; sockets of dead ones are removed. */
 unsigned fs_control_count(void);

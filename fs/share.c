@@ -23,6 +23,7 @@ struct fs_share {
 	uint64_t free_bytes; /* what host and cgroup left when we came */
 	pthread_t thread;
 	bool started;
+	_Atomic bool stopping; /* a neighbour that does not answer must not keep this mount from ending */
 };
 
 int fs_share_new(struct fs_server *server, struct fs_share **ret_share)
@@ -99,7 +100,7 @@ static void greet(struct fs_share *share, const struct fs_control_peer *peers, s
 	fs_share_met(share, servers);
 	char request[64];
 	snprintf(request, sizeof(request), "{\"cmd\":\"neighbour\",\"servers\":%u}", servers);
-	for (size_t i = 0; i < n && !share->server->stopping; i++) {
+	for (size_t i = 0; i < n && !share->stopping; i++) {
 		char *reply = NULL;
 		/* One that does not answer keeps its pages to itself. */
 		if (same_dataset(ours, &peers[i], share->server->link->supervisor) &&
@@ -115,6 +116,7 @@ static void *greeter_run(void *arg)
 	struct fs_control_peer *peers = NULL;
 	size_t n = 0;
 	pthread_setname_np(pthread_self(), "greeter");
+	fs_control_give_up(&share->stopping);
 	if (fs_control_list(&peers, &n) == 0)
 		greet(share, peers, n);
 	fs_control_peers_free(peers, n);
@@ -130,8 +132,9 @@ int fs_share_start(struct fs_share *share)
 
 void fs_share_stop(struct fs_share *share)
 {
-	if (share && share->started)
-		pthread_join(share->thread, NULL);
-	if (share)
-		share->started = false;
+	if (!share || !share->started)
+		return;
+	share->stopping = true;
+	pthread_join(share->thread, NULL);
+	share->started = false;
 }

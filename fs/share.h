@@ -23,7 +23,7 @@ void fs_share_free(struct fs_share *share);                              /* NULL
 
 /* Starts looking for others.  The control socket must be served from now on or soon.  -EAGAIN. */
 int fs_share_start(struct fs_share *share);
-/* Waits for the thread: as long as a server that does not answer may take (FS_CONTROL_TIMEOUT_MS) at worst. */
+/* Waits for the thread, which gives up the servers that do not answer. */
 void fs_share_stop(struct fs_share *share);
 
 /* There are `servers` of this dataset on this host, ourselves among them. */

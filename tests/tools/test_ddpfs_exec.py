@@ -279,6 +279,29 @@ def test_a_mount_on_the_host_is_not_covered(dataset, mountpoint, background):
     assert done.returncode == 1 and "already" in done.stderr
 
 
+def test_a_silent_neighbour_does_not_hold_up_the_end(private, dataset):
+    """A server that hangs takes connections and says nothing.  Kept from ending, this one would be killed, with a warning."""
+    private.directory_of_nobody("mnt")
+    done = private.run(f"""
+        mkdir -p /run/ddpfs
+        mount -t tmpfs -o mode=700 tmpfs /run/ddpfs
+        mkfifo ready
+        {sys.executable} -c 'import socket, time
+silent = [socket.socket(socket.AF_UNIX) for _ in range(3)]
+for i, s in enumerate(silent):
+    s.bind("/run/ddpfs/%d.sock" % (1 << 22 | i))
+    s.listen()
+print(flush=True)
+time.sleep(1000)' >ready &
+        read -r _ <ready
+        listener=$!
+        $ddpfs exec -q -o view=all {dataset} mnt -- echo ran 2>&1 | cat  # which ends when the server has
+        kill $listener
+        umount -l /run/ddpfs
+        """)
+    assert done.stdout == "ran\n"
+
+
 def test_inotify_sees_the_commands_opens(dataset, mountpoint):
     """The server's own watch works inside the namespace: epochs advance by themselves."""
     script = f"""
