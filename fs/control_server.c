@@ -111,30 +111,50 @@ static json_t *answer_epoch(struct fs_server *server, struct fs_view *view, json
 	        progress.automatic ? "auto" : "off");
 }
 
+/* A whole number, or *ret_value as it was when it is not given. */
+static bool whole(const json_t *value, uint64_t *ret_value)
+{
+	if (value && (!json_is_integer(value) || json_integer_value(value) < 0))
+		return false;
+	if (value)
+		*ret_value = (uint64_t)json_integer_value(value);
+	return true;
+}
+
 static json_t *answer_state(struct fs_view *view, json_t *request)
 {
 	json_t *steps = json_object_get(request, "steps");
+	json_t *turns = json_object_get(request, "turns");
 	json_t *which = json_object_get(request, "epoch");
+	struct fs_view_progress progress;
 	char text[SHARD_STATE_MAX];
 	uint64_t epoch;
 	uint64_t trained;
-	if (which && !steps)
-		return refuse("\"epoch\" goes with \"steps\"");
-	if (steps) {
-		struct fs_view_progress progress;
+	int rc = 0;
+	if (steps && turns)
+		return refuse("\"steps\" and \"turns\" both say what was trained: give one of them");
+	if (which && !steps && !turns)
+		return refuse("\"epoch\" goes with \"steps\" or \"turns\"");
+	fs_view_trained(view, &epoch, &trained);
+	if (steps || turns) {
 		fs_view_progress(view, &progress);
 		epoch = progress.epoch;
-		if (!json_is_integer(steps) || json_integer_value(steps) < 0)
-			return refuse("\"steps\" must be a whole number of global steps");
-		if (which && (!json_is_integer(which) || json_integer_value(which) < 0))
-			return refuse("\"epoch\" must be a whole number");
-		if (which)
-			epoch = (uint64_t)json_integer_value(which);
-		if (fs_view_set_trained(view, epoch, (uint64_t)json_integer_value(steps)) < 0)
-			return refuse("an epoch has fewer steps than that: steps count the samples of all ranks");
 	}
-	fs_view_trained(view, &epoch, &trained);
-	int rc = shard_state_format(view->order, epoch, trained, text, sizeof(text));
+	if (!whole(steps, &trained))
+		return refuse("\"steps\" must be a whole number of global steps");
+	if (!whole(turns, &trained))
+		return refuse("\"turns\" must be a whole number of one rank's samples");
+	if (!whole(which, &epoch))
+		return refuse("\"epoch\" must be a whole number");
+	if (turns)
+		rc = fs_view_steps(view, epoch, trained, &trained);
+	/* What was said counts, also of an epoch before the one that a loader lists already. */
+	if (rc == 0)
+		rc = shard_state_format(view->order, epoch, trained, text, sizeof(text));
+	if (rc == -EINVAL)
+		return refuse("the mount began this epoch after that step: steps count from the epoch's beginning");
+	if (rc == 0 && (steps || turns) && fs_view_set_trained(view, epoch, trained) < 0)
+		return refuse("an epoch has fewer steps than that: steps count the samples of all ranks");
 	return rc < 0 ? refuse(base_err_str(rc)) : with_object("state", strdup(text));
 }
 
@@ -196,12 +216,12 @@ static json_t *answer_restart(struct fs_server *server, json_t *request)
 
 static const struct {
 	const char *name;
-	const char *keys[3]; /* besides "cmd" */
+	const char *keys[4]; /* besides "cmd" */
 } commands[] = {
 	{ "info", { NULL } },
 	{ "stat", { NULL } },
 	{ "epoch", { "set", "advance", NULL } },
-	{ "state", { "steps", "epoch", NULL } },
+	{ "state", { "steps", "turns", "epoch", NULL } },
 	{ "unmount", { "lazy", NULL } },
 	{ "neighbour", { "servers", NULL } },
 	{ "restart", { "program", NULL } },

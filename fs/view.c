@@ -395,6 +395,22 @@ static uint64_t epoch_start(const struct fs_view *view, uint64_t epoch)
 	return epoch == view->options.epoch ? view->options.start : 0;
 }
 
+int fs_view_steps(struct fs_view *view, uint64_t epoch, uint64_t turns, uint64_t *ret_steps)
+{
+	struct shard_epoch *e;
+	int rc = epoch > FS_EPOCH_MAX ? -ERANGE : shard_view_epoch(view->order, epoch, &e);
+	if (rc < 0)
+		return rc;
+	const struct shard_deal *deal = shard_epoch_deal(e);
+	uint64_t end = shard_deal_end(deal);
+	/* No rank has more turns than rank 0.  With tail=short the last ones are not everybody's. */
+	uint64_t most = shard_epoch_turns(e, 0);
+	uint64_t steps = deal->start + (turns < most ? turns : most) * deal->world;
+	*ret_steps = steps < end ? steps : end;
+	shard_epoch_put(e);
+	return 0;
+}
+
 int fs_view_set_trained(struct fs_view *view, uint64_t epoch, uint64_t steps)
 {
 	if (epoch > FS_EPOCH_MAX || steps > shard_view_samples(view->order) + view->options.world)

@@ -95,6 +95,10 @@ struct fs_view_progress {
 };
 void fs_view_progress(struct fs_view *view, struct fs_view_progress *ret_progress);
 
+/* The global steps of `epoch` trained once each rank has trained the first `turns` of its samples, or all that it has.
+ * -ERANGE, -ENOMEM. */
+int fs_view_steps(struct fs_view *view, uint64_t epoch, uint64_t turns, uint64_t *ret_steps);
+
 /* What the trainer has trained: global steps of `epoch`, from its beginning.  -ERANGE when the epoch has fewer. */
 int fs_view_set_trained(struct fs_view *view, uint64_t epoch, uint64_t steps);
 /* What a checkpoint should hold: what was recorded, or the start of the current epoch when that is later. */

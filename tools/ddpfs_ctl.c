@@ -11,7 +11,7 @@
 #include "tools/cli.h"
 #include "tools/ddpfs.h"
 
-enum { KEY_EPOCH = 256, KEY_JSON };
+enum { KEY_EPOCH = 256, KEY_JSON, KEY_TURNS };
 
 struct arguments {
 	const char *target;
@@ -19,12 +19,18 @@ struct arguments {
 	const char *value; /* NULL = only ask */
 	const char *output;
 	uint64_t epoch;
+	uint64_t turns;
 	bool epoch_set;
+	bool turns_set;
 	bool json;
 };
 
 static const struct argp_option argp_options[] = {
 	{ "epoch", KEY_EPOCH, "N", 0, "With state: STEPS were counted in epoch N (default: the current one)", 0 },
+	{ "turns", KEY_TURNS, "K", 0,
+	        "With state, in place of STEPS: each rank has trained the first K of its samples that its mount "
+	        "shows of the epoch (all when there are fewer)",
+	        0 },
 	{ "output", 'O', "FILE", 0, "With state: write it to FILE, in one step, instead of standard output", 0 },
 	{ "json", KEY_JSON, NULL, 0, "Print the answer as JSON", 0 },
 	{ 0 },
@@ -37,6 +43,10 @@ static error_t parse_option(int key, char *arg, struct argp_state *state)
 	case KEY_EPOCH:
 		a->epoch = cli_arg_u64(state, "--epoch", arg, 0, INT64_MAX);
 		a->epoch_set = true;
+		return 0;
+	case KEY_TURNS:
+		a->turns = cli_arg_u64(state, "--turns", arg, 0, INT64_MAX);
+		a->turns_set = true;
 		return 0;
 	case 'O':
 		a->output = arg;
@@ -84,10 +94,12 @@ static void check_words(const struct arguments *a, uint64_t *ret_number)
 		cli_usage("advance: give auto or off");
 	if (a->value && !epoch && !state && !advance)
 		cli_usage("'%s' is one argument too many", a->value);
-	if (!state && (a->epoch_set || a->output))
-		cli_usage("--epoch and --output belong to state");
-	if (a->epoch_set && !a->value)
-		cli_usage("--epoch needs STEPS: ddpfs ctl MNT state STEPS --epoch N");
+	if (!state && (a->epoch_set || a->turns_set || a->output))
+		cli_usage("--epoch, --turns and --output belong to state");
+	if (a->turns_set && a->value)
+		cli_usage("STEPS and --turns both say what was trained: give one of them");
+	if (a->epoch_set && !a->value && !a->turns_set)
+		cli_usage("--epoch needs STEPS or --turns: ddpfs ctl MNT state STEPS --epoch N");
 	if (a->value && !advance)
 		*ret_number = number(a->value, a->command);
 }
@@ -106,6 +118,8 @@ static json_t *make_request(const struct arguments *a)
 	if (a->value)
 		json_object_set_new(
 		        request, strcmp(a->command, "epoch") == 0 ? "set" : "steps", json_integer((json_int_t)n));
+	if (a->turns_set)
+		json_object_set_new(request, "turns", json_integer((json_int_t)a->turns));
 	if (a->epoch_set)
 		json_object_set_new(request, "epoch", json_integer((json_int_t)a->epoch));
 	return request;

@@ -8,6 +8,7 @@
  * process id need no forwarding, and a kill -9 reaches the right process.  The server is nobody's child that the command
  * could wait for by accident; it watches the command through a pidfd, and unmounts and ends with it. */
 #include <errno.h>
+#include <inttypes.h>
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
@@ -145,6 +146,20 @@ static int find_rank(struct arguments *a, struct base_err *err)
 	return 0;
 }
 
+/* Which checkpoint a rank goes on from should stand in the job's log: two that differ train some samples twice. */
+static void say_state(const struct view_options *o)
+{
+	char quoted[256];
+	if (!o->state_path)
+		return;
+	base_err_quote(o->state_path, quoted, sizeof(quoted));
+	if (o->state_missing)
+		cli_note("there is no '%s' yet: epoch %" PRIu64 " from step %" PRIu64, quoted, o->view.epoch,
+		        o->view.start);
+	else
+		cli_note("'%s': epoch %" PRIu64 " from step %" PRIu64, quoted, o->view.epoch, o->view.start);
+}
+
 static void set_number(const char *name, uint32_t value)
 {
 	char text[16];
@@ -266,6 +281,8 @@ static int run(struct arguments *a)
 		cli_usage("%s", err.text);
 	if (r < 0)
 		return cli_fail(&err);
+	if (!a->quiet)
+		say_state(&a->options.view);
 	if (!existed && !a->quiet)
 		cli_note("made the directory '%s'; it stays, other ranks may be using it", a->target);
 	r = namespace_enter(&err, &user);

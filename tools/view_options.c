@@ -156,9 +156,12 @@ static int set_pool(struct view_options *o, const char *value, struct base_err *
 
 static int set_state(struct view_options *o, const char *value, struct base_err *err)
 {
-	if (value[0] == '\0')
+	bool optional = value[0] == '-';
+
+	if (value[optional] == '\0')
 		return bad(err, "state", value, "must name a file");
-	o->state_path = value;
+	o->state_path = value + optional;
+	o->state_optional = optional;
 	return 0;
 }
 
@@ -251,6 +254,9 @@ static int read_state(struct view_options *options, const struct shard_index *in
 	int rc = base_read_file(options->state_path, SHARD_STATE_MAX, &json, &len);
 
 	base_err_quote(options->state_path, quoted, sizeof(quoted));
+	options->state_missing = rc == -ENOENT && options->state_optional;
+	if (options->state_missing)
+		return 0;
 	if (rc < 0)
 		return base_err_set(err, rc, "state file '%s': %s", quoted,
 		        rc == -EFBIG ? "too large; this is not a state that ddpfs wrote" : base_err_str(rc));

@@ -15,7 +15,9 @@ enum { VIEW_OPTIONS_SET_RANK = 1 << 16, VIEW_OPTIONS_SET_WORLD = 1 << 17, VIEW_O
 struct view_options {
 	struct shard_view_options view; /* subdir points into `value` given, or into `state` */
 	unsigned set;                   /* which keys were given: SHARD_STATE_SET_*, VIEW_OPTIONS_SET_* */
-	const char *state_path;         /* state=FILE; NULL = not given */
+	const char *state_path;         /* state=FILE, or state=-FILE; NULL = not given */
+	bool state_optional;            /* state=-FILE: it may be missing, then as if it were not given */
+	bool state_missing;             /* it was, says view_options_finish */
 	struct shard_state state;       /* after view_options_finish with a state_path */
 };
 #define VIEW_OPTIONS_DEFAULT ((struct view_options){ .view = SHARD_VIEW_OPTIONS_DEFAULT })

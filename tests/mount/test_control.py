@@ -56,7 +56,8 @@ def test_another_user_is_refused(mount, pack, tree):
     b"", b"{", b"[]", b"null", b'{"cmd":1}', b'{"cmd":"nothing"}', b'{"cmd":"info","x":1}', b'{"cmd":"epoch","set":-1}',
     b'{"cmd":"epoch","set":1.5}', b'{"cmd":"epoch","set":4294967296}', b'{"cmd":"epoch","set":"1"}',
     b'{"cmd":"epoch","advance":"x"}', b'{"cmd":"state","steps":-1}', b'{"cmd":"state","epoch":1}',
-    b'{"cmd":"state","steps":1e3}', b'{"cmd":"info","cmd":"info"}', b"\xff\xfe", b'{"cmd":"info"', b"[" * 5000,
+    b'{"cmd":"state","steps":1e3}', b'{"cmd":"state","steps":1,"turns":1}', b'{"cmd":"state","turns":"1"}',
+    b'{"cmd":"info","cmd":"info"}', b"\xff\xfe", b'{"cmd":"info"', b"[" * 5000,
     b'{"cmd":"in\x00fo"}'])
 def test_garbage_is_refused_with_a_reason(mount, pack, tree, line):
     m = mount(pack(tree[0]), "rank=0,world=2")

@@ -206,8 +206,41 @@ def test_ctl_state(dataset, mountpoint, background, scratch):
     assert said_by("ctl", mountpoint, "state", 100_000)
 
 
+def state_of(mountpoint, *words):
+    state = json.loads(tools.ddpfs("ctl", mountpoint, "state", *words).stdout)
+    return state["epoch"], state["start"]
+
+
+def test_ctl_state_of_an_epoch_that_a_loader_is_past(dataset, mountpoint, background):
+    """A loader that lists the next epoch early moves the mount on; what was trained of this one is still said."""
+    background(dataset, mountpoint)
+    tools.ddpfs("ctl", mountpoint, "epoch", 1)
+    assert state_of(mountpoint, 40, "--epoch", 0) == (0, 40)
+    assert state_of(mountpoint) == (1, 0)
+
+
+def test_ctl_state_by_what_one_rank_has_trained(dataset, mountpoint, background):
+    """100 samples, 40 of them trained before: 60 are left, 20 a rank."""
+    background(dataset, mountpoint, "rank=1,world=3,epoch=2,start=40")
+    assert state_of(mountpoint, "--turns=0") == (2, 40)
+    assert state_of(mountpoint, "--turns=7") == (2, 61)
+    assert state_of(mountpoint) == (2, 61)
+    assert state_of(mountpoint, "--turns=7", "--epoch=3") == (3, 21)
+    # A last batch is short; batches times their size are more than there is.
+    assert state_of(mountpoint, "--turns=20", "--epoch=2") == state_of(mountpoint, "--turns=32", "--epoch=2") == (3, 0)
+    assert "began this epoch after" in said_by("ctl", mountpoint, "state", "39", "--epoch", "2")
+
+
+@pytest.mark.parametrize("tail,turns,start", [("pad", 33, 99), ("pad", 34, 0), ("drop", 32, 96), ("drop", 33, 0),
+                                              ("short", 33, 99), ("short", 34, 0)])
+def test_ctl_state_at_the_tail(dataset, mountpoint, background, tail, turns, start):
+    """100 samples, 3 ranks: one sample is left over."""
+    background(dataset, mountpoint, f"rank=2,world=3,tail={tail}")
+    assert state_of(mountpoint, f"--turns={turns}") == (0 if start else 1, start)
+
+
 @pytest.mark.parametrize("arguments", [[], ["epoch", "x"], ["epoch", "-1"], ["nonsense"], ["advance"], ["advance", "maybe"],
-                                       ["state", "many"], ["state", "--epoch", "1"], ["epoch", "1", "--output", "x"],
+                                       ["state", "many"], ["state", "--epoch", "1"], ["state", "1", "--turns=1"], ["epoch", "--turns=1"], ["epoch", "1", "--output", "x"],
                                        ["epoch", "1", "2"], ["info", "1"]])
 def test_ctl_wrong_usage(build_dir, mountpoint, arguments):
     said_by("ctl", mountpoint, *arguments, code=2)

@@ -77,6 +77,20 @@ def test_explicit_rank_wins(dataset, mountpoint):
     assert "rank 0 of 4 (-o rank, world)" in done.stderr
 
 
+def test_a_restart_goes_on_by_the_same_command_line(dataset, mountpoint, scratch):
+    """state=-FILE: no file on the first start, the checkpoint's on the next."""
+    state = scratch / "state.json"
+    def begin(**kwargs):
+        done = run(dataset, mountpoint, "sh", "-c", f"ls $DDPFS_MOUNT; {tools.tool('ddpfs')} ctl $DDPFS_MOUNT state "
+                   f"--turns=5 -O {state}", options=["-o", f"rank=0,world=2,state=-{state}"], **kwargs)
+        return done.stderr, [int(name.split("-")[1]) for name in done.stdout.split()]
+    said, steps = begin()
+    assert f"there is no '{state}' yet: epoch 0 from step 0\n" in said and steps == list(range(0, 100, 2))
+    said, steps = begin()
+    assert f"'{state}': epoch 0 from step 10\n" in said and steps == list(range(10, 100, 2))
+    assert json.loads(state.read_text())["start"] == 20
+
+
 def test_quiet(dataset, mountpoint):
     assert run(dataset, mountpoint, "true", options=["-q"], env={"RANK": 1, "WORLD_SIZE": 2}).stderr == ""
 

@@ -42,6 +42,7 @@ static void every_key_is_read(void **state)
 	assert_int_equal(o.view.chunk_bytes, 128 << 10);
 	assert_int_equal(o.view.pool_bytes, 1 << 30);
 	assert_string_equal(o.state_path, "/s");
+	assert_false(o.state_optional);
 	assert_int_equal(o.set, 0xff | VIEW_OPTIONS_SET_RANK | VIEW_OPTIONS_SET_WORLD | VIEW_OPTIONS_SET_PAST);
 }
 
@@ -88,8 +89,8 @@ static void wrong_values_are_named(void **state)
 	static const char *const wrong[] = { "order=Full", "order=", "deal=x", "tail=x", "seed=-1", "seed=1x",
 		"seed=18446744073709551616", "epoch=", "start=1.5", "rank=1048576", "world=0", "world=1048577",
 		"chunk=0", "chunk=511", "chunk=12Q", "pool=2000T", "past=4", "past=4x", "past=x4", "past=0x4",
-		"past=4x0", "past=4x1+", "past=1048577x1", "past=4x99999999999999999999999999999999", "state=", "seed",
-		"colour=red" };
+		"past=4x0", "past=4x1+", "past=1048577x1", "past=4x99999999999999999999999999999999",
+		"state=", "state=-", "seed", "colour=red" };
 	char many[SHARD_DEAL_SEGMENTS_MAX * 8 + 16] = "past=1x1";
 	(void)state;
 
@@ -112,6 +113,23 @@ static void wrong_values_are_named(void **state)
 		        err.text, strlen(err.text), i < sizeof(wrong) / sizeof(wrong[0]) ? wrong[i] : many, key));
 		assert_null(strchr(err.text, '\n'));
 	}
+}
+
+static void a_state_may_be_missing(void **state)
+{
+	char missing[] = "epoch=3,state=-/nonexistent/state";
+	char wanted[] = "epoch=3,state=/nonexistent/state";
+	struct view_options o = parsed(missing);
+	struct base_err err = { 0 };
+	(void)state;
+
+	assert_true(o.state_optional);
+	assert_string_equal(o.state_path, "/nonexistent/state");
+	assert_int_equal(view_options_finish(&o, NULL, &err), 0);
+	assert_true(o.state_missing);
+	assert_int_equal(o.view.epoch, 3);
+	o = parsed(wanted);
+	assert_int_equal(view_options_finish(&o, NULL, &err), -ENOENT);
 }
 
 static void past_fills_start_in(void **state)
@@ -138,6 +156,7 @@ int main(void)
 		cmocka_unit_test(every_key_is_listed),
 		cmocka_unit_test(other_keys_are_left_to_the_caller),
 		cmocka_unit_test(wrong_values_are_named),
+		cmocka_unit_test(a_state_may_be_missing),
 		cmocka_unit_test(past_fills_start_in),
 	};
 
