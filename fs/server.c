@@ -177,7 +177,8 @@ static int copy_options(struct fs_server *server, const struct fs_options *optio
 	if (!own->dataset || (options->control_path && !own->control_path))
 		return base_err_set(err, -ENOMEM, "out of memory");
 	struct stat st;
-	if (stat(own->mountpoint, &st) == 0 && !S_ISDIR(st.st_mode))
+	/* A successor finds the mount there: asking about it would ask this server, which answers nobody yet. */
+	if (!server->successor && stat(own->mountpoint, &st) == 0 && !S_ISDIR(st.st_mode))
 		return base_err_set(
 		        err, -ENOTDIR, "'%s': not a directory: the mountpoint must be one", own->mountpoint);
 	server->uid = own->set_uid ? own->uid : geteuid();

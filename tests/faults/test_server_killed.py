@@ -16,6 +16,9 @@ from pathlib import Path
 
 import pytest
 
+sys.path.insert(0, str(Path(__file__).parents[1] / "mount"))
+
+import control
 from helpers import datasets, mounts, tools
 
 KILLS = int(os.environ.get("DDPFS_KILLS", "20"))
@@ -245,6 +248,16 @@ def test_what_is_resident_stays_so(pack, source, mount):
         with open(m.path / name, "rb") as f:
             f.read()
     assert stat(m)["reads"] < 20  # of a hundred; what was on its way into the page cache came to nothing
+
+
+def test_killed_while_the_kernel_does_not_know_the_root(pack, source, mount):
+    """A successor must not ask its own mount for anything before it answers it: here the kernel would ask back."""
+    m = mount(pack(source), "rank=0,world=1,watchdog=0")
+    os.listdir(m.path)
+    server = stat(m)["server_pid"]
+    assert control.ask(m, "epoch", set=0)["ok"]  # the root's attributes are forgotten, and nothing new is read ahead
+    kill(server)
+    assert len(os.listdir(m.path)) == len([p for p in source.rglob("*") if p.is_file()])
 
 
 @needs_resend
@@ -551,9 +564,6 @@ def test_a_program_that_cannot_go_on_is_refused(pack, source, mount, scratch, pr
     if program:
         path.write_text(program)
         path.chmod(0o755)
-    sys.path.insert(0, str(Path(__file__).parents[1] / "mount"))
-    import control
-
     before = stat(m)["server_pid"]
     reply = control.ask(m, "restart", program=str(path))
     assert not reply["ok"] and said in reply["error"]
