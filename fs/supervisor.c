@@ -558,7 +558,7 @@ static int watch(struct supervisor *sup)
 		if (n > 0 && polls[0].revents)
 			on_signal(sup);
 		if (n > 0 && polls[2].revents)
-			stop(sup, "the command has ended");
+			stop(sup, "the process it is for has ended");
 		if (n > 0 && polls[1].revents)
 			rc = on_message(sup, program);
 		else if (sup->pid && sup->reaped)

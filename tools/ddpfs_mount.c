@@ -1,22 +1,30 @@
 /* ddpfs mount: one server for one mount, in the background or in front. */
 #include <errno.h>
 #include <stdlib.h>
+#include <string.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 
+#include "shard/base/cleanup.h"
 #include "tools/cli.h"
 #include "tools/ddpfs.h"
 #include "tools/mounts.h"
 #include "tools/serve.h"
 
+enum { KEY_OWNER = 256 };
+
 struct arguments {
 	struct options options;
 	const char *dataset;
 	const char *target;
+	pid_t owner; /* 0: none */
 	bool front;
 };
 
 static const struct argp_option argp_options[] = {
 	{ "options", 'o', "OPTIONS", 0, "Mount options, see below; may be repeated", 0 },
 	{ "foreground", 'f', NULL, 0, "Stay in front and log on stderr", 0 },
+	{ "owner", KEY_OWNER, "PID", 0, "Unmount when that process ends, however it ends", 0 },
 	{ 0 },
 };
 
@@ -32,6 +40,9 @@ static error_t parse_option(int key, char *arg, struct argp_state *state)
 	case 'f':
 		a->front = true;
 		return 0;
+	case KEY_OWNER:
+		a->owner = (pid_t)cli_arg_u64(state, "--owner", arg, 1, INT32_MAX);
+		return 0;
 	case ARGP_KEY_ARG:
 		if (state->arg_num == 0)
 			a->dataset = arg;
@@ -45,6 +56,8 @@ static error_t parse_option(int key, char *arg, struct argp_state *state)
 			argp_error(state, "DATASET and MNT are missing");
 		if (!a->target)
 			argp_error(state, "MNT is missing: the directory to mount on");
+		if (a->front && a->owner)
+			argp_error(state, "--owner is for a mount in the background: leave -f out");
 		return 0;
 	default:
 		return ARGP_ERR_UNKNOWN;
@@ -76,6 +89,20 @@ int ddpfs_prepare(struct options *options, const char *dataset, const char *targ
 	return options_settle_view(options, err);
 }
 
+static int serve(const struct arguments *a, struct base_err *err)
+{
+	pid_t server;
+	cleanup_close int owner = -1;
+	if (a->front)
+		return serve_front(&a->options, err);
+	if (a->owner)
+		owner = (int)syscall(SYS_pidfd_open, a->owner, 0);
+	if (a->owner && owner < 0)
+		return base_err_set(err, -errno, "--owner=%d: %s", (int)a->owner, strerror(errno));
+	return serve_background(
+	        &(struct serve_background){ .options = &a->options, .owner_pidfd = owner }, err, &server);
+}
+
 int ddpfs_mount(int argc, char **argv)
 {
 	static const struct argp argp = { .options = argp_options,
@@ -87,17 +114,13 @@ int ddpfs_mount(int argc, char **argv)
 	struct arguments a = { 0 };
 	struct base_err err = { 0 };
 	bool usage = false;
-	pid_t server;
 	options_init(&a.options);
 	cli_parse(&argp, argc, argv, &a);
 	int r = ddpfs_prepare(&a.options, a.dataset, a.target, false, &err, &usage);
 	if (usage)
 		cli_usage("%s", err.text);
-	if (r == 0 && a.front)
-		r = serve_front(&a.options, &err);
-	else if (r == 0)
-		r = serve_background(
-		        &(struct serve_background){ .options = &a.options, .owner_pidfd = -1 }, &err, &server);
+	if (r == 0)
+		r = serve(&a, &err);
 	options_done(&a.options);
 	return r < 0 ? cli_fail(&err) : CLI_DONE;
 }

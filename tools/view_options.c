@@ -250,6 +250,7 @@ static int read_state(struct view_options *options, const struct shard_index *in
 {
 	char quoted[512];
 	cleanup_free char *json = NULL;
+	unsigned given = options->set;
 	size_t len;
 	int rc = base_read_file(options->state_path, SHARD_STATE_MAX, &json, &len);
 
@@ -261,8 +262,11 @@ static int read_state(struct view_options *options, const struct shard_index *in
 		return base_err_set(err, rc, "state file '%s': %s", quoted,
 		        rc == -EFBIG ? "too large; this is not a state that ddpfs wrote" : base_err_str(rc));
 	rc = shard_state_parse(json, len, err, &options->state);
+	/* A restart's command line is the first start's, whose chunk= and pool= became the geometry that the state carries. */
+	if (options->state_optional)
+		given &= ~(unsigned)SHARD_STATE_SET_CHUNK;
 	if (rc == 0)
-		rc = shard_state_apply(&options->state, index, options->set, &options->view, err);
+		rc = shard_state_apply(&options->state, index, given, &options->view, err);
 	return rc < 0 && err ? base_err_prefix(err, "'%s'", quoted) : rc;
 }
 

@@ -5,7 +5,7 @@
     ddpfs.torch    Stage as a PyTorch IterableDataset (imports torch)
 """
 
-from ddpfs.mount import mounted
+from ddpfs.mount import Mount, mounted
 from ddpfs.stage import Batch, Stage, StageError
 
-__all__ = ["Batch", "Stage", "StageError", "mounted"]
+__all__ = ["Batch", "Mount", "Stage", "StageError", "mounted"]

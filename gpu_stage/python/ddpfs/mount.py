@@ -1,5 +1,6 @@
-"""A mount from inside a program that learns its rank late (spawned workers, Ray, notebooks)."""
+"""A mount from inside a program that learns its rank late (spawned workers, Ray, notebooks), and its resume state."""
 
+import json
 import os
 import shutil
 import subprocess
@@ -8,10 +9,27 @@ from contextlib import contextmanager
 from pathlib import Path
 
 
-def _run(arguments):
-    done = subprocess.run(arguments, capture_output=True, text=True, stdin=subprocess.DEVNULL, check=False)
-    if done.returncode != 0:
-        raise RuntimeError((done.stderr or done.stdout).strip() or f"{' '.join(arguments)}: exit code {done.returncode}")
+def _run(arguments, **kwargs):
+    """Returns what it printed; RuntimeError with its own sentence.  An exception on the way (Ctrl-C) ends it: `ddpfs mount`
+    then takes back what it has begun."""
+    process = subprocess.Popen(arguments, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                               text=True, **kwargs)
+    try:
+        out, err = process.communicate()
+    except BaseException:
+        process.terminate()
+        process.wait()
+        raise
+    if process.returncode != 0:
+        raise RuntimeError((err or out).strip() or f"{' '.join(arguments)}: exit code {process.returncode}")
+    return out
+
+
+def _program(program=None):
+    program = program or os.environ.get("DDPFS_PROGRAM") or shutil.which("ddpfs")
+    if program is None:
+        raise FileNotFoundError("the ddpfs program is not in PATH: install ddpfs, or name it with program=")
+    return os.fspath(program)
 
 
 def _option(name, value):
@@ -19,29 +37,90 @@ def _option(name, value):
     return f"{name}={text}"
 
 
-@contextmanager
-def mounted(dataset, *, rank, world, mountpoint=None, program=None, **options):
-    """Mounts `dataset` for one rank and yields the directory; unmounts at the end, whatever happens inside.
+def _is_mounted(place):
+    """By the kernel's list: a mount whose server hangs or died is one too."""
+    place = os.fsencode(os.path.realpath(place))
+    with open("/proc/self/mountinfo", "rb") as mounts:
+        return any(line.split()[4].decode("unicode_escape").encode("latin-1") == place for line in mounts)
 
+
+class Mount(type(Path())):
+    """The directory of a rank's mount: a Path, and the trainer's side of it.  What mounted() gives; under `ddpfs exec`:
+    Mount(os.environ["DDPFS_MOUNT"])."""
+
+    _ddpfs = None
+
+    def _ctl(self, *words):
+        return json.loads(_run([_program(self._ddpfs), "ctl", "--json", os.fspath(self), *map(str, words)]))
+
+    @property
+    def epoch(self):
+        """The epoch that listings show: after a resume the one that is to be finished."""
+        return self._ctl("epoch")["epoch"]
+
+    def set_epoch(self, epoch):
+        """Listings show that epoch from now on; it no longer advances by itself."""
+        self._ctl("epoch", epoch)
+
+    def state(self, epoch, trained):
+        """What a checkpoint should hold to go on from here with any number of ranks: JSON of at most 4 KB.
+
+        trained    samples that this rank has trained of what the mount showed of `epoch`: batches times their size, as the
+                   trainer counts them.  Never what a loader has fetched.  More than there are means all of them.
+
+        Ranks train in step (DDP does): one rank's state is the job's.  At the end of an epoch it is the next one's."""
+        return json.dumps(self._ctl("state", f"--turns={trained}", f"--epoch={epoch}")["state"], separators=(",", ":"))
+
+
+def _arguments(program, dataset, place, words):
+    options = ",".join(_option(k, v) for k, v in words.items() if v is not None)
+    return [program, "mount", f"--owner={os.getpid()}", os.fspath(dataset), os.fspath(place), *(["-o", options] if options else [])]
+
+
+def _mount(program, dataset, place, words, state):
+    if state is None:
+        _run(_arguments(program, dataset, place, words))
+        return
+    fd = os.memfd_create("ddpfs state")
+    try:
+        os.write(fd, state.encode())
+        _run(_arguments(program, dataset, place, {**words, "state": f"/proc/self/fd/{fd}"}), pass_fds=[fd])
+    finally:
+        os.close(fd)
+
+
+def _unmount(program, place):
+    try:
+        _run([program, "umount", os.fspath(place)])
+    except RuntimeError:
+        if _is_mounted(place):  # somebody has a file open: it goes when he closes it
+            _run([program, "umount", "-l", os.fspath(place)])
+
+
+@contextmanager
+def mounted(dataset, *, rank=None, world=None, mountpoint=None, state=None, program=None, **options):
+    """Mounts `dataset` for one rank and gives the directory, a Mount; unmounts at the end, whatever happens inside.  When
+    the process ends without a chance to do so (kill -9, a launcher's SIGTERM), the mount's server does it.
+
+    rank, world   of the job; left out with view="all"
     mountpoint    default: a new directory, removed afterwards
+    state         what Mount.state() gave, to go on from there; None: from the beginning
     program       the ddpfs program; default: $DDPFS_PROGRAM, or the one in PATH
     options       as `ddpfs mount -o` takes them: order="full", seed=7, memory="4G", ...
     """
-    program = program or os.environ.get("DDPFS_PROGRAM") or shutil.which("ddpfs")
-    if program is None:
-        raise FileNotFoundError("the ddpfs program is not in PATH: install ddpfs, or name it with program=")
+    program = _program(program)
     own = mountpoint is None
-    place = Path(tempfile.mkdtemp(prefix="ddpfs.") if own else mountpoint)
-    words = ",".join(_option(k, v) for k, v in {"rank": rank, "world": world, **options}.items())
+    place = Mount(tempfile.mkdtemp(prefix="ddpfs.") if own else mountpoint)
+    place._ddpfs = program
+    pid = os.getpid()
+    ours = own  # another's mount on a given mountpoint is left alone
     try:
-        _run([program, "mount", os.fspath(dataset), os.fspath(place), "-o", words])
-        try:
-            yield place
-        finally:
-            try:
-                _run([program, "umount", os.fspath(place)])
-            except RuntimeError:  # somebody has a file open: it goes when he closes it
-                _run([program, "umount", "-l", os.fspath(place)])
+        _mount(program, dataset, place, {"rank": rank, "world": world, **options}, state)
+        ours = True
+        yield place
     finally:
-        if own:
-            place.rmdir()
+        if os.getpid() == pid:  # not in a child of fork() that unwinds its parent's block
+            if ours and _is_mounted(place):
+                _unmount(program, place)
+            if own:
+                place.rmdir()
