@@ -1,6 +1,7 @@
 """Starting trainers for the tests: torchrun on this host, gloo over the loopback."""
 
 import json
+import os
 import sys
 from pathlib import Path
 
@@ -11,10 +12,10 @@ TRAINER = HERE / "digits_train.py"
 ENV = {"OMP_NUM_THREADS": 1, "GLOO_SOCKET_IFNAME": "lo"}
 
 
-def torchrun(world, *argv, before=(), **kwargs):
+def torchrun(world, *argv, before=(), python=sys.executable, **kwargs):
     """Runs `argv` under torchrun with `world` ranks; `before` stands in front of torchrun itself."""
-    return tools.run([*before, sys.executable, "-m", "torch.distributed.run", "--standalone",
-                      f"--nproc-per-node={world}", *argv], env=ENV, **kwargs)
+    return tools.run([*before, python, "-m", "torch.distributed.run", "--standalone",
+                      f"--nproc-per-node={world}", *argv], **{"env": ENV, **kwargs})
 
 
 def reports(stem, world):
@@ -58,3 +59,8 @@ def train_on_rank_views(dataset, scratch, world=2, epochs=2, mount_options="orde
 
 def options(kwargs):
     return [text for key, value in kwargs.items() for text in (f"--{key}", value)]
+
+
+def full_env():
+    """The environment of a process that is started without tools.run."""
+    return {**os.environ, **{key: str(value) for key, value in ENV.items()}}

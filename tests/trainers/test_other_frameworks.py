@@ -1,0 +1,48 @@
+"""TensorFlow's tf.data, NVIDIA DALI's file reader on the CPU, Horovod: on a mount what they are on plain files."""
+
+import hashlib
+import json
+
+import pytest
+
+from trainers import heavy, launch
+
+pytestmark = pytest.mark.trainers
+
+
+def read(program, root, report):
+    heavy.run(launch.HERE / program, root, report)
+    return json.loads(report.read_text())
+
+
+def hashes(files):
+    return sorted(hashlib.sha256(p.read_bytes()).hexdigest() for p in files)
+
+
+def test_tensorflow(digits, pack, mount, scratch):
+    heavy.need("tensorflow-cpu")
+    mounted = read("tensorflow_read.py", mount(pack(digits), "view=all").path / "val", scratch / "mounted")
+    assert mounted == read("tensorflow_read.py", digits / "val", scratch / "plain")
+    assert sorted(sha for _, sha in mounted) == hashes((digits / "val").rglob("*.png"))
+
+
+def test_dali(digits, pack, mount, scratch):
+    heavy.need("nvidia-dali-cuda120")
+    mounted = read("dali_read.py", mount(pack(digits), "view=all").path / "val", scratch / "mounted")
+    assert mounted == read("dali_read.py", digits / "val", scratch / "plain")
+    for shards in mounted.values():
+        seen = {sha for shard in shards for sha, _, _ in shard}
+        assert seen == set(hashes((digits / "val").rglob("*.png")))
+
+
+def test_horovod(digits, pack, mount, scratch):
+    heavy.need("horovod")
+    mnt = mount(pack(digits), "view=all").path
+    for root, stem in ((digits, "plain"), (mnt, "mounted")):
+        heavy.run("-m", "horovod.runner.launch", "-np", 2, "--gloo", heavy.PYTHON, launch.HERE / "horovod_train.py",
+                  "--train", root / "train", "--epochs", 2, "--report", scratch / stem)
+    mounted = launch.reports(scratch / "mounted", 2)
+    assert mounted == launch.reports(scratch / "plain", 2)
+    for epoch in range(2):
+        count = len(list((digits / "train").rglob("*.png")))
+        assert set(mounted[0]["samples"][epoch] + mounted[1]["samples"][epoch]) == set(range(count))
