@@ -1,0 +1,60 @@
+"""Frameworks with samplers and launchers of their own, on plain files and on one mount of all files: the same samples,
+losses and weights; ranks that divide the set; and whether the mount recognises the sampler, as README.md's table says."""
+
+import pytest
+
+from helpers import tools
+from trainers import heavy, launch
+
+pytestmark = pytest.mark.trainers
+EPOCHS = 3
+NOTHING = "nothing"
+
+# name, package, ranks (0: one process without a launcher), arguments, what the mount says at the end (its beginning)
+CASES = [
+    ("imagefolder", "torchvision", 2, [], "torch DistributedSampler"),
+    ("lightning", "lightning", 2, [], "torch DistributedSampler"),
+    ("ray", "ray", 2, [], "torch DistributedSampler"),
+    ("timm", "timm", 2, [], "torch DistributedSampler"),
+    ("timm, RepeatAugSampler", "timm", 2, ["--repeats", "3"], "torch DistributedSampler"),
+    ("timm, one process", "timm", 0, [], NOTHING),
+    ("accelerate, use_seedable_sampler", "accelerate", 2, ["--seedable"], "torch DistributedSampler"),
+    ("accelerate", "accelerate", 2, [], NOTHING),
+    ("accelerate, one process", "accelerate", 0, [], NOTHING),
+    ("hf", "transformers", 2, [], "torch DistributedSampler"),
+]
+
+
+def train(name, world, arguments, images, stem):
+    program = launch.HERE / f"{name}_train.py"
+    argv = [program, "--train", images / "train", "--epochs", EPOCHS, "--workers", 2, "--report", stem, *arguments]
+    if name == "ray":
+        heavy.run(*argv, "--world", world, "--storage", stem.parent / f"{stem.name}-ray",
+                  env={"PYTHONPATH": launch.HERE})
+    elif world:
+        heavy.torchrun(world, *argv)
+    else:
+        heavy.run(*argv)
+    return launch.reports(stem, max(world, 1))
+
+
+@pytest.mark.parametrize("what, package, world, arguments, recognised", CASES, ids=[case[0] for case in CASES])
+def test_framework(what, package, world, arguments, recognised, digits, pack, mount, scratch, record_property):
+    heavy.need(package)
+    name = what.split(",")[0]
+    plain = train(name, world, arguments, digits, scratch / "plain")
+    m = mount(pack(digits), "view=all")
+    mounted = train(name, world, arguments, m.path, scratch / "mounted")
+    assert mounted == plain
+
+    count = len(list((digits / "train").rglob("*.png")))
+    for epoch in range(EPOCHS):
+        seen = [n for rank in mounted for n in rank["samples"][epoch]]
+        if name != "timm":  # which drops the last batch
+            assert set(seen) == set(range(count)), f"epoch {epoch} is not the set"
+        if "--repeats" not in arguments:
+            assert len(seen) - len(set(seen)) < 16 * len(mounted), "more than padding came twice"
+    stats = tools.stat_json(m.path)
+    record_property("recognition", {"trainer": what, "ranks": max(world, 1), **{
+        key: stats[key] for key in ("recognised", "opens", "misses")}})
+    assert stats["recognised"].startswith(recognised)
