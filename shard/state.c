@@ -129,6 +129,10 @@ int shard_state_format(
 		return -ENOMEM;
 	if (o.n_past > 0 && json_object_set_new(root, "past", json_past(&o)) < 0)
 		return -ENOMEM;
+	if (o.on_bad != SHARD_ON_BAD_EIO &&
+	        (json_object_set_new(root, "on_bad", json_string(shard_on_bad_name(o.on_bad))) < 0 ||
+	                json_object_set_new(root, "quarantine", json_sprintf("%016" PRIx64, o.quarantine->hash)) < 0))
+		return -ENOMEM;
 	len = json_dumpb(root, text, sizeof(text), JSON_COMPACT | JSON_PRESERVE_ORDER);
 	if (len == 0 || len >= sizeof(text) || len >= buf_size)
 		return -ERANGE;
@@ -256,6 +260,24 @@ static bool read_past(const json_t *value, struct shard_state *state)
 	return true;
 }
 
+static bool read_on_bad(const json_t *value, struct shard_state *state)
+{
+	const char *text = json_string_value(value);
+
+	return text && shard_on_bad_parse(text, &state->options.on_bad) == 0 &&
+	       state->options.on_bad != SHARD_ON_BAD_EIO;
+}
+
+static bool read_quarantine(const json_t *value, struct shard_state *state)
+{
+	const char *hex = json_string_value(value);
+
+	if (!hex || strlen(hex) != 16 || strspn(hex, "0123456789abcdef") != 16)
+		return false;
+	state->quarantine = strtoull(hex, NULL, 16);
+	return true;
+}
+
 static const struct key keys[] = {
 	{ "version", true, read_version },
 	{ "dataset", true, read_dataset },
@@ -268,6 +290,8 @@ static const struct key keys[] = {
 	{ "subdir", false, read_subdir },
 	{ "chunk", false, read_chunk },
 	{ "past", false, read_past },
+	{ "on_bad", false, read_on_bad },
+	{ "quarantine", false, read_quarantine },
 };
 
 static const struct key *find_key(const char *name)
@@ -306,6 +330,8 @@ static int read_keys(json_t *root, struct base_err *err, struct shard_state *sta
 		        err, -EUCLEAN, "resume state: \"chunk\" belongs to order=chunk and is needed there");
 	if (state->options.n_past > 0 && state->options.deal != SHARD_DEAL_BLOCK)
 		return base_err_set(err, -EUCLEAN, "resume state: \"past\" belongs to deal=block");
+	if ((json_object_get(root, "on_bad") != NULL) != (json_object_get(root, "quarantine") != NULL))
+		return base_err_set(err, -EUCLEAN, "resume state: \"on_bad\" and \"quarantine\" belong together");
 	return 0;
 }
 
@@ -391,6 +417,24 @@ static bool same_path(const char *a, const char *b)
 	}
 }
 
+/* What is left of an epoch depends on which samples were in it. */
+static int check_quarantine(
+        const struct shard_state *state, unsigned set, const struct shard_view_options *o, struct base_err *err)
+{
+	const struct shard_view_options *s = &state->options;
+
+	if (s->start == 0)
+		return 0;
+	if (set & SHARD_STATE_SET_ON_BAD && o->on_bad != s->on_bad)
+		return mismatch(err, "on_bad", shard_on_bad_name(o->on_bad), shard_on_bad_name(s->on_bad));
+	if (s->on_bad == SHARD_ON_BAD_EIO || (o->quarantine && o->quarantine->hash == state->quarantine))
+		return 0;
+	return base_err_set(err, -EINVAL,
+	        "the resume state is in the middle of an epoch with on_bad=%s and the quarantine list %016" PRIx64
+	        ", which is not the one %s: finish the epoch with that list, or start at the next epoch",
+	        shard_on_bad_name(s->on_bad), state->quarantine, o->quarantine ? "that was read" : "given (none)");
+}
+
 int shard_state_apply(const struct shard_state *state, const struct shard_index *index, unsigned set,
         struct shard_view_options *options, struct base_err *err)
 {
@@ -419,8 +463,12 @@ int shard_state_apply(const struct shard_state *state, const struct shard_index 
 		        "chunk= or pool= was given, but the resume state has its own geometry: drop the option, or "
 		        "start "
 		        "without the state");
+	if (rc == 0)
+		rc = check_quarantine(state, set, &o, err);
 	if (rc < 0)
 		return rc;
+	if (!(set & SHARD_STATE_SET_ON_BAD) && (s->start > 0 || o.quarantine))
+		o.on_bad = s->on_bad;
 	o.order = s->order;
 	o.deal = s->deal;
 	o.tail = s->tail;

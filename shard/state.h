@@ -3,7 +3,7 @@
  *   {"version":1,"dataset":"<32 hex>","order":"full","deal":"stride","seed":7,"epoch":3,"start":81920,"tail":"pad"}
  *
  * plus "subdir" when set, "chunk":[items,pool] for order=chunk and "past":[[world,steps],...] when a deal=block epoch is
- * under way.  Under 256 bytes without a subdir and with up to two past segments (a state after one change of the world).
+ * under way, and "on_bad":"skip","quarantine":"<16 hex>" (the list's hash) where that is not eio.  Under 256 bytes without a subdir and on_bad and with up to two past segments (a state after one change of the world).
  * Unknown keys are refused (they may mean something that changes the order).  Threads: pure functions. */
 #ifndef DDPFS_SHARD_STATE_H
 #define DDPFS_SHARD_STATE_H
@@ -22,9 +22,10 @@ enum {
 struct shard_state {
 	uint8_t dataset[16];
 	struct shard_view_options
-	        options; /* order, deal, tail, seed, epoch, start, past, chunk geometry; subdir is NULL:
+	        options; /* order, deal, tail, seed, epoch, start, past, chunk geometry, on_bad; subdir is NULL:
 	                                      the struct may be copied */
 	char subdir[SHARD_STATE_SUBDIR_MAX + 1];
+	uint64_t quarantine; /* hash of the list, where options.on_bad is not eio */
 };
 
 /* State of a view after `steps_trained` global steps of `epoch` (counted from the epoch's beginning, so at least start in
@@ -49,11 +50,13 @@ enum {
 	SHARD_STATE_SET_CHUNK = 1 << 5, /* chunk or pool */
 	SHARD_STATE_SET_EPOCH = 1 << 6,
 	SHARD_STATE_SET_START = 1 << 7, /* start or past */
+	SHARD_STATE_SET_ON_BAD = 1 << 8,
 };
 
 /* Checks a state against a dataset and explicit options, and puts it into them: a given option that differs is refused
  * (-EINVAL, err names both values; a given order=auto or deal=auto agrees with anything), one not given is taken from
- * the state.  options->subdir may point into `state` afterwards.  Another dataset is -ESTALE. */
+ * the state.  on_bad and the list that options->quarantine holds must be the state's in the middle of an epoch (-EINVAL);
+ * at the beginning of one they may be others.  options->subdir may point into `state` afterwards.  Another dataset is -ESTALE. */
 int shard_state_apply(const struct shard_state *state, const struct shard_index *index, unsigned set,
         struct shard_view_options *options, struct base_err *err);
 

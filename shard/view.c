@@ -35,10 +35,15 @@ struct shard_view {
 	struct shard_view_options options;    /* resolved; subdir points to subdir_path */
 	char subdir_path[SHARD_PATH_MAX + 1]; /* as the index spells it: "a//b/" is "a/b" */
 	uint32_t subdir;
-	uint32_t first_sample; /* the subtree's samples: [first_sample, first_sample + n) */
-	uint64_t n;
+	uint32_t first_sample; /* the subtree's samples: [first_sample, end_sample) */
+	uint32_t end_sample;
+	uint64_t n;          /* of them, those that are dealt */
 	uint32_t first_slot; /* order by slot: item i is stored at slots[i], or at first_slot + i when slots is NULL */
 	uint32_t *slots;     /* ascending; owned */
+	const uint32_t *bad; /* on_bad: the subtree's quarantined samples, ascending; in the list of options */
+	uint32_t n_bad;
+	uint32_t *bad_slots; /* skip, order by slot over the whole dataset: theirs, ascending; owned */
+	uint32_t *stand_ins; /* substitute: by `bad`; owned */
 	uint8_t key[16];     /* of the order: the identity, and the subtree */
 	uint64_t block_items;
 	bool is_given;
@@ -72,6 +77,7 @@ static int find_subdir(struct shard_view *view, const char *path, struct base_er
 	if (rc < 0)
 		return base_err_set(err, rc, "dataset '%s': looking up subdir '%s': %s; check it with 'mkshard verify'",
 		        shard_index_dataset(view->index), quoted, base_err_str(rc));
+	view->end_sample = end;
 	view->n = end - view->first_sample;
 	if (view->n == 0 && view->subdir != 0)
 		return base_err_set(err, -EINVAL, "subdir '%s' of dataset '%s' holds no samples to deal", quoted,
@@ -87,24 +93,104 @@ static int compare_slots(const void *a, const void *b)
 	return (x > y) - (x < y);
 }
 
+/* on_bad: n and the samples it is about. */
+static int set_quarantine(struct shard_view *view, struct base_err *err)
+{
+	struct shard_view_options *o = &view->options;
+
+	if (o->on_bad == SHARD_ON_BAD_EIO) {
+		o->quarantine = NULL;
+		return 0;
+	}
+	if (!o->quarantine)
+		return base_err_set(
+		        err, -EINVAL, "on_bad=%s needs the dataset's quarantine list", shard_on_bad_name(o->on_bad));
+	const uint32_t *samples = o->quarantine->samples;
+	uint32_t low = shard_quarantine_below(samples, o->quarantine->n, view->first_sample);
+	view->bad = samples + low;
+	view->n_bad = shard_quarantine_below(samples, o->quarantine->n, view->end_sample) - low;
+	if (view->n_bad == 0)
+		return 0;
+	if (view->n_bad == view->n)
+		return base_err_set(err, -EINVAL, "on_bad=%s: all %" PRIu64 " samples are quarantined",
+		        shard_on_bad_name(o->on_bad), view->n);
+	if (o->on_bad == SHARD_ON_BAD_SKIP) {
+		view->n -= view->n_bad;
+		return 0;
+	}
+	view->stand_ins = malloc(view->n_bad * sizeof(*view->stand_ins));
+	if (!view->stand_ins)
+		return base_err_set(err, -ENOMEM, "out of memory");
+	return shard_quarantine_stand_ins(
+	        o->quarantine, view->index, view->first_sample, view->end_sample, err, view->stand_ins);
+}
+
+static bool skips(const struct shard_view *view)
+{
+	return view->n_bad > 0 && view->options.on_bad == SHARD_ON_BAD_SKIP;
+}
+
+/* Whether a sample of the subtree is listed. */
+static bool is_bad(const struct shard_view *view, uint32_t sample, uint32_t *ret_at)
+{
+	*ret_at = shard_quarantine_below(view->bad, view->n_bad, sample);
+	return *ret_at < view->n_bad && view->bad[*ret_at] == sample;
+}
+
+/* The item-th number from `first` on that is not one of `left_out` (ascending, none below first). */
+static uint32_t nth_left(const uint32_t *left_out, uint32_t n, uint32_t first, uint32_t item)
+{
+	uint32_t low = 0, high = n;
+
+	while (low < high) {
+		uint32_t middle = low + (high - low) / 2;
+
+		if (left_out[middle] - first - middle > item)
+			high = middle;
+		else
+			low = middle + 1;
+	}
+	return first + item + low;
+}
+
+static int slot_error(const struct shard_view *view, uint32_t sample, int rc, struct base_err *err)
+{
+	return base_err_set(err, rc, "dataset '%s': sample %" PRIu32 ": %s; check it with 'mkshard verify'",
+	        shard_index_dataset(view->index), sample, base_err_str(rc));
+}
+
+static int collect_bad_slots(struct shard_view *view, struct base_err *err)
+{
+	view->bad_slots = malloc(view->n_bad * sizeof(*view->bad_slots));
+	if (!view->bad_slots)
+		return base_err_set(err, -ENOMEM, "out of memory");
+	for (uint32_t i = 0; i < view->n_bad; i++) {
+		int rc = shard_index_sample_slot(view->index, view->bad[i], &view->bad_slots[i]);
+
+		if (rc < 0)
+			return slot_error(view, view->bad[i], rc, err);
+	}
+	qsort(view->bad_slots, view->n_bad, sizeof(*view->bad_slots), compare_slots);
+	return 0;
+}
+
 /* For orders by slot over a part of the dataset: which slots it has. */
 static int collect_slots(struct shard_view *view, struct base_err *err)
 {
 	cleanup_free uint32_t *slots = NULL;
 	bool ascending = true;
 
-	if (view->n == shard_index_info(view->index)->n_samples)
-		return 0;
+	if (view->end_sample - view->first_sample == shard_index_info(view->index)->n_samples)
+		return skips(view) ? collect_bad_slots(view, err) : 0;
 	slots = malloc(view->n * sizeof(*slots));
 	if (!slots)
 		return base_err_set(err, -ENOMEM, "out of memory for %" PRIu64 " slots of subdir", view->n);
 	for (uint64_t i = 0; i < view->n; i++) {
-		int rc = shard_index_sample_slot(view->index, view->first_sample + (uint32_t)i, &slots[i]);
+		uint32_t sample = nth_left(view->bad, skips(view) ? view->n_bad : 0, view->first_sample, (uint32_t)i);
+		int rc = shard_index_sample_slot(view->index, sample, &slots[i]);
 
 		if (rc < 0)
-			return base_err_set(err, rc,
-			        "dataset '%s': sample %" PRIu64 ": %s; check it with 'mkshard verify'",
-			        shard_index_dataset(view->index), view->first_sample + i, base_err_str(rc));
+			return slot_error(view, sample, rc, err);
 		ascending = ascending && (i == 0 || slots[i - 1] < slots[i]);
 	}
 	if (!ascending)
@@ -305,7 +391,9 @@ static int view_init(struct shard_view *view, struct base_err *err)
 		return rc;
 	o->subdir = view->subdir_path;
 	make_key(view);
-	rc = resolve(view, err);
+	rc = set_quarantine(view, err);
+	if (rc == 0)
+		rc = resolve(view, err);
 	if (rc == 0)
 		rc = check_deal(view, err);
 	if (rc == 0 && shard_order_by_slot(o->order))
@@ -345,6 +433,8 @@ void shard_view_free(struct shard_view *view)
 	pthread_cond_destroy(&view->built);
 	pthread_mutex_destroy(&view->lock);
 	free(view->slots);
+	free(view->bad_slots);
+	free(view->stand_ins);
 	free(view);
 }
 
@@ -363,6 +453,63 @@ uint64_t shard_view_samples(const struct shard_view *view)
 	return view->n;
 }
 
+uint32_t shard_view_n_bad(const struct shard_view *view)
+{
+	return view->n_bad;
+}
+
+int shard_view_instead(const struct shard_view *view, uint32_t sample, uint32_t *ret_sample)
+{
+	uint32_t at;
+
+	if (view->n_bad == 0 || !is_bad(view, sample, &at)) {
+		*ret_sample = sample;
+		return 0;
+	}
+	if (!view->stand_ins)
+		return -ENOENT;
+	*ret_sample = view->stand_ins[at];
+	return 0;
+}
+
+/* The files of a sample; one that has one file only, cheaply. */
+static int sample_files(const struct shard_index *index, uint32_t sample, uint32_t files[SHARD_SAMPLE_FILES_MAX])
+{
+	uint32_t n;
+
+	return shard_index_info(index)->grouped
+	               ? shard_index_sample_files(index, sample, files, SHARD_SAMPLE_FILES_MAX, &n)
+	               : shard_index_sample_first(index, sample, files);
+}
+
+int shard_view_instead_file(const struct shard_view *view, uint32_t file, uint32_t *ret_file)
+{
+	uint32_t files[SHARD_SAMPLE_FILES_MAX], place = 0, sample;
+	struct shard_place at;
+	int rc = 0;
+
+	at.sample = SHARD_NONE;
+	if (view->n_bad > 0)
+		rc = shard_index_place(view->index, file, &at);
+	if (rc < 0)
+		return rc;
+	sample = at.sample;
+	if (at.sample != SHARD_NONE)
+		rc = shard_view_instead(view, at.sample, &sample);
+	if (rc < 0 || sample == at.sample) {
+		*ret_file = rc < 0 ? *ret_file : file;
+		return rc;
+	}
+	rc = sample_files(view->index, at.sample, files);
+	while (rc == 0 && shard_index_info(view->index)->grouped && files[place] != file)
+		place++; /* it is one of them */
+	if (rc == 0)
+		rc = sample_files(view->index, sample, files);
+	if (rc == 0)
+		*ret_file = files[place];
+	return rc;
+}
+
 uint32_t shard_view_subdir(const struct shard_view *view)
 {
 	return view->subdir;
@@ -372,7 +519,7 @@ void shard_view_identity(const struct shard_view *view, char ret_hex[static SHAR
 {
 	const struct shard_view_options *o = &view->options;
 	const struct shard_info *info = shard_index_info(view->index);
-	char text[256 + 48 * SHARD_DEAL_SEGMENTS_MAX + SHARD_PATH_MAX + 1];
+	char text[384 + 48 * SHARD_DEAL_SEGMENTS_MAX + SHARD_PATH_MAX + 1];
 	XXH128_canonical_t canonical;
 	size_t len;
 
@@ -387,6 +534,9 @@ void shard_view_identity(const struct shard_view *view, char ret_hex[static SHAR
 		len += (size_t)snprintf(
 		        text + len, sizeof(text) - len, " %" PRIu32 "x%" PRIu64, o->past[i].world, o->past[i].steps);
 	len += (size_t)snprintf(text + len, sizeof(text) - len, " subdir=%s", view->subdir_path);
+	if (o->on_bad != SHARD_ON_BAD_EIO)
+		len += (size_t)snprintf(text + len, sizeof(text) - len, " on_bad=%s %016" PRIx64,
+		        shard_on_bad_name(o->on_bad), o->quarantine->hash);
 	assert(len < sizeof(text));
 	XXH128_canonicalFromHash(&canonical, XXH3_128bits(text, len));
 	for (unsigned i = 0; i < sizeof(canonical.digest); i++)
@@ -559,12 +709,17 @@ static int sample_at(const struct shard_epoch *epoch, uint64_t position, uint32_
 	const struct shard_view *view = epoch->view;
 	uint32_t item = (uint32_t)shard_order_at(&epoch->order, position);
 
-	if (!shard_order_by_slot(view->options.order)) {
-		*ret_sample = view->first_sample + item;
-		return 0;
-	}
-	return shard_index_slot_sample(
-	        view->index, view->slots ? view->slots[item] : view->first_slot + item, ret_sample);
+	uint32_t sample = 0;
+	int rc = 0;
+
+	if (!shard_order_by_slot(view->options.order))
+		sample = nth_left(view->bad, skips(view) ? view->n_bad : 0, view->first_sample, item);
+	else if (view->bad_slots)
+		rc = shard_index_slot_sample(view->index, nth_left(view->bad_slots, view->n_bad, 0, item), &sample);
+	else
+		rc = shard_index_slot_sample(
+		        view->index, view->slots ? view->slots[item] : view->first_slot + item, &sample);
+	return rc < 0 ? rc : shard_view_instead(view, sample, ret_sample);
 }
 
 int shard_epoch_step_sample(const struct shard_epoch *epoch, uint64_t step, uint32_t *ret_sample)
@@ -605,11 +760,17 @@ static int find_item(const struct shard_view *view, uint32_t sample, uint64_t *r
 
 	if (!shard_order_by_slot(view->options.order)) {
 		*ret_item = sample - view->first_sample;
+		if (skips(view))
+			*ret_item -= shard_quarantine_below(view->bad, view->n_bad, sample);
 		return 0;
 	}
 	rc = shard_index_sample_slot(view->index, sample, &slot);
 	if (rc < 0)
 		return rc;
+	if (view->bad_slots) {
+		*ret_item = slot - shard_quarantine_below(view->bad_slots, view->n_bad, slot);
+		return *ret_item < view->n ? 0 : -EUCLEAN;
+	}
 	if (!view->slots) {
 		*ret_item = (uint64_t)slot - view->first_slot;
 		return slot >= view->first_slot && *ret_item < view->n ? 0 : -EUCLEAN;
@@ -632,6 +793,7 @@ int shard_epoch_find(
 	const struct shard_view *view = epoch->view;
 	uint64_t item;
 	uint64_t step;
+	uint32_t at;
 	int rc;
 
 	if (sample >= shard_index_info(view->index)->n_samples)
@@ -648,7 +810,7 @@ int shard_epoch_find(
 			*ret_turn = step;
 		return 0;
 	}
-	if (sample < view->first_sample || sample - view->first_sample >= view->n)
+	if (sample < view->first_sample || sample >= view->end_sample || (skips(view) && is_bad(view, sample, &at)))
 		return -ENOENT;
 	rc = find_item(view, sample, &item);
 	if (rc < 0)

@@ -17,6 +17,7 @@
 #include "shard/deal.h"
 #include "shard/index.h"
 #include "shard/order.h"
+#include "shard/quarantine.h"
 
 enum {
 	SHARD_VIEW_EPOCHS_CACHED = 4, /* this, the next, the one before, and one somebody looks at */
@@ -43,15 +44,18 @@ struct shard_view_options {
 	uint64_t pool_bytes;  /* 0 = default; ignored where pool_chunks is given */
 	uint64_t chunk_items; /* 0 = from chunk_bytes; a resume state carries these two, so that the order stays what */
 	uint64_t pool_chunks; /* 0 = from pool_bytes;  it was when defaults or sizes change */
+	/* What the order does about samples that are known to be bad (shard/quarantine.h); skip and substitute need the list. */
+	enum shard_on_bad on_bad;
+	const struct shard_quarantine *quarantine; /* not owned; outlives the view */
 };
 #define SHARD_VIEW_OPTIONS_DEFAULT ((struct shard_view_options){ .world = 1 })
 
 struct shard_view;  /* opaque; keeps the index pointer (not owned; must outlive the view) */
 struct shard_epoch; /* opaque */
 
-/* Everything in options is copied.
- * -EINVAL (rank >= world, start > n, segments that do not add up, a start that is ambiguous because deal=auto may have
- * been block before, no samples under subdir), -ENOENT/-ENOTDIR (subdir), -ENOMEM, -E2BIG, index errors. */
+/* Everything in options is copied but the list.
+ * -EINVAL (rank >= world, on_bad without its list, nothing left to deal, start > n, segments that do not add up, a start that is ambiguous because deal=auto may have
+ * been block before, no samples under subdir), -ENOENT/-ENOTDIR (subdir; no stand-in), -ENOMEM, -E2BIG, index errors. */
 int shard_view_new(const struct shard_index *index, const struct shard_view_options *options, struct base_err *err,
         struct shard_view **ret_view);
 void shard_view_free(struct shard_view *view); /* all epochs must have been put; NULL is fine */
@@ -76,8 +80,15 @@ const struct shard_index *shard_view_index(const struct shard_view *view);
 uint64_t shard_view_samples(const struct shard_view *view); /* n: samples that are dealt each epoch, all ranks */
 uint32_t shard_view_subdir(const struct shard_view *view);  /* directory id; 0 = whole dataset */
 
+/* on_bad: how many samples of this view's subtree are in the list, left out or replaced; 0 with eio. */
+uint32_t shard_view_n_bad(const struct shard_view *view);
+/* The sample that comes where `sample` would: itself, or its stand-in.  -ENOENT: it is left out. */
+int shard_view_instead(const struct shard_view *view, uint32_t sample, uint32_t *ret_sample);
+/* The same for a file by its name: itself, or its counterpart of the stand-in.  -ENOENT; index errors. */
+int shard_view_instead_file(const struct shard_view *view, uint32_t file, uint32_t *ret_file);
+
 /* Identity of the view: XXH3-128 over (dataset identity, subdir, order with its geometry, deal, seed, epoch, start,
- * segments, tail, world); not the rank: ranks of one job have equal identities. */
+ * segments, tail, world, on_bad with its list); not the rank: ranks of one job have equal identities. */
 void shard_view_identity(const struct shard_view *view, char ret_hex[static SHARD_VIEW_ID_SIZE]);
 
 /* The order and deal of one epoch, by reference: shard_epoch_put it.  Cheap but for order=torch (O(n)).  -ENOMEM. */
@@ -99,8 +110,9 @@ int shard_epoch_turn(
 /* The sample at a global step, whichever rank's.  -ERANGE; index errors. */
 int shard_epoch_step_sample(const struct shard_epoch *epoch, uint64_t step, uint32_t *ret_sample);
 
-/* Where a sample comes in this epoch: its first step.  Its rank is (step - start) % world, its turn
- * (step - start) / world.  Outputs may be NULL.  -ENOENT when the sample is not of this view's subtree, was consumed
+/* Where a sample comes in this epoch: its first step; that of a listed sample with on_bad=substitute is where its stand-in
+ * comes, and a stand-in's is its own place.  Its rank is (step - start) % world, its turn
+ * (step - start) / world.  Outputs may be NULL.  -ENOENT when the sample is not of this view's subtree, left out, was consumed
  * before start, or is dropped; -EINVAL when there is no such sample; index errors. */
 int shard_epoch_find(
         const struct shard_epoch *epoch, uint32_t sample, uint64_t *ret_step, uint32_t *ret_rank, uint64_t *ret_turn);
