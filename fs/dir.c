@@ -110,7 +110,7 @@ static int is_listed(const struct dir *dir, uint32_t id, const struct shard_file
 static int find_stand_in(const struct fs_server *server, struct dir *dir)
 {
 	struct shard_dir rec;
-	uint32_t first = SHARD_NONE;
+	uint32_t first = SHARD_NONE, instead;
 	int rc = shard_index_dir(server->index, dir->dir, &rec);
 	for (uint32_t i = 0; rc == 0 && i < rec.n_files; i++) {
 		struct shard_file file;
@@ -118,7 +118,7 @@ static int find_stand_in(const struct fs_server *server, struct dir *dir)
 		rc = shard_index_file(server->index, id, &file);
 		if (rc < 0)
 			return rc;
-		if (!is_dealt(dir->view, &file))
+		if (!is_dealt(dir->view, &file) || shard_view_instead(dir->view->order, file.sample, &instead) < 0)
 			continue;
 		if (first == SHARD_NONE)
 			first = id;
@@ -405,6 +405,17 @@ static int add_turns(struct fill *fill, uint64_t off)
 	return 0;
 }
 
+/* What a name of a tree shows, by on_bad.  -ENOENT: nothing. */
+static int shown_file(struct fill *fill, uint32_t *id, struct shard_file *file)
+{
+	uint32_t instead;
+	int rc = shard_view_instead_file(fill->dir->view->order, *id, &instead);
+	if (rc < 0 || instead == *id)
+		return rc;
+	*id = instead;
+	return shard_index_file(fill->server->index, instead, file);
+}
+
 static int add_tree_files(struct fill *fill, const struct shard_dir *rec, uint64_t *off)
 {
 	if (*off < OFF_FIRST)
@@ -422,6 +433,11 @@ static int add_tree_files(struct fill *fill, const struct shard_dir *rec, uint64
 			continue;
 		memcpy(name, file.name, file.name_len);
 		name[file.name_len] = '\0';
+		rc = fill->dir->node.kind == FS_ALL_DIR ? 0 : shown_file(fill, &id, &file);
+		if (rc == -ENOENT)
+			continue;
+		if (rc < 0)
+			return rc;
 		if (add(fill, name, (struct fs_node){ .kind = FS_FILE, .id = id }, &file, *off + 1))
 			return 1;
 	}

@@ -15,7 +15,7 @@
 #include "fs/watch.h"
 #include "shard/state.h"
 
-enum { N_FILES = 3, TEXT_SHOWN_MAX = 512, FIELDS_MAX = 64 };
+enum { N_FILES = 3, TEXT_SHOWN_MAX = 512, FIELDS_MAX = 64, QUARANTINE_SHOWN_MAX = 4 };
 
 struct snapshot {
 	char *text; /* padded to size */
@@ -153,6 +153,8 @@ static size_t collect(struct fs_server *server, struct fs_view *view, struct fie
 		{ "watch_overflows", "Times the queue of opens overflowed", true, fs_counted(&c->watch_overflows) },
 		{ "memory_bytes", "Memory budget", false, server->memory_bytes },
 		{ "samples", "Samples dealt in an epoch, all ranks", false, shard_view_samples(view->order) },
+		{ "quarantined", "Samples of the quarantine list that on_bad leaves out or replaces", false,
+		        shard_view_n_bad(view->order) },
 		{ "files", "Files of the dataset", false, server->info->n_files },
 		{ "content_bytes", "Bytes of all files of the dataset", false, server->info->content_bytes },
 		{ "restarts", "Times that a new server took the place of one", true, server->link->restarts },
@@ -199,8 +201,39 @@ static json_t *names(struct fs_server *server, struct fs_view *view)
 	json_object_set_new(object, "tail", json_string(shard_tail_name(o->tail)));
 	json_object_set_new(object, "seed",
 	        o->seed <= INT64_MAX ? json_integer((json_int_t)o->seed) : json_sprintf("%" PRIu64, o->seed));
+	json_object_set_new(object, "on_bad", json_string(shard_on_bad_name(o->on_bad)));
 	json_object_set_new(object, "subdir", text_value(o->subdir ? o->subdir : ""));
 	return object;
+}
+
+static json_t *sample_path(struct fs_server *server, uint32_t sample)
+{
+	char path[SHARD_PATH_MAX + 1];
+	uint32_t file;
+	if (shard_index_sample_first(server->index, sample, &file) < 0 ||
+	        shard_index_file_path(server->index, file, path, sizeof(path)) < 0)
+		return json_null();
+	return text_value(path);
+}
+
+/* The first samples that on_bad leaves out or replaces, and by what. */
+static json_t *quarantine(struct fs_server *server, struct fs_view *view)
+{
+	json_t *list = json_array();
+	const struct shard_quarantine *q = view->options.quarantine;
+	for (uint32_t i = 0; q && i < q->n && json_array_size(list) < QUARANTINE_SHOWN_MAX; i++) {
+		uint32_t sample = q->samples[i], instead;
+		json_t *entry = json_object();
+		if (sample < view->sample0 || sample >= view->sample_end) {
+			json_decref(entry);
+			continue;
+		}
+		json_object_set_new(entry, "path", sample_path(server, sample));
+		if (shard_view_instead(view->order, sample, &instead) == 0)
+			json_object_set_new(entry, "instead", sample_path(server, instead));
+		json_array_append_new(list, entry);
+	}
+	return list;
 }
 
 /* The waits of the latest epochs, oldest first. */
@@ -234,6 +267,7 @@ static json_t *stats_object(struct fs_server *server, struct fs_view *view)
 		json_object_set_new(object, fields[i].name, json_integer((json_int_t)fields[i].value));
 	fs_sink_recognised(server->sink, view, object);
 	json_object_set_new(object, "epochs", epochs(server));
+	json_object_set_new(object, "quarantine", quarantine(server, view));
 	return object;
 }
 

@@ -232,7 +232,8 @@ static void log_failure(struct fs_helper *helper, const struct failure *failure)
 		shard_path[shard.path_len] = '\0';
 	}
 	(void)!shard_index_block(index, failure->file, failure->block, &offset, &length, &sum);
-	log_error("'%s': %s in shard '%s' at byte %llu: readers get EIO; `mkshard verify` finds every bad sample",
+	log_error("'%s': %s in shard '%s' at byte %llu: readers get EIO; `mkshard verify "
+	          "--quarantine` lists every bad sample, for on_bad=skip or substitute",
 	        base_err_quote(path, quoted, sizeof(quoted)), base_err_str(failure->rc),
 	        base_err_quote(shard_path, shard_quoted, sizeof(shard_quoted)), (unsigned long long)offset);
 }

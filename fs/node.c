@@ -112,12 +112,18 @@ int fs_flat_turn(struct fs_view *view, struct shard_epoch *epoch, const char *na
 	return 0;
 }
 
-static int dir_lookup(struct fs_server *server, uint32_t dir, const char *name, enum fs_kind dirs, uint32_t view,
-        struct fs_node *ret_node)
+/* `shown`: the view whose on_bad says what a name shows, or NULL. */
+static int dir_lookup(struct fs_server *server, const struct fs_view *shown, uint32_t dir, const char *name,
+        enum fs_kind dirs, uint32_t view, struct fs_node *ret_node)
 {
 	uint32_t id;
 	size_t len = strlen(name);
 	int rc = shard_index_find_file(server->index, dir, name, len, &id);
+	if (rc == 0 && shown) {
+		rc = shard_view_instead_file(shown->order, id, &id);
+		if (rc < 0)
+			return rc;
+	}
 	if (rc == 0) {
 		*ret_node = (struct fs_node){ .kind = FS_FILE, .id = id };
 		return 0;
@@ -193,11 +199,11 @@ int fs_node_lookup(struct fs_server *server, struct fs_node parent, const char *
 		}
 		if (view->layout == FS_LAYOUT_FLAT)
 			return flat_lookup(server, view, name, NULL, ret_node);
-		return dir_lookup(server, 0, name, FS_TREE_DIR, parent.view, ret_node);
+		return dir_lookup(server, view, 0, name, FS_TREE_DIR, parent.view, ret_node);
 	case FS_TREE_DIR:
-		return dir_lookup(server, (uint32_t)parent.id, name, FS_TREE_DIR, parent.view, ret_node);
+		return dir_lookup(server, view, (uint32_t)parent.id, name, FS_TREE_DIR, parent.view, ret_node);
 	case FS_ALL_DIR:
-		return dir_lookup(server, (uint32_t)parent.id, name, FS_ALL_DIR, 0, ret_node);
+		return dir_lookup(server, NULL, (uint32_t)parent.id, name, FS_ALL_DIR, 0, ret_node);
 	case FS_HIDDEN:
 		return hidden_lookup(parent.view, name, ret_node);
 	case FS_EPOCHS:

@@ -21,6 +21,7 @@ enum {
 /* The order of a stream: the epochs of a track that are known. */
 struct order {
 	const struct shard_index *index;
+	const struct shard_view *shown;     /* whose on_bad says what a file's name shows */
 	pthread_mutex_t lock;               /* a leaf */
 	struct prefetch_sequence *known[2]; /* this epoch's and the next one's, or NULL */
 };
@@ -73,6 +74,7 @@ struct fs_recognise {
 
 struct epoch {
 	const struct shard_index *index;
+	const struct shard_view *shown;
 	struct prefetch_sequence *sequence;
 };
 
@@ -93,7 +95,7 @@ static int order_get(void *user, uint64_t number, void **ret_epoch, uint64_t *re
 		prefetch_sequence_put(sequence);
 		return -ENOMEM;
 	}
-	*epoch = (struct epoch){ .index = order->index, .sequence = sequence };
+	*epoch = (struct epoch){ .index = order->index, .shown = order->shown, .sequence = sequence };
 	*ret_epoch = epoch;
 	*ret_turns = prefetch_sequence_turns(sequence);
 	return 0;
@@ -118,8 +120,7 @@ static int order_turn(void *user, uint64_t turn, uint32_t *ret_sample)
 		return rc;
 	if (place.sample == SHARD_NONE)
 		return -ENOENT; /* a common file: not read ahead */
-	*ret_sample = place.sample;
-	return 0;
+	return shard_view_instead(epoch->shown, place.sample, ret_sample);
 }
 
 static int order_find(void *user, uint32_t sample, uint64_t *ret_turn)
@@ -193,6 +194,7 @@ static int follow_new(struct fs_recognise *fr, const struct prefetch_recognised 
 	struct follow *f = ret_follow;
 	*f = (struct follow){ .id = track->id, .generation = track->generation, .epoch = UINT64_MAX };
 	f->order.index = fr->server->index;
+	f->order.shown = fr->view->order;
 	pthread_mutex_init(&f->order.lock, NULL);
 	mine.user = &f->order;
 	learn(fr, f, track);
@@ -462,7 +464,9 @@ static size_t take(struct fs_recognise *fr, bool busy, bool *ret_paused)
 static int begin(struct fs_recognise *fr)
 {
 	struct prefetch_list_given given = { .name = "this rank's part", .user = fr, .at = part_at, .find = part_find };
-	struct prefetch_recognise_options options = { .index = fr->server->index, .explained = explained, .user = fr };
+	struct prefetch_recognise_options options = {
+		.index = fr->server->index, .shown = fr->view->order, .explained = explained, .user = fr
+	};
 	int rc = leads(fr) ? 0 : make_part(fr);
 	if (!leads(fr)) {
 		given.n = fr->n_part;

@@ -315,6 +315,11 @@ static void count_open(struct fs_watch *watch, const struct watched *where, cons
         uint64_t now_ns)
 {
 	struct fs_opens_key key = { .id = at->file };
+	/* By the inode that READs will name. */
+	uint32_t shown;
+	if (at->file != SHARD_NONE && where->view->layout == FS_LAYOUT_TREE &&
+	        shard_view_instead_file(where->view->order, at->file, &shown) == 0)
+		key.id = shown;
 	if (at->file == SHARD_NONE && is_kept(watch, where->view, at->epoch))
 		key = (struct fs_opens_key){ .place = fs_opens_place(where->view->number, at->epoch), .id = at->turn };
 	else if (at->file == SHARD_NONE) {

@@ -51,7 +51,8 @@ enum {
 struct prefetch_recognise; /* opaque */
 
 struct prefetch_recognise_options {
-	const struct shard_index *index;         /* not owned */
+	const struct shard_index *index; /* not owned */
+	const struct shard_view *shown;  /* NULL, or whose on_bad leaves samples out of every listing; not owned */
 	const struct prefetch_list_given *given; /* lists of others, such as this rank's part of a view; copied */
 	unsigned n_given;                        /* at most PREFETCH_GIVEN_MAX */
 	const struct prefetch_own_order *own;    /* ddpfs's own order, or NULL; copied */

@@ -9,6 +9,7 @@
 #include <strings.h>
 
 #include "shard/base/cleanup.h"
+#include "shard/view.h"
 
 enum { RANK_WORDS = 8 }; /* 512 files a counter */
 
@@ -132,9 +133,10 @@ static bool is_image(const char *name, uint32_t len)
 	return false;
 }
 
-int prefetch_filters_init(struct prefetch_filters *filters, const struct shard_index *index, const char *suffix)
+int prefetch_filters_init(struct prefetch_filters *filters, const struct shard_index *index,
+        const struct shard_view *shown, const char *suffix)
 {
-	struct prefetch_filters made = { .index = index };
+	struct prefetch_filters made = { .index = index, .shown = shown };
 	uint32_t n_files = shard_index_info(index)->n_files;
 	if (strlen(suffix) <= PREFETCH_SUFFIX_MAX)
 		memcpy(made.suffix, suffix, strlen(suffix) + 1);
@@ -162,6 +164,9 @@ int prefetch_filters_step(struct prefetch_filters *filters, uint32_t max)
 		int rc = shard_index_file(filters->index, id, &file);
 		if (rc < 0)
 			return rc;
+		uint32_t instead;
+		if (filters->shown && !file.common && shard_view_instead(filters->shown, file.sample, &instead) < 0)
+			continue; /* left out */
 		filters->filters[PREFETCH_FILTER_ALL]->words[id / 64] |= bit;
 		if (!file.common)
 			filters->filters[PREFETCH_FILTER_DEALT]->words[id / 64] |= bit;

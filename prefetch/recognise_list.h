@@ -33,18 +33,21 @@ enum prefetch_filter_kind {
 
 enum { PREFETCH_SUFFIX_MAX = 31 }; /* bytes of a suffix, with its dot; longer ones are not looked for */
 
+struct shard_view;
 struct prefetch_filter; /* opaque: which files of a dataset; n / 8 bytes each */
 
 /* All four filters of a dataset, made side by side in one pass over its files. */
 struct prefetch_filters {
 	const struct shard_index *index; /* not owned */
+	const struct shard_view *shown;  /* NULL, or the view that leaves samples out: they are in no filter */
 	char suffix[PREFETCH_SUFFIX_MAX + 1];
 	uint32_t next; /* file the pass has come to; the filters can be used when it is n_files */
 	struct prefetch_filter *filters[PREFETCH_FILTER_KINDS];
 };
 
 /* suffix: ".jpg", or "" when there is none (the filter is then empty).  -ENOMEM. */
-int prefetch_filters_init(struct prefetch_filters *filters, const struct shard_index *index, const char *suffix);
+int prefetch_filters_init(struct prefetch_filters *filters, const struct shard_index *index,
+        const struct shard_view *shown, const char *suffix);
 /* Looks at the next files, at most `max`.  Returns 1 while there is more to do, 0 when done, index errors. */
 int prefetch_filters_step(struct prefetch_filters *filters, uint32_t max);
 void prefetch_filters_done(struct prefetch_filters *filters); /* lists keep what they need */

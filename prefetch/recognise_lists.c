@@ -149,7 +149,7 @@ int prefetch_lists_step(struct prefetch_recognise *r)
 	if (!r->filters_begun) {
 		char suffix[PREFETCH_SUFFIX_MAX + 1];
 		common_suffix(r, suffix);
-		int rc = prefetch_filters_init(&r->filters, r->options.index, suffix);
+		int rc = prefetch_filters_init(&r->filters, r->options.index, r->options.shown, suffix);
 		if (rc < 0)
 			return rc;
 		r->filters_begun = true;

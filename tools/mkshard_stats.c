@@ -565,5 +565,6 @@ int mkshard_stats(int argc, char **argv)
 	else if (rc == 0)
 		print_text(s);
 	stats_done(s);
+	view_options_done(&args.view);
 	return rc < 0 ? cli_fail(&err) : CLI_DONE;
 }

@@ -1,7 +1,8 @@
 /* `mkshard verify`: every checksum, at the speed of the device.
  *
  * A shard is streamed front to back; the files lie in it in the order of their offsets, so each is summed as it comes
- * by.  Files that overlap another one (an index made by somebody else) are read again by themselves. */
+ * by.  Files that overlap another one (an index made by somebody else), and those behind a place that cannot be read, are
+ * read by themselves. */
 #include <errno.h>
 #include <inttypes.h>
 #include <pthread.h>
@@ -14,6 +15,7 @@
 #include "prefetch/bulk.h"
 #include "shard/base/cleanup.h"
 #include "shard/base/units.h"
+#include "shard/quarantine.h"
 #include "tools/cli.h"
 #include "tools/json.h"
 #include "tools/mkshard.h"
@@ -21,16 +23,22 @@
 #include "tools/mkshard_sum.h"
 #include "tools/progress.h"
 
-enum { KEY_JSON = 0x100, BAD_LISTED_MAX = 100000, HINT = 8 };
+enum { KEY_JSON = 0x100, KEY_QUARANTINE, BAD_LISTED_MAX = 100000, HINT = 8 };
 
 struct verify_args {
 	const char *dataset;
 	bool json;
 	uint32_t jobs;
+	bool quarantine;
+	const char *list; /* NULL: beside the index */
 };
 
 static const struct argp_option verify_options[] = {
 	{ "json", KEY_JSON, 0, 0, "Print one JSON object", 1 },
+	{ "quarantine", KEY_QUARANTINE, "FILE", OPTION_ARG_OPTIONAL,
+	        "Write the bad samples to FILE, for mounts with on_bad=skip or substitute (default: "
+	        "DATASET/" SHARD_QUARANTINE_NAME ")",
+	        1 },
 	{ "jobs", 'j', "N", 0, "Shards read at once (default: processors)", 1 },
 	{ 0 },
 };
@@ -41,6 +49,10 @@ static error_t parse_verify(int key, char *arg, struct argp_state *state)
 	switch (key) {
 	case KEY_JSON:
 		args->json = true;
+		return 0;
+	case KEY_QUARANTINE:
+		args->quarantine = true;
+		args->list = arg;
 		return 0;
 	case 'j':
 		args->jobs = (uint32_t)cli_arg_u64(state, "--jobs", arg, 1, 256);
@@ -72,12 +84,28 @@ struct verify {
 	struct bad *bad; /* guarded by lock */
 	uint64_t n_bad;  /* found; at most BAD_LISTED_MAX are kept */
 	uint64_t n_kept;
+	uint8_t *bad_samples; /* guarded by lock: a bit each; NULL: no quarantine list is asked for */
+	bool cannot_list;     /* guarded by lock: something is bad that no list of samples can stand for */
 };
+
+/* With the lock. */
+static void quarantine(struct verify *verify, uint32_t file)
+{
+	struct shard_place place = { .sample = SHARD_NONE };
+	if (!verify->bad_samples)
+		return;
+	if (file == SHARD_NONE || shard_index_place(verify->index, file, &place) < 0 || place.sample == SHARD_NONE)
+		verify->cannot_list = true;
+	else
+		verify->bad_samples[place.sample / 8] |= (uint8_t)(1 << place.sample % 8);
+}
 
 static void note(struct verify *verify, uint32_t file, uint32_t shard, uint64_t offset, const char *text)
 {
 	pthread_mutex_lock(&verify->lock);
 	verify->n_bad++;
+	if (file != SHARD_NONE || shard == SHARD_NONE)
+		quarantine(verify, file);
 	struct bad *grown = NULL;
 	if (verify->n_kept < BAD_LISTED_MAX)
 		grown = realloc(verify->bad, (verify->n_kept + 1) * sizeof(*grown));
@@ -206,6 +234,15 @@ static int discard(void *arg, uint64_t offset, const uint8_t *data, size_t len)
 	return 0;
 }
 
+/* What of a shard that cannot be opened is bad: all of it. */
+static void quarantine_all(struct verify *verify, const struct shard_extent *extents, uint64_t n)
+{
+	pthread_mutex_lock(&verify->lock);
+	for (uint64_t i = 0; i < n; i++)
+		quarantine(verify, extents[i].file);
+	pthread_mutex_unlock(&verify->lock);
+}
+
 /* A file by itself. */
 static int verify_alone(struct verify *verify, uint32_t shard, const struct shard_extent *extent, int fd)
 {
@@ -243,10 +280,11 @@ static int stream_shard(struct verify *verify, uint32_t shard, int fd, struct sh
 	if (rc == 0)
 		rc = pass_by(&pass, rec.size_bytes, (const uint8_t *)"", 0); /* empty files at the very end */
 	if (rc && rc != -ENOMEM) {
-		snprintf(text, sizeof(text), "cannot be read: %s; %" PRIu64 " files not checked", base_err_str(rc),
-		        in_order - pass.at);
+		snprintf(text, sizeof(text), "cannot be read: %s", base_err_str(rc));
 		note(verify, SHARD_NONE, shard, at, text);
 		rc = 0;
+		for (uint64_t i = pass.at; i < in_order && rc == 0; i++)
+			rc = verify_alone(verify, shard, &extents[i], fd);
 	}
 	free(pass.blocks);
 	return rc;
@@ -259,11 +297,12 @@ static int verify_shard(void *arg, uint32_t shard)
 	cleanup_close int fd = -1;
 	cleanup_free struct shard_extent *extents = NULL;
 	uint64_t n = 0;
-	if (mkshard_shard_open(verify->index, shard, &err, &fd)) {
+	int rc = shard_files_extents(&verify->by_shard, verify->index, shard, &extents, &n);
+	if (rc == 0 && mkshard_shard_open(verify->index, shard, &err, &fd)) {
 		note(verify, SHARD_NONE, shard, 0, err.text);
+		quarantine_all(verify, extents, n);
 		return 0;
 	}
-	int rc = shard_files_extents(&verify->by_shard, verify->index, shard, &extents, &n);
 	if (rc == 0)
 		rc = stream_shard(verify, shard, fd, extents, n);
 	if (rc == 0)
@@ -366,6 +405,39 @@ static void report(const struct verify *verify, const struct verify_args *args, 
 		        verify->n_bad, info->n_files);
 }
 
+/* The list of what was found.  An exit status. */
+static int write_list(struct verify *verify, const struct verify_args *args)
+{
+	uint32_t n_samples = shard_index_info(verify->index)->n_samples;
+	cleanup_free uint32_t *samples = NULL;
+	struct shard_quarantine *list = NULL;
+	struct base_err err = { 0 };
+	uint64_t n = 0;
+	if (verify->cannot_list)
+		return cli_failf(
+		        "no quarantine list: the index or a common file is damaged, which no sample can stand for; "
+		        "restore it first");
+	for (uint32_t i = 0; i < n_samples; i++)
+		n += verify->bad_samples[i / 8] >> i % 8 & 1;
+	samples = malloc((n + 1) * sizeof(*samples));
+	if (!samples)
+		return cli_failf("out of memory");
+	n = 0;
+	for (uint32_t i = 0; i < n_samples; i++)
+		if (verify->bad_samples[i / 8] >> i % 8 & 1)
+			samples[n++] = i;
+	int rc = shard_quarantine_new(samples, n, &list);
+	if (rc < 0)
+		return cli_failf("no quarantine list: %s",
+		        rc == -E2BIG ? "over a million samples are bad: copy the dataset anew" : base_err_str(rc));
+	rc = shard_quarantine_write(verify->index, list, args->list, &err);
+	if (rc == 0 && !args->json)
+		cli_note("%" PRIu32 " samples are in the quarantine list; mounts leave them out with -o on_bad=skip%s",
+		        list->n, args->list ? ",quarantine=FILE" : "");
+	shard_quarantine_free(list);
+	return rc < 0 ? cli_fail(&err) : CLI_DONE;
+}
+
 static double now(void)
 {
 	struct timespec ts;
@@ -388,6 +460,11 @@ int mkshard_verify(int argc, char **argv)
 		return cli_fail(&err);
 	struct verify verify = { .index = index };
 	pthread_mutex_init(&verify.lock, NULL);
+	if (args.quarantine) {
+		verify.bad_samples = calloc(1, shard_index_info(index)->n_samples / 8 + 1);
+		if (!verify.bad_samples)
+			return cli_failf("out of memory");
+	}
 	double start = now();
 	/* Beside the shards: on small files it takes as long as reading them. */
 	pthread_t index_thread;
@@ -415,9 +492,12 @@ int mkshard_verify(int argc, char **argv)
 	} else {
 		report(&verify, &args, now() - start);
 		status = verify.n_bad ? CLI_FAILED : CLI_DONE;
+		if (args.quarantine && write_list(&verify, &args) != CLI_DONE)
+			status = CLI_FAILED;
 	}
 	shard_files_done(&verify.by_shard);
 	free(verify.bad);
+	free(verify.bad_samples);
 	pthread_mutex_destroy(&verify.lock);
 	shard_index_close(index);
 	return status;

@@ -144,18 +144,19 @@ static int set_advance(struct options *o, const char *key, const char *value, st
 	return 0;
 }
 
+/* A path, and a key of the view's. */
+static int set_quarantine(struct options *o, const char *key, const char *value, struct base_err *err)
+{
+	const char *path;
+	int r = keep_path(o, key, value, &path, err);
+	if (r == 0)
+		r = view_options_set(&o->view, key, path, err);
+	return r < 0 ? r : 0;
+}
+
 static int set_fill_class(struct options *o, const char *key, const char *value, struct base_err *err)
 {
 	return parse_switch(key, value, &o->fs.fill_class, err);
-}
-
-static int set_on_bad(struct options *o, const char *key, const char *value, struct base_err *err)
-{
-	(void)o;
-	if (strcmp(value, "eio") != 0)
-		return bad_value(err, key, value,
-		        "eio, the one policy this version has (a damaged sample's reads fail with EIO)");
-	return 0;
 }
 
 static int set_uid(struct options *o, const char *key, const char *value, struct base_err *err)
@@ -309,7 +310,14 @@ static const struct option_def options_known[] = {
 	        "memory to use, page cache included (default: a quarter\nof what is free, shared between the mounts of "
 	        "a host)",
 	        set_memory },
-	{ "on_bad", "eio", "what reading a damaged sample gives", set_on_bad },
+	{ "on_bad", "RULE",
+	        "eio, skip or substitute: samples of the quarantine\nlist are as they are, left out, or have another "
+	        "of\n"
+	        "their directory in their place (default: eio)",
+	        set_view_key },
+	{ "quarantine", "FILE",
+	        "the list (default: the one beside the index, that\n'mkshard verify --quarantine' writes)",
+	        set_quarantine },
 	{ "uid", "USER", "owner of all files (default: the one who mounts)", set_uid },
 	{ "gid", "GROUP", "group of all files", set_gid },
 	{ "umask", "MASK", "permission bits to remove, octal", set_umask },
@@ -444,6 +452,7 @@ void options_init(struct options *options)
 
 void options_done(struct options *options)
 {
+	view_options_done(&options->view);
 	for (unsigned i = 0; i < options->n_strings; i++)
 		free(options->strings[i]);
 	options->n_strings = 0;
@@ -536,7 +545,7 @@ int options_settle_view(struct options *o, struct base_err *err)
 {
 	struct shard_index *index = NULL;
 	int r = 0;
-	if (o->view.state_path)
+	if (o->view.state_path || o->view.view.on_bad != SHARD_ON_BAD_EIO)
 		r = shard_index_open(o->fs.dataset, err, &index);
 	if (r == 0)
 		r = view_options_finish(&o->view, index, err);

@@ -58,6 +58,7 @@ static const struct field fields[] = {
 	FIELD(FIELD_U64, fs.view.pool_bytes),
 	FIELD(FIELD_U64, fs.view.chunk_items),
 	FIELD(FIELD_U64, fs.view.pool_chunks),
+	FIELD(FIELD_INT, fs.view.on_bad),
 	FIELD(FIELD_BOOL, fs.fill_class),
 	FIELD(FIELD_INT, fs.advance),
 	FIELD(FIELD_U64, fs.memory_bytes),
@@ -177,6 +178,29 @@ static int read_past(const json_t *list, struct shard_view_options *view)
 	return 0;
 }
 
+/* The list itself: its file may be another one by now. */
+static json_t *write_quarantine(const struct shard_quarantine *list)
+{
+	return list ? hex(list->samples, list->n * sizeof(list->samples[0])) : json_null();
+}
+
+static int read_quarantine(const json_t *value, struct shard_view_options *view)
+{
+	size_t size = json_string_length(value) / 2;
+	struct shard_quarantine *list = NULL;
+	if (json_is_null(value))
+		return 0;
+	cleanup_free uint32_t *samples = malloc(size + 1);
+	if (!samples)
+		return -ENOMEM;
+	int rc = unhex(value, samples, size);
+	if (rc < 0 || size % sizeof(*samples))
+		return -EINVAL;
+	rc = shard_quarantine_new(samples, size / sizeof(*samples), &list);
+	view->quarantine = list;
+	return rc;
+}
+
 char *takeover_write(const struct takeover *t)
 {
 	json_t *object = json_object();
@@ -184,6 +208,7 @@ char *takeover_write(const struct takeover *t)
 	for (int i = 0; i < N_FIELDS; i++)
 		json_object_set_new(object, fields[i].name, write_field(&fields[i], (const char *)t + fields[i].at));
 	json_object_set_new(object, "fs.view.past", write_past(&t->fs.view));
+	json_object_set_new(object, "fs.view.quarantine", write_quarantine(t->fs.view.quarantine));
 	json_object_set_new(object, "held.control_path", hex(t->held.control_path, strlen(t->held.control_path)));
 	json_object_set_new(object, "held.mount.identity", hex(t->held.mount.identity, sizeof(t->held.mount.identity)));
 	json_object_set_new(object, "held.mount.init", hex(t->held.mount.init, t->held.mount.init_len));
@@ -201,6 +226,8 @@ static int read_key(struct takeover *t, const char *key, const json_t *value)
 		return 0;
 	if (strcmp(key, "fs.view.past") == 0)
 		return read_past(value, &t->fs.view);
+	if (strcmp(key, "fs.view.quarantine") == 0)
+		return read_quarantine(value, &t->fs.view);
 	if (strcmp(key, "held.control_path") == 0) {
 		memset(t->held.control_path, 0, sizeof(t->held.control_path));
 		int n = unhex(value, t->held.control_path, sizeof(t->held.control_path) - 1);

@@ -16,7 +16,7 @@
 #include "shard/base/err.h"
 #include "shard/base/log.h"
 
-enum { TAKEOVER_VERSION = 1, TAKEOVER_BYTES_MAX = 1 << 20 };
+enum { TAKEOVER_VERSION = 1, TAKEOVER_BYTES_MAX = 1 << 24 /* a full quarantine list: 2^20 samples of 8 digits */ };
 
 struct takeover {
 	struct fs_options fs;

@@ -8,7 +8,8 @@
 #include "shard/base/io.h"
 #include "shard/base/units.h"
 
-const char view_options_keys[] = "order deal tail seed epoch start past rank world subdir chunk pool state";
+const char view_options_keys[] = "order deal tail seed epoch start past rank world subdir chunk pool state on_bad "
+                                 "quarantine";
 
 enum { CHUNK_BYTES_MIN = 512 };
 #define POOL_BYTES_MAX (UINT64_C(1) << 50)
@@ -165,6 +166,21 @@ static int set_state(struct view_options *o, const char *value, struct base_err 
 	return 0;
 }
 
+static int set_on_bad(struct view_options *o, const char *value, struct base_err *err)
+{
+	return shard_on_bad_parse(value, &o->view.on_bad) < 0
+	               ? bad(err, "on_bad", value, "must be eio, skip or substitute")
+	               : 0;
+}
+
+static int set_quarantine(struct view_options *o, const char *value, struct base_err *err)
+{
+	if (value[0] == '\0')
+		return bad(err, "quarantine", value, "must name a file");
+	o->quarantine_path = value;
+	return 0;
+}
+
 static const struct {
 	const char *key;
 	unsigned set;
@@ -183,6 +199,8 @@ static const struct {
 	{ "chunk", SHARD_STATE_SET_CHUNK, set_chunk },
 	{ "pool", SHARD_STATE_SET_CHUNK, set_pool },
 	{ "state", 0, set_state },
+	{ "on_bad", SHARD_STATE_SET_ON_BAD, set_on_bad },
+	{ "quarantine", 0, set_quarantine },
 };
 
 int view_options_set(struct view_options *options, const char *key, const char *value, struct base_err *err)
@@ -246,6 +264,26 @@ int view_options_parse(struct view_options *options, char *text, struct base_err
 	return 0;
 }
 
+static int read_quarantine(struct view_options *options, const struct shard_index *index, struct base_err *err)
+{
+	if (options->view.on_bad == SHARD_ON_BAD_EIO) {
+		return options->quarantine_path ? base_err_set(err, -EINVAL,
+		                                          "quarantine= is the list for on_bad=skip or "
+		                                          "on_bad=substitute: add one of them")
+		                                : 0;
+	}
+	int rc = shard_quarantine_read(index, options->quarantine_path, err, &options->quarantine);
+	options->view.quarantine = options->quarantine;
+	return rc < 0 && err ? base_err_prefix(err, "on_bad=%s", shard_on_bad_name(options->view.on_bad)) : rc;
+}
+
+void view_options_done(struct view_options *options)
+{
+	shard_quarantine_free(options->quarantine);
+	options->quarantine = NULL;
+	options->view.quarantine = NULL;
+}
+
 static int read_state(struct view_options *options, const struct shard_index *index, struct base_err *err)
 {
 	char quoted[512];
@@ -257,7 +295,7 @@ static int read_state(struct view_options *options, const struct shard_index *in
 	base_err_quote(options->state_path, quoted, sizeof(quoted));
 	options->state_missing = rc == -ENOENT && options->state_optional;
 	if (options->state_missing)
-		return 0;
+		return read_quarantine(options, index, err);
 	if (rc < 0)
 		return base_err_set(err, rc, "state file '%s': %s", quoted,
 		        rc == -EFBIG ? "too large; this is not a state that ddpfs wrote" : base_err_str(rc));
@@ -265,6 +303,10 @@ static int read_state(struct view_options *options, const struct shard_index *in
 	/* A restart's command line is the first start's, whose chunk= and pool= became the geometry that the state carries. */
 	if (options->state_optional)
 		given &= ~(unsigned)SHARD_STATE_SET_CHUNK;
+	if (rc == 0 && !(options->set & SHARD_STATE_SET_ON_BAD))
+		options->view.on_bad = options->state.options.on_bad;
+	if (rc == 0)
+		rc = read_quarantine(options, index, err);
 	if (rc == 0)
 		rc = shard_state_apply(&options->state, index, given, &options->view, err);
 	return rc < 0 && err ? base_err_prefix(err, "'%s'", quoted) : rc;
@@ -279,6 +321,9 @@ int view_options_finish(struct view_options *options, const struct shard_index *
 		return base_err_set(err, -EINVAL, "past= and state= both say where the job stopped: give one of them");
 	if (options->state_path)
 		return read_state(options, index, err);
+	int rc = read_quarantine(options, index, err);
+	if (rc < 0)
+		return rc;
 	for (uint32_t i = 0; i < view->n_past; i++)
 		sum += view->past[i].steps;
 	if (view->n_past > 0 && view->start == 0)

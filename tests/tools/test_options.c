@@ -42,7 +42,8 @@ static void every_option_reaches_its_field(void **state)
 	struct options o;
 	(void)state;
 	taken("rank=1,world=4,seed=7,epoch=2,start=64,order=torch,deal=stride,tail=drop,layout=tree,fill_class=on,"
-	      "advance=off,memory=64M,on_bad=eio,uid=12,gid=34,umask=0077,allow_other,threads=3,control=/run/x.sock,"
+	      "advance=off,memory=64M,on_bad=skip,quarantine=/"
+	      "q,uid=12,gid=34,umask=0077,allow_other,threads=3,control=/run/x.sock,"
 	      "log_level=debug,log=/tmp/l,debug,subdir=/a/b/,chunk=1M,pool=8M,state=/s",
 	        &o);
 	assert_int_equal(o.view.view.rank, 1);
@@ -57,6 +58,8 @@ static void every_option_reaches_its_field(void **state)
 	assert_int_equal(o.view.view.chunk_bytes, 1 << 20);
 	assert_int_equal(o.view.view.pool_bytes, 8 << 20);
 	assert_string_equal(o.view.state_path, "/s");
+	assert_int_equal(o.view.view.on_bad, SHARD_ON_BAD_SKIP);
+	assert_string_equal(o.view.quarantine_path, "/q");
 	assert_int_equal(o.fs.layout, FS_LAYOUT_TREE);
 	assert_true(o.fs.fill_class);
 	assert_int_equal(o.fs.advance, FS_ADVANCE_OFF);
@@ -154,7 +157,7 @@ static void wrong_values_are_named(void **state)
 	refused("fill_class=maybe", "on or off");
 	refused("memory=lots", "512M");
 	refused("memory=1M", "at least 8M");
-	refused("on_bad=skip", "eio");
+	refused("on_bad=ignore", "eio");
 	refused("uid=no-such-user-here", "user");
 	refused("gid=no-such-group-here", "group");
 	refused("umask=9", "octal");
