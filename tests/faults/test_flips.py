@@ -1,6 +1,6 @@
 """Every single-bit flip of a small dataset is harmless or noticed: no reader ever gets a wrong byte.
 
-Bits of contents are flipped all; of the rest of the shards and of the index all with DDPFS_FLIPS=all (ten minutes), else a
+Bits of contents are flipped all; of the rest of the shards and of the index all with DDPFS_FLIPS=all (five minutes), else a
 sample that comes by every position in a byte."""
 
 import json
@@ -12,17 +12,18 @@ from helpers import datasets, tools
 
 ALL = os.environ.get("DDPFS_FLIPS") == "all"
 STRIDE, INDEX_STRIDE = (1, 1) if ALL else (211, 23)
-SIZES = (0, 1, 100, 512, 513, 1000)
+SIZES = (0, 1, 100, 512, 513)
 
 
 @pytest.mark.parametrize("container", ["tar", "bare"])
-def test_every_bit(scratch, pack, build_dir, container):
-    root = scratch / "tree"
-    files = datasets.write_tree(root, classes=2, per_class=3, sizes=SIZES)
-    dataset = pack(root, f"--container={container}", "--shard-size=4K")
+def test_every_bit(tmp_path, build_dir, container):
+    root = tmp_path / "tree"
+    files = datasets.write_tree(root, classes=1, per_class=5, sizes=SIZES)
+    dataset = tmp_path / "dataset"
+    tools.mkshard("pack", f"--container={container}", "--shard-size=4K", root, dataset)
     shards = sorted(dataset.glob("shard-*"))
-    assert len(shards) > 1
-    done = tools.run([build_dir / "tests/faults/flips", dataset, scratch, str(STRIDE), str(INDEX_STRIDE)], timeout=3600)
+    assert len(shards) > 1 or container == "bare"
+    done = tools.run([build_dir / "tests/faults/flips", dataset, tmp_path, str(STRIDE), str(INDEX_STRIDE)], timeout=3600)
     said = json.loads(done.stdout)
     print(container, said)
     content = 8 * sum(len(data) for data in files.values())
