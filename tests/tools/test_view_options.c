@@ -59,7 +59,7 @@ static void what_is_not_given_is_not_set(void **state)
 
 static void every_key_is_listed(void **state)
 {
-	char keys[sizeof("order deal tail seed epoch start past rank world subdir chunk pool state")];
+	char keys[sizeof("order deal tail seed epoch start past rank world subdir chunk pool state on_bad quarantine")];
 	char *rest = keys;
 	char *key;
 	(void)state;
