@@ -1,0 +1,64 @@
+/* The lists that samplers are held against leave out what on_bad=skip leaves out of every listing. */
+#include <errno.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+#include <cmocka.h>
+
+#include "prefetch/recognise_list.h"
+#include "shard/view.h"
+#include "tests/shard/synth.h"
+
+static void lists_hold_what_a_tree_lists(void **state)
+{
+	static const struct synth synth = { .classes = 3, .per_class = 5, .bytes = 100 };
+	static const enum shard_on_bad rules[] = { SHARD_ON_BAD_SKIP, SHARD_ON_BAD_SUBSTITUTE };
+	struct shard_index *index = synth_open(&synth);
+	uint32_t bad[] = { 0, 6, 14 };
+	struct shard_quarantine *quarantine;
+	struct base_err err = { 0 };
+	(void)state;
+
+	assert_int_equal(shard_quarantine_new(bad, 3, &quarantine), 0);
+	for (unsigned r = 0; r < 2; r++) {
+		struct shard_view_options options = {
+			.order = SHARD_ORDER_FULL, .world = 1, .on_bad = rules[r], .quarantine = quarantine
+		};
+		bool skip = rules[r] == SHARD_ON_BAD_SKIP;
+		struct prefetch_filters filters;
+		struct prefetch_list *list;
+		struct shard_view *view;
+		uint32_t file, place, i = 0;
+
+		if (shard_view_new(index, &options, &err, &view) < 0)
+			fail_msg("%s", err.text);
+		assert_int_equal(prefetch_filters_init(&filters, index, view, ".bin"), 0);
+		while (prefetch_filters_step(&filters, 4) == 1)
+			;
+		assert_int_equal(prefetch_list_new(&filters, 0, PREFETCH_SORT_ID, PREFETCH_FILTER_SUFFIX, &list), 0);
+		assert_int_equal(prefetch_list_size(list), skip ? 12 : 15);
+		for (uint32_t f = 0; f < 15; f++) {
+			if (skip && shard_quarantine_has(quarantine, f)) { /* one file a sample: ids are equal */
+				assert_int_equal(prefetch_list_find(list, f, &place), -ENOENT);
+				continue;
+			}
+			assert_int_equal(prefetch_list_at(list, i, &file), 0);
+			assert_int_equal(file, f);
+			assert_int_equal(prefetch_list_find(list, f, &place), 0);
+			assert_int_equal(place, i++);
+		}
+		prefetch_list_put(list);
+		prefetch_filters_done(&filters);
+		shard_view_free(view);
+	}
+	shard_quarantine_free(quarantine);
+	synth_close(index);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = { cmocka_unit_test(lists_hold_what_a_tree_lists) };
+	return cmocka_run_group_tests_name("prefetch/left_out", tests, NULL, NULL);
+}
