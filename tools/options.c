@@ -311,9 +311,8 @@ static const struct option_def options_known[] = {
 	        "a host)",
 	        set_memory },
 	{ "on_bad", "RULE",
-	        "eio, skip or substitute: samples of the quarantine\nlist are as they are, left out, or have another "
-	        "of\n"
-	        "their directory in their place (default: eio)",
+	        "eio, skip or substitute: quarantined samples stay, go,\nor get a stand-in of their directory "
+	        "(default: eio)",
 	        set_view_key },
 	{ "quarantine", "FILE",
 	        "the list (default: the one beside the index, that\n'mkshard verify --quarantine' writes)",
