@@ -423,6 +423,12 @@ static int check_quarantine(
 {
 	const struct shard_view_options *s = &state->options;
 
+	if (s->on_bad != SHARD_ON_BAD_EIO && !(set & SHARD_STATE_SET_ON_BAD) && !o->quarantine)
+		return base_err_set(err, -EINVAL,
+		        "the resume state is of on_bad=%s: its quarantine list is needed, or an explicit on_bad=eio at "
+		        "the "
+		        "beginning of an epoch",
+		        shard_on_bad_name(s->on_bad));
 	if (s->start == 0)
 		return 0;
 	if (set & SHARD_STATE_SET_ON_BAD && o->on_bad != s->on_bad)
@@ -467,7 +473,7 @@ int shard_state_apply(const struct shard_state *state, const struct shard_index 
 		rc = check_quarantine(state, set, &o, err);
 	if (rc < 0)
 		return rc;
-	if (!(set & SHARD_STATE_SET_ON_BAD) && (s->start > 0 || o.quarantine))
+	if (!(set & SHARD_STATE_SET_ON_BAD))
 		o.on_bad = s->on_bad;
 	o.order = s->order;
 	o.deal = s->deal;

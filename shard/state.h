@@ -56,7 +56,8 @@ enum {
 /* Checks a state against a dataset and explicit options, and puts it into them: a given option that differs is refused
  * (-EINVAL, err names both values; a given order=auto or deal=auto agrees with anything), one not given is taken from
  * the state.  on_bad and the list that options->quarantine holds must be the state's in the middle of an epoch (-EINVAL);
- * at the beginning of one they may be others.  options->subdir may point into `state` afterwards.  Another dataset is -ESTALE. */
+ * at the beginning of one they may be others, but not by default: a state with on_bad and no list
+ * given is refused.  options->subdir may point into `state` afterwards.  Another dataset is -ESTALE. */
 int shard_state_apply(const struct shard_state *state, const struct shard_index *index, unsigned set,
         struct shard_view_options *options, struct base_err *err);
 

@@ -420,6 +420,8 @@ static void a_state_in_the_middle_of_an_epoch_wants_its_list(void **state)
 	/* At the beginning of an epoch nothing is left of an older one. */
 	assert_int_equal(shard_state_apply(&saved[1], index, SHARD_STATE_SET_ON_BAD, &with_other, &err), 0);
 	assert_int_equal(with_other.on_bad, SHARD_ON_BAD_SKIP);
+	assert_int_equal(shard_state_apply(&saved[1], index, 0, &without, &err), -EINVAL); /* not in silence */
+	assert_non_null(strstr(err.text, "quarantine list is needed"));
 	assert_int_equal(shard_state_apply(&saved[1], index, SHARD_STATE_SET_ON_BAD, &without, &err), 0);
 	assert_int_equal(without.on_bad, SHARD_ON_BAD_EIO);
 	shard_view_free(view);
