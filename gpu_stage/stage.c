@@ -38,16 +38,6 @@ int stage_error(struct ddpfs_stage_error *error, const struct base_err *err)
 
 /* ---- the engine's sink ---- */
 
-/* Nothing has to exist before its bytes come. */
-static void sink_announce(struct prefetch_sink *sink, void *user, uint64_t epoch, uint64_t turn, uint32_t n)
-{
-	(void)sink;
-	(void)user;
-	(void)epoch;
-	(void)turn;
-	(void)n;
-}
-
 static int sink_store(struct prefetch_sink *sink, uint32_t file, uint64_t offset, const uint8_t *data, uint32_t len)
 {
 	struct ddpfs_stage *stage = (struct ddpfs_stage *)sink;
@@ -87,7 +77,6 @@ static void sink_drop(struct prefetch_sink *sink, const struct cache_victim *vic
 }
 
 static const struct prefetch_sink_ops sink_ops = {
-	.announce = sink_announce,
 	.store = sink_store,
 	.drop = sink_drop,
 };
@@ -97,6 +86,15 @@ static const struct prefetch_sink_ops sink_ops = {
 static uint64_t clamp(uint64_t value, uint64_t low, uint64_t high)
 {
 	return value < low ? low : value > high ? high : value;
+}
+
+/* Small samples are read together with those neighbours in storage that are wanted within the window: where the window spans a
+ * pool of order=chunk, that is all of them. */
+static uint64_t window_bytes(const struct shard_info *info, uint64_t budget)
+{
+	bool small = info->content_bytes < info->n_samples * (uint64_t)PREFETCH_SMALL_BYTES;
+	return small ? clamp(budget / 2, WINDOW_MIN, 2 * (uint64_t)SHARD_POOL_BYTES)
+	             : clamp(budget / 4, WINDOW_MIN, WINDOW_MAX);
 }
 
 /* Memory is divided: landing memory of the engine, and the arena, a quarter of which is for what batches hold. */
@@ -122,7 +120,7 @@ static int start_engine(struct ddpfs_stage *stage, const struct ddpfs_stage_opti
 		return rc;
 	prefetch_stats_get(stage->prefetch, &stats);
 	stage->keep_pages = (uint32_t)clamp(stats.budget_bytes / 4 / STAGE_PAGE, 1, UINT32_MAX);
-	stage->window_bytes = clamp(stats.budget_bytes / 4, WINDOW_MIN, WINDOW_MAX);
+	stage->window_bytes = window_bytes(shard_index_info(stage->index), stats.budget_bytes);
 	return 0;
 }
 

@@ -38,10 +38,9 @@ enum {
 	PREFETCH_TRIES_MAX = 64,       /* EAGAIN, EINTR and short reads of one read before it counts as failed */
 	PREFETCH_EVENTS_MAX = 1 << 17, /* events that wait for the engine; more are lost, which costs hits only */
 	PREFETCH_RING = 64,            /* uses outside of the window that are remembered, to find a new place */
-	PREFETCH_COMING = 16, /* turns whose samples are worked out ahead, so that their records are on their way */
-	PREFETCH_MERGE_BELOW = 64 << 10, /* bytes of a sample that is read together with its neighbours, see fetch.c */
-	PREFETCH_DROPS_MAX = 512,        /* samples handed to the sink at once */
-	PREFETCH_BAD_MAX = 1024,         /* bad blocks that are remembered, so that each is counted once */
+	PREFETCH_COMING = 16,     /* turns whose samples are worked out ahead, so that their records are on their way */
+	PREFETCH_DROPS_MAX = 512, /* samples handed to the sink at once */
+	PREFETCH_BAD_MAX = 1024,  /* bad blocks that are remembered, so that each is counted once */
 	PREFETCH_WANTS_MAX = SHARD_SAMPLE_FILES_MAX + 256, /* blocks of one fetch: a sample, or small neighbours */
 };
 

@@ -6,7 +6,7 @@
  *                   a, c, d are wanted soon    the read ends before it
  *
  * Small samples cost a device more in requests than in bytes, so what lies beside them and is wanted within the window
- * comes along.  Samples of PREFETCH_MERGE_BELOW bytes and more are read alone: they reach the device's bandwidth by themselves,
+ * comes along.  Samples of PREFETCH_SMALL_BYTES bytes and more are read alone: they reach the device's bandwidth by themselves,
  * and reading far ahead of the order would only delay what comes next. */
 #include "prefetch/engine.h"
 
@@ -120,7 +120,7 @@ static bool small_place(struct prefetch *p, uint32_t sample, uint32_t *shard, ui
 	uint32_t file;
 	struct shard_place f;
 	if (shard_index_sample_first(p->options.index, sample, &file) < 0 ||
-	        shard_index_place(p->options.index, file, &f) < 0 || f.length >= PREFETCH_MERGE_BELOW)
+	        shard_index_place(p->options.index, file, &f) < 0 || f.length >= PREFETCH_SMALL_BYTES)
 		return false;
 	*shard = f.shard;
 	*offset = f.offset;

@@ -410,9 +410,13 @@ static uint64_t lookahead(const struct prefetch *p, const struct prefetch_stream
 static void announce(struct prefetch *p, struct prefetch_stream *s)
 {
 	struct cache_timeline *tl = &s->tl;
-	if (s->announced >= s->fetch + lookahead(p, s) || s->announced >= cache_timeline_end(tl))
+	uint64_t until = s->fetch + lookahead(p, s), turn;
+	if (s->announced >= until || s->announced >= cache_timeline_end(tl))
 		return;
-	uint64_t turn;
+	if (!p->sink->ops->announce) {
+		s->announced = until < cache_timeline_end(tl) ? until : cache_timeline_end(tl);
+		return;
+	}
 	const struct cache_slot *slot = cache_timeline_slot(tl, s->announced, &turn);
 	uint64_t n = slot->turns - turn < s->batch ? slot->turns - turn : s->batch;
 	pthread_mutex_lock(&p->lock);
@@ -481,7 +485,7 @@ static bool fetch_next(struct prefetch *p, struct prefetch_stream *s)
 		return false;
 	announce(p, s);
 	pthread_mutex_lock(&p->lock);
-	s->limit = s->announce_done;
+	s->limit = p->sink->ops->announce ? s->announce_done : s->announced;
 	pthread_mutex_unlock(&p->lock);
 	for (; s->fetch < s->limit && s->ahead_bytes < window_now(s) + s->lag_bytes && may_read(p); s->fetch++) {
 		uint32_t sample;

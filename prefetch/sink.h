@@ -20,7 +20,8 @@
 struct prefetch_sink;
 
 struct prefetch_sink_ops {
-	/* Turns [turn, turn + n) of `epoch` of the stream whose options carried `user`.  Failures show at store. */
+	/* Turns [turn, turn + n) of `epoch` of the stream whose options carried `user`.  Failures show at store.
+	 * NULL: nothing has to exist first, and all of the window may be fetched, and merged, at once. */
 	void (*announce)(struct prefetch_sink *sink, void *user, uint64_t epoch, uint64_t turn, uint32_t n);
 
 	/* data[len] is the file's content from `offset`, block-aligned; it reaches to the file's end or is a whole

@@ -13,7 +13,7 @@ enum { WINDOW_MIN = 16 << 20, WINDOW_MAX = 256 << 20 };
  * fewer and longer the reads (4 KiB in order=chunk: 1.25x the files a second with three eighths). */
 static uint64_t default_window(const struct shard_info *info, uint64_t memory_bytes)
 {
-	bool merged = info->content_bytes < info->n_samples * (uint64_t)PREFETCH_MERGE_BELOW;
+	bool merged = info->content_bytes < info->n_samples * (uint64_t)PREFETCH_SMALL_BYTES;
 	uint64_t window = merged ? memory_bytes / 8 * 3 : memory_bytes / 8;
 	if (window < WINDOW_MIN)
 		window = WINDOW_MIN;

@@ -23,6 +23,8 @@
 
 struct prefetch_stream; /* opaque */
 
+enum { PREFETCH_SMALL_BYTES = 64 << 10 }; /* samples below it are read together with their neighbours, see fetch.c */
+
 struct prefetch_stream_options {
 	struct shard_view *view; /* not owned; outlives the stream */
 	uint32_t rank;
