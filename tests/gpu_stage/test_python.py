@@ -252,6 +252,48 @@ def test_a_dataloader_takes_it(packed):
         next(iter(DataLoader(staged, batch_size=None, num_workers=1)))
 
 
+def steps_of(batch):
+    return batch.steps.tolist()
+
+
+def test_a_stateful_dataloader_goes_on_where_it_was(packed):
+    """Its protocol by torchdata itself, in the middle of an epoch, and the epoch after it."""
+    pytest.importorskip("torch", reason="torch is not installed")
+    stateful = pytest.importorskip("torchdata.stateful_dataloader", reason="torchdata is not installed")
+    from ddpfs.torch import StageDataset
+
+    def loader():
+        return stateful.StatefulDataLoader(
+            StageDataset(packed[0], batch=5, seed=3, memory="64M", transform=steps_of), batch_size=None)
+
+    first = loader()
+    batches = iter(first)
+    for _ in range(3):
+        next(batches)
+    state = first.state_dict()
+    second = loader()
+    second.load_state_dict(state)
+    assert list(second) == list(batches)
+    assert list(second) == list(first)
+    assert len(second) == len(first)
+
+
+def test_a_dataset_has_the_length_of_a_whole_epoch(packed):
+    pytest.importorskip("torch", reason="torch is not installed")
+    from ddpfs.torch import StageDataset
+
+    dataset, files = packed
+    first = StageDataset(dataset, batch=5, memory="64M")
+    whole = -(-len(files) // 5)
+    assert len(first) == whole
+    next(iter(first))
+    resumed = StageDataset(dataset, batch=5, memory="64M")
+    resumed.load_state_dict(first.state_dict())
+    assert len(resumed.stage) == -(-(len(files) - 5) // 5)
+    assert len(resumed) == whole
+    assert len(list(resumed)) == len(resumed.stage)
+
+
 def test_mounted_mounts_for_the_length_of_the_block(packed, scratch):
     if not os.path.exists("/dev/fuse"):
         pytest.skip("no /dev/fuse on this machine")

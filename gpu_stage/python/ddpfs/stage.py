@@ -313,9 +313,16 @@ class Stage:
             del batch  # the consumer's reference is the only one while the next batch is awaited
 
     def __len__(self):
-        """Batches of the present epoch."""
-        turns = self.position[2]
-        return turns // self.batch if self.drop_last else -(-turns // self.batch)
+        """Batches of the present epoch, of its part since `start`."""
+        return self.batches(self.position[0])
+
+    def batches(self, epoch):
+        """Batches of an epoch."""
+        opened, turns = self._open(), ctypes.c_uint64()
+        code = opened.lib.ddpfs_stage_turns(opened.pointer, epoch, ctypes.byref(turns))
+        if code < 0:
+            raise StageError(code, f"epoch {epoch}: {os.strerror(-code)}")
+        return turns.value // self.batch if self.drop_last else -(-turns.value // self.batch)
 
     def state_dict(self):
         """Where training goes on once every batch handed out so far is trained, by every rank.  For a batch trained

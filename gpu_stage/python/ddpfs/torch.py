@@ -25,7 +25,8 @@ class StageDataset(IterableDataset):
         return [batch.tensor(i) for i in range(len(batch))]
 
     def __len__(self):
-        return len(self.stage)
+        """Batches of a whole epoch, also while the rest of one is read that was resumed: what loaders count against."""
+        return self.stage.batches(self.stage.position[0] + 1)
 
     def set_epoch(self, epoch):
         self.stage.set_epoch(epoch)
