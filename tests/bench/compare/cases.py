@@ -373,9 +373,46 @@ def memory_bound(env):
                   "after each, MiB: " + " ".join(f"{a / MIB:.0f}" for a in after))]
 
 
+# --- the library in place of the mount ------------------------------------------------------------------------------------
+
+def stage(env):
+    """libddpfs_stage beside other loaders, samples a second: nothing cached, and a later pass with the data in memory."""
+    order = _orders(env)[-1]
+    rows = ["stage:lib", f"ddpfs-{order}-resident:c1", "wds:lib", "mds:lib", "litdata:lib", "ext4:torch"]
+    rates = {row: {"cold": [], "warm": []} for row in rows}
+    for rep in range(env.reps + 1):
+        for row in rows:
+            name, how = row.split(":")
+            s = store(name, env.tools, env.dataset)
+            s.prepare()
+            with reading(env, measure.reader_command(env, s, how), None if how == "c1" else s.environ()) as child:
+                env.cg.recycle()
+                with mounted(env, s) as mounts:
+                    passes = [child.one_pass(mounts)]
+                    for _ in range(measure.WARM_PASSES):
+                        env.cg.settle()
+                        passes.append(child.one_pass(mounts))
+                        if passes[-1]["dev_bytes"] < 0.005 * passes[-1]["bytes"]:
+                            break
+            if rep:
+                for which, r in (("cold", passes[0]), ("warm", passes[-1])):
+                    rates[row][which].append(r["files"] / r["sec"])
+    out = []
+    for which, bars in (("cold", {"litdata:lib": 2 if env.dataset.kind == "B" else None}),
+                        ("warm", {row: 1.2 if row.startswith("ddpfs") else 2 for row in rows[1:]})):
+        ours = _median(rates["stage:lib"][which])
+        for row in rows[1:]:
+            theirs = _median(rates[row][which])
+            note = f"{ours:.0f} / {theirs:.0f} samples/s"
+            what = f"libddpfs_stage / {row}, {which}{'' if bars.get(row) else ', no bar'}"
+            out.append(Check(what, ours / theirs, ">=", bars.get(row) or 0, note))
+    return out
+
+
 CASES = {"demand85": demand85, "delay20ms": delay20ms, "boundaries": boundaries, "foreign": foreign,
          "two-ranks": two_ranks, "shared-memory": shared_memory, "partial-memory": partial_memory,
-         "deal-block": deal_block, "limited": limited, "memory-bound": memory_bound, "first-sample": first_sample, "python": python}
+         "deal-block": deal_block, "limited": limited, "memory-bound": memory_bound, "first-sample": first_sample, "python": python,
+         "stage": stage}
 
 
 def run(name, env):

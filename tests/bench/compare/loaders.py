@@ -1,11 +1,12 @@
 """Packs a dataset for a loader library, or reads one rank's part with a Python loader.
 
 usage: loaders.py pack wds|mds|litdata|hf SOURCE OUT
-       loaders.py read torch LIST | view DIRECTORY | wds|mds|litdata|hf PACKED | plain LIST_OR_DIRECTORY
+       loaders.py read torch LIST | view DIRECTORY | wds|mds|litdata|hf|stage PACKED | plain LIST_OR_DIRECTORY
 
 This is rank 0 of 2; 2 workers, batches of 64, raw bytes.  `torch` is a map-style dataset over a list of paths with
 DistributedSampler; `view` the same over the sorted listing of a ddpfs mount, in its order: the mount has dealt already.
-The workers hand over only (samples, bytes), so no row pays for moving bytes between processes.  `plain` is open() and
+The workers hand over only (samples, bytes), so no row pays for moving bytes between processes.  `stage` is libddpfs_stage,
+whose reads are threads of this process, with $STAGE_MEMORY bytes.  `plain` is open() and
 read() in a loop, the same names in every pass.  Speaks reader.c's protocol: "ready" after the imports, then a line on
 stdin for each pass; the data is opened after the first.
 """
@@ -173,8 +174,22 @@ def open_litdata(where):
                                num_workers=WORKERS, collate_fn=count, persistent_workers=True)
 
 
+class open_stage:
+    def __init__(self, where):
+        import ddpfs
+
+        self.stage = ddpfs.Stage(where, batch=BATCH, rank=RANK, world=WORLD, seed=SEED,
+                                 memory=int(os.environ["STAGE_MEMORY"]))
+
+    def __iter__(self):
+        return ((len(batch), batch.lengths.sum()) for batch in self.stage)
+
+
 def imports(kind):
     if kind == "plain":
+        return
+    if kind == "stage":
+        import ddpfs  # noqa: F401
         return
     import torch.utils.data  # noqa: F401
 

@@ -248,9 +248,21 @@ class Shards(Ddpfs):
         return sorted(f"{self.packed}/{n}" for n in os.listdir(self.packed) if n.startswith("shard-"))
 
 
+class Stage(Shards):
+    """libddpfs_stage over the same shards, with memory for all of the dataset."""
+
+    lib = "stage"
+
+    def environ(self):
+        everything = self.dataset.bytes + len(self.dataset.files) * 2048  # the arena counts pages
+        return {"DDPFS_STAGE_LIB": f"{self.tools.build}/gpu_stage/libddpfs_stage.so.0",
+                "PYTHONPATH": f"{TOP}/gpu_stage/python", "PYTHONDONTWRITEBYTECODE": "1",
+                "STAGE_MEMORY": str(int(ROOM["resident"] * 4 / 3 * everything) + (64 << 20))}
+
+
 def store(name, tools, dataset, **options):
     kind = name.split("-")[0]
-    cls = {"ext4": Store, "erofs": Image, "squashfs": Image, "ddpfs": Ddpfs, "shards": Shards}.get(kind, Library)
+    cls = {"ext4": Store, "erofs": Image, "squashfs": Image, "ddpfs": Ddpfs, "shards": Shards, "stage": Stage}.get(kind, Library)
     if cls is Library and kind not in Library.modules:
         sys.exit(f"compare: no store '{name}'")
     return cls(name, tools, dataset, **options)
