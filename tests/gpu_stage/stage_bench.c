@@ -1,7 +1,9 @@
 /* What a stage gives beside what memory and disk can: stage_bench DATASET [BATCH [MEMORY]]   (default 64, 1G)
  *
  *   direct    the shards in sequence by O_DIRECT, 4 x 1 MiB in flight: what the disk can
- *   cold      first epoch, nothing in the page cache (O_DIRECT reads leave nothing there either); bytes are not touched
+ *   cold      first epoch, opening included, nothing in the page cache (O_DIRECT reads leave nothing there either); bytes are
+ *             not touched.  Several rounds between two of `direct` each, because disks change their mind; the first round's
+ *             arena is memory that nobody may have used for long, which a virtual machine pays for
  *   kept      a later epoch from the arena, handed out only
  *   copied    the same, each sample copied out into one buffer, as a collate function does
  *   memcpy    the same copies from the same places without a stage: what `copied` can reach at most
@@ -23,7 +25,7 @@
 #include "shard/base/units.h"
 #include "shard/index.h"
 
-enum { ROUNDS = 5, IN_FLIGHT = 4, READ_BYTES = 1 << 20 };
+enum { ROUNDS = 5, COLD_ROUNDS = 6, IN_FLIGHT = 4, READ_BYTES = 1 << 20 };
 
 struct figure {
 	double seconds;
@@ -122,6 +124,12 @@ static struct figure direct(const char *dataset, uint64_t samples)
 	return (struct figure){ .seconds = now_s() - began, .samples = samples, .bytes = sequence_bytes };
 }
 
+static void print(const char *name, struct figure f)
+{
+	printf("%-8s %10.0f samples/s %8.3f GB/s %8.3f s\n", name, (double)f.samples / f.seconds,
+	        (double)f.bytes / f.seconds * 1e-9, f.seconds);
+}
+
 static struct figure epoch(struct ddpfs_stage *stage, uint64_t number, uint32_t n, bool copy)
 {
 	struct ddpfs_stage_error error;
@@ -173,18 +181,53 @@ static struct figure copies(uint64_t n, uint32_t batch)
 	return f;
 }
 
-static void print(const char *name, struct figure f)
+static void open_stage(const char *dataset, const struct ddpfs_stage_options *options, struct ddpfs_stage **ret_stage)
 {
-	printf("%-8s %10.0f samples/s %8.3f GB/s %8.3f s\n", name, (double)f.samples / f.seconds,
-	        (double)f.bytes / f.seconds * 1e-9, f.seconds);
+	struct ddpfs_stage_error error;
+	if (ddpfs_stage_open(dataset, options, &error, ret_stage) < 0) {
+		fprintf(stderr, "stage_bench: %s\n", error.text);
+		exit(1);
+	}
+}
+
+static int by_size(const void *a, const void *b)
+{
+	double x = *(const double *)a, y = *(const double *)b;
+	return (x > y) - (x < y);
+}
+
+/* The stage of the last round. */
+static struct ddpfs_stage *cold_rounds(
+        const char *dataset, const struct ddpfs_stage_options *options, uint32_t batch, uint64_t samples)
+{
+	double ratios[COLD_ROUNDS];
+	struct ddpfs_stage *stage = NULL;
+	struct figure before = direct(dataset, samples);
+	print("direct", before);
+	for (unsigned i = 0; i < COLD_ROUNDS; i++) {
+		ddpfs_stage_close(stage);
+		double opened = now_s();
+		open_stage(dataset, options, &stage);
+		double ready = now_s();
+		struct figure cold = epoch(stage, 0, batch, false);
+		cold.seconds += ready - opened; /* it reads from then on */
+		struct figure after = direct(dataset, samples);
+		print("cold", cold);
+		print("direct", after);
+		ratios[i] = (before.seconds + after.seconds) / 2 / cold.seconds;
+		before = after;
+	}
+	printf("cold / direct = %.2f in the first round", ratios[0]);
+	qsort(ratios + 1, COLD_ROUNDS - 1, sizeof(ratios[0]), by_size);
+	printf(", %.2f to %.2f then, median %.2f\n", ratios[1], ratios[COLD_ROUNDS - 1], ratios[COLD_ROUNDS / 2]);
+	return stage;
 }
 
 int main(int argc, char **argv)
 {
 	uint64_t batch = 64, memory = BASE_GIB, turns;
-	struct ddpfs_stage_error error;
 	struct ddpfs_stage_stats stats;
-	struct ddpfs_stage *stage;
+	struct ddpfs_stage *stage = NULL;
 	if (argc < 2 || argc > 4 || (argc > 2 && base_parse_u64(argv[2], DDPFS_STAGE_BATCH_MAX, &batch) < 0) ||
 	        !batch || (argc > 3 && base_parse_size(argv[3], &memory) < 0)) {
 		fputs("usage: stage_bench DATASET [BATCH [MEMORY]]\n", stderr);
@@ -192,31 +235,19 @@ int main(int argc, char **argv)
 	}
 	struct ddpfs_stage_options options = { .size = sizeof(options), .memory_bytes = memory };
 	for_each_shard(argv[1], forget_pages);
-	struct figure disk = direct(argv[1], 0);
-	double opened = now_s();
-	if (ddpfs_stage_open(argv[1], &options, &error, &stage) < 0) {
-		fprintf(stderr, "stage_bench: %s\n", error.text);
-		return 1;
-	}
+	open_stage(argv[1], &options, &stage);
 	if (ddpfs_stage_turns(stage, 0, &turns) < 0)
 		return 1;
+	ddpfs_stage_close(stage);
 	out_bytes = 64 << 20;
 	out = malloc(out_bytes);
 	slices = calloc(turns + 1, sizeof(*slices));
 	if (!out || !slices)
 		return 1;
 	memset(out, 1, out_bytes);
+	memset(slices, 1, turns * sizeof(*slices));
+	stage = cold_rounds(argv[1], &options, (uint32_t)batch, turns);
 	struct figure kept = { 0 }, copied = { 0 }, plain = { 0 };
-	double ready = now_s();
-	struct figure cold = epoch(stage, 0, (uint32_t)batch, false);
-	cold.seconds += ready - opened; /* it reads from then on */
-	struct figure again = direct(argv[1], turns);
-	disk.samples = turns;
-	disk = again.seconds < disk.seconds ? again : disk;
-	print("direct", disk);
-	print("cold", cold);
-	printf("cold / direct = %.2f (the whole dataset each, opening included; direct before and after, the better)\n",
-	        disk.seconds / cold.seconds);
 	for (uint64_t round = 0; round < ROUNDS; round++) {
 		struct figure k = epoch(stage, 2 * round + 1, (uint32_t)batch, false);
 		struct figure c = epoch(stage, 2 * round + 2, (uint32_t)batch, true);
