@@ -88,9 +88,9 @@ static size_t collect(struct fs_server *server, struct fs_view *view, struct fie
 	const struct fs_counters *c = &server->counters;
 	struct prefetch_stats engine = { 0 };
 	struct fs_view_progress progress;
-	prefetch_stats_get(server->prefetch, &engine);
 	struct fs_opens_count opens;
-	fs_watch_count(server->watch, &opens);
+	fs_watch_count(server->watch, &opens); /* first: what was opened until now is news to the engine */
+	prefetch_stats_get(server->prefetch, &engine);
 	fs_view_progress(view, &progress);
 	struct prefetch_stream_stats stream;
 	fs_sink_stats(server->sink, view, &stream);
@@ -137,6 +137,8 @@ static size_t collect(struct fs_server *server, struct fs_view *view, struct fie
 		{ "resident_bytes", "Bytes held in memory", false, engine.buffer_bytes + engine.resident_bytes },
 		{ "depth", "Reads in flight that the engine allows", false, engine.depth },
 		{ "inflight", "Reads in flight", false, engine.inflight },
+		{ "idle", "1 while nothing is left to read ahead until the trainer goes on", false,
+		        prefetch_idle(server->prefetch) },
 		{ "shared", "1 while shards are read through the page cache, shared with other mounts", false,
 		        engine.shared },
 		{ "bad_blocks", "Bad blocks: their checksum did not match, read twice", true, engine.bad_blocks },

@@ -285,6 +285,22 @@ void prefetch_share(struct prefetch *p, uint64_t sink_bytes)
 		prefetch_io_wake(p->io);
 }
 
+/* All the work that there is stands in one of these places; whoever takes it from one puts it into the next under the same
+ * lock, and the engine thread is awake meanwhile. */
+bool prefetch_idle(struct prefetch *p)
+{
+	struct prefetch_stream *s;
+	pthread_mutex_lock(&p->lock);
+	bool idle = p->asleep && !p->poke && TAILQ_EMPTY(&p->urgent) && TAILQ_EMPTY(&p->landed) && p->deliver_idle &&
+	            !p->drops_asked && !p->drops_busy && !atomic_load(&p->stat_inflight);
+	TAILQ_FOREACH(s, &p->streams, link)
+	{
+		idle = idle && s->state == PREFETCH_STREAM_LIVE && !s->announce_asked && !s->announce_busy;
+	}
+	pthread_mutex_unlock(&p->lock);
+	return idle;
+}
+
 void prefetch_stats_get(struct prefetch *p, struct prefetch_stats *ret_stats)
 {
 	const struct prefetch_counters *c = &p->counters;

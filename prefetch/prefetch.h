@@ -116,4 +116,7 @@ struct prefetch_stats {
 };
 void prefetch_stats_get(struct prefetch *prefetch, struct prefetch_stats *ret_stats);
 
+/* True: nothing is being read, delivered, announced or dropped, nor will be until a demand or a trainer's progress comes. */
+bool prefetch_idle(struct prefetch *prefetch);
+
 #endif

@@ -371,6 +371,7 @@ static void set_counts(json_t *object, const struct watched_counts *c, const str
 	set_integer(object, "turns", c->turns);
 	set_integer(object, "opens", c->opens);
 	set_integer(object, "misses", c->misses);
+	set_rate(object, "seconds", r->known, r->seconds);
 	set_rate(object, "files_per_s", r->known, r->opens);
 	set_rate(object, "delivered_bytes_per_s", r->known, r->delivered);
 	set_rate(object, "read_bytes_per_s", r->known, r->read);

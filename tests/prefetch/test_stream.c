@@ -9,7 +9,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 #include <unistd.h>
 
 #include <cmocka.h>
@@ -20,7 +19,7 @@
 #include "tests/prefetch/dataset.h"
 
 static const uint64_t SIZES[] = { 20000, 4096, 100, 70001, 30000, 0, 8192, 1, 120000, (1 << 20) + 77, 512, 40000 };
-enum { N_SIZES = sizeof(SIZES) / sizeof(SIZES[0]), N_FILES = 1200, N_SHARDS = 5, PATIENCE_S = 3 };
+enum { N_SIZES = sizeof(SIZES) / sizeof(SIZES[0]), N_FILES = 1200, N_SHARDS = 5 };
 
 static struct dataset data;
 static uint64_t data_bytes; /* with pages rounded up */
@@ -29,7 +28,6 @@ static uint64_t data_bytes; /* with pages rounded up */
 struct fake_sink {
 	struct prefetch_sink base;
 	pthread_mutex_t lock;
-	pthread_cond_t cv;         /* something was stored */
 	uint8_t blocks[N_FILES];   /* bit per block that is there; files have at most 2 */
 	uint8_t by_store[N_FILES]; /* those of them that store put there */
 	bool announced[N_FILES];
@@ -97,7 +95,6 @@ static int fake_store(struct prefetch_sink *sink, uint32_t file, uint64_t offset
 	s->by_store[file] |= (uint8_t)(1 << block);
 	if (!s->refuse)
 		appear(s, file, block);
-	pthread_cond_broadcast(&s->cv);
 	pthread_mutex_unlock(&s->lock);
 	return s->refuse ? -ENOENT : 0;
 }
@@ -133,7 +130,6 @@ static void sink_init(struct fake_sink *s)
 	memset(s, 0, sizeof(*s));
 	s->base = (struct prefetch_sink){ .ops = &fake_ops };
 	pthread_mutex_init(&s->lock, NULL);
-	pthread_cond_init(&s->cv, NULL);
 }
 
 /* A trainer: reads a rank's turns, looks into the page cache, asks for what is not there. */
@@ -145,9 +141,8 @@ struct trainer {
 	struct prefetch_stream *stream;
 	uint64_t misses; /* files that had to be asked for */
 	uint64_t errors;
-	uint32_t pause_us; /* between files: computing */
-	bool patient;      /* computes until the next file is there, however slow the machine; a file that does not
-	                      come within PATIENCE_S is a miss */
+	bool patient; /* computes until the next file is there, or the engine has nothing left to do: then it is a miss */
+	bool paced;   /* after each file lets the engine do all that it wants to */
 };
 
 static struct shard_view *view_of(void *user)
@@ -179,6 +174,17 @@ static void answered(struct prefetch_demand *demand, int rc, const uint8_t *byte
 	pthread_mutex_unlock(&a->lock);
 }
 
+static int await(struct asked *a)
+{
+	pthread_mutex_lock(&a->lock);
+	while (!a->done)
+		pthread_cond_wait(&a->cv, &a->lock);
+	pthread_mutex_unlock(&a->lock);
+	if (a->rc == 0)
+		assert_true(a->right);
+	return a->rc;
+}
+
 static int ask(struct prefetch *p, uint32_t file, uint32_t block)
 {
 	struct asked a = { .demand = {
@@ -190,26 +196,27 @@ static int ask(struct prefetch *p, uint32_t file, uint32_t block)
 	pthread_mutex_init(&a.lock, NULL);
 	pthread_cond_init(&a.cv, NULL);
 	prefetch_demand(p, &a.demand);
-	pthread_mutex_lock(&a.lock);
-	while (!a.done)
-		pthread_cond_wait(&a.cv, &a.lock);
-	pthread_mutex_unlock(&a.lock);
-	if (a.rc == 0)
-		assert_true(a.right);
-	return a.rc;
+	return await(&a);
+}
+
+/* Until the engine has nothing more to do. */
+static void settle(struct trainer *t)
+{
+	while (!prefetch_idle(t->p))
+		usleep(50);
 }
 
 static void be_patient(struct trainer *t, uint32_t file)
 {
-	struct timespec until;
 	uint8_t all = (uint8_t)((1U << blocks_of(file)) - 1);
-	clock_gettime(CLOCK_REALTIME, &until);
-	until.tv_sec += PATIENCE_S;
-	pthread_mutex_lock(&t->sink->lock);
-	while ((t->sink->blocks[file] & all) != all &&
-	        pthread_cond_timedwait(&t->sink->cv, &t->sink->lock, &until) == 0)
-		;
-	pthread_mutex_unlock(&t->sink->lock);
+	for (bool idle = false, there = false; !idle && !there;) {
+		idle = prefetch_idle(t->p); /* before the look: what was stored until then is seen */
+		pthread_mutex_lock(&t->sink->lock);
+		there = (t->sink->blocks[file] & all) == all;
+		pthread_mutex_unlock(&t->sink->lock);
+		if (!idle && !there)
+			usleep(50);
+	}
 }
 
 /* Opens, reads, closes a file as the kernel would see it. */
@@ -234,8 +241,6 @@ static void read_file(struct trainer *t, uint32_t file)
 		pthread_mutex_unlock(&t->sink->lock);
 	}
 	t->misses += missed;
-	if (t->pause_us)
-		usleep(t->pause_us);
 }
 
 static uint32_t next_random(uint32_t *x)
@@ -267,6 +272,8 @@ static void read_turn(struct trainer *t, uint64_t epoch, uint64_t turn)
 {
 	read_file(t, sample_at(t, epoch, turn));
 	prefetch_stream_used(t->stream, &(struct prefetch_use){ .epoch = epoch, .turn = turn }, 1);
+	if (t->paced)
+		settle(t);
 }
 
 static void read_epoch(struct trainer *t, uint64_t epoch)
@@ -354,20 +361,6 @@ static struct prefetch_stats stats(struct prefetch *p)
 	return st;
 }
 
-/* Waits until the stream has nothing more to do. */
-static void settle(struct trainer *t)
-{
-	struct prefetch_stats before = stats(t->p), now;
-	for (unsigned quiet = 0; quiet < 40;) {
-		usleep(5000);
-		now = stats(t->p);
-		/* what was read is not delivered yet: hashing is slow under a sanitizer on a busy machine */
-		bool moved = now.reads != before.reads || now.delivered_bytes != before.delivered_bytes;
-		quiet = moved || now.inflight ? 0 : quiet + 1;
-		before = now;
-	}
-}
-
 static const struct shard_view_options orders[] = {
 	{ .order = SHARD_ORDER_FULL, .seed = 3 },
 	{ .order = SHARD_ORDER_CHUNK, .seed = 4, .chunk_bytes = 1 << 20, .pool_bytes = 8 << 20 },
@@ -379,11 +372,11 @@ enum { N_ORDERS = sizeof(orders) / sizeof(orders[0]) };
 static void what_fits_is_read_once_for_all_epochs(void **state)
 {
 	(void)state;
-	for (unsigned o = 0; o < N_ORDERS; o++) {
+	for (unsigned o = 0; o < N_ORDERS * 2; o++) {
 		struct fake_sink sink;
-		struct trainer t = { 0 };
+		struct trainer t = { .patient = o >= N_ORDERS };
 		sink_init(&sink);
-		start(&t, &sink, &(struct setup){ .memory = 512 << 20, .view = orders[o] });
+		start(&t, &sink, &(struct setup){ .memory = 512 << 20, .view = orders[o % N_ORDERS] });
 		for (uint64_t e = 0; e < 3; e++)
 			read_epoch(&t, e);
 		settle(&t);
@@ -397,9 +390,12 @@ static void what_fits_is_read_once_for_all_epochs(void **state)
 		assert_true(ss.following);
 		assert_int_equal(ss.jumps, 0);
 		assert_int_equal(st.evicted, 0);
-		/* Every byte once: stored, or read by the trainer because it was faster. */
 		assert_int_equal(count_of(&sink, &sink.dropped), 0);
-		assert_true(st.read_bytes < data_bytes * 3 / 2);
+		/* Every byte once, and what lies between.  A trainer that races the engine may have one read twice. */
+		if (t.patient) {
+			assert_int_equal(t.misses, 0);
+			assert_true(st.read_bytes < data_bytes * 9 / 8);
+		}
 		stop(&t);
 		prefetch_free(t.p);
 	}
@@ -516,7 +512,7 @@ static void a_foreign_order_is_noticed_and_the_way_back_too(void **state)
 {
 	(void)state;
 	struct fake_sink sink;
-	struct trainer t = { .pause_us = 100 };
+	struct trainer t = { .paced = true };
 	struct prefetch_stream_stats ss;
 	uint32_t x = 5;
 	sink_init(&sink);
@@ -550,7 +546,7 @@ static void a_list_read_again_is_followed(void **state)
 {
 	(void)state;
 	struct fake_sink sink;
-	struct trainer t = { .pause_us = 100 };
+	struct trainer t = { .paced = true };
 	struct prefetch_stream_stats ss;
 	sink_init(&sink);
 	start(&t, &sink, &(struct setup){ .memory = 16 << 20, .view = orders[0] });
@@ -574,7 +570,7 @@ static void a_new_epoch_can_be_declared(void **state)
 {
 	(void)state;
 	struct fake_sink sink;
-	struct trainer t = { .pause_us = 200 };
+	struct trainer t = { .paced = true };
 	struct prefetch_stream_stats ss;
 	sink_init(&sink);
 	start(&t, &sink, &(struct setup){ .memory = 32 << 20, .view = orders[0] });
@@ -601,7 +597,7 @@ static void a_doubtful_stream_waits_for_the_order(void **state)
 {
 	(void)state;
 	struct fake_sink sink;
-	struct trainer t = { .pause_us = 100 };
+	struct trainer t = { .paced = true };
 	sink_init(&sink);
 	start(&t, &sink, &(struct setup){ .memory = 32 << 20, .view = orders[0], .doubtful = true });
 	settle(&t);
@@ -633,6 +629,7 @@ static void ranks_share_what_is_resident(void **state)
 		setup.view.world = 3;
 		for (uint32_t r = 0; r < 3; r++) {
 			t[r].p = t[0].p;
+			t[r].patient = big;
 			setup.view.rank = r;
 			start(&t[r], &sink, &setup);
 		}
@@ -646,7 +643,7 @@ static void ranks_share_what_is_resident(void **state)
 		assert_int_equal(t[0].errors + t[1].errors + t[2].errors, 0);
 		assert_int_equal(st.used, 3 * N_FILES);
 		if (big)
-			assert_true(st.read_bytes < data_bytes * 3 / 2); /* not once a rank */
+			assert_true(st.read_bytes < data_bytes * 9 / 8); /* not once a rank */
 		else
 			assert_true(most_bytes(&sink) <= 32 << 20);
 		for (unsigned r = 0; r < 3; r++)
@@ -759,7 +756,7 @@ static void a_bad_sample_does_not_stop_the_others(void **state)
 {
 	(void)state;
 	struct fake_sink sink;
-	struct trainer t = { .pause_us = 50 };
+	struct trainer t = { .paced = true };
 	struct shard_file file;
 	char path[128];
 	uint8_t byte = 0;
@@ -803,7 +800,8 @@ static void memory_taken_away_shrinks_the_budget(void **state)
 {
 	(void)state;
 	struct fake_sink sink;
-	struct trainer t = { .pause_us = 20 };
+	struct trainer t = { .patient = true };
+	struct asked *lost = calloc(N_FILES, sizeof(*lost));
 	sink_init(&sink);
 	start(&t, &sink, &(struct setup){ .memory = 256 << 20, .view = orders[0] });
 	read_epoch(&t, 0);
@@ -814,12 +812,28 @@ static void memory_taken_away_shrinks_the_budget(void **state)
 	memset(sink.blocks, 0, sizeof(sink.blocks));
 	sink.bytes = 0;
 	pthread_mutex_unlock(&sink.lock);
-	read_epoch(&t, 1);
+	/* Many at once: what is lost now and then is chance, as seconds go. */
+	for (uint32_t file = 0; file < N_FILES; file++) {
+		bool small = blocks_of(file) == 1;
+		lost[file] = (struct asked){ .demand = {
+			                             .file = file,
+			                             .take = small ? (uint32_t)block_bytes(file, 0) : 0,
+			                             .done = answered,
+			                     } };
+		pthread_mutex_init(&lost[file].lock, NULL);
+		pthread_cond_init(&lost[file].cv, NULL);
+		if (small)
+			prefetch_demand(t.p, &lost[file].demand);
+	}
+	for (uint32_t file = 0; file < N_FILES; file++)
+		if (blocks_of(file) == 1)
+			assert_int_equal(await(&lost[file]), 0);
 	settle(&t);
 	assert_int_equal(t.errors, 0);
 	assert_true(stats(t.p).lost > 0);
 	assert_true(stats(t.p).budget_bytes < before);
 	assert_int_equal(count_of(&sink, &sink.wrong), 0);
+	free(lost);
 	stop(&t);
 	prefetch_free(t.p);
 }
@@ -846,7 +860,7 @@ static void names_without_an_epoch_follow_too(void **state)
 {
 	(void)state;
 	struct fake_sink sink;
-	struct trainer t = { .pause_us = 100 };
+	struct trainer t = { .paced = true };
 	struct prefetch_stream_stats ss;
 	sink_init(&sink);
 	start(&t, &sink, &(struct setup){ .memory = 32 << 20, .view = orders[0] });
@@ -855,6 +869,7 @@ static void names_without_an_epoch_follow_too(void **state)
 			uint32_t sample = sample_at(&t, e, k);
 			read_file(&t, sample);
 			prefetch_stream_used_samples(t.stream, &sample, 1);
+			settle(&t);
 		}
 	}
 	settle(&t);
