@@ -7,9 +7,6 @@
 enum { WAYS = 4, SETS = FS_OPENS_KEPT / WAYS };
 _Static_assert((SETS & (SETS - 1)) == 0, "sets are found by a mask");
 
-static const uint64_t PAIR_NS = FS_OPENS_PAIR_MS * UINT64_C(1000000);
-static const uint64_t ON_NS = FS_OPENS_ON_MS * UINT64_C(1000000);
-
 struct kept {
 	struct fs_opens_key key;
 	uint64_t opened_ns; /* latest; 0 = free */
@@ -18,6 +15,8 @@ struct kept {
 };
 
 struct fs_opens {
+	uint64_t pair_ns;
+	uint64_t on_ns;
 	struct kept kept[SETS][WAYS];
 	uint64_t opens;
 	uint64_t misses;     /* paired so far */
@@ -29,11 +28,13 @@ struct fs_opens {
 	unsigned filling; /* which of the two */
 };
 
-int fs_opens_new(struct fs_opens **ret_opens)
+int fs_opens_new(uint32_t pair_ms, struct fs_opens **ret_opens)
 {
 	struct fs_opens *opens = calloc(1, sizeof(*opens));
 	if (!opens)
 		return -ENOMEM;
+	opens->pair_ns = pair_ms * UINT64_C(1000000);
+	opens->on_ns = opens->pair_ns * (FS_OPENS_ON_MS / FS_OPENS_PAIR_MS);
 	pthread_mutex_init(&opens->lock, NULL);
 	*ret_opens = opens;
 	return 0;
@@ -93,7 +94,7 @@ void fs_opens_opened(struct fs_opens *opens, struct fs_opens_key key, uint64_t n
 	opens->opens++;
 	for (int i = 0; i < WAYS; i++) {
 		if (is_key(&set[i], key)) {
-			if (!within(now_ns, set[i].opened_ns, PAIR_NS))
+			if (!within(now_ns, set[i].opened_ns, opens->pair_ns))
 				set[i].unread = 0;
 			set[i].unread++;
 			set[i].opened_ns = now_ns;
@@ -123,9 +124,9 @@ bool fs_opens_pair(
 		struct kept *at = find(opens, keys[i]);
 		if (!at)
 			continue;
-		if (at->read_ns && within(read->ns, at->read_ns, ON_NS))
+		if (at->read_ns && within(read->ns, at->read_ns, opens->on_ns))
 			on = at;
-		if (at->unread && within(read->ns, at->opened_ns, PAIR_NS) &&
+		if (at->unread && within(read->ns, at->opened_ns, opens->pair_ns) &&
 		        (!fresh || at->opened_ns > fresh->opened_ns))
 			fresh = at;
 	}

@@ -29,8 +29,10 @@ enum {
 
 struct fs_opens; /* opaque */
 
-int fs_opens_new(struct fs_opens **ret_opens); /* -ENOMEM */
-void fs_opens_free(struct fs_opens *opens);    /* NULL is fine */
+/* pair_ms: FS_OPENS_PAIR_MS, but for tests, which must not depend on how busy the machine is; FS_OPENS_ON_MS goes with it.
+ * -ENOMEM. */
+int fs_opens_new(uint32_t pair_ms, struct fs_opens **ret_opens);
+void fs_opens_free(struct fs_opens *opens); /* NULL is fine */
 
 struct fs_opens_read {
 	uint32_t file;

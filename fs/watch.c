@@ -20,8 +20,11 @@ enum {
 	READY_DIRS = 4096,    /* directories after which the mount is called ready */
 	DRAIN_READS_MAX = 64, /* reads of FS_WATCH_BUFFER a drain: bounds it under a flood */
 	IN_ORDER_FULL = 64,   /* events in a row within the slack that make an order trusted */
+	PAIR_MS_MAX = 3600000,
 	EPOCHS_KEPT = 2, /* whose turns READs are looked for: the current one, and the one whose last files are open */
 };
+
+#define PAIR_ENVIRON "DDPFS_TEST_PAIR_MS" /* for tests: counts do not depend on how busy the machine is */
 
 struct watched {
 	struct fs_view *view;
@@ -66,6 +69,13 @@ static uint32_t seen_in_order(const struct fs_server *server)
 	return most ? IN_ORDER_FULL : 0;
 }
 
+static uint32_t pair_ms(void)
+{
+	const char *value = getenv(PAIR_ENVIRON);
+	unsigned long ms = value ? strtoul(value, NULL, 10) : 0;
+	return ms && ms <= PAIR_MS_MAX ? (uint32_t)ms : FS_OPENS_PAIR_MS;
+}
+
 int fs_watch_new(struct fs_server *server, struct fs_watch **ret_watch)
 {
 	struct fs_watch *watch = calloc(1, sizeof(*watch));
@@ -77,7 +87,7 @@ int fs_watch_new(struct fs_server *server, struct fs_watch **ret_watch)
 	pthread_cond_init(&watch->ready_cond, NULL);
 	watch->stop_fd = -1;
 	watch->fd = server->link->inotify_fd; /* with watches and events, when there was a server before */
-	if (fs_opens_new(&watch->opens) < 0) {
+	if (fs_opens_new(pair_ms(), &watch->opens) < 0) {
 		fs_watch_free(watch);
 		return -ENOMEM;
 	}

@@ -14,7 +14,7 @@ static const uint64_t MS = 1000000, START = UINT64_C(1000000000000);
 static struct fs_opens *fresh(void)
 {
 	struct fs_opens *opens;
-	assert_int_equal(fs_opens_new(&opens), 0);
+	assert_int_equal(fs_opens_new(FS_OPENS_PAIR_MS, &opens), 0);
 	return opens;
 }
 

@@ -238,10 +238,27 @@ static void held_samples_keep_their_bytes(void **state)
 	assert_int_equal(ddpfs_stage_close(stage), 0);
 }
 
+struct later {
+	struct ddpfs_batch *batch;
+	pid_t waiter; /* thread */
+};
+
+/* Releases the batch once the waiter sleeps. */
 static void *release_later(void *arg)
 {
-	nanosleep(&(struct timespec){ .tv_nsec = 30000000 }, NULL);
-	ddpfs_batch_release(arg);
+	const struct later *later = arg;
+	char path[64], text[512] = "";
+	const char *name_end = NULL;
+	snprintf(path, sizeof(path), "/proc/self/task/%d/stat", (int)later->waiter);
+	do {
+		nanosleep(&(struct timespec){ .tv_nsec = 30000000 }, NULL);
+		FILE *f = fopen(path, "re");
+		assert_non_null(f);
+		if (fgets(text, sizeof(text), f))
+			name_end = strrchr(text, ')');
+		fclose(f);
+	} while (!name_end || strncmp(name_end, ") S", 3) != 0);
+	ddpfs_batch_release(later->batch);
 	return NULL;
 }
 
@@ -266,7 +283,8 @@ static void a_full_arena_waits_for_a_release(void **state)
 	assert_int_equal(n, 4);
 	ddpfs_stage_stats_get(stage, &stats);
 	assert_true(stats.used_bytes <= stats.arena_bytes);
-	assert_int_equal(pthread_create(&thread, NULL, release_later, held[0]), 0);
+	struct later later = { .batch = held[0], .waiter = gettid() };
+	assert_int_equal(pthread_create(&thread, NULL, release_later, &later), 0);
 	batch = next(stage, 6);
 	assert_int_equal(batch->turn, 24);
 	pthread_join(thread, NULL);
