@@ -17,7 +17,7 @@
 
 enum {
 	REPLY_MS = 30000, /* a server under load flushes first */
-	END_MS = 10000,   /* from the unmount to the end of the process */
+	END_MS = 60000,   /* from the unmount to the end of the process: reads of a disk that is busy are waited for */
 };
 
 struct arguments {

@@ -12,6 +12,7 @@ import time
 from pathlib import Path
 
 from helpers.tools import die_with_parent, stat_json, tool
+from helpers.waiting import PATIENCE_S
 
 
 def mounts_below(directory):
@@ -47,14 +48,14 @@ def abort_connection(minor):
                 subprocess.run(["umount", place], capture_output=True)
 
 
-def unmount(mountpoint, tries=50):
-    """Plain umount(8), repeated for a moment while it is busy.  Returns '' or what umount said last."""
-    said = ""
-    for _ in range(tries):
-        if not is_mounted(mountpoint):
-            return ""
+def unmount(mountpoint, patience_s=60):
+    """Plain umount(8), repeated while it is busy.  Returns '' or what umount said last."""
+    said, end = "", time.monotonic() + patience_s
+    while is_mounted(mountpoint):
         done = subprocess.run(["umount", mountpoint], capture_output=True, text=True)
         said = done.stderr.strip()
+        if time.monotonic() > end:
+            break
         if done.returncode != 0:
             time.sleep(0.1)
     return said if is_mounted(mountpoint) else ""
@@ -92,22 +93,22 @@ class Mount:
         """Unmounts as a user would and expects the server to end with 0."""
         said = unmount(self.path)
         assert not said, f"umount {self.path}: {said}"
-        code = self.process.wait(timeout=60)
+        code = self.process.wait(timeout=PATIENCE_S)
         assert code == 0, f"server of {self.path} ended with {code}:\n{self.log()}"
 
     def destroy(self):
         """Cleanup that always succeeds; returns a complaint when it had to use force."""
         complaint = ""
-        if is_mounted(self.path) and unmount(self.path, tries=20):
+        if is_mounted(self.path) and unmount(self.path, patience_s=20):
             complaint = f"{self.path} was still busy"
             self.process.send_signal(signal.SIGTERM)
             try:
-                self.process.wait(timeout=10)
+                self.process.wait(timeout=60)
             except subprocess.TimeoutExpired:
                 complaint = f"the server of {self.path} hung"
             force_unmount(self.path)
         try:
-            code = self.process.wait(timeout=20)
+            code = self.process.wait(timeout=PATIENCE_S)
             if code not in self.may_end_with and not complaint:
                 complaint = f"the server of {self.path} ended with {code}:\n{self.log()}"
         except subprocess.TimeoutExpired:
@@ -125,7 +126,8 @@ class Mounter:
         self.mounts = []
 
     def __call__(self, dataset, options="", mountpoint=None, env=None, program=("mount", "-f")):
-        """Mounts `dataset` with `-o options` and returns once the mount answers.  Raises with the server's words."""
+        """Mounts `dataset` with `-o options` and returns once the mount answers and every directory is watched, so that
+        no open goes uncounted.  Raises with the server's words."""
         number = len(self.mounts)
         path = Path(mountpoint or self.directory / f"mnt{number}")
         path.mkdir(parents=True, exist_ok=True)
@@ -140,7 +142,7 @@ class Mounter:
             if process.poll() is not None and not is_mounted(path):
                 raise AssertionError(f"{' '.join(argv)}\nended with {process.returncode}:\n{mount.log()}")
             time.sleep(0.01)
-        os.stat(path)
+        os.listdir(path / ".ddpfs")  # the first listing waits for the watches
         return mount
 
     def close(self):

@@ -5,6 +5,8 @@ import os
 import socket
 from pathlib import Path
 
+from helpers.waiting import PATIENCE_S, wait_until
+
 
 def directory():
     uid = os.geteuid()
@@ -18,7 +20,7 @@ def directory():
 
 def connect(mount):
     sock = socket.socket(socket.AF_UNIX)
-    sock.settimeout(30)
+    sock.settimeout(PATIENCE_S)
     sock.connect(str(directory() / f"{mount.process.pid}.sock"))
     return sock
 
@@ -36,3 +38,13 @@ def ask(mount, cmd, **args):
 
 def stats(mount):
     return ask(mount, "stat")["stats"]
+
+
+def settled(mount):
+    """Waits until the server has nothing to do before somebody opens or reads a file.  Returns the counters."""
+    return wait_until(lambda: (now := stats(mount))["idle"] and now, "an idle engine", pause_s=0.002)
+
+
+def said(mount, text):
+    """Waits until the server's log has `text`.  Returns the log."""
+    return wait_until(lambda: text in (log := mount.log()) and log, f"{text!r} in the log")

@@ -4,22 +4,21 @@ The kernel may take pages back at any time (memory pressure, DAMON, somebody's d
 are counted as `lost` and are no fault."""
 
 import ctypes
-import json
 import mmap
 import os
 import random
 import subprocess
 import threading
-import time
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
 
 from helpers.datasets import content
+from helpers.waiting import wait_until
+from mount.control import settled, stats
 
 KIB = 1024
-PATIENCE_S = 20  # for what must come, however slow the machine
 
 
 @pytest.fixture
@@ -48,11 +47,6 @@ def cached_bytes(mapped):
     return 4096 * sum(v & 1 for v in vector)
 
 
-def stats(m):
-    time.sleep(0.03)  # a snapshot lives for 20 ms
-    return json.loads((m.path / ".ddpfs/stats.json").read_text())
-
-
 def path_of(m, name):
     return os.getxattr(m.path / name, "user.ddpfs.path").decode()
 
@@ -61,23 +55,15 @@ def decoded(name):
     return name.split("-", 2)[2].replace("%2F", "/").replace("%25", "%")
 
 
-def wait_until(condition):
-    end = time.monotonic() + PATIENCE_S
-    while not condition() and time.monotonic() < end:
-        time.sleep(0.02)
-    assert condition()
+def full_window(m):
+    """Waits until all that may be read ahead is there.  Returns the counters."""
+    wait_until(lambda: stats(m)["stored_bytes"] > 0)  # a mount answers before its stream begins
+    return settled(m)
 
 
-def settled(m):
-    """The window is full: nothing is read any more."""
-    last = [-1]
-
-    def same():
-        now = stats(m)
-        before, last[0] = last[0], (now["read_bytes"], now["stored_bytes"])
-        return before == last[0] and now["inflight"] == 0 and now["stored_bytes"] > 0
-
-    wait_until(same)
+def only_what_was_lost(before, after):
+    """No READ reached the server between the two but for pages that the kernel took back (a file has 18 at most)."""
+    return after["reads"] - before["reads"] <= 18 * (after["lost"] - before["lost"])
 
 
 def read_all(m, names, files):
@@ -87,23 +73,24 @@ def read_all(m, names, files):
 
 def test_the_first_window_is_there_before_it_is_asked_for(mount, pack, many):
     m = mount(pack(many[0]), "rank=0,world=2,memory=256M")
-    settled(m)
+    before = full_window(m)
+    assert before["reads"] == 0
     names = sorted(os.listdir(m.path))
     read_all(m, names, many[1])
     after = stats(m)
-    assert after["reads"] <= after["lost"], "no READ reached the server but for what the kernel took back"
+    assert only_what_was_lost(before, after)
     assert after["hits"] >= len(names) - after["lost"]
     assert after["following"] == 1
 
 
 def test_the_next_epoch_is_there_before_it_is_listed(mount, pack, many):
     m = mount(pack(many[0]), "rank=1,world=2,memory=256M,order=full")
-    settled(m)
+    before = full_window(m)
     for _ in range(3):
         read_all(m, sorted(os.listdir(m.path)), many[1])
         settled(m)
     after = stats(m)
-    assert after["reads"] <= after["lost"]
+    assert before["reads"] == 0 and only_what_was_lost(before, after)
     assert after["epoch"] == 2
 
 
@@ -114,7 +101,7 @@ def test_small_memory_over_epochs(mount, pack, many, order):
         names = sorted(os.listdir(m.path))
         assert len(names) == 1500
         read_all(m, names, many[1])
-    after = stats(m)
+    after = settled(m)  # what a reader brought in itself is in the budget once the engine has heard of it
     assert after["following"] == 1 and after["jumps"] == 0
     assert after["evicted"] > 0
     assert after["resident_bytes"] <= 16 << 20
@@ -130,8 +117,7 @@ def test_what_fits_is_read_from_disk_once(mount, pack, many):
         names = sorted(os.listdir(m.path))
         seen |= {decoded(name) for name in names}
         read_all(m, names, many[1])
-    settled(m)
-    after = stats(m)
+    after = settled(m)
     assert after["evicted"] == 0
     assert after["stored_bytes"] <= total + after["lost"] * 70 * KIB
     if not after["lost"]:
@@ -157,7 +143,7 @@ def test_large_and_common_files_count_too(mount, pack, scratch):
         for name in sorted(os.listdir(m.path)):
             data = files.get(name) or files[decoded(name)]
             assert (m.path / name).read_bytes() == data
-            assert stats(m)["resident_bytes"] <= 16 << 20
+            assert settled(m)["resident_bytes"] <= 16 << 20
     names = os.listdir(m.path)
 
     def held():
@@ -178,18 +164,21 @@ def test_readers_side_by_side(mount, pack, many):
 
 def test_a_foreign_order_is_served_and_wastes_nothing(mount, pack, many):
     m = mount(pack(many[0]), "rank=0,world=1,memory=16M,order=full")
+    full_window(m)
     names = os.listdir(m.path)
     random.Random(3).shuffle(names)
-    read_all(m, names[:300], many[1])
-    wait_until(lambda: stats(m)["following"] == 0)
-    settled(m)
+    for n, name in enumerate(names[:300]):  # one by one: what is read ahead meanwhile says where the order is
+        read_all(m, [name], many[1])
+        if not settled(m)["following"]:
+            break
+    assert stats(m)["following"] == 0
     before = stats(m)["fetched"]
-    read_all(m, names[300:900], many[1])
-    assert stats(m)["fetched"] == before
+    read_all(m, names[n + 1:900], many[1])
+    assert settled(m)["fetched"] == before
     # Back in order, from the middle on.
     read_all(m, sorted(names)[500:], many[1])
-    wait_until(lambda: stats(m)["following"] == 1)
-    assert stats(m)["fetched"] > before
+    after = settled(m)
+    assert after["following"] == 1 and after["fetched"] > before
 
 
 def test_an_old_list_read_again(mount, pack, many):
@@ -208,11 +197,9 @@ def test_an_epoch_set_by_hand_is_read_ahead(mount, pack, many, build_dir):
     names = sorted(os.listdir(m.path))
     assert names[0].startswith("0009-")
     wait_until(lambda: stats(m)["window_bytes"] > 0)
-    settled(m)
-    before = stats(m)
+    before = settled(m)
     read_all(m, names[:100], many[1])
-    after = stats(m)
-    assert after["reads"] - before["reads"] <= after["lost"] - before["lost"]
+    assert only_what_was_lost(before, stats(m))
 
 
 def test_listing_and_stat_do_not_count_and_do_no_harm(mount, pack, many):
@@ -225,10 +212,13 @@ def test_listing_and_stat_do_not_count_and_do_no_harm(mount, pack, many):
             subprocess.run(["ls", "-l", m.path], stdout=subprocess.DEVNULL, check=True)
             subprocess.run(["find", m.path, "-size", "+1"], stdout=subprocess.DEVNULL, check=True)
 
+    before = full_window(m)
     looker = threading.Thread(target=look)
     looker.start()
     try:
-        read_all(m, names, many[1])
+        for i in range(0, len(names), 32):  # the next files are there, as for a trainer that computes meanwhile
+            read_all(m, names[i:i + 32], many[1])
+            settled(m)
     finally:
         stop.set()
         looker.join()
@@ -236,7 +226,7 @@ def test_listing_and_stat_do_not_count_and_do_no_harm(mount, pack, many):
     assert after["following"] == 1
     assert after["jumps"] == 0
     assert after["opens"] == len(names)
-    assert after["misses"] < len(names) // 2
+    assert only_what_was_lost(before, after) and after["misses"] <= after["lost"]
 
 
 def test_partial_reads_and_mappings(mount, pack, many):
@@ -267,8 +257,10 @@ def test_a_tree_read_in_the_rank_s_order_is_followed(mount, pack, many, build_di
     for _ in range(2):
         for path in paths:
             assert (m.path / path).read_bytes() == many[1][path]
-    wait_until(lambda: stats(m)["following"] == 1)
-    assert stats(m)["stored_bytes"] > 0
+            if not stats(m)["stored_bytes"]:
+                settled(m)  # a reader ahead of the engine would leave it nothing to do
+    after = settled(m)
+    assert after["following"] == 1 and after["stored_bytes"] > 0
 
 
 def test_unmount_in_the_middle(mount, pack, many):

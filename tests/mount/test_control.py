@@ -10,6 +10,7 @@ import sys
 
 import pytest
 
+from helpers.waiting import PATIENCE_S
 from mount import control
 from mount.control import ask, connect, raw
 
@@ -133,7 +134,7 @@ def test_a_client_that_never_reads(mount, pack, tree):
 def test_unmount_ends_the_server(mount, pack, tree):
     m = mount(pack(tree[0]), "rank=0,world=2")
     assert ask(m, "unmount") == {"ok": True}
-    assert m.process.wait(timeout=60) == 0
+    assert m.process.wait(timeout=PATIENCE_S) == 0
     assert not os.path.ismount(m.path)
 
 
@@ -148,7 +149,7 @@ def test_unmount_of_a_busy_mount_is_refused_unless_lazy(mount, pack, tree):
         assert not os.path.ismount(m.path)
         assert f.read() in tree[1].values(), "who has a file open goes on reading"
         assert m.process.poll() is None
-    assert m.process.wait(timeout=60) == 0
+    assert m.process.wait(timeout=PATIENCE_S) == 0
 
 
 def test_a_dead_servers_socket_is_removed(mount, pack, tree):

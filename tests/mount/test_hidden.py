@@ -112,11 +112,16 @@ def test_stats_have_their_fields_and_follow(mount, pack, tree):
     assert after["hits"] + after["misses"] == 10
     assert after["stored_bytes"] + after["read_reply_bytes"] >= sum(
         len(tree[1][decode(NAME.fullmatch(n)[3])]) for n in names[:10])
-    for name in names[:10]:
-        (m.path / name).read_bytes()
-    assert read()["opens"] == 20
-    assert read()["misses"] == after["misses"], "a second read is the page cache's"
-    assert read()["hits"] == 20 - after["misses"]
+    for n in range(2, 22):  # the kernel may take pages back at any time
+        before = read()
+        for name in names[:10]:
+            (m.path / name).read_bytes()
+        after = read()
+        assert after["opens"] == 10 * n
+        if after["reads"] == before["reads"]:
+            break
+    assert after["misses"] == before["misses"], "a second read is the page cache's"
+    assert after["hits"] == before["hits"] + 10
 
 
 def test_stats_read_by_many_are_always_whole(mount, pack, tree):

@@ -5,6 +5,7 @@ import os
 import pytest
 
 from helpers.mounts import is_mounted, unmount
+from helpers.waiting import PATIENCE_S
 
 GONE = {5, 103, 107}  # EIO, ECONNABORTED, ENOTCONN
 
@@ -45,7 +46,7 @@ def test_a_truncated_index_ends_the_mount_with_a_sentence(mount, pack, wide, lef
     os.truncate(index, left)
     failed, errors = read_all(m)
     assert failed > 0 and errors <= GONE, errors
-    code = m.process.wait(timeout=60)
+    code = m.process.wait(timeout=PATIENCE_S)
     assert code != 0
     assert f"{index}' cannot be read any more" in m.log()
     assert f"the server of the mount '{m.path}' ends" in m.log()  # and those that come after it do not begin

@@ -14,6 +14,8 @@ from pathlib import Path
 
 import pytest
 
+from helpers.mounts import is_mounted
+from helpers.waiting import PATIENCE_S, wait_until
 from mount.control import stats
 
 
@@ -189,7 +191,7 @@ def test_signals_unmount(mount, pack, tree, sig):
     m = mount(pack(tree[0]), "rank=0,world=2")
     os.listdir(m.path)
     m.process.send_signal(sig)
-    assert m.process.wait(timeout=60) == 0
+    assert m.process.wait(timeout=PATIENCE_S) == 0
     assert not os.path.ismount(m.path)
 
 
@@ -197,7 +199,7 @@ def test_sigterm_with_files_in_use(mount, pack, tree):
     m = mount(pack(tree[0]), "view=all,layout=tree")
     fd = os.open(m.path / FILE, os.O_RDONLY)
     m.process.send_signal(signal.SIGTERM)
-    assert m.process.wait(timeout=60) == 0
+    assert m.process.wait(timeout=PATIENCE_S) == 0
     assert not os.path.ismount(m.path)
     with pytest.raises(OSError) as e:
         os.pread(fd, 10, 0)
@@ -231,10 +233,10 @@ def test_readers_in_flight_when_it_ends(mount, pack, tree):
     while len(seen) < 200:
         time.sleep(0.01)
     m.process.send_signal(signal.SIGTERM)
-    assert m.process.wait(timeout=60) == 0
+    assert m.process.wait(timeout=PATIENCE_S) == 0
     stop.set()
     for r in readers:
-        r.join(60)
+        r.join(PATIENCE_S)
         assert not r.is_alive()
     assert all(seen)
 
@@ -247,8 +249,9 @@ def stop_and_wait(pid):
         time.sleep(0.01)
 
 
-def test_names_in_one_directory_are_looked_up_side_by_side(m, scratch):
+def test_names_in_one_directory_are_looked_up_side_by_side(mount, pack, tree, scratch):
     """The server is stopped; four lookups must all be waiting in the kernel's queue, not behind one another."""
+    m = mount(pack(tree[0]), "view=all,layout=tree,watchdog=0")
     place = scratch / "fusectl"
     place.mkdir()
     if subprocess.run(["mount", "-t", "fusectl", "fusectl", place], capture_output=True).returncode != 0:
@@ -261,15 +264,12 @@ def test_names_in_one_directory_are_looked_up_side_by_side(m, scratch):
         stop_and_wait(server)
         for t in threads:
             t.start()
-        for _ in range(1000):
-            if int(waiting.read_text()) == 4:
-                break
-            time.sleep(0.01)
-        assert int(waiting.read_text()) == 4
+        wait_until(lambda: int(waiting.read_text()) == 4, "four waiting requests")
     finally:
         os.kill(server, signal.SIGCONT)
         for t in threads:
-            t.join()
+            if t.ident:
+                t.join()
         subprocess.run(["umount", place], check=True)
 
 
@@ -284,16 +284,17 @@ def test_listing_makes_no_inodes(m, tree):
 def test_opens_are_no_round_trips(m, tree):
     """After the first open the kernel no longer asks: reading resident files sends nothing."""
     paths = [m.path / p for p in tree[1]]
-    for path in paths:
-        path.read_bytes()
-    before = stats(m)
-    for path in paths:
-        fd = os.open(path, os.O_RDONLY)
-        os.read(fd, 1 << 20)
-        os.close(fd)
-    after = stats(m)
-    assert {k: after[k] - before[k] for k in ("lookups", "getattrs", "reads")} == \
-        {"lookups": 0, "getattrs": 0, "reads": 0}
+    for _ in range(20):  # the first pass brings them in, and the kernel may take pages back at any time
+        before = stats(m)
+        for path in paths:
+            fd = os.open(path, os.O_RDONLY)
+            os.read(fd, 1 << 20)
+            os.close(fd)
+        after = stats(m)
+        asked = {k: after[k] - before[k] for k in ("lookups", "getattrs", "reads")}
+        if not any(asked.values()):
+            break
+    assert asked == {"lookups": 0, "getattrs": 0, "reads": 0}
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="becomes nobody, which only root can")
@@ -327,25 +328,27 @@ def test_an_unprivileged_user_mounts_through_fusermount3(build_dir, pack, tree, 
         out = subprocess.run([*as_nobody, "cat", *(mountpoint / n for n in listed)], capture_output=True, check=True)
         assert len(out.stdout) == sum(len(tree[1][n.split("-", 2)[2].replace("%2F", "/")]) for n in listed)
         subprocess.run([*as_nobody, "fusermount3", "-u", mountpoint], check=True)
-        assert server.wait(timeout=60) == 0
+        assert server.wait(timeout=PATIENCE_S) == 0
     finally:
         if server.poll() is None:
             server.terminate()
-            server.wait(timeout=60)
+            server.wait(timeout=PATIENCE_S)
         server.stderr.close()
 
 
 @pytest.mark.parametrize("options", ["rank=0,world=2", "view=all,layout=tree"])
 def test_a_killed_supervisor_leaves_nobody_waiting(mount, pack, tree, options):
-    """Its server dies with it, while its own threads use the mount: readers get an error."""
+    """Its server dies with it, while its own threads use the mount: readers get an error.  On a busy machine the server
+    may see the end of its channel before its signal comes: then it unmounts."""
     dataset = pack(tree[0])
     for i in range(15):
         m = mount(dataset, options)
         time.sleep(0.002 * (i % 5))
         os.kill(m.process.pid, signal.SIGKILL)
-        m.process.wait(timeout=120)
-        with pytest.raises(OSError) as e:
-            while True:
+        m.process.wait(timeout=PATIENCE_S)
+        try:
+            while is_mounted(m.path):
                 os.listdir(m.path)
-        assert e.value.errno in (errno.ENOTCONN, errno.ECONNABORTED)
-        subprocess.run(["umount", "-l", m.path], check=True)
+        except OSError as e:
+            assert e.errno in (errno.ENOTCONN, errno.ECONNABORTED)
+            subprocess.run(["umount", "-l", m.path], check=True)

@@ -4,12 +4,12 @@ import mmap
 import os
 import random
 import subprocess
-import threading
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
 from helpers.datasets import content
+from mount.control import said, stats
 
 MIB = 1 << 20
 
@@ -169,25 +169,15 @@ def test_a_damaged_sample_is_eio_and_named_in_the_log(mount, pack, tree):
             (m.path / victim).read_bytes()
         assert e.value.errno == 5
         if i == 2:  # the line stands before the next failures come
-            wait_for_log(m, victim)
+            said(m, victim)
     for path, data in tree[1].items():
         if path != victim:
             assert (m.path / path).read_bytes() == data
-    from mount.control import stats
-
-    said = stats(m)
-    assert said["errors"] >= 5 and said["bad_blocks"] == 1 and said["mended_blocks"] == 0
+    counted = stats(m)
+    assert counted["errors"] >= 5 and counted["bad_blocks"] == 1 and counted["mended_blocks"] == 0
     m.unmount()
     lines = [line for line in m.log().splitlines() if victim in line]
     assert len(lines) == 1 and "shard" in lines[0] and "byte" in lines[0]
-
-
-def wait_for_log(m, text):
-    for _ in range(100):
-        if text in m.log():
-            return m.log()
-        threading.Event().wait(0.05)
-    raise AssertionError(f"{text!r} never came in the log:\n{m.log()}")
 
 
 def test_a_shard_that_goes_away_is_eio(mount, pack, tree):

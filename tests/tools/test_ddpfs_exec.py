@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from helpers import mounts, tools
+from helpers.waiting import PATIENCE_S
 
 LAUNCHER_VARIABLES = ["RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "TORCHELASTIC_RUN_ID", "HOROVOD_RANK",
                       "HOROVOD_SIZE", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "PMI_RANK", "PMI_SIZE",
@@ -180,7 +181,7 @@ def test_a_signal_arrives_once(dataset, mountpoint, number, group):
         os.killpg(process.pid, number)
     else:
         process.send_signal(number)
-    said, _ = process.communicate(timeout=60)
+    said, _ = process.communicate(timeout=PATIENCE_S)
     assert said == "1 True\n" and process.returncode == 9
     wait_gone(server)
 
@@ -196,7 +197,7 @@ def test_the_server_heeds_no_signal_of_its_own(dataset, mountpoint):
     server = server_of(mountpoint)
     for number in signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGQUIT:
         os.kill(server, number)
-    said, _ = process.communicate("go\n", timeout=60)
+    said, _ = process.communicate("go\n", timeout=PATIENCE_S)
     assert said == "50\n" and process.returncode == 0
     wait_gone(server)
 
@@ -241,7 +242,7 @@ def test_standard_streams_and_directory(dataset, mountpoint, scratch):
 def test_nobody_outside_sees_the_mount(dataset, mountpoint):
     process = start(dataset, mountpoint, "print('ready'); input()", stdin=subprocess.PIPE)
     assert not mounts.is_mounted(mountpoint) and os.listdir(mountpoint) == []
-    process.communicate("\n", timeout=60)
+    process.communicate("\n", timeout=PATIENCE_S)
 
 
 def test_two_ranks_share_one_path(dataset, mountpoint):
@@ -259,7 +260,7 @@ def test_two_ranks_share_one_path(dataset, mountpoint):
     assert done.returncode == 1 and all(f"@{m['pid']}" in done.stderr for m in listed)
     for m in listed:
         assert json.loads(tools.ddpfs("stat", "--json", f"@{m['pid']}").stdout)["rank"] == m["rank"]
-    names = [process.communicate("\n", timeout=60)[0].split() for process in both]
+    names = [process.communicate("\n", timeout=PATIENCE_S)[0].split() for process in both]
     samples = [{name.split("-", 2)[2] for name in part} for part in names]
     assert len(samples[0]) == len(samples[1]) == 50 and not samples[0] & samples[1]
 

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from helpers import mounts, tools
+from helpers.waiting import PATIENCE_S
 
 
 def one_line(done, code):
@@ -71,7 +72,7 @@ def test_in_front(dataset, mount):
 def test_a_signal_unmounts(dataset, mount, number):
     mounted = mount(dataset, "rank=0,world=2")
     mounted.process.send_signal(number)
-    assert mounted.process.wait(timeout=60) == 0
+    assert mounted.process.wait(timeout=PATIENCE_S) == 0
     assert not mounts.is_mounted(mounted.path)
 
 
@@ -262,7 +263,7 @@ def test_interrupted_while_it_waits(dataset, mountpoint, scratch):
     while str(mountpoint) not in Path("/proc/self/mountinfo").read_text():  # a stat of it would hang
         time.sleep(0.01)
     process.send_signal(signal.SIGINT)
-    _, said = process.communicate(timeout=60)
+    _, said = process.communicate(timeout=PATIENCE_S)
     assert not mounts.is_mounted(mountpoint)
     assert process.returncode == 1 and "interrupted" in said
     assert not os.path.exists(f"/proc/{server}")
