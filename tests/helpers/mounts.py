@@ -73,6 +73,31 @@ def force_unmount(directory):
     return [path for path, _, _ in found]
 
 
+def is_alive(pid):
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rsplit(") ", 1)[1][0] not in "ZX"
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+
+
+def stop_and_wait(pid):
+    """SIGSTOP reaches each thread in its own time: back when all of them stand."""
+    os.kill(pid, signal.SIGSTOP)
+    while any((task / "stat").read_text().rsplit(")", 1)[1].split()[0] != "T"
+              for task in Path(f"/proc/{pid}/task").iterdir()):
+        time.sleep(0.01)
+
+
+def kill_with_supervisor(supervisor, server):
+    """A mount that is dead: both processes killed.  The server stands still first: it might see the end of their channel
+    before its signal, and unmount.  Back when the last descriptor of the device is closed."""
+    stop_and_wait(server)
+    os.kill(supervisor, signal.SIGKILL)
+    for pid in (supervisor, server):
+        while is_alive(pid):
+            time.sleep(0.01)
+
+
 class Mount:
     """One mounted dataset.  `path` is the mountpoint, `process` the supervisor in front (`-f`)."""
 

@@ -10,6 +10,7 @@ import sys
 
 import pytest
 
+from helpers.mounts import kill_with_supervisor
 from helpers.waiting import PATIENCE_S
 from mount import control
 from mount.control import ask, connect, raw
@@ -156,7 +157,7 @@ def test_a_dead_servers_socket_is_removed(mount, pack, tree):
     dataset = pack(tree[0])
     m = mount(dataset, "rank=0,world=2")
     path = control.directory() / f"{m.process.pid}.sock"
-    os.kill(m.process.pid, signal.SIGKILL)
+    kill_with_supervisor(m.process.pid, m.server_pid())
     m.process.wait()
     assert path.exists()
     subprocess.run(["umount", "-l", m.path], check=True)

@@ -10,11 +10,10 @@ import subprocess
 import termios
 import threading
 import time
-from pathlib import Path
 
 import pytest
 
-from helpers.mounts import is_mounted
+from helpers.mounts import is_mounted, stop_and_wait
 from helpers.waiting import PATIENCE_S, wait_until
 from mount.control import stats
 
@@ -239,14 +238,6 @@ def test_readers_in_flight_when_it_ends(mount, pack, tree):
         r.join(PATIENCE_S)
         assert not r.is_alive()
     assert all(seen)
-
-
-def stop_and_wait(pid):
-    """SIGSTOP reaches each thread in its own time: back when all of them stand."""
-    os.kill(pid, signal.SIGSTOP)
-    while any((task / "stat").read_text().rsplit(")", 1)[1].split()[0] != "T"
-              for task in Path(f"/proc/{pid}/task").iterdir()):
-        time.sleep(0.01)
 
 
 def test_names_in_one_directory_are_looked_up_side_by_side(mount, pack, tree, scratch):

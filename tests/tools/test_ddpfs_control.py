@@ -24,11 +24,9 @@ def server_of(mountpoint):
     return json.loads(tools.ddpfs("ctl", mountpoint, "info").stdout)["pid"]
 
 
-def kill_and_wait(pid):
-    """Until its last descriptor of the device is closed, and the connection with it."""
-    os.kill(pid, signal.SIGKILL)
-    while os.path.exists(f"/proc/{pid}") and open(f"/proc/{pid}/stat").read().rsplit(") ", 1)[1][0] not in "ZX":
-        time.sleep(0.01)
+def kill_mount(mountpoint):
+    stats = tools.stat_json(mountpoint)
+    mounts.kill_with_supervisor(stats["pid"], stats["server_pid"])
 
 
 # umount
@@ -69,7 +67,7 @@ def test_umount_lazy(dataset, mountpoint, background):
 
 def test_umount_a_dead_mount(dataset, mountpoint, background):
     background(dataset, mountpoint)
-    os.kill(server_of(mountpoint), 9)
+    kill_mount(mountpoint)
     while str(mountpoint) in [m["mountpoint"] for m in json.loads(tools.ddpfs("ls", "--json").stdout)]:
         time.sleep(0.01)
     with pytest.raises(OSError):
@@ -84,7 +82,7 @@ def test_umount_a_dead_mount(dataset, mountpoint, background):
 def test_a_dead_mount_is_told(dataset, mountpoint, background):
     background(dataset, mountpoint)
     os.stat(mountpoint)  # the kernel remembers the root's attributes now
-    kill_and_wait(server_of(mountpoint))
+    kill_mount(mountpoint)
     said = said_by("mount", "-o", "view=all", dataset, mountpoint)
     assert "server has died" in said and f"ddpfs umount {mountpoint}" in said
     for command in (["stat", mountpoint], ["ctl", mountpoint, "info"]):
