@@ -497,7 +497,7 @@ static int not_found(const struct peers *peers, const char *target, uint64_t pid
 		return base_err_set(
 		        err, -ENOENT, "'%s': %s: `ddpfs ls` shows the mounts there are", target, strerror(errno));
 	return base_err_set(
-	        err, -ENOENT, "'%s': no ddpfs server of this user has it: `ddpfs ls` shows those there are", target);
+	        err, -ENOENT, "'%s' is no mountpoint of your ddpfs mounts: `ddpfs ls` shows those there are", target);
 }
 
 int fs_control_find(const char *target, struct base_err *err, struct fs_control_peer *ret_peer)

@@ -355,9 +355,10 @@ static size_t state_text(struct fs_view *view, char *buf, size_t size)
 
 static void pad(char *text, size_t len, size_t size, bool lines)
 {
-	/* Prometheus' text form takes empty lines, not lines of blanks. */
-	memset(text + len, lines ? '\n' : ' ', size - len);
-	text[size - 1] = '\n';
+	/* Prometheus' text form takes empty lines, not lines of blanks.  Carriage returns are blanks of JSON that a terminal
+	 * does not show. */
+	memset(text + len, lines ? '\n' : '\r', size - len);
+	text[lines ? size - 1 : len < size ? len : size - 1] = '\n';
 }
 
 static void refresh(struct fs_dynamic *dynamic, struct fs_view *view, enum fs_kind kind, struct snapshot *snapshot)

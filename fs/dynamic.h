@@ -1,8 +1,8 @@
 /* The files of `.ddpfs/` whose content changes: stats.json, metrics, state.
  *
  * No file of the mount is ever opened as far as we can see, so a change must show in the attributes: each snapshot has
- * a new mtime and the same padded size, and attributes are not kept; the kernel then drops its pages.  Padding is spaces
- * before the last newline, so that JSON stays JSON and a reader sees whole lines.
+ * a new mtime and the same padded size, and attributes are not kept; the kernel then drops its pages.  Padding is carriage
+ * returns behind the last newline, so that JSON stays JSON and a terminal shows none of it; of metrics, empty lines.
  *
  * Threads: any; one lock. */
 #ifndef DDPFS_FS_DYNAMIC_H

@@ -232,10 +232,11 @@ static void log_failure(struct fs_helper *helper, const struct failure *failure)
 		shard_path[shard.path_len] = '\0';
 	}
 	(void)!shard_index_block(index, failure->file, failure->block, &offset, &length, &sum);
-	log_error("'%s': %s in shard '%s' at byte %llu: readers get EIO; `mkshard verify "
+	log_error("'%s' in shard '%s' at byte %llu: %s: readers get EIO; `mkshard verify "
 	          "--quarantine` lists every bad sample, for on_bad=skip or substitute",
-	        base_err_quote(path, quoted, sizeof(quoted)), base_err_str(failure->rc),
-	        base_err_quote(shard_path, shard_quoted, sizeof(shard_quoted)), (unsigned long long)offset);
+	        base_err_quote(path, quoted, sizeof(quoted)),
+	        base_err_quote(shard_path, shard_quoted, sizeof(shard_quoted)), (unsigned long long)offset,
+	        base_err_str(failure->rc));
 }
 
 struct log_budget {
@@ -344,11 +345,29 @@ static void look_at_shards(const struct fs_server *server)
 		        wrong, looked, first);
 }
 
+/* More ranks than samples, or nearly so. */
+static void tell_if_empty(const struct fs_server *server)
+{
+	for (uint32_t i = 0; i < server->n_views; i++) {
+		struct fs_view *view = server->views[i];
+		struct fs_view_progress progress;
+		fs_view_progress(view, &progress);
+		if (!view->all && progress.turns == 0)
+			log_warning("rank %u of %u has no sample: the order deals %llu, tail=%s: its mount holds no "
+			            "more than common files; take fewer ranks, or tail=pad",
+			        view->options.rank, view->options.world,
+			        (unsigned long long)shard_view_samples(view->order),
+			        shard_tail_name(view->options.tail));
+	}
+}
+
 static void wait_ready(struct fs_helper *helper)
 {
 	int rc = fs_watch_wait_ready(helper->server->watch);
-	if (rc == 0)
+	if (rc == 0) {
+		tell_if_empty(helper->server);
 		look_at_shards(helper->server);
+	}
 	if (rc == 0 && helper->ready)
 		helper->ready(helper->ready_arg);
 	else if (rc < 0 && rc != -ECANCELED)

@@ -91,6 +91,7 @@ int prefetch_engine_start(struct prefetch *p, struct prefetch_read *read)
 	if (rc == -EBUSY)
 		return -EAGAIN;
 	if (rc < 0) {
+		count(&p->counters.io_errors, 1); /* missing, or replaced */
 		prefetch_engine_land(p, read, rc);
 		return 0;
 	}

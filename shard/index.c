@@ -1,5 +1,6 @@
 #include "shard/index.h"
 
+#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <stdlib.h>
@@ -266,6 +267,18 @@ static int map_file(struct shard_index *index, int fd, struct base_err *err)
 	return index_attach(index, map, (uint64_t)st.st_size, err);
 }
 
+static bool has_tars(const char *path)
+{
+	cleanup_closedir DIR *dir = opendir(path);
+	struct dirent *entry;
+	while (dir && (entry = readdir(dir))) {
+		size_t len = strlen(entry->d_name);
+		if (len > 4 && strcmp(entry->d_name + len - 4, ".tar") == 0)
+			return true;
+	}
+	return false;
+}
+
 /* Finds the index file: *ret_fd, its path for messages, and the directory the shards' names are relative to. */
 static int locate(const char *dataset, struct base_err *err, struct shard_index *index, int *ret_fd)
 {
@@ -286,13 +299,17 @@ static int locate(const char *dataset, struct base_err *err, struct shard_index 
 	}
 	/* O_NONBLOCK: a FIFO in the index's place must not hang the mount */
 	cleanup_close int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
-	if (fd < 0 && errno == ENOENT)
+	int open_error = fd < 0 ? errno : 0;
+	if (open_error == ENOENT && is_dir && has_tars(dataset))
+		return base_err_set(err, -ENOENT,
+		        "'%s': no %s in it: not a dataset yet; 'mkshard index %s' makes one of the tar files in it",
+		        quoted, SHARD_INDEX_NAME, quoted);
+	if (open_error == ENOENT)
 		return base_err_set(err, -ENOENT, "'%s': no %s in it: not a dataset; make one with 'mkshard pack'",
 		        quoted, SHARD_INDEX_NAME);
-	if (fd < 0) {
-		int code = -errno;
-		return base_err_set(err, code, "'%s': cannot open the index: %s", quoted, base_err_str(code));
-	}
+	if (fd < 0)
+		return base_err_set(
+		        err, -open_error, "'%s': cannot open the index: %s", quoted, base_err_str(-open_error));
 
 	cleanup_free char *real = realpath(path, NULL);
 	cleanup_free char *real_dir = is_dir ? realpath(dataset, NULL) : NULL;

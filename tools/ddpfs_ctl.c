@@ -78,7 +78,8 @@ static uint64_t number(const char *text, const char *what)
 {
 	uint64_t value = 0;
 	if (base_parse_u64(text, INT64_MAX, &value) < 0)
-		cli_usage("%s: '%s' is not a number", what, text);
+		cli_usage("%s: '%s' is not a number%s", what, text,
+		        strcmp(what, "state") == 0 ? " of steps; -O FILE writes the state to a file" : "");
 	return value;
 }
 

@@ -119,6 +119,8 @@ int ddpfs_mount(int argc, char **argv)
 	int r = ddpfs_prepare(&a.options, a.dataset, a.target, false, &err, &usage);
 	if (usage)
 		cli_usage("%s", err.text);
+	if (r == 0 && a.options.writable)
+		cli_warn("rw: a ddpfs mount is read-only all the same");
 	if (r == 0)
 		r = serve(&a, &err);
 	options_done(&a.options);

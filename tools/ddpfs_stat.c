@@ -108,7 +108,20 @@ int ddpfs_stat(int argc, char **argv)
 	static const struct argp argp = { .options = argp_options,
 		.parser = parse_option,
 		.args_doc = "MNT|@PID",
-		.doc = "Shows what a mount did since it was made." };
+		.doc = "Shows what a mount did since it was made.\v"
+		       "What to look at first:\n"
+		       "  opens, hits, misses   files opened; without, and with waiting for the server\n"
+		       "  reads, unwatched_reads  read requests that reached it; for no open it saw\n"
+		       "  epoch, opened, turns  the epoch; of its samples of this rank, those opened\n"
+		       "  following             1 while the order is followed and read ahead\n"
+		       "  idle                  1 while nothing is left to read ahead\n"
+		       "  wait_p50, p99, max    how long reads waited; epoch_wait_...: this epoch's\n"
+		       "  window, resident      read ahead and not yet used; held in memory\n"
+		       "  evicted, lost         samples dropped for room; taken back by the kernel\n"
+		       "  errors                reads answered with an error\n"
+		       "  io_errors, bad_blocks failed reads of shards; wrong checksums\n"
+		       "  device_rate           bytes per second that the device was measured to give\n"
+		       "Each counter has a line of its own in MNT/.ddpfs/metrics (HELP)." };
 	struct arguments a = { 0 };
 	struct base_err err = { 0 };
 	json_t *reply;

@@ -12,6 +12,7 @@
 #include "shard/base/cleanup.h"
 #include "shard/base/units.h"
 #include "shard/build.h"
+#include "shard/index.h"
 #include "shard/pack.h"
 #include "tools/cli.h"
 #include "tools/mkshard.h"
@@ -403,6 +404,45 @@ static int add_file(struct indexing *indexing, struct shard_builder *builder, co
 	return shard_builder_add_file(builder, &file, err);
 }
 
+/* What the index that is replaced says of a file: true where its content is another one now. */
+static bool differs(const struct shard_index *old, const char *path, const struct found_file *found)
+{
+	enum shard_kind kind;
+	struct shard_file file;
+	uint32_t id;
+	return shard_index_find_path(old, path, &kind, &id) == 0 && kind == SHARD_KIND_FILE &&
+	       shard_index_file(old, id, &file) == 0 && (file.length != found->length || file.xxh3 != found->xxh3);
+}
+
+/* Sums are taken of the bytes as they are: what was damaged since the last index was made would pass for good from now on. */
+static void warn_of_changes(const struct indexing *indexing)
+{
+	struct shard_index *old = NULL;
+	const char *first = NULL;
+	char quoted[512], dataset[512];
+	uint64_t n = 0;
+	if (shard_index_open(indexing->args->dataset, NULL, &old) < 0)
+		return;
+	for (uint32_t s = 0; s < indexing->n_shards; s++) {
+		const struct found_shard *shard = &indexing->shards[s];
+		for (uint64_t i = 0; !shard->absent && i < shard->n_files; i++) {
+			const struct found_file *found = &shard->files[i];
+			const char *path = found_path(shard, found);
+			if (found->directory || found->left_out || !differs(old, path, found))
+				continue;
+			first = first ? first : path;
+			n++;
+		}
+	}
+	if (n)
+		cli_warn("%" PRIu64
+		         " of the files of '%s' are not what its index said until now, first '%s': damaged, or written "
+		         "anew; the new index takes them as they are, and 'mkshard verify' will find them good",
+		        n, base_err_quote(indexing->args->dataset, dataset, sizeof(dataset)),
+		        base_err_quote(first, quoted, sizeof(quoted)));
+	shard_index_close(old);
+}
+
 static int build(struct indexing *indexing, uint64_t *ret_files, struct base_err *err)
 {
 	struct shard_builder *builder = NULL;
@@ -525,6 +565,8 @@ static int run_index(struct indexing *indexing, char **names, int n, struct base
 		rc = settle_rules(indexing, err);
 	if (rc == 0 && indexing->args->keep_going)
 		rc = find_clashes(indexing, err);
+	if (rc == 0)
+		warn_of_changes(indexing);
 	if (rc == 0)
 		rc = build(indexing, &files, err);
 	uint64_t left_out = rc == 0 || rc == -ENOENT ? list_left_out(indexing) : 0;

@@ -570,14 +570,17 @@ static void list_left_out(struct pack_input *input)
 
 static void report(const struct shard_pack_plan *plan, const struct pack_input *input, const struct places *places)
 {
-	uint64_t files = 0, bytes = 0;
+	uint64_t files = 0, common = 0, bytes = 0;
 	char content[16];
 	for (uint64_t i = 0; i < plan->n_items; i++) {
 		files += !plan->items[i].directory && !plan->items[i].left_out;
+		common += plan->items[i].common && !plan->items[i].left_out;
 		bytes += plan->items[i].left_out ? 0 : plan->items[i].length;
 	}
-	printf("%s: %" PRIu64 " files, %s, in %u shards", places->quoted, files, base_format_size(bytes, content),
-	        plan->n_shards);
+	printf("%s: %" PRIu64 " file%s, %s, in %u shard%s", places->quoted, files, files == 1 ? "" : "s",
+	        base_format_size(bytes, content), plan->n_shards, plan->n_shards == 1 ? "" : "s");
+	if (common)
+		printf("; %" PRIu64 " of them common: on every rank, never dealt", common);
 	if (input->n_left_out)
 		printf("; %" PRIu64 " left out", input->n_left_out);
 	printf("\n");

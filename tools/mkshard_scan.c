@@ -227,7 +227,9 @@ static int check_directory(
 	for (struct dir_node *up = parent; up; up = up->parent, depth++)
 		if (up->dev == dev && up->ino == stx->stx_ino)
 			return base_err_set(err, -ELOOP,
-			        "'%s': a symbolic link that leads back to a directory above it; remove the link",
+			        "'%s': a symbolic link that leads back to a directory above it; remove the link, or "
+			        "give "
+			        "--keep-going to leave it out",
 			        quote_in(scan, path, quoted));
 	if (depth > SHARD_DEPTH_MAX)
 		return base_err_set(err, -ENAMETOOLONG, "'%s': more than %d directories deep",
@@ -246,8 +248,10 @@ static int take_entry(struct scan *scan, struct dir_node *dir, int fd, const cha
 		struct stat link;
 		bool dangling = code == -ENOENT && fstatat(fd, name, &link, AT_SYMLINK_NOFOLLOW) == 0;
 		base_err_set(&err, code, "'%s': %s", quote_in(scan, path, quoted),
-		        dangling         ? "a symbolic link that leads nowhere; mend or remove it"
-		        : code == -ELOOP ? "a symbolic link that leads to itself; remove it"
+		        dangling ? "a symbolic link that leads nowhere; mend or remove it, or give --keep-going to "
+		                   "leave it out"
+		        : code == -ELOOP ? "a symbolic link that leads to itself; remove it, or give --keep-going to "
+		                           "leave it out"
 		                         : strerror(-code));
 	} else if (shard_path_check(path, &err)) {
 		base_err_prefix(&err, "'%s'", quote_in(scan, "", quoted));

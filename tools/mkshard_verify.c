@@ -81,8 +81,10 @@ struct verify {
 	const struct shard_index *index;
 	struct shard_files by_shard;
 	pthread_mutex_t lock;
-	struct bad *bad; /* guarded by lock */
-	uint64_t n_bad;  /* found; at most BAD_LISTED_MAX are kept */
+	struct bad *bad;      /* guarded by lock */
+	uint64_t n_bad;       /* found; at most BAD_LISTED_MAX are kept */
+	uint64_t n_bad_files; /* those of them that are a file's */
+	bool index_bad;
 	uint64_t n_kept;
 	uint8_t *bad_samples; /* guarded by lock: a bit each; NULL: no quarantine list is asked for */
 	bool cannot_list;     /* guarded by lock: something is bad that no list of samples can stand for */
@@ -104,6 +106,8 @@ static void note(struct verify *verify, uint32_t file, uint32_t shard, uint64_t 
 {
 	pthread_mutex_lock(&verify->lock);
 	verify->n_bad++;
+	verify->n_bad_files += file != SHARD_NONE;
+	verify->index_bad |= shard == SHARD_NONE;
 	if (file != SHARD_NONE || shard == SHARD_NONE)
 		quarantine(verify, file);
 	struct bad *grown = NULL;
@@ -373,6 +377,22 @@ static void print_bad_json(const struct verify *verify, const struct bad *bad)
 	printf("}");
 }
 
+/* All files of a shard that is bad as a whole are. */
+static uint64_t bad_files(const struct verify *verify)
+{
+	uint64_t files = verify->n_bad_files;
+	for (uint64_t i = 0; i < verify->n_kept; i++) {
+		const struct bad *bad = &verify->bad[i];
+		cleanup_free struct shard_extent *extents = NULL;
+		uint64_t n = 0;
+		if (bad->file == SHARD_NONE && bad->shard != SHARD_NONE &&
+		        shard_files_extents(&verify->by_shard, verify->index, bad->shard, &extents, &n) == 0)
+			files += n;
+	}
+	uint32_t all = shard_index_info(verify->index)->n_files;
+	return files < all ? files : all;
+}
+
 static void report(const struct verify *verify, const struct verify_args *args, double seconds)
 {
 	const struct shard_info *info = shard_index_info(verify->index);
@@ -401,8 +421,8 @@ static void report(const struct verify *verify, const struct verify_args *args, 
 		printf("%u files, %s in %u shards and the index: all good (%.1f s, %s/s)\n", info->n_files, bytes,
 		        info->n_shards, seconds, rate);
 	else
-		cli_note("%" PRIu64 " bad of %u files; restore the shards named above from a copy, or pack again",
-		        verify->n_bad, info->n_files);
+		cli_note("%s%" PRIu64 " of %u files are bad; restore what is named above from a copy, or pack again",
+		        verify->index_bad ? "the index is bad, and " : "", bad_files(verify), info->n_files);
 }
 
 /* The list of what was found.  An exit status. */

@@ -383,8 +383,8 @@ static int unknown(const char *key, struct base_err *err)
 	unsigned best = NAME_DISTANCE_MAX + 1;
 	for (int i = 0; i < OPTIONS_KNOWN; i++) {
 		unsigned d = distance(key, options_known[i].key);
-		/* Two edits turn any word of three letters into another: half of a word must stay. */
-		if (d < best && 2 * d <= strlen(options_known[i].key)) {
+		/* Two edits turn any short word into another: two letters in three must stay. */
+		if (d < best && 3 * d <= strlen(options_known[i].key) + 1) {
 			best = d;
 			nearest = options_known[i].key;
 		}
@@ -398,8 +398,10 @@ static int unknown(const char *key, struct base_err *err)
 /* One "key" or "key=value". */
 static int apply(struct options *o, char *text, struct base_err *err)
 {
-	if (is_ignored(text))
+	if (is_ignored(text)) {
+		o->writable |= strcmp(text, "rw") == 0;
 		return 0;
+	}
 	char *value = strchr(text, '=');
 	if (value)
 		*value++ = '\0';

@@ -27,6 +27,7 @@ struct options {
 	enum base_log_level log_level;
 	bool log_level_set;
 	bool sloppy;                        /* skip unknown options (mount -s) */
+	bool writable;                      /* "rw" was among them, which mount(8) adds by itself */
 	char *strings[OPTIONS_STRINGS_MAX]; /* storage of the texts above */
 	unsigned n_strings;
 };

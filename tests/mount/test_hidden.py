@@ -99,6 +99,8 @@ def test_stats_have_their_fields_and_follow(mount, pack, tree):
         threading.Event().wait(0.03)  # a snapshot lives for 20 ms
         text = (m.path / ".ddpfs/stats.json").read_text()
         assert len(text) == os.stat(m.path / ".ddpfs/stats.json").st_size
+        raw = (m.path / ".ddpfs/stats.json").read_bytes()
+        assert raw.rstrip(b"\r").endswith(b"}\n"), "a terminal shows nothing of the padding"
         return json.loads(text)
 
     before = read()

@@ -189,4 +189,5 @@ def test_a_shard_that_goes_away_is_eio(mount, pack, tree):
     with pytest.raises(OSError) as e:
         (m.path / path).read_bytes()
     assert e.value.errno == 5
+    assert stats(m)["io_errors"] > 0
     assert os.stat(m.path / path).st_size == len(tree[1][path])

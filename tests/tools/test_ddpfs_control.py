@@ -174,7 +174,8 @@ def test_stat(dataset, mountpoint, background):
 
 
 def test_stat_of_nothing(build_dir, mountpoint):
-    assert "ddpfs ls" in said_by("stat", mountpoint)
+    said = said_by("stat", mountpoint)
+    assert f"'{mountpoint}' is no mountpoint of your ddpfs mounts" in said and "ddpfs ls" in said
     assert said_by("stat", mountpoint / "missing")
     assert said_by("stat", code=2)
     assert said_by("stat", "a", "b", code=2)
@@ -243,7 +244,8 @@ def test_ctl_state_at_the_tail(dataset, mountpoint, background, tail, turns, sta
                                        ["state", "many"], ["state", "--epoch", "1"], ["state", "1", "--turns=1"], ["epoch", "--turns=1"], ["epoch", "1", "--output", "x"],
                                        ["epoch", "1", "2"], ["info", "1"]])
 def test_ctl_wrong_usage(build_dir, mountpoint, arguments):
-    said_by("ctl", mountpoint, *arguments, code=2)
+    said = said_by("ctl", mountpoint, *arguments, code=2)
+    assert ("-O FILE" in said) == (arguments == ["state", "many"])
 
 
 # other users

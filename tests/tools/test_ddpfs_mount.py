@@ -226,6 +226,22 @@ def test_relative_log_and_control_are_the_callers(dataset, mountpoint, backgroun
     assert json.loads(tools.ddpfs("ctl", "a.sock", "info", cwd=scratch).stdout)["mountpoint"] == str(mountpoint)
 
 
+def test_read_only_whatever_is_asked(dataset, mountpoint, background):
+    done = background(dataset, mountpoint, "rank=0,world=2,rw")
+    assert "warning: rw: a ddpfs mount is read-only" in done.stderr
+    assert os.statvfs(mountpoint).f_flag & os.ST_RDONLY
+
+
+def test_a_damaged_index_is_told_as_one(dataset, mountpoint):
+    index = dataset / "index.ddpfs"
+    index.chmod(0o644)
+    with open(index, "r+b") as f:
+        f.seek(5000)
+        f.write(b"\xff" * 2000)
+    for done in (tools.ddpfs("order", "-o", "rank=0,world=2", dataset, check=False), tools.mkshard("stats", dataset, check=False)):
+        assert done.returncode == 1 and "subdir" not in done.stderr and "mkshard verify" in done.stderr, done.stderr
+
+
 def crashing_library(scratch, body):
     """A shared object whose fuse_session_custom_io() does `body`: a server that gets that far and no further."""
     cc = shutil.which("cc") or shutil.which("gcc")

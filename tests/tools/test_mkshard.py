@@ -324,6 +324,37 @@ def test_verify_sees_lost_and_cut_shards(source, pack):
     assert done.returncode == 1
     assert "shard-000001.tar" in done.stderr and "shard-000002.tar" in done.stderr
     assert "shard-000000.tar" not in done.stderr
+    files = [json.loads(line) for line in tools.mkshard("ls", "--json", dataset).stdout.splitlines()]
+    bad = sum(f["shard"] in (1, 2) for f in files)
+    assert 1 < bad < len(files) and f"mkshard: {bad} of {len(files)} files are bad" in done.stderr
+
+
+def test_pack_tells_of_common_files(scratch):
+    (scratch / "s/d").mkdir(parents=True)
+    (scratch / "s/d/one").write_text("x")
+    assert tools.mkshard("pack", scratch / "s", scratch / "d0").stdout == f"{scratch}/d0: 1 file, 1 B, in 1 shard\n"
+    (scratch / "s/labels.csv").write_text("x")
+    done = tools.mkshard("pack", scratch / "s", scratch / "d1")
+    assert done.stdout == f"{scratch}/d1: 2 files, 2 B, in 1 shard; 1 of them common: on every rank, never dealt\n"
+
+
+def test_indexing_anew_tells_what_is_not_as_it_was(source, pack):
+    dataset = pack(source, "--shard-size=300K")
+    assert "warning" not in tools.mkshard("index", dataset).stderr
+    lines = map(json.loads, tools.mkshard("ls", "--json", dataset).stdout.splitlines())
+    victim = next(f for f in lines if f["path"] == "c0/0001.jpg")
+    with open(dataset / f"shard-{victim['shard']:06d}.tar", "r+b") as f:
+        f.seek(victim["offset"])
+        byte = f.read(1)
+        f.seek(victim["offset"])
+        f.write(bytes([byte[0] ^ 1]))
+    done = tools.mkshard("index", dataset)
+    assert "warning: 1 of the files of " in done.stderr and "first 'c0/0001.jpg'" in done.stderr
+
+
+def test_tar_files_without_an_index(scratch, source):
+    tools.run(["tar", "cf", scratch / "a.tar", "-C", source, "."])
+    assert f"'mkshard index {scratch}'" in failure("ls", scratch)
 
 
 def test_verify_checks_the_index(source, pack):

@@ -169,7 +169,9 @@ def test_special_files_and_links(scratch, source, clean, make):
         path.symlink_to("special")
     else:
         path.symlink_to("..")
-    assert "c3/special': " in failure("pack", source, scratch / "d")
+    line = failure("pack", source, scratch / "d")
+    assert "c3/special': " in line
+    assert ("--keep-going" in line) == path.is_symlink()
 
 
 def test_empty_sources(scratch, clean):

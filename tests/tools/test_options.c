@@ -120,6 +120,7 @@ static void unknown_options_get_the_nearest(void **state)
 	refused("wrold=2", "did you mean world?");
 	refused("memroy=1G", "did you mean memory?");
 	refused("layuot=flat", "did you mean layout?");
+	refused("foo=1", "'ddpfs mount --help' lists the options"); /* not: did you mean pool? */
 	refused("nonsense", "--help");
 	refused("nonsense=1", "--help");
 	refused("remount", "unmount it");

@@ -29,6 +29,14 @@ def test_missing_directory_is_said(build_dir):
     assert "'/no/such/directory' is no directory" in done.stderr
 
 
+def test_what_is_there_already_stays(tree, scratch, build_dir):
+    (scratch / "there").mkdir()
+    (scratch / "there/file").write_text("x")
+    done = tools.run([QUICKSTART, tree[0], scratch / "there"], check=False)
+    assert done.returncode == 1 and "exists already: name another place, or remove it" in done.stderr
+    assert (scratch / "there/file").exists()
+
+
 @pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGTERM])
 def test_an_interrupt_leaves_no_mount(tree, scratch, build_dir, signum):
     source, _ = tree
