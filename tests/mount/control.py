@@ -45,6 +45,6 @@ def settled(mount):
     return wait_until(lambda: (now := stats(mount))["idle"] and now, "an idle engine", pause_s=0.002)
 
 
-def said(mount, text):
+def wait_for_log(mount, text):
     """Waits until the server's log has `text`.  Returns the log."""
     return wait_until(lambda: text in (log := mount.log()) and log, f"{text!r} in the log")

@@ -6,7 +6,7 @@ import threading
 
 import pytest
 
-from mount.control import ask, said, stats
+from mount.control import ask, stats, wait_for_log
 from mount.test_flat import NAME
 
 
@@ -141,7 +141,7 @@ def test_a_trainer_that_lists_once_is_told_once(mount, pack, tree):
     names = os.listdir(m.path)
     for _ in range(3):
         read(m, names)
-    said(m, "lists once")
+    wait_for_log(m, "lists once")
     read(m, names)
     stats(m)
     m.unmount()

@@ -6,7 +6,7 @@ import re
 import pytest
 
 from helpers.datasets import content, read_tree, write_tree
-from mount.control import said
+from mount.control import wait_for_log
 
 NAME = re.compile(r"(\d{4,})-(\d{10,})-(.*)", re.S)
 
@@ -155,7 +155,7 @@ def test_a_rank_without_a_turn(mount, pack, scratch, tail, layout):
     assert (m.path / "labels.txt").read_text() == "labels"
     assert not [path for path in m.path.rglob("*") if path.is_file() and path.name != "labels.txt"]
     assert read_tree(m.path / ".ddpfs/all") == read_tree(scratch / "few")
-    assert "rank 6 of 7 has no sample" in said(m, f"tail={tail}")
+    assert "rank 6 of 7 has no sample" in wait_for_log(m, f"tail={tail}")
     other = mount(dataset, f"rank=6,world=7,tail=pad,layout={layout}")
     other.unmount()
     assert "has no sample" not in other.log()

@@ -4,7 +4,7 @@ import os
 
 import pytest
 
-from mount.control import said
+from mount.control import wait_for_log
 
 
 @pytest.fixture
@@ -33,6 +33,6 @@ def test_a_shard_that_is_not_as_the_index_says_is_named(mount, shards, how):
     else:
         os.truncate(found[-1], 1000 if how == "short" else found[-1].stat().st_size + 512)
     m = mount(dataset, "view=all")
-    log = said(m, "shards looked at")  # the mount answers a moment before it has looked
+    log = wait_for_log(m, "shards looked at")  # the mount answers a moment before it has looked
     assert f"1 of {len(found)} shards looked at are not as the index says" in log
     assert found[-1].name in log

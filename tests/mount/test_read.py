@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from helpers.datasets import content
-from mount.control import said, stats
+from mount.control import stats, wait_for_log
 
 MIB = 1 << 20
 
@@ -169,7 +169,7 @@ def test_a_damaged_sample_is_eio_and_named_in_the_log(mount, pack, tree):
             (m.path / victim).read_bytes()
         assert e.value.errno == 5
         if i == 2:  # the line stands before the next failures come
-            said(m, victim)
+            wait_for_log(m, victim)
     for path, data in tree[1].items():
         if path != victim:
             assert (m.path / path).read_bytes() == data
