@@ -517,6 +517,7 @@ void prefetch_schedule_fill(struct prefetch *p)
 	for (unsigned tries = 0; tries < 2; tries++) {
 		if (prefetch_fetch_parked(p))
 			each_stream(p, fetch_next);
+		pass_on_drops(p); /* what they are waiting for is not to wait for the next news */
 		if (!short_of_memory(p) && !p->share_pending)
 			return;
 		/* Said before looking again, so that memory which is given back from now on wakes us. */

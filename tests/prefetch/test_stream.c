@@ -465,6 +465,37 @@ static void the_budget_holds_when_drops_take_long(void **state)
 	}
 }
 
+/* What was used makes room for what comes, though the trainer says nothing more: the window fills up again. */
+static void the_window_fills_again_without_news(void **state)
+{
+	(void)state;
+	enum { TURNS = N_FILES / 2, WINDOW = 8 << 20 };
+	struct fake_sink sink;
+	struct trainer t = { .patient = true };
+	struct prefetch_use uses[N_FILES];
+	struct prefetch_stream_stats ss = { 0 };
+	size_t n = 0;
+	sink_init(&sink);
+	start(&t, &sink, &(struct setup){ .memory = 32 << 20, .view = orders[0], .window = WINDOW });
+	for (uint64_t turn = 0; turn < TURNS; turn++) /* more than fits */
+		read_turn(&t, 0, turn);
+	for (uint64_t bytes = 0; bytes < WINDOW / 2; n++) {
+		uint32_t file = sample_at(&t, 0, TURNS + n);
+		read_file(&t, file);
+		bytes += dataset_length(&data, file);
+		uses[n] = (struct prefetch_use){ .epoch = 0, .turn = TURNS + n };
+	}
+	prefetch_stream_used(t.stream, uses, n);
+	for (unsigned i = 0; (ss.used < TURNS + n || ss.window_bytes < WINDOW) && i < 60000; i++) {
+		usleep(1000);
+		prefetch_stream_stats_get(t.stream, &ss);
+	}
+	assert_true(ss.window_bytes >= WINDOW);
+	check_sink(&sink);
+	stop(&t);
+	prefetch_free(t.p);
+}
+
 static void workers_out_of_step_do_not_matter(void **state)
 {
 	(void)state;
@@ -905,6 +936,7 @@ int main(void)
 		cmocka_unit_test(a_computing_trainer_never_waits),
 		cmocka_unit_test(the_budget_holds),
 		cmocka_unit_test(the_budget_holds_when_drops_take_long),
+		cmocka_unit_test(the_window_fills_again_without_news),
 		cmocka_unit_test(workers_out_of_step_do_not_matter),
 		cmocka_unit_test(files_that_are_left_out_do_not_stop_the_window),
 		cmocka_unit_test(a_foreign_order_is_noticed_and_the_way_back_too),
