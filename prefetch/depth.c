@@ -14,6 +14,7 @@ void prefetch_depth_init(struct prefetch_depth *depth, uint32_t fixed)
 		.settled = fixed ? fixed : PREFETCH_DEPTH_START,
 		.up = true,
 		.hold = fixed ? FIXED : 0,
+		.starting = !fixed,
 	};
 }
 
@@ -57,10 +58,24 @@ static void judge(struct prefetch_depth *depth, double rate)
 	}
 }
 
-void prefetch_depth_feed(struct prefetch_depth *depth, uint64_t now_ns, uint64_t bytes, bool busy)
+static void start(struct prefetch_depth *depth, uint64_t took_ns)
+{
+	if (!depth->least_ns || took_ns < depth->least_ns)
+		depth->least_ns = took_ns;
+	if (took_ns > 2 * depth->least_ns || depth->depth == PREFETCH_DEPTH_MAX)
+		depth->starting = false;
+	else
+		depth->settled = ++depth->depth;
+}
+
+void prefetch_depth_feed(struct prefetch_depth *depth, uint64_t now_ns, uint64_t took_ns, uint64_t bytes, bool busy)
 {
 	if (!busy) {
 		depth->since_ns = 0;
+		return;
+	}
+	if (depth->starting) {
+		start(depth, took_ns);
 		return;
 	}
 	if (!depth->since_ns) {

@@ -186,7 +186,8 @@ static void came_back(struct prefetch *p, struct prefetch_read *read)
 {
 	if (read->ahead) {
 		uint64_t bytes = read->op.res > 0 ? (uint64_t)read->op.res : 0;
-		prefetch_depth_feed(&p->depth, prefetch_now_ns(), bytes, p->device_full);
+		uint64_t now = prefetch_now_ns();
+		prefetch_depth_feed(&p->depth, now, now - read->submitted_ns, bytes, p->device_full);
 	}
 	p->inflight--;
 	p->inflight_ahead -= read->ahead;

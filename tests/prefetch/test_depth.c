@@ -17,8 +17,9 @@ static void run_device(struct prefetch_depth *depth, uint64_t latency_ns, uint64
 	for (uint32_t i = 0; i < n; i++) {
 		uint64_t by_latency = latency_ns / depth->depth;
 		uint64_t by_rate = bytes * 1000000000 / limit;
+		uint64_t queue = by_rate * (i < PREFETCH_DEPTH_START ? i + 1 : depth->depth);
 		now += by_latency > by_rate ? by_latency : by_rate;
-		prefetch_depth_feed(depth, now, bytes, true);
+		prefetch_depth_feed(depth, now, latency_ns > queue ? latency_ns : queue, bytes, true);
 	}
 }
 
@@ -38,13 +39,26 @@ static void depth_grows_until_the_device_is_full(void **state)
 	assert_in_range(prefetch_depth_rate(&depth), 490000000, 510000000);
 }
 
+static void a_store_far_away_is_filled_at_once(void **state)
+{
+	struct prefetch_depth depth;
+	(void)state;
+	/* 20 ms, 1 GB/s, full with 182: each 20 ms twice as many, and no trial of a disk that is full with less than one. */
+	prefetch_depth_init(&depth, 0);
+	run_device(&depth, 20000000, 1000000000, 110000, 182 - PREFETCH_DEPTH_START);
+	assert_int_equal(depth.depth, 182);
+	prefetch_depth_init(&depth, 0);
+	run_device(&depth, 100000, 1000000000, 110000, PREFETCH_DEPTH_START);
+	assert_in_range(depth.depth, PREFETCH_DEPTH_START, PREFETCH_DEPTH_START + 2);
+}
+
 static void idle_times_say_nothing(void **state)
 {
 	struct prefetch_depth depth;
 	(void)state;
 	prefetch_depth_init(&depth, 0);
 	for (uint64_t i = 1; i < 100000; i++)
-		prefetch_depth_feed(&depth, i * 1000000, 110000, false);
+		prefetch_depth_feed(&depth, i * 1000000, 1000000, 110000, false);
 	assert_int_equal(depth.depth, PREFETCH_DEPTH_START);
 	assert_int_equal(prefetch_depth_rate(&depth), 0);
 }
@@ -104,6 +118,7 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(depth_grows_until_the_device_is_full),
+		cmocka_unit_test(a_store_far_away_is_filled_at_once),
 		cmocka_unit_test(idle_times_say_nothing),
 		cmocka_unit_test(a_fixed_depth_stays),
 		cmocka_unit_test(quantiles_are_within_a_bucket),
