@@ -307,7 +307,7 @@ for i, s in enumerate(silent):
     s.bind("/run/ddpfs/%d.sock" % (1 << 22 | i))
     s.listen()
 print(flush=True)
-time.sleep(1000)' >ready &
+time.sleep(60)' >ready 2>/dev/null &
         read -r _ <ready
         listener=$!
         $ddpfs exec -q -o view=all {dataset} mnt -- echo ran 2>&1 | cat  # which ends when the server has
