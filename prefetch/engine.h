@@ -155,8 +155,9 @@ struct prefetch_stream {
 	bool announce_busy;  /* ... and is at it */
 	uint64_t announce_epoch, announce_turn;
 	uint32_t announce_n;
-	uint64_t announce_upto; /* seq behind the announcement asked for */
-	uint64_t announce_done; /* seq: those below exist */
+	uint32_t announce_piece; /* turns that the lister announces at once; those are fetched meanwhile */
+	uint64_t announce_upto;  /* seq behind the announcement asked for */
+	uint64_t announce_done;  /* seq: those below exist */
 };
 
 TAILQ_HEAD(prefetch_stream_list, prefetch_stream);

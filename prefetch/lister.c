@@ -12,11 +12,11 @@ static struct prefetch_stream *next_announcement(struct prefetch *p)
 	return NULL;
 }
 
-/* Lock held before and after, not during the call to the sink. */
+/* One piece.  Lock held before and after, not during the call to the sink. */
 static void announce(struct prefetch *p, struct prefetch_stream *stream)
 {
-	uint64_t epoch = stream->announce_epoch, turn = stream->announce_turn, upto = stream->announce_upto;
-	uint32_t n = stream->announce_n;
+	uint64_t epoch = stream->announce_epoch, turn = stream->announce_turn;
+	uint32_t n = stream->announce_n < stream->announce_piece ? stream->announce_n : stream->announce_piece;
 	stream->announce_asked = false;
 	stream->announce_busy = true;
 	/* Streams take turns: this one goes behind the others. */
@@ -26,7 +26,10 @@ static void announce(struct prefetch *p, struct prefetch_stream *stream)
 	p->sink->ops->announce(p->sink, stream->options.user, epoch, turn, n);
 	pthread_mutex_lock(&p->lock);
 	stream->announce_busy = false;
-	stream->announce_done = upto;
+	stream->announce_turn += n;
+	stream->announce_n -= n;
+	stream->announce_asked = stream->announce_n > 0;
+	stream->announce_done = stream->announce_upto - stream->announce_n;
 	p->poke = true;
 	pthread_cond_broadcast(&p->streams_cv);
 }

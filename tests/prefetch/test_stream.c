@@ -31,6 +31,8 @@ struct fake_sink {
 	uint8_t blocks[N_FILES];   /* bit per block that is there; files have at most 2 */
 	uint8_t by_store[N_FILES]; /* those of them that store put there */
 	bool announced[N_FILES];
+	uint32_t pieces;      /* announcements */
+	uint32_t long_pieces; /* of more than 16 turns, and than a quarter of the turns before */
 	uint64_t bytes, bytes_max;
 	uint32_t stored, stored_twice, unannounced, wrong, dropped;
 	bool refuse;
@@ -80,6 +82,10 @@ static void fake_announce(struct prefetch_sink *sink, void *user, uint64_t epoch
 		pthread_mutex_unlock(&s->lock);
 	}
 	shard_epoch_put(e);
+	pthread_mutex_lock(&s->lock);
+	s->pieces++;
+	s->long_pieces += epoch == 0 && n > 16 && n > turn / 4;
+	pthread_mutex_unlock(&s->lock);
 }
 
 static int fake_store(struct prefetch_sink *sink, uint32_t file, uint64_t offset, const uint8_t *bytes, uint32_t len)
@@ -418,6 +424,24 @@ static void a_computing_trainer_never_waits(void **state)
 		stop(&t);
 		prefetch_free(t.p);
 	}
+}
+
+/* What is fetched waits for its announcement: a trainer who is near must not have to wait for many names. */
+static void names_are_announced_in_pieces_that_leave_the_trainer_a_way(void **state)
+{
+	struct fake_sink sink;
+	struct trainer t = { 0 };
+	(void)state;
+	sink_init(&sink);
+	start(&t, &sink, &(struct setup){ .memory = 512 << 20, .view = orders[0] });
+	while (count_of(&sink, &sink.pieces) < 10)
+		usleep(1000);
+	assert_int_equal(count_of(&sink, &sink.long_pieces), 0);
+	read_epoch(&t, 0);
+	assert_int_equal(t.errors, 0);
+	stop(&t);
+	prefetch_free(t.p);
+	check_sink(&sink);
 }
 
 static void the_budget_holds(void **state)
@@ -934,6 +958,7 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(what_fits_is_read_once_for_all_epochs),
 		cmocka_unit_test(a_computing_trainer_never_waits),
+		cmocka_unit_test(names_are_announced_in_pieces_that_leave_the_trainer_a_way),
 		cmocka_unit_test(the_budget_holds),
 		cmocka_unit_test(the_budget_holds_when_drops_take_long),
 		cmocka_unit_test(the_window_fills_again_without_news),
