@@ -65,7 +65,7 @@ struct fs_recognise {
 	pthread_cond_t cond;
 	bool stop;
 	uint32_t queue[FS_RECOGNISE_QUEUE];
-	uint64_t queued, taken; /* ever */
+	uint64_t queued, taken, published; /* ever; published <= taken <= queued */
 	struct shown shown[PREFETCH_TRACKS_MAX];
 	unsigned n_shown;
 };
@@ -290,7 +290,8 @@ static void tell(struct fs_recognise *fr, const struct shown *s)
 	}
 }
 
-static void publish(struct fs_recognise *fr)
+/* busy: what was taken is still being looked at. */
+static void publish(struct fs_recognise *fr, bool busy)
 {
 	struct shown shown[PREFETCH_TRACKS_MAX];
 	unsigned n = 0;
@@ -303,6 +304,8 @@ static void publish(struct fs_recognise *fr)
 	pthread_mutex_lock(&fr->lock);
 	memcpy(fr->shown, shown, n * sizeof(shown[0]));
 	fr->n_shown = n;
+	if (!busy)
+		fr->published = fr->taken;
 	pthread_mutex_unlock(&fr->lock);
 }
 
@@ -310,8 +313,11 @@ void fs_recognise_stats(struct fs_recognise *fr, json_t *object)
 {
 	char all[PREFETCH_TRACKS_MAX * TEXT_MAX] = "", note[256] = "";
 	json_t *samplers = json_array();
+	uint64_t queued = 0;
 	if (fr)
 		pthread_mutex_lock(&fr->lock);
+	if (fr)
+		queued = fr->queued - fr->published;
 	for (unsigned i = 0; fr && i < fr->n_shown; i++) {
 		const struct prefetch_recognised *t = &fr->shown[i].track;
 		size_t at = strlen(all);
@@ -335,6 +341,7 @@ void fs_recognise_stats(struct fs_recognise *fr, json_t *object)
 	if (fr)
 		pthread_mutex_unlock(&fr->lock);
 	json_object_set_new(object, "recognised", json_string(*all ? all : "nothing"));
+	json_object_set_new(object, "recognise_queue", json_integer((json_int_t)queued));
 	if (*note)
 		json_object_set_new(object, "recognised_note", json_string(note));
 	json_object_set_new(object, "samplers", samplers);
@@ -499,7 +506,7 @@ static void *recognise_run(void *arg)
 		busy = rc > 0;
 		if (leads(fr))
 			sync_streams(fr);
-		publish(fr);
+		publish(fr, busy);
 	}
 	for (unsigned i = 0; i < PREFETCH_TRACKS_MAX; i++)
 		follow_done(fr, &fr->follows[i]);

@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+import time
 
 import pytest
 
@@ -15,33 +16,55 @@ pytest.importorskip("torch", reason="torch is not installed")
 
 CLASSES, PER_CLASS = 20, 150
 
-TRAINER = '''
-import os, sys, time
+PAGE_COST = 4096 + 1490  # of a file of a page: what the server counts for it in resident_bytes
+
+# With `gate` the reader of a file behind the first three batches waits until the server has read ahead the whole epoch: READs
+# that come then are ones that no wait would have spared, on a machine of whatever speed.
+TRAINER = f'''
+import json, os, sys, time
 import torch
 from torch.utils.data import DataLoader, Dataset, DistributedSampler
 
+PATIENCE_S = 120  # for what must come, however slow the machine
+
+root, world, rank, seed, epochs, set_epoch, gate = sys.argv[1], *map(int, sys.argv[2:])
 torch.set_num_threads(1)
 
 class Files(Dataset):
-    def __init__(self, root):
-        self.paths = [os.path.join(root, c, f) for c in sorted(os.listdir(root)) for f in sorted(os.listdir(root + "/" + c))]
+    def __init__(self):
+        self.paths = [c + "/" + f for c in sorted(os.listdir(root)) for f in sorted(os.listdir(root + "/" + c))]
+        self.early = set()
+        self.wanted = set()
+        self.there = not gate
 
     def __len__(self):
         return len(self.paths)
 
-    def __getitem__(self, index):
-        with open(self.paths[index], "rb", buffering=0) as file:
-            size = len(file.read())
-        time.sleep(0.001)
-        return size
+    def wait(self):
+        end = time.monotonic() + PATIENCE_S
+        while not self.there:
+            with open(root + "/.ddpfs/stats.json") as file:
+                stats = json.load(file)
+            self.there = stats["recognised"] != "nothing" and stats["resident_bytes"] >= len(self.wanted) * {PAGE_COST}
+            if time.monotonic() > end:
+                raise TimeoutError(f"{{len(self.wanted)}} files are not read ahead: {{stats}}")
+            time.sleep(0.02)
 
-root, world, rank, seed, epochs, set_epoch = sys.argv[1], *map(int, sys.argv[2:])
-data = Files(root)
+    def __getitem__(self, index):
+        if index not in self.early:
+            self.wait()
+        with open(root + "/" + self.paths[index], "rb", buffering=0) as file:
+            return len(file.read())
+
+data = Files()
 sampler = DistributedSampler(data, num_replicas=world, rank=rank, seed=seed)
-loader = DataLoader(data, batch_size=32, sampler=sampler, num_workers=2)
 for epoch in range(epochs):
     if set_epoch:
         sampler.set_epoch(epoch)
+    order = list(sampler)
+    data.early = set(order[:96]) if epoch == 0 else set()
+    data.wanted |= set(order)
+    loader = DataLoader(data, batch_size=32, sampler=sampler, num_workers=2)
     print(sum(int(batch.sum()) for batch in loader), flush=True)
 '''
 
@@ -56,27 +79,38 @@ def dataset(pack, scratch):
     return pack(scratch / "tree")
 
 
-def train(m, world, rank, seed, epochs, set_epoch=True):
-    done = subprocess.run([sys.executable, "-W", "ignore", "-c", TRAINER, str(m.path), str(world), str(rank), str(seed),
-                           str(epochs), str(int(set_epoch))], text=True, capture_output=True)
-    assert done.returncode == 0, done.stderr
-    return done.stdout.split()
+def trainer(m, world, rank, seed, epochs, set_epoch=True, gate=False):
+    argv = [sys.executable, "-W", "ignore", "-c", TRAINER, m.path, world, rank, seed, epochs, int(set_epoch), int(gate)]
+    return subprocess.Popen([str(arg) for arg in argv], text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                            preexec_fn=tools.die_with_parent)
+
+
+def train(*args, **options):
+    job = trainer(*args, **options)
+    out, err = job.communicate()
+    assert job.returncode == 0, err
+    return out.split()
 
 
 def recognised(m):
-    return json.loads((m.path / ".ddpfs/stats.json").read_text())
+    """The statistics once all opens are held against samplers."""
+    while True:
+        time.sleep(0.03)  # a snapshot lives for 20 ms
+        stats = json.loads((m.path / ".ddpfs/stats.json").read_text())
+        if stats["recognise_queue"] == 0:
+            return stats
 
 
 def test_a_distributed_sampler_is_read_ahead(mount, dataset):
-    """READs are counted by the server's miss counter here; the bench counts what the kernel sends."""
-    m = mount(dataset, "layout=tree,view=all")
-    train(m, 2, 1, 17, 3)
+    """All behind the first three batches, each later epoch before its first open.  What the kernel takes back is `lost`."""
+    m = mount(dataset, "layout=tree,view=all,memory=256M")
+    train(m, 2, 1, 17, 3, gate=True)
     stats = recognised(m)
     assert stats["recognised"].startswith("torch DistributedSampler, seed+epoch 19, rank 1 of 2")
     assert "recognised_note" not in stats
     assert stats["opens"] == 3 * CLASSES * PER_CLASS // 2
-    # Nothing can be read ahead of the first three batches.
-    assert stats["misses"] <= 3 * 32 + 0.01 * stats["opens"]
+    assert stats["reads"] <= 96 + stats["lost"], "a READ that reached the server behind the first three batches"
+    assert stats["misses"] <= 96 + stats["lost"]
     (sampler,) = stats["samplers"]
     assert sampler["epoch"] == 2 and sampler["repeated"] == 0 and sampler["after"] <= 96
     assert "recognised after" in m.log() and "set_epoch" not in m.log()
@@ -97,17 +131,16 @@ def test_a_forgotten_set_epoch_is_said_once(mount, dataset):
     assert m.log().count("call sampler.set_epoch(epoch)") == 1
 
 
-# Known gap: with few files the part of the second job is not always found; so not in the core run.
 @pytest.mark.trainers
 def test_two_jobs_through_one_mount(mount, dataset):
     m = mount(dataset, "layout=tree,view=all")
-    argv = [sys.executable, "-W", "ignore", "-c", TRAINER, str(m.path), "2"]
-    jobs = [subprocess.Popen([*argv, str(rank), str(seed), "1", "1"], stdout=subprocess.DEVNULL)
-            for rank, seed in ((0, 100), (1, 200))]
-    assert [job.wait() for job in jobs] == [0, 0]
-    stats = recognised(m)
-    assert sorted(s["seed"] for s in stats["samplers"]) == [100, 200]
-    assert {s["first"] for s in stats["samplers"]} == {0, 1}
+    jobs = [trainer(m, 2, rank, seed, 1) for rank, seed in ((0, 100), (1, 200))]
+    for job in jobs:
+        _, err = job.communicate()
+        assert job.returncode == 0, err
+    samplers = recognised(m)["samplers"]
+    assert {s["seed"]: s["first"] for s in samplers} == {100: 0, 200: 1}, samplers
+    assert [s["world"] for s in samplers] == [2, 2], samplers
 
 
 @pytest.mark.parametrize("layout", ["tree", "flat"])
