@@ -64,14 +64,17 @@ static bool item_block_done(struct prefetch *p, struct prefetch_item *item, bool
 }
 
 /* Bytes that nobody waits for go to the sink.  A READ that comes now is answered from the buffer, which is findable. */
-static bool store(struct prefetch *p, const struct prefetch_block *block, const struct cache_buffer *buffer)
+static bool store(struct prefetch *p, const struct prefetch_block *block)
 {
+	const struct cache_buffer *buffer = block->buffer;
 	uint32_t file = (uint32_t)(block->key >> 32);
 	uint64_t offset = (block->key & UINT32_MAX) * SHARD_BLOCK;
-	if (p->sink->ops->store(p->sink, file, offset, buffer->data, buffer->len) < 0)
-		return false;
-	count(&p->counters.stored_bytes, buffer->len);
-	return true;
+	atomic_store(&p->storing_ns, prefetch_now_ns());
+	int rc = p->sink->ops->store(p->sink, file, offset, buffer->data, buffer->len);
+	atomic_store(&p->storing_ns, 0);
+	if (rc == 0)
+		count(&p->counters.stored_bytes, buffer->len);
+	return rc == 0;
 }
 
 /* The bytes of a block that landed, held, or why there are none. */
@@ -102,8 +105,23 @@ static void count_bad(struct prefetch *p, uint64_t key)
 	count(&p->counters.bad_blocks, 1);
 }
 
-/* One block of a read that landed: verified bytes enter the cache in the same step in which the block leaves the table. */
-static void deliver_block(struct prefetch *p, struct prefetch_read *read, struct prefetch_block *block)
+static void end_block(struct prefetch *p, struct prefetch_block *block, bool ok)
+{
+	if (block->buffer && block->item && !block->asked)
+		cache_drop(p->cache, block->buffer); /* the sink has it */
+	else if (block->buffer)
+		cache_put(p->cache, block->buffer);
+	pthread_mutex_lock(&p->lock);
+	bool wake = block->item && item_block_done(p, block->item, ok);
+	prefetch_block_free(p, block);
+	pthread_mutex_unlock(&p->lock);
+	if (wake)
+		prefetch_io_wake(p->io);
+}
+
+/* One block of a read that landed: verified bytes enter the cache in the same step in which the block leaves the table.  Returns
+ * true when it is for the sink; else the block is gone. */
+static bool answer_block(struct prefetch *p, struct prefetch_read *read, struct prefetch_block *block)
 {
 	struct cache_buffer *buffer = NULL;
 	bool right = !block->buffer && read->rc == 0 && verified(read, block);
@@ -116,39 +134,37 @@ static void deliver_block(struct prefetch *p, struct prefetch_read *read, struct
 		pthread_mutex_unlock(&p->lock);
 		if (wake)
 			prefetch_io_wake(p->io);
-		return;
+		return false;
 	}
 	if (rc == -EBADMSG)
 		count_bad(p, block->key);
 	struct prefetch_demand *waiters = block->waiters;
-	struct prefetch_item *item = block->item;
-	bool asked = block->asked;
 	block->waiters = NULL;
 	prefetch_block_unhash(p, block);
 	pthread_mutex_unlock(&p->lock);
 
+	/* Out of the table it is ours alone. */
+	block->buffer = buffer;
 	prefetch_answer(p, waiters, rc, buffer);
-	bool ok = rc == 0;
-	if (ok && item && !asked)
-		ok = store(p, block, buffer);
-	if (buffer && item && !asked)
-		cache_drop(p->cache, buffer); /* the sink has it */
-	else if (buffer)
-		cache_put(p->cache, buffer);
-	pthread_mutex_lock(&p->lock);
-	bool wake = item && item_block_done(p, item, ok);
-	prefetch_block_free(p, block);
-	pthread_mutex_unlock(&p->lock);
-	if (wake)
-		prefetch_io_wake(p->io);
+	if (rc == 0 && block->item && !block->asked)
+		return true;
+	end_block(p, block, rc == 0);
+	return false;
 }
 
-void prefetch_deliver_read(struct prefetch *p, struct prefetch_read *read)
+/* Nobody waits for an answer behind a store. */
+void prefetch_deliver_read(struct prefetch *p, struct prefetch_read *read, bool stores)
 {
+	STAILQ_HEAD(, prefetch_block) rest = STAILQ_HEAD_INITIALIZER(rest);
 	struct prefetch_block *block;
 	while ((block = STAILQ_FIRST(&read->blocks))) {
 		STAILQ_REMOVE_HEAD(&read->blocks, link);
-		deliver_block(p, read, block);
+		if (answer_block(p, read, block))
+			STAILQ_INSERT_TAIL(&rest, block, link);
+	}
+	while ((block = STAILQ_FIRST(&rest))) {
+		STAILQ_REMOVE_HEAD(&rest, link);
+		end_block(p, block, stores && store(p, block));
 	}
 	if (read->area && read->ahead)
 		atomic_fetch_sub(&p->ahead_landing, read->area->span.bytes);
@@ -187,6 +203,6 @@ void *prefetch_deliver_run(void *arg)
 		pthread_mutex_unlock(&p->lock);
 		if (!read)
 			return NULL;
-		prefetch_deliver_read(p, read);
+		prefetch_deliver_read(p, read, true);
 	}
 }

@@ -2,8 +2,12 @@
 
 #include <errno.h>
 #include <time.h>
+#include <unistd.h>
 
-enum { ALONE_BYTES = 256 << 10 };
+enum {
+	ALONE_BYTES = 256 << 10,
+	STORE_WAIT_NS = 100000000, /* a store takes 50 us */
+};
 
 uint64_t prefetch_now_ns(void)
 {
@@ -51,7 +55,7 @@ void prefetch_engine_land(struct prefetch *p, struct prefetch_read *read, int rc
 	if (alone(p, read)) {
 		read->state = PREFETCH_READ_DELIVERY;
 		pthread_mutex_unlock(&p->lock);
-		prefetch_deliver_read(p, read);
+		prefetch_deliver_read(p, read, false);
 		return;
 	}
 	read->state = PREFETCH_READ_LANDED;
@@ -231,7 +235,7 @@ static struct prefetch_read *next_urgent(struct prefetch *p, bool *ret_held)
 {
 	struct prefetch_read *read = TAILQ_FIRST(&p->urgent);
 	*ret_held = false;
-	if (!read || p->stopping || prefetch_schedule_room(p))
+	if (!read || p->stopping || prefetch_schedule_room_ns(p) == 0)
 		return read;
 	TAILQ_FOREACH(read, &p->urgent, link)
 	{
@@ -278,6 +282,34 @@ static bool start_urgent(struct prefetch *p)
 	return false;
 }
 
+/* A store can wait for the answer to a READ (the kernel holds the page locks of all it asked for), which must then not stand
+ * behind that store.  Returns ns until it wants to look again, -1: never. */
+static int64_t deliver_past_store(struct prefetch *p)
+{
+	int64_t again_ns = -1;
+	struct prefetch_read *read;
+	pthread_mutex_lock(&p->lock);
+	while ((read = TAILQ_FIRST(&p->landed)) && read->urgent) {
+		uint64_t since_ns = atomic_load(&p->storing_ns);
+		uint64_t waited_ns = since_ns ? prefetch_now_ns() - since_ns : 0;
+		again_ns = waited_ns < STORE_WAIT_NS ? (int64_t)(STORE_WAIT_NS - waited_ns) : -1;
+		if (again_ns >= 0)
+			break;
+		TAILQ_REMOVE(&p->landed, read, link);
+		read->state = PREFETCH_READ_DELIVERY;
+		pthread_mutex_unlock(&p->lock);
+		prefetch_deliver_read(p, read, false);
+		pthread_mutex_lock(&p->lock);
+	}
+	pthread_mutex_unlock(&p->lock);
+	return again_ns;
+}
+
+static int64_t sooner(int64_t a_ns, int64_t b_ns)
+{
+	return a_ns < 0 || (b_ns >= 0 && b_ns < a_ns) ? b_ns : a_ns;
+}
+
 /* Decides under lock whether to sleep, so that whoever queues work afterwards sees `asleep` and wakes us. */
 static bool prepare_sleep(struct prefetch *p, bool drained, bool *ret_exit)
 {
@@ -313,6 +345,7 @@ void *prefetch_engine_run(void *arg)
 {
 	struct prefetch *p = arg;
 	pthread_setname_np(pthread_self(), "engine");
+	p->tid = gettid();
 	int rc = engine_init(p);
 	pthread_mutex_lock(&p->lock);
 	p->started = rc < 0 ? rc : 1;
@@ -322,11 +355,15 @@ void *prefetch_engine_run(void *arg)
 		return NULL;
 
 	for (bool leave = false; !leave;) {
+		atomic_store_explicit(&p->stat_busy_ns, prefetch_now_ns(), memory_order_relaxed);
 		prefetch_schedule_news(p);
 		int64_t timeout = reap_delayed(p);
 		bool drained = start_urgent(p);
 		if (drained)
 			prefetch_schedule_fill(p);
+		int64_t room_ns = prefetch_schedule_room_ns(p);
+		timeout = sooner(timeout, room_ns > 0 ? room_ns : -1);
+		timeout = sooner(timeout, deliver_past_store(p));
 		struct prefetch_op *done = NULL;
 		bool sleep = prepare_sleep(p, drained, &leave);
 		if (leave)
@@ -335,7 +372,9 @@ void *prefetch_engine_run(void *arg)
 		atomic_store_explicit(&p->stat_depth, p->depth.settled, memory_order_relaxed);
 		atomic_store_explicit(&p->stat_rate, prefetch_depth_rate(&p->depth), memory_order_relaxed);
 		p->device_full = p->inflight_ahead >= p->depth.depth;
+		atomic_store_explicit(&p->stat_busy_ns, 0, memory_order_relaxed);
 		prefetch_io_wait(p->io, sleep ? timeout : 0, &done);
+		atomic_store_explicit(&p->stat_busy_ns, prefetch_now_ns(), memory_order_relaxed);
 		pthread_mutex_lock(&p->lock);
 		p->asleep = false;
 		pthread_mutex_unlock(&p->lock);

@@ -233,6 +233,7 @@ struct prefetch {
 	uint64_t budget;                  /* of the ledger, as configured, or less since prefetch_share */
 	uint64_t room;                    /* what the sink may hold while drops are under way; never less */
 	uint64_t drop_lag;                /* bytes of drops that wait */
+	uint64_t drops_since_ns;          /* when the lister was given `drops` */
 	uint64_t lost_since_ns;
 	uint64_t shrunk_ns; /* when the budget was last changed for losses; 0 = it is whole */
 	uint32_t lost_recently;
@@ -240,9 +241,11 @@ struct prefetch {
 	/* Any thread: */
 	_Atomic uint64_t ahead_landing; /* bytes of landing memory held by scheduled reads */
 	_Atomic uint32_t stat_inflight, stat_depth;
-	_Atomic uint64_t stat_rate;
+	_Atomic uint64_t stat_rate, stat_busy_ns;
+	_Atomic pid_t tid;
 	_Atomic bool direct;
-	_Atomic bool shared; /* set by the engine thread */
+	_Atomic bool shared;         /* set by the engine thread */
+	_Atomic uint64_t storing_ns; /* since when the deliver thread is in the sink's store; 0: it is not */
 	struct prefetch_counters counters;
 	struct prefetch_hist waits;
 };
@@ -265,8 +268,9 @@ int prefetch_schedule_init(struct prefetch *p);
 void prefetch_schedule_done(struct prefetch *p);
 void prefetch_schedule_news(struct prefetch *p); /* takes in what `poke` was about */
 void prefetch_schedule_fill(struct prefetch *p); /* starts reads as far as depth, memory and windows allow */
-/* Reads that somebody waits for wait themselves while what has to be dropped for them is in the lister's hands... */
-bool prefetch_schedule_room(const struct prefetch *p);
+/* Reads that somebody waits for wait themselves while what has to be dropped for them is in the lister's hands, for at most
+ * so many ns from now (0: not at all)... */
+int64_t prefetch_schedule_room_ns(const struct prefetch *p);
 /* ... but for those of a sample that is being dropped itself, because the sink may be waiting for their answer (the kernel
  * holds the page locks of a READ), and of one that is coming, which has its room. */
 bool prefetch_schedule_cannot_wait(const struct prefetch *p, uint32_t file);
@@ -291,9 +295,9 @@ void *prefetch_lister_run(void *arg);
 
 /* deliver.c: the thread that verifies and answers. */
 void *prefetch_deliver_run(void *arg);
-/* Verifies a read's blocks, answers who waits for them, stores the rest, frees the read.  Deliver thread, or the engine
- * thread when that has nothing else to do. */
-void prefetch_deliver_read(struct prefetch *p, struct prefetch_read *read);
+/* Verifies a read's blocks, answers who waits for them, then stores the rest (`stores`; else what was not asked for counts as
+ * failed), frees the read.  Deliver thread; the engine thread, which never stores, when that is idle or stuck in the sink. */
+void prefetch_deliver_read(struct prefetch *p, struct prefetch_read *read, bool stores);
 /* Calls done of each demand of the list. */
 void prefetch_answer(struct prefetch *p, struct prefetch_demand *list, int rc, const struct cache_buffer *buffer);
 

@@ -150,16 +150,18 @@ void prefetch_free(struct prefetch *p)
 	free_all(p);
 }
 
-/* Somebody waits for this block from now on: its read goes before those nobody waits for. Under lock. */
-static void hurry(struct prefetch *p, struct prefetch_read *read)
+/* Somebody waits for this block from now on: its read goes before those nobody waits for. Under lock; returns true when the
+ * caller must call prefetch_io_wake after unlocking. */
+static bool hurry(struct prefetch *p, struct prefetch_read *read)
 {
 	if (read->urgent)
-		return;
+		return false;
 	read->urgent = true;
-	if (read->state == PREFETCH_READ_LANDED) {
-		TAILQ_REMOVE(&p->landed, read, link);
-		TAILQ_INSERT_HEAD(&p->landed, read, link);
-	}
+	if (read->state != PREFETCH_READ_LANDED)
+		return false;
+	TAILQ_REMOVE(&p->landed, read, link);
+	TAILQ_INSERT_HEAD(&p->landed, read, link);
+	return prefetch_engine_nudge(p); /* should the deliver thread be stuck in the sink */
 }
 
 /* Puts a new read of one block into the queue, with its first waiter. Under lock. */
@@ -208,7 +210,7 @@ static int find_or_queue(struct prefetch *p, struct prefetch_demand *demand, con
 		demand->next = block->waiters;
 		block->waiters = demand;
 		block->asked = true;
-		hurry(p, block->read);
+		wake = hurry(p, block->read);
 		atomic_fetch_add_explicit(&p->counters.joined, 1, memory_order_relaxed);
 	} else {
 		demand->next = NULL;
@@ -333,6 +335,8 @@ void prefetch_stats_get(struct prefetch *p, struct prefetch_stats *ret_stats)
 		.device_rate = atomic_load_explicit(&p->stat_rate, memory_order_relaxed),
 		.depth = atomic_load_explicit(&p->stat_depth, memory_order_relaxed),
 		.inflight = atomic_load_explicit(&p->stat_inflight, memory_order_relaxed),
+		.tid = atomic_load_explicit(&p->tid, memory_order_relaxed),
+		.busy_ns = atomic_load_explicit(&p->stat_busy_ns, memory_order_relaxed),
 		.uring = p->io->uring,
 		.direct = atomic_load_explicit(&p->direct, memory_order_relaxed),
 		.shared = atomic_load_explicit(&p->shared, memory_order_relaxed),

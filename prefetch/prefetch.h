@@ -12,6 +12,7 @@
 
 #include <stdbool.h>
 #include <stdint.h>
+#include <sys/types.h>
 
 #include "prefetch/source.h"
 #include "shard/base/err.h"
@@ -110,9 +111,11 @@ struct prefetch_stats {
 	uint64_t device_rate;            /* bytes per second the source gave at the settled depth; 0 = not measured */
 	uint32_t depth;                  /* scheduled reads in flight the engine allows now */
 	uint32_t inflight;
-	bool uring;  /* false: pread threads */
-	bool direct; /* O_DIRECT */
-	bool shared; /* prefetch_share took effect */
+	pid_t tid;        /* of the engine thread */
+	uint64_t busy_ns; /* since when (CLOCK_MONOTONIC) it has been at one round of work; 0: it waits for some */
+	bool uring;       /* false: pread threads */
+	bool direct;      /* O_DIRECT */
+	bool shared;      /* prefetch_share took effect */
 };
 void prefetch_stats_get(struct prefetch *prefetch, struct prefetch_stats *ret_stats);
 

@@ -18,6 +18,7 @@ enum {
 	LOST_MIN = 16,           /* samples lost within LOST_NS that make the budget shrink */
 };
 static const uint64_t LOST_NS = 1000000000;
+static const uint64_t DROP_WAIT_NS = 2000000000; /* drops of 512 samples take 4 ms */
 
 int prefetch_schedule_init(struct prefetch *p)
 {
@@ -270,6 +271,7 @@ static void pass_on_drops(struct prefetch *p)
 	p->n_drops = cache_ledger_drops(p->ledger, p->drops, PREFETCH_DROPS_MAX);
 	if (!p->n_drops)
 		return;
+	p->drops_since_ns = prefetch_now_ns();
 	pthread_mutex_lock(&p->lock);
 	p->drops_asked = true;
 	pthread_cond_signal(&p->lister_cv);
@@ -286,10 +288,14 @@ static void show(struct prefetch_stream *s)
 	atomic_store_explicit(&s->stat_following, s->following, memory_order_relaxed);
 }
 
-/* What readers ask for fills the sink as what is fetched does.  Fetching stops two lags above the budget, they at three. */
-bool prefetch_schedule_room(const struct prefetch *p)
+/* What readers ask for fills the sink as what is fetched does.  Fetching stops two lags above the budget, they at three; but
+ * a lister that is stuck in the sink must not stop them, for the sink may be waiting for one of them. */
+int64_t prefetch_schedule_room_ns(const struct prefetch *p)
 {
-	return !p->ledger || !cache_ledger_dropping(p->ledger) || cache_ledger_held(p->ledger) <= p->room;
+	if (!p->ledger || !cache_ledger_dropping(p->ledger) || cache_ledger_held(p->ledger) <= p->room)
+		return 0;
+	uint64_t waited_ns = prefetch_now_ns() - p->drops_since_ns;
+	return waited_ns < DROP_WAIT_NS ? (int64_t)(DROP_WAIT_NS - waited_ns) : 0;
 }
 
 bool prefetch_schedule_cannot_wait(const struct prefetch *p, uint32_t file)

@@ -8,7 +8,8 @@
  * alive that is fetched again after it was dropped.
  *
  * Threads: announce and drop are called by the `lister` thread, store by the `deliver` thread; they may run side by
- * side.  None may call prefetch_free or prefetch_stream_free.  They may block, but never wait for a demand's answer. */
+ * side.  None may call prefetch_free or prefetch_stream_free.  They may block: a demand waits for a drop for at most 2 s, and
+ * for a store 0.1 s, so that they may wait for a demand's answer. */
 #ifndef DDPFS_PREFETCH_SINK_H
 #define DDPFS_PREFETCH_SINK_H
 

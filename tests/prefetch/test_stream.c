@@ -36,7 +36,11 @@ struct fake_sink {
 	uint64_t bytes, bytes_max;
 	uint32_t stored, stored_twice, unannounced, wrong, dropped;
 	bool refuse;
-	uint32_t drop_us; /* what a drop takes: a lister that gets no processor */
+	uint32_t drop_us;  /* what a drop takes: a lister that gets no processor */
+	bool hold_drops;   /* drops do not return while it is set */
+	bool hold_store;   /* nor does the first store of a block of a file that has two */
+	uint32_t held;     /* that file + 1, once it is so far */
+	pthread_cond_t cv; /* one of these changed */
 };
 
 static uint32_t blocks_of(uint32_t file)
@@ -94,6 +98,12 @@ static int fake_store(struct prefetch_sink *sink, uint32_t file, uint64_t offset
 	uint32_t block = (uint32_t)(offset / SHARD_BLOCK);
 	bool right = dataset_equal(file, offset, bytes, len);
 	pthread_mutex_lock(&s->lock);
+	if (s->hold_store && !s->held && blocks_of(file) > 1) {
+		s->held = file + 1;
+		pthread_cond_broadcast(&s->cv);
+		while (s->hold_store)
+			pthread_cond_wait(&s->cv, &s->lock);
+	}
 	s->wrong += !right;
 	s->stored++;
 	s->unannounced += !s->announced[file];
@@ -111,6 +121,8 @@ static void fake_drop(struct prefetch_sink *sink, const struct cache_victim *vic
 	if (s->drop_us)
 		usleep(s->drop_us);
 	pthread_mutex_lock(&s->lock);
+	while (s->hold_drops)
+		pthread_cond_wait(&s->cv, &s->lock);
 	for (size_t i = 0; i < n; i++) {
 		uint32_t file = victims[i].id; /* a sample is a file here */
 		for (uint32_t b = 0; b < blocks_of(file); b++) {
@@ -136,6 +148,7 @@ static void sink_init(struct fake_sink *s)
 	memset(s, 0, sizeof(*s));
 	s->base = (struct prefetch_sink){ .ops = &fake_ops };
 	pthread_mutex_init(&s->lock, NULL);
+	pthread_cond_init(&s->cv, NULL);
 }
 
 /* A trainer: reads a rank's turns, looks into the page cache, asks for what is not there. */
@@ -516,6 +529,67 @@ static void the_window_fills_again_without_news(void **state)
 	}
 	assert_true(ss.window_bytes >= WINDOW);
 	check_sink(&sink);
+	stop(&t);
+	prefetch_free(t.p);
+}
+
+static void let_go(struct fake_sink *s, bool *hold)
+{
+	pthread_mutex_lock(&s->lock);
+	*hold = false;
+	pthread_cond_broadcast(&s->cv);
+	pthread_mutex_unlock(&s->lock);
+}
+
+/* The kernel can hold a drop up until a READ is answered, of any file (fs/README.md, "Who waits for whom"). */
+static void a_drop_that_does_not_end_stops_no_reader(void **state)
+{
+	(void)state;
+	for (unsigned following = 0; following < 2; following++) {
+		struct fake_sink sink;
+		struct trainer t = { 0 };
+		sink_init(&sink);
+		sink.hold_drops = true;
+		start(&t, &sink, &(struct setup){ .memory = 32 << 20, .view = orders[0], .doubtful = !following });
+		read_epoch(&t, 0);
+		assert_int_equal(t.errors, 0);
+		assert_int_equal(count_of(&sink, &sink.dropped), 0);
+		assert_true(most_bytes(&sink) > 32 << 20); /* it mattered */
+		let_go(&sink, &sink.hold_drops);
+		read_epoch(&t, 1);
+		settle(&t);
+		check_sink(&sink);
+		pthread_mutex_lock(&sink.lock);
+		assert_true(sink.bytes <= 32 << 20); /* and was made up for */
+		pthread_mutex_unlock(&sink.lock);
+		stop(&t);
+		prefetch_free(t.p);
+	}
+}
+
+/* Nor can a store end before a READ of the same file is answered, whose other block must not stand behind it. */
+static void a_store_that_waits_for_a_reader_does_not_stop_him(void **state)
+{
+	(void)state;
+	struct fake_sink sink;
+	struct trainer t = { 0 };
+	sink_init(&sink);
+	sink.hold_store = true;
+	start(&t, &sink, &(struct setup){ .memory = 256 << 20, .view = orders[0] });
+	pthread_mutex_lock(&sink.lock);
+	while (!sink.held)
+		pthread_cond_wait(&sink.cv, &sink.lock);
+	uint32_t file = sink.held - 1;
+	pthread_mutex_unlock(&sink.lock);
+	for (uint32_t b = 0; b < blocks_of(file); b++)
+		assert_int_equal(ask(t.p, file, b), 0);
+	for (uint32_t f = 0; f < N_FILES / 4; f++)
+		for (uint32_t b = 0; b < blocks_of(f); b++)
+			assert_int_equal(ask(t.p, f, b), 0);
+	let_go(&sink, &sink.hold_store);
+	read_epoch(&t, 0);
+	assert_int_equal(t.errors, 0);
+	assert_int_equal(count_of(&sink, &sink.wrong) + count_of(&sink, &sink.unannounced), 0);
 	stop(&t);
 	prefetch_free(t.p);
 }
@@ -962,6 +1036,8 @@ int main(void)
 		cmocka_unit_test(the_budget_holds),
 		cmocka_unit_test(the_budget_holds_when_drops_take_long),
 		cmocka_unit_test(the_window_fills_again_without_news),
+		cmocka_unit_test(a_drop_that_does_not_end_stops_no_reader),
+		cmocka_unit_test(a_store_that_waits_for_a_reader_does_not_stop_him),
 		cmocka_unit_test(workers_out_of_step_do_not_matter),
 		cmocka_unit_test(files_that_are_left_out_do_not_stop_the_window),
 		cmocka_unit_test(a_foreign_order_is_noticed_and_the_way_back_too),
