@@ -21,7 +21,9 @@ _Static_assert(sizeof(struct fs_estate_record) == 64, "no padding: the checksum 
 
 struct fs_estate {
 	uint8_t *base;
-	struct fs_estate_head want; /* the layout */
+	struct layout {
+		uint64_t magic, size, n_views, view_bits, samples;
+	} want;
 	uint64_t map_bytes, view_bytes, resident_at;
 };
 
@@ -43,7 +45,7 @@ static int lay_out(struct fs_estate *s, uint64_t n_views, uint64_t view_bits, ui
 	s->map_bytes = whole_pages((view_bits / 64 + 1) * sizeof(uint64_t));
 	s->view_bytes = PAGE + 2 * s->map_bytes;
 	s->resident_at = PAGE + n_views * s->view_bytes;
-	s->want = (struct fs_estate_head){
+	s->want = (struct layout){
 		.magic = MAGIC,
 		.size = s->resident_at + whole_pages((samples / 64 + 1) * sizeof(uint64_t)),
 		.n_views = n_views,
@@ -53,7 +55,7 @@ static int lay_out(struct fs_estate *s, uint64_t n_views, uint64_t view_bits, ui
 	return 0;
 }
 
-static bool as_wanted(const struct fs_estate_head *head, const struct fs_estate_head *want)
+static bool as_wanted(const struct fs_estate_head *head, const struct layout *want)
 {
 	return head->magic == want->magic && head->size == want->size && head->n_views == want->n_views &&
 	       head->view_bits == want->view_bits && head->samples == want->samples;
@@ -158,10 +160,46 @@ void fs_estate_clear(const struct fs_estate_view *view, uint32_t map)
 		memset(view->maps[map], 0, bytes);
 }
 
+/* ---- counts ---- */
+
+static uint64_t counts_sum(const struct fs_estate_counts *counts)
+{
+	return XXH3_64bits(counts, offsetof(struct fs_estate_counts, xxh3));
+}
+
+bool fs_estate_load_counts(const struct fs_estate *estate, struct fs_estate_counts *ret_counts)
+{
+	bool found = false;
+	for (int i = 0; i < 2; i++) {
+		struct fs_estate_counts counts = head_of(estate)->counts[i];
+		if (counts.age == 0 || counts.n > FS_ESTATE_COUNTS_MAX || counts.xxh3 != counts_sum(&counts))
+			continue;
+		if (!found || counts.age > ret_counts->age)
+			*ret_counts = counts;
+		found = true;
+	}
+	return found;
+}
+
+void fs_estate_store_counts(struct fs_estate *estate, const struct fs_estate_counts *counts)
+{
+	struct fs_estate_counts last = { 0 };
+	struct fs_estate_counts next = *counts;
+	fs_estate_load_counts(estate, &last);
+	next.age = last.age + 1;
+	next.xxh3 = counts_sum(&next);
+	head_of(estate)->counts[next.age & 1] = next;
+}
+
 /* ---- the supervisor's end ---- */
 
 int fs_estate_map_head(int fd, struct fs_estate_head **ret_head)
 {
+	struct stat st;
+	if (fstat(fd, &st) < 0)
+		return -errno;
+	if (st.st_size < FS_ESTATE_HEAD_BYTES)
+		return -EINVAL;
 	void *head = mmap(NULL, FS_ESTATE_HEAD_BYTES, PROT_READ, MAP_SHARED, fd, 0);
 	if (head == MAP_FAILED)
 		return -errno;

@@ -2,8 +2,8 @@
  *
  *     0            page                                                                       size
  *     +------------+---------------------+------------------------+-----+---------------------+
- *     | head:      | view 0: 2 records,  | 2 bitmaps of turns     | ... | resident:           |
- *     | beat       |   the younger valid |   the record says      |     |   a bit a sample    |
+ *     | head: beat,| view 0: 2 records,  | 2 bitmaps of turns     | ... | resident:           |
+ *     | 2 counts   |   the younger valid |   the record says      |     |   a bit a sample    |
  *     |            |   one counts        |   which one counts     |     |                     |
  *     +------------+---------------------+------------------------+-----+---------------------+
  *      mapped by the supervisor, too
@@ -13,8 +13,8 @@
  * has the right one counts (none: the view starts as it was mounted); bits are hints.  A wrong bit costs a read or a count, never
  * bytes: what is wrong here cannot change what a file holds.
  *
- * Threads: fs_estate_open and _close main.  A view's part is guarded by the view's lock, `resident` is the engine's, `beat` is
- * main's. */
+ * Threads: fs_estate_open and _close main.  A view's part is guarded by the view's lock, the counts by fs/dynamic.c's, `resident` is
+ * the engine's, `beat` is main's. */
 #ifndef DDPFS_FS_ESTATE_H
 #define DDPFS_FS_ESTATE_H
 
@@ -22,13 +22,26 @@
 #include <stddef.h>
 #include <stdint.h>
 
+enum { FS_ESTATE_COUNTS_MAX = 64 };
 enum { FS_ESTATE_HEAD_BYTES = 4096 }; /* what the supervisor maps; the memfd never gets shorter */
+
+/* Counters of all servers so far, by name: the next server may be of another version. */
+struct fs_estate_counts {
+	uint64_t age; /* as of a record */
+	uint64_t n;
+	struct fs_estate_count {
+		uint64_t key; /* XXH3-64 of the name */
+		uint64_t value;
+	} counts[FS_ESTATE_COUNTS_MAX];
+	uint64_t xxh3; /* of what stands before it */
+};
 
 struct fs_estate_head {
 	_Atomic uint64_t beat; /* changes every beat_ms while the server is well */
 	uint64_t magic;        /* the rest is here (server's; 0: not yet) */
 	uint64_t size;
 	uint64_t n_views, view_bits, samples;
+	struct fs_estate_counts counts[2];
 };
 
 struct fs_estate_record {
@@ -69,7 +82,11 @@ void fs_estate_store(const struct fs_estate_view *view, const struct fs_estate_r
 /* All zeros, its memory given back. */
 void fs_estate_clear(const struct fs_estate_view *view, uint32_t map);
 
-/* The supervisor's end: makes the memfd and maps its head.  -errno. */
+/* As with a view's records.  Guarded by the caller. */
+bool fs_estate_load_counts(const struct fs_estate *estate, struct fs_estate_counts *ret_counts);
+void fs_estate_store_counts(struct fs_estate *estate, const struct fs_estate_counts *counts);
+
+/* The supervisor's end: makes the memfd and maps its head.  -EINVAL: fd is too short to be one; -errno. */
 int fs_estate_new(int *ret_fd, struct fs_estate_head **ret_head);
 int fs_estate_map_head(int fd, struct fs_estate_head **ret_head);
 

@@ -46,7 +46,10 @@ int fs_link_receive(int channel, int flags, struct fs_link_message *ret_message,
 	union control control;
 	struct iovec iov = { .iov_base = ret_message, .iov_len = sizeof(*ret_message) };
 	struct msghdr msg = {
-		.msg_iov = &iov, .msg_iovlen = 1, .msg_control = control.bytes, .msg_controllen = sizeof(control.bytes)
+		.msg_iov = &iov,
+		.msg_iovlen = 1,
+		.msg_control = control.bytes,
+		.msg_controllen = CMSG_LEN(sizeof(int)) /* room for one */
 	};
 	ssize_t n;
 	*ret_fd = -1;

@@ -139,8 +139,9 @@ static int read_field(const struct field *field, const json_t *value, void *at)
 		return json_is_boolean(value) ? 0 : -EINVAL;
 	}
 	if (field->kind == FIELD_INT) {
-		*(int *)at = (int)json_integer_value(value);
-		return json_is_integer(value) ? 0 : -EINVAL;
+		json_int_t number = json_integer_value(value);
+		*(int *)at = (int)number;
+		return json_is_integer(value) && number >= INT_MIN && number <= INT_MAX ? 0 : -EINVAL;
 	}
 	if (field->kind == FIELD_U64)
 		return unhex(value, at, sizeof(uint64_t)) == sizeof(uint64_t) ? 0 : -EINVAL;
@@ -171,7 +172,8 @@ static int read_past(const json_t *list, struct shard_view_options *view)
 	for (uint32_t i = 0; i < view->n_past; i++) {
 		json_int_t world;
 		json_int_t steps;
-		if (json_unpack(json_array_get(list, i), "[I, I]", &world, &steps) < 0)
+		if (json_unpack(json_array_get(list, i), "[I, I!]", &world, &steps) < 0 || world < 0 ||
+		        world > UINT32_MAX || steps < 0)
 			return -EINVAL;
 		view->past[i] = (struct shard_deal_segment){ .world = (uint32_t)world, .steps = (uint64_t)steps };
 	}
@@ -243,9 +245,34 @@ static int read_key(struct takeover *t, const char *key, const json_t *value)
 	return -EINVAL;
 }
 
+/* What the rest of the program takes for checked by whoever parsed the options. */
+static bool makes_sense(const struct takeover *t)
+{
+	const struct fs_supervised *held = &t->held;
+	return t->fs.dataset && t->fs.mountpoint && held->mount.init_len > 0 && held->fuse_fd >= 0 &&
+	       held->estate_fd >= 0 && held->control_fd >= 0 && held->inotify_fd >= -1 && t->owner_pidfd >= -1 &&
+	       t->fs.layout >= FS_LAYOUT_FLAT && t->fs.layout <= FS_LAYOUT_TREE && t->fs.advance >= FS_ADVANCE_AUTO &&
+	       t->fs.advance <= FS_ADVANCE_OFF && t->log_level >= BASE_LOG_ERROR && t->log_level <= BASE_LOG_DEBUG &&
+	       t->fs.watchdog_s <= INT_MAX / 1000;
+}
+
+void takeover_done(struct takeover *t)
+{
+	for (int i = 0; i < N_FIELDS; i++) {
+		char **text = (char **)((char *)t + fields[i].at);
+		if (fields[i].kind != FIELD_TEXT)
+			continue;
+		free(*text);
+		*text = NULL;
+	}
+	shard_quarantine_free((struct shard_quarantine *)(uintptr_t)t->fs.view.quarantine);
+	t->fs.view.quarantine = NULL;
+}
+
 int takeover_read(const char *text, size_t len, struct base_err *err, struct takeover *ret_takeover)
 {
-	struct takeover t = { .owner_pidfd = -1 };
+	struct takeover t = { .owner_pidfd = -1,
+		.held = { .fuse_fd = -1, .estate_fd = -1, .inotify_fd = -1, .control_fd = -1 } };
 	json_t *object = json_loadb(text, len, JSON_REJECT_DUPLICATES, NULL);
 	const char *key;
 	json_t *value;
@@ -262,10 +289,12 @@ int takeover_read(const char *text, size_t len, struct base_err *err, struct tak
 			        DDPFS_VERSION, key);
 	}
 	json_decref(object);
-	if (rc == 0 && (!t.fs.dataset || !t.fs.mountpoint || t.held.mount.init_len == 0))
+	if (rc == 0 && !makes_sense(&t))
 		rc = base_err_set(err, -EINVAL, "there is nothing to take over");
 	if (rc == 0)
 		*ret_takeover = t;
+	else
+		takeover_done(&t);
 	return rc;
 }
 

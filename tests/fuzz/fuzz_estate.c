@@ -1,0 +1,63 @@
+/* Fuzz target: any bytes as what a killed server left in memory.  A record or counts that are taken have the right checksum; the
+ * rest is made anew. */
+#include <assert.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <xxhash.h>
+
+#include "fs/estate.h"
+#include "tests/fuzz/fuzz.h"
+
+enum { VIEWS = 2, BITS = 200, SAMPLES = 300 };
+
+static void look(int fd, bool whole)
+{
+	struct fs_estate *estate;
+	bool kept;
+	if (fs_estate_open(fd, VIEWS, BITS, SAMPLES, &estate, &kept) < 0)
+		abort();
+	struct fs_estate_counts counts;
+	if (fs_estate_load_counts(estate, &counts))
+		assert(counts.n <= FS_ESTATE_COUNTS_MAX &&
+		        counts.xxh3 == XXH3_64bits(&counts, offsetof(struct fs_estate_counts, xxh3)));
+	for (uint32_t v = 0; v < VIEWS; v++) {
+		struct fs_estate_view view = fs_estate_view(estate, v);
+		struct fs_estate_record record = { .epoch = 5 };
+		struct fs_estate_record found;
+		bool there = fs_estate_load(&view, &found);
+		assert(kept || !there);
+		if (there)
+			assert(found.map <= 1 && found.age > 0 &&
+			        found.xxh3 == XXH3_64bits(&found, offsetof(struct fs_estate_record, xxh3)));
+		if (there && found.age == UINT64_MAX)
+			continue; /* nobody lives so long */
+		fs_estate_store(&view, &record);
+		if (!fs_estate_load(&view, &found) || found.epoch != 5)
+			abort();
+		for (int m = 0; m < 2; m++) {
+			fs_estate_clear(&view, (uint32_t)m);
+			assert(view.maps[m][BITS / 64] == 0);
+		}
+	}
+	fs_estate_resident(estate)[SAMPLES / 64] |= 1;
+	assert(!whole || kept);
+	fs_estate_close(estate);
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
+{
+	struct fs_estate_head *head;
+	int fd;
+	if (size > 1 << 17 || fs_estate_new(&fd, &head) < 0)
+		return 0;
+	if (pwrite(fd, data, size, 0) != (ssize_t)size)
+		abort();
+	look(fd, false);
+	look(fd, true); /* what was made is found */
+	munmap(head, FS_ESTATE_HEAD_BYTES);
+	close(fd);
+	return 0;
+}

@@ -1,0 +1,219 @@
+/* What one program's supervisor hands to another's, and what is made of text that is damaged. */
+#include <errno.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+#include <jansson.h>
+
+#include "tools/takeover.h"
+
+static struct takeover full(void)
+{
+	struct takeover t = {
+		.fs = { .dataset = "/data/\xff\"x",
+		        .mountpoint = "/mnt",
+		        .layout = FS_LAYOUT_TREE,
+		        .view_all = true,
+		        .view = SHARD_VIEW_OPTIONS_DEFAULT,
+		        .memory_bytes = UINT64_MAX,
+		        .uid = 4294967294,
+		        .umask = 077,
+		        .set_uid = true,
+		        .watchdog_s = 20,
+		        .control_path = "/run/x" },
+		.held = { .fuse_fd = 3,
+		        .estate_fd = 4,
+		        .inotify_fd = -1,
+		        .control_fd = 6,
+		        .control_path = "/run/ddpfs/1",
+		        .mount = { .dev = 0x8000000000000001, .init_len = 104, .resends = true },
+		        .restarts = 9 },
+		.log_level = BASE_LOG_DEBUG,
+		.owner_pidfd = -1,
+	};
+	t.fs.view.seed = UINT64_MAX;
+	t.fs.view.subdir = "train";
+	t.fs.view.n_past = 2;
+	t.fs.view.past[0] = (struct shard_deal_segment){ .world = 4, .steps = 1000 };
+	t.fs.view.past[1] = (struct shard_deal_segment){ .world = UINT32_MAX, .steps = INT64_MAX };
+	memset(t.held.mount.init, 0xa5, t.held.mount.init_len);
+	memset(t.held.mount.identity, 0x42, sizeof(t.held.mount.identity));
+	return t;
+}
+
+static int read_text(const char *text, size_t len)
+{
+	struct takeover t;
+	struct base_err err = { 0 };
+	int rc = takeover_read(text, len, &err, &t);
+	if (rc == 0)
+		takeover_done(&t);
+	else
+		assert_true(err.text[0]); /* it says why */
+	return rc;
+}
+
+static int read_object(json_t *object)
+{
+	char *text = json_dumps(object, JSON_COMPACT);
+	int rc = read_text(text, strlen(text));
+	free(text);
+	return rc;
+}
+
+static json_t *object_of(const struct takeover *t)
+{
+	char *text = takeover_write(t);
+	json_t *object = json_loads(text, 0, NULL);
+	assert_non_null(object);
+	free(text);
+	return object;
+}
+
+static void test_all_comes_back(void **state)
+{
+	struct takeover t = full(), back;
+	struct base_err err = { 0 };
+	char *text = takeover_write(&t);
+	(void)state;
+	assert_int_equal(takeover_read(text, strlen(text), &err, &back), 0);
+	assert_string_equal(back.fs.dataset, t.fs.dataset);
+	assert_string_equal(back.fs.view.subdir, "train");
+	assert_string_equal(back.held.control_path, t.held.control_path);
+	assert_int_equal(back.fs.uid, t.fs.uid);
+	assert_int_equal(back.fs.view.past[1].world, UINT32_MAX);
+	assert_int_equal(back.held.mount.dev, t.held.mount.dev);
+	assert_memory_equal(back.held.mount.init, t.held.mount.init, sizeof(t.held.mount.init));
+	char *again = takeover_write(&back);
+	assert_string_equal(again, text);
+	free(again);
+	free(text);
+	takeover_done(&back);
+}
+
+static void test_no_part_of_a_text_is_read(void **state)
+{
+	struct takeover t = full();
+	char *text = takeover_write(&t);
+	(void)state;
+	for (size_t len = 0; len < strlen(text); len++)
+		assert_true(read_text(text, len) < 0);
+	free(text);
+}
+
+static void test_another_version_is_refused(void **state)
+{
+	static const char *const versions[] = { "0", "2", "-1", "null", "\"1\"", "1.0", "[1]" };
+	struct takeover t = full();
+	json_t *object = object_of(&t);
+	(void)state;
+	for (size_t i = 0; i < sizeof(versions) / sizeof(versions[0]); i++) {
+		json_object_set_new(object, "version", json_loads(versions[i], JSON_DECODE_ANY, NULL));
+		assert_int_equal(read_object(object), -EPROTONOSUPPORT);
+	}
+	json_object_set_new(object, "version", json_integer(TAKEOVER_VERSION));
+	assert_int_equal(read_object(object), 0);
+	json_object_set_new(object, "fs.view.quarantine", json_string("0700000009000000"));
+	assert_int_equal(read_object(object), 0);
+	json_object_set_new(object, "something.new", json_true());
+	assert_int_equal(read_object(object), -EPROTONOSUPPORT);
+	json_decref(object);
+}
+
+/* Every key with every kind of value but its own. */
+static void test_no_key_takes_another_kind(void **state)
+{
+	static const char *const values[] = { "true", "7", "\"0g\"", "\"012\"", "{}", "[[1]]", "1.5", "\"\\u0000\"",
+		"[1,2]", "[[-1,2]]", "[[1,-2]]", "[[4294967296,2]]", "99999999999", "-99999999999" };
+	struct takeover t = full();
+	json_t *object = object_of(&t);
+	const char *key;
+	json_t *own;
+	void *next;
+	(void)state;
+	json_object_foreach_safe(object, next, key, own)
+	{
+		json_incref(own);
+		char *name = strdup(key);
+		unsigned taken = 0;
+		for (size_t i = 0; i < sizeof(values) / sizeof(values[0]); i++) {
+			json_object_set_new(object, name, json_loads(values[i], JSON_DECODE_ANY, NULL));
+			taken += read_object(object) == 0;
+		}
+		assert_true(taken <= 1); /* its own kind */
+		json_object_set_new(object, name, own);
+		free(name);
+	}
+	assert_int_equal(read_object(object), 0);
+	json_decref(object);
+}
+
+static void test_what_cannot_be_done_without_is_asked_for(void **state)
+{
+	static const char *const needed[] = { "version", "fs.dataset", "fs.mountpoint", "held.fuse_fd",
+		"held.estate_fd", "held.control_fd", "held.mount.init" };
+	struct takeover t = full();
+	(void)state;
+	for (size_t i = 0; i < sizeof(needed) / sizeof(needed[0]); i++) {
+		json_t *object = object_of(&t);
+		json_object_del(object, needed[i]);
+		assert_true(read_object(object) < 0);
+		json_decref(object);
+	}
+}
+
+static void test_numbers_are_what_they_stand_for(void **state)
+{
+	static const struct {
+		const char *key;
+		json_int_t value;
+	} wrong[] = { { "fs.layout", 2 }, { "fs.layout", -1 }, { "fs.advance", 2 }, { "log_level", 4 },
+		{ "log_level", -1 }, { "held.fuse_fd", -1 }, { "held.control_fd", -7 }, { "held.inotify_fd", -2 },
+		{ "owner_pidfd", -2 }, { "fs.watchdog_s", -1 }, { "fs.watchdog_s", 2147484 },
+		{ "fs.uid", (json_int_t)1 << 32 } };
+	struct takeover t = full();
+	(void)state;
+	for (size_t i = 0; i < sizeof(wrong) / sizeof(wrong[0]); i++) {
+		json_t *object = object_of(&t);
+		json_object_set_new(object, wrong[i].key, json_integer(wrong[i].value));
+		assert_true(read_object(object) < 0);
+		json_decref(object);
+	}
+}
+
+static void test_texts_fit(void **state)
+{
+	static const char *const keys[] = { "fs.dataset", "held.control_path", "held.mount.init",
+		"held.mount.identity" };
+	struct takeover t = full();
+	char *hex = malloc(2 * PATH_MAX + 3);
+	(void)state;
+	memset(hex, '6', 2 * PATH_MAX + 2);
+	hex[2 * PATH_MAX + 2] = '\0';
+	for (size_t i = 0; i < sizeof(keys) / sizeof(keys[0]); i++) {
+		json_t *object = object_of(&t);
+		json_object_set_new(object, keys[i], json_string(hex));
+		assert_int_equal(read_object(object), -EPROTONOSUPPORT);
+		json_decref(object);
+	}
+	free(hex);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(test_all_comes_back),
+		cmocka_unit_test(test_no_part_of_a_text_is_read),
+		cmocka_unit_test(test_another_version_is_refused),
+		cmocka_unit_test(test_no_key_takes_another_kind),
+		cmocka_unit_test(test_what_cannot_be_done_without_is_asked_for),
+		cmocka_unit_test(test_numbers_are_what_they_stand_for),
+		cmocka_unit_test(test_texts_fit),
+	};
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}
