@@ -44,11 +44,17 @@ char fs_health_thread_state(pid_t pid, pid_t tid)
 	return end && end[1] == ' ' ? end[2] : '?';
 }
 
+/* busy_ns: since when the thread has not waited for something to do; 0: it does. */
+static bool thread_hangs(pid_t tid, uint64_t busy_ns, uint64_t now_ns, uint64_t limit_ns)
+{
+	return busy_ns && now_ns > busy_ns && now_ns - busy_ns > limit_ns &&
+	       fs_health_thread_state(getpid(), tid) != 'D'; /* a page of the index, an open of a shard */
+}
+
 static bool worker_hangs(const struct fs_worker *worker, uint64_t now_ns, uint64_t limit_ns)
 {
 	uint64_t busy_ns = atomic_load_explicit(&worker->busy_ns, memory_order_relaxed);
-	return busy_ns && now_ns > busy_ns && now_ns - busy_ns > limit_ns &&
-	       fs_health_thread_state(getpid(), worker->tid) != 'D'; /* a page of the index */
+	return thread_hangs(worker->tid, busy_ns, now_ns, limit_ns);
 }
 
 static bool reads_hang(struct fs_health *health, uint64_t now_ns, uint64_t limit_ns)
@@ -62,7 +68,7 @@ static bool reads_hang(struct fs_health *health, uint64_t now_ns, uint64_t limit
 	if (replies >= asked || replies != health->replies || engine.inflight > 0)
 		health->answered_ns = now_ns;
 	health->replies = replies;
-	return now_ns - health->answered_ns > limit_ns;
+	return now_ns - health->answered_ns > limit_ns || thread_hangs(engine.tid, engine.busy_ns, now_ns, limit_ns);
 }
 
 int fs_health_check(struct fs_health *health)

@@ -1,8 +1,8 @@
 /* Whether this server is well, told to its supervisor by a beat in shared memory.
  *
  * The beat comes from main, so a server that stands still (stopped, or main is stuck) has none.  Main holds it back when a FUSE
- * worker has been at one request for hang_ms, or READs wait for so long without one being answered while the engine reads
- * nothing.  Who waits for a disk does not hang: a successor would wait for it just the same.
+ * worker, or the engine's thread, has been at one thing for hang_ms, or READs wait for so long without one being answered while
+ * the engine reads nothing.  Who waits for a disk does not hang: a successor would wait for it just the same.
  *
  * Threads: main. */
 #ifndef DDPFS_FS_HEALTH_H

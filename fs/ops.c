@@ -7,6 +7,7 @@
 
 #include "fs/dir.h"
 #include "fs/dynamic.h"
+#include "fs/hang.h"
 #include "fs/helper.h"
 #include "fs/node.h"
 #include "fs/read.h"
@@ -247,6 +248,7 @@ static void do_getxattr(fuse_req_t req, fuse_ino_t ino, const char *name, size_t
 	struct fs_server *server = fs_server_of(req);
 	char value[SHARD_PATH_MAX + 1];
 	struct fs_node node;
+	fs_hang_here(server, FS_HANG_WORKER);
 	/* ls and tar ask for security.* and system.posix_acl_* of every file: the first byte decides. */
 	int len = name[0] != 'u' ? -ENODATA : fs_ino_node(ino, &node);
 	if (len == 0 && !fs_server_view(server, node))

@@ -19,6 +19,7 @@
 #include "fs/control_server.h"
 #include "fs/crash.h"
 #include "fs/dynamic.h"
+#include "fs/hang.h"
 #include "fs/health.h"
 #include "fs/helper.h"
 #include "fs/memory.h"
@@ -257,6 +258,7 @@ static uint64_t delay_ns(void *arg, uint32_t shard, uint64_t offset, uint32_t le
 	(void)shard;
 	(void)offset;
 	(void)len;
+	fs_hang_here(server, FS_HANG_ENGINE);
 	return server->test_delay_ns;
 }
 
@@ -290,6 +292,8 @@ static int start_engine(struct fs_server *server, struct base_err *err)
 	}
 	server->mount.memory_bytes = server->memory_bytes;
 	int rc = take_test_delay(server, err);
+	if (rc == 0)
+		rc = fs_hang_take(server, err);
 	if (rc < 0)
 		return rc;
 	rc = fs_sink_new(server, &server->sink);
@@ -297,7 +301,7 @@ static int start_engine(struct fs_server *server, struct base_err *err)
 		return base_err_set(err, rc, "%s", base_err_str(rc));
 	const struct prefetch_hook slow = { .delay_ns = delay_ns, .arg = server };
 	struct prefetch_options engine = {
-		.hook = server->test_delay_ns ? &slow : NULL,
+		.hook = server->test_delay_ns || server->test_hang == FS_HANG_ENGINE ? &slow : NULL,
 		.index = server->index,
 		.memory_bytes = server->memory_bytes,
 		.sink = fs_sink_base(server->sink),
@@ -497,6 +501,8 @@ static int sooner(int a_ms, int b_ms)
 static int wait_for_end(struct fs_server *server)
 {
 	for (;;) {
+		if (fs_counted(&server->counters.listings) > 0)
+			fs_hang_here(server, FS_HANG_MAIN);
 		struct pollfd polls[2 + FS_CONTROL_POLLS_MAX] = { { .fd = server->stop_fd, .events = POLLIN },
 			{ .fd = server->link->channel, .events = POLLIN } };
 		int timeout_ms;

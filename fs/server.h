@@ -74,6 +74,16 @@ struct fs_sink;
 struct fs_waits;
 struct fs_health;
 
+/* fs/hang.h */
+enum fs_hang {
+	FS_HANG_NOWHERE,
+	FS_HANG_MAIN,
+	FS_HANG_WORKER,
+	FS_HANG_ENGINE,
+	FS_HANG_STORE,
+	FS_HANG_DROP,
+};
+
 struct fs_worker {
 	pthread_t thread;
 	struct fs_server *server;
@@ -96,7 +106,8 @@ struct fs_server {
 	struct prefetch *prefetch;
 	uint64_t memory_bytes;  /* resolved */
 	uint64_t test_delay_ns; /* of every read of a shard; 0 but in tests */
-	uint64_t started_ns;    /* CLOCK_MONOTONIC */
+	enum fs_hang test_hang;
+	uint64_t started_ns; /* CLOCK_MONOTONIC */
 	uid_t uid;
 	gid_t gid;
 
@@ -120,7 +131,7 @@ struct fs_server {
 	_Atomic bool stopping;
 	_Atomic pid_t lister; /* thread whose marked listings instantiate inodes (fs/dir.h); 0 = none */
 
-	struct fs_counters counters;
+	struct fs_counters counters; /* of this server; those before it: fs/dynamic.h */
 	struct fs_watch *watch;
 	struct fs_helper *helper;
 	struct fs_control *control;

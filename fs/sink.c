@@ -12,6 +12,7 @@
 #include <unistd.h>
 
 #include "fs/dir.h"
+#include "fs/hang.h"
 #include "fs/touch.h"
 #include "fs/node.h"
 #include "fs/recognise.h"
@@ -184,6 +185,7 @@ uint64_t fs_sink_announced_epoch(struct fs_sink *sink)
 static int sink_store(struct prefetch_sink *base, uint32_t file, uint64_t offset, const uint8_t *data, uint32_t len)
 {
 	struct fs_sink *sink = sink_of(base);
+	fs_hang_here(sink->server, FS_HANG_STORE);
 	struct fuse_bufvec buf = FUSE_BUFVEC_INIT(len);
 	buf.buf[0].mem = (void *)(uintptr_t)data;
 	return fuse_lowlevel_notify_store(
@@ -263,6 +265,7 @@ static void drop_block(struct ino_list *list, uint32_t file, uint32_t block)
 static void sink_drop(struct prefetch_sink *base, const struct cache_victim *victims, size_t n)
 {
 	struct ino_list list = { .sink = sink_of(base) };
+	fs_hang_here(list.sink->server, FS_HANG_DROP);
 	for (size_t i = 0; i < n; i++) {
 		if (victims[i].block == CACHE_WHOLE)
 			drop_sample(&list, victims[i].id);

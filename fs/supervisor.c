@@ -28,8 +28,11 @@ enum {
 	BEATS = 4,            /* missing in a row until a server counts as hanging */
 	BEAT_MS_MAX = 5000,   /* a supervisor that wakes up more rarely learns of hangs too late */
 	START_MS_MIN = 60000, /* for a successor to answer, and ten times what the first server took */
-	DELAY_MS = 100,       /* after a failure that followed another; so much more each time */
-	IN_A_ROW_MAX = 20,    /* servers that did not come to answer */
+	RESEND_MS =
+	        1000, /* while a dead server has threads left, which may have taken a request with them; then doubled */
+	RESEND_MS_MAX = 64000,
+	DELAY_MS = 100,    /* after a failure that followed another; so much more each time */
+	IN_A_ROW_MAX = 20, /* servers that did not come to answer */
 	REASON_MAX = BASE_ERR_TEXT_MAX + 16,
 };
 
@@ -60,9 +63,11 @@ struct supervisor {
 
 	bool was_ready; /* some server has been */
 	bool stopping;
-	bool corpses; /* servers that could not be reaped yet: they may still have requests */
-	uint64_t stop_ns;
-	uint64_t first_start_ns;                       /* how long the first server took */
+	bool corpses;            /* servers that could not be reaped yet: they may still have requests */
+	uint64_t resend_ns;      /* `corpses`: when to ask for these again */
+	uint32_t resend_ms;      /* ... and how long after that: what takes long must not start anew for ever */
+	uint64_t stop_ns;        /* `stopping` or `ending`: when it is killed */
+	uint64_t first_start_ns; /* how long the first server took */
 	uint64_t failures[FS_SUPERVISOR_FAILURES_MAX]; /* when; a ring */
 	uint32_t n_failures;                           /* since the start */
 	uint32_t in_a_row;
@@ -186,6 +191,23 @@ static void successor(struct supervisor *sup)
 
 /* ---- its end ---- */
 
+static bool resends(const struct supervisor *sup)
+{
+	return sup->corpses && sup->held.mount.resends && sup->held.fuse_fd >= 0;
+}
+
+/* Once more: a thread that died late can have taken a request after the last time, and the threads that are left may be waiting
+ * for just that one.  Requests that the living server has come to it twice; its answer to the second one counts. */
+static void resend(struct supervisor *sup)
+{
+	if (!resends(sup))
+		return;
+	fs_mount_resend(sup->held.fuse_fd);
+	if (sup->resend_ms < RESEND_MS_MAX)
+		sup->resend_ms *= 2;
+	sup->resend_ns = fs_now_ns() + sup->resend_ms * UINT64_C(1000000);
+}
+
 /* Takes in the end of all children. */
 static void reap(struct supervisor *sup)
 {
@@ -195,9 +217,8 @@ static void reap(struct supervisor *sup)
 		if (pid == sup->pid) {
 			sup->reaped = true;
 			sup->status = status;
-		} else if (sup->corpses && sup->held.mount.resends && sup->held.fuse_fd >= 0) {
-			/* It may have taken a request on its way out. */
-			fs_mount_resend(sup->held.fuse_fd);
+		} else {
+			resend(sup); /* it may have taken a request on its way out */
 		}
 	}
 	if (pid < 0 && errno == ECHILD)
@@ -243,6 +264,8 @@ static void bury(struct supervisor *sup)
 		kill(sup->pid, SIGKILL);
 	if (!sup->reaped)
 		sup->corpses = true;
+	sup->resend_ms = RESEND_MS;
+	sup->resend_ns = fs_now_ns() + sup->resend_ms * UINT64_C(1000000);
 	sup->pid = 0;
 	if (sup->channel >= 0)
 		close(steal_fd(&sup->channel));
@@ -301,6 +324,13 @@ static bool at_fault(const struct supervisor *sup)
 	return sup->killed || !kill9;
 }
 
+/* Apart from the time in which it hung. */
+static bool served_long(const struct supervisor *sup)
+{
+	uint64_t s = FS_SUPERVISOR_FAILURES_S + (sup->killed ? 3 * (uint64_t)sup->how->options->watchdog_s : 0);
+	return fs_now_ns() - sup->start_ns > s * 1000000000;
+}
+
 static bool failed_too_often(struct supervisor *sup)
 {
 	uint64_t now = fs_now_ns();
@@ -344,8 +374,8 @@ static int gone(struct supervisor *sup)
 		return give_up(sup, -ESTALE, why);
 	if (!sup->held.mount.resends && !sup->held.mount.cloned)
 		return give_up(sup, -EIO, why);
-	/* One that is always killed before it answers (the OOM killer's) serves nobody either. */
-	sup->in_a_row = sup->ready && !at_fault(sup) ? 0 : sup->in_a_row + 1;
+	/* One that is always killed before it answers (the OOM killer's) serves nobody either, nor one that hangs again and again. */
+	sup->in_a_row = sup->ready && (!at_fault(sup) || served_long(sup)) ? 0 : sup->in_a_row + 1;
 	if (sup->in_a_row > IN_A_ROW_MAX)
 		return give_up(sup, -EIO, why);
 	if (at_fault(sup) && failed_too_often(sup)) {
@@ -403,13 +433,18 @@ static bool hangs(struct supervisor *sup)
 
 /* ---- messages ---- */
 
+static uint64_t latest_end_ns(void)
+{
+	return fs_now_ns() + FS_SUPERVISOR_STOP_MS * UINT64_C(1000000);
+}
+
 static void stop(struct supervisor *sup, const char *why)
 {
 	if (sup->stopping)
 		return;
 	log_info("%s: unmounting '%s'", why, sup->how->options->mountpoint);
 	sup->stopping = true;
-	sup->stop_ns = fs_now_ns() + FS_SUPERVISOR_STOP_MS * UINT64_C(1000000);
+	sup->stop_ns = latest_end_ns();
 	if (sup->was_ready)
 		fs_link_say(sup->channel, FS_LINK_STOP, 0, NULL);
 	else if (sup->pid)
@@ -494,6 +529,8 @@ static int on_message(struct supervisor *sup, char program[PATH_MAX])
 	} else if (message.kind == FS_LINK_CRASHED && message.code > 0 && message.code < NSIG) {
 		sup->crashed = message.code;
 	} else if (message.kind == FS_LINK_ENDING) {
+		if (!sup->ending && !sup->stopping)
+			sup->stop_ns = latest_end_ns();
 		sup->ending = true;
 	} else if (message.kind == FS_LINK_RESTART && sup->ready) {
 		memcpy(program, message.text, PATH_MAX);
@@ -516,17 +553,19 @@ static int until(uint64_t ns)
 
 static int timeout_ms(const struct supervisor *sup)
 {
-	if (sup->stopping)
-		return until(sup->stop_ns);
-	if (!sup->pid)
-		return until(sup->start_at_ns);
-	return sup->how->options->watchdog_s && !sup->ending ? (int)look_ms(sup) : -1;
+	int ms = sup->how->options->watchdog_s ? (int)look_ms(sup) : -1;
+	if (sup->stopping || sup->ending)
+		ms = until(sup->stop_ns);
+	else if (!sup->pid)
+		ms = until(sup->start_at_ns);
+	int resend_ms = resends(sup) ? until(sup->resend_ns) : -1;
+	return ms < 0 || (resend_ms >= 0 && resend_ms < ms) ? resend_ms : ms;
 }
 
 /* Nothing came within the time that was waited.  1: go on. */
 static int on_time(struct supervisor *sup)
 {
-	if (sup->stopping) {
+	if (sup->stopping || sup->ending) {
 		if (fs_now_ns() < sup->stop_ns)
 			return 1;
 		log_warning("'%s': the server does not end: killing it", sup->how->options->mountpoint);
@@ -565,7 +604,10 @@ static int watch(struct supervisor *sup)
 			rc = gone(sup);
 		else if (!sup->pid && sup->stopping)
 			rc = gone(sup);
-		if (rc == 1 && (n == 0 || fs_now_ns() - look_ns > look_ms(sup) * UINT64_C(1000000))) {
+		bool again = rc == 1 && resends(sup) && fs_now_ns() >= sup->resend_ns;
+		if (again)
+			resend(sup);
+		if (rc == 1 && ((n == 0 && !again) || fs_now_ns() - look_ns > look_ms(sup) * UINT64_C(1000000))) {
 			look_ns = fs_now_ns();
 			rc = on_time(sup);
 		}

@@ -9,7 +9,8 @@
  * again: there each server gets a clone of the descriptor (FUSE_DEV_IOC_CLONE), whose end ends its requests with
  * ECONNABORTED, and the mount goes on; where not even a clone is to be had, the mount ends with its first server.
  *
- * A server that fails FS_SUPERVISOR_FAILURES_MAX times in FS_SUPERVISOR_FAILURES_S seconds is given up: the descriptor is
+ * A server that fails FS_SUPERVISOR_FAILURES_MAX times in FS_SUPERVISOR_FAILURES_S seconds, or 20 times without having served for
+ * longer than that in between, is given up: the descriptor is
  * closed, and all readers get ENOTCONN.  A kill from outside (SIGKILL) is no failure of its own.
  * The supervisor's own death ends the server (PR_SET_PDEATHSIG), and with it the mount.
  *

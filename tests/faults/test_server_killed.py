@@ -179,6 +179,51 @@ def test_a_server_that_stands_still_is_replaced(pack, source, mount, ranks):
     assert "did not answer for 1 s" in m.log()
 
 
+@needs_resend
+@pytest.mark.parametrize("where", ["main", "worker", "engine"])
+def test_a_server_with_a_thread_that_hangs_is_replaced(pack, source, mount, ranks, where):
+    """The others go on: a deadlock of one's own, unlike a stop from outside."""
+    m = mount(pack(source), "rank=0,world=1,order=full,memory=16M,watchdog=1", env={"DDPFS_TEST_HANG": where})
+    processes = ranks(m.path)
+    name = m.path / ".ddpfs" / "all" / "class_00" / "item_0000.bin"
+    assert os.getxattr(name, "user.ddpfs.path") == b"class_00/item_0000.bin"
+    while "answers again" not in m.log():
+        time.sleep(0.05)
+    all_right(finish(processes), source)
+    assert stat(m)["restarts"] == 1 and "did not answer for 1 s" in m.log()
+
+
+def test_a_page_cache_that_takes_or_drops_nothing_stops_nobody(pack, source, mount, ranks):
+    """The kernel holds our thread up there while somebody waits for a READ: the READ must be answered all the same, and the
+    mount can be ended."""
+    dataset = pack(source)
+    both = [mount(dataset, "rank=0,world=1,order=full,memory=16M", env={"DDPFS_TEST_HANG": where})
+            for where in ("store", "drop")]
+    for epochs in finish(ranks(*(m.path for m in both))):
+        all_right([epochs], source)
+    assert [stat(m)["restarts"] for m in both] == [0, 0]
+    both[0].process.terminate()
+    subprocess.run(["umount", both[1].path], check=True)
+    for m in both:
+        assert m.process.wait() == 0, m.log()
+        assert "does not end: killing it" in m.log() and not mounts.is_mounted(m.path)
+
+
+def test_servers_that_all_hang_are_given_up(pack, source, mount):
+    """And nobody is left who waits for one of them."""
+    m = mount(pack(source), "rank=0,world=1,watchdog=1", env={"DDPFS_TEST_HANG": "worker:1000"})
+    m.may_end_with.add(1)
+    ask = f"import os\ntry: os.getxattr({str(m.path)!r}, 'user.ddpfs.view')\nexcept OSError as e: print(e.errno)"
+    readers = [subprocess.Popen([sys.executable, "-c", ask], stdout=subprocess.PIPE, text=True,
+                                preexec_fn=tools.die_with_parent) for _ in range(3)]
+    assert m.process.wait() == 1
+    for reader in readers:
+        said = reader.communicate()[0]
+        assert int(said) in GONE
+    assert "5 times within 60 s" in m.log() and "did not answer for 1 s" in m.log()
+    tools.ddpfs("umount", m.path)
+
+
 def test_a_server_that_stands_still_is_left_alone_without_watchdog(pack, source, mount):
     m = mount(pack(source), "rank=0,world=1,watchdog=0")
     before = server_of(m.process.pid)
