@@ -9,7 +9,9 @@
 #include <unistd.h>
 
 #include <jansson.h>
+#include <xxhash.h>
 
+#include "fs/estate.h"
 #include "fs/sink.h"
 #include "fs/waits.h"
 #include "fs/watch.h"
@@ -26,7 +28,9 @@ struct snapshot {
 
 struct fs_dynamic {
 	struct fs_server *server;
-	pthread_mutex_t lock; /* guards the snapshots */
+	struct fs_estate_counts before; /* of the servers before this one */
+	pthread_mutex_t counts_lock;    /* guards the estate's counts; a leaf */
+	pthread_mutex_t lock;           /* guards the snapshots */
 	struct snapshot (*views)[N_FILES];
 };
 
@@ -43,6 +47,9 @@ int fs_dynamic_new(struct fs_server *server, struct fs_dynamic **ret_dynamic)
 		return -ENOMEM;
 	dynamic->server = server;
 	pthread_mutex_init(&dynamic->lock, NULL);
+	pthread_mutex_init(&dynamic->counts_lock, NULL);
+	if (server->successor)
+		fs_estate_load_counts(server->estate, &dynamic->before);
 	dynamic->views = calloc(server->n_views, sizeof(*dynamic->views));
 	for (uint32_t v = 0; dynamic->views && v < server->n_views; v++) {
 		for (int i = 0; i < N_FILES; i++) {
@@ -70,6 +77,7 @@ void fs_dynamic_free(struct fs_dynamic *dynamic)
 		for (int i = 0; i < N_FILES; i++)
 			free(dynamic->views[v][i].text);
 	free(dynamic->views);
+	pthread_mutex_destroy(&dynamic->counts_lock);
 	pthread_mutex_destroy(&dynamic->lock);
 	free(dynamic);
 }
@@ -82,6 +90,34 @@ struct field {
 	bool counter;     /* only grows */
 	uint64_t value;
 };
+
+/* Adds what the servers before this one had counted, and leaves the sums to the next one. */
+static void carry(struct fs_server *server, const struct fs_view *view, struct field *fields, size_t n)
+{
+	struct fs_dynamic *dynamic = server->dynamic;
+	struct fs_estate_counts last = { 0 };
+	struct fs_estate_counts next = { 0 };
+	if (view->number != 0)
+		return; /* there is room for one */
+	pthread_mutex_lock(&dynamic->counts_lock);
+	fs_estate_load_counts(server->estate, &last);
+	for (size_t i = 0; i < n; i++) {
+		if (!fields[i].counter || strcmp(fields[i].name, "restarts") == 0) /* the supervisor counts these */
+			continue;
+		uint64_t key = XXH3_64bits(fields[i].name, strlen(fields[i].name));
+		for (uint64_t k = 0; k < dynamic->before.n; k++)
+			if (dynamic->before.counts[k].key == key)
+				fields[i].value += dynamic->before.counts[k].value;
+		uint64_t value = fields[i].value;
+		/* Two threads may come here in another order than they counted: what was shown once stays. */
+		for (uint64_t k = 0; k < last.n; k++)
+			if (last.counts[k].key == key && last.counts[k].value > value)
+				value = last.counts[k].value;
+		next.counts[next.n++] = (struct fs_estate_count){ .key = key, .value = value };
+	}
+	fs_estate_store_counts(server->estate, &next);
+	pthread_mutex_unlock(&dynamic->counts_lock);
+}
 
 static size_t collect(struct fs_server *server, struct fs_view *view, struct field fields[FIELDS_MAX])
 {
@@ -165,7 +201,14 @@ static size_t collect(struct fs_server *server, struct fs_view *view, struct fie
 	size_t n = sizeof(all) / sizeof(all[0]);
 	_Static_assert(sizeof(all) / sizeof(all[0]) <= FIELDS_MAX, "fields fit");
 	memcpy(fields, all, sizeof(all));
+	carry(server, view, fields, n);
 	return n;
+}
+
+void fs_dynamic_keep(struct fs_server *server)
+{
+	struct field fields[FIELDS_MAX];
+	collect(server, server->views[0], fields);
 }
 
 static void hex16(const uint8_t bytes[16], char ret_hex[33])

@@ -4,6 +4,8 @@
  * a new mtime and the same padded size, and attributes are not kept; the kernel then drops its pages.  Padding is carriage
  * returns behind the last newline, so that JSON stays JSON and a terminal shows none of it; of metrics, empty lines.
  *
+ * Counters go on over the death of a server (fs/estate.h); quantiles, rates and the waits of an epoch begin anew.
+ *
  * Threads: any; one lock. */
 #ifndef DDPFS_FS_DYNAMIC_H
 #define DDPFS_FS_DYNAMIC_H
@@ -24,6 +26,10 @@ void fs_dynamic_free(struct fs_dynamic *dynamic);
 int fs_dynamic_attr(struct fs_server *server, struct fs_node node, struct stat *attr);
 /* Answers a READ from the last snapshot. */
 void fs_dynamic_read(fuse_req_t req, struct fs_node node, size_t size, off_t off);
+
+/* Leaves the counters to the server that will come after this one.  Whoever looks at them does so, too: what was shown never
+ * falls.  What was counted since is lost with a server that is killed. */
+void fs_dynamic_keep(struct fs_server *server);
 
 /* The object of stats.json, and the options as the control socket's "info" tells them, as JSON text without newline;
  * malloc'd.  NULL: out of memory. */

@@ -6,6 +6,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "fs/dynamic.h"
 #include "fs/estate.h"
 #include "shard/base/cleanup.h"
 
@@ -85,7 +86,9 @@ int fs_health_check(struct fs_health *health)
 	bool hangs = reads_hang(health, now_ns, limit_ns);
 	for (uint32_t i = 0; i < server->n_workers && !hangs; i++)
 		hangs = worker_hangs(&server->workers[i], now_ns, limit_ns);
-	if (!hangs)
+	if (!hangs) {
+		fs_dynamic_keep(server);
 		fs_estate_beat(server->estate);
+	}
 	return (int)beat_ms;
 }

@@ -515,8 +515,10 @@ static int wait_for_end(struct fs_server *server)
 		if (polls[0].revents || (polls[1].revents && !listen_to_supervisor(server)))
 			return 0;
 		fs_control_serve(server->control, polls + 2, n);
-		if (server->restart)
+		if (server->restart) {
+			fs_dynamic_keep(server);
 			fs_link_say(server->link->channel, FS_LINK_GO, 0, NULL);
+		}
 		server->restart = false;
 	}
 }
