@@ -30,7 +30,7 @@ def read(path):
         os.close(fd)
 
 
-while not closed.is_set():
+while True:
     result = {"epoch": None, "paths": [], "errors": [], "wrong": [], "pause_ms": 0, "files": 0}
     try:
         names = sorted(os.listdir(mount))
@@ -53,5 +53,5 @@ while not closed.is_set():
         last = now
         result["files"] += 1
     print(json.dumps(result), flush=True)
-    if not names:
+    if not names or closed.is_set():
         break
