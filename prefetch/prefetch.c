@@ -161,7 +161,9 @@ static bool hurry(struct prefetch *p, struct prefetch_read *read)
 		return false;
 	TAILQ_REMOVE(&p->landed, read, link);
 	TAILQ_INSERT_HEAD(&p->landed, read, link);
-	return prefetch_engine_nudge(p); /* should the deliver thread be stuck in the sink */
+	/* The deliver thread may be stuck in the sink: an engine that is about to sleep looks once more. */
+	p->poke = true;
+	return prefetch_engine_nudge(p);
 }
 
 /* Puts a new read of one block into the queue, with its first waiter. Under lock. */
