@@ -30,6 +30,7 @@ struct cache_ledger; /* opaque */
 struct cache_victim {
 	uint32_t id;    /* sample, or file */
 	uint32_t block; /* CACHE_WHOLE: a sample */
+	bool announced; /* a coming use was announced to the sink already (the ledger leaves it false) */
 };
 #define CACHE_WHOLE UINT32_MAX
 

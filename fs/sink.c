@@ -237,15 +237,21 @@ static void drop_file(struct ino_list *list, uint32_t file)
 	}
 }
 
-static void drop_sample(struct ino_list *list, uint32_t sample)
+/* Of one that will be stored again before it is announced again, the pages alone. */
+static void drop_sample(struct ino_list *list, uint32_t sample, bool announced)
 {
 	const struct fs_server *server = list->sink->server;
 	uint32_t files[SHARD_SAMPLE_FILES_MAX], n_files = 1;
 	int rc = server->info->grouped
 	                 ? shard_index_sample_files(server->index, sample, files, SHARD_SAMPLE_FILES_MAX, &n_files)
 	                 : shard_index_sample_first(server->index, sample, files);
-	for (uint32_t f = 0; rc == 0 && f < n_files; f++)
-		drop_file(list, files[f]);
+	for (uint32_t f = 0; rc == 0 && f < n_files; f++) {
+		if (announced)
+			fuse_lowlevel_notify_inval_inode(
+			        server->session, fs_ino((struct fs_node){ .kind = FS_FILE, .id = files[f] }), 0, 0);
+		else
+			drop_file(list, files[f]);
+	}
 }
 
 /* Pages of a large file go by the block; its inode stays. */
@@ -268,7 +274,7 @@ static void sink_drop(struct prefetch_sink *base, const struct cache_victim *vic
 	fs_hang_here(list.sink->server, FS_HANG_DROP);
 	for (size_t i = 0; i < n; i++) {
 		if (victims[i].block == CACHE_WHOLE)
-			drop_sample(&list, victims[i].id);
+			drop_sample(&list, victims[i].id, victims[i].announced);
 		else
 			drop_block(&list, victims[i].id, victims[i].block);
 	}

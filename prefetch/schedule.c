@@ -259,6 +259,36 @@ static void come_and_go(struct prefetch *p)
 	}
 }
 
+/* Calls fn for each live stream; the list is only changed by prefetch_stream_new and _free and by the lister. */
+static void each_stream(struct prefetch *p, bool (*fn)(struct prefetch *p, struct prefetch_stream *s))
+{
+	struct prefetch_stream *live[CACHE_STREAMS_MAX], *s;
+	size_t n = 0;
+	pthread_mutex_lock(&p->lock);
+	TAILQ_FOREACH(s, &p->streams, link)
+	{
+		if (s->state == PREFETCH_STREAM_LIVE && n < CACHE_STREAMS_MAX)
+			live[n++] = s;
+	}
+	pthread_mutex_unlock(&p->lock);
+	for (bool more = true; more;) {
+		more = false;
+		for (size_t i = 0; i < n; i++)
+			more |= fn(p, live[i]);
+	}
+}
+
+/* The names of what is dropped for something nearer, and fetched again for a turn that is announced already, must stay. */
+static bool mark_announced(struct prefetch *p, struct prefetch_stream *s)
+{
+	for (size_t i = 0; i < p->n_drops; i++) {
+		struct cache_victim *v = &p->drops[i];
+		if (v->block == CACHE_WHOLE && !v->announced)
+			v->announced = cache_timeline_next_below(&s->tl, v->id, s->announced) != CACHE_NEVER;
+	}
+	return false;
+}
+
 /* Gives the lister its next drops, when it is done with the last ones. */
 static void pass_on_drops(struct prefetch *p)
 {
@@ -271,6 +301,7 @@ static void pass_on_drops(struct prefetch *p)
 	p->n_drops = cache_ledger_drops(p->ledger, p->drops, PREFETCH_DROPS_MAX);
 	if (!p->n_drops)
 		return;
+	each_stream(p, mark_announced);
 	p->drops_since_ns = prefetch_now_ns();
 	pthread_mutex_lock(&p->lock);
 	p->drops_asked = true;
@@ -311,25 +342,6 @@ bool prefetch_schedule_cannot_wait(const struct prefetch *p, uint32_t file)
 		return false;
 	return cache_ledger_handed(p->ledger, f.sample) ||
 	       (cache_ledger_has(p->ledger, f.sample) && !cache_ledger_resident(p->ledger, f.sample));
-}
-
-/* Calls fn for each live stream; the list is only changed by prefetch_stream_new and _free and by the lister. */
-static void each_stream(struct prefetch *p, bool (*fn)(struct prefetch *p, struct prefetch_stream *s))
-{
-	struct prefetch_stream *live[CACHE_STREAMS_MAX], *s;
-	size_t n = 0;
-	pthread_mutex_lock(&p->lock);
-	TAILQ_FOREACH(s, &p->streams, link)
-	{
-		if (s->state == PREFETCH_STREAM_LIVE && n < CACHE_STREAMS_MAX)
-			live[n++] = s;
-	}
-	pthread_mutex_unlock(&p->lock);
-	for (bool more = true; more;) {
-		more = false;
-		for (size_t i = 0; i < n; i++)
-			more |= fn(p, live[i]);
-	}
 }
 
 static bool share_stream(struct prefetch *p, struct prefetch_stream *s)

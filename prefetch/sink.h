@@ -5,7 +5,7 @@
  *   drop       these samples (and blocks) are wanted no more: give their memory back
  *
  * A sample is announced before it is stored; drops and announcements reach the sink in an order that keeps a sample
- * alive that is fetched again after it was dropped.
+ * alive that is fetched again after it was dropped, if what was announced of it outlives its drop (victims say so).
  *
  * Threads: announce and drop are called by the `lister` thread, store by the `deliver` thread; they may run side by
  * side.  None may call prefetch_free or prefetch_stream_free.  They may block: a demand waits for a drop for at most 2 s, and

@@ -203,8 +203,7 @@ def test_an_epoch_set_by_hand_is_read_ahead(mount, pack, many, build_dir):
 
 
 def test_listing_and_stat_do_not_count_and_do_no_harm(mount, pack, many):
-    # Memory for all: with less, what was read ahead for a late turn may have to go for an earlier one, listing or not.
-    m = mount(pack(many[0]), "rank=0,world=1,memory=128M,order=full")
+    m = mount(pack(many[0]), "rank=0,world=1,memory=16M,order=full")
     names = sorted(os.listdir(m.path))
     stop = threading.Event()
 

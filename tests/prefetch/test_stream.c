@@ -132,6 +132,8 @@ static void fake_drop(struct prefetch_sink *sink, const struct cache_victim *vic
 			s->blocks[file] &= (uint8_t) ~(1 << b);
 			s->by_store[file] &= (uint8_t) ~(1 << b);
 		}
+		if (victims[i].block == CACHE_WHOLE && !victims[i].announced)
+			s->announced[file] = false; /* the name goes, too */
 		s->dropped++;
 	}
 	pthread_mutex_unlock(&s->lock);
