@@ -3,7 +3,8 @@
  *   {"version":1,"dataset":"<32 hex>","order":"full","deal":"stride","seed":7,"epoch":3,"start":81920,"tail":"pad"}
  *
  * plus "subdir" when set, "chunk":[items,pool] for order=chunk and "past":[[world,steps],...] when a deal=block epoch is
- * under way, and "on_bad":"skip","quarantine":"<16 hex>" (the list's hash) where that is not eio.  Under 256 bytes without a subdir and on_bad and with up to two past segments (a state after one change of the world).
+ * under way, and "on_bad":"skip","quarantine":"<16 hex>" (the list's hash) where that is not eio.  Under 256 bytes without a
+ * subdir and on_bad and with up to two past segments (a state after one change of the world).
  * Unknown keys are refused (they may mean something that changes the order).  Threads: pure functions. */
 #ifndef DDPFS_SHARD_STATE_H
 #define DDPFS_SHARD_STATE_H

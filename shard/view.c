@@ -476,18 +476,18 @@ int shard_view_instead(const struct shard_view *view, uint32_t sample, uint32_t 
 }
 
 /* The files of a sample; one that has one file only, cheaply. */
-static int sample_files(const struct shard_index *index, uint32_t sample, uint32_t files[SHARD_SAMPLE_FILES_MAX])
+static int sample_files(
+        const struct shard_index *index, uint32_t sample, uint32_t files[SHARD_SAMPLE_FILES_MAX], uint32_t *ret_n)
 {
-	uint32_t n;
-
+	*ret_n = 1;
 	return shard_index_info(index)->grouped
-	               ? shard_index_sample_files(index, sample, files, SHARD_SAMPLE_FILES_MAX, &n)
+	               ? shard_index_sample_files(index, sample, files, SHARD_SAMPLE_FILES_MAX, ret_n)
 	               : shard_index_sample_first(index, sample, files);
 }
 
 int shard_view_instead_file(const struct shard_view *view, uint32_t file, uint32_t *ret_file)
 {
-	uint32_t files[SHARD_SAMPLE_FILES_MAX], place = 0, sample;
+	uint32_t files[SHARD_SAMPLE_FILES_MAX], n = 0, place = 0, sample;
 	struct shard_place at;
 	int rc = 0;
 
@@ -503,11 +503,15 @@ int shard_view_instead_file(const struct shard_view *view, uint32_t file, uint32
 		*ret_file = rc < 0 ? *ret_file : file;
 		return rc;
 	}
-	rc = sample_files(view->index, at.sample, files);
-	while (rc == 0 && shard_index_info(view->index)->grouped && files[place] != file)
-		place++; /* it is one of them */
+	rc = sample_files(view->index, at.sample, files, &n);
+	while (rc == 0 && place < n && files[place] != file)
+		place++;
+	if (rc == 0 && place == n)
+		return -EUCLEAN; /* the file says that it is of this sample, which does not know it */
 	if (rc == 0)
-		rc = sample_files(view->index, sample, files);
+		rc = sample_files(view->index, sample, files, &n);
+	if (rc == 0 && place >= n)
+		return -EUCLEAN;
 	if (rc == 0)
 		*ret_file = files[place];
 	return rc;

@@ -54,8 +54,9 @@ struct shard_view;  /* opaque; keeps the index pointer (not owned; must outlive 
 struct shard_epoch; /* opaque */
 
 /* Everything in options is copied but the list.
- * -EINVAL (rank >= world, on_bad without its list, nothing left to deal, start > n, segments that do not add up, a start that is ambiguous because deal=auto may have
- * been block before, no samples under subdir), -ENOENT/-ENOTDIR (subdir; no stand-in), -ENOMEM, -E2BIG, index errors. */
+ * -EINVAL (rank >= world, on_bad without its list, nothing left to deal, start > n, segments that do not add up, a start that
+ * is ambiguous because deal=auto may have been block before, no samples under subdir), -ENOENT/-ENOTDIR (subdir; no stand-in),
+ * -ENOMEM, -E2BIG, index errors. */
 int shard_view_new(const struct shard_index *index, const struct shard_view_options *options, struct base_err *err,
         struct shard_view **ret_view);
 void shard_view_free(struct shard_view *view); /* all epochs must have been put; NULL is fine */

@@ -3,6 +3,8 @@
 #include <assert.h>
 #include <string.h>
 
+#include "shard/view.h"
+
 enum { IDS_MAX = 300 };
 
 static uint64_t read_name(const char *name, uint32_t len)
@@ -63,9 +65,41 @@ static uint64_t exercise_dirs(const struct shard_index *index)
 	return sum;
 }
 
+/* Each rule of on_bad, with every other sample listed. */
+static uint64_t exercise_quarantine(const struct shard_index *index)
+{
+	static const enum shard_on_bad rules[] = { SHARD_ON_BAD_SKIP, SHARD_ON_BAD_SUBSTITUTE };
+	uint64_t sum = 0;
+	uint32_t ids[IDS_MAX / 2];
+	struct shard_quarantine *list;
+	for (uint32_t i = 0; i < IDS_MAX / 2; i++)
+		ids[i] = 2 * i;
+	if (shard_quarantine_new(ids, IDS_MAX / 2, &list) < 0)
+		return 0;
+	for (unsigned i = 0; i < 2; i++) {
+		struct shard_view_options options = SHARD_VIEW_OPTIONS_DEFAULT;
+		struct shard_view *view;
+		options.order = SHARD_ORDER_FULL;
+		options.on_bad = rules[i];
+		options.quarantine = list;
+		if (shard_view_new(index, &options, NULL, &view) < 0)
+			continue;
+		for (uint32_t id = 0; id < IDS_MAX && id < shard_index_info(index)->n_files; id++) {
+			uint32_t file;
+			if (shard_view_instead_file(view, id, &file) == 0) {
+				assert(file < shard_index_info(index)->n_files);
+				sum += file;
+			}
+		}
+		shard_view_free(view);
+	}
+	shard_quarantine_free(list);
+	return sum;
+}
+
 uint64_t exercise_index(const struct shard_index *index)
 {
-	uint64_t sum = exercise_files(index) + exercise_dirs(index);
+	uint64_t sum = exercise_files(index) + exercise_dirs(index) + exercise_quarantine(index);
 	for (uint32_t id = 0; id < IDS_MAX; id++) {
 		uint32_t files[64], n, other;
 		struct shard_shard s;
