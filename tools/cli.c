@@ -50,6 +50,14 @@ int cli_failf(const char *fmt, ...)
 	return CLI_FAILED;
 }
 
+int cli_damaged(struct base_err *err, const char *dataset, int rc)
+{
+	return base_err_set(err, rc,
+	        "'%s': the index is damaged: %s; restore it from a copy, or let 'mkshard index' make one, which takes "
+	        "the shards as they are",
+	        dataset, base_err_str(rc));
+}
+
 void cli_warn(const char *fmt, ...)
 {
 	va_list ap;

@@ -50,6 +50,9 @@ _Noreturn void cli_usage(const char *fmt, ...) __attribute__((format(printf, 1, 
 int cli_fail(const struct base_err *err);
 int cli_failf(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
 
+/* What is said of an index whose records (rc) make no sense.  Returns rc. */
+int cli_damaged(struct base_err *err, const char *dataset, int rc);
+
 /* "mkshard: warning: ..." and "mkshard: ..." on stderr. */
 void cli_warn(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
 void cli_note(const char *fmt, ...) __attribute__((format(printf, 1, 2)));

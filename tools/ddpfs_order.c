@@ -67,14 +67,6 @@ static error_t parse_option(int key, char *arg, struct argp_state *state)
 	}
 }
 
-static int damaged(const struct arguments *a, int rc, struct base_err *err)
-{
-	return base_err_set(err, rc,
-	        "'%s': the index is damaged: %s; restore it from a copy, or let 'mkshard index' make one, which takes "
-	        "the shards as they are",
-	        a->dataset, base_err_str(rc));
-}
-
 /* A sample at its place in the epoch. */
 struct place {
 	uint64_t position; /* the global one, P of a mount's file names */
@@ -142,7 +134,7 @@ static int print_order(
 		if (rc == 0)
 			rc = print_place(a, shard_view_index(view), &place);
 	}
-	return rc < 0 ? damaged(a, rc, err) : 0;
+	return rc < 0 ? cli_damaged(err, a->dataset, rc) : 0;
 }
 
 static int find_sample(
@@ -163,7 +155,7 @@ static int find_sample(
 	if (rc == 0)
 		rc = shard_index_file(index, id, &file);
 	if (rc < 0)
-		return damaged(a, rc, err);
+		return cli_damaged(err, a->dataset, rc);
 	if (file.common)
 		return base_err_set(err, -ENOENT, "'%s' is a common file: it is on every rank and never dealt", quoted);
 	*ret_sample = file.sample;
@@ -189,7 +181,7 @@ static int print_where(
 		        quoted, shard_epoch_number(epoch), deal->start,
 		        deal->tail == SHARD_TAIL_DROP ? ", or is dropped by tail=drop" : "");
 	if (rc < 0)
-		return damaged(a, rc, err);
+		return cli_damaged(err, a->dataset, rc);
 	if (a->json)
 		print_json(&p, a->where, strlen(a->where));
 	else

@@ -139,11 +139,10 @@ int mkshard_info(int argc, char **argv)
 	if (shard_index_open(args.dataset, &err, &index))
 		return cli_fail(&err);
 	int rc = count(index, &totals);
-	if (rc)
-		rc = cli_failf("'%s': the index is damaged: %s; restore it from a copy, or let 'mkshard index' make "
-		               "one, which takes the shards as they are",
-		        args.dataset, base_err_str(rc));
-	else if (args.json)
+	if (rc) {
+		cli_damaged(&err, args.dataset, rc);
+		rc = cli_fail(&err);
+	} else if (args.json)
 		print_info_json(index, &totals);
 	else
 		print_info(index, &totals);
@@ -296,9 +295,10 @@ static int fail_path(const char *dataset, const char *path, int rc)
 	base_err_quote(path, quoted, sizeof(quoted));
 	if (rc == -ENOENT || rc == -ENOTDIR)
 		return cli_failf("'%s' holds no '%s'", dataset, quoted);
-	return cli_failf("'%s': '%s': the index is damaged: %s; restore it from a copy, or let 'mkshard index' make "
-	                 "one, which takes the shards as they are",
-	        dataset, quoted, base_err_str(rc));
+	struct base_err err = { 0 };
+	cli_damaged(&err, dataset, rc);
+	base_err_prefix(&err, "'%s'", quoted);
+	return cli_fail(&err);
 }
 
 int mkshard_ls(int argc, char **argv)

@@ -105,14 +105,6 @@ static void stats_done(struct stats *s)
 	shard_index_close(s->index);
 }
 
-static int damaged(const struct stats *s, int rc, struct base_err *err)
-{
-	return base_err_set(err, rc,
-	        "'%s': the index is damaged: %s; restore it from a copy, or let 'mkshard index' make one, which takes "
-	        "the shards as they are",
-	        s->args->dataset, base_err_str(rc));
-}
-
 /* The directory that stands for a sample's class: its own, or the ancestor at the depth that was asked for. */
 static int class_dir(const struct stats *s, uint32_t dir, uint32_t *ret_dir)
 {
@@ -159,7 +151,7 @@ static int number_classes(struct stats *s, struct base_err *err)
 			rc = class_dir(s, file.dir, &last_class);
 		}
 		if (rc < 0)
-			return damaged(s, rc, err);
+			return cli_damaged(err, s->args->dataset, rc);
 		s->classes[i] = last_class;
 		number[last_class] = 1;
 	}
@@ -196,7 +188,7 @@ static int rank_places(struct stats *s, struct base_err *err)
 		int rc = shard_index_sample_slot(s->index, s->first + i, &stored[i].slot);
 
 		if (rc < 0)
-			return damaged(s, rc, err);
+			return cli_damaged(err, s->args->dataset, rc);
 		stored[i].item = i;
 	}
 	qsort(stored, s->n, sizeof(*stored), compare_stored);
@@ -219,7 +211,7 @@ static int stats_open(struct stats *s, struct view_options *view, struct base_er
 		return rc;
 	rc = shard_index_dir_samples(s->index, shard_view_subdir(s->view), &s->first, &end);
 	if (rc < 0)
-		return damaged(s, rc, err);
+		return cli_damaged(err, s->args->dataset, rc);
 	s->n = end - s->first;
 	if (s->n == 0)
 		return base_err_set(err, -EINVAL, "'%s' holds no samples", s->args->dataset);
@@ -292,7 +284,7 @@ static int measure(struct stats *s, struct base_err *err)
 
 		rc = load_epoch(s, first + e, &n);
 		if (rc < 0) {
-			damaged(s, rc, err);
+			cli_damaged(err, s->args->dataset, rc);
 			break;
 		}
 		shard_quality_add(ours, s->sequence_slots, s->sequence_classes, n);
