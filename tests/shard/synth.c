@@ -73,3 +73,26 @@ void synth_close(struct shard_index *index)
 	unlink(path);
 	rmdir(dir);
 }
+
+static const struct synth sorted = { .classes = 7, .val_classes = 3, .per_class = 13, .bytes = 1000 };
+static const struct synth shuffled = {
+	.classes = 7, .val_classes = 3, .per_class = 13, .bytes = 1000, .shuffled = true
+};
+
+int synth_setup_sorted(void **state)
+{
+	*state = synth_open(&sorted);
+	return 0;
+}
+
+int synth_setup_shuffled(void **state)
+{
+	*state = synth_open(&shuffled);
+	return 0;
+}
+
+int synth_teardown(void **state)
+{
+	synth_close(*state);
+	return 0;
+}

@@ -25,4 +25,9 @@ struct shard_index *synth_open(const struct synth *synth);
 /* Closes the index and removes its directory. */
 void synth_close(struct shard_index *index);
 
+/* Group fixtures (cmocka): *state is the index of 7 classes below train/ and 3 below val/ of 13 files. */
+int synth_setup_sorted(void **state);
+int synth_setup_shuffled(void **state);
+int synth_teardown(void **state);
+
 #endif

@@ -20,11 +20,6 @@ enum { SAMPLES_MAX = 200 };
 static const enum shard_order_mode orders[] = { SHARD_ORDER_FULL, SHARD_ORDER_CHUNK, SHARD_ORDER_TORCH,
 	SHARD_ORDER_NONE };
 static const char *const subdirs[] = { "", "train", "val/class_0001" };
-static const struct synth sorted = { .classes = 7, .val_classes = 3, .per_class = 13, .bytes = 1000 };
-static const struct synth shuffled = {
-	.classes = 7, .val_classes = 3, .per_class = 13, .bytes = 1000, .shuffled = true
-};
-
 /* Lists that leave a good sample in every directory: none, the ends, runs, every other one. */
 static unsigned fill(unsigned which, uint32_t ids[SAMPLES_MAX], uint32_t n)
 {
@@ -429,24 +424,6 @@ static void a_state_in_the_middle_of_an_epoch_wants_its_list(void **state)
 	shard_quarantine_free(other);
 }
 
-static int open_sorted(void **state)
-{
-	*state = synth_open(&sorted);
-	return 0;
-}
-
-static int open_shuffled(void **state)
-{
-	*state = synth_open(&shuffled);
-	return 0;
-}
-
-static int close_index(void **state)
-{
-	synth_close(*state);
-	return 0;
-}
-
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -460,7 +437,8 @@ int main(void)
 		cmocka_unit_test(what_is_written_is_read_and_every_cut_refused),
 		cmocka_unit_test(a_state_in_the_middle_of_an_epoch_wants_its_list),
 	};
-	int failed = cmocka_run_group_tests_name("quarantine, sorted", tests, open_sorted, close_index);
+	int failed = cmocka_run_group_tests_name("quarantine, sorted", tests, synth_setup_sorted, synth_teardown);
 
-	return failed + cmocka_run_group_tests_name("quarantine, shuffled", tests, open_shuffled, close_index);
+	return failed +
+	       cmocka_run_group_tests_name("quarantine, shuffled", tests, synth_setup_shuffled, synth_teardown);
 }

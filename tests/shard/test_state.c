@@ -323,12 +323,6 @@ static int open_index(void **state)
 	return 0;
 }
 
-static int close_index(void **state)
-{
-	synth_close(*state);
-	return 0;
-}
-
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -343,5 +337,5 @@ int main(void)
 		cmocka_unit_test(applying_checks_what_was_given),
 	};
 
-	return cmocka_run_group_tests_name("state", tests, open_index, close_index);
+	return cmocka_run_group_tests_name("state", tests, open_index, synth_teardown);
 }

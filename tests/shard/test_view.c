@@ -16,11 +16,6 @@
 
 static const enum shard_order_mode orders[] = { SHARD_ORDER_FULL, SHARD_ORDER_CHUNK, SHARD_ORDER_TORCH,
 	SHARD_ORDER_NONE };
-static const struct synth sorted = { .classes = 7, .val_classes = 3, .per_class = 13, .bytes = 1000 };
-static const struct synth shuffled = {
-	.classes = 7, .val_classes = 3, .per_class = 13, .bytes = 1000, .shuffled = true
-};
-
 static struct shard_view *open_view(const struct shard_index *index, const struct shard_view_options *options)
 {
 	struct shard_view *view = NULL;
@@ -576,24 +571,6 @@ static void many_threads_share_a_view(void **state)
 	shard_view_free(view);
 }
 
-static int open_sorted(void **state)
-{
-	*state = synth_open(&sorted);
-	return 0;
-}
-
-static int open_shuffled(void **state)
-{
-	*state = synth_open(&shuffled);
-	return 0;
-}
-
-static int close_index(void **state)
-{
-	synth_close(*state);
-	return 0;
-}
-
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -615,7 +592,8 @@ int main(void)
 		cmocka_unit_test(epochs_are_cached_and_outlive_the_cache),
 		cmocka_unit_test(many_threads_share_a_view),
 	};
-	int failed = cmocka_run_group_tests_name("view, packed in order", tests, open_sorted, close_index);
+	int failed = cmocka_run_group_tests_name("view, packed in order", tests, synth_setup_sorted, synth_teardown);
 
-	return failed + cmocka_run_group_tests_name("view, packed shuffled", tests, open_shuffled, close_index);
+	return failed +
+	       cmocka_run_group_tests_name("view, packed shuffled", tests, synth_setup_shuffled, synth_teardown);
 }
