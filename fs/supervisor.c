@@ -28,8 +28,7 @@ enum {
 	BEATS = 4,            /* missing in a row until a server counts as hanging */
 	BEAT_MS_MAX = 5000,   /* a supervisor that wakes up more rarely learns of hangs too late */
 	START_MS_MIN = 60000, /* for a successor to answer, and ten times what the first server took */
-	RESEND_MS =
-	        1000, /* while a dead server has threads left, which may have taken a request with them; then doubled */
+	RESEND_MS = 1000, /* while a dead server has threads left, which may have taken requests along; then doubled */
 	RESEND_MS_MAX = 64000,
 	DELAY_MS = 100,    /* after a failure that followed another; so much more each time */
 	IN_A_ROW_MAX = 20, /* servers that did not come to answer */
