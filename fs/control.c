@@ -49,7 +49,7 @@ static int runtime_dir(uid_t uid, char *buf, size_t size)
 
 int fs_control_default_path(struct base_err *err, char ret_path[FS_CONTROL_PATH_MAX])
 {
-	char dir[FS_CONTROL_PATH_MAX - sizeof("/-2147483648.sock")];
+	char dir[FS_CONTROL_PATH_MAX - sizeof("/-2147483648.sock" FS_CONTROL_NEW)];
 	struct stat st;
 	int rc = runtime_dir(geteuid(), dir, sizeof(dir));
 	if (rc < 0)
@@ -449,14 +449,30 @@ int fs_control_list(struct fs_control_peer **ret_peers, size_t *ret_n)
 	return 0;
 }
 
-/* How well a server fits a target: 2 the very mount, 1 the same path in another namespace, 0 not at all. */
-static int match(const struct fs_control_peer *peer, const char *target, bool by_pid, uint64_t pid, uint64_t dev)
+/* What a caller names: a server's pid, or a place. */
+struct target {
+	const char *path; /* NULL: named by pid */
+	uint64_t pid;
+	uint64_t dev; /* of what it lies in as the caller sees it; 0: it does not */
+	bool root; /* something is mounted there as the caller sees it: a server that knows the same path is another's */
+};
+
+static bool is_root(const char *path, const struct stat *st)
 {
-	if (by_pid)
-		return (uint64_t)peer->pid == pid ? 2 : 0;
-	if (dev != 0 && peer->dev == dev)
+	char parent[PATH_MAX + 4];
+	struct stat above;
+	snprintf(parent, sizeof(parent), "%s/..", path);
+	return stat(parent, &above) == 0 && above.st_dev != st->st_dev;
+}
+
+/* How well a server fits: 2 the very mount, 1 the same path in another namespace, 0 not at all. */
+static int match(const struct fs_control_peer *peer, const struct target *target)
+{
+	if (!target->path)
+		return (uint64_t)peer->pid == target->pid ? 2 : 0;
+	if (target->dev != 0 && peer->dev == target->dev)
 		return 2;
-	return strcmp(peer->mountpoint, target) == 0 ? 1 : 0;
+	return !target->root && strcmp(peer->mountpoint, target->path) == 0 ? 1 : 0;
 }
 
 /* Any of them may be the one looked for. */
@@ -503,23 +519,26 @@ static int not_found(const struct peers *peers, const char *target, uint64_t pid
 int fs_control_find(const char *target, struct base_err *err, struct fs_control_peer *ret_peer)
 {
 	struct peers peers;
-	uint64_t pid = 0;
-	uint64_t dev = 0;
+	struct target wanted = { 0 };
 	struct stat st;
 	char pids[256] = "";
 	int best = 0;
 	size_t found = 0;
 	size_t at = 0;
 
-	bool by_pid = target[0] == '@' && base_parse_u64(target + 1, INT_MAX, &pid) == 0;
+	bool by_pid = target[0] == '@' && base_parse_u64(target + 1, INT_MAX, &wanted.pid) == 0;
 	cleanup_free char *path = by_pid ? NULL : realpath(target, NULL);
-	if (!by_pid && stat(target, &st) == 0)
-		dev = st.st_dev;
+	if (!by_pid)
+		wanted.path = path ? path : target;
+	if (path && stat(path, &st) == 0) {
+		wanted.dev = st.st_dev;
+		wanted.root = is_root(path, &st);
+	}
 	int rc = find_peers(&peers);
 	if (rc < 0)
 		return base_err_set(err, rc, "%s", strerror(-rc));
 	for (size_t i = 0; i < peers.n; i++) {
-		int fit = match(&peers.list[i], path ? path : target, by_pid, pid, dev);
+		int fit = match(&peers.list[i], &wanted);
 		if (fit == 0 || fit < best)
 			continue;
 		if (fit > best) {
@@ -533,7 +552,7 @@ int fs_control_find(const char *target, struct base_err *err, struct fs_control_
 		snprintf(pids + used, sizeof(pids) - used, "%s@%d", used ? " " : "", (int)peers.list[i].pid);
 	}
 	if (found == 0) {
-		rc = not_found(&peers, target, pid, err);
+		rc = not_found(&peers, target, wanted.pid, err);
 	} else if (found > 1) {
 		rc = base_err_set(err, -ENOTUNIQ, "'%s' is mounted in several namespaces: name one by its server: %s",
 		        target, pids);

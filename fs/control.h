@@ -50,6 +50,9 @@ enum {
 	FS_CONTROL_PEERS_MAX = 4096,  /* sockets looked at in one directory */
 };
 
+/* What the socket's name ends in until it listens. */
+#define FS_CONTROL_NEW ".new"
+
 /* A live server, as its "info" told. */
 struct fs_control_peer {
 	char socket[FS_CONTROL_PATH_MAX];
@@ -71,7 +74,7 @@ int fs_control_list(struct fs_control_peer **ret_peers, size_t *ret_n);
 void fs_control_peers_free(struct fs_control_peer *peers, size_t n); /* NULL is fine */
 
 /* Finds the server of a mount.  `target` is the mountpoint (or any path inside it), or `@PID`.  A mount that the caller can
- * see is recognised by its device number, so equal paths in private namespaces are told apart; one that it cannot see
+ * see is recognised by its device number alone, so equal paths in private namespaces are told apart; one that it cannot see
  * (another mount namespace) by the path its server knows.
  * -ENOENT: no ddpfs server has it (err says what to do); -ENOTUNIQ: several namespaces use this path (err lists their
  * pids, to be named as @PID); -EACCES: the server belongs to another user; -ETIMEDOUT: no server that answers has it, and

@@ -281,26 +281,39 @@ char *fs_control_answer(struct fs_server *server, const char *line, size_t len)
 
 /* ---- the socket ---- */
 
+/* What a server that is dead left.  -EEXIST: another file stands there. */
+static int remove_socket(const char *path)
+{
+	struct stat st;
+	if (lstat(path, &st) < 0)
+		return 0;
+	if (!S_ISSOCK(st.st_mode))
+		return -EEXIST;
+	return unlink(path) < 0 && errno != ENOENT ? -errno : 0;
+}
+
+/* A socket that is bound and does not listen yet refuses connections as a dead server's does, and whoever looks for servers
+ * removes those: it gets its name when it listens. */
 static int bind_socket(const char *path, struct base_err *err, int *ret_fd)
 {
 	struct sockaddr_un addr = { .sun_family = AF_UNIX };
-	struct stat st;
-	if (strlen(path) >= sizeof(addr.sun_path))
-		return base_err_set(err, -ENAMETOOLONG, "'%s': too long for a socket (at most %zu bytes)", path,
-		        sizeof(addr.sun_path) - 1);
-	memcpy(addr.sun_path, path, strlen(path) + 1);
-	/* What stands here bears our pid, so its server is dead; a socket given by hand may have been left by one. */
-	if (lstat(path, &st) == 0 && S_ISSOCK(st.st_mode))
-		unlink(path);
+	int n = snprintf(addr.sun_path, sizeof(addr.sun_path), "%s" FS_CONTROL_NEW, path);
+	if ((size_t)n >= sizeof(addr.sun_path))
+		return base_err_set(err, -ENAMETOOLONG, "'%s': too long for a control socket (at most %zu bytes)", path,
+		        sizeof(addr.sun_path) - sizeof(FS_CONTROL_NEW));
 	cleanup_close int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
 	if (fd < 0)
 		return base_err_set(err, -errno, "socket: %s", strerror(errno));
-	/* The mode is set before anybody can connect: nobody can until listen. */
-	if (bind(fd, (struct sockaddr *)&addr, sizeof(addr)) < 0 || chmod(path, 0600) < 0 ||
-	        listen(fd, FS_CONTROL_BACKLOG) < 0) {
-		int code = -errno;
-		return base_err_set(err, code, "control socket '%s': %s", path, strerror(-code));
+	int rc = remove_socket(path);
+	if (rc == 0)
+		rc = remove_socket(addr.sun_path);
+	if (rc == 0 && (bind(fd, (struct sockaddr *)&addr, sizeof(addr)) < 0 || chmod(addr.sun_path, 0600) < 0 ||
+	                       listen(fd, FS_CONTROL_BACKLOG) < 0 || rename(addr.sun_path, path) < 0)) {
+		rc = -errno;
+		unlink(addr.sun_path);
 	}
+	if (rc < 0)
+		return base_err_set(err, rc, "control socket '%s': %s", path, strerror(-rc));
 	*ret_fd = steal_fd(&fd);
 	return 0;
 }
@@ -313,7 +326,7 @@ int fs_control_listen(const char *path, struct base_err *err, char ret_path[FS_C
 	else if (strlen(path) < FS_CONTROL_PATH_MAX)
 		snprintf(ret_path, FS_CONTROL_PATH_MAX, "%s", path);
 	else
-		rc = base_err_set(err, -ENAMETOOLONG, "'%s': too long for a socket", path);
+		rc = base_err_set(err, -ENAMETOOLONG, "'%s': too long for a control socket", path);
 	return rc < 0 ? rc : bind_socket(ret_path, err, ret_fd);
 }
 

@@ -15,6 +15,7 @@ import pytest
 
 from helpers import mounts, tools
 from helpers.waiting import PATIENCE_S
+from mount import control
 
 LAUNCHER_VARIABLES = ["RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "TORCHELASTIC_RUN_ID", "HOROVOD_RANK",
                       "HOROVOD_SIZE", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "PMI_RANK", "PMI_SIZE",
@@ -345,6 +346,25 @@ def test_unprivileged(private, dataset):
     assert lines[0] == "65534" and lines[1] == "50" and int(lines[2]) > 0 and lines[3] == "65534"
     assert lines[4].split()[1] == "0" * 16  # the namespace gives the command no capabilities
     assert lines[5] == "code 7"
+
+
+def test_another_ranks_mount_is_not_taken_for_ones_own(dataset, mountpoint):
+    """Two ranks on one path: the one whose server cannot be reached learns that, and not the other one's state."""
+    mine = start(dataset, mountpoint, """
+        import os, subprocess
+        print('ready')
+        input()
+        mnt, program = os.environ['DDPFS_MOUNT'], os.environ['DDPFS_PROGRAM']
+        print(subprocess.run([program, 'ctl', mnt, 'state'], capture_output=True, text=True))
+        """, stdin=subprocess.PIPE, env={**os.environ, "DDPFS_PROGRAM": tools.tool("ddpfs")})
+    server = server_of(mountpoint)
+    other = start(dataset, mountpoint, "print('ready'); input()", stdin=subprocess.PIPE)
+    try:
+        control.directory().joinpath(f"{server}.sock").unlink()
+        said = mine.communicate("go\n")[0]
+        assert "returncode=1" in said and "no mountpoint of your ddpfs mounts" in said and "stdout=''" in said
+    finally:
+        other.communicate("go\n")
 
 
 def test_a_clear_error_where_namespaces_are_not_allowed(dataset, mountpoint):

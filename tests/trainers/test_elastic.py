@@ -36,9 +36,15 @@ class Job:
         self.epochs = set()
         self.training = self.ranks
 
+    def line(self, rank):
+        """What the rank says next; one that ended instead fails the test."""
+        text = rank.stdout.readline()
+        assert text, f"rank {self.ranks.index(rank)} of {len(self.ranks)} ended: {rank.wait()}, after {len(self.batches)} steps"
+        return json.loads(text)
+
     def load(self):
         """Every rank reads its next batch.  False when none has any; with tail=short some end a batch earlier."""
-        said = [(rank, json.loads(rank.stdout.readline())) for rank in self.training]
+        said = [(rank, self.line(rank)) for rank in self.training]
         self.training = [rank for rank, what in said if what != "end"]
         self.loaded = [path for _, what in said if what != "end" for path in what[1]]
         self.epochs |= {what[0] for _, what in said if what != "end"}
@@ -52,7 +58,7 @@ class Job:
     def save(self, wait=True):
         print("save", len(self.batches), file=self.ranks[0].stdin, flush=True)
         if wait:
-            assert json.loads(self.ranks[0].stdout.readline()) == "saved"
+            assert self.line(self.ranks[0]) == "saved"
 
     def kill(self):
         for rank in self.ranks:
