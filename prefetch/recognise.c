@@ -67,9 +67,20 @@ void prefetch_recognise_free(struct prefetch_recognise *r)
 
 static bool explained(struct prefetch_recognise *r, uint32_t file)
 {
+	struct track *best = NULL;
+	enum track_fit best_fit = TRACK_NOT;
+	uint64_t position, best_position = 0;
 	for (unsigned i = 0; i < r->n_tracks; i++) {
-		if (prefetch_track_open(r, r->tracks[i], file))
-			return true;
+		enum track_fit fit = prefetch_track_fit(r->tracks[i], file, &position);
+		if (fit <= best_fit)
+			continue;
+		best = r->tracks[i];
+		best_fit = fit;
+		best_position = position;
+	}
+	if (best) {
+		prefetch_track_open(r, best, file, best_position, best_fit == TRACK_LOOSE);
+		return true;
 	}
 	for (unsigned i = 0; i < r->n_tracks; i++) {
 		if (prefetch_track_unexpected(r, r->tracks[i], file))
@@ -161,6 +172,11 @@ void prefetch_recognise_opened(struct prefetch_recognise *r, const uint32_t *fil
 			prefetch_recognise_sift(r);
 		if (!known)
 			collect(r, files[i]);
+		uint32_t stranger;
+		for (unsigned k = 0; k < r->n_tracks; k++) {
+			while (prefetch_track_stranger(r, r->tracks[k], &stranger))
+				collect(r, stranger);
+		}
 		if (r->astray)
 			look_afresh(r);
 	}

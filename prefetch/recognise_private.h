@@ -8,6 +8,7 @@
 enum {
 	RING = PREFETCH_FIT_MAX, /* unexplained opens that are kept */
 	RECENT = 64,             /* the latest of them, to begin a new ring with */
+	LOOSE_MAX = 64,
 	LISTS_MAX = 32,
 	DIRS_MAX = 6,          /* directories whose lists are tried */
 	LIKELY_SEEDS = 10000,  /* looked at first */
@@ -44,6 +45,12 @@ struct track {
 	uint64_t high;         /* behind the farthest position opened */
 	uint64_t recent[RING]; /* positions near here, in the order of the opens, whichever rank's */
 	uint64_t n_recent;     /* ever */
+	struct loose {
+		uint64_t position;
+		uint64_t at; /* opens then */
+		uint32_t file;
+	} loose[LOOSE_MAX]; /* opened, and none just before it was: a batch begins, or a stranger's */
+	uint32_t n_loose;
 	uint64_t refit_at;
 	uint64_t began;   /* positions below it may have been read before they were seen */
 	uint32_t outside; /* opens near `high` that are not of the part, since the last refit */
@@ -155,8 +162,14 @@ int prefetch_lists_step(struct prefetch_recognise *r);
 int prefetch_track_new(struct prefetch_recognise *r, const struct source *source, struct prefetch_list *list,
         const struct shard_mt19937 *mt, const struct prefetch_fit *fit, const struct prefetch_part *part);
 void prefetch_track_free(struct track *track);
-/* True when the open is what the track expected. */
-bool prefetch_track_open(struct prefetch_recognise *r, struct track *track, uint32_t file);
+/* How well an open is what the track expects. */
+enum track_fit { TRACK_NOT, TRACK_LOOSE, TRACK_FITS };
+enum track_fit prefetch_track_fit(const struct track *track, uint32_t file, uint64_t *ret_position);
+/* ... and it is taken for that. */
+void prefetch_track_open(
+        struct prefetch_recognise *r, struct track *track, uint32_t file, uint64_t position, bool loose);
+/* A loose open that nothing has followed on for a while is a stranger's.  False when there is none. */
+bool prefetch_track_stranger(const struct prefetch_recognise *r, struct track *track, uint32_t *ret_file);
 /* An open that no track expected.  True when an epoch of this one begins with it. */
 bool prefetch_track_unexpected(struct prefetch_recognise *r, struct track *track, uint32_t file);
 /* One slice of its permutations.  1 while there is more. */

@@ -159,9 +159,16 @@ static int accept(struct prefetch_recognise *r, const struct target *target, con
         const struct shard_mt19937 *mt, const struct prefetch_fit *fit, const uint64_t *positions, uint32_t n)
 {
 	struct prefetch_part part;
+	uint64_t inside[RING];
+	uint32_t n_inside = 0;
 	r->search.running = false;
+	/* Strangers' files lie all over the permutation. */
+	for (uint32_t i = 0; i < n; i++) {
+		if (positions[i] >= fit->low && positions[i] < fit->high)
+			inside[n_inside++] = positions[i];
+	}
 	/* Without an order, the residues: one of them cannot be workers side by side. */
-	if (!prefetch_part(positions, n, &part) && fit->ranks == 1) {
+	if (!prefetch_part(inside, n_inside, &part) && fit->ranks == 1) {
 		part.world = part.stride = fit->world;
 		part.first = fit->first;
 	}

@@ -1,9 +1,12 @@
 /* A track: one recognised sampler, followed through its epochs.
  *
  * All in positions of the permutation.  An open is expected when it belongs to the ranks of the track, was not opened in
- * this epoch, and lies near the farthest position opened.  Opens of files of the list that are not expected are a
- * *trial*: when three quarters of them, at least TRIAL_SURE and more than chance brings, lie at the beginning of the permutation that is
- * expected next, or of this one again, then an epoch has begun.  A trial that shows neither leaves it to a search. */
+ * this epoch, and lies near the farthest position opened.  It is *loose* when nothing just before it was opened: it
+ * begins a batch, or is a second job's, whose files lie anywhere in this permutation; what is not followed on soon goes
+ * to the ring, where the second job is found.  (A stream that was told of it as used has lost a file at most.)  Opens of
+ * files of the list that are not expected are a *trial*: when three quarters of them, at least TRIAL_SURE and more than
+ * chance brings, lie at the beginning of the permutation that is expected next, or of this one again, then an epoch has
+ * begun.  A trial that shows neither leaves it to a search. */
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
@@ -21,7 +24,9 @@ enum {
 	JOIN_MAX = 1 << 16,  /* positions compared */
 	SETTLED_PERIODS = 8, /* of a pattern, at least */
 	SUPPORT = 16,
-	CALM = 64, /* expected opens that end a trial */
+	SUPPORT_MIN = 3,
+	LOOSE_OPENS = 128, /* after which what was loose must have been followed on */
+	CALM = 64,         /* expected opens that end a trial */
 	REFIT_FIRST = 64,
 	REFIT_EVERY = 4096,
 	SLACK_RANK_MAX = 8192,
@@ -68,6 +73,17 @@ static bool in_part(const struct track *t, uint64_t position)
 {
 	uint64_t residue = position % t->part.world;
 	return residue >= t->part.first && residue - t->part.first < t->part.ranks;
+}
+
+/* Turns of the part, and back. */
+static uint64_t turn_of(const struct track *t, uint64_t position)
+{
+	return position / t->part.world * t->part.ranks + position % t->part.world - t->part.first;
+}
+
+static uint64_t position_of(const struct track *t, uint64_t turn)
+{
+	return turn / t->part.ranks * t->part.world + t->part.first + turn % t->part.ranks;
 }
 
 static bool same(const struct source *a, const struct source *b)
@@ -422,8 +438,7 @@ static void refit(struct prefetch_recognise *r, struct track *t)
 	}
 	for (uint32_t i = 0; i < n; i++) {
 		if (in_part(t, positions[i]))
-			turns[n_turns++] = positions[i] / t->part.world * t->part.ranks + positions[i] % t->part.world -
-			                   t->part.first;
+			turns[n_turns++] = turn_of(t, positions[i]);
 	}
 	prefetch_pace(&t->part, turns, n_turns, &t->pace);
 }
@@ -464,6 +479,7 @@ static void begin_epoch(struct track *t)
 	memset(t->used, 0, (t->size / 64 + 1) * sizeof(*t->used));
 	t->high = t->began = 0;
 	t->n_recent = 0;
+	t->n_loose = 0;
 	t->outside = 0;
 	t->refit_at = REFIT_FIRST;
 	t->epoch++;
@@ -546,38 +562,66 @@ static bool is_near(const struct track *t, uint64_t position)
 	return position + behind(t) >= t->high && position < t->high + ahead(t);
 }
 
-/* A second job's files fall anywhere in this permutation, some of them a little ahead, and would carry `high` away.  A
- * reader who is there has opened one of the last few turns before, too. */
-static bool supported(const struct track *t, uint64_t position)
+/* Of the turns just before it, or ahead of it, and of those that its own reader has there: were some opened?  A second job's
+ * files fall anywhere in this permutation, and two of them close together sometimes. */
+static bool joins(const struct track *t, uint64_t position, bool ahead_of_it)
 {
-	uint64_t turn = position / t->part.world * t->part.ranks + position % t->part.world - t->part.first;
-	for (uint64_t back = 1; back <= SUPPORT && back <= turn; back++) {
-		uint64_t before = turn - back;
-		if (bit_get(t->used, before / t->part.ranks * t->part.world + t->part.first + before % t->part.ranks))
-			return true;
+	uint64_t turn = turn_of(t, position), stride = t->part.stride;
+	uint32_t turns = 0, reader = 0;
+	for (uint64_t k = 1; k <= SUPPORT; k++) {
+		uint64_t back = k * stride, near = t->size, own = t->size;
+		if (ahead_of_it || k <= turn)
+			near = position_of(t, ahead_of_it ? turn + k : turn - k);
+		if (ahead_of_it || back <= position)
+			own = ahead_of_it ? position + back : position - back;
+		turns += near < t->size && bit_get(t->used, near);
+		reader += own < t->size && bit_get(t->used, own);
 	}
-	return false;
+	return turns >= SUPPORT_MIN || reader >= SUPPORT_MIN;
 }
 
-bool prefetch_track_open(struct prefetch_recognise *r, struct track *t, uint32_t file)
+enum track_fit prefetch_track_fit(const struct track *t, uint32_t file, uint64_t *ret_position)
 {
-	uint64_t position;
-	if (!t->now || prefetch_sequence_position(t->now, file, &position) < 0)
-		return false;
+	if (!t->now || prefetch_sequence_position(t->now, file, ret_position) < 0)
+		return TRACK_NOT;
+	uint64_t position = *ret_position;
 	if (!is_near(t, position) || !in_part(t, position) || bit_get(t->used, position))
-		return false;
+		return TRACK_NOT;
+	bool next = position >= t->high && position < t->high + t->part.world;
+	return next || joins(t, position, false) ? TRACK_FITS : TRACK_LOOSE;
+}
+
+void prefetch_track_open(struct prefetch_recognise *r, struct track *t, uint32_t file, uint64_t position, bool loose)
+{
+	if (loose && t->n_loose < LOOSE_MAX)
+		t->loose[t->n_loose++] = (struct loose){ .position = position, .at = r->opens, .file = file };
 	bit_set(t->used, position);
 	t->recent[t->n_recent++ % RING] = position;
 	t->opens++;
 	t->last_open = r->opens;
-	if (position >= t->high && (position < t->high + t->part.world || supported(t, position)))
+	if (position >= t->high && !loose)
 		t->high = position + 1;
 	if (t->trial > 0 && ++t->calm == CALM)
 		t->trial = 0;
 	if (r->options.explained)
-		r->options.explained(r->options.user, t->id, t->generation, t->epoch,
-		        position / t->part.world * t->part.ranks + position % t->part.world - t->part.first);
-	return true;
+		r->options.explained(r->options.user, t->id, t->generation, t->epoch, turn_of(t, position));
+}
+
+bool prefetch_track_stranger(const struct prefetch_recognise *r, struct track *t, uint32_t *ret_file)
+{
+	while (t->n_loose > 0 && (t->n_loose == LOOSE_MAX || t->loose[0].at + LOOSE_OPENS < r->opens)) {
+		struct loose loose = t->loose[0];
+		memmove(&t->loose[0], &t->loose[1], --t->n_loose * sizeof(t->loose[0]));
+		/* What begins a batch has been followed on since. */
+		if (!in_part(t, loose.position) || loose.position + SUPPORT * ranks(t) >= t->size ||
+		        joins(t, loose.position, true))
+			continue;
+		t->used[loose.position / 64] &= ~(UINT64_C(1) << (loose.position % 64));
+		t->opens--;
+		*ret_file = loose.file;
+		return true;
+	}
+	return false;
 }
 
 bool prefetch_track_unexpected(struct prefetch_recognise *r, struct track *t, uint32_t file)
@@ -589,5 +633,10 @@ bool prefetch_track_unexpected(struct prefetch_recognise *r, struct track *t, ui
 		t->recent[t->n_recent++ % RING] = position;
 		t->outside++;
 	}
-	return unexpected(r, t, file, position) && prefetch_track_open(r, t, file);
+	if (!unexpected(r, t, file, position))
+		return false;
+	enum track_fit fit = prefetch_track_fit(t, file, &position);
+	if (fit != TRACK_NOT)
+		prefetch_track_open(r, t, file, position, fit == TRACK_LOOSE);
+	return fit != TRACK_NOT;
 }

@@ -131,7 +131,7 @@ def test_a_forgotten_set_epoch_is_said_once(mount, dataset):
     assert m.log().count("call sampler.set_epoch(epoch)") == 1
 
 
-@pytest.mark.trainers
+@pytest.mark.trainers  # test_recognise.c has the schedules; here they are chance
 def test_two_jobs_through_one_mount(mount, dataset):
     m = mount(dataset, "layout=tree,view=all")
     jobs = [trainer(m, 2, rank, seed, 1) for rank, seed in ((0, 100), (1, 200))]

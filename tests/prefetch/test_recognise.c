@@ -529,6 +529,65 @@ static void validation_and_a_second_job_do_not_disturb(void **state)
 	prefetch_recognise_free(r);
 }
 
+/* Few files: nearly all of them lie near where the other job is in its own permutation. */
+static void two_jobs(const struct shard_index *few, uint32_t n, uint64_t id)
+{
+	struct prefetch_recognise_options options = { .index = few, .seed_max = 300, .popular_words = 1 };
+	struct prefetch_recognise *r;
+	static const uint32_t bursts[] = { 1, 4, 16 }, steps[] = { 1, 16, 64, 200 };
+	uint64_t random = id, fed = 0, explained = 0;
+	uint32_t head = (uint32_t)(loader_random(&random) % 4 * 40), every = pick(&random, steps, 4), run = 0;
+	bool second = false, ended[2] = { false, false };
+	randperm(n, 100, 0, order);
+	randperm(n, 200, 0, after);
+	struct loader jobs[2] = { loader_of(order, n, 2, 0, 1, 2), loader_of(after, n, 2, 1, 1, 2) };
+	jobs[0].burst = jobs[1].burst = pick(&random, bursts, 3);
+	jobs[0].random += id, jobs[1].random += id;
+	assert_int_equal(prefetch_recognise_new(&options, &r), 0);
+	while (!ended[0] || !ended[1]) {
+		if (run == 0) {
+			second = fed >= head && loader_random(&random) % 2;
+			run = 1 + (uint32_t)(loader_random(&random) % 8);
+		}
+		run--;
+		if (ended[second])
+			second = !second;
+		uint32_t file = loader_next(&jobs[second]);
+		if (file == UINT32_MAX) {
+			ended[second] = true;
+			continue;
+		}
+		prefetch_recognise_opened(r, &file, 1);
+		if (++fed % every == 0)
+			work(r);
+	}
+	work(r);
+	assert_int_equal(prefetch_recognise_count(r), 2);
+	for (unsigned i = 0; i < 2; i++) {
+		struct prefetch_recognised track;
+		assert_int_equal(prefetch_recognise_get(r, i, &track), 0);
+		explained += track.opens;
+		if (track.world != 2 || track.ranks != 1 || track.seed != (track.first + 1) * 100 || track.repeated)
+			fail_msg("jobs %lu: seed %lu, %u+%u of %u", id, track.seed, track.first, track.ranks,
+			        track.world);
+	}
+	assert_in_range(explained, fed * 9 / 10, fed);
+	prefetch_recognise_free(r);
+}
+
+static void two_jobs_on_few_files_are_told_apart(void **state)
+{
+	static const uint32_t sizes[] = { 3000, 10000 };
+	(void)state;
+	for (unsigned s = 0; s < 2; s++) {
+		struct shard_index *few =
+		        synth_open(&(struct synth){ .classes = 20, .per_class = sizes[s] / 20, .bytes = 1 });
+		for (uint64_t id = 1; id <= (long_run() ? 200 : 8); id++)
+			two_jobs(few, sizes[s], id);
+		synth_close(few);
+	}
+}
+
 /* A rank's part: every second file of train/, backwards. */
 static int given_at(void *user, uint32_t i, uint32_t *ret_file)
 {
@@ -733,6 +792,7 @@ int main(void)
 		cmocka_unit_test(random_sampler_is_followed_through_the_default_generator),
 		cmocka_unit_test(a_generator_of_its_own_is_followed),
 		cmocka_unit_test(validation_and_a_second_job_do_not_disturb),
+		cmocka_unit_test(two_jobs_on_few_files_are_told_apart),
 		cmocka_unit_test(a_distributed_sampler_over_a_ranks_part_shards_twice),
 		cmocka_unit_test(own_orders_are_recognised_wherever_they_are_entered),
 		cmocka_unit_test(it_is_said_for_people),
