@@ -22,6 +22,10 @@
  *                                        from the beginning of the current epoch (or of "epoch":E when that is given)
  *   {"cmd":"state","turns":K}            the same, counted as one rank counts: each rank has trained the first K of its
  *                                        samples that the mount shows of that epoch (all of them when there are fewer)
+ *   {"cmd":"consumed","epoch":E,"steps":G}  the same as state, after recording that all ranks together have had G global steps
+ *                                        of E from a library that reads the dataset by itself (gpu_stage/): they are trained,
+ *                                        E is the current epoch, and this rank's share of them counts as opened.  Nothing is
+ *                                        read ahead for it, and listings stay in E until somebody opens more of it
  *   {"cmd":"unmount"}                    nothing; the server unmounts and ends.  Refused with "busy" while files or
  *                                        directories of the mount are in use; {"cmd":"unmount","lazy":true} detaches it,
  *                                        and the server ends when the last of them is closed

@@ -158,6 +158,28 @@ static json_t *answer_state(struct fs_view *view, json_t *request)
 	return rc < 0 ? refuse(base_err_str(rc)) : with_object("state", strdup(text));
 }
 
+static json_t *answer_consumed(struct fs_server *server, struct fs_view *view, json_t *request)
+{
+	json_t *which = json_object_get(request, "epoch");
+	json_t *steps = json_object_get(request, "steps");
+	char text[SHARD_STATE_MAX];
+	uint64_t epoch = 0;
+	uint64_t trained = 0;
+	bool changed = false;
+	if (!which || !whole(which, &epoch))
+		return refuse("\"epoch\" must be a whole number");
+	if (!steps || !whole(steps, &trained))
+		return refuse("\"steps\" must be a whole number of global steps");
+	int rc = fs_view_consumed(view, epoch, trained, &changed);
+	if (changed)
+		fs_server_root_changed(server, view);
+	if (rc == -EINVAL)
+		return refuse("the mount began this epoch after that step: steps count from the epoch's beginning");
+	if (rc == 0)
+		rc = shard_state_format(view->order, epoch, trained, text, sizeof(text));
+	return rc < 0 ? refuse(base_err_str(rc)) : with_object("state", strdup(text));
+}
+
 static json_t *answer_unmount(struct fs_server *server, json_t *request)
 {
 	bool lazy = json_is_true(json_object_get(request, "lazy"));
@@ -222,6 +244,7 @@ static const struct {
 	{ "stat", { NULL } },
 	{ "epoch", { "set", "advance", NULL } },
 	{ "state", { "steps", "turns", "epoch", NULL } },
+	{ "consumed", { "epoch", "steps", NULL } },
 	{ "unmount", { "lazy", NULL } },
 	{ "neighbour", { "servers", NULL } },
 	{ "restart", { "program", NULL } },
@@ -249,7 +272,7 @@ static json_t *check(json_t *request, const char **ret_cmd)
 		*ret_cmd = commands[i].name;
 		return NULL;
 	}
-	return refuse("unknown command: info, stat, epoch, state, unmount and restart are known");
+	return refuse("unknown command: info, stat, epoch, state, consumed, unmount and restart are known");
 }
 
 char *fs_control_answer(struct fs_server *server, const char *line, size_t len)
@@ -268,6 +291,8 @@ char *fs_control_answer(struct fs_server *server, const char *line, size_t len)
 		reply = answer_epoch(server, view, request);
 	} else if (strcmp(cmd, "state") == 0) {
 		reply = answer_state(view, request);
+	} else if (strcmp(cmd, "consumed") == 0) {
+		reply = answer_consumed(server, view, request);
 	} else if (strcmp(cmd, "neighbour") == 0) {
 		reply = answer_neighbour(server, request);
 	} else if (strcmp(cmd, "restart") == 0) {

@@ -235,6 +235,7 @@ static json_t *names(struct fs_server *server, struct fs_view *view)
 	json_object_set_new(object, "version", json_string(DDPFS_VERSION));
 	json_object_set_new(object, "pid", json_integer(server->link->supervisor));
 	json_object_set_new(object, "server_pid", json_integer(getpid()));
+	json_object_set_new(object, "control", text_value(server->link->control_path));
 	json_object_set_new(object, "mountpoint", text_value(server->options.mountpoint));
 	json_object_set_new(object, "dataset", text_value(shard_index_dataset(server->index)));
 	json_object_set_new(object, "identity", json_string(identity));

@@ -110,6 +110,7 @@ static int switch_epoch(struct fs_view *view, uint64_t number, bool only_if_next
 	view->n_again = 0;
 	view->next_turn = 0;
 	view->told_again = false;
+	view->consumed = false;
 	if (!first)
 		clock_gettime(CLOCK_REALTIME, &view->listing_time);
 	record(view);
@@ -246,7 +247,8 @@ bool fs_view_listing(struct fs_view *view)
 {
 	pthread_mutex_lock(&view->lock);
 	uint64_t now = shard_epoch_number(view->epoch);
-	bool due = !view->pinned && view->turns > 0 && view->n_opened >= (view->turns + 1) / 2 && now < FS_EPOCH_MAX;
+	bool due = !view->pinned && !view->consumed && view->turns > 0 && view->n_opened >= (view->turns + 1) / 2 &&
+	           now < FS_EPOCH_MAX;
 	pthread_mutex_unlock(&view->lock);
 	/* Two listings at once (one a DataLoader worker) must advance once: the switch checks that it is still next. */
 	return due && switch_epoch(view, now + 1, true) == 0;
@@ -301,6 +303,7 @@ bool fs_view_opened(struct fs_view *view, uint64_t epoch, uint64_t turn)
 	if (shard_epoch_number(view->epoch) == epoch && turn < view->turns) {
 		if (bitmap_set(view->opened, turn)) {
 			view->n_opened++;
+			view->consumed = false; /* a trainer goes on where the library was */
 			if (turn >= view->next_turn)
 				view->next_turn = turn + 1;
 		} else {
@@ -421,6 +424,34 @@ int fs_view_set_trained(struct fs_view *view, uint64_t epoch, uint64_t steps)
 	view->trained_steps = steps;
 	record(view);
 	pthread_mutex_unlock(&view->lock);
+	return 0;
+}
+
+int fs_view_consumed(struct fs_view *view, uint64_t epoch, uint64_t steps, bool *ret_changed)
+{
+	struct shard_epoch *e;
+	int rc = epoch > FS_EPOCH_MAX ? -ERANGE : shard_view_epoch(view->order, epoch, &e);
+	if (rc < 0)
+		return rc;
+	const struct shard_deal *deal = shard_epoch_deal(e);
+	uint64_t start = deal->start;
+	uint64_t turns = steps < start ? 0 : (steps - start) / deal->world;
+	shard_epoch_put(e);
+	if (steps < start)
+		return -EINVAL;
+	pthread_mutex_lock(&view->lock);
+	bool changed = shard_epoch_number(view->epoch) != epoch;
+	pthread_mutex_unlock(&view->lock);
+	rc = fs_view_set_trained(view, epoch, steps);
+	if (rc == 0 && changed)
+		rc = switch_epoch(view, epoch, false);
+	if (rc < 0)
+		return rc;
+	fs_view_opened_range(view, epoch, 0, turns);
+	pthread_mutex_lock(&view->lock);
+	view->consumed = shard_epoch_number(view->epoch) == epoch;
+	pthread_mutex_unlock(&view->lock);
+	*ret_changed = changed;
 	return 0;
 }
 

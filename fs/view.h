@@ -41,6 +41,7 @@ struct fs_view {
 	uint64_t n_again;          /* bits set */
 	bool told_again;           /* the note about an old list was given */
 	bool pinned;               /* the epoch was set by hand or advance=off */
+	bool consumed;             /* a library reads this epoch: a listing must not leave it */
 	bool trained_set;          /* somebody recorded what was trained */
 	uint64_t trained_epoch;
 	uint64_t trained_steps;
@@ -101,6 +102,10 @@ int fs_view_steps(struct fs_view *view, uint64_t epoch, uint64_t turns, uint64_t
 
 /* What the trainer has trained: global steps of `epoch`, from its beginning.  -ERANGE when the epoch has fewer. */
 int fs_view_set_trained(struct fs_view *view, uint64_t epoch, uint64_t steps);
+/* A library that reads the dataset by itself has had these global steps of `epoch`: they are trained, this rank's share counts
+ * as opened, and `epoch` becomes the current one.  *ret_changed: it was another.
+ * -ERANGE when the epoch has fewer, -EINVAL when it began after them; -ENOMEM, index errors. */
+int fs_view_consumed(struct fs_view *view, uint64_t epoch, uint64_t steps, bool *ret_changed);
 /* What a checkpoint should hold: what was recorded, or the start of the current epoch when that is later. */
 void fs_view_trained(struct fs_view *view, uint64_t *ret_epoch, uint64_t *ret_steps);
 

@@ -32,6 +32,7 @@ static int read_stats(const char *text, struct stage_mounted *m)
 {
 	json_t *stats = json_loads(text, JSON_DISABLE_EOF_CHECK, NULL); /* padding stands behind it */
 	const char *dataset = json_string_value(json_object_get(stats, "dataset"));
+	const char *control = json_string_value(json_object_get(stats, "control"));
 	json_int_t rank = json_integer_value(json_object_get(stats, "rank"));
 	json_int_t world = json_integer_value(json_object_get(stats, "world"));
 	int rc = -EUCLEAN;
@@ -39,7 +40,8 @@ static int read_stats(const char *text, struct stage_mounted *m)
 		m->dataset = strdup(dataset);
 		m->rank = (uint32_t)rank;
 		m->world = (uint32_t)world;
-		rc = m->dataset ? 0 : -ENOMEM;
+		m->control = control ? strdup(control) : NULL;
+		rc = m->dataset && (m->control || !control) ? 0 : -ENOMEM;
 	}
 	json_decref(stats);
 	return rc;
@@ -70,5 +72,6 @@ void stage_mounted_done(struct stage_mounted *mounted)
 {
 	free(mounted->dataset);
 	free(mounted->state);
+	free(mounted->control);
 	*mounted = (struct stage_mounted){ 0 };
 }

@@ -14,6 +14,7 @@
 struct stage_mounted {
 	char *dataset; /* owned */
 	char *state; /* owned: order, deal, tail, seed, subdir, and the epoch and start that were recorded as trained */
+	char *control; /* owned: its control socket; NULL: it does not say */
 	uint32_t rank, world;
 };
 

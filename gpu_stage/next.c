@@ -372,6 +372,11 @@ static int next(struct assembly *a, struct ddpfs_batch **ret_batch)
 	pthread_mutex_lock(&stage->lock);
 	stage->cursor += n_turns;
 	pthread_mutex_unlock(&stage->lock);
+	if (stage->following) {
+		a->batch->place.epoch = shard_epoch_number(stage->epoch);
+		a->batch->place.steps = stage_steps(stage->epoch, stage->cursor - n_turns);
+		stage_follow_out(stage->follow, &a->batch->place, stage_steps(stage->epoch, stage->cursor));
+	}
 	*ret_batch = &a->batch->public;
 	return 1;
 }
@@ -484,6 +489,7 @@ void ddpfs_batch_release(struct ddpfs_batch *batch)
 		return;
 	struct stage_batch *b = (struct stage_batch *)batch;
 	struct ddpfs_stage *stage = b->stage;
+	stage_follow_back(stage->follow, &b->place);
 	stage->backend->ops->take_back(stage->backend, b->upload, batch_done, b);
 	atomic_fetch_sub(&stage->batches_out, 1); /* last: ddpfs_stage_close looks at it */
 }

@@ -10,7 +10,6 @@
 #include "gpu_stage/mounted.h"
 #include "gpu_stage/pages.h"
 #include "gpu_stage/stage_private.h"
-#include "shard/state.h"
 
 enum {
 	LANDING_MIN = CACHE_SEGMENT, /* prefetch_new's own rule: a quarter of its memory, between these */
@@ -126,6 +125,7 @@ static int start_engine(struct ddpfs_stage *stage, const struct ddpfs_stage_opti
 
 static void stage_free(struct ddpfs_stage *stage)
 {
+	stage_follow_free(stage->follow);
 	if (stage->backend)
 		stage->backend->ops->stop(stage->backend);
 	if (stage->prefetch) {
@@ -164,8 +164,23 @@ static int open_parts(
 	return rc;
 }
 
-static int open_dataset(const char *dataset, const struct ddpfs_stage_options *options, struct base_err *err,
-        struct ddpfs_stage **ret_stage)
+/* What the consumers do is told to the mount, if it says where. */
+static int follow_mount(struct ddpfs_stage *stage, const struct stage_mounted *mounted, struct base_err *err)
+{
+	if (!mounted->control)
+		return 0;
+	int rc = shard_state_parse(mounted->state, strlen(mounted->state), err, &stage->mount_state);
+	if (rc < 0)
+		return rc;
+	rc = stage_follow_new(mounted->control, &stage->follow);
+	if (rc < 0)
+		return base_err_set(err, rc, "cannot start a thread: %s", base_err_str(rc));
+	return 0;
+}
+
+/* mounted: NULL, or the mount that is to follow. */
+static int open_dataset(const char *dataset, const struct ddpfs_stage_options *options,
+        const struct stage_mounted *mounted, struct base_err *err, struct ddpfs_stage **ret_stage)
 {
 	struct ddpfs_stage *stage = calloc(1, sizeof(*stage));
 	if (!stage)
@@ -177,12 +192,21 @@ static int open_dataset(const char *dataset, const struct ddpfs_stage_options *o
 	stage->leave_out = options->on_bad && strcmp(options->on_bad, "skip") == 0;
 	stage->bad = options->bad;
 	stage->bad_arg = options->bad_arg;
-	int rc = open_parts(stage, dataset, options, err);
+	int rc = mounted ? follow_mount(stage, mounted, err) : 0;
+	if (rc == 0)
+		rc = open_parts(stage, dataset, options, err);
 	if (rc < 0)
 		stage_free(stage);
 	else
 		*ret_stage = stage;
 	return rc;
+}
+
+static void tell_place(struct ddpfs_stage *stage)
+{
+	if (stage->following)
+		stage_follow_move(
+		        stage->follow, shard_epoch_number(stage->epoch), stage_steps(stage->epoch, stage->cursor));
 }
 
 /* What the caller leaves open is the mount's; a state of his own stands before the mount's. */
@@ -193,13 +217,16 @@ static int open_mount(const char *mount, bool world_given, struct ddpfs_stage_op
 	int rc = stage_mounted_read(mount, err, &mounted);
 	if (rc < 0)
 		return rc;
-	if (!options->state)
+	bool own_state = options->state;
+	if (!own_state)
 		options->state = mounted.state;
 	if (!world_given) {
 		options->rank = mounted.rank;
 		options->world = mounted.world;
 	}
-	rc = open_dataset(mounted.dataset, options, err, ret_stage);
+	rc = open_dataset(mounted.dataset, options, world_given ? NULL : &mounted, err, ret_stage);
+	if (rc == 0 && own_state && (*ret_stage)->following)
+		tell_place(*ret_stage);
 	stage_mounted_done(&mounted);
 	return rc;
 }
@@ -213,7 +240,7 @@ int ddpfs_stage_open(const char *dataset, const struct ddpfs_stage_options *give
 	if (rc == 0 && stage_mounted_is(dataset))
 		rc = open_mount(dataset, given && given->world, &options, &err, ret_stage);
 	else if (rc == 0)
-		rc = open_dataset(dataset, &options, &err, ret_stage);
+		rc = open_dataset(dataset, &options, NULL, &err, ret_stage);
 	return rc < 0 ? stage_error(error, &err) : 0;
 }
 
@@ -228,6 +255,41 @@ int ddpfs_stage_close(struct ddpfs_stage *stage)
 }
 
 /* ---- the place in the order ---- */
+
+uint64_t stage_steps(const struct shard_epoch *epoch, uint64_t turns)
+{
+	const struct shard_deal *deal = shard_epoch_deal(epoch);
+	uint64_t steps = deal->start + turns * deal->world, end = shard_deal_end(deal);
+	return steps < end ? steps : end;
+}
+
+/* Changes of the world in the middle of an epoch, as far as they change who gets what. */
+static bool same_past(const struct shard_view_options *a, const struct shard_view_options *b)
+{
+	bool plain = a->deal != SHARD_DEAL_BLOCK;
+	bool equal = a->epoch == b->epoch && a->n_past == b->n_past;
+	bool own = true;
+	for (uint32_t i = 0; i < a->n_past; i++) {
+		equal = equal && a->past[i].world == b->past[i].world && a->past[i].steps == b->past[i].steps;
+		own = own && a->past[i].world == a->world;
+	}
+	for (uint32_t i = 0; i < b->n_past; i++)
+		own = own && b->past[i].world == a->world;
+	return plain || equal || own;
+}
+
+/* Do its global steps mean what the mount's mean? */
+static bool like_the_mount(const struct ddpfs_stage *stage, const struct shard_view *view)
+{
+	const struct shard_view_options *a = shard_view_options_get(view), *b = &stage->mount_state.options;
+	const char *subdir = a->subdir ? a->subdir : "";
+	return stage->follow && a->order == b->order && a->deal == b->deal && a->tail == b->tail &&
+	       a->seed == b->seed && a->on_bad == b->on_bad &&
+	       (!a->quarantine || a->quarantine->hash == stage->mount_state.quarantine) &&
+	       (!b->chunk_items || a->chunk_items == b->chunk_items) &&
+	       (!b->pool_chunks || a->pool_chunks == b->pool_chunks) &&
+	       strcmp(subdir, stage->mount_state.subdir) == 0 && same_past(a, b);
+}
 
 /* A new stream before the old one goes: what is resident finds its next use in the new one. */
 int stage_bind(struct ddpfs_stage *stage, struct shard_view *view, uint64_t epoch, struct base_err *err)
@@ -262,6 +324,7 @@ int stage_bind(struct ddpfs_stage *stage, struct shard_view *view, uint64_t epoc
 	stage->view = view;
 	stage->cursor = 0;
 	stage->turns = shard_epoch_turns(e, stage->rank);
+	stage->following = like_the_mount(stage, view);
 	pthread_mutex_unlock(&stage->lock);
 	prefetch_stream_free(old_stream);
 	shard_epoch_put(old_epoch);
@@ -289,6 +352,15 @@ static int go_on(struct ddpfs_stage *stage, uint64_t epoch, struct base_err *err
 	return 0;
 }
 
+/* Somewhere else: what is out of the run before no longer counts. */
+static int bind_again(struct ddpfs_stage *stage, struct shard_view *view, uint64_t epoch, struct base_err *err)
+{
+	int rc = stage_bind(stage, view, epoch, err);
+	if (rc == 0)
+		stage_follow_forget(stage->follow);
+	return rc;
+}
+
 int ddpfs_stage_set_epoch(struct ddpfs_stage *stage, uint64_t epoch, struct ddpfs_stage_error *error)
 {
 	struct base_err err = { 0 };
@@ -298,7 +370,9 @@ int ddpfs_stage_set_epoch(struct ddpfs_stage *stage, uint64_t epoch, struct ddpf
 	if (epoch > now)
 		rc = go_on(stage, epoch, &err);
 	else if (epoch < now || stage->cursor)
-		rc = stage_bind(stage, stage->view, epoch, &err);
+		rc = bind_again(stage, stage->view, epoch, &err);
+	if (rc == 0)
+		tell_place(stage);
 	pthread_mutex_unlock(&stage->turn);
 	return rc < 0 ? stage_error(error, &err) : 0;
 }
@@ -311,9 +385,11 @@ int ddpfs_stage_resume(struct ddpfs_stage *stage, const char *state, struct ddpf
 	pthread_mutex_lock(&stage->turn);
 	int rc = stage_options_view(stage->index, &options, &err, &view);
 	if (rc == 0) {
-		rc = stage_bind(stage, view, shard_view_options_get(view)->epoch, &err);
+		rc = bind_again(stage, view, shard_view_options_get(view)->epoch, &err);
 		if (rc < 0)
 			shard_view_free(view);
+		else
+			tell_place(stage);
 	}
 	pthread_mutex_unlock(&stage->turn);
 	return rc < 0 ? stage_error(error, &err) : 0;
@@ -325,6 +401,7 @@ int ddpfs_stage_skip(struct ddpfs_stage *stage, uint64_t n)
 	pthread_mutex_lock(&stage->lock);
 	stage->cursor += n < stage->turns - stage->cursor ? n : stage->turns - stage->cursor;
 	pthread_mutex_unlock(&stage->lock);
+	tell_place(stage);
 	pthread_mutex_unlock(&stage->turn);
 	return 0;
 }
@@ -363,9 +440,7 @@ int ddpfs_stage_state(struct ddpfs_stage *stage, uint64_t epoch, uint64_t turns,
 	if (rc == 0 && turns > shard_epoch_turns(e, stage->rank))
 		rc = -ERANGE;
 	if (rc == 0) {
-		const struct shard_deal *deal = shard_epoch_deal(e);
-		uint64_t steps = deal->start + turns * deal->world, end = shard_deal_end(deal);
-		rc = shard_state_format(stage->view, epoch, steps < end ? steps : end, buf, buf_size);
+		rc = shard_state_format(stage->view, epoch, stage_steps(e, turns), buf, buf_size);
 		shard_epoch_put(e);
 	} else if (rc == -ERANGE) {
 		shard_epoch_put(e);
@@ -425,6 +500,7 @@ void ddpfs_stage_stats_get(struct ddpfs_stage *stage, struct ddpfs_stage_stats *
 		.direct = engine.direct,
 		.backend_device = stage->backend->device,
 	};
+	stage_follow_stats(stage->follow, &ret_stats->told, &ret_stats->untold);
 }
 
 const char *ddpfs_stage_version(void)

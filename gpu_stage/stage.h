@@ -130,6 +130,8 @@ struct ddpfs_stage_stats {
 	uint64_t upload_bytes;      /* their bytes */
 	uint64_t device_bytes;      /* GPU memory for batches; constant */
 	uint64_t device_used_bytes; /* of it in use */
+	uint64_t told;              /* messages to the mount that the stage was opened from, where its training is */
+	uint64_t untold;            /* ... that it did not take */
 	uint32_t depth;             /* reads in flight allowed now */
 	uint32_t uring;             /* 1: io_uring, 0: pread threads */
 	uint32_t direct;            /* 1: O_DIRECT */
@@ -138,8 +140,12 @@ struct ddpfs_stage_stats {
 
 /* Opens a packed dataset (the directory that holds its index) and starts to read ahead.
  * `dataset` may be the root of a mount instead: dataset, order, deal, tail, seed, subdir, epoch and start (as recorded by
- * `ddpfs ctl MNT state`) are then the mount's, and rank and world unless options.world is given.  The mount goes on by
- * itself; it learns nothing of what this stage reads.
+ * `ddpfs ctl MNT state`) are then the mount's, and rank and world unless options.world is given.
+ * The mount's cursor follows, unless options.world is given or the stage's order is not the mount's (a state of another one):
+ * its epoch and its state are where the oldest batch that is not released begins.  For that a released batch counts as
+ * trained: who copies batches and releases them early keeps states of ddpfs_stage_state instead.  The mount reads nothing
+ * ahead meanwhile.  It hears of it a moment later, and at the latest before ddpfs_stage_close returns; when it does not
+ * answer, nothing but stats.untold says so.
  * -EINVAL (options), -ENOENT, -EACCES, -EUCLEAN, -EBADMSG, -EPROTONOSUPPORT (index), -ESTALE (state of another dataset),
  * -ENODEV (no GPU, or no driver), -EIO (GPU), -ENOMEM. */
 DDPFS_EXPORT int ddpfs_stage_open(const char *dataset, const struct ddpfs_stage_options *options,

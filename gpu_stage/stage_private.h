@@ -6,7 +6,7 @@
  *         wait, or ask        bytes into their entry        lets go of samples
  *         hand out            (the one copy of a byte)
  *
- * Lock order: turn, lock; then those of store.c, ask.c and the engine, each by itself.  `turn` is held while a batch is put
+ * Lock order: turn, lock; then those of store.c, ask.c, follow.c and the engine, each by itself.  `turn` is held while a batch is put
  * together, so that one thread at a time collects memory: two that each held half of what they need would wait for ever. */
 #ifndef DDPFS_GPU_STAGE_STAGE_PRIVATE_H
 #define DDPFS_GPU_STAGE_STAGE_PRIVATE_H
@@ -16,11 +16,13 @@
 
 #include "gpu_stage/ask.h"
 #include "gpu_stage/backend.h"
+#include "gpu_stage/follow.h"
 #include "gpu_stage/stage.h"
 #include "gpu_stage/store.h"
 #include "prefetch/prefetch.h"
 #include "prefetch/sink.h"
 #include "prefetch/stream.h"
+#include "shard/state.h"
 #include "shard/view.h"
 
 struct ddpfs_stage {
@@ -37,6 +39,8 @@ struct ddpfs_stage {
 	bool leave_out; /* on_bad=skip */
 	void (*bad)(void *arg, const struct ddpfs_stage_error *error);
 	void *bad_arg;
+	struct stage_follow *follow;    /* opened from a mount, for its rank: else NULL */
+	struct shard_state mount_state; /* ... as it was then */
 	pthread_mutex_t turn;
 	pthread_mutex_t lock;
 	/* Written under turn and lock, read under either: */
@@ -45,6 +49,7 @@ struct ddpfs_stage {
 	struct shard_epoch *epoch;
 	uint64_t cursor; /* turns of it handed out */
 	uint64_t turns;  /* of it */
+	bool following;  /* the view's steps are the mount's */
 	/* Any thread: */
 	_Atomic uint32_t batches_out;  /* not released */
 	_Atomic uint32_t batches_held; /* whose memory has not come back: also released ones that a GPU still reads */
@@ -57,6 +62,7 @@ struct stage_batch {
 	struct ddpfs_stage *stage;
 	struct ddpfs_item *items;
 	struct stage_upload *upload; /* the backend's */
+	struct stage_place place;    /* where it begins, for a mount that follows */
 	uint32_t n_entries;
 	struct stage_entry *entries[];
 };
@@ -69,6 +75,9 @@ uint64_t stage_options_memory(const struct ddpfs_stage_options *options);
 
 /* stage.c: from this view's first turn on. On failure the stage is unchanged and the view the caller's. */
 int stage_bind(struct ddpfs_stage *stage, struct shard_view *view, uint64_t epoch, struct base_err *err);
+
+/* stage.c: global steps of an epoch once each rank has had `turns` turns. */
+uint64_t stage_steps(const struct shard_epoch *epoch, uint64_t turns);
 
 int stage_error(struct ddpfs_stage_error *error, const struct base_err *err);
 uint64_t stage_now_ns(void);

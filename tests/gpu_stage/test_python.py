@@ -203,12 +203,12 @@ def test_a_mount_can_be_opened(packed, scratch):
     with ddpfs.mounted(dataset, rank=1, world=3, program=tools.tool("ddpfs"), order="full", seed=5, epoch=2,
                        mountpoint=_made(scratch), memory="64M") as place:
         tools.ddpfs("ctl", place, "state", 30)
+        other = ddpfs.Stage(place, batch=7, memory="64M", rank=0, world=1)  # another part of the same
+        assert other.position == (2, 0, len(files) - 30)
         of_mount = names_and_bytes(ddpfs.Stage(place, batch=7, memory="64M"))
         own = names_and_bytes(ddpfs.Stage(dataset, batch=7, memory="64M", order="full", seed=5, epoch=2, start=30, rank=1,
                                           world=3))
         assert of_mount == own and len(own) == (len(files) - 30 + 2) // 3
-        other = ddpfs.Stage(place, batch=7, memory="64M", rank=0, world=1)  # another part of the same
-        assert other.position == (2, 0, len(files) - 30)
         with pytest.raises(ddpfs.StageError, match="seed"):
             ddpfs.Stage(place, memory="64M", seed=6).next()
 

@@ -39,7 +39,8 @@ class Stats(ctypes.Structure):
     _fields_ = ([(n, c_uint64) for n in (
         "batches", "samples", "bytes", "ready", "waited", "asked", "wait_ns", "wait_memory_ns", "arena_bytes",
         "used_bytes", "held_bytes", "landing_bytes", "refused", "evicted", "reads", "read_bytes", "bad_blocks",
-        "io_errors", "left_out", "uploads", "upload_copies", "upload_bytes", "device_bytes", "device_used_bytes")] +
+        "io_errors", "left_out", "uploads", "upload_copies", "upload_bytes", "device_bytes", "device_used_bytes", "told",
+        "untold")] +
                 [(n, c_uint32) for n in ("depth", "uring", "direct", "backend_device")])
 
 

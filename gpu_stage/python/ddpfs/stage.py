@@ -221,7 +221,8 @@ class Stage:
     """Iterates over a rank's samples: `for batch in stage` gives what is left of the epoch, and the next epoch the
     time after.  Opened at first use, in the process that uses it.
 
-    dataset   the packed dataset's directory, or a mount: then its dataset, rank, world, order, epoch and start
+    dataset   the packed dataset's directory, or a mount: then its dataset, rank, world, order, epoch and start, and its state
+              follows the batches that are released
     batch     samples of a batch; drop_last leaves out a shorter one at the end
     memory    bytes, or "512M": arena and reads together; default: a quarter of what is free, at most 4 GiB
     order, deal, tail, seed, epoch, start, subdir    as the options of the mount

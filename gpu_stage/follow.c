@@ -1,0 +1,254 @@
+#include "gpu_stage/follow.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <jansson.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/time.h>
+#include <sys/un.h>
+#include <time.h>
+#include <unistd.h>
+
+struct stage_follow {
+	struct sockaddr_un address;
+	int fd; /* the thread's */
+	pthread_t thread;
+	pthread_mutex_t lock; /* guards all below */
+	pthread_cond_t cv;
+	struct stage_place *oldest, *newest; /* batches that are out */
+	uint64_t epoch, steps;               /* the cursor's */
+	uint64_t tell_epoch, tell_steps;
+	bool fresh; /* these two are to be told */
+	bool ending;
+	uint64_t told, untold;
+};
+
+/* ---- talking; on the thread ---- */
+
+static bool dial(struct stage_follow *f)
+{
+	const struct timeval patience = { .tv_sec = STAGE_FOLLOW_TIMEOUT_S };
+	f->fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+	if (f->fd < 0)
+		return false;
+	setsockopt(f->fd, SOL_SOCKET, SO_SNDTIMEO, &patience, sizeof(patience));
+	setsockopt(f->fd, SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof(patience));
+	int rc;
+	do
+		rc = connect(f->fd, (struct sockaddr *)&f->address, sizeof(f->address));
+	while (rc < 0 && errno == EINTR);
+	return rc == 0;
+}
+
+static void hang_up(struct stage_follow *f)
+{
+	if (f->fd >= 0)
+		close(f->fd);
+	f->fd = -1;
+}
+
+/* One line there, one line back.  Returns 1 taken, 0 refused, -1 nobody there. */
+static int exchange(struct stage_follow *f, const char *line, size_t len)
+{
+	char answer[STAGE_FOLLOW_ANSWER_MAX];
+	size_t have = 0;
+	while (len) {
+		ssize_t n = send(f->fd, line, len, MSG_NOSIGNAL);
+		if (n < 0 && errno == EINTR)
+			continue;
+		if (n <= 0)
+			return -1;
+		line += n;
+		len -= (size_t)n;
+	}
+	while (have < sizeof(answer)) {
+		ssize_t n = recv(f->fd, answer + have, sizeof(answer) - have, 0);
+		if (n < 0 && errno == EINTR)
+			continue;
+		if (n <= 0)
+			return -1;
+		have += (size_t)n;
+		if (memchr(answer, '\n', have)) {
+			json_t *reply = json_loadb(answer, have, 0, NULL);
+			bool ok = json_is_true(json_object_get(reply, "ok"));
+			json_decref(reply);
+			return ok;
+		}
+	}
+	return -1;
+}
+
+static bool tell(struct stage_follow *f, uint64_t epoch, uint64_t steps)
+{
+	char line[128];
+	int len = snprintf(line, sizeof(line), "{\"cmd\":\"consumed\",\"epoch\":%" PRIu64 ",\"steps\":%" PRIu64 "}\n",
+	        epoch, steps);
+	bool old = f->fd >= 0;
+	int rc = old || dial(f) ? exchange(f, line, (size_t)len) : -1;
+	if (rc < 0 && old) { /* the server closes what was silent for long, and a new one may be there */
+		hang_up(f);
+		rc = dial(f) ? exchange(f, line, (size_t)len) : -1;
+	}
+	if (rc < 0)
+		hang_up(f);
+	return rc == 1;
+}
+
+static struct timespec later(unsigned ms)
+{
+	struct timespec ts;
+	clock_gettime(CLOCK_MONOTONIC, &ts);
+	ts.tv_nsec += (long)ms * 1000000;
+	ts.tv_sec += ts.tv_nsec / 1000000000;
+	ts.tv_nsec %= 1000000000;
+	return ts;
+}
+
+static void *follow_thread(void *arg)
+{
+	struct stage_follow *f = arg;
+	pthread_mutex_lock(&f->lock);
+	for (;;) {
+		while (!f->fresh && !f->ending)
+			pthread_cond_wait(&f->cv, &f->lock);
+		if (!f->fresh)
+			break;
+		uint64_t epoch = f->tell_epoch, steps = f->tell_steps;
+		f->fresh = false;
+		pthread_mutex_unlock(&f->lock);
+		bool taken = tell(f, epoch, steps);
+		pthread_mutex_lock(&f->lock);
+		f->told += taken;
+		f->untold += !taken;
+		struct timespec until = later(STAGE_FOLLOW_PAUSE_MS);
+		while (!f->ending && pthread_cond_timedwait(&f->cv, &f->lock, &until) != ETIMEDOUT)
+			;
+	}
+	pthread_mutex_unlock(&f->lock);
+	hang_up(f);
+	return NULL;
+}
+
+/* ---- what the consumers do ---- */
+
+int stage_follow_new(const char *socket, struct stage_follow **ret_follow)
+{
+	struct stage_follow *f = calloc(1, sizeof(*f));
+	pthread_condattr_t attr;
+	if (!f)
+		return -ENOMEM;
+	f->fd = -1;
+	f->address.sun_family = AF_UNIX;
+	snprintf(f->address.sun_path, sizeof(f->address.sun_path), "%s", socket);
+	pthread_mutex_init(&f->lock, NULL);
+	pthread_condattr_init(&attr);
+	pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
+	pthread_cond_init(&f->cv, &attr);
+	pthread_condattr_destroy(&attr);
+	int rc = -pthread_create(&f->thread, NULL, follow_thread, f);
+	if (rc < 0) {
+		pthread_cond_destroy(&f->cv);
+		pthread_mutex_destroy(&f->lock);
+		free(f);
+		return rc;
+	}
+	pthread_setname_np(f->thread, "stage-mount");
+	*ret_follow = f;
+	return 0;
+}
+
+void stage_follow_free(struct stage_follow *f)
+{
+	if (!f)
+		return;
+	pthread_mutex_lock(&f->lock);
+	f->ending = true;
+	pthread_cond_signal(&f->cv);
+	pthread_mutex_unlock(&f->lock);
+	pthread_join(f->thread, NULL);
+	pthread_cond_destroy(&f->cv);
+	pthread_mutex_destroy(&f->lock);
+	free(f);
+}
+
+/* Under the lock. */
+static void unlink_place(struct stage_follow *f, struct stage_place *p)
+{
+	*(p->older ? &p->older->newer : &f->oldest) = p->newer;
+	*(p->newer ? &p->newer->older : &f->newest) = p->older;
+	p->out = false;
+}
+
+/* Under the lock. */
+static void news(struct stage_follow *f)
+{
+	f->tell_epoch = f->oldest ? f->oldest->epoch : f->epoch;
+	f->tell_steps = f->oldest ? f->oldest->steps : f->steps;
+	f->fresh = true;
+	pthread_cond_signal(&f->cv);
+}
+
+void stage_follow_out(struct stage_follow *f, struct stage_place *place, uint64_t steps)
+{
+	if (!f)
+		return;
+	pthread_mutex_lock(&f->lock);
+	place->older = f->newest;
+	place->newer = NULL;
+	*(f->newest ? &f->newest->newer : &f->oldest) = place;
+	f->newest = place;
+	place->out = true;
+	f->epoch = place->epoch;
+	f->steps = steps;
+	pthread_mutex_unlock(&f->lock);
+}
+
+void stage_follow_back(struct stage_follow *f, struct stage_place *place)
+{
+	if (!f)
+		return;
+	pthread_mutex_lock(&f->lock);
+	if (place->out) {
+		bool first = place == f->oldest;
+		unlink_place(f, place);
+		if (first)
+			news(f);
+	}
+	pthread_mutex_unlock(&f->lock);
+}
+
+void stage_follow_move(struct stage_follow *f, uint64_t epoch, uint64_t steps)
+{
+	if (!f)
+		return;
+	pthread_mutex_lock(&f->lock);
+	f->epoch = epoch;
+	f->steps = steps;
+	news(f);
+	pthread_mutex_unlock(&f->lock);
+}
+
+void stage_follow_forget(struct stage_follow *f)
+{
+	if (!f)
+		return;
+	pthread_mutex_lock(&f->lock);
+	while (f->oldest)
+		unlink_place(f, f->oldest);
+	pthread_mutex_unlock(&f->lock);
+}
+
+void stage_follow_stats(struct stage_follow *f, uint64_t *ret_told, uint64_t *ret_untold)
+{
+	*ret_told = *ret_untold = 0;
+	if (!f)
+		return;
+	pthread_mutex_lock(&f->lock);
+	*ret_told = f->told;
+	*ret_untold = f->untold;
+	pthread_mutex_unlock(&f->lock);
+}
