@@ -3,7 +3,6 @@
 The kernel may take pages back at any time (memory pressure, DAMON, somebody's drop_caches): READs of what was resident
 are counted as `lost` and are no fault."""
 
-import ctypes
 import mmap
 import os
 import random
@@ -11,10 +10,10 @@ import subprocess
 import threading
 from concurrent.futures import ThreadPoolExecutor
 
-import numpy as np
 import pytest
 
 from helpers.datasets import content
+from helpers.pages import cached_bytes, resident
 from helpers.waiting import wait_until
 from mount.control import settled, stats
 
@@ -32,19 +31,6 @@ def many(scratch):
         (root / path).parent.mkdir(parents=True, exist_ok=True)
         (root / path).write_bytes(files[path])
     return root, files
-
-
-libc = ctypes.CDLL(None, use_errno=True)
-
-
-def cached_bytes(mapped):
-    """Bytes of a read-only mapping that are in the page cache (mincore)."""
-    view = np.frombuffer(mapped, dtype=np.uint8)
-    pages = (len(view) + 4095) // 4096
-    vector = (ctypes.c_ubyte * pages)()
-    if libc.mincore(ctypes.c_void_p(view.ctypes.data), ctypes.c_size_t(len(view)), vector):
-        raise OSError(ctypes.get_errno(), "mincore")
-    return 4096 * sum(v & 1 for v in vector)
 
 
 def path_of(m, name):
@@ -122,12 +108,6 @@ def test_what_fits_is_read_from_disk_once(mount, pack, many):
     assert after["stored_bytes"] <= total + after["lost"] * 70 * KIB
     if not after["lost"]:
         assert after["resident_bytes"] >= sum(len(many[1][path]) for path in seen)
-
-
-def resident(path):
-    """Bytes of the file in the page cache."""
-    with open(path, "rb") as f, mmap.mmap(f.fileno(), 0, access=mmap.ACCESS_READ) as mapped:
-        return cached_bytes(mapped)
 
 
 def test_large_and_common_files_count_too(mount, pack, scratch):

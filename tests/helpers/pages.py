@@ -1,0 +1,24 @@
+"""What the page cache holds of a file.  The kernel may take pages back at any time."""
+
+import ctypes
+import mmap
+
+import numpy as np
+
+libc = ctypes.CDLL(None, use_errno=True)
+
+
+def cached_bytes(mapped):
+    """Bytes of a read-only mapping that are in the page cache (mincore)."""
+    view = np.frombuffer(mapped, dtype=np.uint8)
+    pages = (len(view) + 4095) // 4096
+    vector = (ctypes.c_ubyte * pages)()
+    if libc.mincore(ctypes.c_void_p(view.ctypes.data), ctypes.c_size_t(len(view)), vector):
+        raise OSError(ctypes.get_errno(), "mincore")
+    return 4096 * sum(v & 1 for v in vector)
+
+
+def resident(path):
+    """Bytes of the file in the page cache."""
+    with open(path, "rb") as f, mmap.mmap(f.fileno(), 0, access=mmap.ACCESS_READ) as mapped:
+        return cached_bytes(mapped)
