@@ -1,4 +1,5 @@
-"""What a read-only file system owes to everybody: errno, attributes, xattrs, statfs, ends."""
+"""What a file system owes to everybody: attributes, xattrs, statfs, ends.  What POSIX says of errno, permissions, links and
+listings: test_conformance.py."""
 
 import array
 import errno
@@ -24,32 +25,6 @@ def m(mount, pack, tree):
 
 
 FILE = "class_00/item_0005.bin"
-
-
-@pytest.mark.parametrize("what, operation", [
-    ("create", lambda p: os.open(p / "new", os.O_CREAT | os.O_WRONLY)),
-    ("create in .ddpfs", lambda p: os.open(p / ".ddpfs/new", os.O_CREAT | os.O_WRONLY)),
-    ("open for write", lambda p: os.open(p / FILE, os.O_WRONLY)),
-    ("open stats for write", lambda p: os.open(p / ".ddpfs/stats.json", os.O_RDWR)),
-    ("truncating open", lambda p: os.open(p / FILE, os.O_RDONLY | os.O_TRUNC)),
-    ("truncate", lambda p: os.truncate(p / FILE, 0)),
-    ("unlink", lambda p: os.unlink(p / FILE)),
-    ("mkdir", lambda p: os.mkdir(p / "d")),
-    ("rmdir", lambda p: os.rmdir(p / "class_00")),
-    ("rename", lambda p: os.rename(p / FILE, p / "x")),
-    ("link", lambda p: os.link(p / FILE, p / "x")),
-    ("symlink", lambda p: os.symlink("a", p / "x")),
-    ("mknod", lambda p: os.mknod(p / "x")),
-    ("chmod", lambda p: os.chmod(p / FILE, 0o777)),
-    ("chown", lambda p: os.chown(p / FILE, 1, 1)),
-    ("utime", lambda p: os.utime(p / FILE)),
-    ("setxattr", lambda p: os.setxattr(p / FILE, "user.x", b"y")),
-    ("removexattr", lambda p: os.removexattr(p / FILE, "user.ddpfs.path")),
-])
-def test_every_write_is_erofs(m, what, operation):
-    with pytest.raises(OSError) as e:
-        operation(m.path)
-    assert e.value.errno == errno.EROFS, what
 
 
 def test_attributes_are_the_sources(mount, pack, scratch):
@@ -127,62 +102,11 @@ def test_a_file_is_no_terminal(m):
         assert e.value.errno == errno.ENOTTY
 
 
-def test_errno_of_paths(m):
-    for path, expected in ((FILE + "/x", errno.ENOTDIR), ("nothing", errno.ENOENT), ("x" * 256, errno.ENAMETOOLONG),
-                           ("class_00/nothing/x", errno.ENOENT)):
-        with pytest.raises(OSError) as e:
-            os.stat(m.path / path)
-        assert e.value.errno == expected
-    with pytest.raises(IsADirectoryError):
-        open(m.path / "class_00", "rb")
-    with pytest.raises(NotADirectoryError):
-        os.listdir(m.path / FILE)
-
-
-def test_files_open_by_handle(m):
-    """name_to_handle_at and open_by_handle_at, as an NFS server does."""
-    import ctypes
-
-    libc = ctypes.CDLL(None, use_errno=True)
-
-    class Handle(ctypes.Structure):
-        _fields_ = [("bytes", ctypes.c_uint), ("type", ctypes.c_int), ("data", ctypes.c_ubyte * 128)]
-
-    handle, mount_id = Handle(bytes=128), ctypes.c_int()
-    path = os.fsencode(m.path / FILE)
-    assert libc.name_to_handle_at(-100, path, ctypes.byref(handle), ctypes.byref(mount_id), 0) == 0, \
-        os.strerror(ctypes.get_errno())
-    if os.geteuid() != 0:
-        pytest.skip("open_by_handle_at needs CAP_DAC_READ_SEARCH")
-    root = os.open(m.path, os.O_RDONLY)
-    try:
-        fd = libc.open_by_handle_at(root, ctypes.byref(handle), os.O_RDONLY)
-        assert fd >= 0, os.strerror(ctypes.get_errno())
-        assert os.read(fd, 1 << 20) == (m.path / FILE).read_bytes()
-        os.close(fd)
-    finally:
-        os.close(root)
-
-
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root to become somebody else")
 def test_other_users_are_kept_out(m):
     out = subprocess.run(["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", "ls", m.path],
                          capture_output=True, text=True)
     assert out.returncode != 0 and "ermission" in out.stderr
-
-
-@pytest.mark.skipif(os.geteuid() != 0, reason="mounts as root, reads as nobody")
-def test_allow_other_obeys_modes(mount, pack, scratch):
-    root = scratch / "modes"
-    (root / "d").mkdir(parents=True)
-    for name, mode in (("open", 0o644), ("closed", 0o600)):
-        (root / "d" / name).write_bytes(b"x")
-        (root / "d" / name).chmod(mode)
-    scratch.chmod(0o755)
-    m = mount(pack(root), "view=all,layout=tree,allow_other")
-    as_nobody = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", "cat"]
-    assert subprocess.run([*as_nobody, m.path / "d/open"], capture_output=True).stdout == b"x"
-    assert subprocess.run([*as_nobody, m.path / "d/closed"], capture_output=True).returncode != 0
 
 
 @pytest.mark.parametrize("sig", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
