@@ -463,3 +463,48 @@ def test_handles_of_hidden_names_are_right_or_estale(mount, pack, nested):
             assert by_handle(second.path, handle) == inode
         except OSError as e:
             assert e.errno == errno.ESTALE
+
+
+# ---- owners and modes as asked ----
+
+def everything_below(mountpoint):
+    """Every kind of node that a mount shows."""
+    hidden = (".ddpfs", ".ddpfs/all", ".ddpfs/epoch", ".ddpfs/epoch/0", ".ddpfs/epoch/0.list", ".ddpfs/epoch/0.list0",
+              ".ddpfs/stats.json", ".ddpfs/metrics", ".ddpfs/state")
+    yield mountpoint
+    yield from (mountpoint / name for name in hidden)
+    for top in (mountpoint, mountpoint / ".ddpfs/all"):
+        for directory, subdirectories, files in os.walk(top):
+            yield from (mountpoint / directory / name for name in subdirectories + files)
+
+
+@pytest.mark.parametrize("layout", ["rank=0,world=1", "view=all,layout=tree"])
+@pytest.mark.parametrize("options, uid, gid, umask", [
+    ("", None, None, 0), ("uid=1001", 1001, None, 0), ("gid=2001", None, 2001, 0), ("umask=0027", None, None, 0o027),
+    ("uid=nobody,gid=daemon,umask=777", 65534, 1, 0o777), ("uid=2147483647,gid=0,umask=0", 2147483647, 0, 0)])
+def test_owner_group_and_mask_hold_for_all(mount, pack, modes, options, uid, gid, umask, layout):
+    """uid=, gid=, umask= are about everything that is shown; what is not given is the mounting user's.  Modes are the
+    sources' without set-id bits and the mask's; what has no source is 0755 and 0444."""
+    dataset = pack(modes)
+    mask = os.umask(0o077)  # the process's own is not taken
+    try:
+        m = mount(dataset, ",".join(filter(None, (layout, options))))
+    finally:
+        os.umask(mask)
+    uid, gid = os.geteuid() if uid is None else uid, os.getegid() if gid is None else gid
+    seen = 0
+    for path in everything_below(m.path):
+        st = os.lstat(path)
+        assert (st.st_uid, st.st_gid) == (uid, gid), path
+        name = os.path.basename(path)
+        if "/epoch" not in str(path) and (source := modes / name.split("-", 2)[-1].replace("%2F", "/")).exists():
+            expected = os.stat(source).st_mode & 0o1777
+        elif path == m.path and "tree" in layout or name == "all":
+            expected = os.stat(modes).st_mode & 0o1777
+        else:
+            expected = 0o755 if stat.S_ISDIR(st.st_mode) else 0o444
+            assert ".ddpfs" in str(path) or path == m.path or name == "f"
+            expected = 0o644 if name == "f" else expected
+        assert stat.S_IMODE(st.st_mode) == expected & ~umask, path
+        seen += 1
+    assert seen > 40
