@@ -339,7 +339,8 @@ int shard_state_parse(const char *json, size_t len, struct base_err *err, struct
 {
 	struct shard_state state = { .options = SHARD_VIEW_OPTIONS_DEFAULT };
 	cleanup_json json_t *root = NULL;
-	json_error_t error;
+	json_error_t error; /* its text can hold a key's bytes */
+	char quoted[4 * JSON_ERROR_TEXT_LENGTH];
 	const json_t *version;
 	int rc;
 
@@ -349,7 +350,7 @@ int shard_state_parse(const char *json, size_t len, struct base_err *err, struct
 	root = json_loadb(json, len, JSON_REJECT_DUPLICATES, &error);
 	if (!json_is_object(root))
 		return base_err_set(err, -EUCLEAN, "resume state: not JSON as ddpfs writes it (%s)",
-		        root ? "no object" : error.text);
+		        root ? "no object" : base_err_quote(error.text, quoted, sizeof(quoted)));
 	version = json_object_get(root, "version");
 	if (json_is_integer(version) && json_integer_value(version) != STATE_VERSION)
 		return base_err_set(err, -EPROTONOSUPPORT,
