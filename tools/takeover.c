@@ -410,12 +410,13 @@ static int read_memfd(const char *number, struct base_err *err, struct takeover 
 static int check(const char *number)
 {
 	struct base_err err = { 0 };
-	struct takeover takeover;
+	struct takeover takeover = { 0 };
 	struct shard_index *index = NULL;
 	int rc = read_memfd(number, &err, &takeover);
 	if (rc == 0)
 		rc = shard_index_open(takeover.fs.dataset, &err, &index);
 	shard_index_close(index);
+	takeover_done(&takeover);
 	fprintf(stderr, "%s\n", rc < 0 ? err.text : "ok");
 	return rc < 0 ? CLI_FAILED : CLI_DONE;
 }
@@ -442,6 +443,7 @@ int ddpfs_takeover(int argc, char **argv)
 	rc = fs_supervise(&supervise, &err, &ready);
 	if (rc < 0)
 		log_error("%s", err.text);
+	takeover_done(&takeover);
 	return rc < 0 ? CLI_FAILED : CLI_DONE;
 }
 

@@ -36,7 +36,7 @@ int takeover_try(const char *program, const struct takeover *takeover, struct ba
 int takeover_become(const char *program, const struct takeover *takeover, struct base_err *err);
 
 /* For tests: the text, malloc'd, and back: text of any origin is right or refused (-EPROTONOSUPPORT, -EINVAL).  takeover_done frees
- * the strings and the list of bad samples, which else live as long as the program. */
+ * the strings and the list of bad samples that takeover_read made. */
 char *takeover_write(const struct takeover *takeover);
 int takeover_read(const char *text, size_t len, struct base_err *err, struct takeover *ret_takeover);
 void takeover_done(struct takeover *takeover);
