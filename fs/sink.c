@@ -100,15 +100,15 @@ static void list_entries(struct fs_sink *sink, int fd, uint64_t offset, uint64_t
 static int open_root(struct fs_sink *sink)
 {
 	const char *mountpoint = sink->server->options.mountpoint;
-	const int flags = O_RDONLY | O_DIRECTORY | O_CLOEXEC | O_NOCTTY | FS_DIR_MARK;
-	cleanup_close int copy = open_tree(AT_FDCWD, mountpoint, OPEN_TREE_CLONE | OPEN_TREE_CLOEXEC);
-	return copy < 0 ? open(mountpoint, flags) : openat(copy, ".", flags);
+	const int flags = O_RDONLY | O_DIRECTORY | O_NOCTTY | FS_DIR_MARK;
+	cleanup_touch int copy = open_tree(AT_FDCWD, mountpoint, OPEN_TREE_CLONE | OPEN_TREE_CLOEXEC);
+	return copy < 0 ? fs_touch_open(AT_FDCWD, mountpoint, flags) : fs_touch_open(copy, ".", flags);
 }
 
 static void announce_flat(struct fs_sink *sink, struct fs_view *view, uint64_t epoch, uint64_t turn, uint32_t n)
 {
 	sink->announced_epoch = epoch;
-	cleanup_close int fd = open_root(sink);
+	cleanup_touch int fd = open_root(sink);
 	(void)view;
 	if (fd >= 0)
 		list_entries(sink, fd, fs_dir_turn_offset(turn), n);

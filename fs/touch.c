@@ -5,6 +5,7 @@
 #include <limits.h>
 #include <sched.h>
 #include <stdlib.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 struct fs_touch {
@@ -18,24 +19,32 @@ struct fs_touch {
 	pthread_mutex_t busy; /* held while something runs; taken before lock */
 };
 
+int fs_touch_open(int dirfd, const char *path, int flags)
+{
+	return (int)syscall(SYS_openat, dirfd, path, flags | O_CLOEXEC);
+}
+
+void fs_touch_close(const int *fd)
+{
+	if (*fd >= 0)
+		close_range((unsigned)*fd, (unsigned)*fd, 0);
+}
+
 void fs_touch_detach(const struct fs_server *server, bool keep_others)
 {
 	/* Where a sandbox forbids it all works as before but for the case at the top of the header. */
 	if (unshare(CLONE_FILES) < 0)
 		return;
 	if (keep_others) {
-		/* close_range: TSan thinks of one table a process */
-		close_range((unsigned)server->fuse_fd, (unsigned)server->fuse_fd, 0);
-		close_range((unsigned)server->link->channel, (unsigned)server->link->channel, 0);
+		fs_touch_close(&(int){ server->fuse_fd });
+		fs_touch_close(&(int){ server->link->channel });
 	} else {
 		close_range(3, UINT_MAX, 0);
 	}
 	/* Whoever waits for the end of a pipe that `ddpfs mount` was started with would wait for this copy of it too. */
-	int null = server->options.gives_up_stderr ? open("/dev/null", O_WRONLY | O_CLOEXEC) : -1;
-	if (null >= 0) {
-		dup2(null, STDERR_FILENO);
-		close(null);
-	}
+	cleanup_touch int null = server->options.gives_up_stderr ? fs_touch_open(AT_FDCWD, "/dev/null", O_WRONLY) : -1;
+	if (null >= 0)
+		syscall(SYS_dup3, null, STDERR_FILENO, 0);
 }
 
 static void *touch_main(void *arg)

@@ -16,6 +16,12 @@
  * descriptors stay; else they are closed but for 0, 1 and 2.  What the thread opens later is its own. */
 void fs_touch_detach(const struct fs_server *server, bool keep_others);
 
+/* openat(2) with O_CLOEXEC, and the close(2) of what it gave, for a detached thread: TSan, which thinks of one table a process, does
+ * not see them. -1 and errno. */
+int fs_touch_open(int dirfd, const char *path, int flags);
+void fs_touch_close(const int *fd); /* below 0 is fine */
+#define cleanup_touch __attribute__((cleanup(fs_touch_close)))
+
 struct fs_touch; /* opaque: a detached thread, `toucher`, that runs what it is given */
 
 int fs_touch_new(const struct fs_server *server, struct fs_touch **ret_touch); /* -ENOMEM, -EAGAIN */
