@@ -107,6 +107,9 @@ static int serve(struct served *served, struct base_err *err)
 	return 0;
 }
 
+/* There in builds with AddressSanitizer, which looks for leaks at exit(3) only. */
+void __lsan_do_leak_check(void) __attribute__((weak));
+
 static _Noreturn void server_main(struct supervisor *sup, int channel)
 {
 	struct base_err err = { 0 };
@@ -140,6 +143,8 @@ static _Noreturn void server_main(struct supervisor *sup, int channel)
 		rc = serve(&served, &err);
 	if (rc < 0)
 		fs_link_say(channel, FS_LINK_FAILED, rc, err.text);
+	if (__lsan_do_leak_check)
+		__lsan_do_leak_check();
 	_exit(rc < 0);
 }
 
