@@ -42,6 +42,17 @@ def build_dir():
     return build
 
 
+@pytest.fixture(autouse=True)
+def sanitizers():
+    """tests/run --sanitize: what a sanitizer reported of any program of the test, a server's successor included, fails it."""
+    reports = os.environ.get("DDPFS_REPORTS")
+    before = set(os.listdir(reports)) if reports else set()
+    yield
+    said = [(Path(reports) / name).read_text(errors="replace") for name in sorted(set(os.listdir(reports)) - before)] \
+        if reports else []
+    assert not said, "\n".join(said)
+
+
 @pytest.fixture
 def scratch():
     """A directory for one test, with a short path (mountpoints, sockets), emptied of mounts and removed at the end."""

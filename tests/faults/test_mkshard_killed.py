@@ -23,7 +23,8 @@ def source(scratch):
 def killed(build_dir):
     """killed(n, args...) -> True when mkshard was killed at its n-th system call, False when it had ended before."""
     def run(n, *args):
-        done = tools.run([build_dir / "tests/faults/killat", str(n), tools.tool("mkshard"), *args], check=False)
+        done = tools.run([build_dir / "tests/faults/killat", str(n), tools.tool("mkshard"), *args], check=False,
+                         env=tools.TRACED)
         if done.returncode == 77:
             pytest.skip("ptrace is not allowed here")
         said = done.stdout.split()

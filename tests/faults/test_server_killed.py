@@ -157,7 +157,7 @@ def test_kill_9_again_and_again(scratch, pack, source, mount, ranks, memory):
 @needs_resend
 @pytest.mark.parametrize("number", [signal.SIGSEGV, signal.SIGABRT, signal.SIGBUS])
 def test_a_crash(pack, source, mount, ranks, number):
-    m = mount(pack(source), "rank=0,world=1,order=full,memory=16M")
+    m = mount(pack(source), "rank=0,world=1,order=full,memory=16M", env=tools.CRASHING)
     processes = ranks(m.path)
     time.sleep(0.3)
     before = server_of(m.process.pid)
@@ -261,7 +261,7 @@ def test_the_trainers_progress_is_kept(pack, source, mount):
 
 def test_counters_go_on(pack, source, mount):
     """What was shown never falls, by whatever end of the server; opens are neither lost nor counted twice."""
-    m = mount(pack(source), "rank=0,world=1,order=full,seed=3,memory=16M")
+    m = mount(pack(source), "rank=0,world=1,order=full,seed=3,memory=16M", env=tools.CRASHING)
     names = sorted(os.listdir(m.path))
     counters = ("opens", "hits", "misses", "reads", "read_reply_bytes", "delivered_bytes", "read_bytes", "fetched", "listings",
                 "entries", "lookups", "getattrs", "waited_ns", "evicted")
@@ -350,7 +350,7 @@ def test_a_listing_goes_on(pack, source, mount):
 
 
 def test_a_server_that_keeps_crashing_is_given_up(pack, source, mount):
-    m = mount(pack(source), "rank=0,world=1")
+    m = mount(pack(source), "rank=0,world=1", env=tools.CRASHING)
     m.may_end_with.add(1)
     waiting = subprocess.Popen(["sh", "-c", f"while ls {m.path} >/dev/null 2>&1; do :; done"],
                                preexec_fn=tools.die_with_parent)
@@ -488,8 +488,7 @@ def old_kernel(scratch):
     def make(*flags):
         (scratch / "old.c").write_text(OLD_KERNEL)
         subprocess.run([cc, "-shared", "-fPIC", *flags, "-o", scratch / "old.so", scratch / "old.c", "-ldl"], check=True)
-        return {"LD_PRELOAD": str(scratch / "old.so"),
-                "ASAN_OPTIONS": os.environ.get("ASAN_OPTIONS", "") + ":verify_asan_link_order=0"}
+        return {"LD_PRELOAD": str(scratch / "old.so"), **tools.sanitizers("verify_asan_link_order=0")}
 
     return make
 
@@ -623,7 +622,8 @@ def test_restart_in_the_background_with_another_program(pack, source, scratch):
     kill(after["server_pid"])
     assert os.listdir(mountpoint) == listed
     tools.stat_json(mountpoint)
-    assert "died of signal 9" in (scratch / "log").read_text()
+    said = (scratch / "log").read_text()
+    assert "died of signal 9" in said or "was killed" in said  # the second: its memory takes long to go away
     tools.ddpfs("umount", mountpoint)
     assert not mounts.is_mounted(mountpoint)
 

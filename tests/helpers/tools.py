@@ -27,6 +27,15 @@ def die_with_parent():
     _libc.prctl(PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
 
 
+def sanitizers(options):
+    """Environment for a program that sanitizers, where it has some, shall treat in another way: detect_leaks=0, say."""
+    return {name: f"{os.environ.get(name, '')}:{options}" for name in ("ASAN_OPTIONS", "LSAN_OPTIONS", "TSAN_OPTIONS")}
+
+
+TRACED = sanitizers("detect_leaks=0")  # strace, ptrace: the search for leaks traces, too
+CRASHING = sanitizers("handle_segv=0:handle_sigbus=0:handle_abort=0")  # by a signal from outside: nothing to report
+
+
 def run(argv, check=True, text=True, env=None, timeout=600, **kwargs):
     """Runs a program and returns the CompletedProcess; a failure shows what it printed.
 

@@ -126,7 +126,7 @@ def test_around_a_launcher_with_view_all(dataset, mountpoint):
 
 def test_the_commands_environment(dataset, mountpoint):
     done = run(dataset, mountpoint, sys.executable, "-c", "import os, json; print(json.dumps(dict(os.environ)))",
-               options=["-o", "rank=1,world=2"], env={"LD_PRELOAD": "libm.so.6", "ASAN_OPTIONS": "verify_asan_link_order=0"})
+               options=["-o", "rank=1,world=2"], env={"LD_PRELOAD": "libm.so.6", **tools.sanitizers("verify_asan_link_order=0")})
     env = json.loads(done.stdout)
     assert env["DDPFS_MOUNT"] == str(mountpoint.resolve())
     assert env["DDPFS_DATASET"] == str(dataset.resolve())

@@ -256,7 +256,7 @@ def crashing_library(scratch, body):
 
 def preloaded(library):
     # A build with ASan wants to be the first library, unless told otherwise.
-    return {"LD_PRELOAD": str(library), "ASAN_OPTIONS": os.environ.get("ASAN_OPTIONS", "") + ":verify_asan_link_order=0"}
+    return {"LD_PRELOAD": str(library), **tools.sanitizers("verify_asan_link_order=0")}
 
 
 @pytest.mark.parametrize("body,word", [("abort();", "signal 6"), ("_exit(3);", "status 3")])

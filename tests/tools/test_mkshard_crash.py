@@ -35,12 +35,12 @@ def needs_strace():
 def pack_with(inject, *args):
     """Runs mkshard under strace with a fault injected; returns the CompletedProcess."""
     return tools.run(["strace", "-f", "-qq", "-o", "/dev/null", "-e", f"inject={inject}",
-                      tools.tool("mkshard"), "pack", *args], check=False)
+                      tools.tool("mkshard"), "pack", *args], check=False, env=tools.TRACED)
 
 
 def counted(call, *args):
     """How often the main thread makes a system call in an undisturbed run."""
-    done = tools.run(["strace", "-qq", "-e", f"trace={call}", tools.tool("mkshard"), "pack", *args])
+    done = tools.run(["strace", "-qq", "-e", f"trace={call}", tools.tool("mkshard"), "pack", *args], env=tools.TRACED)
     return sum(line.startswith(call + "(") for line in done.stderr.splitlines())
 
 
@@ -210,7 +210,8 @@ def test_two_at_once(scratch, source):
     """The second one is told so; the first one is not disturbed."""
     needs_strace()
     slow = subprocess.Popen(["strace", "-f", "-qq", "-o", "/dev/null", "-e", "inject=fallocate:delay_enter=2000000:when=1",
-                             tools.tool("mkshard"), "pack", *OPTIONS, source, scratch / "slow"])
+                             tools.tool("mkshard"), "pack", *OPTIONS, source, scratch / "slow"],
+                            env={**os.environ, **tools.TRACED})
     while not (scratch / "slow.partial/journal").exists() or (scratch / "slow.partial/journal").stat().st_size == 0:
         assert slow.poll() is None
     assert "another mkshard" in failure("pack", *OPTIONS, source, scratch / "slow")
