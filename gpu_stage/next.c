@@ -229,18 +229,9 @@ static int bring(struct assembly *a, uint32_t i)
 	return ask_from(a, i, &l);
 }
 
-/* on_bad=skip: the sample that a->error names goes, from `from` on wherever it stands; false: it is no such error. */
-static bool leave_out(struct assembly *a, int rc, uint32_t from)
+/* Sample i goes. */
+static void leave_out(struct assembly *a, uint32_t i)
 {
-	uint32_t i = from;
-	if (!a->stage->leave_out || (rc != -EBADMSG && rc != -EIO && rc != -ESTALE && rc != -ENOENT))
-		return false;
-	while (i < a->n && a->keys[i] != stage_sample_key(a->error->sample))
-		i++;
-	if (i == a->n)
-		return false;
-	if (a->stage->bad)
-		a->stage->bad(a->stage->bad_arg, a->error);
 	tell_used(a, i, 1);
 	a->n--;
 	for (; i < a->n; i++) {
@@ -249,6 +240,107 @@ static bool leave_out(struct assembly *a, int rc, uint32_t from)
 		a->turns[i] = a->turns[i + 1];
 	}
 	atomic_fetch_add(&a->stage->n_left_out, 1);
+}
+
+static bool is_found(const struct ddpfs_stage *stage, uint32_t sample)
+{
+	uint32_t i = 0;
+	while (i < stage->n_found && stage->found[i] != sample)
+		i++;
+	return i < stage->n_found;
+}
+
+static int remember_bad(struct ddpfs_stage *stage, uint32_t sample)
+{
+	if (is_found(stage, sample))
+		return 0;
+	uint32_t *more = realloc(stage->found, (stage->n_found + 1) * sizeof(*more));
+	if (!more)
+		return -ENOMEM;
+	more[stage->n_found++] = sample;
+	stage->found = more;
+	return 0;
+}
+
+/* The samples of [first, end) that are listed or were found to be bad. */
+static int bad_samples(
+        const struct ddpfs_stage *stage, uint32_t first, uint32_t end, struct shard_quarantine **ret_list)
+{
+	uint32_t n_listed = stage->list ? stage->list->n : 0, n = 0;
+	uint32_t *samples = malloc((n_listed + stage->n_found) * sizeof(*samples));
+	if (!samples)
+		return -ENOMEM;
+	for (uint32_t i = 0; i < n_listed + stage->n_found; i++) {
+		uint32_t sample = i < n_listed ? stage->list->samples[i] : stage->found[i - n_listed];
+		if (sample >= first && sample < end)
+			samples[n++] = sample;
+	}
+	int rc = shard_quarantine_new(samples, n, ret_list);
+	free(samples);
+	return rc;
+}
+
+/* What stands for a sample of [first, end), its directory's, in a list that has it. */
+static int find_stand_in(const struct ddpfs_stage *stage, const struct shard_quarantine *list, uint32_t first,
+        uint32_t end, uint32_t sample, struct base_err *err, uint32_t *ret_instead)
+{
+	uint32_t *all = malloc(list->n * sizeof(*all));
+	if (!all)
+		return base_err_set(err, -ENOMEM, "out of memory");
+	int rc = shard_quarantine_stand_ins(list, stage->index, first, end, err, all);
+	if (rc == 0)
+		*ret_instead = all[shard_quarantine_below(list->samples, list->n, sample)];
+	free(all);
+	return rc;
+}
+
+/* What would stand for a sample if the list had it, and all others that were found to be bad. */
+static int stand_in(struct ddpfs_stage *stage, uint32_t sample, struct base_err *err, uint32_t *ret_instead)
+{
+	struct shard_quarantine *list;
+	struct shard_file f;
+	uint32_t file, first, end;
+	int rc = remember_bad(stage, sample);
+	if (rc == 0)
+		rc = shard_index_sample_first(stage->index, sample, &file);
+	if (rc == 0)
+		rc = shard_index_file(stage->index, file, &f);
+	if (rc == 0)
+		rc = shard_index_dir_samples(stage->index, f.dir, &first, &end);
+	if (rc == 0)
+		rc = bad_samples(stage, first, end, &list);
+	if (rc < 0)
+		return base_err_set(err, rc, "no stand-in: %s", base_err_str(rc));
+	rc = find_stand_in(stage, list, first, end, sample, err, ret_instead);
+	shard_quarantine_free(list);
+	return rc;
+}
+
+/* What on_bad says about the sample that a->error names, from `from` on wherever it stands; false: it is no such error, or nothing
+ * can be done. */
+static bool pass_over(struct assembly *a, int rc, uint32_t from)
+{
+	struct ddpfs_stage *stage = a->stage;
+	struct base_err err = { 0 };
+	uint32_t i = from, bad = a->error->sample, instead = SHARD_NONE;
+	if (stage->on_bad == SHARD_ON_BAD_EIO || (rc != -EBADMSG && rc != -EIO && rc != -ESTALE && rc != -ENOENT))
+		return false;
+	while (i < a->n && a->keys[i] != stage_sample_key(bad))
+		i++;
+	if (i == a->n)
+		return false;
+	if (stage->on_bad == SHARD_ON_BAD_SUBSTITUTE && stand_in(stage, bad, &err, &instead) < 0) {
+		fail(a, rc, a->error->file, bad, err.text);
+		return false;
+	}
+	if (stage->bad)
+		stage->bad(stage->bad_arg, a->error);
+	if (stage->on_bad == SHARD_ON_BAD_SKIP) {
+		leave_out(a, i);
+	} else {
+		a->keys[i] = stage_sample_key(instead);
+		atomic_fetch_add(&stage->n_replaced, 1);
+	}
 	return true;
 }
 
@@ -267,7 +359,7 @@ static int collect(struct assembly *a)
 		if (b->n_entries == a->n)
 			break;
 		int rc = bring(a, b->n_entries);
-		if (rc < 0 && !leave_out(a, rc, b->n_entries))
+		if (rc < 0 && !pass_over(a, rc, b->n_entries))
 			return rc;
 	}
 	uint32_t late = a->waited + a->asked;

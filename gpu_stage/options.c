@@ -10,6 +10,7 @@ static const uint64_t MEMORY_DEFAULT_MAX = UINT64_C(4) << 30;
 int stage_options_check(const struct ddpfs_stage_options *given, struct base_err *err, struct ddpfs_stage_options *ret)
 {
 	struct ddpfs_stage_options o = { 0 };
+	enum shard_on_bad on_bad;
 	char quoted[64];
 	if (given && (given->size < offsetof(struct ddpfs_stage_options, seed) || given->size > sizeof(o)))
 		return base_err_set(err, -EINVAL,
@@ -27,8 +28,8 @@ int stage_options_check(const struct ddpfs_stage_options *given, struct base_err
 	if (o.memory_bytes && o.memory_bytes < DDPFS_STAGE_MEMORY_MIN)
 		return base_err_set(err, -EINVAL, "memory_bytes is %llu: give at least %u MiB",
 		        (unsigned long long)o.memory_bytes, DDPFS_STAGE_MEMORY_MIN >> 20);
-	if (o.on_bad && strcmp(o.on_bad, "eio") != 0 && strcmp(o.on_bad, "skip") != 0)
-		return base_err_set(err, -EINVAL, "on_bad=%s is not known: eio or skip",
+	if (o.on_bad && shard_on_bad_parse(o.on_bad, &on_bad) < 0)
+		return base_err_set(err, -EINVAL, "on_bad=%s is not known: eio, skip or substitute",
 		        base_err_quote(o.on_bad, quoted, sizeof(quoted)));
 	*ret = o;
 	return 0;
@@ -55,11 +56,45 @@ static int parse_words(
 	return 0;
 }
 
+/* The quarantine list, where there is none yet.  Who asks for skip or substitute himself needs none: what is bad is then found
+ * when it is read. */
+static int read_list(const struct shard_index *index, const struct ddpfs_stage_options *o, struct base_err *err,
+        struct shard_quarantine **list)
+{
+	struct base_err own = { 0 };
+	if (*list || (o->quarantine && !o->quarantine[0]))
+		return 0;
+	int rc = shard_quarantine_read(index, o->quarantine, &own, list);
+	if (rc == -ENOENT && o->on_bad && !o->quarantine)
+		return 0;
+	return rc < 0 ? base_err_set(err, rc, "%s", own.text) : 0;
+}
+
+static int apply_on_bad(const struct shard_index *index, const struct ddpfs_stage_options *o,
+        enum shard_on_bad of_state, struct base_err *err, struct shard_quarantine **list, struct shard_view_options *v,
+        unsigned *set)
+{
+	enum shard_on_bad wanted = of_state;
+	if (o->on_bad)
+		(void)shard_on_bad_parse(o->on_bad, &wanted); /* checked when the stage was opened */
+	if (wanted != SHARD_ON_BAD_EIO) {
+		int rc = read_list(index, o, err, list);
+		if (rc < 0)
+			return rc;
+		v->quarantine = *list;
+	}
+	if (o->on_bad && (wanted == SHARD_ON_BAD_EIO || v->quarantine)) {
+		v->on_bad = wanted;
+		*set |= SHARD_STATE_SET_ON_BAD;
+	}
+	return 0;
+}
+
 int stage_options_view(const struct shard_index *index, const struct ddpfs_stage_options *o, struct base_err *err,
-        struct shard_view **ret_view)
+        struct shard_quarantine **list, struct shard_view **ret_view)
 {
 	struct shard_view_options v = SHARD_VIEW_OPTIONS_DEFAULT;
-	struct shard_state state;
+	struct shard_state state = { .options.on_bad = SHARD_ON_BAD_EIO };
 	unsigned set;
 	int rc = parse_words(o, err, &v, &set);
 	if (rc < 0)
@@ -70,13 +105,14 @@ int stage_options_view(const struct shard_index *index, const struct ddpfs_stage
 	v.rank = o->rank;
 	v.world = o->world;
 	v.subdir = o->subdir;
-	if (o->state) {
+	if (o->state)
 		rc = shard_state_parse(o->state, strlen(o->state), err, &state);
-		if (rc == 0)
-			rc = shard_state_apply(&state, index, set, &v, err);
-		if (rc < 0)
-			return rc;
-	}
+	if (rc == 0)
+		rc = apply_on_bad(index, o, state.options.on_bad, err, list, &v, &set);
+	if (rc == 0 && o->state)
+		rc = shard_state_apply(&state, index, set, &v, err);
+	if (rc < 0)
+		return rc;
 	return shard_view_new(index, &v, err, ret_view);
 }
 

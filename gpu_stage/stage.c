@@ -134,6 +134,8 @@ static void stage_free(struct ddpfs_stage *stage)
 	}
 	shard_epoch_put(stage->epoch);
 	shard_view_free(stage->view);
+	shard_quarantine_free(stage->list);
+	free(stage->found);
 	stage_store_free(stage->store);
 	if (stage->base)
 		stage->backend->ops->memory_free(stage->backend, stage->base, stage->bytes);
@@ -155,7 +157,7 @@ static int open_parts(
 	if (rc == 0)
 		rc = start_engine(stage, options, err);
 	if (rc == 0)
-		rc = stage_options_view(stage->index, options, err, &view);
+		rc = stage_options_view(stage->index, options, err, &stage->list, &view);
 	if (rc < 0)
 		return rc;
 	rc = stage_bind(stage, view, shard_view_options_get(view)->epoch, err);
@@ -189,7 +191,8 @@ static int open_dataset(const char *dataset, const struct ddpfs_stage_options *o
 	pthread_mutex_init(&stage->lock, NULL);
 	stage->rank = options->rank;
 	stage->world = options->world;
-	stage->leave_out = options->on_bad && strcmp(options->on_bad, "skip") == 0;
+	if (options->on_bad)
+		(void)shard_on_bad_parse(options->on_bad, &stage->on_bad); /* it was checked */
 	stage->bad = options->bad;
 	stage->bad_arg = options->bad_arg;
 	int rc = mounted ? follow_mount(stage, mounted, err) : 0;
@@ -209,6 +212,20 @@ static void tell_place(struct ddpfs_stage *stage)
 		        stage->follow, shard_epoch_number(stage->epoch), stage_steps(stage->epoch, stage->cursor));
 }
 
+/* At the beginning of an epoch a state goes with any list; the mount's view does not. */
+static int check_list(struct ddpfs_stage *stage, const struct stage_mounted *mounted, struct base_err *err)
+{
+	struct shard_state state;
+	const struct shard_quarantine *list = shard_view_options_get(stage->view)->quarantine;
+	int rc = shard_state_parse(mounted->state, strlen(mounted->state), err, &state);
+	if (rc == 0 && state.options.on_bad != SHARD_ON_BAD_EIO && (!list || list->hash != state.quarantine))
+		rc = base_err_set(err, -ESTALE,
+		        "the mount has another quarantine list: name it with options.quarantine, or mount again");
+	if (rc < 0)
+		stage_free(stage);
+	return rc;
+}
+
 /* What the caller leaves open is the mount's; a state of his own stands before the mount's. */
 static int open_mount(const char *mount, bool world_given, struct ddpfs_stage_options *options, struct base_err *err,
         struct ddpfs_stage **ret_stage)
@@ -225,6 +242,8 @@ static int open_mount(const char *mount, bool world_given, struct ddpfs_stage_op
 		options->world = mounted.world;
 	}
 	rc = open_dataset(mounted.dataset, options, world_given ? NULL : &mounted, err, ret_stage);
+	if (rc == 0 && !own_state && !options->on_bad)
+		rc = check_list(*ret_stage, &mounted, err);
 	if (rc == 0 && own_state && (*ret_stage)->following)
 		tell_place(*ret_stage);
 	stage_mounted_done(&mounted);
@@ -236,12 +255,16 @@ int ddpfs_stage_open(const char *dataset, const struct ddpfs_stage_options *give
 {
 	struct base_err err = { 0 };
 	struct ddpfs_stage_options options;
+	struct ddpfs_stage *stage;
 	int rc = stage_options_check(given, &err, &options);
 	if (rc == 0 && stage_mounted_is(dataset))
-		rc = open_mount(dataset, given && given->world, &options, &err, ret_stage);
+		rc = open_mount(dataset, given && given->world, &options, &err, &stage);
 	else if (rc == 0)
-		rc = open_dataset(dataset, &options, NULL, &err, ret_stage);
-	return rc < 0 ? stage_error(error, &err) : 0;
+		rc = open_dataset(dataset, &options, NULL, &err, &stage);
+	if (rc < 0)
+		return stage_error(error, &err);
+	*ret_stage = stage;
+	return 0;
 }
 
 int ddpfs_stage_close(struct ddpfs_stage *stage)
@@ -383,7 +406,11 @@ int ddpfs_stage_resume(struct ddpfs_stage *stage, const char *state, struct ddpf
 	struct shard_view *view;
 	struct ddpfs_stage_options options = { .rank = stage->rank, .world = stage->world, .state = state };
 	pthread_mutex_lock(&stage->turn);
-	int rc = stage_options_view(stage->index, &options, &err, &view);
+	if (stage->on_bad != SHARD_ON_BAD_EIO) {
+		options.on_bad = shard_on_bad_name(stage->on_bad);
+		options.quarantine = stage->list ? NULL : ""; /* one that came since is not this stage's */
+	}
+	int rc = stage_options_view(stage->index, &options, &err, &stage->list, &view);
 	if (rc == 0) {
 		rc = bind_again(stage, view, shard_view_options_get(view)->epoch, &err);
 		if (rc < 0)
@@ -490,6 +517,7 @@ void ddpfs_stage_stats_get(struct ddpfs_stage *stage, struct ddpfs_stage_stats *
 		.bad_blocks = engine.bad_blocks,
 		.io_errors = engine.io_errors,
 		.left_out = atomic_load(&stage->n_left_out),
+		.replaced = atomic_load(&stage->n_replaced),
 		.uploads = upload.uploads,
 		.upload_copies = upload.copies,
 		.upload_bytes = upload.bytes,

@@ -67,9 +67,13 @@ struct ddpfs_stage_options {
 	const char *deal;      /* "auto" "stride" "block"; NULL = auto */
 	const char *tail;      /* "pad" "drop" "short"; NULL = pad */
 	const char *subdir;    /* only samples below it are dealt; NULL = all */
-	const char *on_bad;    /* a sample that cannot be had (damaged, or its shard is): "eio" (or NULL): fails its
-	                          batch; "skip": is left out of it */
-	const char *backend;   /* "cpu" (or NULL): batches in host memory; "cuda:N": on GPU N; "cuda": on the GPU that
+	const char
+	        *on_bad; /* a sample that cannot be had (damaged, or its shard is): "eio": fails its batch; "skip": is
+	                          left out of it; "substitute": its stand-in comes, the next good sample of its
+	                          directory.  With the last two the samples of the quarantine list are left out of the
+	                          order, or replaced in it, as the mount's on_bad does.  NULL: the list as the state says,
+	                          and what else is bad fails its batch */
+	const char *backend; /* "cpu" (or NULL): batches in host memory; "cuda:N": on GPU N; "cuda": on the GPU that
 	                          is current in the thread that opens the stage, else GPU 0 */
 	const char
 	        *state; /* NULL, or a state of ddpfs_stage_state: order, deal, tail, seed, epoch, start and subdir are
@@ -77,10 +81,11 @@ struct ddpfs_stage_options {
 	uint64_t device_bytes; /* GPU memory for batches; 0 = a quarter of the arena.  What is packed on its way takes
 	                          as much pinned host memory, besides memory_bytes */
 	void (*bad)(void *arg, const struct ddpfs_stage_error *error); /* NULL, or called by ddpfs_stage_next for each
-	                          sample left out: what, why; must not call the stage */
+	                          sample found to be bad that is left out or replaced: what, why; must not call the stage */
 	void *bad_arg;
-	const char *copy; /* to a GPU: "each": one copy a file; "packed": gathered by this processor, one copy a
+	const char *copy;       /* to a GPU: "each": one copy a file; "packed": gathered by this processor, one copy a
 	                          batch; "auto" (or NULL): packed where files are small */
+	const char *quarantine; /* file of the list; NULL: the one beside the index, if there is one; "": none */
 };
 
 /* One file of a batch. */
@@ -124,12 +129,13 @@ struct ddpfs_stage_stats {
 	uint64_t read_bytes;
 	uint64_t bad_blocks; /* blocks whose checksum did not match, read twice; each counted once */
 	uint64_t io_errors;
-	uint64_t left_out;          /* samples, by on_bad=skip */
+	uint64_t left_out;          /* samples found to be bad, by on_bad=skip */
 	uint64_t uploads;           /* batches sent to the GPU */
 	uint64_t upload_copies;     /* copies queued for them */
 	uint64_t upload_bytes;      /* their bytes */
 	uint64_t device_bytes;      /* GPU memory for batches; constant */
 	uint64_t device_used_bytes; /* of it in use */
+	uint64_t replaced;          /* samples found to be bad, by on_bad=substitute */
 	uint64_t told;              /* messages to the mount that the stage was opened from, where its training is */
 	uint64_t untold;            /* ... that it did not take */
 	uint32_t depth;             /* reads in flight allowed now */

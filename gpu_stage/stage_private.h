@@ -36,7 +36,10 @@ struct ddpfs_stage {
 	uint32_t keep_pages; /* samples of more are not kept: the ledger does not count them */
 	uint64_t window_bytes;
 	uint32_t rank, world;
-	bool leave_out; /* on_bad=skip */
+	enum shard_on_bad on_bad;      /* what the caller wants of samples that are found to be bad */
+	struct shard_quarantine *list; /* of those that are known to be; NULL: none was needed, or there is none */
+	uint32_t *found;               /* n_found samples that were found to be bad; under turn */
+	uint32_t n_found;
 	void (*bad)(void *arg, const struct ddpfs_stage_error *error);
 	void *bad_arg;
 	struct stage_follow *follow;    /* opened from a mount, for its rank: else NULL */
@@ -53,7 +56,7 @@ struct ddpfs_stage {
 	/* Any thread: */
 	_Atomic uint32_t batches_out;  /* not released */
 	_Atomic uint32_t batches_held; /* whose memory has not come back: also released ones that a GPU still reads */
-	_Atomic uint64_t n_batches, n_samples, n_bytes, n_ready, n_waited, n_asked, n_left_out, wait_ns, wait_memory_ns;
+	_Atomic uint64_t n_batches, n_samples, n_bytes, n_ready, n_waited, n_asked, n_left_out, n_replaced, wait_ns, wait_memory_ns;
 };
 
 /* A batch and what it holds. */
@@ -67,10 +70,11 @@ struct stage_batch {
 	struct stage_entry *entries[];
 };
 
-/* options.c: a view of the stage's dataset by options (size checked), with a state applied. */
+/* options.c: a view of the stage's dataset by options (size checked), with a state applied.  *list: the quarantine list, owned by the
+ * caller, read here when it is needed and NULL; it outlives the view. */
 int stage_options_check(const struct ddpfs_stage_options *given, struct base_err *err, struct ddpfs_stage_options *ret);
 int stage_options_view(const struct shard_index *index, const struct ddpfs_stage_options *options, struct base_err *err,
-        struct shard_view **ret_view);
+        struct shard_quarantine **list, struct shard_view **ret_view);
 uint64_t stage_options_memory(const struct ddpfs_stage_options *options);
 
 /* stage.c: from this view's first turn on. On failure the stage is unchanged and the view the caller's. */

@@ -22,7 +22,7 @@ class Options(ctypes.Structure):
                 ("epoch", c_uint64), ("start", c_uint64), ("memory_bytes", c_uint64), ("order", c_char_p),
                 ("deal", c_char_p), ("tail", c_char_p), ("subdir", c_char_p), ("on_bad", c_char_p),
                 ("backend", c_char_p), ("state", c_char_p), ("device_bytes", c_uint64), ("bad", BadFunction),
-                ("bad_arg", c_void_p), ("copy", c_char_p)]
+                ("bad_arg", c_void_p), ("copy", c_char_p), ("quarantine", c_char_p)]
 
 
 # struct ddpfs_item, as a numpy dtype
@@ -39,8 +39,8 @@ class Stats(ctypes.Structure):
     _fields_ = ([(n, c_uint64) for n in (
         "batches", "samples", "bytes", "ready", "waited", "asked", "wait_ns", "wait_memory_ns", "arena_bytes",
         "used_bytes", "held_bytes", "landing_bytes", "refused", "evicted", "reads", "read_bytes", "bad_blocks",
-        "io_errors", "left_out", "uploads", "upload_copies", "upload_bytes", "device_bytes", "device_used_bytes", "told",
-        "untold")] +
+        "io_errors", "left_out", "uploads", "upload_copies", "upload_bytes", "device_bytes", "device_used_bytes",
+        "replaced", "told", "untold")] +
                 [(n, c_uint32) for n in ("depth", "uring", "direct", "backend_device")])
 
 

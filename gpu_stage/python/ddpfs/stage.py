@@ -226,14 +226,18 @@ class Stage:
     batch     samples of a batch; drop_last leaves out a shorter one at the end
     memory    bytes, or "512M": arena and reads together; default: a quarter of what is free, at most 4 GiB
     order, deal, tail, seed, epoch, start, subdir    as the options of the mount
-    on_bad    "eio": a sample that cannot be had fails its batch; "skip": it is left out; a function: it is left out, and the
-              function called with the StageError that names it
+    on_bad    "eio": a sample that cannot be had fails its batch; "skip": it is left out; "substitute": another of its
+              directory comes instead. With these two what the quarantine list names is left out of the order, or replaced in
+              it, as in a mount. A function: skip, and the function is called with the StageError that names the sample
+    bad       a function that is called so with any on_bad
+    quarantine    the list; default: the one beside the index, if there is one; "": none
     backend   "cpu", or "cuda" (torch's current device) or "cuda:N": batches in GPU memory
     device_memory, copy    bytes of GPU memory for batches; how they get there: "auto", "each", "packed" (stage.h)
     """
 
     def __init__(self, dataset, batch=1, *, rank=0, world=0, order=None, deal=None, tail=None, seed=0, epoch=0, start=0,
-                 subdir=None, memory=0, on_bad=None, backend=None, device_memory=0, copy=None, state=None, drop_last=False):
+                 subdir=None, memory=0, on_bad=None, backend=None, device_memory=0, copy=None, state=None, drop_last=False,
+                 bad=None, quarantine=None):
         if batch < 1:
             raise ValueError("batch must be at least 1")
         self.dataset = os.fspath(dataset)
@@ -241,10 +245,10 @@ class Stage:
         self.drop_last = drop_last
         self._numbers = {"rank": rank, "world": world, "seed": seed, "epoch": epoch, "start": start,
                          "memory_bytes": _bytes(memory), "device_bytes": _bytes(device_memory)}
-        self._bad = on_bad if callable(on_bad) else None
+        self._bad = bad or (on_bad if callable(on_bad) else None)
         on_bad = "skip" if callable(on_bad) else on_bad
         self._words = {"order": order, "deal": deal, "tail": tail, "subdir": subdir, "on_bad": on_bad,
-                       "backend": backend, "copy": copy, "state": state}
+                       "backend": backend, "copy": copy, "state": state, "quarantine": quarantine}
         self._opened = None
 
     def _open(self):
