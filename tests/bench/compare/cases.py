@@ -404,8 +404,7 @@ def stage(env):
         for row in rows[1:]:
             theirs = _median(rates[row][which])
             note = f"{ours:.0f} / {theirs:.0f} samples/s"
-            what = f"libddpfs_stage / {row}, {which}{'' if bars.get(row) else ', no bar'}"
-            out.append(Check(what, ours / theirs, ">=", bars.get(row) or 0, note))
+            out.append(Check(f"libddpfs_stage / {row}, {which}", ours / theirs, ">=", bars.get(row), note))
     return out
 
 

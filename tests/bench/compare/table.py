@@ -15,7 +15,7 @@ ROWS = {
 
 
 class Check:
-    """One bar: a measured value and what it must be.  Value None: not measured here."""
+    """One bar: a measured value and what it must be.  Value None: not measured here; bar None: shown beside the others."""
 
     def __init__(self, what, value, op, bar, note=""):
         self.what, self.value, self.op, self.bar, self.note = what, value, op, bar, note
@@ -24,7 +24,13 @@ class Check:
     def verdict(self):
         if self.value is None:
             return "not measured"
+        if self.bar is None:
+            return ""
         return "met" if (self.value >= self.bar if self.op == ">=" else self.value <= self.bar) else "NOT met"
+
+    @property
+    def limit(self):
+        return "no bar" if self.bar is None else f"{self.op} {self.bar:g}"
 
     def as_dict(self):
         return {**self.__dict__, "verdict": self.verdict}
@@ -132,5 +138,5 @@ def checks_markdown(found):
     lines = ["| measured | value | bar | |", "|---|---|---|---|"]
     for c in found:
         value = "-" if c.value is None else f"{c.value:.4g}"
-        lines.append(f"| {c.what} | {value}{' (' + c.note + ')' if c.note else ''} | {c.op} {c.bar:g} | {c.verdict} |")
+        lines.append(f"| {c.what} | {value}{' (' + c.note + ')' if c.note else ''} | {c.limit} | {c.verdict} |")
     return "\n".join(lines)
