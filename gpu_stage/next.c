@@ -12,10 +12,10 @@ enum {
 	ALONE_TRIES = 50,   /* when nobody can release anything: moments in which a writer may hold pages */
 	ALONE_NS = 2000000, /* each */
 };
-/* Nothing came for so long: if nothing is in flight either, the read-ahead does not mean to bring it.  If something is, the
- * device or the processor is slow, and asking for single samples would only cost the merged reads. */
+/* Nothing came for so long, GRACES times, though the read-ahead has something to do: the device or the processor is slow.  Asking
+ * for single samples costs the merged reads. */
 static const uint64_t GRACE_NS = 5000000;
-enum { GRACES_IDLE = 3, GRACES_IN_FLIGHT = 20 };
+enum { GRACES = 20 };
 static const uint64_t ASK_BYTES = 64 << 20; /* asked for at once, besides the first sample */
 
 /* A batch being put together. */
@@ -201,12 +201,10 @@ static bool comes(struct ddpfs_stage *stage, uint64_t key)
 {
 	uint64_t began = stage_now_ns();
 	enum stage_wait outcome = STAGE_WAIT_QUIET;
-	unsigned idle = 0;
-	for (unsigned i = 0; outcome == STAGE_WAIT_QUIET && idle < GRACES_IDLE && i < GRACES_IN_FLIGHT; i++) {
-		struct prefetch_stats engine;
-		outcome = stage_store_wait(stage->store, key, GRACE_NS);
-		prefetch_stats_get(stage->prefetch, &engine);
-		idle += !engine.inflight;
+	bool idle = false;
+	for (unsigned i = 0; outcome == STAGE_WAIT_QUIET && !idle && i < GRACES; i++) {
+		idle = prefetch_idle(stage->prefetch); /* before the look: what came until then is seen */
+		outcome = stage_store_wait(stage->store, key, idle ? 0 : GRACE_NS);
 	}
 	atomic_fetch_add(&stage->wait_ns, stage_now_ns() - began);
 	return outcome == STAGE_WAIT_READY;
