@@ -469,13 +469,39 @@ static int remember(struct cuda_backend *b, struct stage_upload *u, struct CUstr
 	return rc;
 }
 
+/* In the context.  An event can only be recorded on a stream of its own GPU, and a release has nobody to tell. */
+static int check_stream(struct cuda_backend *b, struct CUstream_st *stream, struct base_err *err)
+{
+	struct CUctx_st *context = NULL, *popped;
+	int device = -1;
+	unsigned result = b->cuda->stream_context(stream, &context);
+	if (result == CUDA_OK && context != b->context) {
+		result = b->cuda->context_push(context);
+		if (result == CUDA_OK) {
+			result = b->cuda->context_device(&device);
+			b->cuda->context_pop(&popped);
+		}
+	} else {
+		device = b->device;
+	}
+	if (result != CUDA_OK)
+		return failure(b, result, "look at a stream", err);
+	if (device != b->device)
+		return base_err_set(err, -EINVAL,
+		        "the batch is on GPU %d, the stream is another GPU's: make the stream with GPU %d current",
+		        b->ordinal, b->ordinal);
+	return 0;
+}
+
 static int cuda_wait(struct stage_backend *backend, struct stage_upload *u, void *stream, struct base_err *err)
 {
 	struct cuda_backend *b = of(backend);
 	int rc = enter(b, err);
 	if (rc < 0)
 		return rc;
-	rc = remember(b, u, stream, err);
+	rc = check_stream(b, stream, err);
+	if (rc == 0)
+		rc = remember(b, u, stream, err);
 	if (rc == 0) {
 		unsigned result = b->cuda->stream_wait_event(stream, u->arrived, 0);
 		if (result != CUDA_OK)

@@ -65,6 +65,7 @@ enum {
 	        (void *to, unsigned long long from, size_t bytes, struct CUstream_st *stream))                         \
 	X(cuStreamCreate, stream_create, (struct CUstream_st * *ret_stream, unsigned flags))                           \
 	X(cuStreamDestroy_v2, stream_destroy, (struct CUstream_st * stream))                                           \
+	X(cuStreamGetCtx, stream_context, (struct CUstream_st * stream, struct CUctx_st * *ret_context))               \
 	X(cuStreamWaitEvent, stream_wait_event,                                                                        \
 	        (struct CUstream_st * stream, struct CUevent_st * event, unsigned flags))                              \
 	X(cuStreamSynchronize, stream_synchronize, (struct CUstream_st * stream))                                      \

@@ -187,7 +187,7 @@ enum { DDPFS_BATCH_STREAMS_MAX = 4 };
 /* For a GPU: what is queued on `stream` (a cudaStream_t or CUstream of the stage's device; NULL is the default stream)
  * from now on runs after the batch's copies have arrived.  The host does not wait.  The batch remembers the stream, which
  * must live until the release.  Nothing to do with the cpu backend.
- * Returns 0, -ENOSPC (more than DDPFS_BATCH_STREAMS_MAX streams), -EIO, -ENODEV, -ENOMEM. */
+ * Returns 0, -EINVAL (a stream of another GPU), -ENOSPC (more than DDPFS_BATCH_STREAMS_MAX streams), -EIO, -ENODEV, -ENOMEM. */
 DDPFS_EXPORT int ddpfs_batch_wait(struct ddpfs_batch *batch, void *stream, struct ddpfs_stage_error *error);
 
 /* The host waits until the batch's copies have arrived.  Returns 0, -EIO, -ENODEV. */

@@ -33,6 +33,7 @@ static void (*fail_nth)(uint64_t n, enum standin_fault fault);
 static uint64_t (*calls)(void);
 static void (*hold_copies)(bool hold);
 static uint64_t (*copies)(void);
+static void (*lose)(int device);
 
 static void find(void *ret_function, const char *name)
 {
@@ -418,6 +419,69 @@ static void stages_have_gpus_of_their_own(void **state)
 	nothing_is_left();
 }
 
+static bool two_gpus(void)
+{
+	int n = 0;
+	ok(cuda->device_count(&n));
+	return n >= 2;
+}
+
+static void a_stream_of_another_gpu_is_refused(void **state)
+{
+	struct ddpfs_stage_error error = { 0 };
+	struct gpu own, other;
+	(void)state;
+	if (!two_gpus())
+		skip_because("one GPU");
+	struct ddpfs_stage *stage = open_stage((struct ddpfs_stage_options){ 0 });
+	gpu_open(&other, 1);
+	gpu_open(&own, 0);
+	for (unsigned k = 0; k < 5; k++) {
+		struct ddpfs_batch *batch = next(stage, 20);
+		assert_int_equal(ddpfs_batch_wait(batch, other.stream, &error), -EINVAL);
+		assert_non_null(strstr(error.text, "on GPU 0, the stream is another GPU's"));
+		assert_arrives(&own, batch);
+		ddpfs_batch_release(batch); /* it knows of no such stream */
+	}
+	assert_int_equal(ddpfs_stage_close(stage), 0);
+	gpu_close(&own);
+	gpu_close(&other);
+	nothing_is_left();
+}
+
+static void a_gpu_that_vanishes_leaves_the_others_alone(void **state)
+{
+	struct ddpfs_stage_error error = { 0 };
+	struct ddpfs_stage *stages[2];
+	struct ddpfs_batch *batch;
+	struct gpu gpu;
+	uint32_t n = 0;
+	(void)state;
+	if (!lose || !two_gpus())
+		skip_because("two GPUs, one of which vanishes on demand, are the stand-in's");
+	for (uint32_t i = 0; i < 2; i++)
+		stages[i] = open_stage(
+		        (struct ddpfs_stage_options){ .rank = i, .world = 2, .backend = i ? "cuda:1" : "cuda:0" });
+	gpu_open(&gpu, 0);
+	struct ddpfs_batch *held = next(stages[1], 20);
+	lose(1);
+	assert_int_equal(ddpfs_batch_sync(held, &error), -EIO);
+	assert_non_null(strstr(error.text, "GPU 1: cannot "));
+	while ((batch = next(stages[0], 20))) {
+		assert_arrives(&gpu, batch);
+		n += batch->n_samples;
+		ddpfs_batch_release(batch);
+		assert_int_equal(ddpfs_stage_next(stages[1], 20, 0, &error, &batch), -EIO);
+	}
+	assert_int_equal(n, N_FILES / 2);
+	ddpfs_batch_release(held);
+	for (uint32_t i = 0; i < 2; i++)
+		assert_int_equal(ddpfs_stage_close(stages[i]), 0);
+	fail_nth(0, STANDIN_FAULT_NONE);
+	gpu_close(&gpu);
+	nothing_is_left();
+}
+
 static void a_batch_is_used_on_four_streams_at_most(void **state)
 {
 	struct ddpfs_stage_error error = { 0 };
@@ -445,6 +509,7 @@ struct consumer {
 	_Atomic uint32_t *times;
 	_Atomic bool *wrong;
 	uint32_t n;
+	int ordinal;
 };
 
 static void *consume(void *arg)
@@ -452,7 +517,7 @@ static void *consume(void *arg)
 	struct consumer *c = arg;
 	struct ddpfs_batch *batch;
 	struct gpu gpu;
-	gpu_open(&gpu, 0);
+	gpu_open(&gpu, c->ordinal);
 	while (ddpfs_stage_next(c->stage, c->n, 0, NULL, &batch) == 1) {
 		uint32_t files[64], n = batch->n_items;
 		if (ddpfs_batch_wait(batch, gpu.stream, NULL) < 0)
@@ -483,7 +548,7 @@ static void consumers_share_the_epoch(void **state)
 	for (uint64_t epoch = 0; epoch < EPOCHS; epoch++) {
 		assert_int_equal(ddpfs_stage_set_epoch(stage, epoch, NULL), 0);
 		for (uint32_t t = 0; t < THREADS; t++) {
-			consumers[t] = (struct consumer){ stage, times, &wrong, 3 + 5 * t };
+			consumers[t] = (struct consumer){ stage, times, &wrong, 3 + 5 * t, 0 };
 			assert_int_equal(pthread_create(&threads[t], NULL, consume, &consumers[t]), 0);
 		}
 		for (unsigned t = 0; t < THREADS; t++)
@@ -493,6 +558,33 @@ static void consumers_share_the_epoch(void **state)
 	for (uint32_t i = 0; i < N_FILES; i++)
 		assert_int_equal(times[i], EPOCHS);
 	assert_int_equal(ddpfs_stage_close(stage), 0);
+	nothing_is_left();
+}
+
+static void gpus_side_by_side(void **state)
+{
+	static _Atomic uint32_t times[N_FILES];
+	_Atomic bool wrong = false;
+	pthread_t threads[4];
+	struct consumer consumers[4];
+	struct ddpfs_stage *stages[2];
+	(void)state;
+	if (!two_gpus())
+		skip_because("one GPU");
+	for (uint32_t i = 0; i < 2; i++)
+		stages[i] = open_stage((struct ddpfs_stage_options){
+		        .rank = i, .world = 2, .backend = i ? "cuda:1" : "cuda:0", .device_bytes = 16 << 20 });
+	for (uint32_t t = 0; t < 4; t++) {
+		consumers[t] = (struct consumer){ stages[t % 2], times, &wrong, 7 + t, (int)(t % 2) };
+		assert_int_equal(pthread_create(&threads[t], NULL, consume, &consumers[t]), 0);
+	}
+	for (unsigned t = 0; t < 4; t++)
+		pthread_join(threads[t], NULL);
+	assert_false(atomic_load(&wrong));
+	for (uint32_t i = 0; i < N_FILES; i++)
+		assert_int_equal(times[i], 1);
+	for (uint32_t i = 0; i < 2; i++)
+		assert_int_equal(ddpfs_stage_close(stages[i]), 0);
 	nothing_is_left();
 }
 
@@ -607,6 +699,9 @@ int main(void)
 		cmocka_unit_test(a_batch_larger_than_the_gpus_memory_is_refused),
 		cmocka_unit_test(files_are_had_by_path),
 		cmocka_unit_test(stages_have_gpus_of_their_own),
+		cmocka_unit_test(a_stream_of_another_gpu_is_refused),
+		cmocka_unit_test(a_gpu_that_vanishes_leaves_the_others_alone),
+		cmocka_unit_test(gpus_side_by_side),
 		cmocka_unit_test(a_batch_is_used_on_four_streams_at_most),
 		cmocka_unit_test(consumers_share_the_epoch),
 		cmocka_unit_test(every_failing_call_is_told_and_leaves_nothing),
@@ -623,6 +718,7 @@ int main(void)
 	find(&calls, "standin_calls");
 	find(&hold_copies, "standin_hold_copies");
 	find(&copies, "standin_copies");
+	find(&lose, "standin_lose");
 	if (getenv("DDPFS_TEST_STANDIN") && !live) {
 		fputs("the loader found another libcuda.so.1 than the stand-in\n", stderr);
 		return 1;

@@ -18,6 +18,7 @@
 enum {
 	INVALID_VALUE = 1,
 	INVALID_CONTEXT = 201,
+	INVALID_HANDLE = 400,
 	NOT_FOUND = 500,
 	LAUNCH_FAILED = 719,
 	DEVICES_MAX = 8,
@@ -34,9 +35,11 @@ struct CUctx_st {
 	int device, references;
 	struct CUstream_st *default_stream; /* what NULL means */
 	pthread_mutex_t engine;             /* one copy to the device at a time */
+	int busy;                           /* streams at work */
 };
 
 struct CUevent_st {
+	const struct CUctx_st *context;
 	uint64_t recorded, reached;
 	int references; /* of queued work, and 1 until it is destroyed */
 };
@@ -76,8 +79,8 @@ static struct range *pinned, *allocated;
 static struct standin_live live;
 static uint64_t calls, fail_at, copies;
 static enum standin_fault fault;
-static bool gone, hold;
-static int busy; /* streams at work */
+static unsigned gone; /* a bit a GPU */
+static bool hold;
 static struct CUstream_st *streams;
 static _Thread_local struct CUctx_st *stack[STACK_MAX];
 static _Thread_local int depth;
@@ -97,7 +100,31 @@ EXPORT void standin_fail(uint64_t n, enum standin_fault kind)
 	calls = 0;
 	fail_at = n;
 	fault = n ? kind : STANDIN_FAULT_NONE;
-	gone = false;
+	gone = 0;
+	pthread_mutex_unlock(&lock);
+}
+
+/* A thread without a context asks for any GPU. */
+static bool is_gone(const struct CUctx_st *context)
+{
+	return context ? gone >> context->device & 1 : gone == ~0U;
+}
+
+static bool is_busy(const struct CUctx_st *context)
+{
+	bool busy = context && context->busy;
+	for (int i = 0; !context && i < DEVICES_MAX; i++)
+		busy |= contexts[i].busy != 0;
+	return busy;
+}
+
+EXPORT void standin_lose(int device)
+{
+	pthread_mutex_lock(&lock);
+	gone |= 1U << device;
+	pthread_cond_broadcast(&changed);
+	while (contexts[device].busy)
+		pthread_cond_wait(&changed, &lock);
 	pthread_mutex_unlock(&lock);
 }
 
@@ -128,15 +155,16 @@ EXPORT uint64_t standin_copies(void)
 /* Under the lock, at the beginning of a call: its failure, if it is to fail.  A GPU that is gone stops what it does first. */
 static unsigned counted(bool waits)
 {
-	if (!gone && !(waits && fault == STANDIN_FAULT_MEMORY) && ++calls == fail_at) {
+	const struct CUctx_st *context = depth ? stack[depth - 1] : NULL;
+	if (!is_gone(context) && !(waits && fault == STANDIN_FAULT_MEMORY) && ++calls == fail_at) {
 		if (fault == STANDIN_FAULT_MEMORY)
 			return CUDA_OUT_OF_MEMORY;
-		gone = true;
+		gone = ~0U;
 		pthread_cond_broadcast(&changed);
 	}
-	while (gone && busy)
+	while (is_gone(context) && is_busy(context))
 		pthread_cond_wait(&changed, &lock);
-	return gone ? LAUNCH_FAILED : CUDA_OK;
+	return is_gone(context) ? LAUNCH_FAILED : CUDA_OK;
 }
 
 static struct CUctx_st *current(void)
@@ -219,20 +247,20 @@ static void do_work(struct CUstream_st *stream, struct work *w)
 }
 
 /* Under the lock: may the stream's first work begin? */
-static bool may_begin(const struct work *w)
+static bool may_begin(const struct CUstream_st *s, const struct work *w)
 {
-	if (gone)
+	if (is_gone(s->context))
 		return true; /* to be thrown away */
 	if (w->kind == WAIT)
 		return w->event->reached >= w->number;
 	return !(w->kind == COPY_UP && hold);
 }
 
-static void finish(struct work *w)
+static void finish(const struct CUstream_st *s, struct work *w)
 {
 	if (w->kind == RECORD && w->event->reached < w->number)
 		w->event->reached = w->number;
-	copies += w->kind == COPY_UP && !gone;
+	copies += w->kind == COPY_UP && !is_gone(s->context);
 	if (w->event)
 		event_put(w->event);
 	free(w);
@@ -243,22 +271,22 @@ static void *stream_thread(void *arg)
 	struct CUstream_st *s = arg;
 	pthread_mutex_lock(&lock);
 	for (;;) {
-		while (s->first ? !may_begin(s->first) : !s->ending)
+		while (s->first ? !may_begin(s, s->first) : !s->ending)
 			pthread_cond_wait(&changed, &lock);
 		struct work *w = s->first;
 		if (!w)
 			break;
-		if (!gone) {
-			busy++;
+		if (!is_gone(s->context)) {
+			s->context->busy++;
 			pthread_mutex_unlock(&lock);
 			do_work(s, w);
 			pthread_mutex_lock(&lock);
-			busy--;
+			s->context->busy--;
 		}
 		s->first = w->next;
 		if (!s->first)
 			s->last = &s->first;
-		finish(w);
+		finish(s, w);
 		pthread_cond_broadcast(&changed);
 	}
 	pthread_mutex_unlock(&lock);
@@ -415,7 +443,7 @@ EXPORT unsigned cuDevicePrimaryCtxRelease_v2(int device)
 		context->default_stream = NULL;
 		stream_end(s);
 	}
-	unsigned result = gone ? LAUNCH_FAILED : CUDA_OK;
+	unsigned result = is_gone(context) ? LAUNCH_FAILED : CUDA_OK;
 	pthread_mutex_unlock(&lock);
 	return result;
 }
@@ -454,9 +482,9 @@ EXPORT unsigned cuCtxGetDevice(int *ret_device)
 /* Under the lock. */
 static unsigned stream_drain(const struct CUstream_st *s)
 {
-	while (!gone && s->first)
+	while (!is_gone(s->context) && s->first)
 		pthread_cond_wait(&changed, &lock);
-	return gone ? LAUNCH_FAILED : CUDA_OK;
+	return is_gone(s->context) ? LAUNCH_FAILED : CUDA_OK;
 }
 
 EXPORT unsigned cuCtxSynchronize(void);
@@ -472,7 +500,7 @@ EXPORT unsigned cuCtxSynchronize(void)
 			s = s->next;
 		}
 	}
-	if (gone)
+	if (is_gone(current()))
 		result = LAUNCH_FAILED;
 	pthread_mutex_unlock(&lock);
 	return result;
@@ -501,7 +529,7 @@ EXPORT unsigned cuMemHostUnregister(void *base)
 	if (!range_remove(&pinned, base))
 		abort();
 	live.registrations--;
-	unsigned result = gone ? LAUNCH_FAILED : CUDA_OK;
+	unsigned result = is_gone(current()) ? LAUNCH_FAILED : CUDA_OK;
 	pthread_mutex_unlock(&lock);
 	return result;
 }
@@ -532,7 +560,7 @@ EXPORT unsigned cuMemFree_v2(unsigned long long address)
 		abort();
 	free((void *)(uintptr_t)address);
 	live.allocations--;
-	unsigned result = gone ? LAUNCH_FAILED : CUDA_OK;
+	unsigned result = is_gone(current()) ? LAUNCH_FAILED : CUDA_OK;
 	pthread_mutex_unlock(&lock);
 	return result;
 }
@@ -586,7 +614,18 @@ EXPORT unsigned cuStreamDestroy_v2(struct CUstream_st *stream)
 	pthread_mutex_lock(&lock);
 	stream_end(stream);
 	live.streams--;
-	unsigned result = gone ? LAUNCH_FAILED : CUDA_OK;
+	unsigned result = is_gone(current()) ? LAUNCH_FAILED : CUDA_OK;
+	pthread_mutex_unlock(&lock);
+	return result;
+}
+
+EXPORT unsigned cuStreamGetCtx(struct CUstream_st *stream, struct CUctx_st **ret_context);
+EXPORT unsigned cuStreamGetCtx(struct CUstream_st *stream, struct CUctx_st **ret_context)
+{
+	pthread_mutex_lock(&lock);
+	unsigned result = counted_in_context(false);
+	if (result == CUDA_OK)
+		*ret_context = stream ? stream->context : current();
 	pthread_mutex_unlock(&lock);
 	return result;
 }
@@ -625,6 +664,7 @@ EXPORT unsigned cuEventCreate(struct CUevent_st **ret_event, unsigned flags)
 		if (!event)
 			abort();
 		event->references = 1;
+		event->context = current();
 		live.events++;
 		*ret_event = event;
 	}
@@ -638,7 +678,7 @@ EXPORT unsigned cuEventDestroy_v2(struct CUevent_st *event)
 	pthread_mutex_lock(&lock);
 	event_put(event);
 	live.events--;
-	unsigned result = gone ? LAUNCH_FAILED : CUDA_OK;
+	unsigned result = is_gone(current()) ? LAUNCH_FAILED : CUDA_OK;
 	pthread_mutex_unlock(&lock);
 	return result;
 }
@@ -648,6 +688,8 @@ EXPORT unsigned cuEventRecord(struct CUevent_st *event, struct CUstream_st *stre
 {
 	pthread_mutex_lock(&lock);
 	unsigned result = counted_in_context(false);
+	if (result == CUDA_OK && stream_of(stream)->context != event->context)
+		result = INVALID_HANDLE; /* as the driver says of an event and a stream of two GPUs */
 	if (result == CUDA_OK)
 		queue(stream, (struct work){ .kind = RECORD, .event = event, .number = ++event->recorded });
 	pthread_mutex_unlock(&lock);
@@ -660,9 +702,9 @@ EXPORT unsigned cuEventSynchronize(struct CUevent_st *event)
 	pthread_mutex_lock(&lock);
 	unsigned result = counted(true);
 	uint64_t number = event->recorded;
-	while (result == CUDA_OK && !gone && event->reached < number)
+	while (result == CUDA_OK && !is_gone(current()) && event->reached < number)
 		pthread_cond_wait(&changed, &lock);
-	if (gone)
+	if (is_gone(current()))
 		result = LAUNCH_FAILED;
 	pthread_mutex_unlock(&lock);
 	return result;

@@ -29,6 +29,8 @@ enum standin_fault {
 };
 /* The n-th counted call from now (1: the next) fails; n 0: none. */
 void standin_fail(uint64_t n, enum standin_fault fault);
+/* One GPU fails so, others go on; until standin_fail. */
+void standin_lose(int device);
 uint64_t standin_calls(void); /* counted since standin_fail */
 
 void standin_hold_copies(bool hold); /* copies to the device wait */
