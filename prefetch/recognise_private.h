@@ -97,6 +97,7 @@ struct search {
 	struct prefetch_fit sorted_fit;
 	unsigned sorted_rank;
 	uint32_t far_target;
+	uint32_t n_ring; /* opens of the ring that are looked at: the first */
 	uint32_t n_targets, n_families, family;
 	uint64_t at;            /* in the phase or family */
 	struct target *targets; /* LISTS_MAX */

@@ -27,6 +27,12 @@ enum {
 	FAR_SEEDS = 1000,
 	FAR_PREFIX = 16384,
 	FAR_SURPRISE = 9, /* nats: one wrong seed in 8,000 */
+	FEW_FILES = 4096, /* of a list that few seeds are tried on exactly */
+	FEW_SEEDS = 1000,
+	FEW_OPENS = 48,  /* that a rank makes of it at least */
+	WORLD_LEAST = 8, /* looked at, however few files */
+	FIRST_LOOK = 96, /* opens: what the filter tells best by */
+	FIRST_SLACK = 128,
 };
 
 int prefetch_search_init(struct search *search)
@@ -87,7 +93,7 @@ static void add_target(struct prefetch_recognise *r, struct prefetch_list *list)
 	target->n = prefetch_list_size(list);
 	target->n_seen = 0;
 	memset(target->slots, 0, sizeof(target->slots));
-	for (uint32_t i = 0; i < r->n_ring; i++) {
+	for (uint32_t i = 0; i < r->search.n_ring; i++) {
 		uint32_t index;
 		if (prefetch_list_find(list, r->ring[i], &index) == 0)
 			add_index(target, index);
@@ -102,6 +108,14 @@ static void add_family(struct search *search, struct family family)
 {
 	if (search->n_families < FAMILIES_MAX && family.from < family.to)
 		search->families[search->n_families++] = family;
+}
+
+static bool has_few_files(const struct search *s)
+{
+	bool few = false;
+	for (uint32_t i = 0; i < s->n_targets; i++)
+		few |= s->targets[i].n <= FEW_FILES;
+	return few;
 }
 
 static void plan(struct prefetch_recognise *r, bool all)
@@ -136,6 +150,10 @@ static void plan(struct prefetch_recognise *r, bool all)
 	                      .to = likely,
 	                      .draws = MANUAL_DRAWS,
 	                      .outputs = NEAR_OUTPUTS });
+	if (has_few_files(s))
+		add_family(s, (struct family){ .sampler = PREFETCH_SAMPLER_DISTRIBUTED,
+		                      .to = likely < FEW_SEEDS ? likely : FEW_SEEDS,
+		                      .outputs = FEW_FILES });
 	if (!all)
 		return;
 	if (r->options.seed_max >= likely)
@@ -191,14 +209,16 @@ static bool fit_prefix(const struct prefetch_recognise *r, const struct target *
 		if (where[i] != UINT64_MAX)
 			positions[n++] = where[i];
 	}
+	const uint32_t few = WORLD_LEAST * FEW_OPENS;
 	struct prefetch_fit_input input = {
 		.positions = positions,
 		.n = n,
 		.size = target->n,
 		.chance = (double)target->n_seen / target->n,
 		.world_max = outputs > EXACT_OUTPUTS ? 1024
-		             : outputs < 512         ? 8
-		                                     : outputs / 64,
+		             : outputs < target->n   ? outputs / 64
+		             : outputs < few         ? WORLD_LEAST
+		                                     : outputs / FEW_OPENS,
 	};
 	*ret_n = n;
 	/* Where the filter was passed by, most seeds end here. */
@@ -365,11 +385,15 @@ static int try_generators(struct prefetch_recognise *r, unsigned i)
 int prefetch_search_begin(struct prefetch_recognise *r)
 {
 	struct search *s = &r->search;
-	unsigned level = level_of(r->n_ring);
+	s->n_ring = r->n_ring;
+	/* Opens came faster than they could be looked at: the more there are, the less a permutation's beginning stands out
+	 * among them. */
+	if (r->looked < FIRST_LOOK && r->n_ring >= FIRST_SLACK)
+		s->n_ring = FIRST_LOOK;
 	s->all = false;
-	for (unsigned i = level_of(r->looked); i < level; i++)
+	for (unsigned i = level_of(r->looked); i < level_of(s->n_ring); i++)
 		s->all |= levels[i].all && !r->rolling;
-	r->looked = r->n_ring;
+	r->looked = s->n_ring;
 	s->n_targets = 0;
 	s->phase = SEARCH_TARGETS;
 	s->at = 0;
@@ -514,7 +538,8 @@ static int try_words(struct prefetch_recognise *r, const struct family *family, 
 	return sieve(r, family, seeds, sources, lanes);
 }
 
-/* A world so large that the filter sees too little of it: one by one, exactly. */
+/* A world so large that the filter sees too little of it, or so few files that what is not of a rank is nearly all that
+ * is not opened: one by one, exactly. */
 static int try_far(struct prefetch_recognise *r, const struct family *family, uint32_t i)
 {
 	struct source source = {
@@ -523,8 +548,9 @@ static int try_far(struct prefetch_recognise *r, const struct family *family, ui
 		.name = r->search.at,
 		.step = 1,
 	};
-	if (r->search.targets[i].n < 2 * FAR_PREFIX)
-		return 0; /* a rank of a large world has next to nothing of it */
+	uint32_t n = r->search.targets[i].n;
+	if (family->outputs == FEW_FILES ? n > FEW_FILES : n < 2 * FAR_PREFIX)
+		return 0; /* of less than that a rank of a large world has next to nothing */
 	prefetch_torch_seek(&r->search.exact_mt, source.seed, family->skip);
 	return verify(r, &r->search.targets[i], &source, &r->search.exact_mt, family->outputs);
 }

@@ -177,6 +177,7 @@ static void inherit(struct track *t, const struct track *old)
 	t->epoch = old->epoch + 1;
 	t->opens = old->opens;
 	t->repeated = old->repeated;
+	t->confirmed = old->has_next && same(&old->next_source, &t->source);
 	if (t->source.sampler == PREFETCH_SAMPLER_RANDOM && old->source.sampler == PREFETCH_SAMPLER_RANDOM &&
 	        t->source.name == old->source.name && t->source.word > old->source.word) {
 		t->source.step = t->source.word - old->source.word;
@@ -531,8 +532,9 @@ static int enter_again(struct prefetch_recognise *r, struct track *t)
 
 static bool begins(const struct track *t, uint32_t hits)
 {
+	double chance = (double)start(t) / (double)t->size * t->part.ranks / t->part.world;
 	return hits >= TRIAL_SURE && hits * 4 >= t->trial * 3 &&
-	       prefetch_fit_surprise(hits, t->trial, (double)start(t) / (double)t->size) >= TRIAL_NATS;
+	       prefetch_fit_surprise(hits, t->trial, chance) >= TRIAL_NATS;
 }
 
 /* A file of the list that is not expected: does an epoch begin?  True when it has. */
@@ -588,12 +590,14 @@ enum track_fit prefetch_track_fit(const struct track *t, uint32_t file, uint64_t
 	if (!is_near(t, position) || !in_part(t, position) || bit_get(t->used, position))
 		return TRACK_NOT;
 	bool next = position >= t->high && position < t->high + t->part.world;
-	return next || joins(t, position, false) ? TRACK_FITS : TRACK_LOOSE;
+	if (next || joins(t, position, false))
+		return TRACK_FITS;
+	return t->n_loose < LOOSE_MAX ? TRACK_LOOSE : TRACK_NOT;
 }
 
 void prefetch_track_open(struct prefetch_recognise *r, struct track *t, uint32_t file, uint64_t position, bool loose)
 {
-	if (loose && t->n_loose < LOOSE_MAX)
+	if (loose)
 		t->loose[t->n_loose++] = (struct loose){ .position = position, .at = r->opens, .file = file };
 	bit_set(t->used, position);
 	t->recent[t->n_recent++ % RING] = position;
