@@ -4,6 +4,7 @@
 #include <string.h>
 #include <sys/mman.h>
 
+#include "gpu_stage/numa.h"
 #include "shard/base/units.h"
 
 int stage_backend_new(
@@ -22,7 +23,7 @@ int stage_backend_new(
 	        base_err_quote(name, quoted, sizeof(quoted)));
 }
 
-int stage_backend_map(uint64_t bytes, struct base_err *err, uint8_t **ret_base)
+int stage_backend_map(struct stage_backend *backend, uint64_t bytes, int node, struct base_err *err, uint8_t **ret_base)
 {
 	/* NORESERVE: pages that are never needed are never touched, so memory_bytes may be more than there is. */
 	void *base = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
@@ -31,6 +32,8 @@ int stage_backend_map(uint64_t bytes, struct base_err *err, uint8_t **ret_base)
 		        (unsigned long long)(bytes >> 20));
 	madvise(base, bytes, MADV_HUGEPAGE); /* fewer faults; where the kernel has none, small pages do */
 	madvise(base, bytes, MADV_DONTDUMP);
+	if (node >= 0 && stage_numa_prefer(base, bytes, node) == 0)
+		backend->numa_node = (uint32_t)node + 1;
 	*ret_base = base;
 	return 0;
 }

@@ -48,7 +48,8 @@ struct stage_backend_ops {
 
 struct stage_backend {
 	const struct stage_backend_ops *ops;
-	uint32_t device; /* 0: host memory; else the GPU's ordinal + 1 */
+	uint32_t device;    /* 0: host memory; else the GPU's ordinal + 1 */
+	uint32_t numa_node; /* that the arena's memory is taken from, + 1; 0: wherever it comes from */
 };
 
 /* By options->backend: NULL or "cpu", "cuda", "cuda:N".  -EINVAL for a name there is no backend of, -ENODEV. */
@@ -62,7 +63,8 @@ int stage_backend_cpu(struct base_err *err, struct stage_backend **ret_backend);
 int stage_backend_cuda(const struct ddpfs_stage_options *options, int ordinal, struct base_err *err,
         struct stage_backend **ret_backend);
 
-/* Memory for an arena, huge pages where the kernel has them.  -ENOMEM. */
-int stage_backend_map(uint64_t bytes, struct base_err *err, uint8_t **ret_base);
+/* Memory for an arena, huge pages where the kernel has them, of this NUMA node if it can be (-1: of any).  -ENOMEM. */
+int stage_backend_map(
+        struct stage_backend *backend, uint64_t bytes, int node, struct base_err *err, uint8_t **ret_base);
 
 #endif

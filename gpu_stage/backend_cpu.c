@@ -4,11 +4,11 @@
 #include <sys/mman.h>
 
 #include "gpu_stage/backend.h"
+#include "gpu_stage/numa.h"
 
 static int cpu_memory_new(struct stage_backend *backend, uint64_t bytes, struct base_err *err, uint8_t **ret_base)
 {
-	(void)backend;
-	return stage_backend_map(bytes, err, ret_base);
+	return stage_backend_map(backend, bytes, stage_numa_here("/sys"), err, ret_base);
 }
 
 static void cpu_memory_free(struct stage_backend *backend, uint8_t *base, uint64_t bytes)

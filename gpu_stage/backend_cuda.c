@@ -16,21 +16,18 @@
  *
  * `lock` guards what stands below it in the struct.  It is not held across calls of the driver, but for those that read the
  * streams of one upload. */
-#include <ctype.h>
 #include <errno.h>
-#include <linux/mempolicy.h>
 #include <pthread.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
-#include <sys/syscall.h>
 #include <time.h>
-#include <unistd.h>
 
 #include "gpu_stage/backend.h"
 #include "gpu_stage/cuda.h"
+#include "gpu_stage/numa.h"
 #include "gpu_stage/pages.h"
 
 enum {
@@ -121,25 +118,13 @@ static void leave(struct cuda_backend *b)
 
 /* ---- memory ---- */
 
-/* The arena on the node whose PCIe root the GPU hangs on; only faster, so every failure is silent. */
-static void place(struct cuda_backend *b, uint8_t *base, uint64_t bytes)
+/* The node whose PCIe root the GPU hangs on. */
+static int node_of(struct cuda_backend *b)
 {
-	char bus[BUS_NAME] = { 0 }, path[96];
-	int node = -1;
-	if (b->cuda->device_bus(bus, sizeof(bus), b->device) != CUDA_OK)
-		return;
-	for (char *c = bus; *c; c++)
-		*c = (char)tolower((unsigned char)*c);
-	snprintf(path, sizeof(path), "/sys/bus/pci/devices/%.*s/numa_node", BUS_NAME, bus);
-	FILE *f = fopen(path, "re");
-	if (!f)
-		return;
-	int n = fscanf(f, "%d", &node);
-	fclose(f);
-	if (n != 1 || node < 0 || node > 63)
-		return;
-	unsigned long mask = 1UL << node;
-	(void)syscall(SYS_mbind, base, bytes, MPOL_PREFERRED, &mask, 64UL + 1, 0U);
+	char bus[BUS_NAME] = { 0 };
+	if (b->cuda->device_bus(bus, sizeof(bus) - 1, b->device) != CUDA_OK)
+		return -1;
+	return stage_numa_of_pci("/sys", bus);
 }
 
 /* Memory that copies run from at full speed: mapped, near the GPU, and pinned. */
@@ -147,10 +132,9 @@ static int pinned_new(struct cuda_backend *b, uint64_t bytes, struct base_err *e
 {
 	char what[64];
 	uint8_t *base;
-	int rc = stage_backend_map(bytes, err, &base);
+	int rc = stage_backend_map(&b->base, bytes, node_of(b), err, &base);
 	if (rc < 0)
 		return rc;
-	place(b, base, bytes);
 	unsigned result = b->cuda->host_register(base, bytes, CUDA_HOST_PORTABLE);
 	if (result != CUDA_OK) {
 		munmap(base, bytes);

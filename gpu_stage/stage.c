@@ -527,6 +527,7 @@ void ddpfs_stage_stats_get(struct ddpfs_stage *stage, struct ddpfs_stage_stats *
 		.uring = engine.uring,
 		.direct = engine.direct,
 		.backend_device = stage->backend->device,
+		.numa_node = stage->backend->numa_node,
 	};
 	stage_follow_stats(stage->follow, &ret_stats->told, &ret_stats->untold);
 }

@@ -142,6 +142,8 @@ struct ddpfs_stage_stats {
 	uint32_t uring;             /* 1: io_uring, 0: pread threads */
 	uint32_t direct;            /* 1: O_DIRECT */
 	uint32_t backend_device;    /* 0: host memory; else the GPU's ordinal + 1 */
+	uint32_t numa_node; /* that the arena is taken from (the GPU's; with the cpu backend that of the thread which
+	                               opened the stage), + 1; 0: one node only, or not known, or not allowed to choose */
 };
 
 /* Opens a packed dataset (the directory that holds its index) and starts to read ahead.

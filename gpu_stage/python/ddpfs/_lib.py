@@ -41,7 +41,7 @@ class Stats(ctypes.Structure):
         "used_bytes", "held_bytes", "landing_bytes", "refused", "evicted", "reads", "read_bytes", "bad_blocks",
         "io_errors", "left_out", "uploads", "upload_copies", "upload_bytes", "device_bytes", "device_used_bytes",
         "replaced", "told", "untold")] +
-                [(n, c_uint32) for n in ("depth", "uring", "direct", "backend_device")])
+                [(n, c_uint32) for n in ("depth", "uring", "direct", "backend_device", "numa_node")])
 
 
 _SIGNATURES = {
