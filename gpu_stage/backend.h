@@ -21,6 +21,7 @@ struct stage_upload; /* the backend's part of a batch; opaque */
 
 struct stage_upload_stats {
 	uint64_t uploads, copies, bytes; /* batches, copies queued for them, their bytes */
+	uint64_t gathered_bytes;         /* of these, copied by this processor first */
 	uint64_t wait_ns;                /* for device memory */
 	uint64_t device_bytes, device_used_bytes;
 };

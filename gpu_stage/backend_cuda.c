@@ -372,6 +372,9 @@ static unsigned copy_packed(
 {
 	for (uint32_t i = 0; i < n; i++)
 		memcpy(b->staging + base + (uintptr_t)items[i].device, items[i].data, items[i].len);
+	pthread_mutex_lock(&b->lock);
+	b->stats.gathered_bytes += bytes;
+	pthread_mutex_unlock(&b->lock);
 	return copy(b, base, b->staging + base, bytes);
 }
 

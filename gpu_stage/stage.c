@@ -518,6 +518,7 @@ void ddpfs_stage_stats_get(struct ddpfs_stage *stage, struct ddpfs_stage_stats *
 		.io_errors = engine.io_errors,
 		.left_out = atomic_load(&stage->n_left_out),
 		.replaced = atomic_load(&stage->n_replaced),
+		.copied_bytes = store.came_bytes + upload.gathered_bytes,
 		.uploads = upload.uploads,
 		.upload_copies = upload.copies,
 		.upload_bytes = upload.bytes,

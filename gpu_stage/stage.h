@@ -135,13 +135,16 @@ struct ddpfs_stage_stats {
 	uint64_t upload_bytes;      /* their bytes */
 	uint64_t device_bytes;      /* GPU memory for batches; constant */
 	uint64_t device_used_bytes; /* of it in use */
-	uint64_t replaced;          /* samples found to be bad, by on_bad=substitute */
-	uint64_t told;              /* messages to the mount that the stage was opened from, where its training is */
-	uint64_t untold;            /* ... that it did not take */
-	uint32_t depth;             /* reads in flight allowed now */
-	uint32_t uring;             /* 1: io_uring, 0: pread threads */
-	uint32_t direct;            /* 1: O_DIRECT */
-	uint32_t backend_device;    /* 0: host memory; else the GPU's ordinal + 1 */
+	uint64_t
+	        copied_bytes; /* copied by this processor: into the arena, once, when a read has landed, and again where
+	                               copy=packed gathers; nothing is copied when a batch in host memory is handed out */
+	uint64_t replaced;    /* samples found to be bad, by on_bad=substitute */
+	uint64_t told;        /* messages to the mount that the stage was opened from, where its training is */
+	uint64_t untold;      /* ... that it did not take */
+	uint32_t depth;       /* reads in flight allowed now */
+	uint32_t uring;       /* 1: io_uring, 0: pread threads */
+	uint32_t direct;      /* 1: O_DIRECT */
+	uint32_t backend_device; /* 0: host memory; else the GPU's ordinal + 1 */
 	uint32_t numa_node; /* that the arena is taken from (the GPU's; with the cpu backend that of the thread which
 	                               opened the stage), + 1; 0: one node only, or not known, or not allowed to choose */
 };

@@ -56,7 +56,8 @@ struct ddpfs_stage {
 	/* Any thread: */
 	_Atomic uint32_t batches_out;  /* not released */
 	_Atomic uint32_t batches_held; /* whose memory has not come back: also released ones that a GPU still reads */
-	_Atomic uint64_t n_batches, n_samples, n_bytes, n_ready, n_waited, n_asked, n_left_out, n_replaced, wait_ns, wait_memory_ns;
+	_Atomic uint64_t n_batches, n_samples, n_bytes, n_ready, n_waited, n_asked, n_left_out, n_replaced, wait_ns,
+	        wait_memory_ns;
 };
 
 /* A batch and what it holds. */

@@ -511,6 +511,7 @@ void stage_store_stats_get(struct stage_store *s, struct stage_store_stats *ret_
 		.held_bytes = s->held_pages * STAGE_PAGE,
 		.refused = s->refused,
 		.evicted = s->evicted,
+		.came_bytes = s->came_bytes,
 	};
 	pthread_mutex_unlock(&s->lock);
 }

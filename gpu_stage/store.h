@@ -115,6 +115,7 @@ void stage_store_wait_freed(struct stage_store *store, uint64_t seen);
 
 struct stage_store_stats {
 	uint64_t used_bytes, held_bytes, refused, evicted;
+	uint64_t came_bytes; /* written, ever */
 };
 void stage_store_stats_get(struct stage_store *store, struct stage_store_stats *ret_stats);
 

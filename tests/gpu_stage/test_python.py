@@ -40,6 +40,17 @@ def test_an_epoch_is_every_file_with_its_bytes(packed):
     assert dict(got) == files
 
 
+def test_a_byte_is_copied_once_whatever_is_handed_out(packed):
+    """When its read has landed; not for a batch, and not in later epochs."""
+    dataset, files = packed
+    with ddpfs.Stage(dataset, batch=7, memory="64M") as stage:
+        for _ in range(3):
+            assert len(names_and_bytes(stage)) == len(files)
+        stats = stage.stats()
+    total = sum(map(len, files.values()))
+    assert stats["copied_bytes"] == total and stats["bytes"] == 3 * total
+
+
 def test_the_order_is_the_one_the_tool_prints(packed):
     dataset, _ = packed
     printed = tools.ddpfs("order", dataset, "-o", "order=full,seed=4,epoch=2,rank=1,world=3").stdout.splitlines()

@@ -40,7 +40,7 @@ class Stats(ctypes.Structure):
         "batches", "samples", "bytes", "ready", "waited", "asked", "wait_ns", "wait_memory_ns", "arena_bytes",
         "used_bytes", "held_bytes", "landing_bytes", "refused", "evicted", "reads", "read_bytes", "bad_blocks",
         "io_errors", "left_out", "uploads", "upload_copies", "upload_bytes", "device_bytes", "device_used_bytes",
-        "replaced", "told", "untold")] +
+        "copied_bytes", "replaced", "told", "untold")] +
                 [(n, c_uint32) for n in ("depth", "uring", "direct", "backend_device", "numa_node")])
 
 
