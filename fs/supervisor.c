@@ -50,6 +50,7 @@ struct supervisor {
 	bool reaped;
 	int status; /* of waitpid, once reaped */
 	bool ready;
+	bool asked; /* to restart, before it was ready: answered when it is */
 	bool ending;
 	bool killed;  /* by us: it hung */
 	bool dumping; /* it crashed and writes a core */
@@ -153,7 +154,7 @@ static _Noreturn void server_main(struct supervisor *sup, int channel)
 static int start_server(struct supervisor *sup)
 {
 	int ends[2];
-	sup->ready = sup->ending = sup->killed = sup->dumping = sup->reaped = sup->told_waits = false;
+	sup->ready = sup->asked = sup->ending = sup->killed = sup->dumping = sup->reaped = sup->told_waits = false;
 	sup->still = 0;
 	sup->crashed = 0;
 	sup->failed = (struct base_err){ 0 };
@@ -471,6 +472,7 @@ static void asked_to_restart(struct supervisor *sup, const char *program)
 	const struct fs_supervise *how = sup->how;
 	struct base_err err = { 0 };
 	int rc;
+	sup->asked = false;
 	if (!how->restart)
 		rc = base_err_set(&err, -EOPNOTSUPP, "this mount cannot be restarted");
 	else if (!sup->held.mount.resends)
@@ -528,6 +530,8 @@ static int on_message(struct supervisor *sup, char program[PATH_MAX])
 		sup->held.fuse_fd = steal_fd(&fd);
 	} else if (message.kind == FS_LINK_READY && sup->held.fuse_fd >= 0) {
 		became_ready(sup);
+		if (sup->asked)
+			asked_to_restart(sup, program);
 	} else if (message.kind == FS_LINK_FAILED && message.code < 0) {
 		base_err_set(&sup->failed, message.code, "%s", message.text);
 	} else if (message.kind == FS_LINK_CRASHED && message.code > 0 && message.code < NSIG) {
@@ -536,9 +540,13 @@ static int on_message(struct supervisor *sup, char program[PATH_MAX])
 		if (!sup->ending && !sup->stopping)
 			sup->stop_ns = latest_end_ns();
 		sup->ending = true;
-	} else if (message.kind == FS_LINK_RESTART && sup->ready) {
+	} else if (message.kind == FS_LINK_RESTART) {
+		/* Its main waits for the answer, and may have been asked before its helper found it ready. */
 		memcpy(program, message.text, PATH_MAX);
-		asked_to_restart(sup, program);
+		if (sup->ready)
+			asked_to_restart(sup, program);
+		else
+			sup->asked = true;
 	} else if (message.kind == FS_LINK_GO && sup->ready && program[0]) {
 		return restart(sup, program);
 	}

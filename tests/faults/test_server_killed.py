@@ -20,6 +20,7 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "mount"))
 
 import control
 from helpers import datasets, mounts, tools
+from helpers.waiting import wait_until
 from helpers.pages import resident
 
 KILLS = int(os.environ.get("DDPFS_KILLS", "20"))
@@ -598,6 +599,23 @@ def test_restart_under_load(pack, source, mount, ranks):
     all_right(finish(processes), source)
     assert stat(m)["restarts"] == 6
     m.unmount()
+
+
+@needs_resend
+def test_restart_asked_of_a_server_that_has_just_begun(scratch, pack, mount):
+    """The request waits in the socket, which outlives the servers: the successor takes it before it is ready to serve."""
+    root = scratch / "wide"
+    datasets.write_tree(root, classes=2000, per_class=1, sizes=(10,))
+    m = mount(pack(root), "view=all,layout=tree")
+    for _ in range(3):
+        before = stat(m)
+        mounts.stop_and_wait(before["server_pid"])
+        with control.connect(m) as sock:
+            sock.sendall(json.dumps({"cmd": "restart", "program": tools.tool("ddpfs")}).encode() + b"\n")
+            kill(before["server_pid"])
+            assert json.loads(sock.makefile("rb").readline())["ok"]
+        wait_until(lambda: stat(m)["restarts"] == before["restarts"] + 2, "the other program's server")
+    assert "did not answer" not in m.log()
 
 
 @needs_resend
