@@ -32,6 +32,7 @@ enum {
 	RESEND_MS_MAX = 64000,
 	DELAY_MS = 100,    /* after a failure that followed another; so much more each time */
 	IN_A_ROW_MAX = 20, /* servers that did not come to answer */
+	DEATH_MS = 500,    /* between two looks whether the main thread has ended */
 	REASON_MAX = BASE_ERR_TEXT_MAX + 16,
 };
 
@@ -594,6 +595,25 @@ static int on_time(struct supervisor *sup)
 	return gone(sup);
 }
 
+/* Of a killed server a thread can be left that waits in the kernel, for a page that a READ has locked: it keeps the table of
+ * descriptors, so the channel does not end, and cannot be reaped, nor does a pidfd tell.  That the main thread has ended is seen. */
+static bool main_ended(pid_t pid)
+{
+	char path[64];
+	char line[512];
+	snprintf(path, sizeof(path), "/proc/%d/stat", (int)pid);
+	cleanup_fclose FILE *f = fopen(path, "re");
+	const char *name_end = f && fgets(line, sizeof(line), f) ? strrchr(line, ')') : NULL;
+	return name_end && strncmp(name_end, ") Z", 3) == 0;
+}
+
+static int ended(struct supervisor *sup)
+{
+	if (sup->channel >= 0)
+		close(steal_fd(&sup->channel));
+	return gone(sup);
+}
+
 static int watch(struct supervisor *sup)
 {
 	char program[PATH_MAX] = "";
@@ -602,8 +622,11 @@ static int watch(struct supervisor *sup)
 		struct pollfd polls[3] = { { .fd = sup->signal_fd, .events = POLLIN },
 			{ .fd = sup->channel, .events = POLLIN },
 			{ .fd = sup->stopping ? -1 : sup->how->owner_pidfd, .events = POLLIN } };
-		int n = poll(polls, 3, timeout_ms(sup));
+		int ms = timeout_ms(sup);
+		bool early = sup->pid && (ms < 0 || ms > DEATH_MS);
+		int n = poll(polls, 3, early ? DEATH_MS : ms);
 		int rc = 1;
+		early = early && n == 0;
 		if (n < 0 && errno != EINTR)
 			return base_err_set(sup->err, -errno, "poll: %s", strerror(errno));
 		if (n > 0 && polls[0].revents)
@@ -614,12 +637,15 @@ static int watch(struct supervisor *sup)
 			rc = on_message(sup, program);
 		else if (sup->pid && sup->reaped)
 			rc = gone(sup);
+		else if (early && main_ended(sup->pid))
+			rc = ended(sup);
 		else if (!sup->pid && sup->stopping)
 			rc = gone(sup);
 		bool again = rc == 1 && resends(sup) && fs_now_ns() >= sup->resend_ns;
 		if (again)
 			resend(sup);
-		if (rc == 1 && ((n == 0 && !again) || fs_now_ns() - look_ns > look_ms(sup) * UINT64_C(1000000))) {
+		if (rc == 1 &&
+		        ((n == 0 && !early && !again) || fs_now_ns() - look_ns > look_ms(sup) * UINT64_C(1000000))) {
 			look_ns = fs_now_ns();
 			rc = on_time(sup);
 		}

@@ -335,6 +335,57 @@ def test_killed_while_the_kernel_does_not_know_the_root(pack, source, mount):
     assert len(os.listdir(m.path)) == len([p for p in source.rglob("*") if p.is_file()])
 
 
+WAITING_THREAD = r"""
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/xattr.h>
+#include <unistd.h>
+static void *wait_for_itself(void *arg)
+{
+	char value[256];
+	while (access(getenv("WAIT_WHEN"), F_OK) < 0)
+		usleep(1000);
+	getxattr(getenv("WAIT_FOR"), "user.ddpfs.path", value, sizeof(value));
+	return arg;
+}
+int pthread_setname_np(pthread_t thread, const char *name)
+{
+	int (*real)(pthread_t, const char *) = (int (*)(pthread_t, const char *))dlsym(RTLD_NEXT, "pthread_setname_np");
+	pthread_t waiting;
+	if (strcmp(name, "helper") == 0 && access(getenv("WAIT_WHEN"), F_OK) < 0)
+		pthread_create(&waiting, NULL, wait_for_itself, NULL);
+	return real(thread, name);
+}
+"""
+
+
+@needs_resend
+def test_a_thread_that_waits_for_its_own_dead_server_hides_no_death(pack, source, mount, scratch):
+    """It has the same descriptors as all others and cannot be killed, so nothing closes and nobody can be reaped: what the
+    kernel does to a thread of ours that drops pages while a READ has one of them locked."""
+    cc = shutil.which("cc") or shutil.which("gcc")
+    if not cc:
+        pytest.skip("no C compiler to make the thread with")
+    (scratch / "waiting.c").write_text(WAITING_THREAD)
+    subprocess.run([cc, "-shared", "-fPIC", "-o", scratch / "waiting.so", scratch / "waiting.c"], check=True)
+    when, path = scratch / "when", scratch / "mnt0/.ddpfs/all/class_00/item_0000.bin"
+    m = mount(pack(source), "rank=0,world=1,order=full,watchdog=0",
+              env={"LD_PRELOAD": str(scratch / "waiting.so"), "WAIT_WHEN": str(when), "WAIT_FOR": str(path),
+                   "DDPFS_TEST_HANG": "worker", **tools.sanitizers("verify_asan_link_order=0")})
+    assert str(path).startswith(str(m.path))
+    before = server_of(m.process.pid)
+    when.write_text("")
+    wait_until(lambda: any((task / "wchan").read_text() == "request_wait_answer"
+                           for task in Path(f"/proc/{before}/task").iterdir()), "the thread that waits")
+    kill(before)
+    wait_for_another(m, before)
+    assert len(os.listdir(m.path)) == len([p for p in source.rglob("*") if p.is_file()])
+    assert stat(m)["restarts"] == 1
+
+
 @needs_resend
 def test_a_listing_goes_on(pack, source, mount):
     """One getdents before the death, the rest after it: no name twice, none missing, one epoch."""
