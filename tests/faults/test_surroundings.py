@@ -1,0 +1,159 @@
+"""What surrounds a mount changes or is scarce: memory of its cgroup, the clock on the wall."""
+
+import contextlib
+import os
+import shutil
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+
+from helpers import datasets, tools
+from mount.control import stats
+
+MIB = 1 << 20
+ROOT = Path("/sys/fs/cgroup")
+
+
+# ---- a cgroup at its limit ----
+
+
+class Cgroup:
+    """A memory cgroup with a limit, below the one this process is in."""
+
+    def __init__(self, limit):
+        lines = [line.split(":") for line in Path("/proc/self/cgroup").read_text().splitlines()]
+        v1 = [path for _, controllers, path in lines if "memory" in controllers.split(",")]
+        self.before = ROOT / "memory" / v1[0].lstrip("/") if v1 else ROOT / lines[0][2].lstrip("/")
+        self.here = self.before / f"ddpfs-test-{os.getpid()}"
+        self.limit_file = "memory.limit_in_bytes" if v1 else "memory.max"
+        self.events_file = "memory.oom_control" if v1 else "memory.events"
+        try:
+            if not v1:
+                (self.before / "cgroup.subtree_control").write_text("+memory")
+            self.here.mkdir()
+            (self.here / self.limit_file).write_text(str(limit))
+        except OSError as error:
+            self.close()
+            pytest.skip(f"no memory cgroup can be made here: {error}")
+
+    @contextlib.contextmanager
+    def inside(self):
+        """What is started meanwhile lives in it."""
+        (self.here / "cgroup.procs").write_text(str(os.getpid()))
+        try:
+            yield
+        finally:
+            (self.before / "cgroup.procs").write_text(str(os.getpid()))
+
+    def events(self):
+        return {key: int(value) for key, value in
+                (line.split() for line in (self.here / self.events_file).read_text().splitlines())}
+
+    def close(self):
+        while self.here.exists():
+            with contextlib.suppress(OSError):  # who has just ended may still be counted
+                self.here.rmdir()
+                return
+            time.sleep(0.05)
+
+
+@pytest.fixture
+def cgroup():
+    made = []
+
+    def make(limit):
+        made.append(Cgroup(limit))
+        return made[0]
+
+    yield make
+    for one in made:
+        one.close()
+
+
+def test_a_cgroup_at_its_limit(cgroup, scratch, pack, mount):
+    """Server and reader in a cgroup with memory= and as much as both promise to need besides: the kernel takes pages back, kills
+    nobody, and every byte is right."""
+    root = scratch / "source"
+    datasets.write_tree(root, classes=6, per_class=100, sizes=(4096, 110_000, 300_000, 700_000))
+    dataset = pack(root)
+    wanted = subprocess.run("cat class_*/* | md5sum", shell=True, cwd=root, capture_output=True, text=True, check=True).stdout
+    limited = cgroup((16 + 64) * MIB)
+    with limited.inside():
+        m = mount(dataset, "view=all,layout=tree,memory=16M")
+        for _ in range(2):
+            done = subprocess.run("cat class_*/* | md5sum", shell=True, cwd=m.path, capture_output=True, text=True, check=True)
+            assert done.stdout == wanted
+    now = stats(m)
+    assert limited.events().get("oom_kill", 0) == 0 and now["restarts"] == now["errors"] == 0
+    m.unmount()
+
+
+# ---- the clock on the wall ----
+
+
+# Years forward, back before 1970, and on: another time at each look.
+CLOCK = r"""
+#define _GNU_SOURCE
+#include <stdatomic.h>
+#include <sys/syscall.h>
+#include <sys/time.h>
+#include <time.h>
+#include <unistd.h>
+static _Atomic unsigned looks;
+static long off(void)
+{
+	static const long jumps[] = { 0, 315360000, -630720000, 3600, -3600, 4000000000, -1 };
+	return jumps[looks++ % 7];
+}
+int clock_gettime(clockid_t clock, struct timespec *t)
+{
+	int rc = (int)syscall(SYS_clock_gettime, clock, t);
+	if (rc == 0 && (clock == CLOCK_REALTIME || clock == CLOCK_REALTIME_COARSE))
+		t->tv_sec += off();
+	return rc;
+}
+time_t time(time_t *ret)
+{
+	struct timespec t;
+	clock_gettime(CLOCK_REALTIME, &t);
+	if (ret)
+		*ret = t.tv_sec;
+	return t.tv_sec;
+}
+int gettimeofday(struct timeval *tv, void *tz)
+{
+	struct timespec t;
+	(void)tz;
+	clock_gettime(CLOCK_REALTIME, &t);
+	tv->tv_sec = t.tv_sec;
+	tv->tv_usec = t.tv_nsec / 1000;
+	return 0;
+}
+"""
+
+
+def test_clock_jumps(scratch, pack, mount):
+    """A clock that shows another year whenever it is looked at: epochs, counters, waits and a successor are as ever."""
+    cc = shutil.which("cc") or shutil.which("gcc")
+    if not cc:
+        pytest.skip("no C compiler to make a clock with")
+    (scratch / "clock.c").write_text(CLOCK)
+    subprocess.run([cc, "-shared", "-fPIC", "-o", scratch / "clock.so", scratch / "clock.c"], check=True)
+    env = {"LD_PRELOAD": str(scratch / "clock.so"), **tools.sanitizers("verify_asan_link_order=0")}
+    root = scratch / "source"
+    files = datasets.write_tree(root, classes=4, per_class=50)
+    m = mount(pack(root), "rank=0,world=1,order=full,memory=16M", env=env)
+    for epoch in range(3):
+        names = sorted(os.listdir(m.path))
+        assert len(names) == len(files) and all(name.startswith(f"{epoch:04d}-") for name in names)
+        for name in names:
+            assert (m.path / name).read_bytes() == files[name.split("-", 2)[2].replace("%2F", "/")]
+        (m.path / ".ddpfs" / "stats.json").read_bytes()
+        if epoch == 1:
+            os.kill(m.server_pid(), 9)
+    now = stats(m)
+    assert now["epoch"] == 2 and now["opens"] == 3 * len(files) and now["errors"] == 0
+    assert now["uptime_s"] < 10_000 and now["wait_max_ns"] < 10_000 * 10**9
+    m.unmount()
