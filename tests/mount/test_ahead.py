@@ -1,7 +1,7 @@
 """Reading ahead: what the trainer opens is in the page cache, and everything else still works.
 
 The kernel may take pages back at any time (memory pressure, DAMON, somebody's drop_caches): READs of what was resident
-are counted as `lost` and are no fault."""
+are counted as `lost` and are no fault; when they are many, the budget shrinks and the engine drops some itself."""
 
 import mmap
 import os
@@ -65,7 +65,7 @@ def test_the_first_window_is_there_before_it_is_asked_for(mount, pack, many):
     read_all(m, names, many[1])
     after = stats(m)
     assert only_what_was_lost(before, after)
-    assert after["hits"] >= len(names) - after["lost"]
+    assert after["hits"] >= len(names) - 2 * after["lost"]
     assert after["following"] == 1
 
 
@@ -206,7 +206,7 @@ def test_listing_and_stat_do_not_count_and_do_no_harm(mount, pack, many):
     assert after["following"] == 1
     assert after["jumps"] == 0
     assert after["opens"] == len(names)
-    assert only_what_was_lost(before, after) and after["misses"] <= after["lost"]
+    assert only_what_was_lost(before, after) and after["misses"] <= 2 * after["lost"]
 
 
 def test_partial_reads_and_mappings(mount, pack, many):

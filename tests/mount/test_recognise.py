@@ -109,8 +109,9 @@ def test_a_distributed_sampler_is_read_ahead(mount, dataset):
     assert stats["recognised"].startswith("torch DistributedSampler, seed+epoch 19, rank 1 of 2")
     assert "recognised_note" not in stats
     assert stats["opens"] == 3 * CLASSES * PER_CLASS // 2
-    assert stats["reads"] <= 96 + stats["lost"], "a READ that reached the server behind the first three batches"
-    assert stats["misses"] <= 96 + stats["lost"]
+    # Twice: where the kernel takes back many pages, the budget shrinks and the engine drops some itself.
+    assert stats["reads"] <= 96 + 2 * stats["lost"], "a READ that reached the server behind the first three batches"
+    assert stats["misses"] <= 96 + 2 * stats["lost"]
     (sampler,) = stats["samplers"]
     assert sampler["epoch"] == 2 and sampler["repeated"] == 0 and sampler["after"] <= 96
     assert "recognised after" in m.log() and "set_epoch" not in m.log()
