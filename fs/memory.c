@@ -25,9 +25,20 @@ static bool read_number(const char *path, uint64_t *ret_value)
 	return true;
 }
 
-/* Free memory under one cgroup directory: limit - usage + what the kernel would give back of it at once. */
+struct room {
+	uint64_t free_bytes;
+	uint64_t limit_bytes; /* what there is at all */
+};
+
+static void take_least(uint64_t *bytes, uint64_t other)
+{
+	if (other < *bytes)
+		*bytes = other;
+}
+
+/* Under one cgroup directory; free: limit - usage + what the kernel would give back of it at once. */
 static void take_limit(
-        const char *dir, const char *limit_name, const char *usage_name, const char *cache_key, uint64_t *free_bytes)
+        const char *dir, const char *limit_name, const char *usage_name, const char *cache_key, struct room *room)
 {
 	char path[PATH_MAX + 64];
 	uint64_t limit;
@@ -36,6 +47,7 @@ static void take_limit(
 	snprintf(path, sizeof(path), "%s/%s", dir, limit_name);
 	if (!read_number(path, &limit))
 		return;
+	take_least(&room->limit_bytes, limit);
 	snprintf(path, sizeof(path), "%s/%s", dir, usage_name);
 	if (!read_number(path, &usage))
 		return;
@@ -48,21 +60,19 @@ static void take_limit(
 			cache = strtoull(line + strlen(cache_key), NULL, 10);
 	}
 	uint64_t used = usage > cache ? usage - cache : 0;
-	uint64_t left = limit > used ? limit - used : 0;
-	if (left < *free_bytes)
-		*free_bytes = left;
+	take_least(&room->free_bytes, limit > used ? limit - used : 0);
 }
 
 /* A limit may stand on any cgroup above this process's. */
 static void walk_up(const char *base, const char *cgroup, const char *limit_name, const char *usage_name,
-        const char *cache_key, uint64_t *free_bytes)
+        const char *cache_key, struct room *room)
 {
 	char dir[PATH_MAX];
 	int n = snprintf(dir, sizeof(dir), "%s%s", base, strcmp(cgroup, "/") == 0 ? "" : cgroup);
 	if (n < 0 || n >= (int)sizeof(dir))
 		return;
 	for (;;) {
-		take_limit(dir, limit_name, usage_name, cache_key, free_bytes);
+		take_limit(dir, limit_name, usage_name, cache_key, room);
 		char *slash = strrchr(dir, '/');
 		if (!slash || strlen(dir) <= strlen(base))
 			return;
@@ -80,7 +90,7 @@ static bool has_controller(const char *list, const char *name)
 }
 
 /* Lines "hierarchy:controllers:path"; v2 is "0::path". */
-static void cgroup_limits(const char *root, uint64_t *free_bytes)
+static void cgroup_limits(const char *root, struct room *room)
 {
 	char path[PATH_MAX];
 	cleanup_free char *text = NULL;
@@ -98,29 +108,45 @@ static void cgroup_limits(const char *root, uint64_t *free_bytes)
 		controllers++;
 		if (*controllers == '\0') {
 			snprintf(path, sizeof(path), "%s/sys/fs/cgroup", root);
-			walk_up(path, cgroup, "memory.max", "memory.current", "inactive_file ", free_bytes);
+			walk_up(path, cgroup, "memory.max", "memory.current", "inactive_file ", room);
 		} else if (has_controller(controllers, "memory")) {
 			snprintf(path, sizeof(path), "%s/sys/fs/cgroup/memory", root);
 			walk_up(path, cgroup, "memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file ",
-			        free_bytes);
+			        room);
 		}
 	}
 }
 
-uint64_t fs_memory_free(const char *root)
+static uint64_t meminfo(const char *text, const char *key)
+{
+	const char *line = strstr(text, key);
+	return line ? strtoull(line + strlen(key), NULL, 10) * BASE_KIB : 0;
+}
+
+static struct room look(const char *root)
 {
 	char path[PATH_MAX];
 	cleanup_free char *text = NULL;
 	size_t len;
-	uint64_t free_bytes = 0;
+	struct room room = { 0 };
 	snprintf(path, sizeof(path), "%s/proc/meminfo", root);
-	if (base_read_file(path, SMALL_FILE, &text, &len) == 0) {
-		const char *line = strstr(text, "MemAvailable:");
-		if (line)
-			free_bytes = strtoull(line + strlen("MemAvailable:"), NULL, 10) * BASE_KIB;
-	}
-	cgroup_limits(root, &free_bytes);
-	return free_bytes;
+	if (base_read_file(path, SMALL_FILE, &text, &len) == 0)
+		room = (struct room){ meminfo(text, "MemAvailable:"), meminfo(text, "MemTotal:") };
+	cgroup_limits(root, &room);
+	return room;
+}
+
+uint64_t fs_memory_free(const char *root)
+{
+	return look(root).free_bytes;
+}
+
+uint64_t fs_memory_most(const char *root)
+{
+	uint64_t limit = look(root).limit_bytes;
+	if (limit == 0)
+		return UINT64_MAX; /* not known */
+	return limit > FS_MEMORY_BESIDES + FS_MEMORY_LEAST ? limit - FS_MEMORY_BESIDES : FS_MEMORY_LEAST;
 }
 
 uint64_t fs_memory_default(uint32_t others)

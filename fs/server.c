@@ -2,6 +2,7 @@
 #include "fs/server.h"
 
 #include <errno.h>
+#include <inttypes.h>
 #include <fcntl.h>
 #include <linux/fuse.h>
 #include <poll.h>
@@ -289,6 +290,12 @@ static int start_engine(struct fs_server *server, struct base_err *err)
 		uint32_t mounts = fs_mounts_count();
 		uint32_t sockets = fs_control_count();
 		server->memory_bytes = fs_memory_default(mounts > sockets ? mounts : sockets);
+	}
+	uint64_t most = fs_memory_most("");
+	if (server->memory_bytes > most) {
+		log_warning("memory=%" PRIu64 "M is more than this host or cgroup has: %" PRIu64 "M are used",
+		        server->memory_bytes >> 20, most >> 20);
+		server->memory_bytes = most;
 	}
 	server->mount.memory_bytes = server->memory_bytes;
 	int rc = take_test_delay(server, err);

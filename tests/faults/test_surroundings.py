@@ -72,21 +72,23 @@ def cgroup():
         one.close()
 
 
-def test_a_cgroup_at_its_limit(cgroup, scratch, pack, mount):
+@pytest.mark.parametrize("memory", ["16M", "256M"])
+def test_a_cgroup_at_its_limit(cgroup, scratch, pack, mount, memory):
     """Server and reader in a cgroup with memory= and as much as both promise to need besides: the kernel takes pages back, kills
-    nobody, and every byte is right."""
+    nobody, and every byte is right.  A memory= beyond the cgroup is cut down to what is left of it then."""
     root = scratch / "source"
     datasets.write_tree(root, classes=6, per_class=100, sizes=(4096, 110_000, 300_000, 700_000))
     dataset = pack(root)
     wanted = subprocess.run("cat class_*/* | md5sum", shell=True, cwd=root, capture_output=True, text=True, check=True).stdout
     limited = cgroup((16 + 64) * MIB)
     with limited.inside():
-        m = mount(dataset, "view=all,layout=tree,memory=16M")
+        m = mount(dataset, f"view=all,layout=tree,memory={memory}")
         for _ in range(2):
             done = subprocess.run("cat class_*/* | md5sum", shell=True, cwd=m.path, capture_output=True, text=True, check=True)
             assert done.stdout == wanted
     now = stats(m)
     assert limited.events().get("oom_kill", 0) == 0 and now["restarts"] == now["errors"] == 0
+    assert ("is more than this host or cgroup has: 16M are used" in m.log()) == (memory == "256M")
     m.unmount()
 
 

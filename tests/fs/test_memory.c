@@ -75,6 +75,20 @@ static void cgroup_v2_and_its_parents(void **state)
 	assert_int_equal(fs_memory_free(root), 0);
 }
 
+static void the_most(void **state)
+{
+	(void)state;
+	assert_int_equal(fs_memory_most(root), 16 * BASE_GIB - FS_MEMORY_BESIDES);
+	put("/proc/self/cgroup", "0::/job/rank0\n");
+	put("/sys/fs/cgroup/job/memory.max", "4294967296\n"); /* whatever is in use */
+	assert_int_equal(fs_memory_most(root), 4 * BASE_GIB - FS_MEMORY_BESIDES);
+	put("/sys/fs/cgroup/job/rank0/memory.max", "1073741824\n");
+	put("/sys/fs/cgroup/job/rank0/memory.current", "1073741824\n");
+	assert_int_equal(fs_memory_most(root), BASE_GIB - FS_MEMORY_BESIDES);
+	put("/sys/fs/cgroup/job/rank0/memory.max", "1048576\n");
+	assert_int_equal(fs_memory_most(root), FS_MEMORY_LEAST);
+}
+
 static void cgroup_v1(void **state)
 {
 	(void)state;
@@ -93,6 +107,7 @@ static void nothing_to_read_is_nothing_known(void **state)
 	(void)state;
 	put("/proc/meminfo", "");
 	assert_int_equal(fs_memory_free(root), 0);
+	assert_true(fs_memory_most(root) == UINT64_MAX);
 }
 
 static void shared_among_mounts(void **state)
@@ -115,6 +130,7 @@ int main(void)
 		cmocka_unit_test_setup_teardown(host_alone, fresh, clean),
 		cmocka_unit_test_setup_teardown(cgroup_v2_and_its_parents, fresh, clean),
 		cmocka_unit_test_setup_teardown(cgroup_v1, fresh, clean),
+		cmocka_unit_test_setup_teardown(the_most, fresh, clean),
 		cmocka_unit_test_setup_teardown(nothing_to_read_is_nothing_known, fresh, clean),
 		cmocka_unit_test(shared_among_mounts),
 	};
