@@ -170,13 +170,13 @@ static json_t *answer_consumed(struct fs_server *server, struct fs_view *view, j
 		return refuse("\"epoch\" must be a whole number");
 	if (!steps || !whole(steps, &trained))
 		return refuse("\"steps\" must be a whole number of global steps");
-	int rc = fs_view_consumed(view, epoch, trained, &changed);
+	int rc = shard_state_format(view->order, epoch, trained, text, sizeof(text));
+	if (rc == 0)
+		rc = fs_view_consumed(view, epoch, trained, &changed);
 	if (changed)
 		fs_server_root_changed(server, view);
 	if (rc == -EINVAL)
 		return refuse("the mount began this epoch after that step: steps count from the epoch's beginning");
-	if (rc == 0)
-		rc = shard_state_format(view->order, epoch, trained, text, sizeof(text));
 	return rc < 0 ? refuse(base_err_str(rc)) : with_object("state", strdup(text));
 }
 

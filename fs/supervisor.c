@@ -637,7 +637,7 @@ static int watch(struct supervisor *sup)
 			rc = on_message(sup, program);
 		else if (sup->pid && sup->reaped)
 			rc = gone(sup);
-		else if (early && main_ended(sup->pid))
+		else if (n == 0 && sup->pid && main_ended(sup->pid))
 			rc = ended(sup);
 		else if (!sup->pid && sup->stopping)
 			rc = gone(sup);

@@ -27,7 +27,7 @@ int fs_touch_open(int dirfd, const char *path, int flags)
 void fs_touch_close(const int *fd)
 {
 	if (*fd >= 0)
-		close_range((unsigned)*fd, (unsigned)*fd, 0);
+		syscall(SYS_close, *fd);
 }
 
 void fs_touch_detach(const struct fs_server *server, bool keep_others)

@@ -247,8 +247,8 @@ bool fs_view_listing(struct fs_view *view)
 {
 	pthread_mutex_lock(&view->lock);
 	uint64_t now = shard_epoch_number(view->epoch);
-	bool due = !view->pinned && !view->consumed && view->turns > 0 && view->n_opened >= (view->turns + 1) / 2 &&
-	           now < FS_EPOCH_MAX;
+	uint64_t wanted = view->consumed ? view->turns : (view->turns + 1) / 2;
+	bool due = !view->pinned && view->turns > 0 && view->n_opened >= wanted && now < FS_EPOCH_MAX;
 	pthread_mutex_unlock(&view->lock);
 	/* Two listings at once (one a DataLoader worker) must advance once: the switch checks that it is still next. */
 	return due && switch_epoch(view, now + 1, true) == 0;
@@ -301,9 +301,9 @@ bool fs_view_opened(struct fs_view *view, uint64_t epoch, uint64_t turn)
 	bool tell = false;
 	pthread_mutex_lock(&view->lock);
 	if (shard_epoch_number(view->epoch) == epoch && turn < view->turns) {
+		view->consumed = false; /* a trainer goes on where the library was */
 		if (bitmap_set(view->opened, turn)) {
 			view->n_opened++;
-			view->consumed = false; /* a trainer goes on where the library was */
 			if (turn >= view->next_turn)
 				view->next_turn = turn + 1;
 		} else {
@@ -436,6 +436,8 @@ int fs_view_consumed(struct fs_view *view, uint64_t epoch, uint64_t steps, bool 
 	const struct shard_deal *deal = shard_epoch_deal(e);
 	uint64_t start = deal->start;
 	uint64_t turns = steps < start ? 0 : (steps - start) / deal->world;
+	if (steps >= shard_deal_end(deal)) /* tail=short: the last turn is not every rank's */
+		turns = shard_epoch_turns(e, view->options.rank);
 	shard_epoch_put(e);
 	if (steps < start)
 		return -EINVAL;

@@ -135,6 +135,7 @@ static void stage_free(struct ddpfs_stage *stage)
 	shard_epoch_put(stage->epoch);
 	shard_view_free(stage->view);
 	shard_quarantine_free(stage->list);
+	free(stage->quarantine);
 	free(stage->found);
 	stage_store_free(stage->store);
 	if (stage->base)
@@ -193,9 +194,14 @@ static int open_dataset(const char *dataset, const struct ddpfs_stage_options *o
 	stage->world = options->world;
 	if (options->on_bad)
 		(void)shard_on_bad_parse(options->on_bad, &stage->on_bad); /* it was checked */
+	stage->on_bad_given = options->on_bad != NULL;
 	stage->bad = options->bad;
 	stage->bad_arg = options->bad_arg;
-	int rc = mounted ? follow_mount(stage, mounted, err) : 0;
+	int rc = 0;
+	if (options->quarantine && !(stage->quarantine = strdup(options->quarantine)))
+		rc = base_err_set(err, -ENOMEM, "out of memory");
+	if (rc == 0 && mounted)
+		rc = follow_mount(stage, mounted, err);
 	if (rc == 0)
 		rc = open_parts(stage, dataset, options, err);
 	if (rc < 0)
@@ -406,10 +412,11 @@ int ddpfs_stage_resume(struct ddpfs_stage *stage, const char *state, struct ddpf
 	struct shard_view *view;
 	struct ddpfs_stage_options options = { .rank = stage->rank, .world = stage->world, .state = state };
 	pthread_mutex_lock(&stage->turn);
-	if (stage->on_bad != SHARD_ON_BAD_EIO) {
+	if (stage->on_bad_given)
 		options.on_bad = shard_on_bad_name(stage->on_bad);
-		options.quarantine = stage->list ? NULL : ""; /* one that came since is not this stage's */
-	}
+	options.quarantine = stage->quarantine;
+	if (!stage->list && stage->on_bad != SHARD_ON_BAD_EIO)
+		options.quarantine = ""; /* one that came since is not this stage's */
 	int rc = stage_options_view(stage->index, &options, &err, &stage->list, &view);
 	if (rc == 0) {
 		rc = bind_again(stage, view, shard_view_options_get(view)->epoch, &err);

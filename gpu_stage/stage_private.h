@@ -36,6 +36,8 @@ struct ddpfs_stage {
 	uint32_t keep_pages; /* samples of more are not kept: the ledger does not count them */
 	uint64_t window_bytes;
 	uint32_t rank, world;
+	bool on_bad_given;             /* on_bad is the caller's own word */
+	char *quarantine;              /* the list that the caller named, "": none; NULL: the one beside the index */
 	enum shard_on_bad on_bad;      /* what the caller wants of samples that are found to be bad */
 	struct shard_quarantine *list; /* of those that are known to be; NULL: none was needed, or there is none */
 	uint32_t *found;               /* n_found samples that were found to be bad; under turn */

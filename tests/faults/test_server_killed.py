@@ -2,6 +2,7 @@
 
 DDPFS_KILLS says how often it is killed in the long tests (default 20; a release: 100)."""
 
+import contextlib
 import errno
 import json
 import os
@@ -119,6 +120,15 @@ def wait_for_another(m, before):
     while (now := server_of(m.process.pid)) == before:
         time.sleep(0.002)
     return now
+
+
+def waits_of(pid):
+    """Where in the kernel its threads wait."""
+    found = []
+    for task in os.listdir(f"/proc/{pid}/task"):
+        with contextlib.suppress(OSError):  # it has just ended
+            found.append(Path(f"/proc/{pid}/task/{task}/wchan").read_text())
+    return found
 
 
 def wait_until_all_are(pid, states):
@@ -377,7 +387,8 @@ int pthread_setname_np(pthread_t thread, const char *name)
 
 
 @needs_resend
-def test_a_thread_that_waits_for_its_own_dead_server_hides_no_death(pack, source, mount, scratch):
+@pytest.mark.parametrize("watchdog", [0, 1])
+def test_a_thread_that_waits_for_its_own_dead_server_hides_no_death(pack, source, mount, scratch, watchdog):
     """It has the same descriptors as all others and cannot be killed, so nothing closes and nobody can be reaped: what the
     kernel does to a thread of ours that drops pages while a READ has one of them locked."""
     cc = shutil.which("cc") or shutil.which("gcc")
@@ -386,14 +397,13 @@ def test_a_thread_that_waits_for_its_own_dead_server_hides_no_death(pack, source
     (scratch / "waiting.c").write_text(WAITING_THREAD)
     subprocess.run([cc, "-shared", "-fPIC", "-o", scratch / "waiting.so", scratch / "waiting.c"], check=True)
     when, path = scratch / "when", scratch / "mnt0/.ddpfs/all/class_00/item_0000.bin"
-    m = mount(pack(source), "rank=0,world=1,order=full,watchdog=0",
+    m = mount(pack(source), f"rank=0,world=1,order=full,watchdog={watchdog}",
               env={"LD_PRELOAD": str(scratch / "waiting.so"), "WAIT_WHEN": str(when), "WAIT_FOR": str(path),
                    "DDPFS_TEST_HANG": "worker", **tools.sanitizers("verify_asan_link_order=0")})
     assert str(path).startswith(str(m.path))
     before = server_of(m.process.pid)
     when.write_text("")
-    wait_until(lambda: any((task / "wchan").read_text() == "request_wait_answer"
-                           for task in Path(f"/proc/{before}/task").iterdir()), "the thread that waits")
+    wait_until(lambda: "request_wait_answer" in waits_of(before), "the thread that waits")
     kill(before)
     wait_for_another(m, before)
     assert len(os.listdir(m.path)) == len([p for p in source.rglob("*") if p.is_file()])

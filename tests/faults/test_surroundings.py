@@ -23,7 +23,7 @@ class Cgroup:
     """A memory cgroup with a limit, below the one this process is in."""
 
     def __init__(self, limit):
-        lines = [line.split(":") for line in Path("/proc/self/cgroup").read_text().splitlines()]
+        lines = [line.split(":", 2) for line in Path("/proc/self/cgroup").read_text().splitlines()]
         v1 = [path for _, controllers, path in lines if "memory" in controllers.split(",")]
         self.before = ROOT / "memory" / v1[0].lstrip("/") if v1 else ROOT / lines[0][2].lstrip("/")
         self.here = self.before / f"ddpfs-test-{os.getpid()}"

@@ -96,6 +96,23 @@ def test_the_epoch_follows_and_listings_stay_in_it(dataset, mount):
     assert all(name.startswith("0001-") for name in listed(m))
 
 
+@pytest.mark.parametrize("tail", ["pad", "drop", "short"])
+def test_after_a_whole_epoch_of_the_library_comes_the_next(pack, scratch, mount, tail):
+    (scratch / "ten" / "a").mkdir(parents=True)
+    for i in range(10):
+        (scratch / "ten" / "a" / str(i)).write_bytes(b"x")
+    m = mount(pack(scratch / "ten"), f"rank=0,world=4,order=full,seed=7,tail={tail}")
+    stage = ddpfs.Stage(m.path, batch=1, memory="64M")
+    for n in range(stage.position[2]):
+        assert all(name.startswith("0000-") for name in listed(m)), n
+        stage.next().release()
+        wait_until(lambda: stats(m)["opened"] == n + 1, "what the library has had")
+    assert all(name.startswith("0001-") for name in listed(m))
+    for name in listed(m):
+        (m.path / name).read_bytes()
+    assert all(name.startswith("0002-") for name in listed(m)), "a trainer goes on where the library was"
+
+
 def test_the_mount_reads_nothing_ahead_for_it(scratch, pack, mount):
     """Less memory than data: a cursor that moves would bring in what comes next."""
     (scratch / "big" / "a").mkdir(parents=True)

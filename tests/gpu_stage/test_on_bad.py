@@ -77,6 +77,15 @@ def test_the_state_keeps_the_list(dataset):  # noqa: F811
     assert without.position == (0, 0, 80)
 
 
+def test_a_state_is_resumed_with_the_list_that_the_caller_named(dataset, scratch):  # noqa: F811
+    named = (dataset / "quarantine.ddpfs").rename(scratch / "list")
+    state = stage_of(dataset, on_bad="skip", quarantine=named).state_dict()
+    stage = stage_of(dataset, quarantine=named)
+    assert stage.position == (0, 0, 80)
+    stage.load_state_dict(state)
+    assert not {path for path, _ in seen(stage)} & set(BAD)
+
+
 def test_a_list_that_is_named_must_be_there(dataset, scratch):  # noqa: F811
     with pytest.raises(ddpfs.StageError, match="nowhere"):
         stage_of(dataset, on_bad="skip", quarantine=scratch / "nowhere").next()

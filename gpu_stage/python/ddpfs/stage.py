@@ -245,6 +245,8 @@ class Stage:
         self.drop_last = drop_last
         self._numbers = {"rank": rank, "world": world, "seed": seed, "epoch": epoch, "start": start,
                          "memory_bytes": _bytes(memory), "device_bytes": _bytes(device_memory)}
+        if bad and callable(on_bad):
+            raise ValueError("on_bad is a function, and bad is one: give on_bad='skip' and bad, or one of them")
         self._bad = bad or (on_bad if callable(on_bad) else None)
         on_bad = "skip" if callable(on_bad) else on_bad
         self._words = {"order": order, "deal": deal, "tail": tail, "subdir": subdir, "on_bad": on_bad,
