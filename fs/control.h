@@ -25,7 +25,8 @@
  *   {"cmd":"consumed","epoch":E,"steps":G}  the same as state, after recording that all ranks together have had G global steps
  *                                        of E from a library that reads the dataset by itself (gpu_stage/): they are trained,
  *                                        E is the current epoch, and this rank's share of them counts as opened.  Nothing is
- *                                        read ahead for it, and listings stay in E until somebody opens more of it
+ *                                        read ahead for it, and listings stay in E until it has had all of it, or
+ *                                        somebody opens files of it
  *   {"cmd":"unmount"}                    nothing; the server unmounts and ends.  Refused with "busy" while files or
  *                                        directories of the mount are in use; {"cmd":"unmount","lazy":true} detaches it,
  *                                        and the server ends when the last of them is closed

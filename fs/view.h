@@ -41,7 +41,7 @@ struct fs_view {
 	uint64_t n_again;          /* bits set */
 	bool told_again;           /* the note about an old list was given */
 	bool pinned;               /* the epoch was set by hand or advance=off */
-	bool consumed;             /* a library reads this epoch: a listing must not leave it */
+	bool consumed;             /* a library reads this epoch: a listing must not leave it before its end */
 	bool trained_set;          /* somebody recorded what was trained */
 	uint64_t trained_epoch;
 	uint64_t trained_steps;
