@@ -16,6 +16,7 @@ enum {
 	LIKELY_SEEDS = 10000,
 	SILENT_MIN = 1 << 16, /* opens of others after which a sampler is taken to have ended */
 	TEXT_MAX = 512,
+	OWN_EPOCHS = 32, /* of ddpfs's own order, that a trainer may go by */
 };
 
 /* The order of a stream: the epochs of a track that are known. */
@@ -417,6 +418,39 @@ static int make_part(struct fs_recognise *fr)
 	return 0;
 }
 
+/* ---- ddpfs's own orders, as `.ddpfs/epoch/N.list` gives them ---- */
+
+static int own_at(void *user, uint64_t number, uint64_t position, uint32_t *ret_file)
+{
+	struct shard_view *view = user;
+	struct shard_epoch *epoch;
+	uint32_t sample;
+	int rc = shard_view_epoch(view, number, &epoch);
+	if (rc < 0)
+		return rc;
+	rc = shard_epoch_step_sample(epoch, position, &sample);
+	shard_epoch_put(epoch);
+	return rc < 0 ? rc : shard_index_sample_first(shard_view_index(view), sample, ret_file);
+}
+
+static int own_find(void *user, uint64_t number, uint32_t file, uint64_t *ret_position)
+{
+	struct shard_view *view = user;
+	struct shard_epoch *epoch;
+	struct shard_place place;
+	int rc = shard_index_place(shard_view_index(view), file, &place);
+	if (rc < 0)
+		return rc;
+	if (place.sample == SHARD_NONE)
+		return -ENOENT;
+	rc = shard_view_epoch(view, number, &epoch);
+	if (rc < 0)
+		return rc;
+	rc = shard_epoch_find(epoch, place.sample, ret_position, NULL, NULL);
+	shard_epoch_put(epoch);
+	return rc;
+}
+
 /* ---- the thread ---- */
 
 /* Whether opens are read ahead; else it is only watched for what a rank's view must not be read with. */
@@ -474,7 +508,21 @@ static int begin(struct fs_recognise *fr)
 	struct prefetch_recognise_options options = {
 		.index = fr->server->index, .shown = fr->view->order, .explained = explained, .user = fr
 	};
+	struct prefetch_own_order own = {
+		.user = fr->view->order,
+		.at = own_at,
+		.find = own_find,
+		.size = shard_view_samples(fr->view->order),
+		.several = shard_index_info(fr->server->index)->grouped,
+	};
 	int rc = leads(fr) ? 0 : make_part(fr);
+	/* order=torch is torch's, whose seeds are looked through anyway, and costs O(n) an epoch. */
+	enum shard_order_mode order = shard_view_options_get(fr->view->order)->order;
+	if (leads(fr) && order != SHARD_ORDER_TORCH && own.size > 0) {
+		options.own = &own;
+		options.own_epochs = order == SHARD_ORDER_NONE ? 1 : OWN_EPOCHS;
+		options.own_first = shard_view_options_get(fr->view->order)->epoch;
+	}
 	if (!leads(fr)) {
 		given.n = fr->n_part;
 		options.given = &given;

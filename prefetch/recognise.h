@@ -56,8 +56,9 @@ struct prefetch_recognise_options {
 	const struct prefetch_list_given *given; /* lists of others, such as this rank's part of a view; copied */
 	unsigned n_given;                        /* at most PREFETCH_GIVEN_MAX */
 	const struct prefetch_own_order *own;    /* ddpfs's own order, or NULL; copied */
-	uint64_t own_epochs;                     /* epochs 0 .. own_epochs - 1 of it are looked at */
-	uint32_t seed_max;                       /* seed + epoch up to here; 0 = PREFETCH_SEED_MAX_DEFAULT */
+	/* Of it, the first own_epochs epochs are looked at, and as many from own_first on (behind those). */
+	uint64_t own_epochs, own_first;
+	uint32_t seed_max; /* seed + epoch up to here; 0 = PREFETCH_SEED_MAX_DEFAULT */
 	/* RandomSampler: words of the default generator behind well-known manual seeds that are looked at, for models that
 	 * draw their weights first; 0 = PREFETCH_POPULAR_WORDS_DEFAULT, 1 = none. */
 	uint32_t popular_words;

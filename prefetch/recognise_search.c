@@ -326,16 +326,40 @@ static int accept_sorted(struct prefetch_recognise *r)
 	        positions, best->n_seen);
 }
 
+/* The files of a sample share a position: the first of them that was opened counts. */
+static uint32_t own_positions(const struct prefetch_recognise *r, uint64_t epoch, uint64_t positions[RING])
+{
+	const struct prefetch_own_order *own = r->options.own;
+	uint32_t n = 0;
+	for (uint32_t i = 0; i < r->search.n_ring; i++) {
+		uint64_t position;
+		bool again = own->find(own->user, epoch, r->ring[i], &position) < 0;
+		for (uint32_t k = 0; k < n && own->several && !again; k++)
+			again = positions[k] == position;
+		if (!again)
+			positions[n++] = position;
+	}
+	return n;
+}
+
+/* The first epochs, and those from the one on that the view is in. */
+static uint64_t own_epochs(const struct prefetch_recognise *r)
+{
+	return r->options.own ? 2 * r->options.own_epochs : 0;
+}
+
+static uint64_t own_epoch(const struct prefetch_recognise *r, uint64_t i)
+{
+	uint64_t n = r->options.own_epochs;
+	return i < n ? i : (r->options.own_first > n ? r->options.own_first : n) + i - n;
+}
+
 static int try_own(struct prefetch_recognise *r, uint64_t epoch)
 {
 	const struct prefetch_own_order *own = r->options.own;
 	uint64_t positions[RING];
 	struct prefetch_fit fit;
-	uint32_t n = 0;
-	for (uint32_t i = 0; i < r->n_ring; i++) {
-		if (own->find(own->user, epoch, r->ring[i], &positions[n]) == 0)
-			n++;
-	}
+	uint32_t n = own_positions(r, epoch, positions);
 	struct prefetch_fit_input input = {
 		.positions = positions,
 		.n = n,
@@ -420,13 +444,6 @@ static int prepare(struct prefetch_recognise *r)
 		else
 			next_phase(s);
 		return 0;
-	case SEARCH_OWN:
-		for (unsigned i = 0; i < SLICE_EPOCHS && rc == 0 && r->options.own && s->at < r->options.own_epochs;
-		        i++)
-			rc = try_own(r, s->at++);
-		if (rc == 0 && (!r->options.own || s->at >= r->options.own_epochs))
-			next_phase(s);
-		return rc;
 	case SEARCH_SORTED:
 		if (s->at < s->n_targets) {
 			try_sorted(r, (uint32_t)s->at++);
@@ -435,6 +452,12 @@ static int prepare(struct prefetch_recognise *r)
 		next_phase(s);
 		rc = s->sorted ? accept_sorted(r) : 0;
 		return rc < 0 ? rc : s->sorted ? 1 : 0;
+	case SEARCH_OWN:
+		for (unsigned i = 0; i < SLICE_EPOCHS && rc == 0 && s->at < own_epochs(r); i++)
+			rc = try_own(r, own_epoch(r, s->at++));
+		if (rc == 0 && s->at >= own_epochs(r))
+			next_phase(s);
+		return rc;
 	case SEARCH_GENERATORS:
 		if (s->at < r->n_tracks)
 			return try_generators(r, (unsigned)s->at++);

@@ -633,6 +633,10 @@ bool prefetch_track_unexpected(struct prefetch_recognise *r, struct track *t, ui
 	uint64_t position;
 	if (!t->now || prefetch_sequence_position(t->now, file, &position) < 0)
 		return false;
+	/* Another file of a sample that was opened. */
+	if (t->source.sampler == PREFETCH_SAMPLER_OWN && r->own.several && is_near(t, position) &&
+	        bit_get(t->used, position))
+		return true;
 	if (is_near(t, position) && !bit_get(t->used, position)) {
 		t->recent[t->n_recent++ % RING] = position;
 		t->outside++;

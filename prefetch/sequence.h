@@ -11,6 +11,7 @@
 #ifndef DDPFS_PREFETCH_SEQUENCE_H
 #define DDPFS_PREFETCH_SEQUENCE_H
 
+#include <stdbool.h>
 #include <stdint.h>
 
 #include "prefetch/recognise_list.h"
@@ -25,6 +26,7 @@ struct prefetch_own_order {
 	int (*at)(void *user, uint64_t epoch, uint64_t position, uint32_t *ret_file);
 	int (*find)(void *user, uint64_t epoch, uint32_t file, uint64_t *ret_position);
 	uint64_t size;
+	bool several; /* a position may be of several files, a sample's: at() gives the first */
 };
 
 struct prefetch_sequence_options {

@@ -118,6 +118,21 @@ def test_a_distributed_sampler_is_read_ahead(mount, dataset):
     assert "torch DistributedSampler, seed+epoch 19" in tools.run([tools.tool("ddpfs"), "stat", m.path]).stdout
 
 
+@pytest.mark.parametrize(("order", "epoch", "world", "rank"), [("full", 5, 1, 0), ("chunk", 2, 2, 1)])
+def test_an_order_of_ddpfs_itself_is_recognised(mount, dataset, order, epoch, world, rank):
+    """A trainer that goes by a list of .ddpfs/epoch/, or by its rank's part of it, and goes on to the next."""
+    m = mount(dataset, f"layout=tree,view=all,memory=256M,order={order}")
+    lists = [(m.path / f".ddpfs/epoch/{e}.list").read_text().splitlines() for e in (epoch, epoch + 1)]
+    assert len(lists[0]) == CLASSES * PER_CLASS
+    part = f", rank {rank} of {world}" if world > 1 else ""
+    for i, paths in enumerate(lists):
+        for path in paths[rank::world]:
+            (m.path / path).read_bytes()
+        (sampler,) = recognised(m)["samplers"]
+        assert sampler["text"] == f"ddpfs's own order, epoch {epoch + i}{part}", sampler
+        assert (sampler["epoch"], sampler["turns"], sampler["repeated"]) == (i, len(paths) // world, 0), sampler
+
+
 def test_bytes_are_right_whoever_reads(mount, dataset, scratch):
     m = mount(dataset, "layout=tree,view=all,memory=16M")
     assert train(m, 1, 0, 3, 2) == train(type("plain", (), {"path": scratch / "tree"}), 1, 0, 3, 2)

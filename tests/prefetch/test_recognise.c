@@ -676,35 +676,46 @@ static void a_distributed_sampler_over_a_ranks_part_shards_twice(void **state)
 	prefetch_recognise_free(r);
 }
 
-static struct shard_order own_orders[16];
+enum { OWN_EPOCHS = 16 };
+static struct shard_order own_orders[OWN_EPOCHS];
+static uint32_t own_files; /* of a sample */
 
 static int own_at(void *user, uint64_t epoch, uint64_t position, uint32_t *ret_file)
 {
 	(void)user;
-	*ret_file = (uint32_t)shard_order_at(&own_orders[epoch % 16], position);
+	*ret_file = (uint32_t)shard_order_at(&own_orders[epoch % OWN_EPOCHS], position) * own_files;
 	return 0;
 }
 
 static int own_find(void *user, uint64_t epoch, uint32_t file, uint64_t *ret_position)
 {
-	(void)user;
-	if (file >= N)
+	const struct prefetch_own_order *own = user;
+	if (file >= own->size * own_files)
 		return -ENOENT;
-	*ret_position = shard_order_position(&own_orders[epoch % 16], file);
+	*ret_position = shard_order_position(&own_orders[epoch % OWN_EPOCHS], file / own_files);
 	return 0;
+}
+
+static struct prefetch_own_order make_own(enum shard_order_mode mode, uint32_t samples, uint32_t files)
+{
+	own_files = files;
+	for (uint32_t e = 0; e < OWN_EPOCHS; e++) {
+		struct shard_order_params params = {
+			.mode = mode, .n = samples, .epoch = e, .chunk_items = 50, .pool_chunks = 8
+		};
+		assert_int_equal(shard_order_init(&own_orders[e], &params), 0);
+	}
+	return (struct prefetch_own_order){ .at = own_at, .find = own_find, .size = samples, .several = files > 1 };
 }
 
 static void own_orders_are_recognised_wherever_they_are_entered(void **state)
 {
-	struct prefetch_own_order own = { .at = own_at, .find = own_find, .size = N };
-	struct prefetch_recognise_options options = { .index = dataset, .own = &own, .own_epochs = 16 };
+	struct prefetch_own_order own = make_own(SHARD_ORDER_FULL, N, 1);
+	struct prefetch_recognise_options options = { .index = dataset, .own = &own, .own_epochs = OWN_EPOCHS };
 	struct prefetch_recognise *r;
 	uint32_t file;
 	(void)state;
-	for (uint32_t e = 0; e < 16; e++)
-		assert_int_equal(shard_order_init(&own_orders[e],
-		                         &(struct shard_order_params){ .mode = SHARD_ORDER_FULL, .n = N, .epoch = e }),
-		        0);
+	own.user = &own;
 	assert_int_equal(prefetch_recognise_new(&options, &r), 0);
 	for (uint32_t i = 50000; i < 50200; i++) {
 		own_at(NULL, 7, i, &file);
@@ -716,6 +727,66 @@ static void own_orders_are_recognised_wherever_they_are_entered(void **state)
 	assert_int_equal(track.seed, 7);
 	assert_int_equal(track.turn, 50200);
 	prefetch_recognise_free(r);
+}
+
+/* A trainer that goes by the list of an epoch, or by paths[rank::world] of it, all files of a sample together. */
+static void own_order(
+        const struct shard_index *small, enum shard_order_mode mode, uint32_t files, uint64_t *random, uint32_t epoch)
+{
+	static const uint32_t worlds[] = { 1, 2, 3, 4, 8 }, workers[] = { 0, 2, 4 };
+	uint32_t samples = SMALL / files, world = pick(random, worlds, 5),
+	         rank = (uint32_t)(loader_random(random) % world);
+	struct prefetch_own_order own = make_own(mode, samples, files);
+	struct prefetch_recognise_options options = {
+		.index = small, .own = &own, .own_epochs = 4, .own_first = 9, .seed_max = 100, .popular_words = 1
+	};
+	struct prefetch_recognise *r;
+	struct prefetch_recognised track = { 0 };
+	uint64_t fed = 0, missed = 0;
+	uint32_t file;
+	own.user = &own;
+	assert_int_equal(prefetch_recognise_new(&options, &r), 0);
+	struct loader loader = loader_of(order, samples, world, rank, 1, pick(random, workers, 3));
+	loader.random = loader_random(random);
+	for (uint32_t e = epoch; e < epoch + 3; e++) {
+		for (uint32_t i = 0; i < samples; i++)
+			own_at(NULL, e, i, &order[i]);
+		loader_rewind(&loader, order);
+		while ((file = loader_next(&loader)) != UINT32_MAX) {
+			for (uint32_t k = 0; k < files; k++, fed++) {
+				uint32_t one = file + k;
+				prefetch_recognise_opened(r, &one, 1);
+			}
+			if (fed % 16 < files)
+				work(r);
+			missed += fed > 96 * (uint64_t)files && prefetch_recognise_count(r) == 0;
+			if (prefetch_recognise_count(r) > 1)
+				fail_msg(
+				        "epoch %u, rank %u of %u: a second track after %lu opens", e, rank, world, fed);
+		}
+	}
+	work(r);
+	track = only_track(r);
+	if (missed || track.sampler != PREFETCH_SAMPLER_OWN || track.seed != epoch + 2 || track.epoch != 2 ||
+	        track.world != world || track.first != rank || track.ranks != 1 || track.repeated)
+		fail_msg("order %d from epoch %u on, rank %u of %u, %u files: %lu late, sampler %d, %lu, rank %u of %u",
+		        mode, epoch, rank, world, files, missed, track.sampler, track.seed, track.first, track.world);
+	assert_in_range(track.opens * files, fed * 97 / 100 - 200, fed);
+	assert_predicts(r, track.id, 0, &loader, order);
+	prefetch_recognise_free(r);
+}
+
+static void own_orders_of_any_rank_are_followed(void **state)
+{
+	static const enum shard_order_mode modes[] = { SHARD_ORDER_FULL, SHARD_ORDER_CHUNK };
+	static const uint32_t epochs[] = { 0, 3, 9, 12 };
+	struct shard_index *small =
+	        synth_open(&(struct synth){ .classes = 20, .val_classes = 2, .per_class = SMALL / 20, .bytes = 1 });
+	uint64_t random = 1;
+	(void)state;
+	for (uint32_t id = 0; id < (long_run() ? 400 : 24); id++)
+		own_order(small, modes[id % 2], 1 + id / 2 % 2, &random, epochs[id % 4]);
+	synth_close(small);
 }
 
 /* The first opens of a random order of n files, which are `base` and those behind it. */
@@ -753,7 +824,11 @@ static void nothing_is_recognised_in_random_orders(void **state)
 		uint64_t random = first ? strtoull(first, NULL, 10) : 1; /* for a run in pieces */
 		struct shard_index *few = synth_open(
 		        &(struct synth){ .classes = 20, .val_classes = 2, .per_class = sizes[s] / 20, .bytes = 1 });
-		struct prefetch_recognise_options options = { .index = few, .seed_max = 15, .popular_words = 1 };
+		struct prefetch_own_order own = make_own(s % 2 ? SHARD_ORDER_CHUNK : SHARD_ORDER_FULL, sizes[s], 1);
+		struct prefetch_recognise_options options = {
+			.index = few, .own = &own, .own_epochs = OWN_EPOCHS / 2, .seed_max = 15, .popular_words = 1
+		};
+		own.user = &own;
 		assert_int_equal(prefetch_recognise_new(&options, &r), 0);
 		for (unsigned round = 0; round < rounds; round++)
 			nothing_in(r, sizes[s], 0, &random);
@@ -850,6 +925,7 @@ int main(void)
 		cmocka_unit_test(two_jobs_on_few_files_are_told_apart),
 		cmocka_unit_test(a_distributed_sampler_over_a_ranks_part_shards_twice),
 		cmocka_unit_test(own_orders_are_recognised_wherever_they_are_entered),
+		cmocka_unit_test(own_orders_of_any_rank_are_followed),
 		cmocka_unit_test(it_is_said_for_people),
 		cmocka_unit_test(memory_is_bounded),
 		cmocka_unit_test(nothing_is_recognised_in_random_orders),
