@@ -14,7 +14,6 @@
 
 #include "fs/control.h"
 #include "fs/dynamic.h"
-#include "fs/mount.h"
 #include "fs/share.h"
 #include "fs/sink.h"
 #include "fs/watch.h"
@@ -184,7 +183,7 @@ static json_t *answer_unmount(struct fs_server *server, json_t *request)
 {
 	bool lazy = json_is_true(json_object_get(request, "lazy"));
 	fs_sink_hold(server->sink);
-	int rc = fs_unmount(server->options.mountpoint, server->dev, server->fusermount, lazy);
+	int rc = fs_server_unmount(server, lazy);
 	fs_sink_release(server->sink);
 	if (rc == -EBUSY)
 		return refuse(

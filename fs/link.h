@@ -53,6 +53,7 @@ enum fs_link_kind {
 	FS_LINK_FAILED,      /* code, text: it ends without having served */
 	FS_LINK_CRASHED,     /* code: the signal; its end is near, but a core may come first */
 	FS_LINK_ENDING,      /* it unmounts, or was unmounted: no successor */
+	FS_LINK_UNMOUNT,     /* code: 1: lazily; answered: what fs_unmount returned */
 	FS_LINK_RESTART,     /* text: the program that is to go on; answered */
 	FS_LINK_GO,          /* ... and now do it */
 	/* to the server */

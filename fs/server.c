@@ -16,6 +16,7 @@
 #include <sys/uio.h>
 #include <unistd.h>
 
+#include "fs/confine.h"
 #include "fs/control.h"
 #include "fs/control_server.h"
 #include "fs/crash.h"
@@ -499,6 +500,30 @@ static bool listen_to_supervisor(struct fs_server *server)
 	return rc == -EAGAIN || (rc == 0 && message.kind != FS_LINK_STOP);
 }
 
+int fs_server_unmount(struct fs_server *server, bool lazy)
+{
+	int channel = server->link->channel;
+	struct fs_link_message message = { 0 };
+	int fd = -1;
+	int rc = fs_link_say(channel, FS_LINK_UNMOUNT, lazy, NULL);
+	while (rc == 0 && message.kind != FS_LINK_ANSWER) {
+		rc = fs_link_receive(channel, 0, &message, &fd);
+		if (fd >= 0)
+			close(fd);
+		if (rc == 0 && message.kind == FS_LINK_STOP)
+			fs_server_stop(server);
+	}
+	return rc < 0 ? rc : message.code;
+}
+
+/* Before there are workers to work for an intruder, after the last thing that takes a right. */
+static void confine(void)
+{
+	int rc = fs_confine_calls(fs_confine_wanted());
+	if (rc < 0)
+		log_warning("the server cannot be confined (%s): it goes on as it is", strerror(-rc));
+}
+
 static int sooner(int a_ms, int b_ms)
 {
 	return a_ms < 0 || (b_ms >= 0 && b_ms < a_ms) ? b_ms : a_ms;
@@ -535,6 +560,7 @@ int fs_server_run(struct fs_server *server, void (*ready)(void *arg), void *arg)
 {
 	fs_crash_take(server->link->channel, server->fuse_fd);
 	fs_sigbus_take(server->options.dataset, server->options.mountpoint);
+	confine();
 	int rc = start_workers(server);
 	if (rc == 0)
 		rc = fs_sink_start(server->sink);
@@ -555,7 +581,7 @@ int fs_server_run(struct fs_server *server, void (*ready)(void *arg), void *arg)
 	fs_sink_stop(server->sink);
 	fs_helper_stop(server->helper);
 	if (!server->gone) {
-		int unmounted = fs_unmount(server->options.mountpoint, server->dev, server->fusermount, true);
+		int unmounted = fs_server_unmount(server, true);
 		if (unmounted < 0)
 			log_warning(
 			        "'%s' cannot be unmounted (%s): `fusermount3 -uz` or `umount -l` as its owner does it",

@@ -157,6 +157,9 @@ static inline struct fs_view *fs_server_view(const struct fs_server *server, str
 int fs_errno(int rc);
 int fs_read_errno(int rc);
 
+/* Has the supervisor unmount: the server may not.  Main only.  As fs_unmount; -EPIPE: the supervisor is gone. */
+int fs_server_unmount(struct fs_server *server, bool lazy);
+
 /* The root's listing changed (a new epoch): the kernel forgets its mtime. */
 void fs_server_root_changed(struct fs_server *server, struct fs_view *view);
 

@@ -17,6 +17,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "fs/confine.h"
 #include "fs/control_server.h"
 #include "fs/health.h"
 #include "fs/mount.h"
@@ -61,6 +62,9 @@ struct supervisor {
 	uint64_t beat;
 	uint32_t still; /* looks at the beat that saw no change */
 	bool told_waits;
+
+	pid_t unmounter;     /* a process that unmounts; 0: none */
+	pid_t unmounter_for; /* the server that waits for it */
 
 	bool was_ready; /* some server has been */
 	bool stopping;
@@ -130,6 +134,7 @@ static _Noreturn void server_main(struct supervisor *sup, int channel)
 	struct served served = { .sup = sup, .link = &link };
 	link.hang_ms = sup->how->options->watchdog_s * 1000;
 	link.beat_ms = link.hang_ms / BEATS < BEAT_MS_MAX ? link.hang_ms / BEATS : BEAT_MS_MAX;
+	fs_confine_server();
 	prctl(PR_SET_PDEATHSIG, SIGKILL);
 	if (getppid() != sup->self)
 		_exit(1);
@@ -214,13 +219,47 @@ static void resend(struct supervisor *sup)
 	sup->resend_ns = fs_now_ns() + sup->resend_ms * UINT64_C(1000000);
 }
 
+/* ---- unmounting for a server, which may not ---- */
+
+/* In a process of its own: umount(2) waits for the server, whose death this one must be able to see. */
+static void start_unmounting(struct supervisor *sup, bool lazy)
+{
+	int rc = sup->unmounter || sup->held.fuse_fd < 0 ? -EBUSY : 0;
+	if (rc == 0) {
+		fflush(NULL);
+		sup->unmounter_for = sup->pid;
+		sup->unmounter = fork();
+		if (sup->unmounter < 0)
+			rc = -errno;
+	}
+	if (rc == 0 && sup->unmounter == 0) {
+		close_range(STDERR_FILENO + 1, UINT_MAX, 0);
+		rc = fs_unmount(sup->how->options->mountpoint, sup->held.mount.dev, sup->held.mount.fusermount, lazy);
+		_exit(-rc);
+	}
+	if (rc < 0) {
+		sup->unmounter = 0;
+		fs_link_say(sup->channel, FS_LINK_ANSWER, rc, NULL);
+	}
+}
+
+static void unmounted(struct supervisor *sup, int status)
+{
+	int rc = WIFEXITED(status) ? -WEXITSTATUS(status) : -EIO;
+	sup->unmounter = 0;
+	if (sup->channel >= 0 && sup->unmounter_for == sup->pid)
+		fs_link_say(sup->channel, FS_LINK_ANSWER, rc, NULL);
+}
+
 /* Takes in the end of all children. */
 static void reap(struct supervisor *sup)
 {
 	pid_t pid;
 	int status;
 	while ((pid = waitpid(-1, &status, WNOHANG)) > 0) {
-		if (pid == sup->pid) {
+		if (pid == sup->unmounter) {
+			unmounted(sup, status);
+		} else if (pid == sup->pid) {
 			sup->reaped = true;
 			sup->status = status;
 		} else {
@@ -541,6 +580,8 @@ static int on_message(struct supervisor *sup, char program[PATH_MAX])
 		if (!sup->ending && !sup->stopping)
 			sup->stop_ns = latest_end_ns();
 		sup->ending = true;
+	} else if (message.kind == FS_LINK_UNMOUNT) {
+		start_unmounting(sup, message.code == 1);
 	} else if (message.kind == FS_LINK_RESTART) {
 		/* Its main waits for the answer, and may have been asked before its helper found it ready. */
 		memcpy(program, message.text, PATH_MAX);
@@ -674,6 +715,12 @@ static int take_signals(struct supervisor *sup)
 	return sup->signal_fd < 0 ? -errno : 0;
 }
 
+static int confine(struct supervisor *sup)
+{
+	int rc = fs_confine_supervisor();
+	return rc < 0 ? base_err_set(sup->err, rc, "giving up capabilities: %s", strerror(-rc)) : 0;
+}
+
 static int make(struct supervisor *sup)
 {
 	struct fs_supervised *held = &sup->held;
@@ -684,14 +731,15 @@ static int make(struct supervisor *sup)
 	if (rc < 0)
 		return base_err_set(sup->err, rc, "the supervisor: %s", strerror(-rc));
 	if (sup->how->takeover)
-		return 0;
+		return confine(sup);
 	held->started_ns = fs_now_ns();
 	held->inotify_fd = inotify_init1(IN_NONBLOCK | IN_CLOEXEC);
 	if (held->inotify_fd < 0)
 		log_warning("inotify is not to be had (%s): epochs do not advance by themselves; raise "
 		            "fs.inotify.max_user_instances",
 		        strerror(errno));
-	return fs_control_listen(sup->how->options->control_path, sup->err, held->control_path, &held->control_fd);
+	rc = fs_control_listen(sup->how->options->control_path, sup->err, held->control_path, &held->control_fd);
+	return rc < 0 ? rc : confine(sup);
 }
 
 static void unmake(struct supervisor *sup)

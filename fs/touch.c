@@ -41,8 +41,9 @@ void fs_touch_detach(const struct fs_server *server, bool keep_others)
 	} else {
 		close_range(3, UINT_MAX, 0);
 	}
-	/* Whoever waits for the end of a pipe that `ddpfs mount` was started with would wait for this copy of it too. */
-	cleanup_touch int null = server->options.gives_up_stderr ? fs_touch_open(AT_FDCWD, "/dev/null", O_WRONLY) : -1;
+	/* Whoever waits for the end of a pipe that `ddpfs mount` was started with would wait for this copy of it too.
+	 * Not to write: confined. */
+	cleanup_touch int null = server->options.gives_up_stderr ? fs_touch_open(AT_FDCWD, "/dev/null", O_RDONLY) : -1;
 	if (null >= 0)
 		syscall(SYS_dup3, null, STDERR_FILENO, 0);
 }

@@ -119,7 +119,7 @@ static void leave_stderr(void *arg)
 	const struct serve_background *how = child->how;
 	base_log_init("ddpfs", how->options->log_level, logs_to_syslog(how));
 	if (gives_up_stderr(how))
-		to_null(STDERR_FILENO, O_WRONLY);
+		to_null(STDERR_FILENO, O_RDONLY); /* a confined server opens nothing to write */
 }
 
 static void on_ready(void *arg)

@@ -1,0 +1,289 @@
+#include "fs/confine.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <linux/capability.h>
+#include <sched.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/ioctl.h>
+#include <sys/prctl.h>
+#include <sys/socket.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#ifdef DDPFS_SECCOMP
+#include <seccomp.h>
+#endif
+
+/* ---- capabilities ---- */
+
+#define BIT(capability) (UINT64_C(1) << (capability))
+#define SERVER_KEEPS (BIT(CAP_SYS_ADMIN) | BIT(CAP_DAC_READ_SEARCH) | BIT(CAP_IPC_LOCK))
+#define SUPERVISOR_KEEPS (SERVER_KEEPS | BIT(CAP_DAC_OVERRIDE))
+
+/* A container's root often has CAP_DAC_OVERRIDE only. */
+static uint64_t or_like_it(const struct __user_cap_data_struct *data, uint64_t keep)
+{
+	return data[0].permitted & BIT(CAP_DAC_READ_SEARCH) ? keep : keep | BIT(CAP_DAC_OVERRIDE);
+}
+
+static int keep_capabilities(uint64_t keep)
+{
+	struct __user_cap_header_struct head = { .version = _LINUX_CAPABILITY_VERSION_3 };
+	struct __user_cap_data_struct data[_LINUX_CAPABILITY_U32S_3];
+	if (syscall(SYS_capget, &head, data) < 0)
+		return -errno;
+	keep = or_like_it(data, keep);
+	for (int i = 0; i < _LINUX_CAPABILITY_U32S_3; i++) {
+		data[i].permitted &= (uint32_t)(keep >> (32 * i));
+		data[i].effective &= data[i].permitted;
+		data[i].inheritable = 0;
+	}
+	return syscall(SYS_capset, &head, data) < 0 ? -errno : 0;
+}
+
+int fs_confine_supervisor(void)
+{
+	return keep_capabilities(SUPERVISOR_KEEPS);
+}
+
+int fs_confine_server(void)
+{
+	return keep_capabilities(SERVER_KEEPS);
+}
+
+/* ---- system calls ---- */
+
+#ifdef DDPFS_SECCOMP
+
+/* By name: one that this libseccomp or machine does not have is left out. */
+static const char *const allowed[] = {
+	/* files, as far as they are open or opened to read; directories */
+	"read",
+	"readv",
+	"pread64",
+	"preadv",
+	"preadv2",
+	"write",
+	"writev",
+	"lseek",
+	"close",
+	"close_range",
+	"fstat",
+	"newfstatat",
+	"stat",
+	"lstat",
+	"statx",
+	"statfs",
+	"fstatfs",
+	"access",
+	"faccessat",
+	"faccessat2",
+	"readlink",
+	"readlinkat",
+	"getdents64",
+	"getcwd",
+	"dup",
+	"dup2",
+	"dup3",
+	"fcntl",
+	"fadvise64",
+	"readahead",
+	"open_tree",
+	"inotify_add_watch",
+	"inotify_rm_watch",
+	/* memory */
+	"mmap",
+	"munmap",
+	"mremap",
+	"mprotect",
+	"madvise",
+	"brk",
+	"msync",
+	"mincore",
+	"mlock",
+	"mlock2",
+	"munlock",
+	"map_shadow_stack",
+	/* threads, signals, time, waiting */
+	"futex",
+	"futex_waitv",
+	"set_robust_list",
+	"get_robust_list",
+	"set_tid_address",
+	"rseq",
+	"membarrier",
+	"sched_yield",
+	"sched_getaffinity",
+	"sched_getparam",
+	"sched_getscheduler",
+	"getcpu",
+	"gettid",
+	"getpid",
+	"getppid",
+	"getuid",
+	"geteuid",
+	"getgid",
+	"getegid",
+	"rt_sigaction",
+	"rt_sigprocmask",
+	"rt_sigreturn",
+	"rt_sigpending",
+	"rt_sigtimedwait",
+	"rt_sigsuspend",
+	"sigaltstack",
+	"restart_syscall",
+#ifndef __GLIBC__
+	"tkill", /* musl's raise() and pthread_kill() */
+#endif
+	"pause",
+	"nanosleep",
+	"clock_nanosleep",
+	"clock_gettime",
+	"clock_getres",
+	"gettimeofday",
+	"time",
+	"poll",
+	"ppoll",
+	"select",
+	"pselect6",
+	"eventfd2",
+	"exit",
+	"exit_group",
+	"prctl",
+	"arch_prctl",
+	"getrlimit",
+	"getrusage",
+	"sysinfo",
+	"uname",
+	"getrandom",
+	/* sockets that are there, and unix ones */
+	"connect",
+	"accept",
+	"accept4",
+	"sendto",
+	"recvfrom",
+	"sendmsg",
+	"recvmsg",
+	"shutdown",
+	"getsockopt",
+	"setsockopt",
+	"getsockname",
+	"getpeername",
+	/* the ring there is */
+	"io_uring_enter",
+	"io_uring_register",
+};
+
+/* Nothing of ours, of libc or of what people preload comes here, also not by mistake. */
+static const char *const fatal[] = { "execve", "execveat", "ptrace", "mount", "umount2", "move_mount", "fsopen",
+	"pivot_root", "chroot", "setns", "init_module", "finit_module", "kexec_load", "bpf" };
+
+static int add(scmp_filter_ctx filter, uint32_t action, const char *name, unsigned n, const struct scmp_arg_cmp *args)
+{
+	int number = seccomp_syscall_resolve_name(name);
+	return number == __NR_SCMP_ERROR ? 0 : seccomp_rule_add_array(filter, action, number, n, args);
+}
+
+static int add_all(scmp_filter_ctx filter, uint32_t action, const char *const names[], size_t n)
+{
+	int rc = 0;
+	for (size_t i = 0; i < n && rc == 0; i++)
+		rc = add(filter, action, names[i], 0, NULL);
+	return rc;
+}
+
+/* Those of which an argument decides. */
+static int add_by_argument(scmp_filter_ctx filter)
+{
+	/* O_TMPFILE without O_DIRECTORY, which is part of it */
+	const uint64_t writes = O_ACCMODE | O_CREAT | O_TRUNC | (O_TMPFILE & ~O_DIRECTORY);
+	const struct {
+		const char *name;
+		struct scmp_arg_cmp arg; /* number, comparison, and with MASKED_EQ mask and value */
+	} rules[] = {
+		{ "open", { 1, SCMP_CMP_MASKED_EQ, writes, 0 } }, { "openat", { 2, SCMP_CMP_MASKED_EQ, writes, 0 } },
+		{ "socket", { 0, SCMP_CMP_EQ, AF_UNIX, 0 } },
+		{ "clone", { 0, SCMP_CMP_MASKED_EQ, CLONE_THREAD, CLONE_THREAD } },
+		{ "tgkill", { 0, SCMP_CMP_EQ, (scmp_datum_t)getpid(), 0 } },
+		{ "unshare", { 0, SCMP_CMP_EQ, CLONE_FILES, 0 } },
+		{ "ioctl", { 1, SCMP_CMP_EQ, TCGETS, 0 } }, /* stdio: isatty() */
+		{ "prlimit64", { 2, SCMP_CMP_EQ, 0, 0 } },  /* as getrlimit */
+	};
+	int rc = 0;
+	for (size_t i = 0; i < sizeof(rules) / sizeof(rules[0]) && rc == 0; i++)
+		rc = add(filter, SCMP_ACT_ALLOW, rules[i].name, 1, &rules[i].arg);
+	return rc;
+}
+
+/* A return probe that somebody sets with perf or bpf makes its process call the kernel (335, since Linux 6.11; probes since
+ * 6.18: 336), and refusing that crashes it.  libseccomp has no names for them yet. */
+static int add_probes(scmp_filter_ctx filter)
+{
+	int rc = 0;
+#ifdef __x86_64__
+	for (int number = 335; number <= 336 && rc == 0; number++)
+		rc = seccomp_rule_add(filter, SCMP_ACT_ALLOW, number, 0);
+#endif
+	return rc;
+}
+
+static int filter_calls(void)
+{
+	scmp_filter_ctx filter = seccomp_init(SCMP_ACT_ERRNO(ENOSYS));
+	if (!filter)
+		return -ENOMEM;
+	int rc = seccomp_attr_set(filter, SCMP_FLTATR_CTL_TSYNC, 1);
+	if (rc == 0) /* before Linux 5.16 a filter else slows down every load behind a store */
+		rc = seccomp_attr_set(filter, SCMP_FLTATR_CTL_SSB, 1);
+	if (rc == 0)
+		rc = seccomp_attr_set(filter, SCMP_FLTATR_ACT_BADARCH, SCMP_ACT_KILL_PROCESS);
+	if (rc == 0)
+		rc = add_all(filter, SCMP_ACT_ALLOW, allowed, sizeof(allowed) / sizeof(allowed[0]));
+	if (rc == 0)
+		rc = add_all(filter, SCMP_ACT_KILL_PROCESS, fatal, sizeof(fatal) / sizeof(fatal[0]));
+	if (rc == 0)
+		rc = add_by_argument(filter);
+	if (rc == 0)
+		rc = add_probes(filter);
+	if (rc == 0)
+		rc = seccomp_load(filter);
+	seccomp_release(filter);
+	return rc;
+}
+
+#else
+
+static int filter_calls(void)
+{
+	return 0;
+}
+
+#endif
+
+#ifndef __has_feature
+#define __has_feature(x) 0
+#endif
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__) || __has_feature(address_sanitizer) ||               \
+        __has_feature(thread_sanitizer)
+#define SANITIZED true /* a sanitizer's runtime writes reports, and traces us to look for leaks */
+#else
+#define SANITIZED false
+#endif
+
+bool fs_confine_wanted(void)
+{
+	const char *text = getenv(FS_CONFINE_ENVIRON);
+	return !SANITIZED && (!text || strcmp(text, "off") != 0);
+}
+
+int fs_confine_calls(bool filter)
+{
+	if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) < 0)
+		return -errno;
+	return filter ? filter_calls() : 0;
+}

@@ -1,0 +1,308 @@
+/* What a confined process cannot do, tried: each in a process of its own, with a thread from before. */
+#include <errno.h>
+#include <fcntl.h>
+#include <linux/capability.h>
+#include <pthread.h>
+#include <sched.h>
+#include <setjmp.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <sys/ioctl.h>
+#include <sys/mman.h>
+#include <sys/mount.h>
+#include <sys/prctl.h>
+#include <sys/ptrace.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#include "fs/confine.h"
+
+enum { DONE = 200, NOT_CONFINED = 201 };
+
+static int try_execve(void)
+{
+	char *const argv[] = { NULL };
+	return execve("/bin/true", argv, argv);
+}
+static int try_ptrace(void)
+{
+	return (int)ptrace(PTRACE_TRACEME, 0, NULL, NULL);
+}
+static int try_mount(void)
+{
+	return mount("none", "/", "tmpfs", 0, NULL);
+}
+static int try_umount(void)
+{
+	return umount2("/nowhere", 0);
+}
+static int try_setuid(void)
+{
+	return (int)syscall(SYS_setuid, 0);
+}
+static int try_process_vm_readv(void)
+{
+	return (int)syscall(SYS_process_vm_readv, getppid(), NULL, 0, NULL, 0, 0);
+}
+static int try_inet(void)
+{
+	return socket(AF_INET, SOCK_STREAM, 0);
+}
+static int try_inet6(void)
+{
+	return socket(AF_INET6, SOCK_DGRAM, 0);
+}
+static int try_netlink(void)
+{
+	return socket(AF_NETLINK, SOCK_RAW, 0);
+}
+static int try_fork(void)
+{
+	return (int)syscall(SYS_clone, SIGCHLD, NULL, NULL, NULL, 0);
+}
+static int try_namespace(void)
+{
+	return unshare(CLONE_NEWUSER);
+}
+static int try_create(void)
+{
+	return open("/tmp/ddpfs-test-confine", O_RDONLY | O_CREAT, 0600);
+}
+static int try_write(void)
+{
+	return open("/dev/null", O_WRONLY);
+}
+static int try_both(void)
+{
+	return open("/dev/null", O_RDWR);
+}
+static int try_truncate(void)
+{
+	return open("/dev/null", O_RDONLY | O_TRUNC);
+}
+static int try_openat2(void)
+{
+	return (int)syscall(SYS_openat2, AT_FDCWD, "/dev/null", NULL, 0);
+}
+static int try_unlink(void)
+{
+	return unlink("/nowhere/nothing");
+}
+static int try_chmod(void)
+{
+	return chmod("/nowhere/nothing", 0777);
+}
+static int try_kill(void)
+{
+	return kill(getppid(), 0);
+}
+static int try_tgkill(void)
+{
+	return (int)syscall(SYS_tgkill, getppid(), getppid(), 0);
+}
+static int try_limit(void)
+{
+	const struct rlimit limit = { .rlim_cur = 1, .rlim_max = 1 };
+	return setrlimit(RLIMIT_CORE, &limit);
+}
+static int try_ring(void)
+{
+	return (int)syscall(SYS_io_uring_setup, 1, NULL);
+}
+static int try_memfd(void)
+{
+	return memfd_create("x", 0);
+}
+static int try_device(void)
+{
+	return ioctl(0, 0x1277, NULL); /* BLKDISCARD */
+}
+
+static const struct {
+	const char *name;
+	int (*fn)(void);
+	int expected; /* errno, or a signal (negative) */
+} tries[] = {
+	{ "execve", try_execve, -SIGSYS },
+	{ "ptrace", try_ptrace, -SIGSYS },
+	{ "mount", try_mount, -SIGSYS },
+	{ "umount", try_umount, -SIGSYS },
+	{ "setuid", try_setuid, ENOSYS },
+	{ "process_vm_readv", try_process_vm_readv, ENOSYS },
+	{ "socket(AF_INET)", try_inet, ENOSYS },
+	{ "socket(AF_INET6)", try_inet6, ENOSYS },
+	{ "socket(AF_NETLINK)", try_netlink, ENOSYS },
+	{ "fork", try_fork, ENOSYS },
+	{ "a namespace", try_namespace, ENOSYS },
+	{ "creating a file", try_create, ENOSYS },
+	{ "opening to write", try_write, ENOSYS },
+	{ "opening to read and write", try_both, ENOSYS },
+	{ "truncating", try_truncate, ENOSYS },
+	{ "openat2", try_openat2, ENOSYS },
+	{ "unlink", try_unlink, ENOSYS },
+	{ "chmod", try_chmod, ENOSYS },
+	{ "kill", try_kill, ENOSYS },
+	{ "a signal to another's thread", try_tgkill, ENOSYS },
+	{ "setrlimit", try_limit, ENOSYS },
+	{ "a ring", try_ring, ENOSYS },
+	{ "memfd", try_memfd, ENOSYS },
+	{ "ioctl of a device", try_device, ENOSYS },
+};
+
+static int result;
+
+static void *try_in_thread(void *arg)
+{
+	pthread_barrier_wait(arg);
+	pthread_barrier_wait(arg); /* confined meanwhile, by another thread */
+	return NULL;
+}
+
+/* In a child: what `fn` comes to; its errno, or DONE. */
+static int confined(int (*fn)(void))
+{
+	pthread_barrier_t barrier;
+	pthread_t thread;
+	pthread_barrier_init(&barrier, NULL, 2);
+	if (pthread_create(&thread, NULL, try_in_thread, &barrier) != 0)
+		return NOT_CONFINED;
+	pthread_barrier_wait(&barrier);
+	if (fs_confine_server() < 0 || fs_confine_calls(true) < 0)
+		return NOT_CONFINED;
+	pthread_barrier_wait(&barrier);
+	pthread_join(thread, NULL);
+	result = fn();
+	return result < 0 ? errno : DONE;
+}
+
+static int outcome(int (*fn)(void))
+{
+	int status;
+	pid_t pid = fork();
+	if (pid == 0) {
+		prctl(PR_SET_DUMPABLE, 0);
+		_exit(confined(fn));
+	}
+	assert_true(pid > 0 && waitpid(pid, &status, 0) == pid);
+	return WIFSIGNALED(status) ? -WTERMSIG(status) : WEXITSTATUS(status);
+}
+
+static void what_a_server_does_not_need_fails(void **state)
+{
+	(void)state;
+	int bad = 0;
+#ifndef DDPFS_SECCOMP
+	skip();
+#endif
+	for (size_t i = 0; i < sizeof(tries) / sizeof(tries[0]); i++) {
+		int got = outcome(tries[i].fn);
+		if (got != tries[i].expected)
+			print_error("%s: %d instead of %d\n", tries[i].name, got, tries[i].expected);
+		bad += got != tries[i].expected;
+	}
+	assert_int_equal(bad, 0);
+}
+
+static int ordinary_things(void)
+{
+	struct rlimit limit;
+	void *memory = mmap(NULL, 1 << 20, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	int fd = open("/proc/self/mountinfo", O_RDONLY | O_CLOEXEC);
+	int sock = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+	char byte;
+	errno = 0;
+	if (memory == MAP_FAILED || fd < 0 || sock < 0 || read(fd, &byte, 1) != 1 ||
+	        getrlimit(RLIMIT_NOFILE, &limit) < 0 || munmap(memory, 1 << 20) < 0 || unshare(CLONE_FILES) < 0)
+		return -1;
+	return 0;
+}
+
+static void what_it_does_need_works(void **state)
+{
+	(void)state;
+	assert_int_equal(outcome(ordinary_things), DONE);
+}
+
+enum { NOT_ROOT = 202, KEPT_OTHERS = 203 };
+
+static uint32_t permitted(struct __user_cap_header_struct *head, struct __user_cap_data_struct *data)
+{
+	*head = (struct __user_cap_header_struct){ .version = _LINUX_CAPABILITY_VERSION_3 };
+	return syscall(SYS_capget, head, data) == 0 ? data[0].permitted : 0;
+}
+
+/* In a child: what a server keeps of `mine`. */
+static void keeps(uint32_t mine, uint32_t expected)
+{
+	struct __user_cap_header_struct head;
+	struct __user_cap_data_struct data[_LINUX_CAPABILITY_U32S_3];
+	int status;
+	pid_t pid = fork();
+	if (pid == 0) {
+		if ((permitted(&head, data) & mine) != mine)
+			_exit(NOT_ROOT);
+		data[0] = (struct __user_cap_data_struct){ .permitted = mine, .effective = mine };
+		data[1] = (struct __user_cap_data_struct){ 0 };
+		if (syscall(SYS_capset, &head, data) < 0 || fs_confine_supervisor() < 0 || fs_confine_server() < 0)
+			_exit(NOT_CONFINED);
+		_exit(permitted(&head, data) == expected ? DONE : KEPT_OTHERS);
+	}
+	assert_true(pid > 0 && waitpid(pid, &status, 0) == pid && WIFEXITED(status));
+	if (WEXITSTATUS(status) == NOT_ROOT)
+		skip();
+	assert_int_equal(WEXITSTATUS(status), DONE);
+}
+
+#define CAP(capability) (1U << (capability))
+
+static void a_server_can_read_what_is_not_its_users(void **state)
+{
+	(void)state;
+	keeps(CAP(CAP_SYS_ADMIN) | CAP(CAP_DAC_READ_SEARCH) | CAP(CAP_DAC_OVERRIDE) | CAP(CAP_CHOWN),
+	        CAP(CAP_SYS_ADMIN) | CAP(CAP_DAC_READ_SEARCH));
+}
+
+static void also_in_a_container_with_fewer_capabilities(void **state)
+{
+	(void)state;
+	keeps(CAP(CAP_SYS_ADMIN) | CAP(CAP_DAC_OVERRIDE) | CAP(CAP_CHOWN), CAP(CAP_SYS_ADMIN) | CAP(CAP_DAC_OVERRIDE));
+}
+
+static int capabilities_grow_back(void)
+{
+	errno = 1;
+	return prctl(PR_CAP_AMBIENT, PR_CAP_AMBIENT_RAISE, 0 /* CAP_CHOWN */, 0, 0) == 0 ||
+	                       prctl(PR_GET_NO_NEW_PRIVS, 0, 0, 0, 0) != 1
+	               ? 0
+	               : -1;
+}
+
+static void privileges_do_not_come_back(void **state)
+{
+	(void)state;
+	assert_int_not_equal(outcome(capabilities_grow_back), DONE);
+}
+
+int main(void)
+{
+#if defined(__SANITIZE_THREAD__)
+	return 77; /* a child that makes threads after fork() is nothing for ThreadSanitizer */
+#endif
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(what_a_server_does_not_need_fails),
+		cmocka_unit_test(what_it_does_need_works),
+		cmocka_unit_test(a_server_can_read_what_is_not_its_users),
+		cmocka_unit_test(also_in_a_container_with_fewer_capabilities),
+		cmocka_unit_test(privileges_do_not_come_back),
+	};
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}

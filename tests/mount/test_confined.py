@@ -1,0 +1,123 @@
+"""What the processes of a mount have given up by the time that it answers."""
+
+import contextlib
+import os
+import stat
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from helpers import mounts
+from helpers.waiting import wait_until
+from mount.control import ask, directory, stats
+
+SYS_ADMIN, DAC_READ_SEARCH, IPC_LOCK, DAC_OVERRIDE = 1 << 21, 1 << 2, 1 << 14, 1 << 1
+SERVER = SYS_ADMIN | DAC_READ_SEARCH | IPC_LOCK
+
+
+def status(pid, task=None):
+    text = Path(f"/proc/{pid}/task/{task or pid}/status").read_text()
+    return dict(line.split(":\t", 1) for line in text.splitlines() if ":\t" in line)
+
+
+def capabilities(fields):
+    return {int(fields[name], 16) for name in ("CapPrm", "CapEff")}
+
+
+@pytest.fixture(scope="module")
+def filters(build_dir):
+    """Builds with a sanitizer have none, whose runtime does more than a server."""
+    ninja = (build_dir / "build.ninja").read_text()
+    return "DDPFS_SECCOMP" in ninja and "-fsanitize=" not in ninja
+
+
+def threads(pid):
+    """The status of every thread that is there; one that ends meanwhile (the greeter) is none."""
+    found = []
+    for task in os.listdir(f"/proc/{pid}/task"):
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+            found.append(status(pid, task))
+    return found
+
+
+def test_every_thread_of_a_server_is_confined(mount, pack, tree, filters, build_dir):
+    if "-fsanitize=thread" in (build_dir / "build.ninja").read_text():
+        pytest.skip("ThreadSanitizer has a thread of its own from before")
+    m = mount(pack(tree[0]), "rank=0,world=2")
+    before = capabilities(status("self", os.getpid()))
+    first = m.server_pid()
+    for pid in (first, None):  # the second one is a successor
+        pid = pid or m.server_pid()
+        # A thread names itself once it runs, which can be later than the first answer.
+        wait_until(lambda pid=pid: {"ddpfs-server", "engine", "deliver", "fuse-0"} <= {f["Name"] for f in threads(pid)})
+        for fields in threads(pid):
+            assert capabilities(fields) <= {c & SERVER for c in before}, fields["Name"]
+            assert fields["CapInh"] == fields["CapAmb"] == "0" * 16
+            if filters:
+                assert (fields["Seccomp"], fields["NoNewPrivs"]) == ("2", "1"), fields["Name"]
+        assert status(pid)["NoNewPrivs"] == "1"
+        if pid == first:
+            os.kill(pid, 9)
+            wait_until(lambda: m.server_pid() != first)
+    assert all((m.path / ".ddpfs/all" / path).read_bytes() == data for path, data in tree[1].items())
+
+
+def test_the_filter_can_be_switched_off(mount, pack, tree, monkeypatch):
+    monkeypatch.setenv("DDPFS_SECCOMP", "off")
+    m = mount(pack(tree[0]), "rank=0,world=2")
+    fields = status(m.server_pid())
+    assert (fields["Seccomp"], fields["NoNewPrivs"]) == (status("self", os.getpid())["Seccomp"], "1")
+
+
+def test_the_supervisor_keeps_what_unmounting_takes(mount, pack, tree):
+    m = mount(pack(tree[0]), "rank=0,world=2")
+    before = capabilities(status("self", os.getpid()))
+    fields = status(m.process.pid)
+    assert capabilities(fields) == {c & (SERVER | DAC_OVERRIDE) for c in before}
+    m.unmount()
+
+
+def test_unmounting_by_request(mount, pack, tree):
+    """The server asks the supervisor, whose answer is the client's."""
+    m = mount(pack(tree[0]), "view=all,layout=tree")
+    fd = os.open(m.path / "class_00", os.O_RDONLY)
+    try:
+        for _ in range(3):
+            reply = ask(m, "unmount")
+            assert not reply["ok"] and "busy" in reply["error"]
+        assert os.listdir(fd)
+        assert ask(m, "unmount", lazy=True) == {"ok": True}
+        assert not mounts.is_mounted(m.path) and len(os.listdir(fd)) == 20
+    finally:
+        os.close(fd)
+    assert m.process.wait() == 0
+    m = mount(pack(tree[0]), "view=all,layout=tree")
+    assert ask(m, "unmount") == {"ok": True}
+    assert m.process.wait() == 0
+
+
+def test_nothing_is_left_for_others_to_read(mount, pack, tree, scratch):
+    """Whatever the mask of who mounts: no socket, log or other file that everybody may read or write."""
+    mask = os.umask(0)
+    try:
+        log = scratch / "log"
+        m = mount(pack(tree[0]), f"rank=0,world=2,log={log},control={scratch}/ctl")
+        other = mount(pack(tree[0]), "rank=0,world=2")
+    finally:
+        os.umask(mask)
+    assert stats(other)["opens"] == 0
+    assert stat.S_IMODE(os.stat(scratch / "ctl").st_mode) == 0o600
+    assert stat.S_IMODE(os.stat(log).st_mode) & 0o007 == 0
+    assert stat.S_IMODE(os.stat(directory()).st_mode) & 0o077 == 0 or os.stat(directory()).st_uid == os.geteuid()
+    for mounted in (m, other):
+        for pid in (mounted.process.pid, *map(int, subprocess.run(
+                ["pgrep", "-P", str(mounted.process.pid)], capture_output=True, text=True).stdout.split())):
+            for fd in Path(f"/proc/{pid}/fd").iterdir():
+                place = os.readlink(fd)
+                if place.startswith(("/dev/", "socket:", "anon_inode:", "pipe:")) or str(scratch / "mnt") in place:
+                    continue
+                st = os.stat(fd)
+                flags = Path(f"/proc/{pid}/fdinfo/{fd.name}").read_text().split("flags:\t")[1].split()[0]
+                writable = int(flags, 8) & os.O_ACCMODE
+                assert not writable or "memfd:" in place or stat.S_IMODE(st.st_mode) & 0o007 == 0, place
