@@ -9,6 +9,7 @@ enum {
 	RING = PREFETCH_FIT_MAX, /* unexplained opens that are kept */
 	RECENT = 64,             /* the latest of them, to begin a new ring with */
 	LOOSE_MAX = 64,
+	TRIAL_MAX = 64,
 	LISTS_MAX = 32,
 	DIRS_MAX = 6,          /* directories whose lists are tried */
 	LIKELY_SEEDS = 10000,  /* looked at first */
@@ -59,6 +60,7 @@ struct track {
 	bool confirmed;
 	uint32_t calm;                           /* expected opens since the trial began */
 	uint32_t trial, trial_next, trial_again; /* opens that are not of this epoch's rest; of the next one, again */
+	uint64_t trial_at[TRIAL_MAX];            /* their positions */
 	double score;
 	uint64_t after;
 	struct prefetch_pace pace;

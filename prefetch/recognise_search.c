@@ -259,42 +259,57 @@ static int verify(struct prefetch_recognise *r, const struct target *target, con
 
 /* An order that may be entered anywhere needs more than files close together, which a shuffled subset of the list has
  * too: most opens must follow on the one before in some reader. */
+static bool follow_on(const uint64_t *positions, uint32_t n, struct prefetch_part *ret_part)
+{
+	uint32_t inside = 0;
+	if (!prefetch_part(positions, n, ret_part))
+		return false;
+	for (uint32_t i = 0; i < n; i++) {
+		uint64_t residue = positions[i] % ret_part->world;
+		inside += residue >= ret_part->first && residue - ret_part->first < ret_part->ranks;
+	}
+	return ret_part->joined * 10 >= inside * 7;
+}
+
 static bool fits_in_order(const struct prefetch_fit_input *input, struct prefetch_fit *ret_fit)
 {
 	struct prefetch_part part;
-	uint32_t n = 0;
-	if (!prefetch_part(input->positions, input->n, &part) || !prefetch_fit_part(input, &part, ret_fit))
-		return false;
-	for (uint32_t i = 0; i < input->n; i++) {
-		uint64_t residue = input->positions[i] % part.world;
-		n += residue >= part.first && residue - part.first < part.ranks;
-	}
-	return ret_fit->score >= PREFETCH_FIT_SURE && part.joined * 10 >= n * 7;
+	return follow_on(input->positions, input->n, &part) && prefetch_fit_part(input, &part, ret_fit) &&
+	       ret_fit->score >= PREFETCH_FIT_SURE;
 }
 
 /* How likely people read this list in its order: it is entered at its beginning, and its directory is the one that holds
  * the directory of the files, as a dataset holds its classes; or it is that directory itself. */
 static unsigned plausible(
-        const struct prefetch_recognise *r, const struct target *target, const struct prefetch_fit *fit)
+        const struct prefetch_recognise *r, const struct target *target, uint32_t a_file, uint64_t low)
 {
 	struct shard_file file;
 	struct shard_dir dir;
-	uint32_t first, id = prefetch_list_dir(target->list);
-	if (fit->low > RING)
+	uint32_t id = prefetch_list_dir(target->list);
+	if (low > RING)
 		return 0;
-	if (id == SHARD_NONE || prefetch_list_at(target->list, target->indices[0], &first) < 0 ||
-	        shard_index_file(r->options.index, first, &file) < 0 ||
+	if (id == SHARD_NONE || shard_index_file(r->options.index, a_file, &file) < 0 ||
 	        shard_index_dir(r->options.index, file.dir, &dir) < 0)
 		return 1;
 	return id == (dir.parent == SHARD_NONE ? file.dir : dir.parent) ? 3 : id == file.dir ? 2 : 1;
 }
 
+static void prefer_sorted(struct search *s, const struct target *target, const struct prefetch_fit *fit, unsigned rank)
+{
+	const struct target *best = s->sorted;
+	if (best && (rank < s->sorted_rank || (rank == s->sorted_rank && target->n >= best->n)))
+		return;
+	s->sorted = target;
+	s->sorted_fit = *fit;
+	s->sorted_rank = rank;
+}
+
 /* One list; the best of those that fit is taken in the end. */
 static void try_sorted(struct prefetch_recognise *r, uint32_t i)
 {
-	struct search *s = &r->search;
-	const struct target *target = &s->targets[i];
+	const struct target *target = &r->search.targets[i];
 	uint64_t positions[RING];
+	uint32_t file;
 	struct prefetch_fit fit;
 	for (uint32_t k = 0; k < target->n_seen; k++)
 		positions[k] = target->indices[k];
@@ -305,15 +320,39 @@ static void try_sorted(struct prefetch_recognise *r, uint32_t i)
 		.chance = (double)target->n_seen / target->n,
 		.anywhere = true,
 	};
-	if (!fits_in_order(&input, &fit))
+	if (fits_in_order(&input, &fit) && prefetch_list_at(target->list, (uint32_t)fit.low, &file) == 0)
+		prefer_sorted(&r->search, target, &fit, plausible(r, target, file, fit.low));
+}
+
+/* The same opens are sooner evidence in a larger list, but they may be all of a smaller one, in its order: whoever seems to
+ * enter the whole dataset where val/ begins reads val/. */
+static void try_within_sorted(struct prefetch_recognise *r, uint32_t i)
+{
+	const struct target *best = r->search.sorted, *target = &r->search.targets[i];
+	struct prefetch_fit fit = r->search.sorted_fit;
+	uint64_t positions[RING] = { 0 }, low = UINT64_MAX, high = 0;
+	uint32_t n = 0, left = 0, file, at_low = 0;
+	struct prefetch_part part;
+	for (uint32_t k = 0; k < best->n_seen; k++) {
+		uint32_t index;
+		if (best->indices[k] < r->search.sorted_fit.low || best->indices[k] >= r->search.sorted_fit.high)
+			continue;
+		if (prefetch_list_at(best->list, best->indices[k], &file) < 0 ||
+		        prefetch_list_find(target->list, file, &index) < 0) {
+			left++;
+			continue;
+		}
+		positions[n++] = index;
+		at_low = index < low ? file : at_low;
+		low = index < low ? index : low;
+		high = index >= high ? index + 1 : high;
+	}
+	/* But for a few strangers. */
+	if (target == best || left * 8 > n || !follow_on(positions, n, &part))
 		return;
-	unsigned rank = plausible(r, target, &fit);
-	const struct target *best = s->sorted;
-	if (best && (rank < s->sorted_rank || (rank == s->sorted_rank && target->n >= best->n)))
-		return;
-	s->sorted = target;
-	s->sorted_fit = fit;
-	s->sorted_rank = rank;
+	fit.low = low;
+	fit.high = high;
+	prefer_sorted(&r->search, target, &fit, plausible(r, target, at_low, low));
 }
 
 static int accept_sorted(struct prefetch_recognise *r)
@@ -447,6 +486,10 @@ static int prepare(struct prefetch_recognise *r)
 	case SEARCH_SORTED:
 		if (s->at < s->n_targets) {
 			try_sorted(r, (uint32_t)s->at++);
+			return 0;
+		}
+		if (s->sorted && s->at < 2 * (uint64_t)s->n_targets) {
+			try_within_sorted(r, (uint32_t)(s->at++ - s->n_targets));
 			return 0;
 		}
 		next_phase(s);

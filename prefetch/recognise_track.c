@@ -18,7 +18,7 @@ enum {
 	SLACK_RANK = 512, /* for each rank of the world */
 	START_MIN = 2048,
 	TRIAL_SURE = 16,
-	TRIAL_MAX = 64,
+	TRIAL_ORDER = 24,
 	GROW = 24,           /* opens outside of the part that make it be looked at again */
 	SETTLED = 1 << 16,   /* positions looked at, that every worker has left behind */
 	JOIN_MAX = 1 << 16,  /* positions compared */
@@ -46,20 +46,26 @@ static uint64_t ranks(const struct track *t)
 	return t->part.stride > t->part.world ? t->part.stride : t->part.world;
 }
 
+/* Of a short permutation that is shuffled, a second job's files lie near with every second file; in a list that is not,
+ * workers at the other end are the same reader's. */
+static uint64_t at_most(const struct track *t, uint64_t slack)
+{
+	uint64_t most = t->source.sampler == PREFETCH_SAMPLER_SORTED ? t->size : t->size / 2;
+	return slack < most ? slack : most;
+}
+
 /* Late workers. */
 static uint64_t behind(const struct track *t)
 {
 	uint64_t slack = t->size / 16;
 	uint64_t least = SLACK_MIN + slack_rank(t) * ranks(t);
-	slack = slack > least ? slack : least;
-	return slack < t->size / 2 ? slack : t->size / 2;
+	return at_most(t, slack > least ? slack : least);
 }
 
 /* Early ones. */
 static uint64_t ahead(const struct track *t)
 {
-	uint64_t slack = START_MIN + slack_rank(t) * ranks(t);
-	return slack < t->size / 2 ? slack : t->size / 2;
+	return at_most(t, START_MIN + slack_rank(t) * ranks(t));
 }
 
 /* Where a new epoch's first opens lie. */
@@ -537,6 +543,25 @@ static bool begins(const struct track *t, uint32_t hits)
 	       prefetch_fit_surprise(hits, t->trial, chance) >= TRIAL_NATS;
 }
 
+/* The beginning of a short list is too much of it to mean anything, and workers side by side are soon beyond it.  But where
+ * there is no shuffle, they follow on one another. */
+static bool begins_in_order(const struct track *t)
+{
+	uint64_t positions[TRIAL_MAX], low = UINT64_MAX;
+	uint32_t n = 0;
+	struct prefetch_part part;
+	if (t->source.sampler != PREFETCH_SAMPLER_SORTED || t->trial < TRIAL_ORDER)
+		return false;
+	for (uint32_t i = 0; i < t->trial; i++) {
+		if (!in_part(t, t->trial_at[i]) || !bit_get(t->used, t->trial_at[i]))
+			continue;
+		positions[n++] = t->trial_at[i];
+		low = t->trial_at[i] < low ? t->trial_at[i] : low;
+	}
+	return n * 4 >= t->trial * 3 && low < SUPPORT * ranks(t) && prefetch_part(positions, n, &part) &&
+	       part.joined * 10 >= n * 7;
+}
+
 /* A file of the list that is not expected: does an epoch begin?  True when it has. */
 static bool unexpected(struct prefetch_recognise *r, struct track *t, uint32_t file, uint64_t position)
 {
@@ -548,7 +573,8 @@ static bool unexpected(struct prefetch_recognise *r, struct track *t, uint32_t f
 		t->trial_again++;
 	if (t->then && prefetch_sequence_position(t->then, file, &next) == 0 && in_part(t, next) && next < start(t))
 		t->trial_next++;
-	if (begins(t, t->trial_next))
+	t->trial_at[t->trial - 1] = position;
+	if (begins(t, t->trial_next) || (t->then && begins_in_order(t)))
 		return enter_next(r, t) == 0;
 	if (begins(t, t->trial_again))
 		return enter_again(r, t) == 0;

@@ -577,6 +577,62 @@ static void validation_and_a_second_job_do_not_disturb(void **state)
 	prefetch_recognise_free(r);
 }
 
+/* A DistributedSampler over train/, then all of val/ in order, as often as it likes, whenever they are looked at. */
+static void train_and_validation(uint64_t id)
+{
+	static const uint32_t trains[] = { 1500, 4000, 9000 }, vals[] = { 150, 300, 1000 }, worlds[] = { 1, 2, 4 };
+	static const uint32_t bursts[] = { 1, 4, 16, 48 }, steps[] = { 1, 16, 64, 200 }, workers[] = { 0, 2, 4 };
+	uint64_t random = id, fed = 0, explained = 0;
+	uint32_t n = pick(&random, trains, 3), n_val = pick(&random, vals, 3), file;
+	uint32_t world = pick(&random, worlds, 3), every = pick(&random, steps, 4);
+	/* synth has as many files in each class. */
+	uint32_t per_class = n_val / 10;
+	n = n / per_class * per_class;
+	struct shard_index *split = synth_open(
+	        &(struct synth){ .classes = n / per_class, .val_classes = 10, .per_class = per_class, .bytes = 1 });
+	struct prefetch_recognise_options options = { .index = split, .seed_max = 300, .popular_words = 1 };
+	struct prefetch_recognise *r;
+	struct prefetch_recognised track;
+	assert_int_equal(prefetch_recognise_new(&options, &r), 0);
+	struct loader train = loader_of(order, n, world, world - 1, 1, pick(&random, workers, 3));
+	struct loader val = loader_of(after, n_val, 1, 0, 1, train.workers);
+	train.burst = val.burst = pick(&random, bursts, 4);
+	train.random = loader_random(&random), val.random = loader_random(&random);
+	for (uint32_t i = 0; i < n_val; i++)
+		after[i] = n + i;
+	for (uint32_t epoch = 0; epoch < 3; epoch++) {
+		randperm(n, 17 + epoch, 0, order);
+		loader_rewind(&train, order);
+		loader_rewind(&val, after);
+		for (unsigned v = 0; v < 2; v++) {
+			while ((file = loader_next(v ? &val : &train)) != UINT32_MAX) {
+				prefetch_recognise_opened(r, &file, 1);
+				if (++fed % every == 0)
+					work(r);
+			}
+		}
+	}
+	work(r);
+	for (unsigned i = 0; prefetch_recognise_get(r, i, &track) == 0; i++) {
+		explained += track.opens;
+		if (i > 1 || track.repeated || track.epoch != 2 || !strstr(track.list, i ? "val/" : "train/") ||
+		        track.sampler != (i ? PREFETCH_SAMPLER_SORTED : PREFETCH_SAMPLER_DISTRIBUTED))
+			fail_msg("split %lu, %u + %u files: track %u is sampler %d over %s, epoch %lu", id, n, n_val, i,
+			        track.sampler, track.list, track.epoch);
+	}
+	assert_int_equal(prefetch_recognise_count(r), 2);
+	assert_in_range(explained, fed * 8 / 10, fed);
+	prefetch_recognise_free(r);
+	synth_close(split);
+}
+
+static void validation_between_is_not_taken_for_the_whole_dataset(void **state)
+{
+	(void)state;
+	for (uint64_t id = 1; id <= (long_run() ? 1000 : 24); id++)
+		train_and_validation(id);
+}
+
 /* Few files: nearly all of them lie near where the other job is in its own permutation. */
 static void two_jobs(const struct shard_index *few, uint32_t n, uint64_t id)
 {
@@ -922,6 +978,7 @@ int main(void)
 		cmocka_unit_test(random_sampler_is_followed_through_the_default_generator),
 		cmocka_unit_test(a_generator_of_its_own_is_followed),
 		cmocka_unit_test(validation_and_a_second_job_do_not_disturb),
+		cmocka_unit_test(validation_between_is_not_taken_for_the_whole_dataset),
 		cmocka_unit_test(two_jobs_on_few_files_are_told_apart),
 		cmocka_unit_test(a_distributed_sampler_over_a_ranks_part_shards_twice),
 		cmocka_unit_test(own_orders_are_recognised_wherever_they_are_entered),
