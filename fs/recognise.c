@@ -521,6 +521,7 @@ static int begin(struct fs_recognise *fr)
 	if (leads(fr) && order != SHARD_ORDER_TORCH && own.size > 0) {
 		options.own = &own;
 		options.own_epochs = order == SHARD_ORDER_NONE ? 1 : OWN_EPOCHS;
+		options.own_last = order == SHARD_ORDER_NONE;
 		options.own_first = shard_view_options_get(fr->view->order)->epoch;
 	}
 	if (!leads(fr)) {

@@ -58,6 +58,7 @@ struct prefetch_recognise_options {
 	const struct prefetch_own_order *own;    /* ddpfs's own order, or NULL; copied */
 	/* Of it, the first own_epochs epochs are looked at, and as many from own_first on (behind those). */
 	uint64_t own_epochs, own_first;
+	bool own_last;     /* after sorted lists, which it may be one of */
 	uint32_t seed_max; /* seed + epoch up to here; 0 = PREFETCH_SEED_MAX_DEFAULT */
 	/* RandomSampler: words of the default generator behind well-known manual seeds that are looked at, for models that
 	 * draw their weights first; 0 = PREFETCH_POPULAR_WORDS_DEFAULT, 1 = none. */

@@ -89,7 +89,7 @@ struct family {
 
 enum { FAMILIES_MAX = 48 };
 
-enum search_phase { SEARCH_TARGETS, SEARCH_SORTED, SEARCH_OWN, SEARCH_GENERATORS, SEARCH_SEEDS };
+enum search_phase { SEARCH_TARGETS, SEARCH_OWN, SEARCH_SORTED, SEARCH_OWN_LAST, SEARCH_GENERATORS, SEARCH_SEEDS };
 
 struct search {
 	bool running;

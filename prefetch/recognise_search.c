@@ -471,6 +471,17 @@ static void next_phase(struct search *s)
 	s->at = 0;
 }
 
+static int step_own(struct prefetch_recognise *r)
+{
+	struct search *s = &r->search;
+	int rc = 0;
+	for (unsigned i = 0; i < SLICE_EPOCHS && rc == 0 && s->at < own_epochs(r); i++)
+		rc = try_own(r, own_epoch(r, s->at++));
+	if (rc == 0 && s->at >= own_epochs(r))
+		next_phase(s);
+	return rc;
+}
+
 /* One slice of what comes before the seeds.  Returns 1 when something was recognised. */
 static int prepare(struct prefetch_recognise *r)
 {
@@ -482,6 +493,11 @@ static int prepare(struct prefetch_recognise *r)
 			add_target(r, r->lists[s->at++]);
 		else
 			next_phase(s);
+		return 0;
+	case SEARCH_OWN:
+		if (!r->options.own_last)
+			return step_own(r);
+		next_phase(s);
 		return 0;
 	case SEARCH_SORTED:
 		if (s->at < s->n_targets) {
@@ -495,12 +511,11 @@ static int prepare(struct prefetch_recognise *r)
 		next_phase(s);
 		rc = s->sorted ? accept_sorted(r) : 0;
 		return rc < 0 ? rc : s->sorted ? 1 : 0;
-	case SEARCH_OWN:
-		for (unsigned i = 0; i < SLICE_EPOCHS && rc == 0 && s->at < own_epochs(r); i++)
-			rc = try_own(r, own_epoch(r, s->at++));
-		if (rc == 0 && s->at >= own_epochs(r))
-			next_phase(s);
-		return rc;
+	case SEARCH_OWN_LAST:
+		if (r->options.own_last)
+			return step_own(r);
+		next_phase(s);
+		return 0;
 	case SEARCH_GENERATORS:
 		if (s->at < r->n_tracks)
 			return try_generators(r, (unsigned)s->at++);
