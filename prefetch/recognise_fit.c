@@ -210,7 +210,7 @@ bool prefetch_part(const uint64_t *positions, uint32_t n, struct prefetch_part *
 	if (sure)
 		sparsest_part(positions, n, part.stride, &part);
 	else
-		part.stride = 1;
+		part.stride = 1, part.joined = 0;
 	*ret_part = part;
 	return sure;
 }

@@ -442,6 +442,11 @@ static void refit(struct prefetch_recognise *r, struct track *t)
 		r->changed = true;
 	} else if (apart) {
 		set_part(r, t, &settled);
+	} else if (known && t->part.joined == 0 && seen.world == t->part.world && seen.first == t->part.first &&
+	           seen.ranks == t->part.ranks) {
+		/* Of many readers the first opens follow on little. */
+		t->part.stride = seen.stride;
+		t->part.joined = seen.joined;
 	}
 	for (uint32_t i = 0; i < n; i++) {
 		if (in_part(t, positions[i]))

@@ -202,6 +202,106 @@ static void ranks_through_one_mount_are_recognised(void **state)
 	distributed_sampler(9, 8, 4, 4, 2, 96);
 }
 
+static uint32_t pick(uint64_t *random, const uint32_t *values, uint32_t n)
+{
+	return values[loader_random(random) % n];
+}
+
+enum { HOST_RANKS = 8, HOST_READERS = 2 * HOST_RANKS, HOST_EARLY = 6 };
+
+/* 8 ranks with 2 workers each, who begin one after the other, and wait behind their first 6 files. */
+static void staggered(const struct shard_index *few, uint32_t n, uint64_t id)
+{
+	struct prefetch_recognise_options options = { .index = few, .seed_max = 300, .popular_words = 1 };
+	struct prefetch_recognise *r;
+	struct prefetch_recognised track = { 0 };
+	uint64_t random = id;
+	uint32_t readers[HOST_READERS] = { 0 }, early[HOST_READERS] = { 0 },
+	         seed = (uint32_t)(loader_random(&random) % 250);
+	uint32_t every = 1 + (uint32_t)(loader_random(&random) % 20), span = 1 + (uint32_t)(loader_random(&random) % 6);
+	bool in_order = loader_random(&random) % 2;
+	assert_int_equal(prefetch_recognise_new(&options, &r), 0);
+	randperm(n, seed, 0, order);
+	for (uint32_t i = 0; i < HOST_READERS; i++) {
+		uint32_t k = in_order ? i : (uint32_t)(loader_random(&random) % (i + 1));
+		readers[i] = readers[k];
+		readers[k] = i;
+	}
+	/* `span` of them at a time. */
+	for (uint32_t fed = 0, first = 0; fed < HOST_READERS * HOST_EARLY;) {
+		uint32_t i = first + (uint32_t)(loader_random(&random) % span);
+		if (i >= HOST_READERS || early[i] == HOST_EARLY)
+			i = first;
+		uint32_t turn = readers[i] % 2 * 32 + early[i]++;
+		prefetch_recognise_opened(r, &order[turn * HOST_RANKS + readers[i] / 2], 1);
+		if (++fed % every == 0)
+			work(r);
+		while (first < HOST_READERS && early[first] == HOST_EARLY)
+			first++;
+	}
+	work(r);
+	if (prefetch_recognise_get(r, 0, &track) < 0 || track.seed != seed || track.world != 1)
+		fail_msg("id %lu: seed %lu, ranks %u+%u of %u", id, track.seed, track.first, track.ranks, track.world);
+	assert_int_equal(prefetch_recognise_count(r), 1);
+	prefetch_recognise_free(r);
+}
+
+static void ranks_that_begin_one_after_the_other_are_all_found(void **state)
+{
+	static const uint32_t sizes[] = { 3000, SMALL };
+	(void)state;
+	for (unsigned s = 0; s < 2; s++) {
+		struct shard_index *few =
+		        synth_open(&(struct synth){ .classes = 20, .per_class = sizes[s] / 20, .bytes = 1 });
+		for (uint64_t id = 1; id <= (long_run() ? 2000 : 50); id++)
+			staggered(few, sizes[s], id);
+		synth_close(few);
+	}
+}
+
+/* All ranks of a host in step, in bursts of whatever size: those that are not there at first are soon. */
+static void host(const struct shard_index *small, uint64_t id)
+{
+	static const uint32_t worlds[] = { 2, 4, 8, 8, 16 }, workers[] = { 0, 2, 2, 4 }, batches[] = { 8, 16, 32, 32 };
+	static const uint32_t bursts[] = { 1, 4, 16, 40, 100 }, steps[] = { 1, 16, 100 };
+	struct prefetch_recognise_options options = { .index = small, .seed_max = 300, .popular_words = 1 };
+	struct prefetch_recognise *r;
+	struct prefetch_recognised track;
+	uint64_t random = id, fed = 0;
+	uint32_t world = pick(&random, worlds, 5), every = pick(&random, steps, 3), file;
+	struct loader loader = loader_of(order, SMALL, world, 0, world, pick(&random, workers, 4));
+	loader.batch = pick(&random, batches, 4);
+	loader.burst = pick(&random, bursts, 5);
+	loader.random = loader_random(&random);
+	assert_int_equal(prefetch_recognise_new(&options, &r), 0);
+	for (uint32_t epoch = 0; epoch < 2; epoch++) {
+		randperm(SMALL, 40 + epoch, 0, order);
+		loader_rewind(&loader, order);
+		while ((file = loader_next(&loader)) != UINT32_MAX) {
+			prefetch_recognise_opened(r, &file, 1);
+			if (++fed % every == 0)
+				work(r);
+			if (fed >= 512 && (prefetch_recognise_get(r, 0, &track) < 0 || track.world != 1))
+				fail_msg("host %lu: not all of %u ranks after %lu opens", id, world, fed);
+		}
+	}
+	work(r);
+	track = only_track(r);
+	if (track.seed != 41 || track.pace.stride != world || track.repeated || track.opens < fed * 99 / 100)
+		fail_msg("host %lu: seed %lu, %u ranks of %u, %lu of %lu opens", id, track.seed, track.pace.stride,
+		        world, track.opens, fed);
+	prefetch_recognise_free(r);
+}
+
+static void all_ranks_of_a_host_are_found_soon(void **state)
+{
+	struct shard_index *small = synth_open(&(struct synth){ .classes = 20, .per_class = SMALL / 20, .bytes = 1 });
+	(void)state;
+	for (uint64_t id = 1; id <= (long_run() ? 1000 : 40); id++)
+		host(small, id);
+	synth_close(small);
+}
+
 static void many_workers_are_not_taken_for_ranks(void **state)
 {
 	(void)state;
@@ -213,11 +313,6 @@ static void many_workers_are_not_taken_for_ranks(void **state)
 struct schedule {
 	uint32_t world, first, ranks, workers, batch, burst, seed, every;
 };
-
-static uint32_t pick(uint64_t *random, const uint32_t *values, uint32_t n)
-{
-	return values[loader_random(random) % n];
-}
 
 static struct schedule any_schedule(uint64_t *random)
 {
@@ -967,6 +1062,8 @@ int main(void)
 		cmocka_unit_test(large_worlds_are_recognised),
 		cmocka_unit_test(large_seeds_are_recognised),
 		cmocka_unit_test(ranks_through_one_mount_are_recognised),
+		cmocka_unit_test(ranks_that_begin_one_after_the_other_are_all_found),
+		cmocka_unit_test(all_ranks_of_a_host_are_found_soon),
 		cmocka_unit_test(many_workers_are_not_taken_for_ranks),
 		cmocka_unit_test(any_schedule_of_workers_is_followed),
 		cmocka_unit_test(ranks_of_few_files_are_recognised_in_their_first_epoch),
