@@ -186,7 +186,7 @@ static int confined(int (*fn)(void))
 
 static int outcome(int (*fn)(void))
 {
-	int status;
+	int status = 0;
 	pid_t pid = fork();
 	if (pid == 0) {
 		prctl(PR_SET_DUMPABLE, 0);
@@ -245,7 +245,7 @@ static void keeps(uint32_t mine, uint32_t expected)
 {
 	struct __user_cap_header_struct head;
 	struct __user_cap_data_struct data[_LINUX_CAPABILITY_U32S_3];
-	int status;
+	int status = 0;
 	pid_t pid = fork();
 	if (pid == 0) {
 		if ((permitted(&head, data) & mine) != mine)
