@@ -145,12 +145,13 @@ static const struct prefetch_port_ops uring_ops = {
 	.free = uring_free,
 };
 
-/* The cheapest set of flags that this kernel knows: DEFER_TASKRUN needs 6.1, COOP_TASKRUN 5.19. */
+/* The cheapest set of flags that this kernel knows: DEFER_TASKRUN needs 6.1, COOP_TASKRUN 5.19, R_DISABLED 5.10. */
 static int init_ring(struct io_uring *ring)
 {
 	static const unsigned flags[] = {
-		IORING_SETUP_SINGLE_ISSUER | IORING_SETUP_DEFER_TASKRUN,
-		IORING_SETUP_COOP_TASKRUN,
+		IORING_SETUP_R_DISABLED | IORING_SETUP_SINGLE_ISSUER | IORING_SETUP_DEFER_TASKRUN,
+		IORING_SETUP_R_DISABLED | IORING_SETUP_COOP_TASKRUN,
+		IORING_SETUP_R_DISABLED,
 		0,
 	};
 	int rc = -EINVAL;
@@ -180,6 +181,11 @@ int prefetch_io_uring(uint32_t files, const struct cache_arena *arena, struct pr
 	if (io_uring_register_files_sparse(&u->ring, files) == 0)
 		u->files = files;
 	u->buffers = n <= 1U << 14 && io_uring_register_buffers_sparse(&u->ring, n) == 0;
+	rc = u->ring.flags & IORING_SETUP_R_DISABLED ? prefetch_ring_restrict(&u->ring) : 0;
+	if (rc < 0) {
+		uring_free(&u->base);
+		return rc;
+	}
 	*ret_io = &u->base;
 	return 0;
 }

@@ -8,8 +8,12 @@
 #ifndef DDPFS_PREFETCH_RING_H
 #define DDPFS_PREFETCH_RING_H
 
+#include <errno.h>
 #include <liburing.h>
+#include <stddef.h>
 #include <stdint.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 
 #if defined(__SANITIZE_THREAD__)
 #define PREFETCH_RING_TSAN 1
@@ -37,6 +41,27 @@ static inline int prefetch_ring_init(struct io_uring *ring, unsigned entries, un
 	if (rc == 0)
 		PREFETCH_RING_MAPPED();
 	return rc;
+}
+
+/* Of a ring made with IORING_SETUP_R_DISABLED: from now on it takes reads and updates of the tables that it has, nothing
+ * else.  A filter of system calls does not see what goes through a ring.  -errno: the ring is of no use. */
+static inline int prefetch_ring_restrict(struct io_uring *ring)
+{
+	struct io_uring_restriction only[] = {
+		{ .opcode = IORING_RESTRICTION_SQE_OP, .sqe_op = IORING_OP_READ },
+		{ .opcode = IORING_RESTRICTION_SQE_OP, .sqe_op = IORING_OP_READ_FIXED },
+		{ .opcode = IORING_RESTRICTION_SQE_OP,
+		        .sqe_op = IORING_OP_TIMEOUT }, /* liburing's, before Linux 5.11 */
+		{ .opcode = IORING_RESTRICTION_SQE_FLAGS_ALLOWED, .sqe_flags = IOSQE_FIXED_FILE },
+		{ .opcode = IORING_RESTRICTION_REGISTER_OP, .register_op = IORING_REGISTER_FILES_UPDATE },
+		{ .opcode = IORING_RESTRICTION_REGISTER_OP, .register_op = IORING_REGISTER_BUFFERS_UPDATE },
+	};
+	/* liburing 2.3 does not export its functions for these. */
+	if (syscall(SYS_io_uring_register, ring->ring_fd, IORING_REGISTER_RESTRICTIONS, only,
+	            sizeof(only) / sizeof(only[0])) < 0 ||
+	        syscall(SYS_io_uring_register, ring->ring_fd, IORING_REGISTER_ENABLE_RINGS, NULL, 0) < 0)
+		return -errno;
+	return 0;
 }
 
 /* io_uring_queue_exit. */

@@ -1,0 +1,121 @@
+/* What a restricted ring still does, and that the engine's is one. */
+#include <errno.h>
+#include <fcntl.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/eventfd.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#include "prefetch/io.h"
+#include "prefetch/ring.h"
+
+static struct io_uring ring;
+static char buf[16];
+
+static int setup(void **state)
+{
+	(void)state;
+	return prefetch_ring_init(&ring, 8, IORING_SETUP_R_DISABLED) < 0;
+}
+
+static int teardown(void **state)
+{
+	(void)state;
+	prefetch_ring_exit(&ring);
+	ring.ring_fd = -1;
+	return 0;
+}
+
+static struct io_uring_sqe *sqe(void)
+{
+	struct io_uring_sqe *got = io_uring_get_sqe(&ring);
+	if (!got)
+		abort();
+	return got;
+}
+
+static int result(void)
+{
+	struct io_uring_cqe *cqe;
+	int res;
+	assert_int_equal(io_uring_submit(&ring), 1);
+	assert_int_equal(io_uring_wait_cqe(&ring, &cqe), 0);
+	res = cqe->res;
+	io_uring_cqe_seen(&ring, cqe);
+	return res;
+}
+
+static void it_reads_and_does_nothing_else(void **state)
+{
+	int fd = open("/proc/self/exe", O_RDONLY | O_CLOEXEC);
+	int event = eventfd(0, EFD_CLOEXEC);
+	(void)state;
+	assert_int_equal(prefetch_ring_restrict(&ring), 0);
+	io_uring_prep_read(sqe(), fd, buf, sizeof(buf), 0);
+	assert_int_equal(result(), sizeof(buf));
+	io_uring_prep_openat(sqe(), AT_FDCWD, "/dev/null", O_WRONLY, 0);
+	assert_int_equal(result(), -EACCES);
+	io_uring_prep_write(sqe(), event, buf, 8, 0);
+	assert_int_equal(result(), -EACCES);
+	io_uring_prep_connect(sqe(), fd, NULL, 0);
+	assert_int_equal(result(), -EACCES);
+	io_uring_prep_nop(sqe());
+	assert_int_equal(result(), -EACCES);
+	assert_int_equal(io_uring_register_eventfd(&ring, event), -EACCES);
+	assert_int_equal(io_uring_register_files(&ring, &fd, 1), -EACCES);
+	close(event);
+	close(fd);
+}
+
+/* The descriptor of a ring other than `ring`. */
+static int other_ring(void)
+{
+	char path[64];
+	char place[64];
+	for (int fd = 0; fd < 1024; fd++) {
+		snprintf(path, sizeof(path), "/proc/self/fd/%d", fd);
+		ssize_t len = readlink(path, place, sizeof(place) - 1);
+		if (len > 0 && fd != ring.ring_fd && (place[len] = '\0', strstr(place, "[io_uring]")))
+			return fd;
+	}
+	return -1;
+}
+
+static void the_engines_is_restricted(void **state)
+{
+	struct cache_arena *arena;
+	struct prefetch_port *io;
+	int event = eventfd(0, EFD_CLOEXEC);
+	(void)state;
+	assert_int_equal(cache_arena_new(8 << 20, &arena), 0);
+	assert_int_equal(prefetch_io_uring(8, arena, &io), 0);
+	int fd = other_ring();
+	assert_true(fd >= 0);
+	assert_int_equal(syscall(SYS_io_uring_register, fd, IORING_REGISTER_EVENTFD, &event, 1), -1);
+	assert_int_equal(errno, EACCES);
+	prefetch_io_free(io);
+	cache_arena_free(arena);
+	close(event);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test_setup_teardown(it_reads_and_does_nothing_else, setup, teardown),
+		cmocka_unit_test(the_engines_is_restricted),
+	};
+	if (setup(NULL) != 0) {
+		fputs("io_uring is not to be had here, or older than Linux 5.10\n", stderr);
+		return 77;
+	}
+	teardown(NULL);
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}
