@@ -92,7 +92,7 @@ static uint64_t clamp(uint64_t value, uint64_t low, uint64_t high)
 static uint64_t window_bytes(const struct shard_info *info, uint64_t budget)
 {
 	bool small = info->content_bytes < info->n_samples * (uint64_t)PREFETCH_SMALL_BYTES;
-	return small ? clamp(budget / 2, WINDOW_MIN, 2 * (uint64_t)SHARD_POOL_BYTES)
+	return small ? clamp(budget / 8 * 7, WINDOW_MIN, 2 * (uint64_t)SHARD_POOL_BYTES)
 	             : clamp(budget / 4, WINDOW_MIN, WINDOW_MAX);
 }
 

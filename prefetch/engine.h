@@ -233,7 +233,8 @@ struct prefetch {
 	uint64_t budget;                  /* of the ledger, as configured, or less since prefetch_share */
 	uint64_t room;                    /* what the sink may hold while drops are under way; never less */
 	uint64_t drop_lag;                /* bytes of drops that wait */
-	uint64_t drops_since_ns;          /* when the lister was given `drops` */
+	uint64_t cost_bytes, n_cost; /* of the samples that were fetched: what one takes in the sink, in the mean */
+	uint64_t drops_since_ns;     /* when the lister was given `drops` */
 	uint64_t lost_since_ns;
 	uint64_t shrunk_ns; /* when the budget was last changed for losses; 0 = it is whole */
 	uint32_t lost_recently;

@@ -86,6 +86,8 @@ static int take(struct prefetch *p, struct prefetch_stream *stream, uint64_t seq
 		rc = cache_ledger_fetch(p->ledger, &stream->tl, seq, sample);
 	if (rc < 0)
 		return rc;
+	p->cost_bytes += cost;
+	p->n_cost++;
 	struct prefetch_item *item = item_new(p, stream, sample);
 	rc = item ? want_sample(p, sample, item, &fetch->n) : -ENOMEM;
 	if (!was_ahead)

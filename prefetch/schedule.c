@@ -15,6 +15,7 @@ enum {
 	LAG_TURNS_MAX = 1 << 16, /* turns that may stay unused behind the farthest used one */
 	MISSING_ONE = 1 << 16,   /* prefetch_stream.missing: all turns */
 	MISSING_TURNS = 256,     /* turns that its average goes back */
+	COST_KNOWN = 256,        /* samples whose mean is believed */
 	LOST_MIN = 16,           /* samples lost within LOST_NS that make the budget shrink */
 };
 static const uint64_t LOST_NS = 1000000000;
@@ -415,12 +416,17 @@ void prefetch_schedule_news(struct prefetch *p)
 	pass_on_drops(p);
 }
 
-/* Turns that fit the window by the mean sample: how far announcements run ahead. */
+/* Turns that fit the window by the mean sample: how far announcements run ahead.  Where nothing is announced it is known soon
+ * what samples take: neighbours are merged over all of the window then (of 4 KiB samples it holds half as many again as of 6), and
+ * not over more, or the far ones would take the room of the next. */
 static uint64_t lookahead(const struct prefetch *p, const struct prefetch_stream *s)
 {
 	const struct shard_info *info = shard_index_info(p->options.index);
 	uint64_t mean = info->n_samples ? info->content_bytes / info->n_samples : 0;
-	uint64_t turns = s->window / (mean + p->sink->overhead_bytes + CACHE_PAGE / 2);
+	uint64_t cost = mean + p->sink->overhead_bytes + CACHE_PAGE / 2;
+	if (!p->sink->ops->announce && p->n_cost >= COST_KNOWN)
+		cost = p->cost_bytes / p->n_cost + 1;
+	uint64_t turns = s->window / cost;
 	return turns < 4 * BATCH_FIRST ? 4 * BATCH_FIRST : turns;
 }
 

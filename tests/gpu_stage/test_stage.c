@@ -210,6 +210,30 @@ static void what_fits_is_read_once(void **state)
 	assert_int_equal(ddpfs_stage_close(stage), 0);
 }
 
+/* Small samples are read together with their neighbours, also where the arena holds little more than a pool of order=chunk. */
+static void small_samples_are_read_together_in_little_memory(void **state)
+{
+	enum { SAMPLES = 4000 };
+	struct dataset small;
+	struct ddpfs_stage_stats stats;
+	struct ddpfs_batch *batch;
+	uint64_t read_bytes = (uint64_t)SAMPLES * 4096;
+	(void)state;
+	dataset_new(&small, SAMPLES, 2, &(uint64_t){ 4096 }, 1);
+	struct ddpfs_stage *stage =
+	        open_stage(&small, (struct ddpfs_stage_options){ .memory_bytes = 3 * read_bytes, .order = "chunk" });
+	while ((batch = next(stage, 64))) {
+		for (uint32_t i = 0; i < batch->n_items; i++)
+			assert_true(dataset_equal(batch->items[i].file, 0, batch->items[i].data, batch->items[i].len));
+		ddpfs_batch_release(batch);
+	}
+	ddpfs_stage_stats_get(stage, &stats);
+	assert_int_equal(stats.samples, SAMPLES);
+	assert_in_range(stats.reads, 1, SAMPLES / 10 + stats.asked);
+	assert_int_equal(ddpfs_stage_close(stage), 0);
+	dataset_free(&small);
+}
+
 static void held_samples_keep_their_bytes(void **state)
 {
 	enum { HELD = 12 };
@@ -592,6 +616,7 @@ int main(void)
 		cmocka_unit_test(a_state_resumes_with_another_world),
 		cmocka_unit_test(a_damaged_state_is_refused_and_changes_nothing),
 		cmocka_unit_test(what_fits_is_read_once),
+		cmocka_unit_test(small_samples_are_read_together_in_little_memory),
 		cmocka_unit_test(held_samples_keep_their_bytes),
 		cmocka_unit_test(a_full_arena_waits_for_a_release),
 		cmocka_unit_test(a_file_larger_than_the_arena_is_refused_and_a_large_one_is_contiguous),
