@@ -506,7 +506,8 @@ static int next_sample(struct prefetch *p, struct prefetch_stream *s, uint32_t *
 		uint32_t sample, file;
 		int rc = cache_timeline_sample(&s->tl, s->coming_end, &sample);
 		s->coming[s->coming_end % PREFETCH_COMING] = rc < 0 ? SHARD_NONE : sample;
-		if (rc == 0 && shard_index_sample_first(p->options.index, sample, &file) == 0)
+		if (rc == 0 && !cache_ledger_has(p->ledger, sample) &&
+		        shard_index_sample_first(p->options.index, sample, &file) == 0)
 			shard_index_hint_record(p->options.index, file);
 	}
 	*ret_sample = s->coming[s->fetch % PREFETCH_COMING];
@@ -526,7 +527,8 @@ static bool fetch_next(struct prefetch *p, struct prefetch_stream *s)
 		uint32_t sample;
 		if (next_sample(p, s, &sample) < 0 || cache_timeline_used(&s->tl, s->fetch))
 			continue;
-		int rc = prefetch_fetch(p, s, s->fetch, sample);
+		/* Most turns of small samples came as neighbours: no look at their records while the device may be idle. */
+		int rc = cache_ledger_has(p->ledger, sample) ? -EEXIST : prefetch_fetch(p, s, s->fetch, sample);
 		if (rc == -ENOSPC || rc == -EAGAIN || rc == -ENOMEM)
 			return false;
 		count_missing(s);
