@@ -42,8 +42,8 @@ static int sink_store(struct prefetch_sink *sink, uint32_t file, uint64_t offset
 	struct ddpfs_stage *stage = (struct ddpfs_stage *)sink;
 	struct stage_layout layout;
 	struct stage_entry *entry;
-	struct shard_file f;
-	int rc = shard_index_file(stage->index, file, &f);
+	struct shard_place f;
+	int rc = shard_index_place(stage->index, file, &f);
 	if (rc == 0)
 		rc = stage_layout_sample(stage->index, f.sample, &layout);
 	if (rc < 0)

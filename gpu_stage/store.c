@@ -37,8 +37,8 @@ struct stage_store {
 
 static int layout_add(const struct shard_index *index, uint32_t file, struct stage_layout *l, struct stage_part *part)
 {
-	struct shard_file f;
-	int rc = shard_index_file(index, file, &f);
+	struct shard_place f;
+	int rc = shard_index_place(index, file, &f);
 	if (rc < 0)
 		return rc;
 	uint64_t pages = (f.length + STAGE_PAGE - 1) / STAGE_PAGE;
