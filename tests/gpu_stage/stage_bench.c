@@ -17,6 +17,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
@@ -28,7 +29,7 @@
 enum { ROUNDS = 5, COLD_ROUNDS = 6, IN_FLIGHT = 4, READ_BYTES = 1 << 20 };
 
 struct figure {
-	double seconds;
+	double seconds, cpu_seconds;
 	uint64_t samples, bytes;
 };
 
@@ -46,6 +47,15 @@ static double now_s(void)
 	struct timespec t;
 	clock_gettime(CLOCK_MONOTONIC, &t);
 	return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
+}
+
+/* Of all threads, in the kernel too. */
+static double cpu_s(void)
+{
+	struct rusage u;
+	getrusage(RUSAGE_SELF, &u);
+	return (double)(u.ru_utime.tv_sec + u.ru_stime.tv_sec) +
+	       (double)(u.ru_utime.tv_usec + u.ru_stime.tv_usec) * 1e-6;
 }
 
 /* Calls each(path) for every shard. */
@@ -118,16 +128,19 @@ static void read_shard(const char *path)
 /* samples: of an epoch, so that the rows compare. */
 static struct figure direct(const char *dataset, uint64_t samples)
 {
-	double began = now_s();
+	double began = now_s(), cpu_began = cpu_s();
 	sequence_bytes = 0;
 	for_each_shard(dataset, read_shard);
-	return (struct figure){ .seconds = now_s() - began, .samples = samples, .bytes = sequence_bytes };
+	return (struct figure){ .seconds = now_s() - began,
+		.cpu_seconds = cpu_s() - cpu_began,
+		.samples = samples,
+		.bytes = sequence_bytes };
 }
 
 static void print(const char *name, struct figure f)
 {
-	printf("%-8s %10.0f samples/s %8.3f GB/s %8.3f s\n", name, (double)f.samples / f.seconds,
-	        (double)f.bytes / f.seconds * 1e-9, f.seconds);
+	printf("%-8s %10.0f samples/s %8.3f GB/s %8.3f s %8.3f s of processor\n", name, (double)f.samples / f.seconds,
+	        (double)f.bytes / f.seconds * 1e-9, f.seconds, f.cpu_seconds);
 }
 
 static struct figure epoch(struct ddpfs_stage *stage, uint64_t number, uint32_t n, bool copy)
@@ -139,7 +152,7 @@ static struct figure epoch(struct ddpfs_stage *stage, uint64_t number, uint32_t 
 		fprintf(stderr, "stage_bench: %s\n", error.text);
 		exit(1);
 	}
-	double began = now_s();
+	double began = now_s(), cpu_began = cpu_s();
 	int rc;
 	while ((rc = ddpfs_stage_next(stage, n, 0, &error, &batch)) == 1) {
 		size_t at = 0;
@@ -156,6 +169,7 @@ static struct figure epoch(struct ddpfs_stage *stage, uint64_t number, uint32_t 
 		ddpfs_batch_release(batch);
 	}
 	f.seconds = now_s() - began;
+	f.cpu_seconds = cpu_s() - cpu_began;
 	if (rc < 0) {
 		fprintf(stderr, "stage_bench: %s\n", error.text);
 		exit(1);
@@ -167,7 +181,7 @@ static struct figure epoch(struct ddpfs_stage *stage, uint64_t number, uint32_t 
 static struct figure copies(uint64_t n, uint32_t batch)
 {
 	struct figure f = { .samples = n };
-	double began = now_s();
+	double began = now_s(), cpu_began = cpu_s();
 	size_t at = 0;
 	for (uint64_t i = 0; i < n; i++) {
 		if (i % batch == 0 || at + slices[i].len > out_bytes)
@@ -178,6 +192,7 @@ static struct figure copies(uint64_t n, uint32_t batch)
 		f.bytes += slices[i].len;
 	}
 	f.seconds = now_s() - began;
+	f.cpu_seconds = cpu_s() - cpu_began;
 	return f;
 }
 
@@ -201,18 +216,24 @@ static struct ddpfs_stage *cold_rounds(
         const char *dataset, const struct ddpfs_stage_options *options, uint32_t batch, uint64_t samples)
 {
 	double ratios[COLD_ROUNDS];
+	struct ddpfs_stage_stats stats;
 	struct ddpfs_stage *stage = NULL;
 	struct figure before = direct(dataset, samples);
 	print("direct", before);
 	for (unsigned i = 0; i < COLD_ROUNDS; i++) {
 		ddpfs_stage_close(stage);
-		double opened = now_s();
+		double opened = now_s(), cpu_opened = cpu_s();
 		open_stage(dataset, options, &stage);
-		double ready = now_s();
+		double ready = now_s(), cpu_ready = cpu_s();
 		struct figure cold = epoch(stage, 0, batch, false);
 		cold.seconds += ready - opened; /* it reads from then on */
+		cold.cpu_seconds += cpu_ready - cpu_opened;
+		ddpfs_stage_stats_get(stage, &stats);
 		struct figure after = direct(dataset, samples);
 		print("cold", cold);
+		printf("         %" PRIu64 " reads of %" PRIu64 " bytes in the mean, %" PRIu64
+		       " samples asked for, depth %u\n",
+		        stats.reads, stats.reads ? stats.read_bytes / stats.reads : 0, stats.asked, stats.depth);
 		print("direct", after);
 		ratios[i] = (before.seconds + after.seconds) / 2 / cold.seconds;
 		before = after;
