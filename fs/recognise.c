@@ -181,7 +181,7 @@ static void catch_up(struct fs_recognise *fr, struct follow *f)
 	do {
 		n = prefetch_recognise_used(fr->r, f->id, &turn, turns, 256);
 		for (size_t i = 0; i < n; i++)
-			fs_sink_used(f->stream, f->epoch, turns[i]);
+			fs_sink_used(f->stream, f->epoch, turns[i], true);
 	} while (n == 256);
 	fs_sink_flush(f->stream);
 }
@@ -230,7 +230,7 @@ static void explained(void *user, uint32_t id, uint32_t generation, uint64_t epo
 	struct fs_recognise *fr = user;
 	struct follow *f = follow_of(fr, id);
 	if (f && f->generation == generation)
-		fs_sink_used(f->stream, epoch, turn);
+		fs_sink_used(f->stream, epoch, turn, false);
 }
 
 static bool silent(const struct prefetch_recognised *track)

@@ -435,7 +435,7 @@ static void tell_opened(struct fs_sink_stream *vs, uint64_t epoch, uint64_t turn
 	size_t n;
 	while ((n = fs_view_opened_turns(vs->view, epoch, &turn, turns, USES_MAX)) > 0) {
 		for (size_t i = 0; i < n; i++)
-			vs->uses[i] = (struct prefetch_use){ .epoch = epoch, .turn = turns[i] };
+			vs->uses[i] = (struct prefetch_use){ .epoch = epoch, .turn = turns[i], .past = true };
 		prefetch_stream_used(vs->stream, vs->uses, n);
 	}
 }
@@ -545,9 +545,9 @@ void fs_sink_unfollow(struct fs_sink *sink, struct fs_sink_stream *vs)
 	}
 }
 
-void fs_sink_used(struct fs_sink_stream *vs, uint64_t epoch, uint64_t turn)
+void fs_sink_used(struct fs_sink_stream *vs, uint64_t epoch, uint64_t turn, bool past)
 {
-	vs->uses[vs->n_uses++] = (struct prefetch_use){ .epoch = epoch, .turn = turn };
+	vs->uses[vs->n_uses++] = (struct prefetch_use){ .epoch = epoch, .turn = turn, .past = past };
 	if (vs->n_uses == USES_MAX)
 		flush(vs);
 }

@@ -44,7 +44,8 @@ void fs_sink_release(struct fs_sink *sink);
 int fs_sink_follow(struct fs_sink *sink, struct fs_view *view, struct shard_view *order, uint64_t epoch,
         struct fs_sink_stream **ret_stream);
 void fs_sink_unfollow(struct fs_sink *sink, struct fs_sink_stream *stream);
-void fs_sink_used(struct fs_sink_stream *stream, uint64_t epoch, uint64_t turn); /* gathered until ... */
+/* past: as in prefetch/stream.h.  Gathered until ... */
+void fs_sink_used(struct fs_sink_stream *stream, uint64_t epoch, uint64_t turn, bool past);
 void fs_sink_flush(struct fs_sink_stream *stream);
 void fs_sink_refresh(struct fs_sink_stream *stream); /* the order knows an epoch more */
 /* Whether the view has a stream of its own order, too. */

@@ -116,6 +116,7 @@ struct prefetch_event {
 		PREFETCH_EVENT_MISS,   /* a demand that is read for its own sake */
 		PREFETCH_EVENT_BROUGHT /* a demand answered from landing memory */
 	} kind;
+	bool past;                      /* prefetch_use.past */
 	uint32_t bytes;                 /* of a demand: prefetch_demand.take */
 	struct prefetch_stream *stream; /* NULL for a demand */
 	uint64_t epoch;                 /* or block */
@@ -285,7 +286,7 @@ int prefetch_fetch(struct prefetch *p, struct prefetch_stream *stream, uint64_t 
 bool prefetch_fetch_parked(struct prefetch *p); /* tries the parked reads again; true: none is left */
 
 /* follow.c: is the order followed, and where is the trainer?  Engine thread. */
-void prefetch_follow_use(struct prefetch *p, struct prefetch_stream *stream, uint64_t epoch, uint64_t turn);
+void prefetch_follow_use(struct prefetch *p, struct prefetch_stream *stream, const struct prefetch_use *use);
 void prefetch_follow_sample(struct prefetch *p, struct prefetch_stream *stream, uint32_t sample);
 /* All that was fetched for the stream and not used is to be fetched again. */
 void prefetch_follow_refetch(struct prefetch *p, struct prefetch_stream *stream);

@@ -43,13 +43,13 @@ static uint64_t ahead_cost(struct prefetch *p, struct prefetch_stream *s, uint64
 	return cache_ledger_cost(p->ledger, sample, &cost) == 0 ? cost : 0;
 }
 
-static void use(struct prefetch *p, struct prefetch_stream *s, uint64_t seq)
+static void use(struct prefetch *p, struct prefetch_stream *s, uint64_t seq, bool had)
 {
 	uint64_t cost = ahead_cost(p, s, seq);
 	s->ahead_bytes -= cost;
 	if (seq < s->high)
 		s->lag_bytes -= cost;
-	cache_ledger_use(p->ledger, &s->tl, seq, true);
+	cache_ledger_use(p->ledger, &s->tl, seq, had);
 	atomic_fetch_add_explicit(&s->stat_used, 1, memory_order_relaxed);
 	atomic_fetch_add_explicit(&p->counters.used, 1, memory_order_relaxed);
 }
@@ -144,14 +144,14 @@ static void find_place(struct prefetch *p, struct prefetch_stream *s)
 		uint64_t seq = cache_timeline_seq(&s->tl, latest[i].epoch, latest[i].turn);
 		if (seq == CACHE_NEVER || cache_timeline_used(&s->tl, seq))
 			continue;
-		cache_ledger_use(p->ledger, &s->tl, seq, true);
+		cache_ledger_use(p->ledger, &s->tl, seq, !latest[i].past);
 		raise_high(p, s, seq + 1);
 	}
 	cache_timeline_advance(&s->tl);
 }
 
 /* A use whose place is seq (or CACHE_NEVER). */
-static void place(struct prefetch *p, struct prefetch_stream *s, uint64_t seq, uint64_t epoch, uint64_t turn)
+static void place(struct prefetch *p, struct prefetch_stream *s, uint64_t seq, const struct prefetch_use *used)
 {
 	bool known = seq != CACHE_NEVER;
 	bool in = known && s->following && inside(s, seq);
@@ -159,11 +159,11 @@ static void place(struct prefetch *p, struct prefetch_stream *s, uint64_t seq, u
 		return; /* opened twice; says nothing */
 	remember(s, in);
 	if (known && !cache_timeline_used(&s->tl, seq))
-		use(p, s, seq);
+		use(p, s, seq, !used->past);
 	if (in) {
 		raise_high(p, s, seq + 1);
 	} else {
-		s->ring[s->ring_n++ % PREFETCH_RING] = (struct prefetch_use){ .epoch = epoch, .turn = turn };
+		s->ring[s->ring_n++ % PREFETCH_RING] = *used;
 		if (s->n_recent >= DOUBT && (uint32_t)__builtin_popcountll(s->recent) * 2 < s->n_recent)
 			s->following = false;
 		find_place(p, s);
@@ -173,9 +173,9 @@ static void place(struct prefetch *p, struct prefetch_stream *s, uint64_t seq, u
 		s->high = s->tl.cursor;
 }
 
-void prefetch_follow_use(struct prefetch *p, struct prefetch_stream *s, uint64_t epoch, uint64_t turn)
+void prefetch_follow_use(struct prefetch *p, struct prefetch_stream *s, const struct prefetch_use *used)
 {
-	place(p, s, cache_timeline_seq(&s->tl, epoch, turn), epoch, turn);
+	place(p, s, cache_timeline_seq(&s->tl, used->epoch, used->turn), used);
 }
 
 void prefetch_follow_sample(struct prefetch *p, struct prefetch_stream *s, uint32_t sample)
@@ -193,7 +193,7 @@ void prefetch_follow_sample(struct prefetch *p, struct prefetch_stream *s, uint3
 		return;
 	}
 	const struct cache_slot *slot = cache_timeline_slot(&s->tl, seq, &turn);
-	place(p, s, seq, slot->number, turn);
+	place(p, s, seq, &(struct prefetch_use){ .epoch = slot->number, .turn = turn });
 }
 
 void prefetch_follow_epoch(struct prefetch *p, struct prefetch_stream *s, uint64_t epoch)

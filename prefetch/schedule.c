@@ -131,7 +131,8 @@ static void one_event(struct prefetch *p, const struct prefetch_event *event)
 	/* A stream that is gone has no events left: removal waits for them. */
 	switch (event->kind) {
 	case PREFETCH_EVENT_TURN:
-		prefetch_follow_use(p, event->stream, event->epoch, event->turn);
+		prefetch_follow_use(p, event->stream,
+		        &(struct prefetch_use){ .epoch = event->epoch, .turn = event->turn, .past = event->past });
 		break;
 	case PREFETCH_EVENT_SAMPLE:
 		prefetch_follow_sample(p, event->stream, (uint32_t)event->turn);

@@ -90,7 +90,8 @@ void prefetch_stream_used(struct prefetch_stream *s, const struct prefetch_use *
 		wake |= prefetch_schedule_event(s->p, &(struct prefetch_event){ .kind = PREFETCH_EVENT_TURN,
 		                                              .stream = s,
 		                                              .epoch = uses[i].epoch,
-		                                              .turn = uses[i].turn });
+		                                              .turn = uses[i].turn,
+		                                              .past = uses[i].past });
 	pthread_mutex_unlock(&s->p->lock);
 	if (wake)
 		prefetch_io_wake(s->p->io);

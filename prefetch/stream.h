@@ -46,6 +46,7 @@ void prefetch_stream_free(struct prefetch_stream *stream);
 struct prefetch_use {
 	uint64_t epoch;
 	uint64_t turn;
+	bool past; /* some time ago: whether it is in memory cannot be told from it */
 };
 void prefetch_stream_used(struct prefetch_stream *stream, const struct prefetch_use *uses, size_t n);
 

@@ -34,7 +34,7 @@ struct fake_sink {
 	uint32_t pieces;      /* announcements */
 	uint32_t long_pieces; /* of more than 16 turns, and than a quarter of the turns before */
 	uint64_t bytes, bytes_max;
-	uint32_t stored, stored_twice, unannounced, wrong, dropped;
+	uint32_t stored, stored_twice, unannounced, wrong, dropped, dropped_empty;
 	bool refuse;
 	uint32_t drop_us;  /* what a drop takes: a lister that gets no processor */
 	bool hold_drops;   /* drops do not return while it is set */
@@ -125,6 +125,7 @@ static void fake_drop(struct prefetch_sink *sink, const struct cache_victim *vic
 		pthread_cond_wait(&s->cv, &s->lock);
 	for (size_t i = 0; i < n; i++) {
 		uint32_t file = victims[i].id; /* a sample is a file here */
+		s->dropped_empty += !s->blocks[file] && blocks_of(file);
 		for (uint32_t b = 0; b < blocks_of(file); b++) {
 			if (victims[i].block != CACHE_WHOLE && victims[i].block != b)
 				continue;
@@ -531,6 +532,29 @@ static void the_window_fills_again_without_news(void **state)
 	}
 	assert_true(ss.window_bytes >= WINDOW);
 	check_sink(&sink);
+	stop(&t);
+	prefetch_free(t.p);
+}
+
+/* A trainer goes on where another mount or server left it: what it opened there is not taken for what is in memory. */
+static void what_was_opened_long_ago_fills_no_memory(void **state)
+{
+	(void)state;
+	struct fake_sink sink;
+	struct trainer t = { 0 };
+	struct prefetch_use uses[N_FILES];
+	struct prefetch_stream_stats ss = { 0 };
+	sink_init(&sink);
+	start(&t, &sink, &(struct setup){ .memory = 32 << 20, .view = orders[0], .doubtful = true });
+	uint64_t turns = turns_of(&t, 0), n = 0;
+	for (uint64_t turn = 0; turn < turns; turn += 2) /* every other one: the rest is other workers' */
+		uses[n++] = (struct prefetch_use){ .epoch = 0, .turn = turn, .past = true };
+	prefetch_stream_used(t.stream, uses, n);
+	while (ss.used < n || !prefetch_idle(t.p)) {
+		usleep(1000);
+		prefetch_stream_stats_get(t.stream, &ss);
+	}
+	assert_int_equal(count_of(&sink, &sink.dropped_empty), 0);
 	stop(&t);
 	prefetch_free(t.p);
 }
@@ -1038,6 +1062,7 @@ int main(void)
 		cmocka_unit_test(the_budget_holds),
 		cmocka_unit_test(the_budget_holds_when_drops_take_long),
 		cmocka_unit_test(the_window_fills_again_without_news),
+		cmocka_unit_test(what_was_opened_long_ago_fills_no_memory),
 		cmocka_unit_test(a_drop_that_does_not_end_stops_no_reader),
 		cmocka_unit_test(a_store_that_waits_for_a_reader_does_not_stop_him),
 		cmocka_unit_test(workers_out_of_step_do_not_matter),
