@@ -15,6 +15,7 @@ enum {
 	STEP_NS = 2000000, /* of CPU between two looks at the queue */
 	LIKELY_SEEDS = 10000,
 	SILENT_MIN = 1 << 16, /* opens of others after which a sampler is taken to have ended */
+	SETTLED_OPENS = 4096, /* that a flat view's list explains, after which nothing else is looked for */
 	TEXT_MAX = 512,
 	OWN_EPOCHS = 32, /* of ddpfs's own order, that a trainer may go by */
 };
@@ -59,6 +60,7 @@ struct fs_recognise {
 	uint32_t *part_index; /* flat: numbers of `part`, by file */
 	struct shard_epoch *part_epoch;
 	_Atomic bool part_made;             /* the four are constant from then on */
+	_Atomic bool settled;               /* flat: the part is read as it is listed; nothing more is looked at */
 	uint32_t batch[FS_RECOGNISE_BATCH]; /* ... to here */
 	pthread_t thread;
 
@@ -480,6 +482,16 @@ static void sync_streams(struct fs_recognise *fr)
 	fs_sink_own(fr->server->sink, fr->view, live == 0);
 }
 
+/* A flat view that is read as it is listed: the only thing looked for there did not happen. */
+static void settle(struct fs_recognise *fr)
+{
+	struct prefetch_recognised track;
+	for (unsigned k = 0; prefetch_recognise_get(fr->r, k, &track) == 0; k++) {
+		if (track.ready && !track.shards_twice && track.opens >= SETTLED_OPENS)
+			atomic_store(&fr->settled, true);
+	}
+}
+
 /* Takes what is queued.  busy: there is other work.  Returns SIZE_MAX when the thread is to end. */
 static size_t take(struct fs_recognise *fr, bool busy, bool *ret_paused)
 {
@@ -555,6 +567,8 @@ static void *recognise_run(void *arg)
 		busy = rc > 0;
 		if (leads(fr))
 			sync_streams(fr);
+		else if (fr->view->layout == FS_LAYOUT_FLAT)
+			settle(fr);
 		publish(fr, busy);
 	}
 	for (unsigned i = 0; i < PREFETCH_TRACKS_MAX; i++)
@@ -565,7 +579,8 @@ static void *recognise_run(void *arg)
 void fs_recognise_opened(struct fs_recognise *fr, uint32_t file, uint64_t epoch, uint64_t turn)
 {
 	if (file == SHARD_NONE) {
-		if (!atomic_load(&fr->part_made) || epoch != shard_epoch_number(fr->part_epoch) || turn >= fr->n_part)
+		if (!atomic_load(&fr->part_made) || atomic_load(&fr->settled) ||
+		        epoch != shard_epoch_number(fr->part_epoch) || turn >= fr->n_part)
 			return;
 		file = fr->part[turn];
 	}

@@ -181,3 +181,20 @@ def test_what_nobody_knows_is_served(mount, dataset):
         assert (m.path / name).read_bytes() == content(name, 3000 + int(name[-8:-4]))
     assert recognised(m)["recognised"] == "nothing"
     assert control.ask(m, "stat")["ok"]
+
+
+def test_a_list_that_is_followed_is_not_looked_at_to_the_end(mount, pack, scratch):
+    (scratch / "tree").mkdir()
+    for i in range(4800):
+        (scratch / f"tree/{i:04d}").write_bytes(b"")
+    m = mount(pack(scratch / "tree"), "layout=flat,rank=0,world=1")
+    names = sorted(os.listdir(m.path))
+
+    def opens(some):
+        for name in some:
+            with open(m.path / name, "rb"):
+                pass
+        return recognised(m)["samplers"][0]["opens"]
+
+    settled = opens(names[:4400])
+    assert opens(names[4400:]) == settled
