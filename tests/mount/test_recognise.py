@@ -69,6 +69,68 @@ for epoch in range(epochs):
 '''
 
 
+# Loaders as people write them.  Each worker waits behind its first `early` opens until so many samplers are recognised and
+# nothing is left to read ahead.
+LOADERS = f'''
+import json, os, sys, time
+import torch
+from torch.utils.data import DataLoader, Dataset, DistributedSampler
+
+PATIENCE_S = 120
+root, kind = sys.argv[1:]
+torch.set_num_threads(1)
+
+class Files(Dataset):
+    def __init__(self, folder, early, samplers, wanted):
+        self.paths = sorted(f"{{at}}/{{name}}" for at, _, names in os.walk(root + folder) for name in names)
+        self.early, self.samplers, self.wanted = early, samplers, wanted
+
+    def __len__(self):
+        return len(self.paths)
+
+    def wait(self):
+        end = time.monotonic() + PATIENCE_S
+        while True:
+            with open(root + "/.ddpfs/stats.json") as file:
+                stats = json.load(file)
+            if len(stats["samplers"]) >= self.samplers and stats["recognise_queue"] == 0 and stats["idle"] and \\
+                    stats["resident_bytes"] >= self.wanted * {PAGE_COST}:
+                return
+            if time.monotonic() > end:
+                raise TimeoutError(f"{{self.wanted}} files are not read ahead: {{stats}}")
+            time.sleep(0.02)
+
+    def __getitem__(self, index):
+        self.early -= 1
+        if self.early == -1:
+            self.wait()
+        with open(self.paths[index], "rb", buffering=0) as file:
+            return len(file.read())
+
+def loader(data, **options):
+    return DataLoader(data, batch_size=32, num_workers=2, **options)
+
+torch.manual_seed(42)
+if kind == "random":
+    loaders = [loader(Files("", 48, 1, 3000), shuffle=True)]
+elif kind == "ranks":
+    data = Files("", 6, 1, 3000)
+    loaders = [loader(data, sampler=DistributedSampler(data, num_replicas=8, rank=r, seed=17)) for r in range(8)]
+else:
+    data = Files("/train", 48, 1, 750)
+    loaders = [loader(data, sampler=DistributedSampler(data, num_replicas=2, rank=1, seed=17))]
+for epoch in range(2):
+    for one in loaders:
+        if kind != "random":
+            one.sampler.set_epoch(epoch)
+    for batches in zip(*loaders):
+        pass
+    if kind == "validation":
+        for batch in loader(Files("/val", 48, 2, 750 + 300)):
+            pass
+'''
+
+
 @pytest.fixture
 def dataset(pack, scratch):
     for c in range(CLASSES):
@@ -83,6 +145,22 @@ def trainer(m, world, rank, seed, epochs, set_epoch=True, gate=False):
     argv = [sys.executable, "-W", "ignore", "-c", TRAINER, m.path, world, rank, seed, epochs, int(set_epoch), int(gate)]
     return subprocess.Popen([str(arg) for arg in argv], text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
                             preexec_fn=tools.die_with_parent)
+
+
+@pytest.fixture
+def split(pack, scratch):
+    for folder, classes, files in (("train", 10, 150), ("val", 10, 30)):
+        for c in range(classes):
+            (scratch / f"split/{folder}/class_{c:02d}").mkdir(parents=True)
+            for i in range(files):
+                path = f"{folder}/class_{c:02d}/item_{i:04d}.bin"
+                (scratch / "split" / path).write_bytes(content(path, 3000 + i))
+    return pack(scratch / "split")
+
+
+def load(m, kind):
+    tools.run([sys.executable, "-W", "ignore", "-c", LOADERS, m.path, kind])
+    return recognised(m)
 
 
 def train(*args, **options):
@@ -116,6 +194,37 @@ def test_a_distributed_sampler_is_read_ahead(mount, dataset):
     assert sampler["epoch"] == 2 and sampler["repeated"] == 0 and sampler["after"] <= 96
     assert "recognised after" in m.log() and "set_epoch" not in m.log()
     assert "torch DistributedSampler, seed+epoch 19" in tools.run([tools.tool("ddpfs"), "stat", m.path]).stdout
+
+
+def test_a_random_sampler_after_a_manual_seed_is_read_ahead(mount, dataset):
+    stats = load(mount(dataset, "layout=tree,view=all,memory=256M"), "random")
+    (sampler,) = stats["samplers"]
+    assert sampler["text"].startswith("torch RandomSampler") and "42" in sampler["text"], sampler
+    assert (sampler["epoch"], sampler["repeated"]) == (1, 0), sampler
+    assert stats["reads"] <= 96 + stats["lost"]
+
+
+@pytest.mark.trainers  # test_recognise.c has the schedules
+def test_eight_ranks_through_one_mount_are_read_ahead(mount, dataset):
+    """Two workers each, step by step, as trainers that exchange gradients."""
+    stats = load(mount(dataset, "layout=tree,view=all,memory=256M"), "ranks")
+    (sampler,) = stats["samplers"]
+    assert sampler["text"].startswith("torch DistributedSampler, seed+epoch 18"), sampler
+    assert (sampler["world"], sampler["epoch"], sampler["repeated"]) == (1, 1, 0), sampler
+    assert stats["reads"] <= 96 + stats["lost"]
+
+
+def test_training_and_validation_are_read_ahead(mount, split):
+    """A DistributedSampler over train/, then all of val/ in order, and again."""
+    stats = load(mount(split, "layout=tree,view=all,memory=256M"), "validation")
+    samplers = {s["text"].partition(",")[0]: s for s in stats["samplers"]}
+    assert len(samplers) == len(stats["samplers"]) == 2, stats["samplers"]
+    distributed = samplers.pop("torch DistributedSampler")
+    assert distributed["text"].startswith("torch DistributedSampler, seed+epoch 18, rank 1 of 2"), distributed
+    assert "train/" in distributed["list"] and distributed["epoch"] == 1, distributed
+    (ordered,) = samplers.values()
+    assert "val/" in ordered["list"] and (ordered["epoch"], ordered["turns"]) == (1, 300), ordered
+    assert stats["reads"] <= 96 + 96 + stats["lost"]
 
 
 @pytest.mark.parametrize(("order", "epoch", "world", "rank"), [("full", 5, 1, 0), ("chunk", 2, 2, 1)])
