@@ -6,7 +6,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <strings.h>
 
 #include "shard/base/cleanup.h"
 #include "shard/view.h"
@@ -121,16 +120,36 @@ static uint32_t filter_select(const struct prefetch_filter *filter, uint32_t ran
 	return (uint32_t)(word * 64) + (uint32_t)__builtin_ctzll(left);
 }
 
+/* The last characters of a name in lower case, one a byte. */
+static uint64_t tail_of(const char *name, uint32_t len, uint32_t n)
+{
+	uint64_t tail = 0;
+	for (uint32_t i = len - n; i < len; i++) {
+		unsigned char c = (unsigned char)name[i];
+		tail = tail << 8 | (c >= 'A' && c <= 'Z' ? c + 'a' - 'A' : c);
+	}
+	return tail;
+}
+
+/* torchvision's IMG_EXTENSIONS.  Asked for every file of a dataset: no loop of strcasecmp(). */
 static bool is_image(const char *name, uint32_t len)
 {
-	static const char *const suffixes[] = { ".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff",
-		".webp" };
-	for (size_t i = 0; i < sizeof(suffixes) / sizeof(suffixes[0]); i++) {
-		size_t n = strlen(suffixes[i]);
-		if (len >= n && strncasecmp(name + len - n, suffixes[i], n) == 0)
-			return true;
+	enum { DOT = '.' << 24 };
+	switch (len >= 4 ? tail_of(name, len, 4) : 0) {
+	case DOT | 'j' << 16 | 'p' << 8 | 'g':
+	case DOT | 'p' << 16 | 'n' << 8 | 'g':
+	case DOT | 'p' << 16 | 'p' << 8 | 'm':
+	case DOT | 'b' << 16 | 'm' << 8 | 'p':
+	case DOT | 'p' << 16 | 'g' << 8 | 'm':
+	case DOT | 't' << 16 | 'i' << 8 | 'f':
+		return true;
+	case 'j' << 24 | 'p' << 16 | 'e' << 8 | 'g':
+	case 't' << 24 | 'i' << 16 | 'f' << 8 | 'f':
+	case 'w' << 24 | 'e' << 16 | 'b' << 8 | 'p':
+		return len >= 5 && name[len - 5] == '.';
+	default:
+		return false;
 	}
-	return false;
 }
 
 int prefetch_filters_init(struct prefetch_filters *filters, const struct shard_index *index,

@@ -996,6 +996,41 @@ static void nothing_is_recognised_in_random_orders(void **state)
 	}
 }
 
+/* As torchvision's has_file_allowed_extension: whatever their case. */
+static void images_are_those_of_torchvision(void **state)
+{
+	static const char *const suffixes[] = { ".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff",
+		".webp", ".JPEG", ".Jpg", ".TifF", ".jpg.txt", "jpg", "jpeg", ".peg", ".jpe", ".mjpeg", ".jp2",
+		".tifff", "", ".\x0apg", "\x0ejpg", ".\xea\xb0g" };
+	enum { ALL = sizeof(suffixes) / sizeof(suffixes[0]), IMAGES = 12 };
+	struct shard_index *index = synth_open(
+	        &(struct synth){ .classes = 2, .per_class = ALL, .bytes = 1, .suffixes = suffixes, .n_suffixes = ALL });
+	struct prefetch_filters filters;
+	struct prefetch_list *list;
+	uint32_t place;
+	(void)state;
+	assert_int_equal(prefetch_filters_init(&filters, index, NULL, ".jpg"), 0);
+	while (prefetch_filters_step(&filters, 4) == 1)
+		;
+	assert_int_equal(prefetch_list_new(&filters, 0, PREFETCH_SORT_ID, PREFETCH_FILTER_IMAGES, &list), 0);
+	assert_int_equal(prefetch_list_size(list), 2 * IMAGES);
+	for (uint32_t i = 0; i < 2 * ALL; i++) {
+		struct shard_file file;
+		char suffix[16];
+		assert_int_equal(shard_index_file(index, i, &file), 0);
+		assert_in_range(file.name_len, 11, 11 + sizeof(suffix) - 1);
+		snprintf(suffix, sizeof(suffix), "%.*s", (int)file.name_len - 11, file.name + 11);
+		bool image = false;
+		for (unsigned k = 0; k < IMAGES; k++)
+			image |= strcmp(suffix, suffixes[k]) == 0;
+		if ((prefetch_list_find(list, i, &place) == 0) != image)
+			fail_msg("%.*s", (int)file.name_len, file.name);
+	}
+	prefetch_list_put(list);
+	prefetch_filters_done(&filters);
+	synth_close(index);
+}
+
 static void it_is_said_for_people(void **state)
 {
 	struct prefetch_recognise *r = new_recognise(0);
@@ -1080,6 +1115,7 @@ int main(void)
 		cmocka_unit_test(a_distributed_sampler_over_a_ranks_part_shards_twice),
 		cmocka_unit_test(own_orders_are_recognised_wherever_they_are_entered),
 		cmocka_unit_test(own_orders_of_any_rank_are_followed),
+		cmocka_unit_test(images_are_those_of_torchvision),
 		cmocka_unit_test(it_is_said_for_people),
 		cmocka_unit_test(memory_is_bounded),
 		cmocka_unit_test(nothing_is_recognised_in_random_orders),

@@ -20,8 +20,9 @@ static void add(struct shard_builder *builder, const struct synth *s, uint32_t i
 	struct shard_build_file file = { .path = path, .length = s->bytes, .xxh3 = i, .mtime_s = 1, .mode = 0644 };
 	struct base_err err = { 0 };
 
-	snprintf(path, sizeof(path), "%s/class_%04u/item_%06u.bin", val ? "val" : "train",
-	        val ? class - s->classes : class, i % s->per_class);
+	snprintf(path, sizeof(path), "%s/class_%04u/item_%06u%s", val ? "val" : "train",
+	        val ? class - s->classes : class, i % s->per_class,
+	        s->suffixes ? s->suffixes[i % s->n_suffixes] : ".bin");
 	file.common = s->common;
 	file.offset = shard_order_position(places, i) * s->bytes;
 	if (shard_builder_add_file(builder, &file, &err) < 0)

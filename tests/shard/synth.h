@@ -15,8 +15,10 @@ struct synth {
 	uint32_t per_class;
 	uint64_t bytes;
 	bool shuffled;
-	bool common;           /* all files are common ones */
-	const char *empty_dir; /* NULL, or a directory without files */
+	bool common;                 /* all files are common ones */
+	const char *empty_dir;       /* NULL, or a directory without files */
+	const char *const *suffixes; /* of files in turn, n_suffixes of them; NULL = ".bin" */
+	uint32_t n_suffixes;
 };
 
 /* Writes the index into a new temporary directory and opens it.  Fails the test (cmocka) when something goes wrong. */
