@@ -29,7 +29,8 @@ struct takeover {
 /* fs_supervise.restart; arg: struct takeover, whose `held` is not looked at. */
 int takeover_restart(void *arg, const char *program, const struct fs_supervised *held, bool go, struct base_err *err);
 
-/* Whether `program` can go on from here: it says so itself.  Its own sentence when not; -ETIMEDOUT. */
+/* Whether `program` can go on from here: it says so itself.  Its own sentence when not; -EINVAL.  -EPERM: it lies in the mount, or
+ * somebody else than root, us, and who owns this program can put another one into its place. */
 int takeover_try(const char *program, const struct takeover *takeover, struct base_err *err);
 
 /* Becomes `program`.  Returns only on failure, -errno. */

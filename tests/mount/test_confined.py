@@ -2,13 +2,14 @@
 
 import contextlib
 import os
+import shutil
 import stat
 import subprocess
 from pathlib import Path
 
 import pytest
 
-from helpers import mounts
+from helpers import mounts, tools
 from helpers.waiting import wait_until
 from mount.control import ask, directory, stats
 
@@ -95,6 +96,41 @@ def test_unmounting_by_request(mount, pack, tree):
     m = mount(pack(tree[0]), "view=all,layout=tree")
     assert ask(m, "unmount") == {"ok": True}
     assert m.process.wait() == 0
+
+
+def refused(m, program):
+    reply = ask(m, "restart", program=str(program))
+    assert not reply["ok"]
+    return reply["error"]
+
+
+def test_a_supervisor_runs_no_program_that_others_can_replace(mount, pack, tree, scratch):
+    shutil.copy(tools.tool("ddpfs"), tree[0] / "class_00/ddpfs")
+    m = mount(pack(tree[0]), "view=all,layout=tree")
+    first = m.server_pid()
+    place = scratch / "place"
+    place.mkdir()
+    program = place / "ddpfs"
+    shutil.copy(tools.tool("ddpfs"), program)
+    program.chmod(0o757)
+    said = refused(m, program)
+    if "cannot hand requests over" in said:
+        pytest.skip(said)
+    assert f"mode of '{program}'" in said
+    program.chmod(0o755)
+    place.chmod(0o777)
+    assert f"mode of '{place}'" in refused(m, program)
+    (scratch / "link").symlink_to(program)
+    assert f"mode of '{place}'" in refused(m, scratch / "link")
+    place.chmod(0o755)
+    if os.geteuid() == 0 and os.stat(tools.tool("ddpfs")).st_uid != 65534:
+        os.chown(program, 65534, 65534)
+        assert f"owner or mode of '{program}'" in refused(m, program)
+        os.chown(program, 0, 0)
+    assert "in the mount itself" in refused(m, m.path / "class_00/ddpfs")
+    assert m.server_pid() == first
+    tools.run([scratch / "link", "restart", m.path])
+    assert m.server_pid() != first
 
 
 def test_nothing_is_left_for_others_to_read(mount, pack, tree, scratch):
