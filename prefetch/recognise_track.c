@@ -17,6 +17,7 @@ enum {
 	SLACK_MIN = 4096, /* positions: 16 workers x prefetch 2 x batch 128 */
 	SLACK_RANK = 512, /* for each rank of the world */
 	START_MIN = 2048,
+	TINY = 1024, /* positions: a few batches of a few workers */
 	TRIAL_SURE = 16,
 	TRIAL_ORDER = 24,
 	GROW = 24,           /* opens outside of the part that make it be looked at again */
@@ -46,11 +47,12 @@ static uint64_t ranks(const struct track *t)
 	return t->part.stride > t->part.world ? t->part.stride : t->part.world;
 }
 
-/* Of a short permutation that is shuffled, a second job's files lie near with every second file; in a list that is not,
- * workers at the other end are the same reader's. */
+/* Of a short permutation that is shuffled, a second job's files lie near with every second file; in a list that is not, and
+ * in a tiny one, workers at the other end are the same reader's. */
 static uint64_t at_most(const struct track *t, uint64_t slack)
 {
-	uint64_t most = t->source.sampler == PREFETCH_SAMPLER_SORTED ? t->size : t->size / 2;
+	bool whole = t->source.sampler == PREFETCH_SAMPLER_SORTED || t->size <= TINY;
+	uint64_t most = whole ? t->size : t->size / 2;
 	return slack < most ? slack : most;
 }
 
