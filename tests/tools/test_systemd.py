@@ -1,0 +1,68 @@
+"""tools/systemd: the example is a unit that systemd takes, and a mount that mount.ddpfs takes."""
+
+import configparser
+import os
+import shutil
+from pathlib import Path
+
+import pytest
+
+from helpers import datasets, mounts, tools
+
+UNIT = tools.ROOT / "tools/systemd/mnt-imagenet.mount"
+
+
+def mount_section():
+    parser = configparser.ConfigParser(interpolation=None, comment_prefixes="#")
+    parser.optionxform = str
+    parser.read(UNIT)
+    return parser["Mount"]
+
+
+def test_systemd_takes_the_unit(scratch):
+    if not shutil.which("systemd-analyze"):
+        pytest.skip("systemd-analyze is not installed")
+    done = tools.run(["systemd-analyze", "verify", UNIT], check=False, env={"XDG_RUNTIME_DIR": scratch})
+    said = [line for line in (done.stdout + done.stderr).splitlines() if UNIT.name in line]
+    assert not said, "\n".join(said)
+    wrong = scratch / UNIT.name
+    wrong.write_text(UNIT.read_text().replace("Where=/mnt/imagenet", "Where=/mnt/other").replace("MemoryHigh=", "MemoryHih="))
+    done = tools.run(["systemd-analyze", "verify", wrong], check=False, env={"XDG_RUNTIME_DIR": scratch})
+    if "MemoryHih" not in done.stdout + done.stderr:
+        pytest.skip(f"systemd-analyze looks at no units here: {done.stderr.strip()[-300:]}")
+
+
+def test_mount_ddpfs_takes_its_options_and_the_line_of_fstab(pack, tree, scratch):
+    dataset = pack(tree[0])
+    (scratch / "mnt").mkdir()
+    line = next(line for line in UNIT.read_text().splitlines() if line.startswith("#   /data/imagenet"))
+    for options in (mount_section()["Options"], line.split()[4]):
+        tools.run([tools.tool("mount.ddpfs"), dataset, scratch / "mnt", "-f", "-o", options])
+    wrong = tools.run([tools.tool("mount.ddpfs"), dataset, scratch / "mnt", "-f", "-o", "veiw=all"], check=False)
+    assert wrong.returncode != 0
+    assert mount_section()["Type"] == "ddpfs" and line.split()[1:4] == [mount_section()["What"], mount_section()["Where"], "ddpfs"]
+
+
+def test_the_capabilities_of_the_unit_are_enough(pack, tree, scratch):
+    if os.geteuid() != 0 or not shutil.which("setpriv"):
+        pytest.skip("needs root and setpriv")
+    kept = [name.removeprefix("CAP_").lower() for name in mount_section()["CapabilityBoundingSet"].split()]
+    bounded = ["setpriv", "--bounding-set=" + ",".join(["-all", *(f"+{name}" for name in kept)])]
+    (scratch / "mnt").mkdir()
+    source, files = tree
+    dataset = pack(source)
+    dataset.chmod(0o700)
+    os.chown(dataset, 65534, 65534)
+    tools.run([*bounded, tools.tool("mount.ddpfs"), dataset, scratch / "mnt", "-o", "view=all,memory=64M"])
+    try:
+        assert datasets.read_tree(scratch / "mnt") == files
+        assert kept_by(tools.stat_json(scratch / "mnt")["server_pid"]) <= set(kept)
+    finally:
+        assert not mounts.unmount(scratch / "mnt")
+
+
+def kept_by(pid):
+    names = {1: "dac_override", 2: "dac_read_search", 14: "ipc_lock", 21: "sys_admin"}
+    line = next(line for line in Path(f"/proc/{pid}/status").read_text().splitlines() if line.startswith("CapPrm"))
+    bits = int(line.split()[1], 16)
+    return {names.get(bit, str(bit)) for bit in range(64) if bits >> bit & 1}
