@@ -167,12 +167,17 @@ static void destroy(struct stage_store *s, struct stage_entry *e)
 	pthread_cond_broadcast(&s->freed_cv);
 }
 
+/* What was used stays in its list: later epochs pin each sample once, and its neighbours there are two cache misses. */
 static void pin(struct stage_store *s, struct stage_entry *e)
 {
 	if (e->pins++)
 		return;
-	list_remove(list_of(s, e), e);
 	s->held_pages += e->pages;
+	if (e->used)
+		e->again = true;
+	else
+		list_remove(list_of(s, e), e);
+	e->listed = e->used;
 }
 
 static void unpin(struct stage_store *s, struct stage_entry *e)
@@ -182,10 +187,14 @@ static void unpin(struct stage_store *s, struct stage_entry *e)
 		return;
 	s->held_pages -= e->pages;
 	if (e->dead || !e->kept) {
+		if (e->listed)
+			list_remove(list_of(s, e), e);
 		destroy(s, e);
 		return;
 	}
-	list_append(list_of(s, e), e);
+	if (!e->listed)
+		list_append(list_of(s, e), e);
+	e->listed = true;
 	s->freed++; /* it can be pushed out from now on */
 	pthread_cond_broadcast(&s->freed_cv);
 }
@@ -193,7 +202,14 @@ static void unpin(struct stage_store *s, struct stage_entry *e)
 static bool evict_one(struct stage_store *s, enum stage_room room)
 {
 	struct list *list = &s->idle_used;
-	struct stage_entry *e = list->oldest;
+	struct stage_entry *e;
+	while ((e = list->oldest) && (e->pins || e->again)) {
+		list_remove(list, e);
+		e->listed = !e->pins; /* else its last unpin puts it back */
+		e->again = false;
+		if (e->listed)
+			list_append(list, e);
+	}
 	if (!e && room == STAGE_ROOM_NOW) {
 		list = &s->idle_ahead;
 		e = list->newest; /* fetched last, wanted last */
@@ -266,12 +282,27 @@ void stage_store_free(struct stage_store *s)
 	free(s);
 }
 
+/* The order is random: each sample costs the line of its bucket, the two of its entry and the first of its data, which are asked for
+ * while those before it are worked on. */
+static void approach(struct stage_store *s, const uint64_t *keys, uint32_t i, uint32_t n)
+{
+	enum { BUCKET = 16, ENTRY = 8 };
+	if (i + BUCKET < n)
+		__builtin_prefetch(bucket_of(s, keys[i + BUCKET]));
+	struct stage_entry *e = i + ENTRY < n ? *bucket_of(s, keys[i + ENTRY]) : NULL;
+	if (e) {
+		__builtin_prefetch(e, 1);
+		__builtin_prefetch((const char *)e + 64, 1);
+	}
+}
+
 uint32_t stage_store_pin_ready(
         struct stage_store *s, const uint64_t *keys, uint32_t n, uint32_t keep_pages, struct stage_entry **entries)
 {
 	uint32_t i;
 	pthread_mutex_lock(&s->lock);
 	for (i = 0; i < n; i++) {
+		approach(s, keys, i, n);
 		struct stage_entry *e = find(s, keys[i]);
 		if (!e || e->missing)
 			break;

@@ -54,8 +54,10 @@ struct stage_entry {
 	uint64_t claimed_few;  /* a bit a block, */
 	uint64_t *claimed;     /* here when they are more than 64; else NULL */
 	bool kept, used, dead; /* dead: not found any more, goes with its last pin */
+	bool listed;           /* in one of the lists of those that may go: all that nobody pins, and some others */
+	bool again;            /* was pinned since it was listed */
 	struct stage_entry *hash_next;
-	struct stage_entry *older, *newer; /* in one of the lists of those nobody pins */
+	struct stage_entry *older, *newer;
 };
 
 /* base: the arena's memory, not owned.  -EINVAL, -ENOMEM. */
