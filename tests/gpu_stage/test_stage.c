@@ -14,7 +14,9 @@
 
 #include <cmocka.h>
 
+#include "gpu_stage/pages.h"
 #include "gpu_stage/stage.h"
+#include "gpu_stage/store.h"
 #include "shard/view.h"
 #include "tests/prefetch/dataset.h"
 
@@ -260,6 +262,81 @@ static void held_samples_keep_their_bytes(void **state)
 	for (unsigned k = 0; k < HELD; k++)
 		ddpfs_batch_release(held[k]);
 	assert_int_equal(ddpfs_stage_close(stage), 0);
+}
+
+/* Stores a sample as the read-ahead does. */
+static int bring(struct stage_store *store, uint32_t sample)
+{
+	struct stage_layout layout;
+	struct stage_entry *entry;
+	assert_int_equal(stage_layout_sample(data.index, sample, &layout), 0);
+	int rc = stage_store_open(store, &layout, STAGE_ROOM_AHEAD, true, &entry);
+	if (rc < 0)
+		return rc;
+	assert_non_null(stage_store_claim(store, entry, 0));
+	stage_store_wrote(store, entry, entry->one.len);
+	stage_store_unpin(store, &entry, 1);
+	return 0;
+}
+
+/* Hands a sample out, and takes it back unless `held` wants it.  False: it is not there. */
+static bool hand_out(struct stage_store *store, uint32_t sample, struct stage_entry **held)
+{
+	uint64_t key = stage_sample_key(sample);
+	struct stage_entry *entry;
+	if (!stage_store_pin_ready(store, &key, 1, 1, &entry))
+		return false;
+	if (held)
+		*held = entry;
+	else
+		stage_store_unpin(store, &entry, 1);
+	return true;
+}
+
+static void room_is_taken_from_what_nobody_holds_and_was_used_longest_ago(void **state)
+{
+	enum { ROOM = 8, SAMPLES = 16 };
+	uint32_t ids[SAMPLES], n = 0;
+	struct stage_store *store;
+	struct stage_entry *held;
+	struct stage_store_stats stats;
+	uint8_t *memory = aligned_alloc(STAGE_PAGE, ROOM * STAGE_PAGE);
+	(void)state;
+	assert_non_null(memory);
+	assert_int_equal(stage_store_new(data.index, memory, ROOM * STAGE_PAGE, &store), 0);
+	for (uint32_t sample = 0; n < SAMPLES; sample++) {
+		struct stage_layout layout;
+		assert_int_equal(stage_layout_sample(data.index, sample, &layout), 0);
+		if (layout.pages == 1)
+			ids[n++] = sample;
+		stage_layout_done(&layout);
+	}
+	for (unsigned i = 0; i < ROOM; i++)
+		assert_int_equal(bring(store, ids[i]), 0);
+	assert_int_equal(bring(store, ids[ROOM]), -ENOBUFS); /* nothing was used yet */
+	for (unsigned i = 0; i < ROOM; i++)
+		assert_true(hand_out(store, ids[i], NULL));
+	/* A later epoch: the first is held, the second was had again. */
+	assert_true(hand_out(store, ids[0], &held));
+	assert_true(hand_out(store, ids[1], NULL));
+	for (unsigned i = ROOM; i < 2 * ROOM - 2; i++)
+		assert_int_equal(bring(store, ids[i]), 0);
+	for (unsigned i = 2; i < ROOM; i++)
+		assert_false(hand_out(store, ids[i], NULL));
+	assert_int_equal(bring(store, ids[14]), 0); /* the second had its chance */
+	assert_false(hand_out(store, ids[1], NULL));
+	assert_int_equal(bring(store, ids[15]), -ENOBUFS);
+	assert_true(hand_out(store, ids[0], NULL)); /* still, and held */
+	assert_int_equal(bring(store, ids[15]), -ENOBUFS);
+	stage_store_unpin(store, &held, 1);
+	assert_int_equal(bring(store, ids[15]), 0);
+	assert_false(hand_out(store, ids[0], NULL));
+	stage_store_stats_get(store, &stats);
+	assert_int_equal(stats.evicted, ROOM);
+	assert_int_equal(stats.held_bytes, 0);
+	assert_int_equal(stats.used_bytes, ROOM * STAGE_PAGE);
+	stage_store_free(store);
+	free(memory);
 }
 
 struct later {
@@ -618,6 +695,7 @@ int main(void)
 		cmocka_unit_test(what_fits_is_read_once),
 		cmocka_unit_test(small_samples_are_read_together_in_little_memory),
 		cmocka_unit_test(held_samples_keep_their_bytes),
+		cmocka_unit_test(room_is_taken_from_what_nobody_holds_and_was_used_longest_ago),
 		cmocka_unit_test(a_full_arena_waits_for_a_release),
 		cmocka_unit_test(a_file_larger_than_the_arena_is_refused_and_a_large_one_is_contiguous),
 		cmocka_unit_test(a_damaged_sample_fails_its_batch_by_name),
