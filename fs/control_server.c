@@ -130,6 +130,9 @@ static json_t *answer_state(struct fs_view *view, json_t *request)
 	uint64_t epoch;
 	uint64_t trained;
 	int rc = 0;
+	if (view->all && view->layout == FS_LAYOUT_TREE)
+		return refuse("a mount with view=all has no resume state: every file is there in every epoch, and the "
+		              "trainer's own sampler goes on where it stopped (README.md, 'Stop and go on')");
 	if (steps && turns)
 		return refuse("\"steps\" and \"turns\" both say what was trained: give one of them");
 	if (which && !steps && !turns)

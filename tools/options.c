@@ -535,6 +535,16 @@ int options_finish(struct options *o, struct base_err *err)
 		return r;
 	if (!o->layout_set)
 		fs->layout = fs->view_all ? FS_LAYOUT_TREE : FS_LAYOUT_FLAT;
+	/* It would show every file again, and the trainer would believe that it went on. */
+	const char *resumes = o->view.state_path        ? "state"
+	                      : o->view.view.n_past > 0 ? "past"
+	                      : o->view.view.start > 0  ? "start"
+	                                                : NULL;
+	if (resumes && fs->view_all && fs->layout == FS_LAYOUT_TREE)
+		return base_err_set(err, -EINVAL,
+		        "%s= is for rank views: view=all shows every file in every epoch, and it is the trainer's own "
+		        "sampler that goes on where it stopped. Leave %s= out, and see README.md, 'Stop and go on'",
+		        resumes, resumes);
 	if (fs->fill_class && (fs->view_all || fs->layout != FS_LAYOUT_TREE))
 		return base_err_set(err, -EINVAL,
 		        "fill_class=on needs layout=tree and view=rank: elsewhere no class can be "

@@ -212,6 +212,12 @@ def state_of(mountpoint, *words):
     return state["epoch"], state["start"]
 
 
+def test_no_state_where_the_sampler_decides(dataset, mountpoint, background):
+    background(dataset, mountpoint, "view=all")
+    for words in ["state"], ["state", "32"], ["state", "--turns=4"]:
+        assert "own sampler goes on" in said_by("ctl", mountpoint, *words)
+
+
 def test_ctl_state_of_an_epoch_that_a_loader_is_past(dataset, mountpoint, background):
     """A loader that lists the next epoch early moves the mount on; what was trained of this one is still said."""
     background(dataset, mountpoint)

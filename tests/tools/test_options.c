@@ -199,6 +199,9 @@ static void finish_wants_rank_and_world_or_all(void **state)
 		{ "world=2", { "rank is missing", "from 0 to 1" } },
 		{ "rank=2,world=2", { "rank=2", "0 to 1" } },
 		{ "view=all,rank=0,world=2", { "view=all", "leave out" } },
+		{ "view=all,state=-data.json", { "state= is for rank views", "Leave state= out" } },
+		{ "start=560,view=all", { "start= is for rank views", "own sampler" } },
+		{ "view=all,deal=block,past=2x4", { "past= is for rank views", "own sampler" } },
 		{ "view=all,fill_class=on", { "fill_class", "layout=tree" } },
 		{ "rank=0,world=2,fill_class=on", { "fill_class", "layout=tree" } },
 	};
@@ -226,6 +229,9 @@ static void finish_chooses_the_layout(void **state)
 	taken("view=all,layout=flat", &o);
 	assert_int_equal(options_finish(&o, &err), 0);
 	assert_int_equal(o.fs.layout, FS_LAYOUT_FLAT);
+	options_done(&o);
+	taken("view=all,layout=flat,start=40", &o); /* one reader, whose order is the mount's */
+	assert_int_equal(options_finish(&o, &err), 0);
 	options_done(&o);
 	taken("rank=0,world=1", &o);
 	assert_int_equal(options_finish(&o, &err), 0);
