@@ -171,3 +171,26 @@ def test_spawned_ranks_mount_their_own(dataset, scratch):
     assert len(set(ranks[0][1] + ranks[1][1])) == 100
     for place, _ in ranks:
         wait_unmounted(place)
+
+
+@pytest.mark.parametrize("state, error", [({}, ValueError), ("", ValueError), (7, TypeError)])
+def test_no_state_at_all_says_what_to_give(dataset, state, error):
+    with pytest.raises(error, match="give the text that Mount.state\\(\\) gave, or None"):
+        with ddpfs.mounted(dataset, rank=0, world=2, state=state):
+            pass
+
+
+def test_a_state_read_with_json_is_one_too(dataset):
+    with ddpfs.mounted(dataset, rank=0, world=2) as place:
+        state = place.state(0, 2)
+    with ddpfs.mounted(dataset, rank=0, world=2, state=json.loads(state)) as place:
+        assert place.state(0, 0) == state
+
+
+def test_all_files_have_no_state(dataset):
+    with ddpfs.mounted(dataset, view="all") as place:
+        with pytest.raises(RuntimeError, match="own sampler goes on"):
+            place.state(0, 2)
+    with pytest.raises(RuntimeError, match="state= is for rank views"):
+        with ddpfs.mounted(dataset, view="all", state="{}"):
+            pass

@@ -63,7 +63,9 @@ class Mount(type(Path())):
         self._ctl("epoch", epoch)
 
     def state(self, epoch, trained):
-        """What a checkpoint should hold to go on from here with any number of ranks: JSON of at most 4 KB.
+        """What a checkpoint should hold to go on from here with any number of ranks: a str, one line of JSON of at most 4 KB.
+        mounted(state=) takes it, and as a file (write_text) `ddpfs exec -o state=FILE`.  Of rank views only: with view="all"
+        the trainer's own sampler goes on, and this raises RuntimeError.
 
         trained    samples that this rank has trained of what the mount showed of `epoch`: batches times their size, as the
                    trainer counts them.  Never what a loader has fetched.  More than there are means all of them.
@@ -77,13 +79,27 @@ def _arguments(program, dataset, place, words):
     return [program, "mount", f"--owner={os.getpid()}", os.fspath(dataset), os.fspath(place), *(["-o", options] if options else [])]
 
 
+def _state_text(state):
+    """As Mount.state() gave it, or as json.loads() or a file made of that."""
+    if isinstance(state, bytes):
+        state = state.decode()
+    if isinstance(state, dict):
+        state = json.dumps(state) if state else ""
+    if not isinstance(state, str):
+        raise TypeError(f"state is a {type(state).__name__}: give the text that Mount.state() gave, or None to begin anew")
+    if not state.strip():
+        raise ValueError("state is empty: give the text that Mount.state() gave, or None to begin anew")
+    return state
+
+
 def _mount(program, dataset, place, words, state):
     if state is None:
         _run(_arguments(program, dataset, place, words))
         return
+    text = _state_text(state)
     fd = os.memfd_create("ddpfs state")
     try:
-        os.write(fd, state.encode())
+        os.write(fd, text.encode())
         _run(_arguments(program, dataset, place, {**words, "state": f"/proc/self/fd/{fd}"}), pass_fds=[fd])
     finally:
         os.close(fd)
@@ -104,7 +120,8 @@ def mounted(dataset, *, rank=None, world=None, mountpoint=None, state=None, prog
 
     rank, world   of the job; left out with view="all"
     mountpoint    default: a new directory, removed afterwards
-    state         what Mount.state() gave, to go on from there; None: from the beginning
+    state         what Mount.state() gave (the text, or what json.loads makes of it), to go on from there; None: from the
+                  beginning
     program       the ddpfs program; default: $DDPFS_PROGRAM, or the one in PATH
     options       as `ddpfs mount -o` takes them: order="full", seed=7, memory="4G", ...
     """
