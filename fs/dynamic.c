@@ -16,6 +16,7 @@
 #include "fs/waits.h"
 #include "fs/watch.h"
 #include "shard/state.h"
+#include "shard/base/log.h"
 
 enum { N_FILES = 3, TEXT_SHOWN_MAX = 512, FIELDS_MAX = 64, QUARANTINE_SHOWN_MAX = 4 };
 
@@ -297,6 +298,21 @@ static json_t *epochs(struct fs_server *server)
 	return list;
 }
 
+/* For mounts whose log lines go nowhere, as in a container without syslog. */
+static json_t *problems(void)
+{
+	struct base_log_line lines[BASE_LOG_KEPT];
+	unsigned n = base_log_kept(lines);
+	json_t *list = json_array();
+	for (unsigned i = 0; i < n; i++) {
+		json_t *line = json_object();
+		json_object_set_new(line, "time_s", json_integer(lines[i].time_s));
+		json_object_set_new(line, "text", text_value(lines[i].text));
+		json_array_append_new(list, line);
+	}
+	return list;
+}
+
 static json_t *stats_object(struct fs_server *server, struct fs_view *view)
 {
 	struct field fields[FIELDS_MAX];
@@ -314,6 +330,7 @@ static json_t *stats_object(struct fs_server *server, struct fs_view *view)
 	fs_sink_recognised(server->sink, view, object);
 	json_object_set_new(object, "epochs", epochs(server));
 	json_object_set_new(object, "quarantine", quarantine(server, view));
+	json_object_set_new(object, "problems", problems());
 	return object;
 }
 

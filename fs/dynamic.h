@@ -13,7 +13,7 @@
 #include "fs/server.h"
 
 enum {
-	FS_STATS_BYTES = 16384,
+	FS_STATS_BYTES = 24576,
 	FS_METRICS_BYTES = 32768,
 	FS_STATE_BYTES = 1024,
 	FS_SNAPSHOT_MS = 20, /* a snapshot younger than this is shown again: a read in pieces sees one */

@@ -1,10 +1,12 @@
 #include "shard/base/log.h"
 
+#include <pthread.h>
 #include <stdarg.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <string.h>
 #include <syslog.h>
+#include <time.h>
 #include <unistd.h>
 
 enum { LINE_MAX_BYTES = 2048 };
@@ -13,6 +15,32 @@ enum { LINE_MAX_BYTES = 2048 };
 static _Atomic(const char *) log_name = "ddpfs";
 static atomic_int log_level = BASE_LOG_INFO;
 static atomic_bool log_to_syslog;
+
+static pthread_mutex_t kept_lock = PTHREAD_MUTEX_INITIALIZER;
+static struct base_log_line kept[BASE_LOG_KEPT]; /* guarded by kept_lock, a ring */
+static unsigned n_kept;                          /* guarded by kept_lock; all that ever were */
+
+/* A background server in a container has no syslog: what went wrong must be found somewhere. */
+__attribute__((format(printf, 2, 0))) static void keep(const char *word, const char *fmt, va_list ap)
+{
+	struct base_log_line line = { .time_s = time(NULL) };
+	size_t used = (size_t)snprintf(line.text, sizeof line.text, "%s", word);
+	if (vsnprintf(line.text + used, sizeof line.text - used, fmt, ap) < 0)
+		return;
+	pthread_mutex_lock(&kept_lock);
+	kept[n_kept++ % BASE_LOG_KEPT] = line;
+	pthread_mutex_unlock(&kept_lock);
+}
+
+unsigned base_log_kept(struct base_log_line ret_lines[BASE_LOG_KEPT])
+{
+	pthread_mutex_lock(&kept_lock);
+	unsigned n = n_kept < BASE_LOG_KEPT ? n_kept : BASE_LOG_KEPT;
+	for (unsigned i = 0; i < n; i++)
+		ret_lines[i] = kept[(n_kept - n + i) % BASE_LOG_KEPT];
+	pthread_mutex_unlock(&kept_lock);
+	return n;
+}
 
 void base_log_init(const char *name, enum base_log_level level, bool to_syslog)
 {
@@ -30,6 +58,12 @@ void base_log(enum base_log_level level, const char *fmt, ...)
 	static const int priority[] = { LOG_ERR, LOG_WARNING, LOG_INFO, LOG_DEBUG };
 	static const char *const word[] = { "error: ", "warning: ", "", "debug: " };
 
+	va_list ap;
+	if (level <= BASE_LOG_WARNING) {
+		va_start(ap, fmt);
+		keep(word[level], fmt, ap);
+		va_end(ap);
+	}
 	if ((int)level > atomic_load(&log_level))
 		return;
 
@@ -41,7 +75,6 @@ void base_log(enum base_log_level level, const char *fmt, ...)
 	if (used >= sizeof line / 2)
 		used = sizeof line / 2 - 1;
 
-	va_list ap;
 	va_start(ap, fmt);
 	int n = vsnprintf(line + used, sizeof line - used - 1, fmt, ap);
 	va_end(ap);

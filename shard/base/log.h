@@ -5,6 +5,7 @@
 #define DDPFS_SHARD_BASE_LOG_H
 
 #include <stdbool.h>
+#include <stdint.h>
 
 enum base_log_level { BASE_LOG_ERROR, BASE_LOG_WARNING, BASE_LOG_INFO, BASE_LOG_DEBUG };
 
@@ -12,6 +13,19 @@ enum base_log_level { BASE_LOG_ERROR, BASE_LOG_WARNING, BASE_LOG_INFO, BASE_LOG_
 void base_log_init(const char *name, enum base_log_level level, bool to_syslog);
 
 void base_log(enum base_log_level level, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
+
+enum {
+	BASE_LOG_KEPT = 8, /* the last errors and warnings of this process, whatever the level and wherever lines go */
+	BASE_LOG_KEPT_BYTES = 480, /* of one, NUL included; longer ones are cut */
+};
+
+struct base_log_line {
+	int64_t time_s;                 /* since 1970, UTC */
+	char text[BASE_LOG_KEPT_BYTES]; /* "error: ..." or "warning: ..." */
+};
+
+/* Copies the kept lines, oldest first; returns how many.  For who asks a server without a log what went wrong. */
+unsigned base_log_kept(struct base_log_line ret_lines[BASE_LOG_KEPT]);
 
 #define log_error(...) base_log(BASE_LOG_ERROR, __VA_ARGS__)
 #define log_warning(...) base_log(BASE_LOG_WARNING, __VA_ARGS__)

@@ -8,6 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
+from helpers import tools
 from helpers.datasets import content
 from mount.control import stats, wait_for_log
 
@@ -174,6 +175,9 @@ def test_a_damaged_sample_is_eio_and_named_in_the_log(mount, pack, tree):
         if path != victim:
             assert (m.path / path).read_bytes() == data
     counted = stats(m)
+    told, = (p["text"] for p in counted["problems"] if victim in p["text"])  # without a log it is all that says why
+    assert told.startswith("error: ") and "in shard '" in told
+    assert any(line.startswith("problem ") and line.endswith(told) for line in tools.ddpfs("stat", m.path).stdout.splitlines())
     assert counted["errors"] >= 5 and counted["bad_blocks"] == 1 and counted["mended_blocks"] == 0
     m.unmount()
     lines = [line for line in m.log().splitlines() if victim in line]

@@ -286,6 +286,29 @@ static void log_lines_carry_name_and_level(void **state)
 	fclose(f);
 }
 
+static void log_keeps_the_last_errors_and_warnings(void **state)
+{
+	(void)state;
+	struct base_log_line lines[BASE_LOG_KEPT];
+	FILE *f = tmpfile();
+	int old = dup(STDERR_FILENO);
+	dup2(fileno(f), STDERR_FILENO);
+	base_log_init("tool", BASE_LOG_ERROR, false);
+	log_error("first");
+	for (int i = 0; i < BASE_LOG_KEPT; i++) {
+		log_info("no problem");
+		log_warning("slow %d", i); /* above the level, and kept all the same */
+	}
+	dup2(old, STDERR_FILENO);
+	close(old);
+	fclose(f);
+	base_log_init("ddpfs", BASE_LOG_INFO, false);
+	assert_int_equal(base_log_kept(lines), BASE_LOG_KEPT);
+	assert_string_equal(lines[0].text, "warning: slow 0");
+	assert_string_equal(lines[BASE_LOG_KEPT - 1].text, "warning: slow 7");
+	assert_true(lines[0].time_s > 0);
+}
+
 static void cleanup_releases_what_was_not_stolen(void **state)
 {
 	(void)state;
@@ -317,6 +340,7 @@ int main(void)
 		cmocka_unit_test(small_files_are_read_whole_or_not_at_all),
 		cmocka_unit_test(an_atomic_write_that_fails_changes_nothing),
 		cmocka_unit_test(log_lines_carry_name_and_level),
+		cmocka_unit_test(log_keeps_the_last_errors_and_warnings),
 		cmocka_unit_test(cleanup_releases_what_was_not_stolen),
 	};
 	return cmocka_run_group_tests_name("shard/base", tests, NULL, NULL);
