@@ -2,6 +2,7 @@
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
+#include <time.h>
 
 #include "shard/base/units.h"
 #include "tools/ask.h"
@@ -103,6 +104,34 @@ static void print_object(const char *prefix, const json_t *object, int depth)
 	}
 }
 
+/* With view=all it is these that tell how far the trainer is. */
+static void print_samplers(const json_t *samplers)
+{
+	size_t i;
+	json_t *sampler;
+	json_array_foreach((json_t *)(uintptr_t)samplers, i, sampler) printf("%-24s %s: epoch %lld, %lld of %lld\n",
+	        "sampler", json_string_value(json_object_get(sampler, "text")),
+	        (long long)json_integer_value(json_object_get(sampler, "epoch")),
+	        (long long)json_integer_value(json_object_get(sampler, "turn")),
+	        (long long)json_integer_value(json_object_get(sampler, "turns")));
+}
+
+/* Last, where a reader of a terminal looks. */
+static void print_problems(const json_t *problems)
+{
+	size_t i;
+	json_t *line;
+	json_array_foreach((json_t *)(uintptr_t)problems, i, line)
+	{
+		char when[32] = "-";
+		time_t time_s = (time_t)json_integer_value(json_object_get(line, "time_s"));
+		struct tm local;
+		if (localtime_r(&time_s, &local))
+			strftime(when, sizeof(when), "%F %T", &local);
+		printf("%-24s %s %s\n", "problem", when, json_string_value(json_object_get(line, "text")));
+	}
+}
+
 int ddpfs_stat(int argc, char **argv)
 {
 	static const struct argp argp = { .options = argp_options,
@@ -121,6 +150,7 @@ int ddpfs_stat(int argc, char **argv)
 		       "  errors                reads answered with an error\n"
 		       "  io_errors, bad_blocks failed reads of shards; wrong checksums\n"
 		       "  device_rate           bytes per second that the device was measured to give\n"
+		       "  problem               the last 8 errors and warnings of the server\n"
 		       "Each counter has a line of its own in MNT/.ddpfs/metrics (HELP)." };
 	struct arguments a = { 0 };
 	struct base_err err = { 0 };
@@ -131,6 +161,8 @@ int ddpfs_stat(int argc, char **argv)
 	json_t *stats = json_object_get(reply, "stats");
 	if (!a.json) {
 		print_object("", stats, 0);
+		print_samplers(json_object_get(stats, "samplers"));
+		print_problems(json_object_get(stats, "problems"));
 	} else {
 		json_dumpf(stats, stdout, JSON_INDENT(2) | JSON_PRESERVE_ORDER);
 		putchar('\n');

@@ -78,6 +78,18 @@ def test_mount_options(build_dir):
     assert {word.rstrip("=") for word in complete("ddpfs mount -o ")} == listed
 
 
+def test_counters():
+    """What stats.json holds is in the manual, and nothing else is."""
+    dynamic = (tools.ROOT / "fs/dynamic.c").read_text()
+    recognise = (tools.ROOT / "fs/recognise.c").read_text()
+    keys = set(re.findall(r'json_object_set_new\(\s*object, "(\w+)"', dynamic[:dynamic.index("char *fs_info_json")] + recognise))
+    keys |= set(re.findall(r'^\t\t\{ "(\w+)",', dynamic, re.M))
+    assert len(keys) > 70
+    page = (tools.ROOT / "tools/ddpfs.1").read_text()
+    section = page[page.index(".SH COUNTERS"):page.index(".SH FILES")]
+    assert {key for line in re.findall(r"^\.TP\n\.B (.*)", section, re.M) for key in line.split(", ")} == keys
+
+
 def complete(line):
     """What bash offers for a line."""
     if not shutil.which("bash"):

@@ -193,7 +193,9 @@ def test_a_distributed_sampler_is_read_ahead(mount, dataset):
     (sampler,) = stats["samplers"]
     assert sampler["epoch"] == 2 and sampler["repeated"] == 0 and sampler["after"] <= 96
     assert "recognised after" in m.log() and "set_epoch" not in m.log()
-    assert "torch DistributedSampler, seed+epoch 19" in tools.run([tools.tool("ddpfs"), "stat", m.path]).stdout
+    said = tools.run([tools.tool("ddpfs"), "stat", m.path]).stdout
+    assert "torch DistributedSampler, seed+epoch 19" in said
+    assert [": epoch 2, " in line for line in said.splitlines() if line.startswith("sampler ")] == [True]
 
 
 def test_a_random_sampler_after_a_manual_seed_is_read_ahead(mount, dataset):
