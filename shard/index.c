@@ -216,8 +216,10 @@ int index_attach(struct shard_index *index, const uint8_t *bytes, uint64_t len, 
 {
 	const char *path = index->path;
 	if (len < SHARD_PAGE)
-		return base_err_set(err, -EUCLEAN, "'%s': %llu bytes are no index: empty or truncated", path,
-		        (unsigned long long)len);
+		return base_err_set(err, -EUCLEAN,
+		        "'%s': %llu bytes are no index: empty or truncated; restore it, or rebuild it from the shards "
+		        "with 'mkshard index'",
+		        path, (unsigned long long)len);
 	memcpy(&index->header, bytes, sizeof index->header);
 	int r = check_header(&index->header, len, path, err);
 	if (r < 0)
@@ -308,8 +310,11 @@ static int locate(const char *dataset, struct base_err *err, struct shard_index 
 		return base_err_set(err, -ENOENT, "'%s': no %s in it: not a dataset; make one with 'mkshard pack'",
 		        quoted, SHARD_INDEX_NAME);
 	if (fd < 0)
-		return base_err_set(
-		        err, -open_error, "'%s': cannot open the index: %s", quoted, base_err_str(-open_error));
+		return base_err_set(err, -open_error, "'%s': cannot open the index: %s%s", quoted,
+		        base_err_str(-open_error),
+		        open_error == EACCES ? "; whoever mounts it must be allowed to read " SHARD_INDEX_NAME
+		                               " and the shards"
+		                             : "");
 
 	cleanup_free char *real = realpath(path, NULL);
 	cleanup_free char *real_dir = is_dir ? realpath(dataset, NULL) : NULL;

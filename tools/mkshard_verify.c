@@ -23,7 +23,7 @@
 #include "tools/mkshard_sum.h"
 #include "tools/progress.h"
 
-enum { KEY_JSON = 0x100, KEY_QUARANTINE, BAD_LISTED_MAX = 100000, HINT = 8 };
+enum { KEY_JSON = 0x100, KEY_QUARANTINE, BAD_LISTED_MAX = 100000, RECORDS_SHOWN_MAX = 3, HINT = 8 };
 
 struct verify_args {
 	const char *dataset;
@@ -399,8 +399,14 @@ static void report(const struct verify *verify, const struct verify_args *args, 
 	char bytes[16], rate[16];
 	if (verify->n_kept)
 		qsort(verify->bad, verify->n_kept, sizeof(*verify->bad), compare_bad);
-	for (uint64_t i = 0; !args->json && i < verify->n_kept; i++)
-		print_bad(verify, &verify->bad[i]);
+	uint64_t records = 0; /* one bad byte of the index is thousands of them, which are mended together */
+	for (uint64_t i = 0; !args->json && i < verify->n_kept; i++) {
+		const struct bad *bad = &verify->bad[i];
+		if (bad->file == SHARD_NONE || bad->shard != SHARD_NONE || ++records <= RECORDS_SHOWN_MAX)
+			print_bad(verify, bad);
+	}
+	if (records > RECORDS_SHOWN_MAX)
+		cli_note("... and %" PRIu64 " more files whose record is damaged", records - RECORDS_SHOWN_MAX);
 	if (verify->n_bad > verify->n_kept)
 		cli_note("... and %" PRIu64 " more", verify->n_bad - verify->n_kept);
 	if (args->json) {
@@ -423,6 +429,8 @@ static void report(const struct verify *verify, const struct verify_args *args, 
 	else
 		cli_note("%s%" PRIu64 " of %u files are bad; restore what is named above from a copy, or pack again",
 		        verify->index_bad ? "the index is bad, and " : "", bad_files(verify), info->n_files);
+	if (verify->index_bad)
+		cli_note("'mkshard index %s' rebuilds the index from the shards; then verify again", args->dataset);
 }
 
 /* The list of what was found.  An exit status. */
@@ -470,7 +478,7 @@ int mkshard_verify(int argc, char **argv)
 	static const struct argp argp = { verify_options, parse_verify, "DATASET",
 		"Check every byte of a dataset against its checksum.\vExits with 1 and names each bad file, its shard "
 		"and "
-		"byte.",
+		"byte; of files that a damaged index cannot name only the first ones.",
 		NULL, NULL, NULL };
 	struct verify_args args = { 0 };
 	struct base_err err = { 0 };

@@ -366,6 +366,30 @@ def test_verify_checks_the_index(source, pack):
         assert tools.mkshard("verify", dataset, check=False).returncode == 1, f"byte {at}"
 
 
+def test_a_bad_index_is_told_in_a_few_lines(scratch):
+    (scratch / "s").mkdir()
+    for i in range(300):
+        (scratch / f"s/{i}").write_bytes(b"x" * 600)
+    tools.mkshard("pack", scratch / "s", scratch / "d")
+    index = scratch / "d/index.ddpfs"
+    whole = index.read_bytes()
+    most = 0
+    for at in range(4096, len(whole), 1000):  # some hit the records of all files
+        index.write_bytes(whole[:at] + bytes([whole[at] ^ 0x10]) + whole[at + 1:])
+        said = tools.mkshard("verify", scratch / "d", check=False).stderr.splitlines()
+        assert len(said) <= 8 and any(f"'mkshard index {scratch}/d' rebuilds" in line for line in said), said
+        most = max([most] + [int(line.split("and ")[1].split()[0]) for line in said if "whose record is damaged" in line])
+    assert most == 297
+    index.chmod(0o644)
+    tools.mkshard("index", scratch / "d")
+    tools.mkshard("verify", scratch / "d")
+    for size in (0, 100, 4095):
+        index.write_bytes(whole[:size])
+        assert "rebuild it from the shards with 'mkshard index'" in failure("verify", scratch / "d")
+        tools.mkshard("index", scratch / "d")
+        tools.mkshard("verify", scratch / "d")
+
+
 def test_extract_keeps_good_files_of_a_bad_shard(scratch, source, pack):
     dataset = pack(source)
     record = json.loads(tools.mkshard("ls", "--json", dataset, "c0/0007.jpg").stdout)
