@@ -23,6 +23,16 @@ def test_own_directory(tree, scratch, build_dir):
     assert tools.mkshard("verify", scratch / "dataset").returncode == 0
 
 
+def test_what_cannot_be_packed_is_left_out_when_asked(tree, scratch, build_dir):
+    source, files = tree
+    (source / "dangling").symlink_to("nowhere")
+    done = tools.run([QUICKSTART, source, scratch / "dataset"], env={"TMPDIR": scratch}, check=False)
+    assert done.returncode == 1 and f"tools/quickstart --keep-going {source}" in done.stderr
+    done = tools.run([QUICKSTART, "--keep-going", source, scratch / "dataset"], env={"TMPDIR": scratch})
+    assert "dangling" in done.stderr
+    assert f"compared     {len(files)} files with the originals: equal" in done.stdout
+
+
 def test_missing_directory_is_said(build_dir):
     done = tools.run([QUICKSTART, "/no/such/directory"], check=False)
     assert done.returncode == 1

@@ -72,7 +72,8 @@ def load():
     try:
         lib = ctypes.CDLL(name)
     except OSError as error:
-        raise ImportError(f"cannot load {name} ({error}): install ddpfs, or set DDPFS_STAGE_LIB to its path") from error
+        raise ImportError(f"cannot load {name} ({error}): install ddpfs (`ldconfig` as root makes the loader see it), or set DDPFS_STAGE_LIB "
+                          "to its path") from error
     for function, (result, arguments) in _SIGNATURES.items():
         getattr(lib, function).restype = result
         getattr(lib, function).argtypes = arguments
