@@ -21,6 +21,7 @@
 #include "tools/cli.h"
 #include "tools/ddpfs.h"
 #include "tools/launcher.h"
+#include "tools/mounts.h"
 #include "tools/namespace.h"
 #include "tools/serve.h"
 
@@ -266,6 +267,18 @@ static void set_environment(const struct arguments *a)
 		set_preload();
 }
 
+/* The caller may stand where the mount covers it (`cd MNT; ddpfs exec DATASET . -- ls`): a process stays in the directory
+ * below.  Its path leads to the same place in the mount. */
+static void enter_mount(const struct arguments *a)
+{
+	char cwd[PATH_MAX];
+	char quoted[512];
+	if (!getcwd(cwd, sizeof(cwd)) || !mounts_lies_below(cwd, a->options.fs.mountpoint) || chdir(cwd) == 0)
+		return;
+	cli_warn("working directory '%s': %s in the mount that covers it: the command starts in the covered one",
+	        base_err_quote(cwd, quoted, sizeof(quoted)), strerror(errno));
+}
+
 static int run(struct arguments *a)
 {
 	struct base_err err = { 0 };
@@ -292,6 +305,7 @@ static int run(struct arguments *a)
 	if (status != CLI_DONE)
 		return status;
 	set_environment(a);
+	enter_mount(a);
 	execvp(a->command[0], a->command);
 	status = errno == ENOENT ? EXIT_NOT_FOUND : EXIT_CANNOT_RUN;
 	cli_failf("'%s': %s", a->command[0], strerror(errno));

@@ -140,7 +140,7 @@ int mounts_check_dataset(const char *path, struct base_err *err, char ret_path[P
 	return 0;
 }
 
-static bool lies_below(const char *path, const char *dir)
+bool mounts_lies_below(const char *path, const char *dir)
 {
 	size_t len = strlen(dir);
 	return strcmp(dir, "/") == 0 || (strncmp(path, dir, len) == 0 && (path[len] == '/' || path[len] == '\0'));
@@ -193,7 +193,7 @@ int mounts_check_target(
 	r = check_free(resolved, quoted, err);
 	if (r < 0)
 		return r;
-	if (lies_below(dataset, resolved))
+	if (mounts_lies_below(dataset, resolved))
 		return base_err_set(err, -EINVAL,
 		        "mountpoint '%s' would cover the dataset itself: choose another directory", quoted);
 	memcpy(ret_path, resolved, sizeof(resolved));

@@ -21,6 +21,9 @@ int mounts_find(const char *path, struct mounts_entry *ret_entry);
 
 bool mounts_is_ddpfs(const struct mounts_entry *entry);
 
+/* Is this absolute path, without links, the directory `dir` or something below it?  Compares the texts. */
+bool mounts_lies_below(const char *path, const char *dir);
+
 /* The absolute path without ".", ".." and double slashes, links in it kept; asks nothing but the working directory.
  * -ENAMETOOLONG, -errno of getcwd. */
 int mounts_absolute(const char *path, char ret_path[PATH_MAX]);

@@ -240,6 +240,17 @@ def test_standard_streams_and_directory(dataset, mountpoint, scratch):
     assert done.stdout == f"in\n{scratch}\n" and done.stderr == "err\n"
 
 
+def test_a_caller_below_the_mountpoint_is_in_the_mount(dataset, mountpoint):
+    """Not in the empty directory that the mount covers."""
+    (mountpoint / "class_00").mkdir()
+    (mountpoint / "own").mkdir()
+    for cwd, target, listed in [(mountpoint, ".", 5), (mountpoint, mountpoint, 5), (mountpoint / "class_00", "..", 20)]:
+        done = run(dataset, target, "sh", "-c", "pwd; ls", options=["-q", "-o", "view=all"], cwd=cwd)
+        assert done.stderr == "" and done.stdout.split()[0] == str(cwd) and len(done.stdout.split()) == 1 + listed
+    done = run(dataset, mountpoint, "ls", options=["-q", "-o", "view=all"], cwd=mountpoint / "own")
+    assert done.stdout == "" and len(done.stderr.splitlines()) == 1 and f"{mountpoint}/own" in done.stderr
+
+
 def test_nobody_outside_sees_the_mount(dataset, mountpoint):
     process = start(dataset, mountpoint, "print('ready'); input()", stdin=subprocess.PIPE)
     assert not mounts.is_mounted(mountpoint) and os.listdir(mountpoint) == []
