@@ -94,10 +94,12 @@ static int busy(const char *target, struct base_err *err)
 {
 	char first[128] = "";
 	unsigned more = 0;
+	pid_t own = getpid();
 	cleanup_closedir DIR *dir = opendir("/proc");
 	struct dirent *entry;
 	while (dir && (entry = readdir(dir))) {
-		if (!isdigit((unsigned char)entry->d_name[0]) || !process_uses(entry->d_name, target))
+		if (!isdigit((unsigned char)entry->d_name[0]) || strtol(entry->d_name, NULL, 10) == own ||
+		        !process_uses(entry->d_name, target))
 			continue;
 		char name[32];
 		name_of(entry->d_name, name, sizeof(name));
@@ -106,6 +108,10 @@ static int busy(const char *target, struct base_err *err)
 		else
 			snprintf(first, sizeof(first), " by process %.20s (%s)", entry->d_name, name);
 	}
+	/* What a shell has open it hands on to this one too, which ends by itself. */
+	if (!first[0] && process_uses("self", target))
+		snprintf(first, sizeof(first),
+		        " by this very command, which was started with a file of it open or in it");
 	char rest[32] = "";
 	if (more)
 		snprintf(rest, sizeof(rest), " and %u more", more);

@@ -13,8 +13,8 @@ from helpers import mounts, tools
 from helpers.waiting import PATIENCE_S
 
 
-def said_by(*arguments, code=1):
-    done = tools.ddpfs(*arguments, check=False)
+def said_by(*arguments, code=1, **kwargs):
+    done = tools.ddpfs(*arguments, check=False, **kwargs)
     assert done.returncode == code, (done.stdout, done.stderr)
     assert not done.stdout
     return done.stderr
@@ -54,6 +54,18 @@ def test_umount_names_who_uses_it(dataset, mountpoint, background):
         said = said_by("umount", mountpoint)
         assert f"process {os.getpid()} (" in said and "--lazy" in said
     assert mounts.is_mounted(mountpoint)
+    tools.ddpfs("umount", mountpoint)
+
+
+def test_umount_does_not_name_itself(dataset, mountpoint, background):
+    """It inherits what its caller has open."""
+    background(dataset, mountpoint)
+    with open(mountpoint / os.listdir(mountpoint)[0], "rb") as file:
+        said = said_by("umount", mountpoint, pass_fds=[file.fileno()])
+        assert f"process {os.getpid()} (" in said and "(ddpfs)" not in said and "more" not in said
+    done = subprocess.run(["sh", "-c", 'exec "$0" umount "$1" 7< "$1"', tools.tool("ddpfs"), mountpoint],
+                          capture_output=True, text=True)
+    assert done.returncode == 1 and "by this very command" in done.stderr
     tools.ddpfs("umount", mountpoint)
 
 
