@@ -529,9 +529,9 @@ static void report(const struct indexing *indexing, uint64_t files, uint64_t lef
 		bytes += indexing->shards[s].absent ? 0 : indexing->shards[s].size_bytes;
 		n_shards += !indexing->shards[s].absent;
 	}
-	printf("%s: %" PRIu64 " files in %u shards, %s; samples: %s",
-	        base_err_quote(indexing->args->dataset, quoted, sizeof(quoted)), files, n_shards,
-	        base_format_size(bytes, size), how[indexing->rules.sample]);
+	printf("%s: %" PRIu64 " file%s in %u shard%s, %s; samples: %s",
+	        base_err_quote(indexing->args->dataset, quoted, sizeof(quoted)), files, files == 1 ? "" : "s", n_shards,
+	        n_shards == 1 ? "" : "s", base_format_size(bytes, size), how[indexing->rules.sample]);
 	if (left_out)
 		printf("; %" PRIu64 " left out", left_out);
 	printf("\n");

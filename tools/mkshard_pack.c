@@ -7,6 +7,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
+#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -345,19 +346,37 @@ static int note_parent(struct pack_input *input, const struct places *places, st
 	return 0;
 }
 
+/* It holds shards, where somebody may mean what is in them.  Returns whether it is one. */
+static bool warn_of_dataset(const char *source, const char *target)
+{
+	char path[PATH_MAX];
+	char quoted[512];
+	if (snprintf(path, sizeof(path), "%s/" SHARD_INDEX_NAME, source) >= (int)sizeof(path) || access(path, F_OK) < 0)
+		return false;
+	base_err_quote(source, quoted, sizeof(quoted));
+	cli_warn(
+	        "'%s' is a dataset itself: its index and shards are packed as samples; to join datasets, name their "
+	        "shards: 'mkshard index %s %s/shard-*.tar ...' where they lie, or 'mkshard pack %s/shard-*.tar ... %s'",
+	        quoted, target, quoted, quoted, target);
+	return true;
+}
+
 static int scan_sources(
         const struct pack_args *args, const struct places *places, struct pack_input *input, struct base_err *err)
 {
 	int rc = 0;
+	bool warned = false;
 	for (int i = 0; i < args->n_sources && rc == 0; i++) {
 		struct stat st;
 		const char *source = args->sources[i];
-		if (!strcmp(source, "-"))
+		if (!strcmp(source, "-")) {
 			rc = pack_scan_list(input, STDIN_FILENO, args->directory ? args->directory : ".", err);
-		else if (stat(source, &st) == 0 && S_ISDIR(st.st_mode))
+		} else if (stat(source, &st) == 0 && S_ISDIR(st.st_mode)) {
+			warned = warned || warn_of_dataset(source, places->quoted);
 			rc = pack_scan_directory(input, source, err);
-		else
+		} else {
 			rc = pack_scan_archive(input, source, places->partial, args->unpack_limit, err);
+		}
 	}
 	return rc;
 }

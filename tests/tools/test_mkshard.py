@@ -338,6 +338,28 @@ def test_pack_tells_of_common_files(scratch):
     assert done.stdout == f"{scratch}/d1: 2 files, 2 B, in 1 shard; 1 of them common: on every rank, never dealt\n"
 
 
+def test_packing_datasets_as_files_is_warned_of(scratch):
+    """One line, whose advice joins them."""
+    for name in ["one", "two"]:
+        (scratch / name).mkdir()
+        (scratch / name / f"{name}.txt").write_text(name)
+        assert "warning" not in tools.mkshard("pack", scratch / name, scratch / f"{name}.ddpfs").stderr
+    done = tools.mkshard("pack", "--keep-going", scratch / "one.ddpfs", scratch / "two.ddpfs", scratch / "both", check=False)
+    warnings = [line for line in done.stderr.splitlines() if "warning" in line]
+    assert len(warnings) == 1 and "one.ddpfs' is a dataset itself" in warnings[0]
+    shards = [scratch / f"{name}.ddpfs/shard-000000.tar" for name in ["one", "two"]]
+    for joined, how in [("packed", ["pack", *shards, scratch / "packed"]), ("indexed", ["index", scratch / "indexed", *shards])]:
+        assert "warning" not in tools.mkshard(*how).stderr
+        assert tools.mkshard("ls", scratch / joined).stdout.split() == ["one.txt", "two.txt"]
+
+
+def test_one_of_a_kind_is_told_as_one(scratch):
+    (scratch / "one").mkdir()
+    (scratch / "one/a").write_text("a")
+    tools.mkshard("pack", scratch / "one", scratch / "one.ddpfs")
+    assert ": 1 file in 1 shard, " in tools.mkshard("index", scratch / "one.ddpfs").stdout
+
+
 def test_indexing_anew_tells_what_is_not_as_it_was(source, pack):
     dataset = pack(source, "--shard-size=300K")
     assert "warning" not in tools.mkshard("index", dataset).stderr
