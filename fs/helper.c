@@ -346,18 +346,24 @@ static void look_at_shards(const struct fs_server *server)
 }
 
 /* More ranks than samples, or nearly so. */
-static void tell_if_empty(const struct fs_server *server)
+static void tell_if_few(const struct fs_server *server)
 {
 	for (uint32_t i = 0; i < server->n_views; i++) {
 		struct fs_view *view = server->views[i];
 		struct fs_view_progress progress;
 		fs_view_progress(view, &progress);
-		if (!view->all && progress.turns == 0)
+		uint64_t samples = shard_view_samples(view->order);
+		if (view->all)
+			continue;
+		if (progress.turns == 0)
 			log_warning("rank %u of %u has no sample: the order deals %llu, tail=%s: its mount holds no "
 			            "more than common files; take fewer ranks, or tail=pad",
-			        view->options.rank, view->options.world,
-			        (unsigned long long)shard_view_samples(view->order),
+			        view->options.rank, view->options.world, (unsigned long long)samples,
 			        shard_tail_name(view->options.tail));
+		else if (view->options.world > samples && view->options.tail == SHARD_TAIL_PAD)
+			log_warning("world=%u is more than the samples that are dealt, %llu: with tail=pad ranks "
+			            "repeat samples of others; take at most %llu ranks to see each once an epoch",
+			        view->options.world, (unsigned long long)samples, (unsigned long long)samples);
 	}
 }
 
@@ -365,7 +371,7 @@ static void wait_ready(struct fs_helper *helper)
 {
 	int rc = fs_watch_wait_ready(helper->server->watch);
 	if (rc == 0) {
-		tell_if_empty(helper->server);
+		tell_if_few(helper->server);
 		look_at_shards(helper->server);
 	}
 	if (rc == 0 && helper->ready)

@@ -35,6 +35,7 @@
 #include "fs/watch.h"
 #include "shard/base/cleanup.h"
 #include "shard/base/log.h"
+#include "shard/base/units.h"
 
 enum {
 	THREADS_MIN = 4,  /* default: LOOKUPs of one directory run side by side even on a small machine */
@@ -294,8 +295,9 @@ static int start_engine(struct fs_server *server, struct base_err *err)
 	}
 	uint64_t most = fs_memory_most("");
 	if (server->memory_bytes > most) {
-		log_warning("memory=%" PRIu64 "M is more than this host or cgroup has: %" PRIu64 "M are used",
-		        server->memory_bytes >> 20, most >> 20);
+		char wanted[16], used[16];
+		log_warning("memory: %s is more than this host or cgroup has: %s are used",
+		        base_format_size(server->memory_bytes, wanted), base_format_size(most, used));
 		server->memory_bytes = most;
 	}
 	server->mount.memory_bytes = server->memory_bytes;

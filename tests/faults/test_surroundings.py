@@ -88,7 +88,7 @@ def test_a_cgroup_at_its_limit(cgroup, scratch, pack, mount, memory):
             assert done.stdout == wanted
     now = stats(m)
     assert limited.events().get("oom_kill", 0) == 0 and now["restarts"] == now["errors"] == 0
-    assert ("is more than this host or cgroup has: 16M are used" in m.log()) == (memory == "256M")
+    assert ("is more than this host or cgroup has: 16.0 MiB are used" in m.log()) == (memory == "256M")
     m.unmount()
 
 

@@ -212,6 +212,19 @@ def test_missing_state_file(dataset, mountpoint):
     assert "nostate" in refusal(dataset, mountpoint, "rank=0,world=2,state=nostate")
 
 
+def test_more_ranks_than_samples_are_warned_of(dataset, mountpoint, background):
+    """With tail=pad each rank gets something, of others."""
+    assert background(dataset, mountpoint, "rank=0,world=100").stderr == ""
+    tools.ddpfs("umount", mountpoint)
+    said = background(dataset, mountpoint, "rank=0,world=101").stderr
+    assert len(said.splitlines()) == 1 and "world=101" in said and "at most 100 ranks" in said
+
+
+def test_too_much_memory_is_told_in_a_readable_unit(dataset, mountpoint, background):
+    said = background(dataset, mountpoint, "rank=0,world=2,memory=100T").stderr
+    assert "memory: 100.0 TiB is more than this host" in said and "iB are used" in said
+
+
 def test_log_file(dataset, mountpoint, background, scratch):
     background(dataset, mountpoint, f"rank=0,world=2,log_level=debug,log={scratch / 'log'}")
     assert (scratch / "log").exists()
