@@ -1,5 +1,7 @@
 /* ddpfs mount: one server for one mount, in the background or in front. */
 #include <errno.h>
+#include <inttypes.h>
+#include <libgen.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/syscall.h>
@@ -64,6 +66,20 @@ static error_t parse_option(int key, char *arg, struct argp_state *state)
 	}
 }
 
+/* state=-FILE takes a missing file for a first start; where its directory is missing too, the path may be mistyped. */
+static void warn_of_state(const struct view_options *view)
+{
+	char folder[PATH_MAX];
+	char quoted[512];
+	if (!view->state_missing || strlen(view->state_path) >= sizeof(folder))
+		return;
+	memcpy(folder, view->state_path, strlen(view->state_path) + 1);
+	const char *name = dirname(folder);
+	if (access(name, F_OK) < 0)
+		cli_warn("state=-FILE: there is no directory '%s': this begins at epoch %" PRIu64 ", step %" PRIu64,
+		        base_err_quote(name, quoted, sizeof(quoted)), view->view.epoch, view->view.start);
+}
+
 int ddpfs_prepare(struct options *options, const char *dataset, const char *target, bool make_target,
         struct base_err *err, bool *ret_usage)
 {
@@ -86,7 +102,10 @@ int ddpfs_prepare(struct options *options, const char *dataset, const char *targ
 	options->fs.mountpoint = options_keep(options, path);
 	if (!options->fs.mountpoint)
 		return base_err_set(err, -ENOMEM, "out of memory");
-	return options_settle_view(options, err);
+	r = options_settle_view(options, err);
+	if (r == 0)
+		warn_of_state(&options->view);
+	return r;
 }
 
 static int serve(const struct arguments *a, struct base_err *err)

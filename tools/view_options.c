@@ -284,6 +284,14 @@ void view_options_done(struct view_options *options)
 	options->view.quarantine = NULL;
 }
 
+/* A file that was made and never written, by a checkpoint that did not come to its end. */
+static bool holds_nothing(const char *json, size_t len)
+{
+	while (len > 0 && strchr(" \t\r\n{}", json[len - 1]))
+		len--;
+	return len == 0;
+}
+
 static int read_state(struct view_options *options, const struct shard_index *index, struct base_err *err)
 {
 	char quoted[512];
@@ -299,6 +307,12 @@ static int read_state(struct view_options *options, const struct shard_index *in
 	if (rc < 0)
 		return base_err_set(err, rc, "state file '%s': %s", quoted,
 		        rc == -EFBIG ? "too large; this is not a state that ddpfs wrote" : base_err_str(rc));
+	if (holds_nothing(json, len))
+		return base_err_set(err, -EUCLEAN,
+		        "state file '%s' holds no state: restore the one of a checkpoint, or remove it and give "
+		        "state=-FILE "
+		        "to begin at epoch 0",
+		        quoted);
 	rc = shard_state_parse(json, len, err, &options->state);
 	/* A restart's command line is the first start's, whose chunk= and pool= became the geometry that the state carries. */
 	if (options->state_optional)

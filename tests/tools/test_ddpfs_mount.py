@@ -212,6 +212,21 @@ def test_missing_state_file(dataset, mountpoint):
     assert "nostate" in refusal(dataset, mountpoint, "rank=0,world=2,state=nostate")
 
 
+def test_an_empty_state_file_has_a_next_step(dataset, mountpoint, scratch):
+    for text in ["", "\n", "{}\n"]:
+        (scratch / "state.json").write_text(text)
+        for optional in ["", "-"]:
+            line = refusal(dataset, mountpoint, f"rank=0,world=2,state={optional}{scratch / 'state.json'}")
+            assert "holds no state" in line and "state=-FILE" in line
+
+
+def test_a_first_start_whose_folder_is_missing_is_warned_of(dataset, mountpoint, background, scratch):
+    assert background(dataset, mountpoint, f"rank=0,world=2,state=-{scratch / 'state.json'}").stderr == ""
+    tools.ddpfs("umount", mountpoint)
+    said = background(dataset, mountpoint, f"rank=0,world=2,epoch=3,state=-{scratch / 'nodir/state.json'}").stderr
+    assert len(said.splitlines()) == 1 and f"'{scratch / 'nodir'}'" in said and "epoch 3, step 0" in said
+
+
 def test_more_ranks_than_samples_are_warned_of(dataset, mountpoint, background):
     """With tail=pad each rank gets something, of others."""
     assert background(dataset, mountpoint, "rank=0,world=100").stderr == ""
