@@ -11,6 +11,8 @@
 #include "shard/format.h"
 #include "tools/progress.h"
 
+enum { NAME_DISTANCE_MAX = 2 }; /* edits between a typo and what is suggested */
+
 static const struct cli_program *current;
 static const char *current_command; /* "mkshard pack", for the hint of cli_usage */
 
@@ -91,6 +93,40 @@ void cli_usage(const char *fmt, ...)
 	va_end(ap);
 	fprintf(stderr, "Try '%s --help' for more information.\n", current_command ? current_command : cli_name());
 	exit(CLI_USAGE);
+}
+
+/* Levenshtein distance of two short words. */
+static unsigned distance(const char *a, const char *b)
+{
+	unsigned row[32];
+	size_t n = strlen(b);
+	if (n >= 32)
+		return UINT32_MAX;
+	for (size_t j = 0; j <= n; j++)
+		row[j] = (unsigned)j;
+	for (unsigned i = 1; *a; a++, i++) {
+		unsigned diagonal = row[0];
+		row[0] = i;
+		for (size_t j = 1; j <= n; j++) {
+			unsigned best = diagonal + (*a != b[j - 1]);
+			diagonal = row[j];
+			if (row[j] + 1 < best)
+				best = row[j] + 1;
+			if (row[j - 1] + 1 < best)
+				best = row[j - 1] + 1;
+			row[j] = best;
+		}
+	}
+	return row[n];
+}
+
+void cli_nearest_try(struct cli_nearest *nearest, const char *typed, const char *known)
+{
+	unsigned d = distance(typed, known);
+	/* Two edits turn any short word into another: two letters in three must stay. */
+	if (d > NAME_DISTANCE_MAX || 3 * d > strlen(known) + 1 || (nearest->word && d >= nearest->distance))
+		return;
+	*nearest = (struct cli_nearest){ .word = known, .distance = d };
 }
 
 uint64_t cli_arg_size(struct argp_state *state, const char *option, const char *text, uint64_t min, uint64_t max)
@@ -187,6 +223,33 @@ static const struct cli_command *find_command(const char *name)
 	return NULL;
 }
 
+static _Noreturn void unknown_command(const char *name)
+{
+	char quoted[128];
+	struct cli_nearest nearest = { 0 };
+	for (const struct cli_command *c = current->commands; c->name; c++)
+		if (c->summary)
+			cli_nearest_try(&nearest, name, c->name);
+	base_err_quote(name, quoted, sizeof(quoted));
+	if (nearest.word)
+		cli_usage("unknown command '%s': did you mean %s?", quoted, nearest.word);
+	cli_usage("unknown command '%s'", quoted);
+}
+
+/* What other programs take for these: `help`, `help COMMAND`, `-h` and `version`. */
+static void translate_help(int argc, char **argv)
+{
+	static char help[] = "--help", version[] = "--version";
+	if (argc > 2 && !strcmp(argv[1], "help") && find_command(argv[2])) {
+		argv[1] = argv[2];
+		argv[2] = help;
+	} else if (argc > 1 && (!strcmp(argv[1], "help") || !strcmp(argv[1], "-h"))) {
+		argv[1] = help;
+	} else if (argc == 2 && !strcmp(argv[1], "version")) {
+		argv[1] = version;
+	}
+}
+
 static void print_version(FILE *out, struct argp_state *state)
 {
 	(void)state;
@@ -216,11 +279,12 @@ int cli_main(const struct cli_program *program, int argc, char **argv)
 		return cli_failf("out of memory");
 	if (argc > 0)
 		argv[0] = name;
+	translate_help(argc, argv);
 	parse(&argp, argc, argv, ARGP_IN_ORDER, &top);
 
 	const struct cli_command *command = find_command(argv[top.index]);
 	if (!command)
-		cli_usage("unknown command '%s'", argv[top.index]);
+		unknown_command(argv[top.index]);
 	char *full = NULL;
 	if (asprintf(&full, "%s %s", program->name, command->name) < 0)
 		return cli_failf("out of memory");

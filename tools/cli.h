@@ -57,6 +57,14 @@ int cli_damaged(struct base_err *err, const char *dataset, int rc);
 void cli_warn(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
 void cli_note(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
 
+/* The known word that a mistyped one comes nearest to, for "did you mean ...?".  Begins zeroed; word stays NULL where none is
+ * near enough. */
+struct cli_nearest {
+	const char *word; /* the caller's */
+	unsigned distance;
+};
+void cli_nearest_try(struct cli_nearest *nearest, const char *typed, const char *known);
+
 /* A file's name on stdout: its bytes; on a terminal, which would obey control bytes in it, printable as in messages. */
 void cli_put_name(const char *name);
 

@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include "shard/base/cleanup.h"
+#include "shard/index.h"
 #include "tools/cli.h"
 #include "tools/ddpfs.h"
 #include "tools/mounts.h"
@@ -66,6 +67,17 @@ static error_t parse_option(int key, char *arg, struct argp_state *state)
 	}
 }
 
+/* `ddpfs mount MNT DATASET`: only the second one has an index.  The second one is looked at last: it may be a mount. */
+static bool are_swapped(const char *dataset, const char *target)
+{
+	char path[PATH_MAX];
+	int n = snprintf(path, sizeof(path), "%s/" SHARD_INDEX_NAME, dataset);
+	if (n >= (int)sizeof(path) || access(path, F_OK) == 0)
+		return false;
+	n = snprintf(path, sizeof(path), "%s/" SHARD_INDEX_NAME, target);
+	return n < (int)sizeof(path) && access(path, F_OK) == 0;
+}
+
 /* state=-FILE takes a missing file for a first start; where its directory is missing too, the path may be mistyped. */
 static void warn_of_state(const struct view_options *view)
 {
@@ -89,6 +101,14 @@ int ddpfs_prepare(struct options *options, const char *dataset, const char *targ
 	if (r < 0) {
 		*ret_usage = true;
 		return r;
+	}
+	if (are_swapped(dataset, target)) {
+		char quoted[2][256];
+		return base_err_set(err, -EINVAL,
+		        "'%s' has no index, '%s' has one: is it the other way round? The dataset comes first, then the "
+		        "directory to mount on",
+		        base_err_quote(dataset, quoted[0], sizeof(quoted[0])),
+		        base_err_quote(target, quoted[1], sizeof(quoted[1])));
 	}
 	r = mounts_check_dataset(dataset, err, path);
 	if (r < 0)

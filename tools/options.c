@@ -11,15 +11,15 @@
 #include "fs/control.h"
 #include "shard/base/units.h"
 #include "shard/index.h"
+#include "tools/cli.h"
 #include "tools/mounts.h"
 
 enum {
-	VALUE_MAX = 4096,      /* one option with its value */
-	THREADS_MAX = 256,     /* FUSE workers; more only contend on one device queue */
-	MEMORY_MIN = 8 << 20,  /* what the engine needs (prefetch/prefetch.h) */
-	NAME_DISTANCE_MAX = 2, /* edits between a typo and what is suggested */
-	ID_MAX = 0x7fffffff,   /* uid and gid */
-	WATCHDOG_S = 20,       /* no request takes a tenth of that but behind a disk, which is told apart */
+	VALUE_MAX = 4096,     /* one option with its value */
+	THREADS_MAX = 256,    /* FUSE workers; more only contend on one device queue */
+	MEMORY_MIN = 8 << 20, /* what the engine needs (prefetch/prefetch.h) */
+	ID_MAX = 0x7fffffff,  /* uid and gid */
+	WATCHDOG_S = 20,      /* no request takes a tenth of that but behind a disk, which is told apart */
 	WATCHDOG_MAX_S = 86400,
 };
 
@@ -351,47 +351,15 @@ static bool is_ignored(const char *text)
 	return false;
 }
 
-/* Levenshtein distance of two short words. */
-static unsigned distance(const char *a, const char *b)
-{
-	unsigned row[32];
-	size_t n = strlen(b);
-	if (n >= 32)
-		return UINT32_MAX;
-	for (size_t j = 0; j <= n; j++)
-		row[j] = (unsigned)j;
-	for (unsigned i = 1; *a; a++, i++) {
-		unsigned diagonal = row[0];
-		row[0] = i;
-		for (size_t j = 1; j <= n; j++) {
-			unsigned best = diagonal + (*a != b[j - 1]);
-			diagonal = row[j];
-			if (row[j] + 1 < best)
-				best = row[j] + 1;
-			if (row[j - 1] + 1 < best)
-				best = row[j - 1] + 1;
-			row[j] = best;
-		}
-	}
-	return row[n];
-}
-
 static int unknown(const char *key, struct base_err *err)
 {
 	char quoted[128];
-	const char *nearest = NULL;
-	unsigned best = NAME_DISTANCE_MAX + 1;
-	for (int i = 0; i < OPTIONS_KNOWN; i++) {
-		unsigned d = distance(key, options_known[i].key);
-		/* Two edits turn any short word into another: two letters in three must stay. */
-		if (d < best && 3 * d <= strlen(options_known[i].key) + 1) {
-			best = d;
-			nearest = options_known[i].key;
-		}
-	}
+	struct cli_nearest nearest = { 0 };
+	for (int i = 0; i < OPTIONS_KNOWN; i++)
+		cli_nearest_try(&nearest, key, options_known[i].key);
 	base_err_quote(key, quoted, sizeof(quoted));
-	if (nearest)
-		return base_err_set(err, -EINVAL, "unknown option '%s': did you mean %s?", quoted, nearest);
+	if (nearest.word)
+		return base_err_set(err, -EINVAL, "unknown option '%s': did you mean %s?", quoted, nearest.word);
 	return base_err_set(err, -EINVAL, "unknown option '%s': 'ddpfs mount --help' lists the options", quoted);
 }
 

@@ -240,6 +240,26 @@ def test_too_much_memory_is_told_in_a_readable_unit(dataset, mountpoint, backgro
     assert "memory: 100.0 TiB is more than this host" in said and "iB are used" in said
 
 
+def test_arguments_the_other_way_round(dataset, mountpoint):
+    line = one_line(tools.ddpfs("mount", "-o", "view=all", mountpoint, dataset, check=False), 1)
+    assert "the other way round" in line and line.index(str(mountpoint)) < line.index(str(dataset))
+    assert not mounts.is_mounted(mountpoint)
+
+
+@pytest.mark.parametrize("typed,meant", [("unmount", "umount"), ("stats", "stat"), ("Mount", "mount"), ("tkaeover", None)])
+def test_an_unknown_command_gets_the_nearest(build_dir, typed, meant):
+    done = tools.ddpfs(typed, check=False)
+    assert done.returncode == 2 and f"unknown command '{typed}'" in done.stderr
+    assert (f"did you mean {meant}?" in done.stderr) if meant else ("did you mean" not in done.stderr)
+
+
+def test_other_words_for_help_and_version(build_dir):
+    assert tools.ddpfs("-h").stdout == tools.ddpfs("help").stdout == tools.ddpfs("--help").stdout
+    assert tools.ddpfs("help", "mount").stdout == tools.ddpfs("mount", "--help").stdout
+    assert tools.ddpfs("version").stdout == tools.ddpfs("--version").stdout
+    assert tools.mkshard("help").stdout == tools.mkshard("--help").stdout
+
+
 def test_log_file(dataset, mountpoint, background, scratch):
     background(dataset, mountpoint, f"rank=0,world=2,log_level=debug,log={scratch / 'log'}")
     assert (scratch / "log").exists()
