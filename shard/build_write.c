@@ -2,12 +2,9 @@
 #include "shard/build_private.h"
 
 #include <errno.h>
-#include <fcntl.h>
-#include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/random.h>
 #include <unistd.h>
 
 #include <xxhash.h>
@@ -342,25 +339,6 @@ static int write_all(
 	return w.rc;
 }
 
-/* A new file beside `path`, with the mode that the umask leaves (mkstemp's 0600 would hide the index from other users). */
-static int open_beside(const char *path, char **ret_tmp, int *ret_fd)
-{
-	uint64_t unique;
-	if (getrandom(&unique, sizeof unique, 0) != sizeof unique)
-		return -errno;
-	cleanup_free char *tmp = NULL;
-	if (asprintf(&tmp, "%s.%016" PRIx64, path, unique) < 0) {
-		tmp = NULL;
-		return -ENOMEM;
-	}
-	int fd = open(tmp, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
-	if (fd < 0)
-		return -errno;
-	*ret_tmp = steal_ptr(&tmp);
-	*ret_fd = fd;
-	return 0;
-}
-
 int build_write(struct shard_builder *b, const struct build_plan *plan, const char *path, bool shuffled,
         uint64_t pack_seed, struct base_err *err)
 {
@@ -369,7 +347,7 @@ int build_write(struct shard_builder *b, const struct build_plan *plan, const ch
 
 	cleanup_free char *tmp = NULL;
 	cleanup_close int fd = -1;
-	int r = open_beside(path, &tmp, &fd);
+	int r = base_temp_open(path, 0666, &tmp, &fd);
 	if (r < 0)
 		return base_err_set(err, r, "'%s': cannot create the index: %s", quoted, base_err_str(r));
 

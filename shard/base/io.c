@@ -1,11 +1,16 @@
 #include "shard/base/io.h"
 
+#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <inttypes.h>
 #include <limits.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/file.h>
+#include <sys/random.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -65,22 +70,28 @@ int base_pwrite_full(int fd, const void *buf, size_t len, uint64_t offset)
 	return 0;
 }
 
-int base_fsync_parent(const char *path)
+/* The directory that holds `path`; malloc'd, NULL without memory. */
+static char *parent_of(const char *path)
 {
-	cleanup_free char *dir = strdup(path);
+	char *dir = strdup(path);
 	if (!dir)
-		return -ENOMEM;
-
+		return NULL;
 	size_t len = strlen(dir);
 	while (len > 1 && dir[len - 1] == '/')
 		dir[--len] = '\0';
 	char *slash = strrchr(dir, '/');
-	const char *parent = ".";
-	if (slash) {
+	if (!slash)
+		strcpy(dir, "."); /* a path has a byte at least */
+	else
 		slash[slash == dir] = '\0'; /* "/x": keep the slash */
-		parent = dir;
-	}
+	return dir;
+}
 
+int base_fsync_parent(const char *path)
+{
+	cleanup_free char *parent = parent_of(path);
+	if (!parent)
+		return -ENOMEM;
 	cleanup_close int fd = open(parent, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
 	if (fd < 0)
 		return -errno;
@@ -128,20 +139,71 @@ int base_read_file(const char *path, size_t max_bytes, char **ret_buf, size_t *r
 	return 0;
 }
 
+/* ---- a file that takes another one's place ---- */
+
+#define TEMP_MARK ".tmp-" /* and TEMP_DIGITS of hexadecimal behind it */
+enum { TEMP_DIGITS = 16 };
+
+static bool is_temp_of(const char *name, const char *of)
+{
+	size_t n = strlen(of), mark = strlen(TEMP_MARK);
+	return strncmp(name, of, n) == 0 && strncmp(name + n, TEMP_MARK, mark) == 0 &&
+	       strlen(name + n + mark) == TEMP_DIGITS && strspn(name + n + mark, "0123456789abcdef") == TEMP_DIGITS;
+}
+
+/* Removes what writers of `path` left that were killed: a living one holds the lock of its file. */
+static void sweep(const char *path)
+{
+	const char *slash = strrchr(path, '/');
+	cleanup_free char *parent = parent_of(path);
+	DIR *dir = parent ? opendir(parent) : NULL;
+	const struct dirent *entry;
+	while (dir && (entry = readdir(dir))) {
+		if (!is_temp_of(entry->d_name, slash ? slash + 1 : path))
+			continue;
+		cleanup_close int fd =
+		        openat(dirfd(dir), entry->d_name, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
+		if (fd >= 0 && flock(fd, LOCK_EX | LOCK_NB) == 0)
+			unlinkat(dirfd(dir), entry->d_name, 0);
+	}
+	if (dir)
+		closedir(dir);
+}
+
+int base_temp_open(const char *path, unsigned mode, char **ret_tmp, int *ret_fd)
+{
+	sweep(path);
+	for (;;) {
+		uint64_t unique;
+		struct stat st;
+		cleanup_free char *tmp = NULL;
+		if (getrandom(&unique, sizeof(unique), 0) != sizeof(unique))
+			return -errno;
+		if (asprintf(&tmp, "%s" TEMP_MARK "%016" PRIx64, path, unique) < 0) {
+			tmp = NULL;
+			return -ENOMEM;
+		}
+		cleanup_close int fd = open(tmp, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, mode);
+		if (fd < 0)
+			return -errno;
+		/* Another writer may have swept it away before the lock was taken.  No locks here: nobody can sweep. */
+		bool locked = flock(fd, LOCK_EX | LOCK_NB) == 0;
+		if ((!locked && errno == EWOULDBLOCK) || fstat(fd, &st) < 0 || st.st_nlink == 0)
+			continue;
+		*ret_tmp = steal_ptr(&tmp);
+		*ret_fd = steal_fd(&fd);
+		return 0;
+	}
+}
+
 int base_write_file_atomic(const char *path, const void *buf, size_t len, unsigned mode)
 {
 	cleanup_free char *tmp = NULL;
-	if (asprintf(&tmp, "%s.XXXXXX", path) < 0) {
-		tmp = NULL;
-		return -ENOMEM;
-	}
-	cleanup_close int fd = mkostemp(tmp, O_CLOEXEC);
-	if (fd < 0)
-		return -errno;
-
-	int r = base_pwrite_full(fd, buf, len, 0);
-	if (r == 0 && fchmod(fd, mode) < 0)
-		r = -errno;
+	cleanup_close int fd = -1;
+	int r = base_temp_open(path, mode, &tmp, &fd);
+	if (r < 0)
+		return r;
+	r = base_pwrite_full(fd, buf, len, 0);
 	if (r == 0 && base_io->fsync(fd) < 0)
 		r = -errno;
 	if (r == 0 && base_io->rename(tmp, path) < 0)

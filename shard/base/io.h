@@ -34,6 +34,11 @@ int base_fsync_parent(const char *path);
  * Returns 0, -EFBIG when larger than max_bytes, or -errno. */
 int base_read_file(const char *path, size_t max_bytes, char **ret_buf, size_t *ret_len);
 
+/* A new file beside `path` that is to be renamed over it, open to write: NAME.tmp-, 16 hexadecimal digits.  Its flock(2) lock says
+ * that its writer lives; those that killed writers of `path` left are removed.  mode as for open(2).  *ret_tmp is malloc'd;
+ * both are the caller's.  Returns 0 or -errno. */
+int base_temp_open(const char *path, unsigned mode, char **ret_tmp, int *ret_fd);
+
 /* Writes beside `path`, fsyncs, renames over it, fsyncs the directory.  mode as for open(2).  Returns 0 or -errno;
  * on failure the old file is untouched and the temporary one is gone. */
 int base_write_file_atomic(const char *path, const void *buf, size_t len, unsigned mode);

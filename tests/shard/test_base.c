@@ -255,6 +255,45 @@ static void an_atomic_write_that_fails_changes_nothing(void **state)
 	free(dir);
 }
 
+static bool there(const char *dir, const char *name)
+{
+	char path[4300];
+	snprintf(path, sizeof path, "%s/%s", dir, name);
+	return access(path, F_OK) == 0;
+}
+
+static void what_a_killed_writer_left_goes_with_the_next_write(void **state)
+{
+	(void)state;
+	static const char *const mine[] = { "f.tmp-0123456789abcdef", "f.tmp-ffffffffffffffff" };
+	static const char *const others[] = { "f", "f.tmp-0123456789abcde", "f.tmp-0123456789abcdefa",
+		"f.tmp-0123456789ABCDEF", "g.tmp-0123456789abcdef", "f.tmp", "ff.tmp-0123456789abcdef" };
+	char *dir = tree_scratch(), path[4300], *living;
+	int fd;
+	for (size_t i = 0; i < sizeof mine / sizeof mine[0]; i++) {
+		snprintf(path, sizeof path, "%s/%s", dir, mine[i]);
+		assert_int_equal(close(open(path, O_CREAT | O_WRONLY, 0600)), 0);
+	}
+	for (size_t i = 0; i < sizeof others / sizeof others[0]; i++) {
+		snprintf(path, sizeof path, "%s/%s", dir, others[i]);
+		assert_int_equal(close(open(path, O_CREAT | O_WRONLY, 0600)), 0);
+	}
+	snprintf(path, sizeof path, "%s/f", dir);
+	assert_int_equal(base_temp_open(path, 0600, &living, &fd), 0);
+	for (size_t i = 0; i < sizeof mine / sizeof mine[0]; i++)
+		assert_false(there(dir, mine[i]));
+	for (unsigned i = 0; i < 3; i++)
+		assert_int_equal(base_write_file_atomic(path, "new", 3, 0600), 0);
+	for (size_t i = 0; i < sizeof others / sizeof others[0]; i++)
+		assert_true(there(dir, others[i]));
+	assert_int_equal(access(living, F_OK), 0); /* its writer lives */
+	close(fd);
+	assert_int_equal(base_write_file_atomic(path, "new", 3, 0600), 0);
+	assert_int_equal(access(living, F_OK), -1);
+	free(living);
+	tree_scratch_done(dir);
+}
+
 /* ------------------------------------------------------------------------------------------------ log */
 
 static void log_lines_carry_name_and_level(void **state)
@@ -339,6 +378,7 @@ int main(void)
 		cmocka_unit_test(interrupted_and_short_transfers_are_continued),
 		cmocka_unit_test(small_files_are_read_whole_or_not_at_all),
 		cmocka_unit_test(an_atomic_write_that_fails_changes_nothing),
+		cmocka_unit_test(what_a_killed_writer_left_goes_with_the_next_write),
 		cmocka_unit_test(log_lines_carry_name_and_level),
 		cmocka_unit_test(log_keeps_the_last_errors_and_warnings),
 		cmocka_unit_test(cleanup_releases_what_was_not_stolen),
