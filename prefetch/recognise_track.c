@@ -581,10 +581,10 @@ static bool unexpected(struct prefetch_recognise *r, struct track *t, uint32_t f
 	if (t->then && prefetch_sequence_position(t->then, file, &next) == 0 && in_part(t, next) && next < start(t))
 		t->trial_next++;
 	t->trial_at[t->trial - 1] = position;
-	if (begins(t, t->trial_next) || (t->then && begins_in_order(t)))
-		return enter_next(r, t) == 0;
-	if (begins(t, t->trial_again))
-		return enter_again(r, t) == 0;
+	if ((begins(t, t->trial_next) || (t->then && begins_in_order(t))) && enter_next(r, t) == 0)
+		return true;
+	if (begins(t, t->trial_again) && enter_again(r, t) == 0)
+		return true;
 	if (t->trial == TRIAL_MAX) {
 		t->trial = 0;
 		r->astray = true;
