@@ -73,18 +73,13 @@ int base_pwrite_full(int fd, const void *buf, size_t len, uint64_t offset)
 /* The directory that holds `path`; malloc'd, NULL without memory. */
 static char *parent_of(const char *path)
 {
-	char *dir = strdup(path);
-	if (!dir)
-		return NULL;
-	size_t len = strlen(dir);
-	while (len > 1 && dir[len - 1] == '/')
-		dir[--len] = '\0';
-	char *slash = strrchr(dir, '/');
+	size_t len = strlen(path);
+	while (len > 1 && path[len - 1] == '/')
+		len--;
+	const char *slash = memrchr(path, '/', len);
 	if (!slash)
-		strcpy(dir, "."); /* a path has a byte at least */
-	else
-		slash[slash == dir] = '\0'; /* "/x": keep the slash */
-	return dir;
+		return strdup(".");
+	return strndup(path, slash == path ? 1 : (size_t)(slash - path)); /* "/x": the slash is the parent */
 }
 
 int base_fsync_parent(const char *path)
