@@ -169,10 +169,7 @@ static int check_header(const struct shard_header *h, uint64_t file_bytes, const
 		        err, -EUCLEAN, "'%s': not a ddpfs index (it does not begin with %s)", path, SHARD_MAGIC);
 	if (XXH3_64bits(h, offsetof(struct shard_header, header_sum)) != h->header_sum)
 		return base_err_set(err, -EBADMSG,
-		        "'%s': the header's checksum does not match: the index is damaged; restore it or rebuild it "
-		        "with "
-		        "'mkshard index'",
-		        path);
+		        "'%s': the header's checksum does not match: the index is damaged; " SHARD_INDEX_ADVICE, path);
 	if (h->version != SHARD_VERSION || (h->incompat & ~(uint64_t)SHARD_INCOMPAT_GROUPED))
 		return base_err_set(err, -EPROTONOSUPPORT,
 		        "'%s': format version %u with features %#llx; this ddpfs reads version %d with features %#x: "
@@ -217,9 +214,8 @@ int index_attach(struct shard_index *index, const uint8_t *bytes, uint64_t len, 
 	const char *path = index->path;
 	if (len < SHARD_PAGE)
 		return base_err_set(err, -EUCLEAN,
-		        "'%s': %llu bytes are no index: empty or truncated; restore it, or rebuild it from the shards "
-		        "with 'mkshard index'",
-		        path, (unsigned long long)len);
+		        "'%s': %llu bytes are no index: empty or truncated; " SHARD_INDEX_ADVICE, path,
+		        (unsigned long long)len);
 	memcpy(&index->header, bytes, sizeof index->header);
 	int r = check_header(&index->header, len, path, err);
 	if (r < 0)
@@ -237,9 +233,7 @@ int index_attach(struct shard_index *index, const uint8_t *bytes, uint64_t len, 
 	memcpy(index->l1, bytes + l1->offset, l1->length_bytes);
 	if (XXH3_64bits(index->l1, l1->length_bytes) != index->header.l1_sum)
 		return base_err_set(err, -EBADMSG,
-		        "'%s': the checksum of its sums does not match: the index is damaged; restore it or rebuild it "
-		        "with "
-		        "'mkshard index'",
+		        "'%s': the checksum of its sums does not match: the index is damaged; " SHARD_INDEX_ADVICE,
 		        path);
 	index->map = bytes;
 	return 0;

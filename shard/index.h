@@ -81,6 +81,12 @@ struct shard_shard {
 	enum shard_container container;
 };
 
+/* What to do about a damaged index, for the end of a sentence.  The copy comes first: an index made anew takes the shards'
+ * bytes as they are, for good or bad. */
+#define SHARD_INDEX_ADVICE                                                                                             \
+	"restore index.ddpfs from a copy, or make it anew with 'mkshard index' and the --group and --common of "       \
+	"the first time; damage in the shards can then no longer be found"
+
 /* Opens DATASET/index.ddpfs (or the index file itself).
  * Errors, each with its sentence in err: -ENOENT, -EACCES, -EPROTONOSUPPORT, -EUCLEAN, -EBADMSG, -ENOMEM. */
 int shard_index_open(const char *dataset, struct base_err *err, struct shard_index **ret_index);

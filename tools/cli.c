@@ -9,6 +9,7 @@
 
 #include "shard/base/units.h"
 #include "shard/format.h"
+#include "shard/index.h"
 #include "tools/progress.h"
 
 enum { NAME_DISTANCE_MAX = 2 }; /* edits between a typo and what is suggested */
@@ -54,10 +55,7 @@ int cli_failf(const char *fmt, ...)
 
 int cli_damaged(struct base_err *err, const char *dataset, int rc)
 {
-	return base_err_set(err, rc,
-	        "'%s': the index is damaged: %s; restore it from a copy, or let 'mkshard index' make one, which takes "
-	        "the shards as they are",
-	        dataset, base_err_str(rc));
+	return base_err_set(err, rc, "'%s': the index is damaged: %s; " SHARD_INDEX_ADVICE, dataset, base_err_str(rc));
 }
 
 void cli_warn(const char *fmt, ...)

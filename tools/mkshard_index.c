@@ -404,42 +404,66 @@ static int add_file(struct indexing *indexing, struct shard_builder *builder, co
 	return shard_builder_add_file(builder, &file, err);
 }
 
-/* What the index that is replaced says of a file: true where its content is another one now. */
-static bool differs(const struct shard_index *old, const char *path, const struct found_file *found)
+/* Files of the index that is replaced. */
+struct change {
+	uint64_t n;
+	const char *first;
+};
+
+/* What the index that is replaced says of a file: 0 where that is so still, or where it has no such file; -EBADMSG where the
+ * content is another one now, -EUCLEAN where its record cannot be read. */
+static int compare_with_old(const struct shard_index *old, const char *path, const struct found_file *found)
 {
 	enum shard_kind kind;
 	struct shard_file file;
 	uint32_t id;
-	return shard_index_find_path(old, path, &kind, &id) == 0 && kind == SHARD_KIND_FILE &&
-	       shard_index_file(old, id, &file) == 0 && (file.length != found->length || file.xxh3 != found->xxh3);
+	int rc = shard_index_find_path(old, path, &kind, &id);
+	if (rc == -ENOENT || rc == -ENOTDIR || (rc == 0 && kind != SHARD_KIND_FILE))
+		return 0;
+	if (rc < 0 || shard_index_file(old, id, &file) < 0)
+		return -EUCLEAN;
+	return file.length != found->length || file.xxh3 != found->xxh3 ? -EBADMSG : 0;
 }
 
 /* Sums are taken of the bytes as they are: what was damaged since the last index was made would pass for good from now on. */
 static void warn_of_changes(const struct indexing *indexing)
 {
 	struct shard_index *old = NULL;
-	const char *first = NULL;
+	struct change changed = { 0 }, unread = { 0 };
 	char quoted[512], dataset[512];
-	uint64_t n = 0;
-	if (shard_index_open(indexing->args->dataset, NULL, &old) < 0)
+	base_err_quote(indexing->args->dataset, dataset, sizeof(dataset));
+	int rc = shard_index_open(indexing->args->dataset, NULL, &old);
+	if (rc < 0 && rc != -ENOENT)
+		cli_warn("the index that '%s' had cannot be read (%s): nothing says any more whether the bytes of its "
+		         "files are right, and 'mkshard verify' will find them good; a copy of " SHARD_INDEX_NAME
+		         " in its place can tell",
+		        dataset, base_err_str(rc));
+	if (rc < 0)
 		return;
 	for (uint32_t s = 0; s < indexing->n_shards; s++) {
 		const struct found_shard *shard = &indexing->shards[s];
 		for (uint64_t i = 0; !shard->absent && i < shard->n_files; i++) {
 			const struct found_file *found = &shard->files[i];
 			const char *path = found_path(shard, found);
-			if (found->directory || found->left_out || !differs(old, path, found))
+			rc = found->directory || found->left_out ? 0 : compare_with_old(old, path, found);
+			if (rc == 0)
 				continue;
-			first = first ? first : path;
-			n++;
+			struct change *change = rc == -EUCLEAN ? &unread : &changed;
+			change->first = change->first ? change->first : path;
+			change->n++;
 		}
 	}
-	if (n)
+	if (changed.n)
 		cli_warn("%" PRIu64
 		         " of the files of '%s' are not what its index said until now, first '%s': damaged, or written "
 		         "anew; the new index takes them as they are, and 'mkshard verify' will find them good",
-		        n, base_err_quote(indexing->args->dataset, dataset, sizeof(dataset)),
-		        base_err_quote(first, quoted, sizeof(quoted)));
+		        changed.n, dataset, base_err_quote(changed.first, quoted, sizeof(quoted)));
+	if (unread.n)
+		cli_warn("the index that '%s' had is damaged: it cannot tell of %" PRIu64
+		         " of the files, first '%s', and nothing says any more whether their bytes are right; 'mkshard "
+		         "verify' "
+		         "will find them good; a copy of " SHARD_INDEX_NAME " in its place can tell",
+		        dataset, unread.n, base_err_quote(unread.first, quoted, sizeof(quoted)));
 	shard_index_close(old);
 }
 

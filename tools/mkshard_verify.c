@@ -430,7 +430,7 @@ static void report(const struct verify *verify, const struct verify_args *args, 
 		cli_note("%s%" PRIu64 " of %u files are bad; restore what is named above from a copy, or pack again",
 		        verify->index_bad ? "the index is bad, and " : "", bad_files(verify), info->n_files);
 	if (verify->index_bad)
-		cli_note("'mkshard index %s' rebuilds the index from the shards; then verify again", args->dataset);
+		cli_note("the index: " SHARD_INDEX_ADVICE);
 }
 
 /* The list of what was found.  An exit status. */

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import subprocess
 import tarfile
 
@@ -399,7 +400,7 @@ def test_a_bad_index_is_told_in_a_few_lines(scratch):
     for at in range(4096, len(whole), 1000):  # some hit the records of all files
         index.write_bytes(whole[:at] + bytes([whole[at] ^ 0x10]) + whole[at + 1:])
         said = tools.mkshard("verify", scratch / "d", check=False).stderr.splitlines()
-        assert len(said) <= 8 and any(f"'mkshard index {scratch}/d' rebuilds" in line for line in said), said
+        assert len(said) <= 8 and any("restore index.ddpfs from a copy, or make it anew with 'mkshard index'" in line for line in said), said
         most = max([most] + [int(line.split("and ")[1].split()[0]) for line in said if "whose record is damaged" in line])
     assert most == 297
     index.chmod(0o644)
@@ -407,9 +408,51 @@ def test_a_bad_index_is_told_in_a_few_lines(scratch):
     tools.mkshard("verify", scratch / "d")
     for size in (0, 100, 4095):
         index.write_bytes(whole[:size])
-        assert "rebuild it from the shards with 'mkshard index'" in failure("verify", scratch / "d")
-        tools.mkshard("index", scratch / "d")
+        assert "; restore index.ddpfs from a copy, or make it anew with 'mkshard index'" in failure("verify", scratch / "d")
+        done = tools.mkshard("index", scratch / "d")
+        assert f"the index that '{scratch}/d' had cannot be read (" in done.stderr and done.stderr.count("\n") == 1
         tools.mkshard("verify", scratch / "d")
+
+
+def test_an_index_made_anew_tells_of_what_nothing_can_tell_of_any_more(scratch):
+    """One byte of a sample is damaged, and one of the records that would tell: the new index takes the sample as it is."""
+    (scratch / "s").mkdir()
+    for i in range(300):
+        (scratch / f"s/{i:03d}").write_bytes(bytes([i % 256]) * 600)
+    tools.mkshard("pack", scratch / "s", scratch / "d")
+    index = scratch / "d/index.ddpfs"
+    index.chmod(0o644)
+    whole = index.read_bytes()
+    victim = json.loads(tools.mkshard("ls", "--json", scratch / "d", "123").stdout)
+    shard = scratch / f"d/shard-{victim['shard']:06d}.tar"
+    shard.chmod(0o644)
+    with open(shard, "r+b") as f:
+        f.seek(victim["offset"])
+        f.write(bytes([123 ^ 1]))
+
+    def damage_index():
+        """At the first byte that makes the records of many files unreadable."""
+        for at in range(4096, len(whole), 1000):
+            index.write_bytes(whole[:at] + bytes([whole[at] ^ 0x10]) + whole[at + 1:])
+            said = tools.mkshard("verify", scratch / "d", check=False).stderr
+            if "more files whose record is damaged" in said:
+                return said
+        raise AssertionError("no byte of the index hits the records")
+
+    said = damage_index()
+    assert "restore index.ddpfs from a copy, or" in said and "damage in the shards can then no longer be found" in said
+    damaged = index.read_bytes()
+    done = tools.mkshard("index", scratch / "d")
+    told = re.search(r"warning: .* cannot tell of (\d+) of the files, first '(\d+)', and nothing says any more", done.stderr)
+    assert told and int(told[1]) == 300, done.stderr
+    assert "all good" in tools.mkshard("verify", scratch / "d").stdout  # as it was warned
+
+    index.write_bytes(damaged[:100])  # nor can an index that cannot even be opened
+    assert "cannot be read (" in tools.mkshard("index", scratch / "d").stderr
+    index.write_bytes(whole)  # the copy, which comes first in the advice
+    assert "'123'" in tools.mkshard("verify", scratch / "d", check=False).stderr
+    assert "1 of the files of " in tools.mkshard("index", scratch / "d").stderr
+    assert "warning" not in tools.mkshard("index", scratch / "d").stderr
 
 
 def test_extract_keeps_good_files_of_a_bad_shard(scratch, source, pack):
