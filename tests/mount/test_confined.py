@@ -145,7 +145,7 @@ def test_nothing_is_left_for_others_to_read(mount, pack, tree, scratch):
     assert stats(other)["opens"] == 0
     assert stat.S_IMODE(os.stat(scratch / "ctl").st_mode) == 0o600
     assert stat.S_IMODE(os.stat(log).st_mode) & 0o007 == 0
-    assert stat.S_IMODE(os.stat(directory()).st_mode) & 0o077 == 0 or os.stat(directory()).st_uid == os.geteuid()
+    assert stat.S_IMODE(os.stat(directory()).st_mode) & 0o022 == 0 and os.stat(directory()).st_uid == os.geteuid()
     for mounted in (m, other):
         for pid in (mounted.process.pid, *map(int, subprocess.run(
                 ["pgrep", "-P", str(mounted.process.pid)], capture_output=True, text=True).stdout.split())):
