@@ -73,8 +73,8 @@ struct fs_control_peer {
 
 /* The directories that are searched, in order (what exists of the list at the top: a caller who is root also finds the
  * sockets of other users under /run/user).  Lists every server that answers; sockets whose server is dead are removed
- * when they are the caller's own.  *ret_peers is sorted by (mountpoint, rank, pid); free with fs_control_peers_free.
- * Returns 0 (also for none), -ENOMEM. */
+ * when they are the caller's own and it may: a server whose system calls are filtered (fs/confine.h) may not, tools do.
+ * *ret_peers is sorted by (mountpoint, rank, pid); free with fs_control_peers_free.  Returns 0 (also for none), -ENOMEM. */
 int fs_control_list(struct fs_control_peer **ret_peers, size_t *ret_n);
 void fs_control_peers_free(struct fs_control_peer *peers, size_t n); /* NULL is fine */
 

@@ -7,8 +7,8 @@
  * which they share, and to keep no more than a window in pages of their own.  A read that misses these costs a copy and a
  * checksum, but no disk.
  *
- * They find each other by their control sockets (fs/control.h): who comes says so to all that are there.  It lasts until
- * the mount ends.
+ * Those of one user find each other by their control sockets (fs/control.h): who comes says so to all that are there.  A
+ * server of root may not reach other users' (fs/confine.h).  It lasts until the mount ends.
  *
  * Threads: a thread of its own, `greeter`, ends once all have been told; fs_share_met from any. */
 #ifndef DDPFS_FS_SHARE_H
