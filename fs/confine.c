@@ -31,29 +31,41 @@ static uint64_t or_like_it(const struct __user_cap_data_struct *data, uint64_t k
 	return data[0].permitted & BIT(CAP_DAC_READ_SEARCH) ? keep : keep | BIT(CAP_DAC_OVERRIDE);
 }
 
-static int keep_capabilities(uint64_t keep)
+static bool same(const struct __user_cap_data_struct *a, const struct __user_cap_data_struct *b)
+{
+	return a->permitted == b->permitted && a->inheritable == b->inheritable;
+}
+
+/* What is not inheritable is no longer ambient either. */
+static int keep_capabilities(uint64_t keep, uint64_t keep_inheritable)
 {
 	struct __user_cap_header_struct head = { .version = _LINUX_CAPABILITY_VERSION_3 };
 	struct __user_cap_data_struct data[_LINUX_CAPABILITY_U32S_3];
 	if (syscall(SYS_capget, &head, data) < 0)
 		return -errno;
 	keep = or_like_it(data, keep);
+	keep_inheritable &= keep;
+	bool changes = false;
 	for (int i = 0; i < _LINUX_CAPABILITY_U32S_3; i++) {
+		const struct __user_cap_data_struct before = data[i];
 		data[i].permitted &= (uint32_t)(keep >> (32 * i));
 		data[i].effective &= data[i].permitted;
-		data[i].inheritable = 0;
+		data[i].inheritable &= (uint32_t)(keep_inheritable >> (32 * i));
+		changes = changes || !same(&before, &data[i]);
 	}
+	if (!changes) /* a sandbox may forbid the call */
+		return 0;
 	return syscall(SYS_capset, &head, data) < 0 ? -errno : 0;
 }
 
 int fs_confine_supervisor(void)
 {
-	return keep_capabilities(SUPERVISOR_KEEPS);
+	return keep_capabilities(SUPERVISOR_KEEPS, UINT64_MAX);
 }
 
 int fs_confine_server(void)
 {
-	return keep_capabilities(SERVER_KEEPS);
+	return keep_capabilities(SERVER_KEEPS, 0);
 }
 
 /* ---- system calls ---- */

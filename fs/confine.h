@@ -15,14 +15,17 @@
 
 #define FS_CONFINE_ENVIRON "DDPFS_SECCOMP"
 
-/* Of the calling thread, and of threads and processes made after: call before there are threads.  -errno. */
+/* Of the calling thread, and of threads and processes made after: call before there are threads.  The supervisor's stay
+ * inheritable and ambient as far as they were, for the program of `ddpfs restart`; a server's do not.  -errno, and then nothing
+ * is given up; not where there is nothing to give up. */
 int fs_confine_supervisor(void);
 int fs_confine_server(void);
 
 /* Whether servers of this environment and build take the filter: not with DDPFS_SECCOMP=off, nor with a sanitizer. */
 bool fs_confine_wanted(void);
 
-/* For all threads of the process, for good: no_new_privs, and with `filter`, where libseccomp was built in, the filter.  Nothing
+/* For good: with `filter`, where libseccomp was built in, no_new_privs and the filter for all threads of the process; else
+ * no_new_privs for the calling thread and those it makes later, but not for other threads there are.  Behind the filter nothing
  * can be opened to write, run, traced, mounted or reached over a network afterwards; no process, no ring of io_uring be made.  What
  * the filter does not know fails with ENOSYS, which libraries take for an old kernel: an update of libc must not end a
  * training run.  What no library calls in a server (execve, ptrace, mount...) kills the process.

@@ -715,10 +715,11 @@ static int take_signals(struct supervisor *sup)
 	return sup->signal_fd < 0 ? -errno : 0;
 }
 
-static int confine(struct supervisor *sup)
+static void confine(void)
 {
 	int rc = fs_confine_supervisor();
-	return rc < 0 ? base_err_set(sup->err, rc, "giving up capabilities: %s", strerror(-rc)) : 0;
+	if (rc < 0)
+		log_warning("capabilities cannot be given up (%s): the mount goes on with them", strerror(-rc));
 }
 
 static int make(struct supervisor *sup)
@@ -730,8 +731,10 @@ static int make(struct supervisor *sup)
 		                        : fs_estate_new(&held->estate_fd, &sup->head);
 	if (rc < 0)
 		return base_err_set(sup->err, rc, "the supervisor: %s", strerror(-rc));
-	if (sup->how->takeover)
-		return confine(sup);
+	if (sup->how->takeover) {
+		confine();
+		return 0;
+	}
 	held->started_ns = fs_now_ns();
 	held->inotify_fd = inotify_init1(IN_NONBLOCK | IN_CLOEXEC);
 	if (held->inotify_fd < 0)
@@ -739,7 +742,9 @@ static int make(struct supervisor *sup)
 		            "fs.inotify.max_user_instances",
 		        strerror(errno));
 	rc = fs_control_listen(sup->how->options->control_path, sup->err, held->control_path, &held->control_fd);
-	return rc < 0 ? rc : confine(sup);
+	if (rc == 0)
+		confine();
+	return rc;
 }
 
 static void unmake(struct supervisor *sup)

@@ -2,11 +2,14 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <linux/capability.h>
+#include <linux/filter.h>
+#include <linux/seccomp.h>
 #include <pthread.h>
 #include <sched.h>
 #include <setjmp.h>
 #include <signal.h>
 #include <stdarg.h>
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <stdlib.h>
@@ -35,7 +38,7 @@ static int try_execve(void)
 }
 static int try_ptrace(void)
 {
-	return (int)ptrace(PTRACE_TRACEME, 0, NULL, NULL);
+	return (int)ptrace(PTRACE_CONT, getppid(), NULL, NULL);
 }
 static int try_mount(void)
 {
@@ -67,7 +70,10 @@ static int try_netlink(void)
 }
 static int try_fork(void)
 {
-	return (int)syscall(SYS_clone, SIGCHLD, NULL, NULL, NULL, 0);
+	int pid = (int)syscall(SYS_clone, SIGCHLD, NULL, NULL, NULL, 0);
+	if (pid == 0)
+		_exit(0);
+	return pid;
 }
 static int try_namespace(void)
 {
@@ -122,6 +128,10 @@ static int try_memfd(void)
 {
 	return memfd_create("x", 0);
 }
+static int try_capset(void)
+{
+	return (int)syscall(SYS_capset, NULL, NULL);
+}
 static int try_device(void)
 {
 	return ioctl(0, 0x1277, NULL); /* BLKDISCARD */
@@ -155,33 +165,41 @@ static const struct {
 	{ "setrlimit", try_limit, ENOSYS },
 	{ "a ring", try_ring, ENOSYS },
 	{ "memfd", try_memfd, ENOSYS },
+	{ "capset", try_capset, ENOSYS },
 	{ "ioctl of a device", try_device, ENOSYS },
 };
 
-static int result;
+struct attempt {
+	int (*fn)(void);
+	pthread_barrier_t barrier;
+	int got;
+};
 
 static void *try_in_thread(void *arg)
 {
-	pthread_barrier_wait(arg);
-	pthread_barrier_wait(arg); /* confined meanwhile, by another thread */
+	struct attempt *attempt = arg;
+	pthread_barrier_wait(&attempt->barrier);
+	pthread_barrier_wait(&attempt->barrier); /* confined meanwhile, by another thread */
+	attempt->got = attempt->fn() < 0 ? errno : DONE;
 	return NULL;
 }
 
-/* In a child: what `fn` comes to; its errno, or DONE. */
+/* In a child: what `fn` comes to in a thread from before the filter; its errno, or DONE. */
 static int confined(int (*fn)(void))
 {
-	pthread_barrier_t barrier;
+	struct attempt attempt = { .fn = fn };
 	pthread_t thread;
-	pthread_barrier_init(&barrier, NULL, 2);
-	if (pthread_create(&thread, NULL, try_in_thread, &barrier) != 0)
+	if (fs_confine_server() < 0)
 		return NOT_CONFINED;
-	pthread_barrier_wait(&barrier);
-	if (fs_confine_server() < 0 || fs_confine_calls(true) < 0)
+	pthread_barrier_init(&attempt.barrier, NULL, 2);
+	if (pthread_create(&thread, NULL, try_in_thread, &attempt) != 0)
 		return NOT_CONFINED;
-	pthread_barrier_wait(&barrier);
+	pthread_barrier_wait(&attempt.barrier);
+	if (fs_confine_calls(true) < 0)
+		return NOT_CONFINED;
+	pthread_barrier_wait(&attempt.barrier);
 	pthread_join(thread, NULL);
-	result = fn();
-	return result < 0 ? errno : DONE;
+	return attempt.got;
 }
 
 static int outcome(int (*fn)(void))
@@ -277,19 +295,127 @@ static void also_in_a_container_with_fewer_capabilities(void **state)
 	keeps(CAP(CAP_SYS_ADMIN) | CAP(CAP_DAC_OVERRIDE) | CAP(CAP_CHOWN), CAP(CAP_SYS_ADMIN) | CAP(CAP_DAC_OVERRIDE));
 }
 
-static int capabilities_grow_back(void)
+static bool is_ambient(int capability)
 {
-	errno = 1;
-	return prctl(PR_CAP_AMBIENT, PR_CAP_AMBIENT_RAISE, 0 /* CAP_CHOWN */, 0, 0) == 0 ||
-	                       prctl(PR_GET_NO_NEW_PRIVS, 0, 0, 0, 0) != 1
-	               ? 0
-	               : -1;
+	return prctl(PR_CAP_AMBIENT, PR_CAP_AMBIENT_IS_SET, capability, 0, 0) == 1;
 }
 
+enum { NOT_AMBIENT = 204, SUPERVISOR_LOST_IT = 205, SUPERVISOR_KEPT_OTHERS = 206, SERVER_KEPT_IT = 207 };
+
+/* In a child, as systemd's AmbientCapabilities= has it. */
+static int ambient(void)
+{
+	const uint32_t mine = CAP(CAP_SYS_ADMIN) | CAP(CAP_CHOWN);
+	struct __user_cap_header_struct head;
+	struct __user_cap_data_struct data[_LINUX_CAPABILITY_U32S_3];
+	if ((permitted(&head, data) & mine) != mine)
+		return NOT_ROOT;
+	data[0] = (struct __user_cap_data_struct){ .permitted = mine, .effective = mine, .inheritable = mine };
+	data[1] = (struct __user_cap_data_struct){ 0 };
+	if (syscall(SYS_capset, &head, data) < 0 ||
+	        prctl(PR_CAP_AMBIENT, PR_CAP_AMBIENT_RAISE, CAP_SYS_ADMIN, 0, 0) < 0 ||
+	        prctl(PR_CAP_AMBIENT, PR_CAP_AMBIENT_RAISE, CAP_CHOWN, 0, 0) < 0)
+		return NOT_AMBIENT;
+	if (fs_confine_supervisor() < 0)
+		return NOT_CONFINED;
+	if (!is_ambient(CAP_SYS_ADMIN))
+		return SUPERVISOR_LOST_IT;
+	if (is_ambient(CAP_CHOWN))
+		return SUPERVISOR_KEPT_OTHERS;
+	if (fs_confine_server() < 0)
+		return NOT_CONFINED;
+	return is_ambient(CAP_SYS_ADMIN) ? SERVER_KEPT_IT : DONE;
+}
+
+static int in_child(int (*fn)(void))
+{
+	int status = 0;
+	pid_t pid = fork();
+	if (pid == 0)
+		_exit(fn());
+	assert_true(pid > 0 && waitpid(pid, &status, 0) == pid && WIFEXITED(status));
+	return WEXITSTATUS(status);
+}
+
+static void the_next_program_has_what_the_supervisor_was_given(void **state)
+{
+	(void)state;
+	int got = in_child(ambient);
+	if (got == NOT_ROOT)
+		skip();
+	assert_int_equal(got, DONE);
+}
+
+enum { NO_SANDBOX = 208, NOTHING_TO_DO_FAILED = 209, FAILURE_NOT_TOLD = 210 };
+
+static int forbid_capset(void)
+{
+	struct sock_filter code[] = {
+		BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
+		BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_capset, 0, 1),
+		BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | EPERM),
+		BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
+	};
+	const struct sock_fprog program = { .len = sizeof(code) / sizeof(code[0]), .filter = code };
+	if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) < 0)
+		return -1;
+	return prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program, 0, 0);
+}
+
+static int nothing_to_give_up(void)
+{
+	struct __user_cap_header_struct head;
+	struct __user_cap_data_struct data[_LINUX_CAPABILITY_U32S_3];
+	uint32_t mine = permitted(&head, data) & CAP(CAP_SYS_ADMIN);
+	data[0] = (struct __user_cap_data_struct){ .permitted = mine, .effective = mine };
+	data[1] = (struct __user_cap_data_struct){ 0 };
+	if (syscall(SYS_capset, &head, data) < 0 || forbid_capset() < 0)
+		return NO_SANDBOX;
+	return fs_confine_supervisor() == 0 && fs_confine_server() == 0 ? DONE : NOTHING_TO_DO_FAILED;
+}
+
+static int something_to_give_up(void)
+{
+	struct __user_cap_header_struct head;
+	struct __user_cap_data_struct data[_LINUX_CAPABILITY_U32S_3];
+	if (!(permitted(&head, data) & CAP(CAP_CHOWN)))
+		return NOT_ROOT;
+	if (forbid_capset() < 0)
+		return NO_SANDBOX;
+	return fs_confine_supervisor() == -EPERM ? DONE : FAILURE_NOT_TOLD;
+}
+
+static void who_has_nothing_to_give_up_needs_no_capset(void **state)
+{
+	(void)state;
+	assert_int_equal(in_child(nothing_to_give_up), DONE);
+}
+
+static void who_cannot_give_up_is_told(void **state)
+{
+	(void)state;
+	int got = in_child(something_to_give_up);
+	if (got == NOT_ROOT)
+		skip();
+	assert_int_equal(got, DONE);
+}
+
+enum { GETS_PRIVILEGES = 211 };
+
+static int no_new_privileges(void)
+{
+	errno = GETS_PRIVILEGES;
+	return prctl(PR_GET_NO_NEW_PRIVS, 0, 0, 0, 0) == 1 ? 0 : -1;
+}
+
+/* Also in a thread from before, which the filter brings. */
 static void privileges_do_not_come_back(void **state)
 {
 	(void)state;
-	assert_int_not_equal(outcome(capabilities_grow_back), DONE);
+#ifndef DDPFS_SECCOMP
+	skip();
+#endif
+	assert_int_equal(outcome(no_new_privileges), DONE);
 }
 
 int main(void)
@@ -302,6 +428,9 @@ int main(void)
 		cmocka_unit_test(what_it_does_need_works),
 		cmocka_unit_test(a_server_can_read_what_is_not_its_users),
 		cmocka_unit_test(also_in_a_container_with_fewer_capabilities),
+		cmocka_unit_test(the_next_program_has_what_the_supervisor_was_given),
+		cmocka_unit_test(who_has_nothing_to_give_up_needs_no_capset),
+		cmocka_unit_test(who_cannot_give_up_is_told),
 		cmocka_unit_test(privileges_do_not_come_back),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
