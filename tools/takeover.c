@@ -366,7 +366,7 @@ static int find_program(const char *program, uint64_t mount_dev, struct base_err
 		char quoted_part[256];
 		*end = '\0';
 		const char *part = path[0] ? path : "/";
-		if (stat(part, &st) < 0 || !trusts(&st))
+		if (lstat(part, &st) < 0 || !trusts(&st))
 			return base_err_set(err, -EPERM,
 			        "'%s' is not run: others can replace it, by the owner or mode of '%s'", quoted,
 			        base_err_quote(part, quoted_part, sizeof(quoted_part)));
