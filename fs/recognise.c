@@ -15,7 +15,7 @@ enum {
 	STEP_NS = 2000000, /* of CPU between two looks at the queue */
 	LIKELY_SEEDS = 10000,
 	SILENT_MIN = 1 << 16, /* opens of others after which a sampler is taken to have ended */
-	SETTLED_OPENS = 4096, /* that a flat view's list explains, after which nothing else is looked for */
+	SETTLED_OPENS = 4096, /* that one sampler explains in a flat view, after which nothing else is looked for */
 	TEXT_MAX = 512,
 	OWN_EPOCHS = 32, /* of ddpfs's own order, that a trainer may go by */
 };
@@ -60,7 +60,7 @@ struct fs_recognise {
 	uint32_t *part_index; /* flat: numbers of `part`, by file */
 	struct shard_epoch *part_epoch;
 	_Atomic bool part_made;             /* the four are constant from then on */
-	_Atomic bool settled;               /* flat: the part is read as it is listed; nothing more is looked at */
+	_Atomic bool settled;               /* flat: the part is read whole; nothing more is looked at */
 	uint32_t batch[FS_RECOGNISE_BATCH]; /* ... to here */
 	pthread_t thread;
 
@@ -482,7 +482,7 @@ static void sync_streams(struct fs_recognise *fr)
 	fs_sink_own(fr->server->sink, fr->view, live == 0);
 }
 
-/* A flat view that is read as it is listed: the only thing looked for there did not happen. */
+/* A flat view of which a sampler reads all: the only thing looked for there did not happen. */
 static void settle(struct fs_recognise *fr)
 {
 	struct prefetch_recognised track;

@@ -7,7 +7,8 @@
  *   watcher --> queue --> recognise thread --> tracks --> streams (fs/sink.h)
  *
  * In the view of one rank only one thing is looked for: a DistributedSampler over the rank's part, which shards twice.  In a flat
- * one that ends when some thousands of opens followed the list: `samplers` in the statistics stands still from then on.
+ * one that ends when another sampler (the list as it is, mostly) explains some thousands of opens: `samplers` in the statistics
+ * stands still from then on.
  *
  * Threads: one `recognise` for each view, where all that takes long is done (searches, permutations); fs_recognise_opened
  * from the watcher, the rest from any. `lock` is a leaf. */

@@ -134,7 +134,9 @@ static _Noreturn void server_main(struct supervisor *sup, int channel)
 	struct served served = { .sup = sup, .link = &link };
 	link.hang_ms = sup->how->options->watchdog_s * 1000;
 	link.beat_ms = link.hang_ms / BEATS < BEAT_MS_MAX ? link.hang_ms / BEATS : BEAT_MS_MAX;
-	fs_confine_server();
+	int confined = fs_confine_server();
+	if (confined < 0)
+		log_warning("capabilities cannot be given up (%s): the server goes on with them", strerror(-confined));
 	prctl(PR_SET_PDEATHSIG, SIGKILL);
 	if (getppid() != sup->self)
 		_exit(1);

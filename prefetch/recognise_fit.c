@@ -207,10 +207,12 @@ bool prefetch_part(const uint64_t *positions, uint32_t n, struct prefetch_part *
 		}
 	}
 	bool sure = n > 0 && part.joined * 2 >= n;
-	if (sure)
+	if (sure) {
 		sparsest_part(positions, n, part.stride, &part);
-	else
-		part.stride = 1, part.joined = 0;
+	} else {
+		part.stride = 1;
+		part.joined = 0;
+	}
 	*ret_part = part;
 	return sure;
 }

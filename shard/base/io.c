@@ -137,7 +137,7 @@ int base_read_file(const char *path, size_t max_bytes, char **ret_buf, size_t *r
 /* ---- a file that takes another one's place ---- */
 
 #define TEMP_MARK ".tmp-" /* and TEMP_DIGITS of hexadecimal behind it */
-enum { TEMP_DIGITS = 16 };
+enum { TEMP_DIGITS = 16, TEMP_TRIES = 16 };
 
 static bool is_temp_of(const char *name, const char *of)
 {
@@ -168,7 +168,7 @@ static void sweep(const char *path)
 int base_temp_open(const char *path, unsigned mode, char **ret_tmp, int *ret_fd)
 {
 	sweep(path);
-	for (;;) {
+	for (unsigned i = 0; i < TEMP_TRIES; i++) {
 		uint64_t unique;
 		struct stat st;
 		cleanup_free char *tmp = NULL;
@@ -189,6 +189,7 @@ int base_temp_open(const char *path, unsigned mode, char **ret_tmp, int *ret_fd)
 		*ret_fd = steal_fd(&fd);
 		return 0;
 	}
+	return -EBUSY; /* swept away again and again */
 }
 
 int base_write_file_atomic(const char *path, const void *buf, size_t len, unsigned mode)

@@ -131,13 +131,17 @@ for epoch in range(2):
 '''
 
 
+def write_classes(root, classes, files, folder=""):
+    for c in range(classes):
+        (root / folder / f"class_{c:02d}").mkdir(parents=True)
+        for i in range(files):
+            path = f"{folder}class_{c:02d}/item_{i:04d}.bin"
+            (root / path).write_bytes(content(path, 3000 + i))
+
+
 @pytest.fixture
 def dataset(pack, scratch):
-    for c in range(CLASSES):
-        (scratch / f"tree/class_{c:02d}").mkdir(parents=True)
-        for i in range(PER_CLASS):
-            path = f"class_{c:02d}/item_{i:04d}.bin"
-            (scratch / "tree" / path).write_bytes(content(path, 3000 + i))
+    write_classes(scratch / "tree", CLASSES, PER_CLASS)
     return pack(scratch / "tree")
 
 
@@ -149,12 +153,8 @@ def trainer(m, world, rank, seed, epochs, set_epoch=True, gate=False):
 
 @pytest.fixture
 def split(pack, scratch):
-    for folder, classes, files in (("train", 10, 150), ("val", 10, 30)):
-        for c in range(classes):
-            (scratch / f"split/{folder}/class_{c:02d}").mkdir(parents=True)
-            for i in range(files):
-                path = f"{folder}/class_{c:02d}/item_{i:04d}.bin"
-                (scratch / "split" / path).write_bytes(content(path, 3000 + i))
+    write_classes(scratch / "split", 10, 150, "train/")
+    write_classes(scratch / "split", 10, 30, "val/")
     return pack(scratch / "split")
 
 
