@@ -10,7 +10,7 @@
 
 struct entry {
 	struct cache_victim what;
-	uint64_t cost; /* bytes; of idle samples 0: it is worked out when they go */
+	uint64_t cost; /* bytes; of idle samples it may be 0: then it is worked out when they go */
 };
 
 /* First in, first out; grows. */
@@ -138,6 +138,24 @@ int cache_ledger_cost(struct cache_ledger *ledger, uint32_t sample, uint64_t *re
 	return rc;
 }
 
+int cache_ledger_turn(
+        struct cache_ledger *ledger, struct cache_timeline *tl, uint64_t seq, uint32_t *ret_sample, uint64_t *ret_bytes)
+{
+	uint32_t sample;
+	int rc = cache_timeline_sample(tl, seq, &sample);
+	struct cache_note *note = rc == 0 ? cache_timeline_note(tl, seq) : NULL;
+	uint64_t bytes = note ? note->cost : 0;
+	if (rc == 0 && !bytes)
+		rc = cache_ledger_cost(ledger, sample, &bytes);
+	if (rc < 0)
+		return rc;
+	if (note)
+		note->cost = bytes;
+	*ret_sample = sample;
+	*ret_bytes = bytes;
+	return 0;
+}
+
 /* For samples whose cost was worked out before: the index block is verified by now. */
 static uint64_t cost_of(struct cache_ledger *ledger, uint32_t sample)
 {
@@ -252,35 +270,43 @@ static void set_resident(struct cache_ledger *ledger, uint32_t sample, uint64_t 
 	add(&ledger->n_resident, 1);
 }
 
-static void clear_resident(struct cache_ledger *ledger, uint32_t sample, uint64_t cost)
+/* It is in nobody's memory when it is used next. */
+static void leave_gap(struct cache_ledger *ledger, uint32_t sample)
 {
 	for (uint32_t i = 0; i < ledger->n_timelines; i++) {
-		uint64_t next = cache_timeline_next(ledger->timelines[i], sample);
-		if (next != CACHE_NEVER)
-			cache_timeline_clear_kept(ledger->timelines[i], next);
+		struct cache_timeline *tl = ledger->timelines[i];
+		uint64_t next = cache_timeline_next(tl, sample);
+		if (next == CACHE_NEVER)
+			continue;
+		cache_timeline_clear_kept(tl, next);
+		tl->gap = next >= tl->gap ? next + 1 : tl->gap;
 	}
+}
+
+static void clear_resident(struct cache_ledger *ledger, uint32_t sample, uint64_t cost)
+{
+	leave_gap(ledger, sample);
 	cache_bit_clear(ledger->resident, sample);
 	add(&ledger->resident_bytes, -cost);
 	add(&ledger->n_resident, (uint64_t)-1);
 }
 
-static void drop(struct cache_ledger *ledger, uint32_t sample)
+static void drop(struct cache_ledger *ledger, uint32_t sample, uint64_t cost)
 {
-	uint64_t cost = cost_of(ledger, sample);
 	clear_resident(ledger, sample, cost);
 	drops_push(ledger, (struct entry){ .what = { .id = sample, .block = CACHE_WHOLE }, .cost = cost });
 	add(&ledger->n_dropped, 1);
 }
 
 /* Keeps a resident sample: for its next uses, or, when no stream has one, as long as there is room. */
-static void keep_or_idle(struct cache_ledger *ledger, uint32_t sample)
+static void keep_or_idle(struct cache_ledger *ledger, uint32_t sample, uint64_t cost)
 {
 	if (keep(ledger, sample) || cache_bit(ledger->listed, sample))
 		return;
-	if (ring_push(&ledger->idle, (struct entry){ .what = { .id = sample, .block = CACHE_WHOLE } }))
+	if (ring_push(&ledger->idle, (struct entry){ .what = { .id = sample, .block = CACHE_WHOLE }, .cost = cost }))
 		cache_bit_set(ledger->listed, sample);
 	else
-		drop(ledger, sample);
+		drop(ledger, sample, cost ? cost : cost_of(ledger, sample));
 }
 
 /* Drops the oldest of what has no known use.  Returns false when there is nothing of the kind. */
@@ -298,7 +324,7 @@ static bool drop_idle(struct cache_ledger *ledger)
 		/* An epoch that has come into sight meanwhile may use it. */
 		if (!cache_bit(ledger->resident, sample) || keep(ledger, sample))
 			continue;
-		drop(ledger, sample);
+		drop(ledger, sample, entry.cost ? entry.cost : cost_of(ledger, sample));
 		return true;
 	}
 	return false;
@@ -363,7 +389,7 @@ static bool make_room(struct cache_ledger *ledger, uint64_t room, uint64_t dista
 			uint64_t far = farthest(ledger, &sample);
 			if (far == CACHE_NEVER || far <= distance)
 				return false;
-			drop(ledger, sample);
+			drop(ledger, sample, cost_of(ledger, sample));
 		}
 		add(&ledger->n_evicted, 1);
 	}
@@ -377,7 +403,7 @@ void cache_ledger_trim(struct cache_ledger *ledger)
 		if (!drop_idle(ledger)) {
 			if (farthest(ledger, &sample) == CACHE_NEVER)
 				return;
-			drop(ledger, sample);
+			drop(ledger, sample, cost_of(ledger, sample));
 		}
 		add(&ledger->n_evicted, 1);
 	}
@@ -400,43 +426,41 @@ static void set_ahead(struct cache_timeline *tl, uint64_t seq)
 	cache_bit_set(slot->ahead, turn);
 }
 
-int cache_ledger_fetch(struct cache_ledger *ledger, struct cache_timeline *tl, uint64_t seq, uint32_t sample)
+int cache_ledger_fetch(
+        struct cache_ledger *ledger, struct cache_timeline *tl, uint64_t seq, uint32_t sample, uint64_t bytes)
 {
-	uint64_t cost;
 	if (sample >= ledger->n_samples)
 		return -EINVAL;
 	if (cache_ledger_has(ledger, sample))
 		return -EEXIST;
-	int rc = cache_ledger_cost(ledger, sample, &cost);
-	if (rc < 0)
-		return rc;
-	if (!make_room(ledger, cost, seq > tl->cursor ? seq - tl->cursor : 0))
+	if (!make_room(ledger, bytes, seq > tl->cursor ? seq - tl->cursor : 0))
 		return -ENOSPC;
 	if (cache_ledger_held(ledger) > load(&ledger->budget_bytes) + 2 * ledger->lag ||
 	        cache_bit(ledger->handed, sample))
 		return -EAGAIN;
 	if (cache_bit(ledger->leaving, sample)) {
-		set_resident(ledger, sample, cost); /* the decision is taken back */
-		keep_or_idle(ledger, sample);
+		set_resident(ledger, sample, bytes); /* the decision is taken back */
+		keep_or_idle(ledger, sample, bytes);
 		return -EEXIST;
 	}
 	cache_bit_set(ledger->coming, sample);
-	add(&ledger->coming_bytes, cost);
+	add(&ledger->coming_bytes, bytes);
 	set_ahead(tl, seq);
 	return 0;
 }
 
-void cache_ledger_arrived(struct cache_ledger *ledger, uint32_t sample, bool ok)
+void cache_ledger_arrived(struct cache_ledger *ledger, uint32_t sample, uint64_t bytes, bool ok)
 {
 	if (!cache_bit(ledger->coming, sample))
 		return;
-	uint64_t cost = cost_of(ledger, sample);
 	cache_bit_clear(ledger->coming, sample);
-	add(&ledger->coming_bytes, -cost);
-	if (!ok)
+	add(&ledger->coming_bytes, -bytes);
+	if (!ok) {
+		leave_gap(ledger, sample);
 		return;
-	set_resident(ledger, sample, cost);
-	keep_or_idle(ledger, sample);
+	}
+	set_resident(ledger, sample, bytes);
+	keep_or_idle(ledger, sample, bytes);
 }
 
 /* The use at seq is over: what was kept for it is kept for the next one, or for none. */
@@ -450,17 +474,18 @@ void cache_ledger_use(struct cache_ledger *ledger, struct cache_timeline *tl, ui
 	cache_bit_set(slot->used, turn);
 	cache_bit_clear(slot->ahead, turn);
 	cache_bit_clear(slot->kept, turn);
-	if (shard_epoch_turn(slot->epoch, tl->rank, turn, &sample, NULL) < 0 || sample >= ledger->n_samples)
+	if (cache_timeline_sample(tl, seq, &sample) < 0 || sample >= ledger->n_samples)
 		return;
 	if (cache_bit(ledger->coming, sample))
 		return;
 	if (!cache_bit(ledger->resident, sample)) {
 		uint64_t cost;
-		if (!had || cache_ledger_cost(ledger, sample, &cost) < 0)
+		if (!had || cache_ledger_turn(ledger, tl, seq, &sample, &cost) < 0)
 			return;
 		set_resident(ledger, sample, cost);
 	}
-	keep_or_idle(ledger, sample);
+	const struct cache_note *note = cache_timeline_note(tl, seq);
+	keep_or_idle(ledger, sample, note ? note->cost : 0);
 }
 
 bool cache_ledger_asked(struct cache_ledger *ledger, uint32_t sample)
@@ -475,7 +500,7 @@ bool cache_ledger_asked(struct cache_ledger *ledger, uint32_t sample)
 	if (cache_ledger_cost(ledger, sample, &cost) < 0)
 		return false;
 	set_resident(ledger, sample, cost);
-	keep_or_idle(ledger, sample);
+	keep_or_idle(ledger, sample, cost);
 	return false;
 }
 
@@ -520,7 +545,7 @@ static void each_resident(struct cache_ledger *ledger,
 static void rebuild_one(struct cache_ledger *ledger, struct cache_timeline *tl, uint32_t sample)
 {
 	(void)tl;
-	keep_or_idle(ledger, sample);
+	keep_or_idle(ledger, sample, 0);
 }
 
 void cache_ledger_rebuild(struct cache_ledger *ledger, struct cache_timeline *tl)
@@ -542,7 +567,7 @@ void cache_ledger_remove(struct cache_ledger *ledger, struct cache_timeline *tl)
 static void clear_one(struct cache_ledger *ledger, struct cache_timeline *tl, uint32_t sample)
 {
 	(void)tl;
-	drop(ledger, sample);
+	drop(ledger, sample, cost_of(ledger, sample));
 }
 
 void cache_ledger_clear(struct cache_ledger *ledger)

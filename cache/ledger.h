@@ -9,6 +9,8 @@
  * Files that are no samples here (common files, and samples of more than a quarter of the budget, which nobody reads
  * ahead) are booked by the block as their readers touch them, and count as used without a known use.
  *
+ * A sample that goes, or did not come, leaves a gap (cache_timeline.gap) where a stream uses it next.
+ *
  * The ledger only keeps the books: what it decides to drop is put into a list, which the caller hands to the sink.
  *
  * Threads: one owner (the engine thread); cache_ledger_stats from any. */
@@ -56,17 +58,21 @@ void cache_ledger_rebuild(struct cache_ledger *ledger, struct cache_timeline *tl
 /* Bytes a sample takes when resident.  Samples of more than a quarter of the budget are not booked as such: nobody wants
  * them whole.  -EFBIG for them; index errors.  Any thread. */
 int cache_ledger_cost(struct cache_ledger *ledger, uint32_t sample, uint64_t *ret_bytes);
+/* The same for the sample that tl uses at seq, and that: the index is looked at once a turn (cache/timeline.h, notes). */
+int cache_ledger_turn(struct cache_ledger *ledger, struct cache_timeline *tl, uint64_t seq, uint32_t *ret_sample,
+        uint64_t *ret_bytes);
 
 bool cache_ledger_has(const struct cache_ledger *ledger, uint32_t sample); /* resident or coming */
 bool cache_ledger_resident(const struct cache_ledger *ledger, uint32_t sample);
 
-/* Makes room for a sample that tl uses at seq and books it as coming.
+/* Makes room for a sample that tl uses at seq and books it as coming.  `bytes` is its cost, here and below.
  * -EEXIST (resident or coming already), -ENOSPC (only what is used sooner is in the way), -EAGAIN (what has to go is not
- * gone yet), -EFBIG, index errors. */
-int cache_ledger_fetch(struct cache_ledger *ledger, struct cache_timeline *tl, uint64_t seq, uint32_t sample);
+ * gone yet), -EINVAL (no such sample). */
+int cache_ledger_fetch(
+        struct cache_ledger *ledger, struct cache_timeline *tl, uint64_t seq, uint32_t sample, uint64_t bytes);
 
 /* A sample that was coming has arrived, or never will (then it is absent again). */
-void cache_ledger_arrived(struct cache_ledger *ledger, uint32_t sample, bool ok);
+void cache_ledger_arrived(struct cache_ledger *ledger, uint32_t sample, uint64_t bytes, bool ok);
 
 /* The trainer has had the sample of tl at seq, or never will (`had` false: it was passed over).  A sample it had that was
  * neither resident nor coming has become so by its reading. */

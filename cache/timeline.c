@@ -45,13 +45,21 @@ static int fill_slots(struct cache_timeline *tl, uint64_t epoch, uint64_t first)
 	return 0;
 }
 
-int cache_timeline_init(struct cache_timeline *tl, struct shard_view *view, uint32_t rank, uint64_t epoch)
+static int make(struct cache_timeline *tl, uint64_t epoch, uint64_t first)
 {
-	*tl = (struct cache_timeline){ .view = view, .rank = rank };
-	int rc = fill_slots(tl, epoch, 0);
+	const struct shard_view_options *options = shard_view_options_get(tl->view);
+	tl->exact = !shard_view_is_given(tl->view) && options->on_bad != SHARD_ON_BAD_SUBSTITUTE;
+	tl->notes = calloc(CACHE_NOTES, sizeof(*tl->notes));
+	int rc = tl->notes ? fill_slots(tl, epoch, first) : -ENOMEM;
 	if (rc < 0)
 		cache_timeline_done(tl);
 	return rc;
+}
+
+int cache_timeline_init(struct cache_timeline *tl, struct shard_view *view, uint32_t rank, uint64_t epoch)
+{
+	*tl = (struct cache_timeline){ .view = view, .rank = rank };
+	return make(tl, epoch, 0);
 }
 
 void cache_timeline_done(struct cache_timeline *tl)
@@ -60,17 +68,17 @@ void cache_timeline_done(struct cache_timeline *tl)
 		if (tl->slots[i].epoch)
 			slot_done(&tl->slots[i]);
 	}
+	free(tl->notes);
+	tl->notes = NULL;
 }
 
 int cache_timeline_jump(struct cache_timeline *tl, uint64_t epoch, uint64_t turn, bool repeat)
 {
 	struct cache_timeline made = { .view = tl->view, .rank = tl->rank, .repeat = repeat };
 	uint64_t first = cache_timeline_end(tl);
-	int rc = fill_slots(&made, epoch, first);
-	if (rc < 0) {
-		cache_timeline_done(&made);
+	int rc = make(&made, epoch, first);
+	if (rc < 0)
 		return rc;
-	}
 	if (shard_view_is_given(tl->view) && turn >= made.slots[0].turns) {
 		cache_timeline_done(&made);
 		return -ENODATA;
@@ -117,11 +125,37 @@ struct cache_slot *cache_timeline_slot(struct cache_timeline *tl, uint64_t seq, 
 	abort();
 }
 
+static uint32_t note_lap(uint64_t seq)
+{
+	return (uint32_t)(seq / CACHE_NOTES) + 1;
+}
+
+struct cache_note *cache_timeline_note(struct cache_timeline *tl, uint64_t seq)
+{
+	struct cache_note *note = &tl->notes[seq % CACHE_NOTES];
+	return note->lap == note_lap(seq) ? note : NULL;
+}
+
+/* Eviction looks at turns that are far away: these must not take the places of near ones. */
+static void take_note(struct cache_timeline *tl, uint64_t seq, uint32_t sample)
+{
+	if (seq - tl->cursor < CACHE_NOTES && !cache_timeline_note(tl, seq))
+		tl->notes[seq % CACHE_NOTES] = (struct cache_note){ .lap = note_lap(seq), .sample = sample };
+}
+
 int cache_timeline_sample(struct cache_timeline *tl, uint64_t seq, uint32_t *ret_sample)
 {
+	const struct cache_note *note = cache_timeline_note(tl, seq);
+	if (note) {
+		*ret_sample = note->sample;
+		return 0;
+	}
 	uint64_t turn;
 	const struct cache_slot *slot = cache_timeline_slot(tl, seq, &turn);
-	return shard_epoch_turn(slot->epoch, tl->rank, turn, ret_sample, NULL);
+	int rc = shard_epoch_turn(slot->epoch, tl->rank, turn, ret_sample, NULL);
+	if (rc == 0)
+		take_note(tl, seq, *ret_sample);
+	return rc;
 }
 
 uint64_t cache_timeline_next(struct cache_timeline *tl, uint32_t sample)
@@ -139,8 +173,13 @@ uint64_t cache_timeline_next_below(struct cache_timeline *tl, uint32_t sample, u
 			continue;
 		if (shard_epoch_find(slot->epoch, sample, &step, &rank, &turn) < 0)
 			continue;
-		if (rank == tl->rank && turn < slot->turns && !cache_bit(slot->used, turn))
-			return slot->first + turn < limit ? slot->first + turn : CACHE_NEVER;
+		if (rank != tl->rank || turn >= slot->turns || cache_bit(slot->used, turn))
+			continue;
+		if (slot->first + turn >= limit)
+			return CACHE_NEVER;
+		if (tl->exact)
+			take_note(tl, slot->first + turn, sample);
+		return slot->first + turn;
 	}
 	return CACHE_NEVER;
 }

@@ -8,7 +8,8 @@
  *   used   the trainer has had it (or never will, see cache_timeline_pass)
  *   ahead  it was fetched for this use, which is still to come: it fills the window
  *   kept   its sample is resident and this is the sample's next use here: what eviction by next use looks at
- * So next use, in both directions, costs one evaluation of the order and no array of it.
+ * So next use, in both directions, costs one evaluation of the order and no array of it.  A turn's sample is worked out once
+ * and noted until the turn is used: it is looked at when it is fetched, when it arrives and when it is used.
  *
  * Threads: one owner (the engine thread). */
 #ifndef DDPFS_CACHE_TIMELINE_H
@@ -19,7 +20,10 @@
 
 #include "shard/view.h"
 
-enum { CACHE_EPOCHS = 3 }; /* slots */
+enum {
+	CACHE_EPOCHS = 3,      /* slots */
+	CACHE_NOTES = 1 << 16, /* turns from the cursor on that are noted: windows of small samples, 1 MiB a timeline */
+};
 #define CACHE_NEVER UINT64_MAX
 
 struct cache_slot {
@@ -31,12 +35,22 @@ struct cache_slot {
 	uint64_t kept_top; /* no bit above it is set in kept */
 };
 
+/* What is known of a turn. */
+struct cache_note {
+	uint32_t lap; /* which of the turns that share the place, see note_lap(); 0: none */
+	uint32_t sample;
+	uint64_t cost; /* bytes it takes in the ledger, whose the field is; 0: not worked out */
+};
+
 struct cache_timeline {
 	struct shard_view *view; /* not owned */
 	uint32_t rank;
 	bool repeat;     /* the trainer reads the same epoch again and again: the slots all show it */
 	uint64_t cursor; /* seq of the first turn not used */
+	uint64_t gap; /* seq behind the last one whose sample was to be in memory and is not; hint of whoever fetches */
 	struct cache_slot slots[CACHE_EPOCHS];
+	bool exact;               /* what comes at the turn where a sample is found is that sample */
+	struct cache_note *notes; /* CACHE_NOTES of them, by seq modulo */
 };
 
 /* view outlives the timeline.  -ENOMEM, index errors. */
@@ -56,6 +70,8 @@ struct cache_slot *cache_timeline_slot(struct cache_timeline *tl, uint64_t seq, 
 
 /* The sample of a seq.  Index errors. */
 int cache_timeline_sample(struct cache_timeline *tl, uint64_t seq, uint32_t *ret_sample);
+/* The note of a seq whose sample was worked out, or NULL: it was not, or lies too far ahead.  Good until the next call. */
+struct cache_note *cache_timeline_note(struct cache_timeline *tl, uint64_t seq);
 
 /* The first seq not used at which the sample comes, or CACHE_NEVER. */
 uint64_t cache_timeline_next(struct cache_timeline *tl, uint32_t sample);

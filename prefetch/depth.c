@@ -6,6 +6,8 @@ enum {
 	FIXED = UINT32_MAX,
 };
 static const double GAIN = 1.04; /* less is noise */
+static const uint32_t START_STEP =
+        3; /* more allowed for each read that comes back: four times as many each time around */
 
 void prefetch_depth_init(struct prefetch_depth *depth, uint32_t fixed)
 {
@@ -65,7 +67,10 @@ static void start(struct prefetch_depth *depth, uint64_t took_ns)
 	if (took_ns > 2 * depth->least_ns || depth->depth == PREFETCH_DEPTH_MAX)
 		depth->starting = false;
 	else
-		depth->settled = ++depth->depth;
+		depth->depth += START_STEP;
+	if (depth->depth > PREFETCH_DEPTH_MAX)
+		depth->depth = PREFETCH_DEPTH_MAX;
+	depth->settled = depth->depth;
 }
 
 void prefetch_depth_feed(struct prefetch_depth *depth, uint64_t now_ns, uint64_t took_ns, uint64_t bytes, bool busy)

@@ -1,7 +1,8 @@
 /* How many reads to keep in flight: raised as long as that brings bandwidth, by measuring.
  *
- * First, while reads take no longer for being many, one more is allowed for each that comes back: the depth doubles in the
- * time of one read, which is what a store far away needs.  (A disk's queue shows in its second read.)  Then by trials.
+ * First, while reads take no longer for being many, three more are allowed for each that comes back: the depth grows to four
+ * times as many in the time of one read, which is what a store far away needs.  (A disk's queue shows in its second read.)  Then
+ * by trials.
  *
  * Only intervals in which the device was kept busy at the current depth count; a schedule that has nothing to read says
  * nothing about the device.  Threads: one owner. */

@@ -51,6 +51,7 @@ struct prefetch_item {
 	struct prefetch_stream *stream;
 	STAILQ_ENTRY(prefetch_item) link;
 	uint32_t sample;
+	uint64_t cost;    /* as booked in the ledger */
 	uint32_t pending; /* blocks not delivered yet; under lock once the first of them is published */
 	bool failed;
 };
@@ -148,7 +149,7 @@ struct prefetch_stream {
 	uint32_t ring_checked;
 	uint32_t items; /* on their way */
 	_Atomic uint64_t stat_epoch, stat_turn, stat_used, stat_fetched, stat_window, stat_jumps;
-	_Atomic bool stat_following;
+	_Atomic bool stat_following, stat_whole;
 	/* Under lock: */
 	enum { PREFETCH_STREAM_NEW, PREFETCH_STREAM_LIVE, PREFETCH_STREAM_CLOSING, PREFETCH_STREAM_GONE } state;
 	int add_rc;          /* why it is GONE instead of LIVE */

@@ -20,7 +20,8 @@ enum {
 	NEIGHBOURS_MAX = 128,    /* on each side */
 };
 
-static struct prefetch_item *item_new(struct prefetch *p, struct prefetch_stream *stream, uint32_t sample)
+static struct prefetch_item *item_new(
+        struct prefetch *p, struct prefetch_stream *stream, uint32_t sample, uint64_t cost)
 {
 	struct prefetch_item *item = STAILQ_FIRST(&p->free_items);
 	if (item)
@@ -29,7 +30,7 @@ static struct prefetch_item *item_new(struct prefetch *p, struct prefetch_stream
 		item = malloc(sizeof(*item));
 	if (!item)
 		return NULL;
-	*item = (struct prefetch_item){ .stream = stream, .sample = sample };
+	*item = (struct prefetch_item){ .stream = stream, .sample = sample, .cost = cost };
 	stream->items++;
 	return item;
 }
@@ -79,16 +80,19 @@ static int take(struct prefetch *p, struct prefetch_stream *stream, uint64_t seq
 	uint64_t cost = 0, turn;
 	struct cache_slot *slot = cache_timeline_slot(&stream->tl, seq, &turn);
 	bool was_ahead = slot->ahead[turn / 64] >> (turn % 64) & 1;
-	int rc = cache_ledger_cost(p->ledger, sample, &cost);
+	uint32_t there;
+	int rc = cache_ledger_turn(p->ledger, &stream->tl, seq, &there, &cost);
+	if (rc == 0 && there != sample)
+		return -ENOENT; /* a bad neighbour, in whose place (on_bad=substitute) another one comes */
 	if (rc == 0 && cost > stream->window / 2)
 		return -EFBIG; /* it alone would fill the window: served block by block on demand */
 	if (rc == 0)
-		rc = cache_ledger_fetch(p->ledger, &stream->tl, seq, sample);
+		rc = cache_ledger_fetch(p->ledger, &stream->tl, seq, sample, cost);
 	if (rc < 0)
 		return rc;
 	p->cost_bytes += cost;
 	p->n_cost++;
-	struct prefetch_item *item = item_new(p, stream, sample);
+	struct prefetch_item *item = item_new(p, stream, sample, cost);
 	rc = item ? want_sample(p, sample, item, &fetch->n) : -ENOMEM;
 	if (!was_ahead)
 		stream->ahead_bytes += cost;
@@ -100,7 +104,7 @@ static int take(struct prefetch *p, struct prefetch_stream *stream, uint64_t seq
 		atomic_store_explicit(&stream->stat_fetched, stream->stat_fetched + 1, memory_order_relaxed);
 		return 0;
 	}
-	cache_ledger_arrived(p->ledger, sample, false);
+	cache_ledger_arrived(p->ledger, sample, cost, false);
 	if (item) {
 		stream->items--;
 		STAILQ_INSERT_HEAD(&p->free_items, item, link);
@@ -130,28 +134,48 @@ static bool small_place(struct prefetch *p, uint32_t sample, uint32_t *shard, ui
 	return true;
 }
 
+/* A sample beside one that is fetched. */
+struct neighbour {
+	uint32_t sample;
+	uint64_t seq;
+};
+
+/* The sample in a slot, if it is wanted within the window: most are not, and the order says so without a look at their records.
+ * The record of one that is will be looked at soon: it lies anywhere, and is on its way from here on. */
+static bool neighbour(struct prefetch *p, struct prefetch_stream *stream, uint32_t slot, struct neighbour *ret)
+{
+	uint32_t file;
+	if (slot >= shard_index_info(p->options.index)->n_samples ||
+	        shard_index_slot_sample(p->options.index, slot, &ret->sample) < 0)
+		return false;
+	ret->seq = cache_timeline_next_below(&stream->tl, ret->sample, stream->limit);
+	if (ret->seq < stream->fetch || ret->seq == CACHE_NEVER)
+		return false;
+	if (shard_index_sample_first(p->options.index, ret->sample, &file) == 0)
+		shard_index_hint_record(p->options.index, file);
+	return true;
+}
+
 /* Takes neighbours of the sample in storage, in one direction, while they are wanted within the window and fit. */
 static void take_neighbours(struct prefetch *p, struct prefetch_stream *stream, uint32_t slot, bool up, uint32_t shard,
         uint64_t *start, uint64_t *end, struct fetch *fetch)
 {
-	uint32_t n_samples = shard_index_info(p->options.index)->n_samples;
-	for (unsigned i = 0; i < NEIGHBOURS_MAX; i++) {
-		uint32_t sample, its_shard;
+	struct neighbour this, next;
+	slot += up ? 1 : UINT32_MAX; /* below the first: none */
+	bool wanted = neighbour(p, stream, slot, &next);
+	for (unsigned i = 0; i < NEIGHBOURS_MAX && wanted; i++) {
+		uint32_t its_shard;
 		uint64_t its_start, its_end;
-		if (up ? slot + 1 >= n_samples : slot == 0)
-			return;
-		slot = up ? slot + 1 : slot - 1;
-		if (fetch->n >= PREFETCH_WANTS_MAX - 1 || shard_index_slot_sample(p->options.index, slot, &sample) < 0)
-			return;
-		/* Most neighbours are not wanted now: the order says so without a look at their records. */
-		uint64_t seq = cache_timeline_next_below(&stream->tl, sample, stream->limit);
-		if (seq < stream->fetch || seq == CACHE_NEVER ||
-		        !small_place(p, sample, &its_shard, &its_start, &its_end) || its_shard != shard)
+		this = next;
+		slot += up ? 1 : UINT32_MAX;
+		wanted = neighbour(p, stream, slot, &next);
+		if (fetch->n >= PREFETCH_WANTS_MAX - 1 ||
+		        !small_place(p, this.sample, &its_shard, &its_start, &its_end) || its_shard != shard)
 			return;
 		if (up ? its_start < *end || its_start - *end > GAP_BYTES || its_end - *start > MERGE_BYTES
 		       : its_end > *start || *start - its_end > GAP_BYTES || *end - its_start > MERGE_BYTES)
 			return;
-		if (take(p, stream, seq, sample, fetch) < 0)
+		if (take(p, stream, this.seq, this.sample, fetch) < 0)
 			return;
 		*start = its_start < *start ? its_start : *start;
 		*end = its_end > *end ? its_end : *end;

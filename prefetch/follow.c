@@ -37,10 +37,10 @@ static uint64_t ahead_cost(struct prefetch *p, struct prefetch_stream *s, uint64
 {
 	uint64_t turn, cost = 0;
 	uint32_t sample;
-	struct cache_slot *slot = cache_timeline_slot(&s->tl, seq, &turn);
-	if (!cache_bit(slot->ahead, turn) || shard_epoch_turn(slot->epoch, s->tl.rank, turn, &sample, NULL) < 0)
+	const struct cache_slot *slot = cache_timeline_slot(&s->tl, seq, &turn);
+	if (!cache_bit(slot->ahead, turn) || cache_ledger_turn(p->ledger, &s->tl, seq, &sample, &cost) < 0)
 		return 0;
-	return cache_ledger_cost(p->ledger, sample, &cost) == 0 ? cost : 0;
+	return cost;
 }
 
 static void use(struct prefetch *p, struct prefetch_stream *s, uint64_t seq, bool had)

@@ -158,7 +158,7 @@ static void take_arrived(struct prefetch *p, struct prefetch_item_list *arrived)
 	struct prefetch_item *item;
 	while ((item = STAILQ_FIRST(arrived))) {
 		STAILQ_REMOVE_HEAD(arrived, link);
-		cache_ledger_arrived(p->ledger, item->sample, !item->failed);
+		cache_ledger_arrived(p->ledger, item->sample, item->cost, !item->failed);
 		item->stream->items--;
 		STAILQ_INSERT_HEAD(&p->free_items, item, link);
 	}
@@ -175,8 +175,7 @@ static void give_up_laggards(struct prefetch *p, struct prefetch_stream *s)
 		uint64_t turn, cost = 0;
 		struct cache_slot *slot = cache_timeline_slot(tl, tl->cursor, &turn);
 		uint32_t sample;
-		if (cache_bit(slot->ahead, turn) && shard_epoch_turn(slot->epoch, tl->rank, turn, &sample, NULL) == 0 &&
-		        cache_ledger_cost(p->ledger, sample, &cost) == 0) {
+		if (cache_bit(slot->ahead, turn) && cache_ledger_turn(p->ledger, tl, tl->cursor, &sample, &cost) == 0) {
 			s->ahead_bytes -= cost;
 			s->lag_bytes -= cost;
 			atomic_fetch_add_explicit(&p->counters.wasted_bytes, cost, memory_order_relaxed);
@@ -515,8 +514,15 @@ static int next_sample(struct prefetch *p, struct prefetch_stream *s, uint32_t *
 	return *ret_sample == SHARD_NONE ? -EUCLEAN : 0;
 }
 
+/* What is too large, or not to be found, will not be in memory. */
+static void pass_over(struct prefetch_stream *s)
+{
+	if (s->tl.gap <= s->fetch)
+		s->tl.gap = s->fetch + 1;
+}
+
 /* Fetches the next sample of a stream that is not there yet.  Returns true when one was fetched. */
-static bool fetch_next(struct prefetch *p, struct prefetch_stream *s)
+static bool fetch_one(struct prefetch *p, struct prefetch_stream *s)
 {
 	if (!s->following || p->share_pending)
 		return false;
@@ -526,7 +532,11 @@ static bool fetch_next(struct prefetch *p, struct prefetch_stream *s)
 	pthread_mutex_unlock(&p->lock);
 	for (; s->fetch < s->limit && s->ahead_bytes < window_now(s) + s->lag_bytes && may_read(p); s->fetch++) {
 		uint32_t sample;
-		if (next_sample(p, s, &sample) < 0 || cache_timeline_used(&s->tl, s->fetch))
+		if (next_sample(p, s, &sample) < 0) {
+			pass_over(s);
+			continue;
+		}
+		if (cache_timeline_used(&s->tl, s->fetch))
 			continue;
 		/* Most turns of small samples came as neighbours: no look at their records while the device may be idle. */
 		int rc = cache_ledger_has(p->ledger, sample) ? -EEXIST : prefetch_fetch(p, s, s->fetch, sample);
@@ -538,8 +548,18 @@ static bool fetch_next(struct prefetch *p, struct prefetch_stream *s)
 			atomic_store_explicit(&s->stat_window, s->ahead_bytes, memory_order_relaxed);
 			return true;
 		}
+		if (rc != -EEXIST)
+			pass_over(s);
 	}
 	return false;
+}
+
+static bool fetch_next(struct prefetch *p, struct prefetch_stream *s)
+{
+	bool more = fetch_one(p, s);
+	bool whole = s->following && !s->items && s->fetch >= s->tl.slots[2].first && s->tl.gap <= s->tl.cursor;
+	atomic_store_explicit(&s->stat_whole, whole, memory_order_relaxed);
+	return more;
 }
 
 /* Are reads held up by landing memory? */

@@ -15,33 +15,39 @@
 
 enum { PAGE = 4096 };
 
-/* An index of n samples of one page each.  No shard is ever read. */
+/* An index of n samples, of one page each, or of 1 to `pages` in turn.  No shard is ever read. */
 struct dataset {
 	char dir[64];
 	struct shard_index *index;
 };
 
-static void dataset_new(struct dataset *d, uint32_t n)
+static void dataset_sized(struct dataset *d, uint32_t n, uint32_t pages)
 {
 	struct shard_builder *b;
 	char path[128];
 	snprintf(d->dir, sizeof(d->dir), "/tmp/ddpfs-ledger-XXXXXX");
 	assert_non_null(mkdtemp(d->dir));
 	assert_int_equal(shard_builder_new(&b), 0);
-	assert_int_equal(shard_builder_add_shard(b, "s.bare", SHARD_BARE, (uint64_t)n * PAGE, 0, NULL), 0);
+	assert_int_equal(shard_builder_add_shard(b, "s.bare", SHARD_BARE, (uint64_t)n * pages * PAGE, 0, NULL), 0);
 	for (uint32_t i = 0; i < n; i++) {
 		snprintf(path, sizeof(path), "f%06u", i);
-		assert_int_equal(
-		        shard_builder_add_file(b,
-		                &(struct shard_build_file){
-		                        .path = path, .offset = (uint64_t)i * PAGE, .length = PAGE, .mode = 0644 },
-		                NULL),
+		assert_int_equal(shard_builder_add_file(b,
+		                         &(struct shard_build_file){ .path = path,
+		                                 .offset = (uint64_t)i * pages * PAGE,
+		                                 .length = (uint64_t)(1 + i % pages) * PAGE,
+		                                 .mode = 0644 },
+		                         NULL),
 		        0);
 	}
 	snprintf(path, sizeof(path), "%s/" SHARD_INDEX_NAME, d->dir);
 	assert_int_equal(shard_builder_finish(b, path, true, 1, NULL), 0);
 	shard_builder_free(b);
 	assert_int_equal(shard_index_open(d->dir, NULL, &d->index), 0);
+}
+
+static void dataset_new(struct dataset *d, uint32_t n)
+{
+	dataset_sized(d, n, 1);
 }
 
 static void dataset_free(struct dataset *d)
@@ -105,6 +111,20 @@ static uint64_t belady(const uint32_t *sequence, uint64_t len, uint32_t n, uint3
 	return fetches;
 }
 
+static int fetch(struct cache_ledger *ledger, struct cache_timeline *tl, uint64_t seq, uint32_t sample)
+{
+	uint64_t bytes;
+	assert_int_equal(cache_ledger_cost(ledger, sample, &bytes), 0);
+	return cache_ledger_fetch(ledger, tl, seq, sample, bytes);
+}
+
+static void arrived(struct cache_ledger *ledger, uint32_t sample, bool ok)
+{
+	uint64_t bytes;
+	assert_int_equal(cache_ledger_cost(ledger, sample, &bytes), 0);
+	cache_ledger_arrived(ledger, sample, bytes, ok);
+}
+
 /* One turn: fetched if absent, then used.  Returns 1 when it was fetched. */
 static uint64_t take_turn(struct cache_ledger *ledger, struct cache_timeline *tl, uint64_t seq)
 {
@@ -113,8 +133,8 @@ static uint64_t take_turn(struct cache_ledger *ledger, struct cache_timeline *tl
 	uint64_t fetched = 0;
 	assert_int_equal(cache_timeline_sample(tl, seq, &sample), 0);
 	if (!cache_ledger_resident(ledger, sample)) {
-		assert_int_equal(cache_ledger_fetch(ledger, tl, seq, sample), 0);
-		cache_ledger_arrived(ledger, sample, true);
+		assert_int_equal(fetch(ledger, tl, seq, sample), 0);
+		arrived(ledger, sample, true);
 		fetched = 1;
 	}
 	cache_ledger_use(ledger, tl, seq, true);
@@ -177,15 +197,15 @@ static void fetching_never_drops_what_is_used_sooner(void **state)
 	assert_int_equal(cache_ledger_add(ledger, &tl), 0);
 	for (uint64_t seq = 5; seq < 15; seq++) {
 		assert_int_equal(cache_timeline_sample(&tl, seq, &sample), 0);
-		assert_int_equal(cache_ledger_fetch(ledger, &tl, seq, sample), 0);
-		assert_int_equal(cache_ledger_fetch(ledger, &tl, seq, sample), -EEXIST);
-		cache_ledger_arrived(ledger, sample, true);
+		assert_int_equal(fetch(ledger, &tl, seq, sample), 0);
+		assert_int_equal(fetch(ledger, &tl, seq, sample), -EEXIST);
+		arrived(ledger, sample, true);
 	}
 	assert_int_equal(cache_timeline_sample(&tl, 15, &sample), 0);
-	assert_int_equal(cache_ledger_fetch(ledger, &tl, 15, sample), -ENOSPC);
+	assert_int_equal(fetch(ledger, &tl, 15, sample), -ENOSPC);
 	assert_int_equal(cache_timeline_sample(&tl, 4, &sample), 0);
-	assert_int_equal(cache_ledger_fetch(ledger, &tl, 4, sample), 0); /* in the place of 14 */
-	cache_ledger_arrived(ledger, sample, false);
+	assert_int_equal(fetch(ledger, &tl, 4, sample), 0); /* in the place of 14 */
+	arrived(ledger, sample, false);
 	assert_int_equal(cache_timeline_sample(&tl, 14, &sample), 0);
 	assert_false(cache_ledger_has(ledger, sample));
 	assert_int_equal(cache_timeline_sample(&tl, 13, &sample), 0);
@@ -223,7 +243,7 @@ static void a_drop_can_be_taken_back(void **state)
 			continue;
 		/* Used, not resident: this is the one that waits to be dropped. It is wanted now: no fetch, no drop. */
 		cache_ledger_set_budget(ledger, 8 * PAGE);
-		assert_int_equal(cache_ledger_fetch(ledger, &tl, next, first), -EEXIST);
+		assert_int_equal(fetch(ledger, &tl, next, first), -EEXIST);
 		assert_true(cache_ledger_resident(ledger, first));
 		break;
 	}
@@ -316,8 +336,8 @@ static void what_has_no_known_use_goes_first(void **state)
 		bool idle = false;
 		assert_int_equal(cache_timeline_sample(&tl, seq, &sample), 0);
 		if (!cache_ledger_resident(ledger, sample)) {
-			assert_int_equal(cache_ledger_fetch(ledger, &tl, seq, sample), 0);
-			cache_ledger_arrived(ledger, sample, true);
+			assert_int_equal(fetch(ledger, &tl, seq, sample), 0);
+			arrived(ledger, sample, true);
 		}
 		size_t n = cache_ledger_drops(ledger, dropped, 64);
 		assert_true(n <= 1);
@@ -400,7 +420,7 @@ static void what_is_cleared_is_not_taken_back(void **state)
 	for (uint64_t seq = N; seq < 2 * N; seq++) {
 		assert_int_equal(cache_timeline_sample(&tl, seq, &sample), 0);
 		if (cache_ledger_handed(ledger, sample))
-			assert_int_equal(cache_ledger_fetch(ledger, &tl, seq, sample), -EAGAIN);
+			assert_int_equal(fetch(ledger, &tl, seq, sample), -EAGAIN);
 	}
 	/* None of them waits for later drops to push it out. */
 	assert_int_equal(cache_ledger_drops(ledger, dropped, 3), 3);
@@ -411,6 +431,37 @@ static void what_is_cleared_is_not_taken_back(void **state)
 	for (sample = 0; sample < N; sample++)
 		assert_false(cache_ledger_handed(ledger, sample));
 	take_turn(ledger, &tl, 8);
+	cache_ledger_remove(ledger, &tl);
+	cache_timeline_done(&tl);
+	cache_ledger_free(ledger);
+	shard_view_free(view);
+	dataset_free(&d);
+}
+
+static void what_goes_or_does_not_come_leaves_a_gap(void **state)
+{
+	enum { N = 20, ROOM = 10 };
+	struct dataset d;
+	struct cache_ledger *ledger;
+	struct cache_timeline tl;
+	uint32_t sample;
+	(void)state;
+	dataset_new(&d, N);
+	struct shard_view *view = view_new(&d, 0, 1, 4);
+	assert_int_equal(cache_ledger_new(d.index, ROOM * PAGE, 0, 0, &ledger), 0);
+	assert_int_equal(cache_timeline_init(&tl, view, 0, 0), 0);
+	assert_int_equal(cache_ledger_add(ledger, &tl), 0);
+	for (uint64_t seq = 0; seq < ROOM; seq++) {
+		assert_int_equal(cache_timeline_sample(&tl, seq, &sample), 0);
+		assert_int_equal(fetch(ledger, &tl, seq, sample), 0);
+		arrived(ledger, sample, seq != 3);
+		assert_int_equal(tl.gap, seq < 3 ? 0 : 4);
+	}
+	cache_ledger_set_budget(ledger, (ROOM - 2) * PAGE);
+	cache_ledger_trim(ledger); /* the last one goes: its use is the farthest */
+	assert_int_equal(tl.gap, ROOM);
+	assert_int_equal(cache_timeline_jump(&tl, 1, 0, false), 0);
+	assert_int_equal(tl.gap, 0);
 	cache_ledger_remove(ledger, &tl);
 	cache_timeline_done(&tl);
 	cache_ledger_free(ledger);
@@ -451,6 +502,74 @@ static void a_jump_keeps_the_books(void **state)
 	dataset_free(&d);
 }
 
+/* What the ledger says of a turn, noted or not, against the order and the index. */
+static void check_turn(struct cache_ledger *ledger, struct cache_timeline *tl, uint64_t seq)
+{
+	uint64_t turn, bytes, right_bytes;
+	uint32_t sample, right;
+	const struct cache_slot *slot = cache_timeline_slot(tl, seq, &turn);
+	assert_int_equal(shard_epoch_turn(slot->epoch, tl->rank, turn, &right, NULL), 0);
+	assert_int_equal(cache_ledger_cost(ledger, right, &right_bytes), 0);
+	for (unsigned i = 0; i < 2; i++) {
+		assert_int_equal(cache_timeline_sample(tl, seq, &sample), 0);
+		assert_int_equal(sample, right);
+		assert_int_equal(cache_ledger_turn(ledger, tl, seq, &sample, &bytes), 0);
+		assert_int_equal(sample, right);
+		assert_int_equal(bytes, right_bytes);
+		const struct cache_note *note = cache_timeline_note(tl, seq);
+		assert_int_equal(note != NULL, seq - tl->cursor < CACHE_NOTES);
+	}
+}
+
+/* Uses one of the next turns, not always the first. */
+static void use_some(struct cache_ledger *ledger, struct cache_timeline *tl, uint64_t *random)
+{
+	*random = *random * UINT64_C(6364136223846793005) + 1442695040888963407;
+	uint64_t seq = tl->cursor + (*random >> 60);
+	check_turn(ledger, tl, seq);
+	cache_ledger_use(ledger, tl, seq, false);
+	assert_int_equal(cache_timeline_advance(tl), 0);
+}
+
+/* Fetching, using, eviction and jumps look at turns in any order, near and far. */
+static void notes_say_what_the_order_says(void **state)
+{
+	/* The last turn of rank 2 is a repeated one, and three epochs of it are longer than the notes. */
+	enum { N = CACHE_NOTES * 3 / 2 + 1, WORLD = 3, JUMPS = 3 };
+	struct dataset d;
+	(void)state;
+	dataset_sized(&d, N, 5);
+	struct shard_view *view = view_new(&d, 2, WORLD, 7);
+	struct cache_ledger *ledger;
+	struct cache_timeline tl;
+	uint64_t random = 1;
+	assert_int_equal(cache_ledger_new(d.index, (uint64_t)N * PAGE, 0, 100, &ledger), 0);
+	assert_int_equal(cache_timeline_init(&tl, view, 2, 0), 0);
+	assert_int_equal(cache_ledger_add(ledger, &tl), 0);
+	uint64_t turns = tl.slots[0].turns;
+	assert_true(turns * CACHE_EPOCHS > CACHE_NOTES && turns * WORLD > N);
+	for (unsigned jump = 0; jump < JUMPS; jump++) {
+		for (uint64_t seq = cache_timeline_end(&tl);
+		        seq-- > tl.cursor;) /* far ones first, then those in their places */
+			check_turn(ledger, &tl, seq);
+		for (uint32_t sample = 0; sample < N; sample += 97) {
+			uint64_t seq = cache_timeline_next(&tl, sample);
+			if (seq != CACHE_NEVER)
+				check_turn(ledger, &tl, seq);
+		}
+		uint64_t end = tl.slots[1].first + turns / 2; /* over a border */
+		while (tl.cursor < end)
+			use_some(ledger, &tl, &random);
+		assert_int_equal(cache_timeline_jump(&tl, (jump + 1) * 5, jump * 1000, jump == 1), 0);
+		cache_ledger_rebuild(ledger, &tl);
+	}
+	cache_ledger_remove(ledger, &tl);
+	cache_timeline_done(&tl);
+	cache_ledger_free(ledger);
+	shard_view_free(view);
+	dataset_free(&d);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -462,7 +581,9 @@ int main(void)
 		cmocka_unit_test(what_has_no_known_use_goes_first),
 		cmocka_unit_test(blocks_are_booked_and_go_by_age),
 		cmocka_unit_test(what_is_cleared_is_not_taken_back),
+		cmocka_unit_test(what_goes_or_does_not_come_leaves_a_gap),
 		cmocka_unit_test(a_jump_keeps_the_books),
+		cmocka_unit_test(notes_say_what_the_order_says),
 	};
 	return cmocka_run_group_tests_name("cache/ledger", tests, NULL, NULL);
 }
