@@ -455,7 +455,9 @@ static int own_find(void *user, uint64_t number, uint32_t file, uint64_t *ret_po
 
 /* ---- the thread ---- */
 
-/* Whether opens are read ahead; else it is only watched for what a rank's view must not be read with. */
+/* Whether opens are read ahead; else it is only watched for what a rank's view must not be read with.  A RandomSampler over one
+ * rank's tree is not: its numbers are those of one epoch's listing, and the next listing shows other files.  What it would
+ * draw of them is not known before they are listed, and by then they are being opened. */
 static bool leads(const struct fs_recognise *fr)
 {
 	return fr->view->all && fr->view->layout == FS_LAYOUT_TREE;

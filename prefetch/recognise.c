@@ -11,6 +11,7 @@
 
 enum {
 	AGAIN_MIN = 4, /* of 64 opens were opened in this pass already: a new pass */
+	LATEST_SHARE = 16,
 	PATIENCE_MIN = RING,
 	PATIENCE_MAX = 1 << 16,
 };
@@ -65,7 +66,20 @@ void prefetch_recognise_free(struct prefetch_recognise *r)
 	free(r);
 }
 
-static bool explained(struct prefetch_recognise *r, uint32_t file)
+/* By a reader who looks at its header first, or tries again; others open theirs between.  Of few files the next epoch may
+ * open some as soon. */
+static bool opened_just_now(const struct prefetch_recognise *r, uint32_t file)
+{
+	uint64_t most = r->n_files / LATEST_SHARE < LATEST ? r->n_files / LATEST_SHARE + 1 : LATEST;
+	uint64_t n = r->n_latest < most ? r->n_latest : most;
+	for (uint64_t i = 1; i <= n; i++) {
+		if (r->latest[(r->n_latest - i) % LATEST] == file)
+			return true;
+	}
+	return false;
+}
+
+static bool expected(struct prefetch_recognise *r, uint32_t file, enum track_fit least)
 {
 	struct track *best = NULL;
 	enum track_fit best_fit = TRACK_NOT;
@@ -78,10 +92,16 @@ static bool explained(struct prefetch_recognise *r, uint32_t file)
 		best_fit = fit;
 		best_position = position;
 	}
-	if (best) {
-		prefetch_track_open(r, best, file, best_position, best_fit == TRACK_LOOSE);
+	if (best_fit < least)
+		return false;
+	prefetch_track_open(r, best, file, best_position, best_fit == TRACK_LOOSE);
+	return true;
+}
+
+static bool explained(struct prefetch_recognise *r, uint32_t file)
+{
+	if (expected(r, file, TRACK_LOOSE))
 		return true;
-	}
 	for (unsigned i = 0; i < r->n_tracks; i++) {
 		if (prefetch_track_unexpected(r, r->tracks[i], file))
 			return true;
@@ -112,24 +132,14 @@ static void begin_pass(struct prefetch_recognise *r)
 	}
 }
 
-static bool opened_just_now(const struct prefetch_recognise *r, uint32_t file)
-{
-	uint64_t n = r->n_recent < RECENT ? r->n_recent : RECENT;
-	for (uint64_t i = 0; i < n; i++) {
-		if (r->recent[i] == file)
-			return true;
-	}
-	return false;
-}
-
 static void collect(struct prefetch_recognise *r, uint32_t file)
 {
 	bool seen = bit_get(r->seen, file);
-	if (seen && opened_just_now(r, file))
-		return; /* a trainer that opens each file twice */
 	r->recent[r->n_recent++ % RECENT] = file;
 	r->again = r->again << 1 | seen;
-	if (__builtin_popcountll(r->again) >= AGAIN_MIN && r->n_recent >= RECENT) {
+	/* Two jobs open the same files, too: what is to be looked at stays until it was. */
+	bool looked = !r->search.running && !prefetch_search_due(r);
+	if (__builtin_popcountll(r->again) >= AGAIN_MIN && r->n_recent >= RECENT && looked) {
 		begin_pass(r);
 		r->patience = PATIENCE_MIN;
 		return;
@@ -167,7 +177,13 @@ void prefetch_recognise_opened(struct prefetch_recognise *r, const uint32_t *fil
 		if (files[i] >= r->n_files)
 			continue;
 		r->opens++;
-		bool known = explained(r, files[i]);
+		bool known = expected(r, files[i], TRACK_FITS);
+		if (!known && opened_just_now(r, files[i])) {
+			r->opens--;
+			continue;
+		}
+		r->latest[r->n_latest++ % LATEST] = files[i];
+		known = known || explained(r, files[i]);
 		if (r->changed)
 			prefetch_recognise_sift(r);
 		if (!known)
@@ -184,6 +200,7 @@ void prefetch_recognise_opened(struct prefetch_recognise *r, const uint32_t *fil
 
 void prefetch_recognise_pause(struct prefetch_recognise *r)
 {
+	r->n_latest = 0;
 	if (r->n_ring < RING && r->looked < r->n_ring)
 		return; /* still being looked at */
 	r->n_recent = 0;
@@ -253,6 +270,12 @@ unsigned prefetch_recognise_count(const struct prefetch_recognise *r)
 	return r->n_tracks;
 }
 
+static uint64_t turns_below(const struct prefetch_part *part, uint64_t position)
+{
+	uint64_t residue = position % part->world, rest = residue > part->first ? residue - part->first : 0;
+	return position / part->world * part->ranks + (rest < part->ranks ? rest : part->ranks);
+}
+
 int prefetch_recognise_get(const struct prefetch_recognise *r, unsigned i, struct prefetch_recognised *ret_track)
 {
 	if (i >= r->n_tracks)
@@ -268,7 +291,7 @@ int prefetch_recognise_get(const struct prefetch_recognise *r, unsigned i, struc
 		.ranks = t->part.ranks,
 		.pace = t->pace,
 		.epoch = t->epoch,
-		.turn = t->high / t->part.world * t->part.ranks,
+		.turn = turns_below(&t->part, t->high),
 		.turns = (t->size + t->part.world - 1) / t->part.world * t->part.ranks,
 		.opens = t->opens,
 		.since = r->opens - t->last_open,

@@ -72,7 +72,8 @@ struct prefetch_recognise_options {
 int prefetch_recognise_new(const struct prefetch_recognise_options *options, struct prefetch_recognise **ret_recognise);
 void prefetch_recognise_free(struct prefetch_recognise *recognise); /* NULL is fine; sequences handed out live on */
 
-/* Files in the order their opens were seen. */
+/* Files in the order their opens were seen.  A file that is opened again before 256 others were (a sixteenth of the files, where
+ * that is less) counts once: readers look at a header first, or try again. */
 void prefetch_recognise_opened(struct prefetch_recognise *recognise, const uint32_t *files, size_t n);
 
 /* Opens have paused, or a listing was seen: an epoch may begin.  What was not recognised is looked at afresh. */

@@ -8,6 +8,7 @@
 enum {
 	RING = PREFETCH_FIT_MAX, /* unexplained opens that are kept */
 	RECENT = 64,             /* the latest of them, to begin a new ring with */
+	LATEST = 256,            /* opens, whoever's: a file among them that is opened again counts once */
 	LOOSE_MAX = 64,
 	TRIAL_MAX = 64,
 	LISTS_MAX = 32,
@@ -122,6 +123,8 @@ struct prefetch_recognise {
 	struct prefetch_filters filters;
 	bool filters_begun, filters_made;
 
+	uint32_t latest[LATEST];
+	uint64_t n_latest; /* ever, or since a pause */
 	uint32_t ring[RING];
 	uint32_t n_ring;
 	uint64_t ring_since; /* opens at its first entry */
@@ -166,7 +169,7 @@ int prefetch_track_new(struct prefetch_recognise *r, const struct source *source
         const struct shard_mt19937 *mt, const struct prefetch_fit *fit, const struct prefetch_part *part);
 void prefetch_track_free(struct track *track);
 /* How well an open is what the track expects. */
-enum track_fit { TRACK_NOT, TRACK_LOOSE, TRACK_FITS };
+enum track_fit { TRACK_NOT, TRACK_LOOSE, TRACK_FITS }; /* the better the greater */
 enum track_fit prefetch_track_fit(const struct track *track, uint32_t file, uint64_t *ret_position);
 /* ... and it is taken for that. */
 void prefetch_track_open(

@@ -17,6 +17,7 @@ enum {
 	SLACK_MIN = 4096, /* positions: 16 workers x prefetch 2 x batch 128 */
 	SLACK_RANK = 512, /* for each rank of the world */
 	START_MIN = 2048,
+	FEW_WORLD = 5,
 	TINY = 1024, /* positions: a few batches of a few workers */
 	TRIAL_SURE = 16,
 	TRIAL_ORDER = 24,
@@ -70,11 +71,18 @@ static uint64_t ahead(const struct track *t)
 	return at_most(t, START_MIN + slack_rank(t) * ranks(t));
 }
 
+/* An epoch is what the workers take at once: its opens lie anywhere in it, and what tells them from others is whose they are. */
+static bool few_turns(const struct track *t)
+{
+	return t->size <= TINY && t->part.world >= FEW_WORLD * t->part.ranks;
+}
+
 /* Where a new epoch's first opens lie. */
 static uint64_t start(const struct track *t)
 {
 	uint64_t start = START_MIN + slack_rank(t) * ranks(t);
-	return start < t->size / 2 ? start : t->size / 2;
+	uint64_t most = few_turns(t) ? t->size : t->size / 2;
+	return start < most ? start : most;
 }
 
 static bool in_part(const struct track *t, uint64_t position)
@@ -661,6 +669,18 @@ bool prefetch_track_stranger(const struct prefetch_recognise *r, struct track *t
 	return false;
 }
 
+/* By one of so many readers that hundreds of opens lie between its two of a file.  An epoch that begins again is farther away. */
+static bool opened_just_now(const struct track *t, uint64_t position)
+{
+	uint64_t turns = t->size / t->part.world * t->part.ranks / 4;
+	uint64_t n = t->n_recent < RING ? t->n_recent : RING;
+	for (uint64_t i = 1; bit_get(t->used, position) && i <= n && i <= turns; i++) {
+		if (t->recent[(t->n_recent - i) % RING] == position)
+			return true;
+	}
+	return false;
+}
+
 bool prefetch_track_unexpected(struct prefetch_recognise *r, struct track *t, uint32_t file)
 {
 	uint64_t position;
@@ -669,6 +689,8 @@ bool prefetch_track_unexpected(struct prefetch_recognise *r, struct track *t, ui
 	/* Another file of a sample that was opened. */
 	if (t->source.sampler == PREFETCH_SAMPLER_OWN && r->own.several && is_near(t, position) &&
 	        bit_get(t->used, position))
+		return true;
+	if (opened_just_now(t, position))
 		return true;
 	if (is_near(t, position) && !bit_get(t->used, position)) {
 		t->recent[t->n_recent++ % RING] = position;

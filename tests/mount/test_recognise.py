@@ -10,6 +10,7 @@ import pytest
 
 from helpers import tools
 from helpers.datasets import content
+from helpers.waiting import wait_until
 from mount import control
 
 pytest.importorskip("torch", reason="torch is not installed")
@@ -27,7 +28,7 @@ from torch.utils.data import DataLoader, Dataset, DistributedSampler
 
 PATIENCE_S = 120  # for what must come, however slow the machine
 
-root, world, rank, seed, epochs, set_epoch, gate = sys.argv[1], *map(int, sys.argv[2:])
+root, world, rank, seed, epochs, set_epoch, gate, times = sys.argv[1], *map(int, sys.argv[2:])
 torch.set_num_threads(1)
 
 class Files(Dataset):
@@ -53,8 +54,10 @@ class Files(Dataset):
     def __getitem__(self, index):
         if index not in self.early:
             self.wait()
-        with open(root + "/" + self.paths[index], "rb", buffering=0) as file:
-            return len(file.read())
+        for _ in range(times):
+            with open(root + "/" + self.paths[index], "rb", buffering=0) as file:
+                size = len(file.read())
+        return size
 
 data = Files()
 sampler = DistributedSampler(data, num_replicas=world, rank=rank, seed=seed)
@@ -145,8 +148,9 @@ def dataset(pack, scratch):
     return pack(scratch / "tree")
 
 
-def trainer(m, world, rank, seed, epochs, set_epoch=True, gate=False):
-    argv = [sys.executable, "-W", "ignore", "-c", TRAINER, m.path, world, rank, seed, epochs, int(set_epoch), int(gate)]
+def trainer(m, world, rank, seed, epochs, set_epoch=True, gate=False, times=1):
+    argv = [sys.executable, "-W", "ignore", "-c", TRAINER, m.path, world, rank, seed, epochs, int(set_epoch), int(gate),
+            times]
     return subprocess.Popen([str(arg) for arg in argv], text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
                             preexec_fn=tools.die_with_parent)
 
@@ -198,6 +202,18 @@ def test_a_distributed_sampler_is_read_ahead(mount, dataset):
     assert [": epoch 2, " in line for line in said.splitlines() if line.startswith("sampler ")] == [True]
 
 
+def test_a_trainer_that_opens_each_file_twice_is_read_ahead(mount, dataset):
+    """A look at the header first.  An open that comes at once after another of the same file may be one event with it."""
+    m = mount(dataset, "layout=tree,view=all,memory=256M")
+    train(m, 2, 1, 17, 3, gate=True, times=2)
+    stats = recognised(m)
+    (sampler,) = stats["samplers"]
+    assert sampler["text"].startswith("torch DistributedSampler, seed+epoch 19, rank 1 of 2"), sampler
+    assert (sampler["epoch"], sampler["repeated"]) == (2, 0) and sampler["after"] <= 96, sampler
+    assert "recognised_note" not in stats and "set_epoch" not in m.log()
+    assert stats["reads"] <= 96 + 2 * stats["lost"]
+
+
 def test_a_random_sampler_after_a_manual_seed_is_read_ahead(mount, dataset):
     stats = load(mount(dataset, "layout=tree,view=all,memory=256M"), "random")
     (sampler,) = stats["samplers"]
@@ -242,6 +258,26 @@ def test_an_order_of_ddpfs_itself_is_recognised(mount, dataset, order, epoch, wo
         (sampler,) = recognised(m)["samplers"]
         assert sampler["text"] == f"ddpfs's own order, epoch {epoch + i}{part}", sampler
         assert (sampler["epoch"], sampler["turns"], sampler["repeated"]) == (i, len(paths) // world, 0), sampler
+
+
+def test_top_and_ctl_tell_how_far_the_sampler_is(mount, dataset):
+    """Not the mount's own order, which nobody goes by."""
+    m = mount(dataset, "layout=tree,view=all,memory=256M,order=full")
+    assert tools.ddpfs("ctl", m.path, "epoch").stdout.startswith("epoch 0: 0 of 3000 samples opened, advance=")
+    for path in (m.path / ".ddpfs/epoch/5.list").read_text().splitlines()[0:600:2]:
+        (m.path / path).read_bytes()
+    (sampler,) = recognised(m)["samplers"]
+    assert (sampler["turn"], sampler["turns"]) == (300, 1500), sampler
+    said = "ddpfs's own order, epoch 5, rank 0 of 2"
+    assert tools.ddpfs("ctl", m.path, "epoch").stdout == f"epoch 0: 300 of 1500, {said}\n"
+    assert [s["text"] for s in control.ask(m, "epoch")["samplers"]] == [said]
+
+    def top():
+        (line,) = json.loads(tools.ddpfs("top", "--json", "-n", "1", "-d", "0.2", m.path).stdout)["mounts"]
+        return line["state"] == "live" and line
+
+    line = wait_until(top, "an answer in time")
+    assert (line["epoch"], line["position"], line["turns"]) == (0, 300, 1500), line
 
 
 def test_bytes_are_right_whoever_reads(mount, dataset, scratch):

@@ -18,6 +18,7 @@ void loader_rewind(struct loader *l, const uint32_t *files)
 	for (uint32_t i = 0; i < l->ranks * workers; i++) {
 		l->batch_of[i] = i % workers;
 		l->in_batch[i] = 0;
+		l->opened[i] = 0;
 	}
 }
 
@@ -51,6 +52,9 @@ uint32_t loader_next(struct loader *l)
 		if (file == UINT32_MAX || !may_go(l, reader, workers))
 			continue;
 		l->reader = reader;
+		if (++l->opened[reader] < l->times)
+			return file;
+		l->opened[reader] = 0;
 		if (++l->in_batch[reader] == l->batch) {
 			l->in_batch[reader] = 0;
 			l->batch_of[reader] += workers;

@@ -15,10 +15,11 @@ struct loader {
 	uint32_t world, first, ranks; /* which positions are read here: p % world in [first, first + ranks) */
 	uint32_t workers, batch;      /* workers 0: one reader a rank */
 	uint32_t burst;               /* files a reader reads in a row, about, before another comes; 0 = 1 */
+	uint32_t times;               /* opens of each file before the reader goes on to the next; 0 = 1 */
 	uint64_t random;
 	/* private */
 	uint32_t reader;
-	uint32_t batch_of[LOADER_READERS_MAX], in_batch[LOADER_READERS_MAX];
+	uint32_t batch_of[LOADER_READERS_MAX], in_batch[LOADER_READERS_MAX], opened[LOADER_READERS_MAX];
 };
 
 /* The next file that is opened, or UINT32_MAX at the end of the epoch.  Workers go on at random, each at most two
