@@ -11,7 +11,6 @@
 #include <string.h>
 #include <sys/ioctl.h>
 #include <sys/prctl.h>
-#include <sys/socket.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -43,7 +42,7 @@ static int keep_capabilities(uint64_t keep, uint64_t keep_inheritable)
 	struct __user_cap_data_struct data[_LINUX_CAPABILITY_U32S_3];
 	if (syscall(SYS_capget, &head, data) < 0)
 		return -errno;
-	keep = or_like_it(data, keep);
+	keep = keep ? or_like_it(data, keep) : 0;
 	keep_inheritable &= keep;
 	bool changes = false;
 	for (int i = 0; i < _LINUX_CAPABILITY_U32S_3; i++) {
@@ -66,6 +65,13 @@ int fs_confine_supervisor(void)
 int fs_confine_server(void)
 {
 	return keep_capabilities(SERVER_KEEPS, 0);
+}
+
+int fs_confine_greeter(void)
+{
+	if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) < 0)
+		return -errno;
+	return keep_capabilities(0, 0);
 }
 
 /* ---- system calls ---- */
@@ -173,19 +179,12 @@ static const char *const allowed[] = {
 	"sysinfo",
 	"uname",
 	"getrandom",
-	/* sockets that are there, and unix ones */
-	"connect",
-	"accept",
+	/* sockets that are there, and who comes to the control socket */
 	"accept4",
-	"sendto",
 	"recvfrom",
-	"sendmsg",
 	"recvmsg",
 	"shutdown",
 	"getsockopt",
-	"setsockopt",
-	"getsockname",
-	"getpeername",
 	/* the ring there is */
 	"io_uring_enter",
 	"io_uring_register",
@@ -219,7 +218,7 @@ static int add_by_argument(scmp_filter_ctx filter)
 		struct scmp_arg_cmp arg; /* number, comparison, and with MASKED_EQ mask and value */
 	} rules[] = {
 		{ "open", { 1, SCMP_CMP_MASKED_EQ, writes, 0 } }, { "openat", { 2, SCMP_CMP_MASKED_EQ, writes, 0 } },
-		{ "socket", { 0, SCMP_CMP_EQ, AF_UNIX, 0 } },
+		{ "sendto", { 4, SCMP_CMP_EQ, 0, 0 } }, /* as send: to nobody else than who is at the other end */
 		{ "clone", { 0, SCMP_CMP_MASKED_EQ, CLONE_THREAD, CLONE_THREAD } },
 		{ "tgkill", { 0, SCMP_CMP_EQ, (scmp_datum_t)getpid(), 0 } },
 		{ "unshare", { 0, SCMP_CMP_EQ, CLONE_FILES, 0 } },

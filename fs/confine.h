@@ -6,6 +6,7 @@
  *                  umount is not busy), CAP_DAC_READ_SEARCH (datasets and modes that are not its user's; CAP_DAC_OVERRIDE
  *                  where it has only that, as in containers),
  *                  CAP_IPC_LOCK (registered buffers); then no new privileges, and a filter of system calls
+ *     greeter      (fs/share.h) keeps none, and no new privileges
  *
  * A user who is not root has no capabilities to give up; the rest is the same. */
 #ifndef DDPFS_FS_CONFINE_H
@@ -20,14 +21,15 @@
  * is given up; not where there is nothing to give up. */
 int fs_confine_supervisor(void);
 int fs_confine_server(void);
+int fs_confine_greeter(void);
 
 /* Whether servers of this environment and build take the filter: not with DDPFS_SECCOMP=off, nor with a sanitizer. */
 bool fs_confine_wanted(void);
 
 /* For good: with `filter`, where libseccomp was built in, no_new_privs and the filter for all threads of the process; else
  * no_new_privs for the calling thread and those it makes later, but not for other threads there are.  Behind the filter nothing
- * can be opened to write, run, traced, mounted or reached over a network afterwards; no process, no ring of io_uring be made.  What
- * the filter does not know fails with ENOSYS, which libraries take for an old kernel: an update of libc must not end a
+ * can be opened to write, run, traced or mounted; no process, no ring of io_uring be made; no socket be made, connected, or sent a
+ * descriptor.  What the filter does not know fails with ENOSYS, which libraries take for an old kernel: an update of libc must not end a
  * training run.  What no library calls in a server (execve, ptrace, mount...) kills the process.
  * -EINVAL, -ENOSYS: the kernel does not filter; -ENOMEM. */
 int fs_confine_calls(bool filter);

@@ -22,7 +22,6 @@
 
 enum {
 	COUNT_TIMEOUT_MS = 100, /* a server that does not accept for so long is counted all the same */
-	GIVE_UP_MS = 50,        /* between two looks at what fs_control_give_up was told to look at */
 	SILENT_MAX = 8,         /* each costs the caller FS_CONTROL_TIMEOUT_MS; the message names them */
 };
 
@@ -75,27 +74,17 @@ static int64_t now_ms(void)
 	return (int64_t)ts.tv_sec * 1000 + ts.tv_nsec / 1000000;
 }
 
-static _Thread_local const _Atomic bool *give_up;
-
-void fs_control_give_up(const _Atomic bool *when)
-{
-	give_up = when;
-}
-
 static int wait_for(int fd, short events, int64_t deadline_ms)
 {
 	for (;;) {
 		int64_t left = deadline_ms - now_ms();
-		int64_t most = give_up ? GIVE_UP_MS : INT_MAX;
 		struct pollfd p = { .fd = fd, .events = events };
-		if (give_up && *give_up)
-			return -ECANCELED;
 		if (left < 0)
 			left = 0;
-		int rc = poll(&p, 1, (int)(left > most ? most : left));
+		int rc = poll(&p, 1, left > INT_MAX ? INT_MAX : (int)left);
 		if (rc > 0)
 			return 0;
-		if (rc == 0 && left <= most)
+		if (rc == 0)
 			return -ETIMEDOUT;
 		if (rc < 0 && errno != EINTR)
 			return -errno;
@@ -117,8 +106,6 @@ static int connect_to(const char *path, int64_t deadline_ms, int *ret_fd)
 			return -errno;
 		if (now_ms() >= deadline_ms)
 			return -ETIMEDOUT;
-		if (give_up && *give_up)
-			return -ECANCELED;
 		nanosleep(&(struct timespec){ .tv_nsec = 10000000 }, NULL);
 	}
 	*ret_fd = steal_fd(&fd);

@@ -94,10 +94,6 @@ void fs_control_peer_done(struct fs_control_peer *peer);
 int fs_control_request(
         const char *socket_path, const char *request, unsigned timeout_ms, struct base_err *err, char **ret_reply);
 
-/* From now on what the calling thread asks is given up soon after *when has become true (-ECANCELED from _request; _list ends
- * with those that have answered), whatever its time limit says.  *when outlives the thread. */
-void fs_control_give_up(const _Atomic bool *when);
-
 /* Live servers whose sockets lie where this process would put its own; sockets of dead ones are removed. */
 unsigned fs_control_count(void);
 

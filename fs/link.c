@@ -11,20 +11,28 @@ union control {
 	char bytes[CMSG_SPACE(sizeof(int))];
 };
 
-int fs_link_send(int channel, const struct fs_link_message *message, int fd)
+static int send_plain(int channel, const struct fs_link_message *message, int flags)
+{
+	ssize_t n;
+	do /* not sendmsg(2), with which a confined server could send more than words */
+		n = send(channel, message, sizeof(*message), MSG_NOSIGNAL | flags);
+	while (n < 0 && errno == EINTR);
+	return n < 0 ? -errno : 0;
+}
+
+static int send_with(int channel, const struct fs_link_message *message, int fd)
 {
 	union control control = { 0 };
 	struct iovec iov = { .iov_base = (void *)(uintptr_t)message, .iov_len = sizeof(*message) };
-	struct msghdr msg = { .msg_iov = &iov, .msg_iovlen = 1 };
-	if (fd >= 0) {
-		msg.msg_control = control.bytes;
-		msg.msg_controllen = sizeof(control.bytes);
-		struct cmsghdr *cmsg = CMSG_FIRSTHDR(&msg);
-		*cmsg = (struct cmsghdr){
-			.cmsg_level = SOL_SOCKET, .cmsg_type = SCM_RIGHTS, .cmsg_len = CMSG_LEN(sizeof(fd))
-		};
-		memcpy(CMSG_DATA(cmsg), &fd, sizeof(fd));
-	}
+	struct msghdr msg = {
+		.msg_iov = &iov,
+		.msg_iovlen = 1,
+		.msg_control = control.bytes,
+		.msg_controllen = sizeof(control.bytes),
+	};
+	struct cmsghdr *cmsg = CMSG_FIRSTHDR(&msg);
+	*cmsg = (struct cmsghdr){ .cmsg_level = SOL_SOCKET, .cmsg_type = SCM_RIGHTS, .cmsg_len = CMSG_LEN(sizeof(fd)) };
+	memcpy(CMSG_DATA(cmsg), &fd, sizeof(fd));
 	ssize_t n;
 	do
 		n = sendmsg(channel, &msg, MSG_NOSIGNAL);
@@ -32,13 +40,31 @@ int fs_link_send(int channel, const struct fs_link_message *message, int fd)
 	return n < 0 ? -errno : 0;
 }
 
+int fs_link_send(int channel, const struct fs_link_message *message, int fd)
+{
+	return fd >= 0 ? send_with(channel, message, fd) : send_plain(channel, message, 0);
+}
+
+static void fill(struct fs_link_message *message, enum fs_link_kind kind, int code, const char *text)
+{
+	*message = (struct fs_link_message){ .kind = kind, .code = code };
+	memset(message->text, 0, sizeof(message->text));
+	if (text)
+		snprintf(message->text, sizeof(message->text), "%s", text);
+}
+
 int fs_link_say(int channel, enum fs_link_kind kind, int code, const char *text)
 {
-	struct fs_link_message message = { .kind = kind, .code = code };
-	memset(message.text, 0, sizeof(message.text));
-	if (text)
-		snprintf(message.text, sizeof(message.text), "%s", text);
-	return fs_link_send(channel, &message, -1);
+	struct fs_link_message message;
+	fill(&message, kind, code, text);
+	return send_plain(channel, &message, 0);
+}
+
+int fs_link_try(int channel, enum fs_link_kind kind, int code, const char *text)
+{
+	struct fs_link_message message;
+	fill(&message, kind, code, text);
+	return send_plain(channel, &message, MSG_DONTWAIT);
 }
 
 int fs_link_receive(int channel, int flags, struct fs_link_message *ret_message, int *ret_fd)

@@ -56,6 +56,7 @@ enum fs_link_kind {
 	FS_LINK_UNMOUNT,     /* code: 1: lazily; answered: what fs_unmount returned */
 	FS_LINK_RESTART,     /* text: the program that is to go on; answered */
 	FS_LINK_GO,          /* ... and now do it */
+	FS_LINK_LOG,         /* code: the level (shard/base/log.h), text: a line of its log */
 	/* to the server */
 	FS_LINK_STOP,   /* unmount and end */
 	FS_LINK_ANSWER, /* code, text */
@@ -73,6 +74,8 @@ struct fs_link_message {
 /* fd: a descriptor that goes along, or -1.  -EPIPE, ... */
 int fs_link_send(int channel, const struct fs_link_message *message, int fd);
 int fs_link_say(int channel, enum fs_link_kind kind, int code, const char *text); /* text may be NULL */
+/* The same, but never waits: -EAGAIN when the other side does not read. */
+int fs_link_try(int channel, enum fs_link_kind kind, int code, const char *text);
 
 /* *ret_fd is the descriptor that came along, close-on-exec, or -1.  -EPIPE: the other side is gone; -EAGAIN (with MSG_DONTWAIT
  * in flags); -EPROTO: no message of ours. */

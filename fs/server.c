@@ -561,7 +561,7 @@ static int wait_for_end(struct fs_server *server)
 int fs_server_run(struct fs_server *server, void (*ready)(void *arg), void *arg)
 {
 	fs_crash_take(server->link->channel, server->fuse_fd);
-	fs_sigbus_take(server->options.dataset, server->options.mountpoint);
+	fs_sigbus_take(server->link->channel, server->options.dataset, server->options.mountpoint);
 	confine();
 	int rc = start_workers(server);
 	if (rc == 0)
@@ -571,14 +571,11 @@ int fs_server_run(struct fs_server *server, void (*ready)(void *arg), void *arg)
 	if (rc == 0)
 		rc = fs_helper_start(server->helper, ready, arg);
 	if (rc == 0)
-		rc = fs_share_start(server->share);
-	if (rc == 0)
 		rc = wait_for_end(server);
 
 	fs_link_say(server->link->channel, FS_LINK_ENDING, 0, NULL);
 	fs_control_close(server->control);
 	server->control = NULL;
-	fs_share_stop(server->share);
 	fs_watch_stop(server->watch);
 	fs_sink_stop(server->sink);
 	fs_helper_stop(server->helper);

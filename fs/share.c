@@ -1,14 +1,13 @@
 #include "fs/share.h"
 
 #include <errno.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 #include <jansson.h>
 
 #include "fs/control.h"
-#include "fs/dynamic.h"
 #include "fs/memory.h"
 #include "shard/base/cleanup.h"
 
@@ -21,9 +20,6 @@ enum {
 struct fs_share {
 	struct fs_server *server;
 	uint64_t free_bytes; /* what host and cgroup left when we came */
-	pthread_t thread;
-	bool started;
-	_Atomic bool stopping; /* a neighbour that does not answer must not keep this mount from ending */
 };
 
 int fs_share_new(struct fs_server *server, struct fs_share **ret_share)
@@ -75,66 +71,63 @@ void fs_share_met(struct fs_share *share, uint32_t servers)
 		prefetch_share(server->prefetch, bytes);
 }
 
-/* Does the other show the same files?  A copy of them elsewhere has pages of its own. */
-static bool same_dataset(const json_t *ours, const struct fs_control_peer *peer, pid_t self)
+/* Do both show the same files?  A copy of them elsewhere has pages of its own. */
+static bool same_dataset(const json_t *ours, const json_t *theirs)
 {
 	static const char *const keys[] = { "identity", "dataset" };
-	bool same = peer->pid != self;
-	json_t *theirs = json_loads(peer->info, 0, NULL);
+	bool same = true;
 	for (size_t i = 0; i < sizeof(keys) / sizeof(keys[0]); i++) {
 		const char *a = json_string_value(json_object_get(ours, keys[i]));
 		const char *b = json_string_value(json_object_get(theirs, keys[i]));
 		same = same && a && b && strcmp(a, b) == 0;
 	}
-	json_decref(theirs);
 	return same;
 }
 
-static void greet(struct fs_share *share, const struct fs_control_peer *peers, size_t n)
+static bool is_neighbour(const json_t *ours, const struct fs_control_peer *peer)
 {
-	cleanup_free char *info = fs_info_json(share->server, share->server->views[0]);
-	json_t *ours = info ? json_loads(info, 0, NULL) : NULL;
-	uint32_t servers = 1;
-	for (size_t i = 0; i < n; i++)
-		servers += same_dataset(ours, &peers[i], share->server->link->supervisor);
-	fs_share_met(share, servers);
-	char request[64];
-	snprintf(request, sizeof(request), "{\"cmd\":\"neighbour\",\"servers\":%u}", servers);
-	for (size_t i = 0; i < n && !share->stopping; i++) {
-		char *reply = NULL;
-		/* One that does not answer keeps its pages to itself. */
-		if (same_dataset(ours, &peers[i], share->server->link->supervisor) &&
-		        fs_control_request(peers[i].socket, request, FS_CONTROL_TIMEOUT_MS, NULL, &reply) == 0)
-			free(reply);
-	}
-	json_decref(ours);
+	json_t *theirs = json_loads(peer->info, 0, NULL);
+	bool is = peer->pid != json_integer_value(json_object_get(ours, "pid")) && same_dataset(ours, theirs);
+	json_decref(theirs);
+	return is;
 }
 
-static void *greeter_run(void *arg)
+/* One that does not answer keeps its pages to itself. */
+static void tell(const char *control_path, size_t servers)
 {
-	struct fs_share *share = arg;
+	char request[64];
+	char *reply = NULL;
+	snprintf(request, sizeof(request), "{\"cmd\":\"neighbour\",\"servers\":%zu}", servers);
+	if (fs_control_request(control_path, request, FS_CONTROL_TIMEOUT_MS, NULL, &reply) == 0)
+		free(reply);
+}
+
+static void greet(const char *control_path, const json_t *ours, struct fs_control_peer *peers, size_t n)
+{
+	size_t others = 0;
+	for (size_t i = 0; i < n; i++) {
+		if (!is_neighbour(ours, &peers[i]))
+			continue;
+		struct fs_control_peer neighbour = peers[i];
+		peers[i] = peers[others];
+		peers[others++] = neighbour;
+	}
+	if (others > 0)
+		tell(control_path, others + 1);
+	for (size_t i = 0; i < others; i++)
+		tell(peers[i].socket, others + 1);
+}
+
+void fs_share_greet(const char *control_path)
+{
 	struct fs_control_peer *peers = NULL;
 	size_t n = 0;
-	pthread_setname_np(pthread_self(), "greeter");
-	fs_control_give_up(&share->stopping);
-	if (fs_control_list(&peers, &n) == 0)
-		greet(share, peers, n);
-	fs_control_peers_free(peers, n);
-	return NULL;
-}
-
-int fs_share_start(struct fs_share *share)
-{
-	int rc = -pthread_create(&share->thread, NULL, greeter_run, share);
-	share->started = rc == 0;
-	return rc;
-}
-
-void fs_share_stop(struct fs_share *share)
-{
-	if (!share || !share->started)
+	cleanup_free char *info = NULL;
+	if (fs_control_request(control_path, "{\"cmd\":\"info\"}", FS_CONTROL_TIMEOUT_MS, NULL, &info) < 0)
 		return;
-	share->stopping = true;
-	pthread_join(share->thread, NULL);
-	share->started = false;
+	json_t *ours = json_loads(info, 0, NULL);
+	if (fs_control_list(&peers, &n) == 0)
+		greet(control_path, ours, peers, n);
+	fs_control_peers_free(peers, n);
+	json_decref(ours);
 }

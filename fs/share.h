@@ -8,9 +8,10 @@
  * checksum, but no disk.
  *
  * Those of one user find each other by their control sockets (fs/control.h): who comes says so to all that are there.  A
- * server of root may not reach other users' (fs/confine.h).  It lasts until the mount ends.
+ * server may reach no socket (fs/confine.h), so a process beside it, `ddpfs-greeter`, says so to them and to it.  It lasts until the
+ * mount ends.
  *
- * Threads: a thread of its own, `greeter`, ends once all have been told; fs_share_met from any. */
+ * Threads: fs_share_met from any; fs_share_greet: no state of its own. */
 #ifndef DDPFS_FS_SHARE_H
 #define DDPFS_FS_SHARE_H
 
@@ -19,15 +20,14 @@
 struct fs_share; /* opaque */
 
 int fs_share_new(struct fs_server *server, struct fs_share **ret_share); /* -ENOMEM */
-void fs_share_free(struct fs_share *share);                              /* NULL is fine; stopped */
-
-/* Starts looking for others.  The control socket must be served from now on or soon.  -EAGAIN. */
-int fs_share_start(struct fs_share *share);
-/* Waits for the thread, which gives up the servers that do not answer. */
-void fs_share_stop(struct fs_share *share);
+void fs_share_free(struct fs_share *share);                              /* NULL is fine */
 
 /* There are `servers` of this dataset on this host, ourselves among them. */
 void fs_share_met(struct fs_share *share, uint32_t servers);
+
+/* The greeter: finds the servers that show what the one at `control_path` shows, and tells all of them, that one too, how many
+ * there are.  One that does not answer is given up after FS_CONTROL_TIMEOUT_MS. */
+void fs_share_greet(const char *control_path);
 
 /* Bytes that the pages of a mount may take: a small part of the dataset, however many mounts there are; for tests.  0: the
  * dataset does not fit, nothing is shared. */

@@ -20,8 +20,9 @@
 #include "fs/confine.h"
 #include "fs/control_server.h"
 #include "fs/health.h"
-#include "fs/mount.h"
 #include "fs/estate.h"
+#include "fs/mount.h"
+#include "fs/share.h"
 #include "shard/base/cleanup.h"
 #include "shard/base/log.h"
 
@@ -35,6 +36,10 @@ enum {
 	IN_A_ROW_MAX = 20, /* servers that did not come to answer */
 	DEATH_MS = 500,    /* between two looks whether the main thread has ended */
 	REASON_MAX = BASE_ERR_TEXT_MAX + 16,
+	CORPSES_MAX = 16, /* remembered: more of them are reaped all the same */
+	LINES_MAX = 100,  /* of a server's log in LINES_S seconds: its own limits are far below */
+	LINES_S = 5,
+	LAST_WORDS_MAX = 1024, /* messages that a dead server can have left in its socket, and more */
 };
 
 struct supervisor {
@@ -63,12 +68,14 @@ struct supervisor {
 	uint32_t still; /* looks at the beat that saw no change */
 	bool told_waits;
 
+	pid_t greeter;       /* a process that looks for other mounts (fs/share.h); 0: none */
 	pid_t unmounter;     /* a process that unmounts; 0: none */
 	pid_t unmounter_for; /* the server that waits for it */
 
 	bool was_ready; /* some server has been */
 	bool stopping;
-	bool corpses;            /* servers that could not be reaped yet: they may still have requests */
+	pid_t corpses[CORPSES_MAX]; /* servers that could not be reaped yet: they may still have requests */
+	uint32_t n_corpses;
 	uint64_t resend_ns;      /* `corpses`: when to ask for these again */
 	uint32_t resend_ms;      /* ... and how long after that: what takes long must not start anew for ever */
 	uint64_t stop_ns;        /* `stopping` or `ending`: when it is killed */
@@ -77,6 +84,11 @@ struct supervisor {
 	uint32_t n_failures;                           /* since the start */
 	uint32_t in_a_row;
 	uint64_t start_at_ns; /* no server: when the next one starts */
+
+	/* Lines of servers' logs. */
+	uint64_t lines_ns;   /* since when `lines` are counted */
+	uint32_t lines;      /* written */
+	uint32_t left_lines; /* not written, and not yet told */
 };
 
 /* ---- the server's process ---- */
@@ -113,6 +125,24 @@ static int serve(struct served *served, struct base_err *err)
 	return 0;
 }
 
+static int relay_channel = -1; /* of a server's process */
+static _Atomic uint32_t relay_lost;
+
+/* From any thread but the detached ones (fs/touch.h), which log nothing themselves.  Never waits: a supervisor that stands still
+ * must not stop its server. */
+static void relay(enum base_log_level level, const char *line)
+{
+	char text[96];
+	uint32_t lost = atomic_exchange(&relay_lost, 0);
+	if (lost > 0) {
+		snprintf(text, sizeof(text), "%u lines of this server's log were lost", lost);
+		if (fs_link_try(relay_channel, FS_LINK_LOG, BASE_LOG_WARNING, text) < 0)
+			atomic_fetch_add(&relay_lost, lost);
+	}
+	if (fs_link_try(relay_channel, FS_LINK_LOG, (int)level, line) < 0)
+		atomic_fetch_add(&relay_lost, 1);
+}
+
 /* There in builds with AddressSanitizer, which looks for leaks at exit(3) only. */
 void __lsan_do_leak_check(void) __attribute__((weak));
 
@@ -134,6 +164,8 @@ static _Noreturn void server_main(struct supervisor *sup, int channel)
 	struct served served = { .sup = sup, .link = &link };
 	link.hang_ms = sup->how->options->watchdog_s * 1000;
 	link.beat_ms = link.hang_ms / BEATS < BEAT_MS_MAX ? link.hang_ms / BEATS : BEAT_MS_MAX;
+	relay_channel = channel;
+	base_log_relay(relay);
 	int confined = fs_confine_server();
 	if (confined < 0)
 		log_warning("capabilities cannot be given up (%s): the server goes on with them", strerror(-confined));
@@ -206,7 +238,7 @@ static void successor(struct supervisor *sup)
 
 static bool resends(const struct supervisor *sup)
 {
-	return sup->corpses && sup->held.mount.resends && sup->held.fuse_fd >= 0;
+	return sup->n_corpses > 0 && sup->held.mount.resends && sup->held.fuse_fd >= 0;
 }
 
 /* Once more: a thread that died late can have taken a request after the last time, and the threads that are left may be waiting
@@ -253,6 +285,52 @@ static void unmounted(struct supervisor *sup, int status)
 		fs_link_say(sup->channel, FS_LINK_ANSWER, rc, NULL);
 }
 
+/* ---- looking for other mounts of the dataset, for a server, which may reach no socket ---- */
+
+static void end_greeter(struct supervisor *sup)
+{
+	if (sup->greeter <= 0)
+		return;
+	kill(sup->greeter, SIGKILL);
+	while (waitpid(sup->greeter, NULL, 0) < 0 && errno == EINTR) {
+	}
+	sup->greeter = 0;
+}
+
+/* What others answer is parsed there, so it has less rights than we. */
+static _Noreturn void greeter_main(const struct supervisor *sup)
+{
+	prctl(PR_SET_PDEATHSIG, SIGKILL);
+	pthread_setname_np(pthread_self(), "ddpfs-greeter");
+	sigprocmask(SIG_SETMASK, &sup->old_mask, NULL);
+	close_range(STDERR_FILENO + 1, UINT_MAX, 0);
+	if (getppid() == sup->self && fs_confine_greeter() == 0)
+		fs_share_greet(sup->held.control_path);
+	_exit(0);
+}
+
+/* Each server is to be told anew.  One that cannot be greeted for keeps its pages to itself. */
+static void start_greeter(struct supervisor *sup)
+{
+	end_greeter(sup);
+	fflush(NULL);
+	sup->greeter = fork();
+	if (sup->greeter == 0)
+		greeter_main(sup);
+}
+
+/* ---- the end of children ---- */
+
+static void forget_corpse(struct supervisor *sup, pid_t pid)
+{
+	for (uint32_t i = 0; i < sup->n_corpses; i++) {
+		if (sup->corpses[i] != pid)
+			continue;
+		sup->corpses[i] = sup->corpses[--sup->n_corpses];
+		return;
+	}
+}
+
 /* Takes in the end of all children. */
 static void reap(struct supervisor *sup)
 {
@@ -264,12 +342,13 @@ static void reap(struct supervisor *sup)
 		} else if (pid == sup->pid) {
 			sup->reaped = true;
 			sup->status = status;
+		} else if (pid == sup->greeter) {
+			sup->greeter = 0;
 		} else {
 			resend(sup); /* it may have taken a request on its way out */
+			forget_corpse(sup, pid);
 		}
 	}
-	if (pid < 0 && errno == ECHILD)
-		sup->corpses = false;
 }
 
 /* The number behind `key` in /proc/PID/status (proc(5)), 0 when there is none. */
@@ -288,6 +367,62 @@ static int status_number(pid_t pid, const char *key)
 static bool is_dumping(pid_t pid)
 {
 	return status_number(pid, "CoreDumping:") != 0;
+}
+
+/* ---- what it says ---- */
+
+static void tell_left_lines(struct supervisor *sup)
+{
+	if (sup->left_lines > 0)
+		log_warning("'%s': %u more lines of its server's log were left out: at most %d are written in %d s",
+		        sup->how->options->mountpoint, sup->left_lines, LINES_MAX, LINES_S);
+	sup->left_lines = 0;
+}
+
+/* A stranger's line: no bytes that a terminal or a log takes for something else, and no flood. */
+static void take_line(struct supervisor *sup, const struct fs_link_message *message)
+{
+	char line[PATH_MAX];
+	uint64_t now_ns = fs_now_ns();
+	if (now_ns - sup->lines_ns > LINES_S * UINT64_C(1000000000)) {
+		tell_left_lines(sup);
+		sup->lines_ns = now_ns;
+		sup->lines = 0;
+	}
+	if (sup->lines >= LINES_MAX) {
+		sup->left_lines++;
+		return;
+	}
+	sup->lines++;
+	base_log((enum base_log_level)message->code, "%s", base_err_printable(message->text, line, sizeof(line)));
+}
+
+/* False: the message is no such word. */
+static bool take_words(struct supervisor *sup, const struct fs_link_message *message)
+{
+	if (message->kind == FS_LINK_LOG && message->code >= BASE_LOG_ERROR && message->code <= BASE_LOG_DEBUG)
+		take_line(sup, message);
+	else if (message->kind == FS_LINK_FAILED && message->code < 0)
+		base_err_set(&sup->failed, message->code, "%s", message->text);
+	else if (message->kind == FS_LINK_CRASHED && message->code > 0 && message->code < NSIG)
+		sup->crashed = message->code;
+	else
+		return false;
+	return true;
+}
+
+/* Words that nobody has read yet, before the channel is closed over them. */
+static void hear_last_words(struct supervisor *sup)
+{
+	struct fs_link_message message;
+	int fd;
+	for (int i = 0; i < LAST_WORDS_MAX && sup->channel >= 0; i++) {
+		if (fs_link_receive(sup->channel, MSG_DONTWAIT, &message, &fd) < 0)
+			return;
+		take_words(sup, &message);
+		if (fd >= 0)
+			close(fd);
+	}
 }
 
 /* A thread that waits in the kernel for an answer of its own dead server cannot be reaped until a successor gives it, nor can
@@ -309,8 +444,9 @@ static void bury(struct supervisor *sup)
 	}
 	if (!sup->reaped && !sup->dumping)
 		kill(sup->pid, SIGKILL);
-	if (!sup->reaped)
-		sup->corpses = true;
+	hear_last_words(sup);
+	if (!sup->reaped && sup->n_corpses < CORPSES_MAX)
+		sup->corpses[sup->n_corpses++] = sup->pid;
 	sup->resend_ms = RESEND_MS;
 	sup->resend_ns = fs_now_ns() + sup->resend_ms * UINT64_C(1000000);
 	sup->pid = 0;
@@ -340,7 +476,7 @@ static void disconnect(struct supervisor *sup)
 {
 	if (sup->held.fuse_fd < 0)
 		return;
-	if (sup->corpses)
+	if (sup->n_corpses > 0)
 		fs_mount_abort(sup->how->options->mountpoint, sup->held.mount.dev);
 	close(steal_fd(&sup->held.fuse_fd));
 }
@@ -531,6 +667,7 @@ static int restart(struct supervisor *sup, const char *program)
 {
 	struct base_err err = { 0 };
 	bury(sup);
+	end_greeter(sup);
 	sup->held.restarts++;
 	sup->how->restart(sup->how->arg, program, &sup->held, true, &err);
 	sup->held.restarts--;
@@ -547,12 +684,13 @@ static void became_ready(struct supervisor *sup)
 	if (sup->was_ready) {
 		log_info("'%s': answers again after %llu ms", sup->how->options->mountpoint,
 		        (unsigned long long)(took_ns / 1000000));
-		return;
+	} else {
+		sup->was_ready = true;
+		sup->first_start_ns = took_ns;
+		if (sup->how->ready)
+			sup->how->ready(sup->how->arg);
 	}
-	sup->was_ready = true;
-	sup->first_start_ns = took_ns;
-	if (sup->how->ready)
-		sup->how->ready(sup->how->arg);
+	start_greeter(sup); /* after `ready`, which gives up a stderr that others may wait for the end of */
 }
 
 /* 1: go on. */
@@ -574,10 +712,8 @@ static int on_message(struct supervisor *sup, char program[PATH_MAX])
 		became_ready(sup);
 		if (sup->asked)
 			asked_to_restart(sup, program);
-	} else if (message.kind == FS_LINK_FAILED && message.code < 0) {
-		base_err_set(&sup->failed, message.code, "%s", message.text);
-	} else if (message.kind == FS_LINK_CRASHED && message.code > 0 && message.code < NSIG) {
-		sup->crashed = message.code;
+	} else if (take_words(sup, &message)) {
+		/* heard */
 	} else if (message.kind == FS_LINK_ENDING) {
 		if (!sup->ending && !sup->stopping)
 			sup->stop_ns = latest_end_ns();
@@ -652,6 +788,7 @@ static bool main_ended(pid_t pid)
 
 static int ended(struct supervisor *sup)
 {
+	hear_last_words(sup);
 	if (sup->channel >= 0)
 		close(steal_fd(&sup->channel));
 	return gone(sup);
@@ -782,6 +919,8 @@ int fs_supervise(const struct fs_supervise *how, struct base_err *err, bool *ret
 	}
 	if (rc == 0)
 		rc = watch(&sup);
+	end_greeter(&sup);
+	tell_left_lines(&sup);
 	*ret_ready = sup.was_ready || sup.held.restarts > 0; /* else nobody can have used it */
 	unmake(&sup);
 	return rc;

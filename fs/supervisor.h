@@ -16,6 +16,9 @@
  *
  * It has one thread, maps neither index nor shards, never touches the mount, and allocates nothing while it waits.
  *
+ * A server may do little (fs/confine.h): the supervisor unmounts for it, writes what it logs, and sends a greeter to the other mounts
+ * of the dataset (fs/share.h), the first and the last in processes of their own.
+ *
  * Threads: call from the main thread of a process that has no others. */
 #ifndef DDPFS_FS_SUPERVISOR_H
 #define DDPFS_FS_SUPERVISOR_H

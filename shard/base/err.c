@@ -62,7 +62,7 @@ static unsigned utf8_printable(const unsigned char *s)
 	return n;
 }
 
-const char *base_err_quote(const char *name, char *buf, unsigned size)
+static const char *print(const char *name, const char *backslash, char *buf, unsigned size)
 {
 	if (size == 0)
 		return buf;
@@ -74,8 +74,7 @@ const char *base_err_quote(const char *name, char *buf, unsigned size)
 		char piece[8];
 		unsigned from = utf8_printable(s), n = from; /* bytes taken, bytes printed */
 		if (*s == '\\') {
-			/* doubled, so that "\x41" in a name is not mistaken for an escape */
-			n = (unsigned)snprintf(piece, sizeof piece, "\\\\");
+			n = (unsigned)snprintf(piece, sizeof piece, "%s", backslash);
 		} else if (from > 0) {
 			memcpy(piece, s, n);
 		} else {
@@ -97,6 +96,16 @@ const char *base_err_quote(const char *name, char *buf, unsigned size)
 	}
 	buf[used] = '\0';
 	return buf;
+}
+
+const char *base_err_quote(const char *name, char *buf, unsigned size)
+{
+	return print(name, "\\\\", buf, size); /* doubled, so that "\x41" in a name is not mistaken for an escape */
+}
+
+const char *base_err_printable(const char *text, char *buf, unsigned size)
+{
+	return print(text, "\\", buf, size);
 }
 
 const char *base_err_str(int code)

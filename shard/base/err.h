@@ -32,6 +32,9 @@ int base_err_prefix(struct base_err *err, const char *fmt, ...) __attribute__((f
  * always terminated, cut with "..." when size is too small. */
 const char *base_err_quote(const char *name, char *buf, unsigned size);
 
+/* The same for a whole sentence: backslashes stay as they are, for names in it have been quoted. */
+const char *base_err_printable(const char *text, char *buf, unsigned size);
+
 /* The meaning of a code in the sense of the list above, else strerror(-code).  Static string. */
 const char *base_err_str(int code);
 

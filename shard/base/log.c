@@ -9,12 +9,15 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { LINE_MAX_BYTES = 2048 };
+#include "shard/base/syslog.h"
+
+enum { LINE_MAX_BYTES = 4096 };
 
 /* Set by base_log_init; atomics, because a daemon changes them when it goes to the background while threads log. */
 static _Atomic(const char *) log_name = "ddpfs";
 static atomic_int log_level = BASE_LOG_INFO;
 static atomic_bool log_to_syslog;
+static void (*log_relay)(enum base_log_level level, const char *line); /* set before there are threads */
 
 static pthread_mutex_t kept_lock = PTHREAD_MUTEX_INITIALIZER;
 static struct base_log_line kept[BASE_LOG_KEPT]; /* guarded by kept_lock, a ring */
@@ -44,13 +47,14 @@ unsigned base_log_kept(struct base_log_line ret_lines[BASE_LOG_KEPT])
 
 void base_log_init(const char *name, enum base_log_level level, bool to_syslog)
 {
-	if (to_syslog && !atomic_load(&log_to_syslog))
-		openlog("ddpfs", LOG_PID | LOG_NDELAY, LOG_DAEMON);
-	else if (!to_syslog && atomic_load(&log_to_syslog))
-		closelog();
 	atomic_store(&log_name, name);
 	atomic_store(&log_level, (int)level);
 	atomic_store(&log_to_syslog, to_syslog);
+}
+
+void base_log_relay(void (*relay)(enum base_log_level level, const char *line))
+{
+	log_relay = relay;
 }
 
 void base_log(enum base_log_level level, const char *fmt, ...)
@@ -81,8 +85,12 @@ void base_log(enum base_log_level level, const char *fmt, ...)
 	if (n < 0)
 		return;
 
-	if (to_syslog) {
-		syslog(priority[level], "%s", line);
+	if (to_syslog && log_relay) {
+		log_relay(level, line);
+		return;
+	}
+	if (to_syslog) { /* a line that syslog does not take is lost: errors and warnings are kept */
+		(void)base_syslog(BASE_SYSLOG_PATH, atomic_load(&log_name), priority[level], line);
 		return;
 	}
 	used = strlen(line);

@@ -1,4 +1,4 @@
-/* Log lines of the long-lived programs: to stderr in front, to syslog (LOG_DAEMON, "ddpfs") once daemonised.
+/* Log lines of the long-lived programs: to stderr in front, to syslog (shard/base/syslog.h) once daemonised.
  * Never called in the read path (counters are for that); a message is one line and says what happens next.
  * Threads: any. */
 #ifndef DDPFS_SHARD_BASE_LOG_H
@@ -13,6 +13,10 @@ enum base_log_level { BASE_LOG_ERROR, BASE_LOG_WARNING, BASE_LOG_INFO, BASE_LOG_
 void base_log_init(const char *name, enum base_log_level level, bool to_syslog);
 
 void base_log(enum base_log_level level, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
+
+/* From now on lines for syslog go to `relay`, from the thread that logs: for a process that is to reach no socket.  Call before
+ * there are threads.  `line` has neither name nor newline and is valid during the call. */
+void base_log_relay(void (*relay)(enum base_log_level level, const char *line));
 
 enum {
 	BASE_LOG_KEPT = 8, /* the last errors and warnings of this process, whatever the level and wherever lines go */

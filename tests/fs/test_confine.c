@@ -22,6 +22,7 @@
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
+#include <sys/un.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -67,6 +68,39 @@ static int try_inet6(void)
 static int try_netlink(void)
 {
 	return socket(AF_NETLINK, SOCK_RAW, 0);
+}
+static int outside = -1; /* a datagram socket from before */
+static const struct sockaddr_un somebody = { .sun_family = AF_UNIX, .sun_path = "/nowhere/log" };
+
+static int try_unix(void)
+{
+	return socket(AF_UNIX, SOCK_DGRAM, 0);
+}
+static int try_socketpair(void)
+{
+	int pair[2];
+	return socketpair(AF_UNIX, SOCK_DGRAM, 0, pair);
+}
+static int try_connect(void)
+{
+	return connect(outside, (const struct sockaddr *)&somebody, sizeof(somebody));
+}
+static int try_bind(void)
+{
+	return bind(outside, (const struct sockaddr *)&somebody, sizeof(somebody));
+}
+static int try_sendto(void)
+{
+	return (int)sendto(outside, "x", 1, 0, (const struct sockaddr *)&somebody, sizeof(somebody));
+}
+static int try_sendmsg(void)
+{
+	const struct msghdr msg = { .msg_name = (void *)(uintptr_t)&somebody, .msg_namelen = sizeof(somebody) };
+	return (int)sendmsg(outside, &msg, 0);
+}
+static int try_sendmmsg(void)
+{
+	return (int)syscall(SYS_sendmmsg, outside, NULL, 0, 0);
 }
 static int try_fork(void)
 {
@@ -151,6 +185,13 @@ static const struct {
 	{ "socket(AF_INET)", try_inet, ENOSYS },
 	{ "socket(AF_INET6)", try_inet6, ENOSYS },
 	{ "socket(AF_NETLINK)", try_netlink, ENOSYS },
+	{ "socket(AF_UNIX)", try_unix, ENOSYS },
+	{ "socketpair", try_socketpair, ENOSYS },
+	{ "connect", try_connect, ENOSYS },
+	{ "bind", try_bind, ENOSYS },
+	{ "sendto somebody", try_sendto, ENOSYS },
+	{ "sendmsg", try_sendmsg, ENOSYS },
+	{ "sendmmsg", try_sendmmsg, ENOSYS },
 	{ "fork", try_fork, ENOSYS },
 	{ "a namespace", try_namespace, ENOSYS },
 	{ "creating a file", try_create, ENOSYS },
@@ -218,6 +259,8 @@ static void what_a_server_does_not_need_fails(void **state)
 {
 	(void)state;
 	int bad = 0;
+	outside = socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+	assert_true(outside >= 0);
 #ifndef DDPFS_SECCOMP
 	skip();
 #endif
@@ -227,7 +270,48 @@ static void what_a_server_does_not_need_fails(void **state)
 			print_error("%s: %d instead of %d\n", tries[i].name, got, tries[i].expected);
 		bad += got != tries[i].expected;
 	}
+	close(outside);
 	assert_int_equal(bad, 0);
+}
+
+static int link_ends[2]; /* as between a server and its supervisor */
+static int listening;    /* the control socket, with a client that waits */
+
+/* What a server does with the sockets that it has. */
+static int talk(void)
+{
+	struct iovec iov = { .iov_base = (char[1]){ 0 }, .iov_len = 1 };
+	struct msghdr msg = { .msg_iov = &iov, .msg_iovlen = 1 };
+	struct ucred who;
+	socklen_t len = sizeof(who);
+	char byte;
+	int client = accept4(listening, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
+	if (client < 0 || getsockopt(client, SOL_SOCKET, SO_PEERCRED, &who, &len) < 0 ||
+	        recv(client, &byte, 1, 0) != 1 || send(client, &byte, 1, MSG_NOSIGNAL) != 1)
+		return -1;
+	if (send(link_ends[0], &byte, 1, MSG_NOSIGNAL) != 1 || recvmsg(link_ends[1], &msg, MSG_DONTWAIT) != 1)
+		return -1;
+	return shutdown(link_ends[0], SHUT_RDWR);
+}
+
+static void it_talks_to_its_supervisor_and_to_who_comes(void **state)
+{
+	struct sockaddr_un name = { .sun_family = AF_UNIX }; /* the kernel finds one */
+	socklen_t len = sizeof(name);
+	(void)state;
+	listening = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+	int client = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+	assert_int_equal(bind(listening, (struct sockaddr *)&name, sizeof(sa_family_t)), 0);
+	assert_int_equal(listen(listening, 1), 0);
+	assert_int_equal(getsockname(listening, (struct sockaddr *)&name, &len), 0);
+	assert_int_equal(connect(client, (struct sockaddr *)&name, len), 0);
+	assert_int_equal(send(client, "x", 1, 0), 1);
+	assert_int_equal(socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, link_ends), 0);
+	assert_int_equal(outcome(talk), DONE);
+	close(client);
+	close(listening);
+	close(link_ends[0]);
+	close(link_ends[1]);
 }
 
 static int ordinary_things(void)
@@ -235,11 +319,10 @@ static int ordinary_things(void)
 	struct rlimit limit;
 	void *memory = mmap(NULL, 1 << 20, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 	int fd = open("/proc/self/mountinfo", O_RDONLY | O_CLOEXEC);
-	int sock = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
 	char byte;
 	errno = 0;
-	if (memory == MAP_FAILED || fd < 0 || sock < 0 || read(fd, &byte, 1) != 1 ||
-	        getrlimit(RLIMIT_NOFILE, &limit) < 0 || munmap(memory, 1 << 20) < 0 || unshare(CLONE_FILES) < 0)
+	if (memory == MAP_FAILED || fd < 0 || read(fd, &byte, 1) != 1 || getrlimit(RLIMIT_NOFILE, &limit) < 0 ||
+	        munmap(memory, 1 << 20) < 0 || unshare(CLONE_FILES) < 0)
 		return -1;
 	return 0;
 }
@@ -295,6 +378,31 @@ static void also_in_a_container_with_fewer_capabilities(void **state)
 	keeps(CAP(CAP_SYS_ADMIN) | CAP(CAP_DAC_OVERRIDE) | CAP(CAP_CHOWN), CAP(CAP_SYS_ADMIN) | CAP(CAP_DAC_OVERRIDE));
 }
 
+static int in_child(int (*fn)(void))
+{
+	int status = 0;
+	pid_t pid = fork();
+	if (pid == 0)
+		_exit(fn());
+	assert_true(pid > 0 && waitpid(pid, &status, 0) == pid && WIFEXITED(status));
+	return WEXITSTATUS(status);
+}
+
+static int greets(void)
+{
+	struct __user_cap_header_struct head;
+	struct __user_cap_data_struct data[_LINUX_CAPABILITY_U32S_3];
+	if (fs_confine_supervisor() < 0 || fs_confine_greeter() < 0)
+		return NOT_CONFINED;
+	return permitted(&head, data) == 0 && prctl(PR_GET_NO_NEW_PRIVS, 0, 0, 0, 0) == 1 ? DONE : KEPT_OTHERS;
+}
+
+static void a_greeter_keeps_nothing(void **state)
+{
+	(void)state;
+	assert_int_equal(in_child(greets), DONE);
+}
+
 static bool is_ambient(int capability)
 {
 	return prctl(PR_CAP_AMBIENT, PR_CAP_AMBIENT_IS_SET, capability, 0, 0) == 1;
@@ -325,16 +433,6 @@ static int ambient(void)
 	if (fs_confine_server() < 0)
 		return NOT_CONFINED;
 	return is_ambient(CAP_SYS_ADMIN) ? SERVER_KEPT_IT : DONE;
-}
-
-static int in_child(int (*fn)(void))
-{
-	int status = 0;
-	pid_t pid = fork();
-	if (pid == 0)
-		_exit(fn());
-	assert_true(pid > 0 && waitpid(pid, &status, 0) == pid && WIFEXITED(status));
-	return WEXITSTATUS(status);
 }
 
 static void the_next_program_has_what_the_supervisor_was_given(void **state)
@@ -426,6 +524,8 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(what_a_server_does_not_need_fails),
 		cmocka_unit_test(what_it_does_need_works),
+		cmocka_unit_test(it_talks_to_its_supervisor_and_to_who_comes),
+		cmocka_unit_test(a_greeter_keeps_nothing),
 		cmocka_unit_test(a_server_can_read_what_is_not_its_users),
 		cmocka_unit_test(also_in_a_container_with_fewer_capabilities),
 		cmocka_unit_test(the_next_program_has_what_the_supervisor_was_given),

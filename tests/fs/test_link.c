@@ -93,6 +93,23 @@ static void test_words_arrive(void **state)
 	assert_int_equal(receive(), -EAGAIN);
 }
 
+static void test_who_does_not_read_is_not_waited_for(void **state)
+{
+	uint32_t sent = 0;
+	int rc;
+	(void)state;
+	while ((rc = fs_link_try(pair[0], FS_LINK_LOG, 1, "a line")) == 0)
+		sent++;
+	assert_int_equal(rc, -EAGAIN);
+	assert_true(sent > 0);
+	while (sent-- > 0) {
+		assert_int_equal(receive(), 0);
+		assert_int_equal(got.kind, FS_LINK_LOG);
+		assert_string_equal(got.text, "a line");
+	}
+	assert_int_equal(receive(), -EAGAIN);
+}
+
 static void test_a_mount_arrives_with_its_descriptor(void **state)
 {
 	struct fs_link_message message = { .kind = FS_LINK_MOUNTED,
@@ -161,6 +178,7 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test_setup_teardown(test_words_arrive, set_up, tear_down),
+		cmocka_unit_test_setup_teardown(test_who_does_not_read_is_not_waited_for, set_up, tear_down),
 		cmocka_unit_test_setup_teardown(test_a_mount_arrives_with_its_descriptor, set_up, tear_down),
 		cmocka_unit_test_setup_teardown(test_a_long_text_is_cut, set_up, tear_down),
 		cmocka_unit_test_setup_teardown(test_no_other_length_is_a_message, set_up, tear_down),

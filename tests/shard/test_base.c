@@ -6,7 +6,9 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/socket.h>
 #include <sys/stat.h>
+#include <sys/un.h>
 #include <sys/wait.h>
 #include <unistd.h>
 #include <cmocka.h>
@@ -15,6 +17,7 @@
 #include "shard/base/err.h"
 #include "shard/base/io.h"
 #include "shard/base/log.h"
+#include "shard/base/syslog.h"
 #include "shard/base/units.h"
 #include "tests/shard/tree.h"
 
@@ -38,6 +41,7 @@ static void quoting_makes_any_bytes_printable(void **state)
 	char buf[64];
 	for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++)
 		assert_string_equal(base_err_quote(cases[i].name, buf, sizeof buf), cases[i].quoted);
+	assert_string_equal(base_err_printable("a\\x0a\n\xff", buf, sizeof buf), "a\\x0a\\x0a\\xff");
 }
 
 static void quoting_cuts_between_characters(void **state)
@@ -321,8 +325,79 @@ static void log_lines_carry_name_and_level(void **state)
 	const char *want = "tool: error: disk 1\ntool: warning: slow\ntool: error: yyyy";
 	assert_memory_equal(text, want, strlen(want));
 	assert_int_equal(text[n - 1], '\n');
-	assert_true(n < 4096); /* the long line was cut, not split */
+	assert_true(n < 4096 + strlen(want)); /* the long line was cut, not split */
 	fclose(f);
+}
+
+/* A socket of its own instead of /dev/log; returns the listening end. */
+static int listen_at(const char *path, int type)
+{
+	struct sockaddr_un name = { .sun_family = AF_UNIX };
+	int fd = socket(AF_UNIX, type | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+	snprintf(name.sun_path, sizeof name.sun_path, "%s", path);
+	assert_int_equal(bind(fd, (struct sockaddr *)&name, sizeof name), 0);
+	if (type == SOCK_STREAM)
+		assert_int_equal(listen(fd, 4), 0);
+	return fd;
+}
+
+static void syslog_gets_a_line_and_is_not_waited_for(void **state)
+{
+	(void)state;
+	char dir[] = "/tmp/ddpfs-test-XXXXXX", path[64], want[64], got[8192];
+	assert_non_null(mkdtemp(dir));
+	snprintf(path, sizeof path, "%s/log", dir);
+	assert_int_equal(base_syslog(path, "tool", 3, "nobody"), -ENOENT);
+	int fd = listen_at(path, SOCK_DGRAM);
+	assert_int_equal(base_syslog(path, "tool", 3, "disk 1"), 0);
+	ssize_t n = recv(fd, got, sizeof got, 0);
+	snprintf(want, sizeof want, "<27>tool[%d]: disk 1", (int)getpid());
+	assert_int_equal(n, strlen(want));
+	assert_memory_equal(got, want, strlen(want));
+	char big[2 * BASE_SYSLOG_BYTES_MAX];
+	memset(big, 'y', sizeof big - 1);
+	big[sizeof big - 1] = '\0';
+	assert_int_equal(base_syslog(path, "tool", 6, big), 0);
+	assert_int_equal(recv(fd, got, sizeof got, 0), BASE_SYSLOG_BYTES_MAX - 1);
+	int r;
+	do /* it does not read: its queue is full some time */
+		r = base_syslog(path, "tool", 3, "flood");
+	while (r == 0);
+	assert_int_equal(r, -EAGAIN);
+	close(fd);
+	assert_int_equal(base_syslog(path, "tool", 3, "nobody"), -ECONNREFUSED);
+	unlink(path);
+	fd = listen_at(path, SOCK_STREAM);
+	assert_int_equal(base_syslog(path, "tool", 3, "disk 1"), 0);
+	int client = accept(fd, NULL, NULL);
+	assert_int_equal(recv(client, got, sizeof got, 0), strlen(want) + 1);
+	assert_string_equal(got, want);
+	close(client);
+	close(fd);
+	unlink(path);
+	rmdir(dir);
+}
+
+static enum base_log_level relayed_level;
+static char relayed[64];
+
+static void keep_relayed(enum base_log_level level, const char *line)
+{
+	relayed_level = level;
+	snprintf(relayed, sizeof relayed, "%s", line);
+}
+
+static void lines_for_syslog_can_go_elsewhere(void **state)
+{
+	(void)state;
+	base_log_relay(keep_relayed);
+	base_log_init("tool", BASE_LOG_WARNING, true);
+	log_warning("disk %d", 1);
+	log_info("dropped");
+	base_log_init("ddpfs", BASE_LOG_INFO, false);
+	base_log_relay(NULL);
+	assert_int_equal(relayed_level, BASE_LOG_WARNING);
+	assert_string_equal(relayed, "disk 1");
 }
 
 static void log_keeps_the_last_errors_and_warnings(void **state)
@@ -380,6 +455,8 @@ int main(void)
 		cmocka_unit_test(an_atomic_write_that_fails_changes_nothing),
 		cmocka_unit_test(what_a_killed_writer_left_goes_with_the_next_write),
 		cmocka_unit_test(log_lines_carry_name_and_level),
+		cmocka_unit_test(syslog_gets_a_line_and_is_not_waited_for),
+		cmocka_unit_test(lines_for_syslog_can_go_elsewhere),
 		cmocka_unit_test(log_keeps_the_last_errors_and_warnings),
 		cmocka_unit_test(cleanup_releases_what_was_not_stolen),
 	};
