@@ -217,7 +217,13 @@ static int dir_resume(struct fs_server *server, fuse_ino_t ino, uint64_t handle,
 	return rc < 0 ? rc : dir_settle(server, dir);
 }
 
-void fs_dir_opendir(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi)
+/* What is opened after a listing counts. */
+static bool waits_for_watch(const struct fs_server *server, struct fs_node node)
+{
+	return !fs_watch_is_ready(server->watch) || (node.kind == FS_ROOT && fs_watch_rests(server->watch));
+}
+
+static void opendir_any(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi, bool waited)
 {
 	struct fs_server *server = fs_server_of(req);
 	struct fs_node node;
@@ -227,11 +233,11 @@ void fs_dir_opendir(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi)
 	bool trainer = !(fi->flags & FS_DIR_MARK);
 	bool marked = !trainer && lister != 0 && fuse_req_ctx(req)->pid == lister;
 
-	if (trainer && !fs_watch_is_ready(server->watch)) {
+	int rc = fs_ino_node(ino, &node);
+	if (rc == 0 && trainer && !waited && waits_for_watch(server, node)) {
 		fs_helper_opendir(server->helper, req, ino, fi);
 		return;
 	}
-	int rc = fs_ino_node(ino, &node);
 	if (rc == 0)
 		rc = dir_begin(server, node, trainer, marked, &dir);
 	if (rc == 0) {
@@ -245,6 +251,16 @@ void fs_dir_opendir(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi)
 		fuse_reply_err(req, -fs_errno(rc));
 	}
 	dir_done(&dir);
+}
+
+void fs_dir_opendir(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi)
+{
+	opendir_any(req, ino, fi, false);
+}
+
+void fs_dir_opendir_waited(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi)
+{
+	opendir_any(req, ino, fi, true);
 }
 
 /* ---- filling ---- */

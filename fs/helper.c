@@ -400,9 +400,10 @@ static void *helper_run(void *arg)
 				helper->jobs_tail = &helper->jobs;
 		}
 		pthread_mutex_unlock(&helper->lock);
-		if (job && job->opendir)
-			fs_dir_opendir(job->req, job->ino, &job->fi);
-		else if (job)
+		if (job && job->opendir) {
+			fs_watch_wake_wait(helper->server->watch);
+			fs_dir_opendir_waited(job->req, job->ino, &job->fi);
+		} else if (job)
 			do_list(helper, job);
 		free(job);
 		log_waiting(helper, &budget);

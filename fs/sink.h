@@ -54,7 +54,7 @@ void fs_sink_own(struct fs_sink *sink, struct fs_view *view, bool wanted);
 /* What is recognised, into the statistics. */
 void fs_sink_recognised(struct fs_sink *sink, struct fs_view *view, json_t *object);
 
-/* Of a view's streams, its own and the followed ones; zeros when there is none. */
+/* Of a view's streams, its own and the followed ones (whole: of its own); zeros when there is none. */
 void fs_sink_stats(struct fs_sink *sink, struct fs_view *view, struct prefetch_stream_stats *ret_stats);
 
 /* The epoch that a marked listing of the root shows (fs/dir.h): the lister's own. */

@@ -2,6 +2,7 @@
 
 import ctypes
 import mmap
+import os
 
 import numpy as np
 
@@ -22,3 +23,10 @@ def resident(path):
     """Bytes of the file in the page cache."""
     with open(path, "rb") as f, mmap.mmap(f.fileno(), 0, access=mmap.ACCESS_READ) as mapped:
         return cached_bytes(mapped)
+
+
+def read_dropped(path):
+    """The file's bytes, after its pages were taken out of the page cache."""
+    with open(path, "rb", buffering=0) as f:
+        os.posix_fadvise(f.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+        return f.read()
