@@ -39,6 +39,9 @@ struct stage_backend_ops {
 	int (*wait)(struct stage_backend *backend, struct stage_upload *upload, void *stream, struct base_err *err);
 	int (*sync)(
 	        struct stage_backend *backend, struct stage_upload *upload, struct base_err *err); /* the host waits */
+	/* ddpfs_batch_copied */
+	int (*copied)(struct stage_backend *backend, struct stage_upload *upload, void *since, struct base_err *err,
+	        double *ret_begin_s, double *ret_end_s);
 	/* done(arg): nothing reads the batch any more, in host memory or on the device. */
 	void (*take_back)(
 	        struct stage_backend *backend, struct stage_upload *upload, void (*done)(void *arg), void *arg);

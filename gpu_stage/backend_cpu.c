@@ -46,6 +46,18 @@ static int cpu_sync(struct stage_backend *backend, struct stage_upload *upload, 
 	return 0;
 }
 
+static int cpu_copied(struct stage_backend *backend, struct stage_upload *upload, void *since, struct base_err *err,
+        double *ret_begin_s, double *ret_end_s)
+{
+	(void)backend;
+	(void)upload;
+	(void)since;
+	(void)ret_begin_s;
+	(void)ret_end_s;
+	return base_err_set(
+	        err, -ENOTSUP, "a batch in host memory is not copied: only a GPU's has times of its copies");
+}
+
 static void cpu_take_back(
         struct stage_backend *backend, struct stage_upload *upload, void (*done)(void *arg), void *arg)
 {
@@ -77,6 +89,7 @@ static const struct stage_backend_ops cpu_ops = {
 	.hand_out = cpu_hand_out,
 	.wait = cpu_wait,
 	.sync = cpu_sync,
+	.copied = cpu_copied,
 	.take_back = cpu_take_back,
 	.stop = cpu_stop,
 	.stats = cpu_stats,

@@ -41,8 +41,8 @@ enum {
 enum copy { COPY_AUTO, COPY_EACH, COPY_PACKED };
 
 struct stage_upload {
-	uint32_t first, pages; /* of device memory */
-	struct CUevent_st *arrived;
+	uint32_t first, pages;              /* of device memory */
+	struct CUevent_st *began, *arrived; /* began: NULL where nobody wants times */
 	struct CUevent_st *passed[DDPFS_BATCH_STREAMS_MAX];
 	struct CUstream_st *streams[DDPFS_BATCH_STREAMS_MAX];
 	uint32_t n_streams, n_passed;
@@ -57,6 +57,7 @@ struct cuda_backend {
 	const struct stage_cuda *cuda;
 	int ordinal, device;
 	enum copy copy;
+	bool timed;
 	uint64_t device_bytes;
 	struct CUctx_st *context;
 	struct CUstream_st *stream;
@@ -233,6 +234,8 @@ static void cuda_memory_free(struct stage_backend *backend, uint8_t *base, uint6
 
 static void upload_free(struct cuda_backend *b, struct stage_upload *u)
 {
+	if (u->began)
+		b->cuda->event_destroy(u->began);
 	if (u->arrived)
 		b->cuda->event_destroy(u->arrived);
 	for (unsigned i = 0; i < DDPFS_BATCH_STREAMS_MAX; i++) {
@@ -242,12 +245,13 @@ static void upload_free(struct cuda_backend *b, struct stage_upload *u)
 	free(u);
 }
 
-static int event_new(struct cuda_backend *b, struct CUevent_st **event, struct base_err *err)
+static int event_new(struct cuda_backend *b, struct CUevent_st **event, bool timed, struct base_err *err)
 {
 	if (*event)
 		return 0;
 	/* Blocking: the thread that gives back sleeps, it does not spin. */
-	unsigned result = b->cuda->event_create(event, CUDA_EVENT_BLOCKING | CUDA_EVENT_NO_TIMING);
+	unsigned flags = (unsigned)CUDA_EVENT_BLOCKING | (timed ? 0U : (unsigned)CUDA_EVENT_NO_TIMING);
+	unsigned result = b->cuda->event_create(event, flags);
 	if (result == CUDA_OK)
 		return 0;
 	*event = NULL;
@@ -271,7 +275,9 @@ static int upload_new(struct cuda_backend *b, struct base_err *err, struct stage
 	u->n_streams = u->n_passed = 0;
 	u->lost = false;
 	u->next = NULL;
-	int rc = event_new(b, &u->arrived, err);
+	int rc = event_new(b, &u->arrived, b->timed, err);
+	if (rc == 0 && b->timed)
+		rc = event_new(b, &u->began, true, err);
 	if (rc == 0)
 		*ret_upload = u;
 	else
@@ -384,8 +390,12 @@ static int send(struct cuda_backend *b, struct stage_upload *u, struct ddpfs_ite
 {
 	uint64_t base = (uint64_t)u->first * STAGE_PAGE;
 	bool packed = b->copy == COPY_PACKED || (b->copy == COPY_AUTO && n && bytes / n < EACH_FROM);
-	const char *what = "copy a batch to its memory";
-	unsigned result = packed ? copy_packed(b, base, items, n, bytes) : copy_each(b, base, items, n);
+	const char *what = "record an event";
+	unsigned result = u->began ? b->cuda->event_record(u->began, b->stream) : (unsigned)CUDA_OK;
+	if (result == CUDA_OK) {
+		what = "copy a batch to its memory";
+		result = packed ? copy_packed(b, base, items, n, bytes) : copy_each(b, base, items, n);
+	}
 	if (result == CUDA_OK) {
 		what = "record an event";
 		result = b->cuda->event_record(u->arrived, b->stream);
@@ -511,6 +521,44 @@ static int cuda_sync(struct stage_backend *backend, struct stage_upload *u, stru
 	return rc;
 }
 
+/* In the context.  What the caller did wrong with his event is not the GPU's failure. */
+static int elapsed(
+        struct cuda_backend *b, struct CUevent_st *since, struct CUevent_st *until, struct base_err *err, double *ret_s)
+{
+	float ms = 0;
+	unsigned result = b->cuda->event_elapsed(&ms, since, until);
+	if (result == CUDA_INVALID_VALUE || result == CUDA_INVALID_HANDLE || result == CUDA_NOT_READY)
+		return base_err_set(err, -EINVAL,
+		        "times are counted from an event of GPU %d, made with timing, that has passed", b->ordinal);
+	if (result != CUDA_OK)
+		return failure(b, result, "tell the time of a copy", err);
+	*ret_s = (double)ms * 1e-3;
+	return 0;
+}
+
+static int cuda_copied(struct stage_backend *backend, struct stage_upload *u, void *since, struct base_err *err,
+        double *ret_begin_s, double *ret_end_s)
+{
+	struct cuda_backend *b = of(backend);
+	double begin = 0, end = 0;
+	if (!u->began)
+		return base_err_set(err, -EINVAL, "the stage keeps no times: open it with timed = 1");
+	int rc = cuda_sync(backend, u, err);
+	if (rc == 0)
+		rc = enter(b, err);
+	if (rc < 0)
+		return rc;
+	rc = elapsed(b, since, u->began, err, &begin);
+	if (rc == 0)
+		rc = elapsed(b, since, u->arrived, err, &end);
+	leave(b);
+	if (rc < 0)
+		return rc;
+	*ret_begin_s = begin;
+	*ret_end_s = end;
+	return 0;
+}
+
 /* ---- giving back ---- */
 
 static void cuda_take_back(struct stage_backend *backend, struct stage_upload *u, void (*done)(void *arg), void *arg)
@@ -520,7 +568,7 @@ static void cuda_take_back(struct stage_backend *backend, struct stage_upload *u
 	u->lost = !entered;
 	for (uint32_t i = 0; entered && i < u->n_streams; i++) {
 		unsigned result = CUDA_OK;
-		u->lost |= event_new(b, &u->passed[i], NULL) < 0;
+		u->lost |= event_new(b, &u->passed[i], false, NULL) < 0;
 		if (u->passed[i])
 			result = b->cuda->event_record(u->passed[i], u->streams[i]);
 		if (result != CUDA_OK) {
@@ -641,6 +689,7 @@ static const struct stage_backend_ops cuda_ops = {
 	.hand_out = cuda_hand_out,
 	.wait = cuda_wait,
 	.sync = cuda_sync,
+	.copied = cuda_copied,
 	.take_back = cuda_take_back,
 	.stop = cuda_stop,
 	.stats = cuda_stats,
@@ -714,6 +763,7 @@ int stage_backend_cuda(const struct ddpfs_stage_options *options, int ordinal, s
 	b->cuda = cuda;
 	b->ordinal = ordinal;
 	b->copy = mode;
+	b->timed = options->timed != 0;
 	b->device_bytes = options->device_bytes;
 	b->queue_end = &b->queue;
 	pthread_mutex_init(&b->lock, NULL);

@@ -25,11 +25,13 @@ struct CUfunc_st;
 /* Results of every function, as far as they are told apart here. */
 enum {
 	CUDA_OK = 0,
+	CUDA_INVALID_VALUE = 1,
 	CUDA_OUT_OF_MEMORY = 2,
 	CUDA_STUB_LIBRARY = 34,
 	CUDA_DEVICE_UNAVAILABLE = 46,
 	CUDA_NO_DEVICE = 100,
 	CUDA_INVALID_DEVICE = 101,
+	CUDA_INVALID_HANDLE = 400,
 	CUDA_NOT_READY = 600,
 	CUDA_DRIVER_MISMATCH = 803,
 };
@@ -73,7 +75,9 @@ enum {
 	X(cuEventDestroy_v2, event_destroy, (struct CUevent_st * event))                                               \
 	X(cuEventRecord, event_record, (struct CUevent_st * event, struct CUstream_st * stream))                       \
 	X(cuEventSynchronize, event_synchronize, (struct CUevent_st * event))                                          \
+	X(cuEventElapsedTime, event_elapsed, (float *ret_ms, struct CUevent_st *from, struct CUevent_st *to))          \
 	/* The reference trainer's: */                                                                                 \
+	X(cuDeviceGetName, device_name, (char *ret_name, int size, int device))                                        \
 	X(cuMemsetD8Async, memory_set,                                                                                 \
 	        (unsigned long long to, unsigned char value, size_t bytes, struct CUstream_st *stream))                \
 	X(cuModuleLoadData, module_load, (struct CUmod_st * *ret_module, const void *image))                           \

@@ -561,6 +561,15 @@ int ddpfs_batch_sync(struct ddpfs_batch *batch, struct ddpfs_stage_error *error)
 	return rc < 0 ? stage_error(error, &err) : 0;
 }
 
+int ddpfs_batch_copied(
+        struct ddpfs_batch *batch, void *since, double *ret_begin_s, double *ret_end_s, struct ddpfs_stage_error *error)
+{
+	struct stage_batch *b = (struct stage_batch *)batch;
+	struct base_err err = { 0 };
+	int rc = b->stage->backend->ops->copied(b->stage->backend, b->upload, since, &err, ret_begin_s, ret_end_s);
+	return rc < 0 ? stage_error(error, &err) : 0;
+}
+
 /* Nothing reads the batch any more. */
 static void batch_done(void *arg)
 {

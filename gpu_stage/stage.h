@@ -86,6 +86,7 @@ struct ddpfs_stage_options {
 	const char *copy;       /* to a GPU: "each": one copy a file; "packed": gathered by this processor, one copy a
 	                          batch; "auto" (or NULL): packed where files are small */
 	const char *quarantine; /* file of the list; NULL: the one beside the index, if there is one; "": none */
+	uint32_t timed; /* not 0: the GPU notes when each batch's copies begin and end, for ddpfs_batch_copied */
 };
 
 /* One file of a batch. */
@@ -197,6 +198,12 @@ DDPFS_EXPORT int ddpfs_batch_wait(struct ddpfs_batch *batch, void *stream, struc
 
 /* The host waits until the batch's copies have arrived.  Returns 0, -EIO, -ENODEV. */
 DDPFS_EXPORT int ddpfs_batch_sync(struct ddpfs_batch *batch, struct ddpfs_stage_error *error);
+
+/* When the batch's copies to its GPU began and ended, in seconds after `since`: an event (cudaEvent_t or CUevent) of that GPU,
+ * with timing, that has passed.  The host waits until they have arrived.  For profiles: the stage must be opened with `timed`.
+ * Returns 0, -EINVAL (no such event, or not timed), -ENOTSUP (the cpu backend copies nothing), -EIO, -ENODEV. */
+DDPFS_EXPORT int ddpfs_batch_copied(struct ddpfs_batch *batch, void *since, double *ret_begin_s, double *ret_end_s,
+        struct ddpfs_stage_error *error);
 
 /* Gives the samples back.  The batch and its items are gone.  NULL is fine.  Kernels that were queued on streams given to
  * ddpfs_batch_wait may still read it: its memory is used again after them.  Never waits. */

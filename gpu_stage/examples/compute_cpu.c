@@ -1,6 +1,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 #include "gpu_stage/examples/compute.h"
 
@@ -11,6 +12,7 @@ struct cpu {
 	struct peers *peers;
 	void *pieces[PIECES];
 	unsigned n_pieces;
+	struct timespec marks[COMPUTE_MARKS];
 };
 
 static void *cpu_memory(struct compute *c, size_t bytes)
@@ -51,9 +53,25 @@ static bool cpu_run(struct compute *c, enum kernel kernel, const struct mlp *m, 
 	return true;
 }
 
-static bool cpu_reduce(struct compute *c, float *data, size_t n)
+static bool cpu_mark(struct compute *c, uint32_t mark)
 {
-	return peers_sum(((struct cpu *)c)->peers, data, n);
+	clock_gettime(CLOCK_MONOTONIC, &((struct cpu *)c)->marks[mark]);
+	return true;
+}
+
+static bool cpu_when(struct compute *c, uint32_t mark, double *ret_s)
+{
+	const struct timespec *marks = ((struct cpu *)c)->marks;
+	*ret_s = (double)(marks[mark].tv_sec - marks[0].tv_sec) +
+	         (double)(marks[mark].tv_nsec - marks[0].tv_nsec) * 1e-9;
+	return true;
+}
+
+static bool cpu_reduce(struct compute *c, float *data, size_t n, uint32_t mark)
+{
+	if (mark == COMPUTE_NO_MARK)
+		return peers_sum(((struct cpu *)c)->peers, data, n);
+	return cpu_mark(c, mark) && peers_sum(((struct cpu *)c)->peers, data, n) && cpu_mark(c, mark + 1);
 }
 
 static bool cpu_reduced(struct compute *c)
@@ -78,6 +96,8 @@ static const struct compute_ops cpu_ops = {
 	.run = cpu_run,
 	.reduce = cpu_reduce,
 	.reduced = cpu_reduced,
+	.mark = cpu_mark,
+	.when = cpu_when,
 	.free = cpu_free,
 };
 
@@ -88,7 +108,7 @@ struct compute *compute_cpu(struct peers *peers)
 		fputs("digits_mlp: out of memory\n", stderr);
 		return NULL;
 	}
-	cpu->base = (struct compute){ .ops = &cpu_ops, .backend = "cpu" };
+	cpu->base = (struct compute){ .ops = &cpu_ops, .backend = "cpu", .name = "processor" };
 	cpu->peers = peers;
 	return &cpu->base;
 }

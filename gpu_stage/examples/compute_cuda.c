@@ -36,6 +36,7 @@ struct gpu {
 	bool failed;  /* a call did */
 	struct CUstream_st *stream, *second;
 	struct CUevent_st *computed, *reduced;
+	struct CUevent_st *marks[COMPUTE_MARKS];
 	struct CUmod_st *module;
 	struct CUfunc_st *kernels[N_KERNELS];
 	unsigned long long pieces[PIECES];
@@ -118,16 +119,44 @@ static bool gpu_run(struct compute *c, enum kernel kernel, const struct mlp *m, 
 	        "start a kernel");
 }
 
+static bool mark_on(struct gpu *g, struct CUstream_st *stream, uint32_t mark)
+{
+	if (mark == COMPUTE_NO_MARK)
+		return true;
+	if (!g->marks[mark] && !good(g, g->cuda->event_create(&g->marks[mark], 0), "make an event"))
+		return false;
+	if (mark == 0)
+		g->base.origin = g->marks[0];
+	return good(g, g->cuda->event_record(g->marks[mark], stream), "record an event");
+}
+
+static bool gpu_mark(struct compute *c, uint32_t mark)
+{
+	return mark_on(of(c), of(c)->stream, mark);
+}
+
+static bool gpu_when(struct compute *c, uint32_t mark, double *ret_s)
+{
+	struct gpu *g = of(c);
+	float ms = 0;
+	if (!good(g, g->cuda->event_elapsed(&ms, g->marks[0], g->marks[mark]), "tell the time"))
+		return false;
+	*ret_s = (double)ms * 1e-3;
+	return true;
+}
+
 /* On the second stream, after what the main one has been given so far; the main one goes on. */
-static bool gpu_reduce(struct compute *c, float *data, size_t n)
+static bool gpu_reduce(struct compute *c, float *data, size_t n, uint32_t mark)
 {
 	struct gpu *g = of(c);
 	if (!g->comm)
 		return true;
 	return good(g, g->cuda->event_record(g->computed, g->stream), "record an event") &&
 	       good(g, g->cuda->stream_wait_event(g->second, g->computed, 0), "order its streams") &&
+	       mark_on(g, g->second, mark) &&
 	       nccl_good(g, g->nccl.all_reduce(data, data, n, NCCL_FLOAT32, NCCL_SUM, g->comm, g->second),
 	               "sum gradients") &&
+	       mark_on(g, g->second, mark == COMPUTE_NO_MARK ? mark : mark + 1) &&
 	       good(g, g->cuda->event_record(g->reduced, g->second), "record an event");
 }
 
@@ -149,6 +178,10 @@ static void gpu_free(struct compute *c)
 		g->cuda->memory_free(g->pieces[--g->n_pieces]);
 	if (g->module)
 		g->cuda->module_unload(g->module);
+	for (unsigned i = 0; i < COMPUTE_MARKS; i++) {
+		if (g->marks[i])
+			g->cuda->event_destroy(g->marks[i]);
+	}
 	if (g->computed)
 		g->cuda->event_destroy(g->computed);
 	if (g->reduced)
@@ -172,6 +205,8 @@ static const struct compute_ops gpu_ops = {
 	.run = gpu_run,
 	.reduce = gpu_reduce,
 	.reduced = gpu_reduced,
+	.mark = gpu_mark,
+	.when = gpu_when,
 	.free = gpu_free,
 };
 
@@ -215,7 +250,9 @@ static bool nccl_join(struct gpu *g, struct peers *peers)
 
 static bool gpu_open(struct gpu *g, struct peers *peers)
 {
+	char *name = g->base.name;
 	if (!good(g, g->cuda->device_get(&g->device, g->ordinal), "find it") ||
+	        !good(g, g->cuda->device_name(name, (int)sizeof(g->base.name) - 1, g->device), "read its name") ||
 	        !good(g, g->cuda->context_retain(&g->context, g->device), "open it"))
 		return false;
 	g->entered = good(g, g->cuda->context_push(g->context), "use its context");

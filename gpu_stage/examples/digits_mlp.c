@@ -1,5 +1,5 @@
 /* The reference trainer in C: digits_mlp [--backend=cpu|cuda] [--order=MODE] [--epochs=N] [--batch=N] [--seed=N]
- * [--rate=F] DATASET
+ * [--rate=F] [--timeline=FILE] DATASET
  *
  * A perceptron learns digits from a packed dataset of 65-byte samples (make_digits.py) below train/; rank 0 tells how it does on
  * those below val/.  Start it alone, or under torchrun --no-python, mpirun or srun: each rank takes its part of the epoch from
@@ -9,17 +9,40 @@
  *                   main stream    | hidden, output, gradient2 | d_hidden, gradient1 |  wait | update |
  *                   second stream                              | sum layer 2         | sum layer 1 |
  *
- * The host waits for nothing of this until the epoch's end: it only queues, and asks for the next batch. */
+ * The host waits for nothing of this until the epoch's end: it only queues, and asks for the next batch.
+ *
+ * --timeline: rank 0 draws the last epoch's beginning, as its streams ran (timeline.h).  A GPU's copies are timed by the stage, whose
+ * events are used again when a batch is released: so the latest HELD batches are released later. */
+#include <errno.h>
 #include <getopt.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "gpu_stage/examples/compute.h"
+#include "gpu_stage/examples/timeline.h"
 #include "gpu_stage/stage.h"
 
+enum { HELD = 4 };
+
+/* Of a batch, in this order from 1 + batch * MARKS on. */
+enum mark {
+	MARK_COPY,
+	MARK_COPIED,
+	MARK_BEGIN,
+	MARK_END,
+	MARK_SUM2,
+	MARK_SUM2_END,
+	MARK_SUM1,
+	MARK_SUM1_END,
+	MARK_UPDATE,
+	MARK_UPDATED,
+	MARKS
+};
+_Static_assert(1 + TIMELINE_BATCHES_MAX * MARKS <= COMPUTE_MARKS, "a mark has a number");
+
 struct settings {
-	const char *dataset, *backend, *order;
+	const char *dataset, *backend, *order, *timeline;
 	uint32_t epochs, batch;
 	uint64_t seed;
 	float rate;
@@ -32,12 +55,19 @@ struct trainer {
 	struct mlp m;    /* all in the compute's memory */
 	uint8_t *gather; /* where the processor's batches become neighbours; NULL on a GPU */
 	struct ddpfs_stage *train, *val;
+	/* Of the timeline: */
+	FILE *picture; /* NULL: none is wanted of this rank */
+	bool drawing;  /* the batch that is worked on is in it */
+	uint32_t drawn;
+	struct ddpfs_batch *held[HELD]; /* drawn on a GPU; by drawn % HELD */
+	double copied_s[TIMELINE_BATCHES_MAX][2];
+	struct timeline timeline;
 };
 
 static int usage(void)
 {
 	fputs("usage: digits_mlp [--backend=cpu|cuda] [--order=MODE] [--epochs=N] [--batch=N]\n"
-	      "                  [--seed=N] [--rate=F] DATASET\n",
+	      "                  [--seed=N] [--rate=F] [--timeline=FILE] DATASET\n",
 	        stderr);
 	return 2;
 }
@@ -47,7 +77,7 @@ static bool parse(int argc, char **argv, struct settings *set)
 	static const struct option options[] = { { "backend", required_argument, NULL, 'd' },
 		{ "order", required_argument, NULL, 'o' }, { "epochs", required_argument, NULL, 'e' },
 		{ "batch", required_argument, NULL, 'b' }, { "seed", required_argument, NULL, 's' },
-		{ "rate", required_argument, NULL, 'r' }, { 0 } };
+		{ "rate", required_argument, NULL, 'r' }, { "timeline", required_argument, NULL, 't' }, { 0 } };
 	int c;
 	*set = (struct settings){ .backend = "cpu", .epochs = 20, .batch = 32, .rate = 0.2F };
 	while ((c = getopt_long(argc, argv, "", options, NULL)) != -1) {
@@ -63,6 +93,8 @@ static bool parse(int argc, char **argv, struct settings *set)
 			set->seed = strtoull(optarg, NULL, 10);
 		else if (c == 'r')
 			set->rate = strtof(optarg, NULL);
+		else if (c == 't')
+			set->timeline = optarg;
 		else
 			return false;
 	}
@@ -79,6 +111,12 @@ static bool complain(const struct ddpfs_stage_error *error)
 	return false;
 }
 
+static bool complain_of_picture(const struct trainer *t)
+{
+	fprintf(stderr, "digits_mlp: cannot write '%s': %s\n", t->set.timeline, strerror(errno));
+	return false;
+}
+
 static bool open_stage(struct trainer *t, const char *subdir, bool shared, struct ddpfs_stage **ret_stage)
 {
 	struct ddpfs_stage_error error;
@@ -87,6 +125,7 @@ static bool open_stage(struct trainer *t, const char *subdir, bool shared, struc
 		.backend = t->compute->backend,
 		.order = t->set.order,
 		.seed = t->set.seed,
+		.timed = t->picture != NULL,
 		.memory_bytes = 64 << 20 };
 	if (shared) {
 		o.rank = t->peers.rank;
@@ -121,6 +160,11 @@ static bool open_all(struct trainer *t)
 {
 	if (!peers_open(&t->peers))
 		return false;
+	if (t->set.timeline && t->peers.rank == 0) {
+		t->picture = fopen(t->set.timeline, "we");
+		if (!t->picture)
+			return complain_of_picture(t);
+	}
 	t->compute = strcmp(t->set.backend, "cuda") == 0 ? compute_cuda(&t->peers) : compute_cpu(&t->peers);
 	if (!t->compute || !open_stage(t, "train", true, &t->train))
 		return false;
@@ -140,18 +184,119 @@ static bool open_all(struct trainer *t)
 
 static void close_all(struct trainer *t)
 {
+	for (unsigned i = 0; i < HELD; i++)
+		ddpfs_batch_release(t->held[i]);
 	ddpfs_stage_close(t->train);
 	ddpfs_stage_close(t->val);
 	if (t->compute)
 		t->compute->ops->free(t->compute);
 	free(t->gather);
+	if (t->picture)
+		fclose(t->picture);
 	peers_close(&t->peers);
 }
+
+/* ---- the timeline ---- */
+
+static uint32_t mark_number(const struct trainer *t, enum mark which)
+{
+	return t->drawing ? 1 + t->drawn * MARKS + which : (uint32_t)COMPUTE_NO_MARK;
+}
+
+static bool mark(struct trainer *t, enum mark which)
+{
+	return !t->drawing || t->compute->ops->mark(t->compute, mark_number(t, which));
+}
+
+/* Mark 0 must have passed when the first copy is asked for its time: another stream makes that. */
+static bool begin_drawing(struct trainer *t)
+{
+	float totals[2];
+	t->drawing = true;
+	return t->compute->ops->mark(t->compute, 0) &&
+	       t->compute->ops->fetch(t->compute, totals, t->m.totals, sizeof(totals));
+}
+
+/* Asks when its copies ran, and lets it go. */
+static bool let_go(struct trainer *t, uint32_t drawn)
+{
+	struct ddpfs_stage_error error;
+	struct ddpfs_batch **batch = &t->held[drawn % HELD];
+	double *copied = t->copied_s[drawn];
+	int rc = *batch ? ddpfs_batch_copied(*batch, t->compute->origin, &copied[0], &copied[1], &error) : 0;
+	ddpfs_batch_release(*batch);
+	*batch = NULL;
+	return rc == 0 || complain(&error);
+}
+
+/* The batch is the trainer's no longer; the GPU may still be reading it. */
+static bool leave(struct trainer *t, struct ddpfs_batch *batch)
+{
+	if (!t->drawing || !t->compute->on_gpu) {
+		ddpfs_batch_release(batch);
+		t->drawn += t->drawing;
+		return true;
+	}
+	bool good = t->drawn < HELD || let_go(t, t->drawn - HELD);
+	t->held[t->drawn++ % HELD] = batch;
+	return good;
+}
+
+static bool add_bar(struct trainer *t, enum timeline_row row, uint32_t batch, enum mark which)
+{
+	double begin = 0, end = 0;
+	uint32_t number = 1 + batch * MARKS + which;
+	if (!t->compute->ops->when(t->compute, number, &begin) || !t->compute->ops->when(t->compute, number + 1, &end))
+		return false;
+	timeline_add(&t->timeline, row, batch, begin, end);
+	return true;
+}
+
+static bool add_batch(struct trainer *t, uint32_t batch)
+{
+	if (!t->compute->on_gpu) {
+		if (!add_bar(t, TIMELINE_COPY, batch, MARK_COPY))
+			return false;
+	} else {
+		timeline_add(&t->timeline, TIMELINE_COPY, batch, t->copied_s[batch][0], t->copied_s[batch][1]);
+	}
+	return add_bar(t, TIMELINE_COMPUTE, batch, MARK_BEGIN) &&
+	       (t->peers.world == 1 ||
+	               (add_bar(t, TIMELINE_SUM, batch, MARK_SUM2) && add_bar(t, TIMELINE_SUM, batch, MARK_SUM1))) &&
+	       add_bar(t, TIMELINE_COMPUTE, batch, MARK_UPDATE);
+}
+
+/* After the last epoch. */
+static bool draw(struct trainer *t)
+{
+	struct timeline_idle idle;
+	char title[512];
+	for (uint32_t i = t->drawn < HELD ? 0 : t->drawn - HELD; i < t->drawn; i++) {
+		if (!let_go(t, i))
+			return false;
+	}
+	for (uint32_t i = 0; i < t->drawn; i++) {
+		if (!add_batch(t, i))
+			return false;
+	}
+	timeline_idle(&t->timeline, &idle);
+	double percent = idle.total_s > 0 ? 100 / idle.total_s : 0;
+	snprintf(title, sizeof(title),
+	        "%s, rank 0 of %u: %u batches in %.3f ms, idle on data %.2f%%, between batches otherwise %.2f%%",
+	        t->compute->name, t->peers.world, t->drawn, idle.total_s * 1e3, idle.data_s * percent,
+	        idle.other_s * percent);
+	printf("timeline: %s\n", title);
+	return timeline_write(&t->timeline, title, t->picture) || complain_of_picture(t);
+}
+
+/* ---- a step ---- */
 
 /* Files of one length lie one behind the other on a GPU; the processor's are put so. */
 static bool take(struct trainer *t, struct ddpfs_batch *batch)
 {
 	struct ddpfs_stage_error error;
+	if (t->gather && !mark(t, MARK_COPY))
+		return false;
 	for (uint32_t i = 0; i < batch->n_items; i++) {
 		if (batch->items[i].len != MLP_ROW) {
 			fprintf(stderr,
@@ -162,6 +307,8 @@ static bool take(struct trainer *t, struct ddpfs_batch *batch)
 		if (t->gather)
 			memcpy(t->gather + (size_t)i * MLP_ROW, batch->items[i].data, MLP_ROW);
 	}
+	if (t->gather && !mark(t, MARK_COPIED))
+		return false;
 	if (ddpfs_batch_wait(batch, t->compute->stream, &error) < 0)
 		return complain(&error);
 	t->m.rows = t->gather ? t->gather : batch->items[0].device;
@@ -184,10 +331,12 @@ static bool learn(struct trainer *t)
 {
 	const struct compute_ops *ops = t->compute->ops;
 	float *gradient2 = t->m.gradient + MLP_LAYER1;
-	return forward(t) && run(t, KERNEL_gradient2, MLP_LAYER2) && ops->reduce(t->compute, gradient2, MLP_LAYER2) &&
+	return mark(t, MARK_BEGIN) && forward(t) && run(t, KERNEL_gradient2, MLP_LAYER2) &&
+	       ops->reduce(t->compute, gradient2, MLP_LAYER2, mark_number(t, MARK_SUM2)) &&
 	       run(t, KERNEL_d_hidden, t->m.n * MLP_HIDDEN) && run(t, KERNEL_gradient1, MLP_LAYER1) &&
-	       ops->reduce(t->compute, t->m.gradient, MLP_LAYER1) && ops->reduced(t->compute) &&
-	       run(t, KERNEL_update, MLP_WEIGHTS);
+	       mark(t, MARK_END) && ops->reduce(t->compute, t->m.gradient, MLP_LAYER1, mark_number(t, MARK_SUM1)) &&
+	       ops->reduced(t->compute) && mark(t, MARK_UPDATE) && run(t, KERNEL_update, MLP_WEIGHTS) &&
+	       mark(t, MARK_UPDATED);
 }
 
 /* One pass over what is left of a stage's epoch: mean loss and share of right answers. */
@@ -200,10 +349,10 @@ static bool pass(struct trainer *t, struct ddpfs_stage *stage, bool (*step)(stru
 	if (!t->compute->ops->clear(t->compute, t->m.totals, 2 * sizeof(float)))
 		return false;
 	while ((rc = ddpfs_stage_next(stage, t->set.batch, 0, &error, &batch)) == 1) {
+		t->drawing &= t->drawn < TIMELINE_BATCHES_MAX;
 		bool good = take(t, batch) && step(t);
 		n += batch->n_items;
-		ddpfs_batch_release(batch); /* the GPU may still be reading it */
-		if (!good)
+		if (!leave(t, batch) || !good)
 			return false;
 	}
 	if (rc < 0)
@@ -226,8 +375,10 @@ static bool train(struct trainer *t)
 	float means[2], val[2] = { 0 };
 	for (uint64_t epoch = 0; epoch < t->set.epochs; epoch++) {
 		t->m.rate = t->set.rate * (1.0F - (float)epoch / (float)t->set.epochs);
-		if (!start(t->train, epoch) || !pass(t, t->train, learn, means))
+		if (!start(t->train, epoch) || (t->picture && epoch + 1 == t->set.epochs && !begin_drawing(t)) ||
+		        !pass(t, t->train, learn, means))
 			return false;
+		t->drawing = false;
 		if (t->peers.rank)
 			continue;
 		if (!start(t->val, epoch) || !pass(t, t->val, forward, val))
@@ -236,12 +387,12 @@ static bool train(struct trainer *t)
 		        (double)val[1]);
 		fflush(stdout);
 	}
-	return true;
+	return !t->picture || draw(t);
 }
 
 int main(int argc, char **argv)
 {
-	struct trainer t = { 0 };
+	static struct trainer t; /* large */
 	if (!parse(argc, argv, &t.set))
 		return usage();
 	bool good = open_all(&t) && train(&t);

@@ -485,6 +485,53 @@ static void a_gpu_that_vanishes_leaves_the_others_alone(void **state)
 	nothing_is_left();
 }
 
+static struct CUevent_st *event_now(struct gpu *gpu, unsigned flags)
+{
+	struct CUevent_st *event;
+	ok(cuda->event_create(&event, flags));
+	ok(cuda->event_record(event, gpu->stream));
+	ok(cuda->stream_synchronize(gpu->stream));
+	return event;
+}
+
+/* One copy stream: a batch's copies end before those of the next begin. */
+static void copies_are_timed_where_that_is_wanted(void **state)
+{
+	struct ddpfs_stage_error error = { 0 };
+	struct gpu gpu;
+	double begin = -1, end = -1, last = 0;
+	(void)state;
+	gpu_open(&gpu, 0);
+	struct CUevent_st *since = event_now(&gpu, 0), *untimed = event_now(&gpu, CUDA_EVENT_NO_TIMING);
+	struct ddpfs_stage *stage = open_stage((struct ddpfs_stage_options){ .timed = 1 });
+	for (unsigned k = 0; k < 5; k++) {
+		struct ddpfs_batch *batch = next(stage, 10);
+		assert_int_equal(ddpfs_batch_copied(batch, untimed, &begin, &end, &error), -EINVAL);
+		assert_non_null(strstr(error.text, "with timing"));
+		assert_int_equal(ddpfs_batch_copied(batch, since, &begin, &end, &error), 0);
+		assert_true(last <= begin && begin <= end);
+		last = end;
+		ddpfs_batch_release(batch);
+	}
+	assert_int_equal(ddpfs_stage_close(stage), 0);
+	stage = open_stage((struct ddpfs_stage_options){ 0 });
+	struct ddpfs_batch *batch = next(stage, 10);
+	assert_int_equal(ddpfs_batch_copied(batch, since, &begin, &end, &error), -EINVAL);
+	assert_non_null(strstr(error.text, "timed"));
+	assert_true(end == last);
+	ddpfs_batch_release(batch);
+	assert_int_equal(ddpfs_stage_close(stage), 0);
+	stage = open_stage((struct ddpfs_stage_options){ .backend = "cpu", .timed = 1 });
+	batch = next(stage, 10);
+	assert_int_equal(ddpfs_batch_copied(batch, since, &begin, &end, &error), -ENOTSUP);
+	ddpfs_batch_release(batch);
+	assert_int_equal(ddpfs_stage_close(stage), 0);
+	ok(cuda->event_destroy(untimed));
+	ok(cuda->event_destroy(since));
+	gpu_close(&gpu);
+	nothing_is_left();
+}
+
 static void a_batch_is_used_on_four_streams_at_most(void **state)
 {
 	struct ddpfs_stage_error error = { 0 };
@@ -596,9 +643,12 @@ static void gpus_side_by_side(void **state)
 /* What a consumer does who stops at the first error.  Returns it, or 0; *error says it. */
 static int trial(const char *copy, struct ddpfs_stage_error *error)
 {
-	struct ddpfs_stage_options o = {
-		.size = sizeof(o), .memory_bytes = MEMORY, .backend = "cuda:0", .copy = copy, .device_bytes = 8 << 20
-	};
+	struct ddpfs_stage_options o = { .size = sizeof(o),
+		.memory_bytes = MEMORY,
+		.backend = "cuda:0",
+		.copy = copy,
+		.device_bytes = 8 << 20,
+		.timed = copy[0] == 'e' };
 	struct ddpfs_stage *stage;
 	int rc = ddpfs_stage_open(data.dir, &o, error, &stage);
 	if (rc < 0)
@@ -705,6 +755,7 @@ int main(void)
 		cmocka_unit_test(a_stream_of_another_gpu_is_refused),
 		cmocka_unit_test(a_gpu_that_vanishes_leaves_the_others_alone),
 		cmocka_unit_test(gpus_side_by_side),
+		cmocka_unit_test(copies_are_timed_where_that_is_wanted),
 		cmocka_unit_test(a_batch_is_used_on_four_streams_at_most),
 		cmocka_unit_test(consumers_share_the_epoch),
 		cmocka_unit_test(every_failing_call_is_told_and_leaves_nothing),

@@ -1,5 +1,6 @@
 """The reference trainers: both learn from one packed dataset what the plain files teach, alone and on several ranks."""
 
+import ctypes
 import os
 import re
 import shutil
@@ -7,6 +8,7 @@ import socket
 import subprocess
 import sys
 from pathlib import Path
+from xml.etree import ElementTree
 
 import pytest
 
@@ -16,6 +18,7 @@ from helpers import tools  # noqa: E402
 
 EXAMPLES = tools.ROOT / "gpu_stage" / "examples"
 EPOCH = re.compile(r"epoch (\d+): mean loss (\d\.\d+), accuracy (\d\.\d+)")
+SVG = "{http://www.w3.org/2000/svg}"
 RIGHT = 0.93  # of the validation digits at the end; guessing has 0.1
 
 
@@ -62,7 +65,7 @@ SLURM = ("SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID")
 OPEN_MPI = ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK")
 
 
-def ranks(world, argv, env, names=TORCHRUN):
+def ranks(world, argv, env, names=TORCHRUN, code=0):
     """The ranks as a launcher starts them, without one: their outputs."""
     with socket.socket() as s:
         s.bind(("127.0.0.1", 0))
@@ -74,7 +77,7 @@ def ranks(world, argv, env, names=TORCHRUN):
         started.append(subprocess.Popen([str(a) for a in argv], env=full, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
                                         text=True, preexec_fn=tools.die_with_parent))
     outputs = [p.communicate(timeout=600)[0] for p in started]
-    assert [p.returncode for p in started] == [0] * world, "\n".join(outputs)
+    assert [p.returncode for p in started] == [code] * world, "\n".join(outputs)
     return outputs
 
 
@@ -113,6 +116,65 @@ def test_the_c_trainer_learns_on_a_gpu(packed, build_dir):
         pytest.skip("no GPU on this machine")
     assert done.returncode == 0, done.stderr
     learned(curve(done.stdout))
+
+
+def bars(picture):
+    """{row: [(batch, begin, end)]} of a timeline, in milliseconds, in the order drawn."""
+    rows = {"copy": [], "compute": [], "all-reduce": []}
+    for bar in ElementTree.parse(picture).getroot().iter(SVG + "rect"):
+        if bar.get("class"):
+            told = re.fullmatch(r"batch (\d+), (.*): (.*) to (.*) ms", bar.find(SVG + "title").text)
+            assert told[2] == bar.get("class") and float(bar.get("width")) >= 0
+            rows[told[2]].append((int(told[1]), float(told[3]), float(told[4])))
+    return rows
+
+
+@pytest.mark.parametrize("world", [1, 2])
+@pytest.mark.parametrize("backend", ["cpu", "cuda"])
+def test_the_timeline_shows_copies_computing_and_sums(packed, build_dir, scratch, backend, world):
+    """Structure, not times: what follows what on one stream, and what waits for another."""
+    picture = scratch / "timeline.svg"
+    env = standin(build_dir) if backend == "cuda" else {}
+    argv = [trainer(build_dir), f"--backend={backend}", "--epochs=2", f"--timeline={picture}", packed]
+    output = ranks(world, argv, env)[0]
+    rows = bars(picture)
+    steps = len(rows["copy"])
+    assert steps > 10 and len(curve(output)) == 2
+    assert [batch for batch, _, _ in rows["copy"]] == list(range(steps))
+    assert [batch for batch, _, _ in rows["compute"]] == [k // 2 for k in range(2 * steps)]
+    assert [batch for batch, _, _ in rows["all-reduce"]] == ([k // 2 for k in range(2 * steps)] if world > 1 else [])
+    for row in rows.values():
+        times = [t for _, begin, end in row for t in (begin, end)]
+        assert times == sorted(times)
+    for batch, _, arrived in rows["copy"]:
+        backward, update = rows["compute"][2 * batch:2 * batch + 2]
+        assert arrived <= backward[1]
+        if world > 1:
+            first, second = rows["all-reduce"][2 * batch:2 * batch + 2]
+            assert first[1] >= backward[1] and second[1] >= backward[2] and update[1] >= second[2]
+    told = re.search(r"timeline: (.*), rank 0 of (\d): (\d+) batches in \S+ ms, idle on data (\S+)%, between batches "
+                     r"otherwise (\S+)%", output)
+    assert told[1] == ("processor" if backend == "cpu" else "stand-in 0, not a GPU")
+    assert (int(told[2]), int(told[3])) == (world, steps)
+    assert 0 <= float(told[4]) <= 100 and 0 <= float(told[5]) <= 100
+    assert told[0].removeprefix("timeline: ") in picture.read_text()
+
+
+def test_a_timeline_that_cannot_be_written_is_told_at_once(packed, build_dir, scratch):
+    done = tools.run([trainer(build_dir), f"--timeline={scratch}/none/t.svg", packed], check=False)
+    assert done.returncode == 1 and "cannot write" in done.stderr and "epoch" not in done.stdout
+
+
+def test_ranks_on_gpus_without_nccl_say_so_and_end(packed, build_dir, scratch):
+    try:
+        ctypes.CDLL("libnccl.so.2")
+    except OSError:
+        pass
+    else:
+        pytest.skip("the loader of this machine finds NCCL")
+    (scratch / "libcuda.so.1").symlink_to(build_dir / "tests" / "gpu_stage" / "standin" / "libcuda.so.1")
+    for output in ranks(2, [trainer(build_dir), "--backend=cuda", packed], {"LD_LIBRARY_PATH": scratch}, code=1):
+        assert "need NCCL (libnccl.so.2" in output and "install it" in output
 
 
 def test_the_c_trainer_says_what_is_wrong(packed, build_dir, tree, pack):

@@ -80,6 +80,21 @@ def test_without_a_gpu_it_says_so(python, packed):
     assert "there is no GPU 2, CUDA shows this process 2" in python(True, "-c", BAD_OPEN, packed[0], "cuda:2")
 
 
+def test_a_driver_that_lacks_a_function_is_told(python, packed, scratch):
+    subprocess.run(["cc", "-shared", "-o", scratch / "libcuda.so.1", "-x", "c", "/dev/null"], check=True)
+    said = python(False, "-c", BAD_OPEN, packed[0], "cuda", LD_LIBRARY_PATH=scratch)
+    assert "libcuda.so.1 has no cuInit: install a newer NVIDIA driver" in said
+
+
+def test_without_the_library_the_module_says_so(scratch):
+    env = {"PYTHONPATH": tools.ROOT / "gpu_stage" / "python", "PYTHONDONTWRITEBYTECODE": 1,
+           "DDPFS_STAGE_LIB": scratch / "none.so"}
+    done = tools.run([sys.executable, "-c", "import ddpfs; ddpfs.Stage('.').next()"], env=env, check=False)
+    last = done.stderr.splitlines()[-1]
+    assert done.returncode == 1 and last.startswith("ImportError: cannot load") and "none.so" in last
+    assert "set DDPFS_STAGE_LIB" in last
+
+
 def cuda_h():
     """The toolkit's folder of headers, or that of a wheel."""
     places = [*Path("/usr/local").glob("cuda*/include"), Path("/usr/include"),

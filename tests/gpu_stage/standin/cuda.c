@@ -15,15 +15,7 @@
 
 #define EXPORT __attribute__((visibility("default")))
 
-enum {
-	INVALID_VALUE = 1,
-	INVALID_CONTEXT = 201,
-	INVALID_HANDLE = 400,
-	NOT_FOUND = 500,
-	LAUNCH_FAILED = 719,
-	DEVICES_MAX = 8,
-	STACK_MAX = 16
-};
+enum { INVALID_CONTEXT = 201, NOT_FOUND = 500, LAUNCH_FAILED = 719, DEVICES_MAX = 8, STACK_MAX = 16 };
 
 struct range {
 	const uint8_t *base;
@@ -41,7 +33,9 @@ struct CUctx_st {
 struct CUevent_st {
 	const struct CUctx_st *context;
 	uint64_t recorded, reached;
-	int references; /* of queued work, and 1 until it is destroyed */
+	bool timed;
+	struct timespec at; /* when `reached` was */
+	int references;     /* of queued work, and 1 until it is destroyed */
 };
 
 struct CUmod_st {
@@ -258,8 +252,10 @@ static bool may_begin(const struct CUstream_st *s, const struct work *w)
 
 static void finish(const struct CUstream_st *s, struct work *w)
 {
-	if (w->kind == RECORD && w->event->reached < w->number)
+	if (w->kind == RECORD && w->event->reached < w->number) {
 		w->event->reached = w->number;
+		clock_gettime(CLOCK_MONOTONIC, &w->event->at);
+	}
 	copies += w->kind == COPY_UP && !is_gone(s->context);
 	if (w->event)
 		event_put(w->event);
@@ -416,6 +412,13 @@ EXPORT unsigned cuDeviceGetPCIBusId(char *ret_name, int size, int device)
 	return CUDA_OK;
 }
 
+EXPORT unsigned cuDeviceGetName(char *ret_name, int size, int device);
+EXPORT unsigned cuDeviceGetName(char *ret_name, int size, int device)
+{
+	snprintf(ret_name, (size_t)size, "stand-in %d, not a GPU", device);
+	return CUDA_OK;
+}
+
 EXPORT unsigned cuDevicePrimaryCtxRetain(struct CUctx_st **ret_context, int device);
 EXPORT unsigned cuDevicePrimaryCtxRetain(struct CUctx_st **ret_context, int device)
 {
@@ -513,7 +516,7 @@ EXPORT unsigned cuMemHostRegister_v2(void *base, size_t bytes, unsigned flags)
 	pthread_mutex_lock(&lock);
 	unsigned result = counted_in_context(false);
 	if (result == CUDA_OK && ((uintptr_t)base % 4096 || !bytes))
-		result = INVALID_VALUE;
+		result = CUDA_INVALID_VALUE;
 	if (result == CUDA_OK) {
 		range_add(&pinned, base, bytes);
 		live.registrations++;
@@ -541,7 +544,7 @@ EXPORT unsigned cuMemAlloc_v2(unsigned long long *ret_address, size_t bytes)
 	pthread_mutex_lock(&lock);
 	unsigned result = counted_in_context(false);
 	if (result == CUDA_OK && (!bytes || posix_memalign(&memory, 256, bytes) != 0))
-		result = bytes ? (unsigned)CUDA_OUT_OF_MEMORY : (unsigned)INVALID_VALUE;
+		result = bytes ? (unsigned)CUDA_OUT_OF_MEMORY : (unsigned)CUDA_INVALID_VALUE;
 	if (result == CUDA_OK) {
 		memset(memory, 0xdb, bytes);
 		range_add(&allocated, memory, bytes);
@@ -656,7 +659,6 @@ EXPORT unsigned cuStreamSynchronize(struct CUstream_st *stream)
 EXPORT unsigned cuEventCreate(struct CUevent_st **ret_event, unsigned flags);
 EXPORT unsigned cuEventCreate(struct CUevent_st **ret_event, unsigned flags)
 {
-	(void)flags;
 	pthread_mutex_lock(&lock);
 	unsigned result = counted_in_context(false);
 	if (result == CUDA_OK) {
@@ -665,6 +667,7 @@ EXPORT unsigned cuEventCreate(struct CUevent_st **ret_event, unsigned flags)
 			abort();
 		event->references = 1;
 		event->context = current();
+		event->timed = !(flags & CUDA_EVENT_NO_TIMING);
 		live.events++;
 		*ret_event = event;
 	}
@@ -689,7 +692,7 @@ EXPORT unsigned cuEventRecord(struct CUevent_st *event, struct CUstream_st *stre
 	pthread_mutex_lock(&lock);
 	unsigned result = counted_in_context(false);
 	if (result == CUDA_OK && stream_of(stream)->context != event->context)
-		result = INVALID_HANDLE; /* as the driver says of an event and a stream of two GPUs */
+		result = CUDA_INVALID_HANDLE; /* as the driver says of an event and a stream of two GPUs */
 	if (result == CUDA_OK)
 		queue(stream, (struct work){ .kind = RECORD, .event = event, .number = ++event->recorded });
 	pthread_mutex_unlock(&lock);
@@ -706,6 +709,24 @@ EXPORT unsigned cuEventSynchronize(struct CUevent_st *event)
 		pthread_cond_wait(&changed, &lock);
 	if (is_gone(current()))
 		result = LAUNCH_FAILED;
+	pthread_mutex_unlock(&lock);
+	return result;
+}
+
+/* As the driver: of events with timing only, which have been recorded and have passed. */
+EXPORT unsigned cuEventElapsedTime(float *ret_ms, struct CUevent_st *from, struct CUevent_st *to);
+EXPORT unsigned cuEventElapsedTime(float *ret_ms, struct CUevent_st *from, struct CUevent_st *to)
+{
+	pthread_mutex_lock(&lock);
+	unsigned result = counted_in_context(true);
+	if (result == CUDA_OK && (!from || !to || !from->timed || !to->timed || !from->recorded || !to->recorded))
+		result = CUDA_INVALID_HANDLE;
+	if (result == CUDA_OK && (from->reached < from->recorded || to->reached < to->recorded))
+		result = CUDA_NOT_READY;
+	if (result == CUDA_OK)
+		*ret_ms = (float)((double)((to->at.tv_sec - from->at.tv_sec) * 1000000000 + to->at.tv_nsec -
+		                           from->at.tv_nsec) *
+		                  1e-6);
 	pthread_mutex_unlock(&lock);
 	return result;
 }
@@ -744,7 +765,7 @@ EXPORT unsigned cuModuleLoadData(struct CUmod_st **ret_module, const void *image
 	pthread_mutex_lock(&lock);
 	unsigned result = counted_in_context(false);
 	if (result == CUDA_OK && !strstr(image, ".visible .entry kernel_"))
-		result = INVALID_VALUE;
+		result = CUDA_INVALID_VALUE;
 	if (result == CUDA_OK) {
 		live.modules++;
 		*ret_module = &only;
@@ -814,7 +835,7 @@ EXPORT unsigned cuLaunchKernel(struct CUfunc_st *function, unsigned grid_x, unsi
 	pthread_mutex_lock(&lock);
 	unsigned result = counted_in_context(false);
 	if (result == CUDA_OK && (grid_y * grid_z * block_y * block_z != 1 || grid_x * block_x < l->count))
-		result = INVALID_VALUE;
+		result = CUDA_INVALID_VALUE;
 	if (result == CUDA_OK)
 		queue(stream, (struct work){ .kind = CALL, .call = run_kernel, .arg = l });
 	else
