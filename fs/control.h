@@ -14,7 +14,8 @@
  *                                        order, deal, tail, seed, subdir, identity (of the dataset), view_identity,
  *                                        dev (st_dev of the mount), advance
  *   {"cmd":"stat"}                       stats: the object that .ddpfs/stats.json shows
- *   {"cmd":"epoch"}                      epoch, turns (samples of this rank), opened (of these), advance ("auto"|"off")
+ *   {"cmd":"epoch"}                      epoch, turns (samples of this rank), opened (of these), advance ("auto"|"off"); with view=all
+ *                                        also samplers and what goes with them, as in the statistics
  *   {"cmd":"epoch","set":N}              the same, after the change; the epoch no longer advances by itself
  *   {"cmd":"epoch","advance":"auto"}     the same; "auto" or "off"
  *   {"cmd":"state"}                      state: the resume state (shard/state.h) as an object

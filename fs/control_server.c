@@ -105,9 +105,12 @@ static json_t *answer_epoch(struct fs_server *server, struct fs_view *view, json
 		fs_view_set_advance(view, strcmp(mode, "auto") == 0);
 	fs_watch_drain(server->watch);
 	fs_view_progress(view, &progress);
-	return json_pack("{s:b,s:I,s:I,s:I,s:s}", "ok", 1, "epoch", (json_int_t)progress.epoch, "turns",
+	json_t *reply = json_pack("{s:b,s:I,s:I,s:I,s:s}", "ok", 1, "epoch", (json_int_t)progress.epoch, "turns",
 	        (json_int_t)progress.turns, "opened", (json_int_t)progress.n_opened, "advance",
 	        progress.automatic ? "auto" : "off");
+	if (reply && view->all)
+		fs_sink_recognised(server->sink, view, reply);
+	return reply;
 }
 
 /* A whole number, or *ret_value as it was when it is not given. */

@@ -152,9 +152,24 @@ uint64_t cli_arg_u64(struct argp_state *state, const char *option, const char *t
 	return value;
 }
 
+/* argp itself knows --help and -? only. */
+static error_t parse_short_help(int key, char *arg, struct argp_state *state)
+{
+	(void)arg;
+	if (key != 'h')
+		return ARGP_ERR_UNKNOWN;
+	argp_state_help(state, stdout, ARGP_HELP_STD_HELP);
+	return 0;
+}
+
 static void parse(const struct argp *argp, int argc, char **argv, unsigned flags, void *input)
 {
-	error_t rc = argp_parse(argp, argc, argv, flags, NULL, input);
+	static const struct argp_option short_options[] = { { NULL, 'h', NULL, OPTION_HIDDEN, NULL, 0 }, { 0 } };
+	static const struct argp short_help = { .options = short_options, .parser = parse_short_help };
+	static const struct argp_child children[] = { { .argp = &short_help }, { 0 } };
+	struct argp with_help = *argp;
+	with_help.children = children;
+	error_t rc = argp_parse(&with_help, argc, argv, flags, NULL, input);
 	if (rc)
 		cli_usage("%s", strerror(rc));
 }
@@ -234,14 +249,14 @@ static _Noreturn void unknown_command(const char *name)
 	cli_usage("unknown command '%s'", quoted);
 }
 
-/* What other programs take for these: `help`, `help COMMAND`, `-h` and `version`. */
+/* What other programs take for these: `help`, `help COMMAND` and `version`. */
 static void translate_help(int argc, char **argv)
 {
 	static char help[] = "--help", version[] = "--version";
 	if (argc > 2 && !strcmp(argv[1], "help") && find_command(argv[2])) {
 		argv[1] = argv[2];
 		argv[2] = help;
-	} else if (argc > 1 && (!strcmp(argv[1], "help") || !strcmp(argv[1], "-h"))) {
+	} else if (argc > 1 && !strcmp(argv[1], "help")) {
 		argv[1] = help;
 	} else if (argc == 2 && !strcmp(argv[1], "version")) {
 		argv[1] = version;

@@ -141,6 +141,19 @@ static int print_state(const struct arguments *a, const json_t *reply)
 	return r < 0 ? cli_failf("'%s': %s", a->output, base_err_str(r)) : CLI_DONE;
 }
 
+/* Where the trainer's own sampler decides, it tells how far the trainer is.  False when there is none. */
+static bool print_samplers(const json_t *samplers)
+{
+	size_t i;
+	json_t *sampler;
+	json_array_foreach((json_t *)(uintptr_t)samplers, i, sampler) printf("epoch %lld: %lld of %lld, %s\n",
+	        (long long)json_integer_value(json_object_get(sampler, "epoch")),
+	        (long long)json_integer_value(json_object_get(sampler, "turn")),
+	        (long long)json_integer_value(json_object_get(sampler, "turns")),
+	        json_string_value(json_object_get(sampler, "text")));
+	return json_array_size(samplers) > 0;
+}
+
 static int print_reply(const struct arguments *a, const json_t *reply)
 {
 	if (strcmp(a->command, "state") == 0 && !a->json)
@@ -150,6 +163,8 @@ static int print_reply(const struct arguments *a, const json_t *reply)
 		putchar('\n');
 		return CLI_DONE;
 	}
+	if (!a->value && print_samplers(json_object_get(reply, "samplers")))
+		return CLI_DONE;
 	printf("epoch %lld: %lld of %lld samples opened, advance=%s\n",
 	        (long long)json_integer_value(json_object_get(reply, "epoch")),
 	        (long long)json_integer_value(json_object_get(reply, "opened")),

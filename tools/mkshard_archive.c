@@ -115,7 +115,7 @@ static int archive_broken(struct unpack *unpack, int code, const char *where, co
 		        unpack->quoted_name, base_err_quote(where, quoted, sizeof(quoted)), reason);
 	else
 		base_err_set(&err, code, "'%s': %s", unpack->quoted_name, reason);
-	int rc = pack_input_refuse(unpack->input, &err);
+	int rc = unpack->input->keep_going ? pack_input_refuse(unpack->input, &err) : code;
 	if (rc)
 		*unpack->err = err;
 	return rc;

@@ -587,6 +587,19 @@ static void list_left_out(struct pack_input *input)
 		cli_note("left out %s", input->left_out[i].text);
 }
 
+/* Without --keep-going: one file is told as the error, of several each is listed before it. */
+static int refused(struct pack_input *input, struct base_err *err)
+{
+	if (input->n_refused == 1)
+		return base_err_set(err, -EINVAL, "%s", input->left_out[0].text);
+	qsort(input->left_out, input->n_left_out, sizeof(*input->left_out), compare_left_out);
+	for (uint64_t i = 0; i < input->n_left_out; i++)
+		cli_note("%s", input->left_out[i].text);
+	return base_err_set(err, -EINVAL,
+	        "%" PRIu64 " files cannot be packed%s; mend them, or give --keep-going to leave them out",
+	        input->n_refused, input->n_refused > input->n_left_out ? ", and some of them are named above" : "");
+}
+
 static void report(const struct shard_pack_plan *plan, const struct pack_input *input, const struct places *places)
 {
 	uint64_t files = 0, common = 0, bytes = 0;
@@ -681,6 +694,8 @@ static int write_dataset(const struct pack_args *args, const struct places *plac
 		rc = pack_write(plan, input, &options, journal, sums, err);
 		progress_done();
 	}
+	if (rc && input->n_refused && !args->keep_going)
+		pack_check_rest(plan, input, sums);
 	if (rc == 0)
 		rc = build_index(plan, sums, places, err);
 	if (rc == 0)
@@ -732,9 +747,16 @@ static int run_pack(struct pack_args *args, struct places *places, struct base_e
 			args->options.clash = on_clash;
 			args->options.clash_arg = &input;
 			rc = shard_pack_plan_init(&plan, input.items, input.n_items, &args->rules, &args->options, err);
-			if (rc == 0) {
+			bool bad = input.n_refused && !args->keep_going && (rc == 0 || rc == -ENOENT);
+			if (bad) {
+				if (rc == 0)
+					pack_check_rest(&plan, &input, NULL);
+				rc = refused(&input, err);
+			} else if (rc == 0) {
 				warn_of_idle_rules(args, &plan);
 				rc = write_dataset(args, places, &input, &plan, err);
+				if (rc && input.n_refused && !args->keep_going)
+					rc = refused(&input, err);
 			} else if (rc == -ENOENT && input.n_left_out) {
 				list_left_out(&input);
 				base_err_set(err, rc, "nothing is left to pack: every file was left out");

@@ -6,7 +6,8 @@
  *   mkshard_journal.c  which shards are complete, with their sums: what a rerun after a kill goes on from
  *   mkshard_pack.c     options, index, publication under the final name
  *
- * Errors: the first one stops the run; with --keep-going what cannot be packed is left out and listed. */
+ * Errors: a file that cannot be packed ends the run, but first the others are looked at, so that all can be mended in one go;
+ * with --keep-going they are left out and listed.  Other errors end it at once. */
 #ifndef DDPFS_TOOLS_MKSHARD_PACK_H
 #define DDPFS_TOOLS_MKSHARD_PACK_H
 
@@ -28,7 +29,9 @@ struct pack_source {
 	uint64_t blob_ino;
 };
 
-/* What was left out under --keep-going, in the order found; printed sorted. */
+enum { PACK_REFUSED_SHOWN = 20 }; /* without --keep-going: enough to see what is wrong with them */
+
+/* What cannot be packed, in the order found; printed sorted. */
 struct pack_left_out {
 	char *text; /* "'path': reason" */
 };
@@ -43,7 +46,8 @@ struct pack_input {
 	struct pack_source *sources;
 	uint32_t n_sources;
 	struct pack_left_out *left_out;
-	uint64_t n_left_out;
+	uint64_t n_left_out; /* texts */
+	uint64_t n_refused;  /* files; without keep_going more than the texts that were kept */
 	bool keep_going;
 	uint64_t dataset_dev, dataset_ino; /* the directory DATASET is made in */
 };
@@ -54,7 +58,8 @@ void pack_input_done(struct pack_input *input);
 int64_t pack_input_source(struct pack_input *input, const char *name, int dirfd, char *blob);
 /* Adds an item; its path is copied.  Takes the lock.  -ENOMEM. */
 int pack_input_add(struct pack_input *input, const struct shard_pack_item *item);
-/* What to do about a file that cannot be packed: with --keep-going notes err's text and returns 0, else returns err->code. */
+/* A file cannot be packed: notes err's text and returns 0, so that the others are looked at.  -ENOMEM, also when that is what err
+ * says. */
 int pack_input_refuse(struct pack_input *input, struct base_err *err);
 
 /* A directory: everything below it, symbolic links followed. */
@@ -94,8 +99,11 @@ struct pack_write_options {
 	bool keep_going;
 };
 
-/* Writes every shard whose sums are not complete, and fills these in. */
+/* Writes every shard whose sums are not complete, and fills these in.  A refused file is an error without keep_going. */
 int pack_write(struct shard_pack_plan *plan, struct pack_input *input, const struct pack_write_options *options,
         struct pack_journal *journal, struct pack_shard_sums *sums, struct base_err *err);
+
+/* Refuses what cannot be opened, of all that no complete shard holds (sums NULL: of all).  -ENOMEM. */
+int pack_check_rest(const struct shard_pack_plan *plan, struct pack_input *input, const struct pack_shard_sums *sums);
 
 #endif

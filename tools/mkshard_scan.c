@@ -114,17 +114,24 @@ int pack_input_add(struct pack_input *input, const struct shard_pack_item *item)
 
 int pack_input_refuse(struct pack_input *input, struct base_err *err)
 {
-	if (!input->keep_going)
-		return err->code;
 	char *text = strdup(err->text);
-	if (!text)
+	if (!text || err->code == -ENOMEM) {
+		free(text);
 		return -ENOMEM;
+	}
 	int rc = 0;
 	pthread_mutex_lock(&input->lock);
+	if (!input->keep_going && input->n_left_out == PACK_REFUSED_SHOWN) {
+		input->n_refused++;
+		pthread_mutex_unlock(&input->lock);
+		free(text);
+		return 0;
+	}
 	struct pack_left_out *grown = realloc(input->left_out, (input->n_left_out + 1) * sizeof(*grown));
 	if (grown) {
 		input->left_out = grown;
 		input->left_out[input->n_left_out++].text = text;
+		input->n_refused++;
 	} else {
 		free(text);
 		rc = -ENOMEM;

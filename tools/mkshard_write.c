@@ -167,11 +167,14 @@ static int refuse_item(struct worker *w, uint64_t k, int rc)
 	struct base_err err = { 0 };
 	describe(w->run, item, rc, &err);
 	rc = pack_input_refuse(w->run->input, &err);
+	if (rc == 0)
+		item->left_out = err.code;
+	if (rc == 0 && !w->run->options->keep_going)
+		rc = err.code;
 	if (rc) {
 		w->err = err;
 		return rc;
 	}
-	item->left_out = err.code;
 	w->failed_items = true;
 	return 0;
 }
@@ -508,6 +511,28 @@ static int write_shard(struct worker *w, uint32_t shard)
 	w->sums->complete = rc == 0;
 	if (rc && w->path[0])
 		unlink(w->path); /* its room may be what the others need */
+	return rc;
+}
+
+int pack_check_rest(const struct shard_pack_plan *plan, struct pack_input *input, const struct pack_shard_sums *sums)
+{
+	const struct run run = { .input = input };
+	int rc = 0;
+	progress_start("checking", 0, plan->n_items);
+	for (uint64_t k = 0; k < plan->n_items && rc == 0; k++) {
+		progress_add(0, 1);
+		const struct shard_pack_item *item = &plan->items[k];
+		const struct pack_source *source = &input->sources[item->source];
+		if (item->directory || item->left_out || source->blob || (sums && sums[item->shard].complete))
+			continue;
+		struct base_err err = { 0 };
+		cleanup_close int fd = openat(source->dirfd, item->path, O_RDONLY | O_NONBLOCK | O_CLOEXEC);
+		if (fd >= 0)
+			continue;
+		describe(&run, item, -errno, &err);
+		rc = pack_input_refuse(input, &err);
+	}
+	progress_done();
 	return rc;
 }
 

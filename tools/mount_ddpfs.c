@@ -50,7 +50,7 @@ static int parse(int argc, char **argv, struct options *options, struct flags *f
 	int n = 0;
 	int c;
 	opterr = 0;
-	while ((c = getopt_long(argc, argv, "fnsvo:t:N:V", longs, NULL)) != -1) {
+	while ((c = getopt_long(argc, argv, "fhnsvo:t:N:V", longs, NULL)) != -1) {
 		switch (c) {
 		case 'f':
 			flags->fake = true;

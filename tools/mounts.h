@@ -6,6 +6,8 @@
 
 #include <limits.h>
 #include <stdbool.h>
+#include <stdint.h>
+#include <sys/types.h>
 
 #include "shard/base/err.h"
 
@@ -18,6 +20,10 @@ struct mounts_entry {
 /* The topmost mount on exactly this absolute path.  Asks only /proc/self/mountinfo, never the file system itself, so a
  * hung or dead mount is found too.  Returns 0, -ENOENT, -errno of reading mountinfo. */
 int mounts_find(const char *path, struct mounts_entry *ret_entry);
+
+/* Who mounted the FUSE file system with this st_dev, whose server can make owners up.  -ENOENT: it is none that another user could
+ * have mounted (virtiofs is none); -EACCES: it does not say; -errno of reading mountinfo. */
+int mounts_fuse_owner(uint64_t dev, uid_t *ret_uid);
 
 bool mounts_is_ddpfs(const struct mounts_entry *entry);
 

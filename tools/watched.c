@@ -234,9 +234,26 @@ static uint64_t number(const json_t *stats, const char *key)
 	return value < 0 ? 0 : (uint64_t)value;
 }
 
-static struct watched_counts counts_of(const json_t *stats)
+/* Where the trainer's own sampler decides, it tells how far the trainer is: of several the one that has opened most. */
+static void put_sampler(const json_t *stats, struct watched_counts *counts)
 {
-	return (struct watched_counts){
+	uint64_t most = 0;
+	size_t i;
+	json_t *sampler;
+	json_array_foreach(json_object_get(stats, "samplers"), i, sampler)
+	{
+		if (number(sampler, "opens") <= most)
+			continue;
+		most = number(sampler, "opens");
+		counts->epoch = number(sampler, "epoch");
+		counts->position = number(sampler, "turn");
+		counts->turns = number(sampler, "turns");
+	}
+}
+
+static struct watched_counts counts_of(const json_t *stats, bool view_all)
+{
+	struct watched_counts counts = {
 		.at_ns = now_ns(),
 		.uptime_s = number(stats, "uptime_s"),
 		.epoch = number(stats, "epoch"),
@@ -258,6 +275,9 @@ static struct watched_counts counts_of(const json_t *stats)
 		.depth = number(stats, "depth"),
 		.inflight = number(stats, "inflight"),
 	};
+	if (view_all)
+		put_sampler(stats, &counts);
+	return counts;
 }
 
 static struct watched_rates rates_between(const struct watched_counts *a, const struct watched_counts *b)
@@ -288,7 +308,7 @@ static void read_one(struct watched_mount *mount, unsigned timeout_ms)
 	json_t *object = rc == 0 ? json_loads(reply, 0, NULL) : NULL;
 	const json_t *stats = json_object_get(object, "stats");
 	if (json_is_object(stats)) {
-		struct watched_counts counts = counts_of(stats);
+		struct watched_counts counts = counts_of(stats, mount->view_all);
 		mount->rates = mount->counted ? rates_between(&mount->counts, &counts) : (struct watched_rates){ 0 };
 		mount->counts = counts;
 		mount->counted = true;

@@ -25,7 +25,7 @@ enum watched_state {
 struct watched_counts {
 	uint64_t at_ns; /* CLOCK_MONOTONIC */
 	uint64_t uptime_s;
-	uint64_t epoch, position, turns;
+	uint64_t epoch, position, turns; /* with view=all: of the sampler that was recognised, if any */
 	uint64_t opens, misses;
 	uint64_t delivered_bytes, read_bytes, waited_ns;
 	uint64_t wait_p50_ns, wait_p99_ns, wait_max_ns; /* of the epoch */

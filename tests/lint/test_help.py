@@ -36,6 +36,16 @@ def test_help_fits_80_columns(build_dir):
     assert seen > len(PROGRAMS), "no subcommands found in --help: this test looks at nothing"
 
 
+def test_every_command_takes_h_and_version(build_dir):
+    for command in all_commands():
+        def said(option):
+            done = tools.run([tools.tool(command[0]), *command[1:], option], check=False)
+            assert done.returncode == 0 and not done.stderr, (command, option, done.stderr)
+            return done.stdout
+        assert said("-h") == said("--help"), command
+        assert re.fullmatch(rf"{command[0]} \(ddpfs\) \d+\.\d+\.\d+\n", said("--version")), command
+
+
 @pytest.mark.parametrize("program", PROGRAMS)
 def test_version(build_dir, program):
     assert re.search(r"\d+\.\d+\.\d+", tools.run([tools.tool(program), "--version"]).stdout)

@@ -8,6 +8,7 @@ import fcntl
 import mmap
 import os
 import random
+import signal
 import stat
 import struct
 import subprocess
@@ -16,6 +17,8 @@ import sys
 import pytest
 
 from helpers import datasets
+from helpers.waiting import wait_until
+from mount.control import ask, settled, stats
 
 libc = ctypes.CDLL(None, use_errno=True)
 libc.syscall.restype = ctypes.c_long
@@ -23,6 +26,7 @@ libc.syscall.restype = ctypes.c_long
 AT_FDCWD, AT_EMPTY_PATH = -100, 0x1000
 MS_RDONLY, MS_NOSUID, MS_NODEV, MS_REMOUNT = 1, 2, 4, 32
 FILE, DIRECTORY = "class_00/item_0005.bin", "class_00"
+DROP_CACHES = "/proc/sys/vm/drop_caches"
 ROOT_ONLY = pytest.mark.skipif(os.geteuid() != 0, reason="becomes other users, which only root can")
 
 
@@ -430,6 +434,58 @@ def test_handles_mean_the_same_in_every_mount_of_the_dataset(mount, pack, nested
             with opened(second.path, handle_of(os.path.join(directory, name))) as fd:
                 assert os.read(fd, 10) == b"x"
                 assert os.fstat(fd).st_ino == os.stat(os.path.join(directory, name)).st_ino
+
+
+def handles_below(mountpoint):
+    """[(handle, inode, content of a file or None of a directory)] of all that is listed."""
+    found = []
+    for directory, _, names in os.walk(mountpoint):
+        found.append((handle_of(directory), os.stat(directory).st_ino, None))
+        for path in (os.path.join(directory, name) for name in names):
+            with open(path, "rb") as f:
+                found.append((handle_of(path), os.fstat(f.fileno()).st_ino, f.read()))
+    return found
+
+
+def open_all(mountpoint, handles):
+    for handle, inode, content in handles:
+        with opened(mountpoint, handle) as fd:
+            assert os.fstat(fd).st_ino == inode
+            if content is None:
+                os.listdir(fd)
+            else:
+                assert os.pread(fd, len(content) + 1, 0) == content
+
+
+@ROOT_ONLY
+@pytest.mark.parametrize("options", ["view=all,layout=tree", "rank=0,world=1,advance=off"])
+def test_handles_outlast_servers_epochs_and_what_the_kernel_forgets(mount, pack, tree, options):
+    """An NFS client keeps a handle as long as it likes: the server may be another one by then, the names another epoch's, and
+    the kernel may have dropped the inode."""
+    m = mount(pack(tree[0]), options)
+    handles = handles_below(m.path)
+    assert sum(content is not None for _, _, content in handles) == len(tree[1])
+    open_all(m.path, handles)
+    first = m.server_pid()
+    os.kill(first, signal.SIGKILL)
+    wait_until(lambda: m.server_pid() != first)
+    open_all(m.path, handles)
+    if "rank" in options:
+        assert ask(m, "epoch", set=7)["epoch"] == 7
+        assert all(name.startswith("0007-") for name in os.listdir(m.path) if name[0].isdigit())
+        open_all(m.path, handles)
+
+    def forgotten():
+        """Whether the kernel had to ask for files that it had known."""
+        before = settled(m)["lookups"]
+        with open(DROP_CACHES, "w", encoding="ascii") as f:
+            f.write("2")
+        open_all(m.path, handles)
+        return stats(m)["lookups"] - before
+
+    if not os.access(DROP_CACHES, os.W_OK):
+        pytest.skip(f"{DROP_CACHES} cannot be written here")
+    assert wait_until(forgotten, "a file that the kernel had dropped") > 0
 
 
 @ROOT_ONLY
