@@ -19,6 +19,7 @@
 #include "shard/index.h"
 #include "tools/cli.h"
 #include "tools/ddpfs.h"
+#include "tools/trust.h"
 
 enum { TRY_MS = 20000, SAID_MAX = 512 };
 
@@ -61,6 +62,7 @@ static const struct field fields[] = {
 	FIELD(FIELD_INT, fs.view.on_bad),
 	FIELD(FIELD_BOOL, fs.fill_class),
 	FIELD(FIELD_INT, fs.advance),
+	FIELD(FIELD_BOOL, fs.watch_rests),
 	FIELD(FIELD_U64, fs.memory_bytes),
 	FIELD(FIELD_BOOL, fs.allow_other),
 	FIELD(FIELD_BOOL, fs.noexec),
@@ -337,43 +339,6 @@ static void listen_to(int fd, char said[SAID_MAX])
 	said[strcspn(said, "\n")] = '\0';
 }
 
-/* ---- who can replace it ---- */
-
-/* Root (or who it is in this namespace), who runs us, and who could have replaced this very program. */
-static bool trusts(const struct stat *st)
-{
-	struct stat root;
-	struct stat self;
-	bool owned = st->st_uid == geteuid() || (stat("/", &root) == 0 && st->st_uid == root.st_uid) ||
-	             (stat("/proc/self/exe", &self) == 0 && st->st_uid == self.st_uid);
-	return owned && (!(st->st_mode & S_IWOTH) || (S_ISDIR(st->st_mode) && (st->st_mode & S_ISVTX)));
-}
-
-/* Where `program` is, by a path on which nobody else can put another one meanwhile.  A server may ask for any program, and may be
- * an intruder's by then (SECURITY.md). */
-static int find_program(const char *program, uint64_t mount_dev, struct base_err *err, char ret_path[PATH_MAX])
-{
-	char path[PATH_MAX];
-	char quoted[256];
-	struct stat st;
-	base_err_quote(program, quoted, sizeof(quoted));
-	if (program[0] != '/' || !realpath(program, ret_path) || access(ret_path, X_OK) < 0 || stat(ret_path, &st) < 0)
-		return base_err_set(err, -EINVAL, "'%s' is no program that can be run here", quoted);
-	if (st.st_dev == mount_dev)
-		return base_err_set(err, -EPERM, "'%s' lies in the mount itself: it is not run", quoted);
-	memcpy(path, ret_path, PATH_MAX);
-	for (char *end = path + strlen(path); end; end = strrchr(path, '/')) {
-		char quoted_part[256];
-		*end = '\0';
-		const char *part = path[0] ? path : "/";
-		if (lstat(part, &st) < 0 || !trusts(&st))
-			return base_err_set(err, -EPERM,
-			        "'%s' is not run: others can replace it, by the owner or mode of '%s'", quoted,
-			        base_err_quote(part, quoted_part, sizeof(quoted_part)));
-	}
-	return 0;
-}
-
 int takeover_try(const char *program, const struct takeover *takeover, struct base_err *err)
 {
 	char path[PATH_MAX];
@@ -381,7 +346,7 @@ int takeover_try(const char *program, const struct takeover *takeover, struct ba
 	int ends[2];
 	int status = 0;
 	cleanup_close int fd = -1;
-	int rc = find_program(program, takeover->held.mount.dev, err, path);
+	int rc = trust_program(program, takeover->held.mount.dev, err, path);
 	if (rc == 0)
 		rc = put_in_memfd(takeover, err, &fd);
 	if (rc < 0)
@@ -419,7 +384,7 @@ int takeover_become(const char *program, const struct takeover *takeover, struct
 	char path[PATH_MAX];
 	char number[16];
 	cleanup_close int fd = -1;
-	int rc = find_program(program, takeover->held.mount.dev, err, path);
+	int rc = trust_program(program, takeover->held.mount.dev, err, path);
 	if (rc == 0)
 		rc = put_in_memfd(takeover, err, &fd);
 	if (rc < 0)
