@@ -144,12 +144,11 @@ static void do_read(fuse_req_t req, fuse_ino_t ino, size_t size, off_t off, stru
 {
 	struct fs_server *server = fs_server_of(req);
 	struct fs_node node;
-	(void)fi;
 	int rc = fs_ino_node(ino, &node);
 	if (rc < 0)
 		fuse_reply_err(req, -rc);
 	else if (node.kind == FS_FILE)
-		fs_read(req, (uint32_t)node.id, size, off);
+		fs_read(req, (uint32_t)node.id, size, off, fi->flags & O_DIRECT);
 	else if (fs_node_is_list(node))
 		fs_helper_list(server->helper, req, FS_LIST_READ, node, size, off);
 	else if (fs_node_is_dir(node))

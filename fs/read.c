@@ -145,7 +145,7 @@ static void block_done(struct prefetch_demand *demand, int rc, const uint8_t *da
 	reply(request, bytes);
 }
 
-void fs_read(fuse_req_t req, uint32_t file, size_t size, off_t off)
+void fs_read(fuse_req_t req, uint32_t file, size_t size, off_t off, bool direct)
 {
 	struct fs_server *server = fs_server_of(req);
 	struct shard_place rec;
@@ -198,6 +198,7 @@ void fs_read(fuse_req_t req, uint32_t file, size_t size, off_t off)
 			.demand = { .file = file,
 			        .block = first + i,
 			        .take = (uint32_t)(to - from),
+			        .direct = direct,
 			        .done = block_done },
 			.request = request,
 			.skip = (uint32_t)(from - block_begin),

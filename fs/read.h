@@ -16,7 +16,7 @@ enum { FS_READ_POOL = 256 }; /* requests made at mount: more than the kernel kee
 int fs_reads_new(struct fs_server *server, struct fs_reads **ret_reads);
 void fs_reads_free(struct fs_reads *reads); /* after prefetch_free: nothing is in flight */
 
-/* Answers a READ of a file, now or later. */
-void fs_read(fuse_req_t req, uint32_t file, size_t size, off_t off);
+/* Answers a READ of a file, now or later.  direct: its reader has it open with O_DIRECT. */
+void fs_read(fuse_req_t req, uint32_t file, size_t size, off_t off, bool direct);
 
 #endif

@@ -41,6 +41,7 @@ enum {
 	PREFETCH_COMING = 16,     /* turns whose samples are worked out ahead, so that their records are on their way */
 	PREFETCH_DROPS_MAX = 512, /* samples handed to the sink at once */
 	PREFETCH_BAD_MAX = 1024,  /* bad blocks that are remembered, so that each is counted once */
+	PREFETCH_LOST_USES = 64,  /* uses over which losses are counted */
 	PREFETCH_WANTS_MAX = SHARD_SAMPLE_FILES_MAX + 256, /* blocks of one fetch: a sample, or small neighbours */
 };
 
@@ -166,7 +167,7 @@ TAILQ_HEAD(prefetch_stream_list, prefetch_stream);
 
 struct prefetch_counters {
 	_Atomic uint64_t demands, demand_hits, joined, reads, read_bytes, delivered_bytes, stored_bytes, bad_blocks,
-	        mended_blocks, io_errors, misses, used, wasted_bytes;
+	        mended_blocks, io_errors, misses, used, wasted_bytes, refetches;
 };
 
 /* A block that is to be read ahead; see fetch.c. */
@@ -240,7 +241,12 @@ struct prefetch {
 	uint64_t lost_since_ns;
 	uint64_t shrunk_ns; /* when the budget was last changed for losses; 0 = it is whole */
 	uint32_t lost_recently;
-	bool share_pending; /* prefetch_share waits for what is on its way */
+	uint32_t lost_latest; /* sample */
+	uint32_t uses;        /* the latest, at most PREFETCH_LOST_USES */
+	uint32_t lost;        /* samples that were lost meanwhile */
+	bool forget;          /* all that is resident is to be taken as lost */
+	uint64_t forgot_ns;   /* when that was last decided */
+	bool share_pending;   /* prefetch_share waits for what is on its way */
 	/* Any thread: */
 	_Atomic uint64_t ahead_landing; /* bytes of landing memory held by scheduled reads */
 	_Atomic uint32_t stat_inflight, stat_depth;

@@ -222,7 +222,7 @@ static int find_or_queue(struct prefetch *p, struct prefetch_demand *demand, con
 	if (!buffer && rc == 0)
 		atomic_fetch_add_explicit(&p->counters.misses, demand->block == 0, memory_order_relaxed);
 	/* What is on its way to the sink is no news to the schedule. */
-	if (p->sink && rc >= 0 && !(block && block->item))
+	if (p->sink && rc >= 0 && !demand->direct && !(block && block->item))
 		wake |= prefetch_schedule_event(
 		        p, &(struct prefetch_event){ .kind = buffer ? PREFETCH_EVENT_BROUGHT : PREFETCH_EVENT_MISS,
 		                   .turn = demand->file,
@@ -334,6 +334,7 @@ void prefetch_stats_get(struct prefetch *p, struct prefetch_stats *ret_stats)
 		.evicted = ledger.evicted,
 		.dropped = ledger.dropped,
 		.lost = ledger.lost,
+		.refetches = atomic_load_explicit(&c->refetches, memory_order_relaxed),
 		.device_rate = atomic_load_explicit(&p->stat_rate, memory_order_relaxed),
 		.depth = atomic_load_explicit(&p->stat_depth, memory_order_relaxed),
 		.inflight = atomic_load_explicit(&p->stat_inflight, memory_order_relaxed),

@@ -61,6 +61,7 @@ struct prefetch_demand {
 	uint32_t file;
 	uint32_t block;
 	uint32_t take; /* bytes of the block that the asker's page cache will hold; where there is a sink */
+	bool direct; /* he reads past his page cache (O_DIRECT): says nothing about what it holds, and brings it nothing */
 	/* rc 0: data[len] is the whole verified block, valid during the call only.
 	 * rc < 0: -EBADMSG (checksum), -EIO, -ESTALE (shard replaced or shorter than the index says), -ECANCELED,
 	 * -ENOMEM, -ENOENT (shard gone); data is NULL.
@@ -108,8 +109,9 @@ struct prefetch_stats {
 	uint64_t resident_bytes;         /* in the sink, overhead included */
 	uint64_t budget_bytes;           /* ... at most */
 	uint64_t evicted, dropped, lost; /* samples: for room; all; reclaimed behind our back */
-	uint64_t device_rate;            /* bytes per second the source gave at the settled depth; 0 = not measured */
-	uint32_t depth;                  /* scheduled reads in flight the engine allows now */
+	uint64_t refetches;   /* times that all was dropped and fetched again, because much had been reclaimed */
+	uint64_t device_rate; /* bytes per second the source gave at the settled depth; 0 = not measured */
+	uint32_t depth;       /* scheduled reads in flight the engine allows now */
 	uint32_t inflight;
 	pid_t tid;        /* of the engine thread */
 	uint64_t busy_ns; /* since when (CLOCK_MONOTONIC) it has been at one round of work; 0: it waits for some */

@@ -16,7 +16,8 @@ enum {
 	MISSING_ONE = 1 << 16,   /* prefetch_stream.missing: all turns */
 	MISSING_TURNS = 256,     /* turns that its average goes back */
 	COST_KNOWN = 256,        /* samples whose mean is believed */
-	LOST_MIN = 16,           /* samples lost within LOST_NS that make the budget shrink */
+	LOST_MIN =
+	        16, /* samples lost within LOST_NS that make the budget shrink; of the latest uses, that make us forget */
 };
 static const uint64_t LOST_NS = 1000000000;
 static const uint64_t DROP_WAIT_NS = 2000000000; /* drops of 512 samples take 4 ms */
@@ -70,6 +71,25 @@ bool prefetch_schedule_event(struct prefetch *p, const struct prefetch_event *ev
 	return prefetch_engine_nudge(p);
 }
 
+/* Calls fn for each live stream; the list is only changed by prefetch_stream_new and _free and by the lister. */
+static void each_stream(struct prefetch *p, bool (*fn)(struct prefetch *p, struct prefetch_stream *s))
+{
+	struct prefetch_stream *live[CACHE_STREAMS_MAX], *s;
+	size_t n = 0;
+	pthread_mutex_lock(&p->lock);
+	TAILQ_FOREACH(s, &p->streams, link)
+	{
+		if (s->state == PREFETCH_STREAM_LIVE && n < CACHE_STREAMS_MAX)
+			live[n++] = s;
+	}
+	pthread_mutex_unlock(&p->lock);
+	for (bool more = true; more;) {
+		more = false;
+		for (size_t i = 0; i < n; i++)
+			more |= fn(p, live[i]);
+	}
+}
+
 /* The kernel took pages back that we count as resident: the memory that we were told of is not there.  A few are chance
  * (a READ that was on its way when the sample was stored). */
 static void shrink_budget(struct prefetch *p)
@@ -107,6 +127,41 @@ static void regrow_budget(struct prefetch *p)
 	cache_ledger_set_budget(p->ledger, more >= p->budget ? p->budget : more);
 }
 
+static bool refetch_stream(struct prefetch *p, struct prefetch_stream *s)
+{
+	prefetch_follow_refetch(p, s);
+	return false;
+}
+
+/* The kernel takes back what was not touched for long (DAMON, a cgroup's reclaim): of a window that waited, a part that only
+ * readers find out, one READ after the other.  When a quarter of what they use is gone all that is resident is dropped and
+ * fetched again, which costs as much as a window that is filled for the first time.  Not more often than once a while: the
+ * budget shrinks as well, and where that does not help the memory is not there. */
+static void count_lost(struct prefetch *p, uint32_t sample)
+{
+	uint64_t now = prefetch_now_ns();
+	if (sample == p->lost_latest || ++p->lost < LOST_MIN) {
+		p->lost_latest = sample;
+		return;
+	}
+	p->lost_latest = sample;
+	if (p->forgot_ns && now - p->forgot_ns < LOST_NS)
+		return;
+	p->forgot_ns = now;
+	p->forget = true;
+}
+
+static void forget_resident(struct prefetch *p)
+{
+	if (!p->forget)
+		return;
+	p->forget = false;
+	p->uses = p->lost = 0;
+	cache_ledger_clear(p->ledger);
+	each_stream(p, refetch_stream);
+	atomic_fetch_add_explicit(&p->counters.refetches, 1, memory_order_relaxed);
+}
+
 /* A reader that asks fills the page cache by itself. */
 static void demanded(struct prefetch *p, const struct prefetch_event *event)
 {
@@ -122,8 +177,10 @@ static void demanded(struct prefetch *p, const struct prefetch_event *event)
 	/* A second READ of a block says nothing about what was resident. */
 	if (event->kind == PREFETCH_EVENT_BROUGHT && cache_ledger_has(p->ledger, f.sample))
 		return;
-	if (cache_ledger_asked(p->ledger, f.sample))
+	if (cache_ledger_asked(p->ledger, f.sample)) {
 		shrink_budget(p);
+		count_lost(p, f.sample);
+	}
 }
 
 static void one_event(struct prefetch *p, const struct prefetch_event *event)
@@ -260,25 +317,6 @@ static void come_and_go(struct prefetch *p)
 	}
 }
 
-/* Calls fn for each live stream; the list is only changed by prefetch_stream_new and _free and by the lister. */
-static void each_stream(struct prefetch *p, bool (*fn)(struct prefetch *p, struct prefetch_stream *s))
-{
-	struct prefetch_stream *live[CACHE_STREAMS_MAX], *s;
-	size_t n = 0;
-	pthread_mutex_lock(&p->lock);
-	TAILQ_FOREACH(s, &p->streams, link)
-	{
-		if (s->state == PREFETCH_STREAM_LIVE && n < CACHE_STREAMS_MAX)
-			live[n++] = s;
-	}
-	pthread_mutex_unlock(&p->lock);
-	for (bool more = true; more;) {
-		more = false;
-		for (size_t i = 0; i < n; i++)
-			more |= fn(p, live[i]);
-	}
-}
-
 /* The names of what is dropped for something nearer, and fetched again for a turn that is announced already, must stay. */
 static bool mark_announced(struct prefetch *p, struct prefetch_stream *s)
 {
@@ -410,6 +448,7 @@ void prefetch_schedule_news(struct prefetch *p)
 		return;
 	come_and_go(p);
 	share(p, share_bytes);
+	forget_resident(p);
 	regrow_budget(p);
 	cache_ledger_trim(p->ledger); /* trainers brought in what they read themselves */
 	each_stream(p, settle);

@@ -25,6 +25,12 @@ def resident(path):
         return cached_bytes(mapped)
 
 
+def drop(path):
+    """Takes the file's pages out of the page cache."""
+    with open(path, "rb", buffering=0) as f:
+        os.posix_fadvise(f.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+
+
 def read_dropped(path):
     """The file's bytes, after its pages were taken out of the page cache."""
     with open(path, "rb", buffering=0) as f:

@@ -13,7 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from helpers.datasets import content
-from helpers.pages import cached_bytes, resident
+from helpers.pages import cached_bytes, drop, resident
 from helpers.waiting import wait_until
 from mount.control import settled, stats
 
@@ -249,3 +249,20 @@ def test_unmount_in_the_middle(mount, pack, many):
         for name in sorted(os.listdir(m.path))[:n]:
             (m.path / name).read_bytes()
         m.unmount()
+
+
+def test_what_the_kernel_took_back_is_read_ahead_again(mount, pack, many):
+    m = mount(pack(many[0]), "rank=0,world=1,memory=256M")
+    full_window(m)
+    names = sorted(os.listdir(m.path))
+    read_all(m, names[:200], many[1])
+    before = settled(m)
+    for path in many[1]:  # unwatched
+        drop(m.path / ".ddpfs" / "all" / path)
+    for name in names[200:]:
+        assert (m.path / name).read_bytes() == many[1][decoded(name)], name
+        settled(m)  # computes meanwhile
+    after = stats(m)
+    assert after["refetches"] > 0
+    assert after["misses"] - before["misses"] <= 64 + (after["lost"] - before["lost"])
+    assert after["lost"] - before["lost"] < 650 and after["errors"] == 0

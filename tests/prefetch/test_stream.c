@@ -993,6 +993,69 @@ static void memory_taken_away_shrinks_the_budget(void **state)
 	prefetch_free(t.p);
 }
 
+/* Much of what waits was reclaimed: that is noticed by the first who miss it, the others have it again. */
+static void what_the_kernel_took_back_is_fetched_again(void **state)
+{
+	(void)state;
+	struct fake_sink sink;
+	struct trainer t = { .patient = true };
+	sink_init(&sink);
+	start(&t, &sink, &(struct setup){ .memory = 256 << 20, .view = orders[0] });
+	read_epoch(&t, 0);
+	settle(&t);
+	for (uint64_t k = 0; k < N_FILES / 4; k++)
+		read_turn(&t, 1, k);
+	settle(&t);
+	assert_int_equal(stats(t.p).refetches, 0);
+	pthread_mutex_lock(&sink.lock);
+	for (uint32_t file = 0; file < N_FILES; file++) {
+		for (uint32_t b = 0; file % 2 && b < blocks_of(file); b++) {
+			sink.bytes -= sink.blocks[file] >> b & 1 ? block_bytes(file, b) : 0;
+			sink.blocks[file] &= (uint8_t) ~(1 << b);
+		}
+	}
+	pthread_mutex_unlock(&sink.lock);
+	t.misses = 0;
+	for (uint64_t k = N_FILES / 4; k < N_FILES; k++)
+		read_turn(&t, 1, k);
+	read_epoch(&t, 2);
+	settle(&t);
+	assert_int_equal(t.errors, 0);
+	assert_int_equal(stats(t.p).refetches, 1);
+	assert_true(t.misses > 0 && t.misses <= 64);
+	assert_int_equal(stats(t.p).used, 3 * N_FILES);
+	assert_int_equal(count_of(&sink, &sink.wrong) + count_of(&sink, &sink.unannounced), 0);
+	stop(&t);
+	prefetch_free(t.p);
+}
+
+/* A reader with O_DIRECT asks for what is resident: nothing was lost. */
+static void reads_past_the_page_cache_say_nothing(void **state)
+{
+	(void)state;
+	struct fake_sink sink;
+	struct trainer t = { .patient = true };
+	sink_init(&sink);
+	start(&t, &sink, &(struct setup){ .memory = 256 << 20, .view = orders[0] });
+	for (uint64_t k = 0; k < N_FILES / 2; k++)
+		read_turn(&t, 0, k);
+	settle(&t);
+	for (uint32_t file = 0; file < N_FILES; file++) {
+		struct asked a = { .demand = { .file = file, .direct = true, .done = answered } };
+		if (!blocks_of(file))
+			continue;
+		pthread_mutex_init(&a.lock, NULL);
+		pthread_cond_init(&a.cv, NULL);
+		prefetch_demand(t.p, &a.demand);
+		assert_int_equal(await(&a), 0);
+	}
+	settle(&t);
+	assert_int_equal(stats(t.p).lost, 0);
+	assert_int_equal(stats(t.p).refetches, 0);
+	stop(&t);
+	prefetch_free(t.p);
+}
+
 static void a_stream_can_be_freed_at_any_time(void **state)
 {
 	(void)state;
@@ -1077,6 +1140,8 @@ int main(void)
 		cmocka_unit_test(a_bad_sample_does_not_stop_the_others),
 		cmocka_unit_test(a_sink_that_refuses_leaves_demands_working),
 		cmocka_unit_test(memory_taken_away_shrinks_the_budget),
+		cmocka_unit_test(what_the_kernel_took_back_is_fetched_again),
+		cmocka_unit_test(reads_past_the_page_cache_say_nothing),
 		cmocka_unit_test(a_stream_can_be_freed_at_any_time),
 		cmocka_unit_test(names_without_an_epoch_follow_too),
 	};
