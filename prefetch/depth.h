@@ -12,7 +12,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-enum { PREFETCH_DEPTH_MIN = 4, PREFETCH_DEPTH_START = 16, PREFETCH_DEPTH_MAX = 224 };
+enum { PREFETCH_DEPTH_MIN = 4, PREFETCH_DEPTH_START = 16, PREFETCH_DEPTH_MAX = 448 };
 
 struct prefetch_depth {
 	uint32_t depth;      /* in use */

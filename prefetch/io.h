@@ -11,7 +11,7 @@
 #include "prefetch/source.h"
 
 enum {
-	PREFETCH_OPS_MAX = 256,   /* operations in flight */
+	PREFETCH_OPS_MAX = 512,   /* operations in flight */
 	PREFETCH_FILES_MAX = 512, /* entries of the registered file table */
 };
 

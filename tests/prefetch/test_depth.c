@@ -48,7 +48,7 @@ static void a_store_far_away_is_filled_at_once(void **state)
 	run_device(&depth, 20000000, 1000000000, 110000, PREFETCH_DEPTH_START);
 	assert_int_equal(depth.depth, 4 * PREFETCH_DEPTH_START);
 	run_device(&depth, 20000000, 1000000000, 110000, 4 * PREFETCH_DEPTH_START);
-	assert_int_equal(depth.depth, PREFETCH_DEPTH_MAX);
+	assert_int_equal(depth.depth, 16 * PREFETCH_DEPTH_START);
 	prefetch_depth_init(&depth, 0);
 	run_device(&depth, 100000, 1000000000, 110000, PREFETCH_DEPTH_START);
 	assert_in_range(depth.depth, PREFETCH_DEPTH_START, PREFETCH_DEPTH_START + 6);
