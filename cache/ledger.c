@@ -564,6 +564,18 @@ void cache_ledger_remove(struct cache_ledger *ledger, struct cache_timeline *tl)
 	each_resident(ledger, rebuild_one, NULL);
 }
 
+void cache_ledger_lose(struct cache_ledger *ledger, uint32_t sample)
+{
+	if (sample >= ledger->n_samples || !cache_bit(ledger->resident, sample))
+		return;
+	drop(ledger, sample, cost_of(ledger, sample));
+	if (cache_bit(ledger->leaving, sample)) {
+		cache_bit_clear(ledger->leaving, sample); /* not to be taken back */
+		cache_bit_set(ledger->handed, sample);
+	}
+	ledger->flush = ledger->drops.n;
+}
+
 static void clear_one(struct cache_ledger *ledger, struct cache_timeline *tl, uint32_t sample)
 {
 	(void)tl;

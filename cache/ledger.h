@@ -89,6 +89,9 @@ void cache_ledger_block(struct cache_ledger *ledger, uint32_t file, uint32_t blo
 /* Drops until the budget holds. */
 void cache_ledger_trim(struct cache_ledger *ledger);
 
+/* A sample, if resident, is dropped for good: a fetch of it is -EAGAIN until it is gone. */
+void cache_ledger_lose(struct cache_ledger *ledger, uint32_t sample);
+
 /* Drops all samples that are resident, for good: a fetch of one is -EAGAIN until it is gone. */
 void cache_ledger_clear(struct cache_ledger *ledger);
 

@@ -170,7 +170,7 @@ static size_t collect(struct fs_server *server, struct fs_view *view, struct fie
 		{ "stored_bytes", "Bytes put into the page cache ahead of their reader", true, engine.stored_bytes },
 		{ "evicted", "Samples dropped to make room", true, engine.evicted },
 		{ "lost", "Samples that the kernel took back", true, engine.lost },
-		{ "refetches", "Times that all was read again because the kernel had taken much back", true,
+		{ "refetches", "Times that what comes next was read again because the kernel had taken much back", true,
 		        engine.refetches },
 		{ "device_rate", "Bytes per second that the device was measured to give", false, engine.device_rate },
 		{ "resident_bytes", "Bytes held in memory", false, engine.buffer_bytes + engine.resident_bytes },

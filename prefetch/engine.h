@@ -244,9 +244,11 @@ struct prefetch {
 	uint32_t lost_latest; /* sample */
 	uint32_t uses;        /* the latest, at most PREFETCH_LOST_USES */
 	uint32_t lost;        /* samples that were lost meanwhile */
-	bool forget;          /* all that is resident is to be taken as lost */
-	uint64_t forgot_ns;   /* when that was last decided */
-	bool share_pending;   /* prefetch_share waits for what is on its way */
+	uint64_t lost_first_ns;
+	bool refetch; /* the next refetch_turns of all streams are to be taken as lost */
+	uint32_t refetch_turns;
+	uint64_t refetch_ns; /* when that was last decided; 0: never */
+	bool share_pending;  /* prefetch_share waits for what is on its way */
 	/* Any thread: */
 	_Atomic uint64_t ahead_landing; /* bytes of landing memory held by scheduled reads */
 	_Atomic uint32_t stat_inflight, stat_depth;

@@ -16,11 +16,12 @@ enum {
 	MISSING_ONE = 1 << 16,   /* prefetch_stream.missing: all turns */
 	MISSING_TURNS = 256,     /* turns that its average goes back */
 	COST_KNOWN = 256,        /* samples whose mean is believed */
-	LOST_MIN =
-	        16, /* samples lost within LOST_NS that make the budget shrink; of the latest uses, that make us forget */
+	LOST_MIN = 16,           /* samples lost that are no chance: within LOST_NS, or of the latest uses */
+	REFETCH_TURNS = 1024,
 };
 static const uint64_t LOST_NS = 1000000000;
-static const uint64_t DROP_WAIT_NS = 2000000000; /* drops of 512 samples take 4 ms */
+static const uint64_t REFETCH_AGAIN_NS = 10000000000; /* since the last one: more of the same losses */
+static const uint64_t DROP_WAIT_NS = 2000000000;      /* drops of 512 samples take 4 ms */
 
 int prefetch_schedule_init(struct prefetch *p)
 {
@@ -129,35 +130,48 @@ static void regrow_budget(struct prefetch *p)
 
 static bool refetch_stream(struct prefetch *p, struct prefetch_stream *s)
 {
+	uint64_t end = cache_timeline_end(&s->tl);
+	if (end - s->tl.cursor > p->refetch_turns)
+		end = s->tl.cursor + p->refetch_turns;
+	for (uint64_t seq = s->tl.cursor; seq < end; seq++) {
+		uint32_t sample;
+		if (cache_timeline_sample(&s->tl, seq, &sample) == 0)
+			cache_ledger_lose(p->ledger, sample);
+	}
 	prefetch_follow_refetch(p, s);
 	return false;
 }
 
 /* The kernel takes back what was not touched for long (DAMON, a cgroup's reclaim): of a window that waited, a part that only
- * readers find out, one READ after the other.  When a quarter of what they use is gone all that is resident is dropped and
- * fetched again, which costs as much as a window that is filled for the first time.  Not more often than once a while: the
- * budget shrinks as well, and where that does not help the memory is not there. */
+ * readers find out, one READ after the other.  When a quarter of what they use is gone the next turns are taken as lost and
+ * fetched again; when that was not all of it, four times as many.  Losses without uses (nobody counts them while the watch
+ * rests, or of names that are not watched) say nothing of the share. */
 static void count_lost(struct prefetch *p, uint32_t sample)
 {
 	uint64_t now = prefetch_now_ns();
-	if (sample == p->lost_latest || ++p->lost < LOST_MIN) {
-		p->lost_latest = sample;
-		return;
-	}
+	if (sample == p->lost_latest)
+		return; /* another block of it */
 	p->lost_latest = sample;
-	if (p->forgot_ns && now - p->forgot_ns < LOST_NS)
+	if (!p->lost || now - p->lost_first_ns > LOST_NS) {
+		p->lost_first_ns = now;
+		p->uses = p->lost = 0;
+	}
+	if (++p->lost < LOST_MIN || p->uses < LOST_MIN)
 		return;
-	p->forgot_ns = now;
-	p->forget = true;
+	bool again = p->refetch_ns && now - p->refetch_ns < REFETCH_AGAIN_NS;
+	p->refetch_turns = !again                              ? REFETCH_TURNS
+	                   : p->refetch_turns < UINT32_MAX / 4 ? p->refetch_turns * 4
+	                                                       : UINT32_MAX;
+	p->refetch_ns = now;
+	p->refetch = true;
+	p->uses = p->lost = 0;
 }
 
-static void forget_resident(struct prefetch *p)
+static void refetch_lost(struct prefetch *p)
 {
-	if (!p->forget)
+	if (!p->refetch)
 		return;
-	p->forget = false;
-	p->uses = p->lost = 0;
-	cache_ledger_clear(p->ledger);
+	p->refetch = false;
 	each_stream(p, refetch_stream);
 	atomic_fetch_add_explicit(&p->counters.refetches, 1, memory_order_relaxed);
 }
@@ -448,7 +462,7 @@ void prefetch_schedule_news(struct prefetch *p)
 		return;
 	come_and_go(p);
 	share(p, share_bytes);
-	forget_resident(p);
+	refetch_lost(p);
 	regrow_budget(p);
 	cache_ledger_trim(p->ledger); /* trainers brought in what they read themselves */
 	each_stream(p, settle);

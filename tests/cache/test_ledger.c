@@ -414,6 +414,12 @@ static void what_is_cleared_is_not_taken_back(void **state)
 		take_turn(ledger, &tl, seq);
 	cache_ledger_set_budget(ledger, 7 * PAGE);
 	cache_ledger_trim(ledger); /* one waits to be dropped already */
+	assert_int_equal(cache_timeline_sample(&tl, 6, &sample), 0);
+	assert_true(cache_ledger_resident(ledger, sample));
+	cache_ledger_lose(ledger, sample);
+	cache_ledger_lose(ledger, sample); /* not twice */
+	assert_false(cache_ledger_has(ledger, sample));
+	assert_true(cache_ledger_handed(ledger, sample));
 	cache_ledger_clear(ledger);
 	cache_ledger_stats_get(ledger, &st);
 	assert_int_equal(st.resident, 0);

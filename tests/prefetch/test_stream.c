@@ -1021,8 +1021,8 @@ static void what_the_kernel_took_back_is_fetched_again(void **state)
 	read_epoch(&t, 2);
 	settle(&t);
 	assert_int_equal(t.errors, 0);
-	assert_int_equal(stats(t.p).refetches, 1);
-	assert_true(t.misses > 0 && t.misses <= 64);
+	assert_in_range(stats(t.p).refetches, 1, 4);
+	assert_in_range(t.misses, 1, 128);
 	assert_int_equal(stats(t.p).used, 3 * N_FILES);
 	assert_int_equal(count_of(&sink, &sink.wrong) + count_of(&sink, &sink.unannounced), 0);
 	stop(&t);
