@@ -41,7 +41,7 @@ enum {
 	PREFETCH_COMING = 16,     /* turns whose samples are worked out ahead, so that their records are on their way */
 	PREFETCH_DROPS_MAX = 512, /* samples handed to the sink at once */
 	PREFETCH_BAD_MAX = 1024,  /* bad blocks that are remembered, so that each is counted once */
-	PREFETCH_LOST_USES = 64,  /* uses over which losses are counted */
+	PREFETCH_LOST_USES = 512, /* uses over which losses are counted */
 	PREFETCH_WANTS_MAX = SHARD_SAMPLE_FILES_MAX + 256, /* blocks of one fetch: a sample, or small neighbours */
 };
 

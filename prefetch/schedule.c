@@ -142,10 +142,25 @@ static bool refetch_stream(struct prefetch *p, struct prefetch_stream *s)
 	return false;
 }
 
+/* Would reading a turn again cost less than waiting for those of the latest turns that were lost?  A store far away makes a few
+ * in a hundred dear; from a near one a quarter must be gone. */
+static bool worth_a_refetch(const struct prefetch *p)
+{
+	if (p->uses < LOST_MIN)
+		return false;
+	if (p->lost >= LOST_MIN && p->lost * 4 >= p->uses)
+		return true;
+	double bytes = p->n_cost ? (double)p->cost_bytes / (double)p->n_cost : 0;
+	/* What could be read while one is waited for; where the rate is not known yet, as many as may be in flight. */
+	double meanwhile = p->depth.settled_rate > 0 ? p->depth.settled_rate * (double)p->depth.least_ns
+	                                             : p->depth.settled * bytes;
+	return p->lost >= LOST_MIN / 2 && p->lost * meanwhile > p->uses * 2 * bytes;
+}
+
 /* The kernel takes back what was not touched for long (DAMON, a cgroup's reclaim): of a window that waited, a part that only
- * readers find out, one READ after the other.  When a quarter of what they use is gone the next turns are taken as lost and
- * fetched again; when that was not all of it, four times as many.  Losses without uses (nobody counts them while the watch
- * rests, or of names that are not watched) say nothing of the share. */
+ * readers find out, one READ after the other.  Then the next turns are taken as lost and fetched again; when that was not
+ * all of it, four times as many.  Losses without uses (nobody counts them while the watch rests, or of names that are not
+ * watched) say nothing of the share. */
 static void count_lost(struct prefetch *p, uint32_t sample)
 {
 	uint64_t now = prefetch_now_ns();
@@ -156,7 +171,8 @@ static void count_lost(struct prefetch *p, uint32_t sample)
 		p->lost_first_ns = now;
 		p->uses = p->lost = 0;
 	}
-	if (++p->lost < LOST_MIN || p->uses < LOST_MIN)
+	p->lost++;
+	if (!worth_a_refetch(p))
 		return;
 	bool again = p->refetch_ns && now - p->refetch_ns < REFETCH_AGAIN_NS;
 	p->refetch_turns = !again                              ? REFETCH_TURNS
