@@ -213,6 +213,10 @@ size_t cache_ledger_drops(struct cache_ledger *ledger, struct cache_victim *vict
 		ledger->drops_bytes -= entry.cost;
 		ledger->flush -= ledger->flush > 0;
 		if (is_sample(&entry)) {
+			if (cache_bit(ledger->resident, entry.what.id)) { /* a reader has brought it back himself */
+				cache_bit_clear(ledger->leaving, entry.what.id);
+				cache_bit_clear(ledger->handed, entry.what.id);
+			}
 			if (!cache_bit(ledger->leaving, entry.what.id) && !cache_bit(ledger->handed, entry.what.id))
 				continue; /* it was wanted again in the meantime, and stayed */
 			cache_bit_clear(ledger->leaving, entry.what.id);

@@ -66,7 +66,7 @@ struct prefetch_block {
 	uint32_t len;
 	uint64_t xxh3;
 	struct prefetch_demand *waiters;
-	bool asked;                  /* somebody waits or waited */
+	bool asked;                  /* somebody waits or waited, whose page cache has it then */
 	struct prefetch_item *item;  /* NULL: only asked for */
 	struct cache_buffer *buffer; /* was in memory already: held, verified */
 };
@@ -247,8 +247,9 @@ struct prefetch {
 	uint64_t lost_first_ns;
 	bool refetch; /* the next refetch_turns of all streams are to be taken as lost */
 	uint32_t refetch_turns;
-	uint64_t refetch_ns; /* when that was last decided; 0: never */
-	bool share_pending;  /* prefetch_share waits for what is on its way */
+	uint64_t refetch_uses; /* since then */
+	uint64_t refetch_ns;   /* when that was last decided; 0: never */
+	bool share_pending;    /* prefetch_share waits for what is on its way */
 	/* Any thread: */
 	_Atomic uint64_t ahead_landing; /* bytes of landing memory held by scheduled reads */
 	_Atomic uint32_t stat_inflight, stat_depth;

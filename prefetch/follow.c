@@ -50,6 +50,7 @@ static void use(struct prefetch *p, struct prefetch_stream *s, uint64_t seq, boo
 	if (seq < s->high)
 		s->lag_bytes -= cost;
 	cache_ledger_use(p->ledger, &s->tl, seq, had);
+	p->refetch_uses++;
 	if (++p->uses == PREFETCH_LOST_USES)
 		p->uses = p->lost = 0;
 	atomic_fetch_add_explicit(&s->stat_used, 1, memory_order_relaxed);

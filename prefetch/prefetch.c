@@ -184,7 +184,7 @@ static int queue_block(struct prefetch *p, uint64_t key, uint32_t shard, uint64_
 	block->len = len;
 	block->xxh3 = xxh3;
 	block->waiters = demand;
-	block->asked = true;
+	block->asked = !demand->direct;
 	STAILQ_INSERT_TAIL(&read->blocks, block, link);
 	read->shard = shard;
 	read->offset = offset;
@@ -211,7 +211,7 @@ static int find_or_queue(struct prefetch *p, struct prefetch_demand *demand, con
 	} else if (block) {
 		demand->next = block->waiters;
 		block->waiters = demand;
-		block->asked = true;
+		block->asked |= !demand->direct;
 		wake = hurry(p, block->read);
 		atomic_fetch_add_explicit(&p->counters.joined, 1, memory_order_relaxed);
 	} else {

@@ -17,10 +17,12 @@ enum {
 	MISSING_TURNS = 256,     /* turns that its average goes back */
 	COST_KNOWN = 256,        /* samples whose mean is believed */
 	LOST_MIN = 16,           /* samples lost that are no chance: within LOST_NS, or of the latest uses */
-	REFETCH_TURNS = 1024,
+	REFETCH_TURNS = 1024,    /* read again */
+	REFETCH_TURNS_MAX = 16384,
 };
 static const uint64_t LOST_NS = 1000000000;
-static const uint64_t FAR_NS = 1000000; /* a read from a store with a network, or a hook's delay, before it */
+static const uint64_t LOST_USES_NS = 10000000000; /* losses and uses are of the same while */
+static const uint64_t FAR_NS = 1000000;           /* a read from a store with a network, or a hook's delay, before it */
 static const uint64_t REFETCH_AGAIN_NS = 10000000000; /* since the last one: more of the same losses */
 static const uint64_t DROP_WAIT_NS = 2000000000;      /* drops of 512 samples take 4 ms */
 
@@ -132,14 +134,26 @@ static void regrow_budget(struct prefetch *p)
 static bool refetch_stream(struct prefetch *p, struct prefetch_stream *s)
 {
 	uint64_t end = cache_timeline_end(&s->tl);
+	if (!s->following)
+		return false; /* it would not fetch them */
 	if (end - s->tl.cursor > p->refetch_turns)
 		end = s->tl.cursor + p->refetch_turns;
 	for (uint64_t seq = s->tl.cursor; seq < end; seq++) {
+		uint64_t turn, cost;
 		uint32_t sample;
-		if (cache_timeline_sample(&s->tl, seq, &sample) == 0)
-			cache_ledger_lose(p->ledger, sample);
+		struct cache_slot *slot = cache_timeline_slot(&s->tl, seq, &turn);
+		if (cache_bit(slot->used, turn) || cache_timeline_sample(&s->tl, seq, &sample) < 0 ||
+		        !cache_ledger_resident(p->ledger, sample))
+			continue;
+		if (cache_bit(slot->ahead, turn) && cache_ledger_turn(p->ledger, &s->tl, seq, &sample, &cost) == 0) {
+			s->ahead_bytes -= cost;
+			s->lag_bytes -= seq < s->high ? cost : 0;
+			cache_bit_clear(slot->ahead, turn);
+		}
+		cache_ledger_lose(p->ledger, sample);
 	}
-	prefetch_follow_refetch(p, s);
+	s->fetch = s->tl.cursor;
+	s->coming_end = 0;
 	return false;
 }
 
@@ -151,11 +165,12 @@ static bool worth_a_refetch(const struct prefetch *p)
 		return false;
 	if (p->lost >= LOST_MIN && p->lost * 4 >= p->uses)
 		return true;
+	if (p->depth.least_ns < FAR_NS)
+		return false;
 	double bytes = p->n_cost ? (double)p->cost_bytes / (double)p->n_cost : 0;
-	/* What could be read while one is waited for; of a store far away whose rate is not known yet, as many as are in flight. */
-	double meanwhile = p->depth.settled_rate > 0    ? p->depth.settled_rate * (double)p->depth.least_ns
-	                   : p->depth.least_ns > FAR_NS ? p->depth.settled * bytes
-	                                                : 0;
+	/* What could be read while one is waited for; where the rate is not known yet, as many as are in flight. */
+	double meanwhile = p->depth.settled_rate > 0 ? p->depth.settled_rate * (double)p->depth.least_ns
+	                                             : p->depth.settled * bytes;
 	return p->lost >= LOST_MIN / 2 && p->lost * meanwhile > p->uses * 2 * bytes;
 }
 
@@ -169,7 +184,7 @@ static void count_lost(struct prefetch *p, uint32_t sample)
 	if (sample == p->lost_latest)
 		return; /* another block of it */
 	p->lost_latest = sample;
-	if (!p->lost || now - p->lost_first_ns > LOST_NS) {
+	if (!p->lost || now - p->lost_first_ns > LOST_USES_NS) {
 		p->lost_first_ns = now;
 		p->uses = p->lost = 0;
 	}
@@ -177,9 +192,13 @@ static void count_lost(struct prefetch *p, uint32_t sample)
 	if (!worth_a_refetch(p))
 		return;
 	bool again = p->refetch_ns && now - p->refetch_ns < REFETCH_AGAIN_NS;
-	p->refetch_turns = !again                              ? REFETCH_TURNS
-	                   : p->refetch_turns < UINT32_MAX / 4 ? p->refetch_turns * 4
-	                                                       : UINT32_MAX;
+	if (again && p->refetch_uses < p->refetch_turns / 8)
+		return; /* what was fetched again is lost again: the memory is not there */
+	if (!again)
+		p->refetch_turns = REFETCH_TURNS;
+	else if (p->refetch_turns < REFETCH_TURNS_MAX)
+		p->refetch_turns *= 4;
+	p->refetch_uses = 0;
 	p->refetch_ns = now;
 	p->refetch = true;
 	p->uses = p->lost = 0;

@@ -49,6 +49,7 @@ def full_window(m):
 
 def gone(counters):
     """Samples that the kernel took back; of a window that is fetched again for them readers may be ahead."""
+    assert 8 * counters["refetches"] <= counters["lost"]
     return counters["lost"] + 1024 * counters["refetches"]
 
 
