@@ -109,10 +109,9 @@ struct prefetch_stats {
 	uint64_t resident_bytes;         /* in the sink, overhead included */
 	uint64_t budget_bytes;           /* ... at most */
 	uint64_t evicted, dropped, lost; /* samples: for room; all; reclaimed behind our back */
-	uint64_t
-	        refetches; /* times that the next turns were dropped and fetched again, because much had been reclaimed */
-	uint64_t device_rate; /* bytes per second the source gave at the settled depth; 0 = not measured */
-	uint32_t depth;       /* scheduled reads in flight the engine allows now */
+	uint64_t refetches;              /* of the next turns, because much had been reclaimed */
+	uint64_t device_rate;            /* bytes per second the source gave at the settled depth; 0 = not measured */
+	uint32_t depth;                  /* scheduled reads in flight the engine allows now */
 	uint32_t inflight;
 	pid_t tid;        /* of the engine thread */
 	uint64_t busy_ns; /* since when (CLOCK_MONOTONIC) it has been at one round of work; 0: it waits for some */

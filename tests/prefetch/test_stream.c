@@ -993,6 +993,18 @@ static void memory_taken_away_shrinks_the_budget(void **state)
 	prefetch_free(t.p);
 }
 
+static void reclaim_every_other(struct fake_sink *sink)
+{
+	pthread_mutex_lock(&sink->lock);
+	for (uint32_t file = 0; file < N_FILES; file++) {
+		for (uint32_t b = 0; file % 2 && b < blocks_of(file); b++) {
+			sink->bytes -= sink->blocks[file] >> b & 1 ? block_bytes(file, b) : 0;
+			sink->blocks[file] &= (uint8_t) ~(1 << b);
+		}
+	}
+	pthread_mutex_unlock(&sink->lock);
+}
+
 /* Much of what waits was reclaimed: that is noticed by the first who miss it, the others have it again. */
 static void what_the_kernel_took_back_is_fetched_again(void **state)
 {
@@ -1007,14 +1019,7 @@ static void what_the_kernel_took_back_is_fetched_again(void **state)
 		read_turn(&t, 1, k);
 	settle(&t);
 	assert_int_equal(stats(t.p).refetches, 0);
-	pthread_mutex_lock(&sink.lock);
-	for (uint32_t file = 0; file < N_FILES; file++) {
-		for (uint32_t b = 0; file % 2 && b < blocks_of(file); b++) {
-			sink.bytes -= sink.blocks[file] >> b & 1 ? block_bytes(file, b) : 0;
-			sink.blocks[file] &= (uint8_t) ~(1 << b);
-		}
-	}
-	pthread_mutex_unlock(&sink.lock);
+	reclaim_every_other(&sink);
 	t.misses = 0;
 	for (uint64_t k = N_FILES / 4; k < N_FILES; k++)
 		read_turn(&t, 1, k);
@@ -1029,6 +1034,40 @@ static void what_the_kernel_took_back_is_fetched_again(void **state)
 	prefetch_free(t.p);
 }
 
+/* Workers' batches are used side by side: what they had of the turns that are fetched again is not wanted twice. */
+static void late_workers_do_not_read_again(void **state)
+{
+	(void)state;
+	static const unsigned batches[] = { 3, 1, 0, 2 };
+	enum { BATCH = 10, GROUP = 4 * BATCH }; /* less than half of the window: laggards are not given up */
+	_Static_assert(N_FILES % GROUP == 0, "whole groups");
+	struct fake_sink sink;
+	struct trainer t = { .patient = true };
+	struct prefetch_stream_stats ss;
+	sink_init(&sink);
+	start(&t, &sink, &(struct setup){ .memory = 256 << 20, .view = orders[0] });
+	for (uint64_t epoch = 0; epoch < 3; epoch++) {
+		for (uint64_t k = 0; k < N_FILES; k++) {
+			uint64_t batch = k % GROUP / BATCH;
+			if (epoch == 1 && k == N_FILES / 3 + BATCH / 2) /* in the middle of a group */
+				reclaim_every_other(&sink);
+			read_turn(&t, epoch, k / GROUP * GROUP + batches[batch] * BATCH + k % BATCH);
+		}
+	}
+	settle(&t);
+	prefetch_stream_stats_get(t.stream, &ss);
+	assert_int_equal(t.errors, 0);
+	assert_in_range(stats(t.p).refetches, 1, 4);
+	assert_in_range(t.misses, 1, N_FILES / 4);
+	assert_int_equal(stats(t.p).used, 3 * N_FILES);
+	assert_int_equal(ss.epoch, 3);
+	assert_true(ss.following);
+	assert_int_equal(ss.jumps, 0);
+	assert_int_equal(count_of(&sink, &sink.wrong) + count_of(&sink, &sink.unannounced), 0);
+	stop(&t);
+	prefetch_free(t.p);
+}
+
 /* A reader with O_DIRECT asks for what is resident: nothing was lost. */
 static void reads_past_the_page_cache_say_nothing(void **state)
 {
@@ -1037,19 +1076,21 @@ static void reads_past_the_page_cache_say_nothing(void **state)
 	struct trainer t = { .patient = true };
 	sink_init(&sink);
 	start(&t, &sink, &(struct setup){ .memory = 256 << 20, .view = orders[0] });
-	for (uint64_t k = 0; k < N_FILES / 2; k++)
-		read_turn(&t, 0, k);
-	settle(&t);
-	for (uint32_t file = 0; file < N_FILES; file++) {
-		struct asked a = { .demand = { .file = file, .direct = true, .done = answered } };
-		if (!blocks_of(file))
-			continue;
-		pthread_mutex_init(&a.lock, NULL);
-		pthread_cond_init(&a.cv, NULL);
-		prefetch_demand(t.p, &a.demand);
-		assert_int_equal(await(&a), 0);
+	for (unsigned pass = 0; pass < 2; pass++) { /* beside the first window; of what is resident */
+		for (uint32_t file = 0; file < N_FILES; file++) {
+			struct asked a = { .demand = { .file = file, .direct = true, .done = answered } };
+			if (!blocks_of(file))
+				continue;
+			pthread_mutex_init(&a.lock, NULL);
+			pthread_cond_init(&a.cv, NULL);
+			prefetch_demand(t.p, &a.demand);
+			assert_int_equal(await(&a), 0);
+		}
+		settle(&t);
+		read_epoch(&t, pass);
+		settle(&t);
 	}
-	settle(&t);
+	assert_int_equal(t.misses + t.errors, 0);
 	assert_int_equal(stats(t.p).lost, 0);
 	assert_int_equal(stats(t.p).refetches, 0);
 	stop(&t);
@@ -1141,6 +1182,7 @@ int main(void)
 		cmocka_unit_test(a_sink_that_refuses_leaves_demands_working),
 		cmocka_unit_test(memory_taken_away_shrinks_the_budget),
 		cmocka_unit_test(what_the_kernel_took_back_is_fetched_again),
+		cmocka_unit_test(late_workers_do_not_read_again),
 		cmocka_unit_test(reads_past_the_page_cache_say_nothing),
 		cmocka_unit_test(a_stream_can_be_freed_at_any_time),
 		cmocka_unit_test(names_without_an_epoch_follow_too),
