@@ -138,16 +138,16 @@ def waits_of(pid):
     return found
 
 
-def wait_until_all_are(pid, states):
-    """Each thread of the process dead, or stopped."""
+def wait_until_dead(pid):
+    """Each thread of the process has ended."""
     def there():
         try:
             tasks = os.listdir(f"/proc/{pid}/task")
         except OSError:
             return True
-        return all(state(f"{pid}/task/{task}") in states for task in tasks)
+        return all(state(f"{pid}/task/{task}") in "ZX" for task in tasks)
 
-    wait_until(there, f"process {pid} in the states {states}")
+    wait_until(there, f"the end of process {pid}")
 
 
 def stat(m):
@@ -306,7 +306,7 @@ def test_counters_go_on(pack, source, mount):
             tools.ddpfs("restart", m.path)
         else:
             kill(now["server_pid"], signal.SIGSEGV if part == 2 else signal.SIGKILL)
-            wait_until_all_are(now["server_pid"], "ZX")  # a thread that is alive takes events, and them with it
+            wait_until_dead(now["server_pid"])  # a thread that is alive takes events, and them with it
         before = now
     after = stat(m)
     assert after["restarts"] == 4 and all(after[key] >= before[key] for key in counters)
@@ -326,8 +326,7 @@ def test_opens_while_there_is_no_server_are_counted(pack, source, mount):
     tools.ddpfs("ctl", m.path, "epoch", 0)  # counts anew; the names are the same
     server = stat(m)["server_pid"]
     waker = threading.Timer(10, kill, [server])  # should the kernel have forgotten a name meanwhile
-    kill(server, signal.SIGSTOP)
-    wait_until_all_are(server, "T")
+    mounts.stop_and_wait(server)
     waker.start()
     for name in names:
         os.close(os.open(m.path / name, os.O_RDONLY))

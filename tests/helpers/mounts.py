@@ -3,6 +3,7 @@
 A mount that hangs would hang its readers beyond SIGKILL, so the last resort of the cleanup is to abort the FUSE
 connection through fusectl, which frees them."""
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -81,10 +82,16 @@ def is_alive(pid):
 
 
 def stop_and_wait(pid):
-    """SIGSTOP reaches each thread in its own time: back when all of them stand."""
+    """SIGSTOP reaches each thread in its own time: back when all of them stand.  A thread of a server that waits for an
+    answer of its own mount ('D') stands as well: those that would answer are stopped, and so is it once it is back."""
     os.kill(pid, signal.SIGSTOP)
-    while any((task / "stat").read_text().rsplit(")", 1)[1].split()[0] != "T"
-              for task in Path(f"/proc/{pid}/task").iterdir()):
+    while True:
+        states = set()
+        for task in Path(f"/proc/{pid}/task").iterdir():
+            with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # it has just ended
+                states.add((task / "stat").read_text().rsplit(")", 1)[1].split()[0])
+        if "T" in states and states <= {"T", "D"}:
+            return
         time.sleep(0.01)
 
 
