@@ -11,5 +11,5 @@ from helpers import tools
 @pytest.mark.parametrize("part", ["mounts", "readers", "opens", "names"])
 def test_a_little_load(scratch, build_dir, part):
     done = tools.run([sys.executable, Path(__file__).with_name("load"), part, "--scale=0.01"],
-                     env={"TMPDIR": scratch, "DDPFS_BUILD": build_dir})
+                     env={**tools.MEASURED, "TMPDIR": scratch, "DDPFS_BUILD": build_dir})
     assert done.stdout.startswith(part)

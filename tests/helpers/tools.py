@@ -34,6 +34,7 @@ def sanitizers(options):
 
 TRACED = sanitizers("detect_leaks=0")  # strace, ptrace: the search for leaks traces, too
 CRASHING = sanitizers("handle_segv=0:handle_sigbus=0:handle_abort=0")  # by a signal from outside: nothing to report
+MEASURED = sanitizers("quarantine_size_mb=1")  # memory is measured: what has been freed shall not pile up
 
 
 def run(argv, check=True, text=True, env=None, timeout=600, **kwargs):
