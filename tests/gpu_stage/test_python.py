@@ -259,6 +259,16 @@ def test_a_dataloader_takes_it(packed):
         staged.set_epoch(epoch)
         got = sorted(bytes(tensor.numpy()) for batch in loader for tensor in batch)
         assert got == sorted(files.values())
+
+
+def test_workers_of_a_dataloader_are_refused(packed):
+    pytest.importorskip("torch", reason="torch is not installed")
+    if "tsan" in os.environ.get("LD_PRELOAD", ""):
+        pytest.skip("ThreadSanitizer knows no threads in the fork of a process that has some")
+    from ddpfs.torch import StageDataset
+    from torch.utils.data import DataLoader
+
+    staged = StageDataset(packed[0], batch=8, memory="64M")
     with pytest.raises(RuntimeError, match="num_workers=0"):
         next(iter(DataLoader(staged, batch_size=None, num_workers=1)))
 
