@@ -211,6 +211,20 @@ static void do_list(struct fs_helper *helper, const struct job *job)
 
 /* ---- log lines ---- */
 
+static const char *advice(int rc)
+{
+	switch (rc) {
+	case -EACCES:
+	case -EPERM:
+		return "whoever mounts must be allowed to read the shards";
+	case -ENOENT:
+	case -ESTALE:
+		return "put the shard back that the index describes";
+	default:
+		return "`mkshard verify --quarantine` lists every bad sample, for on_bad=skip or substitute";
+	}
+}
+
 static void log_failure(struct fs_helper *helper, const struct failure *failure)
 {
 	const struct shard_index *index = helper->server->index;
@@ -232,11 +246,10 @@ static void log_failure(struct fs_helper *helper, const struct failure *failure)
 		shard_path[shard.path_len] = '\0';
 	}
 	(void)!shard_index_block(index, failure->file, failure->block, &offset, &length, &sum);
-	log_error("'%s' in shard '%s' at byte %llu: %s: readers get EIO; `mkshard verify "
-	          "--quarantine` lists every bad sample, for on_bad=skip or substitute",
+	log_error("'%s' in shard '%s' at byte %llu: %s: readers get EIO; %s",
 	        base_err_quote(path, quoted, sizeof(quoted)),
 	        base_err_quote(shard_path, shard_quoted, sizeof(shard_quoted)), (unsigned long long)offset,
-	        base_err_str(failure->rc));
+	        base_err_str(failure->rc), advice(failure->rc));
 }
 
 struct log_budget {
@@ -307,7 +320,7 @@ static void log_waiting(struct fs_helper *helper, struct log_budget *budget)
 
 /* ---- the thread ---- */
 
-/* A shard that is not there, or has another size than the index says: a dataset that was copied by half. */
+/* A shard that is not there, may not be read, or has another size than the index says: a dataset that was copied by half. */
 static bool shard_is_wrong(const struct shard_index *index, int dir, uint32_t shard, char *text, size_t size)
 {
 	struct shard_shard rec;
@@ -317,7 +330,8 @@ static bool shard_is_wrong(const struct shard_index *index, int dir, uint32_t sh
 	char path[SHARD_PATH_MAX + 1];
 	memcpy(path, rec.path, rec.path_len);
 	path[rec.path_len] = '\0';
-	if (fstatat(dir, path, &st, 0) < 0)
+	cleanup_close int fd = openat(dir, path, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
+	if (fd < 0 || fstat(fd, &st) < 0)
 		snprintf(text, size, "'%.200s': %s", path, strerror(errno));
 	else if ((uint64_t)st.st_size != rec.size_bytes)
 		snprintf(text, size, "'%.200s' has %llu bytes and should have %llu", path,
@@ -340,8 +354,7 @@ static void look_at_shards(const struct fs_server *server)
 	}
 	if (wrong)
 		log_warning("%u of %u shards looked at are not as the index says, first %s; reads of their files will "
-		            "fail: "
-		            "restore them ('mkshard verify' names all that is wrong)",
+		            "fail ('mkshard verify' names all that is wrong)",
 		        wrong, looked, first);
 }
 
@@ -355,7 +368,11 @@ static void tell_if_few(const struct fs_server *server)
 		uint64_t samples = shard_view_samples(view->order);
 		if (view->all)
 			continue;
-		if (progress.turns == 0)
+		if (samples == 0)
+			log_warning(
+			        "there is no sample to deal: every file is common, shown on every rank (`mkshard pack "
+			        "--common=''` deals them)");
+		else if (progress.turns == 0)
 			log_warning("rank %u of %u has no sample: the order deals %llu, tail=%s: its mount holds no "
 			            "more than common files; take fewer ranks, or tail=pad",
 			        view->options.rank, view->options.world, (unsigned long long)samples,

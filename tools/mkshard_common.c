@@ -43,10 +43,13 @@ int mkshard_shard_open(const struct shard_index *index, uint32_t shard, struct b
 		        err, -ENAMETOOLONG, "'%s': shard %u has too long a path", shard_index_dataset(index), shard);
 	base_err_quote(path, quoted, sizeof(quoted));
 	cleanup_close int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
-	if (fd < 0 || fstat(fd, &st))
-		return base_err_set(err, -errno,
-		        "'%s': %s; put the shard back where it was, or index the dataset again", quoted,
-		        strerror(errno));
+	if (fd < 0 || fstat(fd, &st)) {
+		rc = -errno;
+		return base_err_set(err, rc, "'%s': %s%s", quoted, strerror(-rc),
+		        rc == -EACCES   ? "; whoever reads the dataset must be allowed to read its shards"
+		        : rc == -ENOENT ? "; put the shard back where it was, or index the dataset again"
+		                        : "");
+	}
 	int64_t mtime_ns = base_time_ns(st.st_mtim.tv_sec, (uint32_t)st.st_mtim.tv_nsec);
 	if (!S_ISREG(st.st_mode))
 		return base_err_set(err, -ESTALE, "'%s': not a regular file", quoted);

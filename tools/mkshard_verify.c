@@ -74,6 +74,7 @@ struct bad {
 	uint32_t file;  /* SHARD_NONE: all of a shard, or the index */
 	uint32_t shard; /* SHARD_NONE: the index */
 	uint64_t offset;
+	bool unchecked; /* a shard that could not be opened for our own sake: nothing is known of its files */
 	char text[256];
 };
 
@@ -88,6 +89,7 @@ struct verify {
 	uint64_t n_kept;
 	uint8_t *bad_samples; /* guarded by lock: a bit each; NULL: no quarantine list is asked for */
 	bool cannot_list;     /* guarded by lock: something is bad that no list of samples can stand for */
+	uint32_t unchecked;   /* guarded by lock: shards */
 };
 
 /* With the lock. */
@@ -102,10 +104,12 @@ static void quarantine(struct verify *verify, uint32_t file)
 		verify->bad_samples[place.sample / 8] |= (uint8_t)(1 << place.sample % 8);
 }
 
-static void note(struct verify *verify, uint32_t file, uint32_t shard, uint64_t offset, const char *text)
+static void note_as(
+        struct verify *verify, uint32_t file, uint32_t shard, uint64_t offset, bool unchecked, const char *text)
 {
 	pthread_mutex_lock(&verify->lock);
 	verify->n_bad++;
+	verify->unchecked += unchecked;
 	verify->n_bad_files += file != SHARD_NONE;
 	verify->index_bad |= shard == SHARD_NONE;
 	if (file != SHARD_NONE || shard == SHARD_NONE)
@@ -116,10 +120,15 @@ static void note(struct verify *verify, uint32_t file, uint32_t shard, uint64_t 
 	if (grown) {
 		verify->bad = grown;
 		struct bad *bad = &grown[verify->n_kept++];
-		*bad = (struct bad){ .file = file, .shard = shard, .offset = offset };
+		*bad = (struct bad){ .file = file, .shard = shard, .offset = offset, .unchecked = unchecked };
 		snprintf(bad->text, sizeof(bad->text), "%s", text);
 	}
 	pthread_mutex_unlock(&verify->lock);
+}
+
+static void note(struct verify *verify, uint32_t file, uint32_t shard, uint64_t offset, const char *text)
+{
+	note_as(verify, file, shard, offset, false, text);
 }
 
 static void note_record(void *arg, uint32_t file, int rc)
@@ -294,6 +303,12 @@ static int stream_shard(struct verify *verify, uint32_t shard, int fd, struct sh
 	return rc;
 }
 
+/* Says something of us, and nothing of the shard. */
+static bool is_ours(int rc)
+{
+	return rc == -EACCES || rc == -EPERM || rc == -EMFILE || rc == -ENFILE || rc == -ENOMEM;
+}
+
 static int verify_shard(void *arg, uint32_t shard)
 {
 	struct verify *verify = arg;
@@ -303,8 +318,9 @@ static int verify_shard(void *arg, uint32_t shard)
 	uint64_t n = 0;
 	int rc = shard_files_extents(&verify->by_shard, verify->index, shard, &extents, &n);
 	if (rc == 0 && mkshard_shard_open(verify->index, shard, &err, &fd)) {
-		note(verify, SHARD_NONE, shard, 0, err.text);
-		quarantine_all(verify, extents, n);
+		note_as(verify, SHARD_NONE, shard, 0, is_ours(err.code), err.text);
+		if (!is_ours(err.code))
+			quarantine_all(verify, extents, n);
 		return 0;
 	}
 	if (rc == 0)
@@ -385,7 +401,7 @@ static uint64_t bad_files(const struct verify *verify)
 		const struct bad *bad = &verify->bad[i];
 		cleanup_free struct shard_extent *extents = NULL;
 		uint64_t n = 0;
-		if (bad->file == SHARD_NONE && bad->shard != SHARD_NONE &&
+		if (bad->file == SHARD_NONE && bad->shard != SHARD_NONE && !bad->unchecked &&
 		        shard_files_extents(&verify->by_shard, verify->index, bad->shard, &extents, &n) == 0)
 			files += n;
 	}
@@ -426,11 +442,14 @@ static void report(const struct verify *verify, const struct verify_args *args, 
 	if (verify->n_bad == 0)
 		printf("%u files, %s in %u shards and the index: all good (%.1f s, %s/s)\n", info->n_files, bytes,
 		        info->n_shards, seconds, rate);
-	else
+	else if (verify->n_bad > verify->unchecked)
 		cli_note("%s%" PRIu64 " of %u files are bad; restore what is named above from a copy, or pack again",
 		        verify->index_bad ? "the index is bad, and " : "", bad_files(verify), info->n_files);
 	if (verify->index_bad)
 		cli_note("the index: " SHARD_INDEX_ADVICE);
+	if (verify->unchecked)
+		cli_note("%u of %u shards could not be opened, and what lies in them was not checked",
+		        verify->unchecked, info->n_shards);
 }
 
 /* The list of what was found.  An exit status. */
@@ -445,6 +464,8 @@ static int write_list(struct verify *verify, const struct verify_args *args)
 		return cli_failf(
 		        "no quarantine list: the index or a common file is damaged, which no sample can stand for; "
 		        "restore it first");
+	if (verify->unchecked)
+		return cli_failf("no quarantine list: not every shard could be opened");
 	for (uint32_t i = 0; i < n_samples; i++)
 		n += verify->bad_samples[i / 8] >> i % 8 & 1;
 	samples = malloc((n + 1) * sizeof(*samples));

@@ -161,6 +161,12 @@ def test_a_rank_without_a_turn(mount, pack, scratch, tail, layout):
     assert "has no sample" not in other.log()
 
 
+def test_nothing_but_common_files(mount, pack, scratch):
+    write_tree(scratch / "few", classes=1, per_class=3)
+    m = mount(pack(scratch / "few", "--common=*/*"), "rank=0,world=2")
+    assert "every file is common" in wait_for_log(m, "no sample to deal")
+
+
 def test_a_dataset_of_common_files(mount, pack, scratch):
     (scratch / "texts").mkdir()
     (scratch / "texts/a.txt").write_text("a")

@@ -1,9 +1,13 @@
 """A dataset that was copied by half is noticed when it is mounted, not in the middle of an epoch."""
 
 import os
+import shutil
+import subprocess
 
 import pytest
 
+from helpers import tools
+from helpers.waiting import wait_until
 from mount.control import wait_for_log
 
 
@@ -36,3 +40,27 @@ def test_a_shard_that_is_not_as_the_index_says_is_named(mount, shards, how):
     log = wait_for_log(m, "shards looked at")  # the mount answers a moment before it has looked
     assert f"1 of {len(found)} shards looked at are not as the index says" in log
     assert found[-1].name in log
+
+
+def test_shards_that_may_not_be_read_are_told_for_what_they_are(pack, scratch, shards):
+    """By who mounts, and by who reads: no word of damage."""
+    if os.geteuid() != 0 or not shutil.which("setpriv"):
+        pytest.skip("needs root and setpriv")
+    dataset, found = shards
+    for shard in found:
+        os.chown(shard, 65534, 65534)
+        shard.chmod(0o600)
+    place, log = scratch / "mnt", scratch / "log"
+    place.mkdir()
+    bounded = ["setpriv", "--bounding-set=-dac_override,-dac_read_search", "--inh-caps=-dac_override,-dac_read_search"]
+    tools.run([*bounded, tools.tool("ddpfs"), "mount", "-o", f"view=all,log={log}", dataset, place])
+    try:
+        with pytest.raises(OSError):
+            (place / "00.bin").read_bytes()
+        wait_until(lambda: "readers get EIO" in log.read_text(), "a line about the file")
+    finally:
+        subprocess.run(["umount", place], check=True)
+    said = log.read_text()
+    assert "first 'shard-000000.tar': Permission denied" in said
+    assert "Permission denied: readers get EIO; whoever mounts must be allowed to read the shards" in said
+    assert "quarantine" not in said
