@@ -109,6 +109,19 @@ static int split_command(int argc, char **argv, char ***ret_command)
 	return argc;
 }
 
+/* The same -o on every rank is all ranks on the same samples, which nothing else would show. */
+static void warn_of_launcher(const struct arguments *a)
+{
+	const struct shard_view_options *given = &a->options.view.view;
+	struct launcher found;
+	struct base_err err = { 0 };
+	if (a->options.view.set & VIEW_OPTIONS_SET_RANK && launcher_find(a->launcher, &err, &found) == 0 &&
+	        given->world == found.world && given->rank != found.rank)
+		cli_warn("-o rank=%u, but %s=%u: ranks that are given the same number read the same samples; without "
+		         "-o rank,world the launcher's are taken",
+		        given->rank, found.rank_name, found.rank);
+}
+
 /* Rank and world: explicit ones win, then the launcher's.  Says on stderr what was taken from where.  Returns 0,
  * -EINVAL with a sentence. */
 static int find_rank(struct arguments *a, struct base_err *err)
@@ -124,6 +137,7 @@ static int find_rank(struct arguments *a, struct base_err *err)
 	if (given) {
 		if (!a->quiet && given == (VIEW_OPTIONS_SET_RANK | VIEW_OPTIONS_SET_WORLD))
 			cli_note("rank %u of %u (-o rank, world)", o->view.view.rank, o->view.view.world);
+		warn_of_launcher(a);
 		return 0; /* options_finish says what is missing when only one is given */
 	}
 	int r = launcher_find(a->launcher, err, &found);

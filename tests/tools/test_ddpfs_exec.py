@@ -76,7 +76,13 @@ def test_explicit_rank_wins(dataset, mountpoint):
     done = run(dataset, mountpoint, "ls", mountpoint, options=["-o", "rank=0,world=4"],
                env={"RANK": 1, "WORLD_SIZE": 2})
     assert len(done.stdout.split()) == 25
-    assert "rank 0 of 4 (-o rank, world)" in done.stderr
+    assert "rank 0 of 4 (-o rank, world)" in done.stderr and "warning" not in done.stderr
+
+
+def test_one_explicit_rank_for_all_is_warned_about(dataset, mountpoint):
+    for rank, warned in (("0", False), ("1", True)):
+        done = run(dataset, mountpoint, "true", options=["-o", "rank=0,world=2"], env={"RANK": rank, "WORLD_SIZE": "2"})
+        assert ("warning: -o rank=0, but RANK=1" in done.stderr) == warned
 
 
 def test_a_restart_goes_on_by_the_same_command_line(dataset, mountpoint, scratch):
