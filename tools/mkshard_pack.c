@@ -56,7 +56,7 @@ struct pack_args {
 	const char *dataset;
 	const char *directory; /* for lists */
 	struct shard_pack_rules rules;
-	bool common_given;
+	bool sample_given, common_given;
 	struct shard_pack_options options;
 	uint32_t jobs;
 	uint64_t memory_bytes, unpack_limit;
@@ -122,6 +122,7 @@ static error_t parse_pack(int key, char *arg, struct argp_state *state)
 			argp_error(state, "--sample: '%s' is not one of: file, key", arg);
 		if (args->rules.sample != SHARD_PACK_GROUP)
 			args->rules.sample = strcmp(arg, "key") ? SHARD_PACK_FILE : SHARD_PACK_KEY;
+		args->sample_given = true;
 		return 0;
 	case KEY_GROUP:
 		if (shard_pack_rules_group(&args->rules, arg, &err))
@@ -425,6 +426,48 @@ static void settle_common(struct pack_args *args, const struct pack_input *input
 }
 
 /* Rules that do nothing are mistyped rules. */
+/* Are most keys those of several files, as in WebDataset's shards?  Items stand in the order of their paths. */
+static bool looks_keyed(const struct shard_pack_plan *plan, const struct shard_pack_item *ret_pair[2])
+{
+	struct shard_pack_rules rules = { .sample = SHARD_PACK_KEY };
+	const struct shard_pack_item *last = NULL;
+	const char *last_key = NULL;
+	size_t last_len = 0;
+	uint64_t keys = 0, several = 0;
+	bool counted = false;
+	for (uint64_t i = 0; i < plan->n_items; i++) {
+		const struct shard_pack_item *item = &plan->items[i];
+		const char *key;
+		size_t len;
+		if (item->directory || item->common || !shard_pack_key(&rules, item->path, &key, &len))
+			continue;
+		bool same = last && len == last_len && memcmp(key, last_key, len) == 0;
+		if (same && !counted && several++ == 0) {
+			ret_pair[0] = last;
+			ret_pair[1] = item;
+		}
+		keys += !same;
+		counted = same;
+		last = item;
+		last_key = key;
+		last_len = len;
+	}
+	return several * 2 > keys;
+}
+
+static void tell_of_keys(const struct pack_args *args, const struct shard_pack_plan *plan)
+{
+	const struct shard_pack_item *pair[2] = { NULL, NULL };
+	char first[256], second[256];
+	if (args->sample_given || args->rules.sample != SHARD_PACK_FILE || !looks_keyed(plan, pair))
+		return;
+	cli_warn("'%s' and '%s' are samples by themselves, and so for the rest: --sample=key keeps files of one name "
+	         "together "
+	         "(--sample=file: this is meant)",
+	        base_err_quote(pair[0]->path, first, sizeof(first)),
+	        base_err_quote(pair[1]->path, second, sizeof(second)));
+}
+
 static void warn_of_idle_rules(const struct pack_args *args, const struct shard_pack_plan *plan)
 {
 	static const char *const option[] = { "", "--sample=key", "--group" };
@@ -754,9 +797,14 @@ static int run_pack(struct pack_args *args, struct places *places, struct base_e
 				rc = refused(&input, err);
 			} else if (rc == 0) {
 				warn_of_idle_rules(args, &plan);
+				tell_of_keys(args, &plan);
 				rc = write_dataset(args, places, &input, &plan, err);
 				if (rc && input.n_refused && !args->keep_going)
 					rc = refused(&input, err);
+			} else if (rc == -ENOENT && !input.n_left_out && args->n_sources == 1) {
+				char quoted[1024];
+				base_err_set(err, rc, "'%s': holds no files to pack",
+				        base_err_quote(args->sources[0], quoted, sizeof(quoted)));
 			} else if (rc == -ENOENT && input.n_left_out) {
 				list_left_out(&input);
 				base_err_set(err, rc, "nothing is left to pack: every file was left out");

@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import shutil
 import subprocess
 import tarfile
 
@@ -39,6 +40,28 @@ def test_rules_that_do_nothing_are_warned_about(scratch, options, word):
         (scratch / f"s/d/{i}").write_text("x")
     done = tools.mkshard("pack", *options, scratch / "s", scratch / "d")
     assert f"warning: {word}" in done.stderr and done.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize("archive", [False, True])
+def test_files_that_belong_together_are_told(scratch, archive):
+    """WebDataset's pairs, and pictures with their boxes: dealt one by one they come apart."""
+    source = scratch / "pairs"
+    for i in range(4):
+        for kind in ("cls", "jpg"):
+            (source / "d").mkdir(parents=True, exist_ok=True)
+            (source / f"d/{i:03d}.{kind}").write_text("x")
+    if archive:
+        subprocess.run(["tar", "cf", scratch / "pairs.tar", "-C", source, "d"], check=True)
+        source = scratch / "pairs.tar"
+    done = tools.mkshard("pack", source, scratch / "a")
+    assert "warning: 'd/000.cls' and 'd/000.jpg' are samples by themselves" in done.stderr and "--sample=key" in done.stderr
+    for how in ("key", "file"):
+        assert tools.mkshard("pack", f"--sample={how}", source, scratch / how).stderr == ""
+    for i in range(20):
+        (scratch / f"few/{i}.jpg").parent.mkdir(exist_ok=True)
+        (scratch / f"few/{i}.jpg").write_text("x")
+    (scratch / "few/1.json").write_text("x")
+    assert tools.mkshard("pack", scratch / "few", scratch / "b").stderr == ""
 
 
 def test_extract_spares_the_dataset(scratch, source, pack):
@@ -315,6 +338,20 @@ def test_verify_names_every_bad_file(source, pack, container):
     report = json.loads(tools.mkshard("verify", "--json", dataset, check=False).stdout)
     assert {bad["path"]: (bad["shard"], bad["offset"]) for bad in report["bad"]} == wanted
     assert "damaged" in failure("cat", dataset, "c0/0001.jpg")
+
+
+def test_verify_takes_shards_that_it_may_not_read_for_no_damage(scratch, source, pack):
+    if os.geteuid() != 0 or not shutil.which("setpriv"):
+        pytest.skip("needs root and setpriv")
+    dataset = pack(source, "--shard-size=300K")
+    shard = sorted(dataset.glob("shard-*"))[1]
+    os.chown(shard, 65534, 65534)
+    shard.chmod(0o600)
+    done = tools.run(["setpriv", "--bounding-set=-dac_override,-dac_read_search", "--inh-caps=-dac_override,-dac_read_search",
+                      tools.tool("mkshard"), "verify", f"--quarantine={scratch}/list", dataset], check=False)
+    assert done.returncode == 1 and not (scratch / "list").exists()
+    assert f"{shard.name}': Permission denied; whoever reads" in done.stderr and "1 of " in done.stderr
+    assert "no quarantine list" in done.stderr and "are bad" not in done.stderr
 
 
 def test_verify_sees_lost_and_cut_shards(source, pack):
