@@ -276,8 +276,11 @@ static int mount_helper(const struct fs_mount_options *options, struct base_err 
 		if (fd >= 0)
 			close(fd);
 		/* Its words name the file already; what is left to say is what to do. */
-		const char *hint =
-		        strstr(said, "user_allow_other") ? ": add that line as root, or mount without allow_other" : "";
+		const char *hint = strstr(said, "user_allow_other")
+		                           ? ": add that line as root, or mount without allow_other"
+		                   : geteuid() == 0 ? ": root needs CAP_SYS_ADMIN to mount (in a container: --cap-add "
+		                                      "SYS_ADMIN --device /dev/fuse)"
+		                                    : "";
 		return base_err_set(err, -EPERM, "'%s': %s%s", options->mountpoint,
 		        said[0] ? said : FUSERMOUNT " refused to mount", hint);
 	}

@@ -61,6 +61,13 @@ def test_unmounted_whatever_ends_the_block(dataset, kind):
     assert place and not mounts.is_mounted(place) and not place.exists()
 
 
+def test_switches(dataset):
+    with ddpfs.mounted(dataset, rank=0, world=1, layout="tree", fill_class=True, allow_other=True) as place:
+        assert (place.stat().st_mode & 0o005) and len(list(place.rglob("*.bin"))) == 100
+    with ddpfs.mounted(dataset, view="all", fill_class=False, allow_other=False):
+        pass
+
+
 def test_unmounted_while_a_file_is_open(dataset):
     with ddpfs.mounted(dataset, view="all") as place:
         file = open(place / "class_00/item_0003.bin", "rb")

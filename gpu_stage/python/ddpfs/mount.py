@@ -33,6 +33,8 @@ def _program(program=None):
 
 
 def _option(name, value):
+    if value is True:  # fill_class=True, allow_other=True
+        return name
     text = str(value).replace("\\", "\\\\").replace(",", "\\,")
     return f"{name}={text}"
 
@@ -75,7 +77,7 @@ class Mount(type(Path())):
 
 
 def _arguments(program, dataset, place, words):
-    options = ",".join(_option(k, v) for k, v in words.items() if v is not None)
+    options = ",".join(_option(k, v) for k, v in words.items() if v is not None and v is not False)
     return [program, "mount", f"--owner={os.getpid()}", os.fspath(dataset), os.fspath(place), *(["-o", options] if options else [])]
 
 
@@ -123,7 +125,7 @@ def mounted(dataset, *, rank=None, world=None, mountpoint=None, state=None, prog
     state         what Mount.state() gave (the text, or what json.loads makes of it), to go on from there; None: from the
                   beginning
     program       the ddpfs program; default: $DDPFS_PROGRAM, or the one in PATH
-    options       as `ddpfs mount -o` takes them: order="full", seed=7, memory="4G", ...
+    options       as `ddpfs mount -o` takes them: order="full", seed=7, memory="4G", allow_other=True, ...
     """
     program = _program(program)
     own = mountpoint is None
