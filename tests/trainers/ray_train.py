@@ -1,6 +1,9 @@
 #!/usr/bin/env python3
 """A trainer with Ray Train: it starts its workers itself, and they learn their rank late."""
 
+import shutil
+import tempfile
+
 import torch
 from digits_train import NumberedDigits, arguments, build_model, write_report
 from torch import nn
@@ -43,13 +46,15 @@ def main():
     from ray.train import RunConfig, ScalingConfig
     from ray.train.torch import TorchConfig, TorchTrainer
 
-    ray.init(num_cpus=args.world + 1, include_dashboard=False, log_to_driver=False, _temp_dir=args.storage + "/ray")
+    place = tempfile.mkdtemp(prefix="ray.", dir="/tmp")  # for sockets: their paths have room for 107 bytes
+    ray.init(num_cpus=args.world + 1, include_dashboard=False, log_to_driver=False, _temp_dir=place)
     try:
         TorchTrainer(loop, train_loop_config=args, torch_config=TorchConfig(backend="gloo"),
                      scaling_config=ScalingConfig(num_workers=args.world),
                      run_config=RunConfig(storage_path=args.storage)).fit()
     finally:
         ray.shutdown()
+        shutil.rmtree(place, ignore_errors=True)
 
 
 if __name__ == "__main__":

@@ -9,6 +9,7 @@ import time
 import pytest
 
 from helpers import tools
+from helpers.waiting import wait_until
 
 NEEDED = ["munged", "slurmctld", "slurmd", "srun", "sbatch", "sinfo"]
 CONF = """
@@ -95,9 +96,9 @@ class Slurm:
         return tools.run(argv, env={"SLURM_CONF": self.conf, **kwargs.pop("env", {})}, **kwargs)
 
     def down(self):
+        """The nodes first: the end of a job is told with munged's and slurmctld's help, and a slurmd waits for it."""
         for process in reversed(self.processes):
             process.terminate()
-        for process in self.processes:
             process.wait()
 
 
@@ -114,5 +115,6 @@ def slurm(scratch):
     try:
         cluster.up()
         yield cluster
+        wait_until(lambda: not cluster.run("squeue", "-h").stdout, "the end of all jobs", 0.1)
     finally:
         cluster.down()

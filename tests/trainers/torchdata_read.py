@@ -7,6 +7,7 @@ import hashlib
 import json
 import os
 import sys
+from functools import partial
 
 import torch
 from torch.utils.data import Dataset
@@ -49,18 +50,19 @@ def stateful(root):
     return seen
 
 
+def read_opened(root, pair):
+    path, stream = pair
+    data = stream.read()
+    stream.close()
+    return os.path.relpath(path, root), hashlib.sha256(data).hexdigest()
+
+
 def dataloader2(root):
     from torch.utils.data.datapipes.iter import FileLister, FileOpener
     from torchdata.dataloader2 import DataLoader2, MultiProcessingReadingService
 
-    def read(pair):
-        path, stream = pair
-        data = stream.read()
-        stream.close()
-        return os.path.relpath(path, root), hashlib.sha256(data).hexdigest()
-
     pipe = FileLister(root, recursive=True).shuffle().sharding_filter()
-    loader = DataLoader2(FileOpener(pipe, mode="rb").map(read),
+    loader = DataLoader2(FileOpener(pipe, mode="rb").map(partial(read_opened, root)),
                          reading_service=MultiProcessingReadingService(num_workers=2))
     seen = sorted(loader)
     loader.shutdown()
