@@ -129,12 +129,12 @@ def wait_for_another(m, before):
     return now
 
 
-def waits_of(pid):
-    """Where in the kernel its threads wait."""
+def told_of_threads(pid, what):
+    """What /proc tells of each of its threads: comm, or wchan, where in the kernel it waits."""
     found = []
     for task in os.listdir(f"/proc/{pid}/task"):
         with contextlib.suppress(OSError):  # it has just ended
-            found.append(Path(f"/proc/{pid}/task/{task}/wchan").read_text())
+            found.append(Path(f"/proc/{pid}/task/{task}/{what}").read_text().strip())
     return found
 
 
@@ -410,8 +410,9 @@ def test_a_thread_that_waits_for_its_own_dead_server_hides_no_death(pack, source
                    "DDPFS_TEST_HANG": "worker", "DDPFS_SECCOMP": "off", **tools.sanitizers("verify_asan_link_order=0")})
     assert str(path).startswith(str(m.path))
     before = server_of(m.process.pid)
+    wait_until(lambda: "helper" in told_of_threads(before, "comm"), "the helper, which begins that thread")
     when.write_text("")
-    wait_until(lambda: "request_wait_answer" in waits_of(before), "the thread that waits")
+    wait_until(lambda: "request_wait_answer" in told_of_threads(before, "wchan"), "the thread that waits")
     kill(before)
     wait_for_another(m, before)
     assert len(os.listdir(m.path)) == len([p for p in source.rglob("*") if p.is_file()])
