@@ -20,10 +20,10 @@ def mounts_below(directory):
     """(mountpoint, minor of st_dev, type) of every mount at or below `directory`, innermost last."""
     directory = os.path.realpath(directory)
     found = []
-    for line in Path("/proc/self/mountinfo").read_text().splitlines():
+    for line in Path("/proc/self/mountinfo").read_text(errors="surrogateescape").splitlines():
         left, right = line.split(" - ", 1)
         fields = left.split()
-        path = fields[4].encode().decode("unicode_escape").encode("latin-1").decode("utf-8", "surrogateescape")
+        path = fields[4].encode(errors="surrogateescape").decode("unicode_escape").encode("latin-1").decode("utf-8", "surrogateescape")
         if path == directory or path.startswith(directory.rstrip("/") + "/"):
             found.append((path, int(fields[2].split(":")[1]), right.split()[0]))
     return found
