@@ -96,6 +96,25 @@ int fs_mounted_dev(const char *mountpoint, uint64_t *ret_dev)
 	return rc;
 }
 
+int fs_mount_path(uint64_t dev, const char *mountpoint, char ret_path[PATH_MAX])
+{
+	cleanup_fclose FILE *f = fopen("/proc/self/mountinfo", "re");
+	cleanup_free char *text = NULL;
+	size_t room = 0;
+	uint64_t top;
+	ret_path[0] = '\0';
+	if (!f)
+		return -errno;
+	while (getline(&text, &room, f) > 0) {
+		struct mount_line line;
+		if (parse_line(text, &line) && line.dev == dev && strlen(line.mountpoint) < PATH_MAX &&
+		        strcmp(ret_path, mountpoint) != 0)
+			strcpy(ret_path, line.mountpoint);
+	}
+	/* Under another mount it cannot be reached. */
+	return ret_path[0] && fs_mounted_dev(ret_path, &top) == 0 && top == dev ? 0 : -ENOENT;
+}
+
 uint32_t fs_mounts_count(void)
 {
 	cleanup_fclose FILE *f = fopen("/proc/self/mountinfo", "re");
@@ -351,16 +370,16 @@ int fs_mount_abort(const char *mountpoint, uint64_t dev)
 	cleanup_close int fd = open(path, O_WRONLY | O_CLOEXEC);
 	if (fd >= 0 && write(fd, "1", 1) == 1)
 		return 0;
-	uint64_t there;
-	int rc = fs_mounted_dev(mountpoint, &there);
-	if (rc < 0 || there != dev)
-		return rc < 0 ? rc : -ENOENT;
+	char path_now[PATH_MAX];
+	int rc = fs_mount_path(dev, mountpoint, path_now);
+	if (rc < 0)
+		return rc;
 	/* In use it is aborted and stays mounted (-EBUSY); else the empty directory below would be taken for the dataset.  This
 	 * open asks the kernel only. */
-	cleanup_close int use = open(mountpoint, O_PATH | O_DIRECTORY | O_CLOEXEC);
+	cleanup_close int use = open(path_now, O_PATH | O_DIRECTORY | O_CLOEXEC);
 	if (use < 0)
 		return -errno;
-	return umount2(mountpoint, MNT_FORCE | UMOUNT_NOFOLLOW) < 0 && errno != EBUSY ? -errno : 0;
+	return umount2(path_now, MNT_FORCE | UMOUNT_NOFOLLOW) < 0 && errno != EBUSY ? -errno : 0;
 }
 
 /* ---- unmounting ---- */
@@ -386,10 +405,12 @@ static int unmount_helper(const char *mountpoint, bool lazy)
 
 int fs_unmount(const char *mountpoint, uint64_t dev, bool fusermount, bool lazy)
 {
-	uint64_t there;
-	int rc = fs_mounted_dev(mountpoint, &there);
-	if (rc == -ENOENT || (rc == 0 && dev != 0 && there != dev))
+	char path_now[PATH_MAX];
+	int rc = dev ? fs_mount_path(dev, mountpoint, path_now) : 0;
+	if (rc == -ENOENT)
 		return 0;
+	if (dev && rc == 0)
+		mountpoint = path_now;
 	if (fusermount) {
 		rc = unmount_helper(mountpoint, false);
 		return rc == -EBUSY && lazy ? unmount_helper(mountpoint, true) : rc;

@@ -8,6 +8,7 @@
 #ifndef DDPFS_FS_MOUNT_H
 #define DDPFS_FS_MOUNT_H
 
+#include <limits.h>
 #include <stdbool.h>
 #include <stdint.h>
 #include <sys/types.h>
@@ -27,7 +28,11 @@ struct fs_mount_options {
 int fs_mount(const struct fs_mount_options *options, struct base_err *err, int *ret_fd, uint64_t *ret_dev,
         bool *ret_fusermount);
 
-/* Unmounts if `dev` is what is mounted there.  lazy: detaches it when it is busy.
+/* Where the file system `dev` is mounted now: on `mountpoint`, or elsewhere since a directory above it was renamed.  From
+ * /proc/self/mountinfo.  -ENOENT: nowhere, or below another mount. */
+int fs_mount_path(uint64_t dev, const char *mountpoint, char ret_path[PATH_MAX]);
+
+/* Unmounts `dev` from where it is now (0: whatever is on `mountpoint`).  lazy: detaches it when it is busy.
  * Returns 0 (also when it was gone already), -EBUSY, -EPERM, ... */
 int fs_unmount(const char *mountpoint, uint64_t dev, bool fusermount, bool lazy);
 

@@ -168,9 +168,13 @@ static void raise_read_ahead(uint64_t dev)
 static int copy_options(struct fs_server *server, const struct fs_options *options, struct base_err *err)
 {
 	struct fs_options *own = &server->options;
+	char now[PATH_MAX];
 	*own = *options;
 	own->dataset = strdup(options->dataset);
-	own->mountpoint = realpath(options->mountpoint, NULL);
+	if (server->successor && fs_mount_path(server->link->mount.dev, options->mountpoint, now) == 0)
+		own->mountpoint = strdup(now);
+	else
+		own->mountpoint = realpath(options->mountpoint, NULL);
 	own->control_path = options->control_path ? strdup(options->control_path) : NULL;
 	own->view.subdir = NULL; /* the view keeps its own */
 	if (!own->mountpoint) {

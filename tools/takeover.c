@@ -21,7 +21,7 @@
 #include "tools/ddpfs.h"
 #include "tools/trust.h"
 
-enum { TRY_MS = 20000, SAID_MAX = 512 };
+enum { TRY_MS = 20000, SAID_MAX = 1024 };
 
 /* ---- what is handed over ---- */
 
@@ -418,9 +418,15 @@ static int check(const char *number)
 	struct base_err err = { 0 };
 	struct takeover takeover = { 0 };
 	struct shard_index *index = NULL;
+	char quoted[512];
 	int rc = read_memfd(number, &err, &takeover);
 	if (rc == 0)
 		rc = shard_index_open(takeover.fs.dataset, &err, &index);
+	if (rc == 0 && memcmp(shard_index_info(index)->identity, takeover.held.mount.identity, FS_IDENTITY_BYTES) != 0)
+		rc = base_err_set(&err, -ESTALE,
+		        "'%s': another dataset lies there now: the mount goes on with the old one; unmount it, then "
+		        "mount the new one",
+		        base_err_quote(takeover.fs.dataset, quoted, sizeof(quoted)));
 	shard_index_close(index);
 	takeover_done(&takeover);
 	fprintf(stderr, "%s\n", rc < 0 ? err.text : "ok");

@@ -470,6 +470,43 @@ def test_a_replaced_dataset_ends_the_mount(pack, source, mount, scratch):
         os.listdir(m.path)
 
 
+@needs_resend
+def test_a_restart_beside_a_replaced_dataset_is_refused(pack, source, mount):
+    """What can be known before is no reason to end the mount, which shows the old one on."""
+    dataset = pack(source)
+    m = mount(dataset, "view=all,layout=tree")
+    before = datasets.read_tree(m.path)
+    (source / "class_00/item_0000.bin").write_bytes(b"changed")
+    tools.mkshard("pack", "--force", source, dataset)
+    done = tools.ddpfs("restart", m.path, check=False)
+    assert done.returncode == 1 and f"'{dataset}': another dataset lies there now" in done.stderr
+    assert datasets.read_tree(m.path) == before and stat(m)["restarts"] == 0
+
+
+@needs_resend
+@pytest.mark.parametrize("how", ["umount", "restart", "kill", "signal"])
+def test_a_directory_above_the_mountpoint_is_renamed(pack, source, mount, scratch, how):
+    """Linux allows it: the mount is elsewhere then, and goes on there."""
+    (scratch / "above/mnt").mkdir(parents=True)
+    m = mount(pack(source), "view=all,layout=tree", mountpoint=scratch / "above/mnt")
+    before, server = datasets.read_tree(m.path), server_of(m.process.pid)
+    (scratch / "above").rename(scratch / "renamed")
+    m.path = scratch / "renamed/mnt"
+    if how == "umount":
+        tools.ddpfs("umount", m.path)
+    elif how == "signal":
+        m.process.terminate()
+    else:
+        if how == "restart":
+            tools.ddpfs("restart", m.path)
+        else:
+            kill(server)
+            wait_for_another(m, server)
+        assert datasets.read_tree(m.path) == before and stat(m)["mountpoint"] == str(m.path)
+        m.unmount()
+    assert m.process.wait() == 0 and not mounts.is_mounted(m.path)
+
+
 def test_killed_while_unmounting(pack, source, mount):
     dataset = pack(source)
     for delay in range(12):
