@@ -52,7 +52,8 @@ static error_t parse_option(int key, char *arg, struct argp_state *state)
 		else if (state->arg_num == 1)
 			a->target = arg;
 		else
-			argp_error(state, "'%s' is one argument too many", arg);
+			argp_error(state, "'%s' is one argument too many%s", arg,
+			        strchr(a->dataset, '=') ? ": options stand behind -o, joined by commas" : "");
 		return 0;
 	case ARGP_KEY_END:
 		if (!a->dataset)
