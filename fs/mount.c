@@ -107,9 +107,9 @@ int fs_mount_path(uint64_t dev, const char *mountpoint, char ret_path[PATH_MAX])
 		return -errno;
 	while (getline(&text, &room, f) > 0) {
 		struct mount_line line;
-		if (parse_line(text, &line) && line.dev == dev && strlen(line.mountpoint) < PATH_MAX &&
-		        strcmp(ret_path, mountpoint) != 0)
-			strcpy(ret_path, line.mountpoint);
+		if (parse_line(text, &line) && line.dev == dev && strcmp(ret_path, mountpoint) != 0 &&
+		        strlen(line.mountpoint) < PATH_MAX)
+			memcpy(ret_path, line.mountpoint, strlen(line.mountpoint) + 1);
 	}
 	/* Under another mount it cannot be reached. */
 	return ret_path[0] && fs_mounted_dev(ret_path, &top) == 0 && top == dev ? 0 : -ENOENT;
