@@ -61,6 +61,15 @@ def test_unmounted_whatever_ends_the_block(dataset, kind):
     assert place and not mounts.is_mounted(place) and not place.exists()
 
 
+def test_a_block_that_changes_directory(dataset, scratch, monkeypatch):
+    (scratch / "here").mkdir()
+    monkeypatch.chdir(scratch)
+    with ddpfs.mounted(dataset, view="all", mountpoint="here") as place:
+        os.chdir("/")
+        assert len(list(place.rglob("*.bin"))) == 100
+    assert not mounts.is_mounted(scratch / "here")
+
+
 def test_switches(dataset):
     with ddpfs.mounted(dataset, rank=0, world=1, layout="tree", fill_class=True, allow_other=True) as place:
         assert (place.stat().st_mode & 0o005) and len(list(place.rglob("*.bin"))) == 100

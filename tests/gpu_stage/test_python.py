@@ -4,6 +4,7 @@ import gc
 import os
 import subprocess
 import sys
+import threading
 
 import pytest
 
@@ -38,6 +39,25 @@ def test_an_epoch_is_every_file_with_its_bytes(packed):
         got = names_and_bytes(stage)
     assert len(got) == len(files)
     assert dict(got) == files
+
+
+def test_threads_that_share_a_stage_open_it_once(packed):
+    """Whoever comes first: each sample goes to one of them."""
+    dataset, files = packed
+    for _ in range(5):
+        stage, together, seen = ddpfs.Stage(dataset, batch=3, memory="64M"), threading.Barrier(8), []
+
+        def consume(stage=stage, together=together, seen=seen):
+            together.wait()
+            while (batch := stage.next()) is not None:
+                seen.extend(batch.path(i) for i in range(len(batch)))
+
+        threads = [threading.Thread(target=consume) for _ in range(8)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert sorted(seen) == sorted(files)
 
 
 def test_a_byte_is_copied_once_whatever_is_handed_out(packed):

@@ -129,7 +129,7 @@ def mounted(dataset, *, rank=None, world=None, mountpoint=None, state=None, prog
     """
     program = _program(program)
     own = mountpoint is None
-    place = Mount(tempfile.mkdtemp(prefix="ddpfs.") if own else mountpoint)
+    place = Mount(tempfile.mkdtemp(prefix="ddpfs.") if own else os.path.abspath(mountpoint))
     place._ddpfs = program
     pid = os.getpid()
     ours = own  # another's mount on a given mountpoint is left alone

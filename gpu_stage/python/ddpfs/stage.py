@@ -2,12 +2,22 @@
 
 import ctypes
 import os
+import threading
 
 import numpy as np
 
 from ddpfs import _lib
 from ddpfs._dlpack import DeviceArray
 
+_opening = threading.RLock()  # threads that share a stage open it once
+
+
+def _renew_opening():
+    global _opening
+    _opening = threading.RLock()  # who held it is not in this child
+
+
+os.register_at_fork(after_in_child=_renew_opening)
 _UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
 
 
@@ -254,10 +264,15 @@ class Stage:
         self._opened = None
 
     def _open(self):
-        if self._opened is not None:
-            if self._opened.pid != os.getpid():
-                raise RuntimeError("this stage was opened before fork(): make one in the process that uses it")
-            return self._opened
+        opened = self._opened
+        if opened is None:
+            with _opening:
+                opened = self._opened = self._opened or self._open_anew()
+        if opened.pid != os.getpid():
+            raise RuntimeError("this stage was opened before fork(): make one in the process that uses it")
+        return opened
+
+    def _open_anew(self):
         lib, error, pointer = _lib.load(), _lib.Error(), ctypes.c_void_p()
         words = {k: os.fsencode(v) for k, v in self._words.items() if v is not None}
         options = _lib.Options(size=ctypes.sizeof(_lib.Options), **self._numbers, **words)
@@ -267,9 +282,9 @@ class Stage:
         if lib.ddpfs_stage_open(os.fsencode(self.dataset), ctypes.byref(options), ctypes.byref(error),
                                 ctypes.byref(pointer)) < 0:
             _raise(error)
-        self._opened = _Open(lib, pointer)
-        self._opened.bad = bad  # lives as long as the library may call it
-        return self._opened
+        opened = _Open(lib, pointer)
+        opened.bad = bad  # lives as long as the library may call it
+        return opened
 
     def _call(self, function, *arguments):
         """A function that takes an error last but the output: its result, or StageError."""
