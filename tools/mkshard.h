@@ -29,6 +29,21 @@ const char *mkshard_shard_path(
  * -ENOENT, -ESTALE, ... with a sentence. */
 int mkshard_shard_open(const struct shard_index *index, uint32_t shard, struct base_err *err, int *ret_fd);
 
+/* Whether the files of a key (WebDataset: the name up to its first dot) lie side by side, as paths pass by in their order. */
+struct mkshard_keys {
+	const char *last; /* the key of the latest file, a part of its path, or NULL */
+	size_t last_len;
+	uint64_t keys;
+	uint64_t several; /* keys of several files */
+	bool counted;     /* `last` among those */
+};
+
+/* True for the second file of a key.  The path lives until the next call; keys->last = NULL begins a new row. */
+bool mkshard_keys_see(struct mkshard_keys *keys, const char *path);
+
+/* Most keys, or half of them, are those of several files. */
+bool mkshard_keys_paired(const struct mkshard_keys *keys);
+
 /* Reads a file's blocks in order, verifies each and hands it on.  `buf` holds SHARD_BLOCK bytes.  put returns 0 to go
  * on.  -EBADMSG with a sentence that names shard and byte. */
 int mkshard_read_file(const struct shard_index *index, uint32_t file, int fd, uint8_t *buf,

@@ -12,6 +12,7 @@
 #include "shard/base/cleanup.h"
 #include "shard/base/io.h"
 #include "shard/base/units.h"
+#include "shard/pack.h"
 #include "tools/mkshard.h"
 
 uint32_t mkshard_jobs_default(void)
@@ -62,6 +63,30 @@ int mkshard_shard_open(const struct shard_index *index, uint32_t shard, struct b
 		return base_err_set(err, -ESTALE, "'%s': changed since it was indexed; index it again", quoted);
 	*ret_fd = steal_fd(&fd);
 	return 0;
+}
+
+bool mkshard_keys_see(struct mkshard_keys *keys, const char *path)
+{
+	static const struct shard_pack_rules rules = { .sample = SHARD_PACK_KEY };
+	const char *key;
+	size_t len;
+	if (!shard_pack_key(&rules, path, &key, &len)) {
+		keys->last = NULL;
+		return false;
+	}
+	bool same = keys->last && len == keys->last_len && memcmp(key, keys->last, len) == 0;
+	bool second = same && !keys->counted;
+	keys->keys += !same;
+	keys->several += second;
+	keys->counted = same;
+	keys->last = key;
+	keys->last_len = len;
+	return second;
+}
+
+bool mkshard_keys_paired(const struct mkshard_keys *keys)
+{
+	return keys->several > 0 && keys->several * 2 >= keys->keys;
 }
 
 int mkshard_read_file(const struct shard_index *index, uint32_t file, int fd, uint8_t *buf,

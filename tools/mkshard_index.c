@@ -219,32 +219,16 @@ static int read_shards(struct indexing *indexing, struct base_err *err)
 /* Do the shards look like WebDataset's: files of one key side by side, and samples of several files? */
 static bool looks_keyed(const struct indexing *indexing)
 {
-	struct shard_pack_rules rules = { .sample = SHARD_PACK_KEY };
-	uint64_t keyed = 0, files = 0, several = 0;
+	struct mkshard_keys keys = { 0 };
 	for (uint32_t s = 0; s < indexing->n_shards; s++) {
 		const struct found_shard *shard = &indexing->shards[s];
-		const char *last = NULL;
-		size_t last_len = 0;
-		bool counted = false;
+		keys.last = NULL;
 		for (uint64_t i = 0; i < shard->n_files; i++) {
-			const char *key;
-			size_t len;
-			if (shard->files[i].directory)
-				continue;
-			files++;
-			if (!shard_pack_key(&rules, found_path(shard, &shard->files[i]), &key, &len)) {
-				last = NULL;
-				continue;
-			}
-			bool same = last && len == last_len && !memcmp(key, last, len);
-			keyed += !same;
-			several += same && !counted;
-			counted = same;
-			last = key;
-			last_len = len;
+			if (!shard->files[i].directory)
+				mkshard_keys_see(&keys, found_path(shard, &shard->files[i]));
 		}
 	}
-	return several > 0 && several * 2 >= keyed && files > 0;
+	return mkshard_keys_paired(&keys);
 }
 
 /* The first shard of a packed tar dataset says how it was packed, any bare one does.  NULL: these are not packed here. */

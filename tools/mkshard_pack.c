@@ -425,49 +425,32 @@ static void settle_common(struct pack_args *args, const struct pack_input *input
 	        "files at the root that could be labels or texts are taken as samples; give --common to say otherwise");
 }
 
-/* Rules that do nothing are mistyped rules. */
-/* Are most keys those of several files, as in WebDataset's shards?  Items stand in the order of their paths. */
-static bool looks_keyed(const struct shard_pack_plan *plan, const struct shard_pack_item *ret_pair[2])
+/* Files that belong together, as in WebDataset's shards, and are dealt one by one.  Items stand in the order of their paths. */
+static void warn_of_pairs(const struct pack_args *args, const struct shard_pack_plan *plan)
 {
-	struct shard_pack_rules rules = { .sample = SHARD_PACK_KEY };
-	const struct shard_pack_item *last = NULL;
-	const char *last_key = NULL;
-	size_t last_len = 0;
-	uint64_t keys = 0, several = 0;
-	bool counted = false;
+	struct mkshard_keys keys = { 0 };
+	const struct shard_pack_item *last = NULL, *pair[2] = { NULL, NULL };
+	char first[256], second[256];
+	if (args->sample_given || args->rules.sample != SHARD_PACK_FILE)
+		return;
 	for (uint64_t i = 0; i < plan->n_items; i++) {
 		const struct shard_pack_item *item = &plan->items[i];
-		const char *key;
-		size_t len;
-		if (item->directory || item->common || !shard_pack_key(&rules, item->path, &key, &len))
+		if (item->directory || item->common)
 			continue;
-		bool same = last && len == last_len && memcmp(key, last_key, len) == 0;
-		if (same && !counted && several++ == 0) {
-			ret_pair[0] = last;
-			ret_pair[1] = item;
+		if (mkshard_keys_see(&keys, item->path) && !pair[0]) {
+			pair[0] = last;
+			pair[1] = item;
 		}
-		keys += !same;
-		counted = same;
 		last = item;
-		last_key = key;
-		last_len = len;
 	}
-	return several * 2 > keys;
+	if (pair[0] && mkshard_keys_paired(&keys))
+		cli_warn("'%s' and '%s' are samples by themselves, and so are others: --sample=key keeps files of one "
+		         "name together (--sample=file: this is meant)",
+		        base_err_quote(pair[0]->path, first, sizeof(first)),
+		        base_err_quote(pair[1]->path, second, sizeof(second)));
 }
 
-static void tell_of_keys(const struct pack_args *args, const struct shard_pack_plan *plan)
-{
-	const struct shard_pack_item *pair[2] = { NULL, NULL };
-	char first[256], second[256];
-	if (args->sample_given || args->rules.sample != SHARD_PACK_FILE || !looks_keyed(plan, pair))
-		return;
-	cli_warn("'%s' and '%s' are samples by themselves, and so for the rest: --sample=key keeps files of one name "
-	         "together "
-	         "(--sample=file: this is meant)",
-	        base_err_quote(pair[0]->path, first, sizeof(first)),
-	        base_err_quote(pair[1]->path, second, sizeof(second)));
-}
-
+/* Rules that do nothing are mistyped rules. */
 static void warn_of_idle_rules(const struct pack_args *args, const struct shard_pack_plan *plan)
 {
 	static const char *const option[] = { "", "--sample=key", "--group" };
@@ -797,7 +780,7 @@ static int run_pack(struct pack_args *args, struct places *places, struct base_e
 				rc = refused(&input, err);
 			} else if (rc == 0) {
 				warn_of_idle_rules(args, &plan);
-				tell_of_keys(args, &plan);
+				warn_of_pairs(args, &plan);
 				rc = write_dataset(args, places, &input, &plan, err);
 				if (rc && input.n_refused && !args->keep_going)
 					rc = refused(&input, err);
