@@ -547,9 +547,32 @@ static int sync_directory(const char *dir)
 	return fd >= 0 && fsync(fd) == 0 ? 0 : -errno;
 }
 
-static int publish(const struct pack_args *args, const struct places *places, struct base_err *err)
+/* Shards of a run with other options, which was killed before any of them was complete. */
+static int sweep_strangers(const char *dir, const struct shard_pack_plan *plan)
+{
+	cleanup_closedir DIR *stream = opendir(dir);
+	if (!stream)
+		return -errno;
+	struct dirent *de;
+	while ((de = readdir(stream))) {
+		char own[32];
+		unsigned number;
+		if (sscanf(de->d_name, "shard-%u.", &number) != 1)
+			continue;
+		if ((number >= plan->n_shards ||
+		            strcmp(de->d_name, shard_pack_shard_name(number, plan->options.container, own))) &&
+		        unlinkat(dirfd(stream), de->d_name, 0))
+			return -errno;
+	}
+	return 0;
+}
+
+static int publish(const struct pack_args *args, const struct places *places, const struct shard_pack_plan *plan,
+        struct base_err *err)
 {
 	int rc = sweep_working(places->partial, true);
+	if (rc == 0)
+		rc = sweep_strangers(places->partial, plan);
 	if (rc == 0)
 		rc = sync_directory(places->partial);
 	if (rc)
@@ -725,7 +748,7 @@ static int write_dataset(const struct pack_args *args, const struct places *plac
 	if (rc == 0)
 		rc = build_index(plan, sums, places, err);
 	if (rc == 0)
-		rc = publish(args, places, err);
+		rc = publish(args, places, plan, err);
 	bool any = false;
 	for (uint32_t s = 0; s < plan->n_shards; s++) {
 		any |= sums[s].complete;

@@ -276,3 +276,15 @@ def test_interrupted_by_a_signal(scratch, source, wanted):
     assert done.returncode != 0 and not (scratch / "d").exists()
     tools.mkshard("pack", *OPTIONS, source, scratch / "d")
     assert files_of(scratch / "d") == wanted
+
+
+def test_shards_of_a_killed_run_with_other_options_are_not_published(scratch):
+    """None was complete, so its journal holds nothing that would speak of them."""
+    source = many_files(scratch / "source")
+    partial = scratch / "d.partial"
+    partial.mkdir()
+    for name in ("shard-000000.bare", "shard-000000.tar", "shard-000007.tar", "shard-000123.tar"):
+        (partial / name).write_bytes(b"stale")
+    tools.mkshard("pack", source, scratch / "d")
+    tools.mkshard("pack", source, scratch / "fresh")
+    assert files_of(scratch / "d") == files_of(scratch / "fresh")
