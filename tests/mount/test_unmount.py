@@ -8,6 +8,21 @@ import pytest
 from helpers import datasets
 
 
+@pytest.mark.skipif(os.geteuid() != 0, reason="mounts a tmpfs")
+def test_what_others_mounted_over_it_stays(pack, tree, mount):
+    """Its end takes away its own mount or nothing."""
+    m = mount(pack(tree[0]), "view=all")
+    subprocess.run(["mount", "-t", "tmpfs", "tmpfs", m.path], check=True)
+    try:
+        (m.path / "theirs").write_text("stays")
+        m.process.terminate()
+        assert m.process.wait() == 0, m.log()
+        assert (m.path / "theirs").read_text() == "stays"
+    finally:
+        subprocess.run(["umount", m.path], check=True)
+    subprocess.run(["umount", m.path], check=True)  # dead, and in nobody's way any more
+
+
 @pytest.mark.skipif(os.geteuid() != 0, reason="the server keeps off its own mount with a privilege that only root has")
 def test_umount_right_after_mounting_is_not_busy(scratch, pack, mount):
     source = scratch / "source"
