@@ -13,7 +13,7 @@
 
 #include "shard/base/cleanup.h"
 
-#define MAGIC UINT64_C(0x3130646572616873) /* "shared01" */
+#define MAGIC UINT64_C(0x3230646572616873) /* "shared02" */
 enum { PAGE = FS_ESTATE_HEAD_BYTES };
 
 _Static_assert(sizeof(struct fs_estate_head) <= FS_ESTATE_HEAD_BYTES, "the head fits its page");
@@ -24,7 +24,7 @@ struct fs_estate {
 	struct layout {
 		uint64_t magic, size, n_views, view_bits, samples;
 	} want;
-	uint64_t map_bytes, view_bytes, resident_at;
+	uint64_t map_bytes, view_bytes, resident_at, opens_at;
 };
 
 static uint64_t whole_pages(uint64_t bytes)
@@ -45,9 +45,10 @@ static int lay_out(struct fs_estate *s, uint64_t n_views, uint64_t view_bits, ui
 	s->map_bytes = whole_pages((view_bits / 64 + 1) * sizeof(uint64_t));
 	s->view_bytes = PAGE + 2 * s->map_bytes;
 	s->resident_at = PAGE + n_views * s->view_bytes;
+	s->opens_at = s->resident_at + whole_pages((samples / 64 + 1) * sizeof(uint64_t));
 	s->want = (struct layout){
 		.magic = MAGIC,
-		.size = s->resident_at + whole_pages((samples / 64 + 1) * sizeof(uint64_t)),
+		.size = s->opens_at + whole_pages(sizeof(struct fs_estate_opens)),
 		.n_views = n_views,
 		.view_bits = view_bits,
 		.samples = samples,
@@ -119,6 +120,42 @@ struct fs_estate_view fs_estate_view(struct fs_estate *estate, uint32_t number)
 uint64_t *fs_estate_resident(struct fs_estate *estate)
 {
 	return (uint64_t *)(estate->base + estate->resident_at);
+}
+
+struct fs_estate_opens *fs_estate_opens(struct fs_estate *estate)
+{
+	return (struct fs_estate_opens *)(estate->base + estate->opens_at);
+}
+
+/* ---- events ---- */
+
+static const struct inotify_event *event_at(const struct fs_estate_opens *opens, size_t at)
+{
+	const size_t size = sizeof(opens->events);
+	const struct inotify_event *event = (const struct inotify_event *)(opens->events + at);
+	if (at % _Alignof(struct inotify_event) || at + sizeof(*event) > size || event->wd == 0 ||
+	        event->len > size - at - sizeof(*event) || (event->len > 0 && event->name[event->len - 1] != '\0'))
+		return NULL;
+	return event;
+}
+
+const struct inotify_event *fs_estate_take_event(struct fs_estate_opens *opens)
+{
+	size_t at = atomic_load(&opens->taken);
+	const struct inotify_event *event = event_at(opens, at);
+	if (event) {
+		atomic_store(&opens->taken, (uint32_t)(at + sizeof(*event) + event->len));
+		return event;
+	}
+	memset(opens->events, 0, at < sizeof(opens->events) ? at : sizeof(opens->events));
+	atomic_store(&opens->taken, 0);
+	return NULL;
+}
+
+void fs_estate_clear_events(struct fs_estate_opens *opens)
+{
+	memset(opens->events, 0, sizeof(opens->events));
+	atomic_store(&opens->taken, 0);
 }
 
 /* ---- records ---- */

@@ -1,11 +1,11 @@
 /* What a server knows and its successor needs, in memory that outlives it (a memfd kept by the supervisor).
  *
- *     0            page                                                                       size
- *     +------------+---------------------+------------------------+-----+---------------------+
- *     | head: beat,| view 0: 2 records,  | 2 bitmaps of turns     | ... | resident:           |
- *     | 2 counts   |   the younger valid |   the record says      |     |   a bit a sample    |
- *     |            |   one counts        |   which one counts     |     |                     |
- *     +------------+---------------------+------------------------+-----+---------------------+
+ *     0            page                                                                               size
+ *     +------------+---------------------+------------------------+-----+------------------+----------+
+ *     | head: beat,| view 0: 2 records,  | 2 bitmaps of turns     | ... | resident:        | opens    |
+ *     | 2 counts   |   the younger valid |   the record says      |     |   a bit a sample |          |
+ *     |            |   one counts        |   which one counts     |     |                  |          |
+ *     +------------+---------------------+------------------------+-----+------------------+----------+
  *      mapped by the supervisor, too
  *
  * A server can die at any instruction, or write anywhere before it does.  So nothing here is believed: the layout is worked
@@ -14,16 +14,18 @@
  * bytes: what is wrong here cannot change what a file holds.
  *
  * Threads: fs_estate_open and _close main.  A view's part is guarded by the view's lock, the counts by fs/dynamic.c's, `resident` is
- * the engine's, `beat` is main's. */
+ * the engine's, `opens` are the watcher's lock's, `beat` is main's. */
 #ifndef DDPFS_FS_ESTATE_H
 #define DDPFS_FS_ESTATE_H
 
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <sys/inotify.h>
 
 enum { FS_ESTATE_COUNTS_MAX = 64 };
 enum { FS_ESTATE_HEAD_BYTES = 4096 }; /* what the supervisor maps; the memfd never gets shorter */
+enum { FS_ESTATE_EVENTS_BYTES = 1 << 16, FS_ESTATE_MARKS_MAX = 64 };
 
 /* Counters of all servers so far, by name: the next server may be of another version. */
 struct fs_estate_counts {
@@ -63,6 +65,19 @@ struct fs_estate_view {
 	uint64_t bits; /* of each map */
 };
 
+/* Opens that were seen and not taken in yet: the kernel has them no more, so whoever dies over them leaves them here. */
+struct fs_estate_opens {
+	/* What a read(2) of inotify's descriptor brought; zero but while events lie in it. */
+	_Alignas(8) uint8_t events[FS_ESTATE_EVENTS_BYTES];
+	_Atomic uint32_t taken; /* bytes of `events` that fs_estate_take_event has handed out */
+	/* What a rest has marked (fs/rest.h); from and to are turns. */
+	uint32_t n_marks;
+	struct fs_estate_mark {
+		int32_t wd; /* 0: taken in */
+		uint64_t epoch, from, to;
+	} marks[FS_ESTATE_MARKS_MAX];
+};
+
 struct fs_estate; /* opaque */
 
 /* Makes or finds the parts for `n_views` views of at most `view_bits` turns and `samples` samples.  *ret_kept: they were there
@@ -74,6 +89,7 @@ void fs_estate_close(struct fs_estate *estate); /* NULL is fine */
 void fs_estate_beat(struct fs_estate *estate);
 struct fs_estate_view fs_estate_view(struct fs_estate *estate, uint32_t number);
 uint64_t *fs_estate_resident(struct fs_estate *estate);
+struct fs_estate_opens *fs_estate_opens(struct fs_estate *estate);
 
 /* The younger valid record.  False: there is none. */
 bool fs_estate_load(const struct fs_estate_view *view, struct fs_estate_record *ret_record);
@@ -85,6 +101,12 @@ void fs_estate_clear(const struct fs_estate_view *view, uint32_t map);
 /* As with a view's records.  Guarded by the caller. */
 bool fs_estate_load_counts(const struct fs_estate *estate, struct fs_estate_counts *ret_counts);
 void fs_estate_store_counts(struct fs_estate *estate, const struct fs_estate_counts *counts);
+
+/* The next event of those that were read, whole and its name ended; NULL: there is none, and `events` is empty again.  One that is
+ * handed out counts as taken in: a server that dies over it must not take the next one along. */
+const struct inotify_event *fs_estate_take_event(struct fs_estate_opens *opens);
+/* After what a predecessor left was taken: it may have left anything. */
+void fs_estate_clear_events(struct fs_estate_opens *opens);
 
 /* The supervisor's end: makes the memfd and maps its head.  -EINVAL: fd is too short to be one; -errno. */
 int fs_estate_new(int *ret_fd, struct fs_estate_head **ret_head);

@@ -9,18 +9,30 @@
 
 #include "fs/name.h"
 
-struct mark {
-	int wd; /* < 0: it could not be marked, or was opened */
-	struct fs_rest_stretch stretch;
-};
-
 struct fs_rest {
 	struct fs_server *server;
-	int fd;
-	struct mark marks[FS_REST_MARKS]; /* the watcher's until begun */
-	uint32_t n_marks;
+	int fd;                       /* the supervisor's */
+	struct fs_estate_opens *kept; /* the marks: the watcher's until begun */
 	_Atomic bool begun;
 };
+
+/* Of what a predecessor left only what can be is kept. */
+static void adopt(struct fs_rest *rest)
+{
+	struct fs_estate_opens *kept = rest->kept;
+	struct fs_view *view = rest->server->views[0];
+	struct shard_epoch *epoch = fs_view_epoch(view);
+	uint64_t turns = shard_epoch_turns(epoch, view->options.rank);
+	if (kept->n_marks > FS_REST_MARKS)
+		kept->n_marks = FS_REST_MARKS;
+	for (uint32_t i = 0; i < kept->n_marks; i++) {
+		struct fs_estate_mark *mark = &kept->marks[i];
+		if (mark->epoch != shard_epoch_number(epoch) || mark->from > mark->to || mark->to > turns)
+			mark->wd = 0;
+	}
+	shard_epoch_put(epoch);
+	rest->begun = kept->n_marks > 0;
+}
 
 int fs_rest_new(struct fs_server *server, struct fs_rest **ret_rest)
 {
@@ -28,21 +40,16 @@ int fs_rest_new(struct fs_server *server, struct fs_rest **ret_rest)
 	if (!rest)
 		return -ENOMEM;
 	rest->server = server;
-	rest->fd = inotify_init1(IN_NONBLOCK | IN_CLOEXEC);
-	if (rest->fd < 0) {
-		int rc = -errno;
-		free(rest);
-		return rc;
-	}
+	rest->fd = server->link->rest_fd;
+	rest->kept = fs_estate_opens(server->estate);
+	if (server->successor)
+		adopt(rest);
 	*ret_rest = rest;
 	return 0;
 }
 
 void fs_rest_free(struct fs_rest *rest)
 {
-	if (!rest)
-		return;
-	close(rest->fd);
 	free(rest);
 }
 
@@ -73,44 +80,48 @@ static int turn_path(const struct fs_server *server, const struct fs_view *view,
 bool fs_rest_begin(struct fs_rest *rest, struct fs_view *view)
 {
 	struct shard_epoch *epoch = fs_view_epoch(view);
+	struct fs_estate_opens *kept = rest->kept;
 	uint64_t turns = shard_epoch_turns(epoch, view->options.rank);
-	rest->n_marks = turns < FS_REST_MARKS ? (uint32_t)turns : FS_REST_MARKS;
+	uint32_t n = turns < FS_REST_MARKS ? (uint32_t)turns : FS_REST_MARKS;
 	bool all = true;
-	for (uint32_t i = 0; i < rest->n_marks; i++) {
-		struct mark *mark = &rest->marks[i];
+	kept->n_marks = 0;
+	for (uint32_t i = 0; i < n; i++) {
 		char path[PATH_MAX];
-		*mark = (struct mark){ .wd = -1,
-			.stretch = { .epoch = shard_epoch_number(epoch),
-			        .from = turns * i / rest->n_marks,
-			        .to = turns * (i + 1) / rest->n_marks } };
-		if (turn_path(rest->server, view, epoch, mark->stretch.to - 1, path) == 0)
-			mark->wd = inotify_add_watch(rest->fd, path, IN_OPEN | IN_ONESHOT | IN_DONT_FOLLOW);
-		all &= mark->wd >= 0;
+		struct fs_estate_mark mark = {
+			.epoch = shard_epoch_number(epoch), .from = turns * i / n, .to = turns * (i + 1) / n
+		};
+		int wd = turn_path(rest->server, view, epoch, mark.to - 1, path);
+		if (wd == 0)
+			wd = inotify_add_watch(rest->fd, path, IN_OPEN | IN_ONESHOT | IN_DONT_FOLLOW);
+		mark.wd = wd > 0 ? wd : 0;
+		all &= wd > 0;
+		kept->marks[i] = mark;
+		kept->n_marks = i + 1;
 	}
 	shard_epoch_put(epoch);
-	atomic_store(&rest->begun, true);
+	rest->begun = true;
 	return all;
 }
 
-static struct mark *find(struct fs_rest *rest, int wd)
+static struct fs_estate_mark *find(struct fs_rest *rest, int wd)
 {
-	for (uint32_t i = 0; i < rest->n_marks; i++)
-		if (rest->marks[i].wd == wd)
-			return &rest->marks[i];
+	for (uint32_t i = 0; i < rest->kept->n_marks; i++)
+		if (rest->kept->marks[i].wd == wd)
+			return &rest->kept->marks[i];
 	return NULL;
 }
 
 bool fs_rest_next(struct fs_rest *rest, struct fs_rest_stretch *ret_stretch)
 {
 	struct inotify_event event; /* on a file itself: without a name */
-	if (!atomic_load(&rest->begun))
+	if (!rest->begun)
 		return false;
 	while (read(rest->fd, &event, sizeof(event)) == (ssize_t)sizeof(event)) {
-		struct mark *mark = event.mask & IN_OPEN ? find(rest, event.wd) : NULL;
+		struct fs_estate_mark *mark = event.mask & IN_OPEN && event.wd > 0 ? find(rest, event.wd) : NULL;
 		if (!mark)
 			continue;
-		*ret_stretch = mark->stretch;
-		mark->wd = -1;
+		*ret_stretch = (struct fs_rest_stretch){ .epoch = mark->epoch, .from = mark->from, .to = mark->to };
+		mark->wd = 0;
 		return true;
 	}
 	return false;
@@ -119,12 +130,13 @@ bool fs_rest_next(struct fs_rest *rest, struct fs_rest_stretch *ret_stretch)
 void fs_rest_end(struct fs_rest *rest)
 {
 	struct fs_rest_stretch late;
-	for (uint32_t i = 0; i < rest->n_marks; i++) {
-		if (rest->marks[i].wd >= 0)
-			inotify_rm_watch(rest->fd, rest->marks[i].wd);
-		rest->marks[i].wd = -1;
+	for (uint32_t i = 0; i < rest->kept->n_marks; i++) {
+		if (rest->kept->marks[i].wd > 0)
+			inotify_rm_watch(rest->fd, rest->kept->marks[i].wd);
+		rest->kept->marks[i].wd = 0;
 	}
 	while (fs_rest_next(rest, &late))
 		;
-	atomic_store(&rest->begun, false);
+	rest->kept->n_marks = 0;
+	rest->begun = false;
 }

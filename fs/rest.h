@@ -7,20 +7,21 @@
  * openers nothing; an open of the mark says that its stretch was opened.  So progress goes by stretches, and the rule of half an
  * epoch holds as ever.  A mark sees its file whatever the name: also in .ddpfs/all.
  *
- * The marks hang on a descriptor of this server, not on the one that successors inherit: with the server they go, and a
- * successor watches.
+ * The marks outlive the server, on a descriptor and in memory that its successor has too: that takes in what was opened meanwhile,
+ * ends the rest and watches.
  *
  * Threads: fs_rest_begin the watcher, without its lock (it looks names up in the mount); all others with that lock. */
 #ifndef DDPFS_FS_REST_H
 #define DDPFS_FS_REST_H
 
+#include "fs/estate.h"
 #include "fs/server.h"
 
-enum { FS_REST_MARKS = 64 };
+enum { FS_REST_MARKS = FS_ESTATE_MARKS_MAX };
 
 struct fs_rest; /* opaque */
 
-int fs_rest_new(struct fs_server *server, struct fs_rest **ret_rest); /* -ENOMEM, -errno of inotify_init1 */
+int fs_rest_new(struct fs_server *server, struct fs_rest **ret_rest); /* with the marks of a predecessor; -ENOMEM */
 void fs_rest_free(struct fs_rest *rest);                              /* NULL is fine */
 int fs_rest_fd(const struct fs_rest *rest);                           /* readable: a mark was opened */
 

@@ -10,6 +10,7 @@
 #include <sys/inotify.h>
 #include <unistd.h>
 
+#include "fs/estate.h"
 #include "fs/helper.h"
 #include "fs/node.h"
 #include "fs/opens.h"
@@ -20,7 +21,7 @@
 
 enum {
 	READY_DIRS = 4096,    /* directories after which the mount is called ready */
-	DRAIN_READS_MAX = 64, /* reads of FS_WATCH_BUFFER a drain: bounds it under a flood */
+	DRAIN_READS_MAX = 64, /* reads of FS_ESTATE_EVENTS_BYTES a drain: bounds it under a flood */
 	IN_ORDER_FULL = 64,   /* events in a row within the slack that make an order trusted */
 	PAIR_MS_MAX = 3600000,
 	TOLD_MAX = 65536, /* turns of a stretch that the engine hears of at once; it gives up those before by itself */
@@ -67,7 +68,8 @@ struct fs_watch {
 		struct fs_view *view;
 		struct shard_epoch *epoch; /* referenced; NULL: none */
 	} epochs[EPOCHS_KEPT];             /* of flat views that had opens, latest first */
-	_Alignas(struct inotify_event) char buf[FS_WATCH_BUFFER];
+	struct fs_estate_opens *kept;      /* events are read here */
+	bool has_left;                     /* a predecessor may have left some */
 };
 
 /* A predecessor's opens came in order when nearly all turns up to the farthest were opened. */
@@ -111,11 +113,13 @@ int fs_watch_new(struct fs_server *server, struct fs_watch **ret_watch)
 		fs_watch_free(watch);
 		return rc;
 	}
-	int rc = server->options.watch_rests && watch->fd >= 0 ? fs_rest_new(server, &watch->rest) : 0;
-	if (rc < 0)
-		log_warning("watch=rest: %s: the mount stays watched; raise fs.inotify.max_user_instances",
-		        base_err_str(rc));
+	if (watch->fd >= 0 && server->link->rest_fd >= 0 && fs_rest_new(server, &watch->rest) < 0) {
+		fs_watch_free(watch);
+		return -ENOMEM;
+	}
 	watch->settled = !server->successor;
+	watch->has_left = server->successor;
+	watch->kept = fs_estate_opens(server->estate);
 	if (server->successor)
 		watch->in_order = seen_in_order(server);
 	*ret_watch = watch;
@@ -431,16 +435,17 @@ static void drain_events(struct fs_watch *watch)
 {
 	struct fs_view *view = NULL;
 	struct shard_epoch *epoch = NULL;
+	const struct inotify_event *event;
+	struct fs_estate_opens *opens = watch->kept;
 	uint64_t now_ns = fs_now_ns();
 	for (int i = 0; i < DRAIN_READS_MAX; i++) {
-		ssize_t len = read(watch->fd, watch->buf, sizeof(watch->buf));
-		if (len <= 0)
+		if (!watch->has_left && read(watch->fd, opens->events, sizeof(opens->events)) <= 0)
 			break;
-		for (ssize_t at = 0; at < len;) {
-			const struct inotify_event *event = (const struct inotify_event *)(watch->buf + at);
+		while ((event = fs_estate_take_event(opens)))
 			handle(watch, event, now_ns, &view, &epoch);
-			at += (ssize_t)(sizeof(*event) + event->len);
-		}
+		if (watch->has_left)
+			fs_estate_clear_events(opens);
+		watch->has_left = false;
 	}
 	shard_epoch_put(epoch);
 }
@@ -593,6 +598,16 @@ static void go_to_rest(struct fs_watch *watch)
 	fs_watch_drain(watch);
 }
 
+/* The watch stands already, so no open falls between. */
+static void end_rest(struct fs_watch *watch)
+{
+	pthread_mutex_lock(&watch->lock);
+	drain_locked(watch);
+	fs_rest_end(watch->rest);
+	watch->quiet = 0;
+	pthread_mutex_unlock(&watch->lock);
+}
+
 static void watch_again(struct fs_watch *watch)
 {
 	int rc = watch->root_wd = watch_dir(watch, watch->server->views[0], 0);
@@ -600,11 +615,7 @@ static void watch_again(struct fs_watch *watch)
 		fs_helper_note(watch->server->helper,
 		        "the mount cannot be watched again (%s): epochs do not advance by themselves",
 		        base_err_str(rc));
-	pthread_mutex_lock(&watch->lock);
-	drain_locked(watch);
-	fs_rest_end(watch->rest);
-	watch->quiet = 0;
-	pthread_mutex_unlock(&watch->lock);
+	end_rest(watch);
 	set_resting(watch, false);
 }
 
@@ -634,6 +645,8 @@ static void *watch_run(void *arg)
 			        base_err_str(rc));
 	}
 	watch->settled = true;
+	if (watch->rest && server->successor)
+		end_rest(watch); /* the predecessor's */
 	set_ready(watch);
 
 	/* poll(2) passes over descriptors below 0. */

@@ -22,9 +22,8 @@
 #include "fs/server.h"
 
 enum {
-	FS_WATCH_BATCH_MS = 3,     /* pause between drains: 16,384 events at 160,000 files/s are 100 ms */
-	FS_WATCH_SLACK = 4096,     /* turns that a loader's workers may be apart */
-	FS_WATCH_BUFFER = 1 << 16, /* bytes read at once */
+	FS_WATCH_BATCH_MS = 3, /* pause between drains: 16,384 events at 160,000 files/s are 100 ms */
+	FS_WATCH_SLACK = 4096, /* turns that a loader's workers may be apart */
 	FS_WATCH_QUIET = 64,  /* opens of which none was read from the server, or all of an epoch: the watch may rest */
 	FS_WATCH_CHANCE = 16, /* READs that a rest outlasts, besides one of 64 turns: pages taken back by chance */
 	FS_WATCH_WAKE_MS = 2000,

@@ -5,6 +5,7 @@
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <stdio.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <unistd.h>
@@ -255,6 +256,80 @@ static void test_counts_outlive_what_else_is_lost(void **state)
 	done(&m);
 }
 
+static size_t put_event(struct fs_estate_opens *opens, size_t at, int wd, const char *name, uint32_t len)
+{
+	struct inotify_event event = { .wd = wd, .mask = IN_OPEN, .len = len };
+	memcpy(opens->events + at, &event, sizeof(event));
+	if (len)
+		snprintf((char *)opens->events + at + sizeof(event), len, "%s", name);
+	return at + sizeof(event) + len;
+}
+
+static void test_events_are_taken_once_whoever_dies(void **state)
+{
+	bool kept;
+	(void)state;
+	for (int die_at = 0; die_at <= 3; die_at++) {
+		struct made m = make();
+		struct fs_estate_opens *opens = fs_estate_opens(m.estate);
+		const struct inotify_event *event;
+		int n = 0;
+		assert_null(fs_estate_take_event(opens));
+		put_event(opens, put_event(opens, put_event(opens, 0, 1, "a", 16), 2, "", 0), -1, "ccc", 32);
+		while (n < die_at && (event = fs_estate_take_event(opens)))
+			n++;
+		fs_estate_close(m.estate);
+		m.estate = open_as(m.fd, VIEWS, BITS, SAMPLES, &kept);
+		assert_true(kept);
+		opens = fs_estate_opens(m.estate);
+		for (event = fs_estate_take_event(opens); event; event = fs_estate_take_event(opens)) {
+			n++;
+			assert_int_equal(event->wd, n == 3 ? -1 : n);
+			assert_string_equal(event->len ? event->name : "", n == 1 ? "a" : n == 3 ? "ccc" : "");
+		}
+		assert_int_equal(n, 3);
+		assert_null(fs_estate_take_event(opens));
+		for (size_t i = 0; i < sizeof(opens->events); i++)
+			assert_int_equal(opens->events[i], 0);
+		done(&m);
+	}
+}
+
+static void test_events_that_cannot_be_are_not_taken(void **state)
+{
+	struct made m = make();
+	struct fs_estate_opens *opens = fs_estate_opens(m.estate);
+	const size_t size = sizeof(opens->events);
+	(void)state;
+	put_event(opens, 0, 1, "", 0);
+	put_event(opens, 16, 1, "", 16); /* its end is overwritten */
+	memset(opens->events + 32, 'x', 16);
+	assert_non_null(fs_estate_take_event(opens));
+	assert_null(fs_estate_take_event(opens));
+	fs_estate_clear_events(opens);
+
+	const uint32_t lens[] = { UINT32_MAX, UINT32_MAX - 15, (uint32_t)size, (uint32_t)size - 15 };
+	for (size_t i = 0; i < sizeof(lens) / sizeof(lens[0]); i++) {
+		put_event(opens, 0, 1, NULL, 0);
+		memcpy(opens->events + offsetof(struct inotify_event, len), &lens[i], sizeof(lens[i]));
+		assert_null(fs_estate_take_event(opens));
+		fs_estate_clear_events(opens);
+	}
+	const uint32_t taken[] = { 1, (uint32_t)size, (uint32_t)size - 8, UINT32_MAX, UINT32_MAX - 15 };
+	for (size_t i = 0; i < sizeof(taken) / sizeof(taken[0]); i++) {
+		memset(opens->events, 1, size);
+		opens->taken = taken[i];
+		assert_null(fs_estate_take_event(opens));
+		assert_int_equal(opens->taken, 0);
+		fs_estate_clear_events(opens);
+	}
+	put_event(opens, size - 16, 7, NULL, 0); /* the last one that fits */
+	opens->taken = (uint32_t)size - 16;
+	assert_int_equal(fs_estate_take_event(opens)->wd, 7);
+	assert_null(fs_estate_take_event(opens));
+	done(&m);
+}
+
 static void test_what_cannot_be_is_refused(void **state)
 {
 	struct fs_estate *estate;
@@ -292,6 +367,8 @@ int main(void)
 		cmocka_unit_test(test_no_flipped_bit_is_believed),
 		cmocka_unit_test(test_a_torn_record_leaves_the_one_before),
 		cmocka_unit_test(test_counts_outlive_what_else_is_lost),
+		cmocka_unit_test(test_events_are_taken_once_whoever_dies),
+		cmocka_unit_test(test_events_that_cannot_be_are_not_taken),
 		cmocka_unit_test(test_what_cannot_be_is_refused),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);

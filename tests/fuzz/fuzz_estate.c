@@ -43,6 +43,15 @@ static void look(int fd, bool whole)
 		}
 	}
 	fs_estate_resident(estate)[SAMPLES / 64] |= 1;
+	struct fs_estate_opens *opens = fs_estate_opens(estate);
+	const struct inotify_event *event;
+	size_t events = 0;
+	while ((event = fs_estate_take_event(opens))) {
+		assert(event->wd != 0 && (event->len == 0 || strlen(event->name) < event->len));
+		assert(++events <= FS_ESTATE_EVENTS_BYTES / sizeof(*event));
+	}
+	fs_estate_clear_events(opens);
+	assert(opens->taken == 0 && opens->events[0] == 0 && opens->events[sizeof(opens->events) - 1] == 0);
 	assert(!whole || kept);
 	fs_estate_close(estate);
 }

@@ -9,7 +9,7 @@ import signal
 
 import pytest
 
-from helpers import tools
+from helpers import mounts, tools
 from helpers.datasets import content
 from helpers.pages import read_dropped
 from helpers.waiting import wait_until
@@ -166,6 +166,20 @@ def test_a_server_killed_while_it_rests(rested, dataset):
     _, after = one_rest(m, names, dataset[1])
     assert after["watch_rests"] > before["watch_rests"]
     assert epoch_of(names_of(m)) == {1}
+
+
+def test_opens_that_a_killed_server_did_not_come_to(rested, dataset):
+    m = rested()
+    names = rest_early(m, dataset[1])
+    pid = stats(m)["server_pid"]
+    mounts.stop_and_wait(pid)
+    for name in names:
+        os.close(os.open(m.path / name, os.O_RDONLY))
+    os.kill(pid, signal.SIGKILL)
+    wait_until(lambda: (now := stats(m))["restarts"] == 1 and now["watched_dirs"] == 1, "the successor's watch")
+    assert stats(m)["opened"] == FILES
+    (epoch,) = epoch_of(names)
+    assert epoch_of(names_of(m)) == {epoch + 1}
 
 
 def test_restart_keeps_the_option(rested, dataset):
