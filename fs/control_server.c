@@ -322,15 +322,26 @@ static int remove_socket(const char *path)
 	return unlink(path) < 0 && errno != ENOENT ? -errno : 0;
 }
 
+static bool is_served(const struct sockaddr_un *addr)
+{
+	cleanup_close int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+	return fd >= 0 && (connect(fd, (const struct sockaddr *)addr, sizeof(*addr)) == 0 || errno == EAGAIN);
+}
+
 /* A socket that is bound and does not listen yet refuses connections as a dead server's does, and whoever looks for servers
  * removes those: it gets its name when it listens. */
 static int bind_socket(const char *path, struct base_err *err, int *ret_fd)
 {
 	struct sockaddr_un addr = { .sun_family = AF_UNIX };
+	struct sockaddr_un last = { .sun_family = AF_UNIX };
 	int n = snprintf(addr.sun_path, sizeof(addr.sun_path), "%s" FS_CONTROL_NEW, path);
 	if ((size_t)n >= sizeof(addr.sun_path))
 		return base_err_set(err, -ENAMETOOLONG, "'%s': too long for a control socket (at most %zu bytes)", path,
 		        sizeof(addr.sun_path) - sizeof(FS_CONTROL_NEW));
+	memcpy(last.sun_path, path, strlen(path) + 1); /* shorter than addr's */
+	if (is_served(&last))
+		return base_err_set(err, -EADDRINUSE,
+		        "control socket '%s': another mount answers there: choose another path", path);
 	cleanup_close int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
 	if (fd < 0)
 		return base_err_set(err, -errno, "socket: %s", strerror(errno));

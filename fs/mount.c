@@ -10,6 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/ioctl.h>
+#include <sys/file.h>
 #include <sys/mount.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
@@ -78,7 +79,7 @@ static bool parse_line(char *line, struct mount_line *ret_line)
 	return true;
 }
 
-int fs_mounted_dev(const char *mountpoint, uint64_t *ret_dev)
+static int find_mounted(const char *mountpoint, uint64_t *ret_dev, bool *ret_ours)
 {
 	cleanup_fclose FILE *f = fopen("/proc/self/mountinfo", "re");
 	cleanup_free char *text = NULL;
@@ -90,10 +91,17 @@ int fs_mounted_dev(const char *mountpoint, uint64_t *ret_dev)
 		struct mount_line line;
 		if (parse_line(text, &line) && strcmp(line.mountpoint, mountpoint) == 0) {
 			*ret_dev = line.dev; /* the last one is on top */
+			*ret_ours = strcmp(line.type, FS_TYPE) == 0;
 			rc = 0;
 		}
 	}
 	return rc;
+}
+
+int fs_mounted_dev(const char *mountpoint, uint64_t *ret_dev)
+{
+	bool ours;
+	return find_mounted(mountpoint, ret_dev, &ours);
 }
 
 int fs_mount_path(uint64_t dev, const char *mountpoint, char ret_path[PATH_MAX])
@@ -307,9 +315,23 @@ static int mount_helper(const struct fs_mount_options *options, struct base_err 
 	return 0;
 }
 
-int fs_mount(const struct fs_mount_options *options, struct base_err *err, int *ret_fd, uint64_t *ret_dev,
+/* Of two that mount on one directory at once the second one finds the first one's mount.  The lock is on the directory below; where
+ * it cannot be had (-1: not ours to read, a file system without locks) they lie on each other, as with mount(8). */
+static int lock_mountpoint(const char *mountpoint)
+{
+	cleanup_close int fd = open(mountpoint, O_RDONLY | O_DIRECTORY | O_CLOEXEC | O_NONBLOCK);
+	return fd >= 0 && flock(fd, LOCK_EX) == 0 ? steal_fd(&fd) : -1;
+}
+
+static int mount_alone(const struct fs_mount_options *options, struct base_err *err, int *ret_fd, uint64_t *ret_dev,
         bool *ret_fusermount)
 {
+	bool taken;
+	if (find_mounted(options->mountpoint, ret_dev, &taken) == 0 && taken)
+		return base_err_set(err, -EBUSY,
+		        "'%s': another ddpfs mount was made there at this moment: unmount it first, or choose another "
+		        "directory",
+		        options->mountpoint);
 	struct base_err direct_err = { 0 };
 	int fd = -1;
 	/* Whether mount(2) is allowed is no question of the user id: a user namespace allows it to anybody, a container
@@ -334,6 +356,13 @@ int fs_mount(const struct fs_mount_options *options, struct base_err *err, int *
 	*ret_fd = fd;
 	*ret_fusermount = fusermount;
 	return 0;
+}
+
+int fs_mount(const struct fs_mount_options *options, struct base_err *err, int *ret_fd, uint64_t *ret_dev,
+        bool *ret_fusermount)
+{
+	cleanup_close int lock = lock_mountpoint(options->mountpoint);
+	return mount_alone(options, err, ret_fd, ret_dev, ret_fusermount);
 }
 
 /* ---- sessions of dead servers ---- */

@@ -24,7 +24,7 @@ struct fs_mount_options {
 };
 
 /* *ret_fd is the session's descriptor (close-on-exec); *ret_dev the mount's st_dev; *ret_fusermount says how it was done.
- * -ENOENT (no such mountpoint, or no /dev/fuse), -ENOTDIR, -EACCES/-EPERM, -ENODEV (no fuse in the kernel), ... */
+ * -EBUSY (a ddpfs mount is there), -ENOENT (no such mountpoint, or no /dev/fuse), -ENOTDIR, -EACCES/-EPERM, -ENODEV (no fuse in the kernel), ... */
 int fs_mount(const struct fs_mount_options *options, struct base_err *err, int *ret_fd, uint64_t *ret_dev,
         bool *ret_fusermount);
 

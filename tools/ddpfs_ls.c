@@ -50,12 +50,13 @@ static int print_json(const struct fs_control_peer *peers, size_t n)
 	return r < 0 ? cli_failf("cannot write to standard output") : CLI_DONE;
 }
 
+/* A server's answer has its names quoted. */
 static void print_table(const struct fs_control_peer *peers, size_t n)
 {
 	char target[1024];
 	int width = (int)strlen("MOUNT");
 	for (size_t i = 0; i < n; i++) {
-		int len = (int)strlen(base_err_quote(peers[i].mountpoint, target, sizeof(target)));
+		int len = (int)strlen(base_err_printable(peers[i].mountpoint, target, sizeof(target)));
 		width = len > width ? len : width;
 	}
 	printf("%-*s  %-11s  %7s  %s\n", width, "MOUNT", "RANK", "PID", "DATASET");
@@ -64,8 +65,8 @@ static void print_table(const struct fs_control_peer *peers, size_t n)
 		char dataset[1024];
 		if (!peers[i].view_all)
 			snprintf(rank, sizeof(rank), "%u of %u", peers[i].rank, peers[i].world);
-		printf("%-*s  %-11s  %7d  %s\n", width, base_err_quote(peers[i].mountpoint, target, sizeof(target)),
-		        rank, (int)peers[i].pid, base_err_quote(peers[i].dataset, dataset, sizeof(dataset)));
+		printf("%-*s  %-11s  %7d  %s\n", width, base_err_printable(peers[i].mountpoint, target, sizeof(target)),
+		        rank, (int)peers[i].pid, base_err_printable(peers[i].dataset, dataset, sizeof(dataset)));
 	}
 }
 

@@ -93,6 +93,22 @@ static void warn_of_state(const struct view_options *view)
 		        base_err_quote(name, quoted, sizeof(quoted)), view->view.epoch, view->view.start);
 }
 
+/* What lies in the directory that is mounted over is out of everybody's reach. */
+static int check_outside(const char *what, const char *path, const char *mountpoint, struct base_err *err)
+{
+	char folder[PATH_MAX];
+	char resolved[PATH_MAX];
+	char quoted[512];
+	if (!path || strlen(path) >= sizeof(folder))
+		return 0;
+	memcpy(folder, path, strlen(path) + 1);
+	if (!realpath(dirname(folder), resolved) || !mounts_lies_below(resolved, mountpoint))
+		return 0;
+	return base_err_set(err, -EINVAL,
+	        "%s=%s lies below the mountpoint, which the mount hides: choose another place", what,
+	        base_err_quote(path, quoted, sizeof(quoted)));
+}
+
 int ddpfs_prepare(struct options *options, const char *dataset, const char *target, bool make_target,
         struct base_err *err, bool *ret_usage)
 {
@@ -123,7 +139,11 @@ int ddpfs_prepare(struct options *options, const char *dataset, const char *targ
 	options->fs.mountpoint = options_keep(options, path);
 	if (!options->fs.mountpoint)
 		return base_err_set(err, -ENOMEM, "out of memory");
-	r = options_settle_view(options, err);
+	r = check_outside("control", options->fs.control_path, path, err);
+	if (r == 0)
+		r = check_outside("log", options->log_file, path, err);
+	if (r == 0)
+		r = options_settle_view(options, err);
 	if (r == 0)
 		warn_of_state(&options->view);
 	return r;

@@ -294,15 +294,16 @@ static void print_total(FILE *out, const struct layout *layout, const struct wat
 	print_line(out, layout, "total", &line);
 }
 
+/* A server's answer has its names quoted; what was asked for must still become printable. */
 static const char *name_of(const struct watched_mount *mount, char *buf)
 {
 	const char *name = mount->mountpoint ? mount->mountpoint : mount->target;
 	if (mount->state == WATCHED_LIVE)
-		return base_err_quote(name, buf, SHOWN_MAX);
+		return base_err_printable(name, buf, SHOWN_MAX);
 	char state[32];
 	int n = snprintf(state, sizeof(state), "(%s) ", mount->state == WATCHED_GONE ? "gone" : "silent");
 	memcpy(buf, state, (size_t)n);
-	base_err_quote(name, buf + n, SHOWN_MAX - (unsigned)n);
+	base_err_printable(name, buf + n, SHOWN_MAX - (unsigned)n);
 	return buf;
 }
 
@@ -394,7 +395,8 @@ static json_t *mount_json(const struct watched_mount *mount)
 	static const char *const states[] = { "live", "silent", "gone" };
 	char name[SHOWN_MAX];
 	json_t *object = json_object();
-	json_object_set_new(object, "mountpoint", json_string(base_err_quote(mount->mountpoint, name, sizeof(name))));
+	json_object_set_new(
+	        object, "mountpoint", json_string(base_err_printable(mount->mountpoint, name, sizeof(name))));
 	set_integer(object, "pid", (uint64_t)mount->pid);
 	json_object_set_new(object, "view", json_string(mount->view_all ? "all" : "rank"));
 	set_integer(object, "rank", mount->rank);

@@ -112,6 +112,13 @@ bool mounts_is_ddpfs(const struct mounts_entry *entry)
 	return strcmp(entry->type, "fuse.ddpfs") == 0;
 }
 
+bool mounts_is_dead(const struct mounts_entry *entry)
+{
+	/* The kernel answers stat(2) from what it remembers of the root, whoever is dead; statfs(2) it always asks for. */
+	struct statfs st;
+	return mounts_is_ddpfs(entry) && statfs(entry->target, &st) < 0 && (errno == ENOTCONN || errno == ECONNREFUSED);
+}
+
 int mounts_absolute(const char *path, char ret_path[PATH_MAX])
 {
 	char joined[2 * PATH_MAX];
@@ -178,11 +185,9 @@ bool mounts_lies_below(const char *path, const char *dir)
 static int check_free(const char *path, const char *quoted, struct base_err *err)
 {
 	struct mounts_entry entry;
-	struct statfs st;
 	if (mounts_find(path, &entry) < 0 || !mounts_is_ddpfs(&entry))
 		return 0;
-	/* The kernel answers stat(2) from what it remembers of the root, whoever is dead; statfs(2) it always asks for. */
-	if (statfs(path, &st) < 0 && errno == ENOTCONN)
+	if (mounts_is_dead(&entry))
 		return base_err_set(err, -ENOTCONN,
 		        "'%s' is a ddpfs mount whose server has died: run 'ddpfs umount %s' first", quoted, quoted);
 	char source[QUOTED_MAX];

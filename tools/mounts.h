@@ -26,6 +26,8 @@ int mounts_find(const char *path, struct mounts_entry *ret_entry);
 int mounts_fuse_owner(uint64_t dev, uid_t *ret_uid);
 
 bool mounts_is_ddpfs(const struct mounts_entry *entry);
+bool mounts_is_dead(
+        const struct mounts_entry *entry); /* a ddpfs mount without a server; waits for one that does not answer */
 
 /* Is this absolute path, without links, the directory `dir` or something below it?  Compares the texts. */
 bool mounts_lies_below(const char *path, const char *dir);

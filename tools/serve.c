@@ -39,11 +39,12 @@ static int open_log(const struct options *o, struct base_err *err)
 	return 0;
 }
 
-/* There was no ddpfs mount before (mounts_check_target): one that stands there is what a dead server left. */
+/* There was no ddpfs mount before (mounts_check_target): a dead one that stands there is what our server left, a living one
+ * somebody else's who was faster. */
 static void remove_left_mount(const char *mountpoint)
 {
 	struct mounts_entry entry;
-	if (mounts_find(mountpoint, &entry) == 0 && mounts_is_ddpfs(&entry))
+	if (mounts_find(mountpoint, &entry) == 0 && mounts_is_dead(&entry))
 		mounts_remove(mountpoint, true);
 }
 

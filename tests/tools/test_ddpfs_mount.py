@@ -274,6 +274,42 @@ def test_relative_log_and_control_are_the_callers(dataset, mountpoint, backgroun
     assert json.loads(tools.ddpfs("ctl", "a.sock", "info", cwd=scratch).stdout)["mountpoint"] == str(mountpoint)
 
 
+def test_a_living_mounts_socket_is_not_taken(dataset, mountpoint, background, scratch):
+    sock = scratch / "x.sock"
+    background(dataset, mountpoint, f"rank=0,world=2,control={sock}")
+    (scratch / "other").mkdir()
+    done = tools.ddpfs("mount", "-o", f"rank=1,world=2,control={sock}", dataset, scratch / "other", check=False)
+    assert "another mount answers there" in one_line(done, 1)
+    assert not mounts.is_mounted(scratch / "other")
+    assert json.loads(tools.ddpfs("ctl", sock, "info").stdout)["mountpoint"] == str(mountpoint)
+    now = json.loads((mountpoint / ".ddpfs/stats.json").read_text())
+    mounts.kill_with_supervisor(now["pid"], now["server_pid"])  # a dead one's is
+    tools.ddpfs("umount", mountpoint)
+    assert sock.is_socket()
+    background(dataset, mountpoint, f"rank=0,world=2,control={sock}")
+
+
+@pytest.mark.parametrize("key", ["control", "log"])
+def test_nothing_is_put_where_the_mount_hides_it(dataset, mountpoint, key):
+    (mountpoint / "below").mkdir()
+    for place in ("x", "below/x", "below/../x"):
+        said = refusal(dataset, mountpoint, f"rank=0,world=2,{key}={mountpoint / place}")
+        assert f"{key}=" in said and "below the mountpoint" in said
+    assert os.listdir(mountpoint) == ["below"]
+
+
+def test_of_two_on_one_directory_one_mounts(dataset, mountpoint, background):
+    for _ in range(5):
+        both = [subprocess.Popen([tools.tool("ddpfs"), "mount", "-o", f"rank={rank},world=2", dataset, mountpoint],
+                                 stderr=subprocess.PIPE, text=True) for rank in range(2)]
+        said = [one.communicate()[1] for one in both]
+        assert sorted(one.returncode for one in both) == [0, 1], said
+        rank = json.loads((mountpoint / ".ddpfs/stats.json").read_text())["rank"]
+        assert both[rank].returncode == 0 and "is a ddpfs mount already" in said[1 - rank] or "was made there" in said[1 - rank]
+        tools.ddpfs("umount", mountpoint)
+        assert not mounts.is_mounted(mountpoint)
+
+
 def test_read_only_whatever_is_asked(dataset, mountpoint, background):
     done = background(dataset, mountpoint, "rank=0,world=2,rw")
     assert "warning: rw: a ddpfs mount is read-only" in done.stderr
