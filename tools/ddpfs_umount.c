@@ -16,6 +16,8 @@
 #include "tools/mounts.h"
 
 enum {
+	NOBODY_MS = 2000, /* in use by nobody that is seen */
+	AGAIN_MS = 50,
 	REPLY_MS = 30000, /* a server under load flushes first */
 	END_MS = 60000,   /* from the unmount to the end of the process: reads of a disk that is busy are waited for */
 };
@@ -90,7 +92,8 @@ static void name_of(const char *pid, char *buf, size_t size)
 	buf[strcspn(buf, "\n")] = '\0';
 }
 
-static int busy(const char *target, struct base_err *err)
+/* Says in err who.  *ret_found: somebody was. */
+static int busy(const char *target, struct base_err *err, bool *ret_found)
 {
 	char first[128] = "";
 	unsigned more = 0;
@@ -113,6 +116,7 @@ static int busy(const char *target, struct base_err *err)
 		snprintf(first, sizeof(first),
 		        " by this very command, which was started with a file of it open or in it");
 	char rest[32] = "";
+	*ret_found = first[0];
 	if (more)
 		snprintf(rest, sizeof(rest), " and %u more", more);
 	return base_err_set(err, -EBUSY, "'%s' is in use%s%s: end or leave it there, or detach it with --lazy", target,
@@ -121,11 +125,11 @@ static int busy(const char *target, struct base_err *err)
 
 /* By hand: the server is dead, or not ours to ask. */
 
-static int unmount_by_hand(const char *target, bool lazy, struct base_err *err)
+static int unmount_by_hand(const char *target, bool lazy, struct base_err *err, bool *ret_found)
 {
 	int r = mounts_remove(target, lazy);
 	if (r == -EBUSY)
-		return busy(target, err);
+		return busy(target, err, ret_found);
 	if (r < 0)
 		return base_err_set(err, r, "cannot unmount '%s': %s", target, strerror(-r));
 	return 0;
@@ -140,14 +144,15 @@ static void wait_end(int pidfd)
 		cli_warn("unmounted, but the server has not ended yet: it finishes what is still open");
 }
 
-static int unmount_by_server(const struct fs_control_peer *peer, const char *target, bool lazy, struct base_err *err)
+static int unmount_by_server(
+        const struct fs_control_peer *peer, const char *target, bool lazy, struct base_err *err, bool *ret_found)
 {
 	cleanup_free char *reply = NULL;
 	cleanup_close int pidfd = (int)syscall(SYS_pidfd_open, peer->pid, 0);
 	int r = fs_control_request(peer->socket, lazy ? "{\"cmd\":\"unmount\",\"lazy\":true}" : "{\"cmd\":\"unmount\"}",
 	        REPLY_MS, err, &reply);
 	if (r == -EREMOTEIO && strstr(err->text, "busy"))
-		return busy(target, err);
+		return busy(target, err, ret_found);
 	if (r < 0)
 		return r;
 	if (!lazy)
@@ -155,7 +160,7 @@ static int unmount_by_server(const struct fs_control_peer *peer, const char *tar
 	return 0;
 }
 
-static int unmount(const struct arguments *a, struct base_err *err)
+static int unmount(const struct arguments *a, struct base_err *err, bool *ret_found)
 {
 	struct fs_control_peer peer;
 	struct mounts_entry entry;
@@ -170,7 +175,7 @@ static int unmount(const struct arguments *a, struct base_err *err)
 		        err, -EINVAL, "'%s' is a mount of type %s, not of ddpfs: use umount", path, entry.type);
 	r = ask_find(by_pid ? a->target : path, err, &peer);
 	if (r == 0) {
-		r = unmount_by_server(&peer, here ? path : peer.mountpoint, a->lazy, err);
+		r = unmount_by_server(&peer, here ? path : peer.mountpoint, a->lazy, err, ret_found);
 		fs_control_peer_done(&peer);
 		if (r == 0 || r == -EBUSY || r == -EREMOTEIO || !here)
 			return r;
@@ -180,7 +185,19 @@ static int unmount(const struct arguments *a, struct base_err *err)
 	/* Its server may have died between the unmount and the answer. */
 	if (mounts_find(path, &entry) == -ENOENT)
 		return 0;
-	return unmount_by_hand(path, a->lazy, err);
+	return unmount_by_hand(path, a->lazy, err, ret_found);
+}
+
+/* What a server that was killed a moment ago had open of its own mount is in use until it has ended: in use, and by nobody. */
+static int unmount_patiently(const struct arguments *a, struct base_err *err)
+{
+	for (int waited_ms = 0;; waited_ms += AGAIN_MS) {
+		bool found = true;
+		int r = unmount(a, err, &found);
+		if (r != -EBUSY || found || waited_ms >= NOBODY_MS)
+			return r;
+		poll(NULL, 0, AGAIN_MS);
+	}
 }
 
 int ddpfs_umount(int argc, char **argv)
@@ -194,5 +211,5 @@ int ddpfs_umount(int argc, char **argv)
 	struct arguments a = { 0 };
 	struct base_err err = { 0 };
 	cli_parse(&argp, argc, argv, &a);
-	return unmount(&a, &err) < 0 ? cli_fail(&err) : CLI_DONE;
+	return unmount_patiently(&a, &err) < 0 ? cli_fail(&err) : CLI_DONE;
 }

@@ -167,6 +167,19 @@ def test_the_control_socket_is_the_owners(dataset, mountpoint, background, scrat
     assert not mounts.is_mounted(mountpoint)
 
 
+def test_umount_right_after_its_server_was_killed(dataset, mountpoint, background):
+    for _ in range(10):
+        background(dataset, mountpoint)
+        now = tools.stat_json(mountpoint)
+        some = [str(path) for path in mountpoint.iterdir()]
+        reader = subprocess.Popen(["cat", *some], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        os.kill(now["server_pid"], signal.SIGKILL)
+        reader.kill()
+        reader.wait()
+        tools.ddpfs("umount", mountpoint)  # what the dead server has open takes a moment to go
+        assert not mounts.is_mounted(mountpoint)
+
+
 # stat
 
 
