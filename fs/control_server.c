@@ -195,6 +195,9 @@ static json_t *answer_unmount(struct fs_server *server, json_t *request)
 		return refuse(
 		        "busy: files or directories of the mount are in use (`lsof` or `fuser -vm` shows by whom); a "
 		        "lazy unmount detaches it at once");
+	if (rc == -EXDEV)
+		return refuse(
+		        "another file system is mounted over it, or over a directory above it: unmount that one first");
 	if (rc < 0)
 		return refuse(strerror(-rc));
 	/* The kernel ends the session, and so the server, once the last user is gone: at once, or after a lazy unmount

@@ -104,6 +104,15 @@ int fs_mounted_dev(const char *mountpoint, uint64_t *ret_dev)
 	return find_mounted(mountpoint, ret_dev, &ours);
 }
 
+/* False: something above it is mounted over.  Asks no server of its own. */
+static bool leads_to(const char *path, uint64_t dev)
+{
+	struct statx st;
+	if (statx(AT_FDCWD, path, AT_STATX_DONT_SYNC | AT_SYMLINK_NOFOLLOW | AT_NO_AUTOMOUNT, 0, &st) < 0)
+		return errno != ENOENT && errno != ENOTDIR;
+	return makedev(st.stx_dev_major, st.stx_dev_minor) == dev;
+}
+
 int fs_mount_path(uint64_t dev, const char *mountpoint, char ret_path[PATH_MAX])
 {
 	cleanup_fclose FILE *f = fopen("/proc/self/mountinfo", "re");
@@ -119,8 +128,9 @@ int fs_mount_path(uint64_t dev, const char *mountpoint, char ret_path[PATH_MAX])
 		        strlen(line.mountpoint) < PATH_MAX)
 			memcpy(ret_path, line.mountpoint, strlen(line.mountpoint) + 1);
 	}
-	/* Under another mount it cannot be reached. */
-	return ret_path[0] && fs_mounted_dev(ret_path, &top) == 0 && top == dev ? 0 : -ENOENT;
+	if (!ret_path[0])
+		return -ENOENT;
+	return fs_mounted_dev(ret_path, &top) == 0 && top == dev && leads_to(ret_path, dev) ? 0 : -EXDEV;
 }
 
 uint32_t fs_mounts_count(void)
@@ -438,6 +448,8 @@ int fs_unmount(const char *mountpoint, uint64_t dev, bool fusermount, bool lazy)
 	int rc = dev ? fs_mount_path(dev, mountpoint, path_now) : 0;
 	if (rc == -ENOENT)
 		return 0;
+	if (rc == -EXDEV)
+		return rc;
 	if (dev && rc == 0)
 		mountpoint = path_now;
 	if (fusermount) {

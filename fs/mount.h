@@ -29,11 +29,11 @@ int fs_mount(const struct fs_mount_options *options, struct base_err *err, int *
         bool *ret_fusermount);
 
 /* Where the file system `dev` is mounted now: on `mountpoint`, or elsewhere since a directory above it was renamed.  From
- * /proc/self/mountinfo.  -ENOENT: nowhere, or below another mount. */
+ * /proc/self/mountinfo.  -ENOENT: nowhere; -EXDEV: another file system is mounted over it. */
 int fs_mount_path(uint64_t dev, const char *mountpoint, char ret_path[PATH_MAX]);
 
 /* Unmounts `dev` from where it is now (0: whatever is on `mountpoint`).  lazy: detaches it when it is busy.
- * Returns 0 (also when it was gone already), -EBUSY, -EPERM, ... */
+ * Returns 0 (also when it was gone already), -EBUSY, -EXDEV (as above), -EPERM, ... */
 int fs_unmount(const char *mountpoint, uint64_t dev, bool fusermount, bool lazy);
 
 /* Whether the kernel that sent this INIT knows FUSE_NOTIFY_RESEND. */

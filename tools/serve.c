@@ -29,8 +29,10 @@ static int open_log(const struct options *o, struct base_err *err)
 {
 	if (!o->log_file)
 		return 0;
-	cleanup_close int fd = open(o->log_file, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0640);
-	if (fd < 0 || dup2(fd, STDERR_FILENO) < 0) {
+	/* A pipe that nobody reads is an error (ENXIO), not something to wait for. */
+	cleanup_close int fd =
+	        open(o->log_file, O_WRONLY | O_CREAT | O_APPEND | O_NONBLOCK | O_NOCTTY | O_CLOEXEC, 0640);
+	if (fd < 0 || fcntl(fd, F_SETFL, O_APPEND) < 0 || dup2(fd, STDERR_FILENO) < 0) {
 		int r = -errno;
 		char quoted[256];
 		return base_err_set(

@@ -5,7 +5,7 @@ import subprocess
 
 import pytest
 
-from helpers import datasets
+from helpers import datasets, tools
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="mounts a tmpfs")
@@ -21,6 +21,27 @@ def test_what_others_mounted_over_it_stays(pack, tree, mount):
     finally:
         subprocess.run(["umount", m.path], check=True)
     subprocess.run(["umount", m.path], check=True)  # dead, and in nobody's way any more
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="mounts over it")
+@pytest.mark.parametrize("over", ["itself", "above", "above, with a directory of its name"])
+def test_umount_by_pid_of_what_is_mounted_over(scratch, pack, tree, mount, over):
+    dataset = pack(tree[0])
+    place = scratch / "above" / "mnt"
+    place.mkdir(parents=True)
+    m = mount(dataset, "rank=0,world=1", mountpoint=place)
+    hidden = place if over == "itself" else place.parent
+    subprocess.run(["mount", "-t", "tmpfs", "tmpfs", hidden], check=True)
+    try:
+        if "name" in over:
+            place.mkdir()
+        done = tools.ddpfs("umount", f"@{m.process.pid}", check=False)
+        assert done.returncode == 1 and "mounted over it" in done.stderr, done.stderr
+    finally:
+        subprocess.run(["umount", hidden], check=True)
+    assert len(os.listdir(place)) > 0
+    tools.ddpfs("umount", f"@{m.process.pid}")
+    assert m.process.wait() == 0
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="the server keeps off its own mount with a privilege that only root has")

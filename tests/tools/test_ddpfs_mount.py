@@ -265,6 +265,8 @@ def test_log_file(dataset, mountpoint, background, scratch):
     assert (scratch / "log").exists()
     tools.ddpfs("umount", mountpoint)
     assert "nodir" in refusal(dataset, mountpoint, f"rank=0,world=2,log={scratch / 'nodir/log'}")
+    os.mkfifo(scratch / "fifo")
+    assert "fifo" in refusal(dataset, mountpoint, f"rank=0,world=2,log={scratch / 'fifo'}")  # nobody reads it
 
 
 def test_relative_log_and_control_are_the_callers(dataset, mountpoint, background, scratch):
