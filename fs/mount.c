@@ -371,8 +371,11 @@ static int mount_alone(const struct fs_mount_options *options, struct base_err *
 int fs_mount(const struct fs_mount_options *options, struct base_err *err, int *ret_fd, uint64_t *ret_dev,
         bool *ret_fusermount)
 {
-	cleanup_close int lock = lock_mountpoint(options->mountpoint);
-	return mount_alone(options, err, ret_fd, ret_dev, ret_fusermount);
+	int lock = lock_mountpoint(options->mountpoint);
+	int rc = mount_alone(options, err, ret_fd, ret_dev, ret_fusermount);
+	if (lock >= 0)
+		close(lock);
+	return rc;
 }
 
 /* ---- sessions of dead servers ---- */
