@@ -26,6 +26,7 @@
 #include <time.h>
 
 #include "gpu_stage/backend.h"
+#include "gpu_stage/clock.h"
 #include "gpu_stage/cuda.h"
 #include "gpu_stage/numa.h"
 #include "gpu_stage/pages.h"
@@ -78,13 +79,6 @@ struct cuda_backend {
 static struct cuda_backend *of(struct stage_backend *backend)
 {
 	return (struct cuda_backend *)backend;
-}
-
-static uint64_t now_ns(void)
-{
-	struct timespec ts;
-	clock_gettime(CLOCK_MONOTONIC, &ts);
-	return (uint64_t)ts.tv_sec * 1000000000 + (uint64_t)ts.tv_nsec;
 }
 
 /* ---- failure ---- */
@@ -291,7 +285,7 @@ static int take_room(struct cuda_backend *b, uint64_t bytes, unsigned flags, str
 {
 	uint32_t first = STAGE_PAGES_NONE;
 	uint64_t began = 0;
-	int rc = 0;
+	int rc = 0, waited = 0;
 	if (bytes > b->device_bytes)
 		return base_err_set(err, -ENOBUFS,
 		        "the batch takes %llu bytes of GPU memory, the stage has %llu: take smaller batches or open "
@@ -307,15 +301,16 @@ static int take_room(struct cuda_backend *b, uint64_t bytes, unsigned flags, str
 		first = stage_pages_get(b->pages, pages);
 		if (first != STAGE_PAGES_NONE)
 			break;
-		if (flags & DDPFS_STAGE_NOWAIT) {
+		if (flags & DDPFS_STAGE_NOWAIT || waited != 0) {
 			rc = base_err_set(err, -EAGAIN, "no GPU memory for the batch until another is released");
 			break;
 		}
-		began = began ? began : now_ns();
-		pthread_cond_wait(&b->freed_cv, &b->lock);
+		began = began ? began : stage_now_ns();
+		waited = stage_cond_wait_until(
+		        &b->freed_cv, &b->lock, flags & DDPFS_STAGE_BRIEFLY ? began + STAGE_BRIEF_NS : 0);
 	}
 	if (began)
-		b->stats.wait_ns += now_ns() - began;
+		b->stats.wait_ns += stage_now_ns() - began;
 	if (rc == 0) {
 		b->out++;
 		*ret_first = first;
@@ -767,7 +762,7 @@ int stage_backend_cuda(const struct ddpfs_stage_options *options, int ordinal, s
 	b->device_bytes = options->device_bytes;
 	b->queue_end = &b->queue;
 	pthread_mutex_init(&b->lock, NULL);
-	pthread_cond_init(&b->freed_cv, NULL);
+	stage_cond_init(&b->freed_cv);
 	pthread_cond_init(&b->queue_cv, NULL);
 	rc = find_device(b, err);
 	if (rc < 0) {

@@ -113,14 +113,15 @@ static int open_patiently(struct assembly *a, struct stage_layout *l, struct sta
 		rc = stage_store_open(stage->store, l, STAGE_ROOM_NOW, kept, ret_entry);
 		if (rc != -ENOBUFS || (a->pages + l->pages) * STAGE_PAGE > stage->bytes)
 			break;
-		if (a->flags & DDPFS_STAGE_NOWAIT) {
+		uint64_t now_ns = stage_now_ns();
+		began = began ? began : now_ns;
+		uint64_t until_ns = a->flags & DDPFS_STAGE_BRIEFLY ? began + STAGE_BRIEF_NS : 0;
+		if (a->flags & DDPFS_STAGE_NOWAIT || (until_ns && now_ns >= until_ns)) {
 			rc = -EAGAIN;
 			break;
 		}
-		if (!began)
-			began = stage_now_ns();
 		if (atomic_load(&stage->batches_held)) {
-			stage_store_wait_freed(stage->store, freed);
+			stage_store_wait_freed(stage->store, freed, until_ns);
 		} else if (++alone > ALONE_TRIES) {
 			break; /* in pieces, and all of them this batch's own */
 		} else {

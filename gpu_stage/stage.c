@@ -18,13 +18,6 @@ enum {
 	WINDOW_MAX = 256 << 20,
 };
 
-uint64_t stage_now_ns(void)
-{
-	struct timespec ts;
-	clock_gettime(CLOCK_MONOTONIC, &ts);
-	return (uint64_t)ts.tv_sec * 1000000000 + (uint64_t)ts.tv_nsec;
-}
-
 int stage_error(struct ddpfs_stage_error *error, const struct base_err *err)
 {
 	if (error) {

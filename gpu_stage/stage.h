@@ -168,13 +168,17 @@ DDPFS_EXPORT int ddpfs_stage_close(struct ddpfs_stage *stage);
 
 enum {
 	DDPFS_STAGE_NOWAIT = 1 << 0, /* -EAGAIN instead of waiting for batches to be released */
+	DDPFS_STAGE_BRIEFLY =
+	        1
+	        << 1, /* -EAGAIN once that took DDPFS_STAGE_BRIEF_MS, for callers who must look at something meanwhile */
 };
+enum { DDPFS_STAGE_BRIEF_MS = 100 };
 
 /* The next n samples (1 .. DDPFS_STAGE_BATCH_MAX) of this rank's epoch as one batch; fewer at the epoch's end.
  * Returns 1 and the batch; 0 when the epoch has ended (until ddpfs_stage_set_epoch); or
  * -EBADMSG (checksum), -EIO, -ESTALE (shard changed), -ENOENT (shard gone): error names the sample, and its ids;
  * -ENOBUFS: the batch is larger than the arena, whatever is released;
- * -EAGAIN: see DDPFS_STAGE_NOWAIT;  -EINVAL (n), -ENOMEM;  -EIO, -ENODEV: the GPU has failed; close the stage.
+ * -EAGAIN: see DDPFS_STAGE_NOWAIT, _BRIEFLY;  -EINVAL (n), -ENOMEM;  -EIO, -ENODEV: the GPU has failed; close the stage.
  * After an error nothing is handed out and the next call tries the same samples again; ddpfs_stage_skip passes them over.
  * A thread that holds all of the arena itself and waits here waits for ever: release first. */
 DDPFS_EXPORT int ddpfs_stage_next(struct ddpfs_stage *stage, uint32_t n, unsigned flags,

@@ -14,6 +14,7 @@
 #include <pthread.h>
 #include <stdatomic.h>
 
+#include "gpu_stage/clock.h"
 #include "gpu_stage/ask.h"
 #include "gpu_stage/backend.h"
 #include "gpu_stage/follow.h"
@@ -87,6 +88,5 @@ int stage_bind(struct ddpfs_stage *stage, struct shard_view *view, uint64_t epoc
 uint64_t stage_steps(const struct shard_epoch *epoch, uint64_t turns);
 
 int stage_error(struct ddpfs_stage_error *error, const struct base_err *err);
-uint64_t stage_now_ns(void);
 
 #endif

@@ -3,8 +3,8 @@
 #include <assert.h>
 #include <errno.h>
 #include <stdlib.h>
-#include <time.h>
 
+#include "gpu_stage/clock.h"
 #include "gpu_stage/pages.h"
 
 /* More than the engine ever has in flight (224 reads of up to 128 KiB): what came before that was fetched later. */
@@ -249,12 +249,8 @@ int stage_store_new(const struct shard_index *index, uint8_t *base, uint64_t byt
 	s->bucket_mask = n - 1;
 	s->awaited = UINT64_MAX;
 	pthread_mutex_init(&s->lock, NULL);
-	pthread_condattr_t attr;
-	pthread_condattr_init(&attr);
-	pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
-	pthread_cond_init(&s->ready_cv, &attr);
-	pthread_cond_init(&s->freed_cv, &attr);
-	pthread_condattr_destroy(&attr);
+	stage_cond_init(&s->ready_cv);
+	stage_cond_init(&s->freed_cv);
 	*ret_store = s;
 	return 0;
 }
@@ -480,16 +476,6 @@ void stage_store_drop(struct stage_store *s, uint32_t sample)
 	pthread_mutex_unlock(&s->lock);
 }
 
-static struct timespec later(uint64_t ns)
-{
-	struct timespec ts;
-	clock_gettime(CLOCK_MONOTONIC, &ts);
-	ns += (uint64_t)ts.tv_nsec;
-	ts.tv_sec += (time_t)(ns / 1000000000);
-	ts.tv_nsec = (long)(ns % 1000000000);
-	return ts;
-}
-
 enum stage_wait stage_store_wait(struct stage_store *s, uint64_t key, uint64_t grace_ns)
 {
 	enum stage_wait outcome;
@@ -512,8 +498,7 @@ enum stage_wait stage_store_wait(struct stage_store *s, uint64_t key, uint64_t g
 			break;
 		}
 		uint64_t seen = s->came_bytes;
-		struct timespec until = later(grace_ns);
-		int rc = pthread_cond_timedwait(&s->ready_cv, &s->lock, &until);
+		int rc = stage_cond_wait_until(&s->ready_cv, &s->lock, stage_now_ns() + grace_ns);
 		quiet = rc == ETIMEDOUT && s->came_bytes == seen;
 	}
 	s->awaited = UINT64_MAX;
@@ -529,11 +514,12 @@ uint64_t stage_store_freed(struct stage_store *s)
 	return freed;
 }
 
-void stage_store_wait_freed(struct stage_store *s, uint64_t seen)
+void stage_store_wait_freed(struct stage_store *s, uint64_t seen, uint64_t until_ns)
 {
+	int rc = 0;
 	pthread_mutex_lock(&s->lock);
-	while (s->freed == seen)
-		pthread_cond_wait(&s->freed_cv, &s->lock);
+	while (s->freed == seen && rc == 0)
+		rc = stage_cond_wait_until(&s->freed_cv, &s->lock, until_ns);
 	pthread_mutex_unlock(&s->lock);
 }
 

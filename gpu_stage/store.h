@@ -111,9 +111,9 @@ enum stage_wait {
 /* Waits for an entry that the read-ahead should bring.  One thread at a time. */
 enum stage_wait stage_store_wait(struct stage_store *store, uint64_t key, uint64_t grace_ns);
 
-/* Waits until memory was given back since `seen` (a value of stage_store_freed). */
+/* Waits until memory was given back since `seen` (a value of stage_store_freed), or until a time (stage_now_ns; 0: for ever). */
 uint64_t stage_store_freed(struct stage_store *store);
-void stage_store_wait_freed(struct stage_store *store, uint64_t seen);
+void stage_store_wait_freed(struct stage_store *store, uint64_t seen, uint64_t until_ns);
 
 struct stage_store_stats {
 	uint64_t used_bytes, held_bytes, refused, evicted;

@@ -2,6 +2,7 @@
 
 import gc
 import os
+import signal
 import subprocess
 import sys
 import threading
@@ -116,6 +117,23 @@ def test_dropping_views_gives_the_memory_back(packed):
     del views
     gc.collect()
     assert stage.stats()["held_bytes"] == 0
+
+
+def test_ctrl_c_ends_a_wait_for_memory_that_the_program_keeps(pack, scratch, monkeypatch):
+    monkeypatch.setattr(ddpfs.stage, "WARN_AFTER_S", 0)
+    datasets.write_tree(scratch / "large", classes=1, per_class=64, sizes=(1_000_000,))
+    stage = ddpfs.Stage(pack(scratch / "large"), batch=8, memory="32M")
+    kept = []
+    timer = threading.Timer(0.5, os.kill, (os.getpid(), signal.SIGINT))
+    with pytest.warns(RuntimeWarning, match="let go"), pytest.raises(KeyboardInterrupt):
+        while True:
+            kept.append(stage.next())
+            if len(kept) == 2:
+                timer.start()
+    last = kept[-1].turn
+    kept.clear()
+    gc.collect()
+    assert stage.next().turn == last + 8
 
 
 def test_iterating_again_is_the_next_epoch(packed):

@@ -6,6 +6,7 @@ from ctypes import POINTER, c_char, c_char_p, c_int, c_int32, c_size_t, c_uint, 
 from functools import cache
 
 NONE = 0xFFFFFFFF
+BRIEFLY = 2  # DDPFS_STAGE_BRIEFLY
 PATH_MAX = 4097
 STATE_MAX = 4096
 

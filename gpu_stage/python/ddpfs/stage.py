@@ -1,13 +1,19 @@
 """Batches of a rank's samples as views of the stage's arena, or of GPU memory: no copies, and nothing may be written."""
 
 import ctypes
+import errno
+import math
 import os
 import threading
+import time
+import warnings
 
 import numpy as np
 
 from ddpfs import _lib
 from ddpfs._dlpack import DeviceArray
+
+WARN_AFTER_S = 10  # of waiting for batches that the program keeps
 
 _opening = threading.RLock()  # threads that share a stage open it once
 
@@ -287,20 +293,27 @@ class Stage:
         return opened
 
     def _call(self, function, *arguments):
-        """A function that takes an error last but the output: its result, or StageError."""
+        """A function that takes flags, an error and the output last: its result, or StageError.  Ctrl-C ends its wait."""
         opened, error, out = self._open(), _lib.Error(), ctypes.POINTER(_lib.Batch)()
-        rc = getattr(opened.lib, function)(opened.pointer, *arguments, ctypes.byref(error), ctypes.byref(out))
+        call, warn_at = getattr(opened.lib, function), None
+        while (rc := call(opened.pointer, *arguments, _lib.BRIEFLY, ctypes.byref(error), ctypes.byref(out))) == -errno.EAGAIN:
+            now = time.monotonic()
+            warn_at = warn_at or now + WARN_AFTER_S
+            if now >= warn_at:
+                warnings.warn(f"{error.text.decode(errors='replace')}: the batches that are kept hold all of the stage's memory; "
+                              "let go of them, or open the stage with more memory=", RuntimeWarning, stacklevel=3)
+                warn_at = math.inf
         if rc < 0:
             _raise(error)
         return Batch(_Held(opened, out)) if rc else None
 
     def next(self, n=None):
         """The next n samples, fewer at the end of the epoch; None after it.  Waits without the interpreter's lock."""
-        return self._call("ddpfs_stage_next", self.batch if n is None else n, 0)
+        return self._call("ddpfs_stage_next", self.batch if n is None else n)
 
     def get(self, path):
         """One file by its path in the dataset, as a batch of one."""
-        return self._call("ddpfs_stage_get", os.fsencode(path), 0)
+        return self._call("ddpfs_stage_get", os.fsencode(path))
 
     def skip(self, n):
         """Passes over the next n samples: a batch with a damaged one, say."""

@@ -1,0 +1,35 @@
+/* Time, and waiting for a condition until a time: nanoseconds of CLOCK_MONOTONIC. */
+#ifndef DDPFS_GPU_STAGE_CLOCK_H
+#define DDPFS_GPU_STAGE_CLOCK_H
+
+#include <pthread.h>
+#include <stdint.h>
+#include <time.h>
+
+#define STAGE_BRIEF_NS (DDPFS_STAGE_BRIEF_MS * UINT64_C(1000000))
+
+static inline uint64_t stage_now_ns(void)
+{
+	struct timespec ts;
+	clock_gettime(CLOCK_MONOTONIC, &ts);
+	return (uint64_t)ts.tv_sec * 1000000000 + (uint64_t)ts.tv_nsec;
+}
+
+static inline void stage_cond_init(pthread_cond_t *cond)
+{
+	pthread_condattr_t attr;
+	pthread_condattr_init(&attr);
+	pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
+	pthread_cond_init(cond, &attr);
+	pthread_condattr_destroy(&attr);
+}
+
+/* 0 (woken, perhaps for nothing) or ETIMEDOUT.  until_ns 0: for ever. */
+static inline int stage_cond_wait_until(pthread_cond_t *cond, pthread_mutex_t *lock, uint64_t until_ns)
+{
+	const struct timespec until = { .tv_sec = (time_t)(until_ns / 1000000000),
+		.tv_nsec = (long)(until_ns % 1000000000) };
+	return until_ns ? pthread_cond_timedwait(cond, lock, &until) : pthread_cond_wait(cond, lock);
+}
+
+#endif
