@@ -117,6 +117,7 @@ def main():
             score = accuracy(model, (rows.to(device) for rows in val(epoch)))
             print(f"epoch {epoch}: mean loss {float(total) / steps:.4f}, accuracy {score:.4f}", flush=True)
     if world > 1:
+        del network  # first: what goes with the group's last reference may wait for its threads for ever (torch 2.13)
         dist.destroy_process_group()
 
 

@@ -136,6 +136,7 @@ def main():
             json.dump({"world": world, "losses": losses, "accuracy": scores[-1] if scores else None,
                        "weights": weights_hash(model)}, f)
     if world > 1:
+        del network  # first: what goes with the group's last reference may wait for its threads for ever (torch 2.13)
         dist.destroy_process_group()
 
 

@@ -63,6 +63,7 @@ def main():
             samples[-1] += (labels // 10).tolist()
     write_report(args, rank, world, losses, model, samples)
     if world > 1:
+        del network  # first: what goes with the group's last reference may wait for its threads for ever (torch 2.13)
         dist.destroy_process_group()
 
 
