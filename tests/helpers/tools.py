@@ -42,11 +42,21 @@ def run(argv, check=True, text=True, env=None, timeout=600, **kwargs):
 
     The timeout only keeps a hang from stopping the whole run; no test asserts a time."""
     full_env = {**os.environ, **{k: str(v) for k, v in (env or {}).items()}}
-    kwargs.setdefault("stdin", subprocess.DEVNULL if "input" not in kwargs else None)
-    if "input" in kwargs:
-        del kwargs["stdin"]
-    done = subprocess.run([str(a) for a in argv], capture_output=True, text=text, env=full_env, timeout=timeout,
-                          preexec_fn=die_with_parent, **kwargs)
+    given = kwargs.pop("input", None)
+    stdin = kwargs.pop("stdin", subprocess.DEVNULL) if given is None else subprocess.PIPE
+    process = subprocess.Popen([str(a) for a in argv], stdin=stdin, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=text,
+                               env=full_env, preexec_fn=die_with_parent, **kwargs)
+    try:
+        stdout, stderr = process.communicate(given, timeout)
+    except BaseException:
+        process.terminate()  # a launcher ends its ranks, which are in sessions of their own
+        try:
+            process.communicate(timeout=15)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.communicate()
+        raise
+    done = subprocess.CompletedProcess(process.args, process.returncode, stdout, stderr)
     if check and done.returncode != 0:
         raise AssertionError(f"{' '.join(map(str, argv))}\nexit code {done.returncode}\n"
                              f"--- stdout\n{done.stdout}\n--- stderr\n{done.stderr}")
