@@ -6,7 +6,7 @@
 
 enum {
 	ALONE_BYTES = 256 << 10,
-	STORE_WAIT_NS = 100000000, /* a store takes 50 us */
+	STORE_WAIT_NS = 500000, /* a store of a block takes 50 to 400 us */
 };
 
 uint64_t prefetch_now_ns(void)
