@@ -46,9 +46,9 @@ static int runtime_dir(uid_t uid, char *buf, size_t size)
 	return n < 0 || (size_t)n >= size ? -ENAMETOOLONG : 0;
 }
 
-int fs_control_default_path(struct base_err *err, char ret_path[FS_CONTROL_PATH_MAX])
+int fs_control_default_path(unsigned number, struct base_err *err, char ret_path[FS_CONTROL_PATH_MAX])
 {
-	char dir[FS_CONTROL_PATH_MAX - sizeof("/-2147483648.sock" FS_CONTROL_NEW)];
+	char dir[FS_CONTROL_PATH_MAX - sizeof("/-2147483648-4294967295.sock" FS_CONTROL_NEW)];
 	struct stat st;
 	int rc = runtime_dir(geteuid(), dir, sizeof(dir));
 	if (rc < 0)
@@ -61,7 +61,10 @@ int fs_control_default_path(struct base_err *err, char ret_path[FS_CONTROL_PATH_
 	if (lstat(dir, &st) < 0 || !S_ISDIR(st.st_mode) || st.st_uid != geteuid() || (st.st_mode & 022))
 		return base_err_set(err, -EACCES,
 		        "'%s': not a directory that belongs to this user alone: remove it, then mount again", dir);
-	snprintf(ret_path, FS_CONTROL_PATH_MAX, "%s/%d.sock", dir, (int)getpid());
+	if (number)
+		snprintf(ret_path, FS_CONTROL_PATH_MAX, "%s/%d-%u.sock", dir, (int)getpid(), number);
+	else
+		snprintf(ret_path, FS_CONTROL_PATH_MAX, "%s/%d.sock", dir, (int)getpid());
 	return 0;
 }
 

@@ -98,8 +98,8 @@ int fs_control_request(
 /* Live servers whose sockets lie where this process would put its own; sockets of dead ones are removed. */
 unsigned fs_control_count(void);
 
-/* Where this process would put its socket: "<dir>/<pid>.sock".  Makes the directory.  -EACCES when what stands there
+/* Where this process would put its socket: "<dir>/<pid>.sock", or "<dir>/<pid>-<number>.sock".  Makes the directory.  -EACCES when what stands there
  * is not safe to use; -ENAMETOOLONG. */
-int fs_control_default_path(struct base_err *err, char ret_path[FS_CONTROL_PATH_MAX]);
+int fs_control_default_path(unsigned number, struct base_err *err, char ret_path[FS_CONTROL_PATH_MAX]);
 
 #endif

@@ -21,7 +21,10 @@
 #include "shard/base/log.h"
 #include "shard/state.h"
 
-enum { RESTART_MS = 30000 };
+enum {
+	RESTART_MS = 30000,
+	NAMES_MAX = 1000, /* default names that are tried */
+};
 
 struct client {
 	int fd; /* -1: free */
@@ -325,10 +328,15 @@ static int remove_socket(const char *path)
 	return unlink(path) < 0 && errno != ENOENT ? -errno : 0;
 }
 
-static bool is_served(const struct sockaddr_un *addr)
+/* 0: nobody answers at that path; -EADDRINUSE: somebody does; -EACCES: another user's. */
+static int probe(const struct sockaddr_un *addr)
 {
 	cleanup_close int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
-	return fd >= 0 && (connect(fd, (const struct sockaddr *)addr, sizeof(*addr)) == 0 || errno == EAGAIN);
+	if (fd < 0)
+		return -errno;
+	if (connect(fd, (const struct sockaddr *)addr, sizeof(*addr)) == 0 || errno == EAGAIN)
+		return -EADDRINUSE;
+	return errno == EACCES || errno == EPERM ? -EACCES : 0;
 }
 
 /* A socket that is bound and does not listen yet refuses connections as a dead server's does, and whoever looks for servers
@@ -342,13 +350,15 @@ static int bind_socket(const char *path, struct base_err *err, int *ret_fd)
 		return base_err_set(err, -ENAMETOOLONG, "'%s': too long for a control socket (at most %zu bytes)", path,
 		        sizeof(addr.sun_path) - sizeof(FS_CONTROL_NEW));
 	memcpy(last.sun_path, path, strlen(path) + 1); /* shorter than addr's */
-	if (is_served(&last))
-		return base_err_set(err, -EADDRINUSE,
-		        "control socket '%s': another mount answers there: choose another path", path);
+	int rc = probe(&last);
+	if (rc < 0)
+		return base_err_set(err, rc, "control socket '%s': %s", path,
+		        rc == -EADDRINUSE ? "another mount answers there: choose another path with control="
+		                          : strerror(-rc));
 	cleanup_close int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
 	if (fd < 0)
 		return base_err_set(err, -errno, "socket: %s", strerror(errno));
-	int rc = remove_socket(path);
+	rc = remove_socket(path);
 	if (rc == 0)
 		rc = remove_socket(addr.sun_path);
 	if (rc == 0 && (bind(fd, (struct sockaddr *)&addr, sizeof(addr)) < 0 || chmod(addr.sun_path, 0600) < 0 ||
@@ -364,14 +374,20 @@ static int bind_socket(const char *path, struct base_err *err, int *ret_fd)
 
 int fs_control_listen(const char *path, struct base_err *err, char ret_path[FS_CONTROL_PATH_MAX], int *ret_fd)
 {
-	int rc = 0;
-	if (!path)
-		rc = fs_control_default_path(err, ret_path);
-	else if (strlen(path) < FS_CONTROL_PATH_MAX)
+	if (path && strlen(path) >= FS_CONTROL_PATH_MAX)
+		return base_err_set(err, -ENAMETOOLONG, "'%s': too long for a control socket", path);
+	if (path) {
 		snprintf(ret_path, FS_CONTROL_PATH_MAX, "%s", path);
-	else
-		rc = base_err_set(err, -ENAMETOOLONG, "'%s': too long for a control socket", path);
-	return rc < 0 ? rc : bind_socket(ret_path, err, ret_fd);
+		return bind_socket(ret_path, err, ret_fd);
+	}
+	/* Containers that share the directory have process ids of their own. */
+	int rc = -EADDRINUSE;
+	for (unsigned n = 0; rc == -EADDRINUSE && n < NAMES_MAX; n++) {
+		rc = fs_control_default_path(n, err, ret_path);
+		if (rc == 0)
+			rc = bind_socket(ret_path, err, ret_fd);
+	}
+	return rc;
 }
 
 int fs_control_open(struct fs_server *server, struct fs_control **ret_control)

@@ -1,7 +1,7 @@
 /* What ties a server to its supervisor (fs/supervisor.h): the things it is handed, and a socket for a few messages.
  *
  * A server that dies leaves nothing behind but what its supervisor keeps: /dev/fuse, the kernel's INIT, the inotify
- * descriptor with the watches and the events not yet read, the control socket, and the memory of fs/estate.h.
+ * descriptors with the watches and the events not yet read, the control socket, and the memory of fs/estate.h.
  *
  * The socket is SOCK_SEQPACKET: one message, one packet.  Its end is the death of the server: threads that can outlive the
  * others in the kernel have closed their copy (fs/touch.h).  Each side takes the other's messages for a stranger's: lengths,

@@ -28,6 +28,8 @@ extern char **environ;
 
 enum { OPTIONS_MAX = 8192, SAID_MAX = 512 };
 
+enum { LOCK_TRIES = 300, LOCK_MS = 10 }; /* a mount takes milliseconds */
+
 /* As the kernel's include/uapi/linux/fuse.h has them since 6.9; older headers do not. */
 enum { NOTIFY_RESEND = 7, HAS_RESEND_FLAGS2 = 1 << 7 };
 
@@ -104,7 +106,7 @@ int fs_mounted_dev(const char *mountpoint, uint64_t *ret_dev)
 	return find_mounted(mountpoint, ret_dev, &ours);
 }
 
-/* False: something above it is mounted over.  Asks no server of its own. */
+/* False: something is mounted over it or above it.  Asks no server of its own. */
 static bool leads_to(const char *path, uint64_t dev)
 {
 	struct statx st;
@@ -118,7 +120,6 @@ int fs_mount_path(uint64_t dev, const char *mountpoint, char ret_path[PATH_MAX])
 	cleanup_fclose FILE *f = fopen("/proc/self/mountinfo", "re");
 	cleanup_free char *text = NULL;
 	size_t room = 0;
-	uint64_t top;
 	ret_path[0] = '\0';
 	if (!f)
 		return -errno;
@@ -130,7 +131,7 @@ int fs_mount_path(uint64_t dev, const char *mountpoint, char ret_path[PATH_MAX])
 	}
 	if (!ret_path[0])
 		return -ENOENT;
-	return fs_mounted_dev(ret_path, &top) == 0 && top == dev && leads_to(ret_path, dev) ? 0 : -EXDEV;
+	return leads_to(ret_path, dev) ? 0 : -EXDEV;
 }
 
 uint32_t fs_mounts_count(void)
@@ -326,11 +327,19 @@ static int mount_helper(const struct fs_mount_options *options, struct base_err 
 }
 
 /* Of two that mount on one directory at once the second one finds the first one's mount.  The lock is on the directory below; where
- * it cannot be had (-1: not ours to read, a file system without locks) they lie on each other, as with mount(8). */
+ * it cannot be had (-1: not ours to read, a file system without locks, somebody else's for seconds: `flock MNT ddpfs mount ...`)
+ * they lie on each other, as with mount(8). */
 static int lock_mountpoint(const char *mountpoint)
 {
 	cleanup_close int fd = open(mountpoint, O_RDONLY | O_DIRECTORY | O_CLOEXEC | O_NONBLOCK);
-	return fd >= 0 && flock(fd, LOCK_EX) == 0 ? steal_fd(&fd) : -1;
+	for (int tries = 0; fd >= 0 && tries < LOCK_TRIES; tries++) {
+		if (flock(fd, LOCK_EX | LOCK_NB) == 0)
+			return steal_fd(&fd);
+		if (errno != EWOULDBLOCK)
+			break;
+		poll(NULL, 0, LOCK_MS);
+	}
+	return -1;
 }
 
 static int mount_alone(const struct fs_mount_options *options, struct base_err *err, int *ret_fd, uint64_t *ret_dev,

@@ -28,7 +28,7 @@ static void adopt(struct fs_rest *rest)
 	for (uint32_t i = 0; i < kept->n_marks; i++) {
 		struct fs_estate_mark *mark = &kept->marks[i];
 		if (mark->epoch != shard_epoch_number(epoch) || mark->from > mark->to || mark->to > turns)
-			mark->wd = 0;
+			mark->from = mark->to = 0; /* only to be taken away */
 	}
 	shard_epoch_put(epoch);
 	rest->begun = kept->n_marks > 0;

@@ -585,7 +585,11 @@ int fs_server_run(struct fs_server *server, void (*ready)(void *arg), void *arg)
 	fs_helper_stop(server->helper);
 	if (!server->gone) {
 		int unmounted = fs_server_unmount(server, true);
-		if (unmounted < 0)
+		if (unmounted == -EXDEV)
+			log_warning(
+			        "'%s': another file system is mounted over it: the mount below stays, without a server",
+			        server->options.mountpoint);
+		else if (unmounted < 0)
 			log_warning(
 			        "'%s' cannot be unmounted (%s): `fusermount3 -uz` or `umount -l` as its owner does it",
 			        server->options.mountpoint, strerror(-unmounted));

@@ -862,6 +862,17 @@ static void confine(void)
 		log_warning("capabilities cannot be given up (%s): the mount goes on with them", strerror(-rc));
 }
 
+static void make_rest(struct supervisor *sup)
+{
+	struct fs_supervised *held = &sup->held;
+	if (!sup->how->options->watch_rests || held->inotify_fd < 0 || held->rest_fd >= 0)
+		return;
+	held->rest_fd = inotify_init1(IN_NONBLOCK | IN_CLOEXEC);
+	if (held->rest_fd < 0)
+		log_warning("watch=rest: %s: the mount stays watched; raise fs.inotify.max_user_instances",
+		        strerror(errno));
+}
+
 static int make(struct supervisor *sup)
 {
 	struct fs_supervised *held = &sup->held;
@@ -872,6 +883,7 @@ static int make(struct supervisor *sup)
 	if (rc < 0)
 		return base_err_set(sup->err, rc, "the supervisor: %s", strerror(-rc));
 	if (sup->how->takeover) {
+		make_rest(sup); /* a program that knew of none was before us */
 		confine();
 		return 0;
 	}
@@ -881,11 +893,7 @@ static int make(struct supervisor *sup)
 		log_warning("inotify is not to be had (%s): epochs do not advance by themselves; raise "
 		            "fs.inotify.max_user_instances",
 		        strerror(errno));
-	else if (sup->how->options->watch_rests)
-		held->rest_fd = inotify_init1(IN_NONBLOCK | IN_CLOEXEC);
-	if (sup->how->options->watch_rests && held->rest_fd < 0)
-		log_warning("watch=rest: %s: the mount stays watched; raise fs.inotify.max_user_instances",
-		        strerror(errno));
+	make_rest(sup);
 	rc = fs_control_listen(sup->how->options->control_path, sup->err, held->control_path, &held->control_fd);
 	if (rc == 0)
 		confine();

@@ -592,6 +592,7 @@ static void go_to_rest(struct fs_watch *watch)
 		watch->told_unmarked |= !marked;
 		return;
 	}
+	fs_watch_drain(watch); /* what comes by this watch means nothing to a successor */
 	inotify_rm_watch(watch->fd, watch->root_wd);
 	fs_count(&watch->server->counters.watch_rests, 1);
 	atomic_fetch_sub(&watch->n_dirs, 1);

@@ -285,7 +285,7 @@ static int take_room(struct cuda_backend *b, uint64_t bytes, unsigned flags, str
 {
 	uint32_t first = STAGE_PAGES_NONE;
 	uint64_t began = 0;
-	int rc = 0, waited = 0;
+	int rc = 0;
 	if (bytes > b->device_bytes)
 		return base_err_set(err, -ENOBUFS,
 		        "the batch takes %llu bytes of GPU memory, the stage has %llu: take smaller batches or open "
@@ -301,13 +301,12 @@ static int take_room(struct cuda_backend *b, uint64_t bytes, unsigned flags, str
 		first = stage_pages_get(b->pages, pages);
 		if (first != STAGE_PAGES_NONE)
 			break;
-		if (flags & DDPFS_STAGE_NOWAIT || waited != 0) {
+		if (flags & DDPFS_STAGE_NOWAIT) {
 			rc = base_err_set(err, -EAGAIN, "no GPU memory for the batch until another is released");
 			break;
 		}
 		began = began ? began : stage_now_ns();
-		waited = stage_cond_wait_until(
-		        &b->freed_cv, &b->lock, flags & DDPFS_STAGE_BRIEFLY ? began + STAGE_BRIEF_NS : 0);
+		pthread_cond_wait(&b->freed_cv, &b->lock);
 	}
 	if (began)
 		b->stats.wait_ns += stage_now_ns() - began;
@@ -762,7 +761,7 @@ int stage_backend_cuda(const struct ddpfs_stage_options *options, int ordinal, s
 	b->device_bytes = options->device_bytes;
 	b->queue_end = &b->queue;
 	pthread_mutex_init(&b->lock, NULL);
-	stage_cond_init(&b->freed_cv);
+	pthread_cond_init(&b->freed_cv, NULL);
 	pthread_cond_init(&b->queue_cv, NULL);
 	rc = find_device(b, err);
 	if (rc < 0) {

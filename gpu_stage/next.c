@@ -116,11 +116,12 @@ static int open_patiently(struct assembly *a, struct stage_layout *l, struct sta
 		uint64_t now_ns = stage_now_ns();
 		began = began ? began : now_ns;
 		uint64_t until_ns = a->flags & DDPFS_STAGE_BRIEFLY ? began + STAGE_BRIEF_NS : 0;
-		if (a->flags & DDPFS_STAGE_NOWAIT || (until_ns && now_ns >= until_ns)) {
+		bool held = atomic_load(&stage->batches_held) > 0;
+		if (a->flags & DDPFS_STAGE_NOWAIT || (held && until_ns && now_ns >= until_ns)) {
 			rc = -EAGAIN;
 			break;
 		}
-		if (atomic_load(&stage->batches_held)) {
+		if (held) {
 			stage_store_wait_freed(stage->store, freed, until_ns);
 		} else if (++alone > ALONE_TRIES) {
 			break; /* in pieces, and all of them this batch's own */

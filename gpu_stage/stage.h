@@ -168,11 +168,11 @@ DDPFS_EXPORT int ddpfs_stage_close(struct ddpfs_stage *stage);
 
 enum {
 	DDPFS_STAGE_NOWAIT = 1 << 0, /* -EAGAIN instead of waiting for batches to be released */
-	DDPFS_STAGE_BRIEFLY =
-	        1
-	        << 1, /* -EAGAIN once that took DDPFS_STAGE_BRIEF_MS, for callers who must look at something meanwhile */
+	/* -EAGAIN once batches that are not released have held the arena for DDPFS_STAGE_BRIEF_MS: for callers who must look at
+	 * something else meanwhile.  What had been put together is let go of, so it is for waits that are rare. */
+	DDPFS_STAGE_BRIEFLY = 1 << 1,
 };
-enum { DDPFS_STAGE_BRIEF_MS = 100 };
+enum { DDPFS_STAGE_BRIEF_MS = 500 };
 
 /* The next n samples (1 .. DDPFS_STAGE_BATCH_MAX) of this rank's epoch as one batch; fewer at the epoch's end.
  * Returns 1 and the batch; 0 when the epoch has ended (until ddpfs_stage_set_epoch); or

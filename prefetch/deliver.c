@@ -152,6 +152,17 @@ static bool answer_block(struct prefetch *p, struct prefetch_read *read, struct 
 	return false;
 }
 
+static void store_later(struct prefetch *p, struct prefetch_read *read)
+{
+	pthread_mutex_lock(&p->lock);
+	read->answered = true;
+	read->urgent = false;
+	read->state = PREFETCH_READ_LANDED;
+	TAILQ_INSERT_TAIL(&p->landed, read, link);
+	pthread_cond_signal(&p->landed_cv);
+	pthread_mutex_unlock(&p->lock);
+}
+
 /* Nobody waits for an answer behind a store. */
 void prefetch_deliver_read(struct prefetch *p, struct prefetch_read *read, bool stores)
 {
@@ -159,12 +170,17 @@ void prefetch_deliver_read(struct prefetch *p, struct prefetch_read *read, bool 
 	struct prefetch_block *block;
 	while ((block = STAILQ_FIRST(&read->blocks))) {
 		STAILQ_REMOVE_HEAD(&read->blocks, link);
-		if (answer_block(p, read, block))
+		if (read->answered || answer_block(p, read, block))
 			STAILQ_INSERT_TAIL(&rest, block, link);
+	}
+	if (!stores && !STAILQ_EMPTY(&rest)) {
+		STAILQ_CONCAT(&read->blocks, &rest);
+		store_later(p, read);
+		return;
 	}
 	while ((block = STAILQ_FIRST(&rest))) {
 		STAILQ_REMOVE_HEAD(&rest, link);
-		end_block(p, block, stores && store(p, block));
+		end_block(p, block, store(p, block));
 	}
 	if (read->area && read->ahead)
 		atomic_fetch_sub(&p->ahead_landing, read->area->span.bytes);

@@ -283,7 +283,7 @@ static bool start_urgent(struct prefetch *p)
 }
 
 /* A store can wait for the answer to a READ (the kernel holds the page locks of all it asked for), which must then not stand
- * behind that store.  Returns ns until it wants to look again, -1: never. */
+ * behind that store: it is answered here, and what nobody asked for waits on for the deliver thread.  Returns ns until it wants to look again, -1: never. */
 static int64_t deliver_past_store(struct prefetch *p)
 {
 	int64_t again_ns = -1;

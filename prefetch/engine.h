@@ -39,6 +39,7 @@ enum {
 	PREFETCH_EVENTS_MAX = 1 << 17, /* events that wait for the engine; more are lost, which costs hits only */
 	PREFETCH_RING = 64,            /* uses outside of the window that are remembered, to find a new place */
 	PREFETCH_COMING = 16,     /* turns whose samples are worked out ahead, so that their records are on their way */
+	PREFETCH_RUNS = 16,       /* files at once that are read on */
 	PREFETCH_DROPS_MAX = 512, /* samples handed to the sink at once */
 	PREFETCH_BAD_MAX = 1024,  /* bad blocks that are remembered, so that each is counted once */
 	PREFETCH_LOST_USES = 512, /* uses over which losses are counted */
@@ -84,10 +85,11 @@ struct prefetch_read {
 	TAILQ_ENTRY(prefetch_read) link;
 	STAILQ_HEAD(, prefetch_block) blocks; /* constant once queued */
 	enum prefetch_read_state state;
-	bool urgent;  /* somebody waits */
-	bool ahead;   /* nobody asked for it: counts against the depth */
-	bool again;   /* read a second time, because the first gave wrong bytes */
-	bool changed; /* when `again`: the shard is not what the index says any more */
+	bool urgent;   /* somebody waits */
+	bool ahead;    /* nobody asked for it: counts against the depth */
+	bool answered; /* who waited has its answer, the blocks are out of the table: they are to be stored */
+	bool again;    /* read a second time, because the first gave wrong bytes */
+	bool changed;  /* when `again`: the shard is not what the index says any more */
 	uint32_t shard;
 	uint64_t offset; /* of the extent wanted: [offset, offset + len) of the shard */
 	uint32_t len;
@@ -181,6 +183,14 @@ struct prefetch_want {
 	struct prefetch_block *block; /* NULL: need not be read */
 };
 
+/* A file that is asked for block by block; see run.c. */
+struct prefetch_run {
+	uint32_t file; /* SHARD_NONE: none */
+	uint32_t next; /* the block that follows the latest one */
+	uint32_t upto; /* those below were read on, or are being */
+	uint32_t ahead;
+};
+
 struct prefetch {
 	struct prefetch_options options;
 	struct prefetch_hook hook;
@@ -220,6 +230,9 @@ struct prefetch {
 	uint64_t bad[PREFETCH_BAD_MAX]; /* a ring of keys: the latest blocks found bad */
 	uint64_t n_bad;                 /* all that ever were */
 	uint64_t share_bytes;           /* of prefetch_share; 0: not asked for */
+	struct prefetch_run runs[PREFETCH_RUNS];
+	uint32_t run_at;  /* the place that the next one takes */
+	uint32_t run_max; /* blocks that are read on at most; constant */
 	/* Engine thread's: */
 	struct cache_victim drops[PREFETCH_DROPS_MAX]; /* the lister's while drops_asked or drops_busy */
 	size_t n_drops;
@@ -264,6 +277,14 @@ struct prefetch {
 
 uint64_t prefetch_now_ns(void);
 
+/* prefetch.c: a new read of one block, urgent; demand may be NULL: nobody waits for it yet.  Under lock. */
+int prefetch_queue_block(struct prefetch *p, uint64_t key, uint32_t shard, uint64_t offset, uint32_t len, uint64_t xxh3,
+        struct prefetch_demand *demand);
+
+/* run.c: reads on behind a block that was asked for.  there: it was in memory or coming.  Any thread. */
+void prefetch_run_init(struct prefetch *p, uint64_t landing_bytes);
+void prefetch_run_on(struct prefetch *p, uint32_t file, const struct shard_place *place, uint32_t block, bool there);
+
 /* engine.c: the thread that owns the ring. */
 void *prefetch_engine_run(void *arg);
 /* Under lock; returns true when the caller must call prefetch_io_wake after unlocking. */
@@ -307,8 +328,8 @@ void *prefetch_lister_run(void *arg);
 
 /* deliver.c: the thread that verifies and answers. */
 void *prefetch_deliver_run(void *arg);
-/* Verifies a read's blocks, answers who waits for them, then stores the rest (`stores`; else what was not asked for counts as
- * failed), frees the read.  Deliver thread; the engine thread, which never stores, when that is idle or stuck in the sink. */
+/* Verifies a read's blocks, answers who waits for them, then stores the rest (`stores`; else the deliver thread does that
+ * later), frees the read.  Deliver thread; the engine thread, which never stores, when that is idle or stuck in the sink. */
 void prefetch_deliver_read(struct prefetch *p, struct prefetch_read *read, bool stores);
 /* Calls done of each demand of the list. */
 void prefetch_answer(struct prefetch *p, struct prefetch_demand *list, int rc, const struct cache_buffer *buffer);

@@ -106,6 +106,7 @@ int prefetch_new(const struct prefetch_options *options, struct base_err *err, s
 	pthread_cond_init(&p->lister_cv, NULL);
 
 	p->sink = options->sink;
+	prefetch_run_init(p, landing_bytes(options->memory_bytes));
 	int rc = cache_new(landing_bytes(options->memory_bytes), &p->cache);
 	if (rc == 0)
 		rc = prefetch_schedule_init(p);
@@ -166,8 +167,7 @@ static bool hurry(struct prefetch *p, struct prefetch_read *read)
 	return prefetch_engine_nudge(p);
 }
 
-/* Puts a new read of one block into the queue, with its first waiter. Under lock. */
-static int queue_block(struct prefetch *p, uint64_t key, uint32_t shard, uint64_t offset, uint32_t len, uint64_t xxh3,
+int prefetch_queue_block(struct prefetch *p, uint64_t key, uint32_t shard, uint64_t offset, uint32_t len, uint64_t xxh3,
         struct prefetch_demand *demand)
 {
 	if (p->stopping)
@@ -184,7 +184,7 @@ static int queue_block(struct prefetch *p, uint64_t key, uint32_t shard, uint64_
 	block->len = len;
 	block->xxh3 = xxh3;
 	block->waiters = demand;
-	block->asked = !demand->direct;
+	block->asked = !demand || !demand->direct; /* landing memory keeps it, no sink gets it */
 	STAILQ_INSERT_TAIL(&read->blocks, block, link);
 	read->shard = shard;
 	read->offset = offset;
@@ -198,7 +198,7 @@ static int queue_block(struct prefetch *p, uint64_t key, uint32_t shard, uint64_
 /* Looks the block up in memory and among the reads on their way, else queues a read.
  * Returns 1 and the buffer when it is in memory, 0 when done will be called later, or -errno. */
 static int find_or_queue(struct prefetch *p, struct prefetch_demand *demand, const struct shard_place *file,
-        uint64_t offset, uint32_t len, uint64_t xxh3, struct cache_buffer **ret_buffer)
+        uint64_t offset, uint32_t len, uint64_t xxh3, struct cache_buffer **ret_buffer, bool *ret_there)
 {
 	uint64_t key = cache_block_key(demand->file, demand->block);
 	bool wake = false;
@@ -206,6 +206,7 @@ static int find_or_queue(struct prefetch *p, struct prefetch_demand *demand, con
 	pthread_mutex_lock(&p->lock);
 	struct cache_buffer *buffer = cache_find(p->cache, key);
 	struct prefetch_block *block = buffer ? NULL : prefetch_block_find(p, key);
+	*ret_there = buffer || block;
 	if (buffer) {
 		rc = 1;
 	} else if (block) {
@@ -216,7 +217,7 @@ static int find_or_queue(struct prefetch *p, struct prefetch_demand *demand, con
 		atomic_fetch_add_explicit(&p->counters.joined, 1, memory_order_relaxed);
 	} else {
 		demand->next = NULL;
-		rc = queue_block(p, key, file->shard, offset, len, xxh3, demand);
+		rc = prefetch_queue_block(p, key, file->shard, offset, len, xxh3, demand);
 		wake = rc == 0 && prefetch_engine_nudge(p);
 	}
 	if (!buffer && rc == 0)
@@ -242,6 +243,8 @@ void prefetch_demand(struct prefetch *p, struct prefetch_demand *demand)
 	struct cache_buffer *buffer = NULL;
 	uint64_t offset = 0, xxh3 = 0;
 	uint32_t len = 0;
+	uint32_t number = demand->file, block = demand->block; /* it may be gone once it is answered */
+	bool there = false;
 	demand->asked_ns = prefetch_now_ns();
 	demand->next = NULL;
 	atomic_fetch_add_explicit(&p->counters.demands, 1, memory_order_relaxed);
@@ -249,14 +252,16 @@ void prefetch_demand(struct prefetch *p, struct prefetch_demand *demand)
 	if (rc == 0)
 		rc = shard_index_block(p->options.index, demand->file, demand->block, &offset, &len, &xxh3);
 	if (rc == 0)
-		rc = find_or_queue(p, demand, &file, offset, len, xxh3, &buffer);
+		rc = find_or_queue(p, demand, &file, offset, len, xxh3, &buffer, &there);
 	if (rc == 1) {
 		atomic_fetch_add_explicit(&p->counters.demand_hits, 1, memory_order_relaxed);
 		prefetch_answer(p, demand, 0, buffer);
 		cache_put(p->cache, buffer);
 	} else if (rc < 0) {
 		prefetch_answer(p, demand, rc, NULL);
+		return;
 	}
+	prefetch_run_on(p, number, &file, block, there);
 }
 
 bool prefetch_cancel(struct prefetch *p, struct prefetch_demand *demand)

@@ -116,7 +116,8 @@ bool mounts_is_dead(const struct mounts_entry *entry)
 {
 	/* The kernel answers stat(2) from what it remembers of the root, whoever is dead; statfs(2) it always asks for. */
 	struct statfs st;
-	return mounts_is_ddpfs(entry) && statfs(entry->target, &st) < 0 && (errno == ENOTCONN || errno == ECONNREFUSED);
+	return mounts_is_ddpfs(entry) && statfs(entry->target, &st) < 0 &&
+	       (errno == ENOTCONN || errno == ECONNREFUSED || errno == ECONNABORTED);
 }
 
 int mounts_absolute(const char *path, char ret_path[PATH_MAX])

@@ -326,7 +326,6 @@ static void memory_is_used_again_after_the_stream_has_passed(void **state)
 	uint8_t *copy = fetch(gpu.stream, batch);
 	ddpfs_batch_release(batch);
 	assert_int_equal(ddpfs_stage_next(stage, 40, DDPFS_STAGE_NOWAIT, &error, &other), -EAGAIN);
-	assert_int_equal(ddpfs_stage_next(stage, 40, DDPFS_STAGE_BRIEFLY, &error, &other), -EAGAIN);
 	assert_non_null(strstr(error.text, "released"));
 	sem_post(&gate);
 	other = next(stage, 40); /* waits for it */

@@ -54,7 +54,9 @@ def run(argv, check=True, text=True, env=None, timeout=600, **kwargs):
             process.communicate(timeout=15)
         except subprocess.TimeoutExpired:
             process.kill()
-            process.communicate()
+            process.wait()  # not for the ends of its pipes, which others may hold
+            process.stdout.close()
+            process.stderr.close()
         raise
     done = subprocess.CompletedProcess(process.args, process.returncode, stdout, stderr)
     if check and done.returncode != 0:

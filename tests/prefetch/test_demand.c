@@ -132,6 +132,47 @@ static void a_block_asked_again_is_in_memory(void **state)
 	prefetch_free(p);
 }
 
+static uint64_t reads_when_idle(struct prefetch *p)
+{
+	struct prefetch_stats st;
+	while (!prefetch_idle(p))
+		usleep(1000);
+	prefetch_stats_get(p, &st);
+	return st.reads;
+}
+
+static void a_file_asked_for_in_order_is_read_on(void **state)
+{
+	(void)state;
+	for (unsigned s = 0; s < N_SETUPS; s++) {
+		struct prefetch *p = open_engine(setups[s]);
+		struct prefetch_stats st;
+		uint32_t file = 8; /* 4 blocks */
+		assert_int_equal(blocks_of(file), 4);
+		assert_int_equal(get(p, file, 0), 0);
+		assert_int_equal(reads_when_idle(p), 1);
+		assert_int_equal(get(p, file, 0), 0);
+		assert_int_equal(reads_when_idle(p), 1);
+		assert_int_equal(get(p, file, 1), 0);
+		assert_int_equal(reads_when_idle(p), 3);
+		assert_int_equal(get(p, file, 1), 0);
+		assert_int_equal(get(p, file, 2), 0);
+		assert_int_equal(reads_when_idle(p), 4);
+		assert_int_equal(get(p, file, 3), 0);
+		assert_int_equal(reads_when_idle(p), 4);
+		prefetch_stats_get(p, &st);
+		assert_int_equal(st.demand_hits, 4);
+		/* Neither out of order, nor other files of several blocks. */
+		for (uint32_t b = 4; b-- > 0;)
+			assert_int_equal(get(p, file + N_SIZES, b), 0);
+		assert_int_equal(get(p, file + 2 * N_SIZES, 3), 0);
+		assert_int_equal(get(p, file + 2 * N_SIZES, 0), 0);
+		assert_int_equal(get(p, file + 2 * N_SIZES, 2), 0);
+		assert_int_equal(reads_when_idle(p), 11);
+		prefetch_free(p);
+	}
+}
+
 static void what_cannot_be_is_refused(void **state)
 {
 	(void)state;
@@ -532,6 +573,7 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(every_block_of_every_file_is_right),
 		cmocka_unit_test(a_block_asked_again_is_in_memory),
+		cmocka_unit_test(a_file_asked_for_in_order_is_read_on),
 		cmocka_unit_test(what_cannot_be_is_refused),
 		cmocka_unit_test(demands_for_a_block_in_flight_join_it),
 		cmocka_unit_test(delayed_reads_run_side_by_side),

@@ -293,15 +293,17 @@ class Stage:
         return opened
 
     def _call(self, function, *arguments):
-        """A function that takes flags, an error and the output last: its result, or StageError.  Ctrl-C ends its wait."""
+        """A function that takes flags, an error and the output last: its result, or StageError.  Ctrl-C, which comes to the
+        main thread, ends its wait for memory that batches hold."""
+        flags = _lib.BRIEFLY if threading.current_thread() is threading.main_thread() else 0
         opened, error, out = self._open(), _lib.Error(), ctypes.POINTER(_lib.Batch)()
         call, warn_at = getattr(opened.lib, function), None
-        while (rc := call(opened.pointer, *arguments, _lib.BRIEFLY, ctypes.byref(error), ctypes.byref(out))) == -errno.EAGAIN:
+        while (rc := call(opened.pointer, *arguments, flags, ctypes.byref(error), ctypes.byref(out))) == -errno.EAGAIN:
             now = time.monotonic()
             warn_at = warn_at or now + WARN_AFTER_S
             if now >= warn_at:
-                warnings.warn(f"{error.text.decode(errors='replace')}: the batches that are kept hold all of the stage's memory; "
-                              "let go of them, or open the stage with more memory=", RuntimeWarning, stacklevel=3)
+                warnings.warn(f"{error.text.decode(errors='replace')}: batches that are not released hold all of the stage's memory for "
+                              f"{WARN_AFTER_S} s; let go of them, or open the stage with more memory=", RuntimeWarning, stacklevel=3)
                 warn_at = math.inf
         if rc < 0:
             _raise(error)

@@ -1,0 +1,85 @@
+/* Files that are too large to be read ahead whole, and those of readers in an order of their own, are asked for block by block.
+ * Who asks for two blocks in a row will ask for the next ones: they are read into landing memory meanwhile, one at first, twice
+ * as many each time (the kernel's readahead does the same with pages, mm/readahead.c).
+ *
+ *     block:    0    1    2    3    4    5    6    7    8    9
+ *     asked:    0 -> 1
+ *     read on:       |    2 -> 3 .. 4 -> 5 .. 8                */
+#include "prefetch/engine.h"
+
+#include <errno.h>
+
+enum {
+	RUN_BLOCKS_MAX = 8,
+	RUN_SHARE = 8, /* of landing memory, for one run */
+};
+
+void prefetch_run_init(struct prefetch *p, uint64_t landing_bytes)
+{
+	uint64_t blocks = landing_bytes / RUN_SHARE / SHARD_BLOCK;
+	p->run_max = blocks < RUN_BLOCKS_MAX ? (uint32_t)blocks : RUN_BLOCKS_MAX;
+	for (uint32_t i = 0; i < PREFETCH_RUNS; i++)
+		p->runs[i].file = SHARD_NONE;
+}
+
+/* Under lock.  What is to be read now: blocks [*ret_from, *ret_to) of the file. */
+static void advance(struct prefetch *p, uint32_t file, uint32_t block, uint32_t n_blocks, bool there,
+        uint32_t *ret_from, uint32_t *ret_to)
+{
+	struct prefetch_run *run = NULL;
+	*ret_from = *ret_to = 0;
+	for (uint32_t i = 0; i < PREFETCH_RUNS && !run; i++)
+		if (p->runs[i].file == file)
+			run = &p->runs[i];
+	if (run && block + 1 == run->next)
+		return; /* more of the same block */
+	if (!run)
+		run = &p->runs[p->run_at++ % PREFETCH_RUNS];
+	if (run->file != file || block != run->next) {
+		*run = (struct prefetch_run){ .file = file, .next = block + 1, .upto = block + 1 };
+		return;
+	}
+	if (block < run->upto &&
+	        !there) { /* it was read on and has been pushed out since: more than there is room for */
+		run->ahead = 0;
+		run->upto = block + 1;
+	}
+	run->next = block + 1;
+	run->ahead = run->ahead ? 2 * run->ahead : 1;
+	if (run->ahead > p->run_max)
+		run->ahead = p->run_max;
+	uint32_t to = n_blocks - run->next < run->ahead ? n_blocks : run->next + run->ahead;
+	uint32_t from = run->upto > run->next ? run->upto : run->next;
+	if (from >= to)
+		return;
+	run->upto = to;
+	*ret_from = from;
+	*ret_to = to;
+}
+
+void prefetch_run_on(struct prefetch *p, uint32_t file, const struct shard_place *place, uint32_t block, bool there)
+{
+	uint32_t from, to, n_blocks = shard_blocks(place->length);
+	bool wake = false;
+	if (n_blocks < 2 || !p->run_max)
+		return;
+	pthread_mutex_lock(&p->lock);
+	advance(p, file, block, n_blocks, there, &from, &to);
+	pthread_mutex_unlock(&p->lock);
+	for (uint32_t b = from; b < to; b++) {
+		uint64_t key = cache_block_key(file, b), offset, xxh3;
+		uint32_t len;
+		if (shard_index_block(p->options.index, file, b, &offset, &len, &xxh3) < 0)
+			break;
+		pthread_mutex_lock(&p->lock);
+		struct cache_buffer *buffer = cache_find(p->cache, key);
+		if (!buffer && !prefetch_block_find(p, key) &&
+		        prefetch_queue_block(p, key, place->shard, offset, len, xxh3, NULL) == 0)
+			wake |= prefetch_engine_nudge(p);
+		pthread_mutex_unlock(&p->lock);
+		if (buffer)
+			cache_put(p->cache, buffer);
+	}
+	if (wake)
+		prefetch_io_wake(p->io);
+}
