@@ -132,9 +132,11 @@ struct fs_estate_opens *fs_estate_opens(struct fs_estate *estate)
 static const struct inotify_event *event_at(const struct fs_estate_opens *opens, size_t at)
 {
 	const size_t size = sizeof(opens->events);
+	if (at % _Alignof(struct inotify_event) || at > size - sizeof(struct inotify_event))
+		return NULL;
 	const struct inotify_event *event = (const struct inotify_event *)(opens->events + at);
-	if (at % _Alignof(struct inotify_event) || at + sizeof(*event) > size || event->wd == 0 ||
-	        event->len > size - at - sizeof(*event) || (event->len > 0 && event->name[event->len - 1] != '\0'))
+	if (event->wd == 0 || event->len > size - at - sizeof(*event) ||
+	        (event->len > 0 && event->name[event->len - 1] != '\0'))
 		return NULL;
 	return event;
 }
