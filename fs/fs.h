@@ -30,12 +30,13 @@ struct fs_options {
 	bool set_uid, set_gid; /* else files belong to the mounting user */
 	uid_t uid;
 	gid_t gid;
-	mode_t umask;             /* bits removed from modes */
-	uint32_t threads;         /* FUSE workers; 0 = default */
-	bool gives_up_stderr;     /* the caller's stderr is let go once the mount answers: threads with a
+	mode_t umask;          /* bits removed from modes */
+	uint32_t threads;      /* FUSE workers; 0 = default */
+	bool gives_up_stderr;  /* the caller's stderr is let go once the mount answers: threads with a
 	                                     descriptor table of their own must not keep it open */
-	bool debug;               /* libfuse's trace on stderr */
-	uint32_t watchdog_s;      /* a server that hangs for so long is replaced; 0: never */
+	bool debug;            /* libfuse's trace on stderr */
+	uint32_t scan_threads; /* look for the seed of an unseeded RandomSampler (prefetch/seed_scan.h); 0: none do */
+	uint32_t watchdog_s;   /* a server that hangs for so long is replaced; 0: never */
 	const char *control_path; /* NULL = default place (fs/control.h) */
 };
 

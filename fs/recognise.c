@@ -71,6 +71,7 @@ struct fs_recognise {
 	uint64_t queued, taken, published; /* ever; published <= taken <= queued */
 	struct shown shown[PREFETCH_TRACKS_MAX];
 	unsigned n_shown;
+	struct prefetch_scanned scanned;
 };
 
 /* ---- the order of a stream, as shard/view.h asks for it ---- */
@@ -297,7 +298,9 @@ static void tell(struct fs_recognise *fr, const struct shown *s)
 static void publish(struct fs_recognise *fr, bool busy)
 {
 	struct shown shown[PREFETCH_TRACKS_MAX];
+	struct prefetch_scanned scanned;
 	unsigned n = 0;
+	prefetch_recognise_scanned(fr->r, &scanned);
 	while (n < PREFETCH_TRACKS_MAX && prefetch_recognise_get(fr->r, n, &shown[n].track) == 0) {
 		prefetch_recognise_describe(&shown[n].track, shown[n].text, sizeof(shown[n].text));
 		if (shown[n].track.ready)
@@ -307,6 +310,7 @@ static void publish(struct fs_recognise *fr, bool busy)
 	pthread_mutex_lock(&fr->lock);
 	memcpy(fr->shown, shown, n * sizeof(shown[0]));
 	fr->n_shown = n;
+	fr->scanned = scanned;
 	if (!busy)
 		fr->published = fr->taken;
 	pthread_mutex_unlock(&fr->lock);
@@ -316,11 +320,13 @@ void fs_recognise_stats(struct fs_recognise *fr, json_t *object)
 {
 	char all[PREFETCH_TRACKS_MAX * TEXT_MAX] = "", note[256] = "";
 	json_t *samplers = json_array();
+	struct prefetch_scanned scanned = { 0 };
 	uint64_t queued = 0;
-	if (fr)
+	if (fr) {
 		pthread_mutex_lock(&fr->lock);
-	if (fr)
 		queued = fr->queued - fr->published;
+		scanned = fr->scanned;
+	}
 	for (unsigned i = 0; fr && i < fr->n_shown; i++) {
 		const struct prefetch_recognised *t = &fr->shown[i].track;
 		size_t at = strlen(all);
@@ -348,6 +354,11 @@ void fs_recognise_stats(struct fs_recognise *fr, json_t *object)
 	if (*note)
 		json_object_set_new(object, "recognised_note", json_string(note));
 	json_object_set_new(object, "samplers", samplers);
+	if (fr && fr->server->options.scan_threads > 0)
+		json_object_set_new(object, "seed_search",
+		        json_pack("{sb sI sf sI sI}", "running", scanned.running, "tried", (json_int_t)scanned.tried,
+		                "cpu_s", (double)scanned.cpu_ns / 1e9, "begun", (json_int_t)scanned.begun, "found",
+		                (json_int_t)scanned.found));
 }
 
 /* ---- one rank's part ---- */
@@ -538,6 +549,7 @@ static int begin(struct fs_recognise *fr)
 		options.own_last = order == SHARD_ORDER_NONE;
 		options.own_first = shard_view_options_get(fr->view->order)->epoch;
 	}
+	options.scan_threads = leads(fr) ? fr->server->options.scan_threads : 0;
 	if (!leads(fr)) {
 		given.n = fr->n_part;
 		options.given = &given;

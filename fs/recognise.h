@@ -40,7 +40,7 @@ void fs_recognise_opened(struct fs_recognise *recognise, uint32_t file, uint64_t
 void fs_recognise_drained(struct fs_recognise *recognise);
 
 /* Adds what is recognised to the statistics: "recognised", a sentence; "recognised_note", when something should be mended;
- * "samplers", one object each; "recognise_queue", opens that are not looked at to the end.  recognise may be NULL. */
+ * "samplers", one object each; "seed_search" where there are threads for it; "recognise_queue", opens that are not looked at to the end.  recognise may be NULL. */
 void fs_recognise_stats(struct fs_recognise *recognise, json_t *object);
 
 #endif

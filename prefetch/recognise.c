@@ -18,7 +18,7 @@ enum {
 
 int prefetch_recognise_new(const struct prefetch_recognise_options *options, struct prefetch_recognise **ret_recognise)
 {
-	if (options->n_given > PREFETCH_GIVEN_MAX)
+	if (options->n_given > PREFETCH_GIVEN_MAX || options->scan_threads > PREFETCH_SEED_SCAN_THREADS_MAX)
 		return -EINVAL;
 	struct prefetch_recognise *r = calloc(1, sizeof(*r));
 	if (!r)
@@ -56,6 +56,7 @@ void prefetch_recognise_free(struct prefetch_recognise *r)
 {
 	if (!r)
 		return;
+	prefetch_unseeded_end(r);
 	prefetch_search_done(&r->search);
 	for (unsigned i = 0; i < r->n_tracks; i++)
 		prefetch_track_free(r->tracks[i]);
@@ -122,6 +123,8 @@ static void begin_pass(struct prefetch_recognise *r)
 	memset(r->seen, 0, ((size_t)r->n_files / 64 + 1) * sizeof(*r->seen));
 	r->again = 0;
 	ring_clear(r);
+	prefetch_unseeded_end(r);
+	r->unseeded.looked = false;
 	r->rolling = false;
 	r->overflow = 0;
 	r->ring_since = r->opens;
@@ -154,7 +157,7 @@ static void collect(struct prefetch_recognise *r, uint32_t file)
 		return;
 	}
 	/* Nobody known: look again from time to time, less and less often, at what is likely. */
-	if (++r->overflow >= r->patience && r->looked == RING && !r->search.running) {
+	if (++r->overflow >= r->patience && r->looked == RING && !r->search.running && !r->unseeded.scan) {
 		begin_pass(r);
 		r->rolling = true;
 		r->patience = r->patience < PATIENCE_MAX ? r->patience * 2 : PATIENCE_MAX;
@@ -165,7 +168,7 @@ static void collect(struct prefetch_recognise *r, uint32_t file)
 static void look_afresh(struct prefetch_recognise *r)
 {
 	r->astray = false;
-	if (r->n_ring == RING && r->looked == RING) {
+	if (r->n_ring == RING && r->looked == RING && !r->unseeded.scan) {
 		begin_pass(r);
 		r->patience = PATIENCE_MIN;
 	}
@@ -201,7 +204,7 @@ void prefetch_recognise_opened(struct prefetch_recognise *r, const uint32_t *fil
 void prefetch_recognise_pause(struct prefetch_recognise *r)
 {
 	r->n_latest = 0;
-	if (r->n_ring < RING && r->looked < r->n_ring)
+	if ((r->n_ring < RING && r->looked < r->n_ring) || r->unseeded.scan)
 		return; /* still being looked at */
 	r->n_recent = 0;
 	begin_pass(r);
@@ -216,6 +219,10 @@ void prefetch_recognise_sift(struct prefetch_recognise *r)
 			r->ring[kept++] = r->ring[i];
 		else
 			r->seen[r->ring[i] / 64] &= ~(UINT64_C(1) << (r->ring[i] % 64));
+	}
+	if (kept < r->n_ring) {
+		prefetch_unseeded_end(r);
+		r->unseeded.looked = false;
 	}
 	r->n_ring = kept;
 	r->changed = r->astray = false;
@@ -245,11 +252,14 @@ static int slice(struct prefetch_recognise *r)
 		if (rc != 0)
 			return rc;
 	}
+	int rc = prefetch_unseeded_step(r);
+	if (rc != 0)
+		return rc;
 	if (r->search.running)
 		return prefetch_search_step(r);
 	if (!prefetch_search_due(r))
 		return 0;
-	int rc = prefetch_lists_step(r);
+	rc = prefetch_lists_step(r);
 	if (rc == 0)
 		rc = prefetch_search_begin(r);
 	return rc < 0 ? rc : 1;

@@ -21,7 +21,8 @@
  *                           state is looked for ahead of where it was, and a step seen once is assumed again.
  *   a generator of its own  goes on from where the permutation left it, known to the word, unless something else
  *                           draws from it
- *   unseeded                cannot be known (2^32 seeds)
+ *   RandomSampler unseeded  cannot be known; the epoch itself is found among 2^32 seeds where the caller spends threads on
+ *                           it (prefetch/seed_scan.h)
  *
  * Use: prefetch_recognise_opened() costs well under a microsecond a file and a track; prefetch_recognise_step() does the
  * searching and builds permutations, in slices that the caller bounds.
@@ -63,6 +64,10 @@ struct prefetch_recognise_options {
 	/* RandomSampler: words of the default generator behind well-known manual seeds that are looked at, for models that
 	 * draw their weights first; 0 = PREFETCH_POPULAR_WORDS_DEFAULT, 1 = none. */
 	uint32_t popular_words;
+	/* Threads that try all 2^32 seeds of a RandomSampler once the first opens of an epoch fit nothing else; 0 = none.  At most
+	 * PREFETCH_SEED_SCAN_THREADS_MAX. */
+	unsigned scan_threads;
+	uint32_t scan_first; /* seed they begin with */
 	/* Hears of each open that a track explains, from within prefetch_recognise_opened and _step; or NULL. */
 	void (*explained)(void *user, uint32_t id, uint32_t generation, uint64_t epoch, uint64_t turn);
 	void *user;
@@ -89,6 +94,7 @@ enum prefetch_sampler {
 	PREFETCH_SAMPLER_DISTRIBUTED, /* torch.randperm of a generator seeded with `seed` */
 	PREFETCH_SAMPLER_GENERATOR,   /* RandomSampler with a generator of its own, seeded with `seed` */
 	PREFETCH_SAMPLER_RANDOM,      /* RandomSampler after torch.manual_seed(seed) */
+	PREFETCH_SAMPLER_UNSEEDED,    /* RandomSampler that drew `seed` for this epoch, from wherever */
 };
 
 /* A track as it is now. */
@@ -130,6 +136,15 @@ int prefetch_recognise_sequence(
  * at.  Returns how many: fewer than max at the end.  0 when there is no such track. */
 size_t prefetch_recognise_used(
         const struct prefetch_recognise *recognise, uint32_t id, uint64_t *turn, uint64_t *turns, size_t max);
+
+/* What trying all seeds has taken. */
+struct prefetch_scanned {
+	bool running;
+	uint64_t tried;  /* of 2^32, by the one that runs */
+	uint64_t cpu_ns; /* of all threads, ever */
+	unsigned begun, found;
+};
+void prefetch_recognise_scanned(const struct prefetch_recognise *recognise, struct prefetch_scanned *ret_scanned);
 
 uint64_t prefetch_recognise_bytes(const struct prefetch_recognise *recognise); /* memory in use */
 

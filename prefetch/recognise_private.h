@@ -4,6 +4,7 @@
 
 #include "prefetch/recognise.h"
 #include "prefetch/recognise_torch.h"
+#include "prefetch/seed_scan.h"
 
 enum {
 	RING = PREFETCH_FIT_MAX, /* unexplained opens that are kept */
@@ -112,6 +113,17 @@ struct search {
 	uint64_t *table; /* 2 * FAR_OUTPUTS */
 };
 
+/* All seeds are tried (recognise_unseeded.c), for the ring as it was at its beginning. */
+struct unseeded {
+	struct prefetch_seed_scan *scan;                                 /* NULL when none runs */
+	const struct prefetch_list *lists[PREFETCH_SEED_SCAN_LISTS_MAX]; /* the recognition's own */
+	unsigned n_lists;
+	bool looked;     /* in this pass */
+	unsigned vain;   /* scans in a row that found nothing */
+	uint64_t cpu_ns; /* of those that have ended */
+	unsigned begun, found;
+};
+
 struct prefetch_recognise {
 	struct prefetch_recognise_options options;
 	struct prefetch_own_order own;
@@ -145,6 +157,7 @@ struct prefetch_recognise {
 	unsigned n_tracks;
 	uint32_t next_id;
 	struct search search;
+	struct unseeded unseeded;
 };
 
 /* recognise.c: what the tracks explain by now leaves the ring. */
@@ -160,6 +173,16 @@ bool prefetch_search_due(const struct prefetch_recognise *r);
 int prefetch_search_begin(struct prefetch_recognise *r);
 /* One slice.  1 while there is more. */
 int prefetch_search_step(struct prefetch_recognise *r);
+/* Holds (source, mt) against one of the search's lists, exactly.  1 when it was recognised: a track more. */
+int prefetch_search_verify(struct prefetch_recognise *r, const struct prefetch_list *list, const struct source *source,
+        const struct shard_mt19937 *mt);
+
+/* recognise_unseeded.c.  The search has made its lists of the ring: begins a scan if there is to be one.  -ENOMEM. */
+int prefetch_unseeded_begin(struct prefetch_recognise *r);
+/* What it has found since.  1 when that was recognised. */
+int prefetch_unseeded_step(struct prefetch_recognise *r);
+/* The ring is no more what it was. */
+void prefetch_unseeded_end(struct prefetch_recognise *r);
 
 /* recognise_lists.c: the lists the files of the ring may come from.  1 while there is more to do. */
 int prefetch_lists_step(struct prefetch_recognise *r);

@@ -33,6 +33,7 @@ enum {
 	WORLD_LEAST = 8, /* looked at, however few files */
 	FIRST_LOOK = 96, /* opens: what the filter tells best by */
 	FIRST_SLACK = 128,
+	ALL_SEEDS = 8, /* nats: 2^32 permutations instead of 2.2e6 */
 };
 
 int prefetch_search_init(struct search *search)
@@ -241,7 +242,8 @@ static int verify(struct prefetch_recognise *r, const struct target *target, con
 	if (target->n >= SHARD_TORCH_INSIDE_OUT)
 		return 0;
 	prefetch_torch_prefix(*mt, target->n, outputs, r->search.perm, r->search.table);
-	if (!fit_prefix(r, target, outputs, best_positions, &best_n, &best_fit))
+	if (!fit_prefix(r, target, outputs, best_positions, &best_n, &best_fit) ||
+	        (source->sampler == PREFETCH_SAMPLER_UNSEEDED && best_fit.score < PREFETCH_FIT_SURE + ALL_SEEDS))
 		return 0;
 	for (uint32_t i = 0; i < r->search.n_targets; i++) {
 		const struct target *other = &r->search.targets[i];
@@ -255,6 +257,16 @@ static int verify(struct prefetch_recognise *r, const struct target *target, con
 	}
 	int rc = accept(r, best, source, mt, &best_fit, best_positions, best_n);
 	return rc < 0 ? rc : 1;
+}
+
+int prefetch_search_verify(struct prefetch_recognise *r, const struct prefetch_list *list, const struct source *source,
+        const struct shard_mt19937 *mt)
+{
+	for (uint32_t i = 0; i < r->search.n_targets; i++) {
+		if (r->search.targets[i].list == list)
+			return verify(r, &r->search.targets[i], source, mt, EXACT_OUTPUTS);
+	}
+	return 0;
 }
 
 /* An order that may be entered anywhere needs more than files close together, which a shuffled subset of the list has
@@ -420,7 +432,8 @@ static int try_generators(struct prefetch_recognise *r, unsigned i)
 	const struct track *track = r->tracks[i];
 	const struct target *target = NULL;
 	bool drawn = track->source.sampler == PREFETCH_SAMPLER_GENERATOR ||
-	             track->source.sampler == PREFETCH_SAMPLER_DISTRIBUTED;
+	             track->source.sampler == PREFETCH_SAMPLER_DISTRIBUTED ||
+	             track->source.sampler == PREFETCH_SAMPLER_UNSEEDED;
 	for (uint32_t k = 0; k < r->search.n_targets; k++) {
 		if (r->search.targets[k].list == track->list)
 			target = &r->search.targets[k];
@@ -524,7 +537,7 @@ static int prepare(struct prefetch_recognise *r)
 		s->family = 0;
 		s->at = s->families[0].from;
 		s->running = s->n_targets > 0;
-		return 0;
+		return s->all ? prefetch_unseeded_begin(r) : 0;
 	case SEARCH_SEEDS:
 		break;
 	}

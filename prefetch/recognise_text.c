@@ -16,6 +16,8 @@ static int say_sampler(const struct prefetch_recognised *t, char *buf, size_t si
 		return snprintf(buf, size, "torch RandomSampler, generator with seed %" PRIu64, t->seed);
 	case PREFETCH_SAMPLER_RANDOM:
 		return snprintf(buf, size, "torch RandomSampler after manual_seed(%" PRIu64 ")", t->seed);
+	case PREFETCH_SAMPLER_UNSEEDED:
+		return snprintf(buf, size, "torch RandomSampler without a seed (this epoch's is %" PRIu64 ")", t->seed);
 	}
 	return 0;
 }

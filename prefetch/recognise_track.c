@@ -118,6 +118,7 @@ static struct source successor(const struct source *source)
 	struct source next = *source;
 	switch (source->sampler) {
 	case PREFETCH_SAMPLER_SORTED:
+	case PREFETCH_SAMPLER_UNSEEDED:
 		break;
 	case PREFETCH_SAMPLER_OWN:
 	case PREFETCH_SAMPLER_DISTRIBUTED:
@@ -330,6 +331,24 @@ void prefetch_track_free(struct track *t)
 	free(t);
 }
 
+/* Of the turns just before it, or ahead of it, and of those that its own reader has there: were some opened?  A second job's
+ * files fall anywhere in this permutation, and two of them close together sometimes. */
+static bool joins(const struct track *t, uint64_t position, bool ahead_of_it)
+{
+	uint64_t turn = turn_of(t, position), stride = t->part.stride;
+	uint32_t turns = 0, reader = 0;
+	for (uint64_t k = 1; k <= SUPPORT; k++) {
+		uint64_t back = k * stride, near = t->size, own = t->size;
+		if (ahead_of_it || k <= turn)
+			near = position_of(t, ahead_of_it ? turn + k : turn - k);
+		if (ahead_of_it || back <= position)
+			own = ahead_of_it ? position + back : position - back;
+		turns += near < t->size && bit_get(t->used, near);
+		reader += own < t->size && bit_get(t->used, own);
+	}
+	return turns >= SUPPORT_MIN || reader >= SUPPORT_MIN;
+}
+
 static int begin_next(struct track *t)
 {
 	t->next_source = successor(&t->source);
@@ -465,6 +484,24 @@ static void refit(struct prefetch_recognise *r, struct track *t)
 	prefetch_pace(&t->part, turns, n_turns, &t->pace);
 }
 
+/* It took long to find: the trainer is far ahead of what the ring could hold, and what it has opened stands in `seen`. */
+static void catch_up(struct prefetch_recognise *r, struct track *t)
+{
+	uint64_t position;
+	uint32_t file;
+	for (uint64_t turn = 0; (position = position_of(t, turn)) < t->size && position < t->high + ahead(t); turn++) {
+		if (prefetch_sequence_file(t->now, turn, &file) < 0 || !bit_get(r->seen, file) ||
+		        bit_get(t->used, position))
+			continue;
+		r->seen[file / 64] &= ~(UINT64_C(1) << (file % 64));
+		bit_set(t->used, position);
+		t->opens++;
+		if (position >= t->high && joins(t, position, false))
+			t->high = position + 1;
+	}
+	t->last_open = r->opens;
+}
+
 int prefetch_track_step(struct prefetch_recognise *r, struct track *t)
 {
 	if (!t->now) {
@@ -473,7 +510,10 @@ int prefetch_track_step(struct prefetch_recognise *r, struct track *t)
 		int rc = sequence_new(r, t, &t->source, t->perm, t->epoch, &t->now);
 		if (rc < 0)
 			return rc;
+		bool late = r->n_ring == RING;
 		prefetch_recognise_sift(r);
+		if (late)
+			catch_up(r, t);
 		return 1;
 	}
 	if (t->n_recent >= t->refit_at || t->outside >= GROW) {
@@ -482,7 +522,7 @@ int prefetch_track_step(struct prefetch_recognise *r, struct track *t)
 			prefetch_recognise_sift(r);
 		return 1;
 	}
-	if (t->then)
+	if (t->then || (t->source.sampler == PREFETCH_SAMPLER_UNSEEDED && !t->has_next))
 		return 0;
 	if (!t->has_next) {
 		int rc = begin_next(t);
@@ -603,24 +643,6 @@ static bool unexpected(struct prefetch_recognise *r, struct track *t, uint32_t f
 static bool is_near(const struct track *t, uint64_t position)
 {
 	return position + behind(t) >= t->high && position < t->high + ahead(t);
-}
-
-/* Of the turns just before it, or ahead of it, and of those that its own reader has there: were some opened?  A second job's
- * files fall anywhere in this permutation, and two of them close together sometimes. */
-static bool joins(const struct track *t, uint64_t position, bool ahead_of_it)
-{
-	uint64_t turn = turn_of(t, position), stride = t->part.stride;
-	uint32_t turns = 0, reader = 0;
-	for (uint64_t k = 1; k <= SUPPORT; k++) {
-		uint64_t back = k * stride, near = t->size, own = t->size;
-		if (ahead_of_it || k <= turn)
-			near = position_of(t, ahead_of_it ? turn + k : turn - k);
-		if (ahead_of_it || back <= position)
-			own = ahead_of_it ? position + back : position - back;
-		turns += near < t->size && bit_get(t->used, near);
-		reader += own < t->size && bit_get(t->used, own);
-	}
-	return turns >= SUPPORT_MIN || reader >= SUPPORT_MIN;
 }
 
 enum track_fit prefetch_track_fit(const struct track *t, uint32_t file, uint64_t *ret_position)

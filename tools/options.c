@@ -9,6 +9,7 @@
 #include <string.h>
 
 #include "fs/control.h"
+#include "prefetch/seed_scan.h"
 #include "shard/base/units.h"
 #include "shard/index.h"
 #include "tools/cli.h"
@@ -245,6 +246,16 @@ static int set_watchdog(struct options *o, const char *key, const char *value, s
 	return 0;
 }
 
+static int set_seed_search(struct options *o, const char *key, const char *value, struct base_err *err)
+{
+	uint64_t n;
+	int r = parse_u64(key, value, PREFETCH_SEED_SCAN_THREADS_MAX, &n, err);
+	if (r < 0)
+		return r;
+	o->fs.scan_threads = (uint32_t)n;
+	return 0;
+}
+
 static int set_control(struct options *o, const char *key, const char *value, struct base_err *err)
 {
 	const char *path;
@@ -334,6 +345,11 @@ static const struct option_def options_known[] = {
 	{ "allow_other", NULL, "let other users in, as permissions say", set_allow_other },
 	{ "noexec", NULL, "do not let programs of the dataset be started", set_noexec },
 	{ "threads", "N", "threads that answer the kernel", set_threads },
+	{ "seed_search", "THREADS",
+	        "view=all: threads that look for the seed of a\nRandomSampler that nobody seeded, about a CPU "
+	        "minute\nan epoch; "
+	        "0: none (default)",
+	        set_seed_search },
 	{ "control", "SOCKET",
 	        "path of the control socket, to be named in the place\nof MNT then (default: one that is found by "
 	        "itself)",

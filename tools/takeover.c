@@ -75,6 +75,7 @@ static const struct field fields[] = {
 	FIELD(FIELD_BOOL, fs.gives_up_stderr),
 	FIELD(FIELD_BOOL, fs.debug),
 	FIELD(FIELD_INT, fs.watchdog_s),
+	FIELD(FIELD_INT, fs.scan_threads),
 	FIELD(FIELD_TEXT, fs.control_path),
 	FIELD(FIELD_INT, held.fuse_fd),
 	FIELD(FIELD_INT, held.estate_fd),

@@ -1,15 +1,19 @@
 /* Recognition: CPU time from the first opens to a track, by sampler, number of files and seed; and a feed's cost.
  *
- *   tests/bench/run recognise_bench [FILES...]      (default 100000 1280000) */
+ *   tests/bench/run recognise_bench [FILES...]      (default 100000 1280000)
+ *   tests/bench/run recognise_bench seeds           trying all 2^32 seeds of an unseeded RandomSampler: a minute or two */
 #include <inttypes.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <time.h>
+#include <unistd.h>
 #include <cmocka.h>
 
 #include "prefetch/recognise.h"
+#include "prefetch/seed_scan.h"
 #include "shard/torch_rng.h"
 #include "tests/prefetch/loader.h"
 #include "tests/shard/synth.h"
@@ -110,8 +114,38 @@ static void bench_size(uint32_t n)
 	synth_close(dataset);
 }
 
+static void bench_seeds(void)
+{
+	static const uint32_t sizes[] = { 1000, 100000, 1280000 };
+	printf("%9s %8s %12s %10s\n", "files", "threads", "CPU seconds", "left over");
+	for (unsigned i = 0; i < sizeof(sizes) / sizeof(sizes[0]); i++) {
+		uint32_t *opens = calloc(sizes[i], sizeof(*opens)), list, seed, left = 0;
+		struct prefetch_seed_scan *scan;
+		int rc;
+		if (!opens)
+			exit(1);
+		shard_torch_randperm(sizes[i], UINT64_C(4294967295), opens);
+		struct prefetch_seed_scan_list of = { .n = sizes[i], .indices = opens, .n_indices = 96 };
+		if (prefetch_seed_scan_new(&of, 1, 0, 1, &scan) < 0)
+			exit(1);
+		while ((rc = prefetch_seed_scan_next(scan, &list, &seed)) >= 0) {
+			left += rc > 0;
+			if (rc == 0)
+				usleep(1000);
+		}
+		printf("%9" PRIu32 " %8d %12.1f %10" PRIu32 "\n", sizes[i], 1,
+		        (double)prefetch_seed_scan_cpu_ns(scan) / 1e9, left);
+		prefetch_seed_scan_free(scan);
+		free(opens);
+	}
+}
+
 int main(int argc, char **argv)
 {
+	if (argc == 2 && strcmp(argv[1], "seeds") == 0) {
+		bench_seeds();
+		return 0;
+	}
 	printf("%-24s %9s %6s %6s %9s %9s %8s %7s\n", "sampler", "files", "1st ms", "opens", "CPU ms", "slice ms",
 	        "ns/open", "MB");
 	if (argc == 1) {

@@ -3,10 +3,12 @@
 after the sampler is recognised.
 
   tests/bench/run recognise_mount [--files 100000] [--kib 4] [--compute-us 300] [--workers 2] [--epochs 2]
+  tests/bench/run recognise_mount --unseeded --compute-us 1000 --options layout=tree,view=all,seed_search=1
 
 Counted by the kernel's fuse_request_send events, not by the server.  `taken back` are READs of files that had been read
 ahead and whose pages the kernel took back before they were opened: under memory pressure, or where DAMON pages out what
 nobody has touched for a second, as on some virtual machines.  `hits` are the opens without a READ but for those.
+With --unseeded the loader is DataLoader(shuffle=True), and waits instead of computing, as for a GPU.
 Needs root and torch."""
 import argparse
 import glob
@@ -27,7 +29,7 @@ from helpers import mounts, tools  # noqa: E402
 
 def reader(root, files, a, marks):
     import torch
-    from torch.utils.data import DataLoader, Dataset, DistributedSampler
+    from torch.utils.data import DataLoader, Dataset, DistributedSampler, RandomSampler
 
     torch.set_num_threads(1)
 
@@ -40,14 +42,18 @@ def reader(root, files, a, marks):
             size = len(os.read(fd, 1 << 20))
             os.close(fd)
             end = time.perf_counter() + a.compute_us / 1e6
+            if a.unseeded:
+                time.sleep(a.compute_us / 1e6)
             while time.perf_counter() < end:
                 pass
             return size
 
-    sampler = DistributedSampler(Files(), num_replicas=2, rank=1, seed=a.seed)
-    loader = DataLoader(Files(), batch_size=32, sampler=sampler, num_workers=a.workers)
+    data = Files()
+    sampler = RandomSampler(data) if a.unseeded else DistributedSampler(data, num_replicas=2, rank=1, seed=a.seed)
+    loader = DataLoader(data, batch_size=32, sampler=sampler, num_workers=a.workers)
     for epoch in range(a.epochs):
-        sampler.set_epoch(epoch)
+        if not a.unseeded:
+            sampler.set_epoch(epoch)
         start = time.perf_counter()
         for step, _ in enumerate(loader):
             if step in (3, 100):
@@ -59,6 +65,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     for name, value in (("files", 100000), ("kib", 4), ("compute-us", 300), ("workers", 2), ("epochs", 2), ("seed", 17)):
         parser.add_argument(f"--{name}", type=int, default=value)
+    parser.add_argument("--unseeded", action="store_true")
     parser.add_argument("--options", default="layout=tree,view=all")
     a = parser.parse_args()
     place = Path(tempfile.mkdtemp(prefix="ddpfs-bench.", dir=os.environ.get("DDPFS_BENCH_DIR")))
@@ -90,6 +97,8 @@ def main():
 
         reader(m.path, files, a, marks)
         states = [Path(path).read_text().strip() for path in glob.glob("/sys/kernel/mm/damon/admin/kdamonds/*/state")]
+        if "seed_search" in last:
+            print(f"seed search: {last['seed_search']}")
         print(f"recognised: {last['recognised']}; DAMON: {'on' if 'on' in states else 'off'}")
         print(m.log(), end="")
     finally:

@@ -83,7 +83,7 @@ def early_reads(stats):
 LOADERS = f'''
 import json, os, sys, time
 import torch
-from torch.utils.data import DataLoader, Dataset, DistributedSampler
+from torch.utils.data import DataLoader, Dataset, DistributedSampler, RandomSampler
 
 PATIENCE_S = 120
 root, kind = sys.argv[1:]
@@ -122,6 +122,10 @@ def loader(data, **options):
 torch.manual_seed(42)
 if kind == "random":
     loaders = [loader(Files("", 48, 1, 3000), shuffle=True)]
+elif kind == "unseeded":
+    data = Files("", 64, 1, 3000)
+    some = torch.Generator().manual_seed(0x1234500000000 + 20_000_000)  # of which 32 bits count
+    loaders = [loader(data, sampler=RandomSampler(data, generator=some))]
 elif kind == "ranks":
     data = Files("", 6, 1, 3000)
     loaders = [loader(data, sampler=DistributedSampler(data, num_replicas=8, rank=r, seed=17)) for r in range(8)]
@@ -130,7 +134,7 @@ else:
     loaders = [loader(data, sampler=DistributedSampler(data, num_replicas=2, rank=1, seed=17))]
 for epoch in range(2):
     for one in loaders:
-        if kind != "random":
+        if kind not in ("random", "unseeded"):
             one.sampler.set_epoch(epoch)
     for batches in zip(*loaders):
         pass
@@ -226,6 +230,20 @@ def test_a_random_sampler_after_a_manual_seed_is_read_ahead(mount, dataset):
     assert sampler["text"].startswith("torch RandomSampler") and "42" in sampler["text"], sampler
     assert (sampler["epoch"], sampler["repeated"]) == (1, 0), sampler
     assert stats["reads"] <= early_reads(stats)
+
+
+def test_a_random_sampler_with_a_seed_that_nobody_knows_is_found(mount, dataset):
+    """Only where threads were given for it.  The first of 2^32 seeds are tried first."""
+    m = mount(dataset, "layout=tree,view=all,memory=256M,seed_search=2")
+    stats = load(m, "unseeded")
+    (sampler,) = stats["samplers"]
+    assert "without a seed (this epoch's is " in m.log()
+    assert "generator with seed" in sampler["text"], sampler  # the second epoch's
+    assert (sampler["epoch"], sampler["repeated"]) == (1, 0), sampler
+    search = stats["seed_search"]
+    assert (search["running"], search["begun"], search["found"]) == (False, 1, 1) and search["cpu_s"] > 0
+    assert stats["reads"] <= 32 + early_reads(stats)
+    assert "seed_search" not in recognised(mount(dataset, "layout=tree,view=all"))
 
 
 @pytest.mark.trainers  # test_recognise.c has the schedules

@@ -7,6 +7,7 @@
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 #include <cmocka.h>
 
 #include "prefetch/recognise.h"
@@ -697,6 +698,167 @@ static void a_generator_of_its_own_is_followed(void **state)
 	}
 }
 
+/* One that scans for the seeds from `first` on. */
+static struct prefetch_recognise *new_scanning(uint32_t first)
+{
+	struct prefetch_recognise *r;
+	struct prefetch_recognise_options options = {
+		.index = dataset, .seed_max = 1000, .popular_words = 1, .scan_threads = 2, .scan_first = first
+	};
+	assert_int_equal(prefetch_recognise_new(&options, &r), 0);
+	return r;
+}
+
+static struct prefetch_scanned scanned(const struct prefetch_recognise *r)
+{
+	struct prefetch_scanned now;
+	prefetch_recognise_scanned(r, &now);
+	return now;
+}
+
+static void wait_for_scan(struct prefetch_recognise *r)
+{
+	while (scanned(r).running) {
+		work(r);
+		usleep(1000);
+	}
+	work(r);
+}
+
+/* The opens of one epoch: the scan begins with the first hundred, and ends when the trainer is far ahead. */
+static void scan_epoch(struct prefetch_recognise *r, struct loader *loader, uint32_t epoch)
+{
+	enum { AHEAD = 20000, OPENS = 128 + AHEAD };
+	uint32_t file;
+	feed_some(r, loader, 128);
+	for (uint32_t i = 0; i < AHEAD; i++) {
+		file = loader_next(loader);
+		prefetch_recognise_opened(r, &file, 1);
+		if (i % 16 == 0 && i < 2048)
+			work(r);
+	}
+	wait_for_scan(r);
+	struct prefetch_recognised track = only_track(r);
+	assert_true(track.ready);
+	assert_int_equal(track.sampler, PREFETCH_SAMPLER_UNSEEDED);
+	assert_int_equal(track.epoch, epoch);
+	assert_in_range(track.turn, OPENS, OPENS + 128);
+	uint64_t explained = track.opens;
+	for (uint32_t i = 0; i < 5000; i++) {
+		file = loader_next(loader);
+		prefetch_recognise_opened(r, &file, 1);
+	}
+	assert_int_equal(only_track(r).opens, explained + 5000);
+}
+
+static void an_unseeded_sampler_is_found_among_all_seeds(void **state)
+{
+	const uint32_t first = 3000000000;
+	struct prefetch_recognise *r = new_scanning(first);
+	char text[256];
+	(void)state;
+	for (uint32_t epoch = 0; epoch < 3; epoch++) {
+		uint32_t seed = first + (epoch == 1 ? 100000000 : 10000000) + epoch * 123457, workers = 1 << epoch;
+		randperm(N, seed, 0, order);
+		struct loader loader = loader_of(order, N, 1, 0, 1, workers);
+		scan_epoch(r, &loader, epoch);
+		struct prefetch_recognised track = only_track(r);
+		assert_int_equal(track.seed, seed);
+		assert_int_equal(track.repeated, 0);
+		assert_predicts(r, track.id, 0, &loader, order);
+		assert_non_null(strstr(prefetch_recognise_describe(&track, text, sizeof(text)), "without a seed"));
+		/* The next one cannot be known. */
+		struct prefetch_sequence *next;
+		assert_int_equal(prefetch_recognise_sequence(r, track.id, 1, &next), -ENOENT);
+		assert_int_equal(scanned(r).begun, epoch + 1);
+		assert_int_equal(scanned(r).found, epoch + 1);
+		run_out(r, &loader);
+	}
+	prefetch_recognise_free(r);
+}
+
+/* Accelerate's: a generator seeded at random, once. */
+static void a_generator_with_any_seed_is_followed_once_it_is_found(void **state)
+{
+	const uint32_t seed = 2345678901;
+	struct prefetch_recognise *r = new_scanning(seed - 100000);
+	struct shard_mt19937 mt;
+	(void)state;
+	shard_mt19937_seed(&mt, seed);
+	for (uint32_t epoch = 0; epoch < 3; epoch++) {
+		skipped_randperm(&mt, N, order);
+		struct loader loader = loader_of(order, N, 1, 0, 1, 2);
+		feed_some(r, &loader, 128);
+		wait_for_scan(r);
+		struct prefetch_recognised track = only_track(r);
+		assert_int_equal(track.sampler, epoch == 0 ? PREFETCH_SAMPLER_UNSEEDED : PREFETCH_SAMPLER_GENERATOR);
+		assert_int_equal(track.epoch, epoch);
+		assert_predicts(r, track.id, 0, &loader, order);
+		run_out(r, &loader);
+	}
+	assert_int_equal(scanned(r).begun, 1);
+	prefetch_recognise_free(r);
+}
+
+/* A scan is of use for an epoch's beginning alone: it ends with it, and is not begun for what is recognised anyway. */
+static void a_scan_ends_with_its_epoch(void **state)
+{
+	struct prefetch_recognise *r = new_scanning(0);
+	uint64_t random = 5;
+	(void)state;
+	randperm(N, 777, 0, order);
+	struct loader loader = loader_of(order, N, 1, 0, 1, 2);
+	feed_some(r, &loader, 512);
+	assert_int_equal(only_track(r).seed, 777);
+	assert_int_equal(scanned(r).begun, 0);
+	run_out(r, &loader);
+	for (uint32_t i = 0; i < VAL; i++)
+		scratch[i] = N + i;
+	for (uint32_t i = VAL - 1; i > 0; i--) {
+		uint32_t k = (uint32_t)(loader_random(&random) % (i + 1)), kept = scratch[i];
+		scratch[i] = scratch[k];
+		scratch[k] = kept;
+	}
+	for (unsigned epoch = 0; epoch < 2; epoch++) {
+		struct loader val = loader_of(scratch, VAL, 1, 0, 1, 0);
+		feed_some(r, &val, 128);
+		assert_true(scanned(r).running);
+		assert_int_equal(scanned(r).begun, epoch + 1);
+		prefetch_recognise_pause(r); /* not an end: it goes on */
+		assert_true(scanned(r).running);
+		run_out(r, &val);
+	}
+	assert_int_equal(scanned(r).found, 0);
+	prefetch_recognise_free(r); /* in the middle of one */
+}
+
+/* A minute or so: no seed of 2^32 makes this order, and after the third time nobody looks any more. */
+static void no_seed_is_found_where_there_is_none(void **state)
+{
+	if (!long_run())
+		skip();
+	struct prefetch_recognise *r = new_scanning(0);
+	uint64_t random = 6;
+	(void)state;
+	for (uint32_t i = 0; i < N; i++)
+		order[i] = i;
+	for (uint32_t epoch = 0; epoch < 4; epoch++) {
+		for (uint32_t i = N - 1; i > 0; i--) {
+			uint32_t k = (uint32_t)(loader_random(&random) % (i + 1)), kept = order[i];
+			order[i] = order[k];
+			order[k] = kept;
+		}
+		struct loader loader = loader_of(order, N, 1, 0, 1, 2);
+		feed_some(r, &loader, 512);
+		wait_for_scan(r);
+		assert_int_equal(scanned(r).begun, epoch < 3 ? epoch + 1 : 3);
+		assert_int_equal(scanned(r).found, 0);
+		assert_int_equal(prefetch_recognise_count(r), 0);
+		run_out(r, &loader);
+	}
+	prefetch_recognise_free(r);
+}
+
 static void validation_and_a_second_job_do_not_disturb(void **state)
 {
 	struct prefetch_recognise *r = new_recognise(0);
@@ -1173,6 +1335,10 @@ int main(void)
 		cmocka_unit_test(sorted_readers_are_recognised),
 		cmocka_unit_test(random_sampler_is_followed_through_the_default_generator),
 		cmocka_unit_test(a_generator_of_its_own_is_followed),
+		cmocka_unit_test(an_unseeded_sampler_is_found_among_all_seeds),
+		cmocka_unit_test(a_generator_with_any_seed_is_followed_once_it_is_found),
+		cmocka_unit_test(a_scan_ends_with_its_epoch),
+		cmocka_unit_test(no_seed_is_found_where_there_is_none),
 		cmocka_unit_test(validation_and_a_second_job_do_not_disturb),
 		cmocka_unit_test(validation_between_is_not_taken_for_the_whole_dataset),
 		cmocka_unit_test(two_jobs_on_few_files_are_told_apart),
