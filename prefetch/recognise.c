@@ -204,6 +204,7 @@ void prefetch_recognise_opened(struct prefetch_recognise *r, const uint32_t *fil
 void prefetch_recognise_pause(struct prefetch_recognise *r)
 {
 	r->n_latest = 0;
+	r->pressing = true;
 	if ((r->n_ring < RING && r->looked < r->n_ring) || r->unseeded.scan)
 		return; /* still being looked at */
 	r->n_recent = 0;

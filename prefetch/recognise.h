@@ -81,7 +81,8 @@ void prefetch_recognise_free(struct prefetch_recognise *recognise); /* NULL is f
  * that is less) counts once: readers look at a header first, or try again. */
 void prefetch_recognise_opened(struct prefetch_recognise *recognise, const uint32_t *files, size_t n);
 
-/* Opens have paused, or a listing was seen: an epoch may begin.  What was not recognised is looked at afresh. */
+/* Opens have paused, or a listing was seen: an epoch may have ended, or begin.  What came since the last look is looked at, and what
+ * was not recognised then afresh. */
 void prefetch_recognise_pause(struct prefetch_recognise *recognise);
 
 /* Works for about `max_ns` of CPU time (0: one slice: about a millisecond, three for a world of hundreds of ranks, and what

@@ -5,7 +5,11 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { BATCH_MAX = 4096, CHAINS_MAX = 128 /* looked at for each turn: more readers are not told apart */ };
+enum {
+	BATCH_MAX = 4096,
+	CHAINS_MAX = 128, /* looked at for each turn: more readers are not told apart */
+	FEW_FILES = 512,
+};
 
 struct hit {
 	uint64_t position;
@@ -49,6 +53,26 @@ double prefetch_fit_surprise(double a, double s, double q)
 	return kl > 0 ? kl : 0;
 }
 
+static double ln_choose(double n, double k)
+{
+	int sign;
+	return lgamma_r(n + 1, &sign) - lgamma_r(k + 1, &sign) - lgamma_r(n - k + 1, &sign);
+}
+
+/* The same for `seen` files of n, all different: hypergeometric, whose terms fall at least as fast as the first two of the
+ * tail.  Of few files that are worth much more than Chernoff's bound; of many next to nothing. */
+static double surprise_of(double a, double s, double seen, double n)
+{
+	if (n > FEW_FILES)
+		return prefetch_fit_surprise(a, s, seen / n);
+	double neither = n - s - seen + a; /* cells of no part that were not opened */
+	double next = (s - a) * (seen - a) / ((a + 1) * (neither + 1));
+	if (neither < 0 || a * n <= s * seen || next >= 1)
+		return 0;
+	double ln = ln_choose(s, a) + ln_choose(n - s, seen - a) - ln_choose(n, seen) - log1p(-next);
+	return ln < 0 ? -ln : 0;
+}
+
 /* The best window of a part: its hits but for a share at either end, which late and early workers or strangers fill. */
 static void try_part(
         const struct prefetch_fit_input *in, const struct hit *hits, const struct part *part, struct prefetch_fit *best)
@@ -67,7 +91,7 @@ static void try_part(
 			continue;
 		uint64_t low = in->anywhere ? inside[from] : 0, high = inside[to - 1] + 1;
 		uint64_t cells = cells_below(part, high) - cells_below(part, low);
-		double score = prefetch_fit_surprise(to - from, (double)cells, in->chance) - charge;
+		double score = surprise_of(to - from, (double)cells, in->seen, (double)in->size) - charge;
 		if (score <= best->score)
 			continue;
 		*best = (struct prefetch_fit){
@@ -101,7 +125,6 @@ static void try_world(
         const struct prefetch_fit_input *in, const struct hit *hits, uint32_t world, struct prefetch_fit *best)
 {
 	uint16_t early[PREFETCH_FIT_WORLD_MAX], late[PREFETCH_FIT_WORLD_MAX];
-	double most = -log(in->chance); /* nats a hit can bring */
 	memset(early, 0, world * sizeof(*early));
 	memset(late, 0, world * sizeof(*late));
 	for (uint32_t i = 0; i < in->n; i++) {
@@ -119,7 +142,9 @@ static void try_world(
 			uint32_t sum = 0;
 			for (uint32_t r = first; r < first + ranks; r++)
 				sum += (uint32_t)early[r] + late[r];
-			if (sum < PREFETCH_FIT_HITS_MIN || sum * most <= best->score || !steady(early, late, &part))
+			if (sum < PREFETCH_FIT_HITS_MIN ||
+			        surprise_of(sum, sum, in->seen, (double)in->size) <= best->score ||
+			        !steady(early, late, &part))
 				continue;
 			try_part(in, hits, &part, best);
 		}
@@ -138,7 +163,7 @@ bool prefetch_fit(const struct prefetch_fit_input *in, struct prefetch_fit *ret_
 	struct hit hits[PREFETCH_FIT_MAX];
 	struct prefetch_fit best = { .score = 0 };
 	assert(in->n <= PREFETCH_FIT_MAX && in->world_max <= PREFETCH_FIT_WORLD_MAX);
-	if (in->n < PREFETCH_FIT_HITS_MIN || in->chance >= 1)
+	if (in->n < PREFETCH_FIT_HITS_MIN || in->seen >= in->size)
 		return false;
 	sort_hits(in, hits);
 	for (uint32_t world = 1; world <= in->world_max; world++)
@@ -224,7 +249,7 @@ bool prefetch_fit_part(
 	struct prefetch_fit best = { .score = 0 };
 	struct part one = { .world = part->world, .first = part->first, .ranks = part->ranks };
 	assert(in->n <= PREFETCH_FIT_MAX);
-	if (in->n < PREFETCH_FIT_HITS_MIN || in->chance >= 1)
+	if (in->n < PREFETCH_FIT_HITS_MIN || in->seen >= in->size)
 		return false;
 	sort_hits(in, hits);
 	try_part(in, hits, &one, &best);

@@ -141,6 +141,7 @@ struct prefetch_recognise {
 	uint32_t n_ring;
 	uint64_t ring_since; /* opens at its first entry */
 	uint32_t looked;     /* n_ring at the last search */
+	bool pressing;       /* opens have paused: what is there may be all there is */
 	uint32_t recent[RECENT];
 	uint64_t n_recent;
 	uint64_t *seen;    /* bit a file: unexplained and opened in this pass */

@@ -36,6 +36,8 @@ enum {
 	ALL_SEEDS = 8, /* nats: 2^32 permutations instead of 2.2e6 */
 };
 
+static const uint64_t DEFAULT_SEED = 67280421310721;
+
 int prefetch_search_init(struct search *search)
 {
 	search->targets = calloc(LISTS_MAX + 1, sizeof(*search->targets));
@@ -65,7 +67,8 @@ bool prefetch_search_due(const struct prefetch_recognise *r)
 		if (!r->tracks[i]->now)
 			return false; /* it may explain the ring */
 	}
-	return level_of(r->n_ring) > level_of(r->looked);
+	bool more = r->n_ring >= levels[0].ring && r->n_ring > r->looked;
+	return more && (r->pressing || level_of(r->n_ring) > level_of(r->looked));
 }
 
 static uint32_t slot_of(const struct target *target, uint32_t index)
@@ -147,6 +150,13 @@ static void plan(struct prefetch_recognise *r, bool all)
 	add_family(
 	        s, (struct family){
 	                   .sampler = PREFETCH_SAMPLER_GENERATOR, .to = likely, .skip = 2, .outputs = NEAR_OUTPUTS });
+	/* torch.Generator() that nobody seeded has always the same (c10::default_rng_seed_val); alone, or drawn from by a loader. */
+	for (uint32_t skip = 0; skip <= 2; skip += 2)
+		add_family(s, (struct family){ .sampler = PREFETCH_SAMPLER_GENERATOR,
+		                      .from = (uint32_t)DEFAULT_SEED,
+		                      .to = (uint32_t)DEFAULT_SEED + 1,
+		                      .skip = skip,
+		                      .outputs = NEAR_OUTPUTS });
 	add_family(s, (struct family){ .sampler = PREFETCH_SAMPLER_RANDOM,
 	                      .to = likely,
 	                      .draws = MANUAL_DRAWS,
@@ -215,7 +225,7 @@ static bool fit_prefix(const struct prefetch_recognise *r, const struct target *
 		.positions = positions,
 		.n = n,
 		.size = target->n,
-		.chance = (double)target->n_seen / target->n,
+		.seen = target->n_seen,
 		.world_max = outputs > EXACT_OUTPUTS ? 1024
 		             : outputs < target->n   ? outputs / 64
 		             : outputs < few         ? WORLD_LEAST
@@ -223,7 +233,8 @@ static bool fit_prefix(const struct prefetch_recognise *r, const struct target *
 	};
 	*ret_n = n;
 	/* Where the filter was passed by, most seeds end here. */
-	if (outputs > EXACT_OUTPUTS && prefetch_fit_surprise(n, outputs, input.chance) < FAR_SURPRISE)
+	if (outputs > EXACT_OUTPUTS &&
+	        prefetch_fit_surprise(n, outputs, (double)target->n_seen / target->n) < FAR_SURPRISE)
 		return false;
 	return prefetch_fit(&input, ret_fit) && ret_fit->score >= PREFETCH_FIT_SURE;
 }
@@ -329,7 +340,7 @@ static void try_sorted(struct prefetch_recognise *r, uint32_t i)
 		.positions = positions,
 		.n = target->n_seen,
 		.size = target->n,
-		.chance = (double)target->n_seen / target->n,
+		.seen = target->n_seen,
 		.anywhere = true,
 	};
 	if (fits_in_order(&input, &fit) && prefetch_list_at(target->list, (uint32_t)fit.low, &file) == 0)
@@ -415,7 +426,7 @@ static int try_own(struct prefetch_recognise *r, uint64_t epoch)
 		.positions = positions,
 		.n = n,
 		.size = own->size,
-		.chance = (double)n / (double)own->size,
+		.seen = n,
 		.anywhere = true,
 	};
 	if (!fits_in_order(&input, &fit))
@@ -470,6 +481,7 @@ int prefetch_search_begin(struct prefetch_recognise *r)
 	for (unsigned i = level_of(r->looked); i < level_of(s->n_ring); i++)
 		s->all |= levels[i].all && !r->rolling;
 	r->looked = s->n_ring;
+	r->pressing = false;
 	s->n_targets = 0;
 	s->phase = SEARCH_TARGETS;
 	s->at = 0;
