@@ -9,6 +9,7 @@ library's copy stream fills; with cpu a view of host memory."""
 
 import argparse
 import os
+import sys
 from pathlib import Path
 
 import torch
@@ -117,8 +118,9 @@ def main():
             score = accuracy(model, (rows.to(device) for rows in val(epoch)))
             print(f"epoch {epoch}: mean loss {float(total) / steps:.4f}, accuracy {score:.4f}", flush=True)
     if world > 1:
-        del network  # first: what goes with the group's last reference may wait for its threads for ever (torch 2.13)
-        dist.destroy_process_group()
+        dist.barrier()
+        sys.stdout.flush()
+        os._exit(0)  # gloo's threads outlive a DDP module, and hang or abort Python's end now and then (torch 2.13)
 
 
 if __name__ == "__main__":

@@ -89,8 +89,8 @@ def main(checkpoint, notes):
             if rank == 0 and step % EVERY == 0:
                 save(checkpoint, model, optimizer, mnt.state(epoch, step * BATCH))
     dist.barrier()
-    del network  # first: what goes with the group's last reference may wait for its threads for ever (torch 2.13)
-    dist.destroy_process_group()
+    sys.stdout.flush()
+    os._exit(0)  # gloo's threads outlive a DDP module, and hang or abort Python's end now and then (torch 2.13)
 
 
 if __name__ == "__main__":

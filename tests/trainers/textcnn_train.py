@@ -4,6 +4,7 @@
 import hashlib
 import os
 import re
+import sys
 
 import torch
 import torch.distributed as dist
@@ -70,8 +71,9 @@ def main():
             samples[-1] += numbers.tolist()
     write_report(args, rank, world, losses, model, samples)
     if world > 1:
-        del network  # first: what goes with the group's last reference may wait for its threads for ever (torch 2.13)
-        dist.destroy_process_group()
+        dist.barrier()
+        sys.stdout.flush()
+        os._exit(0)  # gloo's threads outlive a DDP module, and hang or abort Python's end now and then (torch 2.13)
 
 
 if __name__ == "__main__":

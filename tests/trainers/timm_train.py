@@ -2,6 +2,7 @@
 """A trainer with timm's datasets and loader, as its train.py makes them: its own walk through the folder, its samplers."""
 
 import os
+import sys
 
 import torch
 import torch.distributed as dist
@@ -63,8 +64,9 @@ def main():
             samples[-1] += (labels // 10).tolist()
     write_report(args, rank, world, losses, model, samples)
     if world > 1:
-        del network  # first: what goes with the group's last reference may wait for its threads for ever (torch 2.13)
-        dist.destroy_process_group()
+        dist.barrier()
+        sys.stdout.flush()
+        os._exit(0)  # gloo's threads outlive a DDP module, and hang or abort Python's end now and then (torch 2.13)
 
 
 if __name__ == "__main__":
