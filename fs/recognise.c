@@ -7,6 +7,7 @@
 #include <string.h>
 #include <time.h>
 
+#include "fs/part.h"
 #include "fs/sink.h"
 #include "prefetch/recognise.h"
 #include "shard/base/log.h"
@@ -55,11 +56,10 @@ struct fs_recognise {
 		enum prefetch_sampler sampler;
 		bool known;
 	} told[PREFETCH_TRACKS_MAX * 2];
-	uint32_t *part; /* one rank's view: its files, ascending in a tree, by turn in a flat view */
-	uint32_t n_part;
-	uint32_t *part_index; /* flat: numbers of `part`, by file */
-	struct shard_epoch *part_epoch;
-	_Atomic bool part_made;             /* the four are constant from then on */
+	struct fs_part *part;               /* one rank's view: its files; NULL: every file */
+	bool leads;                         /* what is recognised is read ahead; else it is only told */
+	uint64_t manual, word;              /* where a RandomSampler's generator was seen last; word 0: nowhere */
+	_Atomic bool part_made;             /* flat: `part` is constant from then on */
 	_Atomic bool settled;               /* flat: the part is read whole; nothing more is looked at */
 	uint32_t batch[FS_RECOGNISE_BATCH]; /* ... to here */
 	pthread_t thread;
@@ -71,6 +71,7 @@ struct fs_recognise {
 	uint64_t queued, taken, published; /* ever; published <= taken <= queued */
 	struct shown shown[PREFETCH_TRACKS_MAX];
 	unsigned n_shown;
+	bool sharded_twice; /* ever: the list that showed it may be another epoch's */
 	struct prefetch_scanned scanned;
 };
 
@@ -163,7 +164,8 @@ static bool learn(struct fs_recognise *fr, struct follow *f, const struct prefet
 		return false;
 	if (prefetch_recognise_sequence(fr->r, track->id, 0, &known[0]) < 0)
 		return false;
-	f->next_known = prefetch_recognise_sequence(fr->r, track->id, 1, &known[1]) == 0;
+	/* The next epoch's permutation is of another part. */
+	f->next_known = !fr->part && prefetch_recognise_sequence(fr->r, track->id, 1, &known[1]) == 0;
 	bool changed = f->next_known || f->epoch != track->epoch;
 	f->epoch = track->epoch;
 	for (unsigned i = 0; i < 2; i++) {
@@ -310,6 +312,8 @@ static void publish(struct fs_recognise *fr, bool busy)
 	pthread_mutex_lock(&fr->lock);
 	memcpy(fr->shown, shown, n * sizeof(shown[0]));
 	fr->n_shown = n;
+	for (unsigned i = 0; i < n; i++)
+		fr->sharded_twice |= shown[i].track.ready && shown[i].track.shards_twice;
 	fr->scanned = scanned;
 	if (!busy)
 		fr->published = fr->taken;
@@ -336,9 +340,6 @@ void fs_recognise_stats(struct fs_recognise *fr, json_t *object)
 		if (t->repeated)
 			snprintf(note, sizeof(note),
 			        "the same permutation came %u times again: call sampler.set_epoch(epoch)", t->repeated);
-		if (t->shards_twice)
-			snprintf(note, sizeof(note),
-			        "the sampler shards this rank's part once more: mount with view=all");
 		json_array_append_new(
 		        samplers, json_pack("{ss ss sI sI sI sI sI sI sI sI sI sI}", "text", fr->shown[i].text, "list",
 		                          t->list, "seed", (json_int_t)t->seed, "world", (json_int_t)t->world, "first",
@@ -347,6 +348,8 @@ void fs_recognise_stats(struct fs_recognise *fr, json_t *object)
 		                          (json_int_t)t->turns, "opens", (json_int_t)t->opens, "repeated",
 		                          (json_int_t)t->repeated, "after", (json_int_t)t->after));
 	}
+	if (fr && fr->sharded_twice)
+		snprintf(note, sizeof(note), "the sampler shards this rank's part once more: mount with view=all");
 	if (fr)
 		pthread_mutex_unlock(&fr->lock);
 	json_object_set_new(object, "recognised", json_string(*all ? all : "nothing"));
@@ -359,76 +362,6 @@ void fs_recognise_stats(struct fs_recognise *fr, json_t *object)
 		        json_pack("{sb sI sf sI sI}", "running", scanned.running, "tried", (json_int_t)scanned.tried,
 		                "cpu_s", (double)scanned.cpu_ns / 1e9, "begun", (json_int_t)scanned.begun, "found",
 		                (json_int_t)scanned.found));
-}
-
-/* ---- one rank's part ---- */
-
-static int part_at(void *user, uint32_t i, uint32_t *ret_file)
-{
-	const struct fs_recognise *fr = user;
-	*ret_file = fr->part[i];
-	return 0;
-}
-
-static int compare_files(const void *a, const void *b, void *files)
-{
-	uint32_t x = ((uint32_t *)files)[*(const uint32_t *)a], y = ((uint32_t *)files)[*(const uint32_t *)b];
-	return (x > y) - (x < y);
-}
-
-static int part_find(void *user, uint32_t file, uint32_t *ret_index)
-{
-	const struct fs_recognise *fr = user;
-	uint32_t low = 0, high = fr->n_part;
-	while (low < high) {
-		uint32_t mid = low + (high - low) / 2;
-		if (fr->part[fr->part_index[mid]] < file)
-			low = mid + 1;
-		else
-			high = mid;
-	}
-	if (low == fr->n_part || fr->part[fr->part_index[low]] != file)
-		return -ENOENT;
-	*ret_index = fr->part_index[low];
-	return 0;
-}
-
-/* The files that this rank lists: as in a flat root, or (ids are in ImageFolder's order) as in a tree. */
-static int make_part(struct fs_recognise *fr)
-{
-	uint32_t rank = fr->view->options.rank, sample;
-	fr->part_epoch = fs_view_epoch(fr->view);
-	uint64_t turns = shard_epoch_turns(fr->part_epoch, rank);
-	if (turns == 0 || turns > UINT32_MAX)
-		return -ENODATA;
-	fr->part = calloc(turns, sizeof(*fr->part));
-	fr->part_index = calloc(turns, sizeof(*fr->part_index));
-	if (!fr->part || !fr->part_index)
-		return -ENOMEM;
-	for (uint64_t t = 0; t < turns; t++) {
-		int rc = shard_epoch_turn(fr->part_epoch, rank, t, &sample, NULL);
-		if (rc == 0)
-			rc = shard_index_sample_first(fr->server->index, sample, &fr->part[t]);
-		if (rc < 0)
-			return rc;
-		fr->part_index[t] = (uint32_t)t;
-	}
-	fr->n_part = (uint32_t)turns;
-	qsort_r(fr->part_index, fr->n_part, sizeof(*fr->part_index), compare_files, fr->part);
-	if (fr->view->layout == FS_LAYOUT_FLAT) {
-		atomic_store(&fr->part_made, true);
-	} else {
-		uint32_t *sorted = calloc(turns, sizeof(*sorted));
-		if (!sorted)
-			return -ENOMEM;
-		for (uint32_t i = 0; i < fr->n_part; i++)
-			sorted[i] = fr->part[fr->part_index[i]];
-		free(fr->part);
-		fr->part = sorted;
-		for (uint32_t i = 0; i < fr->n_part; i++)
-			fr->part_index[i] = i;
-	}
-	return 0;
 }
 
 /* ---- ddpfs's own orders, as `.ddpfs/epoch/N.list` gives them ---- */
@@ -465,14 +398,6 @@ static int own_find(void *user, uint64_t number, uint32_t file, uint64_t *ret_po
 }
 
 /* ---- the thread ---- */
-
-/* Whether opens are read ahead; else it is only watched for what a rank's view must not be read with.  A RandomSampler over one
- * rank's tree is not: its numbers are those of one epoch's listing, and the next listing shows other files.  What it would
- * draw of them is not known before they are listed, and by then they are being opened. */
-static bool leads(const struct fs_recognise *fr)
-{
-	return fr->view->all && fr->view->layout == FS_LAYOUT_TREE;
-}
 
 static void sync_streams(struct fs_recognise *fr)
 {
@@ -527,37 +452,104 @@ static size_t take(struct fs_recognise *fr, bool busy, bool *ret_paused)
 	return stop ? SIZE_MAX : n;
 }
 
-static int begin(struct fs_recognise *fr)
+/* All files: every order, torch's in any list. */
+static void plan_all(
+        struct fs_recognise *fr, struct prefetch_own_order *own, struct prefetch_recognise_options *options)
 {
-	struct prefetch_list_given given = { .name = "this rank's part", .user = fr, .at = part_at, .find = part_find };
-	struct prefetch_recognise_options options = {
-		.index = fr->server->index, .shown = fr->view->order, .explained = explained, .user = fr
-	};
-	struct prefetch_own_order own = {
+	*own = (struct prefetch_own_order){
 		.user = fr->view->order,
 		.at = own_at,
 		.find = own_find,
 		.size = shard_view_samples(fr->view->order),
 		.several = shard_index_info(fr->server->index)->grouped,
 	};
-	int rc = leads(fr) ? 0 : make_part(fr);
 	/* order=torch is torch's, whose seeds are looked through anyway, and costs O(n) an epoch. */
 	enum shard_order_mode order = shard_view_options_get(fr->view->order)->order;
-	if (leads(fr) && order != SHARD_ORDER_TORCH && own.size > 0) {
-		options.own = &own;
-		options.own_epochs = order == SHARD_ORDER_NONE ? 1 : OWN_EPOCHS;
-		options.own_last = order == SHARD_ORDER_NONE;
-		options.own_first = shard_view_options_get(fr->view->order)->epoch;
+	if (order == SHARD_ORDER_TORCH || own->size == 0)
+		return;
+	options->own = own;
+	options->own_epochs = order == SHARD_ORDER_NONE ? 1 : OWN_EPOCHS;
+	options->own_last = order == SHARD_ORDER_NONE;
+	options->own_first = shard_view_options_get(fr->view->order)->epoch;
+}
+
+/* One rank's part in the epoch that it is in.  In a tree it is read ahead by what is recognised where it is larger than
+ * memory; where it is not, the view's own order has all of it there soon, and the next epoch's part with it. */
+static int plan_part(struct fs_recognise *fr, struct prefetch_list_given lists[FS_PART_LISTS],
+        struct prefetch_recognise_options *options)
+{
+	bool tree = fr->view->layout == FS_LAYOUT_TREE;
+	int rc = fs_part_new(fr->server, fr->view, &fr->part);
+	if (rc < 0)
+		return rc;
+	fr->leads = tree && fs_part_bytes(fr->part) > fr->server->memory_bytes;
+	options->given = lists;
+	options->n_given = fs_part_lists(fr->part, lists);
+	options->seed_max = LIKELY_SEEDS;
+	options->popular_words = tree ? 0 : 1;
+	options->seen_manual = fr->manual;
+	options->seen_word = fr->word;
+	return 0;
+}
+
+static int begin(struct fs_recognise *fr)
+{
+	struct prefetch_list_given lists[FS_PART_LISTS];
+	struct prefetch_own_order own;
+	struct prefetch_recognise_options options = {
+		.index = fr->server->index,
+		.shown = fr->view->order,
+		.explained = explained,
+		.user = fr,
+	};
+	int rc = 0;
+	fr->leads = fr->view->all && fr->view->layout == FS_LAYOUT_TREE;
+	if (fr->leads)
+		plan_all(fr, &own, &options);
+	else
+		rc = plan_part(fr, lists, &options);
+	options.scan_threads = fr->leads ? fr->server->options.scan_threads : 0;
+	if (rc == 0)
+		rc = prefetch_recognise_new(&options, &fr->r);
+	if (rc == 0 && fr->view->layout == FS_LAYOUT_FLAT)
+		atomic_store(&fr->part_made, true);
+	return rc;
+}
+
+static void end(struct fs_recognise *fr)
+{
+	struct prefetch_recognised track;
+	for (unsigned k = 0; fr->r && prefetch_recognise_get(fr->r, k, &track) == 0; k++) {
+		if (track.sampler == PREFETCH_SAMPLER_RANDOM) {
+			fr->manual = track.seed;
+			fr->word = track.word;
+		}
 	}
-	options.scan_threads = leads(fr) ? fr->server->options.scan_threads : 0;
-	if (!leads(fr)) {
-		given.n = fr->n_part;
-		options.given = &given;
-		options.n_given = 1;
-		options.seed_max = LIKELY_SEEDS;
-		options.popular_words = 1;
-	}
-	return rc < 0 ? rc : prefetch_recognise_new(&options, &fr->r);
+	for (unsigned i = 0; i < PREFETCH_TRACKS_MAX; i++)
+		follow_done(fr, &fr->follows[i]);
+	prefetch_recognise_free(fr->r);
+	fs_part_free(fr->part);
+	fr->r = NULL;
+	fr->part = NULL;
+}
+
+/* A tree of one rank's part shows other files in another epoch. */
+static bool outdated(const struct fs_recognise *fr)
+{
+	if (!fr->part || fr->view->layout != FS_LAYOUT_TREE)
+		return false;
+	struct fs_view_progress progress;
+	fs_view_progress(fr->view, &progress);
+	return progress.epoch != fs_part_epoch(fr->part);
+}
+
+static int begin_again(struct fs_recognise *fr)
+{
+	bool led = fr->leads;
+	end(fr);
+	if (led)
+		fs_sink_own(fr->server->sink, fr->view, true);
+	return begin(fr);
 }
 
 static void *recognise_run(void *arg)
@@ -569,6 +561,8 @@ static void *recognise_run(void *arg)
 	if (begin(fr) < 0)
 		return NULL; /* without memory, or nothing is dealt to this rank */
 	while ((n = take(fr, busy, &paused)) != SIZE_MAX) {
+		if (outdated(fr) && begin_again(fr) < 0)
+			break;
 		if (paused && !idle)
 			prefetch_recognise_pause(fr->r);
 		if (paused || n > 0)
@@ -579,7 +573,7 @@ static void *recognise_run(void *arg)
 			log_warning("the trainer's sampler cannot be looked for: %s", base_err_str(rc));
 		failed |= rc < 0;
 		busy = rc > 0;
-		if (leads(fr))
+		if (fr->leads)
 			sync_streams(fr);
 		else if (fr->view->layout == FS_LAYOUT_FLAT)
 			settle(fr);
@@ -593,10 +587,9 @@ static void *recognise_run(void *arg)
 void fs_recognise_opened(struct fs_recognise *fr, uint32_t file, uint64_t epoch, uint64_t turn)
 {
 	if (file == SHARD_NONE) {
-		if (!atomic_load(&fr->part_made) || atomic_load(&fr->settled) ||
-		        epoch != shard_epoch_number(fr->part_epoch) || turn >= fr->n_part)
+		if (!atomic_load(&fr->part_made) || atomic_load(&fr->settled) || epoch != fs_part_epoch(fr->part) ||
+		        fs_part_file(fr->part, turn, &file) < 0)
 			return;
-		file = fr->part[turn];
 	}
 	pthread_mutex_lock(&fr->lock);
 	fr->queue[fr->queued++ % FS_RECOGNISE_QUEUE] = file;
@@ -616,9 +609,7 @@ void fs_recognise_drained(struct fs_recognise *fr)
 static void dispose(struct fs_recognise *fr)
 {
 	prefetch_recognise_free(fr->r);
-	shard_epoch_put(fr->part_epoch);
-	free(fr->part);
-	free(fr->part_index);
+	fs_part_free(fr->part);
 	pthread_cond_destroy(&fr->cond);
 	pthread_mutex_destroy(&fr->lock);
 	free(fr);

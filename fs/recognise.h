@@ -6,9 +6,10 @@
  *
  *   watcher --> queue --> recognise thread --> tracks --> streams (fs/sink.h)
  *
- * In the view of one rank only one thing is looked for: a DistributedSampler over the rank's part, which shards twice.  In a flat
- * one that ends when another sampler (the list as it is, mostly) explains some thousands of opens: `samplers` in the statistics
- * stands still from then on.
+ * In the view of one rank samplers are held against its part (fs/part.h).  A DistributedSampler over it shards twice, which is
+ * told.  In a tree the part is another one in each epoch, and begun with anew; where it is larger than memory, what is
+ * recognised is read ahead, too.  In a flat view the order is the listing's, and looking ends when a sampler (the list as it is,
+ * mostly) explains some thousands of opens: `samplers` in the statistics stands still from then on.
  *
  * Threads: one `recognise` for each view, where all that takes long is done (searches, permutations); fs_recognise_opened
  * from the watcher, the rest from any. `lock` is a leaf. */

@@ -297,6 +297,7 @@ int prefetch_recognise_get(const struct prefetch_recognise *r, unsigned i, struc
 		.generation = t->generation,
 		.sampler = t->source.sampler,
 		.seed = t->source.name,
+		.word = t->source.word,
 		.world = t->part.world,
 		.first = t->part.first,
 		.ranks = t->part.ranks,

@@ -64,6 +64,8 @@ struct prefetch_recognise_options {
 	/* RandomSampler: words of the default generator behind well-known manual seeds that are looked at, for models that
 	 * draw their weights first; 0 = PREFETCH_POPULAR_WORDS_DEFAULT, 1 = none. */
 	uint32_t popular_words;
+	/* A RandomSampler drew from the generator of manual_seed(seen_manual), up to its word seen_word; 0: not known. */
+	uint64_t seen_manual, seen_word;
 	/* Threads that try all 2^32 seeds of a RandomSampler once the first opens of an epoch fit nothing else; 0 = none.  At most
 	 * PREFETCH_SEED_SCAN_THREADS_MAX. */
 	unsigned scan_threads;
@@ -104,6 +106,7 @@ struct prefetch_recognised {
 	uint32_t generation; /* changes when sequences handed out before are no longer right */
 	enum prefetch_sampler sampler;
 	uint64_t seed;                /* seed + epoch for DISTRIBUTED, the epoch for OWN, the manual seed for RANDOM */
+	uint64_t word;                /* RANDOM: of the default generator, that seeded the permutation */
 	uint32_t world, first, ranks; /* as in a sequence */
 	struct prefetch_pace pace;
 	uint64_t epoch;    /* 0 = the one it was recognised in */

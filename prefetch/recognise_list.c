@@ -131,8 +131,8 @@ static uint64_t tail_of(const char *name, uint32_t len, uint32_t n)
 	return tail;
 }
 
-/* torchvision's IMG_EXTENSIONS.  Asked for every file of a dataset: no loop of strcasecmp(). */
-static bool is_image(const char *name, uint32_t len)
+/* Asked for every file of a dataset: no loop of strcasecmp(). */
+bool prefetch_list_is_image(const char *name, uint32_t len)
 {
 	enum { DOT = '.' << 24 };
 	switch (len >= 4 ? tail_of(name, len, 4) : 0) {
@@ -189,7 +189,7 @@ int prefetch_filters_step(struct prefetch_filters *filters, uint32_t max)
 		filters->filters[PREFETCH_FILTER_ALL]->words[id / 64] |= bit;
 		if (!file.common)
 			filters->filters[PREFETCH_FILTER_DEALT]->words[id / 64] |= bit;
-		if (is_image(file.name, file.name_len))
+		if (prefetch_list_is_image(file.name, file.name_len))
 			filters->filters[PREFETCH_FILTER_IMAGES]->words[id / 64] |= bit;
 		if (suffix_len > 0 && file.name_len >= suffix_len &&
 		        memcmp(file.name + file.name_len - suffix_len, filters->suffix, suffix_len) == 0)

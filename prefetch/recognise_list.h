@@ -52,6 +52,9 @@ int prefetch_filters_init(struct prefetch_filters *filters, const struct shard_i
 int prefetch_filters_step(struct prefetch_filters *filters, uint32_t max);
 void prefetch_filters_done(struct prefetch_filters *filters); /* lists keep what they need */
 
+/* By its extension, as torchvision does (IMG_EXTENSIONS of datasets/folder.py), whatever its case. */
+bool prefetch_list_is_image(const char *name, uint32_t len);
+
 enum prefetch_list_sort { PREFETCH_SORT_WALK, PREFETCH_SORT_ID, PREFETCH_SORT_PATH, PREFETCH_SORT_GIVEN };
 
 /* A list that somebody else holds, such as a rank's part of a view. */

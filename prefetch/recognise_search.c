@@ -114,6 +114,17 @@ static void add_family(struct search *search, struct family family)
 		search->families[search->n_families++] = family;
 }
 
+/* A RandomSampler goes on behind a word of a generator that it drew from. */
+static void add_words(struct search *search, uint64_t manual, uint64_t word)
+{
+	add_family(search, (struct family){ .sampler = PREFETCH_SAMPLER_RANDOM,
+	                           .deep = true,
+	                           .manual = manual,
+	                           .from = (uint32_t)word + 1,
+	                           .to = (uint32_t)word + 1 + NEAR_WORDS,
+	                           .outputs = NEAR_OUTPUTS });
+}
+
 static bool has_few_files(const struct search *s)
 {
 	bool few = false;
@@ -135,13 +146,10 @@ static void plan(struct prefetch_recognise *r, bool all)
 			                      .to = source->seed < UINT32_MAX - 1024 ? source->seed + 1024 : UINT32_MAX,
 			                      .outputs = PREFETCH_FILTER_WORDS });
 		if (source->sampler == PREFETCH_SAMPLER_RANDOM)
-			add_family(s, (struct family){ .sampler = PREFETCH_SAMPLER_RANDOM,
-			                      .deep = true,
-			                      .manual = source->name,
-			                      .from = (uint32_t)source->word + 1,
-			                      .to = (uint32_t)source->word + 1 + NEAR_WORDS,
-			                      .outputs = NEAR_OUTPUTS });
+			add_words(s, source->name, source->word);
 	}
+	if (r->options.seen_word > 0)
+		add_words(s, r->options.seen_manual, r->options.seen_word);
 	add_family(
 	        s, (struct family){ .sampler = PREFETCH_SAMPLER_DISTRIBUTED, .to = likely, .outputs = NEAR_OUTPUTS });
 	add_family(

@@ -346,9 +346,9 @@ static const struct option_def options_known[] = {
 	{ "noexec", NULL, "do not let programs of the dataset be started", set_noexec },
 	{ "threads", "N", "threads that answer the kernel", set_threads },
 	{ "seed_search", "THREADS",
-	        "view=all: threads that look for the seed of a\nRandomSampler that nobody seeded, about a CPU "
-	        "minute\nan epoch; "
-	        "0: none (default)",
+	        "threads that look for the seed of a RandomSampler that\nnobody seeded: a CPU minute an epoch "
+	        "(default: "
+	        "0)",
 	        set_seed_search },
 	{ "control", "SOCKET",
 	        "path of the control socket, to be named in the place\nof MNT then (default: one that is found by "

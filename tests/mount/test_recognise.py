@@ -13,7 +13,7 @@ from helpers.datasets import content
 from helpers.waiting import wait_until
 from mount import control
 
-pytest.importorskip("torch", reason="torch is not installed")
+torch = pytest.importorskip("torch", reason="torch is not installed")
 
 CLASSES, PER_CLASS = 20, 150
 
@@ -343,6 +343,40 @@ def test_a_sampler_over_a_ranks_part_shards_twice(mount, dataset, layout):
     stats = recognised(m)
     assert "view=all" in stats["recognised_note"]
     assert m.log().count("shards this rank's part once more") == 1
+
+
+@pytest.mark.parametrize("memory", ["12M", "256M"])
+def test_a_random_sampler_over_a_ranks_part_is_recognised_in_each_epoch(mount, pack, scratch, memory):
+    """Read ahead where the part is larger than memory: else all of it is there, in whatever order.  A class without a file of
+    this rank shows one of another."""
+    for c in range(61):
+        path = scratch / f"tree/train/class_{c:02d}"
+        path.mkdir(parents=True)
+        for i in range(1 if c == 60 else 60):
+            (path / f"{i:02d}.jpg").write_bytes(content(f"{c}/{i}", 12000 + i))
+            (path / f"{i:02d}.json").write_bytes(b"{}")
+    options = f"layout=tree,subdir=train,rank=0,world=2,fill_class=on,memory={memory}"
+    m = mount(pack(scratch / "tree", "--sample=key"), options)
+    torch.manual_seed(11)
+    filled, epochs = 0, 3
+    for epoch in range(epochs):
+        files = sorted(p for p in (m.path / "train").glob("*/*") if p.suffix == ".jpg")
+        filled += len(files) == 1801
+        order = list(torch.utils.data.RandomSampler(files))
+        for turn, i in enumerate(order):
+            if turn >= 128 and turn % 64 == 0:
+                wait_until(lambda: (s := recognised(m))["idle"] and s["samplers"], "reading ahead")
+            assert files[i].read_bytes() == content(f"{int(files[i].parent.name[-2:])}/{int(files[i].stem)}",
+                                                    12000 + int(files[i].stem))
+        stats = recognised(m)
+        (sampler,) = stats["samplers"]
+        assert sampler["text"].startswith("torch RandomSampler after manual_seed(11)"), (epoch, stats)
+        assert sampler["list"].startswith("the images of this rank's part") and sampler["after"] <= 128, sampler
+        assert sampler["turns"] == len(files)
+    assert filled > 0, "an epoch of another seed: the class with one file was this rank's in all of them"
+    if memory == "12M":
+        assert stats["memory_bytes"] < sum(os.stat(path).st_size for path in files)
+        assert stats["reads"] <= epochs * 128 + early_reads(stats), stats
 
 
 def test_what_nobody_knows_is_served(mount, dataset):
