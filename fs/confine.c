@@ -222,8 +222,9 @@ static int add_by_argument(scmp_filter_ctx filter)
 		{ "clone", { 0, SCMP_CMP_MASKED_EQ, CLONE_THREAD, CLONE_THREAD } },
 		{ "tgkill", { 0, SCMP_CMP_EQ, (scmp_datum_t)getpid(), 0 } },
 		{ "unshare", { 0, SCMP_CMP_EQ, CLONE_FILES, 0 } },
-		{ "ioctl", { 1, SCMP_CMP_EQ, TCGETS, 0 } }, /* stdio: isatty() */
-		{ "prlimit64", { 2, SCMP_CMP_EQ, 0, 0 } },  /* as getrlimit */
+		{ "ioctl", { 1, SCMP_CMP_EQ, TCGETS, 0 } },   /* stdio: isatty() */
+		{ "prlimit64", { 2, SCMP_CMP_EQ, 0, 0 } },    /* as getrlimit */
+		{ "setpriority", { 2, SCMP_CMP_EQ, 19, 0 } }, /* the lowest */
 	};
 	int rc = 0;
 	for (size_t i = 0; i < sizeof(rules) / sizeof(rules[0]) && rc == 0; i++)

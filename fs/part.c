@@ -3,7 +3,7 @@
 #include <errno.h>
 #include <stdlib.h>
 
-enum { TURNS_MAX = 1 << 22 }; /* of larger parts nothing is known */
+enum { TURNS_MAX = 1 << 24 }; /* of larger parts nothing is known */
 
 struct list {
 	uint32_t *files;
@@ -12,7 +12,7 @@ struct list {
 };
 
 struct fs_part {
-	uint64_t epoch, bytes;
+	uint64_t epoch;
 	struct list all, images;
 };
 
@@ -151,7 +151,7 @@ static int fill(const struct fs_server *server, const struct fs_view *view, stru
 	return rc;
 }
 
-/* Sizes and images of a tree's files. */
+/* The images among a tree's files. */
 static int look(const struct fs_server *server, struct fs_part *part)
 {
 	struct shard_file file;
@@ -160,9 +160,40 @@ static int look(const struct fs_server *server, struct fs_part *part)
 		rc = shard_index_file(server->index, part->all.files[i], &file);
 		if (rc < 0)
 			return rc;
-		part->bytes += file.length;
 		if (prefetch_list_is_image(file.name, file.name_len))
 			rc = add(&part->images, part->all.files[i]);
+	}
+	return rc;
+}
+
+static int add_turns(const struct fs_server *server, const struct fs_view *view, struct shard_epoch *epoch,
+        uint64_t turns, struct list *list)
+{
+	uint32_t sample;
+	int rc = 0;
+	for (uint64_t t = 0; rc == 0 && t < turns; t++) {
+		rc = shard_epoch_turn(epoch, view->options.rank, t, &sample, NULL);
+		if (rc == 0)
+			rc = add_sample(server, view->layout == FS_LAYOUT_FLAT, sample, list);
+	}
+	return rc;
+}
+
+/* In a tree a sample that another stands in for keeps its name and place: all samples are asked whose they are. */
+static int add_names(
+        const struct fs_server *server, const struct fs_view *view, struct shard_epoch *epoch, struct list *list)
+{
+	int rc = 0;
+	for (uint32_t sample = view->sample0; rc == 0 && sample < view->sample_end; sample++) {
+		uint64_t turn;
+		uint32_t instead;
+		if (shard_view_instead(view->order, sample, &instead) < 0)
+			continue; /* left out */
+		rc = fs_view_turn(view, epoch, sample, &turn);
+		if (rc == 0)
+			rc = add_sample(server, false, sample, list);
+		else if (rc == -ENOENT)
+			rc = 0;
 	}
 	return rc;
 }
@@ -170,15 +201,12 @@ static int look(const struct fs_server *server, struct fs_part *part)
 static int make(const struct fs_server *server, struct fs_view *view, struct shard_epoch *epoch, struct fs_part *part)
 {
 	bool flat = view->layout == FS_LAYOUT_FLAT;
-	uint32_t rank = view->options.rank, sample;
-	uint64_t turns = shard_epoch_turns(epoch, rank);
-	int rc = turns == 0 || turns > TURNS_MAX ? -ENODATA : 0;
+	uint64_t turns = shard_epoch_turns(epoch, view->options.rank);
 	part->epoch = shard_epoch_number(epoch);
-	for (uint64_t t = 0; rc == 0 && t < turns; t++) {
-		rc = shard_epoch_turn(epoch, rank, t, &sample, NULL);
-		if (rc == 0)
-			rc = add_sample(server, flat, sample, &part->all);
-	}
+	if (turns == 0 || turns > TURNS_MAX)
+		return -ENODATA;
+	int rc = !flat && shard_view_n_bad(view->order) > 0 ? add_names(server, view, epoch, &part->all)
+	                                                    : add_turns(server, view, epoch, turns, &part->all);
 	if (rc < 0)
 		return rc;
 	if (flat)
@@ -219,9 +247,10 @@ uint64_t fs_part_epoch(const struct fs_part *part)
 	return part->epoch;
 }
 
-uint64_t fs_part_bytes(const struct fs_part *part)
+bool fs_part_has(const struct fs_part *part, uint32_t file)
 {
-	return part->bytes;
+	uint32_t i = below(&part->all, file);
+	return i < part->all.n && file_at(&part->all, i) == file;
 }
 
 int fs_part_file(const struct fs_part *part, uint64_t turn, uint32_t *ret_file)

@@ -13,12 +13,12 @@ enum { FS_PART_LISTS = 2 };
 
 struct fs_part; /* opaque */
 
-/* Of the view's current epoch.  -ENODATA when nothing is dealt to this rank, or more than 2^22 turns; -ENOMEM, index errors. */
+/* Of the view's current epoch.  -ENODATA when nothing is dealt to this rank, or more than 2^24 turns; -ENOMEM, index errors. */
 int fs_part_new(const struct fs_server *server, struct fs_view *view, struct fs_part **ret_part);
 void fs_part_free(struct fs_part *part); /* NULL is fine */
 
 uint64_t fs_part_epoch(const struct fs_part *part);
-uint64_t fs_part_bytes(const struct fs_part *part); /* of all its files */
+bool fs_part_has(const struct fs_part *part, uint32_t file);
 /* Flat: the file of a turn.  -ERANGE. */
 int fs_part_file(const struct fs_part *part, uint64_t turn, uint32_t *ret_file);
 

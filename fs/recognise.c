@@ -57,6 +57,8 @@ struct fs_recognise {
 		bool known;
 	} told[PREFETCH_TRACKS_MAX * 2];
 	struct fs_part *part;               /* one rank's view: its files; NULL: every file */
+	struct fs_part *coming;             /* tree: those of the epoch that listings show by now, or NULL */
+	struct prefetch_scanned before;     /* by recognitions before this one */
 	bool leads;                         /* what is recognised is read ahead; else it is only told */
 	uint64_t manual, word;              /* where a RandomSampler's generator was seen last; word 0: nowhere */
 	_Atomic bool part_made;             /* flat: `part` is constant from then on */
@@ -164,8 +166,9 @@ static bool learn(struct fs_recognise *fr, struct follow *f, const struct prefet
 		return false;
 	if (prefetch_recognise_sequence(fr->r, track->id, 0, &known[0]) < 0)
 		return false;
-	/* The next epoch's permutation is of another part. */
-	f->next_known = !fr->part && prefetch_recognise_sequence(fr->r, track->id, 1, &known[1]) == 0;
+	/* The next epoch's permutation is of another part, but where there is one rank. */
+	bool same = !fr->part || fr->view->options.world == 1;
+	f->next_known = same && prefetch_recognise_sequence(fr->r, track->id, 1, &known[1]) == 0;
 	bool changed = f->next_known || f->epoch != track->epoch;
 	f->epoch = track->epoch;
 	for (unsigned i = 0; i < 2; i++) {
@@ -273,10 +276,11 @@ static void tell(struct fs_recognise *fr, const struct shown *s)
 {
 	const struct prefetch_recognised *t = &s->track;
 	unsigned i = t->id % (sizeof(fr->told) / sizeof(fr->told[0]));
-	if (fr->told[i].id != t->id || !fr->told[i].known) {
+	if (fr->told[i].id != t->id || !fr->told[i].known || (fr->part && fr->told[i].sampler != t->sampler)) {
 		memset(&fr->told[i], 0, sizeof(fr->told[i]));
 		fr->told[i].id = t->id;
 		fr->told[i].known = true;
+		fr->told[i].sampler = t->sampler;
 		if (!t->shards_twice)
 			log_info("recognised after %" PRIu64 " opens: %s; %s", t->after, s->text, t->list);
 	}
@@ -313,7 +317,9 @@ static void publish(struct fs_recognise *fr, bool busy)
 	memcpy(fr->shown, shown, n * sizeof(shown[0]));
 	fr->n_shown = n;
 	for (unsigned i = 0; i < n; i++)
-		fr->sharded_twice |= shown[i].track.ready && shown[i].track.shards_twice;
+		if (shown[i].track.ready &&
+		        (shown[i].track.shards_twice || shown[i].track.opens > shown[i].track.turns / 2))
+			fr->sharded_twice = shown[i].track.shards_twice;
 	fr->scanned = scanned;
 	if (!busy)
 		fr->published = fr->taken;
@@ -473,16 +479,20 @@ static void plan_all(
 	options->own_first = shard_view_options_get(fr->view->order)->epoch;
 }
 
-/* One rank's part in the epoch that it is in.  In a tree it is read ahead by what is recognised where it is larger than
- * memory; where it is not, the view's own order has all of it there soon, and the next epoch's part with it. */
+/* One rank's part in the epoch that it is in: `coming`, if that is made. */
 static int plan_part(struct fs_recognise *fr, struct prefetch_list_given lists[FS_PART_LISTS],
         struct prefetch_recognise_options *options)
 {
 	bool tree = fr->view->layout == FS_LAYOUT_TREE;
-	int rc = fs_part_new(fr->server, fr->view, &fr->part);
+	int rc = 0;
+	if (fr->coming)
+		fr->part = fr->coming;
+	else
+		rc = fs_part_new(fr->server, fr->view, &fr->part);
+	fr->coming = NULL;
 	if (rc < 0)
 		return rc;
-	fr->leads = tree && fs_part_bytes(fr->part) > fr->server->memory_bytes;
+	fr->leads = tree;
 	options->given = lists;
 	options->n_given = fs_part_lists(fr->part, lists);
 	options->seed_max = LIKELY_SEEDS;
@@ -501,6 +511,7 @@ static int begin(struct fs_recognise *fr)
 		.shown = fr->view->order,
 		.explained = explained,
 		.user = fr,
+		.scanned = fr->before,
 	};
 	int rc = 0;
 	fr->leads = fr->view->all && fr->view->layout == FS_LAYOUT_TREE;
@@ -511,8 +522,12 @@ static int begin(struct fs_recognise *fr)
 	options.scan_threads = fr->leads ? fr->server->options.scan_threads : 0;
 	if (rc == 0)
 		rc = prefetch_recognise_new(&options, &fr->r);
-	if (rc == 0 && fr->view->layout == FS_LAYOUT_FLAT)
+	if (rc < 0) {
+		fs_part_free(fr->part);
+		fr->part = NULL;
+	} else if (fr->view->layout == FS_LAYOUT_FLAT) {
 		atomic_store(&fr->part_made, true);
+	}
 	return rc;
 }
 
@@ -525,31 +540,64 @@ static void end(struct fs_recognise *fr)
 			fr->word = track.word;
 		}
 	}
+	if (fr->r)
+		prefetch_recognise_scanned(fr->r, &fr->before);
 	for (unsigned i = 0; i < PREFETCH_TRACKS_MAX; i++)
 		follow_done(fr, &fr->follows[i]);
 	prefetch_recognise_free(fr->r);
-	fs_part_free(fr->part);
 	fr->r = NULL;
-	fr->part = NULL;
 }
 
-/* A tree of one rank's part shows other files in another epoch. */
-static bool outdated(const struct fs_recognise *fr)
+/* A tree of one rank's part shows other files in another epoch, but it is the trainer who goes there: somebody's listing may have
+ * moved the view while it still opens the files of the one before. */
+static void look_ahead(struct fs_recognise *fr)
 {
-	if (!fr->part || fr->view->layout != FS_LAYOUT_TREE)
-		return false;
 	struct fs_view_progress progress;
+	if (!fr->part || fr->view->layout != FS_LAYOUT_TREE)
+		return;
 	fs_view_progress(fr->view, &progress);
-	return progress.epoch != fs_part_epoch(fr->part);
+	if (progress.epoch == fs_part_epoch(fr->coming ? fr->coming : fr->part))
+		return;
+	fs_part_free(fr->coming);
+	fr->coming = NULL;
+	if (fs_part_new(fr->server, fr->view, &fr->coming) < 0)
+		fr->coming = NULL; /* nothing is dealt, or without memory: the part at hand stays */
+}
+
+/* How many of the opens are from before the trainer went to the coming part. */
+static size_t still_here(const struct fs_recognise *fr, size_t n)
+{
+	for (size_t i = 0; fr->coming && i < n; i++) {
+		if (fs_part_has(fr->coming, fr->batch[i]) && !fs_part_has(fr->part, fr->batch[i]))
+			return i;
+	}
+	return n;
 }
 
 static int begin_again(struct fs_recognise *fr)
 {
-	bool led = fr->leads;
+	struct fs_part *old = fr->part;
 	end(fr);
-	if (led)
-		fs_sink_own(fr->server->sink, fr->view, true);
+	fr->part = NULL;
+	fs_part_free(old);
+	fs_sink_own(fr->server->sink, fr->view, true);
 	return begin(fr);
+}
+
+/* Returns false while samplers cannot be looked for: nothing is dealt to this rank, or without memory. */
+static bool can_look(struct fs_recognise *fr, bool *ret_failed)
+{
+	int rc = fr->r ? 0 : begin(fr);
+	if (rc == 0)
+		return true;
+	if (rc != -ENODATA && !*ret_failed)
+		log_warning("the trainer's sampler cannot be looked for: %s", base_err_str(rc));
+	*ret_failed |= rc != -ENODATA;
+	pthread_mutex_lock(&fr->lock);
+	fr->published = fr->taken;
+	fr->n_shown = 0;
+	pthread_mutex_unlock(&fr->lock);
+	return false;
 }
 
 static void *recognise_run(void *arg)
@@ -558,16 +606,21 @@ static void *recognise_run(void *arg)
 	bool busy = false, failed = false, paused, idle = true;
 	size_t n;
 	pthread_setname_np(pthread_self(), "recognise");
-	if (begin(fr) < 0)
-		return NULL; /* without memory, or nothing is dealt to this rank */
+	can_look(fr, &failed); /* before the first opens: a flat view's are not even taken in until then */
 	while ((n = take(fr, busy, &paused)) != SIZE_MAX) {
-		if (outdated(fr) && begin_again(fr) < 0)
-			break;
+		busy = false;
+		if (!can_look(fr, &failed))
+			continue;
 		if (paused && !idle)
 			prefetch_recognise_pause(fr->r);
 		if (paused || n > 0)
 			idle = paused;
-		prefetch_recognise_opened(fr->r, fr->batch, n);
+		look_ahead(fr);
+		size_t old = still_here(fr, n);
+		prefetch_recognise_opened(fr->r, fr->batch, old);
+		if (old < n && begin_again(fr) < 0)
+			continue; /* tried again with the next opens */
+		prefetch_recognise_opened(fr->r, fr->batch + old, n - old);
 		int rc = prefetch_recognise_step(fr->r, STEP_NS);
 		if (rc < 0 && !failed)
 			log_warning("the trainer's sampler cannot be looked for: %s", base_err_str(rc));
@@ -579,8 +632,7 @@ static void *recognise_run(void *arg)
 			settle(fr);
 		publish(fr, busy);
 	}
-	for (unsigned i = 0; i < PREFETCH_TRACKS_MAX; i++)
-		follow_done(fr, &fr->follows[i]);
+	end(fr);
 	return NULL;
 }
 
@@ -609,6 +661,7 @@ void fs_recognise_drained(struct fs_recognise *fr)
 static void dispose(struct fs_recognise *fr)
 {
 	prefetch_recognise_free(fr->r);
+	fs_part_free(fr->coming);
 	fs_part_free(fr->part);
 	pthread_cond_destroy(&fr->cond);
 	pthread_mutex_destroy(&fr->lock);

@@ -7,8 +7,8 @@
  *   watcher --> queue --> recognise thread --> tracks --> streams (fs/sink.h)
  *
  * In the view of one rank samplers are held against its part (fs/part.h).  A DistributedSampler over it shards twice, which is
- * told.  In a tree the part is another one in each epoch, and begun with anew; where it is larger than memory, what is
- * recognised is read ahead, too.  In a flat view the order is the listing's, and looking ends when a sampler (the list as it is,
+ * told.  In a tree the part is another one in each epoch, and begun with anew once its first file is opened; what is
+ * recognised is read ahead there, too.  In a flat view the order is the listing's, and looking ends when a sampler (the list as it is,
  * mostly) explains some thousands of opens: `samplers` in the statistics stands still from then on.
  *
  * Threads: one `recognise` for each view, where all that takes long is done (searches, permutations); fs_recognise_opened

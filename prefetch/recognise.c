@@ -25,6 +25,8 @@ int prefetch_recognise_new(const struct prefetch_recognise_options *options, str
 		return -ENOMEM;
 	r->options = *options;
 	r->options.given = NULL;
+	r->unseeded.scanned = options->scanned;
+	r->unseeded.scanned.running = false;
 	r->patience = PATIENCE_MIN;
 	r->n_files = shard_index_info(options->index)->n_files;
 	if (r->options.seed_max == 0)
@@ -135,6 +137,20 @@ static void begin_pass(struct prefetch_recognise *r)
 	}
 }
 
+/* The ring is to be what will come.  While seeds are tried the pass goes on for their sake: what was opened in it is wanted when one
+ * is found. */
+static void begin_ring(struct prefetch_recognise *r)
+{
+	if (!r->unseeded.scan) {
+		begin_pass(r);
+		return;
+	}
+	ring_clear(r);
+	r->overflow = 0;
+	r->ring_since = r->opens;
+	r->rolling = false;
+}
+
 static void collect(struct prefetch_recognise *r, uint32_t file)
 {
 	bool seen = bit_get(r->seen, file);
@@ -157,8 +173,8 @@ static void collect(struct prefetch_recognise *r, uint32_t file)
 		return;
 	}
 	/* Nobody known: look again from time to time, less and less often, at what is likely. */
-	if (++r->overflow >= r->patience && r->looked == RING && !r->search.running && !r->unseeded.scan) {
-		begin_pass(r);
+	if (++r->overflow >= r->patience && r->looked == RING && !r->search.running) {
+		begin_ring(r);
 		r->rolling = true;
 		r->patience = r->patience < PATIENCE_MAX ? r->patience * 2 : PATIENCE_MAX;
 	}
@@ -168,8 +184,8 @@ static void collect(struct prefetch_recognise *r, uint32_t file)
 static void look_afresh(struct prefetch_recognise *r)
 {
 	r->astray = false;
-	if (r->n_ring == RING && r->looked == RING && !r->unseeded.scan) {
-		begin_pass(r);
+	if (r->n_ring == RING && r->looked == RING && !r->search.running) {
+		begin_ring(r);
 		r->patience = PATIENCE_MIN;
 	}
 }
@@ -205,10 +221,10 @@ void prefetch_recognise_pause(struct prefetch_recognise *r)
 {
 	r->n_latest = 0;
 	r->pressing = true;
-	if ((r->n_ring < RING && r->looked < r->n_ring) || r->unseeded.scan)
+	if (r->n_ring < RING && r->looked < r->n_ring)
 		return; /* still being looked at */
 	r->n_recent = 0;
-	begin_pass(r);
+	begin_ring(r);
 }
 
 void prefetch_recognise_sift(struct prefetch_recognise *r)
@@ -220,10 +236,6 @@ void prefetch_recognise_sift(struct prefetch_recognise *r)
 			r->ring[kept++] = r->ring[i];
 		else
 			r->seen[r->ring[i] / 64] &= ~(UINT64_C(1) << (r->ring[i] % 64));
-	}
-	if (kept < r->n_ring) {
-		prefetch_unseeded_end(r);
-		r->unseeded.looked = false;
 	}
 	r->n_ring = kept;
 	r->changed = r->astray = false;

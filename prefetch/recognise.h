@@ -51,6 +51,14 @@ enum {
 
 struct prefetch_recognise; /* opaque */
 
+/* What trying all seeds has taken. */
+struct prefetch_scanned {
+	bool running;
+	uint64_t tried;  /* seeds, since one was found */
+	uint64_t cpu_ns; /* of all threads, ever */
+	unsigned begun, found;
+};
+
 struct prefetch_recognise_options {
 	const struct shard_index *index; /* not owned */
 	const struct shard_view *shown;  /* NULL, or whose on_bad leaves samples out of every listing; not owned */
@@ -69,7 +77,8 @@ struct prefetch_recognise_options {
 	/* Threads that try all 2^32 seeds of a RandomSampler once the first opens of an epoch fit nothing else; 0 = none.  At most
 	 * PREFETCH_SEED_SCAN_THREADS_MAX. */
 	unsigned scan_threads;
-	uint32_t scan_first; /* seed they begin with */
+	uint32_t scan_first;             /* seed they begin with */
+	struct prefetch_scanned scanned; /* what one before this took: from where it counts */
 	/* Hears of each open that a track explains, from within prefetch_recognise_opened and _step; or NULL. */
 	void (*explained)(void *user, uint32_t id, uint32_t generation, uint64_t epoch, uint64_t turn);
 	void *user;
@@ -83,8 +92,8 @@ void prefetch_recognise_free(struct prefetch_recognise *recognise); /* NULL is f
  * that is less) counts once: readers look at a header first, or try again. */
 void prefetch_recognise_opened(struct prefetch_recognise *recognise, const uint32_t *files, size_t n);
 
-/* Opens have paused, or a listing was seen: an epoch may have ended, or begin.  What came since the last look is looked at, and what
- * was not recognised then afresh. */
+/* Opens have paused, or a listing was seen: an epoch may have ended, or begin.  What came since the last look is looked at; where all
+ * of it was, what comes is a new beginning. */
 void prefetch_recognise_pause(struct prefetch_recognise *recognise);
 
 /* Works for about `max_ns` of CPU time (0: one slice: about a millisecond, three for a world of hundreds of ranks, and what
@@ -141,13 +150,6 @@ int prefetch_recognise_sequence(
 size_t prefetch_recognise_used(
         const struct prefetch_recognise *recognise, uint32_t id, uint64_t *turn, uint64_t *turns, size_t max);
 
-/* What trying all seeds has taken. */
-struct prefetch_scanned {
-	bool running;
-	uint64_t tried;  /* of 2^32, by the one that runs */
-	uint64_t cpu_ns; /* of all threads, ever */
-	unsigned begun, found;
-};
 void prefetch_recognise_scanned(const struct prefetch_recognise *recognise, struct prefetch_scanned *ret_scanned);
 
 uint64_t prefetch_recognise_bytes(const struct prefetch_recognise *recognise); /* memory in use */

@@ -10,7 +10,7 @@
  *
  *      P <= exp(-score),  score = s * KL(a/s || q),  KL(d || q) = d ln(d/q) + (1-d) ln((1-d)/(1-q)).
  *
- * Of few files (512) the exact probability, hypergeometric, is taken: 48 opens of a rank's 50 among 100 score 34 by Chernoff, 59
+ * Of few files (512) the exact probability, hypergeometric, is taken: 48 of a rank's 50 files, of 100, score 28 by Chernoff, 59
  * exactly.
  *
  * The best of many parts and windows over many permutations is looked at, so what has to hold is a union bound:

@@ -113,15 +113,13 @@ struct search {
 	uint64_t *table; /* 2 * FAR_OUTPUTS */
 };
 
-/* All seeds are tried (recognise_unseeded.c), for the ring as it was at its beginning. */
+/* All seeds are tried (recognise_unseeded.c), for the ring as it was then. */
 struct unseeded {
-	struct prefetch_seed_scan *scan;                                 /* NULL when none runs */
-	const struct prefetch_list *lists[PREFETCH_SEED_SCAN_LISTS_MAX]; /* the recognition's own */
-	unsigned n_lists;
-	bool looked;     /* in this pass */
-	unsigned vain;   /* scans in a row that found nothing */
-	uint64_t cpu_ns; /* of those that have ended */
-	unsigned begun, found;
+	struct prefetch_seed_scan *scan; /* NULL when none runs */
+	struct target *targets;          /* of its own: the ring goes on without it */
+	uint32_t n_targets;
+	bool looked;                     /* in this pass */
+	struct prefetch_scanned scanned; /* by those that have ended */
 };
 
 struct prefetch_recognise {
@@ -174,16 +172,19 @@ bool prefetch_search_due(const struct prefetch_recognise *r);
 int prefetch_search_begin(struct prefetch_recognise *r);
 /* One slice.  1 while there is more. */
 int prefetch_search_step(struct prefetch_recognise *r);
-/* Holds (source, mt) against one of the search's lists, exactly.  1 when it was recognised: a track more. */
-int prefetch_search_verify(struct prefetch_recognise *r, const struct prefetch_list *list, const struct source *source,
-        const struct shard_mt19937 *mt);
+/* Holds the exact prefix of (source, mt) against one of the targets.  1 when it was recognised: a track more.  Lists of the same
+ * size share the permutation, and may agree in most places: the one that explains most is taken. */
+int prefetch_search_verify(struct prefetch_recognise *r, const struct target *targets, uint32_t n_targets,
+        const struct target *target, const struct source *source, const struct shard_mt19937 *mt);
 
 /* recognise_unseeded.c.  The search has made its lists of the ring: begins a scan if there is to be one.  -ENOMEM. */
 int prefetch_unseeded_begin(struct prefetch_recognise *r);
 /* What it has found since.  1 when that was recognised. */
 int prefetch_unseeded_step(struct prefetch_recognise *r);
-/* The ring is no more what it was. */
+/* The epoch is over. */
 void prefetch_unseeded_end(struct prefetch_recognise *r);
+/* A reader of this list is recognised: there is nothing more to find in it. */
+void prefetch_unseeded_found(struct prefetch_recognise *r, const struct prefetch_list *list);
 
 /* recognise_lists.c: the lists the files of the ring may come from.  1 while there is more to do. */
 int prefetch_lists_step(struct prefetch_recognise *r);

@@ -195,10 +195,12 @@ static void plan(struct prefetch_recognise *r, bool all)
 static int accept(struct prefetch_recognise *r, const struct target *target, const struct source *source,
         const struct shard_mt19937 *mt, const struct prefetch_fit *fit, const uint64_t *positions, uint32_t n)
 {
+	struct prefetch_list *list = target ? target->list : NULL;
 	struct prefetch_part part;
 	uint64_t inside[RING];
 	uint32_t n_inside = 0;
 	r->search.running = false;
+	prefetch_unseeded_found(r, list); /* the target may be gone with it */
 	/* Strangers' files lie all over the permutation. */
 	for (uint32_t i = 0; i < n; i++) {
 		if (positions[i] >= fit->low && positions[i] < fit->high)
@@ -209,7 +211,7 @@ static int accept(struct prefetch_recognise *r, const struct target *target, con
 		part.world = part.stride = fit->world;
 		part.first = fit->first;
 	}
-	return prefetch_track_new(r, source, target ? target->list : NULL, mt, fit, &part);
+	return prefetch_track_new(r, source, list, mt, fit, &part);
 }
 
 /* How well the prefix in search.perm explains the target's files.  False when it does not. */
@@ -247,10 +249,8 @@ static bool fit_prefix(const struct prefetch_recognise *r, const struct target *
 	return prefetch_fit(&input, ret_fit) && ret_fit->score >= PREFETCH_FIT_SURE;
 }
 
-/* Holds the exact prefix against the target.  Returns 1 when it was recognised.  Lists of the same size share the
- * permutation, and may agree in most places: the one that explains most is taken. */
-static int verify(struct prefetch_recognise *r, const struct target *target, const struct source *source,
-        const struct shard_mt19937 *mt, uint32_t outputs)
+static int verify_in(struct prefetch_recognise *r, const struct target *targets, uint32_t n_targets,
+        const struct target *target, const struct source *source, const struct shard_mt19937 *mt, uint32_t outputs)
 {
 	uint64_t best_positions[RING], positions[RING];
 	const struct target *best = target;
@@ -264,8 +264,8 @@ static int verify(struct prefetch_recognise *r, const struct target *target, con
 	if (!fit_prefix(r, target, outputs, best_positions, &best_n, &best_fit) ||
 	        (source->sampler == PREFETCH_SAMPLER_UNSEEDED && best_fit.score < PREFETCH_FIT_SURE + ALL_SEEDS))
 		return 0;
-	for (uint32_t i = 0; i < r->search.n_targets; i++) {
-		const struct target *other = &r->search.targets[i];
+	for (uint32_t i = 0; i < n_targets; i++) {
+		const struct target *other = &targets[i];
 		if (other == target || other->n != target->n || !fit_prefix(r, other, outputs, positions, &n, &fit) ||
 		        fit.score <= best_fit.score)
 			continue;
@@ -278,14 +278,16 @@ static int verify(struct prefetch_recognise *r, const struct target *target, con
 	return rc < 0 ? rc : 1;
 }
 
-int prefetch_search_verify(struct prefetch_recognise *r, const struct prefetch_list *list, const struct source *source,
-        const struct shard_mt19937 *mt)
+static int verify(struct prefetch_recognise *r, const struct target *target, const struct source *source,
+        const struct shard_mt19937 *mt, uint32_t outputs)
 {
-	for (uint32_t i = 0; i < r->search.n_targets; i++) {
-		if (r->search.targets[i].list == list)
-			return verify(r, &r->search.targets[i], source, mt, EXACT_OUTPUTS);
-	}
-	return 0;
+	return verify_in(r, r->search.targets, r->search.n_targets, target, source, mt, outputs);
+}
+
+int prefetch_search_verify(struct prefetch_recognise *r, const struct target *targets, uint32_t n_targets,
+        const struct target *target, const struct source *source, const struct shard_mt19937 *mt)
+{
+	return verify_in(r, targets, n_targets, target, source, mt, EXACT_OUTPUTS);
 }
 
 /* An order that may be entered anywhere needs more than files close together, which a shuffled subset of the list has
@@ -597,7 +599,7 @@ static int try_seeds(struct prefetch_recognise *r, const struct family *family, 
 			.sampler = family->sampler,
 			.seed = seeds[lane],
 			.skip = family->skip,
-			.name = seeds[lane],
+			.name = seeds[lane] == (uint32_t)DEFAULT_SEED ? DEFAULT_SEED : seeds[lane],
 			.step = 1,
 		};
 	}

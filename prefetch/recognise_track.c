@@ -484,22 +484,32 @@ static void refit(struct prefetch_recognise *r, struct track *t)
 	prefetch_pace(&t->part, turns, n_turns, &t->pace);
 }
 
-/* It took long to find: the trainer is far ahead of what the ring could hold, and what it has opened stands in `seen`. */
+/* It took long to find: the trainer is far ahead of what the ring could hold, and what it has opened stands in `seen`.  So does what
+ * others opened, who may read the same files in another order: it is there as far as most turns were opened. */
 static void catch_up(struct prefetch_recognise *r, struct track *t)
 {
-	uint64_t position;
+	enum { LATELY = 32, MOST = LATELY * 3 / 4 };
+	uint64_t position, lately = 0, begin = t->high, end = t->high;
 	uint32_t file;
-	for (uint64_t turn = 0; (position = position_of(t, turn)) < t->size && position < t->high + ahead(t); turn++) {
-		if (prefetch_sequence_file(t->now, turn, &file) < 0 || !bit_get(r->seen, file) ||
-		        bit_get(t->used, position))
+	for (uint64_t turn = 0; (position = position_of(t, turn)) < t->size && position < end + ahead(t); turn++) {
+		bool opened = bit_get(t->used, position);
+		if (!opened && prefetch_sequence_file(t->now, turn, &file) == 0)
+			opened = bit_get(r->seen, file);
+		lately = (lately << 1 | opened) & ((UINT64_C(1) << LATELY) - 1);
+		if (opened && position >= end && __builtin_popcountll(lately) >= MOST)
+			end = position + 1;
+	}
+	for (uint64_t turn = 0; (position = position_of(t, turn)) < end; turn++) {
+		if (bit_get(t->used, position) || prefetch_sequence_file(t->now, turn, &file) < 0 ||
+		        !bit_get(r->seen, file))
 			continue;
 		r->seen[file / 64] &= ~(UINT64_C(1) << (file % 64));
 		bit_set(t->used, position);
 		t->opens++;
-		if (position >= t->high && joins(t, position, false))
-			t->high = position + 1;
 	}
-	t->last_open = r->opens;
+	t->high = end;
+	if (end > begin)
+		t->last_open = r->opens;
 }
 
 int prefetch_track_step(struct prefetch_recognise *r, struct track *t)
@@ -510,7 +520,7 @@ int prefetch_track_step(struct prefetch_recognise *r, struct track *t)
 		int rc = sequence_new(r, t, &t->source, t->perm, t->epoch, &t->now);
 		if (rc < 0)
 			return rc;
-		bool late = r->n_ring == RING;
+		bool late = r->n_ring == RING || t->source.sampler == PREFETCH_SAMPLER_UNSEEDED;
 		prefetch_recognise_sift(r);
 		if (late)
 			catch_up(r, t);

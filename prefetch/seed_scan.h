@@ -20,7 +20,7 @@
 enum {
 	PREFETCH_SEED_SCAN_OUTPUTS = 8,
 	PREFETCH_SEED_SCAN_MISSES = 1,
-	PREFETCH_SEED_SCAN_LISTS_MAX = 8,
+	PREFETCH_SEED_SCAN_LISTS_MAX = 32,
 	PREFETCH_SEED_SCAN_SHARE =
 	        8, /* opens may be an eighth of a list's files; of a smaller list too many seeds are left over */
 	PREFETCH_SEED_SCAN_THREADS_MAX = 64,
@@ -39,7 +39,7 @@ struct prefetch_seed_scan_list {
  * -EINVAL, -ENOMEM, -EAGAIN (not one thread). */
 int prefetch_seed_scan_new(const struct prefetch_seed_scan_list *lists, uint32_t n_lists, uint32_t first,
         unsigned threads, struct prefetch_seed_scan **ret_scan);
-/* Waits for its threads, microseconds.  NULL is fine. */
+/* Waits for its threads, microseconds where they get a processor.  NULL is fine. */
 void prefetch_seed_scan_free(struct prefetch_seed_scan *scan);
 
 /* Returns 1 and a seed that the filter left over, and for which list; 0 when there is none at the moment; -ENOENT when all

@@ -1,3 +1,4 @@
+#include "prefetch/seed_scan.h"
 #include "tools/takeover.h"
 
 #include <errno.h>
@@ -257,7 +258,8 @@ static bool makes_sense(const struct takeover *t)
 	       held->estate_fd >= 0 && held->control_fd >= 0 && held->inotify_fd >= -1 && held->rest_fd >= -1 &&
 	       t->owner_pidfd >= -1 && t->fs.layout >= FS_LAYOUT_FLAT && t->fs.layout <= FS_LAYOUT_TREE &&
 	       t->fs.advance >= FS_ADVANCE_AUTO && t->fs.advance <= FS_ADVANCE_OFF && t->log_level >= BASE_LOG_ERROR &&
-	       t->log_level <= BASE_LOG_DEBUG && t->fs.watchdog_s <= INT_MAX / 1000;
+	       t->log_level <= BASE_LOG_DEBUG && t->fs.watchdog_s <= INT_MAX / 1000 &&
+	       t->fs.scan_threads <= PREFETCH_SEED_SCAN_THREADS_MAX;
 }
 
 void takeover_done(struct takeover *t)

@@ -46,6 +46,7 @@ def main():
             losses.append(loss.item())
             samples[-1] += numbers.tolist()
     write_report(args, rank, world, losses, model, samples)
+    del loader  # and its workers
     if world > 1:
         dist.barrier()
         sys.stdout.flush()
