@@ -207,6 +207,8 @@ static int make(const struct fs_server *server, struct fs_view *view, struct sha
 		return -ENODATA;
 	int rc = !flat && shard_view_n_bad(view->order) > 0 ? add_names(server, view, epoch, &part->all)
 	                                                    : add_turns(server, view, epoch, turns, &part->all);
+	if (rc == 0 && part->all.n == 0)
+		rc = -ENODATA;
 	if (rc < 0)
 		return rc;
 	if (flat)
