@@ -86,7 +86,7 @@ static int compare_numbers(const void *a, const void *b, void *files)
 /* Flat: a name a turn, which shows the first file of its sample. */
 static int order_by_turn(struct list *list)
 {
-	list->by_file = calloc(list->n, sizeof(*list->by_file));
+	list->by_file = calloc((size_t)list->n + 1, sizeof(*list->by_file));
 	if (!list->by_file)
 		return -ENOMEM;
 	for (uint32_t i = 0; i < list->n; i++)
