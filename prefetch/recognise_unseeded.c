@@ -99,7 +99,7 @@ int prefetch_unseeded_step(struct prefetch_recognise *r)
 		if (rc > 0) { /* that ended the scan */
 			u->scanned.tried = 0;
 			u->scanned.found++;
-			u->looked = false; /* what is still unexplained is another's, or the next epoch */
+			u->looked = r->rolling = false; /* what comes unexplained is another's, or the next epoch */
 		}
 		if (rc != 0)
 			return rc;
