@@ -510,6 +510,12 @@ static void catch_up(struct prefetch_recognise *r, struct track *t)
 	t->high = end;
 	if (end > begin)
 		t->last_open = r->opens;
+	uint32_t kept = 0; /* of the ring, which may have been filled long after the beginning */
+	for (uint32_t i = 0; i < r->n_ring; i++) {
+		if (bit_get(r->seen, r->ring[i]))
+			r->ring[kept++] = r->ring[i];
+	}
+	r->n_ring = kept;
 }
 
 int prefetch_track_step(struct prefetch_recognise *r, struct track *t)

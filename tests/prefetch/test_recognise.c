@@ -798,6 +798,26 @@ static void an_unseeded_sampler_is_found_among_all_seeds(void **state)
 	prefetch_recognise_free(r);
 }
 
+/* What the trainer opened while the seeds were tried is its own, however often the ring was filled with it anew. */
+static void nothing_is_left_over_when_a_seed_is_found(void **state)
+{
+	const uint32_t first = 1000000000;
+	(void)state;
+	for (uint32_t opens = 640; opens <= 20480; opens *= 32) {
+		struct prefetch_recognise *r = new_scanning(first);
+		randperm(N, first + FAR, 0, order);
+		struct loader loader = loader_of(order, N, 1, 0, 1, 2);
+		feed_some(r, &loader, opens);
+		wait_for_scan(r);
+		assert_int_equal(only_track(r).seed, first + FAR);
+		assert_int_equal(scanned(r).begun, 1);
+		feed_some(r, &loader, 2000);
+		assert_int_equal(scanned(r).begun, 1);
+		assert_in_range(only_track(r).opens, opens + 1990, opens + 2000);
+		prefetch_recognise_free(r);
+	}
+}
+
 /* Accelerate's: a generator seeded at random, once. */
 static void a_generator_with_any_seed_is_followed_once_it_is_found(void **state)
 {
@@ -928,8 +948,10 @@ static void two_unseeded_jobs_are_both_followed(void **state)
 /* A minute or so: no seed of 2^32 makes this order, and after the third time nobody looks any more. */
 static void no_seed_is_found_where_there_is_none(void **state)
 {
-	if (!long_run())
+	if (!long_run()) {
+		printf("skipped: all 2^32 seeds three times, minutes of processor time: set DDPFS_RECOGNISE_LONG=1\n");
 		skip();
+	}
 	struct prefetch_recognise *r = new_scanning(0);
 	uint64_t random = 6;
 	(void)state;
@@ -1443,6 +1465,7 @@ int main(void)
 		cmocka_unit_test(random_sampler_is_followed_through_the_default_generator),
 		cmocka_unit_test(a_generator_of_its_own_is_followed),
 		cmocka_unit_test(an_unseeded_sampler_is_found_among_all_seeds),
+		cmocka_unit_test(nothing_is_left_over_when_a_seed_is_found),
 		cmocka_unit_test(a_generator_with_any_seed_is_followed_once_it_is_found),
 		cmocka_unit_test(a_scan_ends_with_its_epoch),
 		cmocka_unit_test(scans_in_vain_have_an_end),
