@@ -30,45 +30,45 @@ int stage_error(struct ddpfs_stage_error *error, const struct base_err *err)
 
 /* ---- the engine's sink ---- */
 
+static void sink_expect(struct prefetch_sink *sink, uint32_t sample, uint32_t file)
+{
+	struct ddpfs_stage *stage = (struct ddpfs_stage *)sink;
+	shard_index_hint_record(stage->index, file);
+	stage_store_hint(stage->store, stage_sample_key(sample));
+}
+
 static int sink_store(struct prefetch_sink *sink, uint32_t file, uint64_t offset, const uint8_t *data, uint32_t len)
 {
 	struct ddpfs_stage *stage = (struct ddpfs_stage *)sink;
 	struct stage_layout layout;
-	struct stage_entry *entry;
-	struct shard_place f;
-	int rc = shard_index_place(stage->index, file, &f);
+	struct shard_place place;
+	int rc = shard_index_place(stage->index, file, &place);
 	if (rc == 0)
-		rc = stage_layout_sample(stage->index, f.sample, &layout);
+		rc = stage_layout_around(stage->index, file, &place, &layout);
 	if (rc < 0)
 		return rc;
-	rc = stage_store_open(stage->store, &layout, STAGE_ROOM_AHEAD, true, &entry);
-	if (rc < 0) {
+	rc = stage_store_write(stage->store, &layout, file, (uint32_t)(offset / SHARD_BLOCK), data, len);
+	if (rc < 0)
 		stage_layout_done(&layout);
-		return rc;
-	}
-	uint32_t part = 0;
-	while (entry->parts[part].file != file)
-		part++; /* the index says that the sample has it */
-	uint8_t *to = stage_store_claim(
-	        stage->store, entry, entry->parts[part].first_block + (uint32_t)(offset / SHARD_BLOCK));
-	if (to) {
-		memcpy(to, data, len);
-		stage_store_wrote(stage->store, entry, len);
-	}
-	stage_store_unpin(stage->store, &entry, 1);
-	return 0;
+	return rc;
 }
 
 static void sink_drop(struct prefetch_sink *sink, const struct cache_victim *victims, size_t n)
 {
 	struct ddpfs_stage *stage = (struct ddpfs_stage *)sink;
+	uint32_t samples[STAGE_DROPS], n_samples = 0;
 	for (size_t i = 0; i < n; i++) {
 		if (victims[i].block == CACHE_WHOLE) /* what demands bring in belongs to the store alone */
-			stage_store_drop(stage->store, victims[i].id);
+			samples[n_samples++] = victims[i].id;
+		if (n_samples == STAGE_DROPS || i + 1 == n) {
+			stage_store_drop(stage->store, samples, n_samples);
+			n_samples = 0;
+		}
 	}
 }
 
 static const struct prefetch_sink_ops sink_ops = {
+	.expect = sink_expect,
 	.store = sink_store,
 	.drop = sink_drop,
 };

@@ -3,12 +3,23 @@
 #include <assert.h>
 #include <errno.h>
 #include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
 
 #include "gpu_stage/clock.h"
 #include "gpu_stage/pages.h"
 
 /* More than the engine ever has in flight (224 reads of up to 128 KiB): what came before that was fetched later. */
 static const uint64_t OVERTAKEN_BYTES = 32 << 20;
+
+/* Entries come in huge pages: each sample touches those of others at random, and a look into the page table would cost as much as
+ * the entry itself. */
+enum { CHUNK = 2 << 20 };
+
+struct chunk {
+	struct chunk *next;
+	struct stage_entry entries[];
+};
 
 struct list {
 	struct stage_entry *oldest, *newest;
@@ -25,6 +36,8 @@ struct stage_store {
 	struct stage_pages *pages;
 	struct stage_entry **buckets;
 	struct stage_entry *spare; /* by hash_next */
+	struct chunk *chunks;
+	size_t chunk_n, chunk_used; /* entries a chunk; of the first one */
 	struct list idle_used, idle_ahead;
 	uint64_t awaited;    /* key that a thread waits for; UINT64_MAX: none */
 	uint64_t came_bytes; /* written, ever */
@@ -35,22 +48,25 @@ struct stage_store {
 
 /* ---- layouts ---- */
 
+static int layout_place(uint32_t file, const struct shard_place *f, struct stage_layout *l, struct stage_part *part)
+{
+	uint64_t pages = (f->length + STAGE_PAGE - 1) / STAGE_PAGE;
+	if (pages + l->pages > UINT64_C(1) << 31)
+		return -EFBIG;
+	*part = (struct stage_part){
+		.file = file, .first_block = l->n_blocks, .offset = (uint64_t)l->pages * STAGE_PAGE, .len = f->length
+	};
+	l->n_blocks += shard_blocks(f->length);
+	l->pages += (uint32_t)pages;
+	l->n_parts++;
+	return 0;
+}
+
 static int layout_add(const struct shard_index *index, uint32_t file, struct stage_layout *l, struct stage_part *part)
 {
 	struct shard_place f;
 	int rc = shard_index_place(index, file, &f);
-	if (rc < 0)
-		return rc;
-	uint64_t pages = (f.length + STAGE_PAGE - 1) / STAGE_PAGE;
-	if (pages + l->pages > UINT64_C(1) << 31)
-		return -EFBIG;
-	*part = (struct stage_part){
-		.file = file, .first_block = l->n_blocks, .offset = (uint64_t)l->pages * STAGE_PAGE, .len = f.length
-	};
-	l->n_blocks += shard_blocks(f.length);
-	l->pages += (uint32_t)pages;
-	l->n_parts++;
-	return 0;
+	return rc < 0 ? rc : layout_place(file, &f, l, part);
 }
 
 static int layout_group(const struct shard_index *index, struct stage_layout *l)
@@ -81,6 +97,18 @@ int stage_layout_sample(const struct shard_index *index, uint32_t sample, struct
 		if (rc == 0)
 			rc = layout_add(index, file, &l, &l.one);
 	}
+	if (rc == 0)
+		*ret_layout = l;
+	return rc;
+}
+
+int stage_layout_around(const struct shard_index *index, uint32_t file, const struct shard_place *place,
+        struct stage_layout *ret_layout)
+{
+	struct stage_layout l = { .key = stage_sample_key(place->sample), .sample = place->sample };
+	if (shard_index_info(index)->grouped)
+		return stage_layout_sample(index, place->sample, ret_layout);
+	int rc = layout_place(file, place, &l, &l.one);
 	if (rc == 0)
 		*ret_layout = l;
 	return rc;
@@ -151,6 +179,39 @@ static struct list *list_of(struct stage_store *s, const struct stage_entry *e)
 	return e->used ? &s->idle_used : &s->idle_ahead;
 }
 
+static int chunk_new(struct stage_store *s)
+{
+	size_t bytes = sizeof(struct chunk) + s->chunk_n * sizeof(struct stage_entry);
+	bool whole = bytes > CHUNK - sizeof(struct stage_entry);
+	struct chunk *chunk = whole ? aligned_alloc(CHUNK, CHUNK) : malloc(bytes);
+	if (!chunk)
+		return -ENOMEM;
+	if (whole)
+		madvise(chunk, CHUNK, MADV_HUGEPAGE);
+	chunk->next = s->chunks;
+	s->chunks = chunk;
+	s->chunk_used = 0;
+	return 0;
+}
+
+static struct stage_entry *entry_new(struct stage_store *s)
+{
+	struct stage_entry *e = s->spare;
+	if (e) {
+		s->spare = e->hash_next;
+		return e;
+	}
+	if (s->chunk_used == s->chunk_n && chunk_new(s) < 0)
+		return NULL;
+	return &s->chunks->entries[s->chunk_used++];
+}
+
+static void entry_free(struct stage_store *s, struct stage_entry *e)
+{
+	e->hash_next = s->spare;
+	s->spare = e;
+}
+
 /* Nobody pins it and it is in no list. */
 static void destroy(struct stage_store *s, struct stage_entry *e)
 {
@@ -161,8 +222,7 @@ static void destroy(struct stage_store *s, struct stage_entry *e)
 	if (e->parts != &e->one)
 		free((void *)(uintptr_t)e->parts);
 	free(e->claimed);
-	e->hash_next = s->spare;
-	s->spare = e;
+	entry_free(s, e);
 	s->freed++;
 	pthread_cond_broadcast(&s->freed_cv);
 }
@@ -234,7 +294,8 @@ int stage_store_new(const struct shard_index *index, uint8_t *base, uint64_t byt
 		return -ENOMEM;
 	uint64_t n_pages = bytes / STAGE_PAGE;
 	uint32_t n = 1024;
-	while (n < n_pages / 2 && n < 1U << 24)
+	while (n < n_pages &&
+	        n < 1U << 26) /* of one page each, at most one a bucket: what is not there costs one look */
 		n *= 2;
 	int rc = stage_pages_new(n_pages, &s->pages);
 	s->buckets = rc == 0 ? calloc(n, sizeof(struct stage_entry *)) : NULL;
@@ -247,6 +308,10 @@ int stage_store_new(const struct shard_index *index, uint8_t *base, uint64_t byt
 	s->base = base;
 	s->n_pages = (uint32_t)n_pages;
 	s->bucket_mask = n - 1;
+	s->chunk_n = (CHUNK - sizeof(struct chunk)) / sizeof(struct stage_entry);
+	if (s->chunk_n > n_pages)
+		s->chunk_n = n_pages;
+	s->chunk_used = s->chunk_n;
 	s->awaited = UINT64_MAX;
 	pthread_mutex_init(&s->lock, NULL);
 	stage_cond_init(&s->ready_cv);
@@ -268,10 +333,10 @@ void stage_store_free(struct stage_store *s)
 			destroy(s, e);
 		}
 	}
-	while (s->spare) {
-		struct stage_entry *e = s->spare;
-		s->spare = e->hash_next;
-		free(e);
+	while (s->chunks) {
+		struct chunk *chunk = s->chunks;
+		s->chunks = chunk->next;
+		free(chunk);
 	}
 	pthread_cond_destroy(&s->ready_cv);
 	pthread_cond_destroy(&s->freed_cv);
@@ -331,16 +396,6 @@ void stage_store_unpin(struct stage_store *s, struct stage_entry *const *entries
 	pthread_mutex_unlock(&s->lock);
 }
 
-static struct stage_entry *entry_new(struct stage_store *s)
-{
-	struct stage_entry *e = s->spare;
-	if (e)
-		s->spare = e->hash_next;
-	else
-		e = malloc(sizeof(*e));
-	return e;
-}
-
 /* Under the lock. */
 static int make(
         struct stage_store *s, struct stage_layout *l, enum stage_room room, bool kept, struct stage_entry **ret_entry)
@@ -349,15 +404,15 @@ static int make(
 	struct stage_entry *e = entry_new(s);
 	uint64_t *claimed = l->n_blocks > 64 ? calloc((l->n_blocks + 63) / 64, sizeof(*claimed)) : NULL;
 	if (!e || (l->n_blocks > 64 && !claimed)) {
-		free(e);
+		if (e)
+			entry_free(s, e);
 		free(claimed);
 		return -ENOMEM;
 	}
 	while (l->pages && (first = stage_pages_get(s->pages, l->pages)) == STAGE_PAGES_NONE && evict_one(s, room))
 		;
 	if (first == STAGE_PAGES_NONE) {
-		e->hash_next = s->spare;
-		s->spare = e;
+		entry_free(s, e);
 		free(claimed);
 		return -ENOBUFS;
 	}
@@ -383,27 +438,33 @@ static int make(
 	return 0;
 }
 
-int stage_store_open(struct stage_store *s, struct stage_layout *layout, enum stage_room room, bool kept,
+/* Under the lock.  The layout is spent on success. */
+static int open_entry(struct stage_store *s, struct stage_layout *layout, enum stage_room room, bool kept,
         struct stage_entry **ret_entry)
 {
-	int rc = 0;
-	if (layout->pages > s->n_pages)
-		return -EFBIG;
-	pthread_mutex_lock(&s->lock);
 	struct stage_entry *e = find(s, layout->key);
-	if (e) {
-		pin(s, e);
-		e->kept |= kept;
-		*ret_entry = e;
-	} else {
-		rc = make(s, layout, room, kept, ret_entry);
+	if (!e) {
+		int rc = make(s, layout, room, kept, ret_entry);
 		s->refused += rc == -ENOBUFS && room == STAGE_ROOM_AHEAD;
 		if (rc == -ENOBUFS && s->awaited != UINT64_MAX)
 			pthread_cond_broadcast(&s->ready_cv);
+		return rc;
 	}
+	pin(s, e);
+	e->kept |= kept;
+	stage_layout_done(layout);
+	*ret_entry = e;
+	return 0;
+}
+
+int stage_store_open(struct stage_store *s, struct stage_layout *layout, enum stage_room room, bool kept,
+        struct stage_entry **ret_entry)
+{
+	if (layout->pages > s->n_pages)
+		return -EFBIG;
+	pthread_mutex_lock(&s->lock);
+	int rc = open_entry(s, layout, room, kept, ret_entry);
 	pthread_mutex_unlock(&s->lock);
-	if (e)
-		stage_layout_done(layout);
 	return rc;
 }
 
@@ -413,20 +474,26 @@ static uint64_t *claim_word(struct stage_entry *e, uint32_t block)
 	return e->claimed ? &e->claimed[block / 64] : &e->claimed_few;
 }
 
-uint8_t *stage_store_claim(struct stage_store *s, struct stage_entry *e, uint32_t block)
+/* Under the lock. */
+static uint8_t *claim(struct stage_entry *e, uint32_t block)
 {
 	uint64_t bit = UINT64_C(1) << (block % 64);
-	pthread_mutex_lock(&s->lock);
 	uint64_t *word = claim_word(e, block);
-	bool taken = *word & bit;
-	*word |= bit;
-	pthread_mutex_unlock(&s->lock);
-	if (taken)
+	if (*word & bit)
 		return NULL;
+	*word |= bit;
 	uint32_t part = 0;
 	while (part + 1 < e->n_parts && e->parts[part + 1].first_block <= block)
 		part++;
 	return e->data + e->parts[part].offset + (uint64_t)(block - e->parts[part].first_block) * SHARD_BLOCK;
+}
+
+uint8_t *stage_store_claim(struct stage_store *s, struct stage_entry *e, uint32_t block)
+{
+	pthread_mutex_lock(&s->lock);
+	uint8_t *to = claim(e, block);
+	pthread_mutex_unlock(&s->lock);
+	return to;
 }
 
 bool stage_store_claimed(struct stage_store *s, struct stage_entry *e, uint32_t block)
@@ -437,14 +504,47 @@ bool stage_store_claimed(struct stage_store *s, struct stage_entry *e, uint32_t 
 	return taken;
 }
 
-void stage_store_wrote(struct stage_store *s, struct stage_entry *e, uint64_t bytes)
+/* Under the lock. */
+static void wrote(struct stage_store *s, struct stage_entry *e, uint64_t bytes)
 {
-	pthread_mutex_lock(&s->lock);
 	assert(e->missing > 0);
 	s->came_bytes += bytes;
 	if (--e->missing == 0 && s->awaited == e->key)
 		pthread_cond_broadcast(&s->ready_cv);
+}
+
+void stage_store_wrote(struct stage_store *s, struct stage_entry *e, uint64_t bytes)
+{
+	pthread_mutex_lock(&s->lock);
+	wrote(s, e, bytes);
 	pthread_mutex_unlock(&s->lock);
+}
+
+int stage_store_write(struct stage_store *s, struct stage_layout *layout, uint32_t file, uint32_t block,
+        const uint8_t *data, uint32_t len)
+{
+	struct stage_entry *e;
+	uint8_t *to = NULL;
+	if (layout->pages > s->n_pages)
+		return -EFBIG;
+	pthread_mutex_lock(&s->lock);
+	int rc = open_entry(s, layout, STAGE_ROOM_AHEAD, true, &e);
+	if (rc == 0) {
+		uint32_t part = 0;
+		while (e->parts[part].file != file)
+			part++; /* the index says that the sample has it */
+		to = claim(e, e->parts[part].first_block + block);
+	}
+	if (to) {
+		pthread_mutex_unlock(&s->lock);
+		memcpy(to, data, len);
+		pthread_mutex_lock(&s->lock);
+		wrote(s, e, len);
+	}
+	if (rc == 0)
+		unpin(s, e);
+	pthread_mutex_unlock(&s->lock);
+	return rc;
 }
 
 bool stage_store_ready(struct stage_store *s, struct stage_entry *e)
@@ -463,17 +563,29 @@ void stage_store_discard(struct stage_store *s, struct stage_entry *e)
 	pthread_mutex_unlock(&s->lock);
 }
 
-void stage_store_drop(struct stage_store *s, uint32_t sample)
+void stage_store_drop(struct stage_store *s, const uint32_t *samples, uint32_t n)
 {
+	uint64_t keys[STAGE_DROPS];
+	assert(n <= STAGE_DROPS);
+	for (uint32_t i = 0; i < n; i++)
+		keys[i] = stage_sample_key(samples[i]);
 	pthread_mutex_lock(&s->lock);
-	struct stage_entry *e = find(s, stage_sample_key(sample));
-	if (e)
-		e->kept = false;
-	if (e && !e->pins) {
-		list_remove(list_of(s, e), e);
-		destroy(s, e);
+	for (uint32_t i = 0; i < n; i++) {
+		approach(s, keys, i, n);
+		struct stage_entry *e = find(s, keys[i]);
+		if (e)
+			e->kept = false;
+		if (e && !e->pins) {
+			list_remove(list_of(s, e), e);
+			destroy(s, e);
+		}
 	}
 	pthread_mutex_unlock(&s->lock);
+}
+
+void stage_store_hint(struct stage_store *s, uint64_t key)
+{
+	__builtin_prefetch(bucket_of(s, key));
 }
 
 enum stage_wait stage_store_wait(struct stage_store *s, uint64_t key, uint64_t grace_ns)

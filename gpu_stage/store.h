@@ -73,6 +73,9 @@ static inline uint64_t stage_sample_key(uint32_t sample)
  * (more than 2^31 pages). */
 int stage_layout_sample(const struct shard_index *index, uint32_t sample, struct stage_layout *ret_layout);
 int stage_layout_file(const struct shard_index *index, uint32_t file, struct stage_layout *ret_layout);
+/* stage_layout_sample of the sample of a file whose place is known. */
+int stage_layout_around(const struct shard_index *index, uint32_t file, const struct shard_place *place,
+        struct stage_layout *ret_layout);
 void stage_layout_done(struct stage_layout *layout);
 
 /* Pins the ready entries of keys[0 .. n) up to the first that is not there or not ready; returns how many.  They count as
@@ -91,6 +94,11 @@ enum stage_room {
 int stage_store_open(struct stage_store *store, struct stage_layout *layout, enum stage_room room, bool kept,
         struct stage_entry **ret_entry);
 
+/* A block of `file` that was read ahead: copied into its sample's entry, made (kept) when it is not there, unless somebody has
+ * written it or does.  Returns and layout as stage_store_open. */
+int stage_store_write(struct stage_store *store, struct stage_layout *layout, uint32_t file, uint32_t block,
+        const uint8_t *data, uint32_t len);
+
 /* Where to write a block, or NULL: somebody has or does.  Then stage_store_wrote. */
 uint8_t *stage_store_claim(struct stage_store *store, struct stage_entry *entry, uint32_t block);
 void stage_store_wrote(struct stage_store *store, struct stage_entry *entry, uint64_t bytes);
@@ -100,8 +108,12 @@ bool stage_store_ready(struct stage_store *store, struct stage_entry *entry);
 /* Its bytes cannot be had: it is not found any more, and gone when nobody pins it. */
 void stage_store_discard(struct stage_store *store, struct stage_entry *entry);
 
-/* The ledger lets go of a sample. */
-void stage_store_drop(struct stage_store *store, uint32_t sample);
+/* The ledger lets go of samples. */
+enum { STAGE_DROPS = 64 /* at most */ };
+void stage_store_drop(struct stage_store *store, const uint32_t *samples, uint32_t n);
+
+/* The key will be looked for in some hundred nanoseconds.  No effect but speed; takes no lock. */
+void stage_store_hint(struct stage_store *store, uint64_t key);
 
 enum stage_wait {
 	STAGE_WAIT_READY,

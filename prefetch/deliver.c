@@ -170,8 +170,11 @@ void prefetch_deliver_read(struct prefetch *p, struct prefetch_read *read, bool 
 	struct prefetch_block *block;
 	while ((block = STAILQ_FIRST(&read->blocks))) {
 		STAILQ_REMOVE_HEAD(&read->blocks, link);
-		if (read->answered || answer_block(p, read, block))
-			STAILQ_INSERT_TAIL(&rest, block, link);
+		if (!read->answered && !answer_block(p, read, block))
+			continue;
+		STAILQ_INSERT_TAIL(&rest, block, link);
+		if (stores && p->sink->ops->expect)
+			p->sink->ops->expect(p->sink, block->item->sample, (uint32_t)(block->key >> 32));
 	}
 	if (!stores && !STAILQ_EMPTY(&rest)) {
 		STAILQ_CONCAT(&read->blocks, &rest);

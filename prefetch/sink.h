@@ -25,6 +25,9 @@ struct prefetch_sink_ops {
 	 * NULL: nothing has to exist first, and all of the window may be fetched, and merged, at once. */
 	void (*announce)(struct prefetch_sink *sink, void *user, uint64_t epoch, uint64_t turn, uint32_t n);
 
+	/* A block of this file will be stored in some microseconds: a hint.  NULL: none is wanted.  As store, but must not block. */
+	void (*expect)(struct prefetch_sink *sink, uint32_t sample, uint32_t file);
+
 	/* data[len] is the file's content from `offset`, block-aligned; it reaches to the file's end or is a whole
 	 * block.  Returns 0 or -errno: then the sample counts as not resident and is served on demand. */
 	int (*store)(struct prefetch_sink *sink, uint32_t file, uint64_t offset, const uint8_t *data, uint32_t len);
