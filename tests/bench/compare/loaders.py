@@ -178,7 +178,8 @@ class open_stage:
     def __init__(self, where):
         import ddpfs
 
-        self.stage = ddpfs.Stage(where, batch=BATCH, rank=RANK, world=WORLD, seed=SEED,
+        # Of small files (order=chunk) whole blocks are a rank's, as the other libraries' shards and chunks are.
+        self.stage = ddpfs.Stage(where, batch=BATCH, rank=RANK, world=WORLD, seed=SEED, deal=os.environ["STAGE_DEAL"],
                                  memory=int(os.environ["STAGE_MEMORY"]))
 
     def __iter__(self):

@@ -168,6 +168,8 @@ class Ddpfs(Store):
         self.options["memory"] = int(room * everything) + (64 << 20) if room else memory
         if "resident" in self.words:
             self.options["watch"] = "rest"
+        if "block" in self.words:
+            self.options["deal"] = "block"
         self.options.update(options)
 
     def form(self):
@@ -264,6 +266,7 @@ class Stage(Shards):
         everything = self.dataset.bytes + len(self.dataset.files) * 2048  # the arena counts pages
         return {"DDPFS_STAGE_LIB": f"{self.tools.build}/gpu_stage/libddpfs_stage.so.0",
                 "PYTHONPATH": f"{TOP}/gpu_stage/python", "PYTHONDONTWRITEBYTECODE": "1",
+                "STAGE_DEAL": "block" if self.dataset.kind == "B" else "auto",
                 "STAGE_MEMORY": str(int(ROOM["resident"] * 4 / 3 * everything) + (64 << 20))}
 
 
