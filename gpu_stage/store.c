@@ -12,14 +12,21 @@
 /* More than the engine ever has in flight (224 reads of up to 128 KiB): what came before that was fetched later. */
 static const uint64_t OVERTAKEN_BYTES = 32 << 20;
 
-/* Entries come in huge pages: each sample touches those of others at random, and a look into the page table would cost as much as
+/* Entries and buckets are in huge pages: each sample touches others at random, and a look into the page table would cost as much as
  * the entry itself. */
-enum { CHUNK = 2 << 20 };
+enum {
+	HUGE_PAGE = 2 << 20,
+	LINE = 64,
+	BUCKETS_MAX = 1 << 25,
+};
 
 struct chunk {
 	struct chunk *next;
+	uint8_t pad[LINE - sizeof(struct chunk *)]; /* an entry is two lines */
 	struct stage_entry entries[];
 };
+enum { CHUNK_ENTRIES = (HUGE_PAGE - sizeof(struct chunk)) / sizeof(struct stage_entry) };
+_Static_assert(sizeof(struct stage_entry) == 2 * LINE, "approach() fetches two lines");
 
 struct list {
 	struct stage_entry *oldest, *newest;
@@ -179,15 +186,23 @@ static struct list *list_of(struct stage_store *s, const struct stage_entry *e)
 	return e->used ? &s->idle_used : &s->idle_ahead;
 }
 
+static void ask_huge_pages(void *at, size_t bytes)
+{
+	uintptr_t from = ((uintptr_t)at + HUGE_PAGE - 1) / HUGE_PAGE * HUGE_PAGE;
+	uintptr_t end = ((uintptr_t)at + bytes) / HUGE_PAGE * HUGE_PAGE;
+	if (from < end)
+		madvise((void *)from, end - from, MADV_HUGEPAGE); /* where the kernel has none, small ones do */
+}
+
 static int chunk_new(struct stage_store *s)
 {
 	size_t bytes = sizeof(struct chunk) + s->chunk_n * sizeof(struct stage_entry);
-	bool whole = bytes > CHUNK - sizeof(struct stage_entry);
-	struct chunk *chunk = whole ? aligned_alloc(CHUNK, CHUNK) : malloc(bytes);
+	bool whole = s->chunk_n == CHUNK_ENTRIES;
+	struct chunk *chunk = whole ? aligned_alloc(HUGE_PAGE, HUGE_PAGE) : aligned_alloc(LINE, bytes);
 	if (!chunk)
 		return -ENOMEM;
 	if (whole)
-		madvise(chunk, CHUNK, MADV_HUGEPAGE);
+		ask_huge_pages(chunk, HUGE_PAGE);
 	chunk->next = s->chunks;
 	s->chunks = chunk;
 	s->chunk_used = 0;
@@ -294,8 +309,8 @@ int stage_store_new(const struct shard_index *index, uint8_t *base, uint64_t byt
 		return -ENOMEM;
 	uint64_t n_pages = bytes / STAGE_PAGE;
 	uint32_t n = 1024;
-	while (n < n_pages &&
-	        n < 1U << 26) /* of one page each, at most one a bucket: what is not there costs one look */
+	/* Samples of one page are at most one in two buckets: that one is not there costs one look. */
+	while (n < 2 * n_pages && n < BUCKETS_MAX)
 		n *= 2;
 	int rc = stage_pages_new(n_pages, &s->pages);
 	s->buckets = rc == 0 ? calloc(n, sizeof(struct stage_entry *)) : NULL;
@@ -308,9 +323,8 @@ int stage_store_new(const struct shard_index *index, uint8_t *base, uint64_t byt
 	s->base = base;
 	s->n_pages = (uint32_t)n_pages;
 	s->bucket_mask = n - 1;
-	s->chunk_n = (CHUNK - sizeof(struct chunk)) / sizeof(struct stage_entry);
-	if (s->chunk_n > n_pages)
-		s->chunk_n = n_pages;
+	ask_huge_pages(s->buckets, n * sizeof(struct stage_entry *));
+	s->chunk_n = n_pages < CHUNK_ENTRIES ? n_pages : CHUNK_ENTRIES;
 	s->chunk_used = s->chunk_n;
 	s->awaited = UINT64_MAX;
 	pthread_mutex_init(&s->lock, NULL);
@@ -523,7 +537,7 @@ void stage_store_wrote(struct stage_store *s, struct stage_entry *e, uint64_t by
 int stage_store_write(struct stage_store *s, struct stage_layout *layout, uint32_t file, uint32_t block,
         const uint8_t *data, uint32_t len)
 {
-	struct stage_entry *e;
+	struct stage_entry *e = NULL;
 	uint8_t *to = NULL;
 	if (layout->pages > s->n_pages)
 		return -EFBIG;
@@ -531,9 +545,12 @@ int stage_store_write(struct stage_store *s, struct stage_layout *layout, uint32
 	int rc = open_entry(s, layout, STAGE_ROOM_AHEAD, true, &e);
 	if (rc == 0) {
 		uint32_t part = 0;
-		while (e->parts[part].file != file)
-			part++; /* the index says that the sample has it */
-		to = claim(e, e->parts[part].first_block + block);
+		while (part < e->n_parts && e->parts[part].file != file)
+			part++;
+		if (part < e->n_parts)
+			to = claim(e, e->parts[part].first_block + block);
+		else
+			rc = -EUCLEAN; /* the index contradicts itself */
 	}
 	if (to) {
 		pthread_mutex_unlock(&s->lock);
@@ -541,7 +558,7 @@ int stage_store_write(struct stage_store *s, struct stage_layout *layout, uint32
 		pthread_mutex_lock(&s->lock);
 		wrote(s, e, len);
 	}
-	if (rc == 0)
+	if (e)
 		unpin(s, e);
 	pthread_mutex_unlock(&s->lock);
 	return rc;

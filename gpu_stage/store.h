@@ -60,7 +60,8 @@ struct stage_entry {
 	struct stage_entry *older, *newer;
 };
 
-/* base: the arena's memory, not owned.  -EINVAL, -ENOMEM. */
+/* base: the arena's memory, not owned.  Its own: 16 to 32 bytes a page of the arena, at most 256 MiB, and 128 an entry.  -EINVAL,
+ * -ENOMEM. */
 int stage_store_new(const struct shard_index *index, uint8_t *base, uint64_t bytes, struct stage_store **ret_store);
 void stage_store_free(struct stage_store *store); /* nothing may be pinned; NULL is fine */
 
@@ -95,7 +96,7 @@ int stage_store_open(struct stage_store *store, struct stage_layout *layout, enu
         struct stage_entry **ret_entry);
 
 /* A block of `file` that was read ahead: copied into its sample's entry, made (kept) when it is not there, unless somebody has
- * written it or does.  Returns and layout as stage_store_open. */
+ * written it or does.  Returns and layout as stage_store_open; -EUCLEAN: the sample has no such file. */
 int stage_store_write(struct stage_store *store, struct stage_layout *layout, uint32_t file, uint32_t block,
         const uint8_t *data, uint32_t len);
 

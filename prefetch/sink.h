@@ -1,14 +1,15 @@
 /* Where scheduled samples go before anybody asks for them: the kernel's page cache (fs/), a pinned arena (gpu_stage/).
  *
  *   announce   "these turns come next": what must exist before bytes can be stored (inodes and names)
+ *   expect     a hint: of what is stored in a moment, what processor caches should hold
  *   store      one verified block; after its last block a file is resident
  *   drop       these samples (and blocks) are wanted no more: give their memory back
  *
  * A sample is announced before it is stored; drops and announcements reach the sink in an order that keeps a sample
  * alive that is fetched again after it was dropped, if what was announced of it outlives its drop (victims say so).
  *
- * Threads: announce and drop are called by the `lister` thread, store by the `deliver` thread; they may run side by
- * side.  None may call prefetch_free or prefetch_stream_free.  They may block: a demand waits for a drop for at most 2 s, and
+ * Threads: announce and drop are called by the `lister` thread, expect and store by the `deliver` thread; they may run
+ * side by side.  None may call prefetch_free or prefetch_stream_free.  They may block: a demand waits for a drop for at most 2 s, and
  * for a store 0.1 s, so that they may wait for a demand's answer. */
 #ifndef DDPFS_PREFETCH_SINK_H
 #define DDPFS_PREFETCH_SINK_H
@@ -25,7 +26,7 @@ struct prefetch_sink_ops {
 	 * NULL: nothing has to exist first, and all of the window may be fetched, and merged, at once. */
 	void (*announce)(struct prefetch_sink *sink, void *user, uint64_t epoch, uint64_t turn, uint32_t n);
 
-	/* A block of this file will be stored in some microseconds: a hint.  NULL: none is wanted.  As store, but must not block. */
+	/* A block of this file will be stored in some microseconds.  NULL: none is wanted.  Must not block. */
 	void (*expect)(struct prefetch_sink *sink, uint32_t sample, uint32_t file);
 
 	/* data[len] is the file's content from `offset`, block-aligned; it reaches to the file's end or is a whole

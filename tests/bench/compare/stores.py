@@ -168,8 +168,6 @@ class Ddpfs(Store):
         self.options["memory"] = int(room * everything) + (64 << 20) if room else memory
         if "resident" in self.words:
             self.options["watch"] = "rest"
-        if "block" in self.words:
-            self.options["deal"] = "block"
         self.options.update(options)
 
     def form(self):

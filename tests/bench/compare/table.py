@@ -9,7 +9,7 @@ ROWS = {
           "ddpfs-full:torch", "ddpfs-full-resident:c1", "wds:lib", "mds:lib", "litdata:lib", "hf:lib"],
     "B": ["ext4:c1", "ext4:c4", "ext4:torch", "erofs:c1", "squashfs:c1", "shards:direct",
           "ddpfs-full:c1", "ddpfs-chunk:c1", "ddpfs-bare-full:c1", "ddpfs-bare-chunk:c1",
-          "ddpfs-chunk-block:c1", "ddpfs-full:torch", "ddpfs-chunk:torch", "ddpfs-chunk-block:torch", "ddpfs-chunk-resident:c1", "ddpfs-chunk-watched:c1",
+          "ddpfs-full:torch", "ddpfs-chunk:torch", "ddpfs-chunk-resident:c1", "ddpfs-chunk-watched:c1",
           "wds:lib", "mds:lib", "litdata:lib", "hf:lib"],
 }
 
@@ -83,17 +83,17 @@ def checks(kind, rows):
                             [("ddpfs-chunk-resident:c1", "all resident", 0.80),
                              ("ddpfs-chunk-watched:c1", "not all resident, watched", 0.60)]):
         out.append(Check(f"warm, {what}, 1 thread / loose ext4 warm", r.ratio(gbps, ours, "ext4:c1", "warm"), ">=", bar))
-    for order in ("full",) if a else ("full", "chunk", "chunk-block"):
-        ours, order = f"ddpfs-{order}", order.replace("-", ", deal=")
+    for order in ("full",) if a else ("full", "chunk"):
+        ours = f"ddpfs-{order}"
         for what, how, theirs, bar_a, bar_b in SPEED:
             bar = bar_a if a else bar_b
             if bar is not None:
                 out.append(Check(f"order={order}: cold / {what}", r.ratio(gbps, f"{ours}:{how}", theirs), ">=", bar))
         out.append(Check(f"order={order}: CPU s per GB / loose ext4 cold, 1 thread",
                          r.ratio(cpu_per_gb, f"{ours}:c1", "ext4:c1"), "<=", 1.3 if a else 0.5))
-        for container in ("",) if a or "block" in ours else ("", "-bare"):
+        for container in ("",) if a else ("", "-bare"):
             out.append(Check(f"order={order}{', container=bare' if container else ''}: device bytes / delivered",
-                             r.value(f"{ours.replace('ddpfs', f'ddpfs{container}')}:c1", "cold", device_per_byte), "<=",
+                             r.value(f"ddpfs{container}-{order}:c1", "cold", device_per_byte), "<=",
                              1.05 if a or container else 1.15))
     return out
 
