@@ -160,10 +160,10 @@ int cache_timeline_sample(struct cache_timeline *tl, uint64_t seq, uint32_t *ret
 
 uint64_t cache_timeline_next(struct cache_timeline *tl, uint32_t sample)
 {
-	return cache_timeline_next_below(tl, sample, CACHE_NEVER);
+	return cache_timeline_next_below(tl, sample, SHARD_NONE, CACHE_NEVER);
 }
 
-uint64_t cache_timeline_next_below(struct cache_timeline *tl, uint32_t sample, uint64_t limit)
+uint64_t cache_timeline_next_below(struct cache_timeline *tl, uint32_t sample, uint32_t stored, uint64_t limit)
 {
 	for (unsigned i = 0; i < CACHE_EPOCHS && tl->slots[i].first < limit; i++) {
 		const struct cache_slot *slot = &tl->slots[i];
@@ -171,7 +171,7 @@ uint64_t cache_timeline_next_below(struct cache_timeline *tl, uint32_t sample, u
 		uint32_t rank;
 		if (tl->cursor >= slot->first + slot->turns)
 			continue;
-		if (shard_epoch_find(slot->epoch, sample, &step, &rank, &turn) < 0)
+		if (shard_epoch_find_stored(slot->epoch, sample, stored, &step, &rank, &turn) < 0)
 			continue;
 		if (rank != tl->rank || turn >= slot->turns || cache_bit(slot->used, turn))
 			continue;

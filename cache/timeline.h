@@ -75,8 +75,9 @@ struct cache_note *cache_timeline_note(struct cache_timeline *tl, uint64_t seq);
 
 /* The first seq not used at which the sample comes, or CACHE_NEVER. */
 uint64_t cache_timeline_next(struct cache_timeline *tl, uint32_t sample);
-/* The same, but CACHE_NEVER when it is not below `limit`: epochs behind that are not looked at. */
-uint64_t cache_timeline_next_below(struct cache_timeline *tl, uint32_t sample, uint64_t limit);
+/* The same, but CACHE_NEVER when it is not below `limit`: epochs behind that are not looked at.  stored: its slot in the index, or
+ * SHARD_NONE: to be looked up. */
+uint64_t cache_timeline_next_below(struct cache_timeline *tl, uint32_t sample, uint32_t stored, uint64_t limit);
 
 /* Looks again for epochs that a given view did not know yet (shard/view.h).  True when one has come. */
 bool cache_timeline_refresh(struct cache_timeline *tl);

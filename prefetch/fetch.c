@@ -148,7 +148,7 @@ static bool neighbour(struct prefetch *p, struct prefetch_stream *stream, uint32
 	if (slot >= shard_index_info(p->options.index)->n_samples ||
 	        shard_index_slot_sample(p->options.index, slot, &ret->sample) < 0)
 		return false;
-	ret->seq = cache_timeline_next_below(&stream->tl, ret->sample, stream->limit);
+	ret->seq = cache_timeline_next_below(&stream->tl, ret->sample, slot, stream->limit);
 	if (ret->seq < stream->fetch || ret->seq == CACHE_NEVER)
 		return false;
 	if (shard_index_sample_first(p->options.index, ret->sample, &file) == 0)

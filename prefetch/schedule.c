@@ -374,7 +374,8 @@ static bool mark_announced(struct prefetch *p, struct prefetch_stream *s)
 	for (size_t i = 0; i < p->n_drops; i++) {
 		struct cache_victim *v = &p->drops[i];
 		if (v->block == CACHE_WHOLE && !v->announced)
-			v->announced = cache_timeline_next_below(&s->tl, v->id, s->announced) != CACHE_NEVER;
+			v->announced =
+			        cache_timeline_next_below(&s->tl, v->id, SHARD_NONE, s->announced) != CACHE_NEVER;
 	}
 	return false;
 }
@@ -391,7 +392,8 @@ static void pass_on_drops(struct prefetch *p)
 	p->n_drops = cache_ledger_drops(p->ledger, p->drops, PREFETCH_DROPS_MAX);
 	if (!p->n_drops)
 		return;
-	each_stream(p, mark_announced);
+	if (p->sink->ops->announce)
+		each_stream(p, mark_announced);
 	p->drops_since_ns = prefetch_now_ns();
 	pthread_mutex_lock(&p->lock);
 	p->drops_asked = true;

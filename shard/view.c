@@ -757,13 +757,13 @@ int shard_epoch_turn(
 	return rc;
 }
 
-/* The item of a sample of this view: its number in the subtree, or the rank of its slot among the subtree's. */
-static int find_item(const struct shard_view *view, uint32_t sample, uint64_t *ret_item)
+/* The item of a sample of this view: its number in the subtree, or the rank of its slot (SHARD_NONE: to be looked up) among the
+ * subtree's. */
+static int find_item(const struct shard_view *view, uint32_t sample, uint32_t slot, uint64_t *ret_item)
 {
 	uint64_t low = 0;
 	uint64_t high = view->n;
-	uint32_t slot;
-	int rc;
+	int rc = 0;
 
 	if (!shard_order_by_slot(view->options.order)) {
 		*ret_item = sample - view->first_sample;
@@ -771,7 +771,8 @@ static int find_item(const struct shard_view *view, uint32_t sample, uint64_t *r
 			*ret_item -= shard_quarantine_below(view->bad, view->n_bad, sample);
 		return 0;
 	}
-	rc = shard_index_sample_slot(view->index, sample, &slot);
+	if (slot == SHARD_NONE)
+		rc = shard_index_sample_slot(view->index, sample, &slot);
 	if (rc < 0)
 		return rc;
 	if (view->bad_slots) {
@@ -797,6 +798,12 @@ static int find_item(const struct shard_view *view, uint32_t sample, uint64_t *r
 int shard_epoch_find(
         const struct shard_epoch *epoch, uint32_t sample, uint64_t *ret_step, uint32_t *ret_rank, uint64_t *ret_turn)
 {
+	return shard_epoch_find_stored(epoch, sample, SHARD_NONE, ret_step, ret_rank, ret_turn);
+}
+
+int shard_epoch_find_stored(const struct shard_epoch *epoch, uint32_t sample, uint32_t slot, uint64_t *ret_step,
+        uint32_t *ret_rank, uint64_t *ret_turn)
+{
 	const struct shard_view *view = epoch->view;
 	uint64_t item;
 	uint64_t step;
@@ -819,7 +826,7 @@ int shard_epoch_find(
 	}
 	if (sample < view->first_sample || sample >= view->end_sample || (skips(view) && is_bad(view, sample, &at)))
 		return -ENOENT;
-	rc = find_item(view, sample, &item);
+	rc = find_item(view, sample, slot, &item);
 	if (rc < 0)
 		return rc;
 	step = shard_deal_step(&epoch->deal, shard_order_position(&epoch->order, item));

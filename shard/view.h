@@ -117,5 +117,8 @@ int shard_epoch_step_sample(const struct shard_epoch *epoch, uint64_t step, uint
  * before start, or is dropped; -EINVAL when there is no such sample; index errors. */
 int shard_epoch_find(
         const struct shard_epoch *epoch, uint32_t sample, uint64_t *ret_step, uint32_t *ret_rank, uint64_t *ret_turn);
+/* The same for who knows its slot (shard_index_slot_sample): no look at its record.  slot: SHARD_NONE where it is not known. */
+int shard_epoch_find_stored(const struct shard_epoch *epoch, uint32_t sample, uint32_t slot, uint64_t *ret_step,
+        uint32_t *ret_rank, uint64_t *ret_turn);
 
 #endif

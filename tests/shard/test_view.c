@@ -43,12 +43,17 @@ static uint64_t count_epoch(struct shard_view *view, uint64_t number, uint32_t w
 			uint32_t found_rank;
 			uint64_t found_turn;
 			uint64_t found_step;
+			uint64_t stored_step;
 			uint64_t step;
+			uint32_t slot;
 
 			assert_int_equal(shard_epoch_turn(epoch, rank, k, &sample, &step), 0);
 			assert_int_equal(shard_epoch_step_sample(epoch, step, &again), 0);
 			assert_int_equal(sample, again);
 			assert_int_equal(shard_epoch_find(epoch, sample, &found_step, &found_rank, &found_turn), 0);
+			assert_int_equal(shard_index_sample_slot(shard_view_index(view), sample, &slot), 0);
+			assert_int_equal(shard_epoch_find_stored(epoch, sample, slot, &stored_step, NULL, NULL), 0);
+			assert_int_equal(stored_step, found_step);
 			if (counts[sample]++ == 0 && found_step == step) {
 				assert_int_equal(found_rank, rank);
 				assert_int_equal(found_turn, k);
