@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "fs/dir_ahead.h"
 #include "fs/helper.h"
 #include "fs/name.h"
 #include "fs/node.h"
@@ -55,13 +56,10 @@ struct dir {
 };
 
 struct fill {
-	fuse_req_t req;
 	struct fs_server *server;
 	const struct dir *dir;
-	char *buf;
+	struct fs_dir_piece piece;
 	size_t size;
-	size_t used;
-	uint64_t n;
 	bool plus;
 };
 
@@ -241,8 +239,10 @@ static void opendir_any(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *f
 	if (rc == 0)
 		rc = dir_begin(server, node, trainer, marked, &dir);
 	if (rc == 0) {
-		if (trainer)
+		if (trainer) {
 			fs_count(&server->counters.listings, 1);
+			fs_dir_ahead_forget(server->dir_ahead);
+		}
 		if (dir.stand_in != SHARD_NONE)
 			count_stand_in(server);
 		fi->fh = dir_handle(&dir);
@@ -270,8 +270,8 @@ static int add(struct fill *fill, const char *name, struct fs_node node, const s
 {
 	struct fuse_entry_param e = { .attr.st_ino = fs_ino(node),
 		.attr.st_mode = fs_node_is_dir(node) ? S_IFDIR : S_IFREG };
-	char *at = fill->buf + fill->used;
-	size_t room = fill->size - fill->used;
+	char *at = fill->piece.buf + fill->piece.used;
+	size_t room = fill->size - fill->piece.used;
 	size_t need;
 	if (fill->plus && fill->dir->marked && file) {
 		fs_file_attr(fill->server, (uint32_t)node.id, file, &e.attr);
@@ -279,14 +279,16 @@ static int add(struct fill *fill, const char *name, struct fs_node node, const s
 		e.attr_timeout = FS_FOREVER;
 		e.entry_timeout = FS_FOREVER;
 	}
+	/* libfuse does not look at the request, and a piece made ahead has none. */
 	if (fill->plus)
-		need = fuse_add_direntry_plus(fill->req, at, room, name, &e, (off_t)next);
+		need = fuse_add_direntry_plus(NULL, at, room, name, &e, (off_t)next);
 	else
-		need = fuse_add_direntry(fill->req, at, room, name, &e.attr, (off_t)next);
+		need = fuse_add_direntry(NULL, at, room, name, &e.attr, (off_t)next);
 	if (need > room)
 		return 1;
-	fill->used += need;
-	fill->n++;
+	fill->piece.used += need;
+	fill->piece.next = next;
+	fill->piece.names++;
 	return 0;
 }
 
@@ -401,7 +403,7 @@ static int add_turns(struct fill *fill, uint64_t off)
 	uint32_t member = (off - OFF_FIRST) & ((1 << MEMBER_BITS) - 1);
 	while (turn < dir->turns) {
 		struct turn turns[TURNS_AT_ONCE];
-		size_t fit = (fill->size - fill->used) / ENTRY_BYTES + 1;
+		size_t fit = (fill->size - fill->piece.used) / ENTRY_BYTES + 1;
 		uint64_t n = dir->turns - turn;
 		if (n > fit)
 			n = fit;
@@ -537,35 +539,62 @@ static int fill_all(struct fill *fill, uint64_t off)
 	return add_fixed(fill, off);
 }
 
+/* An error stands for a piece without a name: what was found before one is shown first, and it comes with the next call. */
+static int make_piece(struct fs_server *server, const struct fs_dir_place *place, struct fs_dir_piece *ret_piece)
+{
+	struct dir dir;
+	struct fill fill = { .server = server, .dir = &dir, .size = place->size, .plus = place->plus };
+	cleanup_free char *buf = malloc(place->size);
+	if (!buf)
+		return -ENOMEM;
+	fill.piece.buf = buf;
+	int rc = dir_resume(server, place->ino, place->handle, &dir);
+	if (rc == 0)
+		rc = fill_all(&fill, place->off);
+	dir_done(&dir);
+	if (rc < 0 && fill.piece.used == 0)
+		return rc;
+	fill.piece.full = rc > 0 && fill.piece.used > 0;
+	*ret_piece = fill.piece;
+	buf = NULL;
+	return 0;
+}
+
+static void make_ahead(struct fs_server *server, struct fs_dir_place place, uint64_t off)
+{
+	struct fs_dir_piece piece = { 0 };
+	place.off = off;
+	if (!fs_dir_ahead_begin(server->dir_ahead, &place))
+		return;
+	if (make_piece(server, &place, &piece) < 0)
+		piece.buf = NULL;
+	fs_dir_ahead_end(server->dir_ahead, piece);
+}
+
 static void list(fuse_req_t req, fuse_ino_t ino, size_t size, off_t off, const struct fuse_file_info *fi, bool plus)
 {
-	if (size > FS_READ_MAX)
-		size = FS_READ_MAX;
-	struct dir dir;
-	cleanup_free char *buf = malloc(size);
-	struct fill fill = {
-		.req = req,
-		.server = fs_server_of(req),
-		.dir = &dir,
-		.buf = buf,
-		.size = size,
+	struct fs_server *server = fs_server_of(req);
+	struct fs_dir_place place = {
+		.ino = ino,
+		.handle = fi->fh,
+		.off = (uint64_t)off,
+		.size = size > FS_READ_MAX ? FS_READ_MAX : size,
 		.plus = plus,
 	};
-	if (!buf) {
-		fuse_reply_err(req, ENOMEM);
-		return;
-	}
-	int rc = dir_resume(fill.server, ino, fi->fh, &dir);
-	if (rc == 0)
-		rc = off < 0 ? -EINVAL : fill_all(&fill, (uint64_t)off);
-	dir_done(&dir);
-	/* What was found before an error is shown first; the error comes with the next call. */
-	if (rc < 0 && fill.used == 0) {
+	struct fs_dir_piece piece = { 0 };
+	int rc = off < 0 ? -EINVAL : 0;
+	if (rc == 0 && !fs_dir_ahead_take(server->dir_ahead, &place, &piece))
+		rc = make_piece(server, &place, &piece);
+	if (rc < 0) {
 		fuse_reply_err(req, -fs_errno(rc));
 		return;
 	}
-	fs_count(&fill.server->counters.entries, fill.n);
-	fuse_reply_buf(req, buf, fill.used);
+	fs_count(&server->counters.entries, piece.names);
+	fuse_reply_buf(req, piece.buf, piece.used);
+	free(piece.buf);
+	/* The engine's listings end where it has what it wants. */
+	if (piece.full && !(fi->fh & HANDLE_MARKED))
+		make_ahead(server, place, piece.next);
 }
 
 void fs_dir_readdir(fuse_req_t req, fuse_ino_t ino, size_t size, off_t off, struct fuse_file_info *fi)

@@ -6,6 +6,12 @@
 #include "fs/dynamic.h"
 #include "fs/name.h"
 
+enum {
+	LISTING_NAME = 192, /* bytes of a READDIRPLUS entry of usual length */
+	LISTING_MIN = 4 << 10,
+	LISTING_MAX = 256 << 10, /* 1,300 names, made in 0.6 ms; more brings nothing */
+};
+
 /* ---- names ---- */
 
 static int common_lookup(struct fs_server *server, const char *name, uint32_t *ret_file)
@@ -293,6 +299,22 @@ void fs_file_attr(const struct fs_server *server, uint32_t id, const struct shar
 	same_times(ret_attr);
 }
 
+/* glibc's opendir makes its buffer of a directory's st_blksize (sysdeps/unix/sysv/linux/opendir.c), and the kernel asks for
+ * as much of a listing as that holds (fs/fuse/readdir.c, fuse_readdir_uncached; older ones for a page): fewer requests. */
+static void set_listing_size(uint64_t names, struct stat *st)
+{
+	st->st_blksize = LISTING_MIN;
+	while (st->st_blksize < LISTING_MAX && (uint64_t)st->st_blksize < names * LISTING_NAME)
+		st->st_blksize *= 2;
+}
+
+static void set_flat_listing_size(const struct fs_server *server, const struct fs_view *view, struct stat *st)
+{
+	uint64_t samples = (view->sample_end - view->sample0) / view->options.world + 1;
+	uint64_t files = server->info->n_samples ? server->info->n_files / server->info->n_samples : 1;
+	set_listing_size(samples * files, st);
+}
+
 static int dir_attr(const struct fs_server *server, uint32_t id, struct stat *st)
 {
 	struct shard_dir dir;
@@ -302,6 +324,7 @@ static int dir_attr(const struct fs_server *server, uint32_t id, struct stat *st
 	st->st_mode = S_IFDIR | (dir.mode & 01777 & ~server->options.umask);
 	st->st_nlink = 2 + (nlink_t)dir.n_dirs;
 	st->st_mtim = (struct timespec){ .tv_sec = dir.mtime_s };
+	set_listing_size((uint64_t)dir.n_files + dir.n_dirs, st);
 	return 0;
 }
 
@@ -312,6 +335,7 @@ static void root_attr(const struct fs_server *server, struct fs_view *view, stru
 		st->st_mode = S_IFDIR | (0755 & ~server->options.umask);
 		st->st_nlink = 2;
 		st->st_mtim = server->index_mtime;
+		set_flat_listing_size(server, view, st);
 	}
 	/* A new epoch is a new listing. */
 	fs_view_progress(view, &progress);
@@ -367,6 +391,8 @@ int fs_node_attr(struct fs_server *server, struct fs_node node, struct stat *ret
 		rc = fs_dynamic_attr(server, node, &st);
 		break;
 	case FS_EPOCH_DIR:
+		set_flat_listing_size(server, view, &st);
+		break;
 	case FS_EPOCH_LIST:
 	case FS_EPOCH_LIST0:
 	case FS_KIND_COUNT:

@@ -73,6 +73,7 @@ struct fs_reads;
 struct fs_share;
 struct fs_sink;
 struct fs_waits;
+struct fs_dir_ahead;
 struct fs_health;
 
 /* fs/hang.h */
@@ -137,6 +138,7 @@ struct fs_server {
 	struct fs_helper *helper;
 	struct fs_control *control;
 	struct fs_dynamic *dynamic;
+	struct fs_dir_ahead *dir_ahead;
 	struct fs_reads *reads;
 	struct fs_share *share;
 	struct fs_sink *sink;

@@ -1,6 +1,7 @@
 """What POSIX and Linux say a read-only file system does, as pjdfstest asks a writable one: errno of every change,
 permissions, link counts, types, positions in listings, handles."""
 
+import concurrent.futures
 import contextlib
 import ctypes
 import errno
@@ -387,6 +388,33 @@ def test_listings_go_on_from_any_position(mount, pack, big_source, options, dire
     assert fails(lambda: entries_at(fds[0], 16)) == "EINVAL"
     for fd in fds:
         os.close(fd)
+
+
+def test_readers_of_one_directory_do_not_mix(mount, pack, big_source):
+    """Pieces of a listing are made ahead: readers side by side, with buffers of several sizes, of two directories, see
+    each its own."""
+    m = mount(pack(big_source), "rank=0,world=2,order=full,advance=off")
+    paths = [m.path, m.path / ".ddpfs/epoch/7", m.path / ".ddpfs/all/d"]
+    whole = {path: entries_of(path) for path in paths}
+
+    def read(i):
+        path, size = paths[i % 3], (600, 4096, 1 << 20, 5000)[i % 4]
+        return all(entries_of(path, size) == whole[path] for _ in range(10))
+
+    with concurrent.futures.ThreadPoolExecutor(12) as pool:
+        assert all(pool.map(read, range(24)))
+
+
+def test_the_listing_size_follows_the_names(mount, pack, big_source):
+    """What opendir(3) takes as its buffer's size: 192 bytes a name."""
+    m = mount(pack(big_source), "view=all,layout=tree")
+    assert os.stat(m.path).st_blksize == 4096
+    assert os.stat(m.path / "d").st_blksize == 256 << 10
+    assert os.stat(m.path / "d/sub0").st_blksize == 4096 == os.stat(m.path / "d/sub0/f").st_blksize
+    flat = mount(pack(big_source), "rank=0,world=2")
+    assert os.stat(flat.path).st_blksize == 256 << 10
+    assert os.stat(flat.path / ".ddpfs/epoch/7").st_blksize == 256 << 10
+    assert os.stat(flat.path / ".ddpfs").st_blksize == 4096
 
 
 # ---- handles, as an NFS server uses them ----

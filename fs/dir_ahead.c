@@ -1,0 +1,100 @@
+#include "fs/dir_ahead.h"
+
+#include <errno.h>
+#include <pthread.h>
+#include <stdlib.h>
+
+enum state { EMPTY, MAKING, FORGOTTEN /* while it was being made */, KEPT };
+
+struct fs_dir_ahead {
+	pthread_mutex_t lock; /* guards what follows */
+	pthread_cond_t ended; /* not MAKING any more */
+	enum state state;
+	struct fs_dir_place place; /* but for EMPTY */
+	struct fs_dir_piece piece; /* KEPT */
+};
+
+int fs_dir_ahead_new(struct fs_dir_ahead **ret_ahead)
+{
+	struct fs_dir_ahead *ahead = calloc(1, sizeof(*ahead));
+	if (!ahead)
+		return -ENOMEM;
+	pthread_mutex_init(&ahead->lock, NULL);
+	pthread_cond_init(&ahead->ended, NULL);
+	*ret_ahead = ahead;
+	return 0;
+}
+
+void fs_dir_ahead_free(struct fs_dir_ahead *ahead)
+{
+	if (!ahead)
+		return;
+	free(ahead->piece.buf);
+	pthread_cond_destroy(&ahead->ended);
+	pthread_mutex_destroy(&ahead->lock);
+	free(ahead);
+}
+
+static bool same(const struct fs_dir_place *a, const struct fs_dir_place *b)
+{
+	return a->ino == b->ino && a->handle == b->handle && a->off == b->off && a->size == b->size &&
+	       a->plus == b->plus;
+}
+
+static void empty(struct fs_dir_ahead *ahead)
+{
+	free(ahead->piece.buf);
+	ahead->piece = (struct fs_dir_piece){ 0 };
+	ahead->state = EMPTY;
+}
+
+bool fs_dir_ahead_take(struct fs_dir_ahead *ahead, const struct fs_dir_place *place, struct fs_dir_piece *ret_piece)
+{
+	pthread_mutex_lock(&ahead->lock);
+	while (ahead->state == MAKING && same(&ahead->place, place))
+		pthread_cond_wait(&ahead->ended, &ahead->lock);
+	bool taken = ahead->state == KEPT && same(&ahead->place, place);
+	if (taken) {
+		*ret_piece = ahead->piece;
+		ahead->piece.buf = NULL;
+		empty(ahead);
+	}
+	pthread_mutex_unlock(&ahead->lock);
+	return taken;
+}
+
+bool fs_dir_ahead_begin(struct fs_dir_ahead *ahead, const struct fs_dir_place *place)
+{
+	pthread_mutex_lock(&ahead->lock);
+	bool begun = ahead->state == EMPTY;
+	if (begun) {
+		ahead->state = MAKING;
+		ahead->place = *place;
+	}
+	pthread_mutex_unlock(&ahead->lock);
+	return begun;
+}
+
+void fs_dir_ahead_end(struct fs_dir_ahead *ahead, struct fs_dir_piece piece)
+{
+	pthread_mutex_lock(&ahead->lock);
+	ahead->piece = piece;
+	if (ahead->state == MAKING && piece.buf)
+		ahead->state = KEPT;
+	else
+		empty(ahead);
+	pthread_cond_broadcast(&ahead->ended);
+	pthread_mutex_unlock(&ahead->lock);
+}
+
+void fs_dir_ahead_forget(struct fs_dir_ahead *ahead)
+{
+	pthread_mutex_lock(&ahead->lock);
+	if (ahead->state == MAKING) {
+		ahead->state = FORGOTTEN;
+		pthread_cond_broadcast(&ahead->ended);
+	} else if (ahead->state == KEPT) {
+		empty(ahead);
+	}
+	pthread_mutex_unlock(&ahead->lock);
+}

@@ -1,0 +1,148 @@
+/* The piece of a listing that is made ahead. */
+#include <pthread.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "fs/dir_ahead.h"
+
+static const struct fs_dir_place here = { .ino = 1, .handle = 7, .off = 300, .size = 4096, .plus = true };
+
+static struct fs_dir_piece piece_of(uint64_t names)
+{
+	struct fs_dir_piece piece = { .buf = malloc(8), .used = 8, .names = names, .next = 400, .full = true };
+	assert_non_null(piece.buf);
+	memcpy(piece.buf, &names, 8);
+	return piece;
+}
+
+static struct fs_dir_ahead *fresh(void)
+{
+	struct fs_dir_ahead *ahead;
+	assert_int_equal(fs_dir_ahead_new(&ahead), 0);
+	return ahead;
+}
+
+static void test_a_piece_is_handed_out_once(void **state)
+{
+	struct fs_dir_ahead *ahead = fresh();
+	struct fs_dir_piece piece = { 0 };
+	(void)state;
+	assert_false(fs_dir_ahead_take(ahead, &here, &piece));
+	assert_true(fs_dir_ahead_begin(ahead, &here));
+	fs_dir_ahead_end(ahead, piece_of(5));
+	assert_true(fs_dir_ahead_take(ahead, &here, &piece));
+	assert_int_equal(piece.names, 5);
+	assert_int_equal(piece.used, 8);
+	assert_int_equal(piece.next, 400);
+	assert_true(piece.full);
+	free(piece.buf);
+	assert_false(fs_dir_ahead_take(ahead, &here, &piece));
+	fs_dir_ahead_free(ahead);
+}
+
+static void test_another_place_does_not_get_it(void **state)
+{
+	struct fs_dir_ahead *ahead = fresh();
+	struct fs_dir_piece piece = { 0 };
+	struct fs_dir_place others[5];
+	(void)state;
+	for (size_t i = 0; i < 5; i++)
+		others[i] = here;
+	others[0].ino++;
+	others[1].handle++;
+	others[2].off++;
+	others[3].size++;
+	others[4].plus = false;
+	assert_true(fs_dir_ahead_begin(ahead, &here));
+	for (size_t i = 0; i < 5; i++)
+		assert_false(fs_dir_ahead_take(ahead, &others[i], &piece)); /* nor does it wait */
+	fs_dir_ahead_end(ahead, piece_of(5));
+	for (size_t i = 0; i < 5; i++) {
+		assert_false(fs_dir_ahead_take(ahead, &others[i], &piece));
+		assert_false(fs_dir_ahead_begin(ahead, &others[i])); /* the first one keeps its place */
+	}
+	fs_dir_ahead_free(ahead); /* with what it keeps */
+}
+
+static void test_what_is_forgotten_is_not_handed_out(void **state)
+{
+	struct fs_dir_ahead *ahead = fresh();
+	struct fs_dir_piece piece = { 0 };
+	(void)state;
+	fs_dir_ahead_forget(ahead);
+	for (int making = 0; making < 2; making++) {
+		assert_true(fs_dir_ahead_begin(ahead, &here));
+		if (making)
+			fs_dir_ahead_forget(ahead);
+		fs_dir_ahead_end(ahead, piece_of(5));
+		if (!making)
+			fs_dir_ahead_forget(ahead);
+		assert_false(fs_dir_ahead_take(ahead, &here, &piece));
+	}
+	assert_true(fs_dir_ahead_begin(ahead, &here));
+	fs_dir_ahead_end(ahead, (struct fs_dir_piece){ 0 }); /* could not be made */
+	assert_false(fs_dir_ahead_take(ahead, &here, &piece));
+	assert_true(fs_dir_ahead_begin(ahead, &here));
+	fs_dir_ahead_end(ahead, piece_of(6));
+	assert_true(fs_dir_ahead_take(ahead, &here, &piece));
+	assert_int_equal(piece.names, 6);
+	free(piece.buf);
+	fs_dir_ahead_free(ahead);
+}
+
+/* Readers that follow one listing beside each other, with OPENDIRs between: each sees each place's own piece. */
+enum { READERS = 4, ROUNDS = 20000 };
+
+static void *follow(void *arg)
+{
+	struct fs_dir_ahead *ahead = arg;
+	for (uint64_t off = 0; off < ROUNDS; off++) {
+		struct fs_dir_place place = { .off = off, .size = 8 };
+		struct fs_dir_piece piece;
+		if (fs_dir_ahead_take(ahead, &place, &piece)) {
+			uint64_t names;
+			memcpy(&names, piece.buf, 8);
+			if (names != off || piece.names != off)
+				return arg;
+			free(piece.buf);
+		}
+		if (off % 1000 == 999)
+			fs_dir_ahead_forget(ahead);
+		place.off++;
+		if (fs_dir_ahead_begin(ahead, &place))
+			fs_dir_ahead_end(ahead, piece_of(place.off));
+	}
+	return NULL;
+}
+
+static void test_readers_side_by_side(void **state)
+{
+	struct fs_dir_ahead *ahead = fresh();
+	pthread_t threads[READERS];
+	(void)state;
+	for (size_t i = 0; i < READERS; i++)
+		assert_int_equal(pthread_create(&threads[i], NULL, follow, ahead), 0);
+	for (size_t i = 0; i < READERS; i++) {
+		void *wrong;
+		assert_int_equal(pthread_join(threads[i], &wrong), 0);
+		assert_null(wrong);
+	}
+	fs_dir_ahead_free(ahead);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(test_a_piece_is_handed_out_once),
+		cmocka_unit_test(test_another_place_does_not_get_it),
+		cmocka_unit_test(test_what_is_forgotten_is_not_handed_out),
+		cmocka_unit_test(test_readers_side_by_side),
+	};
+	return cmocka_run_group_tests_name("fs/dir_ahead", tests, NULL, NULL);
+}
