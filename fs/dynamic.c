@@ -187,6 +187,7 @@ static size_t collect(struct fs_server *server, struct fs_view *view, struct fie
 		{ "listings", "Directories opened for listing", true, fs_counted(&c->listings) },
 		{ "entries", "Names listed", true, fs_counted(&c->entries) },
 		{ "lookups", "Lookups answered", true, fs_counted(&c->lookups) },
+		{ "hinted", "Files read as soon as they were looked up", true, engine.hinted },
 		{ "getattrs", "Attribute requests answered", true, fs_counted(&c->getattrs) },
 		{ "fill_class", "Files of other ranks listed in classes without one of this rank", true,
 		        fs_counted(&c->fill_class) },

@@ -7,6 +7,7 @@
 
 #include "fs/dir.h"
 #include "fs/dynamic.h"
+#include "fs/guess.h"
 #include "fs/hang.h"
 #include "fs/helper.h"
 #include "fs/node.h"
@@ -63,6 +64,17 @@ static int lookup_dots(struct fs_server *server, struct fs_node node, const char
 	return fs_node_parent(server, node, ret_node);
 }
 
+/* Before the reply: he who looks a file up may be about to read it. */
+static void guess_read(fuse_req_t req, uint32_t file)
+{
+	struct fs_server *server = fs_server_of(req);
+	pid_t lister = atomic_load(&server->lister);
+	if (lister != 0 && fuse_req_ctx(req)->pid == lister)
+		return;
+	if (prefetch_hint(server->prefetch, file, fs_guess_is_read(server->guess)))
+		fs_guess_looked_up(server->guess, file);
+}
+
 static void do_lookup(fuse_req_t req, fuse_ino_t parent, const char *name)
 {
 	struct fs_server *server = fs_server_of(req);
@@ -84,6 +96,8 @@ static void do_lookup(fuse_req_t req, fuse_ino_t parent, const char *name)
 		fs_helper_list(server->helper, req, FS_LIST_LOOKUP, node, 0, 0);
 		return;
 	}
+	if (rc == 0 && node.kind == FS_FILE)
+		guess_read(req, (uint32_t)node.id);
 	if (rc == 0)
 		rc = fs_node_attr(server, node, &e.attr, &e.attr_timeout);
 	if (rc < 0) {

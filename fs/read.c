@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "fs/guess.h"
 #include "fs/helper.h"
 #include "fs/waits.h"
 #include "fs/watch.h"
@@ -166,6 +167,8 @@ void fs_read(fuse_req_t req, uint32_t file, size_t size, off_t off, bool direct)
 	fs_count(&server->counters.reads, 1);
 	uint64_t now_ns = fs_now_ns();
 	fs_watch_read(server->watch, file, begin == 0, now_ns);
+	if (begin == 0)
+		fs_guess_read(server->guess, file);
 
 	struct read_request *request = request_get(server->reads);
 	uint32_t first = (uint32_t)(begin / SHARD_BLOCK);

@@ -22,6 +22,7 @@
 #include "fs/crash.h"
 #include "fs/dir_ahead.h"
 #include "fs/dynamic.h"
+#include "fs/guess.h"
 #include "fs/hang.h"
 #include "fs/health.h"
 #include "fs/helper.h"
@@ -247,6 +248,8 @@ static int make_parts(struct fs_server *server, struct base_err *err)
 	int rc = fs_waits_new(&server->waits);
 	if (rc == 0)
 		rc = fs_dir_ahead_new(&server->dir_ahead);
+	if (rc == 0)
+		rc = fs_guess_new(&server->guess);
 	if (rc == 0)
 		rc = fs_reads_new(server, &server->reads);
 	if (rc == 0)
@@ -634,6 +637,7 @@ void fs_server_free(struct fs_server *server)
 	fs_reads_free(server->reads);
 	fs_waits_free(server->waits);
 	fs_dir_ahead_free(server->dir_ahead);
+	fs_guess_free(server->guess);
 	fs_share_free(server->share);
 	fs_sink_free(server->sink);
 	for (uint32_t i = 0; i < server->n_views; i++)

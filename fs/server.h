@@ -74,6 +74,7 @@ struct fs_share;
 struct fs_sink;
 struct fs_waits;
 struct fs_dir_ahead;
+struct fs_guess;
 struct fs_health;
 
 /* fs/hang.h */
@@ -139,6 +140,7 @@ struct fs_server {
 	struct fs_control *control;
 	struct fs_dynamic *dynamic;
 	struct fs_dir_ahead *dir_ahead;
+	struct fs_guess *guess;
 	struct fs_reads *reads;
 	struct fs_share *share;
 	struct fs_sink *sink;

@@ -168,8 +168,8 @@ struct prefetch_stream {
 TAILQ_HEAD(prefetch_stream_list, prefetch_stream);
 
 struct prefetch_counters {
-	_Atomic uint64_t demands, demand_hits, joined, reads, read_bytes, delivered_bytes, stored_bytes, bad_blocks,
-	        mended_blocks, io_errors, misses, used, wasted_bytes, refetches;
+	_Atomic uint64_t demands, demand_hits, hinted, joined, reads, read_bytes, delivered_bytes, stored_bytes,
+	        bad_blocks, mended_blocks, io_errors, misses, used, wasted_bytes, refetches;
 };
 
 /* A block that is to be read ahead; see fetch.c. */

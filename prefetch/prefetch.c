@@ -264,6 +264,31 @@ void prefetch_demand(struct prefetch *p, struct prefetch_demand *demand)
 	prefetch_run_on(p, number, &file, block, there);
 }
 
+bool prefetch_hint(struct prefetch *p, uint32_t number, bool read)
+{
+	struct shard_place file;
+	uint64_t offset = 0, xxh3 = 0, key = cache_block_key(number, 0);
+	uint32_t len = 0;
+	bool wake = false;
+	if (shard_index_place(p->options.index, number, &file) < 0 || shard_blocks(file.length) != 1 ||
+	        shard_index_block(p->options.index, number, 0, &offset, &len, &xxh3) < 0)
+		return false;
+	pthread_mutex_lock(&p->lock);
+	struct cache_buffer *buffer = cache_find(p->cache, key);
+	bool there = buffer || prefetch_block_find(p, key) ||
+	             (p->ledger && file.sample != SHARD_NONE && cache_ledger_has(p->ledger, file.sample));
+	if (!there && read && prefetch_queue_block(p, key, file.shard, offset, len, xxh3, NULL) == 0) {
+		atomic_fetch_add_explicit(&p->counters.hinted, 1, memory_order_relaxed);
+		wake = prefetch_engine_nudge(p);
+	}
+	pthread_mutex_unlock(&p->lock);
+	if (wake)
+		prefetch_io_wake(p->io);
+	if (buffer)
+		cache_put(p->cache, buffer);
+	return !there;
+}
+
 bool prefetch_cancel(struct prefetch *p, struct prefetch_demand *demand)
 {
 	bool found = false;
@@ -319,6 +344,7 @@ void prefetch_stats_get(struct prefetch *p, struct prefetch_stats *ret_stats)
 	*ret_stats = (struct prefetch_stats){
 		.demands = atomic_load_explicit(&c->demands, memory_order_relaxed),
 		.demand_hits = atomic_load_explicit(&c->demand_hits, memory_order_relaxed),
+		.hinted = atomic_load_explicit(&c->hinted, memory_order_relaxed),
 		.joined = atomic_load_explicit(&c->joined, memory_order_relaxed),
 		.reads = atomic_load_explicit(&c->reads, memory_order_relaxed),
 		.read_bytes = atomic_load_explicit(&c->read_bytes, memory_order_relaxed),

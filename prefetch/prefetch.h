@@ -76,6 +76,10 @@ struct prefetch_demand {
 /* Never blocks, never fails synchronously.  Requests for a block in flight join that landing. */
 void prefetch_demand(struct prefetch *prefetch, struct prefetch_demand *demand);
 
+/* A reader may ask for the whole of this file in a moment.  False when it is in memory or on its way, or does not fit one block;
+ * else true, and with `read` it is read now, into landing memory, where it waits for him.  Never blocks. */
+bool prefetch_hint(struct prefetch *prefetch, uint32_t file, bool read);
+
 /* The asker gives up (its reader was interrupted): done is called with -ECANCELED, from within this call, unless it
  * was called before or is being called; the read itself goes on.  Returns true when it was cancelled.  The caller
  * makes sure that the demand is not freed meanwhile. */
@@ -90,6 +94,7 @@ void prefetch_share(struct prefetch *prefetch, uint64_t sink_bytes);
 struct prefetch_stats {
 	uint64_t demands;         /* prefetch_demand calls */
 	uint64_t demand_hits;     /* answered from memory */
+	uint64_t hinted;          /* reads begun by prefetch_hint */
 	uint64_t joined;          /* waited for a read that was already in flight */
 	uint64_t reads;           /* submitted to the source */
 	uint64_t read_bytes;      /* bytes the source read (alignment included) */

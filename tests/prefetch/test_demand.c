@@ -173,6 +173,36 @@ static void a_file_asked_for_in_order_is_read_on(void **state)
 	}
 }
 
+static void a_hint_is_read_and_waits(void **state)
+{
+	(void)state;
+	for (unsigned s = 0; s < N_SETUPS; s++) {
+		struct prefetch *p = open_engine(setups[s]);
+		struct prefetch_stats st;
+		assert_true(prefetch_hint(p, 5, false));
+		assert_int_equal(reads_when_idle(p), 0);
+		assert_true(prefetch_hint(p, 5, true));
+		assert_false(prefetch_hint(p, 5, true)); /* on its way, or there */
+		assert_int_equal(reads_when_idle(p), 1);
+		assert_false(prefetch_hint(p, 5, true));
+		assert_int_equal(get(p, 5, 0), 0);
+		assert_int_equal(reads_when_idle(p), 1);
+		prefetch_stats_get(p, &st);
+		assert_int_equal(st.hinted, 1);
+		assert_int_equal(st.demand_hits, 1);
+		assert_false(prefetch_hint(p, 7, true)); /* more than a block */
+		assert_false(prefetch_hint(p, N_FILES, true));
+		assert_int_equal(reads_when_idle(p), 1);
+		/* Asked for while it is on its way. */
+		for (uint32_t round = 1; round < 10; round++) {
+			assert_true(prefetch_hint(p, 5 + round * N_SIZES, true));
+			assert_int_equal(get(p, 5 + round * N_SIZES, 0), 0);
+			assert_int_equal(reads_when_idle(p), 1 + round);
+		}
+		prefetch_free(p);
+	}
+}
+
 static void what_cannot_be_is_refused(void **state)
 {
 	(void)state;
@@ -575,6 +605,7 @@ int main(void)
 		cmocka_unit_test(a_block_asked_again_is_in_memory),
 		cmocka_unit_test(a_file_asked_for_in_order_is_read_on),
 		cmocka_unit_test(what_cannot_be_is_refused),
+		cmocka_unit_test(a_hint_is_read_and_waits),
 		cmocka_unit_test(demands_for_a_block_in_flight_join_it),
 		cmocka_unit_test(delayed_reads_run_side_by_side),
 		cmocka_unit_test(a_demand_can_be_cancelled),

@@ -1,0 +1,34 @@
+/* Whether who looks a file up reads it next.
+ *
+ * A trainer whose order nobody knows opens a file it has not opened before: a LOOKUP, and 50 to 100 us later, when the kernel has made
+ * room for the answer, a READ.  Where nearly all the files looked up lately were read soon after, a file is read as soon as
+ * it is looked up, and the device works meanwhile.  Listings that stat files (`ls -l`, `find -size`, os.path.getsize) look up
+ * thousands and read none: a few dozen of those are read in vain before the guess is given up.
+ *
+ * Of files that are in memory or on their way neither is told here: their LOOKUPs have no READ.
+ *
+ * Threads: any; one lock, a leaf. */
+#ifndef DDPFS_FS_GUESS_H
+#define DDPFS_FS_GUESS_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+enum {
+	FS_GUESS_KEPT = 64,   /* files looked up that may still be read: readers side by side */
+	FS_GUESS_JUDGED = 64, /* files looked up before those, of which is known whether they were read */
+	FS_GUESS_ENOUGH = 56, /* read, of those */
+};
+
+struct fs_guess; /* opaque */
+
+int fs_guess_new(struct fs_guess **ret_guess); /* -ENOMEM */
+void fs_guess_free(struct fs_guess *guess);    /* NULL is fine */
+
+void fs_guess_looked_up(struct fs_guess *guess, uint32_t file);
+void fs_guess_read(struct fs_guess *guess, uint32_t file); /* from its beginning */
+
+/* A file that is looked up now will be read. */
+bool fs_guess_is_read(const struct fs_guess *guess);
+
+#endif
