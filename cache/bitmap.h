@@ -1,4 +1,6 @@
-/* Bits in 64-bit words.  The caller bounds the index.  Threads: none of its own. */
+/* Bits in 64-bit words.  The caller bounds the index.
+ *
+ * Threads: one writes; others may look a bit up meanwhile, and see it as it was or as it is. */
 #ifndef DDPFS_CACHE_BITMAP_H
 #define DDPFS_CACHE_BITMAP_H
 
@@ -13,17 +15,17 @@ static inline uint64_t *cache_bitmap_new(uint64_t bits)
 
 static inline bool cache_bit(const uint64_t *map, uint64_t bit)
 {
-	return map[bit / 64] >> (bit % 64) & 1;
+	return __atomic_load_n(&map[bit / 64], __ATOMIC_RELAXED) >> (bit % 64) & 1;
 }
 
 static inline void cache_bit_set(uint64_t *map, uint64_t bit)
 {
-	map[bit / 64] |= UINT64_C(1) << (bit % 64);
+	__atomic_store_n(&map[bit / 64], map[bit / 64] | UINT64_C(1) << (bit % 64), __ATOMIC_RELAXED);
 }
 
 static inline void cache_bit_clear(uint64_t *map, uint64_t bit)
 {
-	map[bit / 64] &= ~(UINT64_C(1) << (bit % 64));
+	__atomic_store_n(&map[bit / 64], map[bit / 64] & ~(UINT64_C(1) << (bit % 64)), __ATOMIC_RELAXED);
 }
 
 /* Highest set bit at or below `from`, or UINT64_MAX. */

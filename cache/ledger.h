@@ -62,7 +62,7 @@ int cache_ledger_cost(struct cache_ledger *ledger, uint32_t sample, uint64_t *re
 int cache_ledger_turn(struct cache_ledger *ledger, struct cache_timeline *tl, uint64_t seq, uint32_t *ret_sample,
         uint64_t *ret_bytes);
 
-bool cache_ledger_has(const struct cache_ledger *ledger, uint32_t sample); /* resident or coming */
+bool cache_ledger_has(const struct cache_ledger *ledger, uint32_t sample); /* resident or coming; any thread */
 bool cache_ledger_resident(const struct cache_ledger *ledger, uint32_t sample);
 
 /* Makes room for a sample that tl uses at seq and books it as coming.  `bytes` is its cost, here and below.

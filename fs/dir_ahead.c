@@ -3,6 +3,9 @@
 #include <errno.h>
 #include <pthread.h>
 #include <stdlib.h>
+#include <time.h>
+
+enum { WAIT_NS = 10000000 }; /* a piece takes 0.6 ms; its maker may wait for a page of the index */
 
 enum state { EMPTY, MAKING, FORGOTTEN /* while it was being made */, KEPT };
 
@@ -20,7 +23,11 @@ int fs_dir_ahead_new(struct fs_dir_ahead **ret_ahead)
 	if (!ahead)
 		return -ENOMEM;
 	pthread_mutex_init(&ahead->lock, NULL);
-	pthread_cond_init(&ahead->ended, NULL);
+	pthread_condattr_t attr;
+	pthread_condattr_init(&attr);
+	pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
+	pthread_cond_init(&ahead->ended, &attr);
+	pthread_condattr_destroy(&attr);
 	*ret_ahead = ahead;
 	return 0;
 }
@@ -50,9 +57,17 @@ static void empty(struct fs_dir_ahead *ahead)
 
 bool fs_dir_ahead_take(struct fs_dir_ahead *ahead, const struct fs_dir_place *place, struct fs_dir_piece *ret_piece)
 {
+	struct timespec until;
+	clock_gettime(CLOCK_MONOTONIC, &until);
+	until.tv_nsec += WAIT_NS;
+	if (until.tv_nsec >= 1000000000) {
+		until.tv_sec++;
+		until.tv_nsec -= 1000000000;
+	}
+	int rc = 0;
 	pthread_mutex_lock(&ahead->lock);
-	while (ahead->state == MAKING && same(&ahead->place, place))
-		pthread_cond_wait(&ahead->ended, &ahead->lock);
+	while (rc == 0 && ahead->state == MAKING && same(&ahead->place, place))
+		rc = pthread_cond_timedwait(&ahead->ended, &ahead->lock, &until);
 	bool taken = ahead->state == KEPT && same(&ahead->place, place);
 	if (taken) {
 		*ret_piece = ahead->piece;

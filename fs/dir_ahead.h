@@ -4,8 +4,7 @@
  *
  * One piece is kept, of whichever listing asked for it first; a listing that is given up leaves it until the next OPENDIR.
  *
- * Threads: any; one lock, a leaf.  fs_dir_ahead_take waits while another thread makes the piece, which needs no lock and no
- * disk but for pages of the index. */
+ * Threads: any; one lock, a leaf.  fs_dir_ahead_take waits while another thread makes the piece, 10 ms at most. */
 #ifndef DDPFS_FS_DIR_AHEAD_H
 #define DDPFS_FS_DIR_AHEAD_H
 
@@ -35,7 +34,7 @@ struct fs_dir_ahead; /* opaque */
 int fs_dir_ahead_new(struct fs_dir_ahead **ret_ahead); /* -ENOMEM */
 void fs_dir_ahead_free(struct fs_dir_ahead *ahead);    /* NULL is fine; nobody uses it any more */
 
-/* True: *ret_piece is the piece of this place, the caller's from now on. */
+/* True: *ret_piece is the piece of this place, the caller's from now on.  False: the caller makes it. */
 bool fs_dir_ahead_take(struct fs_dir_ahead *ahead, const struct fs_dir_place *place, struct fs_dir_piece *ret_piece);
 
 /* True: the caller makes this piece now, and calls fs_dir_ahead_end.  False: another one is kept or being made. */

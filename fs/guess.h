@@ -5,7 +5,7 @@
  * it is looked up, and the device works meanwhile.  Listings that stat files (`ls -l`, `find -size`, os.path.getsize) look up
  * thousands and read none: a few dozen of those are read in vain before the guess is given up.
  *
- * Of files that are in memory or on their way neither is told here: their LOOKUPs have no READ.
+ * LOOKUPs of files that are in memory or on their way are not told here: they need no READ.
  *
  * Threads: any; one lock, a leaf. */
 #ifndef DDPFS_FS_GUESS_H
@@ -15,7 +15,8 @@
 #include <stdint.h>
 
 enum {
-	FS_GUESS_KEPT = 64,   /* files looked up that may still be read: readers side by side */
+	FS_GUESS_KEPT =
+	        64, /* files looked up that may still be read: that many readers side by side, with more nothing is guessed */
 	FS_GUESS_JUDGED = 64, /* files looked up before those, of which is known whether they were read */
 	FS_GUESS_ENOUGH = 56, /* read, of those */
 };

@@ -277,7 +277,10 @@ bool prefetch_hint(struct prefetch *p, uint32_t number, bool read)
 	struct cache_buffer *buffer = cache_find(p->cache, key);
 	bool there = buffer || prefetch_block_find(p, key) ||
 	             (p->ledger && file.sample != SHARD_NONE && cache_ledger_has(p->ledger, file.sample));
-	if (!there && read && prefetch_queue_block(p, key, file.shard, offset, len, xxh3, NULL) == 0) {
+	/* Who waits goes first. */
+	if (!there && read && TAILQ_EMPTY(&p->urgent) &&
+	        prefetch_queue_block(p, key, file.shard, offset, len, xxh3, NULL) == 0) {
+		prefetch_block_find(p, key)->asked = false; /* a stream that wants it meanwhile has it stored */
 		atomic_fetch_add_explicit(&p->counters.hinted, 1, memory_order_relaxed);
 		wake = prefetch_engine_nudge(p);
 	}

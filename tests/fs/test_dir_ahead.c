@@ -70,6 +70,46 @@ static void test_another_place_does_not_get_it(void **state)
 	fs_dir_ahead_free(ahead); /* with what it keeps */
 }
 
+struct taker {
+	struct fs_dir_ahead *ahead;
+	struct fs_dir_piece piece;
+	bool taken;
+};
+
+static void *take_here(void *arg)
+{
+	struct taker *taker = arg;
+	taker->taken = fs_dir_ahead_take(taker->ahead, &here, &taker->piece);
+	return NULL;
+}
+
+static void test_who_waits_for_a_piece_goes_on(void **state)
+{
+	struct fs_dir_ahead *ahead = fresh();
+	struct fs_dir_piece piece = { 0 };
+	(void)state;
+	assert_true(fs_dir_ahead_begin(ahead, &here));
+	assert_false(fs_dir_ahead_take(ahead, &here, &piece)); /* its maker is stuck: not for long */
+	for (int forgotten = 0; forgotten < 2; forgotten++) {
+		struct taker taker = { .ahead = ahead };
+		pthread_t thread;
+		assert_int_equal(pthread_create(&thread, NULL, take_here, &taker), 0);
+		if (forgotten)
+			fs_dir_ahead_forget(ahead);
+		fs_dir_ahead_end(ahead, piece_of(5));
+		assert_int_equal(pthread_join(thread, NULL), 0);
+		/* On a busy machine he may have given up before it came. */
+		if (!taker.taken)
+			assert_int_equal(fs_dir_ahead_take(ahead, &here, &taker.piece), !forgotten);
+		else
+			assert_false(forgotten);
+		free(taker.piece.buf);
+		assert_true(fs_dir_ahead_begin(ahead, &here));
+	}
+	fs_dir_ahead_end(ahead, (struct fs_dir_piece){ 0 });
+	fs_dir_ahead_free(ahead);
+}
+
 static void test_what_is_forgotten_is_not_handed_out(void **state)
 {
 	struct fs_dir_ahead *ahead = fresh();
@@ -141,6 +181,7 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_a_piece_is_handed_out_once),
 		cmocka_unit_test(test_another_place_does_not_get_it),
+		cmocka_unit_test(test_who_waits_for_a_piece_goes_on),
 		cmocka_unit_test(test_what_is_forgotten_is_not_handed_out),
 		cmocka_unit_test(test_readers_side_by_side),
 	};

@@ -807,6 +807,36 @@ static void ranks_share_what_is_resident(void **state)
 	}
 }
 
+/* Somebody looks up files that the stream may be reading, have or have dropped. */
+static void hints_beside_a_trainer(void **state)
+{
+	(void)state;
+	for (unsigned big = 0; big < 2; big++) {
+		struct fake_sink sink;
+		struct trainer t = { 0 };
+		pthread_t thread;
+		uint32_t x = 7 + big;
+		struct setup setup = { .memory = big ? 512 << 20 : 32 << 20, .view = orders[0] };
+		sink_init(&sink);
+		start(&t, &sink, &setup);
+		assert_int_equal(pthread_create(&thread, NULL, run_trainer, &t), 0);
+		struct prefetch_stats st = { 0 };
+		while (st.used < 3 * N_FILES) {
+			prefetch_hint(t.p, next_random(&x) % N_FILES, true);
+			usleep(20);
+			st = stats(t.p);
+		}
+		pthread_join(thread, NULL);
+		settle(&t);
+		assert_int_equal(count_of(&sink, &sink.wrong) + count_of(&sink, &sink.unannounced), 0);
+		assert_int_equal(t.errors, 0);
+		assert_true(most_bytes(&sink) <= setup.memory);
+		check_sink(&sink);
+		stop(&t);
+		prefetch_free(t.p);
+	}
+}
+
 /* Others read the same shards: what was read directly goes, the rest comes through the page cache. */
 static void sharing_starts_in_the_middle(void **state)
 {
@@ -1176,6 +1206,7 @@ int main(void)
 		cmocka_unit_test(a_new_epoch_can_be_declared),
 		cmocka_unit_test(a_doubtful_stream_waits_for_the_order),
 		cmocka_unit_test(ranks_share_what_is_resident),
+		cmocka_unit_test(hints_beside_a_trainer),
 		cmocka_unit_test(sharing_starts_in_the_middle),
 		cmocka_unit_test(faults_are_mended_on_the_way),
 		cmocka_unit_test(a_bad_sample_does_not_stop_the_others),
