@@ -485,8 +485,9 @@ static void refit(struct prefetch_recognise *r, struct track *t)
 }
 
 /* It took long to find: the trainer is far ahead of what the ring could hold, and what it has opened stands in `seen`.  So does what
- * others opened, who may read the same files in another order: it is there as far as most turns were opened. */
-static void catch_up(struct prefetch_recognise *r, struct track *t)
+ * others opened, who may read the same files in another order: it is there as far as most turns were opened.  Beyond, where one
+ * worker is ahead of another, the latest opens are its own where they would have been, one by one: those before `n_recent`. */
+static void catch_up(struct prefetch_recognise *r, struct track *t, uint64_t n_recent)
 {
 	enum { LATELY = 32, MOST = LATELY * 3 / 4 };
 	uint64_t position, lately = 0, begin = t->high, end = t->high;
@@ -510,6 +511,14 @@ static void catch_up(struct prefetch_recognise *r, struct track *t)
 	t->high = end;
 	if (end > begin)
 		t->last_open = r->opens;
+	for (uint64_t i = n_recent > RECENT ? n_recent - RECENT : 0; i < n_recent; i++) {
+		file = r->recent[i % RECENT];
+		enum track_fit fit = bit_get(r->seen, file) ? prefetch_track_fit(t, file, &position) : TRACK_NOT;
+		if (fit == TRACK_NOT)
+			continue;
+		r->seen[file / 64] &= ~(UINT64_C(1) << (file % 64));
+		prefetch_track_open(r, t, file, position, fit == TRACK_LOOSE);
+	}
 	uint32_t kept = 0; /* of the ring, which may have been filled long after the beginning */
 	for (uint32_t i = 0; i < r->n_ring; i++) {
 		if (bit_get(r->seen, r->ring[i]))
@@ -527,9 +536,10 @@ int prefetch_track_step(struct prefetch_recognise *r, struct track *t)
 		if (rc < 0)
 			return rc;
 		bool late = r->n_ring == RING || t->source.sampler == PREFETCH_SAMPLER_UNSEEDED;
+		uint64_t n_recent = r->n_recent; /* it keeps them, but forgets how many */
 		prefetch_recognise_sift(r);
 		if (late)
-			catch_up(r, t);
+			catch_up(r, t, n_recent);
 		return 1;
 	}
 	if (t->n_recent >= t->refit_at || t->outside >= GROW) {
