@@ -77,7 +77,8 @@ struct prefetch_demand {
 void prefetch_demand(struct prefetch *prefetch, struct prefetch_demand *demand);
 
 /* A reader may ask for the whole of this file in a moment.  False when it is in memory or on its way, or does not fit one block;
- * else true, and with `read` it is read now, into landing memory, where it waits for him.  Never blocks. */
+ * else true, and with `read` it is read now, into landing memory, where it waits for him; not while others wait for theirs, whose
+ * reads go first.  Never blocks. */
 bool prefetch_hint(struct prefetch *prefetch, uint32_t file, bool read);
 
 /* The asker gives up (its reader was interrupted): done is called with -ECANCELED, from within this call, unless it

@@ -227,7 +227,7 @@ static uint64_t late(void *arg, uint32_t shard, uint64_t offset, uint32_t len)
 struct gate {
 	pthread_mutex_t lock;
 	pthread_cond_t cv;
-	bool open;
+	bool open, reached;
 };
 
 static int wait_at_gate(void *arg, uint32_t shard, uint64_t offset, uint8_t *bytes, int res)
@@ -237,6 +237,8 @@ static int wait_at_gate(void *arg, uint32_t shard, uint64_t offset, uint8_t *byt
 	(void)offset;
 	(void)bytes;
 	pthread_mutex_lock(&gate->lock);
+	gate->reached = true;
+	pthread_cond_broadcast(&gate->cv);
 	while (!gate->open)
 		pthread_cond_wait(&gate->cv, &gate->lock);
 	pthread_mutex_unlock(&gate->lock);
@@ -273,6 +275,36 @@ static void demands_for_a_block_in_flight_join_it(void **state)
 		assert_int_equal(st.reads, 1);
 		assert_int_equal(st.joined, 7);
 		assert_true(st.wait_p50_ns >= (uint64_t)held_ns * 9 / 10 && st.wait_max_ns >= (uint64_t)held_ns);
+		prefetch_free(p);
+	}
+}
+
+static void a_hint_does_not_stand_before_readers(void **state)
+{
+	(void)state;
+	for (unsigned s = 0; s < N_SETUPS; s++) {
+		struct gate gate = { .lock = PTHREAD_MUTEX_INITIALIZER, .cv = PTHREAD_COND_INITIALIZER };
+		struct prefetch_hook hook = { .result = wait_at_gate, .arg = &gate };
+		struct prefetch_options options = setups[s];
+		options.hook = &hook;
+		struct prefetch *p = open_engine(options);
+		struct asked in_flight, queued;
+		struct prefetch_stats st;
+		ask(p, &in_flight, 6, 0);
+		pthread_mutex_lock(&gate.lock);
+		while (!gate.reached)
+			pthread_cond_wait(&gate.cv, &gate.lock);
+		pthread_mutex_unlock(&gate.lock);
+		ask(p, &queued, 6 + N_SIZES, 0); /* the engine stands at the gate and does not take it */
+		assert_true(prefetch_hint(p, 5, true));
+		prefetch_stats_get(p, &st);
+		assert_int_equal(st.hinted, 0);
+		open_gate(&gate);
+		assert_true(await(&in_flight) == 0 && in_flight.right);
+		assert_true(await(&queued) == 0 && queued.right);
+		assert_true(prefetch_hint(p, 5, true));
+		prefetch_stats_get(p, &st);
+		assert_int_equal(st.hinted, 1);
 		prefetch_free(p);
 	}
 }
@@ -607,6 +639,7 @@ int main(void)
 		cmocka_unit_test(what_cannot_be_is_refused),
 		cmocka_unit_test(a_hint_is_read_and_waits),
 		cmocka_unit_test(demands_for_a_block_in_flight_join_it),
+		cmocka_unit_test(a_hint_does_not_stand_before_readers),
 		cmocka_unit_test(delayed_reads_run_side_by_side),
 		cmocka_unit_test(a_demand_can_be_cancelled),
 		cmocka_unit_test(freeing_answers_every_demand),
