@@ -9,6 +9,7 @@
 
 enum {
 	USES = 256,         /* told to the engine at once */
+	TURNS = 256,        /* of the order, looked up at once */
 	ALONE_TRIES = 50,   /* when nobody can release anything: moments in which a writer may hold pages */
 	ALONE_NS = 2000000, /* each */
 };
@@ -441,14 +442,16 @@ static int next(struct assembly *a, struct ddpfs_batch **ret_batch)
 	struct ddpfs_stage *stage = a->stage;
 	uint32_t n_turns = a->n;
 	int rc = begin(a, true);
-	for (uint32_t i = 0; rc == 0 && i < n_turns; i++) {
-		uint32_t sample;
-		a->turns[i] = i;
-		rc = shard_epoch_turn(stage->epoch, stage->rank, stage->cursor + i, &sample, &a->steps[i]);
+	for (uint32_t i = 0, some; rc == 0 && i < n_turns; i += some) {
+		uint32_t samples[TURNS];
+		some = n_turns - i < TURNS ? n_turns - i : TURNS;
+		rc = shard_epoch_samples(stage->epoch, stage->rank, stage->cursor + i, some, samples, a->steps + i);
 		if (rc < 0)
 			fail(a, rc, DDPFS_STAGE_NONE, DDPFS_STAGE_NONE, base_err_str(rc));
-		else
-			a->keys[i] = stage_sample_key(sample);
+		for (uint32_t t = 0; rc == 0 && t < some; t++) {
+			a->turns[i + t] = i + t;
+			a->keys[i + t] = stage_sample_key(samples[t]);
+		}
 	}
 	if (rc == 0)
 		rc = collect(a);

@@ -711,11 +711,9 @@ uint64_t shard_epoch_turns(const struct shard_epoch *epoch, uint32_t rank)
 	return shard_deal_turns(&epoch->deal, rank);
 }
 
-static int sample_at(const struct shard_epoch *epoch, uint64_t position, uint32_t *ret_sample)
+/* An item of the order is a number in the subtree, or the rank of a slot among those of the subtree. */
+static int item_sample(const struct shard_view *view, uint32_t item, uint32_t *ret_sample)
 {
-	const struct shard_view *view = epoch->view;
-	uint32_t item = (uint32_t)shard_order_at(&epoch->order, position);
-
 	uint32_t sample = 0;
 	int rc = 0;
 
@@ -727,6 +725,11 @@ static int sample_at(const struct shard_epoch *epoch, uint64_t position, uint32_
 		rc = shard_index_slot_sample(
 		        view->index, view->slots ? view->slots[item] : view->first_slot + item, &sample);
 	return rc < 0 ? rc : shard_view_instead(view, sample, ret_sample);
+}
+
+static int sample_at(const struct shard_epoch *epoch, uint64_t position, uint32_t *ret_sample)
+{
+	return item_sample(epoch->view, (uint32_t)shard_order_at(&epoch->order, position), ret_sample);
 }
 
 int shard_epoch_step_sample(const struct shard_epoch *epoch, uint64_t step, uint32_t *ret_sample)
@@ -754,6 +757,41 @@ int shard_epoch_turn(
 	rc = sample_at(epoch, shard_deal_position(&epoch->deal, rank, k, &step), ret_sample);
 	if (rc == 0 && ret_step)
 		*ret_step = step;
+	return rc;
+}
+
+enum { TAKEN = 64 /* turns at once */ };
+
+/* Item and sample apart: the computing of one does not stand between the cache misses of the other, which the processor has
+ * several of at once then. */
+static int take_samples(const struct shard_epoch *epoch, uint32_t rank, uint64_t k, uint32_t n, uint32_t *ret_samples,
+        uint64_t *ret_steps)
+{
+	uint32_t items[TAKEN];
+	int rc = 0;
+
+	assert(n <= TAKEN);
+	for (uint32_t i = 0; i < n; i++)
+		items[i] = (uint32_t)shard_order_at(
+		        &epoch->order, shard_deal_position(&epoch->deal, rank, k + i, &ret_steps[i]));
+	for (uint32_t i = 0; i < n && rc == 0; i++)
+		rc = item_sample(epoch->view, items[i], &ret_samples[i]);
+	return rc;
+}
+
+int shard_epoch_samples(const struct shard_epoch *epoch, uint32_t rank, uint64_t k, uint32_t n, uint32_t *ret_samples,
+        uint64_t *ret_steps)
+{
+	uint64_t turns = !epoch->view->is_given && rank >= epoch->deal.world ? 0 : shard_epoch_turns(epoch, rank);
+	int rc = 0;
+
+	if (k > turns || n > turns - k)
+		return -ERANGE;
+	for (uint32_t i = 0, some; i < n && rc == 0; i += some) {
+		some = epoch->view->is_given ? 1 : n - i < TAKEN ? n - i : TAKEN;
+		rc = epoch->view->is_given ? shard_epoch_turn(epoch, rank, k + i, &ret_samples[i], &ret_steps[i])
+		                           : take_samples(epoch, rank, k + i, some, ret_samples + i, ret_steps + i);
+	}
 	return rc;
 }
 

@@ -108,6 +108,10 @@ uint64_t shard_epoch_turns(const struct shard_epoch *epoch, uint32_t rank);
 int shard_epoch_turn(
         const struct shard_epoch *epoch, uint32_t rank, uint64_t k, uint32_t *ret_sample, uint64_t *ret_step);
 
+/* The same of n of them, from the k-th on, quicker.  ret_samples, ret_steps: n each.  -ERANGE when any is past the turns. */
+int shard_epoch_samples(const struct shard_epoch *epoch, uint32_t rank, uint64_t k, uint32_t n, uint32_t *ret_samples,
+        uint64_t *ret_steps);
+
 /* The sample at a global step, whichever rank's.  -ERANGE; index errors. */
 int shard_epoch_step_sample(const struct shard_epoch *epoch, uint64_t step, uint32_t *ret_sample);
 

@@ -26,6 +26,36 @@ static struct shard_view *open_view(const struct shard_index *index, const struc
 	return view;
 }
 
+/* Pieces of any length, from any turn on, against turn by turn. */
+static void check_samples(const struct shard_epoch *epoch, uint32_t rank)
+{
+	uint64_t turns = shard_epoch_turns(epoch, rank);
+	uint32_t *samples = calloc(turns + 1, sizeof(*samples));
+	uint64_t *steps = calloc(turns + 1, sizeof(*steps));
+
+	assert_non_null(samples);
+	assert_non_null(steps);
+	for (uint32_t piece = 1; piece <= 200; piece += 66) {
+		for (uint64_t k = 0; k < turns; k += piece) {
+			uint32_t n = turns - k < piece ? (uint32_t)(turns - k) : piece;
+			assert_int_equal(shard_epoch_samples(epoch, rank, k, n, samples, steps), 0);
+			for (uint32_t i = 0; i < n; i++) {
+				uint32_t sample;
+				uint64_t step;
+				assert_int_equal(shard_epoch_turn(epoch, rank, k + i, &sample, &step), 0);
+				assert_int_equal(samples[i], sample);
+				assert_int_equal(steps[i], step);
+			}
+		}
+	}
+	assert_int_equal(shard_epoch_samples(epoch, rank, turns, 0, samples, steps), 0);
+	assert_int_equal(shard_epoch_samples(epoch, rank, turns, 1, samples, steps), -ERANGE);
+	assert_int_equal(shard_epoch_samples(epoch, rank, 0, (uint32_t)turns + 1, samples, steps), -ERANGE);
+	assert_int_equal(shard_epoch_samples(epoch, rank, UINT64_MAX, 1, samples, steps), -ERANGE);
+	free(samples);
+	free(steps);
+}
+
 /* Counts the samples that all ranks get in an epoch; checks what each turn says against the inverse. */
 static uint64_t count_epoch(struct shard_view *view, uint64_t number, uint32_t world, unsigned *counts)
 {
@@ -61,6 +91,7 @@ static uint64_t count_epoch(struct shard_view *view, uint64_t number, uint32_t w
 			assert_true(found_step <= step);
 		}
 		assert_int_equal(shard_epoch_turn(epoch, rank, turns, &sample, NULL), -ERANGE);
+		check_samples(epoch, rank);
 		total += turns;
 	}
 	shard_epoch_put(epoch);
@@ -371,6 +402,10 @@ static void a_dataset_of_common_files_deals_nothing(void **state)
 			assert_int_equal(shard_view_epoch(view, 0, &epoch), 0);
 			assert_int_equal(shard_epoch_turns(epoch, 1), 0);
 			assert_int_equal(shard_epoch_turn(epoch, 0, 0, &sample, NULL), -ERANGE);
+			check_samples(epoch, 0);
+			assert_int_equal(shard_epoch_samples(epoch, 2, 0, 0, NULL, NULL), 0);
+			assert_int_equal(
+			        shard_epoch_samples(epoch, 2, 0, 1, &sample, NULL), -ERANGE); /* no such rank */
 			assert_int_equal(shard_epoch_step_sample(epoch, 0, &sample), -ERANGE);
 			assert_int_equal(shard_epoch_find(epoch, 0, NULL, NULL, NULL), -EINVAL);
 			shard_epoch_put(epoch);
