@@ -252,15 +252,24 @@ bool cache_ledger_handed(const struct cache_ledger *ledger, uint32_t sample)
 	return cache_bit(ledger->handed, sample);
 }
 
-/* Books a resident sample for its next use in every stream.  Returns false when no stream has one. */
-static bool keep(struct cache_ledger *ledger, uint32_t sample)
+/* A turn at which a stream uses a sample. */
+struct use {
+	struct cache_timeline *tl; /* NULL: none is known */
+	uint64_t seq;
+};
+static const struct use UNKNOWN = { .tl = NULL };
+
+/* Books a resident sample, of which one use is known, for its next use in every stream.  Returns false when no stream has one. */
+static bool keep(struct cache_ledger *ledger, uint32_t sample, struct use known)
 {
 	bool wanted = false;
 	for (uint32_t i = 0; i < ledger->n_timelines; i++) {
-		uint64_t next = cache_timeline_next(ledger->timelines[i], sample);
+		struct cache_timeline *tl = ledger->timelines[i];
+		uint64_t next = tl == known.tl ? cache_timeline_next_from(tl, sample, known.seq)
+		                               : cache_timeline_next(tl, sample);
 		if (next == CACHE_NEVER)
 			continue;
-		cache_timeline_set_kept(ledger->timelines[i], next);
+		cache_timeline_set_kept(tl, next);
 		wanted = true;
 	}
 	return wanted;
@@ -274,43 +283,44 @@ static void set_resident(struct cache_ledger *ledger, uint32_t sample, uint64_t 
 	add(&ledger->n_resident, 1);
 }
 
-/* It is in nobody's memory when it is used next. */
-static void leave_gap(struct cache_ledger *ledger, uint32_t sample)
+/* It is in nobody's memory when it is used next: in one stream, if that is known, by `next`. */
+static void leave_gap(struct cache_ledger *ledger, uint32_t sample, struct use next)
 {
 	for (uint32_t i = 0; i < ledger->n_timelines; i++) {
 		struct cache_timeline *tl = ledger->timelines[i];
-		uint64_t next = cache_timeline_next(tl, sample);
-		if (next == CACHE_NEVER)
+		uint64_t seq = tl == next.tl ? next.seq : cache_timeline_next(tl, sample);
+		if (seq == CACHE_NEVER)
 			continue;
-		cache_timeline_clear_kept(tl, next);
-		tl->gap = next >= tl->gap ? next + 1 : tl->gap;
+		cache_timeline_clear_kept(tl, seq);
+		tl->gap = seq >= tl->gap ? seq + 1 : tl->gap;
 	}
 }
 
-static void clear_resident(struct cache_ledger *ledger, uint32_t sample, uint64_t cost)
+/* No stream uses it. */
+static void drop_unused(struct cache_ledger *ledger, uint32_t sample, uint64_t cost)
 {
-	leave_gap(ledger, sample);
 	cache_bit_clear(ledger->resident, sample);
 	add(&ledger->resident_bytes, -cost);
 	add(&ledger->n_resident, (uint64_t)-1);
-}
-
-static void drop(struct cache_ledger *ledger, uint32_t sample, uint64_t cost)
-{
-	clear_resident(ledger, sample, cost);
 	drops_push(ledger, (struct entry){ .what = { .id = sample, .block = CACHE_WHOLE }, .cost = cost });
 	add(&ledger->n_dropped, 1);
 }
 
-/* Keeps a resident sample: for its next uses, or, when no stream has one, as long as there is room. */
-static void keep_or_idle(struct cache_ledger *ledger, uint32_t sample, uint64_t cost)
+static void drop(struct cache_ledger *ledger, uint32_t sample, uint64_t cost, struct use next)
 {
-	if (keep(ledger, sample) || cache_bit(ledger->listed, sample))
+	leave_gap(ledger, sample, next);
+	drop_unused(ledger, sample, cost);
+}
+
+/* Keeps a resident sample, of which one use is known: for its next uses, or, when no stream has one, as long as there is room. */
+static void keep_or_idle(struct cache_ledger *ledger, uint32_t sample, uint64_t cost, struct use known)
+{
+	if (keep(ledger, sample, known) || cache_bit(ledger->listed, sample))
 		return;
 	if (ring_push(&ledger->idle, (struct entry){ .what = { .id = sample, .block = CACHE_WHOLE }, .cost = cost }))
 		cache_bit_set(ledger->listed, sample);
 	else
-		drop(ledger, sample, cost ? cost : cost_of(ledger, sample));
+		drop_unused(ledger, sample, cost ? cost : cost_of(ledger, sample));
 }
 
 /* Drops the oldest of what has no known use.  Returns false when there is nothing of the kind. */
@@ -326,9 +336,9 @@ static bool drop_idle(struct cache_ledger *ledger)
 		uint32_t sample = entry.what.id;
 		cache_bit_clear(ledger->listed, sample);
 		/* An epoch that has come into sight meanwhile may use it. */
-		if (!cache_bit(ledger->resident, sample) || keep(ledger, sample))
+		if (!cache_bit(ledger->resident, sample) || keep(ledger, sample, UNKNOWN))
 			continue;
-		drop(ledger, sample, entry.cost ? entry.cost : cost_of(ledger, sample));
+		drop_unused(ledger, sample, entry.cost ? entry.cost : cost_of(ledger, sample));
 		return true;
 	}
 	return false;
@@ -336,7 +346,7 @@ static bool drop_idle(struct cache_ledger *ledger)
 
 /* The resident sample whose next use is farthest from its stream's cursor, counted in turns; streams of one host are
  * taken to go at the same pace.  Returns that distance, CACHE_NEVER when nothing is kept. */
-static uint64_t farthest(struct cache_ledger *ledger, uint32_t *ret_sample)
+static uint64_t farthest(struct cache_ledger *ledger, uint32_t *ret_sample, struct use *ret_next)
 {
 	for (;;) {
 		uint64_t best = CACHE_NEVER, seq = 0;
@@ -375,6 +385,7 @@ static uint64_t farthest(struct cache_ledger *ledger, uint32_t *ret_sample)
 			continue;
 		}
 		*ret_sample = sample;
+		*ret_next = (struct use){ .tl = from, .seq = seq };
 		return best;
 	}
 }
@@ -389,11 +400,12 @@ static bool make_room(struct cache_ledger *ledger, uint64_t room, uint64_t dista
 {
 	while (!fits(ledger, room)) {
 		if (!drop_idle(ledger)) {
+			struct use next;
 			uint32_t sample;
-			uint64_t far = farthest(ledger, &sample);
+			uint64_t far = farthest(ledger, &sample, &next);
 			if (far == CACHE_NEVER || far <= distance)
 				return false;
-			drop(ledger, sample, cost_of(ledger, sample));
+			drop(ledger, sample, cost_of(ledger, sample), next);
 		}
 		add(&ledger->n_evicted, 1);
 	}
@@ -402,12 +414,13 @@ static bool make_room(struct cache_ledger *ledger, uint64_t room, uint64_t dista
 
 void cache_ledger_trim(struct cache_ledger *ledger)
 {
+	struct use next;
 	uint32_t sample;
 	while (!fits(ledger, 0)) {
 		if (!drop_idle(ledger)) {
-			if (farthest(ledger, &sample) == CACHE_NEVER)
+			if (farthest(ledger, &sample, &next) == CACHE_NEVER)
 				return;
-			drop(ledger, sample, cost_of(ledger, sample));
+			drop(ledger, sample, cost_of(ledger, sample), next);
 		}
 		add(&ledger->n_evicted, 1);
 	}
@@ -444,7 +457,7 @@ int cache_ledger_fetch(
 		return -EAGAIN;
 	if (cache_bit(ledger->leaving, sample)) {
 		set_resident(ledger, sample, bytes); /* the decision is taken back */
-		keep_or_idle(ledger, sample, bytes);
+		keep_or_idle(ledger, sample, bytes, (struct use){ .tl = tl, .seq = seq });
 		return -EEXIST;
 	}
 	cache_bit_set(ledger->coming, sample);
@@ -453,18 +466,19 @@ int cache_ledger_fetch(
 	return 0;
 }
 
-void cache_ledger_arrived(struct cache_ledger *ledger, uint32_t sample, uint64_t bytes, bool ok)
+void cache_ledger_arrived(
+        struct cache_ledger *ledger, struct cache_timeline *tl, uint64_t seq, uint32_t sample, uint64_t bytes, bool ok)
 {
 	if (!cache_bit(ledger->coming, sample))
 		return;
 	cache_bit_clear(ledger->coming, sample);
 	add(&ledger->coming_bytes, -bytes);
 	if (!ok) {
-		leave_gap(ledger, sample);
+		leave_gap(ledger, sample, UNKNOWN);
 		return;
 	}
 	set_resident(ledger, sample, bytes);
-	keep_or_idle(ledger, sample, bytes);
+	keep_or_idle(ledger, sample, bytes, (struct use){ .tl = tl, .seq = seq });
 }
 
 /* The use at seq is over: what was kept for it is kept for the next one, or for none. */
@@ -489,7 +503,7 @@ void cache_ledger_use(struct cache_ledger *ledger, struct cache_timeline *tl, ui
 		set_resident(ledger, sample, cost);
 	}
 	const struct cache_note *note = cache_timeline_note(tl, seq);
-	keep_or_idle(ledger, sample, note ? note->cost : 0);
+	keep_or_idle(ledger, sample, note ? note->cost : 0, (struct use){ .tl = tl, .seq = seq });
 }
 
 bool cache_ledger_asked(struct cache_ledger *ledger, uint32_t sample)
@@ -504,7 +518,7 @@ bool cache_ledger_asked(struct cache_ledger *ledger, uint32_t sample)
 	if (cache_ledger_cost(ledger, sample, &cost) < 0)
 		return false;
 	set_resident(ledger, sample, cost);
-	keep_or_idle(ledger, sample, cost);
+	keep_or_idle(ledger, sample, cost, UNKNOWN);
 	return false;
 }
 
@@ -549,7 +563,7 @@ static void each_resident(struct cache_ledger *ledger,
 static void rebuild_one(struct cache_ledger *ledger, struct cache_timeline *tl, uint32_t sample)
 {
 	(void)tl;
-	keep_or_idle(ledger, sample, 0);
+	keep_or_idle(ledger, sample, 0, UNKNOWN);
 }
 
 void cache_ledger_rebuild(struct cache_ledger *ledger, struct cache_timeline *tl)
@@ -572,7 +586,7 @@ void cache_ledger_lose(struct cache_ledger *ledger, uint32_t sample)
 {
 	if (sample >= ledger->n_samples || !cache_bit(ledger->resident, sample))
 		return;
-	drop(ledger, sample, cost_of(ledger, sample));
+	drop(ledger, sample, cost_of(ledger, sample), UNKNOWN);
 	if (cache_bit(ledger->leaving, sample)) {
 		cache_bit_clear(ledger->leaving, sample); /* not to be taken back */
 		cache_bit_set(ledger->handed, sample);
@@ -583,7 +597,7 @@ void cache_ledger_lose(struct cache_ledger *ledger, uint32_t sample)
 static void clear_one(struct cache_ledger *ledger, struct cache_timeline *tl, uint32_t sample)
 {
 	(void)tl;
-	drop(ledger, sample, cost_of(ledger, sample));
+	drop(ledger, sample, cost_of(ledger, sample), UNKNOWN);
 }
 
 void cache_ledger_clear(struct cache_ledger *ledger)

@@ -71,8 +71,9 @@ bool cache_ledger_resident(const struct cache_ledger *ledger, uint32_t sample);
 int cache_ledger_fetch(
         struct cache_ledger *ledger, struct cache_timeline *tl, uint64_t seq, uint32_t sample, uint64_t bytes);
 
-/* A sample that was coming has arrived, or never will (then it is absent again). */
-void cache_ledger_arrived(struct cache_ledger *ledger, uint32_t sample, uint64_t bytes, bool ok);
+/* A sample that was coming, fetched for the use at seq, has arrived, or never will (then it is absent again). */
+void cache_ledger_arrived(
+        struct cache_ledger *ledger, struct cache_timeline *tl, uint64_t seq, uint32_t sample, uint64_t bytes, bool ok);
 
 /* The trainer has had the sample of tl at seq, or never will (`had` false: it was passed over).  A sample it had that was
  * neither resident nor coming has become so by its reading. */

@@ -158,14 +158,10 @@ int cache_timeline_sample(struct cache_timeline *tl, uint64_t seq, uint32_t *ret
 	return rc;
 }
 
-uint64_t cache_timeline_next(struct cache_timeline *tl, uint32_t sample)
+/* In the epochs from slot i on. */
+static uint64_t next_in(struct cache_timeline *tl, unsigned i, uint32_t sample, uint32_t stored, uint64_t limit)
 {
-	return cache_timeline_next_below(tl, sample, SHARD_NONE, CACHE_NEVER);
-}
-
-uint64_t cache_timeline_next_below(struct cache_timeline *tl, uint32_t sample, uint32_t stored, uint64_t limit)
-{
-	for (unsigned i = 0; i < CACHE_EPOCHS && tl->slots[i].first < limit; i++) {
+	for (; i < CACHE_EPOCHS && tl->slots[i].first < limit; i++) {
 		const struct cache_slot *slot = &tl->slots[i];
 		uint64_t step, turn;
 		uint32_t rank;
@@ -182,6 +178,26 @@ uint64_t cache_timeline_next_below(struct cache_timeline *tl, uint32_t sample, u
 		return slot->first + turn;
 	}
 	return CACHE_NEVER;
+}
+
+uint64_t cache_timeline_next(struct cache_timeline *tl, uint32_t sample)
+{
+	return next_in(tl, 0, sample, SHARD_NONE, CACHE_NEVER);
+}
+
+uint64_t cache_timeline_next_from(struct cache_timeline *tl, uint32_t sample, uint64_t seq)
+{
+	const struct cache_slot *slot = &tl->slots[0];
+	uint64_t turn = seq - slot->first;
+	/* The last turn may be a sample once more (tail=pad). */
+	if (!tl->exact || seq < slot->first || turn >= slot->turns || turn + 1 == slot->turns)
+		return cache_timeline_next(tl, sample);
+	return cache_bit(slot->used, turn) ? next_in(tl, 1, sample, SHARD_NONE, CACHE_NEVER) : seq;
+}
+
+uint64_t cache_timeline_next_below(struct cache_timeline *tl, uint32_t sample, uint32_t stored, uint64_t limit)
+{
+	return next_in(tl, 0, sample, stored, limit);
 }
 
 static int retire_first(struct cache_timeline *tl)

@@ -75,7 +75,10 @@ struct cache_note *cache_timeline_note(struct cache_timeline *tl, uint64_t seq);
 
 /* The first seq not used at which the sample comes, or CACHE_NEVER. */
 uint64_t cache_timeline_next(struct cache_timeline *tl, uint32_t sample);
-/* The same, but CACHE_NEVER when it is not below `limit`: epochs behind that are not looked at.  stored: its slot in the index, or
+/* The same where the sample comes at `seq`, used or not, which mostly says it: an epoch has a sample once.  A seq of long ago or
+ * CACHE_NEVER says nothing. */
+uint64_t cache_timeline_next_from(struct cache_timeline *tl, uint32_t sample, uint64_t seq);
+/* The same as cache_timeline_next, but CACHE_NEVER when it is not below `limit`: epochs behind that are not looked at.  stored: its slot in the index, or
  * SHARD_NONE: to be looked up. */
 uint64_t cache_timeline_next_below(struct cache_timeline *tl, uint32_t sample, uint32_t stored, uint64_t limit);
 

@@ -52,6 +52,7 @@ struct prefetch_read;
 struct prefetch_item {
 	struct prefetch_stream *stream;
 	STAILQ_ENTRY(prefetch_item) link;
+	uint64_t seq; /* the stream's use that it was fetched for */
 	uint32_t sample;
 	uint64_t cost;    /* as booked in the ledger */
 	uint32_t pending; /* blocks not delivered yet; under lock once the first of them is published */

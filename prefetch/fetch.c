@@ -21,7 +21,7 @@ enum {
 };
 
 static struct prefetch_item *item_new(
-        struct prefetch *p, struct prefetch_stream *stream, uint32_t sample, uint64_t cost)
+        struct prefetch *p, struct prefetch_stream *stream, uint64_t seq, uint32_t sample, uint64_t cost)
 {
 	struct prefetch_item *item = STAILQ_FIRST(&p->free_items);
 	if (item)
@@ -30,7 +30,7 @@ static struct prefetch_item *item_new(
 		item = malloc(sizeof(*item));
 	if (!item)
 		return NULL;
-	*item = (struct prefetch_item){ .stream = stream, .sample = sample, .cost = cost };
+	*item = (struct prefetch_item){ .stream = stream, .seq = seq, .sample = sample, .cost = cost };
 	stream->items++;
 	return item;
 }
@@ -92,7 +92,7 @@ static int take(struct prefetch *p, struct prefetch_stream *stream, uint64_t seq
 		return rc;
 	p->cost_bytes += cost;
 	p->n_cost++;
-	struct prefetch_item *item = item_new(p, stream, sample, cost);
+	struct prefetch_item *item = item_new(p, stream, seq, sample, cost);
 	rc = item ? want_sample(p, sample, item, &fetch->n) : -ENOMEM;
 	if (!was_ahead)
 		stream->ahead_bytes += cost;
@@ -104,7 +104,7 @@ static int take(struct prefetch *p, struct prefetch_stream *stream, uint64_t seq
 		atomic_store_explicit(&stream->stat_fetched, stream->stat_fetched + 1, memory_order_relaxed);
 		return 0;
 	}
-	cache_ledger_arrived(p->ledger, sample, cost, false);
+	cache_ledger_arrived(p->ledger, &stream->tl, seq, sample, cost, false);
 	if (item) {
 		stream->items--;
 		STAILQ_INSERT_HEAD(&p->free_items, item, link);

@@ -266,7 +266,7 @@ static void take_arrived(struct prefetch *p, struct prefetch_item_list *arrived)
 	struct prefetch_item *item;
 	while ((item = STAILQ_FIRST(arrived))) {
 		STAILQ_REMOVE_HEAD(arrived, link);
-		cache_ledger_arrived(p->ledger, item->sample, item->cost, !item->failed);
+		cache_ledger_arrived(p->ledger, &item->stream->tl, item->seq, item->sample, item->cost, !item->failed);
 		item->stream->items--;
 		STAILQ_INSERT_HEAD(&p->free_items, item, link);
 	}

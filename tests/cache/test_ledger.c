@@ -118,11 +118,11 @@ static int fetch(struct cache_ledger *ledger, struct cache_timeline *tl, uint64_
 	return cache_ledger_fetch(ledger, tl, seq, sample, bytes);
 }
 
-static void arrived(struct cache_ledger *ledger, uint32_t sample, bool ok)
+static void arrived(struct cache_ledger *ledger, struct cache_timeline *tl, uint64_t seq, uint32_t sample, bool ok)
 {
 	uint64_t bytes;
 	assert_int_equal(cache_ledger_cost(ledger, sample, &bytes), 0);
-	cache_ledger_arrived(ledger, sample, bytes, ok);
+	cache_ledger_arrived(ledger, tl, seq, sample, bytes, ok);
 }
 
 /* One turn: fetched if absent, then used.  Returns 1 when it was fetched. */
@@ -134,7 +134,7 @@ static uint64_t take_turn(struct cache_ledger *ledger, struct cache_timeline *tl
 	assert_int_equal(cache_timeline_sample(tl, seq, &sample), 0);
 	if (!cache_ledger_resident(ledger, sample)) {
 		assert_int_equal(fetch(ledger, tl, seq, sample), 0);
-		arrived(ledger, sample, true);
+		arrived(ledger, tl, seq, sample, true);
 		fetched = 1;
 	}
 	cache_ledger_use(ledger, tl, seq, true);
@@ -199,13 +199,13 @@ static void fetching_never_drops_what_is_used_sooner(void **state)
 		assert_int_equal(cache_timeline_sample(&tl, seq, &sample), 0);
 		assert_int_equal(fetch(ledger, &tl, seq, sample), 0);
 		assert_int_equal(fetch(ledger, &tl, seq, sample), -EEXIST);
-		arrived(ledger, sample, true);
+		arrived(ledger, &tl, seq, sample, true);
 	}
 	assert_int_equal(cache_timeline_sample(&tl, 15, &sample), 0);
 	assert_int_equal(fetch(ledger, &tl, 15, sample), -ENOSPC);
 	assert_int_equal(cache_timeline_sample(&tl, 4, &sample), 0);
 	assert_int_equal(fetch(ledger, &tl, 4, sample), 0); /* in the place of 14 */
-	arrived(ledger, sample, false);
+	arrived(ledger, &tl, 4, sample, false);
 	assert_int_equal(cache_timeline_sample(&tl, 14, &sample), 0);
 	assert_false(cache_ledger_has(ledger, sample));
 	assert_int_equal(cache_timeline_sample(&tl, 13, &sample), 0);
@@ -337,7 +337,7 @@ static void what_has_no_known_use_goes_first(void **state)
 		assert_int_equal(cache_timeline_sample(&tl, seq, &sample), 0);
 		if (!cache_ledger_resident(ledger, sample)) {
 			assert_int_equal(fetch(ledger, &tl, seq, sample), 0);
-			arrived(ledger, sample, true);
+			arrived(ledger, &tl, seq, sample, true);
 		}
 		size_t n = cache_ledger_drops(ledger, dropped, 64);
 		assert_true(n <= 1);
@@ -460,7 +460,7 @@ static void what_goes_or_does_not_come_leaves_a_gap(void **state)
 	for (uint64_t seq = 0; seq < ROOM; seq++) {
 		assert_int_equal(cache_timeline_sample(&tl, seq, &sample), 0);
 		assert_int_equal(fetch(ledger, &tl, seq, sample), 0);
-		arrived(ledger, sample, seq != 3);
+		arrived(ledger, &tl, seq, sample, seq != 3);
 		assert_int_equal(tl.gap, seq < 3 ? 0 : 4);
 	}
 	cache_ledger_set_budget(ledger, (ROOM - 2) * PAGE);

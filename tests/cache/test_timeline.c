@@ -118,6 +118,49 @@ static void it_jumps_only_to_what_is_known(void **state)
 	shard_view_free(view);
 }
 
+/* Every known use says as much as the search from the front, wherever the trainer stands. */
+static void a_known_use_says_what_a_search_says(void **state)
+{
+	uint64_t random = 1;
+	(void)state;
+	for (int order = SHARD_ORDER_FULL; order <= SHARD_ORDER_NONE; order++) {
+		for (unsigned k = 0; k < 9; k++) {
+			struct shard_view_options options = { .order = (enum shard_order_mode)order,
+				.tail = k % 3 == 0   ? SHARD_TAIL_PAD
+				        : k % 3 == 1 ? SHARD_TAIL_SHORT
+				                     : SHARD_TAIL_DROP,
+				.world = 1 + k / 3,
+				.seed = k };
+			struct cache_timeline tl;
+			struct shard_view *view;
+			assert_int_equal(shard_view_new(dataset, &options, NULL, &view), 0);
+			assert_int_equal(cache_timeline_init(&tl, view, 0, 0), 0);
+			for (unsigned step = 0; step < 200; step++) {
+				for (uint64_t seq = tl.slots[0].first; seq < cache_timeline_end(&tl); seq++) {
+					uint32_t sample;
+					assert_int_equal(cache_timeline_sample(&tl, seq, &sample), 0);
+					assert_int_equal(cache_timeline_next_from(&tl, sample, seq),
+					        cache_timeline_next(&tl, sample));
+				}
+				/* What was long ago, and what never comes, says nothing. */
+				uint32_t any = step % (2 * TURNS);
+				assert_int_equal(
+				        cache_timeline_next_from(&tl, any, CACHE_NEVER), cache_timeline_next(&tl, any));
+				if (tl.slots[0].first > 0)
+					assert_int_equal(cache_timeline_next_from(&tl, any, tl.slots[0].first - 1),
+					        cache_timeline_next(&tl, any));
+				/* Near the cursor, now and then out of order. */
+				random = random * 6364136223846793005 + 1442695040888963407;
+				use(&tl, tl.cursor + (random >> 33) % 4);
+				assert_int_equal(cache_timeline_advance(&tl), 0);
+			}
+			assert_true(tl.slots[0].number > 3);
+			cache_timeline_done(&tl);
+			shard_view_free(view);
+		}
+	}
+}
+
 static int setup(void **state)
 {
 	(void)state;
@@ -137,6 +180,7 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(the_cursor_stays_while_no_epoch_follows),
 		cmocka_unit_test(it_jumps_only_to_what_is_known),
+		cmocka_unit_test(a_known_use_says_what_a_search_says),
 	};
 	return cmocka_run_group_tests(tests, setup, teardown);
 }
