@@ -4,6 +4,11 @@
 #include <errno.h>
 #include <xxhash.h>
 
+enum {
+	BATCH = 16,             /* blocks */
+	BATCH_BYTES = 64 << 10, /* of larger ones: who waits for one does not wait long for another */
+};
+
 static void count(_Atomic uint64_t *counter, uint64_t n)
 {
 	atomic_fetch_add_explicit(counter, n, memory_order_relaxed);
@@ -105,51 +110,95 @@ static void count_bad(struct prefetch *p, uint64_t key)
 	count(&p->counters.bad_blocks, 1);
 }
 
-static void end_block(struct prefetch *p, struct prefetch_block *block, bool ok)
+/* Small blocks of a read that are looked at, or stored, between two times under lock. */
+struct batch {
+	struct prefetch_block *blocks[BATCH];
+	int rcs[BATCH];
+	uint32_t n;
+};
+
+static void batch_fill(struct batch *batch, struct prefetch_block_list *from)
 {
-	if (block->buffer && block->item && !block->asked)
-		cache_drop(p->cache, block->buffer); /* the sink has it */
-	else if (block->buffer)
-		cache_put(p->cache, block->buffer);
+	struct prefetch_block *block;
+	uint32_t bytes = 0;
+	batch->n = 0;
+	while ((block = STAILQ_FIRST(from)) && batch->n < BATCH && (!bytes || bytes + block->len <= BATCH_BYTES)) {
+		STAILQ_REMOVE_HEAD(from, link);
+		bytes += block->len;
+		batch->blocks[batch->n++] = block;
+	}
+}
+
+static void end_blocks(struct prefetch *p, const struct batch *batch)
+{
+	bool wake = false;
+	for (uint32_t i = 0; i < batch->n; i++) {
+		struct prefetch_block *block = batch->blocks[i];
+		if (block->buffer && block->item && !block->asked)
+			cache_drop(p->cache, block->buffer); /* the sink has it */
+		else if (block->buffer)
+			cache_put(p->cache, block->buffer);
+	}
 	pthread_mutex_lock(&p->lock);
-	bool wake = block->item && item_block_done(p, block->item, ok);
-	prefetch_block_free(p, block);
+	for (uint32_t i = 0; i < batch->n; i++) {
+		struct prefetch_block *block = batch->blocks[i];
+		wake |= block->item && item_block_done(p, block->item, batch->rcs[i] == 0);
+		prefetch_block_free(p, block);
+	}
 	pthread_mutex_unlock(&p->lock);
 	if (wake)
 		prefetch_io_wake(p->io);
 }
 
-/* One block of a read that landed: verified bytes enter the cache in the same step in which the block leaves the table.  Returns
- * true when it is for the sink; else the block is gone. */
-static bool answer_block(struct prefetch *p, struct prefetch_read *read, struct prefetch_block *block)
+/* Blocks of a read that landed: verified bytes enter the cache in the same step in which the block leaves the table.  Those for the
+ * sink go to `rest`; the others are gone. */
+static void answer_blocks(
+        struct prefetch *p, struct prefetch_read *read, const struct batch *batch, struct prefetch_block_list *rest)
 {
-	struct cache_buffer *buffer = NULL;
-	bool right = !block->buffer && read->rc == 0 && verified(read, block);
-	if (right && read->again)
-		count(&p->counters.mended_blocks, 1);
-	pthread_mutex_lock(&p->lock);
-	int rc = take_bytes(p, read, block, right, &buffer);
-	if (rc == -EBADMSG && read_again(p, block)) {
-		bool wake = prefetch_engine_nudge(p);
-		pthread_mutex_unlock(&p->lock);
-		if (wake)
-			prefetch_io_wake(p->io);
-		return false;
+	struct batch done = { .n = 0 };
+	struct prefetch_demand *waiters[BATCH];
+	bool right[BATCH], moved[BATCH], wake = false;
+	int rcs[BATCH];
+	for (uint32_t i = 0; i < batch->n; i++) {
+		const struct prefetch_block *block = batch->blocks[i];
+		right[i] = !block->buffer && read->rc == 0 && verified(read, block);
+		if (right[i] && read->again)
+			count(&p->counters.mended_blocks, 1);
 	}
-	if (rc == -EBADMSG)
-		count_bad(p, block->key);
-	struct prefetch_demand *waiters = block->waiters;
-	block->waiters = NULL;
-	prefetch_block_unhash(p, block);
+	pthread_mutex_lock(&p->lock);
+	for (uint32_t i = 0; i < batch->n; i++) {
+		struct prefetch_block *block = batch->blocks[i];
+		struct cache_buffer *buffer = NULL;
+		rcs[i] = take_bytes(p, read, block, right[i], &buffer);
+		moved[i] = rcs[i] == -EBADMSG && read_again(p, block); /* it is the other read's then */
+		if (moved[i]) {
+			wake |= prefetch_engine_nudge(p);
+			continue;
+		}
+		if (rcs[i] == -EBADMSG)
+			count_bad(p, block->key);
+		waiters[i] = block->waiters;
+		block->waiters = NULL;
+		prefetch_block_unhash(p, block);
+		block->buffer = buffer; /* out of the table it is ours alone */
+	}
 	pthread_mutex_unlock(&p->lock);
-
-	/* Out of the table it is ours alone. */
-	block->buffer = buffer;
-	prefetch_answer(p, waiters, rc, buffer);
-	if (rc == 0 && block->item && !block->asked)
-		return true;
-	end_block(p, block, rc == 0);
-	return false;
+	if (wake)
+		prefetch_io_wake(p->io);
+	for (uint32_t i = 0; i < batch->n; i++) {
+		struct prefetch_block *block = batch->blocks[i];
+		if (moved[i])
+			continue;
+		prefetch_answer(p, waiters[i], rcs[i], block->buffer);
+		if (rcs[i] == 0 && block->item && !block->asked) {
+			STAILQ_INSERT_TAIL(rest, block, link);
+		} else {
+			done.rcs[done.n] = rcs[i];
+			done.blocks[done.n++] = block;
+		}
+	}
+	if (done.n)
+		end_blocks(p, &done);
 }
 
 static void store_later(struct prefetch *p, struct prefetch_read *read)
@@ -166,24 +215,29 @@ static void store_later(struct prefetch *p, struct prefetch_read *read)
 /* Nobody waits for an answer behind a store. */
 void prefetch_deliver_read(struct prefetch *p, struct prefetch_read *read, bool stores)
 {
-	STAILQ_HEAD(, prefetch_block) rest = STAILQ_HEAD_INITIALIZER(rest);
+	struct prefetch_block_list rest = STAILQ_HEAD_INITIALIZER(rest);
 	struct prefetch_block *block;
-	while ((block = STAILQ_FIRST(&read->blocks))) {
-		STAILQ_REMOVE_HEAD(&read->blocks, link);
-		if (!read->answered && !answer_block(p, read, block))
-			continue;
-		STAILQ_INSERT_TAIL(&rest, block, link);
-		if (stores && p->sink->ops->expect)
-			p->sink->ops->expect(p->sink, block->item->sample, (uint32_t)(block->key >> 32));
+	struct batch batch;
+	if (read->answered)
+		STAILQ_CONCAT(&rest, &read->blocks);
+	while (!STAILQ_EMPTY(&read->blocks)) {
+		batch_fill(&batch, &read->blocks);
+		answer_blocks(p, read, &batch, &rest);
 	}
 	if (!stores && !STAILQ_EMPTY(&rest)) {
 		STAILQ_CONCAT(&read->blocks, &rest);
 		store_later(p, read);
 		return;
 	}
-	while ((block = STAILQ_FIRST(&rest))) {
-		STAILQ_REMOVE_HEAD(&rest, link);
-		end_block(p, block, store(p, block));
+	if (p->sink && p->sink->ops->expect) {
+		STAILQ_FOREACH(block, &rest, link)
+		p->sink->ops->expect(p->sink, block->item->sample, (uint32_t)(block->key >> 32));
+	}
+	while (!STAILQ_EMPTY(&rest)) {
+		batch_fill(&batch, &rest);
+		for (uint32_t i = 0; i < batch.n; i++)
+			batch.rcs[i] = store(p, batch.blocks[i]) ? 0 : -EIO;
+		end_blocks(p, &batch);
 	}
 	if (read->area && read->ahead)
 		atomic_fetch_sub(&p->ahead_landing, read->area->span.bytes);

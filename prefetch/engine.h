@@ -73,6 +73,8 @@ struct prefetch_block {
 	struct cache_buffer *buffer; /* was in memory already: held, verified */
 };
 
+STAILQ_HEAD(prefetch_block_list, prefetch_block);
+
 /* Where a read is; changes under `lock` only. */
 enum prefetch_read_state {
 	PREFETCH_READ_QUEUED,   /* in `urgent` */
@@ -84,7 +86,7 @@ enum prefetch_read_state {
 struct prefetch_read {
 	struct prefetch_op op; /* first: reaped operations lead back to their read */
 	TAILQ_ENTRY(prefetch_read) link;
-	STAILQ_HEAD(, prefetch_block) blocks; /* constant once queued */
+	struct prefetch_block_list blocks; /* constant once queued */
 	enum prefetch_read_state state;
 	bool urgent;   /* somebody waits */
 	bool ahead;    /* nobody asked for it: counts against the depth */
@@ -209,7 +211,7 @@ struct prefetch {
 	struct prefetch_read_list urgent;
 	struct prefetch_read_list landed; /* those with waiters first */
 	struct prefetch_read_list free_reads;
-	STAILQ_HEAD(, prefetch_block) free_blocks;
+	struct prefetch_block_list free_blocks;
 	pthread_cond_t landed_cv;
 	pthread_cond_t started_cv;
 	int started;                   /* 1: the engine thread has its ring; < 0: it could not */
