@@ -188,9 +188,9 @@ uint64_t cache_timeline_next(struct cache_timeline *tl, uint32_t sample)
 uint64_t cache_timeline_next_from(struct cache_timeline *tl, uint32_t sample, uint64_t seq)
 {
 	const struct cache_slot *slot = &tl->slots[0];
-	uint64_t turn = seq - slot->first;
+	uint64_t turn = seq - slot->first; /* beyond all turns where it lies before the first */
 	/* The last turn may be a sample once more (tail=pad). */
-	if (!tl->exact || seq < slot->first || turn >= slot->turns || turn + 1 == slot->turns)
+	if (!tl->exact || turn >= slot->turns || turn + 1 == slot->turns)
 		return cache_timeline_next(tl, sample);
 	return cache_bit(slot->used, turn) ? next_in(tl, 1, sample, SHARD_NONE, CACHE_NEVER) : seq;
 }

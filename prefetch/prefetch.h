@@ -82,7 +82,7 @@ void prefetch_demand(struct prefetch *prefetch, struct prefetch_demand *demand);
 bool prefetch_hint(struct prefetch *prefetch, uint32_t file, bool read);
 
 /* The asker gives up (its reader was interrupted): done is called with -ECANCELED, from within this call, unless it
- * was called before or is being called; the read itself goes on.  Returns true when it was cancelled.  The caller
+ * was called before or will be in a moment, its block being here; the read itself goes on.  Returns true when it was cancelled.  The caller
  * makes sure that the demand is not freed meanwhile. */
 bool prefetch_cancel(struct prefetch *prefetch, struct prefetch_demand *demand);
 

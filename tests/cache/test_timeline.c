@@ -118,47 +118,98 @@ static void it_jumps_only_to_what_is_known(void **state)
 	shard_view_free(view);
 }
 
+static void check_uses(struct cache_timeline *tl)
+{
+	for (uint64_t seq = tl->slots[0].first; seq < cache_timeline_end(tl); seq++) {
+		uint32_t sample;
+		assert_int_equal(cache_timeline_sample(tl, seq, &sample), 0);
+		assert_int_equal(cache_timeline_next_from(tl, sample, seq), cache_timeline_next(tl, sample));
+	}
+	/* What was long ago, and what never comes, says nothing. */
+	for (uint32_t sample = 0; sample < 2 * TURNS; sample++) {
+		assert_int_equal(cache_timeline_next_from(tl, sample, CACHE_NEVER), cache_timeline_next(tl, sample));
+		if (tl->slots[0].first > 0)
+			assert_int_equal(cache_timeline_next_from(tl, sample, tl->slots[0].first - 1),
+			        cache_timeline_next(tl, sample));
+	}
+}
+
+/* A trainer near the cursor, now and then out of order, to the end of an epoch and back. */
+static void check_walk(struct shard_view *view, uint32_t rank)
+{
+	struct cache_timeline tl;
+	uint64_t random = rank + 1;
+	assert_int_equal(cache_timeline_init(&tl, view, rank, 0), 0);
+	for (unsigned step = 0; step < 400; step++) {
+		check_uses(&tl);
+		uint64_t turn;
+		random = random * 6364136223846793005 + 1442695040888963407;
+		uint64_t seq = tl.cursor + (random >> 33) % 4;
+		if (seq >= cache_timeline_end(&tl))
+			break; /* of what is known */
+		/* Its last turn, first, in some epochs: what is a sample once more (tail=pad) before that itself. */
+		const struct cache_slot *slot = cache_timeline_slot(&tl, seq, &turn);
+		uint64_t last = slot->first + slot->turns - 1;
+		use(&tl, turn == 1 && slot->number % 2 && !cache_timeline_used(&tl, last) ? last : seq);
+		if (cache_timeline_advance(&tl) < 0)
+			break;
+		if (step == 300)
+			assert_int_equal(cache_timeline_jump(&tl, tl.slots[0].number, 2, true), 0);
+	}
+	assert_true(tl.slots[0].number > 2);
+	cache_timeline_done(&tl);
+}
+
 /* Every known use says as much as the search from the front, wherever the trainer stands. */
 static void a_known_use_says_what_a_search_says(void **state)
 {
-	uint64_t random = 1;
+	static const enum shard_tail tails[] = { SHARD_TAIL_PAD, SHARD_TAIL_SHORT, SHARD_TAIL_DROP };
+	uint32_t bad[] = { 3, 11, 12 };
+	struct shard_quarantine *list;
+	struct shard_view *view;
 	(void)state;
+	assert_int_equal(shard_quarantine_new(bad, 3, &list), 0);
 	for (int order = SHARD_ORDER_FULL; order <= SHARD_ORDER_NONE; order++) {
-		for (unsigned k = 0; k < 9; k++) {
+		for (unsigned k = 0; k < 27; k++) {
 			struct shard_view_options options = { .order = (enum shard_order_mode)order,
-				.tail = k % 3 == 0   ? SHARD_TAIL_PAD
-				        : k % 3 == 1 ? SHARD_TAIL_SHORT
-				                     : SHARD_TAIL_DROP,
-				.world = 1 + k / 3,
+				.tail = tails[k % 3],
+				.world = 1 + k / 3 % 3,
+				.on_bad = (enum shard_on_bad)(k / 9),
+				.quarantine = list,
 				.seed = k };
-			struct cache_timeline tl;
-			struct shard_view *view;
 			assert_int_equal(shard_view_new(dataset, &options, NULL, &view), 0);
-			assert_int_equal(cache_timeline_init(&tl, view, 0, 0), 0);
-			for (unsigned step = 0; step < 200; step++) {
-				for (uint64_t seq = tl.slots[0].first; seq < cache_timeline_end(&tl); seq++) {
-					uint32_t sample;
-					assert_int_equal(cache_timeline_sample(&tl, seq, &sample), 0);
-					assert_int_equal(cache_timeline_next_from(&tl, sample, seq),
-					        cache_timeline_next(&tl, sample));
-				}
-				/* What was long ago, and what never comes, says nothing. */
-				uint32_t any = step % (2 * TURNS);
-				assert_int_equal(
-				        cache_timeline_next_from(&tl, any, CACHE_NEVER), cache_timeline_next(&tl, any));
-				if (tl.slots[0].first > 0)
-					assert_int_equal(cache_timeline_next_from(&tl, any, tl.slots[0].first - 1),
-					        cache_timeline_next(&tl, any));
-				/* Near the cursor, now and then out of order. */
-				random = random * 6364136223846793005 + 1442695040888963407;
-				use(&tl, tl.cursor + (random >> 33) % 4);
-				assert_int_equal(cache_timeline_advance(&tl), 0);
-			}
-			assert_true(tl.slots[0].number > 3);
-			cache_timeline_done(&tl);
+			for (uint32_t rank = 0; rank < options.world; rank++)
+				check_walk(view, rank);
 			shard_view_free(view);
 		}
 	}
+	shard_quarantine_free(list);
+	view = given();
+	known = 10;
+	check_walk(view, 0);
+	assert_int_equal(epochs_held, 0);
+	shard_view_free(view);
+}
+
+static void a_given_epoch_has_its_samples_in_pieces(void **state)
+{
+	struct shard_view *view = given();
+	struct shard_epoch *epoch;
+	uint32_t samples[TURNS], sample;
+	uint64_t steps[TURNS];
+	(void)state;
+	known = 1;
+	assert_int_equal(shard_view_epoch(view, 0, &epoch), 0);
+	assert_int_equal(shard_epoch_samples(epoch, 0, 2, TURNS - 2, samples, steps), 0);
+	for (uint32_t i = 0; i < TURNS - 2; i++) {
+		assert_int_equal(shard_epoch_turn(epoch, 0, 2 + i, &sample, NULL), 0);
+		assert_int_equal(samples[i], sample);
+		assert_int_equal(steps[i], 2 + i);
+	}
+	assert_int_equal(shard_epoch_samples(epoch, 0, 2, TURNS - 1, samples, steps), -ERANGE);
+	assert_int_equal(shard_epoch_samples(epoch, 1, 0, 1, samples, steps), -ERANGE);
+	shard_epoch_put(epoch);
+	shard_view_free(view);
 }
 
 static int setup(void **state)
@@ -181,6 +232,7 @@ int main(void)
 		cmocka_unit_test(the_cursor_stays_while_no_epoch_follows),
 		cmocka_unit_test(it_jumps_only_to_what_is_known),
 		cmocka_unit_test(a_known_use_says_what_a_search_says),
+		cmocka_unit_test(a_given_epoch_has_its_samples_in_pieces),
 	};
 	return cmocka_run_group_tests(tests, setup, teardown);
 }
