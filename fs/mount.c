@@ -389,6 +389,12 @@ int fs_mount(const struct fs_mount_options *options, struct base_err *err, int *
 
 /* ---- sessions of dead servers ---- */
 
+bool fs_mount_lives(int fd)
+{
+	struct pollfd p = { .fd = fd };
+	return poll(&p, 1, 0) == 0 || !(p.revents & POLLERR);
+}
+
 bool fs_mount_resends(const uint8_t *init, uint32_t len)
 {
 	struct fuse_init_in in;

@@ -36,6 +36,9 @@ int fs_mount_path(uint64_t dev, const char *mountpoint, char ret_path[PATH_MAX])
  * Returns 0 (also when it was gone already), -EBUSY, -EXDEV (as above), -EPERM, ... */
 int fs_unmount(const char *mountpoint, uint64_t dev, bool fusermount, bool lazy);
 
+/* False: the kernel has ended the session of this descriptor (unmounted, aborted). */
+bool fs_mount_lives(int fd);
+
 /* Whether the kernel that sent this INIT knows FUSE_NOTIFY_RESEND. */
 bool fs_mount_resends(const uint8_t *init, uint32_t len);
 

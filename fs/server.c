@@ -13,7 +13,6 @@
 #include <sys/eventfd.h>
 #include <sys/socket.h>
 #include <sys/sysmacros.h>
-#include <sys/uio.h>
 #include <unistd.h>
 
 #include "fs/confine.h"
@@ -59,101 +58,100 @@ uint64_t fs_now_ns(void)
 
 /* ---- the session's descriptor ---- */
 
-/* The kernel's INIT is kept: a successor on the same descriptor feeds it to its own session to agree on the same flags. */
-static void save_init(struct fs_server *server, const void *buf, ssize_t len)
-{
-	const struct fuse_in_header *head = buf;
-	if (len < (ssize_t)sizeof(*head) || head->opcode != FUSE_INIT || len > FS_INIT_BYTES_MAX)
-		return;
-	memcpy(server->mount.init, buf, (size_t)len);
-	server->mount.init_len = (uint32_t)len;
-}
-
-static ssize_t session_read(int fd, void *buf, size_t size, void *userdata)
-{
-	struct fs_server *server = userdata;
-	ssize_t len = read(fd, buf, size);
-	if (len < 0 && errno == ENODEV)
-		server->gone = true;
-	if (len > 0 && !server->init_seen)
-		save_init(server, buf, len);
-	return len;
-}
-
-/* libfuse 3.14 asks for parallel lookups in a directory and then forgets to say so in its reply: with this bit the
- * kernel stops taking the directory's lock for each of them. */
-static ssize_t send_init(int fd, struct iovec *iov, int count)
-{
+struct init_answer {
+	struct fuse_out_header head;
 	struct fuse_init_out out;
-	struct iovec copy[2] = { iov[0], { .iov_base = &out, .iov_len = iov[1].iov_len } };
-	if (count != 2 || iov[1].iov_len > sizeof(out) || iov[1].iov_len < offsetof(struct fuse_init_out, flags) + 4)
-		return writev(fd, iov, count);
-	memcpy(&out, iov[1].iov_base, iov[1].iov_len);
-	out.flags |= FUSE_PARALLEL_DIROPS;
-	return writev(fd, copy, 2);
-}
+};
 
-static ssize_t session_writev(int fd, struct iovec *iov, int count, void *userdata)
+static int refuse_init(struct base_err *err, int rc)
 {
-	struct fs_server *server = userdata;
-	if (server->init_seen)
-		return writev(fd, iov, count);
-	server->init_seen = true;
-	if (!server->successor)
-		return send_init(fd, iov, count);
-	/* The kernel has its answer from the first server. */
-	ssize_t len = 0;
-	for (int i = 0; i < count; i++)
-		len += (ssize_t)iov[i].iov_len;
-	return len;
+	return base_err_set(err, rc, "the kernel's fuse does not agree with libfuse: %s", strerror(-rc));
 }
 
+/* On a descriptor that was mounted already: libfuse takes its number for a mountpoint. */
 static int make_session(struct fs_server *server, struct base_err *err)
 {
-	static const struct fuse_custom_io io = { .read = session_read, .writev = session_writev };
 	char name[] = "ddpfs";
 	char debug[] = "-d";
+	char device[32];
 	char *argv[] = { name, debug, NULL };
 	struct fuse_args args = FUSE_ARGS_INIT(server->options.debug ? 2 : 1, argv);
 	server->session = fuse_session_new(&args, &fs_ops, sizeof(fs_ops), server);
 	fuse_opt_free_args(&args);
 	if (!server->session)
 		return base_err_set(err, -ENOMEM, "libfuse refuses to make a session");
-	int rc = fuse_session_custom_io(server->session, &io, server->fuse_fd);
-	if (rc < 0)
-		return base_err_set(err, rc, "libfuse refuses the session's descriptor: %s", strerror(-rc));
+	snprintf(device, sizeof(device), "/dev/fd/%d", server->fuse_fd);
+	if (fuse_session_mount(server->session, device) != 0)
+		return base_err_set(err, -EINVAL, "libfuse refuses the session's descriptor");
 	return 0;
 }
 
-static int refuse_init(struct base_err *err, int rc)
+/* mount(2) has queued INIT already.  It is kept: a successor feeds it to its own libfuse to agree on the same flags. */
+static int read_init(struct fs_server *server, struct base_err *err)
 {
-	return base_err_set(err, rc < 0 ? rc : -EPROTO, "the kernel's fuse does not agree with libfuse: %s",
-	        rc < 0 ? strerror(-rc) : "INIT failed");
-}
-
-/* mount(2) has queued INIT already: it is answered here, so that flags are fixed before any worker starts. */
-static int answer_init(struct fs_server *server, struct base_err *err)
-{
-	struct fuse_buf buf = { 0 };
-	int rc;
+	_Alignas(struct fuse_in_header) uint8_t buf[FUSE_MIN_READ_BUFFER];
+	const struct fuse_in_header *head = (const struct fuse_in_header *)buf;
+	ssize_t len;
 	do
-		rc = fuse_session_receive_buf(server->session, &buf);
-	while (rc == -EINTR);
-	if (rc > 0)
-		fuse_session_process_buf(server->session, &buf);
-	free(buf.mem);
-	bool agreed = rc > 0 && server->init_seen && !fuse_session_exited(server->session);
-	return agreed ? 0 : refuse_init(err, rc);
+		len = read(server->fuse_fd, buf, sizeof(buf));
+	while (len < 0 && errno == EINTR);
+	if (len < 0)
+		return refuse_init(err, -errno);
+	if (len < (ssize_t)sizeof(*head) || head->opcode != FUSE_INIT || len > FS_INIT_BYTES_MAX)
+		return refuse_init(err, -EPROTO);
+	memcpy(server->mount.init, buf, (size_t)len);
+	server->mount.init_len = (uint32_t)len;
+	return 0;
 }
 
-/* The first server's INIT once more, for libfuse to know what was agreed on. */
-static int repeat_init(struct fs_server *server, struct base_err *err)
+static void give_init(struct fs_server *server)
 {
-	uint8_t copy[FS_INIT_BYTES_MAX];
+	_Alignas(struct fuse_in_header) uint8_t copy[FS_INIT_BYTES_MAX];
 	const struct fuse_buf buf = { .mem = copy, .size = server->mount.init_len };
 	memcpy(copy, server->mount.init, sizeof(copy));
 	fuse_session_process_buf(server->session, &buf);
-	return server->init_seen && !fuse_session_exited(server->session) ? 0 : refuse_init(err, 0);
+}
+
+/* What libfuse answers.  A socket stands in the place of /dev/fuse meanwhile, which can take one answer only: a successor's
+ * libfuse must answer, too, and the first one's answer wants a correction. */
+static int ask_libfuse(struct fs_server *server, struct init_answer *ret_answer, size_t *ret_len)
+{
+	int ends[2];
+	if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends) < 0)
+		return -errno;
+	cleanup_close int theirs = ends[0];
+	cleanup_close int ours = ends[1];
+	cleanup_close int device = fcntl(server->fuse_fd, F_DUPFD_CLOEXEC, 3);
+	if (device < 0 || dup3(theirs, server->fuse_fd, O_CLOEXEC) < 0)
+		return -errno;
+	give_init(server);
+	ssize_t len = recv(ours, ret_answer, sizeof(*ret_answer), MSG_DONTWAIT | MSG_TRUNC);
+	int rc = len < 0 ? -errno : 0;
+	if (dup3(device, server->fuse_fd, O_CLOEXEC) < 0)
+		return -errno;
+	if (rc == 0 && (len < (ssize_t)(offsetof(struct init_answer, out.flags) + sizeof(uint32_t)) ||
+	                       len > (ssize_t)sizeof(*ret_answer) || ret_answer->head.error != 0))
+		rc = -EPROTO;
+	*ret_len = (size_t)len;
+	return rc;
+}
+
+/* Answered here, so that flags are fixed before any worker starts. */
+static int answer_init(struct fs_server *server, struct base_err *err)
+{
+	struct init_answer answer;
+	size_t len = 0;
+	int rc = ask_libfuse(server, &answer, &len);
+	if (rc == 0 && fuse_session_exited(server->session))
+		rc = -EPROTO;
+	if (rc < 0)
+		return refuse_init(err, rc);
+	if (server->successor)
+		return 0; /* the kernel has its answer from the first server */
+	/* libfuse 3.14 asks for parallel lookups in a directory and then forgets to say so: with this bit the kernel stops
+	 * taking the directory's lock for each of them. */
+	answer.out.flags |= FUSE_PARALLEL_DIROPS;
+	return write(server->fuse_fd, &answer, len) < 0 ? refuse_init(err, -errno) : 0;
 }
 
 static void raise_read_ahead(uint64_t dev)
@@ -361,6 +359,8 @@ static int mount_it(struct fs_server *server, struct base_err *err)
 	};
 	int rc = fs_mount(&options, err, &server->fuse_fd, &server->dev, &server->fusermount);
 	if (rc == 0)
+		rc = read_init(server, err);
+	if (rc == 0)
 		rc = make_session(server, err);
 	if (rc == 0)
 		rc = answer_init(server, err);
@@ -377,7 +377,7 @@ static int take_over(struct fs_server *server, struct base_err *err)
 	server->dev = server->mount.dev;
 	server->fusermount = server->mount.fusermount;
 	int rc = make_session(server, err);
-	return rc < 0 ? rc : repeat_init(server, err);
+	return rc < 0 ? rc : answer_init(server, err);
 }
 
 static uint32_t default_threads(void)
@@ -589,7 +589,7 @@ int fs_server_run(struct fs_server *server, void (*ready)(void *arg), void *arg)
 	fs_watch_stop(server->watch);
 	fs_sink_stop(server->sink);
 	fs_helper_stop(server->helper);
-	if (!server->gone) {
+	if (fs_mount_lives(server->fuse_fd)) {
 		int unmounted = fs_server_unmount(server, true);
 		if (unmounted == -EXDEV)
 			log_warning(

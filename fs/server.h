@@ -122,9 +122,7 @@ struct fs_server {
 	int fuse_fd;                /* owned by the session once there is one */
 	uint64_t dev;               /* st_dev of the mount */
 	bool fusermount;            /* mounted through the set-uid helper */
-	bool init_seen;             /* the INIT reply went out: the session's flags are fixed */
 	struct fs_link_mount mount; /* what a successor will get */
-	_Atomic bool gone;          /* the kernel closed the session: unmounted or aborted */
 	struct fs_worker workers[FS_THREADS_MAX];
 	uint32_t n_workers;
 

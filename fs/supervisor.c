@@ -216,12 +216,6 @@ static int start_server(struct supervisor *sup)
 	return rc;
 }
 
-static bool mounted_still(const struct supervisor *sup)
-{
-	struct pollfd p = { .fd = sup->held.fuse_fd };
-	return poll(&p, 1, 0) == 0 || !(p.revents & POLLERR);
-}
-
 static void successor(struct supervisor *sup)
 {
 	sup->start_at_ns = 0;
@@ -486,7 +480,7 @@ static void take_away_mount(struct supervisor *sup)
 {
 	if (sup->held.fuse_fd < 0)
 		return;
-	bool there = mounted_still(sup);
+	bool there = fs_mount_lives(sup->held.fuse_fd);
 	disconnect(sup);
 	if (there)
 		fs_unmount(sup->how->options->mountpoint, sup->held.mount.dev, sup->held.mount.fusermount, true);
@@ -552,7 +546,7 @@ static int gone(struct supervisor *sup)
 			take_away_mount(sup);
 		return 0;
 	}
-	if (!mounted_still(sup))
+	if (!fs_mount_lives(sup->held.fuse_fd))
 		return 0;
 	if (sup->failed.code == -ESTALE)
 		return give_up(sup, -ESTALE, why);

@@ -115,9 +115,9 @@ def flooding(scratch):
         #include <string.h>
         #include <sys/socket.h>
         #include "fs/link.h"
-        int fuse_session_custom_io(void *session, const void *io, int fd)
+        int fuse_session_mount(void *session, const char *mountpoint)
         {{
-            int (*real)(void *, const void *, int) = (int (*)(void *, const void *, int))dlsym(RTLD_NEXT, __func__);
+            int (*real)(void *, const char *) = (int (*)(void *, const char *))dlsym(RTLD_NEXT, __func__);
             struct fs_link_message message = {{ .kind = FS_LINK_LOG, .code = 1 }};
             strcpy(message.text, "flood \\x1b[2J\\n<0>of lines");
             for (int channel = 3; channel < 100; channel++) {{
@@ -127,7 +127,7 @@ def flooding(scratch):
                 for (int i = 0; type == SOCK_SEQPACKET && i < {FLOOD}; i++)
                     send(channel, &message, sizeof(message), MSG_NOSIGNAL);
             }}
-            return real(session, io, fd);
+            return real(session, mountpoint);
         }}
         """)
     subprocess.run([cc, "-shared", "-fPIC", "-I", tools.ROOT, "-o", scratch / "flood.so", scratch / "flood.c", "-ldl"],

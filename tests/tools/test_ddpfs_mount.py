@@ -329,13 +329,13 @@ def test_a_damaged_index_is_told_as_one(dataset, mountpoint):
 
 
 def crashing_library(scratch, body):
-    """A shared object whose fuse_session_custom_io() does `body`: a server that gets that far and no further."""
+    """A shared object whose fuse_session_mount() does `body`: a server that gets that far and no further."""
     cc = shutil.which("cc") or shutil.which("gcc")
     if not cc:
         pytest.skip("no C compiler to make a crashing libfuse with")
     source = scratch / "crash.c"
-    source.write_text(f"#include <stdlib.h>\n#include <unistd.h>\nint fuse_session_custom_io(void);\n"
-                      f"int fuse_session_custom_io(void) {{ {body} return -1; }}\n")
+    source.write_text(f"#include <stdlib.h>\n#include <unistd.h>\nint fuse_session_mount(void);\n"
+                      f"int fuse_session_mount(void) {{ {body} return -1; }}\n")
     subprocess.run([cc, "-shared", "-fPIC", "-o", scratch / "crash.so", source], check=True)
     return scratch / "crash.so"
 
