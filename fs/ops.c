@@ -12,6 +12,7 @@
 #include "fs/helper.h"
 #include "fs/node.h"
 #include "fs/read.h"
+#include "fs/rings.h"
 #include "fs/server.h"
 
 int fs_errno(int rc)
@@ -36,7 +37,7 @@ int fs_read_errno(int rc)
 
 static void do_init(void *userdata, struct fuse_conn_info *conn)
 {
-	(void)userdata;
+	const struct fs_server *server = userdata;
 	/* Data goes from our memory: a pipe between would be one copy more, and system calls that are not allowed here. */
 	conn->want &= ~(unsigned)(FUSE_CAP_READDIRPLUS_AUTO | FUSE_CAP_HANDLE_KILLPRIV | FUSE_CAP_ATOMIC_O_TRUNC |
 	                          FUSE_CAP_SPLICE_READ | FUSE_CAP_SPLICE_WRITE | FUSE_CAP_SPLICE_MOVE);
@@ -45,6 +46,8 @@ static void do_init(void *userdata, struct fuse_conn_info *conn)
 	                                      FUSE_CAP_ASYNC_DIO);
 	conn->max_background = 256; /* 12 by default: read-ahead of many readers would queue up in the kernel */
 	conn->congestion_threshold = 192;
+	if (server->rings)
+		fs_rings_want(server->rings, conn);
 }
 
 /* ---- lookup and attributes ---- */

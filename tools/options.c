@@ -5,6 +5,7 @@
 #include <fnmatch.h>
 #include <grp.h>
 #include <pwd.h>
+#include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -206,21 +207,23 @@ static int set_umask(struct options *o, const char *key, const char *value, stru
 	return 0;
 }
 
-static int set_allow_other(struct options *o, const char *key, const char *value, struct base_err *err)
+/* Those without a value. */
+static int set_flag(struct options *o, const char *key, const char *value, struct base_err *err)
 {
-	(void)key;
+	static const struct {
+		const char *key;
+		size_t at;
+	} flags[] = {
+		{ "allow_other", offsetof(struct options, fs.allow_other) },
+		{ "noexec", offsetof(struct options, fs.noexec) },
+		{ "io_uring", offsetof(struct options, fs.io_uring) },
+		{ "debug", offsetof(struct options, fs.debug) },
+	};
 	(void)value;
 	(void)err;
-	o->fs.allow_other = true;
-	return 0;
-}
-
-static int set_noexec(struct options *o, const char *key, const char *value, struct base_err *err)
-{
-	(void)key;
-	(void)value;
-	(void)err;
-	o->fs.noexec = true;
+	for (size_t i = 0; i < sizeof(flags) / sizeof(flags[0]); i++)
+		if (strcmp(flags[i].key, key) == 0)
+			*(bool *)((char *)o + flags[i].at) = true;
 	return 0;
 }
 
@@ -288,15 +291,6 @@ static int set_log(struct options *o, const char *key, const char *value, struct
 	return keep_path(o, key, value, &o->log_file, err);
 }
 
-static int set_debug(struct options *o, const char *key, const char *value, struct base_err *err)
-{
-	(void)key;
-	(void)value;
-	(void)err;
-	o->fs.debug = true;
-	return 0;
-}
-
 static const struct option_def options_known[] = {
 	{ "rank", "R", "this rank, from 0; needs world", set_view_key },
 	{ "world", "W", "number of ranks", set_view_key },
@@ -342,9 +336,11 @@ static const struct option_def options_known[] = {
 	{ "uid", "USER", "owner of all files (default: the one who mounts)", set_uid },
 	{ "gid", "GROUP", "group of all files", set_gid },
 	{ "umask", "MASK", "permission bits to remove, octal", set_umask },
-	{ "allow_other", NULL, "let other users in, as permissions say", set_allow_other },
-	{ "noexec", NULL, "do not let programs of the dataset be started", set_noexec },
+	{ "allow_other", NULL, "let other users in, as permissions say", set_flag },
+	{ "noexec", NULL, "do not let programs of the dataset be started", set_flag },
 	{ "threads", "N", "threads that answer the kernel", set_threads },
+	{ "io_uring", NULL, "answer the kernel through io_uring where it can be;\nthe mount then ends with its server",
+	        set_flag },
 	{ "seed_search", "THREADS",
 	        "threads that look for the seed of a RandomSampler that\nnobody seeded: a CPU minute an epoch "
 	        "(default: "
@@ -357,7 +353,7 @@ static const struct option_def options_known[] = {
 	{ "watchdog", "SECONDS", "replace a server that hangs for so long; 0: never\n(default: 20)", set_watchdog },
 	{ "log_level", "LEVEL", "error, warning, info or debug (default: info)", set_log_level },
 	{ "log", "FILE", "write log lines to FILE (default: stderr in front,\nsyslog in the background)", set_log },
-	{ "debug", NULL, "print every request of the kernel on stderr", set_debug },
+	{ "debug", NULL, "print every request of the kernel on stderr", set_flag },
 };
 enum { OPTIONS_KNOWN = sizeof(options_known) / sizeof(options_known[0]) };
 
