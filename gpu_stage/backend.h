@@ -47,6 +47,8 @@ struct stage_backend_ops {
 	        struct stage_backend *backend, struct stage_upload *upload, void (*done)(void *arg), void *arg);
 	void (*stop)(struct stage_backend *backend); /* waits until done was called for every take_back */
 	void (*stats)(struct stage_backend *backend, struct stage_upload_stats *ret_stats);
+	/* Of ddpfs_stage_route, what comes after the read; cut to size. */
+	void (*route)(const struct stage_backend *backend, char *buf, size_t size);
 	void (*free)(struct stage_backend *backend);
 };
 

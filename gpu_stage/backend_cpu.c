@@ -1,5 +1,6 @@
 /* Host memory: a batch is where its reads put it. */
 #include <errno.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <sys/mman.h>
 
@@ -77,6 +78,12 @@ static void cpu_stats(struct stage_backend *backend, struct stage_upload_stats *
 	*ret_stats = (struct stage_upload_stats){ 0 };
 }
 
+static void cpu_route(const struct stage_backend *backend, char *buf, size_t size)
+{
+	(void)backend;
+	snprintf(buf, size, "host memory, where batches stay");
+}
+
 static void cpu_free(struct stage_backend *backend)
 {
 	free(backend);
@@ -93,6 +100,7 @@ static const struct stage_backend_ops cpu_ops = {
 	.take_back = cpu_take_back,
 	.stop = cpu_stop,
 	.stats = cpu_stats,
+	.route = cpu_route,
 	.free = cpu_free,
 };
 

@@ -24,6 +24,7 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <time.h>
+#include <unistd.h>
 
 #include "gpu_stage/backend.h"
 #include "gpu_stage/clock.h"
@@ -647,6 +648,16 @@ static void cuda_stats(struct stage_backend *backend, struct stage_upload_stats 
 	pthread_mutex_unlock(&b->lock);
 }
 
+/* GPUDirect Storage needs the kernel module nvidia-fs (NVIDIA's "GPUDirect Storage Installation and Troubleshooting Guide"). */
+static void cuda_route(const struct stage_backend *backend, char *buf, size_t size)
+{
+	snprintf(buf, size,
+	        "pinned host memory, verified there, copied to GPU %u by cuMemcpyAsync; not by GPUDirect Storage "
+	        "(cuFile), "
+	        "which would bring bytes that nobody has verified (nvidia-fs, which it needs, is %s)",
+	        backend->device - 1, access("/sys/module/nvidia_fs", F_OK) == 0 ? "loaded" : "not loaded");
+}
+
 /* ---- the backend ---- */
 
 static void cuda_free(struct stage_backend *backend)
@@ -687,6 +698,7 @@ static const struct stage_backend_ops cuda_ops = {
 	.take_back = cuda_take_back,
 	.stop = cuda_stop,
 	.stats = cuda_stats,
+	.route = cuda_route,
 	.free = cuda_free,
 };
 

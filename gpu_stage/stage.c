@@ -533,6 +533,16 @@ void ddpfs_stage_stats_get(struct ddpfs_stage *stage, struct ddpfs_stage_stats *
 	stage_follow_stats(stage->follow, &ret_stats->told, &ret_stats->untold);
 }
 
+int ddpfs_stage_route(struct ddpfs_stage *stage, char *buf, size_t buf_size)
+{
+	char then[DDPFS_STAGE_TEXT_MAX / 2];
+	struct prefetch_stats engine;
+	prefetch_stats_get(stage->prefetch, &engine);
+	stage->backend->ops->route(stage->backend, then, sizeof(then));
+	int len = snprintf(buf, buf_size, "read by %s into %s", engine.uring ? "io_uring" : "pread threads", then);
+	return (size_t)len < buf_size ? len : -ERANGE;
+}
+
 const char *ddpfs_stage_version(void)
 {
 	return DDPFS_VERSION;

@@ -245,6 +245,10 @@ DDPFS_EXPORT void ddpfs_stage_arena(struct ddpfs_stage *stage, const uint8_t **r
 /* Each field is consistent by itself. */
 DDPFS_EXPORT void ddpfs_stage_stats_get(struct ddpfs_stage *stage, struct ddpfs_stage_stats *ret_stats);
 
+/* The way of a sample's bytes, in words for a log: how they are read, where they lie, how they get to a GPU, and for a GPU why not
+ * by GPUDirect Storage (cuFile).  NUL-terminated.  Returns its length, -ERANGE (DDPFS_STAGE_TEXT_MAX suffices). */
+DDPFS_EXPORT int ddpfs_stage_route(struct ddpfs_stage *stage, char *buf, size_t buf_size);
+
 DDPFS_EXPORT const char *ddpfs_stage_version(void);
 
 #ifdef __cplusplus

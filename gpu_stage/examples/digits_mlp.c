@@ -131,7 +131,13 @@ static bool open_stage(struct trainer *t, const char *subdir, bool shared, struc
 		o.rank = t->peers.rank;
 		o.world = t->peers.world;
 	}
-	return ddpfs_stage_open(t->set.dataset, &o, &error, ret_stage) == 0 || complain(&error);
+	if (ddpfs_stage_open(t->set.dataset, &o, &error, ret_stage) < 0)
+		return complain(&error);
+	char route[DDPFS_STAGE_TEXT_MAX];
+	if (shared && t->peers.rank == 0 && t->compute->on_gpu &&
+	        ddpfs_stage_route(*ret_stage, route, sizeof(route)) > 0)
+		fprintf(stderr, "digits_mlp: samples: %s\n", route);
+	return true;
 }
 
 /* The same on every rank: a small generator, not the library's. */

@@ -172,6 +172,7 @@ static void batches_arrive_in_order_with_the_sources_bytes(void **state)
 {
 	static const char *const modes[] = { NULL, "each", "packed" };
 	struct ddpfs_stage_stats stats;
+	char route[DDPFS_STAGE_TEXT_MAX];
 	struct gpu gpu;
 	(void)state;
 	for (unsigned m = 0; m < 3; m++) {
@@ -195,6 +196,9 @@ static void batches_arrive_in_order_with_the_sources_bytes(void **state)
 		}
 		ddpfs_stage_stats_get(stage, &stats);
 		assert_int_equal(stats.backend_device, 1);
+		assert_true(ddpfs_stage_route(stage, route, sizeof(route)) > 0);
+		assert_non_null(strstr(route, "copied to GPU 0"));
+		assert_non_null(strstr(route, "not by GPUDirect Storage"));
 		assert_int_equal(stats.uploads, 2 * ((N_FILES + 22) / 23));
 		if (m == 2) {
 			assert_int_equal(stats.upload_copies, stats.uploads);

@@ -2,6 +2,7 @@
 
 import gc
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -70,6 +71,13 @@ def test_a_byte_is_copied_once_whatever_is_handed_out(packed):
         stats = stage.stats()
     total = sum(map(len, files.values()))
     assert stats["copied_bytes"] == total and stats["bytes"] == 3 * total
+
+
+def test_the_way_of_the_bytes_is_said(packed, caplog):
+    with caplog.at_level("INFO", logger="ddpfs"), ddpfs.Stage(packed[0], batch=7, memory="64M") as stage:
+        stage.next().release()
+        assert re.fullmatch(r"read by (io_uring|pread threads) into host memory, where batches stay", stage.route)
+    assert f"{packed[0]}: {stage.route}" in caplog.messages
 
 
 def test_the_order_is_the_one_the_tool_prints(packed):

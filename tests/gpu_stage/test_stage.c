@@ -640,6 +640,19 @@ static void consumers_share_the_epoch(void **state)
 	}
 }
 
+static void the_way_of_the_bytes_is_said(void **state)
+{
+	char buf[DDPFS_STAGE_TEXT_MAX];
+	struct ddpfs_stage *stage = open_stage(&data, (struct ddpfs_stage_options){ .memory_bytes = 32 << 20 });
+	(void)state;
+	int len = ddpfs_stage_route(stage, buf, sizeof(buf));
+	assert_int_equal(len, strlen(buf));
+	assert_non_null(strstr(buf, "host memory, where batches stay"));
+	assert_int_equal(ddpfs_stage_route(stage, buf, (size_t)len + 1), len);
+	assert_int_equal(ddpfs_stage_route(stage, buf, (size_t)len), -ERANGE);
+	assert_int_equal(ddpfs_stage_close(stage), 0);
+}
+
 static void wrong_options_are_refused(void **state)
 {
 	const size_t size = sizeof(struct ddpfs_stage_options);
@@ -706,6 +719,7 @@ int main(void)
 		cmocka_unit_test(damaged_samples_are_left_out_where_that_is_wanted),
 		cmocka_unit_test(files_are_had_by_path),
 		cmocka_unit_test(consumers_share_the_epoch),
+		cmocka_unit_test(the_way_of_the_bytes_is_said),
 		cmocka_unit_test(wrong_options_are_refused),
 	};
 	return cmocka_run_group_tests_name("stage", tests, setup, teardown);

@@ -8,6 +8,7 @@ from functools import cache
 NONE = 0xFFFFFFFF
 BRIEFLY = 2  # DDPFS_STAGE_BRIEFLY
 PATH_MAX = 4097
+TEXT_MAX = 1024
 STATE_MAX = 4096
 
 
@@ -62,6 +63,7 @@ _SIGNATURES = {
     "ddpfs_stage_path": (c_int, [c_void_p, c_uint32, c_char_p, c_size_t]),
     "ddpfs_stage_arena": (None, [c_void_p, POINTER(c_void_p), POINTER(c_uint64)]),
     "ddpfs_stage_stats_get": (None, [c_void_p, POINTER(Stats)]),
+    "ddpfs_stage_route": (c_int, [c_void_p, c_char_p, c_size_t]),
     "ddpfs_stage_version": (c_char_p, []),
 }
 

@@ -2,6 +2,7 @@
 
 import ctypes
 import errno
+import logging
 import math
 import os
 import threading
@@ -13,6 +14,7 @@ import numpy as np
 from ddpfs import _lib
 from ddpfs._dlpack import DeviceArray
 
+log = logging.getLogger("ddpfs")
 WARN_AFTER_S = 10  # of waiting for batches that the program keeps
 
 _opening = threading.RLock()  # threads that share a stage open it once
@@ -68,6 +70,11 @@ class _Open:
         stats = _lib.Stats()
         lib.ddpfs_stage_stats_get(pointer, ctypes.byref(stats))
         self.ordinal = stats.backend_device - 1  # of the GPU; -1: host memory
+
+    def route(self):
+        buf = ctypes.create_string_buffer(_lib.TEXT_MAX)
+        self.lib.ddpfs_stage_route(self.pointer, buf, len(buf))
+        return buf.value.decode()
 
     def __del__(self):
         if self.pid == os.getpid():  # its threads live in that process only
@@ -290,6 +297,7 @@ class Stage:
             _raise(error)
         opened = _Open(lib, pointer)
         opened.bad = bad  # lives as long as the library may call it
+        log.info("%s: %s", self.dataset, opened.route())
         return opened
 
     def _call(self, function, *arguments):
@@ -387,6 +395,11 @@ class Stage:
         opened, stats = self._open(), _lib.Stats()
         opened.lib.ddpfs_stage_stats_get(opened.pointer, ctypes.byref(stats))
         return {name: getattr(stats, name) for name, _ in _lib.Stats._fields_}
+
+    @property
+    def route(self):
+        """The way of a sample's bytes, in words: also in the log "ddpfs", at INFO, when the stage is opened."""
+        return self._open().route()
 
     def close(self):
         """Lets go of the library's object: it ends with the last batch."""
