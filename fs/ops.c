@@ -46,8 +46,7 @@ static void do_init(void *userdata, struct fuse_conn_info *conn)
 	                                      FUSE_CAP_ASYNC_DIO);
 	conn->max_background = 256; /* 12 by default: read-ahead of many readers would queue up in the kernel */
 	conn->congestion_threshold = 192;
-	if (server->rings)
-		fs_rings_want(server->rings, conn);
+	fs_rings_want(server->rings, conn);
 }
 
 /* ---- lookup and attributes ---- */

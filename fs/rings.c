@@ -151,14 +151,21 @@ void fs_rings_free(struct fs_rings *rings)
 	free(rings);
 }
 
-#ifdef DDPFS_RINGS
-
 void fs_rings_want(struct fs_rings *rings, struct fuse_conn_info *conn)
 {
-	rings->conn = conn;
-	/* A ring's request has memory for the longest one that can be: of a write, though there is none. */
-	conn->max_write = fs_rings_request_bytes((unsigned)get_nprocs_conf());
+	if (rings) {
+		rings->conn = conn;
+		/* A ring's request has memory for the longest one that can be: of a write, though there is none. */
+		conn->max_write = fs_rings_request_bytes((unsigned)get_nprocs_conf());
+		return;
+	}
+#ifdef FUSE_CAP_OVER_IO_URING
+	/* FUSE_URING_ENABLE in the environment makes libfuse want them, too, on a descriptor that is none of the kernel's. */
+	conn->want &= ~(unsigned)FUSE_CAP_OVER_IO_URING;
+#endif
 }
+
+#ifdef DDPFS_RINGS
 
 bool fs_rings_started(struct fs_rings *rings)
 {
@@ -178,12 +185,6 @@ uint8_t *fs_rings_payload(fuse_req_t req, size_t size)
 }
 
 #else
-
-void fs_rings_want(struct fs_rings *rings, struct fuse_conn_info *conn)
-{
-	(void)rings;
-	(void)conn;
-}
 
 bool fs_rings_started(struct fs_rings *rings)
 {

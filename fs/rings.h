@@ -34,7 +34,7 @@ int fs_rings_new(struct fs_server *server, struct fs_rings **ret_rings);
 /* Sends what is waiting, and joins the replier.  The engine must have ended, the session not yet.  NULL is fine. */
 void fs_rings_free(struct fs_rings *rings);
 
-/* For libfuse: its option, and what INIT agrees on. */
+/* For libfuse: its option, and what INIT agrees on (rings may be NULL: none then). */
 enum { FS_RINGS_OPTION_BYTES = 64 };
 void fs_rings_option(char ret_option[FS_RINGS_OPTION_BYTES]);
 void fs_rings_want(struct fs_rings *rings, struct fuse_conn_info *conn);

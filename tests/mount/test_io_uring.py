@@ -50,6 +50,14 @@ def test_without_the_option_requests_come_through_the_device(pack, tree, mount):
     assert "io_uring:" not in m.log()
 
 
+def test_libfuses_environment_alone_makes_no_rings(pack, tree, mount):
+    m = mount(pack(tree[0]), "view=all", env={"FUSE_URING_ENABLE": "1"})
+    assert transport(m) == "/dev/fuse" and same(m, tree[1])
+    os.kill(m.server_pid(), signal.SIGKILL)
+    assert same(m, tree[1])
+    m.unmount()
+
+
 def test_a_mount_that_asks_is_one_with_rings_or_says_why_not(pack, tree, mount):
     m = mount(pack(tree[0]), "view=all,io_uring")
     said = [line for line in m.log().splitlines() if "io_uring:" in line]
