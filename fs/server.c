@@ -11,6 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/eventfd.h>
+#include <sys/prctl.h>
 #include <sys/socket.h>
 #include <sys/sysmacros.h>
 #include <unistd.h>
@@ -154,7 +155,11 @@ static int answer_init_with_rings(struct fs_server *server, struct base_err *err
 	if (!fs_rings_started(server->rings)) {
 		fs_rings_free(server->rings);
 		server->rings = NULL;
+		return 0;
 	}
+	/* Killed with its supervisor, a thread of ours that uses the mount would wait for ever: what is left of a ring keeps
+	 * /dev/fuse (6.18).  So main sees the end of the link, and ends in order. */
+	prctl(PR_SET_PDEATHSIG, 0);
 	return 0;
 }
 

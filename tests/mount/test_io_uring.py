@@ -140,7 +140,8 @@ def test_a_killed_server_ends_the_mount_and_nobody_waits(pack, large, ring_mount
         for reader in readers:
             reader.join()
         stop.set()
-        assert not errors
+        # Without its supervisor a server ends in order: what is in flight then is answered EIO.
+        assert not [e for e in errors if who == "server" or getattr(e, "errno", None) != errno.EIO]
         m.process.wait()
         if who == "server":
             assert "with io_uring no other can go on" in m.log()
