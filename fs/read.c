@@ -162,13 +162,16 @@ static void block_done(struct prefetch_demand *demand, int rc, const uint8_t *da
 	reply(request, bytes);
 }
 
-/* False: no memory. */
+/* False: there is none. */
 static bool take_buf(struct read_request *request, fuse_req_t req, uint32_t n_blocks, size_t size)
 {
-	request->buf = request->reads->server->rings ? fs_rings_payload(req, size) : NULL;
-	request->ring = request->buf;
-	if (request->buf || n_blocks == 1)
+	request->ring = fs_rings_brought(req);
+	if (!request->ring && n_blocks == 1)
 		return true;
+	if (request->ring) {
+		request->buf = fs_rings_payload(req, size);
+		return request->buf;
+	}
 	request->buf = malloc(size);
 	return request->buf;
 }

@@ -11,6 +11,8 @@
 
 #include "shard/base/log.h"
 
+enum { LIBFUSE_MIN = 319 }; /* of fuse_version(), at run time */
+
 #define MEMORY_BYTES (UINT64_C(64) << 20)
 
 /* As the kernel's include/uapi/linux/fuse.h has it since 6.14; older headers do not. */
@@ -102,6 +104,8 @@ static const char *missing(const struct fs_server *server)
 	if (!fs_rings_offered(server->mount.init, server->mount.init_len))
 		return "this kernel does not offer it: Linux 6.14 can, once `echo 1 > "
 		       "/sys/module/fuse/parameters/enable_uring` was said before the mount";
+	if (fuse_version() < LIBFUSE_MIN)
+		return "the libfuse that is installed loses answers: 3.19 does not";
 	return engine.uring ? NULL : "this process may not use io_uring";
 #else
 	(void)server;
@@ -169,10 +173,16 @@ void fs_rings_want(struct fs_rings *rings, struct fuse_conn_info *conn)
 
 bool fs_rings_started(struct fs_rings *rings)
 {
-	bool started = rings->conn && fuse_get_feature_flag(rings->conn, FUSE_CAP_OVER_IO_URING);
+	/* Not fuse_get_feature_flag, which says what the kernel can: what could not be started is wanted no longer. */
+	bool started = rings->conn && (rings->conn->want_ext & FUSE_CAP_OVER_IO_URING);
 	if (!started)
 		log_warning("io_uring: libfuse cannot start the rings; the mount goes on without");
 	return started;
+}
+
+bool fs_rings_brought(fuse_req_t req)
+{
+	return fuse_req_is_uring(req);
 }
 
 uint8_t *fs_rings_payload(fuse_req_t req, size_t size)
@@ -189,6 +199,12 @@ uint8_t *fs_rings_payload(fuse_req_t req, size_t size)
 bool fs_rings_started(struct fs_rings *rings)
 {
 	(void)rings;
+	return false;
+}
+
+bool fs_rings_brought(fuse_req_t req)
+{
+	(void)req;
 	return false;
 }
 

@@ -11,7 +11,9 @@
  *   - What was in a dead server's rings is not handed out again (FUSE_NOTIFY_RESEND knows /dev/fuse only): the mount ends with its
  *     server, and cannot be restarted.
  *
- * The rings' threads (libfuse's, `fuse-ring-N`, one a processor) run fs_ops as the workers do, and must not wait either. */
+ * The rings' threads (libfuse's, `fuse-ring-N`, one a processor) run fs_ops as the workers do, and must not wait either: what they answer
+ * leaves when they are back.  They end with the process, so what they use is never freed before.  The helper answers some of their
+ * requests itself: it waits for nothing of the mount in the kernel. */
 #ifndef DDPFS_FS_RINGS_H
 #define DDPFS_FS_RINGS_H
 
@@ -41,6 +43,9 @@ void fs_rings_want(struct fs_rings *rings, struct fuse_conn_info *conn);
 
 /* INIT was answered: whether requests come through rings, else a line in the log says why not. */
 bool fs_rings_started(struct fs_rings *rings);
+
+/* Whether a request came through a ring. */
+bool fs_rings_brought(fuse_req_t req);
 
 /* Where the answer's bytes go, of a request that came through a ring: `size` bytes there, valid until it is answered; NULL for any
  * other request.  fuse_reply_buf from there copies nothing. */

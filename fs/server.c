@@ -34,6 +34,7 @@
 #include "fs/share.h"
 #include "fs/sigbus.h"
 #include "fs/sink.h"
+#include "fs/supervisor.h"
 #include "fs/waits.h"
 #include "fs/watch.h"
 #include "shard/base/cleanup.h"
@@ -136,13 +137,14 @@ static int ask_libfuse(struct fs_server *server, struct init_answer *ret_answer,
 		return -errno;
 	give_init(server);
 	ssize_t len = recv(ours, ret_answer, sizeof(*ret_answer), MSG_DONTWAIT | MSG_TRUNC);
-	int rc = len < 0 ? -errno : 0;
+	int rc = len < 0 ? -EPROTO : 0; /* nothing was answered */
 	if (dup3(device, server->fuse_fd, O_CLOEXEC) < 0)
 		return -errno;
 	if (rc == 0 && (len < (ssize_t)(offsetof(struct init_answer, out.flags) + sizeof(uint32_t)) ||
 	                       len > (ssize_t)sizeof(*ret_answer) || ret_answer->head.error != 0))
 		rc = -EPROTO;
-	*ret_len = (size_t)len;
+	if (rc == 0)
+		*ret_len = (size_t)len;
 	return rc;
 }
 
@@ -157,9 +159,6 @@ static int answer_init_with_rings(struct fs_server *server, struct base_err *err
 		server->rings = NULL;
 		return 0;
 	}
-	/* Killed with its supervisor, a thread of ours that uses the mount would wait for ever: what is left of a ring keeps
-	 * /dev/fuse (6.18).  So main sees the end of the link, and ends in order. */
-	prctl(PR_SET_PDEATHSIG, 0);
 	return 0;
 }
 
@@ -609,6 +608,10 @@ static int wait_for_end(struct fs_server *server)
 /* The watcher and the helper use the mount themselves, so they end while it is still answered. */
 int fs_server_run(struct fs_server *server, void (*ready)(void *arg), void *arg)
 {
+	/* Killed with its supervisor, a thread of ours that uses the mount would wait for ever: what is left of a ring keeps
+	 * /dev/fuse (6.18).  So main sees the end of the link, and ends in order. */
+	if (server->rings)
+		prctl(PR_SET_PDEATHSIG, 0);
 	fs_crash_take(server->link->channel, server->fuse_fd);
 	fs_sigbus_take(server->link->channel, server->options.dataset, server->options.mountpoint);
 	confine();
@@ -622,6 +625,8 @@ int fs_server_run(struct fs_server *server, void (*ready)(void *arg), void *arg)
 	if (rc == 0)
 		rc = wait_for_end(server);
 
+	if (server->rings)
+		alarm(FS_SUPERVISOR_STOP_MS / 1000); /* in the place of a supervisor that is dead */
 	fs_link_say(server->link->channel, FS_LINK_ENDING, 0, NULL);
 	fs_control_close(server->control);
 	server->control = NULL;
@@ -664,10 +669,12 @@ void fs_server_free(struct fs_server *server)
 	/* Mounted but never run (or INIT failed). */
 	if (server->fuse_fd >= 0 && !server->unmounted && !server->successor)
 		fs_unmount(server->options.mountpoint, server->dev, server->fusermount, true);
-	/* Blocks in flight call back and answer their READs: the session is still needed.  And rings, whose threads end with the
-	 * session only, may still demand some. */
+	/* Blocks in flight call back and answer their READs: the session is still needed.  And rings: their threads can come back at any
+	 * time where it lives on (unmounted while it is in use), and end with the process, which is next. */
 	prefetch_stop(server->prefetch);
 	fs_rings_free(server->rings);
+	if (server->rings)
+		return;
 	if (server->session)
 		fuse_session_destroy(server->session); /* closes fuse_fd */
 	else if (server->fuse_fd >= 0)

@@ -221,10 +221,13 @@ static int set_flag(struct options *o, const char *key, const char *value, struc
 	};
 	(void)value;
 	(void)err;
-	for (size_t i = 0; i < sizeof(flags) / sizeof(flags[0]); i++)
-		if (strcmp(flags[i].key, key) == 0)
+	for (size_t i = 0; i < sizeof(flags) / sizeof(flags[0]); i++) {
+		if (strcmp(flags[i].key, key) == 0) {
 			*(bool *)((char *)o + flags[i].at) = true;
-	return 0;
+			return 0;
+		}
+	}
+	abort(); /* an option of the table below that is not in this one */
 }
 
 static int set_threads(struct options *o, const char *key, const char *value, struct base_err *err)
