@@ -98,8 +98,12 @@ static void uring_wait(struct prefetch_port *io, int64_t timeout_ns, struct pref
 	struct prefetch_op *done = NULL, **tail = &done;
 	io_uring_for_each_cqe(&u->ring, head, cqe)
 	{
-		struct prefetch_op *op = io_uring_cqe_get_data(cqe);
 		n++;
+		/* Where the kernel has no IORING_FEAT_EXT_ARG (before Linux 5.11), liburing submits an operation of its own
+		 * for the time limit. */
+		if (cqe->user_data == LIBURING_UDATA_TIMEOUT)
+			continue;
+		struct prefetch_op *op = io_uring_cqe_get_data(cqe);
 		if (!op) {
 			u->wake_armed = false;
 			continue;
