@@ -159,8 +159,6 @@ static const char *const allowed[] = {
 	"tkill", /* musl's raise() and pthread_kill() */
 #endif
 	"pause",
-	"alarm",
-	"setitimer",
 	"nanosleep",
 	"clock_nanosleep",
 	"clock_gettime",

@@ -9,7 +9,6 @@
 #include "fs/helper.h"
 #include "fs/name.h"
 #include "fs/node.h"
-#include "fs/rings.h"
 #include "fs/sink.h"
 #include "fs/watch.h"
 #include "shard/base/cleanup.h"
@@ -591,11 +590,10 @@ static void list(fuse_req_t req, fuse_ino_t ino, size_t size, off_t off, const s
 		return;
 	}
 	fs_count(&server->counters.entries, piece.names);
-	bool ring = fs_rings_brought(req);
 	fuse_reply_buf(req, piece.buf, piece.used);
 	free(piece.buf);
-	/* The engine's listings end where it has what it wants; a ring's answer leaves when we are back. */
-	if (piece.full && !(fi->fh & HANDLE_MARKED) && !ring)
+	/* The engine's listings end where it has what it wants. */
+	if (piece.full && !(fi->fh & HANDLE_MARKED))
 		make_ahead(server, place, piece.next);
 }
 

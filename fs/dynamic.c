@@ -330,7 +330,6 @@ static json_t *stats_object(struct fs_server *server, struct fs_view *view)
 	json_t *object = names(server, view);
 	json_object_set_new(object, "advance", json_string(progress.automatic ? "auto" : "off"));
 	json_object_set_new(object, "io", json_string(engine.uring ? "io_uring" : "pread"));
-	json_object_set_new(object, "transport", json_string(server->rings ? "io_uring" : "/dev/fuse"));
 	json_object_set_new(object, "direct", json_boolean(engine.direct));
 	for (size_t i = 0; i < n; i++)
 		json_object_set_new(object, fields[i].name, json_integer((json_int_t)fields[i].value));

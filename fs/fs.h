@@ -35,7 +35,6 @@ struct fs_options {
 	bool gives_up_stderr;  /* the caller's stderr is let go once the mount answers: threads with a
 	                                     descriptor table of their own must not keep it open */
 	bool debug;            /* libfuse's trace on stderr */
-	bool io_uring;         /* fuse-over-io_uring where it is to be had (fs/rings.h) */
 	uint32_t scan_threads; /* look for the seed of an unseeded RandomSampler (prefetch/seed_scan.h); 0: none do */
 	uint32_t watchdog_s;   /* a server that hangs for so long is replaced; 0: never */
 	const char *control_path; /* NULL = default place (fs/control.h) */

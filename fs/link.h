@@ -28,7 +28,6 @@ struct fs_link_mount {
 	bool fusermount;                 /* mounted through the set-uid helper */
 	bool resends;                    /* the kernel hands out again what a dead server had (6.9) */
 	bool cloned;                     /* each server has a clone of the descriptor, whose end ends its requests */
-	bool rings;                      /* requests come through the server's rings (fs/rings.h): neither of the two */
 };
 
 /* What a server gets. */

@@ -12,7 +12,6 @@
 #include "fs/helper.h"
 #include "fs/node.h"
 #include "fs/read.h"
-#include "fs/rings.h"
 #include "fs/server.h"
 
 int fs_errno(int rc)
@@ -37,7 +36,7 @@ int fs_read_errno(int rc)
 
 static void do_init(void *userdata, struct fuse_conn_info *conn)
 {
-	const struct fs_server *server = userdata;
+	(void)userdata;
 	/* Data goes from our memory: a pipe between would be one copy more, and system calls that are not allowed here. */
 	conn->want &= ~(unsigned)(FUSE_CAP_READDIRPLUS_AUTO | FUSE_CAP_HANDLE_KILLPRIV | FUSE_CAP_ATOMIC_O_TRUNC |
 	                          FUSE_CAP_SPLICE_READ | FUSE_CAP_SPLICE_WRITE | FUSE_CAP_SPLICE_MOVE);
@@ -46,7 +45,10 @@ static void do_init(void *userdata, struct fuse_conn_info *conn)
 	                                      FUSE_CAP_ASYNC_DIO);
 	conn->max_background = 256; /* 12 by default: read-ahead of many readers would queue up in the kernel */
 	conn->congestion_threshold = 192;
-	fs_rings_want(server->rings, conn);
+#ifdef FUSE_CAP_OVER_IO_URING
+	/* With FUSE_URING_ENABLE in the environment libfuse asks for rings on this session's socket, which is no /dev/fuse. */
+	conn->want &= ~(unsigned)FUSE_CAP_OVER_IO_URING;
+#endif
 }
 
 /* ---- lookup and attributes ---- */

@@ -7,7 +7,6 @@
 
 #include "fs/guess.h"
 #include "fs/helper.h"
-#include "fs/rings.h"
 #include "fs/waits.h"
 #include "fs/watch.h"
 
@@ -24,12 +23,9 @@ struct read_demand {
 };
 
 struct read_request {
-	struct fs_rings_answer answer; /* first: the callback gets its address */
 	fuse_req_t req;
 	struct fs_reads *reads;
-	uint8_t *buf; /* reply, when it spans blocks or goes through a ring; else NULL */
-	bool ring;    /* buf is the ring's */
-	pthread_t asker;
+	uint8_t *buf; /* reply, when it spans blocks; else NULL */
 	uint64_t asked_ns;
 	uint32_t size;         /* of the reply */
 	uint32_t n;            /* demands */
@@ -91,10 +87,8 @@ static struct read_request *request_get(struct fs_reads *reads)
 static void request_put(struct read_request *request)
 {
 	struct fs_reads *reads = request->reads;
-	if (!request->ring)
-		free(request->buf);
+	free(request->buf);
 	request->buf = NULL;
-	request->ring = false;
 	if (!request->pooled) {
 		free(request);
 		return;
@@ -130,12 +124,6 @@ static void reply(struct read_request *request, const uint8_t *data)
 	request_put(request);
 }
 
-static void reply_from_ring(struct fs_rings_answer *answer)
-{
-	struct read_request *request = (struct read_request *)answer;
-	reply(request, request->buf);
-}
-
 static void block_done(struct prefetch_demand *demand, int rc, const uint8_t *data, uint32_t len)
 {
 	struct read_demand *part = (struct read_demand *)demand;
@@ -152,28 +140,10 @@ static void block_done(struct prefetch_demand *demand, int rc, const uint8_t *da
 	}
 	if (atomic_fetch_sub(&request->left, 1) != 1)
 		return;
-	if (request->ring && !pthread_equal(request->asker, pthread_self())) {
-		fs_rings_send(request->reads->server->rings, &request->answer);
-		return;
-	}
 	const uint8_t *bytes = request->buf;
 	if (!bytes && rc == 0)
 		bytes = data + part->skip;
 	reply(request, bytes);
-}
-
-/* False: there is none. */
-static bool take_buf(struct read_request *request, fuse_req_t req, uint32_t n_blocks, size_t size)
-{
-	request->ring = fs_rings_brought(req);
-	if (!request->ring && n_blocks == 1)
-		return true;
-	if (request->ring) {
-		request->buf = fs_rings_payload(req, size);
-		return request->buf;
-	}
-	request->buf = malloc(size);
-	return request->buf;
 }
 
 void fs_read(fuse_req_t req, uint32_t file, size_t size, off_t off, bool direct)
@@ -204,9 +174,12 @@ void fs_read(fuse_req_t req, uint32_t file, size_t size, off_t off, bool direct)
 	uint32_t first = (uint32_t)(begin / SHARD_BLOCK);
 	uint32_t n = (uint32_t)((end - 1) / SHARD_BLOCK) - first + 1;
 	assert(n <= DEMANDS_MAX);
-	if (request && !take_buf(request, req, n, end - begin)) {
-		request_put(request);
-		request = NULL;
+	if (request && n > 1) {
+		request->buf = malloc(end - begin);
+		if (!request->buf) {
+			request_put(request);
+			request = NULL;
+		}
 	}
 	if (!request) {
 		fs_count(&server->counters.errors, 1);
@@ -215,8 +188,6 @@ void fs_read(fuse_req_t req, uint32_t file, size_t size, off_t off, bool direct)
 	}
 	fs_count(&server->counters.asked, 1);
 	request->req = req;
-	request->answer.send = reply_from_ring;
-	request->asker = pthread_self();
 	request->asked_ns = now_ns;
 	request->size = (uint32_t)(end - begin);
 	request->n = n;

@@ -11,7 +11,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/eventfd.h>
-#include <sys/prctl.h>
 #include <sys/socket.h>
 #include <sys/sysmacros.h>
 #include <unistd.h>
@@ -30,11 +29,9 @@
 #include "fs/mount.h"
 #include "fs/name.h"
 #include "fs/read.h"
-#include "fs/rings.h"
 #include "fs/share.h"
 #include "fs/sigbus.h"
 #include "fs/sink.h"
-#include "fs/supervisor.h"
 #include "fs/waits.h"
 #include "fs/watch.h"
 #include "shard/base/cleanup.h"
@@ -76,17 +73,9 @@ static int make_session(struct fs_server *server, struct base_err *err)
 {
 	char name[] = "ddpfs";
 	char debug[] = "-d";
-	char rings[FS_RINGS_OPTION_BYTES];
 	char device[32];
-	char *argv[4] = { name };
-	int argc = 1;
-	if (server->options.debug)
-		argv[argc++] = debug;
-	if (server->rings) {
-		fs_rings_option(rings);
-		argv[argc++] = rings;
-	}
-	struct fuse_args args = FUSE_ARGS_INIT(argc, argv);
+	char *argv[] = { name, debug, NULL };
+	struct fuse_args args = FUSE_ARGS_INIT(server->options.debug ? 2 : 1, argv);
 	server->session = fuse_session_new(&args, &fs_ops, sizeof(fs_ops), server);
 	fuse_opt_free_args(&args);
 	if (!server->session)
@@ -148,27 +137,11 @@ static int ask_libfuse(struct fs_server *server, struct init_answer *ret_answer,
 	return rc;
 }
 
-/* libfuse makes the rings when it takes INIT, on the descriptor itself, so the answer is its own. */
-static int answer_init_with_rings(struct fs_server *server, struct base_err *err)
-{
-	give_init(server);
-	if (fuse_session_exited(server->session))
-		return refuse_init(err, -EPROTO);
-	if (!fs_rings_started(server->rings)) {
-		fs_rings_free(server->rings);
-		server->rings = NULL;
-		return 0;
-	}
-	return 0;
-}
-
 /* Answered here, so that flags are fixed before any worker starts. */
 static int answer_init(struct fs_server *server, struct base_err *err)
 {
 	struct init_answer answer;
 	size_t len = 0;
-	if (server->rings)
-		return answer_init_with_rings(server, err);
 	int rc = ask_libfuse(server, &answer, &len);
 	if (rc == 0 && fuse_session_exited(server->session))
 		rc = -EPROTO;
@@ -366,22 +339,14 @@ static int hand_over(struct fs_server *server, struct base_err *err)
 	struct fs_link_message message = { .kind = FS_LINK_MOUNTED };
 	server->mount.dev = server->dev;
 	server->mount.fusermount = server->fusermount;
-	server->mount.rings = server->rings;
-	server->mount.resends = !server->rings && fs_mount_resends(server->mount.init, server->mount.init_len);
+	server->mount.resends = fs_mount_resends(server->mount.init, server->mount.init_len);
 	/* The supervisor gets the session itself, this server a clone, which ends with it. */
-	bool clones = !server->rings && !server->mount.resends;
-	cleanup_close int session = clones ? fcntl(server->fuse_fd, F_DUPFD_CLOEXEC, 3) : -1;
+	cleanup_close int session = server->mount.resends ? -1 : fcntl(server->fuse_fd, F_DUPFD_CLOEXEC, 3);
 	if (session >= 0)
 		server->mount.cloned = fs_mount_clone(server->fuse_fd, NULL) == 0;
 	message.mount = server->mount;
 	int rc = fs_link_send(server->link->channel, &message, session >= 0 ? session : server->fuse_fd);
 	return rc < 0 ? base_err_set(err, rc, "the supervisor is gone: %s", strerror(-rc)) : 0;
-}
-
-static int take_rings(struct fs_server *server, struct base_err *err)
-{
-	int rc = fs_rings_new(server, &server->rings);
-	return rc < 0 ? base_err_set(err, rc, "io_uring: %s", base_err_str(rc)) : 0;
 }
 
 static int mount_it(struct fs_server *server, struct base_err *err)
@@ -396,8 +361,6 @@ static int mount_it(struct fs_server *server, struct base_err *err)
 	int rc = fs_mount(&options, err, &server->fuse_fd, &server->dev, &server->fusermount);
 	if (rc == 0)
 		rc = read_init(server, err);
-	if (rc == 0)
-		rc = take_rings(server, err);
 	if (rc == 0)
 		rc = make_session(server, err);
 	if (rc == 0)
@@ -608,10 +571,6 @@ static int wait_for_end(struct fs_server *server)
 /* The watcher and the helper use the mount themselves, so they end while it is still answered. */
 int fs_server_run(struct fs_server *server, void (*ready)(void *arg), void *arg)
 {
-	/* Killed with its supervisor, a thread of ours that uses the mount would wait for ever: what is left of a ring keeps
-	 * /dev/fuse (6.18).  So main sees the end of the link, and ends in order. */
-	if (server->rings)
-		prctl(PR_SET_PDEATHSIG, 0);
 	fs_crash_take(server->link->channel, server->fuse_fd);
 	fs_sigbus_take(server->link->channel, server->options.dataset, server->options.mountpoint);
 	confine();
@@ -625,8 +584,6 @@ int fs_server_run(struct fs_server *server, void (*ready)(void *arg), void *arg)
 	if (rc == 0)
 		rc = wait_for_end(server);
 
-	if (server->rings)
-		alarm(FS_SUPERVISOR_STOP_MS / 1000); /* in the place of a supervisor that is dead */
 	fs_link_say(server->link->channel, FS_LINK_ENDING, 0, NULL);
 	fs_control_close(server->control);
 	server->control = NULL;
@@ -669,17 +626,12 @@ void fs_server_free(struct fs_server *server)
 	/* Mounted but never run (or INIT failed). */
 	if (server->fuse_fd >= 0 && !server->unmounted && !server->successor)
 		fs_unmount(server->options.mountpoint, server->dev, server->fusermount, true);
-	/* Blocks in flight call back and answer their READs: the session is still needed.  And rings: their threads can come back at any
-	 * time where it lives on (unmounted while it is in use), and end with the process, which is next. */
-	prefetch_stop(server->prefetch);
-	fs_rings_free(server->rings);
-	if (server->rings)
-		return;
+	/* Blocks in flight call back and answer their READs: the session is still needed. */
+	prefetch_free(server->prefetch);
 	if (server->session)
 		fuse_session_destroy(server->session); /* closes fuse_fd */
 	else if (server->fuse_fd >= 0)
 		close(server->fuse_fd);
-	prefetch_free(server->prefetch);
 	fs_watch_free(server->watch);
 	fs_helper_free(server->helper);
 	fs_dynamic_free(server->dynamic);

@@ -6,7 +6,6 @@
  *   watcher   fs/watch.c.
  *   helper    fs/helper.c: what takes long or may sleep (the lists of epochs, log lines of failed reads).
  *   engine's  prefetch/: call back with blocks; replies of READs leave from there.
- *   replier   and libfuse's fuse-ring-N: with -o io_uring only, see fs/rings.h.
  *
  * Shared mutable state: the views (their own lock), counters (atomics), the helper's queue, the watcher's tables, the
  * snapshots of the dynamic files; each with its lock beside it. Everything else is immutable once the session runs. */
@@ -76,7 +75,6 @@ struct fs_sink;
 struct fs_waits;
 struct fs_dir_ahead;
 struct fs_guess;
-struct fs_rings;
 struct fs_health;
 
 /* fs/hang.h */
@@ -142,7 +140,6 @@ struct fs_server {
 	struct fs_dir_ahead *dir_ahead;
 	struct fs_guess *guess;
 	struct fs_reads *reads;
-	struct fs_rings *rings; /* NULL: requests come through /dev/fuse */
 	struct fs_share *share;
 	struct fs_sink *sink;
 	struct fs_waits *waits;

@@ -471,7 +471,7 @@ static void disconnect(struct supervisor *sup)
 {
 	if (sup->held.fuse_fd < 0)
 		return;
-	if (sup->n_corpses > 0 || sup->held.mount.rings)
+	if (sup->n_corpses > 0)
 		fs_mount_abort(sup->how->options->mountpoint, sup->held.mount.dev);
 	close(steal_fd(&sup->held.fuse_fd));
 }
@@ -550,10 +550,6 @@ static int gone(struct supervisor *sup)
 		return 0;
 	if (sup->failed.code == -ESTALE)
 		return give_up(sup, -ESTALE, why);
-	if (sup->held.mount.rings) {
-		snprintf(often, sizeof(often), "%s, and with io_uring no other can go on", why);
-		return give_up(sup, -EIO, often);
-	}
 	if (!sup->held.mount.resends && !sup->held.mount.cloned)
 		return give_up(sup, -EIO, why);
 	/* One that is always killed before it answers (the OOM killer's) serves nobody either, nor one that hangs again and again. */
@@ -652,10 +648,6 @@ static void asked_to_restart(struct supervisor *sup, const char *program)
 	sup->asked = false;
 	if (!how->restart)
 		rc = base_err_set(&err, -EOPNOTSUPP, "this mount cannot be restarted");
-	else if (sup->held.mount.rings)
-		rc = base_err_set(&err, -EOPNOTSUPP,
-		        "with io_uring the kernel does not hand requests over to another server: unmount and mount "
-		        "again");
 	else if (!sup->held.mount.resends)
 		rc = base_err_set(&err, -EOPNOTSUPP,
 		        "this kernel cannot hand requests over to another server (Linux 6.9 can): unmount and mount "

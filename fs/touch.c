@@ -1,12 +1,10 @@
 #include "fs/touch.h"
 
-#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
 #include <sched.h>
 #include <stdlib.h>
-#include <string.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -32,22 +30,6 @@ void fs_touch_close(const int *fd)
 		syscall(SYS_close, *fd);
 }
 
-/* Each ring of the mount's holds /dev/fuse, too (libfuse registers it there), and libfuse tells nobody its number. */
-static void close_rings(void)
-{
-	char link[64];
-	DIR *dir = opendir("/proc/thread-self/fd");
-	const struct dirent *entry;
-	while (dir && (entry = readdir(dir))) {
-		ssize_t len = readlinkat(dirfd(dir), entry->d_name, link, sizeof(link) - 1);
-		link[len > 0 ? len : 0] = '\0';
-		if (strcmp(link, "anon_inode:[io_uring]") == 0)
-			fs_touch_close(&(int){ (int)strtol(entry->d_name, NULL, 10) });
-	}
-	if (dir)
-		closedir(dir);
-}
-
 void fs_touch_detach(const struct fs_server *server, bool keep_others)
 {
 	/* Where a sandbox forbids it all works as before but for the case at the top of the header. */
@@ -56,8 +38,6 @@ void fs_touch_detach(const struct fs_server *server, bool keep_others)
 	if (keep_others) {
 		fs_touch_close(&(int){ server->fuse_fd });
 		fs_touch_close(&(int){ server->link->channel });
-		if (server->rings)
-			close_rings();
 	} else {
 		close_range(3, UINT_MAX, 0);
 	}

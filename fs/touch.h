@@ -3,7 +3,7 @@
  * A system call on the mount waits for an answer that only this process gives, and not even SIGKILL ends that wait.  If the
  * process is killed (by the OOM killer, say), its last thread waits on: whatever stands in the descriptor table that all threads
  * share stays open, the supervisor's socket does not end, and a /dev/fuse without a supervisor is never closed.  A thread that
- * touches the mount therefore has a descriptor table of its own, without these two, and without rings of the mount's (fs/rings.h), which hold /dev/fuse, too: the others die, the supervisor hears of it and
+ * touches the mount therefore has a descriptor table of its own, without these two: the others die, the supervisor hears of it and
  * starts a successor, whose answers free the last thread, too; without a supervisor the kernel ends the session.
  *
  * Threads: fs_touch_detach by the thread itself, first; fs_touch_run from one thread at a time. */
@@ -12,7 +12,7 @@
 
 #include "fs/server.h"
 
-/* Takes this thread out of the shared descriptor table and closes /dev/fuse, rings and the supervisor's socket in its copy.  keep_others: the copies of all other
+/* Takes this thread out of the shared descriptor table and closes /dev/fuse and the supervisor's socket in its copy.  keep_others: the copies of all other
  * descriptors stay; else they are closed but for 0, 1 and 2.  What the thread opens later is its own. */
 void fs_touch_detach(const struct fs_server *server, bool keep_others);
 

@@ -228,7 +228,6 @@ struct prefetch {
 	bool asleep;       /* the engine thread waits (or is about to): wake it */
 	bool starved;      /* the engine thread waits for landing memory or a file slot: wake it on a put */
 	bool stopping;     /* no new work */
-	bool stopped;      /* the threads have ended; the freeing thread's own */
 	bool deliver_idle; /* the deliver thread waits for work */
 	bool deliver_stop; /* the engine thread is gone: what stands in `landed` is the last */
 	uint64_t bad[PREFETCH_BAD_MAX]; /* a ring of keys: the latest blocks found bad */

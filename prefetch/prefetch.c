@@ -133,9 +133,9 @@ fail:
 	return rc;
 }
 
-void prefetch_stop(struct prefetch *p)
+void prefetch_free(struct prefetch *p)
 {
-	if (!p || p->stopped)
+	if (!p)
 		return;
 	assert(TAILQ_EMPTY(&p->streams));
 	stop_engine(p);
@@ -147,14 +147,6 @@ void prefetch_stop(struct prefetch *p)
 		pthread_mutex_unlock(&p->lock);
 		pthread_join(p->lister, NULL);
 	}
-	p->stopped = true;
-}
-
-void prefetch_free(struct prefetch *p)
-{
-	if (!p)
-		return;
-	prefetch_stop(p);
 	p->source->ops->free(p->source);
 	free_all(p);
 }

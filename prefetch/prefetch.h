@@ -52,10 +52,8 @@ struct prefetch_options {
  * -EINVAL, -ENOMEM, -ENOENT/-EACCES for a dataset directory that cannot be read. */
 int prefetch_new(const struct prefetch_options *options, struct base_err *err, struct prefetch **ret_prefetch);
 
-/* Cancels what is queued (done is called with -ECANCELED), waits for what is in flight, joins the threads.  Demands that still
- * come are cancelled, or answered from memory, within prefetch_demand.  NULL is fine. */
-void prefetch_stop(struct prefetch *prefetch);
-void prefetch_free(struct prefetch *prefetch); /* stops it first; nobody may use it any more */
+/* Cancels what is queued (done is called with -ECANCELED), waits for what is in flight, joins the threads. */
+void prefetch_free(struct prefetch *prefetch);
 
 /* A request for one block that somebody waits for.  The caller fills the first part, keeps the object alive until
  * done was called, and may free it in done. */

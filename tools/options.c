@@ -216,7 +216,6 @@ static int set_flag(struct options *o, const char *key, const char *value, struc
 	} flags[] = {
 		{ "allow_other", offsetof(struct options, fs.allow_other) },
 		{ "noexec", offsetof(struct options, fs.noexec) },
-		{ "io_uring", offsetof(struct options, fs.io_uring) },
 		{ "debug", offsetof(struct options, fs.debug) },
 	};
 	(void)value;
@@ -342,8 +341,6 @@ static const struct option_def options_known[] = {
 	{ "allow_other", NULL, "let other users in, as permissions say", set_flag },
 	{ "noexec", NULL, "do not let programs of the dataset be started", set_flag },
 	{ "threads", "N", "threads that answer the kernel", set_threads },
-	{ "io_uring", NULL, "answer the kernel through io_uring where it can be;\nthe mount then ends with its server",
-	        set_flag },
 	{ "seed_search", "THREADS",
 	        "threads that look for the seed of a RandomSampler that\nnobody seeded: a CPU minute an epoch "
 	        "(default: "

@@ -3,6 +3,7 @@
 import contextlib
 import os
 import shutil
+import signal
 import subprocess
 import time
 from pathlib import Path
@@ -161,3 +162,14 @@ def test_clock_jumps(scratch, pack, mount):
     assert now["epoch"] == 2 and now["opens"] == 3 * len(files) and now["errors"] == 0
     assert now["uptime_s"] < 10_000 and now["wait_max_ns"] < 10_000 * 10**9
     m.unmount()
+
+
+# ---- the environment ----
+
+
+def test_libfuses_environment_makes_no_rings(pack, tree, mount):
+    """FUSE_URING_ENABLE makes libfuse 3.18 and later ask for fuse-over-io_uring: the kernel would wait for its rings for ever."""
+    m = mount(pack(tree[0]), "view=all", env={"FUSE_URING_ENABLE": "1"})
+    assert all((m.path / path).read_bytes() == data for path, data in tree[1].items())
+    os.kill(m.server_pid(), signal.SIGKILL)
+    assert all((m.path / path).read_bytes() == data for path, data in tree[1].items())
