@@ -43,7 +43,7 @@ struct prefetch_port {
 };
 
 /* Call from the thread that will own it.  files: entries of the file table wanted.  arena: where reads land.
- * -EPERM, -ENOSYS: forbidden or unknown here; -ENOMEM, ... */
+ * -EPERM, -ENOSYS: making or entering a ring is forbidden or unknown here; -ENOMEM, ... */
 int prefetch_io_uring(uint32_t files, const struct cache_arena *arena, struct prefetch_port **ret_io);
 int prefetch_io_threads(struct prefetch_source *source, struct prefetch_port **ret_io); /* -ENOMEM, -EAGAIN */
 

@@ -1,6 +1,7 @@
 """What surrounds a mount changes or is scarce: memory of its cgroup, the clock on the wall."""
 
 import contextlib
+import errno
 import os
 import shutil
 import signal
@@ -10,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from helpers import datasets, tools
+from helpers import datasets, seccomp, tools
 from mount.control import stats
 
 MIB = 1 << 20
@@ -173,3 +174,17 @@ def test_libfuses_environment_makes_no_rings(pack, tree, mount):
     assert all((m.path / path).read_bytes() == data for path, data in tree[1].items())
     os.kill(m.server_pid(), signal.SIGKILL)
     assert all((m.path / path).read_bytes() == data for path, data in tree[1].items())
+
+
+@pytest.mark.parametrize("error", [errno.EPERM, errno.ENOSYS])
+def test_a_ring_that_cannot_be_entered_leaves_pread_threads(pack, tree, mount, error):
+    """A filter of system calls that admits io_uring_setup and refuses io_uring_enter (an old profile of a container runtime)."""
+    dataset = pack(tree[0])
+
+    def work():
+        m = mount(dataset, "view=all")
+        assert all((m.path / path).read_bytes() == data for path, data in tree[1].items())
+        assert stats(m)["io"] == "pread"
+        m.unmount()
+
+    seccomp.refused(seccomp.IO_URING_ENTER, error, work)

@@ -1,5 +1,6 @@
 """The Python package on top of libddpfs_stage: views without a copy, epochs, states, torch, mounted()."""
 
+import errno
 import gc
 import os
 import re
@@ -12,7 +13,7 @@ import pytest
 
 np = pytest.importorskip("numpy", reason="numpy is not installed")
 
-from helpers import datasets, mounts, tools  # noqa: E402
+from helpers import datasets, mounts, seccomp, tools  # noqa: E402
 
 sys.path.insert(0, str(tools.ROOT / "gpu_stage" / "python"))
 import ddpfs  # noqa: E402
@@ -147,6 +148,17 @@ def test_ctrl_c_ends_a_wait_for_memory_that_the_program_keeps(pack, scratch, mon
     kept.clear()
     gc.collect()
     assert stage.next().turn == last + 8
+
+
+@pytest.mark.parametrize("error", [errno.EPERM, errno.ENOSYS])
+def test_a_ring_that_cannot_be_entered_leaves_pread_threads(packed, error):
+    dataset, files = packed
+
+    def work():
+        with ddpfs.Stage(dataset, batch=7, memory="64M") as stage:
+            return dict(names_and_bytes(stage)), stage.stats()["uring"]
+
+    assert seccomp.refused(seccomp.IO_URING_ENTER, error, work) == (files, 0)
 
 
 def test_iterating_again_is_the_next_epoch(packed):

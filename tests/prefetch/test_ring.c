@@ -2,6 +2,9 @@
 #include <dlfcn.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <linux/filter.h>
+#include <linux/seccomp.h>
+#include <pthread.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -10,6 +13,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/eventfd.h>
+#include <sys/prctl.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -151,12 +155,59 @@ static void a_wait_with_a_time_limit_needs_no_ext_arg(void **state)
 	close(object.fd);
 }
 
+/* Forbids io_uring_enter to this thread. */
+static void refuse_enter(int error)
+{
+	struct sock_filter code[] = {
+		BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
+		BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_io_uring_enter, 0, 1),
+		BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | (unsigned)error),
+		BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
+	};
+	const struct sock_fprog program = { .len = sizeof(code) / sizeof(code[0]), .filter = code };
+	assert_int_equal(prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), 0);
+	assert_int_equal(prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program, 0, 0), 0);
+}
+
+struct refused {
+	int error, rc; /* of the filter; of prefetch_io_uring */
+};
+
+static void *make_refused(void *arg)
+{
+	struct refused *refused = arg;
+	struct cache_arena *arena;
+	struct prefetch_port *io = NULL;
+	refuse_enter(refused->error);
+	assert_int_equal(cache_arena_new(8 << 20, &arena), 0);
+	refused->rc = prefetch_io_uring(8, arena, &io);
+	if (refused->rc == 0)
+		prefetch_io_free(io);
+	cache_arena_free(arena);
+	return NULL;
+}
+
+static void a_ring_that_cannot_be_entered_is_refused_at_once(void **state)
+{
+	static const int errors[] = { EPERM, ENOSYS, EACCES };
+	(void)state;
+	for (size_t i = 0; i < sizeof(errors) / sizeof(errors[0]); i++) {
+		struct refused refused = { .error = errors[i] };
+		pthread_t thread;
+		assert_int_equal(pthread_create(&thread, NULL, make_refused, &refused), 0);
+		pthread_join(thread, NULL);
+		assert_int_equal(refused.rc, -errors[i]);
+	}
+	assert_int_equal(other_ring(), -1);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test_setup_teardown(it_reads_and_does_nothing_else, setup, teardown),
 		cmocka_unit_test(the_engines_is_restricted),
 		cmocka_unit_test(a_wait_with_a_time_limit_needs_no_ext_arg),
+		cmocka_unit_test(a_ring_that_cannot_be_entered_is_refused_at_once),
 	};
 	if (setup(NULL) != 0) {
 		fputs("io_uring is not to be had here, or older than Linux 5.10\n", stderr);
