@@ -246,12 +246,7 @@ void prefetch_deliver_read(struct prefetch *p, struct prefetch_read *read, bool 
 	read->area = NULL;
 	pthread_mutex_lock(&p->lock);
 	prefetch_read_free(p, read);
-	bool wake = false;
-	if (p->starved) {
-		p->starved = false;
-		p->poke = true;
-		wake = prefetch_engine_nudge(p);
-	}
+	bool wake = prefetch_engine_fed(p);
 	pthread_mutex_unlock(&p->lock);
 	if (wake)
 		prefetch_io_wake(p->io);

@@ -31,6 +31,15 @@ bool prefetch_engine_nudge(struct prefetch *p)
 	return wake;
 }
 
+bool prefetch_engine_fed(struct prefetch *p)
+{
+	if (!p->starved)
+		return false;
+	p->starved = false;
+	p->poke = true;
+	return prefetch_engine_nudge(p);
+}
+
 /* A single reader waits for a small read and there is nothing else to do: waking the deliver thread for it would take longer
  * than delivering.  Under lock. */
 static bool alone(const struct prefetch *p, const struct prefetch_read *read)

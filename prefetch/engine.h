@@ -225,11 +225,11 @@ struct prefetch {
 	bool drops_asked;                    /* the lister has `drops` to do */
 	bool drops_busy;                     /* ... and is at it */
 	bool lister_stop;
-	bool asleep;       /* the engine thread waits (or is about to): wake it */
-	bool starved;      /* the engine thread waits for landing memory or a file slot: wake it on a put */
-	bool stopping;     /* no new work */
-	bool deliver_idle; /* the deliver thread waits for work */
-	bool deliver_stop; /* the engine thread is gone: what stands in `landed` is the last */
+	bool asleep;          /* the engine thread waits (or is about to): wake it */
+	_Atomic bool starved; /* the engine thread waits for landing memory or a file slot; changed under lock */
+	bool stopping;        /* no new work */
+	bool deliver_idle;    /* the deliver thread waits for work */
+	bool deliver_stop;    /* the engine thread is gone: what stands in `landed` is the last */
 	uint64_t bad[PREFETCH_BAD_MAX]; /* a ring of keys: the latest blocks found bad */
 	uint64_t n_bad;                 /* all that ever were */
 	uint64_t share_bytes;           /* of prefetch_share; 0: not asked for */
@@ -280,6 +280,10 @@ struct prefetch {
 
 uint64_t prefetch_now_ns(void);
 
+/* prefetch.c: gives a buffer of the cache back.  Who holds one calls this, not cache_put, because the engine thread may wait
+ * for its memory.  Any thread; not under lock. */
+void prefetch_put(struct prefetch *p, struct cache_buffer *buffer);
+
 /* prefetch.c: a new read of one block, urgent; demand may be NULL: nobody waits for it yet.  Under lock. */
 int prefetch_queue_block(struct prefetch *p, uint64_t key, uint32_t shard, uint64_t offset, uint32_t len, uint64_t xxh3,
         struct prefetch_demand *demand);
@@ -292,6 +296,8 @@ void prefetch_run_on(struct prefetch *p, uint32_t file, const struct shard_place
 void *prefetch_engine_run(void *arg);
 /* Under lock; returns true when the caller must call prefetch_io_wake after unlocking. */
 bool prefetch_engine_nudge(struct prefetch *p);
+/* Landing memory was given back: the engine thread tries again if it waits for some.  As above. */
+bool prefetch_engine_fed(struct prefetch *p);
 
 /* Opens the file, takes memory, submits.  Returns 0 (also when it failed for good: then it has landed with the error),
  * or -EAGAIN: memory or file slots are all in use.  Engine thread. */

@@ -200,7 +200,7 @@ static void publish_block(struct prefetch *p, struct prefetch_want *w, struct pr
 	if (!block) {
 		w->item->failed = true;
 		if (buffer)
-			cache_put(p->cache, buffer);
+			cache_put(p->cache, buffer); /* the engine thread itself asks for memory after this */
 		return;
 	}
 	block->offset = w->offset;

@@ -151,6 +151,20 @@ void prefetch_free(struct prefetch *p)
 	free_all(p);
 }
 
+/* The engine thread says that it is starved before it asks for memory, under the cache's lock.  If it found none while we
+ * held ours, we see it here. */
+void prefetch_put(struct prefetch *p, struct cache_buffer *buffer)
+{
+	cache_put(p->cache, buffer);
+	if (!atomic_load(&p->starved))
+		return;
+	pthread_mutex_lock(&p->lock);
+	bool wake = prefetch_engine_fed(p);
+	pthread_mutex_unlock(&p->lock);
+	if (wake)
+		prefetch_io_wake(p->io);
+}
+
 /* Somebody waits for this block from now on: its read goes before those nobody waits for. Under lock; returns true when the
  * caller must call prefetch_io_wake after unlocking. */
 static bool hurry(struct prefetch *p, struct prefetch_read *read)
@@ -256,7 +270,7 @@ void prefetch_demand(struct prefetch *p, struct prefetch_demand *demand)
 	if (rc == 1) {
 		atomic_fetch_add_explicit(&p->counters.demand_hits, 1, memory_order_relaxed);
 		prefetch_answer(p, demand, 0, buffer);
-		cache_put(p->cache, buffer);
+		prefetch_put(p, buffer);
 	} else if (rc < 0) {
 		prefetch_answer(p, demand, rc, NULL);
 		return;
@@ -288,7 +302,7 @@ bool prefetch_hint(struct prefetch *p, uint32_t number, bool read)
 	if (wake)
 		prefetch_io_wake(p->io);
 	if (buffer)
-		cache_put(p->cache, buffer);
+		prefetch_put(p, buffer);
 	return !there;
 }
 

@@ -78,7 +78,7 @@ void prefetch_run_on(struct prefetch *p, uint32_t file, const struct shard_place
 			wake |= prefetch_engine_nudge(p);
 		pthread_mutex_unlock(&p->lock);
 		if (buffer)
-			cache_put(p->cache, buffer);
+			prefetch_put(p, buffer);
 	}
 	if (wake)
 		prefetch_io_wake(p->io);

@@ -616,6 +616,78 @@ static void many_threads_get_right_bytes_in_little_memory(void **state)
 	}
 }
 
+/* A demand whose answer the asker keeps for a while. */
+struct holder {
+	struct prefetch_demand demand;
+	struct prefetch *p;
+	struct gate *gate;
+	_Atomic uint32_t *n_holding;
+	int rc;
+};
+
+static void hold_answer(struct prefetch_demand *demand, int rc, const uint8_t *bytes, uint32_t len)
+{
+	struct holder *h = (struct holder *)demand;
+	h->rc = rc;
+	atomic_fetch_add(h->n_holding, 1);
+	wait_at_gate(h->gate, 0, 0, NULL, 0);
+	if (rc == 0 && !dataset_equal(demand->file, 0, bytes, len))
+		h->rc = -EBADMSG;
+}
+
+static void *ask_and_hold(void *arg)
+{
+	struct holder *h = arg;
+	prefetch_demand(h->p, &h->demand);
+	return NULL;
+}
+
+static void memory_that_a_reader_gives_back_is_used(void **state)
+{
+	enum { FILE_1M = 6, BLOCKS = PREFETCH_MEMORY_MIN / SHARD_BLOCK };
+	(void)state;
+	for (unsigned threads = 0; threads < 2; threads++) {
+		struct prefetch *p = open_engine((struct prefetch_options){
+		        .io = PREFETCH_IO_BUFFERED, .memory_bytes = PREFETCH_MEMORY_MIN, .threads = threads });
+		struct gate gate = { .lock = PTHREAD_MUTEX_INITIALIZER, .cv = PTHREAD_COND_INITIALIZER };
+		_Atomic uint32_t n_holding = 0;
+		struct holder holders[BLOCKS];
+		pthread_t readers[BLOCKS];
+		struct prefetch_stats st;
+		struct asked ninth;
+		for (uint32_t i = 0; i < BLOCKS; i++)
+			assert_int_equal(get(p, FILE_1M + i * N_SIZES, 0), 0);
+		reads_when_idle(p);
+		for (uint32_t i = 0; i < BLOCKS; i++) {
+			holders[i] = (struct holder){
+				.demand = { .file = FILE_1M + i * N_SIZES, .done = hold_answer },
+				.p = p,
+				.gate = &gate,
+				.n_holding = &n_holding,
+			};
+			assert_int_equal(pthread_create(&readers[i], NULL, ask_and_hold, &holders[i]), 0);
+		}
+		while (atomic_load(&n_holding) < BLOCKS)
+			usleep(1000);
+		ask(p, &ninth, FILE_1M + BLOCKS * N_SIZES, 0);
+		/* Nothing tells when the engine has found no memory; it is at rest then. */
+		for (unsigned rests = 0; rests < 50; rests += st.busy_ns == 0) {
+			usleep(1000);
+			prefetch_stats_get(p, &st);
+		}
+		assert_int_equal(st.demand_hits, BLOCKS);
+		assert_int_equal(st.buffer_bytes, PREFETCH_MEMORY_MIN);
+		open_gate(&gate);
+		assert_int_equal(await(&ninth), 0);
+		assert_true(ninth.right);
+		for (uint32_t i = 0; i < BLOCKS; i++) {
+			pthread_join(readers[i], NULL);
+			assert_int_equal(holders[i].rc, 0);
+		}
+		prefetch_free(p);
+	}
+}
+
 static int setup(void **state)
 {
 	(void)state;
@@ -648,6 +720,7 @@ int main(void)
 		cmocka_unit_test(a_changed_shard_is_noticed),
 		cmocka_unit_test(truncation_of_an_open_shard_is_noticed),
 		cmocka_unit_test(many_threads_get_right_bytes_in_little_memory),
+		cmocka_unit_test(memory_that_a_reader_gives_back_is_used),
 	};
 	return cmocka_run_group_tests_name("prefetch/demand", tests, setup, teardown);
 }
