@@ -79,10 +79,16 @@ void prefetch_engine_land(struct prefetch *p, struct prefetch_read *read, int rc
 	pthread_mutex_unlock(&p->lock);
 }
 
+/* What came is kept in whole units of the alignment: the next read of the source begins there. */
+static uint32_t kept(const struct prefetch *p, const struct prefetch_read *read)
+{
+	return read->got & ~(prefetch_files_object(p->files, read->slot)->align - 1);
+}
+
 static void submit(struct prefetch *p, struct prefetch_read *read)
 {
 	struct prefetch_object *object = prefetch_files_object(p->files, read->slot);
-	uint32_t got = read->got & ~(object->align - 1);
+	uint32_t got = kept(p, read);
 	read->got = got;
 	read->op = (struct prefetch_op){
 		.object = object,
@@ -170,6 +176,7 @@ static void finish(struct prefetch *p, struct prefetch_read *read)
 		return;
 	}
 	count(&p->counters.read_bytes, (uint64_t)res);
+	uint32_t before = read->got;
 	read->got += (uint32_t)res;
 	if (read->got >= read->want) {
 		if (read->again && prefetch_files_check(p->files, read->slot) == -ESTALE)
@@ -179,7 +186,7 @@ static void finish(struct prefetch *p, struct prefetch_read *read)
 		/* The file ends before the index says so. */
 		prefetch_files_check(p->files, read->slot);
 		prefetch_engine_land(p, read, -ESTALE);
-	} else if (++read->tries < PREFETCH_TRIES_MAX || (uint32_t)res >= CACHE_PAGE) {
+	} else if (++read->tries < PREFETCH_TRIES_MAX || kept(p, read) - before >= CACHE_PAGE) {
 		submit(p, read);
 	} else {
 		count(&p->counters.io_errors, 1);

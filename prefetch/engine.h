@@ -35,9 +35,10 @@
 
 enum {
 	PREFETCH_BLOCK_BUCKETS = 1 << 14, /* hundreds of reads of some 30 small blocks each */
-	PREFETCH_TRIES_MAX = 64,          /* EAGAIN, EINTR and short reads of one read before it counts as failed */
-	PREFETCH_EVENTS_MAX = 1 << 17,    /* events that wait for the engine; more are lost, which costs hits only */
-	PREFETCH_RING = 64,               /* uses outside of the window that are remembered, to find a new place */
+	/* EAGAIN, EINTR and short reads of one read before it counts as failed; a short read that brings a page is no failure */
+	PREFETCH_TRIES_MAX = 64,
+	PREFETCH_EVENTS_MAX = 1 << 17, /* events that wait for the engine; more are lost, which costs hits only */
+	PREFETCH_RING = 64,            /* uses outside of the window that are remembered, to find a new place */
 	PREFETCH_COMING = 16,     /* turns whose samples are worked out ahead, so that their records are on their way */
 	PREFETCH_RUNS = 16,       /* files at once that are read on */
 	PREFETCH_DROPS_MAX = 512, /* samples handed to the sink at once */

@@ -398,7 +398,7 @@ static void freeing_answers_every_demand(void **state)
 struct faults {
 	uint32_t n;
 	uint32_t every; /* each every-th read suffers */
-	enum { FAULT_EIO, FAULT_AGAIN, FAULT_INTR, FAULT_SHORT, FAULT_FLIP, FAULT_KINDS } kind;
+	enum { FAULT_EIO, FAULT_AGAIN, FAULT_INTR, FAULT_SHORT, FAULT_FLIP, FAULT_KINDS, FAULT_PAGE } kind;
 	bool always;
 };
 
@@ -422,6 +422,8 @@ static int suffer(void *arg, uint32_t shard, uint64_t offset, uint8_t *bytes, in
 		/* The middle of what was read: with 4 KiB alignment around a small file the flip may miss it. */
 		bytes[res / 2] ^= 4;
 		return res;
+	case FAULT_PAGE:
+		return res > 4096 ? 4096 : res;
 	case FAULT_KINDS:
 		break;
 	}
@@ -473,6 +475,77 @@ static void lasting_faults_are_reported(void **state)
 			prefetch_stats_get(p, &st);
 			assert_int_equal(st.bad_blocks, kind == FAULT_FLIP ? 2 : 0);
 			assert_int_equal(st.mended_blocks, 0);
+			prefetch_free(p);
+		}
+	}
+}
+
+/* Local files whose reads want another alignment. */
+struct aligned_source {
+	struct prefetch_source base;
+	struct prefetch_source *local;
+	uint32_t align;
+};
+
+static int aligned_open(struct prefetch_source *source, uint32_t shard, struct prefetch_object *ret_object)
+{
+	struct aligned_source *a = (struct aligned_source *)source;
+	int rc = a->local->ops->open(a->local, shard, ret_object);
+	if (rc == 0)
+		ret_object->align = a->align;
+	return rc;
+}
+
+static void aligned_close(struct prefetch_source *source, struct prefetch_object *object)
+{
+	struct aligned_source *a = (struct aligned_source *)source;
+	a->local->ops->close(a->local, object);
+}
+
+static int aligned_check(struct prefetch_source *source, uint32_t shard, const struct prefetch_object *object)
+{
+	struct aligned_source *a = (struct aligned_source *)source;
+	return a->local->ops->check(a->local, shard, object);
+}
+
+static void aligned_free(struct prefetch_source *source)
+{
+	struct aligned_source *a = (struct aligned_source *)source;
+	a->local->ops->free(a->local);
+	free(a);
+}
+
+static const struct prefetch_source_ops aligned_ops = {
+	.open = aligned_open,
+	.close = aligned_close,
+	.check = aligned_check,
+	.free = aligned_free,
+};
+
+static struct prefetch_source *aligned_new(uint32_t align)
+{
+	struct aligned_source *a = calloc(1, sizeof(*a));
+	assert_non_null(a);
+	a->base = (struct prefetch_source){ .ops = &aligned_ops, .descriptors = true };
+	a->align = align;
+	assert_int_equal(prefetch_source_local(data.index, PREFETCH_IO_BUFFERED, NULL, &a->local), 0);
+	return &a->base;
+}
+
+static void short_reads_below_the_alignment_end(void **state)
+{
+	enum { TRIES = 64 }; /* PREFETCH_TRIES_MAX */
+	(void)state;
+	for (uint32_t align = 8192; align <= PREFETCH_ALIGN_MAX; align *= 2) {
+		for (unsigned lasting = 0; lasting < 2; lasting++) {
+			struct faults f = { .every = 2, .kind = FAULT_PAGE, .always = lasting };
+			struct prefetch_hook hook = { .result = suffer, .arg = &f };
+			struct prefetch_stats st;
+			struct prefetch *p =
+			        open_engine((struct prefetch_options){ .source = aligned_new(align), .hook = &hook });
+			assert_int_equal(get(p, 6, 0), lasting ? -EIO : 0);
+			prefetch_stats_get(p, &st);
+			assert_true(st.reads <= TRIES);
 			prefetch_free(p);
 		}
 	}
@@ -717,6 +790,7 @@ int main(void)
 		cmocka_unit_test(freeing_answers_every_demand),
 		cmocka_unit_test(passing_faults_are_mended),
 		cmocka_unit_test(lasting_faults_are_reported),
+		cmocka_unit_test(short_reads_below_the_alignment_end),
 		cmocka_unit_test(a_changed_shard_is_noticed),
 		cmocka_unit_test(truncation_of_an_open_shard_is_noticed),
 		cmocka_unit_test(many_threads_get_right_bytes_in_little_memory),
