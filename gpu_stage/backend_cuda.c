@@ -280,7 +280,7 @@ static int upload_new(struct cuda_backend *b, struct base_err *err, struct stage
 	return rc;
 }
 
-/* A run of device memory, however long it takes until there is one. */
+/* A run of device memory, as soon as there is one; flags of ddpfs_stage_next. */
 static int take_room(struct cuda_backend *b, uint64_t bytes, unsigned flags, struct base_err *err, uint32_t *ret_first,
         uint32_t *ret_pages)
 {
@@ -302,12 +302,14 @@ static int take_room(struct cuda_backend *b, uint64_t bytes, unsigned flags, str
 		first = stage_pages_get(b->pages, pages);
 		if (first != STAGE_PAGES_NONE)
 			break;
-		if (flags & DDPFS_STAGE_NOWAIT) {
+		uint64_t now_ns = stage_now_ns();
+		began = began ? began : now_ns;
+		uint64_t until_ns = flags & DDPFS_STAGE_BRIEFLY ? began + STAGE_BRIEF_NS : 0;
+		if (flags & DDPFS_STAGE_NOWAIT || (until_ns && now_ns >= until_ns)) {
 			rc = base_err_set(err, -EAGAIN, "no GPU memory for the batch until another is released");
 			break;
 		}
-		began = began ? began : stage_now_ns();
-		pthread_cond_wait(&b->freed_cv, &b->lock);
+		stage_cond_wait_until(&b->freed_cv, &b->lock, until_ns);
 	}
 	if (began)
 		b->stats.wait_ns += stage_now_ns() - began;
@@ -773,7 +775,7 @@ int stage_backend_cuda(const struct ddpfs_stage_options *options, int ordinal, s
 	b->device_bytes = options->device_bytes;
 	b->queue_end = &b->queue;
 	pthread_mutex_init(&b->lock, NULL);
-	pthread_cond_init(&b->freed_cv, NULL);
+	stage_cond_init(&b->freed_cv);
 	pthread_cond_init(&b->queue_cv, NULL);
 	rc = find_device(b, err);
 	if (rc < 0) {

@@ -168,8 +168,8 @@ DDPFS_EXPORT int ddpfs_stage_close(struct ddpfs_stage *stage);
 
 enum {
 	DDPFS_STAGE_NOWAIT = 1 << 0, /* -EAGAIN instead of waiting for batches to be released */
-	/* -EAGAIN once batches that are not released have held the arena for DDPFS_STAGE_BRIEF_MS: for callers who must look at
-	 * something else meanwhile.  What had been put together is let go of, so it is for waits that are rare. */
+	/* -EAGAIN once batches that are not released have left no room in the arena, or none in the GPU's memory, for
+	 * DDPFS_STAGE_BRIEF_MS each: for callers who must look at something else meanwhile.  What had been put together is let go of, so it is for waits that are rare. */
 	DDPFS_STAGE_BRIEFLY = 1 << 1,
 };
 enum { DDPFS_STAGE_BRIEF_MS = 500 };

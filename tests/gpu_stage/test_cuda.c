@@ -349,6 +349,31 @@ static void memory_is_used_again_after_the_stream_has_passed(void **state)
 	nothing_is_left();
 }
 
+/* All of GPU memory is held: a caller that waits briefly gets to look at something else. */
+static void a_brief_wait_for_the_gpus_memory_ends(void **state)
+{
+	struct ddpfs_stage_error error = { 0 };
+	struct ddpfs_stage_stats stats;
+	struct ddpfs_batch *held, *batch;
+	(void)state;
+	struct ddpfs_stage *stage = open_stage((struct ddpfs_stage_options){ .device_bytes = 2 << 20 });
+	uint32_t n = 12; /* 1.4 MiB */
+	held = next(stage, n);
+	for (unsigned i = 0; i < 2; i++) {
+		assert_int_equal(ddpfs_stage_next(stage, n, DDPFS_STAGE_BRIEFLY, &error, &batch), -EAGAIN);
+		assert_non_null(strstr(error.text, "GPU memory"));
+		assert_int_equal(ddpfs_stage_get(stage, "d000/f0000009", DDPFS_STAGE_BRIEFLY, &error, &batch), -EAGAIN);
+	}
+	ddpfs_stage_stats_get(stage, &stats);
+	assert_true(stats.wait_memory_ns >= 4 * DDPFS_STAGE_BRIEF_MS * UINT64_C(1000000));
+	ddpfs_batch_release(held);
+	assert_int_equal(ddpfs_stage_next(stage, n, DDPFS_STAGE_BRIEFLY, &error, &batch), 1);
+	assert_int_equal(batch->turn, n);
+	ddpfs_batch_release(batch);
+	assert_int_equal(ddpfs_stage_close(stage), 0);
+	nothing_is_left();
+}
+
 static void a_batch_larger_than_the_gpus_memory_is_refused(void **state)
 {
 	struct ddpfs_stage_error error = { 0 };
@@ -753,6 +778,7 @@ int main(void)
 		cmocka_unit_test(the_callers_stream_waits_and_the_host_does_not),
 		cmocka_unit_test(copies_run_while_the_callers_stream_computes),
 		cmocka_unit_test(memory_is_used_again_after_the_stream_has_passed),
+		cmocka_unit_test(a_brief_wait_for_the_gpus_memory_ends),
 		cmocka_unit_test(a_batch_larger_than_the_gpus_memory_is_refused),
 		cmocka_unit_test(files_are_had_by_path),
 		cmocka_unit_test(stages_have_gpus_of_their_own),

@@ -11,7 +11,7 @@ import pytest
 
 pytest.importorskip("numpy", reason="numpy is not installed")
 
-from helpers import tools  # noqa: E402
+from helpers import datasets, tools  # noqa: E402
 
 HERE = Path(__file__).resolve().parent
 CHECKS = 4
@@ -21,6 +21,31 @@ try:
     ddpfs.Stage(sys.argv[1], memory="64M", backend=sys.argv[2]).next()
 except ddpfs.StageError as error:
     print(error.errno, error)
+"""
+
+# Two files take 600 KB of 1 MiB: the second batch has no room while the first is there.
+FULL = """
+import gc, os, signal, sys, ddpfs
+ddpfs.stage.WARN_AFTER_S = 0
+ticks, said = [], []
+def warn(text, *_, **__):
+    said.append(text)
+    signal.setitimer(signal.ITIMER_REAL, 0.05)
+def tick(*_):  # a signal handler runs while next() waits
+    ticks.append(1)
+    os.kill(os.getpid(), signal.SIGINT)
+ddpfs.stage.warnings.warn = warn
+signal.signal(signal.SIGALRM, tick)
+signal.signal(signal.SIGINT, signal.default_int_handler)
+stage = ddpfs.Stage(sys.argv[1], batch=2, memory="64M", backend="cuda:0", device_memory="1M")
+kept = stage.next()
+try:
+    stage.next()
+except KeyboardInterrupt:
+    print("interrupted", len(ticks), said)
+del kept
+gc.collect()
+print(stage.next().turn)
 """
 
 
@@ -66,6 +91,12 @@ def test_device_batches_on_a_gpu(python, packed):
     if not torch.cuda.is_available():
         pytest.skip("this torch sees no GPU")
     assert len(python(False, HERE / "device_batches.py", *packed).split()) == CHECKS
+
+
+def test_signals_end_a_wait_for_device_memory(python, pack, scratch):
+    datasets.write_tree(scratch / "large", classes=1, per_class=8, sizes=(300_000,))
+    first, then = python(True, "-c", FULL, pack(scratch / "large")).splitlines()
+    assert first.startswith("interrupted 1 [") and "GPU memory" in first and "let go of them" in first and then == "2"
 
 
 def test_without_a_driver_it_says_so(python, packed):
