@@ -234,6 +234,7 @@ struct prefetch {
 	uint64_t bad[PREFETCH_BAD_MAX]; /* a ring of keys: the latest blocks found bad */
 	uint64_t n_bad;                 /* all that ever were */
 	uint64_t share_bytes;           /* of prefetch_share; 0: not asked for */
+	uint64_t new_memory_bytes;      /* of prefetch_set_memory, not taken up yet; 0: none */
 	struct prefetch_run runs[PREFETCH_RUNS];
 	uint32_t run_at;  /* the place that the next one takes */
 	uint32_t run_max; /* blocks that are read on at most; constant */

@@ -324,6 +324,17 @@ bool prefetch_cancel(struct prefetch *p, struct prefetch_demand *demand)
 	return found;
 }
 
+void prefetch_set_memory(struct prefetch *p, uint64_t memory_bytes)
+{
+	pthread_mutex_lock(&p->lock);
+	p->new_memory_bytes = memory_bytes;
+	p->poke = true;
+	bool wake = prefetch_engine_nudge(p);
+	pthread_mutex_unlock(&p->lock);
+	if (wake)
+		prefetch_io_wake(p->io);
+}
+
 void prefetch_share(struct prefetch *p, uint64_t sink_bytes)
 {
 	pthread_mutex_lock(&p->lock);

@@ -86,6 +86,10 @@ bool prefetch_hint(struct prefetch *prefetch, uint32_t file, bool read);
  * makes sure that the demand is not freed meanwhile. */
 bool prefetch_cancel(struct prefetch *prefetch, struct prefetch_demand *demand);
 
+/* The budget is `memory_bytes` from now on, at least PREFETCH_MEMORY_MIN.  Landing memory and the windows of streams keep their
+ * size.  A larger budget is filled as samples are read; a smaller one is reached by drops.  No effect after prefetch_share. */
+void prefetch_set_memory(struct prefetch *prefetch, uint64_t memory_bytes);
+
 /* Others on this host read the same shards, and the host has memory for all of them once.  From now on shards are read through
  * the host's page cache, which is shared, and the sink holds no more than `sink_bytes`; what it holds now is read again.
  * There is no way back.  Does nothing the second time. */

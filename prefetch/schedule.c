@@ -26,17 +26,28 @@ static const uint64_t FAR_NS = 1000000;           /* a read from a store with a 
 static const uint64_t REFETCH_AGAIN_NS = 10000000000; /* since the last one: more of the same losses */
 static const uint64_t DROP_WAIT_NS = 2000000000;      /* drops of 512 samples take 4 ms */
 
+/* What memory_bytes leaves to the sink besides landing memory. */
+static uint64_t sink_bytes(const struct prefetch *p, uint64_t memory_bytes)
+{
+	uint64_t landing = cache_arena_size(cache_arena_of(p->cache));
+	return memory_bytes > landing + PREFETCH_MEMORY_MIN ? memory_bytes - landing : PREFETCH_MEMORY_MIN;
+}
+
+/* bytes: what the sink may hold, the drops that wait included. */
+static void set_budget(struct prefetch *p, uint64_t bytes)
+{
+	p->budget = bytes - p->drop_lag;
+	p->room = p->budget + 3 * p->drop_lag;
+}
+
 int prefetch_schedule_init(struct prefetch *p)
 {
 	prefetch_depth_init(&p->depth, p->options.depth);
 	if (!p->sink)
 		return 0;
-	p->budget = p->options.memory_bytes - cache_arena_size(cache_arena_of(p->cache));
-	if (cache_arena_size(cache_arena_of(p->cache)) + PREFETCH_MEMORY_MIN > p->options.memory_bytes)
-		p->budget = PREFETCH_MEMORY_MIN;
-	p->drop_lag = p->budget / 16 < DROP_LAG_MAX ? p->budget / 16 : DROP_LAG_MAX;
-	p->budget -= p->drop_lag;
-	p->room = p->budget + 3 * p->drop_lag;
+	uint64_t bytes = sink_bytes(p, p->options.memory_bytes);
+	p->drop_lag = bytes / 16 < DROP_LAG_MAX ? bytes / 16 : DROP_LAG_MAX;
+	set_budget(p, bytes);
 	p->wants = calloc(PREFETCH_WANTS_MAX, sizeof(*p->wants));
 	if (!p->wants)
 		return -ENOMEM;
@@ -436,6 +447,16 @@ bool prefetch_schedule_cannot_wait(const struct prefetch *p, uint32_t file)
 	       (cache_ledger_has(p->ledger, f.sample) && !cache_ledger_resident(p->ledger, f.sample));
 }
 
+/* Takes up prefetch_set_memory: what is over the new budget is dropped before the next fetch. */
+static void take_memory(struct prefetch *p, uint64_t memory_bytes)
+{
+	if (!memory_bytes || p->shared)
+		return;
+	set_budget(p, sink_bytes(p, memory_bytes));
+	p->shrunk_ns = 0;
+	cache_ledger_set_budget(p->ledger, p->budget);
+}
+
 static bool share_stream(struct prefetch *p, struct prefetch_stream *s)
 {
 	limit_window(p, s);
@@ -478,6 +499,8 @@ void prefetch_schedule_news(struct prefetch *p)
 	pthread_mutex_lock(&p->lock);
 	bool poke = p->poke;
 	uint64_t share_bytes = p->share_bytes;
+	uint64_t memory_bytes = p->new_memory_bytes;
+	p->new_memory_bytes = 0;
 	p->poke = false;
 	struct prefetch_event *events = p->events;
 	size_t n = p->n_events, room = p->events_room;
@@ -500,6 +523,7 @@ void prefetch_schedule_news(struct prefetch *p)
 	if (!poke)
 		return;
 	come_and_go(p);
+	take_memory(p, memory_bytes);
 	share(p, share_bytes);
 	refetch_lost(p);
 	regrow_budget(p);

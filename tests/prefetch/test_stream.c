@@ -877,6 +877,41 @@ static void sharing_starts_in_the_middle(void **state)
 	}
 }
 
+/* All fits at first, a small part later, all again. */
+static void the_budget_shrinks_and_grows_in_the_middle(void **state)
+{
+	(void)state;
+	struct fake_sink sink;
+	struct trainer t = { .patient = true };
+	sink_init(&sink);
+	start(&t, &sink, &(struct setup){ .memory = 256 << 20, .view = orders[0] });
+	read_epoch(&t, 0);
+	settle(&t);
+	uint64_t whole = stats(t.p).resident_bytes;
+	assert_int_equal(stats(t.p).evicted, 0);
+	prefetch_set_memory(t.p, (64 << 20) + whole / 4);
+	while (stats(t.p).budget_bytes > whole / 4)
+		usleep(1000);
+	read_epoch(&t, 1);
+	settle(&t);
+	assert_true(stats(t.p).resident_bytes <= whole / 4);
+	assert_true(stats(t.p).evicted > 0);
+	prefetch_set_memory(t.p, 256 << 20);
+	read_epoch(&t, 2);
+	read_epoch(&t, 3);
+	settle(&t);
+	assert_int_equal(stats(t.p).resident_bytes, whole);
+	uint64_t read_bytes = stats(t.p).read_bytes;
+	t.misses = 0;
+	read_epoch(&t, 4);
+	settle(&t);
+	assert_int_equal(stats(t.p).read_bytes, read_bytes); /* all of it was there */
+	assert_int_equal(t.misses, 0);
+	assert_int_equal(t.errors + count_of(&sink, &sink.wrong) + count_of(&sink, &sink.unannounced), 0);
+	stop(&t);
+	prefetch_free(t.p);
+}
+
 /* A read of one in `every` fails, is late or short. */
 struct faults {
 	_Atomic uint32_t n;
@@ -1210,6 +1245,7 @@ int main(void)
 		cmocka_unit_test(ranks_share_what_is_resident),
 		cmocka_unit_test(hints_beside_a_trainer),
 		cmocka_unit_test(sharing_starts_in_the_middle),
+		cmocka_unit_test(the_budget_shrinks_and_grows_in_the_middle),
 		cmocka_unit_test(faults_are_mended_on_the_way),
 		cmocka_unit_test(a_bad_sample_does_not_stop_the_others),
 		cmocka_unit_test(a_sink_that_refuses_leaves_demands_working),
