@@ -31,8 +31,10 @@
  *   {"cmd":"unmount"}                    nothing; the server unmounts and ends.  Refused with "busy" while files or
  *                                        directories of the mount are in use; {"cmd":"unmount","lazy":true} detaches it,
  *                                        and the server ends when the last of them is closed
- *   {"cmd":"neighbour","servers":N}      nothing; another server on this host shows the same dataset, and with it there are
- *                                        N of them: what is in memory may be shared (fs/share.h)
+ *   {"cmd":"neighbour","servers":N,"mounts":M,"claims":[[BYTES,FIXED],...]}
+ *                                        nothing; N servers of this host show this dataset: what is in memory may be shared
+ *                                        (fs/share.h).  This user has M mounts, and those others that are in use claim so
+ *                                        much memory (fs/budget.h).  "mounts" and "claims" come together or not at all
  *   {"cmd":"restart","program":PATH}     nothing; the supervisor becomes the program at PATH (absolute, as the server sees
  *                                        it), which goes on with the mount; refused when that program cannot
  * A refused request is answered {"ok":false,"error":"<one sentence>"}.  Unknown commands and keys are refused.
@@ -95,7 +97,8 @@ void fs_control_peer_done(struct fs_control_peer *peer);
 int fs_control_request(
         const char *socket_path, const char *request, unsigned timeout_ms, struct base_err *err, char **ret_reply);
 
-/* Live servers whose sockets lie where this process would put its own; sockets of dead ones are removed. */
+/* Sockets that lie where this process would put its own; those of killed servers count until somebody asks them.  Opens a
+ * directory and nothing else. */
 unsigned fs_control_count(void);
 
 /* Where this process would put its socket: "<dir>/<pid>.sock", or "<dir>/<pid>-<number>.sock".  Makes the directory.  -EACCES when what stands there

@@ -12,6 +12,7 @@
 
 #include <jansson.h>
 
+#include "fs/budget.h"
 #include "fs/control.h"
 #include "fs/dynamic.h"
 #include "fs/share.h"
@@ -208,11 +209,37 @@ static json_t *answer_unmount(struct fs_server *server, json_t *request)
 	return json_pack("{s:b}", "ok", 1);
 }
 
+/* False: they are not what they should be. */
+static bool take_claims(struct fs_budget *budget, uint32_t servers, json_t *mounts, json_t *list)
+{
+	struct fs_memory_claim claims[FS_BUDGET_CLAIMS_MAX];
+	size_t n = json_array_size(list);
+	if (!mounts && !list)
+		return true; /* from an older program */
+	if (!json_is_integer(mounts) || json_integer_value(mounts) < 1 || json_integer_value(mounts) > UINT32_MAX ||
+	        !json_is_array(list) || n >= FS_BUDGET_CLAIMS_MAX)
+		return false;
+	for (size_t i = 0; i < n; i++) {
+		json_int_t bytes;
+		int fixed;
+		if (json_unpack(json_array_get(list, i), "[I, b]", &bytes, &fixed) < 0 || bytes < 0 ||
+		        bytes > FS_MEMORY_CLAIM_MAX)
+			return false;
+		claims[i] = (struct fs_memory_claim){ .want_bytes = (uint64_t)bytes, .fixed = fixed };
+	}
+	fs_budget_met(budget, servers, (uint32_t)json_integer_value(mounts), claims, n);
+	return true;
+}
+
 static json_t *answer_neighbour(struct fs_server *server, json_t *request)
 {
 	json_t *servers = json_object_get(request, "servers");
 	if (!json_is_integer(servers) || json_integer_value(servers) < 1 || json_integer_value(servers) > UINT32_MAX)
 		return refuse("\"servers\" must be how many servers of the dataset there are");
+	if (!take_claims(server->budget, (uint32_t)json_integer_value(servers), json_object_get(request, "mounts"),
+	            json_object_get(request, "claims")))
+		return refuse(
+		        "\"claims\" must be pairs of bytes and true or false, \"mounts\" how many mounts there are");
 	fs_share_met(server->share, (uint32_t)json_integer_value(servers));
 	return json_pack("{s:b}", "ok", 1);
 }
@@ -257,7 +284,7 @@ static const struct {
 	{ "state", { "steps", "turns", "epoch", NULL } },
 	{ "consumed", { "epoch", "steps", NULL } },
 	{ "unmount", { "lazy", NULL } },
-	{ "neighbour", { "servers", NULL } },
+	{ "neighbour", { "servers", "mounts", "claims", NULL } },
 	{ "restart", { "program", NULL } },
 };
 

@@ -11,6 +11,7 @@
 #include <jansson.h>
 #include <xxhash.h>
 
+#include "fs/budget.h"
 #include "fs/estate.h"
 #include "fs/sink.h"
 #include "fs/waits.h"
@@ -196,7 +197,7 @@ static size_t collect(struct fs_server *server, struct fs_view *view, struct fie
 		        fs_watch_rests(server->watch) },
 		{ "watch_rests", "Times the watch went to rest", true, fs_counted(&c->watch_rests) },
 		{ "watch_overflows", "Times the queue of opens overflowed", true, fs_counted(&c->watch_overflows) },
-		{ "memory_bytes", "Memory budget", false, server->memory_bytes },
+		{ "memory_bytes", "Memory budget", false, fs_budget_bytes(server->budget) },
 		{ "samples", "Samples dealt in an epoch, all ranks", false, shard_view_samples(view->order) },
 		{ "quarantined", "Samples of the quarantine list that on_bad leaves out or replaces", false,
 		        shard_view_n_bad(view->order) },
@@ -333,6 +334,9 @@ static json_t *stats_object(struct fs_server *server, struct fs_view *view)
 	json_object_set_new(object, "direct", json_boolean(engine.direct));
 	for (size_t i = 0; i < n; i++)
 		json_object_set_new(object, fields[i].name, json_integer((json_int_t)fields[i].value));
+	char why[FS_BUDGET_WHY_BYTES];
+	fs_budget_why(server->budget, why, sizeof(why));
+	json_object_set_new(object, "memory_why", json_string(why));
 	fs_sink_recognised(server->sink, view, object);
 	json_object_set_new(object, "epochs", epochs(server));
 	json_object_set_new(object, "quarantine", quarantine(server, view));
@@ -361,6 +365,7 @@ char *fs_info_json(struct fs_server *server, struct fs_view *view)
 	json_object_set_new(object, "world", json_integer(view->options.world));
 	json_object_set_new(object, "dev", json_integer((json_int_t)server->dev));
 	json_object_set_new(object, "advance", json_string(progress.automatic ? "auto" : "off"));
+	json_object_set_new(object, "memory", fs_budget_json(server->budget));
 	return dump(object);
 }
 

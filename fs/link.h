@@ -21,7 +21,7 @@ enum { FS_INIT_BYTES_MAX = 256, FS_IDENTITY_BYTES = 16 };
 /* What stands once it is mounted, and every successor goes on with. */
 struct fs_link_mount {
 	uint64_t dev;                        /* st_dev */
-	uint64_t memory_bytes;               /* memory= as the first server resolved it */
+	uint64_t memory_bytes;               /* the budget that the first server began with */
 	uint8_t identity[FS_IDENTITY_BYTES]; /* of the dataset: a successor must find the same */
 	uint32_t init_len;
 	uint8_t init[FS_INIT_BYTES_MAX]; /* the kernel's INIT request */
@@ -57,6 +57,7 @@ enum fs_link_kind {
 	FS_LINK_UNMOUNT,     /* code: 1: lazily; answered: what fs_unmount returned */
 	FS_LINK_RESTART,     /* text: the program that is to go on; answered */
 	FS_LINK_GO,          /* ... and now do it */
+	FS_LINK_GREET,       /* the other mounts are to be told of this one anew (fs/share.h) */
 	FS_LINK_LOG,         /* code: the level (shard/base/log.h), text: a line of its log */
 	/* to the server */
 	FS_LINK_STOP,   /* unmount and end */

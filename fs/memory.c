@@ -36,43 +36,63 @@ static void take_least(uint64_t *bytes, uint64_t other)
 		*bytes = other;
 }
 
-/* Under one cgroup directory; free: limit - usage + what the kernel would give back of it at once. */
-static void take_limit(
-        const char *dir, const char *limit_name, const char *usage_name, const char *cache_key, struct room *room)
+/* The names of one version of the memory controller. */
+struct controller {
+	const char *limit, *usage;
+	const char *inactive_file, *active_file; /* keys of memory.stat */
+};
+static const struct controller v1 = { "memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file",
+	"total_active_file" };
+static const struct controller v2 = { "memory.max", "memory.current", "inactive_file", "active_file" };
+
+/* The value of a line "KEY VALUE"; 0 where there is none. */
+static uint64_t stat_value(const char *text, const char *key)
+{
+	size_t len = strlen(key);
+	for (const char *line = text; line; line = strchr(line, '\n')) {
+		line += *line == '\n';
+		if (strncmp(line, key, len) == 0 && line[len] == ' ')
+			return strtoull(line + len, NULL, 10);
+	}
+	return 0;
+}
+
+/* Under one cgroup directory.  Free is the limit less the usage, plus what the kernel would give back at once: inactive pages of
+ * files, and the caller's own, active or not. */
+static void take_limit(const char *dir, const struct controller *names, uint64_t own_bytes, struct room *room)
 {
 	char path[PATH_MAX + 64];
 	uint64_t limit;
 	uint64_t usage;
 	uint64_t cache = 0;
-	snprintf(path, sizeof(path), "%s/%s", dir, limit_name);
+	snprintf(path, sizeof(path), "%s/%s", dir, names->limit);
 	if (!read_number(path, &limit))
 		return;
 	take_least(&room->limit_bytes, limit);
-	snprintf(path, sizeof(path), "%s/%s", dir, usage_name);
+	snprintf(path, sizeof(path), "%s/%s", dir, names->usage);
 	if (!read_number(path, &usage))
 		return;
 	cleanup_free char *stat = NULL;
 	size_t len;
 	snprintf(path, sizeof(path), "%s/memory.stat", dir);
 	if (base_read_file(path, SMALL_FILE, &stat, &len) == 0) {
-		char *line = strstr(stat, cache_key);
-		if (line && (line == stat || line[-1] == '\n'))
-			cache = strtoull(line + strlen(cache_key), NULL, 10);
+		uint64_t active = stat_value(stat, names->active_file);
+		cache = stat_value(stat, names->inactive_file) + (own_bytes < active ? own_bytes : active);
 	}
 	uint64_t used = usage > cache ? usage - cache : 0;
 	take_least(&room->free_bytes, limit > used ? limit - used : 0);
 }
 
 /* A limit may stand on any cgroup above this process's. */
-static void walk_up(const char *base, const char *cgroup, const char *limit_name, const char *usage_name,
-        const char *cache_key, struct room *room)
+static void walk_up(
+        const char *base, const char *cgroup, const struct controller *names, uint64_t own_bytes, struct room *room)
 {
 	char dir[PATH_MAX];
 	int n = snprintf(dir, sizeof(dir), "%s%s", base, strcmp(cgroup, "/") == 0 ? "" : cgroup);
 	if (n < 0 || n >= (int)sizeof(dir))
 		return;
 	for (;;) {
-		take_limit(dir, limit_name, usage_name, cache_key, room);
+		take_limit(dir, names, own_bytes, room);
 		char *slash = strrchr(dir, '/');
 		if (!slash || strlen(dir) <= strlen(base))
 			return;
@@ -90,7 +110,7 @@ static bool has_controller(const char *list, const char *name)
 }
 
 /* Lines "hierarchy:controllers:path"; v2 is "0::path". */
-static void cgroup_limits(const char *root, struct room *room)
+static void cgroup_limits(const char *root, uint64_t own_bytes, struct room *room)
 {
 	char path[PATH_MAX];
 	cleanup_free char *text = NULL;
@@ -108,11 +128,10 @@ static void cgroup_limits(const char *root, struct room *room)
 		controllers++;
 		if (*controllers == '\0') {
 			snprintf(path, sizeof(path), "%s/sys/fs/cgroup", root);
-			walk_up(path, cgroup, "memory.max", "memory.current", "inactive_file ", room);
+			walk_up(path, cgroup, &v2, own_bytes, room);
 		} else if (has_controller(controllers, "memory")) {
 			snprintf(path, sizeof(path), "%s/sys/fs/cgroup/memory", root);
-			walk_up(path, cgroup, "memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file ",
-			        room);
+			walk_up(path, cgroup, &v1, own_bytes, room);
 		}
 	}
 }
@@ -123,7 +142,7 @@ static uint64_t meminfo(const char *text, const char *key)
 	return line ? strtoull(line + strlen(key), NULL, 10) * BASE_KIB : 0;
 }
 
-static struct room look(const char *root)
+static struct room look(const char *root, uint64_t own_bytes)
 {
 	char path[PATH_MAX];
 	cleanup_free char *text = NULL;
@@ -132,30 +151,49 @@ static struct room look(const char *root)
 	snprintf(path, sizeof(path), "%s/proc/meminfo", root);
 	if (base_read_file(path, SMALL_FILE, &text, &len) == 0)
 		room = (struct room){ meminfo(text, "MemAvailable:"), meminfo(text, "MemTotal:") };
-	cgroup_limits(root, &room);
+	cgroup_limits(root, own_bytes, &room);
 	return room;
 }
 
-uint64_t fs_memory_free(const char *root)
+uint64_t fs_memory_free(const char *root, uint64_t own_bytes)
 {
-	return look(root).free_bytes;
+	return look(root, own_bytes).free_bytes;
 }
 
 uint64_t fs_memory_most(const char *root)
 {
-	uint64_t limit = look(root).limit_bytes;
+	uint64_t limit = look(root, 0).limit_bytes;
 	if (limit == 0)
 		return UINT64_MAX; /* not known */
 	return limit > FS_MEMORY_BESIDES + FS_MEMORY_LEAST ? limit - FS_MEMORY_BESIDES : FS_MEMORY_LEAST;
 }
 
-uint64_t fs_memory_default(uint32_t others)
+uint64_t fs_memory_share(uint64_t room_bytes, const struct fs_memory_claim *claims, size_t n)
 {
-	uint64_t mounts = (uint64_t)others + 1;
-	const char *local = getenv("LOCAL_WORLD_SIZE");
-	uint64_t ranks;
-	if (local && base_parse_u64(local, UINT32_MAX, &ranks) == 0 && ranks > mounts)
-		mounts = ranks;
-	uint64_t bytes = fs_memory_free("") / 4 / mounts;
-	return bytes > FS_MEMORY_MIN ? bytes : FS_MEMORY_MIN;
+	size_t left = 0;
+	if (claims[0].fixed)
+		return claims[0].want_bytes;
+	for (size_t i = 0; i < n; i++) {
+		if (!claims[i].fixed)
+			left++;
+		else
+			room_bytes -= claims[i].want_bytes < room_bytes ? claims[i].want_bytes : room_bytes;
+	}
+	/* Whoever wants less than an equal part leaves the rest to the others, whose part grows. */
+	for (uint64_t part = room_bytes / left, below = 0;;) {
+		size_t more = 0;
+		uint64_t taken = 0;
+		for (size_t i = 0; i < n; i++) {
+			if (claims[i].fixed || claims[i].want_bytes > part)
+				continue;
+			more++;
+			taken += claims[i].want_bytes;
+		}
+		if (claims[0].want_bytes <= part)
+			return claims[0].want_bytes;
+		if (more == below)
+			return part;
+		below = more;
+		part = (room_bytes - taken) / (left - more);
+	}
 }

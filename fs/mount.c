@@ -134,16 +134,26 @@ int fs_mount_path(uint64_t dev, const char *mountpoint, char ret_path[PATH_MAX])
 	return leads_to(ret_path, dev) ? 0 : -EXDEV;
 }
 
+static bool has_dev(const uint64_t *devs, uint32_t n, uint64_t dev)
+{
+	for (uint32_t i = 0; i < n; i++) {
+		if (devs[i] == dev)
+			return true;
+	}
+	return false;
+}
+
 uint32_t fs_mounts_count(void)
 {
 	cleanup_fclose FILE *f = fopen("/proc/self/mountinfo", "re");
 	cleanup_free char *text = NULL;
 	size_t room = 0;
+	uint64_t devs[FS_MOUNTS_COUNTED_MAX];
 	uint32_t n = 0;
-	while (f && getline(&text, &room, f) > 0) {
+	while (f && n < FS_MOUNTS_COUNTED_MAX && getline(&text, &room, f) > 0) {
 		struct mount_line line;
-		if (parse_line(text, &line) && strcmp(line.type, FS_TYPE) == 0)
-			n++;
+		if (parse_line(text, &line) && strcmp(line.type, FS_TYPE) == 0 && !has_dev(devs, n, line.dev))
+			devs[n++] = line.dev;
 	}
 	return n;
 }

@@ -57,7 +57,10 @@ int fs_mount_abort(const char *mountpoint, uint64_t dev);
  * -ENOENT: nothing is mounted exactly there. */
 int fs_mounted_dev(const char *mountpoint, uint64_t *ret_dev);
 
-/* Mounts of type fuse.ddpfs that this process can see. */
+enum { FS_MOUNTS_COUNTED_MAX = 256 };
+
+/* Mounts of type fuse.ddpfs that this process can see, each once however often it is bind-mounted; at most
+ * FS_MOUNTS_COUNTED_MAX. */
 uint32_t fs_mounts_count(void);
 
 #endif

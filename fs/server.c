@@ -15,6 +15,7 @@
 #include <sys/sysmacros.h>
 #include <unistd.h>
 
+#include "fs/budget.h"
 #include "fs/confine.h"
 #include "fs/control.h"
 #include "fs/control_server.h"
@@ -25,7 +26,6 @@
 #include "fs/hang.h"
 #include "fs/health.h"
 #include "fs/helper.h"
-#include "fs/memory.h"
 #include "fs/mount.h"
 #include "fs/name.h"
 #include "fs/read.h"
@@ -295,22 +295,10 @@ static int take_test_delay(struct fs_server *server, struct base_err *err)
 
 static int start_engine(struct fs_server *server, struct base_err *err)
 {
-	server->memory_bytes = server->successor ? server->mount.memory_bytes : server->options.memory_bytes;
-	if (server->memory_bytes == 0) {
-		/* Mounts in private namespaces show by their sockets only, those of other users by /proc/mounts only. */
-		uint32_t mounts = fs_mounts_count();
-		uint32_t sockets = fs_control_count();
-		server->memory_bytes = fs_memory_default(mounts > sockets ? mounts : sockets);
-	}
-	uint64_t most = fs_memory_most("");
-	if (server->memory_bytes > most) {
-		char wanted[16], used[16];
-		log_warning("memory: %s is more than this host or cgroup has: %s are used",
-		        base_format_size(server->memory_bytes, wanted), base_format_size(most, used));
-		server->memory_bytes = most;
-	}
-	server->mount.memory_bytes = server->memory_bytes;
-	int rc = take_test_delay(server, err);
+	int rc = fs_budget_new(server, &server->budget);
+	if (rc < 0)
+		return base_err_set(err, rc, "%s", base_err_str(rc));
+	rc = take_test_delay(server, err);
 	if (rc == 0)
 		rc = fs_hang_take(server, err);
 	if (rc < 0)
@@ -322,7 +310,7 @@ static int start_engine(struct fs_server *server, struct base_err *err)
 	struct prefetch_options engine = {
 		.hook = server->test_delay_ns || server->test_hang == FS_HANG_ENGINE ? &slow : NULL,
 		.index = server->index,
-		.memory_bytes = server->memory_bytes,
+		.memory_bytes = fs_budget_bytes(server->budget),
 		.sink = fs_sink_base(server->sink),
 		.resident = fs_estate_resident(server->estate),
 	};
@@ -552,7 +540,9 @@ static int wait_for_end(struct fs_server *server)
 			{ .fd = server->link->channel, .events = POLLIN } };
 		int timeout_ms;
 		size_t n = fs_control_polls(server->control, polls + 2, &timeout_ms);
-		if (poll(polls, (nfds_t)(2 + n), sooner(timeout_ms, fs_health_check(server->health))) < 0) {
+		timeout_ms = sooner(timeout_ms, fs_health_check(server->health));
+		timeout_ms = sooner(timeout_ms, fs_budget_check(server->budget));
+		if (poll(polls, (nfds_t)(2 + n), timeout_ms) < 0) {
 			if (errno == EINTR)
 				continue;
 			return -errno;
@@ -640,6 +630,7 @@ void fs_server_free(struct fs_server *server)
 	fs_dir_ahead_free(server->dir_ahead);
 	fs_guess_free(server->guess);
 	fs_share_free(server->share);
+	fs_budget_free(server->budget);
 	fs_sink_free(server->sink);
 	for (uint32_t i = 0; i < server->n_views; i++)
 		fs_view_free(server->views[i]);

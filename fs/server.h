@@ -65,6 +65,7 @@ static inline uint64_t fs_counted(const _Atomic uint64_t *counter)
 	return atomic_load_explicit(counter, memory_order_relaxed);
 }
 
+struct fs_budget;
 struct fs_watch;
 struct fs_helper;
 struct fs_control;
@@ -107,7 +108,7 @@ struct fs_server {
 	struct timespec index_mtime; /* of index.ddpfs: mtime of what has none of its own */
 	struct fs_common common;
 	struct prefetch *prefetch;
-	uint64_t memory_bytes;  /* resolved */
+	struct fs_budget *budget;
 	uint64_t test_delay_ns; /* of every read of a shard; 0 but in tests */
 	enum fs_hang test_hang;
 	uint64_t started_ns; /* CLOCK_MONOTONIC */

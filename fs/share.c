@@ -7,6 +7,7 @@
 
 #include <jansson.h>
 
+#include "fs/budget.h"
 #include "fs/control.h"
 #include "fs/memory.h"
 #include "shard/base/cleanup.h"
@@ -28,7 +29,7 @@ int fs_share_new(struct fs_server *server, struct fs_share **ret_share)
 	if (!share)
 		return -ENOMEM;
 	share->server = server;
-	share->free_bytes = fs_memory_free("");
+	share->free_bytes = fs_memory_free("", 0);
 	*ret_share = share;
 	return 0;
 }
@@ -66,7 +67,8 @@ void fs_share_met(struct fs_share *share, uint32_t servers)
 	const struct fs_server *server = share->server;
 	if (servers < 2)
 		return;
-	uint64_t bytes = fs_share_bytes(shard_bytes(server), server->memory_bytes, share->free_bytes, servers);
+	uint64_t bytes =
+	        fs_share_bytes(shard_bytes(server), fs_budget_bytes(server->budget), share->free_bytes, servers);
 	if (bytes)
 		prefetch_share(server->prefetch, bytes);
 }
@@ -84,50 +86,86 @@ static bool same_dataset(const json_t *ours, const json_t *theirs)
 	return same;
 }
 
-static bool is_neighbour(const json_t *ours, const struct fs_control_peer *peer)
+static bool fill_claim(const json_t *info, struct fs_memory_claim *ret_claim)
 {
-	json_t *theirs = json_loads(peer->info, 0, NULL);
-	bool is = peer->pid != json_integer_value(json_object_get(ours, "pid")) && same_dataset(ours, theirs);
-	json_decref(theirs);
-	return is;
+	json_int_t want;
+	int fixed, active;
+	json_t *memory = json_object_get(info, "memory");
+	if (json_unpack(memory, "{s:I, s:b, s:b}", "want", &want, "fixed", &fixed, "active", &active) < 0 || want < 0)
+		return false; /* an older program */
+	*ret_claim = (struct fs_memory_claim){ .want_bytes = (uint64_t)want, .fixed = fixed };
+	return active;
+}
+
+static json_t *claims_of_others(json_t *const *infos, size_t n, size_t self)
+{
+	json_t *list = json_array();
+	for (size_t i = 0; i < n && json_array_size(list) < FS_BUDGET_CLAIMS_MAX - 1; i++) {
+		struct fs_memory_claim claim;
+		if (i != self && fill_claim(infos[i], &claim))
+			json_array_append_new(
+			        list, json_pack("[I, b]", (json_int_t)claim.want_bytes, (int)claim.fixed));
+	}
+	return list;
+}
+
+static size_t count_same(json_t *const *infos, size_t n, size_t self)
+{
+	size_t same = 0;
+	for (size_t i = 0; i < n; i++)
+		same += i == self || same_dataset(infos[self], infos[i]);
+	return same;
 }
 
 /* One that does not answer keeps its pages to itself. */
-static void tell(const char *control_path, size_t servers)
+static void tell(const char *control_path, json_t *const *infos, size_t n, size_t self)
 {
-	char request[64];
 	char *reply = NULL;
-	snprintf(request, sizeof(request), "{\"cmd\":\"neighbour\",\"servers\":%zu}", servers);
-	if (fs_control_request(control_path, request, FS_CONTROL_TIMEOUT_MS, NULL, &reply) == 0)
+	json_t *request =
+	        json_pack("{s:s, s:I, s:I, s:o}", "cmd", "neighbour", "servers", (json_int_t)count_same(infos, n, self),
+	                "mounts", (json_int_t)n, "claims", claims_of_others(infos, n, self));
+	cleanup_free char *line = request ? json_dumps(request, JSON_COMPACT) : NULL;
+	json_decref(request);
+	if (line && fs_control_request(control_path, line, FS_CONTROL_TIMEOUT_MS, NULL, &reply) == 0)
 		free(reply);
 }
 
-static void greet(const char *control_path, const json_t *ours, struct fs_control_peer *peers, size_t n)
+static json_int_t pid_of(const json_t *info)
 {
-	size_t others = 0;
+	return json_integer_value(json_object_get(info, "pid"));
+}
+
+/* infos has room for n + 1: a socket may lie where nobody finds it (control=). */
+static void tell_all(const char *control_path, const struct fs_control_peer *peers, json_t **infos, size_t n)
+{
+	cleanup_free char *info = NULL;
+	if (fs_control_request(control_path, "{\"cmd\":\"info\"}", FS_CONTROL_TIMEOUT_MS, NULL, &info) < 0)
+		return;
+	json_t *ours = json_loads(info, 0, NULL);
+	bool listed = false;
 	for (size_t i = 0; i < n; i++) {
-		if (!is_neighbour(ours, &peers[i]))
-			continue;
-		struct fs_control_peer neighbour = peers[i];
-		peers[i] = peers[others];
-		peers[others++] = neighbour;
+		infos[i] = json_loads(peers[i].info, 0, NULL);
+		listed |= pid_of(infos[i]) == pid_of(ours);
 	}
-	if (others > 0)
-		tell(control_path, others + 1);
-	for (size_t i = 0; i < others; i++)
-		tell(peers[i].socket, others + 1);
+	size_t all = n;
+	if (!listed)
+		infos[all++] = json_incref(ours);
+	for (size_t i = 0; i < all; i++)
+		tell(i < n ? peers[i].socket : control_path, infos, all, i);
+	for (size_t i = 0; i < all; i++)
+		json_decref(infos[i]);
+	json_decref(ours);
 }
 
 void fs_share_greet(const char *control_path)
 {
 	struct fs_control_peer *peers = NULL;
 	size_t n = 0;
-	cleanup_free char *info = NULL;
-	if (fs_control_request(control_path, "{\"cmd\":\"info\"}", FS_CONTROL_TIMEOUT_MS, NULL, &info) < 0)
+	if (fs_control_list(&peers, &n) < 0)
 		return;
-	json_t *ours = json_loads(info, 0, NULL);
-	if (fs_control_list(&peers, &n) == 0)
-		greet(control_path, ours, peers, n);
+	json_t **infos = calloc(n + 1, sizeof(*infos));
+	if (infos)
+		tell_all(control_path, peers, infos, n);
+	free(infos);
 	fs_control_peers_free(peers, n);
-	json_decref(ours);
 }

@@ -25,8 +25,9 @@ void fs_share_free(struct fs_share *share);                              /* NULL
 /* There are `servers` of this dataset on this host, ourselves among them. */
 void fs_share_met(struct fs_share *share, uint32_t servers);
 
-/* The greeter: finds the servers that show what the one at `control_path` shows, and tells all of them, that one too, how many
- * there are.  One that does not answer is given up after FS_CONTROL_TIMEOUT_MS. */
+/* The greeter: finds this user's servers, asks each for its claim on memory, and tells each how many show its dataset and what
+ * the others that are in use claim (fs/budget.h); the one at `control_path` too.  One that does not answer is given up after
+ * FS_CONTROL_TIMEOUT_MS. */
 void fs_share_greet(const char *control_path);
 
 /* Bytes that the pages of a mount may take: a small part of the dataset, however many mounts there are; for tests.  0: the

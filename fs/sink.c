@@ -25,7 +25,6 @@ enum {
 	USES_MAX = 1024,       /* uses handed to the engine at once */
 	LIST_BYTES = 64 << 10, /* of directory entries taken from the kernel at once */
 	FOLLOWED_MAX = 64,
-	OVERHEAD_BYTES = 1200 + 290, /* slab of an inode and of a name */
 };
 
 /* The message's own part, as the kernel's include/uapi/linux/fuse.h has it. */
@@ -404,7 +403,7 @@ int fs_sink_new(struct fs_server *server, struct fs_sink **ret_sink)
 	struct fs_sink *sink = calloc(1, sizeof(*sink));
 	if (!sink)
 		return -ENOMEM;
-	sink->base = (struct prefetch_sink){ .ops = &sink_ops, .overhead_bytes = OVERHEAD_BYTES };
+	sink->base = (struct prefetch_sink){ .ops = &sink_ops, .overhead_bytes = FS_SINK_OVERHEAD_BYTES };
 	sink->server = server;
 	pthread_mutex_init(&sink->lock, NULL);
 	sink->list_buf = malloc(LIST_BYTES);

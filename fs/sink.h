@@ -17,6 +17,10 @@
 #include "prefetch/sink.h"
 #include "prefetch/stream.h"
 
+enum {
+	FS_SINK_OVERHEAD_BYTES = 1200 + 290
+}; /* what a resident file costs besides its pages: slab of an inode and of a name */
+
 struct fs_sink;        /* opaque */
 struct fs_sink_stream; /* opaque: a stream of the engine */
 

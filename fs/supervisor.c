@@ -713,6 +713,8 @@ static int on_message(struct supervisor *sup, char program[PATH_MAX])
 		if (!sup->ending && !sup->stopping)
 			sup->stop_ns = latest_end_ns();
 		sup->ending = true;
+	} else if (message.kind == FS_LINK_GREET && sup->ready) {
+		start_greeter(sup);
 	} else if (message.kind == FS_LINK_UNMOUNT) {
 		start_unmounting(sup, message.code == 1);
 	} else if (message.kind == FS_LINK_RESTART) {

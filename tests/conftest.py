@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from helpers import datasets, mounts, tools
+from helpers.cgroup import Cgroup
 
 HANG_SECONDS = 300  # a test that takes this long hangs: its mounts are aborted so that it fails and the run goes on
 
@@ -107,3 +108,17 @@ def digits(tmp_path_factory):
     root = tmp_path_factory.mktemp("digits")
     write(root)
     return root
+
+
+@pytest.fixture
+def cgroup():
+    """cgroup(limit_bytes): a memory cgroup with this limit (helpers/cgroup.py)."""
+    made = []
+
+    def make(limit):
+        made.append(Cgroup(limit))
+        return made[-1]
+
+    yield make
+    for one in made:
+        one.close()

@@ -146,6 +146,7 @@ int ddpfs_stat(int argc, char **argv)
 		       "  idle                  1 while nothing is left to read ahead\n"
 		       "  wait_p50, p99, max    how long reads waited; epoch_wait_...: this epoch's\n"
 		       "  window, resident      read ahead and not yet used; held in memory\n"
+		       "  memory_bytes, _why    the budget, and why it is what it is\n"
 		       "  evicted, lost         samples dropped for room; taken back by the kernel\n"
 		       "  errors                reads answered with an error\n"
 		       "  io_errors, bad_blocks failed reads of shards; wrong checksums\n"

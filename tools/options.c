@@ -324,9 +324,7 @@ static const struct option_def options_known[] = {
 	{ "watch", "on|rest",
 	        "rest: opens cost less, and are not counted, while all\nthat they read is in memory (default: on)",
 	        set_watch },
-	{ "memory", "SIZE",
-	        "memory to use, page cache included (default: a quarter\nof what is free, shared between the mounts of "
-	        "a host)",
+	{ "memory", "SIZE", "memory to use, page cache included (default: it\nfollows what the host leaves free)",
 	        set_memory },
 	{ "on_bad", "RULE",
 	        "eio, skip or substitute: quarantined samples stay, go,\nor get a stand-in of their directory "

@@ -1,4 +1,4 @@
-/* The default of memory=, from made-up files of /proc and /sys. */
+/* What host and cgroup leave free, from made-up files of /proc and /sys, and how mounts share it. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -53,9 +53,9 @@ static int clean(void **state)
 static void host_alone(void **state)
 {
 	(void)state;
-	assert_int_equal(fs_memory_free(root), 8 * BASE_GIB);
+	assert_int_equal(fs_memory_free(root, 0), 8 * BASE_GIB);
 	put("/proc/self/cgroup", "0::/\n");
-	assert_int_equal(fs_memory_free(root), 8 * BASE_GIB);
+	assert_int_equal(fs_memory_free(root, 0), 8 * BASE_GIB);
 }
 
 static void cgroup_v2_and_its_parents(void **state)
@@ -64,15 +64,15 @@ static void cgroup_v2_and_its_parents(void **state)
 	put("/proc/self/cgroup", "0::/job/rank0\n");
 	put("/sys/fs/cgroup/job/rank0/memory.max", "max\n");
 	put("/sys/fs/cgroup/job/rank0/memory.current", "4096\n");
-	assert_int_equal(fs_memory_free(root), 8 * BASE_GIB);
+	assert_int_equal(fs_memory_free(root, 0), 8 * BASE_GIB);
 	put("/sys/fs/cgroup/job/memory.max", "4294967296\n");
 	put("/sys/fs/cgroup/job/memory.current", "3221225472\n");
-	assert_int_equal(fs_memory_free(root), 1 * BASE_GIB);
+	assert_int_equal(fs_memory_free(root, 0), 1 * BASE_GIB);
 	put("/sys/fs/cgroup/job/memory.stat", "anon 1\nfile 2147483648\ninactive_file 1073741824\nactive_file 1\n");
-	assert_int_equal(fs_memory_free(root), 2 * BASE_GIB);
+	assert_int_equal(fs_memory_free(root, 0), 2 * BASE_GIB);
 	put("/sys/fs/cgroup/job/rank0/memory.max", "1073741824\n");
 	put("/sys/fs/cgroup/job/rank0/memory.current", "1073745920\n");
-	assert_int_equal(fs_memory_free(root), 0);
+	assert_int_equal(fs_memory_free(root, 0), 0);
 }
 
 static void the_most(void **state)
@@ -97,31 +97,95 @@ static void cgroup_v1(void **state)
 	put("/sys/fs/cgroup/memory/docker/abc/memory.usage_in_bytes", "1073741824\n");
 	put("/sys/fs/cgroup/memory/memory.limit_in_bytes", "9223372036854771712\n");
 	put("/sys/fs/cgroup/memory/memory.usage_in_bytes", "1\n");
-	assert_int_equal(fs_memory_free(root), 1 * BASE_GIB);
+	assert_int_equal(fs_memory_free(root, 0), 1 * BASE_GIB);
 	put("/sys/fs/cgroup/memory/docker/abc/memory.stat", "cache 5\ntotal_inactive_file 536870912\n");
-	assert_int_equal(fs_memory_free(root), 1536 * BASE_MIB);
+	assert_int_equal(fs_memory_free(root, 0), 1536 * BASE_MIB);
 }
 
 static void nothing_to_read_is_nothing_known(void **state)
 {
 	(void)state;
 	put("/proc/meminfo", "");
-	assert_int_equal(fs_memory_free(root), 0);
+	assert_int_equal(fs_memory_free(root, 0), 0);
 	assert_true(fs_memory_most(root) == UINT64_MAX);
 }
 
-static void shared_among_mounts(void **state)
+static void pages_of_ours_count_as_free_where_they_are_active(void **state)
 {
 	(void)state;
-	unsetenv("LOCAL_WORLD_SIZE");
-	uint64_t one = fs_memory_default(0);
-	uint64_t eight = fs_memory_default(7);
-	assert_true(one >= FS_MEMORY_MIN && eight >= FS_MEMORY_MIN && eight <= one);
-	setenv("LOCAL_WORLD_SIZE", "100000000", 1);
-	assert_int_equal(fs_memory_default(0), FS_MEMORY_MIN);
-	setenv("LOCAL_WORLD_SIZE", "nonsense", 1);
-	assert_true(fs_memory_default(0) >= FS_MEMORY_MIN);
-	unsetenv("LOCAL_WORLD_SIZE");
+	put("/proc/self/cgroup", "0::/job\n");
+	put("/sys/fs/cgroup/job/memory.max", "4294967296\n");
+	put("/sys/fs/cgroup/job/memory.current", "3221225472\n");
+	put("/sys/fs/cgroup/job/memory.stat", "anon 1\ninactive_file 0\nactive_file 1073741824\n");
+	assert_int_equal(fs_memory_free(root, 0), 1 * BASE_GIB);
+	assert_int_equal(fs_memory_free(root, 512 * BASE_MIB), 1536 * BASE_MIB);
+	assert_int_equal(fs_memory_free(root, 5 * BASE_GIB), 2 * BASE_GIB);
+}
+
+#define WANT(mib)                                                                                                      \
+	{                                                                                                              \
+		.want_bytes = (mib)*BASE_MIB                                                                           \
+	}
+#define GIVEN(mib)                                                                                                     \
+	{                                                                                                              \
+		.want_bytes = (mib)*BASE_MIB, .fixed = true                                                            \
+	}
+
+static uint64_t share(uint64_t room_mib, const struct fs_memory_claim *claims, size_t n)
+{
+	return fs_memory_share(room_mib * BASE_MIB, claims, n) / BASE_MIB;
+}
+
+static void a_mount_alone_has_what_it_wants_or_all_there_is(void **state)
+{
+	(void)state;
+	assert_int_equal(share(1000, (struct fs_memory_claim[]){ WANT(400) }, 1), 400);
+	assert_int_equal(share(300, (struct fs_memory_claim[]){ WANT(400) }, 1), 300);
+}
+
+static void small_wants_leave_the_rest_to_large_ones(void **state)
+{
+	(void)state;
+	assert_int_equal(share(1000, (struct fs_memory_claim[]){ WANT(5000), WANT(10), WANT(20) }, 3), 970);
+	assert_int_equal(share(1000, (struct fs_memory_claim[]){ WANT(10), WANT(5000), WANT(20) }, 3), 10);
+	assert_int_equal(share(1000, (struct fs_memory_claim[]){ WANT(5000), WANT(5000), WANT(100) }, 3), 450);
+	assert_int_equal(
+	        share(1000, (struct fs_memory_claim[]){ WANT(5000), WANT(5000), WANT(5000), WANT(5000) }, 4), 250);
+}
+
+static void a_given_budget_comes_first(void **state)
+{
+	(void)state;
+	assert_int_equal(share(1000, (struct fs_memory_claim[]){ WANT(5000), GIVEN(600) }, 2), 400);
+	assert_int_equal(share(1000, (struct fs_memory_claim[]){ WANT(5000), GIVEN(2000) }, 2), 0);
+	assert_int_equal(share(1000, (struct fs_memory_claim[]){ GIVEN(2000), WANT(5000) }, 2), 2000);
+}
+
+/* All parts together are the room, or all that is wanted. */
+static void no_room_is_left_that_somebody_wants(void **state)
+{
+	(void)state;
+	uint64_t seed = 1;
+	for (int round = 0; round < 2000; round++) {
+		struct fs_memory_claim claims[8], turned[8];
+		uint64_t wanted = 0, given = 0, room;
+		size_t n = 1 + round % 8;
+		for (size_t i = 0; i < n; i++) {
+			seed = seed * 6364136223846793005U + 1442695040888963407U;
+			claims[i] = (struct fs_memory_claim){ .want_bytes = seed >> 34 };
+			wanted += claims[i].want_bytes;
+		}
+		room = (seed >> 30) % (2 * wanted + 1);
+		for (size_t i = 0; i < n; i++) {
+			for (size_t k = 0; k < n; k++)
+				turned[k] = claims[(i + k) % n];
+			uint64_t part = fs_memory_share(room, turned, n);
+			assert_true(part <= claims[i].want_bytes);
+			given += part;
+		}
+		uint64_t all = room < wanted ? room : wanted;
+		assert_true(given <= all && given + n >= all);
+	}
 }
 
 int main(void)
@@ -132,7 +196,11 @@ int main(void)
 		cmocka_unit_test_setup_teardown(cgroup_v1, fresh, clean),
 		cmocka_unit_test_setup_teardown(the_most, fresh, clean),
 		cmocka_unit_test_setup_teardown(nothing_to_read_is_nothing_known, fresh, clean),
-		cmocka_unit_test(shared_among_mounts),
+		cmocka_unit_test_setup_teardown(pages_of_ours_count_as_free_where_they_are_active, fresh, clean),
+		cmocka_unit_test(a_mount_alone_has_what_it_wants_or_all_there_is),
+		cmocka_unit_test(small_wants_leave_the_rest_to_large_ones),
+		cmocka_unit_test(a_given_budget_comes_first),
+		cmocka_unit_test(no_room_is_left_that_somebody_wants),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }

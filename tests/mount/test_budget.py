@@ -1,0 +1,80 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The budget of a mount without `memory=`: what its dataset can use, within half of what host and cgroup leave free."""
+
+import subprocess
+import sys
+
+import pytest
+
+from helpers import datasets
+from helpers.waiting import wait_until
+from mount.control import stats
+
+MIB = 1 << 20
+MOST_OVER = 1.1  # more than the contents: names, landing memory
+ALL = "all that the dataset can use"
+
+
+@pytest.fixture
+def dataset(scratch, pack):
+    """60 MB in 600 files, and what a mount of it wants at least."""
+    files = datasets.write_tree(scratch / "source", classes=6, per_class=100, sizes=(100_000,))
+    return pack(scratch / "source"), sum(len(content) for content in files.values())
+
+
+def why(m):
+    return stats(m)["memory_why"]
+
+
+def test_a_small_dataset_has_all_that_it_can_use(mount, dataset):
+    path, content_bytes = dataset
+    m = mount(path, "view=all,layout=tree")
+    now = stats(m)
+    assert now["memory_why"] == ALL
+    assert content_bytes < now["memory_bytes"] < MOST_OVER * content_bytes + 128 * MIB
+
+
+def test_a_given_budget_is_kept(mount, dataset):
+    now = stats(mount(dataset[0], "view=all,layout=tree,memory=96M"))
+    assert now["memory_bytes"] == 96 * MIB and now["memory_why"] == "memory= was given"
+
+
+def test_other_mounts_of_small_datasets_take_nothing_away(mount, dataset, tree, pack):
+    tiny = pack(tree[0])
+    others = [mount(tiny, f"view=all,layout=tree,seed={i}") for i in range(3)]
+    m = mount(dataset[0], "view=all,layout=tree")
+    for one in (m, *others):
+        wait_until(lambda: why(one) == ALL, "the budget that it wants")
+
+
+def test_a_budget_shrinks_and_grows_with_what_the_cgroup_leaves(cgroup, mount, dataset):
+    path, content_bytes = dataset
+    limited = cgroup(400 * MIB)
+    with limited.inside():
+        m = mount(path, "view=all,layout=tree")
+        wait_until(lambda: why(m) == ALL, "the budget that it wants")
+        hog = subprocess.Popen([sys.executable, "-c", "import sys; held = b'x' * (240 << 20); print('has it', flush=True); "
+                                "sys.stdin.read()"], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    try:
+        hog.stdout.readline()
+        wait_until(lambda: stats(m)["memory_bytes"] < content_bytes + 32 * MIB and "leave" in why(m), "a smaller budget")
+    finally:
+        hog.communicate()
+    wait_until(lambda: why(m) == ALL and stats(m)["memory_bytes"] > content_bytes + 64 * MIB, "the budget that it wants")
+    m.unmount()
+
+
+def test_mounts_of_a_cgroup_share_what_it_leaves(cgroup, scratch, pack, mount, dataset):
+    """Two of them, of different datasets, cannot have what each wants; when one has ended, the other one has it."""
+    path, content_bytes = dataset
+    other = pack(scratch / "source")
+    limited = cgroup(560 * MIB)
+    with limited.inside():
+        first = mount(path, "view=all,layout=tree")
+        wait_until(lambda: why(first) == ALL, "the budget that it wants")
+        second = mount(other, "view=all,layout=tree")
+        for m in (first, second):
+            wait_until(lambda: "2 mounts in use" in why(m), "a shared budget")
+    second.unmount()
+    wait_until(lambda: why(first) == ALL, "the budget that it wants")
+    first.unmount()
