@@ -106,8 +106,7 @@ int fs_mounted_dev(const char *mountpoint, uint64_t *ret_dev)
 	return find_mounted(mountpoint, ret_dev, &ours);
 }
 
-/* False: something is mounted over it or above it.  Asks no server of its own. */
-static bool leads_to(const char *path, uint64_t dev)
+bool fs_mount_leads_to(const char *path, uint64_t dev)
 {
 	struct statx st;
 	if (statx(AT_FDCWD, path, AT_STATX_DONT_SYNC | AT_SYMLINK_NOFOLLOW | AT_NO_AUTOMOUNT, 0, &st) < 0)
@@ -131,7 +130,7 @@ int fs_mount_path(uint64_t dev, const char *mountpoint, char ret_path[PATH_MAX])
 	}
 	if (!ret_path[0])
 		return -ENOENT;
-	return leads_to(ret_path, dev) ? 0 : -EXDEV;
+	return fs_mount_leads_to(ret_path, dev) ? 0 : -EXDEV;
 }
 
 static bool has_dev(const uint64_t *devs, uint32_t n, uint64_t dev)

@@ -32,6 +32,10 @@ int fs_mount(const struct fs_mount_options *options, struct base_err *err, int *
  * /proc/self/mountinfo.  -ENOENT: nowhere; -EXDEV: another file system is mounted over it. */
 int fs_mount_path(uint64_t dev, const char *mountpoint, char ret_path[PATH_MAX]);
 
+/* False: `path` leads to another file system: `dev` is not mounted there, or something is mounted over it or above it.  Sends no
+ * request to the server. */
+bool fs_mount_leads_to(const char *path, uint64_t dev);
+
 /* Unmounts `dev` from where it is now (0: whatever is on `mountpoint`).  lazy: detaches it when it is busy.
  * Returns 0 (also when it was gone already), -EBUSY, -EXDEV (as above), -EPERM, ... */
 int fs_unmount(const char *mountpoint, uint64_t dev, bool fusermount, bool lazy);

@@ -6,7 +6,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mount.h>
 #include <sys/syscall.h>
 #include <sys/uio.h>
 #include <unistd.h>
@@ -25,6 +24,8 @@ enum {
 	USES_MAX = 1024,       /* uses handed to the engine at once */
 	LIST_BYTES = 64 << 10, /* of directory entries taken from the kernel at once */
 	FOLLOWED_MAX = 64,
+	LOOK_EVERY = 64, /* names looked up between two looks whether the mount is still there */
+	REST_MS = 100,   /* without an open: then a server whose look-ups make the mount busy makes none */
 };
 
 /* The message's own part, as the kernel's include/uapi/linux/fuse.h has it. */
@@ -64,6 +65,8 @@ struct fs_sink {
 	struct fs_recognise *recognise[FS_VIEWS_MAX]; /* constant while the listener is there */
 	_Atomic uint64_t announced_epoch; /* set by the lister, read by the FUSE worker that answers its listing */
 	struct fs_touch *touch;           /* the thread that lists and looks up */
+	_Atomic uint64_t opened_ns;       /* the last open of a watched file; 0: none yet */
+	_Atomic bool pins;                /* what the thread does makes the mount busy: there is no copy (fs/touch.h) */
 	bool no_prune;                    /* lister's: this kernel does not know the message */
 	char *list_buf;                   /* lister's, LIST_BYTES */
 };
@@ -93,45 +96,39 @@ static void list_entries(struct fs_sink *sink, int fd, uint64_t offset, uint64_t
 	}
 }
 
-/* Opens the root of our own mount for a marked listing.  A descriptor on a mount makes umount(8) say "busy", right after
- * mounting above all, when we list most; so it is one on a detached copy of the mount.  Without the privilege for that
- * (CAP_SYS_ADMIN) it is the mount itself: open, list, close. */
-static int open_root(struct fs_sink *sink)
+static void announce_flat(
+        struct fs_sink *sink, const struct fs_touch_root *root, uint64_t epoch, uint64_t turn, uint32_t n)
 {
-	const char *mountpoint = sink->server->options.mountpoint;
-	const int flags = O_RDONLY | O_DIRECTORY | O_NOCTTY | FS_DIR_MARK;
-	cleanup_touch int copy = open_tree(AT_FDCWD, mountpoint, OPEN_TREE_CLONE | OPEN_TREE_CLOEXEC);
-	return copy < 0 ? fs_touch_open(AT_FDCWD, mountpoint, flags) : fs_touch_open(copy, ".", flags);
-}
-
-static void announce_flat(struct fs_sink *sink, struct fs_view *view, uint64_t epoch, uint64_t turn, uint32_t n)
-{
+	char path[PATH_MAX];
 	sink->announced_epoch = epoch;
-	cleanup_touch int fd = open_root(sink);
-	(void)view;
+	snprintf(path, sizeof(path), "%s", root->at);
+	strcat(path, ".");
+	cleanup_touch int fd = fs_touch_open(root->fd, path, O_RDONLY | O_DIRECTORY | O_NOCTTY | FS_DIR_MARK);
 	if (fd >= 0)
 		list_entries(sink, fd, fs_dir_turn_offset(turn), n);
 }
 
-static void look_up(struct fs_sink *sink, uint32_t file)
+static void look_up(struct fs_sink *sink, const struct fs_touch_root *root, uint32_t file)
 {
 	char path[PATH_MAX];
 	struct statx st;
-	int len = snprintf(path, sizeof(path), "%s/", sink->server->options.mountpoint);
-	if (len < 0 || (size_t)len >= sizeof(path) ||
-	        shard_index_file_path(sink->server->index, file, path + len, sizeof(path) - (size_t)len) < 0)
+	size_t len = strlen(root->at);
+	memcpy(path, root->at, len + 1);
+	if (shard_index_file_path(sink->server->index, file, path + len, sizeof(path) - len) < 0)
 		return;
 	/* Asks for nothing but the size: a name that the kernel knows costs no request. */
-	statx(AT_FDCWD, path, AT_SYMLINK_NOFOLLOW | AT_NO_AUTOMOUNT, STATX_SIZE, &st);
+	statx(root->fd, path, AT_SYMLINK_NOFOLLOW | AT_NO_AUTOMOUNT, STATX_SIZE, &st);
 }
 
-static void announce_tree(
-        struct fs_sink *sink, const struct fs_sink_stream *vs, uint64_t epoch, uint64_t turn, uint32_t n)
+static void announce_tree(struct fs_sink *sink, const struct fs_touch_root *root, const struct fs_sink_stream *vs,
+        uint64_t epoch, uint64_t turn, uint32_t n)
 {
 	struct shard_epoch *e;
 	if (shard_view_epoch(vs->order, epoch, &e) < 0)
 		return;
 	for (uint32_t i = 0; i < n; i++) {
+		if (i % LOOK_EVERY == LOOK_EVERY - 1 && !fs_touch_mounted(sink->server))
+			break; /* unmounted: the copy is what keeps the session alive */
 		uint32_t files[SHARD_SAMPLE_FILES_MAX], sample, n_files = 1;
 		int rc = shard_epoch_turn(e, vs->rank, turn + i, &sample, NULL);
 		if (rc == 0)
@@ -139,7 +136,7 @@ static void announce_tree(
 			                                           SHARD_SAMPLE_FILES_MAX, &n_files)
 			                                 : shard_index_sample_first(sink->server->index, sample, files);
 		for (uint32_t f = 0; rc == 0 && f < n_files; f++)
-			look_up(sink, files[f]);
+			look_up(sink, root, files[f]);
 	}
 	shard_epoch_put(e);
 }
@@ -160,10 +157,15 @@ static void announce_now(void *arg)
 		server->lister = (pid_t)syscall(SYS_gettid);
 	if (server->stopping)
 		return;
+	struct fs_touch_root root;
+	if (fs_touch_root_open(server, &root) < 0)
+		return;
+	a->sink->pins = root.fd < 0;
 	if (a->stream->view->layout == FS_LAYOUT_FLAT)
-		announce_flat(a->sink, a->stream->view, a->epoch, a->turn, a->n);
+		announce_flat(a->sink, &root, a->epoch, a->turn, a->n);
 	else
-		announce_tree(a->sink, a->stream, a->epoch, a->turn, a->n);
+		announce_tree(a->sink, &root, a->stream, a->epoch, a->turn, a->n);
+	fs_touch_root_close(&root);
 }
 
 static void sink_announce(struct prefetch_sink *base, void *user, uint64_t epoch, uint64_t turn, uint32_t n)
@@ -172,6 +174,16 @@ static void sink_announce(struct prefetch_sink *base, void *user, uint64_t epoch
 	const struct fs_sink_stream *vs = user;
 	struct announcement a = { .sink = sink, .stream = vs, .epoch = epoch, .turn = turn, .n = n };
 	fs_touch_run(sink->touch, announce_now, &a);
+}
+
+/* A trainer that has stopped is often followed by umount(8), which fails while a look-up waits for its answer.  Its next open is
+ * news for the engine, which asks again then. */
+static bool sink_rests(struct prefetch_sink *base)
+{
+	struct fs_sink *sink = sink_of(base);
+	uint64_t opened_ns = atomic_load_explicit(&sink->opened_ns, memory_order_relaxed);
+	return atomic_load_explicit(&sink->pins, memory_order_relaxed) && opened_ns > 0 &&
+	       fs_now_ns() - opened_ns > REST_MS * UINT64_C(1000000);
 }
 
 uint64_t fs_sink_announced_epoch(struct fs_sink *sink)
@@ -312,6 +324,7 @@ static void used(struct fs_sink_stream *vs, uint32_t file, uint64_t epoch, uint6
 static void opened(void *arg, struct fs_view *view, uint32_t file, uint64_t epoch, uint64_t turn)
 {
 	struct fs_sink *sink = arg;
+	atomic_store_explicit(&sink->opened_ns, fs_now_ns(), memory_order_relaxed);
 	if (sink->recognise[view->number])
 		fs_recognise_opened(sink->recognise[view->number], file, epoch, turn);
 	pthread_mutex_lock(&sink->lock);
@@ -394,6 +407,7 @@ void fs_sink_recognised(struct fs_sink *sink, struct fs_view *view, json_t *obje
 
 static const struct prefetch_sink_ops sink_ops = {
 	.announce = sink_announce,
+	.rests = sink_rests,
 	.store = sink_store,
 	.drop = sink_drop,
 };

@@ -4,9 +4,15 @@
 #include <fcntl.h>
 #include <limits.h>
 #include <sched.h>
+#include <stdio.h>
 #include <stdlib.h>
+#include <sys/mount.h>
+#include <sys/stat.h>
 #include <sys/syscall.h>
+#include <sys/sysmacros.h>
 #include <unistd.h>
+
+#include "fs/mount.h"
 
 struct fs_touch {
 	const struct fs_server *server;
@@ -46,6 +52,40 @@ void fs_touch_detach(const struct fs_server *server, bool keep_others)
 	cleanup_touch int null = server->options.gives_up_stderr ? fs_touch_open(AT_FDCWD, "/dev/null", O_RDONLY) : -1;
 	if (null >= 0)
 		syscall(SYS_dup3, null, STDERR_FILENO, 0);
+}
+
+bool fs_touch_mounted(const struct fs_server *server)
+{
+	return fs_mount_leads_to(server->options.mountpoint, server->dev);
+}
+
+int fs_touch_root_open(const struct fs_server *server, struct fs_touch_root *ret_root)
+{
+	const char *mountpoint = server->options.mountpoint;
+	struct statx st;
+	int len = snprintf(ret_root->buf, sizeof(ret_root->buf), "%s/", mountpoint);
+	if (len < 0 || (size_t)len >= sizeof(ret_root->buf))
+		return -ENAMETOOLONG;
+	int fd = (int)syscall(SYS_open_tree, AT_FDCWD, mountpoint, OPEN_TREE_CLONE | OPEN_TREE_CLOEXEC);
+	if (fd < 0) {
+		ret_root->fd = AT_FDCWD;
+		ret_root->at = ret_root->buf;
+		return fs_touch_mounted(server) ? 0 : -ESTALE;
+	}
+	/* Answered by the kernel alone. */
+	if (statx(fd, "", AT_EMPTY_PATH | AT_STATX_DONT_SYNC, 0, &st) < 0 ||
+	        makedev(st.stx_dev_major, st.stx_dev_minor) != server->dev) {
+		fs_touch_close(&fd);
+		return -ESTALE;
+	}
+	ret_root->fd = fd;
+	ret_root->at = "";
+	return 0;
+}
+
+void fs_touch_root_close(const struct fs_touch_root *root)
+{
+	fs_touch_close(&root->fd); /* AT_FDCWD is below 0 */
 }
 
 static void *touch_main(void *arg)

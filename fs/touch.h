@@ -10,6 +10,8 @@
 #ifndef DDPFS_FS_TOUCH_H
 #define DDPFS_FS_TOUCH_H
 
+#include <limits.h>
+
 #include "fs/server.h"
 
 /* Takes this thread out of the shared descriptor table and closes /dev/fuse and the supervisor's socket in its copy.  keep_others: the copies of all other
@@ -21,6 +23,25 @@ void fs_touch_detach(const struct fs_server *server, bool keep_others);
 int fs_touch_open(int dirfd, const char *path, int flags);
 void fs_touch_close(const int *fd); /* below 0 is fine */
 #define cleanup_touch __attribute__((cleanup(fs_touch_close)))
+
+/* The root of our own mount, for a detached thread that uses the mount.
+ *
+ * A path walk that waits for an answer, and a descriptor, pin the mount that they went through: umount(2) of that mount
+ * fails with EBUSY.  So names are looked up through a copy of the mount that is attached nowhere (open_tree(2)).  The copy
+ * keeps the file system alive after an unmount: a thread holds it for milliseconds, or asks fs_touch_mounted in between. */
+struct fs_touch_root {
+	int fd;         /* of the copy; AT_FDCWD: there is none, and names go through the mountpoint */
+	const char *at; /* what stands before a name that is given together with `fd`; "" or "<mountpoint>/" */
+	char buf[PATH_MAX];
+};
+
+/* Without CAP_SYS_ADMIN there is no copy (fd: AT_FDCWD), which is no error.
+ * -ESTALE: another file system lies at the mountpoint; -ENAMETOOLONG. */
+int fs_touch_root_open(const struct fs_server *server, struct fs_touch_root *ret_root);
+void fs_touch_root_close(const struct fs_touch_root *root);
+
+/* False: the mount was unmounted, or something is mounted over it. */
+bool fs_touch_mounted(const struct fs_server *server);
 
 struct fs_touch; /* opaque: a detached thread, `toucher`, that runs what it is given */
 

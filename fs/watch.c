@@ -20,6 +20,7 @@
 #include "shard/base/log.h"
 
 enum {
+	LOOK_EVERY = 64,      /* directories watched between two looks whether the mount is still there */
 	READY_DIRS = 4096,    /* directories after which the mount is called ready */
 	DRAIN_READS_MAX = 64, /* reads of FS_ESTATE_EVENTS_BYTES a drain: bounds it under a flood */
 	IN_ORDER_FULL = 64,   /* events in a row within the slack that make an order trusted */
@@ -197,14 +198,16 @@ static int remember(struct fs_watch *watch, int wd, struct fs_view *view, uint32
 
 /* Returns the watch's number.  The lookups of this path are answered by our own workers; an event that comes before `remember`
  * waits for the lock. */
-static int watch_dir(struct fs_watch *watch, struct fs_view *view, uint32_t dir)
+static int watch_dir(struct fs_watch *watch, const struct fs_touch_root *root, struct fs_view *view, uint32_t dir)
 {
 	char path[PATH_MAX + SHARD_PATH_MAX + 2];
 	char inner[SHARD_PATH_MAX + 1];
 	int rc = shard_index_dir_path(watch->server->index, dir, inner, sizeof(inner));
 	if (rc < 0)
 		return rc;
-	int len = snprintf(path, sizeof(path), "%s/%s", watch->server->options.mountpoint, inner);
+	/* inotify_add_watch(2) takes no descriptor to begin at. */
+	int len = root->fd < 0 ? snprintf(path, sizeof(path), "%s%s", root->at, inner)
+	                       : snprintf(path, sizeof(path), "/proc/thread-self/fd/%d/%s", root->fd, inner);
 	if (len < 0 || len >= PATH_MAX)
 		return -ENAMETOOLONG;
 	int wd = inotify_add_watch(watch->fd, path, IN_OPEN | IN_ONLYDIR);
@@ -225,7 +228,7 @@ static void set_ready(struct fs_watch *watch)
 	pthread_mutex_unlock(&watch->ready_lock);
 }
 
-static void watch_tree(struct fs_watch *watch, struct fs_view *view)
+static void watch_tree(struct fs_watch *watch, const struct fs_touch_root *root, struct fs_view *view)
 {
 	uint32_t n_dirs = watch->server->info->n_dirs;
 	uint64_t too_long = 0;
@@ -233,7 +236,7 @@ static void watch_tree(struct fs_watch *watch, struct fs_view *view)
 		struct shard_dir rec;
 		int rc = shard_index_dir(watch->server->index, dir, &rec);
 		if (rc == 0 && rec.n_files > 0)
-			rc = watch_dir(watch, view, dir);
+			rc = watch_dir(watch, root, view, dir);
 		if (rc == -ENAMETOOLONG) {
 			too_long++;
 		} else if (rc == -ENOSPC) {
@@ -249,6 +252,8 @@ static void watch_tree(struct fs_watch *watch, struct fs_view *view)
 		}
 		if (dir == READY_DIRS)
 			set_ready(watch);
+		if (dir % LOOK_EVERY == LOOK_EVERY - 1 && !fs_touch_mounted(watch->server))
+			break; /* unmounted: `root` is what keeps the session alive */
 	}
 	if (too_long)
 		fs_helper_note(watch->server->helper,
@@ -611,7 +616,13 @@ static void end_rest(struct fs_watch *watch)
 
 static void watch_again(struct fs_watch *watch)
 {
-	int rc = watch->root_wd = watch_dir(watch, watch->server->views[0], 0);
+	struct fs_touch_root root;
+	int rc = fs_touch_root_open(watch->server, &root);
+	if (rc == 0) {
+		rc = watch_dir(watch, &root, watch->server->views[0], 0);
+		fs_touch_root_close(&root);
+	}
+	watch->root_wd = rc;
 	if (rc < 0 && !watch->stopping)
 		fs_helper_note(watch->server->helper,
 		        "the mount cannot be watched again (%s): epochs do not advance by themselves",
@@ -622,29 +633,40 @@ static void watch_again(struct fs_watch *watch)
 
 /* ---- the thread ---- */
 
+static void watch_all(struct fs_watch *watch)
+{
+	struct fs_server *server = watch->server;
+	struct fs_touch_root root;
+	struct statx st;
+	int opened = fs_touch_root_open(server, &root);
+	/* One answer through the kernel: after it, everybody will be answered. */
+	if (opened == 0 && statx(root.fd, root.at, AT_EMPTY_PATH, STATX_BASIC_STATS, &st) < 0)
+		watch->answer = -errno;
+	for (uint32_t i = 0; i < server->n_views && watch->fd >= 0 && !watch->stopping; i++) {
+		struct fs_view *view = server->views[i];
+		int rc = opened;
+		if (rc == 0 && view->layout == FS_LAYOUT_TREE)
+			watch_tree(watch, &root, view);
+		else if (rc == 0)
+			rc = watch_dir(watch, &root, view, 0);
+		if (view->layout == FS_LAYOUT_FLAT)
+			watch->root_wd = rc;
+		if (rc < 0 && !watch->stopping)
+			fs_helper_note(server->helper,
+			        "the mount cannot be watched (%s): epochs do not advance by themselves",
+			        base_err_str(rc));
+	}
+	if (opened == 0)
+		fs_touch_root_close(&root);
+}
+
 static void *watch_run(void *arg)
 {
 	struct fs_watch *watch = arg;
 	struct fs_server *server = watch->server;
 	pthread_setname_np(pthread_self(), "watcher");
 	fs_touch_detach(server, true);
-	/* One answer through the kernel: after it, everybody will be answered. */
-	struct stat st;
-	if (stat(server->options.mountpoint, &st) < 0)
-		watch->answer = -errno;
-
-	for (uint32_t i = 0; i < server->n_views && watch->fd >= 0 && !watch->stopping; i++) {
-		struct fs_view *view = server->views[i];
-		if (view->layout == FS_LAYOUT_TREE) {
-			watch_tree(watch, view);
-			continue;
-		}
-		int rc = watch->root_wd = watch_dir(watch, view, 0);
-		if (rc < 0 && !watch->stopping)
-			fs_helper_note(server->helper,
-			        "the mount cannot be watched (%s): epochs do not advance by themselves",
-			        base_err_str(rc));
-	}
+	watch_all(watch);
 	watch->settled = true;
 	if (watch->rest && server->successor)
 		end_rest(watch); /* the predecessor's */

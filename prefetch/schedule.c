@@ -567,6 +567,8 @@ static void announce(struct prefetch *p, struct prefetch_stream *s)
 		s->announced = until < cache_timeline_end(tl) ? until : cache_timeline_end(tl);
 		return;
 	}
+	if (p->sink->ops->rests && p->sink->ops->rests(p->sink))
+		return;
 	const struct cache_slot *slot = cache_timeline_slot(tl, s->announced, &turn);
 	uint64_t n = slot->turns - turn < s->batch ? slot->turns - turn : s->batch;
 	pthread_mutex_lock(&p->lock);

@@ -14,6 +14,7 @@
 #ifndef DDPFS_PREFETCH_SINK_H
 #define DDPFS_PREFETCH_SINK_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -25,6 +26,10 @@ struct prefetch_sink_ops {
 	/* Turns [turn, turn + n) of `epoch` of the stream whose options carried `user`.  Failures show at store.
 	 * NULL: nothing has to exist first, and all of the window may be fetched, and merged, at once. */
 	void (*announce)(struct prefetch_sink *sink, void *user, uint64_t epoch, uint64_t turn, uint32_t n);
+
+	/* True: nothing is announced for now.  The engine asks again when it hears of uses.  Called by the engine
+	 * thread.  NULL: never. */
+	bool (*rests)(struct prefetch_sink *sink);
 
 	/* A block of this file will be stored in some microseconds.  NULL: none is wanted.  Must not block. */
 	void (*expect)(struct prefetch_sink *sink, uint32_t sample, uint32_t file);
