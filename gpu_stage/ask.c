@@ -74,6 +74,7 @@ int stage_asks_add(struct stage_asks *asks, struct stage_entry *entry)
 				break; /* what is missing is asked for in the next round */
 			ask->demand.file = part->file;
 			ask->demand.block = b - part->first_block;
+			ask->demand.direct = asks->again;
 			ask->demand.done = answer;
 			ask->asks = asks;
 			ask->entry = entry;

@@ -5,6 +5,7 @@
 #define DDPFS_GPU_STAGE_ASK_H
 
 #include <pthread.h>
+#include <stdbool.h>
 #include <stdint.h>
 
 #include "gpu_stage/store.h"
@@ -22,6 +23,7 @@ struct stage_asks {
 	uint32_t file; /* ... and whose */
 	uint32_t block;
 	/* The owner's: */
+	bool again; /* what is asked for was in memory until now: says nothing of the read-ahead */
 	struct stage_ask *first;
 	struct stage_entry **entries; /* pinned here until done */
 	uint32_t n_entries, room;

@@ -3,6 +3,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <time.h>
+#include <xxhash.h>
 
 #include "gpu_stage/pages.h"
 #include "gpu_stage/stage_private.h"
@@ -26,6 +27,7 @@ struct assembly {
 	struct stage_batch *batch;
 	uint64_t *keys, *steps; /* n of each; steps NULL: not of the order */
 	uint32_t *turns;        /* n, from the batch's first */
+	bool *doubtful;         /* n: the entry's bytes may have been changed by a consumer */
 	uint32_t n;
 	uint64_t pages;         /* of entries pinned */
 	uint32_t waited, asked; /* samples */
@@ -213,20 +215,21 @@ static bool comes(struct ddpfs_stage *stage, uint64_t key)
 	return outcome == STAGE_WAIT_READY;
 }
 
-/* Sample i is not ready: wait for the read-ahead to bring it, or ask. */
-static int bring(struct assembly *a, uint32_t i)
+/* Sample i is not ready: wait for the read-ahead to bring it, or ask.  anew: it was discarded, and the read-ahead does not know. */
+static int bring(struct assembly *a, uint32_t i, bool anew)
 {
 	struct ddpfs_stage *stage = a->stage;
 	struct stage_layout l;
 	int rc = layout_of(a, i, &l);
 	if (rc < 0)
 		return rc;
-	bool expected = l.n_blocks && (uint64_t)l.pages * STAGE_PAGE <= stage->window_bytes / 2;
+	bool expected = !anew && l.n_blocks && (uint64_t)l.pages * STAGE_PAGE <= stage->window_bytes / 2;
 	if (expected && comes(stage, a->keys[i])) {
 		a->waited++;
 		stage_layout_done(&l);
 		return 0;
 	}
+	a->asks.again = anew;
 	return ask_from(a, i, &l);
 }
 
@@ -345,21 +348,63 @@ static bool pass_over(struct assembly *a, int rc, uint32_t from)
 	return true;
 }
 
+/* Does an entry have the bytes that its reads brought? */
+static bool unchanged(const struct shard_index *index, const struct stage_entry *e)
+{
+	for (uint32_t p = 0; p < e->n_parts; p++) {
+		const struct stage_part *part = &e->parts[p];
+		const uint8_t *data = e->data + part->offset;
+		uint32_t n = (uint32_t)shard_blocks(part->len);
+		for (uint32_t b = 0; b < n; b++) {
+			uint64_t offset, xxh3;
+			uint32_t len;
+			if (shard_index_block(index, part->file, b, &offset, &len, &xxh3) < 0 ||
+			        XXH3_64bits(data + (uint64_t)b * SHARD_BLOCK, len) != xxh3)
+				return false;
+		}
+	}
+	return true;
+}
+
+/* Takes the entries of samples [from, n) up to the first that is not ready, or is not what its reads brought.  All such are
+ * discarded at once, so that they are asked for together.  Returns how many it took. */
+static uint32_t take_ready(struct assembly *a, uint32_t from, bool *ret_discarded)
+{
+	struct ddpfs_stage *stage = a->stage;
+	struct stage_entry **entries = a->batch->entries + from;
+	struct stage_take take = { .keys = a->keys + from,
+		.n = a->n - from,
+		.keep_pages = stage->keep_pages,
+		.lend = a->flags & DDPFS_STAGE_LEND,
+		.entries = entries,
+		.doubtful = a->doubtful + from };
+	uint32_t got = stage_store_take(stage->store, &take, ret_discarded), good = got;
+	for (uint32_t i = 0; i < got; i++) {
+		if (!take.doubtful[i] || unchanged(stage->index, entries[i]))
+			continue;
+		stage_store_discard(stage->store, entries[i]);
+		atomic_fetch_add(&stage->n_changed, 1);
+		*ret_discarded = true;
+		good = i < good ? i : good;
+	}
+	stage_store_give_back(stage->store, entries + good, got - good);
+	for (uint32_t i = 0; i < good; i++)
+		a->pages += entries[i]->pages;
+	a->batch->n_entries += good;
+	return good;
+}
+
 static int collect(struct assembly *a)
 {
 	struct ddpfs_stage *stage = a->stage;
 	struct stage_batch *b = a->batch;
 	while (b->n_entries < a->n) {
 		uint32_t from = b->n_entries;
-		uint32_t got = stage_store_pin_ready(
-		        stage->store, a->keys + from, a->n - from, stage->keep_pages, b->entries + from);
-		for (uint32_t i = 0; i < got; i++)
-			a->pages += b->entries[from + i]->pages;
-		b->n_entries += got;
-		tell_used(a, from, got);
+		bool discarded = false;
+		tell_used(a, from, take_ready(a, from, &discarded));
 		if (b->n_entries == a->n)
 			break;
-		int rc = bring(a, b->n_entries);
+		int rc = bring(a, b->n_entries, discarded);
 		if (rc < 0 && !pass_over(a, rc, b->n_entries))
 			return rc;
 	}
@@ -416,8 +461,9 @@ static int begin(struct assembly *a, bool ordered)
 	a->keys = malloc(a->n * sizeof(uint64_t));
 	a->steps = ordered ? malloc(a->n * sizeof(uint64_t)) : NULL;
 	a->turns = ordered ? malloc(a->n * sizeof(uint32_t)) : NULL;
+	a->doubtful = malloc(a->n * sizeof(bool));
 	stage_asks_init(&a->asks, a->stage->prefetch, a->stage->store);
-	if (a->batch && a->keys && ((a->steps && a->turns) || !ordered))
+	if (a->batch && a->keys && a->doubtful && ((a->steps && a->turns) || !ordered))
 		return 0;
 	return fail(a, -ENOMEM, DDPFS_STAGE_NONE, DDPFS_STAGE_NONE, "out of memory");
 }
@@ -426,7 +472,7 @@ static int begin(struct assembly *a, bool ordered)
 static void end(struct assembly *a, int rc)
 {
 	if (rc < 0 && a->batch) {
-		stage_store_unpin(a->stage->store, a->batch->entries, a->batch->n_entries);
+		stage_store_give_back(a->stage->store, a->batch->entries, a->batch->n_entries);
 		free(a->batch->items);
 		free(a->batch);
 	}
@@ -434,6 +480,7 @@ static void end(struct assembly *a, int rc)
 	free(a->keys);
 	free(a->steps);
 	free(a->turns);
+	free(a->doubtful);
 }
 
 /* Under turn. */
@@ -495,24 +542,33 @@ int ddpfs_stage_next(struct ddpfs_stage *stage, uint32_t n, unsigned flags, stru
 }
 
 /* The file's entry may be there, or coming: then its blocks are claimed, and it is a matter of waiting. */
-static int get(struct assembly *a, struct stage_layout *l)
+static int get(struct assembly *a, uint32_t file)
 {
-	struct stage_entry *entry;
-	int rc = open_patiently(a, l, &entry);
-	while (rc == 0 && !stage_store_ready(a->stage->store, entry)) {
-		stage_store_pin(a->stage->store, entry);
-		rc = ask_entry(a, entry);
-		if (rc == 0)
-			rc = wait_asked(a);
-		if (rc == 0 && !stage_store_ready(a->stage->store, entry))
-			nanosleep(&(struct timespec){ .tv_nsec = 100000 }, NULL); /* another thread is copying it */
-		if (rc < 0)
-			stage_store_unpin(a->stage->store, &entry, 1);
-	}
+	struct ddpfs_stage *stage = a->stage;
+	struct stage_layout l;
+	int rc = stage_layout_file(stage->index, file, &l);
 	if (rc < 0)
-		return rc;
-	a->batch->entries[0] = entry;
-	a->batch->n_entries = 1;
+		return fail(a, rc, file, DDPFS_STAGE_NONE, base_err_str(rc));
+	a->keys[0] = l.key;
+	stage_layout_done(&l);
+	for (bool discarded = false; take_ready(a, 0, &discarded) == 0;) {
+		struct stage_entry *entry;
+		rc = stage_layout_file(stage->index, file, &l);
+		if (rc < 0)
+			return fail(a, rc, file, DDPFS_STAGE_NONE, base_err_str(rc));
+		rc = open_patiently(a, &l, &entry);
+		if (rc < 0)
+			return rc;
+		bool ready = stage_store_ready(stage->store, entry);
+		a->asks.again = discarded;
+		rc = ask_entry(a, entry); /* it keeps the pin until the batch is put together */
+		if (rc == 0 && !ready)
+			rc = wait_asked(a);
+		if (rc < 0)
+			return rc;
+		if (!ready && !stage_store_ready(stage->store, entry))
+			nanosleep(&(struct timespec){ .tv_nsec = 100000 }, NULL); /* another thread is copying it */
+	}
 	return 0;
 }
 
@@ -521,7 +577,6 @@ int ddpfs_stage_get(struct ddpfs_stage *stage, const char *path, unsigned flags,
 {
 	struct assembly a = { .stage = stage, .flags = flags, .n = 1 };
 	a.error = error ? error : &a.own;
-	struct stage_layout l;
 	enum shard_kind kind;
 	uint32_t file;
 	char quoted[300], text[DDPFS_STAGE_TEXT_MAX];
@@ -533,14 +588,9 @@ int ddpfs_stage_get(struct ddpfs_stage *stage, const char *path, unsigned flags,
 		        text, sizeof(text), "'%s': %s", base_err_quote(path, quoted, sizeof(quoted)), base_err_str(rc));
 		return fail(&a, rc, DDPFS_STAGE_NONE, DDPFS_STAGE_NONE, text);
 	}
-	rc = stage_layout_file(stage->index, file, &l);
-	if (rc < 0)
-		return fail(&a, rc, file, DDPFS_STAGE_NONE, base_err_str(rc));
 	rc = begin(&a, false);
-	if (rc < 0)
-		stage_layout_done(&l);
-	else
-		rc = get(&a, &l);
+	if (rc == 0)
+		rc = get(&a, file);
 	if (rc == 0)
 		rc = present(&a);
 	end(&a, rc);
@@ -582,7 +632,7 @@ static void batch_done(void *arg)
 	struct ddpfs_stage *stage = b->stage;
 	/* First, so that who waits for memory never waits for a batch that has given all it had. */
 	atomic_fetch_sub(&stage->batches_held, 1);
-	stage_store_unpin(stage->store, b->entries, b->n_entries);
+	stage_store_give_back(stage->store, b->entries, b->n_entries);
 	free(b->items);
 	free(b);
 }

@@ -129,6 +129,10 @@ static void stage_free(struct ddpfs_stage *stage)
 	shard_view_free(stage->view);
 	shard_quarantine_free(stage->list);
 	free(stage->quarantine);
+	free((char *)(uintptr_t)stage->words.order);
+	free((char *)(uintptr_t)stage->words.deal);
+	free((char *)(uintptr_t)stage->words.tail);
+	free((char *)(uintptr_t)stage->words.subdir);
 	free(stage->found);
 	stage_store_free(stage->store);
 	if (stage->base)
@@ -174,6 +178,29 @@ static int follow_mount(struct ddpfs_stage *stage, const struct stage_mounted *m
 	return 0;
 }
 
+static int keep_word(const char *given, const char **ret_copy)
+{
+	char *copy = given ? strdup(given) : NULL;
+	if (given && !copy)
+		return -ENOMEM;
+	*ret_copy = copy;
+	return 0;
+}
+
+/* What every state that is loaded later must agree with.  stage_free frees the copies. */
+static int keep_words(struct ddpfs_stage *stage, const struct ddpfs_stage_options *options)
+{
+	stage->words.seed = options->seed;
+	int rc = keep_word(options->order, &stage->words.order);
+	if (rc == 0)
+		rc = keep_word(options->deal, &stage->words.deal);
+	if (rc == 0)
+		rc = keep_word(options->tail, &stage->words.tail);
+	if (rc == 0)
+		rc = keep_word(options->subdir, &stage->words.subdir);
+	return rc;
+}
+
 /* mounted: NULL, or the mount that is to follow. */
 static int open_dataset(const char *dataset, const struct ddpfs_stage_options *options,
         const struct stage_mounted *mounted, struct base_err *err, struct ddpfs_stage **ret_stage)
@@ -190,8 +217,8 @@ static int open_dataset(const char *dataset, const struct ddpfs_stage_options *o
 	stage->on_bad_given = options->on_bad != NULL;
 	stage->bad = options->bad;
 	stage->bad_arg = options->bad_arg;
-	int rc = 0;
-	if (options->quarantine && !(stage->quarantine = strdup(options->quarantine)))
+	int rc = keep_words(stage, options);
+	if (rc < 0 || (options->quarantine && !(stage->quarantine = strdup(options->quarantine))))
 		rc = base_err_set(err, -ENOMEM, "out of memory");
 	if (rc == 0 && mounted)
 		rc = follow_mount(stage, mounted, err);
@@ -403,7 +430,10 @@ int ddpfs_stage_resume(struct ddpfs_stage *stage, const char *state, struct ddpf
 {
 	struct base_err err = { 0 };
 	struct shard_view *view;
-	struct ddpfs_stage_options options = { .rank = stage->rank, .world = stage->world, .state = state };
+	struct ddpfs_stage_options options = stage->words;
+	options.rank = stage->rank;
+	options.world = stage->world;
+	options.state = state;
 	pthread_mutex_lock(&stage->turn);
 	if (stage->on_bad_given)
 		options.on_bad = shard_on_bad_name(stage->on_bad);
@@ -518,6 +548,7 @@ void ddpfs_stage_stats_get(struct ddpfs_stage *stage, struct ddpfs_stage_stats *
 		.io_errors = engine.io_errors,
 		.left_out = atomic_load(&stage->n_left_out),
 		.replaced = atomic_load(&stage->n_replaced),
+		.changed = atomic_load(&stage->n_changed),
 		.copied_bytes = store.came_bytes + upload.gathered_bytes,
 		.uploads = upload.uploads,
 		.upload_copies = upload.copies,

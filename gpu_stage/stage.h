@@ -142,9 +142,10 @@ struct ddpfs_stage_stats {
 	uint64_t replaced;    /* samples found to be bad, by on_bad=substitute */
 	uint64_t told;        /* messages to the mount that the stage was opened from, where its training is */
 	uint64_t untold;      /* ... that it did not take */
-	uint32_t depth;       /* reads in flight allowed now */
-	uint32_t uring;       /* 1: io_uring, 0: pread threads */
-	uint32_t direct;      /* 1: O_DIRECT */
+	uint64_t changed; /* samples in which a consumer had changed bytes (DDPFS_STAGE_LEND); they were fetched anew */
+	uint32_t depth;   /* reads in flight allowed now */
+	uint32_t uring;   /* 1: io_uring, 0: pread threads */
+	uint32_t direct;  /* 1: O_DIRECT */
 	uint32_t backend_device; /* 0: host memory; else the GPU's ordinal + 1 */
 	uint32_t numa_node; /* that the arena is taken from (the GPU's; with the cpu backend that of the thread which
 	                               opened the stage), + 1; 0: one node only, or not known, or not allowed to choose */
@@ -171,6 +172,9 @@ enum {
 	/* -EAGAIN once batches that are not released have left no room in the arena, or none in the GPU's memory, for
 	 * DDPFS_STAGE_BRIEF_MS each: for callers who must look at something else meanwhile.  What had been put together is let go of, so it is for waits that are rare. */
 	DDPFS_STAGE_BRIEFLY = 1 << 1,
+	/* The consumer may write to the bytes of the batch until it releases it.  No other batch has the same memory meanwhile, and
+	 * the samples are verified again before they are handed out again.  Without it the bytes are read only. */
+	DDPFS_STAGE_LEND = 1 << 2,
 };
 enum { DDPFS_STAGE_BRIEF_MS = 500 };
 
@@ -231,8 +235,8 @@ DDPFS_EXPORT int ddpfs_stage_state(
         struct ddpfs_stage *stage, uint64_t epoch, uint64_t turns, char *buf, size_t buf_size);
 
 /* Goes to where a state was written, by this job or by one with another world; rank and world stay as they are.
- * Batches that are out stay valid.  -EUCLEAN, -EPROTONOSUPPORT, -EFBIG (no state), -ESTALE (another dataset), -ENOMEM;
- * the stage is unchanged then. */
+ * Batches that are out stay valid.  -EUCLEAN, -EPROTONOSUPPORT, -EFBIG (no state), -ESTALE (another dataset), -EINVAL (the stage
+ * was opened with another order, deal, tail, subdir or seed), -ENOMEM; the stage is unchanged then. */
 DDPFS_EXPORT int ddpfs_stage_resume(struct ddpfs_stage *stage, const char *state, struct ddpfs_stage_error *error);
 
 /* The path of a file, relative to the dataset's root, NUL-terminated.  Returns its length, -EINVAL (no such file),

@@ -37,7 +37,9 @@ struct ddpfs_stage {
 	uint32_t keep_pages; /* samples of more are not kept: the ledger does not count them */
 	uint64_t window_bytes;
 	uint32_t rank, world;
-	bool on_bad_given;             /* on_bad is the caller's own word */
+	bool on_bad_given; /* on_bad is the caller's own word */
+	struct ddpfs_stage_options
+	        words;                 /* order, deal, tail, subdir (own copies), seed: what a state must agree with */
 	char *quarantine;              /* the list that the caller named, "": none; NULL: the one beside the index */
 	enum shard_on_bad on_bad;      /* what the caller wants of samples that are found to be bad */
 	struct shard_quarantine *list; /* of those that are known to be; NULL: none was needed, or there is none */
@@ -59,8 +61,8 @@ struct ddpfs_stage {
 	/* Any thread: */
 	_Atomic uint32_t batches_out;  /* not released */
 	_Atomic uint32_t batches_held; /* whose memory has not come back: also released ones that a GPU still reads */
-	_Atomic uint64_t n_batches, n_samples, n_bytes, n_ready, n_waited, n_asked, n_left_out, n_replaced, wait_ns,
-	        wait_memory_ns;
+	_Atomic uint64_t n_batches, n_samples, n_bytes, n_ready, n_waited, n_asked, n_left_out, n_replaced, n_changed,
+	        wait_ns, wait_memory_ns;
 };
 
 /* A batch and what it holds. */

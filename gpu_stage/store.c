@@ -374,23 +374,41 @@ static void approach(struct stage_store *s, const uint64_t *keys, uint32_t i, ui
 	}
 }
 
-uint32_t stage_store_pin_ready(
-        struct stage_store *s, const uint64_t *keys, uint32_t n, uint32_t keep_pages, struct stage_entry **entries)
+uint32_t stage_store_take(struct stage_store *s, const struct stage_take *take, bool *ret_discarded)
 {
 	uint32_t i;
 	pthread_mutex_lock(&s->lock);
-	for (i = 0; i < n; i++) {
-		approach(s, keys, i, n);
-		struct stage_entry *e = find(s, keys[i]);
+	for (i = 0; i < take->n; i++) {
+		approach(s, take->keys, i, take->n);
+		struct stage_entry *e = find(s, take->keys[i]);
 		if (!e || e->missing)
 			break;
+		if (e->out && (e->lent || take->lend)) {
+			unhash(s, e);
+			*ret_discarded = true;
+			break;
+		}
 		pin(s, e);
+		e->out++;
 		e->used = true;
-		e->kept = e->pages <= keep_pages;
-		entries[i] = e;
+		e->kept = e->pages <= take->keep_pages;
+		take->doubtful[i] = e->lent;
+		e->lent |= take->lend;
+		take->entries[i] = e;
 	}
 	pthread_mutex_unlock(&s->lock);
 	return i;
+}
+
+void stage_store_give_back(struct stage_store *s, struct stage_entry *const *entries, uint32_t n)
+{
+	pthread_mutex_lock(&s->lock);
+	for (uint32_t i = 0; i < n; i++) {
+		assert(entries[i]->out > 0);
+		entries[i]->out--;
+		unpin(s, entries[i]);
+	}
+	pthread_mutex_unlock(&s->lock);
 }
 
 void stage_store_pin(struct stage_store *s, struct stage_entry *entry)

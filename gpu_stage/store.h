@@ -51,11 +51,13 @@ struct stage_entry {
 	uint32_t first_page;
 	uint32_t pins;
 	uint32_t missing;      /* blocks */
+	uint32_t out;          /* batches that it is a part of */
 	uint64_t claimed_few;  /* a bit a block, */
 	uint64_t *claimed;     /* here when they are more than 64; else NULL */
 	bool kept, used, dead; /* dead: not found any more, goes with its last pin */
 	bool listed;           /* in one of the lists of those that may go: all that nobody pins, and some others */
 	bool again;            /* was pinned since it was listed */
+	bool lent;             /* a consumer may have written to it */
 	struct stage_entry *hash_next;
 	struct stage_entry *older, *newer;
 };
@@ -79,10 +81,20 @@ int stage_layout_around(const struct shard_index *index, uint32_t file, const st
         struct stage_layout *ret_layout);
 void stage_layout_done(struct stage_layout *layout);
 
-/* Pins the ready entries of keys[0 .. n) up to the first that is not there or not ready; returns how many.  They count as
- * used and, where small enough for the ledger (keep_pages), as kept. */
-uint32_t stage_store_pin_ready(
-        struct stage_store *store, const uint64_t *keys, uint32_t n, uint32_t keep_pages, struct stage_entry **entries);
+struct stage_take {
+	const uint64_t *keys;
+	uint32_t n;
+	uint32_t keep_pages;          /* entries of more are not kept: the ledger does not count them */
+	bool lend;                    /* the consumer may write to the memory */
+	struct stage_entry **entries; /* n; set for those that are taken */
+	bool *doubtful;               /* n; set likewise: the entry was lent before, so its bytes may be others */
+};
+/* For a batch: pins the ready entries of keys[0 .. n) up to the first that is not there or not ready; returns how many.  They
+ * count as used.  The caller verifies the doubtful ones before it hands them out.
+ * A lent entry is part of one batch at a time: if it is part of another batch, it is discarded, the search ends there, and
+ * *ret_discarded becomes true.  Else *ret_discarded is untouched. */
+uint32_t stage_store_take(struct stage_store *store, const struct stage_take *take, bool *ret_discarded);
+void stage_store_give_back(struct stage_store *store, struct stage_entry *const *entries, uint32_t n);
 void stage_store_pin(struct stage_store *store, struct stage_entry *entry); /* once more; it counts as used */
 void stage_store_unpin(struct stage_store *store, struct stage_entry *const *entries, uint32_t n);
 

@@ -38,6 +38,10 @@ class Driver:
         self.ok(self.lib.cuStreamSynchronize(ctypes.c_void_p(stream)))
         return buf.raw[:size]
 
+    def clear(self, address, size, stream):
+        self.ok(self.lib.cuMemsetD8Async(ctypes.c_uint64(address), 0, ctypes.c_size_t(size), ctypes.c_void_p(stream)))
+        self.ok(self.lib.cuStreamSynchronize(ctypes.c_void_p(stream)))
+
 
 def unpack(capsule):
     """What a consumer finds in a capsule; renames it, as consumers must."""
@@ -114,6 +118,22 @@ def a_batch_is_one_array(driver, dataset, files):
         raise AssertionError("files of many lengths as one array")
 
 
+def what_a_consumer_writes_on_the_device_is_not_in_a_later_epoch(driver, dataset, files):
+    """A tensor of GPU memory may be changed in place: each batch is uploaded from the arena anew."""
+    stream = driver.stream()
+    stage = ddpfs.Stage(dataset, batch=11, memory=HOST_MEMORY, backend="cuda:0")
+    for epoch in range(2):
+        seen = {}
+        for batch in stage:
+            for i in range(len(batch)):
+                managed, address = unpack(batch.device(i).__dlpack__(stream=stream))
+                seen[batch.path(i)] = driver.read(managed.tensor.data, managed.tensor.shape[0], stream)
+                driver.clear(managed.tensor.data, managed.tensor.shape[0], stream)
+                managed.deleter(address)
+        assert seen == files
+    assert stage.stats()["changed"] == 0
+
+
 def torch_takes_them(driver, dataset, files):
     if driver.standin:
         return
@@ -134,7 +154,7 @@ def main():
     files = {p.relative_to(source).as_posix(): p.read_bytes() for p in source.rglob("*") if p.is_file()}
     driver = Driver()
     for check in (batches_are_device_memory_with_the_sources_bytes, a_capsule_keeps_the_memory_until_its_consumer_lets_go,
-                  a_batch_is_one_array, torch_takes_them):
+                  a_batch_is_one_array, what_a_consumer_writes_on_the_device_is_not_in_a_later_epoch, torch_takes_them):
         check(driver, dataset, files)
         print(check.__name__, flush=True)
 

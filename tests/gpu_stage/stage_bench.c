@@ -6,6 +6,7 @@
  *             arena is memory that nobody may have used for long, which a virtual machine pays for
  *   kept      a later epoch from the arena, handed out only
  *   copied    the same, each sample copied out into one buffer, as a collate function does
+ *   lent      kept and copied to a consumer that may write to the samples: each is verified again
  *   memcpy    the same copies from the same places without a stage: what `copied` can reach at most
  *
  * Figures only: compare them with others of the same run. */
@@ -143,7 +144,7 @@ static void print(const char *name, struct figure f)
 	        (double)f.bytes / f.seconds * 1e-9, f.seconds, f.cpu_seconds);
 }
 
-static struct figure epoch(struct ddpfs_stage *stage, uint64_t number, uint32_t n, bool copy)
+static struct figure epoch(struct ddpfs_stage *stage, uint64_t number, uint32_t n, unsigned flags, bool copy)
 {
 	struct ddpfs_stage_error error;
 	struct ddpfs_batch *batch;
@@ -154,7 +155,7 @@ static struct figure epoch(struct ddpfs_stage *stage, uint64_t number, uint32_t 
 	}
 	double began = now_s(), cpu_began = cpu_s();
 	int rc;
-	while ((rc = ddpfs_stage_next(stage, n, 0, &error, &batch)) == 1) {
+	while ((rc = ddpfs_stage_next(stage, n, flags, &error, &batch)) == 1) {
 		size_t at = 0;
 		for (uint32_t i = 0; i < batch->n_items; i++) {
 			const struct ddpfs_item *item = &batch->items[i];
@@ -225,7 +226,7 @@ static struct ddpfs_stage *cold_rounds(
 		double opened = now_s(), cpu_opened = cpu_s();
 		open_stage(dataset, options, &stage);
 		double ready = now_s(), cpu_ready = cpu_s();
-		struct figure cold = epoch(stage, 0, batch, false);
+		struct figure cold = epoch(stage, 0, batch, 0, false);
 		cold.seconds += ready - opened; /* it reads from then on */
 		cold.cpu_seconds += cpu_ready - cpu_opened;
 		ddpfs_stage_stats_get(stage, &stats);
@@ -270,17 +271,29 @@ int main(int argc, char **argv)
 	stage = cold_rounds(argv[1], &options, (uint32_t)batch, turns);
 	struct figure kept = { 0 }, copied = { 0 }, plain = { 0 };
 	for (uint64_t round = 0; round < ROUNDS; round++) {
-		struct figure k = epoch(stage, 2 * round + 1, (uint32_t)batch, false);
-		struct figure c = epoch(stage, 2 * round + 2, (uint32_t)batch, true);
+		struct figure k = epoch(stage, 2 * round + 1, (uint32_t)batch, 0, false);
+		struct figure c = epoch(stage, 2 * round + 2, (uint32_t)batch, 0, true);
 		struct figure p = copies(c.samples, (uint32_t)batch);
 		kept = !round || k.seconds < kept.seconds ? k : kept;
 		copied = !round || c.seconds < copied.seconds ? c : copied;
 		plain = !round || p.seconds < plain.seconds ? p : plain;
 	}
+	struct figure lent = { 0 }, lent_copied = { 0 };
+	epoch(stage, 2 * ROUNDS + 1, (uint32_t)batch, DDPFS_STAGE_LEND, false); /* from here on they are verified */
+	for (uint64_t round = 0; round < ROUNDS; round++) {
+		uint64_t number = 2 * ROUNDS + 2 + 2 * round;
+		struct figure k = epoch(stage, number, (uint32_t)batch, DDPFS_STAGE_LEND, false);
+		struct figure c = epoch(stage, number + 1, (uint32_t)batch, DDPFS_STAGE_LEND, true);
+		lent = !round || k.seconds < lent.seconds ? k : lent;
+		lent_copied = !round || c.seconds < lent_copied.seconds ? c : lent_copied;
+	}
 	print("kept", kept);
 	print("copied", copied);
+	print("lent", lent);
+	print("..copied", lent_copied);
 	print("memcpy", plain);
-	printf("copied / memcpy = %.2f (best of %d rounds each)\n", plain.seconds / copied.seconds, ROUNDS);
+	printf("copied / memcpy = %.2f, lent and copied / memcpy = %.2f (best of %d rounds each)\n",
+	        plain.seconds / copied.seconds, plain.seconds / lent_copied.seconds, ROUNDS);
 	ddpfs_stage_stats_get(stage, &stats);
 	printf("reads %" PRIu64 ", ready %" PRIu64 ", waited %" PRIu64 ", asked %" PRIu64 ", refused %" PRIu64
 	       ", evicted %" PRIu64 ", depth %u, %s, %s\n",

@@ -191,7 +191,7 @@ def test_a_state_goes_on_exactly_once(packed, world):
         state = stage.state_dict()
         assert state == stage.state_after(batch)
     for rank in range(world):
-        stage = ddpfs.Stage(dataset, batch=6, rank=rank, world=world, tail="short", memory="64M")
+        stage = ddpfs.Stage(dataset, batch=6, rank=rank, world=world, memory="64M")
         stage.load_state_dict({"ddpfs": state["ddpfs"]})
         seen += [path for path, _ in names_and_bytes(stage)]
     # tail=pad of the state repeats up to world - 1 samples at the end; none is missing.
@@ -304,9 +304,112 @@ def test_tensors_share_the_arena(packed):
         assert tensor.numel() == 0 or tensor.data_ptr() == batch[i].__array_interface__["data"][0]
         assert bytes(tensor.numpy()) == files[batch.path(i)]
     flat, offsets = batch.flat()
-    assert flat.data_ptr() == batch.arena.__array_interface__["data"][0]
+    assert flat.numel() == sum(batch.lengths)
     for i, (start, length) in enumerate(zip(offsets, batch.lengths)):
         assert bytes(flat[start:start + length].numpy()) == files[batch.path(i)]
+
+
+def numpy_writes(batch, i):
+    """Past numpy's read-only flag, as torch.from_numpy does."""
+    import ctypes
+
+    view = batch[i]
+    ctypes.memset(view.__array_interface__["data"][0], 0, view.size)
+
+
+def torch_writes(batch, i):
+    pytest.importorskip("torch", reason="torch is not installed")
+    batch.tensor(i).zero_()
+
+
+@pytest.mark.parametrize("write", [numpy_writes, torch_writes])
+def test_what_a_consumer_writes_is_not_in_a_later_epoch(packed, write):
+    dataset, files = packed
+    with ddpfs.Stage(dataset, batch=7, memory="64M") as stage:
+        for batch in stage:
+            for i in range(len(batch)):
+                write(batch, i)
+        del batch
+        gc.collect()
+        for _ in range(2):
+            assert dict(names_and_bytes(stage)) == files
+        assert stage.stats()["changed"] == sum(any(data) for data in files.values())
+        assert stage.stats()["bad_blocks"] == 0
+
+
+def test_what_a_consumer_writes_to_a_flat_tensor_is_its_own(packed):
+    pytest.importorskip("torch", reason="torch is not installed")
+    dataset, files = packed
+    with ddpfs.Stage(dataset, batch=7, memory="64M") as stage:
+        stage.next().flat()[0].zero_()
+        stage.set_epoch(0)
+        assert dict(names_and_bytes(stage)) == files
+
+
+def test_two_batches_that_are_held_do_not_share_what_may_be_written(packed):
+    """The sample comes twice while its first batch is held: writing to one is not seen in the other."""
+    dataset, files = packed
+    with ddpfs.Stage(dataset, batch=len(files), memory="64M") as stage:
+        first = stage.next()
+        stage.set_epoch(1)
+        second = stage.next()
+        for i in range(len(first)):
+            numpy_writes(first, i)
+        assert {second.path(i): bytes(second[i]) for i in range(len(second))} == files
+        path = max(files, key=lambda name: len(files[name]))
+        a, b = stage.get(path), stage.get(path)
+        numpy_writes(a, 0)
+        assert bytes(b[0]) == files[path] and not any(a[0])
+        del a, b
+        gc.collect()
+        assert bytes(stage.get(path)[0]) == files[path]
+
+
+def test_a_closed_stage_says_so(packed):
+    stage = ddpfs.Stage(packed[0], batch=7, memory="64M")
+    stage.next().release()
+    stage.close()
+    for use in (lambda: next(iter(stage)), stage.next, lambda: len(stage), stage.state_dict, lambda: stage.set_epoch(2)):
+        with pytest.raises(ValueError, match="closed"):
+            use()
+
+
+@pytest.mark.parametrize("given, says", [
+    ({"seed": 4}, "seed=4"), ({"order": "torch"}, "order=torch"), ({"tail": "drop"}, "tail=drop"),
+    ({"deal": "block"}, "deal=block"), ({"subdir": "class_01"}, "subdir=class_01")])
+def test_a_state_of_another_order_is_refused_however_it_is_given(packed, given, says):
+    stage = ddpfs.Stage(packed[0], batch=5, order="full", deal="stride", seed=3, memory="64M")
+    stage.next().release()
+    state = stage.state_dict()
+    other = ddpfs.Stage(packed[0], batch=5, memory="64M", **given)
+    with pytest.raises(ValueError, match=says):
+        other.load_state_dict(state)
+    with pytest.raises(ValueError, match=says):
+        ddpfs.Stage(packed[0], batch=5, memory="64M", state=state["ddpfs"], **given).next()
+
+
+@pytest.mark.parametrize("given", [
+    {"epoch": -1}, {"rank": -1}, {"world": -1}, {"seed": -1}, {"start": -1}, {"seed": 1 << 64}, {"rank": 1 << 32},
+    {"epoch": 1.5}, {"epoch": "1"}, {"rank": None}, {"memory": "abc"}, {"memory": "-1"}, {"memory": -1}, {"memory": "nan"},
+    {"memory": "infG"},
+    {"memory": "M"}, {"memory": ""}, {"memory": -1e9}, {"device_memory": "x"}, {"batch": 2.5}, {"batch": 0}, {"batch": -1},
+    {"batch": (1 << 20) + 1}, {"dataset": "a\0b"}, {"subdir": "a\0b"}, {"quarantine": "a\0b"}, {"quarantine": "/nope"},
+    {"order": 5}, {"state": {}}], ids=repr)
+def test_what_has_no_meaning_is_one_valueerror_that_names_the_parameter(packed, given):
+    (name, _), = given.items()
+    with pytest.raises(ValueError, match=f"(?s)^(\\[Errno 2\\] )?{name}=.*(give|NUL)"):
+        ddpfs.Stage(**{"dataset": packed[0], **given})
+
+
+def test_calls_with_no_meaning_are_valueerrors(packed):
+    with ddpfs.Stage(packed[0], batch=5, memory="64M") as stage:
+        for call in (lambda: stage.set_epoch(-1), lambda: stage.batches(-1), lambda: stage.skip(-1), lambda: stage.next(0),
+                     lambda: stage.next(2.5), lambda: stage.get("a\0b"), lambda: stage.load_state_dict({}),
+                     lambda: stage.load_state_dict({"ddpfs": 5}), lambda: stage.load_state_dict("x"),
+                     lambda: stage.load_state_dict(None)):
+            with pytest.raises(ValueError):
+                call()
+        assert stage.position[:2] == (0, 0)
 
 
 def test_a_dataloader_takes_it(packed):

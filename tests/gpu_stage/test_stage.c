@@ -285,12 +285,14 @@ static bool hand_out(struct stage_store *store, uint32_t sample, struct stage_en
 {
 	uint64_t key = stage_sample_key(sample);
 	struct stage_entry *entry;
-	if (!stage_store_pin_ready(store, &key, 1, 1, &entry))
+	bool doubtful, discarded = false;
+	struct stage_take take = { .keys = &key, .n = 1, .keep_pages = 1, .entries = &entry, .doubtful = &doubtful };
+	if (!stage_store_take(store, &take, &discarded))
 		return false;
 	if (held)
 		*held = entry;
 	else
-		stage_store_unpin(store, &entry, 1);
+		stage_store_give_back(store, &entry, 1);
 	return true;
 }
 
@@ -329,7 +331,7 @@ static void room_is_taken_from_what_nobody_holds_and_was_used_longest_ago(void *
 	assert_int_equal(bring(store, ids[15]), -ENOBUFS);
 	assert_true(hand_out(store, ids[0], NULL)); /* still, and held */
 	assert_int_equal(bring(store, ids[15]), -ENOBUFS);
-	stage_store_unpin(store, &held, 1);
+	stage_store_give_back(store, &held, 1);
 	assert_int_equal(bring(store, ids[15]), 0);
 	assert_false(hand_out(store, ids[0], NULL));
 	stage_store_stats_get(store, &stats);

@@ -7,6 +7,8 @@ from functools import cache
 
 NONE = 0xFFFFFFFF
 BRIEFLY = 2  # DDPFS_STAGE_BRIEFLY
+LEND = 4  # DDPFS_STAGE_LEND
+BATCH_MAX = 1 << 20  # DDPFS_STAGE_BATCH_MAX
 PATH_MAX = 4097
 TEXT_MAX = 1024
 STATE_MAX = 4096
@@ -42,7 +44,7 @@ class Stats(ctypes.Structure):
         "batches", "samples", "bytes", "ready", "waited", "asked", "wait_ns", "wait_memory_ns", "arena_bytes",
         "used_bytes", "held_bytes", "landing_bytes", "refused", "evicted", "reads", "read_bytes", "bad_blocks",
         "io_errors", "left_out", "uploads", "upload_copies", "upload_bytes", "device_bytes", "device_used_bytes",
-        "copied_bytes", "replaced", "told", "untold")] +
+        "copied_bytes", "replaced", "told", "untold", "changed")] +
                 [(n, c_uint32) for n in ("depth", "uring", "direct", "backend_device", "numa_node")])
 
 

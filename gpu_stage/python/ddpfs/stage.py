@@ -1,9 +1,11 @@
-"""Batches of a rank's samples as views of the stage's arena, or of GPU memory: no copies, and nothing may be written."""
+"""Batches of a rank's samples as views of the stage's arena, or of GPU memory, without a copy.  What is written to a view is
+seen by those who hold the batch, and by nobody later: the library verifies a sample before it hands it out again."""
 
 import ctypes
 import errno
 import logging
 import math
+import operator
 import os
 import threading
 import time
@@ -26,6 +28,7 @@ def _renew_opening():
 
 
 os.register_at_fork(after_in_child=_renew_opening)
+_U32_MAX = (1 << 32) - 1
 _UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
 
 
@@ -38,23 +41,60 @@ class StageError(OSError):
         self.sample = sample
 
 
+class OptionError(StageError, ValueError):
+    """What the stage was asked for has no meaning, or contradicts a state."""
+
+
 def _made(error):
-    return StageError(error.code, error.text.decode(errors="replace"),
-                      None if error.file == _lib.NONE else error.file,
-                      None if error.sample == _lib.NONE else error.sample)
+    kind = OptionError if error.code == -errno.EINVAL else StageError
+    return kind(error.code, error.text.decode(errors="replace"),
+                None if error.file == _lib.NONE else error.file,
+                None if error.sample == _lib.NONE else error.sample)
 
 
 def _raise(error):
     raise _made(error)
 
 
-def _bytes(size):
+def _number(name, value, low=0, high=(1 << 64) - 1):
+    """An int, or what stands for one (numpy's), of a parameter with these limits."""
+    try:
+        number = operator.index(value)
+    except TypeError:
+        number = None
+    if number is None or not low <= number <= high:
+        raise ValueError(f"{name}={value!r}: give a whole number from {low} to {high}")
+    return number
+
+
+def _bytes(name, size):
     """4096, "64M", "1.5G" -> bytes."""
-    if not isinstance(size, str):
-        return int(size or 0)
-    number = size.upper().removesuffix("B").removesuffix("I")
+    if size is None:
+        return 0
+    if not isinstance(size, (str, float)):
+        return _number(name, size, high=(1 << 63) - 1)
+    number = str(size).strip().upper().removesuffix("B").removesuffix("I")
     unit = number[-1:] if number[-1:] in _UNITS else ""
-    return int(float(number.removesuffix(unit)) * _UNITS[unit])
+    try:
+        value = float(number.removesuffix(unit)) * _UNITS[unit]
+    except ValueError:
+        value = -1.0
+    if not 0 <= value < 1 << 63:  # nor infinite, nor no number
+        raise ValueError(f'{name}={size!r}: give bytes, as a number or with K, M, G or T behind it ("512M")')
+    return int(value)
+
+
+def _word(name, value):
+    """A path or a word, as the library takes it: bytes without a NUL; None stays None."""
+    if value is None:
+        return None
+    try:
+        text = os.fsencode(value)
+    except TypeError:
+        raise ValueError(f"{name}={value!r}: give a str or a path") from None
+    if b"\0" in text:
+        raise ValueError(f"{name}={value!r}: there is a NUL in it, which no path has")
+    return text
 
 
 class _Open:
@@ -116,11 +156,12 @@ class Batch:
     itself, after release()): hold few of them.
 
         len(batch), batch[i]       files; batch[i] is a read-only numpy uint8 view of host memory
-        batch.tensor(i)            the same as a torch tensor (torch knows no read-only: do not write to it), on the GPU
-                                   with backend="cuda"
+        batch.tensor(i)            the same as a torch tensor, on the GPU with backend="cuda".  It may be changed in place: a
+                                   later epoch has the dataset's bytes
         batch.tensor()             files of one length as one tensor [files, length]
         batch.device(i), .device() the same memory for every library that takes DLPack; with backend="cuda" only
-        batch.flat()               (one uint8 tensor, offsets): file i is tensor[offsets[i] : offsets[i] + lengths[i]]
+        batch.flat()               (one uint8 tensor, offsets): file i is tensor[offsets[i] : offsets[i] + lengths[i]]; a copy in
+                                   host memory
         batch.device_flat()        the same for DLPack
         batch.wait(stream)         before work on another stream than the one current at tensor() or device(): a
                                    torch.cuda.Stream or its number
@@ -184,7 +225,9 @@ class Batch:
         if self._live().opened.ordinal >= 0:
             array, offsets = self.device_flat()
             return torch.from_dlpack(array), offsets
-        return torch.from_numpy(self._memory(0, self._held.opened.size, False)), self.offsets
+        files = list(self)  # in host memory other samples lie between them
+        offsets = np.cumsum(self.lengths) - self.lengths
+        return torch.from_numpy(np.concatenate(files) if files else np.empty(0, np.uint8)), offsets
 
     def device_flat(self):
         if self._live().opened.ordinal < 0:
@@ -200,7 +243,7 @@ class Batch:
         self._live().sync()
 
     def stack(self):
-        """Files of one length as one [n, length] array in host memory: the one method that copies."""
+        """Files of one length as one [n, length] array in host memory: a copy."""
         self._one_length()
         return np.stack(list(self))
 
@@ -253,7 +296,7 @@ class Stage:
               directory comes instead. With these two what the quarantine list names is left out of the order, or replaced in
               it, as in a mount. A function: skip, and the function is called with the StageError that names the sample
     bad       a function that is called so with any on_bad
-    quarantine    the list; default: the one beside the index, if there is one; "": none
+    quarantine    path of the list; default: the one beside the index, if there is one; "": none
     backend   "cpu", or "cuda" (torch's current device) or "cuda:N": batches in GPU memory
     device_memory, copy    bytes of GPU memory for batches; how they get there: "auto", "each", "packed" (stage.h)
     """
@@ -261,23 +304,32 @@ class Stage:
     def __init__(self, dataset, batch=1, *, rank=0, world=0, order=None, deal=None, tail=None, seed=0, epoch=0, start=0,
                  subdir=None, memory=0, on_bad=None, backend=None, device_memory=0, copy=None, state=None, drop_last=False,
                  bad=None, quarantine=None):
-        if batch < 1:
-            raise ValueError("batch must be at least 1")
         self.dataset = os.fspath(dataset)
-        self.batch = batch
+        self._dataset = _word("dataset", dataset)
+        self.batch = _number("batch", batch, 1, _lib.BATCH_MAX)
         self.drop_last = drop_last
-        self._numbers = {"rank": rank, "world": world, "seed": seed, "epoch": epoch, "start": start,
-                         "memory_bytes": _bytes(memory), "device_bytes": _bytes(device_memory)}
+        rank, world = _number("rank", rank, high=_U32_MAX), _number("world", world, high=_U32_MAX)
+        self._numbers = {"rank": rank, "world": world, "seed": _number("seed", seed), "epoch": _number("epoch", epoch),
+                         "start": _number("start", start), "memory_bytes": _bytes("memory", memory),
+                         "device_bytes": _bytes("device_memory", device_memory)}
         if bad and callable(on_bad):
             raise ValueError("on_bad is a function, and bad is one: give on_bad='skip' and bad, or one of them")
         self._bad = bad or (on_bad if callable(on_bad) else None)
         on_bad = "skip" if callable(on_bad) else on_bad
-        self._words = {"order": order, "deal": deal, "tail": tail, "subdir": subdir, "on_bad": on_bad,
-                       "backend": backend, "copy": copy, "state": state, "quarantine": quarantine}
+        words = {"order": order, "deal": deal, "tail": tail, "subdir": subdir, "on_bad": on_bad,
+                 "backend": backend, "copy": copy, "state": state, "quarantine": quarantine}
+        self._words = {name: _word(name, value) for name, value in words.items()}
+        if quarantine and not os.path.isfile(self._words["quarantine"]):
+            raise OptionError(-errno.ENOENT, f"quarantine={os.fspath(quarantine)!r}: there is no such file; give the path of the "
+                                             'list, or "" for none')
         self._opened = None
+        self._closed = False
+        self._route = None
 
     def _open(self):
         opened = self._opened
+        if self._closed:
+            raise ValueError("the stage was closed: make another one, with a state= taken before close() to go on there")
         if opened is None:
             with _opening:
                 opened = self._opened = self._opened or self._open_anew()
@@ -287,23 +339,25 @@ class Stage:
 
     def _open_anew(self):
         lib, error, pointer = _lib.load(), _lib.Error(), ctypes.c_void_p()
-        words = {k: os.fsencode(v) for k, v in self._words.items() if v is not None}
+        words = {name: word for name, word in self._words.items() if word is not None}
         options = _lib.Options(size=ctypes.sizeof(_lib.Options), **self._numbers, **words)
         bad, self_bad = None, self._bad
         if self_bad is not None:
             bad = options.bad = _lib.BadFunction(lambda _arg, found: self_bad(_made(found.contents)))
-        if lib.ddpfs_stage_open(os.fsencode(self.dataset), ctypes.byref(options), ctypes.byref(error),
+        if lib.ddpfs_stage_open(self._dataset, ctypes.byref(options), ctypes.byref(error),
                                 ctypes.byref(pointer)) < 0:
             _raise(error)
         opened = _Open(lib, pointer)
         opened.bad = bad  # lives as long as the library may call it
-        log.info("%s: %s", self.dataset, opened.route())
+        self._route = opened.route()
+        log.info("%s: %s", self.dataset, self._route)
         return opened
 
     def _call(self, function, *arguments):
         """A function that takes flags, an error and the output last: its result, or StageError.  Ctrl-C, which comes to the
         main thread, ends its wait for memory that batches hold."""
         flags = _lib.BRIEFLY if threading.current_thread() is threading.main_thread() else 0
+        flags |= 0 if self._open().ordinal >= 0 else _lib.LEND  # host memory is handed to torch, which knows no read-only
         opened, error, out = self._open(), _lib.Error(), ctypes.POINTER(_lib.Batch)()
         call, warn_at = getattr(opened.lib, function), None
         while (rc := call(opened.pointer, *arguments, flags, ctypes.byref(error), ctypes.byref(out))) == -errno.EAGAIN:
@@ -319,16 +373,16 @@ class Stage:
 
     def next(self, n=None):
         """The next n samples, fewer at the end of the epoch; None after it.  Waits without the interpreter's lock."""
-        return self._call("ddpfs_stage_next", self.batch if n is None else n)
+        return self._call("ddpfs_stage_next", self.batch if n is None else _number("n", n, 1, _lib.BATCH_MAX))
 
     def get(self, path):
         """One file by its path in the dataset, as a batch of one."""
-        return self._call("ddpfs_stage_get", os.fsencode(path))
+        return self._call("ddpfs_stage_get", _word("path", path))
 
     def skip(self, n):
         """Passes over the next n samples: a batch with a damaged one, say."""
         opened = self._open()
-        opened.lib.ddpfs_stage_skip(opened.pointer, n)
+        opened.lib.ddpfs_stage_skip(opened.pointer, _number("n", n))
 
     @property
     def position(self):
@@ -340,7 +394,7 @@ class Stage:
     def set_epoch(self, epoch):
         """Goes to the beginning of an epoch."""
         opened, error = self._open(), _lib.Error()
-        if opened.lib.ddpfs_stage_set_epoch(opened.pointer, epoch, ctypes.byref(error)) < 0:
+        if opened.lib.ddpfs_stage_set_epoch(opened.pointer, _number("epoch", epoch), ctypes.byref(error)) < 0:
             _raise(error)
 
     def __iter__(self):
@@ -364,7 +418,7 @@ class Stage:
     def batches(self, epoch):
         """Batches of an epoch."""
         opened, turns = self._open(), ctypes.c_uint64()
-        code = opened.lib.ddpfs_stage_turns(opened.pointer, epoch, ctypes.byref(turns))
+        code = opened.lib.ddpfs_stage_turns(opened.pointer, _number("epoch", epoch), ctypes.byref(turns))
         if code < 0:
             raise StageError(code, f"epoch {epoch}: {os.strerror(-code)}")
         return turns.value // self.batch if self.drop_last else -(-turns.value // self.batch)
@@ -386,9 +440,13 @@ class Stage:
         return buf.value.decode()
 
     def load_state_dict(self, state):
-        """Goes to where a state was taken, by a job with any number of ranks."""
+        """Goes to where a state was taken, by a job with any number of ranks.  What this stage was made with (order, deal,
+        tail, seed, subdir) must be the state's, as with state=."""
+        text = state.get("ddpfs") if isinstance(state, dict) else None
+        if not isinstance(text, str) or "\0" in text:
+            raise ValueError(f"{str(state)[:80]!r} is no state of a stage: give what state_dict() or state_after() returned")
         opened, error = self._open(), _lib.Error()
-        if opened.lib.ddpfs_stage_resume(opened.pointer, state["ddpfs"].encode(), ctypes.byref(error)) < 0:
+        if opened.lib.ddpfs_stage_resume(opened.pointer, text.encode(), ctypes.byref(error)) < 0:
             _raise(error)
 
     def stats(self):
@@ -399,10 +457,11 @@ class Stage:
     @property
     def route(self):
         """The way of a sample's bytes, in words: also in the log "ddpfs", at INFO, when the stage is opened."""
-        return self._open().route()
+        return self._route if self._closed and self._route else self._open().route()
 
     def close(self):
-        """Lets go of the library's object: it ends with the last batch."""
+        """Lets go of the library's object: it ends with the last batch.  The stage cannot be used any more."""
+        self._closed = True
         self._opened = None
 
     def __enter__(self):
