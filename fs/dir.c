@@ -215,12 +215,6 @@ static int dir_resume(struct fs_server *server, fuse_ino_t ino, uint64_t handle,
 	return rc < 0 ? rc : dir_settle(server, dir);
 }
 
-/* What is opened after a listing counts. */
-static bool waits_for_watch(const struct fs_server *server, struct fs_node node)
-{
-	return !fs_watch_is_ready(server->watch) || (node.kind == FS_ROOT && fs_watch_rests(server->watch));
-}
-
 static void opendir_any(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi, bool waited)
 {
 	struct fs_server *server = fs_server_of(req);
@@ -232,7 +226,8 @@ static void opendir_any(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *f
 	bool marked = !trainer && lister != 0 && fuse_req_ctx(req)->pid == lister;
 
 	int rc = fs_ino_node(ino, &node);
-	if (rc == 0 && trainer && !waited && waits_for_watch(server, node)) {
+	/* What is opened after a listing counts, so the watch must stand. */
+	if (rc == 0 && trainer && !waited && !fs_watch_is_ready(server->watch)) {
 		fs_helper_opendir(server->helper, req, ino, fi);
 		return;
 	}

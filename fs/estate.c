@@ -13,7 +13,7 @@
 
 #include "shard/base/cleanup.h"
 
-#define MAGIC UINT64_C(0x3230646572616873) /* "shared02" */
+#define MAGIC UINT64_C(0x3330646572616873) /* "shared03" */
 enum { PAGE = FS_ESTATE_HEAD_BYTES };
 
 _Static_assert(sizeof(struct fs_estate_head) <= FS_ESTATE_HEAD_BYTES, "the head fits its page");

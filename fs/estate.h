@@ -25,7 +25,7 @@
 
 enum { FS_ESTATE_COUNTS_MAX = 64 };
 enum { FS_ESTATE_HEAD_BYTES = 4096 }; /* what the supervisor maps; the memfd never gets shorter */
-enum { FS_ESTATE_EVENTS_BYTES = 1 << 16, FS_ESTATE_MARKS_MAX = 64 };
+enum { FS_ESTATE_EVENTS_BYTES = 1 << 16 };
 
 /* Counters of all servers so far, by name: the next server may be of another version. */
 struct fs_estate_counts {
@@ -70,12 +70,6 @@ struct fs_estate_opens {
 	/* What a read(2) of inotify's descriptor brought; zero but while events lie in it. */
 	_Alignas(8) uint8_t events[FS_ESTATE_EVENTS_BYTES];
 	_Atomic uint32_t taken; /* bytes of `events` that fs_estate_take_event has handed out */
-	/* What a rest has marked (fs/rest.h); from and to are turns. */
-	uint32_t n_marks;
-	struct fs_estate_mark {
-		int32_t wd; /* 0: taken in */
-		uint64_t epoch, from, to;
-	} marks[FS_ESTATE_MARKS_MAX];
 };
 
 struct fs_estate; /* opaque */

@@ -23,7 +23,6 @@ struct fs_options {
 	struct shard_view_options view;
 	bool fill_class; /* layout=tree,view=rank: show one file of another rank in a class that would be empty */
 	enum fs_advance advance;
-	bool watch_rests;      /* layout=flat: opens are not watched while all is in memory (fs/watch.h) */
 	uint64_t memory_bytes; /* 0: it follows the host (fs/budget.h) */
 	bool allow_other;
 	bool noexec;           /* no program of the dataset can be started */

@@ -417,10 +417,9 @@ static void *helper_run(void *arg)
 				helper->jobs_tail = &helper->jobs;
 		}
 		pthread_mutex_unlock(&helper->lock);
-		if (job && job->opendir) {
-			fs_watch_wake_wait(helper->server->watch);
+		if (job && job->opendir)
 			fs_dir_opendir_waited(job->req, job->ino, &job->fi);
-		} else if (job)
+		else if (job)
 			do_list(helper, job);
 		free(job);
 		log_waiting(helper, &budget);

@@ -36,7 +36,6 @@ struct fs_link {
 	int channel;              /* the socket's server end */
 	int estate_fd;            /* memfd of fs/estate.h */
 	int inotify_fd;           /* or -1: there is none to be had */
-	int rest_fd;              /* inotify for the marks of fs/rest.h; or -1 */
 	int control_fd;           /* listens */
 	const char *control_path; /* for messages; not owned */
 	int fuse_fd;              /* -1: the first server, which mounts */

@@ -603,7 +603,6 @@ void fs_server_root_changed(struct fs_server *server, struct fs_view *view)
 	fuse_ino_t ino = fs_ino((struct fs_node){ .kind = FS_ROOT, .view = view->number });
 	/* A negative offset drops attributes only. -ENOENT: the kernel does not hold the inode, and so nothing old. */
 	fuse_lowlevel_notify_inval_inode(server->session, ino, -1, 0);
-	fs_watch_wake(server->watch);
 }
 
 /* ---- end ---- */

@@ -51,7 +51,6 @@ struct fs_counters {
 	_Atomic uint64_t asked;     /* READs of files given to the engine */
 	_Atomic uint64_t waited_ns; /* from READs to their answers, summed */
 	_Atomic uint64_t watch_overflows;
-	_Atomic uint64_t watch_rests;
 	_Atomic uint64_t fill_class; /* files of other ranks listed because of it */
 };
 
@@ -164,7 +163,7 @@ int fs_read_errno(int rc);
 /* Has the supervisor unmount: the server may not.  Main only.  As fs_unmount; -EPIPE: the supervisor is gone. */
 int fs_server_unmount(struct fs_server *server, bool lazy);
 
-/* The root's listing changed (a new epoch): the kernel forgets its mtime, and a watch that rests comes back. */
+/* The root's listing changed (a new epoch): the kernel forgets its mtime. */
 void fs_server_root_changed(struct fs_server *server, struct fs_view *view);
 
 uint64_t fs_now_ns(void); /* CLOCK_MONOTONIC */

@@ -283,7 +283,6 @@ static void sink_drop(struct prefetch_sink *base, const struct cache_victim *vic
 {
 	struct ino_list list = { .sink = sink_of(base) };
 	fs_hang_here(list.sink->server, FS_HANG_DROP);
-	fs_watch_wake(list.sink->server->watch);
 	for (size_t i = 0; i < n; i++) {
 		if (victims[i].block == CACHE_WHOLE)
 			drop_sample(&list, victims[i].id, victims[i].announced);

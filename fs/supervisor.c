@@ -154,7 +154,6 @@ static _Noreturn void server_main(struct supervisor *sup, int channel)
 		.channel = channel,
 		.estate_fd = sup->held.estate_fd,
 		.inotify_fd = sup->held.inotify_fd,
-		.rest_fd = sup->held.rest_fd,
 		.control_fd = sup->held.control_fd,
 		.control_path = sup->held.control_path,
 		.fuse_fd = sup->held.fuse_fd,
@@ -858,17 +857,6 @@ static void confine(void)
 		log_warning("capabilities cannot be given up (%s): the mount goes on with them", strerror(-rc));
 }
 
-static void make_rest(struct supervisor *sup)
-{
-	struct fs_supervised *held = &sup->held;
-	if (!sup->how->options->watch_rests || held->inotify_fd < 0 || held->rest_fd >= 0)
-		return;
-	held->rest_fd = inotify_init1(IN_NONBLOCK | IN_CLOEXEC);
-	if (held->rest_fd < 0)
-		log_warning("watch=rest: %s: the mount stays watched; raise fs.inotify.max_user_instances",
-		        strerror(errno));
-}
-
 static int make(struct supervisor *sup)
 {
 	struct fs_supervised *held = &sup->held;
@@ -879,7 +867,6 @@ static int make(struct supervisor *sup)
 	if (rc < 0)
 		return base_err_set(sup->err, rc, "the supervisor: %s", strerror(-rc));
 	if (sup->how->takeover) {
-		make_rest(sup); /* a program that knew of none was before us */
 		confine();
 		return 0;
 	}
@@ -889,7 +876,6 @@ static int make(struct supervisor *sup)
 		log_warning("inotify is not to be had (%s): epochs do not advance by themselves; raise "
 		            "fs.inotify.max_user_instances",
 		        strerror(errno));
-	make_rest(sup);
 	rc = fs_control_listen(sup->how->options->control_path, sup->err, held->control_path, &held->control_fd);
 	if (rc == 0)
 		confine();
@@ -903,8 +889,8 @@ static void unmake(struct supervisor *sup)
 		munmap(sup->head, FS_ESTATE_HEAD_BYTES);
 	if (held->control_fd >= 0)
 		unlink(held->control_path);
-	const int fds[] = { held->fuse_fd, held->estate_fd, held->inotify_fd, held->rest_fd, held->control_fd,
-		sup->signal_fd, sup->channel };
+	const int fds[] = { held->fuse_fd, held->estate_fd, held->inotify_fd, held->control_fd, sup->signal_fd,
+		sup->channel };
 	for (size_t i = 0; i < sizeof(fds) / sizeof(fds[0]); i++)
 		if (fds[i] >= 0)
 			close(fds[i]);
@@ -914,9 +900,7 @@ static void unmake(struct supervisor *sup)
 int fs_supervise(const struct fs_supervise *how, struct base_err *err, bool *ret_ready)
 {
 	struct supervisor sup = { .how = how, .err = err, .signal_fd = -1, .channel = -1, .self = getpid() };
-	sup.held = (struct fs_supervised){
-		.fuse_fd = -1, .estate_fd = -1, .inotify_fd = -1, .rest_fd = -1, .control_fd = -1
-	};
+	sup.held = (struct fs_supervised){ .fuse_fd = -1, .estate_fd = -1, .inotify_fd = -1, .control_fd = -1 };
 	if (how->takeover) {
 		sup.held = *how->takeover;
 		sup.was_ready = true;

@@ -39,7 +39,7 @@ enum {
 
 /* What a supervisor holds, for another program that becomes the supervisor (restart). */
 struct fs_supervised {
-	int fuse_fd, estate_fd, inotify_fd, rest_fd, control_fd; /* inotify_fd and rest_fd may be -1 */
+	int fuse_fd, estate_fd, inotify_fd, control_fd; /* inotify_fd may be -1 */
 	char control_path[FS_CONTROL_PATH_MAX];
 	struct fs_link_mount mount;
 	uint64_t started_ns;

@@ -14,7 +14,6 @@
 #include "fs/helper.h"
 #include "fs/node.h"
 #include "fs/opens.h"
-#include "fs/rest.h"
 #include "fs/sink.h"
 #include "fs/touch.h"
 #include "shard/base/log.h"
@@ -25,8 +24,7 @@ enum {
 	DRAIN_READS_MAX = 64, /* reads of FS_ESTATE_EVENTS_BYTES a drain: bounds it under a flood */
 	IN_ORDER_FULL = 64,   /* events in a row within the slack that make an order trusted */
 	PAIR_MS_MAX = 3600000,
-	TOLD_MAX = 65536, /* turns of a stretch that the engine hears of at once; it gives up those before by itself */
-	EPOCHS_KEPT = 2,  /* whose turns READs are looked for: the current one, and the one whose last files are open */
+	EPOCHS_KEPT = 2, /* whose turns READs are looked for: the current one, and the one whose last files are open */
 };
 
 #define PAIR_ENVIRON "DDPFS_TEST_PAIR_MS" /* for tests: counts do not depend on how busy the machine is */
@@ -41,14 +39,9 @@ struct fs_watch {
 	pthread_t thread;
 	bool started;
 	int fd;
-	int poke_fd; /* eventfd: the thread is to look at what it was asked for */
+	int poke_fd; /* eventfd: the thread is to end */
 	_Atomic bool stopping;
-	struct fs_rest *rest;    /* NULL: it never rests */
-	_Atomic bool resting;    /* changed by the thread, with ready_lock held */
-	_Atomic bool wake_asked; /* while it rests */
-	int root_wd;             /* the thread's: of the flat view's root; < 0: not watched */
-	bool told_unmarked;      /* the thread's */
-	_Atomic bool settled;    /* every watch is known by its number: the events of a predecessor's can be read */
+	_Atomic bool settled; /* every watch is known by its number: the events of a predecessor's can be read */
 	_Atomic uint64_t n_dirs;
 
 	pthread_mutex_t ready_lock;
@@ -60,10 +53,8 @@ struct fs_watch {
 	struct fs_watch_listener listener;
 	struct watched *by_wd;
 	size_t by_wd_size;
-	uint32_t in_order;   /* how much the opens follow the order, 0..IN_ORDER_FULL */
-	bool lost;           /* events were lost since the last one that had a turn */
-	uint64_t quiet;      /* opens of turns since the last READ of one */
-	uint64_t rest_reads; /* READs of turns since it rests */
+	uint32_t in_order; /* how much the opens follow the order, 0..IN_ORDER_FULL */
+	bool lost;         /* events were lost since the last one that had a turn */
 	struct fs_opens *opens;
 	struct {
 		struct fs_view *view;
@@ -114,10 +105,6 @@ int fs_watch_new(struct fs_server *server, struct fs_watch **ret_watch)
 		fs_watch_free(watch);
 		return rc;
 	}
-	if (watch->fd >= 0 && server->link->rest_fd >= 0 && fs_rest_new(server, &watch->rest) < 0) {
-		fs_watch_free(watch);
-		return -ENOMEM;
-	}
 	watch->settled = !server->successor;
 	watch->has_left = server->successor;
 	watch->kept = fs_estate_opens(server->estate);
@@ -133,7 +120,6 @@ void fs_watch_free(struct fs_watch *watch)
 		return;
 	if (watch->poke_fd >= 0)
 		close(watch->poke_fd);
-	fs_rest_free(watch->rest);
 	free(watch->by_wd);
 	for (size_t i = 0; i < EPOCHS_KEPT; i++)
 		shard_epoch_put(watch->epochs[i].epoch);
@@ -161,13 +147,6 @@ static void poke(struct fs_watch *watch)
 {
 	uint64_t one = 1;
 	ssize_t n = write(watch->poke_fd, &one, sizeof(one));
-	(void)n;
-}
-
-static void unpoke(struct fs_watch *watch)
-{
-	uint64_t value;
-	ssize_t n = read(watch->poke_fd, &value, sizeof(value));
 	(void)n;
 }
 
@@ -281,7 +260,6 @@ static void overflowed(struct fs_watch *watch)
 {
 	fs_count(&watch->server->counters.watch_overflows, 1);
 	watch->lost = true;
-	watch->quiet = 0;
 }
 
 /* After a loss the next event says where the trainer is now.  If it went in order until then, it went in order meanwhile:
@@ -405,7 +383,6 @@ static void handle(struct fs_watch *watch, const struct inotify_event *event, ui
 	}
 	struct open_at at = locate(watch, where, *epoch, event->name);
 	count_open(watch, where, event->name, &at, now_ns);
-	watch->quiet += at.turn != UINT64_MAX;
 	if (at.turn != UINT64_MAX && at.epoch == shard_epoch_number(*epoch))
 		took_turn(watch, where->view, at.epoch, at.turn);
 	const struct fs_watch_listener *listener = &watch->listener;
@@ -427,10 +404,6 @@ static void pair(struct fs_watch *watch, const struct fs_opens_read *read)
 			if (fs_view_turn(view, epoch, file.sample, &keys[n].id) == 0)
 				n++;
 		}
-	}
-	if (n > 1) {
-		watch->quiet = 0;
-		watch->rest_reads++;
 	}
 	if (!fs_opens_pair(watch->opens, keys, n, read))
 		fs_count(&watch->server->counters.unwatched_reads, 1);
@@ -455,20 +428,6 @@ static void drain_events(struct fs_watch *watch)
 	shard_epoch_put(epoch);
 }
 
-/* Marks that were opened while the watch rests. */
-static void drain_marks(struct fs_watch *watch)
-{
-	struct fs_view *view = watch->server->views[0];
-	const struct fs_watch_listener *listener = &watch->listener;
-	struct fs_rest_stretch s;
-	while (fs_rest_next(watch->rest, &s)) {
-		fs_view_opened_range(view, s.epoch, s.from, s.to);
-		uint64_t from = s.to - s.from > TOLD_MAX ? s.to - TOLD_MAX : s.from;
-		for (uint64_t turn = from; listener->opened && turn < s.to; turn++)
-			listener->opened(listener->arg, view, SHARD_NONE, s.epoch, turn);
-	}
-}
-
 static void drain_locked(struct fs_watch *watch)
 {
 	/* READs first: the events of their opens were queued before they came. */
@@ -476,8 +435,6 @@ static void drain_locked(struct fs_watch *watch)
 	size_t n_reads = fs_opens_take(watch->opens, &reads);
 	if (watch->fd >= 0 && watch->settled)
 		drain_events(watch);
-	if (watch->rest)
-		drain_marks(watch);
 	for (size_t i = 0; i < n_reads; i++)
 		pair(watch, &reads[i]);
 	if (watch->listener.drained)
@@ -499,8 +456,6 @@ void fs_watch_read(struct fs_watch *watch, uint32_t file, bool first, uint64_t n
 	/* Only READs that no open wakes the watcher for fill the list up, so this is rare. */
 	while (!fs_opens_read(watch->opens, read))
 		fs_watch_drain(watch);
-	if (watch->resting)
-		poke(watch); /* nothing else would have it looked at */
 }
 
 void fs_watch_count(struct fs_watch *watch, struct fs_opens_count *ret_count)
@@ -509,126 +464,6 @@ void fs_watch_count(struct fs_watch *watch, struct fs_opens_count *ret_count)
 	drain_locked(watch);
 	fs_opens_count(watch->opens, ret_count);
 	pthread_mutex_unlock(&watch->lock);
-}
-
-/* ---- rest ---- */
-
-bool fs_watch_rests(const struct fs_watch *watch)
-{
-	return watch->resting;
-}
-
-void fs_watch_wake(struct fs_watch *watch)
-{
-	if (!watch || !watch->resting)
-		return;
-	watch->wake_asked = true;
-	poke(watch);
-}
-
-void fs_watch_wake_wait(struct fs_watch *watch)
-{
-	struct timespec until;
-	clock_gettime(CLOCK_MONOTONIC, &until);
-	until.tv_sec += FS_WATCH_WAKE_MS / 1000;
-	pthread_mutex_lock(&watch->ready_lock);
-	int rc = 0;
-	while (watch->resting && !watch->stopping && rc == 0) {
-		fs_watch_wake(watch);
-		rc = pthread_cond_timedwait(&watch->ready_cond, &watch->ready_lock, &until);
-	}
-	pthread_mutex_unlock(&watch->ready_lock);
-}
-
-static void set_resting(struct fs_watch *watch, bool resting)
-{
-	pthread_mutex_lock(&watch->ready_lock);
-	watch->wake_asked = false; /* first: who sees it rest and asks is not to be overwritten */
-	watch->resting = resting;
-	pthread_cond_broadcast(&watch->ready_cond);
-	pthread_mutex_unlock(&watch->ready_lock);
-}
-
-static bool may_rest(struct fs_watch *watch)
-{
-	struct fs_view *view = watch->server->views[0];
-	struct fs_view_progress progress;
-	struct prefetch_stream_stats stream;
-	pthread_mutex_lock(&watch->lock);
-	uint64_t quiet = watch->quiet;
-	pthread_mutex_unlock(&watch->lock);
-	fs_view_progress(view, &progress);
-	if (quiet < FS_WATCH_QUIET && quiet < progress.turns)
-		return false;
-	fs_sink_stats(watch->server->sink, view, &stream);
-	return stream.whole;
-}
-
-static bool must_wake(struct fs_watch *watch)
-{
-	struct fs_view_progress progress;
-	fs_view_progress(watch->server->views[0], &progress);
-	pthread_mutex_lock(&watch->lock);
-	uint64_t reads = watch->rest_reads;
-	pthread_mutex_unlock(&watch->lock);
-	return watch->wake_asked || reads > FS_WATCH_CHANCE + progress.turns / 64;
-}
-
-/* First the marks, so that no open falls between.  A listing that began before it rests, and goes to another epoch after
- * that, asks for the watch itself. */
-static void go_to_rest(struct fs_watch *watch)
-{
-	pthread_mutex_lock(&watch->lock);
-	watch->rest_reads = 0;
-	pthread_mutex_unlock(&watch->lock);
-	set_resting(watch, true);
-	bool marked = fs_rest_begin(watch->rest, watch->server->views[0]);
-	if (!marked ||
-	        !may_rest(watch)) { /* marks without effect; or something was dropped meanwhile, and nobody woken */
-		pthread_mutex_lock(&watch->lock);
-		fs_rest_end(watch->rest);
-		watch->quiet = 0;
-		pthread_mutex_unlock(&watch->lock);
-		set_resting(watch, false);
-		if (!marked && !watch->told_unmarked)
-			fs_helper_note(watch->server->helper,
-			        "watch=rest: files cannot be marked, so the mount stays watched; raise "
-			        "fs.inotify.max_user_watches");
-		watch->told_unmarked |= !marked;
-		return;
-	}
-	fs_watch_drain(watch); /* what comes by this watch means nothing to a successor */
-	inotify_rm_watch(watch->fd, watch->root_wd);
-	fs_count(&watch->server->counters.watch_rests, 1);
-	atomic_fetch_sub(&watch->n_dirs, 1);
-	fs_watch_drain(watch);
-}
-
-/* The watch stands already, so no open falls between. */
-static void end_rest(struct fs_watch *watch)
-{
-	pthread_mutex_lock(&watch->lock);
-	drain_locked(watch);
-	fs_rest_end(watch->rest);
-	watch->quiet = 0;
-	pthread_mutex_unlock(&watch->lock);
-}
-
-static void watch_again(struct fs_watch *watch)
-{
-	struct fs_touch_root root;
-	int rc = fs_touch_root_open(watch->server, &root);
-	if (rc == 0) {
-		rc = watch_dir(watch, &root, watch->server->views[0], 0);
-		fs_touch_root_close(&root);
-	}
-	watch->root_wd = rc;
-	if (rc < 0 && !watch->stopping)
-		fs_helper_note(watch->server->helper,
-		        "the mount cannot be watched again (%s): epochs do not advance by themselves",
-		        base_err_str(rc));
-	end_rest(watch);
-	set_resting(watch, false);
 }
 
 /* ---- the thread ---- */
@@ -649,8 +484,6 @@ static void watch_all(struct fs_watch *watch)
 			watch_tree(watch, &root, view);
 		else if (rc == 0)
 			rc = watch_dir(watch, &root, view, 0);
-		if (view->layout == FS_LAYOUT_FLAT)
-			watch->root_wd = rc;
 		if (rc < 0 && !watch->stopping)
 			fs_helper_note(server->helper,
 			        "the mount cannot be watched (%s): epochs do not advance by themselves",
@@ -668,28 +501,18 @@ static void *watch_run(void *arg)
 	fs_touch_detach(server, true);
 	watch_all(watch);
 	watch->settled = true;
-	if (watch->rest && server->successor)
-		end_rest(watch); /* the predecessor's */
 	set_ready(watch);
 
 	/* poll(2) passes over descriptors below 0. */
-	struct pollfd fds[3] = { { .fd = watch->poke_fd, .events = POLLIN }, { .fd = watch->fd, .events = POLLIN },
-		{ .fd = watch->rest ? fs_rest_fd(watch->rest) : -1, .events = POLLIN } };
+	struct pollfd fds[2] = { { .fd = watch->poke_fd, .events = POLLIN }, { .fd = watch->fd, .events = POLLIN } };
 	while (!watch->stopping) {
-		if (poll(fds, 3, -1) < 0 && errno != EINTR)
+		if (poll(fds, 2, -1) < 0 && errno != EINTR)
 			break;
-		unpoke(watch);
 		if (watch->stopping)
 			break;
-		/* Let a batch gather; a stop or somebody who waits for the watch ends the pause. */
+		/* Let a batch gather; a stop ends the pause. */
 		poll(fds, 1, FS_WATCH_BATCH_MS);
 		fs_watch_drain(watch);
-		if (!watch->rest)
-			continue;
-		if (watch->resting && must_wake(watch))
-			watch_again(watch);
-		else if (!watch->resting && watch->root_wd >= 0 && may_rest(watch))
-			go_to_rest(watch);
 	}
 	return NULL;
 }
@@ -710,6 +533,5 @@ void fs_watch_stop(struct fs_watch *watch)
 	if (watch->started)
 		pthread_join(watch->thread, NULL);
 	watch->started = false;
-	set_resting(watch, false); /* nobody waits for it any more */
 	set_ready(watch);
 }

@@ -156,7 +156,7 @@ struct prefetch_stream {
 	uint32_t ring_checked;
 	uint32_t items; /* on their way */
 	_Atomic uint64_t stat_epoch, stat_turn, stat_used, stat_fetched, stat_window, stat_jumps;
-	_Atomic bool stat_following, stat_whole;
+	_Atomic bool stat_following;
 	/* Under lock: */
 	enum { PREFETCH_STREAM_NEW, PREFETCH_STREAM_LIVE, PREFETCH_STREAM_CLOSING, PREFETCH_STREAM_GONE } state;
 	int add_rc;          /* why it is GONE instead of LIVE */

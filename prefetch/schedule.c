@@ -672,14 +672,6 @@ static bool fetch_one(struct prefetch *p, struct prefetch_stream *s)
 	return false;
 }
 
-static bool fetch_next(struct prefetch *p, struct prefetch_stream *s)
-{
-	bool more = fetch_one(p, s);
-	bool whole = s->following && !s->items && s->fetch >= s->tl.slots[2].first && s->tl.gap <= s->tl.cursor;
-	atomic_store_explicit(&s->stat_whole, whole, memory_order_relaxed);
-	return more;
-}
-
 /* Are reads held up by landing memory? */
 static bool short_of_memory(struct prefetch *p)
 {
@@ -692,7 +684,7 @@ void prefetch_schedule_fill(struct prefetch *p)
 		return;
 	for (unsigned tries = 0; tries < 2; tries++) {
 		if (prefetch_fetch_parked(p))
-			each_stream(p, fetch_next);
+			each_stream(p, fetch_one);
 		pass_on_drops(p); /* what they are waiting for is not to wait for the next news */
 		if (!short_of_memory(p) && !p->share_pending)
 			return;

@@ -140,6 +140,5 @@ void prefetch_stream_stats_get(struct prefetch_stream *s, struct prefetch_stream
 		.window_limit = s->window,
 		.jumps = atomic_load_explicit(&s->stat_jumps, memory_order_relaxed),
 		.following = atomic_load_explicit(&s->stat_following, memory_order_relaxed),
-		.whole = atomic_load_explicit(&s->stat_whole, memory_order_relaxed),
 	};
 }

@@ -68,9 +68,6 @@ struct prefetch_stream_stats {
 	uint64_t window_limit;
 	uint64_t jumps; /* changes of place */
 	bool following;
-	/* All of this epoch and the next one that is still to be used is in memory, and announced, as far as is known: the
-	 * kernel may have taken something back. */
-	bool whole;
 };
 void prefetch_stream_stats_get(struct prefetch_stream *stream, struct prefetch_stream_stats *ret_stats);
 

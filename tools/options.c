@@ -146,15 +146,6 @@ static int set_advance(struct options *o, const char *key, const char *value, st
 	return 0;
 }
 
-static int set_watch(struct options *o, const char *key, const char *value, struct base_err *err)
-{
-	if (strcmp(value, "on") != 0 && strcmp(value, "rest") != 0)
-		return bad_value(err, key, value, "on or rest");
-	o->fs.watch_rests = value[0] == 'r';
-	return 0;
-}
-
-/* A path, and a key of the view's. */
 static int set_quarantine(struct options *o, const char *key, const char *value, struct base_err *err)
 {
 	const char *path;
@@ -321,9 +312,6 @@ static const struct option_def options_known[] = {
 	        "show one file of another rank in a class that would\nbe empty (layout=tree; default: off)",
 	        set_fill_class },
 	{ "advance", "auto|off", "go to the next epoch when the trainer lists again\n(default: auto)", set_advance },
-	{ "watch", "on|rest",
-	        "rest: opens cost less, and are not counted, while all\nthat they read is in memory (default: on)",
-	        set_watch },
 	{ "memory", "SIZE", "memory to use, page cache included (default: it\nfollows what the host leaves free)",
 	        set_memory },
 	{ "on_bad", "RULE",
@@ -538,10 +526,6 @@ int options_finish(struct options *o, struct base_err *err)
 		return base_err_set(err, -EINVAL,
 		        "fill_class=on needs layout=tree and view=rank: elsewhere no class can be "
 		        "empty");
-	if (fs->watch_rests && fs->layout != FS_LAYOUT_FLAT)
-		return base_err_set(err, -EINVAL,
-		        "watch=rest needs layout=flat: in a tree the trainer's sampler decides, and what it opens must "
-		        "be seen; leave watch=rest out, or mount with layout=flat");
 	return 0;
 }
 

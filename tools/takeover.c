@@ -63,7 +63,6 @@ static const struct field fields[] = {
 	FIELD(FIELD_INT, fs.view.on_bad),
 	FIELD(FIELD_BOOL, fs.fill_class),
 	FIELD(FIELD_INT, fs.advance),
-	FIELD(FIELD_BOOL, fs.watch_rests),
 	FIELD(FIELD_U64, fs.memory_bytes),
 	FIELD(FIELD_BOOL, fs.allow_other),
 	FIELD(FIELD_BOOL, fs.noexec),
@@ -81,7 +80,6 @@ static const struct field fields[] = {
 	FIELD(FIELD_INT, held.fuse_fd),
 	FIELD(FIELD_INT, held.estate_fd),
 	FIELD(FIELD_INT, held.inotify_fd),
-	FIELD(FIELD_INT, held.rest_fd),
 	FIELD(FIELD_INT, held.control_fd),
 	FIELD(FIELD_U64, held.started_ns),
 	FIELD(FIELD_INT, held.restarts),
@@ -255,11 +253,10 @@ static bool makes_sense(const struct takeover *t)
 {
 	const struct fs_supervised *held = &t->held;
 	return t->fs.dataset && t->fs.mountpoint && held->mount.init_len > 0 && held->fuse_fd >= 0 &&
-	       held->estate_fd >= 0 && held->control_fd >= 0 && held->inotify_fd >= -1 && held->rest_fd >= -1 &&
-	       t->owner_pidfd >= -1 && t->fs.layout >= FS_LAYOUT_FLAT && t->fs.layout <= FS_LAYOUT_TREE &&
-	       t->fs.advance >= FS_ADVANCE_AUTO && t->fs.advance <= FS_ADVANCE_OFF && t->log_level >= BASE_LOG_ERROR &&
-	       t->log_level <= BASE_LOG_DEBUG && t->fs.watchdog_s <= INT_MAX / 1000 &&
-	       t->fs.scan_threads <= PREFETCH_SEED_SCAN_THREADS_MAX;
+	       held->estate_fd >= 0 && held->control_fd >= 0 && held->inotify_fd >= -1 && t->owner_pidfd >= -1 &&
+	       t->fs.layout >= FS_LAYOUT_FLAT && t->fs.layout <= FS_LAYOUT_TREE && t->fs.advance >= FS_ADVANCE_AUTO &&
+	       t->fs.advance <= FS_ADVANCE_OFF && t->log_level >= BASE_LOG_ERROR && t->log_level <= BASE_LOG_DEBUG &&
+	       t->fs.watchdog_s <= INT_MAX / 1000 && t->fs.scan_threads <= PREFETCH_SEED_SCAN_THREADS_MAX;
 }
 
 void takeover_done(struct takeover *t)
@@ -278,7 +275,7 @@ void takeover_done(struct takeover *t)
 int takeover_read(const char *text, size_t len, struct base_err *err, struct takeover *ret_takeover)
 {
 	struct takeover t = { .owner_pidfd = -1,
-		.held = { .fuse_fd = -1, .estate_fd = -1, .inotify_fd = -1, .rest_fd = -1, .control_fd = -1 } };
+		.held = { .fuse_fd = -1, .estate_fd = -1, .inotify_fd = -1, .control_fd = -1 } };
 	json_t *object = json_loadb(text, len, JSON_REJECT_DUPLICATES, NULL);
 	const char *key;
 	json_t *value;
@@ -376,7 +373,7 @@ int takeover_try(const char *program, const struct takeover *takeover, struct ba
 
 static void close_on_exec(const struct takeover *t, bool on)
 {
-	const int fds[] = { t->held.fuse_fd, t->held.estate_fd, t->held.inotify_fd, t->held.rest_fd, t->held.control_fd,
+	const int fds[] = { t->held.fuse_fd, t->held.estate_fd, t->held.inotify_fd, t->held.control_fd,
 		t->owner_pidfd };
 	for (size_t i = 0; i < sizeof(fds) / sizeof(fds[0]); i++)
 		if (fds[i] >= 0)

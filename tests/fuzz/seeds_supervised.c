@@ -28,7 +28,6 @@ static void write_takeovers(const char *directory)
 		.held = { .fuse_fd = 3,
 		        .estate_fd = 4,
 		        .inotify_fd = 5,
-		        .rest_fd = 7,
 		        .control_fd = 6,
 		        .mount = { .init_len = 104 } },
 		.owner_pidfd = -1,

@@ -42,7 +42,7 @@ static void every_option_reaches_its_field(void **state)
 	struct options o;
 	(void)state;
 	taken("rank=1,world=4,seed=7,epoch=2,start=64,order=torch,deal=stride,tail=drop,layout=tree,fill_class=on,"
-	      "advance=off,watch=rest,memory=64M,on_bad=skip,quarantine=/"
+	      "advance=off,memory=64M,on_bad=skip,quarantine=/"
 	      "q,uid=12,gid=34,umask=0077,allow_other,threads=3,control=/run/x.sock,"
 	      "log_level=debug,log=/tmp/l,debug,subdir=/a/b/,chunk=1M,pool=8M,state=/s",
 	        &o);
@@ -63,7 +63,6 @@ static void every_option_reaches_its_field(void **state)
 	assert_int_equal(o.fs.layout, FS_LAYOUT_TREE);
 	assert_true(o.fs.fill_class);
 	assert_int_equal(o.fs.advance, FS_ADVANCE_OFF);
-	assert_true(o.fs.watch_rests);
 	assert_int_equal(o.fs.memory_bytes, 64 << 20);
 	assert_true(o.fs.set_uid && o.fs.set_gid);
 	assert_int_equal(o.fs.uid, 12);
@@ -156,7 +155,7 @@ static void wrong_values_are_named(void **state)
 	refused("layout=round", "tree");
 	refused("view=none", "all");
 	refused("advance=on", "auto");
-	refused("watch=off", "on or rest");
+	refused("watch=rest", "unknown option");
 	refused("fill_class=maybe", "on or off");
 	refused("memory=lots", "512M");
 	refused("memory=1M", "at least 8M");
@@ -206,8 +205,6 @@ static void finish_wants_rank_and_world_or_all(void **state)
 		{ "view=all,deal=block,past=2x4", { "past= is for rank views", "own sampler" } },
 		{ "view=all,fill_class=on", { "fill_class", "layout=tree" } },
 		{ "rank=0,world=2,fill_class=on", { "fill_class", "layout=tree" } },
-		{ "view=all,watch=rest", { "watch=rest", "layout=flat" } },
-		{ "rank=0,world=2,layout=tree,watch=rest", { "watch=rest", "layout=flat" } },
 	};
 	(void)state;
 	for (size_t i = 0; i < sizeof(wrong) / sizeof(wrong[0]); i++) {

@@ -29,7 +29,6 @@ static struct takeover full(void)
 		.held = { .fuse_fd = 3,
 		        .estate_fd = 4,
 		        .inotify_fd = -1,
-		        .rest_fd = -1,
 		        .control_fd = 6,
 		        .control_path = "/run/ddpfs/1",
 		        .mount = { .dev = 0x8000000000000001, .init_len = 104, .resends = true },
@@ -175,7 +174,7 @@ static void test_numbers_are_what_they_stand_for(void **state)
 		json_int_t value;
 	} wrong[] = { { "fs.layout", 2 }, { "fs.layout", -1 }, { "fs.advance", 2 }, { "log_level", 4 },
 		{ "log_level", -1 }, { "held.fuse_fd", -1 }, { "held.control_fd", -7 }, { "held.inotify_fd", -2 },
-		{ "held.rest_fd", -2 }, { "owner_pidfd", -2 }, { "fs.watchdog_s", -1 }, { "fs.watchdog_s", 2147484 },
+		{ "owner_pidfd", -2 }, { "fs.watchdog_s", -1 }, { "fs.watchdog_s", 2147484 },
 		{ "fs.uid", (json_int_t)1 << 32 } };
 	struct takeover t = full();
 	(void)state;

@@ -166,8 +166,6 @@ class Ddpfs(Store):
         room = next((ROOM[w] for w in self.words if w in ROOM), None)
         everything = dataset.bytes + len(dataset.files) * INODE
         self.options["memory"] = int(room * everything) + (64 << 20) if room else memory
-        if "resident" in self.words:
-            self.options["watch"] = "rest"
         self.options.update(options)
 
     def form(self):
@@ -206,11 +204,6 @@ class Ddpfs(Store):
     def stats(self):
         with open(f"{self.mnt}/.ddpfs/stats.json") as f:
             return json.load(f)
-
-    def rest(self):
-        """Which rest of the watch it is in; None: in none."""
-        stats = self.stats()
-        return stats["watch_rests"] if stats["watch_resting"] else None
 
     def epoch_list(self, epoch):
         """Paths of this rank's files in the epoch's order."""
