@@ -21,7 +21,7 @@ static bool bit_get(const _Atomic uint64_t *bits, uint64_t i)
 
 static void bit_set(_Atomic uint64_t *bits, uint64_t i)
 {
-	atomic_fetch_or_explicit(&bits[i / 64], UINT64_C(1) << (i % 64), memory_order_relaxed);
+	atomic_fetch_or(&bits[i / 64], UINT64_C(1) << (i % 64));
 }
 
 /* Sum of map[begin .. begin + SHARD_SUM_BLOCK), cut at `end`. */
@@ -34,30 +34,70 @@ static uint64_t region_sum(const struct shard_index *index, uint64_t begin, uint
 	return XXH3_64bits(index->map + begin, len);
 }
 
+/* The copy is made, then verified, then used: what is in the file may change at any time. */
+static int copy_l0(const struct shard_index *index, uint64_t part)
+{
+	uint64_t begin = index_section(index, SHARD_SEC_L0)->offset + part * SHARD_SUM_BLOCK;
+	uint64_t left = index_section(index, SHARD_SEC_L1)->offset - begin;
+	uint64_t len = left < SHARD_SUM_BLOCK ? left : SHARD_SUM_BLOCK;
+	uint64_t *none = NULL, *copy = malloc(len);
+	if (!copy)
+		return -ENOMEM;
+	memcpy(copy, index->map + begin, len);
+	bool right = XXH3_64bits(copy, len) == index->l1[part];
+	if (!right || !atomic_compare_exchange_strong(&index->l0[part], &none, copy))
+		free(copy); /* damaged, or another thread was here */
+	return right ? 0 : -EBADMSG;
+}
+
 int index_check_l0(const struct shard_index *index, uint64_t part)
 {
 	const struct shard_section_rec *l0 = index_section(index, SHARD_SEC_L0),
 	                               *l1 = index_section(index, SHARD_SEC_L1);
-	if (region_sum(index, l0->offset + part * SHARD_SUM_BLOCK, l1->offset) != index->l1[part])
-		return -EBADMSG;
-	bit_set(index->l0_ok, part);
-	return 0;
+	if (!atomic_load(&index->l0[part]))
+		return copy_l0(index, part);
+	return region_sum(index, l0->offset + part * SHARD_SUM_BLOCK, l1->offset) == index->l1[part] ? 0 : -EBADMSG;
+}
+
+/* Whether a block is what its sum says; the sum is at hand. */
+static int compare_block(const struct shard_index *index, uint64_t block)
+{
+	enum { SUMS = SHARD_SUM_BLOCK / sizeof(uint64_t) };
+	uint64_t sum = atomic_load(&index->l0[block / SUMS])[block % SUMS];
+	uint64_t end = index_section(index, SHARD_SEC_L0)->offset;
+	return region_sum(index, SHARD_PAGE + block * SHARD_SUM_BLOCK, end) == sum ? 0 : -EBADMSG;
 }
 
 int index_check_block(const struct shard_index *index, uint64_t block)
 {
-	const struct shard_section_rec *l0 = index_section(index, SHARD_SEC_L0);
-	uint64_t part = block / (SHARD_SUM_BLOCK / sizeof(uint64_t));
-	if (!bit_get(index->l0_ok, part)) {
-		int r = index_check_l0(index, part);
+	uint64_t part = block / (SHARD_SUM_BLOCK / sizeof(uint64_t)), rounds;
+	int r = atomic_load(&index->l0[part]) ? 0 : copy_l0(index, part);
+	/* Whoever verifies all marked blocks again sees this one marked, or is seen here. */
+	do {
+		rounds = index_change_rounds(index->change);
+		if (r == 0)
+			r = compare_block(index, block);
 		if (r < 0)
 			return r;
+		bit_set(index->block_ok, block);
+	} while (index_change_rounds(index->change) != rounds);
+	return 0;
+}
+
+int index_check_marked(const struct shard_index *index)
+{
+	uint64_t words = index_section(index, SHARD_SEC_L0)->length_bytes / 8 / 64 + 1, n = 0;
+	for (uint64_t word = 0; word < words; word++) {
+		uint64_t bits = atomic_load(&index->block_ok[word]);
+		for (; bits; bits &= bits - 1, n++) {
+			if (compare_block(index, word * 64 + (uint64_t)__builtin_ctzll(bits)) < 0)
+				return -EBADMSG;
+		}
+		if (n >= 256) { /* 16 MiB: a large index must not fill the process */
+			shard_index_release_pages(index);
+			n = 0;
+		}
 	}
-	uint64_t sum;
-	memcpy(&sum, index->map + l0->offset + block * sizeof sum, sizeof sum);
-	if (region_sum(index, SHARD_PAGE + block * SHARD_SUM_BLOCK, l0->offset) != sum)
-		return -EBADMSG;
-	bit_set(index->block_ok, block);
 	return 0;
 }
 
@@ -68,6 +108,8 @@ int index_touch(const struct shard_index *index, enum shard_section section, uin
 		return -EUCLEAN;
 	if (length == 0)
 		return 0;
+	if (index_change_is_stale(index->change))
+		return -ESTALE;
 
 	uint64_t first = (s->offset + offset - SHARD_PAGE) / SHARD_SUM_BLOCK;
 	uint64_t last = (s->offset + offset + length - 1 - SHARD_PAGE) / SHARD_SUM_BLOCK;
@@ -226,9 +268,10 @@ int index_attach(struct shard_index *index, const uint8_t *bytes, uint64_t len, 
 	                               *l1 = index_section(index, SHARD_SEC_L1);
 	uint64_t blocks = l0->length_bytes / 8, parts = l1->length_bytes / 8;
 	index->l1 = malloc(l1->length_bytes ? l1->length_bytes : 1);
-	index->l0_ok = calloc(parts / 64 + 1, sizeof *index->l0_ok);
+	index->n_l0 = parts;
+	index->l0 = calloc(parts + 1, sizeof *index->l0);
 	index->block_ok = calloc(blocks / 64 + 1, sizeof *index->block_ok);
-	if (!index->l1 || !index->l0_ok || !index->block_ok)
+	if (!index->l1 || !index->l0 || !index->block_ok)
 		return base_err_set(err, -ENOMEM, "'%s': out of memory", path);
 	memcpy(index->l1, bytes + l1->offset, l1->length_bytes);
 	if (XXH3_64bits(index->l1, l1->length_bytes) != index->header.l1_sum)
@@ -239,10 +282,10 @@ int index_attach(struct shard_index *index, const uint8_t *bytes, uint64_t len, 
 	return 0;
 }
 
-static int map_file(struct shard_index *index, int fd, struct base_err *err)
+static int map_file(struct shard_index *index, int *fd, struct base_err *err)
 {
 	struct stat st;
-	if (fstat(fd, &st) < 0) {
+	if (fstat(*fd, &st) < 0) {
 		int code = -errno;
 		return base_err_set(err, code, "'%s': %s", index->path, base_err_str(code));
 	}
@@ -251,7 +294,7 @@ static int map_file(struct shard_index *index, int fd, struct base_err *err)
 	if (st.st_size < SHARD_PAGE) /* mmap refuses a length of 0, and says less */
 		return index_attach(index, (const uint8_t *)"", (uint64_t)st.st_size, err);
 
-	void *map = mmap(NULL, (size_t)st.st_size, PROT_READ, MAP_SHARED, fd, 0);
+	void *map = mmap(NULL, (size_t)st.st_size, PROT_READ, MAP_SHARED, *fd, 0);
 	if (map == MAP_FAILED) {
 		int code = -errno;
 		return base_err_set(err, code, "'%s': cannot map %lld bytes: %s", index->path, (long long)st.st_size,
@@ -260,6 +303,11 @@ static int map_file(struct shard_index *index, int fd, struct base_err *err)
 	index->mapping = map;
 	index->mapping_bytes = (size_t)st.st_size;
 	madvise(map, index->mapping_bytes, MADV_RANDOM);
+	int r = index_change_new(*fd, &st, &index->change);
+	if (r < 0)
+		return base_err_set(err, r, "'%s': out of memory", index->path);
+	*fd = -1; /* it is `change`s */
+	index_change_watch_faults(index->change, index->mapping, index->mapping_bytes);
 	return index_attach(index, map, (uint64_t)st.st_size, err);
 }
 
@@ -341,7 +389,7 @@ int shard_index_open(const char *dataset, struct base_err *err, struct shard_ind
 	cleanup_close int fd = -1;
 	int r = locate(dataset, err, index, &fd);
 	if (r == 0)
-		r = map_file(index, fd, err);
+		r = map_file(index, &fd, err);
 	if (r < 0) {
 		shard_index_close(index);
 		return r;
@@ -356,8 +404,11 @@ void shard_index_close(struct shard_index *index)
 		return;
 	if (index->mapping)
 		munmap(index->mapping, index->mapping_bytes);
+	index_change_free(index->change);
 	free(index->l1);
-	free((void *)(uintptr_t)index->l0_ok);
+	for (uint64_t i = 0; i < index->n_l0 && index->l0; i++)
+		free(atomic_load(&index->l0[i]));
+	free((void *)(uintptr_t)index->l0);
 	free((void *)(uintptr_t)index->block_ok);
 	free(index->path);
 	free(index->dataset);

@@ -1,13 +1,15 @@
 /* Private to index*.c: the mapping and how to read it safely.
  *
  * Rule: nothing is used where it lies.  A record is copied out (index_load), then checked, then used, so that bytes which
- * change under the mapping cannot pass a check with one value and be used with another. */
+ * change under the mapping cannot pass a check with one value and be used with another.  What is behind the use of records, and
+ * before something leaves that was made of them, is shard_index_check. */
 #ifndef DDPFS_SHARD_INDEX_PRIVATE_H
 #define DDPFS_SHARD_INDEX_PRIVATE_H
 
 #include <stdatomic.h>
 
 #include "shard/index.h"
+#include "shard/index_change.h"
 
 struct shard_index {
 	struct shard_info info;
@@ -21,10 +23,14 @@ struct shard_index {
 	uint64_t n_block_sums;
 	uint64_t n_members;
 	uint64_t *l1; /* a verified copy */
-	/* One bit for each verified part of L0 and each verified block.  Set after the check, never cleared; two threads
-	 * may check the same block at once, which costs time only. */
-	_Atomic uint64_t *l0_ok;
+	/* A verified copy of each part of L0, made when it is first needed: a block is never held against sums that can change
+	 * with it. */
+	_Atomic(uint64_t *) *l0;
+	uint64_t n_l0;
+	/* One bit for each verified block.  Set after the check, never cleared; two threads may check the same block at
+	 * once, which costs time only. */
 	_Atomic uint64_t *block_ok;
+	struct index_change *change; /* NULL: the bytes are the caller's */
 };
 
 /* Takes bytes for an index and verifies header and L1; they stay the caller's and outlive the index.  `index` is zeroed
@@ -49,8 +55,12 @@ int index_name(const struct shard_index *index, uint64_t offset, uint32_t length
 /* The record of a directory, fully checked but for its name's bytes. */
 int index_dir_rec(const struct shard_index *index, uint32_t dir, struct shard_dir_rec *ret_rec);
 
-/* Verifies block number `block` (64 KiB from byte 4096) or part number `part` of L0, whether or not done before. */
+/* Verifies block number `block` (64 KiB from byte 4096) or part number `part` of L0, whether or not done before.
+ * -EBADMSG, -ENOMEM. */
 int index_check_block(const struct shard_index *index, uint64_t block);
 int index_check_l0(const struct shard_index *index, uint64_t part);
+
+/* Verifies again what was verified: every block that is marked.  -EBADMSG. */
+int index_check_marked(const struct shard_index *index);
 
 #endif

@@ -40,12 +40,16 @@ static int verify_sums(const struct verify *v)
 	const struct shard_index *index = v->index;
 	uint64_t parts = index_section(index, SHARD_SEC_L1)->length_bytes / 8;
 	uint64_t blocks = index_section(index, SHARD_SEC_L0)->length_bytes / 8;
-	for (uint64_t part = 0; part < parts; part++)
-		if (index_check_l0(index, part) < 0)
+	for (uint64_t part = 0; part < parts; part++) {
+		int r = index_check_l0(index, part);
+		if (r == -ENOMEM)
+			return base_err_set(v->err, r, "'%s': out of memory", index->path);
+		if (r < 0)
 			return base_err_set(v->err, -EBADMSG, "'%s': the sums at byte %llu do not match their own sum",
 			        index->path,
 			        (unsigned long long)(index_section(index, SHARD_SEC_L0)->offset +
 			                             part * SHARD_SUM_BLOCK));
+	}
 	for (uint64_t block = 0; block < blocks; block++) {
 		if (index_check_block(index, block) < 0)
 			return base_err_set(v->err, -EBADMSG, "'%s': checksum mismatch in the 64 KiB at byte %llu",

@@ -1,0 +1,249 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "shard/index_change.h"
+
+#include <errno.h>
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/mman.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "shard/base/units.h"
+#include "shard/index_private.h"
+
+enum {
+	TICK_NS = 20000000, /* two ticks of a kernel with HZ=100 */
+	COARSE_TICK_S = 3,  /* of file systems that keep seconds (ext3, FAT): their ctime has no nanoseconds */
+	ROUNDS_MAX = 16,    /* of one look, while somebody changes the attributes on and on */
+	MAPPINGS_MAX = 64,  /* that faults are looked up in; more indexes are never open in one process */
+	NS_PER_S = 1000000000,
+};
+
+enum what { NOTHING, INODE, SIZE, MTIME, BYTES, FAULT };
+
+struct index_change {
+	int fd;
+	char proc[48]; /* the same in /proc */
+	dev_t dev;
+	ino_t ino;
+	int64_t size_bytes;
+	int64_t mtime_ns;
+	_Atomic int64_t ctime_ns; /* settled: a later write has another */
+	_Atomic bool settled;     /* false: ctime_ns means nothing yet */
+	_Atomic int what;         /* enum what; never back to NOTHING */
+	_Atomic uint64_t rounds;
+	pthread_mutex_t lock;          /* guards what follows, and changes of ctime_ns and settled */
+	_Atomic int64_t seen_ctime_ns; /* the latest */
+	uint64_t seen_ns;              /* when it was first seen */
+};
+
+/* ---- faults ---- */
+
+static struct {
+	_Atomic uintptr_t begin, end; /* 0, 0: free, or being filled */
+	_Atomic bool taken;
+	_Atomic(struct index_change *) change;
+} mappings[MAPPINGS_MAX];
+
+void index_change_watch_faults(struct index_change *change, uint8_t *map, size_t len)
+{
+	for (size_t i = 0; i < MAPPINGS_MAX; i++) {
+		bool free = false;
+		if (!atomic_compare_exchange_strong(&mappings[i].taken, &free, true))
+			continue;
+		atomic_store(&mappings[i].change, change);
+		atomic_store(&mappings[i].end, (uintptr_t)map + len);
+		atomic_store(&mappings[i].begin, (uintptr_t)map);
+		return;
+	}
+}
+
+static void forget_faults(const struct index_change *change)
+{
+	for (size_t i = 0; i < MAPPINGS_MAX; i++) {
+		if (atomic_load(&mappings[i].change) != change)
+			continue;
+		atomic_store(&mappings[i].begin, 0);
+		atomic_store(&mappings[i].end, 0);
+		atomic_store(&mappings[i].change, NULL);
+		atomic_store(&mappings[i].taken, false);
+	}
+}
+
+static int64_t ctime_of(const struct stat *st)
+{
+	return base_time_ns(st->st_ctim.tv_sec, (uint32_t)st->st_ctim.tv_nsec);
+}
+
+static int64_t mtime_of(const struct stat *st)
+{
+	return base_time_ns(st->st_mtim.tv_sec, (uint32_t)st->st_mtim.tv_nsec);
+}
+
+static enum what written(const struct index_change *change, const struct stat *st)
+{
+	if (st->st_dev != change->dev || st->st_ino != change->ino)
+		return INODE; /* a copy of overlayfs, which the descriptor shows and the mapping does not */
+	return st->st_size != change->size_bytes ? SIZE : mtime_of(st) != change->mtime_ns ? MTIME : NOTHING;
+}
+
+static void latch(struct index_change *change, enum what what)
+{
+	int nothing = NOTHING;
+	atomic_compare_exchange_strong(&change->what, &nothing, what);
+}
+
+/* In a signal handler: system calls and atomics only. */
+bool shard_index_fault(const void *address)
+{
+	uintptr_t at = (uintptr_t)address;
+	for (size_t i = 0; i < MAPPINGS_MAX; i++) {
+		uintptr_t begin = atomic_load(&mappings[i].begin), end = atomic_load(&mappings[i].end);
+		struct stat st;
+		if (!begin || at < begin || at >= end)
+			continue;
+		struct index_change *change = atomic_load(&mappings[i].change);
+		/* By /proc: a thread with a table of its own (fs/touch.h) has another file under the number, or none. */
+		bool same = stat(change->proc, &st) == 0 && written(change, &st) == NOTHING &&
+		            ctime_of(&st) == atomic_load(&change->seen_ctime_ns);
+		if (same)
+			return false; /* the disk fails */
+		latch(change, FAULT);
+		/* The whole of it: what is looked at next may be gone as well.  The call itself, for mmap may be somebody's wrapper. */
+		long map = syscall(SYS_mmap, begin, end - begin, PROT_READ,
+		        MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED | MAP_NORESERVE, -1, 0);
+		return map == (long)begin;
+	}
+	return false;
+}
+
+/* ---- the file's attributes ---- */
+
+int index_change_new(int fd, const struct stat *st, struct index_change **ret_change)
+{
+	struct index_change *change = calloc(1, sizeof *change);
+	if (!change)
+		return -ENOMEM;
+	change->fd = fd;
+	snprintf(change->proc, sizeof change->proc, "/proc/%d/fd/%d", (int)getpid(), fd);
+	change->dev = st->st_dev;
+	change->ino = st->st_ino;
+	change->size_bytes = st->st_size;
+	change->mtime_ns = mtime_of(st);
+	change->seen_ctime_ns = ctime_of(st);
+	struct timespec now;
+	clock_gettime(CLOCK_MONOTONIC, &now);
+	change->seen_ns = (uint64_t)base_time_ns(now.tv_sec, (uint32_t)now.tv_nsec);
+	pthread_mutex_init(&change->lock, NULL);
+	*ret_change = change;
+	return 0;
+}
+
+void index_change_free(struct index_change *change)
+{
+	if (!change)
+		return;
+	forget_faults(change);
+	pthread_mutex_destroy(&change->lock);
+	close(change->fd);
+	free(change);
+}
+
+bool index_change_is_stale(const struct index_change *change)
+{
+	return change && atomic_load_explicit(&change->what, memory_order_relaxed) != NOTHING;
+}
+
+uint64_t index_change_rounds(const struct index_change *change)
+{
+	return change ? atomic_load(&change->rounds) : 0;
+}
+
+static uint64_t now_ns(void)
+{
+	struct timespec now;
+	clock_gettime(CLOCK_MONOTONIC, &now);
+	return (uint64_t)now.tv_sec * NS_PER_S + (uint64_t)now.tv_nsec;
+}
+
+static uint64_t tick_ns(const struct stat *st)
+{
+	return st->st_ctim.tv_nsec == 0 ? (uint64_t)COARSE_TICK_S * NS_PER_S : TICK_NS;
+}
+
+/* One look at a file whose ctime is new, or too young.  Under lock.  1: it changed meanwhile, look again. */
+static int look_again(const struct shard_index *index, struct index_change *change)
+{
+	struct stat before, after;
+	if (fstat(change->fd, &before) < 0)
+		return -errno;
+	latch(change, written(change, &before));
+	if (index_change_is_stale(change))
+		return -ESTALE;
+	int64_t ctime_ns = ctime_of(&before);
+	if (atomic_load(&change->settled) && ctime_ns == atomic_load(&change->ctime_ns))
+		return 0; /* another thread was here */
+	uint64_t now = now_ns();
+	if (ctime_ns != change->seen_ctime_ns) {
+		change->seen_ctime_ns = ctime_ns;
+		change->seen_ns = now;
+	}
+	bool old = now - change->seen_ns >= tick_ns(&before);
+	atomic_fetch_add(&change->rounds, 1);
+	if (index_check_marked(index) < 0)
+		latch(change, BYTES);
+	if (fstat(change->fd, &after) < 0)
+		return -errno;
+	latch(change, written(change, &after)); /* says more about what was done than `bytes` where it was first */
+	if (index_change_is_stale(change))
+		return -ESTALE;
+	if (ctime_of(&after) != ctime_ns)
+		return 1;
+	atomic_store(&change->ctime_ns, ctime_ns);
+	atomic_store(&change->settled, old);
+	return 0;
+}
+
+int shard_index_check(const struct shard_index *index)
+{
+	struct index_change *change = index->change;
+	struct stat st;
+	if (!change)
+		return 0;
+	if (index_change_is_stale(change))
+		return -ESTALE;
+	__sync_synchronize(); /* what was read of the mapping was read before this look */
+	if (fstat(change->fd, &st) < 0)
+		return -errno;
+	if (written(change, &st) == NOTHING && atomic_load(&change->settled) &&
+	        ctime_of(&st) == atomic_load(&change->ctime_ns))
+		return index_change_is_stale(change) ? -ESTALE : 0; /* a fault's zeros are seen behind its mark */
+	int r = 1;
+	pthread_mutex_lock(&change->lock);
+	for (int i = 0; i < ROUNDS_MAX && r == 1; i++)
+		r = look_again(index, change);
+	pthread_mutex_unlock(&change->lock);
+	return r == 1 ? -ESTALE : r;
+}
+
+int shard_index_explain(const struct shard_index *index, struct base_err *err)
+{
+	static const char *const whats[] = {
+		[INODE] = "is another file",
+		[SIZE] = "has another size",
+		[MTIME] = "has another modification time",
+		[BYTES] = "has other bytes",
+		[FAULT] = "was cut",
+	};
+	int what = index->change ? atomic_load(&index->change->what) : NOTHING;
+	if (what == NOTHING)
+		return 0;
+	return base_err_set(err, -ESTALE,
+	        "'%s' %s: it was written in place while it was in use; only what is in memory already is read on: "
+	        "unmount, bring the dataset back ('mkshard verify' checks it) and mount again, or 'ddpfs restart' the "
+	        "mount where it is the same dataset; 'mkshard pack --force' and rename(2) replace a dataset safely",
+	        index->path, whats[what]);
+}
