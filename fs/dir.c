@@ -233,6 +233,7 @@ static void opendir_any(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *f
 	}
 	if (rc == 0)
 		rc = dir_begin(server, node, trainer, marked, &dir);
+	rc = fs_index_check(server, rc);
 	if (rc == 0) {
 		if (trainer) {
 			fs_count(&server->counters.listings, 1);
@@ -580,7 +581,9 @@ static void list(fuse_req_t req, fuse_ino_t ino, size_t size, off_t off, const s
 	int rc = off < 0 ? -EINVAL : 0;
 	if (rc == 0 && !fs_dir_ahead_take(server->dir_ahead, &place, &piece))
 		rc = make_piece(server, &place, &piece);
+	rc = fs_index_check(server, rc);
 	if (rc < 0) {
+		free(piece.buf);
 		fuse_reply_err(req, -fs_errno(rc));
 		return;
 	}

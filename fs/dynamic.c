@@ -262,7 +262,8 @@ static json_t *sample_path(struct fs_server *server, uint32_t sample)
 	char path[SHARD_PATH_MAX + 1];
 	uint32_t file;
 	if (shard_index_sample_first(server->index, sample, &file) < 0 ||
-	        shard_index_file_path(server->index, file, path, sizeof(path)) < 0)
+	        shard_index_file_path(server->index, file, path, sizeof(path)) < 0 ||
+	        shard_index_check(server->index) < 0)
 		return json_null();
 	return text_value(path);
 }

@@ -56,6 +56,7 @@ struct fs_helper {
 	struct told told[FS_HELPER_TOLD_MAX]; /* the thread's own: a ring of the latest */
 	uint64_t n_told;                      /* all that ever were */
 	_Atomic bool stopping;
+	_Atomic bool knows_stale;
 
 	pthread_mutex_t lock; /* guards what follows */
 	pthread_cond_t wake;
@@ -64,6 +65,7 @@ struct fs_helper {
 	struct failure failures[FS_HELPER_ERRORS_MAX];
 	uint32_t n_failures;
 	uint64_t unlogged; /* failures that found no place */
+	bool stale;        /* the index is, and nobody has said so yet */
 	char notes[NOTES_MAX][NOTE_BYTES];
 	uint32_t n_notes;
 };
@@ -132,6 +134,10 @@ void fs_helper_opendir(struct fs_helper *helper, fuse_req_t req, fuse_ino_t ino,
 
 void fs_helper_read_failed(struct fs_helper *helper, uint32_t file, uint32_t block, int rc)
 {
+	if (rc == -ESTALE && shard_index_explain(helper->server->index, NULL) < 0) {
+		fs_helper_index_stale(helper);
+		return;
+	}
 	pthread_mutex_lock(&helper->lock);
 	struct failure *last = helper->n_failures ? &helper->failures[helper->n_failures - 1] : NULL;
 	if (last && last->file == file && last->block == block && last->rc == rc) {
@@ -141,6 +147,16 @@ void fs_helper_read_failed(struct fs_helper *helper, uint32_t file, uint32_t blo
 	} else {
 		helper->unlogged++;
 	}
+	pthread_cond_signal(&helper->wake);
+	pthread_mutex_unlock(&helper->lock);
+}
+
+void fs_helper_index_stale(struct fs_helper *helper)
+{
+	if (atomic_exchange(&helper->knows_stale, true))
+		return;
+	pthread_mutex_lock(&helper->lock);
+	helper->stale = true;
 	pthread_cond_signal(&helper->wake);
 	pthread_mutex_unlock(&helper->lock);
 }
@@ -190,6 +206,7 @@ static void do_list(struct fs_helper *helper, const struct job *job)
 	}
 	if (job->op != FS_LIST_READ) {
 		rc = fs_list_size(helper->lists, view, job->node.id, &helper->stopping, &bytes);
+		rc = fs_index_check(helper->server, rc);
 		if (rc == 0)
 			reply_list_attr(helper, job, bytes);
 		else
@@ -203,6 +220,7 @@ static void do_list(struct fs_helper *helper, const struct job *job)
 	if (rc == 0)
 		rc = fs_list_read(helper->lists, view, job->node.id, job->node.kind == FS_EPOCH_LIST0 ? '\0' : '\n',
 		        &helper->stopping, (uint64_t)job->off, buf, size, &len);
+	rc = fs_index_check(helper->server, rc);
 	if (rc < 0)
 		fuse_reply_err(job->req, -fs_errno(rc));
 	else
@@ -301,9 +319,12 @@ static void log_waiting(struct fs_helper *helper, struct log_budget *budget)
 {
 	struct failure failures[FS_HELPER_ERRORS_MAX];
 	char notes[NOTES_MAX][NOTE_BYTES];
+	struct base_err err = { 0 };
 
 	pthread_mutex_lock(&helper->lock);
 	uint32_t n = helper->n_failures;
+	bool stale = helper->stale;
+	helper->stale = false;
 	memcpy(failures, helper->failures, n * sizeof(failures[0]));
 	budget->held_back += helper->unlogged;
 	helper->n_failures = 0;
@@ -313,7 +334,11 @@ static void log_waiting(struct fs_helper *helper, struct log_budget *budget)
 	helper->n_notes = 0;
 	pthread_mutex_unlock(&helper->lock);
 
-	log_failures(helper, budget, failures, n);
+	if (stale && shard_index_explain(helper->server->index, &err) < 0)
+		log_error("%s", err.text);
+	/* One sentence for all: each file that is read from then on fails. */
+	if (shard_index_explain(helper->server->index, NULL) == 0)
+		log_failures(helper, budget, failures, n);
 	for (uint32_t i = 0; i < n_notes; i++)
 		log_warning("%s", notes[i]);
 }
@@ -407,7 +432,7 @@ static void *helper_run(void *arg)
 	pthread_mutex_lock(&helper->lock);
 	while (!helper->stopping) {
 		struct job *job = helper->jobs;
-		if (!job && !helper->n_failures && !helper->n_notes) {
+		if (!job && !helper->n_failures && !helper->n_notes && !helper->stale) {
 			pthread_cond_wait(&helper->wake, &helper->lock);
 			continue;
 		}

@@ -38,6 +38,9 @@ void fs_helper_opendir(struct fs_helper *helper, fuse_req_t req, fuse_ino_t ino,
 /* A READ failed.  Never blocks for long, never allocates. */
 void fs_helper_read_failed(struct fs_helper *helper, uint32_t file, uint32_t block, int rc);
 
+/* The index is stale: the log says so, once.  Never allocates. */
+void fs_helper_index_stale(struct fs_helper *helper);
+
 /* A line for the user, told by the helper; printf-like, cut to 512 bytes. Dropped when 16 already wait. */
 void fs_helper_note(struct fs_helper *helper, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 

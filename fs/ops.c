@@ -34,6 +34,16 @@ int fs_read_errno(int rc)
 	return rc == -ENOMEM ? rc : -EIO;
 }
 
+int fs_index_check(struct fs_server *server, int rc)
+{
+	int stale = shard_index_check(server->index);
+	if (stale == 0)
+		return rc;
+	if (stale == -ESTALE)
+		fs_helper_index_stale(server->helper);
+	return stale;
+}
+
 static void do_init(void *userdata, struct fuse_conn_info *conn)
 {
 	(void)userdata;
@@ -94,6 +104,8 @@ static void do_lookup(fuse_req_t req, fuse_ino_t parent, const char *name)
 		rc = lookup_dots(server, dir, name, &node);
 	else if (rc == 0)
 		rc = fs_node_lookup(server, dir, name, &node);
+	if (rc == -ENOENT)
+		rc = fs_index_check(server, rc);
 	if (rc == -ENOENT) {
 		reply_negative(req);
 		return;
@@ -106,6 +118,7 @@ static void do_lookup(fuse_req_t req, fuse_ino_t parent, const char *name)
 		guess_read(req, (uint32_t)node.id);
 	if (rc == 0)
 		rc = fs_node_attr(server, node, &e.attr, &e.attr_timeout);
+	rc = fs_index_check(server, rc);
 	if (rc < 0) {
 		fuse_reply_err(req, -fs_errno(rc));
 		return;
@@ -129,6 +142,7 @@ static void do_getattr(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi
 	}
 	if (rc == 0)
 		rc = fs_node_attr(server, node, &st, &timeout_s);
+	rc = fs_index_check(server, rc);
 	if (rc < 0)
 		fuse_reply_err(req, -fs_errno(rc));
 	else
@@ -281,6 +295,8 @@ static void do_getxattr(fuse_req_t req, fuse_ino_t ino, const char *name, size_t
 			}
 		}
 	}
+	if (len != -ENODATA)
+		len = fs_index_check(server, len);
 	reply_xattr(req, value, len, size);
 }
 
@@ -301,7 +317,7 @@ static void do_listxattr(fuse_req_t req, fuse_ino_t ino, size_t size)
 		memcpy(names + len, xattrs[i].name, n);
 		len += (int)n;
 	}
-	reply_xattr(req, names, rc < 0 ? rc : len, size);
+	reply_xattr(req, names, fs_index_check(server, rc < 0 ? rc : len), size);
 }
 
 const struct fuse_lowlevel_ops fs_ops = {

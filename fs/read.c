@@ -151,6 +151,7 @@ void fs_read(fuse_req_t req, uint32_t file, size_t size, off_t off, bool direct)
 	struct fs_server *server = fs_server_of(req);
 	struct shard_place rec;
 	int rc = off < 0 ? -EINVAL : shard_index_place(server->index, file, &rec);
+	rc = fs_index_check(server, rc);
 	if (rc < 0) {
 		fs_count(&server->counters.errors, 1);
 		fuse_reply_err(req, -fs_errno(rc));

@@ -82,10 +82,15 @@ static bool store(struct prefetch *p, const struct prefetch_block *block)
 	return rc == 0;
 }
 
-/* The bytes of a block that landed, held, or why there are none. */
+/* The bytes of a block that landed, held, or why there are none.  stale: what shard_index_check said. */
 static int take_bytes(struct prefetch *p, struct prefetch_read *read, struct prefetch_block *block, bool right,
-        struct cache_buffer **ret_buffer)
+        int stale, struct cache_buffer **ret_buffer)
 {
+	if (stale < 0) {
+		if (block->buffer)
+			cache_put(p->cache, block->buffer);
+		return stale;
+	}
 	if (block->buffer) {
 		*ret_buffer = block->buffer;
 		return 0;
@@ -159,9 +164,11 @@ static void answer_blocks(
 	struct prefetch_demand *waiters[BATCH];
 	bool right[BATCH], moved[BATCH], wake = false;
 	int rcs[BATCH];
+	/* Where each block lies, how long it is and its sum were read of the index at some time before this. */
+	int stale = shard_index_check(p->options.index);
 	for (uint32_t i = 0; i < batch->n; i++) {
 		const struct prefetch_block *block = batch->blocks[i];
-		right[i] = !block->buffer && read->rc == 0 && verified(read, block);
+		right[i] = !block->buffer && stale == 0 && read->rc == 0 && verified(read, block);
 		if (right[i] && read->again)
 			count(&p->counters.mended_blocks, 1);
 	}
@@ -169,7 +176,7 @@ static void answer_blocks(
 	for (uint32_t i = 0; i < batch->n; i++) {
 		struct prefetch_block *block = batch->blocks[i];
 		struct cache_buffer *buffer = NULL;
-		rcs[i] = take_bytes(p, read, block, right[i], &buffer);
+		rcs[i] = take_bytes(p, read, block, right[i], stale, &buffer);
 		moved[i] = rcs[i] == -EBADMSG && read_again(p, block); /* it is the other read's then */
 		if (moved[i]) {
 			wake |= prefetch_engine_nudge(p);

@@ -272,7 +272,8 @@ void prefetch_demand(struct prefetch *p, struct prefetch_demand *demand)
 		prefetch_answer(p, demand, 0, buffer);
 		prefetch_put(p, buffer);
 	} else if (rc < 0) {
-		prefetch_answer(p, demand, rc, NULL);
+		int stale = shard_index_check(p->options.index);
+		prefetch_answer(p, demand, stale < 0 ? stale : rc, NULL);
 		return;
 	}
 	prefetch_run_on(p, number, &file, block, there);

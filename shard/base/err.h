@@ -8,7 +8,7 @@
  *   -EBADMSG          a checksum does not match
  *   -EUCLEAN          an impossible structure (bounds, magic, order)
  *   -EPROTONOSUPPORT  a format version or feature bit this build does not know
- *   -ESTALE           a shard changed under a live mount
+ *   -ESTALE           a shard or the index changed under a live mount
  *
  * Threads: an err object belongs to its caller; no shared state. */
 #ifndef DDPFS_SHARD_BASE_ERR_H
