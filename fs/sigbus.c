@@ -30,8 +30,11 @@ static bool is_detached(int error)
 	return error == EBADF || error == ENOTSOCK;
 }
 
-static void on_sigbus(int sig)
+static void on_sigbus(int sig, siginfo_t *info, void *context)
 {
+	(void)context;
+	if (info->si_code > 0 && shard_index_fault(info->si_addr))
+		return; /* fs_index_check has it said */
 	ssize_t sent = send(told_channel, &last_words, sizeof(last_words), MSG_NOSIGNAL | MSG_DONTWAIT);
 	if (sent < 0 && is_detached(errno)) {
 		pthread_kill(main_thread, sig); /* which ends the process */
@@ -52,16 +55,14 @@ void fs_sigbus_take(int channel, const char *dataset, const char *mountpoint)
 	base_err_quote(dataset, quoted_dataset, sizeof(quoted_dataset));
 	base_err_quote(mountpoint, quoted_mountpoint, sizeof(quoted_mountpoint));
 	int len = snprintf(last_words.text, sizeof(last_words.text),
-	        "'%s/" SHARD_INDEX_NAME "' cannot be read any more: it was truncated or overwritten in place "
-	        "under the mount, or its disk fails; the server of the mount '%s' ends: `ddpfs umount` it, bring the "
-	        "dataset "
-	        "back (`mkshard verify` checks it, `mkshard pack --force` replaces it safely) and mount again",
+	        "'%s/" SHARD_INDEX_NAME "' cannot be read any more: its disk fails; the server of the mount '%s' "
+	        "ends: `ddpfs umount` it, bring the dataset back (`mkshard verify` checks it) and mount again",
 	        quoted_dataset, quoted_mountpoint);
 	if (len < 0 || (size_t)len >= sizeof(last_words.text))
 		return;
 	told_channel = channel;
 	main_thread = pthread_self();
-	const struct sigaction action = { .sa_handler = on_sigbus };
+	const struct sigaction action = { .sa_sigaction = on_sigbus, .sa_flags = SA_SIGINFO };
 	taken = sigaction(SIGBUS, &action, &before) == 0;
 }
 
