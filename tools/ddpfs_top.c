@@ -473,6 +473,13 @@ static int run_batch(const struct arguments *a, struct watched *watched)
 	return rc < 0 ? cli_failf("%s", base_err_str(rc)) : CLI_DONE;
 }
 
+/* Begins line `row` of `rows`.  What stood there is erased before the line is written: after a line that is as wide as the terminal,
+ * the cursor stands on its last character, which an erase would take away.  The last line takes what is below it along. */
+static void begin_line(FILE *out, size_t row, size_t rows, const char *look)
+{
+	fprintf(out, "%s%s%s", row ? "\n" : "\033[H", look, row + 1 < rows ? "\033[K" : "\033[J");
+}
+
 /* The screen: a line about itself, titles, the total, then as many mounts as fit, from *scroll on. */
 static void print_screen(FILE *out, const struct arguments *a, const struct watched *watched, size_t *scroll)
 {
@@ -487,25 +494,29 @@ static void print_screen(FILE *out, const struct arguments *a, const struct watc
 	strftime(when, sizeof(when), "%H:%M:%S", &now);
 	snprintf(head, sizeof(head), "ddpfs top  %s  %zu mount%s, every %g s   q: quit%s", when, watched->n,
 	        watched->n == 1 ? "" : "s", a->delay_s, watched->n > room ? "   up, down: scroll" : "");
-	fprintf(out, "\033[H%.*s\033[K", (int)width, head);
+	size_t shown = watched->n - *scroll < room ? watched->n - *scroll : room;
+	size_t rows = height < 3 ? height : 3 + (watched->n ? shown : room > 0);
+	begin_line(out, 0, rows, "");
+	fprintf(out, "%.*s", (int)width, head);
 	if (height > 1) {
-		fprintf(out, "\n\033[7m");
+		begin_line(out, 1, rows, "\033[7m");
 		print_titles(out, &layout);
-		fprintf(out, "\033[K\033[0m");
+		fprintf(out, "\033[0m");
 	}
 	if (height > 2) {
-		fprintf(out, "\n\033[1m");
+		begin_line(out, 2, rows, "\033[1m");
 		print_total(out, &layout, watched);
-		fprintf(out, "\033[0m\033[K");
+		fprintf(out, "\033[0m");
 	}
-	for (size_t i = *scroll; i < watched->n && i < *scroll + room; i++) {
-		putc('\n', out);
-		print_mount(out, &layout, &watched->mounts[i]);
-		fprintf(out, "\033[K");
+	for (size_t i = 0; i < shown; i++) {
+		begin_line(out, 3 + i, rows, "");
+		print_mount(out, &layout, &watched->mounts[*scroll + i]);
 	}
-	if (!watched->n && room)
-		fprintf(out, "\nno ddpfs mount here\033[K");
-	fprintf(out, "\033[J");
+	if (!watched->n && room) {
+		begin_line(out, 3, rows, "");
+		fprintf(out, "no ddpfs mount here");
+	}
+	fprintf(out, "\033[m"); /* the frame is whole: tests look for it */
 }
 
 static int draw(const struct arguments *a, const struct watched *watched, size_t *scroll)

@@ -14,7 +14,7 @@ pytest.importorskip("numpy", reason="numpy is not installed")
 from helpers import datasets, tools  # noqa: E402
 
 HERE = Path(__file__).resolve().parent
-CHECKS = 4
+CHECKS = 5
 BAD_OPEN = """
 import sys, ddpfs
 try:

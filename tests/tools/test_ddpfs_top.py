@@ -46,7 +46,29 @@ class Screen:
     def frames(self):
         """The frames that are whole, as lists of lines."""
         return [SEQUENCE.sub("", frame).replace("\r", "").split("\n")
-                for frame in self.text.split("\033[H")[1:] if frame.endswith("\033[J") or "\033[J" in frame]
+                for frame in self.text.split("\033[H")[1:] if "\033[m" in frame]
+
+    def seen(self):
+        """What a terminal shows after the latest whole frame: lines of its width that do not wrap, the cursor staying on the last
+        column when that is written."""
+        rows, columns = struct.unpack("HHHH", fcntl.ioctl(self.master, termios.TIOCGWINSZ, bytes(8)))[:2]
+        cells = [[" "] * columns for _ in range(rows)]
+        row = column = 0
+        for part in re.findall(r"\033\[[?0-9;]*[A-Za-z]|.", self.text[:self.text.rindex("\033[m")], re.DOTALL):
+            if part == "\033[H":
+                row = column = 0
+            elif part == "\r":
+                column = 0
+            elif part == "\n":
+                row = min(row + 1, rows - 1)
+            elif part in ("\033[K", "\033[J"):
+                cells[row][column:] = [" "] * (columns - column)
+                for below in cells[row + 1:] if part == "\033[J" else []:
+                    below[:] = [" "] * columns
+            elif part[0] != "\033":
+                cells[row][column] = part
+                column = min(column + 1, columns - 1)
+        return ["".join(line).rstrip() for line in cells]
 
     def wait(self, wanted):
         """Reads until `wanted` says something of the latest frame."""
@@ -194,6 +216,17 @@ def test_lines_fit_the_terminal(two, screen, columns):
     assert ("P50" in frame[1]) == (columns > 110)
     s.key("q")
     assert s.end() == 0
+
+
+@pytest.mark.parametrize("rows", [3, 4, 24])
+@pytest.mark.parametrize("columns", [60, 79, 80, 100])
+def test_a_full_line_keeps_its_last_column(two, screen, columns, rows):
+    s = screen("-d", "0.1", two[0].path, columns=columns, rows=rows)
+    s.wait(lambda f: len(s.frames()) >= 3)  # the second and the third are drawn over others
+    frame = s.frames()[-1]
+    assert len(frame[1]) == columns, "nothing stands in the last column"
+    assert s.seen()[:len(frame)] == [line.rstrip() for line in frame]
+    assert not any(s.seen()[len(frame):])
 
 
 def test_another_size_and_scrolling(two, screen):
