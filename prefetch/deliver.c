@@ -53,23 +53,24 @@ static bool read_again(struct prefetch *p, struct prefetch_block *block)
 	return true;
 }
 
-/* One block of an item is done with.  Under lock; returns true when the engine must be woken: it takes its time with
- * what has arrived, unless a stream waits for its last items. */
-static bool item_block_done(struct prefetch *p, struct prefetch_item *item, bool ok)
+/* One block of an item is done with; stored: the result rc is the sink's.  Under lock; returns true when the engine must be
+ * woken: it takes its time with what has arrived, unless a stream waits for its last items or the sink refused one. */
+static bool item_block_done(struct prefetch *p, struct prefetch_item *item, int rc, bool stored)
 {
-	if (!ok)
-		item->failed = true;
+	item->failed |= rc < 0;
+	item->stored |= stored && rc == 0;
+	item->refused |= stored && rc == -ENOENT;
 	if (--item->pending)
 		return false;
 	STAILQ_INSERT_TAIL(&p->arrived, item, link);
-	if (item->stream->state != PREFETCH_STREAM_CLOSING)
+	if (item->stream->state != PREFETCH_STREAM_CLOSING && !item->refused)
 		return false;
 	p->poke = true;
 	return prefetch_engine_nudge(p);
 }
 
 /* Bytes that nobody waits for go to the sink.  A READ that comes now is answered from the buffer, which is findable. */
-static bool store(struct prefetch *p, const struct prefetch_block *block)
+static int store(struct prefetch *p, const struct prefetch_block *block)
 {
 	const struct cache_buffer *buffer = block->buffer;
 	uint32_t file = (uint32_t)(block->key >> 32);
@@ -79,7 +80,7 @@ static bool store(struct prefetch *p, const struct prefetch_block *block)
 	atomic_store(&p->storing_ns, 0);
 	if (rc == 0)
 		count(&p->counters.stored_bytes, buffer->len);
-	return rc == 0;
+	return rc;
 }
 
 /* The bytes of a block that landed, held, or why there are none.  stale: what shard_index_check said. */
@@ -134,12 +135,14 @@ static void batch_fill(struct batch *batch, struct prefetch_block_list *from)
 	}
 }
 
-static void end_blocks(struct prefetch *p, const struct batch *batch)
+/* stored: the results are the sink's. */
+static void end_blocks(struct prefetch *p, const struct batch *batch, bool stored)
 {
 	bool wake = false;
 	for (uint32_t i = 0; i < batch->n; i++) {
 		struct prefetch_block *block = batch->blocks[i];
-		if (block->buffer && block->item && !block->asked)
+		bool has = block->item && (stored ? batch->rcs[i] == 0 : !block->asked);
+		if (block->buffer && has)
 			cache_drop(p->cache, block->buffer); /* the sink has it */
 		else if (block->buffer)
 			cache_put(p->cache, block->buffer);
@@ -147,7 +150,7 @@ static void end_blocks(struct prefetch *p, const struct batch *batch)
 	pthread_mutex_lock(&p->lock);
 	for (uint32_t i = 0; i < batch->n; i++) {
 		struct prefetch_block *block = batch->blocks[i];
-		wake |= block->item && item_block_done(p, block->item, batch->rcs[i] == 0);
+		wake |= block->item && item_block_done(p, block->item, batch->rcs[i], stored);
 		prefetch_block_free(p, block);
 	}
 	pthread_mutex_unlock(&p->lock);
@@ -205,7 +208,7 @@ static void answer_blocks(
 		}
 	}
 	if (done.n)
-		end_blocks(p, &done);
+		end_blocks(p, &done, false);
 }
 
 static void store_later(struct prefetch *p, struct prefetch_read *read)
@@ -243,8 +246,8 @@ void prefetch_deliver_read(struct prefetch *p, struct prefetch_read *read, bool 
 	while (!STAILQ_EMPTY(&rest)) {
 		batch_fill(&batch, &rest);
 		for (uint32_t i = 0; i < batch.n; i++)
-			batch.rcs[i] = store(p, batch.blocks[i]) ? 0 : -EIO;
-		end_blocks(p, &batch);
+			batch.rcs[i] = store(p, batch.blocks[i]);
+		end_blocks(p, &batch, true);
 	}
 	if (read->area && read->ahead)
 		atomic_fetch_sub(&p->ahead_landing, read->area->span.bytes);

@@ -39,11 +39,12 @@ enum {
 	PREFETCH_TRIES_MAX = 64,
 	PREFETCH_EVENTS_MAX = 1 << 17, /* events that wait for the engine; more are lost, which costs hits only */
 	PREFETCH_RING = 64,            /* uses outside of the window that are remembered, to find a new place */
-	PREFETCH_COMING = 16,     /* turns whose samples are worked out ahead, so that their records are on their way */
-	PREFETCH_RUNS = 16,       /* files at once that are read on */
-	PREFETCH_DROPS_MAX = 512, /* samples handed to the sink at once */
-	PREFETCH_BAD_MAX = 1024,  /* bad blocks that are remembered, so that each is counted once */
-	PREFETCH_LOST_USES = 512, /* uses over which losses are counted */
+	PREFETCH_COMING = 16, /* turns whose samples are worked out ahead, so that their records are on their way */
+	PREFETCH_RUNS = 16,   /* files at once that are read on */
+	PREFETCH_ANNOUNCE_FIRST = 16, /* turns of the first announcement: the first sample is wanted at once */
+	PREFETCH_DROPS_MAX = 512,     /* samples handed to the sink at once */
+	PREFETCH_BAD_MAX = 1024,      /* bad blocks that are remembered, so that each is counted once */
+	PREFETCH_LOST_USES = 512,     /* uses over which losses are counted */
 	PREFETCH_WANTS_MAX = SHARD_SAMPLE_FILES_MAX + 256, /* blocks of one fetch: a sample, or small neighbours */
 };
 
@@ -56,8 +57,11 @@ struct prefetch_item {
 	uint64_t seq; /* the stream's use that it was fetched for */
 	uint32_t sample;
 	uint64_t cost;    /* as booked in the ledger */
+	uint32_t names;   /* the stream's when it was fetched */
 	uint32_t pending; /* blocks not delivered yet; under lock once the first of them is published */
 	bool failed;
+	bool stored;  /* one of its blocks at least, by the sink */
+	bool refused; /* the sink has forgotten what was announced of it */
 };
 
 struct prefetch_block {
@@ -148,6 +152,12 @@ struct prefetch_stream {
 	_Atomic uint64_t window;          /* limit of ahead_bytes, where nothing is in memory yet */
 	uint32_t missing;                 /* share of the latest turns looked at that had to be fetched, in 1/65536 */
 	uint32_t batch;                   /* turns of the next announcement */
+	/* The sink forgot what was announced (lost.c): */
+	uint32_t names;        /* announcements were begun anew so often */
+	uint32_t names_stored; /* samples stored since then */
+	uint32_t names_uses;   /* uses since then */
+	uint32_t names_vain;   /* ... and so often in a row nothing was stored */
+	bool forgotten;        /* they are to be begun anew; nothing is fetched meanwhile */
 	bool following;
 	uint64_t recent;                         /* the last 64 uses, bit set: inside the window */
 	uint32_t n_recent;                       /* of them are known, at most 64 */
@@ -162,6 +172,7 @@ struct prefetch_stream {
 	int add_rc;          /* why it is GONE instead of LIVE */
 	bool announce_asked; /* the lister has work here, described by: */
 	bool announce_busy;  /* ... and is at it */
+	bool announce_void;  /* ... for nothing: what it announces now and the rest count as not announced */
 	uint64_t announce_epoch, announce_turn;
 	uint32_t announce_n;
 	uint32_t announce_piece; /* turns that the lister announces at once; those are fetched meanwhile */
@@ -173,7 +184,7 @@ TAILQ_HEAD(prefetch_stream_list, prefetch_stream);
 
 struct prefetch_counters {
 	_Atomic uint64_t demands, demand_hits, hinted, joined, reads, read_bytes, delivered_bytes, stored_bytes,
-	        bad_blocks, mended_blocks, io_errors, misses, used, wasted_bytes, refetches;
+	        bad_blocks, mended_blocks, io_errors, misses, used, wasted_bytes, refetches, forgotten;
 };
 
 /* A block that is to be read ahead; see fetch.c. */
@@ -327,9 +338,24 @@ bool prefetch_schedule_event(struct prefetch *p, const struct prefetch_event *ev
 int prefetch_fetch(struct prefetch *p, struct prefetch_stream *stream, uint64_t seq, uint32_t sample);
 bool prefetch_fetch_parked(struct prefetch *p); /* tries the parked reads again; true: none is left */
 
+/* lost.c: the kernel, or whoever owns the sink's memory, took something back.  Engine thread. */
+/* Somebody asked for a sample that counted as resident. */
+void prefetch_lost_sample(struct prefetch *p, uint32_t sample);
+/* The sink refused an item, which is gone from the ledger. */
+void prefetch_lost_refused(struct prefetch *p, const struct prefetch_item *item);
+/* Acts on it: fetches again, announces again, gives back what the budget shrank by. */
+void prefetch_lost_settle(struct prefetch *p);
+/* Of all live streams, until none of them returns true. */
+void prefetch_each_stream(struct prefetch *p, bool (*fn)(struct prefetch *p, struct prefetch_stream *s));
+
 /* follow.c: is the order followed, and where is the trainer?  Engine thread. */
 void prefetch_follow_use(struct prefetch *p, struct prefetch_stream *stream, const struct prefetch_use *use);
 void prefetch_follow_sample(struct prefetch *p, struct prefetch_stream *stream, uint32_t sample);
+/* The oldest turn that workers behind the farthest one may still want, seq: of the same epoch, for the one before may be
+ * known no more (shard/view.h, given). */
+uint64_t prefetch_follow_oldest(struct prefetch_stream *stream);
+/* A turn that was fetched and not used is not there after all. */
+void prefetch_follow_gone(struct prefetch *p, struct prefetch_stream *stream, uint64_t seq);
 /* All that was fetched for the stream and not used is to be fetched again. */
 void prefetch_follow_refetch(struct prefetch *p, struct prefetch_stream *stream);
 void prefetch_follow_epoch(struct prefetch *p, struct prefetch_stream *stream, uint64_t epoch);

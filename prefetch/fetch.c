@@ -30,7 +30,9 @@ static struct prefetch_item *item_new(
 		item = malloc(sizeof(*item));
 	if (!item)
 		return NULL;
-	*item = (struct prefetch_item){ .stream = stream, .seq = seq, .sample = sample, .cost = cost };
+	*item = (struct prefetch_item){
+		.stream = stream, .seq = seq, .sample = sample, .cost = cost, .names = stream->names
+	};
 	stream->items++;
 	return item;
 }

@@ -32,6 +32,16 @@ static bool inside(const struct prefetch_stream *s, uint64_t seq)
 	return seq + slack(s) >= low && seq < high + slack(s);
 }
 
+uint64_t prefetch_follow_oldest(struct prefetch_stream *s)
+{
+	uint64_t turn, behind = slack(s);
+	if (s->high <= s->tl.cursor)
+		return s->tl.cursor;
+	cache_timeline_slot(&s->tl, s->high - 1, &turn);
+	uint64_t oldest = s->high - 1 - (turn < behind ? turn : behind);
+	return oldest > s->tl.cursor ? oldest : s->tl.cursor;
+}
+
 /* Bytes of a turn that was fetched and not used; 0 for others. */
 static uint64_t ahead_cost(struct prefetch *p, struct prefetch_stream *s, uint64_t seq)
 {
@@ -43,6 +53,15 @@ static uint64_t ahead_cost(struct prefetch *p, struct prefetch_stream *s, uint64
 	return cost;
 }
 
+void prefetch_follow_gone(struct prefetch *p, struct prefetch_stream *s, uint64_t seq)
+{
+	uint64_t turn, cost = ahead_cost(p, s, seq);
+	struct cache_slot *slot = cache_timeline_slot(&s->tl, seq, &turn);
+	s->ahead_bytes -= cost;
+	s->lag_bytes -= seq < s->high ? cost : 0;
+	cache_bit_clear(slot->ahead, turn);
+}
+
 static void use(struct prefetch *p, struct prefetch_stream *s, uint64_t seq, bool had)
 {
 	uint64_t cost = ahead_cost(p, s, seq);
@@ -51,6 +70,7 @@ static void use(struct prefetch *p, struct prefetch_stream *s, uint64_t seq, boo
 		s->lag_bytes -= cost;
 	cache_ledger_use(p->ledger, &s->tl, seq, had);
 	p->refetch_uses++;
+	s->names_uses++;
 	if (++p->uses == PREFETCH_LOST_USES)
 		p->uses = p->lost = 0;
 	atomic_fetch_add_explicit(&s->stat_used, 1, memory_order_relaxed);
@@ -83,7 +103,7 @@ static bool move(struct prefetch *p, struct prefetch_stream *s, uint64_t epoch, 
 	s->coming_end = 0; /* other samples may stand at the same seqs now */
 	s->fetch = s->announced = s->high = s->limit = s->tl.cursor;
 	s->ahead_bytes = s->lag_bytes = 0;
-	s->batch = 16;
+	s->batch = PREFETCH_ANNOUNCE_FIRST;
 	return true;
 }
 

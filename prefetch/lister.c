@@ -26,10 +26,13 @@ static void announce(struct prefetch *p, struct prefetch_stream *stream)
 	p->sink->ops->announce(p->sink, stream->options.user, epoch, turn, n);
 	pthread_mutex_lock(&p->lock);
 	stream->announce_busy = false;
-	stream->announce_turn += n;
-	stream->announce_n -= n;
-	stream->announce_asked = stream->announce_n > 0;
-	stream->announce_done = stream->announce_upto - stream->announce_n;
+	if (!stream->announce_void) {
+		stream->announce_turn += n;
+		stream->announce_n -= n;
+		stream->announce_asked = stream->announce_n > 0;
+		stream->announce_done = stream->announce_upto - stream->announce_n;
+	}
+	stream->announce_void = false;
 	p->poke = true;
 	pthread_cond_broadcast(&p->streams_cv);
 }

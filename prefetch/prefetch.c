@@ -393,7 +393,7 @@ void prefetch_stats_get(struct prefetch *p, struct prefetch_stats *ret_stats)
 		.budget_bytes = ledger.budget_bytes,
 		.evicted = ledger.evicted,
 		.dropped = ledger.dropped,
-		.lost = ledger.lost,
+		.lost = ledger.lost + atomic_load_explicit(&c->forgotten, memory_order_relaxed),
 		.refetches = atomic_load_explicit(&c->refetches, memory_order_relaxed),
 		.device_rate = atomic_load_explicit(&p->stat_rate, memory_order_relaxed),
 		.depth = atomic_load_explicit(&p->stat_depth, memory_order_relaxed),

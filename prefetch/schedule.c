@@ -9,22 +9,14 @@
 #include "cache/bitmap.h"
 
 enum {
-	BATCH_FIRST = 16, /* turns of the first announcement: the first sample is wanted at once */
 	BATCH_MAX = 512,
 	DROP_LAG_MAX = 4 << 20,  /* bytes of the latest drops that wait: their files may not be closed yet */
 	LAG_TURNS_MAX = 1 << 16, /* turns that may stay unused behind the farthest used one */
 	MISSING_ONE = 1 << 16,   /* prefetch_stream.missing: all turns */
 	MISSING_TURNS = 256,     /* turns that its average goes back */
 	COST_KNOWN = 256,        /* samples whose mean is believed */
-	LOST_MIN = 16,           /* samples lost that are no chance: within LOST_NS, or of the latest uses */
-	REFETCH_TURNS = 1024,    /* read again */
-	REFETCH_TURNS_MAX = 16384,
 };
-static const uint64_t LOST_NS = 1000000000;
-static const uint64_t LOST_USES_NS = 10000000000; /* losses and uses are of the same while */
-static const uint64_t FAR_NS = 1000000;           /* a read from a store with a network, or a hook's delay, before it */
-static const uint64_t REFETCH_AGAIN_NS = 10000000000; /* since the last one: more of the same losses */
-static const uint64_t DROP_WAIT_NS = 2000000000;      /* drops of 512 samples take 4 ms */
+static const uint64_t DROP_WAIT_NS = 2000000000; /* drops of 512 samples take 4 ms */
 
 /* What memory_bytes leaves to the sink besides landing memory. */
 static uint64_t sink_bytes(const struct prefetch *p, uint64_t memory_bytes)
@@ -70,24 +62,8 @@ void prefetch_schedule_done(struct prefetch *p)
 	cache_ledger_free(p->ledger);
 }
 
-bool prefetch_schedule_event(struct prefetch *p, const struct prefetch_event *event)
-{
-	if (p->n_events == p->events_room) {
-		size_t room = p->events_room ? p->events_room * 2 : 1024;
-		struct prefetch_event *bigger =
-		        room <= PREFETCH_EVENTS_MAX ? realloc(p->events, room * sizeof(*bigger)) : NULL;
-		if (!bigger)
-			return false;
-		p->events = bigger;
-		p->events_room = room;
-	}
-	p->events[p->n_events++] = *event;
-	p->poke = true;
-	return prefetch_engine_nudge(p);
-}
-
 /* Calls fn for each live stream; the list is only changed by prefetch_stream_new and _free and by the lister. */
-static void each_stream(struct prefetch *p, bool (*fn)(struct prefetch *p, struct prefetch_stream *s))
+void prefetch_each_stream(struct prefetch *p, bool (*fn)(struct prefetch *p, struct prefetch_stream *s))
 {
 	struct prefetch_stream *live[CACHE_STREAMS_MAX], *s;
 	size_t n = 0;
@@ -105,123 +81,20 @@ static void each_stream(struct prefetch *p, bool (*fn)(struct prefetch *p, struc
 	}
 }
 
-/* The kernel took pages back that we count as resident: the memory that we were told of is not there.  A few are chance
- * (a READ that was on its way when the sample was stored). */
-static void shrink_budget(struct prefetch *p)
+bool prefetch_schedule_event(struct prefetch *p, const struct prefetch_event *event)
 {
-	uint64_t now = prefetch_now_ns();
-	struct cache_ledger_stats st;
-	if (now - p->lost_since_ns > LOST_NS) {
-		p->lost_since_ns = now;
-		p->lost_recently = 0;
+	if (p->n_events == p->events_room) {
+		size_t room = p->events_room ? p->events_room * 2 : 1024;
+		struct prefetch_event *bigger =
+		        room <= PREFETCH_EVENTS_MAX ? realloc(p->events, room * sizeof(*bigger)) : NULL;
+		if (!bigger)
+			return false;
+		p->events = bigger;
+		p->events_room = room;
 	}
-	cache_ledger_stats_get(p->ledger, &st);
-	if (++p->lost_recently < LOST_MIN + st.resident / 64)
-		return;
-	if (p->shrunk_ns && now - p->shrunk_ns < LOST_NS)
-		return; /* what is lost now was lost before the budget shrank */
-	p->shrunk_ns = now;
-	p->lost_recently = 0;
-	uint64_t less = st.budget_bytes - st.budget_bytes / 8;
-	uint64_t least = p->budget / 8 > PREFETCH_MEMORY_MIN ? p->budget / 8 : PREFETCH_MEMORY_MIN;
-	cache_ledger_set_budget(p->ledger, less > least ? less : least);
-}
-
-/* The host may have needed its memory for a moment only: a step back for every while without losses. */
-static void regrow_budget(struct prefetch *p)
-{
-	struct cache_ledger_stats st;
-	if (!p->shrunk_ns)
-		return;
-	uint64_t now = prefetch_now_ns();
-	if (now - p->shrunk_ns < 4 * LOST_NS || (now - p->lost_since_ns < LOST_NS && p->lost_recently >= LOST_MIN))
-		return;
-	cache_ledger_stats_get(p->ledger, &st);
-	uint64_t more = st.budget_bytes + p->budget / 16;
-	p->shrunk_ns = more >= p->budget ? 0 : now;
-	cache_ledger_set_budget(p->ledger, more >= p->budget ? p->budget : more);
-}
-
-static bool refetch_stream(struct prefetch *p, struct prefetch_stream *s)
-{
-	uint64_t end = cache_timeline_end(&s->tl);
-	if (!s->following)
-		return false; /* it would not fetch them */
-	if (end - s->tl.cursor > p->refetch_turns)
-		end = s->tl.cursor + p->refetch_turns;
-	for (uint64_t seq = s->tl.cursor; seq < end; seq++) {
-		uint64_t turn, cost;
-		uint32_t sample;
-		struct cache_slot *slot = cache_timeline_slot(&s->tl, seq, &turn);
-		if (cache_bit(slot->used, turn) || cache_timeline_sample(&s->tl, seq, &sample) < 0 ||
-		        !cache_ledger_resident(p->ledger, sample))
-			continue;
-		if (cache_bit(slot->ahead, turn) && cache_ledger_turn(p->ledger, &s->tl, seq, &sample, &cost) == 0) {
-			s->ahead_bytes -= cost;
-			s->lag_bytes -= seq < s->high ? cost : 0;
-			cache_bit_clear(slot->ahead, turn);
-		}
-		cache_ledger_lose(p->ledger, sample);
-	}
-	s->fetch = s->tl.cursor;
-	s->coming_end = 0;
-	return false;
-}
-
-/* Would reading a turn again cost less than waiting for those of the latest turns that were lost?  A store far away makes a few
- * in a hundred dear; from a near one a quarter must be gone. */
-static bool worth_a_refetch(const struct prefetch *p)
-{
-	if (p->uses < LOST_MIN)
-		return false;
-	if (p->lost >= LOST_MIN && p->lost * 4 >= p->uses)
-		return true;
-	if (p->depth.least_ns < FAR_NS)
-		return false;
-	double bytes = p->n_cost ? (double)p->cost_bytes / (double)p->n_cost : 0;
-	/* What could be read while one is waited for; where the rate is not known yet, as many as are in flight. */
-	double meanwhile = p->depth.settled_rate > 0 ? p->depth.settled_rate * (double)p->depth.least_ns
-	                                             : p->depth.settled * bytes;
-	return p->lost >= LOST_MIN / 2 && p->lost * meanwhile > p->uses * 2 * bytes;
-}
-
-/* The kernel takes back what was not touched for long (DAMON, a cgroup's reclaim): of a window that waited, a part that only
- * readers find out, one READ after the other.  Then the next turns are taken as lost and fetched again; when that was not
- * all of it, four times as many.  Losses without uses (nobody counts them while the watch rests, or of names that are not
- * watched) say nothing of the share. */
-static void count_lost(struct prefetch *p, uint32_t sample)
-{
-	uint64_t now = prefetch_now_ns();
-	if (sample == p->lost_latest)
-		return; /* another block of it */
-	p->lost_latest = sample;
-	if (!p->lost || now - p->lost_first_ns > LOST_USES_NS) {
-		p->lost_first_ns = now;
-		p->uses = p->lost = 0;
-	}
-	p->lost++;
-	if (!worth_a_refetch(p))
-		return;
-	bool again = p->refetch_ns && now - p->refetch_ns < REFETCH_AGAIN_NS;
-	if (again && p->refetch_uses < p->refetch_turns / 8)
-		return; /* what was fetched again is lost again: the memory is not there */
-	if (!again)
-		p->refetch_turns = REFETCH_TURNS;
-	else if (p->refetch_turns < REFETCH_TURNS_MAX)
-		p->refetch_turns *= 4;
-	p->refetch_uses = 0;
-	p->refetch_ns = now;
-	p->refetch = true;
-	p->uses = p->lost = 0;
-}
-
-static void refetch_lost(struct prefetch *p)
-{
-	if (!p->refetch)
-		return;
-	p->refetch = false;
-	each_stream(p, refetch_stream);
-	atomic_fetch_add_explicit(&p->counters.refetches, 1, memory_order_relaxed);
+	p->events[p->n_events++] = *event;
+	p->poke = true;
+	return prefetch_engine_nudge(p);
 }
 
 /* A reader that asks fills the page cache by itself. */
@@ -239,10 +112,8 @@ static void demanded(struct prefetch *p, const struct prefetch_event *event)
 	/* A second READ of a block says nothing about what was resident. */
 	if (event->kind == PREFETCH_EVENT_BROUGHT && cache_ledger_has(p->ledger, f.sample))
 		return;
-	if (cache_ledger_asked(p->ledger, f.sample)) {
-		shrink_budget(p);
-		count_lost(p, f.sample);
-	}
+	if (cache_ledger_asked(p->ledger, f.sample))
+		prefetch_lost_sample(p, f.sample);
 }
 
 static void one_event(struct prefetch *p, const struct prefetch_event *event)
@@ -279,6 +150,10 @@ static void take_arrived(struct prefetch *p, struct prefetch_item_list *arrived)
 		STAILQ_REMOVE_HEAD(arrived, link);
 		cache_ledger_arrived(p->ledger, &item->stream->tl, item->seq, item->sample, item->cost, !item->failed);
 		item->stream->items--;
+		if (item->refused)
+			prefetch_lost_refused(p, item);
+		else if (item->stored)
+			item->stream->names_stored++;
 		STAILQ_INSERT_HEAD(&p->free_items, item, link);
 	}
 }
@@ -331,7 +206,7 @@ static void add_stream(struct prefetch *p, struct prefetch_stream *s)
 			cache_timeline_done(&s->tl);
 	}
 	s->fetch = s->announced = s->high = s->limit = s->tl.cursor;
-	s->batch = BATCH_FIRST;
+	s->batch = PREFETCH_ANNOUNCE_FIRST;
 	s->missing = MISSING_ONE;
 	if (p->shared)
 		limit_window(p, s);
@@ -404,7 +279,7 @@ static void pass_on_drops(struct prefetch *p)
 	if (!p->n_drops)
 		return;
 	if (p->sink->ops->announce)
-		each_stream(p, mark_announced);
+		prefetch_each_stream(p, mark_announced);
 	p->drops_since_ns = prefetch_now_ns();
 	pthread_mutex_lock(&p->lock);
 	p->drops_asked = true;
@@ -482,7 +357,7 @@ static void share(struct prefetch *p, uint64_t sink_bytes)
 	p->shrunk_ns = 0;
 	cache_ledger_set_budget(p->ledger, p->budget);
 	cache_ledger_clear(p->ledger);
-	each_stream(p, share_stream);
+	prefetch_each_stream(p, share_stream);
 	p->shared = true;
 }
 
@@ -525,10 +400,9 @@ void prefetch_schedule_news(struct prefetch *p)
 	come_and_go(p);
 	take_memory(p, memory_bytes);
 	share(p, share_bytes);
-	refetch_lost(p);
-	regrow_budget(p);
+	prefetch_lost_settle(p);
 	cache_ledger_trim(p->ledger); /* trainers brought in what they read themselves */
-	each_stream(p, settle);
+	prefetch_each_stream(p, settle);
 	pass_on_drops(p);
 }
 
@@ -543,7 +417,7 @@ static uint64_t lookahead(const struct prefetch *p, const struct prefetch_stream
 	if (!p->sink->ops->announce && p->n_cost >= COST_KNOWN)
 		cost = p->cost_bytes / p->n_cost + 1;
 	uint64_t turns = s->window / cost;
-	return turns < 4 * BATCH_FIRST ? 4 * BATCH_FIRST : turns;
+	return turns < 4 * PREFETCH_ANNOUNCE_FIRST ? 4 * PREFETCH_ANNOUNCE_FIRST : turns;
 }
 
 /* Nothing is fetched before it is announced.  On a busy machine a name takes a millisecond, and a trainer who is near would
@@ -551,7 +425,9 @@ static uint64_t lookahead(const struct prefetch *p, const struct prefetch_stream
 static uint32_t piece(const struct prefetch_stream *s)
 {
 	uint64_t way = s->announced > s->high ? s->announced - s->high : 0;
-	return way / 4 < BATCH_FIRST ? BATCH_FIRST : way / 4 > BATCH_MAX ? BATCH_MAX : (uint32_t)(way / 4);
+	return way / 4 < PREFETCH_ANNOUNCE_FIRST ? PREFETCH_ANNOUNCE_FIRST
+	       : way / 4 > BATCH_MAX             ? BATCH_MAX
+	                                         : (uint32_t)(way / 4);
 }
 
 /* Asks the lister for the next turns, one batch at a time. */
@@ -642,8 +518,10 @@ static void pass_over(struct prefetch_stream *s)
 /* Fetches the next sample of a stream that is not there yet.  Returns true when one was fetched. */
 static bool fetch_one(struct prefetch *p, struct prefetch_stream *s)
 {
-	if (!s->following || p->share_pending)
+	if (!s->following || s->forgotten || p->share_pending)
 		return false;
+	while (s->fetch < s->high && cache_timeline_used(&s->tl, s->fetch))
+		s->fetch++; /* what is used needs no name: announcements may have passed over it, too */
 	announce(p, s);
 	pthread_mutex_lock(&p->lock);
 	s->limit = p->sink->ops->announce ? s->announce_done : s->announced;
@@ -684,7 +562,7 @@ void prefetch_schedule_fill(struct prefetch *p)
 		return;
 	for (unsigned tries = 0; tries < 2; tries++) {
 		if (prefetch_fetch_parked(p))
-			each_stream(p, fetch_one);
+			prefetch_each_stream(p, fetch_one);
 		pass_on_drops(p); /* what they are waiting for is not to wait for the next news */
 		if (!short_of_memory(p) && !p->share_pending)
 			return;

@@ -8,9 +8,12 @@
  * A sample is announced before it is stored; drops and announcements reach the sink in an order that keeps a sample
  * alive that is fetched again after it was dropped, if what was announced of it outlives its drop (victims say so).
  *
+ * A sink may lose what it has (the kernel takes pages, names and inodes back).  It says so by -ENOENT of store, and a demand for a
+ * block of a resident sample says it, too.
+ *
  * Threads: announce and drop are called by the `lister` thread, expect and store by the `deliver` thread; they may run
  * side by side.  None may call prefetch_free or prefetch_stream_free.  They may block: a demand waits for a drop for at most 2 s, and
- * for a store 0.1 s, so that they may wait for a demand's answer. */
+ * for a store 0.5 ms, so that they may wait for a demand's answer. */
 #ifndef DDPFS_PREFETCH_SINK_H
 #define DDPFS_PREFETCH_SINK_H
 
@@ -35,7 +38,8 @@ struct prefetch_sink_ops {
 	void (*expect)(struct prefetch_sink *sink, uint32_t sample, uint32_t file);
 
 	/* data[len] is the file's content from `offset`, block-aligned; it reaches to the file's end or is a whole
-	 * block.  Returns 0 or -errno: then the sample counts as not resident and is served on demand. */
+	 * block.  Returns 0 or -errno: then the sample counts as not resident and is served on demand.  -ENOENT: what was announced is
+	 * forgotten.  Then the next turns, this one among them, are announced and stored again. */
 	int (*store)(struct prefetch_sink *sink, uint32_t file, uint64_t offset, const uint8_t *data, uint32_t len);
 
 	/* Samples with all their files, and blocks of files (which readers asked for; the sink did not store them). */

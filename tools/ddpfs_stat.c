@@ -116,6 +116,13 @@ static void print_samplers(const json_t *samplers)
 	        (long long)json_integer_value(json_object_get(sampler, "turns")));
 }
 
+static void print_taken_back(const json_t *stats)
+{
+	long long lost = (long long)json_integer_value(json_object_get(stats, "lost"));
+	if (lost > 0)
+		printf("%-24s the kernel took back %lld samples that were read ahead or their names\n", "memory", lost);
+}
+
 /* Last, where a reader of a terminal looks. */
 static void print_problems(const json_t *problems)
 {
@@ -163,6 +170,7 @@ int ddpfs_stat(int argc, char **argv)
 	if (!a.json) {
 		print_object("", stats, 0);
 		print_samplers(json_object_get(stats, "samplers"));
+		print_taken_back(stats);
 		print_problems(json_object_get(stats, "problems"));
 	} else {
 		json_dumpf(stats, stdout, JSON_INDENT(2) | JSON_PRESERVE_ORDER);

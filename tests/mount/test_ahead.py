@@ -9,9 +9,11 @@ import random
 import subprocess
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import pytest
 
+from helpers import tools
 from helpers.datasets import content
 from helpers.pages import cached_bytes, drop, resident
 from helpers.waiting import wait_until
@@ -273,3 +275,58 @@ def test_what_the_kernel_took_back_is_read_ahead_again(mount, pack, many):
     assert after["refetches"] > 0
     assert after["misses"] - before["misses"] <= 64 + (after["lost"] - before["lost"])
     assert after["lost"] - before["lost"] < 650 and after["errors"] == 0
+
+
+@pytest.fixture
+def take_back():
+    """Has the kernel take back all pages, names and inodes that are not in use, as memory pressure does."""
+    control = Path("/proc/sys/vm/drop_caches")
+    if not os.access(control, os.W_OK):
+        pytest.skip("dropping caches needs root")
+    return lambda: control.write_text("3")
+
+
+def sampled(root):
+    """The paths below root as torch's DistributedSampler deals them, epoch by epoch."""
+    data = pytest.importorskip("torch.utils.data", reason="torch is not installed")
+    paths = sorted(f"{c}/{name}" for c in os.listdir(root) for name in os.listdir(root / c))
+    sampler = data.DistributedSampler(paths, num_replicas=1, rank=0, seed=3)
+    while True:
+        yield [paths[i] for i in sampler]
+        sampler.set_epoch(sampler.epoch + 1)
+
+
+def listed(root):
+    while True:
+        yield sorted(os.listdir(root))
+
+
+@pytest.mark.parametrize("memory", ["24M", "256M"])  # less than the files take, and more
+@pytest.mark.parametrize("options", ["rank=0,world=1,order=full", "view=all,layout=tree"])
+def test_names_and_pages_that_the_kernel_took_back_are_there_again(mount, pack, many, take_back, options, memory):
+    m = mount(pack(many[0]), f"{options},memory={memory}")
+    tree = "layout=tree" in options
+    orders = sampled(m.path) if tree else listed(m.path)
+
+    def read(paths):
+        for i, path in enumerate(paths):
+            assert (m.path / path).read_bytes() == many[1][path if tree else decoded(path)], path
+            if i % 4 == 3:
+                settled(m)  # computes meanwhile
+
+    read(next(orders))
+    names = next(orders)
+    read(names[:500])
+    before = settled(m)
+    take_back()
+    read(names[500:])
+    rest = settled(m)
+    read(next(orders))
+    after = settled(m)
+    assert after["following"] == 1 and after["errors"] == 0
+    assert rest["lost"] > before["lost"]
+    assert f"the kernel took back {after['lost']} " in tools.ddpfs("stat", m.path).stdout
+    # Each sample that was lost is noticed by one open; those that are opened until the next ones are there miss, too.
+    assert rest["misses"] - before["misses"] <= 64 + 2 * (rest["lost"] - before["lost"])
+    assert after["misses"] - before["misses"] <= 96 + 2 * (after["lost"] - before["lost"])
+    assert after["lost"] - before["lost"] < 500

@@ -36,6 +36,7 @@ struct fake_sink {
 	uint64_t bytes, bytes_max;
 	uint32_t stored, stored_twice, unannounced, wrong, dropped, dropped_empty;
 	bool refuse;
+	bool forgets;      /* as the kernel: what is not announced is refused */
 	uint32_t drop_us;  /* what a drop takes: a lister that gets no processor */
 	bool hold_drops;   /* drops do not return while it is set */
 	bool hold_store;   /* nor does the first store of a block of a file that has two */
@@ -106,13 +107,14 @@ static int fake_store(struct prefetch_sink *sink, uint32_t file, uint64_t offset
 	}
 	s->wrong += !right;
 	s->stored++;
+	bool refused = s->refuse || (s->forgets && !s->announced[file]);
 	s->unannounced += !s->announced[file];
 	s->stored_twice += s->by_store[file] >> block & 1;
 	s->by_store[file] |= (uint8_t)(1 << block);
-	if (!s->refuse)
+	if (!refused)
 		appear(s, file, block);
 	pthread_mutex_unlock(&s->lock);
-	return s->refuse ? -ENOENT : 0;
+	return refused ? -ENOENT : 0;
 }
 
 static void fake_drop(struct prefetch_sink *sink, const struct cache_victim *victims, size_t n)
@@ -1101,6 +1103,74 @@ static void what_the_kernel_took_back_is_fetched_again(void **state)
 	prefetch_free(t.p);
 }
 
+/* Pages, names and inodes go, those of the window and those that are announced before it, as by drop_caches. */
+static void forget_all(struct fake_sink *sink)
+{
+	pthread_mutex_lock(&sink->lock);
+	memset(sink->blocks, 0, sizeof(sink->blocks));
+	memset(sink->by_store, 0, sizeof(sink->by_store));
+	memset(sink->announced, 0, sizeof(sink->announced));
+	sink->bytes = 0;
+	pthread_mutex_unlock(&sink->lock);
+}
+
+static void what_the_kernel_forgot_is_announced_again(void **state)
+{
+	(void)state;
+	static const uint64_t memories[] = { 20 << 20, 256 << 20 }; /* less than there is; all of it and more */
+	for (size_t i = 0; i < 2; i++) {
+		struct fake_sink sink;
+		struct trainer t = { .paced = true };
+		sink_init(&sink);
+		sink.forgets = true;
+		start(&t, &sink, &(struct setup){ .memory = memories[i], .view = orders[0] });
+		settle(&t);
+		for (uint64_t epoch = 0; epoch < 3; epoch++) {
+			for (uint64_t k = 0; k < N_FILES; k++) {
+				if (epoch == 1 && k == N_FILES / 3)
+					forget_all(&sink);
+				if (epoch == 1 && k == N_FILES / 3 + 100)
+					t.misses = 0;
+				read_turn(&t, epoch, k);
+			}
+		}
+		assert_int_equal(t.errors, 0);
+		assert_in_range(stats(t.p).lost, 1, N_FILES / 4);
+		assert_in_range(t.misses, 0, N_FILES / 10);
+		assert_in_range(stats(t.p).refetches, 1, 4);
+		assert_int_equal(count_of(&sink, &sink.wrong), 0);
+		stop(&t);
+		prefetch_free(t.p);
+	}
+}
+
+/* Only names went, of turns that were not fetched yet: nobody has missed anything when it is noticed. */
+static void a_refused_store_is_made_good_before_it_is_missed(void **state)
+{
+	(void)state;
+	struct fake_sink sink;
+	struct trainer t = { .paced = true };
+	sink_init(&sink);
+	sink.forgets = true;
+	start(&t, &sink, &(struct setup){ .memory = 20 << 20, .view = orders[0] });
+	settle(&t);
+	for (uint64_t k = 0; k < N_FILES; k++) {
+		if (k % 200 == 100) {
+			pthread_mutex_lock(&sink.lock);
+			for (uint32_t file = 0; file < N_FILES; file++)
+				sink.announced[file] = sink.announced[file] && sink.blocks[file];
+			pthread_mutex_unlock(&sink.lock);
+		}
+		read_turn(&t, 0, k);
+	}
+	assert_int_equal(t.misses + t.errors, 0);
+	assert_true(stats(t.p).lost > 0);
+	assert_int_equal(stats(t.p).refetches, 0);
+	assert_int_equal(count_of(&sink, &sink.wrong), 0);
+	stop(&t);
+	prefetch_free(t.p);
+}
+
 /* Workers' batches are used side by side: what they had of the turns that are fetched again is not wanted twice. */
 static void late_workers_do_not_read_again(void **state)
 {
@@ -1251,6 +1321,8 @@ int main(void)
 		cmocka_unit_test(a_sink_that_refuses_leaves_demands_working),
 		cmocka_unit_test(memory_taken_away_shrinks_the_budget),
 		cmocka_unit_test(what_the_kernel_took_back_is_fetched_again),
+		cmocka_unit_test(what_the_kernel_forgot_is_announced_again),
+		cmocka_unit_test(a_refused_store_is_made_good_before_it_is_missed),
 		cmocka_unit_test(late_workers_do_not_read_again),
 		cmocka_unit_test(reads_past_the_page_cache_say_nothing),
 		cmocka_unit_test(a_stream_can_be_freed_at_any_time),
