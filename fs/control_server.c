@@ -127,8 +127,9 @@ static bool whole(const json_t *value, uint64_t *ret_value)
 	return true;
 }
 
-static json_t *answer_state(struct fs_view *view, json_t *request)
+static json_t *answer_state(struct fs_server *server, struct fs_view *view, json_t *request)
 {
+	(void)server;
 	json_t *steps = json_object_get(request, "steps");
 	json_t *turns = json_object_get(request, "turns");
 	json_t *which = json_object_get(request, "epoch");
@@ -189,8 +190,9 @@ static json_t *answer_consumed(struct fs_server *server, struct fs_view *view, j
 	return rc < 0 ? refuse(base_err_str(rc)) : with_object("state", strdup(text));
 }
 
-static json_t *answer_unmount(struct fs_server *server, json_t *request)
+static json_t *answer_unmount(struct fs_server *server, struct fs_view *view, json_t *request)
 {
+	(void)view;
 	bool lazy = json_is_true(json_object_get(request, "lazy"));
 	fs_sink_hold(server->sink);
 	int rc = fs_server_unmount(server, lazy);
@@ -231,8 +233,9 @@ static bool take_claims(struct fs_budget *budget, uint32_t servers, json_t *moun
 	return true;
 }
 
-static json_t *answer_neighbour(struct fs_server *server, json_t *request)
+static json_t *answer_neighbour(struct fs_server *server, struct fs_view *view, json_t *request)
 {
+	(void)view;
 	json_t *servers = json_object_get(request, "servers");
 	if (!json_is_integer(servers) || json_integer_value(servers) < 1 || json_integer_value(servers) > UINT32_MAX)
 		return refuse("\"servers\" must be how many servers of the dataset there are");
@@ -245,99 +248,95 @@ static json_t *answer_neighbour(struct fs_server *server, json_t *request)
 }
 
 /* The supervisor looks first whether the program can go on, which takes a moment; the mount is served meanwhile. */
-static json_t *answer_restart(struct fs_server *server, json_t *request)
+static json_t *answer_restart(struct fs_server *server, struct fs_view *view, json_t *request)
 {
+	(void)view;
 	const char *program = json_string_value(json_object_get(request, "program"));
-	int channel = server->link->channel;
-	struct fs_link_message message = { 0 };
-	struct pollfd p = { .fd = channel, .events = POLLIN };
-	int fd = -1;
-	if (!program || strlen(program) >= sizeof(message.text))
+	struct fs_link_message answer;
+	bool stop = false;
+	if (!program || strlen(program) >= sizeof(answer.text))
 		return refuse("\"program\" must be the path of the program that is to go on");
-	int rc = fs_link_say(channel, FS_LINK_RESTART, 0, program);
-	while (rc == 0 && message.kind != FS_LINK_ANSWER) {
-		if (poll(&p, 1, RESTART_MS) == 0)
-			return refuse("the supervisor does not answer");
-		rc = fs_link_receive(channel, 0, &message, &fd);
-		if (fd >= 0)
-			close(fd);
-		if (rc == 0 && message.kind == FS_LINK_STOP) {
-			fs_server_stop(server);
-			return refuse("the mount is being taken away");
-		}
+	int rc = fs_link_ask(server->link->channel, FS_LINK_RESTART, 0, program, RESTART_MS, &stop, &answer);
+	if (stop) {
+		fs_server_stop(server);
+		return refuse("the mount is being taken away");
 	}
 	if (rc < 0)
-		return refuse("the supervisor is gone");
-	if (message.code < 0)
-		return refuse(message.text);
+		return refuse(rc == -ETIMEDOUT ? "the supervisor does not answer" : "the supervisor is gone");
+	if (answer.code < 0)
+		return refuse(answer.text);
 	server->restart = true;
 	return json_pack("{s:b}", "ok", 1);
 }
 
-static const struct {
+static json_t *answer_info(struct fs_server *server, struct fs_view *view, json_t *request)
+{
+	(void)request;
+	return with_object(NULL, fs_info_json(server, view));
+}
+
+static json_t *answer_stat(struct fs_server *server, struct fs_view *view, json_t *request)
+{
+	(void)request;
+	return with_object("stats", fs_stats_json(server, view));
+}
+
+static const struct command {
 	const char *name;
-	const char *keys[4]; /* besides "cmd" */
+	json_t *(*answer)(struct fs_server *server, struct fs_view *view, json_t *request);
+	const char *keys[4]; /* besides "cmd"; ended by NULL */
 } commands[] = {
-	{ "info", { NULL } },
-	{ "stat", { NULL } },
-	{ "epoch", { "set", "advance", NULL } },
-	{ "state", { "steps", "turns", "epoch", NULL } },
-	{ "consumed", { "epoch", "steps", NULL } },
-	{ "unmount", { "lazy", NULL } },
-	{ "neighbour", { "servers", "mounts", "claims", NULL } },
-	{ "restart", { "program", NULL } },
+	{ "info", answer_info, { NULL } },
+	{ "stat", answer_stat, { NULL } },
+	{ "epoch", answer_epoch, { "set", "advance", NULL } },
+	{ "state", answer_state, { "steps", "turns", "epoch", NULL } },
+	{ "consumed", answer_consumed, { "epoch", "steps", NULL } },
+	{ "unmount", answer_unmount, { "lazy", NULL } },
+	{ "neighbour", answer_neighbour, { "servers", "mounts", "claims", NULL } },
+	{ "restart", answer_restart, { "program", NULL } },
 };
 
-/* NULL when the request is one of ours. */
-static json_t *check(json_t *request, const char **ret_cmd)
+static bool knows(const struct command *command, const char *key)
+{
+	if (strcmp(key, "cmd") == 0)
+		return true;
+	for (int k = 0; command->keys[k]; k++)
+		if (strcmp(key, command->keys[k]) == 0)
+			return true;
+	return false;
+}
+
+/* NULL: the request is none of ours, and *ret_why says why. */
+static const struct command *find(json_t *request, const char **ret_why)
 {
 	const char *cmd = json_string_value(json_object_get(request, "cmd"));
+	const struct command *found = NULL;
 	const char *key;
 	json_t *value;
+	*ret_why = "a request is one line of JSON: {\"cmd\":\"info\"}";
 	if (!json_is_object(request) || !cmd)
-		return refuse("a request is one line of JSON: {\"cmd\":\"info\"}");
-	for (size_t i = 0; i < sizeof(commands) / sizeof(commands[0]); i++) {
-		if (strcmp(cmd, commands[i].name) != 0)
-			continue;
-		json_object_foreach(request, key, value)
-		{
-			bool known = strcmp(key, "cmd") == 0;
-			for (int k = 0; k < 3 && commands[i].keys[k]; k++)
-				known |= strcmp(key, commands[i].keys[k]) == 0;
-			if (!known)
-				return refuse("the request has a key that this command does not know");
-		}
-		*ret_cmd = commands[i].name;
 		return NULL;
+	*ret_why = "unknown command: info, stat, epoch, state, consumed, unmount and restart are known";
+	for (size_t i = 0; i < sizeof(commands) / sizeof(commands[0]); i++)
+		if (strcmp(cmd, commands[i].name) == 0)
+			found = &commands[i];
+	if (!found)
+		return NULL;
+	*ret_why = "the request has a key that this command does not know";
+	json_object_foreach(request, key, value)
+	{
+		if (!knows(found, key))
+			return NULL;
 	}
-	return refuse("unknown command: info, stat, epoch, state, consumed, unmount and restart are known");
+	return found;
 }
 
 char *fs_control_answer(struct fs_server *server, const char *line, size_t len)
 {
-	struct fs_view *view = server->views[0];
-	const char *cmd = NULL;
+	const char *why;
 	json_t *request = json_loadb(line, len, JSON_REJECT_DUPLICATES, NULL);
-	json_t *reply = check(request, &cmd);
-	if (reply) {
-		/* refused */
-	} else if (strcmp(cmd, "info") == 0) {
-		reply = with_object(NULL, fs_info_json(server, view));
-	} else if (strcmp(cmd, "stat") == 0) {
-		reply = with_object("stats", fs_stats_json(server, view));
-	} else if (strcmp(cmd, "epoch") == 0) {
-		reply = answer_epoch(server, view, request);
-	} else if (strcmp(cmd, "state") == 0) {
-		reply = answer_state(view, request);
-	} else if (strcmp(cmd, "consumed") == 0) {
-		reply = answer_consumed(server, view, request);
-	} else if (strcmp(cmd, "neighbour") == 0) {
-		reply = answer_neighbour(server, request);
-	} else if (strcmp(cmd, "restart") == 0) {
-		reply = answer_restart(server, request);
-	} else {
-		reply = answer_unmount(server, request);
-	}
+	const struct command *command = find(request, &why);
+	json_t *reply = command ? command->answer(server, server->views[0], request) : refuse(why);
 	json_decref(request);
 	return finish(reply);
 }

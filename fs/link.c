@@ -1,9 +1,11 @@
 #include "fs/link.h"
 
 #include <errno.h>
+#include <poll.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/socket.h>
+#include <time.h>
 #include <unistd.h>
 
 union control {
@@ -17,7 +19,9 @@ static int send_plain(int channel, const struct fs_link_message *message, int fl
 	do /* not sendmsg(2), with which a confined server could send more than words */
 		n = send(channel, message, sizeof(*message), MSG_NOSIGNAL | flags);
 	while (n < 0 && errno == EINTR);
-	return n < 0 ? -errno : 0;
+	if (n >= 0)
+		return 0;
+	return errno == ECONNRESET ? -EPIPE : -errno;
 }
 
 static int send_with(int channel, const struct fs_link_message *message, int fd)
@@ -45,9 +49,9 @@ int fs_link_send(int channel, const struct fs_link_message *message, int fd)
 	return fd >= 0 ? send_with(channel, message, fd) : send_plain(channel, message, 0);
 }
 
-static void fill(struct fs_link_message *message, enum fs_link_kind kind, int code, const char *text)
+static void fill(struct fs_link_message *message, enum fs_link_kind kind, uint32_t id, int code, const char *text)
 {
-	*message = (struct fs_link_message){ .kind = kind, .code = code };
+	*message = (struct fs_link_message){ .kind = kind, .id = id, .code = code };
 	memset(message->text, 0, sizeof(message->text));
 	if (text)
 		snprintf(message->text, sizeof(message->text), "%s", text);
@@ -56,14 +60,14 @@ static void fill(struct fs_link_message *message, enum fs_link_kind kind, int co
 int fs_link_say(int channel, enum fs_link_kind kind, int code, const char *text)
 {
 	struct fs_link_message message;
-	fill(&message, kind, code, text);
+	fill(&message, kind, 0, code, text);
 	return send_plain(channel, &message, 0);
 }
 
 int fs_link_try(int channel, enum fs_link_kind kind, int code, const char *text)
 {
 	struct fs_link_message message;
-	fill(&message, kind, code, text);
+	fill(&message, kind, 0, code, text);
 	return send_plain(channel, &message, MSG_DONTWAIT);
 }
 
@@ -100,4 +104,59 @@ int fs_link_receive(int channel, int flags, struct fs_link_message *ret_message,
 		close(*ret_fd);
 	*ret_fd = -1;
 	return -EPROTO;
+}
+
+int fs_link_answer(int channel, uint32_t id, int code, const char *text)
+{
+	struct fs_link_message message;
+	fill(&message, FS_LINK_ANSWER, id, code, text);
+	return send_plain(channel, &message, 0);
+}
+
+static int64_t now_ms(void)
+{
+	struct timespec ts;
+	clock_gettime(CLOCK_MONOTONIC, &ts);
+	return (int64_t)ts.tv_sec * 1000 + ts.tv_nsec / 1000000;
+}
+
+/* Until something can be received. */
+static int wait_for_message(int channel, int timeout_ms, int64_t begin_ms)
+{
+	struct pollfd p = { .fd = channel, .events = POLLIN };
+	int left_ms = -1;
+	if (timeout_ms >= 0) {
+		int64_t passed_ms = now_ms() - begin_ms;
+		left_ms = passed_ms < timeout_ms ? timeout_ms - (int)passed_ms : 0;
+	}
+	int n = poll(&p, 1, left_ms);
+	if (n == 0)
+		return -ETIMEDOUT;
+	return n < 0 && errno != EINTR ? -errno : 0;
+}
+
+int fs_link_ask(int channel, enum fs_link_kind kind, int code, const char *text, int timeout_ms, bool *ret_stop,
+        struct fs_link_message *ret_answer)
+{
+	static uint32_t last_id; /* main's */
+	struct fs_link_message message;
+	int64_t begin_ms = now_ms();
+	uint32_t id = ++last_id ? last_id : ++last_id;
+	fill(&message, kind, id, code, text);
+	int rc = send_plain(channel, &message, 0);
+	while (rc == 0) {
+		int fd = -1;
+		rc = wait_for_message(channel, timeout_ms, begin_ms);
+		if (rc == 0)
+			rc = fs_link_receive(channel, MSG_DONTWAIT, ret_answer, &fd);
+		if (fd >= 0)
+			close(fd);
+		if (rc == 0 && ret_answer->kind == FS_LINK_ANSWER && ret_answer->id == id)
+			return 0;
+		if (rc == 0 && ret_answer->kind == FS_LINK_STOP)
+			*ret_stop = true;
+		if (rc == -EAGAIN)
+			rc = 0;
+	}
+	return rc;
 }

@@ -65,6 +65,7 @@ enum fs_link_kind {
 
 struct fs_link_message {
 	uint32_t kind;
+	uint32_t id; /* of a request that is answered, and of its answer; else 0 */
 	int32_t code;
 	union {
 		struct fs_link_mount mount;
@@ -77,6 +78,14 @@ int fs_link_send(int channel, const struct fs_link_message *message, int fd);
 int fs_link_say(int channel, enum fs_link_kind kind, int code, const char *text); /* text may be NULL */
 /* The same, but never waits: -EAGAIN when the other side does not read. */
 int fs_link_try(int channel, enum fs_link_kind kind, int code, const char *text);
+
+/* Asks the supervisor and waits for the answer to this question, timeout_ms in all (-1: without end).  Answers to earlier
+ * questions are dropped.  *ret_stop becomes true when FS_LINK_STOP comes meanwhile; the wait goes on, since the supervisor
+ * answers all the same.  -ETIMEDOUT; -EPIPE: the supervisor is gone; -errno.  The server's main thread. */
+int fs_link_ask(int channel, enum fs_link_kind kind, int code, const char *text, int timeout_ms, bool *ret_stop,
+        struct fs_link_message *ret_answer);
+/* What the supervisor says to that. */
+int fs_link_answer(int channel, uint32_t id, int code, const char *text); /* text may be NULL */
 
 /* *ret_fd is the descriptor that came along, close-on-exec, or -1.  -EPIPE: the other side is gone; -EAGAIN (with MSG_DONTWAIT
  * in flags); -EPROTO: no message of ours. */

@@ -506,18 +506,12 @@ static bool listen_to_supervisor(struct fs_server *server)
 
 int fs_server_unmount(struct fs_server *server, bool lazy)
 {
-	int channel = server->link->channel;
-	struct fs_link_message message = { 0 };
-	int fd = -1;
-	int rc = fs_link_say(channel, FS_LINK_UNMOUNT, lazy, NULL);
-	while (rc == 0 && message.kind != FS_LINK_ANSWER) {
-		rc = fs_link_receive(channel, 0, &message, &fd);
-		if (fd >= 0)
-			close(fd);
-		if (rc == 0 && message.kind == FS_LINK_STOP)
-			fs_server_stop(server);
-	}
-	return rc < 0 ? rc : message.code;
+	struct fs_link_message answer;
+	bool stop = false;
+	int rc = fs_link_ask(server->link->channel, FS_LINK_UNMOUNT, lazy, NULL, -1, &stop, &answer);
+	if (stop)
+		fs_server_stop(server);
+	return rc < 0 ? rc : answer.code;
 }
 
 /* Before there are workers to work for an intruder, after the last thing that takes a right. */

@@ -23,6 +23,7 @@
 #include "fs/estate.h"
 #include "fs/mount.h"
 #include "fs/share.h"
+#include "fs/unmounter.h"
 #include "shard/base/cleanup.h"
 #include "shard/base/log.h"
 
@@ -57,7 +58,7 @@ struct supervisor {
 	bool reaped;
 	int status; /* of waitpid, once reaped */
 	bool ready;
-	bool asked; /* to restart, before it was ready: answered when it is */
+	uint32_t asked_id; /* of its request to restart that came before it was ready; answered when it is; 0: none */
 	bool ending;
 	bool killed;  /* by us: it hung */
 	bool dumping; /* it crashed and writes a core */
@@ -68,9 +69,8 @@ struct supervisor {
 	uint32_t still; /* looks at the beat that saw no change */
 	bool told_waits;
 
-	pid_t greeter;       /* a process that looks for other mounts (fs/share.h); 0: none */
-	pid_t unmounter;     /* a process that unmounts; 0: none */
-	pid_t unmounter_for; /* the server that waits for it */
+	pid_t greeter; /* a process that looks for other mounts (fs/share.h); 0: none */
+	struct fs_unmounter unmounter;
 
 	bool was_ready; /* some server has been */
 	bool stopping;
@@ -194,8 +194,9 @@ static _Noreturn void server_main(struct supervisor *sup, int channel)
 static int start_server(struct supervisor *sup)
 {
 	int ends[2];
-	sup->ready = sup->asked = sup->ending = sup->killed = sup->dumping = sup->reaped = sup->told_waits = false;
+	sup->ready = sup->ending = sup->killed = sup->dumping = sup->reaped = sup->told_waits = false;
 	sup->still = 0;
+	sup->asked_id = 0;
 	sup->crashed = 0;
 	sup->failed = (struct base_err){ 0 };
 	sup->start_ns = fs_now_ns();
@@ -249,34 +250,26 @@ static void resend(struct supervisor *sup)
 
 /* ---- unmounting for a server, which may not ---- */
 
-/* In a process of its own: umount(2) waits for the server, whose death this one must be able to see. */
-static void start_unmounting(struct supervisor *sup, bool lazy)
+static int unmount_it(void *arg, bool lazy)
 {
-	int rc = sup->unmounter || sup->held.fuse_fd < 0 ? -EBUSY : 0;
-	if (rc == 0) {
-		fflush(NULL);
-		sup->unmounter_for = sup->pid;
-		sup->unmounter = fork();
-		if (sup->unmounter < 0)
-			rc = -errno;
-	}
-	if (rc == 0 && sup->unmounter == 0) {
-		close_range(STDERR_FILENO + 1, UINT_MAX, 0);
-		rc = fs_unmount(sup->how->options->mountpoint, sup->held.mount.dev, sup->held.mount.fusermount, lazy);
-		_exit(-rc);
-	}
-	if (rc < 0) {
-		sup->unmounter = 0;
-		fs_link_say(sup->channel, FS_LINK_ANSWER, rc, NULL);
-	}
+	const struct supervisor *sup = arg;
+	return fs_unmount(sup->how->options->mountpoint, sup->held.mount.dev, sup->held.mount.fusermount, lazy);
 }
 
-static void unmounted(struct supervisor *sup, int status)
+static void answer_unmount(void *arg, const struct fs_unmount_request *request, int rc)
 {
-	int rc = WIFEXITED(status) ? -WEXITSTATUS(status) : -EIO;
-	sup->unmounter = 0;
-	if (sup->channel >= 0 && sup->unmounter_for == sup->pid)
-		fs_link_say(sup->channel, FS_LINK_ANSWER, rc, NULL);
+	const struct supervisor *sup = arg;
+	if (sup->channel >= 0 && request->server == sup->pid)
+		fs_link_answer(sup->channel, request->id, rc, NULL);
+}
+
+static void ask_unmounter(struct supervisor *sup, uint32_t id, bool lazy)
+{
+	const struct fs_unmount_request request = { .id = id, .server = sup->pid, .lazy = lazy };
+	if (sup->held.fuse_fd < 0)
+		answer_unmount(sup, &request, -EBUSY); /* it has not said that it mounted */
+	else
+		fs_unmounter_ask(&sup->unmounter, &request);
 }
 
 /* ---- looking for other mounts of the dataset, for a server, which may reach no socket ---- */
@@ -331,8 +324,8 @@ static void reap(struct supervisor *sup)
 	pid_t pid;
 	int status;
 	while ((pid = waitpid(-1, &status, WNOHANG)) > 0) {
-		if (pid == sup->unmounter) {
-			unmounted(sup, status);
+		if (fs_unmounter_ended(&sup->unmounter, pid, status)) {
+			/* answered */
 		} else if (pid == sup->pid) {
 			sup->reaped = true;
 			sup->status = status;
@@ -622,6 +615,9 @@ static void stop(struct supervisor *sup, const char *why)
 	log_info("%s: unmounting '%s'", why, sup->how->options->mountpoint);
 	sup->stopping = true;
 	sup->stop_ns = latest_end_ns();
+	if (sup->asked_id)
+		fs_link_answer(sup->channel, sup->asked_id, -ECANCELED, "the mount is being taken away");
+	sup->asked_id = 0;
 	if (sup->was_ready)
 		fs_link_say(sup->channel, FS_LINK_STOP, 0, NULL);
 	else if (sup->pid)
@@ -639,12 +635,11 @@ static void on_signal(struct supervisor *sup)
 	}
 }
 
-static void asked_to_restart(struct supervisor *sup, const char *program)
+static void asked_to_restart(struct supervisor *sup, uint32_t id, const char *program)
 {
 	const struct fs_supervise *how = sup->how;
 	struct base_err err = { 0 };
 	int rc;
-	sup->asked = false;
 	if (!how->restart)
 		rc = base_err_set(&err, -EOPNOTSUPP, "this mount cannot be restarted");
 	else if (!sup->held.mount.resends)
@@ -653,7 +648,7 @@ static void asked_to_restart(struct supervisor *sup, const char *program)
 		        "again");
 	else
 		rc = how->restart(how->arg, program, &sup->held, false, &err);
-	fs_link_say(sup->channel, FS_LINK_ANSWER, rc, err.text);
+	fs_link_answer(sup->channel, id, rc, err.text);
 }
 
 /* Becomes the other program; the server goes first, for the end of its socket is the order to unmount. */
@@ -704,8 +699,9 @@ static int on_message(struct supervisor *sup, char program[PATH_MAX])
 		sup->held.fuse_fd = steal_fd(&fd);
 	} else if (message.kind == FS_LINK_READY && sup->held.fuse_fd >= 0) {
 		became_ready(sup);
-		if (sup->asked)
-			asked_to_restart(sup, program);
+		if (sup->asked_id)
+			asked_to_restart(sup, sup->asked_id, program);
+		sup->asked_id = 0;
 	} else if (take_words(sup, &message)) {
 		/* heard */
 	} else if (message.kind == FS_LINK_ENDING) {
@@ -715,14 +711,14 @@ static int on_message(struct supervisor *sup, char program[PATH_MAX])
 	} else if (message.kind == FS_LINK_GREET && sup->ready) {
 		start_greeter(sup);
 	} else if (message.kind == FS_LINK_UNMOUNT) {
-		start_unmounting(sup, message.code == 1);
+		ask_unmounter(sup, message.id, message.code == 1);
 	} else if (message.kind == FS_LINK_RESTART) {
 		/* Its main waits for the answer, and may have been asked before its helper found it ready. */
 		memcpy(program, message.text, PATH_MAX);
 		if (sup->ready)
-			asked_to_restart(sup, program);
+			asked_to_restart(sup, message.id, program);
 		else
-			sup->asked = true;
+			sup->asked_id = message.id;
 	} else if (message.kind == FS_LINK_GO && sup->ready && program[0]) {
 		return restart(sup, program);
 	}
@@ -899,7 +895,13 @@ static void unmake(struct supervisor *sup)
 
 int fs_supervise(const struct fs_supervise *how, struct base_err *err, bool *ret_ready)
 {
-	struct supervisor sup = { .how = how, .err = err, .signal_fd = -1, .channel = -1, .self = getpid() };
+	struct supervisor sup = { .how = how,
+		.err = err,
+		.signal_fd = -1,
+		.channel = -1,
+		.self = getpid(),
+		.unmounter = { .unmount = unmount_it, .answer = answer_unmount } };
+	sup.unmounter.arg = &sup;
 	sup.held = (struct fs_supervised){ .fuse_fd = -1, .estate_fd = -1, .inotify_fd = -1, .control_fd = -1 };
 	if (how->takeover) {
 		sup.held = *how->takeover;

@@ -2,6 +2,7 @@
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <pthread.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -174,6 +175,52 @@ static void test_the_end_of_the_other_side(void **state)
 	pair[0] = dup(pair[1]);
 }
 
+/* A supervisor that answers late: first what was asked before, then what is asked. */
+static void *answer_late(void *arg)
+{
+	struct fs_link_message question;
+	int fd;
+	(void)arg;
+	assert_int_equal(fs_link_receive(pair[1], 0, &question, &fd), 0);
+	assert_int_equal(question.kind, FS_LINK_UNMOUNT);
+	assert_int_not_equal(question.id, 0);
+	fs_link_answer(pair[1], question.id - 1, 0, NULL);
+	fs_link_answer(pair[1], 0, 0, NULL);
+	fs_link_say(pair[1], FS_LINK_STOP, 0, NULL);
+	fs_link_answer(pair[1], question.id, -EBUSY, "the one");
+	return NULL;
+}
+
+static void test_a_late_answer_is_not_taken_for_another(void **state)
+{
+	pthread_t thread;
+	bool stop = false;
+	(void)state;
+	assert_int_equal(fs_link_ask(pair[0], FS_LINK_RESTART, 0, "/bin/x", 1, &stop, &got), -ETIMEDOUT);
+	assert_int_equal(fs_link_receive(pair[1], 0, &got, &got_fd), 0); /* it comes to that one too late */
+	assert_int_equal(got.kind, FS_LINK_RESTART);
+	assert_int_equal(fs_link_answer(pair[1], got.id, 0, NULL), 0);
+	assert_int_equal(pthread_create(&thread, NULL, answer_late, NULL), 0);
+	assert_int_equal(fs_link_ask(pair[0], FS_LINK_UNMOUNT, 1, NULL, -1, &stop, &got), 0);
+	assert_int_equal(got.code, -EBUSY);
+	assert_string_equal(got.text, "the one");
+	assert_true(stop);
+	pthread_join(thread, NULL);
+}
+
+static void test_what_comes_meanwhile_makes_no_question_longer(void **state)
+{
+	bool stop = false;
+	(void)state;
+	for (uint32_t i = 0; i < 20; i++)
+		assert_int_equal(fs_link_answer(pair[1], UINT32_MAX - i, 0, NULL), 0);
+	assert_int_equal(fs_link_ask(pair[0], FS_LINK_RESTART, 0, NULL, 1, &stop, &got), -ETIMEDOUT);
+	assert_false(stop);
+	close(pair[1]);
+	assert_int_equal(fs_link_ask(pair[0], FS_LINK_RESTART, 0, NULL, -1, &stop, &got), -EPIPE);
+	pair[1] = -1;
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -184,6 +231,8 @@ int main(void)
 		cmocka_unit_test_setup_teardown(test_no_other_length_is_a_message, set_up, tear_down),
 		cmocka_unit_test_setup_teardown(test_what_is_no_message_is_refused, set_up, tear_down),
 		cmocka_unit_test_setup_teardown(test_the_end_of_the_other_side, set_up, tear_down),
+		cmocka_unit_test_setup_teardown(test_a_late_answer_is_not_taken_for_another, set_up, tear_down),
+		cmocka_unit_test_setup_teardown(test_what_comes_meanwhile_makes_no_question_longer, set_up, tear_down),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }

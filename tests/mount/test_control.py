@@ -10,7 +10,7 @@ import sys
 
 import pytest
 
-from helpers.mounts import kill_with_supervisor
+from helpers.mounts import is_mounted, kill_with_supervisor
 from helpers.waiting import PATIENCE_S
 from mount import control
 from mount.control import ask, connect, raw
@@ -76,6 +76,14 @@ def test_what_is_refused_changes_nothing(mount, pack, tree):
     assert ask(m, "epoch") == before
     both = ask(m, "epoch", set=5, advance="off")
     assert (both["ok"], both["epoch"], both["advance"]) == (True, 5, "off")
+
+
+def test_no_command_but_unmount_unmounts(mount, pack, tree):
+    m = mount(pack(tree[0]), "rank=0,world=2")
+    for command in ("info", "stat", "epoch", "state", "consumed", "neighbour", "restart"):
+        reply = ask(m, command)
+        assert reply["ok"] == (command in ("info", "stat", "epoch", "state")), (command, reply)
+        assert is_mounted(m.path) and len(os.listdir(m.path)) > 0, command
 
 
 def test_a_line_without_end_is_bounded(mount, pack, tree):
