@@ -217,7 +217,8 @@ static int add_by_argument(scmp_filter_ctx filter)
 		const char *name;
 		struct scmp_arg_cmp arg; /* number, comparison, and with MASKED_EQ mask and value */
 	} rules[] = {
-		{ "open", { 1, SCMP_CMP_MASKED_EQ, writes, 0 } }, { "openat", { 2, SCMP_CMP_MASKED_EQ, writes, 0 } },
+		{ "open", { 1, SCMP_CMP_MASKED_EQ, writes, 0 } },
+		{ "openat", { 2, SCMP_CMP_MASKED_EQ, writes, 0 } },
 		{ "sendto", { 4, SCMP_CMP_EQ, 0, 0 } }, /* as send: to nobody else than who is at the other end */
 		{ "clone", { 0, SCMP_CMP_MASKED_EQ, CLONE_THREAD, CLONE_THREAD } },
 		{ "tgkill", { 0, SCMP_CMP_EQ, (scmp_datum_t)getpid(), 0 } },
@@ -225,6 +226,7 @@ static int add_by_argument(scmp_filter_ctx filter)
 		{ "ioctl", { 1, SCMP_CMP_EQ, TCGETS, 0 } },   /* stdio: isatty() */
 		{ "prlimit64", { 2, SCMP_CMP_EQ, 0, 0 } },    /* as getrlimit */
 		{ "setpriority", { 2, SCMP_CMP_EQ, 19, 0 } }, /* the lowest */
+		{ "sched_setscheduler", { 1, SCMP_CMP_EQ, SCHED_IDLE, 0 } },
 	};
 	int rc = 0;
 	for (size_t i = 0; i < sizeof(rules) / sizeof(rules[0]) && rc == 0; i++)

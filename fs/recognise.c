@@ -13,12 +13,16 @@
 #include "shard/base/log.h"
 
 enum {
-	STEP_NS = 2000000, /* of CPU between two looks at the queue */
+	STEP_NS = 2000000,   /* of CPU between two looks at the queue */
+	LATER_NS = 20000000, /* until the search may go on */
 	LIKELY_SEEDS = 10000,
 	SILENT_MIN = 1 << 16, /* opens of others after which a sampler is taken to have ended */
 	SETTLED_OPENS = 4096, /* that one sampler explains in a flat view, after which nothing else is looked for */
 	TEXT_MAX = 512,
-	OWN_EPOCHS = 32, /* of ddpfs's own order, that a trainer may go by */
+	OWN_EPOCHS = 32,       /* of ddpfs's own order, that a trainer may go by */
+	BEHIND_MIN = 4096,     /* opens that wait, which is told */
+	UNEXPLAINED_MIN = 512, /* opens without an order, as many as the recogniser keeps, which is told */
+	MISSED_MIN = 10,       /* percent */
 };
 
 /* The order of a stream: the epochs of a track that are known. */
@@ -63,6 +67,7 @@ struct fs_recognise {
 	uint64_t manual, word;              /* where a RandomSampler's generator was seen last; word 0: nowhere */
 	_Atomic bool part_made;             /* flat: `part` is constant from then on */
 	_Atomic bool settled;               /* flat: the part is read whole; nothing more is looked at */
+	uint64_t opened_ns;                 /* of the last opens */
 	uint32_t batch[FS_RECOGNISE_BATCH]; /* ... to here */
 	pthread_t thread;
 
@@ -75,6 +80,7 @@ struct fs_recognise {
 	unsigned n_shown;
 	bool sharded_twice; /* ever: the list that showed it may be another epoch's */
 	struct prefetch_scanned scanned;
+	struct prefetch_searched searched;
 };
 
 /* ---- the order of a stream, as shard/view.h asks for it ---- */
@@ -305,8 +311,10 @@ static void publish(struct fs_recognise *fr, bool busy)
 {
 	struct shown shown[PREFETCH_TRACKS_MAX];
 	struct prefetch_scanned scanned;
+	struct prefetch_searched searched;
 	unsigned n = 0;
 	prefetch_recognise_scanned(fr->r, &scanned);
+	prefetch_recognise_searched(fr->r, &searched);
 	while (n < PREFETCH_TRACKS_MAX && prefetch_recognise_get(fr->r, n, &shown[n].track) == 0) {
 		prefetch_recognise_describe(&shown[n].track, shown[n].text, sizeof(shown[n].text));
 		if (shown[n].track.ready)
@@ -321,9 +329,33 @@ static void publish(struct fs_recognise *fr, bool busy)
 		        (shown[i].track.shards_twice || shown[i].track.opens > shown[i].track.turns / 2))
 			fr->sharded_twice = shown[i].track.shards_twice;
 	fr->scanned = scanned;
+	fr->searched = searched;
 	if (!busy)
 		fr->published = fr->taken;
 	pthread_mutex_unlock(&fr->lock);
+}
+
+/* One sentence where opens are not read ahead because of the recogniser.  object has the counters, where they are shown. */
+static void say_what_fails(const struct fs_recognise *fr, bool nothing, uint64_t behind,
+        const struct prefetch_searched *searched, json_t *object)
+{
+	uint64_t opens = (uint64_t)json_integer_value(json_object_get(object, "opens"));
+	uint64_t misses = (uint64_t)json_integer_value(json_object_get(object, "misses"));
+	bool all = fr && fr->view->all && fr->view->layout == FS_LAYOUT_TREE;
+	uint64_t percent = opens > 0 ? misses * 100 / opens : 0;
+	char text[256];
+	if (all && behind >= BEHIND_MIN)
+		snprintf(text, sizeof(text), "the recogniser is behind by %" PRIu64 " opens: files are read ahead late",
+		        behind);
+	else if (all && nothing && searched->unexplained >= UNEXPLAINED_MIN && percent >= MISSED_MIN)
+		snprintf(text, sizeof(text),
+		        "nothing recognised after %" PRIu64 " opens, %" PRIu64
+		        "%% missed: shuffle with torch's DistributedSampler or a seeded generator, or open files in "
+		        "the order of .ddpfs/epoch/N.list",
+		        searched->unexplained, percent);
+	else
+		return;
+	json_object_set_new(object, "read_ahead_note", json_string(text));
 }
 
 void fs_recognise_stats(struct fs_recognise *fr, json_t *object)
@@ -331,9 +363,12 @@ void fs_recognise_stats(struct fs_recognise *fr, json_t *object)
 	char all[PREFETCH_TRACKS_MAX * TEXT_MAX] = "", note[256] = "";
 	json_t *samplers = json_array();
 	struct prefetch_scanned scanned = { 0 };
-	uint64_t queued = 0;
+	struct prefetch_searched searched = { 0 };
+	uint64_t queued = 0, behind = 0;
 	if (fr) {
 		pthread_mutex_lock(&fr->lock);
+		searched = fr->searched;
+		behind = fr->queued - fr->taken;
 		queued = fr->queued - fr->published;
 		scanned = fr->scanned;
 	}
@@ -360,6 +395,13 @@ void fs_recognise_stats(struct fs_recognise *fr, json_t *object)
 		pthread_mutex_unlock(&fr->lock);
 	json_object_set_new(object, "recognised", json_string(*all ? all : "nothing"));
 	json_object_set_new(object, "recognise_queue", json_integer((json_int_t)queued));
+	json_object_set_new(object, "recognise_behind", json_integer((json_int_t)behind));
+	json_object_set_new(object, "recognise_unexplained", json_integer((json_int_t)searched.unexplained));
+	json_object_set_new(object, "recognise_looks", json_integer((json_int_t)searched.looks));
+	json_object_set_new(object, "recognise_seeds", json_integer((json_int_t)searched.seeds));
+	json_object_set_new(object, "recognise_wrong", json_integer((json_int_t)searched.wrong));
+	json_object_set_new(object, "recognise_search_ns", json_integer((json_int_t)searched.cpu_ns));
+	say_what_fails(fr, json_array_size(samplers) == 0, behind, &searched, object);
 	if (*note)
 		json_object_set_new(object, "recognised_note", json_string(note));
 	json_object_set_new(object, "samplers", samplers);
@@ -436,19 +478,18 @@ static void settle(struct fs_recognise *fr)
 	}
 }
 
-/* Takes what is queued.  busy: there is other work.  Returns SIZE_MAX when the thread is to end. */
-static size_t take(struct fs_recognise *fr, bool busy, bool *ret_paused)
+/* Takes what is queued; where there is nothing, waits for it so long.  Returns SIZE_MAX when the thread is to end. */
+static size_t take(struct fs_recognise *fr, uint64_t wait_ns)
 {
 	size_t n = 0;
 	int rc = 0;
 	struct timespec until;
-	clock_gettime(CLOCK_MONOTONIC, &until);
-	until.tv_sec += FS_RECOGNISE_PAUSE_S;
-	*ret_paused = false;
+	uint64_t end = fs_now_ns() + wait_ns;
+	until.tv_sec = (time_t)(end / 1000000000);
+	until.tv_nsec = (long)(end % 1000000000);
 	pthread_mutex_lock(&fr->lock);
-	while (!fr->stop && !busy && fr->queued == fr->taken && rc == 0)
+	while (!fr->stop && wait_ns > 0 && fr->queued == fr->taken && rc == 0)
 		rc = pthread_cond_timedwait(&fr->cond, &fr->lock, &until);
-	*ret_paused = rc == ETIMEDOUT;
 	if (fr->queued - fr->taken > FS_RECOGNISE_QUEUE)
 		fr->taken = fr->queued - FS_RECOGNISE_QUEUE;
 	while (n < FS_RECOGNISE_BATCH && fr->taken < fr->queued)
@@ -512,6 +553,9 @@ static int begin(struct fs_recognise *fr)
 		.explained = explained,
 		.user = fr,
 		.scanned = fr->before,
+		.search_burst_ns = PREFETCH_SEARCH_BURST_NS,
+		.search_permille = PREFETCH_SEARCH_PERMILLE,
+		.search_thread = true,
 	};
 	int rc = 0;
 	fr->leads = fr->view->all && fr->view->layout == FS_LAYOUT_TREE;
@@ -600,37 +644,60 @@ static bool can_look(struct fs_recognise *fr, bool *ret_failed)
 	return false;
 }
 
+/* Opens have ended for a while: told once. */
+static void pause_if_silent(struct fs_recognise *fr, bool *paused)
+{
+	if (*paused || fs_now_ns() - fr->opened_ns < FS_RECOGNISE_PAUSE_S * UINT64_C(1000000000))
+		return;
+	prefetch_recognise_pause(fr->r);
+	*paused = true;
+}
+
+/* Returns false when samplers could not be looked for anew: tried again with the next opens. */
+static bool take_in(struct fs_recognise *fr, size_t n)
+{
+	look_ahead(fr);
+	size_t old = still_here(fr, n);
+	prefetch_recognise_opened(fr->r, fr->batch, old);
+	if (old < n && begin_again(fr) < 0)
+		return false;
+	prefetch_recognise_opened(fr->r, fr->batch + old, n - old);
+	return true;
+}
+
+/* Everything that is queued, before anything is searched; the thread's streams hear of it after each batch. */
 static void *recognise_run(void *arg)
 {
 	struct fs_recognise *fr = arg;
-	bool busy = false, failed = false, paused, idle = true;
+	bool failed = false, paused = true;
+	const uint64_t pause_ns = FS_RECOGNISE_PAUSE_S * UINT64_C(1000000000);
+	uint64_t wait_ns = pause_ns;
 	size_t n;
 	pthread_setname_np(pthread_self(), "recognise");
 	can_look(fr, &failed); /* before the first opens: a flat view's are not even taken in until then */
-	while ((n = take(fr, busy, &paused)) != SIZE_MAX) {
-		busy = false;
+	while ((n = take(fr, wait_ns)) != SIZE_MAX) {
+		wait_ns = pause_ns;
 		if (!can_look(fr, &failed))
 			continue;
-		if (paused && !idle)
-			prefetch_recognise_pause(fr->r);
-		if (paused || n > 0)
-			idle = paused;
-		look_ahead(fr);
-		size_t old = still_here(fr, n);
-		prefetch_recognise_opened(fr->r, fr->batch, old);
-		if (old < n && begin_again(fr) < 0)
-			continue; /* tried again with the next opens */
-		prefetch_recognise_opened(fr->r, fr->batch + old, n - old);
-		int rc = prefetch_recognise_step(fr->r, STEP_NS);
+		if (n > 0) {
+			fr->opened_ns = fs_now_ns();
+			paused = false;
+		} else {
+			pause_if_silent(fr, &paused);
+		}
+		if (!take_in(fr, n))
+			continue;
+		int rc = n == FS_RECOGNISE_BATCH ? 1 : prefetch_recognise_step(fr->r, STEP_NS);
 		if (rc < 0 && !failed)
 			log_warning("the trainer's sampler cannot be looked for: %s", base_err_str(rc));
 		failed |= rc < 0;
-		busy = rc > 0;
+		if (rc > 0)
+			wait_ns = rc == PREFETCH_RECOGNISE_LATER ? LATER_NS : 0;
 		if (fr->leads)
 			sync_streams(fr);
 		else if (fr->view->layout == FS_LAYOUT_FLAT)
 			settle(fr);
-		publish(fr, busy);
+		publish(fr, rc > 0);
 	}
 	end(fr);
 	return NULL;

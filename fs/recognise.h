@@ -5,6 +5,9 @@
  * such a stream the view's own, doubtful one is gone: its order would only mislead what is kept.
  *
  *   watcher --> queue --> recognise thread --> tracks --> streams (fs/sink.h)
+ *                             `--> seed-search thread, at idle priority
+ *
+ * What is queued is taken in first, always.  Searching takes a bounded burst, then a twentieth of a processor (prefetch/recognise.h).
  *
  * In the view of one rank samplers are held against its part (fs/part.h).  A DistributedSampler over it shards twice, which is
  * told.  In a tree the part is another one in each epoch, and begun with anew once its first file is opened; what is
@@ -41,7 +44,16 @@ void fs_recognise_opened(struct fs_recognise *recognise, uint32_t file, uint64_t
 void fs_recognise_drained(struct fs_recognise *recognise);
 
 /* Adds what is recognised to the statistics: "recognised", a sentence; "recognised_note", when something should be mended;
- * "samplers", one object each; "seed_search" where there are threads for it; "recognise_queue", opens that are not looked at to the end.  recognise may be NULL. */
+ * "samplers", one object each; "seed_search" where there are threads for it; and of the recogniser itself
+ *
+ *   recognise_queue        opens that are not looked at to the end
+ *   recognise_behind       opens that are not looked at at all
+ *   recognise_unexplained  opens that no order has explained since something was recognised
+ *   recognise_looks, recognise_seeds, recognise_search_ns  what searching took: looks at the opens, seeds tried, processor time
+ *   recognise_wrong        orders that were recognised and dropped, because the opens went on otherwise
+ *   read_ahead_note        a sentence, when opens are not read ahead because of all this; "opens" and "misses" must be there
+ *
+ * recognise may be NULL. */
 void fs_recognise_stats(struct fs_recognise *recognise, json_t *object);
 
 #endif

@@ -14,6 +14,8 @@ enum {
 	LATEST_SHARE = 16,
 	PATIENCE_MIN = RING,
 	PATIENCE_MAX = 1 << 16,
+	OPENS_ENDED_NS = 1000000000, /* without opens */
+	FILL_MAX_NS = 1000000000,    /* of one pause between steps counts */
 };
 
 int prefetch_recognise_new(const struct prefetch_recognise_options *options, struct prefetch_recognise **ret_recognise)
@@ -37,7 +39,12 @@ int prefetch_recognise_new(const struct prefetch_recognise_options *options, str
 		r->own = *options->own;
 		r->options.own = &r->own;
 	}
+	r->budget.left_ns = (int64_t)options->search_burst_ns;
 	int rc = prefetch_search_init(&r->search);
+	if (rc == 0)
+		rc = prefetch_seeds_init(&r->likely.seeds);
+	if (rc == 0)
+		rc = prefetch_background_init(r);
 	r->seen = calloc((size_t)r->n_files / 64 + 1, sizeof(*r->seen));
 	if (!r->seen)
 		rc = -ENOMEM;
@@ -58,8 +65,10 @@ void prefetch_recognise_free(struct prefetch_recognise *r)
 {
 	if (!r)
 		return;
+	prefetch_background_done(r);
 	prefetch_unseeded_end(r);
 	prefetch_search_done(&r->search);
+	prefetch_seeds_done(&r->likely.seeds);
 	for (unsigned i = 0; i < r->n_tracks; i++)
 		prefetch_track_free(r->tracks[i]);
 	for (unsigned i = 0; i < r->n_lists; i++)
@@ -67,6 +76,27 @@ void prefetch_recognise_free(struct prefetch_recognise *r)
 	prefetch_filters_done(&r->filters);
 	free(r->seen);
 	free(r);
+}
+
+static uint64_t cpu_ns(const struct prefetch_recognise *r)
+{
+	return r->options.cpu_ns ? r->options.cpu_ns(r->options.user) : prefetch_recognise_now_ns();
+}
+
+static uint64_t elapsed_ns(const struct prefetch_recognise *r)
+{
+	struct timespec t;
+	if (r->options.elapsed_ns)
+		return r->options.elapsed_ns(r->options.user);
+	clock_gettime(CLOCK_MONOTONIC, &t);
+	return (uint64_t)t.tv_sec * 1000000000 + (uint64_t)t.tv_nsec;
+}
+
+/* ---- the budget ---- */
+
+static bool bounded(const struct prefetch_recognise *r)
+{
+	return r->options.search_burst_ns > 0;
 }
 
 /* By a reader who looks at its header first, or tries again; others open theirs between.  Of few files the next epoch may
@@ -125,6 +155,7 @@ static void begin_pass(struct prefetch_recognise *r)
 	memset(r->seen, 0, ((size_t)r->n_files / 64 + 1) * sizeof(*r->seen));
 	r->again = 0;
 	ring_clear(r);
+	prefetch_search_end(r);
 	prefetch_unseeded_end(r);
 	r->unseeded.looked = false;
 	r->rolling = false;
@@ -137,11 +168,16 @@ static void begin_pass(struct prefetch_recognise *r)
 	}
 }
 
+static bool tries_seeds(const struct prefetch_recognise *r)
+{
+	return r->unseeded.scan || r->likely.running || prefetch_background_busy(r);
+}
+
 /* The ring is to be what will come.  While seeds are tried the pass goes on for their sake: what was opened in it is wanted when one
  * is found. */
 static void begin_ring(struct prefetch_recognise *r)
 {
-	if (!r->unseeded.scan) {
+	if (!tries_seeds(r)) {
 		begin_pass(r);
 		return;
 	}
@@ -192,6 +228,8 @@ static void look_afresh(struct prefetch_recognise *r)
 
 void prefetch_recognise_opened(struct prefetch_recognise *r, const uint32_t *files, size_t n)
 {
+	if (n > 0 && bounded(r))
+		r->budget.opened_ns = elapsed_ns(r);
 	for (size_t i = 0; i < n; i++) {
 		if (files[i] >= r->n_files)
 			continue;
@@ -205,8 +243,10 @@ void prefetch_recognise_opened(struct prefetch_recognise *r, const uint32_t *fil
 		known = known || explained(r, files[i]);
 		if (r->changed)
 			prefetch_recognise_sift(r);
-		if (!known)
+		if (!known) {
+			r->unexplained++;
 			collect(r, files[i]);
+		}
 		uint32_t stranger;
 		for (unsigned k = 0; k < r->n_tracks; k++) {
 			while (prefetch_track_stranger(r, r->tracks[k], &stranger))
@@ -229,20 +269,26 @@ void prefetch_recognise_pause(struct prefetch_recognise *r)
 
 void prefetch_recognise_sift(struct prefetch_recognise *r)
 {
-	uint32_t kept = 0;
-	r->changed = false;
-	for (uint32_t i = 0; i < r->n_ring; i++) {
-		if (!explained(r, r->ring[i]))
-			r->ring[kept++] = r->ring[i];
-		else
-			r->seen[r->ring[i] / 64] &= ~(UINT64_C(1) << (r->ring[i] % 64));
-	}
-	r->n_ring = kept;
+	/* A track that moves by what it is asked about may explain what was kept before.  Each move takes opens from the ring. */
+	do {
+		uint32_t kept = 0;
+		r->changed = false;
+		for (uint32_t i = 0; i < r->n_ring; i++) {
+			if (!explained(r, r->ring[i]))
+				r->ring[kept++] = r->ring[i];
+			else
+				r->seen[r->ring[i] / 64] &= ~(UINT64_C(1) << (r->ring[i] % 64));
+		}
+		bool fewer = kept < r->n_ring;
+		r->n_ring = kept;
+		if (!fewer)
+			break;
+	} while (r->changed);
 	r->changed = r->astray = false;
 	r->looked = 0;
 	r->n_recent = 0;
 	r->again = 0;
-	r->search.running = false;
+	prefetch_search_end(r);
 }
 
 void prefetch_recognise_forget(struct prefetch_recognise *r)
@@ -258,6 +304,83 @@ uint64_t prefetch_recognise_now_ns(void)
 	return (uint64_t)t.tv_sec * 1000000000 + (uint64_t)t.tv_nsec;
 }
 
+/* What has come in since, up to a burst.  Half a burst stays here, for likely seeds at once when there are some; what is more is for
+ * all seeds, as long as opens come. */
+static void fill_up(struct prefetch_recognise *r)
+{
+	struct budget *b = &r->budget;
+	int64_t most = (int64_t)r->options.search_burst_ns, reserve = most / 2;
+	if (!bounded(r))
+		return;
+	uint64_t now = elapsed_ns(r), passed = b->at_ns ? now - b->at_ns : 0;
+	bool open = now - b->opened_ns < OPENS_ENDED_NS;
+	b->at_ns = now;
+	b->left_ns += (int64_t)(passed < FILL_MAX_NS ? passed : FILL_MAX_NS) / 1000 * r->options.search_permille;
+	if (r->background.has_thread && open && prefetch_background_busy(r) && b->left_ns > reserve &&
+	        !r->likely.running) {
+		prefetch_background_grant(r, b->left_ns - reserve);
+		b->left_ns = reserve;
+	}
+	if (b->left_ns > most)
+		b->left_ns = most;
+}
+
+static bool may_try(const struct prefetch_recognise *r, bool all)
+{
+	int64_t least = all ? (int64_t)r->options.search_burst_ns / 2 : 0;
+	bool ended = all && r->budget.at_ns - r->budget.opened_ns >= OPENS_ENDED_NS;
+	return !bounded(r) || (r->budget.left_ns > least && !ended);
+}
+
+/* ---- steps ---- */
+
+/* The seeds of the last look, or of the one that came meanwhile. */
+static int step_likely(struct prefetch_recognise *r)
+{
+	struct likely *l = &r->likely;
+	switch (prefetch_seeds_step(&l->seeds)) {
+	case SEEDS_MORE:
+		return 1;
+	case SEEDS_FOUND: {
+		int rc = prefetch_search_accept(r, &l->seeds.match);
+		return rc < 0 ? rc : 1;
+	}
+	case SEEDS_NONE:
+		break;
+	}
+	int rc = l->far ? prefetch_background_begin(r) : 0;
+	l->running = l->due;
+	if (l->due) {
+		prefetch_seeds_begin(r, SEEDS_LIKELY, r->search.targets, r->search.n_targets, NULL, &l->seeds);
+		l->far = l->far_due;
+	}
+	l->due = l->far_due = false;
+	return rc < 0 ? rc : 1;
+}
+
+/* Looks cost little: what is spent for them is missing for the seeds, but they do not wait. */
+static int step_look(struct prefetch_recognise *r)
+{
+	if (r->search.running)
+		return prefetch_search_step(r);
+	int rc = prefetch_lists_step(r);
+	if (rc == 0)
+		rc = prefetch_search_begin(r);
+	return rc < 0 ? rc : 1;
+}
+
+static int step_search(struct prefetch_recognise *r)
+{
+	if (r->search.running || prefetch_search_due(r))
+		return step_look(r);
+	if (r->likely.running)
+		return may_try(r, false) ? step_likely(r) : PREFETCH_RECOGNISE_LATER;
+	bool here = !r->background.has_thread && prefetch_background_busy(r);
+	if (here && !may_try(r, true))
+		return 0;
+	return prefetch_background_step(r);
+}
+
 static int slice(struct prefetch_recognise *r)
 {
 	for (unsigned i = 0; i < r->n_tracks; i++) {
@@ -268,24 +391,36 @@ static int slice(struct prefetch_recognise *r)
 	int rc = prefetch_unseeded_step(r);
 	if (rc != 0)
 		return rc;
-	if (r->search.running)
-		return prefetch_search_step(r);
-	if (!prefetch_search_due(r))
-		return 0;
-	rc = prefetch_lists_step(r);
-	if (rc == 0)
-		rc = prefetch_search_begin(r);
-	return rc < 0 ? rc : 1;
+	uint64_t start = cpu_ns(r);
+	rc = step_search(r);
+	uint64_t took = cpu_ns(r) - start;
+	r->search_ns += took;
+	if (bounded(r))
+		r->budget.left_ns -= (int64_t)took;
+	return rc;
 }
 
 int prefetch_recognise_step(struct prefetch_recognise *r, uint64_t max_ns)
 {
-	uint64_t end = prefetch_recognise_now_ns() + max_ns;
+	uint64_t end = cpu_ns(r) + max_ns;
+	fill_up(r);
 	for (;;) {
 		int rc = slice(r);
-		if (rc <= 0 || prefetch_recognise_now_ns() >= end)
+		if (rc <= 0 || rc == PREFETCH_RECOGNISE_LATER || cpu_ns(r) >= end)
 			return rc;
 	}
+}
+
+void prefetch_recognise_searched(const struct prefetch_recognise *r, struct prefetch_searched *ret_searched)
+{
+	*ret_searched = (struct prefetch_searched){
+		.looks = r->looks,
+		.seeds = r->likely.seeds.tried + atomic_load(&r->background.tried),
+		.cpu_ns = r->search_ns + atomic_load(&r->background.cpu_ns),
+		.unexplained = r->unexplained,
+		.wrong = r->wrong,
+		.running = prefetch_background_busy(r),
+	};
 }
 
 unsigned prefetch_recognise_count(const struct prefetch_recognise *r)
@@ -372,8 +507,10 @@ size_t prefetch_recognise_used(
 
 uint64_t prefetch_recognise_bytes(const struct prefetch_recognise *r)
 {
-	uint64_t bytes = sizeof(*r) + (uint64_t)r->n_files / 8 + LISTS_MAX * sizeof(struct target) +
-	                 FAR_OUTPUTS * (sizeof(uint32_t) + 2 * sizeof(uint64_t));
+	unsigned benches = r->background.seeds ? 3 : 2;
+	uint64_t bytes =
+	        sizeof(*r) + (uint64_t)r->n_files / 8 +
+	        benches * (LISTS_MAX * sizeof(struct target) + FAR_OUTPUTS * (sizeof(uint32_t) + 2 * sizeof(uint64_t)));
 	if (r->filters_begun)
 		bytes += (uint64_t)r->n_files / 8 * PREFETCH_FILTER_KINDS;
 	for (unsigned i = 0; i < r->n_lists; i++)

@@ -30,7 +30,8 @@
  * Memory: 8 bytes a file of the list for each permutation (the current and the next of at most PREFETCH_TRACKS_MAX
  * tracks), and about a byte a file besides.
  *
- * Threads: one at a time (the caller's lock); the sequences handed out are immutable and any thread's. */
+ * Threads: one at a time (the caller's lock); the sequences handed out are immutable and any thread's.  With `search_thread` one of
+ * its own, at idle priority, which holds no lock. */
 #ifndef DDPFS_PREFETCH_RECOGNISE_H
 #define DDPFS_PREFETCH_RECOGNISE_H
 
@@ -47,6 +48,9 @@ enum {
 	PREFETCH_GIVEN_MAX = 4,
 	PREFETCH_SEED_MAX_DEFAULT = 1000000,
 	PREFETCH_POPULAR_WORDS_DEFAULT = 1 << 15,
+	/* Of the search, for who has no figures of his own: the likely seeds twice over at once, then a twentieth of a processor. */
+	PREFETCH_SEARCH_BURST_NS = 120000000,
+	PREFETCH_SEARCH_PERMILLE = 50,
 };
 
 struct prefetch_recognise; /* opaque */
@@ -77,14 +81,23 @@ struct prefetch_recognise_options {
 	/* Threads that try all 2^32 seeds of a RandomSampler once the first opens of an epoch fit nothing else; 0 = none.  At most
 	 * PREFETCH_SEED_SCAN_THREADS_MAX. */
 	unsigned scan_threads;
-	uint32_t scan_first;             /* seed they begin with */
+	uint32_t scan_first; /* seed they begin with */
+	/* What searching may take of a processor, beside what opens cost: search_burst_ns at first, and after a rest; then
+	 * search_permille thousandths of the time that passes.  search_burst_ns 0: no bound.  Where opens have ended, only what they
+	 * had begun is looked at, and of all seeds no more are tried. */
+	uint64_t search_burst_ns;
+	unsigned search_permille;
+	bool search_thread; /* all seeds are tried by a thread at idle priority */
+	/* For tests: processor time of the calling thread, and time that passes, in ns; or NULL. */
+	uint64_t (*cpu_ns)(void *user);
+	uint64_t (*elapsed_ns)(void *user);
 	struct prefetch_scanned scanned; /* what one before this took: from where it counts */
 	/* Hears of each open that a track explains, from within prefetch_recognise_opened and _step; or NULL. */
 	void (*explained)(void *user, uint32_t id, uint32_t generation, uint64_t epoch, uint64_t turn);
 	void *user;
 };
 
-/* -EINVAL, -ENOMEM. */
+/* -EINVAL, -ENOMEM, -EAGAIN (no thread is to be had). */
 int prefetch_recognise_new(const struct prefetch_recognise_options *options, struct prefetch_recognise **ret_recognise);
 void prefetch_recognise_free(struct prefetch_recognise *recognise); /* NULL is fine; sequences handed out live on */
 
@@ -96,9 +109,24 @@ void prefetch_recognise_opened(struct prefetch_recognise *recognise, const uint3
  * of it was, what comes is a new beginning. */
 void prefetch_recognise_pause(struct prefetch_recognise *recognise);
 
-/* Works for about `max_ns` of CPU time (0: one slice: about a millisecond, three for a world of hundreds of ranks, and what
- * it takes to list a directory tree when its files are first opened).  Returns 1 while there is more to do, 0 when opens are needed, -ENOMEM, index errors (both: tried again later). */
+enum { PREFETCH_RECOGNISE_LATER = 2 };
+/* Works for about `max_ns` of CPU time (0: one slice: about a millisecond, three for a world of hundreds of ranks, and what it
+ * takes to list a directory tree when its files are first opened).  Orders that cost little come first, however many seeds are being
+ * tried.  Returns 1 while there is more to do; PREFETCH_RECOGNISE_LATER when there is and the budget of the search is spent: call
+ * again after some milliseconds; 0 when opens are needed (all seeds may still be tried); -ENOMEM, index errors (both: tried again
+ * later). */
 int prefetch_recognise_step(struct prefetch_recognise *recognise, uint64_t max_ns);
+
+/* What searching took, ever. */
+struct prefetch_searched {
+	uint64_t looks;       /* at the opens that nothing explains */
+	uint64_t seeds;       /* tried, each for each list */
+	uint64_t cpu_ns;      /* of looks and seeds */
+	uint64_t unexplained; /* opens that nothing has explained since something was recognised last */
+	unsigned wrong;       /* recognised, and dropped because the opens went on otherwise */
+	bool running;         /* all seeds are being tried */
+};
+void prefetch_recognise_searched(const struct prefetch_recognise *recognise, struct prefetch_searched *ret_searched);
 
 enum prefetch_sampler {
 	PREFETCH_SAMPLER_OWN,

@@ -2,6 +2,10 @@
 #ifndef DDPFS_PREFETCH_RECOGNISE_PRIVATE_H
 #define DDPFS_PREFETCH_RECOGNISE_PRIVATE_H
 
+#include <pthread.h>
+#include <semaphore.h>
+#include <stdatomic.h>
+
 #include "prefetch/recognise.h"
 #include "prefetch/recognise_torch.h"
 #include "prefetch/seed_scan.h"
@@ -91,26 +95,90 @@ struct family {
 
 enum { FAMILIES_MAX = 48 };
 
-enum search_phase { SEARCH_TARGETS, SEARCH_OWN, SEARCH_SORTED, SEARCH_OWN_LAST, SEARCH_GENERATORS, SEARCH_SEEDS };
+/* What the exact prefix of a permutation is made on. */
+struct workbench {
+	uint32_t *perm;  /* FAR_OUTPUTS */
+	uint64_t *table; /* 2 * FAR_OUTPUTS */
+};
 
-struct search {
-	bool running;
-	bool all; /* all seeds, not only the likely ones */
-	enum search_phase phase;
-	const struct target *sorted; /* what a sorted reader would fit best so far, or NULL */
-	struct prefetch_fit sorted_fit;
-	unsigned sorted_rank;
-	uint32_t far_target;
-	uint32_t n_ring; /* opens of the ring that are looked at: the first */
-	uint32_t n_targets, n_families, family;
-	uint64_t at;            /* in the phase or family */
-	struct target *targets; /* LISTS_MAX */
+/* A hypothesis that explains a list's files. */
+struct match {
+	struct prefetch_list *list; /* not counted */
+	struct source source;
+	struct shard_mt19937 mt; /* where its permutation begins, if it is shuffled */
+	struct prefetch_fit fit;
+	uint32_t n;
+	uint64_t positions[RING]; /* of the files, in the order of the opens */
+};
+
+/* What a family of hypotheses costs says when it is tried:
+ *
+ *   orders   lists as they are, ddpfs's own epochs, generators that go on: a search does it at once, whatever was spent
+ *   LIKELY   the first seeds: milliseconds; by the recogniser's thread, as far as the budget goes
+ *   FAR      all seeds up to a million: seconds; from what the budget has left, and by a thread at idle priority where there is
+ *            one (recognise_background.c) */
+enum seeds_cost { SEEDS_LIKELY, SEEDS_FAR };
+
+struct seeds_place {
+	uint32_t family;
+	uint64_t at;
+};
+
+/* Seeds that are tried on a ring as it was then.  It shares nothing with the recogniser: any one thread may go on with it. */
+struct seeds {
+	uint32_t n_targets, n_families, family, far_target;
+	uint32_t n_planned, turned; /* families of the plan, and which of them came first */
+	uint64_t at;                /* in the family */
+	uint64_t tried;             /* seeds and lists, ever */
+	struct target *targets;     /* LISTS_MAX + 1 */
 	struct family families[FAMILIES_MAX];
 	struct shard_mt19937 deep_mt; /* deep: the generator at word `at` */
 	struct shard_mt19937 exact_mt;
 	struct prefetch_torch_words words;
-	uint32_t *perm;  /* FAR_OUTPUTS */
-	uint64_t *table; /* 2 * FAR_OUTPUTS */
+	struct workbench bench;
+	struct match match;
+};
+
+enum search_phase { SEARCH_TARGETS, SEARCH_OWN, SEARCH_SORTED, SEARCH_OWN_LAST, SEARCH_GENERATORS };
+
+/* A look at the ring: everything that costs little. */
+struct search {
+	bool running;
+	bool all; /* all seeds are to be tried, not only the likely ones */
+	enum search_phase phase;
+	const struct target *sorted; /* what a sorted reader would fit best so far, or NULL */
+	struct prefetch_fit sorted_fit;
+	unsigned sorted_rank;
+	uint32_t n_ring; /* opens of the ring that are looked at: the first */
+	uint32_t n_targets;
+	uint64_t at;            /* in the phase */
+	struct target *targets; /* LISTS_MAX + 1; of the last look */
+	struct workbench bench;
+	struct shard_mt19937 mt;
+	struct match match;
+};
+
+/* The likely seeds of the last look. */
+struct likely {
+	bool running;
+	bool due;          /* a look came while others were tried: its seeds are tried behind them */
+	bool far, far_due; /* all seeds are to be tried once these are through; those of the look that is due */
+	struct seeds seeds;
+};
+
+/* All seeds of a look: by its own thread, or where there is none by prefetch_recognise_step(). */
+enum background_state { BACKGROUND_IDLE, BACKGROUND_BUSY, BACKGROUND_NONE, BACKGROUND_FOUND };
+struct background {
+	struct seeds *seeds; /* made at first use; the thread's while `state` is BUSY */
+	_Atomic enum background_state state;
+	_Atomic bool given_up, stop;
+	_Atomic int64_t granted_ns; /* that the thread may spend */
+	_Atomic uint64_t cpu_ns;
+	_Atomic uint64_t tried;
+	bool has_thread;
+	pthread_t thread;
+	sem_t work;
+	struct seeds_place place; /* where it was given up last */
 };
 
 /* All seeds are tried (recognise_unseeded.c), for the ring as it was then. */
@@ -156,26 +224,76 @@ struct prefetch_recognise {
 	unsigned n_tracks;
 	uint32_t next_id;
 	struct search search;
+	struct likely likely;
+	struct background background;
 	struct unseeded unseeded;
+	struct budget {
+		int64_t left_ns;
+		uint64_t at_ns;     /* elapsed, up to which it was filled up */
+		uint64_t opened_ns; /* elapsed, at the last opens */
+	} budget;
+	uint64_t looks, search_ns; /* ever; without the background's */
+	uint64_t unexplained;      /* opens, since something was recognised */
+	unsigned wrong;            /* tracks that were dropped because their trainer does something else */
 };
 
 /* recognise.c: what the tracks explain by now leaves the ring. */
 void prefetch_recognise_sift(struct prefetch_recognise *r);
 /* What was not explained so far is of no interest. */
 void prefetch_recognise_forget(struct prefetch_recognise *r);
-uint64_t prefetch_recognise_now_ns(void);
+uint64_t prefetch_recognise_now_ns(void); /* processor time of this thread */
 
 /* recognise_search.c */
 int prefetch_search_init(struct search *search);
 void prefetch_search_done(struct search *search);
 bool prefetch_search_due(const struct prefetch_recognise *r);
 int prefetch_search_begin(struct prefetch_recognise *r);
-/* One slice.  1 while there is more. */
+/* One slice.  1 when it goes on, or something was recognised. */
 int prefetch_search_step(struct prefetch_recognise *r);
-/* Holds the exact prefix of (source, mt) against one of the targets.  1 when it was recognised: a track more.  Lists of the same
- * size share the permutation, and may agree in most places: the one that explains most is taken. */
-int prefetch_search_verify(struct prefetch_recognise *r, const struct target *targets, uint32_t n_targets,
-        const struct target *target, const struct source *source, const struct shard_mt19937 *mt);
+/* A track of what explains the opens. */
+int prefetch_search_accept(struct prefetch_recognise *r, const struct match *match);
+/* All searches but the unseeded one are over: what they looked at is another's now. */
+void prefetch_search_end(struct prefetch_recognise *r);
+
+/* recognise_seeds.c */
+int prefetch_workbench_init(struct workbench *bench);
+void prefetch_workbench_done(struct workbench *bench);
+int prefetch_seeds_init(struct seeds *seeds);
+void prefetch_seeds_done(struct seeds *seeds);
+/* targets are copied.  place: where to begin, or NULL. */
+void prefetch_seeds_begin(const struct prefetch_recognise *r, enum seeds_cost cost, const struct target *targets,
+        uint32_t n_targets, const struct seeds_place *place, struct seeds *seeds);
+struct seeds_place prefetch_seeds_place(const struct seeds *seeds);
+enum seeds_result { SEEDS_NONE, SEEDS_MORE, SEEDS_FOUND };
+/* One slice.  FOUND: seeds->match. */
+enum seeds_result prefetch_seeds_step(struct seeds *seeds);
+/* Holds the exact prefix of (source, mt) against one of the targets.  True when that explains it.  Lists of the same size share
+ * the permutation, and may agree in most places: the one that explains most is taken. */
+bool prefetch_seeds_verify(struct workbench *bench, const struct target *targets, uint32_t n_targets,
+        const struct target *target, const struct source *source, const struct shard_mt19937 *mt,
+        struct match *ret_match);
+
+/* recognise_background.c.  All are the recogniser's. */
+int prefetch_background_init(struct prefetch_recognise *r);
+void prefetch_background_done(struct prefetch_recognise *r);
+/* Begins with the targets of the likely seeds, which were tried in vain.  Nothing where it is busy.  -ENOMEM. */
+int prefetch_background_begin(struct prefetch_recognise *r);
+/* Without a thread: one slice.  Takes what was found.  1 when there is more to do here, or something was recognised. */
+int prefetch_background_step(struct prefetch_recognise *r);
+/* The thread may spend more. */
+void prefetch_background_grant(struct prefetch_recognise *r, int64_t ns);
+void prefetch_background_give_up(struct prefetch_recognise *r);
+bool prefetch_background_busy(const struct prefetch_recognise *r);
+
+/* Where an index stands in target->slots, or may be put. */
+static inline uint32_t prefetch_target_slot(const struct target *target, uint32_t index)
+{
+	uint32_t slot = index * UINT32_C(0x9e3779b9) >> 21; /* 11 bits: RING * 4 slots */
+	while (target->slots[slot] != 0 && target->slots[slot] != index + 1)
+		slot = (slot + 1) % (RING * 4);
+	return slot;
+}
+_Static_assert(RING * 4 == 1 << 11, "prefetch_target_slot makes 11 bits");
 
 /* recognise_unseeded.c.  The search has made its lists of the ring: begins a scan if there is to be one.  -ENOMEM. */
 int prefetch_unseeded_begin(struct prefetch_recognise *r);

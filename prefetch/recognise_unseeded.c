@@ -93,16 +93,18 @@ int prefetch_unseeded_step(struct prefetch_recognise *r)
 		if (rc <= 0)
 			return 0;
 		struct source source = { .sampler = PREFETCH_SAMPLER_UNSEEDED, .seed = seed, .name = seed };
-		prefetch_torch_seek(&r->search.exact_mt, seed, 0);
-		rc = prefetch_search_verify(
-		        r, u->targets, u->n_targets, &u->targets[list], &source, &r->search.exact_mt);
-		if (rc > 0) { /* that ended the scan */
+		struct match *match = &r->search.match;
+		prefetch_torch_seek(&r->search.mt, seed, 0);
+		if (!prefetch_seeds_verify(&r->search.bench, u->targets, u->n_targets, &u->targets[list], &source,
+		            &r->search.mt, match))
+			continue;
+		rc = prefetch_search_accept(r, match);
+		if (rc >= 0) { /* that ended the scan */
 			u->scanned.tried = 0;
 			u->scanned.found++;
 			u->looked = r->rolling = false; /* what comes unexplained is another's, or the next epoch */
 		}
-		if (rc != 0)
-			return rc;
+		return rc < 0 ? rc : 1;
 	}
 	return 1;
 }

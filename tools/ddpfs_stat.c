@@ -158,6 +158,7 @@ int ddpfs_stat(int argc, char **argv)
 		       "  errors                reads answered with an error\n"
 		       "  io_errors, bad_blocks failed reads of shards; wrong checksums\n"
 		       "  device_rate           bytes per second that the device was measured to give\n"
+		       "  read_ahead_note       why files are not read ahead, and what helps\n"
 		       "  problem               the last 8 errors and warnings of the server\n"
 		       "Each counter has a line of its own in MNT/.ddpfs/metrics (HELP)." };
 	struct arguments a = { 0 };

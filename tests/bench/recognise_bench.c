@@ -1,6 +1,7 @@
 /* Recognition: CPU time from the first opens to a track, by sampler, number of files and seed; and a feed's cost.
  *
  *   tests/bench/run recognise_bench [FILES...]      (default 100000 1280000)
+ *   tests/bench/run recognise_bench unknown         what a shuffle that nobody can know costs, as fast as it goes and at 1,000 files/s
  *   tests/bench/run recognise_bench seeds           trying all 2^32 seeds of an unseeded RandomSampler: a minute or two */
 #include <inttypes.h>
 #include <setjmp.h>
@@ -22,6 +23,13 @@ static double now_ms(void)
 {
 	struct timespec t;
 	clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
+	return (double)t.tv_sec * 1e3 + (double)t.tv_nsec / 1e6;
+}
+
+static double wall_ms(void)
+{
+	struct timespec t;
+	clock_gettime(CLOCK_MONOTONIC, &t);
 	return (double)t.tv_sec * 1e3 + (double)t.tv_nsec / 1e6;
 }
 
@@ -114,6 +122,44 @@ static void bench_size(uint32_t n)
 	synth_close(dataset);
 }
 
+/* An order that nobody here can know, such as numpy's: what it costs to look for it, a whole epoch long. */
+static void bench_unknown(uint32_t n, unsigned us)
+{
+	struct shard_index *dataset = synth_open(
+	        &(struct synth){ .classes = n >= 1000 ? 100 : 1, .per_class = n >= 1000 ? n / 100 : n, .bytes = 1 });
+	uint32_t *order = malloc(n * sizeof(*order));
+	uint64_t random = n;
+	struct prefetch_recognise *r;
+	struct prefetch_recognise_options options = {
+		.index = dataset,
+		.search_burst_ns = PREFETCH_SEARCH_BURST_NS,
+		.search_permille = PREFETCH_SEARCH_PERMILLE,
+		.search_thread = true,
+	};
+	if (!order || prefetch_recognise_new(&options, &r) < 0)
+		exit(1);
+	for (uint32_t i = 0; i < n; i++) {
+		uint32_t k = (uint32_t)(loader_random(&random) % (i + 1));
+		order[i] = order[k];
+		order[k] = i;
+	}
+	struct prefetch_searched searched;
+	double start = now_ms(), at = wall_ms();
+	for (uint32_t i = 0; i < n; i += 16) {
+		prefetch_recognise_opened(r, order + i, n - i < 16 ? n - i : 16);
+		for (int rc = 1; rc == 1;)
+			rc = prefetch_recognise_step(r, 1000000);
+		usleep(us);
+	}
+	double cpu = now_ms() - start;
+	prefetch_recognise_searched(r, &searched);
+	printf("%9" PRIu32 " %8.1f %9.1f %9.1f %12" PRIu64 " %7u\n", n, (wall_ms() - at) / 1e3, cpu,
+	        (double)searched.cpu_ns / 1e6, searched.seeds, prefetch_recognise_count(r));
+	prefetch_recognise_free(r);
+	free(order);
+	synth_close(dataset);
+}
+
 static void bench_seeds(void)
 {
 	static const uint32_t sizes[] = { 1000, 100000, 1280000 };
@@ -144,6 +190,16 @@ int main(int argc, char **argv)
 {
 	if (argc == 2 && strcmp(argv[1], "seeds") == 0) {
 		bench_seeds();
+		return 0;
+	}
+	if (argc == 2 && strcmp(argv[1], "unknown") == 0) {
+		printf("an order of nobody, within the budget: all of it, and its search alone\n%9s %8s %9s %9s %12s "
+		       "%7s\n",
+		        "files", "wall s", "CPU ms", "search ms", "seeds", "tracks");
+		bench_unknown(3000, 0);
+		bench_unknown(20000, 0);
+		bench_unknown(20000, 16000);
+		bench_unknown(100000, 0);
 		return 0;
 	}
 	printf("%-24s %9s %6s %6s %9s %9s %8s %7s\n", "sampler", "files", "1st ms", "opens", "CPU ms", "slice ms",

@@ -411,6 +411,20 @@ def test_seeds_are_tried_at_the_lowest_priority(mount, dataset, scratch):
         assert Path(task, "stat").read_text().rpartition(")")[2].split()[16] == "19"
 
 
+def test_an_order_of_nobody_is_searched_at_idle_priority(mount, dataset):
+    """And within a budget, which the counters tell."""
+    m = mount(dataset, "layout=tree,view=all")
+    for name in sorted(m.path.glob("*/*"), key=lambda path: zlib.crc32(str(path).encode()))[:700]:
+        name.read_bytes()
+    stats = recognised(m)
+    assert stats["recognised"] == "nothing" and stats["recognise_unexplained"] == 700, stats
+    assert stats["recognise_behind"] == 0
+    assert 0 < stats["recognise_search_ns"] and stats["recognise_seeds"] > 0
+    tasks = [int(os.path.basename(task)) for task in glob.glob(f"/proc/{m.server_pid()}/task/*")
+             if Path(task, "comm").read_text() == "seed-search\n"]
+    assert [os.sched_getscheduler(task) for task in tasks] == [os.SCHED_IDLE]
+
+
 def test_what_nobody_knows_is_served(mount, dataset):
     m = mount(dataset, "layout=tree,view=all")
     for i in range(0, 3000, 7):

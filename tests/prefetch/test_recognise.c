@@ -1349,6 +1349,166 @@ static void nothing_is_recognised_in_random_orders(void **state)
 	}
 }
 
+/* A machine where each look at the clock costs 0.1 ms, and time passes as the test says. */
+struct clocks {
+	uint64_t cpu_ns, elapsed_ns;
+};
+
+static uint64_t cpu_clock(void *user)
+{
+	struct clocks *clocks = user;
+	return clocks->cpu_ns += 100000;
+}
+
+static uint64_t elapsed_clock(void *user)
+{
+	return ((struct clocks *)user)->elapsed_ns;
+}
+
+enum { BURST_MS = 100 };
+
+static struct prefetch_recognise *new_bounded(struct clocks *clocks)
+{
+	struct prefetch_recognise *r;
+	struct prefetch_recognise_options options = {
+		.index = dataset,
+		.search_burst_ns = (uint64_t)BURST_MS * 1000000,
+		.search_permille = 50,
+		.cpu_ns = cpu_clock,
+		.elapsed_ns = elapsed_clock,
+		.user = clocks,
+	};
+	clocks->elapsed_ns = 1;
+	assert_int_equal(prefetch_recognise_new(&options, &r), 0);
+	return r;
+}
+
+static struct prefetch_searched searched(const struct prefetch_recognise *r)
+{
+	struct prefetch_searched now;
+	prefetch_recognise_searched(r, &now);
+	return now;
+}
+
+/* Feeds opens, each `every_ns` after the one before, working after each 16 as far as the budget goes. */
+static void feed_bounded(
+        struct prefetch_recognise *r, struct clocks *clocks, const uint32_t *files, uint32_t n, uint64_t every_ns)
+{
+	for (uint32_t i = 0; i < n; i++) {
+		clocks->elapsed_ns += every_ns;
+		prefetch_recognise_opened(r, &files[i], 1);
+		while (i % 16 == 15 && prefetch_recognise_step(r, 0) == 1)
+			;
+	}
+}
+
+/* numpy's, say. */
+static void order_of_nobody(uint32_t n, uint64_t random)
+{
+	for (uint32_t i = 0; i < n; i++)
+		scratch[i] = i;
+	shuffle_by_nobody(scratch, n, &random);
+}
+
+/* Of a processor as much as is granted, however many opens come; and orders that cost little are found all the same. */
+static void what_nobody_knows_is_searched_within_a_budget(void **state)
+{
+	struct clocks clocks = { 0 };
+	struct prefetch_recognise *r = new_bounded(&clocks);
+	(void)state;
+	order_of_nobody(N, 8);
+	feed_bounded(r, &clocks, scratch, 20000, 0);
+	struct prefetch_searched burst = searched(r);
+	/* Some thousands of seeds at 0.1 ms a slice; without a bound it would be millions. */
+	assert_in_range(burst.seeds, 1, BURST_MS * 10 * 2048);
+	assert_in_range(burst.unexplained, 20000, 20000);
+	assert_int_equal(searched(r).wrong, 0);
+	/* Nothing is left, and a sorted reader is found as soon as ever. */
+	for (uint32_t i = 0; i < 96; i++)
+		scratch[i] = N + i; /* val/ */
+	prefetch_recognise_pause(r);
+	feed_bounded(r, &clocks, scratch, 96, 0);
+	assert_int_equal(prefetch_recognise_count(r), 1);
+	assert_int_equal(searched(r).seeds, burst.seeds);
+	prefetch_recognise_free(r);
+}
+
+static void a_search_takes_a_twentieth_of_the_time_that_passes(void **state)
+{
+	enum { OPENS = 20000, MS = 1000000 };
+	struct clocks clocks = { 0 };
+	struct prefetch_recognise *r = new_bounded(&clocks);
+	(void)state;
+	order_of_nobody(N, 9);
+	feed_bounded(r, &clocks, scratch, OPENS, MS);
+	struct prefetch_searched now = searched(r);
+	uint64_t granted = (uint64_t)BURST_MS * MS + (uint64_t)OPENS * MS / 20;
+	assert_in_range(now.cpu_ns, granted / 2, granted + granted / 10);
+	assert_true(now.running); /* all seeds are, and once the opens end, no more */
+	clocks.elapsed_ns += UINT64_C(10000000000);
+	for (int rc = 1; rc == 1;)
+		rc = prefetch_recognise_step(r, 0);
+	now = searched(r);
+	for (unsigned i = 0; i < 100; i++) {
+		clocks.elapsed_ns += UINT64_C(1000000000);
+		assert_int_equal(prefetch_recognise_step(r, 0), 0);
+	}
+	assert_int_equal(searched(r).seeds, now.seeds);
+	prefetch_recognise_free(r);
+}
+
+/* In the order of the list, but for what a loader of its own kind makes of it: no shuffle begins so. */
+static void a_reader_who_goes_through_a_list_is_not_searched_for_seeds(void **state)
+{
+	struct prefetch_recognise *r = new_recognise(0);
+	uint64_t random = 3;
+	(void)state;
+	for (uint32_t i = 0; i < N; i++)
+		scratch[i] = i;
+	for (uint32_t i = 0; i < PER_CLASS; i += 200)
+		shuffle_by_nobody(scratch + i, 200, &random);
+	for (uint32_t i = 0; i < 300; i++) {
+		prefetch_recognise_opened(r, &scratch[i], 1);
+		work(r);
+	}
+	assert_int_equal(prefetch_recognise_count(r), 0);
+	assert_true(searched(r).looks > 4);
+	assert_int_equal(searched(r).seeds, 0);
+	prefetch_recognise_free(r);
+}
+
+/* What the thread at idle priority finds is taken in with the opens that follow. */
+static void all_seeds_are_tried_by_a_thread(void **state)
+{
+	struct prefetch_recognise *r;
+	struct prefetch_recognise_options options = { .index = dataset,
+		.seed_max = 30000,
+		.popular_words = 1,
+		.search_burst_ns = UINT64_C(100000000000),
+		.search_permille = 1000,
+		.search_thread = true };
+	(void)state;
+	assert_int_equal(prefetch_recognise_new(&options, &r), 0);
+	randperm(N, 25000, 0, order);
+	struct loader loader = loader_of(order, N, 1, 0, 1, 2);
+	for (uint32_t opens = 0; opens < 96; opens++) {
+		uint32_t file = loader_next(&loader);
+		prefetch_recognise_opened(r, &file, 1);
+	}
+	while (prefetch_recognise_count(r) == 0) {
+		uint32_t file = loader_next(&loader);
+		assert_int_not_equal(file, UINT32_MAX);
+		prefetch_recognise_opened(r, &file, 1);
+		work(r);
+		usleep(1000);
+	}
+	work(r);
+	assert_int_equal(only_track(r).seed, 25000);
+	feed_some(r, &loader, 1000);
+	assert_predicts(r, only_track(r).id, 0, &loader, order);
+	prefetch_recognise_free(r);
+}
+
 /* As torchvision's has_file_allowed_extension: whatever their case. */
 static void images_are_those_of_torchvision(void **state)
 {
@@ -1477,6 +1637,10 @@ int main(void)
 		cmocka_unit_test(a_distributed_sampler_over_a_ranks_part_shards_twice),
 		cmocka_unit_test(own_orders_are_recognised_wherever_they_are_entered),
 		cmocka_unit_test(own_orders_of_any_rank_are_followed),
+		cmocka_unit_test(what_nobody_knows_is_searched_within_a_budget),
+		cmocka_unit_test(a_search_takes_a_twentieth_of_the_time_that_passes),
+		cmocka_unit_test(a_reader_who_goes_through_a_list_is_not_searched_for_seeds),
+		cmocka_unit_test(all_seeds_are_tried_by_a_thread),
 		cmocka_unit_test(images_are_those_of_torchvision),
 		cmocka_unit_test(it_is_said_for_people),
 		cmocka_unit_test(memory_is_bounded),
