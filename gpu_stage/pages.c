@@ -9,11 +9,12 @@ enum { BINS = 32 };
 /* Of a page that begins or ends a free run; 0 in `len` for all others. */
 struct tag {
 	uint32_t len;        /* pages of the run, at its first and its last page */
-	uint32_t next, prev; /* in the bin; of a first page only */
+	uint32_t next, prev; /* in the bin; of a first page only.  Of a lent run: the run after it, and its pages */
 };
 
 struct stage_pages {
 	uint32_t n;
+	uint32_t fresh; /* pages from here on were never handed out, and stand in no bin */
 	uint64_t used;
 	uint32_t bins[BINS]; /* first page of the first run */
 	struct tag tags[];
@@ -61,7 +62,6 @@ int stage_pages_new(uint64_t n_pages, struct stage_pages **ret_pages)
 	p->n = (uint32_t)n_pages;
 	for (unsigned i = 0; i < BINS; i++)
 		p->bins[i] = STAGE_PAGES_NONE;
-	insert(p, 0, p->n);
 	*ret_pages = p;
 	return 0;
 }
@@ -69,6 +69,20 @@ int stage_pages_new(uint64_t n_pages, struct stage_pages **ret_pages)
 void stage_pages_free(struct stage_pages *pages)
 {
 	free(pages);
+}
+
+/* Fresh pages, behind the free run that ends where they begin. */
+static uint32_t get_fresh(struct stage_pages *p, uint32_t n)
+{
+	uint32_t before = p->fresh ? p->tags[p->fresh - 1].len : 0;
+	if (n - before > p->n - p->fresh)
+		return STAGE_PAGES_NONE;
+	uint32_t first = p->fresh - before;
+	if (before)
+		remove_run(p, first);
+	p->fresh = first + n;
+	p->used += n;
+	return first;
 }
 
 uint32_t stage_pages_get(struct stage_pages *p, uint32_t n)
@@ -87,7 +101,7 @@ uint32_t stage_pages_get(struct stage_pages *p, uint32_t n)
 			return first;
 		}
 	}
-	return STAGE_PAGES_NONE;
+	return get_fresh(p, n);
 }
 
 void stage_pages_put(struct stage_pages *p, uint32_t first, uint32_t n)
@@ -108,7 +122,62 @@ void stage_pages_put(struct stage_pages *p, uint32_t first, uint32_t n)
 	insert(p, first, n);
 }
 
+static void lend_run(struct stage_pages *p, uint32_t first, uint32_t n, uint32_t *list)
+{
+	p->tags[first].next = *list;
+	p->tags[first].prev = n;
+	*list = first;
+}
+
+uint32_t stage_pages_lend(struct stage_pages *p, uint32_t n)
+{
+	uint32_t list = STAGE_PAGES_NONE;
+	uint32_t fresh = p->n - p->fresh < n ? p->n - p->fresh : n;
+	assert(n > 0 && n <= stage_pages_free_pages(p));
+	p->used += n;
+	if (fresh)
+		lend_run(p, p->fresh, fresh, &list);
+	p->fresh += fresh;
+	n -= fresh;
+	for (unsigned bin = BINS; n && bin--;) {
+		while (n && p->bins[bin] != STAGE_PAGES_NONE) {
+			uint32_t first = p->bins[bin], len = p->tags[first].len, some = len < n ? len : n;
+			remove_run(p, first);
+			if (some < len)
+				insert(p, first + some, len - some);
+			lend_run(p, first, some, &list);
+			n -= some;
+		}
+	}
+	assert(n == 0);
+	return list;
+}
+
+uint32_t stage_pages_lent(const struct stage_pages *p, uint32_t run, uint32_t *ret_next)
+{
+	*ret_next = p->tags[run].next;
+	return p->tags[run].prev;
+}
+
+void stage_pages_give_back(struct stage_pages *p, uint32_t run)
+{
+	while (run != STAGE_PAGES_NONE) {
+		uint32_t first = run, n = stage_pages_lent(p, run, &run);
+		stage_pages_put(p, first, n);
+	}
+}
+
 uint64_t stage_pages_used(const struct stage_pages *p)
 {
 	return p->used;
+}
+
+uint64_t stage_pages_free_pages(const struct stage_pages *p)
+{
+	return p->n - p->used;
+}
+
+uint64_t stage_pages_touched(const struct stage_pages *p)
+{
+	return p->fresh;
 }

@@ -1,6 +1,7 @@
 /* Runs of pages: never overlapping, joined when given back, found as long as one is long enough. */
 #include <setjmp.h>
 #include <stdarg.h>
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <stdlib.h>
@@ -32,12 +33,23 @@ static void full_and_empty_again(void **state)
 	stage_pages_free(p);
 }
 
-/* Against a byte map: random gets and puts never overlap, and a get fails only when no run is long enough. */
+static uint32_t longest_run(const uint8_t *map, uint32_t n)
+{
+	uint32_t run = 0, longest = 0;
+	for (uint32_t i = 0; i < n; i++) {
+		run = map[i] ? 0 : run + 1;
+		longest = run > longest ? run : longest;
+	}
+	return longest;
+}
+
+/* Against a byte map: random gets and puts never overlap, a get fails only when no run is long enough, and takes pages that were
+ * never used only when no run of used ones is. */
 static void random_use_matches_a_map(void **state)
 {
 	enum { N = 3000, LIVE = 200 };
 	static uint8_t map[N];
-	uint32_t first[LIVE] = { 0 }, len[LIVE] = { 0 };
+	uint32_t first[LIVE] = { 0 }, len[LIVE] = { 0 }, touched = 0;
 	struct stage_pages *p;
 	(void)state;
 	memset(map, 0, sizeof(map));
@@ -53,14 +65,15 @@ static void random_use_matches_a_map(void **state)
 		}
 		uint32_t want = 1 + (uint32_t)rand() % (rand() % 8 ? 12 : 300), got = stage_pages_get(p, want);
 		if (got == STAGE_PAGES_NONE) {
-			uint32_t run = 0;
-			for (uint32_t i = 0; i < N; i++) {
-				run = map[i] ? 0 : run + 1;
-				assert_true(run < want);
-			}
+			assert_true(longest_run(map, N) < want);
 			continue;
 		}
 		assert_true(got + want <= N);
+		if (got + want > touched) {
+			assert_true(longest_run(map, touched) < want);
+			touched = got + want;
+		}
+		assert_int_equal(stage_pages_touched(p), touched);
 		for (uint32_t i = got; i < got + want; i++)
 			assert_int_equal(map[i], 0);
 		memset(map + got, 1, want);
@@ -76,11 +89,76 @@ static void random_use_matches_a_map(void **state)
 	stage_pages_free(p);
 }
 
+/* Pages that are lent are nobody else's, wherever they are, and all of them can be had. */
+static void lent_pages_are_any_free_ones(void **state)
+{
+	enum { N = 2000, LIVE = 150 };
+	static uint8_t map[N];
+	uint32_t first[LIVE] = { 0 }, len[LIVE] = { 0 }, used = 0, scattered = 0;
+	bool lent[LIVE] = { false };
+	struct stage_pages *p;
+	(void)state;
+	memset(map, 0, sizeof(map));
+	srand(11);
+	assert_int_equal(stage_pages_new(N, &p), 0);
+	for (unsigned round = 0; round < 20000; round++) {
+		unsigned k = (unsigned)rand() % LIVE;
+		uint32_t want = 1 + (uint32_t)rand() % (rand() % 8 ? 12 : 700), next, n;
+		if (len[k]) {
+			for (uint32_t run = first[k]; lent[k] && run != STAGE_PAGES_NONE; run = next) {
+				n = stage_pages_lent(p, run, &next);
+				memset(map + run, 0, n);
+			}
+			if (lent[k])
+				stage_pages_give_back(p, first[k]);
+			else
+				stage_pages_put(p, first[k], len[k]);
+			if (!lent[k])
+				memset(map + first[k], 0, len[k]);
+			used -= len[k];
+			len[k] = 0;
+		} else if ((first[k] = stage_pages_get(p, want)) != STAGE_PAGES_NONE) {
+			memset(map + first[k], 1, want);
+			lent[k] = false;
+			len[k] = want;
+			used += want;
+		} else if (want <= N - used) {
+			uint32_t sum = 0;
+			first[k] = stage_pages_lend(p, want);
+			for (uint32_t run = first[k]; run != STAGE_PAGES_NONE; run = next) {
+				n = stage_pages_lent(p, run, &next);
+				assert_true(n > 0 && run + n <= N);
+				for (uint32_t i = run; i < run + n; i++)
+					assert_int_equal(map[i], 0);
+				memset(map + run, 1, n);
+				sum += n;
+			}
+			assert_int_equal(sum, want);
+			lent[k] = true;
+			len[k] = want;
+			used += want;
+			scattered++;
+		}
+		assert_int_equal(stage_pages_used(p), used);
+	}
+	assert_true(scattered > 100);
+	for (unsigned k = 0; k < LIVE; k++) {
+		if (len[k] && lent[k])
+			stage_pages_give_back(p, first[k]);
+		else if (len[k])
+			stage_pages_put(p, first[k], len[k]);
+	}
+	assert_int_equal(stage_pages_free_pages(p), N);
+	assert_int_equal(stage_pages_get(p, N), 0);
+	stage_pages_free(p);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(full_and_empty_again),
 		cmocka_unit_test(random_use_matches_a_map),
+		cmocka_unit_test(lent_pages_are_any_free_ones),
 	};
 	return cmocka_run_group_tests_name("pages", tests, NULL, NULL);
 }
