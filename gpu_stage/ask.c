@@ -107,11 +107,18 @@ int stage_asks_wait(struct stage_asks *asks, uint32_t *ret_file, uint32_t *ret_b
 	return rc;
 }
 
+void stage_asks_unpin(struct stage_asks *asks)
+{
+	stage_store_unpin(asks->store, asks->entries, asks->n_entries);
+	asks->n_entries = 0;
+	asks->bytes = 0;
+}
+
 void stage_asks_done(struct stage_asks *asks)
 {
 	uint32_t file, block;
 	stage_asks_wait(asks, &file, &block);
-	stage_store_unpin(asks->store, asks->entries, asks->n_entries);
+	stage_asks_unpin(asks);
 	free(asks->entries);
 	pthread_cond_destroy(&asks->cv);
 	pthread_mutex_destroy(&asks->lock);

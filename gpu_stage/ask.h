@@ -25,7 +25,7 @@ struct stage_asks {
 	/* The owner's: */
 	bool again; /* what is asked for was in memory until now: says nothing of the read-ahead */
 	struct stage_ask *first;
-	struct stage_entry **entries; /* pinned here until done */
+	struct stage_entry **entries; /* pinned here until done, or stage_asks_unpin */
 	uint32_t n_entries, room;
 	uint64_t bytes; /* of entries */
 };
@@ -33,6 +33,8 @@ struct stage_asks {
 void stage_asks_init(struct stage_asks *asks, struct prefetch *prefetch, struct stage_store *store);
 /* Waits for answers and unpins. */
 void stage_asks_done(struct stage_asks *asks);
+/* Unpins what was asked for; no answer may be pending. */
+void stage_asks_unpin(struct stage_asks *asks);
 
 /* Takes over the caller's pin and asks for the blocks that nobody writes yet.  -ENOMEM: the pin is the caller's still. */
 int stage_asks_add(struct stage_asks *asks, struct stage_entry *entry);

@@ -23,17 +23,10 @@ int stage_backend_new(
 	        base_err_quote(name, quoted, sizeof(quoted)));
 }
 
-int stage_backend_map(struct stage_backend *backend, uint64_t bytes, int node, struct base_err *err, uint8_t **ret_base)
+void stage_backend_advise(struct stage_backend *backend, uint8_t *base, uint64_t bytes, int node)
 {
-	/* NORESERVE: pages that are never needed are never touched, so memory_bytes may be more than there is. */
-	void *base = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-	if (base == MAP_FAILED)
-		return base_err_set(err, -ENOMEM, "cannot map an arena of %llu MiB: give less memory",
-		        (unsigned long long)(bytes >> 20));
 	madvise(base, bytes, MADV_HUGEPAGE); /* fewer faults; where the kernel has none, small pages do */
 	madvise(base, bytes, MADV_DONTDUMP);
 	if (node >= 0 && stage_numa_prefer(base, bytes, node) == 0)
 		backend->numa_node = (uint32_t)node + 1;
-	*ret_base = base;
-	return 0;
 }

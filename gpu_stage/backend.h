@@ -1,6 +1,6 @@
 /* Where a stage's arena lies and how a batch gets to its consumer: what differs between host memory and a GPU.
  *
- *     memory_new    the arena, once; a device backend registers (pins) it here
+ *     memory_new    readies the arena's memory, once; a device backend registers (pins) it here
  *     hand_out      all samples of the batch are in the arena and verified: fill items[i].device; a device backend
  *                   takes device memory and queues its copies, on a stream of its own
  *     wait          a consumer's stream waits for the copies, the host does not
@@ -28,9 +28,9 @@ struct stage_upload_stats {
 
 struct stage_backend_ops {
 	const char *name;
-	/* 0 bytes of pages are touched by a host backend; a device backend pins them all.  -ENOMEM, -EIO. */
-	int (*memory_new)(struct stage_backend *backend, uint64_t bytes, struct base_err *err, uint8_t **ret_base);
-	void (*memory_free)(struct stage_backend *backend, uint8_t *base, uint64_t bytes);
+	/* base: the caller's mapping.  A host backend touches no page of it; a device backend pins them all.  -ENOMEM, -EIO. */
+	int (*memory_new)(struct stage_backend *backend, uint8_t *base, uint64_t bytes, struct base_err *err);
+	void (*memory_free)(struct stage_backend *backend, uint8_t *base); /* before it is unmapped */
 	/* flags of ddpfs_stage_next.  *ret_upload may become NULL: nothing to wait for.
 	 * -ENOBUFS: more than all device memory, -EAGAIN: none now, -ENOMEM, -EIO, -ENODEV. */
 	int (*hand_out)(struct stage_backend *backend, struct ddpfs_item *items, uint32_t n, unsigned flags,
@@ -69,8 +69,7 @@ int stage_backend_cpu(struct base_err *err, struct stage_backend **ret_backend);
 int stage_backend_cuda(const struct ddpfs_stage_options *options, int ordinal, struct base_err *err,
         struct stage_backend **ret_backend);
 
-/* Memory for an arena, huge pages where the kernel has them, of this NUMA node if it can be (-1: of any).  -ENOMEM. */
-int stage_backend_map(
-        struct stage_backend *backend, uint64_t bytes, int node, struct base_err *err, uint8_t **ret_base);
+/* Memory of a mapping is to be huge pages where the kernel has them, of this NUMA node if it can be (-1: of any). */
+void stage_backend_advise(struct stage_backend *backend, uint8_t *base, uint64_t bytes, int node);
 
 #endif

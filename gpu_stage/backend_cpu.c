@@ -2,20 +2,21 @@
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <sys/mman.h>
 
 #include "gpu_stage/backend.h"
 #include "gpu_stage/numa.h"
 
-static int cpu_memory_new(struct stage_backend *backend, uint64_t bytes, struct base_err *err, uint8_t **ret_base)
+static int cpu_memory_new(struct stage_backend *backend, uint8_t *base, uint64_t bytes, struct base_err *err)
 {
-	return stage_backend_map(backend, bytes, stage_numa_here("/sys"), err, ret_base);
+	(void)err;
+	stage_backend_advise(backend, base, bytes, stage_numa_here("/sys"));
+	return 0;
 }
 
-static void cpu_memory_free(struct stage_backend *backend, uint8_t *base, uint64_t bytes)
+static void cpu_memory_free(struct stage_backend *backend, uint8_t *base)
 {
 	(void)backend;
-	munmap(base, bytes);
+	(void)base;
 }
 
 static int cpu_hand_out(struct stage_backend *backend, struct ddpfs_item *items, uint32_t n, unsigned flags,

@@ -64,8 +64,10 @@ struct cuda_backend {
 	struct CUctx_st *context;
 	struct CUstream_st *stream;
 	unsigned long long memory;
-	uint8_t *staging; /* as large as device memory and laid out alike; NULL with copy=each */
-	bool arena_pinned, staging_pinned, thread_runs;
+	uint8_t *staging;     /* as large as device memory and laid out alike; NULL with copy=each */
+	const uint8_t *arena; /* pinned */
+	uint64_t arena_bytes;
+	bool thread_runs;
 	pthread_t thread;
 	pthread_mutex_t lock;
 	pthread_cond_t freed_cv, queue_cv;
@@ -123,29 +125,31 @@ static int node_of(struct cuda_backend *b)
 	return stage_numa_of_pci("/sys", bus);
 }
 
-/* Memory that copies run from at full speed: mapped, near the GPU, and pinned. */
-static int pinned_new(struct cuda_backend *b, uint64_t bytes, struct base_err *err, uint8_t **ret_base)
+/* In the context.  A mapping becomes memory that copies run from at full speed: near the GPU, and pinned. */
+static int pin(struct cuda_backend *b, uint8_t *base, uint64_t bytes, struct base_err *err)
 {
 	char what[64];
-	uint8_t *base;
-	int rc = stage_backend_map(&b->base, bytes, node_of(b), err, &base);
-	if (rc < 0)
-		return rc;
+	stage_backend_advise(&b->base, base, bytes, node_of(b));
 	unsigned result = b->cuda->host_register(base, bytes, CUDA_HOST_PORTABLE);
-	if (result != CUDA_OK) {
-		munmap(base, bytes);
-		snprintf(what, sizeof(what), "pin %llu MiB of host memory", (unsigned long long)(bytes >> 20));
-		return failure(b, result, what, err);
-	}
-	*ret_base = base;
-	return 0;
+	if (result == CUDA_OK)
+		return 0;
+	snprintf(what, sizeof(what), "pin %llu MiB of host memory", (unsigned long long)(bytes >> 20));
+	return failure(b, result, what, err);
 }
 
-static void pinned_free(struct cuda_backend *b, uint8_t *base, uint64_t bytes, bool pinned)
+static int staging_new(struct cuda_backend *b, struct base_err *err)
 {
-	if (pinned)
-		b->cuda->host_unregister(base);
-	munmap(base, bytes);
+	void *base =
+	        mmap(NULL, b->device_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+	if (base == MAP_FAILED)
+		return base_err_set(err, -ENOMEM, "cannot map %llu MiB of host memory: give less device_bytes",
+		        (unsigned long long)(b->device_bytes >> 20));
+	int rc = pin(b, base, b->device_bytes, err);
+	if (rc < 0)
+		munmap(base, b->device_bytes);
+	else
+		b->staging = base;
+	return rc;
 }
 
 static int device_memory_new(struct cuda_backend *b, struct base_err *err)
@@ -165,9 +169,7 @@ static int device_memory_new(struct cuda_backend *b, struct base_err *err)
 	}
 	if (b->copy == COPY_EACH)
 		return 0;
-	rc = pinned_new(b, b->device_bytes, err, &b->staging);
-	b->staging_pinned = rc == 0;
-	return rc;
+	return staging_new(b, err);
 }
 
 static void *give_back_thread(void *arg);
@@ -184,10 +186,9 @@ static int start_thread(struct cuda_backend *b, struct base_err *err)
 	return 0;
 }
 
-static int cuda_memory_new(struct stage_backend *backend, uint64_t bytes, struct base_err *err, uint8_t **ret_base)
+static int cuda_memory_new(struct stage_backend *backend, uint8_t *base, uint64_t bytes, struct base_err *err)
 {
 	struct cuda_backend *b = of(backend);
-	uint8_t *base = NULL;
 	int rc = enter(b, err);
 	if (rc < 0)
 		return rc;
@@ -203,24 +204,25 @@ static int cuda_memory_new(struct stage_backend *backend, uint64_t bytes, struct
 	if (rc == 0)
 		rc = device_memory_new(b, err);
 	if (rc == 0)
-		rc = pinned_new(b, bytes, err, &base);
+		rc = pin(b, base, bytes, err);
 	if (rc == 0) {
-		b->arena_pinned = true;
 		rc = start_thread(b, err);
 		if (rc < 0)
-			pinned_free(b, base, bytes, true);
+			b->cuda->host_unregister(base);
 	}
 	leave(b);
-	if (rc == 0)
-		*ret_base = base;
+	if (rc == 0) {
+		b->arena = base;
+		b->arena_bytes = bytes;
+	}
 	return rc;
 }
 
-static void cuda_memory_free(struct stage_backend *backend, uint8_t *base, uint64_t bytes)
+static void cuda_memory_free(struct stage_backend *backend, uint8_t *base)
 {
 	struct cuda_backend *b = of(backend);
 	bool entered = enter(b, NULL) == 0;
-	pinned_free(b, base, bytes, b->arena_pinned);
+	b->cuda->host_unregister(base);
 	if (entered)
 		leave(b);
 }
@@ -356,6 +358,22 @@ static unsigned copy(struct cuda_backend *b, uint64_t to, const uint8_t *from, u
 	return b->cuda->copy_up(b->memory + to, from, bytes, b->stream);
 }
 
+/* A file that lies in the space's window is not pinned: by way of the staging memory, or, where there is none, by a copy that the
+ * driver has done when it returns. */
+static unsigned copy_apart(struct cuda_backend *b, uint64_t to, const struct ddpfs_item *item)
+{
+	if (b->staging)
+		memcpy(b->staging + to, item->data, item->len);
+	pthread_mutex_lock(&b->lock);
+	b->stats.gathered_bytes += b->staging ? item->len : 0;
+	b->stats.copies += !b->staging;
+	b->stats.bytes += b->staging ? 0 : item->len;
+	pthread_mutex_unlock(&b->lock);
+	if (b->staging)
+		return copy(b, to, b->staging + to, item->len);
+	return b->cuda->copy_up_now(b->memory + to, item->data, item->len);
+}
+
 /* One copy a file; neighbours in the arena that stay neighbours go together. */
 static unsigned copy_each(struct cuda_backend *b, uint64_t base, const struct ddpfs_item *items, uint32_t n)
 {
@@ -363,6 +381,11 @@ static unsigned copy_each(struct cuda_backend *b, uint64_t base, const struct dd
 	for (uint32_t i = 0; result == CUDA_OK && i < n;) {
 		const struct ddpfs_item *first = &items[i];
 		uint64_t len = first->len, at = (uintptr_t)first->device;
+		if (len && (uintptr_t)first->data - (uintptr_t)b->arena >= b->arena_bytes) {
+			result = copy_apart(b, base + at, first);
+			i++;
+			continue;
+		}
 		while (++i < n && items[i].data == first->data + len && (uintptr_t)items[i].device == at + len)
 			len += items[i].len;
 		result = copy(b, base + at, first->data, len);
@@ -672,8 +695,10 @@ static void cuda_free(struct stage_backend *backend)
 		b->spare = u->next;
 		upload_free(b, u);
 	}
-	if (b->staging)
-		pinned_free(b, b->staging, b->device_bytes, b->staging_pinned);
+	if (b->staging) {
+		b->cuda->host_unregister(b->staging);
+		munmap(b->staging, b->device_bytes);
+	}
 	if (b->memory)
 		b->cuda->memory_free(b->memory);
 	if (b->stream)

@@ -11,9 +11,10 @@
 enum {
 	USES = 256,         /* told to the engine at once */
 	TURNS = 256,        /* of the order, looked up at once */
-	ALONE_TRIES = 50,   /* when nobody can release anything: moments in which a writer may hold pages */
-	ALONE_NS = 2000000, /* each */
+	ALONE_TRIES = 50,   /* when nobody can release anything: looks at least, */
+	ALONE_NS = 2000000, /* after so long each, at most, */
 };
+static const uint64_t ALONE_MIN_NS = 1000000000; /* and for so long: only writers hold pages, for the time of a copy */
 /* Nothing came for so long, GRACES times, though the read-ahead has something to do: the device or the processor is slow.  Asking
  * for single samples costs the merged reads. */
 static const uint64_t GRACE_NS = 5000000;
@@ -31,6 +32,7 @@ struct assembly {
 	uint32_t n;
 	uint64_t pages;         /* of entries pinned */
 	uint32_t waited, asked; /* samples */
+	bool counted;           /* in batches_held */
 	struct stage_asks asks;
 	struct ddpfs_stage_error *error; /* the caller's, or own */
 	struct ddpfs_stage_error own;
@@ -65,6 +67,13 @@ static int fail_block(struct assembly *a, int rc, uint32_t file, uint32_t block)
 	return fail(a, rc, file, f.common ? DDPFS_STAGE_NONE : f.sample, text);
 }
 
+static uint64_t held_bytes(struct ddpfs_stage *stage)
+{
+	struct stage_store_stats stats;
+	stage_store_stats_get(stage->store, &stats);
+	return stats.held_bytes;
+}
+
 static int fail_room(struct assembly *a, const struct stage_layout *l, int rc)
 {
 	char path[SHARD_PATH_MAX + 1], quoted[300], text[DDPFS_STAGE_TEXT_MAX];
@@ -78,7 +87,15 @@ static int fail_room(struct assembly *a, const struct stage_layout *l, int rc)
 		        "'%s' takes %llu bytes, the arena has %llu: open the stage with more memory", quoted, need,
 		        have);
 	else if (rc == -EAGAIN)
-		snprintf(text, sizeof(text), "no room for '%s' until a batch is released", quoted);
+		snprintf(text, sizeof(text),
+		        "no room for '%s' (%llu bytes) until a batch is released: batches hold "
+		        "%llu of the arena's %llu",
+		        quoted, need, (unsigned long long)held_bytes(a->stage), have);
+	else if (a->pages * STAGE_PAGE + need <= have)
+		snprintf(text, sizeof(text),
+		        "no room for '%s' (%llu bytes) in one piece of the arena's %llu: let the process have more "
+		        "addresses (ulimit -v), take smaller batches or open the stage with more memory",
+		        quoted, need, have);
 	else
 		snprintf(text, sizeof(text),
 		        "no room for '%s' (%llu bytes) in an arena of %llu bytes of which this batch holds %llu: take "
@@ -103,12 +120,15 @@ static void tell_used(struct assembly *a, uint32_t from, uint32_t n)
 	}
 }
 
-/* The entry, pinned, however long it takes until there is room.  The layout is spent. */
+/* The entry, pinned, as soon as there is room.  The layout is spent.
+ *
+ * There is none while others hold more than the arena less this batch (store.h): finished batches, which their consumers release, a
+ * batch that another thread puts together, which is finished or given up, and writers for a moment. */
 static int open_patiently(struct assembly *a, struct stage_layout *l, struct stage_entry **ret_entry)
 {
 	struct ddpfs_stage *stage = a->stage;
 	bool kept = l->pages <= stage->keep_pages;
-	uint64_t began = 0;
+	uint64_t began = 0, alone_ns = 0;
 	unsigned alone = 0;
 	int rc;
 	for (;;) {
@@ -119,18 +139,16 @@ static int open_patiently(struct assembly *a, struct stage_layout *l, struct sta
 		uint64_t now_ns = stage_now_ns();
 		began = began ? began : now_ns;
 		uint64_t until_ns = a->flags & DDPFS_STAGE_BRIEFLY ? began + STAGE_BRIEF_NS : 0;
-		bool held = atomic_load(&stage->batches_held) > 0;
-		if (a->flags & DDPFS_STAGE_NOWAIT || (held && until_ns && now_ns >= until_ns)) {
+		bool held = atomic_load(&stage->batches_held) > a->counted;
+		if (held && (a->flags & DDPFS_STAGE_NOWAIT || (until_ns && now_ns >= until_ns))) {
 			rc = -EAGAIN;
 			break;
 		}
-		if (held) {
-			stage_store_wait_freed(stage->store, freed, until_ns);
-		} else if (++alone > ALONE_TRIES) {
-			break; /* in pieces, and all of them this batch's own */
-		} else {
-			nanosleep(&(struct timespec){ .tv_nsec = ALONE_NS }, NULL);
-		}
+		alone = held ? 0 : alone + 1;
+		alone_ns = alone > 1 ? alone_ns : now_ns;
+		if (alone > ALONE_TRIES && now_ns - alone_ns > ALONE_MIN_NS)
+			break; /* in pieces, and no window to put them together */
+		stage_store_wait_freed(stage->store, freed, held ? until_ns : now_ns + ALONE_NS);
 	}
 	if (began)
 		atomic_fetch_add(&stage->wait_memory_ns, stage_now_ns() - began);
@@ -407,6 +425,8 @@ static int collect(struct assembly *a)
 		int rc = bring(a, b->n_entries, discarded);
 		if (rc < 0 && !pass_over(a, rc, b->n_entries))
 			return rc;
+		if (rc < 0)
+			stage_asks_unpin(&a->asks); /* the bad one is of no use, and has memory */
 	}
 	uint32_t late = a->waited + a->asked;
 	atomic_fetch_add(&stage->n_ready, late < a->n ? a->n - late : 0);
@@ -447,11 +467,17 @@ static int present(struct assembly *a)
 		return stage_error(a->error, &err);
 	b->stage = a->stage;
 	atomic_fetch_add(&a->stage->batches_out, 1);
-	atomic_fetch_add(&a->stage->batches_held, 1);
 	atomic_fetch_add(&a->stage->n_batches, 1);
 	atomic_fetch_add(&a->stage->n_samples, b->n_entries);
 	atomic_fetch_add(&a->stage->n_bytes, bytes);
 	return 0;
+}
+
+/* From now on it may have memory that others wait for. */
+static void counted(struct assembly *a)
+{
+	atomic_fetch_add(&a->stage->batches_held, 1);
+	a->counted = true;
 }
 
 /* Room for n samples. */
@@ -463,6 +489,8 @@ static int begin(struct assembly *a, bool ordered)
 	a->turns = ordered ? malloc(a->n * sizeof(uint32_t)) : NULL;
 	a->doubtful = malloc(a->n * sizeof(bool));
 	stage_asks_init(&a->asks, a->stage->prefetch, a->stage->store);
+	if (ordered)
+		counted(a);
 	if (a->batch && a->keys && a->doubtful && ((a->steps && a->turns) || !ordered))
 		return 0;
 	return fail(a, -ENOMEM, DDPFS_STAGE_NONE, DDPFS_STAGE_NONE, "out of memory");
@@ -471,6 +499,8 @@ static int begin(struct assembly *a, bool ordered)
 /* rc < 0: nothing of the batch stays. */
 static void end(struct assembly *a, int rc)
 {
+	if (rc < 0 && a->counted)
+		atomic_fetch_sub(&a->stage->batches_held, 1); /* first, as in batch_done */
 	if (rc < 0 && a->batch) {
 		stage_store_give_back(a->stage->store, a->batch->entries, a->batch->n_entries);
 		free(a->batch->items);
@@ -559,6 +589,8 @@ static int get(struct assembly *a, uint32_t file)
 		rc = open_patiently(a, &l, &entry);
 		if (rc < 0)
 			return rc;
+		if (!a->counted)
+			counted(a);
 		bool ready = stage_store_ready(stage->store, entry);
 		a->asks.again = discarded;
 		rc = ask_entry(a, entry); /* it keeps the pin until the batch is put together */
@@ -569,6 +601,8 @@ static int get(struct assembly *a, uint32_t file)
 		if (!ready && !stage_store_ready(stage->store, entry))
 			nanosleep(&(struct timespec){ .tv_nsec = 100000 }, NULL); /* another thread is copying it */
 	}
+	if (!a->counted)
+		counted(a);
 	return 0;
 }
 

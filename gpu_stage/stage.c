@@ -96,10 +96,18 @@ static int start_engine(struct ddpfs_stage *stage, const struct ddpfs_stage_opti
 	uint64_t memory = stage_options_memory(options);
 	uint64_t landing = clamp(memory / 4, LANDING_MIN, LANDING_MAX);
 	stage->bytes = (memory - landing) & ~(uint64_t)(STAGE_PAGE - 1);
-	int rc = stage->backend->ops->memory_new(stage->backend, stage->bytes, err, &stage->base);
+	int rc = stage_space_new(stage->bytes, &stage->space);
+	if (rc < 0)
+		return base_err_set(err, rc, "cannot map an arena of %llu MiB: give less memory",
+		        (unsigned long long)(stage->bytes >> 20));
+	stage->base = stage_space_arena(stage->space);
+	rc = stage->backend->ops->memory_new(stage->backend, stage->base, stage->bytes, err);
 	if (rc < 0)
 		return rc;
-	rc = stage_store_new(stage->index, stage->base, stage->bytes, &stage->store);
+	stage->ready = true;
+	if (stage->backend->device)
+		stage_space_set_pinned(stage->space);
+	rc = stage_store_new(stage->index, stage->space, &stage->store);
 	if (rc < 0)
 		return base_err_set(err, rc, "cannot set up the arena: %s", base_err_str(rc));
 	stage->sink.ops = &sink_ops;
@@ -135,8 +143,9 @@ static void stage_free(struct ddpfs_stage *stage)
 	free((char *)(uintptr_t)stage->words.subdir);
 	free(stage->found);
 	stage_store_free(stage->store);
-	if (stage->base)
-		stage->backend->ops->memory_free(stage->backend, stage->base, stage->bytes);
+	if (stage->ready)
+		stage->backend->ops->memory_free(stage->backend, stage->base);
+	stage_space_free(stage->space);
 	if (stage->backend)
 		stage->backend->ops->free(stage->backend);
 	shard_index_close(stage->index);

@@ -10,6 +10,13 @@
  * until ddpfs_batch_release.  Data is shared (with later epochs and other batches): never write to it.
  * When what batches hold leaves no room, ddpfs_stage_next waits for a release; the arena never grows.
  *
+ * Room.  A batch has room when its samples and those that other batches hold, together and each file rounded up to 4 KiB, are not
+ * more than the arena (stats.arena_bytes): whatever their sizes, and wherever lies what is held.  What nobody holds makes room.  A
+ * sample for which no run of pages is left lies behind the arena, in memory that the arena gives up meanwhile; where the arena
+ * is pinned for a GPU it gives up none, and such samples take host memory besides it, as much as they have bytes.
+ * A process that may have few addresses (ulimit -v below 64 arenas) can lack a run of pages earlier.
+ * In GPU memory each batch is one run: there a batch can wait although the free bytes are more than it has.
+ *
  * Order.  Batches follow each other in the order they are handed out: two consumers that call ddpfs_stage_next at once get
  * neighbouring batches.  Ranks with equal options and world share out the epoch exactly as their mounts would.
  *
@@ -181,7 +188,7 @@ enum { DDPFS_STAGE_BRIEF_MS = 500 };
 /* The next n samples (1 .. DDPFS_STAGE_BATCH_MAX) of this rank's epoch as one batch; fewer at the epoch's end.
  * Returns 1 and the batch; 0 when the epoch has ended (until ddpfs_stage_set_epoch); or
  * -EBADMSG (checksum), -EIO, -ESTALE (shard changed), -ENOENT (shard gone): error names the sample, and its ids;
- * -ENOBUFS: the batch is larger than the arena, whatever is released;
+ * -ENOBUFS: the batch is larger than the arena, or than the GPU's memory of the stage, whatever is released;
  * -EAGAIN: see DDPFS_STAGE_NOWAIT, _BRIEFLY;  -EINVAL (n), -ENOMEM;  -EIO, -ENODEV: the GPU has failed; close the stage.
  * After an error nothing is handed out and the next call tries the same samples again; ddpfs_stage_skip passes them over.
  * A thread that holds all of the arena itself and waits here waits for ever: release first. */
@@ -243,7 +250,8 @@ DDPFS_EXPORT int ddpfs_stage_resume(struct ddpfs_stage *stage, const char *state
  * -ERANGE (DDPFS_STAGE_PATH_MAX suffices), index errors. */
 DDPFS_EXPORT int ddpfs_stage_path(struct ddpfs_stage *stage, uint32_t file, char *buf, size_t buf_size);
 
-/* The arena, constant while the stage is open: items[i].data lies in it. */
+/* The arena, constant while the stage is open: items[i].data lies in it or, of a sample for which it had no run of pages, at a higher
+ * address. */
 DDPFS_EXPORT void ddpfs_stage_arena(struct ddpfs_stage *stage, const uint8_t **ret_base, uint64_t *ret_bytes);
 
 /* Each field is consistent by itself. */

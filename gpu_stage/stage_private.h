@@ -30,8 +30,10 @@ struct ddpfs_stage {
 	struct prefetch_sink sink; /* first: the engine's callbacks lead back here */
 	struct shard_index *index;
 	struct stage_backend *backend;
+	struct stage_space *space;
 	uint8_t *base;
 	uint64_t bytes; /* of the arena */
+	bool ready;     /* it is the backend's, to be given back */
 	struct stage_store *store;
 	struct prefetch *prefetch;
 	uint32_t keep_pages; /* samples of more are not kept: the ledger does not count them */
@@ -59,8 +61,9 @@ struct ddpfs_stage {
 	uint64_t turns;  /* of it */
 	bool following;  /* the view's steps are the mount's */
 	/* Any thread: */
-	_Atomic uint32_t batches_out;  /* not released */
-	_Atomic uint32_t batches_held; /* whose memory has not come back: also released ones that a GPU still reads */
+	_Atomic uint32_t batches_out; /* not released */
+	_Atomic uint32_t
+	        batches_held; /* that have memory: being put together, out, and released ones that a GPU still reads */
 	_Atomic uint64_t n_batches, n_samples, n_bytes, n_ready, n_waited, n_asked, n_left_out, n_replaced, n_changed,
 	        wait_ns, wait_memory_ns;
 };

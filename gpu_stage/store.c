@@ -34,7 +34,7 @@ struct list {
 
 struct stage_store {
 	const struct shard_index *index;
-	uint8_t *base;
+	struct stage_space *space;
 	uint32_t n_pages;
 	uint32_t bucket_mask;
 	pthread_mutex_t lock; /* guards all below, and the entries */
@@ -50,7 +50,7 @@ struct stage_store {
 	uint64_t came_bytes; /* written, ever */
 	uint64_t freed;      /* times memory was given back */
 	uint64_t held_pages; /* of pinned entries */
-	uint64_t refused, evicted;
+	uint64_t refused, evicted, apart;
 };
 
 /* ---- layouts ---- */
@@ -232,8 +232,12 @@ static void destroy(struct stage_store *s, struct stage_entry *e)
 {
 	if (!e->dead)
 		unhash(s, e);
-	if (e->pages)
+	if (e->apart) {
+		stage_space_put(s->space, e->data, e->pages);
+		stage_pages_give_back(s->pages, e->first_page);
+	} else if (e->pages) {
 		stage_pages_put(s->pages, e->first_page, e->pages);
+	}
 	if (e->parts != &e->one)
 		free((void *)(uintptr_t)e->parts);
 	free(e->claimed);
@@ -274,6 +278,9 @@ static void unpin(struct stage_store *s, struct stage_entry *e)
 	pthread_cond_broadcast(&s->freed_cv);
 }
 
+/* From here on clearing a sample's pages anew takes less than reading again what would have to go for a run of them. */
+enum { APART_PAGES = (1 << 20) / STAGE_PAGE };
+
 enum { CHANCES_MAX = 1024 }; /* one after the other, under the lock: 0.2 ms */
 
 static bool evict_one(struct stage_store *s, enum stage_room room)
@@ -302,12 +309,12 @@ static bool evict_one(struct stage_store *s, enum stage_room room)
 
 /* ---- the store ---- */
 
-int stage_store_new(const struct shard_index *index, uint8_t *base, uint64_t bytes, struct stage_store **ret_store)
+int stage_store_new(const struct shard_index *index, struct stage_space *space, struct stage_store **ret_store)
 {
 	struct stage_store *s = calloc(1, sizeof(*s));
 	if (!s)
 		return -ENOMEM;
-	uint64_t n_pages = bytes / STAGE_PAGE;
+	uint64_t n_pages = stage_space_arena_bytes(space) / STAGE_PAGE;
 	uint32_t n = 1024;
 	/* Samples of one page are at most one in two buckets: that one is not there costs one look. */
 	while (n < 2 * n_pages && n < BUCKETS_MAX)
@@ -320,7 +327,7 @@ int stage_store_new(const struct shard_index *index, uint8_t *base, uint64_t byt
 		return rc < 0 ? rc : -ENOMEM;
 	}
 	s->index = index;
-	s->base = base;
+	s->space = space;
 	s->n_pages = (uint32_t)n_pages;
 	s->bucket_mask = n - 1;
 	ask_huge_pages(s->buckets, n * sizeof(struct stage_entry *));
@@ -408,6 +415,8 @@ void stage_store_give_back(struct stage_store *s, struct stage_entry *const *ent
 		entries[i]->out--;
 		unpin(s, entries[i]);
 	}
+	s->freed++;
+	pthread_cond_broadcast(&s->freed_cv);
 	pthread_mutex_unlock(&s->lock);
 }
 
@@ -425,14 +434,55 @@ void stage_store_unpin(struct stage_store *s, struct stage_entry *const *entries
 	pthread_mutex_lock(&s->lock);
 	for (uint32_t i = 0; i < n; i++)
 		unpin(s, entries[i]);
+	s->freed++;
+	pthread_cond_broadcast(&s->freed_cv);
 	pthread_mutex_unlock(&s->lock);
+}
+
+/* The place of an entry. */
+struct place {
+	uint8_t *data;
+	uint32_t first_page;
+	bool apart;
+};
+
+/* In the window, if there are as many pages free. */
+static bool place_apart(struct stage_store *s, uint32_t pages, struct place *ret_place)
+{
+	uint8_t *data = stage_pages_free_pages(s->pages) >= pages ? stage_space_take(s->space, pages) : NULL;
+	if (!data)
+		return false;
+	uint32_t first = stage_pages_lend(s->pages, pages);
+	for (uint32_t run = first, n, next; run != STAGE_PAGES_NONE; run = next) {
+		n = stage_pages_lent(s->pages, run, &next);
+		stage_space_give_up(s->space, run, n);
+	}
+	*ret_place = (struct place){ .data = data, .first_page = first, .apart = true };
+	s->apart++;
+	return true;
+}
+
+/* For a large one as many pages as it has are pushed out; for a small one, which soon finds a run, what it takes. */
+static bool place(struct stage_store *s, uint32_t pages, enum stage_room room, struct place *ret_place)
+{
+	uint32_t first = pages ? stage_pages_get(s->pages, pages) : 0;
+	while (first == STAGE_PAGES_NONE) {
+		if (pages >= APART_PAGES && place_apart(s, pages, ret_place))
+			return true;
+		if (!evict_one(s, room))
+			return place_apart(s, pages, ret_place);
+		first = stage_pages_get(s->pages, pages);
+	}
+	*ret_place = (struct place){ .data = stage_space_arena(s->space) + (uint64_t)first * STAGE_PAGE,
+		.first_page = first };
+	return true;
 }
 
 /* Under the lock. */
 static int make(
         struct stage_store *s, struct stage_layout *l, enum stage_room room, bool kept, struct stage_entry **ret_entry)
 {
-	uint32_t first = 0;
+	struct place at;
 	struct stage_entry *e = entry_new(s);
 	uint64_t *claimed = l->n_blocks > 64 ? calloc((l->n_blocks + 63) / 64, sizeof(*claimed)) : NULL;
 	if (!e || (l->n_blocks > 64 && !claimed)) {
@@ -441,21 +491,20 @@ static int make(
 		free(claimed);
 		return -ENOMEM;
 	}
-	while (l->pages && (first = stage_pages_get(s->pages, l->pages)) == STAGE_PAGES_NONE && evict_one(s, room))
-		;
-	if (first == STAGE_PAGES_NONE) {
+	if (!place(s, l->pages, room, &at)) {
 		entry_free(s, e);
 		free(claimed);
 		return -ENOBUFS;
 	}
 	*e = (struct stage_entry){ .key = l->key,
-		.data = s->base + (uint64_t)first * STAGE_PAGE,
+		.data = at.data,
 		.sample = l->sample,
 		.pages = l->pages,
 		.n_parts = l->n_parts,
 		.n_blocks = l->n_blocks,
 		.one = l->one,
-		.first_page = first,
+		.first_page = at.first_page,
+		.apart = at.apart,
 		.pins = 1,
 		.missing = l->n_blocks,
 		.claimed = claimed,
@@ -678,6 +727,8 @@ void stage_store_stats_get(struct stage_store *s, struct stage_store_stats *ret_
 		.held_bytes = s->held_pages * STAGE_PAGE,
 		.refused = s->refused,
 		.evicted = s->evicted,
+		.touched_bytes = stage_pages_touched(s->pages) * STAGE_PAGE,
+		.apart = s->apart,
 		.came_bytes = s->came_bytes,
 	};
 	pthread_mutex_unlock(&s->lock);

@@ -1,4 +1,4 @@
-/* What the arena holds: samples by key, each one run of pages, reference-counted.
+/* What the arena holds: samples by key, each contiguous, reference-counted.
  *
  *     entry:   | file 0 ......... pad | file 1 ... pad |      a file begins on a page; blocks arrive in any order, each
  *               block 0  block 1 ...   block k                is claimed by who writes it, so that two never write one
@@ -6,6 +6,10 @@
  * An entry is *ready* when no block is missing.  *Pinned* entries (a batch, a writer, a request) stay.  Others stay as long
  * as they are *kept* (the ledger of prefetch/ counts them as resident) and nobody needs their room at once; those
  * that were used already go first then, and the read-ahead never makes room by pushing out what it brought.
+ *
+ * An entry is one run of pages of the arena.  Where free pages suffice and no run of them is long enough, it lies *apart*: in the
+ * space's window, and counts as many pages of the arena (space.h).  So there is room for a sample whenever its pages and
+ * those of pinned entries are not more than the arena, wherever these lie.
  *
  * Threads: all functions from any thread; one mutex, never held while copying or looking into the index. */
 #ifndef DDPFS_GPU_STAGE_STORE_H
@@ -15,6 +19,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "gpu_stage/space.h"
 #include "shard/index.h"
 
 struct stage_store; /* opaque */
@@ -58,13 +63,14 @@ struct stage_entry {
 	bool listed;           /* in one of the lists of those that may go: all that nobody pins, and some others */
 	bool again;            /* was pinned since it was listed */
 	bool lent;             /* a consumer may have written to it */
+	bool apart;            /* in the window; first_page is that of the first run lent for it */
 	struct stage_entry *hash_next;
 	struct stage_entry *older, *newer;
 };
 
-/* base: the arena's memory, not owned.  Its own: 16 to 32 bytes a page of the arena, at most 256 MiB, and 128 an entry.  -EINVAL,
- * -ENOMEM. */
-int stage_store_new(const struct shard_index *index, uint8_t *base, uint64_t bytes, struct stage_store **ret_store);
+/* space: the arena and its window, not owned.  Its own memory: 28 to 44 bytes a page of the arena, of these at most 256 MiB of
+ * buckets, and 128 an entry.  -EINVAL, -ENOMEM. */
+int stage_store_new(const struct shard_index *index, struct stage_space *space, struct stage_store **ret_store);
 void stage_store_free(struct stage_store *store); /* nothing may be pinned; NULL is fine */
 
 static inline uint64_t stage_sample_key(uint32_t sample)
@@ -94,6 +100,7 @@ struct stage_take {
  * A lent entry is part of one batch at a time: if it is part of another batch, it is discarded, the search ends there, and
  * *ret_discarded becomes true.  Else *ret_discarded is untouched. */
 uint32_t stage_store_take(struct stage_store *store, const struct stage_take *take, bool *ret_discarded);
+/* After give_back and unpin, who waits in stage_store_wait_freed looks again, also where n is 0. */
 void stage_store_give_back(struct stage_store *store, struct stage_entry *const *entries, uint32_t n);
 void stage_store_pin(struct stage_store *store, struct stage_entry *entry); /* once more; it counts as used */
 void stage_store_unpin(struct stage_store *store, struct stage_entry *const *entries, uint32_t n);
@@ -142,7 +149,9 @@ void stage_store_wait_freed(struct stage_store *store, uint64_t seen, uint64_t u
 
 struct stage_store_stats {
 	uint64_t used_bytes, held_bytes, refused, evicted;
-	uint64_t came_bytes; /* written, ever */
+	uint64_t touched_bytes; /* of the arena: those beyond were never used */
+	uint64_t apart;         /* entries placed in the window, ever */
+	uint64_t came_bytes;    /* written, ever */
 };
 void stage_store_stats_get(struct stage_store *store, struct stage_store_stats *ret_stats);
 

@@ -349,6 +349,56 @@ static void memory_is_used_again_after_the_stream_has_passed(void **state)
 	nothing_is_left();
 }
 
+/* The arena has no run of pages for the last file, and its window's memory is not pinned. */
+static void a_large_file_among_held_ones_arrives(void **state)
+{
+	static const char *const copies_by[] = { "each", "auto", "packed" };
+	enum { FILES = 1001, HELD = 200 };
+	uint64_t sizes[FILES];
+	struct dataset d, saved = data;
+	struct ddpfs_stage_error error = { 0 };
+	(void)state;
+	for (uint32_t i = 0; i < FILES; i++)
+		sizes[i] = i + 1 < FILES ? 20000 : 12 << 20;
+	dataset_new(&d, FILES, 2, sizes, FILES);
+	data = d;
+	for (unsigned mode = 0; mode < 3; mode++) {
+		struct ddpfs_batch *held[HELD], *batch;
+		char path[DDPFS_STAGE_PATH_MAX];
+		const uint8_t *base;
+		uint64_t bytes;
+		uint32_t n = 0;
+		struct gpu gpu;
+		struct ddpfs_stage *stage = open_stage((struct ddpfs_stage_options){
+		        .memory_bytes = 32 << 20, .device_bytes = 32 << 20, .copy = copies_by[mode] });
+		gpu_open(&gpu, 0);
+		for (uint32_t file = 0; file < FILES; file++) {
+			assert_true(ddpfs_stage_path(stage, file, path, sizeof(path)) > 0);
+			if (ddpfs_stage_get(stage, path, 0, &error, &batch) != 1)
+				fail_msg("%s", error.text);
+			if (file + 1 == FILES)
+				break;
+			if (file % 5 == 0)
+				held[n++] = batch;
+			else
+				ddpfs_batch_release(batch);
+		}
+		ddpfs_stage_arena(stage, &base, &bytes);
+		assert_true((uintptr_t)batch->items[0].data - (uintptr_t)base >= bytes);
+		assert_arrives(&gpu, batch);
+		ddpfs_batch_release(batch);
+		for (uint32_t i = 0; i < n; i++) {
+			assert_arrives(&gpu, held[i]);
+			ddpfs_batch_release(held[i]);
+		}
+		assert_int_equal(ddpfs_stage_close(stage), 0);
+		gpu_close(&gpu);
+	}
+	dataset_free(&d);
+	data = saved;
+	nothing_is_left();
+}
+
 /* All of GPU memory is held: a caller that waits briefly gets to look at something else. */
 static void a_brief_wait_for_the_gpus_memory_ends(void **state)
 {
@@ -778,6 +828,7 @@ int main(void)
 		cmocka_unit_test(the_callers_stream_waits_and_the_host_does_not),
 		cmocka_unit_test(copies_run_while_the_callers_stream_computes),
 		cmocka_unit_test(memory_is_used_again_after_the_stream_has_passed),
+		cmocka_unit_test(a_large_file_among_held_ones_arrives),
 		cmocka_unit_test(a_brief_wait_for_the_gpus_memory_ends),
 		cmocka_unit_test(a_batch_larger_than_the_gpus_memory_is_refused),
 		cmocka_unit_test(files_are_had_by_path),

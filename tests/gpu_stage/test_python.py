@@ -128,6 +128,25 @@ def test_dropping_views_gives_the_memory_back(packed):
     assert stage.stats()["held_bytes"] == 0
 
 
+@pytest.mark.parametrize("memory,batch", [("64M", 64), ("128M", 256)])
+def test_a_plain_loop_gets_large_samples_among_small_ones(pack, scratch, memory, batch):
+    """What batches hold leaves room enough, in many places: the loop neither waits for itself nor ends with an error."""
+    datasets.write_tree(scratch / "mixed", classes=1, per_class=4000, sizes=(20_000,))
+    for i in range(6):
+        (scratch / "mixed" / "class_00" / f"large{i}.bin").write_bytes(bytes([i]) * 20_000_000)
+    seen = {}
+    with ddpfs.Stage(pack(scratch / "mixed"), batch=batch, memory=memory) as stage:
+        for _ in range(2):
+            for held in stage:
+                for i, length in enumerate(held.lengths):
+                    if length > 20_000:
+                        name = held.path(i)
+                        seen[name] = seen.get(name, 0) + 1
+                        assert (held[i] == int(name[-5])).all()
+                        assert np.shares_memory(held[i], held.arena[held.offsets[i]:held.offsets[i] + length])
+    assert len(seen) == 6 and set(seen.values()) == {2}
+
+
 def test_ctrl_c_ends_a_wait_for_memory_that_the_program_keeps(pack, scratch, monkeypatch):
     monkeypatch.setattr(ddpfs.stage, "WARN_AFTER_S", 0)
     datasets.write_tree(scratch / "large", classes=1, per_class=64, sizes=(1_000_000,))
@@ -143,7 +162,7 @@ def test_ctrl_c_ends_a_wait_for_memory_that_the_program_keeps(pack, scratch, mon
     with pytest.raises(KeyboardInterrupt):
         while True:
             kept.append(stage.next())
-    assert len(said) == 1 and "let go of them" in said[0]
+    assert len(said) == 1 and "let go of batches" in said[0]
     last = kept[-1].turn
     kept.clear()
     gc.collect()

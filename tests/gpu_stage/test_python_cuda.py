@@ -96,7 +96,7 @@ def test_device_batches_on_a_gpu(python, packed):
 def test_signals_end_a_wait_for_device_memory(python, pack, scratch):
     datasets.write_tree(scratch / "large", classes=1, per_class=8, sizes=(300_000,))
     first, then = python(True, "-c", FULL, pack(scratch / "large")).splitlines()
-    assert first.startswith("interrupted 1 [") and "GPU memory" in first and "let go of them" in first and then == "2"
+    assert first.startswith("interrupted 1 [") and "GPU memory" in first and "let go of batches" in first and then == "2"
 
 
 def test_without_a_driver_it_says_so(python, packed):

@@ -9,6 +9,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -303,10 +304,10 @@ static void room_is_taken_from_what_nobody_holds_and_was_used_longest_ago(void *
 	struct stage_store *store;
 	struct stage_entry *held;
 	struct stage_store_stats stats;
-	uint8_t *memory = aligned_alloc(STAGE_PAGE, ROOM * STAGE_PAGE);
+	struct stage_space *space;
 	(void)state;
-	assert_non_null(memory);
-	assert_int_equal(stage_store_new(data.index, memory, ROOM * STAGE_PAGE, &store), 0);
+	assert_int_equal(stage_space_new(ROOM * STAGE_PAGE, &space), 0);
+	assert_int_equal(stage_store_new(data.index, space, &store), 0);
 	for (uint32_t sample = 0; n < SAMPLES; sample++) {
 		struct stage_layout layout;
 		assert_int_equal(stage_layout_sample(data.index, sample, &layout), 0);
@@ -339,7 +340,281 @@ static void room_is_taken_from_what_nobody_holds_and_was_used_longest_ago(void *
 	assert_int_equal(stats.held_bytes, 0);
 	assert_int_equal(stats.used_bytes, ROOM * STAGE_PAGE);
 	stage_store_free(store);
-	free(memory);
+	stage_space_free(space);
+}
+
+/* ---- any sizes mixed ---- */
+
+static uint32_t next_random(uint32_t *x, uint32_t below)
+{
+	*x = *x * 1664525 + 1013904223;
+	return (uint32_t)((uint64_t)(*x >> 4) * below >> 28);
+}
+
+static uint64_t resident(const void *base, size_t pages)
+{
+	unsigned char *there = calloc(pages, 1);
+	uint64_t n = 0;
+	assert_non_null(there);
+	assert_int_equal(mincore((void *)(uintptr_t)base, pages * STAGE_PAGE, there), 0);
+	for (size_t i = 0; i < pages; i++)
+		n += there[i] & 1;
+	free(there);
+	return n;
+}
+
+static uint32_t any_size(uint32_t *x, uint32_t max)
+{
+	switch (next_random(x, 16)) {
+	case 0:
+		return 1 + next_random(x, max);
+	case 1:
+	case 2:
+		return 1 + next_random(x, max / 8);
+	default:
+		return 1 + next_random(x, 6);
+	}
+}
+
+/* Entries of the store that a consumer holds, each filled with its key. */
+struct holds {
+	enum { HOLDS_MAX = 160 } n;
+	struct stage_entry *entries[HOLDS_MAX];
+	uint64_t pages;
+};
+
+static void let_go(struct stage_store *store, struct holds *h, uint32_t i)
+{
+	struct stage_entry *e = h->entries[i];
+	for (uint32_t page = 0; page < e->pages; page++)
+		assert_int_equal(*(const uint64_t *)(e->data + (size_t)page * STAGE_PAGE), e->key << 20 | page);
+	h->pages -= e->pages;
+	h->entries[i] = h->entries[--h->n];
+	stage_store_unpin(store, &e, 1);
+}
+
+/* A place in the space's window, and its pages. */
+struct slot {
+	const uint8_t *data;
+	uint32_t pages;
+};
+enum { SLOTS_MAX = 1024 };
+
+static void remember_slot(struct slot *slots, uint32_t *n_slots, const struct stage_entry *e)
+{
+	uint32_t i = 0, pages = 2;
+	while (pages < e->pages)
+		pages *= 2;
+	while (i < *n_slots && slots[i].data != e->data)
+		i++;
+	assert_true(i < SLOTS_MAX);
+	assert_true(i == *n_slots || slots[i].pages == pages);
+	slots[i] = (struct slot){ e->data, pages };
+	*n_slots += i == *n_slots;
+}
+
+/* A sample has room whenever its pages and those held are not more than the arena, wherever these lie and whatever came before; and
+ * memory stays within the arena. */
+static void whatever_is_not_held_is_room(void **state)
+{
+	enum { ROOM = 700, STEPS = 6000, SEEDS = 6 };
+	(void)state;
+	for (uint32_t seed = 1; seed <= SEEDS; seed++) {
+		struct stage_space *space;
+		struct stage_store *store;
+		struct stage_store_stats stats;
+		struct holds h = { 0 };
+		struct slot slots[SLOTS_MAX];
+		uint32_t x = seed, n_slots = 0;
+		assert_int_equal(stage_space_new(ROOM * STAGE_PAGE, &space), 0);
+		assert_int_equal(stage_store_new(data.index, space, &store), 0);
+		for (uint64_t key = 1; key <= STEPS; key++) {
+			uint32_t pages = any_size(&x, ROOM), kept = next_random(&x, 2);
+			struct stage_layout l = { .key = key,
+				.sample = (uint32_t)key,
+				.n_parts = 1,
+				.n_blocks = 1,
+				.pages = pages,
+				.one = { .len = (uint64_t)pages * STAGE_PAGE } };
+			struct stage_entry *e = NULL;
+			while (h.n == HOLDS_MAX || h.pages + pages > ROOM)
+				let_go(store, &h, next_random(&x, h.n));
+			assert_int_equal(stage_store_open(store, &l, STAGE_ROOM_NOW, kept, &e), 0);
+			assert_non_null(stage_store_claim(store, e, 0));
+			for (uint32_t page = 0; page < pages; page++)
+				*(uint64_t *)(e->data + (size_t)page * STAGE_PAGE) = key << 20 | page;
+			stage_store_wrote(store, e, e->one.len);
+			if (e->apart)
+				remember_slot(slots, &n_slots, e);
+			h.entries[h.n++] = e;
+			h.pages += pages;
+			for (uint32_t i = next_random(&x, 3); i && h.n; i--)
+				let_go(store, &h, next_random(&x, h.n));
+			if (key % 500 == 0) {
+				uint64_t there = resident(stage_space_arena(space), ROOM);
+				for (uint32_t i = 0; i < n_slots; i++)
+					there += resident(slots[i].data, slots[i].pages);
+				assert_true(there <= ROOM);
+			}
+		}
+		stage_store_stats_get(store, &stats);
+		assert_true(stats.apart > 10);
+		assert_int_equal(stats.held_bytes, h.pages * STAGE_PAGE);
+		while (h.n)
+			let_go(store, &h, 0);
+		stage_store_free(store);
+		stage_space_free(space);
+	}
+}
+
+static uint64_t pages_of(const struct ddpfs_batch *batch)
+{
+	uint64_t pages = 0;
+	for (uint32_t i = 0; i < batch->n_items; i++)
+		pages += (batch->items[i].len + STAGE_PAGE - 1) / STAGE_PAGE;
+	return pages;
+}
+
+/* Pages of the next n samples. */
+static uint64_t pages_ahead(struct shard_epoch *e, uint64_t turn, uint64_t turns, uint32_t n)
+{
+	uint64_t pages = 0;
+	for (uint64_t t = turn; t < turn + n && t < turns; t++) {
+		uint32_t sample;
+		uint64_t step;
+		assert_int_equal(shard_epoch_turn(e, 0, t, &sample, &step), 0);
+		pages += (dataset_length(&data, sample) + STAGE_PAGE - 1) / STAGE_PAGE;
+	}
+	return pages;
+}
+
+struct held {
+	enum { HELD_MAX = 24 } n;
+	struct ddpfs_batch *batches[HELD_MAX];
+	uint64_t pages;
+};
+
+static void release_one(struct held *h, uint32_t i)
+{
+	struct ddpfs_batch *batch = h->batches[i];
+	for (uint32_t k = 0; k < batch->n_items; k++)
+		assert_bytes(&batch->items[k]);
+	h->pages -= pages_of(batch);
+	h->batches[i] = h->batches[--h->n];
+	ddpfs_batch_release(batch);
+}
+
+/* What a consumer holds and the next batch are not more than the arena: then the batch comes, with any sizes, whatever is held. */
+static void a_batch_comes_when_it_and_what_is_held_fit_the_arena(void **state)
+{
+	enum { SEEDS = 4, FILES = 300, N = 48 };
+	struct dataset d, saved = data;
+	(void)state;
+	for (uint32_t seed = 1; seed <= SEEDS; seed++) {
+		uint64_t sizes[N], turns, room;
+		const uint8_t *base;
+		struct held h = { 0 };
+		uint32_t x = seed;
+		for (uint32_t i = 0; i < N; i++)
+			sizes[i] = next_random(&x, 40000);
+		sizes[7] = (11 << 20) + next_random(&x, 12 << 20);
+		sizes[23] = (2 << 20) + next_random(&x, 6 << 20);
+		sizes[40] = next_random(&x, 900000);
+		dataset_new(&d, FILES, 3, sizes, N);
+		data = d;
+		struct shard_view *view = view_of(SHARD_ORDER_FULL, 0, 1, seed);
+		struct ddpfs_stage *stage = open_stage(
+		        &d, (struct ddpfs_stage_options){ .memory_bytes = 32 << 20, .order = "full", .seed = seed });
+		ddpfs_stage_arena(stage, &base, &room);
+		room /= STAGE_PAGE;
+		for (uint64_t epoch = 0; epoch < 2; epoch++) {
+			struct shard_epoch *e;
+			assert_int_equal(shard_view_epoch(view, epoch, &e), 0);
+			assert_int_equal(ddpfs_stage_set_epoch(stage, epoch, NULL), 0);
+			turns = shard_epoch_turns(e, 0);
+			for (uint64_t turn = 0; turn < turns;) {
+				uint32_t n = 1 + next_random(&x, 16);
+				uint64_t need;
+				while ((need = pages_ahead(e, turn, turns, n)) > room)
+					n--;
+				while (h.n == HELD_MAX || h.pages + need > room)
+					release_one(&h, next_random(&x, h.n));
+				struct ddpfs_batch *batch = next(stage, n);
+				assert_int_equal(pages_of(batch), need);
+				turn += batch->n_samples;
+				h.batches[h.n++] = batch;
+				h.pages += need;
+				if (next_random(&x, 3) == 0)
+					release_one(&h, next_random(&x, h.n));
+			}
+			shard_epoch_put(e);
+		}
+		while (h.n)
+			release_one(&h, 0);
+		assert_int_equal(ddpfs_stage_close(stage), 0);
+		shard_view_free(view);
+		dataset_free(&d);
+	}
+	data = saved;
+}
+
+/* Half of the arena is one sample, a sliver of it is held in many places: the sample comes, and what is said when it does not is
+ * true. */
+static void small_held_samples_leave_room_for_a_large_one(void **state)
+{
+	static const uint64_t sizes[] = { 20000, 20000, 20000, 20000, 20000, 20000, 20000, 20000, 20000, 20000, 20000,
+		20000, 20000, 20000, 20000, 20000, 20000, 20000, 20000, 20000, 20000, 20000, 20000, 20000, 20000, 20000,
+		20000, 20000, 20000, 20000, 20000, 20000, 20000, 20000, 20000, 20000, 20000, 20000, 20000, 12 << 20 };
+	enum { SMALL = 40, FILES = 1200 };
+	struct dataset d, saved = data;
+	struct ddpfs_batch *held[FILES], *large[2];
+	struct ddpfs_stage_error error = { 0 };
+	struct ddpfs_stage_stats stats;
+	char path[DDPFS_STAGE_PATH_MAX];
+	uint32_t n = 0;
+	(void)state;
+	dataset_new(&d, FILES, 2, sizes, SMALL);
+	data = d;
+	struct ddpfs_stage *stage = open_stage(&d, (struct ddpfs_stage_options){ .memory_bytes = 32 << 20 });
+	for (uint32_t file = 0; file < FILES; file++) {
+		if (file % SMALL == SMALL - 1)
+			continue;
+		assert_true(ddpfs_stage_path(stage, file, path, sizeof(path)) > 0);
+		struct ddpfs_batch *batch;
+		assert_int_equal(ddpfs_stage_get(stage, path, 0, &error, &batch), 1);
+		if (file % 6 == 0)
+			held[n++] = batch;
+		else
+			ddpfs_batch_release(batch);
+	}
+	ddpfs_stage_stats_get(stage, &stats);
+	assert_true(stats.held_bytes < stats.arena_bytes / 5);
+	for (unsigned i = 0; i < 2; i++) {
+		assert_true(ddpfs_stage_path(stage, SMALL - 1 + i * SMALL, path, sizeof(path)) > 0);
+		int rc = ddpfs_stage_get(stage, path, DDPFS_STAGE_NOWAIT, &error, &large[i]);
+		if (i == 0) {
+			assert_int_equal(rc, 1);
+			assert_bytes(&large[0]->items[0]);
+		} else {
+			assert_int_equal(rc, -EAGAIN);
+		}
+	}
+	char hold[128];
+	ddpfs_stage_stats_get(stage, &stats);
+	snprintf(hold, sizeof(hold), "batches hold %llu of the arena's %llu", (unsigned long long)stats.held_bytes,
+	        (unsigned long long)stats.arena_bytes);
+	assert_non_null(strstr(error.text, hold));
+	ddpfs_batch_release(large[0]);
+	assert_int_equal(ddpfs_stage_get(stage, path, 0, &error, &large[1]), 1);
+	assert_bytes(&large[1]->items[0]);
+	ddpfs_batch_release(large[1]);
+	for (uint32_t i = 0; i < n; i++) {
+		assert_bytes(&held[i]->items[0]);
+		ddpfs_batch_release(held[i]);
+	}
+	assert_int_equal(ddpfs_stage_close(stage), 0);
+	dataset_free(&d);
+	data = saved;
 }
 
 struct later {
@@ -715,6 +990,9 @@ int main(void)
 		cmocka_unit_test(small_samples_are_read_together_in_little_memory),
 		cmocka_unit_test(held_samples_keep_their_bytes),
 		cmocka_unit_test(room_is_taken_from_what_nobody_holds_and_was_used_longest_ago),
+		cmocka_unit_test(whatever_is_not_held_is_room),
+		cmocka_unit_test(a_batch_comes_when_it_and_what_is_held_fit_the_arena),
+		cmocka_unit_test(small_held_samples_leave_room_for_a_large_one),
 		cmocka_unit_test(a_full_arena_waits_for_a_release),
 		cmocka_unit_test(a_file_larger_than_the_arena_is_refused_and_a_large_one_is_contiguous),
 		cmocka_unit_test(a_damaged_sample_fails_its_batch_by_name),

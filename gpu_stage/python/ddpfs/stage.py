@@ -201,7 +201,8 @@ class Batch:
 
     @property
     def arena(self):
-        return self._memory(0, self._held.opened.size if self._held else 0, True)
+        size = self._live().opened.size  # a sample for which it had no run of pages lies behind it
+        return self._memory(0, max(size, int((self.offsets + self.lengths).max(initial=0))), True)
 
     def tensor(self, i=None):
         import torch
@@ -364,8 +365,8 @@ class Stage:
             now = time.monotonic()
             warn_at = warn_at or now + WARN_AFTER_S
             if now >= warn_at:
-                warnings.warn(f"{error.text.decode(errors='replace')}: batches that are not released hold all of the stage's memory for "
-                              f"{WARN_AFTER_S} s; let go of them, or open the stage with more memory=", RuntimeWarning, stacklevel=3)
+                warnings.warn(f"{error.text.decode(errors='replace')}; it has waited {WARN_AFTER_S} s: let go of batches and "
+                              "of what was made of them, or open the stage with more memory=", RuntimeWarning, stacklevel=3)
                 warn_at = math.inf
         if rc < 0:
             _raise(error)

@@ -568,6 +568,20 @@ EXPORT unsigned cuMemFree_v2(unsigned long long address)
 	return result;
 }
 
+/* Of any host memory; done when it returns. */
+EXPORT unsigned cuMemcpyHtoD_v2(unsigned long long to, const void *from, size_t bytes);
+EXPORT unsigned cuMemcpyHtoD_v2(unsigned long long to, const void *from, size_t bytes)
+{
+	pthread_mutex_lock(&lock);
+	unsigned result = counted_in_context(false);
+	if (result == CUDA_OK) {
+		must_hold(allocated, (void *)(uintptr_t)to, bytes, "device memory");
+		memcpy((void *)(uintptr_t)to, from, bytes);
+	}
+	pthread_mutex_unlock(&lock);
+	return result;
+}
+
 EXPORT unsigned cuMemcpyHtoDAsync_v2(unsigned long long to, const void *from, size_t bytes, struct CUstream_st *stream);
 EXPORT unsigned cuMemcpyHtoDAsync_v2(unsigned long long to, const void *from, size_t bytes, struct CUstream_st *stream)
 {
