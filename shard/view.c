@@ -488,20 +488,16 @@ static int sample_files(
 int shard_view_instead_file(const struct shard_view *view, uint32_t file, uint32_t *ret_file)
 {
 	uint32_t files[SHARD_SAMPLE_FILES_MAX], n = 0, place = 0, sample;
-	struct shard_place at;
-	int rc = 0;
-
-	at.sample = SHARD_NONE;
-	if (view->n_bad > 0)
-		rc = shard_index_place(view->index, file, &at);
+	struct shard_place at = { .sample = SHARD_NONE };
+	int rc = view->n_bad > 0 ? shard_index_place(view->index, file, &at) : 0;
+	sample = at.sample;
+	if (rc == 0 && at.sample != SHARD_NONE)
+		rc = shard_view_instead(view, at.sample, &sample);
 	if (rc < 0)
 		return rc;
-	sample = at.sample;
-	if (at.sample != SHARD_NONE)
-		rc = shard_view_instead(view, at.sample, &sample);
-	if (rc < 0 || sample == at.sample) {
-		*ret_file = rc < 0 ? *ret_file : file;
-		return rc;
+	if (sample == at.sample) {
+		*ret_file = file;
+		return 0;
 	}
 	rc = sample_files(view->index, at.sample, files, &n);
 	while (rc == 0 && place < n && files[place] != file)

@@ -7,6 +7,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <unistd.h>
 #include <cmocka.h>
 
@@ -424,6 +425,23 @@ static void a_state_in_the_middle_of_an_epoch_wants_its_list(void **state)
 	shard_quarantine_free(other);
 }
 
+/* The place for the answer is a page that nothing may be written to. */
+static void an_output_is_left_alone_where_there_is_nothing(void **state)
+{
+	const struct shard_index *index = *state;
+	struct shard_quarantine *list = make_list(1, index);
+	struct shard_view *view = open_view(index,
+	        &(struct shard_view_options){
+	                .order = SHARD_ORDER_FULL, .world = 1, .on_bad = SHARD_ON_BAD_SKIP, .quarantine = list });
+	uint32_t *nowhere = mmap(NULL, 4096, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0), file;
+	assert_true(nowhere != MAP_FAILED);
+	assert_int_equal(shard_index_sample_first(index, list->samples[0], &file), 0);
+	assert_int_equal(shard_view_instead_file(view, file, nowhere), -ENOENT);
+	munmap(nowhere, 4096);
+	shard_view_free(view);
+	shard_quarantine_free(list);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -432,6 +450,7 @@ int main(void)
 		cmocka_unit_test(substitute_keeps_the_order_and_puts_stand_ins_in),
 		cmocka_unit_test(the_identity_tells_lists_and_rules_apart),
 		cmocka_unit_test(what_cannot_be_dealt_is_refused),
+		cmocka_unit_test(an_output_is_left_alone_where_there_is_nothing),
 		cmocka_unit_test(lists_are_read_in_any_order),
 		cmocka_unit_test(other_texts_are_refused),
 		cmocka_unit_test(what_is_written_is_read_and_every_cut_refused),
