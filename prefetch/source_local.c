@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <time.h>
 
 #include "shard/base/cleanup.h"
 #include "shard/base/units.h"
@@ -14,6 +15,7 @@ struct local_source {
 	const struct shard_index *index;
 	enum prefetch_io io;
 	int dirfd;
+	int64_t opened_ns; /* CLOCK_REALTIME_COARSE */
 };
 
 static struct local_source *local_of(struct prefetch_source *source)
@@ -39,8 +41,10 @@ static int compare(const struct shard_shard *shard, const struct statx *st)
 static int stat_fd(int fd, struct statx *st)
 {
 	memset(st, 0, sizeof(*st));
-	return statx(fd, "", AT_EMPTY_PATH, STATX_TYPE | STATX_SIZE | STATX_MTIME | STATX_DIOALIGN, st) < 0 ? -errno
-	                                                                                                    : 0;
+	return statx(fd, "", AT_EMPTY_PATH, STATX_TYPE | STATX_SIZE | STATX_MTIME | STATX_CTIME | STATX_DIOALIGN, st) <
+	                       0
+	               ? -errno
+	               : 0;
 }
 
 /* Alignment for O_DIRECT on this file: what the file system says, the page size where it cannot say, 0 when it says
@@ -69,10 +73,12 @@ static int local_open(struct prefetch_source *source, uint32_t shard, struct pre
 	path[s.path_len] = 0;
 
 	bool direct = local->io != PREFETCH_IO_BUFFERED;
-	cleanup_close int fd = openat(local->dirfd, path, O_RDONLY | O_CLOEXEC | O_NOCTTY | (direct ? O_DIRECT : 0));
+	/* O_NONBLOCK: a FIFO in the shard's place must not hang the engine. */
+	const int flags = O_RDONLY | O_CLOEXEC | O_NOCTTY | O_NONBLOCK;
+	cleanup_close int fd = openat(local->dirfd, path, flags | (direct ? O_DIRECT : 0));
 	if (fd < 0 && errno == EINVAL && direct) {
 		direct = false;
-		fd = openat(local->dirfd, path, O_RDONLY | O_CLOEXEC | O_NOCTTY);
+		fd = openat(local->dirfd, path, flags);
 	}
 	if (fd < 0)
 		return -errno;
@@ -84,12 +90,12 @@ static int local_open(struct prefetch_source *source, uint32_t shard, struct pre
 		return rc;
 	uint32_t align = direct ? direct_align(&st) : 1;
 	if (!align) {
-		int flags = fcntl(fd, F_GETFL);
-		if (flags < 0 || fcntl(fd, F_SETFL, flags & ~O_DIRECT) < 0)
-			return -errno;
 		direct = false;
 		align = 1;
 	}
+	/* The ring would answer -EAGAIN instead of waiting. */
+	if (fcntl(fd, F_SETFL, O_RDONLY | (direct ? O_DIRECT : 0)) < 0)
+		return -errno;
 	*ret_object = (struct prefetch_object){ .fd = steal_fd(&fd), .align = align, .direct = direct };
 	return 0;
 }
@@ -108,7 +114,12 @@ static int local_check(struct prefetch_source *source, uint32_t shard, const str
 	int rc = shard_index_shard(local_of(source)->index, shard, &s);
 	if (rc == 0)
 		rc = stat_fd(object->fd, &st);
-	return rc == 0 ? compare(&s, &st) : rc;
+	if (rc == 0)
+		rc = compare(&s, &st);
+	/* Wrong bytes in a file that was written since we are here, by whoever set its mtime back, too. */
+	if (rc == 0 && base_time_ns(st.stx_ctime.tv_sec, st.stx_ctime.tv_nsec) > local_of(source)->opened_ns)
+		rc = -ESTALE;
+	return rc;
 }
 
 static void local_free(struct prefetch_source *source)
@@ -139,6 +150,9 @@ int prefetch_source_local(
 		return base_err_set(err, rc, "%s: cannot open the dataset's directory: %s",
 		        base_err_quote(dataset, quoted, sizeof(quoted)), base_err_str(rc));
 	}
+	struct timespec now;
+	clock_gettime(CLOCK_REALTIME_COARSE, &now); /* what files get */
+	local->opened_ns = base_time_ns(now.tv_sec, (uint32_t)now.tv_nsec);
 	local->base = (struct prefetch_source){ .ops = &local_ops, .descriptors = true };
 	local->index = index;
 	local->io = io;

@@ -100,8 +100,9 @@ int base_fsync_parent(const char *path)
 
 int base_read_file(const char *path, size_t max_bytes, char **ret_buf, size_t *ret_len)
 {
-	cleanup_close int fd = open(path, O_RDONLY | O_CLOEXEC);
-	if (fd < 0)
+	/* A FIFO that nobody writes to must not hang a mount: it is empty. Who writes to one is waited for. */
+	cleanup_close int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
+	if (fd < 0 || fcntl(fd, F_SETFL, O_RDONLY) < 0)
 		return -errno;
 
 	/* Grown while reading, not sized by fstat: files in /proc and /sys claim a length of 0 or 4096. */

@@ -158,6 +158,33 @@ def test_a_shard_changes_under_a_mount(mount, dataset, source, how):
     assert os.listdir(m.path)
 
 
+def test_a_fifo_in_a_shards_place(mount, dataset, source):
+    """Its files are refused at once, and nothing waits for somebody to write into it: no reader, no server, no mounting."""
+    places = where(dataset)
+    victim = sorted(dataset.glob("shard-*"))[1]
+    there = {path for path, (shard, _, size) in places.items() if shard == victim.name and size}
+    victim.rename(victim.with_suffix(".away"))
+    os.mkfifo(victim)
+    m = mount(dataset, "view=all,layout=tree,memory=8M")
+    assert read_all(m, source[1]) == there
+    wait_for_log(m, victim.name)
+    server = stats(m)["server_pid"]
+    os.kill(server, signal.SIGKILL)
+    assert read_all(m, source[1]) == there
+    assert stats(m)["server_pid"] != server
+    tools.ddpfs("restart", m.path)
+    victim.with_suffix(".away").rename(victim)
+    assert read_all(m, source[1]) == set()
+
+
+def test_a_fifo_in_the_quarantine_lists_place(mount, dataset):
+    os.mkfifo(dataset / "quarantine.ddpfs")
+    place = dataset.with_name("place")
+    place.mkdir()
+    done = tools.ddpfs("mount", "-o", "view=all,layout=tree,on_bad=skip", dataset, place, check=False)
+    assert done.returncode == 1 and "quarantine.ddpfs': not a quarantine list" in done.stderr
+
+
 # ---- limits ----
 
 

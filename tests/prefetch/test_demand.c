@@ -9,6 +9,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -580,11 +581,21 @@ static void a_changed_shard_is_noticed(void **state)
 	for (unsigned s = 0; s < N_SETUPS; s++) {
 		copy_file(shard, saved);
 		struct prefetch *p = open_engine(setups[s]);
+		nanosleep(&(struct timespec){ .tv_nsec = 20000000 }, NULL); /* files get another time */
 		flip_byte(shard, file.offset + 100);
-		assert_int_equal(get(p, 5, 0), -EBADMSG);
+		assert_int_equal(get(p, 5, 0), -ESTALE); /* somebody wrote into it while we were here */
 		flip_byte(shard, file.offset + 100);
-		assert_int_equal(get(p, 5, 0), 0); /* an error is not remembered */
+		assert_int_equal(get(p, 5, 0), 0);       /* an error is not remembered */
+		assert_int_equal(chmod(shard, 0600), 0); /* right bytes are right */
+		assert_int_equal(get(p, 5, 0), 0);
 		prefetch_free(p);
+
+		flip_byte(shard, file.offset + 100);
+		nanosleep(&(struct timespec){ .tv_nsec = 20000000 }, NULL);
+		p = open_engine(setups[s]);
+		assert_int_equal(get(p, 5, 0), -EBADMSG);
+		prefetch_free(p);
+		flip_byte(shard, file.offset + 100);
 
 		p = open_engine(setups[s]);
 		assert_int_equal(truncate(shard, (off_t)file.offset + 10), 0);
@@ -634,6 +645,25 @@ static void truncation_of_an_open_shard_is_noticed(void **state)
 		assert_int_equal(get(p, second, 0), -ESTALE);
 		assert_int_equal(rename(saved, shard), 0);
 		assert_int_equal(get(p, second, 0), 0);
+		prefetch_free(p);
+	}
+}
+
+static void a_fifo_in_a_shards_place_is_refused_at_once(void **state)
+{
+	(void)state;
+	struct shard_file file;
+	char shard[128], saved[144];
+	assert_int_equal(shard_index_file(data.index, 5, &file), 0);
+	dataset_shard_path(&data, file.shard, shard);
+	snprintf(saved, sizeof(saved), "%s.saved", shard);
+	for (unsigned s = 0; s < N_SETUPS; s++) {
+		assert_int_equal(rename(shard, saved), 0);
+		assert_int_equal(mkfifo(shard, 0600), 0);
+		struct prefetch *p = open_engine(setups[s]);
+		assert_int_equal(get(p, 5, 0), -ESTALE);
+		assert_int_equal(rename(saved, shard), 0);
+		assert_int_equal(get(p, 5, 0), 0);
 		prefetch_free(p);
 	}
 }
@@ -793,6 +823,7 @@ int main(void)
 		cmocka_unit_test(short_reads_below_the_alignment_end),
 		cmocka_unit_test(a_changed_shard_is_noticed),
 		cmocka_unit_test(truncation_of_an_open_shard_is_noticed),
+		cmocka_unit_test(a_fifo_in_a_shards_place_is_refused_at_once),
 		cmocka_unit_test(many_threads_get_right_bytes_in_little_memory),
 		cmocka_unit_test(memory_that_a_reader_gives_back_is_used),
 	};

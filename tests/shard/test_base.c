@@ -229,6 +229,11 @@ static void small_files_are_read_whole_or_not_at_all(void **state)
 	assert_true(len > 100);
 	free(buf);
 	free(text);
+	assert_int_equal(unlink(path), 0);
+	assert_int_equal(mkfifo(path, 0600), 0); /* nobody writes to it, and nobody is waited for */
+	assert_int_equal(base_read_file(path, 100, &buf, &len), 0);
+	assert_int_equal(len, 0);
+	free(buf);
 	tree_scratch_done(dir);
 }
 
