@@ -13,6 +13,9 @@ struct entry {
 	uint64_t cost; /* bytes; of idle samples it may be 0: then it is worked out when they go */
 };
 
+enum { MARK_STATE = 7, MARK_LISTED = 8 }; /* an enum cache_state; the sample is in `idle` */
+_Static_assert((unsigned)CACHE_HANDED <= MARK_STATE, "a state fits");
+
 /* First in, first out; grows. */
 struct ring {
 	struct entry *entries;
@@ -24,12 +27,9 @@ struct cache_ledger {
 	uint32_t overhead;
 	uint64_t largest; /* cost of a sample that is booked */
 	uint32_t n_samples;
-	uint64_t *resident;   /* bit per sample */
+	uint8_t *marks;       /* four bits a sample: MARK_STATE, MARK_LISTED */
+	uint64_t *resident;   /* bit per sample: those whose state is CACHE_RESIDENT */
 	bool resident_shared; /* it is the caller's */
-	uint64_t *coming;
-	uint64_t *leaving; /* in the queue of drops */
-	uint64_t *handed;  /* taken from the queue and not done */
-	uint64_t *listed;  /* in `idle` */
 	uint32_t n_timelines;
 	struct cache_timeline *timelines[CACHE_STREAMS_MAX];
 	/* What no known use is kept for, oldest first: samples that were used, and blocks of files that are no samples here.
@@ -54,7 +54,69 @@ static void add(_Atomic uint64_t *counter, uint64_t n)
 	atomic_store_explicit(counter, load(counter) + n, memory_order_relaxed); /* one writer */
 }
 
-static void set_resident(struct cache_ledger *ledger, uint32_t sample, uint64_t cost);
+/* Four bits a sample. */
+static unsigned marks_of(const struct cache_ledger *ledger, uint32_t sample)
+{
+	return __atomic_load_n(&ledger->marks[sample / 2], __ATOMIC_RELAXED) >> sample % 2 * 4 & 15;
+}
+
+static void set_marks(struct cache_ledger *ledger, uint32_t sample, unsigned marks)
+{
+	uint8_t *byte = &ledger->marks[sample / 2];
+	unsigned shift = sample % 2 * 4;
+	__atomic_store_n(byte, (uint8_t)((*byte & ~(15U << shift)) | marks << shift), __ATOMIC_RELAXED);
+}
+
+static bool is_listed(const struct cache_ledger *ledger, uint32_t sample)
+{
+	return marks_of(ledger, sample) & MARK_LISTED;
+}
+
+static void set_listed(struct cache_ledger *ledger, uint32_t sample, bool listed)
+{
+	set_marks(ledger, sample, (marks_of(ledger, sample) & MARK_STATE) | (listed ? MARK_LISTED : 0));
+}
+
+enum cache_state cache_ledger_state(const struct cache_ledger *ledger, uint32_t sample)
+{
+	return marks_of(ledger, sample) & MARK_STATE;
+}
+
+static void book_resident(struct cache_ledger *ledger, uint64_t n, uint64_t bytes)
+{
+	add(&ledger->n_resident, n);
+	add(&ledger->resident_bytes, bytes);
+}
+
+/* The one place where a sample's state changes.  cost: its bytes, which are booked while it is coming or resident. */
+static void move(struct cache_ledger *ledger, uint32_t sample, enum cache_state to, uint64_t cost)
+{
+	static const uint8_t from[] = {
+		[CACHE_ABSENT] = 1 << CACHE_COMING | 1 << CACHE_RESIDENT | 1 << CACHE_HANDED,
+		[CACHE_COMING] = 1 << CACHE_ABSENT,
+		[CACHE_RESIDENT] = 1 << CACHE_ABSENT | 1 << CACHE_COMING | 1 << CACHE_LEAVING |
+		                   1 << CACHE_LEAVING_FOR_GOOD | 1 << CACHE_HANDED,
+		[CACHE_LEAVING] = 1 << CACHE_RESIDENT,
+		[CACHE_LEAVING_FOR_GOOD] = 1 << CACHE_LEAVING,
+		[CACHE_HANDED] = 1 << CACHE_LEAVING | 1 << CACHE_LEAVING_FOR_GOOD,
+	};
+	unsigned marks = marks_of(ledger, sample);
+	enum cache_state state = marks & MARK_STATE;
+	assert(from[to] >> state & 1);
+	set_marks(ledger, sample, (marks & MARK_LISTED) | to);
+	if (state == CACHE_COMING)
+		add(&ledger->coming_bytes, -cost);
+	if (to == CACHE_COMING)
+		add(&ledger->coming_bytes, cost);
+	if (state == CACHE_RESIDENT) {
+		cache_bit_clear(ledger->resident, sample);
+		book_resident(ledger, (uint64_t)-1, -cost);
+	}
+	if (to == CACHE_RESIDENT) {
+		cache_bit_set(ledger->resident, sample);
+		book_resident(ledger, 1, cost);
+	}
+}
 
 int cache_ledger_new(const struct shard_index *index, uint64_t budget_bytes, uint64_t lag_bytes,
         uint32_t overhead_bytes, struct cache_ledger **ret_ledger)
@@ -68,11 +130,8 @@ int cache_ledger_new(const struct shard_index *index, uint64_t budget_bytes, uin
 	ledger->largest = budget_bytes / 4; /* of the first budget: a cost must not change while it is booked */
 	ledger->n_samples = shard_index_info(index)->n_samples;
 	ledger->resident = cache_bitmap_new(ledger->n_samples);
-	ledger->coming = cache_bitmap_new(ledger->n_samples);
-	ledger->leaving = cache_bitmap_new(ledger->n_samples);
-	ledger->handed = cache_bitmap_new(ledger->n_samples);
-	ledger->listed = cache_bitmap_new(ledger->n_samples);
-	if (!ledger->resident || !ledger->coming || !ledger->leaving || !ledger->handed || !ledger->listed) {
+	ledger->marks = calloc((size_t)ledger->n_samples / 2 + 1, 1);
+	if (!ledger->resident || !ledger->marks) {
 		cache_ledger_free(ledger);
 		return -ENOMEM;
 	}
@@ -88,10 +147,7 @@ void cache_ledger_free(struct cache_ledger *ledger)
 	assert(!ledger->n_timelines);
 	if (!ledger->resident_shared)
 		free(ledger->resident);
-	free(ledger->coming);
-	free(ledger->leaving);
-	free(ledger->handed);
-	free(ledger->listed);
+	free(ledger->marks);
 	free(ledger->idle.entries);
 	free(ledger->drops.entries);
 	free(ledger);
@@ -108,7 +164,7 @@ void cache_ledger_share(struct cache_ledger *ledger, uint64_t *resident)
 			if (sample >= ledger->n_samples || cache_ledger_cost(ledger, (uint32_t)sample, &cost) < 0)
 				cache_bit_clear(resident, sample);
 			else
-				set_resident(ledger, (uint32_t)sample, cost);
+				move(ledger, (uint32_t)sample, CACHE_RESIDENT, cost);
 		}
 	}
 }
@@ -196,31 +252,35 @@ static bool is_sample(const struct entry *entry)
 	return entry->what.block == CACHE_WHOLE;
 }
 
-static void drops_push(struct cache_ledger *ledger, struct entry entry)
+/* False: no memory; the pages stay until the kernel reclaims them. */
+static bool drops_push(struct cache_ledger *ledger, struct entry entry)
 {
 	if (!ring_push(&ledger->drops, entry))
-		return; /* the pages stay until the kernel reclaims them */
+		return false;
 	ledger->drops_bytes += entry.cost;
-	if (is_sample(&entry))
-		cache_bit_set(ledger->leaving, entry.what.id);
+	return true;
+}
+
+/* Its drop, which waits in the queue, is not to be taken back. */
+static void leave_for_good(struct cache_ledger *ledger, uint32_t sample)
+{
+	if (cache_ledger_state(ledger, sample) == CACHE_LEAVING)
+		move(ledger, sample, CACHE_LEAVING_FOR_GOOD, 0);
 }
 
 size_t cache_ledger_drops(struct cache_ledger *ledger, struct cache_victim *victims, size_t max)
 {
 	struct entry entry;
 	size_t n = 0;
+	assert(!ledger->handed_bytes);
 	while (n < max && (ledger->flush || ledger->drops_bytes > ledger->lag) && ring_pop(&ledger->drops, &entry)) {
 		ledger->drops_bytes -= entry.cost;
 		ledger->flush -= ledger->flush > 0;
 		if (is_sample(&entry)) {
-			if (cache_bit(ledger->resident, entry.what.id)) { /* a reader has brought it back himself */
-				cache_bit_clear(ledger->leaving, entry.what.id);
-				cache_bit_clear(ledger->handed, entry.what.id);
-			}
-			if (!cache_bit(ledger->leaving, entry.what.id) && !cache_bit(ledger->handed, entry.what.id))
-				continue; /* it was wanted again in the meantime, and stayed */
-			cache_bit_clear(ledger->leaving, entry.what.id);
-			cache_bit_set(ledger->handed, entry.what.id);
+			enum cache_state state = cache_ledger_state(ledger, entry.what.id);
+			if (state != CACHE_LEAVING && state != CACHE_LEAVING_FOR_GOOD)
+				continue; /* it was wanted again in the meantime, and stayed or went by another entry */
+			move(ledger, entry.what.id, CACHE_HANDED, 0);
 		}
 		victims[n++] = entry.what;
 		ledger->handed_bytes += entry.cost;
@@ -231,8 +291,8 @@ size_t cache_ledger_drops(struct cache_ledger *ledger, struct cache_victim *vict
 void cache_ledger_dropped(struct cache_ledger *ledger, const struct cache_victim *victims, size_t n)
 {
 	for (size_t i = 0; i < n; i++) {
-		if (victims[i].block == CACHE_WHOLE)
-			cache_bit_clear(ledger->handed, victims[i].id);
+		if (victims[i].block == CACHE_WHOLE && cache_ledger_state(ledger, victims[i].id) == CACHE_HANDED)
+			move(ledger, victims[i].id, CACHE_ABSENT, 0);
 	}
 	ledger->handed_bytes = 0;
 }
@@ -245,11 +305,6 @@ uint64_t cache_ledger_held(const struct cache_ledger *ledger)
 bool cache_ledger_dropping(const struct cache_ledger *ledger)
 {
 	return ledger->handed_bytes > 0;
-}
-
-bool cache_ledger_handed(const struct cache_ledger *ledger, uint32_t sample)
-{
-	return cache_bit(ledger->handed, sample);
 }
 
 /* A turn at which a stream uses a sample. */
@@ -275,14 +330,6 @@ static bool keep(struct cache_ledger *ledger, uint32_t sample, struct use known)
 	return wanted;
 }
 
-static void set_resident(struct cache_ledger *ledger, uint32_t sample, uint64_t cost)
-{
-	cache_bit_set(ledger->resident, sample);
-	cache_bit_clear(ledger->leaving, sample);
-	add(&ledger->resident_bytes, cost);
-	add(&ledger->n_resident, 1);
-}
-
 /* It is in nobody's memory when it is used next: in one stream, if that is known, by `next`. */
 static void leave_gap(struct cache_ledger *ledger, uint32_t sample, struct use next)
 {
@@ -299,10 +346,9 @@ static void leave_gap(struct cache_ledger *ledger, uint32_t sample, struct use n
 /* No stream uses it. */
 static void drop_unused(struct cache_ledger *ledger, uint32_t sample, uint64_t cost)
 {
-	cache_bit_clear(ledger->resident, sample);
-	add(&ledger->resident_bytes, -cost);
-	add(&ledger->n_resident, (uint64_t)-1);
-	drops_push(ledger, (struct entry){ .what = { .id = sample, .block = CACHE_WHOLE }, .cost = cost });
+	bool queued =
+	        drops_push(ledger, (struct entry){ .what = { .id = sample, .block = CACHE_WHOLE }, .cost = cost });
+	move(ledger, sample, queued ? CACHE_LEAVING : CACHE_ABSENT, cost);
 	add(&ledger->n_dropped, 1);
 }
 
@@ -315,10 +361,10 @@ static void drop(struct cache_ledger *ledger, uint32_t sample, uint64_t cost, st
 /* Keeps a resident sample, of which one use is known: for its next uses, or, when no stream has one, as long as there is room. */
 static void keep_or_idle(struct cache_ledger *ledger, uint32_t sample, uint64_t cost, struct use known)
 {
-	if (keep(ledger, sample, known) || cache_bit(ledger->listed, sample))
+	if (keep(ledger, sample, known) || is_listed(ledger, sample))
 		return;
 	if (ring_push(&ledger->idle, (struct entry){ .what = { .id = sample, .block = CACHE_WHOLE }, .cost = cost }))
-		cache_bit_set(ledger->listed, sample);
+		set_listed(ledger, sample, true);
 	else
 		drop_unused(ledger, sample, cost ? cost : cost_of(ledger, sample));
 }
@@ -334,9 +380,9 @@ static bool drop_idle(struct cache_ledger *ledger)
 			return true;
 		}
 		uint32_t sample = entry.what.id;
-		cache_bit_clear(ledger->listed, sample);
+		set_listed(ledger, sample, false);
 		/* An epoch that has come into sight meanwhile may use it. */
-		if (!cache_bit(ledger->resident, sample) || keep(ledger, sample, UNKNOWN))
+		if (!cache_ledger_resident(ledger, sample) || keep(ledger, sample, UNKNOWN))
 			continue;
 		drop_unused(ledger, sample, entry.cost ? entry.cost : cost_of(ledger, sample));
 		return true;
@@ -366,7 +412,7 @@ static uint64_t farthest(struct cache_ledger *ledger, uint32_t *ret_sample, stru
 		uint32_t sample;
 		if (!from)
 			return CACHE_NEVER;
-		if (cache_timeline_sample(from, seq, &sample) < 0 || !cache_bit(ledger->resident, sample)) {
+		if (cache_timeline_sample(from, seq, &sample) < 0 || !cache_ledger_resident(ledger, sample)) {
 			cache_timeline_clear_kept(from, seq); /* a repeated turn of tail=pad left it behind */
 			continue;
 		}
@@ -428,12 +474,13 @@ void cache_ledger_trim(struct cache_ledger *ledger)
 
 bool cache_ledger_resident(const struct cache_ledger *ledger, uint32_t sample)
 {
-	return cache_bit(ledger->resident, sample);
+	return cache_ledger_state(ledger, sample) == CACHE_RESIDENT;
 }
 
 bool cache_ledger_has(const struct cache_ledger *ledger, uint32_t sample)
 {
-	return cache_bit(ledger->resident, sample) || cache_bit(ledger->coming, sample);
+	enum cache_state state = cache_ledger_state(ledger, sample);
+	return state == CACHE_RESIDENT || state == CACHE_COMING;
 }
 
 static void set_ahead(struct cache_timeline *tl, uint64_t seq)
@@ -452,16 +499,16 @@ int cache_ledger_fetch(
 		return -EEXIST;
 	if (!make_room(ledger, bytes, seq > tl->cursor ? seq - tl->cursor : 0))
 		return -ENOSPC;
+	enum cache_state state = cache_ledger_state(ledger, sample);
 	if (cache_ledger_held(ledger) > load(&ledger->budget_bytes) + 2 * ledger->lag ||
-	        cache_bit(ledger->handed, sample))
+	        state == CACHE_LEAVING_FOR_GOOD || state == CACHE_HANDED)
 		return -EAGAIN;
-	if (cache_bit(ledger->leaving, sample)) {
-		set_resident(ledger, sample, bytes); /* the decision is taken back */
+	if (state == CACHE_LEAVING) {
+		move(ledger, sample, CACHE_RESIDENT, bytes); /* the decision is taken back */
 		keep_or_idle(ledger, sample, bytes, (struct use){ .tl = tl, .seq = seq });
 		return -EEXIST;
 	}
-	cache_bit_set(ledger->coming, sample);
-	add(&ledger->coming_bytes, bytes);
+	move(ledger, sample, CACHE_COMING, bytes);
 	set_ahead(tl, seq);
 	return 0;
 }
@@ -469,15 +516,13 @@ int cache_ledger_fetch(
 void cache_ledger_arrived(
         struct cache_ledger *ledger, struct cache_timeline *tl, uint64_t seq, uint32_t sample, uint64_t bytes, bool ok)
 {
-	if (!cache_bit(ledger->coming, sample))
+	if (cache_ledger_state(ledger, sample) != CACHE_COMING)
 		return;
-	cache_bit_clear(ledger->coming, sample);
-	add(&ledger->coming_bytes, -bytes);
+	move(ledger, sample, ok ? CACHE_RESIDENT : CACHE_ABSENT, bytes);
 	if (!ok) {
 		leave_gap(ledger, sample, UNKNOWN);
 		return;
 	}
-	set_resident(ledger, sample, bytes);
 	keep_or_idle(ledger, sample, bytes, (struct use){ .tl = tl, .seq = seq });
 }
 
@@ -494,13 +539,14 @@ void cache_ledger_use(struct cache_ledger *ledger, struct cache_timeline *tl, ui
 	cache_bit_clear(slot->kept, turn);
 	if (cache_timeline_sample(tl, seq, &sample) < 0 || sample >= ledger->n_samples)
 		return;
-	if (cache_bit(ledger->coming, sample))
+	enum cache_state state = cache_ledger_state(ledger, sample);
+	if (state == CACHE_COMING)
 		return;
-	if (!cache_bit(ledger->resident, sample)) {
+	if (state != CACHE_RESIDENT) {
 		uint64_t cost;
 		if (!had || cache_ledger_turn(ledger, tl, seq, &sample, &cost) < 0)
 			return;
-		set_resident(ledger, sample, cost);
+		move(ledger, sample, CACHE_RESIDENT, cost);
 	}
 	const struct cache_note *note = cache_timeline_note(tl, seq);
 	keep_or_idle(ledger, sample, note ? note->cost : 0, (struct use){ .tl = tl, .seq = seq });
@@ -509,15 +555,18 @@ void cache_ledger_use(struct cache_ledger *ledger, struct cache_timeline *tl, ui
 bool cache_ledger_asked(struct cache_ledger *ledger, uint32_t sample)
 {
 	uint64_t cost;
-	if (sample >= ledger->n_samples || cache_bit(ledger->coming, sample))
+	if (sample >= ledger->n_samples)
 		return false;
-	if (cache_bit(ledger->resident, sample)) {
+	enum cache_state state = cache_ledger_state(ledger, sample);
+	if (state == CACHE_COMING)
+		return false;
+	if (state == CACHE_RESIDENT) {
 		add(&ledger->n_lost, 1);
 		return true;
 	}
 	if (cache_ledger_cost(ledger, sample, &cost) < 0)
 		return false;
-	set_resident(ledger, sample, cost);
+	move(ledger, sample, CACHE_RESIDENT, cost);
 	keep_or_idle(ledger, sample, cost, UNKNOWN);
 	return false;
 }
@@ -584,13 +633,10 @@ void cache_ledger_remove(struct cache_ledger *ledger, struct cache_timeline *tl)
 
 void cache_ledger_lose(struct cache_ledger *ledger, uint32_t sample)
 {
-	if (sample >= ledger->n_samples || !cache_bit(ledger->resident, sample))
+	if (sample >= ledger->n_samples || !cache_ledger_resident(ledger, sample))
 		return;
 	drop(ledger, sample, cost_of(ledger, sample), UNKNOWN);
-	if (cache_bit(ledger->leaving, sample)) {
-		cache_bit_clear(ledger->leaving, sample); /* not to be taken back */
-		cache_bit_set(ledger->handed, sample);
-	}
+	leave_for_good(ledger, sample);
 	ledger->flush = ledger->drops.n;
 }
 
@@ -605,11 +651,8 @@ void cache_ledger_clear(struct cache_ledger *ledger)
 	each_resident(ledger, clear_one, NULL);
 	for (size_t i = 0; i < ledger->drops.n; i++) {
 		const struct entry *entry = &ledger->drops.entries[(ledger->drops.head + i) % ledger->drops.room];
-		/* Not to be taken back. */
-		if (is_sample(entry) && cache_bit(ledger->leaving, entry->what.id)) {
-			cache_bit_clear(ledger->leaving, entry->what.id);
-			cache_bit_set(ledger->handed, entry->what.id);
-		}
+		if (is_sample(entry))
+			leave_for_good(ledger, entry->what.id);
 	}
 	ledger->flush = ledger->drops.n;
 }

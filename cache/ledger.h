@@ -1,10 +1,10 @@
 /* The ledger: which samples are in memory outside of this process (the kernel's page cache, a pinned arena), for which
  * use, and which of them goes when room is needed.
  *
- * One ledger and one budget serve all streams.  A sample is absent, coming (being fetched) or resident; it stays until
- * something else wants its room.  Then those go first, oldest first, for which no stream has a known use (another epoch
- * than the next may use them), after them the one whose next use is the farthest (Belady, IBM Systems Journal 1966).
- * Fetching never drops what is used sooner than what is fetched.
+ * One ledger and one budget serve all streams.  A resident sample (enum cache_state) stays until something else wants
+ * its room.  Then those go first, oldest first, for which no stream has a known use (another epoch than the next may use
+ * them), after them the one whose next use is the farthest (Belady, IBM Systems Journal 1966).  Fetching never drops what
+ * is used sooner than what is fetched.
  *
  * Files that are no samples here (common files, and samples of more than a quarter of the budget, which nobody reads
  * ahead) are booked by the block as their readers touch them, and count as used without a known use.
@@ -27,6 +27,30 @@
 enum { CACHE_STREAMS_MAX = 256 }; /* streams of a ledger: ranks and jobs of one host */
 
 struct cache_ledger; /* opaque */
+
+/* Where a sample is.
+ *
+ *              fetch              arrived
+ *   ABSENT ------------> COMING ----------> RESIDENT <---- a reader brings it in (from each state but COMING)
+ *    ^  ^                  |                 |    ^
+ *    |  '------------------'        its room  |    | fetch: it stays
+ *    |     it did not come        is wanted  v    |
+ *    | dropped                              LEAVING
+ *    |                                       |  | lose, clear
+ *    |                        drops          |  v
+ *   HANDED <---------------------------------'- LEAVING_FOR_GOOD
+ *
+ * A reader can bring a sample back before its drop is done.  So an entry of the queue of drops counts only if its sample
+ * is LEAVING or LEAVING_FOR_GOOD, and a drop that is done makes a sample absent only if that is HANDED.  When there is no
+ * memory for an entry of the queue, a sample that leaves is ABSENT at once. */
+enum cache_state {
+	CACHE_ABSENT,
+	CACHE_COMING, /* it is being fetched */
+	CACHE_RESIDENT,
+	CACHE_LEAVING,          /* its drop waits in the queue, and can be taken back */
+	CACHE_LEAVING_FOR_GOOD, /* its drop waits in the queue */
+	CACHE_HANDED,           /* the sink drops it */
+};
 
 /* What is to be dropped: a sample with all its files, or a block of a file. */
 struct cache_victim {
@@ -62,6 +86,7 @@ int cache_ledger_cost(struct cache_ledger *ledger, uint32_t sample, uint64_t *re
 int cache_ledger_turn(struct cache_ledger *ledger, struct cache_timeline *tl, uint64_t seq, uint32_t *ret_sample,
         uint64_t *ret_bytes);
 
+enum cache_state cache_ledger_state(const struct cache_ledger *ledger, uint32_t sample); /* any thread */
 bool cache_ledger_has(const struct cache_ledger *ledger, uint32_t sample); /* resident or coming; any thread */
 bool cache_ledger_resident(const struct cache_ledger *ledger, uint32_t sample);
 
@@ -90,23 +115,23 @@ void cache_ledger_block(struct cache_ledger *ledger, uint32_t file, uint32_t blo
 /* Drops until the budget holds. */
 void cache_ledger_trim(struct cache_ledger *ledger);
 
-/* A sample, if resident, is dropped for good: a fetch of it is -EAGAIN until it is gone. */
+/* A sample, if resident, leaves for good: a fetch of it is -EAGAIN until it is gone. */
 void cache_ledger_lose(struct cache_ledger *ledger, uint32_t sample);
 
-/* Drops all samples that are resident, for good: a fetch of one is -EAGAIN until it is gone. */
+/* All samples that are resident or leaving leave for good: a fetch of one is -EAGAIN until it is gone. */
 void cache_ledger_clear(struct cache_ledger *ledger);
 
 /* What was decided to be dropped, oldest first, all but the latest decisions of up to the lag; at most max.  Until
- * cache_ledger_dropped says that it is done their memory counts as used.  Returns their number. */
+ * cache_ledger_dropped says that it is done their memory counts as used.  Returns their number.  All that was handed out
+ * before must be done. */
 size_t cache_ledger_drops(struct cache_ledger *ledger, struct cache_victim *victims, size_t max);
 /* All that was handed out. */
 void cache_ledger_dropped(struct cache_ledger *ledger, const struct cache_victim *victims, size_t n);
 
 /* Everything that is or may still be in memory: resident, coming, decided to be dropped, handed out for it. */
 uint64_t cache_ledger_held(const struct cache_ledger *ledger);
-/* Is anything handed out and not done?  Is this sample? */
+/* Is anything handed out and not done? */
 bool cache_ledger_dropping(const struct cache_ledger *ledger);
-bool cache_ledger_handed(const struct cache_ledger *ledger, uint32_t sample);
 
 struct cache_ledger_stats {
 	uint64_t budget_bytes;

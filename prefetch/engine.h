@@ -35,7 +35,7 @@
 
 enum {
 	PREFETCH_BLOCK_BUCKETS = 1 << 14, /* hundreds of reads of some 30 small blocks each */
-	/* EAGAIN, EINTR and short reads of one read before it counts as failed; a short read that brings a page is no failure */
+	/* EAGAIN, EINTR and short reads of one read before it counts as failed; a short one that brings a page is no failure */
 	PREFETCH_TRIES_MAX = 64,
 	PREFETCH_EVENTS_MAX = 1 << 17, /* events that wait for the engine; more are lost, which costs hits only */
 	PREFETCH_RING = 64,            /* uses outside of the window that are remembered, to find a new place */
@@ -293,8 +293,8 @@ struct prefetch {
 
 uint64_t prefetch_now_ns(void);
 
-/* prefetch.c: gives a buffer of the cache back.  Who holds one calls this, not cache_put, because the engine thread may wait
- * for its memory.  Any thread; not under lock. */
+/* prefetch.c: gives a buffer of the cache back.  Who holds one calls this, not cache_put, because the engine thread may
+ * wait for its memory.  Any thread; not under lock. */
 void prefetch_put(struct prefetch *p, struct cache_buffer *buffer);
 
 /* prefetch.c: a new read of one block, urgent; demand may be NULL: nobody waits for it yet.  Under lock. */

@@ -313,13 +313,10 @@ bool prefetch_schedule_cannot_wait(const struct prefetch *p, uint32_t file)
 	if (shard_index_place(p->options.index, file, &f) < 0)
 		return true;
 	for (size_t i = 0; i < p->n_drops; i++) {
-		if (p->drops[i].block != CACHE_WHOLE && p->drops[i].id == file)
+		if (p->drops[i].id == (p->drops[i].block == CACHE_WHOLE ? f.sample : file))
 			return true;
 	}
-	if (f.sample == SHARD_NONE)
-		return false;
-	return cache_ledger_handed(p->ledger, f.sample) ||
-	       (cache_ledger_has(p->ledger, f.sample) && !cache_ledger_resident(p->ledger, f.sample));
+	return f.sample != SHARD_NONE && cache_ledger_state(p->ledger, f.sample) == CACHE_COMING;
 }
 
 /* Takes up prefetch_set_memory: what is over the new budget is dropped before the next fetch. */

@@ -419,13 +419,13 @@ static void what_is_cleared_is_not_taken_back(void **state)
 	cache_ledger_lose(ledger, sample);
 	cache_ledger_lose(ledger, sample); /* not twice */
 	assert_false(cache_ledger_has(ledger, sample));
-	assert_true(cache_ledger_handed(ledger, sample));
+	assert_int_equal(cache_ledger_state(ledger, sample), CACHE_LEAVING_FOR_GOOD);
 	cache_ledger_clear(ledger);
 	cache_ledger_stats_get(ledger, &st);
 	assert_int_equal(st.resident, 0);
 	for (uint64_t seq = N; seq < 2 * N; seq++) {
 		assert_int_equal(cache_timeline_sample(&tl, seq, &sample), 0);
-		if (cache_ledger_handed(ledger, sample))
+		if (cache_ledger_state(ledger, sample) == CACHE_LEAVING_FOR_GOOD)
 			assert_int_equal(fetch(ledger, &tl, seq, sample), -EAGAIN);
 	}
 	/* None of them waits for later drops to push it out. */
@@ -435,11 +435,140 @@ static void what_is_cleared_is_not_taken_back(void **state)
 	cache_ledger_dropped(ledger, dropped, 5);
 	assert_int_equal(cache_ledger_held(ledger), 0);
 	for (sample = 0; sample < N; sample++)
-		assert_false(cache_ledger_handed(ledger, sample));
+		assert_int_equal(cache_ledger_state(ledger, sample), CACHE_ABSENT);
 	take_turn(ledger, &tl, 8);
 	cache_ledger_remove(ledger, &tl);
 	cache_timeline_done(&tl);
 	cache_ledger_free(ledger);
+	shard_view_free(view);
+	dataset_free(&d);
+}
+
+static void what_goes_twice_is_dropped_twice(void **state)
+{
+	enum { N = 20 };
+	struct dataset d;
+	struct cache_ledger *ledger;
+	struct cache_victim first[8], second[8];
+	uint64_t cost;
+	(void)state;
+	dataset_new(&d, N);
+	assert_int_equal(cache_ledger_new(d.index, 10 * PAGE, 4 * PAGE, 0, &ledger), 0);
+	assert_int_equal(cache_ledger_cost(ledger, 3, &cost), 0);
+	assert_false(cache_ledger_asked(ledger, 3));
+	cache_ledger_lose(ledger, 3);
+	assert_int_equal(cache_ledger_drops(ledger, first, 8), 1);
+	/* While the sink drops it, a reader brings it back, and it is given up again. */
+	assert_false(cache_ledger_asked(ledger, 3));
+	cache_ledger_lose(ledger, 3);
+	cache_ledger_dropped(ledger, first, 1);
+	assert_int_equal(cache_ledger_held(ledger), cost);
+	assert_int_equal(cache_ledger_drops(ledger, second, 8), 1);
+	assert_int_equal(second[0].id, 3);
+	cache_ledger_dropped(ledger, second, 1);
+	assert_int_equal(cache_ledger_held(ledger), 0);
+	cache_ledger_free(ledger);
+	dataset_free(&d);
+}
+
+/* A sink that drops its victims one after the other, while readers and fetches go on. */
+struct slow_sink {
+	bool *has; /* what is in memory, by sample */
+	struct cache_victim victims[16];
+	size_t n, done;
+};
+
+static void sink_works(struct cache_ledger *ledger, struct slow_sink *sink)
+{
+	if (sink->done < sink->n) {
+		sink->has[sink->victims[sink->done++].id] = false;
+		return;
+	}
+	cache_ledger_dropped(ledger, sink->victims, sink->n);
+	sink->n = cache_ledger_drops(ledger, sink->victims, 16);
+	sink->done = 0;
+}
+
+static void random_step(
+        struct cache_ledger *ledger, struct cache_timeline *tl, struct slow_sink *sink, uint32_t n, uint64_t *random)
+{
+	*random = *random * UINT64_C(6364136223846793005) + 1442695040888963407;
+	uint32_t sample = (uint32_t)(*random >> 40) % n;
+	uint64_t seq = cache_timeline_next(tl, sample);
+	bool was_coming = cache_ledger_state(ledger, sample) == CACHE_COMING;
+	switch (*random >> 60) {
+	case 0:
+	case 1:
+	case 2:
+	case 3:
+		if (seq != CACHE_NEVER)
+			fetch(ledger, tl, seq, sample);
+		break;
+	case 4:
+	case 5:
+	case 6:
+		if (seq == CACHE_NEVER || !was_coming)
+			break;
+		sink->has[sample] = *random >> 59 & 1;
+		arrived(ledger, tl, seq, sample, sink->has[sample]);
+		break;
+	case 7:
+	case 8:
+		if (was_coming)
+			break; /* his bytes come by the fetch */
+		cache_ledger_asked(ledger, sample);
+		sink->has[sample] = true;
+		break;
+	case 9:
+		cache_ledger_lose(ledger, sample);
+		break;
+	case 10:
+		if (*random >> 54 & 63)
+			cache_ledger_trim(ledger);
+		else
+			cache_ledger_clear(ledger);
+		break;
+	default:
+		sink_works(ledger, sink);
+		break;
+	}
+}
+
+static void what_is_in_memory_is_in_the_books(void **state)
+{
+	enum { N = 24, ROOM = 8, STEPS = 20000 };
+	struct dataset d;
+	struct cache_ledger *ledger;
+	struct cache_timeline tl;
+	bool has[N];
+	(void)state;
+	dataset_new(&d, N);
+	struct shard_view *view = view_new(&d, 0, 1, 3);
+	for (uint64_t seed = 0; seed < 20; seed++) {
+		struct slow_sink sink = { .has = has };
+		uint64_t random = seed, bytes = 0;
+		memset(has, 0, sizeof(has));
+		assert_int_equal(cache_ledger_new(d.index, ROOM * PAGE, 2 * PAGE, 0, &ledger), 0);
+		assert_int_equal(cache_timeline_init(&tl, view, 0, 0), 0);
+		assert_int_equal(cache_ledger_add(ledger, &tl), 0);
+		for (unsigned step = 0; step < STEPS; step++) {
+			random_step(ledger, &tl, &sink, N, &random);
+			for (uint32_t sample = 0; sample < N; sample++)
+				assert_true(!has[sample] || cache_ledger_state(ledger, sample) != CACHE_ABSENT);
+		}
+		cache_ledger_clear(ledger);
+		do
+			sink_works(ledger, &sink);
+		while (sink.n);
+		for (uint32_t sample = 0; sample < N; sample++) {
+			assert_false(has[sample]);
+			bytes += cache_ledger_state(ledger, sample) == CACHE_COMING ? PAGE : 0;
+		}
+		assert_int_equal(cache_ledger_held(ledger), bytes);
+		cache_ledger_remove(ledger, &tl);
+		cache_timeline_done(&tl);
+		cache_ledger_free(ledger);
+	}
 	shard_view_free(view);
 	dataset_free(&d);
 }
@@ -587,6 +716,8 @@ int main(void)
 		cmocka_unit_test(what_has_no_known_use_goes_first),
 		cmocka_unit_test(blocks_are_booked_and_go_by_age),
 		cmocka_unit_test(what_is_cleared_is_not_taken_back),
+		cmocka_unit_test(what_goes_twice_is_dropped_twice),
+		cmocka_unit_test(what_is_in_memory_is_in_the_books),
 		cmocka_unit_test(what_goes_or_does_not_come_leaves_a_gap),
 		cmocka_unit_test(a_jump_keeps_the_books),
 		cmocka_unit_test(notes_say_what_the_order_says),
