@@ -13,6 +13,7 @@
 
 #include "shard/base/cleanup.h"
 #include "shard/index_private.h"
+#include "shard/unfinished.h"
 
 static bool bit_get(const _Atomic uint64_t *bits, uint64_t i)
 {
@@ -344,6 +345,8 @@ static int locate(const char *dataset, struct base_err *err, struct shard_index 
 	/* O_NONBLOCK: a FIFO in the index's place must not hang the mount */
 	cleanup_close int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
 	int open_error = fd < 0 ? errno : 0;
+	if (open_error == ENOENT && is_dir && shard_unfinished_check(dataset, err) < 0)
+		return -ENOENT;
 	if (open_error == ENOENT && is_dir && has_tars(dataset))
 		return base_err_set(err, -ENOENT,
 		        "'%s': no %s in it: not a dataset yet; 'mkshard index %s' makes one of the tar files in it",

@@ -14,6 +14,7 @@
 #include "shard/build.h"
 #include "shard/index.h"
 #include "shard/pack.h"
+#include "shard/unfinished.h"
 #include "tools/cli.h"
 #include "tools/mkshard.h"
 #include "tools/mkshard_index.h"
@@ -492,6 +493,24 @@ static int build(struct indexing *indexing, uint64_t *ret_files, struct base_err
 	return rc;
 }
 
+/* None of the shards named lies in a packing that is not complete. */
+static int check_unfinished(char **names, uint32_t n, struct base_err *err)
+{
+	char dir[PATH_MAX], last[PATH_MAX] = "";
+	for (uint32_t s = 0; s < n; s++) {
+		const char *slash = strrchr(names[s], '/');
+		int len = snprintf(
+		        dir, sizeof(dir), "%.*s", slash ? (int)(slash - names[s] + 1) : 1, slash ? names[s] : ".");
+		if (len >= (int)sizeof(dir) || !strcmp(dir, last))
+			continue;
+		int rc = shard_unfinished_check(dir, err);
+		if (rc)
+			return rc;
+		memcpy(last, dir, sizeof(last));
+	}
+	return 0;
+}
+
 static int prepare(struct indexing *indexing, char **names, int n, struct base_err *err)
 {
 	const struct index_args *args = indexing->args;
@@ -551,7 +570,7 @@ static int check_target(const struct index_args *args, bool *ret_made, struct ba
 	char quoted[512];
 	base_err_quote(args->dataset, quoted, sizeof(quoted));
 	if (args->n_shards == 0)
-		return 0; /* rebuilding */
+		return shard_unfinished_check(args->dataset, err); /* rebuilding */
 	*ret_made = mkdir(args->dataset, 0777) == 0;
 	if (!*ret_made && errno != EEXIST)
 		return base_err_set(err, -errno, "'%s': %s", quoted, strerror(errno));
@@ -566,7 +585,9 @@ static int check_target(const struct index_args *args, bool *ret_made, struct ba
 static int run_index(struct indexing *indexing, char **names, int n, struct base_err *err)
 {
 	uint64_t files = 0;
-	int rc = prepare(indexing, names, n, err);
+	int rc = check_unfinished(names, (uint32_t)n, err);
+	if (rc == 0)
+		rc = prepare(indexing, names, n, err);
 	if (rc == 0)
 		rc = read_shards(indexing, err);
 	if (rc == 0)
