@@ -19,6 +19,7 @@
 
 #include "shard/base/cleanup.h"
 #include "shard/base/io.h"
+#include "shard/unfinished.h"
 #include "tools/mkshard_pack.h"
 
 struct header {
@@ -34,7 +35,7 @@ struct record {
 	uint64_t size_bytes;
 };
 
-static const char journal_magic[8] = "DDPFSJ1";
+static const char journal_magic[8] = SHARD_UNFINISHED_MAGIC;
 
 struct pack_journal {
 	int fd;
@@ -158,12 +159,12 @@ static int load(struct pack_journal *journal, const char *dir, const struct shar
 }
 
 int pack_journal_open(const char *dir, const struct shard_pack_plan *plan, struct pack_shard_sums *sums,
-        struct base_err *err, uint32_t *ret_complete, struct pack_journal **ret_journal)
+        struct base_err *err, struct pack_journal **ret_journal)
 {
-	struct pack_journal *journal = calloc(1, sizeof(*journal) + strlen(dir) + sizeof("/journal"));
+	struct pack_journal *journal = calloc(1, sizeof(*journal) + strlen(dir) + sizeof("/" SHARD_UNFINISHED_JOURNAL));
 	if (!journal)
 		return base_err_set(err, -ENOMEM, "out of memory");
-	sprintf(journal->path, "%s/journal", dir);
+	sprintf(journal->path, "%s/" SHARD_UNFINISHED_JOURNAL, dir);
 	pthread_mutex_init(&journal->lock, NULL);
 	journal->fd = open(journal->path, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
 	int rc = 0;
@@ -184,9 +185,6 @@ int pack_journal_open(const char *dir, const struct shard_pack_plan *plan, struc
 		pack_journal_close(journal);
 		return rc;
 	}
-	*ret_complete = 0;
-	for (uint32_t s = 0; s < plan->n_shards; s++)
-		*ret_complete += sums[s].complete;
 	*ret_journal = journal;
 	return 0;
 }
@@ -195,8 +193,10 @@ bool pack_journal_holds_shards(const char *dir)
 {
 	char path[4096];
 	struct stat st;
-	snprintf(path, sizeof(path), "%s/journal", dir);
-	return stat(path, &st) == 0 && (uint64_t)st.st_size > sizeof(struct header);
+	snprintf(path, sizeof(path), "%s/" SHARD_UNFINISHED_JOURNAL, dir);
+	if (stat(path, &st))
+		return errno != ENOENT; /* what cannot be looked at is not thrown away */
+	return (uint64_t)st.st_size > sizeof(struct header);
 }
 
 int pack_journal_add(struct pack_journal *journal, const struct shard_pack_plan *plan, uint32_t shard,

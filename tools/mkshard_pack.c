@@ -1,8 +1,4 @@
-/* `mkshard pack`: options, the index, and publication under the final name.
- *
- *   DATASET.partial/   being made: shards, journal, staging files; a rerun goes on here
- *   DATASET            appears by one rename, complete and durable
- *   DATASET.replaced/  with --force: the old dataset on its way out */
+/* `mkshard pack`: options, the rules for what is found, the index. */
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -22,7 +18,9 @@
 #include "shard/build.h"
 #include "tools/cli.h"
 #include "tools/mkshard.h"
+#include "tools/mkshard_interrupt.h"
 #include "tools/mkshard_pack.h"
+#include "tools/mkshard_publish.h"
 #include "tools/progress.h"
 
 enum {
@@ -61,6 +59,7 @@ struct pack_args {
 	uint32_t jobs;
 	uint64_t memory_bytes, unpack_limit;
 	bool keep_going, force, restart;
+	const char *command; /* this one, or NULL */
 };
 
 static const struct argp_option pack_options[] = {
@@ -169,169 +168,8 @@ static error_t parse_pack(int key, char *arg, struct argp_state *state)
 	}
 }
 
-/* Directories at work */
-
-struct places {
-	char *dataset; /* without trailing slashes */
-	char *partial;
-	char *replaced;
-	char quoted[512]; /* dataset, printable */
-	int lock;         /* partial, locked; -1 = not yet */
-};
-
-static int places_init(struct places *places, const char *dataset, struct base_err *err)
-{
-	size_t len = strlen(dataset);
-	while (len > 1 && dataset[len - 1] == '/')
-		len--;
-	const char *name = memrchr(dataset, '/', len);
-	name = name ? name + 1 : dataset;
-	size_t name_len = len - (size_t)(name - dataset);
-	if (len == 0 || name_len == 0 || (name_len <= 2 && !strncmp(name, "..", name_len)))
-		return base_err_set(err, -EINVAL, "'%s': not a name for a new dataset", dataset);
-	if (asprintf(&places->dataset, "%.*s", (int)len, dataset) < 0 ||
-	        asprintf(&places->partial, "%s.partial", places->dataset) < 0 ||
-	        asprintf(&places->replaced, "%s.replaced", places->dataset) < 0)
-		return base_err_set(err, -ENOMEM, "out of memory");
-	base_err_quote(places->dataset, places->quoted, sizeof(places->quoted));
-	return 0;
-}
-
-static void places_done(struct places *places)
-{
-	free(places->dataset);
-	free(places->partial);
-	free(places->replaced);
-	if (places->lock >= 0)
-		close(places->lock);
-}
-
-/* Files that serve a packing only. */
-static bool working_file(const char *name)
-{
-	return !strcmp(name, "journal") || !strncmp(name, "unpacked-", 9) ||
-	       !strncmp(name, SHARD_INDEX_NAME ".", strlen(SHARD_INDEX_NAME ".")); /* an index half written */
-}
-
-/* A file that mkshard itself puts into a dataset's directory. */
-static bool own_file(const char *name)
-{
-	static const char prefix[] = "shard-";
-	const char *end = name;
-	if (!strncmp(name, prefix, strlen(prefix)))
-		end += strlen(prefix) + strspn(name + strlen(prefix), "0123456789");
-	if (end - name >= 12 && (!strcmp(end, ".tar") || !strcmp(end, ".bare")))
-		return true;
-	return !strcmp(name, SHARD_INDEX_NAME) || working_file(name);
-}
-
-static int sweep_working(const char *dir, bool journal_too)
-{
-	cleanup_closedir DIR *stream = opendir(dir);
-	if (!stream)
-		return -errno;
-	struct dirent *de;
-	while ((de = readdir(stream)))
-		if (working_file(de->d_name) && (journal_too || strcmp(de->d_name, "journal")) &&
-		        unlinkat(dirfd(stream), de->d_name, 0))
-			return -errno;
-	return 0;
-}
-
-/* Looks for files that are not mkshard's; `remove` unlinks those that are.  Returns 0, -ENOTEMPTY with the first
- * foreign name in err, or -errno. */
-static int sweep(const char *dir, bool remove, struct base_err *err)
-{
-	char quoted[512], foreign[256];
-	cleanup_closedir DIR *stream = opendir(dir);
-	if (!stream)
-		return base_err_set(
-		        err, -errno, "'%s': %s", base_err_quote(dir, quoted, sizeof(quoted)), strerror(errno));
-	struct dirent *de;
-	while ((de = readdir(stream))) {
-		if (!strcmp(de->d_name, ".") || !strcmp(de->d_name, ".."))
-			continue;
-		if (!own_file(de->d_name))
-			return base_err_set(err, -ENOTEMPTY,
-			        "'%s' holds '%s', which mkshard did not make; move it away first",
-			        base_err_quote(dir, quoted, sizeof(quoted)),
-			        base_err_quote(de->d_name, foreign, sizeof(foreign)));
-		if (remove && unlinkat(dirfd(stream), de->d_name, 0))
-			return base_err_set(err, -errno, "'%s/%s': %s", dir, de->d_name, strerror(errno));
-	}
-	return 0;
-}
-
-/* Removes what mkshard made in it, if that is all there is. */
-static int empty_dataset(const char *dir, struct base_err *err)
-{
-	int rc = sweep(dir, false, err);
-	return rc ? rc : sweep(dir, true, err);
-}
-
-static int remove_dataset(const char *dir, struct base_err *err)
-{
-	int rc = empty_dataset(dir, err);
-	if (rc == 0 && rmdir(dir))
-		rc = base_err_set(err, -errno, "'%s': %s", dir, strerror(errno));
-	return rc;
-}
-
-/* Makes DATASET.partial and locks it, so that no other run scans, unpacks or tidies in it.  -EBUSY. */
-static int lock_partial(struct places *places, struct base_err *err)
-{
-	for (;;) {
-		struct stat here, there;
-		if (mkdir(places->partial, 0755) && errno != EEXIST)
-			return base_err_set(err, -errno, "'%s': %s", places->partial, strerror(errno));
-		cleanup_close int fd = open(places->partial, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-		if (fd < 0 && errno == ENOENT)
-			continue; /* the run that it belonged to has just ended */
-		if (fd < 0)
-			return base_err_set(err, -errno, "'%s': %s", places->partial, strerror(errno));
-		/* Where a file system has no locks (Lustre mounted so), there is nothing to go by. */
-		if (flock(fd, LOCK_EX | LOCK_NB) && errno == EWOULDBLOCK)
-			return base_err_set(err, -EBUSY,
-			        "'%s': another mkshard is packing this dataset; wait for it or stop it",
-			        places->quoted);
-		if (fstat(fd, &here) == 0 && stat(places->partial, &there) == 0 && here.st_ino == there.st_ino) {
-			places->lock = steal_fd(&fd);
-			return 0;
-		}
-	}
-}
-
-/* May DATASET be made here?  Everything that can be said before any work is done. */
-static int check_target(const struct pack_args *args, const struct places *places, struct base_err *err)
-{
-	struct stat st;
-	if (lstat(places->dataset, &st) == 0) {
-		if (!S_ISDIR(st.st_mode))
-			return base_err_set(
-			        err, -EEXIST, "'%s' exists and is no dataset; choose another name", places->quoted);
-		if (!args->force && rmdir(places->dataset)) /* an empty directory is no obstacle */
-			return base_err_set(err, -EEXIST,
-			        "'%s' exists already; give --force to replace it, or another name", places->quoted);
-		if (args->force) {
-			char *index = NULL;
-			if (asprintf(&index, "%s/" SHARD_INDEX_NAME, places->dataset) < 0)
-				return base_err_set(err, -ENOMEM, "out of memory");
-			bool dataset = access(index, F_OK) == 0 || rmdir(places->dataset) == 0;
-			free(index);
-			if (!dataset)
-				return base_err_set(err, -EEXIST, "'%s' is no dataset; --force replaces datasets only",
-				        places->quoted);
-			if (access(places->dataset, F_OK) == 0)
-				return sweep(places->dataset, false, err);
-		}
-	} else if (errno != ENOENT) {
-		return base_err_set(err, -errno, "'%s': %s", places->quoted, strerror(errno));
-	}
-	return 0;
-}
-
 /* The directory that DATASET will stand in must not lie inside a source. */
-static int note_parent(struct pack_input *input, const struct places *places, struct base_err *err)
+static int note_parent(struct pack_input *input, const struct pack_places *places, struct base_err *err)
 {
 	cleanup_free char *copy = strdup(places->dataset);
 	struct stat st;
@@ -363,7 +201,7 @@ static bool warn_of_dataset(const char *source, const char *target)
 }
 
 static int scan_sources(
-        const struct pack_args *args, const struct places *places, struct pack_input *input, struct base_err *err)
+        const struct pack_args *args, const struct pack_places *places, struct pack_input *input, struct base_err *err)
 {
 	int rc = 0;
 	bool warned = false;
@@ -507,7 +345,7 @@ static int add_item(struct shard_builder *builder, const struct shard_pack_plan 
 }
 
 static int build_index(const struct shard_pack_plan *plan, const struct pack_shard_sums *sums,
-        const struct places *places, struct base_err *err)
+        const struct pack_places *places, struct base_err *err)
 {
 	struct shard_builder *builder = NULL;
 	int rc = shard_builder_new(&builder);
@@ -537,62 +375,6 @@ static int build_index(const struct shard_pack_plan *plan, const struct pack_sha
 	free(path);
 	shard_builder_free(builder);
 	return rc;
-}
-
-/* Publication */
-
-static int sync_directory(const char *dir)
-{
-	cleanup_close int fd = open(dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-	return fd >= 0 && fsync(fd) == 0 ? 0 : -errno;
-}
-
-/* Shards of a run with other options, which was killed before any of them was complete. */
-static int sweep_strangers(const char *dir, const struct shard_pack_plan *plan)
-{
-	cleanup_closedir DIR *stream = opendir(dir);
-	if (!stream)
-		return -errno;
-	struct dirent *de;
-	while ((de = readdir(stream))) {
-		char own[32];
-		unsigned number;
-		if (sscanf(de->d_name, "shard-%u.", &number) != 1)
-			continue;
-		if ((number >= plan->n_shards ||
-		            strcmp(de->d_name, shard_pack_shard_name(number, plan->options.container, own))) &&
-		        unlinkat(dirfd(stream), de->d_name, 0))
-			return -errno;
-	}
-	return 0;
-}
-
-static int publish(const struct pack_args *args, const struct places *places, const struct shard_pack_plan *plan,
-        struct base_err *err)
-{
-	int rc = sweep_working(places->partial, true);
-	if (rc == 0)
-		rc = sweep_strangers(places->partial, plan);
-	if (rc == 0)
-		rc = sync_directory(places->partial);
-	if (rc)
-		return base_err_set(err, rc, "'%s': %s", places->partial, strerror(-rc));
-	bool replaces = args->force && access(places->dataset, F_OK) == 0;
-	if (!replaces) {
-		if (renameat2(AT_FDCWD, places->partial, AT_FDCWD, places->dataset, RENAME_NOREPLACE))
-			return base_err_set(err, -errno, "'%s': %s", places->quoted, strerror(errno));
-		rc = base_fsync_parent(places->dataset);
-		return rc ? base_err_set(err, rc, "'%s': %s", places->quoted, strerror(-rc)) : 0;
-	}
-	/* One instant old, the next instant new; whoever has the old one open keeps it. */
-	if (renameat2(AT_FDCWD, places->partial, AT_FDCWD, places->dataset, RENAME_EXCHANGE))
-		return base_err_set(err, -errno, "'%s': %s", places->quoted, strerror(errno));
-	rc = base_fsync_parent(places->dataset);
-	if (rc == 0 && rename(places->partial, places->replaced))
-		rc = -errno;
-	if (rc)
-		return base_err_set(err, rc, "'%s': %s", places->quoted, strerror(-rc));
-	return remove_dataset(places->replaced, err);
 }
 
 /* Names where both come from; with --keep-going the first one is packed. */
@@ -649,7 +431,7 @@ static int refused(struct pack_input *input, struct base_err *err)
 	        input->n_refused, input->n_refused > input->n_left_out ? ", and some of them are named above" : "");
 }
 
-static void report(const struct shard_pack_plan *plan, const struct pack_input *input, const struct places *places)
+static void report(const struct shard_pack_plan *plan, const struct pack_input *input, const struct pack_places *places)
 {
 	uint64_t files = 0, common = 0, bytes = 0;
 	char content[16];
@@ -714,7 +496,7 @@ static void warn_if_full(const struct shard_pack_plan *plan, const struct pack_s
 		        dir, base_format_size(need, need_text), base_format_size(available, free_text));
 }
 
-static int write_dataset(const struct pack_args *args, const struct places *places, struct pack_input *input,
+static int write_dataset(const struct pack_args *args, struct pack_places *places, struct pack_input *input,
         struct shard_pack_plan *plan, struct base_err *err)
 {
 	struct pack_shard_sums *sums = calloc(plan->n_shards, sizeof(*sums));
@@ -722,13 +504,19 @@ static int write_dataset(const struct pack_args *args, const struct places *plac
 	uint32_t complete = 0;
 	if (!sums)
 		return base_err_set(err, -ENOMEM, "out of memory");
-	int rc = pack_journal_open(places->partial, plan, sums, err, &complete, &journal);
+	int rc = pack_journal_open(places->partial, plan, sums, err, &journal);
 	bool ours = rc == 0; /* the partial directory: not another run's, to be swept when nothing in it is of use */
 	if (rc == 0)
 		rc = recall_left_out(plan, input, sums);
+	for (uint32_t s = 0; s < plan->n_shards; s++)
+		complete += sums[s].complete;
+	if (rc == 0 && complete < plan->n_shards)
+		rc = pack_places_drop_index(places, err);
 	if (rc == 0) {
 		if (complete)
 			cli_note("going on: %u of %u shards are complete", complete, plan->n_shards);
+		pack_interrupt_total(plan->n_shards);
+		pack_interrupt_add(complete);
 		warn_if_full(plan, sums, places->partial);
 		struct pack_write_options options = {
 			.dir = places->partial,
@@ -748,7 +536,7 @@ static int write_dataset(const struct pack_args *args, const struct places *plac
 	if (rc == 0)
 		rc = build_index(plan, sums, places, err);
 	if (rc == 0)
-		rc = publish(args, places, plan, err);
+		rc = pack_publish(places, args->force, plan, err);
 	bool any = false;
 	for (uint32_t s = 0; s < plan->n_shards; s++) {
 		any |= sums[s].complete;
@@ -758,34 +546,36 @@ static int write_dataset(const struct pack_args *args, const struct places *plac
 	}
 	free(sums);
 	if (rc && ours && !any) /* nothing to go on from */
-		sweep_working(places->partial, true);
+		pack_places_sweep(places);
 	pack_journal_close(journal);
+	if (rc == 0)
+		pack_publish_finish(places);
 	return rc;
 }
 
-/* After a failure: what a rerun can use stays, everything else goes. */
-static void tidy(const struct places *places)
+/* Do sources come through standard input?  The same command again needs it once more. */
+static bool reads_standard_input(const struct pack_args *args)
 {
-	if (pack_journal_holds_shards(places->partial))
-		sweep_working(places->partial, false);
-	else
-		remove_dataset(places->partial, NULL);
+	bool piped = false;
+	for (int i = 0; i < args->n_sources; i++)
+		piped |= !strcmp(args->sources[i], "-") || !strcmp(args->sources[i], "/dev/stdin");
+	return piped;
 }
 
-static int run_pack(struct pack_args *args, struct places *places, struct base_err *err)
+static int run_pack(struct pack_args *args, struct pack_places *places, struct base_err *err)
 {
 	struct pack_input input;
 	struct shard_pack_plan plan = { 0 };
 	pack_input_init(&input, args->keep_going);
-	int rc = check_target(args, places, err);
+	int rc = pack_places_check(places, args->force, err);
 	if (rc == 0)
 		rc = note_parent(&input, places, err);
 	if (rc == 0)
-		rc = lock_partial(places, err);
-	if (rc == 0 && access(places->replaced, F_OK) == 0)
-		rc = remove_dataset(places->replaced, err);
+		rc = pack_places_lock(places, args->command, err);
 	if (rc == 0 && args->restart)
-		rc = empty_dataset(places->partial, err);
+		rc = pack_places_restart(places, err);
+	if (rc == 0)
+		pack_interrupt_begin(places->partial, args->command, reads_standard_input(args));
 	if (rc == 0) {
 		progress_start("reading names", 0, 0);
 		rc = scan_sources(args, places, &input, err);
@@ -817,7 +607,8 @@ static int run_pack(struct pack_args *args, struct places *places, struct base_e
 			}
 		}
 		if (rc && rc != -EBUSY)
-			tidy(places);
+			pack_places_tidy(places);
+		pack_interrupt_end();
 	}
 	int status = rc ? CLI_FAILED : CLI_DONE;
 	if (rc == 0) {
@@ -837,17 +628,20 @@ int mkshard_pack(int argc, char **argv)
 		.options = { .container = SHARD_TAR, .shuffle = true },
 		.memory_bytes = MEMORY_DEFAULT,
 	};
-	struct places places = { .lock = -1 };
+	struct pack_places places = { .lock = -1 };
 	struct base_err err = { 0 };
+	char *command = pack_command_line(argc, argv); /* before options are sorted out of it */
+	args.command = command;
 	shard_pack_rules_init(&args.rules);
 	cli_parse(&argp, argc, argv, &args);
 	int rc = args.common_given ? 0 : shard_pack_rules_common_default(&args.rules, &err);
 	if (rc == 0)
-		rc = places_init(&places, args.dataset, &err);
+		rc = pack_places_init(&places, args.dataset, &err);
 	int status = rc ? CLI_FAILED : run_pack(&args, &places, &err);
 	if (err.code)
 		status = cli_fail(&err);
-	places_done(&places);
+	pack_places_done(&places);
+	free(command);
 	shard_pack_rules_done(&args.rules);
 	return status;
 }

@@ -4,7 +4,8 @@
  *   mkshard_archive.c  sources -> items (tar, zip, compressed tar)  > shard/pack: the plan
  *   mkshard_write.c    plan -> shards in DATASET.partial/, by several threads
  *   mkshard_journal.c  which shards are complete, with their sums: what a rerun after a kill goes on from
- *   mkshard_pack.c     options, index, publication under the final name
+ *   mkshard_publish.c  the places, and publication under the final name
+ *   mkshard_pack.c     options, index
  *
  * Errors: a file that cannot be packed ends the run, but first the others are looked at, so that all can be mended in one go;
  * with --keep-going they are left out and listed.  Other errors end it at once. */
@@ -85,10 +86,10 @@ struct pack_shard_sums {
 struct pack_journal;
 /* Opens or makes `dir`/journal and locks it.  -EBUSY: another mkshard is at work; -ESTALE: it belongs to another plan. */
 int pack_journal_open(const char *dir, const struct shard_pack_plan *plan, struct pack_shard_sums *sums,
-        struct base_err *err, uint32_t *ret_complete, struct pack_journal **ret_journal);
+        struct base_err *err, struct pack_journal **ret_journal);
 int pack_journal_add(struct pack_journal *journal, const struct shard_pack_plan *plan, uint32_t shard,
         const struct pack_shard_sums *sums, struct base_err *err);
-/* Does `dir` hold shards that a run could go on from?  By the size of its journal. */
+/* May `dir` hold shards that a run could go on from?  By the size of its journal; true when that cannot be told. */
 bool pack_journal_holds_shards(const char *dir);
 void pack_journal_close(struct pack_journal *journal);
 

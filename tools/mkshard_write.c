@@ -25,6 +25,7 @@
 #include "shard/bare.h"
 #include "shard/base/units.h"
 #include "shard/tar.h"
+#include "tools/mkshard_interrupt.h"
 #include "tools/mkshard_pack.h"
 #include "tools/mkshard_sum.h"
 #include "tools/progress.h"
@@ -509,6 +510,8 @@ static int write_shard(struct worker *w, uint32_t shard)
 	if (rc == 0)
 		rc = pack_journal_add(w->run->journal, w->run->plan, shard, w->sums, &w->err);
 	w->sums->complete = rc == 0;
+	if (rc == 0)
+		pack_interrupt_add(1);
 	if (rc && w->path[0])
 		unlink(w->path); /* its room may be what the others need */
 	return rc;

@@ -8,7 +8,7 @@ import shutil
 import pytest
 
 from helpers import tools
-from tools.shards import files_of, many_files
+from tools.shards import failure, files_of, many_files, published
 
 STRIDE = 1 if os.environ.get("DDPFS_CALLS") == "all" else 23
 PACK = ["pack", "--shard-size=4K", "--jobs=1"]
@@ -63,6 +63,8 @@ def test_packing(scratch, source, pack, killed, container):
 
     def check(point):
         if dataset.exists():
+            assert published(dataset) == wanted, point
+            assert "exists already" in failure(*options, source, dataset)  # and tidies up
             assert files_of(dataset) == wanted, point
         else:
             tools.mkshard(*options, source, dataset)
@@ -87,7 +89,7 @@ def test_replacing(scratch, source, pack, killed):
         shutil.copytree(old_dataset, dataset)
 
     def check(point):
-        assert files_of(dataset) in (old, wanted), point
+        assert published(dataset) in (old, wanted), point
         tools.mkshard(*PACK, "--force", source, dataset)
         assert files_of(dataset) == wanted, point
         assert leftovers(scratch) == [], point

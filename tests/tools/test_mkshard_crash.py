@@ -1,6 +1,7 @@
 """mkshard pack killed, out of space, or run twice at once: the old state, or one that a rerun goes on from."""
 
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -8,7 +9,7 @@ import subprocess
 import pytest
 
 from helpers import tools
-from tools.shards import failure, files_of, many_files
+from tools.shards import failure, files_of, many_files, published
 
 OPTIONS = ["--shard-size=32K", "--jobs=1"]  # one thread: strace counts calls a thread
 
@@ -32,10 +33,10 @@ def needs_strace():
         pytest.skip("strace cannot be run here")
 
 
-def pack_with(inject, *args):
+def pack_with(inject, *args, **kwargs):
     """Runs mkshard under strace with a fault injected; returns the CompletedProcess."""
     return tools.run(["strace", "-f", "-qq", "-o", "/dev/null", "-e", f"inject={inject}",
-                      tools.tool("mkshard"), "pack", *args], check=False, env=tools.TRACED)
+                      tools.tool("mkshard"), "pack", *args], check=False, env=tools.TRACED, **kwargs)
 
 
 def counted(call, *args):
@@ -61,7 +62,7 @@ def test_killed_and_resumed(scratch, source, wanted, call):
         done = pack_with(f"{call}:signal=KILL:when={point}", *OPTIONS, source, dataset)
         killed += done.returncode in (-signal.SIGKILL, 128 + signal.SIGKILL)
         if dataset.exists():  # killed behind the rename, or not at all
-            assert files_of(dataset) == wanted
+            assert published(dataset) == wanted
         else:
             done = tools.mkshard("pack", *OPTIONS, source, dataset)
             assert files_of(dataset) == wanted
@@ -142,7 +143,7 @@ def test_killed_while_replacing(scratch, source, pack, wanted, call):
         dataset = scratch / "d"
         tools.mkshard("pack", *OPTIONS, other, dataset)
         pack_with(f"{call}:signal=KILL:when={point}", *OPTIONS, "--force", source, dataset)
-        assert files_of(dataset) in (old, wanted)
+        assert published(dataset) in (old, wanted)
         tools.mkshard("pack", *OPTIONS, "--force", source, dataset)
         assert files_of(dataset) == wanted
         assert sorted(p.name for p in scratch.iterdir() if p.name.startswith("d.")) == []
@@ -288,3 +289,61 @@ def test_shards_of_a_killed_run_with_other_options_are_not_published(scratch):
     tools.mkshard("pack", source, scratch / "d")
     tools.mkshard("pack", source, scratch / "fresh")
     assert files_of(scratch / "d") == files_of(scratch / "fresh")
+
+
+REFUSING = [["info"], ["ls"], ["verify"], ["index"], ["index", "--force"], ["index", "--keep-going"], ["stats"], ["extract", "OUT"],
+            ["cat", "c0/00000.bin"]]
+
+
+@pytest.mark.parametrize("command", REFUSING, ids=" ".join)
+def test_an_unfinished_packing_is_no_dataset(scratch, source, command):
+    """Each says so, and the command that goes on; none makes a dataset of the shards that are there."""
+    needs_strace()
+    pack_with("fsync:signal=KILL:when=6", *OPTIONS, source, scratch / "d")
+    partial = scratch / "d.partial"
+    before = files_of(partial)
+    words = [scratch / "out" if word == "OUT" else word for word in command[1:]]
+    options = [word for word in words if str(word).startswith("--")]
+    line = failure(command[0], *options, partial, *[word for word in words if word not in options])
+    assert "unfinished packing" in line and f"mkshard pack {' '.join(OPTIONS)} {source} {scratch}/d" in line
+    assert files_of(partial) == before
+
+
+def test_no_index_is_made_of_the_shards_of_an_unfinished_packing(scratch, source):
+    needs_strace()
+    pack_with("fsync:signal=KILL:when=6", *OPTIONS, source, scratch / "d")
+    shards = sorted((scratch / "d.partial").glob("shard-*.tar"))[:4]
+    for more in ([], ["--force"], ["--keep-going"]):
+        assert "unfinished packing" in failure("index", *more, scratch / "made", *shards)
+        assert not (scratch / "made").exists()
+    assert "unfinished packing" in tools.ddpfs("mount", "-o", "view=all", scratch / "d.partial", scratch / "source", check=False).stderr
+
+
+@pytest.mark.parametrize("name, number", [("INT", signal.SIGINT), ("TERM", signal.SIGTERM)])
+def test_an_interrupt_says_how_to_go_on(scratch, source, wanted, name, number):
+    """What is kept, and the command, which a shell can run as it stands."""
+    needs_strace()
+    dataset = scratch / "my data"
+    done = pack_with(f"fsync:signal={name}:when=6", *OPTIONS, source, dataset)
+    assert done.returncode in (-number, 128 + number)  # as a shell expects of what a signal ended
+    told = re.fullmatch(r"mkshard: interrupted: 5 of \d+ shards are complete and kept in '(.*)'; go on with: (.*)\n", done.stderr)
+    assert told and told[1] == f"{dataset}.partial"
+    again = subprocess.run(told[2], shell=True, capture_output=True, text=True, check=True)
+    assert "going on: 5 of" in again.stderr and files_of(dataset) == wanted
+
+
+def test_an_interrupt_before_anything_is_complete_says_so(scratch, source):
+    needs_strace()
+    done = pack_with("fsync:signal=INT:when=1", *OPTIONS, source, scratch / "d")
+    assert "no shard is complete" in done.stderr and f"{source} {scratch}/d\n" in done.stderr
+    done = pack_with("fsync:signal=INT:when=1", *OPTIONS, "-C", source, "-", scratch / "d", input="c0/00000.bin\0")
+    assert "(and the same standard input)" in done.stderr
+
+
+def test_an_ignored_interrupt_stays_ignored(scratch, source, wanted):
+    """As of a job in the background of a shell."""
+    needs_strace()
+    words = ["strace", "-f", "-qq", "-o", "/dev/null", "-e", "inject=fsync:signal=INT:when=6", tools.tool("mkshard"), "pack",
+             *OPTIONS, source, scratch / "d"]
+    done = tools.run(["sh", "-c", 'trap "" INT; exec "$@"', "sh", *words], env=tools.TRACED)
+    assert "interrupted" not in done.stderr and files_of(scratch / "d") == wanted
