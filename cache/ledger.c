@@ -79,6 +79,8 @@ static void set_listed(struct cache_ledger *ledger, uint32_t sample, bool listed
 
 enum cache_state cache_ledger_state(const struct cache_ledger *ledger, uint32_t sample)
 {
+	if (sample >= ledger->n_samples)
+		return CACHE_ABSENT;
 	return marks_of(ledger, sample) & MARK_STATE;
 }
 

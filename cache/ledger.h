@@ -2,9 +2,9 @@
  * use, and which of them goes when room is needed.
  *
  * One ledger and one budget serve all streams.  A resident sample (enum cache_state) stays until something else wants
- * its room.  Then those go first, oldest first, for which no stream has a known use (another epoch than the next may use
- * them), after them the one whose next use is the farthest (Belady, IBM Systems Journal 1966).  Fetching never drops what
- * is used sooner than what is fetched.
+ * its room.  Then those go first, oldest first, for which no stream has a known use (another epoch than the next may
+ * use them), after them the one whose next use is the farthest (Belady, IBM Systems Journal 1966).  Fetching never
+ * drops what is used sooner than what is fetched.
  *
  * Files that are no samples here (common files, and samples of more than a quarter of the budget, which nobody reads
  * ahead) are booked by the block as their readers touch them, and count as used without a known use.
@@ -40,9 +40,9 @@ struct cache_ledger; /* opaque */
  *    |                        drops          |  v
  *   HANDED <---------------------------------'- LEAVING_FOR_GOOD
  *
- * A reader can bring a sample back before its drop is done.  So an entry of the queue of drops counts only if its sample
- * is LEAVING or LEAVING_FOR_GOOD, and a drop that is done makes a sample absent only if that is HANDED.  When there is no
- * memory for an entry of the queue, a sample that leaves is ABSENT at once. */
+ * A reader can bring a sample back before its drop is done.  So an entry of the queue of drops counts only if its
+ * sample is LEAVING or LEAVING_FOR_GOOD, and a drop that is done makes a sample absent only if that is HANDED.  When
+ * there is no memory for an entry of the queue, a sample that leaves is ABSENT at once. */
 enum cache_state {
 	CACHE_ABSENT,
 	CACHE_COMING, /* it is being fetched */
@@ -122,8 +122,8 @@ void cache_ledger_lose(struct cache_ledger *ledger, uint32_t sample);
 void cache_ledger_clear(struct cache_ledger *ledger);
 
 /* What was decided to be dropped, oldest first, all but the latest decisions of up to the lag; at most max.  Until
- * cache_ledger_dropped says that it is done their memory counts as used.  Returns their number.  All that was handed out
- * before must be done. */
+ * cache_ledger_dropped says that it is done their memory counts as used.  Returns their number.  All that was handed
+ * out before must be done. */
 size_t cache_ledger_drops(struct cache_ledger *ledger, struct cache_victim *victims, size_t max);
 /* All that was handed out. */
 void cache_ledger_dropped(struct cache_ledger *ledger, const struct cache_victim *victims, size_t n);

@@ -44,6 +44,7 @@ static bool read_again(struct prefetch *p, struct prefetch_block *block)
 	again->again = true;
 	again->urgent = true;
 	again->shard = block->read->shard;
+	again->sample = block->item ? block->item->sample : block->read->sample;
 	again->offset = block->offset;
 	again->len = block->len;
 	again->state = PREFETCH_READ_QUEUED;

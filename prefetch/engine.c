@@ -258,7 +258,7 @@ static struct prefetch_read *next_urgent(struct prefetch *p, bool *ret_held)
 		return read;
 	TAILQ_FOREACH(read, &p->urgent, link)
 	{
-		if (prefetch_schedule_cannot_wait(p, (uint32_t)(STAILQ_FIRST(&read->blocks)->key >> 32)))
+		if (prefetch_schedule_cannot_wait(p, read))
 			return read;
 	}
 	*ret_held = true;

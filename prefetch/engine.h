@@ -35,7 +35,7 @@
 
 enum {
 	PREFETCH_BLOCK_BUCKETS = 1 << 14, /* hundreds of reads of some 30 small blocks each */
-	/* EAGAIN, EINTR and short reads of one read before it counts as failed; a short one that brings a page is no failure */
+	/* EAGAIN, EINTR and short reads of one read before it counts as failed.  A short one that brings a page is none. */
 	PREFETCH_TRIES_MAX = 64,
 	PREFETCH_EVENTS_MAX = 1 << 17, /* events that wait for the engine; more are lost, which costs hits only */
 	PREFETCH_RING = 64,            /* uses outside of the window that are remembered, to find a new place */
@@ -99,6 +99,7 @@ struct prefetch_read {
 	bool again;    /* read a second time, because the first gave wrong bytes */
 	bool changed;  /* when `again`: the shard is not what the index says any more */
 	uint32_t shard;
+	uint32_t sample; /* of one that was asked for: what its file belongs to, or SHARD_NONE */
 	uint64_t offset; /* of the extent wanted: [offset, offset + len) of the shard */
 	uint32_t len;
 	/* From here the engine thread's until it lands. */
@@ -298,8 +299,8 @@ uint64_t prefetch_now_ns(void);
 void prefetch_put(struct prefetch *p, struct cache_buffer *buffer);
 
 /* prefetch.c: a new read of one block, urgent; demand may be NULL: nobody waits for it yet.  Under lock. */
-int prefetch_queue_block(struct prefetch *p, uint64_t key, uint32_t shard, uint64_t offset, uint32_t len, uint64_t xxh3,
-        struct prefetch_demand *demand);
+int prefetch_queue_block(struct prefetch *p, uint64_t key, const struct shard_place *file, uint64_t offset,
+        uint32_t len, uint64_t xxh3, struct prefetch_demand *demand);
 
 /* run.c: reads on behind a block that was asked for.  there: it was in memory or coming.  Any thread. */
 void prefetch_run_init(struct prefetch *p, uint64_t landing_bytes);
@@ -328,7 +329,7 @@ void prefetch_schedule_fill(struct prefetch *p); /* starts reads as far as depth
 int64_t prefetch_schedule_room_ns(const struct prefetch *p);
 /* ... but for those of a sample that is being dropped itself, because the sink may be waiting for their answer (the kernel
  * holds the page locks of a READ), and of one that is coming, which has its room. */
-bool prefetch_schedule_cannot_wait(const struct prefetch *p, uint32_t file);
+bool prefetch_schedule_cannot_wait(const struct prefetch *p, const struct prefetch_read *read);
 /* Under lock: tells the schedule something; returns true when the caller must call prefetch_io_wake after unlocking. */
 bool prefetch_schedule_event(struct prefetch *p, const struct prefetch_event *event);
 

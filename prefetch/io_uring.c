@@ -99,8 +99,8 @@ static void uring_wait(struct prefetch_port *io, int64_t timeout_ns, struct pref
 	io_uring_for_each_cqe(&u->ring, head, cqe)
 	{
 		n++;
-		/* Where the kernel has no IORING_FEAT_EXT_ARG (before Linux 5.11), liburing submits an operation of its own
-		 * for the time limit. */
+		/* Where the kernel has no IORING_FEAT_EXT_ARG (before Linux 5.11), liburing submits an operation of its
+		 * own for the time limit. */
 		if (cqe->user_data == LIBURING_UDATA_TIMEOUT)
 			continue;
 		struct prefetch_op *op = io_uring_cqe_get_data(cqe);

@@ -151,8 +151,8 @@ void prefetch_free(struct prefetch *p)
 	free_all(p);
 }
 
-/* The engine thread says that it is starved before it asks for memory, under the cache's lock.  If it found none while we
- * held ours, we see it here. */
+/* The engine thread says that it is starved before it asks for memory, under the cache's lock.  If it found none while
+ * we held ours, we see it here. */
 void prefetch_put(struct prefetch *p, struct cache_buffer *buffer)
 {
 	cache_put(p->cache, buffer);
@@ -181,8 +181,8 @@ static bool hurry(struct prefetch *p, struct prefetch_read *read)
 	return prefetch_engine_nudge(p);
 }
 
-int prefetch_queue_block(struct prefetch *p, uint64_t key, uint32_t shard, uint64_t offset, uint32_t len, uint64_t xxh3,
-        struct prefetch_demand *demand)
+int prefetch_queue_block(struct prefetch *p, uint64_t key, const struct shard_place *file, uint64_t offset,
+        uint32_t len, uint64_t xxh3, struct prefetch_demand *demand)
 {
 	if (p->stopping)
 		return -ECANCELED;
@@ -200,7 +200,8 @@ int prefetch_queue_block(struct prefetch *p, uint64_t key, uint32_t shard, uint6
 	block->waiters = demand;
 	block->asked = !demand || !demand->direct; /* landing memory keeps it, no sink gets it */
 	STAILQ_INSERT_TAIL(&read->blocks, block, link);
-	read->shard = shard;
+	read->shard = file->shard;
+	read->sample = file->sample;
 	read->offset = offset;
 	read->len = len;
 	read->urgent = true;
@@ -231,7 +232,7 @@ static int find_or_queue(struct prefetch *p, struct prefetch_demand *demand, con
 		atomic_fetch_add_explicit(&p->counters.joined, 1, memory_order_relaxed);
 	} else {
 		demand->next = NULL;
-		rc = prefetch_queue_block(p, key, file->shard, offset, len, xxh3, demand);
+		rc = prefetch_queue_block(p, key, file, offset, len, xxh3, demand);
 		wake = rc == 0 && prefetch_engine_nudge(p);
 	}
 	if (!buffer && rc == 0)
@@ -294,7 +295,7 @@ bool prefetch_hint(struct prefetch *p, uint32_t number, bool read)
 	             (p->ledger && file.sample != SHARD_NONE && cache_ledger_has(p->ledger, file.sample));
 	/* Who waits goes first. */
 	if (!there && read && TAILQ_EMPTY(&p->urgent) &&
-	        prefetch_queue_block(p, key, file.shard, offset, len, xxh3, NULL) == 0) {
+	        prefetch_queue_block(p, key, &file, offset, len, xxh3, NULL) == 0) {
 		prefetch_block_find(p, key)->asked = false; /* a stream that wants it meanwhile has it stored */
 		atomic_fetch_add_explicit(&p->counters.hinted, 1, memory_order_relaxed);
 		wake = prefetch_engine_nudge(p);

@@ -74,7 +74,7 @@ void prefetch_run_on(struct prefetch *p, uint32_t file, const struct shard_place
 		pthread_mutex_lock(&p->lock);
 		struct cache_buffer *buffer = cache_find(p->cache, key);
 		if (!buffer && !prefetch_block_find(p, key) &&
-		        prefetch_queue_block(p, key, place->shard, offset, len, xxh3, NULL) == 0)
+		        prefetch_queue_block(p, key, place, offset, len, xxh3, NULL) == 0)
 			wake |= prefetch_engine_nudge(p);
 		pthread_mutex_unlock(&p->lock);
 		if (buffer)

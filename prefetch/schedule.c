@@ -307,16 +307,14 @@ int64_t prefetch_schedule_room_ns(const struct prefetch *p)
 	return waited_ns < DROP_WAIT_NS ? (int64_t)(DROP_WAIT_NS - waited_ns) : 0;
 }
 
-bool prefetch_schedule_cannot_wait(const struct prefetch *p, uint32_t file)
+bool prefetch_schedule_cannot_wait(const struct prefetch *p, const struct prefetch_read *read)
 {
-	struct shard_place f;
-	if (shard_index_place(p->options.index, file, &f) < 0)
-		return true;
+	uint32_t file = (uint32_t)(STAILQ_FIRST(&read->blocks)->key >> 32);
 	for (size_t i = 0; i < p->n_drops; i++) {
-		if (p->drops[i].id == (p->drops[i].block == CACHE_WHOLE ? f.sample : file))
+		if (p->drops[i].id == (p->drops[i].block == CACHE_WHOLE ? read->sample : file))
 			return true;
 	}
-	return f.sample != SHARD_NONE && cache_ledger_state(p->ledger, f.sample) == CACHE_COMING;
+	return read->sample != SHARD_NONE && cache_ledger_state(p->ledger, read->sample) == CACHE_COMING;
 }
 
 /* Takes up prefetch_set_memory: what is over the new budget is dropped before the next fetch. */

@@ -1,0 +1,54 @@
+# SPDX-License-Identifier: Apache-2.0
+"""prefetch/engine.h: no I/O under the engine's lock. The index is a mapped file, so a look into it can wait for a disk."""
+
+import re
+
+from lint import sources
+
+FUNCTION = re.compile(r"^[a-z][^;{}]*?\b(\w+)\([^;{}]*\)\n\{\n(.*?)^\}", re.M | re.S)
+STEP = re.compile(r"pthread_mutex_(?:un)?lock\(&[\w>-]+\)|\b(\w+)\(")
+LOCK = re.compile(r"pthread_mutex_(un)?lock\(&(?:p|stream->p|s->p)->lock\)")
+# What stands in private memory.
+HARMLESS = {"shard_index_info", "shard_index_dataset"}
+
+
+def functions():
+    """(file, name) -> body."""
+    return {(file, name): body for file in sources.c_files() if re.fullmatch(r"(prefetch|cache)/\w+\.c", file)
+            for name, body in FUNCTION.findall(sources.text(file))}
+
+
+def calls(body):
+    """(name, whether the engine's lock is held), in the order of the text."""
+    held = False
+    for step in STEP.finditer(body):
+        lock = LOCK.match(step.group(0))
+        if lock:
+            held = not lock.group(1)
+        elif step.group(1):
+            yield step.group(1), held
+
+
+def test_the_index_is_not_looked_at_under_the_engine_s_lock():
+    bodies = functions()
+    assert len(bodies) > 100
+    # Functions that look into the index, themselves or by what they call.
+    slow = set()
+
+    def is_slow(file, call):
+        if re.match(r"shard_(index|view|epoch)_", call):
+            return call not in HARMLESS
+        if (file, call) in bodies:
+            return (file, call) in slow
+        return any(name == call for _, name in slow)
+
+    more = True
+    while more:
+        new = {(file, name) for (file, name), body in bodies.items() if (file, name) not in slow
+               and any(is_slow(file, call) for call, _ in calls(body))}
+        slow |= new
+        more = bool(new)
+    assert {("prefetch/prefetch.c", "prefetch_demand"), ("cache/ledger.c", "cache_ledger_cost")} <= slow
+    wrong = [f"{file}: {name} calls {call} with the lock held" for (file, name), body in bodies.items()
+             for call, held in calls(body) if held and is_slow(file, call)]
+    assert not wrong, "\n".join(wrong)
