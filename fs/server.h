@@ -160,8 +160,8 @@ static inline struct fs_view *fs_server_view(const struct fs_server *server, str
 int fs_errno(int rc);
 int fs_read_errno(int rc);
 
-/* Before a reply that was made of the index's records: an error where the index is not what it was (shard_index_check), else rc.  Sees to it
- * that the log says so. FUSE workers, engine's threads, helper. */
+/* Before a reply that was made of the index's records: an error where the index is not what it was (shard_index_check),
+ * else rc.  Sees to it that the log says so.  FUSE workers, engine's threads, helper. */
 int fs_index_check(struct fs_server *server, int rc);
 
 /* Has the supervisor unmount: the server may not.  Main only.  As fs_unmount; -EPIPE: the supervisor is gone. */

@@ -1,10 +1,10 @@
 /* The last words of a server whose mapped index vanishes under it.
  *
- * index.ddpfs is mapped, so a page that its disk cannot read is SIGBUS.  Nothing can be answered then: the supervisor is told why, in one
- * line for the log, and the signal does what it always does.
+ * index.ddpfs is mapped, so a page that its disk cannot read is SIGBUS.  Nothing can be answered then: the supervisor
+ * is told why, in one line for the log, and the signal does what it always does.
  *
- * Where somebody cut the file, the server goes on: zeros take the place of its pages (shard_index_fault), and every request that was
- * answered of them is refused (fs_index_check). */
+ * Where somebody cut the file, the server goes on: zeros take the place of its pages (shard_index_fault), and every
+ * request that was answered of them is refused (fs_index_check). */
 #ifndef DDPFS_FS_SIGBUS_H
 #define DDPFS_FS_SIGBUS_H
 

@@ -9,6 +9,7 @@ struct stage_ask {
 	struct stage_asks *asks;
 	struct stage_entry *entry;
 	uint32_t block; /* of the entry */
+	uint32_t len;   /* of it */
 	struct stage_ask *next;
 };
 
@@ -23,6 +24,8 @@ static void answer(struct prefetch_demand *demand, int rc, const uint8_t *data, 
 {
 	struct stage_ask *ask = (struct stage_ask *)demand;
 	struct stage_asks *asks = ask->asks;
+	if (rc == 0 && len != ask->len)
+		rc = -ESTALE; /* the index is being written */
 	uint8_t *to = rc == 0 ? stage_store_claim(asks->store, ask->entry, ask->block) : NULL;
 	if (to) {
 		memcpy(to, data, len);
@@ -79,6 +82,7 @@ int stage_asks_add(struct stage_asks *asks, struct stage_entry *entry)
 			ask->asks = asks;
 			ask->entry = entry;
 			ask->block = b;
+			ask->len = stage_part_block_len(part, ask->demand.block);
 			ask_block(asks, ask);
 		}
 	}

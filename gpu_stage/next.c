@@ -48,6 +48,19 @@ static int fail(struct assembly *a, int rc, uint32_t file, uint32_t sample, cons
 	return rc;
 }
 
+/* Before something is handed out, or refused, that was made of the index's records: rc, or -ESTALE where they are not
+ * what the stage was opened with. */
+static int check_index(struct assembly *a, int rc)
+{
+	struct base_err err = { 0 };
+	int stale = shard_index_check(a->stage->index);
+	if (stale == 0)
+		return rc;
+	if (shard_index_explain(a->stage->index, &err) == 0)
+		base_err_set(&err, stale, "the index cannot be looked at: %s", base_err_str(stale));
+	return stage_error(a->error, &err);
+}
+
 /* A block that cannot be had: which sample, where, why, what now. */
 static int fail_block(struct assembly *a, int rc, uint32_t file, uint32_t block)
 {
@@ -345,7 +358,8 @@ static bool pass_over(struct assembly *a, int rc, uint32_t from)
 	struct ddpfs_stage *stage = a->stage;
 	struct base_err err = { 0 };
 	uint32_t i = from, bad = a->error->sample, instead = SHARD_NONE;
-	if (stage->on_bad == SHARD_ON_BAD_EIO || (rc != -EBADMSG && rc != -EIO && rc != -ESTALE && rc != -ENOENT))
+	if (stage->on_bad == SHARD_ON_BAD_EIO || shard_index_explain(stage->index, NULL) < 0 ||
+	        (rc != -EBADMSG && rc != -EIO && rc != -ESTALE && rc != -ENOENT))
 		return false;
 	while (i < a->n && a->keys[i] != stage_sample_key(bad))
 		i++;
@@ -377,6 +391,7 @@ static bool unchanged(const struct shard_index *index, const struct stage_entry 
 			uint64_t offset, xxh3;
 			uint32_t len;
 			if (shard_index_block(index, part->file, b, &offset, &len, &xxh3) < 0 ||
+			        len != stage_part_block_len(part, b) ||
 			        XXH3_64bits(data + (uint64_t)b * SHARD_BLOCK, len) != xxh3)
 				return false;
 		}
@@ -462,7 +477,10 @@ static int present(struct assembly *a)
 	b->public.n_samples = b->n_entries;
 	b->public.n_items = n;
 	b->public.items = b->items;
-	int rc = a->stage->backend->ops->hand_out(a->stage->backend, b->items, n, a->flags, &err, &b->upload);
+	int rc = check_index(a, 0);
+	if (rc < 0)
+		return rc;
+	rc = a->stage->backend->ops->hand_out(a->stage->backend, b->items, n, a->flags, &err, &b->upload);
 	if (rc < 0)
 		return stage_error(a->error, &err);
 	b->stage = a->stage;
@@ -496,9 +514,11 @@ static int begin(struct assembly *a, bool ordered)
 	return fail(a, -ENOMEM, DDPFS_STAGE_NONE, DDPFS_STAGE_NONE, "out of memory");
 }
 
-/* rc < 0: nothing of the batch stays. */
-static void end(struct assembly *a, int rc)
+/* rc < 0: nothing of the batch stays.  Returns rc, or a better reason. */
+static int end(struct assembly *a, int rc)
 {
+	if (rc < 0 && rc != -EAGAIN)
+		rc = check_index(a, rc);
 	if (rc < 0 && a->counted)
 		atomic_fetch_sub(&a->stage->batches_held, 1); /* first, as in batch_done */
 	if (rc < 0 && a->batch) {
@@ -511,6 +531,7 @@ static void end(struct assembly *a, int rc)
 	free(a->steps);
 	free(a->turns);
 	free(a->doubtful);
+	return rc;
 }
 
 /* Under turn. */
@@ -538,7 +559,7 @@ static int next(struct assembly *a, struct ddpfs_batch **ret_batch)
 		a->batch->public.n_turns = n_turns;
 		rc = present(a);
 	}
-	end(a, rc);
+	rc = end(a, rc);
 	if (rc < 0)
 		return rc;
 	pthread_mutex_lock(&stage->lock);
@@ -617,6 +638,8 @@ int ddpfs_stage_get(struct ddpfs_stage *stage, const char *path, unsigned flags,
 	int rc = shard_index_find_path(stage->index, path, &kind, &file);
 	if (rc == 0 && kind == SHARD_KIND_DIR)
 		rc = -EISDIR;
+	if (rc < 0 && check_index(&a, 0) < 0)
+		return a.error->code;
 	if (rc < 0) {
 		snprintf(
 		        text, sizeof(text), "'%s': %s", base_err_quote(path, quoted, sizeof(quoted)), base_err_str(rc));
@@ -627,7 +650,7 @@ int ddpfs_stage_get(struct ddpfs_stage *stage, const char *path, unsigned flags,
 		rc = get(&a, file);
 	if (rc == 0)
 		rc = present(&a);
-	end(&a, rc);
+	rc = end(&a, rc);
 	if (rc < 0)
 		return rc;
 	*ret_batch = &a.batch->public;

@@ -154,6 +154,15 @@ static void stage_free(struct ddpfs_stage *stage)
 	free(stage);
 }
 
+/* Behind the use of records: -ESTALE where they are not what the stage was opened with. */
+static int check_index(const struct ddpfs_stage *stage, struct base_err *err)
+{
+	int stale = shard_index_check(stage->index), rc = shard_index_explain(stage->index, err);
+	return rc < 0 || stale == 0
+	               ? rc
+	               : base_err_set(err, stale, "the index cannot be looked at: %s", base_err_str(stale));
+}
+
 static int open_parts(
         struct ddpfs_stage *stage, const char *dataset, const struct ddpfs_stage_options *options, struct base_err *err)
 {
@@ -167,7 +176,9 @@ static int open_parts(
 		rc = stage_options_view(stage->index, options, err, &stage->list, &view);
 	if (rc < 0)
 		return rc;
-	rc = stage_bind(stage, view, shard_view_options_get(view)->epoch, err);
+	rc = check_index(stage, err);
+	if (rc == 0)
+		rc = stage_bind(stage, view, shard_view_options_get(view)->epoch, err);
 	if (rc < 0)
 		shard_view_free(view);
 	return rc;
@@ -450,6 +461,10 @@ int ddpfs_stage_resume(struct ddpfs_stage *stage, const char *state, struct ddpf
 	if (!stage->list && stage->on_bad != SHARD_ON_BAD_EIO)
 		options.quarantine = ""; /* one that came since is not this stage's */
 	int rc = stage_options_view(stage->index, &options, &err, &stage->list, &view);
+	if (rc == 0 && check_index(stage, &err) < 0) {
+		shard_view_free(view);
+		rc = err.code;
+	}
 	if (rc == 0) {
 		rc = bind_again(stage, view, shard_view_options_get(view)->epoch, &err);
 		if (rc < 0)
@@ -519,7 +534,9 @@ int ddpfs_stage_state(struct ddpfs_stage *stage, uint64_t epoch, uint64_t turns,
 
 int ddpfs_stage_path(struct ddpfs_stage *stage, uint32_t file, char *buf, size_t buf_size)
 {
-	return shard_index_file_path(stage->index, file, buf, buf_size);
+	int len = shard_index_file_path(stage->index, file, buf, buf_size);
+	int rc = shard_index_check(stage->index);
+	return rc < 0 ? rc : len;
 }
 
 void ddpfs_stage_arena(struct ddpfs_stage *stage, const uint8_t **ret_base, uint64_t *ret_bytes)

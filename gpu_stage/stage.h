@@ -186,12 +186,14 @@ enum {
 enum { DDPFS_STAGE_BRIEF_MS = 500 };
 
 /* The next n samples (1 .. DDPFS_STAGE_BATCH_MAX) of this rank's epoch as one batch; fewer at the epoch's end.
- * Returns 1 and the batch; 0 when the epoch has ended (until ddpfs_stage_set_epoch); or
- * -EBADMSG (checksum), -EIO, -ESTALE (shard changed), -ENOENT (shard gone): error names the sample, and its ids;
- * -ENOBUFS: the batch is larger than the arena, or than the GPU's memory of the stage, whatever is released;
- * -EAGAIN: see DDPFS_STAGE_NOWAIT, _BRIEFLY;  -EINVAL (n), -ENOMEM;  -EIO, -ENODEV: the GPU has failed; close the stage.
- * After an error nothing is handed out and the next call tries the same samples again; ddpfs_stage_skip passes them over.
- * A thread that holds all of the arena itself and waits here waits for ever: release first. */
+ * Returns 1 and the batch; 0 when the epoch has ended (until ddpfs_stage_set_epoch); or -EBADMSG (checksum), -EIO,
+ * -ESTALE (shard changed), -ENOENT (shard gone): error names the sample, and its ids; -ESTALE with error->sample
+ * DDPFS_STAGE_NONE: somebody wrote into index.ddpfs; nothing is handed out any more, close the stage.  (Whoever cuts
+ * the file, as cp does before it writes, can end the process by SIGBUS: replace datasets by rename(2).); -ENOBUFS:
+ * the batch is larger than the arena, or than the GPU's memory of the stage, whatever is released; -EAGAIN: see
+ * DDPFS_STAGE_NOWAIT, _BRIEFLY;  -EINVAL (n), -ENOMEM;  -EIO, -ENODEV: the GPU has failed; close the stage. After an
+ * error nothing is handed out and the next call tries the same samples again; ddpfs_stage_skip passes them over. A
+ * thread that holds all of the arena itself and waits here waits for ever: release first. */
 DDPFS_EXPORT int ddpfs_stage_next(struct ddpfs_stage *stage, uint32_t n, unsigned flags,
         struct ddpfs_stage_error *error, struct ddpfs_batch **ret_batch);
 

@@ -614,10 +614,10 @@ int stage_store_write(struct stage_store *s, struct stage_layout *layout, uint32
 		uint32_t part = 0;
 		while (part < e->n_parts && e->parts[part].file != file)
 			part++;
-		if (part < e->n_parts)
+		if (part < e->n_parts && len == stage_part_block_len(&e->parts[part], block))
 			to = claim(e, e->parts[part].first_block + block);
 		else
-			rc = -EUCLEAN; /* the index contradicts itself */
+			rc = -EUCLEAN; /* the index contradicts itself, or is being written */
 	}
 	if (to) {
 		pthread_mutex_unlock(&s->lock);

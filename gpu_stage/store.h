@@ -32,6 +32,14 @@ struct stage_part {
 	uint32_t first_block; /* of the entry's blocks; it has ceil(len / SHARD_BLOCK) of them */
 };
 
+/* Bytes of a block of a file in its entry, of at most SHARD_BLOCK; 0: the file has no such block.  What is copied
+ * into an entry is held against this: its length was read of the index at another time. */
+static inline uint32_t stage_part_block_len(const struct stage_part *part, uint32_t block)
+{
+	uint64_t begin = (uint64_t)block * SHARD_BLOCK, left = begin < part->len ? part->len - begin : 0;
+	return (uint32_t)(left < SHARD_BLOCK ? left : SHARD_BLOCK);
+}
+
 /* Where the files of a sample (or one file) will lie; a pure function of the index. */
 struct stage_layout {
 	uint64_t key;

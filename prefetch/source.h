@@ -30,13 +30,13 @@ struct prefetch_object {
 struct prefetch_source;
 
 struct prefetch_source_ops {
-	/* Opens shard number `shard` and checks that it is the one the index describes.
-	 * -ESTALE when it is no regular file or its size (or, for adopted shards, its mtime) differs, -ENOENT, -EACCES, -EMFILE, -EIO, ... */
+	/* Opens shard number `shard` and checks that it is the one the index describes. -ESTALE when it is no regular
+	 * file or its size (or, for adopted shards, its mtime) differs, -ENOENT, -EACCES, -EMFILE, -EIO, ... */
 	int (*open)(struct prefetch_source *source, uint32_t shard, struct prefetch_object *ret_object);
 	void (*close)(struct prefetch_source *source, struct prefetch_object *object);
 
-	/* Asked when bytes were wrong or missing: -ESTALE when the shard changed under us, else 0.  Bytes that are right need no such look:
-	 * their sums prove them, whatever became of the file's times. */
+	/* Asked when bytes were wrong or missing: -ESTALE when the shard changed under us, else 0.  Bytes that are
+	 * right need no such look: their sums prove them, whatever became of the file's times. */
 	int (*check)(struct prefetch_source *source, uint32_t shard, const struct prefetch_object *object);
 
 	/* As pread(2), but returns -errno.  NULL when every object has a descriptor. */

@@ -15,7 +15,7 @@ struct local_source {
 	const struct shard_index *index;
 	enum prefetch_io io;
 	int dirfd;
-	int64_t opened_ns; /* CLOCK_REALTIME_COARSE */
+	int64_t opened_ns; /* CLOCK_REALTIME, at most a tick ahead of what files get */
 };
 
 static struct local_source *local_of(struct prefetch_source *source)
@@ -151,7 +151,7 @@ int prefetch_source_local(
 		        base_err_quote(dataset, quoted, sizeof(quoted)), base_err_str(rc));
 	}
 	struct timespec now;
-	clock_gettime(CLOCK_REALTIME_COARSE, &now); /* what files get */
+	clock_gettime(CLOCK_REALTIME, &now);
 	local->opened_ns = base_time_ns(now.tv_sec, (uint32_t)now.tv_nsec);
 	local->base = (struct prefetch_source){ .ops = &local_ops, .descriptors = true };
 	local->index = index;

@@ -1,12 +1,12 @@
 /* A dataset's index, opened: lookups by path, by id, by slot.
  *
- * The file is mapped read-only, so all processes of a host share its pages.  Opening verifies the header and its
- * L1 sums only; every other 64 KiB block is verified when first touched.  Every accessor checks bounds on what it reads
+ * The file is mapped read-only, so all processes of a host share its pages.  Opening verifies the header and its L1
+ * sums only; every other 64 KiB block is verified when first touched.  Every accessor checks bounds on what it reads
  * from the file: no content of an index can make it read outside the mapping.  A damaged block turns into
  * -EBADMSG/-EUCLEAN at the accessor that met it; the accessor fills nothing.
  *
- * The mapping follows the file: nothing that is read of it may be believed before shard_index_check has looked at the file once more
- * behind it.  After that says -ESTALE, every accessor does.
+ * The mapping follows the file: nothing that is read of it may be believed before shard_index_check has looked at the
+ * file once more behind it.  After that says -ESTALE, every accessor does.
  *
  * Threads: all functions on an open index may be called from any thread at once; shard_index_open and _close are not
  * concurrent with anything on the same object.  Strings are pointers into the mapping, valid until close, NOT
@@ -95,20 +95,20 @@ struct shard_shard {
 int shard_index_open(const char *dataset, struct base_err *err, struct shard_index **ret_index);
 void shard_index_close(struct shard_index *index); /* NULL is fine */
 
-/* Whether what was read of the index up to now is what it was opened with.  To be called behind the use of records and names, before
- * anything that was made of them leaves the process (an answer, bytes that were verified by an index's sum, a hand-out): once for
- * many of them will do.  A system call, 0.3 us; verifies again what was verified when the file's ctime is new.  Any thread that has the
- * process's descriptors (fs/touch.h has one that has not).
- * -ESTALE: somebody wrote into the file, and from then on all accessors say so (shard_index_explain has the sentence); or another
- * code of fstat(2), which says nothing about the next call. */
+/* Whether what was read of the index up to now is what it was opened with.  To be called behind the use of records
+ * and names, before anything that was made of them leaves the process (an answer, bytes that were verified by an
+ * index's sum, a hand-out): once for many of them will do.  A system call, 0.3 us; verifies again what was verified
+ * when the file's ctime is new.  Any thread that has the process's descriptors (fs/touch.h has one that has not).
+ * -ESTALE: somebody wrote into the file, and from then on all accessors say so (shard_index_explain has the
+ * sentence); or another code of fstat(2), which says nothing about the next call. */
 int shard_index_check(const struct shard_index *index);
 
 /* 0, or -ESTALE and a sentence: the file, what changed, the next step. No system call. Any thread. */
 int shard_index_explain(const struct shard_index *index, struct base_err *err);
 
-/* For a handler of SIGBUS: takes a fault at an address.  True: the address was a page of an open index that somebody had cut; the index
- * is stale from now on, zeros stand in place of its pages, and the handler is to return.  False: another's, or a disk that
- * fails.  Async-signal-safe.  A process without such a handler is ended by the fault. */
+/* For a handler of SIGBUS: takes a fault at an address.  True: the address was a page of an open index that somebody
+ * had cut; the index is stale from now on, zeros stand in place of its pages, and the handler is to return.  False:
+ * another's, or a disk that fails.  Async-signal-safe.  A process without such a handler is ended by the fault. */
 bool shard_index_fault(const void *address);
 
 const struct shard_info *shard_index_info(const struct shard_index *index);

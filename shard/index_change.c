@@ -112,7 +112,8 @@ bool shard_index_fault(const void *address)
 		if (same)
 			return false; /* the disk fails */
 		latch(change, FAULT);
-		/* The whole of it: what is looked at next may be gone as well.  The call itself, for mmap may be somebody's wrapper. */
+		/* The whole of it: what is looked at next may be gone as well.  The call itself, for mmap may be
+		 * somebody's wrapper. */
 		long map = syscall(SYS_mmap, begin, end - begin, PROT_READ,
 		        MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED | MAP_NORESERVE, -1, 0);
 		return map == (long)begin;

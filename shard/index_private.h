@@ -1,8 +1,8 @@
 /* Private to index*.c: the mapping and how to read it safely.
  *
- * Rule: nothing is used where it lies.  A record is copied out (index_load), then checked, then used, so that bytes which
- * change under the mapping cannot pass a check with one value and be used with another.  What is behind the use of records, and
- * before something leaves that was made of them, is shard_index_check. */
+ * Rule: nothing is used where it lies.  A record is copied out (index_load), then checked, then used, so that bytes
+ * which change under the mapping cannot pass a check with one value and be used with another.  What is behind the use
+ * of records, and before something leaves that was made of them, is shard_index_check. */
 #ifndef DDPFS_SHARD_INDEX_PRIVATE_H
 #define DDPFS_SHARD_INDEX_PRIVATE_H
 
@@ -23,8 +23,8 @@ struct shard_index {
 	uint64_t n_block_sums;
 	uint64_t n_members;
 	uint64_t *l1; /* a verified copy */
-	/* A verified copy of each part of L0, made when it is first needed: a block is never held against sums that can change
-	 * with it. */
+	/* A verified copy of each part of L0, made when it is first needed: a block is never held against sums that
+	 * can change with it. */
 	_Atomic(uint64_t *) *l0;
 	uint64_t n_l0;
 	/* One bit for each verified block.  Set after the check, never cleared; two threads may check the same block at

@@ -5,17 +5,21 @@ Every byte, size, name and attribute that a reader gets is the mounted dataset's
 DDPFS_OVERWRITES=all runs all combinations; without it each pair of values of any two columns comes at least once."""
 
 import errno
+import hashlib
 import itertools
+import json
 import os
 import random
 import shutil
 import signal
 import subprocess
+import sys
 import threading
+from pathlib import Path
 
 import pytest
 
-from faults.test_server_killed import kill, server_of
+from faults.test_server_killed import children, kill, name
 from helpers import datasets, tools
 from mount.control import wait_for_log
 
@@ -89,6 +93,7 @@ class Reader:
     def __init__(self, m, files, also=frozenset()):
         self.m, self.files, self.allowed = m, files, REFUSED | also
         self.wrong, self.refused, self.right = [], 0, 0
+        self.sums = self.list = None  # what a mount of the same options said that nobody touched
         self.lock = threading.Lock()
 
     def names(self, view):
@@ -131,34 +136,33 @@ class Reader:
 
         return self.guarded(name, get, len(want).to_bytes(8, "little") + want)
 
-    def attributes(self, name, path):
-        full = self.m.path / name
-        self.guarded(f"path of {name}", lambda: os.getxattr(full, "user.ddpfs.path"), path.encode())
-        self.guarded(f"sum of {name}", lambda: os.getxattr(full, "user.ddpfs.xxh3"), self.sums[path])
+    def everything_else(self):
+        """What is no file's bytes: attributes, listings, the list of the epoch, names that are not there."""
+        everything = self.m.path / ".ddpfs/all"
+        for path in random.Random(7).sample(sorted(self.files), 60):
+            full = everything / path
+            self.guarded(path, full.read_bytes, self.files[path])
+            self.guarded(f"size of {path}", lambda: os.stat(full).st_size, len(self.files[path]))
+            self.guarded(f"path of {path}", lambda: os.getxattr(full, "user.ddpfs.path"), os.fsencode(path))
+            self.guarded(f"sum of {path}", lambda: os.getxattr(full, "user.ddpfs.xxh3"), self.sums[path])
+        for name in sorted({path.split("/")[0] for path in self.files}):
+            want = sorted(path.split("/")[1] for path in self.files if path.startswith(name + "/"))
+            self.guarded(f"listing of {name}", lambda: sorted(os.listdir(everything / name)), want)
+        self.guarded("the list", (self.m.path / ".ddpfs/epoch/1.list").read_bytes, self.list)
 
-    def listings(self, before):
-        for directory, want in before.items():
-            self.guarded(directory, lambda: sorted(os.listdir(directory)), want)
 
-
-def sums_of(m, files):
-    return {path: os.getxattr(m.path / ".ddpfs/all" / path, "user.ddpfs.xxh3") for path in files}
-
-
-def attack(mount, made, scratch, size, view, order, way, state):
-    files, dataset, others = made
-    victim = scratch / "victim"
-    shutil.copytree(dataset, victim)
-    m = mount(victim, VIEWS[view] + ",memory=8M")
-    reader = Reader(m, files)
-    names = reader.names(view)
-    todo = sorted(names.items())
-    random.Random(f"{size}{view}{order}{way}{state}").shuffle(todo)
-    before = todo[:{"cold": 0, "half read": len(todo) // 2, "resident": len(todo)}[state]]
-    for name, path in before:
+def read_before(reader, view, state, seed):
+    """What is read before anything is overwritten.  Returns all (name, path) in the order in which they are read later."""
+    todo = sorted(reader.names(view).items())
+    random.Random(seed).shuffle(todo)
+    for name, path in todo[:{"cold": 0, "half read": len(todo) // 2, "resident": len(todo)}[state]]:
         assert reader.read(name, path)
     assert reader.wrong == [] and reader.refused == 0
+    return todo
 
+
+def read_while(reader, todo, act):
+    """Reads on and on while `act()` does something."""
     done = threading.Event()
 
     def meanwhile():
@@ -169,25 +173,51 @@ def attack(mount, made, scratch, size, view, order, way, state):
     thread = threading.Thread(target=meanwhile)
     thread.start()
     try:
-        for step in steps(victim, others[size], order, way):
-            subprocess.run([str(part) for part in step], check=True)
+        act()
     finally:
         done.set()
         thread.join()
+
+
+def read_after(reader, todo):
     for name, path in todo:
         reader.read(name, path)
     for name, path in todo[::3]:
         reader.read(name, path, evict=True)
-    for path in random.Random(7).sample(sorted(files), 40):
-        reader.guarded(path, lambda: (m.path / ".ddpfs/all" / path).read_bytes(), files[path])
-        reader.guarded(path, lambda: os.stat(m.path / ".ddpfs/all" / path).st_size, len(files[path]))
-    assert reader.wrong == [], f"{len(reader.wrong)} wrong of {len(reader.wrong) + reader.right + reader.refused}"
+    reader.everything_else()
+    looks = len(reader.wrong) + reader.right + reader.refused
+    assert reader.wrong == [], f"{len(reader.wrong)} wrong of {looks}: {reader.wrong[:5]}"
     assert reader.refused > 0
-    log = wait_for_log(m, "index.ddpfs'")
-    assert "written in place" in log and "mkshard verify" in log
-    assert m.process.poll() is None and server_of(m.process.pid)
+
+
+def overwrite(steps):
+    for step in steps:
+        subprocess.run([str(part) for part in step], check=True)
+
+
+@pytest.fixture(scope="module")
+def truth(build_dir, made, tmp_path_factory):
+    """{view: (sums, list of epoch 1)} of the mounted dataset, by its identity's own words."""
+    files, dataset, _ = made
+    sums = {e["path"]: e["xxh3"].encode() for e in map(json.loads, tools.mkshard("ls", "--json", dataset).stdout.splitlines())}
+    lists = {}
+    for view, options in VIEWS.items():
+        options = ",".join(o for o in options.split(",") if not o.startswith("layout"))
+        printed = tools.ddpfs("order", dataset, "-o", options + ",epoch=1").stdout.splitlines()
+        lists[view] = "".join(line.split()[-1] + "\n" for line in printed).encode()
+    assert sums.keys() == files.keys()
+    return sums, lists
+
+
+def new_reader(m, made, truth, view, also=frozenset()):
+    reader = Reader(m, made[0], also)
+    reader.sums, reader.list = truth[0], truth[1][view]
     return reader
 
+
+def the_log_says_so(m):
+    log = wait_for_log(m, "index.ddpfs'")
+    assert "written in place" in log and "mkshard verify" in log
 
 def covering(*columns):
     """Rows so that each pair of values of two columns is in one of them."""
@@ -206,8 +236,79 @@ def covering(*columns):
 COLUMNS = (list(SIZES), list(VIEWS), list(ORDERS), list(WAYS), list(STATES))
 
 
+def needs(way):
+    if not shutil.which(WAYS[way][0]):
+        pytest.skip(f"{WAYS[way][0]} is not installed")
+
+
 @pytest.mark.parametrize("size,view,order,way,state", list(itertools.product(*COLUMNS)) if ALL else covering(*COLUMNS))
-def test_another_dataset_is_copied_over_it(mount, made, scratch, size, view, order, way, state):
-    if way == "rsync" and not shutil.which("rsync"):
-        pytest.skip("rsync is not installed")
-    attack(mount, made, scratch, size, view, order, way, state)
+def test_another_dataset_is_copied_over_it(mount, made, truth, scratch, size, view, order, way, state):
+    needs(way)
+    victim = scratch / "victim"
+    shutil.copytree(made[1], victim)
+    m = mount(victim, VIEWS[view] + ",memory=8M")
+    reader = new_reader(m, made, truth, view)
+    todo = read_before(reader, view, state, f"{size}{order}{way}")
+    read_while(reader, todo, lambda: overwrite(steps(victim, made[2][size], order, way)))
+    read_after(reader, todo)
+    the_log_says_so(m)
+    assert m.process.poll() is None
+
+
+RESTARTS = ([("equal", "cp -a"), ("longer", "rsync"), ("shorter", "cp")] if not ALL else itertools.product(SIZES, WAYS))
+
+
+@pytest.mark.parametrize("size,way", RESTARTS)
+@pytest.mark.parametrize("order", ORDERS)
+def test_it_is_copied_over_while_servers_are_killed(mount, made, truth, scratch, size, order, way):
+    """A successor opens the index anew: it is the mounted dataset's, or nothing is served."""
+    needs(way)
+    victim = scratch / "victim"
+    shutil.copytree(made[1], victim)
+    m = mount(victim, VIEWS["all"] + ",memory=8M")
+    m.may_end_with.add(1)
+    reader = new_reader(m, made, truth, "all", GONE)
+    todo = read_before(reader, "all", "half read", f"{size}{order}{way}")
+    kills = 0
+
+    def act():
+        nonlocal kills
+        for step in steps(victim, made[2][size], order, way):
+            copying = subprocess.Popen([str(part) for part in step])
+            if servers := [pid for pid in children(m.process.pid) if name(pid) == "ddpfs-server"]:
+                kill(servers[-1])
+                kills += 1
+            assert copying.wait() == 0
+
+    read_while(reader, todo, act)
+    assert kills > 0
+    read_after(reader, todo)
+    assert "index.ddpfs'" in m.log() or "another dataset lies there now" in m.log()
+
+
+@pytest.mark.parametrize("first", [0, 40, 98])
+@pytest.mark.parametrize("size,way", [("equal", "rsync"), ("longer", "rsync"), ("shorter", "cp")])
+def test_it_is_copied_over_under_a_stage(build_dir, made, scratch, size, way, first):
+    """libddpfs_stage in a trainer: no other byte, and a sentence.  A file that is cut under it may end the process (cp)."""
+    needs(way)
+    pytest.importorskip("numpy", reason="numpy is not installed")
+    victim = scratch / "victim"
+    shutil.copytree(made[1], victim)
+    reader = subprocess.Popen([sys.executable, Path(__file__).with_name("stage_reader.py"), victim, str(first)],
+                              stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, preexec_fn=tools.die_with_parent,
+                              env={**os.environ, "DDPFS_STAGE_LIB": str(build_dir / "gpu_stage/libddpfs_stage.so")})
+    try:
+        assert reader.stdout.readline() == "so far\n"
+        overwrite(steps(victim, made[2][size], "shards first", way))
+        said, _ = reader.communicate("go on\n")
+    finally:
+        reader.kill()
+        reader.wait()
+    if way == "cp" and reader.returncode == -signal.SIGBUS:
+        return
+    assert reader.returncode == 0
+    result = json.loads(said)
+    wrong = [path for path, digest in result["samples"] if hashlib.sha256(made[0][path]).hexdigest() != digest]
+    assert wrong == []
+    assert result["error"] == errno.ESTALE
+    assert f"{victim}/index.ddpfs'" in result["text"] and "mkshard verify" in result["text"]
