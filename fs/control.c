@@ -11,6 +11,7 @@
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/statfs.h>
+#include <sys/sysmacros.h>
 #include <sys/un.h>
 #include <time.h>
 #include <unistd.h>
@@ -21,8 +22,12 @@
 #include "shard/base/units.h"
 
 enum {
-	SILENT_MAX = 8, /* each costs the caller FS_CONTROL_TIMEOUT_MS; the message names them */
+	SILENT_NAMED = 8,       /* pids of silent servers that a message names */
+	OPEN_MAX_SOCKETS = 256, /* connections at once */
+	RETRY_MS = 10,          /* a full listen queue has nothing to poll for */
 };
+
+static const char info_request[] = "{\"cmd\":\"info\"}";
 
 /* ---- where sockets are ---- */
 
@@ -211,12 +216,30 @@ int fs_control_request(
 
 /* ---- finding servers ---- */
 
+/* A server's socket and what came of asking it. */
+struct question {
+	char path[FS_CONTROL_PATH_MAX];
+	enum { QUESTION_NEW, QUESTION_ASKED, QUESTION_OVER } state;
+	int fd;     /* >= 0 while asked */
+	int rc;     /* over: 0, or why there is no line */
+	char *line; /* asked: FS_CONTROL_LINE_MAX + 1 bytes, len of them filled; over: the answer, or NULL */
+	size_t len;
+};
+
+/* Servers that are asked the same at the same time. */
+struct questions {
+	const char *request;
+	struct question *list;
+	size_t n, room;
+	size_t n_open;
+};
+
+/* All servers that can be found. */
 struct peers {
-	struct fs_control_peer *list;
+	struct fs_control_peer *list; /* those that have answered */
 	size_t n;
 	size_t room;
-	pid_t silent[SILENT_MAX]; /* those that took the connection, or have a full queue of them, and say nothing */
-	size_t n_silent;
+	struct questions asked;
 };
 
 void fs_control_peer_done(struct fs_control_peer *peer)
@@ -284,35 +307,168 @@ static void remove_dead(const char *path)
 }
 
 /* The default path ends in the server's pid. */
-static void note_silent(struct peers *peers, const char *path)
+static pid_t pid_of(const struct question *q)
 {
-	const char *name = strrchr(path, '/');
-	pid_t pid = name ? (pid_t)strtol(name + 1, NULL, 10) : 0;
-	if (pid > 0 && peers->n_silent < SILENT_MAX)
-		peers->silent[peers->n_silent++] = pid;
+	const char *name = strrchr(q->path, '/');
+	return name ? (pid_t)strtol(name + 1, NULL, 10) : 0;
 }
 
-static int ask(struct peers *peers, const char *path)
+static void question_close(struct questions *qs, struct question *q)
 {
-	cleanup_free char *reply = NULL;
-	struct fs_control_peer peer;
-	int rc = exchange(path, "{\"cmd\":\"info\"}", FS_CONTROL_TIMEOUT_MS, &reply);
-	if (rc == -ECONNREFUSED)
-		remove_dead(path);
-	if (rc == -ETIMEDOUT)
-		note_silent(peers, path);
-	if (rc < 0)
-		return rc == -ENOMEM ? rc : 0;
-	rc = parse_peer(path, reply, &peer);
-	if (rc < 0)
-		return rc == -ENOMEM ? rc : 0;
-	rc = peers_add(peers, &peer);
-	if (rc < 0)
-		fs_control_peer_done(&peer);
+	qs->n_open -= q->fd >= 0;
+	if (q->fd >= 0)
+		close(q->fd);
+	q->fd = -1;
+}
+
+static void question_over(struct questions *qs, struct question *q, int rc)
+{
+	question_close(qs, q);
+	q->state = QUESTION_OVER;
+	q->rc = rc;
+	if (rc < 0) {
+		free(q->line);
+		q->line = NULL;
+	}
+}
+
+static void questions_done(struct questions *qs)
+{
+	for (size_t i = 0; i < qs->n; i++) {
+		question_close(qs, &qs->list[i]);
+		free(qs->list[i].line);
+	}
+	free(qs->list);
+	*qs = (struct questions){ 0 };
+}
+
+static int add_question(struct questions *qs, const char *path)
+{
+	if (qs->n == qs->room) {
+		size_t room = qs->room ? qs->room * 2 : 16;
+		struct question *more = realloc(qs->list, room * sizeof(*more));
+		if (!more)
+			return -ENOMEM;
+		qs->list = more;
+		qs->room = room;
+	}
+	struct question *q = &qs->list[qs->n++];
+	*q = (struct question){ .fd = -1 };
+	snprintf(q->path, sizeof(q->path), "%s", path);
+	return 0;
+}
+
+/* Connects and sends, as far as that does not wait; a full listen queue is tried again.  A short line always fits a new
+ * socket's buffer. */
+static void question_begin(struct questions *qs, struct question *q)
+{
+	struct sockaddr_un addr = { .sun_family = AF_UNIX };
+	char line[64];
+	int len = snprintf(line, sizeof(line), "%s\n", qs->request);
+	memcpy(addr.sun_path, q->path, strlen(q->path) + 1);
+	q->fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+	if (q->fd < 0)
+		return; /* too many are open: when others have answered */
+	qs->n_open++;
+	if (connect(q->fd, (struct sockaddr *)&addr, sizeof(addr)) < 0) {
+		if (errno == EAGAIN || errno == EINTR)
+			question_close(qs, q);
+		else
+			question_over(qs, q, -errno);
+		return;
+	}
+	/* A refused peer's socket is closed with the reason already in it: an error does not hide the line. */
+	(void)!send(q->fd, line, (size_t)len, MSG_NOSIGNAL);
+	q->line = malloc(FS_CONTROL_LINE_MAX + 1);
+	if (q->line)
+		q->state = QUESTION_ASKED;
+	else
+		question_over(qs, q, -ENOMEM);
+}
+
+static void question_receive(struct questions *qs, struct question *q)
+{
+	ssize_t n = recv(q->fd, q->line + q->len, FS_CONTROL_LINE_MAX - q->len, 0);
+	if (n < 0 && (errno == EAGAIN || errno == EINTR))
+		return;
+	char *end = n > 0 ? memchr(q->line + q->len, '\n', (size_t)n) : NULL;
+	q->len += n > 0 ? (size_t)n : 0;
+	if (n > 0 && !end && q->len < FS_CONTROL_LINE_MAX)
+		return;
+	if (end)
+		*end = '\0';
+	question_over(qs, q, end ? 0 : n < 0 ? -errno : -EPROTO);
+}
+
+/* One round: begins what can begin, waits for answers until the deadline, takes them.  True: no question is open any more. */
+static bool ask_round(struct questions *qs, int64_t deadline_ms)
+{
+	struct pollfd fds[OPEN_MAX_SOCKETS];
+	size_t at[OPEN_MAX_SOCKETS];
+	nfds_t n = 0;
+	bool more = false;
+	for (size_t i = 0; i < qs->n && n < OPEN_MAX_SOCKETS; i++) {
+		struct question *q = &qs->list[i];
+		if (q->state == QUESTION_NEW && qs->n_open < OPEN_MAX_SOCKETS)
+			question_begin(qs, q);
+		more |= q->state == QUESTION_NEW;
+		if (q->state == QUESTION_ASKED) {
+			at[n] = i;
+			fds[n++] = (struct pollfd){ .fd = q->fd, .events = POLLIN };
+		}
+	}
+	if (!n && !more)
+		return true;
+	int64_t left = deadline_ms - now_ms();
+	left = left < 0 ? 0 : more && left > RETRY_MS ? RETRY_MS : left;
+	if (poll(fds, n, (int)left) > 0)
+		for (nfds_t i = 0; i < n; i++)
+			if (fds[i].revents)
+				question_receive(qs, &qs->list[at[i]]);
+	return false;
+}
+
+int fs_control_request_all(
+        const char *const *sockets, size_t n, const char *request, unsigned limit_ms, int *ret_rcs, char **ret_replies)
+{
+	struct questions qs = { .request = request };
+	int64_t deadline_ms = now_ms() + limit_ms;
+	int rc = 0;
+	for (size_t i = 0; i < n && rc == 0; i++)
+		rc = add_question(&qs, sockets[i]);
+	while (rc == 0 && !ask_round(&qs, deadline_ms) && now_ms() < deadline_ms)
+		;
+	for (size_t i = 0; i < n && rc == 0; i++) {
+		struct question *q = &qs.list[i];
+		ret_rcs[i] = q->state == QUESTION_OVER ? q->rc : -ETIMEDOUT;
+		ret_replies[i] = q->state == QUESTION_OVER ? steal_ptr(&q->line) : NULL;
+	}
+	questions_done(&qs);
 	return rc;
 }
 
-static int ask_dir(struct peers *peers, const char *dir)
+/* What has been answered since the last call.  -ENOMEM. */
+static int take_answers(struct peers *peers)
+{
+	for (size_t i = 0; i < peers->asked.n; i++) {
+		struct question *q = &peers->asked.list[i];
+		if (q->state != QUESTION_OVER)
+			continue;
+		if (q->rc == -ECONNREFUSED)
+			remove_dead(q->path);
+		cleanup_free char *line = steal_ptr(&q->line);
+		struct fs_control_peer peer;
+		int rc = q->rc == -ENOMEM ? q->rc : line ? parse_peer(q->path, line, &peer) : -EPROTO;
+		q->rc = -EPROTO; /* taken */
+		if (rc == 0 && (rc = peers_add(peers, &peer)) < 0)
+			fs_control_peer_done(&peer);
+		if (rc == -ENOMEM)
+			return rc;
+	}
+	return 0;
+}
+
+static int look_into(struct peers *peers, const char *dir)
 {
 	cleanup_closedir DIR *d = opendir(dir);
 	struct dirent *entry;
@@ -326,13 +482,13 @@ static int ask_dir(struct peers *peers, const char *dir)
 		seen++;
 		int n = snprintf(path, sizeof(path), "%s/%s", dir, entry->d_name);
 		if (n > 0 && (size_t)n < sizeof(path))
-			rc = ask(peers, path);
+			rc = add_question(&peers->asked, path);
 	}
 	return rc;
 }
 
 /* Root sees everybody's servers: those of users with a runtime directory, and the fallback ones. */
-static int ask_users(struct peers *peers)
+static int look_at_users(struct peers *peers)
 {
 	static const char *const parents[] = { "/run/user", "/tmp" };
 	int rc = 0;
@@ -350,7 +506,7 @@ static int ask_users(struct peers *peers)
 				continue;
 			int n = snprintf(path, sizeof(path), i == 0 ? "/run/user/%s/ddpfs" : "/tmp/%s", entry->d_name);
 			if (n > 0 && (size_t)n < sizeof(path))
-				rc = ask_dir(peers, path);
+				rc = look_into(peers, path);
 		}
 	}
 	return rc;
@@ -383,46 +539,80 @@ static int by_place(const void *a, const void *b)
 	return order;
 }
 
-/* Asks all servers that can be found; *ret_peers is released with fs_control_peers_free(list, n). */
-static int find_peers(struct peers *ret_peers)
+static void peers_done(struct peers *peers)
 {
-	struct peers peers = { 0 };
+	questions_done(&peers->asked);
+	fs_control_peers_free(peers->list, peers->n);
+	*peers = (struct peers){ 0 };
+}
+
+/* The sockets that there are.  Released with peers_done, also after an error: -ENOMEM. */
+static int look_for_sockets(struct peers *peers)
+{
 	char dir[FS_CONTROL_PATH_MAX];
 	uid_t uid = geteuid();
 	int rc = 0;
 	if (runtime_dir(uid, dir, sizeof(dir)) == 0)
-		rc = ask_dir(&peers, dir);
+		rc = look_into(peers, dir);
 	if (rc == 0 && uid != 0) {
 		/* The same user may have mounted from a session with another environment. */
 		char other[FS_CONTROL_PATH_MAX];
 		snprintf(other, sizeof(other), "/run/user/%u/ddpfs", (unsigned)uid);
 		if (strcmp(other, dir) != 0)
-			rc = ask_dir(&peers, other);
+			rc = look_into(peers, other);
 		snprintf(other, sizeof(other), "/tmp/ddpfs-%u", (unsigned)uid);
 		if (rc == 0 && strcmp(other, dir) != 0)
-			rc = ask_dir(&peers, other);
+			rc = look_into(peers, other);
 	}
 	if (rc == 0 && uid == 0)
-		rc = ask_users(&peers);
-	if (rc < 0) {
-		fs_control_peers_free(peers.list, peers.n);
-		return rc;
+		rc = look_at_users(peers);
+	return rc;
+}
+
+int fs_control_survey(unsigned limit_ms, struct fs_control_peer **ret_peers, size_t *ret_n,
+        struct fs_control_silent **ret_silent, size_t *ret_n_silent)
+{
+	struct peers peers = { .asked.request = info_request };
+	size_t n_silent = 0;
+	int64_t deadline_ms = now_ms() + limit_ms;
+	int rc = look_for_sockets(&peers);
+	while (rc == 0 && !ask_round(&peers.asked, deadline_ms) && now_ms() < deadline_ms)
+		;
+	if (rc == 0)
+		rc = take_answers(&peers);
+	struct fs_control_silent *silent = calloc(peers.asked.n + 1, sizeof(*silent));
+	if (rc < 0 || !silent) {
+		free(silent);
+		peers_done(&peers);
+		return -ENOMEM;
+	}
+	for (size_t i = 0; i < peers.asked.n; i++) {
+		const struct question *q = &peers.asked.list[i];
+		if (q->state == QUESTION_OVER)
+			continue;
+		silent[n_silent].pid = pid_of(q);
+		memcpy(silent[n_silent++].socket, q->path, sizeof(q->path));
 	}
 	if (peers.n > 1)
 		qsort(peers.list, peers.n, sizeof(peers.list[0]), by_place);
-	*ret_peers = peers;
+	*ret_peers = peers.list;
+	*ret_n = peers.n;
+	*ret_silent = silent;
+	*ret_n_silent = n_silent;
+	peers.list = NULL;
+	peers.n = 0;
+	peers_done(&peers);
 	return 0;
 }
 
 int fs_control_list(struct fs_control_peer **ret_peers, size_t *ret_n)
 {
-	struct peers peers;
-	int rc = find_peers(&peers);
-	if (rc < 0)
-		return rc;
-	*ret_peers = peers.list;
-	*ret_n = peers.n;
-	return 0;
+	struct fs_control_silent *silent;
+	size_t n_silent;
+	int rc = fs_control_survey(FS_CONTROL_TIMEOUT_MS, ret_peers, ret_n, &silent, &n_silent);
+	if (rc == 0)
+		free(silent);
+	return rc;
 }
 
 /* What a caller names: a server's pid, or a place. */
@@ -452,35 +642,57 @@ static int match(const struct fs_control_peer *peer, const struct target *target
 }
 
 /* Any of them may be the one looked for. */
-static int silent(const struct peers *peers, const char *target, struct base_err *err)
+static int silent(const struct peers *peers, const char *target, unsigned waited_ms, struct base_err *err)
 {
-	char pids[16 + 16 * SILENT_MAX] = "";
-	snprintf(pids, sizeof(pids), "server%s ", peers->n_silent > 1 ? "s" : "");
-	for (size_t i = 0; i < peers->n_silent; i++) {
+	char pids[16 + 16 * SILENT_NAMED] = "";
+	size_t n = 0;
+	for (size_t i = 0; i < peers->asked.n && n < SILENT_NAMED; i++) {
 		size_t used = strlen(pids);
-		snprintf(pids + used, sizeof(pids) - used, "%s%d", i ? ", " : "", (int)peers->silent[i]);
+		if (peers->asked.list[i].state != QUESTION_OVER)
+			snprintf(pids + used, sizeof(pids) - used, "%s%d", n++ ? ", " : "",
+			        (int)pid_of(&peers->asked.list[i]));
 	}
 	return base_err_set(err, -ETIMEDOUT,
-	        "'%s': no ddpfs server that answers has it, but %s %s not answer within %d s: try again; `ddpfs ls` "
-	        "shows those that do",
-	        target, pids, peers->n_silent > 1 ? "do" : "does", FS_CONTROL_TIMEOUT_MS / 1000);
+	        "'%s': no ddpfs server that answers has it, but server%s %s %s not answer within %u s: try again; "
+	        "`ddpfs ls` "
+	        "shows which mounts there are and who is silent",
+	        target, n > 1 ? "s" : "", pids, n > 1 ? "do" : "does", waited_ms / 1000);
 }
 
-static int not_found(const struct peers *peers, const char *target, uint64_t pid, struct base_err *err)
+static bool is_silent(const struct peers *peers, uint64_t pid)
+{
+	for (size_t i = 0; i < peers->asked.n; i++)
+		if (peers->asked.list[i].state != QUESTION_OVER &&
+		        (pid == 0 || (uint64_t)pid_of(&peers->asked.list[i]) == pid))
+			return true;
+	return false;
+}
+
+/* May a server that says nothing be the one? */
+static bool may_be_silent(const struct peers *peers, const struct target *target)
+{
+	if (!target->path)
+		return is_silent(peers, target->pid);
+	/* FUSE has devices without a major number. */
+	return target->dev != 0 && major(target->dev) == 0 && is_silent(peers, 0);
+}
+
+static int not_found(const struct peers *peers, const char *target, const struct target *wanted, unsigned waited_ms,
+        struct base_err *err)
 {
 	struct statfs fs;
 	struct stat st;
-	for (size_t i = 0; target[0] == '@' && i < peers->n_silent; i++)
-		if ((uint64_t)peers->silent[i] == pid)
-			return base_err_set(err, -ETIMEDOUT,
-			        "server %d does not answer within %d s: try again, or see what keeps it", (int)pid,
-			        FS_CONTROL_TIMEOUT_MS / 1000);
+	bool maybe = may_be_silent(peers, wanted);
+	if (!wanted->path && maybe)
+		return base_err_set(err, -ETIMEDOUT,
+		        "server %d does not answer within %u s: try again, or see what keeps it", (int)wanted->pid,
+		        waited_ms / 1000);
 	if (target[0] == '@')
 		return base_err_set(
 		        err, -ENOENT, "no ddpfs server has pid %s: `ddpfs ls` shows those there are", target + 1);
 	/* Before statfs(2), which a server that answers nothing would keep waiting. */
-	if (peers->n_silent)
-		return silent(peers, target, err);
+	if (maybe)
+		return silent(peers, target, waited_ms, err);
 	/* The kernel remembers the root's attributes and answers stat(2) for a dead server; statfs(2) it does not. */
 	if (statfs(target, &fs) < 0 && errno == ENOTCONN)
 		return base_err_set(err, -ENOTCONN, "'%s': the mount's server is dead: `ddpfs umount %s` cleans up",
@@ -492,10 +704,44 @@ static int not_found(const struct peers *peers, const char *target, uint64_t pid
 	        err, -ENOENT, "'%s' is no mountpoint of your ddpfs mounts: `ddpfs ls` shows those there are", target);
 }
 
+/* Asks until the very mount has answered, or all have, or it is late.  A server that may be the one gets more time. */
+static int ask_for(struct peers *peers, const struct target *target, unsigned most_ms, unsigned *ret_waited_ms)
+{
+	int64_t began_ms = now_ms();
+	unsigned limit_ms = most_ms < FS_CONTROL_SURVEY_MS ? most_ms : FS_CONTROL_SURVEY_MS;
+	size_t seen = 0;
+	int best = 0;
+	int rc = look_for_sockets(peers);
+	while (rc == 0 && !(best == 2 && target->path)) {
+		if (now_ms() - began_ms >= limit_ms) {
+			if (best || limit_ms == most_ms || !may_be_silent(peers, target))
+				break;
+			limit_ms = most_ms;
+		}
+		bool over = ask_round(&peers->asked, began_ms + limit_ms);
+		rc = take_answers(peers);
+		for (; seen < peers->n; seen++) {
+			int fit = match(&peers->list[seen], target);
+			best = fit > best ? fit : best;
+		}
+		if (over)
+			break;
+	}
+	*ret_waited_ms = limit_ms;
+	return rc;
+}
+
 int fs_control_find(const char *target, struct base_err *err, struct fs_control_peer *ret_peer)
 {
-	struct peers peers;
+	return fs_control_find_within(target, FS_CONTROL_TIMEOUT_MS, err, ret_peer);
+}
+
+int fs_control_find_within(
+        const char *target, unsigned limit_ms, struct base_err *err, struct fs_control_peer *ret_peer)
+{
+	struct peers peers = { .asked.request = info_request };
 	struct target wanted = { 0 };
+	unsigned waited_ms;
 	struct stat st;
 	char pids[256] = "";
 	int best = 0;
@@ -510,9 +756,13 @@ int fs_control_find(const char *target, struct base_err *err, struct fs_control_
 		wanted.dev = st.st_dev;
 		wanted.root = is_root(path, &st);
 	}
-	int rc = find_peers(&peers);
-	if (rc < 0)
+	int rc = ask_for(&peers, &wanted, limit_ms, &waited_ms);
+	if (rc < 0) {
+		peers_done(&peers);
 		return base_err_set(err, rc, "%s", strerror(-rc));
+	}
+	if (peers.n > 1)
+		qsort(peers.list, peers.n, sizeof(peers.list[0]), by_place);
 	for (size_t i = 0; i < peers.n; i++) {
 		int fit = match(&peers.list[i], &wanted);
 		if (fit == 0 || fit < best)
@@ -528,7 +778,7 @@ int fs_control_find(const char *target, struct base_err *err, struct fs_control_
 		snprintf(pids + used, sizeof(pids) - used, "%s@%d", used ? " " : "", (int)peers.list[i].pid);
 	}
 	if (found == 0) {
-		rc = not_found(&peers, target, wanted.pid, err);
+		rc = not_found(&peers, target, &wanted, waited_ms, err);
 	} else if (found > 1) {
 		rc = base_err_set(err, -ENOTUNIQ, "'%s' is mounted in several namespaces: name one by its server: %s",
 		        target, pids);
@@ -536,6 +786,6 @@ int fs_control_find(const char *target, struct base_err *err, struct fs_control_
 		*ret_peer = peers.list[at];
 		peers.list[at] = (struct fs_control_peer){ 0 };
 	}
-	fs_control_peers_free(peers.list, peers.n);
+	peers_done(&peers);
 	return rc;
 }

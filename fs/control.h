@@ -54,7 +54,8 @@
 enum {
 	FS_CONTROL_LINE_MAX = 65536,  /* bytes of a request or reply, newline included */
 	FS_CONTROL_PATH_MAX = 108,    /* sizeof(sun_path), NUL included */
-	FS_CONTROL_TIMEOUT_MS = 5000, /* what fs_control_list and _find allow each server to answer */
+	FS_CONTROL_SURVEY_MS = 1000,  /* what servers are given to answer, all of them together */
+	FS_CONTROL_TIMEOUT_MS = 5000, /* ... where one that is silent may be the one that is wanted; fs_control_list */
 	FS_CONTROL_PEERS_MAX = 4096,  /* sockets looked at in one directory */
 };
 
@@ -74,6 +75,17 @@ struct fs_control_peer {
 	char *info;       /* the whole reply, JSON; owned, never NULL */
 };
 
+/* A server that takes connections, or has a full queue of them, and says nothing. */
+struct fs_control_silent {
+	char socket[FS_CONTROL_PATH_MAX];
+	pid_t pid; /* by the socket's name; 0: another name */
+};
+
+/* All servers that fs_control_list finds, asked at the same time; those that have not answered after limit_ms are silent.  Free
+ * the peers with fs_control_peers_free, the silent ones with free.  Returns 0, -ENOMEM. */
+int fs_control_survey(unsigned limit_ms, struct fs_control_peer **ret_peers, size_t *ret_n,
+        struct fs_control_silent **ret_silent, size_t *ret_n_silent);
+
 /* The directories that are searched, in order (what exists of the list at the top: a caller who is root also finds the
  * sockets of other users under /run/user).  Lists every server that answers; sockets whose server is dead are removed
  * when they are the caller's own and it may: a server whose system calls are filtered (fs/confine.h) may not, tools do.
@@ -88,6 +100,9 @@ void fs_control_peers_free(struct fs_control_peer *peers, size_t n); /* NULL is 
  * pids, to be named as @PID); -EACCES: the server belongs to another user; -ETIMEDOUT: no server that answers has it, and
  * some do not answer (err names their pids); -ENOTCONN: its server is dead; -ENOMEM. */
 int fs_control_find(const char *target, struct base_err *err, struct fs_control_peer *ret_peer);
+/* The same; a silent server that may be the one is waited for so long. */
+int fs_control_find_within(
+        const char *target, unsigned limit_ms, struct base_err *err, struct fs_control_peer *ret_peer);
 void fs_control_peer_done(struct fs_control_peer *peer);
 
 /* Sends one request (JSON text without newline) and waits for the reply, at most timeout_ms.
@@ -96,6 +111,11 @@ void fs_control_peer_done(struct fs_control_peer *peer);
  * -EPROTO (no JSON came back), -EMSGSIZE (request too long), -ENOMEM. */
 int fs_control_request(
         const char *socket_path, const char *request, unsigned timeout_ms, struct base_err *err, char **ret_reply);
+
+/* Sends a short request (under 60 bytes) to n servers at the same time and waits for all replies, at most limit_ms.  ret_rcs[i]: 0,
+ * and ret_replies[i] the reply, malloc'd, whatever it says; or as fs_control_request, and NULL.  Returns 0, -ENOMEM. */
+int fs_control_request_all(
+        const char *const *sockets, size_t n, const char *request, unsigned limit_ms, int *ret_rcs, char **ret_replies);
 
 /* Sockets that lie where this process would put its own; those of killed servers count until somebody asks them.  Opens a
  * directory and nothing else. */

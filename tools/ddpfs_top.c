@@ -115,6 +115,8 @@ struct line {
 
 static void put_rank(char *cell, const struct line *l)
 {
+	if (l->mount && !l->mount->mountpoint)
+		return; /* its server has said nothing yet */
 	if (!l->mount || l->mount->view_all)
 		snprintf(cell, CELL_MAX, "%s", l->mount ? "all" : "");
 	else
@@ -297,7 +299,9 @@ static void print_total(FILE *out, const struct layout *layout, const struct wat
 /* A server's answer has its names quoted; what was asked for must still become printable. */
 static const char *name_of(const struct watched_mount *mount, char *buf)
 {
-	const char *name = mount->mountpoint ? mount->mountpoint : mount->target;
+	char pid[32];
+	snprintf(pid, sizeof(pid), "@%d", (int)mount->pid);
+	const char *name = mount->mountpoint ? mount->mountpoint : mount->target ? mount->target : pid;
 	if (mount->state == WATCHED_LIVE)
 		return base_err_printable(name, buf, SHOWN_MAX);
 	char state[32];
@@ -395,8 +399,9 @@ static json_t *mount_json(const struct watched_mount *mount)
 	static const char *const states[] = { "live", "silent", "gone" };
 	char name[SHOWN_MAX];
 	json_t *object = json_object();
+	const char *place = mount->mountpoint ? mount->mountpoint : mount->target;
 	json_object_set_new(
-	        object, "mountpoint", json_string(base_err_printable(mount->mountpoint, name, sizeof(name))));
+	        object, "mountpoint", place ? json_string(base_err_printable(place, name, sizeof(name))) : json_null());
 	set_integer(object, "pid", (uint64_t)mount->pid);
 	json_object_set_new(object, "view", json_string(mount->view_all ? "all" : "rank"));
 	set_integer(object, "rank", mount->rank);

@@ -107,6 +107,67 @@ int mounts_fuse_owner(uint64_t dev, uid_t *ret_uid)
 	return rc;
 }
 
+/* "36 35 0:52 / /target ...": the target, when it is the root of that file system. */
+static bool root_target(const char *line, uint64_t dev, char *buf, size_t size)
+{
+	unsigned major_id;
+	unsigned minor_id;
+	const char *w = NULL;
+	size_t len = 0;
+	char target[PATH_MAX];
+	if (sscanf(line, "%*d %*d %u:%u", &major_id, &minor_id) != 2 || makedev(major_id, minor_id) != dev)
+		return false;
+	for (int i = 0; i < 4; i++)
+		w = word(&line, &len);
+	if (!w || len != 1 || !(w = word(&line, &len)))
+		return false;
+	unescape(w, len, target, sizeof(target));
+	base_err_quote(target, buf, (unsigned)size);
+	return true;
+}
+
+int mounts_place(uint64_t dev, const char *known, char ret_path[PATH_MAX])
+{
+	cleanup_fclose FILE *file = fopen("/proc/self/mountinfo", "re");
+	cleanup_free char *line = NULL;
+	char first[PATH_MAX] = "", target[PATH_MAX];
+	size_t size = 0;
+	bool is_known = false;
+	if (!file)
+		return -errno;
+	while (!is_known && getline(&line, &size, file) > 0) {
+		if (!root_target(line, dev, target, sizeof(target)))
+			continue;
+		is_known = strcmp(target, known) == 0;
+		if (!first[0])
+			memcpy(first, target, sizeof(first));
+	}
+	if (!first[0])
+		return -ENOENT;
+	snprintf(ret_path, PATH_MAX, "%s", is_known ? known : first);
+	return 0;
+}
+
+int mounts_ddpfs_owner(const char *path, uid_t *ret_uid)
+{
+	cleanup_fclose FILE *file = fopen("/proc/self/mountinfo", "re");
+	cleanup_free char *line = NULL;
+	size_t size = 0, longest = 0;
+	int rc = -ENOENT;
+	while (file && getline(&line, &size, file) > 0) {
+		struct mounts_entry entry;
+		if (!parse_line(line, &entry) || !mounts_lies_below(path, entry.target) ||
+		        strlen(entry.target) < longest)
+			continue;
+		longest = strlen(entry.target);
+		const char *owner = strstr(strrchr(line, ' '), ",user_id=");
+		rc = !mounts_is_ddpfs(&entry)                              ? -ENOENT
+		     : owner && sscanf(owner, ",user_id=%u", ret_uid) == 1 ? 0
+		                                                           : -EACCES;
+	}
+	return rc;
+}
+
 bool mounts_is_ddpfs(const struct mounts_entry *entry)
 {
 	return strcmp(entry->type, "fuse.ddpfs") == 0;

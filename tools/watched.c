@@ -29,6 +29,8 @@ struct watched_search {
 	size_t n_targets;
 	struct fs_control_peer *peers;
 	size_t n;
+	struct fs_control_silent *silent; /* without targets */
+	size_t n_silent;
 	int rc;
 	struct base_err err;
 	_Atomic bool done; /* all above is the caller's from then on */
@@ -39,13 +41,21 @@ static void search_free(struct watched_search *search)
 	if (!search)
 		return;
 	fs_control_peers_free(search->peers, search->n);
+	free(search->silent);
 	free(search);
+}
+
+/* Its server is silent: it may answer later. */
+static bool may_come(const char *target, int rc)
+{
+	uid_t owner;
+	return rc == -ETIMEDOUT && (target[0] == '@' || ask_owner(target, &owner) != -ENOENT);
 }
 
 static void search(struct watched_search *s)
 {
 	if (!s->n_targets) {
-		s->rc = fs_control_list(&s->peers, &s->n);
+		s->rc = ask_survey(FS_CONTROL_SURVEY_MS, &s->peers, &s->n, &s->silent, &s->n_silent);
 		return;
 	}
 	s->peers = calloc(s->n_targets, sizeof(*s->peers));
@@ -57,10 +67,10 @@ static void search(struct watched_search *s)
 	for (size_t i = 0; i < s->n; i++) {
 		struct fs_control_peer peer;
 		struct base_err err = { 0 };
-		int rc = ask_find(s->targets[i], &err, &peer);
+		int rc = ask_find_within(s->targets[i], FS_CONTROL_SURVEY_MS, &err, &peer);
 		if (rc == 0)
 			s->peers[i] = peer;
-		else if (s->rc == 0) {
+		else if (s->rc == 0 && !may_come(s->targets[i], rc)) {
 			s->rc = rc;
 			s->err = err;
 		}
@@ -134,30 +144,74 @@ static int mount_set(struct watched_mount *mount, const struct fs_control_peer *
 
 static bool same(const struct watched_mount *mount, const struct fs_control_peer *peer)
 {
-	return mount->pid == peer->pid && strcmp(mount->socket, peer->socket) == 0;
+	return mount->mountpoint && mount->pid == peer->pid && strcmp(mount->socket, peer->socket) == 0;
+}
+
+/* It was mounted at another place, or moved since. */
+static int move(struct watched_mount *mount, const char *place)
+{
+	if (strcmp(mount->mountpoint, place) == 0)
+		return 0;
+	char *copy = strdup(place);
+	if (!copy)
+		return -ENOMEM;
+	free(mount->mountpoint);
+	mount->mountpoint = copy;
+	return 0;
+}
+
+/* A place at the end of the list, not counted yet. */
+static struct watched_mount *new_mount(struct watched *watched)
+{
+	struct watched_mount *more = realloc(watched->mounts, (watched->n + 1) * sizeof(*more));
+	if (!more)
+		return NULL;
+	watched->mounts = more;
+	more[watched->n] = (struct watched_mount){ 0 };
+	return &more[watched->n];
+}
+
+static struct watched_mount *by_socket(struct watched *watched, const char *socket)
+{
+	for (size_t i = 0; i < watched->n; i++)
+		if (strcmp(watched->mounts[i].socket, socket) == 0)
+			return &watched->mounts[i];
+	return NULL;
 }
 
 static int add(struct watched *watched, const struct fs_control_peer *peer)
 {
-	for (size_t i = 0; i < watched->n; i++)
-		if (same(&watched->mounts[i], peer))
-			return 0;
-	struct watched_mount mount = { 0 };
-	struct watched_mount *more = realloc(watched->mounts, (watched->n + 1) * sizeof(*more));
-	if (!more)
+	struct watched_mount *mount = by_socket(watched, peer->socket);
+	if (mount && same(mount, peer))
+		return move(mount, peer->mountpoint);
+	bool fresh = !mount;
+	if (fresh && !(mount = new_mount(watched)))
 		return -ENOMEM;
-	watched->mounts = more;
-	int rc = mount_set(&mount, peer);
-	if (rc == 0)
-		watched->mounts[watched->n++] = mount;
+	int rc = mount_set(mount, peer);
+	watched->n += fresh && rc == 0;
 	return rc;
+}
+
+/* All that is known of it is its server's process. */
+static int add_silent(struct watched *watched, const struct fs_control_silent *silent)
+{
+	if (by_socket(watched, silent->socket))
+		return 0;
+	struct watched_mount *mount = new_mount(watched);
+	if (!mount)
+		return -ENOMEM;
+	mount->state = WATCHED_SILENT;
+	mount->pid = silent->pid;
+	memcpy(mount->socket, silent->socket, sizeof(mount->socket));
+	watched->n++;
+	return 0;
 }
 
 static int by_place(const void *a, const void *b)
 {
 	const struct watched_mount *x = a;
 	const struct watched_mount *y = b;
-	int order = strcmp(x->mountpoint, y->mountpoint);
+	int order = strcmp(x->mountpoint ? x->mountpoint : "", y->mountpoint ? y->mountpoint : "");
 	if (order == 0 && x->rank != y->rank)
 		order = x->rank < y->rank ? -1 : 1;
 	return order ? order : x->pid < y->pid ? -1 : x->pid > y->pid;
@@ -171,9 +225,13 @@ static int take_found(struct watched *watched, const struct watched_search *s)
 		const struct fs_control_peer *peer = &s->peers[i];
 		if (!watched->n_targets)
 			rc = add(watched, peer);
-		else if (peer->pid && !same(&watched->mounts[i], peer))
+		else if (peer->pid && same(&watched->mounts[i], peer))
+			rc = move(&watched->mounts[i], peer->mountpoint);
+		else if (peer->pid)
 			rc = mount_set(&watched->mounts[i], peer); /* mounted again */
 	}
+	for (size_t i = 0; i < s->n_silent && rc == 0; i++)
+		rc = add_silent(watched, &s->silent[i]);
 	if (!watched->n_targets && watched->n)
 		qsort(watched->mounts, watched->n, sizeof(*watched->mounts), by_place);
 	return rc;
@@ -187,8 +245,10 @@ static int make_mounts(struct watched *watched)
 	if (!watched->mounts)
 		return -ENOMEM;
 	watched->n = watched->n_targets;
-	for (size_t i = 0; i < watched->n; i++)
+	for (size_t i = 0; i < watched->n; i++) {
 		watched->mounts[i].target = watched->targets[i];
+		watched->mounts[i].state = WATCHED_SILENT; /* until it is found */
+	}
 	return 0;
 }
 
@@ -298,13 +358,8 @@ static struct watched_rates rates_between(const struct watched_counts *a, const 
 	};
 }
 
-static void read_one(struct watched_mount *mount, unsigned timeout_ms)
+static void take_reply(struct watched_mount *mount, int rc, const char *reply)
 {
-	struct base_err err = { 0 };
-	cleanup_free char *reply = NULL;
-	if (mount->state == WATCHED_GONE)
-		return;
-	int rc = fs_control_request(mount->socket, "{\"cmd\":\"stat\"}", timeout_ms, &err, &reply);
 	json_t *object = rc == 0 ? json_loads(reply, 0, NULL) : NULL;
 	const json_t *stats = json_object_get(object, "stats");
 	if (json_is_object(stats)) {
@@ -319,6 +374,31 @@ static void read_one(struct watched_mount *mount, unsigned timeout_ms)
 		mount->state = rc == -ECONNREFUSED || rc == -ENOENT || rc == -EACCES ? WATCHED_GONE : WATCHED_SILENT;
 	}
 	json_decref(object);
+}
+
+/* Those that have been found, and are not gone. */
+static int read_all(struct watched *watched, unsigned timeout_ms)
+{
+	size_t n = 0;
+	cleanup_free const char **sockets = calloc(watched->n + 1, sizeof(*sockets));
+	cleanup_free struct watched_mount **asked = calloc(watched->n + 1, sizeof(*asked));
+	cleanup_free char **replies = calloc(watched->n + 1, sizeof(*replies));
+	cleanup_free int *rcs = calloc(watched->n + 1, sizeof(*rcs));
+	if (!sockets || !asked || !replies || !rcs)
+		return -ENOMEM;
+	for (size_t i = 0; i < watched->n; i++) {
+		struct watched_mount *mount = &watched->mounts[i];
+		if (mount->state == WATCHED_GONE || !mount->socket[0])
+			continue;
+		sockets[n] = mount->socket;
+		asked[n++] = mount;
+	}
+	int rc = fs_control_request_all(sockets, n, "{\"cmd\":\"stat\"}", timeout_ms, rcs, replies);
+	for (size_t i = 0; i < n && rc == 0; i++) {
+		take_reply(asked[i], rcs[i], replies[i]);
+		free(replies[i]);
+	}
+	return rc;
 }
 
 static void forget_gone(struct watched *watched)
@@ -341,8 +421,8 @@ int watched_read(struct watched *watched, unsigned timeout_ms)
 		search_free(watched->search);
 		watched->search = NULL;
 	}
-	for (size_t i = 0; i < watched->n; i++)
-		read_one(&watched->mounts[i], timeout_ms);
+	if (rc == 0)
+		rc = read_all(watched, timeout_ms);
 	if (!watched->n_targets)
 		forget_gone(watched);
 	if (!watched->search && now_ns() - watched->searched_ns >= SEARCH_NS)

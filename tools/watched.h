@@ -1,7 +1,7 @@
 /* Live mounts under observation: which there are, what their counters say, and at which rates they grow.
  *
- * Mounts are looked for by a thread of its own, because a server that has stopped holds that up for seconds
- * (FS_CONTROL_TIMEOUT_MS); their counters are asked for by the caller's thread, with a short limit.
+ * Mounts are looked for by a thread of its own, because a server that has stopped holds that up for
+ * FS_CONTROL_SURVEY_MS; their counters are asked for by the caller's thread, all at once, with a short limit.
  *
  * Threads: one caller. */
 #ifndef DDPFS_TOOLS_WATCHED_H
@@ -47,7 +47,7 @@ struct watched_rates {
 
 struct watched_mount {
 	const char *target; /* as it was asked for; NULL: found */
-	char *mountpoint;   /* as its server sees it; owned */
+	char *mountpoint;   /* where it is now; owned; NULL: its server has been silent from the beginning */
 	char socket[FS_CONTROL_PATH_MAX];
 	pid_t pid;
 	uint32_t rank, world;
@@ -68,12 +68,12 @@ struct watched {
 	uint64_t searched_ns;
 };
 
-/* Watches `n_targets` mounts (each what ask_find takes; the array outlives the result), or with none all of the host.  Errors
- * of ask_find for a target that is not there; -ENOMEM. */
+/* Watches `n_targets` mounts (each what ask_find takes; the array outlives the result), or with none all of the host.  Servers may
+ * be silent.  Errors of ask_find for a target that is not there; -ENOMEM. */
 int watched_open(char **targets, size_t n_targets, struct base_err *err, struct watched *ret_watched);
 void watched_close(struct watched *watched);
 
-/* Asks all of them, and takes in mounts that have come and gone.  A server gets timeout_ms.  -ENOMEM. */
+/* Asks all of them, and takes in mounts that have come and gone.  They get timeout_ms, all together.  -ENOMEM. */
 int watched_read(struct watched *watched, unsigned timeout_ms);
 
 /* All that are live, together: sums, but the longest of the waits, and the lowest epoch.  *ret_epochs: they are in the same

@@ -3,7 +3,9 @@
 import json
 import os
 import re
+import shutil
 import signal
+import socket
 import subprocess
 import time
 
@@ -116,6 +118,69 @@ def test_a_server_that_does_not_answer(dataset, mountpoint, background):
         assert re.search(rf"servers? (\d+, )*{server}(, \d+)* do(es)? not answer", said_by("stat", mountpoint))
     finally:
         os.kill(stopped, signal.SIGCONT)
+
+
+@pytest.fixture
+def hung(dataset, scratch, background):
+    """(a mount whose server is stopped, the pid of its supervisor, a healthy mount)"""
+    for name in "hung", "healthy":
+        (scratch / name).mkdir()
+        background(dataset, scratch / name, "rank=0,world=2,watchdog=0")
+    info = json.loads(tools.ddpfs("ctl", scratch / "hung", "info").stdout)
+    os.kill(info["server_pid"], signal.SIGSTOP)
+    yield scratch / "hung", info["pid"], scratch / "healthy"
+    os.kill(info["server_pid"], signal.SIGCONT)
+
+
+def test_a_hung_server_is_listed_as_silent(hung):
+    _, pid, healthy = hung
+    lines = [line.split() for line in tools.ddpfs("ls").stdout.splitlines()]
+    assert ["(silent)", "-", str(pid), "-"] in lines
+    assert any(line[0] == str(healthy) for line in lines)
+    assert {"mountpoint": None, "pid": pid, "silent": True} in [
+        {key: m[key] for key in m if key != "socket"} for m in json.loads(tools.ddpfs("ls", "--json").stdout)]
+
+
+@pytest.mark.skipif(not shutil.which("strace"), reason="strace is not installed")
+def test_hung_servers_hold_up_nobody_else(private, dataset, scratch):
+    """Eight of them: they are asked at the same time, and not waited for where another one is wanted."""
+    runtime = scratch / "run"
+    (runtime / "ddpfs").mkdir(mode=0o700, parents=True)
+    silent = []
+    for i in range(8):
+        silent.append(socket.socket(socket.AF_UNIX))
+        silent[-1].bind(str(runtime / "ddpfs" / f"{(1 << 22) + i}.sock"))
+        silent[-1].listen()
+    (scratch / "mnt").mkdir()
+    done = private.run(f"""
+        mount --bind {runtime}/ddpfs /run/ddpfs || {{ mkdir -p /run/ddpfs && mount --bind {runtime}/ddpfs /run/ddpfs; }}
+        $ddpfs mount -o view=all {dataset} {scratch}/mnt
+        for what in "stat {scratch}/mnt" ls; do
+            strace -f -e trace=poll,ppoll -o trace $ddpfs $what >out
+            sed -En 's/.*poll\\(.*\\], [0-9]+, ([0-9]+)\\) += 0 \\(Timeout\\).*/\\1/p' trace | paste -sd+ | sed 's/^$/0/' | bc
+            grep -c silent out || true
+        done
+        $ddpfs umount {scratch}/mnt
+        """)
+    stat_ms, _, ls_ms, listed = map(int, done.stdout.split())
+    assert stat_ms == 0, "the mount that was asked for has answered"
+    assert ls_ms <= 1000 and listed == 8
+
+
+def test_a_moved_mount_is_told_where_it_is(private, dataset):
+    done = private.run(f"""
+        mkdir a b
+        mount --make-rprivate /
+        $ddpfs mount -o view=all {dataset} a
+        mount --move a b
+        $ddpfs ls | grep -c "^$PWD/b "
+        $ddpfs ls --json | grep -c "mountpoint.*$PWD/b"
+        $ddpfs stat --json b | grep -c "mountpoint.*$PWD/b"
+        $ddpfs ctl b info | grep -c "mountpoint.*$PWD/b"
+        until $ddpfs top -n 1 -d 1 b | grep -c "^$PWD/b "; do :; done
+        $ddpfs umount b
+        """)
+    assert done.stdout.split() == ["1"] * 5, done.stdout
 
 
 def test_umount_what_is_no_ddpfs_mount(build_dir, mountpoint):
@@ -301,5 +366,6 @@ def test_nobody_elses_mounts(private, dataset, mountpoint, background):
     assert "/nb " in user and f"{mountpoint} " not in user.split("refused")[0]
     assert '"rank": 0' in user
     assert user.count("refused 1") == 2
+    assert f"'{mountpoint}' is a ddpfs mount of user root: only that user and root may ask its server" in user
     assert "/nb " in root and f"{mountpoint} " in root and "epoch 5" in root
     assert mounts.is_mounted(mountpoint)
