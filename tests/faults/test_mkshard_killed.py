@@ -2,13 +2,15 @@
 
 DDPFS_CALLS=all kills at every one of them (two minutes); otherwise at every 23rd, begun at another one in each test."""
 
+import contextlib
+import fcntl
 import os
 import shutil
 
 import pytest
 
 from helpers import tools
-from tools.shards import failure, files_of, many_files, published
+from tools.shards import facts, failure, files_of, many_files, published
 
 STRIDE = 1 if os.environ.get("DDPFS_CALLS") == "all" else 23
 PACK = ["pack", "--shard-size=4K", "--jobs=1"]
@@ -127,3 +129,49 @@ def test_files_that_are_written_anew(scratch, source, pack, killed, command):
     kills = every_call(killed, 3, prepare, args, check)
     print(f"{command}: {kills} kills")
     assert kills > 60 // STRIDE
+
+
+def test_extracting(scratch, source, pack, killed):
+    """A file that has its own name is whole, at every moment; the same command again writes the others and removes what is left."""
+    (source / "large").write_bytes(os.urandom(2**20 + 100))
+    dataset = pack(source, *PACK[1:])
+    wanted = facts(source)
+    out = scratch / "out"
+    args = ["extract", "--jobs=2", dataset, out]
+
+    def prepare():
+        shutil.rmtree(out, ignore_errors=True)
+
+    def check(point):
+        found = facts(out) if out.exists() else {}
+        for path, (_, _, _, data) in found.items():
+            if data is not None and not path.split(b"/")[-1].startswith(b".mkshard-extract-"):
+                assert data == wanted[path][3], (point, path)
+        done = tools.mkshard(*args)
+        assert done.stderr == "" and facts(out) == wanted, point
+
+    kills = every_call(killed, 7, prepare, args, check)
+    print(f"extract: {kills} kills")
+    assert kills >= 200 // STRIDE
+
+
+def test_two_extract_to_one_directory(scratch, source, pack):
+    """The second one takes nothing of the first one's for the rest of a killed run."""
+    dataset, out = pack(source, *PACK[1:]), scratch / "out"
+    tools.mkshard("extract", dataset, out, "c0")
+    living = out / f".mkshard-extract-{0:032x}"
+    living.write_text("being written")
+    with locked(out):
+        tools.mkshard("extract", dataset, out)
+        assert living.exists()
+    tools.mkshard("extract", dataset, out)
+    assert facts(out) == facts(source)
+
+
+@contextlib.contextmanager
+def locked(directory):
+    """A shared lock, as a run of mkshard extract holds it."""
+    fd = os.open(directory, os.O_RDONLY)
+    fcntl.flock(fd, fcntl.LOCK_SH)
+    yield
+    os.close(fd)

@@ -13,7 +13,7 @@ import pytest
 
 from helpers import mounts, tools
 from helpers.waiting import wait_until
-from tools.shards import failure, files_of, many_files, published
+from tools.shards import facts, failure, files_of, many_files, published
 
 PACK = ["pack", "--shard-size=4K", "--jobs=1"]  # one thread: strace counts calls a thread
 ERRORS = ["EINVAL", "ENOSYS", "EOPNOTSUPP", "ENOSPC", "EIO", "EROFS", "EPERM", "EBUSY", "ENOTEMPTY", "EEXIST"]
@@ -212,6 +212,13 @@ def test_a_file_system_without_rename_flags(store, scratch, source, pack):
     (store / "e").mkdir()
     tools.mkshard(*PACK, source, store / "e")
     assert files_of(store / "e") == wanted and sorted(p.name for p in store.iterdir()) == ["d", "e"]
+    for _ in range(2):  # the second time there is nothing to write
+        tools.mkshard("extract", store / "e", store / "out")
+        assert facts(store / "out") == facts(source)
+    (store / "out/c0/00000.bin").write_text("mine")
+    assert "exists already" in failure("extract", store / "e", store / "out", "c0/00000.bin")
+    tools.mkshard("extract", "--force", store / "e", store / "out")
+    assert facts(store / "out") == facts(source)
 
 
 def exchange(here, there):

@@ -533,10 +533,50 @@ def test_extract_names_the_first_existing_files_only(scratch, source, pack):
     tools.mkshard("extract", dataset, scratch / "out")
     n = sum(path.is_file() for path in source.rglob("*"))
     assert n > 11
+    for path in (scratch / "out").rglob("*"):
+        if path.is_file():
+            path.write_bytes(path.read_bytes() + b"!")
     done = tools.mkshard("extract", dataset, scratch / "out", check=False)
     lines = done.stderr.strip().splitlines()
     assert done.returncode == 1 and len(lines) == 11
     assert all("exists already" in line for line in lines[:10]) and f" {n} files existed already" in lines[10]
+
+
+def test_extract_keeps_equal_files_and_replaces_others_when_told(scratch, source, pack):
+    """By content: a file of the right size with another byte is not kept, and a right one gets its mode and time."""
+    dataset, out = pack(source), scratch / "out"
+    tools.mkshard("extract", dataset, out)
+    n = sum(path.is_file() for path in source.rglob("*"))
+    assert f"{n} of the files existed already, equal by size and checksum; 0 written" in tools.mkshard("extract", dataset, out).stdout
+    inode = (out / "big.bin").stat().st_ino
+    with open(out / "block.bin", "r+b") as f:
+        f.seek(2**20 - 1)
+        f.write(b"\xff" if (source / "block.bin").read_bytes()[-1] != 0xff else b"\0")
+    os.truncate(out / "c0/0007.jpg", 100)
+    os.utime(out / "c0/0001.jpg")
+    (out / "c0/0001.jpg").chmod(0o644)
+    (out / "c1/0001.jpg").unlink()
+    done = tools.mkshard("extract", dataset, out, check=False)
+    assert done.returncode == 1 and done.stderr.count("exists already") == 2 and "--force" in done.stderr
+    assert f"{n - 3} of the files existed already, equal by size and checksum; 1 written" in done.stdout
+    tools.mkshard("extract", "--force", dataset, out)
+    assert facts(out) == facts(source) and (out / "big.bin").stat().st_ino == inode
+
+
+def test_extract_into_links_is_one_line_a_directory(scratch, source, pack):
+    dataset, out = pack(source), scratch / "out"
+    (scratch / "victim").mkdir()
+    out.mkdir()
+    (out / "c0").symlink_to(scratch / "victim")
+    (out / "deep").write_text("a file")
+    done = tools.mkshard("extract", dataset, out, check=False)
+    lines = done.stderr.splitlines()
+    assert done.returncode == 1 and len(lines) == 2, done.stderr
+    assert "'c0': is a symbolic link, which is not followed: move it away; 16 files below it are left out" in lines[0]
+    assert "'deep': is no directory: move it away; 1 file below it is left out" in lines[1]
+    wanted = {path: fact for path, fact in facts(source).items() if path.split(b"/")[0] not in (b"c0", b"deep")}
+    assert {path: fact for path, fact in facts(out).items() if path not in (b"c0", b"deep")} == wanted
+    assert list((scratch / "victim").iterdir()) == []
 
 
 def on_a_terminal(*argv):
