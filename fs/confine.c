@@ -4,6 +4,7 @@
 #include <fcntl.h>
 #include <linux/capability.h>
 #include <sched.h>
+#include <signal.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -62,16 +63,26 @@ int fs_confine_supervisor(void)
 	return keep_capabilities(SUPERVISOR_KEEPS, UINT64_MAX);
 }
 
-int fs_confine_server(void)
+/* The last step: a change of credentials makes the kernel forget the signal (commit_creds; prctl(2)). */
+static int die_with(pid_t parent)
 {
-	return keep_capabilities(SERVER_KEEPS, 0);
+	if (prctl(PR_SET_PDEATHSIG, SIGKILL) < 0)
+		return -errno;
+	return getppid() == parent ? 0 : -ESRCH; /* it ended before */
 }
 
-int fs_confine_greeter(void)
+int fs_confine_server(pid_t parent)
 {
-	if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) < 0)
-		return -errno;
-	return keep_capabilities(0, 0);
+	int rc = keep_capabilities(SERVER_KEEPS, 0);
+	int bound = die_with(parent);
+	return bound < 0 ? bound : rc;
+}
+
+int fs_confine_greeter(pid_t parent)
+{
+	int rc = prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) < 0 ? -errno : keep_capabilities(0, 0);
+	int bound = die_with(parent);
+	return bound < 0 ? bound : rc;
 }
 
 /* ---- system calls ---- */

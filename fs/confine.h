@@ -13,6 +13,7 @@
 #define DDPFS_FS_CONFINE_H
 
 #include <stdbool.h>
+#include <sys/types.h>
 
 #define FS_CONFINE_ENVIRON "DDPFS_SECCOMP"
 
@@ -20,8 +21,10 @@
  * inheritable and ambient as far as they were, for the program of `ddpfs restart`; a server's do not.  -errno, and then nothing
  * is given up; not where there is nothing to give up. */
 int fs_confine_supervisor(void);
-int fs_confine_server(void);
-int fs_confine_greeter(void);
+/* These two also bind the process to its parent: whose end kills it (PR_SET_PDEATHSIG), also when capabilities could not be given up.
+ * -ESRCH: the parent has ended already. */
+int fs_confine_server(pid_t parent);
+int fs_confine_greeter(pid_t parent);
 
 /* Whether servers of this environment and build take the filter: not with DDPFS_SECCOMP=off, nor with a sanitizer. */
 bool fs_confine_wanted(void);

@@ -11,7 +11,6 @@
 #include <string.h>
 #include <sys/inotify.h>
 #include <sys/mman.h>
-#include <sys/prctl.h>
 #include <sys/signalfd.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
@@ -166,12 +165,11 @@ static _Noreturn void server_main(struct supervisor *sup, int channel)
 	link.beat_ms = link.hang_ms / BEATS < BEAT_MS_MAX ? link.hang_ms / BEATS : BEAT_MS_MAX;
 	relay_channel = channel;
 	base_log_relay(relay);
-	int confined = fs_confine_server();
+	int confined = fs_confine_server(sup->self);
+	if (confined == -ESRCH)
+		_exit(1);
 	if (confined < 0)
 		log_warning("capabilities cannot be given up (%s): the server goes on with them", strerror(-confined));
-	prctl(PR_SET_PDEATHSIG, SIGKILL);
-	if (getppid() != sup->self)
-		_exit(1);
 	pthread_setname_np(pthread_self(), "ddpfs-server");
 	close(sup->channel);
 	close(sup->signal_fd);
@@ -287,11 +285,10 @@ static void end_greeter(struct supervisor *sup)
 /* What others answer is parsed there, so it has less rights than we. */
 static _Noreturn void greeter_main(const struct supervisor *sup)
 {
-	prctl(PR_SET_PDEATHSIG, SIGKILL);
 	pthread_setname_np(pthread_self(), "ddpfs-greeter");
 	sigprocmask(SIG_SETMASK, &sup->old_mask, NULL);
 	close_range(STDERR_FILENO + 1, UINT_MAX, 0);
-	if (getppid() == sup->self && fs_confine_greeter() == 0)
+	if (fs_confine_greeter(sup->self) == 0)
 		fs_share_greet(sup->held.control_path);
 	_exit(0);
 }

@@ -230,7 +230,7 @@ static int confined(int (*fn)(void))
 {
 	struct attempt attempt = { .fn = fn };
 	pthread_t thread;
-	if (fs_confine_server() < 0)
+	if (fs_confine_server(getppid()) < 0)
 		return NOT_CONFINED;
 	pthread_barrier_init(&attempt.barrier, NULL, 2);
 	if (pthread_create(&thread, NULL, try_in_thread, &attempt) != 0)
@@ -353,7 +353,8 @@ static void keeps(uint32_t mine, uint32_t expected)
 			_exit(NOT_ROOT);
 		data[0] = (struct __user_cap_data_struct){ .permitted = mine, .effective = mine };
 		data[1] = (struct __user_cap_data_struct){ 0 };
-		if (syscall(SYS_capset, &head, data) < 0 || fs_confine_supervisor() < 0 || fs_confine_server() < 0)
+		if (syscall(SYS_capset, &head, data) < 0 || fs_confine_supervisor() < 0 ||
+		        fs_confine_server(getppid()) < 0)
 			_exit(NOT_CONFINED);
 		_exit(permitted(&head, data) == expected ? DONE : KEPT_OTHERS);
 	}
@@ -392,9 +393,42 @@ static int greets(void)
 {
 	struct __user_cap_header_struct head;
 	struct __user_cap_data_struct data[_LINUX_CAPABILITY_U32S_3];
-	if (fs_confine_supervisor() < 0 || fs_confine_greeter() < 0)
+	if (fs_confine_supervisor() < 0 || fs_confine_greeter(getppid()) < 0)
 		return NOT_CONFINED;
 	return permitted(&head, data) == 0 && prctl(PR_GET_NO_NEW_PRIVS, 0, 0, 0, 0) == 1 ? DONE : KEPT_OTHERS;
+}
+
+static int bound_to_its_parent(void)
+{
+	int number = 0;
+	prctl(PR_SET_PDEATHSIG, 0);
+	if (fs_confine_server(getppid()) < 0 || prctl(PR_GET_PDEATHSIG, &number) < 0 || number != SIGKILL)
+		return KEPT_OTHERS;
+	if (fs_confine_calls(fs_confine_wanted()) < 0 || prctl(PR_GET_PDEATHSIG, &number) < 0 || number != SIGKILL)
+		return KEPT_OTHERS;
+	return fs_confine_server(getppid() + 1) == -ESRCH ? DONE : KEPT_OTHERS;
+}
+
+/* Behind all that changes its credentials, which makes the kernel forget the signal. */
+static void a_server_ends_with_its_supervisor(void **state)
+{
+	(void)state;
+	assert_int_equal(in_child(bound_to_its_parent), DONE);
+}
+
+static int greeter_bound_to_its_parent(void)
+{
+	int number = 0;
+	prctl(PR_SET_PDEATHSIG, 0);
+	if (fs_confine_greeter(getppid()) < 0 || prctl(PR_GET_PDEATHSIG, &number) < 0)
+		return NOT_CONFINED;
+	return number == SIGKILL ? DONE : KEPT_OTHERS;
+}
+
+static void a_greeter_ends_with_its_supervisor(void **state)
+{
+	(void)state;
+	assert_int_equal(in_child(greeter_bound_to_its_parent), DONE);
 }
 
 static void a_greeter_keeps_nothing(void **state)
@@ -430,7 +464,7 @@ static int ambient(void)
 		return SUPERVISOR_LOST_IT;
 	if (is_ambient(CAP_CHOWN))
 		return SUPERVISOR_KEPT_OTHERS;
-	if (fs_confine_server() < 0)
+	if (fs_confine_server(getppid()) < 0)
 		return NOT_CONFINED;
 	return is_ambient(CAP_SYS_ADMIN) ? SERVER_KEPT_IT : DONE;
 }
@@ -469,7 +503,7 @@ static int nothing_to_give_up(void)
 	data[1] = (struct __user_cap_data_struct){ 0 };
 	if (syscall(SYS_capset, &head, data) < 0 || forbid_capset() < 0)
 		return NO_SANDBOX;
-	return fs_confine_supervisor() == 0 && fs_confine_server() == 0 ? DONE : NOTHING_TO_DO_FAILED;
+	return fs_confine_supervisor() == 0 && fs_confine_server(getppid()) == 0 ? DONE : NOTHING_TO_DO_FAILED;
 }
 
 static int something_to_give_up(void)
@@ -525,6 +559,8 @@ int main(void)
 		cmocka_unit_test(what_a_server_does_not_need_fails),
 		cmocka_unit_test(what_it_does_need_works),
 		cmocka_unit_test(it_talks_to_its_supervisor_and_to_who_comes),
+		cmocka_unit_test(a_server_ends_with_its_supervisor),
+		cmocka_unit_test(a_greeter_ends_with_its_supervisor),
 		cmocka_unit_test(a_greeter_keeps_nothing),
 		cmocka_unit_test(a_server_can_read_what_is_not_its_users),
 		cmocka_unit_test(also_in_a_container_with_fewer_capabilities),
