@@ -15,6 +15,8 @@
 enum fs_layout { FS_LAYOUT_FLAT, FS_LAYOUT_TREE };
 enum fs_advance { FS_ADVANCE_AUTO, FS_ADVANCE_OFF };
 
+enum { FS_TIMEOUT_S = 60 }; /* fs_options.timeout_s where nothing else is said */
+
 struct fs_options {
 	const char *dataset;    /* directory that holds index.ddpfs */
 	const char *mountpoint; /* existing directory */
@@ -35,6 +37,7 @@ struct fs_options {
 	                                     descriptor table of their own must not keep it open */
 	bool debug;            /* libfuse's trace on stderr */
 	uint32_t scan_threads; /* look for the seed of an unseeded RandomSampler (prefetch/seed_scan.h); 0: none do */
+	uint32_t timeout_s;    /* how long a successor that fails before it serves is tried again; 0: not at all */
 	uint32_t watchdog_s;   /* a server that hangs for so long is replaced; 0: never */
 	const char *control_path; /* NULL = default place (fs/control.h) */
 };

@@ -32,6 +32,8 @@ enum {
 	START_MS_MIN = 60000, /* for a successor to answer, and ten times what the first server took */
 	RESEND_MS = 1000, /* while a dead server has threads left, which may have taken requests along; then doubled */
 	RESEND_MS_MAX = 64000,
+	PAUSE_MS = 100, /* before another try of a server that failed before it served; then doubled */
+	PAUSE_MS_MAX = 2000,
 	DELAY_MS = 100,    /* after a failure that followed another; so much more each time */
 	IN_A_ROW_MAX = 20, /* servers that did not come to answer */
 	DEATH_MS = 500,    /* between two looks whether the main thread has ended */
@@ -40,6 +42,20 @@ enum {
 	LINES_MAX = 100,  /* of a server's log in LINES_S seconds: its own limits are far below */
 	LINES_S = 5,
 	LAST_WORDS_MAX = 1024, /* messages that a dead server can have left in its socket, and more */
+};
+
+/* supervisor.h has the picture. */
+enum server_state { SERVER_NONE, SERVER_STARTING, SERVER_SERVING, SERVER_ENDING };
+
+/* How a server ended.  What is known comes in pieces and in any order: the last one of the list that is known counts. */
+enum server_outcome {
+	OUTCOME_UNKNOWN,
+	OUTCOME_DONE,    /* exit status 0 */
+	OUTCOME_EXITED,  /* another one */
+	OUTCOME_KILLED,  /* SIGKILL from outside */
+	OUTCOME_CRASHED, /* `signal` says of what */
+	OUTCOME_FAILED,  /* `failed` says why */
+	OUTCOME_HUNG,    /* the watchdog killed it */
 };
 
 struct supervisor {
@@ -51,18 +67,16 @@ struct supervisor {
 	sigset_t old_mask;
 	pid_t self;
 
-	/* The server there is. */
+	/* The server there is; `outcome` and what explains it stay until the next one starts. */
+	enum server_state state;
+	enum server_outcome outcome;
 	pid_t pid;   /* 0: none */
 	int channel; /* -1: none, or it has ended */
 	bool reaped;
-	int status; /* of waitpid, once reaped */
-	bool ready;
-	uint32_t asked_id; /* of its request to restart that came before it was ready; answered when it is; 0: none */
-	bool ending;
-	bool killed;  /* by us: it hung */
-	bool dumping; /* it crashed and writes a core */
-	int crashed;  /* the signal, as it told itself; 0: it did not */
+	int exit_status; /* OUTCOME_EXITED */
+	int signal;      /* OUTCOME_CRASHED; 0: it is not known, a core is being written */
 	struct base_err failed;
+	uint32_t asked_id; /* of its request to restart that came before it was ready; answered when it is; 0: none */
 	uint64_t start_ns;
 	uint64_t beat;
 	uint32_t still; /* looks at the beat that saw no change */
@@ -75,14 +89,15 @@ struct supervisor {
 	bool stopping;
 	pid_t corpses[CORPSES_MAX]; /* servers that could not be reaped yet: they may still have requests */
 	uint32_t n_corpses;
-	uint64_t resend_ns;      /* `corpses`: when to ask for these again */
-	uint32_t resend_ms;      /* ... and how long after that: what takes long must not start anew for ever */
-	uint64_t stop_ns;        /* `stopping` or `ending`: when it is killed */
-	uint64_t first_start_ns; /* how long the first server took */
+	uint64_t resend_ns; /* `corpses`: when to ask for these again */
+	uint32_t resend_ms; /* ... and how long after that: what takes long must not start anew for ever */
+	uint64_t stop_ns;   /* `stopping` or SERVER_ENDING: when it is killed */
 	uint64_t failures[FS_SUPERVISOR_FAILURES_MAX]; /* when; a ring */
 	uint32_t n_failures;                           /* since the start */
 	uint32_t in_a_row;
 	uint64_t start_at_ns; /* no server: when the next one starts */
+	uint64_t waits_ns;    /* since when servers fail before they serve; 0: the last one served */
+	uint32_t pause_ms;    /* until the next of these starts */
 
 	/* Lines of servers' logs. */
 	uint64_t lines_ns;   /* since when `lines` are counted */
@@ -192,10 +207,11 @@ static _Noreturn void server_main(struct supervisor *sup, int channel)
 static int start_server(struct supervisor *sup)
 {
 	int ends[2];
-	sup->ready = sup->ending = sup->killed = sup->dumping = sup->reaped = sup->told_waits = false;
+	sup->reaped = sup->told_waits = false;
 	sup->still = 0;
 	sup->asked_id = 0;
-	sup->crashed = 0;
+	sup->outcome = OUTCOME_UNKNOWN;
+	sup->signal = 0;
 	sup->failed = (struct base_err){ 0 };
 	sup->start_ns = fs_now_ns();
 	if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends) < 0)
@@ -210,6 +226,8 @@ static int start_server(struct supervisor *sup)
 	if (rc < 0) {
 		close(steal_fd(&sup->channel));
 		sup->pid = 0;
+	} else {
+		sup->state = SERVER_STARTING;
 	}
 	return rc;
 }
@@ -228,6 +246,39 @@ static void successor(struct supervisor *sup)
 }
 
 /* ---- its end ---- */
+
+static void learn(struct supervisor *sup, enum server_outcome outcome)
+{
+	if (outcome > sup->outcome)
+		sup->outcome = outcome;
+}
+
+static void learn_of_signal(struct supervisor *sup, int number)
+{
+	if (sup->outcome < OUTCOME_CRASHED || sup->signal == 0)
+		sup->signal = number;
+	learn(sup, OUTCOME_CRASHED);
+}
+
+/* Of waitpid(2). */
+static void learn_of_status(struct supervisor *sup, int status)
+{
+	sup->reaped = true;
+	if (WIFEXITED(status)) {
+		sup->exit_status = WEXITSTATUS(status);
+		learn(sup, sup->exit_status == 0 ? OUTCOME_DONE : OUTCOME_EXITED);
+	} else if (WTERMSIG(status) == SIGKILL) {
+		learn(sup, OUTCOME_KILLED);
+	} else {
+		learn_of_signal(sup, WTERMSIG(status));
+	}
+}
+
+static void learn_of_failure(struct supervisor *sup, const struct fs_link_message *message)
+{
+	base_err_set(&sup->failed, message->code, "%s", message->text);
+	learn(sup, OUTCOME_FAILED);
+}
 
 static bool resends(const struct supervisor *sup)
 {
@@ -324,8 +375,7 @@ static void reap(struct supervisor *sup)
 		if (fs_unmounter_ended(&sup->unmounter, pid, status)) {
 			/* answered */
 		} else if (pid == sup->pid) {
-			sup->reaped = true;
-			sup->status = status;
+			learn_of_status(sup, status);
 		} else if (pid == sup->greeter) {
 			sup->greeter = 0;
 		} else {
@@ -387,9 +437,9 @@ static bool take_words(struct supervisor *sup, const struct fs_link_message *mes
 	if (message->kind == FS_LINK_LOG && message->code >= BASE_LOG_ERROR && message->code <= BASE_LOG_DEBUG)
 		take_line(sup, message);
 	else if (message->kind == FS_LINK_FAILED && message->code < 0)
-		base_err_set(&sup->failed, message->code, "%s", message->text);
+		learn_of_failure(sup, message);
 	else if (message->kind == FS_LINK_CRASHED && message->code > 0 && message->code < NSIG)
-		sup->crashed = message->code;
+		learn_of_signal(sup, message->code);
 	else
 		return false;
 	return true;
@@ -415,25 +465,31 @@ static void bury(struct supervisor *sup)
 {
 	if (!sup->pid)
 		return;
+	bool dumping = false;
 	reap(sup);
 	/* One that died by itself is left to its end, for the reason and the core. */
-	if (!sup->reaped && (sup->killed || sup->channel >= 0))
+	if (!sup->reaped && (sup->outcome == OUTCOME_HUNG || sup->channel >= 0))
 		kill(sup->pid, SIGKILL);
 	for (int ms = 0; ms < FS_SUPERVISOR_GRACE_MS; ms++) {
 		reap(sup);
-		sup->dumping |= !sup->reaped && is_dumping(sup->pid);
-		if (sup->reaped || sup->dumping)
+		dumping = !sup->reaped && is_dumping(sup->pid);
+		if (sup->reaped || dumping)
 			break;
 		nanosleep(&(struct timespec){ .tv_nsec = 1000000 }, NULL);
 	}
-	if (!sup->reaped && !sup->dumping)
+	if (dumping)
+		learn(sup, OUTCOME_CRASHED);
+	else if (!sup->reaped)
 		kill(sup->pid, SIGKILL);
+	if (!sup->reaped)
+		learn(sup, OUTCOME_KILLED);
 	hear_last_words(sup);
 	if (!sup->reaped && sup->n_corpses < CORPSES_MAX)
 		sup->corpses[sup->n_corpses++] = sup->pid;
 	sup->resend_ms = RESEND_MS;
 	sup->resend_ns = fs_now_ns() + sup->resend_ms * UINT64_C(1000000);
 	sup->pid = 0;
+	sup->state = SERVER_NONE;
 	if (sup->channel >= 0)
 		close(steal_fd(&sup->channel));
 }
@@ -441,18 +497,30 @@ static void bury(struct supervisor *sup)
 /* Why it ended, for a sentence that begins with "the server". */
 static void reason(const struct supervisor *sup, char *buf, size_t size)
 {
-	if (sup->killed)
+	switch (sup->outcome) {
+	case OUTCOME_HUNG:
 		snprintf(buf, size, "did not answer for %u s", sup->how->options->watchdog_s);
-	else if (sup->failed.code)
+		break;
+	case OUTCOME_FAILED:
 		snprintf(buf, size, "failed: %s", sup->failed.text);
-	else if (!sup->reaped && sup->crashed)
-		snprintf(buf, size, "died of signal %d (%s)", sup->crashed, strsignal(sup->crashed));
-	else if (!sup->reaped)
-		snprintf(buf, size, sup->dumping ? "crashed" : "was killed");
-	else if (WIFSIGNALED(sup->status))
-		snprintf(buf, size, "died of signal %d (%s)", WTERMSIG(sup->status), strsignal(WTERMSIG(sup->status)));
-	else
-		snprintf(buf, size, "ended with status %d", WEXITSTATUS(sup->status));
+		break;
+	case OUTCOME_CRASHED:
+		if (sup->signal)
+			snprintf(buf, size, "died of signal %d (%s)", sup->signal, strsignal(sup->signal));
+		else
+			snprintf(buf, size, "crashed");
+		break;
+	case OUTCOME_KILLED:
+		snprintf(buf, size, "was killed");
+		break;
+	case OUTCOME_DONE:
+	case OUTCOME_EXITED:
+		snprintf(buf, size, "ended with status %d", sup->outcome == OUTCOME_DONE ? 0 : sup->exit_status);
+		break;
+	case OUTCOME_UNKNOWN: /* it was not there */
+		snprintf(buf, size, "did not start");
+		break;
+	}
 }
 
 /* Closes /dev/fuse, and so ends the connection and everybody's wait, also when a dead server still has it open. */
@@ -486,15 +554,15 @@ static int give_up(struct supervisor *sup, int code, const char *why)
 /* A kill from outside is no fault of the server's. */
 static bool at_fault(const struct supervisor *sup)
 {
-	bool kill9 = (!sup->reaped && !sup->dumping && !sup->crashed) ||
-	             (sup->reaped && WIFSIGNALED(sup->status) && WTERMSIG(sup->status) == SIGKILL);
-	return sup->killed || !kill9;
+	return sup->outcome != OUTCOME_KILLED;
 }
 
 /* Apart from the time in which it hung. */
 static bool served_long(const struct supervisor *sup)
 {
-	uint64_t s = FS_SUPERVISOR_FAILURES_S + (sup->killed ? 3 * (uint64_t)sup->how->options->watchdog_s : 0);
+	uint64_t s = FS_SUPERVISOR_FAILURES_S;
+	if (sup->outcome == OUTCOME_HUNG)
+		s += 3 * (uint64_t)sup->how->options->watchdog_s;
 	return fs_now_ns() - sup->start_ns > s * 1000000000;
 }
 
@@ -510,39 +578,71 @@ static bool failed_too_often(struct supervisor *sup)
 	return often;
 }
 
+/* It failed before it served, as one does whose dataset is away for a moment: renamed, an automounter that takes its time. */
+static int try_later(struct supervisor *sup, const char *why)
+{
+	char long_why[REASON_MAX + 64];
+	uint32_t timeout_s = sup->how->options->timeout_s;
+	uint64_t now_ns = fs_now_ns();
+	if (!timeout_s)
+		return give_up(sup, -EIO, why);
+	if (!sup->waits_ns) {
+		sup->waits_ns = now_ns;
+		sup->pause_ms = PAUSE_MS;
+		log_warning("'%s': the server %s: trying again for %u s, its readers wait",
+		        sup->how->options->mountpoint, why, timeout_s);
+	}
+	uint64_t end_ns = sup->waits_ns + timeout_s * UINT64_C(1000000000);
+	if (now_ns >= end_ns) {
+		snprintf(long_why, sizeof(long_why), "%s, and so did others for %u s", why, timeout_s);
+		return give_up(sup, -EIO, long_why);
+	}
+	sup->start_at_ns = now_ns + sup->pause_ms * UINT64_C(1000000);
+	if (sup->start_at_ns > end_ns)
+		sup->start_at_ns = end_ns;
+	sup->pause_ms = sup->pause_ms * 2 < PAUSE_MS_MAX ? sup->pause_ms * 2 : PAUSE_MS_MAX;
+	return 1;
+}
+
+/* What fs_supervise returns of a mount that never answered. */
+static int never_answered(struct supervisor *sup, const char *why)
+{
+	take_away_mount(sup);
+	if (sup->stopping)
+		return base_err_set(sup->err, -EINTR, "interrupted");
+	if (sup->outcome == OUTCOME_FAILED)
+		return base_err_set(sup->err, sup->failed.code, "%s", sup->failed.text);
+	return base_err_set(sup->err, -EIO, "the server %s before the mount answered: run it with -f to see more", why);
+}
+
 /* The server is gone.  1: go on, a successor is under way; else what fs_supervise returns. */
 static int gone(struct supervisor *sup)
 {
 	char why[REASON_MAX];
 	char often[REASON_MAX + 64];
-	bool clean;
+	enum server_state was = sup->state;
 	bury(sup);
 	reason(sup, why, sizeof(why));
-	clean = sup->reaped && WIFEXITED(sup->status) && WEXITSTATUS(sup->status) == 0;
+	bool failed = sup->outcome == OUTCOME_FAILED;
 	/* Once it is mounted, somebody may use it, also before its server has said that it is ready. */
-	if (!sup->was_ready &&
-	        (sup->held.fuse_fd < 0 || (sup->failed.code && sup->held.restarts == 0) || sup->stopping)) {
-		take_away_mount(sup);
-		if (sup->stopping)
-			return base_err_set(sup->err, -EINTR, "interrupted");
-		if (sup->failed.code)
-			return base_err_set(sup->err, sup->failed.code, "%s", sup->failed.text);
-		return base_err_set(
-		        sup->err, -EIO, "the server %s before the mount answered: run it with -f to see more", why);
-	}
-	if (sup->stopping || sup->ending) {
-		if (!clean)
+	if (!sup->was_ready && (sup->held.fuse_fd < 0 || (failed && sup->held.restarts == 0) || sup->stopping))
+		return never_answered(sup, why);
+	if (sup->stopping || was == SERVER_ENDING) {
+		if (sup->outcome != OUTCOME_DONE)
 			take_away_mount(sup);
 		return 0;
 	}
 	if (!fs_mount_lives(sup->held.fuse_fd))
 		return 0;
-	if (sup->failed.code == -ESTALE)
+	if (failed && sup->failed.code == -ESTALE)
 		return give_up(sup, -ESTALE, why);
 	if (!sup->held.mount.resends && !sup->held.mount.cloned)
 		return give_up(sup, -EIO, why);
+	if (failed && was == SERVER_STARTING)
+		return try_later(sup, why);
 	/* One that is always killed before it answers (the OOM killer's) serves nobody either, nor one that hangs again and again. */
-	sup->in_a_row = sup->ready && (!at_fault(sup) || served_long(sup)) ? 0 : sup->in_a_row + 1;
+	bool served = was == SERVER_SERVING && (!at_fault(sup) || served_long(sup));
+	sup->in_a_row = served ? 0 : sup->in_a_row + 1;
 	if (sup->in_a_row > IN_A_ROW_MAX)
 		return give_up(sup, -EIO, why);
 	if (at_fault(sup) && failed_too_often(sup)) {
@@ -574,8 +674,8 @@ static bool hangs(struct supervisor *sup)
 		return false;
 	uint64_t beat = atomic_load(&sup->head->beat);
 	uint64_t limit_ms = sup->how->options->watchdog_s * UINT64_C(1000);
-	if (!sup->ready) {
-		limit_ms = START_MS_MIN + 10 * (sup->first_start_ns / 1000000);
+	if (sup->state == SERVER_STARTING) {
+		limit_ms = START_MS_MIN + 10 * (sup->held.first_start_ns / 1000000);
 		if (!sup->was_ready)
 			return false; /* whoever mounts is waiting, and can interrupt */
 	}
@@ -664,15 +764,16 @@ static int restart(struct supervisor *sup, const char *program)
 
 static void became_ready(struct supervisor *sup)
 {
-	uint64_t took_ns = fs_now_ns() - sup->start_ns;
-	sup->ready = true;
+	uint64_t took_ns = fs_now_ns() - (sup->waits_ns ? sup->waits_ns : sup->start_ns);
+	sup->state = SERVER_SERVING;
 	sup->still = 0;
+	sup->waits_ns = 0;
 	if (sup->was_ready) {
 		log_info("'%s': answers again after %llu ms", sup->how->options->mountpoint,
 		        (unsigned long long)(took_ns / 1000000));
 	} else {
 		sup->was_ready = true;
-		sup->first_start_ns = took_ns;
+		sup->held.first_start_ns = took_ns;
 		if (sup->how->ready)
 			sup->how->ready(sup->how->arg);
 	}
@@ -694,7 +795,7 @@ static int on_message(struct supervisor *sup, char program[PATH_MAX])
 	if (message.kind == FS_LINK_MOUNTED && sup->held.fuse_fd < 0) {
 		sup->held.mount = message.mount;
 		sup->held.fuse_fd = steal_fd(&fd);
-	} else if (message.kind == FS_LINK_READY && sup->held.fuse_fd >= 0) {
+	} else if (message.kind == FS_LINK_READY && sup->state == SERVER_STARTING && sup->held.fuse_fd >= 0) {
 		became_ready(sup);
 		if (sup->asked_id)
 			asked_to_restart(sup, sup->asked_id, program);
@@ -702,21 +803,21 @@ static int on_message(struct supervisor *sup, char program[PATH_MAX])
 	} else if (take_words(sup, &message)) {
 		/* heard */
 	} else if (message.kind == FS_LINK_ENDING) {
-		if (!sup->ending && !sup->stopping)
+		if (sup->state != SERVER_ENDING && !sup->stopping)
 			sup->stop_ns = latest_end_ns();
-		sup->ending = true;
-	} else if (message.kind == FS_LINK_GREET && sup->ready) {
+		sup->state = SERVER_ENDING;
+	} else if (message.kind == FS_LINK_GREET && sup->state == SERVER_SERVING) {
 		start_greeter(sup);
 	} else if (message.kind == FS_LINK_UNMOUNT) {
 		ask_unmounter(sup, message.id, message.code == 1);
 	} else if (message.kind == FS_LINK_RESTART) {
 		/* Its main waits for the answer, and may have been asked before its helper found it ready. */
 		memcpy(program, message.text, PATH_MAX);
-		if (sup->ready)
+		if (sup->state == SERVER_SERVING)
 			asked_to_restart(sup, message.id, program);
 		else
 			sup->asked_id = message.id;
-	} else if (message.kind == FS_LINK_GO && sup->ready && program[0]) {
+	} else if (message.kind == FS_LINK_GO && sup->state == SERVER_SERVING && program[0]) {
 		return restart(sup, program);
 	}
 	if (fd >= 0)
@@ -735,7 +836,7 @@ static int until(uint64_t ns)
 static int timeout_ms(const struct supervisor *sup)
 {
 	int ms = sup->how->options->watchdog_s ? (int)look_ms(sup) : -1;
-	if (sup->stopping || sup->ending)
+	if (sup->stopping || sup->state == SERVER_ENDING)
 		ms = until(sup->stop_ns);
 	else if (!sup->pid)
 		ms = until(sup->start_at_ns);
@@ -746,7 +847,7 @@ static int timeout_ms(const struct supervisor *sup)
 /* Nothing came within the time that was waited.  1: go on. */
 static int on_time(struct supervisor *sup)
 {
-	if (sup->stopping || sup->ending) {
+	if (sup->stopping || sup->state == SERVER_ENDING) {
 		if (fs_now_ns() < sup->stop_ns)
 			return 1;
 		log_warning("'%s': the server does not end: killing it", sup->how->options->mountpoint);
@@ -759,7 +860,7 @@ static int on_time(struct supervisor *sup)
 	}
 	if (!hangs(sup))
 		return 1;
-	sup->killed = !is_dumping(sup->pid);
+	learn(sup, is_dumping(sup->pid) ? OUTCOME_CRASHED : OUTCOME_HUNG);
 	return gone(sup);
 }
 
@@ -788,12 +889,14 @@ static int watch(struct supervisor *sup)
 	char program[PATH_MAX] = "";
 	uint64_t look_ns = fs_now_ns();
 	for (;;) {
-		struct pollfd polls[3] = { { .fd = sup->signal_fd, .events = POLLIN },
+		/* The last one, for nothing but its error: unmounted while there is no server to see it. */
+		struct pollfd polls[4] = { { .fd = sup->signal_fd, .events = POLLIN },
 			{ .fd = sup->channel, .events = POLLIN },
-			{ .fd = sup->stopping ? -1 : sup->how->owner_pidfd, .events = POLLIN } };
+			{ .fd = sup->stopping ? -1 : sup->how->owner_pidfd, .events = POLLIN },
+			{ .fd = sup->pid ? -1 : sup->held.fuse_fd } };
 		int ms = timeout_ms(sup);
 		bool early = sup->pid && (ms < 0 || ms > DEATH_MS);
-		int n = poll(polls, 3, early ? DEATH_MS : ms);
+		int n = poll(polls, 4, early ? DEATH_MS : ms);
 		int rc = 1;
 		early = early && n == 0;
 		if (n < 0 && errno != EINTR)
@@ -808,7 +911,7 @@ static int watch(struct supervisor *sup)
 			rc = gone(sup);
 		else if (n == 0 && sup->pid && main_ended(sup->pid))
 			rc = ended(sup);
-		else if (!sup->pid && sup->stopping)
+		else if (!sup->pid && (sup->stopping || (n > 0 && polls[3].revents & POLLERR)))
 			rc = gone(sup);
 		bool again = rc == 1 && resends(sup) && fs_now_ns() >= sup->resend_ns;
 		if (again)

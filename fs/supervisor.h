@@ -9,7 +9,21 @@
  * again: there each server gets a clone of the descriptor (FUSE_DEV_IOC_CLONE), whose end ends its requests with
  * ECONNABORTED, and the mount goes on; where not even a clone is to be had, the mount ends with its first server.
  *
- * A server that fails FS_SUPERVISOR_FAILURES_MAX times in FS_SUPERVISOR_FAILURES_S seconds, or 20 times without having served for
+ *     SERVER_NONE --start--> SERVER_STARTING --READY--> SERVER_SERVING --ENDING--> SERVER_ENDING
+ *          ^                        |                         |                         |
+ *          +--- bury, one outcome --+-------------------------+-------------------------+
+ *
+ *     outcome of a server   known by                             then
+ *     OUTCOME_DONE, EXITED  its exit status                      the mount ends if the server was ending; else another one
+ *     OUTCOME_KILLED        SIGKILL, or it is gone without word  another one: no fault of its own
+ *     OUTCOME_CRASHED       its last words, a signal, a core     another one
+ *     OUTCOME_FAILED        FS_LINK_FAILED                       before it served: another try for `timeout=`
+ *     OUTCOME_HUNG          the watchdog, which kills it         another one
+ *
+ * A server that fails before it serves (its dataset is away: renamed, an automounter that takes its time) is tried again with
+ * growing pauses for `timeout_s`; readers wait meanwhile.  If another dataset lies there (-ESTALE), the mount is given up.
+ *
+ * A server that ends otherwise FS_SUPERVISOR_FAILURES_MAX times in FS_SUPERVISOR_FAILURES_S seconds, or 20 times without having served for
  * longer than that in between, is given up: the descriptor is
  * closed, and all readers get ENOTCONN.  A kill from outside (SIGKILL) is no failure of its own.
  * The supervisor's own death ends the server (PR_SET_PDEATHSIG), and with it the mount.
@@ -43,6 +57,7 @@ struct fs_supervised {
 	char control_path[FS_CONTROL_PATH_MAX];
 	struct fs_link_mount mount;
 	uint64_t started_ns;
+	uint64_t first_start_ns; /* from the first server's start to its READY; 0: it is not known */
 	uint32_t restarts;
 };
 

@@ -23,6 +23,7 @@ enum {
 	ID_MAX = 0x7fffffff,  /* uid and gid */
 	WATCHDOG_S = 20,      /* no request takes a tenth of that but behind a disk, which is told apart */
 	WATCHDOG_MAX_S = 86400,
+	TIMEOUT_MAX_S = 86400 * 7,
 };
 
 /* One option.  `value` is NULL when the option was given without '='. */
@@ -242,6 +243,16 @@ static int set_watchdog(struct options *o, const char *key, const char *value, s
 	return 0;
 }
 
+static int set_timeout(struct options *o, const char *key, const char *value, struct base_err *err)
+{
+	uint64_t n;
+	int r = parse_u64(key, value, TIMEOUT_MAX_S, &n, err);
+	if (r < 0)
+		return r;
+	o->fs.timeout_s = (uint32_t)n;
+	return 0;
+}
+
 static int set_seed_search(struct options *o, const char *key, const char *value, struct base_err *err)
 {
 	uint64_t n;
@@ -336,6 +347,9 @@ static const struct option_def options_known[] = {
 	        "path of the control socket, to be named in the place\nof MNT then (default: one that is found by "
 	        "itself)",
 	        set_control },
+	{ "timeout", "SECONDS",
+	        "how long readers wait for a dataset that is away\nwhile its server is replaced (default: 60)",
+	        set_timeout },
 	{ "watchdog", "SECONDS", "replace a server that hangs for so long; 0: never\n(default: 20)", set_watchdog },
 	{ "log_level", "LEVEL", "error, warning, info or debug (default: info)", set_log_level },
 	{ "log", "FILE", "write log lines to FILE (default: stderr in front,\nsyslog in the background)", set_log },
@@ -423,9 +437,11 @@ static int next_option(const char **text, char buf[VALUE_MAX], struct base_err *
 
 void options_init(struct options *options)
 {
-	*options = (struct options){ .fs = { .view = SHARD_VIEW_OPTIONS_DEFAULT, .watchdog_s = WATCHDOG_S },
+	*options = (struct options){
+		.fs = { .view = SHARD_VIEW_OPTIONS_DEFAULT, .watchdog_s = WATCHDOG_S, .timeout_s = FS_TIMEOUT_S },
 		.view = VIEW_OPTIONS_DEFAULT,
-		.log_level = BASE_LOG_INFO };
+		.log_level = BASE_LOG_INFO
+	};
 }
 
 void options_done(struct options *options)
@@ -542,6 +558,11 @@ int options_settle_view(struct options *o, struct base_err *err)
 		return r;
 	o->fs.view = o->view.view;
 	return 0;
+}
+
+const char *options_name(unsigned i)
+{
+	return i < OPTIONS_KNOWN ? options_known[i].key : NULL;
 }
 
 void options_print_help(FILE *out)

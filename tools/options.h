@@ -53,6 +53,9 @@ int options_settle_view(struct options *options, struct base_err *err);
 /* Keeps a copy of `text` as long as the object.  NULL when out of memory or room. */
 const char *options_keep(struct options *options, const char *text);
 
+/* The i-th option's name; NULL behind the last one. */
+const char *options_name(unsigned i);
+
 /* The list of options for --help, within 80 columns. */
 void options_print_help(FILE *out);
 

@@ -12,6 +12,7 @@
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
+#include <time.h>
 #include <unistd.h>
 
 #include <jansson.h>
@@ -22,7 +23,7 @@
 #include "tools/ddpfs.h"
 #include "tools/trust.h"
 
-enum { TRY_MS = 20000, SAID_MAX = 1024 };
+enum { TRY_MS = 20000 }; /* for another program to say whether it can go on */
 
 /* ---- what is handed over ---- */
 
@@ -75,6 +76,7 @@ static const struct field fields[] = {
 	FIELD(FIELD_BOOL, fs.gives_up_stderr),
 	FIELD(FIELD_BOOL, fs.debug),
 	FIELD(FIELD_INT, fs.watchdog_s),
+	FIELD(FIELD_INT, fs.timeout_s),
 	FIELD(FIELD_INT, fs.scan_threads),
 	FIELD(FIELD_TEXT, fs.control_path),
 	FIELD(FIELD_INT, held.fuse_fd),
@@ -82,6 +84,7 @@ static const struct field fields[] = {
 	FIELD(FIELD_INT, held.inotify_fd),
 	FIELD(FIELD_INT, held.control_fd),
 	FIELD(FIELD_U64, held.started_ns),
+	FIELD(FIELD_U64, held.first_start_ns),
 	FIELD(FIELD_INT, held.restarts),
 	FIELD(FIELD_U64, held.mount.dev),
 	FIELD(FIELD_U64, held.mount.memory_bytes),
@@ -256,7 +259,8 @@ static bool makes_sense(const struct takeover *t)
 	       held->estate_fd >= 0 && held->control_fd >= 0 && held->inotify_fd >= -1 && t->owner_pidfd >= -1 &&
 	       t->fs.layout >= FS_LAYOUT_FLAT && t->fs.layout <= FS_LAYOUT_TREE && t->fs.advance >= FS_ADVANCE_AUTO &&
 	       t->fs.advance <= FS_ADVANCE_OFF && t->log_level >= BASE_LOG_ERROR && t->log_level <= BASE_LOG_DEBUG &&
-	       t->fs.watchdog_s <= INT_MAX / 1000 && t->fs.scan_threads <= PREFETCH_SEED_SCAN_THREADS_MAX;
+	       t->fs.watchdog_s <= INT_MAX / 1000 && t->fs.timeout_s <= INT_MAX / 1000 &&
+	       t->fs.scan_threads <= PREFETCH_SEED_SCAN_THREADS_MAX;
 }
 
 void takeover_done(struct takeover *t)
@@ -275,6 +279,7 @@ void takeover_done(struct takeover *t)
 int takeover_read(const char *text, size_t len, struct base_err *err, struct takeover *ret_takeover)
 {
 	struct takeover t = { .owner_pidfd = -1,
+		.fs = { .timeout_s = FS_TIMEOUT_S }, /* a program that knew of none was before us */
 		.held = { .fuse_fd = -1, .estate_fd = -1, .inotify_fd = -1, .control_fd = -1 } };
 	json_t *object = json_loadb(text, len, JSON_REJECT_DUPLICATES, NULL);
 	const char *key;
@@ -325,25 +330,38 @@ static void run_check(const char *program, int fd, int said)
 	_exit(127);
 }
 
-/* What it says, until it has ended or TRY_MS are over. */
-static void listen_to(int fd, char said[SAID_MAX])
+static int64_t now_ms(void)
+{
+	struct timespec ts;
+	clock_gettime(CLOCK_MONOTONIC, &ts);
+	return (int64_t)ts.tv_sec * 1000 + ts.tv_nsec / 1000000;
+}
+
+void takeover_listen(int fd, int timeout_ms, char ret_said[TAKEOVER_SAID_MAX])
 {
 	size_t n = 0;
 	struct pollfd p = { .fd = fd, .events = POLLIN };
-	while (n < SAID_MAX - 1 && poll(&p, 1, TRY_MS) > 0) {
-		ssize_t got = read(fd, said + n, SAID_MAX - 1 - n);
+	int64_t end_ms = now_ms() + timeout_ms;
+	while (n < TAKEOVER_SAID_MAX - 1) {
+		int64_t left_ms = end_ms - now_ms();
+		int found = left_ms > 0 ? poll(&p, 1, (int)left_ms) : 0;
+		if (found < 0 && errno == EINTR)
+			continue;
+		if (found <= 0)
+			break;
+		ssize_t got = read(fd, ret_said + n, TAKEOVER_SAID_MAX - 1 - n);
 		if (got <= 0)
 			break;
 		n += (size_t)got;
 	}
-	said[n] = '\0';
-	said[strcspn(said, "\n")] = '\0';
+	ret_said[n] = '\0';
+	ret_said[strcspn(ret_said, "\n")] = '\0';
 }
 
 int takeover_try(const char *program, const struct takeover *takeover, struct base_err *err)
 {
 	char path[PATH_MAX];
-	char said[SAID_MAX];
+	char said[TAKEOVER_SAID_MAX];
 	int ends[2];
 	int status = 0;
 	cleanup_close int fd = -1;
@@ -359,7 +377,7 @@ int takeover_try(const char *program, const struct takeover *takeover, struct ba
 		run_check(path, fd, ends[1]);
 	close(ends[1]);
 	if (pid > 0)
-		listen_to(ends[0], said);
+		takeover_listen(ends[0], TRY_MS, said);
 	close(ends[0]);
 	if (pid < 0)
 		return base_err_set(err, -errno, "fork: %s", strerror(errno));

@@ -36,6 +36,10 @@ int takeover_try(const char *program, const struct takeover *takeover, struct ba
 /* Becomes `program`.  Returns only on failure, -errno. */
 int takeover_become(const char *program, const struct takeover *takeover, struct base_err *err);
 
+/* For tests: the first line that comes through a pipe before its end, or within timeout_ms in all. */
+enum { TAKEOVER_SAID_MAX = 1024 };
+void takeover_listen(int fd, int timeout_ms, char ret_said[TAKEOVER_SAID_MAX]);
+
 /* For tests: the text, malloc'd, and back: text of any origin is right or refused (-EPROTONOSUPPORT, -EINVAL).  takeover_done frees
  * the strings and the list of bad samples that takeover_read made. */
 char *takeover_write(const struct takeover *takeover);

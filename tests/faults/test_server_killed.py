@@ -470,6 +470,59 @@ def test_a_replaced_dataset_ends_the_mount(pack, source, mount, scratch):
         os.listdir(m.path)
 
 
+def away(dataset, m):
+    """The dataset is renamed, and the server killed: back when the supervisor has said that it waits."""
+    moved = dataset.rename(dataset.with_name("away"))
+    kill(server_of(m.process.pid))
+    wait_until(lambda: "trying again for" in m.log(), "the line that it waits")
+    return moved
+
+
+@needs_resend
+def test_a_dataset_that_is_away_for_a_moment_is_waited_for(pack, source, mount, scratch):
+    """Renamed, or an automounter that takes its time: more tries than a server that crashes has, and readers wait."""
+    dataset = pack(source)
+    m = mount(dataset, "view=all,layout=tree,memory=8M")
+    moved = away(dataset, m)
+    reader = subprocess.Popen(["cat", m.path / "class_07/item_0149.bin"], stdout=subprocess.PIPE,
+                              preexec_fn=tools.die_with_parent)
+    tried = set()
+    while len(tried) < 3:
+        tried.update(children(m.process.pid))
+        assert m.process.poll() is None and reader.poll() is None, m.log()
+        time.sleep(0.001)
+    moved.rename(dataset)
+    assert reader.communicate()[0] == (source / "class_07/item_0149.bin").read_bytes()
+    wait_until(lambda: "answers again after" in m.log(), "the line that it is back")
+    assert m.log().count("trying again for") == 1 and "No such file" in m.log()
+
+
+def test_a_dataset_that_stays_away_ends_the_mount(pack, source, mount):
+    dataset = pack(source)
+    m = mount(dataset, "view=all,layout=tree,timeout=1")
+    m.may_end_with.add(1)
+    away(dataset, m)
+    with pytest.raises(OSError) as e:
+        while True:
+            os.listdir(m.path)
+    assert e.value.errno in GONE
+    assert m.process.wait() == 1
+    assert "and so did others for 1 s" in m.log()
+
+
+@pytest.mark.parametrize("how", ["umount", "signal"])
+def test_a_mount_whose_dataset_is_away_can_be_ended(pack, source, mount, how):
+    dataset = pack(source)
+    m = mount(dataset, "view=all,layout=tree,timeout=3600")
+    away(dataset, m)
+    if how == "umount":  # lazily: else umount(8) calls statfs(2) first, which waits for a server
+        subprocess.run(["umount", "-l", m.path], check=True)
+    else:
+        m.process.terminate()
+    assert m.process.wait() == 0, m.log()
+    assert not mounts.is_mounted(m.path)
+
+
 @needs_resend
 def test_a_restart_beside_a_replaced_dataset_is_refused(pack, source, mount):
     """What can be known before is no reason to end the mount, which shows the old one on."""

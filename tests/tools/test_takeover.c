@@ -1,15 +1,20 @@
 /* What one program's supervisor hands to another's, and what is made of text that is damaged. */
 #include <errno.h>
+#include <pthread.h>
 #include <setjmp.h>
+#include <signal.h>
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
+#include <unistd.h>
 
 #include <cmocka.h>
 #include <jansson.h>
 
+#include "tools/options.h"
 #include "tools/takeover.h"
 
 static struct takeover full(void)
@@ -25,6 +30,7 @@ static struct takeover full(void)
 		        .umask = 077,
 		        .set_uid = true,
 		        .watchdog_s = 20,
+		        .timeout_s = 7,
 		        .control_path = "/run/x" },
 		.held = { .fuse_fd = 3,
 		        .estate_fd = 4,
@@ -32,6 +38,7 @@ static struct takeover full(void)
 		        .control_fd = 6,
 		        .control_path = "/run/ddpfs/1",
 		        .mount = { .dev = 0x8000000000000001, .init_len = 104, .resends = true },
+		        .first_start_ns = 123456789,
 		        .restarts = 9 },
 		.log_level = BASE_LOG_DEBUG,
 		.owner_pidfd = -1,
@@ -86,6 +93,8 @@ static void test_all_comes_back(void **state)
 	assert_string_equal(back.fs.view.subdir, "train");
 	assert_string_equal(back.held.control_path, t.held.control_path);
 	assert_int_equal(back.fs.uid, t.fs.uid);
+	assert_int_equal(back.fs.timeout_s, 7);
+	assert_int_equal(back.held.first_start_ns, 123456789);
 	assert_int_equal(back.fs.view.past[1].world, UINT32_MAX);
 	assert_int_equal(back.held.mount.dev, t.held.mount.dev);
 	assert_memory_equal(back.held.mount.init, t.held.mount.init, sizeof(t.held.mount.init));
@@ -174,8 +183,8 @@ static void test_numbers_are_what_they_stand_for(void **state)
 		json_int_t value;
 	} wrong[] = { { "fs.layout", 2 }, { "fs.layout", -1 }, { "fs.advance", 2 }, { "log_level", 4 },
 		{ "log_level", -1 }, { "held.fuse_fd", -1 }, { "held.control_fd", -7 }, { "held.inotify_fd", -2 },
-		{ "owner_pidfd", -2 }, { "fs.watchdog_s", -1 }, { "fs.watchdog_s", 2147484 },
-		{ "fs.uid", (json_int_t)1 << 32 } };
+		{ "owner_pidfd", -2 }, { "fs.watchdog_s", -1 }, { "fs.watchdog_s", 2147484 }, { "fs.timeout_s", -1 },
+		{ "fs.timeout_s", 2147484 }, { "fs.uid", (json_int_t)1 << 32 } };
 	struct takeover t = full();
 	(void)state;
 	for (size_t i = 0; i < sizeof(wrong) / sizeof(wrong[0]); i++) {
@@ -204,6 +213,127 @@ static void test_texts_fit(void **state)
 	free(hex);
 }
 
+/* An option's value, in a text with what it needs and one without it. */
+static const struct {
+	const char *key;
+	const char *with, *without;
+} samples[] = {
+	{ "rank", "rank=1,world=4", "rank=0,world=4" },
+	{ "world", "rank=1,world=4", "rank=1,world=3" },
+	{ "view", "view=all", "view=rank" },
+	{ "layout", "layout=tree", "layout=flat" },
+	{ "order", "order=torch", "order=full" },
+	{ "deal", "deal=block", "deal=stride" },
+	{ "tail", "tail=drop", "tail=pad" },
+	{ "seed", "seed=7", "" },
+	{ "epoch", "epoch=2", "" },
+	{ "start", "start=64", "" },
+	{ "past", "past=2x100", "" },
+	{ "subdir", "subdir=a", "" },
+	{ "chunk", "chunk=1M", "" },
+	{ "pool", "pool=8M", "" },
+	{ "fill_class", "fill_class=on", "" },
+	{ "advance", "advance=off", "" },
+	{ "memory", "memory=64M", "" },
+	{ "on_bad", "on_bad=skip", "" },
+	{ "uid", "uid=12", "" },
+	{ "gid", "gid=34", "" },
+	{ "umask", "umask=0077", "" },
+	{ "allow_other", "allow_other", "" },
+	{ "noexec", "noexec", "" },
+	{ "threads", "threads=3", "" },
+	{ "seed_search", "seed_search=1", "" },
+	{ "control", "control=/run/x", "" },
+	{ "timeout", "timeout=5", "" },
+	{ "watchdog", "watchdog=5", "" },
+	{ "log_level", "log_level=debug", "" },
+	{ "debug", "debug", "" },
+	/* What they stand for was read when it was mounted: of a state file what it says, of a list of bad samples these, of a
+	 * log its descriptor. */
+	{ "state", NULL, NULL },
+	{ "quarantine", NULL, NULL },
+	{ "log", NULL, NULL },
+};
+
+static char *text_with(const char *options)
+{
+	struct takeover t = full();
+	struct base_err err = { 0 };
+	struct options o;
+	options_init(&o);
+	if (options_parse(&o, options, &err) < 0)
+		fail_msg("'%s': %s", options, err.text);
+	t.fs = o.fs;
+	t.fs.view = o.view.view;
+	t.log_level = o.log_level;
+	char *text = takeover_write(&t);
+	options_done(&o);
+	return text;
+}
+
+static void test_every_option_is_handed_over(void **state)
+{
+	const char *name;
+	(void)state;
+	for (unsigned i = 0; (name = options_name(i)); i++) {
+		size_t k = 0;
+		while (k < sizeof(samples) / sizeof(samples[0]) && strcmp(samples[k].key, name) != 0)
+			k++;
+		if (k == sizeof(samples) / sizeof(samples[0]))
+			fail_msg("'%s' is new: add it to `samples` here and to `fields` in tools/takeover.c", name);
+		if (!samples[k].with)
+			continue;
+		char *with = text_with(samples[k].with);
+		char *without = text_with(samples[k].without);
+		if (strcmp(with, without) == 0)
+			fail_msg("'%s' is lost at a restart: it is not in `fields` of tools/takeover.c", name);
+		free(with);
+		free(without);
+	}
+}
+
+static void test_a_program_that_knew_no_timeout(void **state)
+{
+	struct takeover t = full(), back;
+	struct base_err err = { 0 };
+	json_t *object = object_of(&t);
+	(void)state;
+	json_object_del(object, "fs.timeout_s");
+	json_object_del(object, "held.first_start_ns");
+	char *text = json_dumps(object, JSON_COMPACT);
+	assert_int_equal(takeover_read(text, strlen(text), &err, &back), 0);
+	assert_int_equal(back.fs.timeout_s, FS_TIMEOUT_S);
+	assert_int_equal(back.held.first_start_ns, 0);
+	takeover_done(&back);
+	free(text);
+	json_decref(object);
+}
+
+/* Writes until nobody reads. */
+static void *drip(void *arg)
+{
+	const int *fd = arg;
+	while (write(*fd, "x", 1) == 1)
+		nanosleep(&(struct timespec){ .tv_nsec = 1000000 }, NULL);
+	return NULL;
+}
+
+static void test_who_never_ends_a_line_is_not_waited_for(void **state)
+{
+	char said[TAKEOVER_SAID_MAX];
+	pthread_t thread;
+	int ends[2];
+	(void)state;
+	signal(SIGPIPE, SIG_IGN);
+	assert_int_equal(pipe(ends), 0);
+	assert_int_equal(pthread_create(&thread, NULL, drip, &ends[1]), 0);
+	takeover_listen(ends[0], 20, said);
+	assert_true(strlen(said) < TAKEOVER_SAID_MAX - 1); /* the time was over, not the room */
+	close(ends[0]);
+	pthread_join(thread, NULL);
+	close(ends[1]);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -214,6 +344,9 @@ int main(void)
 		cmocka_unit_test(test_what_cannot_be_done_without_is_asked_for),
 		cmocka_unit_test(test_numbers_are_what_they_stand_for),
 		cmocka_unit_test(test_texts_fit),
+		cmocka_unit_test(test_every_option_is_handed_over),
+		cmocka_unit_test(test_a_program_that_knew_no_timeout),
+		cmocka_unit_test(test_who_never_ends_a_line_is_not_waited_for),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }
