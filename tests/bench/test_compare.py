@@ -127,6 +127,16 @@ def test_reader_takes_the_time_that_a_demand_asks_for(dataset, tools):
         assert r["sec"] >= 0.99 * r["ideal_s"]
 
 
+def test_reader_without_a_line_that_starts_it(tools, tmp_path):
+    """It reads nothing, says so, and ends by itself; one pass that nobody waits for is a pass like any other."""
+    (tmp_path / "f").write_bytes(b"one")
+    for options in (["-c", "-p", "1"], ["-c", "-p", "3"], ["-p", "1"]):
+        done = subprocess.run([tools.reader, *options, "-d", tmp_path], stdin=subprocess.DEVNULL, capture_output=True, text=True)
+        assert (done.returncode, done.stdout) == (0, "ready\n") and "nothing is read" in done.stderr, done
+    one, = read(tools, "-c", "-p", 1, "-d", tmp_path)
+    assert one["files"] == 1 and one["bytes"] == 3
+
+
 def test_reader_reports_what_it_cannot_read(dataset, tools, tmp_path):
     (tmp_path / "list").write_text("/no/such/file\n")
     done = subprocess.run([tools.reader, "-l", tmp_path / "list"], input="go\n", capture_output=True, text=True)

@@ -6,7 +6,7 @@
  *
  * -l  paths, one a line, read at the start.   -d  the directory is listed and sorted within each pass' time.
  * -k  with -d: list in the first pass only, read the same names in the later ones.
- * -c  the passes follow one another without waiting; otherwise each waits for a line on stdin.
+ * -c  the passes follow one another without waiting, the first one waits for a line on stdin; otherwise each does.
  * -r  demand this bandwidth: batches of BATCH files (64), each followed by computing that makes its total time
  *     bytes / rate when its reads need nothing but processor time; what they are blocked comes on top.  The computing is
  *     a sleep, as it is for a trainer whose work is on a GPU.  A late batch delays all that follow; nothing is caught up.
@@ -379,8 +379,9 @@ static size_t run_passes(void)
 	struct paced pace = { .free_ns = 0 };
 	size_t bad = 0;
 	char line[64];
+	int i;
 
-	for (int i = 0; i < opt.passes; i++) {
+	for (i = 0; i < opt.passes; i++) {
 		if ((i == 0 || !opt.continuous) && !fgets(line, sizeof(line), stdin))
 			break;
 		passes[i] = one_pass(&pace, opt.directory && (i == 0 || !opt.keep));
@@ -388,8 +389,10 @@ static size_t run_passes(void)
 		if (!opt.continuous)
 			report(&passes[i]);
 	}
-	for (int i = 0; opt.continuous && i < opt.passes; i++)
-		report(&passes[i]);
+	if (i == 0)
+		fprintf(stderr, "reader: standard input has no line that starts the first pass: nothing is read\n");
+	for (int done = 0; opt.continuous && done < i; done++)
+		report(&passes[done]);
 	return bad;
 }
 
