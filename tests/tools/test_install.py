@@ -1,5 +1,6 @@
 """meson install: everything is where its users look for it."""
 
+import os
 import shutil
 
 import pytest
@@ -41,3 +42,23 @@ def test_exec_finds_the_interposer(installed, dataset, mountpoint):
                      env={"LD_PRELOAD": ""})
     assert done.stderr == ""
     assert find(installed, "libddpfs_interpose.so").samefile(done.stdout.strip())
+
+
+def test_nothing_stays_after_the_documented_removal(build_dir, installed):
+    """ninja uninstall, then ldconfig: no file, no name in the linker's cache (tools/INSTALL.md)."""
+    assert "uninstall && ldconfig" in (tools.ROOT / "tools/INSTALL.md").read_text()
+    ldconfig = shutil.which("ldconfig", path="/sbin:/usr/sbin:" + os.environ.get("PATH", ""))
+    if os.geteuid() or not ldconfig:
+        pytest.skip("ldconfig -r needs root")
+    library = find(installed, "libddpfs_stage.so.0")
+    (installed / "etc").mkdir(exist_ok=True)
+    (installed / "etc/ld.so.conf").write_text("/" + str(library.parent.relative_to(installed)) + "\n")
+
+    def cached():
+        tools.run([ldconfig, "-r", installed])
+        return "libddpfs_stage" in tools.run([ldconfig, "-r", installed, "-p"]).stdout
+
+    assert cached()
+    tools.run(["ninja", "-C", build_dir, "uninstall"])
+    assert [p for p in installed.rglob("*") if not p.is_dir() and p.parts[-2] not in ("etc", "ldconfig")] == []
+    assert not cached()
