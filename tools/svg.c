@@ -151,22 +151,21 @@ static void draw_x_axis(FILE *out, const struct scale *x, double bottom)
 	line(out, "axis", x->from, bottom, x->to, bottom);
 }
 
+/* Points that are not there are passed over: a line goes on from the one before.  A single point is a dot. */
 static void draw_curve(
         FILE *out, const struct svg_curve *curve, unsigned number, const struct scale *x, const struct scale *y)
 {
-	bool pen = false;
+	unsigned points = 0;
 
 	fprintf(out, "<path class=\"curve\" stroke=\"%s\"%s d=\"", colours[number],
 	        number > 0 ? " stroke-dasharray=\"5 3\"" : "");
 	for (unsigned i = 0; i < curve->n; i++) {
-		if (isnan(curve->y[i])) {
-			pen = false;
+		if (isnan(curve->y[i]))
 			continue;
-		}
-		fprintf(out, "%s%.1f %.1f", pen ? "L" : "M", place(x, curve->x[i]), place(y, curve->y[i]));
-		pen = true;
+		fprintf(out, "%s%.1f %.1f", points ? "L" : "M", place(x, curve->x[i]), place(y, curve->y[i]));
+		points++;
 	}
-	fputs("\"/>\n", out);
+	fputs(points == 1 ? "h0\"/>\n" : "\"/>\n", out);
 }
 
 static void draw_panel(FILE *out, const struct svg_plot *plot, const struct svg_panel *panel, double at_x, double at_y)
@@ -217,7 +216,7 @@ void svg_write(FILE *out, const struct svg_plot *plot)
 	        ".tick { font-size: 11px; fill: #555; }\n"
 	        ".grid { stroke: #e3e3e3; }\n"
 	        ".axis { stroke: #777; }\n"
-	        ".curve { fill: none; stroke-width: 1.8; }\n"
+	        ".curve { fill: none; stroke-width: 1.8; stroke-linecap: round; }\n"
 	        "</style>\n"
 	        "<rect width=\"100%%\" height=\"100%%\" fill=\"white\"/>\n",
 	        width, height, width, height);

@@ -2,7 +2,8 @@
 
 #include <assert.h>
 
-enum { LEFT = 100, TOP = 50, BAR = 28, ROW = 40, WIDTH_MIN = 900, WIDTH_BATCH = 24, TICKS = 10, TICK = 6 }; /* pixels */
+enum { LEFT = 100, TOP = 50, BAR = 28, ROW = 40, WIDTH_MIN = 900, WIDTH_BATCH = 24, TICK = 6 }; /* pixels */
+enum { TICKS_MAX = 12 }; /* of the axis, besides the one at 0 */
 
 static const char *const row_names[TIMELINE_ROWS] = { "copy", "compute", "all-reduce" };
 static const char *const row_colours[TIMELINE_ROWS][2] = { { "#1f77b4", "#6baed6" }, { "#2ca02c", "#74c476" },
@@ -61,17 +62,31 @@ static double scale(const struct timeline *t)
 	return end > 0 ? longer(WIDTH_BATCH * (double)batches(t), WIDTH_MIN) / end : 1;
 }
 
+/* The distance between ticks, nanoseconds: 1, 2 or 5 times a power of ten.  *ret_digits: decimals that it has in milliseconds. */
+static uint64_t tick_step(double end_s, int *ret_digits)
+{
+	static const unsigned times[] = { 1, 2, 5 };
+	uint64_t power = 1;
+	for (int digits = 6;; digits--, power *= 10)
+		for (unsigned i = 0; i < sizeof(times) / sizeof(times[0]); i++)
+			if ((double)(times[i] * power) * TICKS_MAX >= end_s * 1e9 || power > UINT64_MAX / 100) {
+				*ret_digits = digits > 0 ? digits : 0;
+				return times[i] * power;
+			}
+}
+
 static void write_axis(const struct timeline *t, double pixels_s, FILE *f)
 {
 	double y = TOP + ROW * TIMELINE_ROWS, end = until(t);
+	int digits;
+	uint64_t step = tick_step(end, &digits);
 	fprintf(f, "<path d='M%d %.0fH%.1f' stroke='black'/>\n", LEFT, y, LEFT + end * pixels_s);
-	for (unsigned i = 0; i <= TICKS; i++) {
-		double at = end * i / TICKS;
+	for (uint64_t at_ns = 0; (double)at_ns <= end * 1e9 + 0.5; at_ns += step)
 		fprintf(f,
 		        "<path d='M%.1f %.0fv%d' stroke='black'/>"
-		        "<text x='%.1f' y='%.0f' text-anchor='middle'>%.3f ms</text>\n",
-		        LEFT + at * pixels_s, y, TICK, LEFT + at * pixels_s, y + 20, at * 1e3);
-	}
+		        "<text class='tick' x='%.1f' y='%.0f' text-anchor='middle'>%.*f ms</text>\n",
+		        LEFT + (double)at_ns / 1e9 * pixels_s, y, TICK, LEFT + (double)at_ns / 1e9 * pixels_s, y + 20,
+		        digits, (double)at_ns / 1e6);
 }
 
 bool timeline_write(const struct timeline *t, const char *title, FILE *f)

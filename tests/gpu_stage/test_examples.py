@@ -7,6 +7,7 @@ import shutil
 import socket
 import subprocess
 import sys
+from decimal import Decimal
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -158,6 +159,16 @@ def test_the_timeline_shows_copies_computing_and_sums(packed, build_dir, scratch
     assert (int(told[2]), int(told[3])) == (world, steps)
     assert 0 <= float(told[4]) <= 100 and 0 <= float(told[5]) <= 100
     assert told[0].removeprefix("timeline: ") in picture.read_text()
+
+
+def test_the_axis_of_a_timeline_has_round_ticks(packed, build_dir, scratch):
+    """1, 2 or 5 times a power of ten apart, from 0, as many as can be read."""
+    picture = scratch / "timeline.svg"
+    tools.run([trainer(build_dir), "--backend=cpu", "--epochs=1", f"--timeline={picture}", packed])
+    ticks = [t.text.removesuffix(" ms") for t in ElementTree.parse(picture).getroot().iter(SVG + "text") if t.get("class") == "tick"]
+    assert ticks[0].strip("0") in ("", ".") and 4 <= len(ticks) <= 13, ticks
+    steps = {Decimal(b) - Decimal(a) for a, b in zip(ticks, ticks[1:])}
+    assert len(steps) == 1 and steps.pop().normalize().as_tuple().digits in ((1,), (2,), (5,)), ticks
 
 
 def test_a_timeline_that_cannot_be_written_is_told_at_once(packed, build_dir, scratch):

@@ -65,6 +65,26 @@ def test_text_and_plot(dataset, scratch):
     assert "nan" not in (scratch / "plot.svg").read_text() and "inf" not in "".join(curves)
 
 
+SVG = "{http://www.w3.org/2000/svg}"
+
+
+def first_panel(picture):
+    """[[(x, y)] of a curve] of the panel of distinct classes through the epoch."""
+    curves = [p.get("d") for p in xml.parse(picture).getroot().iter(f"{SVG}path")]
+    return [[tuple(map(float, point.removesuffix("h0").split())) for point in d[1:].split("L") if point] for d in curves[2:4]]
+
+
+@pytest.mark.parametrize("batch, batches", [(256, 25), (3000, 2), (6601, 1)])
+def test_an_epoch_of_fewer_batches_than_bins_is_drawn(build_dir, scratch, batch, batches):
+    """One line through all of its batches, a dot for one."""
+    tools.run([build_dir / "tests" / "shard" / "make_index", scratch / "d", 7, 943, 4096, "sorted"])  # 6,601 samples
+    tools.mkshard("stats", "--batch", batch, "--epochs=1", f"--svg={scratch}/plot.svg", scratch / "d")
+    for curve in first_panel(scratch / "plot.svg"):
+        assert len(curve) == batches and curve == sorted(curve)
+    text = (scratch / "plot.svg").read_text()
+    assert "nan" not in text and "inf" not in text and (batches > 1 or 'h0"' in text)
+
+
 def test_wrong_use(dataset, scratch):
     for args, code, word in [(["-o", "order=x", dataset], 2, "order=x"), ([], 2, "DATASET"),
                              (["--batch", "0", dataset], 2, "--batch"), ([scratch / "none"], 1, "none"),
