@@ -1,6 +1,7 @@
 """README's command for one's own directory, as a newcomer runs it, and interrupted."""
 
 import os
+import re
 import signal
 import subprocess
 import time
@@ -23,14 +24,24 @@ def test_own_directory(tree, scratch, build_dir):
     assert tools.mkshard("verify", scratch / "dataset").returncode == 0
 
 
-def test_what_cannot_be_packed_is_left_out_when_asked(tree, scratch, build_dir):
+def test_what_cannot_be_packed_is_left_out_and_told(tree, scratch, build_dir):
+    """The first try of a newcomer does not end at one file: its name and its reason, the number in the result."""
     source, files = tree
     (source / "dangling").symlink_to("nowhere")
-    done = tools.run([QUICKSTART, source, scratch / "dataset"], env={"TMPDIR": scratch}, check=False)
-    assert done.returncode == 1 and f"tools/quickstart --keep-going {source}" in done.stderr
-    done = tools.run([QUICKSTART, "--keep-going", source, scratch / "dataset"], env={"TMPDIR": scratch})
-    assert "dangling" in done.stderr
+    os.mkfifo(source / "pipe")
+    done = tools.run([QUICKSTART, source, scratch / "dataset"], env={"TMPDIR": scratch})
+    for name in ("dangling", "pipe"):
+        assert re.search(f"left out '.*{name}': ", done.stderr)
+    assert "left out     2 files that cannot be packed, named above" in done.stdout
     assert f"compared     {len(files)} files with the originals: equal" in done.stdout
+
+
+def test_an_empty_directory_is_said(scratch, build_dir):
+    (scratch / "empty/below").mkdir(parents=True)
+    done = tools.run([QUICKSTART, scratch / "empty", scratch / "dataset"], env={"TMPDIR": scratch}, check=False)
+    assert done.returncode == 1 and f"'{scratch}/empty' holds no files" in done.stderr
+    assert done.stderr.count("\n") == 1 and "keep-going" not in done.stderr
+    assert sorted(os.listdir(scratch)) == ["empty"]
 
 
 def test_missing_directory_is_said(build_dir):
