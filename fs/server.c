@@ -219,10 +219,7 @@ static int open_dataset(struct fs_server *server, const struct fs_options *optio
 	if (rc < 0)
 		return rc;
 	server->n_views = 1;
-	rc = shard_index_check(server->index); /* what stands in memory now was made of its records */
-	if (rc == -ESTALE)
-		return shard_index_explain(server->index, err);
-	return rc < 0 ? base_err_set(err, rc, "'%s': %s", path, base_err_str(rc)) : 0;
+	return shard_index_check_err(server->index, err); /* what stands in memory now was made of its records */
 }
 
 /* Finds what the predecessor left, or makes the place for it. */

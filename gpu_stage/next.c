@@ -53,11 +53,8 @@ static int fail(struct assembly *a, int rc, uint32_t file, uint32_t sample, cons
 static int check_index(struct assembly *a, int rc)
 {
 	struct base_err err = { 0 };
-	int stale = shard_index_check(a->stage->index);
-	if (stale == 0)
+	if (shard_index_check_err(a->stage->index, &err) == 0)
 		return rc;
-	if (shard_index_explain(a->stage->index, &err) == 0)
-		base_err_set(&err, stale, "the index cannot be looked at: %s", base_err_str(stale));
 	return stage_error(a->error, &err);
 }
 

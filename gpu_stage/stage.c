@@ -154,15 +154,6 @@ static void stage_free(struct ddpfs_stage *stage)
 	free(stage);
 }
 
-/* Behind the use of records: -ESTALE where they are not what the stage was opened with. */
-static int check_index(const struct ddpfs_stage *stage, struct base_err *err)
-{
-	int stale = shard_index_check(stage->index), rc = shard_index_explain(stage->index, err);
-	return rc < 0 || stale == 0
-	               ? rc
-	               : base_err_set(err, stale, "the index cannot be looked at: %s", base_err_str(stale));
-}
-
 static int open_parts(
         struct ddpfs_stage *stage, const char *dataset, const struct ddpfs_stage_options *options, struct base_err *err)
 {
@@ -176,7 +167,7 @@ static int open_parts(
 		rc = stage_options_view(stage->index, options, err, &stage->list, &view);
 	if (rc < 0)
 		return rc;
-	rc = check_index(stage, err);
+	rc = shard_index_check_err(stage->index, err); /* the view was made of its records */
 	if (rc == 0)
 		rc = stage_bind(stage, view, shard_view_options_get(view)->epoch, err);
 	if (rc < 0)
@@ -461,7 +452,7 @@ int ddpfs_stage_resume(struct ddpfs_stage *stage, const char *state, struct ddpf
 	if (!stage->list && stage->on_bad != SHARD_ON_BAD_EIO)
 		options.quarantine = ""; /* one that came since is not this stage's */
 	int rc = stage_options_view(stage->index, &options, &err, &stage->list, &view);
-	if (rc == 0 && check_index(stage, &err) < 0) {
+	if (rc == 0 && shard_index_check_err(stage->index, &err) < 0) {
 		shard_view_free(view);
 		rc = err.code;
 	}

@@ -103,6 +103,9 @@ void shard_index_close(struct shard_index *index); /* NULL is fine */
  * sentence); or another code of fstat(2), which says nothing about the next call. */
 int shard_index_check(const struct shard_index *index);
 
+/* The same, with a sentence. */
+int shard_index_check_err(const struct shard_index *index, struct base_err *err);
+
 /* 0, or -ESTALE and a sentence: the file, what changed, the next step. No system call. Any thread. */
 int shard_index_explain(const struct shard_index *index, struct base_err *err);
 

@@ -248,3 +248,11 @@ int shard_index_explain(const struct shard_index *index, struct base_err *err)
 	        "mount where it is the same dataset; 'mkshard pack --force' and rename(2) replace a dataset safely",
 	        index->path, whats[what]);
 }
+
+int shard_index_check_err(const struct shard_index *index, struct base_err *err)
+{
+	int stale = shard_index_check(index), r = shard_index_explain(index, err);
+	if (r < 0 || stale == 0)
+		return r;
+	return base_err_set(err, stale, "'%s': %s", index->path, base_err_str(stale));
+}

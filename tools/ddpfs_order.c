@@ -211,6 +211,9 @@ static int run(struct arguments *a, struct base_err *err)
 	}
 	if (rc == 0)
 		rc = a->where ? print_where(a, view, epoch, err) : print_order(a, view, epoch, err);
+	int stale = index ? shard_index_check_err(index, err) : 0;
+	if (stale < 0)
+		rc = stale;
 	shard_epoch_put(epoch);
 	shard_view_free(view);
 	shard_index_close(index);

@@ -45,7 +45,7 @@ bool mkshard_keys_see(struct mkshard_keys *keys, const char *path);
 bool mkshard_keys_paired(const struct mkshard_keys *keys);
 
 /* Reads a file's blocks in order, verifies each and hands it on.  `buf` holds SHARD_BLOCK bytes.  put returns 0 to go
- * on.  -EBADMSG with a sentence that names shard and byte. */
+ * on.  -EBADMSG with a sentence that names shard and byte; -ESTALE: the index was written meanwhile. */
 int mkshard_read_file(const struct shard_index *index, uint32_t file, int fd, uint8_t *buf,
         int (*put)(void *arg, uint64_t offset, const uint8_t *data, size_t len), void *arg, struct base_err *err);
 

@@ -107,11 +107,14 @@ int mkshard_read_file(const struct shard_index *index, uint32_t file, int fd, ui
 		if (rc)
 			return base_err_set(err, rc, "shard %u cannot be read at byte %" PRIu64 ": %s", rec.shard,
 			        offset, base_err_str(rc));
+		rc = shard_index_check_err(index, err); /* the place and the sum were its own */
+		if (rc)
+			return rc;
 		if (XXH3_64bits(buf, length) != xxh3)
 			return base_err_set(err, -EBADMSG, "damaged in shard %u at byte %" PRIu64, rec.shard, offset);
 		rc = put(arg, (uint64_t)b * SHARD_BLOCK, buf, length);
 		if (rc)
 			return rc;
 	}
-	return 0;
+	return shard_index_check_err(index, err); /* so was the length */
 }

@@ -139,7 +139,9 @@ int mkshard_info(int argc, char **argv)
 	if (shard_index_open(args.dataset, &err, &index))
 		return cli_fail(&err);
 	int rc = count(index, &totals);
-	if (rc) {
+	if (shard_index_check_err(index, &err)) {
+		rc = cli_fail(&err);
+	} else if (rc) {
 		cli_damaged(&err, args.dataset, rc);
 		rc = cli_fail(&err);
 	} else if (args.json)
@@ -325,6 +327,8 @@ int mkshard_ls(int argc, char **argv)
 			status = fail_path(args.dataset, paths[i], rc);
 	}
 	free(lister);
+	if (shard_index_check_err(index, &err))
+		status = cli_fail(&err);
 	shard_index_close(index);
 	return status;
 }

@@ -536,7 +536,9 @@ int mkshard_verify(int argc, char **argv)
 	if (beside)
 		pthread_join(index_thread, NULL);
 	int status = CLI_FAILED;
-	if (rc) {
+	if (shard_index_check_err(index, &err)) {
+		cli_fail(&err); /* nothing is known: neither what is bad, nor a list of it */
+	} else if (rc) {
 		cli_failf("'%s': %s", args.dataset, base_err_str(rc));
 	} else {
 		report(&verify, &args, now() - start);

@@ -5,6 +5,7 @@ Every byte, size, name and attribute that a reader gets is the mounted dataset's
 DDPFS_OVERWRITES=all runs all combinations; without it each pair of values of any two columns comes at least once."""
 
 import errno
+import fcntl
 import hashlib
 import itertools
 import json
@@ -14,6 +15,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 from pathlib import Path
 
@@ -54,23 +56,24 @@ def write_tree(root, who, change):
 
 
 @pytest.fixture(scope="module")
-def made(build_dir, tmp_path_factory):
+def made(build_dir):
     """({path: bytes} of the dataset that is mounted, its packing, {size: packing that overwrites it}); all times are equal, so that
     a copy that keeps them shows in ctime only."""
-    place = tmp_path_factory.mktemp("overwrite")
-    files = write_tree(place / "w", "mounted", 0)
-    tools.mkshard("pack", "--shard-size=1M", place / "w", place / "w.ds")
-    others = {}
-    for name, change in SIZES.items():
-        write_tree(place / name, "other", change)
-        tools.mkshard("pack", "--shard-size=1M", place / name, place / f"{name}.ds")
-        others[name] = place / f"{name}.ds"
-    for dataset in (place / "w.ds", *others.values()):
-        for path in dataset.iterdir():
-            path.chmod(0o644)
-            os.utime(path, (1_700_000_000, 1_700_000_000))
-    assert (place / "w.ds/index.ddpfs").stat().st_size == (others["equal"] / "index.ddpfs").stat().st_size
-    return files, place / "w.ds", others
+    with tempfile.TemporaryDirectory(prefix="ddpfs-overwrite.") as scratch:
+        place = Path(scratch)
+        files = write_tree(place / "w", "mounted", 0)
+        tools.mkshard("pack", "--shard-size=1M", place / "w", place / "w.ds")
+        others = {}
+        for size, change in SIZES.items():
+            write_tree(place / size, "other", change)
+            others[size] = place / f"{size}.ds"
+            tools.mkshard("pack", "--shard-size=1M", place / size, others[size])
+        for dataset in (place / "w.ds", *others.values()):
+            for path in dataset.iterdir():
+                path.chmod(0o644)
+                os.utime(path, (1_700_000_000, 1_700_000_000))
+        assert (place / "w.ds/index.ddpfs").stat().st_size == (others["equal"] / "index.ddpfs").stat().st_size
+        yield files, place / "w.ds", others
 
 
 def steps(victim, other, order, way):
@@ -196,7 +199,7 @@ def overwrite(steps):
 
 
 @pytest.fixture(scope="module")
-def truth(build_dir, made, tmp_path_factory):
+def truth(made):
     """{view: (sums, list of epoch 1)} of the mounted dataset, by its identity's own words."""
     files, dataset, _ = made
     sums = {e["path"]: e["xxh3"].encode() for e in map(json.loads, tools.mkshard("ls", "--json", dataset).stdout.splitlines())}
@@ -255,7 +258,7 @@ def test_another_dataset_is_copied_over_it(mount, made, truth, scratch, size, vi
     assert m.process.poll() is None
 
 
-RESTARTS = ([("equal", "cp -a"), ("longer", "rsync"), ("shorter", "cp")] if not ALL else itertools.product(SIZES, WAYS))
+RESTARTS = ([("equal", "cp -a"), ("longer", "rsync"), ("shorter", "cp")] if not ALL else list(itertools.product(SIZES, WAYS)))
 
 
 @pytest.mark.parametrize("size,way", RESTARTS)
@@ -312,3 +315,28 @@ def test_it_is_copied_over_under_a_stage(build_dir, made, scratch, size, way, fi
     assert wrong == []
     assert result["error"] == errno.ESTALE
     assert f"{victim}/index.ddpfs'" in result["text"] and "mkshard verify" in result["text"]
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("tool", ["ls", "cat"])
+def test_it_is_copied_over_under_a_tool(made, scratch, tool, way):
+    """mkshard is in the middle of its output: what came is the dataset's, and it ends with an error."""
+    needs(way)
+    victim = scratch / "victim"
+    shutil.copytree(made[1], victim)
+    paths = sorted(made[0])
+    whole = b"".join(made[0][path] for path in paths) if tool == "cat" else "".join(path + "\n" for path in paths).encode()
+    args = ["--", *paths] if tool == "cat" else []
+    process = subprocess.Popen([tools.tool("mkshard"), tool, victim, *args], stdout=subprocess.PIPE, stderr=subprocess.PIPE, bufsize=0,
+                               preexec_fn=lambda: fcntl.fcntl(1, fcntl.F_SETPIPE_SZ, 4096))
+    try:
+        came = process.stdout.read(1)  # it waits for room in the pipe
+        overwrite(steps(victim, made[2]["longer"], "index first", way))
+        rest, said = process.communicate()
+    finally:
+        process.kill()
+        process.wait()
+    assert process.returncode == 1
+    assert "index.ddpfs'" in said.decode() and "written in place" in said.decode()
+    if tool == "cat":
+        assert whole.startswith(came + rest)
