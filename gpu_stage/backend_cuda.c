@@ -74,6 +74,7 @@ struct cuda_backend {
 	struct stage_pages *pages;
 	struct stage_upload *spare, *queue, **queue_end;
 	uint32_t out; /* uploads handed out and not given back */
+	bool high;    /* the next one is placed at the high end of device memory */
 	bool ending;
 	struct base_err failed; /* code 0: it has not */
 	struct stage_upload_stats stats;
@@ -301,7 +302,7 @@ static int take_room(struct cuda_backend *b, uint64_t bytes, unsigned flags, str
 			rc = base_err_set(err, b->failed.code, "%s", b->failed.text);
 			break;
 		}
-		first = stage_pages_get(b->pages, pages);
+		first = stage_pages_get_end(b->pages, pages, b->high);
 		if (first != STAGE_PAGES_NONE)
 			break;
 		uint64_t now_ns = stage_now_ns();
@@ -317,6 +318,7 @@ static int take_room(struct cuda_backend *b, uint64_t bytes, unsigned flags, str
 		b->stats.wait_ns += stage_now_ns() - began;
 	if (rc == 0) {
 		b->out++;
+		b->high = !b->high;
 		*ret_first = first;
 		*ret_pages = pages;
 	}

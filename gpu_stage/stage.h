@@ -15,7 +15,8 @@
  * sample for which no run of pages is left lies behind the arena, in memory that the arena gives up meanwhile; where the arena
  * is pinned for a GPU it gives up none, and such samples take host memory besides it, as much as they have bytes.
  * A process that may have few addresses (ulimit -v below 64 arenas) can lack a run of pages earlier.
- * In GPU memory each batch is one run: there a batch can wait although the free bytes are more than it has.
+ * In GPU memory each batch is one run, placed at both ends in turn.  There is room for one beside another if they are together not more
+ * than stats.device_bytes; who holds k batches and gets the next surely has room in 2k + 1 times the largest one.
  *
  * Order.  Batches follow each other in the order they are handed out: two consumers that call ddpfs_stage_next at once get
  * neighbouring batches.  Ranks with equal options and world share out the epoch exactly as their mounts would.

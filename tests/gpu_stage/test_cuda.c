@@ -399,6 +399,47 @@ static void a_large_file_among_held_ones_arrives(void **state)
 	nothing_is_left();
 }
 
+/* A loop that holds one batch while it gets the next. */
+static void two_batches_share_the_gpus_memory_whatever_their_sizes(void **state)
+{
+	enum { ROOM = 2 << 20, FILES = 200 };
+	uint64_t sizes[FILES], x = 3, last = 0;
+	struct dataset d, saved = data;
+	struct ddpfs_batch *held = NULL, *batch = NULL;
+	struct ddpfs_stage_error error = { 0 };
+	struct gpu gpu;
+	char path[DDPFS_STAGE_PATH_MAX];
+	(void)state;
+	for (uint32_t i = 0; i < FILES; i++) {
+		x = x * 6364136223846793005 + 1442695040888963407;
+		uint64_t room = (ROOM - last) / 4096;
+		sizes[i] = (1 + (x >> 33) % (x >> 63 ? room : (room + 5) / 6)) * 4096;
+		sizes[i] = sizes[i] > ROOM - 4096 ? ROOM - 4096 : sizes[i];
+		last = sizes[i];
+	}
+	dataset_new(&d, FILES, 2, sizes, FILES);
+	data = d;
+	struct ddpfs_stage *stage = open_stage((struct ddpfs_stage_options){ .device_bytes = ROOM });
+	gpu_open(&gpu, 0);
+	for (uint32_t file = 0; file < FILES; file++) {
+		assert_true(ddpfs_stage_path(stage, file, path, sizeof(path)) > 0);
+		int rc = -EAGAIN; /* what was released goes back when the GPU has passed it */
+		for (unsigned i = 0; i < 20 && rc == -EAGAIN; i++)
+			rc = ddpfs_stage_get(stage, path, DDPFS_STAGE_BRIEFLY, &error, &batch);
+		if (rc != 1)
+			fail_msg("%u: %s", file, error.text);
+		assert_arrives(&gpu, batch);
+		ddpfs_batch_release(held);
+		held = batch;
+	}
+	ddpfs_batch_release(held);
+	assert_int_equal(ddpfs_stage_close(stage), 0);
+	gpu_close(&gpu);
+	dataset_free(&d);
+	data = saved;
+	nothing_is_left();
+}
+
 /* All of GPU memory is held: a caller that waits briefly gets to look at something else. */
 static void a_brief_wait_for_the_gpus_memory_ends(void **state)
 {
@@ -829,6 +870,7 @@ int main(void)
 		cmocka_unit_test(copies_run_while_the_callers_stream_computes),
 		cmocka_unit_test(memory_is_used_again_after_the_stream_has_passed),
 		cmocka_unit_test(a_large_file_among_held_ones_arrives),
+		cmocka_unit_test(two_batches_share_the_gpus_memory_whatever_their_sizes),
 		cmocka_unit_test(a_brief_wait_for_the_gpus_memory_ends),
 		cmocka_unit_test(a_batch_larger_than_the_gpus_memory_is_refused),
 		cmocka_unit_test(files_are_had_by_path),
