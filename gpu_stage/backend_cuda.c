@@ -360,7 +360,12 @@ static unsigned copy(struct cuda_backend *b, uint64_t to, const uint8_t *from, u
 	return b->cuda->copy_up(b->memory + to, from, bytes, b->stream);
 }
 
-/* A file that lies in the space's window is not pinned: by way of the staging memory, or, where there is none, by a copy that the
+static bool is_apart(const struct cuda_backend *b, const struct ddpfs_item *item)
+{
+	return item->len && (uintptr_t)item->data - (uintptr_t)b->arena >= b->arena_bytes;
+}
+
+/* A file that lies apart (space.h) is not pinned: by way of the staging memory, or, where there is none, by a copy that the
  * driver has done when it returns. */
 static unsigned copy_apart(struct cuda_backend *b, uint64_t to, const struct ddpfs_item *item)
 {
@@ -383,12 +388,13 @@ static unsigned copy_each(struct cuda_backend *b, uint64_t base, const struct dd
 	for (uint32_t i = 0; result == CUDA_OK && i < n;) {
 		const struct ddpfs_item *first = &items[i];
 		uint64_t len = first->len, at = (uintptr_t)first->device;
-		if (len && (uintptr_t)first->data - (uintptr_t)b->arena >= b->arena_bytes) {
+		if (is_apart(b, first)) {
 			result = copy_apart(b, base + at, first);
 			i++;
 			continue;
 		}
-		while (++i < n && items[i].data == first->data + len && (uintptr_t)items[i].device == at + len)
+		while (++i < n && items[i].data == first->data + len && (uintptr_t)items[i].device == at + len &&
+		        !is_apart(b, &items[i]))
 			len += items[i].len;
 		result = copy(b, base + at, first->data, len);
 	}

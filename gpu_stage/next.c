@@ -104,7 +104,8 @@ static int fail_room(struct assembly *a, const struct stage_layout *l, int rc)
 	else if (a->pages * STAGE_PAGE + need <= have)
 		snprintf(text, sizeof(text),
 		        "no room for '%s' (%llu bytes) in one piece of the arena's %llu: let the process have more "
-		        "addresses (ulimit -v), take smaller batches or open the stage with more memory",
+		        "addresses (ulimit -v) and mappings (vm.max_map_count), take smaller batches or open the stage "
+		        "with more memory",
 		        quoted, need, have);
 	else
 		snprintf(text, sizeof(text),
@@ -157,7 +158,7 @@ static int open_patiently(struct assembly *a, struct stage_layout *l, struct sta
 		alone = held ? 0 : alone + 1;
 		alone_ns = alone > 1 ? alone_ns : now_ns;
 		if (alone > ALONE_TRIES && now_ns - alone_ns > ALONE_MIN_NS)
-			break; /* in pieces, and no window to put them together */
+			break; /* in pieces, and no place apart (space.h) */
 		stage_store_wait_freed(stage->store, freed, held ? until_ns : now_ns + ALONE_NS);
 	}
 	if (began)

@@ -12,9 +12,9 @@
  *
  * Room.  A batch has room when its samples and those that other batches hold, together and each file rounded up to 4 KiB, are not
  * more than the arena (stats.arena_bytes): whatever their sizes, and wherever lies what is held.  What nobody holds makes room.  A
- * sample for which no run of pages is left lies behind the arena, in memory that the arena gives up meanwhile; where the arena
- * is pinned for a GPU it gives up none, and such samples take host memory besides it, as much as they have bytes.
- * A process that may have few addresses (ulimit -v below 64 arenas) can lack a run of pages earlier.
+ * sample for which the arena has pages enough and no run of them lies apart, in a mapping of its own, and the arena gives up as much
+ * memory meanwhile; where the arena is pinned for a GPU it gives up none, and such samples take host memory besides it.
+ * Where the process may have no more addresses or mappings (ulimit -v, vm.max_map_count), such a sample waits for a run.
  * In GPU memory each batch is one run, placed at both ends in turn.  There is room for one beside another if they are together not more
  * than stats.device_bytes; who holds k batches and gets the next surely has room in 2k + 1 times the largest one.
  *
@@ -253,8 +253,7 @@ DDPFS_EXPORT int ddpfs_stage_resume(struct ddpfs_stage *stage, const char *state
  * -ERANGE (DDPFS_STAGE_PATH_MAX suffices), index errors. */
 DDPFS_EXPORT int ddpfs_stage_path(struct ddpfs_stage *stage, uint32_t file, char *buf, size_t buf_size);
 
-/* The arena, constant while the stage is open: items[i].data lies in it or, of a sample for which it had no run of pages, at a higher
- * address. */
+/* The arena, constant while the stage is open: items[i].data lies in it, but for samples that lie apart (Room, above). */
 DDPFS_EXPORT void ddpfs_stage_arena(struct ddpfs_stage *stage, const uint8_t **ret_base, uint64_t *ret_bytes);
 
 /* Each field is consistent by itself. */

@@ -446,7 +446,7 @@ struct place {
 	bool apart;
 };
 
-/* In the window, if there are as many pages free. */
+/* Apart, if there are as many pages free. */
 static bool place_apart(struct stage_store *s, uint32_t pages, struct place *ret_place)
 {
 	uint8_t *data = stage_pages_free_pages(s->pages) >= pages ? stage_space_take(s->space, pages) : NULL;
@@ -729,6 +729,7 @@ void stage_store_stats_get(struct stage_store *s, struct stage_store_stats *ret_
 		.evicted = s->evicted,
 		.touched_bytes = stage_pages_touched(s->pages) * STAGE_PAGE,
 		.apart = s->apart,
+		.apart_bytes = stage_space_apart(s->space) * STAGE_PAGE,
 		.came_bytes = s->came_bytes,
 	};
 	pthread_mutex_unlock(&s->lock);

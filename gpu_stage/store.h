@@ -7,9 +7,9 @@
  * as they are *kept* (the ledger of prefetch/ counts them as resident) and nobody needs their room at once; those
  * that were used already go first then, and the read-ahead never makes room by pushing out what it brought.
  *
- * An entry is one run of pages of the arena.  Where free pages suffice and no run of them is long enough, it lies *apart*: in the
- * space's window, and counts as many pages of the arena (space.h).  So there is room for a sample whenever its pages and
- * those of pinned entries are not more than the arena, wherever these lie.
+ * An entry is one run of pages of the arena.  Where free pages suffice and no run of them is long enough, it lies *apart*
+ * (space.h) and counts as many pages of the arena.  So there is room for a sample whenever its pages and those of pinned entries
+ * are not more than the arena, wherever these lie.
  *
  * Threads: all functions from any thread; one mutex, never held while copying or looking into the index. */
 #ifndef DDPFS_GPU_STAGE_STORE_H
@@ -71,13 +71,13 @@ struct stage_entry {
 	bool listed;           /* in one of the lists of those that may go: all that nobody pins, and some others */
 	bool again;            /* was pinned since it was listed */
 	bool lent;             /* a consumer may have written to it */
-	bool apart;            /* in the window; first_page is that of the first run lent for it */
+	bool apart;            /* first_page is that of the first run of the arena lent for it */
 	struct stage_entry *hash_next;
 	struct stage_entry *older, *newer;
 };
 
-/* space: the arena and its window, not owned.  Its own memory: 28 to 44 bytes a page of the arena, of these at most 256 MiB of
- * buckets, and 128 an entry.  -EINVAL, -ENOMEM. */
+/* space: not owned.  Its own memory: 28 to 44 bytes a page of the arena, of these at most 256 MiB of buckets, and 128 an entry.
+ * -EINVAL, -ENOMEM. */
 int stage_store_new(const struct shard_index *index, struct stage_space *space, struct stage_store **ret_store);
 void stage_store_free(struct stage_store *store); /* nothing may be pinned; NULL is fine */
 
@@ -158,7 +158,8 @@ void stage_store_wait_freed(struct stage_store *store, uint64_t seen, uint64_t u
 struct stage_store_stats {
 	uint64_t used_bytes, held_bytes, refused, evicted;
 	uint64_t touched_bytes; /* of the arena: those beyond were never used */
-	uint64_t apart;         /* entries placed in the window, ever */
+	uint64_t apart;         /* entries placed apart, ever */
+	uint64_t apart_bytes;   /* of those that are there now */
 	uint64_t came_bytes;    /* written, ever */
 };
 void stage_store_stats_get(struct stage_store *store, struct stage_store_stats *ret_stats);

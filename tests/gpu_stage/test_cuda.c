@@ -349,7 +349,7 @@ static void memory_is_used_again_after_the_stream_has_passed(void **state)
 	nothing_is_left();
 }
 
-/* The arena has no run of pages for the last file, and its window's memory is not pinned. */
+/* The arena has no run of pages for the last file, and memory apart is not pinned. */
 static void a_large_file_among_held_ones_arrives(void **state)
 {
 	static const char *const copies_by[] = { "each", "auto", "packed" };

@@ -184,14 +184,16 @@ class Batch:
         self.samples = items["sample"]
         self.steps = items["step"]
         self.lengths = items["len"].astype(np.int64)
-        self.offsets = (items["data"] - np.uint64(held.opened.base)).astype(np.int64)
+        base = np.uint64(held.opened.base)
+        self._base = int(items["data"].min(initial=base))  # a sample apart can lie before the arena
+        self.offsets = (items["data"] - np.uint64(self._base)).astype(np.int64)
         self._device = items["device"]
 
     def __len__(self):
         return len(self.lengths)
 
     def _memory(self, start, size, readonly):
-        return np.asarray(_Memory(self._live(), self._held.opened.base + start, size, readonly))
+        return np.asarray(_Memory(self._live(), self._base + start, size, readonly))
 
     def __getitem__(self, i):
         return self._memory(int(self.offsets[i]), int(self.lengths[i]), True)
@@ -201,8 +203,9 @@ class Batch:
 
     @property
     def arena(self):
-        size = self._live().opened.size  # a sample for which it had no run of pages lies behind it
-        return self._memory(0, max(size, int((self.offsets + self.lengths).max(initial=0))), True)
+        opened = self._live().opened
+        end = max(opened.base + opened.size - self._base, int((self.offsets + self.lengths).max(initial=0)))
+        return self._memory(0, end, True)
 
     def tensor(self, i=None):
         import torch
