@@ -158,6 +158,9 @@ static json_t *answer_state(struct fs_server *server, struct fs_view *view, json
 		return refuse("\"epoch\" must be a whole number");
 	if (turns)
 		rc = fs_view_steps(view, epoch, trained, &trained);
+	if (turns && rc == -ERANGE)
+		return refuse("\"turns\" or \"epoch\" is beyond what the order has: no rank has so many samples in an "
+		              "epoch, or epochs do not go so far");
 	/* What was said counts, also of an epoch before the one that a loader lists already. */
 	if (rc == 0)
 		rc = shard_state_format(view->order, epoch, trained, text, sizeof(text));

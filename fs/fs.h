@@ -16,6 +16,7 @@ enum fs_layout { FS_LAYOUT_FLAT, FS_LAYOUT_TREE };
 enum fs_advance { FS_ADVANCE_AUTO, FS_ADVANCE_OFF };
 
 enum { FS_TIMEOUT_S = 60 }; /* fs_options.timeout_s where nothing else is said */
+enum { FS_THREADS_MAX = 64 /* FUSE workers: more only contend on one device queue */ };
 
 struct fs_options {
 	const char *dataset;    /* directory that holds index.ddpfs */
@@ -32,7 +33,7 @@ struct fs_options {
 	uid_t uid;
 	gid_t gid;
 	mode_t umask;          /* bits removed from modes */
-	uint32_t threads;      /* FUSE workers; 0 = default */
+	uint32_t threads;      /* FUSE workers, at most FS_THREADS_MAX; 0 = default */
 	bool gives_up_stderr;  /* the caller's stderr is let go once the mount answers: threads with a
 	                                     descriptor table of their own must not keep it open */
 	bool debug;            /* libfuse's trace on stderr */

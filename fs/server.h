@@ -30,7 +30,6 @@
 #include "shard/index.h"
 
 enum {
-	FS_THREADS_MAX = 64,
 	FS_READ_MAX = 1 << 20,  /* bytes of one READ: what the kernel asks for at most */
 	FS_HIDDEN_NAME_LEN = 6, /* of ".ddpfs" */
 };

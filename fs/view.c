@@ -6,6 +6,8 @@
 
 #include "fs/ino.h"
 
+enum { TURNS_OVER = 1 << 20 /* samples that a trainer may count beyond the end: a batch of the largest size */ };
+
 static uint64_t *bitmap_new(uint64_t bits)
 {
 	/* calloc of a large bitmap costs nothing until its pages are touched. */
@@ -401,7 +403,9 @@ static uint64_t epoch_start(const struct fs_view *view, uint64_t epoch)
 int fs_view_steps(struct fs_view *view, uint64_t epoch, uint64_t turns, uint64_t *ret_steps)
 {
 	struct shard_epoch *e;
-	int rc = epoch > FS_EPOCH_MAX ? -ERANGE : shard_view_epoch(view->order, epoch, &e);
+	/* Trainers count whole batches: a little more than there is means all of it. */
+	bool beyond = epoch > FS_EPOCH_MAX || turns > shard_view_samples(view->order) + TURNS_OVER;
+	int rc = beyond ? -ERANGE : shard_view_epoch(view->order, epoch, &e);
 	if (rc < 0)
 		return rc;
 	const struct shard_deal *deal = shard_epoch_deal(e);

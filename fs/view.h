@@ -97,7 +97,7 @@ struct fs_view_progress {
 void fs_view_progress(struct fs_view *view, struct fs_view_progress *ret_progress);
 
 /* The global steps of `epoch` trained once each rank has trained the first `turns` of its samples, or all that it has.
- * -ERANGE, -ENOMEM. */
+ * -ERANGE (no such epoch, or over a million turns more than there are samples), -ENOMEM. */
 int fs_view_steps(struct fs_view *view, uint64_t epoch, uint64_t turns, uint64_t *ret_steps);
 
 /* What the trainer has trained: global steps of `epoch`, from its beginning.  -ERANGE when the epoch has fewer. */

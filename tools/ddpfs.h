@@ -24,5 +24,7 @@ int mount_ddpfs(int argc, char **argv);
  * (*ret_usage), the rest is not. */
 int ddpfs_prepare(struct options *options, const char *dataset, const char *target, bool make_target,
         struct base_err *err, bool *ret_usage);
+/* A line on stderr where the mountpoint is not empty; after ddpfs_prepare. */
+void ddpfs_warn_of_hidden(const struct options *options);
 
 #endif

@@ -1,4 +1,5 @@
 /* ddpfs ctl: what can be changed under a live mount: its epoch, whether it advances by itself, the resume state. */
+#include <ctype.h>
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -173,6 +174,14 @@ static int print_reply(const struct arguments *a, const json_t *reply)
 	return CLI_DONE;
 }
 
+/* argp would take -1 for an option. */
+static void refuse_negative(int argc, char **argv)
+{
+	for (int i = 1; i < argc && strcmp(argv[i], "--") != 0; i++)
+		if (argv[i][0] == '-' && isdigit((unsigned char)argv[i][1]))
+			cli_usage("'%s' is negative: epochs, steps and turns count from 0", argv[i]);
+}
+
 int ddpfs_ctl(int argc, char **argv)
 {
 	static const struct argp argp = { .options = argp_options,
@@ -187,6 +196,7 @@ int ddpfs_ctl(int argc, char **argv)
 	struct arguments a = { 0 };
 	struct base_err err = { 0 };
 	json_t *reply;
+	refuse_negative(argc, argv);
 	cli_parse(&argp, argc, argv, &a);
 	if (ask(a.target, make_request(&a), &err, &reply) < 0)
 		return cli_fail(&err);

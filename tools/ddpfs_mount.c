@@ -4,6 +4,7 @@
 #include <libgen.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -15,6 +16,7 @@
 #include "tools/serve.h"
 
 enum { KEY_OWNER = 256 };
+enum { FILES_MIN = 64 }; /* open files of a server: 24 of its own, the rest shards */
 
 struct arguments {
 	struct options options;
@@ -109,6 +111,26 @@ static int check_outside(const char *what, const char *path, const char *mountpo
 	        base_err_quote(path, quoted, sizeof(quoted)));
 }
 
+/* With too few a mount fails somewhere in the middle, or shards cannot be opened later. */
+static int check_files_limit(struct base_err *err)
+{
+	struct rlimit limit;
+	if (getrlimit(RLIMIT_NOFILE, &limit) < 0 || limit.rlim_cur == RLIM_INFINITY || limit.rlim_cur >= FILES_MIN)
+		return 0;
+	return base_err_set(err, -EMFILE,
+	        "a process may have %llu files open here, a server needs %d: raise the limit (`ulimit -n 1024`, or "
+	        "LimitNOFILE= of the systemd unit)",
+	        (unsigned long long)limit.rlim_cur, FILES_MIN);
+}
+
+void ddpfs_warn_of_hidden(const struct options *options)
+{
+	char quoted[512];
+	if (!mounts_is_empty(options->fs.mountpoint))
+		cli_warn("'%s' is not empty: what is in it is hidden until the mount is taken away",
+		        base_err_quote(options->fs.mountpoint, quoted, sizeof(quoted)));
+}
+
 int ddpfs_prepare(struct options *options, const char *dataset, const char *target, bool make_target,
         struct base_err *err, bool *ret_usage)
 {
@@ -127,7 +149,9 @@ int ddpfs_prepare(struct options *options, const char *dataset, const char *targ
 		        base_err_quote(dataset, quoted[0], sizeof(quoted[0])),
 		        base_err_quote(target, quoted[1], sizeof(quoted[1])));
 	}
-	r = mounts_check_dataset(dataset, err, path);
+	r = check_files_limit(err);
+	if (r == 0)
+		r = mounts_check_dataset(dataset, err, path);
 	if (r < 0)
 		return r;
 	options->fs.dataset = options_keep(options, path);
@@ -153,6 +177,7 @@ static int serve(const struct arguments *a, struct base_err *err)
 {
 	pid_t server;
 	cleanup_close int owner = -1;
+	ddpfs_warn_of_hidden(&a->options);
 	if (a->front)
 		return serve_front(&a->options, err);
 	if (a->owner)

@@ -103,6 +103,7 @@ static int mount_it(const struct options *options, const struct flags *flags)
 	pid_t server;
 	if (flags->fake)
 		return 0;
+	ddpfs_warn_of_hidden(options);
 	int r = serve_background(&(struct serve_background){ .options = options, .owner_pidfd = -1 }, &err, &server);
 	if (r < 0)
 		return say(r == -EINTR ? MOUNT_EX_USER : MOUNT_EX_FAIL, err.text);

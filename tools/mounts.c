@@ -1,5 +1,6 @@
 #include "tools/mounts.h"
 
+#include <dirent.h>
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -236,6 +237,16 @@ int mounts_check_dataset(const char *path, struct base_err *err, char ret_path[P
 		        quoted);
 	memcpy(ret_path, resolved, sizeof(resolved));
 	return 0;
+}
+
+bool mounts_is_empty(const char *path)
+{
+	cleanup_closedir DIR *dir = opendir(path);
+	struct dirent *entry;
+	while (dir && (entry = readdir(dir)))
+		if (strcmp(entry->d_name, ".") != 0 && strcmp(entry->d_name, "..") != 0)
+			return false;
+	return true;
 }
 
 bool mounts_lies_below(const char *path, const char *dir)

@@ -37,6 +37,9 @@ bool mounts_is_ddpfs(const struct mounts_entry *entry);
 bool mounts_is_dead(
         const struct mounts_entry *entry); /* a ddpfs mount without a server; waits for one that does not answer */
 
+/* Is there nothing in this directory?  True too when it cannot be read. */
+bool mounts_is_empty(const char *path);
+
 /* Is this absolute path, without links, the directory `dir` or something below it?  Compares the texts. */
 bool mounts_lies_below(const char *path, const char *dir);
 

@@ -18,7 +18,6 @@
 
 enum {
 	VALUE_MAX = 4096,     /* one option with its value */
-	THREADS_MAX = 256,    /* FUSE workers; more only contend on one device queue */
 	MEMORY_MIN = 8 << 20, /* what the engine needs (prefetch/prefetch.h) */
 	ID_MAX = 0x7fffffff,  /* uid and gid */
 	WATCHDOG_S = 20,      /* no request takes a tenth of that but behind a disk, which is told apart */
@@ -224,7 +223,7 @@ static int set_flag(struct options *o, const char *key, const char *value, struc
 static int set_threads(struct options *o, const char *key, const char *value, struct base_err *err)
 {
 	uint64_t n;
-	int r = parse_u64(key, value, THREADS_MAX, &n, err);
+	int r = parse_u64(key, value, FS_THREADS_MAX, &n, err);
 	if (r < 0)
 		return r;
 	if (n == 0)
@@ -337,7 +336,7 @@ static const struct option_def options_known[] = {
 	{ "umask", "MASK", "permission bits to remove, octal", set_umask },
 	{ "allow_other", NULL, "let other users in, as permissions say", set_flag },
 	{ "noexec", NULL, "do not let programs of the dataset be started", set_flag },
-	{ "threads", "N", "threads that answer the kernel", set_threads },
+	{ "threads", "N", "threads that answer the kernel: at most 64", set_threads },
 	{ "seed_search", "THREADS",
 	        "threads that look for the seed of a RandomSampler that\nnobody seeded: a CPU minute an epoch "
 	        "(default: "

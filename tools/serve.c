@@ -6,6 +6,7 @@
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 
@@ -17,6 +18,7 @@
 enum {
 	POLL_MS = 100,   /* between two looks at what a signal left */
 	STOP_POLLS = 50, /* 5 s for a server to unmount before it is killed */
+	LINKS_MAX = 40,  /* as the kernel's own limit */
 };
 
 /* What the server tells its parent, once, in one write (smaller than PIPE_BUF). */
@@ -25,19 +27,122 @@ struct report {
 	char text[BASE_ERR_TEXT_MAX];
 };
 
+/* A way to a file, component by component, that follows the links of this user and of root only: another user's could lead
+ * anywhere. */
+struct walk {
+	char path[PATH_MAX]; /* what is left */
+	int dir;             /* what it starts from; -1: the working directory */
+	int links;
+	uid_t stranger; /* whose link it was, after -EPERM */
+};
+
+static void walk_to(struct walk *w, int dir)
+{
+	if (w->dir >= 0)
+		close(w->dir);
+	w->dir = dir;
+}
+
+/* `rest` follows in place of the link that `fd` is. */
+static int follow(struct walk *w, int fd, const char *rest)
+{
+	char to[PATH_MAX], path[2 * PATH_MAX];
+	struct stat st;
+	if (fstat(fd, &st) < 0)
+		return -errno;
+	if (st.st_uid != geteuid() && st.st_uid != 0) {
+		w->stranger = st.st_uid;
+		return -EPERM;
+	}
+	ssize_t n = readlinkat(fd, "", to, sizeof(to) - 1);
+	if (n < 0)
+		return -errno;
+	to[n] = '\0';
+	if (++w->links > LINKS_MAX)
+		return -ELOOP;
+	if (snprintf(path, sizeof(path), "%s%s%s", to, *rest ? "/" : "", rest) >= PATH_MAX)
+		return -ENAMETOOLONG;
+	memcpy(w->path, path, strlen(path) + 1);
+	return 0;
+}
+
+/* One component; 1: the file is open as *ret_fd. */
+static int step(struct walk *w, int flags, int *ret_fd)
+{
+	char name[PATH_MAX], rest[PATH_MAX];
+	struct stat st;
+	if (w->path[0] == '/')
+		walk_to(w, open("/", O_PATH | O_DIRECTORY | O_CLOEXEC));
+	const char *from = w->path + strspn(w->path, "/");
+	size_t len = strcspn(from, "/");
+	memcpy(name, from, len);
+	name[len] = '\0';
+	from += len;
+	bool last = !*from;
+	from += strspn(from, "/");
+	memcpy(rest, from, strlen(from) + 1);
+	int at = w->dir < 0 ? AT_FDCWD : w->dir;
+	cleanup_close int fd = openat(at, *name ? name : ".", O_PATH | O_NOFOLLOW | O_CLOEXEC);
+	if (fd < 0 && (errno != ENOENT || !last))
+		return -errno;
+	if (fd >= 0 && fstat(fd, &st) < 0)
+		return -errno;
+	if (fd >= 0 && S_ISLNK(st.st_mode))
+		return follow(w, fd, rest);
+	if (last) {
+		*ret_fd = openat(at, *name ? name : ".", flags | O_NOFOLLOW, 0640);
+		return *ret_fd < 0 ? -errno : 1;
+	}
+	walk_to(w, steal_fd(&fd));
+	memcpy(w->path, rest, strlen(rest) + 1);
+	return 0;
+}
+
+static int open_unled(const char *path, int flags, uid_t *ret_stranger, int *ret_fd)
+{
+	struct walk w = { .dir = -1 };
+	int rc = strlen(path) < sizeof(w.path) ? 0 : -ENAMETOOLONG;
+	if (rc == 0)
+		memcpy(w.path, path, strlen(path) + 1);
+	while (rc == 0)
+		rc = step(&w, flags, ret_fd);
+	walk_to(&w, -1);
+	*ret_stranger = w.stranger;
+	return rc < 0 ? rc : 0;
+}
+
+/* Lines that do not fit are lost, and nobody would know why. */
+static void warn_of_limit(const char *quoted)
+{
+	struct rlimit limit;
+	if (getrlimit(RLIMIT_FSIZE, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY)
+		log_warning("log file '%s': cut at %llu bytes by this process's limit (ulimit -f): `ddpfs stat` shows "
+		            "the last "
+		            "lines in any case",
+		        quoted, (unsigned long long)limit.rlim_cur);
+}
+
 static int open_log(const struct options *o, struct base_err *err)
 {
+	char quoted[256];
+	cleanup_close int fd = -1;
+	uid_t stranger = 0;
 	if (!o->log_file)
 		return 0;
+	base_err_quote(o->log_file, quoted, sizeof(quoted));
 	/* A pipe that nobody reads is an error (ENXIO), not something to wait for. */
-	cleanup_close int fd =
-	        open(o->log_file, O_WRONLY | O_CREAT | O_APPEND | O_NONBLOCK | O_NOCTTY | O_CLOEXEC, 0640);
-	if (fd < 0 || fcntl(fd, F_SETFL, O_APPEND) < 0 || dup2(fd, STDERR_FILENO) < 0) {
-		int r = -errno;
-		char quoted[256];
-		return base_err_set(
-		        err, r, "log file '%s': %s", base_err_quote(o->log_file, quoted, sizeof(quoted)), strerror(-r));
-	}
+	int r = open_unled(
+	        o->log_file, O_WRONLY | O_CREAT | O_APPEND | O_NONBLOCK | O_NOCTTY | O_CLOEXEC, &stranger, &fd);
+	if (r == -EPERM && stranger)
+		return base_err_set(err, r,
+		        "log file '%s': a symbolic link of another user (%u) is on the way: give the path that it "
+		        "leads to",
+		        quoted, (unsigned)stranger);
+	if (r < 0)
+		return base_err_set(err, r, "log file '%s': %s", quoted, strerror(-r));
+	warn_of_limit(quoted);
+	if (fcntl(fd, F_SETFL, O_APPEND) < 0 || dup2(fd, STDERR_FILENO) < 0)
+		return base_err_set(err, -errno, "log file '%s': %s", quoted, strerror(errno));
 	return 0;
 }
 
@@ -50,20 +155,32 @@ static void remove_left_mount(const char *mountpoint)
 		mounts_remove(mountpoint, true);
 }
 
+/* What survives a server lies in memory that counts as a file. */
+static int supervise(const struct fs_supervise *how, struct base_err *err, bool *ret_ready)
+{
+	int r = fs_supervise(how, err, ret_ready);
+	if (r == -EFBIG)
+		base_err_set(err, r,
+		        "the limit on the size of files (ulimit -f) is too small for what a server keeps in memory: "
+		        "`ulimit -f unlimited`, or LimitFSIZE=infinity of the systemd unit");
+	return r;
+}
+
 /* In front */
 
 int serve_front(const struct options *options, struct base_err *err)
 {
 	bool ready = false;
 	base_log_init("ddpfs", options->log_level, false);
+	signal(SIGXFSZ, SIG_IGN);
 	int r = open_log(options, err);
 	if (r < 0)
 		return r;
 	struct takeover takeover = { .fs = options->fs, .log_level = options->log_level, .owner_pidfd = -1 };
-	const struct fs_supervise supervise = {
+	const struct fs_supervise supervised = {
 		.options = &options->fs, .owner_pidfd = -1, .restart = takeover_restart, .arg = &takeover
 	};
-	r = fs_supervise(&supervise, err, &ready);
+	r = supervise(&supervised, err, &ready);
 	if (r < 0 && !ready)
 		remove_left_mount(options->fs.mountpoint);
 	/* Unmounted, or told to end, before it answered: nobody waits for that here. */
@@ -148,13 +265,13 @@ static int serve_child(struct child *child, struct base_err *err)
 		.log_level = options->log_level,
 		.to_syslog = logs_to_syslog(child->how),
 		.owner_pidfd = child->how->owner_pidfd };
-	const struct fs_supervise supervise = { .options = &fs,
+	const struct fs_supervise supervised = { .options = &fs,
 		.owner_pidfd = child->how->owner_pidfd,
 		.ready_server = leave_stderr,
 		.ready = on_ready,
 		.restart = takeover_restart,
 		.arg = child };
-	return fs_supervise(&supervise, err, &ready);
+	return supervise(&supervised, err, &ready);
 }
 
 static _Noreturn void child_main(const struct serve_background *how, int report_fd)
@@ -163,6 +280,7 @@ static _Noreturn void child_main(const struct serve_background *how, int report_
 	struct child child = { .how = how, .report_fd = report_fd };
 	setsid();
 	signal(SIGPIPE, SIG_IGN); /* a parent that was killed must not take the server with it in send_report */
+	signal(SIGXFSZ, SIG_IGN); /* RLIMIT_FSIZE: a write that goes too far is an error, not the server's end */
 	close_others(report_fd, how->owner_pidfd);
 	to_null(STDIN_FILENO, O_RDONLY);
 	to_null(STDOUT_FILENO, O_WRONLY);

@@ -344,6 +344,19 @@ def test_ctl_wrong_usage(build_dir, mountpoint, arguments):
     assert ("-O FILE" in said) == (arguments == ["state", "many"])
 
 
+@pytest.mark.parametrize("arguments", [["epoch", "-1"], ["state", "-1"], ["state", "--turns", "-1"]])
+def test_ctl_tells_a_negative_number_as_one(build_dir, mountpoint, arguments):
+    assert "'-1' is negative" in said_by("ctl", mountpoint, *arguments, code=2)
+
+
+def test_ctl_state_refuses_turns_that_no_order_has(dataset, mountpoint, background):
+    background(dataset, mountpoint)
+    for turns in 2**63 - 1, 2**63 // 4, 1 << 21:
+        assert "beyond what the order has" in said_by("ctl", mountpoint, "state", f"--turns={turns}")
+    assert state_of(mountpoint, "--turns=0") == (0, 0), "what was refused changed nothing"
+    assert state_of(mountpoint, "--turns=1000000") == (1, 0)
+
+
 # other users
 
 

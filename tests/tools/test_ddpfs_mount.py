@@ -97,6 +97,7 @@ def test_the_help_of_the_options_says_the_defaults(dataset, mountpoint, backgrou
     (["-o", "rank=0,world=2,order=random"], ["order", "random", "full"]),
     (["-o", "rank=0,world=2,memory=1M"], ["memory", "8M"]),
     (["-o", "rank=0,world=2,on_bad=ignore"], ["on_bad", "eio"]),
+    (["-o", "rank=0,world=2,threads=65"], ["threads", "65", "at most 64"]),
 ])
 def test_wrong_options(dataset, mountpoint, options, words):
     line = one_line(tools.ddpfs("mount", *options, dataset, mountpoint, check=False), 2)
@@ -267,6 +268,84 @@ def test_log_file(dataset, mountpoint, background, scratch):
     assert "nodir" in refusal(dataset, mountpoint, f"rank=0,world=2,log={scratch / 'nodir/log'}")
     os.mkfifo(scratch / "fifo")
     assert "fifo" in refusal(dataset, mountpoint, f"rank=0,world=2,log={scratch / 'fifo'}")  # nobody reads it
+
+
+def limited(limit, value, *arguments):
+    """`ddpfs ARGUMENTS` with that limit; its output goes to pipes."""
+    return subprocess.run(["prlimit", f"--{limit}={value}", tools.tool("ddpfs"), *map(str, arguments)], capture_output=True,
+                          text=True)
+
+
+def test_too_few_open_files_are_told_as_such(dataset, mountpoint):
+    for files in 10, 12, 16, 63:
+        line = one_line(limited("nofile", files, "mount", "-o", "view=all", dataset, mountpoint), 1)
+        assert f"{files} files open" in line and "ulimit -n" in line
+        assert not mounts.is_mounted(mountpoint)
+
+
+def test_threads_up_to_the_limit(dataset, mountpoint, background):
+    background(dataset, mountpoint, "view=all,threads=64")
+    server = tools.stat_json(mountpoint)["server_pid"]
+    names = [Path(f"/proc/{server}/task/{task}/comm").read_text() for task in os.listdir(f"/proc/{server}/task")]
+    assert sum(name.startswith("fuse-") for name in names) == 64
+
+
+def test_what_a_mount_hides_is_told(dataset, mountpoint, background):
+    (mountpoint / "mine").touch()
+    done = background(dataset, mountpoint)
+    assert f"'{mountpoint}' is not empty" in done.stderr and "hidden" in done.stderr
+    tools.ddpfs("umount", mountpoint)
+    (mountpoint / "mine").unlink()
+    assert not background(dataset, mountpoint).stderr
+
+
+def test_a_limit_on_the_size_of_files_is_told(dataset, mountpoint):
+    line = one_line(limited("fsize", 0, "mount", "-o", "view=all", dataset, mountpoint), 1)
+    assert "ulimit -f" in line
+    assert not mounts.is_mounted(mountpoint)
+
+
+def test_a_log_that_may_not_grow_does_not_end_the_server(dataset, mountpoint, scratch):
+    limit = 64 << 20
+    log = scratch / "log"
+    with open(log, "wb") as file:
+        file.truncate(limit)
+    done = limited("fsize", limit, "mount", "-o", f"view=all,log_level=debug,log={log}", dataset, mountpoint)
+    try:
+        assert done.returncode == 0, done
+        before = tools.stat_json(mountpoint)
+        tools.ddpfs("restart", mountpoint)  # which logs
+        now = tools.stat_json(mountpoint)
+        assert (now["pid"], now["restarts"]) == (before["pid"], 1), "the one that was asked for"
+        assert log.stat().st_size == limit
+    finally:
+        tools.ddpfs("umount", mountpoint)
+    assert f"cut at {limit} bytes" in done.stderr and "ulimit -f" in done.stderr
+
+
+def test_another_users_link_is_not_followed_by_log(dataset, mountpoint, background, scratch):
+    """Links of one's own and of root are; whoever mounts names a path, and nobody else leads it elsewhere."""
+    if os.geteuid() != 0:
+        pytest.skip("needs root, to make links of another user")
+    theirs, ours = scratch / "theirs", scratch / "ours"
+    theirs.mkdir()
+    ours.mkdir()
+    victim = ours / "victim"
+    (theirs / "file").symlink_to(victim)
+    (theirs / "dir").symlink_to(ours)
+    (scratch / "own").symlink_to(theirs / "real")
+    (ours / "dir").symlink_to("../theirs")
+    for link in theirs / "file", theirs / "dir":
+        os.lchown(link, 65534, 65534)
+    for path in theirs / "file", theirs / "dir" / "victim", ours / "dir" / "file":
+        line = refusal(dataset, mountpoint, f"view=all,log={path}")
+        assert "symbolic link of another user (65534)" in line
+        assert not victim.exists()
+    background(dataset, mountpoint, f"view=all,log_level=debug,log={scratch / 'own'}")
+    assert (theirs / "real").exists()
+    tools.ddpfs("umount", mountpoint)
+    background(dataset, mountpoint, f"view=all,log_level=debug,log={ours / 'dir' / 'another'}")
+    assert (theirs / "another").exists()
 
 
 def test_relative_log_and_control_are_the_callers(dataset, mountpoint, background, scratch):

@@ -389,3 +389,15 @@ def test_a_full_disk_is_told(two):
         done = subprocess.run([tools.tool("ddpfs"), "top", "-b", "-n", "1", "-d", "0.2", str(two[0].path)],
                               stdout=full, stderr=subprocess.PIPE, text=True)
     assert done.returncode == 1 and "standard output" in done.stderr
+
+
+def test_a_mount_that_is_silent_from_the_beginning(dataset, mountpoint, background):
+    background(dataset, mountpoint, "rank=0,world=2,watchdog=0")
+    server = json.loads(tools.ddpfs("ctl", mountpoint, "info").stdout)["server_pid"]
+    os.kill(server, signal.SIGSTOP)
+    try:
+        assert f"(silent) {mountpoint} " in tools.ddpfs("top", "-n", 1, "-d", 0.2, mountpoint).stdout
+        frame = json.loads(tools.ddpfs("top", "--json", "-n", 1, "-d", 0.2, mountpoint).stdout)
+        assert [(m["mountpoint"], m["state"]) for m in frame["mounts"]] == [(str(mountpoint), "silent")]
+    finally:
+        os.kill(server, signal.SIGCONT)
