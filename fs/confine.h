@@ -21,8 +21,8 @@
  * inheritable and ambient as far as they were, for the program of `ddpfs restart`; a server's do not.  -errno, and then nothing
  * is given up; not where there is nothing to give up. */
 int fs_confine_supervisor(void);
-/* These two also bind the process to its parent: whose end kills it (PR_SET_PDEATHSIG), also when capabilities could not be given up.
- * -ESRCH: the parent has ended already. */
+/* These two also bind the process to its parent, whose end kills it (PR_SET_PDEATHSIG), even when capabilities could not
+ * be given up.  -ESRCH: the parent has ended already. */
 int fs_confine_server(pid_t parent);
 int fs_confine_greeter(pid_t parent);
 

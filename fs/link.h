@@ -79,9 +79,9 @@ int fs_link_say(int channel, enum fs_link_kind kind, int code, const char *text)
 /* The same, but never waits: -EAGAIN when the other side does not read. */
 int fs_link_try(int channel, enum fs_link_kind kind, int code, const char *text);
 
-/* Asks the supervisor and waits for the answer to this question, timeout_ms in all (-1: without end).  Answers to earlier
- * questions are dropped.  *ret_stop becomes true when FS_LINK_STOP comes meanwhile; the wait goes on, since the supervisor
- * answers all the same.  -ETIMEDOUT; -EPIPE: the supervisor is gone; -errno.  The server's main thread. */
+/* Asks the supervisor and waits for the answer to this question, timeout_ms in all (-1: without end).  Answers to
+ * earlier questions are dropped.  *ret_stop becomes true when FS_LINK_STOP comes meanwhile; the wait goes on, because the
+ * supervisor answers all the same.  -ETIMEDOUT; -EPIPE: the supervisor is gone; -errno.  The server's main thread. */
 int fs_link_ask(int channel, enum fs_link_kind kind, int code, const char *text, int timeout_ms, bool *ret_stop,
         struct fs_link_message *ret_answer);
 /* What the supervisor says to that. */

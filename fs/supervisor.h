@@ -14,14 +14,15 @@
  *          +--- bury, one outcome --+-------------------------+-------------------------+
  *
  *     outcome of a server   known by                             then
- *     OUTCOME_DONE, EXITED  its exit status                      the mount ends if the server was ending; else another one
+ *     OUTCOME_DONE, EXITED  its exit status                      the mount ends if it was SERVER_ENDING; else another one
  *     OUTCOME_KILLED        SIGKILL, or it is gone without word  another one: no fault of its own
  *     OUTCOME_CRASHED       its last words, a signal, a core     another one
- *     OUTCOME_FAILED        FS_LINK_FAILED                       before it served: another try for `timeout=`
+ *     OUTCOME_FAILED        FS_LINK_FAILED                       before it served: more tries for `timeout=`
  *     OUTCOME_HUNG          the watchdog, which kills it         another one
  *
- * A server that fails before it serves (its dataset is away: renamed, an automounter that takes its time) is tried again with
- * growing pauses for `timeout_s`; readers wait meanwhile.  If another dataset lies there (-ESTALE), the mount is given up.
+ * A server fails before it serves when its dataset is away: renamed, or an automounter takes its time.  The supervisor tries
+ * again with growing pauses for `timeout_s`; readers wait meanwhile.  If another dataset lies there (-ESTALE), the mount is
+ * given up.
  *
  * A server that ends otherwise FS_SUPERVISOR_FAILURES_MAX times in FS_SUPERVISOR_FAILURES_S seconds, or 20 times without having served for
  * longer than that in between, is given up: the descriptor is

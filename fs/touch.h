@@ -14,8 +14,9 @@
 
 #include "fs/server.h"
 
-/* Takes this thread out of the shared descriptor table and closes /dev/fuse and the supervisor's socket in its copy.  keep_others: the copies of all other
- * descriptors stay; else they are closed but for 0, 1 and 2.  What the thread opens later is its own. */
+/* Takes this thread out of the shared descriptor table and closes /dev/fuse and the supervisor's socket in its copy.
+ * keep_others: the copies of all other descriptors stay; else they are closed but for 0, 1 and 2.  What the thread opens
+ * later is its own. */
 void fs_touch_detach(const struct fs_server *server, bool keep_others);
 
 /* openat(2) with O_CLOEXEC, and the close(2) of what it gave, for a detached thread: TSan, which thinks of one table a process, does

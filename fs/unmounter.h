@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Unmounts in a process of its own: umount(2) waits for the server, whose death the supervisor must be able to see.
  *
- * One process at a time.  A request that comes while one runs waits for its end; a newer one takes the place of the one that
- * waits, for a server waits for the answer to its newest request only.
+ * One process at a time.  A request that comes while one runs waits for its end.  A newer one takes the place of the one
+ * that waits, for a server waits for the answer to its newest request only.
  *
  * Threads: the supervisor's only one. */
 #ifndef DDPFS_FS_UNMOUNTER_H

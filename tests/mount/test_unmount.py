@@ -92,7 +92,8 @@ def lookups():
     return json.loads((mountpoint / ".ddpfs/stats.json").read_bytes().rstrip(b"\\0 \\n"))["lookups"]
 
 for number in range(3):
-    subprocess.run([ddpfs, "mount", "-o", f"rank=0,world=1,layout=tree,memory=512M,seed={number}", dataset, mountpoint], check=True)
+    options = f"rank=0,world=1,layout=tree,memory=512M,seed={number}"
+    subprocess.run([ddpfs, "mount", "-o", options, dataset, mountpoint], check=True)
     for path in (mountpoint / ".ddpfs/epoch/0.list").read_text().splitlines()[:300]:
         (mountpoint / path).read_bytes()
     before = -1
