@@ -6,13 +6,11 @@ DDPFS_OVERWRITES=all runs all combinations; without it each pair of values of an
 
 import errno
 import fcntl
-import hashlib
 import itertools
 import json
 import os
 import random
 import shutil
-import signal
 import subprocess
 import sys
 import tempfile
@@ -122,11 +120,11 @@ class Reader:
                 self.wrong.append(what)
         return got == want
 
-    def read(self, name, path, evict=False):
+    def read(self, name, path, evict=False, flags=0):
         full, want = self.m.path / name, self.files[path]
 
         def get():
-            fd = os.open(full, os.O_RDONLY)
+            fd = os.open(full, os.O_RDONLY | flags)
             try:
                 if evict:
                     os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
@@ -158,8 +156,11 @@ def read_before(reader, view, state, seed):
     """What is read before anything is overwritten.  Returns all (name, path) in the order in which they are read later."""
     todo = sorted(reader.names(view).items())
     random.Random(seed).shuffle(todo)
-    for name, path in todo[:{"cold": 0, "half read": len(todo) // 2, "resident": len(todo)}[state]]:
+    before = todo[:{"cold": 0, "half read": len(todo) // 2, "resident": len(todo)}[state]]
+    for name, path in before:
         assert reader.read(name, path)
+    for name, path in before[:50]:
+        assert reader.read(name, path, flags=os.O_DIRECT)  # which landing memory keeps
     assert reader.wrong == [] and reader.refused == 0
     return todo
 
@@ -187,7 +188,10 @@ def read_after(reader, todo):
         reader.read(name, path)
     for name, path in todo[::3]:
         reader.read(name, path, evict=True)
-    reader.everything_else()
+    for name, path in todo[:50]:
+        reader.read(name, path, flags=os.O_DIRECT)
+    if reader.list:
+        reader.everything_else()
     looks = len(reader.wrong) + reader.right + reader.refused
     assert reader.wrong == [], f"{len(reader.wrong)} wrong of {looks}: {reader.wrong[:5]}"
     assert reader.refused > 0
@@ -258,6 +262,30 @@ def test_another_dataset_is_copied_over_it(mount, made, truth, scratch, size, vi
     assert m.process.poll() is None
 
 
+def test_it_is_copied_over_where_samples_have_stand_ins(mount, made, scratch):
+    files, dataset, others = made
+    victim = scratch / "victim"
+    shutil.copytree(dataset, victim)
+    damaged = scratch / "damaged"
+    shutil.copytree(dataset, damaged)
+    with open(min(damaged.glob("shard-*")), "r+b") as f:
+        f.seek(100_000)
+        f.write(bytes(100_000))
+    assert tools.mkshard("verify", "--quarantine", damaged, check=False).returncode == 1
+    shutil.copy(damaged / "quarantine.ddpfs", victim)
+    options = "view=all,layout=tree,memory=8M,on_bad=substitute"
+    m = mount(victim, options)
+    shown = {path: (m.path / path).read_bytes() for path in files}
+    assert 5 < sum(shown[path] != files[path] for path in files) < len(files) // 2
+    m.unmount()
+    m = mount(victim, options)
+    reader = Reader(m, shown)
+    todo = read_before(reader, "all", "half read", "stand-ins")
+    read_while(reader, todo, lambda: overwrite(steps(victim, others["equal"], "interleaved", "cp -a")))
+    read_after(reader, todo)
+    the_log_says_so(m)
+
+
 RESTARTS = ([("equal", "cp -a"), ("longer", "rsync"), ("shorter", "cp")] if not ALL else list(itertools.product(SIZES, WAYS)))
 
 
@@ -287,34 +315,6 @@ def test_it_is_copied_over_while_servers_are_killed(mount, made, truth, scratch,
     assert kills > 0
     read_after(reader, todo)
     assert "index.ddpfs'" in m.log() or "another dataset lies there now" in m.log()
-
-
-@pytest.mark.parametrize("first", [0, 40, 98])
-@pytest.mark.parametrize("size,way", [("equal", "rsync"), ("longer", "rsync"), ("shorter", "cp")])
-def test_it_is_copied_over_under_a_stage(build_dir, made, scratch, size, way, first):
-    """libddpfs_stage in a trainer: no other byte, and a sentence.  A file that is cut under it may end the process (cp)."""
-    needs(way)
-    pytest.importorskip("numpy", reason="numpy is not installed")
-    victim = scratch / "victim"
-    shutil.copytree(made[1], victim)
-    reader = subprocess.Popen([sys.executable, Path(__file__).with_name("stage_reader.py"), victim, str(first)],
-                              stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, preexec_fn=tools.die_with_parent,
-                              env={**os.environ, "DDPFS_STAGE_LIB": str(build_dir / "gpu_stage/libddpfs_stage.so")})
-    try:
-        assert reader.stdout.readline() == "so far\n"
-        overwrite(steps(victim, made[2][size], "shards first", way))
-        said, _ = reader.communicate("go on\n")
-    finally:
-        reader.kill()
-        reader.wait()
-    if way == "cp" and reader.returncode == -signal.SIGBUS:
-        return
-    assert reader.returncode == 0
-    result = json.loads(said)
-    wrong = [path for path, digest in result["samples"] if hashlib.sha256(made[0][path]).hexdigest() != digest]
-    assert wrong == []
-    assert result["error"] == errno.ESTALE
-    assert f"{victim}/index.ddpfs'" in result["text"] and "mkshard verify" in result["text"]
 
 
 @pytest.mark.parametrize("way", WAYS)
