@@ -6,7 +6,10 @@
  *
  * Counters go on over the death of a server (fs/estate.h); quantiles, rates and the waits of an epoch begin anew.
  *
- * Threads: any; one lock. */
+ * Threads: any.
+ *
+ * Lock order: the lock of the snapshots is the outermost one of the server (fs/README.md); that of the counters of earlier
+ * servers is a leaf. */
 #ifndef DDPFS_FS_DYNAMIC_H
 #define DDPFS_FS_DYNAMIC_H
 

@@ -7,7 +7,10 @@
  *
  * What the trainer opens comes back from the watcher and moves the streams.
  *
- * Threads: see prefetch/sink.h; fs_sink_* below are for main, and fs_sink_epoch for any. */
+ * Threads: see prefetch/sink.h; fs_sink_* below are for main, and fs_sink_epoch for any.
+ *
+ * Lock order: the watcher's lock, then the sink's, then the engine's (fs/README.md).  The sink's lock guards the table of
+ * streams.  No operation of struct prefetch_sink takes it. */
 #ifndef DDPFS_FS_SINK_H
 #define DDPFS_FS_SINK_H
 

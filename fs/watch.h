@@ -7,7 +7,9 @@
  * Watched: the root of layout=flat, or every directory of the tree that holds files.  Not watched: .ddpfs/.
  *
  * Threads: one `watcher`, which adds the watches (its lookups are answered by the FUSE workers, so it must not run before
- * them nor outlive them) and drains.  fs_watch_drain from any thread; `lock` is taken before a view's lock. */
+ * them nor outlive them) and drains.  fs_watch_drain from any thread.
+ *
+ * Lock order: the watcher's lock, then the sink's, then the engine's; or the watcher's, then a leaf (fs/README.md). */
 #ifndef DDPFS_FS_WATCH_H
 #define DDPFS_FS_WATCH_H
 

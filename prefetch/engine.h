@@ -15,7 +15,8 @@
  * From its verification on it is a cache_buffer.  Both steps happen under `lock`, so that prefetch_demand, which looks
  * into the cache and then into `blocks` under the same lock, sees it in one of the two.
  *
- * Lock order: lock, then the cache's own.  No callback, I/O or hashing under `lock`. */
+ * Lock order: lock, then the cache's own.  No callback, I/O, hashing or look into the index under `lock`.  The caller may
+ * hold locks of its own around any function of prefetch.h and stream.h, but none that a callback of it takes. */
 #ifndef DDPFS_PREFETCH_ENGINE_H
 #define DDPFS_PREFETCH_ENGINE_H
 
