@@ -42,8 +42,16 @@ enum {
 
 enum copy { COPY_AUTO, COPY_EACH, COPY_PACKED };
 
+/* Of a batch in device memory: a run of `memory`, or memory apart.  Batches that are held cannot move, so that free pages can be enough
+ * and no run of them long enough; those lent then make sure that what is apart and what is not are not more than device_bytes. */
+struct room {
+	uint32_t first, pages;    /* the run, or the first of the runs lent */
+	unsigned long long apart; /* address; 0: not apart */
+	bool lent;
+};
+
 struct stage_upload {
-	uint32_t first, pages;              /* of device memory */
+	struct room room;
 	struct CUevent_st *began, *arrived; /* began: NULL where nobody wants times */
 	struct CUevent_st *passed[DDPFS_BATCH_STREAMS_MAX];
 	struct CUstream_st *streams[DDPFS_BATCH_STREAMS_MAX];
@@ -73,8 +81,9 @@ struct cuda_backend {
 	pthread_cond_t freed_cv, queue_cv;
 	struct stage_pages *pages;
 	struct stage_upload *spare, *queue, **queue_end;
-	uint32_t out; /* uploads handed out and not given back */
-	bool high;    /* the next one is placed at the high end of device memory */
+	uint32_t out;       /* uploads handed out and not given back */
+	uint32_t returning; /* of these, taken back and not done */
+	bool no_apart;      /* the GPU had no memory besides, since a batch was last given back */
 	bool ending;
 	struct base_err failed; /* code 0: it has not */
 	struct stage_upload_stats stats;
@@ -284,10 +293,10 @@ static int upload_new(struct cuda_backend *b, struct base_err *err, struct stage
 }
 
 /* A run of device memory, as soon as there is one; flags of ddpfs_stage_next. */
-static int take_room(struct cuda_backend *b, uint64_t bytes, unsigned flags, struct base_err *err, uint32_t *ret_first,
-        uint32_t *ret_pages)
+static int take_room(
+        struct cuda_backend *b, uint64_t bytes, unsigned flags, struct base_err *err, struct room *ret_room)
 {
-	uint32_t first = STAGE_PAGES_NONE;
+	struct room room = { .pages = bytes ? (uint32_t)((bytes + STAGE_PAGE - 1) / STAGE_PAGE) : 1 };
 	uint64_t began = 0;
 	int rc = 0;
 	if (bytes > b->device_bytes)
@@ -295,16 +304,20 @@ static int take_room(struct cuda_backend *b, uint64_t bytes, unsigned flags, str
 		        "the batch takes %llu bytes of GPU memory, the stage has %llu: take smaller batches or open "
 		        "the stage with more device_bytes",
 		        (unsigned long long)bytes, (unsigned long long)b->device_bytes);
-	uint32_t pages = bytes ? (uint32_t)((bytes + STAGE_PAGE - 1) / STAGE_PAGE) : 1;
 	pthread_mutex_lock(&b->lock);
 	while (rc == 0) {
 		if (b->failed.code) {
 			rc = base_err_set(err, b->failed.code, "%s", b->failed.text);
 			break;
 		}
-		first = stage_pages_get_end(b->pages, pages, b->high);
-		if (first != STAGE_PAGES_NONE)
+		room.first = stage_pages_get(b->pages, room.pages);
+		if (room.first != STAGE_PAGES_NONE)
 			break;
+		if (!b->returning && !b->no_apart && stage_pages_free_pages(b->pages) >= room.pages) {
+			room.first = stage_pages_lend(b->pages, room.pages);
+			room.lent = true;
+			break;
+		}
 		uint64_t now_ns = stage_now_ns();
 		began = began ? began : now_ns;
 		uint64_t until_ns = flags & DDPFS_STAGE_BRIEFLY ? began + STAGE_BRIEF_NS : 0;
@@ -318,18 +331,19 @@ static int take_room(struct cuda_backend *b, uint64_t bytes, unsigned flags, str
 		b->stats.wait_ns += stage_now_ns() - began;
 	if (rc == 0) {
 		b->out++;
-		b->high = !b->high;
-		*ret_first = first;
-		*ret_pages = pages;
+		*ret_room = room;
 	}
 	pthread_mutex_unlock(&b->lock);
 	return rc;
 }
 
 /* Under the lock. */
-static void give_room(struct cuda_backend *b, uint32_t first, uint32_t pages)
+static void give_room(struct cuda_backend *b, const struct room *room)
 {
-	stage_pages_put(b->pages, first, pages);
+	if (room->lent)
+		stage_pages_give_back(b->pages, room->first);
+	else
+		stage_pages_put(b->pages, room->first, room->pages);
 	b->out--;
 	pthread_cond_broadcast(&b->freed_cv);
 }
@@ -349,6 +363,7 @@ static uint64_t lay_out(struct ddpfs_item *items, uint32_t n)
 	return at;
 }
 
+/* `to` is a device address here and below; staging: the place in staging memory that belongs to it, or NULL. */
 static unsigned copy(struct cuda_backend *b, uint64_t to, const uint8_t *from, uint64_t bytes)
 {
 	if (!bytes)
@@ -357,7 +372,7 @@ static unsigned copy(struct cuda_backend *b, uint64_t to, const uint8_t *from, u
 	b->stats.copies++;
 	b->stats.bytes += bytes;
 	pthread_mutex_unlock(&b->lock);
-	return b->cuda->copy_up(b->memory + to, from, bytes, b->stream);
+	return b->cuda->copy_up(to, from, bytes, b->stream);
 }
 
 static bool is_apart(const struct cuda_backend *b, const struct ddpfs_item *item)
@@ -367,62 +382,62 @@ static bool is_apart(const struct cuda_backend *b, const struct ddpfs_item *item
 
 /* A file that lies apart (space.h) is not pinned: by way of the staging memory, or, where there is none, by a copy that the
  * driver has done when it returns. */
-static unsigned copy_apart(struct cuda_backend *b, uint64_t to, const struct ddpfs_item *item)
+static unsigned copy_apart(struct cuda_backend *b, uint64_t to, uint8_t *staging, const struct ddpfs_item *item)
 {
-	if (b->staging)
-		memcpy(b->staging + to, item->data, item->len);
+	if (staging)
+		memcpy(staging, item->data, item->len);
 	pthread_mutex_lock(&b->lock);
-	b->stats.gathered_bytes += b->staging ? item->len : 0;
-	b->stats.copies += !b->staging;
-	b->stats.bytes += b->staging ? 0 : item->len;
+	b->stats.gathered_bytes += staging ? item->len : 0;
+	b->stats.copies += !staging;
+	b->stats.bytes += staging ? 0 : item->len;
 	pthread_mutex_unlock(&b->lock);
-	if (b->staging)
-		return copy(b, to, b->staging + to, item->len);
-	return b->cuda->copy_up_now(b->memory + to, item->data, item->len);
+	return staging ? copy(b, to, staging, item->len) : b->cuda->copy_up_now(to, item->data, item->len);
 }
 
 /* One copy a file; neighbours in the arena that stay neighbours go together. */
-static unsigned copy_each(struct cuda_backend *b, uint64_t base, const struct ddpfs_item *items, uint32_t n)
+static unsigned copy_each(
+        struct cuda_backend *b, uint64_t to, uint8_t *staging, const struct ddpfs_item *items, uint32_t n)
 {
 	unsigned result = CUDA_OK;
 	for (uint32_t i = 0; result == CUDA_OK && i < n;) {
 		const struct ddpfs_item *first = &items[i];
 		uint64_t len = first->len, at = (uintptr_t)first->device;
 		if (is_apart(b, first)) {
-			result = copy_apart(b, base + at, first);
+			result = copy_apart(b, to + at, staging ? staging + at : NULL, first);
 			i++;
 			continue;
 		}
 		while (++i < n && items[i].data == first->data + len && (uintptr_t)items[i].device == at + len &&
 		        !is_apart(b, &items[i]))
 			len += items[i].len;
-		result = copy(b, base + at, first->data, len);
+		result = copy(b, to + at, first->data, len);
 	}
 	return result;
 }
 
-static unsigned copy_packed(
-        struct cuda_backend *b, uint64_t base, const struct ddpfs_item *items, uint32_t n, uint64_t bytes)
+static unsigned copy_packed(struct cuda_backend *b, uint64_t to, uint8_t *staging, const struct ddpfs_item *items,
+        uint32_t n, uint64_t bytes)
 {
 	for (uint32_t i = 0; i < n; i++)
-		memcpy(b->staging + base + (uintptr_t)items[i].device, items[i].data, items[i].len);
+		memcpy(staging + (uintptr_t)items[i].device, items[i].data, items[i].len);
 	pthread_mutex_lock(&b->lock);
 	b->stats.gathered_bytes += bytes;
 	pthread_mutex_unlock(&b->lock);
-	return copy(b, base, b->staging + base, bytes);
+	return copy(b, to, staging, bytes);
 }
 
 /* In the context.  On failure nothing of it runs any more. */
 static int send(struct cuda_backend *b, struct stage_upload *u, struct ddpfs_item *items, uint32_t n, uint64_t bytes,
         struct base_err *err)
 {
-	uint64_t base = (uint64_t)u->first * STAGE_PAGE;
-	bool packed = b->copy == COPY_PACKED || (b->copy == COPY_AUTO && n && bytes / n < EACH_FROM);
+	uint64_t base = (uint64_t)u->room.first * STAGE_PAGE, to = u->room.apart ? u->room.apart : b->memory + base;
+	uint8_t *staging = b->staging && !u->room.apart ? b->staging + base : NULL;
+	bool packed = staging && (b->copy == COPY_PACKED || (n && bytes / n < EACH_FROM));
 	const char *what = "record an event";
 	unsigned result = u->began ? b->cuda->event_record(u->began, b->stream) : (unsigned)CUDA_OK;
 	if (result == CUDA_OK) {
 		what = "copy a batch to its memory";
-		result = packed ? copy_packed(b, base, items, n, bytes) : copy_each(b, base, items, n);
+		result = packed ? copy_packed(b, to, staging, items, n, bytes) : copy_each(b, to, staging, items, n);
 	}
 	if (result == CUDA_OK) {
 		what = "record an event";
@@ -433,12 +448,12 @@ static int send(struct cuda_backend *b, struct stage_upload *u, struct ddpfs_ite
 		return failure(b, result, what, err);
 	}
 	for (uint32_t i = 0; i < n; i++)
-		items[i].device = (const uint8_t *)(uintptr_t)(b->memory + base + (uintptr_t)items[i].device);
+		items[i].device = (const uint8_t *)(uintptr_t)(to + (uintptr_t)items[i].device);
 	return 0;
 }
 
 /* Into this room. */
-static int send_to(struct cuda_backend *b, uint32_t first, uint32_t pages, struct ddpfs_item *items, uint32_t n,
+static int send_to(struct cuda_backend *b, const struct room *room, struct ddpfs_item *items, uint32_t n,
         uint64_t bytes, struct base_err *err, struct stage_upload **ret_upload)
 {
 	struct stage_upload *u;
@@ -447,8 +462,7 @@ static int send_to(struct cuda_backend *b, uint32_t first, uint32_t pages, struc
 		return rc;
 	rc = upload_new(b, err, &u);
 	if (rc == 0) {
-		u->first = first;
-		u->pages = pages;
+		u->room = *room;
 		rc = send(b, u, items, n, bytes, err);
 		if (rc < 0)
 			upload_free(b, u);
@@ -459,19 +473,52 @@ static int send_to(struct cuda_backend *b, uint32_t first, uint32_t pages, struc
 	return rc;
 }
 
+static void free_apart(struct cuda_backend *b, const struct room *room)
+{
+	if (!room->apart || enter(b, NULL) < 0)
+		return;
+	b->cuda->memory_free(room->apart);
+	leave(b);
+}
+
+/* Memory for a room whose pages are lent.  False: there is none, and the room is given back. */
+static bool memory_apart(struct cuda_backend *b, struct room *room)
+{
+	unsigned result = CUDA_OUT_OF_MEMORY;
+	if (enter(b, NULL) == 0) {
+		result = b->cuda->memory_alloc(&room->apart, (size_t)room->pages * STAGE_PAGE);
+		leave(b);
+	}
+	if (result == CUDA_OK)
+		return true;
+	if (result != CUDA_OUT_OF_MEMORY)
+		failure(b, result, "allocate its memory", NULL);
+	room->apart = 0;
+	pthread_mutex_lock(&b->lock);
+	b->no_apart = true;
+	give_room(b, room);
+	pthread_mutex_unlock(&b->lock);
+	return false;
+}
+
 static int cuda_hand_out(struct stage_backend *backend, struct ddpfs_item *items, uint32_t n, unsigned flags,
         struct base_err *err, struct stage_upload **ret_upload)
 {
 	struct cuda_backend *b = of(backend);
-	uint32_t first = 0, pages = 0;
+	struct room room;
 	uint64_t bytes = lay_out(items, n);
-	int rc = take_room(b, bytes, flags, err, &first, &pages);
+	int rc;
+	do
+		rc = take_room(b, bytes, flags, err, &room);
+	while (rc == 0 && room.lent && !memory_apart(b, &room));
 	if (rc < 0)
 		return rc;
-	rc = send_to(b, first, pages, items, n, bytes, err, ret_upload);
+	rc = send_to(b, &room, items, n, bytes, err, ret_upload);
+	if (rc < 0)
+		free_apart(b, &room);
 	pthread_mutex_lock(&b->lock);
 	if (rc < 0)
-		give_room(b, first, pages);
+		give_room(b, &room);
 	else
 		b->stats.uploads++;
 	pthread_mutex_unlock(&b->lock);
@@ -611,6 +658,7 @@ static void cuda_take_back(struct stage_backend *backend, struct stage_upload *u
 	u->arg = arg;
 	u->next = NULL;
 	pthread_mutex_lock(&b->lock);
+	b->returning++;
 	*b->queue_end = u;
 	b->queue_end = &u->next;
 	pthread_cond_signal(&b->queue_cv);
@@ -647,8 +695,11 @@ static void *give_back_thread(void *arg)
 		if (entered)
 			wait_for(b, u);
 		u->done(u->arg);
+		free_apart(b, &u->room);
 		pthread_mutex_lock(&b->lock);
-		give_room(b, u->first, u->pages);
+		b->returning--;
+		b->no_apart = false;
+		give_room(b, &u->room);
 		u->next = b->spare;
 		b->spare = u;
 	}

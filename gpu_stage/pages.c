@@ -104,31 +104,6 @@ uint32_t stage_pages_get(struct stage_pages *p, uint32_t n)
 	return get_fresh(p, n);
 }
 
-uint32_t stage_pages_get_end(struct stage_pages *p, uint32_t n, bool high)
-{
-	uint32_t best = STAGE_PAGES_NONE;
-	if (p->fresh < p->n) { /* no page is better than another here */
-		uint32_t fresh = p->n - p->fresh, first = get_fresh(p, fresh);
-		stage_pages_put(p, first, fresh);
-	}
-	assert(n > 0);
-	for (unsigned bin = bin_of(n); bin < BINS; bin++) {
-		for (uint32_t first = p->bins[bin]; first != STAGE_PAGES_NONE; first = p->tags[first].next) {
-			bool fits = p->tags[first].len >= n;
-			if (fits && (best == STAGE_PAGES_NONE || (high ? first > best : first < best)))
-				best = first;
-		}
-	}
-	if (best == STAGE_PAGES_NONE)
-		return best;
-	uint32_t len = p->tags[best].len;
-	remove_run(p, best);
-	if (len > n)
-		insert(p, high ? best : best + n, len - n);
-	p->used += n;
-	return high ? best + len - n : best;
-}
-
 void stage_pages_put(struct stage_pages *p, uint32_t first, uint32_t n)
 {
 	assert(n > 0 && first < p->n && n <= p->n - first && n <= p->used);

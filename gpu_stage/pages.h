@@ -12,7 +12,6 @@
 #ifndef DDPFS_GPU_STAGE_PAGES_H
 #define DDPFS_GPU_STAGE_PAGES_H
 
-#include <stdbool.h>
 #include <stdint.h>
 
 enum { STAGE_PAGE = 4096 };
@@ -27,10 +26,6 @@ void stage_pages_free(struct stage_pages *pages); /* NULL is fine */
 /* The first page of a run of n (>= 1), or STAGE_PAGES_NONE. */
 uint32_t stage_pages_get(struct stage_pages *pages, uint32_t n);
 void stage_pages_put(struct stage_pages *pages, uint32_t first, uint32_t n);
-/* The lowest run of n, or the end of the highest: who takes runs from both ends in turn, and holds one while he takes the next, finds
- * room for any two that are not more than all pages.  Looks at every free run: for owners of few, long runs. */
-uint32_t stage_pages_get_end(struct stage_pages *pages, uint32_t n, bool high);
-
 /* n (>= 1) pages wherever they are, of which so many must be free, fresh ones and long runs first: they count as used until they
  * are given back.  Returns the first of their runs. */
 uint32_t stage_pages_lend(struct stage_pages *pages, uint32_t n);

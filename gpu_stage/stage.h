@@ -15,8 +15,8 @@
  * sample for which the arena has pages enough and no run of them lies apart, in a mapping of its own, and the arena gives up as much
  * memory meanwhile; where the arena is pinned for a GPU it gives up none, and such samples take host memory besides it.
  * Where the process may have no more addresses or mappings (ulimit -v, vm.max_map_count), such a sample waits for a run.
- * In GPU memory each batch is one run, placed at both ends in turn.  There is room for one beside another if they are together not more
- * than stats.device_bytes; who holds k batches and gets the next surely has room in 2k + 1 times the largest one.
+ * A batch that comes must have room in GPU memory, too: there the same is true of stats.device_bytes.  A batch for which they have bytes
+ * enough and no run of them gets GPU memory of its own, besides them, or waits for a run where the GPU has none.
  *
  * Order.  Batches follow each other in the order they are handed out: two consumers that call ddpfs_stage_next at once get
  * neighbouring batches.  Ranks with equal options and world share out the epoch exactly as their mounts would.

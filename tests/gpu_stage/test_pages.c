@@ -153,39 +153,12 @@ static void lent_pages_are_any_free_ones(void **state)
 	stage_pages_free(p);
 }
 
-/* One run is held while the next is taken: any two have room that are together not more than all pages. */
-static void two_runs_have_room_at_both_ends(void **state)
-{
-	enum { N = 1000, ROUNDS = 20000 };
-	struct stage_pages *p;
-	uint32_t first = STAGE_PAGES_NONE, len = 0;
-	bool high = false;
-	(void)state;
-	srand(5);
-	assert_int_equal(stage_pages_new(N, &p), 0);
-	for (unsigned round = 0; round < ROUNDS; round++) {
-		uint32_t room = N - len, want = 1 + (uint32_t)rand() % (rand() % 2 ? room : (room + 4) / 5);
-		uint32_t got = stage_pages_get_end(p, want, high);
-		assert_true(got != STAGE_PAGES_NONE && got + want <= N);
-		assert_true(!len || got + want <= first || got >= first + len);
-		if (len)
-			stage_pages_put(p, first, len);
-		first = got;
-		len = want == N ? 0 : want; /* all of them: nothing would have room beside it */
-		if (!len)
-			stage_pages_put(p, got, want);
-		high = !high;
-	}
-	stage_pages_free(p);
-}
-
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(full_and_empty_again),
 		cmocka_unit_test(random_use_matches_a_map),
 		cmocka_unit_test(lent_pages_are_any_free_ones),
-		cmocka_unit_test(two_runs_have_room_at_both_ends),
 	};
 	return cmocka_run_group_tests_name("pages", tests, NULL, NULL);
 }
