@@ -27,7 +27,10 @@ enum shard_pack_sample {
 	SHARD_PACK_GROUP, /* the first capture group of a POSIX extended regular expression matched against the path */
 };
 
-enum { SHARD_PACK_COMMON_MAX = 64 };
+enum {
+	SHARD_PACK_COMMON_MAX = 64,
+	SHARD_PACK_DOCUMENTS = 14, /* of the default patterns: those of documents */
+};
 
 struct shard_pack_rules {
 	enum shard_pack_sample sample;
@@ -44,7 +47,8 @@ void shard_pack_rules_done(struct shard_pack_rules *rules);
 int shard_pack_rules_group(struct shard_pack_rules *rules, const char *expression, struct base_err *err);
 /* Adds a glob.  -E2BIG, -ENOMEM. */
 int shard_pack_rules_common(struct shard_pack_rules *rules, const char *glob, struct base_err *err);
-/* Root-level csv, json, txt, tsv, yaml, yml: labels, class lists. */
+/* The default, all for files at the root.  First what tells of the dataset (SHARD_PACK_DOCUMENTS patterns): README, LICENSE and the
+ * like, md and rst, lists of checksums, hidden files.  Then labels and lists of classes: csv, json, jsonl, txt, tsv, yaml, yml. */
 int shard_pack_rules_common_default(struct shard_pack_rules *rules, struct base_err *err);
 
 bool shard_pack_is_common(const struct shard_pack_rules *rules, const char *path);

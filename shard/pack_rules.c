@@ -70,10 +70,16 @@ int shard_pack_rules_common(struct shard_pack_rules *rules, const char *glob, st
 
 int shard_pack_rules_common_default(struct shard_pack_rules *rules, struct base_err *err)
 {
-	static const char *const globs[] = { "*.csv", "*.json", "*.txt", "*.tsv", "*.yaml", "*.yml" };
+	static const char *const documents[] = { "[Rr][Ee][Aa][Dd][Mm][Ee]*", "LICEN[CS]E*", "COPYING*", "CITATION*",
+		"NOTICE*", "CHANGELOG*", "*.md", "*.rst", "*SUMS", "*.md5", "*.sha1", "*.sha256", "*.sha512", ".*" };
+	static const char *const labels[] = { "*.csv", "*.json", "*.jsonl", "*.txt", "*.TXT", "*.tsv", "*.yaml",
+		"*.yml" };
+	_Static_assert(sizeof(documents) / sizeof(documents[0]) == SHARD_PACK_DOCUMENTS, "pack.h says how many");
 	int rc = 0;
-	for (size_t i = 0; i < sizeof(globs) / sizeof(globs[0]) && rc == 0; i++)
-		rc = shard_pack_rules_common(rules, globs[i], err);
+	for (size_t i = 0; i < SHARD_PACK_DOCUMENTS && rc == 0; i++)
+		rc = shard_pack_rules_common(rules, documents[i], err);
+	for (size_t i = 0; i < sizeof(labels) / sizeof(labels[0]) && rc == 0; i++)
+		rc = shard_pack_rules_common(rules, labels[i], err);
 	return rc;
 }
 

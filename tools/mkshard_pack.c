@@ -38,7 +38,7 @@ enum {
 	KEY_SHARD_SIZE
 };
 
-enum { COMMON_GUESS_MAX = 64 }; /* more files than this at the root are no labels */
+enum { COMMON_GUESS_MAX = 64 }; /* more files than this at the root are no labels or documents */
 
 /* 256 MiB: read in a quarter of a second, so that verifying, fetching and going on after a kill are cheap by the
  * shard; and a dataset of 100 TB still has only 400,000 of them. */
@@ -75,8 +75,8 @@ static const struct argp_option pack_options[] = {
 	        "form one sample",
 	        2 },
 	{ "common", KEY_COMMON, "GLOB", 0,
-	        "Files shown on every rank, never dealt (may be repeated; '' for none; default: csv, json, txt, tsv, "
-	        "yaml and yml files at the root)",
+	        "Files shown on every rank, never dealt (may be repeated; '' for none; default, at the root: README, "
+	        "LICENSE and the like, md, checksums, hidden files, csv, json, txt, tsv, yaml)",
 	        2 },
 	{ "directory", 'C', "DIR", 0, "Names in a list are relative to DIR", 3 },
 	{ "unpack-limit", KEY_UNPACK_LIMIT, "SIZE", 0,
@@ -220,17 +220,21 @@ static int scan_sources(
 	return rc;
 }
 
-/* The default patterns are a guess: labels.csv and classes.txt at the root.  Where they meet what are samples (a flat
- * directory of texts, captions beside images), they do not apply. */
-static bool default_common_fits(const struct pack_args *args, const struct pack_input *input)
+/* The default patterns are a guess: README.md, labels.csv, classes.txt at the root.  Where those of one kind meet what are samples (a
+ * flat directory of texts, captions beside images), they do not apply.  `rules` has the patterns of one kind; files that are common
+ * by `others` are not looked at. */
+static bool default_common_fits(
+        const struct shard_pack_rules *rules, const struct shard_pack_rules *others, const struct pack_input *input)
 {
 	const char *common[COMMON_GUESS_MAX];
 	size_t n = 0;
 	uint64_t files = 0;
 	for (uint64_t i = 0; i < input->n_items; i++) {
 		const struct shard_pack_item *item = &input->items[i];
-		files += !item->directory;
-		if (item->directory || !shard_pack_is_common(&args->rules, item->path))
+		if (item->directory || shard_pack_is_common(others, item->path))
+			continue;
+		files++;
+		if (!shard_pack_is_common(rules, item->path))
 			continue;
 		if (n == COMMON_GUESS_MAX)
 			return false;
@@ -238,29 +242,50 @@ static bool default_common_fits(const struct pack_args *args, const struct pack_
 	}
 	if (n && n == files)
 		return false;
-	for (uint64_t i = 0; n && args->rules.sample != SHARD_PACK_FILE && i < input->n_items; i++) {
+	for (uint64_t i = 0; n && rules->sample != SHARD_PACK_FILE && i < input->n_items; i++) {
 		const char *key, *other;
 		size_t len, other_len;
 		const char *path = input->items[i].path;
-		if (input->items[i].directory || !shard_pack_key(&args->rules, path, &key, &len))
+		if (input->items[i].directory || !shard_pack_key(rules, path, &key, &len))
 			continue;
 		for (size_t c = 0; c < n; c++)
-			if (common[c] != path && shard_pack_key(&args->rules, common[c], &other, &other_len) &&
+			if (common[c] != path && shard_pack_key(rules, common[c], &other, &other_len) &&
 			        len == other_len && !memcmp(key, other, len))
 				return false;
 	}
 	return true;
 }
 
+/* The same rules with some of the patterns only; those stay the rules'. */
+static struct shard_pack_rules some_common(const struct shard_pack_rules *rules, unsigned first, unsigned end)
+{
+	struct shard_pack_rules some = *rules;
+	some.n_common = end - first;
+	memmove(some.common, some.common + first, some.n_common * sizeof(some.common[0]));
+	return some;
+}
+
 static void settle_common(struct pack_args *args, const struct pack_input *input)
 {
-	if (args->common_given || default_common_fits(args, input))
+	struct shard_pack_rules *rules = &args->rules;
+	if (args->common_given)
 		return;
-	for (unsigned i = 0; i < args->rules.n_common; i++)
-		free(args->rules.common[i]);
-	args->rules.n_common = 0;
-	cli_note(
-	        "files at the root that could be labels or texts are taken as samples; give --common to say otherwise");
+	struct shard_pack_rules none = some_common(rules, 0, 0);
+	struct shard_pack_rules documents = some_common(rules, 0, SHARD_PACK_DOCUMENTS);
+	struct shard_pack_rules labels = some_common(rules, SHARD_PACK_DOCUMENTS, rules->n_common);
+	bool keep_documents = default_common_fits(&documents, &none, input);
+	bool keep_labels = default_common_fits(&labels, keep_documents ? &documents : &none, input);
+	unsigned kept = 0;
+	for (unsigned i = 0; i < rules->n_common; i++) {
+		if (i < SHARD_PACK_DOCUMENTS ? keep_documents : keep_labels)
+			rules->common[kept++] = rules->common[i];
+		else
+			free(rules->common[i]);
+	}
+	rules->n_common = kept;
+	if (!keep_documents || !keep_labels)
+		cli_note("files at the root that could be labels or texts are taken as samples; give --common to say "
+		         "otherwise");
 }
 
 /* Files that belong together, as in WebDataset's shards, and are dealt one by one.  Items stand in the order of their paths. */

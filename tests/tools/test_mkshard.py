@@ -252,6 +252,56 @@ def test_default_common_leaves_samples_alone(scratch, pack):
     assert n_common(pack(texts, "--sample=key", "--common=classes.json")) == 1
 
 
+ROOT_FILES = {  # what popular datasets have at their roots
+    "hub": ["README.md", ".gitattributes", "dataset_infos.json", "metadata.jsonl"],
+    "speech": ["README.md", "LICENSE", "testing_list.txt", "validation_list.txt", ".DS_Store"],
+    "books": ["README.TXT", "LICENSE.TXT", "SPEAKERS.TXT", "CHAPTERS.TXT"],
+    "download": ["readme.html", "CITATION.cff", "SHA256SUMS", "MD5SUMS", "images.zip.md5", "classes.csv"],
+}
+
+
+@pytest.mark.parametrize("files", ROOT_FILES.values(), ids=ROOT_FILES.keys())
+@pytest.mark.parametrize("options", [[], ["--sample=key"]], ids=["file", "key"])
+def test_what_tells_of_a_dataset_is_no_sample(scratch, pack, files, options):
+    root = scratch / "root"
+    for i in range(5):
+        for kind in ("jpg", "txt", "md"):  # below the root they are samples
+            path = root / f"class/{i}.{kind}"
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(f"{i}")
+    for name in files:
+        (root / name).write_text(name)
+    dataset = pack(root, *options)
+    records = list(map(json.loads, tools.mkshard("ls", "--json", dataset).stdout.splitlines()))
+    assert {record["path"] for record in records if record["common"]} == set(files)
+    assert len(records) == 15 + len(files)
+    before = (dataset / "index.ddpfs").read_bytes()
+    (dataset / "index.ddpfs").unlink()
+    tools.mkshard("index", dataset)
+    assert (dataset / "index.ddpfs").read_bytes() == before
+
+
+def test_documents_beside_texts_that_are_samples(scratch, pack):
+    """The README is common, the texts are not; a directory of nothing but documents is a dataset of documents."""
+    def common(dataset):
+        return {r["path"] for r in map(json.loads, tools.mkshard("ls", "--json", dataset).stdout.splitlines()) if r["common"]}
+
+    root = scratch / "texts"
+    root.mkdir()
+    for i in range(5):
+        (root / f"{i}.txt").write_text(f"{i}")
+    (root / "README.md").write_text("what this is")
+    assert common(pack(root)) == {"README.md"}
+    for i in range(5):
+        (root / f"{i}.txt").rename(root / f"{i}.md")
+    assert common(pack(root)) == set()
+    for i in range(100):
+        (root / f"{i}.md").write_text(f"{i}")
+    (root / "d").mkdir()
+    (root / "d/x").write_text("x")
+    assert common(pack(root)) == set()
+
+
 def test_several_sources_merge(scratch, pack):
     for name in ("a", "b"):
         (scratch / name / "shared").mkdir(parents=True)
