@@ -47,8 +47,9 @@ void shard_pack_rules_done(struct shard_pack_rules *rules);
 int shard_pack_rules_group(struct shard_pack_rules *rules, const char *expression, struct base_err *err);
 /* Adds a glob.  -E2BIG, -ENOMEM. */
 int shard_pack_rules_common(struct shard_pack_rules *rules, const char *glob, struct base_err *err);
-/* The default, all for files at the root.  First what tells of the dataset (SHARD_PACK_DOCUMENTS patterns): README, LICENSE and the
- * like, md and rst, lists of checksums, hidden files.  Then labels and lists of classes: csv, json, jsonl, txt, tsv, yaml, yml. */
+/* The default, all for files at the root.  First what tells of the dataset (SHARD_PACK_DOCUMENTS patterns): README,
+ * LICENSE and the like, md and rst, lists of checksums, hidden files.  Then labels and lists of classes: csv, json,
+ * jsonl, txt, tsv, yaml, yml. */
 int shard_pack_rules_common_default(struct shard_pack_rules *rules, struct base_err *err);
 
 bool shard_pack_is_common(const struct shard_pack_rules *rules, const char *path);

@@ -3,10 +3,10 @@
  * Every path is opened below OUT with openat2(RESOLVE_BENEATH | RESOLVE_NO_SYMLINKS): neither a name of the dataset nor
  * a link that lies in OUT leads out of it.
  *
- * A file is written beside its place under a name of TEMP and renamed when it is complete, so whatever has its own name is whole.
- * What exists is compared with size and checksums of the index: equal files stay, so that a run goes on where another one was
- * killed; others stay and are named, or are replaced with --force.  Each run holds a shared lock (flock) of OUT; one that could have
- * it alone first removes the temporary files that killed runs have left. */
+ * A file is written beside its place under a name of TEMP and renamed when it is complete, so whatever has its own
+ * name is whole.  What exists is compared with size and checksums of the index: equal files stay, so that a run goes
+ * on where another one was killed; others stay and are named, or are replaced with --force.  Each run holds a shared
+ * lock (flock) of OUT; one that could have it alone first removes the temporary files that killed runs have left. */
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
@@ -282,7 +282,8 @@ static int put_file(void *arg, uint64_t offset, const uint8_t *data, size_t len)
 	return rc ? base_err_set(target->err, rc, "%s", strerror(-rc)) : 0;
 }
 
-/* Is what exists the dataset's file?  1 = yes, 0 = no, -ENOENT = nothing exists.  An equal one gets mode and time, too. */
+/* Is what exists the dataset's file?  1 = yes, 0 = no, -ENOENT = nothing exists.  An equal one gets mode and time,
+ * too. */
 static int compare(const struct extract *extract, uint32_t id, const struct shard_file *file, int parent,
         const char *name, uint8_t *buf)
 {

@@ -220,9 +220,9 @@ static int scan_sources(
 	return rc;
 }
 
-/* The default patterns are a guess: README.md, labels.csv, classes.txt at the root.  Where those of one kind meet what are samples (a
- * flat directory of texts, captions beside images), they do not apply.  `rules` has the patterns of one kind; files that are common
- * by `others` are not looked at. */
+/* The default patterns are a guess: README.md, labels.csv, classes.txt at the root.  Where those of one kind meet
+ * what are samples (a flat directory of texts, captions beside images), they do not apply.  `rules` has the patterns
+ * of one kind; files that are common by `others` are not looked at. */
 static bool default_common_fits(
         const struct shard_pack_rules *rules, const struct shard_pack_rules *others, const struct pack_input *input)
 {

@@ -194,7 +194,8 @@ static int sweep_strangers(const char *dir, const struct shard_pack_plan *plan)
 
 /* What an earlier run left */
 
-/* Locks a directory against other runs.  -EBUSY with a sentence; where there are no locks, there is nothing to go by. */
+/* Locks a directory against other runs.  -EBUSY with a sentence; where there are no locks, there is nothing to go
+ * by. */
 static int lock_directory(const struct pack_places *places, const char *dir, int *ret_fd, struct base_err *err)
 {
 	cleanup_close int fd = open(dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
@@ -207,7 +208,8 @@ static int lock_directory(const struct pack_places *places, const char *dir, int
 	return 0;
 }
 
-/* DATASET is the new one and has its journal still: the old one, which an exchange put where the new one was made, goes. */
+/* DATASET is the new one and has its journal still: the old one, which an exchange put where the new one was made,
+ * goes. */
 static int remove_replaced(const struct pack_places *places, struct base_err *err)
 {
 	int journal = holds(places->partial, JOURNAL), index = holds(places->partial, SHARD_INDEX_NAME);

@@ -62,7 +62,8 @@ static double scale(const struct timeline *t)
 	return end > 0 ? longer(WIDTH_BATCH * (double)batches(t), WIDTH_MIN) / end : 1;
 }
 
-/* The distance between ticks, nanoseconds: 1, 2 or 5 times a power of ten.  *ret_digits: decimals that it has in milliseconds. */
+/* The distance between ticks, nanoseconds: 1, 2 or 5 times a power of ten.  *ret_digits: decimals that it has in
+ * milliseconds. */
 static uint64_t tick_step(double end_s, int *ret_digits)
 {
 	static const unsigned times[] = { 1, 2, 5 };

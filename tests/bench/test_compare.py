@@ -131,7 +131,8 @@ def test_reader_without_a_line_that_starts_it(tools, tmp_path):
     """It reads nothing, says so, and ends by itself; one pass that nobody waits for is a pass like any other."""
     (tmp_path / "f").write_bytes(b"one")
     for options in (["-c", "-p", "1"], ["-c", "-p", "3"], ["-p", "1"]):
-        done = subprocess.run([tools.reader, *options, "-d", tmp_path], stdin=subprocess.DEVNULL, capture_output=True, text=True)
+        done = subprocess.run([tools.reader, *options, "-d", tmp_path], stdin=subprocess.DEVNULL, capture_output=True,
+                              text=True)
         assert (done.returncode, done.stdout) == (0, "ready\n") and "nothing is read" in done.stderr, done
     one, = read(tools, "-c", "-p", 1, "-d", tmp_path)
     assert one["files"] == 1 and one["bytes"] == 3

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* noflags SOURCE MOUNTPOINT [FUSE OPTIONS]: a directory passed through, by a file system that has no flags of renameat2(2) and no
- * fallocate(2), as NFS, 9p and some FUSE file systems. */
+/* noflags SOURCE MOUNTPOINT [FUSE OPTIONS]: a directory passed through, by a file system that has no flags of
+ * renameat2(2) and no fallocate(2), as NFS, 9p and some FUSE file systems. */
 #define FUSE_USE_VERSION 312
 #include <dirent.h>
 #include <errno.h>

@@ -132,7 +132,7 @@ def test_files_that_are_written_anew(scratch, source, pack, killed, command):
 
 
 def test_extracting(scratch, source, pack, killed):
-    """A file that has its own name is whole, at every moment; the same command again writes the others and removes what is left."""
+    """A file that has its own name is whole at every moment; the same command writes the others and tidies up."""
     (source / "large").write_bytes(os.urandom(2**20 + 100))
     dataset = pack(source, *PACK[1:])
     wanted = facts(source)

@@ -19,8 +19,8 @@ PACK = ["pack", "--shard-size=4K", "--jobs=1"]  # one thread: strace counts call
 ERRORS = ["EINVAL", "ENOSYS", "EOPNOTSUPP", "ENOSPC", "EIO", "EROFS", "EPERM", "EBUSY", "ENOTEMPTY", "EEXIST"]
 BEFORE = 10  # calls before the first rename that publishes; and all behind it
 STRIDE = 1 if os.environ.get("DDPFS_CALLS") == "all" else 3
-CANNOT_FAIL = ("brk", "munmap", "mmap", "exit_group", "futex", "madvise", "rt_sigaction", "write", "getpid", "gettid", "tgkill",
-               "mprotect", "rt_sigprocmask", "geteuid")  # or have nothing to do with files
+CANNOT_FAIL = ("brk", "munmap", "mmap", "exit_group", "futex", "madvise", "rt_sigaction", "write", "getpid", "gettid",
+               "tgkill", "mprotect", "rt_sigprocmask", "geteuid")  # or have nothing to do with files
 
 
 @pytest.fixture
@@ -41,13 +41,13 @@ def strace(*options):
 
 @pytest.fixture(autouse=True)
 def needs_strace(build_dir):
-    probe = subprocess.run(["strace", "-o", "/dev/null", "true"], capture_output=True) if shutil.which("strace") else None
-    if probe is None or probe.returncode:
+    probe = ["strace", "-o", "/dev/null", "true"]
+    if not shutil.which("strace") or subprocess.run(probe, capture_output=True).returncode:
         pytest.skip("strace cannot be run here")
 
 
 def last_calls(scratch, args, options=()):
-    """[(name, how many of that name the main thread has made by then)] of the calls on files, from those before publication on."""
+    """[(name, number among the main thread's calls of that name)] of calls on files, from those before publication on."""
     log = scratch / "calls"
     tools.run([*strace("-o", log, *options), *args], env=tools.TRACED)
     lines = log.read_text().splitlines()
@@ -71,7 +71,7 @@ def leftovers(scratch):
 
 
 def check_after(scratch, args, done, old, wanted, what):
-    """After a run with an error: the old state or the new one, nothing complete is lost, and the same command ends well."""
+    """After a run with an error: the old state or the new one, nothing complete is lost, the same command ends well."""
     dataset = scratch / "d"
     now = published(dataset) if dataset.exists() else None
     assert now in (old, wanted), what
@@ -141,8 +141,8 @@ def test_a_target_that_appears_meanwhile(scratch, source):
 def test_where_no_directory_can_be_renamed_nothing_is_read(scratch, source, error):
     """A store of objects: known before the first file is opened."""
     log = scratch / "calls"
-    done = tools.run([*strace("-o", log, "-e", "trace=rename,renameat,renameat2,openat", "-e", f"inject=rename:error={error}"),
-                      *PACK, source, scratch / "d"], check=False, env=tools.TRACED)
+    refusing = strace("-o", log, "-e", "trace=rename,renameat,renameat2,openat", "-e", f"inject=rename:error={error}")
+    done = tools.run([*refusing, *PACK, source, scratch / "d"], check=False, env=tools.TRACED)
     assert done.returncode == 1 and "cannot be renamed here" in done.stderr and done.stderr.count("\n") == 1
     assert f"{source}" not in log.read_text()
     assert [p.name for p in scratch.iterdir() if p.name.startswith("d")] == []

@@ -165,7 +165,8 @@ def test_the_axis_of_a_timeline_has_round_ticks(packed, build_dir, scratch):
     """1, 2 or 5 times a power of ten apart, from 0, as many as can be read."""
     picture = scratch / "timeline.svg"
     tools.run([trainer(build_dir), "--backend=cpu", "--epochs=1", f"--timeline={picture}", packed])
-    ticks = [t.text.removesuffix(" ms") for t in ElementTree.parse(picture).getroot().iter(SVG + "text") if t.get("class") == "tick"]
+    texts = ElementTree.parse(picture).getroot().iter(SVG + "text")
+    ticks = [t.text.removesuffix(" ms") for t in texts if t.get("class") == "tick"]
     assert ticks[0].strip("0") in ("", ".") and 4 <= len(ticks) <= 13, ticks
     steps = {Decimal(b) - Decimal(a) for a, b in zip(ticks, ticks[1:])}
     assert len(steps) == 1 and steps.pop().normalize().as_tuple().digits in ((1,), (2,), (5,)), ticks

@@ -284,7 +284,8 @@ def test_what_tells_of_a_dataset_is_no_sample(scratch, pack, files, options):
 def test_documents_beside_texts_that_are_samples(scratch, pack):
     """The README is common, the texts are not; a directory of nothing but documents is a dataset of documents."""
     def common(dataset):
-        return {r["path"] for r in map(json.loads, tools.mkshard("ls", "--json", dataset).stdout.splitlines()) if r["common"]}
+        records = map(json.loads, tools.mkshard("ls", "--json", dataset).stdout.splitlines())
+        return {record["path"] for record in records if record["common"]}
 
     root = scratch / "texts"
     root.mkdir()
@@ -597,7 +598,8 @@ def test_extract_keeps_equal_files_and_replaces_others_when_told(scratch, source
     dataset, out = pack(source), scratch / "out"
     tools.mkshard("extract", dataset, out)
     n = sum(path.is_file() for path in source.rglob("*"))
-    assert f"{n} of the files existed already, equal by size and checksum; 0 written" in tools.mkshard("extract", dataset, out).stdout
+    done = tools.mkshard("extract", dataset, out)
+    assert f"{n} of the files existed already, equal by size and checksum; 0 written" in done.stdout
     inode = (out / "big.bin").stat().st_ino
     with open(out / "block.bin", "r+b") as f:
         f.seek(2**20 - 1)

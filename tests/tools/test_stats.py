@@ -71,7 +71,8 @@ SVG = "{http://www.w3.org/2000/svg}"
 def first_panel(picture):
     """[[(x, y)] of a curve] of the panel of distinct classes through the epoch."""
     curves = [p.get("d") for p in xml.parse(picture).getroot().iter(f"{SVG}path")]
-    return [[tuple(map(float, point.removesuffix("h0").split())) for point in d[1:].split("L") if point] for d in curves[2:4]]
+    return [[tuple(map(float, point.split())) for point in d[1:].removesuffix("h0").split("L") if point]
+            for d in curves[2:4]]
 
 
 @pytest.mark.parametrize("batch, batches", [(256, 25), (3000, 2), (6601, 1)])
