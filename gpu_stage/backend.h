@@ -28,7 +28,8 @@ struct stage_upload_stats {
 
 struct stage_backend_ops {
 	const char *name;
-	/* base: the caller's mapping.  A host backend touches no page of it; a device backend pins them all.  -ENOMEM, -EIO. */
+	/* base: the caller's mapping.  A host backend touches no page of it; a device backend pins them all.
+	 * -ENOMEM, -EIO. */
 	int (*memory_new)(struct stage_backend *backend, uint8_t *base, uint64_t bytes, struct base_err *err);
 	void (*memory_free)(struct stage_backend *backend, uint8_t *base); /* before it is unmapped */
 	/* flags of ddpfs_stage_next.  *ret_upload may become NULL: nothing to wait for.

@@ -42,8 +42,9 @@ enum {
 
 enum copy { COPY_AUTO, COPY_EACH, COPY_PACKED };
 
-/* Of a batch in device memory: a run of `memory`, or memory apart.  Batches that are held cannot move, so that free pages can be enough
- * and no run of them long enough; those lent then make sure that what is apart and what is not are not more than device_bytes. */
+/* Of a batch in device memory: a run of `memory`, or memory apart.  Batches that are held cannot move, so that free
+ * pages can be enough and no run of them long enough.  Then as many are lent: all batches together never have more
+ * than device_bytes. */
 struct room {
 	uint32_t first, pages;    /* the run, or the first of the runs lent */
 	unsigned long long apart; /* address; 0: not apart */
@@ -380,8 +381,8 @@ static bool is_apart(const struct cuda_backend *b, const struct ddpfs_item *item
 	return item->len && (uintptr_t)item->data - (uintptr_t)b->arena >= b->arena_bytes;
 }
 
-/* A file that lies apart (space.h) is not pinned: by way of the staging memory, or, where there is none, by a copy that the
- * driver has done when it returns. */
+/* A file that lies apart (space.h) is not pinned: by way of the staging memory, or, where there is none, by a copy that
+ * the driver has done when it returns. */
 static unsigned copy_apart(struct cuda_backend *b, uint64_t to, uint8_t *staging, const struct ddpfs_item *item)
 {
 	if (staging)

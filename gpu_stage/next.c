@@ -133,8 +133,9 @@ static void tell_used(struct assembly *a, uint32_t from, uint32_t n)
 
 /* The entry, pinned, as soon as there is room.  The layout is spent.
  *
- * There is none while others hold more than the arena less this batch (store.h): finished batches, which their consumers release, a
- * batch that another thread puts together, which is finished or given up, and writers for a moment. */
+ * There is none while others hold more than the arena less this batch (store.h): finished batches, which their
+ * consumers release, a batch that another thread puts together, which is finished or given up, and writers for a
+ * moment. */
 static int open_patiently(struct assembly *a, struct stage_layout *l, struct stage_entry **ret_entry)
 {
 	struct ddpfs_stage *stage = a->stage;

@@ -3,9 +3,10 @@
  *     | arena .... |##| free |#| free |###| ... |          | place apart |
  *                        \________\____________ lent _______________/
  *
- * Samples that consumers hold cannot move, so a sample of n pages can find n pages free and no n of them in a row.  It then gets
- * a mapping of its own, and the arena gives up n of its free pages meanwhile (stage_pages_lend), whose memory goes back to the
- * system: memory in use stays within the arena's size, but for what the kernel makes huge pages of again.
+ * Samples that consumers hold cannot move, so a sample of n pages can find n pages free and no n of them in a row.
+ * It then gets a mapping of its own.  The arena gives up n of its free pages meanwhile (stage_pages_lend), and their
+ * memory goes back to the system: memory in use stays within the arena's size, but for what the kernel makes huge
+ * pages of again.
  *
  * Memory apart is never pinned.  With a GPU the arena's is, and does not go back to the system.
  *

@@ -10,13 +10,15 @@
  * until ddpfs_batch_release.  Data is shared (with later epochs and other batches): never write to it.
  * When what batches hold leaves no room, ddpfs_stage_next waits for a release; the arena never grows.
  *
- * Room.  A batch has room when its samples and those that other batches hold, together and each file rounded up to 4 KiB, are not
- * more than the arena (stats.arena_bytes): whatever their sizes, and wherever lies what is held.  What nobody holds makes room.  A
- * sample for which the arena has pages enough and no run of them lies apart, in a mapping of its own, and the arena gives up as much
- * memory meanwhile; where the arena is pinned for a GPU it gives up none, and such samples take host memory besides it.
- * Where the process may have no more addresses or mappings (ulimit -v, vm.max_map_count), such a sample waits for a run.
- * A batch that comes must have room in GPU memory, too: there the same is true of stats.device_bytes.  A batch for which they have bytes
- * enough and no run of them gets GPU memory of its own, besides them, or waits for a run where the GPU has none.
+ * Room.  A batch has room when its samples and those that other batches hold are together not more than the arena
+ * (stats.arena_bytes), each file rounded up to 4 KiB: whatever their sizes, and wherever lies what is held.  What
+ * nobody holds makes room.  A sample for which the arena has pages enough and no run of them lies apart, in a mapping
+ * of its own, and the arena gives up as much memory meanwhile.  Where the arena is pinned for a GPU it gives up none,
+ * and such samples take host memory besides it.  Where the process may have no more addresses or mappings (ulimit -v,
+ * vm.max_map_count), such a sample waits for a run.
+ * GPU memory must have room for the batch, too: there the same is true of stats.device_bytes.  A batch for which
+ * these have bytes enough and no run of them gets GPU memory of its own, besides them, or waits for a run where the
+ * GPU has none.
  *
  * Order.  Batches follow each other in the order they are handed out: two consumers that call ddpfs_stage_next at once get
  * neighbouring batches.  Ranks with equal options and world share out the epoch exactly as their mounts would.
@@ -178,7 +180,8 @@ DDPFS_EXPORT int ddpfs_stage_close(struct ddpfs_stage *stage);
 enum {
 	DDPFS_STAGE_NOWAIT = 1 << 0, /* -EAGAIN instead of waiting for batches to be released */
 	/* -EAGAIN once batches that are not released have left no room in the arena, or none in the GPU's memory, for
-	 * DDPFS_STAGE_BRIEF_MS each: for callers who must look at something else meanwhile.  What had been put together is let go of, so it is for waits that are rare. */
+	 * DDPFS_STAGE_BRIEF_MS each: for callers who must look at something else meanwhile.  What had been put
+	 * together is let go of, so it is for waits that are rare. */
 	DDPFS_STAGE_BRIEFLY = 1 << 1,
 	/* The consumer may write to the bytes of the batch until it releases it.  No other batch has the same memory meanwhile, and
 	 * the samples are verified again before they are handed out again.  Without it the bytes are read only. */
@@ -253,7 +256,7 @@ DDPFS_EXPORT int ddpfs_stage_resume(struct ddpfs_stage *stage, const char *state
  * -ERANGE (DDPFS_STAGE_PATH_MAX suffices), index errors. */
 DDPFS_EXPORT int ddpfs_stage_path(struct ddpfs_stage *stage, uint32_t file, char *buf, size_t buf_size);
 
-/* The arena, constant while the stage is open: items[i].data lies in it, but for samples that lie apart (Room, above). */
+/* The arena, constant while the stage is open: items[i].data lies in it, but for samples that lie apart (Room). */
 DDPFS_EXPORT void ddpfs_stage_arena(struct ddpfs_stage *stage, const uint8_t **ret_base, uint64_t *ret_bytes);
 
 /* Each field is consistent by itself. */

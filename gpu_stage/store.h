@@ -7,9 +7,9 @@
  * as they are *kept* (the ledger of prefetch/ counts them as resident) and nobody needs their room at once; those
  * that were used already go first then, and the read-ahead never makes room by pushing out what it brought.
  *
- * An entry is one run of pages of the arena.  Where free pages suffice and no run of them is long enough, it lies *apart*
- * (space.h) and counts as many pages of the arena.  So there is room for a sample whenever its pages and those of pinned entries
- * are not more than the arena, wherever these lie.
+ * An entry is one run of pages of the arena.  Where free pages suffice and no run of them is long enough, it lies
+ * *apart* (space.h) and counts as many pages of the arena.  So there is room for a sample whenever its pages and
+ * those of pinned entries are not more than the arena, wherever these lie.
  *
  * Threads: all functions from any thread; one mutex, never held while copying or looking into the index. */
 #ifndef DDPFS_GPU_STAGE_STORE_H
@@ -76,8 +76,8 @@ struct stage_entry {
 	struct stage_entry *older, *newer;
 };
 
-/* space: not owned.  Its own memory: 28 to 44 bytes a page of the arena, of these at most 256 MiB of buckets, and 128 an entry.
- * -EINVAL, -ENOMEM. */
+/* space: not owned.  Its own memory: 28 to 44 bytes a page of the arena, of these at most 256 MiB of buckets, and 128
+ * an entry. -EINVAL, -ENOMEM. */
 int stage_store_new(const struct shard_index *index, struct stage_space *space, struct stage_store **ret_store);
 void stage_store_free(struct stage_store *store); /* nothing may be pinned; NULL is fine */
 

@@ -34,16 +34,16 @@ void __tsan_release(void *addr);
 #define PREFETCH_RING_UNMAPPING() ((void)0)
 #endif
 
-/* A filter of system calls can admit io_uring_setup and refuse io_uring_enter.  A call that submits nothing tells; EBADFD is the
- * kernel's answer for a ring made with IORING_SETUP_R_DISABLED. */
+/* A filter of system calls can admit io_uring_setup and refuse io_uring_enter.  A call that submits nothing tells;
+ * EBADFD is the kernel's answer for a ring made with IORING_SETUP_R_DISABLED. */
 static inline int prefetch_ring_probe(const struct io_uring *ring)
 {
 	long rc = syscall(SYS_io_uring_enter, ring->ring_fd, 0, 0, 0, NULL, (size_t)0);
 	return rc < 0 && errno != EBADFD ? -errno : 0;
 }
 
-/* io_uring_queue_init, and a look whether the ring can be used.  -EPERM, -ENOSYS, -EACCES: making or entering a ring is refused
- * here; others of io_uring_setup(2). */
+/* io_uring_queue_init, and a look whether the ring can be used.  -EPERM, -ENOSYS, -EACCES: making or entering a ring
+ * is refused here; others of io_uring_setup(2). */
 static inline int prefetch_ring_init(struct io_uring *ring, unsigned entries, unsigned flags)
 {
 	int rc = io_uring_queue_init(entries, ring, flags);
