@@ -41,7 +41,8 @@ struct cache_ledger {
 	size_t flush;          /* of the queue's first, which do not wait */
 	uint64_t lag;
 	/* Read by any thread: */
-	_Atomic uint64_t budget_bytes, resident_bytes, coming_bytes, n_resident, n_evicted, n_dropped, n_lost;
+	_Atomic uint64_t budget_bytes, resident_bytes, coming_bytes, n_resident, n_evicted, n_evicted_blocks, n_dropped,
+	        n_lost;
 };
 
 static uint64_t load(const _Atomic uint64_t *counter)
@@ -371,7 +372,7 @@ static void keep_or_idle(struct cache_ledger *ledger, uint32_t sample, uint64_t 
 		drop_unused(ledger, sample, cost ? cost : cost_of(ledger, sample));
 }
 
-/* Drops the oldest of what has no known use.  Returns false when there is nothing of the kind. */
+/* Drops the oldest of what has no known use, to make room.  Returns false when there is nothing of the kind. */
 static bool drop_idle(struct cache_ledger *ledger)
 {
 	struct entry entry;
@@ -379,6 +380,7 @@ static bool drop_idle(struct cache_ledger *ledger)
 		if (!is_sample(&entry)) {
 			add(&ledger->resident_bytes, -entry.cost);
 			drops_push(ledger, entry);
+			add(&ledger->n_evicted_blocks, 1);
 			return true;
 		}
 		uint32_t sample = entry.what.id;
@@ -387,6 +389,7 @@ static bool drop_idle(struct cache_ledger *ledger)
 		if (!cache_ledger_resident(ledger, sample) || keep(ledger, sample, UNKNOWN))
 			continue;
 		drop_unused(ledger, sample, entry.cost ? entry.cost : cost_of(ledger, sample));
+		add(&ledger->n_evicted, 1);
 		return true;
 	}
 	return false;
@@ -454,8 +457,8 @@ static bool make_room(struct cache_ledger *ledger, uint64_t room, uint64_t dista
 			if (far == CACHE_NEVER || far <= distance)
 				return false;
 			drop(ledger, sample, cost_of(ledger, sample), next);
+			add(&ledger->n_evicted, 1);
 		}
-		add(&ledger->n_evicted, 1);
 	}
 	return true;
 }
@@ -469,8 +472,8 @@ void cache_ledger_trim(struct cache_ledger *ledger)
 			if (farthest(ledger, &sample, &next) == CACHE_NEVER)
 				return;
 			drop(ledger, sample, cost_of(ledger, sample), next);
+			add(&ledger->n_evicted, 1);
 		}
-		add(&ledger->n_evicted, 1);
 	}
 }
 
@@ -667,6 +670,7 @@ void cache_ledger_stats_get(const struct cache_ledger *ledger, struct cache_ledg
 		.coming_bytes = load(&ledger->coming_bytes),
 		.resident = load(&ledger->n_resident),
 		.evicted = load(&ledger->n_evicted),
+		.evicted_blocks = load(&ledger->n_evicted_blocks),
 		.dropped = load(&ledger->n_dropped),
 		.lost = load(&ledger->n_lost),
 	};

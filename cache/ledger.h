@@ -137,9 +137,10 @@ struct cache_ledger_stats {
 	uint64_t budget_bytes;
 	uint64_t resident_bytes;
 	uint64_t coming_bytes;
-	uint64_t resident; /* samples */
-	uint64_t evicted;  /* dropped to make room, samples */
-	uint64_t dropped;  /* all drops of samples */
+	uint64_t resident;       /* samples */
+	uint64_t evicted;        /* samples dropped to make room */
+	uint64_t evicted_blocks; /* blocks of files dropped to make room; see cache_ledger_block */
+	uint64_t dropped;        /* all drops of samples */
 	uint64_t lost;
 };
 void cache_ledger_stats_get(const struct cache_ledger *ledger, struct cache_ledger_stats *ret_stats);

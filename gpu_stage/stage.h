@@ -138,8 +138,8 @@ struct ddpfs_stage_stats {
 	uint64_t evicted;        /* samples dropped because room was needed at once */
 	uint64_t reads;          /* submitted to the device */
 	uint64_t read_bytes;
-	uint64_t bad_blocks; /* blocks whose checksum did not match, read twice; each counted once */
-	uint64_t io_errors;
+	uint64_t bad_blocks;        /* blocks whose checksum did not match, read twice; each counted once */
+	uint64_t io_errors;         /* reads that failed, each once, also when its second try succeeded */
 	uint64_t left_out;          /* samples found to be bad, by on_bad=skip */
 	uint64_t uploads;           /* batches sent to the GPU */
 	uint64_t upload_copies;     /* copies queued for them */

@@ -50,6 +50,16 @@ static bool alone(const struct prefetch *p, const struct prefetch_read *read)
 	       !STAILQ_NEXT(block, link);
 }
 
+/* A read counts once, whatever becomes of a second try.  Returns false when it was counted before. */
+static bool count_failed(struct prefetch *p, struct prefetch_read *read)
+{
+	if (read->failed)
+		return false;
+	read->failed = true;
+	count(&p->counters.io_errors, 1);
+	return true;
+}
+
 /* Hands a read to the deliver thread: rc 0 with its bytes in area, or an error. */
 void prefetch_engine_land(struct prefetch *p, struct prefetch_read *read, int rc)
 {
@@ -113,7 +123,7 @@ int prefetch_engine_start(struct prefetch *p, struct prefetch_read *read)
 	if (rc == -EBUSY)
 		return -EAGAIN;
 	if (rc < 0) {
-		count(&p->counters.io_errors, 1); /* missing, or replaced */
+		count_failed(p, read); /* missing, or replaced */
 		prefetch_engine_land(p, read, rc);
 		return 0;
 	}
@@ -155,11 +165,7 @@ static bool retry_error(struct prefetch *p, struct prefetch_read *read, int rc)
 		return ++read->tries < PREFETCH_TRIES_MAX;
 	if (rc == -EINVAL)
 		return leave_direct(p, read);
-	count(&p->counters.io_errors, 1);
-	if (read->io_retried)
-		return false;
-	read->io_retried = true; /* a path that failed over, a transport that was reset */
-	return true;
+	return count_failed(p, read); /* once more: a path that failed over, a transport that was reset */
 }
 
 /* A read of the source is over: go on with the rest, try again, or land. */
@@ -169,10 +175,12 @@ static void finish(struct prefetch *p, struct prefetch_read *read)
 	if (p->hook.result)
 		res = p->hook.result(p->hook.arg, read->shard, read->op.offset, read->op.data, res);
 	if (res < 0) {
-		if (retry_error(p, read, res))
+		if (retry_error(p, read, res)) {
 			submit(p, read);
-		else
-			prefetch_engine_land(p, read, res == -EAGAIN || res == -EINTR ? -EIO : res);
+			return;
+		}
+		count_failed(p, read);
+		prefetch_engine_land(p, read, res == -EAGAIN || res == -EINTR ? -EIO : res);
 		return;
 	}
 	count(&p->counters.read_bytes, (uint64_t)res);
@@ -184,12 +192,13 @@ static void finish(struct prefetch *p, struct prefetch_read *read)
 		prefetch_engine_land(p, read, 0);
 	} else if (res == 0 || prefetch_files_check(p->files, read->slot) == -ESTALE) {
 		/* The file ends before the index says so. */
+		count_failed(p, read);
 		prefetch_files_check(p->files, read->slot);
 		prefetch_engine_land(p, read, -ESTALE);
 	} else if (++read->tries < PREFETCH_TRIES_MAX || kept(p, read) - before >= CACHE_PAGE) {
 		submit(p, read);
 	} else {
-		count(&p->counters.io_errors, 1);
+		count_failed(p, read);
 		prefetch_engine_land(p, read, -EIO);
 	}
 }

@@ -111,7 +111,7 @@ struct prefetch_read {
 	uint32_t span;           /* the same, rounded up to the alignment: what is asked of the source */
 	uint32_t got;            /* bytes of it that came */
 	uint32_t tries;
-	bool io_retried;
+	bool failed; /* counted in io_errors */
 	uint64_t submitted_ns;
 	uint64_t due_ns; /* hook delay: not seen before */
 	int rc;          /* the outcome */

@@ -393,6 +393,7 @@ void prefetch_stats_get(struct prefetch *p, struct prefetch_stats *ret_stats)
 		.resident_bytes = ledger.resident_bytes + ledger.coming_bytes,
 		.budget_bytes = ledger.budget_bytes,
 		.evicted = ledger.evicted,
+		.evicted_blocks = ledger.evicted_blocks,
 		.dropped = ledger.dropped,
 		.lost = ledger.lost + atomic_load_explicit(&c->forgotten, memory_order_relaxed),
 		.refetches = atomic_load_explicit(&c->refetches, memory_order_relaxed),

@@ -108,8 +108,8 @@ struct prefetch_stats {
 	uint64_t
 	        bad_blocks; /* whose checksum did not match, twice; each once, as far as the last 1024 are remembered */
 	uint64_t mended_blocks; /* whose checksum matched when they were read a second time */
-	uint64_t io_errors;
-	uint64_t wait_p50_ns; /* of demands */
+	uint64_t io_errors;     /* reads of the source that failed, each once, also when its second try succeeded */
+	uint64_t wait_p50_ns;   /* of demands */
 	uint64_t wait_p99_ns;
 	uint64_t wait_max_ns;
 	uint64_t buffer_bytes;           /* landing buffers held now */
@@ -119,6 +119,7 @@ struct prefetch_stats {
 	uint64_t resident_bytes;         /* in the sink, overhead included */
 	uint64_t budget_bytes;           /* ... at most */
 	uint64_t evicted, dropped, lost; /* samples: for room; all; reclaimed behind our back */
+	uint64_t evicted_blocks;         /* of files that are read by the block (cache/ledger.h): for room */
 	uint64_t refetches;              /* of the next turns, because much had been reclaimed */
 	uint64_t device_rate;            /* bytes per second the source gave at the settled depth; 0 = not measured */
 	uint32_t depth;                  /* scheduled reads in flight the engine allows now */

@@ -395,6 +395,32 @@ static void blocks_are_booked_and_go_by_age(void **state)
 	dataset_free(&d);
 }
 
+static void evicted_counts_samples_and_blocks_apart(void **state)
+{
+	struct dataset d;
+	struct cache_ledger *ledger;
+	struct cache_ledger_stats st;
+	(void)state;
+	dataset_new(&d, 10);
+	assert_int_equal(cache_ledger_new(d.index, 4 * PAGE, 0, 0, &ledger), 0);
+	for (uint32_t i = 0; i < 10; i++) {
+		cache_ledger_block(ledger, 7, i, PAGE);
+		cache_ledger_trim(ledger);
+	}
+	cache_ledger_stats_get(ledger, &st);
+	assert_int_equal(st.evicted, 0);
+	assert_int_equal(st.evicted_blocks, 6);
+	for (uint32_t sample = 0; sample < 10; sample++) {
+		cache_ledger_asked(ledger, sample);
+		cache_ledger_trim(ledger);
+	}
+	cache_ledger_stats_get(ledger, &st);
+	assert_int_equal(st.evicted, 6);
+	assert_int_equal(st.evicted_blocks, 10);
+	cache_ledger_free(ledger);
+	dataset_free(&d);
+}
+
 static void what_is_cleared_is_not_taken_back(void **state)
 {
 	enum { N = 20 };
@@ -715,6 +741,7 @@ int main(void)
 		cmocka_unit_test(what_fits_stays_whatever_comes_next),
 		cmocka_unit_test(what_has_no_known_use_goes_first),
 		cmocka_unit_test(blocks_are_booked_and_go_by_age),
+		cmocka_unit_test(evicted_counts_samples_and_blocks_apart),
 		cmocka_unit_test(what_is_cleared_is_not_taken_back),
 		cmocka_unit_test(what_goes_twice_is_dropped_twice),
 		cmocka_unit_test(what_is_in_memory_is_in_the_books),

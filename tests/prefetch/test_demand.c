@@ -552,6 +552,30 @@ static void short_reads_below_the_alignment_end(void **state)
 	}
 }
 
+static void a_read_that_fails_is_counted_once(void **state)
+{
+	static const int kinds[] = { FAULT_EIO, FAULT_AGAIN, FAULT_INTR };
+	(void)state;
+	for (unsigned s = 0; s < N_SETUPS; s++) {
+		for (unsigned k = 0; k < sizeof(kinds) / sizeof(kinds[0]); k++) {
+			for (unsigned lasting = 0; lasting < 2; lasting++) {
+				/* One that passes is the first of the first read. */
+				struct faults f = { .every = 1000, .always = lasting, .kind = kinds[k] };
+				struct prefetch_hook hook = { .result = suffer, .arg = &f };
+				struct prefetch_options options = setups[s];
+				options.hook = &hook;
+				struct prefetch *p = open_engine(options);
+				struct prefetch_stats st;
+				for (uint32_t i = 0; i < 3; i++)
+					assert_int_equal(get(p, 6 + i * N_SIZES, 0), lasting ? -EIO : 0);
+				prefetch_stats_get(p, &st);
+				assert_int_equal(st.io_errors, lasting ? 3 : kinds[k] == FAULT_EIO);
+				prefetch_free(p);
+			}
+		}
+	}
+}
+
 static void copy_file(const char *from, const char *to)
 {
 	char command[400];
@@ -820,6 +844,7 @@ int main(void)
 		cmocka_unit_test(freeing_answers_every_demand),
 		cmocka_unit_test(passing_faults_are_mended),
 		cmocka_unit_test(lasting_faults_are_reported),
+		cmocka_unit_test(a_read_that_fails_is_counted_once),
 		cmocka_unit_test(short_reads_below_the_alignment_end),
 		cmocka_unit_test(a_changed_shard_is_noticed),
 		cmocka_unit_test(truncation_of_an_open_shard_is_noticed),
