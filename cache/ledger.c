@@ -333,8 +333,8 @@ static bool keep(struct cache_ledger *ledger, uint32_t sample, struct use known)
 	return wanted;
 }
 
-/* It is in nobody's memory when it is used next: in one stream, if that is known, by `next`. */
-static void leave_gap(struct cache_ledger *ledger, uint32_t sample, struct use next)
+/* It is in nobody's memory when it is used next: in one stream, if that is known, by `next`.  hole: it may be fetched again. */
+static void leave_gap(struct cache_ledger *ledger, uint32_t sample, struct use next, bool hole)
 {
 	for (uint32_t i = 0; i < ledger->n_timelines; i++) {
 		struct cache_timeline *tl = ledger->timelines[i];
@@ -343,6 +343,8 @@ static void leave_gap(struct cache_ledger *ledger, uint32_t sample, struct use n
 			continue;
 		cache_timeline_clear_kept(tl, seq);
 		tl->gap = seq >= tl->gap ? seq + 1 : tl->gap;
+		if (hole && seq < tl->hole)
+			tl->hole = seq;
 	}
 }
 
@@ -357,7 +359,7 @@ static void drop_unused(struct cache_ledger *ledger, uint32_t sample, uint64_t c
 
 static void drop(struct cache_ledger *ledger, uint32_t sample, uint64_t cost, struct use next)
 {
-	leave_gap(ledger, sample, next);
+	leave_gap(ledger, sample, next, true);
 	drop_unused(ledger, sample, cost);
 }
 
@@ -395,8 +397,8 @@ static bool drop_idle(struct cache_ledger *ledger)
 	return false;
 }
 
-/* The resident sample whose next use is farthest from its stream's cursor, counted in turns; streams of one host are
- * taken to go at the same pace.  Returns that distance, CACHE_NEVER when nothing is kept. */
+/* The resident sample whose next use is farthest from its stream's reader, counted in turns (cache_timeline_distance); streams of
+ * one host are taken to go at the same pace, but for those that are away.  Returns that distance, CACHE_NEVER when nothing is kept. */
 static uint64_t farthest(struct cache_ledger *ledger, uint32_t *ret_sample, struct use *ret_next)
 {
 	for (;;) {
@@ -407,7 +409,7 @@ static uint64_t farthest(struct cache_ledger *ledger, uint32_t *ret_sample, stru
 			uint64_t last = cache_timeline_last_kept(tl);
 			if (last == CACHE_NEVER)
 				continue;
-			uint64_t distance = last > tl->cursor ? last - tl->cursor : 0;
+			uint64_t distance = cache_timeline_distance(tl, last);
 			if (!from || distance > best) {
 				best = distance;
 				seq = last;
@@ -426,7 +428,7 @@ static uint64_t farthest(struct cache_ledger *ledger, uint32_t *ret_sample, stru
 		for (uint32_t i = 0; i < ledger->n_timelines; i++) {
 			struct cache_timeline *tl = ledger->timelines[i];
 			uint64_t next = tl == from ? CACHE_NEVER : cache_timeline_next(tl, sample);
-			if (next == CACHE_NEVER || (next > tl->cursor && next - tl->cursor >= best))
+			if (next == CACHE_NEVER || cache_timeline_distance(tl, next) >= best)
 				continue;
 			cache_timeline_set_kept(tl, next);
 			nearer = true;
@@ -502,7 +504,7 @@ int cache_ledger_fetch(
 		return -EINVAL;
 	if (cache_ledger_has(ledger, sample))
 		return -EEXIST;
-	if (!make_room(ledger, bytes, seq > tl->cursor ? seq - tl->cursor : 0))
+	if (!make_room(ledger, bytes, cache_timeline_distance(tl, seq)))
 		return -ENOSPC;
 	enum cache_state state = cache_ledger_state(ledger, sample);
 	if (cache_ledger_held(ledger) > load(&ledger->budget_bytes) + 2 * ledger->lag ||
@@ -525,7 +527,7 @@ void cache_ledger_arrived(
 		return;
 	move(ledger, sample, ok ? CACHE_RESIDENT : CACHE_ABSENT, bytes);
 	if (!ok) {
-		leave_gap(ledger, sample, UNKNOWN);
+		leave_gap(ledger, sample, UNKNOWN, false);
 		return;
 	}
 	keep_or_idle(ledger, sample, bytes, (struct use){ .tl = tl, .seq = seq });

@@ -58,7 +58,7 @@ static int make(struct cache_timeline *tl, uint64_t epoch, uint64_t first)
 
 int cache_timeline_init(struct cache_timeline *tl, struct shard_view *view, uint32_t rank, uint64_t epoch)
 {
-	*tl = (struct cache_timeline){ .view = view, .rank = rank };
+	*tl = (struct cache_timeline){ .view = view, .rank = rank, .hole = CACHE_NEVER };
 	return make(tl, epoch, 0);
 }
 
@@ -74,7 +74,9 @@ void cache_timeline_done(struct cache_timeline *tl)
 
 int cache_timeline_jump(struct cache_timeline *tl, uint64_t epoch, uint64_t turn, bool repeat)
 {
-	struct cache_timeline made = { .view = tl->view, .rank = tl->rank, .repeat = repeat };
+	struct cache_timeline made = {
+		.view = tl->view, .rank = tl->rank, .repeat = repeat, .hole = CACHE_NEVER, .away = tl->away
+	};
 	uint64_t first = cache_timeline_end(tl);
 	int rc = make(&made, epoch, first);
 	if (rc < 0)

@@ -48,6 +48,11 @@ struct cache_timeline {
 	bool repeat;     /* the trainer reads the same epoch again and again: the slots all show it */
 	uint64_t cursor; /* seq of the first turn not used */
 	uint64_t gap; /* seq behind the last one whose sample was to be in memory and is not; hint of whoever fetches */
+	uint64_t
+	        hole; /* the first seq whose sample was dropped before its use since the owner last set it to CACHE_NEVER */
+	/* The owner's, for cache_timeline_distance: */
+	uint64_t reader; /* seq behind the farthest used one; below the cursor: the cursor counts */
+	uint64_t away;   /* turns of others that will be used before this timeline's next one, about */
 	struct cache_slot slots[CACHE_EPOCHS];
 	bool exact;               /* what comes at the turn where a sample is found is that sample */
 	struct cache_note *notes; /* CACHE_NOTES of them, by seq modulo */
@@ -59,6 +64,13 @@ void cache_timeline_done(struct cache_timeline *tl);
 
 /* Forgets all and starts at turn `turn` of `epoch`, whose earlier turns count as used. -ENOMEM, -ENODATA: there is no such turn (then unchanged). */
 int cache_timeline_jump(struct cache_timeline *tl, uint64_t epoch, uint64_t turn, bool repeat);
+
+/* Turns until a seq is used, as far as is known. */
+static inline uint64_t cache_timeline_distance(const struct cache_timeline *tl, uint64_t seq)
+{
+	uint64_t from = tl->reader > tl->cursor ? tl->reader : tl->cursor;
+	return (seq > from ? seq - from : 0) + tl->away;
+}
 
 uint64_t cache_timeline_end(const struct cache_timeline *tl); /* seq behind the last slot */
 

@@ -4,7 +4,7 @@
  * A mount alone reads past the host's page cache and keeps what it read in its own pages, where a trainer's read needs no
  * server.  Two mounts cannot see each other's pages.  So servers that find each other agree, if the whole dataset fits into
  * the memory that they were given together and that the host has left, to read the shards through the host's page cache,
- * which they share, and to keep no more than a window in pages of their own.  A read that misses these costs a copy and a
+ * which they share, and to keep no more than a window in pages of their own (prefetch_share).  A read that misses these costs a copy and a
  * checksum, but no disk.
  *
  * Those of one user find each other by their control sockets (fs/control.h): who comes says so to all that are there.  A

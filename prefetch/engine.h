@@ -152,6 +152,7 @@ struct prefetch_stream {
 	uint64_t ahead_bytes;             /* fetched and not used */
 	uint64_t lag_bytes;               /* the part of it below `high` */
 	_Atomic uint64_t window;          /* limit of ahead_bytes, where nothing is in memory yet */
+	uint64_t used_at;                 /* p->all_uses at its latest use */
 	uint32_t missing;                 /* share of the latest turns looked at that had to be fetched, in 1/65536 */
 	uint32_t batch;                   /* turns of the next announcement */
 	/* The sink forgot what was announced (lost.c): */
@@ -265,6 +266,7 @@ struct prefetch {
 	struct prefetch_want *wants;      /* PREFETCH_WANTS_MAX of them */
 	struct prefetch_read_list parked; /* scheduled reads for which there was no memory or file slot */
 	uint64_t budget;                  /* of the ledger, as configured, or less since prefetch_share */
+	uint64_t share_most;              /* ... at most, since then */
 	uint64_t room;                    /* what the sink may hold while drops are under way; never less */
 	uint64_t drop_lag;                /* bytes of drops that wait */
 	uint64_t cost_bytes, n_cost; /* of the samples that were fetched: what one takes in the sink, in the mean */
@@ -273,6 +275,10 @@ struct prefetch {
 	uint64_t shrunk_ns; /* when the budget was last changed for losses; 0 = it is whole */
 	uint32_t lost_recently;
 	uint32_t lost_latest; /* sample */
+	uint64_t all_uses;    /* of all streams */
+	uint32_t n_live;      /* streams */
+	uint32_t n_here;      /* those of them that read ahead and are not away */
+	uint64_t here_left;   /* the fewest turns that one of those has left of its epoch */
 	uint32_t uses;        /* the latest, at most PREFETCH_LOST_USES */
 	uint32_t lost;        /* samples that were lost meanwhile */
 	uint64_t lost_first_ns;

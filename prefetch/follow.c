@@ -21,7 +21,8 @@ _Static_assert((int)CLUSTER <= (int)PREFETCH_RING, "the ring holds a cluster");
 
 static uint64_t slack(const struct prefetch_stream *s)
 {
-	uint64_t turns = s->tl.slots[0].turns / 16;
+	/* Turns of an order that was recognised are sure: workers with large batches may be apart by half of a small epoch. */
+	uint64_t turns = s->tl.slots[0].turns / (shard_view_is_given(s->tl.view) ? 2 : 16);
 	return turns < SLACK_MIN ? SLACK_MIN : turns > SLACK_MAX ? SLACK_MAX : turns;
 }
 
@@ -69,6 +70,7 @@ static void use(struct prefetch *p, struct prefetch_stream *s, uint64_t seq, boo
 	if (seq < s->high)
 		s->lag_bytes -= cost;
 	cache_ledger_use(p->ledger, &s->tl, seq, had);
+	s->used_at = ++p->all_uses;
 	p->refetch_uses++;
 	s->names_uses++;
 	if (++p->uses == PREFETCH_LOST_USES)

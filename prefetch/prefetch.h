@@ -91,7 +91,8 @@ bool prefetch_cancel(struct prefetch *prefetch, struct prefetch_demand *demand);
 void prefetch_set_memory(struct prefetch *prefetch, uint64_t memory_bytes);
 
 /* Others on this host read the same shards, and the host has memory for all of them once.  From now on shards are read through
- * the host's page cache, which is shared, and the sink holds no more than `sink_bytes`; what it holds now is read again.
+ * the host's page cache, which is shared, and the sink holds no more than `sink_bytes`, or a quarter of what it held before where
+ * workers' batches need it; what it holds now is read again.
  * There is no way back.  Does nothing the second time. */
 void prefetch_share(struct prefetch *prefetch, uint64_t sink_bytes);
 

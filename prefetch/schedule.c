@@ -11,9 +11,12 @@
 enum {
 	BATCH_MAX = 512,
 	DROP_LAG_MAX = 4 << 20,  /* bytes of the latest drops that wait: their files may not be closed yet */
+	WORKERS_TURNS = 4096,    /* that workers who read side by side may be apart */
 	LAG_TURNS_MAX = 1 << 16, /* turns that may stay unused behind the farthest used one */
 	MISSING_ONE = 1 << 16,   /* prefetch_stream.missing: all turns */
 	MISSING_TURNS = 256,     /* turns that its average goes back */
+	AWAY_BETWEEN = 16,       /* uses of others after which a stream between two epochs is away, */
+	AWAY_WITHIN = 1024,      /* ... and one within an epoch, for each stream: workers' batches come in bursts */
 	COST_KNOWN = 256,        /* samples whose mean is believed */
 };
 static const uint64_t DROP_WAIT_NS = 2000000000; /* drops of 512 samples take 4 ms */
@@ -158,14 +161,56 @@ static void take_arrived(struct prefetch *p, struct prefetch_item_list *arrived)
 	}
 }
 
+/* What a sample takes in the sink, in the mean of all. */
+static uint64_t mean_cost(const struct prefetch *p)
+{
+	const struct shard_info *info = shard_index_info(p->options.index);
+	uint64_t mean = info->n_samples ? info->content_bytes / info->n_samples : 0;
+	return mean + p->sink->overhead_bytes + CACHE_PAGE / 2;
+}
+
+/* Turns behind the farthest used one that are not used; 0 when it is too far for workers who read side by side. */
+static uint64_t late_turns(struct prefetch_stream *s)
+{
+	uint64_t late = 0;
+	if (s->high - s->tl.cursor > WORKERS_TURNS)
+		return 0;
+	for (uint64_t seq = s->tl.cursor; seq < s->high; seq++)
+		late += !cache_timeline_used(&s->tl, seq);
+	return late;
+}
+
+/* Workers read batches side by side, and what lies between them fills the window: it holds twice as much, and so does the sink of
+ * a mount that shares.  Returns false when there is no more memory for it. */
+static bool widen(struct prefetch *p, struct prefetch_stream *s)
+{
+	uint64_t window = s->window * 2;
+	if (p->shared && p->budget < p->share_most && p->budget / 4 * 3 < window) {
+		p->budget = window / 3 * 4 < p->share_most ? window / 3 * 4 : p->share_most;
+		p->room = p->budget + 3 * p->drop_lag > p->room ? p->budget + 3 * p->drop_lag : p->room;
+		p->shrunk_ns = 0;
+		cache_ledger_set_budget(p->ledger, p->budget);
+	}
+	uint64_t most = p->budget / 4 * 3, before = s->window;
+	s->window = before > most ? before : window < most ? window : most;
+	return s->window > before;
+}
+
 /* Turns that will not be used any more by the looks of it: they stood behind the farthest used one for too long. */
 static void give_up_laggards(struct prefetch *p, struct prefetch_stream *s)
 {
 	struct cache_timeline *tl = &s->tl;
 	const struct cache_slot *next = &tl->slots[1];
+	uint64_t late = late_turns(s), late_bytes = late * mean_cost(p);
+	late_bytes = late && s->lag_bytes > late_bytes ? s->lag_bytes : late_bytes;
+	while (late_bytes > s->window / 2 && widen(p, s))
+		;
 	uint64_t in_next = s->high > next->first ? s->high - next->first : 0;
-	while (tl->cursor < s->high && (s->lag_bytes > s->window / 2 || s->high - tl->cursor > LAG_TURNS_MAX ||
-	                                       (in_next > next->turns / 2 && tl->cursor < next->first))) {
+	/* A loader of its own order begins an epoch when all of the last one is read. */
+	uint64_t ended = next->turns / (shard_view_is_given(tl->view) ? 8 : 2);
+	uint64_t most = late ? s->window / 4 * 3 : s->window / 2;
+	while (tl->cursor < s->high && (s->lag_bytes > most || s->high - tl->cursor > LAG_TURNS_MAX ||
+	                                       (in_next > ended && tl->cursor < next->first))) {
 		uint64_t turn, cost = 0;
 		struct cache_slot *slot = cache_timeline_slot(tl, tl->cursor, &turn);
 		uint32_t sample;
@@ -347,6 +392,7 @@ static void share(struct prefetch *p, uint64_t sink_bytes)
 	p->share_pending = st.coming_bytes > 0;
 	if (p->share_pending)
 		return; /* prefetch_schedule_fill asks for the next delivery to wake us */
+	p->share_most = p->budget / 4 > sink_bytes ? p->budget / 4 : sink_bytes;
 	if (p->budget > sink_bytes)
 		p->budget = sink_bytes;
 	p->shrunk_ns = 0;
@@ -359,8 +405,46 @@ static void share(struct prefetch *p, uint64_t sink_bytes)
 static bool settle(struct prefetch *p, struct prefetch_stream *s)
 {
 	give_up_laggards(p, s);
+	s->tl.reader = s->high;
 	show(s);
 	return false;
+}
+
+/* A stream whose reader does not read while others do, as a validation loader's in a training epoch. */
+static bool is_away(const struct prefetch *p, struct prefetch_stream *s)
+{
+	uint64_t turn, place = s->high > s->tl.cursor ? s->high : s->tl.cursor;
+	if (place >= cache_timeline_end(&s->tl))
+		return false;
+	cache_timeline_slot(&s->tl, place, &turn);
+	return p->all_uses - s->used_at > (turn ? (uint64_t)AWAY_WITHIN * p->n_live : AWAY_BETWEEN);
+}
+
+static bool count_here(struct prefetch *p, struct prefetch_stream *s)
+{
+	uint64_t turn, place = s->high > s->tl.cursor ? s->high : s->tl.cursor;
+	p->n_live++;
+	if (place >= cache_timeline_end(&s->tl) || !s->following || is_away(p, s))
+		return false;
+	const struct cache_slot *slot = cache_timeline_slot(&s->tl, place, &turn);
+	p->n_here++;
+	p->here_left = slot->turns - turn < p->here_left ? slot->turns - turn : p->here_left;
+	return false;
+}
+
+/* Who is away is taken to read on when one of those that read ends its epoch. */
+static bool set_away(struct prefetch *p, struct prefetch_stream *s)
+{
+	s->tl.away = p->n_here && is_away(p, s) ? p->here_left : 0;
+	return false;
+}
+
+static void find_away(struct prefetch *p)
+{
+	p->n_live = p->n_here = 0;
+	p->here_left = UINT64_MAX;
+	prefetch_each_stream(p, count_here);
+	prefetch_each_stream(p, set_away);
 }
 
 void prefetch_schedule_news(struct prefetch *p)
@@ -398,6 +482,7 @@ void prefetch_schedule_news(struct prefetch *p)
 	prefetch_lost_settle(p);
 	cache_ledger_trim(p->ledger); /* trainers brought in what they read themselves */
 	prefetch_each_stream(p, settle);
+	find_away(p);
 	pass_on_drops(p);
 }
 
@@ -406,9 +491,7 @@ void prefetch_schedule_news(struct prefetch *p)
  * not over more, or the far ones would take the room of the next. */
 static uint64_t lookahead(const struct prefetch *p, const struct prefetch_stream *s)
 {
-	const struct shard_info *info = shard_index_info(p->options.index);
-	uint64_t mean = info->n_samples ? info->content_bytes / info->n_samples : 0;
-	uint64_t cost = mean + p->sink->overhead_bytes + CACHE_PAGE / 2;
+	uint64_t cost = mean_cost(p);
 	if (!p->sink->ops->announce && p->n_cost >= COST_KNOWN)
 		cost = p->cost_bytes / p->n_cost + 1;
 	uint64_t turns = s->window / cost;
@@ -469,11 +552,14 @@ static bool may_read(struct prefetch *p)
 }
 
 /* What is read ahead takes room from what is kept for later: where most of the next turns are in memory already, the window
- * spans as many turns as it would without them, and holds less.  A sixteenth of it is always allowed. */
-static uint64_t window_now(const struct prefetch_stream *s)
+ * spans as many turns as it would without them, and holds less.  A sixteenth of it is always allowed.  Streams that read side by
+ * side have three quarters of the budget together. */
+static uint64_t window_now(const struct prefetch *p, const struct prefetch_stream *s)
 {
 	uint64_t share = s->missing > MISSING_ONE / 16 ? s->missing : MISSING_ONE / 16;
-	return s->window / MISSING_ONE * share + s->window % MISSING_ONE * share / MISSING_ONE;
+	uint64_t most = p->budget / 4 * 3 / (p->n_here > 1 ? p->n_here : 1);
+	uint64_t window = s->window < most ? s->window : most;
+	return window / MISSING_ONE * share + window % MISSING_ONE * share / MISSING_ONE;
 }
 
 /* The turn at `fetch` was fetched now, or as a neighbour of one before, or need not be. */
@@ -510,6 +596,34 @@ static void pass_over(struct prefetch_stream *s)
 		s->tl.gap = s->fetch + 1;
 }
 
+/* What was dropped before its use is fetched again, as soon as only what is used later is in the way.  It fills the window no more. */
+static void go_back(struct prefetch *p, struct prefetch_stream *s)
+{
+	uint64_t oldest = prefetch_follow_oldest(s), hole = s->tl.hole > oldest ? s->tl.hole : oldest;
+	bool back = s->tl.hole < s->fetch && hole < s->fetch;
+	s->tl.hole = CACHE_NEVER;
+	if (!back)
+		return;
+	uint64_t end = s->fetch - hole < LAG_TURNS_MAX ? s->fetch : hole + LAG_TURNS_MAX;
+	for (uint64_t seq = hole; seq < end; seq++) {
+		uint64_t turn;
+		uint32_t sample;
+		const struct cache_slot *slot = cache_timeline_slot(&s->tl, seq, &turn);
+		if (cache_bit(slot->ahead, turn) && cache_timeline_sample(&s->tl, seq, &sample) == 0 &&
+		        !cache_ledger_has(p->ledger, sample))
+			prefetch_follow_gone(p, s, seq);
+	}
+	s->fetch = hole;
+	s->coming_end = 0;
+}
+
+/* A stream that is away would take room that who reads now wants back at once: while memory is short it waits until its turns
+ * are as near as a window's. */
+static bool too_early(const struct prefetch *p, const struct prefetch_stream *s)
+{
+	return s->tl.away > lookahead(p, s) && cache_ledger_held(p->ledger) + p->budget / 4 > p->budget;
+}
+
 /* Fetches the next sample of a stream that is not there yet.  Returns true when one was fetched. */
 static bool fetch_one(struct prefetch *p, struct prefetch_stream *s)
 {
@@ -517,11 +631,14 @@ static bool fetch_one(struct prefetch *p, struct prefetch_stream *s)
 		return false;
 	while (s->fetch < s->high && cache_timeline_used(&s->tl, s->fetch))
 		s->fetch++; /* what is used needs no name: announcements may have passed over it, too */
+	go_back(p, s);
+	if (too_early(p, s))
+		return false;
 	announce(p, s);
 	pthread_mutex_lock(&p->lock);
 	s->limit = p->sink->ops->announce ? s->announce_done : s->announced;
 	pthread_mutex_unlock(&p->lock);
-	for (; s->fetch < s->limit && s->ahead_bytes < window_now(s) + s->lag_bytes && may_read(p); s->fetch++) {
+	for (; s->fetch < s->limit && may_read(p); s->fetch++) {
 		uint32_t sample;
 		if (next_sample(p, s, &sample) < 0) {
 			pass_over(s);
@@ -529,6 +646,8 @@ static bool fetch_one(struct prefetch *p, struct prefetch_stream *s)
 		}
 		if (cache_timeline_used(&s->tl, s->fetch))
 			continue;
+		if (s->ahead_bytes >= window_now(p, s) + s->lag_bytes)
+			return false;
 		/* Most turns of small samples came as neighbours: no look at their records while the device may be idle. */
 		int rc = cache_ledger_has(p->ledger, sample) ? -EEXIST : prefetch_fetch(p, s, s->fetch, sample);
 		if (rc == -ENOSPC || rc == -EAGAIN || rc == -ENOMEM)

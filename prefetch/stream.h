@@ -5,7 +5,8 @@
  *
  * The engine fetches the turns behind `high`, the farthest turn the trainer has had, as long as what was fetched and is
  * still to be used fits the window (the part of it that was not in memory anyway), and as long as nothing that is used sooner has to go for it.  Turns below `high` that
- * are not used yet are other workers' batches; when they fill half of the window the oldest are given up.
+ * are not used yet are other workers' batches.  When they fill half of the window it grows to twice its size, as far as memory goes;
+ * when they fill three quarters of it, or half where they lie far apart, the oldest are given up.
  *
  * A trainer that leaves the order turns the read-ahead of its stream off; one that follows it again, from wherever,
  * turns it on again at that place.

@@ -2,6 +2,7 @@
 
 import os
 from concurrent.futures import ThreadPoolExecutor
+from itertools import zip_longest
 from pathlib import Path
 
 import pytest
@@ -104,3 +105,49 @@ def test_neighbours_are_counted_in_numbers(mount, pack, many):
     assert not ask(m, "neighbour")["ok"]
     assert ask(m, "neighbour", servers=1)["ok"]
     assert stats(m)["shared"] == 0
+
+
+def trained(m, train, val, batch, files):
+    """An epoch of a trainer with two workers, who read batches side by side, and then a validation.  He is slow: the server has time
+    for all that it wants to do.  Returns the misses."""
+    before = settled(m)["misses"]
+    for at in range(0, len(train), 2 * batch):
+        pairs = zip_longest(train[at:at + batch], train[at + batch:at + 2 * batch])
+        for i, path in enumerate(path for pair in pairs for path in pair if path):
+            assert (m.path / path).read_bytes() == files[path], path
+            if i % 4 == 3:
+                settled(m)
+    for i, path in enumerate(val):
+        assert (m.path / path).read_bytes() == files[path], path
+        if i % 4 == 3:
+            settled(m)
+    return settled(m)["misses"] - before
+
+
+@pytest.mark.parametrize("batch", [32, 128])
+def test_a_slow_trainer_on_a_shared_mount_misses_nothing_once_he_is_known(mount, pack, scratch, batch):
+    """Two workers' batches of 128 are larger than the least that a mount keeps in pages of its own."""
+    data = pytest.importorskip("torch.utils.data", reason="torch is not installed")
+    root, files = scratch / "two", {}
+    for kind, n in (("train", 1200), ("val", 150)):
+        for i in range(n):
+            path = f"{kind}/c{i % 10}/f{i:05d}"
+            files[path] = content(path, 50_000 + i)
+            (root / path).parent.mkdir(parents=True, exist_ok=True)
+            (root / path).write_bytes(files[path])
+    dataset = pack(root)
+    m = [mount(dataset, "view=all,layout=tree,memory=192M") for _ in (0, 1)]
+    wait_until(lambda: all(stats(x)["shared"] for x in m))
+    train = sorted(path for path in files if path.startswith("train/"))
+    val = sorted(path for path in files if path.startswith("val/"))
+    sampler = data.DistributedSampler(train, num_replicas=1, rank=0, seed=5)
+    missed = []
+    for epoch in range(3):
+        sampler.set_epoch(epoch)
+        before = stats(m[0])
+        misses = trained(m[0], [train[i] for i in sampler], val, batch, files)
+        after = stats(m[0])
+        taken = after["lost"] - before["lost"] + 1024 * (after["refetches"] - before["refetches"])
+        missed.append(max(0, misses - taken))
+    assert after["errors"] == 0 and after["jumps"] == 0
+    assert missed[1] <= 64 and missed[2] <= 64, missed

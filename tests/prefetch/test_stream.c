@@ -646,6 +646,67 @@ static void workers_out_of_step_do_not_matter(void **state)
 	prefetch_free(t.p);
 }
 
+/* Workers whose batches together are larger than the window: it grows, and nobody's batch is given up. */
+static void a_window_grows_with_the_workers_batches(void **state)
+{
+	(void)state;
+	enum { BATCH = 100 };
+	struct fake_sink sink;
+	struct trainer t = { .paced = true };
+	sink_init(&sink);
+	start(&t, &sink, &(struct setup){ .memory = 64 << 20, .view = orders[0], .window = 3 << 20 });
+	settle(&t);
+	for (uint64_t b = 0; b + 2 * BATCH <= N_FILES; b += 2 * BATCH) {
+		for (uint64_t i = 0; i < BATCH; i++) {
+			read_turn(&t, 0, b + i);
+			read_turn(&t, 0, b + BATCH + i);
+		}
+		if (b == 0)
+			t.misses = 0; /* what the second worker wants first lies beyond the first window */
+	}
+	struct prefetch_stream_stats ss;
+	prefetch_stream_stats_get(t.stream, &ss);
+	assert_true(ss.following);
+	assert_true(ss.window_limit > 3 << 20);
+	assert_int_equal(t.misses + t.errors, 0);
+	assert_int_equal(stats(t.p).wasted_bytes, 0);
+	check_sink(&sink);
+	stop(&t);
+	prefetch_free(t.p);
+}
+
+/* A training loader and a validation loader, one after the other: who does not read leaves the room to who does, and has what
+ * comes next for him when it is his turn. */
+static void streams_that_take_turns_miss_nothing(void **state)
+{
+	(void)state;
+	struct fake_sink sink;
+	struct trainer t[2] = { 0 };
+	struct setup setup = { .memory = 16 << 20, .view = orders[0], .window = 8 << 20 };
+	sink_init(&sink);
+	setup.view.world = 2;
+	for (uint32_t r = 0; r < 2; r++) {
+		t[r].p = t[0].p;
+		t[r].paced = true;
+		setup.view.rank = r;
+		start(&t[r], &sink, &setup);
+	}
+	settle(&t[0]);
+	for (uint64_t epoch = 0; epoch < 3; epoch++) {
+		for (uint32_t r = 0; r < 2; r++) {
+			uint64_t before = t[r].misses;
+			read_epoch(&t[r], epoch);
+			if (epoch > 0)
+				assert_in_range(t[r].misses - before, 0, 16); /* until the other one counts as away */
+		}
+	}
+	assert_int_equal(t[0].errors + t[1].errors, 0);
+	check_sink(&sink);
+	stop(&t[0]);
+	stop(&t[1]);
+	prefetch_free(t[0].p);
+}
+
 static void files_that_are_left_out_do_not_stop_the_window(void **state)
 {
 	(void)state;
@@ -1307,6 +1368,8 @@ int main(void)
 		cmocka_unit_test(a_drop_that_does_not_end_stops_no_reader),
 		cmocka_unit_test(a_store_that_waits_for_a_reader_does_not_stop_him),
 		cmocka_unit_test(workers_out_of_step_do_not_matter),
+		cmocka_unit_test(a_window_grows_with_the_workers_batches),
+		cmocka_unit_test(streams_that_take_turns_miss_nothing),
 		cmocka_unit_test(files_that_are_left_out_do_not_stop_the_window),
 		cmocka_unit_test(a_foreign_order_is_noticed_and_the_way_back_too),
 		cmocka_unit_test(a_list_read_again_is_followed),
