@@ -573,6 +573,8 @@ static int write_dataset(const struct pack_args *args, struct pack_places *place
 	if (rc && ours && !any) /* nothing to go on from */
 		pack_places_sweep(places);
 	pack_journal_close(journal);
+	if (places->published)
+		pack_interrupt_end(); /* nothing is to be gone on with */
 	if (rc == 0)
 		pack_publish_finish(places);
 	return rc;
