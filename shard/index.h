@@ -100,10 +100,13 @@ void shard_index_close(struct shard_index *index); /* NULL is fine */
  * index's sum, a hand-out): once for many of them will do.  A system call, 0.4 us; verifies again what was verified
  * when the file's ctime is new.  Any thread that has the process's descriptors (fs/touch.h has one that has not).
  * -ESTALE: somebody wrote into the file, and from then on all accessors say so (shard_index_explain has the
- * sentence); or another code of fstat(2), which says nothing about the next call. */
+ * sentence); or another code of statx(2), which says nothing about the next call. */
 int shard_index_check(const struct shard_index *index);
 
-/* The same, with a sentence. */
+/* Whether some thread is in shard_index_check now: on a network file system that may wait for the store.  Any thread. */
+bool shard_index_is_looked_at(const struct shard_index *index);
+
+/* shard_index_check with a sentence. */
 int shard_index_check_err(const struct shard_index *index, struct base_err *err);
 
 /* 0, or -ESTALE and a sentence: the file, what changed, the next step. No system call. Any thread. */

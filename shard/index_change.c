@@ -2,12 +2,14 @@
 #include "shard/index_change.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/mman.h>
 #include <sys/syscall.h>
+#include <sys/sysmacros.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -35,6 +37,7 @@ struct index_change {
 	_Atomic bool settled;     /* false: ctime_ns means nothing yet */
 	_Atomic int what;         /* enum what; never back to NOTHING */
 	_Atomic uint64_t rounds;
+	_Atomic uint32_t looking;      /* threads */
 	pthread_mutex_t lock;          /* guards what follows, and changes of ctime_ns and settled */
 	_Atomic int64_t seen_ctime_ns; /* the latest */
 	uint64_t seen_ns;              /* when it was first seen */
@@ -83,6 +86,21 @@ static int64_t mtime_of(const struct stat *st)
 	return base_time_ns(st->st_mtim.tv_sec, (uint32_t)st->st_mtim.tv_nsec);
 }
 
+/* What a look needs and no more: where reading moves atime, a FUSE file system would be asked for it each time.
+ * System calls only. */
+static int look_at(int dirfd, const char *path, struct stat *st)
+{
+	struct statx stx;
+	if (statx(dirfd, path, AT_EMPTY_PATH, STATX_INO | STATX_SIZE | STATX_MTIME | STATX_CTIME, &stx) < 0)
+		return -errno;
+	st->st_dev = makedev(stx.stx_dev_major, stx.stx_dev_minor);
+	st->st_ino = stx.stx_ino;
+	st->st_size = (off_t)stx.stx_size;
+	st->st_mtim = (struct timespec){ .tv_sec = stx.stx_mtime.tv_sec, .tv_nsec = stx.stx_mtime.tv_nsec };
+	st->st_ctim = (struct timespec){ .tv_sec = stx.stx_ctime.tv_sec, .tv_nsec = stx.stx_ctime.tv_nsec };
+	return 0;
+}
+
 static enum what written(const struct index_change *change, const struct stat *st)
 {
 	if (st->st_dev != change->dev || st->st_ino != change->ino)
@@ -107,7 +125,7 @@ bool shard_index_fault(const void *address)
 			continue;
 		struct index_change *change = atomic_load(&mappings[i].change);
 		/* By /proc: a thread with a table of its own (fs/touch.h) has another file under the number, or none. */
-		bool same = stat(change->proc, &st) == 0 && written(change, &st) == NOTHING &&
+		bool same = look_at(AT_FDCWD, change->proc, &st) == 0 && written(change, &st) == NOTHING &&
 		            ctime_of(&st) == atomic_load(&change->seen_ctime_ns);
 		if (same)
 			return false; /* the disk fails */
@@ -179,8 +197,9 @@ static uint64_t tick_ns(const struct stat *st)
 static int look_again(const struct shard_index *index, struct index_change *change)
 {
 	struct stat before, after;
-	if (fstat(change->fd, &before) < 0)
-		return -errno;
+	int r = look_at(change->fd, "", &before);
+	if (r < 0)
+		return r;
 	latch(change, written(change, &before));
 	if (index_change_is_stale(change))
 		return -ESTALE;
@@ -196,8 +215,9 @@ static int look_again(const struct shard_index *index, struct index_change *chan
 	atomic_fetch_add(&change->rounds, 1);
 	if (index_check_marked(index) < 0)
 		latch(change, BYTES);
-	if (fstat(change->fd, &after) < 0)
-		return -errno;
+	r = look_at(change->fd, "", &after);
+	if (r < 0)
+		return r;
 	latch(change, written(change, &after)); /* says more about what was done than `bytes` where it was first */
 	if (index_change_is_stale(change))
 		return -ESTALE;
@@ -208,26 +228,40 @@ static int look_again(const struct shard_index *index, struct index_change *chan
 	return 0;
 }
 
-int shard_index_check(const struct shard_index *index)
+static int check(const struct shard_index *index, struct index_change *change)
 {
-	struct index_change *change = index->change;
 	struct stat st;
-	if (!change)
-		return 0;
-	if (index_change_is_stale(change))
-		return -ESTALE;
 	__sync_synchronize(); /* what was read of the mapping was read before this look */
-	if (fstat(change->fd, &st) < 0)
-		return -errno;
+	int r = look_at(change->fd, "", &st);
+	if (r < 0)
+		return r;
 	if (written(change, &st) == NOTHING && atomic_load(&change->settled) &&
 	        ctime_of(&st) == atomic_load(&change->ctime_ns))
 		return index_change_is_stale(change) ? -ESTALE : 0; /* a fault's zeros are seen behind its mark */
-	int r = 1;
+	r = 1;
 	pthread_mutex_lock(&change->lock);
 	for (int i = 0; i < ROUNDS_MAX && r == 1; i++)
 		r = look_again(index, change);
 	pthread_mutex_unlock(&change->lock);
 	return r == 1 ? -ESTALE : r;
+}
+
+int shard_index_check(const struct shard_index *index)
+{
+	struct index_change *change = index->change;
+	if (!change)
+		return 0;
+	if (index_change_is_stale(change))
+		return -ESTALE;
+	atomic_fetch_add_explicit(&change->looking, 1, memory_order_relaxed);
+	int r = check(index, change);
+	atomic_fetch_sub_explicit(&change->looking, 1, memory_order_relaxed);
+	return r;
+}
+
+bool shard_index_is_looked_at(const struct shard_index *index)
+{
+	return index->change && atomic_load_explicit(&index->change->looking, memory_order_relaxed) > 0;
 }
 
 int shard_index_explain(const struct shard_index *index, struct base_err *err)
