@@ -308,24 +308,6 @@ bool prefetch_hint(struct prefetch *p, uint32_t number, bool read)
 	return !there;
 }
 
-bool prefetch_cancel(struct prefetch *p, struct prefetch_demand *demand)
-{
-	bool found = false;
-	pthread_mutex_lock(&p->lock);
-	struct prefetch_block *block = prefetch_block_find(p, cache_block_key(demand->file, demand->block));
-	for (struct prefetch_demand **link = block ? &block->waiters : NULL; link && *link; link = &(*link)->next) {
-		if (*link == demand) {
-			*link = demand->next;
-			found = true;
-			break;
-		}
-	}
-	pthread_mutex_unlock(&p->lock);
-	if (found)
-		demand->done(demand, -ECANCELED, NULL, 0);
-	return found;
-}
-
 void prefetch_set_memory(struct prefetch *p, uint64_t memory_bytes)
 {
 	pthread_mutex_lock(&p->lock);

@@ -81,11 +81,6 @@ void prefetch_demand(struct prefetch *prefetch, struct prefetch_demand *demand);
  * reads go first.  Never blocks. */
 bool prefetch_hint(struct prefetch *prefetch, uint32_t file, bool read);
 
-/* The asker gives up (its reader was interrupted): done is called with -ECANCELED, from within this call, unless it
- * was called before or will be in a moment, its block being here; the read itself goes on.  Returns true when it was cancelled.  The caller
- * makes sure that the demand is not freed meanwhile. */
-bool prefetch_cancel(struct prefetch *prefetch, struct prefetch_demand *demand);
-
 /* The budget is `memory_bytes` from now on, at least PREFETCH_MEMORY_MIN.  Landing memory and the windows of streams keep their
  * size.  A larger budget is filled as samples are read; a smaller one is reached by drops.  No effect after prefetch_share. */
 void prefetch_set_memory(struct prefetch *prefetch, uint64_t memory_bytes);

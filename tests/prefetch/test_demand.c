@@ -357,23 +357,6 @@ static void delayed_reads_run_side_by_side(void **state)
 	}
 }
 
-static void a_demand_can_be_cancelled(void **state)
-{
-	(void)state;
-	struct gate gate = { .lock = PTHREAD_MUTEX_INITIALIZER, .cv = PTHREAD_COND_INITIALIZER };
-	struct prefetch_hook hook = { .result = wait_at_gate, .arg = &gate };
-	struct prefetch *p = open_engine((struct prefetch_options){ .hook = &hook });
-	struct asked a, b;
-	ask(p, &a, 6, 0);
-	ask(p, &b, 6, 0);
-	assert_true(prefetch_cancel(p, &a.demand));
-	assert_int_equal(await(&a), -ECANCELED);
-	open_gate(&gate);
-	assert_int_equal(await(&b), 0);
-	assert_false(prefetch_cancel(p, &b.demand));
-	prefetch_free(p);
-}
-
 static void freeing_answers_every_demand(void **state)
 {
 	(void)state;
@@ -840,7 +823,6 @@ int main(void)
 		cmocka_unit_test(demands_for_a_block_in_flight_join_it),
 		cmocka_unit_test(a_hint_does_not_stand_before_readers),
 		cmocka_unit_test(delayed_reads_run_side_by_side),
-		cmocka_unit_test(a_demand_can_be_cancelled),
 		cmocka_unit_test(freeing_answers_every_demand),
 		cmocka_unit_test(passing_faults_are_mended),
 		cmocka_unit_test(lasting_faults_are_reported),
