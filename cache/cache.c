@@ -13,7 +13,6 @@ struct cache {
 	struct cache_buffer *oldest, *newest; /* nobody holds these */
 	struct cache_area *free_areas;
 	struct cache_buffer *free_buffers;
-	uint64_t idle_bytes; /* lengths of the buffers nobody holds */
 	uint32_t bucket_mask;
 	struct cache_buffer **buckets;
 };
@@ -97,7 +96,6 @@ static void evict_oldest(struct cache *cache)
 {
 	struct cache_buffer *buffer = cache->oldest;
 	idle_remove(cache, buffer);
-	cache->idle_bytes -= buffer->len;
 	buffer_kill(cache, buffer);
 }
 
@@ -191,10 +189,8 @@ struct cache_buffer *cache_find(struct cache *cache, uint64_t key)
 	struct cache_buffer *buffer = *bucket_of(cache, key);
 	while (buffer && buffer->key != key)
 		buffer = buffer->hash_next;
-	if (buffer && buffer->refs++ == 0) {
+	if (buffer && buffer->refs++ == 0)
 		idle_remove(cache, buffer);
-		cache->idle_bytes -= buffer->len;
-	}
 	pthread_mutex_unlock(&cache->lock);
 	return buffer;
 }
@@ -209,7 +205,6 @@ static void put_locked(struct cache *cache, struct cache_buffer *buffer)
 		return;
 	}
 	idle_append(cache, buffer);
-	cache->idle_bytes += buffer->len;
 }
 
 void cache_put(struct cache *cache, struct cache_buffer *buffer)
@@ -236,14 +231,6 @@ uint64_t cache_used(struct cache *cache)
 	uint64_t used = cache_arena_used(cache->arena);
 	pthread_mutex_unlock(&cache->lock);
 	return used;
-}
-
-uint64_t cache_idle(struct cache *cache)
-{
-	pthread_mutex_lock(&cache->lock);
-	uint64_t idle = cache->idle_bytes;
-	pthread_mutex_unlock(&cache->lock);
-	return idle;
 }
 
 const struct cache_arena *cache_arena_of(const struct cache *cache)

@@ -67,7 +67,6 @@ void cache_put(struct cache *cache, struct cache_buffer *buffer);
 void cache_drop(struct cache *cache, struct cache_buffer *buffer);
 
 uint64_t cache_used(struct cache *cache); /* landing bytes in use, idle buffers included */
-uint64_t cache_idle(struct cache *cache); /* content bytes of buffers nobody holds: what can be evicted now */
 
 /* The mapping, for registering with the kernel.  Constant after cache_new. */
 const struct cache_arena *cache_arena_of(const struct cache *cache);
