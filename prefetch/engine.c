@@ -355,10 +355,10 @@ static int engine_init(struct prefetch *p)
 {
 	int rc = -ENOSYS;
 	uint32_t limit = prefetch_files_limit();
-	if (p->source->descriptors && !p->options.threads)
+	if (!p->options.threads)
 		rc = prefetch_io_uring(limit, cache_arena_of(p->cache), &p->io);
 	if (rc < 0) /* seccomp, an old kernel, no memory to lock: threads always work */
-		rc = prefetch_io_threads(p->source, &p->io);
+		rc = prefetch_io_threads(&p->io);
 	if (rc < 0)
 		return rc;
 	rc = prefetch_files_new(p->source, p->io, limit, &p->files);

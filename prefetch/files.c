@@ -93,7 +93,7 @@ void prefetch_files_free(struct prefetch_files *files)
 
 bool prefetch_files_leave_direct(struct prefetch_object *object)
 {
-	if (!object->direct || object->fd < 0)
+	if (!object->direct)
 		return false;
 	int flags = fcntl(object->fd, F_GETFL);
 	if (flags < 0 || fcntl(object->fd, F_SETFL, flags & ~O_DIRECT) < 0)

@@ -45,7 +45,7 @@ struct prefetch_port {
 /* Call from the thread that will own it.  files: entries of the file table wanted.  arena: where reads land.
  * -EPERM, -ENOSYS: making or entering a ring is forbidden or unknown here; -ENOMEM, ... */
 int prefetch_io_uring(uint32_t files, const struct cache_arena *arena, struct prefetch_port **ret_io);
-int prefetch_io_threads(struct prefetch_source *source, struct prefetch_port **ret_io); /* -ENOMEM, -EAGAIN */
+int prefetch_io_threads(struct prefetch_port **ret_io); /* -ENOMEM, -EAGAIN */
 
 /* At most PREFETCH_OPS_MAX between submit and reaping.  May wait for the next prefetch_io_wait to reach the kernel. */
 static inline void prefetch_io_submit(struct prefetch_port *io, struct prefetch_op *op)

@@ -10,7 +10,6 @@ enum { THREADS_MAX = 32 }; /* reads at once; enough for an NVMe disk, few enough
 
 struct threads_io {
 	struct prefetch_port base;
-	struct prefetch_source *source;
 	pthread_mutex_t lock;   /* guards what follows */
 	pthread_cond_t todo_cv; /* todo is not empty, or stop */
 	pthread_cond_t done_cv; /* done is not empty, or woken */
@@ -29,10 +28,8 @@ static struct threads_io *threads_of(struct prefetch_port *io)
 	return (struct threads_io *)io;
 }
 
-static int do_read(struct threads_io *t, struct prefetch_op *op)
+static int do_read(const struct prefetch_op *op)
 {
-	if (op->object->fd < 0)
-		return (int)t->source->ops->pread(t->source, op->object, op->data, op->len, op->offset);
 	ssize_t got = pread(op->object->fd, op->data, op->len, (off_t)op->offset);
 	return got < 0 ? -errno : (int)got;
 }
@@ -56,7 +53,7 @@ static void *reader(void *arg)
 		if (!t->todo)
 			t->todo_tail = &t->todo;
 		pthread_mutex_unlock(&t->lock);
-		op->res = do_read(t, op);
+		op->res = do_read(op);
 		pthread_mutex_lock(&t->lock);
 		op->next = NULL;
 		*t->done_tail = op;
@@ -147,7 +144,7 @@ static const struct prefetch_port_ops threads_ops = {
 	.free = threads_free,
 };
 
-int prefetch_io_threads(struct prefetch_source *source, struct prefetch_port **ret_io)
+int prefetch_io_threads(struct prefetch_port **ret_io)
 {
 	struct threads_io *t = calloc(1, sizeof(*t));
 	if (!t)
@@ -160,7 +157,6 @@ int prefetch_io_threads(struct prefetch_source *source, struct prefetch_port **r
 	pthread_cond_init(&t->done_cv, &attr);
 	pthread_condattr_destroy(&attr);
 	t->base = (struct prefetch_port){ .ops = &threads_ops, .uring = false };
-	t->source = source;
 	t->todo_tail = &t->todo;
 	t->done_tail = &t->done;
 	/* One reader must exist, or submitted operations would never end. */

@@ -153,7 +153,7 @@ int prefetch_source_local(
 	struct timespec now;
 	clock_gettime(CLOCK_REALTIME, &now);
 	local->opened_ns = base_time_ns(now.tv_sec, (uint32_t)now.tv_nsec);
-	local->base = (struct prefetch_source){ .ops = &local_ops, .descriptors = true };
+	local->base = (struct prefetch_source){ .ops = &local_ops };
 	local->index = index;
 	local->io = io;
 	*ret_source = &local->base;

@@ -510,7 +510,7 @@ static struct prefetch_source *aligned_new(uint32_t align)
 {
 	struct aligned_source *a = calloc(1, sizeof(*a));
 	assert_non_null(a);
-	a->base = (struct prefetch_source){ .ops = &aligned_ops, .descriptors = true };
+	a->base = (struct prefetch_source){ .ops = &aligned_ops };
 	a->align = align;
 	assert_int_equal(prefetch_source_local(data.index, PREFETCH_IO_BUFFERED, NULL, &a->local), 0);
 	return &a->base;
