@@ -400,7 +400,8 @@ static void question_receive(struct questions *qs, struct question *q)
 	question_over(qs, q, end ? 0 : n < 0 ? -errno : -EPROTO);
 }
 
-/* One round: begins what can begin, waits for answers until the deadline, takes them.  True: no question is open any more. */
+/* One round: begins what can begin, waits for answers until the deadline, takes them.  True: no question is open any
+ * more. */
 static bool ask_round(struct questions *qs, int64_t deadline_ms)
 {
 	struct pollfd fds[OPEN_MAX_SOCKETS];

@@ -81,8 +81,8 @@ struct fs_control_silent {
 	pid_t pid; /* by the socket's name; 0: another name */
 };
 
-/* All servers that fs_control_list finds, asked at the same time; those that have not answered after limit_ms are silent.  Free
- * the peers with fs_control_peers_free, the silent ones with free.  Returns 0, -ENOMEM. */
+/* All servers that fs_control_list finds, asked at the same time; those that have not answered after limit_ms are
+ * silent.  Free the peers with fs_control_peers_free, the silent ones with free.  Returns 0, -ENOMEM. */
 int fs_control_survey(unsigned limit_ms, struct fs_control_peer **ret_peers, size_t *ret_n,
         struct fs_control_silent **ret_silent, size_t *ret_n_silent);
 
@@ -112,8 +112,9 @@ void fs_control_peer_done(struct fs_control_peer *peer);
 int fs_control_request(
         const char *socket_path, const char *request, unsigned timeout_ms, struct base_err *err, char **ret_reply);
 
-/* Sends a short request (under 60 bytes) to n servers at the same time and waits for all replies, at most limit_ms.  ret_rcs[i]: 0,
- * and ret_replies[i] the reply, malloc'd, whatever it says; or as fs_control_request, and NULL.  Returns 0, -ENOMEM. */
+/* Sends a short request (under 60 bytes) to n servers at the same time and waits for all replies, at most limit_ms.
+ * ret_rcs[i]: 0, and ret_replies[i] the reply, malloc'd, whatever it says; or as fs_control_request, and NULL.
+ * Returns 0, -ENOMEM. */
 int fs_control_request_all(
         const char *const *sockets, size_t n, const char *request, unsigned limit_ms, int *ret_rcs, char **ret_replies);
 

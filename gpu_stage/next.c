@@ -245,7 +245,8 @@ static bool comes(struct ddpfs_stage *stage, uint64_t key)
 	return outcome == STAGE_WAIT_READY;
 }
 
-/* Sample i is not ready: wait for the read-ahead to bring it, or ask.  anew: it was discarded, and the read-ahead does not know. */
+/* Sample i is not ready: wait for the read-ahead to bring it, or ask.  anew: it was discarded, and the read-ahead
+ * does not know. */
 static int bring(struct assembly *a, uint32_t i, bool anew)
 {
 	struct ddpfs_stage *stage = a->stage;
@@ -398,8 +399,8 @@ static bool unchanged(const struct shard_index *index, const struct stage_entry 
 	return true;
 }
 
-/* Takes the entries of samples [from, n) up to the first that is not ready, or is not what its reads brought.  All such are
- * discarded at once, so that they are asked for together.  Returns how many it took. */
+/* Takes the entries of samples [from, n) up to the first that is not ready, or is not what its reads brought.  All
+ * such are discarded at once, so that they are asked for together.  Returns how many it took. */
 static uint32_t take_ready(struct assembly *a, uint32_t from, bool *ret_discarded)
 {
 	struct ddpfs_stage *stage = a->stage;

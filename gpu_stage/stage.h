@@ -183,8 +183,9 @@ enum {
 	 * DDPFS_STAGE_BRIEF_MS each: for callers who must look at something else meanwhile.  What had been put
 	 * together is let go of, so it is for waits that are rare. */
 	DDPFS_STAGE_BRIEFLY = 1 << 1,
-	/* The consumer may write to the bytes of the batch until it releases it.  No other batch has the same memory meanwhile, and
-	 * the samples are verified again before they are handed out again.  Without it the bytes are read only. */
+	/* The consumer may write to the bytes of the batch until it releases it.  No other batch has the same memory
+	 * meanwhile, and the samples are verified again before they are handed out again.  Without it the bytes are
+	 * read only. */
 	DDPFS_STAGE_LEND = 1 << 2,
 };
 enum { DDPFS_STAGE_BRIEF_MS = 500 };
@@ -248,8 +249,9 @@ DDPFS_EXPORT int ddpfs_stage_state(
         struct ddpfs_stage *stage, uint64_t epoch, uint64_t turns, char *buf, size_t buf_size);
 
 /* Goes to where a state was written, by this job or by one with another world; rank and world stay as they are.
- * Batches that are out stay valid.  -EUCLEAN, -EPROTONOSUPPORT, -EFBIG (no state), -ESTALE (another dataset), -EINVAL (the stage
- * was opened with another order, deal, tail, subdir or seed), -ENOMEM; the stage is unchanged then. */
+ * Batches that are out stay valid.  -EUCLEAN, -EPROTONOSUPPORT, -EFBIG (no state), -ESTALE (another dataset),
+ * -EINVAL (the stage was opened with another order, deal, tail, subdir or seed), -ENOMEM; the stage is unchanged
+ * then. */
 DDPFS_EXPORT int ddpfs_stage_resume(struct ddpfs_stage *stage, const char *state, struct ddpfs_stage_error *error);
 
 /* The path of a file, relative to the dataset's root, NUL-terminated.  Returns its length, -EINVAL (no such file),

@@ -103,10 +103,10 @@ struct stage_take {
 	struct stage_entry **entries; /* n; set for those that are taken */
 	bool *doubtful;               /* n; set likewise: the entry was lent before, so its bytes may be others */
 };
-/* For a batch: pins the ready entries of keys[0 .. n) up to the first that is not there or not ready; returns how many.  They
- * count as used.  The caller verifies the doubtful ones before it hands them out.
- * A lent entry is part of one batch at a time: if it is part of another batch, it is discarded, the search ends there, and
- * *ret_discarded becomes true.  Else *ret_discarded is untouched. */
+/* For a batch: pins the ready entries of keys[0 .. n) up to the first that is not there or not ready; returns how
+ * many.  They count as used.  The caller verifies the doubtful ones before it hands them out.  A lent entry is part
+ * of one batch at a time: if it is part of another batch, it is discarded, the search ends there, and *ret_discarded
+ * becomes true.  Else *ret_discarded is untouched. */
 uint32_t stage_store_take(struct stage_store *store, const struct stage_take *take, bool *ret_discarded);
 /* After give_back and unpin, who waits in stage_store_wait_freed looks again, also where n is 0. */
 void stage_store_give_back(struct stage_store *store, struct stage_entry *const *entries, uint32_t n);

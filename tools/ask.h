@@ -8,9 +8,9 @@
 #include "fs/control.h"
 #include "shard/base/err.h"
 
-/* Finds the server of a mount: target is what fs_control_find takes, or the path of a control socket (control=SOCKET, which
- * fs_control_find does not know of).  A mount that was moved since is told where it is now.  -EACCES: it is another user's.  Errors of
- * fs_control_find and _request; fs_control_peer_done the result. */
+/* Finds the server of a mount: target is what fs_control_find takes, or the path of a control socket
+ * (control=SOCKET, which fs_control_find does not know of).  A mount that was moved since is told where it is now.
+ * -EACCES: it is another user's.  Errors of fs_control_find and _request; fs_control_peer_done the result. */
 int ask_find(const char *target, struct base_err *err, struct fs_control_peer *ret_peer);
 /* The same; a server that is silent is waited for so long. */
 int ask_find_within(const char *target, unsigned limit_ms, struct base_err *err, struct fs_control_peer *ret_peer);

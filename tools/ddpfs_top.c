@@ -478,8 +478,9 @@ static int run_batch(const struct arguments *a, struct watched *watched)
 	return rc < 0 ? cli_failf("%s", base_err_str(rc)) : CLI_DONE;
 }
 
-/* Begins line `row` of `rows`.  What stood there is erased before the line is written: after a line that is as wide as the terminal,
- * the cursor stands on its last character, which an erase would take away.  The last line takes what is below it along. */
+/* Begins line `row` of `rows`.  What stood there is erased before the line is written: after a line that is as wide
+ * as the terminal, the cursor stands on its last character, which an erase would take away.  The last line takes
+ * what is below it along. */
 static void begin_line(FILE *out, size_t row, size_t rows, const char *look)
 {
 	fprintf(out, "%s%s%s", row ? "\n" : "\033[H", look, row + 1 < rows ? "\033[K" : "\033[J");

@@ -25,12 +25,12 @@ int mounts_find(const char *path, struct mounts_entry *ret_entry);
  * have mounted (virtiofs is none); -EACCES: it does not say; -errno of reading mountinfo. */
 int mounts_fuse_owner(uint64_t dev, uid_t *ret_uid);
 
-/* Where the file system with this st_dev is mounted as this process sees it, as text of base_err_quote: `known`, when that is one of
- * the places, else the first of them.  -ENOENT: nowhere here; -errno of reading mountinfo. */
+/* Where the file system with this st_dev is mounted as this process sees it, as text of base_err_quote: `known`,
+ * when that is one of the places, else the first of them.  -ENOENT: nowhere here; -errno of reading mountinfo. */
 int mounts_place(uint64_t dev, const char *known, char ret_path[PATH_MAX]);
 
-/* Who mounted the ddpfs file system in which this absolute path lies, as this process sees it.  Asks only mountinfo: another user
- * may not even stat it.  -ENOENT: it lies in another file system; -EACCES: mountinfo does not say. */
+/* Who mounted the ddpfs file system in which this absolute path lies, as this process sees it.  Asks only mountinfo:
+ * another user may not even stat it.  -ENOENT: it lies in another file system; -EACCES: mountinfo does not say. */
 int mounts_ddpfs_owner(const char *path, uid_t *ret_uid);
 
 bool mounts_is_ddpfs(const struct mounts_entry *entry);

@@ -27,8 +27,8 @@ struct report {
 	char text[BASE_ERR_TEXT_MAX];
 };
 
-/* A way to a file, component by component, that follows the links of this user and of root only: another user's could lead
- * anywhere. */
+/* A way to a file, component by component, that follows the links of this user and of root only: another user's
+ * could lead anywhere. */
 struct walk {
 	char path[PATH_MAX]; /* what is left */
 	int dir;             /* what it starts from; -1: the working directory */

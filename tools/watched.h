@@ -68,8 +68,8 @@ struct watched {
 	uint64_t searched_ns;
 };
 
-/* Watches `n_targets` mounts (each what ask_find takes; the array outlives the result), or with none all of the host.  Servers may
- * be silent.  Errors of ask_find for a target that is not there; -ENOMEM. */
+/* Watches `n_targets` mounts (each what ask_find takes; the array outlives the result), or with none all of the
+ * host.  Servers may be silent.  Errors of ask_find for a target that is not there; -ENOMEM. */
 int watched_open(char **targets, size_t n_targets, struct base_err *err, struct watched *ret_watched);
 void watched_close(struct watched *watched);
 

@@ -27,8 +27,9 @@ def typed(text, before="", cwd=None):
     if not shutil.which("bash"):
         pytest.skip("bash is not installed")
     master, slave = pty.openpty()
-    process = subprocess.Popen(["bash", "--norc", "--noprofile", "-i"], stdin=slave, stdout=slave, stderr=slave, cwd=cwd,
-                               env={**os.environ, "COMPLETION": str(COMPLETION), "TERM": "dumb", "HISTFILE": ""},
+    process = subprocess.Popen(["bash", "--norc", "--noprofile", "-i"], stdin=slave, stdout=slave, stderr=slave,
+                               cwd=cwd, env={**os.environ, "COMPLETION": str(COMPLETION), "TERM": "dumb",
+                                             "HISTFILE": ""},
                                start_new_session=True, preexec_fn=tools.die_with_parent)
     os.close(slave)
     got = b""

@@ -272,8 +272,8 @@ def test_log_file(dataset, mountpoint, background, scratch):
 
 def limited(limit, value, *arguments):
     """`ddpfs ARGUMENTS` with that limit; its output goes to pipes."""
-    return subprocess.run(["prlimit", f"--{limit}={value}", tools.tool("ddpfs"), *map(str, arguments)], capture_output=True,
-                          text=True)
+    return subprocess.run(["prlimit", f"--{limit}={value}", tools.tool("ddpfs"), *map(str, arguments)],
+                          capture_output=True, text=True)
 
 
 def test_too_few_open_files_are_told_as_such(dataset, mountpoint):

@@ -49,8 +49,8 @@ class Screen:
                 for frame in self.text.split("\033[H")[1:] if "\033[m" in frame]
 
     def seen(self):
-        """What a terminal shows after the latest whole frame: lines of its width that do not wrap, the cursor staying on the last
-        column when that is written."""
+        """What a terminal shows after the latest whole frame: lines of its width that do not wrap, the cursor staying
+        on the last column when that is written."""
         rows, columns = struct.unpack("HHHH", fcntl.ioctl(self.master, termios.TIOCGWINSZ, bytes(8)))[:2]
         cells = [[" "] * columns for _ in range(rows)]
         row = column = 0

@@ -1,5 +1,6 @@
-"""Batches of a rank's samples as views of the stage's arena, or of GPU memory, without a copy.  What is written to a view is
-seen by those who hold the batch, and by nobody later: the library verifies a sample before it hands it out again."""
+"""Batches of a rank's samples as views of the stage's arena, or of GPU memory, without a copy.  What is
+written to a view is seen by those who hold the batch, and by nobody later: the library verifies a sample before it hands
+it out again."""
 
 import ctypes
 import errno
@@ -156,12 +157,12 @@ class Batch:
     itself, after release()): hold few of them.
 
         len(batch), batch[i]       files; batch[i] is a read-only numpy uint8 view of host memory
-        batch.tensor(i)            the same as a torch tensor, on the GPU with backend="cuda".  It may be changed in place: a
-                                   later epoch has the dataset's bytes
+        batch.tensor(i)            the same as a torch tensor, on the GPU with backend="cuda".  It may be
+                                   changed in place: a later epoch has the dataset's bytes
         batch.tensor()             files of one length as one tensor [files, length]
         batch.device(i), .device() the same memory for every library that takes DLPack; with backend="cuda" only
-        batch.flat()               (one uint8 tensor, offsets): file i is tensor[offsets[i] : offsets[i] + lengths[i]]; a copy in
-                                   host memory
+        batch.flat()               (one uint8 tensor, offsets): file i is tensor[offsets[i] : offsets[i] + lengths[i]]; in
+                                   host memory a copy
         batch.device_flat()        the same for DLPack
         batch.wait(stream)         before work on another stream than the one current at tensor() or device(): a
                                    torch.cuda.Stream or its number
@@ -324,8 +325,8 @@ class Stage:
                  "backend": backend, "copy": copy, "state": state, "quarantine": quarantine}
         self._words = {name: _word(name, value) for name, value in words.items()}
         if quarantine and not os.path.isfile(self._words["quarantine"]):
-            raise OptionError(-errno.ENOENT, f"quarantine={os.fspath(quarantine)!r}: there is no such file; give the path of the "
-                                             'list, or "" for none')
+            raise OptionError(-errno.ENOENT, f"quarantine={os.fspath(quarantine)!r}: there is no such file; "
+                                             'give the path of the list, or "" for none')
         self._opened = None
         self._closed = False
         self._route = None
@@ -333,7 +334,7 @@ class Stage:
     def _open(self):
         opened = self._opened
         if self._closed:
-            raise ValueError("the stage was closed: make another one, with a state= taken before close() to go on there")
+            raise ValueError("the stage was closed: make another one, with a state= taken before close() to go on")
         if opened is None:
             with _opening:
                 opened = self._opened = self._opened or self._open_anew()
@@ -361,7 +362,7 @@ class Stage:
         """A function that takes flags, an error and the output last: its result, or StageError.  Ctrl-C, which comes to the
         main thread, ends its wait for memory that batches hold."""
         flags = _lib.BRIEFLY if threading.current_thread() is threading.main_thread() else 0
-        flags |= 0 if self._open().ordinal >= 0 else _lib.LEND  # host memory is handed to torch, which knows no read-only
+        flags |= 0 if self._open().ordinal >= 0 else _lib.LEND  # torch, which gets host memory, knows no read-only
         opened, error, out = self._open(), _lib.Error(), ctypes.POINTER(_lib.Batch)()
         call, warn_at = getattr(opened.lib, function), None
         while (rc := call(opened.pointer, *arguments, flags, ctypes.byref(error), ctypes.byref(out))) == -errno.EAGAIN:
@@ -444,11 +445,11 @@ class Stage:
         return buf.value.decode()
 
     def load_state_dict(self, state):
-        """Goes to where a state was taken, by a job with any number of ranks.  What this stage was made with (order, deal,
-        tail, seed, subdir) must be the state's, as with state=."""
+        """Goes to where a state was taken, by a job with any number of ranks.  What this stage was made with (order,
+        deal, tail, seed, subdir) must be the state's, as with state=."""
         text = state.get("ddpfs") if isinstance(state, dict) else None
         if not isinstance(text, str) or "\0" in text:
-            raise ValueError(f"{str(state)[:80]!r} is no state of a stage: give what state_dict() or state_after() returned")
+            raise ValueError(f"{str(state)[:80]!r} is no state of a stage: give what state_dict() or state_after() gave")
         opened, error = self._open(), _lib.Error()
         if opened.lib.ddpfs_stage_resume(opened.pointer, text.encode(), ctypes.byref(error)) < 0:
             _raise(error)
