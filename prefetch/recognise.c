@@ -297,6 +297,31 @@ void prefetch_recognise_forget(struct prefetch_recognise *r)
 	begin_pass(r);
 }
 
+bool prefetch_recognise_refused(
+        const struct prefetch_recognise *r, const struct source *source, const struct prefetch_list *list)
+{
+	for (unsigned i = 0; i < REFUSED_MAX; i++) {
+		const struct refused *refused = &r->refused[i];
+		if (refused->opens > 0 && refused->opens + REFUSED_OPENS > r->opens && refused->list == list &&
+		        refused->sampler == source->sampler && refused->seed == source->seed)
+			return true;
+	}
+	return false;
+}
+
+void prefetch_recognise_collect_anew(struct prefetch_recognise *r, const uint32_t *files, uint32_t n)
+{
+	prefetch_recognise_forget(r);
+	r->patience = PATIENCE_MIN;
+	for (uint32_t i = 0; i < n && i < RING; i++) {
+		if (bit_get(r->seen, files[i]))
+			continue;
+		bit_set(r->seen, files[i]);
+		r->ring[r->n_ring++] = files[i];
+	}
+	r->unexplained += r->n_ring;
+}
+
 uint64_t prefetch_recognise_now_ns(void)
 {
 	struct timespec t;
@@ -448,13 +473,16 @@ int prefetch_recognise_get(const struct prefetch_recognise *r, unsigned i, struc
 		.world = t->part.world,
 		.first = t->part.first,
 		.ranks = t->part.ranks,
+		.parts = t->source.sampler == PREFETCH_SAMPLER_SORTED ? t->source.seed : 0,
 		.pace = t->pace,
+		.pace_sure = t->pace_sure,
 		.epoch = t->epoch,
 		.turn = turns_below(&t->part, t->high),
 		.turns = (t->size + t->part.world - 1) / t->part.world * t->part.ranks,
 		.opens = t->opens,
 		.since = r->opens - t->last_open,
 		.repeated = t->repeated,
+		.unverified = t->unverified,
 		.ready = t->now != NULL,
 		.confirmed = t->confirmed,
 		.score = t->score,

@@ -145,13 +145,16 @@ struct prefetch_recognised {
 	uint64_t seed;                /* seed + epoch for DISTRIBUTED, the epoch for OWN, the manual seed for RANDOM */
 	uint64_t word;                /* RANDOM: of the default generator, that seeded the permutation */
 	uint32_t world, first, ranks; /* as in a sequence */
+	uint32_t parts;               /* SORTED: contiguous ones, one a rank; else 0 */
 	struct prefetch_pace pace;
+	bool pace_sure;    /* two looks in a row, opens apart, gave this pace */
 	uint64_t epoch;    /* 0 = the one it was recognised in */
 	uint64_t turn;     /* behind the farthest turn opened */
 	uint64_t turns;    /* of an epoch */
 	uint64_t opens;    /* explained by this track */
 	uint64_t since;    /* opens, of whomever, since the last one that it explained */
 	uint32_t repeated; /* times the same permutation came again: set_epoch was forgotten */
+	bool unverified;   /* restored, and opens have not borne it out yet */
 	bool ready;        /* its permutation is made: sequences can be had */
 	bool confirmed;    /* this epoch was expected and came */
 	bool shards_twice; /* a distributed sampler over the part of one rank: the rest of the part is not read */
@@ -160,12 +163,33 @@ struct prefetch_recognised {
 	char list[320];    /* prefetch_list_describe() */
 };
 
+/* A track in a few bytes, for who goes on after this process: all but its permutations, and which turns were opened. */
+struct prefetch_saved_track {
+	uint32_t sampler, seed;
+	uint64_t skip, name, word, step;
+	uint32_t learned, repeated;
+	uint32_t dir, sort, filter; /* of the list; dir SHARD_NONE: ddpfs's own order */
+	uint32_t world, first, ranks, stride, workers, batch;
+	uint32_t pad;
+	uint64_t size, high, epoch;
+	char suffix[32];
+};
+
+/* Tracks that can be saved: those of given lists cannot.  Returns how many. */
+unsigned prefetch_recognise_save(
+        const struct prefetch_recognise *recognise, struct prefetch_saved_track saved[PREFETCH_TRACKS_MAX]);
+/* Before the first opens: follows what was saved.  Nothing in it is believed: what cannot be is left out, and a track that the next
+ * opens do not bear out is dropped; until they do it is `unverified`.  Takes as long as the lists take that it needs.  -ENOMEM, index
+ * errors. */
+int prefetch_recognise_restore(
+        struct prefetch_recognise *recognise, const struct prefetch_saved_track *saved, unsigned n);
+
 unsigned prefetch_recognise_count(const struct prefetch_recognise *recognise);
 /* i < count.  -ERANGE. */
 int prefetch_recognise_get(
         const struct prefetch_recognise *recognise, unsigned i, struct prefetch_recognised *ret_track);
 
-/* "torch DistributedSampler, seed+epoch 17, rank 1 of 2, batch about 32, 2 workers". */
+/* "torch DistributedSampler, seed+epoch 17, rank 1 of 2, batch about 32". */
 const char *prefetch_recognise_describe(const struct prefetch_recognised *track, char *buf, size_t size);
 
 /* The sequence of the track's current epoch (ahead 0) or the one expected next (1); with a reference for the caller.

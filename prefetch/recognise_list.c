@@ -39,6 +39,9 @@ struct prefetch_list {
 	char *where;                    /* directory, or the given list's name */
 	char suffix[PREFETCH_SUFFIX_MAX + 1];
 	struct prefetch_list_given given;
+	uint32_t *named;  /* by name: files in list order; else NULL */
+	uint32_t *places; /* of the files first .. end - 1, UINT32_MAX for those that are not in it */
+	uint32_t first_file, n_files;
 };
 
 static void filter_put(struct prefetch_filter *filter)
@@ -392,6 +395,94 @@ static int add_subtree(struct prefetch_list *list, const struct shard_index *ind
 	return rc < 0 ? rc : add_run(list, dir.first_file, dir.end_file);
 }
 
+/* By name: what of it is compared first, in one go. */
+struct named {
+	uint64_t key;
+	uint32_t file;
+};
+
+static uint64_t key_of(const struct shard_file *file, uint32_t skip)
+{
+	uint64_t key = 0;
+	for (uint32_t i = 0; i < sizeof(key); i++)
+		key = key << 8 | (skip + i < file->name_len ? (unsigned char)file->name[skip + i] : 0);
+	return key;
+}
+
+static int compare_named(const void *a, const void *b, void *index)
+{
+	const struct named *x = a, *y = b;
+	struct shard_file one, two;
+	if (x->key != y->key)
+		return x->key < y->key ? -1 : 1;
+	int c = 0;
+	if (shard_index_file(index, x->file, &one) == 0 && shard_index_file(index, y->file, &two) == 0)
+		c = compare_bytes(one.name, one.name_len, false, two.name, two.name_len, false);
+	return c != 0 ? c : x->file < y->file ? -1 : 1;
+}
+
+/* The files of the filter, and how much all their names have in common. */
+static int gather_named(struct prefetch_list *list, const struct shard_index *index, const struct shard_dir *dir,
+        struct named *named, uint32_t *ret_common)
+{
+	uint32_t n = 0, common = UINT32_MAX;
+	char first[256] = "";
+	for (uint32_t file = dir->first_file; file < dir->end_file; file++) {
+		struct shard_file record;
+		if (!filter_has(list->filter, file))
+			continue;
+		int rc = shard_index_file(index, file, &record);
+		if (rc < 0)
+			return rc;
+		if (n == 0) {
+			common = record.name_len < sizeof(first) ? record.name_len : sizeof(first);
+			memcpy(first, record.name, common);
+		}
+		uint32_t same = 0;
+		while (same < common && same < record.name_len && record.name[same] == first[same])
+			same++;
+		common = same;
+		named[n++].file = file;
+	}
+	for (uint32_t i = 0; i < n; i++) {
+		struct shard_file record;
+		int rc = shard_index_file(index, named[i].file, &record);
+		if (rc < 0)
+			return rc;
+		named[i].key = key_of(&record, common);
+	}
+	list->n = n;
+	*ret_common = common;
+	return 0;
+}
+
+static int add_by_name(struct prefetch_list *list, const struct shard_index *index, uint32_t id)
+{
+	struct shard_dir dir;
+	int rc = shard_index_dir(index, id, &dir);
+	uint32_t n = rc == 0 ? filter_rank(list->filter, dir.end_file) - filter_rank(list->filter, dir.first_file) : 0;
+	uint32_t common;
+	if (rc < 0 || n == 0)
+		return rc;
+	cleanup_free struct named *named = calloc(n, sizeof(*named));
+	list->first_file = dir.first_file;
+	list->n_files = dir.end_file - dir.first_file;
+	list->named = calloc(n, sizeof(*list->named));
+	list->places = calloc(list->n_files, sizeof(*list->places));
+	if (!named || !list->named || !list->places)
+		return -ENOMEM;
+	rc = gather_named(list, index, &dir, named, &common);
+	if (rc < 0)
+		return rc;
+	qsort_r(named, n, sizeof(*named), compare_named, (void *)(uintptr_t)index);
+	memset(list->places, 0xff, list->n_files * sizeof(*list->places));
+	for (uint32_t i = 0; i < n; i++) {
+		list->named[i] = named[i].file;
+		list->places[named[i].file - list->first_file] = i;
+	}
+	return 0;
+}
+
 static int compare_first(const void *a, const void *b, void *runs)
 {
 	const struct run *x = (struct run *)runs + *(const uint32_t *)a;
@@ -431,10 +522,11 @@ int prefetch_list_new(const struct prefetch_filters *filters, uint32_t dir, enum
 	rc = !list->where                 ? -ENOMEM
 	     : sort == PREFETCH_SORT_WALK ? add_walk(list, filters->index, dir)
 	     : sort == PREFETCH_SORT_ID   ? add_subtree(list, filters->index, dir)
+	     : sort == PREFETCH_SORT_NAME ? add_by_name(list, filters->index, dir)
 	                                  : add_by_path(list, filters->index, dir);
 	if (rc == 0 && list->n == 0)
 		rc = -ENOENT;
-	if (rc == 0)
+	if (rc == 0 && sort != PREFETCH_SORT_NAME)
 		rc = index_runs(list);
 	if (rc < 0) {
 		prefetch_list_put(list);
@@ -477,6 +569,8 @@ void prefetch_list_put(struct prefetch_list *list)
 	filter_put(list->filter);
 	free(list->runs);
 	free(list->by_first);
+	free(list->named);
+	free(list->places);
 	free(list->where);
 	free(list);
 }
@@ -491,6 +585,15 @@ uint32_t prefetch_list_dir(const struct prefetch_list *list)
 	return list->dir;
 }
 
+bool prefetch_list_kind(const struct prefetch_list *list, uint32_t *ret_sort, uint32_t *ret_filter)
+{
+	if (list->sort == PREFETCH_SORT_GIVEN)
+		return false;
+	*ret_sort = list->sort;
+	*ret_filter = list->kind;
+	return true;
+}
+
 bool prefetch_list_is_given(const struct prefetch_list *list)
 {
 	return list->sort == PREFETCH_SORT_GIVEN;
@@ -502,6 +605,10 @@ int prefetch_list_at(const struct prefetch_list *list, uint32_t i, uint32_t *ret
 		return -ERANGE;
 	if (list->sort == PREFETCH_SORT_GIVEN)
 		return list->given.at(list->given.user, i, ret_file);
+	if (list->named) {
+		*ret_file = list->named[i];
+		return 0;
+	}
 	uint32_t low = 0, high = list->n_runs - 1;
 	while (low < high) {
 		uint32_t mid = low + (high - low + 1) / 2;
@@ -519,6 +626,13 @@ int prefetch_list_find(const struct prefetch_list *list, uint32_t file, uint32_t
 {
 	if (list->sort == PREFETCH_SORT_GIVEN)
 		return list->given.find(list->given.user, file, ret_index);
+	if (list->named) {
+		uint32_t at = file - list->first_file;
+		if (file < list->first_file || at >= list->n_files || list->places[at] == UINT32_MAX)
+			return -ENOENT;
+		*ret_index = list->places[at];
+		return 0;
+	}
 	if (!filter_has(list->filter, file) || file < list->runs[list->by_first[0]].first)
 		return -ENOENT;
 	uint32_t low = 0, high = list->n_runs - 1;
@@ -550,12 +664,26 @@ static bool pieces_equal(const struct prefetch_list *a, const struct prefetch_li
 	return true;
 }
 
+static bool places_equal(const struct prefetch_list *a, const struct prefetch_list *b)
+{
+	uint32_t x, y;
+	for (uint32_t i = 0; i < a->n; i++) {
+		if (prefetch_list_at(a, i, &x) < 0 || prefetch_list_at(b, i, &y) < 0 || x != y)
+			return false;
+	}
+	return true;
+}
+
 bool prefetch_list_equal(const struct prefetch_list *a, const struct prefetch_list *b)
 {
 	if (a == b)
 		return true;
 	if (a->n != b->n || a->sort == PREFETCH_SORT_GIVEN || b->sort == PREFETCH_SORT_GIVEN)
 		return false;
+	if (a->named && b->named && a->dir == b->dir)
+		return true; /* as below */
+	if (a->named || b->named)
+		return places_equal(a, b);
 	return pieces_equal(a, b) && pieces_equal(b, a);
 }
 
@@ -573,14 +701,16 @@ const char *prefetch_list_describe(const struct prefetch_list *list, char *buf, 
 	}
 	snprintf(buf, size, "%s%s%s of %s, %s", list->kind == PREFETCH_FILTER_SUFFIX ? list->suffix : "",
 	        list->kind == PREFETCH_FILTER_SUFFIX ? " " : "", what[list->kind], where,
-	        list->sort == PREFETCH_SORT_WALK ? "as ImageFolder lists them"
-	        : list->sort == PREFETCH_SORT_ID ? "directory by directory"
-	                                         : "sorted by path");
+	        list->sort == PREFETCH_SORT_WALK   ? "as ImageFolder lists them"
+	        : list->sort == PREFETCH_SORT_ID   ? "directory by directory"
+	        : list->sort == PREFETCH_SORT_NAME ? "sorted by name over all directories"
+	                                           : "sorted by path");
 	return buf;
 }
 
 uint64_t prefetch_list_bytes(const struct prefetch_list *list)
 {
 	return sizeof(*list) + (uint64_t)list->room * sizeof(*list->runs) +
-	       (uint64_t)list->n_runs * sizeof(*list->by_first) + strlen(list->where) + 1;
+	       (uint64_t)list->n_runs * sizeof(*list->by_first) + strlen(list->where) + 1 +
+	       (list->named ? (uint64_t)(list->n + list->n_files) * sizeof(*list->named) : 0);
 }

@@ -8,10 +8,11 @@
  *   id     the order of file ids: components compared one by one, a directory's files before its subdirectories
  *          (os.walk over a mount that lists in id order)
  *   path   sorted(glob()), recursive: whole paths compared as strings, where "a-b/x" < "a/x" < "a0/x"
+ *   name   by the last component alone, over all directories; equal names in the order of ids (DLIO)
  *
  * each over all files, the dealt ones, those with an extension of torchvision's IMG_EXTENSIONS, or those with one
  * suffix.  A list is stored as runs of neighbouring file ids, in list order, and a filter (one bit a file, shared by all
- * lists of a dataset): at() and find() cost O(log runs), and a run is mostly a directory.
+ * lists of a dataset): at() and find() cost O(log runs), and a run is mostly a directory.  By name there are no runs: 8 bytes a file.
  *
  * Threads: filters and lists are immutable once made, and counted: any thread may read them. */
 #ifndef DDPFS_PREFETCH_RECOGNISE_LIST_H
@@ -55,7 +56,13 @@ void prefetch_filters_done(struct prefetch_filters *filters); /* lists keep what
 /* By its extension, as torchvision does (IMG_EXTENSIONS of datasets/folder.py), whatever its case. */
 bool prefetch_list_is_image(const char *name, uint32_t len);
 
-enum prefetch_list_sort { PREFETCH_SORT_WALK, PREFETCH_SORT_ID, PREFETCH_SORT_PATH, PREFETCH_SORT_GIVEN };
+enum prefetch_list_sort {
+	PREFETCH_SORT_WALK,
+	PREFETCH_SORT_ID,
+	PREFETCH_SORT_PATH,
+	PREFETCH_SORT_NAME,
+	PREFETCH_SORT_GIVEN
+};
 
 /* A list that somebody else holds, such as a rank's part of a view. */
 struct prefetch_list_given {
@@ -77,6 +84,8 @@ void prefetch_list_put(struct prefetch_list *list);                  /* NULL is 
 
 uint32_t prefetch_list_size(const struct prefetch_list *list);
 uint32_t prefetch_list_dir(const struct prefetch_list *list); /* SHARD_NONE for given ones */
+/* What it was made of.  False for given ones. */
+bool prefetch_list_kind(const struct prefetch_list *list, uint32_t *ret_sort, uint32_t *ret_filter);
 bool prefetch_list_is_given(const struct prefetch_list *list);
 /* i -> file and back.  -ERANGE; -ENOENT when the file is not in the list. */
 int prefetch_list_at(const struct prefetch_list *list, uint32_t i, uint32_t *ret_file);

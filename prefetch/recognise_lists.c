@@ -144,6 +144,56 @@ static int add_next_dir(struct prefetch_recognise *r)
 	return 0;
 }
 
+/* ---- by name alone ---- */
+
+/* A list by name costs a sort of all names.  Whoever goes by it opens files of several directories in turn, each about as far into its
+ * own directory as those before: in few of the stretches into which directories are cut here, where a shuffle is in most. */
+static bool go_by_name(const struct prefetch_recognise *r, const struct shard_dir *dir)
+{
+	enum { STRETCHES = 64, FEW_FILES = 1 << 14 };
+	uint64_t stretches = 0;
+	uint32_t n = 0, turns = 0, cut = 0, last = SHARD_NONE;
+	for (uint32_t i = 0; i < r->n_ring; i++) {
+		struct shard_file file;
+		struct shard_dir own;
+		if (r->ring[i] < dir->first_file || r->ring[i] >= dir->end_file ||
+		        shard_index_file(r->options.index, r->ring[i], &file) < 0 ||
+		        shard_index_dir(r->options.index, file.dir, &own) < 0 || own.n_files == 0)
+			continue;
+		n++;
+		turns += file.dir != last;
+		cut += own.n_files >= STRETCHES;
+		last = file.dir;
+		stretches |= UINT64_C(1) << ((uint64_t)(r->ring[i] - own.first_file) * STRETCHES / own.n_files);
+	}
+	if (n < PREFETCH_FIT_HITS_MIN || turns * 8 < n)
+		return false;
+	uint32_t most = n < STRETCHES ? n : STRETCHES;
+	return (cut * 2 > n || dir->end_file - dir->first_file <= FEW_FILES) &&
+	       (uint32_t)__builtin_popcountll(stretches) * 2 < most;
+}
+
+int prefetch_lists_by_name(struct prefetch_recognise *r)
+{
+	static const enum prefetch_filter_kind kinds[] = { PREFETCH_FILTER_IMAGES, PREFETCH_FILTER_SUFFIX,
+		PREFETCH_FILTER_DEALT, PREFETCH_FILTER_ALL };
+	for (uint32_t i = 0; i < r->n_listed; i++) {
+		struct shard_dir dir;
+		bool named = false;
+		for (uint32_t k = 0; k < r->n_named; k++)
+			named |= r->named[k] == r->listed[i];
+		if (named || shard_index_dir(r->options.index, r->listed[i], &dir) < 0 || dir.n_dirs == 0 ||
+		        !go_by_name(r, &dir))
+			continue;
+		int rc = 0;
+		for (unsigned k = 0; k < sizeof(kinds) / sizeof(kinds[0]) && rc == 0; k++)
+			rc = add_list(r, r->listed[i], PREFETCH_SORT_NAME, kinds[k]);
+		r->named[r->n_named++] = r->listed[i];
+		return rc < 0 ? rc : 1;
+	}
+	return 0;
+}
+
 int prefetch_lists_step(struct prefetch_recognise *r)
 {
 	if (!r->filters_begun) {

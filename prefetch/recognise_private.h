@@ -17,6 +17,9 @@ enum {
 	LOOSE_MAX = 64,
 	TRIAL_MAX = 64,
 	LISTS_MAX = 32,
+	SAVED_WORDS_MAX = 1 << 28, /* of a generator, in what was saved: a second to draw */
+	REFUSED_MAX = 8,
+	REFUSED_OPENS = 2048,  /* so long it is not tried again */
 	DIRS_MAX = 6,          /* directories whose lists are tried */
 	LIKELY_SEEDS = 10000,  /* looked at first */
 	SLICE_ITEMS = 1 << 16, /* of a permutation or a filter, in one slice: under a millisecond */
@@ -36,6 +39,17 @@ struct source {
 	uint64_t word; /* RANDOM: index of the word of that generator that is `seed` */
 	uint64_t step; /* what to add for the next epoch: to seed, word or skip */
 	bool learned;  /* `step` was seen, not assumed */
+};
+
+/* A list in contiguous parts, one a rank (recognise_parts.c).  In a source: seed is the world, skip the kind. */
+enum parts_kind {
+	PARTS_UP,   /* of n / world files, rounded up; the last one has what is left */
+	PARTS_DOWN, /* rounded down; the rest is nobody's */
+	PARTS_EVEN, /* the first n % world have one file more */
+};
+struct parts {
+	uint32_t n, world; /* world <= n */
+	enum parts_kind kind;
 };
 
 struct track {
@@ -62,6 +76,9 @@ struct track {
 	uint64_t began;   /* positions below it may have been read before they were seen */
 	uint32_t outside; /* opens near `high` that are not of the part, since the last refit */
 	uint64_t epoch, opens, last_open;
+	uint64_t made_at;        /* opens, of whomever */
+	bool unverified;         /* restored: the next opens have not borne it out yet */
+	uint32_t missed, fitted; /* opens of its files that were not expected, and that were, lately */
 	uint32_t repeated;
 	bool confirmed;
 	uint32_t calm;                           /* expected opens since the trial began */
@@ -70,6 +87,7 @@ struct track {
 	double score;
 	uint64_t after;
 	struct prefetch_pace pace;
+	bool pace_sure; /* two looks in a row gave it */
 };
 
 /* One list as the search sees it. */
@@ -139,7 +157,16 @@ struct seeds {
 	struct match match;
 };
 
-enum search_phase { SEARCH_TARGETS, SEARCH_OWN, SEARCH_SORTED, SEARCH_OWN_LAST, SEARCH_GENERATORS };
+enum search_phase {
+	SEARCH_TARGETS,
+	SEARCH_OWN,
+	SEARCH_SORTED,
+	SEARCH_PARTS, /* contiguous parts of a list, one a rank */
+	SEARCH_NAMES, /* the same over lists by name alone, which are made when they are needed */
+	SEARCH_NAMED_PARTS,
+	SEARCH_OWN_LAST,
+	SEARCH_GENERATORS
+};
 
 /* A look at the ring: everything that costs little. */
 struct search {
@@ -149,6 +176,10 @@ struct search {
 	const struct target *sorted; /* what a sorted reader would fit best so far, or NULL */
 	struct prefetch_fit sorted_fit;
 	unsigned sorted_rank;
+	uint32_t sorted_from; /* targets before it were looked at */
+	struct parts parts;   /* what fits best so far; world 0: none */
+	double parts_score;
+	const struct target *parts_target;
 	uint32_t n_ring; /* opens of the ring that are looked at: the first */
 	uint32_t n_targets;
 	uint64_t at;            /* in the phase */
@@ -197,7 +228,9 @@ struct prefetch_recognise {
 	uint32_t n_lists;
 	uint32_t listed[DIRS_MAX * 4]; /* directories whose lists were made */
 	uint32_t n_listed;
-	unsigned listing; /* lists of the directory at hand that were made */
+	unsigned listing;             /* lists of the directory at hand that were made */
+	uint32_t named[DIRS_MAX * 4]; /* directories whose lists by name were made */
+	uint32_t n_named;
 	struct prefetch_filters filters;
 	bool filters_begun, filters_made;
 
@@ -222,6 +255,7 @@ struct prefetch_recognise {
 
 	struct track *tracks[PREFETCH_TRACKS_MAX];
 	unsigned n_tracks;
+	bool restoring; /* tracks come from what was saved: each is its own */
 	uint32_t next_id;
 	struct search search;
 	struct likely likely;
@@ -235,10 +269,20 @@ struct prefetch_recognise {
 	uint64_t looks, search_ns; /* ever; without the background's */
 	uint64_t unexplained;      /* opens, since something was recognised */
 	unsigned wrong;            /* tracks that were dropped because their trainer does something else */
+	struct refused {
+		const struct prefetch_list *list;
+		enum prefetch_sampler sampler;
+		uint32_t seed;
+		uint64_t opens; /* then; 0: none */
+	} refused[REFUSED_MAX]; /* what they were, by `wrong` */
 };
 
 /* recognise.c: what the tracks explain by now leaves the ring. */
 void prefetch_recognise_sift(struct prefetch_recognise *r);
+bool prefetch_recognise_refused(
+        const struct prefetch_recognise *r, const struct source *source, const struct prefetch_list *list);
+/* These files, which a track was wrong about, are the ring now. */
+void prefetch_recognise_collect_anew(struct prefetch_recognise *r, const uint32_t *files, uint32_t n);
 /* What was not explained so far is of no interest. */
 void prefetch_recognise_forget(struct prefetch_recognise *r);
 uint64_t prefetch_recognise_now_ns(void); /* processor time of this thread */
@@ -307,9 +351,21 @@ void prefetch_unseeded_found(struct prefetch_recognise *r, const struct prefetch
 /* recognise_lists.c: the lists the files of the ring may come from.  1 while there is more to do. */
 int prefetch_lists_step(struct prefetch_recognise *r);
 
+/* The lists by name alone of those directories, if the names of the ring say that they are of use.  1 while there is more to do. */
+int prefetch_lists_by_name(struct prefetch_recognise *r);
+
+/* recognise_parts.c */
+uint32_t prefetch_parts_shortest(const struct parts *parts);
+uint32_t prefetch_parts_start(const struct parts *parts, uint32_t rank); /* index of its first file */
+/* False: behind the shortest part. */
+bool prefetch_parts_position(const struct parts *parts, uint32_t index, uint64_t *ret_position);
+int prefetch_parts_perm(const struct parts *parts, struct prefetch_perm **ret_perm); /* -ENOMEM */
+
 /* recognise_track.c */
 int prefetch_track_new(struct prefetch_recognise *r, const struct source *source, struct prefetch_list *list,
         const struct shard_mt19937 *mt, const struct prefetch_fit *fit, const struct prefetch_part *part);
+/* It goes on at this position, of this epoch. */
+void prefetch_track_resume(struct track *track, const struct prefetch_saved_track *saved);
 void prefetch_track_free(struct track *track);
 /* How well an open is what the track expects. */
 enum track_fit { TRACK_NOT, TRACK_LOOSE, TRACK_FITS }; /* the better the greater */

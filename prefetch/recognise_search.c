@@ -1,6 +1,7 @@
 /* The search: the files of the ring against all orders that cost little to try, a slice at a time; then the seeds. */
 #include <assert.h>
 #include <errno.h>
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -16,6 +17,10 @@ enum {
 	LEVELS = sizeof(levels) / sizeof(levels[0]),
 	FIRST_LOOK = 96, /* opens: what the filter tells best by */
 	FIRST_SLACK = 128,
+	RANK_NATS =
+	        4, /* for each factor of e in readers that an explanation needs, or leaves out: the simplest one is taken */
+	PARTS_WORLD_MAX = 64,
+	PARTS_FILES_MIN = 200, /* of a part: fewer are a worker's batch */
 };
 
 int prefetch_search_init(struct search *search)
@@ -177,7 +182,9 @@ static void try_sorted(struct prefetch_recognise *r, uint32_t i)
 		.seen = target->n_seen,
 		.anywhere = true,
 	};
-	if (fits_in_order(&input, &fit) && prefetch_list_at(target->list, (uint32_t)fit.low, &file) == 0)
+	struct source source = { .sampler = PREFETCH_SAMPLER_SORTED };
+	if (!prefetch_recognise_refused(r, &source, target->list) && fits_in_order(&input, &fit) &&
+	        prefetch_list_at(target->list, (uint32_t)fit.low, &file) == 0)
 		prefer_sorted(&r->search, target, &fit, plausible(r, target, file, fit.low));
 }
 
@@ -205,11 +212,144 @@ static void try_within_sorted(struct prefetch_recognise *r, uint32_t i)
 		high = index >= high ? index + 1 : high;
 	}
 	/* But for a few strangers. */
-	if (target == best || left * 8 > n || !follow_on(positions, n, &part))
+	struct source source = { .sampler = PREFETCH_SAMPLER_SORTED };
+	if (target->n >= best->n || prefetch_recognise_refused(r, &source, target->list) || left * 8 > n ||
+	        !follow_on(positions, n, &part))
 		return;
 	fit.low = low;
 	fit.high = high;
 	prefer_sorted(&r->search, target, &fit, plausible(r, target, at_low, low));
+}
+
+/* Does one reader, or several close to one another, explain most of what was opened?  Ranks in step, each in a part of its own, look
+ * like one reader with a stride as long as a part. */
+static bool explains_most(const struct search *s)
+{
+	uint64_t positions[RING];
+	struct prefetch_part part;
+	uint32_t inside = 0;
+	for (uint32_t k = 0; s->sorted && k < s->sorted->n_seen; k++)
+		positions[k] = s->sorted->indices[k];
+	if (!s->sorted || (prefetch_part(positions, s->sorted->n_seen, &part) && part.stride >= PARTS_FILES_MIN))
+		return false;
+	for (uint32_t k = 0; k < s->sorted->n_seen; k++)
+		inside += s->sorted->indices[k] >= s->sorted_fit.low && s->sorted->indices[k] < s->sorted_fit.high;
+	return inside * 4 >= s->n_ring * 3;
+}
+
+/* Opens that lie together in a few places of the list; of a shuffled one nearly each lies alone.  Not those of [low, high). */
+static bool lies_in_places(const struct target *target, uint64_t low, uint64_t high)
+{
+	enum { STRETCHES = 256 };
+	uint64_t seen[STRETCHES / 64] = { 0 };
+	uint32_t stretches = 0, n = 0;
+	for (uint32_t i = 0; i < target->n_seen; i++) {
+		if (target->indices[i] >= low && target->indices[i] < high)
+			continue;
+		bit_set(seen, (uint64_t)target->indices[i] * STRETCHES / target->n);
+		n++;
+	}
+	for (unsigned i = 0; i < STRETCHES / 64; i++)
+		stretches += (uint32_t)__builtin_popcountll(seen[i]);
+	return stretches * 2 < n;
+}
+
+/* A sorted reader among those whose files lie all over the list: not one of several who each have a part of it. */
+static bool is_among_strangers(const struct search *s)
+{
+	uint64_t low = s->sorted_fit.low, high = s->sorted_fit.high;
+	uint32_t outside = 0;
+	for (uint32_t k = 0; k < s->sorted->n_seen; k++)
+		outside += s->sorted->indices[k] < low || s->sorted->indices[k] >= high;
+	return outside * 4 <= s->sorted->n_seen || !lies_in_places(s->sorted, low, high);
+}
+
+static int compare_turns(const void *a, const void *b)
+{
+	const uint32_t *x = a, *y = b;
+	return (*x > *y) - (*x < *y);
+}
+
+/* Ranks that go through their parts side by side are about equally far into them, but for strangers and those who began late. */
+static bool in_step(const struct parts *parts, const uint64_t *positions, uint32_t n)
+{
+	uint32_t turns[RING];
+	for (uint32_t i = 0; i < n; i++)
+		turns[i] = (uint32_t)(positions[i] / parts->world);
+	qsort(turns, n, sizeof(*turns), compare_turns);
+	return turns[n - 1 - n / 10] - turns[n / 10] <= prefetch_parts_shortest(parts) / 3;
+}
+
+/* Most of the ranks that are said to read here do, and none of them alone: one rank is a sorted reader. */
+static bool has_ranks(const struct parts *parts, const struct prefetch_fit *fit, const uint64_t *positions, uint32_t n)
+{
+	uint32_t opens[PARTS_WORLD_MAX] = { 0 }, most = 0, ranks = 0;
+	for (uint32_t i = 0; i < n; i++) {
+		uint32_t *of_rank = &opens[positions[i] % parts->world];
+		most = ++*of_rank > most ? *of_rank : most;
+	}
+	for (uint32_t rank = 0; rank < parts->world; rank++)
+		ranks += opens[rank] * 16 >= most;
+	/* Neighbours, or all. */
+	if (fit->world != 1 && fit->world != parts->world)
+		return false;
+	return most * 8 <= n * 7 && (uint64_t)ranks * fit->world * 4 >= (uint64_t)parts->world * fit->ranks * 3;
+}
+
+static uint32_t parts_positions(const struct parts *parts, const struct target *target, uint64_t positions[RING])
+{
+	uint32_t n = 0;
+	for (uint32_t k = 0; k < target->n_seen; k++)
+		n += prefetch_parts_position(parts, target->indices[k], &positions[n]);
+	return n;
+}
+
+static bool fits_parts(const struct parts *parts, const struct target *target, uint64_t positions[RING],
+        uint32_t *ret_n, struct prefetch_fit *ret_fit)
+{
+	uint32_t n = parts_positions(parts, target, positions);
+	struct prefetch_fit_input input = {
+		.positions = positions, .n = n, .size = target->n, .seen = target->n_seen, .anywhere = true
+	};
+	*ret_n = n;
+	return n >= PREFETCH_FIT_HITS_MIN && in_step(parts, positions, n) && fits_in_order(&input, ret_fit) &&
+	       ret_fit->hits * 8 >= n * 7 && has_ranks(parts, ret_fit, positions, n);
+}
+
+/* One number of ranks, however they share what does not divide.  The fewest ranks that explain the opens are taken. */
+static void try_parts(struct prefetch_recognise *r, const struct target *target, uint32_t world)
+{
+	struct search *s = &r->search;
+	uint64_t positions[RING];
+	uint32_t n;
+	for (unsigned kind = PARTS_UP; kind <= PARTS_EVEN; kind++) {
+		struct parts parts = { .n = target->n, .world = world, .kind = kind };
+		struct prefetch_fit fit;
+		if (prefetch_parts_shortest(&parts) < PARTS_FILES_MIN || (kind != PARTS_UP && target->n % world == 0) ||
+		        !fits_parts(&parts, target, positions, &n, &fit))
+			continue;
+		struct source source = { .sampler = PREFETCH_SAMPLER_SORTED, .seed = world };
+		if (prefetch_recognise_refused(r, &source, target->list))
+			continue;
+		double score = fit.score - RANK_NATS * (log(world) + log(fit.world));
+		if (score < PREFETCH_FIT_SURE || (s->parts.world > 0 && score <= s->parts_score))
+			continue;
+		s->parts = parts;
+		s->parts_score = score;
+		s->parts_target = target;
+	}
+}
+
+static int accept_parts(struct prefetch_recognise *r)
+{
+	struct search *s = &r->search;
+	struct match *match = &s->match;
+	match->list = s->parts_target->list;
+	match->source =
+	        (struct source){ .sampler = PREFETCH_SAMPLER_SORTED, .seed = s->parts.world, .skip = s->parts.kind };
+	if (!fits_parts(&s->parts, s->parts_target, match->positions, &match->n, &match->fit))
+		return 0;
+	return prefetch_search_accept(r, match);
 }
 
 static int accept_sorted(struct prefetch_recognise *r)
@@ -270,7 +410,7 @@ static int try_own(struct prefetch_recognise *r, uint64_t epoch)
 		.seen = match->n,
 		.anywhere = true,
 	};
-	if (!fits_in_order(&input, &match->fit))
+	if (prefetch_recognise_refused(r, &match->source, NULL) || !fits_in_order(&input, &match->fit))
 		return 0;
 	int rc = prefetch_search_accept(r, match);
 	return rc < 0 ? rc : 1;
@@ -327,6 +467,7 @@ int prefetch_search_begin(struct prefetch_recognise *r)
 	s->phase = SEARCH_TARGETS;
 	s->at = 0;
 	s->sorted = NULL;
+	s->parts.world = 0;
 	s->running = true;
 	return 0;
 }
@@ -367,6 +508,56 @@ static int end_look(struct prefetch_recognise *r)
 	return s->all ? prefetch_unseeded_begin(r) : 0;
 }
 
+/* Lists by name cost most of all lists: they are made when no other one explains the opens. */
+static int step_names(struct prefetch_recognise *r)
+{
+	struct search *s = &r->search;
+	uint32_t before = r->n_lists;
+	int rc = prefetch_lists_by_name(r);
+	if (rc < 0)
+		return rc;
+	for (uint32_t i = before; i < r->n_lists; i++)
+		add_target(r, r->lists[i]);
+	if (rc > 0)
+		return 0;
+	/* Those of earlier looks are targets already. */
+	for (uint32_t i = s->sorted_from; i < s->n_targets; i++)
+		try_sorted(r, i);
+	next_phase(s);
+	return 0;
+}
+
+/* Who opens files by name seems to go through each directory by itself, too, and the other way round. */
+static int accept_simplest(struct prefetch_recognise *r)
+{
+	struct search *s = &r->search;
+	bool parts = s->parts.world > 0;
+	if (parts && explains_most(s))
+		parts = s->parts_score >= s->sorted_fit.score - RANK_NATS * log(s->sorted_fit.world);
+	if (!parts && (!s->sorted || !is_among_strangers(s)))
+		return 0;
+	int rc = parts ? accept_parts(r) : accept_sorted(r);
+	return rc < 0 ? rc : 1;
+}
+
+/* One list, of those from `from` on, and number of ranks. */
+static int step_parts(struct prefetch_recognise *r, uint32_t from)
+{
+	struct search *s = &r->search;
+	const uint32_t worlds = PARTS_WORLD_MAX - 1;
+	if (s->at < (uint64_t)(s->n_targets - from) * worlds) {
+		const struct target *target = &s->targets[from + s->at / worlds];
+		if (s->at % worlds == 0 && !lies_in_places(target, 0, 0))
+			s->at += worlds;
+		else
+			try_parts(r, target, 2 + (uint32_t)(s->at++ % worlds));
+		return 0;
+	}
+	bool last = s->phase == SEARCH_NAMED_PARTS;
+	next_phase(s);
+	return last ? accept_simplest(r) : 0;
+}
+
 /* Returns 1 when something was recognised. */
 static int look(struct prefetch_recognise *r)
 {
@@ -374,10 +565,12 @@ static int look(struct prefetch_recognise *r)
 	int rc = 0;
 	switch (s->phase) {
 	case SEARCH_TARGETS:
-		if (s->at < r->n_lists)
+		if (s->at < r->n_lists) {
 			add_target(r, r->lists[s->at++]);
-		else
+		} else {
+			s->sorted_from = s->n_targets;
 			next_phase(s);
+		}
 		return 0;
 	case SEARCH_OWN:
 		if (!r->options.own_last)
@@ -394,8 +587,16 @@ static int look(struct prefetch_recognise *r)
 			return 0;
 		}
 		next_phase(s);
-		rc = s->sorted ? accept_sorted(r) : 0;
-		return rc < 0 ? rc : s->sorted ? 1 : 0;
+		if (!explains_most(s))
+			return 0;
+		rc = accept_sorted(r);
+		return rc < 0 ? rc : 1;
+	case SEARCH_PARTS:
+		return step_parts(r, 0);
+	case SEARCH_NAMES:
+		return step_names(r);
+	case SEARCH_NAMED_PARTS:
+		return step_parts(r, s->sorted_from);
 	case SEARCH_OWN_LAST:
 		if (r->options.own_last)
 			return step_own(r);

@@ -9,6 +9,8 @@ static int say_sampler(const struct prefetch_recognised *t, char *buf, size_t si
 	case PREFETCH_SAMPLER_OWN:
 		return snprintf(buf, size, "ddpfs's own order, epoch %" PRIu64, t->seed);
 	case PREFETCH_SAMPLER_SORTED:
+		if (t->parts > 1)
+			return snprintf(buf, size, "sorted, in %u contiguous parts", t->parts);
 		return snprintf(buf, size, t->world > 1 ? "torch DistributedSampler without shuffle" : "sorted");
 	case PREFETCH_SAMPLER_DISTRIBUTED:
 		return snprintf(buf, size, "torch DistributedSampler, seed+epoch %" PRIu64, t->seed);
@@ -39,10 +41,8 @@ const char *prefetch_recognise_describe(const struct prefetch_recognised *t, cha
 {
 	int at = say_sampler(t, buf, size);
 	at += (size_t)at < size ? say_ranks(t, buf + at, size - (size_t)at) : 0;
-	if (t->pace.batch > 1 && (size_t)at < size)
-		at += snprintf(buf + at, size - (size_t)at, ", batch about %u", t->pace.batch);
-	if (t->pace.workers > 1 && (size_t)at < size)
-		snprintf(buf + at, size - (size_t)at, ", %u workers%s", t->pace.workers,
-		        t->pace.stride > 1 ? " each" : "");
+	/* Nothing is better than a wrong number: the batches show in the order of the opens, how many workers read them does not. */
+	if (t->pace_sure && t->pace.batch > 1 && (size_t)at < size)
+		snprintf(buf + at, size - (size_t)at, ", batch about %u", t->pace.batch);
 	return buf;
 }

@@ -160,6 +160,13 @@ static void shuffle(struct prefetch_perm *perm, uint32_t end)
 	}
 }
 
+enum { PERM_MADE = 3 };
+
+void prefetch_perm_made(struct prefetch_perm *perm)
+{
+	perm->phase = PERM_MADE;
+}
+
 bool prefetch_perm_step(struct prefetch_perm *perm, uint32_t max)
 {
 	if (perm->discard > 0) {
@@ -189,7 +196,7 @@ bool prefetch_perm_step(struct prefetch_perm *perm, uint32_t max)
 		perm->done = 0;
 		perm->phase++;
 	}
-	return perm->phase < 3;
+	return perm->phase < PERM_MADE;
 }
 
 struct prefetch_perm *prefetch_perm_get(struct prefetch_perm *perm)

@@ -72,6 +72,8 @@ struct prefetch_perm {
 int prefetch_perm_new(uint32_t n, const struct shard_mt19937 *mt, uint64_t discard, struct prefetch_perm **ret_perm);
 /* Does about `max` items' work.  True while there is more. */
 bool prefetch_perm_step(struct prefetch_perm *perm, uint32_t max);
+/* `at` and `inverse` were filled in by somebody else: it is made. */
+void prefetch_perm_made(struct prefetch_perm *perm);
 struct prefetch_perm *prefetch_perm_get(struct prefetch_perm *perm);
 void prefetch_perm_put(struct prefetch_perm *perm); /* NULL is fine */
 

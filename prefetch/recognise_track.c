@@ -32,6 +32,13 @@ enum {
 	REFIT_FIRST = 64,
 	REFIT_EVERY = 4096,
 	SLACK_RANK_MAX = 8192,
+	WRONG_OPENS = 64,
+	VERIFIED_OPENS = 16,
+	WRONG_LATEST = 128, /* opens that are looked at again */
+	WRONG_SHARE = 16,   /* of the opens of its files that are as expected: fewer than one in so many */
+	WRONG_STRETCHES = 16,
+	APART_MIN = 256,  /* positions between two readers who each have a part; two workers' batches are closer */
+	APART_MAX = 1024, /* in a long list */
 };
 static const double TRIAL_NATS = 23; /* 1e-10 */
 
@@ -160,12 +167,12 @@ static int sequence_new(const struct prefetch_recognise *r, const struct track *
 static struct track *predecessor(
         struct prefetch_recognise *r, const struct source *source, const struct prefetch_list *list, uint64_t size)
 {
-	for (unsigned i = 0; i < r->n_tracks; i++) {
+	for (unsigned i = 0; i < r->n_tracks && !r->restoring; i++) {
 		struct track *t = r->tracks[i];
 		if (t->list == list && t->size == size && t->has_next && same(&t->next_source, source))
 			return t;
 	}
-	for (unsigned i = 0; i < r->n_tracks; i++) {
+	for (unsigned i = 0; i < r->n_tracks && !r->restoring; i++) {
 		struct track *t = r->tracks[i];
 		if (t->list == list && t->size == size && t->last_open <= r->ring_since + TRIAL_MAX)
 			return t;
@@ -285,7 +292,7 @@ int prefetch_track_new(struct prefetch_recognise *r, const struct source *source
 	t->size = list ? prefetch_list_size(list) : r->own.size;
 	t->part = *part;
 	t->high = t->began = fit->low;
-	t->last_open = r->opens;
+	t->last_open = t->made_at = r->opens;
 	t->refit_at = REFIT_FIRST;
 	t->score = fit->score;
 	t->after = r->n_ring;
@@ -297,6 +304,10 @@ int prefetch_track_new(struct prefetch_recognise *r, const struct source *source
 	int rc = t->used ? 0 : -ENOMEM;
 	if (rc == 0 && mt)
 		rc = prefetch_perm_new((uint32_t)t->size, mt, 0, &t->perm);
+	else if (rc == 0 && source->sampler == PREFETCH_SAMPLER_SORTED && source->seed > 1)
+		rc = prefetch_parts_perm(
+		        &(struct parts){ .n = (uint32_t)t->size, .world = source->seed, .kind = source->skip },
+		        &t->perm);
 	if (rc < 0) {
 		prefetch_track_free(t);
 		return rc;
@@ -316,6 +327,20 @@ int prefetch_track_new(struct prefetch_recognise *r, const struct source *source
 	t->id = r->next_id++;
 	r->tracks[r->n_tracks++] = t;
 	return 0;
+}
+
+/* Of which turns near the farthest one were opened nothing is known: they may still be. */
+void prefetch_track_resume(struct track *t, const struct prefetch_saved_track *saved)
+{
+	t->pace = (struct prefetch_pace){ .stride = 1, .workers = saved->workers, .batch = saved->batch };
+	t->epoch = saved->epoch;
+	t->repeated = saved->repeated;
+	t->high = saved->high;
+	t->unverified = true;
+	uint64_t slack = slack_rank(t) * ranks(t), end = t->high > slack ? t->high - slack : 0;
+	for (uint64_t position = 0; position < end; position++)
+		bit_set(t->used, position);
+	t->began = end;
 }
 
 void prefetch_track_free(struct track *t)
@@ -353,8 +378,10 @@ static int begin_next(struct track *t)
 {
 	t->next_source = successor(&t->source);
 	t->has_next = true;
-	if (!shuffled(&t->source))
+	if (!shuffled(&t->source)) {
+		t->next = t->perm ? prefetch_perm_get(t->perm) : NULL;
 		return 0;
+	}
 	if (t->source.sampler == PREFETCH_SAMPLER_GENERATOR)
 		return prefetch_perm_new((uint32_t)t->size, &t->perm->mt, t->source.step - (t->size - 1), &t->next);
 	struct shard_mt19937 mt;
@@ -481,7 +508,10 @@ static void refit(struct prefetch_recognise *r, struct track *t)
 		if (in_part(t, positions[i]))
 			turns[n_turns++] = turn_of(t, positions[i]);
 	}
+	struct prefetch_pace before = t->pace;
 	prefetch_pace(&t->part, turns, n_turns, &t->pace);
+	t->pace_sure =
+	        before.stride == t->pace.stride && before.workers == t->pace.workers && before.batch == t->pace.batch;
 }
 
 /* It took long to find: the trainer is far ahead of what the ring could hold, and what it has opened stands in `seen`.  So does what
@@ -527,6 +557,78 @@ static void catch_up(struct prefetch_recognise *r, struct track *t, uint64_t n_r
 	r->n_ring = kept;
 }
 
+static int compare_positions(const void *a, const void *b)
+{
+	const uint64_t *x = a, *y = b;
+	return (*x > *y) - (*x < *y);
+}
+
+/* What was taken for a list in its order is not read so: nobody opens what is expected, but other files of it; or it is read by several readers in places far apart (each has a part of the list), or
+ * all over it, one not behind the other. */
+static bool is_wrong(const struct prefetch_recognise *r, const struct track *t)
+{
+	uint64_t positions[RING];
+	uint32_t n = t->n_recent < WRONG_LATEST ? (uint32_t)t->n_recent : WRONG_LATEST, stretches = 0;
+	struct prefetch_part part;
+	if (t->unverified && t->missed >= VERIFIED_OPENS && t->fitted * 2 < t->missed)
+		return true;
+	if (t->missed >= WRONG_LATEST && t->fitted * WRONG_SHARE < t->missed)
+		return t->source.sampler <= PREFETCH_SAMPLER_SORTED;
+	/* By opens that came since it is there: else it and the search could go on without any. */
+	if (n < WRONG_OPENS || r->opens < t->made_at + WRONG_OPENS)
+		return false;
+	if (t->source.sampler != PREFETCH_SAMPLER_SORTED && t->source.sampler != PREFETCH_SAMPLER_OWN)
+		return false;
+	for (uint32_t i = 0; i < n; i++) {
+		positions[i] = t->recent[(t->n_recent - n + i) % RING];
+		stretches |= UINT32_C(1) << (positions[i] * WRONG_STRETCHES / t->size);
+	}
+	prefetch_part(positions, n, &part);
+	if (part.joined * 5 < n && __builtin_popcount(stretches) * 4 > WRONG_STRETCHES * 3)
+		return true;
+	if (t->source.sampler != PREFETCH_SAMPLER_SORTED || t->perm)
+		return false;
+	uint64_t apart = t->size / 8 < APART_MAX ? t->size / 8 : APART_MAX;
+	if (apart < APART_MIN)
+		return false;
+	qsort(positions, n, sizeof(*positions), compare_positions);
+	for (uint32_t i = n / 8; i < n - n / 8; i++) {
+		if (i > 0 && positions[i] - positions[i - 1] > apart)
+			return true;
+	}
+	return false;
+}
+
+/* What it has explained lately is to be looked at again: not what is from before somebody else came. */
+static void drop(struct prefetch_recognise *r, struct track *t)
+{
+	uint32_t files[WRONG_LATEST], n = 0;
+	uint64_t n_recent = t->n_recent < WRONG_LATEST ? t->n_recent : WRONG_LATEST;
+	unsigned at = 0;
+	for (uint64_t i = 0; i < n_recent; i++) {
+		uint64_t position = t->recent[(t->n_recent - n_recent + i) % RING];
+		uint32_t index = (uint32_t)position;
+		int rc;
+		if (t->source.sampler == PREFETCH_SAMPLER_OWN)
+			rc = r->own.at(r->own.user, t->source.seed, position, &files[n]);
+		else
+			rc = prefetch_list_at(t->list, t->perm ? t->perm->at[position] : index, &files[n]);
+		n += rc == 0;
+	}
+	while (r->tracks[at] != t)
+		at++;
+	for (r->n_tracks--; at < r->n_tracks; at++)
+		r->tracks[at] = r->tracks[at + 1];
+	r->refused[r->wrong++ % REFUSED_MAX] = (struct refused){
+		.list = t->list,
+		.sampler = t->source.sampler,
+		.seed = t->source.seed,
+		.opens = r->opens,
+	};
+	prefetch_track_free(t);
+	prefetch_recognise_collect_anew(r, files, n);
+}
+
 int prefetch_track_step(struct prefetch_recognise *r, struct track *t)
 {
 	if (!t->now) {
@@ -542,6 +644,12 @@ int prefetch_track_step(struct prefetch_recognise *r, struct track *t)
 			catch_up(r, t, n_recent);
 		return 1;
 	}
+	if ((t->n_recent >= t->refit_at || t->missed >= WRONG_LATEST || t->unverified) && is_wrong(r, t)) {
+		drop(r, t);
+		return 1;
+	}
+	if (t->missed >= WRONG_LATEST)
+		t->missed = t->fitted = 0;
 	if (t->n_recent >= t->refit_at || t->outside >= GROW) {
 		refit(r, t);
 		if (r->changed)
@@ -572,6 +680,7 @@ static void begin_epoch(struct track *t)
 	t->refit_at = REFIT_FIRST;
 	t->epoch++;
 	t->trial = t->trial_next = t->trial_again = 0;
+	t->missed = t->fitted = 0;
 }
 
 static int enter_next(struct prefetch_recognise *r, struct track *t)
@@ -691,6 +800,9 @@ void prefetch_track_open(struct prefetch_recognise *r, struct track *t, uint32_t
 	bit_set(t->used, position);
 	t->recent[t->n_recent++ % RING] = position;
 	t->opens++;
+	t->fitted += !loose;
+	if (t->fitted >= VERIFIED_OPENS)
+		t->unverified = false;
 	t->last_open = r->opens;
 	if (position >= t->high && !loose)
 		t->high = position + 1;
@@ -734,6 +846,7 @@ bool prefetch_track_unexpected(struct prefetch_recognise *r, struct track *t, ui
 	uint64_t position;
 	if (!t->now || prefetch_sequence_position(t->now, file, &position) < 0)
 		return false;
+	t->missed++;
 	/* Another file of a sample that was opened. */
 	if (t->source.sampler == PREFETCH_SAMPLER_OWN && r->own.several && is_near(t, position) &&
 	        bit_get(t->used, position))

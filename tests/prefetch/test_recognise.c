@@ -374,6 +374,11 @@ static void one_schedule(const struct shard_index *small, const struct schedule 
 		fail_msg("schedule %lu: seed %lu, epoch %lu, repeated %u", id, track.seed, track.epoch, track.repeated);
 	if (track.world != (whole ? 1 : s->world) || track.ranks != (whole ? 1 : s->ranks) || track.first != s->first)
 		fail_msg("schedule %lu: %u+%u of %u", id, track.first, track.ranks, track.world);
+	char text[512], batch[32];
+	prefetch_recognise_describe(&track, text, sizeof(text));
+	snprintf(batch, sizeof(batch), "batch about %u", s->batch);
+	if (strstr(text, "workers") || (strstr(text, "batch") && !strstr(text, batch)))
+		fail_msg("schedule %lu: batches of %u, %u workers: %s", id, s->batch, s->workers, text);
 	files = fed / s->times + s->ranks * (s->workers ? s->workers : 1); /* each reader is at one */
 	if (track.opens + 400 * s->times < files * 98 / 100 || track.opens > files)
 		fail_msg("schedule %lu: %lu of %lu opens", id, track.opens, files);
@@ -1059,7 +1064,7 @@ static void train_and_validation(uint64_t id)
 static void validation_between_is_not_taken_for_the_whole_dataset(void **state)
 {
 	(void)state;
-	for (uint64_t id = 1; id <= (long_run() ? 1000 : 24); id++)
+	for (uint64_t id = 1; id <= (long_run() ? 1000 : 36); id++)
 		train_and_validation(id);
 }
 
@@ -1349,6 +1354,217 @@ static void nothing_is_recognised_in_random_orders(void **state)
 	}
 }
 
+static struct prefetch_searched searched(const struct prefetch_recognise *r)
+{
+	struct prefetch_searched now;
+	prefetch_recognise_searched(r, &now);
+	return now;
+}
+
+/* As DLIO reads: sorted by name over all directories, a contiguous part a rank, two workers each, all ranks through one mount. */
+enum { DLIO_DIRS = 4, DLIO_EACH = 750, DLIO_FILES = DLIO_DIRS * DLIO_EACH, DLIO_EPOCHS = 3 };
+
+struct rank {
+	struct loader loader;
+	uint32_t opened;
+};
+
+/* In which order the ranks' opens come is chance; none is more than four batches ahead. */
+static uint32_t any_rank(const struct rank *ranks, uint32_t n, uint32_t batch, uint64_t *random)
+{
+	uint32_t any = (uint32_t)(loader_random(random) % n);
+	for (uint32_t i = 0; i < n; i++) {
+		if (ranks[i].opened + 4 * batch < ranks[any].opened)
+			any = i;
+	}
+	return any;
+}
+
+/* A track has it at about this turn: it would have been read ahead. */
+static bool is_soon(struct prefetch_recognise *r, uint32_t file, uint64_t turn, uint64_t slack)
+{
+	struct prefetch_recognised track;
+	struct prefetch_sequence *sequence;
+	bool soon = false;
+	for (unsigned i = 0; !soon && prefetch_recognise_get(r, i, &track) == 0; i++) {
+		uint64_t at;
+		if (!track.ready || prefetch_recognise_sequence(r, track.id, 0, &sequence) < 0)
+			continue;
+		soon = prefetch_sequence_find(sequence, file, &at) == 0 && at < turn + slack && turn < at + slack;
+		prefetch_sequence_put(sequence);
+	}
+	return soon;
+}
+
+static void contiguous_parts(const struct shard_index *few, const struct synth *synth, uint64_t id)
+{
+	static const uint32_t worlds[] = { 2, 2, 3, 4, 8 }, batches[] = { 16, 16, 8, 32 }, steps[] = { 1, 16, 40, 40 },
+	                      lates[] = { 0, 0, 0, 40 };
+	struct prefetch_recognise_options options = { .index = few, .seed_max = 300, .popular_words = 1 };
+	struct prefetch_recognise *r;
+	struct prefetch_recognised track = { 0 };
+	struct rank ranks[8];
+	uint64_t random = id * 7919, fed = 0, expected = 0, of_epoch;
+	uint32_t world = pick(&random, worlds, 5), batch = pick(&random, batches, 4), every = pick(&random, steps, 4);
+	uint32_t late = pick(&random, lates, 4); /* the first rank is alone so long */
+	char text[512];
+	assert_int_equal(prefetch_recognise_new(&options, &r), 0);
+	for (uint32_t i = 0; i < DLIO_FILES; i++) {
+		enum shard_kind kind;
+		char path[64];
+		order[i] = id % 3 == 1 ? i % DLIO_DIRS * DLIO_EACH + i / DLIO_DIRS : i;
+		if (!synth->scattered)
+			continue;
+		snprintf(path, sizeof(path), "train/class_%04u/item_%06u.bin", synth_class(synth, i), i);
+		assert_int_equal(shard_index_find_path(few, path, &kind, &order[i]), 0);
+	}
+	uint32_t part = (DLIO_FILES + world - 1) / world;
+	for (unsigned epoch = 0; epoch < DLIO_EPOCHS; epoch++) {
+		of_epoch = 0;
+		for (uint32_t rank = 0; rank < world; rank++) {
+			uint32_t n = DLIO_FILES - rank * part < part ? DLIO_FILES - rank * part : part;
+			ranks[rank] = (struct rank){ .loader = loader_of(order + rank * part, n, 1, 0, 1, 2) };
+			ranks[rank].loader.batch = batch;
+			ranks[rank].loader.random = loader_random(&random);
+		}
+		for (uint32_t left = world; left > 0;) {
+			uint32_t rank = fed < late ? 0 : any_rank(ranks, left, batch, &random);
+			uint32_t file = loader_next(&ranks[rank].loader);
+			ranks[rank].opened++;
+			if (file == UINT32_MAX) {
+				ranks[rank] = ranks[--left];
+				continue;
+			}
+			prefetch_recognise_opened(r, &file, 1);
+			if (++fed % every == 0)
+				work(r);
+			expected += is_soon(r, file, ++of_epoch, 16 * (uint64_t)world * batch);
+		}
+	}
+	work(r);
+	if (prefetch_recognise_count(r) != 1 || prefetch_recognise_get(r, 0, &track) < 0)
+		fail_msg("id %lu, %u ranks, batch %u, every %u, late %u: %u wrong, %u tracks", id, world, batch, every,
+		        late, searched(r).wrong, prefetch_recognise_count(r));
+	if (track.epoch != DLIO_EPOCHS - 1 || track.repeated || expected + 400 * DLIO_EPOCHS + late < fed)
+		fail_msg("id %lu, %u ranks, batch %u, every %u, late %u: %u wrong, epoch %lu, %lu of %lu opens, %s; %s",
+		        id, world, batch, every, late, searched(r).wrong, track.epoch, expected, fed,
+		        prefetch_recognise_describe(&track, text, sizeof(text)), track.list);
+	prefetch_recognise_free(r);
+}
+
+static void sorted_contiguous_parts_are_recognised(void **state)
+{
+	struct synth synth = { .classes = DLIO_DIRS, .per_class = DLIO_EACH, .bytes = 1 };
+	struct synth scattered = synth;
+	scattered.scattered = true;
+	struct shard_index *few = synth_open(&synth), *other = synth_open(&scattered);
+	(void)state;
+	/* Directory by directory, by name where directories have the same names, by name where files are in whichever directory. */
+	for (uint64_t id = 1; id <= (long_run() ? 1000 : 36); id++)
+		contiguous_parts(id % 3 == 2 ? other : few, id % 3 == 2 ? &scattered : &synth, id);
+	synth_close(few);
+	synth_close(other);
+}
+
+/* It went through val/ in order, and goes on all over it. */
+static void a_wrong_match_is_dropped_after_a_few_opens(void **state)
+{
+	struct prefetch_recognise *r = new_recognise(0);
+	uint64_t random = 4;
+	(void)state;
+	for (uint32_t i = 0; i < VAL; i++)
+		scratch[i] = N + i;
+	struct loader val = loader_of(scratch, VAL, 1, 0, 1, 2);
+	assert_in_range(feed(r, &val, 512), 1, 96);
+	assert_int_equal(only_track(r).sampler, PREFETCH_SAMPLER_SORTED);
+	shuffle_by_nobody(scratch + 100, VAL - 100, &random);
+	for (uint32_t i = 100; i < 1000; i++) {
+		prefetch_recognise_opened(r, &scratch[i], 1);
+		work(r);
+		if (i >= 100 + 400)
+			assert_int_equal(prefetch_recognise_count(r), 0);
+	}
+	assert_int_equal(searched(r).wrong, 1);
+	prefetch_recognise_free(r);
+}
+
+/* Another process goes on with what was recognised, in the middle of an epoch. */
+static void what_was_recognised_is_followed_by_a_successor(uint32_t world, uint32_t rank, bool shuffle)
+{
+	struct prefetch_recognise *r = new_recognise(0);
+	struct prefetch_saved_track saved[PREFETCH_TRACKS_MAX];
+	for (uint32_t i = 0; i < N; i++)
+		order[i] = i;
+	if (shuffle)
+		randperm(N, 17, 0, order);
+	struct loader loader = loader_of(order, N, world, rank, 1, 2);
+	feed_some(r, &loader, 5000);
+	assert_int_equal(prefetch_recognise_save(r, saved), 1);
+	prefetch_recognise_free(r);
+	r = new_recognise(0);
+	assert_int_equal(prefetch_recognise_restore(r, saved, 1), 0);
+	work(r);
+	struct prefetch_recognised track = only_track(r);
+	assert_true(track.ready && track.unverified);
+	assert_predicts(r, track.id, 0, &loader, order);
+	feed_some(r, &loader, 1000);
+	track = only_track(r);
+	assert_false(track.unverified);
+	assert_int_equal(track.repeated, 0);
+	assert_in_range(track.opens, 900, 1000);
+	assert_in_range(track.turn, 5800, 6300);
+	run_out(r, &loader);
+	if (shuffle)
+		randperm(N, 18, 0, order);
+	loader_rewind(&loader, order);
+	feed_some(r, &loader, 64);
+	track = only_track(r);
+	assert_int_equal(track.epoch, 1);
+	assert_int_equal(track.repeated, 0);
+	assert_predicts(r, track.id, 0, &loader, order);
+	prefetch_recognise_free(r);
+}
+
+static void a_successor_goes_on_with_what_was_recognised(void **state)
+{
+	(void)state;
+	what_was_recognised_is_followed_by_a_successor(1, 0, true);
+	what_was_recognised_is_followed_by_a_successor(4, 3, true);
+	what_was_recognised_is_followed_by_a_successor(2, 1, false);
+}
+
+/* What the opens do not bear out, and what cannot be. */
+static void what_a_predecessor_left_is_not_believed(void **state)
+{
+	struct prefetch_recognise *r = new_recognise(0);
+	struct prefetch_saved_track saved[PREFETCH_TRACKS_MAX], any;
+	uint64_t random = 11;
+	(void)state;
+	randperm(N, 17, 0, order);
+	struct loader loader = loader_of(order, N, 1, 0, 1, 2);
+	feed_some(r, &loader, 1000);
+	assert_int_equal(prefetch_recognise_save(r, saved), 1);
+	prefetch_recognise_free(r);
+	r = new_recognise(0);
+	assert_int_equal(prefetch_recognise_restore(r, saved, 1), 0);
+	randperm(N, 4711, 0, order);
+	loader_rewind(&loader, order);
+	feed_some(r, &loader, 200);
+	assert_int_equal(only_track(r).seed, 4711);
+	prefetch_recognise_free(r);
+	for (unsigned i = 0; i < 2000; i++) {
+		any = saved[0];
+		for (unsigned k = 0; k < 1 + i % 4; k++)
+			((uint8_t *)&any)[loader_random(&random) % sizeof(any)] = (uint8_t)loader_random(&random);
+		if (any.skip > 100000 || any.high > 2 * N)
+			continue; /* takes long, or is refused at once */
+		r = new_recognise(0);
+		assert_int_equal(prefetch_recognise_restore(r, &any, 1), 0);
+		prefetch_recognise_free(r);
+		i += long_run() ? 0 : 40;
+	}
+}
+
 /* A machine where each look at the clock costs 0.1 ms, and time passes as the test says. */
 struct clocks {
 	uint64_t cpu_ns, elapsed_ns;
@@ -1381,13 +1597,6 @@ static struct prefetch_recognise *new_bounded(struct clocks *clocks)
 	clocks->elapsed_ns = 1;
 	assert_int_equal(prefetch_recognise_new(&options, &r), 0);
 	return r;
-}
-
-static struct prefetch_searched searched(const struct prefetch_recognise *r)
-{
-	struct prefetch_searched now;
-	prefetch_recognise_searched(r, &now);
-	return now;
 }
 
 /* Feeds opens, each `every_ns` after the one before, working after each 16 as far as the budget goes. */
@@ -1555,7 +1764,7 @@ static void it_is_said_for_people(void **state)
 	feed_some(r, &loader, 1000);
 	track = only_track(r);
 	assert_string_equal(prefetch_recognise_describe(&track, text, sizeof(text)),
-	        "torch DistributedSampler, seed+epoch 17, rank 1 of 2, batch about 32, 2 workers");
+	        "torch DistributedSampler, seed+epoch 17, rank 1 of 2, batch about 32");
 	assert_string_equal(track.list, ".bin files of train/, as ImageFolder lists them");
 	prefetch_recognise_free(r);
 	r = new_recognise(0);
@@ -1563,7 +1772,7 @@ static void it_is_said_for_people(void **state)
 	feed_some(r, &loader, 2000);
 	track = only_track(r);
 	assert_string_equal(prefetch_recognise_describe(&track, text, sizeof(text)),
-	        "torch DistributedSampler, seed+epoch 17, all 8 ranks, batch about 32, 2 workers each");
+	        "torch DistributedSampler, seed+epoch 17, all 8 ranks, batch about 32");
 	prefetch_recognise_free(r);
 }
 
@@ -1637,6 +1846,10 @@ int main(void)
 		cmocka_unit_test(a_distributed_sampler_over_a_ranks_part_shards_twice),
 		cmocka_unit_test(own_orders_are_recognised_wherever_they_are_entered),
 		cmocka_unit_test(own_orders_of_any_rank_are_followed),
+		cmocka_unit_test(sorted_contiguous_parts_are_recognised),
+		cmocka_unit_test(a_successor_goes_on_with_what_was_recognised),
+		cmocka_unit_test(what_a_predecessor_left_is_not_believed),
+		cmocka_unit_test(a_wrong_match_is_dropped_after_a_few_opens),
 		cmocka_unit_test(what_nobody_knows_is_searched_within_a_budget),
 		cmocka_unit_test(a_search_takes_a_twentieth_of_the_time_that_passes),
 		cmocka_unit_test(a_reader_who_goes_through_a_list_is_not_searched_for_seeds),

@@ -12,16 +12,21 @@
 #include "shard/build.h"
 #include "shard/order.h"
 
+uint32_t synth_class(const struct synth *s, uint32_t i)
+{
+	return (uint32_t)(i * UINT64_C(0x9e3779b97f4a7c15) >> 32) % s->classes;
+}
+
 static void add(struct shard_builder *builder, const struct synth *s, uint32_t i, const struct shard_order *places)
 {
-	uint32_t class = i / s->per_class;
+	uint32_t class = s->scattered ? synth_class(s, i) : i / s->per_class;
 	bool val = class >= s->classes;
 	char path[128];
 	struct shard_build_file file = { .path = path, .length = s->bytes, .xxh3 = i, .mtime_s = 1, .mode = 0644 };
 	struct base_err err = { 0 };
 
 	snprintf(path, sizeof(path), "%s/class_%04u/item_%06u%s", val ? "val" : "train",
-	        val ? class - s->classes : class, i % s->per_class,
+	        val ? class - s->classes : class, s->scattered ? i : i % s->per_class,
 	        s->suffixes ? s->suffixes[i % s->n_suffixes] : ".bin");
 	file.common = s->common;
 	file.offset = shard_order_position(places, i) * s->bytes;

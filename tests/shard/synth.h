@@ -15,11 +15,14 @@ struct synth {
 	uint32_t per_class;
 	uint64_t bytes;
 	bool shuffled;
+	bool scattered;              /* file item_I is in whichever class, not I / per_class; without val_classes */
 	bool common;                 /* all files are common ones */
 	const char *empty_dir;       /* NULL, or a directory without files */
 	const char *const *suffixes; /* of files in turn, n_suffixes of them; NULL = ".bin" */
 	uint32_t n_suffixes;
 };
+
+uint32_t synth_class(const struct synth *synth, uint32_t i); /* scattered: of file item_I */
 
 /* Writes the index into a new temporary directory and opens it.  Fails the test (cmocka) when something goes wrong. */
 struct shard_index *synth_open(const struct synth *synth);
