@@ -18,6 +18,9 @@ enum { PAGE = FS_ESTATE_HEAD_BYTES };
 
 _Static_assert(sizeof(struct fs_estate_head) <= FS_ESTATE_HEAD_BYTES, "the head fits its page");
 _Static_assert(sizeof(struct fs_estate_record) == 64, "no padding: the checksum covers every byte");
+enum { ORDERS_AT = 1024 }; /* in the page of a view's records */
+_Static_assert(sizeof(struct fs_estate_orders) == 24 + FS_ESTATE_ORDERS_BYTES, "no padding");
+_Static_assert(ORDERS_AT + 2 * sizeof(struct fs_estate_orders) <= FS_ESTATE_HEAD_BYTES, "orders fit their page");
 
 struct fs_estate {
 	uint8_t *base;
@@ -112,6 +115,7 @@ struct fs_estate_view fs_estate_view(struct fs_estate *estate, uint32_t number)
 	uint8_t *at = estate->base + PAGE + number * estate->view_bytes;
 	return (struct fs_estate_view){
 		.records = (struct fs_estate_record *)at,
+		.orders = (struct fs_estate_orders *)(at + ORDERS_AT),
 		.maps = { (uint64_t *)(at + PAGE), (uint64_t *)(at + PAGE + estate->map_bytes) },
 		.bits = estate->want.view_bits,
 	};
@@ -190,6 +194,39 @@ void fs_estate_store(const struct fs_estate_view *view, const struct fs_estate_r
 	next.age = last.age + 1;
 	next.xxh3 = sum(&next);
 	view->records[next.age & 1] = next;
+}
+
+static uint64_t orders_sum(const struct fs_estate_orders *orders)
+{
+	return XXH3_64bits(orders, offsetof(struct fs_estate_orders, xxh3));
+}
+
+bool fs_estate_load_orders(const struct fs_estate_view *view, struct fs_estate_orders *ret_orders)
+{
+	bool found = false;
+	for (int i = 0; i < 2; i++) {
+		struct fs_estate_orders orders = view->orders[i];
+		if (orders.age == 0 || orders.version != FS_ESTATE_ORDERS_VERSION ||
+		        orders.len > FS_ESTATE_ORDERS_BYTES || orders.xxh3 != orders_sum(&orders))
+			continue;
+		if (!found || orders.age > ret_orders->age)
+			*ret_orders = orders;
+		found = true;
+	}
+	return found;
+}
+
+void fs_estate_store_orders(const struct fs_estate_view *view, const void *bytes, uint32_t len)
+{
+	struct fs_estate_orders last = { 0 };
+	struct fs_estate_orders next = { .version = FS_ESTATE_ORDERS_VERSION, .len = len };
+	if (len > sizeof(next.bytes))
+		return;
+	fs_estate_load_orders(view, &last);
+	next.age = last.age + 1;
+	memcpy(next.bytes, bytes, len);
+	next.xxh3 = orders_sum(&next);
+	view->orders[next.age & 1] = next;
 }
 
 void fs_estate_clear(const struct fs_estate_view *view, uint32_t map)

@@ -13,7 +13,8 @@
  * has the right one counts (none: the view starts as it was mounted); bits are hints.  A wrong bit costs a read or a count, never
  * bytes: what is wrong here cannot change what a file holds.
  *
- * Threads: fs_estate_open and _close main.  A view's part is guarded by the view's lock, the counts by fs/dynamic.c's, `resident` is
+ * Threads: fs_estate_open and _close main.  A view's part is guarded by the view's lock, its orders are the recognise
+ * thread's, the counts by fs/dynamic.c's, `resident` is
  * the engine's, `opens` are the watcher's lock's, `beat` is main's. */
 #ifndef DDPFS_FS_ESTATE_H
 #define DDPFS_FS_ESTATE_H
@@ -61,6 +62,7 @@ enum { FS_ESTATE_PINNED = 1, FS_ESTATE_TRAINED = 2 };
 
 struct fs_estate_view {
 	struct fs_estate_record *records; /* 2 */
+	struct fs_estate_orders *orders;  /* 2 */
 	uint64_t *maps[2];
 	uint64_t bits; /* of each map */
 };
@@ -70,6 +72,16 @@ struct fs_estate_opens {
 	/* What a read(2) of inotify's descriptor brought; zero but while events lie in it. */
 	_Alignas(8) uint8_t events[FS_ESTATE_EVENTS_BYTES];
 	_Atomic uint32_t taken; /* bytes of `events` that fs_estate_take_event has handed out */
+};
+
+/* What was recognised of a view's readers (fs/recognise.h), in the page of its records: bytes that their maker checks.  A program that
+ * does not know them leaves zeros there, which are none. */
+enum { FS_ESTATE_ORDERS_BYTES = 1280, FS_ESTATE_ORDERS_VERSION = 1 };
+struct fs_estate_orders {
+	uint64_t age; /* the higher one is the younger one; 0: never written */
+	uint32_t version, len;
+	uint8_t bytes[FS_ESTATE_ORDERS_BYTES]; /* `len` of them count */
+	uint64_t xxh3;                         /* of what stands before it */
 };
 
 struct fs_estate; /* opaque */
@@ -89,6 +101,10 @@ struct fs_estate_opens *fs_estate_opens(struct fs_estate *estate);
 bool fs_estate_load(const struct fs_estate_view *view, struct fs_estate_record *ret_record);
 /* Takes the place of the older one.  age and xxh3 are filled in. */
 void fs_estate_store(const struct fs_estate_view *view, const struct fs_estate_record *record);
+/* As with records.  False: there is none, or of another version.  The younger one that has the right checksum counts. */
+bool fs_estate_load_orders(const struct fs_estate_view *view, struct fs_estate_orders *ret_orders);
+/* len at most FS_ESTATE_ORDERS_BYTES. */
+void fs_estate_store_orders(const struct fs_estate_view *view, const void *bytes, uint32_t len);
 /* All zeros, its memory given back. */
 void fs_estate_clear(const struct fs_estate_view *view, uint32_t map);
 

@@ -7,6 +7,7 @@
 #include <string.h>
 #include <time.h>
 
+#include "fs/estate.h"
 #include "fs/part.h"
 #include "fs/sink.h"
 #include "prefetch/recognise.h"
@@ -60,13 +61,16 @@ struct fs_recognise {
 		enum prefetch_sampler sampler;
 		bool known;
 	} told[PREFETCH_TRACKS_MAX * 2];
-	struct fs_part *part;               /* one rank's view: its files; NULL: every file */
-	struct fs_part *coming;             /* tree: those of the epoch that listings show by now, or NULL */
-	struct prefetch_scanned before;     /* by recognitions before this one */
-	bool leads;                         /* what is recognised is read ahead; else it is only told */
-	uint64_t manual, word;              /* where a RandomSampler's generator was seen last; word 0: nowhere */
-	_Atomic bool part_made;             /* flat: `part` is constant from then on */
-	_Atomic bool settled;               /* flat: the part is read whole; nothing more is looked at */
+	struct fs_part *part;           /* one rank's view: its files; NULL: every file */
+	struct fs_part *coming;         /* tree: those of the epoch that listings show by now, or NULL */
+	struct prefetch_scanned before; /* by recognitions before this one */
+	bool leads;                     /* what is recognised is read ahead; else it is only told */
+	uint64_t manual, word;          /* where a RandomSampler's generator was seen last; word 0: nowhere */
+	_Atomic bool part_made;         /* flat: `part` is constant from then on */
+	_Atomic bool settled;           /* flat: the part is read whole; nothing more is looked at */
+	struct prefetch_saved_track saved[PREFETCH_TRACKS_MAX]; /* as the successor would get them */
+	unsigned n_saved;
+	bool restored;                      /* what a predecessor left was taken */
 	uint64_t opened_ns;                 /* of the last opens */
 	uint32_t batch[FS_RECOGNISE_BATCH]; /* ... to here */
 	pthread_t thread;
@@ -317,7 +321,7 @@ static void publish(struct fs_recognise *fr, bool busy)
 	prefetch_recognise_searched(fr->r, &searched);
 	while (n < PREFETCH_TRACKS_MAX && prefetch_recognise_get(fr->r, n, &shown[n].track) == 0) {
 		prefetch_recognise_describe(&shown[n].track, shown[n].text, sizeof(shown[n].text));
-		if (shown[n].track.ready)
+		if (shown[n].track.ready && !shown[n].track.unverified)
 			tell(fr, &shown[n]);
 		n++;
 	}
@@ -375,7 +379,7 @@ void fs_recognise_stats(struct fs_recognise *fr, json_t *object)
 	for (unsigned i = 0; fr && i < fr->n_shown; i++) {
 		const struct prefetch_recognised *t = &fr->shown[i].track;
 		size_t at = strlen(all);
-		if (!t->ready)
+		if (!t->ready || t->unverified)
 			continue;
 		snprintf(all + at, sizeof(all) - at, "%s%s", at ? "; " : "", fr->shown[i].text);
 		if (t->repeated)
@@ -543,6 +547,40 @@ static int plan_part(struct fs_recognise *fr, struct prefetch_list_given lists[F
 	return 0;
 }
 
+/* Whoever comes after this server goes on with what is recognised now. */
+static void save(struct fs_recognise *fr)
+{
+	struct prefetch_saved_track saved[PREFETCH_TRACKS_MAX];
+	if (!fr->leads || fr->part)
+		return;
+	unsigned n = prefetch_recognise_save(fr->r, saved);
+	if (n == fr->n_saved && memcmp(saved, fr->saved, n * sizeof(saved[0])) == 0)
+		return;
+	_Static_assert(sizeof(saved) <= FS_ESTATE_ORDERS_BYTES, "all tracks fit");
+	struct fs_estate_view place = fs_estate_view(fr->server->estate, fr->view->number);
+	fs_estate_store_orders(&place, saved, (uint32_t)(n * sizeof(saved[0])));
+	memcpy(fr->saved, saved, n * sizeof(saved[0]));
+	fr->n_saved = n;
+}
+
+/* A predecessor may have left anything. */
+static void restore(struct fs_recognise *fr)
+{
+	struct prefetch_saved_track saved[PREFETCH_TRACKS_MAX];
+	struct fs_estate_orders orders;
+	struct fs_estate_view place = fs_estate_view(fr->server->estate, fr->view->number);
+	if (fr->restored || !fr->leads || fr->part || !fr->server->successor || !fs_estate_load_orders(&place, &orders))
+		return;
+	fr->restored = true;
+	unsigned n = orders.len / sizeof(saved[0]);
+	if (n > PREFETCH_TRACKS_MAX)
+		n = PREFETCH_TRACKS_MAX;
+	memcpy(saved, orders.bytes, n * sizeof(saved[0]));
+	int rc = prefetch_recognise_restore(fr->r, saved, n);
+	if (rc < 0)
+		log_warning("what was recognised before is looked for anew: %s", base_err_str(rc));
+}
+
 static int begin(struct fs_recognise *fr)
 {
 	struct prefetch_list_given lists[FS_PART_LISTS];
@@ -572,6 +610,8 @@ static int begin(struct fs_recognise *fr)
 	} else if (fr->view->layout == FS_LAYOUT_FLAT) {
 		atomic_store(&fr->part_made, true);
 	}
+	if (rc == 0)
+		restore(fr);
 	return rc;
 }
 
@@ -671,7 +711,7 @@ static void *recognise_run(void *arg)
 	struct fs_recognise *fr = arg;
 	bool failed = false, paused = true;
 	const uint64_t pause_ns = FS_RECOGNISE_PAUSE_S * UINT64_C(1000000000);
-	uint64_t wait_ns = pause_ns;
+	uint64_t wait_ns = 0; /* what was restored is made ready before the first opens */
 	size_t n;
 	pthread_setname_np(pthread_self(), "recognise");
 	can_look(fr, &failed); /* before the first opens: a flat view's are not even taken in until then */
@@ -697,6 +737,7 @@ static void *recognise_run(void *arg)
 			sync_streams(fr);
 		else if (fr->view->layout == FS_LAYOUT_FLAT)
 			settle(fr);
+		save(fr);
 		publish(fr, rc > 0);
 	}
 	end(fr);

@@ -835,3 +835,37 @@ def test_a_program_that_cannot_go_on_is_refused(pack, source, mount, scratch, pr
     reply = control.ask(m, "restart", program=str(path))
     assert not reply["ok"] and said in reply["error"]
     assert stat(m)["server_pid"] == before and stat(m)["restarts"] == 0
+
+
+@pytest.mark.parametrize("how", ["kill", "restart"])
+def test_a_recognised_order_is_gone_on_with(pack, source, mount, how):
+    """In the middle of an epoch, without an open more: the successor knows the order, and reads ahead from where its trainer is."""
+    m = mount(pack(source), "layout=tree,view=all,order=full,memory=256M")
+    paths = (m.path / ".ddpfs/epoch/5.list").read_text().splitlines()
+    half = len(paths) // 2
+
+    def recognised():
+        stats = stat(m)
+        return stats if stats["recognise_queue"] == 0 and stats["idle"] else None
+
+    for path in paths[:half]:
+        (m.path / path).read_bytes()
+    before = wait_until(lambda: (s := recognised()) and s["samplers"] and s, "the order is recognised")
+    assert before["samplers"][0]["text"] == "ddpfs's own order, epoch 5", before["samplers"]
+    pid = m.server_pid()
+    if how == "kill":
+        kill(pid)
+    else:
+        tools.ddpfs("restart", m.path)
+    wait_for_another(m, pid)
+    wait_until(recognised, "reading ahead")
+    misses = stat(m)["misses"]
+    for path in paths[half:half + 24]:
+        (m.path / path).read_bytes()
+    after = wait_until(recognised, "reading ahead")
+    (sampler,) = after["samplers"]
+    assert sampler["text"] == "ddpfs's own order, epoch 5", sampler
+    assert sampler["after"] == 0, "it was recognised anew"
+    assert half <= sampler["turn"] <= half + 24, sampler
+    lost = after["lost"] + after["evicted"]
+    assert after["misses"] - misses <= lost, after

@@ -37,6 +37,13 @@ static void look(int fd, bool whole)
 		fs_estate_store(&view, &record);
 		if (!fs_estate_load(&view, &found) || found.epoch != 5)
 			abort();
+		struct fs_estate_orders orders;
+		if (fs_estate_load_orders(&view, &orders))
+			assert(orders.len <= FS_ESTATE_ORDERS_BYTES && orders.version == FS_ESTATE_ORDERS_VERSION &&
+			        orders.xxh3 == XXH3_64bits(&orders, offsetof(struct fs_estate_orders, xxh3)));
+		fs_estate_store_orders(&view, "order", 5);
+		if (!fs_estate_load_orders(&view, &orders) || orders.len != 5)
+			assert(orders.age == 0); /* the age of the last one was the highest */
 		for (int m = 0; m < 2; m++) {
 			fs_estate_clear(&view, (uint32_t)m);
 			assert(view.maps[m][BITS / 64] == 0);

@@ -147,6 +147,35 @@ for epoch in range(2):
 '''
 
 
+# As DLIO reads (github.com/argonne-lcf/dlio_benchmark): files sorted by name over all directories, a contiguous part a process,
+# batches of 16, two workers, each of which waits for the time that a step takes.
+DLIO = '''
+import os, sys
+import torch
+from torch.utils.data import DataLoader, Dataset
+
+root, rank, world, epochs, step_s = sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), int(sys.argv[4]), float(sys.argv[5])
+torch.set_num_threads(1)
+paths = sorted((os.path.join(at, name) for at, _, names in os.walk(root) for name in names), key=os.path.basename)
+part = -(-len(paths) // world)
+
+class Files(Dataset):
+    def __len__(self):
+        return len(paths[rank * part:(rank + 1) * part])
+
+    def __getitem__(self, index):
+        with open(paths[rank * part + index], "rb", buffering=0) as file:
+            return len(file.read())
+
+for epoch in range(epochs):
+    for batch in DataLoader(Files(), batch_size=16, num_workers=2):
+        torch.sum(batch)
+        if step_s:
+            import time
+            time.sleep(step_s)
+'''
+
+
 def write_classes(root, classes, files, folder=""):
     for c in range(classes):
         (root / folder / f"class_{c:02d}").mkdir(parents=True)
@@ -270,6 +299,24 @@ def test_training_and_validation_are_read_ahead(mount, split):
     (ordered,) = samplers.values()
     assert "val/" in ordered["list"] and (ordered["epoch"], ordered["turns"]) == (1, 300), ordered
     assert stats["reads"] <= 96 + early_reads(stats)
+
+
+@pytest.mark.parametrize("run", range(5))
+def test_dlios_reader_is_recognised(mount, pack, scratch, run):
+    """Two processes through one mount, whichever of them is faster, in each of five runs.  A directory has whichever files."""
+    for i in range(3000):
+        path = scratch / f"tree/train/{zlib.crc32(str(i).encode()) % 4}/img_{i:04d}_of_3000.npz"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(content(path.name, 500))
+    m = mount(pack(scratch / "tree"), "layout=tree,view=all,memory=256M")
+    jobs = [subprocess.Popen([sys.executable, "-W", "ignore", "-c", DLIO, m.path / "train", str(rank), "2", "2", "0.01"],
+                             stderr=subprocess.PIPE, preexec_fn=tools.die_with_parent) for rank in range(2)]
+    for job in jobs:
+        _, err = job.communicate()
+        assert job.returncode == 0, err
+    stats = recognised(m)
+    assert stats["samplers"] and all(s["text"].startswith("sorted") for s in stats["samplers"]), stats["samplers"]
+    assert sum(s["opens"] for s in stats["samplers"]) >= 6000 * 0.6, stats["samplers"]
 
 
 @pytest.mark.parametrize(("order", "epoch", "world", "rank"), [("full", 5, 1, 0), ("chunk", 2, 2, 1)])
