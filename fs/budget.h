@@ -5,7 +5,7 @@
  * less (fs/memory.h).  Only mounts that were used in the last FS_BUDGET_IDLE_S seconds take part.  The budget is looked at every
  * FS_BUDGET_CHECK_MS and changes when the difference is worth it.
  *
- * Other mounts' claims come with the greeter (fs/share.h).  This file asks for a greeter when the number of control sockets
+ * Other mounts' claims come with the greeter (fs/host_sharing.h).  This file asks for a greeter when the number of control sockets
  * changes, and when this mount begins to be used or ceases to be.
  *
  * Threads: main, but where a function says any.  One lock, a leaf. */

@@ -6,7 +6,7 @@
  *                  umount is not busy), CAP_DAC_READ_SEARCH (datasets and modes that are not its user's; CAP_DAC_OVERRIDE
  *                  where it has only that, as in containers),
  *                  CAP_IPC_LOCK (registered buffers); then no new privileges, and a filter of system calls
- *     greeter      (fs/share.h) keeps none, and no new privileges
+ *     greeter      (fs/host_sharing.h) keeps none, and no new privileges
  *
  * A user who is not root has no capabilities to give up; the rest is the same. */
 #ifndef DDPFS_FS_CONFINE_H

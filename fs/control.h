@@ -33,7 +33,7 @@
  *                                        and the server ends when the last of them is closed
  *   {"cmd":"neighbour","servers":N,"mounts":M,"claims":[[BYTES,FIXED],...]}
  *                                        nothing; N servers of this host show this dataset: what is in memory may be shared
- *                                        (fs/share.h).  This user has M mounts, and those others that are in use claim so
+ *                                        (fs/host_sharing.h).  This user has M mounts, and those others that are in use claim so
  *                                        much memory (fs/budget.h).  "mounts" and "claims" come together or not at all
  *   {"cmd":"restart","program":PATH}     nothing; the supervisor becomes the program at PATH (absolute, as the server sees
  *                                        it), which goes on with the mount; refused when that program cannot

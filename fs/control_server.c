@@ -14,8 +14,8 @@
 
 #include "fs/budget.h"
 #include "fs/control.h"
-#include "fs/dynamic.h"
-#include "fs/share.h"
+#include "fs/stats_files.h"
+#include "fs/host_sharing.h"
 #include "fs/sink.h"
 #include "fs/watch.h"
 #include "shard/base/cleanup.h"
@@ -246,7 +246,7 @@ static json_t *answer_neighbour(struct fs_server *server, struct fs_view *view, 
 	            json_object_get(request, "claims")))
 		return refuse(
 		        "\"claims\" must be pairs of bytes and true or false, \"mounts\" how many mounts there are");
-	fs_share_met(server->share, (uint32_t)json_integer_value(servers));
+	fs_host_sharing_met(server->share, (uint32_t)json_integer_value(servers));
 	return json_pack("{s:b}", "ok", 1);
 }
 
@@ -255,11 +255,11 @@ static json_t *answer_restart(struct fs_server *server, struct fs_view *view, js
 {
 	(void)view;
 	const char *program = json_string_value(json_object_get(request, "program"));
-	struct fs_link_message answer;
+	struct fs_channel_message answer;
 	bool stop = false;
 	if (!program || strlen(program) >= sizeof(answer.text))
 		return refuse("\"program\" must be the path of the program that is to go on");
-	int rc = fs_link_ask(server->link->channel, FS_LINK_RESTART, 0, program, RESTART_MS, &stop, &answer);
+	int rc = fs_channel_ask(server->link->channel, FS_CHANNEL_RESTART, 0, program, RESTART_MS, &stop, &answer);
 	if (stop) {
 		fs_server_stop(server);
 		return refuse("the mount is being taken away");

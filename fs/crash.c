@@ -7,7 +7,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-#include "fs/link.h"
+#include "fs/supervisor_channel.h"
 
 static const int signals[] = { SIGSEGV, SIGABRT, SIGFPE, SIGILL };
 enum { N_SIGNALS = sizeof(signals) / sizeof(signals[0]) };
@@ -17,7 +17,7 @@ static volatile sig_atomic_t taken;
 static int told_channel;
 static int told_fuse_fd;
 static int null_fd = -1;
-static struct fs_link_message last_words = { .kind = FS_LINK_CRASHED };
+static struct fs_channel_message last_words = { .kind = FS_CHANNEL_CRASHED };
 
 void fs_crash_tell(int sig)
 {

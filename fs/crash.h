@@ -1,7 +1,7 @@
 /* The last words of a server that crashes.
  *
  * A crash with a core dump first waits for all threads, and one of ours may wait in the kernel for an answer that only a server
- * gives (fs/touch.h): nothing of the process ends until a successor answers it, and nobody would start one.  So the signal's
+ * gives (fs/detached_thread.h): nothing of the process ends until a successor answers it, and nobody would start one.  So the signal's
  * handler tells the supervisor, shuts the socket down and closes /dev/fuse, then lets the signal do what it does.
  *
  * Threads: take and give back by main; fs_crash_tell from signal handlers. */

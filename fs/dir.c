@@ -5,8 +5,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "fs/dir_ahead.h"
-#include "fs/helper.h"
+#include "fs/listing_ahead.h"
+#include "fs/job_queue.h"
 #include "fs/name.h"
 #include "fs/node.h"
 #include "fs/sink.h"
@@ -132,7 +132,7 @@ static int find_stand_in(const struct fs_server *server, struct dir *dir)
 static void count_stand_in(struct fs_server *server)
 {
 	if (atomic_fetch_add(&server->counters.fill_class, 1) == 0)
-		fs_helper_note(server->helper,
+		fs_job_queue_note(server->helper,
 		        "fill_class: some classes hold no file of this rank in this epoch and list one "
 		        "of another rank instead, which is then trained on twice; `fill_class` in "
 		        "stats.json counts them");
@@ -228,7 +228,7 @@ static void opendir_any(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *f
 	int rc = fs_ino_node(ino, &node);
 	/* What is opened after a listing counts, so the watch must stand. */
 	if (rc == 0 && trainer && !waited && !fs_watch_is_ready(server->watch)) {
-		fs_helper_opendir(server->helper, req, ino, fi);
+		fs_job_queue_opendir(server->helper, req, ino, fi);
 		return;
 	}
 	if (rc == 0)
@@ -237,7 +237,7 @@ static void opendir_any(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *f
 	if (rc == 0) {
 		if (trainer) {
 			fs_count(&server->counters.listings, 1);
-			fs_dir_ahead_forget(server->dir_ahead);
+			fs_listing_ahead_forget(server->dir_ahead);
 		}
 		if (dir.stand_in != SHARD_NONE)
 			count_stand_in(server);
@@ -309,7 +309,7 @@ static int add_dots(struct fill *fill, uint64_t *off)
 
 static int add_common(struct fill *fill, uint64_t *off)
 {
-	const struct fs_common *common = &fill->server->common;
+	const struct fs_common_files *common = &fill->server->common;
 	for (; *off < OFF_FIRST && *off - OFF_FIXED < common->n; ++*off) {
 		uint32_t id = common->files[*off - OFF_FIXED];
 		char path[SHARD_PATH_MAX + 1];
@@ -560,11 +560,11 @@ static void make_ahead(struct fs_server *server, struct fs_dir_place place, uint
 {
 	struct fs_dir_piece piece = { 0 };
 	place.off = off;
-	if (!fs_dir_ahead_begin(server->dir_ahead, &place))
+	if (!fs_listing_ahead_begin(server->dir_ahead, &place))
 		return;
 	if (make_piece(server, &place, &piece) < 0)
 		piece.buf = NULL;
-	fs_dir_ahead_end(server->dir_ahead, piece);
+	fs_listing_ahead_end(server->dir_ahead, piece);
 }
 
 static void list(fuse_req_t req, fuse_ino_t ino, size_t size, off_t off, const struct fuse_file_info *fi, bool plus)
@@ -579,7 +579,7 @@ static void list(fuse_req_t req, fuse_ino_t ino, size_t size, off_t off, const s
 	};
 	struct fs_dir_piece piece = { 0 };
 	int rc = off < 0 ? -EINVAL : 0;
-	if (rc == 0 && !fs_dir_ahead_take(server->dir_ahead, &place, &piece))
+	if (rc == 0 && !fs_listing_ahead_take(server->dir_ahead, &place, &piece))
 		rc = make_piece(server, &place, &piece);
 	rc = fs_index_check(server, rc);
 	if (rc < 0) {

@@ -37,7 +37,7 @@ struct fs_options {
 	bool gives_up_stderr;  /* the caller's stderr is let go once the mount answers: threads with a
 	                                     descriptor table of their own must not keep it open */
 	bool debug;            /* libfuse's trace on stderr */
-	uint32_t scan_threads; /* look for the seed of an unseeded RandomSampler (prefetch/seed_scan.h); 0: none do */
+	uint32_t scan_threads; /* look for the seed of an unseeded RandomSampler (prefetch/sampler/seed_scan.h); 0: none do */
 	uint32_t timeout_s;    /* how long a successor that fails before it serves is tried again; 0: not at all */
 	uint32_t watchdog_s;   /* a server that hangs for so long is replaced; 0: never */
 	const char *control_path; /* NULL = default place (fs/control.h) */
@@ -45,12 +45,12 @@ struct fs_options {
 
 struct fs_server; /* opaque */
 
-struct fs_link;
+struct fs_channel;
 
 /* Opens the dataset, mounts (a successor: takes the mount over), answers INIT.  On return the mount exists and the first stat
  * of it will be answered once fs_server_run runs.  link outlives the server.  err says what failed and what to do;
  * -ESTALE: a successor found another dataset. */
-int fs_server_new(const struct fs_options *options, const struct fs_link *link, struct base_err *err,
+int fs_server_new(const struct fs_options *options, const struct fs_channel *link, struct base_err *err,
         struct fs_server **ret_server);
 
 /* Serves until unmounted, told to stop by the supervisor, or fs_server_stop.  `ready(arg)` is called once from a helper thread

@@ -6,8 +6,8 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "fs/dynamic.h"
-#include "fs/estate.h"
+#include "fs/stats_files.h"
+#include "fs/handover_memory.h"
 #include "shard/base/cleanup.h"
 
 struct fs_health {
@@ -90,8 +90,8 @@ int fs_health_check(struct fs_health *health)
 	if (hangs && shard_index_is_looked_at(server->index))
 		hangs = false;
 	if (!hangs) {
-		fs_dynamic_keep(server);
-		fs_estate_beat(server->estate);
+		fs_stats_files_keep(server);
+		fs_handover_beat(server->estate);
 	}
 	return (int)beat_ms;
 }

@@ -3,7 +3,7 @@
 #include <errno.h>
 #include <string.h>
 
-#include "fs/dynamic.h"
+#include "fs/stats_files.h"
 #include "fs/name.h"
 
 enum {
@@ -388,7 +388,7 @@ int fs_node_attr(struct fs_server *server, struct fs_node node, struct stat *ret
 	case FS_METRICS:
 	case FS_STATE:
 		timeout_s = 0;
-		rc = fs_dynamic_attr(server, node, &st);
+		rc = fs_stats_files_attr(server, node, &st);
 		break;
 	case FS_EPOCH_DIR:
 		set_flat_listing_size(server, view, &st);

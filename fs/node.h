@@ -14,7 +14,7 @@ int fs_node_lookup(struct fs_server *server, struct fs_node parent, const char *
 int fs_node_parent(struct fs_server *server, struct fs_node node, struct fs_node *ret_parent);
 
 /* Attributes, and for how long (seconds) the kernel may keep them.  The size of a list (fs_node_is_list) is left 0: only the
- * helper knows it (fs/helper.h).  -ESTALE: a node that the dataset does not have; index errors. */
+ * helper knows it (fs/job_queue.h).  -ESTALE: a node that the dataset does not have; index errors. */
 int fs_node_attr(struct fs_server *server, struct fs_node node, struct stat *ret_attr, double *ret_timeout_s);
 
 /* Attributes of a file whose record is at hand. */

@@ -6,10 +6,10 @@
 #include <sys/statvfs.h>
 
 #include "fs/dir.h"
-#include "fs/dynamic.h"
-#include "fs/guess.h"
+#include "fs/stats_files.h"
+#include "fs/lookup_readahead.h"
 #include "fs/hang.h"
-#include "fs/helper.h"
+#include "fs/job_queue.h"
 #include "fs/node.h"
 #include "fs/read.h"
 #include "fs/server.h"
@@ -40,7 +40,7 @@ int fs_index_check(struct fs_server *server, int rc)
 	if (stale == 0)
 		return rc;
 	if (stale == -ESTALE)
-		fs_helper_index_stale(server->helper);
+		fs_job_queue_index_stale(server->helper);
 	return stale;
 }
 
@@ -87,8 +87,8 @@ static void guess_read(fuse_req_t req, uint32_t file)
 	pid_t lister = atomic_load(&server->lister);
 	if (lister != 0 && fuse_req_ctx(req)->pid == lister)
 		return;
-	if (prefetch_hint(server->prefetch, file, fs_guess_is_read(server->guess)))
-		fs_guess_looked_up(server->guess, file);
+	if (prefetch_hint(server->prefetch, file, fs_lookup_readahead_is_read(server->guess)))
+		fs_lookup_readahead_looked_up(server->guess, file);
 }
 
 static void do_lookup(fuse_req_t req, fuse_ino_t parent, const char *name)
@@ -111,7 +111,7 @@ static void do_lookup(fuse_req_t req, fuse_ino_t parent, const char *name)
 		return;
 	}
 	if (rc == 0 && fs_node_is_list(node)) {
-		fs_helper_list(server->helper, req, FS_LIST_LOOKUP, node, 0, 0);
+		fs_job_queue_list(server->helper, req, FS_EPOCH_LIST_LOOKUP, node, 0, 0);
 		return;
 	}
 	if (rc == 0 && node.kind == FS_FILE)
@@ -137,7 +137,7 @@ static void do_getattr(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi
 	fs_count(&server->counters.getattrs, 1);
 	int rc = fs_ino_node(ino, &node);
 	if (rc == 0 && fs_node_is_list(node)) {
-		fs_helper_list(server->helper, req, FS_LIST_GETATTR, node, 0, 0);
+		fs_job_queue_list(server->helper, req, FS_EPOCH_LIST_GETATTR, node, 0, 0);
 		return;
 	}
 	if (rc == 0)
@@ -184,11 +184,11 @@ static void do_read(fuse_req_t req, fuse_ino_t ino, size_t size, off_t off, stru
 	else if (node.kind == FS_FILE)
 		fs_read(req, (uint32_t)node.id, size, off, fi->flags & O_DIRECT);
 	else if (fs_node_is_list(node))
-		fs_helper_list(server->helper, req, FS_LIST_READ, node, size, off);
+		fs_job_queue_list(server->helper, req, FS_EPOCH_LIST_READ, node, size, off);
 	else if (fs_node_is_dir(node))
 		fuse_reply_err(req, EISDIR);
 	else
-		fs_dynamic_read(req, node, size, off);
+		fs_stats_files_read(req, node, size, off);
 }
 
 static void do_ioctl(fuse_req_t req, fuse_ino_t ino, unsigned int cmd, void *arg, struct fuse_file_info *fi,

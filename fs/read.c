@@ -5,9 +5,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "fs/guess.h"
-#include "fs/helper.h"
-#include "fs/waits.h"
+#include "fs/lookup_readahead.h"
+#include "fs/job_queue.h"
+#include "fs/read_latency.h"
 #include "fs/watch.h"
 
 enum { DEMANDS_MAX = FS_READ_MAX / SHARD_BLOCK + 1 };
@@ -106,7 +106,7 @@ static void count_wait(struct fs_server *server, uint64_t asked_ns)
 	fs_count(&server->counters.replies, 1);
 	fs_view_progress(server->views[0], &progress);
 	fs_count(&server->counters.waited_ns, wait_ns);
-	fs_waits_add(server->waits, progress.epoch, wait_ns);
+	fs_read_latency_add(server->waits, progress.epoch, wait_ns);
 }
 
 static void reply(struct read_request *request, const uint8_t *data)
@@ -134,7 +134,7 @@ static void block_done(struct prefetch_demand *demand, int rc, const uint8_t *da
 		int none = 0;
 		atomic_compare_exchange_strong(&request->rc, &none, rc);
 		if (rc != -ECANCELED)
-			fs_helper_read_failed(request->reads->server->helper, demand->file, demand->block, rc);
+			fs_job_queue_read_failed(request->reads->server->helper, demand->file, demand->block, rc);
 	} else if (request->buf) {
 		memcpy(request->buf + part->at, data + part->skip, part->take);
 	}
@@ -169,7 +169,7 @@ void fs_read(fuse_req_t req, uint32_t file, size_t size, off_t off, bool direct)
 	uint64_t now_ns = fs_now_ns();
 	fs_watch_read(server->watch, file, begin == 0, now_ns);
 	if (begin == 0)
-		fs_guess_read(server->guess, file);
+		fs_lookup_readahead_read(server->guess, file);
 
 	struct read_request *request = request_get(server->reads);
 	uint32_t first = (uint32_t)(begin / SHARD_BLOCK);

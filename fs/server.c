@@ -20,19 +20,19 @@
 #include "fs/control.h"
 #include "fs/control_server.h"
 #include "fs/crash.h"
-#include "fs/dir_ahead.h"
-#include "fs/dynamic.h"
-#include "fs/guess.h"
+#include "fs/listing_ahead.h"
+#include "fs/stats_files.h"
+#include "fs/lookup_readahead.h"
 #include "fs/hang.h"
 #include "fs/health.h"
-#include "fs/helper.h"
+#include "fs/job_queue.h"
 #include "fs/mount.h"
 #include "fs/name.h"
 #include "fs/read.h"
-#include "fs/share.h"
+#include "fs/host_sharing.h"
 #include "fs/sigbus.h"
 #include "fs/sink.h"
-#include "fs/waits.h"
+#include "fs/read_latency.h"
 #include "fs/watch.h"
 #include "shard/base/cleanup.h"
 #include "shard/base/log.h"
@@ -206,7 +206,7 @@ static int open_dataset(struct fs_server *server, const struct fs_options *optio
 	snprintf(path, sizeof(path), "%s/%s", shard_index_dataset(server->index), SHARD_INDEX_NAME);
 	if (stat(path, &st) == 0)
 		server->index_mtime = st.st_mtim;
-	rc = fs_common_init(&server->common, server->index);
+	rc = fs_common_files_init(&server->common, server->index);
 	if (rc < 0)
 		return base_err_set(err, rc, "'%s': %s: `mkshard verify` says more", path, base_err_str(rc));
 	if (server->successor && memcmp(server->link->mount.identity, server->info->identity, FS_IDENTITY_BYTES) != 0)
@@ -233,10 +233,10 @@ static int settle_estate(struct fs_server *server, struct base_err *err)
 		uint64_t turns = shard_view_samples(order) + server->views[i]->options.world;
 		bits = turns > bits ? turns : bits;
 	}
-	int rc = fs_estate_open(
+	int rc = fs_handover_open(
 	        server->link->estate_fd, server->n_views, bits, server->info->n_samples, &server->estate, &kept);
 	for (uint32_t i = 0; rc == 0 && i < server->n_views; i++) {
-		const struct fs_estate_view view = fs_estate_view(server->estate, i);
+		const struct fs_handover_view view = fs_handover_view(server->estate, i);
 		rc = fs_view_keep(server->views[i], &view, kept && server->successor);
 	}
 	return rc < 0 ? base_err_set(err, rc, "memory for a successor: %s", base_err_str(rc)) : 0;
@@ -244,17 +244,17 @@ static int settle_estate(struct fs_server *server, struct base_err *err)
 
 static int make_parts(struct fs_server *server, struct base_err *err)
 {
-	int rc = fs_waits_new(&server->waits);
+	int rc = fs_read_latency_new(&server->waits);
 	if (rc == 0)
-		rc = fs_dir_ahead_new(&server->dir_ahead);
+		rc = fs_listing_ahead_new(&server->dir_ahead);
 	if (rc == 0)
-		rc = fs_guess_new(&server->guess);
+		rc = fs_lookup_readahead_new(&server->guess);
 	if (rc == 0)
 		rc = fs_reads_new(server, &server->reads);
 	if (rc == 0)
-		rc = fs_helper_new(server, &server->helper);
+		rc = fs_job_queue_new(server, &server->helper);
 	if (rc == 0)
-		rc = fs_dynamic_new(server, &server->dynamic);
+		rc = fs_stats_files_new(server, &server->dynamic);
 	if (rc == 0)
 		rc = fs_watch_new(server, &server->watch);
 	if (rc == 0)
@@ -312,19 +312,19 @@ static int start_engine(struct fs_server *server, struct base_err *err)
 		.index = server->index,
 		.memory_bytes = fs_budget_bytes(server->budget),
 		.sink = fs_sink_base(server->sink),
-		.resident = fs_estate_resident(server->estate),
+		.resident = fs_handover_resident(server->estate),
 	};
 	rc = prefetch_new(&engine, err, &server->prefetch);
 	if (rc < 0)
 		return rc;
-	rc = fs_share_new(server, &server->share);
+	rc = fs_host_sharing_new(server, &server->share);
 	return rc < 0 ? base_err_set(err, rc, "%s", base_err_str(rc)) : 0;
 }
 
 /* The supervisor gets the descriptor as soon as it is worth keeping. */
 static int hand_over(struct fs_server *server, struct base_err *err)
 {
-	struct fs_link_message message = { .kind = FS_LINK_MOUNTED };
+	struct fs_channel_message message = { .kind = FS_CHANNEL_MOUNTED };
 	server->mount.dev = server->dev;
 	server->mount.fusermount = server->fusermount;
 	server->mount.resends = fs_mount_resends(server->mount.init, server->mount.init_len);
@@ -333,7 +333,7 @@ static int hand_over(struct fs_server *server, struct base_err *err)
 	if (session >= 0)
 		server->mount.cloned = fs_mount_clone(server->fuse_fd, NULL) == 0;
 	message.mount = server->mount;
-	int rc = fs_link_send(server->link->channel, &message, session >= 0 ? session : server->fuse_fd);
+	int rc = fs_channel_send(server->link->channel, &message, session >= 0 ? session : server->fuse_fd);
 	return rc < 0 ? base_err_set(err, rc, "the supervisor is gone: %s", strerror(-rc)) : 0;
 }
 
@@ -377,7 +377,7 @@ static uint32_t default_threads(void)
 	return cpus > THREADS_MAX ? THREADS_MAX : (uint32_t)cpus;
 }
 
-int fs_server_new(const struct fs_options *options, const struct fs_link *link, struct base_err *err,
+int fs_server_new(const struct fs_options *options, const struct fs_channel *link, struct base_err *err,
         struct fs_server **ret_server)
 {
 	struct fs_server *server = calloc(1, sizeof(*server));
@@ -493,19 +493,19 @@ void fs_server_stop(struct fs_server *server)
 /* A word of the supervisor.  Returns false when it is the end. */
 static bool listen_to_supervisor(struct fs_server *server)
 {
-	struct fs_link_message message;
+	struct fs_channel_message message;
 	int fd;
-	int rc = fs_link_receive(server->link->channel, MSG_DONTWAIT, &message, &fd);
+	int rc = fs_channel_receive(server->link->channel, MSG_DONTWAIT, &message, &fd);
 	if (fd >= 0)
 		close(fd);
-	return rc == -EAGAIN || (rc == 0 && message.kind != FS_LINK_STOP);
+	return rc == -EAGAIN || (rc == 0 && message.kind != FS_CHANNEL_STOP);
 }
 
 int fs_server_unmount(struct fs_server *server, bool lazy)
 {
-	struct fs_link_message answer;
+	struct fs_channel_message answer;
 	bool stop = false;
-	int rc = fs_link_ask(server->link->channel, FS_LINK_UNMOUNT, lazy, NULL, -1, &stop, &answer);
+	int rc = fs_channel_ask(server->link->channel, FS_CHANNEL_UNMOUNT, lazy, NULL, -1, &stop, &answer);
 	if (stop)
 		fs_server_stop(server);
 	return rc < 0 ? rc : answer.code;
@@ -545,8 +545,8 @@ static int wait_for_end(struct fs_server *server)
 			return 0;
 		fs_control_serve(server->control, polls + 2, n);
 		if (server->restart) {
-			fs_dynamic_keep(server);
-			fs_link_say(server->link->channel, FS_LINK_GO, 0, NULL);
+			fs_stats_files_keep(server);
+			fs_channel_say(server->link->channel, FS_CHANNEL_GO, 0, NULL);
 		}
 		server->restart = false;
 	}
@@ -564,16 +564,16 @@ int fs_server_run(struct fs_server *server, void (*ready)(void *arg), void *arg)
 	if (rc == 0)
 		rc = fs_watch_start(server->watch);
 	if (rc == 0)
-		rc = fs_helper_start(server->helper, ready, arg);
+		rc = fs_job_queue_start(server->helper, ready, arg);
 	if (rc == 0)
 		rc = wait_for_end(server);
 
-	fs_link_say(server->link->channel, FS_LINK_ENDING, 0, NULL);
+	fs_channel_say(server->link->channel, FS_CHANNEL_ENDING, 0, NULL);
 	fs_control_close(server->control);
 	server->control = NULL;
 	fs_watch_stop(server->watch);
 	fs_sink_stop(server->sink);
-	fs_helper_stop(server->helper);
+	fs_job_queue_stop(server->helper);
 	if (fs_mount_lives(server->fuse_fd)) {
 		int unmounted = fs_server_unmount(server, true);
 		if (unmounted == -EXDEV)
@@ -616,23 +616,23 @@ void fs_server_free(struct fs_server *server)
 	else if (server->fuse_fd >= 0)
 		close(server->fuse_fd);
 	fs_watch_free(server->watch);
-	fs_helper_free(server->helper);
-	fs_dynamic_free(server->dynamic);
+	fs_job_queue_free(server->helper);
+	fs_stats_files_free(server->dynamic);
 	fs_reads_free(server->reads);
-	fs_waits_free(server->waits);
-	fs_dir_ahead_free(server->dir_ahead);
-	fs_guess_free(server->guess);
-	fs_share_free(server->share);
+	fs_read_latency_free(server->waits);
+	fs_listing_ahead_free(server->dir_ahead);
+	fs_lookup_readahead_free(server->guess);
+	fs_host_sharing_free(server->share);
 	fs_budget_free(server->budget);
 	fs_sink_free(server->sink);
 	for (uint32_t i = 0; i < server->n_views; i++)
 		fs_view_free(server->views[i]);
-	fs_common_done(&server->common);
+	fs_common_files_done(&server->common);
 	shard_index_close(server->index);
 	if (server->stop_fd >= 0)
 		close(server->stop_fd);
 	fs_health_free(server->health);
-	fs_estate_close(server->estate);
+	fs_handover_close(server->estate);
 	free((void *)(uintptr_t)server->options.dataset);
 	free((void *)(uintptr_t)server->options.mountpoint);
 	free((void *)(uintptr_t)server->options.control_path);

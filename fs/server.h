@@ -4,7 +4,7 @@
  *   main      fs_server_run: the supervisor's messages, the control socket, the end.
  *   fuse-N    read requests from /dev/fuse and answer them; none waits for I/O.
  *   watcher   fs/watch.c.
- *   helper    fs/helper.c: what takes long or may sleep (the lists of epochs, log lines of failed reads).
+ *   helper    fs/job_queue.c: what takes long or may sleep (the lists of epochs, log lines of failed reads).
  *   engine's  prefetch/: call back with blocks; replies of READs leave from there.
  *
  * Shared mutable state: the views (their own lock), counters (atomics), the helper's queue, the watcher's tables, the
@@ -21,10 +21,10 @@
 #define FUSE_USE_VERSION 314
 #include <fuse_lowlevel.h>
 
-#include "fs/common.h"
+#include "fs/common_files.h"
 #include "fs/fs.h"
 #include "fs/ino.h"
-#include "fs/link.h"
+#include "fs/supervisor_channel.h"
 #include "fs/view.h"
 #include "prefetch/prefetch.h"
 #include "shard/index.h"
@@ -43,7 +43,7 @@ struct fs_counters {
 	_Atomic uint64_t listings;        /* OPENDIRs */
 	_Atomic uint64_t entries;         /* names listed */
 	_Atomic uint64_t reads;           /* READs that reached this process */
-	_Atomic uint64_t unwatched_reads; /* ... for no open of a watched name: fs/opens.h */
+	_Atomic uint64_t unwatched_reads; /* ... for no open of a watched name: fs/hit_counting.h */
 	_Atomic uint64_t read_reply_bytes;
 	_Atomic uint64_t errors;    /* READs answered with an error */
 	_Atomic uint64_t replies;   /* READs of files answered; against `asked` */
@@ -65,15 +65,15 @@ static inline uint64_t fs_counted(const _Atomic uint64_t *counter)
 
 struct fs_budget;
 struct fs_watch;
-struct fs_helper;
+struct fs_job_queue;
 struct fs_control;
-struct fs_dynamic;
+struct fs_stats_files;
 struct fs_reads;
-struct fs_share;
+struct fs_host_sharing;
 struct fs_sink;
-struct fs_waits;
-struct fs_dir_ahead;
-struct fs_guess;
+struct fs_read_latency;
+struct fs_listing_ahead;
+struct fs_lookup_readahead;
 struct fs_health;
 
 /* fs/hang.h */
@@ -97,14 +97,14 @@ struct fs_worker {
 
 struct fs_server {
 	struct fs_options options; /* strings owned */
-	const struct fs_link *link;
-	struct fs_estate *estate;
+	const struct fs_channel *link;
+	struct fs_handover *estate;
 	struct fs_health *health;
 	bool successor;
 	struct shard_index *index;
 	const struct shard_info *info;
 	struct timespec index_mtime; /* of index.ddpfs: mtime of what has none of its own */
-	struct fs_common common;
+	struct fs_common_files common;
 	struct prefetch *prefetch;
 	struct fs_budget *budget;
 	uint64_t test_delay_ns; /* of every read of a shard; 0 but in tests */
@@ -121,7 +121,7 @@ struct fs_server {
 	int fuse_fd;                /* owned by the session once there is one */
 	uint64_t dev;               /* st_dev of the mount */
 	bool fusermount;            /* mounted through the set-uid helper */
-	struct fs_link_mount mount; /* what a successor will get */
+	struct fs_channel_mount mount; /* what a successor will get */
 	struct fs_worker workers[FS_THREADS_MAX];
 	uint32_t n_workers;
 
@@ -131,17 +131,17 @@ struct fs_server {
 	_Atomic bool stopping;
 	_Atomic pid_t lister; /* thread whose marked listings instantiate inodes (fs/dir.h); 0 = none */
 
-	struct fs_counters counters; /* of this server; those before it: fs/dynamic.h */
+	struct fs_counters counters; /* of this server; those before it: fs/stats_files.h */
 	struct fs_watch *watch;
-	struct fs_helper *helper;
+	struct fs_job_queue *helper;
 	struct fs_control *control;
-	struct fs_dynamic *dynamic;
-	struct fs_dir_ahead *dir_ahead;
-	struct fs_guess *guess;
+	struct fs_stats_files *dynamic;
+	struct fs_listing_ahead *dir_ahead;
+	struct fs_lookup_readahead *guess;
 	struct fs_reads *reads;
-	struct fs_share *share;
+	struct fs_host_sharing *share;
 	struct fs_sink *sink;
-	struct fs_waits *waits;
+	struct fs_read_latency *waits;
 };
 
 static inline struct fs_server *fs_server_of(fuse_req_t req)

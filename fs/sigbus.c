@@ -10,7 +10,7 @@
 #include <unistd.h>
 
 #include "fs/crash.h"
-#include "fs/link.h"
+#include "fs/supervisor_channel.h"
 #include "shard/base/err.h"
 #include "shard/base/log.h"
 #include "shard/index.h"
@@ -18,13 +18,13 @@
 enum { QUOTED_MAX = 1024 };
 
 /* Made before the handler stands, for a handler may format nothing. */
-static struct fs_link_message last_words = { .kind = FS_LINK_LOG, .code = BASE_LOG_ERROR };
+static struct fs_channel_message last_words = { .kind = FS_CHANNEL_LOG, .code = BASE_LOG_ERROR };
 static int told_channel;
 static pthread_t main_thread;
 static bool taken;
 static struct sigaction before;
 
-/* A detached thread (fs/touch.h) has no channel: the number is nothing, or another file's, in its table. */
+/* A detached thread (fs/detached_thread.h) has no channel: the number is nothing, or another file's, in its table. */
 static bool is_detached(int error)
 {
 	return error == EBADF || error == ENOTSOCK;

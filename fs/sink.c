@@ -12,9 +12,9 @@
 
 #include "fs/dir.h"
 #include "fs/hang.h"
-#include "fs/touch.h"
+#include "fs/detached_thread.h"
 #include "fs/node.h"
-#include "fs/recognise.h"
+#include "fs/sampler_streams.h"
 #include "fs/watch.h"
 #include "shard/base/cleanup.h"
 
@@ -62,11 +62,11 @@ struct fs_sink {
 	struct fs_sink_stream *streams[FS_VIEWS_MAX]; /* of the views' own orders */
 	struct fs_sink_stream *followed[FOLLOWED_MAX];
 	uint64_t gone_fetched, gone_jumps;            /* of streams that ended */
-	struct fs_recognise *recognise[FS_VIEWS_MAX]; /* constant while the listener is there */
+	struct fs_sampler_streams *recognise[FS_VIEWS_MAX]; /* constant while the listener is there */
 	_Atomic uint64_t announced_epoch; /* set by the lister, read by the FUSE worker that answers its listing */
-	struct fs_touch *touch;           /* the thread that lists and looks up */
+	struct fs_detached *touch;           /* the thread that lists and looks up */
 	_Atomic uint64_t opened_ns;       /* the last open of a watched file; 0: none yet */
-	_Atomic bool pins;                /* what the thread does makes the mount busy: there is no copy (fs/touch.h) */
+	_Atomic bool pins;                /* what the thread does makes the mount busy: there is no copy (fs/detached_thread.h) */
 	bool no_prune;                    /* lister's: this kernel does not know the message */
 	char *list_buf;                   /* lister's, LIST_BYTES */
 };
@@ -97,18 +97,18 @@ static void list_entries(struct fs_sink *sink, int fd, uint64_t offset, uint64_t
 }
 
 static void announce_flat(
-        struct fs_sink *sink, const struct fs_touch_root *root, uint64_t epoch, uint64_t turn, uint32_t n)
+        struct fs_sink *sink, const struct fs_detached_root *root, uint64_t epoch, uint64_t turn, uint32_t n)
 {
 	char path[PATH_MAX];
 	sink->announced_epoch = epoch;
 	snprintf(path, sizeof(path), "%s", root->at);
 	strcat(path, ".");
-	cleanup_touch int fd = fs_touch_open(root->fd, path, O_RDONLY | O_DIRECTORY | O_NOCTTY | FS_DIR_MARK);
+	cleanup_touch int fd = fs_detached_open(root->fd, path, O_RDONLY | O_DIRECTORY | O_NOCTTY | FS_DIR_MARK);
 	if (fd >= 0)
 		list_entries(sink, fd, fs_dir_turn_offset(turn), n);
 }
 
-static void look_up(struct fs_sink *sink, const struct fs_touch_root *root, uint32_t file)
+static void look_up(struct fs_sink *sink, const struct fs_detached_root *root, uint32_t file)
 {
 	char path[PATH_MAX];
 	struct statx st;
@@ -120,14 +120,14 @@ static void look_up(struct fs_sink *sink, const struct fs_touch_root *root, uint
 	statx(root->fd, path, AT_SYMLINK_NOFOLLOW | AT_NO_AUTOMOUNT, STATX_SIZE, &st);
 }
 
-static void announce_tree(struct fs_sink *sink, const struct fs_touch_root *root, const struct fs_sink_stream *vs,
+static void announce_tree(struct fs_sink *sink, const struct fs_detached_root *root, const struct fs_sink_stream *vs,
         uint64_t epoch, uint64_t turn, uint32_t n)
 {
 	struct shard_epoch *e;
 	if (shard_view_epoch(vs->order, epoch, &e) < 0)
 		return;
 	for (uint32_t i = 0; i < n; i++) {
-		if (i % LOOK_EVERY == LOOK_EVERY - 1 && !fs_touch_mounted(sink->server))
+		if (i % LOOK_EVERY == LOOK_EVERY - 1 && !fs_detached_mounted(sink->server))
 			break; /* unmounted: the copy is what keeps the session alive */
 		uint32_t files[SHARD_SAMPLE_FILES_MAX], sample, n_files = 1;
 		int rc = shard_epoch_turn(e, vs->rank, turn + i, &sample, NULL);
@@ -157,15 +157,15 @@ static void announce_now(void *arg)
 		server->lister = (pid_t)syscall(SYS_gettid);
 	if (server->stopping)
 		return;
-	struct fs_touch_root root;
-	if (fs_touch_root_open(server, &root) < 0)
+	struct fs_detached_root root;
+	if (fs_detached_root_open(server, &root) < 0)
 		return;
 	a->sink->pins = root.fd < 0;
 	if (a->stream->view->layout == FS_LAYOUT_FLAT)
 		announce_flat(a->sink, &root, a->epoch, a->turn, a->n);
 	else
 		announce_tree(a->sink, &root, a->stream, a->epoch, a->turn, a->n);
-	fs_touch_root_close(&root);
+	fs_detached_root_close(&root);
 }
 
 static void sink_announce(struct prefetch_sink *base, void *user, uint64_t epoch, uint64_t turn, uint32_t n)
@@ -173,7 +173,7 @@ static void sink_announce(struct prefetch_sink *base, void *user, uint64_t epoch
 	struct fs_sink *sink = sink_of(base);
 	const struct fs_sink_stream *vs = user;
 	struct announcement a = { .sink = sink, .stream = vs, .epoch = epoch, .turn = turn, .n = n };
-	fs_touch_run(sink->touch, announce_now, &a);
+	fs_detached_run(sink->touch, announce_now, &a);
 }
 
 /* A trainer that has stopped is often followed by umount(8), which fails while a look-up waits for its answer.  Its next open is
@@ -325,7 +325,7 @@ static void opened(void *arg, struct fs_view *view, uint32_t file, uint64_t epoc
 	struct fs_sink *sink = arg;
 	atomic_store_explicit(&sink->opened_ns, fs_now_ns(), memory_order_relaxed);
 	if (sink->recognise[view->number])
-		fs_recognise_opened(sink->recognise[view->number], file, epoch, turn);
+		fs_sampler_streams_opened(sink->recognise[view->number], file, epoch, turn);
 	pthread_mutex_lock(&sink->lock);
 	if (sink->streams[view->number])
 		used(sink->streams[view->number], file, epoch, turn);
@@ -337,7 +337,7 @@ static void drained(void *arg)
 	struct fs_sink *sink = arg;
 	for (uint32_t i = 0; i < sink->server->n_views; i++) {
 		if (sink->recognise[i])
-			fs_recognise_drained(sink->recognise[i]);
+			fs_sampler_streams_drained(sink->recognise[i]);
 		pthread_mutex_lock(&sink->lock);
 		if (sink->streams[i])
 			flush(sink->streams[i]);
@@ -358,13 +358,13 @@ void fs_sink_epoch(struct fs_sink *sink, struct fs_view *view, uint64_t epoch)
 void fs_sink_hold(struct fs_sink *sink)
 {
 	if (sink->touch)
-		fs_touch_hold(sink->touch);
+		fs_detached_hold(sink->touch);
 }
 
 void fs_sink_release(struct fs_sink *sink)
 {
 	if (sink->touch)
-		fs_touch_release(sink->touch);
+		fs_detached_release(sink->touch);
 }
 
 void fs_sink_stats(struct fs_sink *sink, struct fs_view *view, struct prefetch_stream_stats *ret_stats)
@@ -397,9 +397,9 @@ void fs_sink_recognised(struct fs_sink *sink, struct fs_view *view, json_t *obje
 	if (!sink)
 		return;
 	pthread_mutex_lock(&sink->lock);
-	struct fs_recognise *recognise = sink->recognise[view->number];
+	struct fs_sampler_streams *recognise = sink->recognise[view->number];
 	pthread_mutex_unlock(&sink->lock);
-	fs_recognise_stats(recognise, object); /* it is freed with the sink */
+	fs_sampler_streams_stats(recognise, object); /* it is freed with the sink */
 }
 
 /* ---- life ---- */
@@ -579,14 +579,14 @@ void fs_sink_refresh(struct fs_sink_stream *vs)
 int fs_sink_start(struct fs_sink *sink)
 {
 	struct fs_server *server = sink->server;
-	int rc = fs_touch_new(server, &sink->touch);
+	int rc = fs_detached_new(server, &sink->touch);
 	if (rc < 0)
 		return rc;
 	for (uint32_t i = 0; rc == 0 && i < server->n_views; i++) {
-		struct fs_recognise *recognise = NULL;
+		struct fs_sampler_streams *recognise = NULL;
 		rc = start_stream(sink, server->views[i]);
 		if (rc == 0)
-			rc = fs_recognise_new(server, server->views[i], &recognise);
+			rc = fs_sampler_streams_new(server, server->views[i], &recognise);
 		pthread_mutex_lock(&sink->lock);
 		sink->recognise[i] = recognise;
 		pthread_mutex_unlock(&sink->lock);
@@ -606,11 +606,11 @@ void fs_sink_stop(struct fs_sink *sink)
 	/* The watcher has ended, but listings and statistics drain too. */
 	fs_watch_listen(sink->server->watch, (struct fs_watch_listener){ 0 });
 	for (uint32_t i = 0; i < FS_VIEWS_MAX; i++) {
-		struct fs_recognise *recognise = sink->recognise[i];
-		fs_recognise_end(recognise);
+		struct fs_sampler_streams *recognise = sink->recognise[i];
+		fs_sampler_streams_end(recognise);
 		stream_end(sink, &sink->streams[i]);
 	}
-	fs_touch_free(sink->touch);
+	fs_detached_free(sink->touch);
 	sink->touch = NULL;
 }
 
@@ -619,7 +619,7 @@ void fs_sink_free(struct fs_sink *sink)
 	if (!sink)
 		return;
 	for (uint32_t i = 0; i < FS_VIEWS_MAX; i++)
-		fs_recognise_free(sink->recognise[i]);
+		fs_sampler_streams_free(sink->recognise[i]);
 	pthread_mutex_destroy(&sink->lock);
 	free(sink->list_buf);
 	free(sink);

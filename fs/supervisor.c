@@ -19,9 +19,9 @@
 #include "fs/confine.h"
 #include "fs/control_server.h"
 #include "fs/health.h"
-#include "fs/estate.h"
+#include "fs/handover_memory.h"
 #include "fs/mount.h"
-#include "fs/share.h"
+#include "fs/host_sharing.h"
 #include "fs/unmounter.h"
 #include "shard/base/cleanup.h"
 #include "shard/base/log.h"
@@ -62,7 +62,7 @@ struct supervisor {
 	const struct fs_supervise *how;
 	struct base_err *err;
 	struct fs_supervised held;
-	struct fs_estate_head *head;
+	struct fs_handover_head *head;
 	int signal_fd;
 	sigset_t old_mask;
 	pid_t self;
@@ -82,7 +82,7 @@ struct supervisor {
 	uint32_t still; /* looks at the beat that saw no change */
 	bool told_waits;
 
-	pid_t greeter; /* a process that looks for other mounts (fs/share.h); 0: none */
+	pid_t greeter; /* a process that looks for other mounts (fs/host_sharing.h); 0: none */
 	struct fs_unmounter unmounter;
 
 	bool was_ready; /* some server has been */
@@ -109,7 +109,7 @@ struct supervisor {
 
 struct served {
 	struct supervisor *sup;
-	const struct fs_link *link;
+	const struct fs_channel *link;
 	bool ready;
 };
 
@@ -120,7 +120,7 @@ static void on_ready(void *arg)
 	if (!served->sup->was_ready && how->ready_server)
 		how->ready_server(how->arg);
 	served->ready = true;
-	fs_link_say(served->link->channel, FS_LINK_READY, 0, NULL);
+	fs_channel_say(served->link->channel, FS_CHANNEL_READY, 0, NULL);
 }
 
 static int serve(struct served *served, struct base_err *err)
@@ -142,7 +142,7 @@ static int serve(struct served *served, struct base_err *err)
 static int relay_channel = -1; /* of a server's process */
 static _Atomic uint32_t relay_lost;
 
-/* From any thread but the detached ones (fs/touch.h), which log nothing themselves.  Never waits: a supervisor that stands still
+/* From any thread but the detached ones (fs/detached_thread.h), which log nothing themselves.  Never waits: a supervisor that stands still
  * must not stop its server. */
 static void relay(enum base_log_level level, const char *line)
 {
@@ -150,10 +150,10 @@ static void relay(enum base_log_level level, const char *line)
 	uint32_t lost = atomic_exchange(&relay_lost, 0);
 	if (lost > 0) {
 		snprintf(text, sizeof(text), "%u lines of this server's log were lost", lost);
-		if (fs_link_try(relay_channel, FS_LINK_LOG, BASE_LOG_WARNING, text) < 0)
+		if (fs_channel_try(relay_channel, FS_CHANNEL_LOG, BASE_LOG_WARNING, text) < 0)
 			atomic_fetch_add(&relay_lost, lost);
 	}
-	if (fs_link_try(relay_channel, FS_LINK_LOG, (int)level, line) < 0)
+	if (fs_channel_try(relay_channel, FS_CHANNEL_LOG, (int)level, line) < 0)
 		atomic_fetch_add(&relay_lost, 1);
 }
 
@@ -163,7 +163,7 @@ void __lsan_do_leak_check(void) __attribute__((weak));
 static _Noreturn void server_main(struct supervisor *sup, int channel)
 {
 	struct base_err err = { 0 };
-	struct fs_link link = {
+	struct fs_channel link = {
 		.supervisor = sup->self,
 		.channel = channel,
 		.estate_fd = sup->held.estate_fd,
@@ -196,7 +196,7 @@ static _Noreturn void server_main(struct supervisor *sup, int channel)
 	if (rc == 0)
 		rc = serve(&served, &err);
 	if (rc < 0)
-		fs_link_say(channel, FS_LINK_FAILED, rc, err.text);
+		fs_channel_say(channel, FS_CHANNEL_FAILED, rc, err.text);
 	if (__lsan_do_leak_check)
 		__lsan_do_leak_check();
 	_exit(rc < 0);
@@ -274,7 +274,7 @@ static void learn_of_status(struct supervisor *sup, int status)
 	}
 }
 
-static void learn_of_failure(struct supervisor *sup, const struct fs_link_message *message)
+static void learn_of_failure(struct supervisor *sup, const struct fs_channel_message *message)
 {
 	base_err_set(&sup->failed, message->code, "%s", message->text);
 	learn(sup, OUTCOME_FAILED);
@@ -309,7 +309,7 @@ static void answer_unmount(void *arg, const struct fs_unmount_request *request, 
 {
 	const struct supervisor *sup = arg;
 	if (sup->channel >= 0 && request->server == sup->pid)
-		fs_link_answer(sup->channel, request->id, rc, NULL);
+		fs_channel_answer(sup->channel, request->id, rc, NULL);
 }
 
 static void ask_unmounter(struct supervisor *sup, uint32_t id, bool lazy)
@@ -340,7 +340,7 @@ static _Noreturn void greeter_main(const struct supervisor *sup)
 	sigprocmask(SIG_SETMASK, &sup->old_mask, NULL);
 	close_range(STDERR_FILENO + 1, UINT_MAX, 0);
 	if (fs_confine_greeter(sup->self) == 0)
-		fs_share_greet(sup->held.control_path);
+		fs_host_sharing_greet(sup->held.control_path);
 	_exit(0);
 }
 
@@ -414,7 +414,7 @@ static void tell_left_lines(struct supervisor *sup)
 }
 
 /* A stranger's line: no bytes that a terminal or a log takes for something else, and no flood. */
-static void take_line(struct supervisor *sup, const struct fs_link_message *message)
+static void take_line(struct supervisor *sup, const struct fs_channel_message *message)
 {
 	char line[PATH_MAX];
 	uint64_t now_ns = fs_now_ns();
@@ -432,13 +432,13 @@ static void take_line(struct supervisor *sup, const struct fs_link_message *mess
 }
 
 /* False: the message is no such word. */
-static bool take_words(struct supervisor *sup, const struct fs_link_message *message)
+static bool take_words(struct supervisor *sup, const struct fs_channel_message *message)
 {
-	if (message->kind == FS_LINK_LOG && message->code >= BASE_LOG_ERROR && message->code <= BASE_LOG_DEBUG)
+	if (message->kind == FS_CHANNEL_LOG && message->code >= BASE_LOG_ERROR && message->code <= BASE_LOG_DEBUG)
 		take_line(sup, message);
-	else if (message->kind == FS_LINK_FAILED && message->code < 0)
+	else if (message->kind == FS_CHANNEL_FAILED && message->code < 0)
 		learn_of_failure(sup, message);
-	else if (message->kind == FS_LINK_CRASHED && message->code > 0 && message->code < NSIG)
+	else if (message->kind == FS_CHANNEL_CRASHED && message->code > 0 && message->code < NSIG)
 		learn_of_signal(sup, message->code);
 	else
 		return false;
@@ -448,10 +448,10 @@ static bool take_words(struct supervisor *sup, const struct fs_link_message *mes
 /* Words that nobody has read yet, before the channel is closed over them. */
 static void hear_last_words(struct supervisor *sup)
 {
-	struct fs_link_message message;
+	struct fs_channel_message message;
 	int fd;
 	for (int i = 0; i < LAST_WORDS_MAX && sup->channel >= 0; i++) {
-		if (fs_link_receive(sup->channel, MSG_DONTWAIT, &message, &fd) < 0)
+		if (fs_channel_receive(sup->channel, MSG_DONTWAIT, &message, &fd) < 0)
 			return;
 		take_words(sup, &message);
 		if (fd >= 0)
@@ -713,10 +713,10 @@ static void stop(struct supervisor *sup, const char *why)
 	sup->stopping = true;
 	sup->stop_ns = latest_end_ns();
 	if (sup->asked_id)
-		fs_link_answer(sup->channel, sup->asked_id, -ECANCELED, "the mount is being taken away");
+		fs_channel_answer(sup->channel, sup->asked_id, -ECANCELED, "the mount is being taken away");
 	sup->asked_id = 0;
 	if (sup->was_ready)
-		fs_link_say(sup->channel, FS_LINK_STOP, 0, NULL);
+		fs_channel_say(sup->channel, FS_CHANNEL_STOP, 0, NULL);
 	else if (sup->pid)
 		kill(sup->pid, SIGKILL); /* it may be anywhere, and nobody uses it yet */
 }
@@ -745,7 +745,7 @@ static void asked_to_restart(struct supervisor *sup, uint32_t id, const char *pr
 		        "again");
 	else
 		rc = how->restart(how->arg, program, &sup->held, false, &err);
-	fs_link_answer(sup->channel, id, rc, err.text);
+	fs_channel_answer(sup->channel, id, rc, err.text);
 }
 
 /* Becomes the other program; the server goes first, for the end of its socket is the order to unmount. */
@@ -783,41 +783,41 @@ static void became_ready(struct supervisor *sup)
 /* 1: go on. */
 static int on_message(struct supervisor *sup, char program[PATH_MAX])
 {
-	struct fs_link_message message;
+	struct fs_channel_message message;
 	int fd;
-	int rc = fs_link_receive(sup->channel, MSG_DONTWAIT, &message, &fd);
+	int rc = fs_channel_receive(sup->channel, MSG_DONTWAIT, &message, &fd);
 	if (rc == -EAGAIN)
 		return 1;
 	if (rc < 0) {
 		close(steal_fd(&sup->channel)); /* it went first: bury() need not kill it */
 		return gone(sup);
 	}
-	if (message.kind == FS_LINK_MOUNTED && sup->held.fuse_fd < 0) {
+	if (message.kind == FS_CHANNEL_MOUNTED && sup->held.fuse_fd < 0) {
 		sup->held.mount = message.mount;
 		sup->held.fuse_fd = steal_fd(&fd);
-	} else if (message.kind == FS_LINK_READY && sup->state == SERVER_STARTING && sup->held.fuse_fd >= 0) {
+	} else if (message.kind == FS_CHANNEL_READY && sup->state == SERVER_STARTING && sup->held.fuse_fd >= 0) {
 		became_ready(sup);
 		if (sup->asked_id)
 			asked_to_restart(sup, sup->asked_id, program);
 		sup->asked_id = 0;
 	} else if (take_words(sup, &message)) {
 		/* heard */
-	} else if (message.kind == FS_LINK_ENDING) {
+	} else if (message.kind == FS_CHANNEL_ENDING) {
 		if (sup->state != SERVER_ENDING && !sup->stopping)
 			sup->stop_ns = latest_end_ns();
 		sup->state = SERVER_ENDING;
-	} else if (message.kind == FS_LINK_GREET && sup->state == SERVER_SERVING) {
+	} else if (message.kind == FS_CHANNEL_GREET && sup->state == SERVER_SERVING) {
 		start_greeter(sup);
-	} else if (message.kind == FS_LINK_UNMOUNT) {
+	} else if (message.kind == FS_CHANNEL_UNMOUNT) {
 		ask_unmounter(sup, message.id, message.code == 1);
-	} else if (message.kind == FS_LINK_RESTART) {
+	} else if (message.kind == FS_CHANNEL_RESTART) {
 		/* Its main waits for the answer, and may have been asked before its helper found it ready. */
 		memcpy(program, message.text, PATH_MAX);
 		if (sup->state == SERVER_SERVING)
 			asked_to_restart(sup, message.id, program);
 		else
 			sup->asked_id = message.id;
-	} else if (message.kind == FS_LINK_GO && sup->state == SERVER_SERVING && program[0]) {
+	} else if (message.kind == FS_CHANNEL_GO && sup->state == SERVER_SERVING && program[0]) {
 		return restart(sup, program);
 	}
 	if (fd >= 0)
@@ -958,8 +958,8 @@ static int make(struct supervisor *sup)
 	struct fs_supervised *held = &sup->held;
 	int rc = take_signals(sup);
 	if (rc == 0)
-		rc = sup->how->takeover ? fs_estate_map_head(held->estate_fd, &sup->head)
-		                        : fs_estate_new(&held->estate_fd, &sup->head);
+		rc = sup->how->takeover ? fs_handover_map_head(held->estate_fd, &sup->head)
+		                        : fs_handover_new(&held->estate_fd, &sup->head);
 	if (rc < 0)
 		return base_err_set(sup->err, rc, "the supervisor: %s", strerror(-rc));
 	if (sup->how->takeover) {
@@ -982,7 +982,7 @@ static void unmake(struct supervisor *sup)
 {
 	struct fs_supervised *held = &sup->held;
 	if (sup->head)
-		munmap(sup->head, FS_ESTATE_HEAD_BYTES);
+		munmap(sup->head, FS_HANDOVER_HEAD_BYTES);
 	if (held->control_fd >= 0)
 		unlink(held->control_path);
 	const int fds[] = { held->fuse_fd, held->estate_fd, held->inotify_fd, held->control_fd, sup->signal_fd,

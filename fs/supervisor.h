@@ -1,7 +1,7 @@
 /* The supervisor: the process that keeps a mount alive over the death of its server.
  *
  *     supervisor  ==fork==>  server        answers the kernel on /dev/fuse
- *         keeps: /dev/fuse, INIT, inotify, control socket, memory (fs/link.h, fs/estate.h)
+ *         keeps: /dev/fuse, INIT, inotify, control socket, memory (fs/supervisor_channel.h, fs/handover_memory.h)
  *
  * When the server dies (crash, OOM killer, kill -9) or hangs, the supervisor starts another one on the same descriptor and
  * writes FUSE_NOTIFY_RESEND: the kernel (6.9 and later) hands out again what the dead one had taken and not answered.  Inodes,
@@ -17,7 +17,7 @@
  *     OUTCOME_DONE, EXITED  its exit status                      the mount ends if it was SERVER_ENDING; else another one
  *     OUTCOME_KILLED        SIGKILL, or it is gone without word  another one: no fault of its own
  *     OUTCOME_CRASHED       its last words, a signal, a core     another one
- *     OUTCOME_FAILED        FS_LINK_FAILED                       before it served: more tries for `timeout=`
+ *     OUTCOME_FAILED        FS_CHANNEL_FAILED                       before it served: more tries for `timeout=`
  *     OUTCOME_HUNG          the watchdog, which kills it         another one
  *
  * A server fails before it serves when its dataset is away: renamed, or an automounter takes its time.  The supervisor tries
@@ -32,7 +32,7 @@
  * It has one thread, maps neither index nor shards, never touches the mount, and allocates nothing while it waits.
  *
  * A server may do little (fs/confine.h): the supervisor unmounts for it, writes what it logs, and sends a greeter to the other mounts
- * of the dataset (fs/share.h), the first and the last in processes of their own.
+ * of the dataset (fs/host_sharing.h), the first and the last in processes of their own.
  *
  * Threads: call from the main thread of a process that has no others. */
 #ifndef DDPFS_FS_SUPERVISOR_H
@@ -43,7 +43,7 @@
 
 #include "fs/control.h"
 #include "fs/fs.h"
-#include "fs/link.h"
+#include "fs/supervisor_channel.h"
 
 enum {
 	FS_SUPERVISOR_FAILURES_MAX = 5,
@@ -56,7 +56,7 @@ enum {
 struct fs_supervised {
 	int fuse_fd, estate_fd, inotify_fd, control_fd; /* inotify_fd may be -1 */
 	char control_path[FS_CONTROL_PATH_MAX];
-	struct fs_link_mount mount;
+	struct fs_channel_mount mount;
 	uint64_t started_ns;
 	uint64_t first_start_ns; /* from the first server's start to its READY; 0: it is not known */
 	uint32_t restarts;

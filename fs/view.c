@@ -53,16 +53,16 @@ static void record(struct fs_view *view)
 {
 	if (!view->estate.records)
 		return;
-	const struct fs_estate_record now = {
+	const struct fs_handover_record now = {
 		.epoch = shard_epoch_number(view->epoch),
 		.map = view->map,
-		.flags = (view->pinned ? FS_ESTATE_PINNED : 0) | (view->trained_set ? FS_ESTATE_TRAINED : 0),
+		.flags = (view->pinned ? FS_HANDOVER_PINNED : 0) | (view->trained_set ? FS_HANDOVER_TRAINED : 0),
 		.trained_epoch = view->trained_epoch,
 		.trained_steps = view->trained_steps,
 		.listing_s = view->listing_time.tv_sec,
 		.listing_ns = (uint64_t)view->listing_time.tv_nsec,
 	};
-	fs_estate_store(&view->estate, &now);
+	fs_handover_store(&view->estate, &now);
 }
 
 /* Empty, for `turns`.  With the lock.  NULL: no memory. */
@@ -71,7 +71,7 @@ static uint64_t *take_map(struct fs_view *view, uint64_t turns)
 	if (!view->estate.records)
 		return bitmap_new(turns);
 	view->map ^= 1;
-	fs_estate_clear(&view->estate, view->map);
+	fs_handover_clear(&view->estate, view->map);
 	return view->estate.maps[view->map];
 }
 
@@ -125,7 +125,7 @@ static int switch_epoch(struct fs_view *view, uint64_t number, bool only_if_next
 }
 
 /* What the record says becomes so, after a look at whether it can be. */
-static int resume_record(struct fs_view *view, const struct fs_estate_record *old)
+static int resume_record(struct fs_view *view, const struct fs_handover_record *old)
 {
 	struct shard_epoch *epoch;
 	if (old->epoch > FS_EPOCH_MAX || old->listing_ns >= 1000000000)
@@ -150,23 +150,23 @@ static int resume_record(struct fs_view *view, const struct fs_estate_record *ol
 	for (view->next_turn = turns; view->next_turn > 0; view->next_turn--)
 		if (opened[(view->next_turn - 1) / 64] >> ((view->next_turn - 1) % 64) & 1)
 			break;
-	view->pinned = old->flags & FS_ESTATE_PINNED;
+	view->pinned = old->flags & FS_HANDOVER_PINNED;
 	view->listing_time = (struct timespec){ .tv_sec = old->listing_s, .tv_nsec = (long)old->listing_ns };
 	pthread_mutex_unlock(&view->lock);
 	shard_epoch_put(old_epoch);
-	if (old->flags & FS_ESTATE_TRAINED)
+	if (old->flags & FS_HANDOVER_TRAINED)
 		fs_view_set_trained(view, old->trained_epoch, old->trained_steps);
 	return 0;
 }
 
-int fs_view_keep(struct fs_view *view, const struct fs_estate_view *estate, bool resume)
+int fs_view_keep(struct fs_view *view, const struct fs_handover_view *estate, bool resume)
 {
-	struct fs_estate_record old;
+	struct fs_handover_record old;
 	uint64_t number = shard_epoch_number(view->epoch);
 	uint64_t *own = view->opened;
 	view->estate = *estate;
 	view->opened = NULL;
-	if (resume && fs_estate_load(estate, &old) && resume_record(view, &old) == 0) {
+	if (resume && fs_handover_load(estate, &old) && resume_record(view, &old) == 0) {
 		free(own);
 		return 0;
 	}

@@ -16,7 +16,7 @@
 #include <time.h>
 
 #include "fs/fs.h"
-#include "fs/estate.h"
+#include "fs/handover_memory.h"
 #include "shard/view.h"
 
 struct fs_view {
@@ -46,7 +46,7 @@ struct fs_view {
 	uint64_t trained_epoch;
 	uint64_t trained_steps;
 	struct timespec listing_time; /* when the current epoch became current: mtime of the root; 0 = at mount */
-	struct fs_estate_view estate; /* where a successor finds all this; maps NULL: nowhere */
+	struct fs_handover_view estate; /* where a successor finds all this; maps NULL: nowhere */
 	uint32_t map;                 /* the one that `opened` is */
 };
 
@@ -57,7 +57,7 @@ void fs_view_free(struct fs_view *view); /* NULL is fine */
 
 /* From now on the view's progress stands in `estate`, which outlives the view.  resume: takes over first what a predecessor
  * left there, as far as it can be true.  -ENOMEM, index errors. */
-int fs_view_keep(struct fs_view *view, const struct fs_estate_view *estate, bool resume);
+int fs_view_keep(struct fs_view *view, const struct fs_handover_view *estate, bool resume);
 
 /* The first turn of `epoch` that was not opened (all: the number of turns); 0 when it is not the current one. */
 uint64_t fs_view_first_unopened(struct fs_view *view, uint64_t epoch);

@@ -10,18 +10,18 @@
 #include <sys/inotify.h>
 #include <unistd.h>
 
-#include "fs/estate.h"
-#include "fs/helper.h"
+#include "fs/handover_memory.h"
+#include "fs/job_queue.h"
 #include "fs/node.h"
-#include "fs/opens.h"
+#include "fs/hit_counting.h"
 #include "fs/sink.h"
-#include "fs/touch.h"
+#include "fs/detached_thread.h"
 #include "shard/base/log.h"
 
 enum {
 	LOOK_EVERY = 64,      /* directories watched between two looks whether the mount is still there */
 	READY_DIRS = 4096,    /* directories after which the mount is called ready */
-	DRAIN_READS_MAX = 64, /* reads of FS_ESTATE_EVENTS_BYTES a drain: bounds it under a flood */
+	DRAIN_READS_MAX = 64, /* reads of FS_HANDOVER_EVENTS_BYTES a drain: bounds it under a flood */
 	IN_ORDER_FULL = 64,   /* events in a row within the slack that make an order trusted */
 	PAIR_MS_MAX = 3600000,
 	EPOCHS_KEPT = 2, /* whose turns READs are looked for: the current one, and the one whose last files are open */
@@ -55,12 +55,12 @@ struct fs_watch {
 	size_t by_wd_size;
 	uint32_t in_order; /* how much the opens follow the order, 0..IN_ORDER_FULL */
 	bool lost;         /* events were lost since the last one that had a turn */
-	struct fs_opens *opens;
+	struct fs_hit_counting *opens;
 	struct {
 		struct fs_view *view;
 		struct shard_epoch *epoch; /* referenced; NULL: none */
 	} epochs[EPOCHS_KEPT];             /* of flat views that had opens, latest first */
-	struct fs_estate_opens *kept;      /* events are read here */
+	struct fs_handover_opens *kept;      /* events are read here */
 	bool has_left;                     /* a predecessor may have left some */
 };
 
@@ -77,7 +77,7 @@ static uint32_t pair_ms(void)
 {
 	const char *value = getenv(PAIR_ENVIRON);
 	unsigned long ms = value ? strtoul(value, NULL, 10) : 0;
-	return ms && ms <= PAIR_MS_MAX ? (uint32_t)ms : FS_OPENS_PAIR_MS;
+	return ms && ms <= PAIR_MS_MAX ? (uint32_t)ms : FS_HIT_COUNTING_PAIR_MS;
 }
 
 int fs_watch_new(struct fs_server *server, struct fs_watch **ret_watch)
@@ -95,7 +95,7 @@ int fs_watch_new(struct fs_server *server, struct fs_watch **ret_watch)
 	pthread_condattr_destroy(&clock);
 	watch->poke_fd = -1;
 	watch->fd = server->link->inotify_fd; /* with watches and events, when there was a server before */
-	if (fs_opens_new(pair_ms(), &watch->opens) < 0) {
+	if (fs_hit_counting_new(pair_ms(), &watch->opens) < 0) {
 		fs_watch_free(watch);
 		return -ENOMEM;
 	}
@@ -107,7 +107,7 @@ int fs_watch_new(struct fs_server *server, struct fs_watch **ret_watch)
 	}
 	watch->settled = !server->successor;
 	watch->has_left = server->successor;
-	watch->kept = fs_estate_opens(server->estate);
+	watch->kept = fs_handover_opens(server->estate);
 	if (server->successor)
 		watch->in_order = seen_in_order(server);
 	*ret_watch = watch;
@@ -123,7 +123,7 @@ void fs_watch_free(struct fs_watch *watch)
 	free(watch->by_wd);
 	for (size_t i = 0; i < EPOCHS_KEPT; i++)
 		shard_epoch_put(watch->epochs[i].epoch);
-	fs_opens_free(watch->opens);
+	fs_hit_counting_free(watch->opens);
 	pthread_cond_destroy(&watch->ready_cond);
 	pthread_mutex_destroy(&watch->ready_lock);
 	pthread_mutex_destroy(&watch->lock);
@@ -177,7 +177,7 @@ static int remember(struct fs_watch *watch, int wd, struct fs_view *view, uint32
 
 /* Returns the watch's number.  The lookups of this path are answered by our own workers; an event that comes before `remember`
  * waits for the lock. */
-static int watch_dir(struct fs_watch *watch, const struct fs_touch_root *root, struct fs_view *view, uint32_t dir)
+static int watch_dir(struct fs_watch *watch, const struct fs_detached_root *root, struct fs_view *view, uint32_t dir)
 {
 	char path[PATH_MAX + SHARD_PATH_MAX + 2];
 	char inner[SHARD_PATH_MAX + 1];
@@ -207,7 +207,7 @@ static void set_ready(struct fs_watch *watch)
 	pthread_mutex_unlock(&watch->ready_lock);
 }
 
-static void watch_tree(struct fs_watch *watch, const struct fs_touch_root *root, struct fs_view *view)
+static void watch_tree(struct fs_watch *watch, const struct fs_detached_root *root, struct fs_view *view)
 {
 	uint32_t n_dirs = watch->server->info->n_dirs;
 	uint64_t too_long = 0;
@@ -219,23 +219,23 @@ static void watch_tree(struct fs_watch *watch, const struct fs_touch_root *root,
 		if (rc == -ENAMETOOLONG) {
 			too_long++;
 		} else if (rc == -ENOSPC) {
-			fs_helper_note(watch->server->helper,
+			fs_job_queue_note(watch->server->helper,
 			        "only %llu of %u directories are watched: opens in the others are not counted; raise "
 			        "fs.inotify.max_user_watches",
 			        (unsigned long long)fs_watch_dirs(watch), n_dirs);
 			break;
 		} else if (rc < 0 && !watch->stopping) {
-			fs_helper_note(watch->server->helper,
+			fs_job_queue_note(watch->server->helper,
 			        "directory %u of the mount cannot be watched (%s): opens in it are not counted", dir,
 			        base_err_str(rc));
 		}
 		if (dir == READY_DIRS)
 			set_ready(watch);
-		if (dir % LOOK_EVERY == LOOK_EVERY - 1 && !fs_touch_mounted(watch->server))
+		if (dir % LOOK_EVERY == LOOK_EVERY - 1 && !fs_detached_mounted(watch->server))
 			break; /* unmounted: `root` is what keeps the session alive */
 	}
 	if (too_long)
-		fs_helper_note(watch->server->helper,
+		fs_job_queue_note(watch->server->helper,
 		        "%llu directories have paths too long to be watched: opens in them are not counted",
 		        (unsigned long long)too_long);
 }
@@ -285,7 +285,7 @@ static void took_turn(struct fs_watch *watch, struct fs_view *view, uint64_t epo
 	else if (watch->in_order < IN_ORDER_FULL)
 		watch->in_order++;
 	if (fs_view_opened(view, epoch, turn) && (view->layout == FS_LAYOUT_FLAT || !view->all))
-		fs_helper_note(watch->server->helper,
+		fs_job_queue_note(watch->server->helper,
 		        "the trainer reads a list of epoch %llu again: it lists once, so epoch %llu's part is all it "
 		        "will see; let it list the directory each epoch, or mount with view=all,layout=tree and let "
 		        "its "
@@ -348,19 +348,19 @@ static bool is_kept(const struct fs_watch *watch, const struct fs_view *view, ui
 static void count_open(struct fs_watch *watch, const struct watched *where, const char *name, const struct open_at *at,
         uint64_t now_ns)
 {
-	struct fs_opens_key key = { .id = at->file };
+	struct fs_hit_counting_key key = { .id = at->file };
 	/* By the inode that READs will name. */
 	uint32_t shown;
 	if (at->file != SHARD_NONE && where->view->layout == FS_LAYOUT_TREE &&
 	        shard_view_instead_file(where->view->order, at->file, &shown) == 0)
 		key.id = shown;
 	if (at->file == SHARD_NONE && is_kept(watch, where->view, at->epoch))
-		key = (struct fs_opens_key){ .place = fs_opens_place(where->view->number, at->epoch), .id = at->turn };
+		key = (struct fs_hit_counting_key){ .place = fs_hit_counting_place(where->view->number, at->epoch), .id = at->turn };
 	else if (at->file == SHARD_NONE) {
 		uint32_t file;
 		key.id = event_file(watch, where, name, &file) == 0 ? file : SHARD_NONE;
 	}
-	fs_opens_opened(watch->opens, key, now_ns);
+	fs_hit_counting_opened(watch->opens, key, now_ns);
 }
 
 static void handle(struct fs_watch *watch, const struct inotify_event *event, uint64_t now_ns, struct fs_view **view,
@@ -391,21 +391,21 @@ static void handle(struct fs_watch *watch, const struct inotify_event *event, ui
 }
 
 /* A READ to the open that it belongs to. */
-static void pair(struct fs_watch *watch, const struct fs_opens_read *read)
+static void pair(struct fs_watch *watch, const struct fs_hit_counting_read *read)
 {
-	struct fs_opens_key keys[1 + EPOCHS_KEPT] = { { .id = read->file } };
+	struct fs_hit_counting_key keys[1 + EPOCHS_KEPT] = { { .id = read->file } };
 	size_t n = 1;
 	struct shard_file file;
 	if (shard_index_file(watch->server->index, read->file, &file) == 0) {
 		for (size_t i = 0; i < EPOCHS_KEPT && watch->epochs[i].epoch; i++) {
 			struct fs_view *view = watch->epochs[i].view;
 			struct shard_epoch *epoch = watch->epochs[i].epoch;
-			keys[n].place = fs_opens_place(view->number, shard_epoch_number(epoch));
+			keys[n].place = fs_hit_counting_place(view->number, shard_epoch_number(epoch));
 			if (fs_view_turn(view, epoch, file.sample, &keys[n].id) == 0)
 				n++;
 		}
 	}
-	if (!fs_opens_pair(watch->opens, keys, n, read))
+	if (!fs_hit_counting_pair(watch->opens, keys, n, read))
 		fs_count(&watch->server->counters.unwatched_reads, 1);
 }
 
@@ -414,15 +414,15 @@ static void drain_events(struct fs_watch *watch)
 	struct fs_view *view = NULL;
 	struct shard_epoch *epoch = NULL;
 	const struct inotify_event *event;
-	struct fs_estate_opens *opens = watch->kept;
+	struct fs_handover_opens *opens = watch->kept;
 	uint64_t now_ns = fs_now_ns();
 	for (int i = 0; i < DRAIN_READS_MAX; i++) {
 		if (!watch->has_left && read(watch->fd, opens->events, sizeof(opens->events)) <= 0)
 			break;
-		while ((event = fs_estate_take_event(opens)))
+		while ((event = fs_handover_take_event(opens)))
 			handle(watch, event, now_ns, &view, &epoch);
 		if (watch->has_left)
-			fs_estate_clear_events(opens);
+			fs_handover_clear_events(opens);
 		watch->has_left = false;
 	}
 	shard_epoch_put(epoch);
@@ -431,8 +431,8 @@ static void drain_events(struct fs_watch *watch)
 static void drain_locked(struct fs_watch *watch)
 {
 	/* READs first: the events of their opens were queued before they came. */
-	const struct fs_opens_read *reads;
-	size_t n_reads = fs_opens_take(watch->opens, &reads);
+	const struct fs_hit_counting_read *reads;
+	size_t n_reads = fs_hit_counting_take(watch->opens, &reads);
 	if (watch->fd >= 0 && watch->settled)
 		drain_events(watch);
 	for (size_t i = 0; i < n_reads; i++)
@@ -452,17 +452,17 @@ void fs_watch_drain(struct fs_watch *watch)
 
 void fs_watch_read(struct fs_watch *watch, uint32_t file, bool first, uint64_t now_ns)
 {
-	struct fs_opens_read read = { .file = file, .first = first, .ns = now_ns };
+	struct fs_hit_counting_read read = { .file = file, .first = first, .ns = now_ns };
 	/* Only READs that no open wakes the watcher for fill the list up, so this is rare. */
-	while (!fs_opens_read(watch->opens, read))
+	while (!fs_hit_counting_read(watch->opens, read))
 		fs_watch_drain(watch);
 }
 
-void fs_watch_count(struct fs_watch *watch, struct fs_opens_count *ret_count)
+void fs_watch_count(struct fs_watch *watch, struct fs_hit_counting_count *ret_count)
 {
 	pthread_mutex_lock(&watch->lock);
 	drain_locked(watch);
-	fs_opens_count(watch->opens, ret_count);
+	fs_hit_counting_count(watch->opens, ret_count);
 	pthread_mutex_unlock(&watch->lock);
 }
 
@@ -471,9 +471,9 @@ void fs_watch_count(struct fs_watch *watch, struct fs_opens_count *ret_count)
 static void watch_all(struct fs_watch *watch)
 {
 	struct fs_server *server = watch->server;
-	struct fs_touch_root root;
+	struct fs_detached_root root;
 	struct statx st;
-	int opened = fs_touch_root_open(server, &root);
+	int opened = fs_detached_root_open(server, &root);
 	/* One answer through the kernel: after it, everybody will be answered. */
 	if (opened == 0 && statx(root.fd, root.at, AT_EMPTY_PATH, STATX_BASIC_STATS, &st) < 0)
 		watch->answer = -errno;
@@ -485,12 +485,12 @@ static void watch_all(struct fs_watch *watch)
 		else if (rc == 0)
 			rc = watch_dir(watch, &root, view, 0);
 		if (rc < 0 && !watch->stopping)
-			fs_helper_note(server->helper,
+			fs_job_queue_note(server->helper,
 			        "the mount cannot be watched (%s): epochs do not advance by themselves",
 			        base_err_str(rc));
 	}
 	if (opened == 0)
-		fs_touch_root_close(&root);
+		fs_detached_root_close(&root);
 }
 
 static void *watch_run(void *arg)
@@ -498,7 +498,7 @@ static void *watch_run(void *arg)
 	struct fs_watch *watch = arg;
 	struct fs_server *server = watch->server;
 	pthread_setname_np(pthread_self(), "watcher");
-	fs_touch_detach(server, true);
+	fs_detached_detach(server, true);
 	watch_all(watch);
 	watch->settled = true;
 	set_ready(watch);

@@ -13,7 +13,7 @@
 #ifndef DDPFS_FS_WATCH_H
 #define DDPFS_FS_WATCH_H
 
-#include "fs/opens.h"
+#include "fs/hit_counting.h"
 #include "fs/server.h"
 
 enum {
@@ -37,8 +37,8 @@ void fs_watch_drain(struct fs_watch *watch);
 /* A READ of a file reached the server; first: of its beginning.  Any thread, before the READ is answered. */
 void fs_watch_read(struct fs_watch *watch, uint32_t file, bool first, uint64_t now_ns);
 
-/* Drains, then tells how many opens there were and how many of them missed (fs/opens.h). */
-void fs_watch_count(struct fs_watch *watch, struct fs_opens_count *ret_count);
+/* Drains, then tells how many opens there were and how many of them missed (fs/hit_counting.h). */
+void fs_watch_count(struct fs_watch *watch, struct fs_hit_counting_count *ret_count);
 
 /* Directories watched now. */
 uint64_t fs_watch_dirs(struct fs_watch *watch);

@@ -28,8 +28,8 @@
 #include "cache/ledger.h"
 #include "prefetch/depth.h"
 #include "prefetch/files.h"
-#include "prefetch/hist.h"
-#include "prefetch/io.h"
+#include "prefetch/latency_histogram.h"
+#include "prefetch/io_backend.h"
 #include "prefetch/prefetch.h"
 #include "prefetch/sink.h"
 #include "prefetch/stream.h"
@@ -214,7 +214,7 @@ struct prefetch {
 	struct prefetch_hook hook;
 	struct prefetch_source *source; /* owned */
 	struct cache *cache;
-	struct prefetch_port *io;     /* engine thread's, but for prefetch_io_wake */
+	struct prefetch_io_backend *io;     /* engine thread's, but for prefetch_io_wake */
 	struct prefetch_files *files; /* engine thread's */
 	struct cache_ledger *ledger;  /* engine thread's; NULL without a sink */
 	struct prefetch_sink *sink;

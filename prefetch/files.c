@@ -23,7 +23,7 @@ struct slot {
 
 struct prefetch_files {
 	struct prefetch_source *source;
-	struct prefetch_port *io;
+	struct prefetch_io_backend *io;
 	bool buffered;           /* through the page cache, whatever the source prefers */
 	TAILQ_HEAD(, slot) free; /* not open */
 	TAILQ_HEAD(, slot) idle; /* open, no users; longest unused first */
@@ -41,7 +41,7 @@ uint32_t prefetch_files_limit(void)
 }
 
 int prefetch_files_new(
-        struct prefetch_source *source, struct prefetch_port *io, uint32_t max, struct prefetch_files **ret_files)
+        struct prefetch_source *source, struct prefetch_io_backend *io, uint32_t max, struct prefetch_files **ret_files)
 {
 	struct prefetch_files *files = calloc(1, sizeof(*files) + max * sizeof(struct slot));
 	if (!files)

@@ -4,12 +4,12 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "prefetch/io.h"
+#include "prefetch/io_backend.h"
 
 enum { THREADS_MAX = 32 }; /* reads at once; enough for an NVMe disk, few enough for any host */
 
 struct threads_io {
-	struct prefetch_port base;
+	struct prefetch_io_backend base;
 	pthread_mutex_t lock;   /* guards what follows */
 	pthread_cond_t todo_cv; /* todo is not empty, or stop */
 	pthread_cond_t done_cv; /* done is not empty, or woken */
@@ -23,7 +23,7 @@ struct threads_io {
 	pthread_t threads[THREADS_MAX];
 };
 
-static struct threads_io *threads_of(struct prefetch_port *io)
+static struct threads_io *threads_of(struct prefetch_io_backend *io)
 {
 	return (struct threads_io *)io;
 }
@@ -64,7 +64,7 @@ static void *reader(void *arg)
 	return NULL;
 }
 
-static void threads_submit(struct prefetch_port *io, struct prefetch_op *op)
+static void threads_submit(struct prefetch_io_backend *io, struct prefetch_op *op)
 {
 	struct threads_io *t = threads_of(io);
 	pthread_mutex_lock(&t->lock);
@@ -78,7 +78,7 @@ static void threads_submit(struct prefetch_port *io, struct prefetch_op *op)
 	pthread_mutex_unlock(&t->lock);
 }
 
-static void threads_wait(struct prefetch_port *io, int64_t timeout_ns, struct prefetch_op **ret_done)
+static void threads_wait(struct prefetch_io_backend *io, int64_t timeout_ns, struct prefetch_op **ret_done)
 {
 	struct threads_io *t = threads_of(io);
 	struct timespec until;
@@ -105,7 +105,7 @@ static void threads_wait(struct prefetch_port *io, int64_t timeout_ns, struct pr
 	pthread_mutex_unlock(&t->lock);
 }
 
-static void threads_wake(struct prefetch_port *io)
+static void threads_wake(struct prefetch_io_backend *io)
 {
 	struct threads_io *t = threads_of(io);
 	pthread_mutex_lock(&t->lock);
@@ -114,14 +114,14 @@ static void threads_wake(struct prefetch_port *io)
 	pthread_mutex_unlock(&t->lock);
 }
 
-static void threads_set_file(struct prefetch_port *io, uint32_t slot, int fd)
+static void threads_set_file(struct prefetch_io_backend *io, uint32_t slot, int fd)
 {
 	(void)io;
 	(void)slot;
 	(void)fd;
 }
 
-static void threads_free(struct prefetch_port *io)
+static void threads_free(struct prefetch_io_backend *io)
 {
 	struct threads_io *t = threads_of(io);
 	pthread_mutex_lock(&t->lock);
@@ -144,7 +144,7 @@ static const struct prefetch_port_ops threads_ops = {
 	.free = threads_free,
 };
 
-int prefetch_io_threads(struct prefetch_port **ret_io)
+int prefetch_io_threads(struct prefetch_io_backend **ret_io)
 {
 	struct threads_io *t = calloc(1, sizeof(*t));
 	if (!t)
@@ -156,7 +156,7 @@ int prefetch_io_threads(struct prefetch_port **ret_io)
 	pthread_cond_init(&t->todo_cv, NULL);
 	pthread_cond_init(&t->done_cv, &attr);
 	pthread_condattr_destroy(&attr);
-	t->base = (struct prefetch_port){ .ops = &threads_ops, .uring = false };
+	t->base = (struct prefetch_io_backend){ .ops = &threads_ops, .uring = false };
 	t->todo_tail = &t->todo;
 	t->done_tail = &t->done;
 	/* One reader must exist, or submitted operations would never end. */

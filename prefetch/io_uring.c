@@ -5,13 +5,13 @@
 #include <sys/uio.h>
 #include <unistd.h>
 
-#include "prefetch/io.h"
+#include "prefetch/io_backend.h"
 #include "prefetch/ring.h"
 
 enum segment_state { SEGMENT_NEW, SEGMENT_FIXED, SEGMENT_PLAIN };
 
 struct uring_io {
-	struct prefetch_port base;
+	struct prefetch_io_backend base;
 	struct io_uring ring;
 	const struct cache_arena *arena;
 	uint32_t files;     /* entries of the registered table; 0 = none */
@@ -22,7 +22,7 @@ struct uring_io {
 	uint8_t segments[]; /* enum segment_state of each arena segment */
 };
 
-static struct uring_io *uring_of(struct prefetch_port *io)
+static struct uring_io *uring_of(struct prefetch_io_backend *io)
 {
 	return (struct uring_io *)io;
 }
@@ -53,7 +53,7 @@ static bool segment_fixed(struct uring_io *u, uint32_t segment)
 	return u->segments[segment] == SEGMENT_FIXED;
 }
 
-static void uring_submit(struct prefetch_port *io, struct prefetch_op *op)
+static void uring_submit(struct prefetch_io_backend *io, struct prefetch_op *op)
 {
 	struct uring_io *u = uring_of(io);
 	bool fixed = segment_fixed(u, op->segment);
@@ -77,7 +77,7 @@ static void arm_wake(struct uring_io *u)
 	u->wake_armed = true;
 }
 
-static void uring_wait(struct prefetch_port *io, int64_t timeout_ns, struct prefetch_op **ret_done)
+static void uring_wait(struct prefetch_io_backend *io, int64_t timeout_ns, struct prefetch_op **ret_done)
 {
 	struct uring_io *u = uring_of(io);
 	struct io_uring_cqe *cqe = NULL;
@@ -117,14 +117,14 @@ static void uring_wait(struct prefetch_port *io, int64_t timeout_ns, struct pref
 	*ret_done = done;
 }
 
-static void uring_wake(struct prefetch_port *io)
+static void uring_wake(struct prefetch_io_backend *io)
 {
 	uint64_t one = 1;
 	while (write(uring_of(io)->wake_fd, &one, sizeof(one)) < 0 && errno == EINTR)
 		;
 }
 
-static void uring_set_file(struct prefetch_port *io, uint32_t slot, int fd)
+static void uring_set_file(struct prefetch_io_backend *io, uint32_t slot, int fd)
 {
 	struct uring_io *u = uring_of(io);
 	/* The table has room for every slot or is not used at all; a refused update means it cannot be relied on. */
@@ -132,7 +132,7 @@ static void uring_set_file(struct prefetch_port *io, uint32_t slot, int fd)
 		u->files = 0;
 }
 
-static void uring_free(struct prefetch_port *io)
+static void uring_free(struct prefetch_io_backend *io)
 {
 	struct uring_io *u = uring_of(io);
 	/* Closing the ring cancels the read of the eventfd. */
@@ -166,13 +166,13 @@ static int init_ring(struct io_uring *ring)
 	return rc;
 }
 
-int prefetch_io_uring(uint32_t files, const struct cache_arena *arena, struct prefetch_port **ret_io)
+int prefetch_io_uring(uint32_t files, const struct cache_arena *arena, struct prefetch_io_backend **ret_io)
 {
 	uint32_t n = cache_arena_segments(arena);
 	struct uring_io *u = calloc(1, sizeof(*u) + n);
 	if (!u)
 		return -ENOMEM;
-	u->base = (struct prefetch_port){ .ops = &uring_ops, .uring = true };
+	u->base = (struct prefetch_io_backend){ .ops = &uring_ops, .uring = true };
 	u->arena = arena;
 	u->wake_fd = eventfd(0, EFD_CLOEXEC);
 	int rc = u->wake_fd < 0 ? -errno : init_ring(&u->ring);

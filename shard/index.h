@@ -98,7 +98,7 @@ void shard_index_close(struct shard_index *index); /* NULL is fine */
 /* Whether what was read of the index up to now is what it was opened with.  To be called behind the use of records
  * and names, before anything that was made of them leaves the process (an answer, bytes that were verified by an
  * index's sum, a hand-out): once for many of them will do.  A system call, 0.4 us; verifies again what was verified
- * when the file's ctime is new.  Any thread that has the process's descriptors (fs/touch.h has one that has not).
+ * when the file's ctime is new.  Any thread that has the process's descriptors (fs/detached_thread.h has one that has not).
  * -ESTALE: somebody wrote into the file, and from then on all accessors say so (shard_index_explain has the
  * sentence); or another code of statx(2), which says nothing about the next call. */
 int shard_index_check(const struct shard_index *index);

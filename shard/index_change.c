@@ -124,7 +124,7 @@ bool shard_index_fault(const void *address)
 		if (!begin || at < begin || at >= end)
 			continue;
 		struct index_change *change = atomic_load(&mappings[i].change);
-		/* By /proc: a thread with a table of its own (fs/touch.h) has another file under the number, or none. */
+		/* By /proc: a thread with a table of its own (fs/detached_thread.h) has another file under the number, or none. */
 		bool same = look_at(AT_FDCWD, change->proc, &st) == 0 && written(change, &st) == NOTHING &&
 		            ctime_of(&st) == atomic_load(&change->seen_ctime_ns);
 		if (same)

@@ -1,7 +1,7 @@
 /* An unfinished packing: the directory in which `mkshard pack` makes a dataset (DATASET.partial) until its index is
  * there.  What is in it is no dataset: shards are missing.
  *
- *   journal   which shards are complete (tools/mkshard_journal.c); from before the first shard until the dataset
+ *   journal   which shards are complete (tools/mkshard/journal.c); from before the first shard until the dataset
  *             has its name
  *   command   text: the directory in which `mkshard pack` ran, a newline, the command, a newline
  *

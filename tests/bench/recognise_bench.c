@@ -13,8 +13,8 @@
 #include <unistd.h>
 #include <cmocka.h>
 
-#include "prefetch/recognise.h"
-#include "prefetch/seed_scan.h"
+#include "prefetch/sampler/recognise.h"
+#include "prefetch/sampler/seed_scan.h"
 #include "shard/torch_rng.h"
 #include "tests/prefetch/loader.h"
 #include "tests/shard/synth.h"

@@ -8,72 +8,72 @@
 
 #include <xxhash.h>
 
-#include "fs/estate.h"
+#include "fs/handover_memory.h"
 #include "tests/fuzz/fuzz.h"
 
 enum { VIEWS = 2, BITS = 200, SAMPLES = 300 };
 
 static void look(int fd, bool whole)
 {
-	struct fs_estate *estate;
+	struct fs_handover *estate;
 	bool kept;
-	if (fs_estate_open(fd, VIEWS, BITS, SAMPLES, &estate, &kept) < 0)
+	if (fs_handover_open(fd, VIEWS, BITS, SAMPLES, &estate, &kept) < 0)
 		abort();
-	struct fs_estate_counts counts;
-	if (fs_estate_load_counts(estate, &counts))
-		assert(counts.n <= FS_ESTATE_COUNTS_MAX &&
-		        counts.xxh3 == XXH3_64bits(&counts, offsetof(struct fs_estate_counts, xxh3)));
+	struct fs_handover_counts counts;
+	if (fs_handover_load_counts(estate, &counts))
+		assert(counts.n <= FS_HANDOVER_COUNTS_MAX &&
+		        counts.xxh3 == XXH3_64bits(&counts, offsetof(struct fs_handover_counts, xxh3)));
 	for (uint32_t v = 0; v < VIEWS; v++) {
-		struct fs_estate_view view = fs_estate_view(estate, v);
-		struct fs_estate_record record = { .epoch = 5 };
-		struct fs_estate_record found;
-		bool there = fs_estate_load(&view, &found);
+		struct fs_handover_view view = fs_handover_view(estate, v);
+		struct fs_handover_record record = { .epoch = 5 };
+		struct fs_handover_record found;
+		bool there = fs_handover_load(&view, &found);
 		assert(kept || !there);
 		if (there)
 			assert(found.map <= 1 && found.age > 0 &&
-			        found.xxh3 == XXH3_64bits(&found, offsetof(struct fs_estate_record, xxh3)));
+			        found.xxh3 == XXH3_64bits(&found, offsetof(struct fs_handover_record, xxh3)));
 		if (there && found.age == UINT64_MAX)
 			continue; /* nobody lives so long */
-		fs_estate_store(&view, &record);
-		if (!fs_estate_load(&view, &found) || found.epoch != 5)
+		fs_handover_store(&view, &record);
+		if (!fs_handover_load(&view, &found) || found.epoch != 5)
 			abort();
-		struct fs_estate_orders orders;
-		if (fs_estate_load_orders(&view, &orders))
-			assert(orders.len <= FS_ESTATE_ORDERS_BYTES && orders.version == FS_ESTATE_ORDERS_VERSION &&
-			        orders.xxh3 == XXH3_64bits(&orders, offsetof(struct fs_estate_orders, xxh3)));
-		fs_estate_store_orders(&view, "order", 5);
-		if (!fs_estate_load_orders(&view, &orders) || orders.len != 5)
+		struct fs_handover_orders orders;
+		if (fs_handover_load_orders(&view, &orders))
+			assert(orders.len <= FS_HANDOVER_ORDERS_BYTES && orders.version == FS_HANDOVER_ORDERS_VERSION &&
+			        orders.xxh3 == XXH3_64bits(&orders, offsetof(struct fs_handover_orders, xxh3)));
+		fs_handover_store_orders(&view, "order", 5);
+		if (!fs_handover_load_orders(&view, &orders) || orders.len != 5)
 			assert(orders.age == 0); /* the age of the last one was the highest */
 		for (int m = 0; m < 2; m++) {
-			fs_estate_clear(&view, (uint32_t)m);
+			fs_handover_clear(&view, (uint32_t)m);
 			assert(view.maps[m][BITS / 64] == 0);
 		}
 	}
-	fs_estate_resident(estate)[SAMPLES / 64] |= 1;
-	struct fs_estate_opens *opens = fs_estate_opens(estate);
+	fs_handover_resident(estate)[SAMPLES / 64] |= 1;
+	struct fs_handover_opens *opens = fs_handover_opens(estate);
 	const struct inotify_event *event;
 	size_t events = 0;
-	while ((event = fs_estate_take_event(opens))) {
+	while ((event = fs_handover_take_event(opens))) {
 		assert(event->wd != 0 && (event->len == 0 || strlen(event->name) < event->len));
-		assert(++events <= FS_ESTATE_EVENTS_BYTES / sizeof(*event));
+		assert(++events <= FS_HANDOVER_EVENTS_BYTES / sizeof(*event));
 	}
-	fs_estate_clear_events(opens);
+	fs_handover_clear_events(opens);
 	assert(opens->taken == 0 && opens->events[0] == 0 && opens->events[sizeof(opens->events) - 1] == 0);
 	assert(!whole || kept);
-	fs_estate_close(estate);
+	fs_handover_close(estate);
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
-	struct fs_estate_head *head;
+	struct fs_handover_head *head;
 	int fd;
-	if (size > 1 << 17 || fs_estate_new(&fd, &head) < 0)
+	if (size > 1 << 17 || fs_handover_new(&fd, &head) < 0)
 		return 0;
 	if (pwrite(fd, data, size, 0) != (ssize_t)size)
 		abort();
 	look(fd, false);
 	look(fd, true); /* what was made is found */
-	munmap(head, FS_ESTATE_HEAD_BYTES);
+	munmap(head, FS_HANDOVER_HEAD_BYTES);
 	close(fd);
 	return 0;
 }

@@ -5,7 +5,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-#include "fs/link.h"
+#include "fs/supervisor_channel.h"
 #include "tests/fuzz/fuzz.h"
 
 static void pass(int pair[2], const void *data, size_t len, bool with_fd)
@@ -16,7 +16,7 @@ static void pass(int pair[2], const void *data, size_t len, bool with_fd)
 	} control = { 0 };
 	struct iovec iov = { .iov_base = (void *)(uintptr_t)data, .iov_len = len };
 	struct msghdr msg = { .msg_iov = &iov, .msg_iovlen = 1 };
-	struct fs_link_message message;
+	struct fs_channel_message message;
 	int fd;
 	if (with_fd) {
 		msg.msg_control = control.bytes;
@@ -29,9 +29,9 @@ static void pass(int pair[2], const void *data, size_t len, bool with_fd)
 	}
 	if (sendmsg(pair[0], &msg, MSG_NOSIGNAL) < 0)
 		abort();
-	int rc = fs_link_receive(pair[1], MSG_DONTWAIT, &message, &fd);
+	int rc = fs_channel_receive(pair[1], MSG_DONTWAIT, &message, &fd);
 	assert(rc == 0 || fd == -1);
-	if (rc == 0 && message.kind == FS_LINK_MOUNTED)
+	if (rc == 0 && message.kind == FS_CHANNEL_MOUNTED)
 		assert(fd >= 0 && message.mount.init_len <= FS_INIT_BYTES_MAX);
 	else if (rc == 0)
 		assert(strnlen(message.text, sizeof(message.text)) < sizeof(message.text));
@@ -41,7 +41,7 @@ static void pass(int pair[2], const void *data, size_t len, bool with_fd)
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
-	struct fs_link_message whole = { 0 };
+	struct fs_channel_message whole = { 0 };
 	int pair[2];
 	if (size < 2 || socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair) < 0)
 		return 0;

@@ -4,7 +4,7 @@
 #include <string.h>
 
 #include "tests/fuzz/fuzz.h"
-#include "tools/options.h"
+#include "tools/ddpfs/mount_options.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {

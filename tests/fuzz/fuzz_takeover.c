@@ -4,7 +4,7 @@
 #include <string.h>
 
 #include "tests/fuzz/fuzz.h"
-#include "tools/takeover.h"
+#include "tools/ddpfs/takeover.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {

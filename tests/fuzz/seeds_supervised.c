@@ -7,8 +7,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "fs/estate.h"
-#include "tools/takeover.h"
+#include "fs/handover_memory.h"
+#include "tools/ddpfs/takeover.h"
 
 static void write_out(const char *directory, const char *name, const void *data, size_t len)
 {
@@ -45,29 +45,29 @@ static void write_takeovers(const char *directory)
 /* As tests/fuzz/fuzz_estate.c lays it out. */
 static void write_estate(const char *directory)
 {
-	struct fs_estate_head *head;
-	struct fs_estate *estate;
-	struct fs_estate_counts counts = { .n = 3, .counts = { { 1, 2 }, { 3, 4 }, { 5, 6 } } };
+	struct fs_handover_head *head;
+	struct fs_handover *estate;
+	struct fs_handover_counts counts = { .n = 3, .counts = { { 1, 2 }, { 3, 4 }, { 5, 6 } } };
 	struct stat st;
 	bool kept;
 	int fd;
-	if (fs_estate_new(&fd, &head) < 0 || fs_estate_open(fd, 2, 200, 300, &estate, &kept) < 0)
+	if (fs_handover_new(&fd, &head) < 0 || fs_handover_open(fd, 2, 200, 300, &estate, &kept) < 0)
 		exit(1);
 	for (uint32_t n = 0; n < 6; n++) {
-		const struct fs_estate_view view = fs_estate_view(estate, n % 2);
-		fs_estate_store(
-		        &view, &(struct fs_estate_record){ .epoch = n, .map = n & 1, .flags = FS_ESTATE_TRAINED });
+		const struct fs_handover_view view = fs_handover_view(estate, n % 2);
+		fs_handover_store(
+		        &view, &(struct fs_handover_record){ .epoch = n, .map = n & 1, .flags = FS_HANDOVER_TRAINED });
 		memset(view.maps[n & 1], 0x5a, 24);
-		fs_estate_store_counts(estate, &counts);
+		fs_handover_store_counts(estate, &counts);
 	}
 	fstat(fd, &st);
 	uint8_t *bytes = malloc((size_t)st.st_size);
 	if (!bytes || pread(fd, bytes, (size_t)st.st_size, 0) != st.st_size)
 		exit(1);
 	write_out(directory, "whole", bytes, (size_t)st.st_size);
-	write_out(directory, "short", bytes, FS_ESTATE_HEAD_BYTES);
+	write_out(directory, "short", bytes, FS_HANDOVER_HEAD_BYTES);
 	free(bytes);
-	fs_estate_close(estate);
+	fs_handover_close(estate);
 	close(fd);
 }
 
@@ -75,11 +75,11 @@ static void write_links(const char *directory)
 {
 	struct {
 		uint8_t with_fd;
-		uint8_t message[sizeof(struct fs_link_message)];
+		uint8_t message[sizeof(struct fs_channel_message)];
 	} packet;
-	struct fs_link_message mounted = { .kind = FS_LINK_MOUNTED,
+	struct fs_channel_message mounted = { .kind = FS_CHANNEL_MOUNTED,
 		.mount = { .dev = 9, .init_len = 104, .resends = true } };
-	struct fs_link_message failed = { .kind = FS_LINK_FAILED, .code = -5 };
+	struct fs_channel_message failed = { .kind = FS_CHANNEL_FAILED, .code = -5 };
 	_Static_assert(sizeof(packet) == 1 + sizeof(mounted), "a packet and its first byte");
 	memset(failed.text, 0, sizeof(failed.text));
 	snprintf(failed.text, sizeof(failed.text), "no such thing");

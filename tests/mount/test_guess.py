@@ -1,4 +1,4 @@
-"""Files that are read as soon as they are looked up, where a trainer's order is not known (fs/guess.h)."""
+"""Files that are read as soon as they are looked up, where a trainer's order is not known (fs/lookup_readahead.h)."""
 
 import os
 import random
@@ -9,7 +9,7 @@ from helpers.datasets import content
 from mount.control import settled, stats
 
 FILES = 700
-PENDING, JUDGED, ENOUGH = 64, 64, 56  # fs/guess.h
+PENDING, JUDGED, ENOUGH = 64, 64, 56  # fs/lookup_readahead.h
 
 
 @pytest.fixture

@@ -98,7 +98,7 @@ def test_the_unwatched_names_count_for_themselves(mount, dataset, layout):
     threading.Event().wait(0.3)
     for name in names(m, layout, dataset[1]):
         (m.path / name).read_bytes()
-    counts(m)  # drains the opens; READs that come FS_OPENS_PAIR_MS later are not theirs
+    counts(m)  # drains the opens; READs that come FS_HIT_COUNTING_PAIR_MS later are not theirs
     threading.Event().wait(0.3)
     before = counts(m)
     for path in dataset[1]:

@@ -114,11 +114,11 @@ def flooding(scratch):
         #include <dlfcn.h>
         #include <string.h>
         #include <sys/socket.h>
-        #include "fs/link.h"
+        #include "fs/supervisor_channel.h"
         int fuse_session_mount(void *session, const char *mountpoint)
         {{
             int (*real)(void *, const char *) = (int (*)(void *, const char *))dlsym(RTLD_NEXT, __func__);
-            struct fs_link_message message = {{ .kind = FS_LINK_LOG, .code = 1 }};
+            struct fs_channel_message message = {{ .kind = FS_CHANNEL_LOG, .code = 1 }};
             strcpy(message.text, "flood \\x1b[2J\\n<0>of lines");
             for (int channel = 3; channel < 100; channel++) {{
                 int type = 0;

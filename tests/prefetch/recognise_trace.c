@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "prefetch/recognise.h"
+#include "prefetch/sampler/recognise.h"
 #include "shard/base/cleanup.h"
 
 static int work(struct prefetch_recognise *r)

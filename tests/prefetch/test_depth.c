@@ -8,7 +8,7 @@
 #include <cmocka.h>
 
 #include "prefetch/depth.h"
-#include "prefetch/hist.h"
+#include "prefetch/latency_histogram.h"
 
 /* A device of `latency_ns` a read that serves at most `limit` bytes per second: feeds `n` reads of `bytes`. */
 static void run_device(struct prefetch_depth *depth, uint64_t latency_ns, uint64_t limit, uint64_t bytes, uint32_t n)

@@ -7,7 +7,7 @@
 #include <string.h>
 #include <cmocka.h>
 
-#include "prefetch/recognise_list.h"
+#include "prefetch/sampler/list.h"
 #include "shard/view.h"
 #include "tests/shard/synth.h"
 

@@ -10,7 +10,7 @@
 #include <unistd.h>
 #include <cmocka.h>
 
-#include "prefetch/recognise.h"
+#include "prefetch/sampler/recognise.h"
 #include "shard/order.h"
 #include "shard/torch_rng.h"
 #include "tests/prefetch/loader.h"

@@ -19,7 +19,7 @@
 
 #include <cmocka.h>
 
-#include "prefetch/io.h"
+#include "prefetch/io_backend.h"
 #include "prefetch/ring.h"
 
 static struct io_uring ring;
@@ -109,7 +109,7 @@ static int other_ring(void)
 static void the_engines_is_restricted(void **state)
 {
 	struct cache_arena *arena;
-	struct prefetch_port *io;
+	struct prefetch_io_backend *io;
 	int event = eventfd(0, EFD_CLOEXEC);
 	(void)state;
 	assert_int_equal(cache_arena_new(8 << 20, &arena), 0);
@@ -128,7 +128,7 @@ static void a_wait_with_a_time_limit_needs_no_ext_arg(void **state)
 {
 	enum { ROUNDS = 20, LIMIT_NS = 1000000 };
 	struct cache_arena *arena;
-	struct prefetch_port *io;
+	struct prefetch_io_backend *io;
 	struct prefetch_op *done = NULL;
 	struct prefetch_object object = { .fd = open("/proc/self/exe", O_RDONLY | O_CLOEXEC), .align = 1 };
 	(void)state;
@@ -177,7 +177,7 @@ static void *make_refused(void *arg)
 {
 	struct refused *refused = arg;
 	struct cache_arena *arena;
-	struct prefetch_port *io = NULL;
+	struct prefetch_io_backend *io = NULL;
 	refuse_enter(refused->error);
 	assert_int_equal(cache_arena_new(8 << 20, &arena), 0);
 	refused->rc = prefetch_io_uring(8, arena, &io);

@@ -8,8 +8,8 @@
 #include <string.h>
 #include <cmocka.h>
 
-#include "tools/mounts.h"
-#include "tools/options.h"
+#include "tools/ddpfs/mounts.h"
+#include "tools/ddpfs/mount_options.h"
 
 static int parse(struct options *o, const char *text, struct base_err *err)
 {

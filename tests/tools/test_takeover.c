@@ -14,8 +14,8 @@
 #include <cmocka.h>
 #include <jansson.h>
 
-#include "tools/options.h"
-#include "tools/takeover.h"
+#include "tools/ddpfs/mount_options.h"
+#include "tools/ddpfs/takeover.h"
 
 static struct takeover full(void)
 {
@@ -280,13 +280,13 @@ static void test_every_option_is_handed_over(void **state)
 		while (k < sizeof(samples) / sizeof(samples[0]) && strcmp(samples[k].key, name) != 0)
 			k++;
 		if (k == sizeof(samples) / sizeof(samples[0]))
-			fail_msg("'%s' is new: add it to `samples` here and to `fields` in tools/takeover.c", name);
+			fail_msg("'%s' is new: add it to `samples` here and to `fields` in tools/ddpfs/takeover.c", name);
 		if (!samples[k].with)
 			continue;
 		char *with = text_with(samples[k].with);
 		char *without = text_with(samples[k].without);
 		if (strcmp(with, without) == 0)
-			fail_msg("'%s' is lost at a restart: it is not in `fields` of tools/takeover.c", name);
+			fail_msg("'%s' is lost at a restart: it is not in `fields` of tools/ddpfs/takeover.c", name);
 		free(with);
 		free(without);
 	}

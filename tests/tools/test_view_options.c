@@ -8,7 +8,7 @@
 #include <string.h>
 #include <cmocka.h>
 
-#include "tools/view_options.h"
+#include "tools/common/view_options.h"
 
 static struct view_options parsed(char *text)
 {

@@ -1,0 +1,170 @@
+#include "fs/detached_thread.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <sched.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/mount.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <sys/sysmacros.h>
+#include <unistd.h>
+
+#include "fs/mount.h"
+
+struct fs_detached {
+	const struct fs_server *server;
+	pthread_t thread;
+	pthread_mutex_t lock; /* guards what follows */
+	pthread_cond_t changed;
+	void (*fn)(void *arg); /* what to run; NULL: nothing, or done */
+	void *arg;
+	bool stop;
+	pthread_mutex_t busy; /* held while something runs; taken before lock */
+};
+
+int fs_detached_open(int dirfd, const char *path, int flags)
+{
+	return (int)syscall(SYS_openat, dirfd, path, flags | O_CLOEXEC);
+}
+
+void fs_detached_close(const int *fd)
+{
+	if (*fd >= 0)
+		syscall(SYS_close, *fd);
+}
+
+void fs_detached_detach(const struct fs_server *server, bool keep_others)
+{
+	/* Where a sandbox forbids it all works as before but for the case at the top of the header. */
+	if (unshare(CLONE_FILES) < 0)
+		return;
+	if (keep_others) {
+		fs_detached_close(&(int){ server->fuse_fd });
+		fs_detached_close(&(int){ server->link->channel });
+	} else {
+		close_range(3, UINT_MAX, 0);
+	}
+	/* Whoever waits for the end of a pipe that `ddpfs mount` was started with would wait for this copy of it too.
+	 * Not to write: confined. */
+	cleanup_touch int null =
+	        server->options.gives_up_stderr ? fs_detached_open(AT_FDCWD, "/dev/null", O_RDONLY) : -1;
+	if (null >= 0)
+		syscall(SYS_dup3, null, STDERR_FILENO, 0);
+}
+
+bool fs_detached_mounted(const struct fs_server *server)
+{
+	return fs_mount_leads_to(server->options.mountpoint, server->dev);
+}
+
+int fs_detached_root_open(const struct fs_server *server, struct fs_detached_root *ret_root)
+{
+	const char *mountpoint = server->options.mountpoint;
+	struct statx st;
+	int len = snprintf(ret_root->buf, sizeof(ret_root->buf), "%s/", mountpoint);
+	if (len < 0 || (size_t)len >= sizeof(ret_root->buf))
+		return -ENAMETOOLONG;
+	int fd = (int)syscall(SYS_open_tree, AT_FDCWD, mountpoint, OPEN_TREE_CLONE | OPEN_TREE_CLOEXEC);
+	if (fd < 0) {
+		ret_root->fd = AT_FDCWD;
+		ret_root->at = ret_root->buf;
+		return fs_detached_mounted(server) ? 0 : -ESTALE;
+	}
+	/* Answered by the kernel alone. */
+	if (statx(fd, "", AT_EMPTY_PATH | AT_STATX_DONT_SYNC, 0, &st) < 0 ||
+	        makedev(st.stx_dev_major, st.stx_dev_minor) != server->dev) {
+		fs_detached_close(&fd);
+		return -ESTALE;
+	}
+	ret_root->fd = fd;
+	ret_root->at = "";
+	return 0;
+}
+
+void fs_detached_root_close(const struct fs_detached_root *root)
+{
+	fs_detached_close(&root->fd); /* AT_FDCWD is below 0 */
+}
+
+static void *touch_main(void *arg)
+{
+	struct fs_detached *touch = arg;
+	pthread_setname_np(pthread_self(), "toucher");
+	fs_detached_detach(touch->server, false);
+	pthread_mutex_lock(&touch->lock);
+	while (!touch->stop) {
+		if (!touch->fn) {
+			pthread_cond_wait(&touch->changed, &touch->lock);
+			continue;
+		}
+		pthread_mutex_unlock(&touch->lock);
+		touch->fn(touch->arg);
+		pthread_mutex_lock(&touch->lock);
+		touch->fn = NULL;
+		pthread_cond_broadcast(&touch->changed);
+	}
+	pthread_mutex_unlock(&touch->lock);
+	return NULL;
+}
+
+int fs_detached_new(const struct fs_server *server, struct fs_detached **ret_touch)
+{
+	struct fs_detached *touch = calloc(1, sizeof(*touch));
+	if (!touch)
+		return -ENOMEM;
+	touch->server = server;
+	pthread_mutex_init(&touch->lock, NULL);
+	pthread_mutex_init(&touch->busy, NULL);
+	pthread_cond_init(&touch->changed, NULL);
+	int rc = -pthread_create(&touch->thread, NULL, touch_main, touch);
+	if (rc < 0) {
+		pthread_cond_destroy(&touch->changed);
+		pthread_mutex_destroy(&touch->busy);
+		pthread_mutex_destroy(&touch->lock);
+		free(touch);
+		return rc;
+	}
+	*ret_touch = touch;
+	return 0;
+}
+
+void fs_detached_free(struct fs_detached *touch)
+{
+	if (!touch)
+		return;
+	pthread_mutex_lock(&touch->lock);
+	touch->stop = true;
+	pthread_cond_broadcast(&touch->changed);
+	pthread_mutex_unlock(&touch->lock);
+	pthread_join(touch->thread, NULL);
+	pthread_cond_destroy(&touch->changed);
+	pthread_mutex_destroy(&touch->busy);
+	pthread_mutex_destroy(&touch->lock);
+	free(touch);
+}
+
+void fs_detached_run(struct fs_detached *touch, void (*fn)(void *arg), void *arg)
+{
+	pthread_mutex_lock(&touch->busy);
+	pthread_mutex_lock(&touch->lock);
+	touch->fn = fn;
+	touch->arg = arg;
+	pthread_cond_broadcast(&touch->changed);
+	while (touch->fn)
+		pthread_cond_wait(&touch->changed, &touch->lock);
+	pthread_mutex_unlock(&touch->lock);
+	pthread_mutex_unlock(&touch->busy);
+}
+
+void fs_detached_hold(struct fs_detached *touch)
+{
+	pthread_mutex_lock(&touch->busy);
+}
+
+void fs_detached_release(struct fs_detached *touch)
+{
+	pthread_mutex_unlock(&touch->busy);
+}

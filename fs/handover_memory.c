@@ -1,0 +1,297 @@
+#include "fs/handover_memory.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <xxhash.h>
+
+#include "shard/base/cleanup.h"
+
+#define MAGIC UINT64_C(0x3330646572616873) /* "shared03" */
+enum { PAGE = FS_HANDOVER_HEAD_BYTES };
+
+_Static_assert(sizeof(struct fs_handover_head) <= FS_HANDOVER_HEAD_BYTES, "the head fits its page");
+_Static_assert(sizeof(struct fs_handover_record) == 64, "no padding: the checksum covers every byte");
+enum { ORDERS_AT = 1024 }; /* in the page of a view's records */
+_Static_assert(sizeof(struct fs_handover_orders) == 24 + FS_HANDOVER_ORDERS_BYTES, "no padding");
+_Static_assert(ORDERS_AT + 2 * sizeof(struct fs_handover_orders) <= FS_HANDOVER_HEAD_BYTES, "orders fit their page");
+
+struct fs_handover {
+	uint8_t *base;
+	struct layout {
+		uint64_t magic, size, n_views, view_bits, samples;
+	} want;
+	uint64_t map_bytes, view_bytes, resident_at, opens_at;
+};
+
+static uint64_t whole_pages(uint64_t bytes)
+{
+	return (bytes + PAGE - 1) / PAGE * PAGE;
+}
+
+static struct fs_handover_head *head_of(const struct fs_handover *estate)
+{
+	return (struct fs_handover_head *)estate->base;
+}
+
+static int lay_out(struct fs_handover *s, uint64_t n_views, uint64_t view_bits, uint64_t samples)
+{
+	/* Bits are counted in 32-bit samples and views in hundreds: nothing here overflows. */
+	if (n_views > UINT16_MAX || view_bits > UINT64_C(1) << 40 || samples > UINT32_MAX)
+		return -EFBIG;
+	s->map_bytes = whole_pages((view_bits / 64 + 1) * sizeof(uint64_t));
+	s->view_bytes = PAGE + 2 * s->map_bytes;
+	s->resident_at = PAGE + n_views * s->view_bytes;
+	s->opens_at = s->resident_at + whole_pages((samples / 64 + 1) * sizeof(uint64_t));
+	s->want = (struct layout){
+		.magic = MAGIC,
+		.size = s->opens_at + whole_pages(sizeof(struct fs_handover_opens)),
+		.n_views = n_views,
+		.view_bits = view_bits,
+		.samples = samples,
+	};
+	return 0;
+}
+
+static bool as_wanted(const struct fs_handover_head *head, const struct layout *want)
+{
+	return head->magic == want->magic && head->size == want->size && head->n_views == want->n_views &&
+	       head->view_bits == want->view_bits && head->samples == want->samples;
+}
+
+int fs_handover_open(
+        int fd, uint64_t n_views, uint64_t view_bits, uint64_t samples, struct fs_handover **ret_estate, bool *ret_kept)
+{
+	struct stat st;
+	cleanup_free struct fs_handover *s = calloc(1, sizeof(*s));
+	int rc = s ? lay_out(s, n_views, view_bits, samples) : -ENOMEM;
+	if (rc < 0)
+		return rc;
+	if (fstat(fd, &st) < 0)
+		return -errno;
+	bool long_enough = (uint64_t)st.st_size >= s->want.size;
+	if (!long_enough && ftruncate(fd, (off_t)s->want.size) < 0)
+		return -errno;
+	s->base = mmap(NULL, s->want.size, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+	if (s->base == MAP_FAILED)
+		return -errno;
+	struct fs_handover_head *head = head_of(s);
+	bool kept = long_enough && as_wanted(head, &s->want);
+	if (!kept) {
+		head->magic = 0;
+		madvise(s->base + PAGE, s->want.size - PAGE, MADV_REMOVE);
+		head->size = s->want.size;
+		head->n_views = s->want.n_views;
+		head->view_bits = s->want.view_bits;
+		head->samples = s->want.samples;
+		head->magic = MAGIC;
+	}
+	*ret_kept = kept;
+	*ret_estate = steal_ptr(&s);
+	return 0;
+}
+
+void fs_handover_close(struct fs_handover *estate)
+{
+	if (!estate)
+		return;
+	munmap(estate->base, estate->want.size);
+	free(estate);
+}
+
+void fs_handover_beat(struct fs_handover *estate)
+{
+	atomic_fetch_add(&head_of(estate)->beat, 1);
+}
+
+struct fs_handover_view fs_handover_view(struct fs_handover *estate, uint32_t number)
+{
+	uint8_t *at = estate->base + PAGE + number * estate->view_bytes;
+	return (struct fs_handover_view){
+		.records = (struct fs_handover_record *)at,
+		.orders = (struct fs_handover_orders *)(at + ORDERS_AT),
+		.maps = { (uint64_t *)(at + PAGE), (uint64_t *)(at + PAGE + estate->map_bytes) },
+		.bits = estate->want.view_bits,
+	};
+}
+
+uint64_t *fs_handover_resident(struct fs_handover *estate)
+{
+	return (uint64_t *)(estate->base + estate->resident_at);
+}
+
+struct fs_handover_opens *fs_handover_opens(struct fs_handover *estate)
+{
+	return (struct fs_handover_opens *)(estate->base + estate->opens_at);
+}
+
+/* ---- events ---- */
+
+static const struct inotify_event *event_at(const struct fs_handover_opens *opens, size_t at)
+{
+	const size_t size = sizeof(opens->events);
+	if (at % _Alignof(struct inotify_event) || at > size - sizeof(struct inotify_event))
+		return NULL;
+	const struct inotify_event *event = (const struct inotify_event *)(opens->events + at);
+	if (event->wd == 0 || event->len > size - at - sizeof(*event) ||
+	        (event->len > 0 && event->name[event->len - 1] != '\0'))
+		return NULL;
+	return event;
+}
+
+const struct inotify_event *fs_handover_take_event(struct fs_handover_opens *opens)
+{
+	size_t at = atomic_load(&opens->taken);
+	const struct inotify_event *event = event_at(opens, at);
+	if (event) {
+		atomic_store(&opens->taken, (uint32_t)(at + sizeof(*event) + event->len));
+		return event;
+	}
+	memset(opens->events, 0, at < sizeof(opens->events) ? at : sizeof(opens->events));
+	atomic_store(&opens->taken, 0);
+	return NULL;
+}
+
+void fs_handover_clear_events(struct fs_handover_opens *opens)
+{
+	memset(opens->events, 0, sizeof(opens->events));
+	atomic_store(&opens->taken, 0);
+}
+
+/* ---- records ---- */
+
+static uint64_t sum(const struct fs_handover_record *record)
+{
+	return XXH3_64bits(record, offsetof(struct fs_handover_record, xxh3));
+}
+
+bool fs_handover_load(const struct fs_handover_view *view, struct fs_handover_record *ret_record)
+{
+	bool found = false;
+	for (int i = 0; i < 2; i++) {
+		struct fs_handover_record record = view->records[i];
+		/* An age of 0 was never written. */
+		if (record.age == 0 || record.xxh3 != sum(&record) || record.map > 1)
+			continue;
+		if (!found || record.age > ret_record->age)
+			*ret_record = record;
+		found = true;
+	}
+	return found;
+}
+
+void fs_handover_store(const struct fs_handover_view *view, const struct fs_handover_record *record)
+{
+	struct fs_handover_record last = { 0 };
+	struct fs_handover_record next = *record;
+	fs_handover_load(view, &last);
+	next.age = last.age + 1;
+	next.xxh3 = sum(&next);
+	view->records[next.age & 1] = next;
+}
+
+static uint64_t orders_sum(const struct fs_handover_orders *orders)
+{
+	return XXH3_64bits(orders, offsetof(struct fs_handover_orders, xxh3));
+}
+
+bool fs_handover_load_orders(const struct fs_handover_view *view, struct fs_handover_orders *ret_orders)
+{
+	bool found = false;
+	for (int i = 0; i < 2; i++) {
+		struct fs_handover_orders orders = view->orders[i];
+		if (orders.age == 0 || orders.version != FS_HANDOVER_ORDERS_VERSION ||
+		        orders.len > FS_HANDOVER_ORDERS_BYTES || orders.xxh3 != orders_sum(&orders))
+			continue;
+		if (!found || orders.age > ret_orders->age)
+			*ret_orders = orders;
+		found = true;
+	}
+	return found;
+}
+
+void fs_handover_store_orders(const struct fs_handover_view *view, const void *bytes, uint32_t len)
+{
+	struct fs_handover_orders last = { 0 };
+	struct fs_handover_orders next = { .version = FS_HANDOVER_ORDERS_VERSION, .len = len };
+	if (len > sizeof(next.bytes))
+		return;
+	fs_handover_load_orders(view, &last);
+	next.age = last.age + 1;
+	memcpy(next.bytes, bytes, len);
+	next.xxh3 = orders_sum(&next);
+	view->orders[next.age & 1] = next;
+}
+
+void fs_handover_clear(const struct fs_handover_view *view, uint32_t map)
+{
+	size_t bytes = whole_pages((view->bits / 64 + 1) * sizeof(uint64_t));
+	if (madvise(view->maps[map], bytes, MADV_REMOVE) < 0)
+		memset(view->maps[map], 0, bytes);
+}
+
+/* ---- counts ---- */
+
+static uint64_t counts_sum(const struct fs_handover_counts *counts)
+{
+	return XXH3_64bits(counts, offsetof(struct fs_handover_counts, xxh3));
+}
+
+bool fs_handover_load_counts(const struct fs_handover *estate, struct fs_handover_counts *ret_counts)
+{
+	bool found = false;
+	for (int i = 0; i < 2; i++) {
+		struct fs_handover_counts counts = head_of(estate)->counts[i];
+		if (counts.age == 0 || counts.n > FS_HANDOVER_COUNTS_MAX || counts.xxh3 != counts_sum(&counts))
+			continue;
+		if (!found || counts.age > ret_counts->age)
+			*ret_counts = counts;
+		found = true;
+	}
+	return found;
+}
+
+void fs_handover_store_counts(struct fs_handover *estate, const struct fs_handover_counts *counts)
+{
+	struct fs_handover_counts last = { 0 };
+	struct fs_handover_counts next = *counts;
+	fs_handover_load_counts(estate, &last);
+	next.age = last.age + 1;
+	next.xxh3 = counts_sum(&next);
+	head_of(estate)->counts[next.age & 1] = next;
+}
+
+/* ---- the supervisor's end ---- */
+
+int fs_handover_map_head(int fd, struct fs_handover_head **ret_head)
+{
+	struct stat st;
+	if (fstat(fd, &st) < 0)
+		return -errno;
+	if (st.st_size < FS_HANDOVER_HEAD_BYTES)
+		return -EINVAL;
+	void *head = mmap(NULL, FS_HANDOVER_HEAD_BYTES, PROT_READ, MAP_SHARED, fd, 0);
+	if (head == MAP_FAILED)
+		return -errno;
+	*ret_head = head;
+	return 0;
+}
+
+int fs_handover_new(int *ret_fd, struct fs_handover_head **ret_head)
+{
+	cleanup_close int fd = memfd_create("ddpfs", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+	/* A server that made it shorter would take the supervisor along with SIGBUS. */
+	if (fd < 0 || ftruncate(fd, FS_HANDOVER_HEAD_BYTES) < 0 || fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK) < 0)
+		return -errno;
+	int rc = fs_handover_map_head(fd, ret_head);
+	if (rc < 0)
+		return rc;
+	*ret_fd = steal_fd(&fd);
+	return 0;
+}

@@ -1,0 +1,154 @@
+#include "fs/hit_counting.h"
+
+#include <errno.h>
+#include <pthread.h>
+#include <stdlib.h>
+
+enum { WAYS = 4, SETS = FS_HIT_COUNTING_KEPT / WAYS };
+_Static_assert((SETS & (SETS - 1)) == 0, "sets are found by a mask");
+
+struct kept {
+	struct fs_hit_counting_key key;
+	uint64_t opened_ns; /* latest; 0 = free */
+	uint64_t read_ns;   /* latest READ that was paired; 0 = none */
+	uint32_t unread;    /* opens without a READ so far */
+};
+
+struct fs_hit_counting {
+	uint64_t pair_ns;
+	uint64_t on_ns;
+	struct kept kept[SETS][WAYS];
+	uint64_t opens;
+	uint64_t misses;     /* paired so far */
+	uint64_t shown_hits; /* the most that was shown */
+
+	pthread_mutex_t lock; /* guards what follows */
+	struct fs_hit_counting_read reads[2][FS_HIT_COUNTING_READS];
+	size_t n_reads;
+	unsigned filling; /* which of the two */
+};
+
+int fs_hit_counting_new(uint32_t pair_ms, struct fs_hit_counting **ret_opens)
+{
+	struct fs_hit_counting *opens = calloc(1, sizeof(*opens));
+	if (!opens)
+		return -ENOMEM;
+	opens->pair_ns = pair_ms * UINT64_C(1000000);
+	opens->on_ns = opens->pair_ns * (FS_HIT_COUNTING_ON_MS / FS_HIT_COUNTING_PAIR_MS);
+	pthread_mutex_init(&opens->lock, NULL);
+	*ret_opens = opens;
+	return 0;
+}
+
+void fs_hit_counting_free(struct fs_hit_counting *opens)
+{
+	if (!opens)
+		return;
+	pthread_mutex_destroy(&opens->lock);
+	free(opens);
+}
+
+bool fs_hit_counting_read(struct fs_hit_counting *opens, struct fs_hit_counting_read read)
+{
+	pthread_mutex_lock(&opens->lock);
+	bool room = opens->n_reads < FS_HIT_COUNTING_READS;
+	if (room)
+		opens->reads[opens->filling][opens->n_reads++] = read;
+	pthread_mutex_unlock(&opens->lock);
+	return room;
+}
+
+size_t fs_hit_counting_take(struct fs_hit_counting *opens, const struct fs_hit_counting_read **ret_reads)
+{
+	pthread_mutex_lock(&opens->lock);
+	size_t n = opens->n_reads;
+	*ret_reads = opens->reads[opens->filling];
+	if (n) {
+		opens->filling ^= 1;
+		opens->n_reads = 0;
+	}
+	pthread_mutex_unlock(&opens->lock);
+	return n;
+}
+
+/* Turns are opened nearly in a row, so they spread over the sets by themselves. */
+static struct kept *set_of(struct fs_hit_counting *opens, struct fs_hit_counting_key key)
+{
+	return opens->kept[(key.id + key.place * UINT64_C(0x9e3779b97f4a7c15)) & (SETS - 1)];
+}
+
+static bool is_key(const struct kept *kept, struct fs_hit_counting_key key)
+{
+	return kept->opened_ns && kept->key.id == key.id && kept->key.place == key.place;
+}
+
+static bool within(uint64_t a_ns, uint64_t b_ns, uint64_t apart_ns)
+{
+	return (a_ns > b_ns ? a_ns - b_ns : b_ns - a_ns) <= apart_ns;
+}
+
+void fs_hit_counting_opened(struct fs_hit_counting *opens, struct fs_hit_counting_key key, uint64_t now_ns)
+{
+	struct kept *set = set_of(opens, key);
+	struct kept *at = &set[0];
+	opens->opens++;
+	for (int i = 0; i < WAYS; i++) {
+		if (is_key(&set[i], key)) {
+			if (!within(now_ns, set[i].opened_ns, opens->pair_ns))
+				set[i].unread = 0;
+			set[i].unread++;
+			set[i].opened_ns = now_ns;
+			return;
+		}
+		if (set[i].opened_ns < at->opened_ns)
+			at = &set[i];
+	}
+	*at = (struct kept){ .key = key, .opened_ns = now_ns, .unread = 1 };
+}
+
+static struct kept *find(struct fs_hit_counting *opens, struct fs_hit_counting_key key)
+{
+	struct kept *set = set_of(opens, key);
+	for (int i = 0; i < WAYS; i++)
+		if (is_key(&set[i], key))
+			return &set[i];
+	return NULL;
+}
+
+bool fs_hit_counting_pair(struct fs_hit_counting *opens, const struct fs_hit_counting_key *keys, size_t n_keys,
+        const struct fs_hit_counting_read *read)
+{
+	struct kept *fresh = NULL; /* opened and not read, the latest */
+	struct kept *on = NULL;    /* being read */
+	for (size_t i = 0; i < n_keys; i++) {
+		struct kept *at = find(opens, keys[i]);
+		if (!at)
+			continue;
+		if (at->read_ns && within(read->ns, at->read_ns, opens->on_ns))
+			on = at;
+		if (at->unread && within(read->ns, at->opened_ns, opens->pair_ns) &&
+		        (!fresh || at->opened_ns > fresh->opened_ns))
+			fresh = at;
+	}
+	if (fresh && (read->first || !on)) {
+		fresh->unread--;
+		fresh->read_ns = read->ns;
+		opens->misses++;
+		return true;
+	}
+	if (on)
+		on->read_ns = read->ns;
+	return on;
+}
+
+void fs_hit_counting_count(struct fs_hit_counting *opens, struct fs_hit_counting_count *ret_count)
+{
+	uint64_t hits = opens->opens - opens->misses;
+	if (hits > opens->shown_hits)
+		opens->shown_hits = hits;
+	*ret_count = (struct fs_hit_counting_count){
+		.opens = opens->opens,
+		.hits = opens->shown_hits,
+		.misses = opens->opens - opens->shown_hits,
+	};
+}

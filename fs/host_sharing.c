@@ -1,0 +1,171 @@
+#include "fs/host_sharing.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <jansson.h>
+
+#include "fs/budget.h"
+#include "fs/control.h"
+#include "fs/memory.h"
+#include "shard/base/cleanup.h"
+
+enum {
+	SINK_MIN = 16 << 20, /* below it read-ahead would wait for its own drops */
+	SINK_MAX = 64 << 20, /* a tenth of a second of one reader */
+	SINK_PART = 16,      /* of the dataset, all mounts together */
+};
+
+struct fs_host_sharing {
+	struct fs_server *server;
+	uint64_t free_bytes; /* what host and cgroup left when we came */
+};
+
+int fs_host_sharing_new(struct fs_server *server, struct fs_host_sharing **ret_share)
+{
+	struct fs_host_sharing *share = calloc(1, sizeof(*share));
+	if (!share)
+		return -ENOMEM;
+	share->server = server;
+	share->free_bytes = fs_memory_free("", 0);
+	*ret_share = share;
+	return 0;
+}
+
+void fs_host_sharing_free(struct fs_host_sharing *share)
+{
+	free(share);
+}
+
+uint64_t fs_host_sharing_bytes(uint64_t dataset_bytes, uint64_t memory_bytes, uint64_t free_bytes, uint32_t servers)
+{
+	uint64_t together = memory_bytes > UINT64_MAX / servers ? UINT64_MAX : memory_bytes * servers;
+	uint64_t room = together < free_bytes ? together : free_bytes;
+	if (servers < 2 || dataset_bytes > room / 5 * 4)
+		return 0;
+	uint64_t bytes = dataset_bytes / SINK_PART / servers;
+	if (bytes < SINK_MIN)
+		return SINK_MIN;
+	return bytes > SINK_MAX ? SINK_MAX : bytes;
+}
+
+static uint64_t shard_bytes(const struct fs_server *server)
+{
+	uint64_t bytes = 0;
+	for (uint32_t i = 0; i < server->info->n_shards; i++) {
+		struct shard_shard shard;
+		if (shard_index_shard(server->index, i, &shard) == 0)
+			bytes += shard.size_bytes;
+	}
+	return bytes;
+}
+
+void fs_host_sharing_met(struct fs_host_sharing *share, uint32_t servers)
+{
+	const struct fs_server *server = share->server;
+	if (servers < 2)
+		return;
+	uint64_t bytes =
+	        fs_host_sharing_bytes(shard_bytes(server), fs_budget_bytes(server->budget), share->free_bytes, servers);
+	if (bytes)
+		prefetch_share(server->prefetch, bytes);
+}
+
+/* Do both show the same files?  A copy of them elsewhere has pages of its own. */
+static bool same_dataset(const json_t *ours, const json_t *theirs)
+{
+	static const char *const keys[] = { "identity", "dataset" };
+	bool same = true;
+	for (size_t i = 0; i < sizeof(keys) / sizeof(keys[0]); i++) {
+		const char *a = json_string_value(json_object_get(ours, keys[i]));
+		const char *b = json_string_value(json_object_get(theirs, keys[i]));
+		same = same && a && b && strcmp(a, b) == 0;
+	}
+	return same;
+}
+
+static bool fill_claim(const json_t *info, struct fs_memory_claim *ret_claim)
+{
+	json_int_t want;
+	int fixed, active;
+	json_t *memory = json_object_get(info, "memory");
+	if (json_unpack(memory, "{s:I, s:b, s:b}", "want", &want, "fixed", &fixed, "active", &active) < 0 || want < 0)
+		return false; /* an older program */
+	*ret_claim = (struct fs_memory_claim){ .want_bytes = (uint64_t)want, .fixed = fixed };
+	return active;
+}
+
+static json_t *claims_of_others(json_t *const *infos, size_t n, size_t self)
+{
+	json_t *list = json_array();
+	for (size_t i = 0; i < n && json_array_size(list) < FS_BUDGET_CLAIMS_MAX - 1; i++) {
+		struct fs_memory_claim claim;
+		if (i != self && fill_claim(infos[i], &claim))
+			json_array_append_new(
+			        list, json_pack("[I, b]", (json_int_t)claim.want_bytes, (int)claim.fixed));
+	}
+	return list;
+}
+
+static size_t count_same(json_t *const *infos, size_t n, size_t self)
+{
+	size_t same = 0;
+	for (size_t i = 0; i < n; i++)
+		same += i == self || same_dataset(infos[self], infos[i]);
+	return same;
+}
+
+/* One that does not answer keeps its pages to itself. */
+static void tell(const char *control_path, json_t *const *infos, size_t n, size_t self)
+{
+	char *reply = NULL;
+	json_t *request =
+	        json_pack("{s:s, s:I, s:I, s:o}", "cmd", "neighbour", "servers", (json_int_t)count_same(infos, n, self),
+	                "mounts", (json_int_t)n, "claims", claims_of_others(infos, n, self));
+	cleanup_free char *line = request ? json_dumps(request, JSON_COMPACT) : NULL;
+	json_decref(request);
+	if (line && fs_control_request(control_path, line, FS_CONTROL_TIMEOUT_MS, NULL, &reply) == 0)
+		free(reply);
+}
+
+static json_int_t pid_of(const json_t *info)
+{
+	return json_integer_value(json_object_get(info, "pid"));
+}
+
+/* infos has room for n + 1: a socket may lie where nobody finds it (control=). */
+static void tell_all(const char *control_path, const struct fs_control_peer *peers, json_t **infos, size_t n)
+{
+	cleanup_free char *info = NULL;
+	if (fs_control_request(control_path, "{\"cmd\":\"info\"}", FS_CONTROL_TIMEOUT_MS, NULL, &info) < 0)
+		return;
+	json_t *ours = json_loads(info, 0, NULL);
+	bool listed = false;
+	for (size_t i = 0; i < n; i++) {
+		infos[i] = json_loads(peers[i].info, 0, NULL);
+		listed |= pid_of(infos[i]) == pid_of(ours);
+	}
+	size_t all = n;
+	if (!listed)
+		infos[all++] = json_incref(ours);
+	for (size_t i = 0; i < all; i++)
+		tell(i < n ? peers[i].socket : control_path, infos, all, i);
+	for (size_t i = 0; i < all; i++)
+		json_decref(infos[i]);
+	json_decref(ours);
+}
+
+void fs_host_sharing_greet(const char *control_path)
+{
+	struct fs_control_peer *peers = NULL;
+	size_t n = 0;
+	if (fs_control_list(&peers, &n) < 0)
+		return;
+	json_t **infos = calloc(n + 1, sizeof(*infos));
+	if (infos)
+		tell_all(control_path, peers, infos, n);
+	free(infos);
+	fs_control_peers_free(peers, n);
+}

@@ -1,0 +1,112 @@
+#include "fs/read_latency.h"
+
+#include <errno.h>
+#include <pthread.h>
+#include <stdbool.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "prefetch/latency_histogram.h"
+
+struct slot {
+	bool used;
+	uint64_t epoch;
+	uint64_t latest; /* the `adds` of its latest wait */
+	uint64_t n;
+	uint64_t sum_ns;
+	struct prefetch_hist hist;
+};
+
+struct fs_read_latency {
+	pthread_mutex_t lock; /* guards what follows */
+	uint64_t adds;
+	struct slot slots[FS_READ_LATENCY_EPOCHS];
+};
+
+int fs_read_latency_new(struct fs_read_latency **ret_waits)
+{
+	struct fs_read_latency *waits = calloc(1, sizeof(*waits));
+	if (!waits)
+		return -ENOMEM;
+	pthread_mutex_init(&waits->lock, NULL);
+	*ret_waits = waits;
+	return 0;
+}
+
+void fs_read_latency_free(struct fs_read_latency *waits)
+{
+	if (!waits)
+		return;
+	pthread_mutex_destroy(&waits->lock);
+	free(waits);
+}
+
+static struct slot *find(struct fs_read_latency *waits, uint64_t epoch)
+{
+	for (size_t i = 0; i < FS_READ_LATENCY_EPOCHS; i++)
+		if (waits->slots[i].used && waits->slots[i].epoch == epoch)
+			return &waits->slots[i];
+	return NULL;
+}
+
+static struct slot *make(struct fs_read_latency *waits, uint64_t epoch)
+{
+	struct slot *slot = &waits->slots[0];
+	for (size_t i = 1; i < FS_READ_LATENCY_EPOCHS && slot->used; i++)
+		if (!waits->slots[i].used || waits->slots[i].latest < slot->latest)
+			slot = &waits->slots[i];
+	memset(slot, 0, sizeof(*slot));
+	slot->used = true;
+	slot->epoch = epoch;
+	return slot;
+}
+
+void fs_read_latency_add(struct fs_read_latency *waits, uint64_t epoch, uint64_t wait_ns)
+{
+	pthread_mutex_lock(&waits->lock);
+	struct slot *slot = find(waits, epoch);
+	if (!slot)
+		slot = make(waits, epoch);
+	slot->latest = ++waits->adds;
+	slot->n++;
+	slot->sum_ns += wait_ns;
+	prefetch_hist_add(&slot->hist, wait_ns);
+	pthread_mutex_unlock(&waits->lock);
+}
+
+static struct fs_read_latency_epoch tell(const struct slot *slot)
+{
+	return (struct fs_read_latency_epoch){
+		.epoch = slot->epoch,
+		.n = slot->n,
+		.sum_ns = slot->sum_ns,
+		.p50_ns = prefetch_hist_quantile(&slot->hist, 500),
+		.p99_ns = prefetch_hist_quantile(&slot->hist, 990),
+		.max_ns = prefetch_hist_max(&slot->hist),
+	};
+}
+
+void fs_read_latency_get(struct fs_read_latency *waits, uint64_t epoch, struct fs_read_latency_epoch *ret_epoch)
+{
+	pthread_mutex_lock(&waits->lock);
+	const struct slot *slot = find(waits, epoch);
+	*ret_epoch = slot ? tell(slot) : (struct fs_read_latency_epoch){ .epoch = epoch };
+	pthread_mutex_unlock(&waits->lock);
+}
+
+size_t fs_read_latency_all(
+        struct fs_read_latency *waits, struct fs_read_latency_epoch ret_epochs[FS_READ_LATENCY_EPOCHS])
+{
+	size_t n = 0;
+	pthread_mutex_lock(&waits->lock);
+	for (size_t i = 0; i < FS_READ_LATENCY_EPOCHS; i++) {
+		if (!waits->slots[i].used)
+			continue;
+		size_t at = n++;
+		for (; at > 0 && ret_epochs[at - 1].epoch > waits->slots[i].epoch; at--)
+			ret_epochs[at] = ret_epochs[at - 1];
+		ret_epochs[at] = tell(&waits->slots[i]);
+	}
+	pthread_mutex_unlock(&waits->lock);
+	return n;
+}

@@ -1,0 +1,817 @@
+#include "fs/sampler_streams.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "fs/handover_memory.h"
+#include "fs/rank_files.h"
+#include "fs/sink.h"
+#include "prefetch/sampler/recognise.h"
+#include "shard/base/log.h"
+
+enum {
+	STEP_NS = 2000000,   /* of CPU between two looks at the queue */
+	LATER_NS = 20000000, /* until the search may go on */
+	LIKELY_SEEDS = 10000,
+	SILENT_MIN = 1 << 16, /* opens of others after which a sampler is taken to have ended */
+	SETTLED_OPENS = 4096, /* that one sampler explains in a flat view, after which nothing else is looked for */
+	TEXT_MAX = 512,
+	OWN_EPOCHS = 32,       /* of ddpfs's own order, that a trainer may go by */
+	BEHIND_MIN = 4096,     /* opens that wait, which is told */
+	UNEXPLAINED_MIN = 512, /* opens without an order, as many as the recogniser keeps, which is told */
+	MISSED_MIN = 10,       /* percent */
+};
+
+/* The order of a stream: the epochs of a track that are known. */
+struct order {
+	const struct shard_index *index;
+	const struct shard_view *shown;     /* whose on_bad says what a file's name shows */
+	pthread_mutex_t lock;               /* a leaf */
+	struct prefetch_sequence *known[2]; /* this epoch's and the next one's, or NULL */
+};
+
+struct follow {
+	bool live;
+	uint32_t id, generation;
+	uint64_t epoch;
+	bool next_known;
+	struct order order;
+	struct shard_view *view;
+	struct fs_sink_stream *stream;
+};
+
+struct shown {
+	struct prefetch_recognised track;
+	char text[TEXT_MAX];
+};
+
+struct fs_sampler_streams {
+	struct fs_server *server;
+	struct fs_view *view;
+	struct prefetch_recognise *r; /* thread's, from here ... */
+	struct follow follows[PREFETCH_TRACKS_MAX];
+	struct { /* told so far, by track */
+		uint32_t id;
+		bool repeated, twice;
+		uint64_t seed;
+		enum prefetch_sampler sampler;
+		bool known;
+	} told[PREFETCH_TRACKS_MAX * 2];
+	struct fs_rank_files *part;     /* one rank's view: its files; NULL: every file */
+	struct fs_rank_files *coming;   /* tree: those of the epoch that listings show by now, or NULL */
+	struct prefetch_scanned before; /* by recognitions before this one */
+	bool leads;                     /* what is recognised is read ahead; else it is only told */
+	uint64_t manual, word;          /* where a RandomSampler's generator was seen last; word 0: nowhere */
+	_Atomic bool part_made;         /* flat: `part` is constant from then on */
+	_Atomic bool settled;           /* flat: the part is read whole; nothing more is looked at */
+	struct prefetch_saved_track saved[PREFETCH_TRACKS_MAX]; /* as the successor would get them */
+	unsigned n_saved;
+	bool restored;                            /* what a predecessor left was taken */
+	uint64_t opened_ns;                       /* of the last opens */
+	uint32_t batch[FS_SAMPLER_STREAMS_BATCH]; /* ... to here */
+	pthread_t thread;
+
+	pthread_mutex_t lock; /* guards what follows */
+	pthread_cond_t cond;
+	bool stop;
+	uint32_t queue[FS_SAMPLER_STREAMS_QUEUE];
+	uint64_t queued, taken, published; /* ever; published <= taken <= queued */
+	struct shown shown[PREFETCH_TRACKS_MAX];
+	unsigned n_shown;
+	bool sharded_twice; /* ever: the list that showed it may be another epoch's */
+	struct prefetch_scanned scanned;
+	struct prefetch_searched searched;
+};
+
+/* ---- the order of a stream, as shard/view.h asks for it ---- */
+
+struct epoch {
+	const struct shard_index *index;
+	const struct shard_view *shown;
+	struct prefetch_sequence *sequence;
+};
+
+static int order_get(void *user, uint64_t number, void **ret_epoch, uint64_t *ret_turns)
+{
+	struct order *order = user;
+	struct prefetch_sequence *sequence = NULL;
+	pthread_mutex_lock(&order->lock);
+	for (unsigned i = 0; i < 2; i++) {
+		if (order->known[i] && prefetch_sequence_options_get(order->known[i])->number == number)
+			sequence = prefetch_sequence_get(order->known[i]);
+	}
+	pthread_mutex_unlock(&order->lock);
+	if (!sequence)
+		return -ENODATA;
+	struct epoch *epoch = malloc(sizeof(*epoch));
+	if (!epoch) {
+		prefetch_sequence_put(sequence);
+		return -ENOMEM;
+	}
+	*epoch = (struct epoch){ .index = order->index, .shown = order->shown, .sequence = sequence };
+	*ret_epoch = epoch;
+	*ret_turns = prefetch_sequence_turns(sequence);
+	return 0;
+}
+
+static void order_put(void *user)
+{
+	struct epoch *epoch = user;
+	prefetch_sequence_put(epoch->sequence);
+	free(epoch);
+}
+
+static int order_turn(void *user, uint64_t turn, uint32_t *ret_sample)
+{
+	const struct epoch *epoch = user;
+	struct shard_place place;
+	uint32_t file;
+	int rc = prefetch_sequence_file(epoch->sequence, turn, &file);
+	if (rc == 0)
+		rc = shard_index_place(epoch->index, file, &place);
+	if (rc < 0)
+		return rc;
+	if (place.sample == SHARD_NONE)
+		return -ENOENT; /* a common file: not read ahead */
+	return shard_view_instead(epoch->shown, place.sample, ret_sample);
+}
+
+static int order_find(void *user, uint32_t sample, uint64_t *ret_turn)
+{
+	const struct epoch *epoch = user;
+	uint32_t files[SHARD_SAMPLE_FILES_MAX], n = 1;
+	int rc = shard_index_info(epoch->index)->grouped
+	                 ? shard_index_sample_files(epoch->index, sample, files, SHARD_SAMPLE_FILES_MAX, &n)
+	                 : shard_index_sample_first(epoch->index, sample, files);
+	for (uint32_t i = 0; rc == 0 && i < n; i++) {
+		if (prefetch_sequence_find(epoch->sequence, files[i], ret_turn) == 0)
+			return 0;
+	}
+	return rc < 0 ? rc : -ENOENT;
+}
+
+/* ---- streams ---- */
+
+static void follow_done(struct fs_sampler_streams *fr, struct follow *f)
+{
+	if (!f->live)
+		return;
+	fs_sink_unfollow(fr->server->sink, f->stream);
+	shard_view_free(f->view);
+	prefetch_sequence_put(f->order.known[0]);
+	prefetch_sequence_put(f->order.known[1]);
+	pthread_mutex_destroy(&f->order.lock);
+	f->live = false;
+}
+
+/* What is known of the track's epochs by now.  True when that changed. */
+static bool learn(struct fs_sampler_streams *fr, struct follow *f, const struct prefetch_recognised *track)
+{
+	struct prefetch_sequence *known[2] = { NULL, NULL };
+	if (f->epoch == track->epoch && f->next_known)
+		return false;
+	if (prefetch_recognise_sequence(fr->r, track->id, 0, &known[0]) < 0)
+		return false;
+	/* The next epoch's permutation is of another part, but where there is one rank. */
+	bool same = !fr->part || fr->view->options.world == 1;
+	f->next_known = same && prefetch_recognise_sequence(fr->r, track->id, 1, &known[1]) == 0;
+	bool changed = f->next_known || f->epoch != track->epoch;
+	f->epoch = track->epoch;
+	for (unsigned i = 0; i < 2; i++) {
+		pthread_mutex_lock(&f->order.lock);
+		struct prefetch_sequence *old = f->order.known[i];
+		f->order.known[i] = known[i];
+		pthread_mutex_unlock(&f->order.lock);
+		prefetch_sequence_put(old);
+	}
+	return changed;
+}
+
+/* A sampler in the middle of an epoch: what it has opened already is used. */
+static void catch_up(struct fs_sampler_streams *fr, struct follow *f)
+{
+	uint64_t turns[256], turn = 0;
+	size_t n;
+	do {
+		n = prefetch_recognise_used(fr->r, f->id, &turn, turns, 256);
+		for (size_t i = 0; i < n; i++)
+			fs_sink_used(f->stream, f->epoch, turns[i], true);
+	} while (n == 256);
+	fs_sink_flush(f->stream);
+}
+
+static int follow_new(struct fs_sampler_streams *fr, const struct prefetch_recognised *track, struct follow *ret_follow)
+{
+	static const struct shard_view_given given = {
+		.get = order_get, .put = order_put, .turn = order_turn, .find = order_find
+	};
+	struct shard_view_given mine = given;
+	struct follow *f = ret_follow;
+	*f = (struct follow){ .id = track->id, .generation = track->generation, .epoch = UINT64_MAX };
+	f->order.index = fr->server->index;
+	f->order.shown = fr->view->order;
+	pthread_mutex_init(&f->order.lock, NULL);
+	mine.user = &f->order;
+	learn(fr, f, track);
+	int rc = shard_view_new_given(fr->server->index, &mine, &f->view);
+	if (rc == 0) {
+		rc = fs_sink_follow(fr->server->sink, fr->view, f->view, f->epoch, &f->stream);
+		if (rc < 0)
+			shard_view_free(f->view);
+	}
+	if (rc < 0) {
+		prefetch_sequence_put(f->order.known[0]);
+		prefetch_sequence_put(f->order.known[1]);
+		pthread_mutex_destroy(&f->order.lock);
+		return rc;
+	}
+	f->live = true;
+	catch_up(fr, f);
+	return 0;
+}
+
+static struct follow *follow_of(struct fs_sampler_streams *fr, uint32_t id)
+{
+	for (unsigned i = 0; i < PREFETCH_TRACKS_MAX; i++) {
+		if (fr->follows[i].live && fr->follows[i].id == id)
+			return &fr->follows[i];
+	}
+	return NULL;
+}
+
+static void explained(void *user, uint32_t id, uint32_t generation, uint64_t epoch, uint64_t turn)
+{
+	struct fs_sampler_streams *fr = user;
+	struct follow *f = follow_of(fr, id);
+	if (f && f->generation == generation)
+		fs_sink_used(f->stream, epoch, turn, false);
+}
+
+static bool silent(const struct prefetch_recognised *track)
+{
+	return track->since > SILENT_MIN && track->since > track->turns;
+}
+
+/* The order object lies in the follow: it stays where it is as long as it is live. */
+static void follow_track(struct fs_sampler_streams *fr, const struct prefetch_recognised *track)
+{
+	struct follow *f = follow_of(fr, track->id);
+	if (f && f->generation == track->generation && !silent(track)) {
+		if (learn(fr, f, track))
+			fs_sink_refresh(f->stream);
+		fs_sink_flush(f->stream);
+		return;
+	}
+	if (f)
+		follow_done(fr, f);
+	if (silent(track))
+		return;
+	for (unsigned i = 0; i < PREFETCH_TRACKS_MAX; i++) {
+		if (fr->follows[i].live)
+			continue;
+		int rc = follow_new(fr, track, &fr->follows[i]);
+		if (rc < 0 && rc != -ENODATA)
+			log_warning("what was recognised is not read ahead: %s", base_err_str(rc));
+		return;
+	}
+}
+
+/* ---- what is said ---- */
+
+static void tell(struct fs_sampler_streams *fr, const struct shown *s)
+{
+	const struct prefetch_recognised *t = &s->track;
+	unsigned i = t->id % (sizeof(fr->told) / sizeof(fr->told[0]));
+	if (fr->told[i].id != t->id || !fr->told[i].known || (fr->part && fr->told[i].sampler != t->sampler)) {
+		memset(&fr->told[i], 0, sizeof(fr->told[i]));
+		fr->told[i].id = t->id;
+		fr->told[i].known = true;
+		fr->told[i].sampler = t->sampler;
+		if (!t->shards_twice)
+			log_info("recognised after %" PRIu64 " opens: %s; %s", t->after, s->text, t->list);
+	}
+	if (t->repeated && !fr->told[i].repeated) {
+		fr->told[i].repeated = true;
+		log_warning("the trainer reads the same permutation again (%s): every epoch has the same order; call "
+		            "sampler.set_epoch(epoch) at the start of each epoch",
+		        s->text);
+	}
+	if (t->shards_twice && !fr->told[i].twice) {
+		fr->told[i].twice = true;
+		log_warning("the trainer's sampler shards this rank's part once more (rank %u of %u of it): the rest "
+		            "of the "
+		            "part is never read; mount with layout=tree,view=all, or let the trainer read all that it "
+		            "lists",
+		        t->first, t->world);
+	}
+}
+
+/* busy: what was taken is still being looked at. */
+static void publish(struct fs_sampler_streams *fr, bool busy)
+{
+	struct shown shown[PREFETCH_TRACKS_MAX];
+	struct prefetch_scanned scanned;
+	struct prefetch_searched searched;
+	unsigned n = 0;
+	prefetch_recognise_scanned(fr->r, &scanned);
+	prefetch_recognise_searched(fr->r, &searched);
+	while (n < PREFETCH_TRACKS_MAX && prefetch_recognise_get(fr->r, n, &shown[n].track) == 0) {
+		prefetch_recognise_describe(&shown[n].track, shown[n].text, sizeof(shown[n].text));
+		if (shown[n].track.ready && !shown[n].track.unverified)
+			tell(fr, &shown[n]);
+		n++;
+	}
+	pthread_mutex_lock(&fr->lock);
+	memcpy(fr->shown, shown, n * sizeof(shown[0]));
+	fr->n_shown = n;
+	for (unsigned i = 0; i < n; i++)
+		if (shown[i].track.ready &&
+		        (shown[i].track.shards_twice || shown[i].track.opens > shown[i].track.turns / 2))
+			fr->sharded_twice = shown[i].track.shards_twice;
+	fr->scanned = scanned;
+	fr->searched = searched;
+	if (!busy)
+		fr->published = fr->taken;
+	pthread_mutex_unlock(&fr->lock);
+}
+
+/* One sentence where opens are not read ahead because of the recogniser.  object has the counters, where they are shown. */
+static void say_what_fails(const struct fs_sampler_streams *fr, bool nothing, uint64_t behind,
+        const struct prefetch_searched *searched, json_t *object)
+{
+	uint64_t opens = (uint64_t)json_integer_value(json_object_get(object, "opens"));
+	uint64_t misses = (uint64_t)json_integer_value(json_object_get(object, "misses"));
+	bool all = fr && fr->view->all && fr->view->layout == FS_LAYOUT_TREE;
+	uint64_t percent = opens > 0 ? misses * 100 / opens : 0;
+	char text[256];
+	if (all && behind >= BEHIND_MIN)
+		snprintf(text, sizeof(text), "the recogniser is behind by %" PRIu64 " opens: files are read ahead late",
+		        behind);
+	else if (all && nothing && searched->unexplained >= UNEXPLAINED_MIN && percent >= MISSED_MIN)
+		snprintf(text, sizeof(text),
+		        "nothing recognised after %" PRIu64 " opens, %" PRIu64
+		        "%% missed: shuffle with torch's DistributedSampler or a seeded generator, or open files in "
+		        "the order of .ddpfs/epoch/N.list",
+		        searched->unexplained, percent);
+	else
+		return;
+	json_object_set_new(object, "read_ahead_note", json_string(text));
+}
+
+void fs_sampler_streams_stats(struct fs_sampler_streams *fr, json_t *object)
+{
+	char all[PREFETCH_TRACKS_MAX * TEXT_MAX] = "", note[256] = "";
+	json_t *samplers = json_array();
+	struct prefetch_scanned scanned = { 0 };
+	struct prefetch_searched searched = { 0 };
+	uint64_t queued = 0, behind = 0;
+	if (fr) {
+		pthread_mutex_lock(&fr->lock);
+		searched = fr->searched;
+		behind = fr->queued - fr->taken;
+		queued = fr->queued - fr->published;
+		scanned = fr->scanned;
+	}
+	for (unsigned i = 0; fr && i < fr->n_shown; i++) {
+		const struct prefetch_recognised *t = &fr->shown[i].track;
+		size_t at = strlen(all);
+		if (!t->ready || t->unverified)
+			continue;
+		snprintf(all + at, sizeof(all) - at, "%s%s", at ? "; " : "", fr->shown[i].text);
+		if (t->repeated)
+			snprintf(note, sizeof(note),
+			        "the same permutation came %u times again: call sampler.set_epoch(epoch)", t->repeated);
+		json_array_append_new(
+		        samplers, json_pack("{ss ss sI sI sI sI sI sI sI sI sI sI}", "text", fr->shown[i].text, "list",
+		                          t->list, "seed", (json_int_t)t->seed, "world", (json_int_t)t->world, "first",
+		                          (json_int_t)t->first, "ranks", (json_int_t)t->ranks, "epoch",
+		                          (json_int_t)t->epoch, "turn", (json_int_t)t->turn, "turns",
+		                          (json_int_t)t->turns, "opens", (json_int_t)t->opens, "repeated",
+		                          (json_int_t)t->repeated, "after", (json_int_t)t->after));
+	}
+	if (fr && fr->sharded_twice)
+		snprintf(note, sizeof(note), "the sampler shards this rank's part once more: mount with view=all");
+	if (fr)
+		pthread_mutex_unlock(&fr->lock);
+	json_object_set_new(object, "recognised", json_string(*all ? all : "nothing"));
+	json_object_set_new(object, "recognise_queue", json_integer((json_int_t)queued));
+	json_object_set_new(object, "recognise_behind", json_integer((json_int_t)behind));
+	json_object_set_new(object, "recognise_unexplained", json_integer((json_int_t)searched.unexplained));
+	json_object_set_new(object, "recognise_looks", json_integer((json_int_t)searched.looks));
+	json_object_set_new(object, "recognise_seeds", json_integer((json_int_t)searched.seeds));
+	json_object_set_new(object, "recognise_wrong", json_integer((json_int_t)searched.wrong));
+	json_object_set_new(object, "recognise_search_ns", json_integer((json_int_t)searched.cpu_ns));
+	say_what_fails(fr, json_array_size(samplers) == 0, behind, &searched, object);
+	if (*note)
+		json_object_set_new(object, "recognised_note", json_string(note));
+	json_object_set_new(object, "samplers", samplers);
+	if (fr && fr->server->options.scan_threads > 0)
+		json_object_set_new(object, "seed_search",
+		        json_pack("{sb sI sf sI sI}", "running", scanned.running, "tried", (json_int_t)scanned.tried,
+		                "cpu_s", (double)scanned.cpu_ns / 1e9, "begun", (json_int_t)scanned.begun, "found",
+		                (json_int_t)scanned.found));
+}
+
+/* ---- ddpfs's own orders, as `.ddpfs/epoch/N.list` gives them ---- */
+
+static int own_at(void *user, uint64_t number, uint64_t position, uint32_t *ret_file)
+{
+	struct shard_view *view = user;
+	struct shard_epoch *epoch;
+	uint32_t sample;
+	int rc = shard_view_epoch(view, number, &epoch);
+	if (rc < 0)
+		return rc;
+	rc = shard_epoch_step_sample(epoch, position, &sample);
+	shard_epoch_put(epoch);
+	return rc < 0 ? rc : shard_index_sample_first(shard_view_index(view), sample, ret_file);
+}
+
+static int own_find(void *user, uint64_t number, uint32_t file, uint64_t *ret_position)
+{
+	struct shard_view *view = user;
+	struct shard_epoch *epoch;
+	struct shard_place place;
+	int rc = shard_index_place(shard_view_index(view), file, &place);
+	if (rc < 0)
+		return rc;
+	if (place.sample == SHARD_NONE)
+		return -ENOENT;
+	rc = shard_view_epoch(view, number, &epoch);
+	if (rc < 0)
+		return rc;
+	rc = shard_epoch_find(epoch, place.sample, ret_position, NULL, NULL);
+	shard_epoch_put(epoch);
+	return rc;
+}
+
+/* ---- the thread ---- */
+
+static void sync_streams(struct fs_sampler_streams *fr)
+{
+	struct prefetch_recognised track;
+	unsigned live = 0;
+	for (unsigned i = 0; i < PREFETCH_TRACKS_MAX; i++) {
+		struct follow *f = &fr->follows[i];
+		bool there = false;
+		for (unsigned k = 0; f->live && prefetch_recognise_get(fr->r, k, &track) == 0; k++)
+			there |= track.id == f->id;
+		if (f->live && !there)
+			follow_done(fr, f);
+	}
+	for (unsigned k = 0; prefetch_recognise_get(fr->r, k, &track) == 0; k++) {
+		if (track.ready)
+			follow_track(fr, &track);
+	}
+	for (unsigned i = 0; i < PREFETCH_TRACKS_MAX; i++)
+		live += fr->follows[i].live;
+	fs_sink_own(fr->server->sink, fr->view, live == 0);
+}
+
+/* A flat view of which a sampler reads all: the only thing looked for there did not happen. */
+static void settle(struct fs_sampler_streams *fr)
+{
+	struct prefetch_recognised track;
+	for (unsigned k = 0; prefetch_recognise_get(fr->r, k, &track) == 0; k++) {
+		if (track.ready && !track.shards_twice && track.opens >= SETTLED_OPENS)
+			atomic_store(&fr->settled, true);
+	}
+}
+
+/* Takes what is queued; where there is nothing, waits for it so long.  Returns SIZE_MAX when the thread is to end. */
+static size_t take(struct fs_sampler_streams *fr, uint64_t wait_ns)
+{
+	size_t n = 0;
+	int rc = 0;
+	struct timespec until;
+	uint64_t end = fs_now_ns() + wait_ns;
+	until.tv_sec = (time_t)(end / 1000000000);
+	until.tv_nsec = (long)(end % 1000000000);
+	pthread_mutex_lock(&fr->lock);
+	while (!fr->stop && wait_ns > 0 && fr->queued == fr->taken && rc == 0)
+		rc = pthread_cond_timedwait(&fr->cond, &fr->lock, &until);
+	if (fr->queued - fr->taken > FS_SAMPLER_STREAMS_QUEUE)
+		fr->taken = fr->queued - FS_SAMPLER_STREAMS_QUEUE;
+	while (n < FS_SAMPLER_STREAMS_BATCH && fr->taken < fr->queued)
+		fr->batch[n++] = fr->queue[fr->taken++ % FS_SAMPLER_STREAMS_QUEUE];
+	bool stop = fr->stop;
+	pthread_mutex_unlock(&fr->lock);
+	return stop ? SIZE_MAX : n;
+}
+
+/* All files: every order, torch's in any list. */
+static void plan_all(
+        struct fs_sampler_streams *fr, struct prefetch_own_order *own, struct prefetch_recognise_options *options)
+{
+	*own = (struct prefetch_own_order){
+		.user = fr->view->order,
+		.at = own_at,
+		.find = own_find,
+		.size = shard_view_samples(fr->view->order),
+		.several = shard_index_info(fr->server->index)->grouped,
+	};
+	/* order=torch is torch's, whose seeds are looked through anyway, and costs O(n) an epoch. */
+	enum shard_order_mode order = shard_view_options_get(fr->view->order)->order;
+	if (order == SHARD_ORDER_TORCH || own->size == 0)
+		return;
+	options->own = own;
+	options->own_epochs = order == SHARD_ORDER_NONE ? 1 : OWN_EPOCHS;
+	options->own_last = order == SHARD_ORDER_NONE;
+	options->own_first = shard_view_options_get(fr->view->order)->epoch;
+}
+
+/* One rank's part in the epoch that it is in: `coming`, if that is made. */
+static int plan_part(struct fs_sampler_streams *fr, struct prefetch_list_given lists[FS_RANK_FILES_LISTS],
+        struct prefetch_recognise_options *options)
+{
+	bool tree = fr->view->layout == FS_LAYOUT_TREE;
+	int rc = 0;
+	if (fr->coming)
+		fr->part = fr->coming;
+	else
+		rc = fs_rank_files_new(fr->server, fr->view, &fr->part);
+	fr->coming = NULL;
+	if (rc < 0)
+		return rc;
+	fr->leads = tree;
+	options->given = lists;
+	options->n_given = fs_rank_files_lists(fr->part, lists);
+	options->seed_max = LIKELY_SEEDS;
+	options->popular_words = tree ? 0 : 1;
+	options->seen_manual = fr->manual;
+	options->seen_word = fr->word;
+	return 0;
+}
+
+/* Whoever comes after this server goes on with what is recognised now. */
+static void save(struct fs_sampler_streams *fr)
+{
+	struct prefetch_saved_track saved[PREFETCH_TRACKS_MAX];
+	if (!fr->leads || fr->part)
+		return;
+	unsigned n = prefetch_recognise_save(fr->r, saved);
+	if (n == fr->n_saved && memcmp(saved, fr->saved, n * sizeof(saved[0])) == 0)
+		return;
+	_Static_assert(sizeof(saved) <= FS_HANDOVER_ORDERS_BYTES, "all tracks fit");
+	struct fs_handover_view place = fs_handover_view(fr->server->estate, fr->view->number);
+	fs_handover_store_orders(&place, saved, (uint32_t)(n * sizeof(saved[0])));
+	memcpy(fr->saved, saved, n * sizeof(saved[0]));
+	fr->n_saved = n;
+}
+
+/* A predecessor may have left anything. */
+static void restore(struct fs_sampler_streams *fr)
+{
+	struct prefetch_saved_track saved[PREFETCH_TRACKS_MAX];
+	struct fs_handover_orders orders;
+	struct fs_handover_view place = fs_handover_view(fr->server->estate, fr->view->number);
+	if (fr->restored || !fr->leads || fr->part || !fr->server->successor ||
+	        !fs_handover_load_orders(&place, &orders))
+		return;
+	fr->restored = true;
+	unsigned n = orders.len / sizeof(saved[0]);
+	if (n > PREFETCH_TRACKS_MAX)
+		n = PREFETCH_TRACKS_MAX;
+	memcpy(saved, orders.bytes, n * sizeof(saved[0]));
+	int rc = prefetch_recognise_restore(fr->r, saved, n);
+	if (rc < 0)
+		log_warning("what was recognised before is looked for anew: %s", base_err_str(rc));
+}
+
+static int begin(struct fs_sampler_streams *fr)
+{
+	struct prefetch_list_given lists[FS_RANK_FILES_LISTS];
+	struct prefetch_own_order own;
+	struct prefetch_recognise_options options = {
+		.index = fr->server->index,
+		.shown = fr->view->order,
+		.explained = explained,
+		.user = fr,
+		.scanned = fr->before,
+		.search_burst_ns = PREFETCH_SEARCH_BURST_NS,
+		.search_permille = PREFETCH_SEARCH_PERMILLE,
+		.search_thread = true,
+	};
+	int rc = 0;
+	fr->leads = fr->view->all && fr->view->layout == FS_LAYOUT_TREE;
+	if (fr->leads)
+		plan_all(fr, &own, &options);
+	else
+		rc = plan_part(fr, lists, &options);
+	options.scan_threads = fr->leads ? fr->server->options.scan_threads : 0;
+	if (rc == 0)
+		rc = prefetch_recognise_new(&options, &fr->r);
+	if (rc < 0) {
+		fs_rank_files_free(fr->part);
+		fr->part = NULL;
+	} else if (fr->view->layout == FS_LAYOUT_FLAT) {
+		atomic_store(&fr->part_made, true);
+	}
+	if (rc == 0)
+		restore(fr);
+	return rc;
+}
+
+static void end(struct fs_sampler_streams *fr)
+{
+	struct prefetch_recognised track;
+	for (unsigned k = 0; fr->r && prefetch_recognise_get(fr->r, k, &track) == 0; k++) {
+		if (track.sampler == PREFETCH_SAMPLER_RANDOM) {
+			fr->manual = track.seed;
+			fr->word = track.word;
+		}
+	}
+	if (fr->r)
+		prefetch_recognise_scanned(fr->r, &fr->before);
+	for (unsigned i = 0; i < PREFETCH_TRACKS_MAX; i++)
+		follow_done(fr, &fr->follows[i]);
+	prefetch_recognise_free(fr->r);
+	fr->r = NULL;
+}
+
+/* A tree of one rank's part shows other files in another epoch, but it is the trainer who goes there: somebody's listing may have
+ * moved the view while it still opens the files of the one before. */
+static void look_ahead(struct fs_sampler_streams *fr)
+{
+	struct fs_view_progress progress;
+	if (!fr->part || fr->view->layout != FS_LAYOUT_TREE)
+		return;
+	fs_view_progress(fr->view, &progress);
+	if (progress.epoch == fs_rank_files_epoch(fr->coming ? fr->coming : fr->part))
+		return;
+	fs_rank_files_free(fr->coming);
+	fr->coming = NULL;
+	if (fs_rank_files_new(fr->server, fr->view, &fr->coming) < 0)
+		fr->coming = NULL; /* nothing is dealt, or without memory: the part at hand stays */
+}
+
+/* How many of the opens are from before the trainer went to the coming part. */
+static size_t still_here(const struct fs_sampler_streams *fr, size_t n)
+{
+	for (size_t i = 0; fr->coming && i < n; i++) {
+		if (fs_rank_files_has(fr->coming, fr->batch[i]) && !fs_rank_files_has(fr->part, fr->batch[i]))
+			return i;
+	}
+	return n;
+}
+
+static int begin_again(struct fs_sampler_streams *fr)
+{
+	struct fs_rank_files *old = fr->part;
+	end(fr);
+	fr->part = NULL;
+	fs_rank_files_free(old);
+	fs_sink_own(fr->server->sink, fr->view, true);
+	return begin(fr);
+}
+
+/* Returns false while samplers cannot be looked for: nothing is dealt to this rank, or without memory. */
+static bool can_look(struct fs_sampler_streams *fr, bool *ret_failed)
+{
+	int rc = fr->r ? 0 : begin(fr);
+	if (rc == 0)
+		return true;
+	if (rc != -ENODATA && !*ret_failed)
+		log_warning("the trainer's sampler cannot be looked for: %s", base_err_str(rc));
+	*ret_failed |= rc != -ENODATA;
+	pthread_mutex_lock(&fr->lock);
+	fr->published = fr->taken;
+	fr->n_shown = 0;
+	pthread_mutex_unlock(&fr->lock);
+	return false;
+}
+
+/* Opens have ended for a while: told once. */
+static void pause_if_silent(struct fs_sampler_streams *fr, bool *paused)
+{
+	if (*paused || fs_now_ns() - fr->opened_ns < FS_SAMPLER_STREAMS_PAUSE_S * UINT64_C(1000000000))
+		return;
+	prefetch_recognise_pause(fr->r);
+	*paused = true;
+}
+
+/* Returns false when samplers could not be looked for anew: tried again with the next opens. */
+static bool take_in(struct fs_sampler_streams *fr, size_t n)
+{
+	look_ahead(fr);
+	size_t old = still_here(fr, n);
+	prefetch_recognise_opened(fr->r, fr->batch, old);
+	if (old < n && begin_again(fr) < 0)
+		return false;
+	prefetch_recognise_opened(fr->r, fr->batch + old, n - old);
+	return true;
+}
+
+/* Everything that is queued, before anything is searched; the thread's streams hear of it after each batch. */
+static void *recognise_run(void *arg)
+{
+	struct fs_sampler_streams *fr = arg;
+	bool failed = false, paused = true;
+	const uint64_t pause_ns = FS_SAMPLER_STREAMS_PAUSE_S * UINT64_C(1000000000);
+	uint64_t wait_ns = 0; /* what was restored is made ready before the first opens */
+	size_t n;
+	pthread_setname_np(pthread_self(), "recognise");
+	can_look(fr, &failed); /* before the first opens: a flat view's are not even taken in until then */
+	while ((n = take(fr, wait_ns)) != SIZE_MAX) {
+		wait_ns = pause_ns;
+		if (!can_look(fr, &failed))
+			continue;
+		if (n > 0) {
+			fr->opened_ns = fs_now_ns();
+			paused = false;
+		} else {
+			pause_if_silent(fr, &paused);
+		}
+		if (!take_in(fr, n))
+			continue;
+		int rc = n == FS_SAMPLER_STREAMS_BATCH ? 1 : prefetch_recognise_step(fr->r, STEP_NS);
+		if (rc < 0 && !failed)
+			log_warning("the trainer's sampler cannot be looked for: %s", base_err_str(rc));
+		failed |= rc < 0;
+		if (rc > 0)
+			wait_ns = rc == PREFETCH_RECOGNISE_LATER ? LATER_NS : 0;
+		if (fr->leads)
+			sync_streams(fr);
+		else if (fr->view->layout == FS_LAYOUT_FLAT)
+			settle(fr);
+		save(fr);
+		publish(fr, rc > 0);
+	}
+	end(fr);
+	return NULL;
+}
+
+void fs_sampler_streams_opened(struct fs_sampler_streams *fr, uint32_t file, uint64_t epoch, uint64_t turn)
+{
+	if (file == SHARD_NONE) {
+		if (!atomic_load(&fr->part_made) || atomic_load(&fr->settled) ||
+		        epoch != fs_rank_files_epoch(fr->part) || fs_rank_files_file(fr->part, turn, &file) < 0)
+			return;
+	}
+	pthread_mutex_lock(&fr->lock);
+	fr->queue[fr->queued++ % FS_SAMPLER_STREAMS_QUEUE] = file;
+	pthread_mutex_unlock(&fr->lock);
+}
+
+void fs_sampler_streams_drained(struct fs_sampler_streams *fr)
+{
+	pthread_mutex_lock(&fr->lock);
+	if (fr->queued != fr->taken)
+		pthread_cond_signal(&fr->cond);
+	pthread_mutex_unlock(&fr->lock);
+}
+
+/* ---- life ---- */
+
+static void dispose(struct fs_sampler_streams *fr)
+{
+	prefetch_recognise_free(fr->r);
+	fs_rank_files_free(fr->coming);
+	fs_rank_files_free(fr->part);
+	pthread_cond_destroy(&fr->cond);
+	pthread_mutex_destroy(&fr->lock);
+	free(fr);
+}
+
+int fs_sampler_streams_new(struct fs_server *server, struct fs_view *view, struct fs_sampler_streams **ret_recognise)
+{
+	struct fs_sampler_streams *fr = calloc(1, sizeof(*fr));
+	if (!fr)
+		return -ENOMEM;
+	pthread_condattr_t clock;
+	pthread_condattr_init(&clock);
+	pthread_condattr_setclock(&clock, CLOCK_MONOTONIC);
+	pthread_mutex_init(&fr->lock, NULL);
+	pthread_cond_init(&fr->cond, &clock);
+	pthread_condattr_destroy(&clock);
+	fr->server = server;
+	fr->view = view;
+	int rc = -pthread_create(&fr->thread, NULL, recognise_run, fr);
+	if (rc < 0) {
+		dispose(fr);
+		return rc;
+	}
+	*ret_recognise = fr;
+	return 0;
+}
+
+void fs_sampler_streams_end(struct fs_sampler_streams *fr)
+{
+	if (!fr)
+		return;
+	pthread_mutex_lock(&fr->lock);
+	fr->stop = true;
+	pthread_cond_signal(&fr->cond);
+	pthread_mutex_unlock(&fr->lock);
+	pthread_join(fr->thread, NULL);
+}
+
+void fs_sampler_streams_free(struct fs_sampler_streams *fr)
+{
+	if (fr)
+		dispose(fr);
+}

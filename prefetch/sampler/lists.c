@@ -1,0 +1,214 @@
+/* Which lists the opened files may come from: those of the directories that hold a good part of them. */
+#include <errno.h>
+#include <string.h>
+
+#include "prefetch/sampler/recognise_private.h"
+
+enum { COUNTED = 256, SHARE = 8 /* a directory must hold an eighth of the ring */ };
+
+static void suffix_of(const struct shard_file *file, char ret_suffix[PREFETCH_SUFFIX_MAX + 1])
+{
+	const char *dot = memrchr(file->name, '.', file->name_len);
+	size_t len = dot ? file->name_len - (size_t)(dot - file->name) : 0;
+	ret_suffix[0] = '\0';
+	if (len > 1 && len <= PREFETCH_SUFFIX_MAX && dot != file->name) {
+		memcpy(ret_suffix, dot, len);
+		ret_suffix[len] = '\0';
+	}
+}
+
+/* The suffix most of the first files have (majority vote). */
+static void common_suffix(const struct prefetch_recognise *r, char ret_suffix[PREFETCH_SUFFIX_MAX + 1])
+{
+	uint32_t lead = 0;
+	ret_suffix[0] = '\0';
+	for (uint32_t i = 0; i < r->n_ring; i++) {
+		struct shard_file file;
+		char suffix[PREFETCH_SUFFIX_MAX + 1];
+		if (shard_index_file(r->options.index, r->ring[i], &file) < 0)
+			continue;
+		suffix_of(&file, suffix);
+		if (strcmp(suffix, ret_suffix) == 0) {
+			lead++;
+		} else if (lead > 0) {
+			lead--;
+		} else {
+			memcpy(ret_suffix, suffix, sizeof(suffix));
+			lead = 1;
+		}
+	}
+}
+
+struct counted {
+	uint32_t dir, files;
+};
+
+static void count_dir(struct counted counted[COUNTED], uint32_t *n, uint32_t dir)
+{
+	uint32_t i = 0;
+	while (i < *n && counted[i].dir != dir)
+		i++;
+	if (i == COUNTED)
+		return; /* more directories than can hold an eighth each: the upper ones came first */
+	if (i == *n)
+		counted[(*n)++] = (struct counted){ .dir = dir };
+	counted[i].files++;
+}
+
+/* Counts a file's directories, the root first. */
+static int count_file(const struct prefetch_recognise *r, uint32_t id, struct counted counted[COUNTED], uint32_t *n)
+{
+	uint32_t chain[SHARD_DEPTH_MAX + 1], depth = 0;
+	struct shard_file file;
+	int rc = shard_index_file(r->options.index, id, &file);
+	if (rc < 0)
+		return rc;
+	for (uint32_t dir = file.dir; dir != SHARD_NONE && depth <= SHARD_DEPTH_MAX;) {
+		struct shard_dir record;
+		rc = shard_index_dir(r->options.index, dir, &record);
+		if (rc < 0)
+			return rc;
+		chain[depth++] = dir;
+		dir = record.parent;
+	}
+	while (depth > 0)
+		count_dir(counted, n, chain[--depth]);
+	return 0;
+}
+
+static int add_list(
+        struct prefetch_recognise *r, uint32_t dir, enum prefetch_list_sort sort, enum prefetch_filter_kind kind)
+{
+	struct prefetch_list *list;
+	if (r->n_lists == LISTS_MAX)
+		return 0;
+	int rc = prefetch_list_new(&r->filters, dir, sort, kind, &list);
+	if (rc == -ENOENT)
+		return 0;
+	if (rc < 0)
+		return rc;
+	for (uint32_t i = 0; i < r->n_lists; i++) {
+		if (prefetch_list_equal(list, r->lists[i])) {
+			prefetch_list_put(list);
+			return 0;
+		}
+	}
+	r->lists[r->n_lists++] = list;
+	return 0;
+}
+
+/* One list of a directory. */
+static int add_dir(struct prefetch_recognise *r, uint32_t dir)
+{
+	static const enum prefetch_list_sort sorts[] = { PREFETCH_SORT_WALK, PREFETCH_SORT_ID, PREFETCH_SORT_PATH };
+	static const enum prefetch_filter_kind kinds[] = { PREFETCH_FILTER_IMAGES, PREFETCH_FILTER_SUFFIX,
+		PREFETCH_FILTER_DEALT, PREFETCH_FILTER_ALL };
+	int rc = add_list(r, dir, sorts[r->listing % 3], kinds[r->listing / 3]);
+	if (rc < 0)
+		return rc;
+	if (++r->listing == 12) {
+		r->listing = 0;
+		r->listed[r->n_listed++] = dir;
+	}
+	return 0;
+}
+
+static bool is_listed(const struct prefetch_recognise *r, uint32_t dir)
+{
+	for (uint32_t i = 0; i < r->n_listed; i++) {
+		if (r->listed[i] == dir)
+			return true;
+	}
+	return false;
+}
+
+/* One new list a slice. */
+static int add_next_dir(struct prefetch_recognise *r)
+{
+	struct counted counted[COUNTED];
+	uint32_t n = 0, tried = 0;
+	for (uint32_t i = 0; i < r->n_ring; i++) {
+		int rc = count_file(r, r->ring[i], counted, &n);
+		if (rc < 0)
+			return rc;
+	}
+	for (uint32_t i = 0; i < n && tried < DIRS_MAX; i++) {
+		if (counted[i].files < PREFETCH_FIT_HITS_MIN || counted[i].files * SHARE < r->n_ring)
+			continue;
+		tried++;
+		if (is_listed(r, counted[i].dir) || r->n_listed == DIRS_MAX * 4 || r->n_lists == LISTS_MAX)
+			continue;
+		int rc = add_dir(r, counted[i].dir);
+		return rc < 0 ? rc : 1;
+	}
+	return 0;
+}
+
+/* ---- by name alone ---- */
+
+/* A list by name costs a sort of all names.  Whoever goes by it opens files of several directories in turn, each about as far into its
+ * own directory as those before: in few of the stretches into which directories are cut here, where a shuffle is in most. */
+static bool go_by_name(const struct prefetch_recognise *r, const struct shard_dir *dir)
+{
+	enum { STRETCHES = 64, FEW_FILES = 1 << 14 };
+	uint64_t stretches = 0;
+	uint32_t n = 0, turns = 0, cut = 0, last = SHARD_NONE;
+	for (uint32_t i = 0; i < r->n_ring; i++) {
+		struct shard_file file;
+		struct shard_dir own;
+		if (r->ring[i] < dir->first_file || r->ring[i] >= dir->end_file ||
+		        shard_index_file(r->options.index, r->ring[i], &file) < 0 ||
+		        shard_index_dir(r->options.index, file.dir, &own) < 0 || own.n_files == 0)
+			continue;
+		n++;
+		turns += file.dir != last;
+		cut += own.n_files >= STRETCHES;
+		last = file.dir;
+		stretches |= UINT64_C(1) << ((uint64_t)(r->ring[i] - own.first_file) * STRETCHES / own.n_files);
+	}
+	if (n < PREFETCH_FIT_HITS_MIN || turns * 8 < n)
+		return false;
+	uint32_t most = n < STRETCHES ? n : STRETCHES;
+	return (cut * 2 > n || dir->end_file - dir->first_file <= FEW_FILES) &&
+	       (uint32_t)__builtin_popcountll(stretches) * 2 < most;
+}
+
+int prefetch_lists_by_name(struct prefetch_recognise *r)
+{
+	static const enum prefetch_filter_kind kinds[] = { PREFETCH_FILTER_IMAGES, PREFETCH_FILTER_SUFFIX,
+		PREFETCH_FILTER_DEALT, PREFETCH_FILTER_ALL };
+	for (uint32_t i = 0; i < r->n_listed; i++) {
+		struct shard_dir dir;
+		bool named = false;
+		for (uint32_t k = 0; k < r->n_named; k++)
+			named |= r->named[k] == r->listed[i];
+		if (named || shard_index_dir(r->options.index, r->listed[i], &dir) < 0 || dir.n_dirs == 0 ||
+		        !go_by_name(r, &dir))
+			continue;
+		int rc = 0;
+		for (unsigned k = 0; k < sizeof(kinds) / sizeof(kinds[0]) && rc == 0; k++)
+			rc = add_list(r, r->listed[i], PREFETCH_SORT_NAME, kinds[k]);
+		r->named[r->n_named++] = r->listed[i];
+		return rc < 0 ? rc : 1;
+	}
+	return 0;
+}
+
+int prefetch_lists_step(struct prefetch_recognise *r)
+{
+	if (!r->filters_begun) {
+		char suffix[PREFETCH_SUFFIX_MAX + 1];
+		common_suffix(r, suffix);
+		int rc = prefetch_filters_init(&r->filters, r->options.index, r->options.shown, suffix);
+		if (rc < 0)
+			return rc;
+		r->filters_begun = true;
+	}
+	if (!r->filters_made) {
+		int rc = prefetch_filters_step(&r->filters, SLICE_FILES);
+		if (rc == 0)
+			r->filters_made = true;
+		return rc < 0 ? rc : 1;
+	}
+	return add_next_dir(r);
+}

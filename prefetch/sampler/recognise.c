@@ -1,0 +1,553 @@
+#include "prefetch/sampler/recognise.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "prefetch/sampler/recognise_private.h"
+
+enum {
+	AGAIN_MIN = 4, /* of 64 opens were opened in this pass already: a new pass */
+	LATEST_SHARE = 16,
+	PATIENCE_MIN = RING,
+	PATIENCE_MAX = 1 << 16,
+	OPENS_ENDED_NS = 1000000000, /* without opens */
+	FILL_MAX_NS = 1000000000,    /* of one pause between steps counts */
+};
+
+int prefetch_recognise_new(const struct prefetch_recognise_options *options, struct prefetch_recognise **ret_recognise)
+{
+	if (options->n_given > PREFETCH_GIVEN_MAX || options->scan_threads > PREFETCH_SEED_SCAN_THREADS_MAX)
+		return -EINVAL;
+	struct prefetch_recognise *r = calloc(1, sizeof(*r));
+	if (!r)
+		return -ENOMEM;
+	r->options = *options;
+	r->options.given = NULL;
+	r->unseeded.scanned = options->scanned;
+	r->unseeded.scanned.running = false;
+	r->patience = PATIENCE_MIN;
+	r->n_files = shard_index_info(options->index)->n_files;
+	if (r->options.seed_max == 0)
+		r->options.seed_max = PREFETCH_SEED_MAX_DEFAULT;
+	if (r->options.popular_words == 0)
+		r->options.popular_words = PREFETCH_POPULAR_WORDS_DEFAULT;
+	if (options->own) {
+		r->own = *options->own;
+		r->options.own = &r->own;
+	}
+	r->budget.left_ns = (int64_t)options->search_burst_ns;
+	int rc = prefetch_search_init(&r->search);
+	if (rc == 0)
+		rc = prefetch_seeds_init(&r->likely.seeds);
+	if (rc == 0)
+		rc = prefetch_background_init(r);
+	r->seen = calloc((size_t)r->n_files / 64 + 1, sizeof(*r->seen));
+	if (!r->seen)
+		rc = -ENOMEM;
+	for (unsigned i = 0; rc == 0 && i < options->n_given; i++) {
+		rc = prefetch_list_new_given(&options->given[i], &r->lists[r->n_lists]);
+		if (rc == 0)
+			r->n_lists++;
+	}
+	if (rc < 0) {
+		prefetch_recognise_free(r);
+		return rc;
+	}
+	*ret_recognise = r;
+	return 0;
+}
+
+void prefetch_recognise_free(struct prefetch_recognise *r)
+{
+	if (!r)
+		return;
+	prefetch_background_done(r);
+	prefetch_unseeded_end(r);
+	prefetch_search_done(&r->search);
+	prefetch_seeds_done(&r->likely.seeds);
+	for (unsigned i = 0; i < r->n_tracks; i++)
+		prefetch_track_free(r->tracks[i]);
+	for (unsigned i = 0; i < r->n_lists; i++)
+		prefetch_list_put(r->lists[i]);
+	prefetch_filters_done(&r->filters);
+	free(r->seen);
+	free(r);
+}
+
+static uint64_t cpu_ns(const struct prefetch_recognise *r)
+{
+	return r->options.cpu_ns ? r->options.cpu_ns(r->options.user) : prefetch_recognise_now_ns();
+}
+
+static uint64_t elapsed_ns(const struct prefetch_recognise *r)
+{
+	struct timespec t;
+	if (r->options.elapsed_ns)
+		return r->options.elapsed_ns(r->options.user);
+	clock_gettime(CLOCK_MONOTONIC, &t);
+	return (uint64_t)t.tv_sec * 1000000000 + (uint64_t)t.tv_nsec;
+}
+
+/* ---- the budget ---- */
+
+static bool bounded(const struct prefetch_recognise *r)
+{
+	return r->options.search_burst_ns > 0;
+}
+
+/* By a reader who looks at its header first, or tries again; others open theirs between.  Of few files the next epoch may
+ * open some as soon. */
+static bool opened_just_now(const struct prefetch_recognise *r, uint32_t file)
+{
+	uint64_t most = r->n_files / LATEST_SHARE < LATEST ? r->n_files / LATEST_SHARE + 1 : LATEST;
+	uint64_t n = r->n_latest < most ? r->n_latest : most;
+	for (uint64_t i = 1; i <= n; i++) {
+		if (r->latest[(r->n_latest - i) % LATEST] == file)
+			return true;
+	}
+	return false;
+}
+
+static bool expected(struct prefetch_recognise *r, uint32_t file, enum track_fit least)
+{
+	struct track *best = NULL;
+	enum track_fit best_fit = TRACK_NOT;
+	uint64_t position, best_position = 0;
+	for (unsigned i = 0; i < r->n_tracks; i++) {
+		enum track_fit fit = prefetch_track_fit(r->tracks[i], file, &position);
+		if (fit <= best_fit)
+			continue;
+		best = r->tracks[i];
+		best_fit = fit;
+		best_position = position;
+	}
+	if (best_fit < least)
+		return false;
+	prefetch_track_open(r, best, file, best_position, best_fit == TRACK_LOOSE);
+	return true;
+}
+
+static bool explained(struct prefetch_recognise *r, uint32_t file)
+{
+	if (expected(r, file, TRACK_LOOSE))
+		return true;
+	for (unsigned i = 0; i < r->n_tracks; i++) {
+		if (prefetch_track_unexpected(r, r->tracks[i], file))
+			return true;
+	}
+	return false;
+}
+
+static void ring_clear(struct prefetch_recognise *r)
+{
+	r->n_ring = r->looked = 0;
+	r->search.running = false;
+}
+
+/* A pass begins: the ring is what came last and what will come. */
+static void begin_pass(struct prefetch_recognise *r)
+{
+	uint64_t first = r->n_recent > RECENT ? r->n_recent - RECENT : 0;
+	memset(r->seen, 0, ((size_t)r->n_files / 64 + 1) * sizeof(*r->seen));
+	r->again = 0;
+	ring_clear(r);
+	prefetch_search_end(r);
+	prefetch_unseeded_end(r);
+	r->unseeded.looked = false;
+	r->rolling = false;
+	r->overflow = 0;
+	r->ring_since = r->opens;
+	for (uint64_t i = first; i < r->n_recent; i++) {
+		uint32_t file = r->recent[i % RECENT];
+		r->ring[r->n_ring++] = file;
+		bit_set(r->seen, file);
+	}
+}
+
+static bool tries_seeds(const struct prefetch_recognise *r)
+{
+	return r->unseeded.scan || r->likely.running || prefetch_background_busy(r);
+}
+
+/* The ring is to be what will come.  While seeds are tried the pass goes on for their sake: what was opened in it is wanted when one
+ * is found. */
+static void begin_ring(struct prefetch_recognise *r)
+{
+	if (!tries_seeds(r)) {
+		begin_pass(r);
+		return;
+	}
+	ring_clear(r);
+	r->overflow = 0;
+	r->ring_since = r->opens;
+	r->rolling = false;
+}
+
+static void collect(struct prefetch_recognise *r, uint32_t file)
+{
+	bool seen = bit_get(r->seen, file);
+	r->recent[r->n_recent++ % RECENT] = file;
+	r->again = r->again << 1 | seen;
+	/* Two jobs open the same files, too: what is to be looked at stays until it was. */
+	bool looked = !r->search.running && !prefetch_search_due(r);
+	if (__builtin_popcountll(r->again) >= AGAIN_MIN && r->n_recent >= RECENT && looked) {
+		begin_pass(r);
+		r->patience = PATIENCE_MIN;
+		return;
+	}
+	if (seen)
+		return;
+	bit_set(r->seen, file);
+	if (r->n_ring == 0)
+		r->ring_since = r->opens;
+	if (r->n_ring < RING) {
+		r->ring[r->n_ring++] = file;
+		return;
+	}
+	/* Nobody known: look again from time to time, less and less often, at what is likely. */
+	if (++r->overflow >= r->patience && r->looked == RING && !r->search.running) {
+		begin_ring(r);
+		r->rolling = true;
+		r->patience = r->patience < PATIENCE_MAX ? r->patience * 2 : PATIENCE_MAX;
+	}
+}
+
+/* A trainer that was followed does something else: what came last is the beginning of it. */
+static void look_afresh(struct prefetch_recognise *r)
+{
+	r->astray = false;
+	if (r->n_ring == RING && r->looked == RING && !r->search.running) {
+		begin_ring(r);
+		r->patience = PATIENCE_MIN;
+	}
+}
+
+void prefetch_recognise_opened(struct prefetch_recognise *r, const uint32_t *files, size_t n)
+{
+	if (n > 0 && bounded(r))
+		r->budget.opened_ns = elapsed_ns(r);
+	for (size_t i = 0; i < n; i++) {
+		if (files[i] >= r->n_files)
+			continue;
+		r->opens++;
+		bool known = expected(r, files[i], TRACK_FITS);
+		if (!known && opened_just_now(r, files[i])) {
+			r->opens--;
+			continue;
+		}
+		r->latest[r->n_latest++ % LATEST] = files[i];
+		known = known || explained(r, files[i]);
+		if (r->changed)
+			prefetch_recognise_sift(r);
+		if (!known) {
+			r->unexplained++;
+			collect(r, files[i]);
+		}
+		uint32_t stranger;
+		for (unsigned k = 0; k < r->n_tracks; k++) {
+			while (prefetch_track_stranger(r, r->tracks[k], &stranger))
+				collect(r, stranger);
+		}
+		if (r->astray)
+			look_afresh(r);
+	}
+}
+
+void prefetch_recognise_pause(struct prefetch_recognise *r)
+{
+	r->n_latest = 0;
+	r->pressing = true;
+	if (r->n_ring < RING && r->looked < r->n_ring)
+		return; /* still being looked at */
+	r->n_recent = 0;
+	begin_ring(r);
+}
+
+void prefetch_recognise_sift(struct prefetch_recognise *r)
+{
+	/* A track that moves by what it is asked about may explain what was kept before.  Each move takes opens from the ring. */
+	do {
+		uint32_t kept = 0;
+		r->changed = false;
+		for (uint32_t i = 0; i < r->n_ring; i++) {
+			if (!explained(r, r->ring[i]))
+				r->ring[kept++] = r->ring[i];
+			else
+				r->seen[r->ring[i] / 64] &= ~(UINT64_C(1) << (r->ring[i] % 64));
+		}
+		bool fewer = kept < r->n_ring;
+		r->n_ring = kept;
+		if (!fewer)
+			break;
+	} while (r->changed);
+	r->changed = r->astray = false;
+	r->looked = 0;
+	r->n_recent = 0;
+	r->again = 0;
+	prefetch_search_end(r);
+}
+
+void prefetch_recognise_forget(struct prefetch_recognise *r)
+{
+	r->n_recent = 0;
+	begin_pass(r);
+}
+
+bool prefetch_recognise_refused(
+        const struct prefetch_recognise *r, const struct source *source, const struct prefetch_list *list)
+{
+	for (unsigned i = 0; i < REFUSED_MAX; i++) {
+		const struct refused *refused = &r->refused[i];
+		if (refused->opens > 0 && refused->opens + REFUSED_OPENS > r->opens && refused->list == list &&
+		        refused->sampler == source->sampler && refused->seed == source->seed)
+			return true;
+	}
+	return false;
+}
+
+void prefetch_recognise_collect_anew(struct prefetch_recognise *r, const uint32_t *files, uint32_t n)
+{
+	prefetch_recognise_forget(r);
+	r->patience = PATIENCE_MIN;
+	for (uint32_t i = 0; i < n && i < RING; i++) {
+		if (bit_get(r->seen, files[i]))
+			continue;
+		bit_set(r->seen, files[i]);
+		r->ring[r->n_ring++] = files[i];
+	}
+	r->unexplained += r->n_ring;
+}
+
+uint64_t prefetch_recognise_now_ns(void)
+{
+	struct timespec t;
+	clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
+	return (uint64_t)t.tv_sec * 1000000000 + (uint64_t)t.tv_nsec;
+}
+
+/* What has come in since, up to a burst.  Half a burst stays here, for likely seeds at once when there are some; what is more is for
+ * all seeds, as long as opens come. */
+static void fill_up(struct prefetch_recognise *r)
+{
+	struct budget *b = &r->budget;
+	int64_t most = (int64_t)r->options.search_burst_ns, reserve = most / 2;
+	if (!bounded(r))
+		return;
+	uint64_t now = elapsed_ns(r), passed = b->at_ns ? now - b->at_ns : 0;
+	bool open = now - b->opened_ns < OPENS_ENDED_NS;
+	b->at_ns = now;
+	b->left_ns += (int64_t)(passed < FILL_MAX_NS ? passed : FILL_MAX_NS) / 1000 * r->options.search_permille;
+	if (r->background.has_thread && open && prefetch_background_busy(r) && b->left_ns > reserve &&
+	        !r->likely.running) {
+		prefetch_background_grant(r, b->left_ns - reserve);
+		b->left_ns = reserve;
+	}
+	if (b->left_ns > most)
+		b->left_ns = most;
+}
+
+static bool may_try(const struct prefetch_recognise *r, bool all)
+{
+	int64_t least = all ? (int64_t)r->options.search_burst_ns / 2 : 0;
+	bool ended = all && r->budget.at_ns - r->budget.opened_ns >= OPENS_ENDED_NS;
+	return !bounded(r) || (r->budget.left_ns > least && !ended);
+}
+
+/* ---- steps ---- */
+
+/* The seeds of the last look, or of the one that came meanwhile. */
+static int step_likely(struct prefetch_recognise *r)
+{
+	struct likely *l = &r->likely;
+	switch (prefetch_seeds_step(&l->seeds)) {
+	case SEEDS_MORE:
+		return 1;
+	case SEEDS_FOUND: {
+		int rc = prefetch_search_accept(r, &l->seeds.match);
+		return rc < 0 ? rc : 1;
+	}
+	case SEEDS_NONE:
+		break;
+	}
+	int rc = l->far ? prefetch_background_begin(r) : 0;
+	l->running = l->due;
+	if (l->due) {
+		prefetch_seeds_begin(r, SEEDS_LIKELY, r->search.targets, r->search.n_targets, NULL, &l->seeds);
+		l->far = l->far_due;
+	}
+	l->due = l->far_due = false;
+	return rc < 0 ? rc : 1;
+}
+
+/* Looks cost little: what is spent for them is missing for the seeds, but they do not wait. */
+static int step_look(struct prefetch_recognise *r)
+{
+	if (r->search.running)
+		return prefetch_search_step(r);
+	int rc = prefetch_lists_step(r);
+	if (rc == 0)
+		rc = prefetch_search_begin(r);
+	return rc < 0 ? rc : 1;
+}
+
+static int step_search(struct prefetch_recognise *r)
+{
+	if (r->search.running || prefetch_search_due(r))
+		return step_look(r);
+	if (r->likely.running)
+		return may_try(r, false) ? step_likely(r) : PREFETCH_RECOGNISE_LATER;
+	bool here = !r->background.has_thread && prefetch_background_busy(r);
+	if (here && !may_try(r, true))
+		return 0;
+	return prefetch_background_step(r);
+}
+
+static int slice(struct prefetch_recognise *r)
+{
+	for (unsigned i = 0; i < r->n_tracks; i++) {
+		int rc = prefetch_track_step(r, r->tracks[i]);
+		if (rc != 0)
+			return rc;
+	}
+	int rc = prefetch_unseeded_step(r);
+	if (rc != 0)
+		return rc;
+	uint64_t start = cpu_ns(r);
+	rc = step_search(r);
+	uint64_t took = cpu_ns(r) - start;
+	r->search_ns += took;
+	if (bounded(r))
+		r->budget.left_ns -= (int64_t)took;
+	return rc;
+}
+
+int prefetch_recognise_step(struct prefetch_recognise *r, uint64_t max_ns)
+{
+	uint64_t end = cpu_ns(r) + max_ns;
+	fill_up(r);
+	for (;;) {
+		int rc = slice(r);
+		if (rc <= 0 || rc == PREFETCH_RECOGNISE_LATER || cpu_ns(r) >= end)
+			return rc;
+	}
+}
+
+void prefetch_recognise_searched(const struct prefetch_recognise *r, struct prefetch_searched *ret_searched)
+{
+	*ret_searched = (struct prefetch_searched){
+		.looks = r->looks,
+		.seeds = r->likely.seeds.tried + atomic_load(&r->background.tried),
+		.cpu_ns = r->search_ns + atomic_load(&r->background.cpu_ns),
+		.unexplained = r->unexplained,
+		.wrong = r->wrong,
+		.running = prefetch_background_busy(r),
+	};
+}
+
+unsigned prefetch_recognise_count(const struct prefetch_recognise *r)
+{
+	return r->n_tracks;
+}
+
+static uint64_t turns_below(const struct prefetch_part *part, uint64_t position)
+{
+	uint64_t residue = position % part->world, rest = residue > part->first ? residue - part->first : 0;
+	return position / part->world * part->ranks + (rest < part->ranks ? rest : part->ranks);
+}
+
+int prefetch_recognise_get(const struct prefetch_recognise *r, unsigned i, struct prefetch_recognised *ret_track)
+{
+	if (i >= r->n_tracks)
+		return -ERANGE;
+	const struct track *t = r->tracks[i];
+	struct prefetch_recognised got = {
+		.id = t->id,
+		.generation = t->generation,
+		.sampler = t->source.sampler,
+		.seed = t->source.name,
+		.word = t->source.word,
+		.world = t->part.world,
+		.first = t->part.first,
+		.ranks = t->part.ranks,
+		.parts = t->source.sampler == PREFETCH_SAMPLER_SORTED ? t->source.seed : 0,
+		.pace = t->pace,
+		.pace_sure = t->pace_sure,
+		.epoch = t->epoch,
+		.turn = turns_below(&t->part, t->high),
+		.turns = (t->size + t->part.world - 1) / t->part.world * t->part.ranks,
+		.opens = t->opens,
+		.since = r->opens - t->last_open,
+		.repeated = t->repeated,
+		.unverified = t->unverified,
+		.ready = t->now != NULL,
+		.confirmed = t->confirmed,
+		.score = t->score,
+		.after = t->after,
+	};
+	if (t->list) {
+		prefetch_list_describe(t->list, got.list, sizeof(got.list));
+		got.shards_twice = prefetch_list_is_given(t->list) && t->part.world > 1;
+	} else {
+		snprintf(got.list, sizeof(got.list), "ddpfs's own order");
+	}
+	*ret_track = got;
+	return 0;
+}
+
+int prefetch_recognise_sequence(
+        struct prefetch_recognise *r, uint32_t id, unsigned ahead, struct prefetch_sequence **ret_sequence)
+{
+	for (unsigned i = 0; i < r->n_tracks; i++) {
+		const struct track *t = r->tracks[i];
+		struct prefetch_sequence *sequence = ahead == 0 ? t->now : ahead == 1 ? t->then : NULL;
+		if (t->id != id)
+			continue;
+		if (!sequence)
+			return ahead == 0 || (ahead == 1 && t->has_next) ? -EAGAIN : -ENOENT;
+		*ret_sequence = prefetch_sequence_get(sequence);
+		return 0;
+	}
+	return -ENOENT;
+}
+
+size_t prefetch_recognise_used(
+        const struct prefetch_recognise *r, uint32_t id, uint64_t *turn, uint64_t *turns, size_t max)
+{
+	const struct track *t = NULL;
+	size_t n = 0;
+	for (unsigned i = 0; i < r->n_tracks; i++) {
+		if (r->tracks[i]->id == id)
+			t = r->tracks[i];
+	}
+	for (; t && n < max; ++*turn) {
+		uint64_t position = *turn / t->part.ranks * t->part.world + t->part.first + *turn % t->part.ranks;
+		if (position >= t->size)
+			break;
+		if (bit_get(t->used, position))
+			turns[n++] = *turn;
+	}
+	return n;
+}
+
+uint64_t prefetch_recognise_bytes(const struct prefetch_recognise *r)
+{
+	unsigned benches = r->background.seeds ? 3 : 2;
+	uint64_t bytes =
+	        sizeof(*r) + (uint64_t)r->n_files / 8 +
+	        benches * (LISTS_MAX * sizeof(struct target) + FAR_OUTPUTS * (sizeof(uint32_t) + 2 * sizeof(uint64_t)));
+	if (r->filters_begun)
+		bytes += (uint64_t)r->n_files / 8 * PREFETCH_FILTER_KINDS;
+	for (unsigned i = 0; i < r->n_lists; i++)
+		bytes += prefetch_list_bytes(r->lists[i]);
+	for (unsigned i = 0; i < r->n_tracks; i++) {
+		const struct track *t = r->tracks[i];
+		bytes += sizeof(*t) + t->size / 8;
+		bytes += t->perm ? (uint64_t)t->perm->n * 8 : 0;
+		bytes += t->next ? (uint64_t)t->next->n * 8 : 0;
+	}
+	return bytes;
+}

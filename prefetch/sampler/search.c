@@ -1,0 +1,617 @@
+/* The search: the files of the ring against all orders that cost little to try, a slice at a time; then the seeds. */
+#include <assert.h>
+#include <errno.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "prefetch/sampler/recognise_private.h"
+
+/* Sizes of the ring at which it is looked at: with all seeds; in a ring that began in the middle of something, too. */
+static const struct {
+	uint32_t ring;
+	bool all, rolling;
+} levels[] = { { 48, false, false }, { 64, false, false }, { 96, true, true }, { 128, false, false },
+	{ 192, false, false }, { 256, false, false }, { 384, false, false }, { RING, true, true } };
+enum {
+	LEVELS = sizeof(levels) / sizeof(levels[0]),
+	FIRST_LOOK = 96, /* opens: what the filter tells best by */
+	FIRST_SLACK = 128,
+	RANK_NATS =
+	        4, /* for each factor of e in readers that an explanation needs, or leaves out: the simplest one is taken */
+	PARTS_WORLD_MAX = 64,
+	PARTS_FILES_MIN = 200, /* of a part: fewer are a worker's batch */
+};
+
+int prefetch_search_init(struct search *search)
+{
+	search->targets = calloc(LISTS_MAX + 1, sizeof(*search->targets));
+	int rc = prefetch_workbench_init(&search->bench);
+	return search->targets ? rc : -ENOMEM;
+}
+
+void prefetch_search_done(struct search *search)
+{
+	free(search->targets);
+	prefetch_workbench_done(&search->bench);
+}
+
+/* From `looked` on to `ring`: is there a level between?  *ret_all: one with all seeds. */
+static bool passes_level(const struct prefetch_recognise *r, uint32_t looked, uint32_t ring, bool *ret_all)
+{
+	bool passes = false;
+	*ret_all = false;
+	for (unsigned i = 0; i < LEVELS; i++) {
+		if (levels[i].ring <= looked || levels[i].ring > ring || (r->rolling && !levels[i].rolling))
+			continue;
+		passes = true;
+		*ret_all |= levels[i].all && !r->rolling;
+	}
+	return passes;
+}
+
+bool prefetch_search_due(const struct prefetch_recognise *r)
+{
+	bool all;
+	for (unsigned i = 0; i < r->n_tracks; i++) {
+		if (!r->tracks[i]->now)
+			return false; /* it may explain the ring */
+	}
+	bool more = r->n_ring >= levels[0].ring && r->n_ring > r->looked;
+	return more && (r->pressing || passes_level(r, r->looked, r->n_ring, &all));
+}
+
+static void add_index(struct target *target, uint32_t index)
+{
+	uint32_t slot = prefetch_target_slot(target, index);
+	if (target->slots[slot] != 0)
+		return;
+	target->slots[slot] = index + 1;
+	target->numbers[slot] = (uint16_t)target->n_seen;
+	target->indices[target->n_seen++] = index;
+}
+
+static void add_target(struct prefetch_recognise *r, struct prefetch_list *list)
+{
+	struct target *target = &r->search.targets[r->search.n_targets];
+	target->list = list;
+	target->n = prefetch_list_size(list);
+	target->n_seen = 0;
+	memset(target->slots, 0, sizeof(target->slots));
+	for (uint32_t i = 0; i < r->search.n_ring; i++) {
+		uint32_t index;
+		if (prefetch_list_find(list, r->ring[i], &index) == 0)
+			add_index(target, index);
+	}
+	if (target->n_seen < PREFETCH_FIT_HITS_MIN || target->n < 2 * PREFETCH_FIT_HITS_MIN)
+		return;
+	prefetch_torch_filter_init(&target->filter, target->n, target->indices, target->n_seen);
+	r->search.n_targets++;
+}
+
+int prefetch_search_accept(struct prefetch_recognise *r, const struct match *match)
+{
+	struct prefetch_part part;
+	uint64_t inside[RING];
+	uint32_t n_inside = 0;
+	bool shuffled = match->source.sampler >= PREFETCH_SAMPLER_DISTRIBUTED;
+	prefetch_search_end(r);
+	r->unexplained = 0;
+	prefetch_unseeded_found(r, match->list);
+	/* Strangers' files lie all over the permutation. */
+	for (uint32_t i = 0; i < match->n; i++) {
+		if (match->positions[i] >= match->fit.low && match->positions[i] < match->fit.high)
+			inside[n_inside++] = match->positions[i];
+	}
+	/* Without an order, the residues: one of them cannot be workers side by side. */
+	if (!prefetch_part(inside, n_inside, &part) && match->fit.ranks == 1) {
+		part.world = part.stride = match->fit.world;
+		part.first = match->fit.first;
+	}
+	const struct shard_mt19937 *mt = shuffled ? &match->mt : NULL;
+	return prefetch_track_new(r, &match->source, match->list, mt, &match->fit, &part);
+}
+
+void prefetch_search_end(struct prefetch_recognise *r)
+{
+	r->search.running = false;
+	r->likely.running = r->likely.due = false;
+	prefetch_background_give_up(r);
+}
+
+/* An order that may be entered anywhere needs more than files close together, which a shuffled subset of the list has
+ * too: most opens must follow on the one before in some reader. */
+static bool follow_on(const uint64_t *positions, uint32_t n, struct prefetch_part *ret_part)
+{
+	uint32_t inside = 0;
+	if (!prefetch_part(positions, n, ret_part))
+		return false;
+	for (uint32_t i = 0; i < n; i++) {
+		uint64_t residue = positions[i] % ret_part->world;
+		inside += residue >= ret_part->first && residue - ret_part->first < ret_part->ranks;
+	}
+	return ret_part->joined * 10 >= inside * 7;
+}
+
+static bool fits_in_order(const struct prefetch_fit_input *input, struct prefetch_fit *ret_fit)
+{
+	struct prefetch_part part;
+	return follow_on(input->positions, input->n, &part) && prefetch_fit_part(input, &part, ret_fit) &&
+	       ret_fit->score >= PREFETCH_FIT_SURE;
+}
+
+/* How likely people read this list in its order: it is entered at its beginning, and its directory is the one that holds
+ * the directory of the files, as a dataset holds its classes; or it is that directory itself. */
+static unsigned plausible(
+        const struct prefetch_recognise *r, const struct target *target, uint32_t a_file, uint64_t low)
+{
+	struct shard_file file;
+	struct shard_dir dir;
+	uint32_t id = prefetch_list_dir(target->list);
+	if (low > RING)
+		return 0;
+	if (id == SHARD_NONE || shard_index_file(r->options.index, a_file, &file) < 0 ||
+	        shard_index_dir(r->options.index, file.dir, &dir) < 0)
+		return 1;
+	return id == (dir.parent == SHARD_NONE ? file.dir : dir.parent) ? 3 : id == file.dir ? 2 : 1;
+}
+
+static void prefer_sorted(struct search *s, const struct target *target, const struct prefetch_fit *fit, unsigned rank)
+{
+	const struct target *best = s->sorted;
+	if (best && (rank < s->sorted_rank || (rank == s->sorted_rank && target->n >= best->n)))
+		return;
+	s->sorted = target;
+	s->sorted_fit = *fit;
+	s->sorted_rank = rank;
+}
+
+/* One list; the best of those that fit is taken in the end. */
+static void try_sorted(struct prefetch_recognise *r, uint32_t i)
+{
+	const struct target *target = &r->search.targets[i];
+	uint64_t positions[RING];
+	uint32_t file;
+	struct prefetch_fit fit;
+	for (uint32_t k = 0; k < target->n_seen; k++)
+		positions[k] = target->indices[k];
+	struct prefetch_fit_input input = {
+		.positions = positions,
+		.n = target->n_seen,
+		.size = target->n,
+		.seen = target->n_seen,
+		.anywhere = true,
+	};
+	struct source source = { .sampler = PREFETCH_SAMPLER_SORTED };
+	if (!prefetch_recognise_refused(r, &source, target->list) && fits_in_order(&input, &fit) &&
+	        prefetch_list_at(target->list, (uint32_t)fit.low, &file) == 0)
+		prefer_sorted(&r->search, target, &fit, plausible(r, target, file, fit.low));
+}
+
+/* The same opens are sooner evidence in a larger list, but they may be all of a smaller one, in its order: whoever seems to
+ * enter the whole dataset where val/ begins reads val/. */
+static void try_within_sorted(struct prefetch_recognise *r, uint32_t i)
+{
+	const struct target *best = r->search.sorted, *target = &r->search.targets[i];
+	struct prefetch_fit fit = r->search.sorted_fit;
+	uint64_t positions[RING] = { 0 }, low = UINT64_MAX, high = 0;
+	uint32_t n = 0, left = 0, file, at_low = 0;
+	struct prefetch_part part;
+	for (uint32_t k = 0; k < best->n_seen; k++) {
+		uint32_t index;
+		if (best->indices[k] < r->search.sorted_fit.low || best->indices[k] >= r->search.sorted_fit.high)
+			continue;
+		if (prefetch_list_at(best->list, best->indices[k], &file) < 0 ||
+		        prefetch_list_find(target->list, file, &index) < 0) {
+			left++;
+			continue;
+		}
+		positions[n++] = index;
+		at_low = index < low ? file : at_low;
+		low = index < low ? index : low;
+		high = index >= high ? index + 1 : high;
+	}
+	/* But for a few strangers. */
+	struct source source = { .sampler = PREFETCH_SAMPLER_SORTED };
+	if (target->n >= best->n || prefetch_recognise_refused(r, &source, target->list) || left * 8 > n ||
+	        !follow_on(positions, n, &part))
+		return;
+	fit.low = low;
+	fit.high = high;
+	prefer_sorted(&r->search, target, &fit, plausible(r, target, at_low, low));
+}
+
+/* Does one reader, or several close to one another, explain most of what was opened?  Ranks in step, each in a part of its own, look
+ * like one reader with a stride as long as a part. */
+static bool explains_most(const struct search *s)
+{
+	uint64_t positions[RING];
+	struct prefetch_part part;
+	uint32_t inside = 0;
+	for (uint32_t k = 0; s->sorted && k < s->sorted->n_seen; k++)
+		positions[k] = s->sorted->indices[k];
+	if (!s->sorted || (prefetch_part(positions, s->sorted->n_seen, &part) && part.stride >= PARTS_FILES_MIN))
+		return false;
+	for (uint32_t k = 0; k < s->sorted->n_seen; k++)
+		inside += s->sorted->indices[k] >= s->sorted_fit.low && s->sorted->indices[k] < s->sorted_fit.high;
+	return inside * 4 >= s->n_ring * 3;
+}
+
+/* Opens that lie together in a few places of the list; of a shuffled one nearly each lies alone.  Not those of [low, high). */
+static bool lies_in_places(const struct target *target, uint64_t low, uint64_t high)
+{
+	enum { STRETCHES = 256 };
+	uint64_t seen[STRETCHES / 64] = { 0 };
+	uint32_t stretches = 0, n = 0;
+	for (uint32_t i = 0; i < target->n_seen; i++) {
+		if (target->indices[i] >= low && target->indices[i] < high)
+			continue;
+		bit_set(seen, (uint64_t)target->indices[i] * STRETCHES / target->n);
+		n++;
+	}
+	for (unsigned i = 0; i < STRETCHES / 64; i++)
+		stretches += (uint32_t)__builtin_popcountll(seen[i]);
+	return stretches * 2 < n;
+}
+
+/* A sorted reader among those whose files lie all over the list: not one of several who each have a part of it. */
+static bool is_among_strangers(const struct search *s)
+{
+	uint64_t low = s->sorted_fit.low, high = s->sorted_fit.high;
+	uint32_t outside = 0;
+	for (uint32_t k = 0; k < s->sorted->n_seen; k++)
+		outside += s->sorted->indices[k] < low || s->sorted->indices[k] >= high;
+	return outside * 4 <= s->sorted->n_seen || !lies_in_places(s->sorted, low, high);
+}
+
+static int compare_turns(const void *a, const void *b)
+{
+	const uint32_t *x = a, *y = b;
+	return (*x > *y) - (*x < *y);
+}
+
+/* Ranks that go through their parts side by side are about equally far into them, but for strangers and those who began late. */
+static bool in_step(const struct parts *parts, const uint64_t *positions, uint32_t n)
+{
+	uint32_t turns[RING];
+	for (uint32_t i = 0; i < n; i++)
+		turns[i] = (uint32_t)(positions[i] / parts->world);
+	qsort(turns, n, sizeof(*turns), compare_turns);
+	return turns[n - 1 - n / 10] - turns[n / 10] <= prefetch_parts_shortest(parts) / 3;
+}
+
+/* Most of the ranks that are said to read here do, and none of them alone: one rank is a sorted reader. */
+static bool has_ranks(const struct parts *parts, const struct prefetch_fit *fit, const uint64_t *positions, uint32_t n)
+{
+	uint32_t opens[PARTS_WORLD_MAX] = { 0 }, most = 0, ranks = 0;
+	for (uint32_t i = 0; i < n; i++) {
+		uint32_t *of_rank = &opens[positions[i] % parts->world];
+		most = ++*of_rank > most ? *of_rank : most;
+	}
+	for (uint32_t rank = 0; rank < parts->world; rank++)
+		ranks += opens[rank] * 16 >= most;
+	/* Neighbours, or all. */
+	if (fit->world != 1 && fit->world != parts->world)
+		return false;
+	return most * 8 <= n * 7 && (uint64_t)ranks * fit->world * 4 >= (uint64_t)parts->world * fit->ranks * 3;
+}
+
+static uint32_t parts_positions(const struct parts *parts, const struct target *target, uint64_t positions[RING])
+{
+	uint32_t n = 0;
+	for (uint32_t k = 0; k < target->n_seen; k++)
+		n += prefetch_parts_position(parts, target->indices[k], &positions[n]);
+	return n;
+}
+
+static bool fits_parts(const struct parts *parts, const struct target *target, uint64_t positions[RING],
+        uint32_t *ret_n, struct prefetch_fit *ret_fit)
+{
+	uint32_t n = parts_positions(parts, target, positions);
+	struct prefetch_fit_input input = {
+		.positions = positions, .n = n, .size = target->n, .seen = target->n_seen, .anywhere = true
+	};
+	*ret_n = n;
+	return n >= PREFETCH_FIT_HITS_MIN && in_step(parts, positions, n) && fits_in_order(&input, ret_fit) &&
+	       ret_fit->hits * 8 >= n * 7 && has_ranks(parts, ret_fit, positions, n);
+}
+
+/* One number of ranks, however they share what does not divide.  The fewest ranks that explain the opens are taken. */
+static void try_parts(struct prefetch_recognise *r, const struct target *target, uint32_t world)
+{
+	struct search *s = &r->search;
+	uint64_t positions[RING];
+	uint32_t n;
+	for (unsigned kind = PARTS_UP; kind <= PARTS_EVEN; kind++) {
+		struct parts parts = { .n = target->n, .world = world, .kind = kind };
+		struct prefetch_fit fit;
+		if (prefetch_parts_shortest(&parts) < PARTS_FILES_MIN || (kind != PARTS_UP && target->n % world == 0) ||
+		        !fits_parts(&parts, target, positions, &n, &fit))
+			continue;
+		struct source source = { .sampler = PREFETCH_SAMPLER_SORTED, .seed = world };
+		if (prefetch_recognise_refused(r, &source, target->list))
+			continue;
+		double score = fit.score - RANK_NATS * (log(world) + log(fit.world));
+		if (score < PREFETCH_FIT_SURE || (s->parts.world > 0 && score <= s->parts_score))
+			continue;
+		s->parts = parts;
+		s->parts_score = score;
+		s->parts_target = target;
+	}
+}
+
+static int accept_parts(struct prefetch_recognise *r)
+{
+	struct search *s = &r->search;
+	struct match *match = &s->match;
+	match->list = s->parts_target->list;
+	match->source =
+	        (struct source){ .sampler = PREFETCH_SAMPLER_SORTED, .seed = s->parts.world, .skip = s->parts.kind };
+	if (!fits_parts(&s->parts, s->parts_target, match->positions, &match->n, &match->fit))
+		return 0;
+	return prefetch_search_accept(r, match);
+}
+
+static int accept_sorted(struct prefetch_recognise *r)
+{
+	const struct target *best = r->search.sorted;
+	struct match *match = &r->search.match;
+	*match = (struct match){
+		.list = best->list,
+		.source = { .sampler = PREFETCH_SAMPLER_SORTED },
+		.fit = r->search.sorted_fit,
+		.n = best->n_seen,
+	};
+	for (uint32_t k = 0; k < best->n_seen; k++)
+		match->positions[k] = best->indices[k];
+	return prefetch_search_accept(r, match);
+}
+
+/* The files of a sample share a position: the first of them that was opened counts. */
+static uint32_t own_positions(const struct prefetch_recognise *r, uint64_t epoch, uint64_t positions[RING])
+{
+	const struct prefetch_own_order *own = r->options.own;
+	uint32_t n = 0;
+	for (uint32_t i = 0; i < r->search.n_ring; i++) {
+		uint64_t position;
+		bool again = own->find(own->user, epoch, r->ring[i], &position) < 0;
+		for (uint32_t k = 0; k < n && own->several && !again; k++)
+			again = positions[k] == position;
+		if (!again)
+			positions[n++] = position;
+	}
+	return n;
+}
+
+/* The first epochs, and those from the one on that the view is in. */
+static uint64_t own_epochs(const struct prefetch_recognise *r)
+{
+	return r->options.own ? 2 * r->options.own_epochs : 0;
+}
+
+static uint64_t own_epoch(const struct prefetch_recognise *r, uint64_t i)
+{
+	uint64_t n = r->options.own_epochs;
+	return i < n ? i : (r->options.own_first > n ? r->options.own_first : n) + i - n;
+}
+
+static int try_own(struct prefetch_recognise *r, uint64_t epoch)
+{
+	const struct prefetch_own_order *own = r->options.own;
+	struct match *match = &r->search.match;
+	match->list = NULL;
+	match->source =
+	        (struct source){ .sampler = PREFETCH_SAMPLER_OWN, .seed = (uint32_t)epoch, .name = epoch, .step = 1 };
+	match->n = own_positions(r, epoch, match->positions);
+	struct prefetch_fit_input input = {
+		.positions = match->positions,
+		.n = match->n,
+		.size = own->size,
+		.seen = match->n,
+		.anywhere = true,
+	};
+	if (prefetch_recognise_refused(r, &match->source, NULL) || !fits_in_order(&input, &match->fit))
+		return 0;
+	int rc = prefetch_search_accept(r, match);
+	return rc < 0 ? rc : 1;
+}
+
+/* A generator that a track's permutation was drawn from goes on: at once, after a DataLoader's base seed (2 words), or
+ * after the permutation that RandomSampler draws and throws away when it is exhausted. */
+static int try_generators(struct prefetch_recognise *r, unsigned i)
+{
+	const struct track *track = r->tracks[i];
+	const struct target *target = NULL;
+	bool drawn = track->source.sampler == PREFETCH_SAMPLER_GENERATOR ||
+	             track->source.sampler == PREFETCH_SAMPLER_DISTRIBUTED ||
+	             track->source.sampler == PREFETCH_SAMPLER_UNSEEDED;
+	for (uint32_t k = 0; k < r->search.n_targets; k++) {
+		if (r->search.targets[k].list == track->list)
+			target = &r->search.targets[k];
+	}
+	if (!drawn || !target || !track->now)
+		return 0;
+	const uint32_t n = target->n;
+	const uint64_t gaps[] = { 0, 2, n - 1, (uint64_t)n + 1 };
+	for (unsigned g = 0; g < 4; g++) {
+		struct shard_mt19937 mt = track->perm->mt;
+		struct source source = track->source;
+		for (uint64_t w = 0; w < gaps[g]; w++)
+			shard_mt19937_next32(&mt);
+		source.sampler = PREFETCH_SAMPLER_GENERATOR;
+		source.step = n - 1 + gaps[g];
+		source.skip += source.step;
+		source.learned = true;
+		if (!prefetch_seeds_verify(&r->search.bench, r->search.targets, r->search.n_targets, target, &source,
+		            &mt, &r->search.match))
+			continue;
+		int rc = prefetch_search_accept(r, &r->search.match);
+		return rc < 0 ? rc : 1;
+	}
+	return 0;
+}
+
+int prefetch_search_begin(struct prefetch_recognise *r)
+{
+	struct search *s = &r->search;
+	s->n_ring = r->n_ring;
+	/* Opens came faster than they could be looked at: the more there are, the less a permutation's beginning stands out
+	 * among them. */
+	if (r->looked < FIRST_LOOK && r->n_ring >= FIRST_SLACK)
+		s->n_ring = FIRST_LOOK;
+	passes_level(r, r->looked, s->n_ring, &s->all);
+	r->looked = s->n_ring;
+	r->looks++;
+	r->pressing = false;
+	s->n_targets = 0;
+	s->phase = SEARCH_TARGETS;
+	s->at = 0;
+	s->sorted = NULL;
+	s->parts.world = 0;
+	s->running = true;
+	return 0;
+}
+
+static void next_phase(struct search *s)
+{
+	s->phase++;
+	s->at = 0;
+}
+
+static int step_own(struct prefetch_recognise *r)
+{
+	struct search *s = &r->search;
+	int rc = 0;
+	for (unsigned i = 0; i < SLICE_EPOCHS && rc == 0 && s->at < own_epochs(r); i++)
+		rc = try_own(r, own_epoch(r, s->at++));
+	if (rc == 0 && s->at >= own_epochs(r))
+		next_phase(s);
+	return rc;
+}
+
+/* The seeds are next: those of this look, or once those of another are through. */
+static int end_look(struct prefetch_recognise *r)
+{
+	struct search *s = &r->search;
+	struct likely *l = &r->likely;
+	s->running = false;
+	if (s->n_targets == 0)
+		return 0;
+	if (l->running) {
+		l->far_due = (l->due && l->far_due) || s->all;
+		l->due = true;
+	} else {
+		prefetch_seeds_begin(r, SEEDS_LIKELY, s->targets, s->n_targets, NULL, &l->seeds);
+		l->far = s->all;
+		l->running = true;
+	}
+	return s->all ? prefetch_unseeded_begin(r) : 0;
+}
+
+/* Lists by name cost most of all lists: they are made when no other one explains the opens. */
+static int step_names(struct prefetch_recognise *r)
+{
+	struct search *s = &r->search;
+	uint32_t before = r->n_lists;
+	int rc = prefetch_lists_by_name(r);
+	if (rc < 0)
+		return rc;
+	for (uint32_t i = before; i < r->n_lists; i++)
+		add_target(r, r->lists[i]);
+	if (rc > 0)
+		return 0;
+	/* Those of earlier looks are targets already. */
+	for (uint32_t i = s->sorted_from; i < s->n_targets; i++)
+		try_sorted(r, i);
+	next_phase(s);
+	return 0;
+}
+
+/* Who opens files by name seems to go through each directory by itself, too, and the other way round. */
+static int accept_simplest(struct prefetch_recognise *r)
+{
+	struct search *s = &r->search;
+	bool parts = s->parts.world > 0;
+	if (parts && explains_most(s))
+		parts = s->parts_score >= s->sorted_fit.score - RANK_NATS * log(s->sorted_fit.world);
+	if (!parts && (!s->sorted || !is_among_strangers(s)))
+		return 0;
+	int rc = parts ? accept_parts(r) : accept_sorted(r);
+	return rc < 0 ? rc : 1;
+}
+
+/* One list, of those from `from` on, and number of ranks. */
+static int step_parts(struct prefetch_recognise *r, uint32_t from)
+{
+	struct search *s = &r->search;
+	const uint32_t worlds = PARTS_WORLD_MAX - 1;
+	if (s->at < (uint64_t)(s->n_targets - from) * worlds) {
+		const struct target *target = &s->targets[from + s->at / worlds];
+		if (s->at % worlds == 0 && !lies_in_places(target, 0, 0))
+			s->at += worlds;
+		else
+			try_parts(r, target, 2 + (uint32_t)(s->at++ % worlds));
+		return 0;
+	}
+	bool last = s->phase == SEARCH_NAMED_PARTS;
+	next_phase(s);
+	return last ? accept_simplest(r) : 0;
+}
+
+/* Returns 1 when something was recognised. */
+static int look(struct prefetch_recognise *r)
+{
+	struct search *s = &r->search;
+	int rc = 0;
+	switch (s->phase) {
+	case SEARCH_TARGETS:
+		if (s->at < r->n_lists) {
+			add_target(r, r->lists[s->at++]);
+		} else {
+			s->sorted_from = s->n_targets;
+			next_phase(s);
+		}
+		return 0;
+	case SEARCH_OWN:
+		if (!r->options.own_last)
+			return step_own(r);
+		next_phase(s);
+		return 0;
+	case SEARCH_SORTED:
+		if (s->at < s->n_targets) {
+			try_sorted(r, (uint32_t)s->at++);
+			return 0;
+		}
+		if (s->sorted && s->at < 2 * (uint64_t)s->n_targets) {
+			try_within_sorted(r, (uint32_t)(s->at++ - s->n_targets));
+			return 0;
+		}
+		next_phase(s);
+		if (!explains_most(s))
+			return 0;
+		rc = accept_sorted(r);
+		return rc < 0 ? rc : 1;
+	case SEARCH_PARTS:
+		return step_parts(r, 0);
+	case SEARCH_NAMES:
+		return step_names(r);
+	case SEARCH_NAMED_PARTS:
+		return step_parts(r, s->sorted_from);
+	case SEARCH_OWN_LAST:
+		if (r->options.own_last)
+			return step_own(r);
+		next_phase(s);
+		return 0;
+	case SEARCH_GENERATORS:
+		if (s->at < r->n_tracks)
+			return try_generators(r, (unsigned)s->at++);
+		return end_look(r);
+	}
+	return 0;
+}
+
+int prefetch_search_step(struct prefetch_recognise *r)
+{
+	int rc = look(r);
+	return rc < 0 ? rc : 1;
+}

@@ -1,0 +1,48 @@
+#include <inttypes.h>
+#include <stdio.h>
+
+#include "prefetch/sampler/recognise.h"
+
+static int say_sampler(const struct prefetch_recognised *t, char *buf, size_t size)
+{
+	switch (t->sampler) {
+	case PREFETCH_SAMPLER_OWN:
+		return snprintf(buf, size, "ddpfs's own order, epoch %" PRIu64, t->seed);
+	case PREFETCH_SAMPLER_SORTED:
+		if (t->parts > 1)
+			return snprintf(buf, size, "sorted, in %u contiguous parts", t->parts);
+		return snprintf(buf, size, t->world > 1 ? "torch DistributedSampler without shuffle" : "sorted");
+	case PREFETCH_SAMPLER_DISTRIBUTED:
+		return snprintf(buf, size, "torch DistributedSampler, seed+epoch %" PRIu64, t->seed);
+	case PREFETCH_SAMPLER_GENERATOR:
+		return snprintf(buf, size, "torch RandomSampler, generator with seed %" PRIu64, t->seed);
+	case PREFETCH_SAMPLER_RANDOM:
+		return snprintf(buf, size, "torch RandomSampler after manual_seed(%" PRIu64 ")", t->seed);
+	case PREFETCH_SAMPLER_UNSEEDED:
+		return snprintf(buf, size, "torch RandomSampler without a seed (this epoch's is %" PRIu64 ")", t->seed);
+	}
+	return 0;
+}
+
+static int say_ranks(const struct prefetch_recognised *t, char *buf, size_t size)
+{
+	uint32_t batch = t->pace.batch;
+	if (t->world == 1)
+		return t->pace.stride > 1 ? snprintf(buf, size, ", all %u ranks", t->pace.stride) : 0;
+	/* Whole batches dealt to the ranks: the "ranks" of the part are the turns of a batch. */
+	if (t->ranks > 1 && t->pace.stride == 1 && batch > 0 && t->ranks % batch == 0)
+		return snprintf(buf, size, ", rank %u of %u by batches", t->first / t->ranks, t->world / t->ranks);
+	if (t->ranks == 1)
+		return snprintf(buf, size, ", rank %u of %u", t->first, t->world);
+	return snprintf(buf, size, ", ranks %u-%u of %u", t->first, t->first + t->ranks - 1, t->world);
+}
+
+const char *prefetch_recognise_describe(const struct prefetch_recognised *t, char *buf, size_t size)
+{
+	int at = say_sampler(t, buf, size);
+	at += (size_t)at < size ? say_ranks(t, buf + at, size - (size_t)at) : 0;
+	/* Nothing is better than a wrong number: the batches show in the order of the opens, how many workers read them does not. */
+	if (t->pace_sure && t->pace.batch > 1 && (size_t)at < size)
+		snprintf(buf + at, size - (size_t)at, ", batch about %u", t->pace.batch);
+	return buf;
+}

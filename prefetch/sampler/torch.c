@@ -1,0 +1,215 @@
+#include "prefetch/sampler/torch.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <math.h>
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { MT_SHIFT = 397 };
+
+/* Sixteen generators side by side; the compiler makes vectors of what the machine has. */
+typedef uint32_t lanes __attribute__((vector_size(PREFETCH_LANES * sizeof(uint32_t)), aligned(4), may_alias));
+
+/* x % d by two multiplications (Lemire, Kaser, Kurz: Faster remainder by direct computation, 2019). */
+static inline uint32_t fast_mod(uint32_t x, uint64_t magic, uint32_t d)
+{
+	return (uint32_t)((unsigned __int128)(magic * x) * d >> 64);
+}
+
+void prefetch_torch_filter_init(
+        struct prefetch_torch_filter *filter, uint32_t n, const uint32_t *indices, uint32_t n_indices)
+{
+	*filter = (struct prefetch_torch_filter){ .n = n, .seen = n_indices };
+	filter->outputs = n - 1 < PREFETCH_FILTER_WORDS ? n - 1 : PREFETCH_FILTER_WORDS;
+	for (uint32_t i = 0; i < n_indices; i++) {
+		uint32_t bit = indices[i] % PREFETCH_SEEN_BITS;
+		filter->bits[bit / 64] |= UINT64_C(1) << (bit % 64);
+	}
+	for (uint32_t i = 0; i < filter->outputs; i++)
+		filter->magic[i] = UINT64_MAX / (n - i) + 1;
+}
+
+#define TWIST(high, low, far)                                                                                          \
+	((far) ^ ((((high)&UINT32_C(0x80000000)) | ((low)&UINT32_C(0x7fffffff))) >> 1) ^                               \
+	        ((-((low)&1)) & UINT32_C(0x9908b0df)))
+
+void prefetch_torch_words(const uint32_t seeds[PREFETCH_LANES], uint32_t count, struct prefetch_torch_words *ret_words)
+{
+	lanes *s = (lanes *)ret_words->words;
+	uint32_t need = count + MT_SHIFT < SHARD_MT19937_WORDS ? count + MT_SHIFT : SHARD_MT19937_WORDS;
+	assert(count <= SHARD_MT19937_WORDS);
+	memcpy(&s[0], seeds, sizeof(s[0]));
+	lanes last = s[0];
+	for (uint32_t i = 1; i < need; i++) {
+		last = UINT32_C(1812433253) * (last ^ last >> 30) + i;
+		s[i] = last;
+	}
+	if (count == SHARD_MT19937_WORDS)
+		count--; /* the last word twists around to the first: nobody asks for it */
+	for (uint32_t i = 0; i < count && i < SHARD_MT19937_WORDS - MT_SHIFT; i++)
+		s[i] = TWIST(s[i], s[i + 1], s[i + MT_SHIFT]);
+	for (uint32_t i = SHARD_MT19937_WORDS - MT_SHIFT; i < count; i++)
+		s[i] = TWIST(s[i], s[i + 1], s[i + MT_SHIFT - SHARD_MT19937_WORDS]);
+	for (uint32_t i = 0; i < count; i++) {
+		lanes y = s[i];
+		y ^= y >> 11;
+		y ^= y << 7 & UINT32_C(0x9d2c5680);
+		y ^= y << 15 & UINT32_C(0xefc60000);
+		s[i] = y ^ y >> 18;
+	}
+}
+
+void prefetch_torch_count(const struct prefetch_torch_filter *filter, const struct prefetch_torch_words *words,
+        uint32_t skip, uint32_t outputs, uint32_t ret_hits[PREFETCH_LANES])
+{
+	uint32_t hits[PREFETCH_LANES] = { 0 };
+	assert(outputs <= filter->outputs && skip <= PREFETCH_SKIP_MAX);
+	for (uint32_t i = 0; i < outputs; i++) {
+		const uint32_t *word = words->words[i + skip];
+		uint64_t magic = filter->magic[i];
+		uint32_t d = filter->n - i;
+		for (unsigned lane = 0; lane < PREFETCH_LANES; lane++) {
+			uint32_t bit = (i + fast_mod(word[lane], magic, d)) % PREFETCH_SEEN_BITS;
+			hits[lane] += (uint32_t)(filter->bits[bit / 64] >> (bit % 64)) & 1;
+		}
+	}
+	memcpy(ret_hits, hits, sizeof(hits));
+}
+
+/* Chernoff: P(Bin(k, q) >= t) <= exp(-k KL(t/k, q)). */
+uint32_t prefetch_torch_threshold(const struct prefetch_torch_filter *filter, uint32_t outputs)
+{
+	double set = 0, k = outputs;
+	for (unsigned i = 0; i < PREFETCH_SEEN_BITS / 64; i++)
+		set += __builtin_popcountll(filter->bits[i]);
+	double q = filter->n < PREFETCH_SEEN_BITS ? (double)filter->seen / filter->n : set / PREFETCH_SEEN_BITS;
+	for (uint32_t t = 4; t < outputs; t++) {
+		double d = t / k;
+		if (d > q && k * (d * log(d / q) + (1 - d) * log((1 - d) / (1 - q))) > log(1e4))
+			return t;
+	}
+	return UINT32_MAX;
+}
+
+static void discard(struct shard_mt19937 *mt, uint64_t words)
+{
+	while (words-- > 0)
+		shard_mt19937_next32(mt);
+}
+
+void prefetch_torch_seek(struct shard_mt19937 *mt, uint32_t seed, uint64_t skip)
+{
+	shard_mt19937_seed(mt, seed);
+	discard(mt, skip);
+}
+
+void prefetch_torch_prefix(struct shard_mt19937 mt, uint32_t n, uint32_t k, uint32_t *perm, uint64_t *table)
+{
+	unsigned bits = 4;
+	while (UINT64_C(1) << bits < (uint64_t)k * 2)
+		bits++;
+	uint64_t mask = (UINT64_C(1) << bits) - 1;
+	for (uint32_t i = 0; i < k; i++)
+		perm[i] = i;
+	for (uint32_t i = 0; i < k && i + 1 < n; i++) {
+		uint32_t j = i + shard_mt19937_next32(&mt) % (n - i);
+		uint32_t kept = perm[i];
+		if (j < k) {
+			perm[i] = perm[j];
+			perm[j] = kept;
+			continue;
+		}
+		/* (cell + 1) << 32 | value, for cells behind the prefix that something was swapped into. */
+		uint64_t slot = j * UINT64_C(0x9e3779b97f4a7c15) >> (64 - bits);
+		while (table[slot] != 0 && table[slot] >> 32 != (uint64_t)j + 1)
+			slot = (slot + 1) & mask;
+		perm[i] = table[slot] ? (uint32_t)table[slot] : j;
+		table[slot] = ((uint64_t)j + 1) << 32 | kept;
+	}
+	memset(table, 0, (mask + 1) * sizeof(*table));
+}
+
+int prefetch_perm_new(uint32_t n, const struct shard_mt19937 *mt, uint64_t words, struct prefetch_perm **ret_perm)
+{
+	struct prefetch_perm *perm = calloc(1, sizeof(*perm));
+	if (!perm)
+		return -ENOMEM;
+	atomic_init(&perm->refs, 1);
+	perm->n = n;
+	perm->mt = *mt;
+	perm->discard = words;
+	perm->at = malloc((size_t)n * sizeof(*perm->at));
+	perm->inverse = malloc((size_t)n * sizeof(*perm->inverse));
+	if (!perm->at || !perm->inverse) {
+		prefetch_perm_put(perm);
+		return -ENOMEM;
+	}
+	*ret_perm = perm;
+	return 0;
+}
+
+static void shuffle(struct prefetch_perm *perm, uint32_t end)
+{
+	for (uint32_t i = perm->done; i < end && i + 1 < perm->n; i++) {
+		uint32_t j = i + shard_mt19937_next32(&perm->mt) % (perm->n - i);
+		uint32_t kept = perm->at[i];
+		perm->at[i] = perm->at[j];
+		perm->at[j] = kept;
+	}
+}
+
+enum { PERM_MADE = 3 };
+
+void prefetch_perm_made(struct prefetch_perm *perm)
+{
+	perm->phase = PERM_MADE;
+}
+
+bool prefetch_perm_step(struct prefetch_perm *perm, uint32_t max)
+{
+	if (perm->discard > 0) {
+		uint64_t words = perm->discard < max ? perm->discard : max;
+		discard(&perm->mt, words);
+		perm->discard -= words;
+		return true;
+	}
+	uint32_t end = perm->n - perm->done < max ? perm->n : perm->done + max;
+	switch (perm->phase) {
+	case 0:
+		for (uint32_t i = perm->done; i < end; i++)
+			perm->at[i] = i;
+		break;
+	case 1:
+		shuffle(perm, end);
+		break;
+	case 2:
+		for (uint32_t i = perm->done; i < end; i++)
+			perm->inverse[perm->at[i]] = i;
+		break;
+	default:
+		return false;
+	}
+	perm->done = end;
+	if (end == perm->n) {
+		perm->done = 0;
+		perm->phase++;
+	}
+	return perm->phase < PERM_MADE;
+}
+
+struct prefetch_perm *prefetch_perm_get(struct prefetch_perm *perm)
+{
+	atomic_fetch_add(&perm->refs, 1);
+	return perm;
+}
+
+void prefetch_perm_put(struct prefetch_perm *perm)
+{
+	if (!perm || atomic_fetch_sub(&perm->refs, 1) > 1)
+		return;
+	free(perm->at);
+	free(perm->inverse);
+	free(perm);
+}

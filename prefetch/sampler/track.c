@@ -1,0 +1,866 @@
+/* A track: one recognised sampler, followed through its epochs.
+ *
+ * All in positions of the permutation.  An open is expected when it belongs to the ranks of the track, was not opened in
+ * this epoch, and lies near the farthest position opened.  It is *loose* when nothing just before it was opened: it
+ * begins a batch, or is a second job's, whose files lie anywhere in this permutation; what is not followed on soon goes
+ * to the ring, where the second job is found.  (A stream that was told of it as used has lost a file at most.)  Opens of
+ * files of the list that are not expected are a *trial*: when three quarters of them, at least TRIAL_SURE and more than
+ * chance brings, lie at the beginning of the permutation that is expected next, or of this one again, then an epoch has
+ * begun.  A trial that shows neither leaves it to a search. */
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "prefetch/sampler/recognise_private.h"
+
+enum {
+	SLACK_MIN = 4096, /* positions: 16 workers x prefetch 2 x batch 128 */
+	SLACK_RANK = 512, /* for each rank of the world */
+	START_MIN = 2048,
+	FEW_WORLD = 5,
+	TINY = 1024, /* positions: a few batches of a few workers */
+	TRIAL_SURE = 16,
+	TRIAL_ORDER = 24,
+	GROW = 24,           /* opens outside of the part that make it be looked at again */
+	SETTLED = 1 << 16,   /* positions looked at, that every worker has left behind */
+	JOIN_MAX = 1 << 16,  /* positions compared */
+	SETTLED_PERIODS = 8, /* of a pattern, at least */
+	SUPPORT = 16,
+	SUPPORT_MIN = 3,
+	LOOSE_OPENS = 128, /* after which what was loose must have been followed on */
+	CALM = 64,         /* expected opens that end a trial */
+	REFIT_FIRST = 64,
+	REFIT_EVERY = 4096,
+	SLACK_RANK_MAX = 8192,
+	WRONG_OPENS = 64,
+	VERIFIED_OPENS = 16,
+	WRONG_LATEST = 128, /* opens that are looked at again */
+	WRONG_SHARE = 16,   /* of the opens of its files that are as expected: fewer than one in so many */
+	WRONG_STRETCHES = 16,
+	APART_MIN = 256,  /* positions between two readers who each have a part; two workers' batches are closer */
+	APART_MAX = 1024, /* in a long list */
+};
+static const double TRIAL_NATS = 23; /* 1e-10 */
+
+/* Turns that the workers of one rank may be apart: two batches each. */
+static uint64_t slack_rank(const struct track *t)
+{
+	uint64_t slack = 2 * ((uint64_t)t->pace.workers + 1) * t->pace.batch;
+	return slack < SLACK_RANK ? SLACK_RANK : slack < SLACK_RANK_MAX ? slack : SLACK_RANK_MAX;
+}
+
+/* World, where positions are dealt one by one. */
+static uint64_t ranks(const struct track *t)
+{
+	return t->part.stride > t->part.world ? t->part.stride : t->part.world;
+}
+
+/* Of a short permutation that is shuffled, a second job's files lie near with every second file; in a list that is not, and
+ * in a tiny one, workers at the other end are the same reader's. */
+static uint64_t at_most(const struct track *t, uint64_t slack)
+{
+	bool whole = t->source.sampler == PREFETCH_SAMPLER_SORTED || t->size <= TINY;
+	uint64_t most = whole ? t->size : t->size / 2;
+	return slack < most ? slack : most;
+}
+
+/* Late workers. */
+static uint64_t behind(const struct track *t)
+{
+	uint64_t slack = t->size / 16;
+	uint64_t least = SLACK_MIN + slack_rank(t) * ranks(t);
+	return at_most(t, slack > least ? slack : least);
+}
+
+/* Early ones. */
+static uint64_t ahead(const struct track *t)
+{
+	return at_most(t, START_MIN + slack_rank(t) * ranks(t));
+}
+
+/* An epoch is what the workers take at once: its opens lie anywhere in it, and what tells them from others is whose they are. */
+static bool few_turns(const struct track *t)
+{
+	return t->size <= TINY && t->part.world >= FEW_WORLD * t->part.ranks;
+}
+
+/* Where a new epoch's first opens lie. */
+static uint64_t start(const struct track *t)
+{
+	uint64_t start = START_MIN + slack_rank(t) * ranks(t);
+	uint64_t most = few_turns(t) ? t->size : t->size / 2;
+	return start < most ? start : most;
+}
+
+static bool in_part(const struct track *t, uint64_t position)
+{
+	uint64_t residue = position % t->part.world;
+	return residue >= t->part.first && residue - t->part.first < t->part.ranks;
+}
+
+/* Turns of the part, and back. */
+static uint64_t turn_of(const struct track *t, uint64_t position)
+{
+	return position / t->part.world * t->part.ranks + position % t->part.world - t->part.first;
+}
+
+static uint64_t position_of(const struct track *t, uint64_t turn)
+{
+	return turn / t->part.ranks * t->part.world + t->part.first + turn % t->part.ranks;
+}
+
+static bool same(const struct source *a, const struct source *b)
+{
+	return a->sampler == b->sampler && a->seed == b->seed && a->skip == b->skip;
+}
+
+static bool shuffled(const struct source *source)
+{
+	return source->sampler >= PREFETCH_SAMPLER_DISTRIBUTED;
+}
+
+/* What is expected after `source`. */
+static struct source successor(const struct source *source)
+{
+	struct source next = *source;
+	switch (source->sampler) {
+	case PREFETCH_SAMPLER_SORTED:
+	case PREFETCH_SAMPLER_UNSEEDED:
+		break;
+	case PREFETCH_SAMPLER_OWN:
+	case PREFETCH_SAMPLER_DISTRIBUTED:
+		next.seed += (uint32_t)source->step;
+		next.name = next.seed;
+		break;
+	case PREFETCH_SAMPLER_GENERATOR:
+		next.skip += source->step;
+		break;
+	case PREFETCH_SAMPLER_RANDOM: {
+		struct shard_mt19937 mt;
+		next.word += source->step;
+		prefetch_torch_seek(&mt, (uint32_t)source->name, next.word);
+		next.seed = shard_mt19937_next32(&mt);
+		break;
+	}
+	}
+	return next;
+}
+
+static int sequence_new(const struct prefetch_recognise *r, const struct track *t, const struct source *source,
+        struct prefetch_perm *perm, uint64_t number, struct prefetch_sequence **ret_sequence)
+{
+	return prefetch_sequence_new(
+	        &(struct prefetch_sequence_options){
+	                .list = t->list,
+	                .perm = perm,
+	                .own = source->sampler == PREFETCH_SAMPLER_OWN ? &r->own : NULL,
+	                .own_epoch = source->seed,
+	                .world = t->part.world,
+	                .first = t->part.first,
+	                .ranks = t->part.ranks,
+	                .number = number,
+	        },
+	        ret_sequence);
+}
+
+/* A trainer that was known on this list and has fallen silent, or that this is expected of: this is its next epoch. */
+static struct track *predecessor(
+        struct prefetch_recognise *r, const struct source *source, const struct prefetch_list *list, uint64_t size)
+{
+	for (unsigned i = 0; i < r->n_tracks && !r->restoring; i++) {
+		struct track *t = r->tracks[i];
+		if (t->list == list && t->size == size && t->has_next && same(&t->next_source, source))
+			return t;
+	}
+	for (unsigned i = 0; i < r->n_tracks && !r->restoring; i++) {
+		struct track *t = r->tracks[i];
+		if (t->list == list && t->size == size && t->last_open <= r->ring_since + TRIAL_MAX)
+			return t;
+	}
+	return NULL;
+}
+
+/* The track that has been silent longest. */
+static void drop_one(struct prefetch_recognise *r)
+{
+	unsigned oldest = 0;
+	for (unsigned i = 1; i < r->n_tracks; i++) {
+		if (r->tracks[i]->last_open < r->tracks[oldest]->last_open)
+			oldest = i;
+	}
+	prefetch_track_free(r->tracks[oldest]);
+	r->n_tracks--;
+	for (unsigned i = oldest; i < r->n_tracks; i++)
+		r->tracks[i] = r->tracks[i + 1];
+}
+
+static void inherit(struct track *t, const struct track *old)
+{
+	t->id = old->id;
+	t->generation = old->generation + 1;
+	t->epoch = old->epoch + 1;
+	t->opens = old->opens;
+	t->repeated = old->repeated;
+	t->confirmed = old->has_next && same(&old->next_source, &t->source);
+	if (t->source.sampler == PREFETCH_SAMPLER_RANDOM && old->source.sampler == PREFETCH_SAMPLER_RANDOM &&
+	        t->source.name == old->source.name && t->source.word > old->source.word) {
+		t->source.step = t->source.word - old->source.word;
+		t->source.learned = true;
+	}
+	if (same(&t->source, &old->source) && shuffled(&t->source))
+		t->repeated++;
+}
+
+/* Other positions are read than was thought. */
+static int set_part(const struct prefetch_recognise *r, struct track *t, const struct prefetch_part *part)
+{
+	struct prefetch_part old = t->part;
+	struct prefetch_sequence *now;
+	t->part = *part;
+	int rc = sequence_new(r, t, &t->source, t->perm, t->epoch, &now);
+	if (rc < 0) {
+		t->part = old;
+		return rc;
+	}
+	prefetch_sequence_put(t->now);
+	prefetch_sequence_put(t->then);
+	t->now = now;
+	t->then = NULL; /* made again from the same permutation */
+	t->generation++;
+	return 0;
+}
+
+static bool active(const struct prefetch_recognise *r, const struct track *t)
+{
+	return t->now && t->last_open > r->ring_since + TRIAL_MAX;
+}
+
+/* The track that reads this permutation, or read it a moment ago. */
+static struct track *twin(struct prefetch_recognise *r, const struct source *source, const struct prefetch_list *list)
+{
+	for (unsigned i = 0; i < r->n_tracks; i++) {
+		struct track *t = r->tracks[i];
+		if (t->list == list && shuffled(source) && t->now &&
+		        (same(&t->source, source) || (t->epoch > 0 && same(&t->before_source, source) && active(r, t))))
+			return t;
+	}
+	return NULL;
+}
+
+static int enter_again(struct prefetch_recognise *r, struct track *t);
+
+/* The search has found a permutation that a track follows.  Its trainer reads it again from the beginning; or what it
+ * opens was not expected of it, and is taken in. */
+static int found_again(struct prefetch_recognise *r, struct track *t, const struct source *source)
+{
+	static const struct prefetch_part all = { .world = 1, .ranks = 1, .stride = 1 };
+	uint32_t used = 0, hits = 0;
+	uint64_t position;
+	int rc = 0;
+	for (uint32_t i = 0; i < r->n_ring && same(&t->source, source); i++) {
+		if (prefetch_sequence_position(t->now, r->ring[i], &position) < 0)
+			continue;
+		hits++;
+		used += bit_get(t->used, position);
+	}
+	if (hits > 0 && used * 4 >= hits * 3) {
+		rc = enter_again(r, t);
+	} else if (hits > 0) {
+		for (uint32_t i = 0; i < r->n_ring; i++) {
+			if (prefetch_sequence_position(t->now, r->ring[i], &position) == 0)
+				bit_set(t->used, position);
+		}
+		t->last_open = r->opens;
+		rc = t->part.world > 1 ? set_part(r, t, &all) : 0;
+	}
+	if (rc == 0)
+		prefetch_recognise_forget(r);
+	return rc;
+}
+
+int prefetch_track_new(struct prefetch_recognise *r, const struct source *source, struct prefetch_list *list,
+        const struct shard_mt19937 *mt, const struct prefetch_fit *fit, const struct prefetch_part *part)
+{
+	struct track *t = twin(r, source, list);
+	if (t)
+		return found_again(r, t, source);
+	t = calloc(1, sizeof(*t));
+	if (!t)
+		return -ENOMEM;
+	t->source = *source;
+	t->list = list ? prefetch_list_get(list) : NULL;
+	t->size = list ? prefetch_list_size(list) : r->own.size;
+	t->part = *part;
+	t->high = t->began = fit->low;
+	t->last_open = t->made_at = r->opens;
+	t->refit_at = REFIT_FIRST;
+	t->score = fit->score;
+	t->after = r->n_ring;
+	t->pace = (struct prefetch_pace){ .stride = 1, .workers = 1 };
+	/* A loader's own generator gives the seed of its workers before each permutation. */
+	if (source->sampler == PREFETCH_SAMPLER_GENERATOR && !source->learned)
+		t->source.step = 2 * ((uint64_t)t->size - 1) + source->skip;
+	t->used = calloc(t->size / 64 + 1, sizeof(*t->used));
+	int rc = t->used ? 0 : -ENOMEM;
+	if (rc == 0 && mt)
+		rc = prefetch_perm_new((uint32_t)t->size, mt, 0, &t->perm);
+	else if (rc == 0 && source->sampler == PREFETCH_SAMPLER_SORTED && source->seed > 1)
+		rc = prefetch_parts_perm(
+		        &(struct parts){ .n = (uint32_t)t->size, .world = source->seed, .kind = source->skip },
+		        &t->perm);
+	if (rc < 0) {
+		prefetch_track_free(t);
+		return rc;
+	}
+	struct track *old = predecessor(r, source, list, t->size);
+	if (old) {
+		inherit(t, old);
+		for (unsigned i = 0; i < r->n_tracks; i++) {
+			if (r->tracks[i] == old)
+				r->tracks[i] = t;
+		}
+		prefetch_track_free(old);
+		return 0;
+	}
+	if (r->n_tracks == PREFETCH_TRACKS_MAX)
+		drop_one(r);
+	t->id = r->next_id++;
+	r->tracks[r->n_tracks++] = t;
+	return 0;
+}
+
+/* Of which turns near the farthest one were opened nothing is known: they may still be. */
+void prefetch_track_resume(struct track *t, const struct prefetch_saved_track *saved)
+{
+	t->pace = (struct prefetch_pace){ .stride = 1, .workers = saved->workers, .batch = saved->batch };
+	t->epoch = saved->epoch;
+	t->repeated = saved->repeated;
+	t->high = saved->high;
+	t->unverified = true;
+	uint64_t slack = slack_rank(t) * ranks(t), end = t->high > slack ? t->high - slack : 0;
+	for (uint64_t position = 0; position < end; position++)
+		bit_set(t->used, position);
+	t->began = end;
+}
+
+void prefetch_track_free(struct track *t)
+{
+	if (!t)
+		return;
+	prefetch_sequence_put(t->now);
+	prefetch_sequence_put(t->then);
+	prefetch_perm_put(t->perm);
+	prefetch_perm_put(t->next);
+	prefetch_list_put(t->list);
+	free(t->used);
+	free(t);
+}
+
+/* Of the turns just before it, or ahead of it, and of those that its own reader has there: were some opened?  A second job's
+ * files fall anywhere in this permutation, and two of them close together sometimes. */
+static bool joins(const struct track *t, uint64_t position, bool ahead_of_it)
+{
+	uint64_t turn = turn_of(t, position), stride = t->part.stride;
+	uint32_t turns = 0, reader = 0;
+	for (uint64_t k = 1; k <= SUPPORT; k++) {
+		uint64_t back = k * stride, near = t->size, own = t->size;
+		if (ahead_of_it || k <= turn)
+			near = position_of(t, ahead_of_it ? turn + k : turn - k);
+		if (ahead_of_it || back <= position)
+			own = ahead_of_it ? position + back : position - back;
+		turns += near < t->size && bit_get(t->used, near);
+		reader += own < t->size && bit_get(t->used, own);
+	}
+	return turns >= SUPPORT_MIN || reader >= SUPPORT_MIN;
+}
+
+static int begin_next(struct track *t)
+{
+	t->next_source = successor(&t->source);
+	t->has_next = true;
+	if (!shuffled(&t->source)) {
+		t->next = t->perm ? prefetch_perm_get(t->perm) : NULL;
+		return 0;
+	}
+	if (t->source.sampler == PREFETCH_SAMPLER_GENERATOR)
+		return prefetch_perm_new((uint32_t)t->size, &t->perm->mt, t->source.step - (t->size - 1), &t->next);
+	struct shard_mt19937 mt;
+	shard_mt19937_seed(&mt, t->next_source.seed);
+	return prefetch_perm_new((uint32_t)t->size, &mt, 0, &t->next);
+}
+
+static bool part_has(const struct prefetch_part *part, uint64_t position)
+{
+	uint64_t residue = position % part->world;
+	return residue >= part->first && residue - part->first < part->ranks;
+}
+
+static bool narrower(const struct prefetch_part *a, const struct prefetch_part *b)
+{
+	return (uint64_t)a->ranks * b->world < (uint64_t)b->ranks * a->world;
+}
+
+/* The part that holds both. */
+static struct prefetch_part joined(const struct prefetch_part *a, const struct prefetch_part *b)
+{
+	struct prefetch_part all = { .world = 1, .ranks = 1, .stride = b->stride, .joined = b->joined };
+	bool in_b = (uint64_t)a->world * b->world <= JOIN_MAX;
+	for (uint32_t i = 0; i < a->world && in_b; i++) {
+		for (uint32_t k = 0; k < b->world && in_b; k++) {
+			uint64_t position = (uint64_t)k * a->world + i;
+			in_b = !part_has(a, position) || part_has(b, position);
+		}
+	}
+	return in_b ? *b : all;
+}
+
+/* Where every worker has left it behind, what is read and what is not stands in `used`: runs of equal length, over and
+ * over.  That shows batches dealt whole, too. */
+static bool settled_part(const struct track *t, struct prefetch_part *ret_part)
+{
+	uint64_t end = t->high > behind(t) ? t->high - behind(t) : 0;
+	uint64_t at = end > t->began + SETTLED ? end - SETTLED : t->began;
+	struct run {
+		uint64_t read, left, first;
+	} run, best = { 0 };
+	uint32_t lead = 0, periods = 0, alike = 0;
+	uint64_t begin = at;
+	for (unsigned pass = 0; pass < 2; pass++) {
+		for (at = begin; at < end && bit_get(t->used, at); at++)
+			;
+		for (; at < end && !bit_get(t->used, at); at++)
+			;
+		while (at < end) {
+			uint64_t first = at;
+			for (; at < end && bit_get(t->used, at); at++)
+				;
+			run.read = at - first;
+			for (; at < end && !bit_get(t->used, at); at++)
+				;
+			run.left = at - first - run.read;
+			run.first = first % (run.read + run.left);
+			bool equal = run.read == best.read && run.left == best.left && run.first == best.first;
+			if (at == end)
+				break; /* cut off */
+			if (pass == 1) {
+				periods++;
+				alike += equal;
+			} else if (lead == 0) {
+				best = run;
+				lead = 1;
+			} else {
+				lead += equal ? 1 : UINT32_MAX;
+			}
+		}
+	}
+	if (periods < SETTLED_PERIODS || alike * 8 < periods * 7 || best.read + best.left > PREFETCH_FIT_WORLD_MAX)
+		return false;
+	/* A part does not lie across the end of a period. */
+	if (best.first + best.read > best.read + best.left || best.first % best.read != 0 || best.left % best.read != 0)
+		return false;
+	*ret_part = (struct prefetch_part){
+		.world = (uint32_t)(best.read + best.left),
+		.first = (uint32_t)best.first,
+		.ranks = (uint32_t)best.read,
+		.stride = t->part.stride,
+		.joined = t->part.joined,
+	};
+	return true;
+}
+
+/* Looks again which positions are read, and how: more opens tell more.  The part grows when opens outside of it follow on
+ * one another, as a second job's do not; it shrinks only by what every worker has left behind. */
+static void refit(struct prefetch_recognise *r, struct track *t)
+{
+	uint64_t positions[RING] = { 0 }, turns[RING];
+	uint32_t n = t->n_recent < RING ? (uint32_t)t->n_recent : RING, n_turns = 0, outside = 0, follow = 0;
+	struct prefetch_part seen, settled;
+	t->refit_at = t->n_recent + (t->n_recent < REFIT_EVERY ? t->n_recent : REFIT_EVERY);
+	t->outside = 0;
+	for (uint32_t i = 0; i < n; i++)
+		positions[i] = t->recent[(t->n_recent - n + i) % RING];
+	bool known = prefetch_part(positions, n, &seen);
+	for (uint32_t i = 0; i < n; i++) {
+		if (in_part(t, positions[i]))
+			continue;
+		bool follows = false;
+		for (uint32_t k = 0; k < i && !follows; k++)
+			follows = positions[k] + seen.stride == positions[i];
+		outside++;
+		follow += follows;
+	}
+	bool apart = settled_part(t, &settled) && narrower(&settled, &t->part);
+	for (uint32_t i = 0; i < n && apart; i++)
+		apart = part_has(&settled, positions[i]);
+	if (known && outside * 16 > n && follow * 2 >= outside) {
+		seen = joined(&t->part, &seen);
+		set_part(r, t, &seen);
+		r->changed = true;
+	} else if (apart) {
+		set_part(r, t, &settled);
+	} else if (known && t->part.joined == 0 && seen.world == t->part.world && seen.first == t->part.first &&
+	           seen.ranks == t->part.ranks) {
+		/* Of many readers the first opens follow on little. */
+		t->part.stride = seen.stride;
+		t->part.joined = seen.joined;
+	}
+	for (uint32_t i = 0; i < n; i++) {
+		if (in_part(t, positions[i]))
+			turns[n_turns++] = turn_of(t, positions[i]);
+	}
+	struct prefetch_pace before = t->pace;
+	prefetch_pace(&t->part, turns, n_turns, &t->pace);
+	t->pace_sure =
+	        before.stride == t->pace.stride && before.workers == t->pace.workers && before.batch == t->pace.batch;
+}
+
+/* It took long to find: the trainer is far ahead of what the ring could hold, and what it has opened stands in `seen`.  So does what
+ * others opened, who may read the same files in another order: it is there as far as most turns were opened.  Beyond, where one
+ * worker is ahead of another, the latest opens are its own where they would have been, one by one: those before `n_recent`. */
+static void catch_up(struct prefetch_recognise *r, struct track *t, uint64_t n_recent)
+{
+	enum { LATELY = 32, MOST = LATELY * 3 / 4 };
+	uint64_t position, lately = 0, begin = t->high, end = t->high;
+	uint32_t file;
+	for (uint64_t turn = 0; (position = position_of(t, turn)) < t->size && position < end + ahead(t); turn++) {
+		bool opened = bit_get(t->used, position);
+		if (!opened && prefetch_sequence_file(t->now, turn, &file) == 0)
+			opened = bit_get(r->seen, file);
+		lately = (lately << 1 | opened) & ((UINT64_C(1) << LATELY) - 1);
+		if (opened && position >= end && __builtin_popcountll(lately) >= MOST)
+			end = position + 1;
+	}
+	for (uint64_t turn = 0; (position = position_of(t, turn)) < end; turn++) {
+		if (bit_get(t->used, position) || prefetch_sequence_file(t->now, turn, &file) < 0 ||
+		        !bit_get(r->seen, file))
+			continue;
+		r->seen[file / 64] &= ~(UINT64_C(1) << (file % 64));
+		bit_set(t->used, position);
+		t->opens++;
+	}
+	t->high = end;
+	if (end > begin)
+		t->last_open = r->opens;
+	for (uint64_t i = n_recent > RECENT ? n_recent - RECENT : 0; i < n_recent; i++) {
+		file = r->recent[i % RECENT];
+		enum track_fit fit = bit_get(r->seen, file) ? prefetch_track_fit(t, file, &position) : TRACK_NOT;
+		if (fit == TRACK_NOT)
+			continue;
+		r->seen[file / 64] &= ~(UINT64_C(1) << (file % 64));
+		prefetch_track_open(r, t, file, position, fit == TRACK_LOOSE);
+	}
+	uint32_t kept = 0; /* of the ring, which may have been filled long after the beginning */
+	for (uint32_t i = 0; i < r->n_ring; i++) {
+		if (bit_get(r->seen, r->ring[i]))
+			r->ring[kept++] = r->ring[i];
+	}
+	r->n_ring = kept;
+}
+
+static int compare_positions(const void *a, const void *b)
+{
+	const uint64_t *x = a, *y = b;
+	return (*x > *y) - (*x < *y);
+}
+
+/* What was taken for a list in its order is not read so: nobody opens what is expected, but other files of it; or it is read by several readers in places far apart (each has a part of the list), or
+ * all over it, one not behind the other. */
+static bool is_wrong(const struct prefetch_recognise *r, const struct track *t)
+{
+	uint64_t positions[RING];
+	uint32_t n = t->n_recent < WRONG_LATEST ? (uint32_t)t->n_recent : WRONG_LATEST, stretches = 0;
+	struct prefetch_part part;
+	if (t->unverified && t->missed >= VERIFIED_OPENS && t->fitted * 2 < t->missed)
+		return true;
+	if (t->missed >= WRONG_LATEST && t->fitted * WRONG_SHARE < t->missed)
+		return t->source.sampler <= PREFETCH_SAMPLER_SORTED;
+	/* By opens that came since it is there: else it and the search could go on without any. */
+	if (n < WRONG_OPENS || r->opens < t->made_at + WRONG_OPENS)
+		return false;
+	if (t->source.sampler != PREFETCH_SAMPLER_SORTED && t->source.sampler != PREFETCH_SAMPLER_OWN)
+		return false;
+	for (uint32_t i = 0; i < n; i++) {
+		positions[i] = t->recent[(t->n_recent - n + i) % RING];
+		stretches |= UINT32_C(1) << (positions[i] * WRONG_STRETCHES / t->size);
+	}
+	prefetch_part(positions, n, &part);
+	if (part.joined * 5 < n && __builtin_popcount(stretches) * 4 > WRONG_STRETCHES * 3)
+		return true;
+	if (t->source.sampler != PREFETCH_SAMPLER_SORTED || t->perm)
+		return false;
+	uint64_t apart = t->size / 8 < APART_MAX ? t->size / 8 : APART_MAX;
+	if (apart < APART_MIN)
+		return false;
+	qsort(positions, n, sizeof(*positions), compare_positions);
+	for (uint32_t i = n / 8; i < n - n / 8; i++) {
+		if (i > 0 && positions[i] - positions[i - 1] > apart)
+			return true;
+	}
+	return false;
+}
+
+/* What it has explained lately is to be looked at again: not what is from before somebody else came. */
+static void drop(struct prefetch_recognise *r, struct track *t)
+{
+	uint32_t files[WRONG_LATEST], n = 0;
+	uint64_t n_recent = t->n_recent < WRONG_LATEST ? t->n_recent : WRONG_LATEST;
+	unsigned at = 0;
+	for (uint64_t i = 0; i < n_recent; i++) {
+		uint64_t position = t->recent[(t->n_recent - n_recent + i) % RING];
+		uint32_t index = (uint32_t)position;
+		int rc;
+		if (t->source.sampler == PREFETCH_SAMPLER_OWN)
+			rc = r->own.at(r->own.user, t->source.seed, position, &files[n]);
+		else
+			rc = prefetch_list_at(t->list, t->perm ? t->perm->at[position] : index, &files[n]);
+		n += rc == 0;
+	}
+	while (r->tracks[at] != t)
+		at++;
+	for (r->n_tracks--; at < r->n_tracks; at++)
+		r->tracks[at] = r->tracks[at + 1];
+	r->refused[r->wrong++ % REFUSED_MAX] = (struct refused){
+		.list = t->list,
+		.sampler = t->source.sampler,
+		.seed = t->source.seed,
+		.opens = r->opens,
+	};
+	prefetch_track_free(t);
+	prefetch_recognise_collect_anew(r, files, n);
+}
+
+int prefetch_track_step(struct prefetch_recognise *r, struct track *t)
+{
+	if (!t->now) {
+		if (t->perm && prefetch_perm_step(t->perm, SLICE_ITEMS))
+			return 1;
+		int rc = sequence_new(r, t, &t->source, t->perm, t->epoch, &t->now);
+		if (rc < 0)
+			return rc;
+		bool late = r->n_ring == RING || t->source.sampler == PREFETCH_SAMPLER_UNSEEDED;
+		uint64_t n_recent = r->n_recent; /* it keeps them, but forgets how many */
+		prefetch_recognise_sift(r);
+		if (late)
+			catch_up(r, t, n_recent);
+		return 1;
+	}
+	if ((t->n_recent >= t->refit_at || t->missed >= WRONG_LATEST || t->unverified) && is_wrong(r, t)) {
+		drop(r, t);
+		return 1;
+	}
+	if (t->missed >= WRONG_LATEST)
+		t->missed = t->fitted = 0;
+	if (t->n_recent >= t->refit_at || t->outside >= GROW) {
+		refit(r, t);
+		if (r->changed)
+			prefetch_recognise_sift(r);
+		return 1;
+	}
+	if (t->then || (t->source.sampler == PREFETCH_SAMPLER_UNSEEDED && !t->has_next))
+		return 0;
+	if (!t->has_next) {
+		int rc = begin_next(t);
+		if (rc < 0)
+			t->has_next = false;
+		return rc < 0 ? rc : 1;
+	}
+	if (t->next && prefetch_perm_step(t->next, SLICE_ITEMS))
+		return 1;
+	int rc = sequence_new(r, t, &t->next_source, t->next, t->epoch + 1, &t->then);
+	return rc < 0 ? rc : 1;
+}
+
+static void begin_epoch(struct track *t)
+{
+	memset(t->used, 0, (t->size / 64 + 1) * sizeof(*t->used));
+	t->high = t->began = 0;
+	t->n_recent = 0;
+	t->n_loose = 0;
+	t->outside = 0;
+	t->refit_at = REFIT_FIRST;
+	t->epoch++;
+	t->trial = t->trial_next = t->trial_again = 0;
+	t->missed = t->fitted = 0;
+}
+
+static int enter_next(struct prefetch_recognise *r, struct track *t)
+{
+	prefetch_sequence_put(t->now);
+	prefetch_perm_put(t->perm);
+	if (shuffled(&t->source) && same(&t->source, &t->next_source))
+		t->repeated++;
+	t->before_source = t->source;
+	t->now = t->then;
+	t->perm = t->next;
+	t->source = t->next_source;
+	t->then = NULL;
+	t->next = NULL;
+	t->has_next = false;
+	t->confirmed = true;
+	begin_epoch(t);
+	r->changed = true;
+	return 0;
+}
+
+static int enter_again(struct prefetch_recognise *r, struct track *t)
+{
+	struct prefetch_sequence *now;
+	int rc = sequence_new(r, t, &t->source, t->perm, t->epoch + 1, &now);
+	if (rc < 0)
+		return rc;
+	prefetch_sequence_put(t->now);
+	t->now = now;
+	/* The seed that was expected next is not: the same once more is. */
+	prefetch_sequence_put(t->then);
+	prefetch_perm_put(t->next);
+	t->then = NULL;
+	t->next = NULL;
+	t->source.step = 0;
+	t->repeated++;
+	t->generation++;
+	begin_epoch(t);
+	t->next_source = t->source;
+	t->next = t->perm ? prefetch_perm_get(t->perm) : NULL;
+	t->has_next = true;
+	r->changed = true;
+	return 0;
+}
+
+static bool begins(const struct track *t, uint32_t hits)
+{
+	double chance = (double)start(t) / (double)t->size * t->part.ranks / t->part.world;
+	return hits >= TRIAL_SURE && hits * 4 >= t->trial * 3 &&
+	       prefetch_fit_surprise(hits, t->trial, chance) >= TRIAL_NATS;
+}
+
+/* The beginning of a short list is too much of it to mean anything, and workers side by side are soon beyond it.  But where
+ * there is no shuffle, they follow on one another. */
+static bool begins_in_order(const struct track *t)
+{
+	uint64_t positions[TRIAL_MAX], low = UINT64_MAX;
+	uint32_t n = 0;
+	struct prefetch_part part;
+	if (t->source.sampler != PREFETCH_SAMPLER_SORTED || t->trial < TRIAL_ORDER)
+		return false;
+	for (uint32_t i = 0; i < t->trial; i++) {
+		if (!in_part(t, t->trial_at[i]) || !bit_get(t->used, t->trial_at[i]))
+			continue;
+		positions[n++] = t->trial_at[i];
+		low = t->trial_at[i] < low ? t->trial_at[i] : low;
+	}
+	return n * 4 >= t->trial * 3 && low < SUPPORT * ranks(t) && prefetch_part(positions, n, &part) &&
+	       part.joined * 10 >= n * 7;
+}
+
+/* A file of the list that is not expected: does an epoch begin?  True when it has. */
+static bool unexpected(struct prefetch_recognise *r, struct track *t, uint32_t file, uint64_t position)
+{
+	uint64_t next;
+	if (t->trial == 0)
+		t->trial_next = t->trial_again = t->calm = 0;
+	t->trial++;
+	if (in_part(t, position) && position < start(t) && bit_get(t->used, position))
+		t->trial_again++;
+	if (t->then && prefetch_sequence_position(t->then, file, &next) == 0 && in_part(t, next) && next < start(t))
+		t->trial_next++;
+	t->trial_at[t->trial - 1] = position;
+	if ((begins(t, t->trial_next) || (t->then && begins_in_order(t))) && enter_next(r, t) == 0)
+		return true;
+	if (begins(t, t->trial_again) && enter_again(r, t) == 0)
+		return true;
+	if (t->trial == TRIAL_MAX) {
+		t->trial = 0;
+		r->astray = true;
+	}
+	return false;
+}
+
+static bool is_near(const struct track *t, uint64_t position)
+{
+	return position + behind(t) >= t->high && position < t->high + ahead(t);
+}
+
+enum track_fit prefetch_track_fit(const struct track *t, uint32_t file, uint64_t *ret_position)
+{
+	if (!t->now || prefetch_sequence_position(t->now, file, ret_position) < 0)
+		return TRACK_NOT;
+	uint64_t position = *ret_position;
+	if (!is_near(t, position) || !in_part(t, position) || bit_get(t->used, position))
+		return TRACK_NOT;
+	bool next = position >= t->high && position < t->high + t->part.world;
+	if (next || joins(t, position, false))
+		return TRACK_FITS;
+	return t->n_loose < LOOSE_MAX ? TRACK_LOOSE : TRACK_NOT;
+}
+
+void prefetch_track_open(struct prefetch_recognise *r, struct track *t, uint32_t file, uint64_t position, bool loose)
+{
+	if (loose)
+		t->loose[t->n_loose++] = (struct loose){ .position = position, .at = r->opens, .file = file };
+	bit_set(t->used, position);
+	t->recent[t->n_recent++ % RING] = position;
+	t->opens++;
+	t->fitted += !loose;
+	if (t->fitted >= VERIFIED_OPENS)
+		t->unverified = false;
+	t->last_open = r->opens;
+	if (position >= t->high && !loose)
+		t->high = position + 1;
+	if (t->trial > 0 && ++t->calm == CALM)
+		t->trial = 0;
+	if (r->options.explained)
+		r->options.explained(r->options.user, t->id, t->generation, t->epoch, turn_of(t, position));
+}
+
+bool prefetch_track_stranger(const struct prefetch_recognise *r, struct track *t, uint32_t *ret_file)
+{
+	while (t->n_loose > 0 && (t->n_loose == LOOSE_MAX || t->loose[0].at + LOOSE_OPENS < r->opens)) {
+		struct loose loose = t->loose[0];
+		memmove(&t->loose[0], &t->loose[1], --t->n_loose * sizeof(t->loose[0]));
+		/* What begins a batch has been followed on since. */
+		if (!in_part(t, loose.position) || loose.position + SUPPORT * ranks(t) >= t->size ||
+		        joins(t, loose.position, true))
+			continue;
+		t->used[loose.position / 64] &= ~(UINT64_C(1) << (loose.position % 64));
+		t->opens--;
+		*ret_file = loose.file;
+		return true;
+	}
+	return false;
+}
+
+/* By one of so many readers that hundreds of opens lie between its two of a file.  An epoch that begins again is farther away. */
+static bool opened_just_now(const struct track *t, uint64_t position)
+{
+	uint64_t turns = t->size / t->part.world * t->part.ranks / 4;
+	uint64_t n = t->n_recent < RING ? t->n_recent : RING;
+	for (uint64_t i = 1; bit_get(t->used, position) && i <= n && i <= turns; i++) {
+		if (t->recent[(t->n_recent - i) % RING] == position)
+			return true;
+	}
+	return false;
+}
+
+bool prefetch_track_unexpected(struct prefetch_recognise *r, struct track *t, uint32_t file)
+{
+	uint64_t position;
+	if (!t->now || prefetch_sequence_position(t->now, file, &position) < 0)
+		return false;
+	t->missed++;
+	/* Another file of a sample that was opened. */
+	if (t->source.sampler == PREFETCH_SAMPLER_OWN && r->own.several && is_near(t, position) &&
+	        bit_get(t->used, position))
+		return true;
+	if (opened_just_now(t, position))
+		return true;
+	if (is_near(t, position) && !bit_get(t->used, position)) {
+		t->recent[t->n_recent++ % RING] = position;
+		t->outside++;
+	}
+	if (!unexpected(r, t, file, position))
+		return false;
+	enum track_fit fit = prefetch_track_fit(t, file, &position);
+	if (fit != TRACK_NOT)
+		prefetch_track_open(r, t, file, position, fit == TRACK_LOOSE);
+	return fit != TRACK_NOT;
+}

@@ -1,0 +1,375 @@
+/* The memory that a server leaves to its successor: found whole, or not believed. */
+#include <errno.h>
+#include <fcntl.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#include "fs/handover_memory.h"
+
+enum { VIEWS = 2, BITS = 1000, SAMPLES = 70000, PAGE = FS_HANDOVER_HEAD_BYTES };
+
+struct made {
+	int fd;
+	struct fs_handover_head *head;
+	struct fs_handover *estate;
+};
+
+static struct fs_handover *open_as(int fd, uint64_t views, uint64_t bits, uint64_t samples, bool *ret_kept)
+{
+	struct fs_handover *estate;
+	assert_int_equal(fs_handover_open(fd, views, bits, samples, &estate, ret_kept), 0);
+	return estate;
+}
+
+static struct made make(void)
+{
+	struct made m;
+	bool kept;
+	assert_int_equal(fs_handover_new(&m.fd, &m.head), 0);
+	m.estate = open_as(m.fd, VIEWS, BITS, SAMPLES, &kept);
+	assert_false(kept);
+	return m;
+}
+
+static void done(struct made *m)
+{
+	fs_handover_close(m->estate);
+	munmap(m->head, PAGE);
+	close(m->fd);
+}
+
+static struct fs_handover_record record(uint64_t n)
+{
+	return (struct fs_handover_record){ .epoch = n,
+		.map = n & 1,
+		.flags = FS_HANDOVER_TRAINED,
+		.trained_epoch = 2 * n,
+		.trained_steps = 3 * n,
+		.listing_s = -(int64_t)n,
+		.listing_ns = n };
+}
+
+static bool same(const struct fs_handover_record *found, uint64_t n)
+{
+	struct fs_handover_record want = record(n);
+	want.age = found->age;
+	want.xxh3 = found->xxh3;
+	return memcmp(&want, found, sizeof(want)) == 0;
+}
+
+static void test_the_latest_record_counts(void **state)
+{
+	struct made m = make();
+	struct fs_handover_record found;
+	(void)state;
+	for (uint32_t v = 0; v < VIEWS; v++) {
+		struct fs_handover_view view = fs_handover_view(m.estate, v);
+		assert_int_equal(view.bits, BITS);
+		assert_false(fs_handover_load(&view, &found));
+		for (uint64_t n = 1; n < 10; n++) {
+			struct fs_handover_record next = record(100 * v + n);
+			fs_handover_store(&view, &next);
+			assert_true(fs_handover_load(&view, &found) && same(&found, 100 * v + n));
+			assert_int_equal(found.age, n);
+		}
+	}
+	done(&m);
+}
+
+static void test_a_successor_finds_everything(void **state)
+{
+	struct made m = make();
+	struct fs_handover_view view = fs_handover_view(m.estate, 1);
+	struct fs_handover_record next = record(5), found;
+	uint64_t beat = m.head->beat;
+	bool kept;
+	(void)state;
+	fs_handover_store(&view, &next);
+	view.maps[1][BITS / 64] = 0x55;
+	fs_handover_resident(m.estate)[SAMPLES / 64] = 0xaa;
+	fs_handover_close(m.estate);
+	m.estate = open_as(m.fd, VIEWS, BITS, SAMPLES, &kept);
+	assert_true(kept);
+	view = fs_handover_view(m.estate, 1);
+	assert_true(fs_handover_load(&view, &found) && same(&found, 5));
+	assert_int_equal(view.maps[1][BITS / 64], 0x55);
+	assert_int_equal(fs_handover_resident(m.estate)[SAMPLES / 64], 0xaa);
+	fs_handover_beat(m.estate);
+	assert_int_equal(m.head->beat, beat + 1);
+	fs_handover_clear(&view, 1);
+	assert_int_equal(view.maps[1][BITS / 64], 0);
+	assert_int_equal(fs_handover_resident(m.estate)[SAMPLES / 64], 0xaa);
+	done(&m);
+}
+
+static void all_zero(struct fs_handover *estate, uint64_t views, uint64_t bits, uint64_t samples)
+{
+	struct fs_handover_record found;
+	for (uint32_t v = 0; v < views; v++) {
+		struct fs_handover_view view = fs_handover_view(estate, v);
+		assert_false(fs_handover_load(&view, &found));
+		for (uint64_t i = 0; i <= bits / 64; i++)
+			assert_int_equal(view.maps[0][i] | view.maps[1][i], 0);
+	}
+	for (uint64_t i = 0; i <= samples / 64; i++)
+		assert_int_equal(fs_handover_resident(estate)[i], 0);
+}
+
+static void fill(struct fs_handover *estate)
+{
+	for (uint32_t v = 0; v < VIEWS; v++) {
+		struct fs_handover_view view = fs_handover_view(estate, v);
+		struct fs_handover_record next = record(v + 1);
+		fs_handover_store(&view, &next);
+		memset(view.maps[0], 0xff, BITS / 8);
+		memset(view.maps[1], 0xff, BITS / 8);
+	}
+	memset(fs_handover_resident(estate), 0xff, SAMPLES / 8);
+}
+
+static void test_another_layout_starts_afresh(void **state)
+{
+	static const uint64_t layouts[][3] = { { VIEWS, BITS, SAMPLES + 1 }, { VIEWS, BITS + 1, SAMPLES },
+		{ VIEWS, 1, SAMPLES }, { VIEWS + 1, BITS, SAMPLES }, { 1, BITS, SAMPLES }, { 1, 0, 0 },
+		{ 3, 100000, 1000000 } };
+	(void)state;
+	for (size_t i = 0; i < sizeof(layouts) / sizeof(layouts[0]); i++) {
+		struct made m = make();
+		bool kept;
+		fill(m.estate);
+		fs_handover_close(m.estate);
+		m.estate = open_as(m.fd, layouts[i][0], layouts[i][1], layouts[i][2], &kept);
+		assert_false(kept);
+		all_zero(m.estate, layouts[i][0], layouts[i][1], layouts[i][2]);
+		done(&m);
+	}
+}
+
+/* The head's page is read by the supervisor, too, which believes nothing but that the beat changes. */
+static void test_a_damaged_head_starts_afresh(void **state)
+{
+	(void)state;
+	for (size_t byte = offsetof(struct fs_handover_head, magic); byte < offsetof(struct fs_handover_head, counts);
+	        byte++) {
+		struct made m = make();
+		uint8_t b;
+		bool kept;
+		fill(m.estate);
+		fs_handover_close(m.estate);
+		assert_int_equal(pread(m.fd, &b, 1, (off_t)byte), 1);
+		b ^= (uint8_t)(1U << byte % 8);
+		assert_int_equal(pwrite(m.fd, &b, 1, (off_t)byte), 1);
+		m.estate = open_as(m.fd, VIEWS, BITS, SAMPLES, &kept);
+		assert_false(kept);
+		all_zero(m.estate, VIEWS, BITS, SAMPLES);
+		done(&m);
+	}
+}
+
+/* Every bit of both records: what is loaded was stored. */
+static void test_no_flipped_bit_is_believed(void **state)
+{
+	struct made m = make();
+	struct fs_handover_view view = fs_handover_view(m.estate, 0);
+	struct fs_handover_record next = record(1), found;
+	(void)state;
+	fs_handover_store(&view, &next);
+	next = record(2);
+	fs_handover_store(&view, &next);
+	uint8_t *bytes = (uint8_t *)view.records;
+	for (size_t bit = 0; bit < 2 * 8 * sizeof(next); bit++) {
+		bytes[bit / 8] ^= (uint8_t)(1U << bit % 8);
+		bool young = bit / 8 / sizeof(next) == 0; /* ages 1 and 2 lie in 1 and 0 */
+		assert_true(fs_handover_load(&view, &found));
+		assert_true(same(&found, young ? 1 : 2));
+		bytes[bit / 8] ^= (uint8_t)(1U << bit % 8);
+	}
+	memset(bytes, 0xff, 2 * sizeof(next));
+	assert_false(fs_handover_load(&view, &found));
+	next = record(7); /* and the next one is at home again */
+	fs_handover_store(&view, &next);
+	assert_true(fs_handover_load(&view, &found) && same(&found, 7));
+	done(&m);
+}
+
+/* Killed after any byte of a store. */
+static void test_a_torn_record_leaves_the_one_before(void **state)
+{
+	struct made m = make();
+	struct fs_handover_view view = fs_handover_view(m.estate, 0);
+	struct fs_handover_record next, found, old[2], whole[2];
+	(void)state;
+	for (uint64_t n = 1; n <= 3; n++) {
+		next = record(n);
+		fs_handover_store(&view, &next);
+	}
+	memcpy(old, view.records, sizeof(old));
+	next = record(4);
+	fs_handover_store(&view, &next);
+	memcpy(whole, view.records, sizeof(whole));
+	for (size_t n = 0; n <= sizeof(whole); n++) {
+		memcpy(view.records, old, sizeof(old));
+		memcpy(view.records, whole, n);
+		assert_true(fs_handover_load(&view, &found));
+		assert_true(same(&found, 3) || same(&found, 4));
+	}
+	done(&m);
+}
+
+static void test_counts_outlive_what_else_is_lost(void **state)
+{
+	struct made m = make();
+	struct fs_handover_counts counts = { .n = FS_HANDOVER_COUNTS_MAX }, found;
+	bool kept;
+	(void)state;
+	assert_false(fs_handover_load_counts(m.estate, &found));
+	for (uint64_t n = 1; n <= 3; n++) {
+		for (size_t i = 0; i < FS_HANDOVER_COUNTS_MAX; i++)
+			counts.counts[i] = (struct fs_handover_count){ .key = i, .value = n * i };
+		fs_handover_store_counts(m.estate, &counts);
+		assert_true(fs_handover_load_counts(m.estate, &found));
+		assert_memory_equal(found.counts, counts.counts, sizeof(counts.counts));
+	}
+	fs_handover_close(m.estate);
+	m.estate = open_as(m.fd, VIEWS, BITS, SAMPLES + 1000000, &kept);
+	assert_false(kept);
+	assert_true(fs_handover_load_counts(m.estate, &found) && found.counts[9].value == 27);
+	const off_t at = offsetof(struct fs_handover_head, counts);
+	for (size_t byte = 0; byte < 2 * sizeof(counts); byte++) {
+		uint8_t b;
+		assert_int_equal(pread(m.fd, &b, 1, at + (off_t)byte), 1);
+		b ^= 0x10;
+		assert_int_equal(pwrite(m.fd, &b, 1, at + (off_t)byte), 1);
+		assert_true(fs_handover_load_counts(m.estate, &found));
+		assert_int_equal(found.counts[9].value, byte < sizeof(counts) ? 27 : 18); /* ages 2 and 3 */
+		b ^= 0x10;
+		assert_int_equal(pwrite(m.fd, &b, 1, at + (off_t)byte), 1);
+	}
+	done(&m);
+}
+
+static size_t put_event(struct fs_handover_opens *opens, size_t at, int wd, const char *name, uint32_t len)
+{
+	struct inotify_event event = { .wd = wd, .mask = IN_OPEN, .len = len };
+	memcpy(opens->events + at, &event, sizeof(event));
+	if (len)
+		snprintf((char *)opens->events + at + sizeof(event), len, "%s", name);
+	return at + sizeof(event) + len;
+}
+
+static void test_events_are_taken_once_whoever_dies(void **state)
+{
+	bool kept;
+	(void)state;
+	for (int die_at = 0; die_at <= 3; die_at++) {
+		struct made m = make();
+		struct fs_handover_opens *opens = fs_handover_opens(m.estate);
+		const struct inotify_event *event;
+		int n = 0;
+		assert_null(fs_handover_take_event(opens));
+		put_event(opens, put_event(opens, put_event(opens, 0, 1, "a", 16), 2, "", 0), -1, "ccc", 32);
+		while (n < die_at && (event = fs_handover_take_event(opens)))
+			n++;
+		fs_handover_close(m.estate);
+		m.estate = open_as(m.fd, VIEWS, BITS, SAMPLES, &kept);
+		assert_true(kept);
+		opens = fs_handover_opens(m.estate);
+		for (event = fs_handover_take_event(opens); event; event = fs_handover_take_event(opens)) {
+			n++;
+			assert_int_equal(event->wd, n == 3 ? -1 : n);
+			assert_string_equal(event->len ? event->name : "", n == 1 ? "a" : n == 3 ? "ccc" : "");
+		}
+		assert_int_equal(n, 3);
+		assert_null(fs_handover_take_event(opens));
+		for (size_t i = 0; i < sizeof(opens->events); i++)
+			assert_int_equal(opens->events[i], 0);
+		done(&m);
+	}
+}
+
+static void test_events_that_cannot_be_are_not_taken(void **state)
+{
+	struct made m = make();
+	struct fs_handover_opens *opens = fs_handover_opens(m.estate);
+	const size_t size = sizeof(opens->events);
+	(void)state;
+	put_event(opens, 0, 1, "", 0);
+	put_event(opens, 16, 1, "", 16); /* its end is overwritten */
+	memset(opens->events + 32, 'x', 16);
+	assert_non_null(fs_handover_take_event(opens));
+	assert_null(fs_handover_take_event(opens));
+	fs_handover_clear_events(opens);
+
+	const uint32_t lens[] = { UINT32_MAX, UINT32_MAX - 15, (uint32_t)size, (uint32_t)size - 15 };
+	for (size_t i = 0; i < sizeof(lens) / sizeof(lens[0]); i++) {
+		put_event(opens, 0, 1, NULL, 0);
+		memcpy(opens->events + offsetof(struct inotify_event, len), &lens[i], sizeof(lens[i]));
+		assert_null(fs_handover_take_event(opens));
+		fs_handover_clear_events(opens);
+	}
+	const uint32_t taken[] = { 1, (uint32_t)size, (uint32_t)size - 8, UINT32_MAX, UINT32_MAX - 15 };
+	for (size_t i = 0; i < sizeof(taken) / sizeof(taken[0]); i++) {
+		memset(opens->events, 1, size);
+		opens->taken = taken[i];
+		assert_null(fs_handover_take_event(opens));
+		assert_int_equal(opens->taken, 0);
+		fs_handover_clear_events(opens);
+	}
+	put_event(opens, size - 16, 7, NULL, 0); /* the last one that fits */
+	opens->taken = (uint32_t)size - 16;
+	assert_int_equal(fs_handover_take_event(opens)->wd, 7);
+	assert_null(fs_handover_take_event(opens));
+	done(&m);
+}
+
+static void test_what_cannot_be_is_refused(void **state)
+{
+	struct fs_handover *estate;
+	struct fs_handover_head *head;
+	struct made m = make();
+	bool kept;
+	(void)state;
+	assert_int_equal(fs_handover_open(m.fd, 1, UINT64_MAX, 1, &estate, &kept), -EFBIG);
+	assert_int_equal(fs_handover_open(m.fd, 1, 1, UINT64_MAX, &estate, &kept), -EFBIG);
+	assert_int_equal(fs_handover_open(m.fd, UINT64_MAX, 1, 1, &estate, &kept), -EFBIG);
+	assert_int_equal(fs_handover_open(-1, 1, 1, 1, &estate, &kept), -EBADF);
+	assert_int_equal(fs_handover_map_head(-1, &head), -EBADF);
+	assert_int_equal(ftruncate(m.fd, 0), -1); /* sealed: a server cannot take the head away */
+	int empty = memfd_create("empty", MFD_CLOEXEC);
+	assert_true(empty >= 0);
+	assert_int_equal(fs_handover_map_head(empty, &head), -EINVAL);
+	assert_int_equal(ftruncate(empty, PAGE - 1), 0);
+	assert_int_equal(fs_handover_map_head(empty, &head), -EINVAL);
+	int null = open("/dev/null", O_RDWR | O_CLOEXEC);
+	assert_true(fs_handover_open(null, 1, 1, 1, &estate, &kept) < 0);
+	assert_true(fs_handover_map_head(null, &head) < 0);
+	close(null);
+	close(empty);
+	fs_handover_close(NULL);
+	done(&m);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(test_the_latest_record_counts),
+		cmocka_unit_test(test_a_successor_finds_everything),
+		cmocka_unit_test(test_another_layout_starts_afresh),
+		cmocka_unit_test(test_a_damaged_head_starts_afresh),
+		cmocka_unit_test(test_no_flipped_bit_is_believed),
+		cmocka_unit_test(test_a_torn_record_leaves_the_one_before),
+		cmocka_unit_test(test_counts_outlive_what_else_is_lost),
+		cmocka_unit_test(test_events_are_taken_once_whoever_dies),
+		cmocka_unit_test(test_events_that_cannot_be_are_not_taken),
+		cmocka_unit_test(test_what_cannot_be_is_refused),
+	};
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}

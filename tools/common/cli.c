@@ -1,0 +1,311 @@
+#include "tools/common/cli.h"
+
+#include <errno.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "shard/base/units.h"
+#include "shard/format.h"
+#include "shard/index.h"
+#include "tools/common/progress.h"
+
+enum { NAME_DISTANCE_MAX = 2 }; /* edits between a typo and what is suggested */
+
+static const struct cli_program *current;
+static const char *current_command; /* "mkshard pack", for the hint of cli_usage */
+
+const char *cli_name(void)
+{
+	return current ? current->name : "ddpfs";
+}
+
+/* One line in one write, so that lines of several threads or processes do not mix; the progress bar makes room first. */
+__attribute__((format(printf, 2, 0))) static void say(const char *kind, const char *fmt, va_list ap)
+{
+	char text[BASE_ERR_TEXT_MAX + 256];
+	int n = snprintf(text, sizeof(text), "%s: %s", cli_name(), kind);
+	vsnprintf(text + n, sizeof(text) - (size_t)n, fmt, ap);
+	size_t len = strlen(text);
+	if (len > sizeof(text) - 2)
+		len = sizeof(text) - 2;
+	text[len] = '\n';
+	text[len + 1] = '\0';
+	progress_clear();
+	fputs(text, stderr);
+}
+
+int cli_fail(const struct base_err *err)
+{
+	if (err->text[0])
+		return cli_failf("%s", err->text);
+	return cli_failf("%s", base_err_str(err->code));
+}
+
+int cli_failf(const char *fmt, ...)
+{
+	va_list ap;
+	va_start(ap, fmt);
+	say("", fmt, ap);
+	va_end(ap);
+	return CLI_FAILED;
+}
+
+int cli_damaged(struct base_err *err, const char *dataset, int rc)
+{
+	return base_err_set(err, rc, "'%s': the index is damaged: %s; " SHARD_INDEX_ADVICE, dataset, base_err_str(rc));
+}
+
+void cli_warn(const char *fmt, ...)
+{
+	va_list ap;
+	va_start(ap, fmt);
+	say("warning: ", fmt, ap);
+	va_end(ap);
+}
+
+void cli_note(const char *fmt, ...)
+{
+	va_list ap;
+	va_start(ap, fmt);
+	say("", fmt, ap);
+	va_end(ap);
+}
+
+void cli_put_name(const char *name)
+{
+	static int terminal = -1;
+	char quoted[4 * SHARD_PATH_MAX + 1]; /* each byte becomes \xNN at most */
+	if (terminal < 0)
+		terminal = isatty(STDOUT_FILENO);
+	fputs(terminal ? base_err_quote(name, quoted, sizeof(quoted)) : name, stdout);
+}
+
+void cli_usage(const char *fmt, ...)
+{
+	va_list ap;
+	va_start(ap, fmt);
+	say("", fmt, ap);
+	va_end(ap);
+	fprintf(stderr, "Try '%s --help' for more information.\n", current_command ? current_command : cli_name());
+	exit(CLI_USAGE);
+}
+
+/* Levenshtein distance of two short words. */
+static unsigned distance(const char *a, const char *b)
+{
+	unsigned row[32];
+	size_t n = strlen(b);
+	if (n >= 32)
+		return UINT32_MAX;
+	for (size_t j = 0; j <= n; j++)
+		row[j] = (unsigned)j;
+	for (unsigned i = 1; *a; a++, i++) {
+		unsigned diagonal = row[0];
+		row[0] = i;
+		for (size_t j = 1; j <= n; j++) {
+			unsigned best = diagonal + (*a != b[j - 1]);
+			diagonal = row[j];
+			if (row[j] + 1 < best)
+				best = row[j] + 1;
+			if (row[j - 1] + 1 < best)
+				best = row[j - 1] + 1;
+			row[j] = best;
+		}
+	}
+	return row[n];
+}
+
+void cli_nearest_try(struct cli_nearest *nearest, const char *typed, const char *known)
+{
+	unsigned d = distance(typed, known);
+	/* Two edits turn any short word into another: two letters in three must stay. */
+	if (d > NAME_DISTANCE_MAX || 3 * d > strlen(known) + 1 || (nearest->word && d >= nearest->distance))
+		return;
+	*nearest = (struct cli_nearest){ .word = known, .distance = d };
+}
+
+uint64_t cli_arg_size(struct argp_state *state, const char *option, const char *text, uint64_t min, uint64_t max)
+{
+	uint64_t value = 0;
+	char lo[16], hi[16];
+	int rc = base_parse_size(text, &value);
+	if (rc == -EINVAL)
+		argp_error(state, "%s: '%s' is not a size such as 64M or 4096", option, text);
+	if (rc || value < min || value > max)
+		argp_error(state, "%s: '%s' is out of range; allowed is %s to %s", option, text,
+		        base_format_size(min, lo), base_format_size(max, hi));
+	return value;
+}
+
+uint64_t cli_arg_u64(struct argp_state *state, const char *option, const char *text, uint64_t min, uint64_t max)
+{
+	uint64_t value = 0;
+	int rc = base_parse_u64(text, max, &value);
+	if (rc == -EINVAL)
+		argp_error(state, "%s: '%s' is not a number", option, text);
+	if (rc || value < min)
+		argp_error(state, "%s: '%s' is out of range; allowed is %llu to %llu", option, text,
+		        (unsigned long long)min, (unsigned long long)max);
+	return value;
+}
+
+/* argp itself knows --help and -? only. */
+static error_t parse_short_help(int key, char *arg, struct argp_state *state)
+{
+	(void)arg;
+	if (key != 'h')
+		return ARGP_ERR_UNKNOWN;
+	argp_state_help(state, stdout, ARGP_HELP_STD_HELP);
+	return 0;
+}
+
+static void parse(const struct argp *argp, int argc, char **argv, unsigned flags, void *input)
+{
+	static const struct argp_option short_options[] = { { NULL, 'h', NULL, OPTION_HIDDEN, NULL, 0 }, { 0 } };
+	static const struct argp short_help = { .options = short_options, .parser = parse_short_help };
+	static const struct argp_child children[] = { { .argp = &short_help }, { 0 } };
+	struct argp with_help = *argp;
+	with_help.children = children;
+	error_t rc = argp_parse(&with_help, argc, argv, flags, NULL, input);
+	if (rc)
+		cli_usage("%s", strerror(rc));
+}
+
+void cli_parse(const struct argp *argp, int argc, char **argv, void *input)
+{
+	parse(argp, argc, argv, 0, input);
+}
+
+void cli_parse_in_order(const struct argp *argp, int argc, char **argv, void *input)
+{
+	parse(argp, argc, argv, ARGP_IN_ORDER, input);
+}
+
+/* Top level */
+
+struct top {
+	int index; /* of the subcommand in argv; 0 = none */
+};
+
+static error_t parse_top(int key, char *arg, struct argp_state *state)
+{
+	struct top *top = state->input;
+	(void)arg;
+	switch (key) {
+	case ARGP_KEY_ARG:
+		top->index = state->next - 1;
+		state->next = state->argc; /* the rest is the subcommand's */
+		return 0;
+	case ARGP_KEY_NO_ARGS:
+		argp_error(state, "a command is missing");
+		return 0;
+	default:
+		return ARGP_ERR_UNKNOWN;
+	}
+}
+
+/* The list of commands, put behind the options of --help. */
+static char *list_commands(int key, const char *text, void *input)
+{
+	(void)input;
+	if (key != ARGP_KEY_HELP_EXTRA)
+		return (char *)(uintptr_t)text; /* argp's contract: the text itself when nothing is changed */
+	char *list = NULL;
+	size_t size = 0;
+	FILE *out = open_memstream(&list, &size);
+	if (!out)
+		return NULL;
+	fprintf(out, "Commands:\n");
+	for (const struct cli_command *c = current->commands; c->name; c++)
+		if (c->summary)
+			fprintf(out, "  %-10s  %s\n", c->name, c->summary);
+	fprintf(out, "\n'%s COMMAND --help' tells a command's options; 'man %s' tells all.", current->name,
+	        current->name);
+	fclose(out);
+	return list;
+}
+
+static const struct cli_command *find_command(const char *name)
+{
+	for (const struct cli_command *c = current->commands; c->name; c++)
+		if (!strcmp(c->name, name))
+			return c;
+	return NULL;
+}
+
+static _Noreturn void unknown_command(const char *name)
+{
+	char quoted[128];
+	struct cli_nearest nearest = { 0 };
+	for (const struct cli_command *c = current->commands; c->name; c++)
+		if (c->summary)
+			cli_nearest_try(&nearest, name, c->name);
+	base_err_quote(name, quoted, sizeof(quoted));
+	if (nearest.word)
+		cli_usage("unknown command '%s': did you mean %s?", quoted, nearest.word);
+	cli_usage("unknown command '%s'", quoted);
+}
+
+/* What other programs take for these: `help`, `help COMMAND` and `version`. */
+static void translate_help(int argc, char **argv)
+{
+	static char help[] = "--help", version[] = "--version";
+	if (argc > 2 && !strcmp(argv[1], "help") && find_command(argv[2])) {
+		argv[1] = argv[2];
+		argv[2] = help;
+	} else if (argc > 1 && !strcmp(argv[1], "help")) {
+		argv[1] = help;
+	} else if (argc == 2 && !strcmp(argv[1], "version")) {
+		argv[1] = version;
+	}
+}
+
+static void print_version(FILE *out, struct argp_state *state)
+{
+	(void)state;
+	fprintf(out, "%s (ddpfs) " DDPFS_VERSION "\n", cli_name());
+}
+
+static int finish(int status)
+{
+	if (fflush(stdout) == 0 && !ferror(stdout))
+		return status;
+	int failed = cli_failf("cannot write to standard output: %s", strerror(errno));
+	return status ? status : failed;
+}
+
+int cli_main(const struct cli_program *program, int argc, char **argv)
+{
+	current = program;
+	argp_err_exit_status = CLI_USAGE;
+	argp_program_version_hook = print_version;
+
+	struct argp argp = {
+		.parser = parse_top, .args_doc = "COMMAND [ARG...]", .doc = program->doc, .help_filter = list_commands
+	};
+	struct top top = { 0 };
+	char *name = strdup(program->name); /* argp keeps pointers to argv[0] */
+	if (!name)
+		return cli_failf("out of memory");
+	if (argc > 0)
+		argv[0] = name;
+	translate_help(argc, argv);
+	parse(&argp, argc, argv, ARGP_IN_ORDER, &top);
+
+	const struct cli_command *command = find_command(argv[top.index]);
+	if (!command)
+		unknown_command(argv[top.index]);
+	char *full = NULL;
+	if (asprintf(&full, "%s %s", program->name, command->name) < 0)
+		return cli_failf("out of memory");
+	current_command = full;
+	argv[top.index] = full;
+	int status = finish(command->main(argc - top.index, argv + top.index));
+	current_command = NULL;
+	free(full);
+	free(name);
+	return status;
+}

@@ -1,0 +1,144 @@
+#include "tools/common/progress.h"
+
+#include <pthread.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/ioctl.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "shard/base/units.h"
+
+enum { REDRAW_NS = 100 * 1000 * 1000, COLUMNS_MAX = 200, BAR_MIN = 8 };
+
+/* Guarded by lock. */
+static struct {
+	bool active;
+	bool drawn; /* the bar's line stands on the terminal */
+	const char *verb;
+	uint64_t total_bytes, total_files;
+	uint64_t bytes, files;
+	uint64_t skipped_bytes;
+	uint64_t start_ns, drawn_ns;
+} bar;
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+
+static uint64_t now_ns(void)
+{
+	struct timespec ts;
+	clock_gettime(CLOCK_MONOTONIC, &ts);
+	return (uint64_t)ts.tv_sec * 1000000000U + (uint64_t)ts.tv_nsec;
+}
+
+static unsigned columns(void)
+{
+	struct winsize ws = { 0 };
+	if (ioctl(STDERR_FILENO, TIOCGWINSZ, &ws) || ws.ws_col == 0)
+		return 80;
+	return ws.ws_col > COLUMNS_MAX ? COLUMNS_MAX : ws.ws_col;
+}
+
+static void format_left(double seconds, char buf[static 32])
+{
+	if (seconds > 99 * 3600.0)
+		snprintf(buf, 32, "--:--");
+	else if (seconds >= 3600)
+		snprintf(buf, 32, "%u:%02u:%02u", (unsigned)seconds / 3600, (unsigned)seconds / 60 % 60,
+		        (unsigned)seconds % 60);
+	else
+		snprintf(buf, 32, "%u:%02u", (unsigned)seconds / 60, (unsigned)seconds % 60);
+}
+
+static void draw(uint64_t now)
+{
+	double elapsed = (double)(now - bar.start_ns) / 1e9;
+	double rate = elapsed > 0 ? (double)(bar.bytes - bar.skipped_bytes) / elapsed : 0;
+	double share = bar.total_bytes   ? (double)bar.bytes / (double)bar.total_bytes
+	               : bar.total_files ? (double)bar.files / (double)bar.total_files
+	                                 : 0;
+	if (share > 1)
+		share = 1;
+	char size[16], per_second[16], left[32] = "--:--", tail[160], line[COLUMNS_MAX + 8];
+	if (rate > 0 && bar.total_bytes >= bar.bytes)
+		format_left((double)(bar.total_bytes - bar.bytes) / rate, left);
+	snprintf(tail, sizeof(tail), " %3.0f%% %s, %s/s, %s left", share * 100, base_format_size(bar.bytes, size),
+	        base_format_size((uint64_t)rate, per_second), left);
+
+	unsigned width = columns() - 1; /* the last column would wrap on some terminals */
+	size_t used = strlen(bar.verb) + strlen(tail) + 3;
+	int n;
+	if (used + BAR_MIN <= width) {
+		char fill[COLUMNS_MAX + 1];
+		size_t cells = width - used;
+		memset(fill, ' ', cells);
+		memset(fill, '=', (size_t)((double)cells * share));
+		fill[cells] = '\0';
+		n = snprintf(line, sizeof(line), "\r%s [%s]%s", bar.verb, fill, tail);
+	} else {
+		n = snprintf(line, sizeof(line), "\r%s%.*s\033[K", bar.verb, (int)width, tail);
+	}
+	if (n > 0 && (size_t)n < sizeof(line))
+		fputs(line, stderr);
+	bar.drawn = true;
+	bar.drawn_ns = now;
+}
+
+static void wipe(void)
+{
+	if (bar.drawn)
+		fputs("\r\033[K", stderr);
+	bar.drawn = false;
+}
+
+void progress_start(const char *verb, uint64_t total_bytes, uint64_t total_files)
+{
+	const char *term = getenv("TERM");
+	if (!isatty(STDERR_FILENO) || (term && !strcmp(term, "dumb")))
+		return;
+	pthread_mutex_lock(&lock);
+	memset(&bar, 0, sizeof(bar));
+	bar.active = true;
+	bar.verb = verb;
+	bar.total_bytes = total_bytes;
+	bar.total_files = total_files;
+	bar.start_ns = bar.drawn_ns = now_ns();
+	pthread_mutex_unlock(&lock);
+}
+
+void progress_add(uint64_t bytes, uint64_t files)
+{
+	pthread_mutex_lock(&lock);
+	if (bar.active) {
+		bar.bytes += bytes;
+		bar.files += files;
+		uint64_t now = now_ns();
+		if (now - bar.drawn_ns >= REDRAW_NS)
+			draw(now);
+	}
+	pthread_mutex_unlock(&lock);
+}
+
+void progress_skip(uint64_t bytes, uint64_t files)
+{
+	pthread_mutex_lock(&lock);
+	bar.skipped_bytes += bytes;
+	pthread_mutex_unlock(&lock);
+	progress_add(bytes, files);
+}
+
+void progress_clear(void)
+{
+	pthread_mutex_lock(&lock);
+	wipe();
+	pthread_mutex_unlock(&lock);
+}
+
+void progress_done(void)
+{
+	pthread_mutex_lock(&lock);
+	wipe();
+	bar.active = false;
+	pthread_mutex_unlock(&lock);
+}

@@ -1,0 +1,155 @@
+#include "tools/ddpfs/control_client.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <stdio.h>
+#include <string.h>
+#include <pwd.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "shard/base/cleanup.h"
+#include "tools/ddpfs/mounts.h"
+
+enum { REPLY_MS = 30000 };
+
+static char *copy_text(const json_t *object, const char *key)
+{
+	const char *text = json_string_value(json_object_get(object, key));
+	return strdup(text ? text : "");
+}
+
+static int find_by_socket(const char *path, unsigned limit_ms, struct base_err *err, struct fs_control_peer *ret_peer)
+{
+	struct fs_control_peer peer = { 0 };
+	if (strlen(path) >= sizeof(peer.socket))
+		return base_err_set(err, -ENAMETOOLONG, "'%s': a socket's path has at most %zu bytes", path,
+		        sizeof(peer.socket) - 1);
+	int r = fs_control_request(path, "{\"cmd\":\"info\"}", limit_ms, err, &peer.info);
+	if (r < 0)
+		return r;
+	json_t *info = json_loads(peer.info, 0, NULL);
+	memcpy(peer.socket, path, strlen(path) + 1);
+	peer.pid = (pid_t)json_integer_value(json_object_get(info, "pid"));
+	peer.dev = (uint64_t)json_integer_value(json_object_get(info, "dev"));
+	peer.mountpoint = copy_text(info, "mountpoint");
+	peer.dataset = copy_text(info, "dataset");
+	json_decref(info);
+	if (!peer.mountpoint || !peer.dataset) {
+		fs_control_peer_done(&peer);
+		return base_err_set(err, -ENOMEM, "out of memory");
+	}
+	*ret_peer = peer;
+	return 0;
+}
+
+/* A server knows where it mounted; mount --move and the renaming of a directory above happen without it. */
+static void set_place(struct fs_control_peer *peer)
+{
+	char place[PATH_MAX];
+	if (!peer->dev || mounts_place(peer->dev, peer->mountpoint, place) < 0 || strcmp(place, peer->mountpoint) == 0)
+		return;
+	json_t *info = json_loads(peer->info, 0, NULL);
+	char *mountpoint = strdup(place);
+	json_object_set_new(info, "mountpoint", json_string(place));
+	char *text = json_dumps(info, JSON_COMPACT | JSON_PRESERVE_ORDER);
+	json_decref(info);
+	if (mountpoint && text) {
+		free(peer->mountpoint);
+		free(peer->info);
+		peer->mountpoint = mountpoint;
+		peer->info = text;
+	} else {
+		free(mountpoint);
+		free(text);
+	}
+}
+
+int ask_owner(const char *target, uid_t *ret_uid)
+{
+	char absolute[PATH_MAX];
+	cleanup_free char *path = realpath(target, NULL); /* it fails in another user's mount */
+	int rc = path ? 0 : mounts_absolute(target, absolute);
+	return rc < 0 ? rc : mounts_ddpfs_owner(path ? path : absolute, ret_uid);
+}
+
+/* No server of ours has it: what is it then? */
+static int explain(const char *target, int rc, struct base_err *err)
+{
+	uid_t owner;
+	if (rc != -ENOENT || target[0] == '@' || ask_owner(target, &owner) < 0)
+		return rc;
+	if (owner == geteuid())
+		return base_err_set(err, rc,
+		        "'%s': a ddpfs mount whose control socket is not where yours are: if it was mounted with "
+		        "control=SOCKET, give that path in place of the mountpoint",
+		        target);
+	struct passwd *user = getpwuid(owner);
+	char number[32];
+	snprintf(number, sizeof(number), "%u", (unsigned)owner);
+	return base_err_set(err, -EACCES,
+	        "'%s' is a ddpfs mount of user %s: only that user and root may ask its server", target,
+	        user ? user->pw_name : number);
+}
+
+int ask_find_within(const char *target, unsigned limit_ms, struct base_err *err, struct fs_control_peer *ret_peer)
+{
+	struct stat st;
+	int rc;
+	if (stat(target, &st) == 0 && S_ISSOCK(st.st_mode))
+		rc = find_by_socket(target, limit_ms, err, ret_peer);
+	else
+		rc = explain(target, fs_control_find_within(target, limit_ms, err, ret_peer), err);
+	if (rc == 0)
+		set_place(ret_peer);
+	return rc;
+}
+
+int ask_find(const char *target, struct base_err *err, struct fs_control_peer *ret_peer)
+{
+	return ask_find_within(target, FS_CONTROL_TIMEOUT_MS, err, ret_peer);
+}
+
+int ask_survey(unsigned limit_ms, struct fs_control_peer **ret_peers, size_t *ret_n,
+        struct fs_control_silent **ret_silent, size_t *ret_n_silent)
+{
+	int rc = fs_control_survey(limit_ms, ret_peers, ret_n, ret_silent, ret_n_silent);
+	for (size_t i = 0; rc == 0 && i < *ret_n; i++)
+		set_place(&(*ret_peers)[i]);
+	return rc;
+}
+
+/* In an answer, too. */
+static void tell_place(json_t *object, const char *mountpoint)
+{
+	if (json_object_get(object, "mountpoint"))
+		json_object_set_new(object, "mountpoint", json_string(mountpoint));
+}
+
+int ask(const char *target, json_t *request, struct base_err *err, json_t **ret_reply)
+{
+	struct fs_control_peer peer;
+	cleanup_free char *reply = NULL;
+	cleanup_free char *text = json_dumps(request, JSON_COMPACT | JSON_PRESERVE_ORDER);
+	json_decref(request);
+	if (!text)
+		return base_err_set(err, -ENOMEM, "out of memory");
+	int r = ask_find(target, err, &peer);
+	if (r < 0)
+		return r;
+	r = fs_control_request(peer.socket, text, REPLY_MS, err, &reply);
+	json_t *object = r == 0 ? json_loads(reply, 0, NULL) : NULL;
+	tell_place(object, peer.mountpoint);
+	tell_place(json_object_get(object, "stats"), peer.mountpoint);
+	fs_control_peer_done(&peer);
+	if (r < 0)
+		return r;
+	if (!json_is_object(object)) {
+		json_decref(object);
+		return base_err_set(
+		        err, -EPROTO, "the server of '%s' answered with something that is no JSON object", target);
+	}
+	json_object_del(object, "ok");
+	*ret_reply = object;
+	return 0;
+}

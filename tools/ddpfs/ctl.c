@@ -1,0 +1,206 @@
+/* ddpfs ctl: what can be changed under a live mount: its epoch, whether it advances by itself, the resume state. */
+#include <ctype.h>
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "shard/base/cleanup.h"
+#include "shard/base/io.h"
+#include "shard/base/units.h"
+#include "tools/ddpfs/control_client.h"
+#include "tools/common/cli.h"
+#include "tools/ddpfs/ddpfs.h"
+
+enum { KEY_EPOCH = 256, KEY_JSON, KEY_TURNS };
+
+struct arguments {
+	const char *target;
+	const char *command;
+	const char *value; /* NULL = only ask */
+	const char *output;
+	uint64_t epoch;
+	uint64_t turns;
+	bool epoch_set;
+	bool turns_set;
+	bool json;
+};
+
+static const struct argp_option argp_options[] = {
+	{ "epoch", KEY_EPOCH, "N", 0, "With state: STEPS were counted in epoch N (default: the current one)", 0 },
+	{ "turns", KEY_TURNS, "K", 0,
+	        "With state, in place of STEPS: each rank has trained the first K of its samples that its mount "
+	        "shows of the epoch (all when there are fewer)",
+	        0 },
+	{ "output", 'O', "FILE", 0, "With state: write it to FILE, in one step, instead of standard output", 0 },
+	{ "json", KEY_JSON, NULL, 0, "Print the answer as JSON", 0 },
+	{ 0 },
+};
+
+static error_t parse_option(int key, char *arg, struct argp_state *state)
+{
+	struct arguments *a = state->input;
+	switch (key) {
+	case KEY_EPOCH:
+		a->epoch = cli_arg_u64(state, "--epoch", arg, 0, INT64_MAX);
+		a->epoch_set = true;
+		return 0;
+	case KEY_TURNS:
+		a->turns = cli_arg_u64(state, "--turns", arg, 0, INT64_MAX);
+		a->turns_set = true;
+		return 0;
+	case 'O':
+		a->output = arg;
+		return 0;
+	case KEY_JSON:
+		a->json = true;
+		return 0;
+	case ARGP_KEY_ARG:
+		if (state->arg_num == 0)
+			a->target = arg;
+		else if (state->arg_num == 1)
+			a->command = arg;
+		else if (state->arg_num == 2)
+			a->value = arg;
+		else
+			argp_error(state, "'%s' is one argument too many", arg);
+		return 0;
+	case ARGP_KEY_END:
+		if (!a->command)
+			argp_error(state, "%s",
+			        a->target ? "say what to do: epoch, advance, state or info" : "MNT is missing");
+		return 0;
+	default:
+		return ARGP_ERR_UNKNOWN;
+	}
+}
+
+static uint64_t number(const char *text, const char *what)
+{
+	uint64_t value = 0;
+	if (base_parse_u64(text, INT64_MAX, &value) < 0)
+		cli_usage("%s: '%s' is not a number%s", what, text,
+		        strcmp(what, "state") == 0 ? " of steps; -O FILE writes the state to a file" : "");
+	return value;
+}
+
+/* Ends the program unless the words make sense together; *ret_number is the number behind epoch or state. */
+static void check_words(const struct arguments *a, uint64_t *ret_number)
+{
+	bool epoch = strcmp(a->command, "epoch") == 0;
+	bool state = strcmp(a->command, "state") == 0;
+	bool advance = strcmp(a->command, "advance") == 0;
+	if (!epoch && !state && !advance && strcmp(a->command, "info") != 0)
+		cli_usage("unknown command '%s': one of epoch, advance, state, info", a->command);
+	if (advance && (!a->value || (strcmp(a->value, "auto") != 0 && strcmp(a->value, "off") != 0)))
+		cli_usage("advance: give auto or off");
+	if (a->value && !epoch && !state && !advance)
+		cli_usage("'%s' is one argument too many", a->value);
+	if (!state && (a->epoch_set || a->turns_set || a->output))
+		cli_usage("--epoch, --turns and --output belong to state");
+	if (a->turns_set && a->value)
+		cli_usage("STEPS and --turns both say what was trained: give one of them");
+	if (a->epoch_set && !a->value && !a->turns_set)
+		cli_usage("--epoch needs STEPS or --turns: ddpfs ctl MNT state STEPS --epoch N");
+	if (a->value && !advance)
+		*ret_number = number(a->value, a->command);
+}
+
+static json_t *make_request(const struct arguments *a)
+{
+	uint64_t n = 0;
+	check_words(a, &n);
+	json_t *request = json_object();
+	if (strcmp(a->command, "advance") == 0) {
+		json_object_set_new(request, "cmd", json_string("epoch"));
+		json_object_set_new(request, "advance", json_string(a->value));
+		return request;
+	}
+	json_object_set_new(request, "cmd", json_string(a->command));
+	if (a->value)
+		json_object_set_new(
+		        request, strcmp(a->command, "epoch") == 0 ? "set" : "steps", json_integer((json_int_t)n));
+	if (a->turns_set)
+		json_object_set_new(request, "turns", json_integer((json_int_t)a->turns));
+	if (a->epoch_set)
+		json_object_set_new(request, "epoch", json_integer((json_int_t)a->epoch));
+	return request;
+}
+
+static int print_state(const struct arguments *a, const json_t *reply)
+{
+	cleanup_free char *text = json_dumps(json_object_get(reply, "state"), JSON_COMPACT | JSON_PRESERVE_ORDER);
+	if (!text)
+		return cli_failf("the server's answer holds no state: is it of another version of ddpfs?");
+	if (!a->output) {
+		puts(text);
+		return CLI_DONE;
+	}
+	cleanup_free char *line = NULL;
+	int len = asprintf(&line, "%s\n", text);
+	int r = len < 0 ? -ENOMEM : base_write_file_atomic(a->output, line, (size_t)len, 0644);
+	return r < 0 ? cli_failf("'%s': %s", a->output, base_err_str(r)) : CLI_DONE;
+}
+
+/* Where the trainer's own sampler decides, it tells how far the trainer is.  False when there is none. */
+static bool print_samplers(const json_t *samplers)
+{
+	size_t i;
+	json_t *sampler;
+	json_array_foreach((json_t *)(uintptr_t)samplers, i, sampler) printf("epoch %lld: %lld of %lld, %s\n",
+	        (long long)json_integer_value(json_object_get(sampler, "epoch")),
+	        (long long)json_integer_value(json_object_get(sampler, "turn")),
+	        (long long)json_integer_value(json_object_get(sampler, "turns")),
+	        json_string_value(json_object_get(sampler, "text")));
+	return json_array_size(samplers) > 0;
+}
+
+static int print_reply(const struct arguments *a, const json_t *reply)
+{
+	if (strcmp(a->command, "state") == 0 && !a->json)
+		return print_state(a, reply);
+	if (a->json || strcmp(a->command, "info") == 0) {
+		json_dumpf(reply, stdout, JSON_INDENT(2) | JSON_PRESERVE_ORDER);
+		putchar('\n');
+		return CLI_DONE;
+	}
+	if (!a->value && print_samplers(json_object_get(reply, "samplers")))
+		return CLI_DONE;
+	printf("epoch %lld: %lld of %lld samples opened, advance=%s\n",
+	        (long long)json_integer_value(json_object_get(reply, "epoch")),
+	        (long long)json_integer_value(json_object_get(reply, "opened")),
+	        (long long)json_integer_value(json_object_get(reply, "turns")),
+	        json_string_value(json_object_get(reply, "advance")));
+	return CLI_DONE;
+}
+
+/* argp would take -1 for an option. */
+static void refuse_negative(int argc, char **argv)
+{
+	for (int i = 1; i < argc && strcmp(argv[i], "--") != 0; i++)
+		if (argv[i][0] == '-' && isdigit((unsigned char)argv[i][1]))
+			cli_usage("'%s' is negative: epochs, steps and turns count from 0", argv[i]);
+}
+
+int ddpfs_ctl(int argc, char **argv)
+{
+	static const struct argp argp = { .options = argp_options,
+		.parser = parse_option,
+		.args_doc = "MNT|@PID epoch [N]\nMNT|@PID advance auto|off\nMNT|@PID state [STEPS]\nMNT|@PID info",
+		.doc = "Asks or changes a live mount.\v"
+		       "epoch N shows epoch N from the next listing on, and switches self-advancing off; advance auto "
+		       "switches it on "
+		       "again. state STEPS notes that all ranks together have trained STEPS samples of the epoch and "
+		       "prints the "
+		       "resume state for -o state=FILE." };
+	struct arguments a = { 0 };
+	struct base_err err = { 0 };
+	json_t *reply;
+	refuse_negative(argc, argv);
+	cli_parse(&argp, argc, argv, &a);
+	if (ask(a.target, make_request(&a), &err, &reply) < 0)
+		return cli_fail(&err);
+	int status = print_reply(&a, reply);
+	json_decref(reply);
+	return status;
+}

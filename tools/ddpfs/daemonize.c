@@ -1,0 +1,395 @@
+#include "tools/ddpfs/daemonize.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+
+#include "fs/supervisor.h"
+#include "shard/base/cleanup.h"
+#include "tools/ddpfs/mounts.h"
+#include "tools/ddpfs/takeover.h"
+
+enum {
+	POLL_MS = 100,   /* between two looks at what a signal left */
+	STOP_POLLS = 50, /* 5 s for a server to unmount before it is killed */
+	LINKS_MAX = 40,  /* as the kernel's own limit */
+};
+
+/* What the server tells its parent, once, in one write (smaller than PIPE_BUF). */
+struct report {
+	int code; /* 0: the mount answers */
+	char text[BASE_ERR_TEXT_MAX];
+};
+
+/* A way to a file, component by component, that follows the links of this user and of root only: another user's
+ * could lead anywhere. */
+struct walk {
+	char path[PATH_MAX]; /* what is left */
+	int dir;             /* what it starts from; -1: the working directory */
+	int links;
+	uid_t stranger; /* whose link it was, after -EPERM */
+};
+
+static void walk_to(struct walk *w, int dir)
+{
+	if (w->dir >= 0)
+		close(w->dir);
+	w->dir = dir;
+}
+
+/* `rest` follows in place of the link that `fd` is. */
+static int follow(struct walk *w, int fd, const char *rest)
+{
+	char to[PATH_MAX], path[2 * PATH_MAX];
+	struct stat st;
+	if (fstat(fd, &st) < 0)
+		return -errno;
+	if (st.st_uid != geteuid() && st.st_uid != 0) {
+		w->stranger = st.st_uid;
+		return -EPERM;
+	}
+	ssize_t n = readlinkat(fd, "", to, sizeof(to) - 1);
+	if (n < 0)
+		return -errno;
+	to[n] = '\0';
+	if (++w->links > LINKS_MAX)
+		return -ELOOP;
+	if (snprintf(path, sizeof(path), "%s%s%s", to, *rest ? "/" : "", rest) >= PATH_MAX)
+		return -ENAMETOOLONG;
+	memcpy(w->path, path, strlen(path) + 1);
+	return 0;
+}
+
+/* One component; 1: the file is open as *ret_fd. */
+static int step(struct walk *w, int flags, int *ret_fd)
+{
+	char name[PATH_MAX], rest[PATH_MAX];
+	struct stat st;
+	if (w->path[0] == '/')
+		walk_to(w, open("/", O_PATH | O_DIRECTORY | O_CLOEXEC));
+	const char *from = w->path + strspn(w->path, "/");
+	size_t len = strcspn(from, "/");
+	memcpy(name, from, len);
+	name[len] = '\0';
+	from += len;
+	bool last = !*from;
+	from += strspn(from, "/");
+	memcpy(rest, from, strlen(from) + 1);
+	int at = w->dir < 0 ? AT_FDCWD : w->dir;
+	cleanup_close int fd = openat(at, *name ? name : ".", O_PATH | O_NOFOLLOW | O_CLOEXEC);
+	if (fd < 0 && (errno != ENOENT || !last))
+		return -errno;
+	if (fd >= 0 && fstat(fd, &st) < 0)
+		return -errno;
+	if (fd >= 0 && S_ISLNK(st.st_mode))
+		return follow(w, fd, rest);
+	if (last) {
+		*ret_fd = openat(at, *name ? name : ".", flags | O_NOFOLLOW, 0640);
+		return *ret_fd < 0 ? -errno : 1;
+	}
+	walk_to(w, steal_fd(&fd));
+	memcpy(w->path, rest, strlen(rest) + 1);
+	return 0;
+}
+
+static int open_unled(const char *path, int flags, uid_t *ret_stranger, int *ret_fd)
+{
+	struct walk w = { .dir = -1 };
+	int rc = strlen(path) < sizeof(w.path) ? 0 : -ENAMETOOLONG;
+	if (rc == 0)
+		memcpy(w.path, path, strlen(path) + 1);
+	while (rc == 0)
+		rc = step(&w, flags, ret_fd);
+	walk_to(&w, -1);
+	*ret_stranger = w.stranger;
+	return rc < 0 ? rc : 0;
+}
+
+/* Lines that do not fit are lost, and nobody would know why. */
+static void warn_of_limit(const char *quoted)
+{
+	struct rlimit limit;
+	if (getrlimit(RLIMIT_FSIZE, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY)
+		log_warning("log file '%s': cut at %llu bytes by this process's limit (ulimit -f): `ddpfs stat` shows "
+		            "the last "
+		            "lines in any case",
+		        quoted, (unsigned long long)limit.rlim_cur);
+}
+
+static int open_log(const struct options *o, struct base_err *err)
+{
+	char quoted[256];
+	cleanup_close int fd = -1;
+	uid_t stranger = 0;
+	if (!o->log_file)
+		return 0;
+	base_err_quote(o->log_file, quoted, sizeof(quoted));
+	/* A pipe that nobody reads is an error (ENXIO), not something to wait for. */
+	int r = open_unled(
+	        o->log_file, O_WRONLY | O_CREAT | O_APPEND | O_NONBLOCK | O_NOCTTY | O_CLOEXEC, &stranger, &fd);
+	if (r == -EPERM && stranger)
+		return base_err_set(err, r,
+		        "log file '%s': a symbolic link of another user (%u) is on the way: give the path that it "
+		        "leads to",
+		        quoted, (unsigned)stranger);
+	if (r < 0)
+		return base_err_set(err, r, "log file '%s': %s", quoted, strerror(-r));
+	warn_of_limit(quoted);
+	if (fcntl(fd, F_SETFL, O_APPEND) < 0 || dup2(fd, STDERR_FILENO) < 0)
+		return base_err_set(err, -errno, "log file '%s': %s", quoted, strerror(errno));
+	return 0;
+}
+
+/* There was no ddpfs mount before (mounts_check_target): a dead one that stands there is what our server left, a living one
+ * somebody else's who was faster. */
+static void remove_left_mount(const char *mountpoint)
+{
+	struct mounts_entry entry;
+	if (mounts_find(mountpoint, &entry) == 0 && mounts_is_dead(&entry))
+		mounts_remove(mountpoint, true);
+}
+
+/* What survives a server lies in memory that counts as a file. */
+static int supervise(const struct fs_supervise *how, struct base_err *err, bool *ret_ready)
+{
+	int r = fs_supervise(how, err, ret_ready);
+	if (r == -EFBIG)
+		base_err_set(err, r,
+		        "the limit on the size of files (ulimit -f) is too small for what a server keeps in memory: "
+		        "`ulimit -f unlimited`, or LimitFSIZE=infinity of the systemd unit");
+	return r;
+}
+
+/* In front */
+
+int serve_front(const struct options *options, struct base_err *err)
+{
+	bool ready = false;
+	base_log_init("ddpfs", options->log_level, false);
+	signal(SIGXFSZ, SIG_IGN);
+	int r = open_log(options, err);
+	if (r < 0)
+		return r;
+	struct takeover takeover = { .fs = options->fs, .log_level = options->log_level, .owner_pidfd = -1 };
+	const struct fs_supervise supervised = {
+		.options = &options->fs, .owner_pidfd = -1, .restart = takeover_restart, .arg = &takeover
+	};
+	r = supervise(&supervised, err, &ready);
+	if (r < 0 && !ready)
+		remove_left_mount(options->fs.mountpoint);
+	/* Unmounted, or told to end, before it answered: nobody waits for that here. */
+	return r == -ECANCELED || r == -EINTR ? 0 : r;
+}
+
+/* In the background: the supervisor's side */
+
+struct child {
+	struct takeover takeover; /* first: what takeover_restart takes */
+	const struct serve_background *how;
+	int report_fd;
+};
+
+static void send_report(int fd, int code, const char *text)
+{
+	struct report report = { .code = code };
+	snprintf(report.text, sizeof(report.text), "%s", text);
+	/* A parent that is gone does not want to know. */
+	ssize_t ignored = write(fd, &report, sizeof(report));
+	(void)ignored;
+}
+
+static void close_others(int keep_a, int keep_b)
+{
+	cleanup_closedir DIR *dir = opendir("/proc/self/fd");
+	struct dirent *entry;
+	while (dir && (entry = readdir(dir))) {
+		int fd = (int)strtol(entry->d_name, NULL, 10); /* 0 for "." and ".." */
+		if (fd > STDERR_FILENO && fd != keep_a && fd != keep_b && fd != dirfd(dir))
+			close(fd);
+	}
+}
+
+static void to_null(int fd, int flags)
+{
+	cleanup_close int null = open("/dev/null", flags | O_CLOEXEC);
+	if (null >= 0)
+		dup2(null, fd);
+}
+
+static bool logs_to_syslog(const struct serve_background *how)
+{
+	return !how->keep_stderr && !how->options->log_file;
+}
+
+static bool gives_up_stderr(const struct serve_background *how)
+{
+	return logs_to_syslog(how) && !how->options->fs.debug;
+}
+
+/* In the server's process and in the supervisor's: from here on nobody reads what they say on stderr. */
+static void leave_stderr(void *arg)
+{
+	const struct child *child = arg;
+	const struct serve_background *how = child->how;
+	base_log_init("ddpfs", how->options->log_level, logs_to_syslog(how));
+	if (gives_up_stderr(how))
+		to_null(STDERR_FILENO, O_RDONLY); /* a confined server opens nothing to write */
+}
+
+static void on_ready(void *arg)
+{
+	struct child *child = arg;
+	leave_stderr(child);
+	send_report(child->report_fd, 0, "");
+	close(child->report_fd);
+	child->report_fd = -1;
+}
+
+static int serve_child(struct child *child, struct base_err *err)
+{
+	const struct options *options = child->how->options;
+	base_log_init("ddpfs", options->log_level, false);
+	struct fs_options fs = options->fs;
+	bool ready;
+	fs.gives_up_stderr = gives_up_stderr(child->how);
+	int r = open_log(options, err);
+	if (r < 0)
+		return r;
+	child->takeover = (struct takeover){ .fs = fs,
+		.log_level = options->log_level,
+		.to_syslog = logs_to_syslog(child->how),
+		.owner_pidfd = child->how->owner_pidfd };
+	const struct fs_supervise supervised = { .options = &fs,
+		.owner_pidfd = child->how->owner_pidfd,
+		.ready_server = leave_stderr,
+		.ready = on_ready,
+		.restart = takeover_restart,
+		.arg = child };
+	return supervise(&supervised, err, &ready);
+}
+
+static _Noreturn void child_main(const struct serve_background *how, int report_fd)
+{
+	struct base_err err = { 0 };
+	struct child child = { .how = how, .report_fd = report_fd };
+	setsid();
+	signal(SIGPIPE, SIG_IGN); /* a parent that was killed must not take the server with it in send_report */
+	signal(SIGXFSZ, SIG_IGN); /* RLIMIT_FSIZE: a write that goes too far is an error, not the server's end */
+	close_others(report_fd, how->owner_pidfd);
+	to_null(STDIN_FILENO, O_RDONLY);
+	to_null(STDOUT_FILENO, O_WRONLY);
+	umask(022);
+	sigset_t set;
+	if (how->owner_pidfd >= 0)
+		sigfillset(&set);
+	else
+		sigemptyset(&set);
+	sigdelset(&set, SIGSEGV);
+	sigdelset(&set, SIGBUS);
+	sigdelset(&set, SIGABRT);
+	sigdelset(&set, SIGFPE);
+	sigdelset(&set, SIGILL);
+	pthread_sigmask(SIG_SETMASK, &set, NULL);
+	if (chdir("/") < 0)
+		log_warning("chdir /: %s", strerror(errno)); /* the server keeps the caller's directory in use */
+	int r = serve_child(&child, &err);
+	if (child.report_fd >= 0)
+		send_report(child.report_fd, r, err.text[0] ? err.text : base_err_str(r));
+	else if (r < 0)
+		log_error("%s", err.text);
+	_exit(r < 0);
+}
+
+/* The parent's side */
+
+static volatile sig_atomic_t interrupted;
+
+static void on_signal(int number)
+{
+	interrupted = number;
+}
+
+/* Reads the report; a signal on the way ends the server, whose end is then read.  SIGTERM first: a server that is killed
+ * leaves a dead mount behind, unless its namespace goes with it (`blocked`: it heeds nothing else then). */
+static ssize_t read_report(int fd, pid_t server, bool blocked, struct report *report)
+{
+	int waited = 0;
+	for (;;) {
+		struct pollfd p = { .fd = fd, .events = POLLIN };
+		if (interrupted && waited == 0)
+			kill(server, blocked ? SIGKILL : SIGTERM);
+		else if (interrupted && waited == STOP_POLLS)
+			kill(server, SIGKILL);
+		if (interrupted)
+			waited++;
+		/* A signal between the test and poll() is seen a little later, not never. */
+		int n = poll(&p, 1, POLL_MS);
+		if (n > 0)
+			return read(fd, report, sizeof(*report));
+		if (n < 0 && errno != EINTR)
+			return -1;
+	}
+}
+
+/* The supervisor died without a word. */
+static int explain_death(pid_t server, const char *mountpoint, struct base_err *err)
+{
+	int status;
+	while (waitpid(server, &status, 0) < 0)
+		if (errno != EINTR)
+			return base_err_set(err, -ECHILD, "the server ended without a word");
+	remove_left_mount(mountpoint);
+	if (interrupted)
+		return base_err_set(err, -EINTR, "interrupted");
+	return base_err_set(err, -EIO, "the server was killed before the mount answered");
+}
+
+static int wait_ready(int fd, pid_t server, const struct serve_background *how, struct base_err *err)
+{
+	static const int numbers[] = { SIGINT, SIGTERM, SIGHUP };
+	struct sigaction old[3];
+	struct sigaction action = { .sa_handler = on_signal };
+	struct report report;
+	interrupted = 0;
+	for (int i = 0; i < 3; i++)
+		sigaction(numbers[i], &action, &old[i]);
+	ssize_t n = read_report(fd, server, how->owner_pidfd >= 0, &report);
+	for (int i = 0; i < 3; i++)
+		sigaction(numbers[i], &old[i], NULL);
+	if (n != sizeof(report))
+		return explain_death(server, how->options->fs.mountpoint, err);
+	if (report.code == 0)
+		return 0;
+	while (waitpid(server, NULL, 0) < 0 && errno == EINTR) {
+	}
+	report.text[sizeof(report.text) - 1] = '\0';
+	remove_left_mount(how->options->fs.mountpoint);
+	return base_err_set(err, report.code, "%s", report.text);
+}
+
+int serve_background(const struct serve_background *how, struct base_err *err, pid_t *ret_pid)
+{
+	int fds[2];
+	signal(SIGCHLD, SIG_DFL); /* some launchers ignore it, and waitpid() then waits for nobody */
+	if (pipe2(fds, O_CLOEXEC) < 0)
+		return base_err_set(err, -errno, "cannot make a pipe: %s", strerror(errno));
+	cleanup_close int read_fd = fds[0];
+	pid_t pid = fork();
+	if (pid == 0) {
+		child_main(how, fds[1]);
+	}
+	close(fds[1]);
+	if (pid < 0)
+		return base_err_set(err, -errno, "cannot start the server's process: %s", strerror(errno));
+	int r = wait_ready(read_fd, pid, how, err);
+	if (r < 0)
+		return r;
+	*ret_pid = pid;
+	return 0;
+}

@@ -1,0 +1,346 @@
+/* ddpfs exec: a command with a dataset mounted just for it.
+ *
+ *     ddpfs exec --(fork)--> middle --(fork)--> server      new session, private mount namespace
+ *         |                    '-- exits when the mount answers
+ *         '-- becomes the command (execvp)
+ *
+ * The process that the launcher started turns into the command itself: its signals, process group, terminal, exit status and
+ * process id need no forwarding, and a kill -9 reaches the right process.  The server is nobody's child that the command
+ * could wait for by accident; it watches the command through a pidfd, and unmounts and ends with it. */
+#include <errno.h>
+#include <inttypes.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "shard/base/cleanup.h"
+#include "tools/common/cli.h"
+#include "tools/ddpfs/ddpfs.h"
+#include "tools/ddpfs/launcher.h"
+#include "tools/ddpfs/mounts.h"
+#include "tools/ddpfs/namespace.h"
+#include "tools/ddpfs/daemonize.h"
+
+/* What env(1), timeout(1) and the shells give for a command that could not be run. */
+enum { EXIT_CANNOT_RUN = 126, EXIT_NOT_FOUND = 127 };
+
+enum { KEY_LAUNCHER = 256, KEY_NO_INTERPOSE };
+
+struct arguments {
+	struct options options;
+	const char *dataset;
+	const char *target;
+	const char *launcher;
+	char **command;
+	bool no_interpose;
+	bool quiet;
+	uint32_t local_world; /* ranks of this host as the launcher tells, or 0 */
+};
+
+static const struct argp_option argp_options[] = {
+	{ "options", 'o', "OPTIONS", 0, "Mount options, see below; may be repeated", 0 },
+	{ "launcher", KEY_LAUNCHER, "NAME", 0,
+	        "Take rank and world from this launcher's variables only: torchrun, horovod, ompi, "
+	        "pmi or slurm",
+	        0 },
+	{ "no-interpose", KEY_NO_INTERPOSE, NULL, 0,
+	        "Leave LD_PRELOAD alone: Python's open() then asks the server whether each "
+	        "file is a terminal, 40 us a file",
+	        0 },
+	{ "quiet", 'q', NULL, 0, "Do not say where rank and world came from", 0 },
+	{ 0 },
+};
+
+static error_t parse_option(int key, char *arg, struct argp_state *state)
+{
+	struct arguments *a = state->input;
+	struct base_err err = { 0 };
+	switch (key) {
+	case 'o':
+		if (options_parse(&a->options, arg, &err) < 0)
+			argp_error(state, "%s", err.text);
+		return 0;
+	case 'q':
+		a->quiet = true;
+		return 0;
+	case KEY_LAUNCHER:
+		a->launcher = arg;
+		return 0;
+	case KEY_NO_INTERPOSE:
+		a->no_interpose = true;
+		return 0;
+	case ARGP_KEY_ARG:
+		if (state->arg_num == 0)
+			a->dataset = arg;
+		else if (state->arg_num == 1)
+			a->target = arg;
+		else
+			argp_error(state, "put -- before the command: ddpfs exec ... DATASET MNT -- COMMAND");
+		return 0;
+	case ARGP_KEY_END:
+		if (!a->dataset || !a->target)
+			argp_error(state, "%s",
+			        a->dataset ? "MNT is missing: the directory to mount on"
+			                   : "DATASET and MNT are missing");
+		if (!a->command)
+			argp_error(state, "the command is missing: ddpfs exec ... DATASET MNT -- COMMAND");
+		return 0;
+	default:
+		return ARGP_ERR_UNKNOWN;
+	}
+}
+
+/* Cuts argv at the first "--": what follows is the command's, options and all. */
+static int split_command(int argc, char **argv, char ***ret_command)
+{
+	*ret_command = NULL;
+	for (int i = 1; i < argc; i++) {
+		if (strcmp(argv[i], "--") != 0)
+			continue;
+		if (i + 1 < argc)
+			*ret_command = argv + i + 1;
+		argv[i] = NULL;
+		return i;
+	}
+	return argc;
+}
+
+/* The same -o on every rank is all ranks on the same samples, which nothing else would show. */
+static void warn_of_launcher(const struct arguments *a)
+{
+	const struct shard_view_options *given = &a->options.view.view;
+	struct launcher found;
+	struct base_err err = { 0 };
+	if (a->options.view.set & VIEW_OPTIONS_SET_RANK && launcher_find(a->launcher, &err, &found) == 0 &&
+	        given->world == found.world && given->rank != found.rank)
+		cli_warn("-o rank=%u, but %s=%u: ranks that are given the same number read the same samples; without "
+		         "-o rank,world the launcher's are taken",
+		        given->rank, found.rank_name, found.rank);
+}
+
+/* Rank and world: explicit ones win, then the launcher's.  Says on stderr what was taken from where.  Returns 0,
+ * -EINVAL with a sentence. */
+static int find_rank(struct arguments *a, struct base_err *err)
+{
+	struct options *o = &a->options;
+	struct launcher found;
+	if (o->fs.view_all) {
+		if (!a->quiet)
+			cli_note("view=all: every file on every rank");
+		return 0;
+	}
+	unsigned given = o->view.set & (VIEW_OPTIONS_SET_RANK | VIEW_OPTIONS_SET_WORLD);
+	if (given) {
+		if (!a->quiet && given == (VIEW_OPTIONS_SET_RANK | VIEW_OPTIONS_SET_WORLD))
+			cli_note("rank %u of %u (-o rank, world)", o->view.view.rank, o->view.view.world);
+		warn_of_launcher(a);
+		return 0; /* options_finish says what is missing when only one is given */
+	}
+	int r = launcher_find(a->launcher, err, &found);
+	if (r == -ENOENT && a->launcher)
+		return base_err_set(
+		        err, r, "--launcher=%s: its variables are not set here: was this started by it?", a->launcher);
+	if (r == -ENOENT)
+		return base_err_set(err, r,
+		        "no launcher's rank is set here: start this under torchrun, srun or mpirun, or add "
+		        "-o rank=R,world=W, or -o view=all (as around torchrun itself, where COMMAND starts the "
+		        "ranks)");
+	if (r < 0)
+		return r;
+	o->view.view.rank = found.rank;
+	o->view.view.world = found.world;
+	o->view.set |= VIEW_OPTIONS_SET_RANK | VIEW_OPTIONS_SET_WORLD;
+	a->local_world = found.local_world;
+	if (!a->quiet)
+		cli_note("rank %u of %u (%s, %s: %s%s%s)", found.rank, found.world, found.rank_name, found.world_name,
+		        found.name, found.note[0] ? "; " : "", found.note);
+	return 0;
+}
+
+/* Which checkpoint a rank goes on from should stand in the job's log: two that differ train some samples twice. */
+static void say_state(const struct view_options *o)
+{
+	char quoted[256];
+	if (!o->state_path)
+		return;
+	base_err_quote(o->state_path, quoted, sizeof(quoted));
+	if (o->state_missing)
+		cli_note("there is no '%s' yet: epoch %" PRIu64 " from step %" PRIu64, quoted, o->view.epoch,
+		        o->view.start);
+	else
+		cli_note("'%s': epoch %" PRIu64 " from step %" PRIu64, quoted, o->view.epoch, o->view.start);
+}
+
+static void set_number(const char *name, uint32_t value)
+{
+	char text[16];
+	snprintf(text, sizeof(text), "%u", value);
+	setenv(name, text, 1);
+}
+
+/* The server, two forks away. */
+
+static _Noreturn void middle_main(const struct arguments *a, int owner_pidfd)
+{
+	struct base_err err = { 0 };
+	pid_t server;
+	/* Ranks of a host share its memory, and cannot see each other's mounts to count them: the server goes by torchrun's
+	 * variable, whoever the launcher was. */
+	if (a->local_world)
+		set_number("LOCAL_WORLD_SIZE", a->local_world);
+	int r = serve_background(
+	        &(struct serve_background){ .options = &a->options, .owner_pidfd = owner_pidfd, .keep_stderr = true },
+	        &err, &server);
+	_exit(r < 0 ? cli_fail(&err) : CLI_DONE);
+}
+
+/* Returns 0 when the mount answers, else the exit status; the reason is on stderr. */
+static int start_server(const struct arguments *a)
+{
+	int status;
+	struct sigaction old;
+	cleanup_close int self = (int)syscall(SYS_pidfd_open, getpid(), 0);
+	if (self < 0)
+		return cli_failf("pidfd_open: %s: 'ddpfs exec' needs Linux 5.3", strerror(errno));
+	/* A launcher may have set it to be ignored, which the command gets back. */
+	sigaction(SIGCHLD, &(struct sigaction){ .sa_handler = SIG_DFL }, &old);
+	pid_t middle = fork();
+	if (middle == 0)
+		middle_main(a, self);
+	if (middle < 0)
+		return cli_failf("cannot start a process: %s", strerror(errno));
+	while (waitpid(middle, &status, 0) < 0)
+		if (errno != EINTR)
+			return cli_failf("waitpid: %s", strerror(errno));
+	sigaction(SIGCHLD, &old, NULL);
+	return WIFEXITED(status) ? WEXITSTATUS(status) : CLI_FAILED;
+}
+
+/* The command's environment. */
+
+/* The interposer lies beside the binary in a build tree, else where both were installed, or where that was moved to. */
+static const char *find_interposer(char buf[PATH_MAX])
+{
+	static const char *const places[] = { "", "../" INTERPOSE_LIBDIR "/ddpfs/" };
+	char self[PATH_MAX];
+	ssize_t n = readlink("/proc/self/exe", self, sizeof(self) - 1);
+	self[n > 0 ? n : 0] = '\0';
+	char *slash = strrchr(self, '/');
+	for (int i = 0; slash && i < 2; i++) {
+		slash[1] = '\0';
+		if (snprintf(buf, PATH_MAX, "%s%s%s", self, places[i], INTERPOSE_NAME) < PATH_MAX &&
+		        access(buf, R_OK) == 0)
+			return buf;
+	}
+	snprintf(buf, PATH_MAX, "%s/%s", INTERPOSE_DIR, INTERPOSE_NAME);
+	return access(buf, R_OK) == 0 ? buf : NULL;
+}
+
+static void set_preload(void)
+{
+	char buf[PATH_MAX];
+	const char *path = find_interposer(buf);
+	const char *old = getenv("LD_PRELOAD");
+	if (!path) {
+		cli_warn("%s/%s is not there: Python's open() will take 40 us longer a file", INTERPOSE_DIR,
+		        INTERPOSE_NAME);
+		return;
+	}
+	/* ld.so splits at both and has no escape. */
+	if (strpbrk(path, " :")) {
+		cli_warn("'%s' cannot stand in LD_PRELOAD (blank or colon): Python's open() will take 40 us longer a "
+		         "file",
+		        path);
+		return;
+	}
+	if (old && strstr(old, INTERPOSE_NAME))
+		return;
+	cleanup_free char *value = NULL;
+	if (asprintf(&value, "%s%s%s", path, old && *old ? ":" : "", old ? old : "") > 0)
+		setenv("LD_PRELOAD", value, 1);
+}
+
+static void set_environment(const struct arguments *a)
+{
+	const struct fs_options *fs = &a->options.fs;
+	setenv("DDPFS_MOUNT", fs->mountpoint, 1);
+	setenv("DDPFS_DATASET", fs->dataset, 1);
+	setenv("DDPFS_VIEW", fs->view_all ? "all" : "rank", 1);
+	if (fs->view_all) {
+		unsetenv("DDPFS_RANK");
+		unsetenv("DDPFS_WORLD");
+	} else {
+		set_number("DDPFS_RANK", fs->view.rank);
+		set_number("DDPFS_WORLD", fs->view.world);
+	}
+	if (!a->no_interpose)
+		set_preload();
+}
+
+/* The caller may stand where the mount covers it (`cd MNT; ddpfs exec DATASET . -- ls`): a process stays in the directory
+ * below.  Its path leads to the same place in the mount. */
+static void enter_mount(const struct arguments *a)
+{
+	char cwd[PATH_MAX];
+	char quoted[512];
+	if (!getcwd(cwd, sizeof(cwd)) || !mounts_lies_below(cwd, a->options.fs.mountpoint) || chdir(cwd) == 0)
+		return;
+	cli_warn("working directory '%s': %s in the mount that covers it: the command starts in the covered one",
+	        base_err_quote(cwd, quoted, sizeof(quoted)), strerror(errno));
+}
+
+static int run(struct arguments *a)
+{
+	struct base_err err = { 0 };
+	struct stat st;
+	bool user;
+	bool usage = false;
+	int r = find_rank(a, &err);
+	if (r < 0)
+		cli_usage("%s", err.text);
+	bool existed = stat(a->target, &st) == 0;
+	r = ddpfs_prepare(&a->options, a->dataset, a->target, true, &err, &usage);
+	if (usage)
+		cli_usage("%s", err.text);
+	if (r < 0)
+		return cli_fail(&err);
+	if (!a->quiet)
+		say_state(&a->options.view);
+	if (!existed && !a->quiet)
+		cli_note("made the directory '%s'; it stays, other ranks may be using it", a->target);
+	r = namespace_enter(&err, &user);
+	if (r < 0)
+		return cli_fail(&err);
+	int status = start_server(a);
+	if (status != CLI_DONE)
+		return status;
+	set_environment(a);
+	enter_mount(a);
+	execvp(a->command[0], a->command);
+	status = errno == ENOENT ? EXIT_NOT_FOUND : EXIT_CANNOT_RUN;
+	cli_failf("'%s': %s", a->command[0], strerror(errno));
+	return status; /* our end takes the server with it */
+}
+
+int ddpfs_exec(int argc, char **argv)
+{
+	static const struct argp argp = { .options = argp_options,
+		.parser = parse_option,
+		.args_doc = "DATASET MNT -- COMMAND [ARG...]",
+		.doc = "Runs COMMAND with DATASET mounted on MNT, for it and its children alone: every rank of a host "
+		       "can use the "
+		       "same MNT. Rank and world come from -o rank=R,world=W or from the launcher's variables.",
+		.help_filter = options_help_filter };
+	struct arguments a = { 0 };
+	options_init(&a.options);
+	a.options.log_level = BASE_LOG_WARNING; /* the command's stderr is no place for chatter */
+	argc = split_command(argc, argv, &a.command);
+	cli_parse(&argp, argc, argv, &a);
+	int status = run(&a);
+	options_done(&a.options);
+	return status;
+}

@@ -1,0 +1,180 @@
+#include "tools/ddpfs/executable_check.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <sys/sysmacros.h>
+#include <unistd.h>
+
+#include "shard/base/cleanup.h"
+#include "tools/ddpfs/mounts.h"
+
+/* What is known on the way; `path` is where `fd` is. */
+struct walk {
+	uint64_t mount_dev;
+	int fd;
+	char path[PATH_MAX];
+	char rest[2 * PATH_MAX]; /* still to go */
+	unsigned links;
+};
+
+static bool trusts_user(uid_t uid)
+{
+	struct stat root;
+	struct stat self;
+	return uid == geteuid() || (stat("/", &root) == 0 && uid == root.st_uid) ||
+	       (stat("/proc/self/exe", &self) == 0 && uid == self.st_uid);
+}
+
+static bool trusts_mounter(uint64_t dev)
+{
+	uid_t uid;
+	int rc = mounts_fuse_owner(dev, &uid);
+	return rc == -ENOENT || (rc == 0 && trusts_user(uid));
+}
+
+static bool trusts(const struct stat *st)
+{
+	bool shut = !(st->st_mode & S_IWOTH) || (S_ISDIR(st->st_mode) && (st->st_mode & S_ISVTX));
+	return shut && trusts_user(st->st_uid);
+}
+
+/* Asks no server: the kernel knows the device. */
+static int device_of(int fd, uint64_t *ret_dev)
+{
+	struct statx stx;
+	if (statx(fd, "", AT_EMPTY_PATH | AT_STATX_DONT_SYNC, STATX_TYPE, &stx) < 0)
+		return -errno;
+	*ret_dev = makedev(stx.stx_dev_major, stx.stx_dev_minor);
+	return 0;
+}
+
+/* Goes back to the root with `target`, taken from where the link is, before what is still to go. */
+static int begin_anew(struct walk *walk, const char *target)
+{
+	char rest[2 * PATH_MAX];
+	const char *from = target[0] == '/' ? "" : walk->path;
+	int n = snprintf(rest, sizeof(rest), "%s/%s/%s", from, target, walk->rest);
+	if (n < 0 || (size_t)n >= sizeof(rest))
+		return -ENAMETOOLONG;
+	if (walk->links++ >= TRUST_LINKS_MAX)
+		return -ELOOP;
+	int root = open("/", O_PATH | O_DIRECTORY | O_CLOEXEC);
+	if (root < 0)
+		return -errno;
+	close(walk->fd);
+	walk->fd = root;
+	walk->path[0] = '\0';
+	memcpy(walk->rest, rest, (size_t)n + 1);
+	return 0;
+}
+
+static int follow(struct walk *walk, int link)
+{
+	char target[PATH_MAX];
+	ssize_t n = readlinkat(link, "", target, sizeof(target) - 1);
+	if (n < 0)
+		return -errno;
+	target[n] = '\0';
+	return begin_anew(walk, target);
+}
+
+/* ".." without a link before it is the component before. */
+static int go_up(struct walk *walk)
+{
+	char parent[PATH_MAX];
+	snprintf(parent, sizeof(parent), "%s", walk->path);
+	char *slash = strrchr(parent, '/');
+	if (slash)
+		*slash = '\0';
+	walk->path[0] = '\0';
+	return begin_anew(walk, parent);
+}
+
+static int go_down(struct walk *walk, const char *name, struct stat *ret_st)
+{
+	uint64_t dev = 0;
+	size_t used = strlen(walk->path);
+	cleanup_close int next = openat(walk->fd, name, O_PATH | O_NOFOLLOW | O_CLOEXEC);
+	int rc = next < 0 ? -errno : device_of(next, &dev);
+	if (rc == 0 && used + 1 + strlen(name) >= sizeof(walk->path))
+		rc = -ENAMETOOLONG;
+	if (rc < 0)
+		return rc;
+	snprintf(walk->path + used, sizeof(walk->path) - used, "/%s", name);
+	if (dev == walk->mount_dev)
+		return -EXDEV;
+	if (!trusts_mounter(dev))
+		return -EPERM;
+	if (fstat(next, ret_st) < 0)
+		return -errno;
+	if (S_ISLNK(ret_st->st_mode)) {
+		walk->path[used] = '\0';
+		return follow(walk, next);
+	}
+	close(walk->fd);
+	walk->fd = steal_fd(&next);
+	return trusts(ret_st) ? 0 : -EPERM;
+}
+
+/* One component.  1: it was the last one. */
+static int step(struct walk *walk, struct stat *ret_st)
+{
+	char name[NAME_MAX + 1];
+	char *start = walk->rest + strspn(walk->rest, "/");
+	size_t len = strcspn(start, "/");
+	if (len == 0)
+		return 1;
+	if (len > NAME_MAX)
+		return -ENAMETOOLONG;
+	memcpy(name, start, len);
+	name[len] = '\0';
+	memmove(walk->rest, start + len, strlen(start + len) + 1);
+	if (strcmp(name, ".") == 0)
+		return 0;
+	return strcmp(name, "..") == 0 ? go_up(walk) : go_down(walk, name, ret_st);
+}
+
+static int walk_to(struct walk *walk, struct stat *ret_st)
+{
+	if (fstat(walk->fd, ret_st) < 0)
+		return -errno;
+	int rc = trusts(ret_st) ? 0 : -EPERM;
+	while (rc == 0)
+		rc = step(walk, ret_st);
+	if (rc < 0)
+		return rc;
+	bool runs = S_ISREG(ret_st->st_mode) && access(walk->path, X_OK) == 0;
+	return runs ? 0 : -EINVAL;
+}
+
+int trust_program(const char *program, uint64_t mount_dev, struct base_err *err, char ret_path[PATH_MAX])
+{
+	char quoted[256];
+	char part[256];
+	struct stat st;
+	struct walk walk = { .mount_dev = mount_dev, .fd = -1 };
+	base_err_quote(program, quoted, sizeof(quoted));
+	int rc = program[0] == '/' && strlen(program) < PATH_MAX ? 0 : -EINVAL;
+	if (rc == 0) {
+		snprintf(walk.rest, sizeof(walk.rest), "%s", program);
+		walk.fd = open("/", O_PATH | O_DIRECTORY | O_CLOEXEC);
+		rc = walk.fd < 0 ? -errno : walk_to(&walk, &st);
+	}
+	if (walk.fd >= 0)
+		close(walk.fd);
+	if (rc == -EXDEV)
+		return base_err_set(err, -EPERM, "'%s' lies in the mount itself: it is not run", quoted);
+	if (rc == -EPERM)
+		return base_err_set(err, -EPERM,
+		        "'%s' is not run: others can replace it, by the owner or mode of '%s' or by who mounted what "
+		        "it lies on",
+		        quoted, base_err_quote(walk.path[0] ? walk.path : "/", part, sizeof(part)));
+	if (rc < 0)
+		return base_err_set(err, -EINVAL, "'%s' is no program that can be run here", quoted);
+	memcpy(ret_path, walk.path, PATH_MAX);
+	return 0;
+}

@@ -1,0 +1,112 @@
+/* ddpfs ls: every ddpfs mount of this host, in whatever mount namespace; of servers that do not answer the pid. */
+#include <errno.h>
+#include <jansson.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "tools/ddpfs/control_client.h"
+#include "tools/common/cli.h"
+#include "tools/ddpfs/ddpfs.h"
+
+enum { KEY_JSON = 256 };
+
+struct arguments {
+	bool json;
+};
+
+struct found {
+	struct fs_control_peer *peers;
+	size_t n;
+	struct fs_control_silent *silent;
+	size_t n_silent;
+};
+
+static const struct argp_option argp_options[] = {
+	{ "json", KEY_JSON, NULL, 0, "Print a JSON array", 0 },
+	{ 0 },
+};
+
+static error_t parse_option(int key, char *arg, struct argp_state *state)
+{
+	struct arguments *a = state->input;
+	switch (key) {
+	case KEY_JSON:
+		a->json = true;
+		return 0;
+	case ARGP_KEY_ARG:
+		argp_error(state, "'%s' is one argument too many", arg);
+		return 0;
+	default:
+		return ARGP_ERR_UNKNOWN;
+	}
+}
+
+static int print_json(const struct found *found)
+{
+	json_t *list = json_array();
+	for (size_t i = 0; i < found->n; i++) {
+		json_t *info = json_loads(found->peers[i].info, 0, NULL);
+		json_object_del(info, "ok");
+		json_object_set_new(info, "socket", json_string(found->peers[i].socket));
+		json_array_append_new(list, info);
+	}
+	for (size_t i = 0; i < found->n_silent; i++)
+		json_array_append_new(
+		        list, json_pack("{s:n, s:I, s:s, s:b}", "mountpoint", "pid", (json_int_t)found->silent[i].pid,
+		                      "socket", found->silent[i].socket, "silent", 1));
+	int r = json_dumpf(list, stdout, JSON_INDENT(2) | JSON_PRESERVE_ORDER);
+	json_decref(list);
+	putchar('\n');
+	return r < 0 ? cli_failf("cannot write to standard output") : CLI_DONE;
+}
+
+/* A server's answer has its names quoted. */
+static void print_table(const struct found *found)
+{
+	static const char silent[] = "(silent)";
+	char target[1024];
+	int width = (int)strlen(found->n_silent ? silent : "MOUNT");
+	for (size_t i = 0; i < found->n; i++) {
+		int len = (int)strlen(base_err_printable(found->peers[i].mountpoint, target, sizeof(target)));
+		width = len > width ? len : width;
+	}
+	printf("%-*s  %-11s  %7s  %s\n", width, "MOUNT", "RANK", "PID", "DATASET");
+	for (size_t i = 0; i < found->n; i++) {
+		const struct fs_control_peer *peer = &found->peers[i];
+		char rank[32] = "all";
+		char dataset[1024];
+		if (!peer->view_all)
+			snprintf(rank, sizeof(rank), "%u of %u", peer->rank, peer->world);
+		printf("%-*s  %-11s  %7d  %s\n", width, base_err_printable(peer->mountpoint, target, sizeof(target)),
+		        rank, (int)peer->pid, base_err_printable(peer->dataset, dataset, sizeof(dataset)));
+	}
+	for (size_t i = 0; i < found->n_silent; i++)
+		printf("%-*s  %-11s  %7d  %s\n", width, silent, "-", (int)found->silent[i].pid, "-");
+}
+
+int ddpfs_ls(int argc, char **argv)
+{
+	static const struct argp argp = {
+		.options = argp_options,
+		.parser = parse_option,
+		.doc = "Lists the ddpfs mounts of this host: your own, for root everyone's; those of 'ddpfs exec' too."
+	};
+	struct arguments a = { 0 };
+	struct found found;
+	int status = CLI_DONE;
+	cli_parse(&argp, argc, argv, &a);
+	int r = ask_survey(FS_CONTROL_SURVEY_MS, &found.peers, &found.n, &found.silent, &found.n_silent);
+	if (r < 0)
+		return cli_failf("cannot list the mounts: %s", base_err_str(r));
+	if (a.json)
+		status = print_json(&found);
+	else if (found.n + found.n_silent > 0)
+		print_table(&found);
+	else
+		cli_note(geteuid() ? "no ddpfs mount of yours here" : "no ddpfs mount here");
+	fs_control_peers_free(found.peers, found.n);
+	free(found.silent);
+	return status;
+}

@@ -1,0 +1,213 @@
+/* ddpfs mount: one server for one mount, in the background or in front. */
+#include <errno.h>
+#include <inttypes.h>
+#include <libgen.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/resource.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include "shard/base/cleanup.h"
+#include "shard/index.h"
+#include "tools/common/cli.h"
+#include "tools/ddpfs/ddpfs.h"
+#include "tools/ddpfs/mounts.h"
+#include "tools/ddpfs/daemonize.h"
+
+enum { KEY_OWNER = 256 };
+enum { FILES_MIN = 64 }; /* open files of a server: 24 of its own, the rest shards */
+
+struct arguments {
+	struct options options;
+	const char *dataset;
+	const char *target;
+	pid_t owner; /* 0: none */
+	bool front;
+};
+
+static const struct argp_option argp_options[] = {
+	{ "options", 'o', "OPTIONS", 0, "Mount options, see below; may be repeated", 0 },
+	{ "foreground", 'f', NULL, 0, "Stay in front and log on stderr", 0 },
+	{ "owner", KEY_OWNER, "PID", 0, "Unmount when that process ends, however it ends", 0 },
+	{ 0 },
+};
+
+static error_t parse_option(int key, char *arg, struct argp_state *state)
+{
+	struct arguments *a = state->input;
+	struct base_err err = { 0 };
+	switch (key) {
+	case 'o':
+		if (options_parse(&a->options, arg, &err) < 0)
+			argp_error(state, "%s", err.text);
+		return 0;
+	case 'f':
+		a->front = true;
+		return 0;
+	case KEY_OWNER:
+		a->owner = (pid_t)cli_arg_u64(state, "--owner", arg, 1, INT32_MAX);
+		return 0;
+	case ARGP_KEY_ARG:
+		if (state->arg_num == 0)
+			a->dataset = arg;
+		else if (state->arg_num == 1)
+			a->target = arg;
+		else
+			argp_error(state, "'%s' is one argument too many%s", arg,
+			        strchr(a->dataset, '=') ? ": options stand behind -o, joined by commas" : "");
+		return 0;
+	case ARGP_KEY_END:
+		if (!a->dataset)
+			argp_error(state, "DATASET and MNT are missing");
+		if (!a->target)
+			argp_error(state, "MNT is missing: the directory to mount on");
+		if (a->front && a->owner)
+			argp_error(state, "--owner is for a mount in the background: leave -f out");
+		return 0;
+	default:
+		return ARGP_ERR_UNKNOWN;
+	}
+}
+
+/* `ddpfs mount MNT DATASET`: only the second one has an index.  The second one is looked at last: it may be a mount. */
+static bool are_swapped(const char *dataset, const char *target)
+{
+	char path[PATH_MAX];
+	int n = snprintf(path, sizeof(path), "%s/" SHARD_INDEX_NAME, dataset);
+	if (n >= (int)sizeof(path) || access(path, F_OK) == 0)
+		return false;
+	n = snprintf(path, sizeof(path), "%s/" SHARD_INDEX_NAME, target);
+	return n < (int)sizeof(path) && access(path, F_OK) == 0;
+}
+
+/* state=-FILE takes a missing file for a first start; where its directory is missing too, the path may be mistyped. */
+static void warn_of_state(const struct view_options *view)
+{
+	char folder[PATH_MAX];
+	char quoted[512];
+	if (!view->state_missing || strlen(view->state_path) >= sizeof(folder))
+		return;
+	memcpy(folder, view->state_path, strlen(view->state_path) + 1);
+	const char *name = dirname(folder);
+	if (access(name, F_OK) < 0)
+		cli_warn("state=-FILE: there is no directory '%s': this begins at epoch %" PRIu64 ", step %" PRIu64,
+		        base_err_quote(name, quoted, sizeof(quoted)), view->view.epoch, view->view.start);
+}
+
+/* What lies in the directory that is mounted over is out of everybody's reach. */
+static int check_outside(const char *what, const char *path, const char *mountpoint, struct base_err *err)
+{
+	char folder[PATH_MAX];
+	char resolved[PATH_MAX];
+	char quoted[512];
+	if (!path || strlen(path) >= sizeof(folder))
+		return 0;
+	memcpy(folder, path, strlen(path) + 1);
+	if (!realpath(dirname(folder), resolved) || !mounts_lies_below(resolved, mountpoint))
+		return 0;
+	return base_err_set(err, -EINVAL,
+	        "%s=%s lies below the mountpoint, which the mount hides: choose another place", what,
+	        base_err_quote(path, quoted, sizeof(quoted)));
+}
+
+/* With too few a mount fails somewhere in the middle, or shards cannot be opened later. */
+static int check_files_limit(struct base_err *err)
+{
+	struct rlimit limit;
+	if (getrlimit(RLIMIT_NOFILE, &limit) < 0 || limit.rlim_cur == RLIM_INFINITY || limit.rlim_cur >= FILES_MIN)
+		return 0;
+	return base_err_set(err, -EMFILE,
+	        "a process may have %llu files open here, a server needs %d: raise the limit (`ulimit -n 1024`, or "
+	        "LimitNOFILE= of the systemd unit)",
+	        (unsigned long long)limit.rlim_cur, FILES_MIN);
+}
+
+void ddpfs_warn_of_hidden(const struct options *options)
+{
+	char quoted[512];
+	if (!mounts_is_empty(options->fs.mountpoint))
+		cli_warn("'%s' is not empty: what is in it is hidden until the mount is taken away",
+		        base_err_quote(options->fs.mountpoint, quoted, sizeof(quoted)));
+}
+
+int ddpfs_prepare(struct options *options, const char *dataset, const char *target, bool make_target,
+        struct base_err *err, bool *ret_usage)
+{
+	char path[PATH_MAX];
+	*ret_usage = false;
+	int r = options_finish(options, err);
+	if (r < 0) {
+		*ret_usage = true;
+		return r;
+	}
+	if (are_swapped(dataset, target)) {
+		char quoted[2][256];
+		return base_err_set(err, -EINVAL,
+		        "'%s' has no index, '%s' has one: is it the other way round? The dataset comes first, then the "
+		        "directory to mount on",
+		        base_err_quote(dataset, quoted[0], sizeof(quoted[0])),
+		        base_err_quote(target, quoted[1], sizeof(quoted[1])));
+	}
+	r = check_files_limit(err);
+	if (r == 0)
+		r = mounts_check_dataset(dataset, err, path);
+	if (r < 0)
+		return r;
+	options->fs.dataset = options_keep(options, path);
+	if (!options->fs.dataset)
+		return base_err_set(err, -ENOMEM, "out of memory");
+	r = mounts_check_target(target, options->fs.dataset, make_target, err, path, NULL);
+	if (r < 0)
+		return r;
+	options->fs.mountpoint = options_keep(options, path);
+	if (!options->fs.mountpoint)
+		return base_err_set(err, -ENOMEM, "out of memory");
+	r = check_outside("control", options->fs.control_path, path, err);
+	if (r == 0)
+		r = check_outside("log", options->log_file, path, err);
+	if (r == 0)
+		r = options_settle_view(options, err);
+	if (r == 0)
+		warn_of_state(&options->view);
+	return r;
+}
+
+static int serve(const struct arguments *a, struct base_err *err)
+{
+	pid_t server;
+	cleanup_close int owner = -1;
+	ddpfs_warn_of_hidden(&a->options);
+	if (a->front)
+		return serve_front(&a->options, err);
+	if (a->owner)
+		owner = (int)syscall(SYS_pidfd_open, a->owner, 0);
+	if (a->owner && owner < 0)
+		return base_err_set(err, -errno, "--owner=%d: %s", (int)a->owner, strerror(errno));
+	return serve_background(
+	        &(struct serve_background){ .options = &a->options, .owner_pidfd = owner }, err, &server);
+}
+
+int ddpfs_mount(int argc, char **argv)
+{
+	static const struct argp argp = { .options = argp_options,
+		.parser = parse_option,
+		.args_doc = "DATASET MNT",
+		.doc = "Mounts DATASET on the directory MNT. Returns when the mount answers; the server goes on in the "
+		       "background until 'ddpfs umount MNT'.",
+		.help_filter = options_help_filter };
+	struct arguments a = { 0 };
+	struct base_err err = { 0 };
+	bool usage = false;
+	options_init(&a.options);
+	cli_parse(&argp, argc, argv, &a);
+	int r = ddpfs_prepare(&a.options, a.dataset, a.target, false, &err, &usage);
+	if (usage)
+		cli_usage("%s", err.text);
+	if (r == 0 && a.options.writable)
+		cli_warn("rw: a ddpfs mount is read-only all the same");
+	if (r == 0)
+		r = serve(&a, &err);
+	options_done(&a.options);
+	return r < 0 ? cli_fail(&err) : CLI_DONE;
+}

@@ -1,0 +1,596 @@
+#include "tools/ddpfs/mount_options.h"
+
+#include <argp.h>
+#include <errno.h>
+#include <fnmatch.h>
+#include <grp.h>
+#include <pwd.h>
+#include <stddef.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "fs/control.h"
+#include "prefetch/sampler/seed_scan.h"
+#include "shard/base/units.h"
+#include "shard/index.h"
+#include "tools/common/cli.h"
+#include "tools/ddpfs/mounts.h"
+
+enum {
+	VALUE_MAX = 4096,     /* one option with its value */
+	MEMORY_MIN = 8 << 20, /* what the engine needs (prefetch/prefetch.h) */
+	ID_MAX = 0x7fffffff,  /* uid and gid */
+	WATCHDOG_S = 20,      /* no request takes a tenth of that but behind a disk, which is told apart */
+	WATCHDOG_MAX_S = 86400,
+	TIMEOUT_MAX_S = 86400 * 7,
+};
+
+/* One option.  `value` is NULL when the option was given without '='. */
+struct option_def {
+	const char *key;
+	const char *metavar; /* NULL: takes no value */
+	const char *help;    /* lines are broken by hand: at most 54 columns */
+	int (*set)(struct options *o, const char *key, const char *value, struct base_err *err);
+};
+
+static int bad_value(struct base_err *err, const char *key, const char *value, const char *allowed)
+{
+	char quoted[128];
+	return base_err_set(
+	        err, -EINVAL, "option %s: '%s' is not %s", key, base_err_quote(value, quoted, sizeof(quoted)), allowed);
+}
+
+static int parse_u64(const char *key, const char *value, uint64_t max, uint64_t *ret, struct base_err *err)
+{
+	int r = base_parse_u64(value, max, ret);
+	if (r == -ERANGE)
+		return base_err_set(
+		        err, -EINVAL, "option %s: %s is too large: at most %llu", key, value, (unsigned long long)max);
+	return r < 0 ? bad_value(err, key, value, "a number") : 0;
+}
+
+static int parse_size(const char *key, const char *value, uint64_t *ret, struct base_err *err)
+{
+	return base_parse_size(value, ret) < 0 ? bad_value(err, key, value, "a size such as 512M or 4G") : 0;
+}
+
+static int parse_switch(const char *key, const char *value, bool *ret, struct base_err *err)
+{
+	if (!value || strcmp(value, "on") == 0)
+		*ret = true;
+	else if (strcmp(value, "off") == 0)
+		*ret = false;
+	else
+		return bad_value(err, key, value, "on or off");
+	return 0;
+}
+
+static int keep_text(struct options *o, const char *key, const char *value, const char **ret, struct base_err *err)
+{
+	if (o->n_strings == OPTIONS_STRINGS_MAX)
+		return base_err_set(
+		        err, -E2BIG, "option %s: more than %d options with a text", key, OPTIONS_STRINGS_MAX);
+	const char *copy = options_keep(o, value);
+	if (!copy)
+		return base_err_set(err, -ENOMEM, "out of memory");
+	*ret = copy;
+	return 0;
+}
+
+/* The server in the background works in "/": a relative path means the caller's directory, which is known only here. */
+static int keep_path(struct options *o, const char *key, const char *value, const char **ret, struct base_err *err)
+{
+	char path[PATH_MAX];
+	char quoted[128];
+	int r = mounts_absolute(value, path);
+	if (r < 0)
+		return base_err_set(err, r, "option %s: '%s': %s", key, base_err_quote(value, quoted, sizeof(quoted)),
+		        strerror(-r));
+	return keep_text(o, key, path, ret, err);
+}
+
+static int set_view(struct options *o, const char *key, const char *value, struct base_err *err)
+{
+	if (strcmp(value, "rank") != 0 && strcmp(value, "all") != 0)
+		return bad_value(err, key, value, "rank (this rank's files) or all (every file)");
+	o->fs.view_all = value[0] == 'a';
+	return 0;
+}
+
+static int set_layout(struct options *o, const char *key, const char *value, struct base_err *err)
+{
+	if (strcmp(value, "flat") != 0 && strcmp(value, "tree") != 0)
+		return bad_value(err, key, value, "flat (a listing in epoch order) or tree (the original directories)");
+	o->fs.layout = value[0] == 'f' ? FS_LAYOUT_FLAT : FS_LAYOUT_TREE;
+	o->layout_set = true;
+	return 0;
+}
+
+/* The keys of tools/view_options.h.  "/train/" and "train" are the same subtree. */
+static int set_view_key(struct options *o, const char *key, const char *value, struct base_err *err)
+{
+	char trimmed[VALUE_MAX];
+	const char *kept = NULL;
+	if (strcmp(key, "subdir") == 0) {
+		value += strspn(value, "/");
+		size_t len = strlen(value);
+		while (len > 0 && value[len - 1] == '/')
+			len--;
+		memcpy(trimmed, value, len);
+		trimmed[len] = '\0';
+		value = trimmed;
+	}
+	int r = keep_text(o, key, value, &kept, err);
+	if (r == 0)
+		r = view_options_set(&o->view, key, kept, err);
+	return r < 0 ? r : 0;
+}
+
+static int set_memory(struct options *o, const char *key, const char *value, struct base_err *err)
+{
+	uint64_t bytes;
+	int r = parse_size(key, value, &bytes, err);
+	if (r < 0)
+		return r;
+	if (bytes < MEMORY_MIN)
+		return base_err_set(err, -EINVAL, "option %s: %s is too small: at least 8M", key, value);
+	o->fs.memory_bytes = bytes;
+	return 0;
+}
+
+static int set_advance(struct options *o, const char *key, const char *value, struct base_err *err)
+{
+	if (strcmp(value, "auto") != 0 && strcmp(value, "off") != 0)
+		return bad_value(err, key, value, "auto or off");
+	o->fs.advance = value[0] == 'a' ? FS_ADVANCE_AUTO : FS_ADVANCE_OFF;
+	return 0;
+}
+
+static int set_quarantine(struct options *o, const char *key, const char *value, struct base_err *err)
+{
+	const char *path;
+	int r = keep_path(o, key, value, &path, err);
+	if (r == 0)
+		r = view_options_set(&o->view, key, path, err);
+	return r < 0 ? r : 0;
+}
+
+static int set_fill_class(struct options *o, const char *key, const char *value, struct base_err *err)
+{
+	return parse_switch(key, value, &o->fs.fill_class, err);
+}
+
+static int set_uid(struct options *o, const char *key, const char *value, struct base_err *err)
+{
+	uint64_t id;
+	const struct passwd *user = NULL;
+	if (base_parse_u64(value, ID_MAX, &id) < 0) {
+		user = getpwnam(value);
+		if (!user)
+			return bad_value(err, key, value, "a user id or the name of a user");
+		id = user->pw_uid;
+	}
+	o->fs.uid = (uid_t)id;
+	o->fs.set_uid = true;
+	return 0;
+}
+
+static int set_gid(struct options *o, const char *key, const char *value, struct base_err *err)
+{
+	uint64_t id;
+	if (base_parse_u64(value, ID_MAX, &id) < 0) {
+		const struct group *group = getgrnam(value);
+		if (!group)
+			return bad_value(err, key, value, "a group id or the name of a group");
+		id = group->gr_gid;
+	}
+	o->fs.gid = (gid_t)id;
+	o->fs.set_gid = true;
+	return 0;
+}
+
+static int set_umask(struct options *o, const char *key, const char *value, struct base_err *err)
+{
+	size_t digits = strspn(value, "01234567");
+	if (digits == 0 || digits > 4 || value[digits])
+		return bad_value(err, key, value, "an octal mask such as 022");
+	o->fs.umask = (mode_t)strtoul(value, NULL, 8) & 0777;
+	return 0;
+}
+
+/* Those without a value. */
+static int set_flag(struct options *o, const char *key, const char *value, struct base_err *err)
+{
+	static const struct {
+		const char *key;
+		size_t at;
+	} flags[] = {
+		{ "allow_other", offsetof(struct options, fs.allow_other) },
+		{ "noexec", offsetof(struct options, fs.noexec) },
+		{ "debug", offsetof(struct options, fs.debug) },
+	};
+	(void)value;
+	(void)err;
+	for (size_t i = 0; i < sizeof(flags) / sizeof(flags[0]); i++) {
+		if (strcmp(flags[i].key, key) == 0) {
+			*(bool *)((char *)o + flags[i].at) = true;
+			return 0;
+		}
+	}
+	abort(); /* an option of the table below that is not in this one */
+}
+
+static int set_threads(struct options *o, const char *key, const char *value, struct base_err *err)
+{
+	uint64_t n;
+	int r = parse_u64(key, value, FS_THREADS_MAX, &n, err);
+	if (r < 0)
+		return r;
+	if (n == 0)
+		return bad_value(err, key, value, "a number of threads: at least 1");
+	o->fs.threads = (uint32_t)n;
+	return 0;
+}
+
+static int set_watchdog(struct options *o, const char *key, const char *value, struct base_err *err)
+{
+	uint64_t n;
+	int r = parse_u64(key, value, WATCHDOG_MAX_S, &n, err);
+	if (r < 0)
+		return r;
+	o->fs.watchdog_s = (uint32_t)n;
+	return 0;
+}
+
+static int set_timeout(struct options *o, const char *key, const char *value, struct base_err *err)
+{
+	uint64_t n;
+	int r = parse_u64(key, value, TIMEOUT_MAX_S, &n, err);
+	if (r < 0)
+		return r;
+	o->fs.timeout_s = (uint32_t)n;
+	return 0;
+}
+
+static int set_seed_search(struct options *o, const char *key, const char *value, struct base_err *err)
+{
+	uint64_t n;
+	int r = parse_u64(key, value, PREFETCH_SEED_SCAN_THREADS_MAX, &n, err);
+	if (r < 0)
+		return r;
+	o->fs.scan_threads = (uint32_t)n;
+	return 0;
+}
+
+static int set_control(struct options *o, const char *key, const char *value, struct base_err *err)
+{
+	const char *path;
+	int r = keep_path(o, key, value, &path, err);
+	if (r < 0)
+		return r;
+	if (strlen(path) >= FS_CONTROL_PATH_MAX)
+		return base_err_set(err, -EINVAL,
+		        "option %s: the path of a unix socket has at most %d bytes, from the root on: choose a "
+		        "shorter one",
+		        key, FS_CONTROL_PATH_MAX - 1);
+	o->fs.control_path = path;
+	return 0;
+}
+
+static int set_log_level(struct options *o, const char *key, const char *value, struct base_err *err)
+{
+	static const char *const names[] = { "error", "warning", "info", "debug" };
+	for (int i = 0; i < 4; i++)
+		if (strcmp(value, names[i]) == 0) {
+			o->log_level = (enum base_log_level)i;
+			o->log_level_set = true;
+			return 0;
+		}
+	return bad_value(err, key, value, "error, warning, info or debug");
+}
+
+static int set_log(struct options *o, const char *key, const char *value, struct base_err *err)
+{
+	return keep_path(o, key, value, &o->log_file, err);
+}
+
+static const struct option_def options_known[] = {
+	{ "rank", "R", "this rank, from 0; needs world", set_view_key },
+	{ "world", "W", "number of ranks", set_view_key },
+	{ "view", "rank|all",
+	        "this rank's files (rank), or every file, for trainers\nthat bring their own sampler (all)", set_view },
+	{ "layout", "flat|tree",
+	        "names that sort in epoch order (flat), or the original\ndirectories (tree); default: flat, tree with "
+	        "view=all",
+	        set_layout },
+	{ "order", "MODE", "auto, full, chunk, torch or none (default: auto)", set_view_key },
+	{ "deal", "MODE", "auto, stride or block (default: auto)", set_view_key },
+	{ "tail", "RULE", "pad, drop or short: when samples do not divide by\nranks (default: pad)", set_view_key },
+	{ "seed", "N", "seed of the order (default: 0)", set_view_key },
+	{ "epoch", "N", "first epoch (default: 0)", set_view_key },
+	{ "start", "G", "samples of that epoch that all ranks together have\ntrained already (default: 0)",
+	        set_view_key },
+	{ "past", "WxS+...", "deal=block: the steps S that each earlier number W of\nranks has trained of it",
+	        set_view_key },
+	{ "state", "[-]FILE",
+	        "resume: take order, seed, epoch, start, ... from\nFILE; with -FILE begin anew when there is none",
+	        set_view_key },
+	{ "subdir", "DIR", "deal only the samples below DIR", set_view_key },
+	{ "chunk", "SIZE", "order=chunk: bytes of neighbouring samples kept\ntogether", set_view_key },
+	{ "pool", "SIZE", "order=chunk: bytes of chunks mixed with each other", set_view_key },
+	{ "fill_class", "on|off",
+	        "show one file of another rank in a class that would\nbe empty (layout=tree; default: off)",
+	        set_fill_class },
+	{ "advance", "auto|off", "go to the next epoch when the trainer lists again\n(default: auto)", set_advance },
+	{ "memory", "SIZE", "memory to use, page cache included (default: it\nfollows what the host leaves free)",
+	        set_memory },
+	{ "on_bad", "RULE",
+	        "eio, skip or substitute: quarantined samples stay, go,\nor get a stand-in of their directory "
+	        "(default: eio)",
+	        set_view_key },
+	{ "quarantine", "FILE",
+	        "the list (default: the one beside the index, that\n'mkshard verify --quarantine' writes)",
+	        set_quarantine },
+	{ "uid", "USER", "owner of all files (default: the one who mounts)", set_uid },
+	{ "gid", "GROUP", "group of all files", set_gid },
+	{ "umask", "MASK", "permission bits to remove, octal", set_umask },
+	{ "allow_other", NULL, "let other users in, as permissions say", set_flag },
+	{ "noexec", NULL, "do not let programs of the dataset be started", set_flag },
+	{ "threads", "N", "threads that answer the kernel: at most 64", set_threads },
+	{ "seed_search", "THREADS",
+	        "threads that look for the seed of a RandomSampler that\nnobody seeded: a CPU minute an epoch "
+	        "(default: "
+	        "0)",
+	        set_seed_search },
+	{ "control", "SOCKET",
+	        "path of the control socket, to be named in the place\nof MNT then (default: one that is found by "
+	        "itself)",
+	        set_control },
+	{ "timeout", "SECONDS",
+	        "how long readers wait for a dataset that is away\nwhile its server is replaced (default: 60)",
+	        set_timeout },
+	{ "watchdog", "SECONDS", "replace a server that hangs for so long; 0: never\n(default: 20)", set_watchdog },
+	{ "log_level", "LEVEL", "error, warning, info or debug (default: info)", set_log_level },
+	{ "log", "FILE", "write log lines to FILE (default: stderr in front,\nsyslog in the background)", set_log },
+	{ "debug", NULL, "print every request of the kernel on stderr", set_flag },
+};
+enum { OPTIONS_KNOWN = sizeof(options_known) / sizeof(options_known[0]) };
+
+/* What mount(8), fstab and systemd bring along and keep for themselves, or what holds for every ddpfs mount anyway (it is
+ * read-only, without devices, set-id bits and access times).  Patterns of fnmatch(3). */
+static const char *const options_ignored[] = { "defaults", "ro", "rw", "auto", "noauto", "nofail", "user", "user=*",
+	"nouser", "users", "owner", "noowner", "group", "nogroup", "_netdev", "x-*", "X-*", "comment=*", "helper=*",
+	"uhelper=*", "suid", "nosuid", "dev", "nodev", "exec", "atime", "noatime", "diratime", "nodiratime", "relatime",
+	"norelatime", "strictatime", "nostrictatime", "lazytime", "nolazytime", "sync", "async", "dirsync", "silent",
+	"loud", "iversion", "noiversion", "mand", "nomand", "default_permissions" };
+enum { OPTIONS_IGNORED = sizeof(options_ignored) / sizeof(options_ignored[0]) };
+
+static bool is_ignored(const char *text)
+{
+	for (int i = 0; i < OPTIONS_IGNORED; i++)
+		if (fnmatch(options_ignored[i], text, 0) == 0)
+			return true;
+	return false;
+}
+
+static int unknown(const char *key, struct base_err *err)
+{
+	char quoted[128];
+	struct cli_nearest nearest = { 0 };
+	for (int i = 0; i < OPTIONS_KNOWN; i++)
+		cli_nearest_try(&nearest, key, options_known[i].key);
+	base_err_quote(key, quoted, sizeof(quoted));
+	if (nearest.word)
+		return base_err_set(err, -EINVAL, "unknown option '%s': did you mean %s?", quoted, nearest.word);
+	return base_err_set(err, -EINVAL, "unknown option '%s': 'ddpfs mount --help' lists the options", quoted);
+}
+
+/* One "key" or "key=value". */
+static int apply(struct options *o, char *text, struct base_err *err)
+{
+	if (is_ignored(text)) {
+		o->writable |= strcmp(text, "rw") == 0;
+		return 0;
+	}
+	char *value = strchr(text, '=');
+	if (value)
+		*value++ = '\0';
+	for (int i = 0; i < OPTIONS_KNOWN; i++) {
+		const struct option_def *known = &options_known[i];
+		if (strcmp(text, known->key) != 0)
+			continue;
+		if (value && !known->metavar)
+			return base_err_set(err, -EINVAL, "option %s takes no value", known->key);
+		if (known->metavar && (!value || !*value) && known->set != set_fill_class)
+			return base_err_set(
+			        err, -EINVAL, "option %s needs a value: %s=%s", known->key, known->key, known->metavar);
+		return known->set(o, known->key, value, err);
+	}
+	return o->sloppy ? 0 : unknown(text, err);
+}
+
+/* Copies the next option of *text into buf, without escapes and quotes, and moves *text behind its comma. */
+static int next_option(const char **text, char buf[VALUE_MAX], struct base_err *err)
+{
+	const char *p = *text;
+	size_t len = 0;
+	bool quoted = false;
+	for (; *p && (quoted || *p != ','); p++) {
+		char c = *p;
+		if (c == '"') {
+			quoted = !quoted;
+			continue;
+		}
+		if (c == '\\' && (p[1] == ',' || p[1] == '\\' || p[1] == '"'))
+			c = *++p;
+		if (len == VALUE_MAX - 1)
+			return base_err_set(err, -EINVAL, "an option is longer than %d bytes", VALUE_MAX - 1);
+		buf[len++] = c;
+	}
+	if (quoted)
+		return base_err_set(err, -EINVAL, "a '\"' in the options is not closed");
+	buf[len] = '\0';
+	*text = *p ? p + 1 : p;
+	return 0;
+}
+
+void options_init(struct options *options)
+{
+	*options = (struct options){
+		.fs = { .view = SHARD_VIEW_OPTIONS_DEFAULT, .watchdog_s = WATCHDOG_S, .timeout_s = FS_TIMEOUT_S },
+		.view = VIEW_OPTIONS_DEFAULT,
+		.log_level = BASE_LOG_INFO
+	};
+}
+
+void options_done(struct options *options)
+{
+	view_options_done(&options->view);
+	for (unsigned i = 0; i < options->n_strings; i++)
+		free(options->strings[i]);
+	options->n_strings = 0;
+}
+
+const char *options_keep(struct options *options, const char *text)
+{
+	if (options->n_strings == OPTIONS_STRINGS_MAX)
+		return NULL;
+	char *copy = strdup(text);
+	if (copy)
+		options->strings[options->n_strings++] = copy;
+	return copy;
+}
+
+/* Looked for first: mount(8) puts the kernel's words (user_id=, ...) in front of it. */
+static int refuse_remount(const char *text, struct base_err *err)
+{
+	while (*text) {
+		char buf[VALUE_MAX];
+		int r = next_option(&text, buf, err);
+		if (r < 0)
+			return r;
+		if (strcmp(buf, "remount") == 0)
+			return base_err_set(err, -EINVAL,
+			        "a ddpfs mount cannot be remounted: unmount it and mount it again, or use 'ddpfs ctl' "
+			        "to set its epoch");
+	}
+	return 0;
+}
+
+int options_parse(struct options *options, const char *text, struct base_err *err)
+{
+	int refused = refuse_remount(text, err);
+	if (refused < 0)
+		return refused;
+	while (*text) {
+		char buf[VALUE_MAX];
+		int r = next_option(&text, buf, err);
+		if (r == 0 && buf[0])
+			r = apply(options, buf, err);
+		if (r < 0)
+			return r;
+	}
+	return 0;
+}
+
+int options_check_rank(const struct options *o, struct base_err *err)
+{
+	uint32_t rank = o->view.view.rank, world = o->view.view.world;
+	if (!(o->view.set & VIEW_OPTIONS_SET_RANK))
+		return 0;
+	if (!(o->view.set & VIEW_OPTIONS_SET_WORLD))
+		return base_err_set(err, -EINVAL, "world is missing: add -o world=W, the number of ranks");
+	if (rank >= world)
+		return base_err_set(err, -EINVAL, "rank=%u is not below world=%u: ranks count from 0 to %u", rank,
+		        world, world - 1);
+	return 0;
+}
+
+int options_finish(struct options *o, struct base_err *err)
+{
+	struct fs_options *fs = &o->fs;
+	bool rank = o->view.set & VIEW_OPTIONS_SET_RANK;
+	bool world = o->view.set & VIEW_OPTIONS_SET_WORLD;
+	if (fs->view_all && (rank || world))
+		return base_err_set(err, -EINVAL,
+		        "view=all shows every file to everyone: leave out rank and world, or leave out "
+		        "view=all to see one rank's part");
+	if (!fs->view_all && !rank && !world)
+		return base_err_set(err, -EINVAL,
+		        "rank and world are missing: add -o rank=R,world=W to see that rank's part, or "
+		        "-o view=all to see every file");
+	if (!fs->view_all && !rank)
+		return base_err_set(
+		        err, -EINVAL, "rank is missing: add -o rank=R, a number from 0 to %u", o->view.view.world - 1);
+	int r = options_check_rank(o, err);
+	if (r < 0)
+		return r;
+	if (!o->layout_set)
+		fs->layout = fs->view_all ? FS_LAYOUT_TREE : FS_LAYOUT_FLAT;
+	/* It would show every file again, and the trainer would believe that it went on. */
+	const char *resumes = o->view.state_path        ? "state"
+	                      : o->view.view.n_past > 0 ? "past"
+	                      : o->view.view.start > 0  ? "start"
+	                                                : NULL;
+	if (resumes && fs->view_all && fs->layout == FS_LAYOUT_TREE)
+		return base_err_set(err, -EINVAL,
+		        "%s= is for rank views: view=all shows every file in every epoch, and it is the trainer's own "
+		        "sampler that goes on where it stopped. Leave %s= out, and see README.md, 'Stop and go on'",
+		        resumes, resumes);
+	if (fs->fill_class && (fs->view_all || fs->layout != FS_LAYOUT_TREE))
+		return base_err_set(err, -EINVAL,
+		        "fill_class=on needs layout=tree and view=rank: elsewhere no class can be "
+		        "empty");
+	return 0;
+}
+
+int options_settle_view(struct options *o, struct base_err *err)
+{
+	struct shard_index *index = NULL;
+	int r = 0;
+	if (o->view.state_path || o->view.view.on_bad != SHARD_ON_BAD_EIO)
+		r = shard_index_open(o->fs.dataset, err, &index);
+	if (r == 0)
+		r = view_options_finish(&o->view, index, err);
+	shard_index_close(index);
+	if (r < 0)
+		return r;
+	o->fs.view = o->view.view;
+	return 0;
+}
+
+const char *options_name(unsigned i)
+{
+	return i < OPTIONS_KNOWN ? options_known[i].key : NULL;
+}
+
+void options_print_help(FILE *out)
+{
+	fprintf(out, "Mount options (-o KEY=VALUE,...):\n");
+	for (int i = 0; i < OPTIONS_KNOWN; i++) {
+		char left[32];
+		const struct option_def *known = &options_known[i];
+		snprintf(left, sizeof(left), "%s%s%s", known->key, known->metavar ? "=" : "",
+		        known->metavar ? known->metavar : "");
+		const char *line = known->help;
+		size_t len = strcspn(line, "\n");
+		fprintf(out, "  %-20s  %.*s\n", left, (int)len, line);
+		if (line[len])
+			fprintf(out, "  %-20s  %s\n", "", line + len + 1);
+	}
+}
+
+char *options_help_filter(int key, const char *text, void *input)
+{
+	(void)input;
+	if (key != ARGP_KEY_HELP_EXTRA)
+		return (char *)(uintptr_t)text; /* argp's contract: the text itself when nothing is changed */
+	char *list = NULL;
+	size_t size = 0;
+	FILE *out = open_memstream(&list, &size);
+	if (!out)
+		return NULL;
+	options_print_help(out);
+	fclose(out);
+	return list;
+}

@@ -1,0 +1,182 @@
+/* ddpfs stat: the counters of a mount, for people (units) or scripts (JSON, as in .ddpfs/stats.json). */
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+#include <time.h>
+
+#include "shard/base/units.h"
+#include "tools/ddpfs/control_client.h"
+#include "tools/common/cli.h"
+#include "tools/ddpfs/ddpfs.h"
+
+enum { DEPTH_MAX = 8, LABEL_MAX = 64 };
+
+enum { KEY_JSON = 256 };
+
+struct arguments {
+	const char *target;
+	bool json;
+};
+
+static const struct argp_option argp_options[] = {
+	{ "json", KEY_JSON, NULL, 0, "Print JSON with exact numbers", 0 },
+	{ 0 },
+};
+
+static error_t parse_option(int key, char *arg, struct argp_state *state)
+{
+	struct arguments *a = state->input;
+	switch (key) {
+	case KEY_JSON:
+		a->json = true;
+		return 0;
+	case ARGP_KEY_ARG:
+		if (state->arg_num > 0)
+			argp_error(state, "'%s' is one argument too many", arg);
+		a->target = arg;
+		return 0;
+	case ARGP_KEY_NO_ARGS:
+		argp_error(state, "MNT is missing: the mountpoint, or @PID of its server");
+		return 0;
+	default:
+		return ARGP_ERR_UNKNOWN;
+	}
+}
+
+static bool ends_with(const char *text, const char *end)
+{
+	size_t n = strlen(text);
+	size_t m = strlen(end);
+	return n > m && strcmp(text + n - m, end) == 0;
+}
+
+static void format_ns(double ns, char *buf, size_t size)
+{
+	if (ns >= 1e9)
+		snprintf(buf, size, "%.2f s", ns / 1e9);
+	else if (ns >= 1e6)
+		snprintf(buf, size, "%.2f ms", ns / 1e6);
+	else
+		snprintf(buf, size, "%.1f us", ns / 1e3);
+}
+
+/* The unit is the end of the name: window_bytes, wait_p99_ns. */
+static void print_value(const char *key, const char *label, const json_t *value)
+{
+	char name[LABEL_MAX];
+	char text[64];
+	snprintf(name, sizeof(name), "%s", label);
+	if (json_is_integer(value) && ends_with(key, "_bytes")) {
+		char size[16];
+		name[strlen(name) - strlen("_bytes")] = '\0';
+		snprintf(text, sizeof(text), "%s", base_format_size((uint64_t)json_integer_value(value), size));
+	} else if (json_is_number(value) && ends_with(key, "_ns")) {
+		name[strlen(name) - strlen("_ns")] = '\0';
+		format_ns(json_number_value(value), text, sizeof(text));
+	} else if (json_is_integer(value)) {
+		snprintf(text, sizeof(text), "%lld", (long long)json_integer_value(value));
+	} else if (json_is_real(value)) {
+		snprintf(text, sizeof(text), "%.4g", json_real_value(value));
+	} else if (json_is_boolean(value)) {
+		snprintf(text, sizeof(text), "%s", json_is_true(value) ? "yes" : "no");
+	} else {
+		printf("%-24s %s\n", name, json_is_string(value) ? json_string_value(value) : "-");
+		return;
+	}
+	printf("%-24s %s\n", name, text);
+}
+
+/* Nested objects are told as "reads.count"; lists are for --json. */
+static void print_object(const char *prefix, const json_t *object, int depth)
+{
+	const char *key;
+	json_t *value;
+	json_object_foreach((json_t *)(uintptr_t)object, key, value)
+	{
+		char label[LABEL_MAX];
+		int n = snprintf(label, sizeof(label), "%s%s%s", prefix, *prefix ? "." : "", key);
+		if (n >= (int)sizeof(label) || json_is_array(value))
+			continue;
+		if (!json_is_object(value))
+			print_value(key, label, value);
+		else if (depth < DEPTH_MAX)
+			print_object(label, value, depth + 1);
+	}
+}
+
+/* With view=all it is these that tell how far the trainer is. */
+static void print_samplers(const json_t *samplers)
+{
+	size_t i;
+	json_t *sampler;
+	json_array_foreach((json_t *)(uintptr_t)samplers, i, sampler) printf("%-24s %s: epoch %lld, %lld of %lld\n",
+	        "sampler", json_string_value(json_object_get(sampler, "text")),
+	        (long long)json_integer_value(json_object_get(sampler, "epoch")),
+	        (long long)json_integer_value(json_object_get(sampler, "turn")),
+	        (long long)json_integer_value(json_object_get(sampler, "turns")));
+}
+
+static void print_taken_back(const json_t *stats)
+{
+	long long lost = (long long)json_integer_value(json_object_get(stats, "lost"));
+	if (lost > 0)
+		printf("%-24s the kernel took back %lld samples that were read ahead or their names\n", "memory", lost);
+}
+
+/* Last, where a reader of a terminal looks. */
+static void print_problems(const json_t *problems)
+{
+	size_t i;
+	json_t *line;
+	json_array_foreach((json_t *)(uintptr_t)problems, i, line)
+	{
+		char when[32] = "-";
+		time_t time_s = (time_t)json_integer_value(json_object_get(line, "time_s"));
+		struct tm local;
+		if (localtime_r(&time_s, &local))
+			strftime(when, sizeof(when), "%F %T", &local);
+		printf("%-24s %s %s\n", "problem", when, json_string_value(json_object_get(line, "text")));
+	}
+}
+
+int ddpfs_stat(int argc, char **argv)
+{
+	static const struct argp argp = { .options = argp_options,
+		.parser = parse_option,
+		.args_doc = "MNT|@PID",
+		.doc = "Shows what a mount did since it was made.\v"
+		       "What to look at first:\n"
+		       "  opens, hits, misses   files opened; without, and with waiting for the server\n"
+		       "  reads, unwatched_reads  read requests that reached it; for no open it saw\n"
+		       "  epoch, opened, turns  the epoch; of its samples of this rank, those opened\n"
+		       "  following             1 while the order is followed and read ahead\n"
+		       "  idle                  1 while nothing is left to read ahead\n"
+		       "  wait_p50, p99, max    how long reads waited; epoch_wait_...: this epoch's\n"
+		       "  window, resident      read ahead and not yet used; held in memory\n"
+		       "  memory_bytes, _why    the budget, and why it is what it is\n"
+		       "  evicted, lost         samples dropped for room; taken back by the kernel\n"
+		       "  errors                reads answered with an error\n"
+		       "  io_errors, bad_blocks failed reads of shards; wrong checksums\n"
+		       "  device_rate           bytes per second that the device was measured to give\n"
+		       "  read_ahead_note       why files are not read ahead, and what helps\n"
+		       "  problem               the last 8 errors and warnings of the server\n"
+		       "Each counter has a line of its own in MNT/.ddpfs/metrics (HELP)." };
+	struct arguments a = { 0 };
+	struct base_err err = { 0 };
+	json_t *reply;
+	cli_parse(&argp, argc, argv, &a);
+	if (ask(a.target, json_pack("{s:s}", "cmd", "stat"), &err, &reply) < 0)
+		return cli_fail(&err);
+	json_t *stats = json_object_get(reply, "stats");
+	if (!a.json) {
+		print_object("", stats, 0);
+		print_samplers(json_object_get(stats, "samplers"));
+		print_taken_back(stats);
+		print_problems(json_object_get(stats, "problems"));
+	} else {
+		json_dumpf(stats, stdout, JSON_INDENT(2) | JSON_PRESERVE_ORDER);
+		putchar('\n');
+	}
+	json_decref(reply);
+	return CLI_DONE;
+}

@@ -1,0 +1,614 @@
+/* ddpfs top: what mounts do right now: on a terminal a table that is drawn anew, else one table (or JSON) after the other. */
+#include <errno.h>
+#include <jansson.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "shard/base/cleanup.h"
+#include "tools/common/cli.h"
+#include "tools/ddpfs/ddpfs.h"
+#include "tools/ddpfs/terminal.h"
+#include "tools/ddpfs/top_model.h"
+
+enum { KEY_BATCH = 'b', KEY_JSON = 256 };
+
+enum {
+	CELL_MAX = 16,       /* bytes of a number in the table */
+	SHOWN_MIN = 12,      /* columns that a mountpoint gets at least */
+	SHOWN_MAX = 4096,    /* bytes of one that are shown */
+	ANSWER_MS_MAX = 500, /* what a server is given */
+};
+
+struct arguments {
+	char **targets;
+	size_t n_targets;
+	double delay_s;
+	uint64_t count; /* 0: for ever */
+	bool batch;
+	bool json;
+};
+
+static const struct argp_option argp_options[] = {
+	{ "batch", KEY_BATCH, NULL, 0, "Print plain text, one table after the other", 0 },
+	{ "delay", 'd', "SECONDS", 0, "Time between two readings (default 1)", 0 },
+	{ "json", KEY_JSON, NULL, 0, "Print one JSON object a line and reading", 0 },
+	{ "count", 'n', "COUNT", 0, "End after that many readings", 0 },
+	{ 0 },
+};
+
+static error_t parse_option(int key, char *arg, struct argp_state *state)
+{
+	struct arguments *a = state->input;
+	char *end;
+	switch (key) {
+	case KEY_BATCH:
+		a->batch = true;
+		return 0;
+	case KEY_JSON:
+		a->json = true;
+		return 0;
+	case 'd':
+		a->delay_s = strtod(arg, &end);
+		if (end == arg || *end || !(a->delay_s >= 0.1 && a->delay_s <= 3600))
+			argp_error(state, "--delay=%s: seconds from 0.1 to 3600 are needed", arg);
+		return 0;
+	case 'n':
+		a->count = cli_arg_u64(state, "count", arg, 1, INT64_MAX);
+		return 0;
+	case ARGP_KEY_ARGS:
+		a->targets = state->argv + state->next;
+		a->n_targets = (size_t)(state->argc - state->next);
+		return 0;
+	default:
+		return ARGP_ERR_UNKNOWN;
+	}
+}
+
+/* ---- numbers of few columns; powers of 1024, as everywhere ---- */
+
+static const char unknown[] = "-";
+
+static void put_size(char *cell, double bytes)
+{
+	static const char units[] = "BKMGTPE";
+	size_t unit = 0;
+	for (; bytes >= 999.5 && unit + 1 < sizeof(units) - 1; unit++)
+		bytes /= 1024;
+	snprintf(cell, CELL_MAX,
+	        bytes < 9.995 && unit   ? "%.2f%c"
+	        : bytes < 99.95 && unit ? "%.1f%c"
+	                                : "%.0f%c",
+	        bytes, units[unit]);
+}
+
+static void put_time(char *cell, uint64_t ns)
+{
+	double us = (double)ns / 1e3;
+	if (us < 999.5)
+		snprintf(cell, CELL_MAX, "%.0fus", us);
+	else if (us < 999.5e3)
+		snprintf(cell, CELL_MAX, us < 9995 ? "%.1fms" : "%.0fms", us / 1e3);
+	else
+		snprintf(cell, CELL_MAX, us < 99.5e6 ? "%.1fs" : "%.0fs", us / 1e6);
+}
+
+static void put_share(char *cell, double part, double whole)
+{
+	double percent = whole > 0 ? 100 * part / whole : -1;
+	if (percent < 0)
+		snprintf(cell, CELL_MAX, "%s", unknown);
+	else
+		snprintf(cell, CELL_MAX, percent < 99.95 ? "%.1f%%" : "%.0f%%", percent);
+}
+
+/* ---- the table ---- */
+
+/* A line: a mount, or all of them together. */
+struct line {
+	const struct watched_mount *mount; /* NULL: the total */
+	const struct watched_counts *c;
+	const struct watched_rates *r;
+	bool same_epoch;
+};
+
+static void put_rank(char *cell, const struct line *l)
+{
+	if (l->mount && !l->mount->mountpoint)
+		return; /* its server has said nothing yet */
+	if (!l->mount || l->mount->view_all)
+		snprintf(cell, CELL_MAX, "%s", l->mount ? "all" : "");
+	else
+		snprintf(cell, CELL_MAX, "%u/%u", l->mount->rank, l->mount->world);
+}
+
+static void put_epoch(char *cell, const struct line *l)
+{
+	snprintf(cell, CELL_MAX, "%llu%s", (unsigned long long)l->c->epoch, l->same_epoch ? "" : "+");
+}
+
+static void put_done(char *cell, const struct line *l)
+{
+	put_share(cell, (double)l->c->position, (double)l->c->turns);
+}
+
+static void put_files(char *cell, const struct line *l)
+{
+	if (l->r->known)
+		snprintf(cell, CELL_MAX, "%.0f", l->r->opens);
+}
+
+static void put_out(char *cell, const struct line *l)
+{
+	if (l->r->known)
+		put_size(cell, l->r->delivered);
+}
+
+static void put_read(char *cell, const struct line *l)
+{
+	if (l->r->known)
+		put_size(cell, l->r->read);
+}
+
+static void put_hits(char *cell, const struct line *l)
+{
+	put_share(cell, watched_hit_rate(l->r), 1);
+}
+
+static void put_waited(char *cell, const struct line *l)
+{
+	put_share(cell, l->r->waited, l->r->known ? 1 : 0);
+}
+
+static void put_p50(char *cell, const struct line *l)
+{
+	put_time(cell, l->c->wait_p50_ns);
+}
+
+static void put_p99(char *cell, const struct line *l)
+{
+	put_time(cell, l->c->wait_p99_ns);
+}
+
+static void put_max(char *cell, const struct line *l)
+{
+	put_time(cell, l->c->wait_max_ns);
+}
+
+static void put_window(char *cell, const struct line *l)
+{
+	put_share(cell, (double)l->c->window_bytes, (double)l->c->window_limit_bytes);
+}
+
+static void put_depth(char *cell, const struct line *l)
+{
+	snprintf(cell, CELL_MAX, "%llu", (unsigned long long)l->c->depth);
+}
+
+static void put_memory(char *cell, const struct line *l)
+{
+	put_size(cell, (double)l->c->resident_bytes);
+}
+
+static const struct column {
+	const char *title;
+	int width;
+	int importance; /* the least goes first where the terminal is narrow */
+	void (*put)(char *cell, const struct line *line);
+} columns[] = {
+	{ "RANK", 7, 13, put_rank },
+	{ "EPOCH", 5, 11, put_epoch },
+	{ "DONE", 5, 12, put_done },
+	{ "FILES/s", 7, 14, put_files },
+	{ "OUT/s", 5, 10, put_out },
+	{ "READ/s", 6, 4, put_read },
+	{ "HITS", 5, 9, put_hits },
+	{ "WAIT", 5, 8, put_waited },
+	{ "P50", 5, 1, put_p50 },
+	{ "P99", 5, 7, put_p99 },
+	{ "MAX", 5, 5, put_max },
+	{ "WINDOW", 6, 3, put_window },
+	{ "DEPTH", 5, 2, put_depth },
+	{ "MEMORY", 6, 6, put_memory },
+};
+enum { N_COLUMNS = sizeof(columns) / sizeof(columns[0]) };
+
+struct layout {
+	bool shown[N_COLUMNS];
+	int name; /* columns of the mountpoint */
+};
+
+static int width_of(const struct layout *layout)
+{
+	int width = layout->name;
+	for (int i = 0; i < N_COLUMNS; i++)
+		width += layout->shown[i] ? columns[i].width + 1 : 0;
+	return width;
+}
+
+static struct layout lay_out(int longest, unsigned width)
+{
+	struct layout layout = { .name = longest };
+	for (int i = 0; i < N_COLUMNS; i++)
+		layout.shown[i] = true;
+	if (!width)
+		return layout;
+	layout.name = SHOWN_MIN;
+	for (int least = 1; width_of(&layout) > (int)width && least <= N_COLUMNS; least++)
+		for (int i = 0; i < N_COLUMNS; i++)
+			if (columns[i].importance == least)
+				layout.shown[i] = false;
+	int room = (int)width - width_of(&layout) + layout.name;
+	layout.name = room < longest ? room : longest;
+	if (layout.name < 1)
+		layout.name = 1;
+	return layout;
+}
+
+static int columns_of(const char *text)
+{
+	int n = 0;
+	for (; *text; text++)
+		n += ((unsigned char)*text & 0xc0) != 0x80;
+	return n;
+}
+
+/* The end of a long path says more than its beginning. */
+static void print_name(FILE *out, const char *name, int room)
+{
+	int width = columns_of(name), left = room > 3 ? room - 2 : room;
+	const char *from = name;
+	for (int skip = width > room ? width - left : 0; skip > 0; skip--)
+		do
+			from++;
+		while (((unsigned char)*from & 0xc0) == 0x80);
+	fprintf(out, "%s%s%*s", from > name && room > 3 ? ".." : "", from, width < room ? room - width : 0, "");
+}
+
+static void print_line(FILE *out, const struct layout *layout, const char *name, const struct line *line)
+{
+	print_name(out, name, layout->name);
+	for (int i = 0; i < N_COLUMNS; i++) {
+		char cell[CELL_MAX];
+		snprintf(cell, sizeof(cell), "%s", unknown);
+		if (layout->shown[i] && (line->c || columns[i].put == put_rank))
+			columns[i].put(cell, line);
+		if (layout->shown[i])
+			fprintf(out, " %*s", columns[i].width, cell);
+	}
+}
+
+static void print_titles(FILE *out, const struct layout *layout)
+{
+	print_name(out, "MOUNT", layout->name);
+	for (int i = 0; i < N_COLUMNS; i++)
+		if (layout->shown[i])
+			fprintf(out, " %*s", columns[i].width, columns[i].title);
+}
+
+static void print_total(FILE *out, const struct layout *layout, const struct watched *watched)
+{
+	struct watched_counts counts;
+	struct watched_rates rates;
+	struct line line = { .c = &counts, .r = &rates };
+	watched_total(watched, &counts, &rates, &line.same_epoch);
+	print_line(out, layout, "total", &line);
+}
+
+/* A server's answer has its names quoted; what was asked for must still become printable. */
+static const char *name_of(const struct watched_mount *mount, char *buf)
+{
+	char pid[32];
+	snprintf(pid, sizeof(pid), "@%d", (int)mount->pid);
+	const char *name = mount->mountpoint ? mount->mountpoint : mount->target ? mount->target : pid;
+	if (mount->state == WATCHED_LIVE)
+		return base_err_printable(name, buf, SHOWN_MAX);
+	char state[32];
+	int n = snprintf(state, sizeof(state), "(%s) ", mount->state == WATCHED_GONE ? "gone" : "silent");
+	memcpy(buf, state, (size_t)n);
+	base_err_printable(name, buf + n, SHOWN_MAX - (unsigned)n);
+	return buf;
+}
+
+static void print_mount(FILE *out, const struct layout *layout, const struct watched_mount *mount)
+{
+	char name[SHOWN_MAX];
+	struct line line = {
+		.mount = mount, .c = mount->counted ? &mount->counts : NULL, .r = &mount->rates, .same_epoch = true
+	};
+	print_line(out, layout, name_of(mount, name), &line);
+}
+
+static int longest_name(const struct watched *watched)
+{
+	int longest = SHOWN_MIN;
+	for (size_t i = 0; i < watched->n; i++) {
+		char name[SHOWN_MAX];
+		int n = columns_of(name_of(&watched->mounts[i], name));
+		longest = n > longest ? n : longest;
+	}
+	return longest;
+}
+
+static struct tm local_time(void)
+{
+	time_t now = time(NULL);
+	struct tm tm = { 0 };
+	localtime_r(&now, &tm);
+	return tm;
+}
+
+/* ---- plain text and JSON ---- */
+
+static void print_batch(const struct watched *watched)
+{
+	struct layout layout = lay_out(longest_name(watched), 0);
+	char when[32];
+	struct tm now = local_time();
+	strftime(when, sizeof(when), "%Y-%m-%d %H:%M:%S", &now);
+	printf("%s  %zu mount%s\n", when, watched->n, watched->n == 1 ? "" : "s");
+	print_titles(stdout, &layout);
+	putchar('\n');
+	for (size_t i = 0; i < watched->n; i++) {
+		print_mount(stdout, &layout, &watched->mounts[i]);
+		putchar('\n');
+	}
+	print_total(stdout, &layout, watched);
+	printf("\n\n");
+}
+
+static void set_integer(json_t *object, const char *key, uint64_t value)
+{
+	json_object_set_new(object, key, json_integer((json_int_t)value));
+}
+
+static void set_rate(json_t *object, const char *key, bool known, double value)
+{
+	json_object_set_new(object, key, known ? json_real(value) : json_null());
+}
+
+static void set_counts(json_t *object, const struct watched_counts *c, const struct watched_rates *r)
+{
+	double hits = watched_hit_rate(r);
+	set_integer(object, "epoch", c->epoch);
+	set_integer(object, "position", c->position);
+	set_integer(object, "turns", c->turns);
+	set_integer(object, "opens", c->opens);
+	set_integer(object, "misses", c->misses);
+	set_rate(object, "seconds", r->known, r->seconds);
+	set_rate(object, "files_per_s", r->known, r->opens);
+	set_rate(object, "delivered_bytes_per_s", r->known, r->delivered);
+	set_rate(object, "read_bytes_per_s", r->known, r->read);
+	set_rate(object, "hit_rate", hits >= 0, hits);
+	set_rate(object, "waited_share", r->known, r->waited);
+	set_integer(object, "wait_p50_ns", c->wait_p50_ns);
+	set_integer(object, "wait_p99_ns", c->wait_p99_ns);
+	set_integer(object, "wait_max_ns", c->wait_max_ns);
+	set_integer(object, "window_bytes", c->window_bytes);
+	set_integer(object, "window_limit_bytes", c->window_limit_bytes);
+	set_integer(object, "depth", c->depth);
+	set_integer(object, "inflight", c->inflight);
+	set_integer(object, "device_rate", c->device_rate);
+	set_integer(object, "resident_bytes", c->resident_bytes);
+	set_integer(object, "memory_bytes", c->memory_bytes);
+}
+
+static json_t *mount_json(const struct watched_mount *mount)
+{
+	static const char *const states[] = { "live", "silent", "gone" };
+	char name[SHOWN_MAX];
+	json_t *object = json_object();
+	const char *place = mount->mountpoint ? mount->mountpoint : mount->target;
+	json_object_set_new(
+	        object, "mountpoint", place ? json_string(base_err_printable(place, name, sizeof(name))) : json_null());
+	set_integer(object, "pid", (uint64_t)mount->pid);
+	json_object_set_new(object, "view", json_string(mount->view_all ? "all" : "rank"));
+	set_integer(object, "rank", mount->rank);
+	set_integer(object, "world", mount->world);
+	json_object_set_new(object, "state", json_string(states[mount->state]));
+	if (mount->counted)
+		set_counts(object, &mount->counts, &mount->rates);
+	return object;
+}
+
+static void print_json(const struct watched *watched)
+{
+	struct watched_counts counts;
+	struct watched_rates rates;
+	struct timespec now;
+	bool same_epoch;
+	json_t *object = json_object(), *mounts = json_array(), *total = json_object();
+	clock_gettime(CLOCK_REALTIME, &now);
+	watched_total(watched, &counts, &rates, &same_epoch);
+	set_counts(total, &counts, &rates);
+	for (size_t i = 0; i < watched->n; i++)
+		json_array_append_new(mounts, mount_json(&watched->mounts[i]));
+	json_object_set_new(object, "time", json_real((double)now.tv_sec + (double)now.tv_nsec / 1e9));
+	json_object_set_new(object, "mounts", mounts);
+	json_object_set_new(object, "total", total);
+	json_dumpf(object, stdout, JSON_COMPACT | JSON_PRESERVE_ORDER | JSON_REAL_PRECISION(12));
+	json_decref(object);
+	putchar('\n');
+}
+
+/* ---- the loops ---- */
+
+static int delay_ms(const struct arguments *a)
+{
+	return (int)(a->delay_s * 1000);
+}
+
+static unsigned answer_ms(const struct arguments *a)
+{
+	int ms = delay_ms(a);
+	return ms < ANSWER_MS_MAX ? (unsigned)ms : ANSWER_MS_MAX;
+}
+
+static void sleep_until(struct timespec *next, int ms)
+{
+	next->tv_sec += ms / 1000;
+	next->tv_nsec += ms % 1000 * 1000000L;
+	if (next->tv_nsec >= 1000000000) {
+		next->tv_nsec -= 1000000000;
+		next->tv_sec++;
+	}
+	while (clock_nanosleep(CLOCK_MONOTONIC, TIMER_ABSTIME, next, NULL) == EINTR)
+		;
+}
+
+/* The first reading is only there to have rates in the second, which is the first that is printed. */
+static int run_batch(const struct arguments *a, struct watched *watched)
+{
+	struct timespec next;
+	clock_gettime(CLOCK_MONOTONIC, &next);
+	int rc = watched_read(watched, answer_ms(a));
+	for (uint64_t i = 0; rc == 0 && (!a->count || i < a->count); i++) {
+		sleep_until(&next, delay_ms(a));
+		rc = watched_read(watched, answer_ms(a));
+		if (rc < 0)
+			break;
+		if (a->json)
+			print_json(watched);
+		else
+			print_batch(watched);
+		if (fflush(stdout) < 0)
+			return cli_failf("cannot write to standard output: %s", strerror(errno));
+	}
+	return rc < 0 ? cli_failf("%s", base_err_str(rc)) : CLI_DONE;
+}
+
+/* Begins line `row` of `rows`.  What stood there is erased before the line is written: after a line that is as wide
+ * as the terminal, the cursor stands on its last character, which an erase would take away.  The last line takes
+ * what is below it along. */
+static void begin_line(FILE *out, size_t row, size_t rows, const char *look)
+{
+	fprintf(out, "%s%s%s", row ? "\n" : "\033[H", look, row + 1 < rows ? "\033[K" : "\033[J");
+}
+
+/* The screen: a line about itself, titles, the total, then as many mounts as fit, from *scroll on. */
+static void print_screen(FILE *out, const struct arguments *a, const struct watched *watched, size_t *scroll)
+{
+	unsigned width, height;
+	char when[16], head[128];
+	terminal_size(&width, &height);
+	struct layout layout = lay_out(longest_name(watched), width);
+	size_t room = height > 3 ? height - 3 : 0;
+	if (*scroll + room > watched->n)
+		*scroll = watched->n > room ? watched->n - room : 0;
+	struct tm now = local_time();
+	strftime(when, sizeof(when), "%H:%M:%S", &now);
+	snprintf(head, sizeof(head), "ddpfs top  %s  %zu mount%s, every %g s   q: quit%s", when, watched->n,
+	        watched->n == 1 ? "" : "s", a->delay_s, watched->n > room ? "   up, down: scroll" : "");
+	size_t shown = watched->n - *scroll < room ? watched->n - *scroll : room;
+	size_t rows = height < 3 ? height : 3 + (watched->n ? shown : room > 0);
+	begin_line(out, 0, rows, "");
+	fprintf(out, "%.*s", (int)width, head);
+	if (height > 1) {
+		begin_line(out, 1, rows, "\033[7m");
+		print_titles(out, &layout);
+		fprintf(out, "\033[0m");
+	}
+	if (height > 2) {
+		begin_line(out, 2, rows, "\033[1m");
+		print_total(out, &layout, watched);
+		fprintf(out, "\033[0m");
+	}
+	for (size_t i = 0; i < shown; i++) {
+		begin_line(out, 3 + i, rows, "");
+		print_mount(out, &layout, &watched->mounts[*scroll + i]);
+	}
+	if (!watched->n && room) {
+		begin_line(out, 3, rows, "");
+		fprintf(out, "no ddpfs mount here");
+	}
+	fprintf(out, "\033[m"); /* the frame is whole: tests look for it */
+}
+
+static int draw(const struct arguments *a, const struct watched *watched, size_t *scroll)
+{
+	cleanup_free char *text = NULL;
+	size_t len = 0;
+	FILE *out = open_memstream(&text, &len);
+	if (!out)
+		return -ENOMEM;
+	print_screen(out, a, watched, scroll);
+	return fclose(out) == 0 ? terminal_draw(text, len) : -ENOMEM;
+}
+
+static int64_t ms_left(const struct timespec *next)
+{
+	struct timespec now;
+	clock_gettime(CLOCK_MONOTONIC, &now);
+	int64_t ms = (int64_t)(next->tv_sec - now.tv_sec) * 1000 + (next->tv_nsec - now.tv_nsec) / 1000000;
+	return ms < 0 ? 0 : ms;
+}
+
+/* Until the next reading is due: keys and another size are answered at once.  Returns true at the end of it all. */
+static bool wait_for_next(const struct arguments *a, struct terminal *terminal, const struct watched *watched,
+        size_t *scroll, int *ret_signal)
+{
+	struct timespec next;
+	clock_gettime(CLOCK_MONOTONIC, &next);
+	next.tv_sec += delay_ms(a) / 1000;
+	next.tv_nsec += delay_ms(a) % 1000 * 1000000L;
+	for (;;) {
+		int key = 0;
+		switch (terminal_wait(terminal, (int)ms_left(&next), &key)) {
+		case TERMINAL_TIME:
+			return false;
+		case TERMINAL_HANGUP:
+			return true;
+		case TERMINAL_SIGNAL:
+			*ret_signal = key;
+			return true;
+		case TERMINAL_KEY:
+			if (key == 'q' || key == 'Q')
+				return true;
+			if (key == TERMINAL_DOWN || key == 'j')
+				++*scroll;
+			if ((key == TERMINAL_UP || key == 'k') && *scroll)
+				--*scroll;
+			break;
+		case TERMINAL_REDRAW:
+			break;
+		}
+		if (draw(a, watched, scroll) < 0)
+			return true;
+	}
+}
+
+static int run_screen(const struct arguments *a, struct watched *watched)
+{
+	struct terminal terminal;
+	size_t scroll = 0;
+	int signal_number = 0;
+	int rc = terminal_open(&terminal);
+	for (uint64_t i = 0; rc == 0 && (!a->count || i < a->count); i++) {
+		rc = watched_read(watched, answer_ms(a));
+		if (rc == 0)
+			rc = draw(a, watched, &scroll);
+		if (rc < 0 || wait_for_next(a, &terminal, watched, &scroll, &signal_number))
+			break;
+	}
+	terminal_close(&terminal, signal_number);
+	return rc < 0 ? cli_failf("%s", base_err_str(rc)) : CLI_DONE;
+}
+
+int ddpfs_top(int argc, char **argv)
+{
+	static const struct argp argp = { .options = argp_options,
+		.parser = parse_option,
+		.args_doc = "[MNT|@PID...]",
+		.doc = "Shows what mounts do right now; without MNT, all of this host.\v"
+		       "Keys: q quits, up and down scroll.  Where standard output is no terminal: as --batch." };
+	struct arguments a = { .delay_s = 1 };
+	struct base_err err = { 0 };
+	struct watched watched;
+	cli_parse(&argp, argc, argv, &a);
+	if (watched_open(a.targets, a.n_targets, &err, &watched) < 0)
+		return cli_fail(&err);
+	int status = a.batch || a.json || !terminal_fit() ? run_batch(&a, &watched) : run_screen(&a, &watched);
+	watched_close(&watched);
+	return status;
+}

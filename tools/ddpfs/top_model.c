@@ -1,0 +1,502 @@
+#include "tools/ddpfs/top_model.h"
+
+#include <errno.h>
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include <jansson.h>
+
+#include "shard/base/cleanup.h"
+#include "tools/ddpfs/control_client.h"
+
+static const uint64_t SEARCH_NS = 2000000000; /* between two searches */
+
+static uint64_t now_ns(void)
+{
+	struct timespec t;
+	clock_gettime(CLOCK_MONOTONIC, &t);
+	return (uint64_t)t.tv_sec * 1000000000 + (uint64_t)t.tv_nsec;
+}
+
+/* ---- looking for mounts ---- */
+
+/* With targets, one peer each: not there has pid 0. */
+struct watched_search {
+	char **targets;
+	size_t n_targets;
+	struct fs_control_peer *peers;
+	size_t n;
+	struct fs_control_silent *silent; /* without targets */
+	size_t n_silent;
+	int rc;
+	struct base_err err;
+	_Atomic bool done; /* all above is the caller's from then on */
+};
+
+static void search_free(struct watched_search *search)
+{
+	if (!search)
+		return;
+	fs_control_peers_free(search->peers, search->n);
+	free(search->silent);
+	free(search);
+}
+
+/* Its server is silent: it may answer later. */
+static bool may_come(const char *target, int rc)
+{
+	uid_t owner;
+	return rc == -ETIMEDOUT && (target[0] == '@' || ask_owner(target, &owner) != -ENOENT);
+}
+
+static void search(struct watched_search *s)
+{
+	if (!s->n_targets) {
+		s->rc = ask_survey(FS_CONTROL_SURVEY_MS, &s->peers, &s->n, &s->silent, &s->n_silent);
+		return;
+	}
+	s->peers = calloc(s->n_targets, sizeof(*s->peers));
+	if (!s->peers) {
+		s->rc = -ENOMEM;
+		return;
+	}
+	s->n = s->n_targets;
+	for (size_t i = 0; i < s->n; i++) {
+		struct fs_control_peer peer;
+		struct base_err err = { 0 };
+		int rc = ask_find_within(s->targets[i], FS_CONTROL_SURVEY_MS, &err, &peer);
+		if (rc == 0)
+			s->peers[i] = peer;
+		else if (s->rc == 0 && !may_come(s->targets[i], rc)) {
+			s->rc = rc;
+			s->err = err;
+		}
+	}
+}
+
+static void *search_run(void *arg)
+{
+	struct watched_search *s = arg;
+	search(s);
+	atomic_store(&s->done, true);
+	return NULL;
+}
+
+static struct watched_search *search_new(const struct watched *watched)
+{
+	struct watched_search *s = calloc(1, sizeof(*s));
+	if (!s)
+		return NULL;
+	s->targets = watched->targets;
+	s->n_targets = watched->n_targets;
+	return s;
+}
+
+/* Detached: whoever leaves does not wait for a server that has stopped. */
+static void search_start(struct watched *watched)
+{
+	pthread_attr_t attr;
+	pthread_t thread;
+	struct watched_search *s = search_new(watched);
+	watched->searched_ns = now_ns();
+	if (!s)
+		return;
+	pthread_attr_init(&attr);
+	pthread_attr_setdetachstate(&attr, PTHREAD_CREATE_DETACHED);
+	if (pthread_create(&thread, &attr, search_run, s) == 0)
+		watched->search = s;
+	else
+		free(s);
+	pthread_attr_destroy(&attr);
+}
+
+/* ---- the list ---- */
+
+static void mount_done(struct watched_mount *mount)
+{
+	free(mount->mountpoint);
+}
+
+static int mount_set(struct watched_mount *mount, const struct fs_control_peer *peer)
+{
+	json_t *info = json_loads(peer->info ? peer->info : "{}", 0, NULL);
+	const char *view = json_string_value(json_object_get(info, "view"));
+	struct watched_mount set = {
+		.target = mount->target,
+		.mountpoint = strdup(peer->mountpoint),
+		.pid = peer->pid,
+		/* From the info, because ask_find leaves these fields out for a socket's path. */
+		.rank = (uint32_t)json_integer_value(json_object_get(info, "rank")),
+		.world = (uint32_t)json_integer_value(json_object_get(info, "world")),
+		.view_all = view && strcmp(view, "all") == 0,
+	};
+	memcpy(set.socket, peer->socket, sizeof(set.socket));
+	json_decref(info);
+	if (!set.mountpoint)
+		return -ENOMEM;
+	mount_done(mount);
+	*mount = set;
+	return 0;
+}
+
+static bool same(const struct watched_mount *mount, const struct fs_control_peer *peer)
+{
+	return mount->mountpoint && mount->pid == peer->pid && strcmp(mount->socket, peer->socket) == 0;
+}
+
+/* It was mounted at another place, or moved since. */
+static int move(struct watched_mount *mount, const char *place)
+{
+	if (strcmp(mount->mountpoint, place) == 0)
+		return 0;
+	char *copy = strdup(place);
+	if (!copy)
+		return -ENOMEM;
+	free(mount->mountpoint);
+	mount->mountpoint = copy;
+	return 0;
+}
+
+/* A place at the end of the list, not counted yet. */
+static struct watched_mount *new_mount(struct watched *watched)
+{
+	struct watched_mount *more = realloc(watched->mounts, (watched->n + 1) * sizeof(*more));
+	if (!more)
+		return NULL;
+	watched->mounts = more;
+	more[watched->n] = (struct watched_mount){ 0 };
+	return &more[watched->n];
+}
+
+static struct watched_mount *by_socket(struct watched *watched, const char *socket)
+{
+	for (size_t i = 0; i < watched->n; i++)
+		if (strcmp(watched->mounts[i].socket, socket) == 0)
+			return &watched->mounts[i];
+	return NULL;
+}
+
+static int add(struct watched *watched, const struct fs_control_peer *peer)
+{
+	struct watched_mount *mount = by_socket(watched, peer->socket);
+	if (mount && same(mount, peer))
+		return move(mount, peer->mountpoint);
+	bool fresh = !mount;
+	if (fresh && !(mount = new_mount(watched)))
+		return -ENOMEM;
+	int rc = mount_set(mount, peer);
+	watched->n += fresh && rc == 0;
+	return rc;
+}
+
+/* All that is known of it is its server's process. */
+static int add_silent(struct watched *watched, const struct fs_control_silent *silent)
+{
+	if (by_socket(watched, silent->socket))
+		return 0;
+	struct watched_mount *mount = new_mount(watched);
+	if (!mount)
+		return -ENOMEM;
+	mount->state = WATCHED_SILENT;
+	mount->pid = silent->pid;
+	memcpy(mount->socket, silent->socket, sizeof(mount->socket));
+	watched->n++;
+	return 0;
+}
+
+static int by_place(const void *a, const void *b)
+{
+	const struct watched_mount *x = a;
+	const struct watched_mount *y = b;
+	int order = strcmp(x->mountpoint ? x->mountpoint : "", y->mountpoint ? y->mountpoint : "");
+	if (order == 0 && x->rank != y->rank)
+		order = x->rank < y->rank ? -1 : 1;
+	return order ? order : x->pid < y->pid ? -1 : x->pid > y->pid;
+}
+
+/* What is not found any more stays until it says so itself: it may only be slow. */
+static int take_found(struct watched *watched, const struct watched_search *s)
+{
+	int rc = 0;
+	for (size_t i = 0; i < s->n && rc == 0; i++) {
+		const struct fs_control_peer *peer = &s->peers[i];
+		if (!watched->n_targets)
+			rc = add(watched, peer);
+		else if (peer->pid && same(&watched->mounts[i], peer))
+			rc = move(&watched->mounts[i], peer->mountpoint);
+		else if (peer->pid)
+			rc = mount_set(&watched->mounts[i], peer); /* mounted again */
+	}
+	for (size_t i = 0; i < s->n_silent && rc == 0; i++)
+		rc = add_silent(watched, &s->silent[i]);
+	if (!watched->n_targets && watched->n)
+		qsort(watched->mounts, watched->n, sizeof(*watched->mounts), by_place);
+	return rc;
+}
+
+static int make_mounts(struct watched *watched)
+{
+	if (!watched->n_targets)
+		return 0;
+	watched->mounts = calloc(watched->n_targets, sizeof(*watched->mounts));
+	if (!watched->mounts)
+		return -ENOMEM;
+	watched->n = watched->n_targets;
+	for (size_t i = 0; i < watched->n; i++) {
+		watched->mounts[i].target = watched->targets[i];
+		watched->mounts[i].state = WATCHED_SILENT; /* until it is found */
+	}
+	return 0;
+}
+
+int watched_open(char **targets, size_t n_targets, struct base_err *err, struct watched *ret_watched)
+{
+	struct watched watched = { .targets = targets, .n_targets = n_targets };
+	struct watched_search *s = search_new(&watched);
+	int rc = s ? make_mounts(&watched) : -ENOMEM;
+	if (rc == 0) {
+		search(s);
+		rc = s->rc;
+	}
+	if (rc < 0 && s && s->err.text[0])
+		*err = s->err;
+	else if (rc < 0)
+		base_err_set(err, rc, "cannot look for mounts: %s", base_err_str(rc));
+	if (rc == 0 && (rc = take_found(&watched, s)) < 0)
+		base_err_set(err, rc, "out of memory");
+	search_free(s);
+	watched.searched_ns = now_ns();
+	if (rc < 0)
+		watched_close(&watched);
+	else
+		*ret_watched = watched;
+	return rc;
+}
+
+void watched_close(struct watched *watched)
+{
+	for (size_t i = 0; i < watched->n; i++)
+		mount_done(&watched->mounts[i]);
+	free(watched->mounts);
+	if (watched->search && atomic_load(&watched->search->done))
+		search_free(watched->search);
+	*watched = (struct watched){ 0 };
+}
+
+/* ---- counters ---- */
+
+static uint64_t number(const json_t *stats, const char *key)
+{
+	json_int_t value = json_integer_value(json_object_get(stats, key));
+	return value < 0 ? 0 : (uint64_t)value;
+}
+
+/* Where the trainer's own sampler decides, it tells how far the trainer is: of several the one that has opened most. */
+static void put_sampler(const json_t *stats, struct watched_counts *counts)
+{
+	uint64_t most = 0;
+	size_t i;
+	json_t *sampler;
+	json_array_foreach(json_object_get(stats, "samplers"), i, sampler)
+	{
+		if (number(sampler, "opens") <= most)
+			continue;
+		most = number(sampler, "opens");
+		counts->epoch = number(sampler, "epoch");
+		counts->position = number(sampler, "turn");
+		counts->turns = number(sampler, "turns");
+	}
+}
+
+static struct watched_counts counts_of(const json_t *stats, bool view_all)
+{
+	struct watched_counts counts = {
+		.at_ns = now_ns(),
+		.uptime_s = number(stats, "uptime_s"),
+		.epoch = number(stats, "epoch"),
+		.position = number(stats, "position"),
+		.turns = number(stats, "turns"),
+		.opens = number(stats, "opens"),
+		.misses = number(stats, "misses"),
+		.delivered_bytes = number(stats, "delivered_bytes"),
+		.read_bytes = number(stats, "read_bytes"),
+		.waited_ns = number(stats, "waited_ns"),
+		.wait_p50_ns = number(stats, "epoch_wait_p50_ns"),
+		.wait_p99_ns = number(stats, "epoch_wait_p99_ns"),
+		.wait_max_ns = number(stats, "epoch_wait_max_ns"),
+		.window_bytes = number(stats, "window_bytes"),
+		.window_limit_bytes = number(stats, "window_limit_bytes"),
+		.resident_bytes = number(stats, "resident_bytes"),
+		.memory_bytes = number(stats, "memory_bytes"),
+		.device_rate = number(stats, "device_rate"),
+		.depth = number(stats, "depth"),
+		.inflight = number(stats, "inflight"),
+	};
+	if (view_all)
+		put_sampler(stats, &counts);
+	return counts;
+}
+
+static struct watched_rates rates_between(const struct watched_counts *a, const struct watched_counts *b)
+{
+	double seconds = (double)(b->at_ns - a->at_ns) / 1e9;
+	/* Counters only grow, unless another server has got the process id and with it the socket. */
+	if (seconds <= 0 || b->opens < a->opens || b->misses < a->misses || b->delivered_bytes < a->delivered_bytes ||
+	        b->read_bytes < a->read_bytes || b->waited_ns < a->waited_ns || b->uptime_s < a->uptime_s)
+		return (struct watched_rates){ 0 };
+	return (struct watched_rates){
+		.known = true,
+		.seconds = seconds,
+		.opens = (double)(b->opens - a->opens) / seconds,
+		.misses = (double)(b->misses - a->misses) / seconds,
+		.delivered = (double)(b->delivered_bytes - a->delivered_bytes) / seconds,
+		.read = (double)(b->read_bytes - a->read_bytes) / seconds,
+		.waited = (double)(b->waited_ns - a->waited_ns) / 1e9 / seconds,
+	};
+}
+
+static void take_reply(struct watched_mount *mount, int rc, const char *reply)
+{
+	json_t *object = rc == 0 ? json_loads(reply, 0, NULL) : NULL;
+	const json_t *stats = json_object_get(object, "stats");
+	if (json_is_object(stats)) {
+		struct watched_counts counts = counts_of(stats, mount->view_all);
+		mount->rates = mount->counted ? rates_between(&mount->counts, &counts) : (struct watched_rates){ 0 };
+		mount->counts = counts;
+		mount->counted = true;
+		mount->state = WATCHED_LIVE;
+	} else {
+		mount->counted = false;
+		mount->rates = (struct watched_rates){ 0 };
+		mount->state = rc == -ECONNREFUSED || rc == -ENOENT || rc == -EACCES ? WATCHED_GONE : WATCHED_SILENT;
+	}
+	json_decref(object);
+}
+
+/* Those that have been found, and are not gone. */
+static int read_all(struct watched *watched, unsigned timeout_ms)
+{
+	size_t n = 0;
+	cleanup_free const char **sockets = calloc(watched->n + 1, sizeof(*sockets));
+	cleanup_free struct watched_mount **asked = calloc(watched->n + 1, sizeof(*asked));
+	cleanup_free char **replies = calloc(watched->n + 1, sizeof(*replies));
+	cleanup_free int *rcs = calloc(watched->n + 1, sizeof(*rcs));
+	if (!sockets || !asked || !replies || !rcs)
+		return -ENOMEM;
+	for (size_t i = 0; i < watched->n; i++) {
+		struct watched_mount *mount = &watched->mounts[i];
+		if (mount->state == WATCHED_GONE || !mount->socket[0])
+			continue;
+		sockets[n] = mount->socket;
+		asked[n++] = mount;
+	}
+	int rc = fs_control_request_all(sockets, n, "{\"cmd\":\"stat\"}", timeout_ms, rcs, replies);
+	for (size_t i = 0; i < n && rc == 0; i++) {
+		take_reply(asked[i], rcs[i], replies[i]);
+		free(replies[i]);
+	}
+	return rc;
+}
+
+static void forget_gone(struct watched *watched)
+{
+	size_t n = 0;
+	for (size_t i = 0; i < watched->n; i++) {
+		if (watched->mounts[i].state == WATCHED_GONE)
+			mount_done(&watched->mounts[i]);
+		else
+			watched->mounts[n++] = watched->mounts[i];
+	}
+	watched->n = n;
+}
+
+int watched_read(struct watched *watched, unsigned timeout_ms)
+{
+	int rc = 0;
+	if (watched->search && atomic_load(&watched->search->done)) {
+		rc = take_found(watched, watched->search);
+		search_free(watched->search);
+		watched->search = NULL;
+	}
+	if (rc == 0)
+		rc = read_all(watched, timeout_ms);
+	if (!watched->n_targets)
+		forget_gone(watched);
+	if (!watched->search && now_ns() - watched->searched_ns >= SEARCH_NS)
+		search_start(watched);
+	return rc;
+}
+
+/* ---- all together ---- */
+
+static uint64_t larger(uint64_t a, uint64_t b)
+{
+	return a > b ? a : b;
+}
+
+static void add_counts(struct watched_counts *sum, const struct watched_counts *c)
+{
+	sum->position += c->position;
+	sum->turns += c->turns;
+	sum->opens += c->opens;
+	sum->misses += c->misses;
+	sum->delivered_bytes += c->delivered_bytes;
+	sum->read_bytes += c->read_bytes;
+	sum->waited_ns += c->waited_ns;
+	sum->wait_p50_ns = larger(sum->wait_p50_ns, c->wait_p50_ns);
+	sum->wait_p99_ns = larger(sum->wait_p99_ns, c->wait_p99_ns);
+	sum->wait_max_ns = larger(sum->wait_max_ns, c->wait_max_ns);
+	sum->window_bytes += c->window_bytes;
+	sum->window_limit_bytes += c->window_limit_bytes;
+	sum->resident_bytes += c->resident_bytes;
+	sum->memory_bytes += c->memory_bytes;
+	sum->device_rate = larger(sum->device_rate, c->device_rate); /* they may share the device */
+	sum->depth += c->depth;
+	sum->inflight += c->inflight;
+}
+
+static void add_rates(struct watched_rates *sum, const struct watched_rates *r)
+{
+	if (!r->known)
+		return;
+	sum->known = true;
+	sum->seconds = r->seconds;
+	sum->opens += r->opens;
+	sum->misses += r->misses;
+	sum->delivered += r->delivered;
+	sum->read += r->read;
+	sum->waited += r->waited;
+}
+
+void watched_total(const struct watched *watched, struct watched_counts *ret_counts, struct watched_rates *ret_rates,
+        bool *ret_same_epoch)
+{
+	struct watched_counts counts = { 0 };
+	struct watched_rates rates = { 0 };
+	bool any = false, same_epoch = true;
+	for (size_t i = 0; i < watched->n; i++) {
+		const struct watched_mount *mount = &watched->mounts[i];
+		if (!mount->counted)
+			continue;
+		same_epoch = same_epoch && (!any || counts.epoch == mount->counts.epoch);
+		if (!any || mount->counts.epoch < counts.epoch)
+			counts.epoch = mount->counts.epoch;
+		any = true;
+		add_counts(&counts, &mount->counts);
+		add_rates(&rates, &mount->rates);
+	}
+	*ret_counts = counts;
+	*ret_rates = rates;
+	*ret_same_epoch = same_epoch;
+}
+
+double watched_hit_rate(const struct watched_rates *rates)
+{
+	if (!rates->known || rates->opens <= 0)
+		return -1;
+	/* A READ is seen before its open is: the watcher's queue comes later. */
+	return rates->misses >= rates->opens ? 0 : 1 - rates->misses / rates->opens;
+}

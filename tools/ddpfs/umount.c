@@ -1,0 +1,215 @@
+/* ddpfs umount: asks the server to unmount and waits for its end; a mount whose server has died is taken away by hand. */
+#include <ctype.h>
+#include <dirent.h>
+#include <errno.h>
+#include <poll.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include "fs/control.h"
+#include "shard/base/cleanup.h"
+#include "tools/ddpfs/control_client.h"
+#include "tools/common/cli.h"
+#include "tools/ddpfs/ddpfs.h"
+#include "tools/ddpfs/mounts.h"
+
+enum {
+	NOBODY_MS = 2000, /* in use by nobody that is seen */
+	AGAIN_MS = 50,
+	REPLY_MS = 30000, /* a server under load flushes first */
+	END_MS = 60000,   /* from the unmount to the end of the process: reads of a disk that is busy are waited for */
+};
+
+struct arguments {
+	const char *target;
+	bool lazy;
+};
+
+static const struct argp_option argp_options[] = {
+	{ "lazy", 'l', NULL, 0, "Detach it now, even while files are open; it ends with the last one", 0 },
+	{ 0 },
+};
+
+static error_t parse_option(int key, char *arg, struct argp_state *state)
+{
+	struct arguments *a = state->input;
+	switch (key) {
+	case 'l':
+		a->lazy = true;
+		return 0;
+	case ARGP_KEY_ARG:
+		if (state->arg_num > 0)
+			argp_error(state, "'%s' is one argument too many", arg);
+		a->target = arg;
+		return 0;
+	case ARGP_KEY_NO_ARGS:
+		argp_error(state, "MNT is missing: the mountpoint, or @PID of its server");
+		return 0;
+	default:
+		return ARGP_ERR_UNKNOWN;
+	}
+}
+
+/* Who uses it: working directories and open files, as far as this user may look. */
+
+static bool below(const char *link, const char *target)
+{
+	char path[PATH_MAX];
+	ssize_t n = readlink(link, path, sizeof(path) - 1);
+	size_t len = strlen(target);
+	if (n <= 0)
+		return false;
+	path[n] = '\0';
+	return strncmp(path, target, len) == 0 && (path[len] == '/' || path[len] == '\0');
+}
+
+static bool process_uses(const char *pid, const char *target)
+{
+	char path[PATH_MAX];
+	snprintf(path, sizeof(path), "/proc/%s/cwd", pid);
+	if (below(path, target))
+		return true;
+	snprintf(path, sizeof(path), "/proc/%s/fd", pid);
+	cleanup_closedir DIR *dir = opendir(path);
+	struct dirent *entry;
+	while (dir && (entry = readdir(dir))) {
+		snprintf(path, sizeof(path), "/proc/%s/fd/%s", pid, entry->d_name);
+		if (below(path, target))
+			return true;
+	}
+	return false;
+}
+
+static void name_of(const char *pid, char *buf, size_t size)
+{
+	char path[64];
+	snprintf(path, sizeof(path), "/proc/%.20s/comm", pid);
+	cleanup_fclose FILE *file = fopen(path, "re");
+	if (!file || !fgets(buf, (int)size, file))
+		snprintf(buf, size, "?");
+	buf[strcspn(buf, "\n")] = '\0';
+}
+
+/* Says in err who.  *ret_found: somebody was. */
+static int busy(const char *target, struct base_err *err, bool *ret_found)
+{
+	char first[128] = "";
+	unsigned more = 0;
+	pid_t own = getpid();
+	cleanup_closedir DIR *dir = opendir("/proc");
+	struct dirent *entry;
+	while (dir && (entry = readdir(dir))) {
+		if (!isdigit((unsigned char)entry->d_name[0]) || strtol(entry->d_name, NULL, 10) == own ||
+		        !process_uses(entry->d_name, target))
+			continue;
+		char name[32];
+		name_of(entry->d_name, name, sizeof(name));
+		if (first[0])
+			more++;
+		else
+			snprintf(first, sizeof(first), " by process %.20s (%s)", entry->d_name, name);
+	}
+	/* What a shell has open it hands on to this one too, which ends by itself. */
+	if (!first[0] && process_uses("self", target))
+		snprintf(first, sizeof(first),
+		        " by this very command, which was started with a file of it open or in it");
+	char rest[32] = "";
+	*ret_found = first[0];
+	if (more)
+		snprintf(rest, sizeof(rest), " and %u more", more);
+	return base_err_set(err, -EBUSY, "'%s' is in use%s%s: end or leave it there, or detach it with --lazy", target,
+	        first, rest);
+}
+
+/* By hand: the server is dead, or not ours to ask. */
+
+static int unmount_by_hand(const char *target, bool lazy, struct base_err *err, bool *ret_found)
+{
+	int r = mounts_remove(target, lazy);
+	if (r == -EBUSY)
+		return busy(target, err, ret_found);
+	if (r < 0)
+		return base_err_set(err, r, "cannot unmount '%s': %s", target, strerror(-r));
+	return 0;
+}
+
+/* By asking the server. */
+
+static void wait_end(int pidfd)
+{
+	struct pollfd p = { .fd = pidfd, .events = POLLIN };
+	if (pidfd >= 0 && poll(&p, 1, END_MS) == 0)
+		cli_warn("unmounted, but the server has not ended yet: it finishes what is still open");
+}
+
+static int unmount_by_server(
+        const struct fs_control_peer *peer, const char *target, bool lazy, struct base_err *err, bool *ret_found)
+{
+	cleanup_free char *reply = NULL;
+	cleanup_close int pidfd = (int)syscall(SYS_pidfd_open, peer->pid, 0);
+	int r = fs_control_request(peer->socket, lazy ? "{\"cmd\":\"unmount\",\"lazy\":true}" : "{\"cmd\":\"unmount\"}",
+	        REPLY_MS, err, &reply);
+	if (r == -EREMOTEIO && strstr(err->text, "busy"))
+		return busy(target, err, ret_found);
+	if (r < 0)
+		return r;
+	if (!lazy)
+		wait_end(pidfd);
+	return 0;
+}
+
+static int unmount(const struct arguments *a, struct base_err *err, bool *ret_found)
+{
+	struct fs_control_peer peer;
+	struct mounts_entry entry;
+	char path[PATH_MAX];
+	bool by_pid = a->target[0] == '@';
+	int r = by_pid ? 0 : mounts_absolute(a->target, path);
+	if (r < 0)
+		return base_err_set(err, r, "'%s': %s", a->target, strerror(-r));
+	bool here = !by_pid && mounts_find(path, &entry) == 0;
+	if (here && !mounts_is_ddpfs(&entry))
+		return base_err_set(
+		        err, -EINVAL, "'%s' is a mount of type %s, not of ddpfs: use umount", path, entry.type);
+	r = ask_find(by_pid ? a->target : path, err, &peer);
+	if (r == 0) {
+		r = unmount_by_server(&peer, here ? path : peer.mountpoint, a->lazy, err, ret_found);
+		fs_control_peer_done(&peer);
+		if (r == 0 || r == -EBUSY || r == -EREMOTEIO || !here)
+			return r;
+	} else if (!here) {
+		return r;
+	}
+	/* Its server may have died between the unmount and the answer. */
+	if (mounts_find(path, &entry) == -ENOENT)
+		return 0;
+	return unmount_by_hand(path, a->lazy, err, ret_found);
+}
+
+/* What a server that was killed a moment ago had open of its own mount is in use until it has ended: in use, and by nobody. */
+static int unmount_patiently(const struct arguments *a, struct base_err *err)
+{
+	for (int waited_ms = 0;; waited_ms += AGAIN_MS) {
+		bool found = true;
+		int r = unmount(a, err, &found);
+		if (r != -EBUSY || found || waited_ms >= NOBODY_MS)
+			return r;
+		poll(NULL, 0, AGAIN_MS);
+	}
+}
+
+int ddpfs_umount(int argc, char **argv)
+{
+	static const struct argp argp = { .options = argp_options,
+		.parser = parse_option,
+		.args_doc = "MNT|@PID",
+		.doc = "Unmounts MNT and waits until its server has ended. A mount of another mount namespace is named "
+		       "by the "
+		       "path there, or by its server's process id." };
+	struct arguments a = { 0 };
+	struct base_err err = { 0 };
+	cli_parse(&argp, argc, argv, &a);
+	return unmount_patiently(&a, &err) < 0 ? cli_fail(&err) : CLI_DONE;
+}

@@ -1,0 +1,120 @@
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <sched.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <xxhash.h>
+
+#include "shard/base/cleanup.h"
+#include "shard/base/io.h"
+#include "shard/base/units.h"
+#include "shard/pack.h"
+#include "tools/mkshard/mkshard.h"
+
+uint32_t mkshard_jobs_default(void)
+{
+	cpu_set_t set;
+	int n = sched_getaffinity(0, sizeof(set), &set) == 0 ? CPU_COUNT(&set) : 2;
+	return n < 1 ? 1 : n > 16 ? 16 : (uint32_t)n;
+}
+
+const char *mkshard_shard_path(
+        const struct shard_index *index, const struct shard_shard *shard, char *buf, size_t buf_size)
+{
+	const char *dataset = shard->path_len && shard->path[0] == '/' ? "" : shard_index_dataset(index);
+	int n = snprintf(buf, buf_size, "%s%s%.*s", dataset, *dataset ? "/" : "", (int)shard->path_len, shard->path);
+	return n < 0 || (size_t)n >= buf_size ? NULL : buf;
+}
+
+int mkshard_shard_open(const struct shard_index *index, uint32_t shard, struct base_err *err, int *ret_fd)
+{
+	struct shard_shard rec;
+	struct stat st;
+	char path[8192], quoted[1024];
+	int rc = shard_index_shard(index, shard, &rec);
+	if (rc)
+		return base_err_set(err, rc, "'%s': the index is damaged (shard %u): %s", shard_index_dataset(index),
+		        shard, base_err_str(rc));
+	if (!mkshard_shard_path(index, &rec, path, sizeof(path)))
+		return base_err_set(
+		        err, -ENAMETOOLONG, "'%s': shard %u has too long a path", shard_index_dataset(index), shard);
+	base_err_quote(path, quoted, sizeof(quoted));
+	cleanup_close int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
+	if (fd < 0 || fstat(fd, &st)) {
+		rc = -errno;
+		return base_err_set(err, rc, "'%s': %s%s", quoted, strerror(-rc),
+		        rc == -EACCES   ? "; whoever reads the dataset must be allowed to read its shards"
+		        : rc == -ENOENT ? "; put the shard back where it was, or index the dataset again"
+		                        : "");
+	}
+	int64_t mtime_ns = base_time_ns(st.st_mtim.tv_sec, (uint32_t)st.st_mtim.tv_nsec);
+	if (!S_ISREG(st.st_mode))
+		return base_err_set(err, -ESTALE, "'%s': not a regular file", quoted);
+	if ((uint64_t)st.st_size != rec.size_bytes)
+		return base_err_set(err, -ESTALE,
+		        "'%s': %" PRIu64 " bytes, but %" PRIu64
+		        " were indexed: replaced or cut off; index it again if that is right",
+		        quoted, (uint64_t)st.st_size, rec.size_bytes);
+	if (rec.mtime_ns && rec.mtime_ns != mtime_ns)
+		return base_err_set(err, -ESTALE, "'%s': changed since it was indexed; index it again", quoted);
+	*ret_fd = steal_fd(&fd);
+	return 0;
+}
+
+bool mkshard_keys_see(struct mkshard_keys *keys, const char *path)
+{
+	static const struct shard_pack_rules rules = { .sample = SHARD_PACK_KEY };
+	const char *key;
+	size_t len;
+	if (!shard_pack_key(&rules, path, &key, &len)) {
+		keys->last = NULL;
+		return false;
+	}
+	bool same = keys->last && len == keys->last_len && memcmp(key, keys->last, len) == 0;
+	bool second = same && !keys->counted;
+	keys->keys += !same;
+	keys->several += second;
+	keys->counted = same;
+	keys->last = key;
+	keys->last_len = len;
+	return second;
+}
+
+bool mkshard_keys_paired(const struct mkshard_keys *keys)
+{
+	return keys->several > 0 && keys->several * 2 >= keys->keys;
+}
+
+int mkshard_read_file(const struct shard_index *index, uint32_t file, int fd, uint8_t *buf,
+        int (*put)(void *arg, uint64_t offset, const uint8_t *data, size_t len), void *arg, struct base_err *err)
+{
+	struct shard_file rec;
+	int rc = shard_index_file(index, file, &rec);
+	if (rc)
+		return base_err_set(err, rc, "the index is damaged (file %u): %s", file, base_err_str(rc));
+	uint32_t blocks = shard_blocks(rec.length);
+	for (uint32_t b = 0; b < blocks; b++) {
+		uint64_t offset, xxh3;
+		uint32_t length;
+		rc = shard_index_block(index, file, b, &offset, &length, &xxh3);
+		if (rc)
+			return base_err_set(err, rc, "the index is damaged (file %u): %s", file, base_err_str(rc));
+		rc = base_pread_full(fd, buf, length, offset);
+		if (rc)
+			return base_err_set(err, rc, "shard %u cannot be read at byte %" PRIu64 ": %s", rec.shard,
+			        offset, base_err_str(rc));
+		rc = shard_index_check_err(index, err); /* the place and the sum were its own */
+		if (rc)
+			return rc;
+		if (XXH3_64bits(buf, length) != xxh3)
+			return base_err_set(err, -EBADMSG, "damaged in shard %u at byte %" PRIu64, rec.shard, offset);
+		rc = put(arg, (uint64_t)b * SHARD_BLOCK, buf, length);
+		if (rc)
+			return rc;
+	}
+	return shard_index_check_err(index, err); /* so was the length */
+}

@@ -1,0 +1,520 @@
+/* `mkshard extract`: files back as they were: bytes, mode, time.
+ *
+ * Every path is opened below OUT with openat2(RESOLVE_BENEATH | RESOLVE_NO_SYMLINKS): neither a name of the dataset nor
+ * a link that lies in OUT leads out of it.
+ *
+ * A file is written beside its place under a name of TEMP and renamed when it is complete, so whatever has its own
+ * name is whole.  What exists is compared with size and checksums of the index: equal files stay, so that a run goes
+ * on where another one was killed; others stay and are named, or are replaced with --force.  Each run holds a shared
+ * lock (flock) of OUT; one that could have it alone first removes the temporary files that killed runs have left. */
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <dirent.h>
+#include <linux/openat2.h>
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/file.h>
+#include <sys/random.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <xxhash.h>
+
+#include "shard/base/cleanup.h"
+#include "shard/base/io.h"
+#include "shard/base/units.h"
+#include "tools/common/cli.h"
+#include "tools/mkshard/mkshard.h"
+#include "tools/mkshard/shards.h"
+#include "tools/common/progress.h"
+
+enum { KEY_FORCE = 0x100, EXISTING_MAX = 10 }; /* existing files that are named one by one */
+
+#define TEMP ".mkshard-extract-" /* and TEMP_DIGITS of hexadecimal */
+enum { TEMP_DIGITS = 32 };
+
+struct extract_args {
+	const char *dataset, *out;
+	char **paths;
+	int n_paths;
+	bool force;
+	uint32_t jobs;
+};
+
+static const struct argp_option extract_options[] = {
+	{ "force", KEY_FORCE, 0, 0, "Replace files that exist and differ", 1 },
+	{ "jobs", 'j', "N", 0, "Shards read at once (default: processors)", 1 },
+	{ 0 },
+};
+
+static error_t parse_extract(int key, char *arg, struct argp_state *state)
+{
+	struct extract_args *args = state->input;
+	switch (key) {
+	case KEY_FORCE:
+		args->force = true;
+		return 0;
+	case 'j':
+		args->jobs = (uint32_t)cli_arg_u64(state, "--jobs", arg, 1, 256);
+		return 0;
+	case ARGP_KEY_ARGS:
+		args->dataset = state->argv[state->next];
+		if (state->argc - state->next < 2)
+			argp_error(state, "give the directory OUT to write to");
+		args->out = state->argv[state->next + 1];
+		args->paths = state->argv + state->next + 2;
+		args->n_paths = state->argc - state->next - 2;
+		return 0;
+	case ARGP_KEY_NO_ARGS:
+		argp_error(state, "give a DATASET and the directory OUT to write to");
+		return 0;
+	default:
+		return ARGP_ERR_UNKNOWN;
+	}
+}
+
+struct extract {
+	const struct shard_index *index;
+	const struct extract_args *args;
+	int out;
+	bool alone;            /* no other run works in OUT: temporary files there belong to killed ones */
+	uint8_t *files, *dirs; /* a bit for each that is wanted */
+	struct shard_files by_shard;
+	uint64_t run;            /* chosen by chance: part of the names of temporary files */
+	_Atomic uint64_t n_temp; /* the other part */
+	_Atomic uint64_t written, equal;
+	_Atomic uint64_t failed;
+	_Atomic uint64_t differing; /* of them: files that stood there already and are not the dataset's */
+};
+
+static bool bit(const uint8_t *bits, uint32_t i)
+{
+	return bits[i / 8] & (1U << i % 8);
+}
+
+static void set_bit(uint8_t *bits, uint32_t i)
+{
+	bits[i / 8] |= (uint8_t)(1U << i % 8);
+}
+
+static void clear_bit(uint8_t *bits, uint32_t i)
+{
+	bits[i / 8] &= (uint8_t) ~(1U << i % 8);
+}
+
+/* Counted, said, and the rest goes on. */
+static void fail(struct extract *extract, const char *path, const char *reason)
+{
+	char quoted[1024];
+	cli_failf("'%s': %s", base_err_quote(path, quoted, sizeof(quoted)), reason);
+	atomic_fetch_add(&extract->failed, 1);
+}
+
+static int open_below(const struct extract *extract, const char *path, int flags, mode_t mode)
+{
+	struct open_how how = {
+		.flags = (uint64_t)(unsigned)flags | O_CLOEXEC,
+		.mode = flags & O_CREAT ? mode : 0,
+		.resolve = RESOLVE_BENEATH | RESOLVE_NO_SYMLINKS,
+	};
+	int fd;
+	do
+		fd = (int)syscall(SYS_openat2, extract->out, path, &how, sizeof(how));
+	while (fd < 0 && errno == EAGAIN); /* a rename elsewhere in the tree raced with the lookup */
+	return fd < 0 ? -errno : fd;
+}
+
+/* Opens the directory that holds `path`.  *ret_name is its last component. */
+static int open_parent(const struct extract *extract, char *path, const char **ret_name)
+{
+	char *slash = strrchr(path, '/');
+	*ret_name = slash ? slash + 1 : path;
+	if (!slash)
+		return open_below(extract, ".", O_RDONLY | O_DIRECTORY, 0);
+	*slash = '\0';
+	int fd = open_below(extract, path, O_RDONLY | O_DIRECTORY, 0);
+	*slash = '/';
+	return fd;
+}
+
+/* Choosing */
+
+static int choose_parents(struct extract *extract, uint32_t dir)
+{
+	for (unsigned depth = 0; dir != SHARD_NONE && depth <= SHARD_DEPTH_MAX + 1; depth++) {
+		struct shard_dir rec;
+		int rc = shard_index_dir(extract->index, dir, &rec);
+		if (rc)
+			return rc;
+		set_bit(extract->dirs, dir);
+		dir = rec.parent;
+	}
+	return 0;
+}
+
+static int choose(struct extract *extract, const char *path)
+{
+	enum shard_kind kind;
+	uint32_t id;
+	int rc = shard_index_find_path(extract->index, path, &kind, &id);
+	if (rc)
+		return rc;
+	if (kind == SHARD_KIND_FILE) {
+		struct shard_file file;
+		rc = shard_index_file(extract->index, id, &file);
+		if (rc)
+			return rc;
+		set_bit(extract->files, id);
+		return choose_parents(extract, file.dir);
+	}
+	const struct shard_info *info = shard_index_info(extract->index);
+	struct shard_dir dir;
+	rc = shard_index_dir(extract->index, id, &dir);
+	if (rc)
+		return rc;
+	for (uint32_t f = dir.first_file; f < dir.end_file && f < info->n_files; f++)
+		set_bit(extract->files, f);
+	for (uint32_t d = id; d < dir.end_dir && d < info->n_dirs; d++)
+		set_bit(extract->dirs, d);
+	return choose_parents(extract, id);
+}
+
+/* Directories: made first, open to us; their modes and times come last, the deepest first. */
+
+/* Temporary files of runs that were killed. */
+static void sweep(const struct extract *extract, int dirfd)
+{
+	if (!extract->alone)
+		return;
+	cleanup_close int fd = openat(dirfd, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+	cleanup_closedir DIR *dir = fd < 0 ? NULL : fdopendir(fd);
+	if (!dir)
+		return;
+	fd = -1; /* dir's */
+	struct dirent *de;
+	while ((de = readdir(dir))) {
+		const char *digits = de->d_name + strlen(TEMP);
+		if (!strncmp(de->d_name, TEMP, strlen(TEMP)) && strlen(digits) == TEMP_DIGITS &&
+		        strspn(digits, "0123456789abcdef") == TEMP_DIGITS)
+			unlinkat(dirfd, de->d_name, 0);
+	}
+}
+
+/* A directory cannot be entered: one line for all that was to be written below it. */
+static void leave_out_dir(struct extract *extract, uint32_t id, const char *path, int rc)
+{
+	const struct shard_info *info = shard_index_info(extract->index);
+	struct shard_dir dir;
+	char reason[256];
+	uint64_t files = 0;
+	if (shard_index_dir(extract->index, id, &dir) == 0) {
+		for (uint32_t f = dir.first_file; f < dir.end_file && f < info->n_files; f++) {
+			files += bit(extract->files, f);
+			clear_bit(extract->files, f);
+		}
+		for (uint32_t d = id; d < dir.end_dir && d < info->n_dirs; d++)
+			clear_bit(extract->dirs, d);
+	}
+	snprintf(reason, sizeof(reason), "%s; %" PRIu64 " file%s below it %s left out",
+	        rc == -ELOOP     ? "is a symbolic link, which is not followed: move it away"
+	        : rc == -ENOTDIR ? "is no directory: move it away"
+	                         : strerror(-rc),
+	        files, files == 1 ? "" : "s", files == 1 ? "is" : "are");
+	fail(extract, path, reason);
+}
+
+static void make_dir(struct extract *extract, uint32_t id)
+{
+	char path[SHARD_PATH_MAX + 1];
+	const char *name;
+	int rc = shard_index_dir_path(extract->index, id, path, sizeof(path));
+	if (rc < 0) {
+		fail(extract, "a directory", base_err_str(rc));
+		return;
+	}
+	cleanup_close int parent = open_parent(extract, path, &name);
+	rc = parent < 0 ? parent : mkdirat(parent, name, 0700) ? -errno : 0;
+	if (rc == -EEXIST) {
+		cleanup_close int there = open_below(extract, path, O_RDONLY | O_DIRECTORY, 0);
+		rc = there < 0 ? there : 0;
+		if (there >= 0)
+			sweep(extract, there);
+	}
+	if (rc)
+		leave_out_dir(extract, id, path, rc);
+}
+
+static void finish_dir(struct extract *extract, uint32_t id)
+{
+	struct shard_dir dir;
+	char path[SHARD_PATH_MAX + 1];
+	int rc = shard_index_dir(extract->index, id, &dir);
+	if (rc == 0)
+		rc = shard_index_dir_path(extract->index, id, path, sizeof(path));
+	if (rc < 0) {
+		fail(extract, "a directory", base_err_str(rc));
+		return;
+	}
+	cleanup_close int fd = open_below(extract, path, O_RDONLY | O_DIRECTORY, 0);
+	struct timespec times[2] = { { .tv_sec = dir.mtime_s }, { .tv_sec = dir.mtime_s } };
+	if (fd < 0)
+		fail(extract, path, strerror(-fd));
+	else if (fchmod(fd, dir.mode) || futimens(fd, times))
+		fail(extract, path, strerror(errno));
+}
+
+/* Files */
+
+struct target {
+	int fd;
+	struct base_err *err;
+};
+
+static int put_file(void *arg, uint64_t offset, const uint8_t *data, size_t len)
+{
+	struct target *target = arg;
+	int rc = base_pwrite_full(target->fd, data, len, offset);
+	progress_add(len, 0);
+	return rc ? base_err_set(target->err, rc, "%s", strerror(-rc)) : 0;
+}
+
+/* Is what exists the dataset's file?  1 = yes, 0 = no, -ENOENT = nothing exists.  An equal one gets mode and time,
+ * too. */
+static int compare(const struct extract *extract, uint32_t id, const struct shard_file *file, int parent,
+        const char *name, uint8_t *buf)
+{
+	struct stat st;
+	cleanup_close int fd = openat(parent, name, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY | O_CLOEXEC);
+	if (fd < 0)
+		return errno == ENOENT ? -ENOENT : 0;
+	if (fstat(fd, &st) || !S_ISREG(st.st_mode) || (uint64_t)st.st_size != file->length)
+		return 0;
+	uint32_t blocks = shard_blocks(file->length);
+	for (uint32_t b = 0; b < blocks; b++) {
+		uint64_t offset, xxh3;
+		uint32_t length;
+		if (shard_index_block(extract->index, id, b, &offset, &length, &xxh3) ||
+		        base_pread_full(fd, buf, length, (uint64_t)b * SHARD_BLOCK) || XXH3_64bits(buf, length) != xxh3)
+			return 0;
+	}
+	struct timespec times[2] = { { .tv_sec = file->mtime_s }, { .tv_sec = file->mtime_s } };
+	bool as_it_was = (st.st_mode & 07777) == file->mode && st.st_mtim.tv_sec == file->mtime_s;
+	return as_it_was || (fchmod(fd, file->mode) == 0 && futimens(fd, times) == 0);
+}
+
+/* Bytes, mode and time of a file, under a temporary name. */
+static int write_file(struct extract *extract, uint32_t id, const struct shard_file *file, int parent, const char *temp,
+        int shard_fd, uint8_t *buf, struct base_err *err)
+{
+	struct timespec times[2] = { { .tv_sec = file->mtime_s }, { .tv_sec = file->mtime_s } };
+	cleanup_close int fd = openat(parent, temp, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600);
+	if (fd < 0)
+		return base_err_set(err, -errno, "%s", strerror(errno));
+	struct target target = { .fd = fd, .err = err };
+	int rc = mkshard_read_file(extract->index, id, shard_fd, buf, put_file, &target, err);
+	if (rc == 0 && (fchmod(fd, file->mode) || futimens(fd, times)))
+		rc = base_err_set(err, -errno, "%s", strerror(errno));
+	if (close(steal_fd(&fd)) && rc == 0) /* a file system over the network may tell here that it is full */
+		rc = base_err_set(err, -errno, "%s", strerror(errno));
+	return rc;
+}
+
+static int give_name(const struct extract *extract, int parent, const char *temp, const char *name)
+{
+	struct stat st;
+	if (extract->args->force)
+		return renameat(parent, temp, parent, name) ? -errno : 0;
+	int rc = renameat2(parent, temp, parent, name, RENAME_NOREPLACE) ? -errno : 0;
+	if (rc != -EINVAL && rc != -ENOSYS && rc != -EOPNOTSUPP)
+		return rc;
+	/* This file system has no such flag. */
+	if (fstatat(parent, name, &st, AT_SYMLINK_NOFOLLOW) == 0)
+		return -EEXIST;
+	return renameat(parent, temp, parent, name) ? -errno : 0;
+}
+
+static int extract_file(struct extract *extract, uint32_t id, int shard_fd, uint8_t *buf)
+{
+	struct shard_file file;
+	struct base_err err = { 0 };
+	char path[SHARD_PATH_MAX + 1], temp[sizeof(TEMP) + TEMP_DIGITS];
+	const char *name;
+	int rc = shard_index_file(extract->index, id, &file);
+	if (rc == 0)
+		rc = shard_index_file_path(extract->index, id, path, sizeof(path));
+	if (rc < 0) {
+		fail(extract, "a file", base_err_str(rc));
+		return 0;
+	}
+	cleanup_close int parent = open_parent(extract, path, &name);
+	if (parent < 0) {
+		fail(extract, path, strerror(-parent));
+		return 0;
+	}
+	int there = compare(extract, id, &file, parent, name, buf);
+	if (there == 1) {
+		atomic_fetch_add(&extract->equal, 1);
+		progress_skip(file.length, 1);
+		return 0;
+	}
+	rc = there == 0 && !extract->args->force ? -EEXIST : 0;
+	if (rc == 0) {
+		snprintf(temp, sizeof(temp), TEMP "%016" PRIx64 "%016" PRIx64, extract->run,
+		        atomic_fetch_add(&extract->n_temp, 1));
+		rc = write_file(extract, id, &file, parent, temp, shard_fd, buf, &err);
+		if (rc == 0) {
+			rc = give_name(extract, parent, temp, name);
+			base_err_set(&err, rc, "%s", strerror(-rc));
+		}
+		if (rc)
+			unlinkat(parent, temp, 0); /* no half or damaged file stays */
+	}
+	if (rc == 0) {
+		atomic_fetch_add(&extract->written, 1);
+		return 0;
+	}
+	if (rc != -EEXIST)
+		fail(extract, path, err.text);
+	else if (atomic_fetch_add(&extract->differing, 1) < EXISTING_MAX)
+		fail(extract, path, "exists already and is not the dataset's file; give --force to replace it");
+	return rc == -ENOSPC || rc == -EDQUOT || rc == -EROFS ? rc : 0;
+}
+
+static int extract_shard(void *arg, uint32_t shard)
+{
+	struct extract *extract = arg;
+	struct base_err err = { 0 };
+	cleanup_close int fd = -1;
+	cleanup_free struct shard_extent *extents = NULL;
+	cleanup_free uint8_t *buf = NULL;
+	uint64_t n = 0;
+	if (extract->by_shard.first[shard] == extract->by_shard.first[shard + 1])
+		return 0;
+	if (mkshard_shard_open(extract->index, shard, &err, &fd)) {
+		cli_fail(&err);
+		atomic_fetch_add(&extract->failed, 1);
+		return 0;
+	}
+	posix_fadvise(fd, 0, 0, POSIX_FADV_SEQUENTIAL);
+	int rc = shard_files_extents(&extract->by_shard, extract->index, shard, &extents, &n);
+	if (rc == 0 && !(buf = malloc(SHARD_BLOCK)))
+		rc = -ENOMEM;
+	for (uint64_t i = 0; i < n && rc == 0; i++)
+		rc = extract_file(extract, extents[i].file, fd, buf);
+	return rc;
+}
+
+static void bad_record(void *arg, uint32_t file, int rc)
+{
+	char name[32];
+	snprintf(name, sizeof(name), "file %u", file);
+	fail(arg, name, base_err_str(rc));
+}
+
+static bool is_dataset(const struct extract *extract)
+{
+	struct stat out, dataset;
+	return fstat(extract->out, &out) == 0 && stat(shard_index_dataset(extract->index), &dataset) == 0 &&
+	       out.st_dev == dataset.st_dev && out.st_ino == dataset.st_ino;
+}
+
+/* Alone, when nobody else extracts to OUT; else, and where there are no locks, nobody's files are removed. */
+static void lock(struct extract *extract)
+{
+	extract->alone = flock(extract->out, LOCK_EX | LOCK_NB) == 0;
+	if (!extract->alone)
+		flock(extract->out, LOCK_SH); /* waits while somebody sweeps */
+	if (getrandom(&extract->run, sizeof(extract->run), 0) != sizeof(extract->run))
+		extract->run = (uint64_t)getpid();
+}
+
+static int run_extract(struct extract *extract)
+{
+	const struct shard_info *info = shard_index_info(extract->index);
+	const struct extract_args *args = extract->args;
+	static char root[] = "";
+	char *everything[] = { root };
+	char **paths = args->n_paths ? args->paths : everything;
+	int n_paths = args->n_paths ? args->n_paths : 1;
+	extract->files = calloc(1, info->n_files / 8 + 1);
+	extract->dirs = calloc(1, info->n_dirs / 8 + 1);
+	if (!extract->files || !extract->dirs)
+		return cli_failf("out of memory");
+	for (int i = 0; i < n_paths; i++) {
+		char quoted[1024];
+		int rc = choose(extract, paths[i]);
+		if (rc)
+			return cli_failf("'%s': '%s': %s", args->dataset,
+			        base_err_quote(paths[i], quoted, sizeof(quoted)),
+			        rc == -ENOENT || rc == -ENOTDIR ? "no such file in the dataset" : base_err_str(rc));
+	}
+	lock(extract);
+	sweep(extract, extract->out);
+	for (uint32_t d = 1; d < info->n_dirs; d++)
+		if (bit(extract->dirs, d))
+			make_dir(extract, d);
+	flock(extract->out, LOCK_SH); /* swept: others may come */
+	int rc = shard_files_init(&extract->by_shard, extract->index, extract->files, bad_record, extract);
+	if (rc == 0) {
+		progress_start("extracting", extract->by_shard.bytes, extract->by_shard.n);
+		rc = shard_run(info->n_shards, args->jobs ? args->jobs : mkshard_jobs_default(), "extract",
+		        extract_shard, extract);
+		progress_done();
+	}
+	for (uint32_t d = info->n_dirs; d-- > 1;)
+		if (bit(extract->dirs, d))
+			finish_dir(extract, d);
+	char quoted[1024];
+	base_err_quote(args->out, quoted, sizeof(quoted));
+	if (extract->equal)
+		printf("%s: %" PRIu64 " of the files existed already, equal by size and checksum; %" PRIu64
+		       " written\n",
+		        quoted, extract->equal, extract->written);
+	if (extract->differing > EXISTING_MAX)
+		cli_failf("'%s': %" PRIu64
+		          " files existed already, are not the dataset's and were kept, the first %d of them "
+		          "are named above; give --force to replace them",
+		        quoted, extract->differing, EXISTING_MAX);
+	if (rc)
+		return cli_failf("'%s': %s", args->out, base_err_str(rc));
+	return extract->failed ? CLI_FAILED : CLI_DONE;
+}
+
+int mkshard_extract(int argc, char **argv)
+{
+	static const struct argp argp = { extract_options, parse_extract, "DATASET OUT [PATH...]",
+		"Write the files of a dataset, or those at and below each PATH, to the directory OUT as they were: "
+		"bytes, "
+		"mode, time.",
+		NULL, NULL, NULL };
+	struct extract_args args = { 0 };
+	struct base_err err = { 0 };
+	struct shard_index *index = NULL;
+	char quoted[1024];
+	cli_parse(&argp, argc, argv, &args);
+	if (shard_index_open(args.dataset, &err, &index))
+		return cli_fail(&err);
+	struct extract extract = { .index = index, .args = &args, .out = -1 };
+	int status;
+	bool made = mkdir(args.out, 0777) == 0 || errno == EEXIST;
+	if (made)
+		extract.out = open(args.out, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+	if (extract.out < 0)
+		status = cli_failf("'%s': %s", base_err_quote(args.out, quoted, sizeof(quoted)), strerror(errno));
+	else if (is_dataset(&extract))
+		status = cli_failf("'%s' is the dataset itself: choose another directory for its files",
+		        base_err_quote(args.out, quoted, sizeof(quoted)));
+	else
+		status = run_extract(&extract);
+	if (extract.out >= 0)
+		close(extract.out);
+	shard_files_done(&extract.by_shard);
+	free(extract.files);
+	free(extract.dirs);
+	shard_index_close(index);
+	return status;
+}

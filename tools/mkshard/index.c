@@ -1,0 +1,644 @@
+/* `mkshard index`: an index for tar shards as they lie, or the index of a packed dataset anew. */
+#include <dirent.h>
+#include <errno.h>
+#include <inttypes.h>
+#include <limits.h>
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "shard/base/cleanup.h"
+#include "shard/base/units.h"
+#include "shard/build.h"
+#include "shard/index.h"
+#include "shard/pack.h"
+#include "shard/unfinished.h"
+#include "tools/common/cli.h"
+#include "tools/mkshard/mkshard.h"
+#include "tools/mkshard/index.h"
+#include "tools/mkshard/shards.h"
+#include "tools/common/progress.h"
+
+enum { KEY_SAMPLE = 0x100, KEY_GROUP, KEY_COMMON, KEY_KEEP_GOING, KEY_FORCE, KEY_BY_SHARD };
+
+struct index_args {
+	const char *dataset;
+	char **shards;
+	int n_shards;
+	struct shard_pack_rules rules;
+	bool rules_given, sample_auto, keep_going, force, by_shard;
+	uint32_t jobs;
+};
+
+static const struct argp_option index_options[] = {
+	{ "sample", KEY_SAMPLE, "WHAT", 0,
+	        "A sample is a 'file', or with 'key' all neighbouring files whose names are equal up to the first dot "
+	        "(WebDataset); auto (default) takes 'key' where the shards look like it",
+	        1 },
+	{ "group", KEY_GROUP, "REGEX", 0,
+	        "Files of a shard for which the first parentheses of this POSIX extended regular expression match the "
+	        "same text form one sample",
+	        1 },
+	{ "common", KEY_COMMON, "GLOB", 0, "Files shown on every rank, never dealt (may be repeated; default: none)",
+	        1 },
+	{ "by-shard", KEY_BY_SHARD, 0, 0, "Put each shard's files below a directory named after the shard", 1 },
+	{ "keep-going", KEY_KEEP_GOING, 0, 0,
+	        "Leave out members that a dataset cannot hold and what is damaged, list it, and exit with 1", 2 },
+	{ "force", KEY_FORCE, 0, 0, "Replace an index that exists", 2 },
+	{ "jobs", 'j', "N", 0, "Shards read at once (default: processors)", 3 },
+	{ 0 },
+};
+
+static error_t parse_index(int key, char *arg, struct argp_state *state)
+{
+	struct index_args *args = state->input;
+	struct base_err err = { 0 };
+	switch (key) {
+	case KEY_SAMPLE:
+		if (strcmp(arg, "file") && strcmp(arg, "key") && strcmp(arg, "auto"))
+			argp_error(state, "--sample: '%s' is not one of: auto, file, key", arg);
+		args->sample_auto = !strcmp(arg, "auto");
+		args->rules_given |= !args->sample_auto;
+		if (args->rules.sample != SHARD_PACK_GROUP)
+			args->rules.sample = strcmp(arg, "key") ? SHARD_PACK_FILE : SHARD_PACK_KEY;
+		return 0;
+	case KEY_GROUP:
+		args->sample_auto = false;
+		args->rules_given = true;
+		if (shard_pack_rules_group(&args->rules, arg, &err))
+			argp_error(state, "--group: %s", err.text);
+		return 0;
+	case KEY_COMMON:
+		args->rules_given = true;
+		if (*arg && shard_pack_rules_common(&args->rules, arg, &err))
+			argp_error(state, "--common: %s", err.text);
+		return 0;
+	case KEY_BY_SHARD:
+		args->by_shard = true;
+		return 0;
+	case KEY_KEEP_GOING:
+		args->keep_going = true;
+		return 0;
+	case KEY_FORCE:
+		args->force = true;
+		return 0;
+	case 'j':
+		args->jobs = (uint32_t)cli_arg_u64(state, "--jobs", arg, 1, 256);
+		return 0;
+	case ARGP_KEY_ARGS:
+		args->dataset = state->argv[state->next];
+		args->shards = state->argv + state->next + 1;
+		args->n_shards = state->argc - state->next - 1;
+		return 0;
+	case ARGP_KEY_NO_ARGS:
+		argp_error(state, "give a DATASET");
+		return 0;
+	default:
+		return ARGP_ERR_UNKNOWN;
+	}
+}
+
+struct indexing {
+	const struct index_args *args;
+	struct found_shard *shards;
+	uint32_t n_shards;
+	bool packed; /* shards that `mkshard pack` wrote, in their dataset */
+	struct shard_pack_rules rules;
+	struct shard_pack_options options;
+	pthread_mutex_t lock;
+	struct base_err err;   /* of the first shard that failed; guarded by lock */
+	uint32_t failed_shard; /* the lowest one, so that the same one is named each time */
+};
+
+/* Which shards */
+
+static int compare_names(const void *a, const void *b)
+{
+	return strcmp(*(char *const *)a, *(char *const *)b);
+}
+
+/* The tar files in a dataset's directory, by name. */
+static int find_shards(const char *dataset, char ***ret_names, int *ret_n, struct base_err *err)
+{
+	char quoted[512];
+	base_err_quote(dataset, quoted, sizeof(quoted));
+	cleanup_closedir DIR *dir = opendir(dataset);
+	if (!dir)
+		return base_err_set(err, -errno, "'%s': %s", quoted, strerror(errno));
+	char **names = NULL;
+	int n = 0;
+	struct dirent *de;
+	while ((de = readdir(dir))) {
+		size_t len = strlen(de->d_name);
+		bool tar = len > 4 && !strcmp(de->d_name + len - 4, ".tar");
+		bool bare = len > 5 && !strcmp(de->d_name + len - 5, ".bare");
+		if (!tar && !bare)
+			continue;
+		char **grown = realloc(names, ((size_t)n + 1) * sizeof(*grown));
+		char *path = NULL;
+		if (!grown || asprintf(&path, "%s/%s", dataset, de->d_name) < 0)
+			return base_err_set(err, -ENOMEM, "out of memory"); /* the program ends here */
+		names = grown;
+		names[n++] = path;
+	}
+	if (n == 0)
+		return base_err_set(
+		        err, -ENOENT, "'%s' holds no shards; name them: mkshard index %s SHARD.tar...", quoted, quoted);
+	qsort(names, (size_t)n, sizeof(*names), compare_names);
+	*ret_names = names;
+	*ret_n = n;
+	return 0;
+}
+
+/* How the index names a shard: relative to the dataset where it lies below it, else absolute. */
+static int stored_path(struct found_shard *shard, const char *dataset, struct base_err *err)
+{
+	char quoted[512];
+	cleanup_free char *root = realpath(dataset, NULL);
+	cleanup_free char *path = realpath(shard->file, NULL);
+	if (!root || !path)
+		return base_err_set(err, -errno, "'%s': %s",
+		        base_err_quote(root ? shard->file : dataset, quoted, sizeof(quoted)), strerror(errno));
+	size_t len = strlen(root);
+	bool below = !strncmp(path, root, len) && path[len] == '/';
+	shard->stored = strdup(below ? path + len + 1 : path);
+	return shard->stored ? 0 : base_err_set(err, -ENOMEM, "out of memory");
+}
+
+/* "train-0001" of "/data/train-0001.tar". */
+static int name_prefix(struct found_shard *shard, struct base_err *err)
+{
+	const char *name = strrchr(shard->file, '/');
+	name = name ? name + 1 : shard->file;
+	size_t len = strlen(name);
+	if (len > 4 && !strcmp(name + len - 4, ".tar"))
+		len -= 4;
+	shard->prefix = strndup(name, len);
+	return shard->prefix ? 0 : base_err_set(err, -ENOMEM, "out of memory");
+}
+
+/* Reading */
+
+static int parse_shard(void *arg, uint32_t number)
+{
+	struct indexing *indexing = arg;
+	struct found_shard *shard = &indexing->shards[number];
+	struct base_err err = { 0 };
+	int rc = shard->absent ? 0 : found_shard_parse(shard, indexing->args->keep_going, &err);
+	if (rc == 0)
+		return 0;
+	pthread_mutex_lock(&indexing->lock);
+	if (!indexing->err.code || number < indexing->failed_shard) {
+		indexing->err = err;
+		indexing->failed_shard = number;
+	}
+	pthread_mutex_unlock(&indexing->lock);
+	return rc;
+}
+
+static int read_shards(struct indexing *indexing, struct base_err *err)
+{
+	uint64_t total = 0;
+	for (uint32_t s = 0; s < indexing->n_shards; s++) {
+		struct stat st;
+		if (stat(indexing->shards[s].file, &st) == 0)
+			total += (uint64_t)st.st_size;
+	}
+	progress_start("indexing", total, 0);
+	int rc = shard_run(indexing->n_shards, indexing->args->jobs ? indexing->args->jobs : mkshard_jobs_default(),
+	        "index", parse_shard, indexing);
+	progress_done();
+	if (rc)
+		*err = indexing->err;
+	return rc;
+}
+
+/* Samples */
+
+/* Do the shards look like WebDataset's: files of one key side by side, and samples of several files? */
+static bool looks_keyed(const struct indexing *indexing)
+{
+	struct mkshard_keys keys = { 0 };
+	for (uint32_t s = 0; s < indexing->n_shards; s++) {
+		const struct found_shard *shard = &indexing->shards[s];
+		keys.last = NULL;
+		for (uint64_t i = 0; i < shard->n_files; i++) {
+			if (!shard->files[i].directory)
+				mkshard_keys_see(&keys, found_path(shard, &shard->files[i]));
+		}
+	}
+	return mkshard_keys_paired(&keys);
+}
+
+/* The first shard of a packed tar dataset says how it was packed, any bare one does.  NULL: these are not packed here. */
+static const struct found_shard *find_packed(const struct indexing *indexing)
+{
+	const struct found_shard *first = indexing->shards;
+	if (indexing->args->n_shards > 0)
+		return NULL;
+	while (first->absent && first < indexing->shards + indexing->n_shards - 1)
+		first++;
+	return first->record || first->container == SHARD_BARE ? first : NULL;
+}
+
+/* Are these shards that `mkshard pack` named, without the first one, which says how they were packed? */
+static bool lost_their_record(const struct indexing *indexing)
+{
+	const struct found_shard *lowest = &indexing->shards[0];
+	const char *name = strrchr(lowest->file, '/');
+	char own[32];
+	unsigned number;
+	if (indexing->args->n_shards > 0 || !name || sscanf(++name, "shard-%u.tar", &number) != 1)
+		return false;
+	return !strcmp(name, shard_pack_shard_name(number, SHARD_TAR, own)) && (number > 0 || lowest->absent);
+}
+
+static int settle_rules(struct indexing *indexing, struct base_err *err)
+{
+	const struct index_args *args = indexing->args;
+	const struct found_shard *first = find_packed(indexing);
+	uint32_t n_shards = 0;
+	bool bare = first && first->container == SHARD_BARE;
+	indexing->packed = first;
+	if (!first && lost_their_record(indexing))
+		return base_err_set(err, -ENOENT,
+		        "'%s/shard-000000.tar' is missing or damaged: it says how the others were packed; restore it, "
+		        "or "
+		        "name the shards to index them as they are",
+		        args->dataset);
+	if (!first) {
+		indexing->rules = args->rules;
+		if (args->sample_auto)
+			indexing->rules.sample = looks_keyed(indexing) ? SHARD_PACK_KEY : SHARD_PACK_FILE;
+		return 0;
+	}
+	shard_pack_rules_init(&indexing->rules);
+	int rc =
+	        bare ? 0 : shard_pack_record_parse(first->record, &indexing->rules, &indexing->options, &n_shards, err);
+	if (rc)
+		return base_err_prefix(err, "'%s'", first->file);
+	if (bare) { /* each file says its own sample, and whether it is common */
+		indexing->options.shuffle = first->dataset.shuffled;
+		indexing->options.seed = first->dataset.pack_seed;
+		n_shards = first->dataset.n_shards ? first->dataset.n_shards : indexing->n_shards;
+	}
+	if (args->rules_given) {
+		shard_pack_rules_done(&indexing->rules);
+		indexing->rules = args->rules;
+	}
+	for (uint32_t s = 0; s < n_shards || s < indexing->n_shards; s++) {
+		char name[32];
+		shard_pack_shard_name(s, first->container, name);
+		if (s >= indexing->n_shards || strcmp(indexing->shards[s].stored, name))
+			return s < n_shards ? base_err_set(err, -ENOENT,
+			                              "'%s/%s' is missing, one of %u shards; restore it, or pack again",
+			                              args->dataset, name, n_shards)
+			                    : base_err_set(err, -EEXIST,
+			                              "'%s' holds more shards than the %u that were packed; move the "
+			                              "others away",
+			                              args->dataset, n_shards);
+	}
+	return 0;
+}
+
+/* Files of one name */
+
+static int on_clash(
+        void *arg, const struct shard_pack_item *item, const struct shard_pack_item *kept, struct base_err *err)
+{
+	struct indexing *indexing = arg;
+	struct found_shard *shard = &indexing->shards[item->source];
+	const struct found_shard *other = &indexing->shards[kept->source];
+	const char *advice = shard == other ? "" : "; give --by-shard to keep the files of shards apart";
+	char path[512], kept_path[512], here[512], there[512];
+	base_err_quote(item->path, path, sizeof(path));
+	base_err_quote(kept->path, kept_path, sizeof(kept_path));
+	base_err_quote(shard->file, here, sizeof(here));
+	base_err_quote(other->file, there, sizeof(there));
+	if (err->code == -EEXIST && shard == other)
+		base_err_set(err, -EEXIST, "'%s' comes twice in '%s'", path, here);
+	else if (err->code == -EEXIST)
+		base_err_set(err, -EEXIST, "'%s' comes twice: in '%s' and in '%s'%s", path, there, here, advice);
+	else
+		base_err_set(err, -ENOTDIR,
+		        "'%s' of '%s' and '%s' of '%s': one is a file where the other needs a directory%s", path, here,
+		        kept_path, there, advice);
+	if (!indexing->args->keep_going)
+		return err->code;
+	shard->files[item->source_offset].left_out = true;
+	return found_shard_leave_out(shard, err->text);
+}
+
+/* Finds the files that cannot stand beside one that came before: the first one ends this, or they are left out. */
+static int find_clashes(struct indexing *indexing, struct base_err *err)
+{
+	uint64_t n = 0;
+	for (uint32_t s = 0; s < indexing->n_shards; s++)
+		n += indexing->shards[s].n_files;
+	cleanup_free struct shard_pack_item *items = malloc((n + 1) * sizeof(*items));
+	if (!items)
+		return base_err_set(err, -ENOMEM, "out of memory");
+	n = 0;
+	for (uint32_t s = 0; s < indexing->n_shards; s++) {
+		const struct found_shard *shard = &indexing->shards[s];
+		for (uint64_t i = 0; i < shard->n_files; i++)
+			items[n++] = (struct shard_pack_item){
+				.path = found_path(shard, &shard->files[i]),
+				.directory = shard->files[i].directory,
+				.source = s,
+				.source_offset = i,
+			};
+	}
+	struct shard_pack_options options = { .clash = on_clash, .clash_arg = indexing };
+	return shard_pack_sort(&options, items, &n, err);
+}
+
+/* The index */
+
+static int add_file(struct indexing *indexing, struct shard_builder *builder, const struct found_shard *shard,
+        uint32_t number, const struct found_file *found, struct base_err *err)
+{
+	const char *path = found_path(shard, found), *key;
+	size_t len;
+	if (found->directory)
+		return shard_builder_add_dir(builder, path, found->mode, found->mtime_s, err);
+	cleanup_free char *group = NULL;
+	bool bare = shard->container == SHARD_BARE;
+	/* Equal keys of different shards are different samples: a sample lies in one shard. */
+	if (bare && found->group != FOUND_NO_GROUP) {
+		key = shard->paths + found->group;
+		len = strlen(key);
+	}
+	if ((bare ? found->group != FOUND_NO_GROUP : shard_pack_key(&indexing->rules, path, &key, &len)) &&
+	        asprintf(&group, "%u/%.*s", number, (int)len, key) < 0)
+		return base_err_set(err, -ENOMEM, "out of memory");
+	struct shard_build_file file = {
+		.path = path,
+		.shard = number,
+		.offset = found->offset,
+		.length = found->length,
+		.xxh3 = found->xxh3,
+		.block_sums = found->length > SHARD_BLOCK ? shard->blocks + found->first_block : NULL,
+		.mtime_s = found->mtime_s,
+		.mode = found->mode,
+		.common = bare ? found->common : shard_pack_is_common(&indexing->rules, path),
+		.group = group,
+	};
+	return shard_builder_add_file(builder, &file, err);
+}
+
+/* Files of the index that is replaced. */
+struct change {
+	uint64_t n;
+	const char *first;
+};
+
+/* What the index that is replaced says of a file: 0 where that is so still, or where it has no such file; -EBADMSG where the
+ * content is another one now, -EUCLEAN where its record cannot be read. */
+static int compare_with_old(const struct shard_index *old, const char *path, const struct found_file *found)
+{
+	enum shard_kind kind;
+	struct shard_file file;
+	uint32_t id;
+	int rc = shard_index_find_path(old, path, &kind, &id);
+	if (rc == -ENOENT || rc == -ENOTDIR || (rc == 0 && kind != SHARD_KIND_FILE))
+		return 0;
+	if (rc < 0 || shard_index_file(old, id, &file) < 0)
+		return -EUCLEAN;
+	return file.length != found->length || file.xxh3 != found->xxh3 ? -EBADMSG : 0;
+}
+
+/* Sums are taken of the bytes as they are: what was damaged since the last index was made would pass for good from now on. */
+static void warn_of_changes(const struct indexing *indexing)
+{
+	struct shard_index *old = NULL;
+	struct change changed = { 0 }, unread = { 0 };
+	char quoted[512], dataset[512];
+	base_err_quote(indexing->args->dataset, dataset, sizeof(dataset));
+	int rc = shard_index_open(indexing->args->dataset, NULL, &old);
+	if (rc < 0 && rc != -ENOENT)
+		cli_warn("the index that '%s' had cannot be read (%s): nothing says any more whether the bytes of its "
+		         "files are right, and 'mkshard verify' will find them good; a copy of " SHARD_INDEX_NAME
+		         " in its place can tell",
+		        dataset, base_err_str(rc));
+	if (rc < 0)
+		return;
+	for (uint32_t s = 0; s < indexing->n_shards; s++) {
+		const struct found_shard *shard = &indexing->shards[s];
+		for (uint64_t i = 0; !shard->absent && i < shard->n_files; i++) {
+			const struct found_file *found = &shard->files[i];
+			const char *path = found_path(shard, found);
+			rc = found->directory || found->left_out ? 0 : compare_with_old(old, path, found);
+			if (rc == 0)
+				continue;
+			struct change *change = rc == -EUCLEAN ? &unread : &changed;
+			change->first = change->first ? change->first : path;
+			change->n++;
+		}
+	}
+	if (changed.n)
+		cli_warn("%" PRIu64
+		         " of the files of '%s' are not what its index said until now, first '%s': damaged, or written "
+		         "anew; the new index takes them as they are, and 'mkshard verify' will find them good",
+		        changed.n, dataset, base_err_quote(changed.first, quoted, sizeof(quoted)));
+	if (unread.n)
+		cli_warn("the index that '%s' had is damaged: it cannot tell of %" PRIu64
+		         " of the files, first '%s', and nothing says any more whether their bytes are right; 'mkshard "
+		         "verify' "
+		         "will find them good; a copy of " SHARD_INDEX_NAME " in its place can tell",
+		        dataset, unread.n, base_err_quote(unread.first, quoted, sizeof(quoted)));
+	shard_index_close(old);
+}
+
+static int build(struct indexing *indexing, uint64_t *ret_files, struct base_err *err)
+{
+	struct shard_builder *builder = NULL;
+	int rc = shard_builder_new(&builder);
+	uint64_t files = 0;
+	uint32_t number = 0;
+	if (rc)
+		return base_err_set(err, rc, "out of memory");
+	for (uint32_t s = 0; s < indexing->n_shards && rc == 0; s++) {
+		const struct found_shard *shard = &indexing->shards[s];
+		if (shard->absent)
+			continue;
+		rc = shard_builder_add_shard(builder, shard->stored, shard->container, shard->size_bytes,
+		        indexing->packed ? 0 : shard->mtime_ns, err);
+		for (uint64_t i = 0; i < shard->n_files && rc == 0; i++) {
+			if (shard->files[i].left_out)
+				continue;
+			rc = add_file(indexing, builder, shard, number, &shard->files[i], err);
+			files += !shard->files[i].directory;
+		}
+		number++;
+	}
+	char *path = NULL;
+	if (rc == 0 && files == 0)
+		rc = base_err_set(err, -ENOENT, "'%s': its shards hold no files", indexing->args->dataset);
+	if (rc == 0 && asprintf(&path, "%s/" SHARD_INDEX_NAME, indexing->args->dataset) < 0)
+		rc = base_err_set(err, -ENOMEM, "out of memory");
+	if (rc == 0)
+		rc = shard_builder_finish(builder, path, indexing->packed && indexing->options.shuffle,
+		        indexing->packed ? indexing->options.seed : 0, err);
+	if ((rc == -EEXIST || rc == -ENOTDIR) && !indexing->args->keep_going) {
+		struct base_err named = { 0 };
+		if (find_clashes(indexing, &named) == rc)
+			*err = named; /* says in which shards */
+	}
+	free(path);
+	shard_builder_free(builder);
+	*ret_files = files;
+	return rc;
+}
+
+/* None of the shards named lies in a packing that is not complete. */
+static int check_unfinished(char **names, uint32_t n, struct base_err *err)
+{
+	char dir[PATH_MAX], last[PATH_MAX] = "";
+	for (uint32_t s = 0; s < n; s++) {
+		const char *slash = strrchr(names[s], '/');
+		int len = snprintf(
+		        dir, sizeof(dir), "%.*s", slash ? (int)(slash - names[s] + 1) : 1, slash ? names[s] : ".");
+		if (len >= (int)sizeof(dir) || !strcmp(dir, last))
+			continue;
+		int rc = shard_unfinished_check(dir, err);
+		if (rc)
+			return rc;
+		memcpy(last, dir, sizeof(last));
+	}
+	return 0;
+}
+
+static int prepare(struct indexing *indexing, char **names, int n, struct base_err *err)
+{
+	const struct index_args *args = indexing->args;
+	int rc = 0;
+	indexing->n_shards = (uint32_t)n;
+	indexing->shards = calloc((size_t)n, sizeof(*indexing->shards));
+	if (!indexing->shards)
+		return base_err_set(err, -ENOMEM, "out of memory");
+	for (int s = 0; s < n && rc == 0; s++) {
+		struct found_shard *shard = &indexing->shards[s];
+		shard->file = names[s];
+		rc = stored_path(shard, args->dataset, err);
+		if (rc && rc != -ENOMEM && args->keep_going) {
+			shard->absent = true;
+			rc = found_shard_leave_out(shard, strerror(-rc));
+		}
+		if (rc == 0 && args->by_shard)
+			rc = name_prefix(shard, err);
+	}
+	return rc;
+}
+
+static uint64_t list_left_out(const struct indexing *indexing)
+{
+	char quoted[512];
+	uint64_t n = 0;
+	for (uint32_t s = 0; indexing->shards && s < indexing->n_shards; s++) {
+		const struct found_shard *shard = &indexing->shards[s];
+		for (uint64_t i = 0; i < shard->n_left_out; i++, n++)
+			cli_note("left out '%s': %s", base_err_quote(shard->file, quoted, sizeof(quoted)),
+			        shard->left_out[i]);
+	}
+	return n;
+}
+
+static void report(const struct indexing *indexing, uint64_t files, uint64_t left_out)
+{
+	uint64_t bytes = 0;
+	uint32_t n_shards = 0;
+	char size[16], quoted[512];
+	static const char *const how[] = { "one file each", "by key", "by --group" };
+	for (uint32_t s = 0; s < indexing->n_shards; s++) {
+		bytes += indexing->shards[s].absent ? 0 : indexing->shards[s].size_bytes;
+		n_shards += !indexing->shards[s].absent;
+	}
+	printf("%s: %" PRIu64 " file%s in %u shard%s, %s; samples: %s",
+	        base_err_quote(indexing->args->dataset, quoted, sizeof(quoted)), files, files == 1 ? "" : "s", n_shards,
+	        n_shards == 1 ? "" : "s", base_format_size(bytes, size), how[indexing->rules.sample]);
+	if (left_out)
+		printf("; %" PRIu64 " left out", left_out);
+	printf("\n");
+}
+
+/* Makes the directory for the index.  *ret_made: it was not there. */
+static int check_target(const struct index_args *args, bool *ret_made, struct base_err *err)
+{
+	char quoted[512];
+	base_err_quote(args->dataset, quoted, sizeof(quoted));
+	if (args->n_shards == 0)
+		return shard_unfinished_check(args->dataset, err); /* rebuilding */
+	*ret_made = mkdir(args->dataset, 0777) == 0;
+	if (!*ret_made && errno != EEXIST)
+		return base_err_set(err, -errno, "'%s': %s", quoted, strerror(errno));
+	cleanup_free char *path = NULL;
+	if (asprintf(&path, "%s/" SHARD_INDEX_NAME, args->dataset) < 0)
+		return base_err_set(err, -ENOMEM, "out of memory");
+	if (access(path, F_OK) == 0 && !args->force)
+		return base_err_set(err, -EEXIST, "'%s' has an index already; give --force to replace it", quoted);
+	return 0;
+}
+
+static int run_index(struct indexing *indexing, char **names, int n, struct base_err *err)
+{
+	uint64_t files = 0;
+	int rc = check_unfinished(names, (uint32_t)n, err);
+	if (rc == 0)
+		rc = prepare(indexing, names, n, err);
+	if (rc == 0)
+		rc = read_shards(indexing, err);
+	if (rc == 0)
+		rc = settle_rules(indexing, err);
+	if (rc == 0 && indexing->args->keep_going)
+		rc = find_clashes(indexing, err);
+	if (rc == 0)
+		warn_of_changes(indexing);
+	if (rc == 0)
+		rc = build(indexing, &files, err);
+	uint64_t left_out = rc == 0 || rc == -ENOENT ? list_left_out(indexing) : 0;
+	if (rc == 0)
+		report(indexing, files, left_out);
+	return rc ? rc : left_out ? 1 : 0;
+}
+
+int mkshard_index(int argc, char **argv)
+{
+	static const struct argp argp = { index_options, parse_index, "DATASET [SHARD.tar...]",
+		"Index tar shards where they lie, without copying them.\vDATASET is the directory for the index; it is "
+		"made when it does not exist.  Without shards: builds the index of a packed dataset, or of the tar "
+		"files in DATASET, anew.",
+		NULL, NULL, NULL };
+	struct index_args args = { .sample_auto = true };
+	struct base_err err = { 0 };
+	bool made = false;
+	shard_pack_rules_init(&args.rules);
+	cli_parse(&argp, argc, argv, &args);
+	struct indexing indexing = { .args = &args };
+	pthread_mutex_init(&indexing.lock, NULL);
+	char **names = args.shards;
+	int n = args.n_shards;
+	int rc = check_target(&args, &made, &err);
+	if (rc == 0 && n == 0)
+		rc = find_shards(args.dataset, &names, &n, &err);
+	if (rc == 0)
+		rc = run_index(&indexing, names, n, &err);
+	if (rc < 0 && made)
+		rmdir(args.dataset);
+	for (uint32_t s = 0; indexing.shards && s < indexing.n_shards; s++)
+		found_shard_done(&indexing.shards[s]);
+	free(indexing.shards);
+	if (indexing.packed && !args.rules_given) /* else they are those of args */
+		shard_pack_rules_done(&indexing.rules);
+	shard_pack_rules_done(&args.rules);
+	for (int i = 0; names != args.shards && i < n; i++)
+		free(names[i]);
+	if (names != args.shards)
+		free(names);
+	pthread_mutex_destroy(&indexing.lock);
+	if (rc < 0)
+		return cli_fail(&err);
+	return rc ? CLI_FAILED : CLI_DONE;
+}

@@ -1,0 +1,39 @@
+/* mkshard: makes and inspects datasets. */
+#include "tools/mkshard/mkshard.h"
+
+#include <signal.h>
+
+#include "shard/index.h"
+#include "tools/common/cli.h"
+
+static const struct cli_command commands[] = {
+	{ "pack", "pack files, directories and archives into shards", mkshard_pack },
+	{ "index", "index tar shards in place, or rebuild an index", mkshard_index },
+	{ "verify", "check every byte against its checksum", mkshard_verify },
+	{ "info", "say what a dataset holds", mkshard_info },
+	{ "stats", "measure how random an order is", mkshard_stats },
+	{ "ls", "list files", mkshard_ls },
+	{ "cat", "write files to standard output", mkshard_cat },
+	{ "extract", "write files back as they were", mkshard_extract },
+	{ 0 },
+};
+
+/* An index that somebody cuts while it is read: said by shard_index_check_err, where the reader looks at it. */
+static void on_sigbus(int sig, siginfo_t *info, void *context)
+{
+	(void)context;
+	if (info->si_code <= 0 || !shard_index_fault(info->si_addr))
+		signal(sig, SIG_DFL); /* comes again when this returns */
+}
+
+int main(int argc, char **argv)
+{
+	const struct sigaction action = { .sa_sigaction = on_sigbus, .sa_flags = SA_SIGINFO };
+	static const struct cli_program program = {
+		.name = "mkshard",
+		.doc = "Packs datasets of many files into tar shards with an index, for ddpfs.",
+		.commands = commands,
+	};
+	sigaction(SIGBUS, &action, NULL);
+	return cli_main(&program, argc, argv);
+}

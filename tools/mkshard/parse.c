@@ -1,0 +1,395 @@
+/* Reading a shard.  Tar: once, front to back, headers to the parser, contents to the sums.  Bare: its footer. */
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "prefetch/bulk.h"
+#include "shard/base/cleanup.h"
+#include "shard/base/io.h"
+#include "shard/base/units.h"
+#include "shard/bare.h"
+#include "shard/build.h"
+#include "shard/pack.h"
+#include "shard/tar.h"
+#include "tools/common/cli.h"
+#include "tools/mkshard/index.h"
+#include "tools/mkshard/sum.h"
+#include "tools/common/progress.h"
+
+/* A header with the largest pax and long-name records that the parser takes in one piece. */
+enum { HEADER_BUFFER = SHARD_TAR_PAX_MAX + 4 * SHARD_TAR_BLOCK };
+
+struct parse {
+	struct found_shard *shard;
+	struct shard_tar_parser *parser;
+	bool keep_going;
+	struct base_err *err;
+	uint64_t next; /* the next header starts here; bytes before it are content, padding or skipped */
+	size_t need;   /* bytes of it that the parser wants */
+	size_t have;   /* bytes of it in header */
+	uint8_t *header;
+	bool ended; /* end-of-archive blocks were seen */
+	/* The content that is passing by. */
+	bool summing;
+	uint64_t content_offset, content_end;
+	struct file_sum sum;
+};
+
+void found_shard_done(struct found_shard *shard)
+{
+	free(shard->stored);
+	free(shard->prefix);
+	free(shard->files);
+	free(shard->paths);
+	free(shard->blocks);
+	for (uint64_t i = 0; i < shard->n_left_out; i++)
+		free(shard->left_out[i]);
+	free(shard->left_out);
+	free(shard->record);
+}
+
+/* Grows an array so that it holds n elements. */
+static int grow(void *pp, uint64_t *capacity, uint64_t n, size_t size)
+{
+	void **array = pp;
+	if (n <= *capacity)
+		return 0;
+	uint64_t wanted = *capacity ? *capacity * 2 : 256;
+	if (wanted < n)
+		wanted = n;
+	void *grown = realloc(*array, wanted * size);
+	if (!grown)
+		return -ENOMEM;
+	*array = grown;
+	*capacity = wanted;
+	return 0;
+}
+
+int found_shard_leave_out(struct found_shard *shard, const char *text)
+{
+	char **grown = realloc(shard->left_out, (shard->n_left_out + 1) * sizeof(*grown));
+	if (!grown)
+		return -ENOMEM;
+	shard->left_out = grown;
+	shard->left_out[shard->n_left_out] = strdup(text);
+	return shard->left_out[shard->n_left_out++] ? 0 : -ENOMEM;
+}
+
+/* Can this member be in a dataset?  Fills `path` with the name to store ("" for the root itself). */
+static int check_member(
+        const struct parse *parse, const struct shard_tar_member *member, char *path, size_t size, struct base_err *err)
+{
+	char quoted[512];
+	const char *kind = member->type == SHARD_TAR_LINK      ? "a hard link"
+	                   : member->type == SHARD_TAR_SYMLINK ? "a symbolic link"
+	                   : member->type == SHARD_TAR_DEVICE  ? "a device or fifo"
+	                   : member->type == SHARD_TAR_OTHER   ? "a member of unknown type"
+	                                                       : NULL;
+	if (kind)
+		return base_err_set(err, -EINVAL,
+		        "'%s' at byte %" PRIu64 ": %s; pack the files with 'mkshard pack', or give --keep-going",
+		        base_err_quote(member->path, quoted, sizeof(quoted)), member->header_offset, kind);
+	char name[SHARD_PATH_MAX + 1];
+	snprintf(name, sizeof(name), "%s", member->path);
+	int rc = shard_pack_normalise(name, err);
+	if (rc == 0 && !*name && member->type != SHARD_TAR_DIR)
+		rc = base_err_set(err, -EINVAL,
+		        "'%s': a file without a name of its own; give --keep-going to leave it out",
+		        base_err_quote(member->path, quoted, sizeof(quoted)));
+	if (rc == 0) {
+		const char *prefix = parse->shard->prefix;
+		snprintf(path, size, "%s%s%s", prefix ? prefix : "", prefix && *name ? "/" : "", name);
+		if (*name)
+			rc = shard_path_check(path, err);
+	}
+	if (rc)
+		base_err_prefix(err, "member at byte %" PRIu64, member->header_offset);
+	return rc;
+}
+
+static int take_member(struct parse *parse, const struct shard_tar_member *member)
+{
+	struct found_shard *shard = parse->shard;
+	struct base_err err = { 0 };
+	char path[SHARD_PATH_MAX * 2 + 2];
+	if (check_member(parse, member, path, sizeof(path), &err)) {
+		if (parse->keep_going)
+			return found_shard_leave_out(parse->shard, err.text)
+			               ? base_err_set(parse->err, -ENOMEM, "out of memory")
+			               : 0;
+		*parse->err = err;
+		return err.code;
+	}
+	bool directory = member->type == SHARD_TAR_DIR;
+	if (directory && (!*path || !strcmp(path, shard->prefix ? shard->prefix : "")))
+		return 0;
+	size_t len = strlen(path) + 1;
+	uint64_t blocks = member->length > SHARD_BLOCK ? (member->length + SHARD_BLOCK - 1) / SHARD_BLOCK : 0;
+	if (member->length > shard->size_bytes) /* before anything is allocated for it */
+		return base_err_set(parse->err, -EUCLEAN,
+		        "truncated: the member at byte %" PRIu64 " is longer than the shard", member->header_offset);
+	if (grow(&shard->files, &shard->capacity, shard->n_files + 1, sizeof(*shard->files)) ||
+	        grow(&shard->paths, &shard->paths_size, shard->paths_used + len, 1) ||
+	        grow(&shard->blocks, &shard->blocks_size, shard->n_blocks + blocks + 1, sizeof(*shard->blocks)))
+		return base_err_set(parse->err, -ENOMEM, "out of memory");
+	memcpy(shard->paths + shard->paths_used, path, len);
+	shard->files[shard->n_files++] = (struct found_file){
+		.path = shard->paths_used,
+		.offset = member->content_offset,
+		.length = member->length,
+		.first_block = shard->n_blocks,
+		.mtime_s = member->mtime_s,
+		.mode = member->mode & 01777,
+		.directory = directory,
+		.group = FOUND_NO_GROUP,
+	};
+	shard->paths_used += len;
+	if (!directory) {
+		parse->summing = true;
+		parse->content_offset = member->content_offset;
+		parse->content_end = member->content_offset + member->length;
+		file_sum_start(&parse->sum, member->length, shard->blocks + shard->n_blocks);
+		shard->n_blocks += blocks;
+	}
+	return 0;
+}
+
+/* Gives the gathered header bytes to the parser.  Returns 0 to go on. */
+static int parse_header(struct parse *parse, bool at_eof)
+{
+	struct shard_tar_member member;
+	uint64_t next = parse->next;
+	size_t need = 0;
+	int rc = shard_tar_parse(
+	        parse->parser, parse->header, parse->have, parse->next, at_eof, parse->err, &member, &next, &need);
+	if (rc < 0)
+		return rc;
+	if (rc == 0) {
+		parse->ended = true;
+		return 0;
+	}
+	if (rc == 1) {
+		parse->next = next;
+		parse->have = 0;
+		parse->need = SHARD_TAR_BLOCK;
+		return take_member(parse, &member);
+	}
+	/* What was parsed is dropped, what follows is kept. */
+	size_t done = (size_t)(next - parse->next);
+	if (need > HEADER_BUFFER || (done == 0 && need <= parse->have))
+		return base_err_set(parse->err, -EUCLEAN, "impossible header at byte %" PRIu64, next);
+	if (done < parse->have)
+		memmove(parse->header, parse->header + done, parse->have - done);
+	parse->have = done < parse->have ? parse->have - done : 0;
+	parse->next = next;
+	parse->need = need;
+	return parse->have >= need ? parse_header(parse, at_eof) : 0;
+}
+
+static void end_content(struct parse *parse)
+{
+	parse->shard->files[parse->shard->n_files - 1].xxh3 = file_sum_end(&parse->sum);
+	parse->summing = false;
+}
+
+static int consume(void *arg, uint64_t offset, const uint8_t *data, size_t len)
+{
+	struct parse *parse = arg;
+	uint64_t at = offset, end = offset + len;
+	while (!parse->ended) {
+		if (parse->summing) {
+			uint64_t from = parse->content_offset > at ? parse->content_offset : at;
+			uint64_t to = parse->content_end < end ? parse->content_end : end;
+			if (from < to)
+				file_sum_feed(&parse->sum, data + (from - offset), to - from);
+			if (parse->content_end > end)
+				break;
+			end_content(parse);
+		}
+		uint64_t header_at = parse->next + parse->have; /* where the next header byte comes from */
+		if (header_at >= end)
+			break;
+		size_t want = parse->need - parse->have, there = (size_t)(end - header_at);
+		size_t take = want < there ? want : there;
+		memcpy(parse->header + parse->have, data + (header_at - offset), take);
+		parse->have += take;
+		if (parse->have < parse->need)
+			break;
+		int rc = parse_header(parse, false);
+		if (rc)
+			return rc;
+		at = offset;
+	}
+	progress_add(len, 0);
+	return 0;
+}
+
+static int finish(struct parse *parse)
+{
+	if (parse->summing && parse->content_end <= parse->shard->size_bytes)
+		end_content(parse); /* an empty file at the very end */
+	if (parse->summing)
+		return base_err_set(parse->err, -EUCLEAN,
+		        "truncated: the file at byte %" PRIu64 " ends at byte %" PRIu64 ", the shard at %" PRIu64,
+		        parse->content_offset, parse->content_end, parse->shard->size_bytes);
+	if (parse->ended)
+		return 0;
+	int rc = parse_header(parse, true);
+	if (rc == 0) {
+		char quoted[512];
+		cli_warn("'%s' has no end-of-archive mark: it may be cut off",
+		        base_err_quote(parse->shard->file, quoted, sizeof(quoted)));
+	}
+	return rc;
+}
+
+/* The options record, when `mkshard pack` wrote this shard. */
+static int read_record(struct found_shard *shard, int fd)
+{
+	cleanup_free uint8_t *head = malloc(HEADER_BUFFER);
+	if (!head)
+		return -ENOMEM;
+	ssize_t n = pread(fd, head, HEADER_BUFFER, 0);
+	if (n < 0)
+		return -errno;
+	int rc = shard_pack_lead_parse(head, (size_t)n, &shard->record);
+	return rc == -ENOENT ? 0 : rc;
+}
+
+/* Nothing behind the damage is looked for: what looks like a header there may be a file's content (a tar in a tar). */
+static int keep_what_came_before(struct parse *parse, int rc)
+{
+	struct found_shard *shard = parse->shard;
+	char text[BASE_ERR_TEXT_MAX + 64];
+	if (parse->summing)
+		shard->n_files--; /* its content is not complete */
+	if (shard->n_files == 0)
+		return rc;
+	snprintf(text, sizeof(text), "%s; all from there on", parse->err->code ? parse->err->text : base_err_str(rc));
+	*parse->err = (struct base_err){ 0 };
+	return found_shard_leave_out(shard, text);
+}
+
+static int parse_tar(struct found_shard *shard, int fd, bool keep_going, struct base_err *err)
+{
+	struct parse parse = { .shard = shard, .keep_going = keep_going, .err = err, .need = SHARD_TAR_BLOCK };
+	parse.header = malloc(HEADER_BUFFER);
+	int rc = parse.header ? shard_tar_parser_new(&parse.parser) : -ENOMEM;
+	if (rc == 0)
+		rc = read_record(shard, fd);
+	if (rc == 0)
+		rc = prefetch_bulk_stream(shard->file, 0, shard->size_bytes, consume, &parse, NULL);
+	if (rc == 0)
+		rc = finish(&parse);
+	if (rc && rc != -ENOMEM && keep_going)
+		rc = keep_what_came_before(&parse, rc);
+	shard_tar_parser_free(parse.parser);
+	free(parse.header);
+	return rc;
+}
+
+/* Bare */
+
+static int take_entry(struct found_shard *shard, const struct shard_bare_entry *entry, struct base_err *err)
+{
+	size_t len = strlen(entry->path) + 1, group = entry->group ? strlen(entry->group) + 1 : 0;
+	uint64_t blocks = entry->block_sums ? (entry->length + SHARD_BLOCK - 1) / SHARD_BLOCK : 0;
+	if (grow(&shard->files, &shard->capacity, shard->n_files + 1, sizeof(*shard->files)) ||
+	        grow(&shard->paths, &shard->paths_size, shard->paths_used + len + group, 1) ||
+	        grow(&shard->blocks, &shard->blocks_size, shard->n_blocks + blocks + 1, sizeof(*shard->blocks)))
+		return base_err_set(err, -ENOMEM, "out of memory");
+	shard->files[shard->n_files++] = (struct found_file){
+		.path = shard->paths_used,
+		.offset = entry->offset,
+		.length = entry->length,
+		.xxh3 = entry->xxh3,
+		.first_block = shard->n_blocks,
+		.mtime_s = entry->mtime_s,
+		.mode = entry->mode,
+		.directory = entry->directory,
+		.common = entry->common,
+		.group = group ? shard->paths_used + len : FOUND_NO_GROUP,
+	};
+	memcpy(shard->paths + shard->paths_used, entry->path, len);
+	if (group)
+		memcpy(shard->paths + shard->paths_used + len, entry->group, group);
+	if (blocks)
+		memcpy(shard->blocks + shard->n_blocks, entry->block_sums, blocks * sizeof(uint64_t));
+	shard->n_blocks += blocks;
+	shard->paths_used += len + group;
+	return 0;
+}
+
+static int parse_bare(struct found_shard *shard, int fd, const uint8_t *trailer, struct base_err *err)
+{
+	struct shard_bare_info info;
+	struct shard_bare_reader reader;
+	struct shard_bare_entry entry;
+	shard->container = SHARD_BARE;
+	int rc = shard_bare_trailer(trailer, shard->size_bytes, err, &info);
+	if (rc)
+		return rc;
+	/* The trailer was held against the shard's size: the footer is no larger than the shard. */
+	cleanup_free uint8_t *footer = malloc(info.footer_bytes + 1);
+	if (!footer)
+		return base_err_set(err, -ENOMEM, "out of memory");
+	rc = base_pread_full(fd, footer, info.footer_bytes, info.footer_offset);
+	if (rc)
+		return rc;
+	rc = shard_bare_reader_init(&reader, &info, footer, info.footer_bytes, err);
+	while (rc == 0 && (rc = shard_bare_reader_next(&reader, err, &entry)) > 0)
+		rc = take_entry(shard, &entry, err);
+	shard->dataset = info.dataset;
+	progress_add(shard->size_bytes, shard->n_files);
+	return rc;
+}
+
+/* Is this the end of a bare shard? */
+static bool read_trailer(const struct found_shard *shard, int fd, uint8_t trailer[static SHARD_BARE_TRAILER])
+{
+	return shard->size_bytes >= SHARD_BARE_TRAILER &&
+	       base_pread_full(fd, trailer, SHARD_BARE_TRAILER, shard->size_bytes - SHARD_BARE_TRAILER) == 0 &&
+	       !memcmp(trailer, SHARD_BARE_MAGIC, strlen(SHARD_BARE_MAGIC));
+}
+
+static int parse_shard(struct found_shard *shard, bool keep_going, struct base_err *err)
+{
+	struct stat st;
+	uint8_t trailer[SHARD_BARE_TRAILER];
+	cleanup_close int fd = open(shard->file, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
+	if (fd < 0 || fstat(fd, &st))
+		return base_err_set(err, -errno, "%s", strerror(errno));
+	if (!S_ISREG(st.st_mode))
+		return base_err_set(err, -EINVAL, "not a regular file");
+	if (st.st_size == 0)
+		return base_err_set(err, -EUCLEAN, "an empty file, not a shard");
+	shard->container = SHARD_TAR;
+	shard->size_bytes = (uint64_t)st.st_size;
+	shard->mtime_ns = base_time_ns(st.st_mtim.tv_sec, (uint32_t)st.st_mtim.tv_nsec);
+	int rc = read_trailer(shard, fd, trailer) ? parse_bare(shard, fd, trailer, err)
+	                                          : parse_tar(shard, fd, keep_going, err);
+	if (rc == 0 && (fstat(fd, &st) || (uint64_t)st.st_size != shard->size_bytes ||
+	                       base_time_ns(st.st_mtim.tv_sec, (uint32_t)st.st_mtim.tv_nsec) != shard->mtime_ns))
+		rc = base_err_set(err, -ESTALE, "changed while it was read");
+	if (rc && !err->code)
+		base_err_set(err, rc, "%s", base_err_str(rc));
+	return rc;
+}
+
+int found_shard_parse(struct found_shard *shard, bool keep_going, struct base_err *err)
+{
+	char quoted[512];
+	int rc = parse_shard(shard, keep_going, err);
+	if (rc && rc != -ENOMEM && keep_going) {
+		shard->absent = true;
+		shard->n_files = 0;
+		rc = found_shard_leave_out(shard, err->text);
+		*err = (struct base_err){ 0 };
+	}
+	return rc ? base_err_prefix(err, "'%s'", base_err_quote(shard->file, quoted, sizeof(quoted))) : 0;
+}

@@ -1,0 +1,555 @@
+/* `mkshard verify`: every checksum, at the speed of the device.
+ *
+ * A shard is streamed front to back; the files lie in it in the order of their offsets, so each is summed as it comes
+ * by.  Files that overlap another one (an index made by somebody else), and those behind a place that cannot be read, are
+ * read by themselves. */
+#include <errno.h>
+#include <inttypes.h>
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+#include <xxhash.h>
+
+#include "prefetch/bulk.h"
+#include "shard/base/cleanup.h"
+#include "shard/base/units.h"
+#include "shard/quarantine.h"
+#include "tools/common/cli.h"
+#include "tools/common/json.h"
+#include "tools/mkshard/mkshard.h"
+#include "tools/mkshard/shards.h"
+#include "tools/mkshard/sum.h"
+#include "tools/common/progress.h"
+
+enum { KEY_JSON = 0x100, KEY_QUARANTINE, BAD_LISTED_MAX = 100000, RECORDS_SHOWN_MAX = 3, HINT = 8 };
+
+struct verify_args {
+	const char *dataset;
+	bool json;
+	uint32_t jobs;
+	bool quarantine;
+	const char *list; /* NULL: beside the index */
+};
+
+static const struct argp_option verify_options[] = {
+	{ "json", KEY_JSON, 0, 0, "Print one JSON object", 1 },
+	{ "quarantine", KEY_QUARANTINE, "FILE", OPTION_ARG_OPTIONAL,
+	        "Write the bad samples to FILE, for mounts with on_bad=skip or substitute (default: "
+	        "DATASET/" SHARD_QUARANTINE_NAME ")",
+	        1 },
+	{ "jobs", 'j', "N", 0, "Shards read at once (default: processors)", 1 },
+	{ 0 },
+};
+
+static error_t parse_verify(int key, char *arg, struct argp_state *state)
+{
+	struct verify_args *args = state->input;
+	switch (key) {
+	case KEY_JSON:
+		args->json = true;
+		return 0;
+	case KEY_QUARANTINE:
+		args->quarantine = true;
+		args->list = arg;
+		return 0;
+	case 'j':
+		args->jobs = (uint32_t)cli_arg_u64(state, "--jobs", arg, 1, 256);
+		return 0;
+	case ARGP_KEY_ARG:
+		if (args->dataset)
+			argp_error(state, "give one DATASET");
+		args->dataset = arg;
+		return 0;
+	case ARGP_KEY_NO_ARGS:
+		argp_error(state, "give a DATASET");
+		return 0;
+	default:
+		return ARGP_ERR_UNKNOWN;
+	}
+}
+
+struct bad {
+	uint32_t file;  /* SHARD_NONE: all of a shard, or the index */
+	uint32_t shard; /* SHARD_NONE: the index */
+	uint64_t offset;
+	bool unchecked; /* a shard that could not be opened for our own sake: nothing is known of its files */
+	char text[256];
+};
+
+struct verify {
+	const struct shard_index *index;
+	struct shard_files by_shard;
+	pthread_mutex_t lock;
+	struct bad *bad;      /* guarded by lock */
+	uint64_t n_bad;       /* found; at most BAD_LISTED_MAX are kept */
+	uint64_t n_bad_files; /* those of them that are a file's */
+	bool index_bad;
+	uint64_t n_kept;
+	uint8_t *bad_samples; /* guarded by lock: a bit each; NULL: no quarantine list is asked for */
+	bool cannot_list;     /* guarded by lock: something is bad that no list of samples can stand for */
+	uint32_t unchecked;   /* guarded by lock: shards */
+};
+
+/* With the lock. */
+static void quarantine(struct verify *verify, uint32_t file)
+{
+	struct shard_place place = { .sample = SHARD_NONE };
+	if (!verify->bad_samples)
+		return;
+	if (file == SHARD_NONE || shard_index_place(verify->index, file, &place) < 0 || place.sample == SHARD_NONE)
+		verify->cannot_list = true;
+	else
+		verify->bad_samples[place.sample / 8] |= (uint8_t)(1 << place.sample % 8);
+}
+
+static void note_as(
+        struct verify *verify, uint32_t file, uint32_t shard, uint64_t offset, bool unchecked, const char *text)
+{
+	pthread_mutex_lock(&verify->lock);
+	verify->n_bad++;
+	verify->unchecked += unchecked;
+	verify->n_bad_files += file != SHARD_NONE;
+	verify->index_bad |= shard == SHARD_NONE;
+	if (file != SHARD_NONE || shard == SHARD_NONE)
+		quarantine(verify, file);
+	struct bad *grown = NULL;
+	if (verify->n_kept < BAD_LISTED_MAX)
+		grown = realloc(verify->bad, (verify->n_kept + 1) * sizeof(*grown));
+	if (grown) {
+		verify->bad = grown;
+		struct bad *bad = &grown[verify->n_kept++];
+		*bad = (struct bad){ .file = file, .shard = shard, .offset = offset, .unchecked = unchecked };
+		snprintf(bad->text, sizeof(bad->text), "%s", text);
+	}
+	pthread_mutex_unlock(&verify->lock);
+}
+
+static void note(struct verify *verify, uint32_t file, uint32_t shard, uint64_t offset, const char *text)
+{
+	note_as(verify, file, shard, offset, false, text);
+}
+
+static void note_record(void *arg, uint32_t file, int rc)
+{
+	char text[128];
+	snprintf(text, sizeof(text), "its record in the index is damaged: %s", base_err_str(rc));
+	note(arg, file, SHARD_NONE, 0, text);
+}
+
+/* A shard passing by. */
+struct pass {
+	struct verify *verify;
+	uint32_t shard;
+	const struct shard_extent *extents;
+	uint64_t n, at;      /* extents[at] is next, or being summed */
+	bool started;        /* extents[at] */
+	uint64_t *blocks;    /* sums of the file at hand */
+	uint64_t n_blocks;   /* room */
+	struct file_sum sum; /* of the file at hand */
+};
+
+static int start_file(struct pass *pass)
+{
+	const struct shard_extent *extent = &pass->extents[pass->at];
+	uint64_t n = (extent->length + SHARD_BLOCK - 1) / SHARD_BLOCK;
+	if (extent->length > SHARD_BLOCK && n > pass->n_blocks) {
+		uint64_t *grown = realloc(pass->blocks, n * sizeof(*grown));
+		if (!grown)
+			return -ENOMEM;
+		pass->blocks = grown;
+		pass->n_blocks = n;
+	}
+	file_sum_start(&pass->sum, extent->length, pass->blocks);
+	pass->started = true;
+	return 0;
+}
+
+/* Records lie in the order of paths: each one is a cache miss, asked for some files before it is looked at. */
+static void hint(const struct pass *pass)
+{
+	if (pass->at + HINT < pass->n)
+		shard_index_hint_record(pass->verify->index, pass->extents[pass->at + HINT].file);
+}
+
+/* Compares the sums of a file that has passed. */
+static void end_file(struct pass *pass)
+{
+	const struct shard_extent *extent = &pass->extents[pass->at++];
+	const struct shard_index *index = pass->verify->index;
+	struct shard_place file;
+	pass->started = false;
+	hint(pass);
+	int rc = shard_index_place(index, extent->file, &file);
+	bool big = extent->length > SHARD_BLOCK, found = false;
+	uint32_t n = rc == 0 && big ? shard_blocks(file.length) : 0;
+	for (uint32_t b = 0; b < n && rc == 0; b++) {
+		uint64_t offset, xxh3;
+		uint32_t length;
+		rc = shard_index_block(index, extent->file, b, &offset, &length, &xxh3);
+		if (rc == 0 && xxh3 != pass->blocks[b]) {
+			note(pass->verify, extent->file, pass->shard, offset, "checksum mismatch");
+			found = true;
+			break; /* the first bad block names the place */
+		}
+	}
+	if (rc)
+		note_record(pass->verify, extent->file, rc);
+	else if (!found && file_sum_end(&pass->sum) != file.xxh3)
+		note(pass->verify, extent->file, pass->shard, extent->offset, "checksum mismatch");
+}
+
+/* A file of one block that is all there: what most are. */
+static void small_file(struct pass *pass, const uint8_t *data)
+{
+	const struct shard_extent *extent = &pass->extents[pass->at++];
+	struct shard_place file;
+	hint(pass);
+	int rc = shard_index_place(pass->verify->index, extent->file, &file);
+	if (rc)
+		note_record(pass->verify, extent->file, rc);
+	else if (XXH3_64bits(data, extent->length) != file.xxh3)
+		note(pass->verify, extent->file, pass->shard, extent->offset, "checksum mismatch");
+}
+
+static int pass_by(void *arg, uint64_t offset, const uint8_t *data, size_t len)
+{
+	struct pass *pass = arg;
+	uint64_t end = offset + len;
+	while (pass->at < pass->n) {
+		const struct shard_extent *extent = &pass->extents[pass->at];
+		uint64_t file_end = extent->offset + extent->length;
+		if (!pass->started && extent->offset >= end && extent->length > 0)
+			break;
+		if (!pass->started && extent->offset >= offset && file_end <= end && extent->length <= SHARD_BLOCK) {
+			small_file(pass, data + (extent->offset - offset));
+			continue;
+		}
+		int rc = pass->started ? 0 : start_file(pass);
+		if (rc)
+			return rc;
+		uint64_t from = extent->offset > offset ? extent->offset : offset;
+		uint64_t to = file_end < end ? file_end : end;
+		if (from < to)
+			file_sum_feed(&pass->sum, data + (from - offset), to - from);
+		if (file_end > end)
+			break;
+		end_file(pass);
+	}
+	progress_add(len, 0);
+	return 0;
+}
+
+static int discard(void *arg, uint64_t offset, const uint8_t *data, size_t len)
+{
+	(void)arg, (void)offset, (void)data, (void)len;
+	return 0;
+}
+
+/* What of a shard that cannot be opened is bad: all of it. */
+static void quarantine_all(struct verify *verify, const struct shard_extent *extents, uint64_t n)
+{
+	pthread_mutex_lock(&verify->lock);
+	for (uint64_t i = 0; i < n; i++)
+		quarantine(verify, extents[i].file);
+	pthread_mutex_unlock(&verify->lock);
+}
+
+/* A file by itself. */
+static int verify_alone(struct verify *verify, uint32_t shard, const struct shard_extent *extent, int fd)
+{
+	cleanup_free uint8_t *buf = malloc(SHARD_BLOCK);
+	struct base_err err = { 0 };
+	if (!buf)
+		return -ENOMEM;
+	if (mkshard_read_file(verify->index, extent->file, fd, buf, discard, NULL, &err))
+		note(verify, extent->file, shard, extent->offset, err.text);
+	return 0;
+}
+
+static int stream_shard(struct verify *verify, uint32_t shard, int fd, struct shard_extent *extents, uint64_t n)
+{
+	struct shard_shard rec;
+	char path[8192], text[256];
+	int rc = shard_index_shard(verify->index, shard, &rec);
+	if (rc || !mkshard_shard_path(verify->index, &rec, path, sizeof(path)))
+		return rc ? rc : -ENAMETOOLONG;
+	/* What lies behind the end, or over the file before, does not pass by in order. */
+	uint64_t in_order = 0, end = 0;
+	for (uint64_t i = 0; i < n && rc == 0; i++) {
+		if (extents[i].offset < end || extents[i].offset > rec.size_bytes ||
+		        extents[i].length > rec.size_bytes - extents[i].offset) {
+			rc = verify_alone(verify, shard, &extents[i], fd);
+			continue;
+		}
+		end = extents[i].offset + extents[i].length;
+		extents[in_order++] = extents[i];
+	}
+	struct pass pass = { .verify = verify, .shard = shard, .extents = extents, .n = in_order };
+	uint64_t at = 0;
+	if (rc == 0)
+		rc = prefetch_bulk_stream(path, 0, rec.size_bytes, pass_by, &pass, &at);
+	if (rc == 0)
+		rc = pass_by(&pass, rec.size_bytes, (const uint8_t *)"", 0); /* empty files at the very end */
+	if (rc && rc != -ENOMEM) {
+		snprintf(text, sizeof(text), "cannot be read: %s", base_err_str(rc));
+		note(verify, SHARD_NONE, shard, at, text);
+		rc = 0;
+		for (uint64_t i = pass.at; i < in_order && rc == 0; i++)
+			rc = verify_alone(verify, shard, &extents[i], fd);
+	}
+	free(pass.blocks);
+	return rc;
+}
+
+/* Says something of us, and nothing of the shard. */
+static bool is_ours(int rc)
+{
+	return rc == -EACCES || rc == -EPERM || rc == -EMFILE || rc == -ENFILE || rc == -ENOMEM;
+}
+
+static int verify_shard(void *arg, uint32_t shard)
+{
+	struct verify *verify = arg;
+	struct base_err err = { 0 };
+	cleanup_close int fd = -1;
+	cleanup_free struct shard_extent *extents = NULL;
+	uint64_t n = 0;
+	int rc = shard_files_extents(&verify->by_shard, verify->index, shard, &extents, &n);
+	if (rc == 0 && mkshard_shard_open(verify->index, shard, &err, &fd)) {
+		note_as(verify, SHARD_NONE, shard, 0, is_ours(err.code), err.text);
+		if (!is_ours(err.code))
+			quarantine_all(verify, extents, n);
+		return 0;
+	}
+	if (rc == 0)
+		rc = stream_shard(verify, shard, fd, extents, n);
+	if (rc == 0)
+		progress_add(0, n);
+	return rc;
+}
+
+static void *verify_index(void *arg)
+{
+	struct verify *verify = arg;
+	struct base_err err = { 0 };
+	if (shard_index_verify(verify->index, &err))
+		note(verify, SHARD_NONE, SHARD_NONE, 0, err.text);
+	return NULL;
+}
+
+/* Reporting */
+
+static int compare_bad(const void *pa, const void *pb)
+{
+	const struct bad *a = pa, *b = pb;
+	if (a->shard != b->shard)
+		return a->shard + 1 < b->shard + 1 ? -1 : 1; /* SHARD_NONE, the index, first */
+	if (a->offset != b->offset)
+		return a->offset < b->offset ? -1 : 1;
+	return a->file < b->file ? -1 : a->file > b->file;
+}
+
+static const char *shard_name(const struct verify *verify, uint32_t number, char *buf, size_t size)
+{
+	struct shard_shard shard;
+	if (number == SHARD_NONE)
+		snprintf(buf, size, "%s", SHARD_INDEX_NAME);
+	else if (shard_index_shard(verify->index, number, &shard))
+		snprintf(buf, size, "shard %u", number);
+	else
+		snprintf(buf, size, "%.*s", (int)shard.path_len, shard.path);
+	return buf;
+}
+
+static void print_bad(const struct verify *verify, const struct bad *bad)
+{
+	char path[SHARD_PATH_MAX + 1], quoted[1024], name[SHARD_PATH_MAX + 1], quoted_name[1024];
+	base_err_quote(shard_name(verify, bad->shard, name, sizeof(name)), quoted_name, sizeof(quoted_name));
+	if (bad->file == SHARD_NONE) {
+		cli_failf("'%s': %s", quoted_name, bad->text);
+		return;
+	}
+	if (shard_index_file_path(verify->index, bad->file, path, sizeof(path)) < 0)
+		snprintf(path, sizeof(path), "file %u", bad->file);
+	cli_failf("'%s': %s in '%s' at byte %" PRIu64, base_err_quote(path, quoted, sizeof(quoted)), bad->text,
+	        quoted_name, bad->offset);
+}
+
+static void print_bad_json(const struct verify *verify, const struct bad *bad)
+{
+	char path[SHARD_PATH_MAX + 1], name[SHARD_PATH_MAX + 1];
+	printf("{\"path\": ");
+	if (bad->file != SHARD_NONE && shard_index_file_path(verify->index, bad->file, path, sizeof(path)) >= 0)
+		json_put_string(stdout, path, strlen(path));
+	else
+		printf("null");
+	printf(", \"shard\": ");
+	shard_name(verify, bad->shard, name, sizeof(name));
+	json_put_string(stdout, name, strlen(name));
+	printf(", \"offset\": %" PRIu64 ", \"error\": ", bad->offset);
+	json_put_string(stdout, bad->text, strlen(bad->text));
+	printf("}");
+}
+
+/* All files of a shard that is bad as a whole are. */
+static uint64_t bad_files(const struct verify *verify)
+{
+	uint64_t files = verify->n_bad_files;
+	for (uint64_t i = 0; i < verify->n_kept; i++) {
+		const struct bad *bad = &verify->bad[i];
+		cleanup_free struct shard_extent *extents = NULL;
+		uint64_t n = 0;
+		if (bad->file == SHARD_NONE && bad->shard != SHARD_NONE && !bad->unchecked &&
+		        shard_files_extents(&verify->by_shard, verify->index, bad->shard, &extents, &n) == 0)
+			files += n;
+	}
+	uint32_t all = shard_index_info(verify->index)->n_files;
+	return files < all ? files : all;
+}
+
+static void report(const struct verify *verify, const struct verify_args *args, double seconds)
+{
+	const struct shard_info *info = shard_index_info(verify->index);
+	char bytes[16], rate[16];
+	if (verify->n_kept)
+		qsort(verify->bad, verify->n_kept, sizeof(*verify->bad), compare_bad);
+	uint64_t records = 0; /* one bad byte of the index is thousands of them, which are mended together */
+	for (uint64_t i = 0; !args->json && i < verify->n_kept; i++) {
+		const struct bad *bad = &verify->bad[i];
+		if (bad->file == SHARD_NONE || bad->shard != SHARD_NONE || ++records <= RECORDS_SHOWN_MAX)
+			print_bad(verify, bad);
+	}
+	if (records > RECORDS_SHOWN_MAX)
+		cli_note("... and %" PRIu64 " more files whose record is damaged", records - RECORDS_SHOWN_MAX);
+	if (verify->n_bad > verify->n_kept)
+		cli_note("... and %" PRIu64 " more", verify->n_bad - verify->n_kept);
+	if (args->json) {
+		printf("{\"files\": %u, \"bytes\": %" PRIu64
+		       ", \"shards\": %u, \"seconds\": %.3f, \"ok\": %s, \"bad\": [",
+		        info->n_files, verify->by_shard.bytes, info->n_shards, seconds,
+		        verify->n_bad ? "false" : "true");
+		for (uint64_t i = 0; i < verify->n_kept; i++) {
+			printf(i ? ", " : "");
+			print_bad_json(verify, &verify->bad[i]);
+		}
+		printf("]}\n");
+		return;
+	}
+	base_format_size(verify->by_shard.bytes, bytes);
+	base_format_size(seconds > 0 ? (uint64_t)((double)verify->by_shard.bytes / seconds) : 0, rate);
+	if (verify->n_bad == 0)
+		printf("%u files, %s in %u shards and the index: all good (%.1f s, %s/s)\n", info->n_files, bytes,
+		        info->n_shards, seconds, rate);
+	else if (verify->n_bad > verify->unchecked)
+		cli_note("%s%" PRIu64 " of %u files are bad; restore what is named above from a copy, or pack again",
+		        verify->index_bad ? "the index is bad, and " : "", bad_files(verify), info->n_files);
+	if (verify->index_bad)
+		cli_note("the index: " SHARD_INDEX_ADVICE);
+	if (verify->unchecked)
+		cli_note("%u of %u shards could not be opened, and what lies in them was not checked",
+		        verify->unchecked, info->n_shards);
+}
+
+/* The list of what was found.  An exit status. */
+static int write_list(struct verify *verify, const struct verify_args *args)
+{
+	uint32_t n_samples = shard_index_info(verify->index)->n_samples;
+	cleanup_free uint32_t *samples = NULL;
+	struct shard_quarantine *list = NULL;
+	struct base_err err = { 0 };
+	uint64_t n = 0;
+	if (verify->cannot_list)
+		return cli_failf(
+		        "no quarantine list: the index or a common file is damaged, which no sample can stand for; "
+		        "restore it first");
+	if (verify->unchecked)
+		return cli_failf("no quarantine list: not every shard could be opened");
+	for (uint32_t i = 0; i < n_samples; i++)
+		n += verify->bad_samples[i / 8] >> i % 8 & 1;
+	samples = malloc((n + 1) * sizeof(*samples));
+	if (!samples)
+		return cli_failf("out of memory");
+	n = 0;
+	for (uint32_t i = 0; i < n_samples; i++)
+		if (verify->bad_samples[i / 8] >> i % 8 & 1)
+			samples[n++] = i;
+	int rc = shard_quarantine_new(samples, n, &list);
+	if (rc < 0)
+		return cli_failf("no quarantine list: %s",
+		        rc == -E2BIG ? "over a million samples are bad: copy the dataset anew" : base_err_str(rc));
+	rc = shard_quarantine_write(verify->index, list, args->list, &err);
+	if (rc == 0 && !args->json)
+		cli_note("%" PRIu32 " samples are in the quarantine list; mounts leave them out with -o on_bad=skip%s",
+		        list->n, args->list ? ",quarantine=FILE" : "");
+	shard_quarantine_free(list);
+	return rc < 0 ? cli_fail(&err) : CLI_DONE;
+}
+
+static double now(void)
+{
+	struct timespec ts;
+	clock_gettime(CLOCK_MONOTONIC, &ts);
+	return (double)ts.tv_sec + (double)ts.tv_nsec / 1e9;
+}
+
+int mkshard_verify(int argc, char **argv)
+{
+	static const struct argp argp = { verify_options, parse_verify, "DATASET",
+		"Check every byte of a dataset against its checksum.\vExits with 1 and names each bad file, its shard "
+		"and "
+		"byte; of files that a damaged index cannot name only the first ones.",
+		NULL, NULL, NULL };
+	struct verify_args args = { 0 };
+	struct base_err err = { 0 };
+	struct shard_index *index = NULL;
+	cli_parse(&argp, argc, argv, &args);
+	if (shard_index_open(args.dataset, &err, &index))
+		return cli_fail(&err);
+	struct verify verify = { .index = index };
+	pthread_mutex_init(&verify.lock, NULL);
+	if (args.quarantine) {
+		verify.bad_samples = calloc(1, shard_index_info(index)->n_samples / 8 + 1);
+		if (!verify.bad_samples)
+			return cli_failf("out of memory");
+	}
+	double start = now();
+	/* Beside the shards: on small files it takes as long as reading them. */
+	pthread_t index_thread;
+	bool beside = pthread_create(&index_thread, NULL, verify_index, &verify) == 0;
+	if (!beside)
+		verify_index(&verify);
+	int rc = shard_files_init(&verify.by_shard, index, NULL, note_record, &verify);
+	if (rc == 0) {
+		uint64_t total = 0;
+		for (uint32_t s = 0; s < verify.by_shard.n_shards; s++) {
+			struct shard_shard shard;
+			if (shard_index_shard(index, s, &shard) == 0)
+				total += shard.size_bytes;
+		}
+		progress_start("verifying", total, shard_index_info(index)->n_files);
+		rc = shard_run(verify.by_shard.n_shards, args.jobs ? args.jobs : mkshard_jobs_default(), "verify",
+		        verify_shard, &verify);
+		progress_done();
+	}
+	if (beside)
+		pthread_join(index_thread, NULL);
+	int status = CLI_FAILED;
+	if (shard_index_check_err(index, &err)) {
+		cli_fail(&err); /* nothing is known: neither what is bad, nor a list of it */
+	} else if (rc) {
+		cli_failf("'%s': %s", args.dataset, base_err_str(rc));
+	} else {
+		report(&verify, &args, now() - start);
+		status = verify.n_bad ? CLI_FAILED : CLI_DONE;
+		if (args.quarantine && write_list(&verify, &args) != CLI_DONE)
+			status = CLI_FAILED;
+	}
+	shard_files_done(&verify.by_shard);
+	free(verify.bad);
+	free(verify.bad_samples);
+	pthread_mutex_destroy(&verify.lock);
+	shard_index_close(index);
+	return status;
+}
