@@ -4,15 +4,22 @@ import re
 
 from lint import sources
 
-# A folder may include its own headers and those of the folders named here.
-MAY_INCLUDE = {
-    "shard/base": {"shard/base"},
-    "shard": {"shard", "shard/base"},
-    "cache": {"cache", "shard", "shard/base"},
-    "prefetch": {"prefetch", "cache", "shard", "shard/base"},
-    "fs": {"fs", "prefetch", "cache", "shard", "shard/base"},
-    "gpu_stage": {"gpu_stage", "prefetch", "cache", "shard", "shard/base"},
-    "tools": {"tools", "fs", "gpu_stage", "prefetch", "cache", "shard", "shard/base"},
+# A room may include its own headers and those of the rooms named here.
+BELOW = {
+    "shard/base": (),
+    "shard": ("shard/base",),
+    "cache": ("shard", "shard/base"),
+    "prefetch": ("cache", "shard", "shard/base"),
+    "prefetch/sampler": ("shard", "shard/base"),
+    "fs": ("prefetch", "prefetch/sampler", "cache", "shard", "shard/base"),
+    "gpu_stage": ("prefetch", "cache", "shard", "shard/base"),
+    "gpu_stage/examples": ("gpu_stage", "shard/base"),
+    "tools/common": ("shard", "shard/base"),
+    "tools/mkshard": ("tools/common", "prefetch", "shard", "shard/base"),
+    "tools/ddpfs": ("tools/common", "fs", "prefetch/sampler", "prefetch", "shard", "shard/base"),
+}
+# Files of one room that need each other, and why.  Anything else that goes round in a circle is refused.
+CIRCLES = {
 }
 # System headers that belong to one folder.
 OWNED = {r"fuse.*": "fs", r"liburing.*": "prefetch", r"(cuda|nccl|cublas|cufile).*": "gpu_stage"}
@@ -25,7 +32,13 @@ INCLUDE = re.compile(r'^\s*#\s*include\s+([<"])([^>"]+)[>"]', re.M)
 
 
 def folder_of(path):
-    return "shard/base" if path.startswith("shard/base/") else path.split("/")[0]
+    """The room that a file lies in: the longest that is named."""
+    return max((room for room in (*BELOW, "tests") if path.startswith(room + "/")), key=len, default=path.split("/")[0])
+
+
+def stem(path):
+    """A .c file and its header are one thing."""
+    return path[:-2]
 
 
 def includes():
@@ -38,7 +51,7 @@ def test_includes_go_down_only():
     wrong = []
     for name, kind, target in includes():
         folder = folder_of(name)
-        if kind == '"' and folder != "tests" and folder_of(target) not in MAY_INCLUDE[folder]:
+        if kind == '"' and folder != "tests" and folder_of(target) not in (folder, *BELOW[folder]):
             wrong.append(f"{name} includes {target}")
     assert not wrong, "\n".join(wrong)
 
@@ -68,6 +81,51 @@ def test_top_level_holds_only_the_named_folders():
     wrong = [n for n in sources.files()
              if (n.split("/")[0] not in TOP_FOLDERS if "/" in n else n not in TOP_FILES)]
     assert not wrong, wrong
+
+
+def circles():
+    """Sets of files that include one another, by Tarjan's algorithm (SIAM J. Comput. 1972)."""
+    graph, number, low, stack, found = {}, {}, {}, [], []
+    for name, kind, target in includes():
+        if kind == '"' and folder_of(name) != "tests" and stem(name) != stem(target):
+            graph.setdefault(stem(name), set()).add(stem(target))
+
+    def visit(node):
+        number[node] = low[node] = len(number)
+        stack.append(node)
+        for other in graph.get(node, ()):
+            if other not in number:
+                visit(other)
+            if other in stack:
+                low[node] = min(low[node], low[other])
+        if low[node] == number[node]:
+            at = stack.index(node)
+            found.append(frozenset(stack[at:]))
+            del stack[at:]
+
+    for node in sorted(graph):
+        if node not in number:
+            visit(node)
+    return [circle for circle in found if len(circle) > 1]
+
+
+def test_files_of_a_room_include_one_another_without_circles():
+    found = circles()
+    known = {frozenset(files) for files in CIRCLES}
+    new = [sorted(circle) for circle in found if circle not in known]
+    assert not new, f"these include one another: {new}"
+    gone = [sorted(circle) for circle in known if circle not in found]
+    assert not gone, f"these do so no more, take them out of CIRCLES: {gone}"
+
+
+def test_every_source_file_stands_in_its_room_s_readme():
+    missing = []
+    for name in sources.c_files():
+        room = folder_of(name)
+        base = stem(name).rsplit("/", 1)[1]
+        if room != "tests" and not re.search(rf"`{base}\.(\[ch\]|c|h)`", sources.text(f"{room}/README.md")):
+            missing.append(name)
+    assert not missing, f"no word of them in the README of their room: {missing}"
 
 
 def test_every_folder_has_a_readme():
