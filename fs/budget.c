@@ -9,7 +9,6 @@
 
 #include "fs/control.h"
 #include "fs/mount.h"
-#include "fs/sink.h"
 #include "shard/base/log.h"
 #include "shard/base/units.h"
 
@@ -43,7 +42,7 @@ struct fs_budget {
 static uint64_t want_bytes(const struct fs_server *server, uint32_t sharers)
 {
 	const struct shard_info *info = server->info;
-	uint64_t bytes = info->content_bytes + (uint64_t)info->n_files * FS_SINK_OVERHEAD_BYTES;
+	uint64_t bytes = info->content_bytes + (uint64_t)info->n_files * FS_FILE_OVERHEAD_BYTES;
 	bytes = (bytes + bytes / STEP) / sharers + WINDOW_BYTES;
 	return bytes < FS_MEMORY_CLAIM_MAX ? bytes : FS_MEMORY_CLAIM_MAX;
 }

@@ -6,10 +6,11 @@
 #include <string.h>
 
 #include "fs/listing_ahead.h"
+#include "fs/errors.h"
 #include "fs/job_queue.h"
+#include "fs/log_queue.h"
 #include "fs/name.h"
 #include "fs/node.h"
-#include "fs/sink.h"
 #include "fs/watch.h"
 #include "shard/base/cleanup.h"
 
@@ -132,7 +133,7 @@ static int find_stand_in(const struct fs_server *server, struct dir *dir)
 static void count_stand_in(struct fs_server *server)
 {
 	if (atomic_fetch_add(&server->counters.fill_class, 1) == 0)
-		fs_job_queue_note(server->helper,
+		fs_log_queue_note(server->log,
 		        "fill_class: some classes hold no file of this rank in this epoch and list one "
 		        "of another rank instead, which is then trained on twice; `fill_class` in "
 		        "stats.json counts them");
@@ -187,7 +188,7 @@ static int dir_begin(struct fs_server *server, struct fs_node node, bool trainer
 	if (node.kind == FS_EPOCH_DIR)
 		rc = shard_view_epoch(view->order, node.id, &dir->epoch);
 	else if (marked && is_flat(dir))
-		rc = shard_view_epoch(view->order, fs_sink_announced_epoch(server->sink), &dir->epoch);
+		rc = shard_view_epoch(view->order, server->lister_epoch, &dir->epoch);
 	else if (is_flat(dir) || dir->filtered)
 		dir->epoch = fs_view_epoch(view);
 	return rc < 0 ? rc : dir_settle(server, dir);
@@ -215,6 +216,37 @@ static int dir_resume(struct fs_server *server, fuse_ino_t ino, uint64_t handle,
 	return rc < 0 ? rc : dir_settle(server, dir);
 }
 
+static void opendir_any(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi, bool waited);
+
+/* An OPENDIR that comes before the watches stand.  The helper waits for these before its first job. */
+struct opendir_job {
+	struct fs_job job;
+	fuse_req_t req;
+	fuse_ino_t ino;
+	struct fuse_file_info fi;
+};
+
+static void run_opendir(struct fs_job *job, bool ending)
+{
+	struct opendir_job *o = (struct opendir_job *)job;
+	if (ending)
+		fuse_reply_err(o->req, EIO);
+	else
+		opendir_any(o->req, o->ino, &o->fi, true);
+	free(o);
+}
+
+static void opendir_later(fuse_req_t req, fuse_ino_t ino, const struct fuse_file_info *fi)
+{
+	struct opendir_job *o = malloc(sizeof(*o));
+	if (!o) {
+		fuse_reply_err(req, ENOMEM);
+		return;
+	}
+	*o = (struct opendir_job){ .job = { .run = run_opendir }, .req = req, .ino = ino, .fi = *fi };
+	fs_job_queue_add(fs_server_of(req)->jobs, &o->job);
+}
+
 static void opendir_any(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi, bool waited)
 {
 	struct fs_server *server = fs_server_of(req);
@@ -228,7 +260,7 @@ static void opendir_any(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *f
 	int rc = fs_ino_node(ino, &node);
 	/* What is opened after a listing counts, so the watch must stand. */
 	if (rc == 0 && trainer && !waited && !fs_watch_is_ready(server->watch)) {
-		fs_job_queue_opendir(server->helper, req, ino, fi);
+		opendir_later(req, ino, fi);
 		return;
 	}
 	if (rc == 0)
@@ -252,11 +284,6 @@ static void opendir_any(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *f
 void fs_dir_opendir(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi)
 {
 	opendir_any(req, ino, fi, false);
-}
-
-void fs_dir_opendir_waited(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi)
-{
-	opendir_any(req, ino, fi, true);
 }
 
 /* ---- filling ---- */

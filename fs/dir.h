@@ -24,8 +24,6 @@ uint64_t fs_dir_turn_offset(uint64_t turn);
 uint64_t fs_dir_file_offset(uint32_t place);
 
 void fs_dir_opendir(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi);
-/* The same, for the helper: it has waited for the watch. */
-void fs_dir_opendir_waited(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi);
 void fs_dir_readdir(fuse_req_t req, fuse_ino_t ino, size_t size, off_t off, struct fuse_file_info *fi);
 void fs_dir_readdirplus(fuse_req_t req, fuse_ino_t ino, size_t size, off_t off, struct fuse_file_info *fi);
 

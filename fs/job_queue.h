@@ -1,47 +1,41 @@
-/* The helper thread: what takes long or may sleep, so that no FUSE worker does.
+/* SPDX-License-Identifier: Apache-2.0 */
+/* A thread for what takes long or may sleep, so that no FUSE worker does.  It knows no job: who adds one brings the function.
  *
- *   - requests on `.ddpfs/epoch/N.list` and `N.list0`, whose size is known only after going through the epoch once;
- *   - log lines of READs that failed: each file once, at most FS_JOB_QUEUE_LINES_PER_S a second;
- *   - the check that the mount answers, and that it is being watched; listings that come before that wait for it, so that
- *     no open is missed that follows a listing.
- *
- * Threads: one `helper`; every function from any thread.  One lock guards its queues; it is never held across a reply. */
+ * Threads: one `helper`, which runs the jobs one after the other; every function from any thread.  One lock guards the queue, a leaf;
+ * no hook and no job runs under it. */
 #ifndef DDPFS_FS_JOB_QUEUE_H
 #define DDPFS_FS_JOB_QUEUE_H
 
-#include "fs/server.h"
+#include <stdatomic.h>
+#include <stdbool.h>
 
-enum {
-	FS_JOB_QUEUE_ERRORS_MAX = 256, /* failures that wait for their line; more are counted only */
-	FS_JOB_QUEUE_LINES_PER_S = 10,
-	FS_JOB_QUEUE_TOLD_MAX = 1024, /* failed files that are remembered, so that each has one line */
+struct fs_job_queue; /* opaque */
+
+/* The head of a job; the owner allocates it, and `run` frees it. */
+struct fs_job {
+	struct fs_job *next; /* the queue's */
+	/* Called once: on the thread, or, when the queue ends first, with `ending` from fs_job_queue_add or _stop. */
+	void (*run)(struct fs_job *job, bool ending);
 };
 
-int fs_job_queue_new(struct fs_server *server, struct fs_job_queue **ret_helper); /* -ENOMEM, -EAGAIN */
+/* Called on the thread. */
+struct fs_job_queue_hooks {
+	void (*begin)(void *arg); /* before the first job */
+	void (*woken)(void *arg); /* after each job and each fs_job_queue_wake, and once before the thread ends */
+	void *arg;
+};
 
-/* Starts the thread; `ready(arg)` is called from it once the mount has answered and is being watched. */
-int fs_job_queue_start(struct fs_job_queue *helper, void (*ready)(void *arg), void *arg);
+int fs_job_queue_new(struct fs_job_queue **ret_queue);                               /* -ENOMEM */
+int fs_job_queue_start(struct fs_job_queue *queue, struct fs_job_queue_hooks hooks); /* -EAGAIN */
+void fs_job_queue_stop(struct fs_job_queue *queue); /* ends jobs that wait, joins the thread; NULL is fine */
+void fs_job_queue_free(struct fs_job_queue *queue); /* NULL is fine */
 
-/* Requests still queued are answered EIO; joins the thread. */
-void fs_job_queue_stop(struct fs_job_queue *helper);
-void fs_job_queue_free(struct fs_job_queue *helper);
+void fs_job_queue_add(struct fs_job_queue *queue, struct fs_job *job);
 
-enum fs_epoch_list_op { FS_EPOCH_LIST_LOOKUP, FS_EPOCH_LIST_GETATTR, FS_EPOCH_LIST_READ };
+/* Has `woken` called soon. */
+void fs_job_queue_wake(struct fs_job_queue *queue);
 
-/* Answers `req` on the list `node` when its turn comes. */
-void fs_job_queue_list(struct fs_job_queue *helper, fuse_req_t req, enum fs_epoch_list_op op, struct fs_node node,
-        size_t size, off_t off);
-
-/* Answers an OPENDIR once the mount is being watched. */
-void fs_job_queue_opendir(struct fs_job_queue *helper, fuse_req_t req, fuse_ino_t ino, const struct fuse_file_info *fi);
-
-/* A READ failed.  Never blocks for long, never allocates. */
-void fs_job_queue_read_failed(struct fs_job_queue *helper, uint32_t file, uint32_t block, int rc);
-
-/* The index is stale: the log says so, once.  Never allocates. */
-void fs_job_queue_index_stale(struct fs_job_queue *helper);
-
-/* A line for the user, told by the helper; printf-like, cut to 512 bytes. Dropped when 16 already wait. */
-void fs_job_queue_note(struct fs_job_queue *helper, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
+/* True once fs_job_queue_stop was called: a job that takes long looks at it now and then. */
+const _Atomic bool *fs_job_queue_ending(const struct fs_job_queue *queue);
 
 #endif

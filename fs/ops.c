@@ -9,40 +9,11 @@
 #include "fs/stats_files.h"
 #include "fs/lookup_readahead.h"
 #include "fs/hang.h"
-#include "fs/job_queue.h"
+#include "fs/epoch_list_reply.h"
+#include "fs/errors.h"
 #include "fs/node.h"
 #include "fs/read.h"
 #include "fs/server.h"
-
-int fs_errno(int rc)
-{
-	switch (rc) {
-	case -EBADMSG: /* checksum */
-	case -EUCLEAN: /* damaged index */
-	case -EPROTONOSUPPORT:
-	case -ENODATA:   /* a shard that ends too early */
-	case -ECANCELED: /* the server is ending */
-		return -EIO;
-	default:
-		return rc;
-	}
-}
-
-int fs_read_errno(int rc)
-{
-	/* Whatever happened to the shard (gone, replaced, unreadable): the file of the mount is there and cannot be read. */
-	return rc == -ENOMEM ? rc : -EIO;
-}
-
-int fs_index_check(struct fs_server *server, int rc)
-{
-	int stale = shard_index_check(server->index);
-	if (stale == 0)
-		return rc;
-	if (stale == -ESTALE)
-		fs_job_queue_index_stale(server->helper);
-	return stale;
-}
 
 static void do_init(void *userdata, struct fuse_conn_info *conn)
 {
@@ -111,7 +82,7 @@ static void do_lookup(fuse_req_t req, fuse_ino_t parent, const char *name)
 		return;
 	}
 	if (rc == 0 && fs_node_is_list(node)) {
-		fs_job_queue_list(server->helper, req, FS_EPOCH_LIST_LOOKUP, node, 0, 0);
+		fs_epoch_list_reply(req, &(struct fs_epoch_list_request){ .op = FS_EPOCH_LIST_LOOKUP, .node = node });
 		return;
 	}
 	if (rc == 0 && node.kind == FS_FILE)
@@ -137,7 +108,7 @@ static void do_getattr(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi
 	fs_count(&server->counters.getattrs, 1);
 	int rc = fs_ino_node(ino, &node);
 	if (rc == 0 && fs_node_is_list(node)) {
-		fs_job_queue_list(server->helper, req, FS_EPOCH_LIST_GETATTR, node, 0, 0);
+		fs_epoch_list_reply(req, &(struct fs_epoch_list_request){ .op = FS_EPOCH_LIST_GETATTR, .node = node });
 		return;
 	}
 	if (rc == 0)
@@ -176,7 +147,6 @@ static void do_open(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi)
 
 static void do_read(fuse_req_t req, fuse_ino_t ino, size_t size, off_t off, struct fuse_file_info *fi)
 {
-	struct fs_server *server = fs_server_of(req);
 	struct fs_node node;
 	int rc = fs_ino_node(ino, &node);
 	if (rc < 0)
@@ -184,7 +154,8 @@ static void do_read(fuse_req_t req, fuse_ino_t ino, size_t size, off_t off, stru
 	else if (node.kind == FS_FILE)
 		fs_read(req, (uint32_t)node.id, size, off, fi->flags & O_DIRECT);
 	else if (fs_node_is_list(node))
-		fs_job_queue_list(server->helper, req, FS_EPOCH_LIST_READ, node, size, off);
+		fs_epoch_list_reply(req, &(struct fs_epoch_list_request){
+		                                 .op = FS_EPOCH_LIST_READ, .node = node, .size = size, .off = off });
 	else if (fs_node_is_dir(node))
 		fuse_reply_err(req, EISDIR);
 	else

@@ -6,7 +6,8 @@
 #include <string.h>
 
 #include "fs/lookup_readahead.h"
-#include "fs/job_queue.h"
+#include "fs/errors.h"
+#include "fs/log_queue.h"
 #include "fs/read_latency.h"
 #include "fs/watch.h"
 
@@ -134,7 +135,7 @@ static void block_done(struct prefetch_demand *demand, int rc, const uint8_t *da
 		int none = 0;
 		atomic_compare_exchange_strong(&request->rc, &none, rc);
 		if (rc != -ECANCELED)
-			fs_job_queue_read_failed(request->reads->server->helper, demand->file, demand->block, rc);
+			fs_log_queue_read_failed(request->reads->server->log, demand->file, demand->block, rc);
 	} else if (request->buf) {
 		memcpy(request->buf + part->at, data + part->skip, part->take);
 	}

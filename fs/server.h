@@ -1,10 +1,10 @@
 /* The server's insides, shared by the files of fs/.  Not a door: only fs/ includes this.
  *
  * Threads
- *   main      fs_server_run: the supervisor's messages, the control socket, the end.
+ *   main      fs/serve.c: the supervisor's messages, the control socket, the end.
  *   fuse-N    read requests from /dev/fuse and answer them; none waits for I/O.
  *   watcher   fs/watch.c.
- *   helper    fs/job_queue.c: what takes long or may sleep (the lists of epochs, log lines of failed reads).
+ *   helper    fs/job_queue.h: what takes long or may sleep (the lists of epochs, log lines of failed reads).
  *   engine's  prefetch/: call back with blocks; replies of READs leave from there.
  *
  * Shared mutable state: the views (their own lock), counters (atomics), the helper's queue, the watcher's tables, the
@@ -32,6 +32,8 @@
 enum {
 	FS_READ_MAX = 1 << 20,  /* bytes of one READ: what the kernel asks for at most */
 	FS_HIDDEN_NAME_LEN = 6, /* of ".ddpfs" */
+	FS_FILE_OVERHEAD_BYTES =
+	        1200 + 290, /* what a resident file costs besides its pages: slab of an inode and of a name */
 };
 #define FS_HIDDEN_NAME ".ddpfs"
 #define FS_FOREVER 1e9 /* timeout in seconds of what can never change */
@@ -66,6 +68,8 @@ static inline uint64_t fs_counted(const _Atomic uint64_t *counter)
 struct fs_budget;
 struct fs_watch;
 struct fs_job_queue;
+struct fs_log_queue;
+struct fs_lists;
 struct fs_control;
 struct fs_stats_files;
 struct fs_reads;
@@ -118,9 +122,9 @@ struct fs_server {
 
 	/* session */
 	struct fuse_session *session;
-	int fuse_fd;                /* owned by the session once there is one */
-	uint64_t dev;               /* st_dev of the mount */
-	bool fusermount;            /* mounted through the set-uid helper */
+	int fuse_fd;                   /* owned by the session once there is one */
+	uint64_t dev;                  /* st_dev of the mount */
+	bool fusermount;               /* mounted through the set-uid helper */
 	struct fs_channel_mount mount; /* what a successor will get */
 	struct fs_worker workers[FS_THREADS_MAX];
 	uint32_t n_workers;
@@ -129,11 +133,14 @@ struct fs_server {
 	bool unmounted; /* by us, or nothing was left to unmount */
 	bool restart;   /* main's: the supervisor may go on once a client has its answer */
 	_Atomic bool stopping;
-	_Atomic pid_t lister; /* thread whose marked listings instantiate inodes (fs/dir.h); 0 = none */
+	_Atomic pid_t lister;          /* thread whose marked listings instantiate inodes (fs/dir.h); 0 = none */
+	_Atomic uint64_t lister_epoch; /* the epoch that its marked listing of the root shows */
 
 	struct fs_counters counters; /* of this server; those before it: fs/stats_files.h */
 	struct fs_watch *watch;
-	struct fs_job_queue *helper;
+	struct fs_job_queue *jobs;
+	struct fs_log_queue *log;
+	struct fs_lists *lists; /* the helper's own */
 	struct fs_control *control;
 	struct fs_stats_files *dynamic;
 	struct fs_listing_ahead *dir_ahead;
@@ -153,15 +160,6 @@ static inline struct fs_view *fs_server_view(const struct fs_server *server, str
 {
 	return node.view < server->n_views ? server->views[node.view] : NULL;
 }
-
-/* What a caller sees of an error of ours, and of one that met a READ's data: the one place where codes are translated.  Take
- * and return negative errno. */
-int fs_errno(int rc);
-int fs_read_errno(int rc);
-
-/* Before a reply that was made of the index's records: an error where the index is not what it was (shard_index_check),
- * else rc.  Sees to it that the log says so.  FUSE workers, engine's threads, helper. */
-int fs_index_check(struct fs_server *server, int rc);
 
 /* Has the supervisor unmount: the server may not.  Main only.  As fs_unmount; -EPIPE: the supervisor is gone. */
 int fs_server_unmount(struct fs_server *server, bool lazy);

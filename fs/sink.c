@@ -13,7 +13,6 @@
 #include "fs/dir.h"
 #include "fs/hang.h"
 #include "fs/detached_thread.h"
-#include "fs/node.h"
 #include "fs/sampler_streams.h"
 #include "fs/watch.h"
 #include "shard/base/cleanup.h"
@@ -61,14 +60,13 @@ struct fs_sink {
 	pthread_mutex_t lock;                         /* guards what follows against their end */
 	struct fs_sink_stream *streams[FS_VIEWS_MAX]; /* of the views' own orders */
 	struct fs_sink_stream *followed[FOLLOWED_MAX];
-	uint64_t gone_fetched, gone_jumps;            /* of streams that ended */
+	uint64_t gone_fetched, gone_jumps;                  /* of streams that ended */
 	struct fs_sampler_streams *recognise[FS_VIEWS_MAX]; /* constant while the listener is there */
-	_Atomic uint64_t announced_epoch; /* set by the lister, read by the FUSE worker that answers its listing */
-	struct fs_detached *touch;           /* the thread that lists and looks up */
-	_Atomic uint64_t opened_ns;       /* the last open of a watched file; 0: none yet */
-	_Atomic bool pins;                /* what the thread does makes the mount busy: there is no copy (fs/detached_thread.h) */
-	bool no_prune;                    /* lister's: this kernel does not know the message */
-	char *list_buf;                   /* lister's, LIST_BYTES */
+	struct fs_detached *touch;                          /* the thread that lists and looks up */
+	_Atomic uint64_t opened_ns;                         /* the last open of a watched file; 0: none yet */
+	_Atomic bool pins; /* what the thread does makes the mount busy: there is no copy (fs/detached_thread.h) */
+	bool no_prune;     /* lister's: this kernel does not know the message */
+	char *list_buf;    /* lister's, LIST_BYTES */
 };
 
 static struct fs_sink *sink_of(struct prefetch_sink *base)
@@ -100,7 +98,7 @@ static void announce_flat(
         struct fs_sink *sink, const struct fs_detached_root *root, uint64_t epoch, uint64_t turn, uint32_t n)
 {
 	char path[PATH_MAX];
-	sink->announced_epoch = epoch;
+	sink->server->lister_epoch = epoch;
 	snprintf(path, sizeof(path), "%s", root->at);
 	strcat(path, ".");
 	cleanup_touch int fd = fs_detached_open(root->fd, path, O_RDONLY | O_DIRECTORY | O_NOCTTY | FS_DIR_MARK);
@@ -184,11 +182,6 @@ static bool sink_rests(struct prefetch_sink *base)
 	uint64_t opened_ns = atomic_load_explicit(&sink->opened_ns, memory_order_relaxed);
 	return atomic_load_explicit(&sink->pins, memory_order_relaxed) && opened_ns > 0 &&
 	       fs_now_ns() - opened_ns > REST_MS * UINT64_C(1000000);
-}
-
-uint64_t fs_sink_announced_epoch(struct fs_sink *sink)
-{
-	return sink->announced_epoch;
 }
 
 /* ---- store ---- */
@@ -416,7 +409,7 @@ int fs_sink_new(struct fs_server *server, struct fs_sink **ret_sink)
 	struct fs_sink *sink = calloc(1, sizeof(*sink));
 	if (!sink)
 		return -ENOMEM;
-	sink->base = (struct prefetch_sink){ .ops = &sink_ops, .overhead_bytes = FS_SINK_OVERHEAD_BYTES };
+	sink->base = (struct prefetch_sink){ .ops = &sink_ops, .overhead_bytes = FS_FILE_OVERHEAD_BYTES };
 	sink->server = server;
 	pthread_mutex_init(&sink->lock, NULL);
 	sink->list_buf = malloc(LIST_BYTES);

@@ -20,10 +20,6 @@
 #include "prefetch/sink.h"
 #include "prefetch/stream.h"
 
-enum {
-	FS_SINK_OVERHEAD_BYTES = 1200 + 290
-}; /* what a resident file costs besides its pages: slab of an inode and of a name */
-
 struct fs_sink;        /* opaque */
 struct fs_sink_stream; /* opaque: a stream of the engine */
 
@@ -63,8 +59,5 @@ void fs_sink_recognised(struct fs_sink *sink, struct fs_view *view, json_t *obje
 
 /* Of a view's streams, its own and the followed ones (whole: of its own); zeros when there is none. */
 void fs_sink_stats(struct fs_sink *sink, struct fs_view *view, struct prefetch_stream_stats *ret_stats);
-
-/* The epoch that a marked listing of the root shows (fs/dir.h): the lister's own. */
-uint64_t fs_sink_announced_epoch(struct fs_sink *sink);
 
 #endif

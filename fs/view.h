@@ -45,9 +45,9 @@ struct fs_view {
 	bool trained_set;          /* somebody recorded what was trained */
 	uint64_t trained_epoch;
 	uint64_t trained_steps;
-	struct timespec listing_time; /* when the current epoch became current: mtime of the root; 0 = at mount */
+	struct timespec listing_time;   /* when the current epoch became current: mtime of the root; 0 = at mount */
 	struct fs_handover_view estate; /* where a successor finds all this; maps NULL: nowhere */
-	uint32_t map;                 /* the one that `opened` is */
+	uint32_t map;                   /* the one that `opened` is */
 };
 
 /* Makes the view of `options` and opens its first epoch.  Errors of shard_view_new; -ENOMEM. */

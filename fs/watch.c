@@ -11,10 +11,9 @@
 #include <unistd.h>
 
 #include "fs/handover_memory.h"
-#include "fs/job_queue.h"
+#include "fs/log_queue.h"
 #include "fs/node.h"
 #include "fs/hit_counting.h"
-#include "fs/sink.h"
 #include "fs/detached_thread.h"
 #include "shard/base/log.h"
 
@@ -60,7 +59,7 @@ struct fs_watch {
 		struct fs_view *view;
 		struct shard_epoch *epoch; /* referenced; NULL: none */
 	} epochs[EPOCHS_KEPT];             /* of flat views that had opens, latest first */
-	struct fs_handover_opens *kept;      /* events are read here */
+	struct fs_handover_opens *kept;    /* events are read here */
 	bool has_left;                     /* a predecessor may have left some */
 };
 
@@ -219,13 +218,13 @@ static void watch_tree(struct fs_watch *watch, const struct fs_detached_root *ro
 		if (rc == -ENAMETOOLONG) {
 			too_long++;
 		} else if (rc == -ENOSPC) {
-			fs_job_queue_note(watch->server->helper,
+			fs_log_queue_note(watch->server->log,
 			        "only %llu of %u directories are watched: opens in the others are not counted; raise "
 			        "fs.inotify.max_user_watches",
 			        (unsigned long long)fs_watch_dirs(watch), n_dirs);
 			break;
 		} else if (rc < 0 && !watch->stopping) {
-			fs_job_queue_note(watch->server->helper,
+			fs_log_queue_note(watch->server->log,
 			        "directory %u of the mount cannot be watched (%s): opens in it are not counted", dir,
 			        base_err_str(rc));
 		}
@@ -235,7 +234,7 @@ static void watch_tree(struct fs_watch *watch, const struct fs_detached_root *ro
 			break; /* unmounted: `root` is what keeps the session alive */
 	}
 	if (too_long)
-		fs_job_queue_note(watch->server->helper,
+		fs_log_queue_note(watch->server->log,
 		        "%llu directories have paths too long to be watched: opens in them are not counted",
 		        (unsigned long long)too_long);
 }
@@ -285,7 +284,7 @@ static void took_turn(struct fs_watch *watch, struct fs_view *view, uint64_t epo
 	else if (watch->in_order < IN_ORDER_FULL)
 		watch->in_order++;
 	if (fs_view_opened(view, epoch, turn) && (view->layout == FS_LAYOUT_FLAT || !view->all))
-		fs_job_queue_note(watch->server->helper,
+		fs_log_queue_note(watch->server->log,
 		        "the trainer reads a list of epoch %llu again: it lists once, so epoch %llu's part is all it "
 		        "will see; let it list the directory each epoch, or mount with view=all,layout=tree and let "
 		        "its "
@@ -355,7 +354,8 @@ static void count_open(struct fs_watch *watch, const struct watched *where, cons
 	        shard_view_instead_file(where->view->order, at->file, &shown) == 0)
 		key.id = shown;
 	if (at->file == SHARD_NONE && is_kept(watch, where->view, at->epoch))
-		key = (struct fs_hit_counting_key){ .place = fs_hit_counting_place(where->view->number, at->epoch), .id = at->turn };
+		key = (struct fs_hit_counting_key){ .place = fs_hit_counting_place(where->view->number, at->epoch),
+			.id = at->turn };
 	else if (at->file == SHARD_NONE) {
 		uint32_t file;
 		key.id = event_file(watch, where, name, &file) == 0 ? file : SHARD_NONE;
@@ -485,7 +485,7 @@ static void watch_all(struct fs_watch *watch)
 		else if (rc == 0)
 			rc = watch_dir(watch, &root, view, 0);
 		if (rc < 0 && !watch->stopping)
-			fs_job_queue_note(server->helper,
+			fs_log_queue_note(server->log,
 			        "the mount cannot be watched (%s): epochs do not advance by themselves",
 			        base_err_str(rc));
 	}

@@ -1,0 +1,37 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What readers see of our errors; fs/errors.h first. */
+#include "fs/errors.h"
+
+#include <errno.h>
+
+#include "fs/log_queue.h"
+
+int fs_errno(int rc)
+{
+	switch (rc) {
+	case -EBADMSG: /* checksum */
+	case -EUCLEAN: /* damaged index */
+	case -EPROTONOSUPPORT:
+	case -ENODATA:   /* a shard that ends too early */
+	case -ECANCELED: /* the server is ending */
+		return -EIO;
+	default:
+		return rc;
+	}
+}
+
+int fs_read_errno(int rc)
+{
+	/* Whatever happened to the shard (gone, replaced, unreadable): the file of the mount is there and cannot be read. */
+	return rc == -ENOMEM ? rc : -EIO;
+}
+
+int fs_index_check(struct fs_server *server, int rc)
+{
+	int stale = shard_index_check(server->index);
+	if (stale == 0)
+		return rc;
+	if (stale == -ESTALE)
+		fs_log_queue_index_stale(server->log);
+	return stale;
+}

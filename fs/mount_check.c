@@ -1,0 +1,87 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What a new mount is looked at for; fs/mount_check.h first. */
+#include "fs/mount_check.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/stat.h>
+
+#include "shard/base/cleanup.h"
+#include "shard/base/log.h"
+
+enum {
+	SHARDS_LOOKED_AT = 256, /* a stat of each costs a slow store up to milliseconds */
+	TEXT_BYTES = 512,
+};
+
+/* A shard that is not there, may not be read, or has another size than the index says: a dataset that was copied by half. */
+static bool shard_is_wrong(const struct shard_index *index, int dir, uint32_t shard, char *text, size_t size)
+{
+	struct shard_shard rec;
+	struct stat st;
+	if (shard_index_shard(index, shard, &rec) < 0 || rec.path_len > SHARD_PATH_MAX)
+		return false; /* said when it is read */
+	char path[SHARD_PATH_MAX + 1];
+	memcpy(path, rec.path, rec.path_len);
+	path[rec.path_len] = '\0';
+	cleanup_close int fd = openat(dir, path, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
+	if (fd < 0 || fstat(fd, &st) < 0)
+		snprintf(text, size, "'%.200s': %s", path, strerror(errno));
+	else if ((uint64_t)st.st_size != rec.size_bytes)
+		snprintf(text, size, "'%.200s' has %llu bytes and should have %llu", path,
+		        (unsigned long long)st.st_size, (unsigned long long)rec.size_bytes);
+	else
+		return false;
+	return true;
+}
+
+/* Says now what would else be found out in the middle of an epoch.  Of many shards evenly chosen ones are looked at. */
+static void look_at_shards(const struct fs_server *server)
+{
+	uint32_t n = server->info->n_shards, looked = n < SHARDS_LOOKED_AT ? n : SHARDS_LOOKED_AT, wrong = 0;
+	char first[TEXT_BYTES] = "", text[TEXT_BYTES];
+	cleanup_close int dir = open(shard_index_dataset(server->index), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+	for (uint32_t i = 0; i < looked && dir >= 0; i++) {
+		uint32_t shard = looked < 2 ? 0 : (uint32_t)((uint64_t)i * (n - 1) / (looked - 1));
+		if (shard_is_wrong(server->index, dir, shard, text, sizeof(text)) && wrong++ == 0)
+			memcpy(first, text, sizeof(first));
+	}
+	if (wrong)
+		log_warning("%u of %u shards looked at are not as the index says, first %s; reads of their files will "
+		            "fail ('mkshard verify' names all that is wrong)",
+		        wrong, looked, first);
+}
+
+/* More ranks than samples, or nearly so. */
+static void tell_if_few(const struct fs_server *server)
+{
+	for (uint32_t i = 0; i < server->n_views; i++) {
+		struct fs_view *view = server->views[i];
+		struct fs_view_progress progress;
+		fs_view_progress(view, &progress);
+		uint64_t samples = shard_view_samples(view->order);
+		if (view->all)
+			continue;
+		if (samples == 0)
+			log_warning(
+			        "there is no sample to deal: every file is common, shown on every rank (`mkshard pack "
+			        "--common=''` deals them)");
+		else if (progress.turns == 0)
+			log_warning("rank %u of %u has no sample: the order deals %llu, tail=%s: its mount holds no "
+			            "more than common files; take fewer ranks, or tail=pad",
+			        view->options.rank, view->options.world, (unsigned long long)samples,
+			        shard_tail_name(view->options.tail));
+		else if (view->options.world > samples && view->options.tail == SHARD_TAIL_PAD)
+			log_warning("world=%u is more than the samples that are dealt, %llu: with tail=pad ranks "
+			            "repeat samples of others; take at most %llu ranks to see each once an epoch",
+			        view->options.world, (unsigned long long)samples, (unsigned long long)samples);
+	}
+}
+
+void fs_mount_check(const struct fs_server *server)
+{
+	tell_if_few(server);
+	look_at_shards(server);
+}

@@ -1,0 +1,642 @@
+/* The life of a mount: open, mount, answer, end. */
+#include "fs/server.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <fcntl.h>
+#include <linux/fuse.h>
+#include <poll.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/eventfd.h>
+#include <sys/socket.h>
+#include <sys/sysmacros.h>
+#include <unistd.h>
+
+#include "fs/budget.h"
+#include "fs/confine.h"
+#include "fs/control.h"
+#include "fs/control_server.h"
+#include "fs/crash.h"
+#include "fs/listing_ahead.h"
+#include "fs/stats_files.h"
+#include "fs/lookup_readahead.h"
+#include "fs/hang.h"
+#include "fs/health.h"
+#include "fs/epoch_list.h"
+#include "fs/job_queue.h"
+#include "fs/log_queue.h"
+#include "fs/mount_check.h"
+#include "fs/mount.h"
+#include "fs/name.h"
+#include "fs/read.h"
+#include "fs/host_sharing.h"
+#include "fs/sigbus.h"
+#include "fs/sink.h"
+#include "fs/read_latency.h"
+#include "fs/watch.h"
+#include "shard/base/cleanup.h"
+#include "shard/base/log.h"
+#include "shard/base/units.h"
+
+enum {
+	THREADS_MIN = 4,  /* default: LOOKUPs of one directory run side by side even on a small machine */
+	THREADS_MAX = 16, /* default on large ones: workers never wait, more would only contend */
+	DELAY_US_MAX = 10000000,
+	KICK_MS = 10,         /* pause between the signals that fetch workers out of read(2) */
+	READ_AHEAD_KB = 1024, /* one block: the kernel's 128 KiB would ask for a large file in eight times the READs */
+};
+
+#define KICK_SIGNAL SIGRTMIN
+#define DELAY_ENVIRON "DDPFS_TEST_READ_DELAY_US"
+
+/* ---- the session's descriptor ---- */
+
+struct init_answer {
+	struct fuse_out_header head;
+	struct fuse_init_out out;
+};
+
+static int refuse_init(struct base_err *err, int rc)
+{
+	return base_err_set(err, rc, "the kernel's fuse does not agree with libfuse: %s", strerror(-rc));
+}
+
+/* On a descriptor that was mounted already: libfuse takes its number for a mountpoint. */
+static int make_session(struct fs_server *server, struct base_err *err)
+{
+	char name[] = "ddpfs";
+	char debug[] = "-d";
+	char device[32];
+	char *argv[] = { name, debug, NULL };
+	struct fuse_args args = FUSE_ARGS_INIT(server->options.debug ? 2 : 1, argv);
+	server->session = fuse_session_new(&args, &fs_ops, sizeof(fs_ops), server);
+	fuse_opt_free_args(&args);
+	if (!server->session)
+		return base_err_set(err, -ENOMEM, "libfuse refuses to make a session");
+	snprintf(device, sizeof(device), "/dev/fd/%d", server->fuse_fd);
+	if (fuse_session_mount(server->session, device) != 0)
+		return base_err_set(err, -EINVAL, "libfuse refuses the session's descriptor");
+	return 0;
+}
+
+/* mount(2) has queued INIT already.  It is kept: a successor feeds it to its own libfuse to agree on the same flags. */
+static int read_init(struct fs_server *server, struct base_err *err)
+{
+	_Alignas(struct fuse_in_header) uint8_t buf[FUSE_MIN_READ_BUFFER];
+	const struct fuse_in_header *head = (const struct fuse_in_header *)buf;
+	ssize_t len;
+	do
+		len = read(server->fuse_fd, buf, sizeof(buf));
+	while (len < 0 && errno == EINTR);
+	if (len < 0)
+		return refuse_init(err, -errno);
+	if (len < (ssize_t)sizeof(*head) || head->opcode != FUSE_INIT || len > FS_INIT_BYTES_MAX)
+		return refuse_init(err, -EPROTO);
+	memcpy(server->mount.init, buf, (size_t)len);
+	server->mount.init_len = (uint32_t)len;
+	return 0;
+}
+
+static void give_init(struct fs_server *server)
+{
+	_Alignas(struct fuse_in_header) uint8_t copy[FS_INIT_BYTES_MAX];
+	const struct fuse_buf buf = { .mem = copy, .size = server->mount.init_len };
+	memcpy(copy, server->mount.init, sizeof(copy));
+	fuse_session_process_buf(server->session, &buf);
+}
+
+/* What libfuse answers.  A socket stands in the place of /dev/fuse meanwhile, which can take one answer only: a successor's
+ * libfuse must answer, too, and the first one's answer wants a correction. */
+static int ask_libfuse(struct fs_server *server, struct init_answer *ret_answer, size_t *ret_len)
+{
+	int ends[2];
+	if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends) < 0)
+		return -errno;
+	cleanup_close int theirs = ends[0];
+	cleanup_close int ours = ends[1];
+	cleanup_close int device = fcntl(server->fuse_fd, F_DUPFD_CLOEXEC, 3);
+	if (device < 0 || dup3(theirs, server->fuse_fd, O_CLOEXEC) < 0)
+		return -errno;
+	give_init(server);
+	ssize_t len = recv(ours, ret_answer, sizeof(*ret_answer), MSG_DONTWAIT | MSG_TRUNC);
+	int rc = len < 0 ? -EPROTO : 0; /* nothing was answered */
+	if (dup3(device, server->fuse_fd, O_CLOEXEC) < 0)
+		return -errno;
+	if (rc == 0 && (len < (ssize_t)(offsetof(struct init_answer, out.flags) + sizeof(uint32_t)) ||
+	                       len > (ssize_t)sizeof(*ret_answer) || ret_answer->head.error != 0))
+		rc = -EPROTO;
+	if (rc == 0)
+		*ret_len = (size_t)len;
+	return rc;
+}
+
+/* Answered here, so that flags are fixed before any worker starts. */
+static int answer_init(struct fs_server *server, struct base_err *err)
+{
+	struct init_answer answer;
+	size_t len = 0;
+	int rc = ask_libfuse(server, &answer, &len);
+	if (rc == 0 && fuse_session_exited(server->session))
+		rc = -EPROTO;
+	if (rc < 0)
+		return refuse_init(err, rc);
+	if (server->successor)
+		return 0; /* the kernel has its answer from the first server */
+	/* libfuse 3.14 asks for parallel lookups in a directory and then forgets to say so: with this bit the kernel stops
+	 * taking the directory's lock for each of them. */
+	answer.out.flags |= FUSE_PARALLEL_DIROPS;
+	return write(server->fuse_fd, &answer, len) < 0 ? refuse_init(err, -errno) : 0;
+}
+
+static void raise_read_ahead(uint64_t dev)
+{
+	char path[64];
+	snprintf(path, sizeof(path), "/sys/class/bdi/%u:%u/read_ahead_kb", major(dev), minor(dev));
+	cleanup_fclose FILE *f = fopen(path, "we");
+	if (f)
+		fprintf(f, "%d\n", READ_AHEAD_KB);
+}
+
+/* ---- new ---- */
+
+static int copy_options(struct fs_server *server, const struct fs_options *options, struct base_err *err)
+{
+	struct fs_options *own = &server->options;
+	char now[PATH_MAX];
+	*own = *options;
+	own->dataset = strdup(options->dataset);
+	if (server->successor && fs_mount_path(server->link->mount.dev, options->mountpoint, now) == 0)
+		own->mountpoint = strdup(now);
+	else
+		own->mountpoint = realpath(options->mountpoint, NULL);
+	own->control_path = options->control_path ? strdup(options->control_path) : NULL;
+	own->view.subdir = NULL; /* the view keeps its own */
+	if (!own->mountpoint) {
+		int code = -errno;
+		return base_err_set(err, code, "'%s': %s: the mountpoint must be an existing directory",
+		        options->mountpoint, strerror(-code));
+	}
+	if (!own->dataset || (options->control_path && !own->control_path))
+		return base_err_set(err, -ENOMEM, "out of memory");
+	struct stat st;
+	/* A successor finds the mount there: asking about it would ask this server, which answers nobody yet. */
+	if (!server->successor && stat(own->mountpoint, &st) == 0 && !S_ISDIR(st.st_mode))
+		return base_err_set(
+		        err, -ENOTDIR, "'%s': not a directory: the mountpoint must be one", own->mountpoint);
+	server->uid = own->set_uid ? own->uid : geteuid();
+	server->gid = own->set_gid ? own->gid : getegid();
+	return 0;
+}
+
+static int open_dataset(struct fs_server *server, const struct fs_options *options, struct base_err *err)
+{
+	char path[PATH_MAX];
+	struct stat st;
+	int rc = shard_index_open(server->options.dataset, err, &server->index);
+	if (rc < 0)
+		return rc;
+	server->info = shard_index_info(server->index);
+	snprintf(path, sizeof(path), "%s/%s", shard_index_dataset(server->index), SHARD_INDEX_NAME);
+	if (stat(path, &st) == 0)
+		server->index_mtime = st.st_mtim;
+	rc = fs_common_files_init(&server->common, server->index);
+	if (rc < 0)
+		return base_err_set(err, rc, "'%s': %s: `mkshard verify` says more", path, base_err_str(rc));
+	if (server->successor && memcmp(server->link->mount.identity, server->info->identity, FS_IDENTITY_BYTES) != 0)
+		return base_err_set(err, -ESTALE,
+		        "'%s': another dataset lies there now: the mount shows the old one; unmount it, then mount the "
+		        "new one",
+		        server->options.dataset);
+	memcpy(server->mount.identity, server->info->identity, FS_IDENTITY_BYTES);
+	rc = fs_view_new(server->index, options, 0, err, &server->views[0]);
+	if (rc < 0)
+		return rc;
+	server->n_views = 1;
+	return shard_index_check_err(server->index, err); /* what stands in memory now was made of its records */
+}
+
+/* Finds what the predecessor left, or makes the place for it. */
+static int settle_estate(struct fs_server *server, struct base_err *err)
+{
+	bool kept = false;
+	uint64_t bits = 0;
+	for (uint32_t i = 0; i < server->n_views; i++) {
+		const struct shard_view *order = server->views[i]->order;
+		/* A rank's turns of any epoch: no more than all samples, and what tail=pad repeats. */
+		uint64_t turns = shard_view_samples(order) + server->views[i]->options.world;
+		bits = turns > bits ? turns : bits;
+	}
+	int rc = fs_handover_open(
+	        server->link->estate_fd, server->n_views, bits, server->info->n_samples, &server->estate, &kept);
+	for (uint32_t i = 0; rc == 0 && i < server->n_views; i++) {
+		const struct fs_handover_view view = fs_handover_view(server->estate, i);
+		rc = fs_view_keep(server->views[i], &view, kept && server->successor);
+	}
+	return rc < 0 ? base_err_set(err, rc, "memory for a successor: %s", base_err_str(rc)) : 0;
+}
+
+static int make_parts(struct fs_server *server, struct base_err *err)
+{
+	int rc = fs_read_latency_new(&server->waits);
+	if (rc == 0)
+		rc = fs_listing_ahead_new(&server->dir_ahead);
+	if (rc == 0)
+		rc = fs_lookup_readahead_new(&server->guess);
+	if (rc == 0)
+		rc = fs_reads_new(server, &server->reads);
+	if (rc == 0)
+		rc = fs_job_queue_new(&server->jobs);
+	if (rc == 0)
+		rc = fs_log_queue_new(server->index, server->jobs, &server->log);
+	if (rc == 0)
+		rc = fs_lists_new(server->index, &server->lists);
+	if (rc == 0)
+		rc = fs_stats_files_new(server, &server->dynamic);
+	if (rc == 0)
+		rc = fs_watch_new(server, &server->watch);
+	if (rc == 0)
+		rc = fs_control_open(server, &server->control);
+	if (rc == 0)
+		rc = fs_health_new(server, &server->health);
+	return rc < 0 ? base_err_set(err, rc, "%s", base_err_str(rc)) : 0;
+}
+
+static uint64_t delay_ns(void *arg, uint32_t shard, uint64_t offset, uint32_t len)
+{
+	const struct fs_server *server = arg;
+	(void)shard;
+	(void)offset;
+	(void)len;
+	fs_hang_here(server, FS_HANG_ENGINE);
+	return server->test_delay_ns;
+}
+
+/* A store that is slow, for tests and benchmarks. */
+static int take_test_delay(struct fs_server *server, struct base_err *err)
+{
+	const char *text = getenv(DELAY_ENVIRON);
+	uint64_t us;
+	if (!text || !*text)
+		return 0;
+	if (fs_name_number(text, strlen(text), DELAY_US_MAX, &us) < 0)
+		return base_err_set(err, -EINVAL,
+		        DELAY_ENVIRON "=%s: this test hook takes microseconds, at most %d; unset it", text,
+		        (int)DELAY_US_MAX);
+	server->test_delay_ns = us * 1000;
+	if (us)
+		log_warning("every read of the dataset is held back for %llu us: " DELAY_ENVIRON
+		            " is set, a hook for tests",
+		        (unsigned long long)us);
+	return 0;
+}
+
+static int start_engine(struct fs_server *server, struct base_err *err)
+{
+	int rc = fs_budget_new(server, &server->budget);
+	if (rc < 0)
+		return base_err_set(err, rc, "%s", base_err_str(rc));
+	rc = take_test_delay(server, err);
+	if (rc == 0)
+		rc = fs_hang_take(server, err);
+	if (rc < 0)
+		return rc;
+	rc = fs_sink_new(server, &server->sink);
+	if (rc < 0)
+		return base_err_set(err, rc, "%s", base_err_str(rc));
+	const struct prefetch_hook slow = { .delay_ns = delay_ns, .arg = server };
+	struct prefetch_options engine = {
+		.hook = server->test_delay_ns || server->test_hang == FS_HANG_ENGINE ? &slow : NULL,
+		.index = server->index,
+		.memory_bytes = fs_budget_bytes(server->budget),
+		.sink = fs_sink_base(server->sink),
+		.resident = fs_handover_resident(server->estate),
+	};
+	rc = prefetch_new(&engine, err, &server->prefetch);
+	if (rc < 0)
+		return rc;
+	rc = fs_host_sharing_new(server, &server->share);
+	return rc < 0 ? base_err_set(err, rc, "%s", base_err_str(rc)) : 0;
+}
+
+/* The supervisor gets the descriptor as soon as it is worth keeping. */
+static int hand_over(struct fs_server *server, struct base_err *err)
+{
+	struct fs_channel_message message = { .kind = FS_CHANNEL_MOUNTED };
+	server->mount.dev = server->dev;
+	server->mount.fusermount = server->fusermount;
+	server->mount.resends = fs_mount_resends(server->mount.init, server->mount.init_len);
+	/* The supervisor gets the session itself, this server a clone, which ends with it. */
+	cleanup_close int session = server->mount.resends ? -1 : fcntl(server->fuse_fd, F_DUPFD_CLOEXEC, 3);
+	if (session >= 0)
+		server->mount.cloned = fs_mount_clone(server->fuse_fd, NULL) == 0;
+	message.mount = server->mount;
+	int rc = fs_channel_send(server->link->channel, &message, session >= 0 ? session : server->fuse_fd);
+	return rc < 0 ? base_err_set(err, rc, "the supervisor is gone: %s", strerror(-rc)) : 0;
+}
+
+static int mount_it(struct fs_server *server, struct base_err *err)
+{
+	struct fs_mount_options options = {
+		.mountpoint = server->options.mountpoint,
+		.source = shard_index_dataset(server->index),
+		.allow_other = server->options.allow_other,
+		.noexec = server->options.noexec,
+		.max_read = FS_READ_MAX,
+	};
+	int rc = fs_mount(&options, err, &server->fuse_fd, &server->dev, &server->fusermount);
+	if (rc == 0)
+		rc = read_init(server, err);
+	if (rc == 0)
+		rc = make_session(server, err);
+	if (rc == 0)
+		rc = answer_init(server, err);
+	if (rc == 0)
+		rc = hand_over(server, err);
+	if (rc == 0)
+		raise_read_ahead(server->dev);
+	return rc;
+}
+
+static int take_over(struct fs_server *server, struct base_err *err)
+{
+	server->fuse_fd = server->link->fuse_fd;
+	server->dev = server->mount.dev;
+	server->fusermount = server->mount.fusermount;
+	int rc = make_session(server, err);
+	return rc < 0 ? rc : answer_init(server, err);
+}
+
+static uint32_t default_threads(void)
+{
+	long cpus = sysconf(_SC_NPROCESSORS_ONLN);
+	if (cpus < THREADS_MIN)
+		return THREADS_MIN;
+	return cpus > THREADS_MAX ? THREADS_MAX : (uint32_t)cpus;
+}
+
+int fs_server_new(const struct fs_options *options, const struct fs_channel *link, struct base_err *err,
+        struct fs_server **ret_server)
+{
+	struct fs_server *server = calloc(1, sizeof(*server));
+	if (!server)
+		return base_err_set(err, -ENOMEM, "out of memory");
+	server->link = link;
+	server->successor = link->fuse_fd >= 0;
+	server->mount = link->mount;
+	server->fuse_fd = -1;
+	server->started_ns = link->started_ns;
+	server->n_workers = options->threads ? options->threads : default_threads();
+	if (server->n_workers > FS_THREADS_MAX)
+		server->n_workers = FS_THREADS_MAX;
+
+	server->stop_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+	int rc = server->stop_fd < 0 ? base_err_set(err, -errno, "eventfd: %s", strerror(errno)) : 0;
+	if (rc == 0)
+		rc = copy_options(server, options, err);
+	if (rc == 0)
+		rc = open_dataset(server, options, err);
+	if (rc == 0)
+		rc = settle_estate(server, err);
+	if (rc == 0)
+		rc = start_engine(server, err);
+	if (rc == 0)
+		rc = make_parts(server, err);
+	if (rc == 0)
+		rc = server->successor ? take_over(server, err) : mount_it(server, err);
+	if (rc < 0) {
+		fs_server_free(server);
+		return rc;
+	}
+	*ret_server = server;
+	return 0;
+}
+
+/* ---- run ---- */
+
+static void *worker_run(void *arg)
+{
+	struct fs_worker *worker = arg;
+	struct fs_server *server = worker->server;
+	struct fuse_buf buf = { 0 };
+	char name[16];
+	snprintf(name, sizeof(name), "fuse-%u", worker->number);
+	pthread_setname_np(pthread_self(), name);
+	worker->tid = gettid();
+
+	while (!server->stopping && !fuse_session_exited(server->session)) {
+		int rc = fuse_session_receive_buf(server->session, &buf);
+		if (rc == -EINTR || rc == -EAGAIN)
+			continue;
+		if (rc <= 0)
+			break;
+		atomic_store_explicit(&worker->busy_ns, fs_now_ns(), memory_order_relaxed);
+		fuse_session_process_buf(server->session, &buf);
+		atomic_store_explicit(&worker->busy_ns, 0, memory_order_relaxed);
+	}
+	free(buf.mem);
+	worker->done = true;
+	fs_server_stop(server);
+	return NULL;
+}
+
+static void on_kick(int sig)
+{
+	(void)sig; /* only ends a read(2) with EINTR */
+}
+
+static int start_workers(struct fs_server *server)
+{
+	struct sigaction action = { .sa_handler = on_kick };
+	sigaction(KICK_SIGNAL, &action, NULL);
+	for (uint32_t i = 0; i < server->n_workers; i++) {
+		struct fs_worker *worker = &server->workers[i];
+		worker->server = server;
+		worker->number = i;
+		int rc = -pthread_create(&worker->thread, NULL, worker_run, worker);
+		if (rc < 0) {
+			server->n_workers = i;
+			return i > 0 ? 0 : rc;
+		}
+	}
+	return 0;
+}
+
+/* A worker that waits in read(2) of a session that still lives (detached, but in use) does not see the flag: signals
+ * fetch it out.  One may come just before read(2), so they are repeated. */
+static void stop_workers(struct fs_server *server)
+{
+	server->stopping = true;
+	for (uint32_t i = 0; i < server->n_workers; i++) {
+		struct fs_worker *worker = &server->workers[i];
+		while (!worker->done) {
+			pthread_kill(worker->thread, KICK_SIGNAL);
+			nanosleep(&(struct timespec){ .tv_nsec = KICK_MS * 1000000L }, NULL);
+		}
+		pthread_join(worker->thread, NULL);
+	}
+	server->n_workers = 0;
+}
+
+/* A word of the supervisor.  Returns false when it is the end. */
+static bool listen_to_supervisor(struct fs_server *server)
+{
+	struct fs_channel_message message;
+	int fd;
+	int rc = fs_channel_receive(server->link->channel, MSG_DONTWAIT, &message, &fd);
+	if (fd >= 0)
+		close(fd);
+	return rc == -EAGAIN || (rc == 0 && message.kind != FS_CHANNEL_STOP);
+}
+
+/* Before there are workers to work for an intruder, after the last thing that takes a right. */
+static void confine(void)
+{
+	int rc = fs_confine_calls(fs_confine_wanted());
+	if (rc < 0)
+		log_warning("the server cannot be confined (%s): it goes on as it is", strerror(-rc));
+}
+
+static int sooner(int a_ms, int b_ms)
+{
+	return a_ms < 0 || (b_ms >= 0 && b_ms < a_ms) ? b_ms : a_ms;
+}
+
+/* Main waits for an end, serves the control socket meanwhile, and tells the supervisor that all is well. */
+static int wait_for_end(struct fs_server *server)
+{
+	for (;;) {
+		if (fs_counted(&server->counters.listings) > 0)
+			fs_hang_here(server, FS_HANG_MAIN);
+		struct pollfd polls[2 + FS_CONTROL_POLLS_MAX] = { { .fd = server->stop_fd, .events = POLLIN },
+			{ .fd = server->link->channel, .events = POLLIN } };
+		int timeout_ms;
+		size_t n = fs_control_polls(server->control, polls + 2, &timeout_ms);
+		timeout_ms = sooner(timeout_ms, fs_health_check(server->health));
+		timeout_ms = sooner(timeout_ms, fs_budget_check(server->budget));
+		if (poll(polls, (nfds_t)(2 + n), timeout_ms) < 0) {
+			if (errno == EINTR)
+				continue;
+			return -errno;
+		}
+		if (polls[0].revents || (polls[1].revents && !listen_to_supervisor(server)))
+			return 0;
+		fs_control_serve(server->control, polls + 2, n);
+		if (server->restart) {
+			fs_stats_files_keep(server);
+			fs_channel_say(server->link->channel, FS_CHANNEL_GO, 0, NULL);
+		}
+		server->restart = false;
+	}
+}
+
+/* What the helper does first: nobody is told that the mount is ready before it has answered. */
+struct beginning {
+	struct fs_server *server;
+	void (*ready)(void *arg);
+	void *arg;
+};
+
+static void begin(void *arg)
+{
+	const struct beginning *b = arg;
+	int rc = fs_watch_wait_ready(b->server->watch);
+	if (rc == 0)
+		fs_mount_check(b->server);
+	if (rc == 0 && b->ready)
+		b->ready(b->arg);
+	else if (rc < 0 && rc != -ECANCELED)
+		log_error("'%s' does not answer: %s", b->server->options.mountpoint, strerror(-rc));
+}
+
+static void write_log(void *arg)
+{
+	const struct beginning *b = arg;
+	fs_log_queue_write(b->server->log);
+}
+
+/* The watcher and the helper use the mount themselves, so they end while it is still answered. */
+int fs_server_run(struct fs_server *server, void (*ready)(void *arg), void *arg)
+{
+	struct beginning beginning = { .server = server, .ready = ready, .arg = arg };
+	const struct fs_job_queue_hooks hooks = { .begin = begin, .woken = write_log, .arg = &beginning };
+	fs_crash_take(server->link->channel, server->fuse_fd);
+	fs_sigbus_take(server->link->channel, server->options.dataset, server->options.mountpoint);
+	confine();
+	int rc = start_workers(server);
+	if (rc == 0)
+		rc = fs_sink_start(server->sink);
+	if (rc == 0)
+		rc = fs_watch_start(server->watch);
+	if (rc == 0)
+		rc = fs_job_queue_start(server->jobs, hooks);
+	if (rc == 0)
+		rc = wait_for_end(server);
+
+	fs_channel_say(server->link->channel, FS_CHANNEL_ENDING, 0, NULL);
+	fs_control_close(server->control);
+	server->control = NULL;
+	fs_watch_stop(server->watch);
+	fs_sink_stop(server->sink);
+	fs_job_queue_stop(server->jobs);
+	if (fs_mount_lives(server->fuse_fd)) {
+		int unmounted = fs_server_unmount(server, true);
+		if (unmounted == -EXDEV)
+			log_warning(
+			        "'%s': another file system is mounted over it: the mount below stays, without a server",
+			        server->options.mountpoint);
+		else if (unmounted < 0)
+			log_warning(
+			        "'%s' cannot be unmounted (%s): `fusermount3 -uz` or `umount -l` as its owner does it",
+			        server->options.mountpoint, strerror(-unmounted));
+	}
+	server->unmounted = true;
+	stop_workers(server);
+	fs_sigbus_give_back();
+	fs_crash_give_back();
+	return rc;
+}
+
+/* ---- end ---- */
+
+void fs_server_free(struct fs_server *server)
+{
+	if (!server)
+		return;
+	fs_control_close(server->control);
+	/* Mounted but never run (or INIT failed). */
+	if (server->fuse_fd >= 0 && !server->unmounted && !server->successor)
+		fs_unmount(server->options.mountpoint, server->dev, server->fusermount, true);
+	/* Blocks in flight call back and answer their READs: the session is still needed. */
+	prefetch_free(server->prefetch);
+	if (server->session)
+		fuse_session_destroy(server->session); /* closes fuse_fd */
+	else if (server->fuse_fd >= 0)
+		close(server->fuse_fd);
+	fs_watch_free(server->watch);
+	fs_lists_free(server->lists);
+	fs_log_queue_free(server->log);
+	fs_job_queue_free(server->jobs);
+	fs_stats_files_free(server->dynamic);
+	fs_reads_free(server->reads);
+	fs_read_latency_free(server->waits);
+	fs_listing_ahead_free(server->dir_ahead);
+	fs_lookup_readahead_free(server->guess);
+	fs_host_sharing_free(server->share);
+	fs_budget_free(server->budget);
+	fs_sink_free(server->sink);
+	for (uint32_t i = 0; i < server->n_views; i++)
+		fs_view_free(server->views[i]);
+	fs_common_files_done(&server->common);
+	shard_index_close(server->index);
+	if (server->stop_fd >= 0)
+		close(server->stop_fd);
+	fs_health_free(server->health);
+	fs_handover_close(server->estate);
+	free((void *)(uintptr_t)server->options.dataset);
+	free((void *)(uintptr_t)server->options.mountpoint);
+	free((void *)(uintptr_t)server->options.control_path);
+	free(server);
+}
