@@ -14,8 +14,9 @@
 
 #include "fs/budget.h"
 #include "fs/control.h"
-#include "fs/stats_files.h"
+#include "fs/stats.h"
 #include "fs/host_sharing.h"
+#include "fs/sampler_streams.h"
 #include "fs/sink.h"
 #include "fs/watch.h"
 #include "shard/base/cleanup.h"
@@ -113,7 +114,7 @@ static json_t *answer_epoch(struct fs_server *server, struct fs_view *view, json
 	        (json_int_t)progress.turns, "opened", (json_int_t)progress.n_opened, "advance",
 	        progress.automatic ? "auto" : "off");
 	if (reply && view->all)
-		fs_sink_recognised(server->sink, view, reply);
+		fs_sampler_streams_stats(server->samplers[view->number], reply);
 	return reply;
 }
 

@@ -14,23 +14,10 @@
 #include "fs/watch.h"
 #include "shard/base/cleanup.h"
 
-/* An offset is where the next entry is taken from:
- *
- *     0          "."
- *     1          ".."
- *     2 + i      the i-th common file (flat), the i-th fixed name (.ddpfs/, .ddpfs/epoch/)
- *     FIRST + x  flat: turn << MEMBER_BITS | file of the sample;  tree: place among the directory's files
- *     SECOND + d tree: subdirectory d
- */
-#define OFF_FIRST (UINT64_C(1) << 48)
-#define OFF_SECOND (UINT64_C(2) << 48)
 enum {
-	OFF_FIXED = 2,
-	MEMBER_BITS = 11,
 	TURNS_AT_ONCE = 64,
 	ENTRY_BYTES = 208, /* of a READDIRPLUS entry with a name of usual length: how many may fit */
 };
-_Static_assert(SHARD_SAMPLE_FILES_MAX < 1 << MEMBER_BITS, "a sample's files fit an offset");
 
 /* What a handle keeps, in the 64 bits that the kernel brings back with each request: no memory of ours, so that the successor
  * of a killed server goes on with every listing.
@@ -63,16 +50,6 @@ struct fill {
 	size_t size;
 	bool plus;
 };
-
-uint64_t fs_dir_turn_offset(uint64_t turn)
-{
-	return OFF_FIRST + (turn << MEMBER_BITS);
-}
-
-uint64_t fs_dir_file_offset(uint32_t place)
-{
-	return OFF_FIRST + place;
-}
 
 static bool is_flat(const struct dir *dir)
 {
@@ -327,9 +304,9 @@ static int add_dots(struct fill *fill, uint64_t *off)
 		int rc = fs_node_parent(fill->server, fill->dir->node, &parent);
 		if (rc < 0)
 			return rc;
-		if (add(fill, "..", parent, NULL, OFF_FIXED))
+		if (add(fill, "..", parent, NULL, FS_OFFSET_FIXED))
 			return 1;
-		*off = OFF_FIXED;
+		*off = FS_OFFSET_FIXED;
 	}
 	return 0;
 }
@@ -337,8 +314,8 @@ static int add_dots(struct fill *fill, uint64_t *off)
 static int add_common(struct fill *fill, uint64_t *off)
 {
 	const struct fs_common_files *common = &fill->server->common;
-	for (; *off < OFF_FIRST && *off - OFF_FIXED < common->n; ++*off) {
-		uint32_t id = common->files[*off - OFF_FIXED];
+	for (; *off < FS_OFFSET_FIRST && *off - FS_OFFSET_FIXED < common->n; ++*off) {
+		uint32_t id = common->files[*off - FS_OFFSET_FIXED];
 		char path[SHARD_PATH_MAX + 1];
 		char name[SHARD_NAME_MAX + 1];
 		struct shard_file file;
@@ -354,8 +331,8 @@ static int add_common(struct fill *fill, uint64_t *off)
 		if (add(fill, name, (struct fs_node){ .kind = FS_FILE, .id = id }, &file, *off + 1))
 			return 1;
 	}
-	if (*off < OFF_FIRST)
-		*off = OFF_FIRST;
+	if (*off < FS_OFFSET_FIRST)
+		*off = FS_OFFSET_FIRST;
 	return 0;
 }
 
@@ -386,7 +363,7 @@ static int add_group(struct fill *fill, uint32_t sample, uint64_t turn, uint64_t
 	uint32_t n;
 	int rc = shard_index_sample_files(fill->server->index, sample, files, SHARD_SAMPLE_FILES_MAX, &n);
 	for (; rc == 0 && member < n; member++) {
-		uint64_t next = member + 1 < n ? fs_dir_turn_offset(turn) + member + 1 : fs_dir_turn_offset(turn + 1);
+		uint64_t next = member + 1 < n ? fs_offset_turn(turn) + member + 1 : fs_offset_turn(turn + 1);
 		rc = add_turn_file(fill, files[member], number, step, next);
 	}
 	return rc;
@@ -422,8 +399,8 @@ static int add_turns(struct fill *fill, uint64_t off)
 	const struct dir *dir = fill->dir;
 	bool grouped = fill->server->info->grouped;
 	uint64_t number = shard_epoch_number(dir->epoch);
-	uint64_t turn = (off - OFF_FIRST) >> MEMBER_BITS;
-	uint32_t member = (off - OFF_FIRST) & ((1 << MEMBER_BITS) - 1);
+	uint64_t turn = (off - FS_OFFSET_FIRST) >> FS_OFFSET_MEMBER_BITS;
+	uint32_t member = (off - FS_OFFSET_FIRST) & ((1 << FS_OFFSET_MEMBER_BITS) - 1);
 	while (turn < dir->turns) {
 		struct turn turns[TURNS_AT_ONCE];
 		size_t fit = (fill->size - fill->piece.used) / ENTRY_BYTES + 1;
@@ -438,7 +415,7 @@ static int add_turns(struct fill *fill, uint64_t off)
 				rc = add_group(fill, turns[i].sample, turn, turns[i].step, member);
 			else
 				rc = add_turn_file(
-				        fill, turns[i].file, number, turns[i].step, fs_dir_turn_offset(turn + 1));
+				        fill, turns[i].file, number, turns[i].step, fs_offset_turn(turn + 1));
 		}
 		if (rc != 0)
 			return rc;
@@ -459,10 +436,10 @@ static int shown_file(struct fill *fill, uint32_t *id, struct shard_file *file)
 
 static int add_tree_files(struct fill *fill, const struct shard_dir *rec, uint64_t *off)
 {
-	if (*off < OFF_FIRST)
-		*off = OFF_FIRST;
-	for (; *off < OFF_SECOND && *off - OFF_FIRST < rec->n_files; ++*off) {
-		uint32_t id = rec->first_file + (uint32_t)(*off - OFF_FIRST);
+	if (*off < FS_OFFSET_FIRST)
+		*off = FS_OFFSET_FIRST;
+	for (; *off < FS_OFFSET_SECOND && *off - FS_OFFSET_FIRST < rec->n_files; ++*off) {
+		uint32_t id = rec->first_file + (uint32_t)(*off - FS_OFFSET_FIRST);
 		char name[SHARD_NAME_MAX + 1];
 		struct shard_file file;
 		int rc = shard_index_file(fill->server->index, id, &file);
@@ -482,15 +459,15 @@ static int add_tree_files(struct fill *fill, const struct shard_dir *rec, uint64
 		if (add(fill, name, (struct fs_node){ .kind = FS_FILE, .id = id }, &file, *off + 1))
 			return 1;
 	}
-	if (*off < OFF_SECOND)
-		*off = OFF_SECOND;
+	if (*off < FS_OFFSET_SECOND)
+		*off = FS_OFFSET_SECOND;
 	return 0;
 }
 
 static int add_tree_dirs(struct fill *fill, const struct shard_dir *rec, uint64_t off)
 {
 	enum fs_kind kind = fill->dir->node.kind == FS_ALL_DIR ? FS_ALL_DIR : FS_TREE_DIR;
-	uint64_t id = off - OFF_SECOND;
+	uint64_t id = off - FS_OFFSET_SECOND;
 	if (id == 0)
 		id = (uint64_t)fill->dir->dir + 1;
 	while (id > fill->dir->dir && id < rec->end_dir) {
@@ -505,7 +482,7 @@ static int add_tree_dirs(struct fill *fill, const struct shard_dir *rec, uint64_
 		name[child.name_len] = '\0';
 		bool hidden = fill->dir->node.kind == FS_ROOT && strcmp(name, FS_HIDDEN_NAME) == 0;
 		struct fs_node node = { .kind = kind, .view = fill->dir->node.view, .id = id };
-		if (!hidden && add(fill, name, node, NULL, OFF_SECOND + child.end_dir))
+		if (!hidden && add(fill, name, node, NULL, FS_OFFSET_SECOND + child.end_dir))
 			return 1;
 		id = child.end_dir;
 	}
@@ -531,9 +508,9 @@ static int add_fixed(struct fill *fill, uint64_t off)
 		names[n++] = epoch[1];
 		names[n++] = epoch[2];
 	}
-	for (; off - OFF_FIXED < n; off++) {
+	for (; off - FS_OFFSET_FIXED < n; off++) {
 		struct fs_node node;
-		const char *name = names[off - OFF_FIXED];
+		const char *name = names[off - FS_OFFSET_FIXED];
 		int rc = fs_node_lookup(fill->server, fill->dir->node, name, &node);
 		if (rc < 0)
 			return rc;

@@ -13,15 +13,8 @@
 
 #include <fcntl.h>
 
+#include "fs/listing_offset.h"
 #include "fs/server.h"
-
-/* open(2) flag of a marked listing: passed to OPENDIR by the kernel, and used by nobody on a directory. */
-#define FS_DIR_MARK O_DSYNC
-
-/* Directory offset at which turn k of a flat listing begins (lseek on the engine's own descriptor). */
-uint64_t fs_dir_turn_offset(uint64_t turn);
-/* The same for the file with this place among its directory's own files, in a tree. */
-uint64_t fs_dir_file_offset(uint32_t place);
 
 void fs_dir_opendir(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi);
 void fs_dir_readdir(fuse_req_t req, fuse_ino_t ino, size_t size, off_t off, struct fuse_file_info *fi);

@@ -6,7 +6,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "fs/stats_files.h"
+#include "fs/stats.h"
 #include "fs/handover_memory.h"
 #include "shard/base/cleanup.h"
 
@@ -90,7 +90,7 @@ int fs_health_check(struct fs_health *health)
 	if (hangs && shard_index_is_looked_at(server->index))
 		hangs = false;
 	if (!hangs) {
-		fs_stats_files_keep(server);
+		fs_stats_keep(server);
 		fs_handover_beat(server->estate);
 	}
 	return (int)beat_ms;

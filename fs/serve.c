@@ -21,6 +21,7 @@
 #include "fs/control_server.h"
 #include "fs/crash.h"
 #include "fs/listing_ahead.h"
+#include "fs/stats.h"
 #include "fs/stats_files.h"
 #include "fs/lookup_readahead.h"
 #include "fs/hang.h"
@@ -32,6 +33,7 @@
 #include "fs/mount.h"
 #include "fs/name.h"
 #include "fs/read.h"
+#include "fs/sampler_streams.h"
 #include "fs/host_sharing.h"
 #include "fs/sigbus.h"
 #include "fs/sink.h"
@@ -254,7 +256,9 @@ static int make_parts(struct fs_server *server, struct base_err *err)
 	if (rc == 0)
 		rc = fs_lists_new(server->index, &server->lists);
 	if (rc == 0)
-		rc = fs_stats_files_new(server, &server->dynamic);
+		rc = fs_stats_new(server, &server->stats);
+	if (rc == 0)
+		rc = fs_stats_files_new(server, fs_stats_text, fs_metrics_text, fs_state_text, &server->stats_files);
 	if (rc == 0)
 		rc = fs_watch_new(server, &server->watch);
 	if (rc == 0)
@@ -525,11 +529,49 @@ static int wait_for_end(struct fs_server *server)
 			return 0;
 		fs_control_serve(server->control, polls + 2, n);
 		if (server->restart) {
-			fs_stats_files_keep(server);
+			fs_stats_keep(server);
 			fs_channel_say(server->link->channel, FS_CHANNEL_GO, 0, NULL);
 		}
 		server->restart = false;
 	}
+}
+
+/* What the watcher hears goes to the view's own stream and to who recognises samplers. */
+static void opened(void *arg, struct fs_view *view, uint32_t file, uint64_t epoch, uint64_t turn)
+{
+	struct fs_server *server = arg;
+	fs_sampler_streams_opened(server->samplers[view->number], file, epoch, turn);
+	fs_sink_opened(server->sink, view, file, epoch, turn);
+}
+
+static void drained(void *arg)
+{
+	struct fs_server *server = arg;
+	for (uint32_t i = 0; i < server->n_views; i++)
+		fs_sampler_streams_drained(server->samplers[i]);
+	fs_sink_drained(server->sink);
+}
+
+static int start_samplers(struct fs_server *server)
+{
+	int rc = 0;
+	for (uint32_t i = 0; rc == 0 && i < server->n_views; i++) {
+		struct fs_sampler_streams *samplers = NULL;
+		rc = fs_sampler_streams_new(server, server->views[i], &samplers);
+		server->samplers[i] = samplers;
+	}
+	if (rc == 0)
+		fs_watch_listen(server->watch,
+		        (struct fs_watch_listener){ .opened = opened, .drained = drained, .arg = server });
+	return rc;
+}
+
+/* The watcher has ended, but listings and statistics drain too. */
+static void stop_samplers(struct fs_server *server)
+{
+	fs_watch_listen(server->watch, (struct fs_watch_listener){ 0 });
+	for (uint32_t i = 0; i < server->n_views; i++)
+		fs_sampler_streams_end(server->samplers[i]);
 }
 
 /* What the helper does first: nobody is told that the mount is ready before it has answered. */
@@ -569,6 +611,8 @@ int fs_server_run(struct fs_server *server, void (*ready)(void *arg), void *arg)
 	if (rc == 0)
 		rc = fs_sink_start(server->sink);
 	if (rc == 0)
+		rc = start_samplers(server);
+	if (rc == 0)
 		rc = fs_watch_start(server->watch);
 	if (rc == 0)
 		rc = fs_job_queue_start(server->jobs, hooks);
@@ -579,6 +623,7 @@ int fs_server_run(struct fs_server *server, void (*ready)(void *arg), void *arg)
 	fs_control_close(server->control);
 	server->control = NULL;
 	fs_watch_stop(server->watch);
+	stop_samplers(server);
 	fs_sink_stop(server->sink);
 	fs_job_queue_stop(server->jobs);
 	if (fs_mount_lives(server->fuse_fd)) {
@@ -619,7 +664,8 @@ void fs_server_free(struct fs_server *server)
 	fs_lists_free(server->lists);
 	fs_log_queue_free(server->log);
 	fs_job_queue_free(server->jobs);
-	fs_stats_files_free(server->dynamic);
+	fs_stats_files_free(server->stats_files);
+	fs_stats_free(server->stats);
 	fs_reads_free(server->reads);
 	fs_read_latency_free(server->waits);
 	fs_listing_ahead_free(server->dir_ahead);
@@ -627,8 +673,10 @@ void fs_server_free(struct fs_server *server)
 	fs_host_sharing_free(server->share);
 	fs_budget_free(server->budget);
 	fs_sink_free(server->sink);
-	for (uint32_t i = 0; i < server->n_views; i++)
+	for (uint32_t i = 0; i < server->n_views; i++) {
+		fs_sampler_streams_free(server->samplers[i]);
 		fs_view_free(server->views[i]);
+	}
 	fs_common_files_done(&server->common);
 	shard_index_close(server->index);
 	if (server->stop_fd >= 0)

@@ -32,6 +32,7 @@
 enum {
 	FS_READ_MAX = 1 << 20,  /* bytes of one READ: what the kernel asks for at most */
 	FS_HIDDEN_NAME_LEN = 6, /* of ".ddpfs" */
+	FS_WATCH_SLACK = 4096,  /* turns that a loader's workers may be apart */
 	FS_FILE_OVERHEAD_BYTES =
 	        1200 + 290, /* what a resident file costs besides its pages: slab of an inode and of a name */
 };
@@ -71,9 +72,11 @@ struct fs_job_queue;
 struct fs_log_queue;
 struct fs_lists;
 struct fs_control;
+struct fs_stats;
 struct fs_stats_files;
 struct fs_reads;
 struct fs_host_sharing;
+struct fs_sampler_streams;
 struct fs_sink;
 struct fs_read_latency;
 struct fs_listing_ahead;
@@ -142,12 +145,14 @@ struct fs_server {
 	struct fs_log_queue *log;
 	struct fs_lists *lists; /* the helper's own */
 	struct fs_control *control;
-	struct fs_stats_files *dynamic;
+	struct fs_stats *stats;
+	struct fs_stats_files *stats_files;
 	struct fs_listing_ahead *dir_ahead;
 	struct fs_lookup_readahead *guess;
 	struct fs_reads *reads;
 	struct fs_host_sharing *share;
 	struct fs_sink *sink;
+	_Atomic(struct fs_sampler_streams *) samplers[FS_VIEWS_MAX]; /* of a view; NULL: not started */
 	struct fs_read_latency *waits;
 };
 

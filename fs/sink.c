@@ -10,11 +10,9 @@
 #include <sys/uio.h>
 #include <unistd.h>
 
-#include "fs/dir.h"
 #include "fs/hang.h"
+#include "fs/listing_offset.h"
 #include "fs/detached_thread.h"
-#include "fs/sampler_streams.h"
-#include "fs/watch.h"
 #include "shard/base/cleanup.h"
 
 enum {
@@ -60,10 +58,9 @@ struct fs_sink {
 	pthread_mutex_t lock;                         /* guards what follows against their end */
 	struct fs_sink_stream *streams[FS_VIEWS_MAX]; /* of the views' own orders */
 	struct fs_sink_stream *followed[FOLLOWED_MAX];
-	uint64_t gone_fetched, gone_jumps;                  /* of streams that ended */
-	struct fs_sampler_streams *recognise[FS_VIEWS_MAX]; /* constant while the listener is there */
-	struct fs_detached *touch;                          /* the thread that lists and looks up */
-	_Atomic uint64_t opened_ns;                         /* the last open of a watched file; 0: none yet */
+	uint64_t gone_fetched, gone_jumps; /* of streams that ended */
+	struct fs_detached *touch;         /* the thread that lists and looks up */
+	_Atomic uint64_t opened_ns;        /* the last open of a watched file; 0: none yet */
 	_Atomic bool pins; /* what the thread does makes the mount busy: there is no copy (fs/detached_thread.h) */
 	bool no_prune;     /* lister's: this kernel does not know the message */
 	char *list_buf;    /* lister's, LIST_BYTES */
@@ -103,7 +100,7 @@ static void announce_flat(
 	strcat(path, ".");
 	cleanup_touch int fd = fs_detached_open(root->fd, path, O_RDONLY | O_DIRECTORY | O_NOCTTY | FS_DIR_MARK);
 	if (fd >= 0)
-		list_entries(sink, fd, fs_dir_turn_offset(turn), n);
+		list_entries(sink, fd, fs_offset_turn(turn), n);
 }
 
 static void look_up(struct fs_sink *sink, const struct fs_detached_root *root, uint32_t file)
@@ -313,24 +310,18 @@ static void used(struct fs_sink_stream *vs, uint32_t file, uint64_t epoch, uint6
 		flush(vs);
 }
 
-static void opened(void *arg, struct fs_view *view, uint32_t file, uint64_t epoch, uint64_t turn)
+void fs_sink_opened(struct fs_sink *sink, struct fs_view *view, uint32_t file, uint64_t epoch, uint64_t turn)
 {
-	struct fs_sink *sink = arg;
 	atomic_store_explicit(&sink->opened_ns, fs_now_ns(), memory_order_relaxed);
-	if (sink->recognise[view->number])
-		fs_sampler_streams_opened(sink->recognise[view->number], file, epoch, turn);
 	pthread_mutex_lock(&sink->lock);
 	if (sink->streams[view->number])
 		used(sink->streams[view->number], file, epoch, turn);
 	pthread_mutex_unlock(&sink->lock);
 }
 
-static void drained(void *arg)
+void fs_sink_drained(struct fs_sink *sink)
 {
-	struct fs_sink *sink = arg;
 	for (uint32_t i = 0; i < sink->server->n_views; i++) {
-		if (sink->recognise[i])
-			fs_sampler_streams_drained(sink->recognise[i]);
 		pthread_mutex_lock(&sink->lock);
 		if (sink->streams[i])
 			flush(sink->streams[i]);
@@ -383,16 +374,6 @@ void fs_sink_stats(struct fs_sink *sink, struct fs_view *view, struct prefetch_s
 	ret_stats->fetched += sink->gone_fetched;
 	ret_stats->jumps += sink->gone_jumps;
 	pthread_mutex_unlock(&sink->lock);
-}
-
-void fs_sink_recognised(struct fs_sink *sink, struct fs_view *view, json_t *object)
-{
-	if (!sink)
-		return;
-	pthread_mutex_lock(&sink->lock);
-	struct fs_sampler_streams *recognise = sink->recognise[view->number];
-	pthread_mutex_unlock(&sink->lock);
-	fs_sampler_streams_stats(recognise, object); /* it is freed with the sink */
 }
 
 /* ---- life ---- */
@@ -575,34 +556,19 @@ int fs_sink_start(struct fs_sink *sink)
 	int rc = fs_detached_new(server, &sink->touch);
 	if (rc < 0)
 		return rc;
-	for (uint32_t i = 0; rc == 0 && i < server->n_views; i++) {
-		struct fs_sampler_streams *recognise = NULL;
+	for (uint32_t i = 0; rc == 0 && i < server->n_views; i++)
 		rc = start_stream(sink, server->views[i]);
-		if (rc == 0)
-			rc = fs_sampler_streams_new(server, server->views[i], &recognise);
-		pthread_mutex_lock(&sink->lock);
-		sink->recognise[i] = recognise;
-		pthread_mutex_unlock(&sink->lock);
-	}
-	if (rc < 0) {
+	if (rc < 0)
 		fs_sink_stop(sink);
-		return rc;
-	}
-	fs_watch_listen(server->watch, (struct fs_watch_listener){ .opened = opened, .drained = drained, .arg = sink });
-	return 0;
+	return rc;
 }
 
 void fs_sink_stop(struct fs_sink *sink)
 {
 	if (!sink)
 		return;
-	/* The watcher has ended, but listings and statistics drain too. */
-	fs_watch_listen(sink->server->watch, (struct fs_watch_listener){ 0 });
-	for (uint32_t i = 0; i < FS_VIEWS_MAX; i++) {
-		struct fs_sampler_streams *recognise = sink->recognise[i];
-		fs_sampler_streams_end(recognise);
+	for (uint32_t i = 0; i < FS_VIEWS_MAX; i++)
 		stream_end(sink, &sink->streams[i]);
-	}
 	fs_detached_free(sink->touch);
 	sink->touch = NULL;
 }
@@ -611,8 +577,6 @@ void fs_sink_free(struct fs_sink *sink)
 {
 	if (!sink)
 		return;
-	for (uint32_t i = 0; i < FS_VIEWS_MAX; i++)
-		fs_sampler_streams_free(sink->recognise[i]);
 	pthread_mutex_destroy(&sink->lock);
 	free(sink->list_buf);
 	free(sink);

@@ -54,8 +54,9 @@ void fs_sink_refresh(struct fs_sink_stream *stream); /* the order knows an epoch
 /* Whether the view has a stream of its own order, too. */
 void fs_sink_own(struct fs_sink *sink, struct fs_view *view, bool wanted);
 
-/* What is recognised, into the statistics. */
-void fs_sink_recognised(struct fs_sink *sink, struct fs_view *view, json_t *object);
+/* What the watcher's listener hears (fs/watch.h): a file of a view was opened; a batch of opens is complete. */
+void fs_sink_opened(struct fs_sink *sink, struct fs_view *view, uint32_t file, uint64_t epoch, uint64_t turn);
+void fs_sink_drained(struct fs_sink *sink);
 
 /* Of a view's streams, its own and the followed ones (whole: of its own); zeros when there is none. */
 void fs_sink_stats(struct fs_sink *sink, struct fs_view *view, struct prefetch_stream_stats *ret_stats);

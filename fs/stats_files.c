@@ -1,25 +1,14 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Files whose content changes, as padded snapshots; fs/stats_files.h first. */
 #include "fs/stats_files.h"
 
 #include <errno.h>
-#include <inttypes.h>
-#include <stdio.h>
+#include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/sysmacros.h>
-#include <unistd.h>
+#include <time.h>
 
-#include <jansson.h>
-#include <xxhash.h>
-
-#include "fs/budget.h"
-#include "fs/handover_memory.h"
-#include "fs/sink.h"
-#include "fs/read_latency.h"
-#include "fs/watch.h"
-#include "shard/state.h"
-#include "shard/base/log.h"
-
-enum { N_FILES = 3, TEXT_SHOWN_MAX = 512, FIELDS_MAX = 64, QUARANTINE_SHOWN_MAX = 4 };
+enum { N_FILES = 3 };
 
 struct snapshot {
 	char *text; /* padded to size */
@@ -30,9 +19,8 @@ struct snapshot {
 
 struct fs_stats_files {
 	struct fs_server *server;
-	struct fs_handover_counts before; /* of the servers before this one */
-	pthread_mutex_t counts_lock;      /* guards the estate's counts; a leaf */
-	pthread_mutex_t lock;             /* guards the snapshots */
+	fs_stats_files_text *texts[N_FILES];
+	pthread_mutex_t lock; /* guards the snapshots */
 	struct snapshot (*views)[N_FILES];
 };
 
@@ -41,389 +29,47 @@ static int place(enum fs_kind kind)
 	return kind == FS_STATS ? 0 : kind == FS_METRICS ? 1 : 2;
 }
 
-int fs_stats_files_new(struct fs_server *server, struct fs_stats_files **ret_dynamic)
+int fs_stats_files_new(struct fs_server *server, fs_stats_files_text *stats, fs_stats_files_text *metrics,
+        fs_stats_files_text *state, struct fs_stats_files **ret_files)
 {
 	static const size_t sizes[N_FILES] = { FS_STATS_BYTES, FS_METRICS_BYTES, FS_STATE_BYTES };
-	struct fs_stats_files *dynamic = calloc(1, sizeof(*dynamic));
-	if (!dynamic)
+	struct fs_stats_files *files = calloc(1, sizeof(*files));
+	if (!files)
 		return -ENOMEM;
-	dynamic->server = server;
-	pthread_mutex_init(&dynamic->lock, NULL);
-	pthread_mutex_init(&dynamic->counts_lock, NULL);
-	if (server->successor)
-		fs_handover_load_counts(server->estate, &dynamic->before);
-	dynamic->views = calloc(server->n_views, sizeof(*dynamic->views));
-	for (uint32_t v = 0; dynamic->views && v < server->n_views; v++) {
+	files->server = server;
+	pthread_mutex_init(&files->lock, NULL);
+	files->texts[0] = stats;
+	files->texts[1] = metrics;
+	files->texts[2] = state;
+	files->views = calloc(server->n_views, sizeof(*files->views));
+	for (uint32_t v = 0; files->views && v < server->n_views; v++) {
 		for (int i = 0; i < N_FILES; i++) {
-			dynamic->views[v][i].size = sizes[i];
-			dynamic->views[v][i].text = calloc(1, sizes[i]);
-			if (!dynamic->views[v][i].text) {
-				fs_stats_files_free(dynamic);
+			files->views[v][i].size = sizes[i];
+			files->views[v][i].text = calloc(1, sizes[i]);
+			if (!files->views[v][i].text) {
+				fs_stats_files_free(files);
 				return -ENOMEM;
 			}
 		}
 	}
-	if (!dynamic->views) {
-		fs_stats_files_free(dynamic);
+	if (!files->views) {
+		fs_stats_files_free(files);
 		return -ENOMEM;
 	}
-	*ret_dynamic = dynamic;
+	*ret_files = files;
 	return 0;
 }
 
-void fs_stats_files_free(struct fs_stats_files *dynamic)
+void fs_stats_files_free(struct fs_stats_files *files)
 {
-	if (!dynamic)
+	if (!files)
 		return;
-	for (uint32_t v = 0; dynamic->views && v < dynamic->server->n_views; v++)
+	for (uint32_t v = 0; files->views && v < files->server->n_views; v++)
 		for (int i = 0; i < N_FILES; i++)
-			free(dynamic->views[v][i].text);
-	free(dynamic->views);
-	pthread_mutex_destroy(&dynamic->counts_lock);
-	pthread_mutex_destroy(&dynamic->lock);
-	free(dynamic);
-}
-
-/* ---- the numbers ---- */
-
-struct field {
-	const char *name;
-	const char *help; /* of the metric */
-	bool counter;     /* only grows */
-	uint64_t value;
-};
-
-/* Adds what the servers before this one had counted, and leaves the sums to the next one. */
-static void carry(struct fs_server *server, const struct fs_view *view, struct field *fields, size_t n)
-{
-	struct fs_stats_files *dynamic = server->dynamic;
-	struct fs_handover_counts last = { 0 };
-	struct fs_handover_counts next = { 0 };
-	if (view->number != 0)
-		return; /* there is room for one */
-	pthread_mutex_lock(&dynamic->counts_lock);
-	fs_handover_load_counts(server->estate, &last);
-	for (size_t i = 0; i < n; i++) {
-		if (!fields[i].counter || strcmp(fields[i].name, "restarts") == 0) /* the supervisor counts these */
-			continue;
-		uint64_t key = XXH3_64bits(fields[i].name, strlen(fields[i].name));
-		for (uint64_t k = 0; k < dynamic->before.n; k++)
-			if (dynamic->before.counts[k].key == key)
-				fields[i].value += dynamic->before.counts[k].value;
-		uint64_t value = fields[i].value;
-		/* Two threads may come here in another order than they counted: what was shown once stays. */
-		for (uint64_t k = 0; k < last.n; k++)
-			if (last.counts[k].key == key && last.counts[k].value > value)
-				value = last.counts[k].value;
-		next.counts[next.n++] = (struct fs_handover_count){ .key = key, .value = value };
-	}
-	fs_handover_store_counts(server->estate, &next);
-	pthread_mutex_unlock(&dynamic->counts_lock);
-}
-
-static size_t collect(struct fs_server *server, struct fs_view *view, struct field fields[FIELDS_MAX])
-{
-	const struct fs_counters *c = &server->counters;
-	struct prefetch_stats engine = { 0 };
-	struct fs_view_progress progress;
-	struct fs_hit_counting_count opens;
-	fs_watch_count(server->watch, &opens); /* first: what was opened until now is news to the engine */
-	prefetch_stats_get(server->prefetch, &engine);
-	fs_view_progress(view, &progress);
-	struct prefetch_stream_stats stream;
-	fs_sink_stats(server->sink, view, &stream);
-	struct fs_read_latency_epoch waits;
-	fs_read_latency_get(server->waits, progress.epoch, &waits);
-	const struct field all[] = {
-		{ "rank", "Rank of this view", false, view->options.rank },
-		{ "world", "Ranks of the job", false, view->options.world },
-		{ "epoch", "Current epoch", false, progress.epoch },
-		{ "position", "Turns of this rank up to the furthest one opened in this epoch", false,
-		        progress.next_turn },
-		{ "turns", "Samples of this rank in this epoch", false, progress.turns },
-		{ "opened", "Samples of this rank opened in this epoch", false, progress.n_opened },
-		{ "opens", "Files opened by watched names", true, opens.opens },
-		{ "hits", "Opens served by the page cache alone", true, opens.hits },
-		{ "misses", "Opens of which a read reached the server", true, opens.misses },
-		{ "reads", "Read requests that reached the server", true, fs_counted(&c->reads) },
-		{ "unwatched_reads", "Read requests for no open of a watched name", true,
-		        fs_counted(&c->unwatched_reads) },
-		{ "read_reply_bytes", "Bytes answered to read requests", true, fs_counted(&c->read_reply_bytes) },
-		{ "errors", "Read requests answered with an error", true, fs_counted(&c->errors) },
-		{ "wait_p50_ns", "Median wait of a read for its block", false, engine.wait_p50_ns },
-		{ "wait_p99_ns", "99th percentile of the wait of a read for its block", false, engine.wait_p99_ns },
-		{ "wait_max_ns", "Longest wait of a read for its block", false, engine.wait_max_ns },
-		{ "waited_ns", "Time that reads waited in all, readers side by side each for itself", true,
-		        fs_counted(&c->waited_ns) },
-		{ "epoch_reads", "Reads of this epoch that had to wait", false, waits.n },
-		{ "epoch_waited_ns", "Time that reads of this epoch waited in all", false, waits.sum_ns },
-		{ "epoch_wait_p50_ns", "Median wait of these reads", false, waits.p50_ns },
-		{ "epoch_wait_p99_ns", "99th percentile of the wait of these reads", false, waits.p99_ns },
-		{ "epoch_wait_max_ns", "Longest wait of these reads", false, waits.max_ns },
-		{ "read_bytes", "Bytes read from the shards", true, engine.read_bytes },
-		{ "delivered_bytes", "Verified bytes delivered", true, engine.delivered_bytes + engine.stored_bytes },
-		{ "wasted_bytes", "Bytes read ahead and never used", true, engine.wasted_bytes },
-		{ "window_bytes", "Bytes read ahead and not yet used", false, stream.window_bytes },
-		{ "window_limit_bytes", "Bytes that may be read ahead", false, stream.window_limit },
-		{ "fetched", "Samples read ahead", true, stream.fetched },
-		{ "following", "1 while the order is followed and read ahead", false, stream.following },
-		{ "jumps", "Times the trainer was found at another place of the order", true, stream.jumps },
-		{ "stored_bytes", "Bytes put into the page cache ahead of their reader", true, engine.stored_bytes },
-		{ "evicted", "Samples dropped to make room", true, engine.evicted },
-		{ "evicted_blocks", "Blocks of large and common files dropped to make room", true,
-		        engine.evicted_blocks },
-		{ "lost", "Samples that the kernel took back", true, engine.lost },
-		{ "refetches", "Times that what comes next was read again because the kernel had taken much back", true,
-		        engine.refetches },
-		{ "device_rate", "Bytes per second that the device was measured to give", false, engine.device_rate },
-		{ "resident_bytes", "Bytes held in memory", false, engine.buffer_bytes + engine.resident_bytes },
-		{ "depth", "Reads in flight that the engine allows", false, engine.depth },
-		{ "inflight", "Reads in flight", false, engine.inflight },
-		{ "idle", "1 while nothing is left to read ahead until the trainer goes on", false,
-		        prefetch_idle(server->prefetch) },
-		{ "shared", "1 while shards are read through the page cache, shared with other mounts", false,
-		        engine.shared },
-		{ "bad_blocks", "Bad blocks: their checksum did not match, read twice", true, engine.bad_blocks },
-		{ "mended_blocks", "Blocks whose checksum matched when read a second time", true,
-		        engine.mended_blocks },
-		{ "io_errors", "Reads of shards that failed, each once, also when a second try succeeded", true,
-		        engine.io_errors },
-		{ "listings", "Directories opened for listing", true, fs_counted(&c->listings) },
-		{ "entries", "Names listed", true, fs_counted(&c->entries) },
-		{ "lookups", "Lookups answered", true, fs_counted(&c->lookups) },
-		{ "hinted", "Files read as soon as they were looked up", true, engine.hinted },
-		{ "getattrs", "Attribute requests answered", true, fs_counted(&c->getattrs) },
-		{ "fill_class", "Files of other ranks listed in classes without one of this rank", true,
-		        fs_counted(&c->fill_class) },
-		{ "watched_dirs", "Directories watched for opens", false, fs_watch_dirs(server->watch) },
-		{ "watch_overflows", "Times the queue of opens overflowed", true, fs_counted(&c->watch_overflows) },
-		{ "memory_bytes", "Memory budget", false, fs_budget_bytes(server->budget) },
-		{ "samples", "Samples dealt in an epoch, all ranks", false, shard_view_samples(view->order) },
-		{ "quarantined", "Samples of the quarantine list that on_bad leaves out or replaces", false,
-		        shard_view_n_bad(view->order) },
-		{ "files", "Files of the dataset", false, server->info->n_files },
-		{ "content_bytes", "Bytes of all files of the dataset", false, server->info->content_bytes },
-		{ "restarts", "Times that a new server took the place of one", true, server->link->restarts },
-		{ "uptime_s", "Seconds since the mount", false, (fs_now_ns() - server->started_ns) / 1000000000 },
-	};
-	size_t n = sizeof(all) / sizeof(all[0]);
-	_Static_assert(sizeof(all) / sizeof(all[0]) <= FIELDS_MAX, "fields fit");
-	memcpy(fields, all, sizeof(all));
-	carry(server, view, fields, n);
-	return n;
-}
-
-void fs_stats_files_keep(struct fs_server *server)
-{
-	struct field fields[FIELDS_MAX];
-	collect(server, server->views[0], fields);
-}
-
-static void hex16(const uint8_t bytes[16], char ret_hex[33])
-{
-	for (int i = 0; i < 16; i++)
-		snprintf(ret_hex + 2 * i, 3, "%02x", bytes[i]);
-}
-
-/* Paths may hold any bytes; JSON may not. */
-static json_t *text_value(const char *text)
-{
-	char quoted[TEXT_SHOWN_MAX];
-	return json_string(base_err_quote(text, quoted, sizeof(quoted)));
-}
-
-static json_t *names(struct fs_server *server, struct fs_view *view)
-{
-	char identity[33];
-	char view_identity[33];
-	const struct shard_view_options *o = &view->options;
-	hex16(server->info->identity, identity);
-	shard_view_identity(view->order, view_identity);
-	json_t *object = json_object();
-	json_object_set_new(object, "version", json_string(DDPFS_VERSION));
-	json_object_set_new(object, "pid", json_integer(server->link->supervisor));
-	json_object_set_new(object, "server_pid", json_integer(getpid()));
-	json_object_set_new(object, "control", text_value(server->link->control_path));
-	json_object_set_new(object, "mountpoint", text_value(server->options.mountpoint));
-	json_object_set_new(object, "dataset", text_value(shard_index_dataset(server->index)));
-	json_object_set_new(object, "identity", json_string(identity));
-	json_object_set_new(object, "view_identity", json_string(view_identity));
-	json_object_set_new(object, "layout", json_string(view->layout == FS_LAYOUT_FLAT ? "flat" : "tree"));
-	json_object_set_new(object, "view", json_string(view->all ? "all" : "rank"));
-	json_object_set_new(object, "order", json_string(shard_order_mode_name(o->order)));
-	json_object_set_new(object, "deal", json_string(shard_deal_mode_name(o->deal)));
-	json_object_set_new(object, "tail", json_string(shard_tail_name(o->tail)));
-	json_object_set_new(object, "seed",
-	        o->seed <= INT64_MAX ? json_integer((json_int_t)o->seed) : json_sprintf("%" PRIu64, o->seed));
-	json_object_set_new(object, "on_bad", json_string(shard_on_bad_name(o->on_bad)));
-	json_object_set_new(object, "subdir", text_value(o->subdir ? o->subdir : ""));
-	return object;
-}
-
-static json_t *sample_path(struct fs_server *server, uint32_t sample)
-{
-	char path[SHARD_PATH_MAX + 1];
-	uint32_t file;
-	if (shard_index_sample_first(server->index, sample, &file) < 0 ||
-	        shard_index_file_path(server->index, file, path, sizeof(path)) < 0 ||
-	        shard_index_check(server->index) < 0)
-		return json_null();
-	return text_value(path);
-}
-
-/* The first samples that on_bad leaves out or replaces, and by what. */
-static json_t *quarantine(struct fs_server *server, struct fs_view *view)
-{
-	json_t *list = json_array();
-	const struct shard_quarantine *q = view->options.quarantine;
-	for (uint32_t i = 0; q && i < q->n && json_array_size(list) < QUARANTINE_SHOWN_MAX; i++) {
-		uint32_t sample = q->samples[i], instead;
-		json_t *entry = json_object();
-		if (sample < view->sample0 || sample >= view->sample_end) {
-			json_decref(entry);
-			continue;
-		}
-		json_object_set_new(entry, "path", sample_path(server, sample));
-		if (shard_view_instead(view->order, sample, &instead) == 0)
-			json_object_set_new(entry, "instead", sample_path(server, instead));
-		json_array_append_new(list, entry);
-	}
-	return list;
-}
-
-/* The waits of the latest epochs, oldest first. */
-static json_t *epochs(struct fs_server *server)
-{
-	struct fs_read_latency_epoch all[FS_READ_LATENCY_EPOCHS];
-	size_t n = fs_read_latency_all(server->waits, all);
-	json_t *list = json_array();
-	for (size_t i = 0; i < n; i++)
-		json_array_append_new(
-		        list, json_pack("{sI sI sI sI sI sI}", "epoch", (json_int_t)all[i].epoch, "reads",
-		                      (json_int_t)all[i].n, "waited_ns", (json_int_t)all[i].sum_ns, "wait_p50_ns",
-		                      (json_int_t)all[i].p50_ns, "wait_p99_ns", (json_int_t)all[i].p99_ns,
-		                      "wait_max_ns", (json_int_t)all[i].max_ns));
-	return list;
-}
-
-/* For mounts whose log lines go nowhere, as in a container without syslog. */
-static json_t *problems(void)
-{
-	struct base_log_line lines[BASE_LOG_KEPT];
-	unsigned n = base_log_kept(lines);
-	json_t *list = json_array();
-	for (unsigned i = 0; i < n; i++) {
-		json_t *line = json_object();
-		json_object_set_new(line, "time_s", json_integer(lines[i].time_s));
-		json_object_set_new(line, "text", text_value(lines[i].text));
-		json_array_append_new(list, line);
-	}
-	return list;
-}
-
-static json_t *stats_object(struct fs_server *server, struct fs_view *view)
-{
-	struct field fields[FIELDS_MAX];
-	struct prefetch_stats engine = { 0 };
-	struct fs_view_progress progress;
-	size_t n = collect(server, view, fields);
-	prefetch_stats_get(server->prefetch, &engine);
-	fs_view_progress(view, &progress);
-	json_t *object = names(server, view);
-	json_object_set_new(object, "advance", json_string(progress.automatic ? "auto" : "off"));
-	json_object_set_new(object, "io", json_string(engine.uring ? "io_uring" : "pread"));
-	json_object_set_new(object, "direct", json_boolean(engine.direct));
-	for (size_t i = 0; i < n; i++)
-		json_object_set_new(object, fields[i].name, json_integer((json_int_t)fields[i].value));
-	char why[FS_BUDGET_WHY_BYTES];
-	fs_budget_why(server->budget, why, sizeof(why));
-	json_object_set_new(object, "memory_why", json_string(why));
-	fs_sink_recognised(server->sink, view, object);
-	json_object_set_new(object, "epochs", epochs(server));
-	json_object_set_new(object, "quarantine", quarantine(server, view));
-	json_object_set_new(object, "problems", problems());
-	return object;
-}
-
-static char *dump(json_t *object)
-{
-	char *text = object ? json_dumps(object, JSON_COMPACT) : NULL;
-	json_decref(object);
-	return text;
-}
-
-char *fs_stats_json(struct fs_server *server, struct fs_view *view)
-{
-	return dump(stats_object(server, view));
-}
-
-char *fs_info_json(struct fs_server *server, struct fs_view *view)
-{
-	struct fs_view_progress progress;
-	fs_view_progress(view, &progress);
-	json_t *object = names(server, view);
-	json_object_set_new(object, "rank", json_integer(view->options.rank));
-	json_object_set_new(object, "world", json_integer(view->options.world));
-	json_object_set_new(object, "dev", json_integer((json_int_t)server->dev));
-	json_object_set_new(object, "advance", json_string(progress.automatic ? "auto" : "off"));
-	json_object_set_new(object, "memory", fs_budget_json(server->budget));
-	return dump(object);
-}
-
-/* ---- the texts ---- */
-
-static size_t stats_text(struct fs_server *server, struct fs_view *view, char *buf, size_t size)
-{
-	json_t *object = stats_object(server, view);
-	size_t len = object ? json_dumpb(object, buf, size - 1, JSON_INDENT(1)) : 0;
-	json_decref(object);
-	return len < size ? len : 0;
-}
-
-/* A label's value: backslash, quote and newline escaped (base_err_quote leaves no newline). */
-static void label(const char *text, char *out, size_t size)
-{
-	char quoted[TEXT_SHOWN_MAX];
-	size_t n = 0;
-	for (const char *s = base_err_quote(text, quoted, sizeof(quoted)); *s && n + 3 < size; s++) {
-		if (*s == '"' || *s == '\\')
-			out[n++] = '\\';
-		out[n++] = *s;
-	}
-	out[n] = '\0';
-}
-
-static size_t metrics_text(struct fs_server *server, struct fs_view *view, char *buf, size_t size)
-{
-	struct field fields[FIELDS_MAX];
-	char mountpoint[2 * 128];
-	size_t n_fields = collect(server, view, fields);
-	size_t n = 0;
-	label(server->options.mountpoint, mountpoint, sizeof(mountpoint));
-	for (size_t i = 0; i < n_fields; i++) {
-		const char *suffix = fields[i].counter ? "_total" : "";
-		int len = snprintf(buf + n, size - n,
-		        "# HELP ddpfs_%s%s %s.\n# TYPE ddpfs_%s%s %s\nddpfs_%s%s{mountpoint=\"%s\",rank=\"%u\"} "
-		        "%" PRIu64 "\n",
-		        fields[i].name, suffix, fields[i].help, fields[i].name, suffix,
-		        fields[i].counter ? "counter" : "gauge", fields[i].name, suffix, mountpoint, view->options.rank,
-		        fields[i].value);
-		if (len < 0 || (size_t)len >= size - n)
-			break; /* whole metrics only */
-		n += (size_t)len;
-	}
-	return n;
-}
-
-static size_t state_text(struct fs_view *view, char *buf, size_t size)
-{
-	uint64_t epoch;
-	uint64_t steps;
-	fs_view_trained(view, &epoch, &steps);
-	int rc = shard_state_format(view->order, epoch, steps, buf, size);
-	if (rc < 0)
-		snprintf(buf, size, "{\"error\":\"%s\"}", base_err_str(rc));
-	return strlen(buf);
+			free(files->views[v][i].text);
+	free(files->views);
+	pthread_mutex_destroy(&files->lock);
+	free(files);
 }
 
 static void pad(char *text, size_t len, size_t size, bool lines)
@@ -434,16 +80,10 @@ static void pad(char *text, size_t len, size_t size, bool lines)
 	text[lines ? size - 1 : len < size ? len : size - 1] = '\n';
 }
 
-static void refresh(struct fs_stats_files *dynamic, struct fs_view *view, enum fs_kind kind, struct snapshot *snapshot)
+static void refresh(struct fs_stats_files *files, struct fs_view *view, enum fs_kind kind, struct snapshot *snapshot)
 {
 	struct timespec now;
-	size_t len;
-	if (kind == FS_STATS)
-		len = stats_text(dynamic->server, view, snapshot->text, snapshot->size);
-	else if (kind == FS_METRICS)
-		len = metrics_text(dynamic->server, view, snapshot->text, snapshot->size);
-	else
-		len = state_text(view, snapshot->text, snapshot->size);
+	size_t len = files->texts[place(kind)](files->server, view, snapshot->text, snapshot->size);
 	pad(snapshot->text, len, snapshot->size, kind == FS_METRICS);
 	clock_gettime(CLOCK_REALTIME, &now);
 	/* A clock that stands or jumps back must not hide the change. */
@@ -461,37 +101,37 @@ static void refresh(struct fs_stats_files *dynamic, struct fs_view *view, enum f
 
 int fs_stats_files_attr(struct fs_server *server, struct fs_node node, struct stat *attr)
 {
-	struct fs_stats_files *dynamic = server->dynamic;
-	struct snapshot *snapshot = &dynamic->views[node.view][place(node.kind)];
+	struct fs_stats_files *files = server->stats_files;
+	struct snapshot *snapshot = &files->views[node.view][place(node.kind)];
 	uint64_t age_ns = node.kind == FS_STATE ? 0 : FS_SNAPSHOT_MS * UINT64_C(1000000);
-	pthread_mutex_lock(&dynamic->lock);
+	pthread_mutex_lock(&files->lock);
 	if (snapshot->made_ns == 0 || fs_now_ns() - snapshot->made_ns >= age_ns)
-		refresh(dynamic, fs_server_view(server, node), node.kind, snapshot);
+		refresh(files, fs_server_view(server, node), node.kind, snapshot);
 	attr->st_size = (off_t)snapshot->size;
 	attr->st_blocks = (blkcnt_t)(snapshot->size / 512);
 	attr->st_mtim = snapshot->mtime;
-	pthread_mutex_unlock(&dynamic->lock);
+	pthread_mutex_unlock(&files->lock);
 	return 0;
 }
 
 void fs_stats_files_read(fuse_req_t req, struct fs_node node, size_t size, off_t off)
 {
 	struct fs_server *server = fs_server_of(req);
-	struct fs_stats_files *dynamic = server->dynamic;
+	struct fs_stats_files *files = server->stats_files;
 	struct fs_view *view = fs_server_view(server, node);
 	char text[FS_METRICS_BYTES];
 	if (!view || off < 0) {
 		fuse_reply_err(req, view ? EINVAL : ESTALE);
 		return;
 	}
-	struct snapshot *snapshot = &dynamic->views[node.view][place(node.kind)];
-	pthread_mutex_lock(&dynamic->lock);
+	struct snapshot *snapshot = &files->views[node.view][place(node.kind)];
+	pthread_mutex_lock(&files->lock);
 	if (snapshot->made_ns == 0)
-		refresh(dynamic, view, node.kind, snapshot);
+		refresh(files, view, node.kind, snapshot);
 	size_t len = (size_t)off < snapshot->size ? snapshot->size - (size_t)off : 0;
 	if (len > size)
 		len = size;
 	memcpy(text, snapshot->text + (len ? off : 0), len);
-	pthread_mutex_unlock(&dynamic->lock);
+	pthread_mutex_unlock(&files->lock);
 	fuse_reply_buf(req, text, len);
 }

@@ -18,7 +18,6 @@
 
 enum {
 	FS_WATCH_BATCH_MS = 3, /* pause between drains: 16,384 events at 160,000 files/s are 100 ms */
-	FS_WATCH_SLACK = 4096, /* turns that a loader's workers may be apart */
 };
 
 int fs_watch_new(struct fs_server *server, struct fs_watch **ret_watch); /* -ENOMEM */
