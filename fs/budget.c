@@ -7,8 +7,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "fs/control.h"
-#include "fs/mount.h"
+#include "shard/base/control_client.h"
+#include "fs/supervise/mount.h"
 #include "shard/base/log.h"
 #include "shard/base/units.h"
 
@@ -98,9 +98,9 @@ int fs_budget_new(struct fs_server *server, struct fs_budget **ret_budget)
 	pthread_mutex_init(&budget->lock, NULL);
 	budget->server = server;
 	budget->most_bytes = fs_memory_most("");
-	budget->sockets = fs_control_count();
+	budget->sockets = base_control_count();
 	budget->known = budget->sockets; /* the greeter will tell */
-	budget->used_ns = fs_now_ns();
+	budget->used_ns = base_now_ns();
 	budget->active = true;
 	budget->servers = 1;
 	bool fixed = server->options.memory_bytes != 0;
@@ -154,14 +154,14 @@ static bool look_at_use(struct fs_budget *budget, const struct prefetch_stats *e
 int fs_budget_check(struct fs_budget *budget)
 {
 	struct fs_server *server = budget->server;
-	uint64_t now_ns = fs_now_ns();
+	uint64_t now_ns = base_now_ns();
 	if (now_ns < budget->next_ns)
 		return (int)((budget->next_ns - now_ns) / 1000000) + 1;
 	budget->next_ns = now_ns + FS_BUDGET_CHECK_MS * UINT64_C(1000000);
 	struct prefetch_stats engine = { 0 };
 	prefetch_stats_get(server->prefetch, &engine);
 	bool active = look_at_use(budget, &engine, now_ns);
-	uint32_t sockets = fs_control_count();
+	uint32_t sockets = base_control_count();
 
 	pthread_mutex_lock(&budget->lock);
 	bool news = active != budget->active || sockets != budget->sockets;

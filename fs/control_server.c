@@ -13,7 +13,7 @@
 #include <jansson.h>
 
 #include "fs/budget.h"
-#include "fs/control.h"
+#include "shard/base/control_client.h"
 #include "fs/stats.h"
 #include "fs/host_sharing.h"
 #include "fs/sampler_streams.h"
@@ -25,7 +25,6 @@
 
 enum {
 	RESTART_MS = 30000,
-	NAMES_MAX = 1000, /* default names that are tried */
 };
 
 struct client {
@@ -347,79 +346,6 @@ char *fs_control_answer(struct fs_server *server, const char *line, size_t len)
 
 /* ---- the socket ---- */
 
-/* What a server that is dead left.  -EEXIST: another file stands there. */
-static int remove_socket(const char *path)
-{
-	struct stat st;
-	if (lstat(path, &st) < 0)
-		return 0;
-	if (!S_ISSOCK(st.st_mode))
-		return -EEXIST;
-	return unlink(path) < 0 && errno != ENOENT ? -errno : 0;
-}
-
-/* 0: nobody answers at that path; -EADDRINUSE: somebody does; -EACCES: another user's. */
-static int probe(const struct sockaddr_un *addr)
-{
-	cleanup_close int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
-	if (fd < 0)
-		return -errno;
-	if (connect(fd, (const struct sockaddr *)addr, sizeof(*addr)) == 0 || errno == EAGAIN)
-		return -EADDRINUSE;
-	return errno == EACCES || errno == EPERM ? -EACCES : 0;
-}
-
-/* A socket that is bound and does not listen yet refuses connections as a dead server's does, and whoever looks for servers
- * removes those: it gets its name when it listens. */
-static int bind_socket(const char *path, struct base_err *err, int *ret_fd)
-{
-	struct sockaddr_un addr = { .sun_family = AF_UNIX };
-	struct sockaddr_un last = { .sun_family = AF_UNIX };
-	int n = snprintf(addr.sun_path, sizeof(addr.sun_path), "%s" FS_CONTROL_NEW, path);
-	if ((size_t)n >= sizeof(addr.sun_path))
-		return base_err_set(err, -ENAMETOOLONG, "'%s': too long for a control socket (at most %zu bytes)", path,
-		        sizeof(addr.sun_path) - sizeof(FS_CONTROL_NEW));
-	memcpy(last.sun_path, path, strlen(path) + 1); /* shorter than addr's */
-	int rc = probe(&last);
-	if (rc < 0)
-		return base_err_set(err, rc, "control socket '%s': %s", path,
-		        rc == -EADDRINUSE ? "another mount answers there: choose another path with control="
-		                          : strerror(-rc));
-	cleanup_close int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
-	if (fd < 0)
-		return base_err_set(err, -errno, "socket: %s", strerror(errno));
-	rc = remove_socket(path);
-	if (rc == 0)
-		rc = remove_socket(addr.sun_path);
-	if (rc == 0 && (bind(fd, (struct sockaddr *)&addr, sizeof(addr)) < 0 || chmod(addr.sun_path, 0600) < 0 ||
-	                       listen(fd, FS_CONTROL_BACKLOG) < 0 || rename(addr.sun_path, path) < 0)) {
-		rc = -errno;
-		unlink(addr.sun_path);
-	}
-	if (rc < 0)
-		return base_err_set(err, rc, "control socket '%s': %s", path, strerror(-rc));
-	*ret_fd = steal_fd(&fd);
-	return 0;
-}
-
-int fs_control_listen(const char *path, struct base_err *err, char ret_path[FS_CONTROL_PATH_MAX], int *ret_fd)
-{
-	if (path && strlen(path) >= FS_CONTROL_PATH_MAX)
-		return base_err_set(err, -ENAMETOOLONG, "'%s': too long for a control socket", path);
-	if (path) {
-		snprintf(ret_path, FS_CONTROL_PATH_MAX, "%s", path);
-		return bind_socket(ret_path, err, ret_fd);
-	}
-	/* Containers that share the directory have process ids of their own. */
-	int rc = -EADDRINUSE;
-	for (unsigned n = 0; rc == -EADDRINUSE && n < NAMES_MAX; n++) {
-		rc = fs_control_default_path(n, err, ret_path);
-		if (rc == 0)
-			rc = bind_socket(ret_path, err, ret_fd);
-	}
-	return rc;
-}
-
 int fs_control_open(struct fs_server *server, struct fs_control **ret_control)
 {
 	struct fs_control *control = calloc(1, sizeof(*control));
@@ -462,7 +388,7 @@ static struct client *free_place(struct fs_control *control)
 size_t fs_control_polls(struct fs_control *control, struct pollfd polls[FS_CONTROL_POLLS_MAX], int *ret_timeout_ms)
 {
 	size_t n = 0;
-	uint64_t now = fs_now_ns();
+	uint64_t now = base_now_ns();
 	int timeout_ms = -1;
 	if (free_place(control))
 		polls[n++] = (struct pollfd){ .fd = control->fd, .events = POLLIN };
@@ -500,7 +426,7 @@ static void accept_clients(struct fs_control *control)
 			close(fd);
 			continue;
 		}
-		*client = (struct client){ .fd = fd, .in = malloc(FS_CONTROL_LINE_MAX), .seen_ns = fs_now_ns() };
+		*client = (struct client){ .fd = fd, .in = malloc(BASE_CONTROL_LINE_MAX), .seen_ns = base_now_ns() };
 		if (!client->in)
 			client_done(client);
 	}
@@ -536,7 +462,7 @@ static void client_answer(struct fs_control *control, struct client *client)
 		client->out = fs_control_answer(control->server, client->in, len);
 		client->in_len -= len + 1;
 		memmove(client->in, end + 1, client->in_len);
-	} else if (client->in_len == FS_CONTROL_LINE_MAX) {
+	} else if (client->in_len == BASE_CONTROL_LINE_MAX) {
 		client->out = finish(refuse("the request is longer than 65536 bytes"));
 		client->closing = true;
 	} else {
@@ -553,11 +479,11 @@ static void client_answer(struct fs_control *control, struct client *client)
 
 static void client_serve(struct fs_control *control, struct client *client)
 {
-	client->seen_ns = fs_now_ns();
+	client->seen_ns = base_now_ns();
 	if (client->out) {
 		client_send(client);
 	} else {
-		ssize_t n = recv(client->fd, client->in + client->in_len, FS_CONTROL_LINE_MAX - client->in_len, 0);
+		ssize_t n = recv(client->fd, client->in + client->in_len, BASE_CONTROL_LINE_MAX - client->in_len, 0);
 		if (n < 0 && (errno == EINTR || errno == EAGAIN))
 			return;
 		if (n <= 0) {
@@ -569,13 +495,13 @@ static void client_serve(struct fs_control *control, struct client *client)
 	/* Several requests may have come at once; the next waits while a reply is under way. */
 	while (client->fd >= 0 && !client->out && memchr(client->in, '\n', client->in_len))
 		client_answer(control, client);
-	if (client->fd >= 0 && !client->out && client->in_len == FS_CONTROL_LINE_MAX)
+	if (client->fd >= 0 && !client->out && client->in_len == BASE_CONTROL_LINE_MAX)
 		client_answer(control, client);
 }
 
 void fs_control_serve(struct fs_control *control, const struct pollfd *polls, size_t n)
 {
-	uint64_t now = fs_now_ns();
+	uint64_t now = base_now_ns();
 	for (size_t i = 0; i < n; i++) {
 		if (!polls[i].revents)
 			continue;

@@ -1,4 +1,4 @@
-/* The server's end of the control socket (protocol: fs/control.h).
+/* The server's end of the control socket (protocol: shard/base/control_client.h).
  *
  * No thread of its own: main polls its descriptors and calls fs_control_serve.  Nothing here waits for a peer: lines are
  * gathered and sent as the socket takes them, and a client that is slow or silent for too long is dropped.
@@ -9,18 +9,14 @@
 
 #include <poll.h>
 
-#include "fs/control.h"
+#include "shard/base/control_client.h"
 #include "fs/server.h"
 
 enum {
 	FS_CONTROL_CLIENTS_MAX = 16, /* at once; more wait in the listen queue */
-	FS_CONTROL_BACKLOG = 256,
-	FS_CONTROL_IDLE_MS = 10000, /* a client may be silent for this long */
+	FS_CONTROL_IDLE_MS = 10000,  /* a client may be silent for this long */
 	FS_CONTROL_POLLS_MAX = FS_CONTROL_CLIENTS_MAX + 1,
 };
-
-/* Makes and binds the socket: at `path`, or (NULL) in the default place.  For the supervisor. */
-int fs_control_listen(const char *path, struct base_err *err, char ret_path[FS_CONTROL_PATH_MAX], int *ret_fd);
 
 int fs_control_open(struct fs_server *server, struct fs_control **ret_control); /* -ENOMEM */
 void fs_control_close(struct fs_control *control);                              /* NULL is fine */

@@ -12,7 +12,7 @@
 #include <sys/sysmacros.h>
 #include <unistd.h>
 
-#include "fs/mount.h"
+#include "fs/supervise/mount.h"
 
 struct fs_detached {
 	const struct fs_server *server;

@@ -1,4 +1,4 @@
-/* A mounted dataset: the server that answers the kernel for one mount.  Its supervisor (fs/supervisor.h) runs it and is what
+/* A mounted dataset: the server that answers the kernel for one mount.  Its supervisor (fs/supervise/supervisor.h) runs it and is what
  * programs use.
  *
  * fs_server_new parses nothing: options come as a struct (tools/ddpfs parses text).  The door of fs/. */
@@ -36,29 +36,26 @@ struct fs_options {
 	uint32_t threads;      /* FUSE workers, at most FS_THREADS_MAX; 0 = default */
 	bool gives_up_stderr;  /* the caller's stderr is let go once the mount answers: threads with a
 	                                     descriptor table of their own must not keep it open */
-	bool debug;            /* libfuse's trace on stderr */
-	uint32_t scan_threads; /* look for the seed of an unseeded RandomSampler (prefetch/sampler/seed_scan.h); 0: none do */
-	uint32_t timeout_s;    /* how long a successor that fails before it serves is tried again; 0: not at all */
-	uint32_t watchdog_s;   /* a server that hangs for so long is replaced; 0: never */
-	const char *control_path; /* NULL = default place (fs/control.h) */
+	bool debug;           /* libfuse's trace on stderr */
+	uint32_t
+	        scan_threads; /* look for the seed of an unseeded RandomSampler (prefetch/sampler/seed_scan.h); 0: none do */
+	uint32_t timeout_s;       /* how long a successor that fails before it serves is tried again; 0: not at all */
+	uint32_t watchdog_s;      /* a server that hangs for so long is replaced; 0: never */
+	const char *control_path; /* NULL = default place (shard/base/control_client.h) */
 };
 
-struct fs_server; /* opaque */
-
 struct fs_channel;
+struct fs_supervise;
 
-/* Opens the dataset, mounts (a successor: takes the mount over), answers INIT.  On return the mount exists and the first stat
- * of it will be answered once fs_server_run runs.  link outlives the server.  err says what failed and what to do;
- * -ESTALE: a successor found another dataset. */
-int fs_server_new(const struct fs_options *options, const struct fs_channel *link, struct base_err *err,
-        struct fs_server **ret_server);
+/* The server of a mount: opens the dataset, mounts (a successor takes the mount over), and serves until unmounted or told to stop.
+ * options: struct fs_options.  channel outlives the call.  `ready(ready_arg)` is called once, from the helper thread, after the mount
+ * has answered a stat of its root.  Returns 0; -errno with a sentence that says what failed and what to do; -ESTALE: a
+ * successor found another dataset.  Main thread of a process of its own. */
+int fs_serve(const void *options, const struct fs_channel *channel, void (*ready)(void *arg), void *ready_arg,
+        struct base_err *err);
 
-/* Serves until unmounted, told to stop by the supervisor, or fs_server_stop.  `ready(arg)` is called once from a helper thread
- * after the mount has answered a stat of its root.  Returns 0 or -errno. */
-int fs_server_run(struct fs_server *server, void (*ready)(void *arg), void *arg);
-void fs_server_stop(struct fs_server *server); /* async-signal-safe */
-
-/* Unmounts (lazily when busy) and frees. */
-void fs_server_free(struct fs_server *server);
+/* Fills in what a supervisor of this mount needs of the options (fs/supervise/supervisor.h): all but the members that say who is
+ * told and how it restarts.  options outlives it. */
+void fs_supervise_options(const struct fs_options *options, struct fs_supervise *ret_supervise);
 
 #endif

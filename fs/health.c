@@ -7,7 +7,8 @@
 #include <unistd.h>
 
 #include "fs/stats.h"
-#include "fs/handover_memory.h"
+#include "fs/supervise/process_state.h"
+#include "fs/supervise/handover_memory.h"
 #include "shard/base/cleanup.h"
 
 struct fs_health {
@@ -24,7 +25,7 @@ int fs_health_new(struct fs_server *server, struct fs_health **ret_health)
 	if (!health)
 		return -ENOMEM;
 	health->server = server;
-	health->answered_ns = fs_now_ns();
+	health->answered_ns = base_now_ns();
 	*ret_health = health;
 	return 0;
 }
@@ -34,22 +35,11 @@ void fs_health_free(struct fs_health *health)
 	free(health);
 }
 
-char fs_health_thread_state(pid_t pid, pid_t tid)
-{
-	char path[64];
-	char text[256];
-	snprintf(path, sizeof(path), "/proc/%d/task/%d/stat", (int)pid, (int)tid);
-	cleanup_fclose FILE *f = fopen(path, "re");
-	/* "tid (name) S ...": a name may hold anything, a parenthesis too. */
-	const char *end = f && fgets(text, sizeof(text), f) ? strrchr(text, ')') : NULL;
-	return end && end[1] == ' ' ? end[2] : '?';
-}
-
 /* busy_ns: since when the thread has not waited for something to do; 0: it does. */
 static bool thread_hangs(pid_t tid, uint64_t busy_ns, uint64_t now_ns, uint64_t limit_ns)
 {
 	return busy_ns && now_ns > busy_ns && now_ns - busy_ns > limit_ns &&
-	       fs_health_thread_state(getpid(), tid) != 'D'; /* a page of the index, an open of a shard */
+	       fs_thread_state(getpid(), tid) != 'D'; /* a page of the index, an open of a shard */
 }
 
 static bool worker_hangs(const struct fs_worker *worker, uint64_t now_ns, uint64_t limit_ns)
@@ -76,7 +66,7 @@ int fs_health_check(struct fs_health *health)
 {
 	struct fs_server *server = health->server;
 	uint32_t beat_ms = server->link->beat_ms;
-	uint64_t now_ns = fs_now_ns();
+	uint64_t now_ns = base_now_ns();
 	if (beat_ms == 0)
 		return -1;
 	if (now_ns < health->next_ns)

@@ -18,7 +18,4 @@ void fs_health_free(struct fs_health *health);                              /* N
 /* Beats when it is time and all is well.  Returns after how many ms it wants to be called again; -1: never. */
 int fs_health_check(struct fs_health *health);
 
-/* The state letter of a thread in /proc/PID/task/TID/stat (proc(5)); '?' when it is gone. */
-char fs_health_thread_state(pid_t pid, pid_t tid);
-
 #endif

@@ -8,7 +8,7 @@
 #include <jansson.h>
 
 #include "fs/budget.h"
-#include "fs/control.h"
+#include "shard/base/control_client.h"
 #include "fs/memory.h"
 #include "shard/base/cleanup.h"
 
@@ -126,7 +126,7 @@ static void tell(const char *control_path, json_t *const *infos, size_t n, size_
 	                "mounts", (json_int_t)n, "claims", claims_of_others(infos, n, self));
 	cleanup_free char *line = request ? json_dumps(request, JSON_COMPACT) : NULL;
 	json_decref(request);
-	if (line && fs_control_request(control_path, line, FS_CONTROL_TIMEOUT_MS, NULL, &reply) == 0)
+	if (line && base_control_request(control_path, line, BASE_CONTROL_TIMEOUT_MS, NULL, &reply) == 0)
 		free(reply);
 }
 
@@ -136,10 +136,10 @@ static json_int_t pid_of(const json_t *info)
 }
 
 /* infos has room for n + 1: a socket may lie where nobody finds it (control=). */
-static void tell_all(const char *control_path, const struct fs_control_peer *peers, json_t **infos, size_t n)
+static void tell_all(const char *control_path, const struct base_control_peer *peers, json_t **infos, size_t n)
 {
 	cleanup_free char *info = NULL;
-	if (fs_control_request(control_path, "{\"cmd\":\"info\"}", FS_CONTROL_TIMEOUT_MS, NULL, &info) < 0)
+	if (base_control_request(control_path, "{\"cmd\":\"info\"}", BASE_CONTROL_TIMEOUT_MS, NULL, &info) < 0)
 		return;
 	json_t *ours = json_loads(info, 0, NULL);
 	bool listed = false;
@@ -159,13 +159,13 @@ static void tell_all(const char *control_path, const struct fs_control_peer *pee
 
 void fs_host_sharing_greet(const char *control_path)
 {
-	struct fs_control_peer *peers = NULL;
+	struct base_control_peer *peers = NULL;
 	size_t n = 0;
-	if (fs_control_list(&peers, &n) < 0)
+	if (base_control_list(&peers, &n) < 0)
 		return;
 	json_t **infos = calloc(n + 1, sizeof(*infos));
 	if (infos)
 		tell_all(control_path, peers, infos, n);
 	free(infos);
-	fs_control_peers_free(peers, n);
+	base_control_peers_free(peers, n);
 }

@@ -7,8 +7,8 @@
  * which they share, and to keep no more than a window in pages of their own (prefetch_share).  A read that misses these costs a copy and a
  * checksum, but no disk.
  *
- * Those of one user find each other by their control sockets (fs/control.h): who comes says so to all that are there.  A
- * server may reach no socket (fs/confine.h), so a process beside it, `ddpfs-greeter`, says so to them and to it.  It lasts until the
+ * Those of one user find each other by their control sockets (shard/base/control_client.h): who comes says so to all that are there.  A
+ * server may reach no socket (fs/supervise/confine.h), so a process beside it, `ddpfs-greeter`, says so to them and to it.  It lasts until the
  * mount ends.
  *
  * Threads: fs_host_sharing_met from any; fs_host_sharing_greet: no state of its own. */
@@ -27,7 +27,7 @@ void fs_host_sharing_met(struct fs_host_sharing *share, uint32_t servers);
 
 /* The greeter: finds this user's servers, asks each for its claim on memory, and tells each how many show its dataset and what
  * the others that are in use claim (fs/budget.h); the one at `control_path` too.  One that does not answer is given up after
- * FS_CONTROL_TIMEOUT_MS. */
+ * BASE_CONTROL_TIMEOUT_MS. */
 void fs_host_sharing_greet(const char *control_path);
 
 /* Bytes that the pages of a mount may take: a small part of the dataset, however many mounts there are; for tests.  0: the

@@ -171,7 +171,7 @@ static bool was_told(const struct fs_log_queue *log, const struct failure *failu
 
 static void log_failures(struct fs_log_queue *log, const struct failure *failures, uint32_t n)
 {
-	uint64_t now = fs_now_ns() / 1000000000;
+	uint64_t now = base_now_ns() / 1000000000;
 	if (now != log->budget.second) {
 		log->budget.second = now;
 		log->budget.lines = 0;

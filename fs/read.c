@@ -103,7 +103,7 @@ static void request_put(struct read_request *request)
 static void count_wait(struct fs_server *server, uint64_t asked_ns)
 {
 	struct fs_view_progress progress;
-	uint64_t wait_ns = fs_now_ns() - asked_ns;
+	uint64_t wait_ns = base_now_ns() - asked_ns;
 	fs_count(&server->counters.replies, 1);
 	fs_view_progress(server->views[0], &progress);
 	fs_count(&server->counters.waited_ns, wait_ns);
@@ -167,7 +167,7 @@ void fs_read(fuse_req_t req, uint32_t file, size_t size, off_t off, bool direct)
 		size = FS_READ_MAX;
 	uint64_t end = rec.length - begin < size ? rec.length : begin + size;
 	fs_count(&server->counters.reads, 1);
-	uint64_t now_ns = fs_now_ns();
+	uint64_t now_ns = base_now_ns();
 	fs_watch_read(server->watch, file, begin == 0, now_ns);
 	if (begin == 0)
 		fs_lookup_readahead_read(server->guess, file);

@@ -7,7 +7,7 @@
 #include <string.h>
 #include <time.h>
 
-#include "fs/handover_memory.h"
+#include "fs/supervise/handover_memory.h"
 #include "fs/rank_files.h"
 #include "fs/sink.h"
 #include "prefetch/sampler/recognise.h"
@@ -488,7 +488,7 @@ static size_t take(struct fs_sampler_streams *fr, uint64_t wait_ns)
 	size_t n = 0;
 	int rc = 0;
 	struct timespec until;
-	uint64_t end = fs_now_ns() + wait_ns;
+	uint64_t end = base_now_ns() + wait_ns;
 	until.tv_sec = (time_t)(end / 1000000000);
 	until.tv_nsec = (long)(end % 1000000000);
 	pthread_mutex_lock(&fr->lock);
@@ -688,7 +688,7 @@ static bool can_look(struct fs_sampler_streams *fr, bool *ret_failed)
 /* Opens have ended for a while: told once. */
 static void pause_if_silent(struct fs_sampler_streams *fr, bool *paused)
 {
-	if (*paused || fs_now_ns() - fr->opened_ns < FS_SAMPLER_STREAMS_PAUSE_S * UINT64_C(1000000000))
+	if (*paused || base_now_ns() - fr->opened_ns < FS_SAMPLER_STREAMS_PAUSE_S * UINT64_C(1000000000))
 		return;
 	prefetch_recognise_pause(fr->r);
 	*paused = true;
@@ -721,7 +721,7 @@ static void *recognise_run(void *arg)
 		if (!can_look(fr, &failed))
 			continue;
 		if (n > 0) {
-			fr->opened_ns = fs_now_ns();
+			fr->opened_ns = base_now_ns();
 			paused = false;
 		} else {
 			pause_if_silent(fr, &paused);

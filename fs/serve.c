@@ -16,10 +16,10 @@
 #include <unistd.h>
 
 #include "fs/budget.h"
-#include "fs/confine.h"
-#include "fs/control.h"
+#include "fs/supervise/confine.h"
+#include "shard/base/control_client.h"
 #include "fs/control_server.h"
-#include "fs/crash.h"
+#include "fs/supervise/crash.h"
 #include "fs/listing_ahead.h"
 #include "fs/stats.h"
 #include "fs/stats_files.h"
@@ -30,12 +30,13 @@
 #include "fs/job_queue.h"
 #include "fs/log_queue.h"
 #include "fs/mount_check.h"
-#include "fs/mount.h"
+#include "fs/supervise/mount.h"
 #include "fs/name.h"
 #include "fs/read.h"
 #include "fs/sampler_streams.h"
 #include "fs/host_sharing.h"
-#include "fs/sigbus.h"
+#include "fs/supervise/sigbus.h"
+#include "fs/supervise/supervisor.h"
 #include "fs/sink.h"
 #include "fs/read_latency.h"
 #include "fs/watch.h"
@@ -381,7 +382,9 @@ static uint32_t default_threads(void)
 	return cpus > THREADS_MAX ? THREADS_MAX : (uint32_t)cpus;
 }
 
-int fs_server_new(const struct fs_options *options, const struct fs_channel *link, struct base_err *err,
+static void server_free(struct fs_server *server);
+
+static int server_new(const struct fs_options *options, const struct fs_channel *link, struct base_err *err,
         struct fs_server **ret_server)
 {
 	struct fs_server *server = calloc(1, sizeof(*server));
@@ -411,7 +414,7 @@ int fs_server_new(const struct fs_options *options, const struct fs_channel *lin
 	if (rc == 0)
 		rc = server->successor ? take_over(server, err) : mount_it(server, err);
 	if (rc < 0) {
-		fs_server_free(server);
+		server_free(server);
 		return rc;
 	}
 	*ret_server = server;
@@ -436,7 +439,7 @@ static void *worker_run(void *arg)
 			continue;
 		if (rc <= 0)
 			break;
-		atomic_store_explicit(&worker->busy_ns, fs_now_ns(), memory_order_relaxed);
+		atomic_store_explicit(&worker->busy_ns, base_now_ns(), memory_order_relaxed);
 		fuse_session_process_buf(server->session, &buf);
 		atomic_store_explicit(&worker->busy_ns, 0, memory_order_relaxed);
 	}
@@ -600,7 +603,7 @@ static void write_log(void *arg)
 }
 
 /* The watcher and the helper use the mount themselves, so they end while it is still answered. */
-int fs_server_run(struct fs_server *server, void (*ready)(void *arg), void *arg)
+static int server_run(struct fs_server *server, void (*ready)(void *arg), void *arg)
 {
 	struct beginning beginning = { .server = server, .ready = ready, .arg = arg };
 	const struct fs_job_queue_hooks hooks = { .begin = begin, .woken = write_log, .arg = &beginning };
@@ -646,7 +649,7 @@ int fs_server_run(struct fs_server *server, void (*ready)(void *arg), void *arg)
 
 /* ---- end ---- */
 
-void fs_server_free(struct fs_server *server)
+static void server_free(struct fs_server *server)
 {
 	if (!server)
 		return;
@@ -687,4 +690,34 @@ void fs_server_free(struct fs_server *server)
 	free((void *)(uintptr_t)server->options.mountpoint);
 	free((void *)(uintptr_t)server->options.control_path);
 	free(server);
+}
+
+/* ---- the door ---- */
+
+int fs_serve(const void *options, const struct fs_channel *channel, void (*ready)(void *arg), void *ready_arg,
+        struct base_err *err)
+{
+	struct fs_server *server = NULL;
+	int rc = server_new(options, channel, err, &server);
+	if (rc < 0 || !server)
+		return rc;
+	rc = server_run(server, ready, ready_arg);
+	if (rc < 0)
+		base_err_set(err, rc, "serving '%s': %s", server->options.mountpoint, base_err_str(rc));
+	server_free(server);
+	return rc;
+}
+
+void fs_supervise_options(const struct fs_options *options, struct fs_supervise *ret_supervise)
+{
+	*ret_supervise = (struct fs_supervise){
+		.mountpoint = options->mountpoint,
+		.control_path = options->control_path,
+		.watchdog_s = options->watchdog_s,
+		.timeout_s = options->timeout_s,
+		.serve = fs_serve,
+		.serve_arg = options,
+		.greet = fs_host_sharing_greet,
+		.owner_pidfd = -1,
+	};
 }

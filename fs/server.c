@@ -3,15 +3,7 @@
 #include "fs/server.h"
 
 #include <errno.h>
-#include <time.h>
 #include <unistd.h>
-
-uint64_t fs_now_ns(void)
-{
-	struct timespec ts;
-	clock_gettime(CLOCK_MONOTONIC, &ts);
-	return (uint64_t)ts.tv_sec * 1000000000 + (uint64_t)ts.tv_nsec;
-}
 
 void fs_server_stop(struct fs_server *server)
 {

@@ -24,9 +24,10 @@
 #include "fs/common_files.h"
 #include "fs/fs.h"
 #include "fs/ino.h"
-#include "fs/supervisor_channel.h"
+#include "fs/supervise/channel.h"
 #include "fs/view.h"
 #include "prefetch/prefetch.h"
+#include "shard/base/clock.h"
 #include "shard/index.h"
 
 enum {
@@ -166,13 +167,14 @@ static inline struct fs_view *fs_server_view(const struct fs_server *server, str
 	return node.view < server->n_views ? server->views[node.view] : NULL;
 }
 
+/* Has the mount end soon. Any thread; async-signal-safe. */
+void fs_server_stop(struct fs_server *server);
+
 /* Has the supervisor unmount: the server may not.  Main only.  As fs_unmount; -EPIPE: the supervisor is gone. */
 int fs_server_unmount(struct fs_server *server, bool lazy);
 
 /* The root's listing changed (a new epoch): the kernel forgets its mtime. */
 void fs_server_root_changed(struct fs_server *server, struct fs_view *view);
-
-uint64_t fs_now_ns(void); /* CLOCK_MONOTONIC */
 
 extern const struct fuse_lowlevel_ops fs_ops; /* fs/ops.c */
 

@@ -178,7 +178,7 @@ static bool sink_rests(struct prefetch_sink *base)
 	struct fs_sink *sink = sink_of(base);
 	uint64_t opened_ns = atomic_load_explicit(&sink->opened_ns, memory_order_relaxed);
 	return atomic_load_explicit(&sink->pins, memory_order_relaxed) && opened_ns > 0 &&
-	       fs_now_ns() - opened_ns > REST_MS * UINT64_C(1000000);
+	       base_now_ns() - opened_ns > REST_MS * UINT64_C(1000000);
 }
 
 /* ---- store ---- */
@@ -312,7 +312,7 @@ static void used(struct fs_sink_stream *vs, uint32_t file, uint64_t epoch, uint6
 
 void fs_sink_opened(struct fs_sink *sink, struct fs_view *view, uint32_t file, uint64_t epoch, uint64_t turn)
 {
-	atomic_store_explicit(&sink->opened_ns, fs_now_ns(), memory_order_relaxed);
+	atomic_store_explicit(&sink->opened_ns, base_now_ns(), memory_order_relaxed);
 	pthread_mutex_lock(&sink->lock);
 	if (sink->streams[view->number])
 		used(sink->streams[view->number], file, epoch, turn);

@@ -14,7 +14,7 @@
 #include <xxhash.h>
 
 #include "fs/budget.h"
-#include "fs/handover_memory.h"
+#include "fs/supervise/handover_memory.h"
 #include "fs/sink.h"
 #include "fs/read_latency.h"
 #include "fs/sampler_streams.h"
@@ -169,7 +169,7 @@ static size_t collect(struct fs_server *server, struct fs_view *view, struct fie
 		{ "files", "Files of the dataset", false, server->info->n_files },
 		{ "content_bytes", "Bytes of all files of the dataset", false, server->info->content_bytes },
 		{ "restarts", "Times that a new server took the place of one", true, server->link->restarts },
-		{ "uptime_s", "Seconds since the mount", false, (fs_now_ns() - server->started_ns) / 1000000000 },
+		{ "uptime_s", "Seconds since the mount", false, (base_now_ns() - server->started_ns) / 1000000000 },
 	};
 	size_t n = sizeof(all) / sizeof(all[0]);
 	_Static_assert(sizeof(all) / sizeof(all[0]) <= FIELDS_MAX, "fields fit");

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The numbers of a mount.  `collect` in the .c is the table: a new statistic is a line there.
  *
- * Counters go on over the death of a server (fs/handover_memory.h); quantiles, rates and the waits of an epoch begin anew.
+ * Counters go on over the death of a server (fs/supervise/handover_memory.h); quantiles, rates and the waits of an epoch begin anew.
  *
  * Threads: any. */
 #ifndef DDPFS_FS_STATS_H

@@ -96,7 +96,7 @@ static void refresh(struct fs_stats_files *files, struct fs_view *view, enum fs_
 		}
 	}
 	snapshot->mtime = now;
-	snapshot->made_ns = fs_now_ns();
+	snapshot->made_ns = base_now_ns();
 }
 
 int fs_stats_files_attr(struct fs_server *server, struct fs_node node, struct stat *attr)
@@ -105,7 +105,7 @@ int fs_stats_files_attr(struct fs_server *server, struct fs_node node, struct st
 	struct snapshot *snapshot = &files->views[node.view][place(node.kind)];
 	uint64_t age_ns = node.kind == FS_STATE ? 0 : FS_SNAPSHOT_MS * UINT64_C(1000000);
 	pthread_mutex_lock(&files->lock);
-	if (snapshot->made_ns == 0 || fs_now_ns() - snapshot->made_ns >= age_ns)
+	if (snapshot->made_ns == 0 || base_now_ns() - snapshot->made_ns >= age_ns)
 		refresh(files, fs_server_view(server, node), node.kind, snapshot);
 	attr->st_size = (off_t)snapshot->size;
 	attr->st_blocks = (blkcnt_t)(snapshot->size / 512);

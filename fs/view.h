@@ -16,7 +16,7 @@
 #include <time.h>
 
 #include "fs/fs.h"
-#include "fs/handover_memory.h"
+#include "fs/supervise/handover_memory.h"
 #include "shard/view.h"
 
 struct fs_view {

@@ -10,7 +10,7 @@
 #include <sys/inotify.h>
 #include <unistd.h>
 
-#include "fs/handover_memory.h"
+#include "fs/supervise/handover_memory.h"
 #include "fs/log_queue.h"
 #include "fs/node.h"
 #include "fs/hit_counting.h"
@@ -415,7 +415,7 @@ static void drain_events(struct fs_watch *watch)
 	struct shard_epoch *epoch = NULL;
 	const struct inotify_event *event;
 	struct fs_handover_opens *opens = watch->kept;
-	uint64_t now_ns = fs_now_ns();
+	uint64_t now_ns = base_now_ns();
 	for (int i = 0; i < DRAIN_READS_MAX; i++) {
 		if (!watch->has_left && read(watch->fd, opens->events, sizeof(opens->events)) <= 0)
 			break;

@@ -2,20 +2,16 @@
 
 #include <errno.h>
 #include <inttypes.h>
-#include <jansson.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/socket.h>
-#include <sys/time.h>
-#include <sys/un.h>
 #include <time.h>
-#include <unistd.h>
+
+#include "shard/base/control_client.h"
 
 struct stage_follow {
-	struct sockaddr_un address;
-	int fd; /* the thread's */
+	char control[BASE_CONTROL_PATH_MAX]; /* the mount's control socket */
 	pthread_t thread;
 	pthread_mutex_t lock; /* guards all below */
 	pthread_cond_t cv;
@@ -29,73 +25,15 @@ struct stage_follow {
 
 /* ---- talking; on the thread ---- */
 
-static bool dial(struct stage_follow *f)
-{
-	const struct timeval patience = { .tv_sec = STAGE_FOLLOW_TIMEOUT_S };
-	f->fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
-	if (f->fd < 0)
-		return false;
-	setsockopt(f->fd, SOL_SOCKET, SO_SNDTIMEO, &patience, sizeof(patience));
-	setsockopt(f->fd, SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof(patience));
-	int rc;
-	do
-		rc = connect(f->fd, (struct sockaddr *)&f->address, sizeof(f->address));
-	while (rc < 0 && errno == EINTR);
-	return rc == 0;
-}
-
-static void hang_up(struct stage_follow *f)
-{
-	if (f->fd >= 0)
-		close(f->fd);
-	f->fd = -1;
-}
-
-/* One line there, one line back.  Returns 1 taken, 0 refused, -1 nobody there. */
-static int exchange(struct stage_follow *f, const char *line, size_t len)
-{
-	char answer[STAGE_FOLLOW_ANSWER_MAX];
-	size_t have = 0;
-	while (len) {
-		ssize_t n = send(f->fd, line, len, MSG_NOSIGNAL);
-		if (n < 0 && errno == EINTR)
-			continue;
-		if (n <= 0)
-			return -1;
-		line += n;
-		len -= (size_t)n;
-	}
-	while (have < sizeof(answer)) {
-		ssize_t n = recv(f->fd, answer + have, sizeof(answer) - have, 0);
-		if (n < 0 && errno == EINTR)
-			continue;
-		if (n <= 0)
-			return -1;
-		have += (size_t)n;
-		if (memchr(answer, '\n', have)) {
-			json_t *reply = json_loadb(answer, have, 0, NULL);
-			bool ok = json_is_true(json_object_get(reply, "ok"));
-			json_decref(reply);
-			return ok;
-		}
-	}
-	return -1;
-}
-
-static bool tell(struct stage_follow *f, uint64_t epoch, uint64_t steps)
+static bool tell(const struct stage_follow *f, uint64_t epoch, uint64_t steps)
 {
 	char line[128];
-	int len = snprintf(line, sizeof(line), "{\"cmd\":\"consumed\",\"epoch\":%" PRIu64 ",\"steps\":%" PRIu64 "}\n",
-	        epoch, steps);
-	bool old = f->fd >= 0;
-	int rc = old || dial(f) ? exchange(f, line, (size_t)len) : -1;
-	if (rc < 0 && old) { /* the server closes what was silent for long, and a new one may be there */
-		hang_up(f);
-		rc = dial(f) ? exchange(f, line, (size_t)len) : -1;
-	}
-	if (rc < 0)
-		hang_up(f);
-	return rc == 1;
+	char *reply = NULL;
+	snprintf(
+	        line, sizeof(line), "{\"cmd\":\"consumed\",\"epoch\":%" PRIu64 ",\"steps\":%" PRIu64 "}", epoch, steps);
+	int rc = base_control_request(f->control, line, STAGE_FOLLOW_TIMEOUT_S * 1000, NULL, &reply);
+	free(reply);
+	return rc == 0;
 }
 
 static struct timespec later(unsigned ms)
@@ -129,7 +67,6 @@ static void *follow_thread(void *arg)
 			;
 	}
 	pthread_mutex_unlock(&f->lock);
-	hang_up(f);
 	return NULL;
 }
 
@@ -141,9 +78,7 @@ int stage_follow_new(const char *socket, struct stage_follow **ret_follow)
 	pthread_condattr_t attr;
 	if (!f)
 		return -ENOMEM;
-	f->fd = -1;
-	f->address.sun_family = AF_UNIX;
-	snprintf(f->address.sun_path, sizeof(f->address.sun_path), "%s", socket);
+	snprintf(f->control, sizeof(f->control), "%s", socket);
 	pthread_mutex_init(&f->lock, NULL);
 	pthread_condattr_init(&attr);
 	pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);

@@ -16,8 +16,7 @@
 
 enum {
 	STAGE_FOLLOW_PAUSE_MS = 20,     /* between two messages */
-	STAGE_FOLLOW_TIMEOUT_S = 2,     /* for each step of an exchange */
-	STAGE_FOLLOW_ANSWER_MAX = 8192, /* bytes of an answer: a state */
+	STAGE_FOLLOW_TIMEOUT_S = 2, /* for a question and its answer */
 };
 
 struct stage_follow; /* opaque */

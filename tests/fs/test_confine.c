@@ -28,7 +28,7 @@
 
 #include <cmocka.h>
 
-#include "fs/confine.h"
+#include "fs/supervise/confine.h"
 
 enum { DONE = 200, NOT_CONFINED = 201 };
 

@@ -18,11 +18,12 @@
 #include <cmocka.h>
 
 #include "fs/control_server.h"
+#include "fs/supervise/control_socket.h"
 
 static char dir[64];
 static char path[80];
 static char fresh[96];
-static char taken[FS_CONTROL_PATH_MAX];
+static char taken[BASE_CONTROL_PATH_MAX];
 
 static int set_up(void **state)
 {
@@ -31,7 +32,7 @@ static int set_up(void **state)
 	if (!mkdtemp(dir))
 		return -1;
 	snprintf(path, sizeof(path), "%s/a.sock", dir);
-	snprintf(fresh, sizeof(fresh), "%s%s", path, FS_CONTROL_NEW);
+	snprintf(fresh, sizeof(fresh), "%s%s", path, BASE_CONTROL_NEW);
 	return 0;
 }
 
@@ -53,7 +54,7 @@ static int connects(void)
 	return rc;
 }
 
-/* fs/control.c's clients remove a NAME.sock that refuses connections. */
+/* shard/base/control_client.c's clients remove a NAME.sock that refuses connections. */
 static void test_named_when_it_listens(void **state)
 {
 	(void)state;
@@ -62,7 +63,7 @@ static void test_named_when_it_listens(void **state)
 	int fd;
 	int watch = inotify_init1(IN_NONBLOCK | IN_CLOEXEC);
 	assert_true(inotify_add_watch(watch, dir, IN_CREATE | IN_MOVED_TO) >= 0);
-	assert_int_equal(fs_control_listen(path, NULL, taken, &fd), 0);
+	assert_int_equal(fs_control_socket(path, NULL, taken, &fd), 0);
 	ssize_t len = read(watch, events, sizeof(events));
 	unsigned moved = 0;
 	for (ssize_t at = 0; at < len;) {
@@ -87,13 +88,13 @@ static void test_a_dead_servers_is_replaced(void **state)
 {
 	(void)state;
 	int fd;
-	assert_int_equal(fs_control_listen(path, NULL, taken, &fd), 0);
+	assert_int_equal(fs_control_socket(path, NULL, taken, &fd), 0);
 	close(fd);
 	assert_int_equal(connects(), -ECONNREFUSED);
 	assert_int_equal(rename(path, fresh), 0); /* as one that was killed before it listened */
-	assert_int_equal(fs_control_listen(path, NULL, taken, &fd), 0);
+	assert_int_equal(fs_control_socket(path, NULL, taken, &fd), 0);
 	close(fd);
-	assert_int_equal(fs_control_listen(path, NULL, taken, &fd), 0);
+	assert_int_equal(fs_control_socket(path, NULL, taken, &fd), 0);
 	assert_int_equal(connects(), 0);
 	close(fd);
 }
@@ -108,7 +109,7 @@ static void test_other_files_stay(void **state)
 		int fd = open(names[i], O_WRONLY | O_CREAT | O_CLOEXEC, 0600);
 		assert_int_equal(write(fd, "mine", 4), 4);
 		close(fd);
-		assert_int_equal(fs_control_listen(path, &err, taken, &fd), -EEXIST);
+		assert_int_equal(fs_control_socket(path, &err, taken, &fd), -EEXIST);
 		assert_non_null(strstr(err.text, path));
 		assert_int_equal(lstat(names[i], &st), 0);
 		assert_int_equal(st.st_size, 4);
@@ -120,12 +121,12 @@ static void test_too_long(void **state)
 {
 	(void)state;
 	struct base_err err = { 0 };
-	char name[FS_CONTROL_PATH_MAX + 8];
+	char name[BASE_CONTROL_PATH_MAX + 8];
 	int fd;
-	for (size_t len = FS_CONTROL_PATH_MAX - sizeof(FS_CONTROL_NEW) + 1; len < sizeof(name); len++) {
+	for (size_t len = BASE_CONTROL_PATH_MAX - sizeof(BASE_CONTROL_NEW) + 1; len < sizeof(name); len++) {
 		memset(name, 'x', len);
 		name[len] = '\0';
-		assert_int_equal(fs_control_listen(name, &err, taken, &fd), -ENAMETOOLONG);
+		assert_int_equal(fs_control_socket(name, &err, taken, &fd), -ENAMETOOLONG);
 	}
 }
 

@@ -12,7 +12,7 @@
 
 #include <cmocka.h>
 
-#include "fs/handover_memory.h"
+#include "fs/supervise/handover_memory.h"
 
 enum { VIEWS = 2, BITS = 1000, SAMPLES = 70000, PAGE = FS_HANDOVER_HEAD_BYTES };
 

@@ -13,7 +13,7 @@
 
 #include <cmocka.h>
 
-#include "fs/supervisor_channel.h"
+#include "fs/supervise/channel.h"
 
 static int pair[2];
 static struct fs_channel_message got;

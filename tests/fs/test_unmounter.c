@@ -11,7 +11,7 @@
 
 #include <cmocka.h>
 
-#include "fs/unmounter.h"
+#include "fs/supervise/unmounter.h"
 
 static unsigned n_answers;
 static struct fs_unmount_request answered;

@@ -60,7 +60,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 	memcpy(line, data, size);
 	char *reply = fs_control_answer(server, line, size);
 	size_t len = reply ? strlen(reply) : 0;
-	assert(len > 2 && len <= FS_CONTROL_LINE_MAX && reply[len - 1] == '\n' && !memchr(reply, '\n', len - 1));
+	assert(len > 2 && len <= BASE_CONTROL_LINE_MAX && reply[len - 1] == '\n' && !memchr(reply, '\n', len - 1));
 	json_t *object = json_loads(reply, 0, NULL);
 	json_t *ok = json_object_get(object, "ok");
 	assert(json_is_boolean(ok) && (json_is_true(ok) || json_is_string(json_object_get(object, "error"))));

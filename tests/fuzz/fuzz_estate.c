@@ -8,7 +8,7 @@
 
 #include <xxhash.h>
 
-#include "fs/handover_memory.h"
+#include "fs/supervise/handover_memory.h"
 #include "tests/fuzz/fuzz.h"
 
 enum { VIEWS = 2, BITS = 200, SAMPLES = 300 };

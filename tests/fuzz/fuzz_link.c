@@ -5,7 +5,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-#include "fs/supervisor_channel.h"
+#include "fs/supervise/channel.h"
 #include "tests/fuzz/fuzz.h"
 
 static void pass(int pair[2], const void *data, size_t len, bool with_fd)

@@ -7,7 +7,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "fs/handover_memory.h"
+#include "fs/supervise/handover_memory.h"
 #include "tools/ddpfs/takeover.h"
 
 static void write_out(const char *directory, const char *name, const void *data, size_t len)

@@ -11,15 +11,21 @@ BELOW = {
     "cache": ("shard", "shard/base"),
     "prefetch": ("cache", "shard", "shard/base"),
     "prefetch/sampler": ("shard", "shard/base"),
-    "fs": ("prefetch", "prefetch/sampler", "cache", "shard", "shard/base"),
+    "fs": ("fs/supervise", "prefetch", "prefetch/sampler", "cache", "shard", "shard/base"),
+    "fs/supervise": ("shard", "shard/base"),
     "gpu_stage": ("prefetch", "cache", "shard", "shard/base"),
     "gpu_stage/examples": ("gpu_stage", "shard/base"),
     "tools/common": ("shard", "shard/base"),
     "tools/mkshard": ("tools/common", "prefetch", "shard", "shard/base"),
-    "tools/ddpfs": ("tools/common", "fs", "prefetch/sampler", "prefetch", "shard", "shard/base"),
+    "tools/ddpfs": ("tools/common", "fs", "fs/supervise", "prefetch/sampler", "prefetch", "shard", "shard/base"),
 }
 # Files of one room that need each other, and why.  Anything else that goes round in a circle is refused.
 CIRCLES = {
+    ("prefetch/engine", "prefetch/prefetch", "prefetch/stream"):
+        "engine.h is the inside of the doors prefetch.h and stream.h, whose functions need it",
+    ("gpu_stage/backend", "gpu_stage/stage"): "a backend's batches are the door's, and a stage has a backend",
+    ("tools/mkshard/pack", "tools/mkshard/publish"): "pack.h is the header of all parts of `mkshard pack`",
+    ("shard/index", "shard/index_change"): "a file that changed has its blocks verified again, by the index",
 }
 # System headers that belong to one folder.
 OWNED = {r"fuse.*": "fs", r"liburing.*": "prefetch", r"(cuda|nccl|cublas|cufile).*": "gpu_stage"}
@@ -37,8 +43,8 @@ def folder_of(path):
 
 
 def stem(path):
-    """A .c file and its header are one thing."""
-    return path[:-2]
+    """A .c file, its header and its private header are one thing."""
+    return path[:-2].removesuffix("_private")
 
 
 def includes():

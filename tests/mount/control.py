@@ -1,4 +1,4 @@
-"""A client of the control socket in twenty lines: what the protocol in fs/control.h promises is enough to write one."""
+"""A client of the control socket in twenty lines: what the protocol in shard/base/control_client.h promises is enough to write one."""
 
 import json
 import os

@@ -114,7 +114,7 @@ def flooding(scratch):
         #include <dlfcn.h>
         #include <string.h>
         #include <sys/socket.h>
-        #include "fs/supervisor_channel.h"
+        #include "fs/supervise/channel.h"
         int fuse_session_mount(void *session, const char *mountpoint)
         {{
             int (*real)(void *, const char *) = (int (*)(void *, const char *))dlsym(RTLD_NEXT, __func__);

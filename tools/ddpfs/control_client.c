@@ -19,13 +19,13 @@ static char *copy_text(const json_t *object, const char *key)
 	return strdup(text ? text : "");
 }
 
-static int find_by_socket(const char *path, unsigned limit_ms, struct base_err *err, struct fs_control_peer *ret_peer)
+static int find_by_socket(const char *path, unsigned limit_ms, struct base_err *err, struct base_control_peer *ret_peer)
 {
-	struct fs_control_peer peer = { 0 };
+	struct base_control_peer peer = { 0 };
 	if (strlen(path) >= sizeof(peer.socket))
 		return base_err_set(err, -ENAMETOOLONG, "'%s': a socket's path has at most %zu bytes", path,
 		        sizeof(peer.socket) - 1);
-	int r = fs_control_request(path, "{\"cmd\":\"info\"}", limit_ms, err, &peer.info);
+	int r = base_control_request(path, "{\"cmd\":\"info\"}", limit_ms, err, &peer.info);
 	if (r < 0)
 		return r;
 	json_t *info = json_loads(peer.info, 0, NULL);
@@ -36,7 +36,7 @@ static int find_by_socket(const char *path, unsigned limit_ms, struct base_err *
 	peer.dataset = copy_text(info, "dataset");
 	json_decref(info);
 	if (!peer.mountpoint || !peer.dataset) {
-		fs_control_peer_done(&peer);
+		base_control_peer_done(&peer);
 		return base_err_set(err, -ENOMEM, "out of memory");
 	}
 	*ret_peer = peer;
@@ -44,7 +44,7 @@ static int find_by_socket(const char *path, unsigned limit_ms, struct base_err *
 }
 
 /* A server knows where it mounted; mount --move and the renaming of a directory above happen without it. */
-static void set_place(struct fs_control_peer *peer)
+static void set_place(struct base_control_peer *peer)
 {
 	char place[PATH_MAX];
 	if (!peer->dev || mounts_place(peer->dev, peer->mountpoint, place) < 0 || strcmp(place, peer->mountpoint) == 0)
@@ -92,28 +92,28 @@ static int explain(const char *target, int rc, struct base_err *err)
 	        user ? user->pw_name : number);
 }
 
-int ask_find_within(const char *target, unsigned limit_ms, struct base_err *err, struct fs_control_peer *ret_peer)
+int ask_find_within(const char *target, unsigned limit_ms, struct base_err *err, struct base_control_peer *ret_peer)
 {
 	struct stat st;
 	int rc;
 	if (stat(target, &st) == 0 && S_ISSOCK(st.st_mode))
 		rc = find_by_socket(target, limit_ms, err, ret_peer);
 	else
-		rc = explain(target, fs_control_find_within(target, limit_ms, err, ret_peer), err);
+		rc = explain(target, base_control_find_within(target, limit_ms, err, ret_peer), err);
 	if (rc == 0)
 		set_place(ret_peer);
 	return rc;
 }
 
-int ask_find(const char *target, struct base_err *err, struct fs_control_peer *ret_peer)
+int ask_find(const char *target, struct base_err *err, struct base_control_peer *ret_peer)
 {
-	return ask_find_within(target, FS_CONTROL_TIMEOUT_MS, err, ret_peer);
+	return ask_find_within(target, BASE_CONTROL_TIMEOUT_MS, err, ret_peer);
 }
 
-int ask_survey(unsigned limit_ms, struct fs_control_peer **ret_peers, size_t *ret_n,
-        struct fs_control_silent **ret_silent, size_t *ret_n_silent)
+int ask_survey(unsigned limit_ms, struct base_control_peer **ret_peers, size_t *ret_n,
+        struct base_control_silent **ret_silent, size_t *ret_n_silent)
 {
-	int rc = fs_control_survey(limit_ms, ret_peers, ret_n, ret_silent, ret_n_silent);
+	int rc = base_control_survey(limit_ms, ret_peers, ret_n, ret_silent, ret_n_silent);
 	for (size_t i = 0; rc == 0 && i < *ret_n; i++)
 		set_place(&(*ret_peers)[i]);
 	return rc;
@@ -128,7 +128,7 @@ static void tell_place(json_t *object, const char *mountpoint)
 
 int ask(const char *target, json_t *request, struct base_err *err, json_t **ret_reply)
 {
-	struct fs_control_peer peer;
+	struct base_control_peer peer;
 	cleanup_free char *reply = NULL;
 	cleanup_free char *text = json_dumps(request, JSON_COMPACT | JSON_PRESERVE_ORDER);
 	json_decref(request);
@@ -137,11 +137,11 @@ int ask(const char *target, json_t *request, struct base_err *err, json_t **ret_
 	int r = ask_find(target, err, &peer);
 	if (r < 0)
 		return r;
-	r = fs_control_request(peer.socket, text, REPLY_MS, err, &reply);
+	r = base_control_request(peer.socket, text, REPLY_MS, err, &reply);
 	json_t *object = r == 0 ? json_loads(reply, 0, NULL) : NULL;
 	tell_place(object, peer.mountpoint);
 	tell_place(json_object_get(object, "stats"), peer.mountpoint);
-	fs_control_peer_done(&peer);
+	base_control_peer_done(&peer);
 	if (r < 0)
 		return r;
 	if (!json_is_object(object)) {

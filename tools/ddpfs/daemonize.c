@@ -10,7 +10,7 @@
 #include <sys/stat.h>
 #include <sys/wait.h>
 
-#include "fs/supervisor.h"
+#include "fs/supervise/supervisor.h"
 #include "shard/base/cleanup.h"
 #include "tools/ddpfs/mounts.h"
 #include "tools/ddpfs/takeover.h"
@@ -177,9 +177,10 @@ int serve_front(const struct options *options, struct base_err *err)
 	if (r < 0)
 		return r;
 	struct takeover takeover = { .fs = options->fs, .log_level = options->log_level, .owner_pidfd = -1 };
-	const struct fs_supervise supervised = {
-		.options = &options->fs, .owner_pidfd = -1, .restart = takeover_restart, .arg = &takeover
-	};
+	struct fs_supervise supervised;
+	fs_supervise_options(&options->fs, &supervised);
+	supervised.restart = takeover_restart;
+	supervised.arg = &takeover;
 	r = supervise(&supervised, err, &ready);
 	if (r < 0 && !ready)
 		remove_left_mount(options->fs.mountpoint);
@@ -265,12 +266,13 @@ static int serve_child(struct child *child, struct base_err *err)
 		.log_level = options->log_level,
 		.to_syslog = logs_to_syslog(child->how),
 		.owner_pidfd = child->how->owner_pidfd };
-	const struct fs_supervise supervised = { .options = &fs,
-		.owner_pidfd = child->how->owner_pidfd,
-		.ready_server = leave_stderr,
-		.ready = on_ready,
-		.restart = takeover_restart,
-		.arg = child };
+	struct fs_supervise supervised;
+	fs_supervise_options(&fs, &supervised);
+	supervised.owner_pidfd = child->how->owner_pidfd;
+	supervised.ready_server = leave_stderr;
+	supervised.ready = on_ready;
+	supervised.restart = takeover_restart;
+	supervised.arg = child;
 	return supervise(&supervised, err, &ready);
 }
 

@@ -17,9 +17,9 @@ struct arguments {
 };
 
 struct found {
-	struct fs_control_peer *peers;
+	struct base_control_peer *peers;
 	size_t n;
-	struct fs_control_silent *silent;
+	struct base_control_silent *silent;
 	size_t n_silent;
 };
 
@@ -74,7 +74,7 @@ static void print_table(const struct found *found)
 	}
 	printf("%-*s  %-11s  %7s  %s\n", width, "MOUNT", "RANK", "PID", "DATASET");
 	for (size_t i = 0; i < found->n; i++) {
-		const struct fs_control_peer *peer = &found->peers[i];
+		const struct base_control_peer *peer = &found->peers[i];
 		char rank[32] = "all";
 		char dataset[1024];
 		if (!peer->view_all)
@@ -97,7 +97,7 @@ int ddpfs_ls(int argc, char **argv)
 	struct found found;
 	int status = CLI_DONE;
 	cli_parse(&argp, argc, argv, &a);
-	int r = ask_survey(FS_CONTROL_SURVEY_MS, &found.peers, &found.n, &found.silent, &found.n_silent);
+	int r = ask_survey(BASE_CONTROL_SURVEY_MS, &found.peers, &found.n, &found.silent, &found.n_silent);
 	if (r < 0)
 		return cli_failf("cannot list the mounts: %s", base_err_str(r));
 	if (a.json)
@@ -106,7 +106,7 @@ int ddpfs_ls(int argc, char **argv)
 		print_table(&found);
 	else
 		cli_note(geteuid() ? "no ddpfs mount of yours here" : "no ddpfs mount here");
-	fs_control_peers_free(found.peers, found.n);
+	base_control_peers_free(found.peers, found.n);
 	free(found.silent);
 	return status;
 }

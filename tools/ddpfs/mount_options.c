@@ -9,7 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "fs/control.h"
+#include "shard/base/control_client.h"
 #include "prefetch/sampler/seed_scan.h"
 #include "shard/base/units.h"
 #include "shard/index.h"
@@ -268,11 +268,11 @@ static int set_control(struct options *o, const char *key, const char *value, st
 	int r = keep_path(o, key, value, &path, err);
 	if (r < 0)
 		return r;
-	if (strlen(path) >= FS_CONTROL_PATH_MAX)
+	if (strlen(path) >= BASE_CONTROL_PATH_MAX)
 		return base_err_set(err, -EINVAL,
 		        "option %s: the path of a unix socket has at most %d bytes, from the root on: choose a "
 		        "shorter one",
-		        key, FS_CONTROL_PATH_MAX - 1);
+		        key, BASE_CONTROL_PATH_MAX - 1);
 	o->fs.control_path = path;
 	return 0;
 }

@@ -38,7 +38,7 @@ static error_t parse_option(int key, char *arg, struct argp_state *state)
 static pid_t server_of(const char *socket)
 {
 	cleanup_free char *reply = NULL;
-	if (fs_control_request(socket, "{\"cmd\":\"info\"}", WAIT_MS, NULL, &reply) < 0)
+	if (base_control_request(socket, "{\"cmd\":\"info\"}", WAIT_MS, NULL, &reply) < 0)
 		return 0;
 	json_t *info = json_loads(reply, 0, NULL);
 	pid_t pid = (pid_t)json_integer_value(json_object_get(info, "server_pid"));
@@ -46,7 +46,7 @@ static pid_t server_of(const char *socket)
 	return pid;
 }
 
-static int wait_for_another(const struct fs_control_peer *peer, pid_t before, struct base_err *err)
+static int wait_for_another(const struct base_control_peer *peer, pid_t before, struct base_err *err)
 {
 	for (int ms = 0; ms < WAIT_MS; ms += PAUSE_MS) {
 		pid_t now = server_of(peer->socket);
@@ -63,7 +63,7 @@ static int wait_for_another(const struct fs_control_peer *peer, pid_t before, st
 static int restart(const char *target, struct base_err *err)
 {
 	char program[PATH_MAX];
-	struct fs_control_peer peer;
+	struct base_control_peer peer;
 	cleanup_free char *reply = NULL;
 	ssize_t n = readlink("/proc/self/exe", program, sizeof(program) - 1);
 	if (n < 0)
@@ -76,11 +76,11 @@ static int restart(const char *target, struct base_err *err)
 	cleanup_free char *request = object ? json_dumps(object, JSON_COMPACT) : NULL;
 	json_decref(object);
 	pid_t before = server_of(peer.socket);
-	r = request ? fs_control_request(peer.socket, request, REPLY_MS, err, &reply)
+	r = request ? base_control_request(peer.socket, request, REPLY_MS, err, &reply)
 	            : base_err_set(err, -ENOMEM, "out of memory");
 	if (r == 0)
 		r = wait_for_another(&peer, before, err);
-	fs_control_peer_done(&peer);
+	base_control_peer_done(&peer);
 	return r;
 }
 

@@ -466,11 +466,12 @@ int ddpfs_takeover(int argc, char **argv)
 		return cli_fail(&err);
 	close_on_exec(&takeover, true);
 	base_log_init("ddpfs", takeover.log_level, takeover.to_syslog);
-	const struct fs_supervise supervise = { .options = &takeover.fs,
-		.owner_pidfd = takeover.owner_pidfd,
-		.takeover = &takeover.held,
-		.restart = takeover_restart,
-		.arg = &takeover };
+	struct fs_supervise supervise;
+	fs_supervise_options(&takeover.fs, &supervise);
+	supervise.owner_pidfd = takeover.owner_pidfd;
+	supervise.takeover = &takeover.held;
+	supervise.restart = takeover_restart;
+	supervise.arg = &takeover;
 	rc = fs_supervise(&supervise, &err, &ready);
 	if (rc < 0)
 		log_error("%s", err.text);

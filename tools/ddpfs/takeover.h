@@ -12,7 +12,8 @@
 #ifndef DDPFS_TOOLS_DDPFS_TAKEOVER_H
 #define DDPFS_TOOLS_DDPFS_TAKEOVER_H
 
-#include "fs/supervisor.h"
+#include "fs/fs.h"
+#include "fs/supervise/supervisor.h"
 #include "shard/base/err.h"
 #include "shard/base/log.h"
 

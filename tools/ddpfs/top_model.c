@@ -27,9 +27,9 @@ static uint64_t now_ns(void)
 struct watched_search {
 	char **targets;
 	size_t n_targets;
-	struct fs_control_peer *peers;
+	struct base_control_peer *peers;
 	size_t n;
-	struct fs_control_silent *silent; /* without targets */
+	struct base_control_silent *silent; /* without targets */
 	size_t n_silent;
 	int rc;
 	struct base_err err;
@@ -40,7 +40,7 @@ static void search_free(struct watched_search *search)
 {
 	if (!search)
 		return;
-	fs_control_peers_free(search->peers, search->n);
+	base_control_peers_free(search->peers, search->n);
 	free(search->silent);
 	free(search);
 }
@@ -55,7 +55,7 @@ static bool may_come(const char *target, int rc)
 static void search(struct watched_search *s)
 {
 	if (!s->n_targets) {
-		s->rc = ask_survey(FS_CONTROL_SURVEY_MS, &s->peers, &s->n, &s->silent, &s->n_silent);
+		s->rc = ask_survey(BASE_CONTROL_SURVEY_MS, &s->peers, &s->n, &s->silent, &s->n_silent);
 		return;
 	}
 	s->peers = calloc(s->n_targets, sizeof(*s->peers));
@@ -65,9 +65,9 @@ static void search(struct watched_search *s)
 	}
 	s->n = s->n_targets;
 	for (size_t i = 0; i < s->n; i++) {
-		struct fs_control_peer peer;
+		struct base_control_peer peer;
 		struct base_err err = { 0 };
-		int rc = ask_find_within(s->targets[i], FS_CONTROL_SURVEY_MS, &err, &peer);
+		int rc = ask_find_within(s->targets[i], BASE_CONTROL_SURVEY_MS, &err, &peer);
 		if (rc == 0)
 			s->peers[i] = peer;
 		else if (s->rc == 0 && !may_come(s->targets[i], rc)) {
@@ -120,7 +120,7 @@ static void mount_done(struct watched_mount *mount)
 	free(mount->mountpoint);
 }
 
-static int mount_set(struct watched_mount *mount, const struct fs_control_peer *peer)
+static int mount_set(struct watched_mount *mount, const struct base_control_peer *peer)
 {
 	json_t *info = json_loads(peer->info ? peer->info : "{}", 0, NULL);
 	const char *view = json_string_value(json_object_get(info, "view"));
@@ -142,7 +142,7 @@ static int mount_set(struct watched_mount *mount, const struct fs_control_peer *
 	return 0;
 }
 
-static bool same(const struct watched_mount *mount, const struct fs_control_peer *peer)
+static bool same(const struct watched_mount *mount, const struct base_control_peer *peer)
 {
 	return mount->mountpoint && mount->pid == peer->pid && strcmp(mount->socket, peer->socket) == 0;
 }
@@ -179,7 +179,7 @@ static struct watched_mount *by_socket(struct watched *watched, const char *sock
 	return NULL;
 }
 
-static int add(struct watched *watched, const struct fs_control_peer *peer)
+static int add(struct watched *watched, const struct base_control_peer *peer)
 {
 	struct watched_mount *mount = by_socket(watched, peer->socket);
 	if (mount && same(mount, peer))
@@ -193,7 +193,7 @@ static int add(struct watched *watched, const struct fs_control_peer *peer)
 }
 
 /* All that is known of it is its server's process. */
-static int add_silent(struct watched *watched, const struct fs_control_silent *silent)
+static int add_silent(struct watched *watched, const struct base_control_silent *silent)
 {
 	if (by_socket(watched, silent->socket))
 		return 0;
@@ -222,7 +222,7 @@ static int take_found(struct watched *watched, const struct watched_search *s)
 {
 	int rc = 0;
 	for (size_t i = 0; i < s->n && rc == 0; i++) {
-		const struct fs_control_peer *peer = &s->peers[i];
+		const struct base_control_peer *peer = &s->peers[i];
 		if (!watched->n_targets)
 			rc = add(watched, peer);
 		else if (peer->pid && same(&watched->mounts[i], peer))
@@ -393,7 +393,7 @@ static int read_all(struct watched *watched, unsigned timeout_ms)
 		sockets[n] = mount->socket;
 		asked[n++] = mount;
 	}
-	int rc = fs_control_request_all(sockets, n, "{\"cmd\":\"stat\"}", timeout_ms, rcs, replies);
+	int rc = base_control_request_all(sockets, n, "{\"cmd\":\"stat\"}", timeout_ms, rcs, replies);
 	for (size_t i = 0; i < n && rc == 0; i++) {
 		take_reply(asked[i], rcs[i], replies[i]);
 		free(replies[i]);

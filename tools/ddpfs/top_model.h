@@ -1,7 +1,7 @@
 /* Live mounts under observation: which there are, what their counters say, and at which rates they grow.
  *
  * Mounts are looked for by a thread of its own, because a server that has stopped holds that up for
- * FS_CONTROL_SURVEY_MS; their counters are asked for by the caller's thread, all at once, with a short limit.
+ * BASE_CONTROL_SURVEY_MS; their counters are asked for by the caller's thread, all at once, with a short limit.
  *
  * Threads: one caller. */
 #ifndef DDPFS_TOOLS_DDPFS_TOP_MODEL_H
@@ -12,7 +12,7 @@
 #include <stdint.h>
 #include <sys/types.h>
 
-#include "fs/control.h"
+#include "shard/base/control_client.h"
 #include "shard/base/err.h"
 
 enum watched_state {
@@ -48,7 +48,7 @@ struct watched_rates {
 struct watched_mount {
 	const char *target; /* as it was asked for; NULL: found */
 	char *mountpoint;   /* where it is now; owned; NULL: its server has been silent from the beginning */
-	char socket[FS_CONTROL_PATH_MAX];
+	char socket[BASE_CONTROL_PATH_MAX];
 	pid_t pid;
 	uint32_t rank, world;
 	bool view_all;

@@ -8,7 +8,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-#include "fs/control.h"
+#include "shard/base/control_client.h"
 #include "shard/base/cleanup.h"
 #include "tools/ddpfs/control_client.h"
 #include "tools/common/cli.h"
@@ -145,12 +145,12 @@ static void wait_end(int pidfd)
 }
 
 static int unmount_by_server(
-        const struct fs_control_peer *peer, const char *target, bool lazy, struct base_err *err, bool *ret_found)
+        const struct base_control_peer *peer, const char *target, bool lazy, struct base_err *err, bool *ret_found)
 {
 	cleanup_free char *reply = NULL;
 	cleanup_close int pidfd = (int)syscall(SYS_pidfd_open, peer->pid, 0);
-	int r = fs_control_request(peer->socket, lazy ? "{\"cmd\":\"unmount\",\"lazy\":true}" : "{\"cmd\":\"unmount\"}",
-	        REPLY_MS, err, &reply);
+	int r = base_control_request(peer->socket,
+	        lazy ? "{\"cmd\":\"unmount\",\"lazy\":true}" : "{\"cmd\":\"unmount\"}", REPLY_MS, err, &reply);
 	if (r == -EREMOTEIO && strstr(err->text, "busy"))
 		return busy(target, err, ret_found);
 	if (r < 0)
@@ -162,7 +162,7 @@ static int unmount_by_server(
 
 static int unmount(const struct arguments *a, struct base_err *err, bool *ret_found)
 {
-	struct fs_control_peer peer;
+	struct base_control_peer peer;
 	struct mounts_entry entry;
 	char path[PATH_MAX];
 	bool by_pid = a->target[0] == '@';
@@ -176,7 +176,7 @@ static int unmount(const struct arguments *a, struct base_err *err, bool *ret_fo
 	r = ask_find(by_pid ? a->target : path, err, &peer);
 	if (r == 0) {
 		r = unmount_by_server(&peer, here ? path : peer.mountpoint, a->lazy, err, ret_found);
-		fs_control_peer_done(&peer);
+		base_control_peer_done(&peer);
 		if (r == 0 || r == -EBUSY || r == -EREMOTEIO || !here)
 			return r;
 	} else if (!here) {

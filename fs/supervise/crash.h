@@ -5,8 +5,8 @@
  * handler tells the supervisor, shuts the socket down and closes /dev/fuse, then lets the signal do what it does.
  *
  * Threads: take and give back by main; fs_crash_tell from signal handlers. */
-#ifndef DDPFS_FS_CRASH_H
-#define DDPFS_FS_CRASH_H
+#ifndef DDPFS_FS_SUPERVISE_CRASH_H
+#define DDPFS_FS_SUPERVISE_CRASH_H
 
 /* From now on SIGSEGV, SIGABRT, SIGFPE and SIGILL tell.  (SIGBUS does so in fs/sigbus.c.) */
 void fs_crash_take(int channel, int fuse_fd);

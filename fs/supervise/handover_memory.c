@@ -1,4 +1,4 @@
-#include "fs/handover_memory.h"
+#include "fs/supervise/handover_memory.h"
 
 #include <errno.h>
 #include <fcntl.h>

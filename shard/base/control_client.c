@@ -1,5 +1,5 @@
 /* The client's end of the control socket. */
-#include "fs/control.h"
+#include "shard/base/control_client.h"
 
 #include <dirent.h>
 #include <errno.h>
@@ -50,9 +50,9 @@ static int runtime_dir(uid_t uid, char *buf, size_t size)
 	return n < 0 || (size_t)n >= size ? -ENAMETOOLONG : 0;
 }
 
-int fs_control_default_path(unsigned number, struct base_err *err, char ret_path[FS_CONTROL_PATH_MAX])
+int base_control_default_path(unsigned number, struct base_err *err, char ret_path[BASE_CONTROL_PATH_MAX])
 {
-	char dir[FS_CONTROL_PATH_MAX - sizeof("/-2147483648-4294967295.sock" FS_CONTROL_NEW)];
+	char dir[BASE_CONTROL_PATH_MAX - sizeof("/-2147483648-4294967295.sock" BASE_CONTROL_NEW)];
 	struct stat st;
 	int rc = runtime_dir(geteuid(), dir, sizeof(dir));
 	if (rc < 0)
@@ -66,9 +66,9 @@ int fs_control_default_path(unsigned number, struct base_err *err, char ret_path
 		return base_err_set(err, -EACCES,
 		        "'%s': not a directory that belongs to this user alone: remove it, then mount again", dir);
 	if (number)
-		snprintf(ret_path, FS_CONTROL_PATH_MAX, "%s/%d-%u.sock", dir, (int)getpid(), number);
+		snprintf(ret_path, BASE_CONTROL_PATH_MAX, "%s/%d-%u.sock", dir, (int)getpid(), number);
 	else
-		snprintf(ret_path, FS_CONTROL_PATH_MAX, "%s/%d.sock", dir, (int)getpid());
+		snprintf(ret_path, BASE_CONTROL_PATH_MAX, "%s/%d.sock", dir, (int)getpid());
 	return 0;
 }
 
@@ -144,12 +144,12 @@ static int send_line(int fd, const char *text, int64_t deadline_ms)
 
 static int receive_line(int fd, int64_t deadline_ms, char **ret_line)
 {
-	cleanup_free char *line = malloc(FS_CONTROL_LINE_MAX + 1);
+	cleanup_free char *line = malloc(BASE_CONTROL_LINE_MAX + 1);
 	size_t len = 0;
 	if (!line)
 		return -ENOMEM;
-	while (len < FS_CONTROL_LINE_MAX) {
-		ssize_t n = recv(fd, line + len, FS_CONTROL_LINE_MAX - len, 0);
+	while (len < BASE_CONTROL_LINE_MAX) {
+		ssize_t n = recv(fd, line + len, BASE_CONTROL_LINE_MAX - len, 0);
 		if (n == 0)
 			return -EPROTO;
 		if (n < 0 && errno == EAGAIN) {
@@ -178,7 +178,7 @@ static int exchange(const char *socket_path, const char *request, unsigned timeo
 {
 	cleanup_close int fd = -1;
 	int64_t deadline_ms = now_ms() + timeout_ms;
-	if (strlen(request) >= FS_CONTROL_LINE_MAX || strchr(request, '\n'))
+	if (strlen(request) >= BASE_CONTROL_LINE_MAX || strchr(request, '\n'))
 		return -EMSGSIZE;
 	int rc = connect_to(socket_path, deadline_ms, &fd);
 	if (rc == 0)
@@ -189,7 +189,7 @@ static int exchange(const char *socket_path, const char *request, unsigned timeo
 	return rc;
 }
 
-int fs_control_request(
+int base_control_request(
         const char *socket_path, const char *request, unsigned timeout_ms, struct base_err *err, char **ret_reply)
 {
 	cleanup_free char *line = NULL;
@@ -218,11 +218,11 @@ int fs_control_request(
 
 /* A server's socket and what came of asking it. */
 struct question {
-	char path[FS_CONTROL_PATH_MAX];
+	char path[BASE_CONTROL_PATH_MAX];
 	enum { QUESTION_NEW, QUESTION_ASKED, QUESTION_OVER } state;
 	int fd;     /* >= 0 while asked */
 	int rc;     /* over: 0, or why there is no line */
-	char *line; /* asked: FS_CONTROL_LINE_MAX + 1 bytes, len of them filled; over: the answer, or NULL */
+	char *line; /* asked: BASE_CONTROL_LINE_MAX + 1 bytes, len of them filled; over: the answer, or NULL */
 	size_t len;
 };
 
@@ -236,28 +236,28 @@ struct questions {
 
 /* All servers that can be found. */
 struct peers {
-	struct fs_control_peer *list; /* those that have answered */
+	struct base_control_peer *list; /* those that have answered */
 	size_t n;
 	size_t room;
 	struct questions asked;
 };
 
-void fs_control_peer_done(struct fs_control_peer *peer)
+void base_control_peer_done(struct base_control_peer *peer)
 {
 	free(peer->mountpoint);
 	free(peer->dataset);
 	free(peer->info);
-	*peer = (struct fs_control_peer){ 0 };
+	*peer = (struct base_control_peer){ 0 };
 }
 
-void fs_control_peers_free(struct fs_control_peer *peers, size_t n)
+void base_control_peers_free(struct base_control_peer *peers, size_t n)
 {
 	for (size_t i = 0; peers && i < n; i++)
-		fs_control_peer_done(&peers[i]);
+		base_control_peer_done(&peers[i]);
 	free(peers);
 }
 
-static int parse_peer(const char *path, char *reply, struct fs_control_peer *ret_peer)
+static int parse_peer(const char *path, char *reply, struct base_control_peer *ret_peer)
 {
 	json_t *root = json_loads(reply, 0, NULL);
 	const char *mountpoint = json_string_value(json_object_get(root, "mountpoint"));
@@ -265,7 +265,7 @@ static int parse_peer(const char *path, char *reply, struct fs_control_peer *ret
 	const char *view = json_string_value(json_object_get(root, "view"));
 	int rc = -EPROTO;
 	if (mountpoint && dataset && view && json_is_true(json_object_get(root, "ok"))) {
-		*ret_peer = (struct fs_control_peer){
+		*ret_peer = (struct base_control_peer){
 			.pid = (pid_t)json_integer_value(json_object_get(root, "pid")),
 			.dev = (uint64_t)json_integer_value(json_object_get(root, "dev")),
 			.rank = (uint32_t)json_integer_value(json_object_get(root, "rank")),
@@ -278,17 +278,17 @@ static int parse_peer(const char *path, char *reply, struct fs_control_peer *ret
 		snprintf(ret_peer->socket, sizeof(ret_peer->socket), "%s", path);
 		rc = ret_peer->mountpoint && ret_peer->dataset && ret_peer->info ? 0 : -ENOMEM;
 		if (rc < 0)
-			fs_control_peer_done(ret_peer);
+			base_control_peer_done(ret_peer);
 	}
 	json_decref(root);
 	return rc;
 }
 
-static int peers_add(struct peers *peers, const struct fs_control_peer *peer)
+static int peers_add(struct peers *peers, const struct base_control_peer *peer)
 {
 	if (peers->n == peers->room) {
 		size_t room = peers->room ? peers->room * 2 : 8;
-		struct fs_control_peer *list = realloc(peers->list, room * sizeof(*list));
+		struct base_control_peer *list = realloc(peers->list, room * sizeof(*list));
 		if (!list)
 			return -ENOMEM;
 		peers->list = list;
@@ -379,7 +379,7 @@ static void question_begin(struct questions *qs, struct question *q)
 	}
 	/* A refused peer's socket is closed with the reason already in it: an error does not hide the line. */
 	(void)!send(q->fd, line, (size_t)len, MSG_NOSIGNAL);
-	q->line = malloc(FS_CONTROL_LINE_MAX + 1);
+	q->line = malloc(BASE_CONTROL_LINE_MAX + 1);
 	if (q->line)
 		q->state = QUESTION_ASKED;
 	else
@@ -388,12 +388,12 @@ static void question_begin(struct questions *qs, struct question *q)
 
 static void question_receive(struct questions *qs, struct question *q)
 {
-	ssize_t n = recv(q->fd, q->line + q->len, FS_CONTROL_LINE_MAX - q->len, 0);
+	ssize_t n = recv(q->fd, q->line + q->len, BASE_CONTROL_LINE_MAX - q->len, 0);
 	if (n < 0 && (errno == EAGAIN || errno == EINTR))
 		return;
 	char *end = n > 0 ? memchr(q->line + q->len, '\n', (size_t)n) : NULL;
 	q->len += n > 0 ? (size_t)n : 0;
-	if (n > 0 && !end && q->len < FS_CONTROL_LINE_MAX)
+	if (n > 0 && !end && q->len < BASE_CONTROL_LINE_MAX)
 		return;
 	if (end)
 		*end = '\0';
@@ -429,7 +429,7 @@ static bool ask_round(struct questions *qs, int64_t deadline_ms)
 	return false;
 }
 
-int fs_control_request_all(
+int base_control_request_all(
         const char *const *sockets, size_t n, const char *request, unsigned limit_ms, int *ret_rcs, char **ret_replies)
 {
 	struct questions qs = { .request = request };
@@ -458,11 +458,11 @@ static int take_answers(struct peers *peers)
 		if (q->rc == -ECONNREFUSED)
 			remove_dead(q->path);
 		cleanup_free char *line = steal_ptr(&q->line);
-		struct fs_control_peer peer;
+		struct base_control_peer peer;
 		int rc = q->rc == -ENOMEM ? q->rc : line ? parse_peer(q->path, line, &peer) : -EPROTO;
 		q->rc = -EPROTO; /* taken */
 		if (rc == 0 && (rc = peers_add(peers, &peer)) < 0)
-			fs_control_peer_done(&peer);
+			base_control_peer_done(&peer);
 		if (rc == -ENOMEM)
 			return rc;
 	}
@@ -475,8 +475,8 @@ static int look_into(struct peers *peers, const char *dir)
 	struct dirent *entry;
 	size_t seen = 0;
 	int rc = 0;
-	while (d && rc == 0 && seen < FS_CONTROL_PEERS_MAX && (entry = readdir(d))) {
-		char path[FS_CONTROL_PATH_MAX];
+	while (d && rc == 0 && seen < BASE_CONTROL_PEERS_MAX && (entry = readdir(d))) {
+		char path[BASE_CONTROL_PATH_MAX];
 		size_t len = strlen(entry->d_name);
 		if (len < 6 || strcmp(entry->d_name + len - 5, ".sock") != 0)
 			continue;
@@ -497,7 +497,7 @@ static int look_at_users(struct peers *peers)
 		cleanup_closedir DIR *d = opendir(parents[i]);
 		struct dirent *entry;
 		while (d && rc == 0 && (entry = readdir(d))) {
-			char path[FS_CONTROL_PATH_MAX];
+			char path[BASE_CONTROL_PATH_MAX];
 			uint64_t uid;
 			const char *digits = entry->d_name;
 			if (i == 1 && strncmp(digits, "ddpfs-", 6) != 0)
@@ -513,15 +513,15 @@ static int look_at_users(struct peers *peers)
 	return rc;
 }
 
-unsigned fs_control_count(void)
+unsigned base_control_count(void)
 {
-	char dir[FS_CONTROL_PATH_MAX];
+	char dir[BASE_CONTROL_PATH_MAX];
 	unsigned n = 0;
 	if (runtime_dir(geteuid(), dir, sizeof(dir)) < 0)
 		return 0;
 	cleanup_closedir DIR *d = opendir(dir);
 	struct dirent *entry;
-	while (d && n < FS_CONTROL_PEERS_MAX && (entry = readdir(d))) {
+	while (d && n < BASE_CONTROL_PEERS_MAX && (entry = readdir(d))) {
 		size_t len = strlen(entry->d_name);
 		n += len >= 6 && strcmp(entry->d_name + len - 5, ".sock") == 0;
 	}
@@ -530,8 +530,8 @@ unsigned fs_control_count(void)
 
 static int by_place(const void *a, const void *b)
 {
-	const struct fs_control_peer *x = a;
-	const struct fs_control_peer *y = b;
+	const struct base_control_peer *x = a;
+	const struct base_control_peer *y = b;
 	int order = strcmp(x->mountpoint, y->mountpoint);
 	if (order == 0 && x->rank != y->rank)
 		order = x->rank < y->rank ? -1 : 1;
@@ -543,21 +543,21 @@ static int by_place(const void *a, const void *b)
 static void peers_done(struct peers *peers)
 {
 	questions_done(&peers->asked);
-	fs_control_peers_free(peers->list, peers->n);
+	base_control_peers_free(peers->list, peers->n);
 	*peers = (struct peers){ 0 };
 }
 
 /* The sockets that there are.  Released with peers_done, also after an error: -ENOMEM. */
 static int look_for_sockets(struct peers *peers)
 {
-	char dir[FS_CONTROL_PATH_MAX];
+	char dir[BASE_CONTROL_PATH_MAX];
 	uid_t uid = geteuid();
 	int rc = 0;
 	if (runtime_dir(uid, dir, sizeof(dir)) == 0)
 		rc = look_into(peers, dir);
 	if (rc == 0 && uid != 0) {
 		/* The same user may have mounted from a session with another environment. */
-		char other[FS_CONTROL_PATH_MAX];
+		char other[BASE_CONTROL_PATH_MAX];
 		snprintf(other, sizeof(other), "/run/user/%u/ddpfs", (unsigned)uid);
 		if (strcmp(other, dir) != 0)
 			rc = look_into(peers, other);
@@ -570,8 +570,8 @@ static int look_for_sockets(struct peers *peers)
 	return rc;
 }
 
-int fs_control_survey(unsigned limit_ms, struct fs_control_peer **ret_peers, size_t *ret_n,
-        struct fs_control_silent **ret_silent, size_t *ret_n_silent)
+int base_control_survey(unsigned limit_ms, struct base_control_peer **ret_peers, size_t *ret_n,
+        struct base_control_silent **ret_silent, size_t *ret_n_silent)
 {
 	struct peers peers = { .asked.request = info_request };
 	size_t n_silent = 0;
@@ -581,7 +581,7 @@ int fs_control_survey(unsigned limit_ms, struct fs_control_peer **ret_peers, siz
 		;
 	if (rc == 0)
 		rc = take_answers(&peers);
-	struct fs_control_silent *silent = calloc(peers.asked.n + 1, sizeof(*silent));
+	struct base_control_silent *silent = calloc(peers.asked.n + 1, sizeof(*silent));
 	if (rc < 0 || !silent) {
 		free(silent);
 		peers_done(&peers);
@@ -606,11 +606,11 @@ int fs_control_survey(unsigned limit_ms, struct fs_control_peer **ret_peers, siz
 	return 0;
 }
 
-int fs_control_list(struct fs_control_peer **ret_peers, size_t *ret_n)
+int base_control_list(struct base_control_peer **ret_peers, size_t *ret_n)
 {
-	struct fs_control_silent *silent;
+	struct base_control_silent *silent;
 	size_t n_silent;
-	int rc = fs_control_survey(FS_CONTROL_TIMEOUT_MS, ret_peers, ret_n, &silent, &n_silent);
+	int rc = base_control_survey(BASE_CONTROL_TIMEOUT_MS, ret_peers, ret_n, &silent, &n_silent);
 	if (rc == 0)
 		free(silent);
 	return rc;
@@ -633,7 +633,7 @@ static bool is_root(const char *path, const struct stat *st)
 }
 
 /* How well a server fits: 2 the very mount, 1 the same path in another namespace, 0 not at all. */
-static int match(const struct fs_control_peer *peer, const struct target *target)
+static int match(const struct base_control_peer *peer, const struct target *target)
 {
 	if (!target->path)
 		return (uint64_t)peer->pid == target->pid ? 2 : 0;
@@ -709,7 +709,7 @@ static int not_found(const struct peers *peers, const char *target, const struct
 static int ask_for(struct peers *peers, const struct target *target, unsigned most_ms, unsigned *ret_waited_ms)
 {
 	int64_t began_ms = now_ms();
-	unsigned limit_ms = most_ms < FS_CONTROL_SURVEY_MS ? most_ms : FS_CONTROL_SURVEY_MS;
+	unsigned limit_ms = most_ms < BASE_CONTROL_SURVEY_MS ? most_ms : BASE_CONTROL_SURVEY_MS;
 	size_t seen = 0;
 	int best = 0;
 	int rc = look_for_sockets(peers);
@@ -732,13 +732,13 @@ static int ask_for(struct peers *peers, const struct target *target, unsigned mo
 	return rc;
 }
 
-int fs_control_find(const char *target, struct base_err *err, struct fs_control_peer *ret_peer)
+int base_control_find(const char *target, struct base_err *err, struct base_control_peer *ret_peer)
 {
-	return fs_control_find_within(target, FS_CONTROL_TIMEOUT_MS, err, ret_peer);
+	return base_control_find_within(target, BASE_CONTROL_TIMEOUT_MS, err, ret_peer);
 }
 
-int fs_control_find_within(
-        const char *target, unsigned limit_ms, struct base_err *err, struct fs_control_peer *ret_peer)
+int base_control_find_within(
+        const char *target, unsigned limit_ms, struct base_err *err, struct base_control_peer *ret_peer)
 {
 	struct peers peers = { .asked.request = info_request };
 	struct target wanted = { 0 };
@@ -785,7 +785,7 @@ int fs_control_find_within(
 		        target, pids);
 	} else {
 		*ret_peer = peers.list[at];
-		peers.list[at] = (struct fs_control_peer){ 0 };
+		peers.list[at] = (struct base_control_peer){ 0 };
 	}
 	peers_done(&peers);
 	return rc;

@@ -16,8 +16,8 @@
  * Threads: fs_handover_open and _close main.  A view's part is guarded by the view's lock, its orders are the recognise
  * thread's, the counts by fs/stats_files.c's, `resident` is
  * the engine's, `opens` are the watcher's lock's, `beat` is main's. */
-#ifndef DDPFS_FS_HANDOVER_MEMORY_H
-#define DDPFS_FS_HANDOVER_MEMORY_H
+#ifndef DDPFS_FS_SUPERVISE_HANDOVER_MEMORY_H
+#define DDPFS_FS_SUPERVISE_HANDOVER_MEMORY_H
 
 #include <stdbool.h>
 #include <stddef.h>

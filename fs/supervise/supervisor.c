@@ -1,4 +1,4 @@
-#include "fs/supervisor.h"
+#include "fs/supervise/supervisor.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -16,14 +16,14 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "fs/confine.h"
-#include "fs/control_server.h"
-#include "fs/health.h"
-#include "fs/handover_memory.h"
-#include "fs/mount.h"
-#include "fs/host_sharing.h"
-#include "fs/unmounter.h"
+#include "fs/supervise/confine.h"
+#include "fs/supervise/control_socket.h"
+#include "fs/supervise/handover_memory.h"
+#include "fs/supervise/mount.h"
+#include "fs/supervise/process_state.h"
+#include "fs/supervise/unmounter.h"
 #include "shard/base/cleanup.h"
+#include "shard/base/clock.h"
 #include "shard/base/log.h"
 
 enum {
@@ -125,15 +125,10 @@ static void on_ready(void *arg)
 
 static int serve(struct served *served, struct base_err *err)
 {
-	struct fs_server *server;
-	int rc = fs_server_new(served->sup->how->options, served->link, err, &server);
+	const struct fs_supervise *how = served->sup->how;
+	int rc = how->serve(how->serve_arg, served->link, on_ready, served, err);
 	if (rc < 0)
 		return rc;
-	rc = fs_server_run(server, on_ready, served);
-	fs_server_free(server);
-	if (rc < 0)
-		return base_err_set(
-		        err, rc, "serving '%s': %s", served->sup->how->options->mountpoint, base_err_str(rc));
 	if (!served->ready)
 		return base_err_set(err, -ECANCELED, "the mount was taken away before it answered");
 	return 0;
@@ -176,7 +171,7 @@ static _Noreturn void server_main(struct supervisor *sup, int channel)
 		.restarts = sup->held.restarts,
 	};
 	struct served served = { .sup = sup, .link = &link };
-	link.hang_ms = sup->how->options->watchdog_s * 1000;
+	link.hang_ms = sup->how->watchdog_s * 1000;
 	link.beat_ms = link.hang_ms / BEATS < BEAT_MS_MAX ? link.hang_ms / BEATS : BEAT_MS_MAX;
 	relay_channel = channel;
 	base_log_relay(relay);
@@ -213,7 +208,7 @@ static int start_server(struct supervisor *sup)
 	sup->outcome = OUTCOME_UNKNOWN;
 	sup->signal = 0;
 	sup->failed = (struct base_err){ 0 };
-	sup->start_ns = fs_now_ns();
+	sup->start_ns = base_now_ns();
 	if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends) < 0)
 		return -errno;
 	sup->channel = ends[0];
@@ -241,8 +236,8 @@ static void successor(struct supervisor *sup)
 	int rc = start_server(sup);
 	if (rc == 0)
 		return;
-	log_error("'%s': no process for its server (%s): trying again", sup->how->options->mountpoint, strerror(-rc));
-	sup->start_at_ns = fs_now_ns() + UINT64_C(1000000000);
+	log_error("'%s': no process for its server (%s): trying again", sup->how->mountpoint, strerror(-rc));
+	sup->start_at_ns = base_now_ns() + UINT64_C(1000000000);
 }
 
 /* ---- its end ---- */
@@ -294,7 +289,7 @@ static void resend(struct supervisor *sup)
 	fs_mount_resend(sup->held.fuse_fd);
 	if (sup->resend_ms < RESEND_MS_MAX)
 		sup->resend_ms *= 2;
-	sup->resend_ns = fs_now_ns() + sup->resend_ms * UINT64_C(1000000);
+	sup->resend_ns = base_now_ns() + sup->resend_ms * UINT64_C(1000000);
 }
 
 /* ---- unmounting for a server, which may not ---- */
@@ -302,7 +297,7 @@ static void resend(struct supervisor *sup)
 static int unmount_it(void *arg, bool lazy)
 {
 	const struct supervisor *sup = arg;
-	return fs_unmount(sup->how->options->mountpoint, sup->held.mount.dev, sup->held.mount.fusermount, lazy);
+	return fs_unmount(sup->how->mountpoint, sup->held.mount.dev, sup->held.mount.fusermount, lazy);
 }
 
 static void answer_unmount(void *arg, const struct fs_unmount_request *request, int rc)
@@ -340,7 +335,7 @@ static _Noreturn void greeter_main(const struct supervisor *sup)
 	sigprocmask(SIG_SETMASK, &sup->old_mask, NULL);
 	close_range(STDERR_FILENO + 1, UINT_MAX, 0);
 	if (fs_confine_greeter(sup->self) == 0)
-		fs_host_sharing_greet(sup->held.control_path);
+		sup->how->greet(sup->held.control_path);
 	_exit(0);
 }
 
@@ -409,7 +404,7 @@ static void tell_left_lines(struct supervisor *sup)
 {
 	if (sup->left_lines > 0)
 		log_warning("'%s': %u more lines of its server's log were left out: at most %d are written in %d s",
-		        sup->how->options->mountpoint, sup->left_lines, LINES_MAX, LINES_S);
+		        sup->how->mountpoint, sup->left_lines, LINES_MAX, LINES_S);
 	sup->left_lines = 0;
 }
 
@@ -417,7 +412,7 @@ static void tell_left_lines(struct supervisor *sup)
 static void take_line(struct supervisor *sup, const struct fs_channel_message *message)
 {
 	char line[PATH_MAX];
-	uint64_t now_ns = fs_now_ns();
+	uint64_t now_ns = base_now_ns();
 	if (now_ns - sup->lines_ns > LINES_S * UINT64_C(1000000000)) {
 		tell_left_lines(sup);
 		sup->lines_ns = now_ns;
@@ -487,7 +482,7 @@ static void bury(struct supervisor *sup)
 	if (!sup->reaped && sup->n_corpses < CORPSES_MAX)
 		sup->corpses[sup->n_corpses++] = sup->pid;
 	sup->resend_ms = RESEND_MS;
-	sup->resend_ns = fs_now_ns() + sup->resend_ms * UINT64_C(1000000);
+	sup->resend_ns = base_now_ns() + sup->resend_ms * UINT64_C(1000000);
 	sup->pid = 0;
 	sup->state = SERVER_NONE;
 	if (sup->channel >= 0)
@@ -499,7 +494,7 @@ static void reason(const struct supervisor *sup, char *buf, size_t size)
 {
 	switch (sup->outcome) {
 	case OUTCOME_HUNG:
-		snprintf(buf, size, "did not answer for %u s", sup->how->options->watchdog_s);
+		snprintf(buf, size, "did not answer for %u s", sup->how->watchdog_s);
 		break;
 	case OUTCOME_FAILED:
 		snprintf(buf, size, "failed: %s", sup->failed.text);
@@ -529,7 +524,7 @@ static void disconnect(struct supervisor *sup)
 	if (sup->held.fuse_fd < 0)
 		return;
 	if (sup->n_corpses > 0)
-		fs_mount_abort(sup->how->options->mountpoint, sup->held.mount.dev);
+		fs_mount_abort(sup->how->mountpoint, sup->held.mount.dev);
 	close(steal_fd(&sup->held.fuse_fd));
 }
 
@@ -540,7 +535,7 @@ static void take_away_mount(struct supervisor *sup)
 	bool there = fs_mount_lives(sup->held.fuse_fd);
 	disconnect(sup);
 	if (there)
-		fs_unmount(sup->how->options->mountpoint, sup->held.mount.dev, sup->held.mount.fusermount, true);
+		fs_unmount(sup->how->mountpoint, sup->held.mount.dev, sup->held.mount.fusermount, true);
 }
 
 static int give_up(struct supervisor *sup, int code, const char *why)
@@ -548,7 +543,7 @@ static int give_up(struct supervisor *sup, int code, const char *why)
 	disconnect(sup);
 	return base_err_set(sup->err, code,
 	        "'%s': the server %s: the mount ends, its readers get ENOTCONN; `ddpfs umount` takes it away",
-	        sup->how->options->mountpoint, why);
+	        sup->how->mountpoint, why);
 }
 
 /* A kill from outside is no fault of the server's. */
@@ -562,13 +557,13 @@ static bool served_long(const struct supervisor *sup)
 {
 	uint64_t s = FS_SUPERVISOR_FAILURES_S;
 	if (sup->outcome == OUTCOME_HUNG)
-		s += 3 * (uint64_t)sup->how->options->watchdog_s;
-	return fs_now_ns() - sup->start_ns > s * 1000000000;
+		s += 3 * (uint64_t)sup->how->watchdog_s;
+	return base_now_ns() - sup->start_ns > s * 1000000000;
 }
 
 static bool failed_too_often(struct supervisor *sup)
 {
-	uint64_t now = fs_now_ns();
+	uint64_t now = base_now_ns();
 	uint64_t *oldest = &sup->failures[sup->n_failures % FS_SUPERVISOR_FAILURES_MAX];
 	bool often = sup->n_failures >= FS_SUPERVISOR_FAILURES_MAX - 1 &&
 	             now - sup->failures[(sup->n_failures + 1) % FS_SUPERVISOR_FAILURES_MAX] <
@@ -582,15 +577,15 @@ static bool failed_too_often(struct supervisor *sup)
 static int try_later(struct supervisor *sup, const char *why)
 {
 	char long_why[REASON_MAX + 64];
-	uint32_t timeout_s = sup->how->options->timeout_s;
-	uint64_t now_ns = fs_now_ns();
+	uint32_t timeout_s = sup->how->timeout_s;
+	uint64_t now_ns = base_now_ns();
 	if (!timeout_s)
 		return give_up(sup, -EIO, why);
 	if (!sup->waits_ns) {
 		sup->waits_ns = now_ns;
 		sup->pause_ms = PAUSE_MS;
-		log_warning("'%s': the server %s: trying again for %u s, its readers wait",
-		        sup->how->options->mountpoint, why, timeout_s);
+		log_warning("'%s': the server %s: trying again for %u s, its readers wait", sup->how->mountpoint, why,
+		        timeout_s);
 	}
 	uint64_t end_ns = sup->waits_ns + timeout_s * UINT64_C(1000000000);
 	if (now_ns >= end_ns) {
@@ -650,10 +645,10 @@ static int gone(struct supervisor *sup)
 		        FS_SUPERVISOR_FAILURES_MAX, FS_SUPERVISOR_FAILURES_S);
 		return give_up(sup, -EIO, often);
 	}
-	log_warning("'%s': the server %s: another one goes on%s", sup->how->options->mountpoint, why,
+	log_warning("'%s': the server %s: another one goes on%s", sup->how->mountpoint, why,
 	        sup->held.mount.resends ? "" : "; what readers waited for fails with ECONNABORTED");
 	if (sup->in_a_row > 1)
-		sup->start_at_ns = fs_now_ns() + (uint64_t)DELAY_MS * (sup->in_a_row - 1) * 1000000;
+		sup->start_at_ns = base_now_ns() + (uint64_t)DELAY_MS * (sup->in_a_row - 1) * 1000000;
 	else
 		successor(sup);
 	return 1;
@@ -663,17 +658,17 @@ static int gone(struct supervisor *sup)
 
 static uint32_t look_ms(const struct supervisor *sup)
 {
-	uint32_t ms = sup->how->options->watchdog_s * 1000 / BEATS;
+	uint32_t ms = sup->how->watchdog_s * 1000 / BEATS;
 	return ms < BEAT_MS_MAX ? ms : BEAT_MS_MAX;
 }
 
 /* Looks count, not time: a machine that was asleep, or a cgroup that was frozen, has missed none. */
 static bool hangs(struct supervisor *sup)
 {
-	if (!sup->how->options->watchdog_s)
+	if (!sup->how->watchdog_s)
 		return false;
 	uint64_t beat = atomic_load(&sup->head->beat);
-	uint64_t limit_ms = sup->how->options->watchdog_s * UINT64_C(1000);
+	uint64_t limit_ms = sup->how->watchdog_s * UINT64_C(1000);
 	if (sup->state == SERVER_STARTING) {
 		limit_ms = START_MS_MIN + 10 * (sup->held.first_start_ns / 1000000);
 		if (!sup->was_ready)
@@ -690,10 +685,10 @@ static bool hangs(struct supervisor *sup)
 	/* One more than the limit: the server's clock and ours are not in step. */
 	if (++sup->still <= limit_ms / look_ms(sup) || status_number(sup->pid, "TracerPid:"))
 		return false;
-	if (fs_health_thread_state(sup->pid, sup->pid) != 'D')
+	if (fs_thread_state(sup->pid, sup->pid) != 'D')
 		return true;
 	if (!sup->told_waits)
-		log_warning("'%s': the server waits for a disk; so would another one", sup->how->options->mountpoint);
+		log_warning("'%s': the server waits for a disk; so would another one", sup->how->mountpoint);
 	sup->told_waits = true;
 	return false;
 }
@@ -702,14 +697,14 @@ static bool hangs(struct supervisor *sup)
 
 static uint64_t latest_end_ns(void)
 {
-	return fs_now_ns() + FS_SUPERVISOR_STOP_MS * UINT64_C(1000000);
+	return base_now_ns() + FS_SUPERVISOR_STOP_MS * UINT64_C(1000000);
 }
 
 static void stop(struct supervisor *sup, const char *why)
 {
 	if (sup->stopping)
 		return;
-	log_info("%s: unmounting '%s'", why, sup->how->options->mountpoint);
+	log_info("%s: unmounting '%s'", why, sup->how->mountpoint);
 	sup->stopping = true;
 	sup->stop_ns = latest_end_ns();
 	if (sup->asked_id)
@@ -757,19 +752,19 @@ static int restart(struct supervisor *sup, const char *program)
 	sup->held.restarts++;
 	sup->how->restart(sup->how->arg, program, &sup->held, true, &err);
 	sup->held.restarts--;
-	log_error("'%s': %s: going on as before", sup->how->options->mountpoint, err.text);
+	log_error("'%s': %s: going on as before", sup->how->mountpoint, err.text);
 	successor(sup);
 	return 1;
 }
 
 static void became_ready(struct supervisor *sup)
 {
-	uint64_t took_ns = fs_now_ns() - (sup->waits_ns ? sup->waits_ns : sup->start_ns);
+	uint64_t took_ns = base_now_ns() - (sup->waits_ns ? sup->waits_ns : sup->start_ns);
 	sup->state = SERVER_SERVING;
 	sup->still = 0;
 	sup->waits_ns = 0;
 	if (sup->was_ready) {
-		log_info("'%s': answers again after %llu ms", sup->how->options->mountpoint,
+		log_info("'%s': answers again after %llu ms", sup->how->mountpoint,
 		        (unsigned long long)(took_ns / 1000000));
 	} else {
 		sup->was_ready = true;
@@ -829,13 +824,13 @@ static int on_message(struct supervisor *sup, char program[PATH_MAX])
 
 static int until(uint64_t ns)
 {
-	uint64_t now = fs_now_ns();
+	uint64_t now = base_now_ns();
 	return ns > now ? (int)((ns - now) / 1000000) + 1 : 0;
 }
 
 static int timeout_ms(const struct supervisor *sup)
 {
-	int ms = sup->how->options->watchdog_s ? (int)look_ms(sup) : -1;
+	int ms = sup->how->watchdog_s ? (int)look_ms(sup) : -1;
 	if (sup->stopping || sup->state == SERVER_ENDING)
 		ms = until(sup->stop_ns);
 	else if (!sup->pid)
@@ -848,13 +843,13 @@ static int timeout_ms(const struct supervisor *sup)
 static int on_time(struct supervisor *sup)
 {
 	if (sup->stopping || sup->state == SERVER_ENDING) {
-		if (fs_now_ns() < sup->stop_ns)
+		if (base_now_ns() < sup->stop_ns)
 			return 1;
-		log_warning("'%s': the server does not end: killing it", sup->how->options->mountpoint);
+		log_warning("'%s': the server does not end: killing it", sup->how->mountpoint);
 		return gone(sup);
 	}
 	if (!sup->pid) {
-		if (fs_now_ns() >= sup->start_at_ns)
+		if (base_now_ns() >= sup->start_at_ns)
 			successor(sup);
 		return 1;
 	}
@@ -887,7 +882,7 @@ static int ended(struct supervisor *sup)
 static int watch(struct supervisor *sup)
 {
 	char program[PATH_MAX] = "";
-	uint64_t look_ns = fs_now_ns();
+	uint64_t look_ns = base_now_ns();
 	for (;;) {
 		/* The last one, for nothing but its error: unmounted while there is no server to see it. */
 		struct pollfd polls[4] = { { .fd = sup->signal_fd, .events = POLLIN },
@@ -913,12 +908,12 @@ static int watch(struct supervisor *sup)
 			rc = ended(sup);
 		else if (!sup->pid && (sup->stopping || (n > 0 && polls[3].revents & POLLERR)))
 			rc = gone(sup);
-		bool again = rc == 1 && resends(sup) && fs_now_ns() >= sup->resend_ns;
+		bool again = rc == 1 && resends(sup) && base_now_ns() >= sup->resend_ns;
 		if (again)
 			resend(sup);
 		if (rc == 1 &&
-		        ((n == 0 && !early && !again) || fs_now_ns() - look_ns > look_ms(sup) * UINT64_C(1000000))) {
-			look_ns = fs_now_ns();
+		        ((n == 0 && !early && !again) || base_now_ns() - look_ns > look_ms(sup) * UINT64_C(1000000))) {
+			look_ns = base_now_ns();
 			rc = on_time(sup);
 		}
 		if (rc != 1)
@@ -966,13 +961,13 @@ static int make(struct supervisor *sup)
 		confine();
 		return 0;
 	}
-	held->started_ns = fs_now_ns();
+	held->started_ns = base_now_ns();
 	held->inotify_fd = inotify_init1(IN_NONBLOCK | IN_CLOEXEC);
 	if (held->inotify_fd < 0)
 		log_warning("inotify is not to be had (%s): epochs do not advance by themselves; raise "
 		            "fs.inotify.max_user_instances",
 		        strerror(errno));
-	rc = fs_control_listen(sup->how->options->control_path, sup->err, held->control_path, &held->control_fd);
+	rc = fs_control_socket(sup->how->control_path, sup->err, held->control_path, &held->control_fd);
 	if (rc == 0)
 		confine();
 	return rc;

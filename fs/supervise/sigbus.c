@@ -1,4 +1,4 @@
-#include "fs/sigbus.h"
+#include "fs/supervise/sigbus.h"
 
 #include <errno.h>
 #include <pthread.h>
@@ -9,8 +9,8 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-#include "fs/crash.h"
-#include "fs/supervisor_channel.h"
+#include "fs/supervise/crash.h"
+#include "fs/supervise/channel.h"
 #include "shard/base/err.h"
 #include "shard/base/log.h"
 #include "shard/index.h"

@@ -1,4 +1,4 @@
-#include "fs/confine.h"
+#include "fs/supervise/confine.h"
 
 #include <errno.h>
 #include <fcntl.h>

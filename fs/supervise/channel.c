@@ -1,4 +1,4 @@
-#include "fs/supervisor_channel.h"
+#include "fs/supervise/channel.h"
 
 #include <errno.h>
 #include <poll.h>

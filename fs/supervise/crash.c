@@ -1,4 +1,4 @@
-#include "fs/crash.h"
+#include "fs/supervise/crash.h"
 
 #include <fcntl.h>
 #include <signal.h>
@@ -7,7 +7,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-#include "fs/supervisor_channel.h"
+#include "fs/supervise/channel.h"
 
 static const int signals[] = { SIGSEGV, SIGABRT, SIGFPE, SIGILL };
 enum { N_SIGNALS = sizeof(signals) / sizeof(signals[0]) };

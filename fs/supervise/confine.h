@@ -9,8 +9,8 @@
  *     greeter      (fs/host_sharing.h) keeps none, and no new privileges
  *
  * A user who is not root has no capabilities to give up; the rest is the same. */
-#ifndef DDPFS_FS_CONFINE_H
-#define DDPFS_FS_CONFINE_H
+#ifndef DDPFS_FS_SUPERVISE_CONFINE_H
+#define DDPFS_FS_SUPERVISE_CONFINE_H
 
 #include <stdbool.h>
 #include <sys/types.h>

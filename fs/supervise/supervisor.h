@@ -1,7 +1,7 @@
 /* The supervisor: the process that keeps a mount alive over the death of its server.
  *
  *     supervisor  ==fork==>  server        answers the kernel on /dev/fuse
- *         keeps: /dev/fuse, INIT, inotify, control socket, memory (fs/supervisor_channel.h, fs/handover_memory.h)
+ *         keeps: /dev/fuse, INIT, inotify, control socket, memory (fs/supervise/channel.h, fs/supervise/handover_memory.h)
  *
  * When the server dies (crash, OOM killer, kill -9) or hangs, the supervisor starts another one on the same descriptor and
  * writes FUSE_NOTIFY_RESEND: the kernel (6.9 and later) hands out again what the dead one had taken and not answered.  Inodes,
@@ -31,19 +31,18 @@
  *
  * It has one thread, maps neither index nor shards, never touches the mount, and allocates nothing while it waits.
  *
- * A server may do little (fs/confine.h): the supervisor unmounts for it, writes what it logs, and sends a greeter to the other mounts
+ * A server may do little (fs/supervise/confine.h): the supervisor unmounts for it, writes what it logs, and sends a greeter to the other mounts
  * of the dataset (fs/host_sharing.h), the first and the last in processes of their own.
  *
  * Threads: call from the main thread of a process that has no others. */
-#ifndef DDPFS_FS_SUPERVISOR_H
-#define DDPFS_FS_SUPERVISOR_H
+#ifndef DDPFS_FS_SUPERVISE_SUPERVISOR_H
+#define DDPFS_FS_SUPERVISE_SUPERVISOR_H
 
 #include <stdint.h>
 #include <sys/types.h>
 
-#include "fs/control.h"
-#include "fs/fs.h"
-#include "fs/supervisor_channel.h"
+#include "shard/base/control_client.h"
+#include "fs/supervise/channel.h"
 
 enum {
 	FS_SUPERVISOR_FAILURES_MAX = 5,
@@ -55,7 +54,7 @@ enum {
 /* What a supervisor holds, for another program that becomes the supervisor (restart). */
 struct fs_supervised {
 	int fuse_fd, estate_fd, inotify_fd, control_fd; /* inotify_fd may be -1 */
-	char control_path[FS_CONTROL_PATH_MAX];
+	char control_path[BASE_CONTROL_PATH_MAX];
 	struct fs_channel_mount mount;
 	uint64_t started_ns;
 	uint64_t first_start_ns; /* from the first server's start to its READY; 0: it is not known */
@@ -63,7 +62,17 @@ struct fs_supervised {
 };
 
 struct fs_supervise {
-	const struct fs_options *options;
+	const char *mountpoint;
+	const char *control_path; /* NULL: the default place (shard/base/control_client.h) */
+	uint32_t watchdog_s;      /* a server that hangs for so long is replaced; 0: never */
+	uint32_t timeout_s;       /* how long a successor that fails before it serves is tried again; 0: not at all */
+	/* The server, in a process of its own: mounts, or takes over, and serves until the mount ends.  It calls `ready(ready_arg)` once when
+	 * the mount answers.  Returns 0, or -errno with its sentence. */
+	int (*serve)(const void *arg, const struct fs_channel *channel, void (*ready)(void *arg), void *ready_arg,
+	        struct base_err *err);
+	const void *serve_arg;
+	/* Tells the other mounts of this one, in a process of its own. */
+	void (*greet)(const char *control_path);
 	int owner_pidfd;                      /* a process whose end ends the mount, and then signals do not; or -1 */
 	const struct fs_supervised *takeover; /* NULL: a new mount */
 	/* The mount answers: called in the first server (from its helper thread), then in the supervisor.  May be NULL. */

@@ -5,8 +5,8 @@
  * itself (no ACCESS round trips), and no request to write ever reaches us.
  *
  * Threads: main only, before any other thread uses the mount. */
-#ifndef DDPFS_FS_MOUNT_H
-#define DDPFS_FS_MOUNT_H
+#ifndef DDPFS_FS_SUPERVISE_MOUNT_H
+#define DDPFS_FS_SUPERVISE_MOUNT_H
 
 #include <limits.h>
 #include <stdbool.h>

@@ -5,8 +5,8 @@
  * that waits, for a server waits for the answer to its newest request only.
  *
  * Threads: the supervisor's only one. */
-#ifndef DDPFS_FS_UNMOUNTER_H
-#define DDPFS_FS_UNMOUNTER_H
+#ifndef DDPFS_FS_SUPERVISE_UNMOUNTER_H
+#define DDPFS_FS_SUPERVISE_UNMOUNTER_H
 
 #include <stdbool.h>
 #include <stdint.h>

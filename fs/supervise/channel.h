@@ -1,4 +1,4 @@
-/* What ties a server to its supervisor (fs/supervisor.h): the things it is handed, and a socket for a few messages.
+/* What ties a server to its supervisor (fs/supervise/supervisor.h): the things it is handed, and a socket for a few messages.
  *
  * A server that dies leaves nothing behind but what its supervisor keeps: /dev/fuse, the kernel's INIT, the inotify
  * descriptors with the watches and the events not yet read, the control socket, and the memory of fs/estate.h.
@@ -8,8 +8,8 @@
  * kinds and texts are checked.
  *
  * Threads: main of either process. */
-#ifndef DDPFS_FS_SUPERVISOR_CHANNEL_H
-#define DDPFS_FS_SUPERVISOR_CHANNEL_H
+#ifndef DDPFS_FS_SUPERVISE_CHANNEL_H
+#define DDPFS_FS_SUPERVISE_CHANNEL_H
 
 #include <limits.h>
 #include <stdbool.h>
@@ -34,7 +34,7 @@ struct fs_channel_mount {
 struct fs_channel {
 	pid_t supervisor;
 	int channel;              /* the socket's server end */
-	int estate_fd;            /* memfd of fs/handover_memory.h */
+	int estate_fd;            /* memfd of fs/supervise/handover_memory.h */
 	int inotify_fd;           /* or -1: there is none to be had */
 	int control_fd;           /* listens */
 	const char *control_path; /* for messages; not owned */

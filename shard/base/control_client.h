@@ -9,7 +9,7 @@
  * Only the mount's owner and root are answered (SO_PEERCRED).  Sockets are found by name, so a caller in another mount
  * namespace reaches them as long as it sees the same /run.
  *
- * Requests (an object on one line of at most FS_CONTROL_LINE_MAX bytes) and what the reply holds besides "ok":true:
+ * Requests (an object on one line of at most BASE_CONTROL_LINE_MAX bytes) and what the reply holds besides "ok":true:
  *   {"cmd":"info"}                       pid (of the supervisor: it stays), server_pid, version, mountpoint, dataset, layout, view ("rank"|"all"), rank, world,
  *                                        order, deal, tail, seed, subdir, identity (of the dataset), view_identity,
  *                                        dev (st_dev of the mount), advance
@@ -41,8 +41,8 @@
  *
  * Threads: the client functions share no state; any thread.  They ignore no signals: EINTR is continued until the
  * time limit. */
-#ifndef DDPFS_FS_CONTROL_H
-#define DDPFS_FS_CONTROL_H
+#ifndef DDPFS_SHARD_BASE_CONTROL_CLIENT_H
+#define DDPFS_SHARD_BASE_CONTROL_CLIENT_H
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -52,19 +52,20 @@
 #include "shard/base/err.h"
 
 enum {
-	FS_CONTROL_LINE_MAX = 65536,  /* bytes of a request or reply, newline included */
-	FS_CONTROL_PATH_MAX = 108,    /* sizeof(sun_path), NUL included */
-	FS_CONTROL_SURVEY_MS = 1000,  /* what servers are given to answer, all of them together */
-	FS_CONTROL_TIMEOUT_MS = 5000, /* ... where one that is silent may be the one that is wanted; fs_control_list */
-	FS_CONTROL_PEERS_MAX = 4096,  /* sockets looked at in one directory */
+	BASE_CONTROL_LINE_MAX = 65536, /* bytes of a request or reply, newline included */
+	BASE_CONTROL_PATH_MAX = 108,   /* sizeof(sun_path), NUL included */
+	BASE_CONTROL_SURVEY_MS = 1000, /* what servers are given to answer, all of them together */
+	BASE_CONTROL_TIMEOUT_MS =
+	        5000, /* ... where one that is silent may be the one that is wanted; base_control_list */
+	BASE_CONTROL_PEERS_MAX = 4096, /* sockets looked at in one directory */
 };
 
 /* What the socket's name ends in until it listens. */
-#define FS_CONTROL_NEW ".new"
+#define BASE_CONTROL_NEW ".new"
 
 /* A live server, as its "info" told. */
-struct fs_control_peer {
-	char socket[FS_CONTROL_PATH_MAX];
+struct base_control_peer {
+	char socket[BASE_CONTROL_PATH_MAX];
 	pid_t pid;
 	uint64_t dev; /* st_dev of the mount; 0 while it is being set up */
 	uint32_t rank;
@@ -76,22 +77,22 @@ struct fs_control_peer {
 };
 
 /* A server that takes connections, or has a full queue of them, and says nothing. */
-struct fs_control_silent {
-	char socket[FS_CONTROL_PATH_MAX];
+struct base_control_silent {
+	char socket[BASE_CONTROL_PATH_MAX];
 	pid_t pid; /* by the socket's name; 0: another name */
 };
 
-/* All servers that fs_control_list finds, asked at the same time; those that have not answered after limit_ms are
- * silent.  Free the peers with fs_control_peers_free, the silent ones with free.  Returns 0, -ENOMEM. */
-int fs_control_survey(unsigned limit_ms, struct fs_control_peer **ret_peers, size_t *ret_n,
-        struct fs_control_silent **ret_silent, size_t *ret_n_silent);
+/* All servers that base_control_list finds, asked at the same time; those that have not answered after limit_ms are
+ * silent.  Free the peers with base_control_peers_free, the silent ones with free.  Returns 0, -ENOMEM. */
+int base_control_survey(unsigned limit_ms, struct base_control_peer **ret_peers, size_t *ret_n,
+        struct base_control_silent **ret_silent, size_t *ret_n_silent);
 
 /* The directories that are searched, in order (what exists of the list at the top: a caller who is root also finds the
  * sockets of other users under /run/user).  Lists every server that answers; sockets whose server is dead are removed
- * when they are the caller's own and it may: a server whose system calls are filtered (fs/confine.h) may not, tools do.
- * *ret_peers is sorted by (mountpoint, rank, pid); free with fs_control_peers_free.  Returns 0 (also for none), -ENOMEM. */
-int fs_control_list(struct fs_control_peer **ret_peers, size_t *ret_n);
-void fs_control_peers_free(struct fs_control_peer *peers, size_t n); /* NULL is fine */
+ * when they are the caller's own and it may: a server whose system calls are filtered (fs/supervise/confine.h) may not, tools do.
+ * *ret_peers is sorted by (mountpoint, rank, pid); free with base_control_peers_free.  Returns 0 (also for none), -ENOMEM. */
+int base_control_list(struct base_control_peer **ret_peers, size_t *ret_n);
+void base_control_peers_free(struct base_control_peer *peers, size_t n); /* NULL is fine */
 
 /* Finds the server of a mount.  `target` is the mountpoint (or any path inside it), or `@PID`.  A mount that the caller can
  * see is recognised by its device number alone, so equal paths in private namespaces are told apart; one that it cannot see
@@ -99,31 +100,31 @@ void fs_control_peers_free(struct fs_control_peer *peers, size_t n); /* NULL is 
  * -ENOENT: no ddpfs server has it (err says what to do); -ENOTUNIQ: several namespaces use this path (err lists their
  * pids, to be named as @PID); -EACCES: the server belongs to another user; -ETIMEDOUT: no server that answers has it, and
  * some do not answer (err names their pids); -ENOTCONN: its server is dead; -ENOMEM. */
-int fs_control_find(const char *target, struct base_err *err, struct fs_control_peer *ret_peer);
+int base_control_find(const char *target, struct base_err *err, struct base_control_peer *ret_peer);
 /* The same; a silent server that may be the one is waited for so long. */
-int fs_control_find_within(
-        const char *target, unsigned limit_ms, struct base_err *err, struct fs_control_peer *ret_peer);
-void fs_control_peer_done(struct fs_control_peer *peer);
+int base_control_find_within(
+        const char *target, unsigned limit_ms, struct base_err *err, struct base_control_peer *ret_peer);
+void base_control_peer_done(struct base_control_peer *peer);
 
 /* Sends one request (JSON text without newline) and waits for the reply, at most timeout_ms.
  * *ret_reply is the reply's text without newline, malloc'd.  Returns 0 when the server said ok;
  * -EREMOTEIO: it refused (err holds its sentence, *ret_reply is not set); -ECONNREFUSED, -ENOENT, -EACCES, -ETIMEDOUT,
  * -EPROTO (no JSON came back), -EMSGSIZE (request too long), -ENOMEM. */
-int fs_control_request(
+int base_control_request(
         const char *socket_path, const char *request, unsigned timeout_ms, struct base_err *err, char **ret_reply);
 
 /* Sends a short request (under 60 bytes) to n servers at the same time and waits for all replies, at most limit_ms.
- * ret_rcs[i]: 0, and ret_replies[i] the reply, malloc'd, whatever it says; or as fs_control_request, and NULL.
+ * ret_rcs[i]: 0, and ret_replies[i] the reply, malloc'd, whatever it says; or as base_control_request, and NULL.
  * Returns 0, -ENOMEM. */
-int fs_control_request_all(
+int base_control_request_all(
         const char *const *sockets, size_t n, const char *request, unsigned limit_ms, int *ret_rcs, char **ret_replies);
 
 /* Sockets that lie where this process would put its own; those of killed servers count until somebody asks them.  Opens a
  * directory and nothing else. */
-unsigned fs_control_count(void);
+unsigned base_control_count(void);
 
 /* Where this process would put its socket: "<dir>/<pid>.sock", or "<dir>/<pid>-<number>.sock".  Makes the directory.  -EACCES when what stands there
  * is not safe to use; -ENAMETOOLONG. */
-int fs_control_default_path(unsigned number, struct base_err *err, char ret_path[FS_CONTROL_PATH_MAX]);
+int base_control_default_path(unsigned number, struct base_err *err, char ret_path[BASE_CONTROL_PATH_MAX]);
 
 #endif

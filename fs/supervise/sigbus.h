@@ -5,8 +5,8 @@
  *
  * Where somebody cut the file, the server goes on: zeros take the place of its pages (shard_index_fault), and every
  * request that was answered of them is refused (fs_index_check). */
-#ifndef DDPFS_FS_SIGBUS_H
-#define DDPFS_FS_SIGBUS_H
+#ifndef DDPFS_FS_SUPERVISE_SIGBUS_H
+#define DDPFS_FS_SUPERVISE_SIGBUS_H
 
 /* Takes SIGBUS of the process, for one dataset and mountpoint; `channel`: fs/link.h.  Call from main, before there are threads that
  * could meet it. */

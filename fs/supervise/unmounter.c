@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The process that calls umount(2) for a server.  Read unmounter.h first. */
-#include "fs/unmounter.h"
+#include "fs/supervise/unmounter.h"
 
 #include <errno.h>
 #include <limits.h>

@@ -1,4 +1,4 @@
-#include "fs/mount.h"
+#include "fs/supervise/mount.h"
 
 #include <errno.h>
 #include <fcntl.h>
