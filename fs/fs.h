@@ -32,9 +32,9 @@ struct fs_options {
 	bool set_uid, set_gid; /* else files belong to the mounting user */
 	uid_t uid;
 	gid_t gid;
-	mode_t umask;          /* bits removed from modes */
-	uint32_t threads;      /* FUSE workers, at most FS_THREADS_MAX; 0 = default */
-	bool gives_up_stderr;  /* the caller's stderr is let go once the mount answers: threads with a
+	mode_t umask;         /* bits removed from modes */
+	uint32_t threads;     /* FUSE workers, at most FS_THREADS_MAX; 0 = default */
+	bool gives_up_stderr; /* the caller's stderr is let go once the mount answers: threads with a
 	                                     descriptor table of their own must not keep it open */
 	bool debug;           /* libfuse's trace on stderr */
 	uint32_t

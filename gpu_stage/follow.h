@@ -15,7 +15,7 @@
 #include <stdint.h>
 
 enum {
-	STAGE_FOLLOW_PAUSE_MS = 20,     /* between two messages */
+	STAGE_FOLLOW_PAUSE_MS = 20, /* between two messages */
 	STAGE_FOLLOW_TIMEOUT_S = 2, /* for a question and its answer */
 };
 

@@ -214,9 +214,9 @@ struct prefetch {
 	struct prefetch_hook hook;
 	struct prefetch_source *source; /* owned */
 	struct cache *cache;
-	struct prefetch_io_backend *io;     /* engine thread's, but for prefetch_io_wake */
-	struct prefetch_files *files; /* engine thread's */
-	struct cache_ledger *ledger;  /* engine thread's; NULL without a sink */
+	struct prefetch_io_backend *io; /* engine thread's, but for prefetch_io_wake */
+	struct prefetch_files *files;   /* engine thread's */
+	struct cache_ledger *ledger;    /* engine thread's; NULL without a sink */
 	struct prefetch_sink *sink;
 	pthread_t engine, deliver, lister;
 

@@ -9,8 +9,8 @@
 struct prefetch_files; /* opaque */
 
 /* max: shards open at once (1 .. PREFETCH_FILES_MAX).  -ENOMEM. */
-int prefetch_files_new(
-        struct prefetch_source *source, struct prefetch_io_backend *io, uint32_t max, struct prefetch_files **ret_files);
+int prefetch_files_new(struct prefetch_source *source, struct prefetch_io_backend *io, uint32_t max,
+        struct prefetch_files **ret_files);
 void prefetch_files_free(struct prefetch_files *files); /* closes all; none may be in use */
 
 /* The slot of an open shard, opened when need be and in use until put.

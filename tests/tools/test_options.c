@@ -165,7 +165,7 @@ static void wrong_values_are_named(void **state)
 	refused("umask=9", "octal");
 	refused("umask=00000", "octal");
 	refused("threads=0", "at least 1");
-	refused("threads=1000", "at most 256");
+	refused("threads=1000", "at most 64");
 	refused("log_level=loud", "debug");
 	refused("allow_other=1", "no value");
 }

@@ -280,7 +280,8 @@ static void test_every_option_is_handed_over(void **state)
 		while (k < sizeof(samples) / sizeof(samples[0]) && strcmp(samples[k].key, name) != 0)
 			k++;
 		if (k == sizeof(samples) / sizeof(samples[0]))
-			fail_msg("'%s' is new: add it to `samples` here and to `fields` in tools/ddpfs/takeover.c", name);
+			fail_msg("'%s' is new: add it to `samples` here and to `fields` in tools/ddpfs/takeover.c",
+			        name);
 		if (!samples[k].with)
 			continue;
 		char *with = text_with(samples[k].with);
