@@ -6,6 +6,7 @@ import re
 import shutil
 import socket
 import subprocess
+import sys
 import threading
 
 import pytest
@@ -89,12 +90,19 @@ def test_a_line_of_a_server_in_the_background_comes_to_syslog(background, pack, 
     assert line.startswith(f"<27>ddpfs[{json.loads(said)['pid']}]: '{victim}' in shard '"), line
 
 
-def test_the_last_words_of_a_server_come_to_syslog(background, pack, tree, syslog):
-    dataset = pack(tree[0])
-    (dataset / "index.ddpfs").chmod(0o644)
+def test_the_last_words_of_a_server_come_to_syslog(background, mount, pack, scratch, syslog):
+    """Its disk, another mount, fails: an index of several blocks has pages that it has not looked at."""
+    root = scratch / "wide"
+    for i in range(2000):
+        (root / f"class{i // 100:02}").mkdir(parents=True, exist_ok=True)
+        (root / f"class{i // 100:02}" / f"item{i:04}.txt").write_bytes(b"%d" % i)
+    below = mount(pack(pack(root), "--container=bare", "--common="), "view=all,layout=tree,watchdog=0")
+    dataset = below.path
     background(f"""
         "$ddpfs" mount -o view=all,layout=tree {dataset} mnt
-        truncate -s 0 {dataset}/index.ddpfs
+        exec 9<{dataset}/index.ddpfs
+        kill -9 {below.server_pid()} {below.process.pid}
+        {sys.executable} -c 'import os; os.posix_fadvise(9, 0, 0, os.POSIX_FADV_DONTNEED)'
         cat mnt/*/* mnt/nothing >/dev/null 2>&1 || true
         """)
     line = syslog.wait_for("cannot be read any more")
