@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Landing memory: one mapping, handed out in runs of 4 KiB pages.
  *
  *     |  segment 0 (8 MiB)  |  segment 1  | ...        a span never crosses a segment, so that a segment can be

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Bits in 64-bit words.  The caller bounds the index.
  *
  * Threads: one writes; others may look a bit up meanwhile, and see it as it was or as it is. */

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Verified blocks in this process's memory.
  *
  * A *block* is SHARD_BLOCK bytes of a file (the whole file when it is not larger): the unit that is read, verified,

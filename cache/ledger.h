@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The ledger: which samples are in memory outside of this process (the kernel's page cache, a pinned arena), for which
  * use, and which of them goes when room is needed.
  *

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The uses a stream will make of samples, in order: turns of this epoch, of the next one and of the one after.
  *
  *      seq:      first ........... cursor .................... end

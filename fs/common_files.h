@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The files that are shown on every rank and never dealt (labels, class lists).  The index does not list them, but
  * where every sample is one file their ids show as jumps between sample ids and file ids, which bisection finds.
  *

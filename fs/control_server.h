@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The server's end of the control socket (protocol: shard/base/control_client.h).
  *
  * No thread of its own: main polls its descriptors and calls fs_control_serve.  Nothing here waits for a peer: lines are

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Threads of ours that use our own mount.
  *
  * A system call on the mount waits for an answer that only this process gives, and not even SIGKILL ends that wait.  If the

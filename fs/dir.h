@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Listings.  A handle keeps what its OPENDIR saw (the epoch), so no listing mixes two epochs.
  *
  * Everybody's entries carry nodeid 0: the kernel lists the names and makes no inodes (a million of them would cost 1.1 GB).

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The text of `.ddpfs/epoch/N.list` and `N.list0`: the paths of a rank's epoch in order, each ended by a newline or, since
  * paths may hold newlines, by a NUL.
  *

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* A mounted dataset: the server that answers the kernel for one mount.  Its supervisor (fs/supervise/supervisor.h) runs it and is what
  * programs use.
  *

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Threads that hang, for tests of what is to happen then: DDPFS_TEST_HANG=WHERE[:SERVERS].
  *
  *     main     after a directory was listed            store    where the page cache is given bytes

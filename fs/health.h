@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Whether this server is well, told to its supervisor by a beat in shared memory.
  *
  * The beat comes from main, so a server that stands still (stopped, or main is stuck) has none.  Main holds it back when a FUSE

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Which opens missed: READs that reached the server, paired with the opens of watched names that they belong to.
  *
  * A READ carries an inode and nothing else (OPEN never comes), an inotify event a name and no time.  The kernel queues

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Mounts of one dataset side by side on one host (the ranks of a node): what is in memory is to be there once, not once a
  * rank.
  *

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Inode numbers: pure functions of what they name, so that a successor of a killed server agrees with it and a file is
  * one inode in every layout, epoch and name.
  *

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Whether who looks a file up reads it next.
  *
  * A trainer whose order nobody knows opens a file it has not opened before: a LOOKUP, and 50 to 100 us later, when the kernel has made

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Names of layout=flat: `EEEE-PPPPPPPPPP-<path>`.
  *
  * E is the epoch (at least 4 digits), P the global step (at least 10 digits; shard/deal.h), the path has '%' written as

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* From names to nodes, from nodes to attributes.  All of it pure functions of the dataset and the options but the
  * dynamic files' sizes and times.
  *

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The requests of the kernel, each handed to the file that answers it. */
 #include <errno.h>
 #include <stdio.h>

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* One rank's files in one epoch, numbered as whoever lists the mount finds them: what samplers over a rank's part are held
  * against (fs/sampler_streams.h).
  *

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* READs of files: from the engine's verified blocks to the reader, without a thread that waits.
  *
  * A READ becomes one demand a block it touches (one for files up to 1 MiB, at most two else); the request handle is kept

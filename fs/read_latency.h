@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* How long READs waited, by the epoch that was current when they were answered: the latest few epochs.
  *
  * What the page cache serves does not wait and is not seen here; `n` beside the opens of an epoch says how many did.

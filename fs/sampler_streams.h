@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Recognition at work: a view's opens are held against samplers (prefetch/sampler/recognise.h), and what is recognised is read ahead.
  *
  * In a tree of all files the trainer's own sampler decides what comes next.  Each sampler that is recognised becomes a

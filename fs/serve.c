@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The life of a mount: open, mount, answer, end. */
 #include "fs/server.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The server's insides, shared by the files of fs/.  Not a door: only fs/ includes this.
  *
  * Threads

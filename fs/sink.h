@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The page-cache sink: what the engine has read ahead goes into the kernel before the trainer opens it.
  *
  *   announce   the lister thread lists its own mount at the window's offset (flat) or looks names up (tree): the kernel

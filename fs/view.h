@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* A view being served: one rank's order of the dataset, its layout, and how far its trainer is.
  *
  * The current epoch is the one that listings show.  Opens (told by the watcher) fill a bitmap over the rank's turns; a

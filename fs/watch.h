@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The watcher: what trainers open, seen by inotify on the mount's own directories.
  *
  * A read that the page cache serves never reaches this process (no OPEN, no READ), so inotify is the only witness.

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Asking the engine by name for what the read-ahead has not brought: too large for it, passed over, or damaged.
  *
  * Threads: one owner; answers come on the engine's `deliver` thread. */

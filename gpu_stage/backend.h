@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Where a stage's arena lies and how a batch gets to its consumer: what differs between host memory and a GPU.
  *
  *     memory_new    readies the arena's memory, once; a device backend registers (pins) it here

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Host memory: a batch is where its reads put it. */
 #include <errno.h>
 #include <stdio.h>

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* GPU memory: a batch's files are copied from the pinned arena into one run of device memory.
  *
  *   consumer's thread                       copy stream          consumer's stream      gpu-copy-N thread

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Time, and waiting for a condition until a time: nanoseconds of CLOCK_MONOTONIC. */
 #ifndef DDPFS_GPU_STAGE_CLOCK_H
 #define DDPFS_GPU_STAGE_CLOCK_H

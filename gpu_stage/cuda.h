@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The NVIDIA driver's library, found at run time: libcuda.so.1.
  *
  * The driver API and not the runtime's: its library comes with the driver, has one name and a stable interface, where

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* A mount's cursor follows a stage that was opened from it: what the consumers are done with is told to the mount's control
  * socket, so that `.ddpfs/state`, `ddpfs top` and its listings are where the training is.
  *

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 #include "gpu_stage/mounted.h"
 
 #include <errno.h>

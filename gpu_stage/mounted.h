@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* A mount as the place to open: what it shows of itself below .ddpfs/ says which dataset it is of, and in what order.
  *
  * Read like any file: this folder knows nothing of the mount's server.

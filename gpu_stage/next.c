@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Putting batches together. */
 #include <errno.h>
 #include <stdio.h>

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Which memory is near: on a machine with several NUMA nodes, an arena on the wrong one costs every copy the way between
  * sockets.  It is only about speed: whoever cannot tell or is not allowed to choose leaves the memory where it comes.
  *

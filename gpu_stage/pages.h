@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Hands out runs of pages of one arena.
  *
  *     | run | free ... | run | run | free | fresh ............. |

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The memory of a stage's samples: the arena, and places apart for samples that find no room in it in one piece.
  *
  *     | arena .... |##| free |#| free |###| ... |          | place apart |

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* A stage's life and its place in the order. */
 #include <assert.h>
 #include <errno.h>

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* libddpfs_stage: a rank's samples of a packed dataset, in epoch order, as batches in memory, without a mount.
  *
  *     ddpfs_stage_open -> ddpfs_stage_next -> ... work on items[i].data ... -> ddpfs_batch_release -> next ...

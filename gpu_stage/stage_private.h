@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* A stage's inside.
  *
  *   consumer threads          deliver thread                lister thread

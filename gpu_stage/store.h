@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* What the arena holds: samples by key, each contiguous, reference-counted.
  *
  *     entry:   | file 0 ......... pad | file 1 ... pad |      a file begins on a page; blocks arrive in any order, each

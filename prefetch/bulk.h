@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Reads many files or ranges at once, for packing and verifying: a deep queue over io_uring, pread threads where it is
  * not to be had.
  *

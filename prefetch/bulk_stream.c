@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* prefetch_bulk_stream: one big file, front to back.
  *
  *   piece:   0    1    2    3    4    5 ...        each STREAM_PIECE bytes, slot = piece % STREAM_DEPTH

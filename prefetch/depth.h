@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* How many reads to keep in flight: raised as long as that brings bandwidth, by measuring.
  *
  * First, while reads take no longer for being many, three more are allowed for each that comes back: the depth grows to four

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The engine's inside: what its threads share.
  *
  *   any thread           engine thread                         deliver thread

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* A fetch: blocks of a sample and of its small neighbours -> sorted -> merged into reads -> submitted.
  *
  *   shard:  ..|aaaa|hdr|bbbb|hdr|cccc|hdr|dddd|hdr|eeee|..

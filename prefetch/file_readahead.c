@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Files that are too large to be read ahead whole, and those of readers in an order of their own, are asked for block by block.
  * Who asks for two blocks in a row will ask for the next ones: they are read into landing memory meanwhile, one at first, twice
  * as many each time (the kernel's readahead does the same with pages, mm/readahead.c).

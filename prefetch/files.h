@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Open shards: a bounded table, the longest unused closed first.  Slot numbers are those of the ring's file table.
  * Threads: the engine thread only. */
 #ifndef DDPFS_PREFETCH_FILES_H

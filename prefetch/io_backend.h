@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The engine's way to the kernel: io_uring, or pread threads where that is not to be had.
  *
  * Threads: one owner (the engine thread) calls everything but prefetch_io_wake; that one is for any thread. */

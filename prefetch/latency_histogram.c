@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 #include "prefetch/latency_histogram.h"
 
 /* Values below 16 have a bucket each; from there the top five bits select it. */

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* A histogram of durations: log-linear, 16 buckets per power of two (6% wide), fixed size, lock-free.
  * Threads: any may add and read at once; a reading is consistent to within the adds that run beside it. */
 #ifndef DDPFS_PREFETCH_LATENCY_HISTOGRAM_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* What the kernel took back: memory pressure and drop_caches take pages, and names and inodes with them.
  *
  *   a READ of what counts as resident: its pages are gone.  When many of the latest uses were lost, the next turns are dropped and

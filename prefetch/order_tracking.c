@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Where the trainer is, and whether it follows the order.
  *
  * A use is *inside* when it falls between the cursor (less some slack: late workers) and what is announced (plus some).

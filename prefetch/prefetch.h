@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The engine: turns "this block, now" and "these samples, in this order" into verified bytes.
  *
  *     schedule (positions -> extents -> merged reads) -> source -> io_uring -> XXH3 -> cache -> sink

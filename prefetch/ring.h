@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Setting up and taking down rings, so that ThreadSanitizer understands it.
  *
  * liburing maps and unmaps a ring by system calls of its own, which the sanitizer does not see.  When one thread's ring ends

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* What the engine thread does besides reading: takes in news, decides what is announced, fetched and dropped. */
 #include "prefetch/engine.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Where scheduled samples go before anybody asks for them: the kernel's page cache (fs/), a pinned arena (gpu_stage/).
  *
  *   announce   "these turns come next": what must exist before bytes can be stored (inodes and names)

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Where shard bytes come from.
  *
  * A source opens shards as *objects*, each with a descriptor, which the engine reads through io_uring or pread threads.

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* A stream: one rank's way through its epochs, read ahead of the trainer.
  *
  *   turns:   used . . x x . x | x ....... fetched ........ | .. announced .. |

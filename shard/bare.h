@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The bare container, for tiny samples, where tar headers would cost too much: contents back to back (no alignment:
  * neighbours are read together, in aligned pieces, anyway), then a footer from which the index can be rebuilt.
  *

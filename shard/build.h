@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Builds an index file: collect directories, shards, files and samples; sort; write.
  *
  * Deterministic: the bytes written depend only on what was added, not on the order of calls (shards and slots are

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Numbering: directories in pre-order, files by (directory, name), samples by first file, slots by place. */
 #include "shard/build_private.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Private to build*.c: what a builder holds while it collects (build.c), what numbering makes of it (build_number.c),
  * and what is written (build_write.c). */
 #ifndef DDPFS_SHARD_BUILD_PRIVATE_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Writing: sections in order through one buffer, sums taken as the bytes pass, the header last. */
 #include "shard/build_private.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Dealing the positions of an epoch to ranks: who gets which, in what sequence, and what happens at the tail.
  *
  * The positions [0, n) of an order are dealt to `world` ranks.  A *turn* k of rank r is its k-th sample; its global step

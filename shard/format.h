@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The on-disk index, `index.ddpfs`, format version 1.  FORMAT.md is the specification; this is its C spelling.
  *
  * One file, little-endian, mapped read-only.  Page 0 is the header.  Sections follow, each starting at the first

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* A dataset's index, opened: lookups by path, by id, by slot.
  *
  * The file is mapped read-only, so all processes of a host share its pages.  Opening verifies the header and its L1

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Private to index*.c: the mapping and how to read it safely.
  *
  * Rule: nothing is used where it lies.  A record is copied out (index_load), then checked, then used, so that bytes

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Verifies a whole index: every sum, then every rule of FORMAT.md, in one pass over each section. */
 #include "shard/index_private.h"
 

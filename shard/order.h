@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The order of an epoch: a pure function position -> item and its inverse.
  *
  * Items are sample ids (full, torch) or storage slots (chunk, none): shard_order_by_slot() says which.  Everything is

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Planning a packing: which file goes where.  Pure: no file is opened, so the place of every byte is known before the
  * first one is read, and the same input and options give the same shards however many threads read.
  *

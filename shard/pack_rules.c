@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* What a path alone decides when packing, and the record that carries these rules inside the shards. */
 #include <errno.h>
 #include <fnmatch.h>

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* A keyed pseudo-random permutation of [0, n), and its inverse, in O(1) time and memory.
  *
  * An alternating Feistel network on a rectangle (Black and Rogaway, "Ciphers with Arbitrary Finite Domains", CT-RSA

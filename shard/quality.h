@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* How random an order is, measured: statistics of a sequence of samples, to be held against the same statistics of a true
  * random permutation (shard_quality_shuffle).
  *

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The quarantine list of a dataset: samples that are known to be bad, and what an order does about them (on_bad).
  *
  * `mkshard verify --quarantine` writes it beside the index as SHARD_QUARANTINE_NAME; it is read when a view is made and its hash

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The resume state: what a checkpoint must keep to continue exactly once with any world size.  One line of JSON:
  *
  *   {"version":1,"dataset":"<32 hex>","order":"full","deal":"stride","seed":7,"epoch":3,"start":81920,"tail":"pad"}

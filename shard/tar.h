@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The tar container: writing ustar/pax headers, and a strict parser for adopting shards in place.
  *
  * The parser takes bytes, never a descriptor (a fuzzer needs no file): feed it the header blocks, it says where the

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Private to tar*.c: the header block. */
 #ifndef DDPFS_SHARD_TAR_PRIVATE_H
 #define DDPFS_SHARD_TAR_PRIVATE_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* PyTorch's CPU random permutation, bit for bit: torch.randperm(n, generator=Generator().manual_seed(seed)).
  *
  * Checked against torch 2.13 (tests/shard/test_torch_parity.py).  The engine is MT19937, seeded with the low 32 bits of

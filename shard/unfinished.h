@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* An unfinished packing: the directory in which `mkshard pack` makes a dataset (DATASET.partial) until its index is
  * there.  What is in it is no dataset: shards are missing.
  *

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* A rank's view of a dataset: which samples, in what sequence, for every epoch.  What fs/ shows as a directory and
  * gpu_stage/ iterates over.  Pure: two processes with equal options and dataset agree without talking.
  *

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Fixtures for all Python tests.  `tests/run` runs them; by hand: `pytest tests/mount` with a build in build/."""
 
 import os

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* What ties a server to its supervisor (fs/supervise/supervisor.h): the things it is handed, and a socket for a few messages.
  *
  * A server that dies leaves nothing behind but what its supervisor keeps: /dev/fuse, the kernel's INIT, the inotify

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* What the processes of a mount give up: who gets into one finds little to do there.
  *
  *     supervisor   keeps CAP_SYS_ADMIN (unmount), CAP_DAC_OVERRIDE (its socket in another's directory, fusectl), and what

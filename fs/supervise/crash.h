@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The last words of a server that crashes.
  *
  * A crash with a core dump first waits for all threads, and one of ours may wait in the kernel for an answer that only a server

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* What a server knows and its successor needs, in memory that outlives it (a memfd kept by the supervisor).
  *
  *     0            page                                                                               size

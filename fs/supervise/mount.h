@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Mounting by ourselves, so that the /dev/fuse descriptor is ours and can outlive a server.
  *
  * Root mounts with mount(2); everybody else, and root where mount(2) is refused, through the set-uid fusermount3, which hands

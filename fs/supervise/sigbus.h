@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The last words of a server whose mapped index vanishes under it.
  *
  * index.ddpfs is mapped, so a page that its disk cannot read is SIGBUS.  Nothing can be answered then: the supervisor

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The supervisor: the process that keeps a mount alive over the death of its server.
  *
  *     supervisor  ==fork==>  server        answers the kernel on /dev/fuse

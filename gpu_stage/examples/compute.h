@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Where the reference trainer computes: the processor, or a GPU by way of libddpfs_stage's driver table.
  *
  *     main stream:    kernels in the order of `run`

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The GPU: kernels from mlp.ptx, which the driver compiles; gradients summed by NCCL on a second stream. */
 #include <dlfcn.h>
 #include <stdio.h>

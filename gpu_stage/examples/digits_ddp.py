@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """The reference trainer in Python: DistributedDataParallel on batches from libddpfs_stage.
 
     torchrun --nproc-per-node=2 digits_ddp.py --dataset DATASET [--backend cpu|cuda]

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The reference trainer in C: digits_mlp [--backend=cpu|cuda] [--order=MODE] [--epochs=N] [--batch=N] [--seed=N]
  * [--rate=F] [--timeline=FILE] DATASET
  *

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The reference trainer's model, for a GPU and for the processor from one text: a perceptron with one hidden layer that tells
  * digits apart.  A sample is MLP_ROW bytes: the label, then the pixels.
  *

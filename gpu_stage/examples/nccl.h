@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* NCCL, found at run time: libnccl.so.2.  Declarations of our own, checked by a test against <nccl.h> where there is one.
  *
  * Threads: see NCCL's documentation; the trainer uses one. */

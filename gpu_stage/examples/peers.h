@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The ranks of a job: who this one is, by the launcher's environment, and a wire between them.
  *
  * torchrun, Slurm, Open MPI and PMI say rank and world; MASTER_ADDR says where rank 0 is (default: this machine).  Rank 0

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* What ran when in an epoch, as a picture: an SVG that a browser shows, a row each for copies, computing and sums.
  *
  *     copy        | 0 | 1 | 2 |        time goes right; batches alternate in shade; pointing at a bar tells its batch and times

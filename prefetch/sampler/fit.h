@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Does a permutation explain the opens, and which part of it: world, ranks, pace.
  *
  * Given the positions in the permutation of the files that were opened.  A *part* is the positions p with p % world in

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Lists: how a trainer numbers the files it found, file <-> index.
  *
  * A sampler draws indices; what they mean depends on how the dataset object listed its files.  A list here is one such

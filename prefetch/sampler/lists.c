@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Which lists the opened files may come from: those of the directories that hold a good part of them. */
 #include <errno.h>
 #include <string.h>

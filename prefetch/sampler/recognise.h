@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Recognition: which sampler made the opens that are seen, and so, what will be opened next.
  *
  * Fed with the files a trainer opens, in the order seen.  What no known sampler explains is collected in a ring of the

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Private to recognise*.c. */
 #ifndef DDPFS_PREFETCH_SAMPLER_RECOGNISE_PRIVATE_H
 #define DDPFS_PREFETCH_SAMPLER_RECOGNISE_PRIVATE_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The search: the files of the ring against all orders that cost little to try, a slice at a time; then the seeds. */
 #include <assert.h>
 #include <errno.h>

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 #include "prefetch/sampler/seed_scan.h"
 
 #include <errno.h>

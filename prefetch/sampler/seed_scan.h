@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The seed of a RandomSampler that nobody seeded: all 2^32 are tried.
  *
  * shuffle=True without a generator draws 64 random bits for each epoch (RandomSampler.__iter__ in

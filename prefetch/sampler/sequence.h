@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* A sequence: what a recognised trainer reads in one epoch, turn -> file and back.
  *
  *   file <-- list --> index <-- permutation --> position <-- world, ranks --> turn

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* torch's permutations as hypotheses: many seeds a microsecond, and whole ones in slices.
  *
  * A permutation is named by (seed, skip): torch.randperm(n, generator=g) after g.manual_seed(seed) and `skip` 32-bit

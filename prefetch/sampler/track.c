@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* A track: one recognised sampler, followed through its epochs.
  *
  * All in positions of the permutation.  An open is expected when it belongs to the ranks of the track, was not opened in

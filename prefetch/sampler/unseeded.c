@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Trying all seeds: when, on which lists, and what becomes of those left over.
  *
  * A scan is begun when the first opens of an epoch fit no likely seed, and goes on beside the search while the trainer

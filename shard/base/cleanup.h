@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Cleanup attributes: the object is released when its variable leaves scope; steal_* hands it on. */
 #ifndef DDPFS_SHARD_BASE_CLEANUP_H
 #define DDPFS_SHARD_BASE_CLEANUP_H

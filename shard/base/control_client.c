@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The client's end of the control socket. */
 #include "shard/base/control_client.h"
 

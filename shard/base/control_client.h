@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The control socket of a mount: one line of JSON asks, one line of JSON answers.
  *
  * Where: one unix stream socket a server, mode 0600, named `<pid>.sock`, in the first of

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Errors that carry their own sentence.
  *
  * Every fallible function returns 0 or -errno (or a count >= 0 or -errno).  Functions whose failure a person must

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Blocking file I/O that finishes what it starts, through a table of function pointers so that tests can make any
  * call fail, be short or be late.
  *

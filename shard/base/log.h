@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Log lines of the long-lived programs: to stderr in front, to syslog (shard/base/syslog.h) once daemonised.
  * Never called in the read path (counters are for that); a message is one line and says what happens next.
  * Threads: any. */

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* A line to the host's syslog, without waiting for it.
  *
  * syslog(3) waits as long as the daemon does not read, and keeps a socket open; this makes one a line, and a line that cannot be

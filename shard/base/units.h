@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Sizes as people write them: "64M", "1.5G", "4096", "256KiB"; powers of 1024.  Times as one number. */
 #ifndef DDPFS_SHARD_BASE_UNITS_H
 #define DDPFS_SHARD_BASE_UNITS_H

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A figure beside its bar, as tests/bench/bar.h prints it."""
 
 

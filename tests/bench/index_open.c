@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Opens an index of N files in a fresh process and looks up one path and one slot; prints milliseconds and memory.
  *
  *   index_open [N [DIR]]     N: 1000000; DIR (a fast disk with 80 bytes a file free): a temporary directory

@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """Seconds to list a mount of a million names (flat and tree), to look one up, and what the kernel keeps of it.
 
     tests/bench/run listing_bench [--names 1000000] [--reps 3]

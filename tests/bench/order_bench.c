@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Cost of the order: ns per position -> item and back, time to begin an epoch and memory, beside a shuffled array.
  *
  *   tests/bench/run order_bench [EVALUATIONS]      (default 2,000,000 a figure; the median of 5 rounds) */

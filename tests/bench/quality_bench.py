@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """How random order=full and order=chunk are on the hardest layout: 1,000 classes stored one after the other.
 
     tests/bench/run quality_bench [--classes 1000] [--per-class 1280] [--bytes 110000] [--svg FILE]

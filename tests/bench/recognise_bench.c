@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Recognition: CPU time from the first opens to a track, by sampler, number of files and seed; and a feed's cost.
  *
  *   tests/bench/run recognise_bench [FILES...]      (default 100000 1280000)

@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """A reader with torch's DistributedSampler on a tree of all files: READs that the kernel sends to the server, before and
 after the sampler is recognised.
 

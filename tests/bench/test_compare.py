@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What the comparison computes by itself: replacement, datasets, the reader, the bars' rows."""
 
 import json

@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """mkshard verify beside the device: the same cold shards, read in sequence past the page cache, alternating in one run.
 
     tests/bench/run verify_bench [--dir DIR] [--mib 4096] [--rounds 3]

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Landing memory: spans never overlap, come back whole, and pages that are not needed are not touched. */
 #include <errno.h>
 #include <setjmp.h>

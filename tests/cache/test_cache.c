@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Verified blocks: found by key, held by references, the longest unused goes first. */
 #include <errno.h>
 #include <setjmp.h>

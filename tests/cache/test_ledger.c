@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The ledger against brute force: Belady's choice, the budget, several streams, jumps. */
 #include <errno.h>
 #include <setjmp.h>

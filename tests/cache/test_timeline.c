@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The timeline of an order that is given: epochs become known one after the other. */
 #include <errno.h>
 #include <setjmp.h>

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* flips DATASET SCRATCH STRIDE INDEX_STRIDE: flips single bits of a small dataset, one after the other, and reads it.
  *
  * Shards are read through the engine, the flip made on its way from the device (prefetch_hook).  Every bit inside a file's

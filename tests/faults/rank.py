@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A trainer of one rank that believes nothing: lists, reads every file, compares it with the source, lists again.
 
     rank.py SOURCE MOUNT RANK WORLD

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Every single-bit flip of a small dataset is harmless or noticed: no reader ever gets a wrong byte.
 
 Bits of contents are flipped all; of the rest of the shards and of the index all with DDPFS_FLIPS=all (five minutes), else a

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """tests/faults/load, a hundredth of it: 16 mounts and 64 readers all the same."""
 
 import sys

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """mkshard killed at every system call it makes, in any of its threads: always the old state, or one that a rerun goes on from.
 
 DDPFS_CALLS=all kills at every one of them (two minutes); otherwise at every 23rd, begun at another one in each test."""

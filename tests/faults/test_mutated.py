@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Whole datasets, mutated anywhere, under real mounts: refused with one sentence, or served with right bytes and errors only.
 
 DDPFS_MUTATIONS says how many (default 12)."""

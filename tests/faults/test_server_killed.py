@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The server dies, hangs or is replaced under its readers, and they do not notice.
 
 DDPFS_KILLS says how often it is killed in the long tests (default 20; a release: 100)."""

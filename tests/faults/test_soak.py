@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """tests/faults/soak, a third of a minute of it: everything that it does is done at least once."""
 
 import sys

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The disk below a mount fails, hangs, changes or is not all there: readers get the right bytes or an error, never others.
 
 A failing or hanging disk is another ddpfs mount that holds the shards as files: a flipped bit below it makes it answer EIO for

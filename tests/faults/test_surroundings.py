@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What surrounds a mount changes or is scarce: memory of its cgroup, the clock on the wall."""
 
 import errno

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* An index without shards, for tests that read no contents. */
 #ifndef DDPFS_TESTS_FS_DATASET_H
 #define DDPFS_TESTS_FS_DATASET_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Common files are found by bisection; a scan says which there are. */
 #include <setjmp.h>
 #include <stdarg.h>

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* What a confined process cannot do, tried: each in a process of its own, with a thread from before. */
 #include <errno.h>
 #include <fcntl.h>

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The control socket's name: it appears when the socket listens, and takes no other file's place. */
 #include <errno.h>
 #include <fcntl.h>

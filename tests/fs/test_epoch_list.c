@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The text of epoch lists: any range equals that part of the whole, the whole equals the turns. */
 #include <errno.h>
 #include <setjmp.h>

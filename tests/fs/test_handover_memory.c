@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The memory that a server leaves to its successor: found whole, or not believed. */
 #include <errno.h>
 #include <fcntl.h>

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Which opens missed. */
 #include <setjmp.h>
 #include <stdarg.h>

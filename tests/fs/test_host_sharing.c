@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* When mounts of one dataset share what they read. */
 #include <setjmp.h>
 #include <stdarg.h>

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Inode numbers: a bijection between nodes and the numbers that are given out. */
 #include <errno.h>
 #include <setjmp.h>

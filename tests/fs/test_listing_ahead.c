@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The piece of a listing that is made ahead. */
 #include <pthread.h>
 #include <setjmp.h>

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Whether who looks a file up reads it next. */
 #include <setjmp.h>
 #include <stdarg.h>

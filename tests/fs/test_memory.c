@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* What host and cgroup leave free, from made-up files of /proc and /sys, and how mounts share it. */
 #include <setjmp.h>
 #include <stdarg.h>

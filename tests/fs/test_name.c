@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The names of layout=flat. */
 #include <errno.h>
 #include <setjmp.h>

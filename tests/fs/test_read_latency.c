@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Waits of READs by epoch. */
 #include <setjmp.h>
 #include <stdarg.h>

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Messages between a server and its supervisor: each side takes the other's for a stranger's. */
 #include <dirent.h>
 #include <errno.h>

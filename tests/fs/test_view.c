@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* How far a trainer is: counting, advancing, what to tell it, what a checkpoint holds. */
 #include <errno.h>
 #include <setjmp.h>

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Fuzz target: any bytes as the end of a bare shard, as they are and with their sums computed anew. */
 #include <assert.h>
 #include <stdlib.h>

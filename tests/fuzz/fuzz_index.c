@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Fuzz target: any bytes as an index, as they are and with their sums computed anew. */
 #include <stdlib.h>
 #include <string.h>

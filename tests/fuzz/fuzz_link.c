@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Fuzz target: any packet, with or without a descriptor (by the first byte), from the other end of the link. */
 #include <assert.h>
 #include <stdlib.h>

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Fuzz target: any bytes as a name that somebody looks up in a flat view, and as a path that is made into one. */
 #include <assert.h>
 #include <stdlib.h>

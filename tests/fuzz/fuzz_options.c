@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Fuzz target: any text as mount options. */
 #include <assert.h>
 #include <stdlib.h>

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Fuzz target: any bytes as a resume state and as a quarantine list. */
 #include <assert.h>
 #include <stdlib.h>

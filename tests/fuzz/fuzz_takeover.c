@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Fuzz target: any bytes as what a supervisor hands to the program that goes on.  What is taken is written and read again. */
 #include <assert.h>
 #include <stdlib.h>

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Fuzz target: any bytes as a tar archive, fed whole and in windows as a reader of files feeds them. */
 #include <assert.h>
 #include <stdlib.h>

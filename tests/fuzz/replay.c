@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Runs a fuzz target without libFuzzer: over every file of the given directories, and over seeded random mutations of
  * them.
  *

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Writes the seed inputs of the fuzz targets: indexes of small random trees, archives, footers.
  *
  *   seeds DIRECTORY     fills DIRECTORY/index, DIRECTORY/tar, DIRECTORY/bare

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Writes the seed inputs of the fuzz targets of what a supervisor, its servers and its successor tell each other.
  *
  *   seeds_supervised DIRECTORY     fills DIRECTORY/takeover, DIRECTORY/estate, DIRECTORY/link */

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Device batches through the Python package: device_batches.py DATASET SOURCE.  Run by test_python_cuda.py in a process of
 its own, whose loader finds the stand-in driver or a real one; "device" bytes are looked at by the driver's own copies."""
 

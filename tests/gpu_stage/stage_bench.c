@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* What a stage gives beside what memory and disk can: stage_bench DATASET [BATCH [MEMORY]]   (default 64, 1G)
  *
  *   direct    the shards in sequence by O_DIRECT, 4 x 1 MiB in flight: what the disk can

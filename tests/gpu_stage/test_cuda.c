@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The CUDA backend: on the stand-in driver of this folder, or on a real GPU where the loader finds a real driver.
  *
  * With DDPFS_TEST_STANDIN set it must be the stand-in; without, the test is skipped where there is no GPU.  What needs

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The reference trainers: both learn from one packed dataset what the plain files teach, alone and on several ranks."""
 
 import ctypes

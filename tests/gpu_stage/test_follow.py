@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A stage opened from a mount: the mount's cursor, its state and its listings follow what the stage's consumers let go of."""
 
 import os

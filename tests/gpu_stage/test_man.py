@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The manual page has every function and option of the header, and the library exports just these functions."""
 
 import re

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """ddpfs.mounted(): a mount for the length of a block, whatever ends it, and the state that a checkpoint keeps."""
 
 import json

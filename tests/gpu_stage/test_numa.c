@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Which node memory is near: a machine's sysfs as files, and the kernel's answer where it lets a test choose. */
 #include <errno.h>
 #include <linux/mempolicy.h>

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """on_bad in the library: the samples and bytes that a mount of the same options shows, and what is met without being listed."""
 
 import sys

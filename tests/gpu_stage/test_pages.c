@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Runs of pages: never overlapping, joined when given back, found as long as one is long enough. */
 #include <setjmp.h>
 #include <stdarg.h>

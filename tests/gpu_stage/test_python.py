@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The Python package on top of libddpfs_stage: views without a copy, epochs, states, torch, mounted()."""
 
 import errno

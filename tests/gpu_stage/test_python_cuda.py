@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Device batches through the Python package, and what is said where there is no GPU."""
 
 import ctypes

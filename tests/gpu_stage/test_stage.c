@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* libddpfs_stage through its public header: order, bytes, ranks, epochs, states, memory, bad bytes, threads. */
 #include <errno.h>
 #include <fcntl.h>

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* How fast batches reach a GPU: upload_bench DATASET [BATCH [MEMORY]]   (default 64, 1G; the dataset should fit)
  *
  *   peak      one pinned buffer of 64 MiB, again and again: what the link gives

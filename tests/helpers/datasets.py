@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Source trees for tests: the smallest ones that still have every property the tests look at."""
 
 import hashlib

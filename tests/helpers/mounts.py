@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Mounts for tests: made by `ddpfs mount -f`, undone whatever happens.
 
 A mount that hangs would hang its readers beyond SIGKILL, so the last resort of the cleanup is to abort the FUSE

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What the page cache holds of a file.  The kernel may take pages back at any time."""
 
 import ctypes

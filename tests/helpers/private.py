@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Shell scripts in a mount namespace of their own, where /sbin, /etc/fstab and /dev/fuse can be what a test needs."""
 
 import contextlib

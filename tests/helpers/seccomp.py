@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A call of the kernel refused to a thread, to the threads it starts and to the programs it runs."""
 
 import ctypes

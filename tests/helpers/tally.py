@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """Adds up what tests/run left in a folder and prints 'N passed, N failed, N skipped' as the last line.
 
     *.meson.json   one JSON object a line, as `meson test` logs them; cmocka's lines in the output count each test

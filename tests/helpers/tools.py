@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Where the built programs are and how tests run them."""
 
 import ctypes

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Waiting for what must come: for a state that is asked for, never for a time that should be enough."""
 
 import time

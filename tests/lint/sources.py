@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The files that the lint tests look at: what git tracks or would track, so that build outputs never count."""
 
 import subprocess

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """clang-format, clang-tidy, shellcheck and the Python compiler have nothing to say."""
 
 import json
@@ -84,3 +85,10 @@ def test_no_leftovers():
 
 def first_is_script(name):
     return sources.first_line(name).startswith("#!")
+
+
+def test_every_file_says_its_licence():
+    kinds = (".c", ".h", ".py", ".build", ".cu", ".map", ".ini", ".toml", ".yaml", ".bash-completion")
+    asked = [n for n in sources.files() if "corpus/" not in n and (n.endswith(kinds) or sources.first_line(n).startswith("#!"))]
+    without = [n for n in asked if "SPDX-License-Identifier: Apache-2.0" not in sources.text(n)[:300]]
+    assert asked and not without, f"no SPDX line at the top of {without}"

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """--help of every program and subcommand: on standard output, exit code 0, within 80 columns; wrong usage is 2."""
 
 import re

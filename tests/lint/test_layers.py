@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The arrows between the folders go down only (ARCHITECTURE.md), and the tree holds what the layout names."""
 
 import re

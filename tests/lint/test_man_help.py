@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Man pages and the bash completion list exactly the options that --help lists."""
 
 import re

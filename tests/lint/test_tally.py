@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """tests/run's last line counts what happened: a crash is a failure whatever was printed before it."""
 
 import json

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A client of the control socket in twenty lines: what the protocol in shard/base/control_client.h promises is enough to write one."""
 
 import json

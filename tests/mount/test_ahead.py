@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Reading ahead: what the trainer opens is in the page cache, and everything else still works.
 
 The kernel may take pages back at any time (memory pressure, DAMON, somebody's drop_caches): READs of what was resident

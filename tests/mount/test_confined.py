@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What the processes of a mount have given up by the time that it answers."""
 
 import contextlib

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What POSIX and Linux say a read-only file system does, as pjdfstest asks a writable one: errno of every change,
 permissions, link counts, types, positions in listings, handles."""
 

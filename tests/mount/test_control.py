@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The control socket: its protocol, who may use it, and garbage."""
 
 import json

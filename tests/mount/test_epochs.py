@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Epochs that advance by themselves, and those who decide otherwise."""
 
 import os

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """layout=flat: the rank's epoch as a sorted listing, and names that never break."""
 
 import os

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Files that are read as soon as they are looked up, where a trainer's order is not known (fs/lookup_readahead.h)."""
 
 import os

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A dataset that was copied by half is noticed when it is mounted, not in the middle of an epoch."""
 
 import os

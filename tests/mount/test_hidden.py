@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`.ddpfs/`: never listed, always there."""
 
 import json

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Hits and misses: opens of watched names, told apart by whether a READ reached the server."""
 
 import json

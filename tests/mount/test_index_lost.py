@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The index is truncated or written in place under a live mount: readers get the right bytes or an error, the log has a sentence,
 nothing hangs, and the server lives."""
 

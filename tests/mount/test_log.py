@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Lines of a server's log on their way: a server may reach no socket, so its supervisor writes them."""
 
 import json

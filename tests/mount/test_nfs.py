@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A mount exported by an NFS server that asks for handles (NFS-Ganesha, VFS), read through libnfs."""
 
 import os

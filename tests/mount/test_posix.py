@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What a file system owes to everybody: attributes, xattrs, statfs, ends.  What POSIX says of errno, permissions, links and
 listings: test_conformance.py."""
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Quarantined samples: what on_bad=skip and on_bad=substitute show, the same on every rank; anything else that is bad is EIO."""
 
 import errno

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Random reads of every kind against a reference copy, as fsx does, by several readers at once."""
 
 import errno

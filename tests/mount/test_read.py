@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Reads: every byte, in every way people read."""
 
 import mmap

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Recognition through the kernel: torch's own DataLoader reads a tree of all files, and finds its files in the page cache."""
 
 import glob

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Mounts of one dataset on one host hold it in memory once."""
 
 import os

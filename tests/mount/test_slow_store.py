@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """DDPFS_TEST_READ_DELAY_US: a mount whose store answers late."""
 
 import json

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """layout=tree: the original directories, whole or this rank's part of them."""
 
 import os

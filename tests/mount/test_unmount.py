@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Unmounting is never refused because of what the server itself does with its mount."""
 
 import io

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* A small dataset in a temporary directory: bare shards, file id = file number, contents a pure function of both. */
 #ifndef DDPFS_TESTS_PREFETCH_DATASET_H
 #define DDPFS_TESTS_PREFETCH_DATASET_H

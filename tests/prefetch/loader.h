@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Trainers made up: DataLoader workers of several ranks, reading their batches side by side, as a sequence of opens. */
 #ifndef DDPFS_TESTS_PREFETCH_LOADER_H
 #define DDPFS_TESTS_PREFETCH_LOADER_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* recognise_trace DATASET < paths
  *
  * Feeds the paths (relative to the dataset, one a line, in the order of their opens) to the recognition and prints what

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Bulk reads: every byte of every file at its place, changed and missing files noticed, with io_uring and without. */
 #include <errno.h>
 #include <fcntl.h>

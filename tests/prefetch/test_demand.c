@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The demand path: blocks on request, verified, joined, remembered; errors and faults. */
 #include <errno.h>
 #include <fcntl.h>

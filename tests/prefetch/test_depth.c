@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The depth finder against made-up devices, and the histogram against sorted values. */
 #include <setjmp.h>
 #include <stdarg.h>

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The lists that samplers are held against leave out what on_bad=skip leaves out of every listing. */
 #include <errno.h>
 #include <setjmp.h>

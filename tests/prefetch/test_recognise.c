@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Recognition of samplers: every hypothesis, with workers side by side, over epochs, beside other traffic; and nothing
  * where there is nothing. */
 #include <setjmp.h>

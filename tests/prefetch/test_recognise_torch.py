@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Recognition against the torch that is installed: its samplers and DataLoader make the opens, in their own order."""
 
 import glob

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* What a restricted ring still does, that the engine's is one, and that it works without IORING_FEAT_EXT_ARG. */
 #include <dlfcn.h>
 #include <errno.h>

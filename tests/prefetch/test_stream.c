@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Streams: the schedule, the window, eviction, following, with a sink and a trainer that are made up. */
 #include <errno.h>
 #include <fcntl.h>

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Makes the example of shard/FORMAT.md with the real builder and prints it as `hexdump -C` would. */
 #include <stdio.h>
 #include <stdlib.h>

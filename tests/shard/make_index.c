@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* make_index DIRECTORY CLASSES PER_CLASS BYTES sorted|shuffled
  *
  * Writes the index of a made-up dataset, class_NNNN/item_NNNNNN.bin, without any shard: enough for everything that only

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Prints what the library computes, for tests written in other languages:
  *
  *   print_order MODE N SEED EPOCH WORLD RANK TAIL START   the items of one rank, one a line

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Computes the sums of an index anew over whatever stands in it: how tests and fuzzers get hostile contents past the
  * checksums, as somebody who writes an index on purpose would. */
 #ifndef DDPFS_TESTS_SHARD_RESEAL_H

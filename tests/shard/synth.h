@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Indexes of made-up datasets, for tests and benchmarks that need no shard content. */
 #ifndef DDPFS_TESTS_SHARD_SYNTH_H
 #define DDPFS_TESTS_SHARD_SYNTH_H

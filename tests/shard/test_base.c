@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The helpers below everything: errors, sizes, whole-file I/O, log lines. */
 #include <errno.h>
 #include <fcntl.h>

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The builder: what it refuses, that its bytes depend on what was added and nothing else, and that it fails cleanly. */
 #include <dirent.h>
 #include <errno.h>

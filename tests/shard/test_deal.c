@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Dealing positions to ranks: a partition for every world and tail, and exactly once across changes of the world. */
 #include <errno.h>
 #include <setjmp.h>

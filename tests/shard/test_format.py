@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """FORMAT.md against the code: the example, and the order of file ids against Python's and torchvision's walks."""
 
 import os

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The index: what is read is what was built, whatever the tree; nothing in its bytes can crash a reader. */
 #include <errno.h>
 #include <pthread.h>

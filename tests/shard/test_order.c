@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The order of an epoch: a bijection for every n, its inverse, what it depends on, and how even it is. */
 #include <errno.h>
 #include <malloc.h>

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The plan of a packing: every byte of every file has one place, whatever the order in which the files were found. */
 #include <errno.h>
 #include <setjmp.h>

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The statistics see what they should, and the orders of shard/order.h are as good as is claimed. */
 #include <errno.h>
 #include <math.h>

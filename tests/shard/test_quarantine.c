@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Quarantined samples: what on_bad makes of an order, the text of the list, stand-ins. */
 #include <errno.h>
 #include <setjmp.h>

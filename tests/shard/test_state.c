@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The resume state: what it keeps, what it refuses, and exactly once through it. */
 #include <errno.h>
 #include <setjmp.h>

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The tar container: what is written is read by the world's tars and by us; what they write is read by us. */
 #include <archive.h>
 #include <archive_entry.h>

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """order=torch against the torch that is installed: randperm and DistributedSampler, item by item."""
 
 import numpy

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Views: which samples a rank gets in which epoch, in every order, deal and subtree. */
 #include <errno.h>
 #include <pthread.h>

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Random datasets and a slow, obvious model of what an index must say about them. */
 #ifndef DDPFS_TESTS_SHARD_TREE_H
 #define DDPFS_TESTS_SHARD_TREE_H

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Fixtures for the tests of ddpfs's subcommands."""
 
 import subprocess

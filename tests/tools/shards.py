@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What the tests of mkshard share: trees with everything in them, comparing trees, damaging files."""
 
 import os

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The bash completion, as an interactive bash with readline uses it: what stands in the line after TAB."""
 
 import os

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """ddpfs umount, ls, stat, ctl: looking after live mounts."""
 
 import json

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """ddpfs exec: a command with a rank's view mounted just for it."""
 
 import json

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """ddpfs mount: returns when the mount answers, or with the reason and the exit code."""
 
 import json

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`ddpfs top`: in a pseudo-terminal, as text, as JSON; mounts that come, stop and go."""
 
 import fcntl

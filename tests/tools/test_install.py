@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """meson install: everything is where its users look for it."""
 
 import os

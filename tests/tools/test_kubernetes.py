@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """tools/kubernetes: the manifests name options and paths that there are, and the sidecar's mount reaches its trainer.
 
 No cluster is asked: the schema is Kubernetes' own, where the package that holds it is installed; propagation is the kernel's."""

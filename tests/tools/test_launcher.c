@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* tools/launcher: which rank is taken from which launcher's variables. */
 #include <errno.h>
 #include <setjmp.h>

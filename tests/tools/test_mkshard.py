@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """mkshard pack and what reads its datasets: what goes in comes out, whoever takes it out."""
 
 import json

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """mkshard with input that is wrong, hostile or changes: one clear line that names the file, exit 1, and never a half
 dataset under the final name."""
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """mkshard pack killed, out of space, or run twice at once: the old state, or one that a rerun goes on from."""
 
 import os

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """mount.ddpfs: `mount -t ddpfs`, fstab lines and mount(8)'s exit status."""
 
 import os

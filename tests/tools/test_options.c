@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* tools/options: mount options as text. */
 #include <errno.h>
 #include <setjmp.h>

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`ddpfs order`: what the ranks will see, printed without a mount."""
 
 import json

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`mkshard stats`: an order measured beside a true random permutation."""
 
 import json

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """tools/systemd: the example is a unit that systemd takes, and a mount that mount.ddpfs takes."""
 
 import configparser

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* What one program's supervisor hands to another's, and what is made of text that is damaged. */
 #include <errno.h>
 #include <pthread.h>

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The options that choose a view, as text. */
 #include <errno.h>
 #include <setjmp.h>

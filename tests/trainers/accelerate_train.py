@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """A trainer with Hugging Face Accelerate: the loop of its documentation, a shuffling DataLoader given to prepare()."""
 
 import torch

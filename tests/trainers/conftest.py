@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """After a run of the frameworks: the table of what was recognised, as README.md has it."""
 
 

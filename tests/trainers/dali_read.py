@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """NVIDIA DALI's file reader on the CPU, as two shards, decoded there too.  dali_read.py DIR REPORT"""
 
 import hashlib

@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """An ordinary DistributedDataParallel trainer: a small CNN on a folder of PNG digits.
 
 It walks a directory, opens image files and knows nothing of ddpfs.  Started by torchrun or alone:

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """One rank of a job that a test drives line by line, without torch: what a trainer does to its files, no more.
 
 It prints the files of a batch once it has read them, and goes on when told `go`; told `save K`, it writes the checkpoint of

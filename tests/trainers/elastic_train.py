@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """A DistributedDataParallel trainer that torchrun may restart with any number of ranks, by README's recipe.
 
     elastic_train.py CHECKPOINT NOTES

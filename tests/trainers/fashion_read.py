@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """torchvision's FashionMNIST from its idx files: fashion_read.py DIR REPORT"""
 
 import hashlib

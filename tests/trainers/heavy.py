@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Trainers that need heavy packages: they run with the Python of an environment of their own, .venv-trainers, which
 `tests/run --trainers` makes (by hand: DDPFS_TRAINERS=FOLDER).  The tests themselves run in .venv and import none of it."""
 

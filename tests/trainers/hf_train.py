@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """A trainer with the Trainer of Hugging Face transformers."""
 
 import os

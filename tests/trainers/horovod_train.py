@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """A trainer with Horovod: its allreduce in the optimizer, torch's DistributedSampler."""
 
 import horovod.torch as hvd

@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """torchvision's ImageFolder and transforms, DistributedSampler, DataLoader, DDP: the trainer that most people have."""
 
 import os

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Starting trainers for the tests: torchrun on this host, gloo over the loopback."""
 
 import json

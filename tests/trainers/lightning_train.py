@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """A trainer with Lightning, which puts a DistributedSampler in front of the loader by itself."""
 
 import os

@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """Reads a tree through PyTorch's DataLoader in one style of dataset and every way of having workers.
 
     loaders_read.py map|iterable|datapipes DIR REPORT"""

@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """Writes scikit-learn's digits, 1,797 scans of handwritten digits, as an image folder of PNG files:
 
     OUT/train/<digit>/<digit>_<number>.png     four fifths of each class

@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """Ranks of MPI: each reads every file of its directory and the first gathers what all have seen.  mpi_read.py DIR REPORT"""
 
 import hashlib

@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """Reads a rank's flat view for some epochs with workers that live through all of them.
 
     rank_views_read.py DIR EPOCHS REPORT"""

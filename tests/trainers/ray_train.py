@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """A trainer with Ray Train: it starts its workers itself, and they learn their rank late."""
 
 import shutil

@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """A trainer whose samples are read on another node: torch.distributed.rpc, "reader" has the files, "trainer" has none.
 
     RANK=0|1 rpc_train.py DIR REPORT"""

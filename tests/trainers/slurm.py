@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Slurm with two virtual nodes on this host, without systemd: munged, slurmctld and two slurmd of the test's own."""
 
 import os

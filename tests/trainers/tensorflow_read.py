@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """tf.data over a folder: list_files, shuffled, read_file in parallel.  tensorflow_read.py DIR REPORT"""
 
 import hashlib

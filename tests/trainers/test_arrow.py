@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """pyarrow on a mount: its file systems, datasets of Parquet and Arrow files, memory maps."""
 
 import pytest

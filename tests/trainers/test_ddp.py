@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Other ways of starting DDP: torch.distributed.launch, and two "nodes", each a torchrun of its own on the loopback."""
 
 import socket

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A job that is killed and goes on with another number of ranks trains each remaining sample exactly once."""
 
 import itertools

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Frameworks with samplers and launchers of their own, on plain files and on one mount of all files: the same samples,
 losses and weights; ranks that divide the set; and whether the mount recognises the sampler, as README.md's table says."""
 

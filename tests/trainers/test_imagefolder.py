@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Walking as torchvision's ImageFolder does, on tree views: every rank must find the same classes."""
 
 import os

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`ddpfs exec` under the launchers themselves: each rank finds its own part, on every host at the same mountpoint."""
 
 import os

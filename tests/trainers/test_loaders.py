@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """PyTorch's DataLoader over the styles of datasets, with 0, 2 and 4 workers, persistent or not, pinned or not."""
 
 import hashlib

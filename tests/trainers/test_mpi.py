@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """mpirun: `ddpfs exec` takes rank and world from its environment, and mpi4py's ranks read each its own part."""
 
 import hashlib

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """TensorFlow's tf.data, NVIDIA DALI's file reader on the CPU, Horovod: on a mount what they are on plain files."""
 
 import hashlib

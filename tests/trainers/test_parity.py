@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The same script, the same seed: on mounts it computes bit for bit what it computes on the plain files:
 every loss, the accuracy and the weights at the end (their hash)."""
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A Parquet file far larger than the mount's memory, opened by pyarrow: read and verified by the block, never whole."""
 
 import hashlib

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """README's command for one's own directory, as a newcomer runs it, and interrupted."""
 
 import os

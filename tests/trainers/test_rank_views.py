@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Rank views, which a rank must list anew for each epoch, under workers that live through all of them."""
 
 import json

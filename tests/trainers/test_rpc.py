@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Samples served from a mount by torch.distributed.rpc: the reader's node has the mount, the trainer's has none."""
 
 import hashlib

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """TextCNN on text files under torchrun: two ranks, on plain files and on a mount of all files."""
 
 import random

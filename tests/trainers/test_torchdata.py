@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """torchdata: StatefulDataLoader, stopped and resumed, and DataLoader2 (of the last torchdata that has it)."""
 
 import hashlib

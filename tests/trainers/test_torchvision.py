@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """torchvision on a mount: FashionMNIST's idx files (ImageFolder under DDP is one of test_frameworks.py)."""
 
 import json

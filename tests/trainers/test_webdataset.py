@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """webdataset on shards that ddpfs adopted where they are, and on one rank's part of them."""
 
 import hashlib

@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """TextCNN on a folder of text files, one a document, its class the folder's name; DDP under torchrun."""
 
 import hashlib

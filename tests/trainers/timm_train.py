@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """A trainer with timm's datasets and loader, as its train.py makes them: its own walk through the folder, its samplers."""
 
 import os

@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """torchdata: StatefulDataLoader stopped in the middle and resumed in a new one, and DataLoader2 over datapipes.
 
     torchdata_read.py stateful|dataloader2 DIR REPORT"""

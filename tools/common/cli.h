@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The command line as mkshard and ddpfs share it: subcommands, --help and --version on stdout, exit status
  * 0 done, 1 failed, 2 wrong usage.
  *

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 #include "tools/common/json.h"
 
 /* Length of the UTF-8 sequence at s, or 0 when there is none (overlong forms, surrogates and truncation included). */

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* JSON text written as it comes, for lists too long to be held as objects.  (What is read, or small, goes through jansson.)
  *
  * Threads: no shared state but the stream. */

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* A progress bar on a terminal: share done, rate, time left.  Silent where stderr is no terminal.
  *
  * Threads: progress_add and progress_clear from any thread; start and done from the one that owns the bar.  One bar

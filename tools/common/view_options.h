@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The options that choose a view, as text: order deal tail seed epoch start past rank world subdir chunk pool state on_bad
  * quarantine.
  * The mount options and `-o` of the tools that only look (ddpfs order, mkshard stats) share them.

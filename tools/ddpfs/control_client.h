@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* One question to the server of a mount, and its answer as JSON.  What ctl, stat and top share.
  * Threads: no shared state. */
 #ifndef DDPFS_TOOLS_DDPFS_CONTROL_CLIENT_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* ddpfs ctl: what can be changed under a live mount: its epoch, whether it advances by itself, the resume state. */
 #include <ctype.h>
 #include <errno.h>

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Runs a server: in front, or in the background with a parent that returns when the mount answers.
  *
  * Threads: call from the main thread of a process that has no others. */

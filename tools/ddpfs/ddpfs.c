@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* ddpfs: mounts datasets and looks after the mounts.  Called as mount.ddpfs it is the helper of mount(8). */
 #include "tools/ddpfs/ddpfs.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The subcommands of ddpfs; each is a main() of its own (tools/common/cli.h). */
 #ifndef DDPFS_TOOLS_DDPFS_DDPFS_H
 #define DDPFS_TOOLS_DDPFS_DDPFS_H

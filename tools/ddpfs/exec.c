@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* ddpfs exec: a command with a dataset mounted just for it.
  *
  *     ddpfs exec --(fork)--> middle --(fork)--> server      new session, private mount namespace

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* A program that nobody else can put another one in the place of (SECURITY.md).
  *
  * A server may ask its supervisor for any program (`ddpfs restart`), and may be an intruder's by then.  So the way to the program

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* libddpfs_interpose.so: isatty() that asks the kernel only where the answer can be yes.
  *
  * Python's open(path) calls isatty() on every file.  On a FUSE file that ioctl(TCGETS) is a request to the daemon, which

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The rank and the world size as a job's launcher tells its tasks: through environment variables.  `ddpfs exec` asks;
  * nothing else reads them (a plain mount takes its rank from its options only).
  *

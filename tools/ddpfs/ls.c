@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* ddpfs ls: every ddpfs mount of this host, in whatever mount namespace; of servers that do not answer the pid. */
 #include <errno.h>
 #include <jansson.h>

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* ddpfs mount: one server for one mount, in the background or in front. */
 #include <errno.h>
 #include <inttypes.h>

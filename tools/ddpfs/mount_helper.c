@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* mount.ddpfs: what mount(8) runs for `mount -t ddpfs` and for fstab lines.  It calls
  *     mount.ddpfs DATASET MNT [-sfnv] [-N NAMESPACE] [-o OPTIONS] [-t TYPE]
  * and passes our exit status on (mount(8), "EXTERNAL HELPERS"). */

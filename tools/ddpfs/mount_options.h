@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Mount options as text (`-o rank=0,world=2,memory=1G`) -> struct fs_options.  What `ddpfs mount`, `ddpfs exec` and
  * mount.ddpfs have in common.
  *

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* What is mounted where in this mount namespace, and whether a dataset and a mountpoint can be used.
  *
  * Threads: no shared state. */

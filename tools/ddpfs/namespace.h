@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* A mount namespace of this process's own: what is mounted in it nobody else sees, and it ends with its last process.
  *
  * Threads: call while the process has one. */

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* ddpfs order: the order of an epoch, computed without a mount; and where in it a sample stands. */
 #include <errno.h>
 #include <inttypes.h>

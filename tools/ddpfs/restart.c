@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* ddpfs restart: this very program, of whatever version, goes on with a live mount. */
 #include <errno.h>
 #include <limits.h>

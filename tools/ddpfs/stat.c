@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* ddpfs stat: the counters of a mount, for people (units) or scripts (JSON, as in .ddpfs/stats.json). */
 #include <errno.h>
 #include <stdio.h>

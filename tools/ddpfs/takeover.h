@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* `ddpfs restart`: one program's supervisor becomes another program's, under a live mount.
  *
  *     ddpfs restart MNT --(control socket)--> server --> supervisor: takeover_try   runs `NEW takeover --check FD`

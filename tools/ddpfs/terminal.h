@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* A full-screen program on a terminal: a screen of its own, keys without Return, signals as events, and the terminal as
  * it was before on every way out.  Plain ANSI sequences, which every terminal of today understands.
  *

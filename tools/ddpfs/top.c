@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* ddpfs top: what mounts do right now: on a terminal a table that is drawn anew, else one table (or JSON) after the other. */
 #include <errno.h>
 #include <jansson.h>

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Live mounts under observation: which there are, what their counters say, and at which rates they grow.
  *
  * Mounts are looked for by a thread of its own, because a server that has stopped holds that up for

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* ddpfs umount: asks the server to unmount and waits for its end; a mount whose server has died is taken away by hand. */
 #include <ctype.h>
 #include <dirent.h>

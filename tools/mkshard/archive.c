@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Archives as sources.
  *
  * An uncompressed tar is read where it lies: its members are ranges of one file, and packing reads them in any order.

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* `mkshard extract`: files back as they were: bytes, mode, time.
  *
  * Every path is opened below OUT with openat2(RESOLVE_BENEATH | RESOLVE_NO_SYMLINKS): neither a name of the dataset nor

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* `mkshard index`: an index for tar shards as they lie, or the index of a packed dataset anew. */
 #include <dirent.h>
 #include <errno.h>

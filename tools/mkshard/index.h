@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The parts of `mkshard index`:
  *
  *   parse.c  a shard -> its members, with sums, at the speed of the device

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* What `mkshard pack` says when SIGINT (Ctrl-C) or SIGTERM ends it: what is kept, and the command that goes on.
  *
  * A signal ends the program at once, as it does without this; a rerun goes on from any place (publish.h).  The

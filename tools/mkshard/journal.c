@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The journal of a packing: DATASET.partial/journal.  Native byte order: it is read again on the same machine only.
  *
  *   header: magic, fingerprint of the plan, number of shards

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* `mkshard info`, `ls` and `cat`: looking into a dataset. */
 #include <errno.h>
 #include <inttypes.h>

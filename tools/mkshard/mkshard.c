@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* mkshard: makes and inspects datasets. */
 #include "tools/mkshard/mkshard.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* mkshard's subcommands, and what several of them share. */
 #ifndef DDPFS_TOOLS_MKSHARD_MKSHARD_H
 #define DDPFS_TOOLS_MKSHARD_MKSHARD_H

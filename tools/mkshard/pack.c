@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* `mkshard pack`: options, the rules for what is found, the index. */
 #include <dirent.h>
 #include <errno.h>

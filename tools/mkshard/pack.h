@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The parts of `mkshard pack`, in the order in which they run:
  *
  *   scan.c     sources -> items (directories, lists)       \

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Reading a shard.  Tar: once, front to back, headers to the parser, contents to the sums.  Bare: its footer. */
 #include <errno.h>
 #include <fcntl.h>

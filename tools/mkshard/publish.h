@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Where a dataset is made, and how it gets its name.
  *
  *   DATASET.partial/    being made: shards, journal, command, staging files; a rerun goes on here

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Finding the files: directories by several threads, lists by one.
  *
  * A directory's entries are asked for in the order of their inode numbers: on ext4 and its like that is the order of

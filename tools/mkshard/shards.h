@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Work done shard by shard: the files of each shard in the order in which they lie there, and threads that take one
  * shard after the other. */
 #ifndef DDPFS_TOOLS_MKSHARD_SHARDS_H

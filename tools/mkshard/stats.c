@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* `mkshard stats`: how random an order of a dataset is, beside a true random permutation. */
 #include <errno.h>
 #include <inttypes.h>

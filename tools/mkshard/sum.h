@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The checksums of one file, fed piece by piece: XXH3-64 of the whole, and of each SHARD_BLOCK when it is larger. */
 #ifndef DDPFS_TOOLS_MKSHARD_SUM_H
 #define DDPFS_TOOLS_MKSHARD_SUM_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Line plots as SVG: panels in a grid, labelled axes, a legend.  Values that are not numbers leave a gap.
  *
  * Threads: pure functions on a FILE. */

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* `mkshard verify`: every checksum, at the speed of the device.
  *
  * A shard is streamed front to back; the files lie in it in the order of their offsets, so each is summed as it comes

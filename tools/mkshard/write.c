@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Writing the shards of a plan.
  *
  * A worker takes a shard and fills it segment by segment.  The plan says where each byte goes, so the files of a

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """ddpfs: samples of a packed dataset in epoch order, each rank its own part.
 
     Stage          batches in memory by libddpfs_stage, no mount

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Device memory for other libraries: DLPack capsules (https://dmlc.github.io/dlpack) of kind kDLCUDA, by ctypes."""
 
 import ctypes

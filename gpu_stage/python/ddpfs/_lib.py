@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """libddpfs_stage by ctypes: the structs and functions of gpu_stage/stage.h, nothing else."""
 
 import ctypes

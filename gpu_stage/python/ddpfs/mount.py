@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A mount from inside a program that learns its rank late (spawned workers, Ray, notebooks), and its resume state."""
 
 import json

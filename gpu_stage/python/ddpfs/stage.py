@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Batches of a rank's samples as views of the stage's arena, or of GPU memory, without a copy.  What is
 written to a view is seen by those who hold the batch, and by nobody later: the library verifies a sample before it hands
 it out again."""

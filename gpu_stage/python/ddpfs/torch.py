@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Stage as a PyTorch IterableDataset: DataLoader(dataset, batch_size=None), or a plain loop."""
 
 from torch.utils.data import IterableDataset, get_worker_info

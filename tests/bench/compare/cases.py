@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The bars that are not a row of the table: each case takes the environment and returns table.Check objects."""
 import contextlib
 import os

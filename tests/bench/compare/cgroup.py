@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Where everything is measured: one memory cgroup with two children, `reader` and `daemon`, and the kernel's counters.
 
 On virtual machines that give free pages back to the host, touching them again costs microseconds a page: a cold pass

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The datasets of the comparison: deterministic, incompressible files, and the filler file of cgroup.py."""
 import json
 import os

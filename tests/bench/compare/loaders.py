@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Packs a dataset for a loader library, or reads one rank's part with a Python loader.
 
 usage: loaders.py pack wds|mds|litdata|hf SOURCE OUT

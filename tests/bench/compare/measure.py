@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """One reader, one pass, one row."""
 import contextlib
 import json

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* reader: the trainer's part of the benchmark.  Opens, fstats, reads whole and closes every file of a list or of a
  * directory's sorted listing; prints one JSON line a pass.
  *

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Bytes that must come from disk for a known order under a memory limit: the best possible, and LRU, on 4 KiB pages.
 
 The pages of a file are used one after the other and next used together, so files are kept with a count of their pages.

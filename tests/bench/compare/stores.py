@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The stores compared: each packs a dataset once and offers it to a reader.
 
 A store's name says what it is: ext4 (loose files), erofs, squashfs, wds, mds, litdata, hf, shards (the raw shards) and

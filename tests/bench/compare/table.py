@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The rows of the comparison, the bars, and the markdown that shows them."""
 import statistics
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The DDP script that tests/bench/epoch times: rank and world from torchrun, files or a loader library, two epochs.
 
     train.py files|view|wds|mds|litdata DIR raw|jpeg PLACE

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The stand-in driver: see standin.h.
  *
  * One lock and one condition for all: simple rather than fast.  An event is a number that grows with each record; who waits
