@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* Landing memory as a bitmap of pages per segment; cache/arena.h first. */
 #include "cache/arena.h"
 
 #include <assert.h>
@@ -53,7 +54,7 @@ void cache_arena_free(struct cache_arena *arena)
 	free(arena);
 }
 
-/* First page at or after `from` whose bit equals `used`; PAGES when there is none. */
+/* Returns the first page at or after `from` whose bit equals `used`, or PAGES when there is none. */
 static uint32_t scan(const struct segment *segment, uint32_t from, bool used)
 {
 	while (from < PAGES) {
@@ -78,7 +79,7 @@ static void mark(struct segment *segment, uint32_t first, uint32_t pages, bool u
 	}
 }
 
-/* Finds `pages` free pages in a row, or learns how long the longest row is.  Returns PAGES when there is none. */
+/* Returns the first of `pages` free pages in a row, or PAGES when there is none; then `longest` becomes exact. */
 static uint32_t find_run(struct segment *segment, uint32_t pages)
 {
 	uint32_t longest = 0;
@@ -123,7 +124,7 @@ void cache_arena_put(struct cache_arena *arena, const struct cache_span *span)
 	uint32_t pages = span->bytes / CACHE_PAGE;
 	mark(segment, (uint32_t)(offset / CACHE_PAGE), pages, false);
 	arena->used_pages -= pages;
-	segment->longest = PAGES; /* unknown again: the run may have joined its neighbours */
+	segment->longest = PAGES; /* an upper bound: the run may have joined its neighbours */
 }
 
 uint64_t cache_arena_used(const struct cache_arena *arena)

@@ -4,9 +4,12 @@
  *     |  segment 0 (8 MiB)  |  segment 1  | ...        a span never crosses a segment, so that a segment can be
  *     |##..####....#........|.............|            registered with the kernel as one fixed buffer
  *
- * First fit from the low end: what is used stays compact, and pages that were never needed are never touched.
+ * The search for free pages begins at the low end.  So used memory stays compact, and the kernel never has to provide
+ * pages that were never needed.
  *
- * Threads: none of its own; the owner locks (cache.c does).  Addresses of spans are stable until cache_arena_free. */
+ * The address of a span does not change until cache_arena_free.
+ *
+ * Threads: the arena has no lock.  The owner (cache.c) locks around each call. */
 #ifndef DDPFS_CACHE_ARENA_H
 #define DDPFS_CACHE_ARENA_H
 
@@ -14,29 +17,38 @@
 #include <stdint.h>
 
 enum {
-	CACHE_PAGE = 4096,
+	CACHE_PAGE = 4096,       /* bytes */
 	CACHE_SEGMENT = 8 << 20, /* bytes; the largest span */
 };
 
 struct cache_arena; /* opaque */
 
+/* A run of pages that is handed out. */
 struct cache_span {
 	uint8_t *data;    /* page-aligned */
 	uint32_t bytes;   /* multiple of CACHE_PAGE */
 	uint32_t segment; /* number of the segment it lies in */
 };
 
-/* bytes is rounded up to whole segments.  -EINVAL (0, or past 2^40), -ENOMEM. */
+/* Maps an arena of `bytes` bytes (1 .. 2^40), rounded up to whole segments.
+ * Returns 0, -EINVAL (bytes is 0 or larger than 2^40) or -ENOMEM. */
 int cache_arena_new(uint64_t bytes, struct cache_arena **ret_arena);
-void cache_arena_free(struct cache_arena *arena); /* NULL is fine; every span dies */
+/* Unmaps the arena; no span may be used any more.  NULL is fine. */
+void cache_arena_free(struct cache_arena *arena);
 
-/* 1 <= bytes <= CACHE_SEGMENT.  -ENOBUFS when no run is long enough. */
+/* Hands out a span of at least `bytes` bytes (1 .. CACHE_SEGMENT).
+ * Returns 0, or -ENOBUFS: no run of free pages is long enough. */
 int cache_arena_get(struct cache_arena *arena, uint32_t bytes, struct cache_span *ret_span);
+/* Takes a span back. */
 void cache_arena_put(struct cache_arena *arena, const struct cache_span *span);
 
-uint64_t cache_arena_used(const struct cache_arena *arena); /* bytes handed out now */
-uint64_t cache_arena_size(const struct cache_arena *arena); /* bytes of the mapping */
+/* Returns the bytes that are handed out now. */
+uint64_t cache_arena_used(const struct cache_arena *arena);
+/* Returns the bytes of the mapping.  Constant. */
+uint64_t cache_arena_size(const struct cache_arena *arena);
+/* Returns the number of segments.  Constant. */
 uint32_t cache_arena_segments(const struct cache_arena *arena);
-uint8_t *cache_arena_segment(const struct cache_arena *arena, uint32_t segment); /* its CACHE_SEGMENT bytes */
+/* Returns the CACHE_SEGMENT bytes of a segment.  Constant. */
+uint8_t *cache_arena_segment(const struct cache_arena *arena, uint32_t segment);
 
 #endif

@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* Verified blocks in landing memory: a hash table and a list of what nobody holds; cache/cache.h first. */
 #include "cache/cache.h"
 
 #include <assert.h>
@@ -6,12 +7,12 @@
 #include <pthread.h>
 #include <stdlib.h>
 
-enum { BUCKETS_PER_MIB = 16 }; /* a block is 64 KiB or so; small ones make chains of a few */
+enum { BUCKETS_PER_MIB = 16 }; /* a block is about 64 KiB; small ones make chains of a few */
 
 struct cache {
-	pthread_mutex_t lock; /* guards everything below, and areas and buffers */
+	pthread_mutex_t lock; /* guards all fields below, and those of areas and buffers */
 	struct cache_arena *arena;
-	struct cache_buffer *oldest, *newest; /* nobody holds these */
+	struct cache_buffer *oldest, *newest; /* the list of buffers that nobody holds */
 	struct cache_area *free_areas;
 	struct cache_buffer *free_buffers;
 	uint32_t bucket_mask;
@@ -83,7 +84,7 @@ static void area_unref(struct cache *cache, struct cache_area *area)
 	cache->free_areas = area;
 }
 
-/* The buffer is in no list and nobody holds it. */
+/* Frees a buffer that nobody holds and that is in no list. */
 static void buffer_kill(struct cache *cache, struct cache_buffer *buffer)
 {
 	if (!buffer->dropped)

@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* The ledger: states of samples, the queue of drops, and the choice of what is dropped; cache/ledger.h first. */
 #include "cache/ledger.h"
 
 #include <assert.h>
@@ -11,13 +12,14 @@
 
 struct entry {
 	struct cache_victim what;
-	uint64_t cost; /* bytes; of idle samples it may be 0: then it is worked out when they go */
+	uint64_t cost; /* bytes; of samples in `idle` it may be 0: then it is worked out when they are dropped */
 };
 
-enum { MARK_STATE = 7, MARK_LISTED = 8 }; /* an enum cache_state; the sample is in `idle` */
+/* MARK_STATE: mask of an enum cache_state; MARK_LISTED: the sample is in `idle`. */
+enum { MARK_STATE = 7, MARK_LISTED = 8 };
 _Static_assert((unsigned)CACHE_HANDED <= MARK_STATE, "a state fits");
 
-/* First in, first out; grows. */
+/* A first-in-first-out queue that grows. */
 struct ring {
 	struct entry *entries;
 	size_t head, n, room;
@@ -26,20 +28,20 @@ struct ring {
 struct cache_ledger {
 	const struct shard_index *index;
 	uint32_t overhead;
-	uint64_t largest; /* cost of a sample that is booked */
+	uint64_t largest; /* bytes; a sample that costs more is booked by the block */
 	uint32_t n_samples;
 	uint8_t *marks;       /* four bits a sample: MARK_STATE, MARK_LISTED */
 	uint64_t *resident;   /* bit per sample: those whose state is CACHE_RESIDENT */
-	bool resident_shared; /* it is the caller's */
+	bool resident_shared; /* the caller owns `resident` */
 	uint32_t n_timelines;
 	struct cache_timeline *timelines[CACHE_STREAMS_MAX];
-	/* What no known use is kept for, oldest first: samples that were used, and blocks of files that are no samples here.
-	 * A sample may have got a use, or have gone, since it was listed. */
+	/* Samples without a known use, and blocks of files that are booked by the block, oldest first.
+	 * A sample may have got a known use, or have been dropped, since it was listed. */
 	struct ring idle;
-	struct ring drops;     /* queue of drops */
-	uint64_t drops_bytes;  /* in the queue */
-	uint64_t handed_bytes; /* taken from it and not done */
-	size_t flush;          /* of the queue's first, which do not wait */
+	struct ring drops;     /* the queue of drops */
+	uint64_t drops_bytes;  /* bytes in the queue */
+	uint64_t handed_bytes; /* bytes taken from the queue and not dropped by the sink yet */
+	size_t flush;          /* so many of the queue's first entries do not wait for the lag */
 	uint64_t lag;
 	/* Read by any thread: */
 	_Atomic uint64_t budget_bytes, resident_bytes, coming_bytes, n_resident, n_evicted, n_evicted_blocks, n_dropped,
@@ -56,7 +58,7 @@ static void add(_Atomic uint64_t *counter, uint64_t n)
 	atomic_store_explicit(counter, load(counter) + n, memory_order_relaxed); /* one writer */
 }
 
-/* Four bits a sample. */
+/* Returns the four bits of a sample. */
 static unsigned marks_of(const struct cache_ledger *ledger, uint32_t sample)
 {
 	return __atomic_load_n(&ledger->marks[sample / 2], __ATOMIC_RELAXED) >> sample % 2 * 4 & 15;
@@ -92,7 +94,8 @@ static void book_resident(struct cache_ledger *ledger, uint64_t n, uint64_t byte
 	add(&ledger->resident_bytes, bytes);
 }
 
-/* The one place where a sample's state changes.  cost: its bytes, which are booked while it is coming or resident. */
+/* Changes the state of a sample; nothing else does.  cost: its bytes, which are booked while it is coming or
+ * resident. */
 static void move(struct cache_ledger *ledger, uint32_t sample, enum cache_state to, uint64_t cost)
 {
 	static const uint8_t from[] = {
@@ -131,7 +134,7 @@ int cache_ledger_new(const struct shard_index *index, uint64_t budget_bytes, uin
 	ledger->index = index;
 	ledger->overhead = overhead_bytes;
 	ledger->lag = lag_bytes;
-	ledger->largest = budget_bytes / 4; /* of the first budget: a cost must not change while it is booked */
+	ledger->largest = budget_bytes / 4; /* constant, because a cost must not change while it is booked */
 	ledger->n_samples = shard_index_info(index)->n_samples;
 	ledger->resident = cache_bitmap_new(ledger->n_samples);
 	ledger->marks = calloc((size_t)ledger->n_samples / 2 + 1, 1);
@@ -216,7 +219,8 @@ int cache_ledger_turn(
 	return 0;
 }
 
-/* For samples whose cost was worked out before: the index block is verified by now. */
+/* Returns the cost of a sample whose cost was worked out before: then its part of the index is verified and has no
+ * error. */
 static uint64_t cost_of(struct cache_ledger *ledger, uint32_t sample)
 {
 	uint64_t bytes = 0;
@@ -256,7 +260,7 @@ static bool is_sample(const struct entry *entry)
 	return entry->what.block == CACHE_WHOLE;
 }
 
-/* False: no memory; the pages stay until the kernel reclaims them. */
+/* Returns false when there is no memory; then the pages stay until the kernel reclaims them. */
 static bool drops_push(struct cache_ledger *ledger, struct entry entry)
 {
 	if (!ring_push(&ledger->drops, entry))
@@ -265,7 +269,7 @@ static bool drops_push(struct cache_ledger *ledger, struct entry entry)
 	return true;
 }
 
-/* Its drop, which waits in the queue, is not to be taken back. */
+/* The drop of this sample, which waits in the queue, must not be taken back. */
 static void leave_for_good(struct cache_ledger *ledger, uint32_t sample)
 {
 	if (cache_ledger_state(ledger, sample) == CACHE_LEAVING)
@@ -283,7 +287,7 @@ size_t cache_ledger_drops(struct cache_ledger *ledger, struct cache_victim *vict
 		if (is_sample(&entry)) {
 			enum cache_state state = cache_ledger_state(ledger, entry.what.id);
 			if (state != CACHE_LEAVING && state != CACHE_LEAVING_FOR_GOOD)
-				continue; /* it was wanted again in the meantime, and stayed or went by another entry */
+				continue; /* its drop was taken back, or is another entry */
 			move(ledger, entry.what.id, CACHE_HANDED, 0);
 		}
 		victims[n++] = entry.what;
@@ -313,12 +317,13 @@ bool cache_ledger_dropping(const struct cache_ledger *ledger)
 
 /* A turn at which a stream uses a sample. */
 struct use {
-	struct cache_timeline *tl; /* NULL: none is known */
+	struct cache_timeline *tl; /* NULL: no use is known */
 	uint64_t seq;
 };
 static const struct use UNKNOWN = { .tl = NULL };
 
-/* Books a resident sample, of which one use is known, for its next use in every stream.  Returns false when no stream has one. */
+/* Sets the kept bit of a resident sample at its next use in every stream.  known: one of its uses, or UNKNOWN.
+ * Returns false when no stream has a use. */
 static bool keep(struct cache_ledger *ledger, uint32_t sample, struct use known)
 {
 	bool wanted = false;
@@ -334,7 +339,8 @@ static bool keep(struct cache_ledger *ledger, uint32_t sample, struct use known)
 	return wanted;
 }
 
-/* It is in nobody's memory when it is used next: in one stream, if that is known, by `next`.  hole: it may be fetched again. */
+/* Notes in every stream that a sample will not be in memory at its next use.  next: that use in one stream, or
+ * UNKNOWN.  hole: the sample may be fetched again for it. */
 static void leave_gap(struct cache_ledger *ledger, uint32_t sample, struct use next, bool hole)
 {
 	for (uint32_t i = 0; i < ledger->n_timelines; i++) {
@@ -349,7 +355,7 @@ static void leave_gap(struct cache_ledger *ledger, uint32_t sample, struct use n
 	}
 }
 
-/* No stream uses it. */
+/* Drops a resident sample that no stream uses. */
 static void drop_unused(struct cache_ledger *ledger, uint32_t sample, uint64_t cost)
 {
 	bool queued =
@@ -358,13 +364,15 @@ static void drop_unused(struct cache_ledger *ledger, uint32_t sample, uint64_t c
 	add(&ledger->n_dropped, 1);
 }
 
+/* Drops a resident sample.  next: its next use in one stream, or UNKNOWN. */
 static void drop(struct cache_ledger *ledger, uint32_t sample, uint64_t cost, struct use next)
 {
 	leave_gap(ledger, sample, next, true);
 	drop_unused(ledger, sample, cost);
 }
 
-/* Keeps a resident sample, of which one use is known: for its next uses, or, when no stream has one, as long as there is room. */
+/* Keeps a resident sample for its next uses or, when no stream has one, while there is room.  known: one of its uses,
+ * or UNKNOWN. */
 static void keep_or_idle(struct cache_ledger *ledger, uint32_t sample, uint64_t cost, struct use known)
 {
 	if (keep(ledger, sample, known) || is_listed(ledger, sample))
@@ -375,7 +383,7 @@ static void keep_or_idle(struct cache_ledger *ledger, uint32_t sample, uint64_t 
 		drop_unused(ledger, sample, cost ? cost : cost_of(ledger, sample));
 }
 
-/* Drops the oldest of what has no known use, to make room.  Returns false when there is nothing of the kind. */
+/* Drops the oldest entry of `idle` to make room.  Returns false when there is none. */
 static bool drop_idle(struct cache_ledger *ledger)
 {
 	struct entry entry;
@@ -388,7 +396,7 @@ static bool drop_idle(struct cache_ledger *ledger)
 		}
 		uint32_t sample = entry.what.id;
 		set_listed(ledger, sample, false);
-		/* An epoch that has come into sight meanwhile may use it. */
+		/* An epoch that the timeline has reached since may use it. */
 		if (!cache_ledger_resident(ledger, sample) || keep(ledger, sample, UNKNOWN))
 			continue;
 		drop_unused(ledger, sample, entry.cost ? entry.cost : cost_of(ledger, sample));
@@ -398,8 +406,9 @@ static bool drop_idle(struct cache_ledger *ledger)
 	return false;
 }
 
-/* The resident sample whose next use is farthest from its stream's reader, counted in turns (cache_timeline_distance); streams of
- * one host are taken to go at the same pace, but for those that are away.  Returns that distance, CACHE_NEVER when nothing is kept. */
+/* Finds the resident sample whose next use is farthest from its stream's reader, in turns (cache_timeline_distance).
+ * The ledger assumes that all streams that are not away read at the same pace.  Returns that distance, or CACHE_NEVER
+ * when nothing is kept. */
 static uint64_t farthest(struct cache_ledger *ledger, uint32_t *ret_sample, struct use *ret_next)
 {
 	for (;;) {
@@ -421,10 +430,10 @@ static uint64_t farthest(struct cache_ledger *ledger, uint32_t *ret_sample, stru
 		if (!from)
 			return CACHE_NEVER;
 		if (cache_timeline_sample(from, seq, &sample) < 0 || !cache_ledger_resident(ledger, sample)) {
-			cache_timeline_clear_kept(from, seq); /* a repeated turn of tail=pad left it behind */
+			cache_timeline_clear_kept(from, seq); /* stale: tail=pad shows a sample twice */
 			continue;
 		}
-		/* Another stream may use it sooner; then that one keeps it. */
+		/* If another stream uses the sample sooner, it is kept for that use. */
 		bool nearer = false;
 		for (uint32_t i = 0; i < ledger->n_timelines; i++) {
 			struct cache_timeline *tl = ledger->timelines[i];
@@ -449,7 +458,8 @@ static bool fits(const struct cache_ledger *ledger, uint64_t room)
 	return load(&ledger->resident_bytes) + load(&ledger->coming_bytes) + room <= load(&ledger->budget_bytes);
 }
 
-/* Drops what has no known use, then what is used later than `distance` turns from now, until `room` bytes fit. */
+/* Drops what has no known use, then samples used later than `distance` turns from now, until `room` bytes fit.
+ * Returns false when they do not fit. */
 static bool make_room(struct cache_ledger *ledger, uint64_t room, uint64_t distance)
 {
 	while (!fits(ledger, room)) {
@@ -512,7 +522,7 @@ int cache_ledger_fetch(
 	        state == CACHE_LEAVING_FOR_GOOD || state == CACHE_HANDED)
 		return -EAGAIN;
 	if (state == CACHE_LEAVING) {
-		move(ledger, sample, CACHE_RESIDENT, bytes); /* the decision is taken back */
+		move(ledger, sample, CACHE_RESIDENT, bytes); /* the drop is taken back */
 		keep_or_idle(ledger, sample, bytes, (struct use){ .tl = tl, .seq = seq });
 		return -EEXIST;
 	}
@@ -534,7 +544,7 @@ void cache_ledger_arrived(
 	keep_or_idle(ledger, sample, bytes, (struct use){ .tl = tl, .seq = seq });
 }
 
-/* The use at seq is over: what was kept for it is kept for the next one, or for none. */
+/* A sample that was kept for the use at seq is kept for its next one. */
 void cache_ledger_use(struct cache_ledger *ledger, struct cache_timeline *tl, uint64_t seq, bool had)
 {
 	uint64_t turn;
@@ -588,7 +598,7 @@ void cache_ledger_block(struct cache_ledger *ledger, uint32_t file, uint32_t blo
 	        ledger->idle.n ? &ledger->idle.entries[(ledger->idle.head + ledger->idle.n - 1) % ledger->idle.room]
 	                       : NULL;
 	if (last && last->what.id == file && last->what.block == block && last->cost + bytes <= SHARD_BLOCK)
-		last->cost += bytes; /* it is read from front to back */
+		last->cost += bytes; /* the reader reads on in the same block */
 	else if (!ring_push(&ledger->idle, (struct entry){ .what = { .id = file, .block = block }, .cost = bytes }))
 		return;
 	add(&ledger->resident_bytes, bytes);

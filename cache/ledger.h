@@ -1,20 +1,21 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The ledger: which samples are in memory outside of this process (the kernel's page cache, a pinned arena), for which
- * use, and which of them goes when room is needed.
+/* The ledger: the list of the samples that a sink holds (in the kernel's page cache, in the arena of libddpfs_stage),
+ * and for which use.  It decides which of them are dropped when room is needed.
  *
- * One ledger and one budget serve all streams.  A resident sample (enum cache_state) stays until something else wants
- * its room.  Then those go first, oldest first, for which no stream has a known use (another epoch than the next may
- * use them), after them the one whose next use is the farthest (Belady, IBM Systems Journal 1966).  Fetching never
- * drops what is used sooner than what is fetched.
+ * One ledger and one budget serve all streams.  A resident sample (enum cache_state) stays until another one needs
+ * its room.  Samples for which no stream has a known use go first, oldest first: only a later epoch may use them.
+ * After them, the sample whose next use is the farthest goes (Belady, IBM Systems Journal 1966).  A fetch never drops
+ * a sample that is used sooner than the one that is fetched.
  *
- * Files that are no samples here (common files, and samples of more than a quarter of the budget, which nobody reads
- * ahead) are booked by the block as their readers touch them, and count as used without a known use.
+ * Common files, and samples that cost more than a quarter of the first budget, are not read ahead.  They are booked
+ * by the block when readers ask for them, and have no known use.
  *
- * A sample that goes, or did not come, leaves a gap (cache_timeline.gap) where a stream uses it next.
+ * When a sample is dropped or did not arrive, the ledger notes it in cache_timeline.gap of each stream that will use
+ * it.
  *
- * The ledger only keeps the books: what it decides to drop is put into a list, which the caller hands to the sink.
+ * The ledger does no I/O.  It puts what it decides to drop into a queue, and the caller hands that to the sink.
  *
- * Threads: one owner (the engine thread); cache_ledger_stats from any. */
+ * Threads: one owner (the engine thread).  Any thread may call the functions that say so. */
 #ifndef DDPFS_CACHE_LEDGER_H
 #define DDPFS_CACHE_LEDGER_H
 
@@ -25,14 +26,14 @@
 #include "cache/timeline.h"
 #include "shard/index.h"
 
-enum { CACHE_STREAMS_MAX = 256 }; /* streams of a ledger: ranks and jobs of one host */
+enum { CACHE_STREAMS_MAX = 256 }; /* streams of a ledger: those of all ranks and jobs of one mount */
 
 struct cache_ledger; /* opaque */
 
-/* Where a sample is.
+/* The states of a sample.
  *
  *              fetch              arrived
- *   ABSENT ------------> COMING ----------> RESIDENT <---- a reader brings it in (from each state but COMING)
+ *   ABSENT ------------> COMING ----------> RESIDENT <---- a reader reads it (from each state but COMING)
  *    ^  ^                  |                 |    ^
  *    |  '------------------'        its room  |    | fetch: it stays
  *    |     it did not come        is wanted  v    |
@@ -41,9 +42,9 @@ struct cache_ledger; /* opaque */
  *    |                        drops          |  v
  *   HANDED <---------------------------------'- LEAVING_FOR_GOOD
  *
- * A reader can bring a sample back before its drop is done.  So an entry of the queue of drops counts only if its
- * sample is LEAVING or LEAVING_FOR_GOOD, and a drop that is done makes a sample absent only if that is HANDED.  When
- * there is no memory for an entry of the queue, a sample that leaves is ABSENT at once. */
+ * A reader can bring a sample back before its drop is done.  So an entry of the queue of drops counts only while its
+ * sample is LEAVING or LEAVING_FOR_GOOD.  For the same reason a drop that is done makes a sample ABSENT only if it is
+ * HANDED.  When there is no memory for an entry of the queue, a sample that leaves is ABSENT at once. */
 enum cache_state {
 	CACHE_ABSENT,
 	CACHE_COMING, /* it is being fetched */
@@ -53,97 +54,114 @@ enum cache_state {
 	CACHE_HANDED,           /* the sink drops it */
 };
 
-/* What is to be dropped: a sample with all its files, or a block of a file. */
+/* A sample with all its files, or one block of a file, that the sink must drop. */
 struct cache_victim {
-	uint32_t id;    /* sample, or file */
-	uint32_t block; /* CACHE_WHOLE: a sample */
-	bool announced; /* a coming use was announced to the sink already (the ledger leaves it false) */
+	uint32_t id;    /* sample when block is CACHE_WHOLE, else file */
+	uint32_t block; /* number of the block in the file, or CACHE_WHOLE */
+	bool announced; /* a use to come was announced to the sink already; the ledger sets it to false */
 };
 #define CACHE_WHOLE UINT32_MAX
 
-/* overhead_bytes: what a resident file costs besides its pages (inode, names).  lag_bytes: of the latest drops that
- * wait, in addition to the budget. -ENOMEM. */
+/* Makes a ledger with nothing resident.  index: not owned, outlives the ledger.  lag_bytes: the latest drops, up to
+ * this many bytes, wait in the queue, in addition to the budget.  overhead_bytes: cost of a resident file besides its
+ * pages (inode, names).
+ * Returns 0 or -ENOMEM. */
 int cache_ledger_new(const struct shard_index *index, uint64_t budget_bytes, uint64_t lag_bytes,
         uint32_t overhead_bytes, struct cache_ledger **ret_ledger);
-void cache_ledger_free(struct cache_ledger *ledger); /* NULL is fine; all timelines must have been removed */
+/* Frees the ledger; all timelines must have been removed.  NULL is fine. */
+void cache_ledger_free(struct cache_ledger *ledger);
 
-/* From now on the bits of what is resident stand in the caller's memory (n_samples / 64 + 1 words that outlive the ledger),
- * which may hold some already: those samples are taken as resident.  Right after cache_ledger_new. */
+/* From now on the ledger keeps the bits of resident samples in the caller's memory: n_samples / 64 + 1 words that
+ * outlive the ledger.  Samples whose bits are set already are taken as resident.  Call it right after
+ * cache_ledger_new. */
 void cache_ledger_share(struct cache_ledger *ledger, uint64_t *resident);
 
-/* A new budget; what is over it goes at the next fetch or cache_ledger_trim. */
+/* Sets the budget.  What exceeds it is dropped at the next fetch or cache_ledger_trim. */
 void cache_ledger_set_budget(struct cache_ledger *ledger, uint64_t budget_bytes);
 
-/* Timelines take part from here to there.  -E2BIG. */
+/* Makes the ledger consider the uses of a timeline until cache_ledger_remove.
+ * Returns 0, or -E2BIG: there are CACHE_STREAMS_MAX timelines already. */
 int cache_ledger_add(struct cache_ledger *ledger, struct cache_timeline *tl);
 void cache_ledger_remove(struct cache_ledger *ledger, struct cache_timeline *tl);
-/* After cache_timeline_jump: works out anew which use each resident sample is kept for.  O(samples / 64 + resident). */
+/* Works out again for which use each resident sample is kept.  Call it after cache_timeline_jump.  Its time is
+ * O(n_samples / 64 + resident samples). */
 void cache_ledger_rebuild(struct cache_ledger *ledger, struct cache_timeline *tl);
 
-/* Bytes a sample takes when resident.  Samples of more than a quarter of the budget are not booked as such: nobody wants
- * them whole.  -EFBIG for them; index errors.  Any thread. */
+/* Gives the bytes that a sample takes while it is resident.  Any thread.
+ * Returns 0, -EFBIG (more than a quarter of the first budget: it is booked by the block) or an error of the index. */
 int cache_ledger_cost(struct cache_ledger *ledger, uint32_t sample, uint64_t *ret_bytes);
-/* The same for the sample that tl uses at seq, and that: the index is looked at once a turn (cache/timeline.h, notes). */
+/* Gives the sample that tl uses at seq, and its cost as above.  The index is read once a turn (struct cache_note). */
 int cache_ledger_turn(struct cache_ledger *ledger, struct cache_timeline *tl, uint64_t seq, uint32_t *ret_sample,
         uint64_t *ret_bytes);
 
-enum cache_state cache_ledger_state(const struct cache_ledger *ledger, uint32_t sample); /* any thread */
-bool cache_ledger_has(const struct cache_ledger *ledger, uint32_t sample); /* resident or coming; any thread */
+/* Returns the state of a sample; CACHE_ABSENT when there is no such sample.  Any thread. */
+enum cache_state cache_ledger_state(const struct cache_ledger *ledger, uint32_t sample);
+/* Returns whether a sample is resident or coming.  Any thread. */
+bool cache_ledger_has(const struct cache_ledger *ledger, uint32_t sample);
+/* Returns whether a sample is resident.  Any thread. */
 bool cache_ledger_resident(const struct cache_ledger *ledger, uint32_t sample);
 
-/* Makes room for a sample that tl uses at seq and books it as coming.  `bytes` is its cost, here and below.
- * -EEXIST (resident or coming already), -ENOSPC (only what is used sooner is in the way), -EAGAIN (what has to go is not
- * gone yet), -EINVAL (no such sample). */
+/* Makes room for a sample that tl uses at seq, and books it as coming.  bytes: its cost, here and below.
+ * Returns 0 or
+ * -EEXIST: it is resident or coming, or its drop was taken back;
+ * -ENOSPC: there is room only in place of samples that are used sooner;
+ * -EAGAIN: what must be dropped first, this sample perhaps, is not dropped yet;
+ * -EINVAL: there is no such sample. */
 int cache_ledger_fetch(
         struct cache_ledger *ledger, struct cache_timeline *tl, uint64_t seq, uint32_t sample, uint64_t bytes);
 
-/* A sample that was coming, fetched for the use at seq, has arrived, or never will (then it is absent again). */
+/* A sample that was coming, fetched for the use at seq, has arrived (ok), or it will not arrive: then it is absent
+ * again.  Does nothing when it was not coming. */
 void cache_ledger_arrived(
         struct cache_ledger *ledger, struct cache_timeline *tl, uint64_t seq, uint32_t sample, uint64_t bytes, bool ok);
 
-/* The trainer has had the sample of tl at seq, or never will (`had` false: it was passed over).  A sample it had that was
- * neither resident nor coming has become so by its reading. */
+/* The trainer has used the sample of tl at seq (had), or will never use it.  A sample that it used is resident from
+ * now on, unless it is coming: reading it brought it in.  Does nothing when the turn is used already. */
 void cache_ledger_use(struct cache_ledger *ledger, struct cache_timeline *tl, uint64_t seq, bool had);
 
-/* Somebody reads the sample by himself.  Returns true when it was booked as resident, so that part of it had been lost.
- * His reading brings it (back): it is resident from now on, unless it is coming. */
+/* A reader asks the server for bytes of a sample.  Reading brings it in: it is resident from now on, unless it is
+ * coming.
+ * Returns true when it was resident already: the kernel has taken a part of it back. */
 bool cache_ledger_asked(struct cache_ledger *ledger, uint32_t sample);
 
-/* Somebody reads `bytes` of a block of a file that is not part of a booked sample, for the first time since they were
- * dropped: the kernel asks for what it does not have. */
+/* Books `bytes` bytes of a block of a file that is not part of a booked sample, because a reader asks for them.  They
+ * were not in memory, because the kernel asks only for what it does not have. */
 void cache_ledger_block(struct cache_ledger *ledger, uint32_t file, uint32_t block, uint32_t bytes);
 
-/* Drops until the budget holds. */
+/* Drops samples and blocks until resident and coming bytes fit the budget, or nothing can be dropped. */
 void cache_ledger_trim(struct cache_ledger *ledger);
 
-/* A sample, if resident, leaves for good: a fetch of it is -EAGAIN until it is gone. */
+/* Drops a sample, if it is resident, without waiting for the lag.  A fetch of it returns -EAGAIN until the sink has
+ * dropped it. */
 void cache_ledger_lose(struct cache_ledger *ledger, uint32_t sample);
 
-/* All samples that are resident or leaving leave for good: a fetch of one is -EAGAIN until it is gone. */
+/* Drops all samples that are resident or leaving, without waiting for the lag.  A fetch of one returns -EAGAIN until
+ * the sink has dropped it. */
 void cache_ledger_clear(struct cache_ledger *ledger);
 
-/* What was decided to be dropped, oldest first, all but the latest decisions of up to the lag; at most max.  Until
- * cache_ledger_dropped says that it is done their memory counts as used.  Returns their number.  All that was handed
- * out before must be done. */
+/* Takes up to `max` drops from the queue, oldest first, and leaves the latest ones of up to lag_bytes.  Their memory
+ * counts as held until cache_ledger_dropped.  Call it only when nothing is handed out.
+ * Returns the number of victims. */
 size_t cache_ledger_drops(struct cache_ledger *ledger, struct cache_victim *victims, size_t max);
-/* All that was handed out. */
+/* The sink has dropped these: all that the last cache_ledger_drops handed out. */
 void cache_ledger_dropped(struct cache_ledger *ledger, const struct cache_victim *victims, size_t n);
 
-/* Everything that is or may still be in memory: resident, coming, decided to be dropped, handed out for it. */
+/* Returns the bytes that are or may still be in memory: resident, coming, in the queue of drops, and handed out. */
 uint64_t cache_ledger_held(const struct cache_ledger *ledger);
-/* Is anything handed out and not done? */
+/* Returns whether drops are handed out that the sink has not done. */
 bool cache_ledger_dropping(const struct cache_ledger *ledger);
 
 struct cache_ledger_stats {
 	uint64_t budget_bytes;
-	uint64_t resident_bytes;
+	uint64_t resident_bytes; /* of samples, and of blocks booked by cache_ledger_block */
 	uint64_t coming_bytes;
-	uint64_t resident;       /* samples */
-	uint64_t evicted;        /* samples dropped to make room */
-	uint64_t evicted_blocks; /* blocks of files dropped to make room; see cache_ledger_block */
-	uint64_t dropped;        /* all drops of samples */
-	uint64_t lost;
+	uint64_t resident;       /* samples, now */
+	uint64_t evicted;        /* samples dropped to make room, ever */
+	uint64_t evicted_blocks; /* blocks of files dropped to make room, ever; see cache_ledger_block */
+	uint64_t dropped;        /* samples dropped for any reason, ever */
+	uint64_t lost;           /* how often a reader asked for a resident sample; see cache_ledger_asked */
 };
+/* Gives a snapshot; each field is consistent by itself.  Any thread. */
 void cache_ledger_stats_get(const struct cache_ledger *ledger, struct cache_ledger_stats *ret_stats);
 
 #endif

@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* The turns of three epochs in one line, with a few bits for each; cache/timeline.h first. */
 #include "cache/timeline.h"
 
 #include <assert.h>
@@ -139,7 +140,7 @@ struct cache_note *cache_timeline_note(struct cache_timeline *tl, uint64_t seq)
 	return note->lap == note_lap(seq) ? note : NULL;
 }
 
-/* Eviction looks at turns that are far away: these must not take the places of near ones. */
+/* Eviction works out turns that are far away.  Their notes must not replace those of near turns. */
 static void take_note(struct cache_timeline *tl, uint64_t seq, uint32_t sample)
 {
 	if (seq - tl->cursor < CACHE_NOTES && !cache_timeline_note(tl, seq))
@@ -161,7 +162,7 @@ int cache_timeline_sample(struct cache_timeline *tl, uint64_t seq, uint32_t *ret
 	return rc;
 }
 
-/* In the epochs from slot i on. */
+/* As cache_timeline_next_below, in the epochs from slots[i] on. */
 static uint64_t next_in(struct cache_timeline *tl, unsigned i, uint32_t sample, uint32_t stored, uint64_t limit)
 {
 	for (; i < CACHE_EPOCHS && tl->slots[i].first < limit; i++) {
@@ -191,8 +192,8 @@ uint64_t cache_timeline_next(struct cache_timeline *tl, uint32_t sample)
 uint64_t cache_timeline_next_from(struct cache_timeline *tl, uint32_t sample, uint64_t seq)
 {
 	const struct cache_slot *slot = &tl->slots[0];
-	uint64_t turn = seq - slot->first; /* beyond all turns where it lies before the first */
-	/* The last turn may be a sample once more (tail=pad). */
+	uint64_t turn = seq - slot->first; /* a seq before the first slot wraps, and lies beyond all turns */
+	/* With tail=pad the last turn may show a sample for the second time. */
 	if (!tl->exact || turn >= slot->turns || turn + 1 == slot->turns)
 		return cache_timeline_next(tl, sample);
 	return cache_bit(slot->used, turn) ? next_in(tl, 1, sample, SHARD_NONE, CACHE_NEVER) : seq;
@@ -225,7 +226,8 @@ bool cache_timeline_refresh(struct cache_timeline *tl)
 		struct cache_slot made, *slot = &tl->slots[i];
 		if (slot->turns > 0)
 			continue;
-		/* What is empty lies at the end: nothing behind it moves but what is empty, too. */
+		/* Empty slots lie at the end.  So only other empty slots lie behind this one, and their `first` may
+		 * change. */
 		if (slot_init(&made, tl, slot->number, before->first + before->turns) < 0)
 			return came;
 		slot_done(slot);
@@ -237,14 +239,15 @@ bool cache_timeline_refresh(struct cache_timeline *tl)
 
 int cache_timeline_advance(struct cache_timeline *tl)
 {
-	/* An epoch without turns for this rank (tail=drop with fewer samples than ranks) leaves nothing to walk over. */
+	/* With tail=drop and fewer samples than ranks, epochs have no turns for this rank.  The limit ends the loop
+	 * then. */
 	for (unsigned empty = 0; empty < 2 * CACHE_EPOCHS;) {
 		struct cache_slot *slot = &tl->slots[0];
 		while (tl->cursor < slot->first + slot->turns && cache_bit(slot->used, tl->cursor - slot->first))
 			tl->cursor++;
 		if (tl->cursor < slot->first + slot->turns)
 			return 0;
-		/* A given view may not know yet what follows: then the cursor stays, on a turn that there is. */
+		/* A given view may not know yet what follows.  Then the cursor stays on the last turn that exists. */
 		if (shard_view_is_given(tl->view) && tl->slots[1].turns == 0) {
 			if (slot->turns > 0)
 				tl->cursor--;
