@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* Messages between a server and its supervisor, sent and received; fs/supervise/channel.h first. */
 #include "fs/supervise/channel.h"
 
 #include <errno.h>
@@ -17,7 +18,7 @@ union control {
 static int send_plain(int channel, const struct fs_channel_message *message, int flags)
 {
 	ssize_t n;
-	do /* not sendmsg(2), with which a confined server could send more than words */
+	do /* the filter forbids sendmsg(2), with which a confined server could send descriptors */
 		n = send(channel, message, sizeof(*message), MSG_NOSIGNAL | flags);
 	while (n < 0 && errno == EINTR);
 	if (n >= 0)
@@ -80,7 +81,7 @@ int fs_channel_receive(int channel, int flags, struct fs_channel_message *ret_me
 		.msg_iov = &iov,
 		.msg_iovlen = 1,
 		.msg_control = control.bytes,
-		.msg_controllen = CMSG_LEN(sizeof(int)) /* room for one */
+		.msg_controllen = CMSG_LEN(sizeof(int)) /* room for one descriptor */
 	};
 	ssize_t n;
 	*ret_fd = -1;
@@ -121,7 +122,7 @@ static int64_t now_ms(void)
 	return (int64_t)ts.tv_sec * 1000 + ts.tv_nsec / 1000000;
 }
 
-/* Until something can be received. */
+/* Waits until a message can be received.  0: look for one; -ETIMEDOUT: timeout_ms after begin_ms. */
 static int wait_for_message(int channel, int timeout_ms, int64_t begin_ms)
 {
 	struct pollfd p = { .fd = channel, .events = POLLIN };
@@ -139,7 +140,7 @@ static int wait_for_message(int channel, int timeout_ms, int64_t begin_ms)
 int fs_channel_ask(int channel, enum fs_channel_kind kind, int code, const char *text, int timeout_ms, bool *ret_stop,
         struct fs_channel_message *ret_answer)
 {
-	static uint32_t last_id; /* main's */
+	static uint32_t last_id; /* main only */
 	struct fs_channel_message message;
 	int64_t begin_ms = now_ms();
 	uint32_t id = ++last_id ? last_id : ++last_id;

@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* Gives up capabilities and system calls; fs/supervise/confine.h first. */
 #include "fs/supervise/confine.h"
 
 #include <errno.h>
@@ -26,7 +27,7 @@
 #define SERVER_KEEPS (BIT(CAP_SYS_ADMIN) | BIT(CAP_DAC_READ_SEARCH) | BIT(CAP_IPC_LOCK))
 #define SUPERVISOR_KEEPS (SERVER_KEEPS | BIT(CAP_DAC_OVERRIDE))
 
-/* A container's root often has CAP_DAC_OVERRIDE only. */
+/* Keeps CAP_DAC_OVERRIDE if CAP_DAC_READ_SEARCH is not there, as for root in many containers. */
 static uint64_t or_like_it(const struct __user_cap_data_struct *data, uint64_t keep)
 {
 	return data[0].permitted & BIT(CAP_DAC_READ_SEARCH) ? keep : keep | BIT(CAP_DAC_OVERRIDE);
@@ -37,7 +38,7 @@ static bool same(const struct __user_cap_data_struct *a, const struct __user_cap
 	return a->permitted == b->permitted && a->inheritable == b->inheritable;
 }
 
-/* What is not inheritable is no longer ambient either. */
+/* Gives up all capabilities but `keep`.  The kernel drops from the ambient set what is not inheritable. */
 static int keep_capabilities(uint64_t keep, uint64_t keep_inheritable)
 {
 	struct __user_cap_header_struct head = { .version = _LINUX_CAPABILITY_VERSION_3 };
@@ -54,7 +55,7 @@ static int keep_capabilities(uint64_t keep, uint64_t keep_inheritable)
 		data[i].inheritable &= (uint32_t)(keep_inheritable >> (32 * i));
 		changes = changes || !same(&before, &data[i]);
 	}
-	if (!changes) /* a sandbox may forbid the call */
+	if (!changes) /* a sandbox may forbid capset(2) */
 		return 0;
 	return syscall(SYS_capset, &head, data) < 0 ? -errno : 0;
 }
@@ -64,12 +65,12 @@ int fs_confine_supervisor(void)
 	return keep_capabilities(SUPERVISOR_KEEPS, UINT64_MAX);
 }
 
-/* The last step: a change of credentials makes the kernel forget the signal (commit_creds; prctl(2)). */
+/* Call it last: the kernel forgets the signal when credentials change (commit_creds; PR_SET_PDEATHSIG in prctl(2)). */
 static int die_with(pid_t parent)
 {
 	if (prctl(PR_SET_PDEATHSIG, SIGKILL) < 0)
 		return -errno;
-	return getppid() == parent ? 0 : -ESRCH; /* it ended before */
+	return getppid() == parent ? 0 : -ESRCH; /* the parent ended before prctl(2) */
 }
 
 int fs_confine_server(pid_t parent)
@@ -90,9 +91,9 @@ int fs_confine_greeter(pid_t parent)
 
 #ifdef DDPFS_SECCOMP
 
-/* By name: one that this libseccomp or machine does not have is left out. */
+/* By name: a call that this libseccomp or machine does not have is left out. */
 static const char *const allowed[] = {
-	/* files, as far as they are open or opened to read; directories */
+	/* files that are open or opened to read; directories */
 	"read",
 	"readv",
 	"pread64",
@@ -191,18 +192,18 @@ static const char *const allowed[] = {
 	"sysinfo",
 	"uname",
 	"getrandom",
-	/* sockets that are there, and who comes to the control socket */
+	/* existing sockets; connections to the control socket */
 	"accept4",
 	"recvfrom",
 	"recvmsg",
 	"shutdown",
 	"getsockopt",
-	/* the ring there is */
+	/* the existing ring */
 	"io_uring_enter",
 	"io_uring_register",
 };
 
-/* Nothing of ours, of libc or of what people preload comes here, also not by mistake. */
+/* Neither ddpfs nor libc nor a preloaded library makes these calls in a server, so only an intruder does. */
 static const char *const fatal[] = { "execve", "execveat", "ptrace", "mount", "umount2", "move_mount", "fsopen",
 	"pivot_root", "chroot", "setns", "init_module", "finit_module", "kexec_load", "bpf" };
 
@@ -220,10 +221,10 @@ static int add_all(scmp_filter_ctx filter, uint32_t action, const char *const na
 	return rc;
 }
 
-/* Those of which an argument decides. */
+/* The calls that are allowed only with certain arguments. */
 static int add_by_argument(scmp_filter_ctx filter)
 {
-	/* O_TMPFILE without O_DIRECTORY, which is part of it */
+	/* O_TMPFILE includes the bit of O_DIRECTORY, which is allowed */
 	const uint64_t writes = O_ACCMODE | O_CREAT | O_TRUNC | (O_TMPFILE & ~O_DIRECTORY);
 	const struct {
 		const char *name;
@@ -231,12 +232,12 @@ static int add_by_argument(scmp_filter_ctx filter)
 	} rules[] = {
 		{ "open", { 1, SCMP_CMP_MASKED_EQ, writes, 0 } },
 		{ "openat", { 2, SCMP_CMP_MASKED_EQ, writes, 0 } },
-		{ "sendto", { 4, SCMP_CMP_EQ, 0, 0 } }, /* as send: to nobody else than who is at the other end */
+		{ "sendto", { 4, SCMP_CMP_EQ, 0, 0 } }, /* send(2): no address, so only to the connected peer */
 		{ "clone", { 0, SCMP_CMP_MASKED_EQ, CLONE_THREAD, CLONE_THREAD } },
 		{ "tgkill", { 0, SCMP_CMP_EQ, (scmp_datum_t)getpid(), 0 } },
 		{ "unshare", { 0, SCMP_CMP_EQ, CLONE_FILES, 0 } },
-		{ "ioctl", { 1, SCMP_CMP_EQ, TCGETS, 0 } },   /* stdio: isatty() */
-		{ "prlimit64", { 2, SCMP_CMP_EQ, 0, 0 } },    /* as getrlimit */
+		{ "ioctl", { 1, SCMP_CMP_EQ, TCGETS, 0 } },   /* isatty() in stdio */
+		{ "prlimit64", { 2, SCMP_CMP_EQ, 0, 0 } },    /* getrlimit(2): sets nothing */
 		{ "setpriority", { 2, SCMP_CMP_EQ, 19, 0 } }, /* the lowest */
 		{ "sched_setscheduler", { 1, SCMP_CMP_EQ, SCHED_IDLE, 0 } },
 	};
@@ -246,8 +247,9 @@ static int add_by_argument(scmp_filter_ctx filter)
 	return rc;
 }
 
-/* A return probe that somebody sets with perf or bpf makes its process call the kernel (335, since Linux 6.11; probes since
- * 6.18: 336), and refusing that crashes it.  libseccomp has no names for them yet. */
+/* perf and bpf can set probes on a program, and the probed process then makes a system call: 335 for a return probe
+ * (Linux 6.11), 336 for other probes (Linux 6.18).  If the filter refuses it, the process crashes.  libseccomp 2.5
+ * has no names for these calls. */
 static int add_probes(scmp_filter_ctx filter)
 {
 	int rc = 0;
@@ -264,7 +266,7 @@ static int filter_calls(void)
 	if (!filter)
 		return -ENOMEM;
 	int rc = seccomp_attr_set(filter, SCMP_FLTATR_CTL_TSYNC, 1);
-	if (rc == 0) /* before Linux 5.16 a filter else slows down every load behind a store */
+	if (rc == 0) /* else, before Linux 5.16, a filter slows down every load after a store */
 		rc = seccomp_attr_set(filter, SCMP_FLTATR_CTL_SSB, 1);
 	if (rc == 0)
 		rc = seccomp_attr_set(filter, SCMP_FLTATR_ACT_BADARCH, SCMP_ACT_KILL_PROCESS);
@@ -296,7 +298,7 @@ static int filter_calls(void)
 #endif
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__) || __has_feature(address_sanitizer) ||               \
         __has_feature(thread_sanitizer)
-#define SANITIZED true /* a sanitizer's runtime writes reports, and traces us to look for leaks */
+#define SANITIZED true /* a sanitizer writes reports, and traces the process to look for leaks */
 #else
 #define SANITIZED false
 #endif

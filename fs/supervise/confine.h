@@ -1,15 +1,19 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What the processes of a mount give up: who gets into one finds little to do there.
+/* Confinement: the rights that the processes of a mount give up, so that an intruder in one of them can do little.
  *
- *     supervisor   keeps CAP_SYS_ADMIN (unmount), CAP_DAC_OVERRIDE (its socket in another's directory, fusectl), and what
- *                  its servers keep; not confined further, for it starts programs (fusermount3, `ddpfs restart`)
- *     server       keeps CAP_SYS_ADMIN (mount, before it is confined; then a detached copy of its mount to list, so that
- *                  umount is not busy), CAP_DAC_READ_SEARCH (datasets and modes that are not its user's; CAP_DAC_OVERRIDE
- *                  where it has only that, as in containers),
- *                  CAP_IPC_LOCK (registered buffers); then no new privileges, and a filter of system calls
- *     greeter      (fs/host_sharing.h) keeps none, and no new privileges
+ *     supervisor   keeps CAP_SYS_ADMIN (unmount), CAP_DAC_OVERRIDE (its socket in another user's directory, fusectl),
+ *                  and what its servers keep.  It takes no filter, because it starts programs (fusermount3,
+ *                  `ddpfs restart`)
+ *     server       keeps CAP_SYS_ADMIN (it mounts before it takes the filter; later it lists a detached copy of its
+ *                  mount, so that the mount is not busy), CAP_DAC_READ_SEARCH (datasets and modes of other users;
+ *                  CAP_DAC_OVERRIDE if it has only that, as in containers) and CAP_IPC_LOCK (registered buffers).
+ *                  Then it takes no_new_privs and a filter of system calls
+ *     greeter      (fs/host_sharing.h) keeps no capability, and takes no_new_privs
  *
- * A user who is not root has no capabilities to give up; the rest is the same. */
+ * A user who is not root has no capabilities to give up.  The rest is the same.
+ *
+ * Threads: each function works on the calling thread, and on the threads and processes that it makes later.  So call
+ * them before there are other threads. */
 #ifndef DDPFS_FS_SUPERVISE_CONFINE_H
 #define DDPFS_FS_SUPERVISE_CONFINE_H
 
@@ -18,24 +22,31 @@
 
 #define FS_CONFINE_ENVIRON "DDPFS_SECCOMP"
 
-/* Of the calling thread, and of threads and processes made after: call before there are threads.  The supervisor's stay
- * inheritable and ambient as far as they were, for the program of `ddpfs restart`; a server's do not.  -errno, and then nothing
- * is given up; not where there is nothing to give up. */
+/* Gives up all capabilities but the supervisor's.  Those that it keeps stay inheritable and ambient if they were, for
+ * the program of `ddpfs restart`.
+ * Returns 0, also if there is nothing to give up; -errno of capget(2) or capset(2), and then nothing is given up. */
 int fs_confine_supervisor(void);
-/* These two also bind the process to its parent, whose end kills it (PR_SET_PDEATHSIG), even when capabilities could not
- * be given up.  -ESRCH: the parent has ended already. */
+
+/* Give up all capabilities but the server's or the greeter's; what they keep is neither inheritable nor ambient.  The
+ * greeter also takes no_new_privs.  Both bind the process to its parent (PR_SET_PDEATHSIG): SIGKILL ends it when the
+ * parent ends.  They do so even if the capabilities could not be given up.
+ * Return 0; -ESRCH: the parent has ended already; another -errno: as fs_confine_supervisor, or of prctl(2). */
 int fs_confine_server(pid_t parent);
 int fs_confine_greeter(pid_t parent);
 
-/* Whether servers of this environment and build take the filter: not with DDPFS_SECCOMP=off, nor with a sanitizer. */
+/* Returns whether a server shall take the filter: not if the environment has DDPFS_SECCOMP=off, nor in a build with a
+ * sanitizer. */
 bool fs_confine_wanted(void);
 
-/* For good: with `filter`, where libseccomp was built in, no_new_privs and the filter for all threads of the process; else
- * no_new_privs for the calling thread and those it makes later, but not for other threads there are.  Behind the filter nothing
- * can be opened to write, run, traced or mounted; no process, no ring of io_uring be made; no socket be made, connected, or sent a
- * descriptor.  What the filter does not know fails with ENOSYS, which libraries take for an old kernel: an update of libc must not end a
- * training run.  What no library calls in a server (execve, ptrace, mount...) kills the process.
- * -EINVAL, -ENOSYS: the kernel does not filter; -ENOMEM. */
+/* Takes no_new_privs, for the calling thread and the threads that it makes later.  With `filter`, if ddpfs was built
+ * with libseccomp, takes no_new_privs and the filter for all threads of the process.  Neither can be undone.
+ *
+ * With the filter, a server cannot open a file to write, start a program or a process, trace, mount, or make a ring
+ * of io_uring.  It cannot make or connect a socket, or send a descriptor.  A system call that the filter does not list
+ * fails with ENOSYS.  Libraries take that for an old kernel, so an update of libc does not end a training run.  A call
+ * that no library makes in a server (execve, ptrace, mount...) kills the process.
+ *
+ * Returns 0; -EINVAL, -ENOSYS: the kernel has no filters; -ENOMEM; another -errno of prctl(2) or seccomp(2). */
 int fs_confine_calls(bool filter);
 
 #endif

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The control socket of a mount, bound and listening; fs/supervise/control_socket.h first. */
+/* Makes the control socket of a mount; fs/supervise/control_socket.h first. */
 #include "fs/supervise/control_socket.h"
 
 #include <errno.h>
@@ -14,10 +14,10 @@
 
 enum {
 	BACKLOG = 256,
-	NAMES_MAX = 1000, /* default names that are tried */
+	NAMES_MAX = 1000, /* default names to try */
 };
 
-/* What a server that is dead left.  -EEXIST: another file stands there. */
+/* Removes the socket that a dead server left.  0: also if nothing is there; -EEXIST: a file that is no socket. */
 static int remove_socket(const char *path)
 {
 	struct stat st;
@@ -28,7 +28,7 @@ static int remove_socket(const char *path)
 	return unlink(path) < 0 && errno != ENOENT ? -errno : 0;
 }
 
-/* 0: nobody answers at that path; -EADDRINUSE: somebody does; -EACCES: another user's. */
+/* Connects to find out who is there.  0: nobody answers; -EADDRINUSE: a server does; -EACCES: another user's socket. */
 static int probe(const struct sockaddr_un *addr)
 {
 	cleanup_close int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
@@ -39,8 +39,8 @@ static int probe(const struct sockaddr_un *addr)
 	return errno == EACCES || errno == EPERM ? -EACCES : 0;
 }
 
-/* A socket that is bound and does not listen yet refuses connections as a dead server's does, and whoever looks for servers
- * removes those: it gets its name when it listens. */
+/* A socket that is bound but does not listen refuses connections, as a dead server's socket does.  Programs that look
+ * for servers remove such sockets.  So the socket is bound under another name, and renamed once it listens. */
 static int bind_socket(const char *path, struct base_err *err, int *ret_fd)
 {
 	struct sockaddr_un addr = { .sun_family = AF_UNIX };
@@ -49,7 +49,7 @@ static int bind_socket(const char *path, struct base_err *err, int *ret_fd)
 	if ((size_t)n >= sizeof(addr.sun_path))
 		return base_err_set(err, -ENAMETOOLONG, "'%s': too long for a control socket (at most %zu bytes)", path,
 		        sizeof(addr.sun_path) - sizeof(BASE_CONTROL_NEW));
-	memcpy(last.sun_path, path, strlen(path) + 1); /* shorter than addr's */
+	memcpy(last.sun_path, path, strlen(path) + 1); /* fits: shorter than addr.sun_path */
 	int rc = probe(&last);
 	if (rc < 0)
 		return base_err_set(err, rc, "control socket '%s': %s", path,
@@ -80,7 +80,7 @@ int fs_control_socket(const char *path, struct base_err *err, char ret_path[BASE
 		snprintf(ret_path, BASE_CONTROL_PATH_MAX, "%s", path);
 		return bind_socket(ret_path, err, ret_fd);
 	}
-	/* Containers that share the directory have process ids of their own. */
+	/* Containers that share the directory can have equal process ids, so a name can be taken: try the next. */
 	int rc = -EADDRINUSE;
 	for (unsigned n = 0; rc == -EADDRINUSE && n < NAMES_MAX; n++) {
 		rc = base_control_default_path(n, err, ret_path);

@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* Tells the supervisor of a crash from a signal handler; fs/supervise/crash.h first. */
 #include "fs/supervise/crash.h"
 
 #include <fcntl.h>
@@ -13,7 +14,7 @@
 static const int signals[] = { SIGSEGV, SIGABRT, SIGFPE, SIGILL };
 enum { N_SIGNALS = sizeof(signals) / sizeof(signals[0]) };
 
-static struct sigaction before[N_SIGNALS]; /* a sanitizer's, which reports */
+static struct sigaction before[N_SIGNALS]; /* a sanitizer's handlers write reports */
 static volatile sig_atomic_t taken;
 static int told_channel;
 static int told_fuse_fd;
@@ -29,7 +30,7 @@ void fs_crash_tell(int sig)
 	shutdown(told_channel, SHUT_RDWR);
 	if (null_fd >= 0)
 		dup2(null_fd,
-		        told_fuse_fd); /* closed, its number could become another file's while threads still answer */
+		        told_fuse_fd); /* not close(2): another file could get the number while threads still answer */
 }
 
 static void on_crash(int sig)
@@ -38,7 +39,7 @@ static void on_crash(int sig)
 	for (int i = 0; i < N_SIGNALS; i++)
 		if (signals[i] == sig)
 			sigaction(sig, &before[i], NULL);
-	raise(sig); /* comes when this returns */
+	raise(sig); /* delivered when this returns */
 }
 
 void fs_crash_take(int channel, int fuse_fd)

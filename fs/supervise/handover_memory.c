@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* Lays out, reads and writes the handover memory; fs/supervise/handover_memory.h first. */
 #include "fs/supervise/handover_memory.h"
 
 #include <errno.h>
@@ -43,7 +44,7 @@ static struct fs_handover_head *head_of(const struct fs_handover *estate)
 
 static int lay_out(struct fs_handover *s, uint64_t n_views, uint64_t view_bits, uint64_t samples)
 {
-	/* Bits are counted in 32-bit samples and views in hundreds: nothing here overflows. */
+	/* These limits keep every sum and product below within 64 bits. */
 	if (n_views > UINT16_MAX || view_bits > UINT64_C(1) << 40 || samples > UINT32_MAX)
 		return -EFBIG;
 	s->map_bytes = whole_pages((view_bits / 64 + 1) * sizeof(uint64_t));
@@ -177,7 +178,7 @@ bool fs_handover_load(const struct fs_handover_view *view, struct fs_handover_re
 	bool found = false;
 	for (int i = 0; i < 2; i++) {
 		struct fs_handover_record record = view->records[i];
-		/* An age of 0 was never written. */
+		/* Age 0: never written. */
 		if (record.age == 0 || record.xxh3 != sum(&record) || record.map > 1)
 			continue;
 		if (!found || record.age > ret_record->age)
@@ -268,7 +269,7 @@ void fs_handover_store_counts(struct fs_handover *estate, const struct fs_handov
 	head_of(estate)->counts[next.age & 1] = next;
 }
 
-/* ---- the supervisor's end ---- */
+/* ---- for the supervisor ---- */
 
 int fs_handover_map_head(int fd, struct fs_handover_head **ret_head)
 {
@@ -287,7 +288,7 @@ int fs_handover_map_head(int fd, struct fs_handover_head **ret_head)
 int fs_handover_new(int *ret_fd, struct fs_handover_head **ret_head)
 {
 	cleanup_close int fd = memfd_create("ddpfs", MFD_CLOEXEC | MFD_ALLOW_SEALING);
-	/* A server that made it shorter would take the supervisor along with SIGBUS. */
+	/* The seal: if a server made the memfd shorter, the supervisor would get SIGBUS when it reads the beat. */
 	if (fd < 0 || ftruncate(fd, FS_HANDOVER_HEAD_BYTES) < 0 || fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK) < 0)
 		return -errno;
 	int rc = fs_handover_map_head(fd, ret_head);

@@ -1,22 +1,27 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What a server knows and its successor needs, in memory that outlives it (a memfd kept by the supervisor).
+/* The handover memory: what a server leaves to its successor, in a memfd that the supervisor keeps.
  *
  *     0            page                                                                               size
  *     +------------+---------------------+------------------------+-----+------------------+----------+
  *     | head: beat,| view 0: 2 records,  | 2 bitmaps of turns     | ... | resident:        | opens    |
- *     | 2 counts   |   the younger valid |   the record says      |     |   a bit a sample |          |
- *     |            |   one counts        |   which one counts     |     |                  |          |
+ *     | 2 counts   |   2 orders; of each |   the record says      |     |   a bit a sample |          |
+ *     |            |   the younger counts|   which one counts     |     |                  |          |
  *     +------------+---------------------+------------------------+-----+------------------+----------+
  *      mapped by the supervisor, too
  *
- * A server can die at any instruction, or write anywhere before it does.  So nothing here is believed: the layout is worked
- * out from the dataset and the options and must be what stands in the head; records carry a checksum, and the younger one that
- * has the right one counts (none: the view starts as it was mounted); bits are hints.  A wrong bit costs a read or a count, never
- * bytes: what is wrong here cannot change what a file holds.
+ * A server can die at any instruction, or write anywhere before it dies.  So a successor trusts nothing here.  It
+ * computes the layout from the dataset and the options, and the head must say the same.  Each record has a checksum,
+ * and the younger record with a right checksum counts.  If there is none, the view starts as it was mounted.  Bits
+ * are hints: a wrong bit costs a read or a count, never wrong bytes, because nothing here says what a file holds.
  *
- * Threads: fs_handover_open and _close main.  A view's part is guarded by the view's lock, its orders are the recognise
- * thread's, the counts by fs/stats_files.c's, `resident` is
- * the engine's, `opens` are the watcher's lock's, `beat` is main's. */
+ * Threads: main opens and closes.  After that each part has an owner:
+ *
+ *     beat                          main
+ *     counts                        the lock of fs/stats.c
+ *     records, bitmaps of a view    the lock of the view
+ *     orders of a view              the recognise thread
+ *     resident                      the engine (prefetch/prefetch.h)
+ *     opens                         the lock of the watcher (fs/watch.c) */
 #ifndef DDPFS_FS_SUPERVISE_HANDOVER_MEMORY_H
 #define DDPFS_FS_SUPERVISE_HANDOVER_MEMORY_H
 
@@ -29,97 +34,110 @@ enum { FS_HANDOVER_COUNTS_MAX = 64 };
 enum { FS_HANDOVER_HEAD_BYTES = 4096 }; /* what the supervisor maps; the memfd never gets shorter */
 enum { FS_HANDOVER_EVENTS_BYTES = 1 << 16 };
 
-/* Counters of all servers so far, by name: the next server may be of another version. */
+/* The counters of all servers so far, by name, because the next server may have another version. */
 struct fs_handover_counts {
-	uint64_t age; /* as of a record */
-	uint64_t n;
+	uint64_t age; /* as in a record */
+	uint64_t n;   /* of `counts`, at most FS_HANDOVER_COUNTS_MAX */
 	struct fs_handover_count {
 		uint64_t key; /* XXH3-64 of the name */
 		uint64_t value;
 	} counts[FS_HANDOVER_COUNTS_MAX];
-	uint64_t xxh3; /* of what stands before it */
+	uint64_t xxh3; /* XXH3-64 of the bytes before it */
 };
 
 struct fs_handover_head {
-	_Atomic uint64_t beat; /* changes every beat_ms while the server is well */
-	uint64_t magic;        /* the rest is here (server's; 0: not yet) */
-	uint64_t size;
+	_Atomic uint64_t beat; /* changes every beat_ms (fs/supervise/channel.h) while the server is well */
+	uint64_t magic;        /* a server has laid out the rest; 0: not yet */
+	uint64_t size;         /* bytes of the whole memory */
 	uint64_t n_views, view_bits, samples;
 	struct fs_handover_counts counts[2];
 };
 
 struct fs_handover_record {
-	uint64_t age; /* the higher one is the younger one */
+	uint64_t age; /* the higher one is the younger one; 0: never written */
 	uint64_t epoch;
-	uint32_t map;   /* which bitmap holds its turns: 0 or 1 */
-	uint32_t flags; /* FS_HANDOVER_* */
-	uint64_t trained_epoch;
+	uint32_t map;           /* which bitmap holds the epoch's turns: 0 or 1 */
+	uint32_t flags;         /* FS_HANDOVER_* */
+	uint64_t trained_epoch; /* FS_HANDOVER_TRAINED: the resume state */
 	uint64_t trained_steps;
-	int64_t listing_s; /* mtime of the view's root */
-	uint64_t listing_ns;
-	uint64_t xxh3; /* of what stands before it */
+	int64_t listing_s;   /* mtime of the view's root: seconds ... */
+	uint64_t listing_ns; /* ... and nanoseconds */
+	uint64_t xxh3;       /* XXH3-64 of the bytes before it */
 };
 enum { FS_HANDOVER_PINNED = 1, FS_HANDOVER_TRAINED = 2 };
 
+/* Where a view's part lies. */
 struct fs_handover_view {
 	struct fs_handover_record *records; /* 2 */
 	struct fs_handover_orders *orders;  /* 2 */
-	uint64_t *maps[2];
-	uint64_t bits; /* of each map */
+	uint64_t *maps[2];                  /* a bit a turn: opened */
+	uint64_t bits;                      /* of each map */
 };
 
-/* Opens that were seen and not taken in yet: the kernel has them no more, so whoever dies over them leaves them here. */
+/* Opens that the watcher has read from inotify and not handled yet.  The kernel does not have them any more, so a
+ * server that dies meanwhile leaves them here. */
 struct fs_handover_opens {
-	/* What a read(2) of inotify's descriptor brought; zero but while events lie in it. */
+	/* What one read(2) of the inotify descriptor brought; else zeros. */
 	_Alignas(8) uint8_t events[FS_HANDOVER_EVENTS_BYTES];
-	_Atomic uint32_t taken; /* bytes of `events` that fs_handover_take_event has handed out */
+	_Atomic uint32_t taken; /* bytes of `events` that fs_handover_take_event has returned */
 };
 
-/* What was recognised of a view's readers (fs/sampler_streams.h), in the page of its records: bytes that their maker checks.  A program that
- * does not know them leaves zeros there, which are none. */
+/* What was recognised of a view's readers (fs/sampler_streams.h), in the page of its records.  Who wrote the bytes
+ * checks them.  A program that does not know them leaves zeros, which count as none. */
 enum { FS_HANDOVER_ORDERS_BYTES = 1280, FS_HANDOVER_ORDERS_VERSION = 1 };
 struct fs_handover_orders {
-	uint64_t age; /* the higher one is the younger one; 0: never written */
+	uint64_t age; /* as in a record */
 	uint32_t version, len;
-	uint8_t bytes[FS_HANDOVER_ORDERS_BYTES]; /* `len` of them count */
-	uint64_t xxh3;                           /* of what stands before it */
+	uint8_t bytes[FS_HANDOVER_ORDERS_BYTES]; /* the first `len` count */
+	uint64_t xxh3;                           /* XXH3-64 of the bytes before it */
 };
 
 struct fs_handover; /* opaque */
 
-/* Makes or finds the parts for `n_views` views of at most `view_bits` turns and `samples` samples.  *ret_kept: they were there
- * already, as a predecessor left them.  -ENOMEM, -EFBIG, -errno of the memfd. */
+/* Maps the handover memory of `fd` for `n_views` views of at most `view_bits` turns, and for `samples` samples.  Lays
+ * it out anew, all zeros, if it is not laid out for these numbers.  *ret_kept: it is as a predecessor left it.
+ * Returns 0; -ENOMEM; -EFBIG: more than 65,535 views, 2^40 turns or 2^32 - 1 samples; another -errno of the memfd. */
 int fs_handover_open(int fd, uint64_t n_views, uint64_t view_bits, uint64_t samples, struct fs_handover **ret_estate,
         bool *ret_kept);
 void fs_handover_close(struct fs_handover *estate); /* NULL is fine */
 
+/* Changes the beat. */
 void fs_handover_beat(struct fs_handover *estate);
+
+/* Return a part.  It lasts until fs_handover_close.  number: of the view, below n_views. */
 struct fs_handover_view fs_handover_view(struct fs_handover *estate, uint32_t number);
-uint64_t *fs_handover_resident(struct fs_handover *estate);
+uint64_t *fs_handover_resident(struct fs_handover *estate); /* samples / 64 + 1 words */
 struct fs_handover_opens *fs_handover_opens(struct fs_handover *estate);
 
-/* The younger valid record.  False: there is none. */
+/* Gets the younger valid record.  Returns false if there is none. */
 bool fs_handover_load(const struct fs_handover_view *view, struct fs_handover_record *ret_record);
-/* Takes the place of the older one.  age and xxh3 are filled in. */
+
+/* Overwrites the older record with this one.  Fills in age and xxh3 itself. */
 void fs_handover_store(const struct fs_handover_view *view, const struct fs_handover_record *record);
-/* As with records.  False: there is none, or of another version.  The younger one that has the right checksum counts. */
+
+/* Gets the younger orders with a right checksum.  Returns false if there are none, or only of another version. */
 bool fs_handover_load_orders(const struct fs_handover_view *view, struct fs_handover_orders *ret_orders);
-/* len at most FS_HANDOVER_ORDERS_BYTES. */
+
+/* Overwrites the older orders with these bytes.  Does nothing if len is above FS_HANDOVER_ORDERS_BYTES. */
 void fs_handover_store_orders(const struct fs_handover_view *view, const void *bytes, uint32_t len);
-/* All zeros, its memory given back. */
+
+/* Makes the bitmap `map` (0 or 1) all zeros and gives its memory back to the kernel. */
 void fs_handover_clear(const struct fs_handover_view *view, uint32_t map);
 
-/* As with a view's records.  Guarded by the caller. */
+/* The same for the counters: get the younger valid ones (false: there are none); overwrite the older ones. */
 bool fs_handover_load_counts(const struct fs_handover *estate, struct fs_handover_counts *ret_counts);
 void fs_handover_store_counts(struct fs_handover *estate, const struct fs_handover_counts *counts);
 
-/* The next event of those that were read, whole and its name ended; NULL: there is none, and `events` is empty again.  One that is
- * handed out counts as taken in: a server that dies over it must not take the next one along. */
+/* Returns the next whole event, its name ended with NUL.  NULL: there are no more, and `events` is all zeros again.
+ * A returned event counts as handled: if a server dies over it, the next server must not die over it, too. */
 const struct inotify_event *fs_handover_take_event(struct fs_handover_opens *opens);
-/* After what a predecessor left was taken: it may have left anything. */
+
+/* Makes `events` all zeros.  Call it after the predecessor's events were taken: it may have left any bytes. */
 void fs_handover_clear_events(struct fs_handover_opens *opens);
 
-/* The supervisor's end: makes the memfd and maps its head.  -EINVAL: fd is too short to be one; -errno. */
+/* For the supervisor.  fs_handover_new makes the memfd and maps its head; fs_handover_map_head maps the head of an
+ * existing memfd.  The head is mapped to read only.
+ * Return 0; -EINVAL: `fd` is too short to be such a memfd; another -errno. */
 int fs_handover_new(int *ret_fd, struct fs_handover_head **ret_head);
 int fs_handover_map_head(int fd, struct fs_handover_head **ret_head);
 

@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* Mounts and unmounts, by mount(2) or fusermount3, and finds mounts in /proc; fs/supervise/mount.h first. */
 #include "fs/supervise/mount.h"
 
 #include <errno.h>
@@ -29,14 +30,14 @@ extern char **environ;
 
 enum { OPTIONS_MAX = 8192, SAID_MAX = 512 };
 
-enum { LOCK_TRIES = 300, LOCK_MS = 10 }; /* a mount takes milliseconds */
+enum { LOCK_TRIES = 300, LOCK_MS = 10 }; /* 3 s; a mount takes milliseconds */
 
-/* As the kernel's include/uapi/linux/fuse.h has them since 6.9; older headers do not. */
+/* From the kernel's include/uapi/linux/fuse.h since Linux 6.9; older headers do not have them. */
 enum { NOTIFY_RESEND = 7, HAS_RESEND_FLAGS2 = 1 << 7 };
 
 /* ---- /proc/self/mountinfo ---- */
 
-/* Undoes the \ooo of the kernel's paths, in place. */
+/* Decodes, in place, the octal escapes (\040) that the kernel writes in paths. */
 static void unescape(char *s)
 {
 	char *out = s;
@@ -58,7 +59,7 @@ struct mount_line {
 	char *type;
 };
 
-/* "36 35 98:0 /root /mnt/point opts [optional ...] - type source super": cuts the line up in place. */
+/* Parses, in place: "36 35 98:0 /root /mnt/point opts [optional ...] - type source super" (proc(5)). */
 static bool parse_line(char *line, struct mount_line *ret_line)
 {
 	unsigned dev_major;
@@ -93,7 +94,7 @@ static int find_mounted(const char *mountpoint, uint64_t *ret_dev, bool *ret_our
 	while (getline(&text, &room, f) > 0) {
 		struct mount_line line;
 		if (parse_line(text, &line) && strcmp(line.mountpoint, mountpoint) == 0) {
-			*ret_dev = line.dev; /* the last one is on top */
+			*ret_dev = line.dev; /* the last line is the mount on top */
 			*ret_ours = strcmp(line.type, FS_TYPE) == 0;
 			rc = 0;
 		}
@@ -188,7 +189,7 @@ static int mount_direct(const struct fs_mount_options *options, struct base_err 
 
 /* ---- fusermount3 ---- */
 
-/* Commas and backslashes inside an option's value are escaped for fusermount3. */
+/* Appends an option's value.  fusermount3 wants a backslash before commas and backslashes. */
 static void append_escaped(char *out, size_t size, const char *value)
 {
 	size_t n = strlen(out);
@@ -200,7 +201,7 @@ static void append_escaped(char *out, size_t size, const char *value)
 	out[n] = '\0';
 }
 
-/* Starts fusermount3 with unblocked signals, its messages going to said_fd and comm_fd (or -1) left open for it. */
+/* Starts fusermount3 with no signal blocked and its stderr on said_fd.  It inherits comm_fd (-1: none). */
 static int spawn(char *const argv[], int comm_fd, int said_fd, pid_t *ret_pid)
 {
 	char comm[32];
@@ -243,7 +244,7 @@ static int wait_exit(pid_t pid)
 	return WIFEXITED(status) && WEXITSTATUS(status) == 0 ? 0 : -EIO;
 }
 
-/* Everything the program says on its stderr, without the last newline. */
+/* Reads all that the program writes to stderr (what does not fit is dropped), without newlines at the end. */
 static void read_said(int fd, char said[SAID_MAX])
 {
 	size_t n = 0;
@@ -300,7 +301,7 @@ static int mount_helper(const struct fs_mount_options *options, struct base_err 
 	char dashes[] = "--";
 	char *argv[] = { program, dash_o, text, dashes, mountpoint, NULL };
 
-	/* The child's end must survive exec; nothing else of ours does. */
+	/* The child's end must survive exec, so the pair has no SOCK_CLOEXEC. */
 	if (!mountpoint || socketpair(AF_UNIX, SOCK_STREAM, 0, socks) < 0)
 		return base_err_set(err, -errno, "cannot reach " FUSERMOUNT ": %s", strerror(errno));
 	cleanup_close int ours = socks[0];
@@ -323,7 +324,7 @@ static int mount_helper(const struct fs_mount_options *options, struct base_err 
 	if (rc < 0 || fd < 0) {
 		if (fd >= 0)
 			close(fd);
-		/* Its words name the file already; what is left to say is what to do. */
+		/* fusermount3's message names the file.  The hint says what to do. */
 		const char *hint = strstr(said, "user_allow_other")
 		                           ? ": add that line as root, or mount without allow_other"
 		                   : geteuid() == 0 ? ": root needs CAP_SYS_ADMIN to mount (in a container: --cap-add "
@@ -336,9 +337,11 @@ static int mount_helper(const struct fs_mount_options *options, struct base_err 
 	return 0;
 }
 
-/* Of two that mount on one directory at once the second one finds the first one's mount.  The lock is on the directory below; where
- * it cannot be had (-1: not ours to read, a file system without locks, somebody else's for seconds: `flock MNT ddpfs mount ...`)
- * they lie on each other, as with mount(8). */
+/* Locks the directory to mount on.  If two programs mount there at once, the second one then sees the first one's
+ * mount.
+ * Returns the descriptor; -1: there is no lock, and two mounts may lie on each other, as with mount(8).  That is so
+ * if we may not read the directory, if its file system has no locks, or if another program holds the lock for
+ * LOCK_TRIES x LOCK_MS (`flock MNT ddpfs mount ...`). */
 static int lock_mountpoint(const char *mountpoint)
 {
 	cleanup_close int fd = open(mountpoint, O_RDONLY | O_DIRECTORY | O_CLOEXEC | O_NONBLOCK);
@@ -363,8 +366,8 @@ static int mount_alone(const struct fs_mount_options *options, struct base_err *
 		        options->mountpoint);
 	struct base_err direct_err = { 0 };
 	int fd = -1;
-	/* Whether mount(2) is allowed is no question of the user id: a user namespace allows it to anybody, a container
-	 * forbids it to root.  Then the set-uid helper may still be allowed. */
+	/* The user id does not say whether mount(2) is allowed: a user namespace allows it to anybody, and a container
+	 * forbids it to root.  If mount(2) is refused, fusermount3 may still be allowed. */
 	int rc = mount_direct(options, &direct_err, &fd);
 	bool fusermount = rc == -EPERM || rc == -EACCES;
 	if (rc < 0 && !fusermount)
@@ -441,8 +444,9 @@ int fs_mount_abort(const char *mountpoint, uint64_t dev)
 	int rc = fs_mount_path(dev, mountpoint, path_now);
 	if (rc < 0)
 		return rc;
-	/* In use it is aborted and stays mounted (-EBUSY); else the empty directory below would be taken for the dataset.  This
-	 * open asks the kernel only. */
+	/* While the mount is in use, MNT_FORCE aborts it and fails with EBUSY, so it stays mounted.  If it were
+	 * unmounted, readers would take the empty directory below for the dataset.  O_PATH sends no request to the
+	 * server. */
 	cleanup_close int use = open(path_now, O_PATH | O_DIRECTORY | O_CLOEXEC);
 	if (use < 0)
 		return -errno;
@@ -467,7 +471,7 @@ static int unmount_helper(const char *mountpoint, bool lazy)
 	int rc = spawn(lazy ? now : busy, -1, null, &pid);
 	if (rc == 0)
 		rc = wait_exit(pid);
-	return rc == -EIO ? -EBUSY : rc; /* it says only that it failed; busy is nearly always why */
+	return rc == -EIO ? -EBUSY : rc; /* its exit status gives no reason; nearly always the mount is busy */
 }
 
 int fs_unmount(const char *mountpoint, uint64_t dev, bool fusermount, bool lazy)

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Mounting by ourselves, so that the /dev/fuse descriptor is ours and can outlive a server.
+/* Mounting and unmounting, without libfuse: so the /dev/fuse descriptor is ours and can outlive a server.
  *
- * Root mounts with mount(2); everybody else, and root where mount(2) is refused, through the set-uid fusermount3, which hands
- * the descriptor over a socket.  Every mount is read-only, nosuid, nodev and default_permissions: the kernel checks modes
- * itself (no ACCESS round trips), and no request to write ever reaches us.
+ * Whoever may call mount(2) mounts with it.  Everybody else mounts through the set-uid fusermount3, which sends the
+ * descriptor over a socket.  Every mount is read-only, nosuid, nodev and default_permissions: the kernel checks modes
+ * itself (no ACCESS round trips), and no request to write ever reaches a server.
  *
- * Threads: main only, before any other thread uses the mount. */
+ * Threads: main of a server mounts before it has workers.  The supervisor and its unmounter call the rest. */
 #ifndef DDPFS_FS_SUPERVISE_MOUNT_H
 #define DDPFS_FS_SUPERVISE_MOUNT_H
 
@@ -19,53 +19,63 @@
 struct fs_mount_options {
 	const char *mountpoint; /* absolute, canonical */
 	const char *source;     /* what `mount` shows as the device: the dataset */
-	bool allow_other;
+	bool allow_other;       /* other users may use the mount */
 	bool noexec;
-	uint32_t max_read; /* bytes */
+	uint32_t max_read; /* bytes of a READ, at most */
 };
 
-/* *ret_fd is the session's descriptor (close-on-exec); *ret_dev the mount's st_dev; *ret_fusermount says how it was done.
- * -EBUSY (a ddpfs mount is there), -ENOENT (no such mountpoint, or no /dev/fuse), -ENOTDIR, -EACCES/-EPERM, -ENODEV (no fuse in the kernel), ... */
+/* Mounts.  *ret_fd is the session's descriptor (close-on-exec), *ret_dev the mount's st_dev; *ret_fusermount tells
+ * whether fusermount3 mounted.
+ * Returns 0; -EBUSY: a ddpfs mount is there; -ENOENT: there is no such directory, or no /dev/fuse; -ENOTDIR; -EACCES,
+ * -EPERM: neither way is allowed; -ENODEV: the kernel has no fuse; another -errno.  Each has its sentence in `err`. */
 int fs_mount(const struct fs_mount_options *options, struct base_err *err, int *ret_fd, uint64_t *ret_dev,
         bool *ret_fusermount);
 
-/* Where the file system `dev` is mounted now: on `mountpoint`, or elsewhere since a directory above it was renamed.  From
- * /proc/self/mountinfo.  -ENOENT: nowhere; -EXDEV: another file system is mounted over it. */
+/* Finds in /proc/self/mountinfo where the file system `dev` is mounted now: on `mountpoint`, or elsewhere if a
+ * directory above it was renamed.
+ * Returns 0; -ENOENT: nowhere; -EXDEV: another file system is mounted over it; another -errno of fopen(3).  Any
+ * thread. */
 int fs_mount_path(uint64_t dev, const char *mountpoint, char ret_path[PATH_MAX]);
 
-/* False: `path` leads to another file system: `dev` is not mounted there, or something is mounted over it or above it.  Sends no
- * request to the server. */
+/* Returns whether `path` leads to the file system `dev`.  False: `dev` is not mounted there, or another file system
+ * is mounted over it or above it.  Sends no request to the server.  Any thread. */
 bool fs_mount_leads_to(const char *path, uint64_t dev);
 
-/* Unmounts `dev` from where it is now (0: whatever is on `mountpoint`).  lazy: detaches it when it is busy.
- * Returns 0 (also when it was gone already), -EBUSY, -EXDEV (as above), -EPERM, ... */
+/* Unmounts `dev` from where it is now (0: what is mounted on `mountpoint`).  fusermount: through fusermount3.  lazy:
+ * detaches the mount if it is busy.  umount(2) waits for the server.
+ * Returns 0, also if it is not mounted; -EBUSY: in use, or fusermount3 failed; -EXDEV: another file system is mounted
+ * over it; -EPERM; another -errno. */
 int fs_unmount(const char *mountpoint, uint64_t dev, bool fusermount, bool lazy);
 
-/* False: the kernel has ended the session of this descriptor (unmounted, aborted). */
+/* Returns false if the kernel has ended the session of this descriptor (unmounted or aborted).  Any thread. */
 bool fs_mount_lives(int fd);
 
-/* Whether the kernel that sent this INIT knows FUSE_NOTIFY_RESEND. */
+/* Returns whether the kernel that sent this INIT request (`len` bytes) knows FUSE_NOTIFY_RESEND. */
 bool fs_mount_resends(const uint8_t *init, uint32_t len);
 
-/* Hands out again every request that was read from the session and not answered.  -errno. */
+/* Makes the kernel resend every request that was read from the session and not answered.
+ * Returns 0 or -errno of write(2). */
 int fs_mount_resend(int fd);
 
-/* Puts a clone of the session's descriptor in its place: requests read from it end with it.  -EACCES, -ENOENT, ... of
- * /dev/fuse; -errno. */
+/* Puts a clone of the session's descriptor in the place of `fd`: when the clone is closed, requests read from it end.
+ * Returns 0; -EACCES, -ENOENT, ...: /dev/fuse cannot be opened; another -errno of ioctl(2).  Each has its sentence in
+ * `err`. */
 int fs_mount_clone(int fd, struct base_err *err);
 
-/* Ends the session whoever has its descriptor open: all requests fail with ECONNABORTED, later ones with ENOTCONN.  It
- * stays mounted.  By fusectl, or by umount2(MNT_FORCE); -errno when neither is allowed. */
+/* Ends the session, even while processes have its descriptor open.  Waiting requests fail with ECONNABORTED, later
+ * ones with ENOTCONN.  The mount stays.  Uses fusectl, or umount2(MNT_FORCE) if that is not allowed.
+ * Returns 0; -ENOENT, -EXDEV: as fs_mount_path; another -errno: neither is allowed. */
 int fs_mount_abort(const char *mountpoint, uint64_t dev);
 
-/* st_dev of the file system mounted last on `mountpoint`, from /proc/self/mountinfo (no request to it).
- * -ENOENT: nothing is mounted exactly there. */
+/* Finds the st_dev of the file system mounted last on exactly `mountpoint`, from /proc/self/mountinfo (no request to
+ * a server).
+ * Returns 0; -ENOENT: nothing is mounted there; another -errno of fopen(3).  Any thread. */
 int fs_mounted_dev(const char *mountpoint, uint64_t *ret_dev);
 
 enum { FS_MOUNTS_COUNTED_MAX = 256 };
 
-/* Mounts of type fuse.ddpfs that this process can see, each once however often it is bind-mounted; at most
- * FS_MOUNTS_COUNTED_MAX. */
+/* Returns how many mounts of type fuse.ddpfs this process can see, at most FS_MOUNTS_COUNTED_MAX.  Counts one that is
+ * bind-mounted once.  Any thread. */
 uint32_t fs_mounts_count(void);
 
 #endif

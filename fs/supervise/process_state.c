@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What the kernel says a thread does; fs/supervise/process_state.h first. */
+/* Reads the state of a thread from /proc; fs/supervise/process_state.h first. */
 #include "fs/supervise/process_state.h"
 
 #include <stdio.h>
@@ -13,7 +13,7 @@ char fs_thread_state(pid_t pid, pid_t tid)
 	char text[256];
 	snprintf(path, sizeof(path), "/proc/%d/task/%d/stat", (int)pid, (int)tid);
 	cleanup_fclose FILE *f = fopen(path, "re");
-	/* "tid (name) S ...": a name may hold anything, a parenthesis too. */
+	/* "tid (name) S ...": a name may hold any character, also a parenthesis, so look for the last one. */
 	const char *end = f && fgets(text, sizeof(text), f) ? strrchr(text, ')') : NULL;
 	return end && end[1] == ' ' ? end[2] : '?';
 }

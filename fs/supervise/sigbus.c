@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* Handles SIGBUS from a mapped index; fs/supervise/sigbus.h first. */
 #include "fs/supervise/sigbus.h"
 
 #include <errno.h>
@@ -18,14 +19,15 @@
 
 enum { QUOTED_MAX = 1024 };
 
-/* Made before the handler stands, for a handler may format nothing. */
+/* Formatted before the handler is installed, because snprintf(3) is not async-signal-safe. */
 static struct fs_channel_message last_words = { .kind = FS_CHANNEL_LOG, .code = BASE_LOG_ERROR };
 static int told_channel;
 static pthread_t main_thread;
 static bool taken;
 static struct sigaction before;
 
-/* A detached thread (fs/detached_thread.h) has no channel: the number is nothing, or another file's, in its table. */
+/* A detached thread (fs/detached_thread.h) has no channel: in its descriptor table the number is free or another
+ * file's. */
 static bool is_detached(int error)
 {
 	return error == EBADF || error == ENOTSOCK;
@@ -35,10 +37,10 @@ static void on_sigbus(int sig, siginfo_t *info, void *context)
 {
 	(void)context;
 	if (info->si_code > 0 && shard_index_fault(info->si_addr))
-		return; /* fs_index_check has it said */
+		return; /* fs_index_check logs it */
 	ssize_t sent = send(told_channel, &last_words, sizeof(last_words), MSG_NOSIGNAL | MSG_DONTWAIT);
 	if (sent < 0 && is_detached(errno)) {
-		pthread_kill(main_thread, sig); /* which ends the process */
+		pthread_kill(main_thread, sig); /* main tells, and ends the process */
 		for (;;)
 			pause();
 	}
@@ -46,7 +48,7 @@ static void on_sigbus(int sig, siginfo_t *info, void *context)
 		(void)!write(STDERR_FILENO, last_words.text, strlen(last_words.text));
 	sigaction(sig, &(struct sigaction){ .sa_handler = SIG_DFL }, NULL);
 	fs_crash_tell(sig);
-	raise(sig); /* comes when this returns */
+	raise(sig); /* delivered when this returns */
 }
 
 void fs_sigbus_take(int channel, const char *dataset, const char *mountpoint)

@@ -1,17 +1,22 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The last words of a server whose mapped index vanishes under it.
+/* The message that a server sends when a page of its mapped index cannot be read.
  *
- * index.ddpfs is mapped, so a page that its disk cannot read is SIGBUS.  Nothing can be answered then: the supervisor
- * is told why, in one line for the log, and the signal does what it always does.
+ * A server maps index.ddpfs.  If the disk cannot read one of its pages, the server gets SIGBUS and cannot answer any
+ * request.  The handler sends the supervisor one line for the log that says why, and then the signal ends the
+ * process.
  *
- * Where somebody cut the file, the server goes on: zeros take the place of its pages (shard_index_fault), and every
- * request that was answered of them is refused (fs_index_check). */
+ * If somebody has cut the file, the server goes on: zeros take the place of the lost pages (shard_index_fault), and
+ * fs_index_check refuses every reply that was made of them.
+ *
+ * Threads: main. */
 #ifndef DDPFS_FS_SUPERVISE_SIGBUS_H
 #define DDPFS_FS_SUPERVISE_SIGBUS_H
 
-/* Takes SIGBUS of the process, for one dataset and mountpoint; `channel`: fs/link.h.  Call from main, before there are threads that
- * could meet it. */
+/* Installs the process's handler for SIGBUS and prepares the line, which names `dataset` and `mountpoint`.
+ * channel: the server's end (fs/supervise/channel.h).  Call it before there are threads that can get SIGBUS. */
 void fs_sigbus_take(int channel, const char *dataset, const char *mountpoint);
-void fs_sigbus_give_back(void); /* nothing when not taken */
+
+/* Puts the earlier handler back.  Does nothing if fs_sigbus_take was not called. */
+void fs_sigbus_give_back(void);
 
 #endif

@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* Starts, watches, replaces and ends the servers of a mount; fs/supervise/supervisor.h first. */
 #include "fs/supervise/supervisor.h"
 
 #include <errno.h>
@@ -28,33 +29,33 @@
 #include "shard/base/log.h"
 
 enum {
-	BEATS = 4,            /* missing in a row until a server counts as hanging */
-	BEAT_MS_MAX = 5000,   /* a supervisor that wakes up more rarely learns of hangs too late */
-	START_MS_MIN = 60000, /* for a successor to answer, and ten times what the first server took */
-	RESEND_MS = 1000, /* while a dead server has threads left, which may have taken requests along; then doubled */
+	BEATS = 4,            /* a server hangs if it misses this many in a row */
+	BEAT_MS_MAX = 5000,   /* longer, and the supervisor would see hangs too late */
+	START_MS_MIN = 60000, /* a successor hangs if it takes longer than this + 10 x the first server's start */
+	RESEND_MS = 1000,     /* to the next resend while a dead server has threads left; then doubled */
 	RESEND_MS_MAX = 64000,
-	PAUSE_MS = 100, /* before another try of a server that failed before it served; then doubled */
+	PAUSE_MS = 100, /* to the next try after a server failed before it served; then doubled */
 	PAUSE_MS_MAX = 2000,
-	DELAY_MS = 100,    /* after a failure that followed another; so much more each time */
-	IN_A_ROW_MAX = 20, /* servers that did not come to answer */
-	DEATH_MS = 500,    /* between two looks whether the main thread has ended */
+	DELAY_MS = 100,    /* after the 2nd failure in a row; twice that after the 3rd, and so on */
+	IN_A_ROW_MAX = 20, /* servers that did not serve (supervisor.h) */
+	DEATH_MS = 500,    /* between two checks whether the main thread has ended */
 	REASON_MAX = BASE_ERR_TEXT_MAX + 16,
-	CORPSES_MAX = 16, /* remembered: more of them are reaped all the same */
-	LINES_MAX = 100,  /* of a server's log in LINES_S seconds: its own limits are far below */
+	CORPSES_MAX = 16, /* dead servers remembered; more are reaped all the same */
+	LINES_MAX = 100,  /* of a server's log in LINES_S seconds; a good server's own limits are far below */
 	LINES_S = 5,
-	LAST_WORDS_MAX = 1024, /* messages that a dead server can have left in its socket, and more */
+	LAST_WORDS_MAX = 1024, /* more messages than a socket holds */
 };
 
 /* supervisor.h has the picture. */
 enum server_state { SERVER_NONE, SERVER_STARTING, SERVER_SERVING, SERVER_ENDING };
 
-/* How a server ended.  What is known comes in pieces and in any order: the last one of the list that is known counts. */
+/* How a server ended.  Facts come one by one, in any order.  The last one in this list that is known counts. */
 enum server_outcome {
 	OUTCOME_UNKNOWN,
 	OUTCOME_DONE,    /* exit status 0 */
-	OUTCOME_EXITED,  /* another one */
+	OUTCOME_EXITED,  /* another exit status */
 	OUTCOME_KILLED,  /* SIGKILL from outside */
-	OUTCOME_CRASHED, /* `signal` says of what */
+	OUTCOME_CRASHED, /* `signal` says by what */
 	OUTCOME_FAILED,  /* `failed` says why */
 	OUTCOME_HUNG,    /* the watchdog killed it */
 };
@@ -68,42 +69,42 @@ struct supervisor {
 	sigset_t old_mask;
 	pid_t self;
 
-	/* The server there is; `outcome` and what explains it stay until the next one starts. */
+	/* The current server.  `outcome` and what explains it stay until the next one starts. */
 	enum server_state state;
 	enum server_outcome outcome;
-	pid_t pid;   /* 0: none */
-	int channel; /* -1: none, or it has ended */
-	bool reaped;
-	int exit_status; /* OUTCOME_EXITED */
-	int signal;      /* OUTCOME_CRASHED; 0: it is not known, a core is being written */
-	struct base_err failed;
-	uint32_t asked_id; /* of its request to restart that came before it was ready; answered when it is; 0: none */
+	pid_t pid;              /* 0: none */
+	int channel;            /* -1: no server, or its socket has ended */
+	bool reaped;            /* waitpid(2) has returned its status */
+	int exit_status;        /* OUTCOME_EXITED */
+	int signal;             /* OUTCOME_CRASHED; 0: unknown, the kernel is writing a core */
+	struct base_err failed; /* OUTCOME_FAILED */
+	uint32_t asked_id;      /* a request to restart that came before READY and is answered then; 0: none */
 	uint64_t start_ns;
-	uint64_t beat;
-	uint32_t still; /* looks at the beat that saw no change */
-	bool told_waits;
+	uint64_t beat;   /* at the last check */
+	uint32_t still;  /* checks in a row that saw no new beat */
+	bool told_waits; /* the log says that it waits for a disk */
 
-	pid_t greeter; /* a process that looks for other mounts (fs/host_sharing.h); 0: none */
+	pid_t greeter; /* the process that tells the other mounts (fs/host_sharing.h); 0: none runs */
 	struct fs_unmounter unmounter;
 
-	bool was_ready; /* some server has been */
-	bool stopping;
-	pid_t corpses[CORPSES_MAX]; /* servers that could not be reaped yet: they may still have requests */
+	bool was_ready;             /* one of the servers has been */
+	bool stopping;              /* the mount shall end */
+	pid_t corpses[CORPSES_MAX]; /* dead servers that cannot be reaped yet: they may still hold requests */
 	uint32_t n_corpses;
-	uint64_t resend_ns; /* `corpses`: when to ask for these again */
-	uint32_t resend_ms; /* ... and how long after that: what takes long must not start anew for ever */
-	uint64_t stop_ns;   /* `stopping` or SERVER_ENDING: when it is killed */
-	uint64_t failures[FS_SUPERVISOR_FAILURES_MAX]; /* when; a ring */
+	uint64_t resend_ns; /* `corpses`: when to resend next */
+	uint32_t resend_ms; /* ... and the pause after that: it grows, so that a slow request can end */
+	uint64_t stop_ns;   /* `stopping` or SERVER_ENDING: when to kill the server */
+	uint64_t failures[FS_SUPERVISOR_FAILURES_MAX]; /* their times; a ring */
 	uint32_t n_failures;                           /* since the start */
-	uint32_t in_a_row;
-	uint64_t start_at_ns; /* no server: when the next one starts */
-	uint64_t waits_ns;    /* since when servers fail before they serve; 0: the last one served */
-	uint32_t pause_ms;    /* until the next of these starts */
+	uint32_t in_a_row;                             /* servers that ended and did not serve */
+	uint64_t start_at_ns;                          /* no server: when the next one starts */
+	uint64_t waits_ns; /* when the first of them failed before it served; 0: the last one served */
+	uint32_t pause_ms; /* ... and the pause before the next of them */
 
 	/* Lines of servers' logs. */
-	uint64_t lines_ns;   /* since when `lines` are counted */
+	uint64_t lines_ns;   /* when the count of `lines` began */
 	uint32_t lines;      /* written */
-	uint32_t left_lines; /* not written, and not yet told */
+	uint32_t left_lines; /* left out, and the log does not say so yet */
 };
 
 /* ---- the server's process ---- */
@@ -135,11 +136,11 @@ static int serve(struct served *served, struct base_err *err)
 	return 0;
 }
 
-static int relay_channel = -1; /* of a server's process */
-static _Atomic uint32_t relay_lost;
+static int relay_channel = -1;      /* in a server's process: its end of the channel */
+static _Atomic uint32_t relay_lost; /* lines since the last one that was sent */
 
-/* From any thread but the detached ones (fs/detached_thread.h), which log nothing themselves.  Never waits: a supervisor that stands still
- * must not stop its server. */
+/* Sends a line of the server's log to the supervisor.  Never waits, because a supervisor that stands still must not
+ * stop its server.  Any thread but the detached ones (fs/detached_thread.h), which log nothing themselves. */
 static void relay(enum base_log_level level, const char *line)
 {
 	char text[96];
@@ -153,7 +154,7 @@ static void relay(enum base_log_level level, const char *line)
 		atomic_fetch_add(&relay_lost, 1);
 }
 
-/* There in builds with AddressSanitizer, which looks for leaks at exit(3) only. */
+/* Exists in builds with AddressSanitizer.  It looks for leaks at exit(3), and a server calls _exit(2). */
 void __lsan_do_leak_check(void) __attribute__((weak));
 
 static _Noreturn void server_main(struct supervisor *sup, int channel)
@@ -198,7 +199,7 @@ static _Noreturn void server_main(struct supervisor *sup, int channel)
 	_exit(rc < 0);
 }
 
-/* ---- starting one ---- */
+/* ---- starting a server ---- */
 
 static int start_server(struct supervisor *sup)
 {
@@ -241,7 +242,7 @@ static void successor(struct supervisor *sup)
 	sup->start_at_ns = base_now_ns() + UINT64_C(1000000000);
 }
 
-/* ---- its end ---- */
+/* ---- how a server ended ---- */
 
 static void learn(struct supervisor *sup, enum server_outcome outcome)
 {
@@ -256,7 +257,7 @@ static void learn_of_signal(struct supervisor *sup, int number)
 	learn(sup, OUTCOME_CRASHED);
 }
 
-/* Of waitpid(2). */
+/* status: of waitpid(2). */
 static void learn_of_status(struct supervisor *sup, int status)
 {
 	sup->reaped = true;
@@ -281,8 +282,9 @@ static bool resends(const struct supervisor *sup)
 	return sup->n_corpses > 0 && sup->held.mount.resends && sup->held.fuse_fd >= 0;
 }
 
-/* Once more: a thread that died late can have taken a request after the last time, and the threads that are left may be waiting
- * for just that one.  Requests that the living server has come to it twice; its answer to the second one counts. */
+/* Resends once more.  A thread of a dead server that ended late can have taken a request after the last resend.  The
+ * threads that are left may wait for its answer.  Requests that the living server works on come to it twice; its
+ * answer to the second one counts. */
 static void resend(struct supervisor *sup)
 {
 	if (!resends(sup))
@@ -293,7 +295,7 @@ static void resend(struct supervisor *sup)
 	sup->resend_ns = base_now_ns() + sup->resend_ms * UINT64_C(1000000);
 }
 
-/* ---- unmounting for a server, which may not ---- */
+/* ---- unmounting for a server, which may not do it ---- */
 
 static int unmount_it(void *arg, bool lazy)
 {
@@ -312,12 +314,12 @@ static void ask_unmounter(struct supervisor *sup, uint32_t id, bool lazy)
 {
 	const struct fs_unmount_request request = { .id = id, .server = sup->pid, .lazy = lazy };
 	if (sup->held.fuse_fd < 0)
-		answer_unmount(sup, &request, -EBUSY); /* it has not said that it mounted */
+		answer_unmount(sup, &request, -EBUSY); /* FS_CHANNEL_MOUNTED has not come */
 	else
 		fs_unmounter_ask(&sup->unmounter, &request);
 }
 
-/* ---- looking for other mounts of the dataset, for a server, which may reach no socket ---- */
+/* ---- telling other mounts of the dataset, for a server, which may connect no socket ---- */
 
 static void end_greeter(struct supervisor *sup)
 {
@@ -329,7 +331,7 @@ static void end_greeter(struct supervisor *sup)
 	sup->greeter = 0;
 }
 
-/* What others answer is parsed there, so it has less rights than we. */
+/* It parses what other mounts answer, so it has fewer rights than the supervisor. */
 static _Noreturn void greeter_main(const struct supervisor *sup)
 {
 	pthread_setname_np(pthread_self(), "ddpfs-greeter");
@@ -340,7 +342,7 @@ static _Noreturn void greeter_main(const struct supervisor *sup)
 	_exit(0);
 }
 
-/* Each server is to be told anew.  One that cannot be greeted for keeps its pages to itself. */
+/* Starts a greeter, for each server anew.  If fork(2) fails, the server shares no pages with other mounts. */
 static void start_greeter(struct supervisor *sup)
 {
 	end_greeter(sup);
@@ -362,26 +364,26 @@ static void forget_corpse(struct supervisor *sup, pid_t pid)
 	}
 }
 
-/* Takes in the end of all children. */
+/* Reaps all children that have ended, and notes what that says. */
 static void reap(struct supervisor *sup)
 {
 	pid_t pid;
 	int status;
 	while ((pid = waitpid(-1, &status, WNOHANG)) > 0) {
 		if (fs_unmounter_ended(&sup->unmounter, pid, status)) {
-			/* answered */
+			/* it has answered the server */
 		} else if (pid == sup->pid) {
 			learn_of_status(sup, status);
 		} else if (pid == sup->greeter) {
 			sup->greeter = 0;
 		} else {
-			resend(sup); /* it may have taken a request on its way out */
+			resend(sup); /* the dead server may have taken a request while it ended */
 			forget_corpse(sup, pid);
 		}
 	}
 }
 
-/* The number behind `key` in /proc/PID/status (proc(5)), 0 when there is none. */
+/* Returns the number after `key` in /proc/PID/status (proc(5)); 0: there is none. */
 static int status_number(pid_t pid, const char *key)
 {
 	char path[64];
@@ -399,7 +401,7 @@ static bool is_dumping(pid_t pid)
 	return status_number(pid, "CoreDumping:") != 0;
 }
 
-/* ---- what it says ---- */
+/* ---- what a server says ---- */
 
 static void tell_left_lines(struct supervisor *sup)
 {
@@ -409,7 +411,7 @@ static void tell_left_lines(struct supervisor *sup)
 	sup->left_lines = 0;
 }
 
-/* A stranger's line: no bytes that a terminal or a log takes for something else, and no flood. */
+/* Logs a server's line as a stranger's: without control characters, and at most LINES_MAX lines in LINES_S seconds. */
 static void take_line(struct supervisor *sup, const struct fs_channel_message *message)
 {
 	char line[PATH_MAX];
@@ -427,7 +429,7 @@ static void take_line(struct supervisor *sup, const struct fs_channel_message *m
 	base_log((enum base_log_level)message->code, "%s", base_err_printable(message->text, line, sizeof(line)));
 }
 
-/* False: the message is no such word. */
+/* Takes in a line of the log, a failure or a crash.  False: the message is another kind, or not valid. */
 static bool take_words(struct supervisor *sup, const struct fs_channel_message *message)
 {
 	if (message->kind == FS_CHANNEL_LOG && message->code >= BASE_LOG_ERROR && message->code <= BASE_LOG_DEBUG)
@@ -441,7 +443,7 @@ static bool take_words(struct supervisor *sup, const struct fs_channel_message *
 	return true;
 }
 
-/* Words that nobody has read yet, before the channel is closed over them. */
+/* Takes in what the server sent before it ended, and what would be lost when the channel is closed. */
 static void hear_last_words(struct supervisor *sup)
 {
 	struct fs_channel_message message;
@@ -455,15 +457,16 @@ static void hear_last_words(struct supervisor *sup)
 	}
 }
 
-/* A thread that waits in the kernel for an answer of its own dead server cannot be reaped until a successor gives it, nor can
- * a server that writes a core. */
+/* Ends the current server and finds out its outcome.  It waits FS_SUPERVISOR_GRACE_MS at most for the process to be
+ * reaped.  Two kinds of servers cannot be reaped yet, and go to `corpses`: one that is writing a core, and one with a
+ * thread that waits in the kernel for an answer which only a successor gives. */
 static void bury(struct supervisor *sup)
 {
 	if (!sup->pid)
 		return;
 	bool dumping = false;
 	reap(sup);
-	/* One that died by itself is left to its end, for the reason and the core. */
+	/* A server that dies by itself is not killed yet: its status and its core tell why it died. */
 	if (!sup->reaped && (sup->outcome == OUTCOME_HUNG || sup->channel >= 0))
 		kill(sup->pid, SIGKILL);
 	for (int ms = 0; ms < FS_SUPERVISOR_GRACE_MS; ms++) {
@@ -490,7 +493,7 @@ static void bury(struct supervisor *sup)
 		close(steal_fd(&sup->channel));
 }
 
-/* Why it ended, for a sentence that begins with "the server". */
+/* Writes why the server ended, for a sentence that begins with "the server". */
 static void reason(const struct supervisor *sup, char *buf, size_t size)
 {
 	switch (sup->outcome) {
@@ -513,13 +516,13 @@ static void reason(const struct supervisor *sup, char *buf, size_t size)
 	case OUTCOME_EXITED:
 		snprintf(buf, size, "ended with status %d", sup->outcome == OUTCOME_DONE ? 0 : sup->exit_status);
 		break;
-	case OUTCOME_UNKNOWN: /* it was not there */
+	case OUTCOME_UNKNOWN: /* there was no server */
 		snprintf(buf, size, "did not start");
 		break;
 	}
 }
 
-/* Closes /dev/fuse, and so ends the connection and everybody's wait, also when a dead server still has it open. */
+/* Closes /dev/fuse and so ends the session: nobody waits any more.  Aborts it if a dead server may have it open. */
 static void disconnect(struct supervisor *sup)
 {
 	if (sup->held.fuse_fd < 0)
@@ -547,13 +550,13 @@ static int give_up(struct supervisor *sup, int code, const char *why)
 	        sup->how->mountpoint, why);
 }
 
-/* A kill from outside is no fault of the server's. */
+/* False: somebody else killed the server. */
 static bool at_fault(const struct supervisor *sup)
 {
 	return sup->outcome != OUTCOME_KILLED;
 }
 
-/* Apart from the time in which it hung. */
+/* Whether the server served for FS_SUPERVISOR_FAILURES_S; the time in which it hung does not count. */
 static bool served_long(const struct supervisor *sup)
 {
 	uint64_t s = FS_SUPERVISOR_FAILURES_S;
@@ -574,7 +577,8 @@ static bool failed_too_often(struct supervisor *sup)
 	return often;
 }
 
-/* It failed before it served, as one does whose dataset is away for a moment: renamed, an automounter that takes its time. */
+/* The server failed before it served, perhaps because its dataset is away (supervisor.h).  1: another one starts later;
+ * else what fs_supervise returns. */
 static int try_later(struct supervisor *sup, const char *why)
 {
 	char long_why[REASON_MAX + 64];
@@ -600,7 +604,7 @@ static int try_later(struct supervisor *sup, const char *why)
 	return 1;
 }
 
-/* What fs_supervise returns of a mount that never answered. */
+/* Takes away a mount that never answered.  Returns what fs_supervise returns. */
 static int never_answered(struct supervisor *sup, const char *why)
 {
 	take_away_mount(sup);
@@ -611,7 +615,7 @@ static int never_answered(struct supervisor *sup, const char *why)
 	return base_err_set(sup->err, -EIO, "the server %s before the mount answered: run it with -f to see more", why);
 }
 
-/* The server is gone.  1: go on, a successor is under way; else what fs_supervise returns. */
+/* The server has ended, or shall end.  1: go on, a successor has started or will; else what fs_supervise returns. */
 static int gone(struct supervisor *sup)
 {
 	char why[REASON_MAX];
@@ -620,7 +624,7 @@ static int gone(struct supervisor *sup)
 	bury(sup);
 	reason(sup, why, sizeof(why));
 	bool failed = sup->outcome == OUTCOME_FAILED;
-	/* Once it is mounted, somebody may use it, also before its server has said that it is ready. */
+	/* A mount may be in use as soon as it is mounted, also before READY. */
 	if (!sup->was_ready && (sup->held.fuse_fd < 0 || (failed && sup->held.restarts == 0) || sup->stopping))
 		return never_answered(sup, why);
 	if (sup->stopping || was == SERVER_ENDING) {
@@ -636,7 +640,7 @@ static int gone(struct supervisor *sup)
 		return give_up(sup, -EIO, why);
 	if (failed && was == SERVER_STARTING)
 		return try_later(sup, why);
-	/* One that is always killed before it answers (the OOM killer's) serves nobody either, nor one that hangs again and again. */
+	/* A server serves nobody if it is always killed before it answers (OOM killer), or hangs again and again. */
 	bool served = was == SERVER_SERVING && (!at_fault(sup) || served_long(sup));
 	sup->in_a_row = served ? 0 : sup->in_a_row + 1;
 	if (sup->in_a_row > IN_A_ROW_MAX)
@@ -663,7 +667,7 @@ static uint32_t look_ms(const struct supervisor *sup)
 	return ms < BEAT_MS_MAX ? ms : BEAT_MS_MAX;
 }
 
-/* Looks count, not time: a machine that was asleep, or a cgroup that was frozen, has missed none. */
+/* Counts checks, not time: after a suspended machine or a frozen cgroup wakes up, no beat is missing. */
 static bool hangs(struct supervisor *sup)
 {
 	if (!sup->how->watchdog_s)
@@ -673,7 +677,7 @@ static bool hangs(struct supervisor *sup)
 	if (sup->state == SERVER_STARTING) {
 		limit_ms = START_MS_MIN + 10 * (sup->held.first_start_ns / 1000000);
 		if (!sup->was_ready)
-			return false; /* whoever mounts is waiting, and can interrupt */
+			return false; /* the person who mounts waits, and can interrupt */
 	}
 	if (beat != sup->beat) {
 		sup->beat = beat;
@@ -682,8 +686,8 @@ static bool hangs(struct supervisor *sup)
 		return false;
 	}
 	if (is_dumping(sup->pid))
-		return true; /* it could not tell: no stack for the handler */
-	/* One more than the limit: the server's clock and ours are not in step. */
+		return true; /* its handler could not tell: there was no stack for it */
+	/* One check more than the limit, because the beats and the checks are not in step. */
 	if (++sup->still <= limit_ms / look_ms(sup) || status_number(sup->pid, "TracerPid:"))
 		return false;
 	if (fs_thread_state(sup->pid, sup->pid) != 'D')
@@ -714,7 +718,7 @@ static void stop(struct supervisor *sup, const char *why)
 	if (sup->was_ready)
 		fs_channel_say(sup->channel, FS_CHANNEL_STOP, 0, NULL);
 	else if (sup->pid)
-		kill(sup->pid, SIGKILL); /* it may be anywhere, and nobody uses it yet */
+		kill(sup->pid, SIGKILL); /* it may not read messages yet, and nobody uses the mount */
 }
 
 static void on_signal(struct supervisor *sup)
@@ -744,7 +748,7 @@ static void asked_to_restart(struct supervisor *sup, uint32_t id, const char *pr
 	fs_channel_answer(sup->channel, id, rc, err.text);
 }
 
-/* Becomes the other program; the server goes first, for the end of its socket is the order to unmount. */
+/* Becomes the other program.  Ends the server first, because a server unmounts when its socket ends. */
 static int restart(struct supervisor *sup, const char *program)
 {
 	struct base_err err = { 0 };
@@ -773,10 +777,12 @@ static void became_ready(struct supervisor *sup)
 		if (sup->how->ready)
 			sup->how->ready(sup->how->arg);
 	}
-	start_greeter(sup); /* after `ready`, which gives up a stderr that others may wait for the end of */
+	/* After `ready`, which closes a stderr: a process may wait for its end, and the greeter would keep it open. */
+	start_greeter(sup);
 }
 
-/* 1: go on. */
+/* Handles one message of the server.  `program` keeps the path from RESTART until GO.  1: go on; else what fs_supervise
+ * returns. */
 static int on_message(struct supervisor *sup, char program[PATH_MAX])
 {
 	struct fs_channel_message message;
@@ -785,7 +791,7 @@ static int on_message(struct supervisor *sup, char program[PATH_MAX])
 	if (rc == -EAGAIN)
 		return 1;
 	if (rc < 0) {
-		close(steal_fd(&sup->channel)); /* it went first: bury() need not kill it */
+		close(steal_fd(&sup->channel)); /* the server has ended by itself: bury() does not kill it at once */
 		return gone(sup);
 	}
 	if (message.kind == FS_CHANNEL_MOUNTED && sup->held.fuse_fd < 0) {
@@ -797,7 +803,7 @@ static int on_message(struct supervisor *sup, char program[PATH_MAX])
 			asked_to_restart(sup, sup->asked_id, program);
 		sup->asked_id = 0;
 	} else if (take_words(sup, &message)) {
-		/* heard */
+		/* taken in */
 	} else if (message.kind == FS_CHANNEL_ENDING) {
 		if (sup->state != SERVER_ENDING && !sup->stopping)
 			sup->stop_ns = latest_end_ns();
@@ -807,7 +813,8 @@ static int on_message(struct supervisor *sup, char program[PATH_MAX])
 	} else if (message.kind == FS_CHANNEL_UNMOUNT) {
 		ask_unmounter(sup, message.id, message.code == 1);
 	} else if (message.kind == FS_CHANNEL_RESTART) {
-		/* Its main waits for the answer, and may have been asked before its helper found it ready. */
+		/* The server's main thread can be asked before its helper thread has sent READY.  It waits for the
+		 * answer. */
 		memcpy(program, message.text, PATH_MAX);
 		if (sup->state == SERVER_SERVING)
 			asked_to_restart(sup, message.id, program);
@@ -840,7 +847,8 @@ static int timeout_ms(const struct supervisor *sup)
 	return ms < 0 || (resend_ms >= 0 && resend_ms < ms) ? resend_ms : ms;
 }
 
-/* Nothing came within the time that was waited.  1: go on. */
+/* Does what is due: kills a server that does not end, starts a successor, looks for a hang.  1: go on; else what
+ * fs_supervise returns. */
 static int on_time(struct supervisor *sup)
 {
 	if (sup->stopping || sup->state == SERVER_ENDING) {
@@ -860,8 +868,9 @@ static int on_time(struct supervisor *sup)
 	return gone(sup);
 }
 
-/* Of a killed server a thread can be left that waits in the kernel, for a page that a READ has locked: it keeps the table of
- * descriptors, so the channel does not end, and cannot be reaped, nor does a pidfd tell.  That the main thread has ended is seen. */
+/* Whether the main thread of a server has ended.  A killed server can leave a thread that waits in the kernel for a
+ * page which a READ has locked.  That thread keeps the descriptor table, so the channel does not end.  The process
+ * cannot be reaped, and a pidfd does not tell.  But /proc shows the main thread as a zombie. */
 static bool main_ended(pid_t pid)
 {
 	char path[64];
@@ -885,7 +894,7 @@ static int watch(struct supervisor *sup)
 	char program[PATH_MAX] = "";
 	uint64_t look_ns = base_now_ns();
 	for (;;) {
-		/* The last one, for nothing but its error: unmounted while there is no server to see it. */
+		/* The last one for POLLERR only: somebody unmounted while there is no server to see it. */
 		struct pollfd polls[4] = { { .fd = sup->signal_fd, .events = POLLIN },
 			{ .fd = sup->channel, .events = POLLIN },
 			{ .fd = sup->stopping ? -1 : sup->how->owner_pidfd, .events = POLLIN },
@@ -922,7 +931,7 @@ static int watch(struct supervisor *sup)
 	}
 }
 
-/* ---- making it ---- */
+/* ---- the supervisor's own start and end ---- */
 
 static int take_signals(struct supervisor *sup)
 {
@@ -937,7 +946,7 @@ static int take_signals(struct supervisor *sup)
 		sigemptyset(&set);
 		sigaddset(&set, SIGCHLD);
 	}
-	signal(SIGCHLD, SIG_DFL); /* ignored, it would leave nobody to wait for */
+	signal(SIGCHLD, SIG_DFL); /* if it were ignored, waitpid(2) would find no children */
 	sup->signal_fd = signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK);
 	return sup->signal_fd < 0 ? -errno : 0;
 }
@@ -1015,7 +1024,7 @@ int fs_supervise(const struct fs_supervise *how, struct base_err *err, bool *ret
 		rc = watch(&sup);
 	end_greeter(&sup);
 	tell_left_lines(&sup);
-	*ret_ready = sup.was_ready || sup.held.restarts > 0; /* else nobody can have used it */
+	*ret_ready = sup.was_ready || sup.held.restarts > 0; /* else nobody can have used the mount */
 	unmake(&sup);
 	return rc;
 }

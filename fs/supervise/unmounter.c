@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The process that calls umount(2) for a server.  Read unmounter.h first. */
+/* Starts the process that unmounts for a server, and takes in its end; fs/supervise/unmounter.h first. */
 #include "fs/supervise/unmounter.h"
 
 #include <errno.h>
