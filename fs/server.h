@@ -1,15 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The server's insides, shared by the files of fs/.  Not a door: only fs/ includes this.
+/* What the files of fs/ share: the server, its counters, and what its parts ask of it. Only fs/ includes this header.
  *
  * Threads
- *   main      fs/serve.c: the supervisor's messages, the control socket, the end.
- *   fuse-N    read requests from /dev/fuse and answer them; none waits for I/O.
- *   watcher   fs/watch.c.
- *   helper    fs/job_queue.h: what takes long or may sleep (the lists of epochs, log lines of failed reads).
- *   engine's  prefetch/: call back with blocks; replies of READs leave from there.
  *
- * Shared mutable state: the views (their own lock), counters (atomics), the helper's queue, the watcher's tables, the
- * snapshots of the dynamic files; each with its lock beside it. Everything else is immutable once the session runs. */
+ *     main      fs/serve.c: the supervisor's messages, the control socket, the end.
+ *     fuse-N    read requests from /dev/fuse and answer them; none waits for I/O.
+ *     watcher   fs/watch.c.
+ *     helper    fs/job_queue.h: what takes long or may sleep (the lists of epochs, log lines).
+ *     engine's  prefetch/: call back with blocks; replies of READs leave from there.
+ *
+ * Shared mutable state: the views, the counters (atomics), the job queue, the watcher's tables, and the snapshots of
+ * fs/stats_files.h. Each part has its own lock. Everything else is immutable once the session runs. */
 #ifndef DDPFS_FS_SERVER_H
 #define DDPFS_FS_SERVER_H
 
@@ -32,30 +33,30 @@
 #include "shard/index.h"
 
 enum {
-	FS_READ_MAX = 1 << 20,  /* bytes of one READ: what the kernel asks for at most */
+	FS_READ_MAX = 1 << 20,  /* bytes of one READ at most: the kernel never asks for more */
 	FS_HIDDEN_NAME_LEN = 6, /* of ".ddpfs" */
-	FS_WATCH_SLACK = 4096,  /* turns that a loader's workers may be apart */
-	FS_FILE_OVERHEAD_BYTES =
-	        1200 + 290, /* what a resident file costs besides its pages: slab of an inode and of a name */
+	FS_WATCH_SLACK = 4096,  /* turns by which the workers of one loader may be apart */
+	/* bytes of a resident file besides its pages: the slab objects of an inode and of a name */
+	FS_FILE_OVERHEAD_BYTES = 1200 + 290,
 };
 #define FS_HIDDEN_NAME ".ddpfs"
-#define FS_FOREVER 1e9 /* timeout in seconds of what can never change */
+#define FS_FOREVER 1e9 /* timeout in seconds of what never changes */
 
-/* Events since the mount.  Relaxed atomics: each is right by itself. */
+/* Events since this server began. Each counter is a relaxed atomic: it is right by itself, not together with others. */
 struct fs_counters {
 	_Atomic uint64_t lookups;
 	_Atomic uint64_t getattrs;
 	_Atomic uint64_t listings;        /* OPENDIRs */
 	_Atomic uint64_t entries;         /* names listed */
-	_Atomic uint64_t reads;           /* READs that reached this process */
-	_Atomic uint64_t unwatched_reads; /* ... for no open of a watched name: fs/hit_counting.h */
+	_Atomic uint64_t reads;           /* READs of files that reached this process */
+	_Atomic uint64_t unwatched_reads; /* READs for no watched open: fs/hit_counting.h */
 	_Atomic uint64_t read_reply_bytes;
 	_Atomic uint64_t errors;    /* READs answered with an error */
-	_Atomic uint64_t replies;   /* READs of files answered; against `asked` */
+	_Atomic uint64_t replies;   /* READs of files that were answered; as many as `asked` when none waits */
 	_Atomic uint64_t asked;     /* READs of files given to the engine */
-	_Atomic uint64_t waited_ns; /* from READs to their answers, summed */
+	_Atomic uint64_t waited_ns; /* from each READ to its answer, summed */
 	_Atomic uint64_t watch_overflows;
-	_Atomic uint64_t fill_class; /* files of other ranks listed because of it */
+	_Atomic uint64_t fill_class; /* files of other ranks that were listed because of fill_class */
 };
 
 static inline void fs_count(_Atomic uint64_t *counter, uint64_t n)
@@ -85,7 +86,7 @@ struct fs_listing_ahead;
 struct fs_lookup_readahead;
 struct fs_health;
 
-/* fs/hang.h */
+/* Where a thread hangs, for tests (fs/hang.h). */
 enum fs_hang {
 	FS_HANG_NOWHERE,
 	FS_HANG_MAIN,
@@ -100,23 +101,23 @@ struct fs_worker {
 	struct fs_server *server;
 	uint32_t number;
 	_Atomic pid_t tid;
-	_Atomic uint64_t busy_ns; /* since when it has a request; 0: it has none */
+	_Atomic uint64_t busy_ns; /* CLOCK_MONOTONIC time at which its request came; 0: it has none */
 	_Atomic bool done;
 };
 
 struct fs_server {
-	struct fs_options options; /* strings owned */
+	struct fs_options options; /* the server owns the strings */
 	const struct fs_channel *link;
 	struct fs_handover *estate;
 	struct fs_health *health;
 	bool successor;
 	struct shard_index *index;
 	const struct shard_info *info;
-	struct timespec index_mtime; /* of index.ddpfs: mtime of what has none of its own */
+	struct timespec index_mtime; /* of index.ddpfs: mtime of nodes that have none of their own */
 	struct fs_common_files common;
 	struct prefetch *prefetch;
 	struct fs_budget *budget;
-	uint64_t test_delay_ns; /* of every read of a shard; 0 but in tests */
+	uint64_t test_delay_ns; /* added to every read of a shard; 0 except in tests */
 	enum fs_hang test_hang;
 	uint64_t started_ns; /* CLOCK_MONOTONIC */
 	uid_t uid;
@@ -125,23 +126,23 @@ struct fs_server {
 	struct fs_view *views[FS_VIEWS_MAX];
 	uint32_t n_views;
 
-	/* session */
+	/* The session. */
 	struct fuse_session *session;
-	int fuse_fd;                   /* owned by the session once there is one */
+	int fuse_fd;                   /* the session owns it once there is one */
 	uint64_t dev;                  /* st_dev of the mount */
-	bool fusermount;               /* mounted through the set-uid helper */
-	struct fs_channel_mount mount; /* what a successor will get */
+	bool fusermount;               /* mounted through the set-uid program fusermount3 */
+	struct fs_channel_mount mount; /* what a successor gets */
 	struct fs_worker workers[FS_THREADS_MAX];
 	uint32_t n_workers;
 
-	int stop_fd;    /* eventfd: somebody wants the end */
-	bool unmounted; /* by us, or nothing was left to unmount */
-	bool restart;   /* main's: the supervisor may go on once a client has its answer */
+	int stop_fd;    /* eventfd: somebody wants the server to end */
+	bool unmounted; /* by this server, or nothing was left to unmount */
+	bool restart;   /* main's: tell the supervisor to restart once the client has its answer */
 	_Atomic bool stopping;
-	_Atomic pid_t lister;          /* thread whose marked listings instantiate inodes (fs/dir.h); 0 = none */
+	_Atomic pid_t lister;          /* thread whose marked listings make inodes (fs/dir.h); 0: none */
 	_Atomic uint64_t lister_epoch; /* the epoch that its marked listing of the root shows */
 
-	struct fs_counters counters; /* of this server; those before it: fs/stats_files.h */
+	struct fs_counters counters; /* of this server; fs/stats.h adds those of earlier servers */
 	struct fs_watch *watch;
 	struct fs_job_queue *jobs;
 	struct fs_log_queue *log;
@@ -154,7 +155,7 @@ struct fs_server {
 	struct fs_reads *reads;
 	struct fs_host_sharing *share;
 	struct fs_sink *sink;
-	_Atomic(struct fs_sampler_streams *) samplers[FS_VIEWS_MAX]; /* of a view; NULL: not started */
+	_Atomic(struct fs_sampler_streams *) samplers[FS_VIEWS_MAX]; /* of each view; NULL: not started */
 	struct fs_read_latency *waits;
 };
 
@@ -168,13 +169,15 @@ static inline struct fs_view *fs_server_view(const struct fs_server *server, str
 	return node.view < server->n_views ? server->views[node.view] : NULL;
 }
 
-/* Has the mount end soon. Any thread; async-signal-safe. */
+/* Asks the server to end soon. Any thread; async-signal-safe. */
 void fs_server_stop(struct fs_server *server);
 
-/* Has the supervisor unmount: the server may not.  Main only.  As fs_unmount; -EPIPE: the supervisor is gone. */
+/* Asks the supervisor to unmount, because a server may not do that itself (fs/supervise/confine.h).
+ * @lazy: detach the mount if it is busy.
+ * Returns what fs_unmount returns (fs/supervise/mount.h); -EPIPE: the supervisor is gone. Main only. */
 int fs_server_unmount(struct fs_server *server, bool lazy);
 
-/* The root's listing changed (a new epoch): the kernel forgets its mtime. */
+/* Tells the kernel that the root's listing changed (a new epoch), so that it forgets the root's mtime. Any thread. */
 void fs_server_root_changed(struct fs_server *server, struct fs_view *view);
 
 extern const struct fuse_lowlevel_ops fs_ops; /* fs/ops.c */
