@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Listings.  A handle keeps what its OPENDIR saw (the epoch), so no listing mixes two epochs.
+/* Listings. A handle keeps the epoch that its OPENDIR saw, so no listing mixes two epochs.
  *
- * Everybody's entries carry nodeid 0: the kernel lists the names and makes no inodes (a million of them would cost 1.1 GB).
- * Only a marked handle, opened with FS_DIR_MARK by the thread that server->lister names, is answered with nodes and
- * attributes: the engine's way of bringing inodes into being right before it stores their bytes.
+ * Entries have nodeid 0 in all listings but one kind: the kernel lists the names and makes no inodes (a million of
+ * them would cost 1.1 GB). The exception is a marked listing: the thread that server->lister names opens it with
+ * FS_DIR_MARK. It gets nodes and attributes. In this way the engine makes inodes right before it stores their bytes.
  *
- * Handles are values and offsets are places, not counts: a listing goes on across a restart of the server, as do
- * telldir/seekdir, and a handle has no end (RELEASEDIR is answered by libfuse).
+ * Handles are values, and offsets are places (fs/listing_offset.h). So a listing goes on when the server is
+ * restarted, telldir and seekdir work, and a handle needs no end (libfuse answers RELEASEDIR).
  *
- * Threads: any FUSE worker; a handle may be used by several at once. */
+ * Threads: any FUSE worker; several may use one handle at once. */
 #ifndef DDPFS_FS_DIR_H
 #define DDPFS_FS_DIR_H
 

@@ -1,17 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What readers see of our errors.  Threads: any. */
+/* Which errno a reader sees for an error of ours. Threads: any. */
 #ifndef DDPFS_FS_ERRORS_H
 #define DDPFS_FS_ERRORS_H
 
 #include "fs/server.h"
 
-/* What a caller sees of an error of ours, and of one that met a READ's data: the one place where codes are translated.  Take
- * and return negative errno. */
+/* The one place where codes are translated: a negative errno of ours into one for a reader, also negative. fs_errno
+ * is for requests in general, fs_read_errno for a READ whose data failed (-EIO, or -ENOMEM). */
 int fs_errno(int rc);
 int fs_read_errno(int rc);
 
-/* Before a reply that was made of the index's records: an error where the index is not what it was (shard_index_check), else rc.  Sees to it
- * that the log says so. FUSE workers, engine's threads, helper. */
+/* Checks the index (shard_index_check) before a reply that was made of its records. Returns @rc, or -errno if
+ * somebody changed the index; the log then says so. FUSE workers, the engine's threads, the helper. */
 int fs_index_check(struct fs_server *server, int rc);
 
 #endif

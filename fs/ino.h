@@ -1,16 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Inode numbers: pure functions of what they name, so that a successor of a killed server agrees with it and a file is
- * one inode in every layout, epoch and name.
+/* Inode numbers. They are pure functions of what they name, so a successor of a killed server agrees with it, and a
+ * file is one inode in every layout, epoch and name.
  *
  *     63      56 55        48 47     40 39                              0
  *     +---------+------------+---------+--------------------------------+
  *     |    0    |    view    |  kind   | id                             |
  *     +---------+------------+---------+--------------------------------+
  *
- * The root of view 0 is 1 (FUSE_ROOT_ID): kind FS_ROOT, id 1.  Files and the directories of .ddpfs/all/ are the same in
- * every view: their view is 0.  Generation is always 0.
+ * The root of view 0 is 1 (FUSE_ROOT_ID): kind FS_ROOT, id 1. Files and the directories of .ddpfs/all/ are the same
+ * in every view: their view is 0. The generation is always 0.
  *
- * Threads: pure functions. */
+ * Threads: any; pure functions. */
 #ifndef DDPFS_FS_INO_H
 #define DDPFS_FS_INO_H
 
@@ -33,23 +33,24 @@ enum fs_kind {
 	FS_KIND_COUNT
 };
 
-#define FS_VIEWS_MAX 256                       /* what fits the view's bits */
-#define FS_EPOCH_MAX ((UINT64_C(1) << 32) - 1) /* epochs that have names and inodes */
+#define FS_VIEWS_MAX 256                       /* as many as the view's bits can number */
+#define FS_EPOCH_MAX ((UINT64_C(1) << 32) - 1) /* the last epoch that has names and inodes */
 #define FS_INO_ID_MAX ((UINT64_C(1) << 40) - 1)
 
 struct fs_node {
 	enum fs_kind kind;
 	uint32_t view;
-	uint64_t id; /* 0 where the kind needs none */
+	uint64_t id; /* 0 if the kind needs none */
 };
 
-/* The inode number of a node.  view < FS_VIEWS_MAX, id <= FS_INO_ID_MAX. */
+/* Returns the inode number of a node. view < FS_VIEWS_MAX, id <= FS_INO_ID_MAX. */
 uint64_t fs_ino(struct fs_node node);
 
-/* The node of an inode number; ids are not checked against a dataset.  -ESTALE for a number fs_ino never gives. */
+/* Finds the node of an inode number; does not check the id against a dataset. Returns 0; -ESTALE: fs_ino never gives
+ * this number. */
 int fs_ino_node(uint64_t ino, struct fs_node *ret_node);
 
-/* Whose content the helper makes. */
+/* Whether the node is a list of an epoch, whose content the helper makes. */
 static inline bool fs_node_is_list(struct fs_node node)
 {
 	return node.kind == FS_EPOCH_LIST || node.kind == FS_EPOCH_LIST0;

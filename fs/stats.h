@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The numbers of a mount.  `collect` in the .c is the table: a new statistic is a line there.
+/* The statistics of a mount. `collect` in fs/stats.c is the table: a new statistic is a line there.
  *
- * Counters go on over the death of a server (fs/supervise/handover_memory.h); quantiles, rates and the waits of an epoch begin anew.
+ * Counters go on when a server dies (fs/supervise/handover_memory.h). Quantiles, rates and the waits of an epoch
+ * begin anew.
  *
  * Threads: any. */
 #ifndef DDPFS_FS_STATS_H
@@ -9,19 +10,20 @@
 
 #include "fs/server.h"
 
-int fs_stats_new(struct fs_server *server, struct fs_stats **ret_stats); /* -ENOMEM */
-void fs_stats_free(struct fs_stats *stats);                              /* NULL is fine */
+/* Makes the statistics; a successor takes over what earlier servers counted. Returns 0; -ENOMEM. */
+int fs_stats_new(struct fs_server *server, struct fs_stats **ret_stats);
+void fs_stats_free(struct fs_stats *stats); /* NULL is fine */
 
-/* Leaves the counters to the server that comes after this one.  Whoever looks at them does so, too: what was shown never
- * falls.  What was counted since is lost with a server that is killed. */
+/* Leaves the counters to the next server. Every function that shows them does so, too, so that what was shown never
+ * falls. What a killed server counted since its last call is lost. */
 void fs_stats_keep(struct fs_server *server);
 
-/* The object of stats.json, and the options as the control socket's "info" tells them, as JSON text without newline;
- * malloc'd.  NULL: out of memory. */
+/* Returns the object of stats.json (fs_stats_json), or the options as "info" of the control socket tells them
+ * (fs_info_json). JSON text without newline, malloc'd; NULL: out of memory. */
 char *fs_stats_json(struct fs_server *server, struct fs_view *view);
 char *fs_info_json(struct fs_server *server, struct fs_view *view);
 
-/* The texts of stats.json, metrics and state, in buf[size].  Return their length. */
+/* Write the text of stats.json, metrics or state into buf[size]. Return its length in bytes. */
 size_t fs_stats_text(struct fs_server *server, struct fs_view *view, char *buf, size_t size);
 size_t fs_metrics_text(struct fs_server *server, struct fs_view *view, char *buf, size_t size);
 size_t fs_state_text(struct fs_server *server, struct fs_view *view, char *buf, size_t size);
