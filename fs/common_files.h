@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The files that are shown on every rank and never dealt (labels, class lists).  The index does not list them, but
- * where every sample is one file their ids show as jumps between sample ids and file ids, which bisection finds.
+/* The files that every rank sees and that are never dealt (labels, class lists). The index has no list of them. Where
+ * every sample is one file, common files show as jumps between sample ids and file ids, which a bisection finds.
  *
- * Threads: immutable after fs_common_files_init. */
+ * Threads: any; immutable after fs_common_files_init. */
 #ifndef DDPFS_FS_COMMON_FILES_H
 #define DDPFS_FS_COMMON_FILES_H
 
@@ -15,7 +15,8 @@ struct fs_common_files {
 	uint32_t n;
 };
 
-/* O(k log n) for k runs of common files; where samples have several files O(n_files).  -ENOMEM, index errors. */
+/* Finds the common files. Time O(k log n) for k runs of common files; O(n_files) if samples have several files.
+ * Returns 0; -ENOMEM, index errors. fs_common_files_done frees them. */
 int fs_common_files_init(struct fs_common_files *common, const struct shard_index *index);
 void fs_common_files_done(struct fs_common_files *common);
 

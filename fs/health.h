@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Whether this server is well, told to its supervisor by a beat in shared memory.
+/* The beat, in shared memory, by which this server tells its supervisor that it is well.
  *
- * The beat comes from main, so a server that stands still (stopped, or main is stuck) has none.  Main holds it back when a FUSE
- * worker, or the engine's thread, has been at one thing for hang_ms, or READs wait for so long without one being answered while
- * the engine reads nothing.  Who waits for a disk does not hang: a successor would wait for it just the same.
+ * Main beats, so a server that is stopped, or whose main is stuck, has no beat. Main also holds the beat back in two
+ * cases. First: a FUSE worker, or the engine's thread, is busy with one thing for hang_ms. Second: READs wait for
+ * hang_ms, none is answered, and the engine reads nothing. A thread that waits for a disk does not count as hanging,
+ * because a successor would wait for the same disk.
  *
  * Threads: main. */
 #ifndef DDPFS_FS_HEALTH_H
@@ -16,7 +17,7 @@ struct fs_health; /* opaque */
 int fs_health_new(struct fs_server *server, struct fs_health **ret_health); /* -ENOMEM */
 void fs_health_free(struct fs_health *health);                              /* NULL is fine */
 
-/* Beats when it is time and all is well.  Returns after how many ms it wants to be called again; -1: never. */
+/* Beats if it is time and the server is well. Returns the milliseconds until the next call; -1: never. */
 int fs_health_check(struct fs_health *health);
 
 #endif

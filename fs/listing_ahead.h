@@ -1,11 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The next piece of a listing, made while its reader takes in the last one: making 1,300 names costs 0.6 ms, mostly cache misses of
- * the index, and the reader's side (the kernel's parsing, the names) a third of that; one after the other they took a listing of
- * 100,000 names 66 ms.
+/* The next piece of a listing, made while the reader takes in the last one.
  *
- * One piece is kept, of whichever listing asked for it first; a listing that is given up leaves it until the next OPENDIR.
+ * To make 1,300 names costs 0.6 ms, mostly cache misses of the index. The reader's side (the kernel's parsing, the
+ * names) costs a third of that. One after the other, they would need 66 ms for a listing of 100,000 names.
  *
- * Threads: any; one lock, a leaf.  fs_listing_ahead_take waits while another thread makes the piece, 10 ms at most. */
+ * One piece is kept, of the listing that asked for it first. If that listing is given up, its piece stays until the
+ * next OPENDIR.
+ *
+ * Threads: any; one lock, a leaf. fs_listing_ahead_take waits at most 10 ms, while another thread makes the piece. */
 #ifndef DDPFS_FS_LISTING_AHEAD_H
 #define DDPFS_FS_LISTING_AHEAD_H
 
@@ -13,7 +15,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* What a READDIR asks for: equal places have equal pieces. */
+/* What a READDIR asks for. Equal places have equal pieces. */
 struct fs_dir_place {
 	uint64_t ino;
 	uint64_t handle;
@@ -23,28 +25,30 @@ struct fs_dir_place {
 };
 
 struct fs_dir_piece {
-	char *buf; /* owned; NULL = none */
+	char *buf; /* owned by who has the piece; NULL: no piece */
 	size_t used;
 	uint64_t names;
-	uint64_t next; /* where the rest begins */
+	uint64_t next; /* the offset at which the rest begins */
 	bool full;     /* there may be a rest */
 };
 
 struct fs_listing_ahead; /* opaque */
 
 int fs_listing_ahead_new(struct fs_listing_ahead **ret_ahead); /* -ENOMEM */
-void fs_listing_ahead_free(struct fs_listing_ahead *ahead);    /* NULL is fine; nobody uses it any more */
+void fs_listing_ahead_free(struct fs_listing_ahead *ahead);    /* NULL is fine; after the last user */
 
-/* True: *ret_piece is the piece of this place, the caller's from now on.  False: the caller makes it. */
+/* Takes the piece of @place if it is kept. Returns true: *ret_piece is the caller's, who frees its buf. Returns
+ * false: the caller makes the piece. */
 bool fs_listing_ahead_take(
         struct fs_listing_ahead *ahead, const struct fs_dir_place *place, struct fs_dir_piece *ret_piece);
 
-/* True: the caller makes this piece now, and calls fs_listing_ahead_end.  False: another one is kept or being made. */
+/* Returns true: the caller now makes the piece of @place, and calls fs_listing_ahead_end. Returns false: another
+ * piece is kept or being made. */
 bool fs_listing_ahead_begin(struct fs_listing_ahead *ahead, const struct fs_dir_place *place);
-/* Takes over piece.buf; NULL when it could not be made. */
+/* Takes over piece.buf, which is NULL if the piece could not be made. */
 void fs_listing_ahead_end(struct fs_listing_ahead *ahead, struct fs_dir_piece piece);
 
-/* A listing begins: no piece from before it is handed out any more. */
+/* Begins a listing: no piece from before this call is handed out after it. */
 void fs_listing_ahead_forget(struct fs_listing_ahead *ahead);
 
 #endif

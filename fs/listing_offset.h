@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Offsets in a listing: where the next entry is taken from.
+/* Offsets in a listing: they say from where the next entry is taken.
  *
  *     0          "."
  *     1          ".."
@@ -7,7 +7,7 @@
  *     FIRST + x  flat: turn << MEMBER_BITS | file of the sample;  tree: place among the directory's files
  *     SECOND + d tree: subdirectory d
  *
- * Threads: pure. */
+ * Threads: any; pure functions. */
 #ifndef DDPFS_FS_LISTING_OFFSET_H
 #define DDPFS_FS_LISTING_OFFSET_H
 
@@ -24,16 +24,16 @@ enum {
 };
 _Static_assert(SHARD_SAMPLE_FILES_MAX < 1 << FS_OFFSET_MEMBER_BITS, "a sample's files fit an offset");
 
-/* open(2) flag of a marked listing: passed to OPENDIR by the kernel, and used by nobody on a directory. */
+/* open(2) flag of a marked listing: the kernel passes it to OPENDIR, and nobody else sets it on a directory. */
 #define FS_DIR_MARK O_DSYNC
 
-/* Where turn k of a flat listing begins (lseek on the lister's own descriptor). */
+/* Returns where a turn of a flat listing begins: the lister's lseek on its own descriptor. */
 static inline uint64_t fs_offset_turn(uint64_t turn)
 {
 	return FS_OFFSET_FIRST + (turn << FS_OFFSET_MEMBER_BITS);
 }
 
-/* The same for the file with this place among its directory's own files, in a tree. */
+/* Returns where a file of a tree's directory begins: @place counts among the directory's own files. */
 static inline uint64_t fs_offset_file(uint32_t place)
 {
 	return FS_OFFSET_FIRST + place;

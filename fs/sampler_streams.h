@@ -1,21 +1,24 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Recognition at work: a view's opens are held against samplers (prefetch/sampler/recognise.h), and what is recognised is read ahead.
+/* Recognition at work: it compares a view's opens with samplers (prefetch/sampler/recognise.h), and reads ahead what
+ * it recognises.
  *
- * In a tree of all files the trainer's own sampler decides what comes next.  Each sampler that is recognised becomes a
- * stream of the engine, whose order is this epoch's permutation and the next one's, as they become known.  While there is
- * such a stream the view's own, doubtful one is gone: its order would only mislead what is kept.
+ * In a tree of all files the trainer's own sampler decides what comes next. Each sampler that is recognised becomes a
+ * stream of the engine. Its order is this epoch's permutation and the next one's, as they become known. While there
+ * is such a stream the view's own stream, which is doubtful, ends: its order would mislead the cache.
  *
- *   watcher --> queue --> recognise thread --> tracks --> streams (fs/sink.h)
- *                             `--> seed-search thread, at idle priority
+ *     watcher --> queue --> recognise thread --> tracks --> streams (fs/sink.h)
+ *                               `--> seed-search thread, at idle priority
  *
- * What is queued is taken in first, always.  Searching takes a bounded burst, then a twentieth of a processor (prefetch/sampler/recognise.h).
+ * The thread always takes in what is queued first. A search takes a bounded burst, then a twentieth of a processor
+ * (prefetch/sampler/recognise.h).
  *
- * In the view of one rank samplers are held against its part (fs/rank_files.h).  A DistributedSampler over it shards twice, which is
- * told.  In a tree the part is another one in each epoch, and begun with anew once its first file is opened; what is
- * recognised is read ahead there, too.  In a flat view the order is the listing's, and looking ends when a sampler (the list as it is,
- * mostly) explains some thousands of opens: `samplers` in the statistics stands still from then on.
+ * In the view of one rank, samplers are compared with its part (fs/rank_files.h). A DistributedSampler over the part
+ * shards twice; the log and the statistics say so. In a tree the part is another one in each epoch. Recognition
+ * begins anew when the first file of the new part is opened, and what is recognised is read ahead there, too. In a
+ * flat view the order is the listing's. There the search ends when a sampler (mostly the list as it is) explains some
+ * thousands of opens: `samplers` in the statistics does not change after that.
  *
- * Threads: one `recognise` for each view, where all that takes long is done (searches, permutations); fs_sampler_streams_opened
+ * Threads: one `recognise` for each view does all that takes long (searches, permutations). fs_sampler_streams_opened
  * from the watcher, the rest from any. `lock` is a leaf. */
 #ifndef DDPFS_FS_SAMPLER_STREAMS_H
 #define DDPFS_FS_SAMPLER_STREAMS_H
@@ -25,36 +28,38 @@
 #include "fs/server.h"
 
 enum {
-	FS_SAMPLER_STREAMS_QUEUE = 1 << 15, /* opens that wait for the thread; more are lost: they cost hits only */
-	FS_SAMPLER_STREAMS_BATCH = 1024,    /* opens taken in at once */
-	FS_SAMPLER_STREAMS_PAUSE_S = 2,     /* without opens: an epoch may begin */
+	FS_SAMPLER_STREAMS_QUEUE = 1 << 15, /* opens that wait for the thread; more are lost, which costs hits only */
+	FS_SAMPLER_STREAMS_BATCH = 1024,    /* opens that the thread takes in at once */
+	FS_SAMPLER_STREAMS_PAUSE_S = 2,     /* seconds without opens after which an epoch may begin */
 };
 
 struct fs_sampler_streams; /* opaque */
 
-/* Starts the thread.  The workers must run.  -ENOMEM, -EAGAIN. */
+/* Starts the thread. The workers must run. Returns 0; -ENOMEM, -EAGAIN. */
 int fs_sampler_streams_new(struct fs_server *server, struct fs_view *view, struct fs_sampler_streams **ret_recognise);
-/* Ends the thread and its streams.  The session must still be answered.  NULL is fine. */
+/* Ends the thread and its streams; NULL is fine. The session must still be answered. */
 void fs_sampler_streams_end(struct fs_sampler_streams *recognise);
-/* After it.  NULL is fine. */
+/* Frees it, after fs_sampler_streams_end; NULL is fine. */
 void fs_sampler_streams_free(struct fs_sampler_streams *recognise);
 
-/* A file was opened: by name in a tree, or at a turn of an epoch in a flat view (file SHARD_NONE).  Never blocks. */
+/* Records that a file was opened: by name in a tree, or at a turn of an epoch in a flat view (@file is SHARD_NONE).
+ * Never waits for the thread's work. */
 void fs_sampler_streams_opened(struct fs_sampler_streams *recognise, uint32_t file, uint64_t epoch, uint64_t turn);
-/* A batch of them is complete. */
+/* Tells that a batch of opens is complete. */
 void fs_sampler_streams_drained(struct fs_sampler_streams *recognise);
 
-/* Adds what is recognised to the statistics: "recognised", a sentence; "recognised_note", when something should be mended;
- * "samplers", one object each; "seed_search" where there are threads for it; and of the recogniser itself
+/* Adds what is recognised to the statistics @object: "recognised", a sentence; "recognised_note", if the user should
+ * change something; "samplers", one object each; "seed_search", if there are threads for it; and of the recogniser
+ * itself:
  *
- *   recognise_queue        opens that are not looked at to the end
- *   recognise_behind       opens that are not looked at at all
- *   recognise_unexplained  opens that no order has explained since something was recognised
- *   recognise_looks, recognise_seeds, recognise_search_ns  what searching took: looks at the opens, seeds tried, processor time
- *   recognise_wrong        orders that were recognised and dropped, because the opens went on otherwise
- *   read_ahead_note        a sentence, when opens are not read ahead because of all this; "opens" and "misses" must be there
+ *     recognise_queue        opens that are not looked at to the end
+ *     recognise_behind       opens that are not looked at at all
+ *     recognise_unexplained  opens that no order has explained since something was recognised
+ *     recognise_looks, recognise_seeds, recognise_search_ns  the search: looks at opens, seeds tried, processor time
+ *     recognise_wrong        orders that were recognised and then dropped, because the opens went on otherwise
+ *     read_ahead_note        a sentence, if this is why opens are not read ahead; needs "opens", "misses" in @object
  *
- * recognise may be NULL. */
+ * @recognise may be NULL. */
 void fs_sampler_streams_stats(struct fs_sampler_streams *recognise, json_t *object);
 
 #endif
