@@ -1,5 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Time, and waiting for a condition until a time: nanoseconds of CLOCK_MONOTONIC. */
+/* Time, and waiting for a condition until a time, in nanoseconds of CLOCK_MONOTONIC.
+ *
+ * Threads: any. */
 #ifndef DDPFS_GPU_STAGE_CLOCK_H
 #define DDPFS_GPU_STAGE_CLOCK_H
 
@@ -9,6 +11,7 @@
 
 #define STAGE_BRIEF_NS (DDPFS_STAGE_BRIEF_MS * UINT64_C(1000000))
 
+/* The time now. */
 static inline uint64_t stage_now_ns(void)
 {
 	struct timespec ts;
@@ -16,6 +19,7 @@ static inline uint64_t stage_now_ns(void)
 	return (uint64_t)ts.tv_sec * 1000000000 + (uint64_t)ts.tv_nsec;
 }
 
+/* Makes a condition for stage_cond_wait_until. */
 static inline void stage_cond_init(pthread_cond_t *cond)
 {
 	pthread_condattr_t attr;
@@ -25,7 +29,8 @@ static inline void stage_cond_init(pthread_cond_t *cond)
 	pthread_condattr_destroy(&attr);
 }
 
-/* 0 (woken, perhaps for nothing) or ETIMEDOUT.  until_ns 0: for ever. */
+/* Waits for a condition.  until_ns: a stage_now_ns; 0: no limit.  Returns 0 (woken, perhaps for nothing) or
+ * ETIMEDOUT. */
 static inline int stage_cond_wait_until(pthread_cond_t *cond, pthread_mutex_t *lock, uint64_t until_ns)
 {
 	const struct timespec until = { .tv_sec = (time_t)(until_ns / 1000000000),

@@ -1,14 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The NVIDIA driver's library, found at run time: libcuda.so.1.
+/* The part of the NVIDIA driver's library that is used, found at run time in libcuda.so.1.
  *
- * The driver API and not the runtime's: its library comes with the driver, has one name and a stable interface, where
- * libcudart has one file a major version and may be there several times.  A device's primary context is the one that the
- * runtime API uses, and so PyTorch: streams, events and addresses are the same there and here.
+ * This is the driver API, not the runtime API.  The driver's library comes with the driver, has one name and a stable
+ * interface.  libcudart has one file for each major version, and may be there several times.  The runtime API, and so
+ * PyTorch, uses the primary context of a device, as this library does: streams, events and addresses are the same
+ * there.
  *
- * Declarations are this header's own, so that a machine without the toolkit compiles all of it; a test holds them against
- * the real <cuda.h> where there is one.
+ * The declarations are this header's own, so a machine without the toolkit compiles everything.  A test compares them
+ * with the real <cuda.h> if there is one.
  *
- * Threads: stage_cuda_load from any thread; the table never changes after. */
+ * Threads: any thread may call stage_cuda_load; the table does not change after it. */
 #ifndef DDPFS_GPU_STAGE_CUDA_H
 #define DDPFS_GPU_STAGE_CUDA_H
 
@@ -23,7 +24,7 @@ struct CUevent_st;
 struct CUmod_st;
 struct CUfunc_st;
 
-/* Results of every function, as far as they are told apart here. */
+/* Results of all functions that the code distinguishes. */
 enum {
 	CUDA_OK = 0,
 	CUDA_INVALID_VALUE = 1,
@@ -39,8 +40,8 @@ enum {
 
 enum {
 	CUDA_HOST_PORTABLE = 1,       /* cuMemHostRegister: pinned for every context */
-	CUDA_STREAM_NON_BLOCKING = 1, /* cuStreamCreate: does not synchronise with stream 0 */
-	CUDA_EVENT_BLOCKING = 1,      /* cuEventCreate: who waits for it sleeps */
+	CUDA_STREAM_NON_BLOCKING = 1, /* cuStreamCreate: stream does not synchronise with stream 0 */
+	CUDA_EVENT_BLOCKING = 1,      /* cuEventCreate: a thread that waits for it sleeps */
 	CUDA_EVENT_NO_TIMING = 2,
 };
 
@@ -98,11 +99,12 @@ struct stage_cuda {
 #undef STAGE_CUDA_MEMBER
 };
 
-/* The table, loaded once a process and kept; the driver is initialised.  -ENODEV: no library, no driver, no device. */
+/* Loads the table once a process and initialises the driver.  The table stays.
+ * Returns 0, or -ENODEV: no library, no driver, no device, or a function is missing. */
 int stage_cuda_load(struct base_err *err, const struct stage_cuda **ret_cuda);
 
-/* Sentence and errno of a result that is not CUDA_OK: "GPU 0: cannot WHAT: NAME (meaning): NEXT STEP".  Returns -ENOMEM,
- * -ENODEV or -EIO. */
+/* Makes the sentence of a result that is not CUDA_OK: "GPU 0: cannot WHAT: NAME (meaning): NEXT STEP".
+ * Returns -ENOMEM (the GPU has no memory), -ENODEV (no such GPU) or -EIO (all else). */
 int stage_cuda_error(
         const struct stage_cuda *cuda, unsigned result, int ordinal, const char *what, struct base_err *err);
 

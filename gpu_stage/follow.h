@@ -1,14 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A mount's cursor follows a stage that was opened from it: what the consumers are done with is told to the mount's control
- * socket, so that `.ddpfs/state`, `ddpfs top` and its listings are where the training is.
+/* Tells a mount how far the stage is that was opened from it, so that `.ddpfs/state`, `ddpfs top` and its listings say
+ * where the training is.
  *
- *     batches out:   | place | place | place | cursor        told: where the oldest batch that is out begins, or the cursor
- *                      released -> gone
+ *     batches out:   | place | place | place | cursor
+ *                      oldest
  *
- * Telling is a courtesy: a mount that is gone, does not answer or refuses is counted and disturbs nobody.
+ * The mount is told the place of the oldest batch that is not released, or the cursor if all are.  Only the newest news
+ * is sent.  A mount that is gone, does not answer or refuses is counted, and nothing else happens.
  *
- * Threads: all functions but _new and _free from any thread; none waits.  A thread `stage-mount` talks to the mount, the newest
- * place only, at most every FOLLOW_PAUSE_MS. */
+ * Threads: any thread calls the functions except _new and _free; none of them waits.  A thread `stage-mount` talks to
+ * the mount, at most every STAGE_FOLLOW_PAUSE_MS. */
 #ifndef DDPFS_GPU_STAGE_FOLLOW_H
 #define DDPFS_GPU_STAGE_FOLLOW_H
 
@@ -16,34 +17,36 @@
 #include <stdint.h>
 
 enum {
-	STAGE_FOLLOW_PAUSE_MS = 20, /* between two messages */
-	STAGE_FOLLOW_TIMEOUT_S = 2, /* for a question and its answer */
+	STAGE_FOLLOW_PAUSE_MS = 20, /* pause after a message */
+	STAGE_FOLLOW_TIMEOUT_S = 2, /* time for a message and its answer */
 };
 
 struct stage_follow; /* opaque */
 
-/* Where a batch begins: global steps of an epoch, from its beginning.  Part of the batch; follow.c's. */
+/* Where a batch begins: global steps of an epoch, from its beginning.  Part of the batch; follow.c fills `out` and the
+ * links, and its lock guards them. */
 struct stage_place {
 	uint64_t epoch, steps;
-	bool out;
+	bool out; /* in the list of batches that are not released */
 	struct stage_place *older, *newer;
 };
 
-/* socket: the mount's control socket.  -ENOMEM, -EAGAIN. */
+/* Starts the thread.  socket: path of the mount's control socket; copied.  Returns 0, or -ENOMEM, -EAGAIN (no
+ * thread). */
 int stage_follow_new(const char *socket, struct stage_follow **ret_follow);
-/* Tells the last place, then ends.  NULL is fine, here and below. */
+/* Tells the last place, then ends the thread.  NULL: does nothing, here and below. */
 void stage_follow_free(struct stage_follow *follow);
 
-/* A batch that begins at place->epoch and ->steps is handed out; the next one begins at `steps`. */
+/* A batch is handed out that begins at place->epoch and ->steps; the next one begins at `steps`. */
 void stage_follow_out(struct stage_follow *follow, struct stage_place *place, uint64_t steps);
-/* It is released.  Nothing for one that is not out. */
+/* The batch is released.  Does nothing if it is not in the list. */
 void stage_follow_back(struct stage_follow *follow, struct stage_place *place);
-/* The next batch begins there. */
+/* The next batch begins at `steps` of `epoch`. */
 void stage_follow_move(struct stage_follow *follow, uint64_t epoch, uint64_t steps);
-/* The batches that are out are of another run through the order: they no longer count. */
+/* The batches that are not released are of another run through the order: they do not count from now on. */
 void stage_follow_forget(struct stage_follow *follow);
 
-/* Messages that the mount took, and that it did not. */
+/* Gives the messages that the mount took, and those that it did not take.  Both 0 for NULL. */
 void stage_follow_stats(struct stage_follow *follow, uint64_t *ret_told, uint64_t *ret_untold);
 
 #endif

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A mount as the place to open: what it shows of itself below .ddpfs/ says which dataset it is of, and in what order.
- *
- * Read like any file: this folder knows nothing of the mount's server.
+/* Reads what a mount says about itself, so that ddpfs_stage_open can take a mount for a dataset.  The files are
+ * .ddpfs/stats.json and .ddpfs/state below its root.  This room knows nothing of the mount's server.
  *
  * Threads: pure functions of the file system. */
 #ifndef DDPFS_GPU_STAGE_MOUNTED_H
@@ -13,17 +12,21 @@
 #include "shard/base/err.h"
 
 struct stage_mounted {
-	char *dataset; /* owned */
-	char *state; /* owned: order, deal, tail, seed, subdir, and the epoch and start that were recorded as trained */
-	char *control; /* owned: its control socket; NULL: it does not say */
+	char *dataset; /* owned; absolute path */
+	/* Owned: a state as JSON, with order, deal, tail, seed, subdir, and the epoch and start recorded as trained. */
+	char *state;
+	char *control; /* owned: path of its control socket; NULL: the mount does not say */
 	uint32_t rank, world;
 };
 
-/* Is this the root of a mount? */
+/* Tells whether `path` is the root of a mount: its extended attribute user.ddpfs.view exists. */
 bool stage_mounted_is(const char *path);
 
-/* Done with it: stage_mounted_done.  -EUCLEAN (no mount of a known version), -EFBIG, -ENOMEM, errors of reading. */
+/* Reads the two files of a mount; end with stage_mounted_done.
+ * Returns 0, or -EUCLEAN (stats.json is not that of this version), -EFBIG (file over 1 MiB), -ENAMETOOLONG, -ENOMEM,
+ * or an error of reading. */
 int stage_mounted_read(const char *path, struct base_err *err, struct stage_mounted *ret_mounted);
+/* Frees the strings and zeroes the struct. */
 void stage_mounted_done(struct stage_mounted *mounted);
 
 #endif
