@@ -1,31 +1,33 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Dealing the positions of an epoch to ranks: who gets which, in what sequence, and what happens at the tail.
+/* Deals the positions of an epoch to ranks: which rank gets which positions, in which sequence, and what the tail is.
  *
- * The positions [0, n) of an order are dealt to `world` ranks.  A *turn* k of rank r is its k-th sample; its global step
- * is g = start + k * world + r.
+ * The positions [0, n) of an order are dealt to `world` ranks.  Turn k of rank r is its k-th sample.  The global step
+ * of that turn is g = start + k * world + r.
  *
- * deal=stride   g is the position.
- * deal=block    rank r takes whole blocks of block_items positions: block t * world + r in round t.  What does not fill
- *               a round is dealt in `world` equal smaller blocks, and what is left of that, less than one a rank, one
- *               by one.  So ranks on separate hosts touch disjoint chunks, and g -> position is still a bijection.
+ * deal=stride   The position is g.
+ * deal=block    Rank r takes whole blocks of block_items positions: block t * world + r in round t.  The positions
+ *               after the last whole round are dealt in `world` equal smaller blocks.  The remaining positions, fewer
+ *               than `world`, are dealt one by one.  So ranks on separate hosts read disjoint chunks, and g -> position
+ *               is still a bijection.
  *
  *      positions  |-b0--|-b1--|-b2--|-b3--|-b4--|-b5--|---------|-|     world 2, B = block_items
  *      rank       0     1     0     1     0     1     0 0 0 1 1 1 0
  *                 round 0     round 1     round 2     smaller     one by one
  *
- * A job that stopped after `start` global steps resumes with any other world.  For stride that is all there is to know.
- * For block the worlds that came before matter: `past` lists (world, steps) segments.  After each, the positions not
- * yet consumed, in ascending order, become the positions [0, m) that the next one deals; what is left of the blocks that
- * were under way is dealt first, one smaller block a rank, so that all others stay whole.  A last segment with the
- * present world is simply continued.  Either way every position comes exactly once.
+ * A job that stopped after `start` global steps may resume with another world.  Every position comes exactly once.
+ * With stride, `start` is enough.  With block, the earlier worlds matter too: `past` lists segments (world, steps).
+ * After each segment the positions that are not consumed, in ascending order, become the positions [0, m) of the next.
+ * The rest of the blocks that were under way is dealt first, one smaller block a rank, so all other blocks stay whole.
+ * If the last segment has the present world, the deal continues it.
  *
- * tail: pad   every rank gets ceil(m / W) turns; steps past the end repeat from the front of the remaining ones (as
- *             torch's DistributedSampler does, also when the padding is longer than m);
- *       drop  floor(m / W), as DistributedSampler's drop_last;
- *       short rank r gets as many as there are: ranks may differ by one.
- * (m = n - start.)
+ * tail, with m = n - start and W = world:
+ *       pad   every rank gets ceil(m / W) turns.  Steps past the end repeat the remaining positions from the front, as
+ *             torch's DistributedSampler does, also if the padding is longer than m.
+ *       drop  every rank gets floor(m / W) turns, as with drop_last of DistributedSampler.
+ *       short nothing is repeated or dropped: ranks may differ by one turn.
  *
- * Pure, O(number of segments), no memory; a struct is the caller's and read only; any thread. */
+ * All functions are pure, need no memory and cost O(number of segments).  The caller owns the struct.
+ * Threads: any. */
 #ifndef DDPFS_SHARD_DEAL_H
 #define DDPFS_SHARD_DEAL_H
 
@@ -36,51 +38,55 @@ enum shard_deal_mode { SHARD_DEAL_AUTO, SHARD_DEAL_STRIDE, SHARD_DEAL_BLOCK };
 enum shard_tail { SHARD_TAIL_PAD, SHARD_TAIL_DROP, SHARD_TAIL_SHORT };
 enum {
 	SHARD_DEAL_SEGMENTS_MAX = 16, /* changes of the world within one epoch that deal=block can follow */
-	SHARD_WORLD_MAX = 1 << 20,
+	SHARD_WORLD_MAX = 1 << 20,    /* ranks */
 };
 
-int shard_deal_mode_parse(const char *text, enum shard_deal_mode *ret_mode); /* "auto" "stride" "block" */
+/* Parses "auto", "stride" or "block".  Returns 0; -EINVAL: other text. */
+int shard_deal_mode_parse(const char *text, enum shard_deal_mode *ret_mode);
 const char *shard_deal_mode_name(enum shard_deal_mode mode);
-int shard_tail_parse(const char *text, enum shard_tail *ret_tail); /* "pad" "drop" "short" */
+/* Parses "pad", "drop" or "short".  Returns 0; -EINVAL: other text. */
+int shard_tail_parse(const char *text, enum shard_tail *ret_tail);
 const char *shard_tail_name(enum shard_tail tail);
 
 struct shard_deal_segment {
-	uint32_t world; /* ranks of that part of the epoch */
-	uint64_t steps; /* global steps consumed in it */
+	uint32_t world; /* ranks of this part of the epoch */
+	uint64_t steps; /* global steps consumed in it, at least 1 */
 };
 
 struct shard_deal {
-	uint64_t n;     /* positions of the epoch, at most 2^62 */
-	uint64_t start; /* steps consumed before (sum over past segments) */
-	uint32_t world;
+	uint64_t n;                /* positions of the epoch, at most 2^62 */
+	uint64_t start;            /* steps consumed before, at most n; BLOCK: the sum over past segments */
+	uint32_t world;            /* ranks, 1 .. SHARD_WORLD_MAX */
 	enum shard_deal_mode mode; /* STRIDE or BLOCK */
 	enum shard_tail tail;
 	uint64_t block_items; /* BLOCK: positions of a block, >= 1 */
-	uint32_t n_past;      /* BLOCK: past segments, at most SHARD_DEAL_SEGMENTS_MAX */
+	uint32_t n_past;      /* BLOCK: entries of `past`, at most SHARD_DEAL_SEGMENTS_MAX */
 	struct shard_deal_segment past[SHARD_DEAL_SEGMENTS_MAX];
 };
 
-/* Checks the fields.  -EINVAL: no mode, world 0 or over the limit, start > n, BLOCK with block_items 0 or with segments
- * that do not add up to start (a segment's world as `world`, its steps at least 1). */
+/* Checks every field.
+ * Returns 0; -EINVAL: mode is AUTO, n is over SHARD_PERMUTE_MAX, a world is out of range, start > n, or for BLOCK:
+ * block_items is 0, a segment has no steps, or the segments do not add up to start.
+ * All functions below need a deal that passed this check. */
 int shard_deal_check(const struct shard_deal *deal);
 
-/* Turns of rank in this epoch (its listing's length in samples).  rank < world. */
+/* Returns the number of turns of a rank in this epoch: the length of its listing in samples.  rank < world. */
 uint64_t shard_deal_turns(const struct shard_deal *deal, uint32_t rank);
 
-/* The step behind the last one that is dealt: start + all ranks' turns.  With pad it may exceed n. */
+/* Returns the step after the last step that is dealt: start + the turns of all ranks.  With pad it may exceed n. */
 uint64_t shard_deal_end(const struct shard_deal *deal);
 
-/* The k-th sample of rank: the position in the order (< n; repeated ones for padding).  *ret_step (may be NULL) is its
- * global step start + k * world + rank, unique even where padding repeats a position; it is what file names carry.
+/* Returns the position (< n) of turn k of a rank.  Padding repeats positions.  *ret_step (may be NULL) is the global
+ * step start + k * world + rank.  Steps are unique even if padding repeats a position; file names carry them.
  * k < shard_deal_turns. */
 uint64_t shard_deal_position(const struct shard_deal *deal, uint32_t rank, uint64_t k, uint64_t *ret_step);
 
-/* Inverse: the step (first occurrence) at which a position comes, or UINT64_MAX when it was consumed before `start`.
- * A step >= start belongs to rank (step - start) % world, turn (step - start) / world; with tail=drop the turn may lie
- * beyond shard_deal_turns (the sample is dropped this epoch). */
+/* Returns the first step at which a position (< n) comes, or UINT64_MAX if it was consumed before `start`.
+ * The step belongs to rank (step - start) % world and turn (step - start) / world.  With tail=drop that turn may not
+ * exist (turn >= shard_deal_turns): the position is dropped in this epoch. */
 uint64_t shard_deal_step(const struct shard_deal *deal, uint64_t position);
 
-/* The position of a step in [start, shard_deal_end), padding included. */
+/* Returns the position of a step in [start, shard_deal_end), padding included. */
 uint64_t shard_deal_step_position(const struct shard_deal *deal, uint64_t step);
 
 #endif

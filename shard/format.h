@@ -1,22 +1,25 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The on-disk index, `index.ddpfs`, format version 1.  FORMAT.md is the specification; this is its C spelling.
+/* The index on disk, `index.ddpfs`, format version 1.  FORMAT.md is the specification; this header is the same in C.
  *
- * One file, little-endian, mapped read-only.  Page 0 is the header.  Sections follow, each starting at the first
- * multiple of 4096 bytes behind the one before, in the order of enum shard_section; the gaps are zero.  Every byte is
- * covered by XXH3-64 sums:
+ * The index is one little-endian file, mapped read-only.  Page 0 is the header.  The sections follow in the order of
+ * enum shard_section.  Each begins at the next multiple of 4096 bytes; the gaps are zero.  XXH3-64 sums cover every
+ * byte:
  *
- *   header (its own sum) -> L1 sums (one per 64 KiB of L0) -> L0 sums (one per 64 KiB of what stands before) -> data
+ *   header (its own sum) -> L1 sums (one per 64 KiB of L0) -> L0 sums (one per 64 KiB of the sections before) -> data
  *
- * Header and L1 are verified at open, a part of L0 and a block when they are first touched, so opening is O(1).
+ * A reader verifies the header and L1 at open, and a part of L0 or a 64 KiB piece before its first use.  So opening is
+ * O(1).
  *
- * Vocabulary.  file: a record, an inode.  sample: what is dealt to ranks: one file, or a group of files that travel
- * together.  slot: a sample's place in storage order.  Common files (shown on every rank, never dealt) belong to no
+ * Words: a file is a record, an inode.  A sample is what is dealt to ranks: one file, or a group of files that belong
+ * together.  A slot is the place of a sample in storage order.  A common file is seen by every rank and belongs to no
  * sample.
  *
- * File ids are in ImageFolder's order: directories in pre-order, children by byte order of their names (which is code
- * point order for UTF-8); a directory's own files come before its subdirectories.  So the files of one directory are
- * one range of ids, and so are those of one subtree; the same holds for directories.  Sample ids follow their first
- * file's id. */
+ * File ids are in the order of ImageFolder: directories in pre-order, the children of one by the bytes of their names
+ * (for UTF-8 that is code point order).  The own files of a directory come before its subdirectories.  So the files of
+ * a directory are one range of ids, and so are those of a subtree; the same holds for directories.  Sample ids are in
+ * the order of their first files.
+ *
+ * Threads: pure functions of their arguments. */
 #ifndef DDPFS_SHARD_FORMAT_H
 #define DDPFS_SHARD_FORMAT_H
 
@@ -40,31 +43,31 @@ enum {
 	SHARD_DEPTH_MAX = 255,         /* directories above a file */
 	SHARD_SAMPLE_FILES_MAX = 1024, /* files of one sample */
 };
-#define SHARD_NONE UINT32_MAX            /* "no sample", "no parent" */
-#define SHARD_FILES_MAX (UINT32_MAX - 1) /* ids are 32-bit */
-#define SHARD_SHARDS_MAX (1U << 24)
-#define SHARD_FILE_BYTES_MAX ((UINT64_C(1) << 48) - 1)
+#define SHARD_NONE UINT32_MAX                          /* "no sample", "no slot", "no parent" */
+#define SHARD_FILES_MAX (UINT32_MAX - 1)               /* files or directories: ids have 32 bits */
+#define SHARD_SHARDS_MAX (1U << 24)                    /* shards: 24 bits in a file record */
+#define SHARD_FILE_BYTES_MAX ((UINT64_C(1) << 48) - 1) /* length or offset: 48 bits in a file record */
 
-/* compat bits: a reader may ignore those it does not know.  incompat bits: it must refuse. */
+/* A reader ignores compat bits that it does not know, and refuses incompat bits that it does not know. */
 enum { SHARD_COMPAT_SHUFFLED = 1 << 0 }; /* slots were shuffled at pack time: neighbours are unrelated */
 enum {
 	SHARD_INCOMPAT_GROUPED = 1 << 0, /* some sample has more than one file: SAMPLE_FIRST + MEMBERS are present */
 };
 
 enum shard_section {
-	SHARD_SEC_FILES,      /* struct shard_file_rec[n_files] */
-	SHARD_SEC_DIRS,       /* struct shard_dir_rec[n_dirs]; dir 0 is the root */
-	SHARD_SEC_SHARDS,     /* struct shard_shard_rec[n_shards] */
-	SHARD_SEC_NAMES,      /* bytes; names of files, directories and shards, not terminated */
-	SHARD_SEC_FILE_TABLE, /* uint32_t[file_buckets]: file id or SHARD_NONE; open addressing, see shard_hash_* below */
+	SHARD_SEC_FILES,        /* struct shard_file_rec[n_files] */
+	SHARD_SEC_DIRS,         /* struct shard_dir_rec[n_dirs]; dir 0 is the root */
+	SHARD_SEC_SHARDS,       /* struct shard_shard_rec[n_shards] */
+	SHARD_SEC_NAMES,        /* bytes; names of files, directories and shards, not terminated */
+	SHARD_SEC_FILE_TABLE,   /* uint32_t[file_buckets]: file id or SHARD_NONE; see shard_hash_* below */
 	SHARD_SEC_FILE_TAGS,    /* uint8_t[file_buckets]: 0 = empty bucket, else 8 bits of the hash */
 	SHARD_SEC_DIR_TABLE,    /* uint32_t[dir_buckets]; the root is not in it */
 	SHARD_SEC_DIR_TAGS,     /* uint8_t[dir_buckets] */
-	SHARD_SEC_SAMPLE_FILE,  /* uint32_t[n_samples]: the sample's first file; absent (0 bytes) when sample i is
-	                          file i + (n_files - n_samples) for all i, and when GROUPED */
-	SHARD_SEC_SAMPLE_FIRST, /* uint32_t[n_samples + 1]: range in MEMBERS; only when GROUPED */
-	SHARD_SEC_MEMBERS,      /* uint32_t[]: file ids of each sample, ascending; only when GROUPED */
-	SHARD_SEC_SLOTS,        /* uint32_t[n_samples]: slot -> sample; absent when it is the identity */
+	SHARD_SEC_SAMPLE_FILE,  /* uint32_t[n_samples]: the sample's first file; absent (0 bytes) if GROUPED, or if
+	                          sample i is file i + (n_files - n_samples) for all i */
+	SHARD_SEC_SAMPLE_FIRST, /* uint32_t[n_samples + 1]: range in MEMBERS; only if GROUPED */
+	SHARD_SEC_MEMBERS,      /* uint32_t[]: file ids of each sample, ascending; only if GROUPED */
+	SHARD_SEC_SLOTS,        /* uint32_t[n_samples]: slot -> sample; absent if slot i is sample i for all i */
 	SHARD_SEC_BIG,          /* struct shard_big_rec[], ascending file: files over SHARD_BLOCK bytes */
 	SHARD_SEC_BLOCK_SUMS,   /* uint64_t[]: XXH3-64 of each SHARD_BLOCK bytes of the files in BIG */
 	SHARD_SEC_L0,           /* uint64_t[]: XXH3-64 of each 64 KiB of the file from byte 4096 to the start of L0 */
@@ -109,22 +112,24 @@ enum shard_container { SHARD_TAR = 0, SHARD_BARE = 1 };
 /* A shard.  64 bytes. */
 struct shard_shard_rec {
 	uint64_t size_bytes;
-	int64_t mtime_ns;  /* of an adopted shard, to notice one that was replaced; 0 = do not compare */
-	uint64_t name_off; /* in NAMES: path relative to the dataset directory, or absolute */
-	uint32_t name_len; /* 1..SHARD_PATH_MAX */
-	uint32_t n_files;
+	int64_t mtime_ns;     /* of an adopted shard, to detect that it was replaced; 0 = do not compare */
+	uint64_t name_off;    /* in NAMES: path relative to the dataset directory, or absolute */
+	uint32_t name_len;    /* 1..SHARD_PATH_MAX */
+	uint32_t n_files;     /* stored in it */
 	uint8_t container;    /* enum shard_container */
 	uint8_t reserved[31]; /* zero */
 };
 _Static_assert(sizeof(struct shard_shard_rec) == 64, "shard record");
 
+/* A file over SHARD_BLOCK bytes.  16 bytes. */
 struct shard_big_rec {
-	uint32_t file;
+	uint32_t file;      /* file id */
 	uint32_t reserved;  /* zero */
 	uint64_t first_sum; /* index in BLOCK_SUMS; the file has ceil(length / SHARD_BLOCK) of them */
 };
 _Static_assert(sizeof(struct shard_big_rec) == 16, "big record");
 
+/* The place of a section. */
 struct shard_section_rec {
 	uint64_t offset;       /* bytes; multiple of SHARD_PAGE */
 	uint64_t length_bytes; /* exact, without padding */
@@ -145,13 +150,12 @@ struct shard_header {
 	uint32_t n_shards;
 	uint64_t file_buckets; /* > n_files; written as n_files + n_files / 4 + 1 */
 	uint64_t dir_buckets;  /* > n_dirs; written as n_dirs + n_dirs / 4 + 1 */
-	uint64_t pack_seed;    /* what shuffled the slots; 0 when not shuffled */
-	uint8_t identity
-	        [16]; /* XXH3-128 in its canonical (big-endian) form, see FORMAT.md; names the dataset, keys the order */
-	uint64_t l1_sum; /* XXH3-64 of L1 */
+	uint64_t pack_seed;    /* seed of the shuffle of slots; 0 if not shuffled */
+	uint8_t identity[16];  /* XXH3-128, canonical (big-endian): names the dataset, keys the order; see FORMAT.md */
+	uint64_t l1_sum;       /* XXH3-64 of L1 */
 	struct shard_section_rec sections[SHARD_SEC_COUNT];
 	uint8_t reserved[3720]; /* zero */
-	uint64_t header_sum;    /* XXH3-64 of the 4088 bytes before; stands here in every version */
+	uint64_t header_sum;    /* XXH3-64 of the 4088 bytes before; at this place in every version */
 };
 
 #define SHARD_AT(type, field, at) _Static_assert(offsetof(struct type, field) == (at), #type "." #field)
@@ -201,7 +205,7 @@ SHARD_AT(shard_big_rec, first_sum, 8);
 SHARD_AT(shard_section_rec, length_bytes, 8);
 #undef SHARD_AT
 
-/* The bit fields of a file record, and of a 40-bit offset in NAMES. */
+/* The bit fields of a file record, and the 40-bit offset of a name in NAMES. */
 #define SHARD_MASK48 ((UINT64_C(1) << 48) - 1)
 #define SHARD_REC_COMMON (UINT64_C(1) << 60)
 
@@ -245,8 +249,9 @@ static inline uint64_t shard_dir_name(const struct shard_dir_rec *rec)
 	return (uint64_t)rec->name_hi << 32 | rec->name_lo;
 }
 
-/* Hash tables by (parent directory, name): h = XXH3-64 of the name with the directory's id as the seed.  Linear
- * probing from shard_hash_bucket(h, buckets), wrapping, until a bucket with tag 0. */
+/* The hash tables map (parent directory, name) to an id: h = XXH3-64 of the name, seeded with the directory's id.  A
+ * search begins at shard_hash_bucket(h, buckets) and goes on with the next bucket, wrapping, until a bucket with tag
+ * 0. */
 static inline uint64_t shard_hash_bucket(uint64_t h, uint64_t buckets)
 {
 	return (uint64_t)((unsigned __int128)h * buckets >> 64);
@@ -262,7 +267,7 @@ static inline uint64_t shard_hash_buckets(uint32_t n)
 	return (uint64_t)n + n / 4 + 1;
 }
 
-/* Blocks of `unit` bytes that cover `bytes`. */
+/* Returns how many units of `unit` bytes cover `bytes`. */
 static inline uint64_t shard_units(uint64_t bytes, uint64_t unit)
 {
 	return bytes / unit + (bytes % unit != 0);

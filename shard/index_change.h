@@ -1,23 +1,24 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Private to index*.c: whether the file of an open index is still what it was when it was opened.
+/* Private to index*.c: finds out whether the file of an open index has changed since it was opened.
  *
- * The mapping follows the file, so somebody who writes into the file changes verified blocks.  A write moves mtime
- * and ctime before it moves bytes.  So a look at them *behind* the use of records says whether the records were
- * right:
+ * The mapping shows what is in the file now, so a write into the file changes pieces that were verified.  A write
+ * changes mtime and ctime before it changes bytes.  So a check of the times *after* records were read says whether they
+ * were right:
  *
- *     size or mtime differ   the file was written: the index is stale for good
- *     only ctime differs     chmod, chown, link, rename; or a copy that set the old mtime back.  All blocks that are marked verified
- *                            are verified again, against sums in private memory: equal, go on; different, stale for good
+ *     size or mtime differ   The file was written.  The index stays stale.
+ *     only ctime differs     chmod, chown, link or rename; or a copy that set the old mtime again.  All pieces that are
+ *                            marked verified are verified again, against sums in private memory.  If they are equal,
+ *                            the index is right; if not, it stays stale.
  *
- * Times move in ticks.  A ctime that was first seen less than a tick ago may be that of a later write as well, so
- * until it is older each look verifies again.  It goes by the monotonic clock since that first sight: the file
- * system's clock may be another host's.
+ * Times advance in ticks.  A later write in the same tick has the same ctime.  So each check verifies again until the
+ * ctime was first seen more than a tick ago.  The monotonic clock measures that, because the clock of the file system
+ * may be another host's.
  *
- * The file is the open descriptor's: another one that takes its name by rename(2) changes nothing here.
+ * The file is that of the open descriptor.  If rename(2) puts another file under its name, nothing changes here.
  *
- * Not seen: a store through a writable mapping of the file into a page that was dirty already when the index was
- * opened; a file that was overwritten and put back, bytes and mtime, between two looks; a write by another host
- * before the network file system has asked for the attributes again. */
+ * Not detected: a store through a writable mapping of the file, into a page that was dirty already when the index was
+ * opened; a file that was overwritten and restored, bytes and mtime, between two checks; a write by another host, until
+ * the network file system asks for the attributes again. */
 #ifndef DDPFS_SHARD_INDEX_CHANGE_H
 #define DDPFS_SHARD_INDEX_CHANGE_H
 
@@ -27,19 +28,21 @@
 #include <sys/stat.h>
 
 struct shard_index;
-struct index_change; /* opaque; NULL: the bytes of the index are not a file's */
+struct index_change; /* opaque; NULL: the index is not in a file */
 
-/* st: of fd, taken before anything of the file was read.  Takes fd on success.  -ENOMEM. */
+/* Begins to follow a file.  `st` is that of fd, taken before the file was read.  Owns fd on success.  Returns 0 or
+ * -ENOMEM. */
 int index_change_new(int fd, const struct stat *st, struct index_change **ret_change);
-void index_change_free(struct index_change *change); /* NULL is fine */
+void index_change_free(struct index_change *change); /* closes the descriptor; NULL is allowed */
 
-/* A fault in [map, map + len) is this file's from now on (shard_index_fault). */
+/* From now on shard_index_fault knows that [map, map + len) is a mapping of this file. */
 void index_change_watch_faults(struct index_change *change, uint8_t *map, size_t len);
 
-bool index_change_is_stale(const struct index_change *change); /* NULL is fine: false; no system call */
+/* Says whether a change was found; false for NULL.  Makes no system call.  Any thread. */
+bool index_change_is_stale(const struct index_change *change);
 
-/* Counts the times at which marked blocks were verified again: a block whose check began before one of them is
- * marked, and the count looked at behind that, or it may be missed (index_check_block). */
+/* Counts how often the marked pieces were verified again; 0 for NULL.  A thread that verifies a piece marks it, then
+ * reads the count again.  If the count has changed, the thread verifies the piece again (index_check_block). */
 uint64_t index_change_rounds(const struct index_change *change);
 
 #endif

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Private to index*.c: the mapping and how to read it safely.
+/* Private to index*.c: the mapping, and how to read it safely.
  *
- * Rule: nothing is used where it lies.  A record is copied out (index_load), then checked, then used, so that bytes
- * which change under the mapping cannot pass a check with one value and be used with another.  What is behind the use
- * of records, and before something leaves that was made of them, is shard_index_check. */
+ * Rule: copy a record (index_load), check the copy, use the copy.  So bytes that change in the mapping cannot pass a
+ * check with one value and be used with another.  shard_index_check comes after the use of records and before their
+ * result leaves the process. */
 #ifndef DDPFS_SHARD_INDEX_PRIVATE_H
 #define DDPFS_SHARD_INDEX_PRIVATE_H
 
@@ -15,28 +15,29 @@
 struct shard_index {
 	struct shard_info info;
 	struct shard_header header; /* a verified copy */
-	const uint8_t *map;
-	uint8_t *mapping; /* what `map` points to when it is a mapping of ours, else NULL */
+	const uint8_t *map;         /* the bytes of the index */
+	uint8_t *mapping;           /* the same, if shard_index_open mapped them; else NULL */
 	size_t mapping_bytes;
-	char *path;    /* of the index file, for messages */
-	char *dataset; /* absolute */
-	uint64_t n_big;
-	uint64_t n_block_sums;
-	uint64_t n_members;
-	uint64_t *l1; /* a verified copy */
-	/* A verified copy of each part of L0, made when it is first needed: a block is never held against sums that
-	 * can change with it. */
+	char *path;            /* of the index file, quoted for messages; owned */
+	char *dataset;         /* absolute path of its directory; owned */
+	uint64_t n_big;        /* entries of BIG */
+	uint64_t n_block_sums; /* entries of BLOCK_SUMS */
+	uint64_t n_members;    /* entries of MEMBERS */
+	uint64_t *l1;          /* a verified copy; owned */
+	/* A verified copy of each part of L0 (64 KiB), made before its first use, else NULL; owned.  A piece is never
+	 * compared with sums in the file, because these may change with it. */
 	_Atomic(uint64_t *) *l0;
-	uint64_t n_l0;
-	/* One bit for each verified block.  Set after the check, never cleared; two threads may check the same block at
-	 * once, which costs time only. */
+	uint64_t n_l0; /* parts */
+	/* One bit for each verified 64 KiB piece, counted from byte 4096.  Set after the check, never cleared.  Two
+	 * threads may check the same piece at the same time; that only costs time. */
 	_Atomic uint64_t *block_ok;
-	struct index_change *change; /* NULL: the bytes are the caller's */
+	struct index_change *change; /* NULL: the bytes belong to the caller of index_attach */
 };
 
-/* Takes bytes for an index and verifies header and L1; they stay the caller's and outlive the index.  `index` is zeroed
- * but for `path`; on failure shard_index_close cleans up as well.  What shard_index_open does with its mapping; tests and
- * fuzzers come in here. */
+/* Makes an index from bytes: verifies the header and L1.  The bytes stay the caller's and outlive the index.  `index`
+ * is zero except for `path` and what belongs to a mapping.  shard_index_close frees it, also after a failure.
+ * shard_index_open calls it with its mapping; tests and fuzzers call it with their bytes.
+ * Returns 0; -EUCLEAN, -EBADMSG, -EPROTONOSUPPORT, -ENOMEM as shard_index_open. */
 int index_attach(struct shard_index *index, const uint8_t *bytes, uint64_t len, struct base_err *err);
 
 static inline const struct shard_section_rec *index_section(const struct shard_index *index, enum shard_section s)
@@ -44,24 +45,26 @@ static inline const struct shard_section_rec *index_section(const struct shard_i
 	return &index->header.sections[s];
 }
 
-/* Verifies what covers [offset, offset + length) of a section.  -EUCLEAN when it is not inside, -EBADMSG. */
+/* Verifies the pieces that cover [offset, offset + length) of a section, if that was not done before.
+ * Returns 0; -EUCLEAN: the range is not inside the section; -EBADMSG; -ESTALE; -ENOMEM.  Any thread. */
 int index_touch(const struct shard_index *index, enum shard_section section, uint64_t offset, uint64_t length);
 
-/* Copies element number i of a section of `size`-byte elements. */
+/* Copies element i of a section whose elements have `size` bytes.  Errors as index_touch.  Any thread. */
 int index_load(const struct shard_index *index, enum shard_section section, uint64_t i, size_t size, void *ret);
 
-/* A name in NAMES, checked: inside, and a single path component (no '/', no NUL, not "." or ".."). */
+/* Returns a name in NAMES, checked: inside the section, and a single path component (no '/', no NUL, not "." or "..").
+ * Errors as index_touch; -EUCLEAN: not such a name.  Any thread. */
 int index_name(const struct shard_index *index, uint64_t offset, uint32_t length, const char **ret_name);
 
-/* The record of a directory, fully checked but for its name's bytes. */
+/* Copies the record of a directory.  All of it is checked, except for the bytes of its name.  Errors as index_touch. */
 int index_dir_rec(const struct shard_index *index, uint32_t dir, struct shard_dir_rec *ret_rec);
 
-/* Verifies block number `block` (64 KiB from byte 4096) or part number `part` of L0, whether or not done before.
- * -EBADMSG, -ENOMEM. */
+/* Verify piece number `block` (64 KiB each, from byte 4096 on), or part number `part` of L0, also if it was done
+ * before.  Return 0; -EBADMSG: its sum differs; -ENOMEM.  Any thread. */
 int index_check_block(const struct shard_index *index, uint64_t block);
 int index_check_l0(const struct shard_index *index, uint64_t part);
 
-/* Verifies again what was verified: every block that is marked.  -EBADMSG. */
+/* Verifies every marked piece again.  Returns 0; -EBADMSG: a sum differs.  Called under the lock of `change`. */
 int index_check_marked(const struct shard_index *index);
 
 #endif

@@ -1,14 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Planning a packing: which file goes where.  Pure: no file is opened, so the place of every byte is known before the
- * first one is read, and the same input and options give the same shards however many threads read.
+/* Plans a packing: which file goes to which place in which shard.
  *
- *   items (any order) -> sorted by path -> samples (files that travel together) -> shuffled -> shards
+ * Planning opens no file.  So the place of every byte is known before the first byte is read.  The same input and
+ * options give the same shards, however many threads read.
+ *
+ *   items (any order) -> sorted by path -> samples (files that belong together) -> shuffled -> shards
  *
  *   shard 0:     [options record] common files, samples ...      shard k: samples ...      last shard: ..., directories
  *
- * Directories stand behind everything, so that plain `tar xf` of the shards in turn sets their times last.
+ * Directories come last, so that `tar xf` of the shards, one after the other, sets their times last.
  *
- * Threads: an object belongs to its caller; a finished plan may be read by many. */
+ * Threads: an object belongs to its caller; any number of threads may read a finished plan. */
 #ifndef DDPFS_SHARD_PACK_H
 #define DDPFS_SHARD_PACK_H
 
@@ -20,134 +22,143 @@
 #include "shard/base/err.h"
 #include "shard/format.h"
 
-/* Rules: what a path alone decides. */
+/* ---- Rules: what follows from a path alone ---- */
 
 enum shard_pack_sample {
 	SHARD_PACK_FILE,  /* every file is a sample */
-	SHARD_PACK_KEY,   /* WebDataset: the path up to the first dot of the file's name */
-	SHARD_PACK_GROUP, /* the first capture group of a POSIX extended regular expression matched against the path */
+	SHARD_PACK_KEY,   /* as WebDataset: files whose paths are equal up to the first dot of the name */
+	SHARD_PACK_GROUP, /* files for which the first capture group of a POSIX extended regular expression is equal */
 };
 
 enum {
-	SHARD_PACK_COMMON_MAX = 64,
-	SHARD_PACK_DOCUMENTS = 14, /* of the default patterns: those of documents */
+	SHARD_PACK_COMMON_MAX = 64, /* patterns */
+	SHARD_PACK_DOCUMENTS = 14,  /* the first patterns of the default: those of documents */
 };
 
 struct shard_pack_rules {
 	enum shard_pack_sample sample;
 	char *group;                         /* SHARD_PACK_GROUP: the expression; owned */
-	regex_t regex;                       /* its compiled form */
-	char *common[SHARD_PACK_COMMON_MAX]; /* globs: '*' does not cross '/'; owned */
-	unsigned n_common;
+	regex_t regex;                       /* the expression, compiled */
+	char *common[SHARD_PACK_COMMON_MAX]; /* globs: '*' does not match '/'; without '/': root files only; owned */
+	unsigned n_common;                   /* entries of common */
 };
 
-void shard_pack_rules_init(struct shard_pack_rules *rules); /* samples are files, nothing is common */
-void shard_pack_rules_done(struct shard_pack_rules *rules);
+void shard_pack_rules_init(struct shard_pack_rules *rules); /* every file is a sample, no file is common */
+void shard_pack_rules_done(struct shard_pack_rules *rules); /* frees what the rules own */
 
-/* -EINVAL with a sentence: not an expression, or one without a capture group. */
+/* Sets the regular expression of SHARD_PACK_GROUP; copied.
+ * Returns 0; -EINVAL with a sentence: not an expression, or it has no capture group; -ENOMEM. */
 int shard_pack_rules_group(struct shard_pack_rules *rules, const char *expression, struct base_err *err);
-/* Adds a glob.  -E2BIG, -ENOMEM. */
+/* Adds a glob for common files; copied.  Returns 0; -E2BIG: over SHARD_PACK_COMMON_MAX; -ENOMEM. */
 int shard_pack_rules_common(struct shard_pack_rules *rules, const char *glob, struct base_err *err);
-/* The default, all for files at the root.  First what tells of the dataset (SHARD_PACK_DOCUMENTS patterns): README,
- * LICENSE and the like, md and rst, lists of checksums, hidden files.  Then labels and lists of classes: csv, json,
- * jsonl, txt, tsv, yaml, yml. */
+/* Adds the default globs, all for files at the root.  First documents (SHARD_PACK_DOCUMENTS patterns): README, LICENSE
+ * and the like, md and rst, lists of checksums, hidden files.  Then labels and lists of classes: csv, json, jsonl, txt,
+ * tsv, yaml, yml.  Errors as shard_pack_rules_common. */
 int shard_pack_rules_common_default(struct shard_pack_rules *rules, struct base_err *err);
 
+/* Says whether a file is common. */
 bool shard_pack_is_common(const struct shard_pack_rules *rules, const char *path);
-/* The key of the sample that a path belongs to, as a part of the path; false: a sample of its own. */
+/* Returns true and the key of the sample of a file, a part of `path`; false: the file is a sample of its own. */
 bool shard_pack_key(const struct shard_pack_rules *rules, const char *path, const char **ret_key, size_t *ret_len);
 
-/* ImageFolder's order: component by component, by byte; a directory's files before its subdirectories.  `a` and `b` are
- * paths of files (or of directories when the flag says so).  <0, 0, >0. */
+/* Compares two paths in the order of ImageFolder: component by component, by byte, the files of a directory before its
+ * subdirectories.  The flags say which path is a directory's.  Returns <0, 0 or >0. */
 int shard_pack_compare(const char *a, bool a_dir, const char *b, bool b_dir);
 
-/* Rewrites a path as found ("./a//b/") to the form stored ("a/b"), in place.  "" when only the root is left.
- * -EINVAL with a sentence: absolute, '..', a component or path over the limit.  (-ENAMETOOLONG for the latter.) */
+/* Rewrites a path as found ("./a//b/") to the form that is stored ("a/b"), in place.  The root becomes "".
+ * Returns 0, or an error with a sentence; -EINVAL: absolute, or contains '..'; -ENAMETOOLONG: a component or the path
+ * is too long. */
 int shard_pack_normalise(char *path, struct base_err *err);
 
-/* The plan. */
+/* ---- The plan ---- */
 
+/* A file or directory to pack. */
 struct shard_pack_item {
-	const char *path; /* normalised; the caller's, lives as long as the plan */
-	uint64_t length;
-	int64_t mtime_s;
-	uint32_t mode; /* permission bits */
+	const char *path; /* normalised; the caller's; outlives the plan */
+	uint64_t length;  /* bytes */
+	int64_t mtime_s;  /* since 1970 */
+	uint32_t mode;    /* permission bits */
 	bool directory;
 	bool common;      /* set by the plan */
-	int32_t left_out; /* -errno when it is not to be packed (layout without it); 0 = packed */
-	/* Where the bytes come from; not looked at here, but for mtime_ns, which is part of the fingerprint. */
-	uint32_t source;
-	uint32_t mtime_nsec;
-	uint64_t source_ino;
-	uint64_t source_offset;
-	/* Where they go; set by the plan. */
+	int32_t left_out; /* 0: packed; -errno: not packed, the layout has no room for it */
+	/* Where the bytes come from.  The caller gives these numbers their meaning. */
+	uint32_t source;        /* of equal paths the lower source comes first */
+	uint32_t mtime_nsec;    /* part of the fingerprint */
+	uint64_t source_ino;    /* not used here */
+	uint64_t source_offset; /* of equal source the lower offset comes first; part of the fingerprint */
+	/* Where the bytes go.  Set by the plan. */
 	uint32_t sample; /* number in path order; SHARD_NONE for common files and directories */
-	uint32_t shard;
-	uint64_t offset; /* of the content in the shard; the header stands directly before it */
+	uint32_t shard;  /* number */
+	uint64_t offset; /* of the content in the shard; its header ends there */
 };
 
 struct shard_pack_options {
 	enum shard_container container;
-	uint64_t shard_bytes; /* a shard is closed before it would grow past this; one sample may be larger */
-	bool shuffle;
-	uint64_t seed;
-	/* Asked for each item that cannot stand beside `kept`, which came first (by source, then source_offset): the same file
-	 * twice (err->code -EEXIST), or a file where the other needs a directory (-ENOTDIR).  It words err anew, and returns 0
-	 * to leave the item out, or an -errno to end the planning.  NULL: every clash ends it. */
+	uint64_t shard_bytes; /* a shard does not grow past this, unless one sample alone does */
+	bool shuffle;         /* shuffle the samples before they are stored */
+	uint64_t seed;        /* of the shuffle */
+	/* Called for each item that clashes with `kept`, which came first (by source, then source_offset): the same
+	 * file twice (err->code is -EEXIST), or a file where the other needs a directory (-ENOTDIR).  It writes a new
+	 * sentence into err.  It returns 0 to leave the item out, or -errno to end the planning.  NULL: every clash
+	 * ends it. */
 	int (*clash)(void *arg, const struct shard_pack_item *item, const struct shard_pack_item *kept,
 	        struct base_err *err);
-	void *clash_arg;
+	void *clash_arg; /* first argument of clash */
 };
 
 struct shard_pack_plan {
 	struct shard_pack_options options;
-	const struct shard_pack_rules *rules;
-	struct shard_pack_item *items; /* the caller's; ascending by path (files and directories) */
+	const struct shard_pack_rules *rules; /* the caller's; outlives the plan */
+	struct shard_pack_item *items;        /* the caller's; ascending by path (files and directories) */
 	uint64_t n_items;
-	uint32_t *stored;     /* item numbers in storage order */
-	uint64_t *first;      /* shard s holds stored[first[s] .. first[s + 1]) */
-	uint64_t *size_bytes; /* of each shard */
+	uint32_t *stored;     /* item numbers in storage order; owned */
+	uint64_t *first;      /* shard s holds stored[first[s] .. first[s + 1]); owned */
+	uint64_t *size_bytes; /* of each shard; owned */
 	uint32_t n_shards;
 	uint32_t n_samples;
-	uint64_t n_files;
+	uint64_t n_files; /* items that are no directories */
 	uint64_t content_bytes;
 	uint64_t total_bytes;    /* of all shards */
-	char *record;            /* JSON: what rebuilding the index from the shards needs; owned */
-	uint8_t fingerprint[16]; /* over options, rules and all items: equal for equal input */
+	char *record;            /* JSON: the options that are needed to make the index from the shards again; owned */
+	uint8_t fingerprint[16]; /* hash of options, rules and all items: equal for equal input */
 };
 
-/* Sorts items by path.  A directory that comes twice becomes one, the first source's; what options->clash leaves out is
- * dropped; *n_items is how many stay.  -EEXIST (a file twice), -ENOTDIR (a file where others need a directory), -ENOMEM. */
+/* Sorts items by path.  Of equal directories it keeps that of the first source.  It drops the items that options->clash
+ * leaves out.  *n_items is the number of items, before and after.
+ * Returns 0; -EEXIST: a file comes twice; -ENOTDIR: a file is where others need a directory; -ENOMEM; errors of
+ * clash. */
 int shard_pack_sort(const struct shard_pack_options *options, struct shard_pack_item *items, uint64_t *n_items,
         struct base_err *err);
 
-/* Sorts `items` in place (they stay the caller's and outlive the plan), drops directories that come twice and what
- * options->clash leaves out, and lays everything out.
- * -EEXIST (a path twice), -ENOTDIR (a file where others need a directory), -ENOENT (no files), -E2BIG (limits:
- * files of one sample, files of a dataset, shards), -ENOMEM. */
+/* Sorts `items` in place, as shard_pack_sort does, and gives each its sample, shard and offset.  The items stay the
+ * caller's and outlive the plan.  Call shard_pack_plan_done also after a failure.
+ * Returns 0; errors as shard_pack_sort; -ENOENT: no files; -E2BIG: too many files of one sample, files of the dataset,
+ * or shards; -EFBIG: over 2^48 bytes; -EINVAL: --group or --common is not UTF-8. */
 int shard_pack_plan_init(struct shard_pack_plan *plan, struct shard_pack_item *items, uint64_t n_items,
         const struct shard_pack_rules *rules, const struct shard_pack_options *options, struct base_err *err);
 void shard_pack_plan_done(struct shard_pack_plan *plan);
 
-/* Lays one shard out again after left_out was set on some of its items; other shards keep their places. */
+/* Computes the places in one shard again, after left_out was set on some of its items.  Other shards do not change. */
 void shard_pack_plan_relay(struct shard_pack_plan *plan, uint32_t shard);
 
-/* Bytes of the header in front of an item's content (0 in a bare shard). */
+/* Returns the bytes of the header before an item's content; 0 in a bare shard. */
 size_t shard_pack_header_size(const struct shard_pack_plan *plan, const struct shard_pack_item *item);
-/* Fills plan->record from options, rules and n_shards.  -EINVAL (text that is not UTF-8), -ENOMEM. */
+/* Makes plan->record from options, rules and n_shards.  Returns 0; -EINVAL: a rule is not UTF-8, or out of memory. */
 int shard_pack_record_make(struct shard_pack_plan *plan, struct base_err *err);
-/* Bytes in front of a shard's first item: the options record of shard 0. */
+/* Returns the bytes before the first item of a shard: the options record of shard 0, else 0. */
 size_t shard_pack_lead_size(const struct shard_pack_plan *plan, uint32_t shard);
+/* Writes these bytes into buf of shard_pack_lead_size(plan, 0) bytes. */
 void shard_pack_lead(const struct shard_pack_plan *plan, uint8_t *buf);
 
-/* The options record again: finds it at the head of a tar shard.  *ret_json is malloc'd.  -ENOENT when the bytes do not
- * start with one. */
+/* Finds the options record at the beginning of a tar shard, in len bytes of it.  The caller frees *ret_json.
+ * Returns 0; -ENOENT: the bytes do not begin with a record; -ENOMEM. */
 int shard_pack_lead_parse(const uint8_t *bytes, size_t len, char **ret_json);
-/* Rules and options from a record.  -EUCLEAN with a sentence. */
+/* Reads rules, shuffle, seed and the number of shards from a record.  `rules` were initialised by the caller.
+ * Returns 0; -EUCLEAN with a sentence: damaged; -EPROTONOSUPPORT: unknown version. */
 int shard_pack_record_parse(const char *json, struct shard_pack_rules *rules, struct shard_pack_options *ret_options,
         uint32_t *ret_n_shards, struct base_err *err);
 
-/* "shard-000042.tar"; returns buf. */
+/* Writes "shard-000042.tar", or ".bare", into buf.  Returns buf. */
 const char *shard_pack_shard_name(uint32_t shard, enum shard_container container, char buf[static 32]);
 
 #endif

@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The tar container: writing ustar/pax headers, and a strict parser for adopting shards in place.
+/* The tar container: writes ustar and pax headers, and parses tar files strictly, to use them in place as shards.
  *
- * The parser takes bytes, never a descriptor (a fuzzer needs no file): feed it the header blocks, it says where the
- * content lies and where the next header is.  ustar, pax (path, size, mtime, linkpath; global ones too), GNU 'L'/'K'
- * long names, old v7, octal and base-256 numbers; sparse files are refused.  Arithmetic is checked; nothing allocates beyond SHARD_PATH_MAX and a pax header of
- * SHARD_TAR_PAX_MAX bytes.
- * Threads: pure functions and one parser object per thread. */
+ * The parser takes bytes, never a descriptor, so a fuzzer needs no file.  The caller gives it header blocks.  The
+ * parser says where the content is and where the next header begins.
+ * It reads: ustar; pax (path, size, mtime, linkpath; global ones too); GNU 'L'/'K' long names; old v7; octal and
+ * base-256 numbers.  It refuses sparse files.  Its arithmetic is checked for overflow.  It reads pax headers up to
+ * SHARD_TAR_PAX_MAX bytes, and paths up to SHARD_PATH_MAX.
+ * Threads: any; only one thread at a time may use a parser.  The other functions are pure. */
 #ifndef DDPFS_SHARD_TAR_H
 #define DDPFS_SHARD_TAR_H
 
@@ -18,25 +19,27 @@
 
 enum {
 	SHARD_TAR_BLOCK = 512,
-	SHARD_TAR_PAX_MAX = 1 << 20, /* bytes of one pax header that are read; larger is refused */
-	SHARD_TAR_HEADER_MAX = 3 * 512 + 2 * SHARD_PATH_MAX, /* longest header shard_tar_header writes, rounded up */
+	SHARD_TAR_PAX_MAX = 1 << 20, /* bytes of one pax header or long name; a larger one is refused */
+	SHARD_TAR_HEADER_MAX = 3 * 512 + 2 * SHARD_PATH_MAX, /* bound for what shard_tar_header writes */
 };
 
+/* A member to write. */
 struct shard_tar_meta {
-	const char *path;
-	uint64_t length;
-	int64_t mtime_s;
-	uint32_t mode;
-	bool directory; /* writes a directory member (length 0) */
+	const char *path; /* at most SHARD_PATH_MAX bytes */
+	uint64_t length;  /* of the content, bytes */
+	int64_t mtime_s;  /* since 1970 */
+	uint32_t mode;    /* permission bits */
+	bool directory;   /* a directory member; its length is 0 */
 };
 
-/* Number of bytes of header for this member: 512 when ustar can hold it, more with a pax header in front. */
+/* Returns the bytes of the header of a member: 512 if ustar can hold it, more if it needs a pax header in front. */
 size_t shard_tar_header_size(const struct shard_tar_meta *meta);
 
-/* Writes the header (uid/gid 0, names empty: deterministic).  buf holds shard_tar_header_size bytes. */
+/* Writes the header into buf of shard_tar_header_size bytes.  Owners are 0 and have no names, so the bytes depend on
+ * `meta` only. */
 void shard_tar_header(const struct shard_tar_meta *meta, uint8_t *buf);
 
-/* Zero bytes after content of `length` up to the next 512. */
+/* Returns the number of zero bytes after content of `length` bytes, up to the next multiple of 512. */
 static inline uint32_t shard_tar_padding(uint64_t length)
 {
 	return (uint32_t)(-length & (SHARD_TAR_BLOCK - 1));
@@ -51,32 +54,32 @@ enum shard_tar_type {
 	SHARD_TAR_OTHER
 };
 
-/* A member as found.  Strings live in the parser until the next call. */
+/* A member as parsed.  Its strings are valid until the next call of the parser. */
 struct shard_tar_member {
-	const char *path; /* as written in the archive (directories mostly end in '/'), NUL-terminated, not yet checked
-	                     for safety: shard_path_check */
-	const char *link; /* target of links, else "" */
+	const char *path; /* as in the archive (directories mostly end in '/'), NUL-terminated; not checked for safety:
+	                     call shard_path_check */
+	const char *link; /* the target of a link, else "" */
 	enum shard_tar_type type;
-	uint64_t header_offset; /* of the first header block of this member (its pax header included) */
-	uint64_t content_offset;
-	uint64_t length;
-	int64_t mtime_s;
-	uint32_t mode;
+	uint64_t header_offset;  /* in the archive, of the first header block of this member, its pax header included */
+	uint64_t content_offset; /* in the archive */
+	uint64_t length;         /* of the content, bytes */
+	int64_t mtime_s;         /* since 1970 */
+	uint32_t mode;           /* permission bits */
 };
 
-struct shard_tar_parser; /* opaque */
-int shard_tar_parser_new(struct shard_tar_parser **ret_parser);
-void shard_tar_parser_free(struct shard_tar_parser *parser);
+struct shard_tar_parser;                                        /* opaque */
+int shard_tar_parser_new(struct shard_tar_parser **ret_parser); /* 0 or -ENOMEM */
+void shard_tar_parser_free(struct shard_tar_parser *parser);    /* NULL is allowed */
 
-/* Feeds bytes that start at archive offset `offset` (the offset the parser asked for, 0 at first).
- * at_eof: the archive ends behind these bytes.
- * Returns 1: *ret_member is filled and *ret_next is the offset of the next header.  The caller holds
- *            content_offset + length against the archive's size (with at_eof the parser does it), and stops when
- *            *ret_next is not below that size: the last member's padding may be missing;
- *         2: more bytes are needed: at least *ret_need bytes starting at *ret_next (of a pax or long-name record);
- *         0: end of archive (two zero blocks, or the end of the file at a header boundary with at_eof);
- *         -EUCLEAN/-EBADMSG, -ENAMETOOLONG, -EOPNOTSUPP (sparse and multi-volume members) with a sentence that names
- *            the byte offset. */
+/* Parses the next member from len bytes that begin at archive offset `offset`: 0 in the first call, then *ret_next.
+ * at_eof: the archive ends after these bytes.
+ * Returns 1: *ret_member is filled, and *ret_next is the offset of the next header.  The caller compares
+ *            content_offset + length with the size of the archive (with at_eof the parser does).  The caller stops if
+ *            *ret_next is not below that size, because the padding of the last member may be missing;
+ *         2: more bytes are needed, at least *ret_need bytes from *ret_next on (for a pax or long-name record);
+ *         0: the archive ends here: two zero blocks, or with at_eof the end of the file where a header would begin;
+ *         an error with a sentence that names the byte offset; -EUCLEAN: damaged or not tar; -EBADMSG: the checksum of
+ *            a header differs; -ENAMETOOLONG: path or link too long; -EOPNOTSUPP: a sparse or multi-volume member. */
 int shard_tar_parse(struct shard_tar_parser *parser, const uint8_t *bytes, size_t len, uint64_t offset, bool at_eof,
         struct base_err *err, struct shard_tar_member *ret_member, uint64_t *ret_next, size_t *ret_need);
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Private to tar*.c: the header block. */
+/* Private to tar.c and tar_parse.c: the layout of a header block. */
 #ifndef DDPFS_SHARD_TAR_PRIVATE_H
 #define DDPFS_SHARD_TAR_PRIVATE_H
 
@@ -8,7 +8,7 @@
 
 enum { TAR_NAME_BYTES = 100, TAR_PREFIX_BYTES = 155 };
 
-/* POSIX.1-2017, pax, "ustar Interchange Format". */
+/* A header block, as in POSIX.1-2017, pax, "ustar Interchange Format". */
 struct tar_block {
 	char name[TAR_NAME_BYTES];
 	char mode[8];
@@ -30,7 +30,7 @@ struct tar_block {
 };
 _Static_assert(sizeof(struct tar_block) == 512, "tar header");
 
-/* Well-formed UTF-8 (RFC 3629). */
+/* Says whether len bytes are well-formed UTF-8 (RFC 3629).  Pure. */
 bool tar_is_utf8(const char *s, size_t len);
 
 #endif
