@@ -33,14 +33,15 @@ struct index_change {
 	ino_t ino;
 	int64_t size_bytes;
 	int64_t mtime_ns;
+	int64_t opened_ctime_ns;
 	_Atomic int64_t ctime_ns; /* settled: a later write has another */
 	_Atomic bool settled;     /* false: ctime_ns means nothing yet */
 	_Atomic int what;         /* enum what; never back to NOTHING */
 	_Atomic uint64_t rounds;
-	_Atomic uint32_t looking;      /* threads */
-	pthread_mutex_t lock;          /* guards what follows, and changes of ctime_ns and settled */
-	_Atomic int64_t seen_ctime_ns; /* the latest */
-	uint64_t seen_ns;              /* when it was first seen */
+	_Atomic uint32_t looking; /* threads */
+	pthread_mutex_t lock;     /* guards what follows, and changes of ctime_ns and settled */
+	int64_t seen_ctime_ns;    /* the latest */
+	uint64_t seen_ns;         /* when it was first seen */
 };
 
 /* ---- faults ---- */
@@ -125,8 +126,10 @@ bool shard_index_fault(const void *address)
 			continue;
 		struct index_change *change = atomic_load(&mappings[i].change);
 		/* By /proc: a thread with a table of its own (fs/detached_thread.h) has another file under the number, or none. */
-		bool same = look_at(AT_FDCWD, change->proc, &st) == 0 && written(change, &st) == NOTHING &&
-		            ctime_of(&st) == atomic_load(&change->seen_ctime_ns);
+		/* Against the ctime of the opening: who cut the file may have filled it again and set its mtime back by now,
+		 * and shard_index_check may have seen that. */
+		bool same = atomic_load(&change->what) == NOTHING && look_at(AT_FDCWD, change->proc, &st) == 0 &&
+		            written(change, &st) == NOTHING && ctime_of(&st) == change->opened_ctime_ns;
 		if (same)
 			return false; /* the disk fails */
 		latch(change, FAULT);
@@ -152,6 +155,7 @@ int index_change_new(int fd, const struct stat *st, struct index_change **ret_ch
 	change->ino = st->st_ino;
 	change->size_bytes = st->st_size;
 	change->mtime_ns = mtime_of(st);
+	change->opened_ctime_ns = ctime_of(st);
 	change->seen_ctime_ns = ctime_of(st);
 	struct timespec now;
 	clock_gettime(CLOCK_MONOTONIC, &now);
