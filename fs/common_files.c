@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* Finds the common files of a dataset; fs/common_files.h first. */
 #include "fs/common_files.h"
 
 #include <errno.h>
@@ -32,7 +33,7 @@ static int scan(struct fs_common_files *common, const struct shard_index *index,
 	return 0;
 }
 
-/* Common files with ids below that of sample s; all of them for s = n_samples. */
+/* Counts the common files with ids below that of sample s; for s = n_samples, all of them. */
 static int before(const struct shard_index *index, uint32_t s, uint32_t *ret_file, uint32_t *ret_n)
 {
 	const struct shard_info *info = shard_index_info(index);
@@ -53,7 +54,7 @@ static int bisect(struct fs_common_files *common, const struct shard_index *inde
 {
 	const struct shard_info *info = shard_index_info(index);
 	uint32_t capacity = 0;
-	uint32_t s = 0; /* common files below sample s are known */
+	uint32_t s = 0; /* common files below sample s are found */
 	uint32_t file;
 	uint32_t n;
 
@@ -66,7 +67,7 @@ static int bisect(struct fs_common_files *common, const struct shard_index *inde
 			if (rc < 0)
 				return rc;
 		}
-		/* The next sample that has more common files before it. */
+		/* Find the next sample that has more common files before it. */
 		uint32_t low = s;
 		uint32_t high = info->n_samples;
 		rc = before(index, high, &file, &n);

@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* Listings: OPENDIR, READDIR and READDIRPLUS; fs/dir.h first. */
 #include "fs/dir.h"
 
 #include <errno.h>
@@ -17,30 +18,29 @@
 
 enum {
 	TURNS_AT_ONCE = 64,
-	ENTRY_BYTES = 208, /* of a READDIRPLUS entry with a name of usual length: how many may fit */
+	ENTRY_BYTES = 208, /* bytes of a READDIRPLUS entry with a name of usual length: tells how many may fit */
 };
 
-/* What a handle keeps, in the 64 bits that the kernel brings back with each request: no memory of ours, so that the successor
- * of a killed server goes on with every listing.
+/* What a handle keeps, in the 64 bits that the kernel sends back with each request. The server keeps nothing, so the
+ * successor of a killed server goes on with every listing.
  *
  *     63       62       61       32 31          0
  *     +--------+--------+----------+-------------+
  *     | marked | epoch? |    0     | epoch       |
- *     +--------+--------+----------+-------------+
- */
+ *     +--------+--------+----------+-------------+ */
 #define HANDLE_MARKED (UINT64_C(1) << 63)
 #define HANDLE_EPOCH (UINT64_C(1) << 62)
 _Static_assert(FS_EPOCH_MAX <= UINT32_MAX, "an epoch fits a handle");
 
-/* A directory as one request sees it. */
+/* A directory, as one request sees it. */
 struct dir {
 	struct fs_node node;
 	struct fs_view *view;
-	struct shard_epoch *epoch; /* flat, and filtered trees; else NULL */
+	struct shard_epoch *epoch; /* flat directories and filtered trees; NULL for others */
 	uint64_t turns;            /* of this rank in it */
-	uint32_t dir;              /* tree: directory */
-	uint32_t stand_in;         /* tree: file that stands in a class without one, or SHARD_NONE */
-	bool filtered;             /* tree: only this rank's files */
+	uint32_t dir;              /* tree: the directory */
+	uint32_t stand_in;         /* tree: the file of another rank that fill_class lists, or SHARD_NONE */
+	bool filtered;             /* tree: only this rank's files are listed */
 	bool marked;
 };
 
@@ -70,7 +70,7 @@ static bool is_dealt(const struct fs_view *view, const struct shard_file *file)
 	return file->sample >= view->sample0 && file->sample < view->sample_end;
 }
 
-/* 1: this rank lists the file, 0: it does not, or an error. */
+/* Returns 1 if this rank lists the file, 0 if it does not, or an error. */
 static int is_listed(const struct dir *dir, uint32_t id, const struct shard_file *file)
 {
 	uint64_t turn;
@@ -82,8 +82,8 @@ static int is_listed(const struct dir *dir, uint32_t id, const struct shard_file
 	return 1;
 }
 
-/* fill_class: a directory whose dealt files are all other ranks' shows the first of them, because ImageFolder stops at a
- * class without a file.  About `world` files are looked at until one of this rank is met. */
+/* fill_class: a directory whose dealt files all belong to other ranks shows the first of them, because ImageFolder
+ * stops at a class without a file. The loop ends at the first file of this rank, after about `world` files. */
 static int find_stand_in(const struct fs_server *server, struct dir *dir)
 {
 	struct shard_dir rec;
@@ -140,7 +140,7 @@ static int dir_init(struct fs_server *server, struct fs_node node, struct dir *d
 	return 0;
 }
 
-/* Once the epoch is known. */
+/* Completes a directory whose epoch is known. */
 static int dir_settle(const struct fs_server *server, struct dir *dir)
 {
 	if (!dir->epoch)
@@ -149,7 +149,7 @@ static int dir_settle(const struct fs_server *server, struct dir *dir)
 	return dir->filtered && dir->view->fill_class ? find_stand_in(server, dir) : 0;
 }
 
-/* OPENDIR: what this listing shows from now on. */
+/* OPENDIR: decides what this listing shows. */
 static int dir_begin(struct fs_server *server, struct fs_node node, bool trainer, bool marked, struct dir *dir)
 {
 	int rc = dir_init(server, node, dir);
@@ -158,7 +158,7 @@ static int dir_begin(struct fs_server *server, struct fs_node node, bool trainer
 	struct fs_view *view = dir->view;
 	dir->marked = marked;
 	if (begins_listing(dir) && trainer) {
-		/* What was opened before this listing counts before it. */
+		/* What was opened before this listing counts in the epoch before it. */
 		fs_watch_drain(server->watch);
 		if (fs_view_listing(view))
 			fs_server_root_changed(server, view);
@@ -178,7 +178,7 @@ static uint64_t dir_handle(const struct dir *dir)
 	return dir->epoch ? handle | HANDLE_EPOCH | shard_epoch_number(dir->epoch) : handle;
 }
 
-/* READDIR: the directory of a handle. */
+/* READDIR: finds the directory of a handle again. */
 static int dir_resume(struct fs_server *server, fuse_ino_t ino, uint64_t handle, struct dir *dir)
 {
 	struct fs_node node = { 0 };
@@ -196,7 +196,7 @@ static int dir_resume(struct fs_server *server, fuse_ino_t ino, uint64_t handle,
 
 static void opendir_any(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi, bool waited);
 
-/* An OPENDIR that comes before the watches stand.  The helper waits for these before its first job. */
+/* An OPENDIR that comes before the watches are set. The helper waits for the watches before its first job. */
 struct opendir_job {
 	struct fs_job job;
 	fuse_req_t req;
@@ -231,12 +231,13 @@ static void opendir_any(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *f
 	struct fs_node node;
 	struct dir dir = { 0 };
 	pid_t lister = atomic_load(&server->lister);
-	/* A killed server's lister comes with the mark, too, and gets a listing that nobody reads. */
+	/* A killed server's lister has the mark, too, but another thread id. It gets an unmarked listing that nobody
+	 * reads. */
 	bool trainer = !(fi->flags & FS_DIR_MARK);
 	bool marked = !trainer && lister != 0 && fuse_req_ctx(req)->pid == lister;
 
 	int rc = fs_ino_node(ino, &node);
-	/* What is opened after a listing counts, so the watch must stand. */
+	/* What is opened after a listing counts, so the watches must be set. */
 	if (rc == 0 && trainer && !waited && !fs_watch_is_ready(server->watch)) {
 		opendir_later(req, ino, fi);
 		return;
@@ -266,7 +267,7 @@ void fs_dir_opendir(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi)
 
 /* ---- filling ---- */
 
-/* Adds an entry; 0 when it fitted, 1 when the buffer is full.  `file` is the record of a file when it is at hand. */
+/* Adds an entry. Returns 0 if it fitted, 1 if the buffer is full. `file`: the record of a file if known, else NULL. */
 static int add(struct fill *fill, const char *name, struct fs_node node, const struct shard_file *file, uint64_t next)
 {
 	struct fuse_entry_param e = { .attr.st_ino = fs_ino(node),
@@ -280,7 +281,7 @@ static int add(struct fill *fill, const char *name, struct fs_node node, const s
 		e.attr_timeout = FS_FOREVER;
 		e.entry_timeout = FS_FOREVER;
 	}
-	/* libfuse does not look at the request, and a piece made ahead has none. */
+	/* libfuse does not use the request, and a piece made ahead has none. */
 	if (fill->plus)
 		need = fuse_add_direntry_plus(NULL, at, room, name, &e, (off_t)next);
 	else
@@ -356,7 +357,7 @@ static int add_turn_file(struct fill *fill, uint32_t id, uint64_t epoch, uint64_
 	return add(fill, name, (struct fs_node){ .kind = FS_FILE, .id = id }, at_hand, next);
 }
 
-/* One turn of a dataset of grouped samples, from its `member`-th file on. */
+/* Adds one turn of a dataset of grouped samples, from its `member`-th file on. */
 static int add_group(struct fill *fill, uint32_t sample, uint64_t turn, uint64_t step, uint32_t member)
 {
 	uint32_t files[SHARD_SAMPLE_FILES_MAX];
@@ -376,8 +377,8 @@ struct turn {
 	uint64_t step;
 };
 
-/* Neighbours in an epoch are strangers in the index: records and names are cache misses, most of a listing's time unless
- * they are fetched for many turns at once. */
+/* Neighbours in an epoch lie far apart in the index, so records and names are cache misses. They take most of a
+ * listing's time unless they are fetched for many turns at once. */
 static int load_turns(struct fill *fill, uint64_t first, uint32_t n, struct turn turns[TURNS_AT_ONCE])
 {
 	const struct shard_index *index = fill->server->index;
@@ -424,7 +425,7 @@ static int add_turns(struct fill *fill, uint64_t off)
 	return 0;
 }
 
-/* What a name of a tree shows, by on_bad.  -ENOENT: nothing. */
+/* Finds what a name of a tree shows, by on_bad. -ENOENT: nothing. */
 static int shown_file(struct fill *fill, uint32_t *id, struct shard_file *file)
 {
 	uint32_t instead;
@@ -540,7 +541,8 @@ static int fill_all(struct fill *fill, uint64_t off)
 	return add_fixed(fill, off);
 }
 
-/* An error stands for a piece without a name: what was found before one is shown first, and it comes with the next call. */
+/* Makes a piece. If an error comes after some names, the piece holds these names, and the error comes again with the
+ * next call. */
 static int make_piece(struct fs_server *server, const struct fs_dir_place *place, struct fs_dir_piece *ret_piece)
 {
 	struct dir dir;
@@ -595,7 +597,7 @@ static void list(fuse_req_t req, fuse_ino_t ino, size_t size, off_t off, const s
 	fs_count(&server->counters.entries, piece.names);
 	fuse_reply_buf(req, piece.buf, piece.used);
 	free(piece.buf);
-	/* The engine's listings end where it has what it wants. */
+	/* A marked listing ends when the engine has what it wants, so nothing is made ahead for it. */
 	if (piece.full && !(fi->fh & HANDLE_MARKED))
 		make_ahead(server, place, piece.next);
 }

@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* The text of `.ddpfs/epoch/N.list`, and the lists that are kept; fs/epoch_list.h first. */
 #include "fs/epoch_list.h"
 
 #include <errno.h>
@@ -6,13 +7,13 @@
 #include <string.h>
 
 struct list {
-	struct fs_view *view; /* NULL: empty place */
+	struct fs_view *view; /* NULL: this place is empty */
 	uint64_t number;
 	struct shard_epoch *epoch;
 	uint64_t turns;
 	uint64_t bytes;
-	uint64_t *offsets; /* of turns 0, FS_EPOCH_LIST_STEP, ... */
-	uint64_t used;     /* clock of the last use */
+	uint64_t *offsets; /* byte offsets of turns 0, FS_EPOCH_LIST_STEP, ... */
+	uint64_t used;     /* value of `clock` at the last use */
 };
 
 struct fs_lists {
@@ -47,7 +48,7 @@ void fs_lists_free(struct fs_lists *lists)
 	free(lists);
 }
 
-/* The lines of one turn; returns their length, or an error.  buf may be NULL: only measured. */
+/* Writes the lines of one turn into `buf`, if it is not NULL. Returns their length, or an error. */
 static int64_t turn_lines(struct fs_lists *lists, const struct list *list, uint64_t turn, char end, char *buf)
 {
 	uint32_t files[SHARD_SAMPLE_FILES_MAX];
@@ -134,7 +135,7 @@ int fs_epoch_list_size(
 	return rc;
 }
 
-/* The last remembered offset that is not behind `off`. */
+/* Returns the index of the last remembered offset at or before `off`. */
 static uint64_t nearest(const struct list *list, uint64_t off)
 {
 	uint64_t low = 0;
@@ -164,7 +165,7 @@ int fs_epoch_list_read(struct fs_lists *lists, struct fs_view *view, uint64_t ep
 	uint64_t at = list->offsets[step];
 	uint64_t turn = step * FS_EPOCH_LIST_STEP;
 	size_t len = 0;
-	/* Lines of a grouped sample can be long: SHARD_SAMPLE_FILES_MAX paths. */
+	/* The lines of a grouped sample can be long: SHARD_SAMPLE_FILES_MAX paths. */
 	size_t line_room = 0;
 	char *line = NULL;
 	for (; turn < list->turns && len < size; turn++) {

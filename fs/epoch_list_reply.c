@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Requests on the lists of epochs, answered by the helper; fs/epoch_list_reply.h first. */
+/* Requests on the lists of epochs, which the helper answers; fs/epoch_list_reply.h first. */
 #include "fs/epoch_list_reply.h"
 
 #include <errno.h>

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What readers see of our errors; fs/errors.h first. */
+/* Which errno a reader sees for an error of ours; fs/errors.h first. */
 #include "fs/errors.h"
 
 #include <errno.h>
@@ -22,7 +22,8 @@ int fs_errno(int rc)
 
 int fs_read_errno(int rc)
 {
-	/* Whatever happened to the shard (gone, replaced, unreadable): the file of the mount is there and cannot be read. */
+	/* Whatever happened to the shard (gone, replaced, unreadable), the file of the mount exists and cannot be
+	 * read. */
 	return rc == -ENOMEM ? rc : -EIO;
 }
 

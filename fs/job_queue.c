@@ -68,7 +68,7 @@ const _Atomic bool *fs_job_queue_ending(const struct fs_job_queue *queue)
 	return &queue->ending;
 }
 
-/* Under lock. */
+/* Takes the first job. Under the lock. */
 static struct fs_job *take(struct fs_job_queue *queue)
 {
 	struct fs_job *job = queue->jobs;
@@ -124,7 +124,7 @@ void fs_job_queue_stop(struct fs_job_queue *queue)
 	if (queue->started)
 		pthread_join(queue->thread, NULL);
 	queue->started = false;
-	/* Nobody adds any more: what is added from now on ends at once. */
+	/* No job is queued from now on: fs_job_queue_add ends each one at once. */
 	for (struct fs_job *job; (job = take(queue));)
 		job->run(job, true);
 }

@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* One piece of a listing that is made ahead, and its states; fs/listing_ahead.h first. */
 #include "fs/listing_ahead.h"
 
 #include <errno.h>
@@ -8,14 +9,14 @@
 
 enum { WAIT_NS = 10000000 }; /* a piece takes 0.6 ms; its maker may wait for a page of the index */
 
-enum state { EMPTY, MAKING, FORGOTTEN /* while it was being made */, KEPT };
+enum state { EMPTY, MAKING, FORGOTTEN /* forgotten while it was being made */, KEPT };
 
 struct fs_listing_ahead {
 	pthread_mutex_t lock; /* guards what follows */
-	pthread_cond_t ended; /* not MAKING any more */
+	pthread_cond_t ended; /* the state is not MAKING now */
 	enum state state;
-	struct fs_dir_place place; /* but for EMPTY */
-	struct fs_dir_piece piece; /* KEPT */
+	struct fs_dir_place place; /* in every state but EMPTY */
+	struct fs_dir_piece piece; /* only in state KEPT */
 };
 
 int fs_listing_ahead_new(struct fs_listing_ahead **ret_ahead)

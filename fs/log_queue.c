@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Lines for the log that wait for the helper thread; fs/log_queue.h first. */
+/* Log lines that wait for the helper; fs/log_queue.h first. */
 #include "fs/log_queue.h"
 
 #include <errno.h>
@@ -24,7 +24,7 @@ struct failure {
 	int rc;
 };
 
-/* A file that has its line in the log. */
+/* A file that has its line in the log already. */
 struct told {
 	uint32_t file;
 	int rc;
@@ -35,8 +35,8 @@ struct fs_log_queue {
 	struct fs_job_queue *queue;
 	_Atomic bool knows_stale;
 	/* The helper's own: */
-	struct told told[FS_LOG_QUEUE_TOLD_MAX]; /* a ring of the latest */
-	uint64_t n_told;                         /* all that ever were */
+	struct told told[FS_LOG_QUEUE_TOLD_MAX]; /* a ring of the latest files */
+	uint64_t n_told;                         /* all files that ever were in the ring */
 	struct {
 		uint64_t second;
 		uint32_t lines;
@@ -46,8 +46,8 @@ struct fs_log_queue {
 	pthread_mutex_t lock; /* guards what follows */
 	struct failure failures[FS_LOG_QUEUE_ERRORS_MAX];
 	uint32_t n_failures;
-	uint64_t unlogged; /* failures that found no place */
-	bool stale;        /* the index is, and nobody has said so yet */
+	uint64_t unlogged; /* failures that found no room */
+	bool stale;        /* the index is stale, and the log does not say so yet */
 	char notes[NOTES_MAX][NOTE_BYTES];
 	uint32_t n_notes;
 };
@@ -83,7 +83,7 @@ void fs_log_queue_read_failed(struct fs_log_queue *log, uint32_t file, uint32_t 
 	pthread_mutex_lock(&log->lock);
 	struct failure *last = log->n_failures ? &log->failures[log->n_failures - 1] : NULL;
 	if (last && last->file == file && last->block == block && last->rc == rc) {
-		/* a reader that tries again */
+		/* a reader that tries the same block again */
 	} else if (log->n_failures < FS_LOG_QUEUE_ERRORS_MAX) {
 		log->failures[log->n_failures++] = (struct failure){ .file = file, .block = block, .rc = rc };
 	} else {
@@ -196,7 +196,7 @@ static void log_failures(struct fs_log_queue *log, const struct failure *failure
 	}
 }
 
-/* Takes what waits and logs it without the lock. */
+/* Takes what waits under the lock, and logs it without the lock. */
 void fs_log_queue_write(struct fs_log_queue *log)
 {
 	struct failure failures[FS_LOG_QUEUE_ERRORS_MAX];
@@ -218,7 +218,7 @@ void fs_log_queue_write(struct fs_log_queue *log)
 
 	if (stale && shard_index_explain(log->index, &err) < 0)
 		log_error("%s", err.text);
-	/* One sentence for all: each file that is read from then on fails. */
+	/* One sentence for all files, because each file that is read from then on fails. */
 	if (shard_index_explain(log->index, NULL) == 0)
 		log_failures(log, failures, n);
 	for (uint32_t i = 0; i < n_notes; i++)

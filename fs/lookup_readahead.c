@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* Whether files that are looked up are read next; fs/lookup_readahead.h first. */
 #include "fs/lookup_readahead.h"
 
 #include <errno.h>
@@ -12,10 +13,10 @@ struct looked_up {
 };
 
 struct fs_lookup_readahead {
-	pthread_mutex_t lock; /* guards what follows, but for `is_read` */
-	uint64_t n;           /* files looked up */
+	pthread_mutex_t lock; /* guards what follows, except `is_read` */
+	uint64_t n;           /* files looked up since the mount */
 	struct looked_up kept[FS_LOOKUP_READAHEAD_KEPT];
-	uint64_t judged; /* bit a file, the latest lowest: it was read */
+	uint64_t judged; /* one bit a file, the latest lowest: it was read */
 	_Atomic bool is_read;
 };
 _Static_assert(FS_LOOKUP_READAHEAD_JUDGED == 64, "judged is a word");
@@ -55,7 +56,7 @@ void fs_lookup_readahead_read(struct fs_lookup_readahead *guess, uint32_t file)
 {
 	pthread_mutex_lock(&guess->lock);
 	uint64_t n = guess->n < FS_LOOKUP_READAHEAD_KEPT ? guess->n : FS_LOOKUP_READAHEAD_KEPT;
-	/* The latest first: he who reads has just looked it up. */
+	/* The latest first, because the reader has just looked the file up. */
 	for (uint64_t i = 1; i <= n; i++) {
 		struct looked_up *slot = &guess->kept[(guess->n - i) % FS_LOOKUP_READAHEAD_KEPT];
 		if (slot->file == file) {

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What a new mount is looked at for; fs/mount_check.h first. */
+/* What a new mount is checked for; fs/mount_check.h first. */
 #include "fs/mount_check.h"
 
 #include <errno.h>
@@ -12,17 +12,18 @@
 #include "shard/base/log.h"
 
 enum {
-	SHARDS_LOOKED_AT = 256, /* a stat of each costs a slow store up to milliseconds */
+	SHARDS_LOOKED_AT = 256, /* a stat of each takes up to milliseconds on a slow store */
 	TEXT_BYTES = 512,
 };
 
-/* A shard that is not there, may not be read, or has another size than the index says: a dataset that was copied by half. */
+/* Checks whether a shard is missing, cannot be read, or has another size than the index says: a copy of the dataset
+ * stopped halfway. */
 static bool shard_is_wrong(const struct shard_index *index, int dir, uint32_t shard, char *text, size_t size)
 {
 	struct shard_shard rec;
 	struct stat st;
 	if (shard_index_shard(index, shard, &rec) < 0 || rec.path_len > SHARD_PATH_MAX)
-		return false; /* said when it is read */
+		return false; /* the log says so when somebody reads it */
 	char path[SHARD_PATH_MAX + 1];
 	memcpy(path, rec.path, rec.path_len);
 	path[rec.path_len] = '\0';
@@ -37,7 +38,8 @@ static bool shard_is_wrong(const struct shard_index *index, int dir, uint32_t sh
 	return true;
 }
 
-/* Says now what would else be found out in the middle of an epoch.  Of many shards evenly chosen ones are looked at. */
+/* Warns now of what would otherwise come to light in the middle of an epoch. Of many shards, it checks some at equal
+ * distances. */
 static void look_at_shards(const struct fs_server *server)
 {
 	uint32_t n = server->info->n_shards, looked = n < SHARDS_LOOKED_AT ? n : SHARDS_LOOKED_AT, wrong = 0;
@@ -54,7 +56,7 @@ static void look_at_shards(const struct fs_server *server)
 		        wrong, looked, first);
 }
 
-/* More ranks than samples, or nearly so. */
+/* Warns if there are more ranks than samples, or nearly so. */
 static void tell_if_few(const struct fs_server *server)
 {
 	for (uint32_t i = 0; i < server->n_views; i++) {

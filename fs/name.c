@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* Names of layout=flat: written, split and undone; fs/name.h first. */
 #include "fs/name.h"
 
 #include <assert.h>
@@ -14,7 +15,7 @@ enum {
 	HASH_LEN = 9, /* '~' and 8 hex digits */
 	EPOCH_DIGITS = 4,
 	STEP_DIGITS = 10,
-	DIGITS_MAX = 12, /* of a step: 10^12 global steps are beyond 2^32 samples and 2^20 ranks of padding */
+	DIGITS_MAX = 12, /* of a step: 2^32 samples, and the padding of 2^20 ranks, stay below 10^12 global steps */
 };
 
 static size_t encoded_len(const char *path, size_t len)
@@ -26,7 +27,7 @@ static size_t encoded_len(const char *path, size_t len)
 	return n;
 }
 
-/* Encodes as much of the path as fits `max`, whole escapes and whole UTF-8 characters only. */
+/* Encodes as much of the path as fits in `max` bytes: whole escapes and whole UTF-8 characters only. */
 static size_t encode_some(const char *path, size_t len, size_t max, char *out)
 {
 	size_t n = 0;
@@ -43,7 +44,7 @@ static size_t encode_some(const char *path, size_t len, size_t max, char *out)
 		n += need;
 		i++;
 	}
-	/* Cut inside a character: step back over its continuation bytes and its first byte. */
+	/* Cut inside a character: remove its continuation bytes and its first byte. */
 	if (i < len && ((unsigned char)path[i] & 0xc0) == 0x80) {
 		size_t back = 0;
 		while (back < 3 && back + 1 < n && ((unsigned char)out[n - 1 - back] & 0xc0) == 0x80)
@@ -54,7 +55,8 @@ static size_t encode_some(const char *path, size_t len, size_t max, char *out)
 	return n;
 }
 
-/* The extension that a cut name keeps: from the last '.' of the last component, if short and not the whole component. */
+/* Finds the extension that a cut name keeps: from the last '.' of the last component, if it is short and not the
+ * whole component. */
 static const char *extension(const char *path, size_t len, size_t *ret_len)
 {
 	for (size_t i = len; i > 1 && len - i < FS_NAME_EXT_MAX; i--) {
@@ -88,7 +90,7 @@ size_t fs_name_encode(const char *path, size_t path_len, size_t max, char ret_na
 	return n;
 }
 
-/* snprintf costs more than all the rest of a listing's entry, so digits are written by hand. */
+/* Writes digits without snprintf, which would cost more than all the rest of a listing's entry. */
 static size_t put_digits(char *out, uint64_t value, size_t width)
 {
 	char tmp[20];
@@ -117,7 +119,8 @@ size_t fs_name_flat(
 	return n + len;
 }
 
-/* Digits up to '-': at least `width`, more only without a leading zero.  Returns what follows the '-', or NULL. */
+/* Reads digits up to '-': at least `width`, and more only without a leading zero. Returns what follows the '-', or
+ * NULL. */
 static const char *get_digits(const char *s, size_t width, uint64_t *ret_value)
 {
 	uint64_t value = 0;

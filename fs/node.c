@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* From names to nodes, from nodes to attributes; fs/node.h first. */
 #include "fs/node.h"
 
 #include <errno.h>
@@ -10,7 +11,7 @@
 enum {
 	LISTING_NAME = 192, /* bytes of a READDIRPLUS entry of usual length */
 	LISTING_MIN = 4 << 10,
-	LISTING_MAX = 256 << 10, /* 1,300 names, made in 0.6 ms; more brings nothing */
+	LISTING_MAX = 256 << 10, /* 1,300 names, made in 0.6 ms; a larger size gains nothing */
 };
 
 /* ---- names ---- */
@@ -23,7 +24,7 @@ static int common_lookup(struct fs_server *server, const char *name, uint32_t *r
 	uint32_t id;
 	if (server->common.n == 0 || len > SHARD_NAME_MAX)
 		return -ENOENT;
-	/* A decoded path must be the one spelling of its file: shard_index_find_path forgives extra slashes. */
+	/* A decoded path must be the only spelling of its file, but shard_index_find_path accepts extra slashes. */
 	if (fs_name_decode(name, len, path) == 0 && path[0] != '/' && !strstr(path, "//") &&
 	        shard_index_find_path(server->index, path, &kind, &id) == 0 && kind == SHARD_KIND_FILE) {
 		struct shard_file file;
@@ -38,7 +39,7 @@ static int common_lookup(struct fs_server *server, const char *name, uint32_t *r
 	}
 	if (!memchr(name, '~', len))
 		return -ENOENT;
-	/* A name that was cut: only the list of common files knows what it was. */
+	/* The name was cut: only the list of common files can tell which file it is. */
 	for (uint32_t i = 0; i < server->common.n; i++) {
 		char full[SHARD_PATH_MAX + 1];
 		char encoded[SHARD_NAME_MAX + 1];
@@ -119,7 +120,7 @@ int fs_flat_turn(struct fs_view *view, struct shard_epoch *epoch, const char *na
 	return 0;
 }
 
-/* `shown`: the view whose on_bad says what a name shows, or NULL. */
+/* `shown`: the view whose on_bad decides what a name shows, or NULL. */
 static int dir_lookup(struct fs_server *server, const struct fs_view *shown, uint32_t dir, const char *name,
         enum fs_kind dirs, uint32_t view, struct fs_node *ret_node)
 {
@@ -300,8 +301,9 @@ void fs_file_attr(const struct fs_server *server, uint32_t id, const struct shar
 	same_times(ret_attr);
 }
 
-/* glibc's opendir makes its buffer of a directory's st_blksize (sysdeps/unix/sysv/linux/opendir.c), and the kernel asks for
- * as much of a listing as that holds (fs/fuse/readdir.c, fuse_readdir_uncached; older ones for a page): fewer requests. */
+/* glibc's opendir makes its buffer as large as the directory's st_blksize (sysdeps/unix/sysv/linux/opendir.c). The
+ * kernel asks for as much of a listing as that buffer holds (fs/fuse/readdir.c, fuse_readdir_uncached; older kernels
+ * ask for a page). So a larger st_blksize means fewer requests. */
 static void set_listing_size(uint64_t names, struct stat *st)
 {
 	st->st_blksize = LISTING_MIN;
@@ -383,7 +385,7 @@ int fs_node_attr(struct fs_server *server, struct fs_node node, struct stat *ret
 		st.st_nlink = 4; /* all/ and epoch/ */
 		break;
 	case FS_EPOCHS:
-		st.st_nlink = 3; /* the current one is listed */
+		st.st_nlink = 3; /* for the current epoch, which is listed */
 		break;
 	case FS_STATS:
 	case FS_METRICS:

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The requests of the kernel, each handed to the file that answers it. */
+/* The requests of the kernel, and the file that answers each one; fs/server.h first. Extended attributes are answered
+ * here. */
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -19,16 +20,18 @@
 static void do_init(void *userdata, struct fuse_conn_info *conn)
 {
 	(void)userdata;
-	/* Data goes from our memory: a pipe between would be one copy more, and system calls that are not allowed here. */
+	/* Data goes from the server's memory. A pipe between would cost one more copy, and system calls that are not
+	 * allowed here (fs/supervise/confine.c). */
 	conn->want &= ~(unsigned)(FUSE_CAP_READDIRPLUS_AUTO | FUSE_CAP_HANDLE_KILLPRIV | FUSE_CAP_ATOMIC_O_TRUNC |
 	                          FUSE_CAP_SPLICE_READ | FUSE_CAP_SPLICE_WRITE | FUSE_CAP_SPLICE_MOVE);
 	conn->want |= conn->capable & (FUSE_CAP_READDIRPLUS | FUSE_CAP_NO_OPEN_SUPPORT | FUSE_CAP_AUTO_INVAL_DATA |
 	                                      FUSE_CAP_PARALLEL_DIROPS | FUSE_CAP_EXPORT_SUPPORT | FUSE_CAP_ASYNC_READ |
 	                                      FUSE_CAP_ASYNC_DIO);
-	conn->max_background = 256; /* 12 by default: read-ahead of many readers would queue up in the kernel */
+	conn->max_background = 256; /* 12 by default, so the read-ahead of many readers would wait in the kernel */
 	conn->congestion_threshold = 192;
 #ifdef FUSE_CAP_OVER_IO_URING
-	/* With FUSE_URING_ENABLE in the environment libfuse asks for rings on this session's socket, which is no /dev/fuse. */
+	/* With FUSE_URING_ENABLE in the environment libfuse asks for rings on the session's descriptor, but that is a
+	 * socket during INIT (fs/serve.c). */
 	conn->want &= ~(unsigned)FUSE_CAP_OVER_IO_URING;
 #endif
 }
@@ -37,12 +40,12 @@ static void do_init(void *userdata, struct fuse_conn_info *conn)
 
 static void reply_negative(fuse_req_t req)
 {
-	/* A name that is not there never will be: the kernel may remember that too. */
+	/* A name that does not exist never will, so the kernel may remember that, too. */
 	struct fuse_entry_param e = { .ino = 0, .entry_timeout = FS_FOREVER };
 	fuse_reply_entry(req, &e);
 }
 
-/* "." and "..", which only NFS and open_by_handle_at ask for. */
+/* "." and "..": only NFS and open_by_handle_at ask for them. */
 static int lookup_dots(struct fs_server *server, struct fs_node node, const char *name, struct fs_node *ret_node)
 {
 	if (name[1] == '\0') {
@@ -52,7 +55,7 @@ static int lookup_dots(struct fs_server *server, struct fs_node node, const char
 	return fs_node_parent(server, node, ret_node);
 }
 
-/* Before the reply: he who looks a file up may be about to read it. */
+/* Before the reply, because who looks a file up may read it next (fs/lookup_readahead.h). */
 static void guess_read(fuse_req_t req, uint32_t file)
 {
 	struct fs_server *server = fs_server_of(req);
@@ -142,7 +145,7 @@ static void do_open(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi)
 {
 	(void)ino;
 	(void)fi;
-	/* The kernel stops asking, and keeps the pages of every file from one open to the next. */
+	/* ENOSYS: the kernel stops sending OPEN, and keeps the pages of every file from one open to the next. */
 	fuse_reply_err(req, ENOSYS);
 }
 
@@ -186,7 +189,7 @@ static int xattr_path(struct fs_server *server, struct fs_node node, char *buf, 
 	return shard_index_file_path(server->index, (uint32_t)node.id, buf, size);
 }
 
-/* The global step at which the file comes in the current epoch of view 0: what the file names of layout=flat carry. */
+/* The global step of the file in the current epoch of view 0: the P of its flat name. */
 static int xattr_position(struct fs_server *server, struct fs_node node, char *buf, size_t size)
 {
 	struct fs_view *view = fs_server_view(server, node);
@@ -254,7 +257,7 @@ static void do_getxattr(fuse_req_t req, fuse_ino_t ino, const char *name, size_t
 	char value[SHARD_PATH_MAX + 1];
 	struct fs_node node;
 	fs_hang_here(server, FS_HANG_WORKER);
-	/* ls and tar ask for security.* and system.posix_acl_* of every file: the first byte decides. */
+	/* ls and tar ask for security.* and system.posix_acl_* of every file, so the first byte decides. */
 	int len = name[0] != 'u' ? -ENODATA : fs_ino_node(ino, &node);
 	if (len == 0 && !fs_server_view(server, node))
 		len = -ESTALE;

@@ -1,14 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* One rank's files of an epoch, and the lists that samplers are compared with; fs/rank_files.h first. */
 #include "fs/rank_files.h"
 
 #include <errno.h>
 #include <stdlib.h>
 
-enum { TURNS_MAX = 1 << 24 }; /* of larger parts nothing is known */
+enum { TURNS_MAX = 1 << 24 }; /* a larger part is refused: its list takes 4 bytes a file */
 
 struct list {
 	uint32_t *files;
-	uint32_t *by_file; /* numbers of `files`, ascending by file; NULL where they are ascending themselves */
+	uint32_t *by_file; /* indices into `files`, ascending by file; NULL if `files` is ascending itself */
 	uint32_t n, room;
 };
 
@@ -42,7 +43,7 @@ static uint32_t file_at(const struct list *list, uint32_t i)
 	return list->files[list->by_file ? list->by_file[i] : i];
 }
 
-/* Files of the list, ascending, that are below `file`. */
+/* Returns how many files of the list are below `file`. */
 static uint32_t below(const struct list *list, uint32_t file)
 {
 	uint32_t low = 0, high = list->n;
@@ -84,7 +85,7 @@ static int compare_numbers(const void *a, const void *b, void *files)
 	return compare((const uint32_t *)files + *(const uint32_t *)a, (const uint32_t *)files + *(const uint32_t *)b);
 }
 
-/* Flat: a name a turn, which shows the first file of its sample. */
+/* Flat: one name a turn; it shows the first file of its sample. */
 static int order_by_turn(struct list *list)
 {
 	list->by_file = calloc((size_t)list->n + 1, sizeof(*list->by_file));
@@ -96,7 +97,7 @@ static int order_by_turn(struct list *list)
 	return 0;
 }
 
-/* Tree: ids ascend as ImageFolder walks.  A sample that fills up the epoch may be there already. */
+/* Tree: ids ascend as ImageFolder walks. A sample that fills up the epoch can be there twice; one is removed. */
 static void order_by_file(struct list *list)
 {
 	uint32_t n = 0;
@@ -119,7 +120,7 @@ static int add_sample(const struct fs_server *server, bool flat, uint32_t sample
 	return rc;
 }
 
-/* fill_class: what fs/dir.c shows in a directory of which this rank has nothing. */
+/* fill_class: adds the file that fs/dir.c shows in a directory where this rank has none. */
 static int stand_in(const struct fs_server *server, const struct fs_view *view, uint32_t id, const struct list *list,
         struct list *more)
 {
@@ -152,7 +153,7 @@ static int fill(const struct fs_server *server, const struct fs_view *view, stru
 	return rc;
 }
 
-/* The images among a tree's files. */
+/* Collects the images among a tree's files. */
 static int look(const struct fs_server *server, struct fs_rank_files *part)
 {
 	struct shard_file file;
@@ -180,7 +181,7 @@ static int add_turns(const struct fs_server *server, const struct fs_view *view,
 	return rc;
 }
 
-/* In a tree a sample that another stands in for keeps its name and place: all samples are asked whose they are. */
+/* In a tree a replaced sample keeps its name and place. So the loop asks for each sample whether it is this rank's. */
 static int add_names(
         const struct fs_server *server, const struct fs_view *view, struct shard_epoch *epoch, struct list *list)
 {
@@ -189,7 +190,7 @@ static int add_names(
 		uint64_t turn;
 		uint32_t instead;
 		if (shard_view_instead(view->order, sample, &instead) < 0)
-			continue; /* left out */
+			continue; /* the sample is left out */
 		rc = fs_view_turn(view, epoch, sample, &turn);
 		if (rc == 0)
 			rc = add_sample(server, false, sample, list);

@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* READs of files, answered from the engine's callback; fs/read.h first. */
 #include "fs/read.h"
 
 #include <assert.h>
@@ -17,22 +18,22 @@ enum { DEMANDS_MAX = FS_READ_MAX / SHARD_BLOCK + 1 };
 struct read_request;
 
 struct read_demand {
-	struct prefetch_demand demand; /* first: the callback gets its address */
+	struct prefetch_demand demand; /* first member: the callback gets its address */
 	struct read_request *request;
-	uint32_t skip; /* bytes of the block before the range */
-	uint32_t take; /* bytes of the block in the range */
-	uint32_t at;   /* where they go in the reply */
+	uint32_t skip; /* bytes of the block before the READ's range */
+	uint32_t take; /* bytes of the block in the READ's range */
+	uint32_t at;   /* where these bytes go in the reply */
 };
 
 struct read_request {
 	fuse_req_t req;
 	struct fs_reads *reads;
-	uint8_t *buf; /* reply, when it spans blocks; else NULL */
+	uint8_t *buf; /* the reply, if it spans blocks; else NULL */
 	uint64_t asked_ns;
-	uint32_t size;         /* of the reply */
-	uint32_t n;            /* demands */
-	_Atomic uint32_t left; /* demands not yet called back */
-	_Atomic int rc;        /* first error */
+	uint32_t size;         /* bytes of the reply */
+	uint32_t n;            /* number of demands */
+	_Atomic uint32_t left; /* demands without a callback so far */
+	_Atomic int rc;        /* the first error, or 0 */
 	struct read_request *next_free;
 	bool pooled;
 	struct read_demand demands[DEMANDS_MAX];
@@ -70,7 +71,7 @@ void fs_reads_free(struct fs_reads *reads)
 	free(reads);
 }
 
-/* Synchronous readers are bounded by nothing but the host's processes, so a burst beyond the pool allocates. */
+/* The number of synchronous readers is limited only by the host's processes, so a burst beyond the pool allocates. */
 static struct read_request *request_get(struct fs_reads *reads)
 {
 	pthread_mutex_lock(&reads->lock);
@@ -115,7 +116,8 @@ static void reply(struct read_request *request, const uint8_t *data)
 {
 	struct fs_server *server = request->reads->server;
 	int rc = atomic_load(&request->rc);
-	count_wait(server, request->asked_ns); /* before the reply: its reader may look at once */
+	count_wait(server,
+	        request->asked_ns); /* before the reply, because its reader may look at the statistics at once */
 	if (rc < 0) {
 		fs_count(&server->counters.errors, 1);
 		fuse_reply_err(request->req, -fs_read_errno(rc));
@@ -131,7 +133,7 @@ static void block_done(struct prefetch_demand *demand, int rc, const uint8_t *da
 	struct read_demand *part = (struct read_demand *)demand;
 	struct read_request *request = part->request;
 	if (rc == 0 && (uint64_t)part->skip + part->take > len)
-		rc = -EUCLEAN; /* cannot be: the engine delivers whole blocks of the index's lengths */
+		rc = -EUCLEAN; /* impossible: the engine delivers whole blocks with the lengths of the index */
 	if (rc < 0) {
 		int none = 0;
 		atomic_compare_exchange_strong(&request->rc, &none, rc);
@@ -212,7 +214,7 @@ void fs_read(fuse_req_t req, uint32_t file, size_t size, off_t off, bool direct)
 			.at = (uint32_t)(from - begin),
 		};
 	}
-	/* The last demand may free the request at once: nothing of it is touched behind that. */
+	/* The last demand may free the request at once, so nothing after the loop uses it. */
 	for (uint32_t i = 0; i < n; i++)
 		prefetch_demand(server->prefetch, &request->demands[i].demand);
 }

@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* How long READs waited, a histogram for each epoch; fs/read_latency.h first. */
 #include "fs/read_latency.h"
 
 #include <errno.h>
@@ -12,7 +13,7 @@
 struct slot {
 	bool used;
 	uint64_t epoch;
-	uint64_t latest; /* the `adds` of its latest wait */
+	uint64_t latest; /* value of `adds` at its latest wait */
 	uint64_t n;
 	uint64_t sum_ns;
 	struct prefetch_hist hist;

@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* A view that is served: its epochs, what was opened, what was trained; fs/view.h first. */
 #include "fs/view.h"
 
 #include <errno.h>
@@ -11,7 +12,7 @@ enum { TURNS_OVER = 1 << 20 /* samples that a trainer may count beyond the end: 
 
 static uint64_t *bitmap_new(uint64_t bits)
 {
-	/* calloc of a large bitmap costs nothing until its pages are touched. */
+	/* A large bitmap from calloc costs no memory until its pages are written. */
 	return calloc((bits + 63) / 64 + 1, sizeof(uint64_t));
 }
 
@@ -49,7 +50,7 @@ static uint64_t first_clear(const uint64_t *map, uint64_t bits)
 
 /* ---- what a successor finds ---- */
 
-/* With the lock. */
+/* Writes the view's state into the handover memory. Under the lock. */
 static void record(struct fs_view *view)
 {
 	if (!view->estate.records)
@@ -66,7 +67,7 @@ static void record(struct fs_view *view)
 	fs_handover_store(&view->estate, &now);
 }
 
-/* Empty, for `turns`.  With the lock.  NULL: no memory. */
+/* Returns an empty bitmap for `turns`, or NULL without memory. Under the lock. */
 static uint64_t *take_map(struct fs_view *view, uint64_t turns)
 {
 	if (!view->estate.records)
@@ -84,7 +85,7 @@ static void free_map(struct fs_view *view, uint64_t *map)
 
 /* ---- epochs ---- */
 
-/* Makes `number` current.  Called without the lock: order=torch computes a permutation here. */
+/* Makes epoch `number` the current one. Not under the lock, because order=torch computes a permutation here. */
 static int switch_epoch(struct fs_view *view, uint64_t number, bool only_if_next)
 {
 	struct shard_epoch *epoch;
@@ -125,7 +126,7 @@ static int switch_epoch(struct fs_view *view, uint64_t number, bool only_if_next
 	return 0;
 }
 
-/* What the record says becomes so, after a look at whether it can be. */
+/* Takes over what the record says, after a check that it can be true. */
 static int resume_record(struct fs_view *view, const struct fs_handover_record *old)
 {
 	struct shard_epoch *epoch;
@@ -253,7 +254,8 @@ bool fs_view_listing(struct fs_view *view)
 	uint64_t wanted = view->consumed ? view->turns : (view->turns + 1) / 2;
 	bool due = !view->pinned && view->turns > 0 && view->n_opened >= wanted && now < FS_EPOCH_MAX;
 	pthread_mutex_unlock(&view->lock);
-	/* Two listings at once (one a DataLoader worker) must advance once: the switch checks that it is still next. */
+	/* Two listings can come at once (one from each DataLoader worker) and must advance once: the switch checks
+	 * that the epoch is still the next one. */
 	return due && switch_epoch(view, now + 1, true) == 0;
 }
 
@@ -266,7 +268,7 @@ int fs_view_set_epoch(struct fs_view *view, uint64_t epoch)
 		return rc;
 	pthread_mutex_lock(&view->lock);
 	view->pinned = true;
-	view->trained_set = false; /* it spoke of the run before */
+	view->trained_set = false; /* it was about the run before */
 	record(view);
 	pthread_mutex_unlock(&view->lock);
 	return 0;
@@ -280,8 +282,8 @@ void fs_view_set_advance(struct fs_view *view, bool automatic)
 	pthread_mutex_unlock(&view->lock);
 }
 
-/* A loader that opens each file twice must not look like a second pass: opens count as `again` only once nine tenths of
- * the turns were opened, and half of all turns have to come again. */
+/* A loader that opens each file twice must not look like a second pass. So opens count in `again` only after nine
+ * tenths of the turns were opened, and half of all turns must come again. */
 static bool opened_again(struct fs_view *view, uint64_t turn)
 {
 	if (view->told_again || view->turns < 2 || view->n_opened < view->turns - view->turns / 10)
@@ -304,7 +306,7 @@ bool fs_view_opened(struct fs_view *view, uint64_t epoch, uint64_t turn)
 	bool tell = false;
 	pthread_mutex_lock(&view->lock);
 	if (shard_epoch_number(view->epoch) == epoch && turn < view->turns) {
-		view->consumed = false; /* a trainer goes on where the library was */
+		view->consumed = false; /* a trainer goes on from where the library was */
 		if (bitmap_set(view->opened, turn)) {
 			view->n_opened++;
 			if (turn >= view->next_turn)
@@ -368,7 +370,8 @@ int fs_view_turn(const struct fs_view *view, const struct shard_epoch *epoch, ui
 	}
 	if (rc < 0 && rc != -ENOENT)
 		return rc;
-	/* tail=pad repeats samples from the front: a rank's last turn may be one whose first place is another rank's. */
+	/* tail=pad repeats samples from the front, so a rank's last turn can be a sample whose first place belongs to
+	 * another rank. */
 	if (turns > 0 && view->options.tail == SHARD_TAIL_PAD) {
 		uint32_t last;
 		rc = shard_epoch_turn(epoch, view->options.rank, turns - 1, &last, NULL);
@@ -404,14 +407,14 @@ static uint64_t epoch_start(const struct fs_view *view, uint64_t epoch)
 int fs_view_steps(struct fs_view *view, uint64_t epoch, uint64_t turns, uint64_t *ret_steps)
 {
 	struct shard_epoch *e;
-	/* Trainers count whole batches: a little more than there is means all of it. */
+	/* Trainers count whole batches, so a little more than there is means all of it. */
 	bool beyond = epoch > FS_EPOCH_MAX || turns > shard_view_samples(view->order) + TURNS_OVER;
 	int rc = beyond ? -ERANGE : shard_view_epoch(view->order, epoch, &e);
 	if (rc < 0)
 		return rc;
 	const struct shard_deal *deal = shard_epoch_deal(e);
 	uint64_t end = shard_deal_end(deal);
-	/* No rank has more turns than rank 0.  With tail=short the last ones are not everybody's. */
+	/* No rank has more turns than rank 0. With tail=short, not every rank has the last ones. */
 	uint64_t most = shard_epoch_turns(e, 0);
 	uint64_t steps = deal->start + (turns < most ? turns : most) * deal->world;
 	*ret_steps = steps < end ? steps : end;
@@ -441,7 +444,7 @@ int fs_view_consumed(struct fs_view *view, uint64_t epoch, uint64_t steps, bool 
 	const struct shard_deal *deal = shard_epoch_deal(e);
 	uint64_t start = deal->start;
 	uint64_t turns = steps < start ? 0 : (steps - start) / deal->world;
-	if (steps >= shard_deal_end(deal)) /* tail=short: the last turn is not every rank's */
+	if (steps >= shard_deal_end(deal)) /* tail=short: not every rank has the last turn */
 		turns = shard_epoch_turns(e, view->options.rank);
 	shard_epoch_put(e);
 	if (steps < start)
