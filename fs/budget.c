@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* How much memory a mount uses; fs/budget.h first. */
+/* How much memory a mount uses, and when that changes; fs/budget.h first. */
 #include "fs/budget.h"
 
 #include <errno.h>
@@ -13,8 +13,8 @@
 #include "shard/base/units.h"
 
 enum {
-	WINDOW_BYTES = 96 << 20, /* what the engine wants besides the dataset: landing memory, drops that wait */
-	STEP = 16,               /* a change of less than a sixteenth is not worth it */
+	WINDOW_BYTES = 96 << 20, /* what the engine needs besides the dataset: landing memory, drops that wait */
+	STEP = 16,               /* a change of less than a sixteenth is ignored */
 };
 
 enum why { WHY_GIVEN, WHY_MOST, WHY_WANT, WHY_SHARE, WHY_LEAST };
@@ -22,23 +22,23 @@ enum why { WHY_GIVEN, WHY_MOST, WHY_WANT, WHY_SHARE, WHY_LEAST };
 struct fs_budget {
 	struct fs_server *server;
 	uint64_t most_bytes;
-	uint64_t progress; /* of the last look */
-	uint64_t used_ns;  /* when it last moved */
+	uint64_t progress; /* value at the last check */
+	uint64_t used_ns;  /* CLOCK_MONOTONIC time at which `progress` changed last */
 	uint64_t next_ns;
-	uint32_t sockets; /* control sockets at the last look */
-	uint32_t servers; /* mounts of this dataset, this one among them */
+	uint32_t sockets; /* control sockets at the last check */
+	uint32_t servers; /* mounts of this dataset, with this one */
 	uint32_t known;   /* mounts that answered the greeter */
 	/* Under lock: */
 	pthread_mutex_t lock;
-	struct fs_memory_claim claims[FS_BUDGET_CLAIMS_MAX]; /* ours first */
+	struct fs_memory_claim claims[FS_BUDGET_CLAIMS_MAX]; /* this mount's first */
 	size_t n_claims;
 	bool active;
 	enum why why;
 	uint64_t bytes;
-	uint64_t free_bytes; /* that host and cgroup left */
+	uint64_t free_bytes; /* what host and cgroup left */
 };
 
-/* sharers: mounts that hold the dataset once, together. */
+/* sharers: mounts that together hold the dataset once. */
 static uint64_t want_bytes(const struct fs_server *server, uint32_t sharers)
 {
 	const struct shard_info *info = server->info;
@@ -54,8 +54,8 @@ static uint64_t local_ranks(void)
 	return text && base_parse_u64(text, FS_BUDGET_CLAIMS_MAX, &ranks) == 0 ? ranks : 0;
 }
 
-/* Mounts that nobody tells us of are taken to want what we want: those of other users, which show in /proc/mounts alone, and ranks
- * that torchrun has started and that do not mount yet. */
+/* Some mounts report no claim; they are assumed to want what this mount wants. These are mounts of other users, which
+ * only /proc/mounts shows, and ranks that torchrun has started and that do not mount yet. */
 static void add_unknown(struct fs_budget *budget)
 {
 	uint32_t mounts = fs_mounts_count();
@@ -68,7 +68,7 @@ static void add_unknown(struct fs_budget *budget)
 		budget->claims[budget->n_claims] = budget->claims[0];
 }
 
-/* Under lock. */
+/* Finds the budget. Under the lock. */
 static void work_out(struct fs_budget *budget, uint64_t own_bytes)
 {
 	budget->free_bytes = fs_memory_free("", own_bytes);
@@ -99,7 +99,7 @@ int fs_budget_new(struct fs_server *server, struct fs_budget **ret_budget)
 	budget->server = server;
 	budget->most_bytes = fs_memory_most("");
 	budget->sockets = base_control_count();
-	budget->known = budget->sockets; /* the greeter will tell */
+	budget->known = budget->sockets; /* until the greeter reports */
 	budget->used_ns = base_now_ns();
 	budget->active = true;
 	budget->servers = 1;
@@ -111,9 +111,9 @@ int fs_budget_new(struct fs_server *server, struct fs_budget **ret_budget)
 	budget->n_claims = 1;
 	add_unknown(budget);
 	work_out(budget, 0);
+	/* The kernel holds as much for the mount already: a successor keeps it until the first check. */
 	if (server->successor && !fixed)
-		budget->bytes =
-		        server->mount.memory_bytes; /* what the kernel holds for the mount stays until the first look */
+		budget->bytes = server->mount.memory_bytes;
 	server->mount.memory_bytes = budget->bytes;
 	if (fixed && budget->why == WHY_MOST) {
 		char wanted[16], used[16];
@@ -140,7 +140,7 @@ uint64_t fs_budget_bytes(struct fs_budget *budget)
 	return bytes;
 }
 
-/* Ours is in use as long as anything is opened, listed or read. */
+/* The mount is in use while anything is opened, listed or read. */
 static bool look_at_use(struct fs_budget *budget, const struct prefetch_stats *engine, uint64_t now_ns)
 {
 	const struct fs_counters *c = &budget->server->counters;
@@ -190,7 +190,7 @@ void fs_budget_met(
 	memcpy(budget->claims + 1, claims, (budget->n_claims - 1) * sizeof(*claims));
 	add_unknown(budget);
 	pthread_mutex_unlock(&budget->lock);
-	budget->next_ns = 0; /* main looks at once */
+	budget->next_ns = 0; /* main checks at once */
 }
 
 json_t *fs_budget_json(struct fs_budget *budget)

@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* The server's end of the control socket: its requests and its clients; fs/control_server.h first. */
 #include "fs/control_server.h"
 
 #include <errno.h>
@@ -32,16 +33,16 @@ struct client {
 	int fd; /* -1: free */
 	char *in;
 	size_t in_len;
-	char *out; /* reply being sent; no request is read meanwhile */
+	char *out; /* the reply that is being sent; until then no request is read */
 	size_t out_len;
 	size_t out_at;
-	bool closing; /* once `out` is sent */
+	bool closing; /* close once `out` is sent */
 	uint64_t seen_ns;
 };
 
 struct fs_control {
 	struct fs_server *server;
-	int fd; /* the supervisor's: it outlives this server */
+	int fd; /* the supervisor's socket: it outlives this server */
 	struct client clients[FS_CONTROL_CLIENTS_MAX];
 };
 
@@ -67,7 +68,7 @@ static json_t *refuse(const char *why)
 	return json_pack("{s:b,s:s}", "ok", 0, "error", why);
 }
 
-/* {"ok":true} with the members of `text` (when merged) or `text` as the value of `key`. */
+/* Returns {"ok":true} with the members of `text`, or with `text` as the value of `key`; `key` NULL: the members. */
 static json_t *with_object(const char *key, char *text)
 {
 	json_t *value = text ? json_loads(text, 0, NULL) : NULL;
@@ -93,7 +94,7 @@ static json_t *answer_epoch(struct fs_server *server, struct fs_view *view, json
 	json_t *advance = json_object_get(request, "advance");
 	const char *mode = json_string_value(advance);
 	struct fs_view_progress progress;
-	/* All of the request is checked before any of it is done: what is refused changes nothing. */
+	/* Check the whole request before doing any of it: a refused request changes nothing. */
 	if (set && (!json_is_integer(set) || json_integer_value(set) < 0 ||
 	                   (uint64_t)json_integer_value(set) > FS_EPOCH_MAX))
 		return refuse("\"set\" must be an epoch: a whole number from 0 to 4294967295");
@@ -118,7 +119,7 @@ static json_t *answer_epoch(struct fs_server *server, struct fs_view *view, json
 	return reply;
 }
 
-/* A whole number, or *ret_value as it was when it is not given. */
+/* Reads a whole number; *ret_value stays as it is if none is given. Returns false if it is no whole number. */
 static bool whole(const json_t *value, uint64_t *ret_value)
 {
 	if (value && (!json_is_integer(value) || json_integer_value(value) < 0))
@@ -162,7 +163,7 @@ static json_t *answer_state(struct fs_server *server, struct fs_view *view, json
 	if (turns && rc == -ERANGE)
 		return refuse("\"turns\" or \"epoch\" is beyond what the order has: no rank has so many samples in an "
 		              "epoch, or epochs do not go so far");
-	/* What was said counts, also of an epoch before the one that a loader lists already. */
+	/* The given epoch counts, even if a loader lists a later one already. */
 	if (rc == 0)
 		rc = shard_state_format(view->order, epoch, trained, text, sizeof(text));
 	if (rc == -EINVAL)
@@ -210,12 +211,12 @@ static json_t *answer_unmount(struct fs_server *server, struct fs_view *view, js
 		        "another file system is mounted over it, or over a directory above it: unmount that one first");
 	if (rc < 0)
 		return refuse(strerror(-rc));
-	/* The kernel ends the session, and so the server, once the last user is gone: at once, or after a lazy unmount
-	 * when the last file is closed. */
+	/* When the last user is gone, the kernel ends the session, and so the server: at once, or after a lazy
+	 * unmount when the last file is closed. */
 	return json_pack("{s:b}", "ok", 1);
 }
 
-/* False: they are not what they should be. */
+/* Returns false if the claims do not have the right form. */
 static bool take_claims(struct fs_budget *budget, uint32_t servers, json_t *mounts, json_t *list)
 {
 	struct fs_memory_claim claims[FS_BUDGET_CLAIMS_MAX];
@@ -251,7 +252,7 @@ static json_t *answer_neighbour(struct fs_server *server, struct fs_view *view, 
 	return json_pack("{s:b}", "ok", 1);
 }
 
-/* The supervisor looks first whether the program can go on, which takes a moment; the mount is served meanwhile. */
+/* The supervisor first checks that the program can go on, which takes a moment. The mount is served meanwhile. */
 static json_t *answer_restart(struct fs_server *server, struct fs_view *view, json_t *request)
 {
 	(void)view;
@@ -310,7 +311,7 @@ static bool knows(const struct command *command, const char *key)
 	return false;
 }
 
-/* NULL: the request is none of ours, and *ret_why says why. */
+/* Finds the command of a request. NULL: there is none, and *ret_why says why. */
 static const struct command *find(json_t *request, const char **ret_why)
 {
 	const char *cmd = json_string_value(json_object_get(request, "cmd"));
@@ -454,7 +455,7 @@ static void client_send(struct client *client)
 		client_done(client);
 }
 
-/* Answers the first whole line that was gathered, if there is one. */
+/* Answers the first whole line that has arrived, if there is one. */
 static void client_answer(struct fs_control *control, struct client *client)
 {
 	char *end = memchr(client->in, '\n', client->in_len);
@@ -493,7 +494,7 @@ static void client_serve(struct fs_control *control, struct client *client)
 		}
 		client->in_len += (size_t)n;
 	}
-	/* Several requests may have come at once; the next waits while a reply is under way. */
+	/* Several requests may come at once; the next one waits while a reply is being sent. */
 	while (client->fd >= 0 && !client->out && memchr(client->in, '\n', client->in_len))
 		client_answer(control, client);
 	if (client->fd >= 0 && !client->out && client->in_len == BASE_CONTROL_LINE_MAX)

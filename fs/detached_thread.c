@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* Threads with a descriptor table of their own, which use the server's own mount; fs/detached_thread.h first. */
 #include "fs/detached_thread.h"
 
 #include <errno.h>
@@ -20,10 +21,10 @@ struct fs_detached {
 	pthread_t thread;
 	pthread_mutex_t lock; /* guards what follows */
 	pthread_cond_t changed;
-	void (*fn)(void *arg); /* what to run; NULL: nothing, or done */
+	void (*fn)(void *arg); /* what to run; NULL: nothing, or it is done */
 	void *arg;
 	bool stop;
-	pthread_mutex_t busy; /* held while something runs; taken before lock */
+	pthread_mutex_t busy; /* held while something runs; taken before `lock` */
 };
 
 int fs_detached_open(int dirfd, const char *path, int flags)
@@ -39,7 +40,7 @@ void fs_detached_close(const int *fd)
 
 void fs_detached_detach(const struct fs_server *server, bool keep_others)
 {
-	/* Where a sandbox forbids it all works as before but for the case at the top of the header. */
+	/* If a sandbox forbids it, everything works as before, except the case at the top of the header. */
 	if (unshare(CLONE_FILES) < 0)
 		return;
 	if (keep_others) {
@@ -48,8 +49,8 @@ void fs_detached_detach(const struct fs_server *server, bool keep_others)
 	} else {
 		close_range(3, UINT_MAX, 0);
 	}
-	/* Whoever waits for the end of a pipe that `ddpfs mount` was started with would wait for this copy of it too.
-	 * Not to write: confined. */
+	/* `ddpfs mount` may have been started with a pipe as stderr. Whoever waits for that pipe to end would also
+	 * wait for this copy. Opened for reading, because a confined server opens nothing for writing. */
 	cleanup_touch int null =
 	        server->options.gives_up_stderr ? fs_detached_open(AT_FDCWD, "/dev/null", O_RDONLY) : -1;
 	if (null >= 0)
@@ -74,7 +75,7 @@ int fs_detached_root_open(const struct fs_server *server, struct fs_detached_roo
 		ret_root->at = ret_root->buf;
 		return fs_detached_mounted(server) ? 0 : -ESTALE;
 	}
-	/* Answered by the kernel alone. */
+	/* The kernel answers this without the server. */
 	if (statx(fd, "", AT_EMPTY_PATH | AT_STATX_DONT_SYNC, 0, &st) < 0 ||
 	        makedev(st.stx_dev_major, st.stx_dev_minor) != server->dev) {
 		fs_detached_close(&fd);

@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* Threads that hang, for tests; fs/hang.h first. */
 #include "fs/hang.h"
 
 #include <errno.h>

@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* The beat for the watchdog; fs/health.h first. */
 #include "fs/health.h"
 
 #include <errno.h>
@@ -15,7 +16,7 @@
 struct fs_health {
 	struct fs_server *server;
 	uint64_t next_ns;
-	/* The last time that no READ waited, or one was answered, or the engine read something. */
+	/* The last time that no READ waited, or one was answered, or the engine was reading. */
 	uint64_t answered_ns;
 	uint64_t replies;
 };
@@ -36,11 +37,11 @@ void fs_health_free(struct fs_health *health)
 	free(health);
 }
 
-/* busy_ns: since when the thread has not waited for something to do; 0: it does. */
+/* busy_ns: since when the thread has been busy; 0: it waits for work. */
 static bool thread_hangs(pid_t tid, uint64_t busy_ns, uint64_t now_ns, uint64_t limit_ns)
 {
 	return busy_ns && now_ns > busy_ns && now_ns - busy_ns > limit_ns &&
-	       fs_thread_state(getpid(), tid) != 'D'; /* a page of the index, an open of a shard */
+	       fs_thread_state(getpid(), tid) != 'D'; /* waits for a disk: a page of the index, an open of a shard */
 }
 
 static bool worker_hangs(const struct fs_worker *worker, uint64_t now_ns, uint64_t limit_ns)
@@ -53,7 +54,8 @@ static bool reads_hang(struct fs_health *health, uint64_t now_ns, uint64_t limit
 {
 	const struct fs_server *server = health->server;
 	struct prefetch_stats engine = { 0 };
-	/* In this order: a READ that comes and goes between the two counts as none, not as one that waits. */
+	/* In this order: a READ that comes and is answered between the two loads counts as none, not as one that
+	 * waits. */
 	uint64_t asked = fs_counted(&server->counters.asked);
 	uint64_t replies = fs_counted(&server->counters.replies);
 	prefetch_stats_get(server->prefetch, &engine);
@@ -77,7 +79,7 @@ int fs_health_check(struct fs_health *health)
 	bool hangs = reads_hang(health, now_ns, limit_ns);
 	for (uint32_t i = 0; i < server->n_workers && !hangs; i++)
 		hangs = worker_hangs(&server->workers[i], now_ns, limit_ns);
-	/* A store that does not answer is no fault of ours, and no successor's to mend. */
+	/* If a store does not answer, this server is not at fault, and a successor could not help. */
 	if (hangs && shard_index_is_looked_at(server->index))
 		hangs = false;
 	if (!hangs) {

@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* Pairs READs with opens, in a table of the latest opens; fs/hit_counting.h first. */
 #include "fs/hit_counting.h"
 
 #include <errno.h>
@@ -10,8 +11,8 @@ _Static_assert((SETS & (SETS - 1)) == 0, "sets are found by a mask");
 
 struct kept {
 	struct fs_hit_counting_key key;
-	uint64_t opened_ns; /* latest; 0 = free */
-	uint64_t read_ns;   /* latest READ that was paired; 0 = none */
+	uint64_t opened_ns; /* of the latest open; 0: this place is free */
+	uint64_t read_ns;   /* of the latest READ that was paired; 0: none */
 	uint32_t unread;    /* opens without a READ so far */
 };
 
@@ -20,13 +21,13 @@ struct fs_hit_counting {
 	uint64_t on_ns;
 	struct kept kept[SETS][WAYS];
 	uint64_t opens;
-	uint64_t misses;     /* paired so far */
-	uint64_t shown_hits; /* the most that was shown */
+	uint64_t misses;     /* found so far */
+	uint64_t shown_hits; /* the largest number of hits that was shown */
 
 	pthread_mutex_t lock; /* guards what follows */
 	struct fs_hit_counting_read reads[2][FS_HIT_COUNTING_READS];
 	size_t n_reads;
-	unsigned filling; /* which of the two */
+	unsigned filling; /* which of the two lists is being filled */
 };
 
 int fs_hit_counting_new(uint32_t pair_ms, struct fs_hit_counting **ret_opens)
@@ -72,7 +73,7 @@ size_t fs_hit_counting_take(struct fs_hit_counting *opens, const struct fs_hit_c
 	return n;
 }
 
-/* Turns are opened nearly in a row, so they spread over the sets by themselves. */
+/* Turns are opened nearly in a row, so they spread over the sets without a hash. */
 static struct kept *set_of(struct fs_hit_counting *opens, struct fs_hit_counting_key key)
 {
 	return opens->kept[(key.id + key.place * UINT64_C(0x9e3779b97f4a7c15)) & (SETS - 1)];
@@ -119,8 +120,8 @@ static struct kept *find(struct fs_hit_counting *opens, struct fs_hit_counting_k
 bool fs_hit_counting_pair(struct fs_hit_counting *opens, const struct fs_hit_counting_key *keys, size_t n_keys,
         const struct fs_hit_counting_read *read)
 {
-	struct kept *fresh = NULL; /* opened and not read, the latest */
-	struct kept *on = NULL;    /* being read */
+	struct kept *fresh = NULL; /* the latest open that was not read */
+	struct kept *on = NULL;    /* an open that is being read */
 	for (size_t i = 0; i < n_keys; i++) {
 		struct kept *at = find(opens, keys[i]);
 		if (!at)

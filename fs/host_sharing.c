@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* When mounts of one dataset share the host's page cache, and the greeter; fs/host_sharing.h first. */
 #include "fs/host_sharing.h"
 
 #include <errno.h>
@@ -14,14 +15,14 @@
 #include "shard/base/cleanup.h"
 
 enum {
-	SINK_MIN = 16 << 20, /* below it read-ahead would wait for its own drops */
+	SINK_MIN = 16 << 20, /* with less, read-ahead would wait for its own drops */
 	SINK_MAX = 64 << 20, /* a tenth of a second of one reader */
-	SINK_PART = 16,      /* of the dataset, all mounts together */
+	SINK_PART = 16,      /* divisor: a sixteenth of the dataset, for all mounts together */
 };
 
 struct fs_host_sharing {
 	struct fs_server *server;
-	uint64_t free_bytes; /* what host and cgroup left when we came */
+	uint64_t free_bytes; /* what host and cgroup left free when this server came */
 };
 
 int fs_host_sharing_new(struct fs_server *server, struct fs_host_sharing **ret_share)
@@ -74,7 +75,7 @@ void fs_host_sharing_met(struct fs_host_sharing *share, uint32_t servers)
 		prefetch_share(server->prefetch, bytes);
 }
 
-/* Do both show the same files?  A copy of them elsewhere has pages of its own. */
+/* Returns whether both show the same files. A copy of the dataset elsewhere has pages of its own. */
 static bool same_dataset(const json_t *ours, const json_t *theirs)
 {
 	static const char *const keys[] = { "identity", "dataset" };
@@ -118,7 +119,7 @@ static size_t count_same(json_t *const *infos, size_t n, size_t self)
 	return same;
 }
 
-/* One that does not answer keeps its pages to itself. */
+/* Tells one server. A server that does not answer does not share. */
 static void tell(const char *control_path, json_t *const *infos, size_t n, size_t self)
 {
 	char *reply = NULL;
@@ -136,7 +137,8 @@ static json_int_t pid_of(const json_t *info)
 	return json_integer_value(json_object_get(info, "pid"));
 }
 
-/* infos has room for n + 1: a socket may lie where nobody finds it (control=). */
+/* Tells all servers. `infos` has room for n + 1, because the socket of `control=` may lie where base_control_list
+ * finds none. */
 static void tell_all(const char *control_path, const struct base_control_peer *peers, json_t **infos, size_t n)
 {
 	cleanup_free char *info = NULL;

@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* Inode numbers; fs/ino.h first. */
 #include "fs/ino.h"
 
 #include <assert.h>
@@ -6,7 +7,7 @@
 
 enum { VIEW_SHIFT = 48, KIND_SHIFT = 40 };
 
-/* Kinds without an id carry 0, but for the root, whose number FUSE fixes. */
+/* Kinds without an id have id 0, except the root, whose number FUSE fixes. */
 static bool kind_has_id(enum fs_kind kind)
 {
 	return kind == FS_FILE || kind == FS_TREE_DIR || kind == FS_ALL_DIR || kind == FS_EPOCH_DIR ||

@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* What host and cgroups leave free, and how mounts share it; fs/memory.h first. */
 #include "fs/memory.h"
 
 #include <ctype.h>
@@ -28,7 +29,7 @@ static bool read_number(const char *path, uint64_t *ret_value)
 
 struct room {
 	uint64_t free_bytes;
-	uint64_t limit_bytes; /* what there is at all */
+	uint64_t limit_bytes; /* all that there is */
 };
 
 static void take_least(uint64_t *bytes, uint64_t other)
@@ -46,7 +47,7 @@ static const struct controller v1 = { "memory.limit_in_bytes", "memory.usage_in_
 	"total_active_file" };
 static const struct controller v2 = { "memory.max", "memory.current", "inactive_file", "active_file" };
 
-/* The value of a line "KEY VALUE"; 0 where there is none. */
+/* Returns the value of a line "KEY VALUE"; 0 if there is none. */
 static uint64_t stat_value(const char *text, const char *key)
 {
 	size_t len = strlen(key);
@@ -58,8 +59,8 @@ static uint64_t stat_value(const char *text, const char *key)
 	return 0;
 }
 
-/* Under one cgroup directory.  Free is the limit less the usage, plus what the kernel would give back at once: inactive pages of
- * files, and the caller's own, active or not. */
+/* Applies the limit of one cgroup directory. Free is the limit less the usage, plus what the kernel would give back
+ * at once: inactive file pages, and the caller's own file pages, active or not. */
 static void take_limit(const char *dir, const struct controller *names, uint64_t own_bytes, struct room *room)
 {
 	char path[PATH_MAX + 64];
@@ -84,7 +85,7 @@ static void take_limit(const char *dir, const struct controller *names, uint64_t
 	take_least(&room->free_bytes, limit > used ? limit - used : 0);
 }
 
-/* A limit may stand on any cgroup above this process's. */
+/* Any cgroup above this process's can have a limit. */
 static void walk_up(
         const char *base, const char *cgroup, const struct controller *names, uint64_t own_bytes, struct room *room)
 {
@@ -165,7 +166,7 @@ uint64_t fs_memory_most(const char *root)
 {
 	uint64_t limit = look(root, 0).limit_bytes;
 	if (limit == 0)
-		return UINT64_MAX; /* not known */
+		return UINT64_MAX; /* the limit is not known */
 	return limit > FS_MEMORY_BESIDES + FS_MEMORY_LEAST ? limit - FS_MEMORY_BESIDES : FS_MEMORY_LEAST;
 }
 
@@ -180,7 +181,8 @@ uint64_t fs_memory_share(uint64_t room_bytes, const struct fs_memory_claim *clai
 		else
 			room_bytes -= claims[i].want_bytes < room_bytes ? claims[i].want_bytes : room_bytes;
 	}
-	/* Whoever wants less than an equal part leaves the rest to the others, whose part grows. */
+	/* Who wants less than an equal part leaves the rest to the others, whose part grows. The loop ends when no
+	 * more claims fit. */
 	for (uint64_t part = room_bytes / left, below = 0;;) {
 		size_t more = 0;
 		uint64_t taken = 0;

@@ -1,4 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* The recognise thread: takes in opens, searches, and makes streams of what is recognised; fs/sampler_streams.h
+ * first. */
 #include "fs/sampler_streams.h"
 
 #include <errno.h>
@@ -15,22 +17,22 @@
 #include "shard/base/log.h"
 
 enum {
-	STEP_NS = 2000000,   /* of CPU between two looks at the queue */
-	LATER_NS = 20000000, /* until the search may go on */
+	STEP_NS = 2000000,   /* processor time of a search between two looks at the queue */
+	LATER_NS = 20000000, /* pause until the search may go on */
 	LIKELY_SEEDS = 10000,
-	SILENT_MIN = 1 << 16, /* opens of others after which a sampler is taken to have ended */
-	SETTLED_OPENS = 4096, /* that one sampler explains in a flat view, after which nothing else is looked for */
+	SILENT_MIN = 1 << 16, /* opens of others after which a sampler counts as ended */
+	SETTLED_OPENS = 4096, /* opens explained by one sampler in a flat view, after which the search ends */
 	TEXT_MAX = 512,
-	OWN_EPOCHS = 32,       /* of ddpfs's own order, that a trainer may go by */
-	BEHIND_MIN = 4096,     /* opens that wait, which is told */
-	UNEXPLAINED_MIN = 512, /* opens without an order, as many as the recogniser keeps, which is told */
-	MISSED_MIN = 10,       /* percent */
+	OWN_EPOCHS = 32,       /* epochs of ddpfs's own order that are compared with the opens */
+	BEHIND_MIN = 4096,     /* opens that wait: the statistics say so */
+	UNEXPLAINED_MIN = 512, /* opens without an order (as many as the recogniser keeps): the statistics say so */
+	MISSED_MIN = 10,       /* percent of opens */
 };
 
 /* The order of a stream: the epochs of a track that are known. */
 struct order {
 	const struct shard_index *index;
-	const struct shard_view *shown;     /* whose on_bad says what a file's name shows */
+	const struct shard_view *shown;     /* the view whose on_bad says what a file's name shows */
 	pthread_mutex_t lock;               /* a leaf */
 	struct prefetch_sequence *known[2]; /* this epoch's and the next one's, or NULL */
 };
@@ -53,9 +55,9 @@ struct shown {
 struct fs_sampler_streams {
 	struct fs_server *server;
 	struct fs_view *view;
-	struct prefetch_recognise *r; /* thread's, from here ... */
+	struct prefetch_recognise *r; /* the recognise thread's own, from here ... */
 	struct follow follows[PREFETCH_TRACKS_MAX];
-	struct { /* told so far, by track */
+	struct { /* what the log says already, by track */
 		uint32_t id;
 		bool repeated, twice;
 		uint64_t seed;
@@ -63,16 +65,16 @@ struct fs_sampler_streams {
 		bool known;
 	} told[PREFETCH_TRACKS_MAX * 2];
 	struct fs_rank_files *part;     /* one rank's view: its files; NULL: every file */
-	struct fs_rank_files *coming;   /* tree: those of the epoch that listings show by now, or NULL */
-	struct prefetch_scanned before; /* by recognitions before this one */
-	bool leads;                     /* what is recognised is read ahead; else it is only told */
+	struct fs_rank_files *coming;   /* tree: those of the epoch that listings show now, or NULL */
+	struct prefetch_scanned before; /* what earlier recognitions scanned */
+	bool leads;                     /* what is recognised is read ahead; false: it is only told */
 	uint64_t manual, word;          /* where a RandomSampler's generator was seen last; word 0: nowhere */
 	_Atomic bool part_made;         /* flat: `part` is constant from then on */
-	_Atomic bool settled;           /* flat: the part is read whole; nothing more is looked at */
-	struct prefetch_saved_track saved[PREFETCH_TRACKS_MAX]; /* as the successor would get them */
+	_Atomic bool settled;           /* flat: a sampler reads the whole part, so the search has ended */
+	struct prefetch_saved_track saved[PREFETCH_TRACKS_MAX]; /* the last that was left to a successor */
 	unsigned n_saved;
-	bool restored;                            /* what a predecessor left was taken */
-	uint64_t opened_ns;                       /* of the last opens */
+	bool restored;                            /* what a predecessor left was taken over */
+	uint64_t opened_ns;                       /* time of the last opens */
 	uint32_t batch[FS_SAMPLER_STREAMS_BATCH]; /* ... to here */
 	pthread_t thread;
 
@@ -80,10 +82,10 @@ struct fs_sampler_streams {
 	pthread_cond_t cond;
 	bool stop;
 	uint32_t queue[FS_SAMPLER_STREAMS_QUEUE];
-	uint64_t queued, taken, published; /* ever; published <= taken <= queued */
+	uint64_t queued, taken, published; /* all since the start; published <= taken <= queued */
 	struct shown shown[PREFETCH_TRACKS_MAX];
 	unsigned n_shown;
-	bool sharded_twice; /* ever: the list that showed it may be another epoch's */
+	bool sharded_twice; /* since the start: the list that showed it may be another epoch's */
 	struct prefetch_scanned scanned;
 	struct prefetch_searched searched;
 };
@@ -169,7 +171,7 @@ static void follow_done(struct fs_sampler_streams *fr, struct follow *f)
 	f->live = false;
 }
 
-/* What is known of the track's epochs by now.  True when that changed. */
+/* Learns which epochs of the track are known now. Returns true if that changed. */
 static bool learn(struct fs_sampler_streams *fr, struct follow *f, const struct prefetch_recognised *track)
 {
 	struct prefetch_sequence *known[2] = { NULL, NULL };
@@ -177,7 +179,7 @@ static bool learn(struct fs_sampler_streams *fr, struct follow *f, const struct 
 		return false;
 	if (prefetch_recognise_sequence(fr->r, track->id, 0, &known[0]) < 0)
 		return false;
-	/* The next epoch's permutation is of another part, but where there is one rank. */
+	/* With several ranks the next epoch's permutation is over another part. */
 	bool same = !fr->part || fr->view->options.world == 1;
 	f->next_known = same && prefetch_recognise_sequence(fr->r, track->id, 1, &known[1]) == 0;
 	bool changed = f->next_known || f->epoch != track->epoch;
@@ -192,7 +194,7 @@ static bool learn(struct fs_sampler_streams *fr, struct follow *f, const struct 
 	return changed;
 }
 
-/* A sampler in the middle of an epoch: what it has opened already is used. */
+/* A sampler in the middle of an epoch: the engine learns what it has opened already. */
 static void catch_up(struct fs_sampler_streams *fr, struct follow *f)
 {
 	uint64_t turns[256], turn = 0;
@@ -257,7 +259,7 @@ static bool silent(const struct prefetch_recognised *track)
 	return track->since > SILENT_MIN && track->since > track->turns;
 }
 
-/* The order object lies in the follow: it stays where it is as long as it is live. */
+/* The order object lies in the follow, which therefore stays where it is while it is live. */
 static void follow_track(struct fs_sampler_streams *fr, const struct prefetch_recognised *track)
 {
 	struct follow *f = follow_of(fr, track->id);
@@ -311,7 +313,7 @@ static void tell(struct fs_sampler_streams *fr, const struct shown *s)
 	}
 }
 
-/* busy: what was taken is still being looked at. */
+/* busy: the thread is still looking at what it took. */
 static void publish(struct fs_sampler_streams *fr, bool busy)
 {
 	struct shown shown[PREFETCH_TRACKS_MAX];
@@ -340,7 +342,8 @@ static void publish(struct fs_sampler_streams *fr, bool busy)
 	pthread_mutex_unlock(&fr->lock);
 }
 
-/* One sentence where opens are not read ahead because of the recogniser.  object has the counters, where they are shown. */
+/* Adds one sentence if the recogniser is the reason that opens are not read ahead. `object` has the counters, if they
+ * are shown. */
 static void say_what_fails(const struct fs_sampler_streams *fr, bool nothing, uint64_t behind,
         const struct prefetch_searched *searched, json_t *object)
 {
@@ -473,7 +476,7 @@ static void sync_streams(struct fs_sampler_streams *fr)
 	fs_sink_own(fr->server->sink, fr->view, live == 0);
 }
 
-/* A flat view of which a sampler reads all: the only thing looked for there did not happen. */
+/* A flat view: when one sampler reads the whole part, it is not sharded twice, and the search can end. */
 static void settle(struct fs_sampler_streams *fr)
 {
 	struct prefetch_recognised track;
@@ -483,7 +486,7 @@ static void settle(struct fs_sampler_streams *fr)
 	}
 }
 
-/* Takes what is queued; where there is nothing, waits for it so long.  Returns SIZE_MAX when the thread is to end. */
+/* Takes what is queued, or waits up to `wait_ns` for it. Returns how many opens, or SIZE_MAX if the thread must end. */
 static size_t take(struct fs_sampler_streams *fr, uint64_t wait_ns)
 {
 	size_t n = 0;
@@ -504,7 +507,7 @@ static size_t take(struct fs_sampler_streams *fr, uint64_t wait_ns)
 	return stop ? SIZE_MAX : n;
 }
 
-/* All files: every order, torch's in any list. */
+/* All files: compare every order, torch's in any list. */
 static void plan_all(
         struct fs_sampler_streams *fr, struct prefetch_own_order *own, struct prefetch_recognise_options *options)
 {
@@ -515,7 +518,7 @@ static void plan_all(
 		.size = shard_view_samples(fr->view->order),
 		.several = shard_index_info(fr->server->index)->grouped,
 	};
-	/* order=torch is torch's, whose seeds are looked through anyway, and costs O(n) an epoch. */
+	/* order=torch is torch's order, whose seeds are tried anyway, and it costs O(n) an epoch. */
 	enum shard_order_mode order = shard_view_options_get(fr->view->order)->order;
 	if (order == SHARD_ORDER_TORCH || own->size == 0)
 		return;
@@ -525,7 +528,7 @@ static void plan_all(
 	options->own_first = shard_view_options_get(fr->view->order)->epoch;
 }
 
-/* One rank's part in the epoch that it is in: `coming`, if that is made. */
+/* One rank's part, in the epoch that the trainer is in: `coming`, if that is made. */
 static int plan_part(struct fs_sampler_streams *fr, struct prefetch_list_given lists[FS_RANK_FILES_LISTS],
         struct prefetch_recognise_options *options)
 {
@@ -548,7 +551,7 @@ static int plan_part(struct fs_sampler_streams *fr, struct prefetch_list_given l
 	return 0;
 }
 
-/* Whoever comes after this server goes on with what is recognised now. */
+/* Leaves what is recognised to the successor. */
 static void save(struct fs_sampler_streams *fr)
 {
 	struct prefetch_saved_track saved[PREFETCH_TRACKS_MAX];
@@ -564,7 +567,7 @@ static void save(struct fs_sampler_streams *fr)
 	fr->n_saved = n;
 }
 
-/* A predecessor may have left anything. */
+/* Takes over what a predecessor left, which may be anything. */
 static void restore(struct fs_sampler_streams *fr)
 {
 	struct prefetch_saved_track saved[PREFETCH_TRACKS_MAX];
@@ -634,8 +637,8 @@ static void end(struct fs_sampler_streams *fr)
 	fr->r = NULL;
 }
 
-/* A tree of one rank's part shows other files in another epoch, but it is the trainer who goes there: somebody's listing may have
- * moved the view while it still opens the files of the one before. */
+/* Makes the files of the next epoch in a tree of one rank. The trainer decides when it goes there: somebody's listing
+ * may have moved the view while the trainer still opens files of the epoch before. */
 static void look_ahead(struct fs_sampler_streams *fr)
 {
 	struct fs_view_progress progress;
@@ -647,10 +650,10 @@ static void look_ahead(struct fs_sampler_streams *fr)
 	fs_rank_files_free(fr->coming);
 	fr->coming = NULL;
 	if (fs_rank_files_new(fr->server, fr->view, &fr->coming) < 0)
-		fr->coming = NULL; /* nothing is dealt, or without memory: the part at hand stays */
+		fr->coming = NULL; /* nothing is dealt, or no memory: keep the part that there is */
 }
 
-/* How many of the opens are from before the trainer went to the coming part. */
+/* Counts the opens that came before the trainer went to the coming part. */
 static size_t still_here(const struct fs_sampler_streams *fr, size_t n)
 {
 	for (size_t i = 0; fr->coming && i < n; i++) {
@@ -670,7 +673,7 @@ static int begin_again(struct fs_sampler_streams *fr)
 	return begin(fr);
 }
 
-/* Returns false while samplers cannot be looked for: nothing is dealt to this rank, or without memory. */
+/* Returns false while the search cannot run: nothing is dealt to this rank, or there is no memory. */
 static bool can_look(struct fs_sampler_streams *fr, bool *ret_failed)
 {
 	int rc = fr->r ? 0 : begin(fr);
@@ -686,7 +689,7 @@ static bool can_look(struct fs_sampler_streams *fr, bool *ret_failed)
 	return false;
 }
 
-/* Opens have ended for a while: told once. */
+/* Tells the recogniser, once, that opens have paused. */
 static void pause_if_silent(struct fs_sampler_streams *fr, bool *paused)
 {
 	if (*paused || base_now_ns() - fr->opened_ns < FS_SAMPLER_STREAMS_PAUSE_S * UINT64_C(1000000000))
@@ -695,7 +698,7 @@ static void pause_if_silent(struct fs_sampler_streams *fr, bool *paused)
 	*paused = true;
 }
 
-/* Returns false when samplers could not be looked for anew: tried again with the next opens. */
+/* Returns false if the search could not begin anew; the next opens try again. */
 static bool take_in(struct fs_sampler_streams *fr, size_t n)
 {
 	look_ahead(fr);
@@ -707,16 +710,17 @@ static bool take_in(struct fs_sampler_streams *fr, size_t n)
 	return true;
 }
 
-/* Everything that is queued, before anything is searched; the thread's streams hear of it after each batch. */
+/* The thread's loop: it takes in everything that is queued before it searches, and updates the streams after each
+ * batch. */
 static void *recognise_run(void *arg)
 {
 	struct fs_sampler_streams *fr = arg;
 	bool failed = false, paused = true;
 	const uint64_t pause_ns = FS_SAMPLER_STREAMS_PAUSE_S * UINT64_C(1000000000);
-	uint64_t wait_ns = 0; /* what was restored is made ready before the first opens */
+	uint64_t wait_ns = 0; /* 0 at first, so that what was restored is ready before the first opens */
 	size_t n;
 	pthread_setname_np(pthread_self(), "recognise");
-	can_look(fr, &failed); /* before the first opens: a flat view's are not even taken in until then */
+	can_look(fr, &failed); /* before the first opens, because opens of a flat view are not even queued until then */
 	while ((n = take(fr, wait_ns)) != SIZE_MAX) {
 		wait_ns = pause_ns;
 		if (!can_look(fr, &failed))

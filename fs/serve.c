@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The life of a mount: open, mount, answer, end. */
+/* The life of a server: open, mount, answer, end; fs/fs.h and fs/server.h first. */
 #include "fs/server.h"
 
 #include <errno.h>
@@ -46,11 +46,11 @@
 #include "shard/base/units.h"
 
 enum {
-	THREADS_MIN = 4,  /* default: LOOKUPs of one directory run side by side even on a small machine */
-	THREADS_MAX = 16, /* default on large ones: workers never wait, more would only contend */
+	THREADS_MIN = 4,  /* default at least: LOOKUPs of one directory run in parallel even on a small machine */
+	THREADS_MAX = 16, /* default at most: workers never wait, so more would only compete */
 	DELAY_US_MAX = 10000000,
-	KICK_MS = 10,         /* pause between the signals that fetch workers out of read(2) */
-	READ_AHEAD_KB = 1024, /* one block: the kernel's 128 KiB would ask for a large file in eight times the READs */
+	KICK_MS = 10,         /* pause between the signals that end a worker's read(2) */
+	READ_AHEAD_KB = 1024, /* one block: with the kernel's 128 KiB a large file would need eight times the READs */
 };
 
 #define KICK_SIGNAL SIGRTMIN
@@ -68,7 +68,7 @@ static int refuse_init(struct base_err *err, int rc)
 	return base_err_set(err, rc, "the kernel's fuse does not agree with libfuse: %s", strerror(-rc));
 }
 
-/* On a descriptor that was mounted already: libfuse takes its number for a mountpoint. */
+/* Makes a session on a descriptor that is mounted already: libfuse takes "/dev/fd/N" as a mountpoint. */
 static int make_session(struct fs_server *server, struct base_err *err)
 {
 	char name[] = "ddpfs";
@@ -86,7 +86,8 @@ static int make_session(struct fs_server *server, struct base_err *err)
 	return 0;
 }
 
-/* mount(2) has queued INIT already.  It is kept: a successor feeds it to its own libfuse to agree on the same flags. */
+/* Reads INIT, which mount(2) has queued. It is kept: a successor gives it to its own libfuse, to agree on the same
+ * flags. */
 static int read_init(struct fs_server *server, struct base_err *err)
 {
 	_Alignas(struct fuse_in_header) uint8_t buf[FUSE_MIN_READ_BUFFER];
@@ -112,8 +113,8 @@ static void give_init(struct fs_server *server)
 	fuse_session_process_buf(server->session, &buf);
 }
 
-/* What libfuse answers.  A socket stands in the place of /dev/fuse meanwhile, which can take one answer only: a successor's
- * libfuse must answer, too, and the first one's answer wants a correction. */
+/* Finds out what libfuse answers to INIT. Meanwhile a socket is in the place of /dev/fuse, because /dev/fuse takes
+ * one answer only. A successor's libfuse must answer too, and the first server corrects the answer. */
 static int ask_libfuse(struct fs_server *server, struct init_answer *ret_answer, size_t *ret_len)
 {
 	int ends[2];
@@ -126,7 +127,7 @@ static int ask_libfuse(struct fs_server *server, struct init_answer *ret_answer,
 		return -errno;
 	give_init(server);
 	ssize_t len = recv(ours, ret_answer, sizeof(*ret_answer), MSG_DONTWAIT | MSG_TRUNC);
-	int rc = len < 0 ? -EPROTO : 0; /* nothing was answered */
+	int rc = len < 0 ? -EPROTO : 0; /* libfuse did not answer */
 	if (dup3(device, server->fuse_fd, O_CLOEXEC) < 0)
 		return -errno;
 	if (rc == 0 && (len < (ssize_t)(offsetof(struct init_answer, out.flags) + sizeof(uint32_t)) ||
@@ -137,7 +138,7 @@ static int ask_libfuse(struct fs_server *server, struct init_answer *ret_answer,
 	return rc;
 }
 
-/* Answered here, so that flags are fixed before any worker starts. */
+/* Answers INIT here, so that the flags are fixed before any worker starts. */
 static int answer_init(struct fs_server *server, struct base_err *err)
 {
 	struct init_answer answer;
@@ -149,8 +150,8 @@ static int answer_init(struct fs_server *server, struct base_err *err)
 		return refuse_init(err, rc);
 	if (server->successor)
 		return 0; /* the kernel has its answer from the first server */
-	/* libfuse 3.14 asks for parallel lookups in a directory and then forgets to say so: with this bit the kernel stops
-	 * taking the directory's lock for each of them. */
+	/* libfuse 3.14 asks for parallel lookups in a directory, but does not tell the kernel. With this bit the
+	 * kernel does not take the directory's lock for each lookup. */
 	answer.out.flags |= FUSE_PARALLEL_DIROPS;
 	return write(server->fuse_fd, &answer, len) < 0 ? refuse_init(err, -errno) : 0;
 }
@@ -177,7 +178,7 @@ static int copy_options(struct fs_server *server, const struct fs_options *optio
 	else
 		own->mountpoint = realpath(options->mountpoint, NULL);
 	own->control_path = options->control_path ? strdup(options->control_path) : NULL;
-	own->view.subdir = NULL; /* the view keeps its own */
+	own->view.subdir = NULL; /* the view has its own copy */
 	if (!own->mountpoint) {
 		int code = -errno;
 		return base_err_set(err, code, "'%s': %s: the mountpoint must be an existing directory",
@@ -186,7 +187,7 @@ static int copy_options(struct fs_server *server, const struct fs_options *optio
 	if (!own->dataset || (options->control_path && !own->control_path))
 		return base_err_set(err, -ENOMEM, "out of memory");
 	struct stat st;
-	/* A successor finds the mount there: asking about it would ask this server, which answers nobody yet. */
+	/* For a successor, a stat of the mountpoint would wait for this server, which does not answer yet. */
 	if (!server->successor && stat(own->mountpoint, &st) == 0 && !S_ISDIR(st.st_mode))
 		return base_err_set(
 		        err, -ENOTDIR, "'%s': not a directory: the mountpoint must be one", own->mountpoint);
@@ -219,17 +220,17 @@ static int open_dataset(struct fs_server *server, const struct fs_options *optio
 	if (rc < 0)
 		return rc;
 	server->n_views = 1;
-	return shard_index_check_err(server->index, err); /* what stands in memory now was made of its records */
+	return shard_index_check_err(server->index, err); /* what is in memory now was made of the index's records */
 }
 
-/* Finds what the predecessor left, or makes the place for it. */
+/* Takes over the handover memory of the predecessor, or makes it. */
 static int settle_estate(struct fs_server *server, struct base_err *err)
 {
 	bool kept = false;
 	uint64_t bits = 0;
 	for (uint32_t i = 0; i < server->n_views; i++) {
 		const struct shard_view *order = server->views[i]->order;
-		/* A rank's turns of any epoch: no more than all samples, and what tail=pad repeats. */
+		/* A rank's turns of any epoch: at most all samples, and what tail=pad repeats. */
 		uint64_t turns = shard_view_samples(order) + server->views[i]->options.world;
 		bits = turns > bits ? turns : bits;
 	}
@@ -280,7 +281,7 @@ static uint64_t delay_ns(void *arg, uint32_t shard, uint64_t offset, uint32_t le
 	return server->test_delay_ns;
 }
 
-/* A store that is slow, for tests and benchmarks. */
+/* Reads the delay of a slow store, for tests and benchmarks. */
 static int take_test_delay(struct fs_server *server, struct base_err *err)
 {
 	const char *text = getenv(DELAY_ENVIRON);
@@ -327,14 +328,14 @@ static int start_engine(struct fs_server *server, struct base_err *err)
 	return rc < 0 ? base_err_set(err, rc, "%s", base_err_str(rc)) : 0;
 }
 
-/* The supervisor gets the descriptor as soon as it is worth keeping. */
+/* Gives the supervisor the descriptor as soon as the mount is worth keeping. */
 static int hand_over(struct fs_server *server, struct base_err *err)
 {
 	struct fs_channel_message message = { .kind = FS_CHANNEL_MOUNTED };
 	server->mount.dev = server->dev;
 	server->mount.fusermount = server->fusermount;
 	server->mount.resends = fs_mount_resends(server->mount.init, server->mount.init_len);
-	/* The supervisor gets the session itself, this server a clone, which ends with it. */
+	/* The supervisor gets the session itself; this server gets a clone, which ends with it. */
 	cleanup_close int session = server->mount.resends ? -1 : fcntl(server->fuse_fd, F_DUPFD_CLOEXEC, 3);
 	if (session >= 0)
 		server->mount.cloned = fs_mount_clone(server->fuse_fd, NULL) == 0;
@@ -452,7 +453,7 @@ static void *worker_run(void *arg)
 
 static void on_kick(int sig)
 {
-	(void)sig; /* only ends a read(2) with EINTR */
+	(void)sig; /* the signal only ends a read(2) with EINTR */
 }
 
 static int start_workers(struct fs_server *server)
@@ -472,8 +473,8 @@ static int start_workers(struct fs_server *server)
 	return 0;
 }
 
-/* A worker that waits in read(2) of a session that still lives (detached, but in use) does not see the flag: signals
- * fetch it out.  One may come just before read(2), so they are repeated. */
+/* A worker may wait in read(2) of a session that still lives (detached, but in use). It does not see the flag, so a
+ * signal ends its read. The signal may come just before read(2), so it is repeated. */
 static void stop_workers(struct fs_server *server)
 {
 	server->stopping = true;
@@ -488,7 +489,7 @@ static void stop_workers(struct fs_server *server)
 	server->n_workers = 0;
 }
 
-/* A word of the supervisor.  Returns false when it is the end. */
+/* Takes a message of the supervisor. Returns false if it means the end. */
 static bool listen_to_supervisor(struct fs_server *server)
 {
 	struct fs_channel_message message;
@@ -499,7 +500,7 @@ static bool listen_to_supervisor(struct fs_server *server)
 	return rc == -EAGAIN || (rc == 0 && message.kind != FS_CHANNEL_STOP);
 }
 
-/* Before there are workers to work for an intruder, after the last thing that takes a right. */
+/* Gives up rights: after the last step that needs one, and before there are workers that an intruder could use. */
 static void confine(void)
 {
 	int rc = fs_confine_calls(fs_confine_wanted());
@@ -512,7 +513,7 @@ static int sooner(int a_ms, int b_ms)
 	return a_ms < 0 || (b_ms >= 0 && b_ms < a_ms) ? b_ms : a_ms;
 }
 
-/* Main waits for an end, serves the control socket meanwhile, and tells the supervisor that all is well. */
+/* Main waits for the end. Meanwhile it serves the control socket, and tells the supervisor that the server is well. */
 static int wait_for_end(struct fs_server *server)
 {
 	for (;;) {
@@ -540,7 +541,7 @@ static int wait_for_end(struct fs_server *server)
 	}
 }
 
-/* What the watcher hears goes to the view's own stream and to who recognises samplers. */
+/* The watcher's listener: tells the view's own stream, and the recognition of samplers. */
 static void opened(void *arg, struct fs_view *view, uint32_t file, uint64_t epoch, uint64_t turn)
 {
 	struct fs_server *server = arg;
@@ -570,7 +571,7 @@ static int start_samplers(struct fs_server *server)
 	return rc;
 }
 
-/* The watcher has ended, but listings and statistics drain too. */
+/* The watcher has ended, but listings and statistics drain, too, so the listener goes first. */
 static void stop_samplers(struct fs_server *server)
 {
 	fs_watch_listen(server->watch, (struct fs_watch_listener){ 0 });
@@ -578,7 +579,7 @@ static void stop_samplers(struct fs_server *server)
 		fs_sampler_streams_end(server->samplers[i]);
 }
 
-/* What the helper does first: nobody is told that the mount is ready before it has answered. */
+/* What the helper does first: it reports the mount as ready only after the mount has answered. */
 struct beginning {
 	struct fs_server *server;
 	void (*ready)(void *arg);
@@ -658,7 +659,7 @@ static void server_free(struct fs_server *server)
 	/* Mounted but never run (or INIT failed). */
 	if (server->fuse_fd >= 0 && !server->unmounted && !server->successor)
 		fs_unmount(server->options.mountpoint, server->dev, server->fusermount, true);
-	/* Blocks in flight call back and answer their READs: the session is still needed. */
+	/* Blocks in flight call back and answer their READs, so this comes before the session's end. */
 	prefetch_free(server->prefetch);
 	if (server->session)
 		fuse_session_destroy(server->session); /* closes fuse_fd */

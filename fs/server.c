@@ -9,7 +9,7 @@ void fs_server_stop(struct fs_server *server)
 {
 	uint64_t one = 1;
 	int saved = errno;
-	/* Nothing to do about a failure: the counter is full only when the stop is already on its way. */
+	/* A failure needs no action: the counter is full only if the stop is on its way already. */
 	ssize_t n = write(server->stop_fd, &one, sizeof(one));
 	(void)n;
 	errno = saved;
@@ -28,6 +28,7 @@ int fs_server_unmount(struct fs_server *server, bool lazy)
 void fs_server_root_changed(struct fs_server *server, struct fs_view *view)
 {
 	fuse_ino_t ino = fs_ino((struct fs_node){ .kind = FS_ROOT, .view = view->number });
-	/* A negative offset drops attributes only. -ENOENT: the kernel does not hold the inode, and so nothing old. */
+	/* A negative offset drops attributes only. -ENOENT: the kernel does not have the inode, and so no old
+	 * attributes. */
 	fuse_lowlevel_notify_inval_inode(server->session, ino, -1, 0);
 }

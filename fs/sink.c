@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* The page cache as the engine's sink, and its streams; fs/sink.h and prefetch/sink.h first. */
 #include "fs/sink.h"
 
 #include <errno.h>
@@ -18,15 +19,15 @@
 
 enum {
 	NOTIFY_PRUNE = 9,      /* FUSE_NOTIFY_PRUNE, protocol 7.45, Linux 6.18 */
-	PRUNE_MAX = 256,       /* inodes of one message */
+	PRUNE_MAX = 256,       /* inodes in one message */
 	USES_MAX = 1024,       /* uses handed to the engine at once */
-	LIST_BYTES = 64 << 10, /* of directory entries taken from the kernel at once */
+	LIST_BYTES = 64 << 10, /* bytes of directory entries taken from the kernel at once */
 	FOLLOWED_MAX = 64,
-	LOOK_EVERY = 64, /* names looked up between two looks whether the mount is still there */
-	REST_MS = 100,   /* without an open: then a server whose look-ups make the mount busy makes none */
+	LOOK_EVERY = 64, /* names looked up between two checks that the mount is still there */
+	REST_MS = 100,   /* ms without an open, after which nothing is looked up if there is no copy of the mount */
 };
 
-/* The message's own part, as the kernel's include/uapi/linux/fuse.h has it. */
+/* The message's payload, as the kernel's include/uapi/linux/fuse.h has it. */
 struct prune_out {
 	uint32_t count;
 	uint32_t padding;
@@ -34,7 +35,7 @@ struct prune_out {
 };
 _Static_assert(sizeof(struct prune_out) == 16, "struct fuse_notify_prune_out");
 
-/* Layout of struct fuse_out_header, which <linux/fuse.h> and libfuse's headers both have. */
+/* Layout of struct fuse_out_header, as <linux/fuse.h> and libfuse's own headers have it. */
 struct notify_header {
 	uint32_t len;
 	int32_t error;
@@ -44,8 +45,8 @@ struct notify_header {
 struct fs_sink_stream {
 	struct fs_sink *sink;
 	struct fs_view *view;
-	struct shard_view *order; /* the view's, or what was recognised */
-	uint32_t rank;            /* of it */
+	struct shard_view *order; /* the view's order, or one that was recognised */
+	uint32_t rank;            /* whose turns of `order` the stream reads */
 	struct prefetch_stream *stream;
 	/* Uses gathered from one drain of the watcher, under its lock. */
 	struct prefetch_use uses[USES_MAX];
@@ -56,14 +57,14 @@ struct fs_sink_stream {
 struct fs_sink {
 	struct prefetch_sink base;
 	struct fs_server *server;
-	pthread_mutex_t lock;                         /* guards what follows against their end */
+	pthread_mutex_t lock;                         /* keeps the streams below from ending while they are used */
 	struct fs_sink_stream *streams[FS_VIEWS_MAX]; /* of the views' own orders */
 	struct fs_sink_stream *followed[FOLLOWED_MAX];
 	uint64_t gone_fetched, gone_jumps; /* of streams that ended */
 	struct fs_detached *touch;         /* the thread that lists and looks up */
 	_Atomic uint64_t opened_ns;        /* the last open of a watched file; 0: none yet */
-	_Atomic bool pins; /* what the thread does makes the mount busy: there is no copy (fs/detached_thread.h) */
-	bool no_prune;     /* lister's: this kernel does not know the message */
+	_Atomic bool pins; /* the thread's work makes the mount busy: there is no copy (fs/detached_thread.h) */
+	bool no_prune;     /* lister's: this kernel does not have FUSE_NOTIFY_PRUNE */
 	char *list_buf;    /* lister's, LIST_BYTES */
 };
 
@@ -74,8 +75,8 @@ static struct fs_sink *sink_of(struct prefetch_sink *base)
 
 /* ---- announce ---- */
 
-/* Reads directory entries until those of `n` turns (or files) were seen.  Their names do not matter here: the kernel has
- * made inodes of them. */
+/* Reads directory entries until those of `n` turns (or files) came. Their names are not used here: the kernel has
+ * made inodes for them. */
 static void list_entries(struct fs_sink *sink, int fd, uint64_t offset, uint64_t n)
 {
 	if (lseek(fd, (off_t)offset, SEEK_SET) < 0)
@@ -112,7 +113,7 @@ static void look_up(struct fs_sink *sink, const struct fs_detached_root *root, u
 	memcpy(path, root->at, len + 1);
 	if (shard_index_file_path(sink->server->index, file, path + len, sizeof(path) - len) < 0)
 		return;
-	/* Asks for nothing but the size: a name that the kernel knows costs no request. */
+	/* Asks for nothing but the size: if the kernel knows the name, this costs no request. */
 	statx(root->fd, path, AT_SYMLINK_NOFOLLOW | AT_NO_AUTOMOUNT, STATX_SIZE, &st);
 }
 
@@ -124,7 +125,7 @@ static void announce_tree(struct fs_sink *sink, const struct fs_detached_root *r
 		return;
 	for (uint32_t i = 0; i < n; i++) {
 		if (i % LOOK_EVERY == LOOK_EVERY - 1 && !fs_detached_mounted(sink->server))
-			break; /* unmounted: the copy is what keeps the session alive */
+			break; /* unmounted: only the copy keeps the session alive */
 		uint32_t files[SHARD_SAMPLE_FILES_MAX], sample, n_files = 1;
 		int rc = shard_epoch_turn(e, vs->rank, turn + i, &sample, NULL);
 		if (rc == 0)
@@ -172,8 +173,8 @@ static void sink_announce(struct prefetch_sink *base, void *user, uint64_t epoch
 	fs_detached_run(sink->touch, announce_now, &a);
 }
 
-/* A trainer that has stopped is often followed by umount(8), which fails while a look-up waits for its answer.  Its next open is
- * news for the engine, which asks again then. */
+/* When a trainer stops, umount(8) often follows. It fails while a look-up waits for its answer, so there are none
+ * then. The trainer's next open makes the engine ask again. */
 static bool sink_rests(struct prefetch_sink *base)
 {
 	struct fs_sink *sink = sink_of(base);
@@ -196,7 +197,7 @@ static int sink_store(struct prefetch_sink *base, uint32_t file, uint64_t offset
 
 /* ---- drop ---- */
 
-/* One message for many inodes.  Those in use stay. */
+/* Drops many inodes with one message. The kernel keeps those in use. */
 static int prune(struct fs_sink *sink, uint64_t *inos, uint32_t n)
 {
 	struct prune_out out = { .count = n };
@@ -239,7 +240,7 @@ static void drop_file(struct ino_list *list, uint32_t file)
 	}
 }
 
-/* Of one that will be stored again before it is announced again, the pages alone. */
+/* Drops a sample. If it will be stored again before it is announced again, only its pages go. */
 static void drop_sample(struct ino_list *list, uint32_t sample, bool announced)
 {
 	const struct fs_server *server = list->sink->server;
@@ -256,7 +257,7 @@ static void drop_sample(struct ino_list *list, uint32_t sample, bool announced)
 	}
 }
 
-/* Pages of a large file go by the block; its inode stays. */
+/* Drops a block of a large file: only its pages, the inode stays. */
 static void drop_block(struct ino_list *list, uint32_t file, uint32_t block)
 {
 	struct shard_file f;
@@ -301,7 +302,7 @@ static void used(struct fs_sink_stream *vs, uint32_t file, uint64_t epoch, uint6
 	if (vs->view->layout == FS_LAYOUT_FLAT && turn != UINT64_MAX && epoch <= FS_EPOCH_MAX) {
 		vs->uses[vs->n_uses++] = (struct prefetch_use){ .epoch = epoch, .turn = turn };
 	} else {
-		/* Names that say nothing of an epoch. */
+		/* A name that tells no epoch: the sample was used. */
 		struct shard_place f;
 		if (shard_index_place(vs->sink->server->index, file, &f) < 0 || f.sample == SHARD_NONE)
 			return;
@@ -408,8 +409,8 @@ struct prefetch_sink *fs_sink_base(struct fs_sink *sink)
 	return &sink->base;
 }
 
-/* Where a predecessor's trainer is: what was not opened of the last few thousand turns is other workers', what was not opened
- * before them never will be. */
+/* Finds where a predecessor's trainer is. In the last few thousand turns, those not opened belong to other workers.
+ * Those not opened before them never will be. */
 static uint64_t resume_turn(struct fs_view *view, const struct fs_view_progress *progress)
 {
 	uint64_t first = fs_view_first_unopened(view, progress->epoch);
@@ -477,12 +478,12 @@ static int start_stream(struct fs_sink *sink, struct fs_view *view)
 		.rank = view->options.rank,
 		.epoch = progress.epoch,
 		.turn = resume_turn(view, &progress),
-		/* A trainer that walks a tree usually brings its own sampler. */
+		/* A trainer that walks a tree usually has its own sampler. */
 		.doubtful = view->layout == FS_LAYOUT_TREE,
 	};
 	int rc = stream_new(sink, view, &options, &vs);
 	if (rc < 0)
-		return rc == -ENODATA ? 0 : rc; /* nothing is dealt to this rank: nothing to read ahead */
+		return rc == -ENODATA ? 0 : rc; /* nothing is dealt to this rank, so there is nothing to read ahead */
 	tell_opened(vs, options.epoch, options.turn);
 	pthread_mutex_lock(&sink->lock);
 	sink->streams[view->number] = vs;
@@ -496,7 +497,7 @@ void fs_sink_own(struct fs_sink *sink, struct fs_view *view, bool wanted)
 	bool there = sink->streams[view->number] != NULL;
 	pthread_mutex_unlock(&sink->lock);
 	if (wanted && !there)
-		start_stream(sink, view); /* without memory: tried again */
+		start_stream(sink, view); /* without memory: the next call tries again */
 	else if (!wanted && there)
 		stream_end(sink, &sink->streams[view->number]);
 }

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The numbers of a mount, as JSON and for Prometheus; fs/stats.h first. */
+/* The statistics of a mount, as JSON and for Prometheus; fs/stats.h first. */
 #include "fs/stats.h"
 
 #include <errno.h>
@@ -25,7 +25,7 @@
 enum { TEXT_SHOWN_MAX = 512, FIELDS_MAX = 64, QUARANTINE_SHOWN_MAX = 4 };
 
 struct fs_stats {
-	struct fs_handover_counts before; /* of the servers before this one */
+	struct fs_handover_counts before; /* what earlier servers counted */
 	pthread_mutex_t lock;             /* guards the counts in the handover memory; a leaf */
 };
 
@@ -54,18 +54,18 @@ void fs_stats_free(struct fs_stats *stats)
 struct field {
 	const char *name;
 	const char *help; /* of the metric */
-	bool counter;     /* only grows */
+	bool counter;     /* it only grows */
 	uint64_t value;
 };
 
-/* Adds what the servers before this one had counted, and leaves the sums to the next one. */
+/* Adds what earlier servers counted, and leaves the sums to the next server. */
 static void carry(struct fs_server *server, const struct fs_view *view, struct field *fields, size_t n)
 {
 	struct fs_stats *stats = server->stats;
 	struct fs_handover_counts last = { 0 };
 	struct fs_handover_counts next = { 0 };
 	if (view->number != 0)
-		return; /* there is room for one */
+		return; /* there is room for one more */
 	pthread_mutex_lock(&stats->lock);
 	fs_handover_load_counts(server->estate, &last);
 	for (size_t i = 0; i < n; i++) {
@@ -76,7 +76,7 @@ static void carry(struct fs_server *server, const struct fs_view *view, struct f
 			if (stats->before.counts[k].key == key)
 				fields[i].value += stats->before.counts[k].value;
 		uint64_t value = fields[i].value;
-		/* Two threads may come here in another order than they counted: what was shown once stays. */
+		/* Two threads may come here in another order than they counted: a value that was shown is kept. */
 		for (uint64_t k = 0; k < last.n; k++)
 			if (last.counts[k].key == key && last.counts[k].value > value)
 				value = last.counts[k].value;
@@ -92,7 +92,7 @@ static size_t collect(struct fs_server *server, struct fs_view *view, struct fie
 	struct prefetch_stats engine = { 0 };
 	struct fs_view_progress progress;
 	struct fs_hit_counting_count opens;
-	fs_watch_count(server->watch, &opens); /* first: what was opened until now is news to the engine */
+	fs_watch_count(server->watch, &opens); /* first, so that the engine knows of all opens until now */
 	prefetch_stats_get(server->prefetch, &engine);
 	fs_view_progress(view, &progress);
 	struct prefetch_stream_stats stream;
@@ -190,7 +190,7 @@ static void hex16(const uint8_t bytes[16], char ret_hex[33])
 		snprintf(ret_hex + 2 * i, 3, "%02x", bytes[i]);
 }
 
-/* Paths may hold any bytes; JSON may not. */
+/* JSON must be UTF-8, but paths may hold any bytes. */
 static json_t *text_value(const char *text)
 {
 	char quoted[TEXT_SHOWN_MAX];
@@ -236,7 +236,7 @@ static json_t *sample_path(struct fs_server *server, uint32_t sample)
 	return text_value(path);
 }
 
-/* The first samples that on_bad leaves out or replaces, and by what. */
+/* The first samples that on_bad leaves out or replaces, and what replaces them. */
 static json_t *quarantine(struct fs_server *server, struct fs_view *view)
 {
 	json_t *list = json_array();
@@ -271,7 +271,7 @@ static json_t *epochs(struct fs_server *server)
 	return list;
 }
 
-/* For mounts whose log lines go nowhere, as in a container without syslog. */
+/* For mounts whose log goes nowhere, as in a container without syslog. */
 static json_t *problems(void)
 {
 	struct base_log_line lines[BASE_LOG_KEPT];

@@ -74,8 +74,8 @@ void fs_stats_files_free(struct fs_stats_files *files)
 
 static void pad(char *text, size_t len, size_t size, bool lines)
 {
-	/* Prometheus' text form takes empty lines, not lines of blanks.  Carriage returns are blanks of JSON that a terminal
-	 * does not show. */
+	/* Prometheus' text form allows empty lines, but not lines of blanks. Carriage returns are blanks in JSON, and
+	 * a terminal does not show them. */
 	memset(text + len, lines ? '\n' : '\r', size - len);
 	text[lines ? size - 1 : len < size ? len : size - 1] = '\n';
 }
@@ -86,7 +86,7 @@ static void refresh(struct fs_stats_files *files, struct fs_view *view, enum fs_
 	size_t len = files->texts[place(kind)](files->server, view, snapshot->text, snapshot->size);
 	pad(snapshot->text, len, snapshot->size, kind == FS_METRICS);
 	clock_gettime(CLOCK_REALTIME, &now);
-	/* A clock that stands or jumps back must not hide the change. */
+	/* A clock that stops or jumps back must not hide the change. */
 	if (now.tv_sec < snapshot->mtime.tv_sec ||
 	        (now.tv_sec == snapshot->mtime.tv_sec && now.tv_nsec <= snapshot->mtime.tv_nsec)) {
 		now = snapshot->mtime;

@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* The watcher: adds inotify watches, drains events, pairs READs with opens; fs/watch.h first. */
 #include "fs/watch.h"
 
 #include <errno.h>
@@ -19,19 +20,19 @@
 #include "shard/base/log.h"
 
 enum {
-	LOOK_EVERY = 64,      /* directories watched between two looks whether the mount is still there */
-	READY_DIRS = 4096,    /* directories after which the mount is called ready */
-	DRAIN_READS_MAX = 64, /* reads of FS_HANDOVER_EVENTS_BYTES a drain: bounds it under a flood */
-	IN_ORDER_FULL = 64,   /* events in a row within the slack that make an order trusted */
+	LOOK_EVERY = 64,      /* directories watched between two checks that the mount is still there */
+	READY_DIRS = 4096,    /* directories that are watched before the mount is called ready */
+	DRAIN_READS_MAX = 64, /* reads of FS_HANDOVER_EVENTS_BYTES in one drain: a limit under a flood of events */
+	IN_ORDER_FULL = 64,   /* events in a row within the slack after which an order is trusted */
 	PAIR_MS_MAX = 3600000,
-	EPOCHS_KEPT = 2, /* whose turns READs are looked for: the current one, and the one whose last files are open */
+	EPOCHS_KEPT = 2, /* epochs whose turns READs may be of: the current one, and the one before it, still open */
 };
 
-#define PAIR_ENVIRON "DDPFS_TEST_PAIR_MS" /* for tests: counts do not depend on how busy the machine is */
+#define PAIR_ENVIRON "DDPFS_TEST_PAIR_MS" /* for tests: counts must not depend on how busy the machine is */
 
 struct watched {
 	struct fs_view *view;
-	uint32_t dir; /* tree: directory; flat: 0 */
+	uint32_t dir; /* tree: the directory; flat: 0 */
 };
 
 struct fs_watch {
@@ -39,32 +40,32 @@ struct fs_watch {
 	pthread_t thread;
 	bool started;
 	int fd;
-	int poke_fd; /* eventfd: the thread is to end */
+	int poke_fd; /* eventfd: the thread must end */
 	_Atomic bool stopping;
-	_Atomic bool settled; /* every watch is known by its number: the events of a predecessor's can be read */
+	_Atomic bool settled; /* the number of every watch is known, so a predecessor's events can be read */
 	_Atomic uint64_t n_dirs;
 
 	pthread_mutex_t ready_lock;
 	pthread_cond_t ready_cond;
-	_Atomic bool ready; /* changed with ready_lock held */
-	int answer;         /* of the first stat, 0 or -errno; set before `ready` */
+	_Atomic bool ready; /* changes with ready_lock held */
+	int answer;         /* result of the first stat, 0 or -errno; set before `ready` */
 
 	pthread_mutex_t lock; /* guards what follows */
 	struct fs_watch_listener listener;
 	struct watched *by_wd;
 	size_t by_wd_size;
-	uint32_t in_order; /* how much the opens follow the order, 0..IN_ORDER_FULL */
-	bool lost;         /* events were lost since the last one that had a turn */
+	uint32_t in_order; /* how far the opens follow the order, 0..IN_ORDER_FULL */
+	bool lost;         /* events were lost after the last one that had a turn */
 	struct fs_hit_counting *opens;
 	struct {
 		struct fs_view *view;
 		struct shard_epoch *epoch; /* referenced; NULL: none */
-	} epochs[EPOCHS_KEPT];             /* of flat views that had opens, latest first */
-	struct fs_handover_opens *kept;    /* events are read here */
-	bool has_left;                     /* a predecessor may have left some */
+	} epochs[EPOCHS_KEPT];             /* of flat views with opens, latest first */
+	struct fs_handover_opens *kept;    /* buffer for events, in the handover memory */
+	bool has_left;                     /* a predecessor may have left events there */
 };
 
-/* A predecessor's opens came in order when nearly all turns up to the farthest were opened. */
+/* A predecessor's opens came in order if nearly all turns up to the farthest one were opened. */
 static uint32_t seen_in_order(const struct fs_server *server)
 {
 	struct fs_view_progress progress;
@@ -94,7 +95,7 @@ int fs_watch_new(struct fs_server *server, struct fs_watch **ret_watch)
 	pthread_cond_init(&watch->ready_cond, &clock);
 	pthread_condattr_destroy(&clock);
 	watch->poke_fd = -1;
-	watch->fd = server->link->inotify_fd; /* with watches and events, when there was a server before */
+	watch->fd = server->link->inotify_fd; /* has watches and events already if there was a server before */
 	if (fs_hit_counting_new(pair_ms(), &watch->opens) < 0) {
 		fs_watch_free(watch);
 		return -ENOMEM;
@@ -142,7 +143,7 @@ uint64_t fs_watch_dirs(struct fs_watch *watch)
 	return watch ? atomic_load(&watch->n_dirs) : 0;
 }
 
-/* An eventfd that does not block fails with EAGAIN only: it is set already, or not set. */
+/* A nonblocking eventfd fails with EAGAIN only, and then it is set already. */
 static void poke(struct fs_watch *watch)
 {
 	uint64_t one = 1;
@@ -175,8 +176,8 @@ static int remember(struct fs_watch *watch, int wd, struct fs_view *view, uint32
 	return rc;
 }
 
-/* Returns the watch's number.  The lookups of this path are answered by our own workers; an event that comes before `remember`
- * waits for the lock. */
+/* Watches one directory and returns the watch's number. The server's own workers answer the lookups of this path. An
+ * event that comes before `remember` waits for the lock. */
 static int watch_dir(struct fs_watch *watch, const struct fs_detached_root *root, struct fs_view *view, uint32_t dir)
 {
 	char path[PATH_MAX + SHARD_PATH_MAX + 2];
@@ -184,7 +185,7 @@ static int watch_dir(struct fs_watch *watch, const struct fs_detached_root *root
 	int rc = shard_index_dir_path(watch->server->index, dir, inner, sizeof(inner));
 	if (rc < 0)
 		return rc;
-	/* inotify_add_watch(2) takes no descriptor to begin at. */
+	/* inotify_add_watch(2) takes no directory descriptor to start from. */
 	int len = root->fd < 0 ? snprintf(path, sizeof(path), "%s%s", root->at, inner)
 	                       : snprintf(path, sizeof(path), "/proc/thread-self/fd/%d/%s", root->fd, inner);
 	if (len < 0 || len >= PATH_MAX)
@@ -232,7 +233,7 @@ static void watch_tree(struct fs_watch *watch, const struct fs_detached_root *ro
 		if (dir == READY_DIRS)
 			set_ready(watch);
 		if (dir % LOOK_EVERY == LOOK_EVERY - 1 && !fs_detached_mounted(watch->server))
-			break; /* unmounted: `root` is what keeps the session alive */
+			break; /* unmounted: only `root` keeps the session alive */
 	}
 	if (too_long)
 		fs_log_queue_note(watch->server->log,
@@ -262,8 +263,8 @@ static void overflowed(struct fs_watch *watch)
 	watch->lost = true;
 }
 
-/* After a loss the next event says where the trainer is now.  If it went in order until then, it went in order meanwhile:
- * all before this turn but what its workers may still hold was opened. */
+/* After a loss, the next event says where the trainer is now. If the trainer went in order until the loss, it also
+ * did in between. Then all turns before this one were opened, except those that its workers may still hold. */
 static void recover(struct fs_watch *watch, struct fs_view *view, uint64_t epoch, uint64_t turn)
 {
 	struct fs_view_progress progress;
@@ -296,11 +297,11 @@ static void took_turn(struct fs_watch *watch, struct fs_view *view, uint64_t epo
 /* What an event says. */
 struct open_at {
 	uint32_t file;  /* SHARD_NONE: not looked up */
-	uint64_t epoch; /* the current one, or a flat name's own */
+	uint64_t epoch; /* the current epoch, or a flat name's own */
 	uint64_t turn;  /* UINT64_MAX: none */
 };
 
-/* The file behind a name in a watched directory. */
+/* Finds the file behind a name in a watched directory. */
 static int event_file(struct fs_watch *watch, const struct watched *where, const char *name, uint32_t *ret_file)
 {
 	if (where->view->layout == FS_LAYOUT_FLAT)
@@ -308,7 +309,7 @@ static int event_file(struct fs_watch *watch, const struct watched *where, const
 	return shard_index_find_file(watch->server->index, where->dir, name, strlen(name), ret_file);
 }
 
-/* A flat name of this rank says all that is needed; looking its file up would cost more than the rest of the event. */
+/* A flat name of this rank says all that is needed. Looking up its file would cost more than the rest of the event. */
 static struct open_at locate(
         struct fs_watch *watch, const struct watched *where, struct shard_epoch *epoch, const char *name)
 {
@@ -344,12 +345,12 @@ static bool is_kept(const struct fs_watch *watch, const struct fs_view *view, ui
 	return false;
 }
 
-/* Counted by the turn where READs will be looked for by turn, else by file. */
+/* Counts an open: by its turn if READs will be looked for by turn, else by its file. */
 static void count_open(struct fs_watch *watch, const struct watched *where, const char *name, const struct open_at *at,
         uint64_t now_ns)
 {
 	struct fs_hit_counting_key key = { .id = at->file };
-	/* By the inode that READs will name. */
+	/* Count it under the inode that READs will name. */
 	uint32_t shown;
 	if (at->file != SHARD_NONE && where->view->layout == FS_LAYOUT_TREE &&
 	        shard_view_instead_file(where->view->order, at->file, &shown) == 0)
@@ -391,7 +392,7 @@ static void handle(struct fs_watch *watch, const struct inotify_event *event, ui
 		listener->opened(listener->arg, where->view, at.file, at.epoch, at.turn);
 }
 
-/* A READ to the open that it belongs to. */
+/* Pairs a READ with the open that it belongs to. */
 static void pair(struct fs_watch *watch, const struct fs_hit_counting_read *read)
 {
 	struct fs_hit_counting_key keys[1 + EPOCHS_KEPT] = { { .id = read->file } };
@@ -454,7 +455,7 @@ void fs_watch_drain(struct fs_watch *watch)
 void fs_watch_read(struct fs_watch *watch, uint32_t file, bool first, uint64_t now_ns)
 {
 	struct fs_hit_counting_read read = { .file = file, .first = first, .ns = now_ns };
-	/* Only READs that no open wakes the watcher for fill the list up, so this is rare. */
+	/* The list fills up only with READs for which no open wakes the watcher, so this is rare. */
 	while (!fs_hit_counting_read(watch->opens, read))
 		fs_watch_drain(watch);
 }
@@ -475,7 +476,7 @@ static void watch_all(struct fs_watch *watch)
 	struct fs_detached_root root;
 	struct statx st;
 	int opened = fs_detached_root_open(server, &root);
-	/* One answer through the kernel: after it, everybody will be answered. */
+	/* One answer through the kernel: from then on everybody gets answers. */
 	if (opened == 0 && statx(root.fd, root.at, AT_EMPTY_PATH, STATX_BASIC_STATS, &st) < 0)
 		watch->answer = -errno;
 	for (uint32_t i = 0; i < server->n_views && watch->fd >= 0 && !watch->stopping; i++) {
@@ -504,7 +505,7 @@ static void *watch_run(void *arg)
 	watch->settled = true;
 	set_ready(watch);
 
-	/* poll(2) passes over descriptors below 0. */
+	/* poll(2) skips descriptors below 0. */
 	struct pollfd fds[2] = { { .fd = watch->poke_fd, .events = POLLIN }, { .fd = watch->fd, .events = POLLIN } };
 	while (!watch->stopping) {
 		if (poll(fds, 2, -1) < 0 && errno != EINTR)
