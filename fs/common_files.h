@@ -18,6 +18,7 @@ struct fs_common_files {
 /* Finds the common files. Time O(k log n) for k runs of common files; O(n_files) if samples have several files.
  * Returns 0; -ENOMEM, index errors. fs_common_files_done frees them. */
 int fs_common_files_init(struct fs_common_files *common, const struct shard_index *index);
+/* Frees the list. */
 void fs_common_files_done(struct fs_common_files *common);
 
 #endif

@@ -44,6 +44,7 @@ struct fs_detached_root {
 /* Opens the copy. Without CAP_SYS_ADMIN there is none (fd: AT_FDCWD), which is no error.
  * Returns 0; -ESTALE: another file system is at the mountpoint; -ENAMETOOLONG. */
 int fs_detached_root_open(const struct fs_server *server, struct fs_detached_root *ret_root);
+/* Closes the copy, if there is one. */
 void fs_detached_root_close(const struct fs_detached_root *root);
 
 /* Returns false if the mount was unmounted, or if something is mounted over it. */

@@ -17,6 +17,8 @@
 #include "fs/listing_offset.h"
 #include "fs/server.h"
 
+/* Answer OPENDIR, READDIR and READDIRPLUS, as libfuse calls them. fs_dir_opendir answers later, from the helper, if
+ * the watches are not set yet. */
 void fs_dir_opendir(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi);
 void fs_dir_readdir(fuse_req_t req, fuse_ino_t ino, size_t size, off_t off, struct fuse_file_info *fi);
 void fs_dir_readdirplus(fuse_req_t req, fuse_ino_t ino, size_t size, off_t off, struct fuse_file_info *fi);

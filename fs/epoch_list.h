@@ -19,6 +19,7 @@ enum {
 struct fs_lists; /* opaque */
 
 int fs_lists_new(const struct shard_index *index, struct fs_lists **ret_lists); /* -ENOMEM */
+/* Frees the lists; NULL is fine. */
 void fs_lists_free(struct fs_lists *lists);
 
 /* Finds the bytes of either list of @epoch: O(turns) the first time. @cancel: checked now and then; may be NULL.

@@ -76,6 +76,7 @@ struct fs_hit_counting_count {
 	uint64_t hits;   /* no READ came, as far as is known */
 	uint64_t misses; /* a READ came */
 };
+/* Tells the counts. */
 void fs_hit_counting_count(struct fs_hit_counting *opens, struct fs_hit_counting_count *ret_count);
 
 #endif

@@ -8,6 +8,7 @@
 
 #include "fs/server.h"
 
+/* Checks the mount; opens at most 256 shards, but reads none. */
 void fs_mount_check(const struct fs_server *server);
 
 #endif

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* From names to nodes, from nodes to attributes. All results are pure functions of the dataset and the options,
- * except the sizes and times of the files of fs/stats_files.h and the mtime of the root.
+/* From names to nodes, from nodes to attributes. All results are pure functions of the dataset and the
+ * options, with two exceptions: sizes and times of the files of fs/stats_files.h, and the mtime of the root.
  *
  * Threads: any. */
 #ifndef DDPFS_FS_NODE_H

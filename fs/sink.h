@@ -55,6 +55,7 @@ void fs_sink_release(struct fs_sink *sink);
  * this function and the next four. */
 int fs_sink_follow(struct fs_sink *sink, struct fs_view *view, struct shard_view *order, uint64_t epoch,
         struct fs_sink_stream **ret_stream);
+/* Ends such a stream. */
 void fs_sink_unfollow(struct fs_sink *sink, struct fs_sink_stream *stream);
 /* Records that the trainer used @turn; the uses are gathered until fs_sink_flush. `past` is as in prefetch/stream.h. */
 void fs_sink_used(struct fs_sink_stream *stream, uint64_t epoch, uint64_t turn, bool past);

@@ -94,14 +94,17 @@ void fs_view_opened_range(struct fs_view *view, uint64_t epoch, uint64_t from, u
 /* Finds this rank's turn of a sample in @epoch. Returns 0; -ENOENT: the sample is not this rank's; index errors. */
 int fs_view_turn(const struct fs_view *view, const struct shard_epoch *epoch, uint32_t sample, uint64_t *ret_turn);
 
+/* The fields mean what they mean in struct fs_view. */
 struct fs_view_progress {
 	uint64_t epoch;
 	uint64_t turns;
 	uint64_t n_opened;
 	uint64_t next_turn;
+	/* listings advance the epoch: not pinned */
 	bool automatic;
 	struct timespec listing_time;
 };
+/* Tells how far the trainer is; all values are of one moment. */
 void fs_view_progress(struct fs_view *view, struct fs_view_progress *ret_progress);
 
 /* Finds how many global steps of @epoch are trained once each rank has trained the first @turns of its samples, or

@@ -35,6 +35,7 @@ void fs_watch_free(struct fs_watch *watch);
  * directories).
  * Returns 0; -ECANCELED: the watcher was stopped; -errno of the stat. */
 int fs_watch_wait_ready(struct fs_watch *watch);
+/* Returns whether fs_watch_wait_ready would return at once. Any thread. */
 bool fs_watch_is_ready(struct fs_watch *watch);
 
 /* Takes in the events that the kernel has queued so far. `watch` may be NULL. Any thread. */
