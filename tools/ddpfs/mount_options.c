@@ -536,7 +536,7 @@ int options_finish(struct options *o, struct base_err *err)
 	if (resumes && fs->view_all && fs->layout == FS_LAYOUT_TREE)
 		return base_err_set(err, -EINVAL,
 		        "%s= is for rank views: view=all shows every file in every epoch, and it is the trainer's own "
-		        "sampler that goes on where it stopped. Leave %s= out, and see README.md, 'Stop and go on'",
+		        "sampler that goes on where it stopped. Leave %s= out, and see tools/RESUME.md",
 		        resumes, resumes);
 	if (fs->fill_class && (fs->view_all || fs->layout != FS_LAYOUT_TREE))
 		return base_err_set(err, -EINVAL,
