@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* Finds and asks the server of a mount; control_client.h first. */
 #include "tools/ddpfs/control_client.h"
 
 #include <errno.h>
@@ -44,7 +45,7 @@ static int find_by_socket(const char *path, unsigned limit_ms, struct base_err *
 	return 0;
 }
 
-/* A server knows where it mounted; mount --move and the renaming of a directory above happen without it. */
+/* The server knows only where it mounted.  It does not learn of mount --move, or of a renamed directory above. */
 static void set_place(struct base_control_peer *peer)
 {
 	char place[PATH_MAX];
@@ -74,7 +75,7 @@ int ask_owner(const char *target, uid_t *ret_uid)
 	return rc < 0 ? rc : mounts_ddpfs_owner(path ? path : absolute, ret_uid);
 }
 
-/* No server of ours has it: what is it then? */
+/* Says why no server of this user has `target`: another user's mount, or an own one with control=SOCKET. */
 static int explain(const char *target, int rc, struct base_err *err)
 {
 	uid_t owner;
@@ -120,7 +121,7 @@ int ask_survey(unsigned limit_ms, struct base_control_peer **ret_peers, size_t *
 	return rc;
 }
 
-/* In an answer, too. */
+/* Puts the present place into an answer, if it holds a mountpoint. */
 static void tell_place(json_t *object, const char *mountpoint)
 {
 	if (json_object_get(object, "mountpoint"))

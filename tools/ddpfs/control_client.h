@@ -1,6 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* One question to the server of a mount, and its answer as JSON.  What ctl, stat and top share.
- * Threads: no shared state. */
+/* Finds the server of a mount and asks it one question; ctl, stat, top, umount, restart and ls use it.
+ *
+ * It adds to shard/base/control_client.h: paths of control sockets, sentences for people, and the place of moved
+ * mounts.
+ *
+ * Threads: any; no shared state. */
 #ifndef DDPFS_TOOLS_DDPFS_CONTROL_CLIENT_H
 #define DDPFS_TOOLS_DDPFS_CONTROL_CLIENT_H
 
@@ -9,22 +13,29 @@
 #include "shard/base/control_client.h"
 #include "shard/base/err.h"
 
-/* Finds the server of a mount: target is what base_control_find takes, or the path of a control socket
- * (control=SOCKET, which base_control_find does not know of).  A mount that was moved since is told where it is now.
- * -EACCES: it is another user's.  Errors of base_control_find and _request; base_control_peer_done the result. */
+/* Finds the server of a mount.  `target` is a target of base_control_find, or the path of a control socket
+ * (control=SOCKET).  If the mount was moved, *ret_peer has its new place.
+ *
+ * Returns 0; the caller frees *ret_peer with base_control_peer_done.  Returns -EACCES if the mount belongs to another
+ * user, and the errors of base_control_find and base_control_request. */
 int ask_find(const char *target, struct base_err *err, struct base_control_peer *ret_peer);
-/* The same; a server that is silent is waited for so long. */
+/* Like ask_find, but waits at most limit_ms for a silent server (ask_find: BASE_CONTROL_TIMEOUT_MS). */
 int ask_find_within(const char *target, unsigned limit_ms, struct base_err *err, struct base_control_peer *ret_peer);
 
-/* Who mounted the ddpfs mount in which the target lies: mounts_ddpfs_owner.  -ENOENT: it lies in none. */
+/* Stores who mounted the ddpfs mount in which the path `target` lies.  Returns 0, or the errors of mounts_absolute
+ * and mounts_ddpfs_owner (-ENOENT: it lies in no ddpfs mount). */
 int ask_owner(const char *target, uid_t *ret_uid);
 
-/* All servers of this host, at most limit_ms: base_control_survey, with mounts where they are now. */
+/* Lists all servers of this host within limit_ms.  Like base_control_survey, but with the present places of moved
+ * mounts. */
 int ask_survey(unsigned limit_ms, struct base_control_peer **ret_peers, size_t *ret_n,
         struct base_control_silent **ret_silent, size_t *ret_n_silent);
 
-/* target: as for ask_find.  request: an object; its reference is taken over.  *ret_reply: the server's object
- * without "ok"; json_decref it.  Errors of shard/base/control_client.h, with a sentence. */
+/* Sends `request` to the server of `target` (see ask_find) and stores its answer, without "ok".  The function takes
+ * over the reference to `request`; the caller frees *ret_reply with json_decref.
+ *
+ * Returns 0, or with a sentence: -ENOMEM, -EPROTO (the answer is no JSON object), and the errors of ask_find and
+ * base_control_request. */
 int ask(const char *target, json_t *request, struct base_err *err, json_t **ret_reply);
 
 #endif

@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* Runs a server in the foreground or background, and opens its log file; daemonize.h first. */
 #include "tools/ddpfs/daemonize.h"
 
 #include <errno.h>
@@ -17,24 +18,24 @@
 #include "tools/ddpfs/takeover.h"
 
 enum {
-	POLL_MS = 100,   /* between two looks at what a signal left */
+	POLL_MS = 100,   /* between two checks whether a signal came */
 	STOP_POLLS = 50, /* 5 s for a server to unmount before it is killed */
-	LINKS_MAX = 40,  /* as the kernel's own limit */
+	LINKS_MAX = 40,  /* as path_resolution(7) */
 };
 
-/* What the server tells its parent, once, in one write (smaller than PIPE_BUF). */
+/* The server's report to its parent: one write, smaller than PIPE_BUF, so it arrives whole. */
 struct report {
 	int code; /* 0: the mount answers */
 	char text[BASE_ERR_TEXT_MAX];
 };
 
-/* A way to a file, component by component, that follows the links of this user and of root only: another user's
- * could lead anywhere. */
+/* A walk to a file, one component a step.  It follows only links of this user and of root, because a link of another
+ * user can lead anywhere. */
 struct walk {
-	char path[PATH_MAX]; /* what is left */
-	int dir;             /* what it starts from; -1: the working directory */
-	int links;
-	uid_t stranger; /* whose link it was, after -EPERM */
+	char path[PATH_MAX]; /* the components that follow */
+	int dir;             /* the directory that `path` starts from; -1: the working directory */
+	int links;           /* followed so far */
+	uid_t stranger;      /* after -EPERM: the owner of the refused link */
 };
 
 static void walk_to(struct walk *w, int dir)
@@ -44,7 +45,7 @@ static void walk_to(struct walk *w, int dir)
 	w->dir = dir;
 }
 
-/* `rest` follows in place of the link that `fd` is. */
+/* Replaces w->path by the target of the link `fd`, followed by `rest`. */
 static int follow(struct walk *w, int fd, const char *rest)
 {
 	char to[PATH_MAX], path[2 * PATH_MAX];
@@ -67,7 +68,7 @@ static int follow(struct walk *w, int fd, const char *rest)
 	return 0;
 }
 
-/* One component; 1: the file is open as *ret_fd. */
+/* Takes one component.  Returns 1 if it was the last one: the file is open as *ret_fd. */
 static int step(struct walk *w, int flags, int *ret_fd)
 {
 	char name[PATH_MAX], rest[PATH_MAX];
@@ -112,7 +113,7 @@ static int open_unled(const char *path, int flags, uid_t *ret_stranger, int *ret
 	return rc < 0 ? rc : 0;
 }
 
-/* Lines that do not fit are lost, and nobody would know why. */
+/* The server loses log lines beyond the limit, so the log says so at its beginning. */
 static void warn_of_limit(const char *quoted)
 {
 	struct rlimit limit;
@@ -131,7 +132,7 @@ static int open_log(const struct options *o, struct base_err *err)
 	if (!o->log_file)
 		return 0;
 	base_err_quote(o->log_file, quoted, sizeof(quoted));
-	/* A pipe that nobody reads is an error (ENXIO), not something to wait for. */
+	/* O_NONBLOCK: opening a FIFO without a reader fails with ENXIO instead of waiting (fifo(7)). */
 	int r = open_unled(
 	        o->log_file, O_WRONLY | O_CREAT | O_APPEND | O_NONBLOCK | O_NOCTTY | O_CLOEXEC, &stranger, &fd);
 	if (r == -EPERM && stranger)
@@ -147,8 +148,8 @@ static int open_log(const struct options *o, struct base_err *err)
 	return 0;
 }
 
-/* There was no ddpfs mount before (mounts_check_target): a dead one that stands there is what our server left, a living one
- * somebody else's who was faster. */
+/* There was no ddpfs mount before (mounts_check_target): a dead one that stands there is what our server left, a
+ * living one somebody else's who was faster. */
 static void remove_left_mount(const char *mountpoint)
 {
 	struct mounts_entry entry;
@@ -318,8 +319,8 @@ static void on_signal(int number)
 	interrupted = number;
 }
 
-/* Reads the report; a signal on the way ends the server, whose end is then read.  SIGTERM first: a server that is killed
- * leaves a dead mount behind, unless its namespace goes with it (`blocked`: it heeds nothing else then). */
+/* Reads the report; a signal on the way ends the server, whose end is then read.  SIGTERM first: a server that is
+ * killed leaves a dead mount behind, unless its namespace goes with it (`blocked`: it heeds nothing else then). */
 static ssize_t read_report(int fd, pid_t server, bool blocked, struct report *report)
 {
 	int waited = 0;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Runs a server: in front, or in the background with a parent that returns when the mount answers.
+/* Runs the supervisor and server of a mount, in the foreground or in the background.
  *
- * Threads: call from the main thread of a process that has no others. */
+ * Threads: call from the main thread of a process without other threads. */
 #ifndef DDPFS_TOOLS_DDPFS_DAEMONIZE_H
 #define DDPFS_TOOLS_DDPFS_DAEMONIZE_H
 
@@ -10,20 +10,26 @@
 #include "shard/base/err.h"
 #include "tools/ddpfs/mount_options.h"
 
-/* Serves until unmounted or told to stop by a signal.  Logs on stderr (or log=FILE).  Returns 0 or -errno. */
+/* Serves in this process until somebody unmounts, or until a signal stops it.  Logs on stderr, or to log=FILE.
+ *
+ * Returns 0, or -errno with a sentence. */
 int serve_front(const struct options *options, struct base_err *err);
 
 struct serve_background {
-	const struct options *options; /* paths in it are absolute */
-	/* A process whose end ends the mount (a pidfd), or -1.  With one, the server heeds no signal but SIGKILL: a launcher
-	 * that signals every process of a job would take the files away from a trainer that still writes its checkpoint. */
+	const struct options *options; /* its paths are absolute */
+	/* A pidfd of the process whose end ends the mount, or -1.  With one, the server ignores all signals except
+	 * SIGKILL: a launcher signals every process of a job, and a trainer that then writes its checkpoint still
+	 * needs its files. */
 	int owner_pidfd;
-	bool keep_stderr; /* go on logging there instead of to syslog */
+	bool keep_stderr; /* log on stderr instead of to syslog */
 };
 
-/* Starts the server in a process of its own session, with /dev/null as standard input and output, and no other descriptor
- * of the caller.  Returns when the mount has answered (0), or when it failed: -errno and the server's own sentence, also
- * when it died without one; -EINTR when SIGINT, SIGTERM or SIGHUP came first (the server is gone then). */
+/* Starts the server in a process with its own session.  Its standard input and output are /dev/null, and it keeps no
+ * other descriptor of the caller.
+ *
+ * Returns 0 when the mount has answered, with the process id.  Returns -errno with the server's sentence if it
+ * failed, also if it died without a report; -EINTR if SIGINT, SIGTERM or SIGHUP came first (the server has then
+ * ended). */
 int serve_background(const struct serve_background *how, struct base_err *err, pid_t *ret_pid);
 
 #endif

@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* Walks the path of a program and checks each component; executable_check.h first. */
 #include "tools/ddpfs/executable_check.h"
 
 #include <errno.h>
@@ -13,12 +14,12 @@
 #include "shard/base/cleanup.h"
 #include "tools/ddpfs/mounts.h"
 
-/* What is known on the way; `path` is where `fd` is. */
+/* The state of a walk. */
 struct walk {
 	uint64_t mount_dev;
-	int fd;
-	char path[PATH_MAX];
-	char rest[2 * PATH_MAX]; /* still to go */
+	int fd;                  /* the component that was checked last */
+	char path[PATH_MAX];     /* its path, without links */
+	char rest[2 * PATH_MAX]; /* the components that follow */
 	unsigned links;
 };
 
@@ -43,7 +44,7 @@ static bool trusts(const struct stat *st)
 	return shut && trusts_user(st->st_uid);
 }
 
-/* Asks no server: the kernel knows the device. */
+/* AT_STATX_DONT_SYNC: the kernel answers without a request to a FUSE server. */
 static int device_of(int fd, uint64_t *ret_dev)
 {
 	struct statx stx;
@@ -53,7 +54,7 @@ static int device_of(int fd, uint64_t *ret_dev)
 	return 0;
 }
 
-/* Goes back to the root with `target`, taken from where the link is, before what is still to go. */
+/* Starts the walk again at the root: first `target`, relative to the directory of the link, then the rest. */
 static int begin_anew(struct walk *walk, const char *target)
 {
 	char rest[2 * PATH_MAX];
@@ -83,7 +84,7 @@ static int follow(struct walk *walk, int link)
 	return begin_anew(walk, target);
 }
 
-/* ".." without a link before it is the component before. */
+/* walk->path has no links, so ".." means its parent. */
 static int go_up(struct walk *walk)
 {
 	char parent[PATH_MAX];
@@ -121,7 +122,7 @@ static int go_down(struct walk *walk, const char *name, struct stat *ret_st)
 	return trusts(ret_st) ? 0 : -EPERM;
 }
 
-/* One component.  1: it was the last one. */
+/* Takes one component.  Returns 1 if none is left. */
 static int step(struct walk *walk, struct stat *ret_st)
 {
 	char name[NAME_MAX + 1];

@@ -1,13 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A program that nobody else can put another one in the place of (SECURITY.md).
+/* Checks that no untrusted user can replace a program (SECURITY.md).
  *
- * A server may ask its supervisor for any program (`ddpfs restart`), and may be an intruder's by then.  So the way to the program
- * is walked from the root, a component a step, each by a descriptor of the directory before it and never through a link: a link
- * begins the walk anew with what it says.  Every directory on the way, also to a link, and the program itself must belong to root,
- * to us, or to who owns the program that runs already, and others may not write to them (to a sticky directory they may); and
- * where they lie on a FUSE file system, whose server may make owners up, one of these must have mounted it.
+ * A server may ask its supervisor to run any program (`ddpfs restart`), and an intruder may control that server.  So
+ * the check walks the path from the root, one component a step.  It opens each component relative to the descriptor
+ * of the directory before it and follows no link: the target of a link starts the walk again.
  *
- * Threads: no shared state. */
+ * Trusted users are root, our own user, and the owner of the program that runs now.  The check demands:
+ * - a trusted user owns the program and every directory on the way, also on the way to a link;
+ * - others may not write to them, except to a sticky directory;
+ * - if they lie on a FUSE file system, a trusted user has mounted it, because its server can report false owners.
+ *
+ * Threads: any; no shared state. */
 #ifndef DDPFS_TOOLS_DDPFS_EXECUTABLE_CHECK_H
 #define DDPFS_TOOLS_DDPFS_EXECUTABLE_CHECK_H
 
@@ -16,10 +19,13 @@
 
 #include "shard/base/err.h"
 
-enum { TRUST_LINKS_MAX = 40 }; /* and "..", each of which begins anew; path_resolution(7) has as many */
+enum { TRUST_LINKS_MAX = 40 }; /* links and ".." components; each restarts the walk; as in path_resolution(7) */
 
-/* `program` is absolute; *ret_path has neither links nor dots.  The file system `mount_dev` (st_dev), which may be one that answers
- * nobody, is not asked for anything.  -EINVAL: there is no such program; -EPERM: it is not to be trusted, or lies in `mount_dev`. */
+/* Checks `program` (an absolute path) and stores its path without links and dots.  It sends no request to the file
+ * system `mount_dev` (st_dev), whose server may not answer.
+ *
+ * Returns 0, or with a sentence: -EINVAL if no such program can be run; -EPERM if an untrusted user can replace it,
+ * or if it lies in `mount_dev`. */
 int trust_program(const char *program, uint64_t mount_dev, struct base_err *err, char ret_path[PATH_MAX]);
 
 #endif

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* libddpfs_interpose.so: isatty() that asks the kernel only where the answer can be yes.
+/* libddpfs_interpose.so: an isatty() that asks a file's driver only if the file is a character device; no header.
  *
- * Python's open(path) calls isatty() on every file.  On a FUSE file that ioctl(TCGETS) is a request to the daemon, which
- * the kernel never stops sending: 40 of the 53 us that reading a resident 4 KiB file takes.  Only a character device can
- * be a terminal, and fstat() of a file in the mount is answered from the kernel's attribute cache.
+ * Python's open(path) calls isatty() on every file, and isatty() is ioctl(TCGETS).  On a FUSE file each such ioctl is
+ * a request to the server: 40 of the 53 us that reading a resident 4 KiB file takes.  Only a character device can be
+ * a terminal, and the kernel answers fstat() of a file in the mount from its attribute cache.
  *
- * `ddpfs exec` puts this into LD_PRELOAD of the command (and so of all its children); --no-interpose does not. */
+ * `ddpfs exec` puts this library into LD_PRELOAD of the command, and so of all its children; --no-interpose does not. */
 #include <errno.h>
 #include <sys/stat.h>
 #include <termios.h>

@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* Parses /proc/self/mountinfo (proc(5)), and checks datasets and mountpoints; mounts.h first. */
 #include "tools/ddpfs/mounts.h"
 
 #include <dirent.h>
@@ -32,7 +33,7 @@ static void unescape(const char *text, size_t len, char *buf, size_t size)
 	buf[n] = '\0';
 }
 
-/* The next word of a line; NULL at its end. */
+/* Returns the next word of a line, or NULL at its end. */
 static const char *word(const char **p, size_t *ret_len)
 {
 	const char *start = *p + strspn(*p, " ");
@@ -75,7 +76,7 @@ int mounts_find(const char *path, struct mounts_entry *ret_entry)
 		return -errno;
 	while (getline(&line, &size, file) > 0) {
 		struct mounts_entry entry;
-		/* The last one that fits lies on top. */
+		/* The last matching line is the topmost mount. */
 		if (parse_line(line, &entry) && strcmp(entry.target, path) == 0) {
 			*ret_entry = entry;
 			found = true;
@@ -109,7 +110,7 @@ int mounts_fuse_owner(uint64_t dev, uid_t *ret_uid)
 	return rc;
 }
 
-/* "36 35 0:52 / /target ...": the target, when it is the root of that file system. */
+/* "36 35 0:52 / /target ...": stores the target if the file system's root is mounted there. */
 static bool root_target(const char *line, uint64_t dev, char *buf, size_t size)
 {
 	unsigned major_id;
@@ -177,7 +178,7 @@ bool mounts_is_ddpfs(const struct mounts_entry *entry)
 
 bool mounts_is_dead(const struct mounts_entry *entry)
 {
-	/* The kernel answers stat(2) from what it remembers of the root, whoever is dead; statfs(2) it always asks for. */
+	/* The kernel answers stat(2) of the root from its cache, also if the server is dead; statfs(2) always asks. */
 	struct statfs st;
 	return mounts_is_ddpfs(entry) && statfs(entry->target, &st) < 0 &&
 	       (errno == ENOTCONN || errno == ECONNREFUSED || errno == ECONNABORTED);
@@ -285,7 +286,7 @@ int mounts_check_target(
 	r = check_free(resolved, quoted, err);
 	if (r < 0)
 		return r;
-	/* Several ranks may make it at once: the one that comes second finds it there. */
+	/* Several ranks may make it at once; for all but the first, mkdir fails because it is there. */
 	if (make && mkdir(path, 0755) == 0)
 		made = true;
 	if (!realpath(path, resolved) || stat(resolved, &st) < 0) {
