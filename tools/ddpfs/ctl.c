@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* ddpfs ctl: what can be changed under a live mount: its epoch, whether it advances by itself, the resume state. */
+/* `ddpfs ctl`: shows or changes a live mount: epoch, advance, resume state; control_client.h first. */
 #include <ctype.h>
 #include <errno.h>
 #include <stdio.h>
@@ -18,7 +18,7 @@ enum { KEY_EPOCH = 256, KEY_JSON, KEY_TURNS };
 struct arguments {
 	const char *target;
 	const char *command;
-	const char *value; /* NULL = only ask */
+	const char *value; /* NULL: only ask */
 	const char *output;
 	uint64_t epoch;
 	uint64_t turns;
@@ -85,7 +85,7 @@ static uint64_t number(const char *text, const char *what)
 	return value;
 }
 
-/* Ends the program unless the words make sense together; *ret_number is the number behind epoch or state. */
+/* Checks the words of the command line; wrong usage ends the program.  *ret_number: the number after epoch or state. */
 static void check_words(const struct arguments *a, uint64_t *ret_number)
 {
 	bool epoch = strcmp(a->command, "epoch") == 0;
@@ -143,7 +143,7 @@ static int print_state(const struct arguments *a, const json_t *reply)
 	return r < 0 ? cli_failf("'%s': %s", a->output, base_err_str(r)) : CLI_DONE;
 }
 
-/* Where the trainer's own sampler decides, it tells how far the trainer is.  False when there is none. */
+/* If samplers were recognised, they say how far the trainer is.  Returns false if there is none. */
 static bool print_samplers(const json_t *samplers)
 {
 	size_t i;
@@ -175,7 +175,7 @@ static int print_reply(const struct arguments *a, const json_t *reply)
 	return CLI_DONE;
 }
 
-/* argp would take -1 for an option. */
+/* argp would parse -1 as an option. */
 static void refuse_negative(int argc, char **argv)
 {
 	for (int i = 1; i < argc && strcmp(argv[i], "--") != 0; i++)

@@ -148,8 +148,8 @@ static int open_log(const struct options *o, struct base_err *err)
 	return 0;
 }
 
-/* There was no ddpfs mount before (mounts_check_target): a dead one that stands there is what our server left, a
- * living one somebody else's who was faster. */
+/* Removes what a failed server left.  mounts_check_target found no ddpfs mount before, so a dead one is ours.  A live
+ * one belongs to another process that mounted there in the meantime. */
 static void remove_left_mount(const char *mountpoint)
 {
 	struct mounts_entry entry;
@@ -157,7 +157,7 @@ static void remove_left_mount(const char *mountpoint)
 		mounts_remove(mountpoint, true);
 }
 
-/* What survives a server lies in memory that counts as a file. */
+/* Handover memory is a memfd, so RLIMIT_FSIZE limits it. */
 static int supervise(const struct fs_supervise *how, struct base_err *err, bool *ret_ready)
 {
 	int r = fs_supervise(how, err, ret_ready);
@@ -168,7 +168,7 @@ static int supervise(const struct fs_supervise *how, struct base_err *err, bool 
 	return r;
 }
 
-/* In front */
+/* In the foreground */
 
 int serve_front(const struct options *options, struct base_err *err)
 {
@@ -186,14 +186,14 @@ int serve_front(const struct options *options, struct base_err *err)
 	r = supervise(&supervised, err, &ready);
 	if (r < 0 && !ready)
 		remove_left_mount(options->fs.mountpoint);
-	/* Unmounted, or told to end, before it answered: nobody waits for that here. */
+	/* Unmounted, or stopped by a signal, before the mount answered: in the foreground that is no error. */
 	return r == -ECANCELED || r == -EINTR ? 0 : r;
 }
 
 /* In the background: the supervisor's side */
 
 struct child {
-	struct takeover takeover; /* first: what takeover_restart takes */
+	struct takeover takeover; /* must be first: takeover_restart gets a pointer to it */
 	const struct serve_background *how;
 	int report_fd;
 };
@@ -202,7 +202,7 @@ static void send_report(int fd, int code, const char *text)
 {
 	struct report report = { .code = code };
 	snprintf(report.text, sizeof(report.text), "%s", text);
-	/* A parent that is gone does not want to know. */
+	/* If the parent has ended, nobody needs the report. */
 	ssize_t ignored = write(fd, &report, sizeof(report));
 	(void)ignored;
 }
@@ -235,7 +235,7 @@ static bool gives_up_stderr(const struct serve_background *how)
 	return logs_to_syslog(how) && !how->options->fs.debug;
 }
 
-/* In the server's process and in the supervisor's: from here on nobody reads what they say on stderr. */
+/* Runs in the server and in the supervisor when the mount answers: from then on they log where the options say. */
 static void leave_stderr(void *arg)
 {
 	const struct child *child = arg;
@@ -283,8 +283,8 @@ static _Noreturn void child_main(const struct serve_background *how, int report_
 	struct base_err err = { 0 };
 	struct child child = { .how = how, .report_fd = report_fd };
 	setsid();
-	signal(SIGPIPE, SIG_IGN); /* a parent that was killed must not take the server with it in send_report */
-	signal(SIGXFSZ, SIG_IGN); /* RLIMIT_FSIZE: a write that goes too far is an error, not the server's end */
+	signal(SIGPIPE, SIG_IGN); /* if the parent was killed, send_report must not end the server */
+	signal(SIGXFSZ, SIG_IGN); /* a write beyond RLIMIT_FSIZE must give EFBIG, not end the server */
 	close_others(report_fd, how->owner_pidfd);
 	to_null(STDIN_FILENO, O_RDONLY);
 	to_null(STDOUT_FILENO, O_WRONLY);
@@ -319,8 +319,9 @@ static void on_signal(int number)
 	interrupted = number;
 }
 
-/* Reads the report; a signal on the way ends the server, whose end is then read.  SIGTERM first: a server that is
- * killed leaves a dead mount behind, unless its namespace goes with it (`blocked`: it heeds nothing else then). */
+/* Reads the report.  If a signal comes first, it stops the server and reads the end of the pipe.  It sends SIGTERM
+ * first, because a killed server leaves a dead mount.  A server with an owner (`blocked`) only ends by SIGKILL; its
+ * mount namespace ends with it. */
 static ssize_t read_report(int fd, pid_t server, bool blocked, struct report *report)
 {
 	int waited = 0;
@@ -332,7 +333,7 @@ static ssize_t read_report(int fd, pid_t server, bool blocked, struct report *re
 			kill(server, SIGKILL);
 		if (interrupted)
 			waited++;
-		/* A signal between the test and poll() is seen a little later, not never. */
+		/* If a signal comes between the test and poll(), the next round sees it after POLL_MS. */
 		int n = poll(&p, 1, POLL_MS);
 		if (n > 0)
 			return read(fd, report, sizeof(*report));
@@ -341,7 +342,7 @@ static ssize_t read_report(int fd, pid_t server, bool blocked, struct report *re
 	}
 }
 
-/* The supervisor died without a word. */
+/* The supervisor ended without a report: sets the error. */
 static int explain_death(pid_t server, const char *mountpoint, struct base_err *err)
 {
 	int status;
@@ -380,7 +381,7 @@ static int wait_ready(int fd, pid_t server, const struct serve_background *how, 
 int serve_background(const struct serve_background *how, struct base_err *err, pid_t *ret_pid)
 {
 	int fds[2];
-	signal(SIGCHLD, SIG_DFL); /* some launchers ignore it, and waitpid() then waits for nobody */
+	signal(SIGCHLD, SIG_DFL); /* some launchers ignore it, and then waitpid(2) fails with ECHILD */
 	if (pipe2(fds, O_CLOEXEC) < 0)
 		return base_err_set(err, -errno, "cannot make a pipe: %s", strerror(errno));
 	cleanup_close int read_fd = fds[0];

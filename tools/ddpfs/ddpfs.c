@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* ddpfs: mounts datasets and looks after the mounts.  Called as mount.ddpfs it is the helper of mount(8). */
+/* The main() of ddpfs and mount.ddpfs, with the list of subcommands; tools/common/cli.h and ddpfs.h first. */
 #include "tools/ddpfs/ddpfs.h"
 
 #include <fcntl.h>
@@ -29,7 +29,7 @@ static const struct cli_program program = {
 	.commands = commands,
 };
 
-/* A caller may have closed them; a pipe or the device must not become anybody's standard output. */
+/* A caller may have closed standard streams.  Then a pipe or /dev/fuse could get descriptor 1 and receive output. */
 static void open_standard_streams(void)
 {
 	int fd;
@@ -40,8 +40,8 @@ static void open_standard_streams(void)
 		close(fd);
 }
 
-/* `mount -o remount,... MNT` and `mount -t fuse.ddpfs` know the kernel's type only, fuse.ddpfs: mount.fuse(8) makes
- * "ddpfs SOURCE MNT -o OPTIONS" of it, with an absolute source.  No command has a slash in its name. */
+/* `mount -o remount,... MNT` and `mount -t fuse.ddpfs` use the kernel's type, fuse.ddpfs.  mount.fuse(8) then runs
+ * "ddpfs SOURCE MNT -o OPTIONS" with an absolute source; no subcommand has a slash in its name. */
 static bool called_by_mount_fuse(int argc, char **argv)
 {
 	return argc >= 3 && argv[1][0] != '-' && strchr(argv[1], '/') && (argc == 3 || argv[3][0] == '-');

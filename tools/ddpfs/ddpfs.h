@@ -1,5 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The subcommands of ddpfs; each is a main() of its own (tools/common/cli.h). */
+/* The subcommands of ddpfs.  Each is a main() of its own: it gets its argv and returns the exit status
+ * (tools/common/cli.h).
+ *
+ * Threads: the main thread. */
 #ifndef DDPFS_TOOLS_DDPFS_DDPFS_H
 #define DDPFS_TOOLS_DDPFS_DDPFS_H
 
@@ -17,15 +20,17 @@ int ddpfs_order(int argc, char **argv);
 int ddpfs_restart(int argc, char **argv);
 int ddpfs_takeover(int argc, char **argv);
 
-/* The mount(8) helper: its usage and exit status are mount(8)'s. */
+/* The helper of mount(8); usage and exit status are those of mount(8). */
 int mount_ddpfs(int argc, char **argv);
 
-/* What mount, mount.ddpfs and exec have in common: checks that dataset and mountpoint can be used, puts their absolute
- * paths into the options, settles the options and reads the state file.  -EINVAL from the options is wrong usage
- * (*ret_usage), the rest is not. */
+/* Prepares a mount, for mount, mount.ddpfs and exec: checks that dataset and mountpoint can be used, puts their
+ * absolute paths into the options, settles the options and reads the state file.  `make_target` makes a missing
+ * mountpoint.
+ *
+ * Returns 0, or -errno with a sentence; *ret_usage is set if the user's options are wrong. */
 int ddpfs_prepare(struct options *options, const char *dataset, const char *target, bool make_target,
         struct base_err *err, bool *ret_usage);
-/* A line on stderr where the mountpoint is not empty; after ddpfs_prepare. */
+/* Prints a line on stderr if the mountpoint is not empty.  Call it after ddpfs_prepare. */
 void ddpfs_warn_of_hidden(const struct options *options);
 
 #endif

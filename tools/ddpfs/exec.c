@@ -1,13 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* ddpfs exec: a command with a dataset mounted just for it.
+/* `ddpfs exec`: runs a command with a dataset mounted only for it; launcher.h, namespace.h and daemonize.h first.
  *
  *     ddpfs exec --(fork)--> middle --(fork)--> server      new session, private mount namespace
  *         |                    '-- exits when the mount answers
  *         '-- becomes the command (execvp)
  *
- * The process that the launcher started turns into the command itself: its signals, process group, terminal, exit status and
- * process id need no forwarding, and a kill -9 reaches the right process.  The server is nobody's child that the command
- * could wait for by accident; it watches the command through a pidfd, and unmounts and ends with it. */
+ * The process that the launcher started becomes the command itself.  So nothing must forward signals, process group,
+ * terminal, exit status or process id, and kill -9 reaches the command.  The server is no child of the command, so
+ * the command cannot wait for it by accident.  The server watches the command through a pidfd; when the command ends,
+ * the server unmounts and ends. */
 #include <errno.h>
 #include <inttypes.h>
 #include <signal.h>
@@ -26,7 +27,7 @@
 #include "tools/ddpfs/namespace.h"
 #include "tools/ddpfs/daemonize.h"
 
-/* What env(1), timeout(1) and the shells give for a command that could not be run. */
+/* The exit status of env(1), timeout(1) and shells for a command that could not be run. */
 enum { EXIT_CANNOT_RUN = 126, EXIT_NOT_FOUND = 127 };
 
 enum { KEY_LAUNCHER = 256, KEY_NO_INTERPOSE };
@@ -39,7 +40,7 @@ struct arguments {
 	char **command;
 	bool no_interpose;
 	bool quiet;
-	uint32_t local_world; /* ranks of this host as the launcher tells, or 0 */
+	uint32_t local_world; /* ranks of this host, from the launcher; 0: not known */
 };
 
 static const struct argp_option argp_options[] = {
@@ -95,7 +96,7 @@ static error_t parse_option(int key, char *arg, struct argp_state *state)
 	}
 }
 
-/* Cuts argv at the first "--": what follows is the command's, options and all. */
+/* Cuts argv at the first "--": all that follows belongs to the command. */
 static int split_command(int argc, char **argv, char ***ret_command)
 {
 	*ret_command = NULL;
@@ -110,7 +111,7 @@ static int split_command(int argc, char **argv, char ***ret_command)
 	return argc;
 }
 
-/* The same -o on every rank is all ranks on the same samples, which nothing else would show. */
+/* If every rank gets the same -o rank=, all ranks read the same samples, and no other message shows that. */
 static void warn_of_launcher(const struct arguments *a)
 {
 	const struct shard_view_options *given = &a->options.view.view;
@@ -123,8 +124,8 @@ static void warn_of_launcher(const struct arguments *a)
 		        given->rank, found.rank_name, found.rank);
 }
 
-/* Rank and world: explicit ones win, then the launcher's.  Says on stderr what was taken from where.  Returns 0,
- * -EINVAL with a sentence. */
+/* Finds rank and world: -o wins, then the launcher.  Prints on stderr which it took.  Returns 0, or with a sentence
+ * -EINVAL, or -ENOENT if no launcher set them. */
 static int find_rank(struct arguments *a, struct base_err *err)
 {
 	struct options *o = &a->options;
@@ -139,7 +140,7 @@ static int find_rank(struct arguments *a, struct base_err *err)
 		if (!a->quiet && given == (VIEW_OPTIONS_SET_RANK | VIEW_OPTIONS_SET_WORLD))
 			cli_note("rank %u of %u (-o rank, world)", o->view.view.rank, o->view.view.world);
 		warn_of_launcher(a);
-		return 0; /* options_finish says what is missing when only one is given */
+		return 0; /* if only one is given, options_finish says what is missing */
 	}
 	int r = launcher_find(a->launcher, err, &found);
 	if (r == -ENOENT && a->launcher)
@@ -162,7 +163,7 @@ static int find_rank(struct arguments *a, struct base_err *err)
 	return 0;
 }
 
-/* Which checkpoint a rank goes on from should stand in the job's log: two that differ train some samples twice. */
+/* The job's log must say from which state a rank goes on: if two ranks differ, some samples are trained twice. */
 static void say_state(const struct view_options *o)
 {
 	char quoted[256];
@@ -189,8 +190,8 @@ static _Noreturn void middle_main(const struct arguments *a, int owner_pidfd)
 {
 	struct base_err err = { 0 };
 	pid_t server;
-	/* Ranks of a host share its memory, and cannot see each other's mounts to count them: the server goes by torchrun's
-	 * variable, whoever the launcher was. */
+	/* Ranks of a host share its memory, but a rank cannot see the mounts of the others to count them.  So the
+	 * server reads torchrun's variable, and this sets it for every launcher. */
 	if (a->local_world)
 		set_number("LOCAL_WORLD_SIZE", a->local_world);
 	int r = serve_background(
@@ -207,7 +208,7 @@ static int start_server(const struct arguments *a)
 	cleanup_close int self = (int)syscall(SYS_pidfd_open, getpid(), 0);
 	if (self < 0)
 		return cli_failf("pidfd_open: %s: 'ddpfs exec' needs Linux 5.3", strerror(errno));
-	/* A launcher may have set it to be ignored, which the command gets back. */
+	/* A launcher may ignore SIGCHLD, and waitpid would then fail.  The command gets the old setting back. */
 	sigaction(SIGCHLD, &(struct sigaction){ .sa_handler = SIG_DFL }, &old);
 	pid_t middle = fork();
 	if (middle == 0)
@@ -223,7 +224,7 @@ static int start_server(const struct arguments *a)
 
 /* The command's environment. */
 
-/* The interposer lies beside the binary in a build tree, else where both were installed, or where that was moved to. */
+/* The interposer lies beside the binary in a build tree, or where both are installed, or at the configured place. */
 static const char *find_interposer(char buf[PATH_MAX])
 {
 	static const char *const places[] = { "", "../" INTERPOSE_LIBDIR "/ddpfs/" };
@@ -251,7 +252,7 @@ static void set_preload(void)
 		        INTERPOSE_NAME);
 		return;
 	}
-	/* ld.so splits at both and has no escape. */
+	/* ld.so(8) splits LD_PRELOAD at blanks and colons, and has no escape. */
 	if (strpbrk(path, " :")) {
 		cli_warn("'%s' cannot stand in LD_PRELOAD (blank or colon): Python's open() will take 40 us longer a "
 		         "file",
@@ -282,8 +283,8 @@ static void set_environment(const struct arguments *a)
 		set_preload();
 }
 
-/* The caller may stand where the mount covers it (`cd MNT; ddpfs exec DATASET . -- ls`): a process stays in the directory
- * below.  Its path leads to the same place in the mount. */
+/* The mount may cover the working directory (`cd MNT; ddpfs exec DATASET . -- ls`).  A process stays in the covered
+ * directory, so this changes to the same path in the mount. */
 static void enter_mount(const struct arguments *a)
 {
 	char cwd[PATH_MAX];
@@ -324,7 +325,7 @@ static int run(struct arguments *a)
 	execvp(a->command[0], a->command);
 	status = errno == ENOENT ? EXIT_NOT_FOUND : EXIT_CANNOT_RUN;
 	cli_failf("'%s': %s", a->command[0], strerror(errno));
-	return status; /* our end takes the server with it */
+	return status; /* the server ends with this process */
 }
 
 int ddpfs_exec(int argc, char **argv)
@@ -338,7 +339,7 @@ int ddpfs_exec(int argc, char **argv)
 		.help_filter = options_help_filter };
 	struct arguments a = { 0 };
 	options_init(&a.options);
-	a.options.log_level = BASE_LOG_WARNING; /* the command's stderr is no place for chatter */
+	a.options.log_level = BASE_LOG_WARNING; /* the server logs to the command's stderr */
 	argc = split_command(argc, argv, &a.command);
 	cli_parse(&argp, argc, argv, &a);
 	int status = run(&a);

@@ -5,7 +5,7 @@
  * a request to the server: 40 of the 53 us that reading a resident 4 KiB file takes.  Only a character device can be
  * a terminal, and the kernel answers fstat() of a file in the mount from its attribute cache.
  *
- * `ddpfs exec` puts this library into LD_PRELOAD of the command, and so of all its children; --no-interpose does not. */
+ * `ddpfs exec` puts this library into LD_PRELOAD of the command, and so of its children; --no-interpose does not. */
 #include <errno.h>
 #include <sys/stat.h>
 #include <termios.h>

@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* Reads the variables of each launcher, and decides between nested ones; launcher.h first. */
 #include "tools/ddpfs/launcher.h"
 
 #include <errno.h>
@@ -10,17 +11,18 @@
 #include "shard/base/units.h"
 #include "shard/deal.h"
 
-/* In the order of nesting, innermost first. */
+/* One launcher.  The table below is in the order of nesting, innermost first. */
 struct source {
 	const char *name;
 	const char *rank_name;
 	const char *world_names[2]; /* the first one that is set */
 	bool (*valid)(void);        /* NULL: always */
-	const char *local_name;     /* tasks of this host */
+	const char *local_name;     /* the variable with the ranks of this host */
 };
 
-/* srun numbers its steps from 0; batch script, external step, interactive shell and a batch step's `srun --overlap`
- * pseudo steps have the numbers from SLURM_MAX_NORMAL_STEP_ID (0xfffffff0) up (slurm.h). */
+/* srun numbers its steps from 0.  Numbers from SLURM_MAX_NORMAL_STEP_ID (0xfffffff0) up are not steps of srun
+ * (slurm.h):
+ * batch script, external step, interactive shell, and pseudo steps of `srun --overlap` in a batch step. */
 static bool inside_srun_step(void)
 {
 	const char *text = getenv("SLURM_STEP_ID");
@@ -56,7 +58,8 @@ static int read_number(const char *name, const char *text, struct base_err *err,
 	return 0;
 }
 
-/* 0: *ret is filled; -ENOENT: this launcher set nothing; -ENODATA: only half of it is set; -EINVAL: nonsense. */
+/* Returns 0 and fills *ret; -ENOENT if this launcher set no rank; -ENODATA if the world is missing; -EINVAL for a
+ * wrong value. */
 static int read_source(const struct source *source, struct base_err *err, struct launcher *ret)
 {
 	struct launcher found = { .name = source->name, .rank_name = source->rank_name };
@@ -95,7 +98,8 @@ static bool equal(const struct launcher *a, const struct launcher *b)
 	return a->rank == b->rank && a->world == b->world;
 }
 
-/* `inner` comes first in the table.  It wins over `outer` where its variables are its own; a bare RANK may be anybody's. */
+/* Whether the variables of `inner` surely come from that launcher.  Anyone may set RANK, but only torchrun sets
+ * TORCHELASTIC_RUN_ID. */
 static bool proven_inside(const struct launcher *inner)
 {
 	return strcmp(inner->name, "torchrun") != 0 || getenv("TORCHELASTIC_RUN_ID");
@@ -149,7 +153,7 @@ int launcher_find(const char *only, struct base_err *err, struct launcher *ret_l
 		return base_err_set(err, -EINVAL, "unknown launcher '%s': one of %s",
 		        base_err_quote(only, quoted, sizeof(quoted)), launcher_names());
 	}
-	/* Half a launcher (a forgotten RANK=0 in a shell) matters only where nothing whole is there. */
+	/* An incomplete launcher (a forgotten RANK=0 in a shell) matters only if no launcher is complete. */
 	if (!best.name)
 		return half.code ? base_err_set(err, -EINVAL, "%s", half.text) : -ENOENT;
 	*ret_launcher = best;

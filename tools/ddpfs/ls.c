@@ -1,5 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* ddpfs ls: every ddpfs mount of this host, in whatever mount namespace; of servers that do not answer the pid. */
+/* `ddpfs ls`: lists every ddpfs mount of this host, in all mount namespaces; control_client.h first.
+ *
+ * Of a server that does not answer, only the process id is known. */
 #include <errno.h>
 #include <jansson.h>
 #include <stdio.h>
@@ -63,7 +65,7 @@ static int print_json(const struct found *found)
 	return r < 0 ? cli_failf("cannot write to standard output") : CLI_DONE;
 }
 
-/* A server's answer has its names quoted. */
+/* The names in a server's answer are already quoted for printing. */
 static void print_table(const struct found *found)
 {
 	static const char silent[] = "(silent)";

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* ddpfs mount: one server for one mount, in the background or in front. */
+/* `ddpfs mount`: makes one mount, in the background or in the foreground; daemonize.h and mount_options.h first. */
 #include <errno.h>
 #include <inttypes.h>
 #include <libgen.h>
@@ -17,7 +17,7 @@
 #include "tools/ddpfs/daemonize.h"
 
 enum { KEY_OWNER = 256 };
-enum { FILES_MIN = 64 }; /* open files of a server: 24 of its own, the rest shards */
+enum { FILES_MIN = 64 }; /* open files of a server: 24 for itself, the others for shards */
 
 struct arguments {
 	struct options options;
@@ -71,7 +71,8 @@ static error_t parse_option(int key, char *arg, struct argp_state *state)
 	}
 }
 
-/* `ddpfs mount MNT DATASET`: only the second one has an index.  The second one is looked at last: it may be a mount. */
+/* Whether the user wrote `ddpfs mount MNT DATASET`: only the second one has an index.  The function checks `target`
+ * last, because it may be a mount. */
 static bool are_swapped(const char *dataset, const char *target)
 {
 	char path[PATH_MAX];
@@ -82,7 +83,8 @@ static bool are_swapped(const char *dataset, const char *target)
 	return n < (int)sizeof(path) && access(path, F_OK) == 0;
 }
 
-/* state=-FILE takes a missing file for a first start; where its directory is missing too, the path may be mistyped. */
+/* With state=-FILE a missing file means a first start.  If its directory is missing too, the user may have mistyped
+ * it. */
 static void warn_of_state(const struct view_options *view)
 {
 	char folder[PATH_MAX];
@@ -96,7 +98,7 @@ static void warn_of_state(const struct view_options *view)
 		        base_err_quote(name, quoted, sizeof(quoted)), view->view.epoch, view->view.start);
 }
 
-/* What lies in the directory that is mounted over is out of everybody's reach. */
+/* No process can reach what lies below the mountpoint, because the mount hides it. */
 static int check_outside(const char *what, const char *path, const char *mountpoint, struct base_err *err)
 {
 	char folder[PATH_MAX];
@@ -112,7 +114,7 @@ static int check_outside(const char *what, const char *path, const char *mountpo
 	        base_err_quote(path, quoted, sizeof(quoted)));
 }
 
-/* With too few a mount fails somewhere in the middle, or shards cannot be opened later. */
+/* With fewer than FILES_MIN the mount would fail halfway, or the server could not open shards later. */
 static int check_files_limit(struct base_err *err)
 {
 	struct rlimit limit;

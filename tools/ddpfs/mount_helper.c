@@ -1,7 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* mount.ddpfs: what mount(8) runs for `mount -t ddpfs` and for fstab lines.  It calls
+/* mount.ddpfs: the helper that mount(8) runs for `mount -t ddpfs` and for fstab lines; mount_options.h first.
+ *
+ * mount(8), "EXTERNAL HELPERS", calls
  *     mount.ddpfs DATASET MNT [-sfnv] [-N NAMESPACE] [-o OPTIONS] [-t TYPE]
- * and passes our exit status on (mount(8), "EXTERNAL HELPERS"). */
+ * and returns the helper's exit status. */
 #include <errno.h>
 #include <getopt.h>
 #include <stdio.h>
@@ -41,7 +43,7 @@ struct flags {
 	bool verbose;
 };
 
-/* Returns -1 to go on, else the exit status. */
+/* Returns -1 if the program goes on, else the exit status. */
 static int parse(int argc, char **argv, struct options *options, struct flags *flags)
 {
 	static const struct option longs[] = { { "help", no_argument, NULL, 'h' },
@@ -80,7 +82,7 @@ static int parse(int argc, char **argv, struct options *options, struct flags *f
 			print_help();
 			return 0;
 		default:
-			/* '?' is both a request for help and getopt's word for an unknown option. */
+			/* '?' is the option -?, but getopt also returns it for an unknown option. */
 			if (optopt == '?') {
 				print_help();
 				return 0;
@@ -89,7 +91,7 @@ static int parse(int argc, char **argv, struct options *options, struct flags *f
 			        "unknown option or one without its value: 'mount.ddpfs --help' lists them");
 		}
 	}
-	/* After the flags: -s may stand behind -o. */
+	/* Parse -o after all flags, because -s may stand after -o. */
 	for (int i = 0; i < n; i++)
 		if (options_parse(options, texts[i], &err) < 0)
 			return say(MOUNT_EX_USAGE, err.text);

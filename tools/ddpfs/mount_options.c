@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* The table of mount options, and its parser; mount_options.h first. */
 #include "tools/ddpfs/mount_options.h"
 
 #include <argp.h>
@@ -21,7 +22,7 @@ enum {
 	VALUE_MAX = 4096,     /* one option with its value */
 	MEMORY_MIN = 8 << 20, /* what the engine needs (prefetch/prefetch.h) */
 	ID_MAX = 0x7fffffff,  /* uid and gid */
-	WATCHDOG_S = 20,      /* no request takes a tenth of that but behind a disk, which is told apart */
+	WATCHDOG_S = 20,      /* requests take less than a tenth; the supervisor excludes waits for a disk */
 	WATCHDOG_MAX_S = 86400,
 	TIMEOUT_MAX_S = 86400 * 7,
 };
@@ -30,7 +31,7 @@ enum {
 struct option_def {
 	const char *key;
 	const char *metavar; /* NULL: takes no value */
-	const char *help;    /* lines are broken by hand: at most 54 columns */
+	const char *help;    /* one or two lines of at most 54 columns, with a newline between */
 	int (*set)(struct options *o, const char *key, const char *value, struct base_err *err);
 };
 
@@ -78,7 +79,7 @@ static int keep_text(struct options *o, const char *key, const char *value, cons
 	return 0;
 }
 
-/* The server in the background works in "/": a relative path means the caller's directory, which is known only here. */
+/* A server in the background runs in "/", so a relative path must become absolute here, in the caller's directory. */
 static int keep_path(struct options *o, const char *key, const char *value, const char **ret, struct base_err *err)
 {
 	char path[PATH_MAX];
@@ -107,7 +108,7 @@ static int set_layout(struct options *o, const char *key, const char *value, str
 	return 0;
 }
 
-/* The keys of tools/view_options.h.  "/train/" and "train" are the same subtree. */
+/* Handles the keys of tools/common/view_options.h.  "/train/" and "train" mean the same subtree. */
 static int set_view_key(struct options *o, const char *key, const char *value, struct base_err *err)
 {
 	char trimmed[VALUE_MAX];
@@ -199,7 +200,7 @@ static int set_umask(struct options *o, const char *key, const char *value, stru
 	return 0;
 }
 
-/* Those without a value. */
+/* Handles the options without a value. */
 static int set_flag(struct options *o, const char *key, const char *value, struct base_err *err)
 {
 	static const struct {
@@ -218,7 +219,7 @@ static int set_flag(struct options *o, const char *key, const char *value, struc
 			return 0;
 		}
 	}
-	abort(); /* an option of the table below that is not in this one */
+	abort(); /* the table below has a flag that is missing here */
 }
 
 static int set_threads(struct options *o, const char *key, const char *value, struct base_err *err)
@@ -357,8 +358,8 @@ static const struct option_def options_known[] = {
 };
 enum { OPTIONS_KNOWN = sizeof(options_known) / sizeof(options_known[0]) };
 
-/* What mount(8), fstab and systemd bring along and keep for themselves, or what holds for every ddpfs mount anyway (it is
- * read-only, without devices, set-id bits and access times).  Patterns of fnmatch(3). */
+/* Patterns of fnmatch(3).  mount(8), fstab and systemd use these options themselves, or they hold for every ddpfs
+ * mount (read-only, without devices, set-id bits and access times). */
 static const char *const options_ignored[] = { "defaults", "ro", "rw", "auto", "noauto", "nofail", "user", "user=*",
 	"nouser", "users", "owner", "noowner", "group", "nogroup", "_netdev", "x-*", "X-*", "comment=*", "helper=*",
 	"uhelper=*", "suid", "nosuid", "dev", "nodev", "exec", "atime", "noatime", "diratime", "nodiratime", "relatime",
@@ -386,7 +387,7 @@ static int unknown(const char *key, struct base_err *err)
 	return base_err_set(err, -EINVAL, "unknown option '%s': 'ddpfs mount --help' lists the options", quoted);
 }
 
-/* One "key" or "key=value". */
+/* Applies one "key" or "key=value". */
 static int apply(struct options *o, char *text, struct base_err *err)
 {
 	if (is_ignored(text)) {
@@ -462,7 +463,8 @@ const char *options_keep(struct options *options, const char *text)
 	return copy;
 }
 
-/* Looked for first: mount(8) puts the kernel's words (user_id=, ...) in front of it. */
+/* Runs before the parser: mount(8) puts the kernel's options (user_id=, ...) before "remount", and the parser would
+ * refuse those first. */
 static int refuse_remount(const char *text, struct base_err *err)
 {
 	while (*text) {
@@ -528,7 +530,7 @@ int options_finish(struct options *o, struct base_err *err)
 		return r;
 	if (!o->layout_set)
 		fs->layout = fs->view_all ? FS_LAYOUT_TREE : FS_LAYOUT_FLAT;
-	/* It would show every file again, and the trainer would believe that it went on. */
+	/* With view=all the mount shows every file again, but the user expects the rest of the epoch. */
 	const char *resumes = o->view.state_path        ? "state"
 	                      : o->view.view.n_past > 0 ? "past"
 	                      : o->view.view.start > 0  ? "start"
@@ -585,7 +587,7 @@ char *options_help_filter(int key, const char *text, void *input)
 {
 	(void)input;
 	if (key != ARGP_KEY_HELP_EXTRA)
-		return (char *)(uintptr_t)text; /* argp's contract: the text itself when nothing is changed */
+		return (char *)(uintptr_t)text; /* argp: return the text itself if nothing changes */
 	char *list = NULL;
 	size_t size = 0;
 	FILE *out = open_memstream(&list, &size);

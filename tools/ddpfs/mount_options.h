@@ -1,12 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Mount options as text (`-o rank=0,world=2,memory=1G`) -> struct fs_options.  What `ddpfs mount`, `ddpfs exec` and
- * mount.ddpfs have in common.
+/* Turns mount options (`-o rank=0,world=2,memory=1G`) into a struct fs_options, for mount, exec, order and
+ * mount.ddpfs.
  *
- * The text is a comma-separated list; a comma or backslash in a value is written \, and \\, or the value stands in
- * double quotes (as in fstab).  Later options win.  Options that mount(8) or fstab bring for themselves (defaults, noauto,
- * nofail, _netdev, user, x-*, ...) are taken and mean nothing here; any other unknown word is refused, with the nearest known one.
+ * The order of calls: options_init, options_parse for each -o, options_finish, options_settle_view, options_done.
  *
- * Threads: one object, one thread. */
+ * The text is a comma-separated list.  In a value, a comma is written \, and a backslash \\; or the value stands in
+ * double quotes, as in fstab.  Later options win.  The parser accepts and ignores options that mount(8) and fstab use
+ * for themselves (defaults, noauto, nofail, _netdev, user, x-*, ...).  It refuses other unknown words, and names the
+ * nearest known one.
+ *
+ * Threads: one object belongs to one thread. */
 #ifndef DDPFS_TOOLS_DDPFS_MOUNT_OPTIONS_H
 #define DDPFS_TOOLS_DDPFS_MOUNT_OPTIONS_H
 
@@ -21,46 +24,51 @@
 enum { OPTIONS_STRINGS_MAX = 64 };
 
 struct options {
-	struct fs_options fs;     /* strings belong to this object */
-	struct view_options view; /* what becomes fs.view in options_settle_view */
-	bool layout_set;
-	const char *log_file; /* NULL: stderr in front, syslog in the background */
+	struct fs_options fs;     /* its strings belong to this object */
+	struct view_options view; /* options_settle_view copies it to fs.view */
+	bool layout_set;          /* layout= was given */
+	const char *log_file;     /* NULL: stderr in the foreground, syslog in the background */
 	enum base_log_level log_level;
-	bool log_level_set;
+	bool log_level_set;                 /* log_level= was given */
 	bool sloppy;                        /* skip unknown options (mount -s) */
-	bool writable;                      /* "rw" was among them, which mount(8) adds by itself */
-	char *strings[OPTIONS_STRINGS_MAX]; /* storage of the texts above */
-	unsigned n_strings;
+	bool writable;                      /* "rw" was given; mount(8) adds it by itself */
+	char *strings[OPTIONS_STRINGS_MAX]; /* memory of the texts above */
+	unsigned n_strings;                 /* used elements of `strings` */
 };
 
+/* Sets the defaults. */
 void options_init(struct options *options);
+/* Frees the texts and the view options. */
 void options_done(struct options *options);
 
-/* Reads one -o text.  Returns 0; -EINVAL (err: which option, why, what is allowed); -ENOMEM; -E2BIG (more than
- * OPTIONS_STRINGS_MAX values that are texts). */
+/* Reads one -o text into `options`.  Returns 0, or with a sentence: -EINVAL for a wrong option (the sentence says
+ * which, why, and what is allowed); -ENOMEM; -E2BIG for more than OPTIONS_STRINGS_MAX texts. */
 int options_parse(struct options *options, const char *text, struct base_err *err);
 
-/* Is a rank that was given one of a world that was given?  -EINVAL with a sentence. */
+/* Checks rank and world.  Returns 0, also if no rank was given; -EINVAL with a sentence if world is missing, or if
+ * rank >= world. */
 int options_check_rank(const struct options *options, struct base_err *err);
 
-/* Settles what depends on several options once all are read: the default layout, rank and world or view=all (-EINVAL
- * with both ways to mend it when neither was given). */
+/* Checks and completes what depends on several options; call it after the last options_parse.  It sets the default
+ * layout.  Returns 0, or -EINVAL with a sentence, for example if neither rank and world nor view=all was given. */
 int options_finish(struct options *options, struct base_err *err);
 
-/* Fills fs.view, the last step; fs.dataset is set.  Reads the state file, if one was given, and takes from it what was not
- * given explicitly.  -EINVAL for a mismatch, errors of the file and of the index. */
+/* Fills fs.view; the caller has set fs.dataset.  It reads the state file and the quarantine list, if the options name
+ * them, and takes from the state what was not given explicitly.
+ * Returns 0, or with a sentence: -EINVAL for a contradiction, errors of the files and of the index. */
 int options_settle_view(struct options *options, struct base_err *err);
 
-/* Keeps a copy of `text` as long as the object.  NULL when out of memory or room. */
+/* Copies `text`; the copy lives as long as the object.  Returns NULL without memory, or after OPTIONS_STRINGS_MAX
+ * texts. */
 const char *options_keep(struct options *options, const char *text);
 
-/* The i-th option's name; NULL behind the last one. */
+/* Returns the i-th option's name, or NULL after the last one. */
 const char *options_name(unsigned i);
 
-/* The list of options for --help, within 80 columns. */
+/* Prints the list of options for --help, within 80 columns. */
 void options_print_help(FILE *out);
 
-/* The same as an argp help_filter. */
+/* An argp help_filter that appends the same list. */
 char *options_help_filter(int key, const char *text, void *input);
 
 #endif

@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* Enters a private mount namespace, or says what forbids it; namespace.h first. */
 #include "tools/ddpfs/namespace.h"
 
 #include <errno.h>
@@ -31,8 +32,8 @@ static long sysctl_value(const char *path)
 	return file && fgets(text, sizeof(text), file) ? strtol(text, NULL, 10) : -1;
 }
 
-/* The root of a chroot that is no mount point: user namespaces are refused there (user_namespaces(7)), and what is mounted
- * cannot be kept from other namespaces (mount(2): EINVAL). */
+/* Whether "/" is the root of a chroot and no mount point.  There the kernel refuses user namespaces
+ * (user_namespaces(7)), and mounts cannot be made private (mount(2): EINVAL). */
 static bool in_plain_chroot(void)
 {
 	struct statx st;
@@ -40,7 +41,7 @@ static bool in_plain_chroot(void)
 	       !(st.stx_attributes & STATX_ATTR_MOUNT_ROOT);
 }
 
-/* Distributions forbid user namespaces in different places; name the one that did it. */
+/* Distributions forbid user namespaces in different ways; the sentence names the one that applies here. */
 static int refuse(int r, struct base_err *err)
 {
 	if (in_plain_chroot())
@@ -71,7 +72,7 @@ static int refuse(int r, struct base_err *err)
 	        strerror(-r));
 }
 
-/* Maps the user to himself; without a map every file would belong to nobody. */
+/* Maps user and group to themselves; without a map every file would belong to the overflow user "nobody". */
 static int map_user(uid_t uid, gid_t gid)
 {
 	char text[64];

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A mount namespace of this process's own: what is mounted in it nobody else sees, and it ends with its last process.
+/* Gives this process a mount namespace of its own.  Other processes do not see its mounts, and it ends with its last
+ * process.
  *
- * Threads: call while the process has one. */
+ * Threads: call while the process has one thread (unshare(2)). */
 #ifndef DDPFS_TOOLS_DDPFS_NAMESPACE_H
 #define DDPFS_TOOLS_DDPFS_NAMESPACE_H
 
@@ -9,9 +10,12 @@
 
 #include "shard/base/err.h"
 
-/* Enters a new mount namespace, as root (CAP_SYS_ADMIN) directly, else inside a new user namespace in which the user
- * stays who he is.  Mounts made on the host later still arrive (automounted home directories), none leaves.
- * *ret_user says whether a user namespace was needed.  -EPERM, -ENOSPC (limits), ... with what to do about it. */
+/* Enters a new mount namespace: directly with CAP_SYS_ADMIN, else inside a new user namespace, in which user and
+ * group ids stay the same.  Later mounts of the host still appear (automounted home directories); own mounts do not
+ * leave.
+ *
+ * *ret_user: a user namespace was necessary.  Returns 0, or -errno of unshare(2) or mount(2) with a sentence that
+ * says what to do: -EPERM if the system forbids it, -ENOSPC for a limit, ... */
 int namespace_enter(struct base_err *err, bool *ret_user);
 
 #endif

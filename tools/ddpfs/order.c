@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* ddpfs order: the order of an epoch, computed without a mount; and where in it a sample stands. */
+/* `ddpfs order`: prints the order of an epoch, or the place of one file in it, without a mount; shard/view.h first. */
 #include <errno.h>
 #include <inttypes.h>
 #include <stdio.h>
@@ -15,10 +15,10 @@
 enum { KEY_JSON = 0x100, KEY_LIMIT, KEY_WHERE };
 
 struct arguments {
-	struct options options; /* as for a mount, so that its -o text can be used as it is */
+	struct options options; /* as for a mount, so that a mount's -o text works unchanged */
 	const char *dataset;
 	const char *where;
-	uint64_t limit; /* samples */
+	uint64_t limit; /* at most that many samples */
 	bool json;
 	bool null;
 };
@@ -70,9 +70,9 @@ static error_t parse_option(int key, char *arg, struct argp_state *state)
 
 /* A sample at its place in the epoch. */
 struct place {
-	uint64_t position; /* the global one, P of a mount's file names */
+	uint64_t position; /* over all ranks: PPPPPPPPPP in the names of a flat mount */
 	uint32_t rank;
-	uint64_t step; /* of the rank */
+	uint64_t step; /* the turn of that rank */
 	uint32_t sample;
 };
 
@@ -85,7 +85,7 @@ static void print_json(const struct place *p, const char *path, size_t len)
 	puts("}");
 }
 
-/* All files of the sample, each on its line. */
+/* Prints all files of the sample, one a line. */
 static int print_place(const struct arguments *a, const struct shard_index *index, const struct place *p)
 {
 	uint32_t files[SHARD_SAMPLE_FILES_MAX];
@@ -112,7 +112,7 @@ static int print_place(const struct arguments *a, const struct shard_index *inde
 	return rc;
 }
 
-/* The turns of one rank, or those of all as they come. */
+/* Prints the turns of one rank, or all positions in order. */
 static int print_order(
         const struct arguments *a, const struct shard_view *view, const struct shard_epoch *epoch, struct base_err *err)
 {

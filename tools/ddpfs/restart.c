@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* ddpfs restart: this very program, of whatever version, goes on with a live mount. */
+/* `ddpfs restart`: asks the supervisor of a live mount to execute this program in its place; takeover.h first. */
 #include <errno.h>
 #include <limits.h>
 #include <stdlib.h>
@@ -13,9 +13,9 @@
 #include "tools/ddpfs/ddpfs.h"
 
 enum {
-	REPLY_MS = 60000, /* the program is tried out first */
-	WAIT_MS = 60000,  /* for its server to answer */
-	PAUSE_MS = 20,
+	REPLY_MS = 60000, /* the supervisor first tries the program (takeover_try) */
+	WAIT_MS = 60000,  /* for the new server to answer */
+	PAUSE_MS = 20,    /* between two questions to the server */
 };
 
 static error_t parse_option(int key, char *arg, struct argp_state *state)
@@ -35,7 +35,7 @@ static error_t parse_option(int key, char *arg, struct argp_state *state)
 	}
 }
 
-/* The server's process id; 0: it does not answer just now. */
+/* Returns the server's process id, or 0 if it does not answer. */
 static pid_t server_of(const char *socket)
 {
 	cleanup_free char *reply = NULL;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* ddpfs stat: the counters of a mount, for people (units) or scripts (JSON, as in .ddpfs/stats.json). */
+/* `ddpfs stat`: prints the counters of a mount, with units or as JSON; control_client.h first. */
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
@@ -61,7 +61,7 @@ static void format_ns(double ns, char *buf, size_t size)
 		snprintf(buf, size, "%.1f us", ns / 1e3);
 }
 
-/* The unit is the end of the name: window_bytes, wait_p99_ns. */
+/* The name ends with the unit: window_bytes, wait_p99_ns. */
 static void print_value(const char *key, const char *label, const json_t *value)
 {
 	char name[LABEL_MAX];
@@ -87,7 +87,7 @@ static void print_value(const char *key, const char *label, const json_t *value)
 	printf("%-24s %s\n", name, text);
 }
 
-/* Nested objects are told as "reads.count"; lists are for --json. */
+/* Prints members of nested objects as "reads.count"; only --json shows lists. */
 static void print_object(const char *prefix, const json_t *object, int depth)
 {
 	const char *key;
@@ -105,7 +105,7 @@ static void print_object(const char *prefix, const json_t *object, int depth)
 	}
 }
 
-/* With view=all it is these that tell how far the trainer is. */
+/* With view=all the samplers say how far the trainer is. */
 static void print_samplers(const json_t *samplers)
 {
 	size_t i;
@@ -124,7 +124,7 @@ static void print_taken_back(const json_t *stats)
 		printf("%-24s the kernel took back %lld samples that were read ahead or their names\n", "memory", lost);
 }
 
-/* Last, where a reader of a terminal looks. */
+/* Printed last, because the end of the output stays in view on a terminal. */
 static void print_problems(const json_t *problems)
 {
 	size_t i;

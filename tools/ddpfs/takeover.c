@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* Writes and reads the handed-over text, tries the other program and executes it; takeover.h first. */
 #include "prefetch/sampler/seed_scan.h"
 #include "tools/ddpfs/takeover.h"
 
@@ -98,7 +99,7 @@ static const struct field fields[] = {
 };
 enum { N_FIELDS = sizeof(fields) / sizeof(fields[0]) };
 
-/* Texts may hold any bytes, JSON may not. */
+/* Texts may hold any bytes, but JSON strings must be UTF-8; so texts travel as hex digits. */
 static json_t *hex(const void *data, size_t len)
 {
 	const uint8_t *bytes = data;
@@ -133,7 +134,7 @@ static json_t *write_field(const struct field *field, const void *at)
 	if (field->kind == FIELD_INT)
 		return json_integer(*(const int *)at);
 	if (field->kind == FIELD_U64)
-		return hex(at, sizeof(uint64_t)); /* JSON's numbers end at 2^63 */
+		return hex(at, sizeof(uint64_t)); /* jansson's integers end at 2^63 - 1 */
 	const char *text = *(const char *const *)at;
 	return text ? hex(text, strlen(text)) : json_null();
 }
@@ -187,7 +188,7 @@ static int read_past(const json_t *list, struct shard_view_options *view)
 	return 0;
 }
 
-/* The list itself: its file may be another one by now. */
+/* The list itself, not its path: the file may have changed since the mount. */
 static json_t *write_quarantine(const struct shard_quarantine *list)
 {
 	return list ? hex(list->samples, list->n * sizeof(list->samples[0])) : json_null();
@@ -252,7 +253,7 @@ static int read_key(struct takeover *t, const char *key, const json_t *value)
 	return -EINVAL;
 }
 
-/* What the rest of the program takes for checked by whoever parsed the options. */
+/* Checks what the rest of the program expects the parser of the options to have checked. */
 static bool makes_sense(const struct takeover *t)
 {
 	const struct fs_supervised *held = &t->held;
@@ -280,7 +281,7 @@ void takeover_done(struct takeover *t)
 int takeover_read(const char *text, size_t len, struct base_err *err, struct takeover *ret_takeover)
 {
 	struct takeover t = { .owner_pidfd = -1,
-		.fs = { .timeout_s = FS_TIMEOUT_S }, /* a program that knew of none was before us */
+		.fs = { .timeout_s = FS_TIMEOUT_S }, /* an older program does not write this key */
 		.held = { .fuse_fd = -1, .estate_fd = -1, .inotify_fd = -1, .control_fd = -1 } };
 	json_t *object = json_loadb(text, len, JSON_REJECT_DUPLICATES, NULL);
 	const char *key;
@@ -307,7 +308,7 @@ int takeover_read(const char *text, size_t len, struct base_err *err, struct tak
 	return rc;
 }
 
-/* ---- from here ---- */
+/* ---- the old program ---- */
 
 static int put_in_memfd(const struct takeover *takeover, struct base_err *err, int *ret_fd)
 {
@@ -382,7 +383,7 @@ int takeover_try(const char *program, const struct takeover *takeover, struct ba
 	close(ends[0]);
 	if (pid < 0)
 		return base_err_set(err, -errno, "fork: %s", strerror(errno));
-	kill(pid, SIGKILL); /* it has closed its stderr, or takes too long */
+	kill(pid, SIGKILL); /* it has closed its stderr, or it takes longer than TRY_MS */
 	while (waitpid(pid, &status, 0) < 0 && errno == EINTR) {
 	}
 	if (strcmp(said, "ok") == 0)
@@ -418,7 +419,7 @@ int takeover_become(const char *program, const struct takeover *takeover, struct
 	return rc;
 }
 
-/* ---- to there ---- */
+/* ---- the new program ---- */
 
 static int read_memfd(const char *number, struct base_err *err, struct takeover *ret_takeover)
 {

@@ -1,15 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* `ddpfs restart`: one program's supervisor becomes another program's, under a live mount.
+/* `ddpfs restart`: another program becomes the supervisor of a live mount.
  *
  *     ddpfs restart MNT --(control socket)--> server --> supervisor: takeover_try   runs `NEW takeover --check FD`
  *                                                                    takeover_become execs `NEW takeover FD`
  *
- * The two programs may be of different versions: what is handed over (the options as they were settled, and what the supervisor
- * holds) is text, JSON in a memfd, and says its version.  A program that does not know the version, or a key, refuses.
- * TAKEOVER_VERSION changes when keys change their meaning, and when inode numbers, directory handles or offsets do (fs/ino.h,
- * fs/dir.c), for the kernel keeps those.
+ * The old program hands over the settled options and what the supervisor holds.  The two programs may have different
+ * versions, so this is JSON text in a memfd with a version.  A program that does not know the version, or a key,
+ * refuses.  TAKEOVER_VERSION must change if the meaning of a key changes.  It must also change if inode numbers,
+ * directory handles or directory offsets change (fs/ino.h, fs/dir.c), because the kernel keeps those.
  *
- * Threads: main of a process without others. */
+ * Threads: the main thread of a process without other threads. */
 #ifndef DDPFS_TOOLS_DDPFS_TAKEOVER_H
 #define DDPFS_TOOLS_DDPFS_TAKEOVER_H
 
@@ -25,25 +25,27 @@ struct takeover {
 	struct fs_supervised held;
 	enum base_log_level log_level;
 	bool to_syslog;
-	int owner_pidfd; /* or -1 */
+	int owner_pidfd; /* a pidfd whose end ends the mount, or -1 */
 };
 
-/* fs_supervise.restart; arg: struct takeover, whose `held` is not looked at. */
+/* The callback fs_supervise.restart.  `arg` is a struct takeover; `held` replaces its member of that name.  Calls
+ * takeover_become if `go`, else takeover_try. */
 int takeover_restart(void *arg, const char *program, const struct fs_supervised *held, bool go, struct base_err *err);
 
-/* Whether `program` can go on from here: it says so itself.  Its own sentence when not; -EINVAL.  -EPERM: it lies in the mount, or
- * somebody else than root, us, and who owns this program can put another one into its place. */
+/* Asks `program` whether it can take over.  Returns 0; -EINVAL with the program's own sentence if it cannot; -EPERM
+ * if it lies in the mount, or if an untrusted user can replace it (executable_check.h). */
 int takeover_try(const char *program, const struct takeover *takeover, struct base_err *err);
 
-/* Becomes `program`.  Returns only on failure, -errno. */
+/* Executes `program` in this process.  Returns only on failure: -errno with a sentence. */
 int takeover_become(const char *program, const struct takeover *takeover, struct base_err *err);
 
-/* For tests: the first line that comes through a pipe before its end, or within timeout_ms in all. */
+/* For tests: stores the first line that comes through the pipe `fd`, until its end or for at most timeout_ms. */
 enum { TAKEOVER_SAID_MAX = 1024 };
 void takeover_listen(int fd, int timeout_ms, char ret_said[TAKEOVER_SAID_MAX]);
 
-/* For tests: the text, malloc'd, and back: text of any origin is right or refused (-EPROTONOSUPPORT, -EINVAL).  takeover_done frees
- * the strings and the list of bad samples that takeover_read made. */
+/* For tests: takeover_write returns the text, malloc'd.  takeover_read parses text of any origin; it returns 0, or
+ * with a sentence -EPROTONOSUPPORT (unknown version or key) or -EINVAL (impossible values).  takeover_done frees the
+ * strings and the quarantine list that takeover_read made. */
 char *takeover_write(const struct takeover *takeover);
 int takeover_read(const char *text, size_t len, struct base_err *err, struct takeover *ret_takeover);
 void takeover_done(struct takeover *takeover);

@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* Sets up a terminal for a full-screen program, and waits for its events; terminal.h first. */
 #include "tools/ddpfs/terminal.h"
 
 #include <errno.h>
@@ -10,7 +11,7 @@
 #include <sys/signalfd.h>
 #include <unistd.h>
 
-/* The other screen, no cursor, no wrapping of long lines; and back. */
+/* Alternate screen, no cursor, no wrapping of long lines; and the reverse. */
 static const char enter_text[] = "\033[?1049h\033[?25l\033[?7l";
 static const char leave_text[] = "\033[0m\033[?7h\033[?25h\033[?1049l";
 
@@ -87,7 +88,7 @@ void terminal_close(struct terminal *terminal, int signal_number)
 	caught_set(&set);
 	if (signal_number) {
 		signal(signal_number, SIG_DFL);
-		raise(signal_number); /* pending until it is let through */
+		raise(signal_number); /* pending until sigprocmask unblocks it */
 	}
 	sigprocmask(SIG_UNBLOCK, &set, NULL);
 }
@@ -108,7 +109,7 @@ static enum terminal_event take_signal(struct terminal *terminal, int *ret_signa
 	return TERMINAL_SIGNAL;
 }
 
-/* A key is one byte, or ESC [ A when it is an arrow; what comes in one read belongs together. */
+/* Reads one key: one byte, or ESC [ A (or B) for an arrow.  The bytes of an arrow arrive in one read. */
 static enum terminal_event take_key(int *ret_key)
 {
 	char text[64];

@@ -1,5 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* ddpfs top: what mounts do right now: on a terminal a table that is drawn anew, else one table (or JSON) after the other. */
+/* `ddpfs top`: shows what mounts do now; top_model.h and terminal.h first.
+ *
+ * On a terminal it redraws one table; otherwise it prints one table, or JSON object, after the other. */
 #include <errno.h>
 #include <jansson.h>
 #include <stdio.h>
@@ -19,14 +21,14 @@ enum {
 	CELL_MAX = 16,       /* bytes of a number in the table */
 	SHOWN_MIN = 12,      /* columns that a mountpoint gets at least */
 	SHOWN_MAX = 4096,    /* bytes of one that are shown */
-	ANSWER_MS_MAX = 500, /* what a server is given */
+	ANSWER_MS_MAX = 500, /* how long all servers together have to answer */
 };
 
 struct arguments {
 	char **targets;
 	size_t n_targets;
 	double delay_s;
-	uint64_t count; /* 0: for ever */
+	uint64_t count; /* readings; 0: without end */
 	bool batch;
 	bool json;
 };
@@ -67,7 +69,7 @@ static error_t parse_option(int key, char *arg, struct argp_state *state)
 	}
 }
 
-/* ---- numbers of few columns; powers of 1024, as everywhere ---- */
+/* ---- numbers that need few columns; powers of 1024 ---- */
 
 static const char unknown[] = "-";
 
@@ -117,7 +119,7 @@ struct line {
 static void put_rank(char *cell, const struct line *l)
 {
 	if (l->mount && !l->mount->mountpoint)
-		return; /* its server has said nothing yet */
+		return; /* its server has not answered yet */
 	if (!l->mount || l->mount->view_all)
 		snprintf(cell, CELL_MAX, "%s", l->mount ? "all" : "");
 	else
@@ -195,7 +197,7 @@ static void put_memory(char *cell, const struct line *l)
 static const struct column {
 	const char *title;
 	int width;
-	int importance; /* the least goes first where the terminal is narrow */
+	int importance; /* on a narrow terminal, columns of least importance go first */
 	void (*put)(char *cell, const struct line *line);
 } columns[] = {
 	{ "RANK", 7, 13, put_rank },
@@ -255,7 +257,7 @@ static int columns_of(const char *text)
 	return n;
 }
 
-/* The end of a long path says more than its beginning. */
+/* Cuts a long path at its beginning, because its end says more. */
 static void print_name(FILE *out, const char *name, int room)
 {
 	int width = columns_of(name), left = room > 3 ? room - 2 : room;
@@ -297,7 +299,7 @@ static void print_total(FILE *out, const struct layout *layout, const struct wat
 	print_line(out, layout, "total", &line);
 }
 
-/* A server's answer has its names quoted; what was asked for must still become printable. */
+/* The names in a server's answer are already quoted; the user's target is not. */
 static const char *name_of(const struct watched_mount *mount, char *buf)
 {
 	char pid[32];
@@ -458,7 +460,7 @@ static void sleep_until(struct timespec *next, int ms)
 		;
 }
 
-/* The first reading is only there to have rates in the second, which is the first that is printed. */
+/* The first reading is not printed: rates need two. */
 static int run_batch(const struct arguments *a, struct watched *watched)
 {
 	struct timespec next;
@@ -479,15 +481,15 @@ static int run_batch(const struct arguments *a, struct watched *watched)
 	return rc < 0 ? cli_failf("%s", base_err_str(rc)) : CLI_DONE;
 }
 
-/* Begins line `row` of `rows`.  What stood there is erased before the line is written: after a line that is as wide
- * as the terminal, the cursor stands on its last character, which an erase would take away.  The last line takes
- * what is below it along. */
+/* Begins line `row` of `rows`.  It erases the old line before the new one is written: after a line that is as wide as
+ * the terminal, the cursor stands on the last character, and an erase would delete that.  The last line also erases
+ * all lines below it. */
 static void begin_line(FILE *out, size_t row, size_t rows, const char *look)
 {
 	fprintf(out, "%s%s%s", row ? "\n" : "\033[H", look, row + 1 < rows ? "\033[K" : "\033[J");
 }
 
-/* The screen: a line about itself, titles, the total, then as many mounts as fit, from *scroll on. */
+/* Prints the screen: a status line, titles, the total, then as many mounts as fit, from *scroll on. */
 static void print_screen(FILE *out, const struct arguments *a, const struct watched *watched, size_t *scroll)
 {
 	unsigned width, height;
@@ -523,7 +525,7 @@ static void print_screen(FILE *out, const struct arguments *a, const struct watc
 		begin_line(out, 3, rows, "");
 		fprintf(out, "no ddpfs mount here");
 	}
-	fprintf(out, "\033[m"); /* the frame is whole: tests look for it */
+	fprintf(out, "\033[m"); /* marks the end of a frame; tests wait for it */
 }
 
 static int draw(const struct arguments *a, const struct watched *watched, size_t *scroll)
@@ -545,7 +547,7 @@ static int64_t ms_left(const struct timespec *next)
 	return ms < 0 ? 0 : ms;
 }
 
-/* Until the next reading is due: keys and another size are answered at once.  Returns true at the end of it all. */
+/* Handles keys and changes of size until the next reading is due.  Returns true if the program shall end. */
 static bool wait_for_next(const struct arguments *a, struct terminal *terminal, const struct watched *watched,
         size_t *scroll, int *ret_signal)
 {

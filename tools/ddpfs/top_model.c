@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* Searches for mounts, reads their counters and computes rates, for `ddpfs top`; top_model.h first. */
 #include "tools/ddpfs/top_model.h"
 
 #include <errno.h>
@@ -22,9 +23,9 @@ static uint64_t now_ns(void)
 	return (uint64_t)t.tv_sec * 1000000000 + (uint64_t)t.tv_nsec;
 }
 
-/* ---- looking for mounts ---- */
+/* ---- the search for mounts ---- */
 
-/* With targets, one peer each: not there has pid 0. */
+/* With targets there is one peer for each; a peer that was not found has pid 0. */
 struct watched_search {
 	char **targets;
 	size_t n_targets;
@@ -34,7 +35,7 @@ struct watched_search {
 	size_t n_silent;
 	int rc;
 	struct base_err err;
-	_Atomic bool done; /* all above is the caller's from then on */
+	_Atomic bool done; /* once true, the caller owns all members above */
 };
 
 static void search_free(struct watched_search *search)
@@ -46,7 +47,7 @@ static void search_free(struct watched_search *search)
 	free(search);
 }
 
-/* Its server is silent: it may answer later. */
+/* Whether `rc` means a silent server, which may answer later. */
 static bool may_come(const char *target, int rc)
 {
 	uid_t owner;
@@ -96,7 +97,7 @@ static struct watched_search *search_new(const struct watched *watched)
 	return s;
 }
 
-/* Detached: whoever leaves does not wait for a server that has stopped. */
+/* The thread is detached, so the end of the program does not wait for a server that has stopped. */
 static void search_start(struct watched *watched)
 {
 	pthread_attr_t attr;
@@ -148,7 +149,7 @@ static bool same(const struct watched_mount *mount, const struct base_control_pe
 	return mount->mountpoint && mount->pid == peer->pid && strcmp(mount->socket, peer->socket) == 0;
 }
 
-/* It was mounted at another place, or moved since. */
+/* Sets the present place of a mount that was moved. */
 static int move(struct watched_mount *mount, const char *place)
 {
 	if (strcmp(mount->mountpoint, place) == 0)
@@ -161,7 +162,7 @@ static int move(struct watched_mount *mount, const char *place)
 	return 0;
 }
 
-/* A place at the end of the list, not counted yet. */
+/* Makes room for one more mount at the end of the list.  The caller increments watched->n. */
 static struct watched_mount *new_mount(struct watched *watched)
 {
 	struct watched_mount *more = realloc(watched->mounts, (watched->n + 1) * sizeof(*more));
@@ -193,7 +194,7 @@ static int add(struct watched *watched, const struct base_control_peer *peer)
 	return rc;
 }
 
-/* All that is known of it is its server's process. */
+/* Adds a mount of which only the process and the socket are known. */
 static int add_silent(struct watched *watched, const struct base_control_silent *silent)
 {
 	if (by_socket(watched, silent->socket))
@@ -218,7 +219,7 @@ static int by_place(const void *a, const void *b)
 	return order ? order : x->pid < y->pid ? -1 : x->pid > y->pid;
 }
 
-/* What is not found any more stays until it says so itself: it may only be slow. */
+/* Takes the results of a search.  A mount that the search did not find stays, because its server may only be slow. */
 static int take_found(struct watched *watched, const struct watched_search *s)
 {
 	int rc = 0;
@@ -295,7 +296,7 @@ static uint64_t number(const json_t *stats, const char *key)
 	return value < 0 ? 0 : (uint64_t)value;
 }
 
-/* Where the trainer's own sampler decides, it tells how far the trainer is: of several the one that has opened most. */
+/* If samplers were recognised, the one with the most opens says how far the trainer is. */
 static void put_sampler(const json_t *stats, struct watched_counts *counts)
 {
 	uint64_t most = 0;
@@ -344,7 +345,7 @@ static struct watched_counts counts_of(const json_t *stats, bool view_all)
 static struct watched_rates rates_between(const struct watched_counts *a, const struct watched_counts *b)
 {
 	double seconds = (double)(b->at_ns - a->at_ns) / 1e9;
-	/* Counters only grow, unless another server has got the process id and with it the socket. */
+	/* Counters only grow, except if another server got the same process id, and so the same socket path. */
 	if (seconds <= 0 || b->opens < a->opens || b->misses < a->misses || b->delivered_bytes < a->delivered_bytes ||
 	        b->read_bytes < a->read_bytes || b->waited_ns < a->waited_ns || b->uptime_s < a->uptime_s)
 		return (struct watched_rates){ 0 };
@@ -377,7 +378,7 @@ static void take_reply(struct watched_mount *mount, int rc, const char *reply)
 	json_decref(object);
 }
 
-/* Those that have been found, and are not gone. */
+/* Reads the counters of all mounts that were found and are not gone. */
 static int read_all(struct watched *watched, unsigned timeout_ms)
 {
 	size_t n = 0;
@@ -431,7 +432,7 @@ int watched_read(struct watched *watched, unsigned timeout_ms)
 	return rc;
 }
 
-/* ---- all together ---- */
+/* ---- the total ---- */
 
 static uint64_t larger(uint64_t a, uint64_t b)
 {
@@ -498,6 +499,6 @@ double watched_hit_rate(const struct watched_rates *rates)
 {
 	if (!rates->known || rates->opens <= 0)
 		return -1;
-	/* A READ is seen before its open is: the watcher's queue comes later. */
+	/* A READ may be counted before its open, because the server learns of opens through inotify, later. */
 	return rates->misses >= rates->opens ? 0 : 1 - rates->misses / rates->opens;
 }

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Live mounts under observation: which there are, what their counters say, and at which rates they grow.
+/* The model of `ddpfs top`: which mounts there are, their counters, and the rates at which these grow.
  *
- * Mounts are looked for by a thread of its own, because a server that has stopped holds that up for
- * BASE_CONTROL_SURVEY_MS; their counters are asked for by the caller's thread, all at once, with a short limit.
+ * A thread of its own searches for mounts, because a server that does not answer delays the search by
+ * BASE_CONTROL_SURVEY_MS.  The caller's thread reads the counters of all mounts at once, with a short limit.
  *
  * Threads: one caller. */
 #ifndef DDPFS_TOOLS_DDPFS_TOP_MODEL_H
@@ -19,70 +19,74 @@
 enum watched_state {
 	WATCHED_LIVE,
 	WATCHED_SILENT, /* its server does not answer in time */
-	WATCHED_GONE,   /* unmounted, or its server died; of mounts asked for by name only */
+	WATCHED_GONE,   /* unmounted, or its server died; only mounts that the user named stay in the list then */
 };
 
 /* One reading of the counters; the names are those of stats.json. */
 struct watched_counts {
 	uint64_t at_ns; /* CLOCK_MONOTONIC */
 	uint64_t uptime_s;
-	uint64_t epoch, position, turns; /* with view=all: of the sampler that was recognised, if any */
+	uint64_t epoch, position, turns; /* if a sampler was recognised, its values */
 	uint64_t opens, misses;
 	uint64_t delivered_bytes, read_bytes, waited_ns;
-	uint64_t wait_p50_ns, wait_p99_ns, wait_max_ns; /* of the epoch */
+	uint64_t wait_p50_ns, wait_p99_ns, wait_max_ns; /* in this epoch */
 	uint64_t window_bytes, window_limit_bytes;
 	uint64_t resident_bytes, memory_bytes, device_rate;
 	uint64_t depth, inflight;
 };
 
-/* Per second, between the latest two readings. */
+/* What grew per second between the latest two readings. */
 struct watched_rates {
-	bool known;       /* there were two */
-	double seconds;   /* between them */
+	bool known;       /* there were two readings */
+	double seconds;   /* between the two */
 	double opens;     /* files */
 	double misses;    /* files */
 	double delivered; /* bytes */
 	double read;      /* bytes */
-	double waited;    /* seconds: above 1 where several readers wait */
+	double waited;    /* seconds; above 1 if several readers wait at once */
 };
 
 struct watched_mount {
-	const char *target; /* as it was asked for; NULL: found */
-	char *mountpoint;   /* where it is now; owned; NULL: its server has been silent from the beginning */
+	const char *target; /* as the user named it; NULL: the search found it */
+	char *mountpoint;   /* its present place; owned; NULL: its server has never answered */
 	char socket[BASE_CONTROL_PATH_MAX];
 	pid_t pid;
 	uint32_t rank, world;
 	bool view_all;
 	enum watched_state state;
-	bool counted; /* `counts` is there; false when not live */
+	bool counted; /* `counts` is valid; false if not WATCHED_LIVE */
 	struct watched_counts counts;
 	struct watched_rates rates;
 };
 
 struct watched {
-	struct watched_mount *mounts; /* in the order asked for, else by mountpoint, rank, pid */
-	size_t n;
-	/* watched.c's */
+	struct watched_mount *mounts; /* in the order of `targets`; without targets by mountpoint, rank, pid */
+	size_t n;                     /* elements of `mounts` */
+	/* Used by top_model.c only: */
 	char **targets;
 	size_t n_targets;
-	struct watched_search *search; /* on its way; NULL: none */
-	uint64_t searched_ns;
+	struct watched_search *search; /* the search that runs; NULL: none */
+	uint64_t searched_ns;          /* CLOCK_MONOTONIC of the latest search */
 };
 
-/* Watches `n_targets` mounts (each what ask_find takes; the array outlives the result), or with none all of the
- * host.  Servers may be silent.  Errors of ask_find for a target that is not there; -ENOMEM. */
+/* Begins to watch `n_targets` mounts, or all mounts of the host if it is 0.  Each target is one of ask_find; the
+ * array must outlive the result.  A server may be silent.
+ *
+ * Returns 0, or with a sentence: the errors of ask_find for a target that does not exist, -ENOMEM.  watched_close
+ * frees the result; it does not wait for a search that runs. */
 int watched_open(char **targets, size_t n_targets, struct base_err *err, struct watched *ret_watched);
 void watched_close(struct watched *watched);
 
-/* Asks all of them, and takes in mounts that have come and gone.  They get timeout_ms, all together.  -ENOMEM. */
+/* Reads the counters of all mounts within timeout_ms in all, and adds and removes mounts that have come or ended.
+ * Returns 0 or -ENOMEM. */
 int watched_read(struct watched *watched, unsigned timeout_ms);
 
-/* All that are live, together: sums, but the longest of the waits, and the lowest epoch.  *ret_epochs: they are in the same
- * one. */
+/* Adds up all live mounts: sums, but the longest of the waits and the lowest epoch.  *ret_same_epoch: all are in one
+ * epoch. */
 void watched_total(const struct watched *watched, struct watched_counts *ret_counts, struct watched_rates *ret_rates,
         bool *ret_same_epoch);
 
-/* Share of the opened files that the page cache served, 0 to 1; negative when none was opened. */
+/* Returns the share of the opened files that the page cache served, 0 to 1; negative if none was opened. */
 double watched_hit_rate(const struct watched_rates *rates);
 
 #endif

@@ -1,5 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* ddpfs umount: asks the server to unmount and waits for its end; a mount whose server has died is taken away by hand. */
+/* `ddpfs umount`: asks the server to unmount and waits for its end; control_client.h first.
+ *
+ * If the server has died, this program unmounts itself, with umount2(2) or fusermount3. */
 #include <ctype.h>
 #include <dirent.h>
 #include <errno.h>
@@ -17,10 +19,10 @@
 #include "tools/ddpfs/mounts.h"
 
 enum {
-	NOBODY_MS = 2000, /* in use by nobody that is seen */
-	AGAIN_MS = 50,
+	NOBODY_MS = 2000, /* how long to try again if the mount is busy but no user of it is found */
+	AGAIN_MS = 50,    /* between two tries */
 	REPLY_MS = 30000, /* a server under load flushes first */
-	END_MS = 60000,   /* from the unmount to the end of the process: reads of a disk that is busy are waited for */
+	END_MS = 60000,   /* from the unmount to the end of the process, which waits for reads of a busy disk */
 };
 
 struct arguments {
@@ -53,7 +55,7 @@ static error_t parse_option(int key, char *arg, struct argp_state *state)
 	}
 }
 
-/* Who uses it: working directories and open files, as far as this user may look. */
+/* Finds who uses the mount: working directories and open files, as far as this user may read /proc. */
 
 static bool below(const char *link, const char *target)
 {
@@ -93,7 +95,7 @@ static void name_of(const char *pid, char *buf, size_t size)
 	buf[strcspn(buf, "\n")] = '\0';
 }
 
-/* Says in err who.  *ret_found: somebody was. */
+/* Writes into `err` which processes use the mount.  *ret_found: there is at least one. */
 static int busy(const char *target, struct base_err *err, bool *ret_found)
 {
 	char first[128] = "";
@@ -112,7 +114,7 @@ static int busy(const char *target, struct base_err *err, bool *ret_found)
 		else
 			snprintf(first, sizeof(first), " by process %.20s (%s)", entry->d_name, name);
 	}
-	/* What a shell has open it hands on to this one too, which ends by itself. */
+	/* This program inherits open files from its shell, so it looks at itself last. */
 	if (!first[0] && process_uses("self", target))
 		snprintf(first, sizeof(first),
 		        " by this very command, which was started with a file of it open or in it");
@@ -124,7 +126,7 @@ static int busy(const char *target, struct base_err *err, bool *ret_found)
 	        first, rest);
 }
 
-/* By hand: the server is dead, or not ours to ask. */
+/* Without the server: it is dead, or it does not answer this user. */
 
 static int unmount_by_hand(const char *target, bool lazy, struct base_err *err, bool *ret_found)
 {
@@ -136,7 +138,7 @@ static int unmount_by_hand(const char *target, bool lazy, struct base_err *err, 
 	return 0;
 }
 
-/* By asking the server. */
+/* Through the server. */
 
 static void wait_end(int pidfd)
 {
@@ -183,13 +185,14 @@ static int unmount(const struct arguments *a, struct base_err *err, bool *ret_fo
 	} else if (!here) {
 		return r;
 	}
-	/* Its server may have died between the unmount and the answer. */
+	/* The server may have died after the unmount, before its answer. */
 	if (mounts_find(path, &entry) == -ENOENT)
 		return 0;
 	return unmount_by_hand(path, a->lazy, err, ret_found);
 }
 
-/* What a server that was killed a moment ago had open of its own mount is in use until it has ended: in use, and by nobody. */
+/* A server that was just killed holds files of its own mount open until it has ended.  Until then the mount is busy,
+ * but no process shows as its user; so try again. */
 static int unmount_patiently(const struct arguments *a, struct base_err *err)
 {
 	for (int waited_ms = 0;; waited_ms += AGAIN_MS) {
