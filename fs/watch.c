@@ -25,7 +25,7 @@ enum {
 	DRAIN_READS_MAX = 64, /* reads of FS_HANDOVER_EVENTS_BYTES in one drain: a limit under a flood of events */
 	IN_ORDER_FULL = 64,   /* events in a row within the slack after which an order is trusted */
 	PAIR_MS_MAX = 3600000,
-	EPOCHS_KEPT = 2, /* epochs whose turns READs may be of: the current one, and the one before it, still open */
+	EPOCHS_KEPT = 2, /* epochs whose turns READs are compared with: the current one, and the one before */
 };
 
 #define PAIR_ENVIRON "DDPFS_TEST_PAIR_MS" /* for tests: counts must not depend on how busy the machine is */
