@@ -1,41 +1,45 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* How many reads to keep in flight: raised as long as that brings bandwidth, by measuring.
+/* The depth: how many scheduled reads are in flight.  It is found by measuring, and grows while that brings bandwidth.
  *
- * First, while reads take no longer for being many, three more are allowed for each that comes back: the depth grows to four
- * times as many in the time of one read, which is what a store far away needs.  (A disk's queue shows in its second read.)  Then
- * by trials.
+ * At first each read that comes back allows three more, until a read takes more than twice as long as the shortest
+ * one.  So the depth grows fourfold in the time of one read, as a store far away needs.  (With a local disk the
+ * second read is slower already.)  After that, trials with a larger or smaller depth decide.
  *
- * Only intervals in which the device was kept busy at the current depth count; a schedule that has nothing to read says
- * nothing about the device.  Threads: one owner. */
+ * Only intervals in which as many reads were in flight as the depth allows count, because others do not measure the
+ * device.
+ *
+ * Threads: one owner. */
 #ifndef DDPFS_PREFETCH_DEPTH_H
 #define DDPFS_PREFETCH_DEPTH_H
 
 #include <stdbool.h>
 #include <stdint.h>
 
-/* At most: 110 KB each 20 ms at 1.75 GB/s.  With more the scheduler of a disk that comes behind the delay passes some over for longer
- * than the window lasts (448: 1.2 times the time). */
+/* The maximum suffices for reads of 110 KB that take 20 ms each at 1.75 GB/s.  With more, the scheduler of a disk
+ * behind the delay lets some reads wait for longer than the window lasts (448: 1.2 times the time). */
 enum { PREFETCH_DEPTH_MIN = 4, PREFETCH_DEPTH_START = 16, PREFETCH_DEPTH_MAX = 320 };
 
 struct prefetch_depth {
-	uint32_t depth;      /* in use */
-	uint32_t settled;    /* the best one known */
-	double settled_rate; /* bytes per ns that it gave; 0 = not measured */
-	bool up;             /* the direction of the next trial */
+	uint32_t depth;      /* reads, now */
+	uint32_t settled;    /* the best depth known */
+	double settled_rate; /* bytes per ns at that depth; 0: not measured */
+	bool up;             /* the next trial is with a larger depth */
 	uint32_t hold;       /* intervals until the next trial */
-	uint64_t least_ns;   /* the shortest read so far; 0 = none */
+	uint64_t least_ns;   /* the shortest read at the start; 0: none */
 	bool starting;       /* no trials yet: reads do not get slower */
-	uint64_t since_ns;   /* start of the interval; 0 = none */
-	uint64_t bytes;      /* read in it */
-	uint32_t reads;
+	uint64_t since_ns;   /* start of the interval; 0: none */
+	uint64_t bytes;      /* read in the interval */
+	uint32_t reads;      /* ... in so many reads */
 };
 
-void prefetch_depth_init(struct prefetch_depth *depth, uint32_t fixed); /* fixed > 0: no trials */
+/* Starts measuring at PREFETCH_DEPTH_START, or, if fixed > 0, with that depth for ever. */
+void prefetch_depth_init(struct prefetch_depth *depth, uint32_t fixed);
 
-/* `bytes` arrived at now_ns, after took_ns; busy: as many reads as `depth` were in flight until then. */
+/* Takes in a read of `bytes` bytes that came back at now_ns and took took_ns.  busy: as many reads as the depth
+ * allows were in flight until then. */
 void prefetch_depth_feed(struct prefetch_depth *depth, uint64_t now_ns, uint64_t took_ns, uint64_t bytes, bool busy);
 
-/* Bytes per second that the device gave at the settled depth; 0 = not known. */
+/* Returns the bytes per second at the settled depth; 0: not measured. */
 uint64_t prefetch_depth_rate(const struct prefetch_depth *depth);
 
 #endif

@@ -1,5 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Open shards: a bounded table, the longest unused closed first.  Slot numbers are those of the ring's file table.
+/* The table of open shards.  Its size is bounded: the shard that was unused longest is closed first.  The number of
+ * an entry is that of the ring's table of registered files.
+ *
  * Threads: the engine thread only. */
 #ifndef DDPFS_PREFETCH_FILES_H
 #define DDPFS_PREFETCH_FILES_H
@@ -9,29 +11,35 @@
 
 struct prefetch_files; /* opaque */
 
-/* max: shards open at once (1 .. PREFETCH_FILES_MAX).  -ENOMEM. */
+/* Makes a table for `max` open shards (1 .. PREFETCH_FILES_MAX).  source, io: not owned; they outlive the table.
+ * Returns 0 or -ENOMEM. */
 int prefetch_files_new(struct prefetch_source *source, struct prefetch_io_backend *io, uint32_t max,
         struct prefetch_files **ret_files);
-void prefetch_files_free(struct prefetch_files *files); /* closes all; none may be in use */
+/* Closes all shards and frees the table.  No entry may be in use.  NULL is fine. */
+void prefetch_files_free(struct prefetch_files *files);
 
-/* The slot of an open shard, opened when need be and in use until put.
- * -EBUSY: every slot is in use (try again after a put); else what ops->open says. */
+/* Gives the number of a shard's entry, and opens the shard if it is not open.  The entry is in use until
+ * prefetch_files_put.
+ * Returns 0, -EBUSY (all entries are in use: try again after a put) or an error of prefetch_source_ops.open. */
 int prefetch_files_get(struct prefetch_files *files, uint32_t shard, uint32_t *ret_slot);
+/* Ends a use of an entry. */
 void prefetch_files_put(struct prefetch_files *files, uint32_t slot);
 
-/* Valid while the slot is in use. */
+/* Returns the object of an entry, valid while the entry is in use. */
 struct prefetch_object *prefetch_files_object(struct prefetch_files *files, uint32_t slot);
 
-/* -ESTALE when the shard is no longer what the index says; then it is also reopened at its next use. */
+/* Checks whether a shard is still what the index describes.  If not, the shard is opened again at its next use.
+ * Returns 0, or an error of prefetch_source_ops.check (-ESTALE: it has changed). */
 int prefetch_files_check(struct prefetch_files *files, uint32_t slot);
 
-/* How many shards this process may keep open: a quarter of RLIMIT_NOFILE, at most PREFETCH_FILES_MAX. */
+/* Returns how many shards this process may keep open: a quarter of RLIMIT_NOFILE, 4 .. PREFETCH_FILES_MAX. */
 uint32_t prefetch_files_limit(void);
 
-/* Takes O_DIRECT from an object; reads in flight on its descriptor are not disturbed by that.  False: it had none. */
+/* Turns O_DIRECT off for an object.  Reads in flight on its descriptor are not disturbed.
+ * Returns false when it had no O_DIRECT, or fcntl(2) failed. */
 bool prefetch_files_leave_direct(struct prefetch_object *object);
 
-/* Reads of what is open, and of what will be opened, go through the page cache from now on. */
+/* From now on all shards, those that are open and those that will be, are read through the page cache. */
 void prefetch_files_buffer(struct prefetch_files *files);
 
 #endif

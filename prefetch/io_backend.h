@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The engine's way to the kernel: io_uring, or pread threads where that is not to be had.
+/* How the engine reads: io_uring, or pread threads where io_uring is forbidden or unknown.
  *
- * Threads: one owner (the engine thread) calls everything but prefetch_io_wake; that one is for any thread. */
+ * Threads: one owner (the engine thread) calls all functions.  Any thread may call prefetch_io_wake. */
 #ifndef DDPFS_PREFETCH_IO_BACKEND_H
 #define DDPFS_PREFETCH_IO_BACKEND_H
 
@@ -13,23 +13,24 @@
 
 enum {
 	PREFETCH_OPS_MAX = 512,   /* operations in flight */
-	PREFETCH_FILES_MAX = 512, /* entries of the registered file table */
+	PREFETCH_FILES_MAX = 512, /* entries of the table of registered files */
 };
 
-/* One read. The owner keeps it alive until it was reaped. */
+/* One read.  The owner keeps it until prefetch_io_wait has returned it. */
 struct prefetch_op {
 	const struct prefetch_object *object;
-	uint32_t slot;    /* the object's number in the file table */
-	uint32_t segment; /* the arena segment that data lies in */
-	uint8_t *data;
-	uint32_t len;
-	uint64_t offset;
-	int res; /* bytes, 0 at the end of the file, or -errno */
-	struct prefetch_op *next;
+	uint32_t slot;            /* the object's number in the file table */
+	uint32_t segment;         /* number of the arena's segment in which data lies */
+	uint8_t *data;            /* room for `len` bytes */
+	uint32_t len;             /* bytes */
+	uint64_t offset;          /* in the file */
+	int res;                  /* the result: bytes read, 0 at the end of the file, or -errno */
+	struct prefetch_op *next; /* in the list that prefetch_io_wait returns */
 };
 
 struct prefetch_io_backend;
 
+/* What a backend implements; the functions below say what each does. */
 struct prefetch_port_ops {
 	void (*submit)(struct prefetch_io_backend *io, struct prefetch_op *op);
 	void (*wait)(struct prefetch_io_backend *io, int64_t timeout_ns, struct prefetch_op **ret_done);
@@ -40,40 +41,44 @@ struct prefetch_port_ops {
 
 struct prefetch_io_backend {
 	const struct prefetch_port_ops *ops;
-	bool uring;
+	bool uring; /* it is io_uring */
 };
 
-/* Call from the thread that will own it.  files: entries of the file table wanted.  arena: where reads land.
- * -EPERM, -ENOSYS: making or entering a ring is forbidden or unknown here; -ENOMEM, ... */
+/* Makes an io_uring backend, which the calling thread owns.  files: entries of the file table.  arena: landing
+ * memory; not owned, outlives the backend.
+ * Returns 0, -EPERM or -EACCES (rings are forbidden here), -ENOSYS (the kernel does not know them), -ENOMEM, or another
+ * error of a system call. */
 int prefetch_io_uring(uint32_t files, const struct cache_arena *arena, struct prefetch_io_backend **ret_io);
-int prefetch_io_threads(struct prefetch_io_backend **ret_io); /* -ENOMEM, -EAGAIN */
+/* Makes a backend of pread threads.  Returns 0, -ENOMEM or -EAGAIN (no thread can be started). */
+int prefetch_io_threads(struct prefetch_io_backend **ret_io);
 
-/* At most PREFETCH_OPS_MAX between submit and reaping.  May wait for the next prefetch_io_wait to reach the kernel. */
+/* Submits a read.  It may reach the kernel only at the next prefetch_io_wait.  At most PREFETCH_OPS_MAX reads may be
+ * submitted and not returned yet. */
 static inline void prefetch_io_submit(struct prefetch_io_backend *io, struct prefetch_op *op)
 {
 	io->ops->submit(io, op);
 }
 
-/* Pushes what was submitted, then waits until something is done, prefetch_io_wake was called or the time is over
- * (timeout_ns < 0: no limit; 0: do not wait).  *ret_done: the list of what is done, or NULL. */
+/* Gives submitted reads to the kernel.  Then waits until a read is done, prefetch_io_wake is called or the time is
+ * over.  timeout_ns: < 0: no limit; 0: do not wait.  *ret_done: the list of reads that are done, or NULL. */
 static inline void prefetch_io_wait(struct prefetch_io_backend *io, int64_t timeout_ns, struct prefetch_op **ret_done)
 {
 	io->ops->wait(io, timeout_ns, ret_done);
 }
 
-/* Makes the current or the next prefetch_io_wait return. */
+/* Makes the current or the next prefetch_io_wait return.  Any thread. */
 static inline void prefetch_io_wake(struct prefetch_io_backend *io)
 {
 	io->ops->wake(io);
 }
 
-/* Puts a descriptor into the file table, or takes it out (fd -1). */
+/* Puts a descriptor into entry `slot` of the file table, or removes it (fd -1). */
 static inline void prefetch_io_set_file(struct prefetch_io_backend *io, uint32_t slot, int fd)
 {
 	io->ops->set_file(io, slot, fd);
 }
 
-/* Nothing may be in flight. */
+/* Frees a backend; no read may be in flight.  NULL is fine. */
 static inline void prefetch_io_free(struct prefetch_io_backend *io)
 {
 	if (io)

@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The engine: turns "this block, now" and "these samples, in this order" into verified bytes.
+/* The engine: it reads and verifies the blocks that readers demand, and the samples of streams, in their order.
  *
  *     schedule (positions -> extents -> merged reads) -> source -> io_uring -> XXH3 -> cache -> sink
  *
- * One engine per server, however many views it serves.  Its threads: `engine` (sole owner of the ring) and
- * `deliver` (hashes, calls sinks and done callbacks).  Where io_uring is not to be had (seccomp, old kernel), a few
- * pread threads take its place; prefetch_stats says which.
+ * A server has one engine for all its streams (prefetch/stream.h).  Its threads are `engine`, which alone owns
+ * the ring, `deliver`, which hashes, stores and calls done callbacks, and, with a sink, `lister`.  If io_uring is
+ * forbidden (seccomp) or the kernel lacks it, up to 32 pread threads take its place; prefetch_stats.uring says which.
  *
- * Threads: all functions may be called from any thread; none blocks on I/O but prefetch_new and prefetch_free. */
+ * Threads: any thread may call all functions.  Only prefetch_new and prefetch_free block on I/O. */
 #ifndef DDPFS_PREFETCH_PREFETCH_H
 #define DDPFS_PREFETCH_PREFETCH_H
 
@@ -21,15 +21,15 @@
 
 struct prefetch; /* opaque */
 
-enum { PREFETCH_MEMORY_MIN = 8 << 20 }; /* bytes of `memory_bytes` at least */
+enum { PREFETCH_MEMORY_MIN = 8 << 20 }; /* the least `memory_bytes` */
 
-/* Stands between the source and the engine in tests and benchmarks: makes reads fail, be short, wrong or late.
- * Called by the engine thread; both members may be NULL. */
+/* Functions between source and engine, for tests and benchmarks: they make reads fail, be short, wrong or late.
+ * The engine thread calls them.  Either may be NULL. */
 struct prefetch_hook {
-	/* Sees each finished read (res: bytes or -errno) and returns the result to go on with: it may change the
-	 * `res` bytes of data, return fewer, or an error. */
+	/* Gets each finished read, and returns its new result.  It may change the bytes of data, return fewer bytes, or
+	 * an error.  res: bytes read, or -errno. */
 	int (*result)(void *arg, uint32_t shard, uint64_t offset, uint8_t *data, int res);
-	/* How long after its submission a read may be seen, in ns. */
+	/* Returns the ns from the submission of a read during which the engine must not see its result; 0: none. */
 	uint64_t (*delay_ns)(void *arg, uint32_t shard, uint64_t offset, uint32_t len);
 	void *arg;
 };
@@ -38,98 +38,116 @@ struct prefetch_sink;
 
 struct prefetch_options {
 	const struct shard_index *index;  /* not owned; outlives the engine */
-	uint64_t memory_bytes;            /* budget for what the engine holds; at least PREFETCH_MEMORY_MIN */
-	enum prefetch_io io;              /* AUTO: O_DIRECT where the file system takes it */
-	uint32_t depth;                   /* reads in flight; 0 = found by measuring */
+	uint64_t memory_bytes;            /* for landing memory and the sink together; at least PREFETCH_MEMORY_MIN */
+	enum prefetch_io io;              /* of local files; AUTO and DIRECT: O_DIRECT where the file system takes it */
+	uint32_t depth;                   /* scheduled reads in flight; 0: found by measuring */
 	struct prefetch_source *source;   /* NULL: local files; else owned by the engine once prefetch_new succeeded */
-	const struct prefetch_hook *hook; /* NULL, or copied */
-	struct prefetch_sink *sink; /* where streams deliver to (prefetch/sink.h); NULL: demands only; not owned */
-	uint64_t *resident; /* with a sink: bit per sample (n / 64 + 1 words) of what the sink has already, kept up
-	                               to date, outlives the engine; NULL: it has nothing */
-	bool threads;       /* pread threads even where io_uring is to be had */
+	const struct prefetch_hook *hook; /* copied; NULL: none */
+	struct prefetch_sink *sink; /* gets the blocks of streams (prefetch/sink.h); NULL: demands only; not owned */
+	/* With a sink: a bit per sample (n_samples / 64 + 1 words) of what the sink holds already.  The engine keeps
+	 * it up to date.  It outlives the engine.  NULL: the sink holds nothing. */
+	uint64_t *resident;
+	bool threads; /* pread threads even if io_uring is allowed */
 };
 
-/* Opens the source (shards are opened lazily, a bounded number kept open) and starts the threads.
- * -EINVAL, -ENOMEM, -ENOENT/-EACCES for a dataset directory that cannot be read. */
+/* Opens the source and starts the threads.  Shards are opened when they are first read, and a bounded number stays
+ * open.
+ * Returns 0 or
+ * -EINVAL: memory_bytes is too small;
+ * -ENOENT, -EACCES, -ENOTDIR: the dataset's directory cannot be opened;
+ * -ENOMEM, -EAGAIN: there is no memory, or no thread can be started.
+ * err says it in a sentence. */
 int prefetch_new(const struct prefetch_options *options, struct base_err *err, struct prefetch **ret_prefetch);
 
-/* Cancels what is queued (done is called with -ECANCELED), waits for what is in flight, joins the threads. */
+/* Cancels queued demands (their done gets -ECANCELED), waits for reads in flight, and ends the threads.  All streams
+ * must have been freed.  NULL is fine. */
 void prefetch_free(struct prefetch *prefetch);
 
-/* A request for one block that somebody waits for.  The caller fills the first part, keeps the object alive until
- * done was called, and may free it in done. */
+/* A request for one block that a reader waits for.  The caller fills the first part, keeps the object until done is
+ * called, and may free it in done. */
 struct prefetch_demand {
 	uint32_t file;
 	uint32_t block;
-	uint32_t take; /* bytes of the block that the asker's page cache will hold; where there is a sink */
-	bool direct; /* he reads past his page cache (O_DIRECT): says nothing about what it holds, and brings it nothing */
-	/* rc 0: data[len] is the whole verified block, valid during the call only.
-	 * rc < 0: -EBADMSG (checksum), -EIO, -ESTALE (shard replaced or shorter than the index says), -ECANCELED,
-	 * -ENOMEM, -ENOENT (shard gone); data is NULL.
-	 * Called once: from one of the engine's threads, or from within prefetch_demand itself when the block is in memory.
-	 * Must not block and must not call prefetch_free. */
+	uint32_t take; /* bytes of the block that the reader's page cache will hold; only used with a sink */
+	bool direct;   /* the reader uses O_DIRECT: the demand neither tells nor changes what is in the page cache */
+	/* Called once: by one of the engine's threads, or within prefetch_demand when the block is in memory or
+	 * cannot be read.  Must not block and must not call prefetch_free.
+	 * rc 0: data[len] is the whole verified block, valid during the call only.
+	 * rc < 0: data is NULL, and rc is
+	 * -EBADMSG: the checksum differs;
+	 * -EIO: the read failed (other errors of open(2) and read(2) come as they are);
+	 * -ESTALE: the shard or the index was replaced, or the shard is shorter than the index says;
+	 * -ENOENT: the shard is gone;
+	 * -ECANCELED: the engine is being freed;
+	 * -ENOMEM: there is no memory. */
 	void (*done)(struct prefetch_demand *demand, int rc, const uint8_t *data, uint32_t len);
-	/* engine's */
+	/* Private to the engine: */
 	struct prefetch_demand *next;
 	uint64_t asked_ns;
 };
 
-/* Never blocks, never fails synchronously.  Requests for a block in flight join that landing. */
+/* Asks for a block.  If the block is in flight already, the demand waits for that read.  Never blocks; all errors go to
+ * done. */
 void prefetch_demand(struct prefetch *prefetch, struct prefetch_demand *demand);
 
-/* A reader may ask for the whole of this file in a moment.  False when it is in memory or on its way, or does not fit one block;
- * else true, and with `read` it is read now, into landing memory, where it waits for him; not while others wait for theirs, whose
- * reads go first.  Never blocks. */
+/* Says that a reader will probably ask for this whole file soon.  With `read` the engine reads it into landing memory
+ * now, unless demands wait to be submitted: those go first.  Never blocks.
+ * Returns true when the file was neither in memory nor on its way.  Returns false otherwise, also when the file has not
+ * exactly one block. */
 bool prefetch_hint(struct prefetch *prefetch, uint32_t file, bool read);
 
-/* The budget is `memory_bytes` from now on, at least PREFETCH_MEMORY_MIN.  Landing memory and the windows of streams keep their
- * size.  A larger budget is filled as samples are read; a smaller one is reached by drops.  No effect after prefetch_share. */
+/* Sets the budget to `memory_bytes` (at least PREFETCH_MEMORY_MIN).  Landing memory and the windows of streams keep
+ * their size.  A larger budget fills as samples are read; for a smaller one samples are dropped.  No effect after
+ * prefetch_share. */
 void prefetch_set_memory(struct prefetch *prefetch, uint64_t memory_bytes);
 
-/* Others on this host read the same shards, and the host has memory for all of them once.  From now on shards are read through
- * the host's page cache, which is shared, and the sink holds no more than `sink_bytes`, or a quarter of what it held before where
- * workers' batches need it; what it holds now is read again.
- * There is no way back.  Does nothing the second time. */
+/* Makes the engine share the host's page cache with others on this host who read the same shards.  Call it when the
+ * host has memory for all of these shards once.  From now on shards are read through the page cache, and the sink
+ * holds at most `sink_bytes` bytes.  If workers' batches need more, it holds up to a quarter of the budget before.
+ * The sink drops what it holds now.  This cannot be undone; a second call does nothing. */
 void prefetch_share(struct prefetch *prefetch, uint64_t sink_bytes);
 
-/* Counters since start; a snapshot, each field consistent by itself. */
+/* Counters since the start, and values of now.  It is a snapshot: each field is consistent by itself. */
 struct prefetch_stats {
 	uint64_t demands;         /* prefetch_demand calls */
-	uint64_t demand_hits;     /* answered from memory */
+	uint64_t demand_hits;     /* demands answered from memory at once */
 	uint64_t hinted;          /* reads begun by prefetch_hint */
-	uint64_t joined;          /* waited for a read that was already in flight */
-	uint64_t reads;           /* submitted to the source */
+	uint64_t joined;          /* demands that waited for a read that was already in flight */
+	uint64_t reads;           /* reads submitted to the source */
 	uint64_t read_bytes;      /* bytes the source read (alignment included) */
 	uint64_t delivered_bytes; /* bytes of blocks handed to demands */
 	uint64_t stored_bytes;    /* bytes of blocks handed to the sink */
-	uint64_t
-	        bad_blocks; /* whose checksum did not match, twice; each once, as far as the last 1024 are remembered */
-	uint64_t mended_blocks; /* whose checksum matched when they were read a second time */
-	uint64_t io_errors;     /* reads of the source that failed, each once, also when its second try succeeded */
-	uint64_t wait_p50_ns;   /* of demands */
-	uint64_t wait_p99_ns;
-	uint64_t wait_max_ns;
-	uint64_t buffer_bytes;           /* landing buffers held now */
-	uint64_t used;                   /* turns that trainers had, of all streams */
-	uint64_t wasted_bytes;           /* read ahead and given up before they were used */
-	uint64_t misses;                 /* files that a demand had to wait for */
-	uint64_t resident_bytes;         /* in the sink, overhead included */
-	uint64_t budget_bytes;           /* ... at most */
-	uint64_t evicted, dropped, lost; /* samples: for room; all; reclaimed behind our back */
-	uint64_t evicted_blocks;         /* of files that are read by the block (cache/ledger.h): for room */
-	uint64_t refetches;              /* of the next turns, because much had been reclaimed */
-	uint64_t device_rate;            /* bytes per second the source gave at the settled depth; 0 = not measured */
-	uint32_t depth;                  /* scheduled reads in flight the engine allows now */
-	uint32_t inflight;
-	pid_t tid;        /* of the engine thread */
-	uint64_t busy_ns; /* since when (CLOCK_MONOTONIC) it has been at one round of work; 0: it waits for some */
-	bool uring;       /* false: pread threads */
-	bool direct;      /* O_DIRECT */
-	bool shared;      /* prefetch_share took effect */
+	/* Blocks whose checksum did not match twice.  Each counts once while it is one of the last 1024 of them. */
+	uint64_t bad_blocks;
+	uint64_t mended_blocks;  /* blocks whose checksum matched when they were read a second time */
+	uint64_t io_errors;      /* reads that failed, each once, also when the second try succeeded */
+	uint64_t wait_p50_ns;    /* from a demand to its answer: the median, */
+	uint64_t wait_p99_ns;    /* ... the 99th percentile, */
+	uint64_t wait_max_ns;    /* ... and the longest */
+	uint64_t buffer_bytes;   /* landing memory in use now */
+	uint64_t used;           /* turns that trainers used, of all streams */
+	uint64_t wasted_bytes;   /* bytes read ahead and given up before their use */
+	uint64_t misses;         /* files whose first block a demand had to wait for */
+	uint64_t resident_bytes; /* in the sink or coming, overhead included, now */
+	uint64_t budget_bytes;   /* the most that resident_bytes may be, now */
+	/* Samples: dropped to make room; dropped for any reason; taken back by the kernel before their use. */
+	uint64_t evicted, dropped, lost;
+	uint64_t evicted_blocks; /* blocks of files booked by the block (cache/ledger.h), dropped to make room */
+	uint64_t refetches;      /* how often the next turns were fetched again after losses */
+	uint64_t device_rate;    /* bytes per second of the source at the settled depth; 0: not measured */
+	uint32_t depth;          /* scheduled reads in flight that the engine allows now */
+	uint32_t inflight;       /* reads in flight now */
+	pid_t tid;               /* of the engine thread */
+	/* CLOCK_MONOTONIC when the engine thread began its present round of work; 0: it waits for work. */
+	uint64_t busy_ns;
+	bool uring;  /* false: pread threads */
+	bool direct; /* the latest read uses O_DIRECT */
+	bool shared; /* prefetch_share took effect */
 };
 void prefetch_stats_get(struct prefetch *prefetch, struct prefetch_stats *ret_stats);
 
-/* True: nothing is being read, delivered, announced or dropped, nor will be until a demand or a trainer's progress comes. */
+/* Returns true when nothing is being read, delivered, announced or dropped, and nothing will be until a demand, a
+ * hint or a trainer's use comes. */
 bool prefetch_idle(struct prefetch *prefetch);
 
 #endif

@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Setting up and taking down rings, so that ThreadSanitizer understands it.
+/* Makes, restricts and ends rings of io_uring, and tells ThreadSanitizer about them.
  *
- * liburing maps and unmaps a ring by system calls of its own, which the sanitizer does not see.  When one thread's ring ends
- * and another thread's gets the same address, their writes look like a race on one ring.  The kernel puts the munmap before
- * the mmap that reuses the place; these two say so.
+ * liburing maps and unmaps a ring by its own system calls, which the sanitizer does not see.  If one thread's ring
+ * ends and another thread's ring gets the same address, their writes look like a race on one ring.  But the kernel
+ * orders the munmap before the mmap that reuses the address: PREFETCH_RING_MAPPED and PREFETCH_RING_UNMAPPING tell it
+ * to the sanitizer.
  *
- * Threads: any; a ring belongs to one. */
+ * Threads: a ring belongs to one thread. */
 #ifndef DDPFS_PREFETCH_RING_H
 #define DDPFS_PREFETCH_RING_H
 
@@ -27,7 +28,7 @@
 #ifdef PREFETCH_RING_TSAN
 void __tsan_acquire(void *addr);
 void __tsan_release(void *addr);
-/* Any address will do that all rings of the process share. */
+/* Any address serves that is the same for all rings of the process. */
 #define PREFETCH_RING_MAPPED() __tsan_acquire((void *)(uintptr_t)io_uring_queue_exit)
 #define PREFETCH_RING_UNMAPPING() __tsan_release((void *)(uintptr_t)io_uring_queue_exit)
 #else
@@ -35,16 +36,18 @@ void __tsan_release(void *addr);
 #define PREFETCH_RING_UNMAPPING() ((void)0)
 #endif
 
-/* A filter of system calls can admit io_uring_setup and refuse io_uring_enter.  A call that submits nothing tells;
- * EBADFD is the kernel's answer for a ring made with IORING_SETUP_R_DISABLED. */
+/* Returns 0 when the ring can be entered, or -errno.  A seccomp filter can allow io_uring_setup(2) and refuse
+ * io_uring_enter(2); a call that submits nothing shows it.  EBADFD is the kernel's answer for a ring that was made with
+ * IORING_SETUP_R_DISABLED. */
 static inline int prefetch_ring_probe(const struct io_uring *ring)
 {
 	long rc = syscall(SYS_io_uring_enter, ring->ring_fd, 0, 0, 0, NULL, (size_t)0);
 	return rc < 0 && errno != EBADFD ? -errno : 0;
 }
 
-/* io_uring_queue_init, and a look whether the ring can be used.  -EPERM, -ENOSYS, -EACCES: making or entering a ring
- * is refused here; others of io_uring_setup(2). */
+/* Makes a ring, and checks that it can be entered.
+ * Returns 0, -EPERM, -EACCES or -ENOSYS (making or entering a ring is refused here), or another error of
+ * io_uring_setup(2). */
 static inline int prefetch_ring_init(struct io_uring *ring, unsigned entries, unsigned flags)
 {
 	int rc = io_uring_queue_init(entries, ring, flags);
@@ -59,8 +62,9 @@ static inline int prefetch_ring_init(struct io_uring *ring, unsigned entries, un
 	return rc;
 }
 
-/* Of a ring made with IORING_SETUP_R_DISABLED: from now on it takes reads and updates of the tables that it has, nothing
- * else.  A filter of system calls does not see what goes through a ring.  -errno: the ring is of no use. */
+/* Enables a ring that was made with IORING_SETUP_R_DISABLED, for reads and updates of its tables only.  This is needed
+ * because a seccomp filter does not see what goes through a ring.
+ * Returns 0 or -errno; then the ring cannot be used. */
 static inline int prefetch_ring_restrict(struct io_uring *ring)
 {
 	struct io_uring_restriction only[] = {
@@ -80,7 +84,7 @@ static inline int prefetch_ring_restrict(struct io_uring *ring)
 	return 0;
 }
 
-/* io_uring_queue_exit. */
+/* Ends a ring. */
 static inline void prefetch_ring_exit(struct io_uring *ring)
 {
 	PREFETCH_RING_UNMAPPING();

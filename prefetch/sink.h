@@ -1,20 +1,22 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Where scheduled samples go before anybody asks for them: the kernel's page cache (fs/), a pinned arena (gpu_stage/).
+/* A sink: where the engine puts the blocks of samples before the trainer asks for them.  It is the kernel's page
+ * cache (fs/) or the arena of libddpfs_stage (gpu_stage/).
  *
- *   announce   "these turns come next": what must exist before bytes can be stored (inodes and names)
- *   expect     a hint: of what is stored in a moment, what processor caches should hold
- *   store      one verified block; after its last block a file is resident
- *   drop       these samples (and blocks) are wanted no more: give their memory back
+ *   announce   these turns come next: make what must exist before their bytes can be stored (inodes and names)
+ *   expect     a hint that a block of this file is stored soon: load what the store needs into the processor's caches
+ *   store      take one verified block; the file is resident after its last block
+ *   drop       give the memory of these samples and blocks back
  *
- * A sample is announced before it is stored; drops and announcements reach the sink in an order that keeps a sample
- * alive that is fetched again after it was dropped, if what was announced of it outlives its drop (victims say so).
+ * The engine announces a sample before it stores it.  A sample may be dropped for a nearer one and fetched again
+ * for a turn that is announced already.  Then cache_victim.announced is set: the sink must keep its names.
  *
- * A sink may lose what it has (the kernel takes pages, names and inodes back).  It says so by -ENOENT of store, and a demand for a
- * block of a resident sample says it, too.
+ * A sink may lose what it holds, because the kernel takes pages, names and inodes back.  The engine learns it when
+ * store returns -ENOENT, or when a demand comes for a block of a resident sample.
  *
- * Threads: announce and drop are called by the `lister` thread, expect and store by the `deliver` thread; they may run
- * side by side.  None may call prefetch_free or prefetch_stream_free.  They may block: a demand waits for a drop for at most 2 s, and
- * for a store 0.5 ms, so that they may wait for a demand's answer. */
+ * Threads: the `lister` thread calls announce and drop, the `deliver` thread calls expect and store, the `engine`
+ * thread calls rests.  They may run at the same time.  None may call prefetch_free or prefetch_stream_free.
+ * announce, store and drop may block, and may wait for the answer of a demand: a demand waits at most 2 s for a drop
+ * and 0.5 ms for a store. */
 #ifndef DDPFS_PREFETCH_SINK_H
 #define DDPFS_PREFETCH_SINK_H
 
@@ -27,29 +29,30 @@
 struct prefetch_sink;
 
 struct prefetch_sink_ops {
-	/* Turns [turn, turn + n) of `epoch` of the stream whose options carried `user`.  Failures show at store.
-	 * NULL: nothing has to exist first, and all of the window may be fetched, and merged, at once. */
+	/* Announces turns [turn, turn + n) of `epoch` of the stream whose options have this `user`.  If it fails,
+	 * store fails.  NULL: nothing must exist first, so the engine may fetch the whole window at once. */
 	void (*announce)(struct prefetch_sink *sink, void *user, uint64_t epoch, uint64_t turn, uint32_t n);
 
-	/* True: nothing is announced for now.  The engine asks again when it hears of uses.  Called by the engine
-	 * thread.  NULL: never. */
+	/* Returns true to stop announcements for now.  The engine asks again when it learns of uses.
+	 * NULL: never. */
 	bool (*rests)(struct prefetch_sink *sink);
 
-	/* A block of this file will be stored in some microseconds.  NULL: none is wanted.  Must not block. */
+	/* Says that a block of this file is stored in some microseconds.  Must not block.  NULL: the sink needs no
+	 * hint. */
 	void (*expect)(struct prefetch_sink *sink, uint32_t sample, uint32_t file);
 
-	/* data[len] is the file's content from `offset`, block-aligned; it reaches to the file's end or is a whole
-	 * block.  Returns 0 or -errno: then the sample counts as not resident and is served on demand.  -ENOENT: what was announced is
-	 * forgotten.  Then the next turns, this one among them, are announced and stored again. */
+	/* Stores data[len], the content of the file from `offset` on: one block.  offset: multiple of SHARD_BLOCK.
+	 * Returns 0 or -errno; then the sample is not resident and is read on demand.  After -ENOENT (the sink has lost
+	 * what was announced) the engine announces and stores the next turns again, this one among them. */
 	int (*store)(struct prefetch_sink *sink, uint32_t file, uint64_t offset, const uint8_t *data, uint32_t len);
 
-	/* Samples with all their files, and blocks of files (which readers asked for; the sink did not store them). */
+	/* Drops samples with all their files, and blocks of files.  Readers brought in these blocks, not store. */
 	void (*drop)(struct prefetch_sink *sink, const struct cache_victim *victims, size_t n);
 };
 
 struct prefetch_sink {
 	const struct prefetch_sink_ops *ops;
-	uint32_t overhead_bytes; /* what a resident file costs besides its pages */
+	uint32_t overhead_bytes; /* cost of a resident file besides its pages (inode, names) */
 };
 
 #endif

@@ -1,9 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Where shard bytes come from.
+/* A source: where the bytes of shards come from.
  *
- * A source opens shards as *objects*, each with a descriptor, which the engine reads through io_uring or pread threads.
+ * A source opens each shard as an *object* with a file descriptor.  The engine reads that with io_uring or pread
+ * threads.
  *
- * Threads: the engine thread only. */
+ * Threads: only the engine thread calls open, close and check.  The thread in prefetch_new or prefetch_free calls the
+ * rest. */
 #ifndef DDPFS_PREFETCH_SOURCE_H
 #define DDPFS_PREFETCH_SOURCE_H
 
@@ -15,29 +17,36 @@
 #include "shard/base/err.h"
 #include "shard/index.h"
 
+/* How local files are read.  AUTO and DIRECT: with O_DIRECT where the file system takes it.  BUFFERED: through the
+ * page cache. */
 enum prefetch_io { PREFETCH_IO_AUTO, PREFETCH_IO_DIRECT, PREFETCH_IO_BUFFERED };
 
-enum { PREFETCH_ALIGN_MAX = 65536 }; /* a device that wants more is read buffered */
+enum { PREFETCH_ALIGN_MAX = 65536 }; /* bytes; a device that needs more is read through the page cache */
 
 struct prefetch_object {
 	int fd;         /* -1 once closed */
-	uint32_t align; /* of offset and length of a read, a power of two; 1 when any will do */
-	bool direct;    /* the page cache is bypassed */
-	void *data;     /* the source's own */
+	uint32_t align; /* offset and length of a read are multiples of it; a power of two; 1: any */
+	bool direct;    /* reads use O_DIRECT */
+	void *data;     /* private to the source */
 };
 
 struct prefetch_source;
 
 struct prefetch_source_ops {
-	/* Opens shard number `shard` and checks that it is the one the index describes. -ESTALE when it is no regular
-	 * file or its size (or, for adopted shards, its mtime) differs, -ENOENT, -EACCES, -EMFILE, -EIO, ... */
+	/* Opens shard number `shard` and checks that it is the one that the index describes.
+	 * Returns 0, an error of open(2) (-ENOENT, -EACCES, -EMFILE, ...) or of the index, or
+	 * -ESTALE: it is no regular file, or its size differs, or the index has its mtime and that differs. */
 	int (*open)(struct prefetch_source *source, uint32_t shard, struct prefetch_object *ret_object);
+	/* Closes an object; no read of it is in flight. */
 	void (*close)(struct prefetch_source *source, struct prefetch_object *object);
 
-	/* Asked when bytes were wrong or missing: -ESTALE when the shard changed under us, else 0.  Bytes that are
-	 * right need no such look: their sums prove them, whatever became of the file's times. */
+	/* Checks again whether an open shard is the one that the index describes.  The engine calls it when bytes are
+	 * wrong or missing.  Right bytes need no check, because their checksums prove them.
+	 * Returns 0, -ESTALE (the shard has changed since the source was made), or an error of statx(2) or of the
+	 * index. */
 	int (*check)(struct prefetch_source *source, uint32_t shard, const struct prefetch_object *object);
 
+	/* Frees the source; all objects are closed. */
 	void (*free)(struct prefetch_source *source);
 };
 
@@ -45,8 +54,10 @@ struct prefetch_source {
 	const struct prefetch_source_ops *ops;
 };
 
-/* Shards as local files, relative to the index's dataset directory.  -ENOENT, -EACCES, -ENOTDIR (dataset directory),
- * -ENOMEM. */
+/* Makes a source of local files.  The paths of shards are relative to the dataset's directory.  index: not owned,
+ * outlives the source.
+ * Returns 0, -ENOMEM or an error of opening the dataset's directory (-ENOENT, -EACCES, -ENOTDIR, ...); err says it in a
+ * sentence. */
 int prefetch_source_local(const struct shard_index *index, enum prefetch_io io, struct base_err *err,
         struct prefetch_source **ret_source);
 

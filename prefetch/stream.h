@@ -1,18 +1,22 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A stream: one rank's way through its epochs, read ahead of the trainer.
+/* A stream: the sequence of samples of one rank, epoch after epoch, which the engine reads ahead of the trainer.
  *
  *   turns:   used . . x x . x | x ....... fetched ........ | .. announced .. |
  *            cursor           high                        fetch
  *
- * The engine fetches the turns behind `high`, the farthest turn the trainer has had, as long as what was fetched and is
- * still to be used fits the window (the part of it that was not in memory anyway), and as long as nothing that is used sooner has to go for it.  Turns below `high` that
- * are not used yet are other workers' batches.  When they fill half of the window it grows to twice its size, as far as memory goes;
- * when they fill three quarters of it, or half where they lie far apart, the oldest are given up.
+ * `high` is the turn behind the farthest one that the trainer has used.  The engine fetches the turns from `high` on
+ * while two things hold: the bytes that were fetched and are not used yet fit the window, and no sample that is used
+ * sooner must be dropped for them.  If many of the next samples are
+ * in memory already, the window shrinks by their share, down to a sixteenth.
  *
- * A trainer that leaves the order turns the read-ahead of its stream off; one that follows it again, from wherever,
- * turns it on again at that place.
+ * Turns below `high` that are not used yet are batches of other workers.  When they fill half of the window, it grows
+ * to twice its size if there is memory.  When they fill three quarters of it, the oldest are given up.  If they are
+ * more than 4096 turns apart, half of the window is the limit.
  *
- * Threads: all functions may be called from any thread; none blocks but prefetch_stream_new and _free. */
+ * If the trainer leaves the order, the engine stops reading its stream ahead.  If the trainer follows the order again,
+ * the engine reads ahead from that place.
+ *
+ * Threads: any thread may call all functions.  Only prefetch_stream_new and prefetch_stream_free block. */
 #ifndef DDPFS_PREFETCH_STREAM_H
 #define DDPFS_PREFETCH_STREAM_H
 
@@ -25,52 +29,59 @@
 
 struct prefetch_stream; /* opaque */
 
-enum { PREFETCH_SMALL_BYTES = 64 << 10 }; /* samples below it are read together with their neighbours, see fetch.c */
+/* Samples of one file that is smaller (bytes) are read together with their neighbours in storage; see fetch.c. */
+enum { PREFETCH_SMALL_BYTES = 64 << 10 };
 
 struct prefetch_stream_options {
 	struct shard_view *view; /* not owned; outlives the stream */
 	uint32_t rank;
-	uint64_t epoch;        /* where to start, at the view's `start` */
-	uint64_t turn;         /* ... and this turn; those before it count as used */
-	uint64_t window_bytes; /* fetched and not used yet, at most; 0 = an eighth of the memory, 16 to 256 MiB */
-	bool doubtful;         /* start without reading ahead, until the order is seen to be followed */
-	void *user;            /* for sink->announce */
+	uint64_t epoch;        /* where to start */
+	uint64_t turn;         /* ... in that epoch; earlier turns count as used */
+	uint64_t window_bytes; /* the most that may be fetched and not used; 0: depends on the memory, see stream.c */
+	bool doubtful;         /* do not read ahead until the trainer follows the order */
+	void *user;            /* given to the sink's announce */
 };
 
-/* The engine must have been made with a sink.  -ENODATA (the rank never has a turn: more ranks than samples), -EINVAL,
- * -ENOMEM, -E2BIG, index errors. */
+/* Makes a stream, and waits until the engine has taken it up.
+ * Returns 0 or
+ * -EINVAL: there is no view, or the engine has no sink;
+ * -ENODATA: the rank never has a turn (more ranks than samples), or a given view has no such turn;
+ * -E2BIG: there are CACHE_STREAMS_MAX streams already;
+ * -ENOMEM, or an error of the index. */
 int prefetch_stream_new(
         struct prefetch *prefetch, const struct prefetch_stream_options *options, struct prefetch_stream **ret_stream);
-/* Waits for what the stream has in flight.  NULL is fine. */
+/* Ends a stream, and waits for its samples in flight and its announcement.  NULL is fine. */
 void prefetch_stream_free(struct prefetch_stream *stream);
 
-/* The trainer has had these turns of `epoch` (opened or closed the files), in this order. */
+/* A turn that the trainer has used: it has opened or closed the files of its sample. */
 struct prefetch_use {
 	uint64_t epoch;
 	uint64_t turn;
-	bool past; /* some time ago: whether it is in memory cannot be told from it */
+	bool past; /* it was some time ago: the use does not tell that the sample is in memory */
 };
+/* Tells the engine the next `n` uses of the trainer, in their order. */
 void prefetch_stream_used(struct prefetch_stream *stream, const struct prefetch_use *uses, size_t n);
 
-/* The same where only the sample is known (names that are the same in every epoch). */
+/* As prefetch_stream_used, for callers that know only the samples because names are the same in every epoch. */
 void prefetch_stream_used_samples(struct prefetch_stream *stream, const uint32_t *samples, size_t n);
 
-/* The trainer starts `epoch` now, whatever it left of the one before. */
+/* Says that the trainer starts `epoch` now, and will not use what it left of the epoch before. */
 void prefetch_stream_epoch(struct prefetch_stream *stream, uint64_t epoch);
 
-/* The stream's view is given (shard/view.h), and knows an epoch now that it did not know before. */
+/* Says that the stream's view, a given one (shard/view.h), knows an epoch that it did not know before. */
 void prefetch_stream_refresh(struct prefetch_stream *stream);
 
 struct prefetch_stream_stats {
-	uint64_t epoch;        /* of the cursor */
-	uint64_t turn;         /* first one not used */
-	uint64_t used;         /* turns the trainer had */
-	uint64_t fetched;      /* samples read ahead */
+	uint64_t epoch;        /* of the first turn that is not used */
+	uint64_t turn;         /* ... and that turn */
+	uint64_t used;         /* turns that the trainer has used, ever */
+	uint64_t fetched;      /* samples fetched, ever */
 	uint64_t window_bytes; /* fetched and not used yet */
-	uint64_t window_limit;
-	uint64_t jumps; /* changes of place */
-	bool following;
+	uint64_t window_limit; /* the most that window_bytes may be while nothing is in memory */
+	uint64_t jumps;        /* how often the stream moved to another place of the order */
+	bool following;        /* the trainer follows the order: the engine reads ahead */
 };
+/* Gives a snapshot; each field is consistent by itself. */
 void prefetch_stream_stats_get(struct prefetch_stream *stream, struct prefetch_stream_stats *ret_stats);
 
 #endif
