@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* Demands for samples that read-ahead has not brought; ask.h first. */
 #include "gpu_stage/ask.h"
 
 #include <errno.h>
@@ -6,11 +7,11 @@
 #include <string.h>
 
 struct stage_ask {
-	struct prefetch_demand demand; /* first: answers lead back to it */
+	struct prefetch_demand demand; /* first: an answer is cast back to its ask */
 	struct stage_asks *asks;
 	struct stage_entry *entry;
 	uint32_t block; /* of the entry */
-	uint32_t len;   /* of it */
+	uint32_t len;   /* bytes of that block */
 	struct stage_ask *next;
 };
 
@@ -26,7 +27,7 @@ static void answer(struct prefetch_demand *demand, int rc, const uint8_t *data, 
 	struct stage_ask *ask = (struct stage_ask *)demand;
 	struct stage_asks *asks = ask->asks;
 	if (rc == 0 && len != ask->len)
-		rc = -ESTALE; /* the index is being written */
+		rc = -ESTALE; /* the index changes */
 	uint8_t *to = rc == 0 ? stage_store_claim(asks->store, ask->entry, ask->block) : NULL;
 	if (to) {
 		memcpy(to, data, len);
@@ -42,7 +43,7 @@ static void answer(struct prefetch_demand *demand, int rc, const uint8_t *data, 
 	}
 	if (--asks->pending == 0)
 		pthread_cond_signal(&asks->cv);
-	pthread_mutex_unlock(&asks->lock); /* from here on the ask may be gone */
+	pthread_mutex_unlock(&asks->lock); /* the owner may free the ask from here on */
 }
 
 static void ask_block(struct stage_asks *asks, struct stage_ask *ask)
@@ -75,7 +76,7 @@ int stage_asks_add(struct stage_asks *asks, struct stage_entry *entry)
 			if (!ask && p == 0 && b == 0)
 				return -ENOMEM;
 			if (!ask)
-				break; /* what is missing is asked for in the next round */
+				break; /* the next round demands the missing blocks */
 			ask->demand.file = part->file;
 			ask->demand.block = b - part->first_block;
 			ask->demand.direct = asks->again;
@@ -101,7 +102,7 @@ int stage_asks_wait(struct stage_asks *asks, uint32_t *ret_file, uint32_t *ret_b
 	if (rc < 0) {
 		*ret_file = asks->file;
 		*ret_block = asks->block;
-		asks->rc = 0; /* told; the owner may go on without that sample */
+		asks->rc = 0; /* returned: the owner may go on without that sample */
 	}
 	pthread_mutex_unlock(&asks->lock);
 	while (asks->first) {

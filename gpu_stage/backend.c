@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* Chooses a backend by name, and gives advice on its memory; backend.h first. */
 #include "gpu_stage/backend.h"
 
 #include <errno.h>
@@ -26,7 +27,7 @@ int stage_backend_new(
 
 void stage_backend_advise(struct stage_backend *backend, uint8_t *base, uint64_t bytes, int node)
 {
-	madvise(base, bytes, MADV_HUGEPAGE); /* fewer faults; where the kernel has none, small pages do */
+	madvise(base, bytes, MADV_HUGEPAGE); /* fewer page faults; without huge pages, small ones work */
 	madvise(base, bytes, MADV_DONTDUMP);
 	if (node >= 0 && stage_numa_prefer(base, bytes, node) == 0)
 		backend->numa_node = (uint32_t)node + 1;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Host memory: a batch is where its reads put it. */
+/* The backend for host memory: a batch stays where its reads put it; backend.h first. */
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>

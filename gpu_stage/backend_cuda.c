@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* GPU memory: a batch's files are copied from the pinned arena into one run of device memory.
+/* The CUDA backend copies the files of a batch from the pinned arena into one run of device memory; backend.h first.
  *
  *   consumer's thread                       copy stream          consumer's stream      gpu-copy-N thread
  *   -----------------                       -----------          -----------------      -----------------
@@ -9,14 +9,15 @@
  *   take_back: `passed` on each stream ->                        event  - - - - - ->    waits for both, then run and
  *                                                                                       samples are free again
  *
- * One copy stream: a GPU has one copy engine a direction, so more would share it.  Only the thread that gives back ever waits
- * for the GPU; the others wait for it when memory is short, and that is the back-pressure.
+ * There is one copy stream, because a GPU has one copy engine a direction, and several streams would share it.  The
+ * thread gpu-copy-N waits for the GPU; consumers wait for that thread when device memory is short.  Consumers
+ * themselves wait for the GPU only in sync, in copied, for a copy from memory that is not pinned, and after a copy
+ * failed.
  *
- * Once a call fails for another reason than memory, the GPU has failed for this stage: nothing more is handed out, what is out can be
- * given back, and closing ends everything.
+ * If a call fails for another reason than memory, the GPU has failed for this stage.  Then nothing more is handed out,
+ * batches that are out can be given back, and closing ends everything.
  *
- * `lock` guards what stands below it in the struct.  It is not held across calls of the driver, but for those that read the
- * streams of one upload. */
+ * `lock` guards the fields below it in the struct.  No thread holds it during a call of the driver. */
 #include <errno.h>
 #include <pthread.h>
 #include <stdbool.h>
@@ -34,18 +35,19 @@
 #include "gpu_stage/pages.h"
 
 enum {
-	ALIGN = 16,            /* of a file in its batch: the widest load of a kernel */
-	DEVICE_MIN = 1 << 20,  /* bytes of device memory at least */
-	BUS_NAME = 32,         /* "0000:3b:00.0" */
-	EACH_FROM = 32 * 1024, /* copy=auto: mean file from which a copy of its own costs less than gathering it; to be
-	                          measured on a GPU: a queued copy takes the host 2-3 us, gathering 10 GB/s */
+	ALIGN = 16,           /* bytes, of a file in its batch: the widest load of a kernel */
+	DEVICE_MIN = 1 << 20, /* bytes of device memory at least */
+	BUS_NAME = 32,        /* room for a name like "0000:3b:00.0" */
+	/* copy=auto: from this mean file size on, in bytes, one copy a file costs less than gathering.  Not measured
+	 * on a GPU: assumes that queueing a copy takes the host 2-3 us, and that it gathers 10 GB/s. */
+	EACH_FROM = 32 * 1024,
 };
 
 enum copy { COPY_AUTO, COPY_EACH, COPY_PACKED };
 
-/* Of a batch in device memory: a run of `memory`, or memory apart.  Batches that are held cannot move, so that free
- * pages can be enough and no run of them long enough.  Then as many are lent: all batches together never have more
- * than device_bytes. */
+/* The device memory of a batch: a run of `memory`, or memory apart.  Batches that are held cannot move, so free pages
+ * can be enough although no run of them is long enough.  Then as many pages are lent and the batch gets memory apart:
+ * all batches together never have more than device_bytes. */
 struct room {
 	uint32_t first, pages;    /* the run, or the first of the runs lent */
 	unsigned long long apart; /* address; 0: not apart */
@@ -54,11 +56,11 @@ struct room {
 
 struct stage_upload {
 	struct room room;
-	struct CUevent_st *began, *arrived; /* began: NULL where nobody wants times */
+	struct CUevent_st *began, *arrived; /* began: NULL if nobody wants times */
 	struct CUevent_st *passed[DDPFS_BATCH_STREAMS_MAX];
 	struct CUstream_st *streams[DDPFS_BATCH_STREAMS_MAX];
 	uint32_t n_streams, n_passed;
-	bool lost; /* an event could not be recorded: all of the context's work is waited for instead */
+	bool lost; /* an event could not be recorded: waits for all work of the context instead */
 	void (*done)(void *arg);
 	void *arg;
 	struct stage_upload *next; /* in `queue` or `spare` */
@@ -74,8 +76,8 @@ struct cuda_backend {
 	struct CUctx_st *context;
 	struct CUstream_st *stream;
 	unsigned long long memory;
-	uint8_t *staging;     /* as large as device memory and laid out alike; NULL with copy=each */
-	const uint8_t *arena; /* pinned */
+	uint8_t *staging;     /* pinned, as large as device memory, with the same layout; NULL with copy=each */
+	const uint8_t *arena; /* pinned; the stage owns it */
 	uint64_t arena_bytes;
 	bool thread_runs;
 	pthread_t thread;
@@ -85,9 +87,9 @@ struct cuda_backend {
 	struct stage_upload *spare, *queue, **queue_end;
 	uint32_t out;       /* uploads handed out and not given back */
 	uint32_t returning; /* of these, taken back and not done */
-	bool no_apart;      /* the GPU had no memory besides, since a batch was last given back */
+	bool no_apart;      /* the GPU had no memory apart since a batch was last given back */
 	bool ending;
-	struct base_err failed; /* code 0: it has not */
+	struct base_err failed; /* why the GPU has failed; code 0: it has not */
 	struct stage_upload_stats stats;
 };
 
@@ -98,7 +100,7 @@ static struct cuda_backend *of(struct stage_backend *backend)
 
 /* ---- failure ---- */
 
-/* Without the lock.  Memory may be there the next time; all else is the end. */
+/* Makes the error of a result.  Unless memory is short, the GPU has failed.  Call it without the lock. */
 static int failure(struct cuda_backend *b, unsigned result, const char *what, struct base_err *err)
 {
 	struct base_err own = { 0 };
@@ -113,7 +115,7 @@ static int failure(struct cuda_backend *b, unsigned result, const char *what, st
 	return base_err_set(err, rc, "%s", own.text);
 }
 
-/* The GPU's context becomes this thread's; whoever had one gets it back by leave(). */
+/* Makes the GPU's context the one of this thread; leave() restores the one before. */
 static int enter(struct cuda_backend *b, struct base_err *err)
 {
 	unsigned result = b->cuda->context_push(b->context);
@@ -128,7 +130,7 @@ static void leave(struct cuda_backend *b)
 
 /* ---- memory ---- */
 
-/* The node whose PCIe root the GPU hangs on. */
+/* Returns the NUMA node of the GPU's PCIe root, or -1. */
 static int node_of(struct cuda_backend *b)
 {
 	char bus[BUS_NAME] = { 0 };
@@ -137,7 +139,7 @@ static int node_of(struct cuda_backend *b)
 	return stage_numa_of_pci("/sys", bus);
 }
 
-/* In the context.  A mapping becomes memory that copies run from at full speed: near the GPU, and pinned. */
+/* Prepares a mapping for copies at full speed: on the GPU's NUMA node, and pinned.  In the context. */
 static int pin(struct cuda_backend *b, uint8_t *base, uint64_t bytes, struct base_err *err)
 {
 	char what[64];
@@ -258,7 +260,7 @@ static int event_new(struct cuda_backend *b, struct CUevent_st **event, bool tim
 {
 	if (*event)
 		return 0;
-	/* Blocking: the thread that gives back sleeps, it does not spin. */
+	/* Blocking: gpu-copy-N sleeps while it waits, it does not spin. */
 	unsigned flags = (unsigned)CUDA_EVENT_BLOCKING | (timed ? 0U : (unsigned)CUDA_EVENT_NO_TIMING);
 	unsigned result = b->cuda->event_create(event, flags);
 	if (result == CUDA_OK)
@@ -267,7 +269,7 @@ static int event_new(struct cuda_backend *b, struct CUevent_st **event, bool tim
 	return failure(b, result, "make an event", err);
 }
 
-/* In the context.  Its events stay with it from batch to batch. */
+/* Gives an upload, new or used before; its events stay with it.  In the context. */
 static int upload_new(struct cuda_backend *b, struct base_err *err, struct stage_upload **ret_upload)
 {
 	pthread_mutex_lock(&b->lock);
@@ -294,7 +296,7 @@ static int upload_new(struct cuda_backend *b, struct base_err *err, struct stage
 	return rc;
 }
 
-/* A run of device memory, as soon as there is one; flags of ddpfs_stage_next. */
+/* Takes device memory for a batch, as soon as there is some; flags of ddpfs_stage_next. */
 static int take_room(
         struct cuda_backend *b, uint64_t bytes, unsigned flags, struct base_err *err, struct room *ret_room)
 {
@@ -339,7 +341,7 @@ static int take_room(
 	return rc;
 }
 
-/* Under the lock. */
+/* Gives device memory back.  Under the lock. */
 static void give_room(struct cuda_backend *b, const struct room *room)
 {
 	if (room->lent)
@@ -350,8 +352,8 @@ static void give_room(struct cuda_backend *b, const struct room *room)
 	pthread_cond_broadcast(&b->freed_cv);
 }
 
-/* Where the files will lie: one behind the other when they have one length, as a tensor [n, length], else aligned.  Offsets go
- * to items[i].device; returns the bytes in all. */
+/* Decides where the files lie in their batch.  If they have one length, they lie one behind the other, as a tensor
+ * [n, length]; otherwise each is aligned.  Offsets go to items[i].device.  Returns all bytes. */
 static uint64_t lay_out(struct ddpfs_item *items, uint32_t n)
 {
 	bool equal = true;
@@ -365,7 +367,8 @@ static uint64_t lay_out(struct ddpfs_item *items, uint32_t n)
 	return at;
 }
 
-/* `to` is a device address here and below; staging: the place in staging memory that belongs to it, or NULL. */
+/* Queues one copy.  `to` is a device address, here and below; staging is the place in staging memory that belongs to
+ * it, or NULL. */
 static unsigned copy(struct cuda_backend *b, uint64_t to, const uint8_t *from, uint64_t bytes)
 {
 	if (!bytes)
@@ -382,8 +385,8 @@ static bool is_apart(const struct cuda_backend *b, const struct ddpfs_item *item
 	return item->len && (uintptr_t)item->data - (uintptr_t)b->arena >= b->arena_bytes;
 }
 
-/* A file that lies apart (space.h) is not pinned: by way of the staging memory, or, where there is none, by a copy that
- * the driver has done when it returns. */
+/* Copies a file that lies apart (space.h) and is not pinned: by way of the staging memory, or without it by a copy
+ * that is done when the driver returns. */
 static unsigned copy_apart(struct cuda_backend *b, uint64_t to, uint8_t *staging, const struct ddpfs_item *item)
 {
 	if (staging)
@@ -396,7 +399,7 @@ static unsigned copy_apart(struct cuda_backend *b, uint64_t to, uint8_t *staging
 	return staging ? copy(b, to, staging, item->len) : b->cuda->copy_up_now(to, item->data, item->len);
 }
 
-/* One copy a file; neighbours in the arena that stay neighbours go together. */
+/* Queues one copy a file.  Files that are neighbours in the arena and in the batch go together. */
 static unsigned copy_each(
         struct cuda_backend *b, uint64_t to, uint8_t *staging, const struct ddpfs_item *items, uint32_t n)
 {
@@ -417,6 +420,7 @@ static unsigned copy_each(
 	return result;
 }
 
+/* Gathers all files in staging memory, then queues one copy. */
 static unsigned copy_packed(struct cuda_backend *b, uint64_t to, uint8_t *staging, const struct ddpfs_item *items,
         uint32_t n, uint64_t bytes)
 {
@@ -428,7 +432,7 @@ static unsigned copy_packed(struct cuda_backend *b, uint64_t to, uint8_t *stagin
 	return copy(b, to, staging, bytes);
 }
 
-/* In the context.  On failure nothing of it runs any more. */
+/* Queues the copies of a batch.  In the context.  After a failure none of them runs. */
 static int send(struct cuda_backend *b, struct stage_upload *u, struct ddpfs_item *items, uint32_t n, uint64_t bytes,
         struct base_err *err)
 {
@@ -446,7 +450,7 @@ static int send(struct cuda_backend *b, struct stage_upload *u, struct ddpfs_ite
 		result = b->cuda->event_record(u->arrived, b->stream);
 	}
 	if (result != CUDA_OK) {
-		b->cuda->stream_synchronize(b->stream); /* the samples are the arena's again */
+		b->cuda->stream_synchronize(b->stream); /* no copy reads the arena from here on */
 		return failure(b, result, what, err);
 	}
 	for (uint32_t i = 0; i < n; i++)
@@ -454,7 +458,7 @@ static int send(struct cuda_backend *b, struct stage_upload *u, struct ddpfs_ite
 	return 0;
 }
 
-/* Into this room. */
+/* Makes an upload and queues the copies into its room. */
 static int send_to(struct cuda_backend *b, const struct room *room, struct ddpfs_item *items, uint32_t n,
         uint64_t bytes, struct base_err *err, struct stage_upload **ret_upload)
 {
@@ -483,7 +487,8 @@ static void free_apart(struct cuda_backend *b, const struct room *room)
 	leave(b);
 }
 
-/* Memory for a room whose pages are lent.  False: there is none, and the room is given back. */
+/* Allocates device memory for a room whose pages are lent.  Returns false if there is none; the room is given back
+ * then. */
 static bool memory_apart(struct cuda_backend *b, struct room *room)
 {
 	unsigned result = CUDA_OUT_OF_MEMORY;
@@ -543,7 +548,8 @@ static int remember(struct cuda_backend *b, struct stage_upload *u, struct CUstr
 	return rc;
 }
 
-/* In the context.  An event can only be recorded on a stream of its own GPU, and a release has nobody to tell. */
+/* Refuses a stream of another GPU, because take_back records an event on it and cannot report a failure.  In the
+ * context. */
 static int check_stream(struct cuda_backend *b, struct CUstream_st *stream, struct base_err *err)
 {
 	struct CUctx_st *context = NULL, *popped;
@@ -598,7 +604,8 @@ static int cuda_sync(struct stage_backend *backend, struct stage_upload *u, stru
 	return rc;
 }
 
-/* In the context.  What the caller did wrong with his event is not the GPU's failure. */
+/* Computes the seconds between two events.  A wrong event of the caller is not a failure of the GPU.  In the context.
+ * */
 static int elapsed(
         struct cuda_backend *b, struct CUevent_st *since, struct CUevent_st *until, struct base_err *err, double *ret_s)
 {
@@ -667,7 +674,8 @@ static void cuda_take_back(struct stage_backend *backend, struct stage_upload *u
 	pthread_mutex_unlock(&b->lock);
 }
 
-/* In the context.  A GPU that has failed runs nothing any more. */
+/* Waits until nothing reads the batch.  A GPU that has failed runs nothing, so there is nothing to wait for then.  In
+ * the context. */
 static void wait_for(struct cuda_backend *b, struct stage_upload *u)
 {
 	unsigned result = b->cuda->event_synchronize(u->arrived);
@@ -734,7 +742,8 @@ static void cuda_stats(struct stage_backend *backend, struct stage_upload_stats 
 	pthread_mutex_unlock(&b->lock);
 }
 
-/* GPUDirect Storage needs the kernel module nvidia-fs (NVIDIA's "GPUDirect Storage Installation and Troubleshooting Guide"). */
+/* GPUDirect Storage needs the kernel module nvidia-fs (NVIDIA's "GPUDirect Storage Installation and Troubleshooting
+ * Guide"). */
 static void cuda_route(const struct stage_backend *backend, char *buf, size_t size)
 {
 	snprintf(buf, size,
@@ -804,7 +813,7 @@ static int parse_copy(const char *text, struct base_err *err, enum copy *ret_cop
 	        base_err_quote(text, quoted, sizeof(quoted)));
 }
 
-/* The ordinal of the device that this thread uses already (torch.cuda.set_device), else 0. */
+/* Returns the ordinal of the device that this thread uses already (torch.cuda.set_device), or 0. */
 static int current_device(struct cuda_backend *b, int n)
 {
 	int current, device;
@@ -817,7 +826,7 @@ static int current_device(struct cuda_backend *b, int n)
 	return 0;
 }
 
-/* The device's context, which CUDA code of this process shares: the primary one. */
+/* Finds the device and retains its primary context, which other CUDA code of the process uses too. */
 static int find_device(struct cuda_backend *b, struct base_err *err)
 {
 	int n = 0;

@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* Loads libcuda.so.1 and names its errors; cuda.h first. */
 #include "gpu_stage/cuda.h"
 
 #include <dlfcn.h>
@@ -19,7 +20,8 @@ static int find(void *library, const char *symbol, void *ret_function, struct ba
 	if (!address)
 		return base_err_set(err, -ENODEV, "%s has no %s: install a newer NVIDIA driver, or use the backend cpu",
 		        LIBRARY, symbol);
-	memcpy(ret_function, &address, sizeof(address)); /* ISO C knows no cast from one to the other */
+	memcpy(ret_function, &address,
+	        sizeof(address)); /* ISO C has no cast from an object pointer to a function pointer */
 	return 0;
 }
 
@@ -41,7 +43,7 @@ static int initialise(const struct stage_cuda *cuda, struct base_err *err)
 	                                         : ": see nvidia-smi");
 }
 
-/* Under load_lock.  The library stays: drivers do not like to be unloaded. */
+/* Under load_lock.  The library stays loaded once it works: drivers are not made to be unloaded. */
 static int load(struct base_err *err)
 {
 	struct stage_cuda cuda;

@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* The thread that tells a mount how far the stage is; follow.h first. */
 #include "gpu_stage/follow.h"
 
 #include <errno.h>
@@ -16,16 +17,17 @@ struct stage_follow {
 	pthread_t thread;
 	pthread_mutex_t lock; /* guards all below */
 	pthread_cond_t cv;
-	struct stage_place *oldest, *newest; /* batches that are out */
-	uint64_t epoch, steps;               /* the cursor's */
-	uint64_t tell_epoch, tell_steps;
-	bool fresh; /* these two are to be told */
+	struct stage_place *oldest, *newest; /* batches that are not released, in order */
+	uint64_t epoch, steps;               /* of the cursor */
+	uint64_t tell_epoch, tell_steps;     /* the place to tell */
+	bool fresh;                          /* the thread has not sent it */
 	bool ending;
-	uint64_t told, untold;
+	uint64_t told, untold; /* messages the mount took, and did not */
 };
 
-/* ---- talking; on the thread ---- */
+/* ---- the thread ---- */
 
+/* Sends one place.  Returns whether the mount took it. */
 static bool tell(const struct stage_follow *f, uint64_t epoch, uint64_t steps)
 {
 	char line[128];
@@ -71,7 +73,7 @@ static void *follow_thread(void *arg)
 	return NULL;
 }
 
-/* ---- what the consumers do ---- */
+/* ---- what consumers do with batches ---- */
 
 int stage_follow_new(const char *socket, struct stage_follow **ret_follow)
 {

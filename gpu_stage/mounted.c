@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* Reads .ddpfs/stats.json and .ddpfs/state of a mount; mounted.h first. */
 #include "gpu_stage/mounted.h"
 
 #include <errno.h>
@@ -31,7 +32,7 @@ static int read_below(const char *root, const char *name, struct base_err *err, 
 
 static int read_stats(const char *text, struct stage_mounted *m)
 {
-	json_t *stats = json_loads(text, JSON_DISABLE_EOF_CHECK, NULL); /* padding stands behind it */
+	json_t *stats = json_loads(text, JSON_DISABLE_EOF_CHECK, NULL); /* padding follows the JSON */
 	const char *dataset = json_string_value(json_object_get(stats, "dataset"));
 	const char *control = json_string_value(json_object_get(stats, "control"));
 	json_int_t rank = json_integer_value(json_object_get(stats, "rank"));

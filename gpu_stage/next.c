@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Putting batches together. */
+/* Puts batches together and gives them back; stage.h first, then stage_private.h. */
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -10,29 +10,31 @@
 #include "gpu_stage/stage_private.h"
 
 enum {
-	USES = 256,         /* told to the engine at once */
-	TURNS = 256,        /* of the order, looked up at once */
-	ALONE_TRIES = 50,   /* when nobody can release anything: looks at least, */
-	ALONE_NS = 2000000, /* after so long each, at most, */
+	USES = 256,  /* uses told to the engine at once */
+	TURNS = 256, /* turns looked up at once */
+	/* A search for room fails for good when nobody can release anything, after at least ALONE_TRIES looks, one each
+	 * ALONE_NS at most, and at least ALONE_MIN_NS.  Only writers hold pages then, for the time of a copy. */
+	ALONE_TRIES = 50,
+	ALONE_NS = 2000000,
 };
-static const uint64_t ALONE_MIN_NS = 1000000000; /* and for so long: only writers hold pages, for the time of a copy */
-/* Nothing came for so long, GRACES times, though the read-ahead has something to do: the device or the processor is slow.  Asking
- * for single samples costs the merged reads. */
+static const uint64_t ALONE_MIN_NS = 1000000000;
+/* While read-ahead has work, the device or the processor may only be slow.  So next demands single samples only after
+ * nothing has come for GRACE_NS, GRACES times: demands give up the merged reads. */
 static const uint64_t GRACE_NS = 5000000;
 enum { GRACES = 20 };
-static const uint64_t ASK_BYTES = 64 << 20; /* asked for at once, besides the first sample */
+static const uint64_t ASK_BYTES = 64 << 20; /* demanded at once, besides the first sample */
 
-/* A batch being put together. */
+/* A batch that is being put together. */
 struct assembly {
 	struct ddpfs_stage *stage;
 	unsigned flags;
 	struct stage_batch *batch;
-	uint64_t *keys, *steps; /* n of each; steps NULL: not of the order */
-	uint32_t *turns;        /* n, from the batch's first */
-	bool *doubtful;         /* n: the entry's bytes may have been changed by a consumer */
+	uint64_t *keys, *steps; /* n of each; steps NULL: the batch is not of the order */
+	uint32_t *turns;        /* n, counted from the batch's first */
+	bool *doubtful;         /* n: a consumer may have changed the entry's bytes */
 	uint32_t n;
-	uint64_t pages;         /* of entries pinned */
-	uint32_t waited, asked; /* samples */
+	uint64_t pages;         /* of pinned entries */
+	uint32_t waited, asked; /* samples waited for, and demanded */
 	bool counted;           /* in batches_held */
 	struct stage_asks asks;
 	struct ddpfs_stage_error *error; /* the caller's, or own */
@@ -49,8 +51,8 @@ static int fail(struct assembly *a, int rc, uint32_t file, uint32_t sample, cons
 	return rc;
 }
 
-/* Before something is handed out, or refused, that was made of the index's records: rc, or -ESTALE where they are not
- * what the stage was opened with. */
+/* Checks the index before something is handed out or refused that was made of its records.  Returns rc, or -ESTALE if
+ * the index is not what it was when the stage was opened. */
 static int check_index(struct assembly *a, int rc)
 {
 	struct base_err err = { 0 };
@@ -59,7 +61,7 @@ static int check_index(struct assembly *a, int rc)
 	return stage_error(a->error, &err);
 }
 
-/* A block that cannot be had: which sample, where, why, what now. */
+/* Makes the error of a bad block: which sample, where, why, what to do. */
 static int fail_block(struct assembly *a, int rc, uint32_t file, uint32_t block)
 {
 	char path[SHARD_PATH_MAX + 1], quoted[300], text[DDPFS_STAGE_TEXT_MAX];
@@ -116,7 +118,7 @@ static int fail_room(struct assembly *a, const struct stage_layout *l, int rc)
 	return fail(a, rc == -EFBIG ? -ENOBUFS : rc, file, l->sample, text);
 }
 
-/* The engine learns at once what a batch has taken: that is what lets it read on. */
+/* Tells the engine at once which samples a batch has taken, so that it reads on. */
 static void tell_used(struct assembly *a, uint32_t from, uint32_t n)
 {
 	struct ddpfs_stage *stage = a->stage;
@@ -132,11 +134,11 @@ static void tell_used(struct assembly *a, uint32_t from, uint32_t n)
 	}
 }
 
-/* The entry, pinned, as soon as there is room.  The layout is spent.
+/* Gives the entry of a layout, pinned, as soon as there is room.  The layout is spent.
  *
- * There is none while others hold more than the arena less this batch (store.h): finished batches, which their
- * consumers release, a batch that another thread puts together, which is finished or given up, and writers for a
- * moment. */
+ * There is no room while others hold more than the arena less this batch (store.h).  Others are finished batches, which
+ * their consumers release; a batch that another thread puts together, which is finished or given up; and, for a moment,
+ * writers. */
 static int open_patiently(struct assembly *a, struct stage_layout *l, struct stage_entry **ret_entry)
 {
 	struct ddpfs_stage *stage = a->stage;
@@ -160,7 +162,7 @@ static int open_patiently(struct assembly *a, struct stage_layout *l, struct sta
 		alone = held ? 0 : alone + 1;
 		alone_ns = alone > 1 ? alone_ns : now_ns;
 		if (alone > ALONE_TRIES && now_ns - alone_ns > ALONE_MIN_NS)
-			break; /* in pieces, and no place apart (space.h) */
+			break; /* free pages are in pieces, and no place apart can be had (space.h) */
 		stage_store_wait_freed(stage->store, freed, held ? until_ns : now_ns + ALONE_NS);
 	}
 	if (began)
@@ -197,7 +199,7 @@ static int wait_asked(struct assembly *a)
 	return rc < 0 ? fail_block(a, rc, file, block) : 0;
 }
 
-/* Asks by name for samples [i, n) as far as there is room; at least for sample i, whose layout is given. */
+/* Demands samples [i, n) as far as there is room; at least sample i, whose layout is given. */
 static int ask_from(struct assembly *a, uint32_t i, struct stage_layout *first)
 {
 	struct ddpfs_stage *stage = a->stage;
@@ -215,7 +217,8 @@ static int ask_from(struct assembly *a, uint32_t i, struct stage_layout *first)
 		if (rc < 0)
 			break;
 		bytes += (uint64_t)l.pages * STAGE_PAGE;
-		/* Not at the cost of what was read ahead: the rest of the batch may be among it. */
+		/* STAGE_ROOM_AHEAD: samples that were read ahead stay, because the rest of the batch may be among
+		 * them. */
 		rc = stage_store_open(stage->store, &l, STAGE_ROOM_AHEAD, l.pages <= stage->keep_pages, &entry);
 		if (rc < 0) {
 			stage_layout_done(&l);
@@ -232,21 +235,22 @@ static int ask_from(struct assembly *a, uint32_t i, struct stage_layout *first)
 	return rc < 0 ? rc : waited;
 }
 
-/* Waits for the read-ahead; false: it will not bring the sample. */
+/* Waits for read-ahead to bring a sample.  Returns false if it will not. */
 static bool comes(struct ddpfs_stage *stage, uint64_t key)
 {
 	uint64_t began = stage_now_ns();
 	enum stage_wait outcome = STAGE_WAIT_QUIET;
 	bool idle = false;
 	for (unsigned i = 0; outcome == STAGE_WAIT_QUIET && !idle && i < GRACES; i++) {
-		idle = prefetch_idle(stage->prefetch); /* before the look: what came until then is seen */
+		idle = prefetch_idle(
+		        stage->prefetch); /* first this, then the look: so samples that came meanwhile are seen */
 		outcome = stage_store_wait(stage->store, key, idle ? 0 : GRACE_NS);
 	}
 	atomic_fetch_add(&stage->wait_ns, stage_now_ns() - began);
 	return outcome == STAGE_WAIT_READY;
 }
 
-/* Sample i is not ready: wait for the read-ahead to bring it, or ask.  anew: it was discarded, and the read-ahead
+/* Waits until read-ahead brings sample i, which is not ready, or demands it.  anew: it was discarded, and the engine
  * does not know. */
 static int bring(struct assembly *a, uint32_t i, bool anew)
 {
@@ -265,7 +269,7 @@ static int bring(struct assembly *a, uint32_t i, bool anew)
 	return ask_from(a, i, &l);
 }
 
-/* Sample i goes. */
+/* Takes sample i out of the batch. */
 static void leave_out(struct assembly *a, uint32_t i)
 {
 	tell_used(a, i, 1);
@@ -298,7 +302,7 @@ static int remember_bad(struct ddpfs_stage *stage, uint32_t sample)
 	return 0;
 }
 
-/* The samples of [first, end) that are listed or were found to be bad. */
+/* Makes the list of samples in [first, end) that are listed or were found bad. */
 static int bad_samples(
         const struct ddpfs_stage *stage, uint32_t first, uint32_t end, struct shard_quarantine **ret_list)
 {
@@ -316,7 +320,7 @@ static int bad_samples(
 	return rc;
 }
 
-/* What stands for a sample of [first, end), its directory's, in a list that has it. */
+/* Finds the stand-in of a sample in [first, end), the samples of its directory, by a list that has it. */
 static int find_stand_in(const struct ddpfs_stage *stage, const struct shard_quarantine *list, uint32_t first,
         uint32_t end, uint32_t sample, struct base_err *err, uint32_t *ret_instead)
 {
@@ -330,7 +334,7 @@ static int find_stand_in(const struct ddpfs_stage *stage, const struct shard_qua
 	return rc;
 }
 
-/* What would stand for a sample if the list had it, and all others that were found to be bad. */
+/* Finds the stand-in that a sample would have if the list had it, and all others that were found bad. */
 static int stand_in(struct ddpfs_stage *stage, uint32_t sample, struct base_err *err, uint32_t *ret_instead)
 {
 	struct shard_quarantine *list;
@@ -352,8 +356,8 @@ static int stand_in(struct ddpfs_stage *stage, uint32_t sample, struct base_err 
 	return rc;
 }
 
-/* What on_bad says about the sample that a->error names, from `from` on wherever it stands; false: it is no such error, or nothing
- * can be done. */
+/* Does what on_bad says about the sample that a->error names, if it is among samples from `from` on.  Returns false
+ * if the error is no bad sample, or nothing can be done. */
 static bool pass_over(struct assembly *a, int rc, uint32_t from)
 {
 	struct ddpfs_stage *stage = a->stage;
@@ -381,7 +385,7 @@ static bool pass_over(struct assembly *a, int rc, uint32_t from)
 	return true;
 }
 
-/* Does an entry have the bytes that its reads brought? */
+/* Tells whether an entry still has the bytes that its reads brought. */
 static bool unchanged(const struct shard_index *index, const struct stage_entry *e)
 {
 	for (uint32_t p = 0; p < e->n_parts; p++) {
@@ -400,8 +404,8 @@ static bool unchanged(const struct shard_index *index, const struct stage_entry 
 	return true;
 }
 
-/* Takes the entries of samples [from, n) up to the first that is not ready, or is not what its reads brought.  All
- * such are discarded at once, so that they are asked for together.  Returns how many it took. */
+/* Takes the entries of samples [from, n) up to the first that is not ready or has changed.  All that have changed are
+ * discarded at once, so that they are demanded together.  Returns how many entries it took. */
 static uint32_t take_ready(struct assembly *a, uint32_t from, bool *ret_discarded)
 {
 	struct ddpfs_stage *stage = a->stage;
@@ -428,6 +432,7 @@ static uint32_t take_ready(struct assembly *a, uint32_t from, bool *ret_discarde
 	return good;
 }
 
+/* Pins all entries of the batch; waits and demands until they are ready. */
 static int collect(struct assembly *a)
 {
 	struct ddpfs_stage *stage = a->stage;
@@ -442,7 +447,7 @@ static int collect(struct assembly *a)
 		if (rc < 0 && !pass_over(a, rc, b->n_entries))
 			return rc;
 		if (rc < 0)
-			stage_asks_unpin(&a->asks); /* the bad one is of no use, and has memory */
+			stage_asks_unpin(&a->asks); /* the bad one is of no use, and it has memory */
 	}
 	uint32_t late = a->waited + a->asked;
 	atomic_fetch_add(&stage->n_ready, late < a->n ? a->n - late : 0);
@@ -451,7 +456,7 @@ static int collect(struct assembly *a)
 	return 0;
 }
 
-/* Fills the items of a batch whose entries are all pinned. */
+/* Fills the items of a batch whose entries are all pinned, and hands it to the backend. */
 static int present(struct assembly *a)
 {
 	struct stage_batch *b = a->batch;
@@ -492,14 +497,14 @@ static int present(struct assembly *a)
 	return 0;
 }
 
-/* From now on it may have memory that others wait for. */
+/* Counts the batch: from now on it may have memory that others wait for. */
 static void counted(struct assembly *a)
 {
 	atomic_fetch_add(&a->stage->batches_held, 1);
 	a->counted = true;
 }
 
-/* Room for n samples. */
+/* Allocates what n samples need. */
 static int begin(struct assembly *a, bool ordered)
 {
 	a->batch = calloc(1, sizeof(*a->batch) + a->n * sizeof(struct stage_entry *));
@@ -515,7 +520,7 @@ static int begin(struct assembly *a, bool ordered)
 	return fail(a, -ENOMEM, DDPFS_STAGE_NONE, DDPFS_STAGE_NONE, "out of memory");
 }
 
-/* rc < 0: nothing of the batch stays.  Returns rc, or a better reason. */
+/* Frees what the batch needed.  If rc < 0, nothing of the batch stays.  Returns rc, or a better reason. */
 static int end(struct assembly *a, int rc)
 {
 	if (rc < 0 && rc != -EAGAIN)
@@ -535,7 +540,7 @@ static int end(struct assembly *a, int rc)
 	return rc;
 }
 
-/* Under turn. */
+/* Puts the next batch of the order together.  Under turn. */
 static int next(struct assembly *a, struct ddpfs_batch **ret_batch)
 {
 	struct ddpfs_stage *stage = a->stage;
@@ -593,7 +598,8 @@ int ddpfs_stage_next(struct ddpfs_stage *stage, uint32_t n, unsigned flags, stru
 	return rc;
 }
 
-/* The file's entry may be there, or coming: then its blocks are claimed, and it is a matter of waiting. */
+/* Brings one file.  Its entry may be there already, or on its way: then others have claimed its blocks, and this
+ * waits. */
 static int get(struct assembly *a, uint32_t file)
 {
 	struct ddpfs_stage *stage = a->stage;
@@ -683,12 +689,12 @@ int ddpfs_batch_copied(
 	return rc < 0 ? stage_error(error, &err) : 0;
 }
 
-/* Nothing reads the batch any more. */
+/* Nothing reads the batch from now on: gives its entries back and frees it. */
 static void batch_done(void *arg)
 {
 	struct stage_batch *b = arg;
 	struct ddpfs_stage *stage = b->stage;
-	/* First, so that who waits for memory never waits for a batch that has given all it had. */
+	/* First, so that no thread waits for memory from a batch that has given all of it back. */
 	atomic_fetch_sub(&stage->batches_held, 1);
 	stage_store_give_back(stage->store, b->entries, b->n_entries);
 	free(b->items);

@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* NUMA nodes by sysfs, getcpu(2), get_mempolicy(2) and mbind(2); numa.h first. */
 #include "gpu_stage/numa.h"
 
 #include <ctype.h>
@@ -44,7 +45,7 @@ int stage_numa_here(const char *sysfs)
 	char line[LINE_MAX_BYTES];
 	unsigned cpu, node;
 	int mode = MPOL_DEFAULT;
-	/* "0" or "0-3,5": one node is one number */
+	/* the file holds a list such as "0" or "0-3,5": a single number means one node */
 	if (read_line(sysfs, "devices/system/node/has_memory", line) < 0 || !strpbrk(line, "-,"))
 		return -1;
 	if (syscall(SYS_get_mempolicy, &mode, NULL, 0UL, NULL, 0UL) < 0 || mode != MPOL_DEFAULT)
@@ -58,7 +59,7 @@ int stage_numa_prefer(void *base, uint64_t bytes, int node)
 	if (node < 0 || node >= STAGE_NUMA_MAX)
 		return -EINVAL;
 	mask[(unsigned)node / WORD_BITS] = 1UL << ((unsigned)node % WORD_BITS);
-	/* maxnode counts one bit more than there is (mbind(2), "Bugs") */
+	/* maxnode counts one bit more than the mask has (mbind(2), "Bugs") */
 	if (syscall(SYS_mbind, base, bytes, MPOL_PREFERRED, mask, STAGE_NUMA_MAX + 1UL, 0U) < 0)
 		return -errno;
 	return 0;

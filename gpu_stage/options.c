@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* Checks the options of a stage, and makes a view of them; stage_private.h first. */
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
@@ -57,8 +58,8 @@ static int parse_words(
 	return 0;
 }
 
-/* The quarantine list, where there is none yet.  Who asks for skip or substitute himself needs none: what is bad is then found
- * when it is read. */
+/* Reads the quarantine list, if *list is NULL and the caller did not refuse one.  A caller that gives on_bad=skip or
+ * substitute needs no list: bad samples are then found when they are read. */
 static int read_list(const struct shard_index *index, const struct ddpfs_stage_options *o, struct base_err *err,
         struct shard_quarantine **list)
 {
@@ -77,7 +78,7 @@ static int apply_on_bad(const struct shard_index *index, const struct ddpfs_stag
 {
 	enum shard_on_bad wanted = of_state;
 	if (o->on_bad)
-		(void)shard_on_bad_parse(o->on_bad, &wanted); /* checked when the stage was opened */
+		(void)shard_on_bad_parse(o->on_bad, &wanted); /* valid: stage_options_check parsed it */
 	if (wanted != SHARD_ON_BAD_EIO) {
 		int rc = read_list(index, o, err, list);
 		if (rc < 0)
@@ -117,7 +118,7 @@ int stage_options_view(const struct shard_index *index, const struct ddpfs_stage
 	return shard_view_new(index, &v, err, ret_view);
 }
 
-/* What the host has left, in bytes; 0 when it does not say. */
+/* Returns MemAvailable of the host in bytes, or 0 if it is unknown. */
 static uint64_t available(void)
 {
 	char line[128];

@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* Runs of pages with boundary tags and bins; pages.h first. */
 #include "gpu_stage/pages.h"
 
 #include <assert.h>
@@ -7,17 +8,19 @@
 
 enum { BINS = 32 };
 
-/* Of a page that begins or ends a free run; 0 in `len` for all others. */
+/* The tag of a page.  Only the first and last page of a free run have `len` set; for other pages it is 0. */
 struct tag {
-	uint32_t len;        /* pages of the run, at its first and its last page */
-	uint32_t next, prev; /* in the bin; of a first page only.  Of a lent run: the run after it, and its pages */
+	uint32_t len; /* pages of the free run */
+	/* First page of a free run: its neighbours in the bin.  First page of a lent run: the next run, and its
+	 * pages. */
+	uint32_t next, prev;
 };
 
 struct stage_pages {
 	uint32_t n;
-	uint32_t fresh; /* pages from here on were never handed out, and stand in no bin */
+	uint32_t fresh; /* pages from here on were never handed out; they stand in no bin */
 	uint64_t used;
-	uint32_t bins[BINS]; /* first page of the first run */
+	uint32_t bins[BINS]; /* first page of the first run of each bin; STAGE_PAGES_NONE: empty */
 	struct tag tags[];
 };
 
@@ -72,7 +75,7 @@ void stage_pages_free(struct stage_pages *pages)
 	free(pages);
 }
 
-/* Fresh pages, behind the free run that ends where they begin. */
+/* Takes n pages: the free run that ends where fresh pages begin, if there is one, and fresh pages after it. */
 static uint32_t get_fresh(struct stage_pages *p, uint32_t n)
 {
 	uint32_t before = p->fresh ? p->tags[p->fresh - 1].len : 0;
@@ -90,7 +93,7 @@ uint32_t stage_pages_get(struct stage_pages *p, uint32_t n)
 {
 	assert(n > 0);
 	for (unsigned bin = bin_of(n); bin < BINS; bin++) {
-		/* Only the run's own bin holds runs that are too short. */
+		/* Only the first bin can hold runs that are too short. */
 		for (uint32_t first = p->bins[bin]; first != STAGE_PAGES_NONE; first = p->tags[first].next) {
 			uint32_t len = p->tags[first].len;
 			if (len < n)

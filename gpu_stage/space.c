@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* Maps the arena and the places apart; space.h first. */
 #include "gpu_stage/space.h"
 
 #include <assert.h>
@@ -12,11 +13,11 @@
 struct stage_space {
 	uint8_t *arena;
 	uint64_t arena_bytes;
-	uint64_t apart; /* pages */
+	uint64_t apart; /* pages in places apart now */
 	bool pinned;
 };
 
-/* NORESERVE: pages that are never needed are never touched, so an arena may be more than there is. */
+/* MAP_NORESERVE: pages that nobody writes take no memory, so an arena may be larger than the memory that is free. */
 static uint8_t *map(uint64_t bytes)
 {
 	void *at = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);

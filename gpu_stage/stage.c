@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A stage's life and its place in the order. */
+/* Opens and closes a stage and keeps its place in the order; stage.h first, then stage_private.h. */
 #include <assert.h>
 #include <errno.h>
 #include <stdio.h>
@@ -13,7 +13,8 @@
 #include "gpu_stage/stage_private.h"
 
 enum {
-	LANDING_MIN = CACHE_SEGMENT, /* prefetch_new's own rule: a quarter of its memory, between these */
+	LANDING_MIN =
+	        CACHE_SEGMENT, /* landing memory is a quarter of the memory, between these: the rule of prefetch_new */
 	LANDING_MAX = 64 << 20,
 	WINDOW_MIN = 4 << 20,
 	WINDOW_MAX = 256 << 20,
@@ -59,7 +60,7 @@ static void sink_drop(struct prefetch_sink *sink, const struct cache_victim *vic
 	struct ddpfs_stage *stage = (struct ddpfs_stage *)sink;
 	uint32_t samples[STAGE_DROPS], n_samples = 0;
 	for (size_t i = 0; i < n; i++) {
-		if (victims[i].block == CACHE_WHOLE) /* what demands bring in belongs to the store alone */
+		if (victims[i].block == CACHE_WHOLE) /* blocks that demands brought in are the store's own */
 			samples[n_samples++] = victims[i].id;
 		if (n_samples == STAGE_DROPS || i + 1 == n) {
 			stage_store_drop(stage->store, samples, n_samples);
@@ -81,8 +82,8 @@ static uint64_t clamp(uint64_t value, uint64_t low, uint64_t high)
 	return value < low ? low : value > high ? high : value;
 }
 
-/* Small samples are read together with those neighbours in storage that are wanted within the window: where the window spans a
- * pool of order=chunk, that is all of them. */
+/* The engine reads small samples together with those neighbours in storage that are wanted within the window.  If the
+ * window spans a pool of order=chunk, these are all of its neighbours. */
 static uint64_t window_bytes(const struct shard_info *info, uint64_t budget)
 {
 	bool small = info->content_bytes < info->n_samples * (uint64_t)PREFETCH_SMALL_BYTES;
@@ -90,7 +91,8 @@ static uint64_t window_bytes(const struct shard_info *info, uint64_t budget)
 	             : clamp(budget / 4, WINDOW_MIN, WINDOW_MAX);
 }
 
-/* Memory is divided: landing memory of the engine, and the arena, a quarter of which is for what batches hold. */
+/* Divides the memory into the engine's landing memory and the arena.  A quarter of the arena is for samples that
+ * batches hold, so the engine's budget has the other three quarters. */
 static int start_engine(struct ddpfs_stage *stage, const struct ddpfs_stage_options *options, struct base_err *err)
 {
 	struct prefetch_stats stats;
@@ -168,7 +170,7 @@ static int open_parts(
 		rc = stage_options_view(stage->index, options, err, &stage->list, &view);
 	if (rc < 0)
 		return rc;
-	rc = shard_index_check_err(stage->index, err); /* the view was made of its records */
+	rc = shard_index_check_err(stage->index, err); /* the view comes from its records */
 	if (rc == 0)
 		rc = stage_bind(stage, view, shard_view_options_get(view)->epoch, err);
 	if (rc < 0)
@@ -176,7 +178,7 @@ static int open_parts(
 	return rc;
 }
 
-/* What the consumers do is told to the mount, if it says where. */
+/* Starts to tell the mount how far the stage is, if the mount says where its control socket is. */
 static int follow_mount(struct ddpfs_stage *stage, const struct stage_mounted *mounted, struct base_err *err)
 {
 	if (!mounted->control)
@@ -199,7 +201,7 @@ static int keep_word(const char *given, const char **ret_copy)
 	return 0;
 }
 
-/* What every state that is loaded later must agree with.  stage_free frees the copies. */
+/* Copies the options that every state loaded later must agree with.  stage_free frees the copies. */
 static int keep_words(struct ddpfs_stage *stage, const struct ddpfs_stage_options *options)
 {
 	stage->words.seed = options->seed;
@@ -213,7 +215,7 @@ static int keep_words(struct ddpfs_stage *stage, const struct ddpfs_stage_option
 	return rc;
 }
 
-/* mounted: NULL, or the mount that is to follow. */
+/* mounted: NULL, or the mount that follows the stage. */
 static int open_dataset(const char *dataset, const struct ddpfs_stage_options *options,
         const struct stage_mounted *mounted, struct base_err *err, struct ddpfs_stage **ret_stage)
 {
@@ -225,7 +227,7 @@ static int open_dataset(const char *dataset, const struct ddpfs_stage_options *o
 	stage->rank = options->rank;
 	stage->world = options->world;
 	if (options->on_bad)
-		(void)shard_on_bad_parse(options->on_bad, &stage->on_bad); /* it was checked */
+		(void)shard_on_bad_parse(options->on_bad, &stage->on_bad); /* valid: stage_options_check parsed it */
 	stage->on_bad_given = options->on_bad != NULL;
 	stage->bad = options->bad;
 	stage->bad_arg = options->bad_arg;
@@ -243,6 +245,7 @@ static int open_dataset(const char *dataset, const struct ddpfs_stage_options *o
 	return rc;
 }
 
+/* Tells the mount where the next batch begins. */
 static void tell_place(struct ddpfs_stage *stage)
 {
 	if (stage->following)
@@ -250,7 +253,8 @@ static void tell_place(struct ddpfs_stage *stage)
 		        stage->follow, shard_epoch_number(stage->epoch), stage_steps(stage->epoch, stage->cursor));
 }
 
-/* At the beginning of an epoch a state goes with any list; the mount's view does not. */
+/* Refuses a list that is not the mount's.  At the beginning of an epoch a state accepts any list, but the mount's
+ * view has one list. */
 static int check_list(struct ddpfs_stage *stage, const struct stage_mounted *mounted, struct base_err *err)
 {
 	struct shard_state state;
@@ -264,7 +268,8 @@ static int check_list(struct ddpfs_stage *stage, const struct stage_mounted *mou
 	return rc;
 }
 
-/* What the caller leaves open is the mount's; a state of his own stands before the mount's. */
+/* Opens the dataset of a mount.  Options that the caller leaves out come from the mount; a state of the caller counts
+ * more than the mount's. */
 static int open_mount(const char *mount, bool world_given, struct ddpfs_stage_options *options, struct base_err *err,
         struct ddpfs_stage **ret_stage)
 {
@@ -324,7 +329,8 @@ uint64_t stage_steps(const struct shard_epoch *epoch, uint64_t turns)
 	return steps < end ? steps : end;
 }
 
-/* Changes of the world in the middle of an epoch, as far as they change who gets what. */
+/* Tells whether two views had equal changes of the world in the middle of an epoch.  Only deal=block makes a
+ * difference. */
 static bool same_past(const struct shard_view_options *a, const struct shard_view_options *b)
 {
 	bool plain = a->deal != SHARD_DEAL_BLOCK;
@@ -339,7 +345,7 @@ static bool same_past(const struct shard_view_options *a, const struct shard_vie
 	return plain || equal || own;
 }
 
-/* Do its global steps mean what the mount's mean? */
+/* Tells whether global steps of the view mean what the mount's mean. */
 static bool like_the_mount(const struct ddpfs_stage *stage, const struct shard_view *view)
 {
 	const struct shard_view_options *a = shard_view_options_get(view), *b = &stage->mount_state.options;
@@ -352,7 +358,7 @@ static bool like_the_mount(const struct ddpfs_stage *stage, const struct shard_v
 	       strcmp(subdir, stage->mount_state.subdir) == 0 && same_past(a, b);
 }
 
-/* A new stream before the old one goes: what is resident finds its next use in the new one. */
+/* Makes the new stream before the old one goes, so that resident samples find their next use in the new one. */
 int stage_bind(struct ddpfs_stage *stage, struct shard_view *view, uint64_t epoch, struct base_err *err)
 {
 	struct shard_epoch *e;
@@ -394,7 +400,7 @@ int stage_bind(struct ddpfs_stage *stage, struct shard_view *view, uint64_t epoc
 	return 0;
 }
 
-/* The next epoch goes on where the read-ahead is already. */
+/* Goes to a later epoch of the same view.  The stream stays, because read-ahead may be there already. */
 static int go_on(struct ddpfs_stage *stage, uint64_t epoch, struct base_err *err)
 {
 	struct shard_epoch *e;
@@ -413,7 +419,7 @@ static int go_on(struct ddpfs_stage *stage, uint64_t epoch, struct base_err *err
 	return 0;
 }
 
-/* Somewhere else: what is out of the run before no longer counts. */
+/* Goes somewhere else in the order: batches that are not released do not count for the mount any more. */
 static int bind_again(struct ddpfs_stage *stage, struct shard_view *view, uint64_t epoch, struct base_err *err)
 {
 	int rc = stage_bind(stage, view, epoch, err);
@@ -451,7 +457,7 @@ int ddpfs_stage_resume(struct ddpfs_stage *stage, const char *state, struct ddpf
 		options.on_bad = shard_on_bad_name(stage->on_bad);
 	options.quarantine = stage->quarantine;
 	if (!stage->list && stage->on_bad != SHARD_ON_BAD_EIO)
-		options.quarantine = ""; /* one that came since is not this stage's */
+		options.quarantine = ""; /* a list that came later is not this stage's */
 	int rc = stage_options_view(stage->index, &options, &err, &stage->list, &view);
 	if (rc == 0 && shard_index_check_err(stage->index, &err) < 0) {
 		shard_view_free(view);
@@ -522,7 +528,7 @@ int ddpfs_stage_state(struct ddpfs_stage *stage, uint64_t epoch, uint64_t turns,
 	return rc;
 }
 
-/* ---- what a stage says about itself ---- */
+/* ---- information about a stage ---- */
 
 int ddpfs_stage_path(struct ddpfs_stage *stage, uint32_t file, char *buf, size_t buf_size)
 {

@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* The samples that the arena holds: table, lists, room, waiting; store.h first. */
 #include "gpu_stage/store.h"
 
 #include <assert.h>
@@ -10,11 +11,12 @@
 #include "gpu_stage/clock.h"
 #include "gpu_stage/pages.h"
 
-/* More than the engine ever has in flight (224 reads of up to 128 KiB): what came before that was fetched later. */
+/* More than the engine ever has in flight (224 reads of up to 128 KiB).  When so many bytes have come since a wait
+ * began, the reads that were in flight then have come as well. */
 static const uint64_t OVERTAKEN_BYTES = 32 << 20;
 
-/* Entries and buckets are in huge pages: each sample touches others at random, and a look into the page table would cost as much as
- * the entry itself. */
+/* Entries and buckets are in huge pages.  Each sample uses others at random, and with small pages a page table walk
+ * would cost as much as the entry itself. */
 enum {
 	HUGE_PAGE = 2 << 20,
 	LINE = 64,
@@ -23,7 +25,7 @@ enum {
 
 struct chunk {
 	struct chunk *next;
-	uint8_t pad[LINE - sizeof(struct chunk *)]; /* an entry is two lines */
+	uint8_t pad[LINE - sizeof(struct chunk *)]; /* entries begin on a cache line; an entry is two lines */
 	struct stage_entry entries[];
 };
 enum { CHUNK_ENTRIES = (HUGE_PAGE - sizeof(struct chunk)) / sizeof(struct stage_entry) };
@@ -43,14 +45,14 @@ struct stage_store {
 	pthread_cond_t freed_cv;
 	struct stage_pages *pages;
 	struct stage_entry **buckets;
-	struct stage_entry *spare; /* by hash_next */
+	struct stage_entry *spare; /* free entries, linked by hash_next */
 	struct chunk *chunks;
-	size_t chunk_n, chunk_used; /* entries a chunk; of the first one */
-	struct list idle_used, idle_ahead;
-	uint64_t awaited;    /* key that a thread waits for; UINT64_MAX: none */
-	uint64_t came_bytes; /* written, ever */
-	uint64_t freed;      /* times memory was given back */
-	uint64_t held_pages; /* of pinned entries */
+	size_t chunk_n, chunk_used;        /* entries of a chunk; used ones of the first chunk */
+	struct list idle_used, idle_ahead; /* entries that may go: used, and read ahead but not used */
+	uint64_t awaited;                  /* key that a thread waits for; UINT64_MAX: none */
+	uint64_t came_bytes;               /* written into entries, ever */
+	uint64_t freed;                    /* times memory was given back */
+	uint64_t held_pages;               /* of pinned entries */
 	uint64_t refused, evicted, apart;
 };
 
@@ -192,7 +194,7 @@ static void ask_huge_pages(void *at, size_t bytes)
 	uintptr_t from = ((uintptr_t)at + HUGE_PAGE - 1) / HUGE_PAGE * HUGE_PAGE;
 	uintptr_t end = ((uintptr_t)at + bytes) / HUGE_PAGE * HUGE_PAGE;
 	if (from < end)
-		madvise((void *)from, end - from, MADV_HUGEPAGE); /* where the kernel has none, small ones do */
+		madvise((void *)from, end - from, MADV_HUGEPAGE); /* without huge pages, small ones work */
 }
 
 static int chunk_new(struct stage_store *s)
@@ -228,7 +230,7 @@ static void entry_free(struct stage_store *s, struct stage_entry *e)
 	s->spare = e;
 }
 
-/* Nobody pins it and it is in no list. */
+/* Frees an entry that nobody pins and that is in no list.  Under the lock. */
 static void destroy(struct stage_store *s, struct stage_entry *e)
 {
 	if (!e->dead)
@@ -247,7 +249,8 @@ static void destroy(struct stage_store *s, struct stage_entry *e)
 	pthread_cond_broadcast(&s->freed_cv);
 }
 
-/* What was used stays in its list: later epochs pin each sample once, and its neighbours there are two cache misses. */
+/* A used entry stays in its list when it is pinned: later epochs pin each sample once, and unlinking costs two cache
+ * misses, one for each neighbour. */
 static void pin(struct stage_store *s, struct stage_entry *e)
 {
 	if (e->pins++)
@@ -275,15 +278,18 @@ static void unpin(struct stage_store *s, struct stage_entry *e)
 	if (!e->listed)
 		list_append(list_of(s, e), e);
 	e->listed = true;
-	s->freed++; /* it can be pushed out from now on */
+	s->freed++; /* it can be dropped from now on */
 	pthread_cond_broadcast(&s->freed_cv);
 }
 
-/* From here on clearing a sample's pages anew takes less than reading again what would have to go for a run of them. */
+/* From this size on, clearing new pages for a sample costs less than reading again the samples that a run would push
+ * out. */
 enum { APART_PAGES = (1 << 20) / STAGE_PAGE };
 
-enum { CHANCES_MAX = 1024 }; /* one after the other, under the lock: 0.2 ms */
+enum { CHANCES_MAX = 1024 }; /* entries looked at one after the other, under the lock: 0.2 ms */
 
+/* Drops one entry: the oldest used one that was not pinned again since it was listed, otherwise (room now) the newest
+ * that was read ahead.  Returns false if there is none. */
 static bool evict_one(struct stage_store *s, enum stage_room room)
 {
 	struct list *list = &s->idle_used;
@@ -291,14 +297,14 @@ static bool evict_one(struct stage_store *s, enum stage_room room)
 	unsigned chances = 0;
 	while ((e = list->oldest) && (e->pins || (e->again && chances++ < CHANCES_MAX))) {
 		list_remove(list, e);
-		e->listed = !e->pins; /* else its last unpin puts it back */
+		e->listed = !e->pins; /* if pinned, its last unpin puts it back */
 		e->again = false;
 		if (e->listed)
 			list_append(list, e);
 	}
 	if (!e && room == STAGE_ROOM_NOW) {
 		list = &s->idle_ahead;
-		e = list->newest; /* fetched last, wanted last */
+		e = list->newest; /* read ahead last, wanted last */
 	}
 	if (!e)
 		return false;
@@ -317,7 +323,8 @@ int stage_store_new(const struct shard_index *index, struct stage_space *space, 
 		return -ENOMEM;
 	uint64_t n_pages = stage_space_arena_bytes(space) / STAGE_PAGE;
 	uint32_t n = 1024;
-	/* Samples of one page are at most one in two buckets: that one is not there costs one look. */
+	/* At most one entry in two buckets, even if all samples have one page: a search that finds nothing looks
+	 * once. */
 	while (n < 2 * n_pages && n < BUCKETS_MAX)
 		n *= 2;
 	int rc = stage_pages_new(n_pages, &s->pages);
@@ -368,8 +375,8 @@ void stage_store_free(struct stage_store *s)
 	free(s);
 }
 
-/* The order is random: each sample costs the line of its bucket, the two of its entry and the first of its data, which are asked for
- * while those before it are worked on. */
+/* Prefetches cache lines of samples ahead of i.  The order is random, so each sample costs the line of its bucket and
+ * the two lines of its entry. */
 static void approach(struct stage_store *s, const uint64_t *keys, uint32_t i, uint32_t n)
 {
 	enum { BUCKET = 16, ENTRY = 8 };
@@ -440,14 +447,14 @@ void stage_store_unpin(struct stage_store *s, struct stage_entry *const *entries
 	pthread_mutex_unlock(&s->lock);
 }
 
-/* The place of an entry. */
+/* Where an entry lies. */
 struct place {
 	uint8_t *data;
 	uint32_t first_page;
 	bool apart;
 };
 
-/* Apart, if there are as many pages free. */
+/* Puts an entry apart, if as many pages of the arena are free. */
 static bool place_apart(struct stage_store *s, uint32_t pages, struct place *ret_place)
 {
 	uint8_t *data = stage_pages_free_pages(s->pages) >= pages ? stage_space_take(s->space, pages) : NULL;
@@ -463,7 +470,8 @@ static bool place_apart(struct stage_store *s, uint32_t pages, struct place *ret
 	return true;
 }
 
-/* For a large one as many pages as it has are pushed out; for a small one, which soon finds a run, what it takes. */
+/* Finds room for `pages`.  A large entry (APART_PAGES) goes apart as soon as as many pages are free.  For a small one,
+ * entries are dropped until a run is long enough, because that happens soon. */
 static bool place(struct stage_store *s, uint32_t pages, enum stage_room room, struct place *ret_place)
 {
 	uint32_t first = pages ? stage_pages_get(s->pages, pages) : 0;
@@ -479,7 +487,7 @@ static bool place(struct stage_store *s, uint32_t pages, enum stage_room room, s
 	return true;
 }
 
-/* Under the lock. */
+/* Makes an entry, pinned once, and takes over the layout.  Under the lock. */
 static int make(
         struct stage_store *s, struct stage_layout *l, enum stage_room room, bool kept, struct stage_entry **ret_entry)
 {
@@ -556,7 +564,7 @@ static uint64_t *claim_word(struct stage_entry *e, uint32_t block)
 	return e->claimed ? &e->claimed[block / 64] : &e->claimed_few;
 }
 
-/* Under the lock. */
+/* Claims a block and returns where to write it; NULL: it is claimed.  Under the lock. */
 static uint8_t *claim(struct stage_entry *e, uint32_t block)
 {
 	uint64_t bit = UINT64_C(1) << (block % 64);
@@ -618,7 +626,7 @@ int stage_store_write(struct stage_store *s, struct stage_layout *layout, uint32
 		if (part < e->n_parts && len == stage_part_block_len(&e->parts[part], block))
 			to = claim(e, e->parts[part].first_block + block);
 		else
-			rc = -EUCLEAN; /* the index contradicts itself, or is being written */
+			rc = -EUCLEAN; /* the index contradicts itself, or changes */
 	}
 	if (to) {
 		pthread_mutex_unlock(&s->lock);
