@@ -1,5 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Cleanup attributes: the object is released when its variable leaves scope; steal_* hands it on. */
+/* Cleanup attributes: a variable with one releases its object at the end of its scope.
+ *
+ * steal_* takes the object out of the variable, so that the scope does not release it.
+ * Threads: any. */
 #ifndef DDPFS_SHARD_BASE_CLEANUP_H
 #define DDPFS_SHARD_BASE_CLEANUP_H
 
@@ -36,7 +39,7 @@ static inline void base_cleanup_closedir(DIR **d)
 #define cleanup_fclose __attribute__((cleanup(base_cleanup_fclose)))
 #define cleanup_closedir __attribute__((cleanup(base_cleanup_closedir)))
 
-/* Takes the value out of a cleanup variable and leaves the empty value there. */
+/* Returns the value of a cleanup variable, and leaves the empty value in it. */
 static inline int steal_fd(int *fd)
 {
 	int taken = *fd;

@@ -1,12 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The time that never jumps.  Threads: any; async-signal-safe. */
+/* The monotonic clock, which setting the time does not change.
+ *
+ * Threads: any; async-signal-safe. */
 #ifndef DDPFS_SHARD_BASE_CLOCK_H
 #define DDPFS_SHARD_BASE_CLOCK_H
 
 #include <stdint.h>
 #include <time.h>
 
-/* Nanoseconds of CLOCK_MONOTONIC. */
+/* Returns CLOCK_MONOTONIC in nanoseconds. */
 static inline uint64_t base_now_ns(void)
 {
 	struct timespec ts;

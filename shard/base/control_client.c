@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The client's end of the control socket. */
+/* The client of the control socket: finds servers, asks them; shard/base/control_client.h first. */
 #include "shard/base/control_client.h"
 
 #include <dirent.h>
@@ -23,9 +23,9 @@
 #include "shard/base/units.h"
 
 enum {
-	SILENT_NAMED = 8,       /* pids of silent servers that a message names */
-	OPEN_MAX_SOCKETS = 256, /* connections at once */
-	RETRY_MS = 10,          /* a full listen queue has nothing to poll for */
+	SILENT_NAMED = 8,       /* pids of silent servers in a message, at most */
+	OPEN_MAX_SOCKETS = 256, /* connections at the same time */
+	RETRY_MS = 10,          /* after a full listen queue, which poll(2) cannot wait for */
 };
 
 static const char info_request[] = "{\"cmd\":\"info\"}";
@@ -109,7 +109,7 @@ static int connect_to(const char *path, int64_t deadline_ms, int *ret_fd)
 	if (fd < 0)
 		return -errno;
 	while (connect(fd, (struct sockaddr *)&addr, sizeof(addr)) < 0) {
-		/* A full listen queue says EAGAIN at once; there is nothing to poll for. */
+		/* If the listen queue is full, connect(2) returns EAGAIN at once, and poll(2) cannot wait for it. */
 		if (errno != EAGAIN && errno != EINTR)
 			return -errno;
 		if (now_ms() >= deadline_ms)
@@ -174,7 +174,7 @@ static int receive_line(int fd, int64_t deadline_ms, char **ret_line)
 	return -EPROTO;
 }
 
-/* Sends and receives; whether the server said ok is the caller's to see. */
+/* Sends a request and receives the reply.  The caller checks whether the server said ok. */
 static int exchange(const char *socket_path, const char *request, unsigned timeout_ms, char **ret_line)
 {
 	cleanup_close int fd = -1;
@@ -184,7 +184,8 @@ static int exchange(const char *socket_path, const char *request, unsigned timeo
 	int rc = connect_to(socket_path, deadline_ms, &fd);
 	if (rc == 0)
 		rc = send_line(fd, request, deadline_ms);
-	/* A refused peer's socket is closed with the reason already in it: EPIPE and ECONNRESET do not hide the line. */
+	/* A server that refuses the peer writes the reason and closes.  So after EPIPE or ECONNRESET the line is still
+	 * there. */
 	if (rc == 0 || rc == -EPIPE || rc == -ECONNRESET)
 		rc = receive_line(fd, deadline_ms, ret_line);
 	return rc;
@@ -217,27 +218,27 @@ int base_control_request(
 
 /* ---- finding servers ---- */
 
-/* A server's socket and what came of asking it. */
+/* A request to one server, and its reply. */
 struct question {
 	char path[BASE_CONTROL_PATH_MAX];
 	enum { QUESTION_NEW, QUESTION_ASKED, QUESTION_OVER } state;
-	int fd;     /* >= 0 while asked */
-	int rc;     /* over: 0, or why there is no line */
-	char *line; /* asked: BASE_CONTROL_LINE_MAX + 1 bytes, len of them filled; over: the answer, or NULL */
+	int fd;     /* >= 0 while ASKED */
+	int rc;     /* OVER: 0, or why there is no reply */
+	char *line; /* ASKED: BASE_CONTROL_LINE_MAX + 1 bytes, len of them filled; OVER: the reply, or NULL; owned */
 	size_t len;
 };
 
-/* Servers that are asked the same at the same time. */
+/* Servers that get the same request at the same time. */
 struct questions {
 	const char *request;
 	struct question *list;
-	size_t n, room;
-	size_t n_open;
+	size_t n, room; /* entries in use, and allocated */
+	size_t n_open;  /* open sockets */
 };
 
-/* All servers that can be found. */
+/* All servers that were found. */
 struct peers {
-	struct base_control_peer *list; /* those that have answered */
+	struct base_control_peer *list; /* those that answered; owned */
 	size_t n;
 	size_t room;
 	struct questions asked;
@@ -299,7 +300,7 @@ static int peers_add(struct peers *peers, const struct base_control_peer *peer)
 	return 0;
 }
 
-/* Nobody listens at it any more: its server was killed. */
+/* Removes a socket of this user on which nobody listens, because its server was killed. */
 static void remove_dead(const char *path)
 {
 	struct stat st;
@@ -307,7 +308,7 @@ static void remove_dead(const char *path)
 		unlink(path);
 }
 
-/* The default path ends in the server's pid. */
+/* The default name of a socket begins with the server's pid. */
 static pid_t pid_of(const struct question *q)
 {
 	const char *name = strrchr(q->path, '/');
@@ -359,8 +360,8 @@ static int add_question(struct questions *qs, const char *path)
 	return 0;
 }
 
-/* Connects and sends, as far as that does not wait; a full listen queue is tried again.  A short line always fits a new
- * socket's buffer. */
+/* Connects and sends without waiting.  If the listen queue is full, the next round tries again.  A short line always
+ * fits into the buffer of a new socket. */
 static void question_begin(struct questions *qs, struct question *q)
 {
 	struct sockaddr_un addr = { .sun_family = AF_UNIX };
@@ -369,7 +370,7 @@ static void question_begin(struct questions *qs, struct question *q)
 	memcpy(addr.sun_path, q->path, strlen(q->path) + 1);
 	q->fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
 	if (q->fd < 0)
-		return; /* too many are open: when others have answered */
+		return; /* too many descriptors are open: try again when others have answered */
 	qs->n_open++;
 	if (connect(q->fd, (struct sockaddr *)&addr, sizeof(addr)) < 0) {
 		if (errno == EAGAIN || errno == EINTR)
@@ -378,7 +379,8 @@ static void question_begin(struct questions *qs, struct question *q)
 			question_over(qs, q, -errno);
 		return;
 	}
-	/* A refused peer's socket is closed with the reason already in it: an error does not hide the line. */
+	/* The error is not used: a server that refuses the peer writes the reason and closes, and the line is still
+	 * there. */
 	(void)!send(q->fd, line, (size_t)len, MSG_NOSIGNAL);
 	q->line = malloc(BASE_CONTROL_LINE_MAX + 1);
 	if (q->line)
@@ -401,8 +403,8 @@ static void question_receive(struct questions *qs, struct question *q)
 	question_over(qs, q, end ? 0 : n < 0 ? -errno : -EPROTO);
 }
 
-/* One round: begins what can begin, waits for answers until the deadline, takes them.  True: no question is open any
- * more. */
+/* One round: begins the questions that can begin, waits for replies until the deadline, receives them.
+ * Returns true if all questions are over. */
 static bool ask_round(struct questions *qs, int64_t deadline_ms)
 {
 	struct pollfd fds[OPEN_MAX_SOCKETS];
@@ -449,7 +451,7 @@ int base_control_request_all(
 	return rc;
 }
 
-/* What has been answered since the last call.  -ENOMEM. */
+/* Adds the servers that have answered since the last call to peers->list.  Returns 0 or -ENOMEM. */
 static int take_answers(struct peers *peers)
 {
 	for (size_t i = 0; i < peers->asked.n; i++) {
@@ -461,7 +463,7 @@ static int take_answers(struct peers *peers)
 		cleanup_free char *line = steal_ptr(&q->line);
 		struct base_control_peer peer;
 		int rc = q->rc == -ENOMEM ? q->rc : line ? parse_peer(q->path, line, &peer) : -EPROTO;
-		q->rc = -EPROTO; /* taken */
+		q->rc = -EPROTO; /* done: the reply was taken */
 		if (rc == 0 && (rc = peers_add(peers, &peer)) < 0)
 			base_control_peer_done(&peer);
 		if (rc == -ENOMEM)
@@ -489,7 +491,7 @@ static int look_into(struct peers *peers, const char *dir)
 	return rc;
 }
 
-/* Root sees everybody's servers: those of users with a runtime directory, and the fallback ones. */
+/* Root sees the servers of all users: in their runtime directories, and in /tmp. */
 static int look_at_users(struct peers *peers)
 {
 	static const char *const parents[] = { "/run/user", "/tmp" };
@@ -548,7 +550,7 @@ static void peers_done(struct peers *peers)
 	*peers = (struct peers){ 0 };
 }
 
-/* The sockets that there are.  Released with peers_done, also after an error: -ENOMEM. */
+/* Finds the sockets.  Returns 0 or -ENOMEM; peers_done releases them in both cases. */
 static int look_for_sockets(struct peers *peers)
 {
 	char dir[BASE_CONTROL_PATH_MAX];
@@ -557,7 +559,7 @@ static int look_for_sockets(struct peers *peers)
 	if (runtime_dir(uid, dir, sizeof(dir)) == 0)
 		rc = look_into(peers, dir);
 	if (rc == 0 && uid != 0) {
-		/* The same user may have mounted from a session with another environment. */
+		/* The user may have mounted in a session with another XDG_RUNTIME_DIR. */
 		char other[BASE_CONTROL_PATH_MAX];
 		snprintf(other, sizeof(other), "/run/user/%u/ddpfs", (unsigned)uid);
 		if (strcmp(other, dir) != 0)
@@ -617,12 +619,14 @@ int base_control_list(struct base_control_peer **ret_peers, size_t *ret_n)
 	return rc;
 }
 
-/* What a caller names: a server's pid, or a place. */
+/* What base_control_find looks for: the server with a pid, or that of a path. */
 struct target {
 	const char *path; /* NULL: named by pid */
 	uint64_t pid;
-	uint64_t dev; /* of what it lies in as the caller sees it; 0: it does not */
-	bool root; /* something is mounted there as the caller sees it: a server that knows the same path is another's */
+	uint64_t dev; /* st_dev of the path as the caller sees it; 0: the path does not exist for the caller */
+	/* The caller sees a mount at this path.  A server with the same path but another device is in another
+	 * namespace. */
+	bool root;
 };
 
 static bool is_root(const char *path, const struct stat *st)
@@ -633,7 +637,8 @@ static bool is_root(const char *path, const struct stat *st)
 	return stat(parent, &above) == 0 && above.st_dev != st->st_dev;
 }
 
-/* How well a server fits: 2 the very mount, 1 the same path in another namespace, 0 not at all. */
+/* Says how well a server fits: 2: it is this mount; 1: it has the same path in another namespace; 0: it does not
+ * fit. */
 static int match(const struct base_control_peer *peer, const struct target *target)
 {
 	if (!target->path)
@@ -643,7 +648,7 @@ static int match(const struct base_control_peer *peer, const struct target *targ
 	return !target->root && strcmp(peer->mountpoint, target->path) == 0 ? 1 : 0;
 }
 
-/* Any of them may be the one looked for. */
+/* Makes the error for silent servers: each of them may be the one that is wanted. */
 static int silent(const struct peers *peers, const char *target, unsigned waited_ms, struct base_err *err)
 {
 	char pids[16 + 16 * SILENT_NAMED] = "";
@@ -670,12 +675,12 @@ static bool is_silent(const struct peers *peers, uint64_t pid)
 	return false;
 }
 
-/* May a server that says nothing be the one? */
+/* Says whether a silent server may be the one that is wanted. */
 static bool may_be_silent(const struct peers *peers, const struct target *target)
 {
 	if (!target->path)
 		return is_silent(peers, target->pid);
-	/* FUSE has devices without a major number. */
+	/* The device numbers of FUSE mounts have major number 0. */
 	return target->dev != 0 && major(target->dev) == 0 && is_silent(peers, 0);
 }
 
@@ -692,10 +697,10 @@ static int not_found(const struct peers *peers, const char *target, const struct
 	if (target[0] == '@')
 		return base_err_set(
 		        err, -ENOENT, "no ddpfs server has pid %s: `ddpfs ls` shows those there are", target + 1);
-	/* Before statfs(2), which a server that answers nothing would keep waiting. */
+	/* Return before statfs(2), because that waits for a server that does not answer. */
 	if (maybe)
 		return silent(peers, target, waited_ms, err);
-	/* The kernel remembers the root's attributes and answers stat(2) for a dead server; statfs(2) it does not. */
+	/* For a dead server the kernel still answers stat(2), from its cache, but not statfs(2). */
 	if (statfs(target, &fs) < 0 && errno == ENOTCONN)
 		return base_err_set(err, -ENOTCONN, "'%s': the mount's server is dead: `ddpfs umount %s` cleans up",
 		        target, target);
@@ -706,7 +711,8 @@ static int not_found(const struct peers *peers, const char *target, const struct
 	        err, -ENOENT, "'%s' is no mountpoint of your ddpfs mounts: `ddpfs ls` shows those there are", target);
 }
 
-/* Asks until the very mount has answered, or all have, or it is late.  A server that may be the one gets more time. */
+/* Asks until the server of this mount has answered, or all have, or time is over.  The limit is BASE_CONTROL_SURVEY_MS,
+ * or most_ms if a silent server may be the one that is wanted. */
 static int ask_for(struct peers *peers, const struct target *target, unsigned most_ms, unsigned *ret_waited_ms)
 {
 	int64_t began_ms = now_ms();

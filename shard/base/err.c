@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* Errors that have a sentence, and file names made printable; shard/base/err.h first. */
 #include "shard/base/err.h"
 
 #include <errno.h>
@@ -11,7 +12,7 @@ int base_err_set(struct base_err *err, int code, const char *fmt, ...)
 	if (!err)
 		return code;
 
-	/* Formatted aside first: an argument may be err->text itself. */
+	/* Not formatted into err->text, because an argument may be err->text. */
 	char text[BASE_ERR_TEXT_MAX];
 	va_list ap;
 	va_start(ap, fmt);
@@ -31,7 +32,7 @@ int base_err_prefix(struct base_err *err, const char *fmt, ...)
 	int n = vsnprintf(text, sizeof text, fmt, ap);
 	va_end(ap);
 
-	/* "prefix: " and as much of the old text as fits, byte by byte: a cut is intended here. */
+	/* "prefix: ", then as much of the old text as fits.  It may be cut. */
 	size_t used = n < 0 ? 0 : (size_t)n;
 	if (used > sizeof text - 3)
 		used = sizeof text - 3;
@@ -44,8 +45,8 @@ int base_err_prefix(struct base_err *err, const char *fmt, ...)
 	return err->code;
 }
 
-/* Bytes of the UTF-8 sequence at s, 0 when it is not a well-formed printable one (RFC 3629: no overlong forms, no
- * surrogates, nothing above U+10FFFF; C1 control characters count as unprintable). */
+/* Returns the bytes of the UTF-8 sequence at s; 0 if it is not well-formed (RFC 3629: no overlong forms, no surrogates,
+ * nothing above U+10FFFF) or not printable (control characters, also C1). */
 static unsigned utf8_printable(const unsigned char *s)
 {
 	if (s[0] < 0x80)
@@ -54,7 +55,7 @@ static unsigned utf8_printable(const unsigned char *s)
 	unsigned n = s[0] >= 0xf0 ? 4 : s[0] >= 0xe0 ? 3 : 2;
 	if (s[0] < 0xc2 || s[0] > 0xf4)
 		return 0;
-	for (unsigned i = 1; i < n; i++) /* stops at the NUL, so it never reads past the string */
+	for (unsigned i = 1; i < n; i++) /* a NUL ends the loop, so it never reads past the string */
 		if ((s[i] & 0xc0) != 0x80)
 			return 0;
 	if ((s[0] == 0xe0 && s[1] < 0xa0) || (s[0] == 0xed && s[1] > 0x9f) || (s[0] == 0xf0 && s[1] < 0x90) ||
@@ -101,7 +102,7 @@ static const char *print(const char *name, const char *backslash, char *buf, uns
 
 const char *base_err_quote(const char *name, char *buf, unsigned size)
 {
-	return print(name, "\\\\", buf, size); /* doubled, so that "\x41" in a name is not mistaken for an escape */
+	return print(name, "\\\\", buf, size); /* doubled, so that "\x41" in a name is not an escape */
 }
 
 const char *base_err_printable(const char *text, char *buf, unsigned size)

@@ -1,17 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Errors that carry their own sentence.
+/* Errors that have a sentence.
  *
- * Every fallible function returns 0 or -errno (or a count >= 0 or -errno).  Functions whose failure a person must
- * understand also take `struct base_err *err` (may be NULL) as their last parameter but the outputs and fill it with
- * one sentence: the file, the reason, the next step.  A function either fills err and returns, or logs; never both.
+ * A function that can fail returns 0 or -errno, or a count >= 0 or -errno.  If a person must understand the failure, it
+ * also takes `struct base_err *err`, which may be NULL.  That is the last parameter before the outputs.  On failure the
+ * function writes one sentence into it: the file, the reason, the next step.  A function fills err or logs, never both.
  *
- * Own codes, used the same way everywhere:
+ * These codes have one meaning everywhere:
  *   -EBADMSG          a checksum does not match
  *   -EUCLEAN          an impossible structure (bounds, magic, order)
  *   -EPROTONOSUPPORT  a format version or feature bit this build does not know
  *   -ESTALE           a shard or the index changed under a live mount
  *
- * Threads: an err object belongs to its caller; no shared state. */
+ * Threads: any; an err object belongs to its caller. */
 #ifndef DDPFS_SHARD_BASE_ERR_H
 #define DDPFS_SHARD_BASE_ERR_H
 
@@ -22,21 +22,22 @@ struct base_err {
 	char text[BASE_ERR_TEXT_MAX]; /* one line, no newline, no program name; file names escaped by base_err_quote */
 };
 
-/* Records code and text (overwrites what was there) and returns `code`, so that callers write
- * `return base_err_set(err, -EUCLEAN, "...")`.  err may be NULL.  Text longer than the buffer is cut. */
+/* Records code and text, and replaces what was there.  err may be NULL.  Text longer than the buffer is cut.
+ * Returns `code`, so callers write `return base_err_set(err, -EUCLEAN, "...")`. */
 int base_err_set(struct base_err *err, int code, const char *fmt, ...) __attribute__((format(printf, 3, 4)));
 
-/* Puts "prefix: " in front of the text already recorded; returns err->code.  err must not be NULL. */
+/* Puts "prefix: " in front of the recorded text.  err must not be NULL.  Returns err->code. */
 int base_err_prefix(struct base_err *err, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 
-/* Copies `name` (any bytes) into buf as printable text: control bytes and invalid UTF-8 become \xNN.  Returns buf;
- * always terminated, cut with "..." when size is too small. */
+/* Copies `name` (any bytes) into buf of `size` bytes as printable text: control bytes and invalid UTF-8 become \xNN,
+ * and backslashes are doubled.  The text is always terminated; if it does not fit it is cut and ends in "...".  Returns
+ * buf. */
 const char *base_err_quote(const char *name, char *buf, unsigned size);
 
-/* The same for a whole sentence: backslashes stay as they are, for names in it have been quoted. */
+/* Does the same for a whole sentence.  Backslashes stay as they are, because the names in it are already quoted. */
 const char *base_err_printable(const char *text, char *buf, unsigned size);
 
-/* The meaning of a code in the sense of the list above, else strerror(-code).  Static string. */
+/* Returns the meaning of a code: of the list above, else that of errno.  A static string. */
 const char *base_err_str(int code);
 
 #endif

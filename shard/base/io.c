@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* Whole reads and writes, and the atomic replacement of a file; shard/base/io.h first. */
 #include "shard/base/io.h"
 
 #include <dirent.h>
@@ -26,7 +27,8 @@ const struct base_io base_io_libc = {
 
 const struct base_io *base_io = &base_io_libc;
 
-/* read(2) and write(2) move at most 0x7ffff000 bytes a call; a smaller piece also keeps a signal's latency bounded. */
+/* Bytes of one call.  read(2) and write(2) move at most 0x7ffff000; smaller calls also let signals come through
+ * sooner. */
 enum { PIECE_MAX = 1 << 30 };
 
 int base_pread_full(int fd, void *buf, size_t len, uint64_t offset)
@@ -62,7 +64,7 @@ int base_pwrite_full(int fd, const void *buf, size_t len, uint64_t offset)
 				continue;
 			return -errno;
 		}
-		if (n == 0) /* POSIX allows it and says nothing; looping on it could be forever */
+		if (n == 0) /* POSIX does not say what 0 means; a loop could be endless */
 			return -EIO;
 		p += n;
 		len -= (size_t)n;
@@ -71,7 +73,7 @@ int base_pwrite_full(int fd, const void *buf, size_t len, uint64_t offset)
 	return 0;
 }
 
-/* The directory that holds `path`; malloc'd, NULL without memory. */
+/* Returns the directory of `path`, to be freed; NULL: out of memory. */
 static char *parent_of(const char *path)
 {
 	size_t len = strlen(path);
@@ -80,7 +82,7 @@ static char *parent_of(const char *path)
 	const char *slash = memrchr(path, '/', len);
 	if (!slash)
 		return strdup(".");
-	return strndup(path, slash == path ? 1 : (size_t)(slash - path)); /* "/x": the slash is the parent */
+	return strndup(path, slash == path ? 1 : (size_t)(slash - path)); /* "/x": the parent is "/" */
 }
 
 int base_fsync_parent(const char *path)
@@ -92,7 +94,7 @@ int base_fsync_parent(const char *path)
 	if (fd < 0)
 		return -errno;
 	if (base_io->fsync(fd) < 0) {
-		/* Some file systems have no fsync on directories and say so; their renames are as durable as they get. */
+		/* Some file systems have no fsync(2) for directories; then nothing more can be done for the rename. */
 		if (errno != EINVAL && errno != ENOTSUP)
 			return -errno;
 	}
@@ -101,12 +103,13 @@ int base_fsync_parent(const char *path)
 
 int base_read_file(const char *path, size_t max_bytes, char **ret_buf, size_t *ret_len)
 {
-	/* A FIFO that nobody writes to must not hang a mount: it is empty. Who writes to one is waited for. */
+	/* O_NONBLOCK: a FIFO without a writer must not block a mount; it reads as empty.  After open, reads may
+	 * block. */
 	cleanup_close int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
 	if (fd < 0 || fcntl(fd, F_SETFL, O_RDONLY) < 0)
 		return -errno;
 
-	/* Grown while reading, not sized by fstat: files in /proc and /sys claim a length of 0 or 4096. */
+	/* The buffer grows while reading, because fstat(2) gives a length of 0 or 4096 for files in /proc and /sys. */
 	size_t size = 4096, used = 0;
 	cleanup_free char *buf = NULL;
 	for (;;) {
@@ -136,9 +139,9 @@ int base_read_file(const char *path, size_t max_bytes, char **ret_buf, size_t *r
 	return 0;
 }
 
-/* ---- a file that takes another one's place ---- */
+/* ---- a file that replaces another one ---- */
 
-#define TEMP_MARK ".tmp-" /* and TEMP_DIGITS of hexadecimal behind it */
+#define TEMP_MARK ".tmp-" /* TEMP_DIGITS hex digits follow it */
 enum { TEMP_DIGITS = 16, TEMP_TRIES = 16 };
 
 static bool is_temp_of(const char *name, const char *of)
@@ -148,7 +151,7 @@ static bool is_temp_of(const char *name, const char *of)
 	       strlen(name + n + mark) == TEMP_DIGITS && strspn(name + n + mark, "0123456789abcdef") == TEMP_DIGITS;
 }
 
-/* Removes what writers of `path` left that were killed: a living one holds the lock of its file. */
+/* Removes the files that killed writers of `path` left.  A living writer holds the lock of its file. */
 static void sweep(const char *path)
 {
 	const char *slash = strrchr(path, '/');
@@ -183,7 +186,8 @@ int base_temp_open(const char *path, unsigned mode, char **ret_tmp, int *ret_fd)
 		cleanup_close int fd = open(tmp, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, mode);
 		if (fd < 0)
 			return -errno;
-		/* Another writer may have swept it away before the lock was taken.  No locks here: nobody can sweep. */
+		/* Another writer may have removed the file before it was locked.  If the file system has no locks, no
+		 * writer can remove files. */
 		bool locked = flock(fd, LOCK_EX | LOCK_NB) == 0;
 		if ((!locked && errno == EWOULDBLOCK) || fstat(fd, &st) < 0 || st.st_nlink == 0)
 			continue;
@@ -191,7 +195,7 @@ int base_temp_open(const char *path, unsigned mode, char **ret_tmp, int *ret_fd)
 		*ret_fd = steal_fd(&fd);
 		return 0;
 	}
-	return -EBUSY; /* swept away again and again */
+	return -EBUSY; /* other writers removed it each time */
 }
 
 int base_write_file_atomic(const char *path, const void *buf, size_t len, unsigned mode)

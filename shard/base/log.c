@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* Log lines to stderr or syslog, and the last ones kept in memory; shard/base/log.h first. */
 #include "shard/base/log.h"
 
 #include <pthread.h>
@@ -14,17 +15,17 @@
 
 enum { LINE_MAX_BYTES = 4096 };
 
-/* Set by base_log_init; atomics, because a daemon changes them when it goes to the background while threads log. */
+/* Set by base_log_init.  Atomics, because a server changes them when it goes to the background, while threads log. */
 static _Atomic(const char *) log_name = "ddpfs";
 static atomic_int log_level = BASE_LOG_INFO;
 static atomic_bool log_to_syslog;
 static void (*log_relay)(enum base_log_level level, const char *line); /* set before there are threads */
 
 static pthread_mutex_t kept_lock = PTHREAD_MUTEX_INITIALIZER;
-static struct base_log_line kept[BASE_LOG_KEPT]; /* guarded by kept_lock, a ring */
-static unsigned n_kept;                          /* guarded by kept_lock; all that ever were */
+static struct base_log_line kept[BASE_LOG_KEPT]; /* a ring; guarded by kept_lock */
+static unsigned n_kept;                          /* lines kept since the start; guarded by kept_lock */
 
-/* A background server in a container has no syslog: what went wrong must be found somewhere. */
+/* Keeps errors and warnings, because a background server in a container has no syslog. */
 __attribute__((format(printf, 2, 0))) static void keep(const char *word, const char *fmt, va_list ap)
 {
 	struct base_log_line line = { .time_s = time(NULL) };
@@ -90,13 +91,14 @@ void base_log(enum base_log_level level, const char *fmt, ...)
 		log_relay(level, line);
 		return;
 	}
-	if (to_syslog) { /* a line that syslog does not take is lost: errors and warnings are kept */
+	if (to_syslog) { /* a line that syslog does not take is lost, but errors and warnings are kept */
 		(void)base_syslog(BASE_SYSLOG_PATH, atomic_load(&log_name), priority[level], line);
 		return;
 	}
 	used = strlen(line);
 	line[used++] = '\n';
-	/* One write a line: lines of several threads and processes do not mix.  Nobody is left to tell about a failure. */
+	/* One write(2) a line, so that lines of several threads and processes do not mix.  A failure cannot be
+	 * reported. */
 	ssize_t written = write(STDERR_FILENO, line, used);
 	(void)written;
 }

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Log lines of the long-lived programs: to stderr in front, to syslog (shard/base/syslog.h) once daemonised.
- * Never called in the read path (counters are for that); a message is one line and says what happens next.
- * Threads: any. */
+/* Log lines of the programs: to stderr in the foreground, to syslog (shard/base/syslog.h) in the background.
+ *
+ * The read path does not log; it counts.  A message is one line and says what happens next.
+ * Threads: any, unless a function says otherwise. */
 #ifndef DDPFS_SHARD_BASE_LOG_H
 #define DDPFS_SHARD_BASE_LOG_H
 
@@ -10,18 +11,20 @@
 
 enum base_log_level { BASE_LOG_ERROR, BASE_LOG_WARNING, BASE_LOG_INFO, BASE_LOG_DEBUG };
 
-/* Lines above `level` are dropped (default BASE_LOG_INFO).  `name` (static) stands in front of each line. */
+/* Sets the level, the name and the target of lines.  Lines above `level` are dropped; the default is BASE_LOG_INFO.
+ * `name` is a static string that stands in front of each line. */
 void base_log_init(const char *name, enum base_log_level level, bool to_syslog);
 
+/* Writes one line.  Use the log_* macros below. */
 void base_log(enum base_log_level level, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 
-/* From now on lines for syslog go to `relay`, from the thread that logs: for a process that is to reach no socket.  Call before
- * there are threads.  `line` has neither name nor newline and is valid during the call. */
+/* Sends lines for syslog to `relay` from now on, for a process that may not open sockets.  The thread that logs calls
+ * it.  `line` has no name and no newline, and is valid during the call.  Call this function before threads start. */
 void base_log_relay(void (*relay)(enum base_log_level level, const char *line));
 
 enum {
-	BASE_LOG_KEPT = 8, /* the last errors and warnings of this process, whatever the level and wherever lines go */
-	BASE_LOG_KEPT_BYTES = 480, /* of one, NUL included; longer ones are cut */
+	BASE_LOG_KEPT = 8,         /* last errors and warnings that a process keeps, independent of level and target */
+	BASE_LOG_KEPT_BYTES = 480, /* bytes of one, NUL included; longer ones are cut */
 };
 
 struct base_log_line {
@@ -29,7 +32,7 @@ struct base_log_line {
 	char text[BASE_LOG_KEPT_BYTES]; /* "error: ..." or "warning: ..." */
 };
 
-/* Copies the kept lines, oldest first; returns how many.  For who asks a server without a log what went wrong. */
+/* Copies the kept lines, oldest first.  Returns how many.  They show what went wrong in a server that has no log. */
 unsigned base_log_kept(struct base_log_line ret_lines[BASE_LOG_KEPT]);
 
 #define log_error(...) base_log(BASE_LOG_ERROR, __VA_ARGS__)

@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* One line to the socket of the syslog daemon; shard/base/syslog.h first. */
 #include "shard/base/syslog.h"
 
 #include <errno.h>
@@ -31,6 +32,6 @@ int base_syslog(const char *path, const char *name, int priority, const char *li
 		return -EINVAL;
 	size_t len = (size_t)n < sizeof(text) ? (size_t)n : sizeof(text) - 1;
 	int rc = send_as(SOCK_DGRAM, &to, text, len);
-	/* An old daemon's is a stream, where a line ends with its NUL. */
+	/* Old daemons use a stream socket, where a NUL ends a line. */
 	return rc == -EPROTOTYPE ? send_as(SOCK_STREAM, &to, text, len + 1) : rc;
 }

@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* Parses and prints sizes and numbers; shard/base/units.h first. */
 #include "shard/base/units.h"
 
 #include <errno.h>
@@ -11,7 +12,7 @@ static bool is_digit(char c)
 	return c >= '0' && c <= '9';
 }
 
-/* The power of 1024 of a suffix "", "B", "K", "KB", "KiB", ...; -1 when it is none. */
+/* Returns log2 of the factor of a suffix "", "B", "K", "KB", "KiB", ...: 0, 10, 20 ...; -1: not a suffix. */
 static int suffix_shift(const char *s)
 {
 	static const char letters[] = "kmgt";
@@ -24,7 +25,7 @@ static int suffix_shift(const char *s)
 		s++;
 		if ((*s | 0x20) == 'i') {
 			s++;
-			if ((*s | 0x20) != 'b') /* "Ki" alone is accepted by nobody */
+			if ((*s | 0x20) != 'b') /* "Ki" without "B" is not allowed */
 				return -1;
 		}
 	}
@@ -46,7 +47,7 @@ int base_parse_size(const char *text, uint64_t *ret_bytes)
 		        __builtin_add_overflow(whole, (uint64_t)(*s - '0'), &whole))
 			overflow = true;
 
-	/* The fraction as digits / scale; digits past the 18th cannot change the byte. */
+	/* The fraction is digits / scale.  Digits after the 18th do not change the number of bytes. */
 	uint64_t digits = 0, scale = 1;
 	if (*s == '.') {
 		if (!is_digit(*++s))
@@ -101,7 +102,7 @@ const char *base_format_size(uint64_t bytes, char buf[static 16])
 	}
 	unsigned unit = 0;
 	double value = (double)bytes / 1024;
-	while (value >= 1023.95 && unit + 1 < sizeof units / sizeof units[0]) { /* would print as 1024.0 */
+	while (value >= 1023.95 && unit + 1 < sizeof units / sizeof units[0]) { /* this value would print as 1024.0 */
 		value /= 1024;
 		unit++;
 	}
