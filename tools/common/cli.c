@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* Subcommands, messages and help texts on top of argp(3); cli.h first. */
 #include "tools/common/cli.h"
 
 #include <errno.h>
@@ -13,7 +14,7 @@
 #include "shard/index.h"
 #include "tools/common/progress.h"
 
-enum { NAME_DISTANCE_MAX = 2 }; /* edits between a typo and what is suggested */
+enum { NAME_DISTANCE_MAX = 2 }; /* edits between a mistyped word and a suggestion */
 
 static const struct cli_program *current;
 static const char *current_command; /* "mkshard pack", for the hint of cli_usage */
@@ -23,7 +24,7 @@ const char *cli_name(void)
 	return current ? current->name : "ddpfs";
 }
 
-/* One line in one write, so that lines of several threads or processes do not mix; the progress bar makes room first. */
+/* Writes one line in one write, so that lines of threads and processes do not mix.  It wipes the progress bar first. */
 __attribute__((format(printf, 2, 0))) static void say(const char *kind, const char *fmt, va_list ap)
 {
 	char text[BASE_ERR_TEXT_MAX + 256];
@@ -122,7 +123,7 @@ static unsigned distance(const char *a, const char *b)
 void cli_nearest_try(struct cli_nearest *nearest, const char *typed, const char *known)
 {
 	unsigned d = distance(typed, known);
-	/* Two edits turn any short word into another: two letters in three must stay. */
+	/* Two edits turn any short word into another, so two letters of three must stay. */
 	if (d > NAME_DISTANCE_MAX || 3 * d > strlen(known) + 1 || (nearest->word && d >= nearest->distance))
 		return;
 	*nearest = (struct cli_nearest){ .word = known, .distance = d };
@@ -153,7 +154,7 @@ uint64_t cli_arg_u64(struct argp_state *state, const char *option, const char *t
 	return value;
 }
 
-/* argp itself knows --help and -? only. */
+/* Adds -h: argp itself knows only --help and -?. */
 static error_t parse_short_help(int key, char *arg, struct argp_state *state)
 {
 	(void)arg;
@@ -208,12 +209,12 @@ static error_t parse_top(int key, char *arg, struct argp_state *state)
 	}
 }
 
-/* The list of commands, put behind the options of --help. */
+/* Appends the list of commands to --help. */
 static char *list_commands(int key, const char *text, void *input)
 {
 	(void)input;
 	if (key != ARGP_KEY_HELP_EXTRA)
-		return (char *)(uintptr_t)text; /* argp's contract: the text itself when nothing is changed */
+		return (char *)(uintptr_t)text; /* argp: return the text itself if nothing changes */
 	char *list = NULL;
 	size_t size = 0;
 	FILE *out = open_memstream(&list, &size);
@@ -250,7 +251,7 @@ static _Noreturn void unknown_command(const char *name)
 	cli_usage("unknown command '%s'", quoted);
 }
 
-/* What other programs take for these: `help`, `help COMMAND` and `version`. */
+/* Translates `help`, `help COMMAND` and `version`, which other programs accept, into options. */
 static void translate_help(int argc, char **argv)
 {
 	static char help[] = "--help", version[] = "--version";

@@ -1,12 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The command line as mkshard and ddpfs share it: subcommands, --help and --version on stdout, exit status
- * 0 done, 1 failed, 2 wrong usage.
+/* The command line that mkshard and ddpfs share: subcommands, messages, --help and --version on stdout.  The exit
+ * status is 0 done, 1 failed, 2 wrong usage.
  *
- * A subcommand is a main() of its own: it gets argv with argv[0] = "program command", parses it with cli_parse (argp:
- * --help, --usage, --version come by themselves) and returns the exit status.  Wrong usage is said with argp_error
- * from its argp parser or with cli_usage after parsing; both exit with 2.  Everything that fails later goes through cli_fail.
+ * A subcommand is a main() of its own.  It gets argv with argv[0] = "program command", parses it with cli_parse and
+ * returns the exit status.  argp(3) provides --help, --usage and --version.  A subcommand reports
+ * - wrong usage with argp_error in its parser, or with cli_usage after parsing; both exit with 2;
+ * - every later failure with cli_fail.
  *
- * Threads: the main thread only, but for cli_fail, cli_note and cli_warn (any). */
+ * Threads: the main thread; any thread may call cli_fail, cli_failf, cli_note and cli_warn. */
 #ifndef DDPFS_TOOLS_COMMON_CLI_H
 #define DDPFS_TOOLS_COMMON_CLI_H
 
@@ -30,46 +31,50 @@ struct cli_program {
 	const struct cli_command *commands; /* ends with name == NULL */
 };
 
-/* Runs a program: finds the subcommand, calls it, flushes stdout (a failed write is a failed run).  Returns the exit status. */
+/* Runs a program: finds the subcommand, calls it and flushes stdout.  Returns the exit status: that of the
+ * subcommand, or CLI_FAILED if stdout could not be written. */
 int cli_main(const struct cli_program *program, int argc, char **argv);
 
-/* argp_parse for a subcommand.  Options may stand after arguments.  Does not return on --help, --version or wrong
- * usage. */
+/* Parses the command line of a subcommand with argp_parse; `input` is for its parser.  Options may stand after
+ * arguments.
+ * The function does not return on --help, --version or wrong usage. */
 void cli_parse(const struct argp *argp, int argc, char **argv, void *input);
 
-/* The same, but the first argument that is no option ends the options (for `exec ... COMMAND --its-option`). */
+/* Like cli_parse, but the first argument that is no option ends the options. */
 void cli_parse_in_order(const struct argp *argp, int argc, char **argv, void *input);
 
-/* For argp parsers: the value of a size ("64M") or number option; wrong text is wrong usage and exits with 2. */
+/* For argp parsers: return the value of an option that is a size ("64M") or a number, from `min` to `max`.  Other
+ * text is wrong usage: the program exits with 2. */
 uint64_t cli_arg_size(struct argp_state *state, const char *option, const char *text, uint64_t min, uint64_t max);
 uint64_t cli_arg_u64(struct argp_state *state, const char *option, const char *text, uint64_t min, uint64_t max);
 
-/* Wrong usage found after parsing: "mkshard: ..." and a pointer to --help on stderr, exit 2. */
+/* Prints "mkshard: ..." and a hint to --help on stderr, and exits with 2.  For wrong usage that is found after
+ * parsing. */
 _Noreturn void cli_usage(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
 
-/* "mkshard: <sentence>" on stderr; returns CLI_FAILED, so that callers write `return cli_fail(&err)`. */
+/* Print "mkshard: <sentence>" on stderr and return CLI_FAILED, so that callers can write `return cli_fail(&err)`. */
 int cli_fail(const struct base_err *err);
 int cli_failf(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
 
-/* What is said of an index whose records (rc) make no sense.  Returns rc. */
+/* Writes into `err` that the index of `dataset` is damaged.  Returns `rc`, the error of the record. */
 int cli_damaged(struct base_err *err, const char *dataset, int rc);
 
-/* "mkshard: warning: ..." and "mkshard: ..." on stderr. */
+/* Print "mkshard: warning: ..." and "mkshard: ..." on stderr. */
 void cli_warn(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
 void cli_note(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
 
-/* The known word that a mistyped one comes nearest to, for "did you mean ...?".  Begins zeroed; word stays NULL where none is
- * near enough. */
+/* The known word that is nearest to a mistyped one, for "did you mean ...?".  Begins zeroed. */
 struct cli_nearest {
-	const char *word; /* the caller's */
-	unsigned distance;
+	const char *word;  /* belongs to the caller; NULL if no word is near enough */
+	unsigned distance; /* edits between the two */
 };
+/* Stores `known` in *nearest if it is near enough to `typed` and nearer than the word there. */
 void cli_nearest_try(struct cli_nearest *nearest, const char *typed, const char *known);
 
-/* A file's name on stdout: its bytes; on a terminal, which would obey control bytes in it, printable as in messages. */
+/* Writes a file's name to stdout.  On a terminal it writes a printable form, because a terminal obeys control bytes. */
 void cli_put_name(const char *name);
 
-/* The program's name as given to cli_main ("ddpfs" before that). */
+/* Returns the program's name as given to cli_main ("ddpfs" before that). */
 const char *cli_name(void);
 
 #endif

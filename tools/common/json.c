@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* Escapes bytes for JSON; json.h first. */
 #include "tools/common/json.h"
 
-/* Length of the UTF-8 sequence at s, or 0 when there is none (overlong forms, surrogates and truncation included). */
+/* Returns the length of the UTF-8 sequence at s; 0 if it is invalid, overlong, a surrogate, or cut. */
 static size_t utf8_length(const unsigned char *s, size_t len)
 {
 	unsigned char c = s[0];

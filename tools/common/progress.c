@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* Draws the progress bar; progress.h first. */
 #include "tools/common/progress.h"
 
 #include <pthread.h>
@@ -17,7 +18,7 @@ enum { REDRAW_NS = 100 * 1000 * 1000, COLUMNS_MAX = 200, BAR_MIN = 8 };
 /* Guarded by lock. */
 static struct {
 	bool active;
-	bool drawn; /* the bar's line stands on the terminal */
+	bool drawn; /* the bar is on the terminal now */
 	const char *verb;
 	uint64_t total_bytes, total_files;
 	uint64_t bytes, files;

@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* The table of view options, and the state file; view_options.h first. */
 #include "tools/common/view_options.h"
 
 #include <errno.h>
@@ -285,7 +286,7 @@ void view_options_done(struct view_options *options)
 	options->view.quarantine = NULL;
 }
 
-/* A file that was made and never written, by a checkpoint that did not come to its end. */
+/* Whether the file is empty: an interrupted checkpoint made it but did not write it. */
 static bool holds_nothing(const char *json, size_t len)
 {
 	while (len > 0 && strchr(" \t\r\n{}", json[len - 1]))
@@ -315,7 +316,8 @@ static int read_state(struct view_options *options, const struct shard_index *in
 		        "to begin at epoch 0",
 		        quoted);
 	rc = shard_state_parse(json, len, err, &options->state);
-	/* A restart's command line is the first start's, whose chunk= and pool= became the geometry that the state carries. */
+	/* A restart has the command line of the first start.  Its chunk= and pool= are already in the state, as
+	 * geometry. */
 	if (options->state_optional)
 		given &= ~(unsigned)SHARD_STATE_SET_CHUNK;
 	if (rc == 0 && !(options->set & SHARD_STATE_SET_ON_BAD))

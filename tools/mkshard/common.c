@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* What several subcommands share: opens shards, reads and verifies files; mkshard.h first. */
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
@@ -108,7 +109,7 @@ int mkshard_read_file(const struct shard_index *index, uint32_t file, int fd, ui
 		if (rc)
 			return base_err_set(err, rc, "shard %u cannot be read at byte %" PRIu64 ": %s", rec.shard,
 			        offset, base_err_str(rc));
-		rc = shard_index_check_err(index, err); /* the place and the sum were its own */
+		rc = shard_index_check_err(index, err); /* offset and checksum came from an unchanged index */
 		if (rc)
 			return rc;
 		if (XXH3_64bits(buf, length) != xxh3)
@@ -117,5 +118,5 @@ int mkshard_read_file(const struct shard_index *index, uint32_t file, int fd, ui
 		if (rc)
 			return rc;
 	}
-	return shard_index_check_err(index, err); /* so was the length */
+	return shard_index_check_err(index, err); /* so did the length */
 }

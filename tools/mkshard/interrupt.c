@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* The handler of SIGINT and SIGTERM, and the texts that it prints; interrupt.h first. */
 #include "tools/mkshard/interrupt.h"
 
 #include <errno.h>
@@ -16,11 +17,11 @@ enum { NAME_MAX_SHOWN = 512, COMMAND_MAX_SHOWN = 3000 };
 static const int signals[] = { SIGINT, SIGTERM };
 enum { N_SIGNALS = sizeof(signals) / sizeof(signals[0]) };
 
-/* Set before the handler is; the numbers go up while threads work. */
+/* Set before the handler is installed, except for the numbers, which grow while threads work. */
 static struct {
 	char partial[NAME_MAX_SHOWN];
 	char command[COMMAND_MAX_SHOWN];
-	bool terminal; /* the bar's line is to be wiped */
+	bool terminal; /* stderr is a terminal: wipe the progress bar first */
 	bool piped;
 	_Atomic uint32_t complete, total;
 	struct sigaction before[N_SIGNALS];
@@ -55,7 +56,7 @@ char *pack_command_line(int argc, char *const *argv)
 	return NULL;
 }
 
-/* The handler: nothing but what signal-safety(7) allows. */
+/* The handler: calls only functions that signal-safety(7) allows. */
 
 struct text {
 	char bytes[NAME_MAX_SHOWN + COMMAND_MAX_SHOWN + 512];
@@ -99,16 +100,16 @@ static void on_signal(int number)
 	put(&text, state.command);
 	put(&text, state.piped ? " (and the same standard input)\n" : "\n");
 	if (write(STDERR_FILENO, text.bytes, text.used) < 0) {
-		/* nobody listens */
+		/* nothing can be done */
 	}
 	errno = error;
-	raise(number); /* SA_RESETHAND: it ends the program when this returns */
+	raise(number); /* with SA_RESETHAND this ends the program when the handler returns */
 }
 
 void pack_interrupt_begin(const char *partial, const char *command, bool piped)
 {
 	base_err_quote(partial, state.partial, sizeof(state.partial));
-	if (command && strlen(command) < sizeof(state.command) / 4) /* each byte may become four */
+	if (command && strlen(command) < sizeof(state.command) / 4) /* each byte may become four: \xNN */
 		base_err_printable(command, state.command, sizeof(state.command));
 	else
 		snprintf(state.command, sizeof(state.command), "the same command");

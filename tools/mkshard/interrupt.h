@@ -1,26 +1,27 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What `mkshard pack` says when SIGINT (Ctrl-C) or SIGTERM ends it: what is kept, and the command that goes on.
+/* Prints a message when SIGINT (Ctrl-C) or SIGTERM ends `mkshard pack`: what is kept, and the command that goes on.
  *
- * A signal ends the program at once, as it does without this; a rerun goes on from any place (publish.h).  The
- * text is made before, so that the handler only writes it.
+ * The signal still ends the program at once; a rerun can go on from any point (publish.h).  The texts are prepared
+ * before, so that the handler calls only functions of signal-safety(7).
  *
- * Threads: begin, total and end belong to one thread; add to any. */
+ * Threads: one thread calls begin, total and end; any thread may call pack_interrupt_add. */
 #ifndef DDPFS_TOOLS_MKSHARD_INTERRUPT_H
 #define DDPFS_TOOLS_MKSHARD_INTERRUPT_H
 
 #include <stdbool.h>
 #include <stdint.h>
 
-/* The command line as words for a shell.  malloc'd; NULL without memory. */
+/* Returns the command line, quoted for a shell.  malloc'd; NULL without memory. */
 char *pack_command_line(int argc, char *const *argv);
 
-/* From now on the two signals say something, unless they are ignored.  `partial` is DATASET.partial; `piped`: the
- * sources come through standard input. */
+/* Installs the handler for both signals, except for a signal that is ignored.  `partial` is DATASET.partial;
+ * `command` is the text of pack_command_line, or NULL; `piped` means that the sources come through standard input. */
 void pack_interrupt_begin(const char *partial, const char *command, bool piped);
+/* Sets the number of shards of the plan. */
 void pack_interrupt_total(uint32_t n_shards);
-/* n more shards are complete and in the journal. */
+/* Counts n_shards more shards that are complete and in the journal. */
 void pack_interrupt_add(uint32_t n_shards);
-/* The two signals are what they were. */
+/* Restores the handlers of both signals. */
 void pack_interrupt_end(void);
 
 #endif

@@ -1,5 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* mkshard's subcommands, and what several of them share. */
+/* The subcommands of mkshard, and what several of them share.  Each subcommand is a main() of its own: it gets its
+ * argv and returns the exit status (tools/common/cli.h).
+ *
+ * Threads: the main thread for subcommands; any for the other functions. */
 #ifndef DDPFS_TOOLS_MKSHARD_MKSHARD_H
 #define DDPFS_TOOLS_MKSHARD_MKSHARD_H
 
@@ -19,34 +22,38 @@ int mkshard_cat(int argc, char **argv);
 int mkshard_extract(int argc, char **argv);
 int mkshard_stats(int argc, char **argv);
 
-/* Number of threads to use when nothing is said: the processors this process may run on, at most 16. */
+/* Returns the default number of threads: the processors on which this process may run, from 1 to 16. */
 uint32_t mkshard_jobs_default(void);
 
-/* Absolute path of a shard.  Returns buf, or NULL when it does not fit. */
+/* Writes the path of a shard to buf: absolute, or below the dataset's directory.  Returns buf, or NULL if it does not
+ * fit. */
 const char *mkshard_shard_path(
         const struct shard_index *index, const struct shard_shard *shard, char *buf, size_t buf_size);
 
-/* Opens a shard of an index and checks that it is the one that was indexed (size; mtime where recorded).
- * -ENOENT, -ESTALE, ... with a sentence. */
+/* Opens a shard of an index, and checks its size, and its mtime if the index has one.  Returns 0, or with a sentence:
+ * -ESTALE if it changed since it was indexed; -errno of open(2); the error of a damaged index. */
 int mkshard_shard_open(const struct shard_index *index, uint32_t shard, struct base_err *err, int *ret_fd);
 
-/* Whether the files of a key (WebDataset: the name up to its first dot) lie side by side, as paths pass by in their order. */
+/* Counts neighbouring files with one key (WebDataset: the name up to the first dot).  Begins zeroed; give it the
+ * paths in their order. */
 struct mkshard_keys {
-	const char *last; /* the key of the latest file, a part of its path, or NULL */
+	const char *last; /* the key of the latest file, inside its path; NULL: none */
 	size_t last_len;
-	uint64_t keys;
-	uint64_t several; /* keys of several files */
-	bool counted;     /* `last` among those */
+	uint64_t keys;    /* seen so far */
+	uint64_t several; /* those with several files */
+	bool counted;     /* `several` counts `last` already */
 };
 
-/* True for the second file of a key.  The path lives until the next call; keys->last = NULL begins a new row. */
+/* Counts the next path, which must live until the next call.  keys->last = NULL begins a new list.  Returns true for
+ * the second file of a key. */
 bool mkshard_keys_see(struct mkshard_keys *keys, const char *path);
 
-/* Most keys, or half of them, are those of several files. */
+/* Whether at least half of the keys have several files. */
 bool mkshard_keys_paired(const struct mkshard_keys *keys);
 
-/* Reads a file's blocks in order, verifies each and hands it on.  `buf` holds SHARD_BLOCK bytes.  put returns 0 to go
- * on.  -EBADMSG with a sentence that names shard and byte; -ESTALE: the index was written meanwhile. */
+/* Reads a file's blocks in order from the shard `fd`, verifies each and passes it to `put`, which returns 0 to go on.
+ * `buf` holds SHARD_BLOCK bytes.  Returns 0, the first non-zero value of `put`, or with a sentence that names shard
+ * and byte: -EBADMSG for a wrong checksum, -ESTALE if the index changed meanwhile, -errno of reading. */
 int mkshard_read_file(const struct shard_index *index, uint32_t file, int fd, uint8_t *buf,
         int (*put)(void *arg, uint64_t offset, const uint8_t *data, size_t len), void *arg, struct base_err *err);
 

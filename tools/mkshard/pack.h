@@ -1,15 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The parts of `mkshard pack`, in the order in which they run:
+/* The parts of `mkshard pack`, in the order in which they run.
  *
  *   scan.c     sources -> items (directories, lists)       \
  *   archive.c  sources -> items (tar, zip, compressed tar)  > shard/pack: the plan
  *   write.c    plan -> shards in DATASET.partial/, by several threads
  *   journal.c  which shards are complete, with their sums: what a rerun after a kill goes on from
  *   publish.c  the places, and publication under the final name
- *   pack.c     options, index
+ *   pack.c     options, the run, the index
  *
- * Errors: a file that cannot be packed ends the run, but first the others are looked at, so that all can be mended in one go;
- * with --keep-going they are left out and listed.  Other errors end it at once. */
+ * Errors: a file that cannot be packed ends the run.  Before that, the run checks the other files and lists all that
+ * cannot be packed, so that the user can repair all at once.  With --keep-going it leaves them out.  Other errors end
+ * the run at once.
+ *
+ * Threads: pack_input has a lock for the threads of scan.c and write.c; the journal has its own. */
 #ifndef DDPFS_TOOLS_MKSHARD_PACK_H
 #define DDPFS_TOOLS_MKSHARD_PACK_H
 
@@ -20,92 +23,101 @@
 #include "shard/base/err.h"
 #include "shard/pack.h"
 
-/* Where items' bytes come from. */
+/* A source: where the bytes of items come from. */
 struct pack_source {
-	char *name; /* as given, for messages */
-	int dirfd;  /* directories and lists: items' paths are relative to it; -1 otherwise */
-	/* Archives: all items lie in one uncompressed file, the archive itself or a staged copy. */
-	char *blob;
+	char *name; /* as the user gave it, for messages */
+	int dirfd;  /* of a directory or list: the paths of items are relative to it; -1: an archive */
+	/* Of an archive: all items lie in one uncompressed file, the archive itself or a staged copy. */
+	char *blob; /* its path */
 	uint64_t blob_size;
 	int64_t blob_mtime_ns;
 	uint64_t blob_ino;
 };
 
-enum { PACK_REFUSED_SHOWN = 20 }; /* without --keep-going: enough to see what is wrong with them */
+enum { PACK_REFUSED_SHOWN = 20 }; /* texts kept without --keep-going: enough to see what is wrong */
 
-/* What cannot be packed, in the order found; printed sorted. */
+/* A file that cannot be packed.  The list is in the order found, and printed sorted. */
 struct pack_left_out {
 	char *text; /* "'path': reason" */
 };
 
-/* All items of all sources.  Guarded by lock while scanning threads run. */
+/* All items of all sources.  `lock` guards all members while the threads of a scan run. */
 struct pack_input {
 	pthread_mutex_t lock;
 	struct shard_pack_item *items;
 	uint64_t n_items, items_capacity;
-	char **chunks; /* memory of the items' paths */
+	char **chunks; /* memory for the paths of items, so that each path needs no malloc */
 	size_t n_chunks, chunk_used, chunk_size;
 	struct pack_source *sources;
 	uint32_t n_sources;
 	struct pack_left_out *left_out;
-	uint64_t n_left_out; /* texts */
-	uint64_t n_refused;  /* files; without keep_going more than the texts that were kept */
+	uint64_t n_left_out; /* texts in `left_out` */
+	uint64_t n_refused;  /* files; without keep_going it may exceed n_left_out */
 	bool keep_going;
-	uint64_t dataset_dev, dataset_ino; /* the directory DATASET is made in */
+	uint64_t dataset_dev, dataset_ino; /* the directory in which DATASET is made */
 };
 
 void pack_input_init(struct pack_input *input, bool keep_going);
+/* Frees everything, and closes the sources. */
 void pack_input_done(struct pack_input *input);
-/* Adds a source and returns its number, or -ENOMEM.  `dirfd` and `blob` are taken over. */
+/* Adds a source and takes over `dirfd` and `blob`.  Returns its number, or -ENOMEM. */
 int64_t pack_input_source(struct pack_input *input, const char *name, int dirfd, char *blob);
-/* Adds an item; its path is copied.  Takes the lock.  -ENOMEM. */
+/* Adds an item and copies its path.  Takes the lock; any thread may call.  Returns 0 or -ENOMEM. */
 int pack_input_add(struct pack_input *input, const struct shard_pack_item *item);
-/* A file cannot be packed: notes err's text and returns 0, so that the others are looked at.  -ENOMEM, also when that is what err
- * says. */
+/* Notes the text of `err` about a file that cannot be packed, so that the run checks the other files first.  Returns
+ * 0, or -ENOMEM, also if `err` holds -ENOMEM. */
 int pack_input_refuse(struct pack_input *input, struct base_err *err);
 
-/* A directory: everything below it, symbolic links followed. */
+/* Adds everything below a directory; follows symbolic links.  Starts threads.  Returns 0, or -errno with a sentence. */
 int pack_scan_directory(struct pack_input *input, const char *path, struct base_err *err);
-/* NUL-separated names on `fd`, relative to `directory`. */
+/* Adds the files whose NUL-separated names come from `fd`, relative to `directory`.  Returns 0, or -errno with a
+ * sentence. */
 int pack_scan_list(struct pack_input *input, int fd, const char *directory, struct base_err *err);
-/* An archive.  Compressed ones and pipes are unpacked to a file in `staging` (a directory), at most `limit` bytes (0: 200
- * times what was read of the archive, at least 1 GiB). */
+/* Adds the members of an archive.  It unpacks compressed archives and pipes into a file in the directory `staging`,
+ * at most `limit` bytes; 0 means 200 times what it read of the archive, at least 1 GiB.  Returns 0, or -errno with a
+ * sentence. */
 int pack_scan_archive(
         struct pack_input *input, const char *path, const char *staging, uint64_t limit, struct base_err *err);
 
-/* A finished shard's sums.  One per item in storage order; blocks: those of the files over SHARD_BLOCK, in a row. */
+/* The checksums of a finished shard. */
 struct pack_shard_sums {
-	uint64_t *xxh3;
-	int32_t *left_out; /* -errno of items that could not be read */
-	uint64_t *blocks;
-	uint64_t n_blocks;
-	uint64_t size_bytes;
-	bool complete;
+	uint64_t *xxh3;      /* one per item, in storage order */
+	int32_t *left_out;   /* one per item: 0, or -errno if it could not be read */
+	uint64_t *blocks;    /* of all blocks of files over SHARD_BLOCK, in storage order */
+	uint64_t n_blocks;   /* elements of `blocks` */
+	uint64_t size_bytes; /* of the shard */
+	bool complete;       /* the shard is on the disk, and the other members are valid */
 };
 
-/* The journal.  Records are appended by one thread at a time (its own lock). */
+/* The journal: a record for each complete shard.  It has its own lock; any thread may call pack_journal_add. */
 struct pack_journal;
-/* Opens or makes `dir`/journal and locks it.  -EBUSY: another mkshard is at work; -ESTALE: it belongs to another plan. */
+/* Opens or makes `dir`/journal, locks it with flock(2), and reads the sums of complete shards into `sums`, which has
+ * one element per shard of the plan.  Returns 0, or with a sentence: -EBUSY if another mkshard packs there; -ESTALE
+ * if complete shards belong to another plan; -ENOMEM; -errno of the file. */
 int pack_journal_open(const char *dir, const struct shard_pack_plan *plan, struct pack_shard_sums *sums,
         struct base_err *err, struct pack_journal **ret_journal);
+/* Appends the record of a complete shard and syncs it to the disk.  Returns 0, or -errno with a sentence. */
 int pack_journal_add(struct pack_journal *journal, const struct shard_pack_plan *plan, uint32_t shard,
         const struct pack_shard_sums *sums, struct base_err *err);
-/* May `dir` hold shards that a run could go on from?  By the size of its journal; true when that cannot be told. */
+/* Whether `dir` may hold complete shards, by the size of its journal.  Returns true also if stat(2) fails. */
 bool pack_journal_holds_shards(const char *dir);
+/* Closes the journal and releases its lock; NULL is fine. */
 void pack_journal_close(struct pack_journal *journal);
 
 struct pack_write_options {
-	const char *dir; /* DATASET.partial */
-	uint32_t jobs;
-	uint64_t memory_bytes;
+	const char *dir;       /* DATASET.partial */
+	uint32_t jobs;         /* worker threads: shards written at once */
+	uint64_t memory_bytes; /* for the segments of all workers */
 	bool keep_going;
 };
 
-/* Writes every shard whose sums are not complete, and fills these in.  A refused file is an error without keep_going. */
+/* Writes every shard whose sums are not complete, fills its sums and adds it to the journal.
+ * Returns 0, or -errno with a sentence; without keep_going a refused file is an error. */
 int pack_write(struct shard_pack_plan *plan, struct pack_input *input, const struct pack_write_options *options,
         struct pack_journal *journal, struct pack_shard_sums *sums, struct base_err *err);
 
-/* Refuses what cannot be opened, of all that no complete shard holds (sums NULL: of all).  -ENOMEM. */
+/* Tries to open every file that no complete shard holds (`sums` NULL: every file), and refuses those that fail.
+ * Returns 0 or -ENOMEM. */
 int pack_check_rest(const struct shard_pack_plan *plan, struct pack_input *input, const struct pack_shard_sums *sums);
 
 #endif

@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* Groups files by shard with a counting sort, and runs the threads; shards.h first. */
 #include "tools/mkshard/shards.h"
 
 #include <errno.h>
@@ -69,7 +70,7 @@ int shard_files_extents(const struct shard_files *by_shard, const struct shard_i
 	for (uint64_t i = 0; i < n; i++) {
 		struct shard_file file = { 0 };
 		extents[i].file = by_shard->files[by_shard->first[shard] + i];
-		int rc = shard_index_file(index, extents[i].file, &file); /* was readable a moment ago */
+		int rc = shard_index_file(index, extents[i].file, &file); /* shard_files_init could read it */
 		if (rc) {
 			free(extents);
 			return rc;

@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* Feeds bytes to the sum of the file and to the sum of each block; sum.h first. */
 #include "tools/mkshard/sum.h"
 
 #include "shard/format.h"
@@ -24,7 +25,7 @@ void file_sum_feed(struct file_sum *sum, const uint8_t *data, size_t len)
 	while (len > 0) {
 		size_t room = SHARD_BLOCK - sum->fed % SHARD_BLOCK, take = len < room ? len : room;
 		XXH3_64bits_update(&sum->block, data, take);
-		XXH3_64bits_update(&sum->whole, data, take); /* from the cache this time */
+		XXH3_64bits_update(&sum->whole, data, take); /* these bytes are in the CPU cache now */
 		sum->fed += take;
 		data += take;
 		len -= take;

@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* Scales, ticks and SVG elements of a plot; svg.h first. */
 #include "tools/mkshard/svg.h"
 
 #include <math.h>
@@ -15,7 +16,7 @@ enum {
 	MARGIN_RIGHT = 20,
 	MARGIN_TOP = 34,
 	MARGIN_BOTTOM = 50,
-	TICKS = 5, /* about so many */
+	TICKS = 5, /* approximate number of ticks on an axis */
 };
 
 static const char *const colours[SVG_CURVES_MAX] = { "#1f5fbf", "#d9822b", "#3a8a4d", "#8a4db8" };
@@ -24,8 +25,8 @@ struct scale {
 	double low;
 	double high;
 	bool log;
-	double from; /* pixel of low and of high */
-	double to;
+	double from; /* pixel of `low` */
+	double to;   /* pixel of `high` */
 };
 
 static double place(const struct scale *s, double value)
@@ -70,7 +71,7 @@ static void line(FILE *out, const char *class, double x1, double y1, double x2, 
 	fprintf(out, "<line class=\"%s\" x1=\"%.1f\" y1=\"%.1f\" x2=\"%.1f\" y2=\"%.1f\"/>\n", class, x1, y1, x2, y2);
 }
 
-/* The distance between ticks: 1, 2 or 5 times a power of ten. */
+/* Returns the distance between ticks: 1, 2 or 5 times a power of ten. */
 static double tick_step(double range)
 {
 	double step = pow(10, floor(log10(range / TICKS)));
@@ -152,7 +153,8 @@ static void draw_x_axis(FILE *out, const struct scale *x, double bottom)
 	line(out, "axis", x->from, bottom, x->to, bottom);
 }
 
-/* Points that are not there are passed over: a line goes on from the one before.  A single point is a dot. */
+/* Draws one curve.  It passes over points that are no numbers: the line goes on from the point before.  A single
+ * point is a dot. */
 static void draw_curve(
         FILE *out, const struct svg_curve *curve, unsigned number, const struct scale *x, const struct scale *y)
 {
