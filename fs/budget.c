@@ -176,7 +176,7 @@ int fs_budget_check(struct fs_budget *budget)
 	if (bytes != before)
 		prefetch_set_memory(server->prefetch, bytes);
 	if (news)
-		fs_channel_say(server->link->channel, FS_CHANNEL_GREET, 0, NULL);
+		fs_channel_say(server->channel->channel, FS_CHANNEL_GREET, 0, NULL);
 	return FS_BUDGET_CHECK_MS;
 }
 

@@ -248,7 +248,7 @@ static json_t *answer_neighbour(struct fs_server *server, struct fs_view *view, 
 	            json_object_get(request, "claims")))
 		return refuse(
 		        "\"claims\" must be pairs of bytes and true or false, \"mounts\" how many mounts there are");
-	fs_host_sharing_met(server->share, (uint32_t)json_integer_value(servers));
+	fs_host_sharing_met(server->host_sharing, (uint32_t)json_integer_value(servers));
 	return json_pack("{s:b}", "ok", 1);
 }
 
@@ -261,7 +261,7 @@ static json_t *answer_restart(struct fs_server *server, struct fs_view *view, js
 	bool stop = false;
 	if (!program || strlen(program) >= sizeof(answer.text))
 		return refuse("\"program\" must be the path of the program that is to go on");
-	int rc = fs_channel_ask(server->link->channel, FS_CHANNEL_RESTART, 0, program, RESTART_MS, &stop, &answer);
+	int rc = fs_channel_ask(server->channel->channel, FS_CHANNEL_RESTART, 0, program, RESTART_MS, &stop, &answer);
 	if (stop) {
 		fs_server_stop(server);
 		return refuse("the mount is being taken away");
@@ -354,7 +354,7 @@ int fs_control_open(struct fs_server *server, struct fs_control **ret_control)
 	if (!control)
 		return -ENOMEM;
 	control->server = server;
-	control->fd = server->link->control_fd;
+	control->fd = server->channel->control_fd;
 	for (size_t i = 0; i < FS_CONTROL_CLIENTS_MAX; i++)
 		control->clients[i].fd = -1;
 	*ret_control = control;

@@ -45,7 +45,7 @@ void fs_detached_detach(const struct fs_server *server, bool keep_others)
 		return;
 	if (keep_others) {
 		fs_detached_close(&(int){ server->fuse_fd });
-		fs_detached_close(&(int){ server->link->channel });
+		fs_detached_close(&(int){ server->channel->channel });
 	} else {
 		close_range(3, UINT_MAX, 0);
 	}

@@ -248,7 +248,7 @@ static void opendir_any(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *f
 	if (rc == 0) {
 		if (trainer) {
 			fs_count(&server->counters.listings, 1);
-			fs_listing_ahead_forget(server->dir_ahead);
+			fs_listing_ahead_forget(server->listing_ahead);
 		}
 		if (dir.stand_in != SHARD_NONE)
 			count_stand_in(server);
@@ -567,11 +567,11 @@ static void make_ahead(struct fs_server *server, struct fs_dir_place place, uint
 {
 	struct fs_dir_piece piece = { 0 };
 	place.off = off;
-	if (!fs_listing_ahead_begin(server->dir_ahead, &place))
+	if (!fs_listing_ahead_begin(server->listing_ahead, &place))
 		return;
 	if (make_piece(server, &place, &piece) < 0)
 		piece.buf = NULL;
-	fs_listing_ahead_end(server->dir_ahead, piece);
+	fs_listing_ahead_end(server->listing_ahead, piece);
 }
 
 static void list(fuse_req_t req, fuse_ino_t ino, size_t size, off_t off, const struct fuse_file_info *fi, bool plus)
@@ -586,7 +586,7 @@ static void list(fuse_req_t req, fuse_ino_t ino, size_t size, off_t off, const s
 	};
 	struct fs_dir_piece piece = { 0 };
 	int rc = off < 0 ? -EINVAL : 0;
-	if (rc == 0 && !fs_listing_ahead_take(server->dir_ahead, &place, &piece))
+	if (rc == 0 && !fs_listing_ahead_take(server->listing_ahead, &place, &piece))
 		rc = make_piece(server, &place, &piece);
 	rc = fs_index_check(server, rc);
 	if (rc < 0) {

@@ -38,7 +38,7 @@ int fs_hang_take(struct fs_server *server, struct base_err *err)
 		        ENVIRON "=%s: this test hook takes main, worker, engine, store or drop, and :SERVERS; "
 		                "unset it",
 		        text);
-	if (server->link->restarts >= servers)
+	if (server->channel->restarts >= servers)
 		return 0;
 	server->test_hang = (enum fs_hang)where;
 	log_warning("this server will hang (%s): " ENVIRON " is set, a hook for tests", places[where]);

@@ -68,14 +68,14 @@ static bool reads_hang(struct fs_health *health, uint64_t now_ns, uint64_t limit
 int fs_health_check(struct fs_health *health)
 {
 	struct fs_server *server = health->server;
-	uint32_t beat_ms = server->link->beat_ms;
+	uint32_t beat_ms = server->channel->beat_ms;
 	uint64_t now_ns = base_now_ns();
 	if (beat_ms == 0)
 		return -1;
 	if (now_ns < health->next_ns)
 		return (int)((health->next_ns - now_ns) / 1000000) + 1;
 	health->next_ns = now_ns + beat_ms * UINT64_C(1000000);
-	uint64_t limit_ns = server->link->hang_ms * UINT64_C(1000000);
+	uint64_t limit_ns = server->channel->hang_ms * UINT64_C(1000000);
 	bool hangs = reads_hang(health, now_ns, limit_ns);
 	for (uint32_t i = 0; i < server->n_workers && !hangs; i++)
 		hangs = worker_hangs(&server->workers[i], now_ns, limit_ns);
@@ -84,7 +84,7 @@ int fs_health_check(struct fs_health *health)
 		hangs = false;
 	if (!hangs) {
 		fs_stats_keep(server);
-		fs_handover_beat(server->estate);
+		fs_handover_beat(server->handover);
 	}
 	return (int)beat_ms;
 }

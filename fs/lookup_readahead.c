@@ -21,53 +21,53 @@ struct fs_lookup_readahead {
 };
 _Static_assert(FS_LOOKUP_READAHEAD_JUDGED == 64, "judged is a word");
 
-int fs_lookup_readahead_new(struct fs_lookup_readahead **ret_guess)
+int fs_lookup_readahead_new(struct fs_lookup_readahead **ret_lookups)
 {
-	struct fs_lookup_readahead *guess = calloc(1, sizeof(*guess));
-	if (!guess)
+	struct fs_lookup_readahead *lookups = calloc(1, sizeof(*lookups));
+	if (!lookups)
 		return -ENOMEM;
-	pthread_mutex_init(&guess->lock, NULL);
-	*ret_guess = guess;
+	pthread_mutex_init(&lookups->lock, NULL);
+	*ret_lookups = lookups;
 	return 0;
 }
 
-void fs_lookup_readahead_free(struct fs_lookup_readahead *guess)
+void fs_lookup_readahead_free(struct fs_lookup_readahead *lookups)
 {
-	if (!guess)
+	if (!lookups)
 		return;
-	pthread_mutex_destroy(&guess->lock);
-	free(guess);
+	pthread_mutex_destroy(&lookups->lock);
+	free(lookups);
 }
 
-void fs_lookup_readahead_looked_up(struct fs_lookup_readahead *guess, uint32_t file)
+void fs_lookup_readahead_looked_up(struct fs_lookup_readahead *lookups, uint32_t file)
 {
-	pthread_mutex_lock(&guess->lock);
-	struct looked_up *slot = &guess->kept[guess->n % FS_LOOKUP_READAHEAD_KEPT];
-	if (guess->n >= FS_LOOKUP_READAHEAD_KEPT) {
-		guess->judged = guess->judged << 1 | slot->read;
-		guess->is_read = __builtin_popcountll(guess->judged) >= FS_LOOKUP_READAHEAD_ENOUGH;
+	pthread_mutex_lock(&lookups->lock);
+	struct looked_up *slot = &lookups->kept[lookups->n % FS_LOOKUP_READAHEAD_KEPT];
+	if (lookups->n >= FS_LOOKUP_READAHEAD_KEPT) {
+		lookups->judged = lookups->judged << 1 | slot->read;
+		lookups->is_read = __builtin_popcountll(lookups->judged) >= FS_LOOKUP_READAHEAD_ENOUGH;
 	}
 	*slot = (struct looked_up){ .file = file };
-	guess->n++;
-	pthread_mutex_unlock(&guess->lock);
+	lookups->n++;
+	pthread_mutex_unlock(&lookups->lock);
 }
 
-void fs_lookup_readahead_read(struct fs_lookup_readahead *guess, uint32_t file)
+void fs_lookup_readahead_read(struct fs_lookup_readahead *lookups, uint32_t file)
 {
-	pthread_mutex_lock(&guess->lock);
-	uint64_t n = guess->n < FS_LOOKUP_READAHEAD_KEPT ? guess->n : FS_LOOKUP_READAHEAD_KEPT;
+	pthread_mutex_lock(&lookups->lock);
+	uint64_t n = lookups->n < FS_LOOKUP_READAHEAD_KEPT ? lookups->n : FS_LOOKUP_READAHEAD_KEPT;
 	/* The latest first, because the reader has just looked the file up. */
 	for (uint64_t i = 1; i <= n; i++) {
-		struct looked_up *slot = &guess->kept[(guess->n - i) % FS_LOOKUP_READAHEAD_KEPT];
+		struct looked_up *slot = &lookups->kept[(lookups->n - i) % FS_LOOKUP_READAHEAD_KEPT];
 		if (slot->file == file) {
 			slot->read = true;
 			break;
 		}
 	}
-	pthread_mutex_unlock(&guess->lock);
+	pthread_mutex_unlock(&lookups->lock);
 }
 
-bool fs_lookup_readahead_is_read(const struct fs_lookup_readahead *guess)
+bool fs_lookup_readahead_is_read(const struct fs_lookup_readahead *lookups)
 {
-	return guess->is_read;
+	return lookups->is_read;
 }

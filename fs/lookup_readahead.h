@@ -25,15 +25,15 @@ enum {
 
 struct fs_lookup_readahead; /* opaque */
 
-int fs_lookup_readahead_new(struct fs_lookup_readahead **ret_guess); /* -ENOMEM */
-void fs_lookup_readahead_free(struct fs_lookup_readahead *guess);    /* NULL is fine */
+int fs_lookup_readahead_new(struct fs_lookup_readahead **ret_lookups); /* -ENOMEM */
+void fs_lookup_readahead_free(struct fs_lookup_readahead *lookups);    /* NULL is fine */
 
 /* Records that a file was looked up. */
-void fs_lookup_readahead_looked_up(struct fs_lookup_readahead *guess, uint32_t file);
+void fs_lookup_readahead_looked_up(struct fs_lookup_readahead *lookups, uint32_t file);
 /* Records that a file was read from its beginning. */
-void fs_lookup_readahead_read(struct fs_lookup_readahead *guess, uint32_t file);
+void fs_lookup_readahead_read(struct fs_lookup_readahead *lookups, uint32_t file);
 
 /* Returns whether a file that is looked up now is expected to be read. */
-bool fs_lookup_readahead_is_read(const struct fs_lookup_readahead *guess);
+bool fs_lookup_readahead_is_read(const struct fs_lookup_readahead *lookups);
 
 #endif

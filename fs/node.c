@@ -110,16 +110,6 @@ int fs_flat_place(const struct fs_view *view, const char *name, uint64_t *ret_ep
 	return 0;
 }
 
-int fs_flat_turn(struct fs_view *view, struct shard_epoch *epoch, const char *name, uint64_t *ret_turn)
-{
-	uint64_t number, turn;
-	int rc = fs_flat_place(view, name, &number, &turn);
-	if (rc < 0 || number != shard_epoch_number(epoch))
-		return -ENOENT;
-	*ret_turn = turn;
-	return 0;
-}
-
 /* `shown`: the view whose on_bad decides what a name shows, or NULL. */
 static int dir_lookup(struct fs_server *server, const struct fs_view *shown, uint32_t dir, const char *name,
         enum fs_kind dirs, uint32_t view, struct fs_node *ret_node)

@@ -34,7 +34,4 @@ int fs_flat_lookup(struct fs_server *server, struct fs_view *view, const char *n
  * Returns 0; -ENOENT: not a flat name, or another rank's. */
 int fs_flat_place(const struct fs_view *view, const char *name, uint64_t *ret_epoch, uint64_t *ret_turn);
 
-/* Finds the turn of a flat name of @epoch. Returns 0; -ENOENT: as above, or a name of another epoch. */
-int fs_flat_turn(struct fs_view *view, struct shard_epoch *epoch, const char *name, uint64_t *ret_turn);
-
 #endif

@@ -62,8 +62,8 @@ static void guess_read(fuse_req_t req, uint32_t file)
 	pid_t lister = atomic_load(&server->lister);
 	if (lister != 0 && fuse_req_ctx(req)->pid == lister)
 		return;
-	if (prefetch_hint(server->prefetch, file, fs_lookup_readahead_is_read(server->guess)))
-		fs_lookup_readahead_looked_up(server->guess, file);
+	if (prefetch_hint(server->prefetch, file, fs_lookup_readahead_is_read(server->lookup_readahead)))
+		fs_lookup_readahead_looked_up(server->lookup_readahead, file);
 }
 
 static void do_lookup(fuse_req_t req, fuse_ino_t parent, const char *name)

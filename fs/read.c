@@ -109,7 +109,7 @@ static void count_wait(struct fs_server *server, uint64_t asked_ns)
 	fs_count(&server->counters.replies, 1);
 	fs_view_progress(server->views[0], &progress);
 	fs_count(&server->counters.waited_ns, wait_ns);
-	fs_read_latency_add(server->waits, progress.epoch, wait_ns);
+	fs_read_latency_add(server->read_latency, progress.epoch, wait_ns);
 }
 
 static void reply(struct read_request *request, const uint8_t *data)
@@ -173,7 +173,7 @@ void fs_read(fuse_req_t req, uint32_t file, size_t size, off_t off, bool direct)
 	uint64_t now_ns = base_now_ns();
 	fs_watch_read(server->watch, file, begin == 0, now_ns);
 	if (begin == 0)
-		fs_lookup_readahead_read(server->guess, file);
+		fs_lookup_readahead_read(server->lookup_readahead, file);
 
 	struct read_request *request = request_get(server->reads);
 	uint32_t first = (uint32_t)(begin / SHARD_BLOCK);

@@ -25,55 +25,55 @@ struct fs_read_latency {
 	struct slot slots[FS_READ_LATENCY_EPOCHS];
 };
 
-int fs_read_latency_new(struct fs_read_latency **ret_waits)
+int fs_read_latency_new(struct fs_read_latency **ret_latency)
 {
-	struct fs_read_latency *waits = calloc(1, sizeof(*waits));
-	if (!waits)
+	struct fs_read_latency *latency = calloc(1, sizeof(*latency));
+	if (!latency)
 		return -ENOMEM;
-	pthread_mutex_init(&waits->lock, NULL);
-	*ret_waits = waits;
+	pthread_mutex_init(&latency->lock, NULL);
+	*ret_latency = latency;
 	return 0;
 }
 
-void fs_read_latency_free(struct fs_read_latency *waits)
+void fs_read_latency_free(struct fs_read_latency *latency)
 {
-	if (!waits)
+	if (!latency)
 		return;
-	pthread_mutex_destroy(&waits->lock);
-	free(waits);
+	pthread_mutex_destroy(&latency->lock);
+	free(latency);
 }
 
-static struct slot *find(struct fs_read_latency *waits, uint64_t epoch)
+static struct slot *find(struct fs_read_latency *latency, uint64_t epoch)
 {
 	for (size_t i = 0; i < FS_READ_LATENCY_EPOCHS; i++)
-		if (waits->slots[i].used && waits->slots[i].epoch == epoch)
-			return &waits->slots[i];
+		if (latency->slots[i].used && latency->slots[i].epoch == epoch)
+			return &latency->slots[i];
 	return NULL;
 }
 
-static struct slot *make(struct fs_read_latency *waits, uint64_t epoch)
+static struct slot *make(struct fs_read_latency *latency, uint64_t epoch)
 {
-	struct slot *slot = &waits->slots[0];
+	struct slot *slot = &latency->slots[0];
 	for (size_t i = 1; i < FS_READ_LATENCY_EPOCHS && slot->used; i++)
-		if (!waits->slots[i].used || waits->slots[i].latest < slot->latest)
-			slot = &waits->slots[i];
+		if (!latency->slots[i].used || latency->slots[i].latest < slot->latest)
+			slot = &latency->slots[i];
 	memset(slot, 0, sizeof(*slot));
 	slot->used = true;
 	slot->epoch = epoch;
 	return slot;
 }
 
-void fs_read_latency_add(struct fs_read_latency *waits, uint64_t epoch, uint64_t wait_ns)
+void fs_read_latency_add(struct fs_read_latency *latency, uint64_t epoch, uint64_t wait_ns)
 {
-	pthread_mutex_lock(&waits->lock);
-	struct slot *slot = find(waits, epoch);
+	pthread_mutex_lock(&latency->lock);
+	struct slot *slot = find(latency, epoch);
 	if (!slot)
-		slot = make(waits, epoch);
-	slot->latest = ++waits->adds;
+		slot = make(latency, epoch);
+	slot->latest = ++latency->adds;
 	slot->n++;
 	slot->sum_ns += wait_ns;
 	prefetch_hist_add(&slot->hist, wait_ns);
-	pthread_mutex_unlock(&waits->lock);
+	pthread_mutex_unlock(&latency->lock);
 }
 
 static struct fs_read_latency_epoch tell(const struct slot *slot)
@@ -88,27 +88,27 @@ static struct fs_read_latency_epoch tell(const struct slot *slot)
 	};
 }
 
-void fs_read_latency_get(struct fs_read_latency *waits, uint64_t epoch, struct fs_read_latency_epoch *ret_epoch)
+void fs_read_latency_get(struct fs_read_latency *latency, uint64_t epoch, struct fs_read_latency_epoch *ret_epoch)
 {
-	pthread_mutex_lock(&waits->lock);
-	const struct slot *slot = find(waits, epoch);
+	pthread_mutex_lock(&latency->lock);
+	const struct slot *slot = find(latency, epoch);
 	*ret_epoch = slot ? tell(slot) : (struct fs_read_latency_epoch){ .epoch = epoch };
-	pthread_mutex_unlock(&waits->lock);
+	pthread_mutex_unlock(&latency->lock);
 }
 
 size_t fs_read_latency_all(
-        struct fs_read_latency *waits, struct fs_read_latency_epoch ret_epochs[FS_READ_LATENCY_EPOCHS])
+        struct fs_read_latency *latency, struct fs_read_latency_epoch ret_epochs[FS_READ_LATENCY_EPOCHS])
 {
 	size_t n = 0;
-	pthread_mutex_lock(&waits->lock);
+	pthread_mutex_lock(&latency->lock);
 	for (size_t i = 0; i < FS_READ_LATENCY_EPOCHS; i++) {
-		if (!waits->slots[i].used)
+		if (!latency->slots[i].used)
 			continue;
 		size_t at = n++;
-		for (; at > 0 && ret_epochs[at - 1].epoch > waits->slots[i].epoch; at--)
+		for (; at > 0 && ret_epochs[at - 1].epoch > latency->slots[i].epoch; at--)
 			ret_epochs[at] = ret_epochs[at - 1];
-		ret_epochs[at] = tell(&waits->slots[i]);
+		ret_epochs[at] = tell(&latency->slots[i]);
 	}
-	pthread_mutex_unlock(&waits->lock);
+	pthread_mutex_unlock(&latency->lock);
 	return n;
 }

@@ -19,24 +19,24 @@ struct fs_read_latency_epoch {
 	uint64_t epoch;
 	uint64_t n; /* READs answered */
 	uint64_t
-	        sum_ns; /* sum of all waits; readers wait side by side, so it can grow by more than a second a second */
+	        sum_ns; /* sum of all latency; readers wait side by side, so it can grow by more than a second a second */
 	uint64_t p50_ns;
 	uint64_t p99_ns;
 	uint64_t max_ns;
 };
 
-int fs_read_latency_new(struct fs_read_latency **ret_waits); /* -ENOMEM */
-void fs_read_latency_free(struct fs_read_latency *waits);    /* NULL is fine */
+int fs_read_latency_new(struct fs_read_latency **ret_latency); /* -ENOMEM */
+void fs_read_latency_free(struct fs_read_latency *latency);    /* NULL is fine */
 
 /* Records that a READ was answered @wait_ns after it came. The epoch whose latest READ is the oldest makes room for a
  * new epoch. */
-void fs_read_latency_add(struct fs_read_latency *waits, uint64_t epoch, uint64_t wait_ns);
+void fs_read_latency_add(struct fs_read_latency *latency, uint64_t epoch, uint64_t wait_ns);
 
-/* Tells the waits of one epoch; zeros if it is not kept. */
-void fs_read_latency_get(struct fs_read_latency *waits, uint64_t epoch, struct fs_read_latency_epoch *ret_epoch);
+/* Tells the latency of one epoch; zeros if it is not kept. */
+void fs_read_latency_get(struct fs_read_latency *latency, uint64_t epoch, struct fs_read_latency_epoch *ret_epoch);
 
 /* Tells all epochs that are kept, by ascending number. Returns how many, at most FS_READ_LATENCY_EPOCHS. */
 size_t fs_read_latency_all(
-        struct fs_read_latency *waits, struct fs_read_latency_epoch ret_epochs[FS_READ_LATENCY_EPOCHS]);
+        struct fs_read_latency *latency, struct fs_read_latency_epoch ret_epochs[FS_READ_LATENCY_EPOCHS]);
 
 #endif

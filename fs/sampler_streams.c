@@ -561,7 +561,7 @@ static void save(struct fs_sampler_streams *fr)
 	if (n == fr->n_saved && memcmp(saved, fr->saved, n * sizeof(saved[0])) == 0)
 		return;
 	_Static_assert(sizeof(saved) <= FS_HANDOVER_ORDERS_BYTES, "all tracks fit");
-	struct fs_handover_view place = fs_handover_view(fr->server->estate, fr->view->number);
+	struct fs_handover_view place = fs_handover_view(fr->server->handover, fr->view->number);
 	fs_handover_store_orders(&place, saved, (uint32_t)(n * sizeof(saved[0])));
 	memcpy(fr->saved, saved, n * sizeof(saved[0]));
 	fr->n_saved = n;
@@ -572,7 +572,7 @@ static void restore(struct fs_sampler_streams *fr)
 {
 	struct prefetch_saved_track saved[PREFETCH_TRACKS_MAX];
 	struct fs_handover_orders orders;
-	struct fs_handover_view place = fs_handover_view(fr->server->estate, fr->view->number);
+	struct fs_handover_view place = fs_handover_view(fr->server->handover, fr->view->number);
 	if (fr->restored || !fr->leads || fr->part || !fr->server->successor ||
 	        !fs_handover_load_orders(&place, &orders))
 		return;

@@ -173,7 +173,7 @@ static int copy_options(struct fs_server *server, const struct fs_options *optio
 	char now[PATH_MAX];
 	*own = *options;
 	own->dataset = strdup(options->dataset);
-	if (server->successor && fs_mount_path(server->link->mount.dev, options->mountpoint, now) == 0)
+	if (server->successor && fs_mount_path(server->channel->mount.dev, options->mountpoint, now) == 0)
 		own->mountpoint = strdup(now);
 	else
 		own->mountpoint = realpath(options->mountpoint, NULL);
@@ -210,7 +210,8 @@ static int open_dataset(struct fs_server *server, const struct fs_options *optio
 	rc = fs_common_files_init(&server->common, server->index);
 	if (rc < 0)
 		return base_err_set(err, rc, "'%s': %s: `mkshard verify` says more", path, base_err_str(rc));
-	if (server->successor && memcmp(server->link->mount.identity, server->info->identity, FS_IDENTITY_BYTES) != 0)
+	if (server->successor &&
+	        memcmp(server->channel->mount.identity, server->info->identity, FS_IDENTITY_BYTES) != 0)
 		return base_err_set(err, -ESTALE,
 		        "'%s': another dataset lies there now: the mount shows the old one; unmount it, then mount the "
 		        "new one",
@@ -224,7 +225,7 @@ static int open_dataset(struct fs_server *server, const struct fs_options *optio
 }
 
 /* Takes over the handover memory of the predecessor, or makes it. */
-static int settle_estate(struct fs_server *server, struct base_err *err)
+static int settle_handover(struct fs_server *server, struct base_err *err)
 {
 	bool kept = false;
 	uint64_t bits = 0;
@@ -235,9 +236,9 @@ static int settle_estate(struct fs_server *server, struct base_err *err)
 		bits = turns > bits ? turns : bits;
 	}
 	int rc = fs_handover_open(
-	        server->link->estate_fd, server->n_views, bits, server->info->n_samples, &server->estate, &kept);
+	        server->channel->handover_fd, server->n_views, bits, server->info->n_samples, &server->handover, &kept);
 	for (uint32_t i = 0; rc == 0 && i < server->n_views; i++) {
-		const struct fs_handover_view view = fs_handover_view(server->estate, i);
+		const struct fs_handover_view view = fs_handover_view(server->handover, i);
 		rc = fs_view_keep(server->views[i], &view, kept && server->successor);
 	}
 	return rc < 0 ? base_err_set(err, rc, "memory for a successor: %s", base_err_str(rc)) : 0;
@@ -245,11 +246,11 @@ static int settle_estate(struct fs_server *server, struct base_err *err)
 
 static int make_parts(struct fs_server *server, struct base_err *err)
 {
-	int rc = fs_read_latency_new(&server->waits);
+	int rc = fs_read_latency_new(&server->read_latency);
 	if (rc == 0)
-		rc = fs_listing_ahead_new(&server->dir_ahead);
+		rc = fs_listing_ahead_new(&server->listing_ahead);
 	if (rc == 0)
-		rc = fs_lookup_readahead_new(&server->guess);
+		rc = fs_lookup_readahead_new(&server->lookup_readahead);
 	if (rc == 0)
 		rc = fs_reads_new(server, &server->reads);
 	if (rc == 0)
@@ -319,12 +320,12 @@ static int start_engine(struct fs_server *server, struct base_err *err)
 		.index = server->index,
 		.memory_bytes = fs_budget_bytes(server->budget),
 		.sink = fs_sink_base(server->sink),
-		.resident = fs_handover_resident(server->estate),
+		.resident = fs_handover_resident(server->handover),
 	};
 	rc = prefetch_new(&engine, err, &server->prefetch);
 	if (rc < 0)
 		return rc;
-	rc = fs_host_sharing_new(server, &server->share);
+	rc = fs_host_sharing_new(server, &server->host_sharing);
 	return rc < 0 ? base_err_set(err, rc, "%s", base_err_str(rc)) : 0;
 }
 
@@ -340,7 +341,7 @@ static int hand_over(struct fs_server *server, struct base_err *err)
 	if (session >= 0)
 		server->mount.cloned = fs_mount_clone(server->fuse_fd, NULL) == 0;
 	message.mount = server->mount;
-	int rc = fs_channel_send(server->link->channel, &message, session >= 0 ? session : server->fuse_fd);
+	int rc = fs_channel_send(server->channel->channel, &message, session >= 0 ? session : server->fuse_fd);
 	return rc < 0 ? base_err_set(err, rc, "the supervisor is gone: %s", strerror(-rc)) : 0;
 }
 
@@ -369,7 +370,7 @@ static int mount_it(struct fs_server *server, struct base_err *err)
 
 static int take_over(struct fs_server *server, struct base_err *err)
 {
-	server->fuse_fd = server->link->fuse_fd;
+	server->fuse_fd = server->channel->fuse_fd;
 	server->dev = server->mount.dev;
 	server->fusermount = server->mount.fusermount;
 	int rc = make_session(server, err);
@@ -386,17 +387,17 @@ static uint32_t default_threads(void)
 
 static void server_free(struct fs_server *server);
 
-static int server_new(const struct fs_options *options, const struct fs_channel *link, struct base_err *err,
+static int server_new(const struct fs_options *options, const struct fs_channel *channel, struct base_err *err,
         struct fs_server **ret_server)
 {
 	struct fs_server *server = calloc(1, sizeof(*server));
 	if (!server)
 		return base_err_set(err, -ENOMEM, "out of memory");
-	server->link = link;
-	server->successor = link->fuse_fd >= 0;
-	server->mount = link->mount;
+	server->channel = channel;
+	server->successor = channel->fuse_fd >= 0;
+	server->mount = channel->mount;
 	server->fuse_fd = -1;
-	server->started_ns = link->started_ns;
+	server->started_ns = channel->started_ns;
 	server->n_workers = options->threads ? options->threads : default_threads();
 	if (server->n_workers > FS_THREADS_MAX)
 		server->n_workers = FS_THREADS_MAX;
@@ -408,7 +409,7 @@ static int server_new(const struct fs_options *options, const struct fs_channel 
 	if (rc == 0)
 		rc = open_dataset(server, options, err);
 	if (rc == 0)
-		rc = settle_estate(server, err);
+		rc = settle_handover(server, err);
 	if (rc == 0)
 		rc = start_engine(server, err);
 	if (rc == 0)
@@ -494,7 +495,7 @@ static bool listen_to_supervisor(struct fs_server *server)
 {
 	struct fs_channel_message message;
 	int fd;
-	int rc = fs_channel_receive(server->link->channel, MSG_DONTWAIT, &message, &fd);
+	int rc = fs_channel_receive(server->channel->channel, MSG_DONTWAIT, &message, &fd);
 	if (fd >= 0)
 		close(fd);
 	return rc == -EAGAIN || (rc == 0 && message.kind != FS_CHANNEL_STOP);
@@ -520,7 +521,7 @@ static int wait_for_end(struct fs_server *server)
 		if (fs_counted(&server->counters.listings) > 0)
 			fs_hang_here(server, FS_HANG_MAIN);
 		struct pollfd polls[2 + FS_CONTROL_POLLS_MAX] = { { .fd = server->stop_fd, .events = POLLIN },
-			{ .fd = server->link->channel, .events = POLLIN } };
+			{ .fd = server->channel->channel, .events = POLLIN } };
 		int timeout_ms;
 		size_t n = fs_control_polls(server->control, polls + 2, &timeout_ms);
 		timeout_ms = sooner(timeout_ms, fs_health_check(server->health));
@@ -535,7 +536,7 @@ static int wait_for_end(struct fs_server *server)
 		fs_control_serve(server->control, polls + 2, n);
 		if (server->restart) {
 			fs_stats_keep(server);
-			fs_channel_say(server->link->channel, FS_CHANNEL_GO, 0, NULL);
+			fs_channel_say(server->channel->channel, FS_CHANNEL_GO, 0, NULL);
 		}
 		server->restart = false;
 	}
@@ -609,8 +610,8 @@ static int server_run(struct fs_server *server, void (*ready)(void *arg), void *
 {
 	struct beginning beginning = { .server = server, .ready = ready, .arg = arg };
 	const struct fs_job_queue_hooks hooks = { .begin = begin, .woken = write_log, .arg = &beginning };
-	fs_crash_take(server->link->channel, server->fuse_fd);
-	fs_sigbus_take(server->link->channel, server->options.dataset, server->options.mountpoint);
+	fs_crash_take(server->channel->channel, server->fuse_fd);
+	fs_sigbus_take(server->channel->channel, server->options.dataset, server->options.mountpoint);
 	confine();
 	int rc = start_workers(server);
 	if (rc == 0)
@@ -624,7 +625,7 @@ static int server_run(struct fs_server *server, void (*ready)(void *arg), void *
 	if (rc == 0)
 		rc = wait_for_end(server);
 
-	fs_channel_say(server->link->channel, FS_CHANNEL_ENDING, 0, NULL);
+	fs_channel_say(server->channel->channel, FS_CHANNEL_ENDING, 0, NULL);
 	fs_control_close(server->control);
 	server->control = NULL;
 	fs_watch_stop(server->watch);
@@ -672,10 +673,10 @@ static void server_free(struct fs_server *server)
 	fs_stats_files_free(server->stats_files);
 	fs_stats_free(server->stats);
 	fs_reads_free(server->reads);
-	fs_read_latency_free(server->waits);
-	fs_listing_ahead_free(server->dir_ahead);
-	fs_lookup_readahead_free(server->guess);
-	fs_host_sharing_free(server->share);
+	fs_read_latency_free(server->read_latency);
+	fs_listing_ahead_free(server->listing_ahead);
+	fs_lookup_readahead_free(server->lookup_readahead);
+	fs_host_sharing_free(server->host_sharing);
 	fs_budget_free(server->budget);
 	fs_sink_free(server->sink);
 	for (uint32_t i = 0; i < server->n_views; i++) {
@@ -687,7 +688,7 @@ static void server_free(struct fs_server *server)
 	if (server->stop_fd >= 0)
 		close(server->stop_fd);
 	fs_health_free(server->health);
-	fs_handover_close(server->estate);
+	fs_handover_close(server->handover);
 	free((void *)(uintptr_t)server->options.dataset);
 	free((void *)(uintptr_t)server->options.mountpoint);
 	free((void *)(uintptr_t)server->options.control_path);

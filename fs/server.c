@@ -19,7 +19,7 @@ int fs_server_unmount(struct fs_server *server, bool lazy)
 {
 	struct fs_channel_message answer;
 	bool stop = false;
-	int rc = fs_channel_ask(server->link->channel, FS_CHANNEL_UNMOUNT, lazy, NULL, -1, &stop, &answer);
+	int rc = fs_channel_ask(server->channel->channel, FS_CHANNEL_UNMOUNT, lazy, NULL, -1, &stop, &answer);
 	if (stop)
 		fs_server_stop(server);
 	return rc < 0 ? rc : answer.code;

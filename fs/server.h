@@ -107,8 +107,8 @@ struct fs_worker {
 
 struct fs_server {
 	struct fs_options options; /* the server owns the strings */
-	const struct fs_channel *link;
-	struct fs_handover *estate;
+	const struct fs_channel *channel;
+	struct fs_handover *handover;
 	struct fs_health *health;
 	bool successor;
 	struct shard_index *index;
@@ -150,13 +150,13 @@ struct fs_server {
 	struct fs_control *control;
 	struct fs_stats *stats;
 	struct fs_stats_files *stats_files;
-	struct fs_listing_ahead *dir_ahead;
-	struct fs_lookup_readahead *guess;
+	struct fs_listing_ahead *listing_ahead;
+	struct fs_lookup_readahead *lookup_readahead;
 	struct fs_reads *reads;
-	struct fs_host_sharing *share;
+	struct fs_host_sharing *host_sharing;
 	struct fs_sink *sink;
 	_Atomic(struct fs_sampler_streams *) samplers[FS_VIEWS_MAX]; /* of each view; NULL: not started */
-	struct fs_read_latency *waits;
+	struct fs_read_latency *read_latency;
 };
 
 static inline struct fs_server *fs_server_of(fuse_req_t req)

@@ -36,7 +36,7 @@ int fs_stats_new(struct fs_server *server, struct fs_stats **ret_stats)
 		return -ENOMEM;
 	pthread_mutex_init(&stats->lock, NULL);
 	if (server->successor)
-		fs_handover_load_counts(server->estate, &stats->before);
+		fs_handover_load_counts(server->handover, &stats->before);
 	*ret_stats = stats;
 	return 0;
 }
@@ -67,7 +67,7 @@ static void carry(struct fs_server *server, const struct fs_view *view, struct f
 	if (view->number != 0)
 		return; /* there is room for one more */
 	pthread_mutex_lock(&stats->lock);
-	fs_handover_load_counts(server->estate, &last);
+	fs_handover_load_counts(server->handover, &last);
 	for (size_t i = 0; i < n; i++) {
 		if (!fields[i].counter || strcmp(fields[i].name, "restarts") == 0) /* the supervisor counts these */
 			continue;
@@ -82,7 +82,7 @@ static void carry(struct fs_server *server, const struct fs_view *view, struct f
 				value = last.counts[k].value;
 		next.counts[next.n++] = (struct fs_handover_count){ .key = key, .value = value };
 	}
-	fs_handover_store_counts(server->estate, &next);
+	fs_handover_store_counts(server->handover, &next);
 	pthread_mutex_unlock(&stats->lock);
 }
 
@@ -98,7 +98,7 @@ static size_t collect(struct fs_server *server, struct fs_view *view, struct fie
 	struct prefetch_stream_stats stream;
 	fs_sink_stats(server->sink, view, &stream);
 	struct fs_read_latency_epoch waits;
-	fs_read_latency_get(server->waits, progress.epoch, &waits);
+	fs_read_latency_get(server->read_latency, progress.epoch, &waits);
 	const struct field all[] = {
 		{ "rank", "Rank of this view", false, view->options.rank },
 		{ "world", "Ranks of the job", false, view->options.world },
@@ -168,7 +168,7 @@ static size_t collect(struct fs_server *server, struct fs_view *view, struct fie
 		        shard_view_n_bad(view->order) },
 		{ "files", "Files of the dataset", false, server->info->n_files },
 		{ "content_bytes", "Bytes of all files of the dataset", false, server->info->content_bytes },
-		{ "restarts", "Times that a new server took the place of one", true, server->link->restarts },
+		{ "restarts", "Times that a new server took the place of one", true, server->channel->restarts },
 		{ "uptime_s", "Seconds since the mount", false, (base_now_ns() - server->started_ns) / 1000000000 },
 	};
 	size_t n = sizeof(all) / sizeof(all[0]);
@@ -206,9 +206,9 @@ static json_t *names(struct fs_server *server, struct fs_view *view)
 	shard_view_identity(view->order, view_identity);
 	json_t *object = json_object();
 	json_object_set_new(object, "version", json_string(DDPFS_VERSION));
-	json_object_set_new(object, "pid", json_integer(server->link->supervisor));
+	json_object_set_new(object, "pid", json_integer(server->channel->supervisor));
 	json_object_set_new(object, "server_pid", json_integer(getpid()));
-	json_object_set_new(object, "control", text_value(server->link->control_path));
+	json_object_set_new(object, "control", text_value(server->channel->control_path));
 	json_object_set_new(object, "mountpoint", text_value(server->options.mountpoint));
 	json_object_set_new(object, "dataset", text_value(shard_index_dataset(server->index)));
 	json_object_set_new(object, "identity", json_string(identity));
@@ -260,7 +260,7 @@ static json_t *quarantine(struct fs_server *server, struct fs_view *view)
 static json_t *epochs(struct fs_server *server)
 {
 	struct fs_read_latency_epoch all[FS_READ_LATENCY_EPOCHS];
-	size_t n = fs_read_latency_all(server->waits, all);
+	size_t n = fs_read_latency_all(server->read_latency, all);
 	json_t *list = json_array();
 	for (size_t i = 0; i < n; i++)
 		json_array_append_new(

@@ -53,7 +53,7 @@ static uint64_t first_clear(const uint64_t *map, uint64_t bits)
 /* Writes the view's state into the handover memory. Under the lock. */
 static void record(struct fs_view *view)
 {
-	if (!view->estate.records)
+	if (!view->handover.records)
 		return;
 	const struct fs_handover_record now = {
 		.epoch = shard_epoch_number(view->epoch),
@@ -64,22 +64,22 @@ static void record(struct fs_view *view)
 		.listing_s = view->listing_time.tv_sec,
 		.listing_ns = (uint64_t)view->listing_time.tv_nsec,
 	};
-	fs_handover_store(&view->estate, &now);
+	fs_handover_store(&view->handover, &now);
 }
 
 /* Returns an empty bitmap for `turns`, or NULL without memory. Under the lock. */
 static uint64_t *take_map(struct fs_view *view, uint64_t turns)
 {
-	if (!view->estate.records)
+	if (!view->handover.records)
 		return bitmap_new(turns);
 	view->map ^= 1;
-	fs_handover_clear(&view->estate, view->map);
-	return view->estate.maps[view->map];
+	fs_handover_clear(&view->handover, view->map);
+	return view->handover.maps[view->map];
 }
 
 static void free_map(struct fs_view *view, uint64_t *map)
 {
-	if (map != view->estate.maps[0] && map != view->estate.maps[1])
+	if (map != view->handover.maps[0] && map != view->handover.maps[1])
 		free(map);
 }
 
@@ -136,8 +136,8 @@ static int resume_record(struct fs_view *view, const struct fs_handover_record *
 	if (rc < 0)
 		return rc;
 	uint64_t turns = shard_epoch_turns(epoch, view->options.rank);
-	uint64_t *opened = view->estate.maps[old->map];
-	for (uint64_t i = words(turns); i < view->estate.bits / 64 + 1; i++)
+	uint64_t *opened = view->handover.maps[old->map];
+	for (uint64_t i = words(turns); i < view->handover.bits / 64 + 1; i++)
 		opened[i] = 0;
 	if (turns % 64)
 		opened[turns / 64] &= (UINT64_C(1) << turns % 64) - 1;
@@ -161,14 +161,14 @@ static int resume_record(struct fs_view *view, const struct fs_handover_record *
 	return 0;
 }
 
-int fs_view_keep(struct fs_view *view, const struct fs_handover_view *estate, bool resume)
+int fs_view_keep(struct fs_view *view, const struct fs_handover_view *handover, bool resume)
 {
 	struct fs_handover_record old;
 	uint64_t number = shard_epoch_number(view->epoch);
 	uint64_t *own = view->opened;
-	view->estate = *estate;
+	view->handover = *handover;
 	view->opened = NULL;
-	if (resume && fs_handover_load(estate, &old) && resume_record(view, &old) == 0) {
+	if (resume && fs_handover_load(handover, &old) && resume_record(view, &old) == 0) {
 		free(own);
 		return 0;
 	}

@@ -46,9 +46,9 @@ struct fs_view {
 	bool trained_set;          /* somebody recorded what was trained */
 	uint64_t trained_epoch;
 	uint64_t trained_steps;
-	struct timespec listing_time;   /* when the current epoch became current: mtime of the root; 0: at mount */
-	struct fs_handover_view estate; /* where a successor finds all this; maps NULL: nowhere */
-	uint32_t map;                   /* number of the map that `opened` is */
+	struct timespec listing_time;     /* when the current epoch became current: mtime of the root; 0: at mount */
+	struct fs_handover_view handover; /* where a successor finds all this; maps NULL: nowhere */
+	uint32_t map;                     /* number of the map that `opened` is */
 };
 
 /* Makes the view of @options and opens its first epoch.
@@ -58,10 +58,10 @@ int fs_view_new(const struct shard_index *index, const struct fs_options *option
         struct base_err *err, struct fs_view **ret_view);
 void fs_view_free(struct fs_view *view); /* NULL is fine */
 
-/* Keeps the view's progress in @estate, which outlives the view, from now on.
+/* Keeps the view's progress in @handover, which outlives the view, from now on.
  * @resume: first take over what a predecessor left there, as far as it can be true.
  * Returns 0; -ENOMEM, index errors. */
-int fs_view_keep(struct fs_view *view, const struct fs_handover_view *estate, bool resume);
+int fs_view_keep(struct fs_view *view, const struct fs_handover_view *handover, bool resume);
 
 /* Returns the first turn of @epoch that was not opened, the number of turns if all were; 0 if @epoch is not the
  * current one. */

@@ -95,7 +95,7 @@ int fs_watch_new(struct fs_server *server, struct fs_watch **ret_watch)
 	pthread_cond_init(&watch->ready_cond, &clock);
 	pthread_condattr_destroy(&clock);
 	watch->poke_fd = -1;
-	watch->fd = server->link->inotify_fd; /* has watches and events already if there was a server before */
+	watch->fd = server->channel->inotify_fd; /* has watches and events already if there was a server before */
 	if (fs_hit_counting_new(pair_ms(), &watch->opens) < 0) {
 		fs_watch_free(watch);
 		return -ENOMEM;
@@ -108,7 +108,7 @@ int fs_watch_new(struct fs_server *server, struct fs_watch **ret_watch)
 	}
 	watch->settled = !server->successor;
 	watch->has_left = server->successor;
-	watch->kept = fs_handover_opens(server->estate);
+	watch->kept = fs_handover_opens(server->handover);
 	if (server->successor)
 		watch->in_order = seen_in_order(server);
 	*ret_watch = watch;

@@ -37,7 +37,7 @@ struct fs_channel_mount {
 struct fs_channel {
 	pid_t supervisor;
 	int channel;              /* the server's end of the socket */
-	int estate_fd;            /* memfd of the handover memory (fs/supervise/handover_memory.h) */
+	int handover_fd;          /* memfd of the handover memory (fs/supervise/handover_memory.h) */
 	int inotify_fd;           /* -1: the kernel gave none */
 	int control_fd;           /* the control socket; it listens */
 	const char *control_path; /* for messages; not owned */

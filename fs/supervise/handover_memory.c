@@ -37,9 +37,9 @@ static uint64_t whole_pages(uint64_t bytes)
 	return (bytes + PAGE - 1) / PAGE * PAGE;
 }
 
-static struct fs_handover_head *head_of(const struct fs_handover *estate)
+static struct fs_handover_head *head_of(const struct fs_handover *handover)
 {
-	return (struct fs_handover_head *)estate->base;
+	return (struct fs_handover_head *)handover->base;
 }
 
 static int lay_out(struct fs_handover *s, uint64_t n_views, uint64_t view_bits, uint64_t samples)
@@ -67,8 +67,8 @@ static bool as_wanted(const struct fs_handover_head *head, const struct layout *
 	       head->view_bits == want->view_bits && head->samples == want->samples;
 }
 
-int fs_handover_open(
-        int fd, uint64_t n_views, uint64_t view_bits, uint64_t samples, struct fs_handover **ret_estate, bool *ret_kept)
+int fs_handover_open(int fd, uint64_t n_views, uint64_t view_bits, uint64_t samples, struct fs_handover **ret_handover,
+        bool *ret_kept)
 {
 	struct stat st;
 	cleanup_free struct fs_handover *s = calloc(1, sizeof(*s));
@@ -95,42 +95,42 @@ int fs_handover_open(
 		head->magic = MAGIC;
 	}
 	*ret_kept = kept;
-	*ret_estate = steal_ptr(&s);
+	*ret_handover = steal_ptr(&s);
 	return 0;
 }
 
-void fs_handover_close(struct fs_handover *estate)
+void fs_handover_close(struct fs_handover *handover)
 {
-	if (!estate)
+	if (!handover)
 		return;
-	munmap(estate->base, estate->want.size);
-	free(estate);
+	munmap(handover->base, handover->want.size);
+	free(handover);
 }
 
-void fs_handover_beat(struct fs_handover *estate)
+void fs_handover_beat(struct fs_handover *handover)
 {
-	atomic_fetch_add(&head_of(estate)->beat, 1);
+	atomic_fetch_add(&head_of(handover)->beat, 1);
 }
 
-struct fs_handover_view fs_handover_view(struct fs_handover *estate, uint32_t number)
+struct fs_handover_view fs_handover_view(struct fs_handover *handover, uint32_t number)
 {
-	uint8_t *at = estate->base + PAGE + number * estate->view_bytes;
+	uint8_t *at = handover->base + PAGE + number * handover->view_bytes;
 	return (struct fs_handover_view){
 		.records = (struct fs_handover_record *)at,
 		.orders = (struct fs_handover_orders *)(at + ORDERS_AT),
-		.maps = { (uint64_t *)(at + PAGE), (uint64_t *)(at + PAGE + estate->map_bytes) },
-		.bits = estate->want.view_bits,
+		.maps = { (uint64_t *)(at + PAGE), (uint64_t *)(at + PAGE + handover->map_bytes) },
+		.bits = handover->want.view_bits,
 	};
 }
 
-uint64_t *fs_handover_resident(struct fs_handover *estate)
+uint64_t *fs_handover_resident(struct fs_handover *handover)
 {
-	return (uint64_t *)(estate->base + estate->resident_at);
+	return (uint64_t *)(handover->base + handover->resident_at);
 }
 
-struct fs_handover_opens *fs_handover_opens(struct fs_handover *estate)
+struct fs_handover_opens *fs_handover_opens(struct fs_handover *handover)
 {
-	return (struct fs_handover_opens *)(estate->base + estate->opens_at);
+	return (struct fs_handover_opens *)(handover->base + handover->opens_at);
 }
 
 /* ---- events ---- */
@@ -245,11 +245,11 @@ static uint64_t counts_sum(const struct fs_handover_counts *counts)
 	return XXH3_64bits(counts, offsetof(struct fs_handover_counts, xxh3));
 }
 
-bool fs_handover_load_counts(const struct fs_handover *estate, struct fs_handover_counts *ret_counts)
+bool fs_handover_load_counts(const struct fs_handover *handover, struct fs_handover_counts *ret_counts)
 {
 	bool found = false;
 	for (int i = 0; i < 2; i++) {
-		struct fs_handover_counts counts = head_of(estate)->counts[i];
+		struct fs_handover_counts counts = head_of(handover)->counts[i];
 		if (counts.age == 0 || counts.n > FS_HANDOVER_COUNTS_MAX || counts.xxh3 != counts_sum(&counts))
 			continue;
 		if (!found || counts.age > ret_counts->age)
@@ -259,14 +259,14 @@ bool fs_handover_load_counts(const struct fs_handover *estate, struct fs_handove
 	return found;
 }
 
-void fs_handover_store_counts(struct fs_handover *estate, const struct fs_handover_counts *counts)
+void fs_handover_store_counts(struct fs_handover *handover, const struct fs_handover_counts *counts)
 {
 	struct fs_handover_counts last = { 0 };
 	struct fs_handover_counts next = *counts;
-	fs_handover_load_counts(estate, &last);
+	fs_handover_load_counts(handover, &last);
 	next.age = last.age + 1;
 	next.xxh3 = counts_sum(&next);
-	head_of(estate)->counts[next.age & 1] = next;
+	head_of(handover)->counts[next.age & 1] = next;
 }
 
 /* ---- for the supervisor ---- */

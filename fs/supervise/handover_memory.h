@@ -97,17 +97,17 @@ struct fs_handover; /* opaque */
 /* Maps the handover memory of `fd` for `n_views` views of at most `view_bits` turns, and for `samples` samples.  Lays
  * it out anew, all zeros, if it is not laid out for these numbers.  *ret_kept: it is as a predecessor left it.
  * Returns 0; -ENOMEM; -EFBIG: more than 65,535 views, 2^40 turns or 2^32 - 1 samples; another -errno of the memfd. */
-int fs_handover_open(int fd, uint64_t n_views, uint64_t view_bits, uint64_t samples, struct fs_handover **ret_estate,
+int fs_handover_open(int fd, uint64_t n_views, uint64_t view_bits, uint64_t samples, struct fs_handover **ret_handover,
         bool *ret_kept);
-void fs_handover_close(struct fs_handover *estate); /* NULL is fine */
+void fs_handover_close(struct fs_handover *handover); /* NULL is fine */
 
 /* Changes the beat. */
-void fs_handover_beat(struct fs_handover *estate);
+void fs_handover_beat(struct fs_handover *handover);
 
 /* Return a part.  It lasts until fs_handover_close.  number: of the view, below n_views. */
-struct fs_handover_view fs_handover_view(struct fs_handover *estate, uint32_t number);
-uint64_t *fs_handover_resident(struct fs_handover *estate); /* samples / 64 + 1 words */
-struct fs_handover_opens *fs_handover_opens(struct fs_handover *estate);
+struct fs_handover_view fs_handover_view(struct fs_handover *handover, uint32_t number);
+uint64_t *fs_handover_resident(struct fs_handover *handover); /* samples / 64 + 1 words */
+struct fs_handover_opens *fs_handover_opens(struct fs_handover *handover);
 
 /* Gets the younger valid record.  Returns false if there is none. */
 bool fs_handover_load(const struct fs_handover_view *view, struct fs_handover_record *ret_record);
@@ -125,8 +125,8 @@ void fs_handover_store_orders(const struct fs_handover_view *view, const void *b
 void fs_handover_clear(const struct fs_handover_view *view, uint32_t map);
 
 /* The same for the counters: get the younger valid ones (false: there are none); overwrite the older ones. */
-bool fs_handover_load_counts(const struct fs_handover *estate, struct fs_handover_counts *ret_counts);
-void fs_handover_store_counts(struct fs_handover *estate, const struct fs_handover_counts *counts);
+bool fs_handover_load_counts(const struct fs_handover *handover, struct fs_handover_counts *ret_counts);
+void fs_handover_store_counts(struct fs_handover *handover, const struct fs_handover_counts *counts);
 
 /* Returns the next whole event, its name ended with NUL.  NULL: there are no more, and `events` is all zeros again.
  * A returned event counts as handled: if a server dies over it, the next server must not die over it, too. */

@@ -111,7 +111,7 @@ struct supervisor {
 
 struct served {
 	struct supervisor *sup;
-	const struct fs_channel *link;
+	const struct fs_channel *channel;
 	bool ready;
 };
 
@@ -122,13 +122,13 @@ static void on_ready(void *arg)
 	if (!served->sup->was_ready && how->ready_server)
 		how->ready_server(how->arg);
 	served->ready = true;
-	fs_channel_say(served->link->channel, FS_CHANNEL_READY, 0, NULL);
+	fs_channel_say(served->channel->channel, FS_CHANNEL_READY, 0, NULL);
 }
 
 static int serve(struct served *served, struct base_err *err)
 {
 	const struct fs_supervise *how = served->sup->how;
-	int rc = how->serve(how->serve_arg, served->link, on_ready, served, err);
+	int rc = how->serve(how->serve_arg, served->channel, on_ready, served, err);
 	if (rc < 0)
 		return rc;
 	if (!served->ready)
@@ -160,10 +160,10 @@ void __lsan_do_leak_check(void) __attribute__((weak));
 static _Noreturn void server_main(struct supervisor *sup, int channel)
 {
 	struct base_err err = { 0 };
-	struct fs_channel link = {
+	struct fs_channel handed = {
 		.supervisor = sup->self,
 		.channel = channel,
-		.estate_fd = sup->held.estate_fd,
+		.handover_fd = sup->held.handover_fd,
 		.inotify_fd = sup->held.inotify_fd,
 		.control_fd = sup->held.control_fd,
 		.control_path = sup->held.control_path,
@@ -172,9 +172,9 @@ static _Noreturn void server_main(struct supervisor *sup, int channel)
 		.started_ns = sup->held.started_ns,
 		.restarts = sup->held.restarts,
 	};
-	struct served served = { .sup = sup, .link = &link };
-	link.hang_ms = sup->how->watchdog_s * 1000;
-	link.beat_ms = link.hang_ms / BEATS < BEAT_MS_MAX ? link.hang_ms / BEATS : BEAT_MS_MAX;
+	struct served served = { .sup = sup, .channel = &handed };
+	handed.hang_ms = sup->how->watchdog_s * 1000;
+	handed.beat_ms = handed.hang_ms / BEATS < BEAT_MS_MAX ? handed.hang_ms / BEATS : BEAT_MS_MAX;
 	relay_channel = channel;
 	base_log_relay(relay);
 	int confined = fs_confine_server(sup->self);
@@ -188,8 +188,8 @@ static _Noreturn void server_main(struct supervisor *sup, int channel)
 	if (sup->how->owner_pidfd >= 0)
 		close(sup->how->owner_pidfd);
 	int rc = 0;
-	if (link.fuse_fd >= 0 && !link.mount.resends)
-		rc = fs_mount_clone(link.fuse_fd, &err);
+	if (handed.fuse_fd >= 0 && !handed.mount.resends)
+		rc = fs_mount_clone(handed.fuse_fd, &err);
 	if (rc == 0)
 		rc = serve(&served, &err);
 	if (rc < 0)
@@ -963,8 +963,8 @@ static int make(struct supervisor *sup)
 	struct fs_supervised *held = &sup->held;
 	int rc = take_signals(sup);
 	if (rc == 0)
-		rc = sup->how->takeover ? fs_handover_map_head(held->estate_fd, &sup->head)
-		                        : fs_handover_new(&held->estate_fd, &sup->head);
+		rc = sup->how->takeover ? fs_handover_map_head(held->handover_fd, &sup->head)
+		                        : fs_handover_new(&held->handover_fd, &sup->head);
 	if (rc < 0)
 		return base_err_set(sup->err, rc, "the supervisor: %s", strerror(-rc));
 	if (sup->how->takeover) {
@@ -990,7 +990,7 @@ static void unmake(struct supervisor *sup)
 		munmap(sup->head, FS_HANDOVER_HEAD_BYTES);
 	if (held->control_fd >= 0)
 		unlink(held->control_path);
-	const int fds[] = { held->fuse_fd, held->estate_fd, held->inotify_fd, held->control_fd, sup->signal_fd,
+	const int fds[] = { held->fuse_fd, held->handover_fd, held->inotify_fd, held->control_fd, sup->signal_fd,
 		sup->channel };
 	for (size_t i = 0; i < sizeof(fds) / sizeof(fds[0]); i++)
 		if (fds[i] >= 0)
@@ -1007,7 +1007,7 @@ int fs_supervise(const struct fs_supervise *how, struct base_err *err, bool *ret
 		.self = getpid(),
 		.unmounter = { .unmount = unmount_it, .answer = answer_unmount } };
 	sup.unmounter.arg = &sup;
-	sup.held = (struct fs_supervised){ .fuse_fd = -1, .estate_fd = -1, .inotify_fd = -1, .control_fd = -1 };
+	sup.held = (struct fs_supervised){ .fuse_fd = -1, .handover_fd = -1, .inotify_fd = -1, .control_fd = -1 };
 	if (how->takeover) {
 		sup.held = *how->takeover;
 		sup.was_ready = true;

@@ -61,7 +61,7 @@ enum {
 
 /* What a supervisor holds, for another program that becomes the supervisor (`ddpfs restart`). */
 struct fs_supervised {
-	int fuse_fd, estate_fd, inotify_fd, control_fd; /* inotify_fd may be -1 */
+	int fuse_fd, handover_fd, inotify_fd, control_fd; /* inotify_fd may be -1 */
 	char control_path[BASE_CONTROL_PATH_MAX];
 	struct fs_channel_mount mount;
 	uint64_t started_ns;     /* of the mount, CLOCK_MONOTONIC */

@@ -20,14 +20,14 @@ enum { VIEWS = 2, BITS = 1000, SAMPLES = 70000, PAGE = FS_HANDOVER_HEAD_BYTES };
 struct made {
 	int fd;
 	struct fs_handover_head *head;
-	struct fs_handover *estate;
+	struct fs_handover *handover;
 };
 
 static struct fs_handover *open_as(int fd, uint64_t views, uint64_t bits, uint64_t samples, bool *ret_kept)
 {
-	struct fs_handover *estate;
-	assert_int_equal(fs_handover_open(fd, views, bits, samples, &estate, ret_kept), 0);
-	return estate;
+	struct fs_handover *handover;
+	assert_int_equal(fs_handover_open(fd, views, bits, samples, &handover, ret_kept), 0);
+	return handover;
 }
 
 static struct made make(void)
@@ -35,14 +35,14 @@ static struct made make(void)
 	struct made m;
 	bool kept;
 	assert_int_equal(fs_handover_new(&m.fd, &m.head), 0);
-	m.estate = open_as(m.fd, VIEWS, BITS, SAMPLES, &kept);
+	m.handover = open_as(m.fd, VIEWS, BITS, SAMPLES, &kept);
 	assert_false(kept);
 	return m;
 }
 
 static void done(struct made *m)
 {
-	fs_handover_close(m->estate);
+	fs_handover_close(m->handover);
 	munmap(m->head, PAGE);
 	close(m->fd);
 }
@@ -72,7 +72,7 @@ static void test_the_latest_record_counts(void **state)
 	struct fs_handover_record found;
 	(void)state;
 	for (uint32_t v = 0; v < VIEWS; v++) {
-		struct fs_handover_view view = fs_handover_view(m.estate, v);
+		struct fs_handover_view view = fs_handover_view(m.handover, v);
 		assert_int_equal(view.bits, BITS);
 		assert_false(fs_handover_load(&view, &found));
 		for (uint64_t n = 1; n < 10; n++) {
@@ -88,52 +88,52 @@ static void test_the_latest_record_counts(void **state)
 static void test_a_successor_finds_everything(void **state)
 {
 	struct made m = make();
-	struct fs_handover_view view = fs_handover_view(m.estate, 1);
+	struct fs_handover_view view = fs_handover_view(m.handover, 1);
 	struct fs_handover_record next = record(5), found;
 	uint64_t beat = m.head->beat;
 	bool kept;
 	(void)state;
 	fs_handover_store(&view, &next);
 	view.maps[1][BITS / 64] = 0x55;
-	fs_handover_resident(m.estate)[SAMPLES / 64] = 0xaa;
-	fs_handover_close(m.estate);
-	m.estate = open_as(m.fd, VIEWS, BITS, SAMPLES, &kept);
+	fs_handover_resident(m.handover)[SAMPLES / 64] = 0xaa;
+	fs_handover_close(m.handover);
+	m.handover = open_as(m.fd, VIEWS, BITS, SAMPLES, &kept);
 	assert_true(kept);
-	view = fs_handover_view(m.estate, 1);
+	view = fs_handover_view(m.handover, 1);
 	assert_true(fs_handover_load(&view, &found) && same(&found, 5));
 	assert_int_equal(view.maps[1][BITS / 64], 0x55);
-	assert_int_equal(fs_handover_resident(m.estate)[SAMPLES / 64], 0xaa);
-	fs_handover_beat(m.estate);
+	assert_int_equal(fs_handover_resident(m.handover)[SAMPLES / 64], 0xaa);
+	fs_handover_beat(m.handover);
 	assert_int_equal(m.head->beat, beat + 1);
 	fs_handover_clear(&view, 1);
 	assert_int_equal(view.maps[1][BITS / 64], 0);
-	assert_int_equal(fs_handover_resident(m.estate)[SAMPLES / 64], 0xaa);
+	assert_int_equal(fs_handover_resident(m.handover)[SAMPLES / 64], 0xaa);
 	done(&m);
 }
 
-static void all_zero(struct fs_handover *estate, uint64_t views, uint64_t bits, uint64_t samples)
+static void all_zero(struct fs_handover *handover, uint64_t views, uint64_t bits, uint64_t samples)
 {
 	struct fs_handover_record found;
 	for (uint32_t v = 0; v < views; v++) {
-		struct fs_handover_view view = fs_handover_view(estate, v);
+		struct fs_handover_view view = fs_handover_view(handover, v);
 		assert_false(fs_handover_load(&view, &found));
 		for (uint64_t i = 0; i <= bits / 64; i++)
 			assert_int_equal(view.maps[0][i] | view.maps[1][i], 0);
 	}
 	for (uint64_t i = 0; i <= samples / 64; i++)
-		assert_int_equal(fs_handover_resident(estate)[i], 0);
+		assert_int_equal(fs_handover_resident(handover)[i], 0);
 }
 
-static void fill(struct fs_handover *estate)
+static void fill(struct fs_handover *handover)
 {
 	for (uint32_t v = 0; v < VIEWS; v++) {
-		struct fs_handover_view view = fs_handover_view(estate, v);
+		struct fs_handover_view view = fs_handover_view(handover, v);
 		struct fs_handover_record next = record(v + 1);
 		fs_handover_store(&view, &next);
 		memset(view.maps[0], 0xff, BITS / 8);
 		memset(view.maps[1], 0xff, BITS / 8);
 	}
-	memset(fs_handover_resident(estate), 0xff, SAMPLES / 8);
+	memset(fs_handover_resident(handover), 0xff, SAMPLES / 8);
 }
 
 static void test_another_layout_starts_afresh(void **state)
@@ -145,11 +145,11 @@ static void test_another_layout_starts_afresh(void **state)
 	for (size_t i = 0; i < sizeof(layouts) / sizeof(layouts[0]); i++) {
 		struct made m = make();
 		bool kept;
-		fill(m.estate);
-		fs_handover_close(m.estate);
-		m.estate = open_as(m.fd, layouts[i][0], layouts[i][1], layouts[i][2], &kept);
+		fill(m.handover);
+		fs_handover_close(m.handover);
+		m.handover = open_as(m.fd, layouts[i][0], layouts[i][1], layouts[i][2], &kept);
 		assert_false(kept);
-		all_zero(m.estate, layouts[i][0], layouts[i][1], layouts[i][2]);
+		all_zero(m.handover, layouts[i][0], layouts[i][1], layouts[i][2]);
 		done(&m);
 	}
 }
@@ -163,14 +163,14 @@ static void test_a_damaged_head_starts_afresh(void **state)
 		struct made m = make();
 		uint8_t b;
 		bool kept;
-		fill(m.estate);
-		fs_handover_close(m.estate);
+		fill(m.handover);
+		fs_handover_close(m.handover);
 		assert_int_equal(pread(m.fd, &b, 1, (off_t)byte), 1);
 		b ^= (uint8_t)(1U << byte % 8);
 		assert_int_equal(pwrite(m.fd, &b, 1, (off_t)byte), 1);
-		m.estate = open_as(m.fd, VIEWS, BITS, SAMPLES, &kept);
+		m.handover = open_as(m.fd, VIEWS, BITS, SAMPLES, &kept);
 		assert_false(kept);
-		all_zero(m.estate, VIEWS, BITS, SAMPLES);
+		all_zero(m.handover, VIEWS, BITS, SAMPLES);
 		done(&m);
 	}
 }
@@ -179,7 +179,7 @@ static void test_a_damaged_head_starts_afresh(void **state)
 static void test_no_flipped_bit_is_believed(void **state)
 {
 	struct made m = make();
-	struct fs_handover_view view = fs_handover_view(m.estate, 0);
+	struct fs_handover_view view = fs_handover_view(m.handover, 0);
 	struct fs_handover_record next = record(1), found;
 	(void)state;
 	fs_handover_store(&view, &next);
@@ -205,7 +205,7 @@ static void test_no_flipped_bit_is_believed(void **state)
 static void test_a_torn_record_leaves_the_one_before(void **state)
 {
 	struct made m = make();
-	struct fs_handover_view view = fs_handover_view(m.estate, 0);
+	struct fs_handover_view view = fs_handover_view(m.handover, 0);
 	struct fs_handover_record next, found, old[2], whole[2];
 	(void)state;
 	for (uint64_t n = 1; n <= 3; n++) {
@@ -231,25 +231,25 @@ static void test_counts_outlive_what_else_is_lost(void **state)
 	struct fs_handover_counts counts = { .n = FS_HANDOVER_COUNTS_MAX }, found;
 	bool kept;
 	(void)state;
-	assert_false(fs_handover_load_counts(m.estate, &found));
+	assert_false(fs_handover_load_counts(m.handover, &found));
 	for (uint64_t n = 1; n <= 3; n++) {
 		for (size_t i = 0; i < FS_HANDOVER_COUNTS_MAX; i++)
 			counts.counts[i] = (struct fs_handover_count){ .key = i, .value = n * i };
-		fs_handover_store_counts(m.estate, &counts);
-		assert_true(fs_handover_load_counts(m.estate, &found));
+		fs_handover_store_counts(m.handover, &counts);
+		assert_true(fs_handover_load_counts(m.handover, &found));
 		assert_memory_equal(found.counts, counts.counts, sizeof(counts.counts));
 	}
-	fs_handover_close(m.estate);
-	m.estate = open_as(m.fd, VIEWS, BITS, SAMPLES + 1000000, &kept);
+	fs_handover_close(m.handover);
+	m.handover = open_as(m.fd, VIEWS, BITS, SAMPLES + 1000000, &kept);
 	assert_false(kept);
-	assert_true(fs_handover_load_counts(m.estate, &found) && found.counts[9].value == 27);
+	assert_true(fs_handover_load_counts(m.handover, &found) && found.counts[9].value == 27);
 	const off_t at = offsetof(struct fs_handover_head, counts);
 	for (size_t byte = 0; byte < 2 * sizeof(counts); byte++) {
 		uint8_t b;
 		assert_int_equal(pread(m.fd, &b, 1, at + (off_t)byte), 1);
 		b ^= 0x10;
 		assert_int_equal(pwrite(m.fd, &b, 1, at + (off_t)byte), 1);
-		assert_true(fs_handover_load_counts(m.estate, &found));
+		assert_true(fs_handover_load_counts(m.handover, &found));
 		assert_int_equal(found.counts[9].value, byte < sizeof(counts) ? 27 : 18); /* ages 2 and 3 */
 		b ^= 0x10;
 		assert_int_equal(pwrite(m.fd, &b, 1, at + (off_t)byte), 1);
@@ -272,17 +272,17 @@ static void test_events_are_taken_once_whoever_dies(void **state)
 	(void)state;
 	for (int die_at = 0; die_at <= 3; die_at++) {
 		struct made m = make();
-		struct fs_handover_opens *opens = fs_handover_opens(m.estate);
+		struct fs_handover_opens *opens = fs_handover_opens(m.handover);
 		const struct inotify_event *event;
 		int n = 0;
 		assert_null(fs_handover_take_event(opens));
 		put_event(opens, put_event(opens, put_event(opens, 0, 1, "a", 16), 2, "", 0), -1, "ccc", 32);
 		while (n < die_at && (event = fs_handover_take_event(opens)))
 			n++;
-		fs_handover_close(m.estate);
-		m.estate = open_as(m.fd, VIEWS, BITS, SAMPLES, &kept);
+		fs_handover_close(m.handover);
+		m.handover = open_as(m.fd, VIEWS, BITS, SAMPLES, &kept);
 		assert_true(kept);
-		opens = fs_handover_opens(m.estate);
+		opens = fs_handover_opens(m.handover);
 		for (event = fs_handover_take_event(opens); event; event = fs_handover_take_event(opens)) {
 			n++;
 			assert_int_equal(event->wd, n == 3 ? -1 : n);
@@ -299,7 +299,7 @@ static void test_events_are_taken_once_whoever_dies(void **state)
 static void test_events_that_cannot_be_are_not_taken(void **state)
 {
 	struct made m = make();
-	struct fs_handover_opens *opens = fs_handover_opens(m.estate);
+	struct fs_handover_opens *opens = fs_handover_opens(m.handover);
 	const size_t size = sizeof(opens->events);
 	(void)state;
 	put_event(opens, 0, 1, "", 0);
@@ -333,15 +333,15 @@ static void test_events_that_cannot_be_are_not_taken(void **state)
 
 static void test_what_cannot_be_is_refused(void **state)
 {
-	struct fs_handover *estate;
+	struct fs_handover *handover;
 	struct fs_handover_head *head;
 	struct made m = make();
 	bool kept;
 	(void)state;
-	assert_int_equal(fs_handover_open(m.fd, 1, UINT64_MAX, 1, &estate, &kept), -EFBIG);
-	assert_int_equal(fs_handover_open(m.fd, 1, 1, UINT64_MAX, &estate, &kept), -EFBIG);
-	assert_int_equal(fs_handover_open(m.fd, UINT64_MAX, 1, 1, &estate, &kept), -EFBIG);
-	assert_int_equal(fs_handover_open(-1, 1, 1, 1, &estate, &kept), -EBADF);
+	assert_int_equal(fs_handover_open(m.fd, 1, UINT64_MAX, 1, &handover, &kept), -EFBIG);
+	assert_int_equal(fs_handover_open(m.fd, 1, 1, UINT64_MAX, &handover, &kept), -EFBIG);
+	assert_int_equal(fs_handover_open(m.fd, UINT64_MAX, 1, 1, &handover, &kept), -EFBIG);
+	assert_int_equal(fs_handover_open(-1, 1, 1, 1, &handover, &kept), -EBADF);
 	assert_int_equal(fs_handover_map_head(-1, &head), -EBADF);
 	assert_int_equal(ftruncate(m.fd, 0), -1); /* sealed: a server cannot take the head away */
 	int empty = memfd_create("empty", MFD_CLOEXEC);
@@ -350,7 +350,7 @@ static void test_what_cannot_be_is_refused(void **state)
 	assert_int_equal(ftruncate(empty, PAGE - 1), 0);
 	assert_int_equal(fs_handover_map_head(empty, &head), -EINVAL);
 	int null = open("/dev/null", O_RDWR | O_CLOEXEC);
-	assert_true(fs_handover_open(null, 1, 1, 1, &estate, &kept) < 0);
+	assert_true(fs_handover_open(null, 1, 1, 1, &handover, &kept) < 0);
 	assert_true(fs_handover_map_head(null, &head) < 0);
 	close(null);
 	close(empty);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Writes the seed inputs of the fuzz targets of what a supervisor, its servers and its successor tell each other.
  *
- *   seeds_supervised DIRECTORY     fills DIRECTORY/takeover, DIRECTORY/estate, DIRECTORY/link */
+ *   seeds_supervised DIRECTORY     fills DIRECTORY/takeover, DIRECTORY/handover, DIRECTORY/link */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -27,7 +27,7 @@ static void write_takeovers(const char *directory)
 	struct takeover t = {
 		.fs = { .dataset = "/d", .mountpoint = "/m", .view = SHARD_VIEW_OPTIONS_DEFAULT, .watchdog_s = 20 },
 		.held = { .fuse_fd = 3,
-		        .estate_fd = 4,
+		        .handover_fd = 4,
 		        .inotify_fd = 5,
 		        .control_fd = 6,
 		        .mount = { .init_len = 104 } },
@@ -43,23 +43,23 @@ static void write_takeovers(const char *directory)
 	}
 }
 
-/* As tests/fuzz/fuzz_estate.c lays it out. */
-static void write_estate(const char *directory)
+/* As tests/fuzz/fuzz_handover.c lays it out. */
+static void write_handover(const char *directory)
 {
 	struct fs_handover_head *head;
-	struct fs_handover *estate;
+	struct fs_handover *handover;
 	struct fs_handover_counts counts = { .n = 3, .counts = { { 1, 2 }, { 3, 4 }, { 5, 6 } } };
 	struct stat st;
 	bool kept;
 	int fd;
-	if (fs_handover_new(&fd, &head) < 0 || fs_handover_open(fd, 2, 200, 300, &estate, &kept) < 0)
+	if (fs_handover_new(&fd, &head) < 0 || fs_handover_open(fd, 2, 200, 300, &handover, &kept) < 0)
 		exit(1);
 	for (uint32_t n = 0; n < 6; n++) {
-		const struct fs_handover_view view = fs_handover_view(estate, n % 2);
+		const struct fs_handover_view view = fs_handover_view(handover, n % 2);
 		fs_handover_store(
 		        &view, &(struct fs_handover_record){ .epoch = n, .map = n & 1, .flags = FS_HANDOVER_TRAINED });
 		memset(view.maps[n & 1], 0x5a, 24);
-		fs_handover_store_counts(estate, &counts);
+		fs_handover_store_counts(handover, &counts);
 	}
 	fstat(fd, &st);
 	uint8_t *bytes = malloc((size_t)st.st_size);
@@ -68,7 +68,7 @@ static void write_estate(const char *directory)
 	write_out(directory, "whole", bytes, (size_t)st.st_size);
 	write_out(directory, "short", bytes, FS_HANDOVER_HEAD_BYTES);
 	free(bytes);
-	fs_handover_close(estate);
+	fs_handover_close(handover);
 	close(fd);
 }
 
@@ -96,7 +96,7 @@ int main(int argc, char **argv)
 	static const struct {
 		const char *name;
 		void (*write)(const char *directory);
-	} kinds[] = { { "takeover", write_takeovers }, { "estate", write_estate }, { "link", write_links } };
+	} kinds[] = { { "takeover", write_takeovers }, { "handover", write_handover }, { "channel", write_links } };
 	char path[4200];
 	if (argc != 2)
 		return 2;

@@ -34,7 +34,7 @@ static struct takeover full(void)
 		        .timeout_s = 7,
 		        .control_path = "/run/x" },
 		.held = { .fuse_fd = 3,
-		        .estate_fd = 4,
+		        .handover_fd = 4,
 		        .inotify_fd = -1,
 		        .control_fd = 6,
 		        .control_path = "/run/ddpfs/1",
@@ -166,7 +166,7 @@ static void test_no_key_takes_another_kind(void **state)
 static void test_what_cannot_be_done_without_is_asked_for(void **state)
 {
 	static const char *const needed[] = { "version", "fs.dataset", "fs.mountpoint", "held.fuse_fd",
-		"held.estate_fd", "held.control_fd", "held.mount.init" };
+		"held.handover_fd", "held.control_fd", "held.mount.init" };
 	struct takeover t = full();
 	(void)state;
 	for (size_t i = 0; i < sizeof(needed) / sizeof(needed[0]); i++) {

@@ -82,7 +82,7 @@ static const struct field fields[] = {
 	FIELD(FIELD_INT, fs.scan_threads),
 	FIELD(FIELD_TEXT, fs.control_path),
 	FIELD(FIELD_INT, held.fuse_fd),
-	FIELD(FIELD_INT, held.estate_fd),
+	FIELD(FIELD_INT, held.handover_fd),
 	FIELD(FIELD_INT, held.inotify_fd),
 	FIELD(FIELD_INT, held.control_fd),
 	FIELD(FIELD_U64, held.started_ns),
@@ -258,7 +258,7 @@ static bool makes_sense(const struct takeover *t)
 {
 	const struct fs_supervised *held = &t->held;
 	return t->fs.dataset && t->fs.mountpoint && held->mount.init_len > 0 && held->fuse_fd >= 0 &&
-	       held->estate_fd >= 0 && held->control_fd >= 0 && held->inotify_fd >= -1 && t->owner_pidfd >= -1 &&
+	       held->handover_fd >= 0 && held->control_fd >= 0 && held->inotify_fd >= -1 && t->owner_pidfd >= -1 &&
 	       t->fs.layout >= FS_LAYOUT_FLAT && t->fs.layout <= FS_LAYOUT_TREE && t->fs.advance >= FS_ADVANCE_AUTO &&
 	       t->fs.advance <= FS_ADVANCE_OFF && t->log_level >= BASE_LOG_ERROR && t->log_level <= BASE_LOG_DEBUG &&
 	       t->fs.watchdog_s <= INT_MAX / 1000 && t->fs.timeout_s <= INT_MAX / 1000 &&
@@ -282,7 +282,7 @@ int takeover_read(const char *text, size_t len, struct base_err *err, struct tak
 {
 	struct takeover t = { .owner_pidfd = -1,
 		.fs = { .timeout_s = FS_TIMEOUT_S }, /* an older program does not write this key */
-		.held = { .fuse_fd = -1, .estate_fd = -1, .inotify_fd = -1, .control_fd = -1 } };
+		.held = { .fuse_fd = -1, .handover_fd = -1, .inotify_fd = -1, .control_fd = -1 } };
 	json_t *object = json_loadb(text, len, JSON_REJECT_DUPLICATES, NULL);
 	const char *key;
 	json_t *value;
@@ -393,7 +393,7 @@ int takeover_try(const char *program, const struct takeover *takeover, struct ba
 
 static void close_on_exec(const struct takeover *t, bool on)
 {
-	const int fds[] = { t->held.fuse_fd, t->held.estate_fd, t->held.inotify_fd, t->held.control_fd,
+	const int fds[] = { t->held.fuse_fd, t->held.handover_fd, t->held.inotify_fd, t->held.control_fd,
 		t->owner_pidfd };
 	for (size_t i = 0; i < sizeof(fds) / sizeof(fds[0]); i++)
 		if (fds[i] >= 0)

@@ -16,16 +16,16 @@ enum { VIEWS = 2, BITS = 200, SAMPLES = 300 };
 
 static void look(int fd, bool whole)
 {
-	struct fs_handover *estate;
+	struct fs_handover *handover;
 	bool kept;
-	if (fs_handover_open(fd, VIEWS, BITS, SAMPLES, &estate, &kept) < 0)
+	if (fs_handover_open(fd, VIEWS, BITS, SAMPLES, &handover, &kept) < 0)
 		abort();
 	struct fs_handover_counts counts;
-	if (fs_handover_load_counts(estate, &counts))
+	if (fs_handover_load_counts(handover, &counts))
 		assert(counts.n <= FS_HANDOVER_COUNTS_MAX &&
 		        counts.xxh3 == XXH3_64bits(&counts, offsetof(struct fs_handover_counts, xxh3)));
 	for (uint32_t v = 0; v < VIEWS; v++) {
-		struct fs_handover_view view = fs_handover_view(estate, v);
+		struct fs_handover_view view = fs_handover_view(handover, v);
 		struct fs_handover_record record = { .epoch = 5 };
 		struct fs_handover_record found;
 		bool there = fs_handover_load(&view, &found);
@@ -50,8 +50,8 @@ static void look(int fd, bool whole)
 			assert(view.maps[m][BITS / 64] == 0);
 		}
 	}
-	fs_handover_resident(estate)[SAMPLES / 64] |= 1;
-	struct fs_handover_opens *opens = fs_handover_opens(estate);
+	fs_handover_resident(handover)[SAMPLES / 64] |= 1;
+	struct fs_handover_opens *opens = fs_handover_opens(handover);
 	const struct inotify_event *event;
 	size_t events = 0;
 	while ((event = fs_handover_take_event(opens))) {
@@ -61,7 +61,7 @@ static void look(int fd, bool whole)
 	fs_handover_clear_events(opens);
 	assert(opens->taken == 0 && opens->events[0] == 0 && opens->events[sizeof(opens->events) - 1] == 0);
 	assert(!whole || kept);
-	fs_handover_close(estate);
+	fs_handover_close(handover);
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
