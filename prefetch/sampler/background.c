@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* All seeds, by a thread at idle priority: it runs where nobody else wants the processor, and no faster than the recogniser grants.
+/* The thread that tries all seeds at idle priority; prefetch/sampler/recognise_private.h first.
  *
- * A thread without privileges does not get back from SCHED_IDLE (sched(7)), so it is a thread of its own.  It may be kept from
- * running for seconds, so it holds no lock, and nobody waits for it but who frees the recogniser: what it is to do and what
- * it has found change hands by `state`.
+ * It runs when nobody else wants the processor, and no longer than the recogniser grants.  A thread without privileges
+ * cannot return from SCHED_IDLE (sched(7)), so it is a thread of its own.  It may not run for seconds, so it holds no
+ * lock, and only prefetch_background_done() waits for it.  `state` says who owns the seeds and what was found:
  *
  *      recogniser: IDLE --begin--> BUSY --thread--> FOUND, NONE --recogniser--> IDLE */
 #include <errno.h>
@@ -29,7 +29,7 @@ static void *run(void *arg)
 				break;
 			}
 			if (atomic_load(&b->granted_ns) <= 0)
-				break; /* until more is granted */
+				break; /* wait for more time */
 			uint64_t start = prefetch_recognise_now_ns();
 			enum seeds_result result = prefetch_seeds_step(b->seeds);
 			uint64_t took = prefetch_recognise_now_ns() - start;

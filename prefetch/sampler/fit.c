@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* Scores parts of a permutation, and finds stride and pace; prefetch/sampler/fit.h first: it has the bound. */
 #include "prefetch/sampler/fit.h"
 
 #include <assert.h>
@@ -8,8 +9,8 @@
 
 enum {
 	BATCH_MAX = 4096,
-	CHAINS_MAX = 128, /* looked at for each turn: more readers are not told apart */
-	FEW_FILES = 512,
+	CHAINS_MAX = 128, /* compared with each turn: more readers look like fewer */
+	FEW_FILES = 512,  /* up to here the exact probability is used */
 };
 
 struct hit {
@@ -60,13 +61,13 @@ static double ln_choose(double n, double k)
 	return lgamma_r(n + 1, &sign) - lgamma_r(k + 1, &sign) - lgamma_r(n - k + 1, &sign);
 }
 
-/* The same for `seen` files of n, all different: hypergeometric, whose terms fall at least as fast as the first two of the
- * tail.  Of few files that are worth much more than Chernoff's bound; of many next to nothing. */
+/* The same for `seen` distinct files of n: the hypergeometric tail, whose terms fall at least as fast as its first two.
+ * For few files it gives a much higher score than Chernoff's bound; for many files nearly the same. */
 static double surprise_of(double a, double s, double seen, double n)
 {
 	if (n > FEW_FILES)
 		return prefetch_fit_surprise(a, s, seen / n);
-	double neither = n - s - seen + a; /* cells of no part that were not opened */
+	double neither = n - s - seen + a; /* cells outside the part that were not opened */
 	double next = (s - a) * (seen - a) / ((a + 1) * (neither + 1));
 	if (neither < 0 || a * n <= s * seen || next >= 1)
 		return 0;
@@ -74,7 +75,8 @@ static double surprise_of(double a, double s, double seen, double n)
 	return ln < 0 ? -ln : 0;
 }
 
-/* The best window of a part: its hits but for a share at either end, which late and early workers or strangers fill. */
+/* Finds the best window of a part.  It may leave out a share of the hits at either end, where late or early workers and
+ * other readers open files. */
 static void try_part(
         const struct prefetch_fit_input *in, const struct hit *hits, const struct part *part, struct prefetch_fit *best)
 {
@@ -108,9 +110,9 @@ static void try_part(
 	}
 }
 
-/* Workers who read side by side have each come equally far into their batches: seen modulo the batch, that looks like
- * the first few ranks of a world of that size.  But ranks go on being read, while those residues are read once, one
- * after the other: the residues of a part must occur both among the earlier and among the later opens. */
+/* Whether the residues of a part occur among the earlier and among the later opens.  Workers side by side have each
+ * come equally far into their batches.  Modulo the batch, that looks like the first few ranks of a world of that
+ * size.  But ranks are read all the time, while those residues are read once, one after the other. */
 static bool steady(const uint16_t *early, const uint16_t *late, const struct part *part)
 {
 	uint32_t both = 0;
@@ -121,7 +123,7 @@ static bool steady(const uint16_t *early, const uint16_t *late, const struct par
 	return both * 4 >= part->ranks * 3;
 }
 
-/* All parts of one world. */
+/* Tries all parts of one world. */
 static void try_world(
         const struct prefetch_fit_input *in, const struct hit *hits, uint32_t world, struct prefetch_fit *best)
 {
@@ -175,7 +177,7 @@ bool prefetch_fit(const struct prefetch_fit_input *in, struct prefetch_fit *ret_
 	return true;
 }
 
-/* The smallest block of residues of `world`, of a size that divides it, that holds [low, high]. */
+/* Returns the size of the smallest block of residues that holds [low, high] and divides `world`. */
 static uint32_t block_of(uint32_t world, uint32_t low, uint32_t high)
 {
 	uint32_t size = high - low + 1;
@@ -184,7 +186,8 @@ static uint32_t block_of(uint32_t world, uint32_t low, uint32_t high)
 	return size;
 }
 
-/* Strangers' files fall on any residue, but each on few. */
+/* Finds the sparsest part with all residues that are frequent.  Other readers' files have any residue, but each
+ * rarely. */
 static void sparsest_part(const uint64_t *positions, uint32_t n, uint32_t stride, struct prefetch_part *part)
 {
 	uint16_t count[PART_STRIDE_MAX] = { 0 }, most = 0;
@@ -260,7 +263,7 @@ bool prefetch_fit_part(
 	return true;
 }
 
-/* Chains: turns that follow one another at a stride; each is a batch, or a reader that has no batches. */
+/* Chains: turns that follow one another at a stride.  Each is a batch, or a reader without batches. */
 struct chains {
 	uint32_t n, joined; /* chains; turns that continue one */
 	uint64_t start[PREFETCH_FIT_MAX];
@@ -285,8 +288,8 @@ static void chain(struct chains *chains, const uint64_t *turns, uint32_t n, uint
 	}
 }
 
-/* Batches begin at multiples of their size: the largest that divides nearly all starts, but for those of the first
- * chains, which may have begun before the window. */
+/* Returns the batch: the largest size that divides nearly all starts, because batches begin at multiples of their size.
+ * The first chains do not count, because they may have begun before the window. */
 static uint32_t batch_of(const struct chains *chains, uint32_t n, uint32_t stride)
 {
 	uint64_t starts[PREFETCH_FIT_MAX];
@@ -307,7 +310,7 @@ static uint32_t batch_of(const struct chains *chains, uint32_t n, uint32_t strid
 	return 0;
 }
 
-/* Batches begun and not finished: what is most common during the second half. */
+/* Returns how many batches are begun and not finished: the most frequent number during the second half. */
 static uint32_t active(const uint64_t *turns, uint32_t n, uint32_t stride, uint32_t batch)
 {
 	uint32_t count[PREFETCH_FIT_MAX + 1] = { 0 }, best = 0;

@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* Makes filters and lists, and looks files and indices up in them; prefetch/sampler/list.h first. */
 #include "prefetch/sampler/list.h"
 
 #include <assert.h>
@@ -11,9 +12,9 @@
 #include "shard/base/cleanup.h"
 #include "shard/view.h"
 
-enum { RANK_WORDS = 8 }; /* 512 files a counter */
+enum { RANK_WORDS = 8 }; /* words of 64 files for one entry of `before` */
 
-/* Bits with rank and select.  before[i]: bits set in front of word i * RANK_WORDS. */
+/* A bit a file, with rank and select.  before[i]: how many bits are set before word i * RANK_WORDS. */
 struct prefetch_filter {
 	atomic_uint refs;
 	uint32_t n_files;
@@ -23,7 +24,7 @@ struct prefetch_filter {
 
 struct run {
 	uint32_t first, end; /* file ids */
-	uint32_t before;     /* files of the list in front of it */
+	uint32_t before;     /* files of the list before it */
 };
 
 struct prefetch_list {
@@ -34,15 +35,15 @@ struct prefetch_list {
 	uint32_t n;
 	uint32_t n_runs;
 	uint32_t room;
-	struct run *runs;               /* in list order; empty ones are left out */
-	uint32_t *by_first;             /* numbers of runs, by first file id */
-	struct prefetch_filter *filter; /* counted */
-	char *where;                    /* directory, or the given list's name */
+	struct run *runs;               /* in list order; none is empty */
+	uint32_t *by_first;             /* numbers of runs, sorted by their first file id */
+	struct prefetch_filter *filter; /* a reference */
+	char *where;                    /* the directory's path, or the given list's name */
 	char suffix[PREFETCH_SUFFIX_MAX + 1];
 	struct prefetch_list_given given;
-	uint32_t *named;  /* by name: files in list order; else NULL */
-	uint32_t *places; /* of the files first .. end - 1, UINT32_MAX for those that are not in it */
-	uint32_t first_file, n_files;
+	uint32_t *named;              /* by name: files in list order; else NULL */
+	uint32_t *places;             /* by name: index of file first_file + i; UINT32_MAX: not in the list */
+	uint32_t first_file, n_files; /* of `places` */
 };
 
 static void filter_put(struct prefetch_filter *filter)
@@ -87,7 +88,7 @@ static void filter_count(struct prefetch_filter *filter)
 	}
 }
 
-/* Files of the filter with an id below `file` <= n_files. */
+/* Returns how many files of the filter have an id below `file`.  file <= n_files. */
 static uint32_t filter_rank(const struct prefetch_filter *filter, uint32_t file)
 {
 	uint32_t word = file / 64;
@@ -99,7 +100,7 @@ static uint32_t filter_rank(const struct prefetch_filter *filter, uint32_t file)
 	return rank;
 }
 
-/* The file of the filter that has `rank` others below it; there is one. */
+/* Returns the file of the filter that has `rank` others below it.  The caller knows that there is one. */
 static uint32_t filter_select(const struct prefetch_filter *filter, uint32_t rank)
 {
 	size_t low = 0, high = (size_t)filter->n_files / (RANK_WORDS * 64) + 1;
@@ -124,7 +125,7 @@ static uint32_t filter_select(const struct prefetch_filter *filter, uint32_t ran
 	return (uint32_t)(word * 64) + (uint32_t)__builtin_ctzll(left);
 }
 
-/* The last characters of a name in lower case, one a byte. */
+/* Returns the last n characters of a name, n <= 8, in lower case, one a byte. */
 static uint64_t tail_of(const char *name, uint32_t len, uint32_t n)
 {
 	uint64_t tail = 0;
@@ -135,7 +136,7 @@ static uint64_t tail_of(const char *name, uint32_t len, uint32_t n)
 	return tail;
 }
 
-/* Asked for every file of a dataset: no loop of strcasecmp(). */
+/* Called for every file of a dataset, so it makes no loop of strcasecmp(). */
 bool prefetch_list_is_image(const char *name, uint32_t len)
 {
 	enum { DOT = '.' << 24 };
@@ -189,7 +190,7 @@ int prefetch_filters_step(struct prefetch_filters *filters, uint32_t max)
 			return rc;
 		uint32_t instead;
 		if (filters->shown && !file.common && shard_view_instead(filters->shown, file.sample, &instead) < 0)
-			continue; /* left out */
+			continue; /* the view leaves its sample out */
 		filters->filters[PREFETCH_FILTER_ALL]->words[id / 64] |= bit;
 		if (!file.common)
 			filters->filters[PREFETCH_FILTER_DEALT]->words[id / 64] |= bit;
@@ -213,7 +214,7 @@ void prefetch_filters_done(struct prefetch_filters *filters)
 	*filters = (struct prefetch_filters){ 0 };
 }
 
-/* Appends the files [first, end) as far as the filter lets them through; grows the run before where they continue it. */
+/* Appends those of the files [first, end) that the filter has.  Extends the last run if they continue it. */
 static int add_run(struct prefetch_list *list, uint32_t first, uint32_t end)
 {
 	uint32_t n = first < end ? filter_rank(list->filter, end) - filter_rank(list->filter, first) : 0;
@@ -238,7 +239,7 @@ static int add_run(struct prefetch_list *list, uint32_t first, uint32_t end)
 	return 0;
 }
 
-/* A directory among its siblings and their files: compared as "name/". */
+/* A directory among its siblings and their files: it compares as "name/". */
 struct entry {
 	const char *name;
 	uint32_t len;
@@ -262,7 +263,8 @@ static int compare_entries(const void *a, const void *b)
 	return compare_bytes(x->name, x->len, true, y->name, y->len, true);
 }
 
-/* The first of the files [low, high) of one directory, which are sorted by name, whose name is not below "name/". */
+/* Finds the first of the files [low, high) of one directory whose name is not below "name/".  They are sorted by
+ * name. */
 static int first_behind(
         const struct shard_index *index, const struct entry *entry, uint32_t low, uint32_t high, uint32_t *ret_file)
 {
@@ -302,7 +304,7 @@ static int children(
 	return 0;
 }
 
-/* Depth is bounded by SHARD_DEPTH_MAX. */
+/* Recursion: at most SHARD_DEPTH_MAX deep. */
 static int add_by_path(
         struct prefetch_list *list, const struct shard_index *index, uint32_t id) // NOLINT(misc-no-recursion)
 {
@@ -343,7 +345,7 @@ static int compare_walked(const void *a, const void *b)
 	return strcmp(x->path, y->path);
 }
 
-/* One class: its directories sorted by path, as sorted(os.walk(class)) gives them. */
+/* Appends one class: its directories sorted by path, as in sorted(os.walk(class)). */
 static int add_class(struct prefetch_list *list, const struct shard_index *index, uint32_t class, uint32_t end_dir)
 {
 	uint32_t n = end_dir - class, made = 0;
@@ -396,7 +398,7 @@ static int add_subtree(struct prefetch_list *list, const struct shard_index *ind
 	return rc < 0 ? rc : add_run(list, dir.first_file, dir.end_file);
 }
 
-/* By name: what of it is compared first, in one go. */
+/* A file to sort by name.  key: 8 bytes of the name, compared first. */
 struct named {
 	uint64_t key;
 	uint32_t file;
@@ -422,7 +424,7 @@ static int compare_named(const void *a, const void *b, void *index)
 	return c != 0 ? c : x->file < y->file ? -1 : 1;
 }
 
-/* The files of the filter, and how much all their names have in common. */
+/* Gathers the files of the filter, and finds how many bytes all their names begin with in common: keys begin behind. */
 static int gather_named(struct prefetch_list *list, const struct shard_index *index, const struct shard_dir *dir,
         struct named *named, uint32_t *ret_common)
 {
@@ -651,8 +653,8 @@ int prefetch_list_find(const struct prefetch_list *list, uint32_t file, uint32_t
 	return 0;
 }
 
-/* Where both start a piece with the same file and end it with the same one, and it is ascending in both, equal counts
- * mean equal files: the filters are nested or disjoint. */
+/* Whether both lists have the same first and last file in each run of `a`.  If so, the run has the same files in
+ * both: it ascends in both, the counts are equal, and the filters are nested or disjoint. */
 static bool pieces_equal(const struct prefetch_list *a, const struct prefetch_list *b)
 {
 	for (uint32_t i = 0; i < a->n_runs; i++) {
@@ -682,7 +684,7 @@ bool prefetch_list_equal(const struct prefetch_list *a, const struct prefetch_li
 	if (a->n != b->n || a->sort == PREFETCH_SORT_GIVEN || b->sort == PREFETCH_SORT_GIVEN)
 		return false;
 	if (a->named && b->named && a->dir == b->dir)
-		return true; /* as below */
+		return true; /* equal counts, so equal files, as in pieces_equal() */
 	if (a->named || b->named)
 		return places_equal(a, b);
 	return pieces_equal(a, b) && pieces_equal(b, a);

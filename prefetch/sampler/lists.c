@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Which lists the opened files may come from: those of the directories that hold a good part of them. */
+/* Makes the lists that the opened files may come from: those of the directories that hold a good part of these files.
+ * prefetch/sampler/list.h first. */
 #include <errno.h>
 #include <string.h>
 
 #include "prefetch/sampler/recognise_private.h"
 
-enum { COUNTED = 256, SHARE = 8 /* a directory must hold an eighth of the ring */ };
+enum { COUNTED = 256, SHARE = 8 /* a directory counts if it holds an eighth of the ring */ };
 
 static void suffix_of(const struct shard_file *file, char ret_suffix[PREFETCH_SUFFIX_MAX + 1])
 {
@@ -18,7 +19,7 @@ static void suffix_of(const struct shard_file *file, char ret_suffix[PREFETCH_SU
 	}
 }
 
-/* The suffix most of the first files have (majority vote). */
+/* Finds the suffix that most of the ring's files have (majority vote). */
 static void common_suffix(const struct prefetch_recognise *r, char ret_suffix[PREFETCH_SUFFIX_MAX + 1])
 {
 	uint32_t lead = 0;
@@ -50,13 +51,13 @@ static void count_dir(struct counted counted[COUNTED], uint32_t *n, uint32_t dir
 	while (i < *n && counted[i].dir != dir)
 		i++;
 	if (i == COUNTED)
-		return; /* more directories than can hold an eighth each: the upper ones came first */
+		return; /* so many cannot hold an eighth each, and the upper ones came first */
 	if (i == *n)
 		counted[(*n)++] = (struct counted){ .dir = dir };
 	counted[i].files++;
 }
 
-/* Counts a file's directories, the root first. */
+/* Counts the file for each directory above it, the root first. */
 static int count_file(const struct prefetch_recognise *r, uint32_t id, struct counted counted[COUNTED], uint32_t *n)
 {
 	uint32_t chain[SHARD_DEPTH_MAX + 1], depth = 0;
@@ -98,7 +99,7 @@ static int add_list(
 	return 0;
 }
 
-/* One list of a directory. */
+/* Makes the next list of a directory: three sorts of four filters each. */
 static int add_dir(struct prefetch_recognise *r, uint32_t dir)
 {
 	static const enum prefetch_list_sort sorts[] = { PREFETCH_SORT_WALK, PREFETCH_SORT_ID, PREFETCH_SORT_PATH };
@@ -123,7 +124,7 @@ static bool is_listed(const struct prefetch_recognise *r, uint32_t dir)
 	return false;
 }
 
-/* One new list a slice. */
+/* Makes one new list, of the next directory that has some to make.  1: there may be more; 0: done. */
 static int add_next_dir(struct prefetch_recognise *r)
 {
 	struct counted counted[COUNTED];
@@ -147,8 +148,9 @@ static int add_next_dir(struct prefetch_recognise *r)
 
 /* ---- by name alone ---- */
 
-/* A list by name costs a sort of all names.  Whoever goes by it opens files of several directories in turn, each about as far into its
- * own directory as those before: in few of the stretches into which directories are cut here, where a shuffle is in most. */
+/* Whether a reader seems to go by name alone.  The question is asked first, because a list by name takes a sort of
+ * all names.  Such a reader opens files of several directories in turn, all about equally far into their directories.
+ * So its opens lie in few of the STRETCHES equal parts of directories, while those of a shuffle lie in most. */
 static bool go_by_name(const struct prefetch_recognise *r, const struct shard_dir *dir)
 {
 	enum { STRETCHES = 64, FEW_FILES = 1 << 14 };

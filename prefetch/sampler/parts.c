@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A list in contiguous parts, one a rank, side by side: the ranks' positions are interleaved as if they were dealt one by one, so
- * that everything else here need not know.
+/* A list in contiguous parts, one a rank, read side by side; prefetch/sampler/recognise_private.h first.
+ * The ranks' positions are interleaved, as if they were dealt one by one.  So the other files need not know of parts.
  *
  *      list      0 1 2 3 4 | 5 6 7 8 9        two parts of five files
  *      position  0 2 4 6 8 | 1 3 5 7 9
  *
- * Where the parts are not equally long, what is longer than the shortest comes behind all of it. */
+ * If the parts are not equally long, the files beyond the length of the shortest part come last. */
 #include <errno.h>
 #include <stdlib.h>
 
@@ -16,7 +16,7 @@ static uint32_t at_most(uint64_t value, uint32_t most)
 	return value < most ? (uint32_t)value : most;
 }
 
-/* Index in the list at which the part of rank `r` begins; r may be the world: its end. */
+/* Returns the index in the list at which the part of rank `r` begins.  r = world: the end of the last part. */
 static uint32_t start_of(const struct parts *parts, uint32_t r)
 {
 	uint32_t whole = parts->n / parts->world, rest = parts->n % parts->world;
@@ -33,7 +33,7 @@ static uint32_t start_of(const struct parts *parts, uint32_t r)
 
 static uint32_t rank_of(const struct parts *parts, uint32_t index)
 {
-	uint32_t low = 0, high = parts->world; /* the first rank that begins behind it is `high` or below */
+	uint32_t low = 0, high = parts->world; /* the first rank that begins behind `index` is at most `high` */
 	while (low + 1 < high) {
 		uint32_t mid = low + (high - low) / 2;
 		if (start_of(parts, mid) <= index)

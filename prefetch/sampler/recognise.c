@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* The recogniser: takes in opens, keeps the ring, shares its time among tracks, look and seeds; recognise.h first. */
 #include "prefetch/sampler/recognise.h"
 
 #include <errno.h>
@@ -11,12 +12,12 @@
 #include "prefetch/sampler/recognise_private.h"
 
 enum {
-	AGAIN_MIN = 4, /* of 64 opens were opened in this pass already: a new pass */
-	LATEST_SHARE = 16,
+	AGAIN_MIN = 4,     /* a new pass begins if so many of 64 opens are of files seen in this pass */
+	LATEST_SHARE = 16, /* a file counts once within this share of all files */
 	PATIENCE_MIN = RING,
 	PATIENCE_MAX = 1 << 16,
-	OPENS_ENDED_NS = 1000000000, /* without opens */
-	FILL_MAX_NS = 1000000000,    /* of one pause between steps counts */
+	OPENS_ENDED_NS = 1000000000, /* opens have ended if none came for this time */
+	FILL_MAX_NS = 1000000000,    /* a pause between two steps fills the budget for this time at most */
 };
 
 int prefetch_recognise_new(const struct prefetch_recognise_options *options, struct prefetch_recognise **ret_recognise)
@@ -100,8 +101,9 @@ static bool bounded(const struct prefetch_recognise *r)
 	return r->options.search_burst_ns > 0;
 }
 
-/* By a reader who looks at its header first, or tries again; others open theirs between.  Of few files the next epoch may
- * open some as soon. */
+/* Whether a reader opened the file a moment ago.  Readers look at a header first, or try again, and others open files
+ * in between.  If there are few files, only the latest few count, because the next epoch may open a file again so
+ * soon. */
 static bool opened_just_now(const struct prefetch_recognise *r, uint32_t file)
 {
 	uint64_t most = r->n_files / LATEST_SHARE < LATEST ? r->n_files / LATEST_SHARE + 1 : LATEST;
@@ -149,7 +151,7 @@ static void ring_clear(struct prefetch_recognise *r)
 	r->search.running = false;
 }
 
-/* A pass begins: the ring is what came last and what will come. */
+/* Begins a pass: the new ring has the latest unexplained opens, and those that will come. */
 static void begin_pass(struct prefetch_recognise *r)
 {
 	uint64_t first = r->n_recent > RECENT ? r->n_recent - RECENT : 0;
@@ -174,8 +176,8 @@ static bool tries_seeds(const struct prefetch_recognise *r)
 	return r->unseeded.scan || r->likely.running || prefetch_background_busy(r);
 }
 
-/* The ring is to be what will come.  While seeds are tried the pass goes on for their sake: what was opened in it is wanted when one
- * is found. */
+/* Begins a new ring.  While seeds are tried the pass goes on, because catch_up() in track.c needs `seen` when one is
+ * found. */
 static void begin_ring(struct prefetch_recognise *r)
 {
 	if (!tries_seeds(r)) {
@@ -193,7 +195,7 @@ static void collect(struct prefetch_recognise *r, uint32_t file)
 	bool seen = bit_get(r->seen, file);
 	r->recent[r->n_recent++ % RECENT] = file;
 	r->again = r->again << 1 | seen;
-	/* Two jobs open the same files, too: what is to be looked at stays until it was. */
+	/* Two jobs also open the same files.  So a ring that is due for a look stays until the look is done. */
 	bool looked = !r->search.running && !prefetch_search_due(r);
 	if (__builtin_popcountll(r->again) >= AGAIN_MIN && r->n_recent >= RECENT && looked) {
 		begin_pass(r);
@@ -209,7 +211,7 @@ static void collect(struct prefetch_recognise *r, uint32_t file)
 		r->ring[r->n_ring++] = file;
 		return;
 	}
-	/* Nobody known: look again from time to time, less and less often, at what is likely. */
+	/* No hypothesis fits.  Look again from time to time, more and more rarely, with the likely hypotheses. */
 	if (++r->overflow >= r->patience && r->looked == RING && !r->search.running) {
 		begin_ring(r);
 		r->rolling = true;
@@ -217,7 +219,7 @@ static void collect(struct prefetch_recognise *r, uint32_t file)
 	}
 }
 
-/* A trainer that was followed does something else: what came last is the beginning of it. */
+/* The trainer of a track does something else: the latest opens are its beginning. */
 static void look_afresh(struct prefetch_recognise *r)
 {
 	r->astray = false;
@@ -263,14 +265,15 @@ void prefetch_recognise_pause(struct prefetch_recognise *r)
 	r->n_latest = 0;
 	r->pressing = true;
 	if (r->n_ring < RING && r->looked < r->n_ring)
-		return; /* still being looked at */
+		return; /* a look at these opens is still to come */
 	r->n_recent = 0;
 	begin_ring(r);
 }
 
 void prefetch_recognise_sift(struct prefetch_recognise *r)
 {
-	/* A track that moves by what it is asked about may explain what was kept before.  Each move takes opens from the ring. */
+	/* A track that changes while it is asked may explain opens that were kept before.  So ask again; each change
+	 * takes opens from the ring, so this ends. */
 	do {
 		uint32_t kept = 0;
 		r->changed = false;
@@ -330,8 +333,8 @@ uint64_t prefetch_recognise_now_ns(void)
 	return (uint64_t)t.tv_sec * 1000000000 + (uint64_t)t.tv_nsec;
 }
 
-/* What has come in since, up to a burst.  Half a burst stays here, for likely seeds at once when there are some; what is more is for
- * all seeds, as long as opens come. */
+/* Adds to the budget what the time since the last call brings, up to a burst.  Half a burst stays here, so that likely
+ * seeds are tried at once.  While opens come, the rest goes to the thread that tries all seeds. */
 static void fill_up(struct prefetch_recognise *r)
 {
 	struct budget *b = &r->budget;
@@ -360,7 +363,7 @@ static bool may_try(const struct prefetch_recognise *r, bool all)
 
 /* ---- steps ---- */
 
-/* The seeds of the last look, or of the one that came meanwhile. */
+/* Tries likely seeds.  Afterwards those of the look that came meanwhile are next. */
 static int step_likely(struct prefetch_recognise *r)
 {
 	struct likely *l = &r->likely;
@@ -384,7 +387,7 @@ static int step_likely(struct prefetch_recognise *r)
 	return rc < 0 ? rc : 1;
 }
 
-/* Looks cost little: what is spent for them is missing for the seeds, but they do not wait. */
+/* A look costs little, so it does not wait for the budget; but it takes its time from the budget of the seeds. */
 static int step_look(struct prefetch_recognise *r)
 {
 	if (r->search.running)

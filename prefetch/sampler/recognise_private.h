@@ -1,5 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Private to recognise*.c. */
+/* What the .c files of recognition share: search.c, seeds.c, track.c and so on.  prefetch/sampler/recognise.h first.
+ *
+ * Threads: as in recognise.h.  A function without another word is for the recogniser's thread, with the caller's
+ * lock. */
 #ifndef DDPFS_PREFETCH_SAMPLER_RECOGNISE_PRIVATE_H
 #define DDPFS_PREFETCH_SAMPLER_RECOGNISE_PRIVATE_H
 
@@ -12,40 +15,40 @@
 #include "prefetch/sampler/seed_scan.h"
 
 enum {
-	RING = PREFETCH_FIT_MAX, /* unexplained opens that are kept */
-	RECENT = 64,             /* the latest of them, to begin a new ring with */
-	LATEST = 256,            /* opens, whoever's: a file among them that is opened again counts once */
+	RING = PREFETCH_FIT_MAX, /* opens in the ring */
+	RECENT = 64,             /* of these the latest, with which a new ring begins */
+	LATEST = 256,            /* of all opens the latest: a file among them that is opened again counts once */
 	LOOSE_MAX = 64,
 	TRIAL_MAX = 64,
 	LISTS_MAX = 32,
-	SAVED_WORDS_MAX = 1 << 28, /* of a generator, in what was saved: a second to draw */
+	SAVED_WORDS_MAX = 1 << 28, /* of a generator, in a saved track: they take a second to draw */
 	REFUSED_MAX = 8,
-	REFUSED_OPENS = 2048,  /* so long it is not tried again */
+	REFUSED_OPENS = 2048,  /* a dropped track is not tried again for so many opens */
 	DIRS_MAX = 6,          /* directories whose lists are tried */
-	LIKELY_SEEDS = 10000,  /* looked at first */
+	LIKELY_SEEDS = 10000,  /* tried first */
 	SLICE_ITEMS = 1 << 16, /* of a permutation or a filter, in one slice: under a millisecond */
-	SLICE_FILES = 2048,    /* looked at for the filters */
-	SLICE_EPOCHS = 4,      /* of ddpfs's own order */
-	SLICE_WORK = 1 << 17,  /* outputs looked at, of all seeds and lists */
-	EXACT_OUTPUTS = 8192,  /* of a hypothesis that passed the filter */
-	FAR_OUTPUTS = 1 << 16, /* of one whose world is large */
+	SLICE_FILES = 2048,    /* for the filters of lists, in one slice */
+	SLICE_EPOCHS = 4,      /* of ddpfs's own order, in one slice */
+	SLICE_WORK = 1 << 17,  /* outputs of all seeds and lists, in one slice */
+	EXACT_OUTPUTS = 8192,  /* computed of a hypothesis that passed the filter */
+	FAR_OUTPUTS = 1 << 16, /* the same if its world is large */
 };
 
 /* Where a permutation comes from. */
 struct source {
 	enum prefetch_sampler sampler;
-	uint32_t seed; /* what the generator of the permutation is seeded with; OWN: the epoch */
-	uint64_t skip; /* words drawn from it before */
-	uint64_t name; /* for people, and for RANDOM the manual seed */
-	uint64_t word; /* RANDOM: index of the word of that generator that is `seed` */
-	uint64_t step; /* what to add for the next epoch: to seed, word or skip */
-	bool learned;  /* `step` was seen, not assumed */
+	uint32_t seed; /* seeds the generator of the permutation; OWN: the epoch */
+	uint64_t skip; /* words drawn from that generator before */
+	uint64_t name; /* the seed for messages; RANDOM: the manual seed */
+	uint64_t word; /* RANDOM: which word of the manual seed's generator is `seed` */
+	uint64_t step; /* add this for the next epoch: to seed, word or skip */
+	bool learned;  /* `step` was seen; else it is assumed */
 };
 
-/* A list in contiguous parts, one a rank (parts.c).  In a source: seed is the world, skip the kind. */
+/* A list in contiguous parts, one a rank (parts.c).  In a source, `seed` is the world and `skip` the kind. */
 enum parts_kind {
-	PARTS_UP,   /* of n / world files, rounded up; the last one has what is left */
-	PARTS_DOWN, /* rounded down; the rest is nobody's */
+	PARTS_UP,   /* n / world files each, rounded up; the last part has the rest */
+	PARTS_DOWN, /* rounded down; no rank reads the rest */
 	PARTS_EVEN, /* the first n % world have one file more */
 };
 struct parts {
@@ -53,68 +56,71 @@ struct parts {
 	enum parts_kind kind;
 };
 
+/* track.c has how a track is followed. */
 struct track {
-	uint32_t id, generation;
+	uint32_t id, generation; /* struct prefetch_recognised */
 	struct source source, next_source;
-	bool has_next;              /* next_source is what is expected */
+	bool has_next;              /* next_source is set: it is expected next */
 	struct prefetch_list *list; /* NULL for OWN */
 	uint64_t size;              /* positions */
 	struct prefetch_part part;
-	struct source before_source;       /* of the epoch before; name UINT64_MAX: none */
-	struct prefetch_perm *perm, *next; /* NULL where there is no shuffle; else made or being made */
-	struct prefetch_sequence *now, *then;
-	uint64_t *used;        /* bit a position */
-	uint64_t high;         /* behind the farthest position opened */
-	uint64_t recent[RING]; /* positions near here, in the order of the opens, whichever rank's */
-	uint64_t n_recent;     /* ever */
+	struct source before_source;          /* of the last epoch, if `epoch` is not 0 */
+	struct prefetch_perm *perm, *next;    /* this epoch's and the next one's; NULL: no shuffle, or not begun */
+	struct prefetch_sequence *now, *then; /* the same as sequences; NULL: not made yet */
+	uint64_t *used;                       /* a bit a position: opened in this epoch */
+	uint64_t high;                        /* behind the farthest position opened */
+	uint64_t recent[RING]; /* opened positions near `high`, of any rank, in the order of the opens; a ring */
+	uint64_t n_recent;     /* in this epoch */
 	struct loose {
 		uint64_t position;
-		uint64_t at; /* opens then */
+		uint64_t at; /* the recogniser's `opens` then */
 		uint32_t file;
-	} loose[LOOSE_MAX]; /* opened, and none just before it was: a batch begins, or a stranger's */
+	} loose[LOOSE_MAX]; /* opened, but none just before it: it begins a batch, or another reader opened it */
 	uint32_t n_loose;
-	uint64_t refit_at;
-	uint64_t began;   /* positions below it may have been read before they were seen */
-	uint32_t outside; /* opens near `high` that are not of the part, since the last refit */
-	uint64_t epoch, opens, last_open;
-	uint64_t made_at;        /* opens, of whomever */
-	bool unverified;         /* restored: the next opens have not borne it out yet */
-	uint32_t missed, fitted; /* opens of its files that were not expected, and that were, lately */
-	uint32_t repeated;
-	bool confirmed;
-	uint32_t calm;                           /* expected opens since the trial began */
-	uint32_t trial, trial_next, trial_again; /* opens that are not of this epoch's rest; of the next one, again */
-	uint64_t trial_at[TRIAL_MAX];            /* their positions */
-	double score;
-	uint64_t after;
+	uint64_t refit_at;                /* n_recent at the next refit */
+	uint64_t began;                   /* positions below it may have been opened unseen */
+	uint32_t outside;                 /* opens near `high` outside the part, since the last refit */
+	uint64_t epoch, opens, last_open; /* last_open: the recogniser's `opens` when it last explained one */
+	uint64_t made_at;                 /* the recogniser's `opens` when the track was made */
+	bool unverified;                  /* restored, and opens have not confirmed it yet */
+	uint32_t missed, fitted;          /* opens of its list's files, lately: not expected, and expected */
+	uint32_t repeated;                /* struct prefetch_recognised */
+	bool confirmed;                   /* the same */
+	uint32_t calm;                    /* expected opens since the trial began */
+	/* Unexpected opens; of these, those at the beginning of the next epoch, and of this one again. */
+	uint32_t trial, trial_next, trial_again;
+	uint64_t trial_at[TRIAL_MAX]; /* positions of the trial */
+	double score;                 /* struct prefetch_recognised */
+	uint64_t after;               /* the same */
 	struct prefetch_pace pace;
-	bool pace_sure; /* two looks in a row gave it */
+	bool pace_sure; /* two refits in a row gave this pace */
 };
 
 /* One list as the search sees it. */
 struct target {
 	struct prefetch_list *list; /* NULL for OWN */
-	uint32_t n, n_seen;
-	uint32_t threshold;       /* hits in the filter that let a hypothesis pass, in the family at hand */
-	uint32_t indices[RING];   /* of the ring's files that are in it, in the order of the opens */
-	uint32_t slots[RING * 4]; /* index + 1 -> its number in `indices`, open addressing */
-	uint16_t numbers[RING * 4];
+	uint32_t n, n_seen;         /* files of the list; entries of `indices` */
+	uint32_t threshold;         /* a hypothesis of the current family passes the filter with so many hits */
+	uint32_t indices[RING];     /* of the ring's files in this list, in the order of the opens */
+	uint32_t slots[RING * 4];   /* hash table, open addressing: index + 1; 0: empty */
+	uint16_t numbers[RING * 4]; /* the entry's place in `indices` */
 	struct prefetch_torch_filter filter;
 };
 
+/* Hypotheses that are tried one after the other. */
 struct family {
 	enum prefetch_sampler sampler;
-	uint32_t from, to; /* seeds, or words for `deep` */
-	uint32_t skip;
-	uint32_t draws;   /* RANDOM: seeds drawn after each manual seed that are tried */
-	uint32_t outputs; /* what the filter looks at; over PREFETCH_FILTER_WORDS: exactly, one by one */
-	bool deep;        /* RANDOM: all words [from, to) of the generator seeded with `manual` */
+	uint32_t from, to; /* seeds [from, to); `deep`: words */
+	uint32_t skip;     /* words drawn before the permutation */
+	uint32_t draws;    /* RANDOM: how many seeds to try that are drawn after each manual seed */
+	uint32_t outputs;  /* that the filter checks; above PREFETCH_FILTER_WORDS: computed exactly, seed by seed */
+	bool deep;         /* RANDOM: all words [from, to) of the generator seeded with `manual` */
 	uint64_t manual;
 };
 
 enum { FAMILIES_MAX = 48 };
 
-/* What the exact prefix of a permutation is made on. */
+/* Memory for prefetch_torch_prefix(). */
 struct workbench {
 	uint32_t *perm;  /* FAR_OUTPUTS */
 	uint64_t *table; /* 2 * FAR_OUTPUTS */
@@ -122,36 +128,38 @@ struct workbench {
 
 /* A hypothesis that explains a list's files. */
 struct match {
-	struct prefetch_list *list; /* not counted */
+	struct prefetch_list *list; /* no reference */
 	struct source source;
-	struct shard_mt19937 mt; /* where its permutation begins, if it is shuffled */
+	struct shard_mt19937 mt; /* where its permutation begins; only if shuffled */
 	struct prefetch_fit fit;
 	uint32_t n;
-	uint64_t positions[RING]; /* of the files, in the order of the opens */
+	uint64_t positions[RING]; /* n, of the files, in the order of the opens */
 };
 
-/* What a family of hypotheses costs says when it is tried:
+/* What a family of hypotheses costs, which says when it is tried:
  *
- *   orders   lists as they are, ddpfs's own epochs, generators that go on: a search does it at once, whatever was spent
- *   LIKELY   the first seeds: milliseconds; by the recogniser's thread, as far as the budget goes
- *   FAR      all seeds up to a million: seconds; from what the budget has left, and by a thread at idle priority where there is
+ *   orders   lists as they are, ddpfs's own epochs, generators that go on: the search tries them at once
+ *   LIKELY   the first seeds, milliseconds: the recogniser's thread tries them while the budget lasts
+ *   FAR      all seeds up to a million, seconds: with the rest of the budget, by a thread at idle priority if there is
  *            one (background.c) */
 enum seeds_cost { SEEDS_LIKELY, SEEDS_FAR };
 
+/* Where a run of FAR seeds ended. */
 struct seeds_place {
 	uint32_t family;
 	uint64_t at;
 };
 
-/* Seeds that are tried on a ring as it was then.  It shares nothing with the recogniser: any one thread may go on with it. */
+/* Seeds that are tried on a copy of the ring.  It shares nothing with the recogniser, so any one thread may go on
+ * with it. */
 struct seeds {
 	uint32_t n_targets, n_families, family, far_target;
-	uint32_t n_planned, turned; /* families of the plan, and which of them came first */
-	uint64_t at;                /* in the family */
-	uint64_t tried;             /* seeds and lists, ever */
-	struct target *targets;     /* LISTS_MAX + 1 */
+	uint32_t n_planned, turned; /* families of the plan; which of them came first */
+	uint64_t at;                /* the next seed or word of the family */
+	uint64_t tried;             /* seeds, once for each list, since prefetch_seeds_init() */
+	struct target *targets;     /* room for LISTS_MAX + 1 */
 	struct family families[FAMILIES_MAX];
-	struct shard_mt19937 deep_mt; /* deep: the generator at word `at` */
+	struct shard_mt19937 deep_mt; /* `deep`: the generator at word `at` */
 	struct shard_mt19937 exact_mt;
 	struct prefetch_torch_words words;
 	struct workbench bench;
@@ -159,32 +167,32 @@ struct seeds {
 };
 
 enum search_phase {
-	SEARCH_TARGETS,
-	SEARCH_OWN,
+	SEARCH_TARGETS, /* makes a target of each list */
+	SEARCH_OWN,     /* ddpfs's own order, unless own_last */
 	SEARCH_SORTED,
-	SEARCH_PARTS, /* contiguous parts of a list, one a rank */
-	SEARCH_NAMES, /* the same over lists by name alone, which are made when they are needed */
-	SEARCH_NAMED_PARTS,
-	SEARCH_OWN_LAST,
-	SEARCH_GENERATORS
+	SEARCH_PARTS,       /* contiguous parts of a list, one a rank */
+	SEARCH_NAMES,       /* SORTED over lists by name alone, which are made when needed */
+	SEARCH_NAMED_PARTS, /* PARTS over these */
+	SEARCH_OWN_LAST,    /* ddpfs's own order, if own_last */
+	SEARCH_GENERATORS   /* generators of tracks that go on; then the seeds begin */
 };
 
-/* A look at the ring: everything that costs little. */
+/* A look at the ring: all hypotheses that cost little. */
 struct search {
 	bool running;
-	bool all; /* all seeds are to be tried, not only the likely ones */
+	bool all; /* afterwards all seeds are tried, not only the likely ones */
 	enum search_phase phase;
-	const struct target *sorted; /* what a sorted reader would fit best so far, or NULL */
+	const struct target *sorted; /* the list that a sorted reader fits best so far, or NULL */
 	struct prefetch_fit sorted_fit;
 	unsigned sorted_rank;
-	uint32_t sorted_from; /* targets before it were looked at */
-	struct parts parts;   /* what fits best so far; world 0: none */
+	uint32_t sorted_from; /* targets before it are done */
+	struct parts parts;   /* those that fit best so far; world 0: none */
 	double parts_score;
 	const struct target *parts_target;
-	uint32_t n_ring; /* opens of the ring that are looked at: the first */
+	uint32_t n_ring; /* the look takes so many opens of the ring, the first ones */
 	uint32_t n_targets;
-	uint64_t at;            /* in the phase */
-	struct target *targets; /* LISTS_MAX + 1; of the last look */
+	uint64_t at;            /* the phase's next item */
+	struct target *targets; /* room for LISTS_MAX + 1; of the last look */
 	struct workbench bench;
 	struct shard_mt19937 mt;
 	struct match match;
@@ -193,33 +201,34 @@ struct search {
 /* The likely seeds of the last look. */
 struct likely {
 	bool running;
-	bool due;          /* a look came while others were tried: its seeds are tried behind them */
-	bool far, far_due; /* all seeds are to be tried once these are through; those of the look that is due */
+	bool due;          /* another look came meanwhile: its likely seeds come next */
+	bool far, far_due; /* all seeds come after these; after those that are due */
 	struct seeds seeds;
 };
 
-/* All seeds of a look: by its own thread, or where there is none by prefetch_recognise_step(). */
+/* Tries all seeds of a look: in a thread of its own, or without one in prefetch_recognise_step().  background.c has the
+ * states. */
 enum background_state { BACKGROUND_IDLE, BACKGROUND_BUSY, BACKGROUND_NONE, BACKGROUND_FOUND };
 struct background {
-	struct seeds *seeds; /* made at first use; the thread's while `state` is BUSY */
+	struct seeds *seeds; /* made at first use; belongs to the thread while `state` is BUSY */
 	_Atomic enum background_state state;
-	_Atomic bool given_up, stop;
-	_Atomic int64_t granted_ns; /* that the thread may spend */
-	_Atomic uint64_t cpu_ns;
-	_Atomic uint64_t tried;
+	_Atomic bool given_up, stop; /* nobody wants the result; the thread shall end */
+	_Atomic int64_t granted_ns;  /* processor time that the thread may still spend */
+	_Atomic uint64_t cpu_ns;     /* that it has spent */
+	_Atomic uint64_t tried;      /* seeds->tried */
 	bool has_thread;
 	pthread_t thread;
-	sem_t work;
-	struct seeds_place place; /* where it was given up last */
+	sem_t work;               /* wakes the thread */
+	struct seeds_place place; /* where the next run begins: the last one was given up there */
 };
 
-/* All seeds are tried (unseeded.c), for the ring as it was then. */
+/* Tries all 2^32 seeds (unseeded.c), on a copy of the ring. */
 struct unseeded {
-	struct prefetch_seed_scan *scan; /* NULL when none runs */
-	struct target *targets;          /* of its own: the ring goes on without it */
+	struct prefetch_seed_scan *scan; /* NULL: none runs */
+	struct target *targets;          /* the scan's own, because the ring goes on */
 	uint32_t n_targets;
-	bool looked;                     /* in this pass */
-	struct prefetch_scanned scanned; /* by those that have ended */
+	bool looked;                     /* this pass has had its scan */
+	struct prefetch_scanned scanned; /* the sums of the scans that have ended */
 };
 
 struct prefetch_recognise {
@@ -227,110 +236,139 @@ struct prefetch_recognise {
 	struct prefetch_own_order own;
 	struct prefetch_list *lists[LISTS_MAX];
 	uint32_t n_lists;
-	uint32_t listed[DIRS_MAX * 4]; /* directories whose lists were made */
+	uint32_t listed[DIRS_MAX * 4]; /* directories whose lists are made */
 	uint32_t n_listed;
-	unsigned listing;             /* lists of the directory at hand that were made */
-	uint32_t named[DIRS_MAX * 4]; /* directories whose lists by name were made */
+	unsigned listing;             /* lists of the next directory that are made */
+	uint32_t named[DIRS_MAX * 4]; /* directories whose lists by name are made */
 	uint32_t n_named;
 	struct prefetch_filters filters;
 	bool filters_begun, filters_made;
 
-	uint32_t latest[LATEST];
-	uint64_t n_latest; /* ever, or since a pause */
-	uint32_t ring[RING];
+	uint32_t latest[LATEST]; /* files of the latest opens; a ring */
+	uint64_t n_latest;       /* since the last pause */
+	uint32_t ring[RING];     /* files of unexplained opens, each once, in their order */
 	uint32_t n_ring;
-	uint64_t ring_since; /* opens at its first entry */
-	uint32_t looked;     /* n_ring at the last search */
-	bool pressing;       /* opens have paused: what is there may be all there is */
-	uint32_t recent[RECENT];
+	uint64_t ring_since;     /* `opens` at its first entry */
+	uint32_t looked;         /* n_ring at the last look */
+	bool pressing;           /* opens have paused, so there may come no more: look at what is there */
+	uint32_t recent[RECENT]; /* files of the latest unexplained opens; a ring */
 	uint64_t n_recent;
-	uint64_t *seen;    /* bit a file: unexplained and opened in this pass */
-	bool rolling;      /* the ring began in the middle of something: only likely hypotheses */
+	uint64_t *seen;    /* a bit a file: its open in this pass is unexplained */
+	bool rolling;      /* the ring began in the middle of an epoch: only likely hypotheses */
 	bool astray;       /* a track's trainer does something else */
-	bool changed;      /* a track has moved: the ring is to be sifted */
-	uint64_t overflow; /* unexplained opens since the ring was full, and how many bring a new one */
-	uint64_t patience;
-	uint64_t again; /* history: one bit an unexplained open, set where the file was seen */
+	bool changed;      /* a track has changed: sift the ring */
+	uint64_t overflow; /* unexplained opens since the ring was full */
+	uint64_t patience; /* so many of them begin a new ring */
+	uint64_t again;    /* the last 64 unexplained opens, a bit each: the file was in `seen` already */
 	uint32_t n_files;
-	uint64_t opens;
+	uint64_t opens; /* since the recogniser was made; repeated ones count once */
 
 	struct track *tracks[PREFETCH_TRACKS_MAX];
 	unsigned n_tracks;
-	bool restoring; /* tracks come from what was saved: each is its own */
+	bool restoring; /* new tracks come from saved ones, so none continues another */
 	uint32_t next_id;
 	struct search search;
 	struct likely likely;
 	struct background background;
 	struct unseeded unseeded;
 	struct budget {
-		int64_t left_ns;
-		uint64_t at_ns;     /* elapsed, up to which it was filled up */
-		uint64_t opened_ns; /* elapsed, at the last opens */
+		int64_t left_ns;    /* processor time */
+		uint64_t at_ns;     /* when it was last filled up */
+		uint64_t opened_ns; /* when the last opens came */
 	} budget;
-	uint64_t looks, search_ns; /* ever; without the background's */
-	uint64_t unexplained;      /* opens, since something was recognised */
-	unsigned wrong;            /* tracks that were dropped because their trainer does something else */
+	uint64_t looks, search_ns; /* struct prefetch_searched, without the background's */
+	uint64_t unexplained;      /* the same */
+	unsigned wrong;            /* the same */
 	struct refused {
 		const struct prefetch_list *list;
 		enum prefetch_sampler sampler;
 		uint32_t seed;
-		uint64_t opens; /* then; 0: none */
-	} refused[REFUSED_MAX]; /* what they were, by `wrong` */
+		uint64_t opens; /* then; 0: an empty entry */
+	} refused[REFUSED_MAX]; /* the dropped tracks; a ring by `wrong` */
 };
 
-/* recognise.c: what the tracks explain by now leaves the ring. */
+/* ---- recognise.c ---- */
+
+/* Takes out of the ring what tracks explain. */
 void prefetch_recognise_sift(struct prefetch_recognise *r);
+/* Returns whether a track like this was dropped within the last REFUSED_OPENS opens. */
 bool prefetch_recognise_refused(
         const struct prefetch_recognise *r, const struct source *source, const struct prefetch_list *list);
-/* These files, which a track was wrong about, are the ring now. */
+/* Makes the ring anew from these files, which a wrong track had explained. */
 void prefetch_recognise_collect_anew(struct prefetch_recognise *r, const uint32_t *files, uint32_t n);
-/* What was not explained so far is of no interest. */
+/* Empties the ring: a new pass begins. */
 void prefetch_recognise_forget(struct prefetch_recognise *r);
-uint64_t prefetch_recognise_now_ns(void); /* processor time of this thread */
+/* Returns the processor time of the calling thread. */
+uint64_t prefetch_recognise_now_ns(void);
 
-/* search.c */
-int prefetch_search_init(struct search *search);
+/* ---- search.c ---- */
+
+int prefetch_search_init(struct search *search); /* 0 or -ENOMEM */
 void prefetch_search_done(struct search *search);
+
+/* Returns whether there are enough new opens in the ring for a look. */
 bool prefetch_search_due(const struct prefetch_recognise *r);
+
+/* Begins a look at the ring.  Returns 0. */
 int prefetch_search_begin(struct prefetch_recognise *r);
-/* One slice.  1 when it goes on, or something was recognised. */
+
+/* Does one slice of the look.  Returns 1 or -errno. */
 int prefetch_search_step(struct prefetch_recognise *r);
-/* A track of what explains the opens. */
+
+/* Makes a track of a hypothesis that explains the opens, and ends the searches.  Returns as prefetch_track_new. */
 int prefetch_search_accept(struct prefetch_recognise *r, const struct match *match);
-/* All searches but the unseeded one are over: what they looked at is another's now. */
+
+/* Ends all searches but the scan of unseeded.c, because the ring has changed. */
 void prefetch_search_end(struct prefetch_recognise *r);
 
-/* seeds.c */
-int prefetch_workbench_init(struct workbench *bench);
+/* ---- seeds.c ---- */
+
+int prefetch_workbench_init(struct workbench *bench); /* 0 or -ENOMEM */
 void prefetch_workbench_done(struct workbench *bench);
-int prefetch_seeds_init(struct seeds *seeds);
+int prefetch_seeds_init(struct seeds *seeds); /* 0 or -ENOMEM */
 void prefetch_seeds_done(struct seeds *seeds);
-/* targets are copied.  place: where to begin, or NULL. */
+
+/* Begins to try the seeds of this cost on a copy of `targets`.  place: where to begin, or NULL. */
 void prefetch_seeds_begin(const struct prefetch_recognise *r, enum seeds_cost cost, const struct target *targets,
         uint32_t n_targets, const struct seeds_place *place, struct seeds *seeds);
+
+/* Returns where it is, for a later prefetch_seeds_begin(). */
 struct seeds_place prefetch_seeds_place(const struct seeds *seeds);
+
 enum seeds_result { SEEDS_NONE, SEEDS_MORE, SEEDS_FOUND };
-/* One slice.  FOUND: seeds->match. */
+/* Tries one slice of seeds.  NONE: all were tried in vain; MORE: call again; FOUND: seeds->match has it. */
 enum seeds_result prefetch_seeds_step(struct seeds *seeds);
-/* Holds the exact prefix of (source, mt) against one of the targets.  True when that explains it.  Lists of the same size share
- * the permutation, and may agree in most places: the one that explains most is taken. */
+
+/* Compares the exact prefix of the permutation (source, mt) with `target`.  Returns true if it explains the target's
+ * opens.  Lists of the same size share the permutation, and may agree in most places: *ret_match has the one that it
+ * explains best. */
 bool prefetch_seeds_verify(struct workbench *bench, const struct target *targets, uint32_t n_targets,
         const struct target *target, const struct source *source, const struct shard_mt19937 *mt,
         struct match *ret_match);
 
-/* recognise_background.c.  All are the recogniser's. */
+/* ---- background.c ---- */
+
+/* Starts the thread if options.search_thread.  Returns 0; -EAGAIN: the system has no thread. */
 int prefetch_background_init(struct prefetch_recognise *r);
 void prefetch_background_done(struct prefetch_recognise *r);
-/* Begins with the targets of the likely seeds, which were tried in vain.  Nothing where it is busy.  -ENOMEM. */
+
+/* Begins to try all seeds on the targets of the likely seeds, which were tried in vain.  Does nothing if it is busy.
+ * Returns 0 or -ENOMEM. */
 int prefetch_background_begin(struct prefetch_recognise *r);
-/* Without a thread: one slice.  Takes what was found.  1 when there is more to do here, or something was recognised. */
+
+/* Takes in what was found.  Without a thread it first tries one slice.  Returns 1: there is more to do here, or
+ * something was recognised. */
 int prefetch_background_step(struct prefetch_recognise *r);
-/* The thread may spend more. */
+
+/* Lets the thread spend `ns` more of processor time. */
 void prefetch_background_grant(struct prefetch_recognise *r, int64_t ns);
+
+/* Tells that nobody wants the result any more. */
 void prefetch_background_give_up(struct prefetch_recognise *r);
+
 bool prefetch_background_busy(const struct prefetch_recognise *r);
 
-/* Where an index stands in target->slots, or may be put. */
+/* Returns the slot of an index in target->slots: the one that has it, or the empty one where it belongs. */
 static inline uint32_t prefetch_target_slot(const struct target *target, uint32_t index)
 {
 	uint32_t slot = index * UINT32_C(0x9e3779b9) >> 21; /* 11 bits: RING * 4 slots */
@@ -340,45 +378,69 @@ static inline uint32_t prefetch_target_slot(const struct target *target, uint32_
 }
 _Static_assert(RING * 4 == 1 << 11, "prefetch_target_slot makes 11 bits");
 
-/* recognise_unseeded.c.  The search has made its lists of the ring: begins a scan if there is to be one.  -ENOMEM. */
+/* ---- unseeded.c ---- */
+
+/* Begins a scan if one is due.  Call it when a look has made its targets.  Returns 0 or -ENOMEM. */
 int prefetch_unseeded_begin(struct prefetch_recognise *r);
-/* What it has found since.  1 when that was recognised. */
+
+/* Checks the seeds that passed since the last call.  Returns 1: something was recognised, or there may be more; 0. */
 int prefetch_unseeded_step(struct prefetch_recognise *r);
-/* The epoch is over. */
+
+/* Ends the scan, because the epoch is over. */
 void prefetch_unseeded_end(struct prefetch_recognise *r);
-/* A reader of this list is recognised: there is nothing more to find in it. */
+
+/* Ends the scan if it is about this list, because a reader of the list was recognised. */
 void prefetch_unseeded_found(struct prefetch_recognise *r, const struct prefetch_list *list);
 
-/* lists.c: the lists the files of the ring may come from.  1 while there is more to do. */
+/* ---- lists.c ---- */
+
+/* Makes the lists that the ring's files may come from, one slice.  Returns 1: there is more to do; 0: done; -errno. */
 int prefetch_lists_step(struct prefetch_recognise *r);
 
-/* The lists by name alone of those directories, if the names of the ring say that they are of use.  1 while there is more to do. */
+/* Makes the lists by name alone of these directories, if the ring's names suggest such a reader.  Returns as above. */
 int prefetch_lists_by_name(struct prefetch_recognise *r);
 
-/* parts.c */
-uint32_t prefetch_parts_shortest(const struct parts *parts);
-uint32_t prefetch_parts_start(const struct parts *parts, uint32_t rank); /* index of its first file */
-/* False: behind the shortest part. */
-bool prefetch_parts_position(const struct parts *parts, uint32_t index, uint64_t *ret_position);
-int prefetch_parts_perm(const struct parts *parts, struct prefetch_perm **ret_perm); /* -ENOMEM */
+/* ---- parts.c ---- */
 
-/* track.c */
+/* Returns the files of the shortest part, which is the last one. */
+uint32_t prefetch_parts_shortest(const struct parts *parts);
+
+/* Returns the index of the first file of a rank's part. */
+uint32_t prefetch_parts_start(const struct parts *parts, uint32_t rank);
+
+/* Gets the position of an index.  Returns false: its part is longer than the shortest one, and it lies behind that. */
+bool prefetch_parts_position(const struct parts *parts, uint32_t index, uint64_t *ret_position);
+
+/* Makes the complete permutation.  Returns 0 or -ENOMEM. */
+int prefetch_parts_perm(const struct parts *parts, struct prefetch_perm **ret_perm);
+
+/* ---- track.c ---- */
+
+/* Makes a track, or lets an existing one go on with this source.  mt: where the permutation begins, or NULL: no
+ * shuffle.  Returns 0; -ENOMEM; errors of a sequence. */
 int prefetch_track_new(struct prefetch_recognise *r, const struct source *source, struct prefetch_list *list,
         const struct shard_mt19937 *mt, const struct prefetch_fit *fit, const struct prefetch_part *part);
-/* It goes on at this position, of this epoch. */
+
+/* Sets a new track to the position and the epoch of a saved one. */
 void prefetch_track_resume(struct track *track, const struct prefetch_saved_track *saved);
-void prefetch_track_free(struct track *track);
-/* How well an open is what the track expects. */
-enum track_fit { TRACK_NOT, TRACK_LOOSE, TRACK_FITS }; /* the better the greater */
+void prefetch_track_free(struct track *track); /* NULL is fine */
+
+/* How well the track expected an open. */
+enum track_fit { TRACK_NOT, TRACK_LOOSE, TRACK_FITS }; /* a better fit is greater */
 enum track_fit prefetch_track_fit(const struct track *track, uint32_t file, uint64_t *ret_position);
-/* ... and it is taken for that. */
+
+/* Takes the open of `file` as the track's, at `position`. */
 void prefetch_track_open(
         struct prefetch_recognise *r, struct track *track, uint32_t file, uint64_t position, bool loose);
-/* A loose open that nothing has followed on for a while is a stranger's.  False when there is none. */
+
+/* Gets back a loose open that no other has followed: it is another reader's.  Returns false if there is none. */
 bool prefetch_track_stranger(const struct prefetch_recognise *r, struct track *track, uint32_t *ret_file);
-/* An open that no track expected.  True when an epoch of this one begins with it. */
+
+/* Tells the track of an open that no track expected.  Returns true if the track explains it all the same: it begins
+ * an epoch, or is a file of a sample that was opened already, or the same file once more. */
 bool prefetch_track_unexpected(struct prefetch_recognise *r, struct track *track, uint32_t file);
-/* One slice of its permutations.  1 while there is more. */
+
+/* Does one slice of its work: permutations, refits.  Returns 1: there is more to do; 0; -errno. */
 int prefetch_track_step(struct prefetch_recognise *r, struct track *track);
 
 static inline bool bit_get(const uint64_t *map, uint64_t bit)

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Tracks that outlive their process: saved in a few bytes, and followed again by another one. */
+/* Saves tracks in a few bytes, and follows them again in another process; prefetch/sampler/recognise.h first. */
 #include <errno.h>
 #include <string.h>
 
@@ -58,7 +58,7 @@ static int make_filters(struct prefetch_recognise *r, const char suffix[32])
 	return rc;
 }
 
-/* -EINVAL: no such list in this dataset. */
+/* Finds or makes the list of a saved track.  -EINVAL: this dataset has no such list. */
 static int list_of(struct prefetch_recognise *r, const struct prefetch_saved_track *s, struct prefetch_list **ret_list)
 {
 	struct prefetch_list *list;

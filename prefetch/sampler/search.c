@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The search: the files of the ring against all orders that cost little to try, a slice at a time; then the seeds. */
+/* The search: compares the ring with all orders that cost little to try, slice by slice, and then begins the seeds;
+ * prefetch/sampler/recognise_private.h first. */
 #include <assert.h>
 #include <errno.h>
 #include <math.h>
@@ -8,7 +9,8 @@
 
 #include "prefetch/sampler/recognise_private.h"
 
-/* Sizes of the ring at which it is looked at: with all seeds; in a ring that began in the middle of something, too. */
+/* The ring has a look when it reaches one of these sizes.  all: all seeds follow.  rolling: also if the ring began in
+ * the middle of an epoch. */
 static const struct {
 	uint32_t ring;
 	bool all, rolling;
@@ -16,12 +18,12 @@ static const struct {
 	{ 192, false, false }, { 256, false, false }, { 384, false, false }, { RING, true, true } };
 enum {
 	LEVELS = sizeof(levels) / sizeof(levels[0]),
-	FIRST_LOOK = 96, /* opens: what the filter tells best by */
-	FIRST_SLACK = 128,
+	FIRST_LOOK = 96,   /* opens: with so many the filter works best */
+	FIRST_SLACK = 128, /* a first look at so many or more takes only FIRST_LOOK */
 	RANK_NATS =
-	        4, /* for each factor of e in readers that an explanation needs, or leaves out: the simplest one is taken */
-	PARTS_WORLD_MAX = 64,
-	PARTS_FILES_MIN = 200, /* of a part: fewer are a worker's batch */
+	        4, /* for each factor of e in the readers that an explanation needs or leaves out: simple ones win */
+	PARTS_WORLD_MAX = 64,  /* ranks with contiguous parts */
+	PARTS_FILES_MIN = 200, /* of a part: a shorter one is a worker's batch */
 };
 
 int prefetch_search_init(struct search *search)
@@ -37,7 +39,7 @@ void prefetch_search_done(struct search *search)
 	prefetch_workbench_done(&search->bench);
 }
 
-/* From `looked` on to `ring`: is there a level between?  *ret_all: one with all seeds. */
+/* Returns whether there is a level above `looked` and up to `ring`.  *ret_all: one of these has `all`. */
 static bool passes_level(const struct prefetch_recognise *r, uint32_t looked, uint32_t ring, bool *ret_all)
 {
 	bool passes = false;
@@ -99,12 +101,12 @@ int prefetch_search_accept(struct prefetch_recognise *r, const struct match *mat
 	prefetch_search_end(r);
 	r->unexplained = 0;
 	prefetch_unseeded_found(r, match->list);
-	/* Strangers' files lie all over the permutation. */
+	/* Only opens in the window: other readers' files lie all over the permutation. */
 	for (uint32_t i = 0; i < match->n; i++) {
 		if (match->positions[i] >= match->fit.low && match->positions[i] < match->fit.high)
 			inside[n_inside++] = match->positions[i];
 	}
-	/* Without an order, the residues: one of them cannot be workers side by side. */
+	/* If no stride fits, take the fit's world: a single rank cannot be workers side by side. */
 	if (!prefetch_part(inside, n_inside, &part) && match->fit.ranks == 1) {
 		part.world = part.stride = match->fit.world;
 		part.first = match->fit.first;
@@ -120,8 +122,8 @@ void prefetch_search_end(struct prefetch_recognise *r)
 	prefetch_background_give_up(r);
 }
 
-/* An order that may be entered anywhere needs more than files close together, which a shuffled subset of the list has
- * too: most opens must follow on the one before in some reader. */
+/* Whether most opens follow the one before of some reader.  An order that may begin anywhere needs this evidence,
+ * because files that lie close together can also be a shuffled subset of the list. */
 static bool follow_on(const uint64_t *positions, uint32_t n, struct prefetch_part *ret_part)
 {
 	uint32_t inside = 0;
@@ -141,8 +143,9 @@ static bool fits_in_order(const struct prefetch_fit_input *input, struct prefetc
 	       ret_fit->score >= PREFETCH_FIT_SURE;
 }
 
-/* How likely people read this list in its order: it is entered at its beginning, and its directory is the one that holds
- * the directory of the files, as a dataset holds its classes; or it is that directory itself. */
+/* Ranks how likely a trainer reads this list in its order.  3: its directory holds the directory of the file, as a
+ * dataset holds its classes; 2: it is the directory of the file; 1: another one; 0: the reader did not begin at its
+ * beginning. */
 static unsigned plausible(
         const struct prefetch_recognise *r, const struct target *target, uint32_t a_file, uint64_t low)
 {
@@ -167,7 +170,7 @@ static void prefer_sorted(struct search *s, const struct target *target, const s
 	s->sorted_rank = rank;
 }
 
-/* One list; the best of those that fit is taken in the end. */
+/* Tries one list.  Later the best of those that fit is taken. */
 static void try_sorted(struct prefetch_recognise *r, uint32_t i)
 {
 	const struct target *target = &r->search.targets[i];
@@ -189,8 +192,9 @@ static void try_sorted(struct prefetch_recognise *r, uint32_t i)
 		prefer_sorted(&r->search, target, &fit, plausible(r, target, file, fit.low));
 }
 
-/* The same opens are sooner evidence in a larger list, but they may be all of a smaller one, in its order: whoever seems to
- * enter the whole dataset where val/ begins reads val/. */
+/* Tries a shorter list with the opens that fit the longer one.  The same opens are stronger evidence in a longer
+ * list, but they may all be of a shorter one: a reader that seems to begin in the whole dataset where val/ begins
+ * reads val/. */
 static void try_within_sorted(struct prefetch_recognise *r, uint32_t i)
 {
 	const struct target *best = r->search.sorted, *target = &r->search.targets[i];
@@ -212,7 +216,7 @@ static void try_within_sorted(struct prefetch_recognise *r, uint32_t i)
 		low = index < low ? index : low;
 		high = index >= high ? index + 1 : high;
 	}
-	/* But for a few strangers. */
+	/* A few opens may be other readers'. */
 	struct source source = { .sampler = PREFETCH_SAMPLER_SORTED };
 	if (target->n >= best->n || prefetch_recognise_refused(r, &source, target->list) || left * 8 > n ||
 	        !follow_on(positions, n, &part))
@@ -222,8 +226,8 @@ static void try_within_sorted(struct prefetch_recognise *r, uint32_t i)
 	prefer_sorted(&r->search, target, &fit, plausible(r, target, at_low, low));
 }
 
-/* Does one reader, or several close to one another, explain most of what was opened?  Ranks in step, each in a part of its own, look
- * like one reader with a stride as long as a part. */
+/* Whether one sorted reader, or several close together, explain most of the opens.  Ranks in step, each in a part of
+ * its own, look like one reader with a stride as long as a part; these do not count. */
 static bool explains_most(const struct search *s)
 {
 	uint64_t positions[RING];
@@ -238,7 +242,8 @@ static bool explains_most(const struct search *s)
 	return inside * 4 >= s->n_ring * 3;
 }
 
-/* Opens that lie together in a few places of the list; of a shuffled one nearly each lies alone.  Not those of [low, high). */
+/* Whether the opens outside [low, high) lie together in a few places of the list.  After a shuffle nearly each lies
+ * alone. */
 static bool lies_in_places(const struct target *target, uint64_t low, uint64_t high)
 {
 	enum { STRETCHES = 256 };
@@ -255,7 +260,8 @@ static bool lies_in_places(const struct target *target, uint64_t low, uint64_t h
 	return stretches * 2 < n;
 }
 
-/* A sorted reader among those whose files lie all over the list: not one of several who each have a part of it. */
+/* Whether the sorted reader is alone, or other opens lie all over the list.  Else it is one of several readers, each
+ * with a part of the list. */
 static bool is_among_strangers(const struct search *s)
 {
 	uint64_t low = s->sorted_fit.low, high = s->sorted_fit.high;
@@ -271,7 +277,8 @@ static int compare_turns(const void *a, const void *b)
 	return (*x > *y) - (*x < *y);
 }
 
-/* Ranks that go through their parts side by side are about equally far into them, but for strangers and those who began late. */
+/* Whether the ranks are about equally far into their parts, as ranks side by side are.  A tenth at either end does not
+ * count: other readers, and ranks that began late. */
 static bool in_step(const struct parts *parts, const uint64_t *positions, uint32_t n)
 {
 	uint32_t turns[RING];
@@ -281,7 +288,8 @@ static bool in_step(const struct parts *parts, const uint64_t *positions, uint32
 	return turns[n - 1 - n / 10] - turns[n / 10] <= prefetch_parts_shortest(parts) / 3;
 }
 
-/* Most of the ranks that are said to read here do, and none of them alone: one rank is a sorted reader. */
+/* Whether most of the ranks of the fit have opens, and no single one has nearly all: a single rank is a sorted
+ * reader. */
 static bool has_ranks(const struct parts *parts, const struct prefetch_fit *fit, const uint64_t *positions, uint32_t n)
 {
 	uint32_t opens[PARTS_WORLD_MAX] = { 0 }, most = 0, ranks = 0;
@@ -291,7 +299,7 @@ static bool has_ranks(const struct parts *parts, const struct prefetch_fit *fit,
 	}
 	for (uint32_t rank = 0; rank < parts->world; rank++)
 		ranks += opens[rank] * 16 >= most;
-	/* Neighbours, or all. */
+	/* The fit is of all ranks, or of neighbours. */
 	if (fit->world != 1 && fit->world != parts->world)
 		return false;
 	return most * 8 <= n * 7 && (uint64_t)ranks * fit->world * 4 >= (uint64_t)parts->world * fit->ranks * 3;
@@ -317,7 +325,7 @@ static bool fits_parts(const struct parts *parts, const struct target *target, u
 	       ret_fit->hits * 8 >= n * 7 && has_ranks(parts, ret_fit, positions, n);
 }
 
-/* One number of ranks, however they share what does not divide.  The fewest ranks that explain the opens are taken. */
+/* Tries one number of ranks, with each kind of parts.  The fewest ranks that explain the opens win. */
 static void try_parts(struct prefetch_recognise *r, const struct target *target, uint32_t world)
 {
 	struct search *s = &r->search;
@@ -368,7 +376,7 @@ static int accept_sorted(struct prefetch_recognise *r)
 	return prefetch_search_accept(r, match);
 }
 
-/* The files of a sample share a position: the first of them that was opened counts. */
+/* Gets the positions of the ring's files in ddpfs's own order.  The files of a sample share one; it counts once. */
 static uint32_t own_positions(const struct prefetch_recognise *r, uint64_t epoch, uint64_t positions[RING])
 {
 	const struct prefetch_own_order *own = r->options.own;
@@ -384,7 +392,7 @@ static uint32_t own_positions(const struct prefetch_recognise *r, uint64_t epoch
 	return n;
 }
 
-/* The first epochs, and those from the one on that the view is in. */
+/* How many epochs of ddpfs's own order to try: the first ones, and those from own_first on. */
 static uint64_t own_epochs(const struct prefetch_recognise *r)
 {
 	return r->options.own ? 2 * r->options.own_epochs : 0;
@@ -417,8 +425,8 @@ static int try_own(struct prefetch_recognise *r, uint64_t epoch)
 	return rc < 0 ? rc : 1;
 }
 
-/* A generator that a track's permutation was drawn from goes on: at once, after a DataLoader's base seed (2 words), or
- * after the permutation that RandomSampler draws and throws away when it is exhausted. */
+/* Tries whether the generator of a track's permutation goes on: at once, after a DataLoader's base seed (2 words), or
+ * after the permutation that RandomSampler draws and does not use when it is exhausted. */
 static int try_generators(struct prefetch_recognise *r, unsigned i)
 {
 	const struct track *track = r->tracks[i];
@@ -456,8 +464,8 @@ int prefetch_search_begin(struct prefetch_recognise *r)
 {
 	struct search *s = &r->search;
 	s->n_ring = r->n_ring;
-	/* Opens came faster than they could be looked at: the more there are, the less a permutation's beginning stands out
-	 * among them. */
+	/* Opens came faster than looks.  The more opens there are, the less the beginning of a permutation stands
+	 * out, so the first look takes only the first opens. */
 	if (r->looked < FIRST_LOOK && r->n_ring >= FIRST_SLACK)
 		s->n_ring = FIRST_LOOK;
 	passes_level(r, r->looked, s->n_ring, &s->all);
@@ -490,7 +498,7 @@ static int step_own(struct prefetch_recognise *r)
 	return rc;
 }
 
-/* The seeds are next: those of this look, or once those of another are through. */
+/* Ends a look: its seeds are next, or come after those of another look. */
 static int end_look(struct prefetch_recognise *r)
 {
 	struct search *s = &r->search;
@@ -509,7 +517,7 @@ static int end_look(struct prefetch_recognise *r)
 	return s->all ? prefetch_unseeded_begin(r) : 0;
 }
 
-/* Lists by name cost most of all lists: they are made when no other one explains the opens. */
+/* Lists by name cost most of all lists, so they are made only if no other list explains the opens. */
 static int step_names(struct prefetch_recognise *r)
 {
 	struct search *s = &r->search;
@@ -521,14 +529,15 @@ static int step_names(struct prefetch_recognise *r)
 		add_target(r, r->lists[i]);
 	if (rc > 0)
 		return 0;
-	/* Those of earlier looks are targets already. */
+	/* The lists by name of earlier looks are targets already. */
 	for (uint32_t i = s->sorted_from; i < s->n_targets; i++)
 		try_sorted(r, i);
 	next_phase(s);
 	return 0;
 }
 
-/* Who opens files by name seems to go through each directory by itself, too, and the other way round. */
+/* Takes parts or a sorted list, whichever is simpler.  A reader by name looks like one reader in each directory, and
+ * the other way round. */
 static int accept_simplest(struct prefetch_recognise *r)
 {
 	struct search *s = &r->search;
@@ -541,7 +550,7 @@ static int accept_simplest(struct prefetch_recognise *r)
 	return rc < 0 ? rc : 1;
 }
 
-/* One list, of those from `from` on, and number of ranks. */
+/* Tries the next list, from target `from` on, with the next number of ranks. */
 static int step_parts(struct prefetch_recognise *r, uint32_t from)
 {
 	struct search *s = &r->search;
@@ -559,7 +568,7 @@ static int step_parts(struct prefetch_recognise *r, uint32_t from)
 	return last ? accept_simplest(r) : 0;
 }
 
-/* Returns 1 when something was recognised. */
+/* Does one slice.  1: something was recognised; 0; -errno. */
 static int look(struct prefetch_recognise *r)
 {
 	struct search *s = &r->search;

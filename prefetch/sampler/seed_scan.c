@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* Tries all 2^32 seeds in its own threads; prefetch/sampler/seed_scan.h first. */
 #include "prefetch/sampler/seed_scan.h"
 
 #include <errno.h>
@@ -13,9 +14,9 @@
 #include "prefetch/sampler/torch.h"
 
 enum {
-	SIDE = 256, /* seeds side by side: more than the registers hold, which hides what a multiplication takes */
-	SLICE = SIDE << 8, /* seeds a thread takes at a time, some milliseconds */
-	FOUND_MAX = 256,   /* left over and not handed out; a thread waits for room */
+	SIDE = 256,        /* seeds side by side: more than the registers hold, so that multiplications overlap */
+	SLICE = SIDE << 8, /* seeds that a thread takes at a time: some milliseconds */
+	FOUND_MAX = 256,   /* seeds that passed and were not returned yet; a thread waits for room */
 	MT_SHIFT = 397,
 	OUTPUTS = PREFETCH_SEED_SCAN_OUTPUTS,
 };
@@ -47,7 +48,7 @@ struct block {
 	uint32_t words[OUTPUTS][SIDE];
 };
 
-/* Plain loops over the seeds: the compiler makes vectors of them, for what the caller's target has. */
+/* Plain loops over the seeds: the compiler makes vector instructions of them, for the caller's target. */
 static inline __attribute__((always_inline)) void make_words(struct block *b)
 {
 	uint32_t low[OUTPUTS + 1][SIDE], far[SIDE];
@@ -102,7 +103,7 @@ static void (*words_maker(void))(struct block *)
 	return make_words_any;
 }
 
-/* True when the thread is to end. */
+/* Adds a seed to `found`.  True: the thread shall end. */
 static bool hand_out(struct prefetch_seed_scan *u, uint32_t list, uint32_t seed)
 {
 	pthread_mutex_lock(&u->lock);
@@ -116,7 +117,7 @@ static bool hand_out(struct prefetch_seed_scan *u, uint32_t list, uint32_t seed)
 	return atomic_load(&u->stop);
 }
 
-/* Output i is cell i + word % (n - i), but where an earlier step has swapped it away (prefetch/sampler/torch.h). */
+/* Output i is cell i + word % (n - i), unless an earlier step has swapped it away (prefetch/sampler/torch.h). */
 static bool begins_with(const struct list *list, const struct block *b, unsigned l)
 {
 	unsigned misses = 0;
@@ -136,7 +137,7 @@ static uint64_t thread_cpu_ns(void)
 	return (uint64_t)t.tv_sec * 1000000000 + (uint64_t)t.tv_nsec;
 }
 
-/* Returns false when it was stopped. */
+/* Tries one slice.  False: it was stopped. */
 static bool try_slice(struct prefetch_seed_scan *u, uint64_t from, void (*make)(struct block *), struct block *b)
 {
 	for (uint64_t at = from; at < from + SLICE; at += SIDE) {
@@ -236,7 +237,7 @@ void prefetch_seed_scan_free(struct prefetch_seed_scan *u)
 
 int prefetch_seed_scan_next(struct prefetch_seed_scan *u, uint32_t *ret_list, uint32_t *ret_seed)
 {
-	/* In this order: what is found is there before its slice is done. */
+	/* Read `done` before `found`: a slice's seeds are in `found` before the slice is done. */
 	bool over = atomic_load(&u->done) == UINT64_C(1) << 32;
 	int rc = over ? -ENOENT : 0;
 	pthread_mutex_lock(&u->lock);

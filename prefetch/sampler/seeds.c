@@ -1,8 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The seeds of a search: what costs processor time.  See recognise_private.h for who may go on with them when.
+/* Tries seeds, the hypotheses that cost processor time; prefetch/sampler/recognise_private.h first: it says when which
+ * thread tries them.
  *
- * A hypothesis passes three sieves: the count of its first outputs that are in the ring (prefetch/sampler/torch.h),
- * about a microsecond; its exact prefix and the part of it that fits best (prefetch/sampler/fit.h); the bound. */
+ * A hypothesis must pass three tests.  The first counts how many of its first outputs are in the ring, in about a
+ * microsecond (prefetch/sampler/torch.h).  The second computes its exact prefix and the part that fits best
+ * (prefetch/sampler/fit.h).  The third is the bound on the score. */
 #include <assert.h>
 #include <errno.h>
 #include <stdlib.h>
@@ -10,22 +12,23 @@
 
 #include "prefetch/sampler/recognise_private.h"
 
-/* Manual seeds that people use, whose default generator is looked at farther on: models draw from it first. */
+/* Manual seeds that people use.  Many words of their default generators are tried, because models draw from them
+ * first. */
 static const uint32_t popular[] = { 0, 1, 2, 3, 7, 10, 42, 100, 123, 1234, 1337, 2023, 2024, 2025, 2026, 3407 };
 enum {
 	POPULAR = sizeof(popular) / sizeof(popular[0]),
-	NEAR_WORDS = 1 << 17, /* looked at behind the last seed of a RandomSampler */
-	NEAR_OUTPUTS = 128,
-	MANUAL_DRAWS = 8,
-	FAR_SEEDS = 1000,
-	FAR_PREFIX = 16384,
-	FAR_SURPRISE = 9, /* nats: one wrong seed in 8,000 */
-	FEW_FILES = 4096, /* of a list that few seeds are tried on exactly */
+	NEAR_WORDS = 1 << 17, /* words that are tried behind the last seed of a RandomSampler */
+	NEAR_OUTPUTS = 128,   /* outputs that the filter checks of likely seeds */
+	MANUAL_DRAWS = 8,     /* seeds drawn after a manual seed that are tried */
+	FAR_SEEDS = 1000,     /* seeds that are tried for large worlds */
+	FAR_PREFIX = 16384,   /* outputs that are computed for these */
+	FAR_SURPRISE = 9,     /* nats: one wrong seed in 8,000 */
+	FEW_FILES = 4096,     /* of a short list: its permutations are computed whole, for FEW_SEEDS seeds */
 	FEW_SEEDS = 1000,
-	FEW_OPENS = 48,  /* that a rank makes of it at least */
-	FEW_RING = 128,  /* opens: with more than that the filter tells it, too */
-	WORLD_LEAST = 8, /* looked at, however few files */
-	ALL_SEEDS = 8,   /* nats: 2^32 permutations instead of 2.2e6 */
+	FEW_OPENS = 48,  /* that a rank of it makes at least */
+	FEW_RING = 128,  /* opens: with more of them the filter finds it, too */
+	WORLD_LEAST = 8, /* worlds up to this one are tried, however few files the list has */
+	ALL_SEEDS = 8,   /* nats for 2^32 permutations instead of 2.2e6 */
 };
 
 static const uint64_t DEFAULT_SEED = 67280421310721;
@@ -64,7 +67,7 @@ static void add_family(struct seeds *seeds, struct family family)
 		seeds->families[seeds->n_families++] = family;
 }
 
-/* A RandomSampler goes on behind a word of a generator that it drew from. */
+/* A RandomSampler goes on behind the word that it drew last. */
 static void add_words(struct seeds *seeds, uint64_t manual, uint64_t word)
 {
 	add_family(seeds, (struct family){ .sampler = PREFETCH_SAMPLER_RANDOM,
@@ -80,7 +83,7 @@ static uint32_t likely_seeds(const struct prefetch_recognise *r)
 	return r->options.seed_max < LIKELY_SEEDS ? r->options.seed_max + 1 : LIKELY_SEEDS;
 }
 
-/* What tracks were seen with goes on. */
+/* Seeds and words behind those of the tracks. */
 static void plan_near(const struct prefetch_recognise *r, struct seeds *s)
 {
 	for (unsigned i = 0; i < r->n_tracks; i++) {
@@ -111,7 +114,8 @@ static void plan_generators(const struct prefetch_recognise *r, struct seeds *s)
 	                      .to = likely_seeds(r),
 	                      .skip = 2,
 	                      .outputs = NEAR_OUTPUTS });
-	/* torch.Generator() that nobody seeded has always the same (c10::default_rng_seed_val); alone, or drawn from by a loader. */
+	/* A torch.Generator() that nobody seeded has always the same seed (c10::default_rng_seed_val).  A loader
+	 * draws 2 words from it first, a sampler alone none. */
 	for (uint32_t skip = 0; skip <= 2; skip += 2)
 		add_family(s, (struct family){ .sampler = PREFETCH_SAMPLER_GENERATOR,
 		                      .from = (uint32_t)DEFAULT_SEED,
@@ -181,7 +185,7 @@ static const struct {
 	{ SEEDS_FAR, plan_popular },
 };
 
-/* The search was cut off here last time: that comes first now, and what was tried then comes last. */
+/* The last run was given up at `place`.  Begins there; what was tried then comes last. */
 static void turn_to(struct seeds *s, const struct seeds_place *place)
 {
 	struct family turned[FAMILIES_MAX];
@@ -201,8 +205,8 @@ static void turn_to(struct seeds *s, const struct seeds_place *place)
 	s->turned = place->family;
 }
 
-/* The beginning of a permutation lies all over its list: of 48 files each half of the list has some.  A reader who goes through the
- * list in whatever way of his own leaves most of it for later. */
+/* Whether the opens lie in more than half of the list's stretches, as the beginning of a permutation does.  A reader
+ * that goes through the list in another way leaves most of it for later. */
 static bool lies_all_over(const struct target *target)
 {
 	enum { STRETCHES = 16, OPENS = 48 };
@@ -241,7 +245,7 @@ struct seeds_place prefetch_seeds_place(const struct seeds *s)
 
 /* ---- exactly ---- */
 
-/* How well the prefix on the bench explains the target's files.  False when it does not. */
+/* Fits the prefix on the bench to the target's files.  False: it does not explain them. */
 static bool fit_prefix(
         const struct workbench *bench, const struct target *target, uint32_t outputs, struct match *ret_match)
 {
@@ -269,7 +273,7 @@ static bool fit_prefix(
 		                                     : outputs / FEW_OPENS,
 	};
 	ret_match->n = n;
-	/* Where the filter was passed by, most seeds end here. */
+	/* The filter has not seen these seeds, so most of them end here. */
 	if (outputs > EXACT_OUTPUTS &&
 	        prefetch_fit_surprise(n, outputs, (double)target->n_seen / target->n) < FAR_SURPRISE)
 		return false;
@@ -311,7 +315,7 @@ bool prefetch_seeds_verify(struct workbench *bench, const struct target *targets
 
 /* ---- many side by side ---- */
 
-/* What passes the filter is held against each target exactly.  True: that is it. */
+/* Compares the seeds that pass the filter with each target exactly.  True: one explains the opens; s->match has it. */
 static bool sieve(struct seeds *s, const struct family *family, const uint32_t seeds[PREFETCH_LANES],
         const struct source sources[PREFETCH_LANES], uint32_t lanes)
 {
@@ -351,7 +355,7 @@ static bool try_seeds(struct seeds *s, const struct family *family, uint32_t lan
 	return sieve(s, family, seeds, sources, lanes);
 }
 
-/* The seeds that a RandomSampler draws after manual_seed(at + lane): 64 bits each, of which the second word counts. */
+/* Tries the seeds that a RandomSampler draws after manual_seed(at + lane): 64 bits, of which the second word counts. */
 static bool try_manual(struct seeds *s, const struct family *family, uint32_t lanes)
 {
 	struct source sources[MANUAL_DRAWS][PREFETCH_LANES];
@@ -397,19 +401,19 @@ static bool try_words(struct seeds *s, const struct family *family, uint32_t lan
 	return sieve(s, family, seeds, sources, lanes);
 }
 
-/* A world so large that the filter sees too little of it, or so few files that what is not of a rank is nearly all that
- * is not opened: one by one, exactly. */
+/* Computes one seed exactly, where the filter sees too little.  In a large world few of the first outputs belong to a
+ * rank.  Of few files a ring has opened nearly all that the rank reads. */
 static bool try_far(struct seeds *s, const struct family *family, const struct target *target)
 {
 	struct source source = { .sampler = family->sampler, .seed = (uint32_t)s->at, .name = s->at, .step = 1 };
 	if (family->outputs == FEW_FILES ? target->n > FEW_FILES : target->n < 2 * FAR_PREFIX)
-		return false; /* of less than that a rank of a large world has next to nothing */
+		return false; /* a rank of a large world reads next to nothing of a shorter list */
 	s->tried++;
 	prefetch_torch_seek(&s->exact_mt, source.seed, family->skip);
 	return verify(&s->bench, s->targets, s->n_targets, target, &source, &s->exact_mt, family->outputs, &s->match);
 }
 
-/* One seed and list. */
+/* Tries one seed on one list. */
 static bool step_far(struct seeds *s, const struct family *family)
 {
 	bool found = try_far(s, family, &s->targets[s->far_target]);
@@ -450,7 +454,7 @@ enum seeds_result prefetch_seeds_step(struct seeds *s)
 	bool far = family->outputs > PREFETCH_FILTER_WORDS, found;
 	if (s->at == family->from)
 		begin_family(s);
-	/* A slice is so many seeds, lists and outputs, whatever the family. */
+	/* A slice is SLICE_WORK outputs, over all lists and seeds, in every family. */
 	uint64_t budget = SLICE_WORK / ((uint64_t)s->n_targets * (far ? 1 : PREFETCH_LANES * family->outputs));
 	if (family->draws > 0)
 		budget /= family->draws;

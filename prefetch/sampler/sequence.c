@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* Sequences: turn -> position -> index -> file, and back; prefetch/sampler/sequence.h first. */
 #include "prefetch/sampler/sequence.h"
 
 #include <assert.h>

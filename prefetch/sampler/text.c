@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* Writes a recognised sampler in words; prefetch/sampler/recognise.h first. */
 #include <inttypes.h>
 #include <stdio.h>
 
@@ -30,7 +31,7 @@ static int say_ranks(const struct prefetch_recognised *t, char *buf, size_t size
 	uint32_t batch = t->pace.batch;
 	if (t->world == 1)
 		return t->pace.stride > 1 ? snprintf(buf, size, ", all %u ranks", t->pace.stride) : 0;
-	/* Whole batches dealt to the ranks: the "ranks" of the part are the turns of a batch. */
+	/* If whole batches are dealt to the ranks, the "ranks" of the part are the turns of a batch. */
 	if (t->ranks > 1 && t->pace.stride == 1 && batch > 0 && t->ranks % batch == 0)
 		return snprintf(buf, size, ", rank %u of %u by batches", t->first / t->ranks, t->world / t->ranks);
 	if (t->ranks == 1)
@@ -42,7 +43,8 @@ const char *prefetch_recognise_describe(const struct prefetch_recognised *t, cha
 {
 	int at = say_sampler(t, buf, size);
 	at += (size_t)at < size ? say_ranks(t, buf + at, size - (size_t)at) : 0;
-	/* Nothing is better than a wrong number: the batches show in the order of the opens, how many workers read them does not. */
+	/* No number is better than a wrong one.  The order of the opens shows the batches, but not how many workers
+	 * read. */
 	if (t->pace_sure && t->pace.batch > 1 && (size_t)at < size)
 		snprintf(buf + at, size - (size_t)at, ", batch about %u", t->pace.batch);
 	return buf;

@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* torch's random numbers, many seeds side by side, and its permutations; prefetch/sampler/torch.h first. */
 #include "prefetch/sampler/torch.h"
 
 #include <assert.h>
@@ -10,10 +11,10 @@
 
 enum { MT_SHIFT = 397 };
 
-/* Sixteen generators side by side; the compiler makes vectors of what the machine has. */
+/* Sixteen generators side by side.  The compiler uses the vector instructions of its target. */
 typedef uint32_t lanes __attribute__((vector_size(PREFETCH_LANES * sizeof(uint32_t)), aligned(4), may_alias));
 
-/* x % d by two multiplications (Lemire, Kaser, Kurz: Faster remainder by direct computation, 2019). */
+/* Returns x % d by two multiplications (Lemire, Kaser, Kurz: Faster remainder by direct computation, 2019). */
 static inline uint32_t fast_mod(uint32_t x, uint64_t magic, uint32_t d)
 {
 	return (uint32_t)((unsigned __int128)(magic * x) * d >> 64);
@@ -48,7 +49,7 @@ void prefetch_torch_words(const uint32_t seeds[PREFETCH_LANES], uint32_t count, 
 		s[i] = last;
 	}
 	if (count == SHARD_MT19937_WORDS)
-		count--; /* the last word twists around to the first: nobody asks for it */
+		count--; /* the last word needs the new first word, and no caller needs the last word */
 	for (uint32_t i = 0; i < count && i < SHARD_MT19937_WORDS - MT_SHIFT; i++)
 		s[i] = TWIST(s[i], s[i + 1], s[i + MT_SHIFT]);
 	for (uint32_t i = SHARD_MT19937_WORDS - MT_SHIFT; i < count; i++)
@@ -122,7 +123,8 @@ void prefetch_torch_prefix(struct shard_mt19937 mt, uint32_t n, uint32_t k, uint
 			perm[j] = kept;
 			continue;
 		}
-		/* (cell + 1) << 32 | value, for cells behind the prefix that something was swapped into. */
+		/* An entry is (cell + 1) << 32 | value, for a cell behind the prefix that has got another value by a
+		 * swap. */
 		uint64_t slot = j * UINT64_C(0x9e3779b97f4a7c15) >> (64 - bits);
 		while (table[slot] != 0 && table[slot] >> 32 != (uint64_t)j + 1)
 			slot = (slot + 1) & mask;

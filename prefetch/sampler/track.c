@@ -1,13 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A track: one recognised sampler, followed through its epochs.
+/* A track: one recognised sampler, followed through its epochs; prefetch/sampler/recognise_private.h first.
  *
- * All in positions of the permutation.  An open is expected when it belongs to the ranks of the track, was not opened in
- * this epoch, and lies near the farthest position opened.  It is *loose* when nothing just before it was opened: it
- * begins a batch, or is a second job's, whose files lie anywhere in this permutation; what is not followed on soon goes
- * to the ring, where the second job is found.  (A stream that was told of it as used has lost a file at most.)  Opens of
- * files of the list that are not expected are a *trial*: when three quarters of them, at least TRIAL_SURE and more than
- * chance brings, lie at the beginning of the permutation that is expected next, or of this one again, then an epoch has
- * begun.  A trial that shows neither leaves it to a search. */
+ * All places are positions of the permutation.  An open is expected if it belongs to the ranks of the track, was not
+ * opened in this epoch, and lies near the farthest position opened.
+ *
+ * An expected open is *loose* if nothing just before it was opened.  It begins a batch, or it is a second job's,
+ * whose files lie anywhere in this permutation.  A loose open that no other one follows soon goes to the ring, where
+ * the second job is found.  (A stream that counted it as used loses one file at most.)
+ *
+ * Unexpected opens of the list's files are a *trial*.  An epoch has begun if three quarters of the trial, at least
+ * TRIAL_SURE and more than by chance, lie at the beginning of the permutation that is expected next, or of this one
+ * again.  If a trial shows neither, a search has to find out. */
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
@@ -17,47 +20,47 @@
 enum {
 	SLACK_MIN = 4096, /* positions: 16 workers x prefetch 2 x batch 128 */
 	SLACK_RANK = 512, /* for each rank of the world */
-	START_MIN = 2048,
+	START_MIN = 2048, /* positions ahead, and at an epoch's beginning, besides the ranks' */
 	FEW_WORLD = 5,
 	TINY = 1024, /* positions: a few batches of a few workers */
 	TRIAL_SURE = 16,
-	TRIAL_ORDER = 24,
-	GROW = 24,           /* opens outside of the part that make it be looked at again */
-	SETTLED = 1 << 16,   /* positions looked at, that every worker has left behind */
-	JOIN_MAX = 1 << 16,  /* positions compared */
+	TRIAL_ORDER = 24,    /* opens of a trial in a list without shuffle */
+	GROW = 24,           /* so many opens outside of the part bring a refit */
+	SETTLED = 1 << 16,   /* positions of a check, all of them behind every worker */
+	JOIN_MAX = 1 << 16,  /* positions to compare two parts */
 	SETTLED_PERIODS = 8, /* of a pattern, at least */
-	SUPPORT = 16,
-	SUPPORT_MIN = 3,
-	LOOSE_OPENS = 128, /* after which what was loose must have been followed on */
-	CALM = 64,         /* expected opens that end a trial */
-	REFIT_FIRST = 64,
-	REFIT_EVERY = 4096,
+	SUPPORT = 16,        /* turns before (or behind) an open that are checked */
+	SUPPORT_MIN = 3,     /* it is not loose if so many of them were opened */
+	LOOSE_OPENS = 128,   /* a loose open must be followed within so many opens */
+	CALM = 64,           /* expected opens that end a trial */
+	REFIT_FIRST = 64,    /* opens before the first refit; each next one waits for twice as many */
+	REFIT_EVERY = 4096,  /* ... but no longer than this */
 	SLACK_RANK_MAX = 8192,
-	WRONG_OPENS = 64,
-	VERIFIED_OPENS = 16,
-	WRONG_LATEST = 128, /* opens that are looked at again */
-	WRONG_SHARE = 16,   /* of the opens of its files that are as expected: fewer than one in so many */
+	WRONG_OPENS = 64,    /* a track is not judged before so many opens */
+	VERIFIED_OPENS = 16, /* expected opens that confirm a restored track */
+	WRONG_LATEST = 128,  /* opens by which a track is judged */
+	WRONG_SHARE = 16,    /* wrong: fewer than one in so many opens of the list's files was expected */
 	WRONG_STRETCHES = 16,
-	APART_MIN = 256,  /* positions between two readers who each have a part; two workers' batches are closer */
+	APART_MIN = 256,  /* positions between two readers with a part each; two workers' batches are closer */
 	APART_MAX = 1024, /* in a long list */
 };
 static const double TRIAL_NATS = 23; /* 1e-10 */
 
-/* Turns that the workers of one rank may be apart: two batches each. */
+/* Returns how many turns the workers of one rank may be apart: two batches each. */
 static uint64_t slack_rank(const struct track *t)
 {
 	uint64_t slack = 2 * ((uint64_t)t->pace.workers + 1) * t->pace.batch;
 	return slack < SLACK_RANK ? SLACK_RANK : slack < SLACK_RANK_MAX ? slack : SLACK_RANK_MAX;
 }
 
-/* World, where positions are dealt one by one. */
+/* Returns how many ranks are mixed: the stride if it is greater than the world. */
 static uint64_t ranks(const struct track *t)
 {
 	return t->part.stride > t->part.world ? t->part.stride : t->part.world;
 }
 
-/* Of a short permutation that is shuffled, a second job's files lie near with every second file; in a list that is not, and
- * in a tiny one, workers at the other end are the same reader's. */
+/* Limits a slack to half of the permutation, because in a short one half of a second job's files would else be near.
+ * Without a shuffle, and in a tiny list, the whole counts: there workers at the other end are the same reader's. */
 static uint64_t at_most(const struct track *t, uint64_t slack)
 {
 	bool whole = t->source.sampler == PREFETCH_SAMPLER_SORTED || t->size <= TINY;
@@ -65,7 +68,7 @@ static uint64_t at_most(const struct track *t, uint64_t slack)
 	return slack < most ? slack : most;
 }
 
-/* Late workers. */
+/* Returns how far behind the farthest position late workers may be. */
 static uint64_t behind(const struct track *t)
 {
 	uint64_t slack = t->size / 16;
@@ -73,19 +76,20 @@ static uint64_t behind(const struct track *t)
 	return at_most(t, slack > least ? slack : least);
 }
 
-/* Early ones. */
+/* Returns how far ahead of it early workers may be. */
 static uint64_t ahead(const struct track *t)
 {
 	return at_most(t, START_MIN + slack_rank(t) * ranks(t));
 }
 
-/* An epoch is what the workers take at once: its opens lie anywhere in it, and what tells them from others is whose they are. */
+/* Whether an epoch is so short that the workers take all of it at once.  Then its opens lie anywhere in it, and only
+ * their rank tells them from others. */
 static bool few_turns(const struct track *t)
 {
 	return t->size <= TINY && t->part.world >= FEW_WORLD * t->part.ranks;
 }
 
-/* Where a new epoch's first opens lie. */
+/* Returns the position below which a new epoch's first opens lie. */
 static uint64_t start(const struct track *t)
 {
 	uint64_t start = START_MIN + slack_rank(t) * ranks(t);
@@ -99,7 +103,7 @@ static bool in_part(const struct track *t, uint64_t position)
 	return residue >= t->part.first && residue - t->part.first < t->part.ranks;
 }
 
-/* Turns of the part, and back. */
+/* Position -> turn of the part, and back. */
 static uint64_t turn_of(const struct track *t, uint64_t position)
 {
 	return position / t->part.world * t->part.ranks + position % t->part.world - t->part.first;
@@ -120,7 +124,7 @@ static bool shuffled(const struct source *source)
 	return source->sampler >= PREFETCH_SAMPLER_DISTRIBUTED;
 }
 
-/* What is expected after `source`. */
+/* Returns the source that is expected in the epoch after `source`. */
 static struct source successor(const struct source *source)
 {
 	struct source next = *source;
@@ -164,7 +168,8 @@ static int sequence_new(const struct prefetch_recognise *r, const struct track *
 	        ret_sequence);
 }
 
-/* A trainer that was known on this list and has fallen silent, or that this is expected of: this is its next epoch. */
+/* Finds the track whose next epoch this is: the source was expected of it, or it is on this list and silent since the
+ * ring began. */
 static struct track *predecessor(
         struct prefetch_recognise *r, const struct source *source, const struct prefetch_list *list, uint64_t size)
 {
@@ -181,7 +186,7 @@ static struct track *predecessor(
 	return NULL;
 }
 
-/* The track that has been silent longest. */
+/* Drops the track whose last open is oldest. */
 static void drop_one(struct prefetch_recognise *r)
 {
 	unsigned oldest = 0;
@@ -212,7 +217,7 @@ static void inherit(struct track *t, const struct track *old)
 		t->repeated++;
 }
 
-/* Other positions are read than was thought. */
+/* Changes which positions a track reads. */
 static int set_part(const struct prefetch_recognise *r, struct track *t, const struct prefetch_part *part)
 {
 	struct prefetch_part old = t->part;
@@ -226,7 +231,7 @@ static int set_part(const struct prefetch_recognise *r, struct track *t, const s
 	prefetch_sequence_put(t->now);
 	prefetch_sequence_put(t->then);
 	t->now = now;
-	t->then = NULL; /* made again from the same permutation */
+	t->then = NULL; /* made anew from the same permutation */
 	t->generation++;
 	return 0;
 }
@@ -236,7 +241,7 @@ static bool active(const struct prefetch_recognise *r, const struct track *t)
 	return t->now && t->last_open > r->ring_since + TRIAL_MAX;
 }
 
-/* The track that reads this permutation, or read it a moment ago. */
+/* Finds the track that reads this permutation, or read it in its last epoch. */
 static struct track *twin(struct prefetch_recognise *r, const struct source *source, const struct prefetch_list *list)
 {
 	for (unsigned i = 0; i < r->n_tracks; i++) {
@@ -250,8 +255,8 @@ static struct track *twin(struct prefetch_recognise *r, const struct source *sou
 
 static int enter_again(struct prefetch_recognise *r, struct track *t);
 
-/* The search has found a permutation that a track follows.  Its trainer reads it again from the beginning; or what it
- * opens was not expected of it, and is taken in. */
+/* The search has found a permutation that a track follows.  If most opens are of used positions, its trainer reads the
+ * permutation again.  Else the track did not expect opens of its own trainer, and takes them in. */
 static int found_again(struct prefetch_recognise *r, struct track *t, const struct source *source)
 {
 	static const struct prefetch_part all = { .world = 1, .ranks = 1, .stride = 1 };
@@ -298,7 +303,7 @@ int prefetch_track_new(struct prefetch_recognise *r, const struct source *source
 	t->score = fit->score;
 	t->after = r->n_ring;
 	t->pace = (struct prefetch_pace){ .stride = 1, .workers = 1 };
-	/* A loader's own generator gives the seed of its workers before each permutation. */
+	/* A loader draws its workers' seed from its own generator before each permutation. */
 	if (source->sampler == PREFETCH_SAMPLER_GENERATOR && !source->learned)
 		t->source.step = 2 * ((uint64_t)t->size - 1) + source->skip;
 	t->used = calloc(t->size / 64 + 1, sizeof(*t->used));
@@ -330,7 +335,7 @@ int prefetch_track_new(struct prefetch_recognise *r, const struct source *source
 	return 0;
 }
 
-/* Of which turns near the farthest one were opened nothing is known: they may still be. */
+/* It is unknown which turns near the farthest one were opened.  So these still may be. */
 void prefetch_track_resume(struct track *t, const struct prefetch_saved_track *saved)
 {
 	t->pace = (struct prefetch_pace){ .stride = 1, .workers = saved->workers, .batch = saved->batch };
@@ -357,8 +362,9 @@ void prefetch_track_free(struct track *t)
 	free(t);
 }
 
-/* Of the turns just before it, or ahead of it, and of those that its own reader has there: were some opened?  A second job's
- * files fall anywhere in this permutation, and two of them close together sometimes. */
+/* Whether enough of the SUPPORT turns just before it (or ahead of it), or of the same reader's turns there, were
+ * opened.  One or two are not enough, because a second job's files lie anywhere, and sometimes two are close
+ * together. */
 static bool joins(const struct track *t, uint64_t position, bool ahead_of_it)
 {
 	uint64_t turn = turn_of(t, position), stride = t->part.stride;
@@ -401,7 +407,7 @@ static bool narrower(const struct prefetch_part *a, const struct prefetch_part *
 	return (uint64_t)a->ranks * b->world < (uint64_t)b->ranks * a->world;
 }
 
-/* The part that holds both. */
+/* Returns the part that holds both. */
 static struct prefetch_part joined(const struct prefetch_part *a, const struct prefetch_part *b)
 {
 	struct prefetch_part all = { .world = 1, .ranks = 1, .stride = b->stride, .joined = b->joined };
@@ -415,8 +421,8 @@ static struct prefetch_part joined(const struct prefetch_part *a, const struct p
 	return in_b ? *b : all;
 }
 
-/* Where every worker has left it behind, what is read and what is not stands in `used`: runs of equal length, over and
- * over.  That shows batches dealt whole, too. */
+/* Finds the part from `used`, behind every worker, where it is final.  There runs of read and unread positions of equal
+ * length repeat.  This finds batches that are dealt whole, too. */
 static bool settled_part(const struct track *t, struct prefetch_part *ret_part)
 {
 	uint64_t end = t->high > behind(t) ? t->high - behind(t) : 0;
@@ -456,7 +462,7 @@ static bool settled_part(const struct track *t, struct prefetch_part *ret_part)
 	}
 	if (periods < SETTLED_PERIODS || alike * 8 < periods * 7 || best.read + best.left > PREFETCH_FIT_WORLD_MAX)
 		return false;
-	/* A part does not lie across the end of a period. */
+	/* A part does not cross the end of a period. */
 	if (best.first + best.read > best.read + best.left || best.first % best.read != 0 || best.left % best.read != 0)
 		return false;
 	*ret_part = (struct prefetch_part){
@@ -469,8 +475,8 @@ static bool settled_part(const struct track *t, struct prefetch_part *ret_part)
 	return true;
 }
 
-/* Looks again which positions are read, and how: more opens tell more.  The part grows when opens outside of it follow on
- * one another, as a second job's do not; it shrinks only by what every worker has left behind. */
+/* Finds part and pace again, because more opens say more.  The part grows if opens outside of it follow one another,
+ * which a second job's do not.  It shrinks only by positions that are behind every worker. */
 static void refit(struct prefetch_recognise *r, struct track *t)
 {
 	uint64_t positions[RING] = { 0 }, turns[RING];
@@ -501,7 +507,7 @@ static void refit(struct prefetch_recognise *r, struct track *t)
 		set_part(r, t, &settled);
 	} else if (known && t->part.joined == 0 && seen.world == t->part.world && seen.first == t->part.first &&
 	           seen.ranks == t->part.ranks) {
-		/* Of many readers the first opens follow on little. */
+		/* With many readers few of the first opens follow one another. */
 		t->part.stride = seen.stride;
 		t->part.joined = seen.joined;
 	}
@@ -515,9 +521,10 @@ static void refit(struct prefetch_recognise *r, struct track *t)
 	        before.stride == t->pace.stride && before.workers == t->pace.workers && before.batch == t->pace.batch;
 }
 
-/* It took long to find: the trainer is far ahead of what the ring could hold, and what it has opened stands in `seen`.  So does what
- * others opened, who may read the same files in another order: it is there as far as most turns were opened.  Beyond, where one
- * worker is ahead of another, the latest opens are its own where they would have been, one by one: those before `n_recent`. */
+/* Finds how far the trainer is, if recognition took long.  The trainer is far ahead of what the ring could hold.
+ * `seen` has what it opened, but also what others opened, who may read the same files in another order.  So the
+ * trainer is where most turns end to be opened.  Beyond that, where one worker is ahead of another, the track takes
+ * those of the latest opens (before `n_recent`) that it would have expected, one by one. */
 static void catch_up(struct prefetch_recognise *r, struct track *t, uint64_t n_recent)
 {
 	enum { LATELY = 32, MOST = LATELY * 3 / 4 };
@@ -564,8 +571,11 @@ static int compare_positions(const void *a, const void *b)
 	return (*x > *y) - (*x < *y);
 }
 
-/* What was taken for a list in its order is not read so: nobody opens what is expected, but other files of it; or it is read by several readers in places far apart (each has a part of the list), or
- * all over it, one not behind the other. */
+/* Whether a track is wrong: the list, or ddpfs's own order, is not read in its order.  Three signs show it:
+ * - the opens are of other files of the list than expected
+ * - several readers read in places far apart, because each has a part of the list
+ * - the opens lie all over the list, and do not follow one another
+ * A restored track of any sampler is wrong by the first sign, too. */
 static bool is_wrong(const struct prefetch_recognise *r, const struct track *t)
 {
 	uint64_t positions[RING];
@@ -575,7 +585,7 @@ static bool is_wrong(const struct prefetch_recognise *r, const struct track *t)
 		return true;
 	if (t->missed >= WRONG_LATEST && t->fitted * WRONG_SHARE < t->missed)
 		return t->source.sampler <= PREFETCH_SAMPLER_SORTED;
-	/* By opens that came since it is there: else it and the search could go on without any. */
+	/* Only opens since the track was made count.  Else track and search could alternate without any new open. */
 	if (n < WRONG_OPENS || r->opens < t->made_at + WRONG_OPENS)
 		return false;
 	if (t->source.sampler != PREFETCH_SAMPLER_SORTED && t->source.sampler != PREFETCH_SAMPLER_OWN)
@@ -600,7 +610,7 @@ static bool is_wrong(const struct prefetch_recognise *r, const struct track *t)
 	return false;
 }
 
-/* What it has explained lately is to be looked at again: not what is from before somebody else came. */
+/* Drops a wrong track.  Its latest opens go to the ring again, but no older ones, which may have been right. */
 static void drop(struct prefetch_recognise *r, struct track *t)
 {
 	uint32_t files[WRONG_LATEST], n = 0;
@@ -639,7 +649,7 @@ int prefetch_track_step(struct prefetch_recognise *r, struct track *t)
 		if (rc < 0)
 			return rc;
 		bool late = r->n_ring == RING || t->source.sampler == PREFETCH_SAMPLER_UNSEEDED;
-		uint64_t n_recent = r->n_recent; /* it keeps them, but forgets how many */
+		uint64_t n_recent = r->n_recent; /* sifting keeps `recent`, but sets its count to 0 */
 		prefetch_recognise_sift(r);
 		if (late)
 			catch_up(r, t, n_recent);
@@ -711,7 +721,7 @@ static int enter_again(struct prefetch_recognise *r, struct track *t)
 		return rc;
 	prefetch_sequence_put(t->now);
 	t->now = now;
-	/* The seed that was expected next is not: the same once more is. */
+	/* The same permutation is expected once more, and not the next seed. */
 	prefetch_sequence_put(t->then);
 	prefetch_perm_put(t->next);
 	t->then = NULL;
@@ -734,8 +744,8 @@ static bool begins(const struct track *t, uint32_t hits)
 	       prefetch_fit_surprise(hits, t->trial, chance) >= TRIAL_NATS;
 }
 
-/* The beginning of a short list is too much of it to mean anything, and workers side by side are soon beyond it.  But where
- * there is no shuffle, they follow on one another. */
+/* Whether a list without shuffle begins again.  In a short list the beginning is too large a part to mean anything, and
+ * workers side by side are soon beyond it.  But without a shuffle the opens follow one another. */
 static bool begins_in_order(const struct track *t)
 {
 	uint64_t positions[TRIAL_MAX], low = UINT64_MAX;
@@ -753,7 +763,7 @@ static bool begins_in_order(const struct track *t)
 	       part.joined * 10 >= n * 7;
 }
 
-/* A file of the list that is not expected: does an epoch begin?  True when it has. */
+/* Takes an unexpected open of the list's files into the trial.  True: an epoch has begun. */
 static bool unexpected(struct prefetch_recognise *r, struct track *t, uint32_t file, uint64_t position)
 {
 	uint64_t next;
@@ -818,7 +828,7 @@ bool prefetch_track_stranger(const struct prefetch_recognise *r, struct track *t
 	while (t->n_loose > 0 && (t->n_loose == LOOSE_MAX || t->loose[0].at + LOOSE_OPENS < r->opens)) {
 		struct loose loose = t->loose[0];
 		memmove(&t->loose[0], &t->loose[1], --t->n_loose * sizeof(t->loose[0]));
-		/* What begins a batch has been followed on since. */
+		/* If it began a batch, others have followed. */
 		if (!in_part(t, loose.position) || loose.position + SUPPORT * ranks(t) >= t->size ||
 		        joins(t, loose.position, true))
 			continue;
@@ -830,7 +840,8 @@ bool prefetch_track_stranger(const struct prefetch_recognise *r, struct track *t
 	return false;
 }
 
-/* By one of so many readers that hundreds of opens lie between its two of a file.  An epoch that begins again is farther away. */
+/* Whether one of many readers opened this position lately: hundreds of opens may lie between its two opens of a file.
+ * In an epoch that begins again more turns lie between. */
 static bool opened_just_now(const struct track *t, uint64_t position)
 {
 	uint64_t turns = t->size / t->part.world * t->part.ranks / 4;
@@ -848,7 +859,7 @@ bool prefetch_track_unexpected(struct prefetch_recognise *r, struct track *t, ui
 	if (!t->now || prefetch_sequence_position(t->now, file, &position) < 0)
 		return false;
 	t->missed++;
-	/* Another file of a sample that was opened. */
+	/* Another file of a sample that was opened already. */
 	if (t->source.sampler == PREFETCH_SAMPLER_OWN && r->own.several && is_near(t, position) &&
 	        bit_get(t->used, position))
 		return true;

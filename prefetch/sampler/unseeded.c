@@ -1,15 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Trying all seeds: when, on which lists, and what becomes of those left over.
+/* When to try all 2^32 seeds, on which lists, and what to do with those that pass; prefetch/sampler/seed_scan.h first.
  *
- * A scan is begun when the first opens of an epoch fit no likely seed, and goes on beside the search while the trainer
- * opens files: on what the lists had then, while the ring is filled anew.  It is of use only where that was an epoch's
- * beginning; a trainer whose order is no RandomSampler's costs three times all seeds, however many epochs that is. */
+ * A scan begins when the first opens of an epoch fit no cheap hypothesis.  It goes on beside the search while the
+ * trainer opens files.  It has a copy of the targets, because the ring is filled anew meanwhile.  It can find a seed
+ * only if those opens were the beginning of an epoch.  TRIED_MAX is the limit: if the trainer uses no RandomSampler,
+ * all scans together try 3 x 2^32 seeds, over however many epochs. */
 #include <errno.h>
 #include <stdlib.h>
 
 #include "prefetch/sampler/recognise_private.h"
 
-enum { VERIFIED = 16 /* seeds held against the opens in one slice, a tenth of a millisecond each */ };
+enum { VERIFIED = 16 /* seeds compared with the opens in one slice, a tenth of a millisecond each */ };
 static const uint64_t TRIED_MAX = UINT64_C(3) << 32;
 
 static bool due(const struct prefetch_recognise *r)
@@ -19,7 +20,7 @@ static bool due(const struct prefetch_recognise *r)
 	       r->search.n_ring == RING;
 }
 
-/* The lists with enough files: hundreds of opens say who begins where, however many workers read side by side. */
+/* Takes the lists with enough files: an eighth of a list's files must be at least PREFETCH_FIT_HITS_MIN opens. */
 static uint32_t choose(
         const struct prefetch_recognise *r, struct target *targets, struct prefetch_seed_scan_list *lists)
 {
@@ -59,7 +60,7 @@ int prefetch_unseeded_begin(struct prefetch_recognise *r)
 		u->scanned.begun++;
 	else
 		prefetch_unseeded_end(r);
-	return rc == -EAGAIN ? 0 : rc; /* no thread is to be had: it is not looked for */
+	return rc == -EAGAIN ? 0 : rc; /* the system has no thread: go on without a scan */
 }
 
 void prefetch_unseeded_end(struct prefetch_recognise *r)
@@ -100,10 +101,11 @@ int prefetch_unseeded_step(struct prefetch_recognise *r)
 		            &r->search.mt, match))
 			continue;
 		rc = prefetch_search_accept(r, match);
-		if (rc >= 0) { /* that ended the scan */
+		if (rc >= 0) { /* prefetch_search_accept has ended the scan */
 			u->scanned.tried = 0;
 			u->scanned.found++;
-			u->looked = r->rolling = false; /* what comes unexplained is another's, or the next epoch */
+			u->looked = r->rolling =
+			        false; /* unexplained opens are now another reader's, or the next epoch's */
 		}
 		return rc < 0 ? rc : 1;
 	}
