@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Device memory for other libraries: DLPack capsules (https://dmlc.github.io/dlpack) of kind kDLCUDA, by ctypes."""
+"""Gives device memory to other libraries, by DLPack capsules (https://dmlc.github.io/dlpack) of kind kDLCUDA."""
 
 import ctypes
 from ctypes import CFUNCTYPE, POINTER, Structure, c_char_p, c_int32, c_int64, c_uint8, c_uint16, c_uint64, c_void_p
@@ -30,7 +30,7 @@ class _Managed(Structure):
 _Deleter = CFUNCTYPE(None, c_void_p)
 _Managed._fields_ = [("tensor", _Tensor), ("context", c_void_p), ("deleter", _Deleter)]
 
-_alive = {}  # address of a _Managed: what must live until its consumer calls the deleter
+_alive = {}  # address of a _Managed -> what must live until its consumer calls the deleter
 
 
 @_Deleter
@@ -39,7 +39,7 @@ def _delete(address):
 
 
 @_Deleter
-def _capsule_gone(capsule):  # nobody took it (a consumer renames it): then it is ours to delete
+def _capsule_gone(capsule):  # nobody took it (a consumer renames it), so it is deleted here
     if pythonapi.PyCapsule_IsValid(c_void_p(capsule), _NAME):
         _alive.pop(pythonapi.PyCapsule_GetPointer(c_void_p(capsule), _NAME), None)
 
@@ -49,13 +49,13 @@ pythonapi.PyCapsule_GetPointer.argtypes = [c_void_p, c_char_p]
 pythonapi.PyCapsule_GetPointer.restype = c_void_p
 pythonapi.PyCapsule_New.argtypes = [c_void_p, c_char_p, _Deleter]
 pythonapi.PyCapsule_New.restype = ctypes.py_object
-for _callback in (_delete, _capsule_gone):  # consumers may let go while the interpreter ends
+for _callback in (_delete, _capsule_gone):  # consumers may release memory while the interpreter ends
     pythonapi.Py_IncRef(ctypes.py_object(_callback))
 
 
 class DeviceArray:
-    """uint8 memory of a batch on a GPU, for torch.from_dlpack, cupy.from_dlpack...; it keeps the batch.  Do not write
-    to it."""
+    """uint8 memory of a batch on a GPU, for torch.from_dlpack, cupy.from_dlpack and others.  It keeps the batch.
+    Do not write to it."""
 
     def __init__(self, held, address, shape):
         self._held = held
@@ -68,7 +68,7 @@ class DeviceArray:
     def __dlpack__(self, *, stream=None, max_version=None, dl_device=None, copy=None):
         if copy or dl_device not in (None, self.__dlpack_device__()):
             raise BufferError("a batch is handed over where it is")
-        if stream != -1:  # -1: the consumer does not want to be put in order
+        if stream != -1:  # -1: the consumer wants no synchronisation
             self._held.wait(0 if stream in (None, 1) else stream)
         shape = (c_int64 * len(self.shape))(*self.shape)
         tensor = _Tensor(self._address, _Device(*self.__dlpack_device__()), len(shape), _Type(_UINT, 8, 1), shape, None, 0)

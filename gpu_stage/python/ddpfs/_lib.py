@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""libddpfs_stage by ctypes: the structs and functions of gpu_stage/stage.h, nothing else."""
+"""libddpfs_stage by ctypes: the structs and functions of gpu_stage/stage.h, and nothing else."""
 
 import ctypes
 import os
@@ -73,7 +73,7 @@ _SIGNATURES = {
 
 @cache
 def load():
-    """The library: $DDPFS_STAGE_LIB, or where the loader finds it."""
+    """Loads the library: $DDPFS_STAGE_LIB, or the one that the loader finds."""
     name = os.environ.get("DDPFS_STAGE_LIB", "libddpfs_stage.so.0")
     try:
         lib = ctypes.CDLL(name)

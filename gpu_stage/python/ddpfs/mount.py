@@ -11,8 +11,8 @@ from pathlib import Path
 
 
 def _run(arguments, **kwargs):
-    """Returns what it printed; RuntimeError with its own sentence.  An exception on the way (Ctrl-C) ends it: `ddpfs mount`
-    then takes back what it has begun."""
+    """Runs a program and returns its output; RuntimeError has the program's own sentence.  An exception meanwhile
+    (Ctrl-C) ends the program: `ddpfs mount` then undoes what it has begun."""
     process = subprocess.Popen(arguments, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
                                text=True, **kwargs)
     try:
@@ -41,15 +41,15 @@ def _option(name, value):
 
 
 def _is_mounted(place):
-    """By the kernel's list: a mount whose server hangs or died is one too."""
+    """Tells whether something is mounted there, by the kernel's list: also if its server hangs or has died."""
     place = os.fsencode(os.path.realpath(place))
     with open("/proc/self/mountinfo", "rb") as mounts:
         return any(line.split()[4].decode("unicode_escape").encode("latin-1") == place for line in mounts)
 
 
 class Mount(type(Path())):
-    """The directory of a rank's mount: a Path, and the trainer's side of it.  What mounted() gives; under `ddpfs exec`:
-    Mount(os.environ["DDPFS_MOUNT"])."""
+    """The directory of a rank's mount: a Path, with the mount's epoch and state.  mounted() gives one.  Under
+    `ddpfs exec` it is Mount(os.environ["DDPFS_MOUNT"])."""
 
     _ddpfs = None
 
@@ -58,22 +58,24 @@ class Mount(type(Path())):
 
     @property
     def epoch(self):
-        """The epoch that listings show: after a resume the one that is to be finished."""
+        """The epoch that listings show; after a resume, the epoch that is not finished."""
         return self._ctl("epoch")["epoch"]
 
     def set_epoch(self, epoch):
-        """Listings show that epoch from now on; it no longer advances by itself."""
+        """Makes listings show this epoch from now on.  It does not advance by itself after this."""
         self._ctl("epoch", epoch)
 
     def state(self, epoch, trained):
-        """What a checkpoint should hold to go on from here with any number of ranks: a str, one line of JSON of at most 4 KB.
-        mounted(state=) takes it, and as a file (write_text) `ddpfs exec -o state=FILE`.  Of rank views only: with view="all"
-        the trainer's own sampler goes on, and this raises RuntimeError.
+        """Gives what a checkpoint must hold to go on from here with any number of ranks: a str, one line of JSON of
+        at most 4 KB.  mounted(state=) takes it.  `ddpfs exec -o state=FILE` takes it as a file (write_text).  For
+        rank views only: with view="all" the trainer's own sampler goes on, and this raises RuntimeError.
 
-        trained    samples that this rank has trained of what the mount showed of `epoch`: batches times their size, as the
-                   trainer counts them.  Never what a loader has fetched.  More than there are means all of them.
+        trained    samples of `epoch` in this mount that this rank has trained: batches times their size, as the
+                   trainer counts them.  Do not give what a loader has fetched.  More than there are means all of
+                   them.
 
-        Ranks train in step (DDP does): one rank's state is the job's.  At the end of an epoch it is the next one's."""
+        Ranks train in step (DDP does), so the state of one rank is the job's.  At the end of an epoch it is that of
+        the next epoch."""
         return json.dumps(self._ctl("state", f"--turns={trained}", f"--epoch={epoch}")["state"], separators=(",", ":"))
 
 
@@ -83,7 +85,7 @@ def _arguments(program, dataset, place, words):
 
 
 def _state_text(state):
-    """As Mount.state() gave it, or as json.loads() or a file made of that."""
+    """Turns a state as Mount.state() gave it, or as json.loads() or a file made of it, into text."""
     if isinstance(state, bytes):
         state = state.decode()
     if isinstance(state, dict):
@@ -112,19 +114,19 @@ def _unmount(program, place):
     try:
         _run([program, "umount", os.fspath(place)])
     except RuntimeError:
-        if _is_mounted(place):  # somebody has a file open: it goes when he closes it
+        if _is_mounted(place):  # somebody has a file open: the mount goes when it is closed
             _run([program, "umount", "-l", os.fspath(place)])
 
 
 @contextmanager
 def mounted(dataset, *, rank=None, world=None, mountpoint=None, state=None, program=None, **options):
-    """Mounts `dataset` for one rank and gives the directory, a Mount; unmounts at the end, whatever happens inside.  When
-    the process ends without a chance to do so (kill -9, a launcher's SIGTERM), the mount's server does it.
+    """Mounts `dataset` for one rank and gives the directory, a Mount.  Unmounts at the end, whatever happens
+    inside.  If the process ends before that (kill -9, a launcher's SIGTERM), the mount's server unmounts.
 
-    rank, world   of the job; left out with view="all"
+    rank, world   of the job; leave them out with view="all"
     mountpoint    default: a new directory, removed afterwards
-    state         what Mount.state() gave (the text, or what json.loads makes of it), to go on from there; None: from the
-                  beginning
+    state         what Mount.state() gave (the text, or what json.loads makes of it), to go on from there; None:
+                  from the beginning
     program       the ddpfs program; default: $DDPFS_PROGRAM, or the one in PATH
     options       as `ddpfs mount -o` takes them: order="full", seed=7, memory="4G", allow_other=True, ...
     """
@@ -133,13 +135,13 @@ def mounted(dataset, *, rank=None, world=None, mountpoint=None, state=None, prog
     place = Mount(tempfile.mkdtemp(prefix="ddpfs.") if own else os.path.abspath(mountpoint))
     place._ddpfs = program
     pid = os.getpid()
-    ours = own  # another's mount on a given mountpoint is left alone
+    ours = own  # a mount that somebody else made at `mountpoint` stays
     try:
         _mount(program, dataset, place, {"rank": rank, "world": world, **options}, state)
         ours = True
         yield place
     finally:
-        if os.getpid() == pid:  # not in a child of fork() that unwinds its parent's block
+        if os.getpid() == pid:  # a child of fork() that leaves its parent's block does not unmount
             if ours and _is_mounted(place):
                 _unmount(program, place)
             if own:

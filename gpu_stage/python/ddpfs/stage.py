@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Batches of a rank's samples as views of the stage's arena, or of GPU memory, without a copy.  What is
-written to a view is seen by those who hold the batch, and by nobody later: the library verifies a sample before it hands
-it out again."""
+"""Batches of a rank's samples as views of the stage's arena, or of GPU memory, without a copy.
+
+If a program writes to a view, all holders of that batch see it, and nobody later: the library verifies a sample again
+before it hands it out again."""
 
 import ctypes
 import errno
@@ -19,14 +20,14 @@ from ddpfs import _lib
 from ddpfs._dlpack import DeviceArray
 
 log = logging.getLogger("ddpfs")
-WARN_AFTER_S = 10  # of waiting for batches that the program keeps
+WARN_AFTER_S = 10  # a warning after so long a wait for batches that the program keeps
 
-_opening = threading.RLock()  # threads that share a stage open it once
+_opening = threading.RLock()  # so that threads which share a stage open it once
 
 
 def _renew_opening():
     global _opening
-    _opening = threading.RLock()  # who held it is not in this child
+    _opening = threading.RLock()  # the thread that held it is not in this child
 
 
 os.register_at_fork(after_in_child=_renew_opening)
@@ -35,7 +36,7 @@ _UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
 
 
 class StageError(OSError):
-    """What the library says; .file and .sample are ids, or None."""
+    """An error of the library.  .file and .sample are ids, or None."""
 
     def __init__(self, code, text, file=None, sample=None):
         super().__init__(-code, text)
@@ -44,7 +45,7 @@ class StageError(OSError):
 
 
 class OptionError(StageError, ValueError):
-    """What the stage was asked for has no meaning, or contradicts a state."""
+    """An option has no meaning, or contradicts a state."""
 
 
 def _made(error):
@@ -59,7 +60,7 @@ def _raise(error):
 
 
 def _number(name, value, low=0, high=(1 << 64) - 1):
-    """An int, or what stands for one (numpy's), of a parameter with these limits."""
+    """Checks an integer parameter (numpy integers too) against its limits and returns it as an int."""
     try:
         number = operator.index(value)
     except TypeError:
@@ -70,7 +71,7 @@ def _number(name, value, low=0, high=(1 << 64) - 1):
 
 
 def _bytes(name, size):
-    """4096, "64M", "1.5G" -> bytes."""
+    """Turns 4096, "64M" or "1.5G" into bytes."""
     if size is None:
         return 0
     if not isinstance(size, (str, float)):
@@ -81,13 +82,13 @@ def _bytes(name, size):
         value = float(number.removesuffix(unit)) * _UNITS[unit]
     except ValueError:
         value = -1.0
-    if not 0 <= value < 1 << 63:  # nor infinite, nor no number
+    if not 0 <= value < 1 << 63:  # refuses inf and nan too
         raise ValueError(f'{name}={size!r}: give bytes, as a number or with K, M, G or T behind it ("512M")')
     return int(value)
 
 
 def _word(name, value):
-    """A path or a word, as the library takes it: bytes without a NUL; None stays None."""
+    """Turns a path or a word into bytes for the library; refuses a NUL; None stays None."""
     if value is None:
         return None
     try:
@@ -100,7 +101,7 @@ def _word(name, value):
 
 
 class _Open:
-    """The library's object; closed when the last batch and the Stage are gone."""
+    """The library's stage.  It is closed when the Stage and the last batch are gone."""
 
     def __init__(self, lib, pointer):
         self.lib = lib
@@ -111,7 +112,7 @@ class _Open:
         self.base, self.size = base.value, size.value
         stats = _lib.Stats()
         lib.ddpfs_stage_stats_get(pointer, ctypes.byref(stats))
-        self.ordinal = stats.backend_device - 1  # of the GPU; -1: host memory
+        self.ordinal = stats.backend_device - 1  # the GPU's; -1: host memory
 
     def route(self):
         buf = ctypes.create_string_buffer(_lib.TEXT_MAX)
@@ -119,12 +120,12 @@ class _Open:
         return buf.value.decode()
 
     def __del__(self):
-        if self.pid == os.getpid():  # its threads live in that process only
+        if self.pid == os.getpid():  # a forked child does not have the stage's threads
             self.lib.ddpfs_stage_close(self.pointer)
 
 
 class _Held:
-    """A batch of the library; released when nothing looks at it any more."""
+    """The library's batch.  It is released when no view uses it."""
 
     def __init__(self, opened, pointer):
         self.opened = opened
@@ -146,7 +147,7 @@ class _Held:
 
 
 class _Memory:
-    """Bytes of the arena for numpy, which keeps this object, and with it the batch."""
+    """Bytes of the arena for numpy.  numpy keeps this object, and so the batch."""
 
     def __init__(self, held, address, size, readonly):
         self.held = held
@@ -154,23 +155,24 @@ class _Memory:
 
 
 class Batch:
-    """One batch.  Its memory is free for other samples when the batch and all views of it are gone (or, for the batch
-    itself, after release()): hold few of them.
+    """One batch.  Other samples get its memory when the batch is gone or released, and all views of it are gone: hold
+    few batches.
 
-        len(batch), batch[i]       files; batch[i] is a read-only numpy uint8 view of host memory
-        batch.tensor(i)            the same as a torch tensor, on the GPU with backend="cuda".  It may be
-                                   changed in place: a later epoch has the dataset's bytes
-        batch.tensor()             files of one length as one tensor [files, length]
+        len(batch), batch[i]       the files; batch[i] is a read-only numpy uint8 view of host memory
+        batch.tensor(i)            the same as a torch tensor, on the GPU with backend="cuda".  You may change it in
+                                   place: a later epoch has the dataset's bytes
+        batch.tensor()             files of one length as one tensor [files, length]; in host memory a copy
         batch.device(i), .device() the same memory for every library that takes DLPack; with backend="cuda" only
-        batch.flat()               (one uint8 tensor, offsets): file i is tensor[offsets[i] : offsets[i] + lengths[i]]; in
-                                   host memory a copy
+        batch.flat()               (one uint8 tensor, offsets): file i is tensor[offsets[i] : offsets[i] + lengths[i]];
+                                   in host memory a copy
         batch.device_flat()        the same for DLPack
-        batch.wait(stream)         before work on another stream than the one current at tensor() or device(): a
-                                   torch.cuda.Stream or its number
-        batch.arena, .offsets      one view that holds all of them: file i is arena[offsets[i] : offsets[i] + lengths[i]]
+        batch.wait(stream)         call it before you use the batch on another stream than the one that was current at
+                                   tensor() or device().  A torch.cuda.Stream or its number
+        batch.arena, .offsets      one view of all files: file i is arena[offsets[i] : offsets[i] + lengths[i]]
         batch.lengths, .steps, .files, .samples    numpy arrays, one number a file
         batch.path(i)              its path in the dataset
-        batch.epoch, .turn, .n_turns      where it comes in this rank's epoch; .n_samples: fewer where on_bad left some out
+        batch.epoch, .turn, .n_turns      its place in this rank's epoch
+        batch.n_samples            samples in it; fewer than n_turns if on_bad left some out
     """
 
     def __init__(self, held):
@@ -187,7 +189,7 @@ class Batch:
         self.steps = items["step"]
         self.lengths = items["len"].astype(np.int64)
         base = np.uint64(held.opened.base)
-        self._base = int(items["data"].min(initial=base))  # a sample apart can lie before the arena
+        self._base = int(items["data"].min(initial=base))  # a sample that lies apart can have a lower address
         self.offsets = (items["data"] - np.uint64(self._base)).astype(np.int64)
         self._device = items["device"]
 
@@ -231,7 +233,7 @@ class Batch:
         if self._live().opened.ordinal >= 0:
             array, offsets = self.device_flat()
             return torch.from_dlpack(array), offsets
-        files = list(self)  # in host memory other samples lie between them
+        files = list(self)  # in host memory other samples lie between the files
         offsets = np.cumsum(self.lengths) - self.lengths
         return torch.from_numpy(np.concatenate(files) if files else np.empty(0, np.uint8)), offsets
 
@@ -249,7 +251,7 @@ class Batch:
         self._live().sync()
 
     def stack(self):
-        """Files of one length as one [n, length] array in host memory: a copy."""
+        """Copies files of one length into one array [n, length] in host memory."""
         self._one_length()
         return np.stack(list(self))
 
@@ -268,7 +270,7 @@ class Batch:
         return _path(self._live().opened, int(self.files[i]))
 
     def release(self):
-        """Lets go of the batch; views that were made of it keep its memory."""
+        """Gives the batch up.  Views that exist keep its memory."""
         self._held = None
 
     def __enter__(self):
@@ -290,21 +292,24 @@ def _path(opened, file):
 
 
 class Stage:
-    """Iterates over a rank's samples: `for batch in stage` gives what is left of the epoch, and the next epoch the
-    time after.  Opened at first use, in the process that uses it.
+    """Gives the samples of a rank: `for batch in stage` gives what is left of the epoch, and next time the next
+    epoch.  It is opened when it is first used, in the process that uses it.
 
-    dataset   the packed dataset's directory, or a mount: then its dataset, rank, world, order, epoch and start, and its state
-              follows the batches that are released
-    batch     samples of a batch; drop_last leaves out a shorter one at the end
+    dataset   the directory of a packed dataset, or a mount.  With a mount, dataset, rank, world, order, epoch and
+              start come from it, and its state follows the batches that are released
+    batch     samples of a batch; drop_last leaves out a shorter batch at the end
+    rank, world    of this process; world=0: 1, or the mount's
     memory    bytes, or "512M": arena and reads together; default: a quarter of what is free, at most 4 GiB
     order, deal, tail, seed, epoch, start, subdir    as the options of the mount
-    on_bad    "eio": a sample that cannot be had fails its batch; "skip": it is left out; "substitute": another of its
-              directory comes instead. With these two what the quarantine list names is left out of the order, or replaced in
-              it, as in a mount. A function: skip, and the function is called with the StageError that names the sample
-    bad       a function that is called so with any on_bad
+    on_bad    what happens with a bad sample.  "eio": its batch fails.  "skip": it is left out.  "substitute":
+              another sample of its directory takes its place.  With the last two, samples of the quarantine list
+              are left out of the order, or replaced in it, as in a mount.  A function means "skip": it is called
+              with the StageError that names the sample
+    bad       a function that is called like that with any on_bad
     quarantine    path of the list; default: the one beside the index, if there is one; "": none
     backend   "cpu", or "cuda" (torch's current device) or "cuda:N": batches in GPU memory
     device_memory, copy    bytes of GPU memory for batches; how they get there: "auto", "each", "packed" (stage.h)
+    state     a state (the text of state_dict()["ddpfs"]) to go on from
     """
 
     def __init__(self, dataset, batch=1, *, rank=0, world=0, order=None, deal=None, tail=None, seed=0, epoch=0, start=0,
@@ -354,16 +359,17 @@ class Stage:
                                 ctypes.byref(pointer)) < 0:
             _raise(error)
         opened = _Open(lib, pointer)
-        opened.bad = bad  # lives as long as the library may call it
+        opened.bad = bad  # keeps the callback while the library may call it
         self._route = opened.route()
         log.info("%s: %s", self.dataset, self._route)
         return opened
 
     def _call(self, function, *arguments):
-        """A function that takes flags, an error and the output last: its result, or StageError.  Ctrl-C, which comes to the
-        main thread, ends its wait for memory that batches hold."""
+        """Calls a function of the library that takes flags, an error and the output last.  Returns the batch, or
+        None, or raises StageError.  Ctrl-C comes to the main thread, so there a wait for memory that batches hold
+        is cut into short ones."""
         flags = _lib.BRIEFLY if threading.current_thread() is threading.main_thread() else 0
-        flags |= 0 if self._open().ordinal >= 0 else _lib.LEND  # torch, which gets host memory, knows no read-only
+        flags |= 0 if self._open().ordinal >= 0 else _lib.LEND  # torch gets host memory and has no read-only tensors
         opened, error, out = self._open(), _lib.Error(), ctypes.POINTER(_lib.Batch)()
         call, warn_at = getattr(opened.lib, function), None
         while (rc := call(opened.pointer, *arguments, flags, ctypes.byref(error), ctypes.byref(out))) == -errno.EAGAIN:
@@ -378,21 +384,22 @@ class Stage:
         return Batch(_Held(opened, out)) if rc else None
 
     def next(self, n=None):
-        """The next n samples, fewer at the end of the epoch; None after it.  Waits without the interpreter's lock."""
+        """Gives the next n samples as a Batch, fewer at the end of the epoch, then None.  Releases the
+        interpreter's lock while it waits."""
         return self._call("ddpfs_stage_next", self.batch if n is None else _number("n", n, 1, _lib.BATCH_MAX))
 
     def get(self, path):
-        """One file by its path in the dataset, as a batch of one."""
+        """Gives one file, by its path in the dataset, as a batch of one."""
         return self._call("ddpfs_stage_get", _word("path", path))
 
     def skip(self, n):
-        """Passes over the next n samples: a batch with a damaged one, say."""
+        """Passes over the next n samples, for example over a batch with a damaged one."""
         opened = self._open()
         opened.lib.ddpfs_stage_skip(opened.pointer, _number("n", n))
 
     @property
     def position(self):
-        """(epoch, samples handed out of it, samples it has for this rank)"""
+        """(epoch, samples handed out of it, samples that this rank has in it)"""
         opened, values = self._open(), [ctypes.c_uint64() for _ in range(3)]
         opened.lib.ddpfs_stage_position(opened.pointer, *map(ctypes.byref, values))
         return tuple(v.value for v in values)
@@ -415,14 +422,14 @@ class Stage:
             if batch is None or (self.drop_last and batch.n_turns < self.batch):
                 return
             yield batch
-            del batch  # the consumer's reference is the only one while the next batch is awaited
+            del batch  # so the consumer has the only reference while the next batch is awaited
 
     def __len__(self):
-        """Batches of the present epoch, of its part since `start`."""
+        """The number of batches of the present epoch, since its `start`."""
         return self.batches(self.position[0])
 
     def batches(self, epoch):
-        """Batches of an epoch."""
+        """The number of batches of an epoch."""
         opened, turns = self._open(), ctypes.c_uint64()
         code = opened.lib.ddpfs_stage_turns(opened.pointer, _number("epoch", epoch), ctypes.byref(turns))
         if code < 0:
@@ -430,12 +437,13 @@ class Stage:
         return turns.value // self.batch if self.drop_last else -(-turns.value // self.batch)
 
     def state_dict(self):
-        """Where training goes on once every batch handed out so far is trained, by every rank.  For a batch trained
-        earlier: state_after(batch)."""
+        """The state from which training goes on, if every rank has trained every batch handed out so far.  If you
+        trained fewer, use state_after(batch)."""
         epoch, turn, _ = self.position
         return {"ddpfs": self._state(epoch, turn)}
 
     def state_after(self, batch):
+        """The state from which training goes on after this batch, if every rank has trained it."""
         return {"ddpfs": self._state(batch.epoch, batch.turn + batch.n_turns)}
 
     def _state(self, epoch, turns):
@@ -446,8 +454,8 @@ class Stage:
         return buf.value.decode()
 
     def load_state_dict(self, state):
-        """Goes to where a state was taken, by a job with any number of ranks.  What this stage was made with (order,
-        deal, tail, seed, subdir) must be the state's, as with state=."""
+        """Goes to where a job with any number of ranks took this state.  Options that this stage was made with
+        (order, deal, tail, seed, subdir) must be those of the state."""
         text = state.get("ddpfs") if isinstance(state, dict) else None
         if not isinstance(text, str) or "\0" in text:
             raise ValueError(f"{str(state)[:80]!r} is no state of a stage: give what state_dict() or state_after() gave")
@@ -462,11 +470,11 @@ class Stage:
 
     @property
     def route(self):
-        """The way of a sample's bytes, in words: also in the log "ddpfs", at INFO, when the stage is opened."""
+        """The way of a sample's bytes, in words.  The log "ddpfs" has it too, at INFO, when the stage is opened."""
         return self._route if self._closed and self._route else self._open().route()
 
     def close(self):
-        """Lets go of the library's object: it ends with the last batch.  The stage cannot be used any more."""
+        """Closes the library's stage when the last batch is gone.  This Stage cannot be used after it."""
         self._closed = True
         self._opened = None
 

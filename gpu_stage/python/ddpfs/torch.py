@@ -7,8 +7,9 @@ from ddpfs.stage import Stage
 
 
 class StageDataset(IterableDataset):
-    """Takes the arguments of Stage, and transform: what to make of a Batch (default: a list of uint8 tensors, views of the
-    arena or, with backend="cuda", of GPU memory).  Reading is done by the library's own threads: use it with num_workers=0."""
+    """A stage as a data set.  Takes the arguments of Stage, and transform: a function of a Batch.  Without it an
+    item is a list of uint8 tensors: views of the arena or, with backend="cuda", of GPU memory.  The library reads
+    with its own threads, so use num_workers=0."""
 
     def __init__(self, dataset, batch=1, *, transform=None, **options):
         self.stage = Stage(dataset, batch, **options)
@@ -26,7 +27,8 @@ class StageDataset(IterableDataset):
         return [batch.tensor(i) for i in range(len(batch))]
 
     def __len__(self):
-        """Batches of a whole epoch, also while the rest of one is read that was resumed: what loaders count against."""
+        """The number of batches of a whole epoch, also after a resume in the middle of one: loaders count against
+        it."""
         return self.stage.batches(self.stage.position[0] + 1)
 
     def set_epoch(self, epoch):
