@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* The reference trainer on a processor; compute.h first. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -6,7 +7,7 @@
 
 #include "gpu_stage/examples/compute.h"
 
-enum { PIECES = 32 }; /* of memory, at most */
+enum { PIECES = 32 }; /* pieces of memory, at most */
 
 struct cpu {
 	struct compute base; /* first */

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The GPU: kernels from mlp.ptx, which the driver compiles; gradients summed by NCCL on a second stream. */
+/* The reference trainer on a GPU; compute.h first.  The driver compiles the kernels of mlp.ptx.  NCCL sums gradients
+ * on a second stream. */
 #include <dlfcn.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -33,8 +34,8 @@ struct gpu {
 	struct ncclComm *comm; /* NULL: one rank */
 	int ordinal, device;
 	struct CUctx_st *context;
-	bool entered; /* it is this thread's */
-	bool failed;  /* a call did */
+	bool entered; /* the context is this thread's */
+	bool failed;  /* a call has failed */
 	struct CUstream_st *stream, *second;
 	struct CUevent_st *computed, *reduced;
 	struct CUevent_st *marks[COMPUTE_MARKS];
@@ -146,7 +147,7 @@ static bool gpu_when(struct compute *c, uint32_t mark, double *ret_s)
 	return true;
 }
 
-/* On the second stream, after what the main one has been given so far; the main one goes on. */
+/* Sums on the second stream, after all work that the main stream has so far.  The main stream goes on. */
 static bool gpu_reduce(struct compute *c, float *data, size_t n, uint32_t mark)
 {
 	struct gpu *g = of(c);
@@ -172,7 +173,7 @@ static void gpu_free(struct compute *c)
 	struct gpu *g = of(c);
 	struct CUctx_st *context;
 	if (g->comm && g->failed)
-		g->nccl.abort(g->comm); /* waits for nobody */
+		g->nccl.abort(g->comm); /* does not wait for other ranks */
 	else if (g->comm)
 		g->nccl.close(g->comm);
 	while (g->n_pieces)

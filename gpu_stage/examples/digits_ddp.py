@@ -6,7 +6,7 @@
     torchrun --nproc-per-node=2 digits_ddp.py --files DIR              the plain files, with torch's own loader
 
 Samples are those of make_digits.py: the label and 64 pixels.  With cuda a batch is a tensor in GPU memory that the
-library's copy stream fills; with cpu a view of host memory."""
+library's copy stream fills; with cpu, a copy in host memory."""
 
 import argparse
 import os
@@ -33,7 +33,7 @@ class Plain(Dataset):
 
 
 def plain_epochs(args, part, rank, world):
-    """epoch -> its batches, by DistributedSampler and DataLoader."""
+    """Returns a function epoch -> its batches, by DistributedSampler and DataLoader."""
     data = Plain(Path(args.files) / part)
     sampler = DistributedSampler(data, world, rank, seed=args.seed)
     loader = DataLoader(data, batch_size=args.batch, sampler=sampler)
@@ -46,7 +46,7 @@ def plain_epochs(args, part, rank, world):
 
 
 def staged_epochs(args, part, rank, world):
-    """The same from a packed dataset."""
+    """Returns such a function for a packed dataset."""
     import ddpfs
 
     stage = ddpfs.Stage(args.dataset, args.batch, rank=rank, world=world, subdir=part, order=args.order, seed=args.seed,

@@ -1,19 +1,22 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The reference trainer in C: digits_mlp [--backend=cpu|cuda] [--order=MODE] [--epochs=N] [--batch=N] [--seed=N]
- * [--rate=F] [--timeline=FILE] DATASET
+/* The reference trainer in C; compute.h first.
  *
- * A perceptron learns digits from a packed dataset of 65-byte samples (make_digits.py) below train/; rank 0 tells how it does on
- * those below val/.  Start it alone, or under torchrun --no-python, mpirun or srun: each rank takes its part of the epoch from
- * libddpfs_stage.
+ * usage: digits_mlp [--backend=cpu|cuda] [--order=MODE] [--epochs=N] [--batch=N] [--seed=N] [--rate=F]
+ *                   [--timeline=FILE] DATASET
+ *
+ * A perceptron learns digits from a packed dataset of 65-byte samples (make_digits.py) below train/.  Rank 0 prints how
+ * well it knows the samples below val/.  Start it alone, or with torchrun --no-python, mpirun or srun: each rank takes
+ * its part of the epoch from libddpfs_stage.
  *
  *   a GPU's step:   copy stream    | batch k+1 ....... |
  *                   main stream    | hidden, output, gradient2 | d_hidden, gradient1 |  wait | update |
  *                   second stream                              | sum layer 2         | sum layer 1 |
  *
- * The host waits for nothing of this until the epoch's end: it only queues, and asks for the next batch.
+ * The host waits for none of this until the epoch's end: it only queues, and asks for the next batch.
  *
- * --timeline: rank 0 draws the last epoch's beginning, as its streams ran (timeline.h).  A GPU's copies are timed by the stage, whose
- * events are used again when a batch is released: so the latest HELD batches are released later. */
+ * --timeline: rank 0 draws the beginning of the last epoch, as its streams ran (timeline.h).  The stage times a GPU's
+ * copies with events that it uses again when a batch is released.  So the trainer releases the latest HELD batches
+ * later. */
 #include <errno.h>
 #include <getopt.h>
 #include <stdio.h>
@@ -24,9 +27,9 @@
 #include "gpu_stage/examples/timeline.h"
 #include "gpu_stage/stage.h"
 
-enum { HELD = 4 };
+enum { HELD = 4 }; /* batches that are released later, for their times */
 
-/* Of a batch, in this order from 1 + batch * MARKS on. */
+/* The marks of a batch, in this order; their numbers begin at 1 + batch * MARKS. */
 enum mark {
 	MARK_COPY,
 	MARK_COPIED,
@@ -53,14 +56,14 @@ struct trainer {
 	struct settings set;
 	struct peers peers;
 	struct compute *compute;
-	struct mlp m;    /* all in the compute's memory */
-	uint8_t *gather; /* where the processor's batches become neighbours; NULL on a GPU */
+	struct mlp m;    /* its arrays lie in memory of `compute` */
+	uint8_t *gather; /* on a processor, a batch is copied here, one sample behind the other; NULL on a GPU */
 	struct ddpfs_stage *train, *val;
 	/* Of the timeline: */
-	FILE *picture; /* NULL: none is wanted of this rank */
-	bool drawing;  /* the batch that is worked on is in it */
-	uint32_t drawn;
-	struct ddpfs_batch *held[HELD]; /* drawn on a GPU; by drawn % HELD */
+	FILE *picture;                  /* NULL: this rank draws nothing */
+	bool drawing;                   /* the present batch is in the timeline */
+	uint32_t drawn;                 /* batches in the timeline so far */
+	struct ddpfs_batch *held[HELD]; /* batches in the timeline that a GPU copied, by drawn % HELD */
 	double copied_s[TIMELINE_BATCHES_MAX][2];
 	struct timeline timeline;
 };
@@ -141,7 +144,7 @@ static bool open_stage(struct trainer *t, const char *subdir, bool shared, struc
 	return true;
 }
 
-/* The same on every rank: a small generator, not the library's. */
+/* Sets the same first weights on every rank, by a small generator of its own. */
 static bool set_weights(struct trainer *t)
 {
 	float *weights = aligned_alloc(4096, (MLP_WEIGHTS * sizeof(float) + 4095) / 4096 * 4096);
@@ -215,7 +218,8 @@ static bool mark(struct trainer *t, enum mark which)
 	return !t->drawing || t->compute->ops->mark(t->compute, mark_number(t, which));
 }
 
-/* Mark 0 must have passed when the first copy is asked for its time: another stream makes that. */
+/* Starts the timeline.  The fetch makes sure that mark 0 has passed before the first copy's time is asked for, because
+ * copies run on another stream. */
 static bool begin_drawing(struct trainer *t)
 {
 	float totals[2];
@@ -224,7 +228,7 @@ static bool begin_drawing(struct trainer *t)
 	       t->compute->ops->fetch(t->compute, totals, t->m.totals, sizeof(totals));
 }
 
-/* Asks when its copies ran, and lets it go. */
+/* Asks for the times of a held batch's copies, and releases the batch. */
 static bool let_go(struct trainer *t, uint32_t drawn)
 {
 	struct ddpfs_stage_error error;
@@ -236,7 +240,7 @@ static bool let_go(struct trainer *t, uint32_t drawn)
 	return rc == 0 || complain(&error);
 }
 
-/* The batch is the trainer's no longer; the GPU may still be reading it. */
+/* Ends the trainer's use of a batch; the GPU may still read it. */
 static bool leave(struct trainer *t, struct ddpfs_batch *batch)
 {
 	if (!t->drawing || !t->compute->on_gpu) {
@@ -273,7 +277,7 @@ static bool add_batch(struct trainer *t, uint32_t batch)
 	       add_bar(t, TIMELINE_COMPUTE, batch, MARK_UPDATE);
 }
 
-/* After the last epoch. */
+/* Writes the timeline, after the last epoch. */
 static bool draw(struct trainer *t)
 {
 	struct timeline_idle idle;
@@ -298,7 +302,8 @@ static bool draw(struct trainer *t)
 
 /* ---- a step ---- */
 
-/* Files of one length lie one behind the other on a GPU; the processor's are put so. */
+/* Makes the samples of a batch the rows of the model.  On a GPU, files of one length lie one behind the other; on a
+ * processor, they are copied so. */
 static bool take(struct trainer *t, struct ddpfs_batch *batch)
 {
 	struct ddpfs_stage_error error;
@@ -346,7 +351,7 @@ static bool learn(struct trainer *t)
 	       mark(t, MARK_UPDATED);
 }
 
-/* One pass over what is left of a stage's epoch: mean loss and share of right answers. */
+/* Runs `step` on every batch that is left of a stage's epoch; gives mean loss and share of right answers. */
 static bool pass(struct trainer *t, struct ddpfs_stage *stage, bool (*step)(struct trainer *t), float ret_means[2])
 {
 	struct ddpfs_stage_error error;
@@ -399,7 +404,7 @@ static bool train(struct trainer *t)
 
 int main(int argc, char **argv)
 {
-	static struct trainer t; /* large */
+	static struct trainer t; /* static, because it is large */
 	if (!parse(argc, argv, &t.set))
 		return usage();
 	bool good = open_all(&t) && train(&t);

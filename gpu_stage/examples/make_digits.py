@@ -1,7 +1,9 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Writes scikit-learn's digits as samples of one length: OUT/{train,val}/<digit>/<digit>_<number>.bin, each the label and
-64 grey pixels, 65 bytes.  make_digits.py OUT.  The same bytes in every run; every fifth of a class is for validation."""
+"""Writes scikit-learn's digits as samples of one length: make_digits.py OUT.
+
+A sample is OUT/{train,val}/<digit>/<digit>_<number>.bin: the label and 64 grey pixels, 65 bytes.  Every run writes the same
+bytes.  Every fifth sample of a class is for validation."""
 
 import sys
 from pathlib import Path

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The reference trainer's model, for a GPU and for the processor from one text: a perceptron with one hidden layer that tells
- * digits apart.  A sample is MLP_ROW bytes: the label, then the pixels.
+/* The model of the reference trainer: a perceptron with one hidden layer that recognises digits.  The processor and the
+ * GPU compile the same text.  A sample is MLP_ROW bytes: the label, then the pixels.
  *
- * Each MLP_... function computes one element i of a step; mlp.cu makes kernels of them, compute_cpu.c loops.  The order of a
- * step: hidden, output, tally, gradient2, d_hidden, gradient1, update.
+ * Each MLP_... function computes one element i of a step.  mlp.cu makes kernels of them; compute_cpu.c loops over i.
+ * The order of a step: hidden, output, tally, gradient2, d_hidden, gradient1, update.
  *
  * Threads: pure functions on what struct mlp points to. */
 #ifndef DDPFS_GPU_STAGE_EXAMPLES_MLP_H
@@ -25,15 +25,15 @@ enum {
 struct mlp {
 	const uint8_t *rows; /* n of MLP_ROW bytes */
 	float *weights;      /* layer 1, layer 2 */
-	float *gradient;     /* alike */
+	float *gradient;     /* of the weights, in the same order */
 	float *hidden;       /* n rows of MLP_HIDDEN */
 	float *d_hidden;
 	float *d_out;  /* n rows of MLP_OUT */
-	float *score;  /* n pairs: loss, 1 when the answer was right */
-	float *totals; /* one pair: their sums */
+	float *score;  /* n pairs: the loss, and 1 if the answer was right */
+	float *totals; /* one pair: the sums of `score` */
 	uint32_t n;
-	float rate;  /* of learning */
-	float share; /* of one sample in the gradient: 1 / samples of the step on all ranks */
+	float rate;  /* the learning rate */
+	float share; /* weight of one sample in the gradient: 1 / samples of the step on all ranks */
 };
 
 #ifdef __CUDACC__

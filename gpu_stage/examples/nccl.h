@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* NCCL, found at run time: libnccl.so.2.  Declarations of our own, checked by a test against <nccl.h> where there is one.
+/* The part of NCCL that is used, found at run time in libnccl.so.2.  The declarations are this header's own; a test
+ * compares them with <nccl.h> if there is one.
  *
- * Threads: see NCCL's documentation; the trainer uses one. */
+ * Threads: as NCCL's documentation says; the trainer uses one. */
 #ifndef DDPFS_GPU_STAGE_EXAMPLES_NCCL_H
 #define DDPFS_GPU_STAGE_EXAMPLES_NCCL_H
 

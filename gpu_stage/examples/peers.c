@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* Connects the ranks of a job by TCP; peers.h first. */
 #include "gpu_stage/examples/peers.h"
 
 #include <errno.h>
@@ -12,7 +13,7 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { DEFAULT_PORT = 29401, TRIES = 600, TRY_NS = 100000000 }; /* a minute for rank 0 to come up */
+enum { DEFAULT_PORT = 29401, TRIES = 600, TRY_NS = 100000000 }; /* rank 0 has a minute to start */
 
 static const struct {
 	const char *rank, *world, *local;
@@ -87,7 +88,7 @@ static bool transfer(int fd, void *data, size_t bytes, bool out)
 	return true;
 }
 
-/* Rank 0: everybody else calls and says who he is. */
+/* Rank 0: takes a connection of every other rank, which says its rank first. */
 static bool accept_all(struct peers *p, int listener)
 {
 	for (uint32_t i = 1; i < p->world; i++) {
@@ -140,7 +141,7 @@ static bool call_rank_0(struct peers *p)
 		}
 		if (fd >= 0)
 			close(fd);
-		nanosleep(&(struct timespec){ .tv_nsec = TRY_NS }, NULL); /* it may come up later */
+		nanosleep(&(struct timespec){ .tv_nsec = TRY_NS }, NULL); /* rank 0 may not have started yet */
 	}
 	freeaddrinfo(a);
 	if (p->sockets[0] < 0)
@@ -208,7 +209,7 @@ bool peers_sum(struct peers *p, float *data, size_t n)
 		p->part = room;
 		p->part_room = n;
 	}
-	for (uint32_t i = 1; i < p->world; i++) { /* in the order of ranks: the same sums in every run */
+	for (uint32_t i = 1; i < p->world; i++) { /* in the order of ranks, so that sums are the same in every run */
 		if (!transfer(p->sockets[i], p->part, n * sizeof(float), false))
 			return false;
 		for (size_t k = 0; k < n; k++)

@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* Draws the SVG of a timeline; timeline.h first. */
 #include "gpu_stage/examples/timeline.h"
 
 #include <assert.h>
 
 enum { LEFT = 100, TOP = 50, BAR = 28, ROW = 40, WIDTH_MIN = 900, WIDTH_BATCH = 24, TICK = 6 }; /* pixels */
-enum { TICKS_MAX = 12 }; /* of the axis, besides the one at 0 */
+enum { TICKS_MAX = 12 }; /* of the time axis, besides the one at 0 */
 
 static const char *const row_names[TIMELINE_ROWS] = { "copy", "compute", "all-reduce" };
 static const char *const row_colours[TIMELINE_ROWS][2] = { { "#1f77b4", "#6baed6" }, { "#2ca02c", "#74c476" },
@@ -34,12 +35,12 @@ static double until(const struct timeline *t)
 	return end;
 }
 
-/* Between a batch's last computing and the next one's first. */
+/* Adds up the gaps between the last bar of a batch's computing and the first of the next. */
 void timeline_idle(const struct timeline *t, struct timeline_idle *ret_idle)
 {
 	struct timeline_idle idle = { .total_s = until(t) };
 	double computed = 0, arrived = 0;
-	uint32_t begun = 0; /* batches of which some was computed */
+	uint32_t begun = 0; /* batches whose computing has begun */
 	for (uint32_t i = 0; i < t->n; i++) {
 		const struct timeline_bar *bar = &t->bars[i];
 		if (bar->row == TIMELINE_COPY)
@@ -63,7 +64,7 @@ static double scale(const struct timeline *t)
 	return end > 0 ? longer(WIDTH_BATCH * (double)batches(t), WIDTH_MIN) / end : 1;
 }
 
-/* The distance between ticks, nanoseconds: 1, 2 or 5 times a power of ten.  *ret_digits: decimals that it has in
+/* Returns the distance between ticks in nanoseconds: 1, 2 or 5 times a power of ten.  *ret_digits: its decimals in
  * milliseconds. */
 static uint64_t tick_step(double end_s, int *ret_digits)
 {
