@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* The table of blocks on their way, and the pools of blocks and reads; prefetch/engine.h first. */
 #include "prefetch/engine.h"
 
 #include <assert.h>
@@ -19,7 +20,7 @@ struct prefetch_block *prefetch_block_find(struct prefetch *p, uint64_t key)
 	return block;
 }
 
-/* Blocks and reads are recycled: after a while the read path allocates nothing. */
+/* Freed blocks and reads are used again, so that after some time the read path allocates nothing. */
 struct prefetch_block *prefetch_block_new(struct prefetch *p, uint64_t key)
 {
 	struct prefetch_block *block = STAILQ_FIRST(&p->free_blocks);

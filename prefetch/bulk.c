@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* Reads many files at the same time, through io_uring or by threads; prefetch/bulk.h first. */
 #include "prefetch/bulk.h"
 
 #include <errno.h>
@@ -13,31 +14,34 @@
 #include "shard/base/cleanup.h"
 #include "shard/base/units.h"
 
-/* A file's way through a slot, one operation at a time:
+/* The steps of a file in its slot, one at a time:
  *
  *   openat (ring) -> statx -> preadv2(RWF_NOWAIT): all cached? -> statx -> close -> done
  *                                 \-> O_DIRECT read (ring) ... ->/
  *
- * openat goes through the ring because a cold directory or inode blocks; after a scan it is answered inline.  statx and
- * close of an open local file do not block, and IORING_OP_STATX always costs a worker thread's wakeup. */
+ * openat goes through the ring, because it blocks when the directory or the inode is not in memory.  After a scan
+ * they are, and it does not block.  statx and close of an open local file do not block.  IORING_OP_STATX would always
+ * wake a worker thread. */
 
 enum {
-	BOUNCE_BYTES = 256 * 1024, /* direct reads up to this size need no aligned place of their own */
+	BOUNCE_BYTES = 256 * 1024, /* direct reads up to this size can go through a buffer of the object */
 	READ_MAX = 8 << 20,        /* bytes of one read */
 	FALLBACK_THREADS = 16,
-	OPEN_FLAGS = O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY, /* a fifo put in a file's place must not block */
+	/* O_NONBLOCK, because the open of a FIFO in the place of a file would block. */
+	OPEN_FLAGS = O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY,
 };
 
+/* FREE -> OPENING -> READING -> DONE -> FREE; a cached file has no READING. */
 enum slot_state { SLOT_FREE, SLOT_OPENING, SLOT_READING, SLOT_DONE };
 
 struct slot {
 	struct prefetch_bulk_file *file;
 	enum slot_state state;
 	int fd;
-	bool direct; /* the descriptor has O_DIRECT set */
-	bool bounced;
-	uint64_t done; /* bytes of `want` that are in place */
-	uint8_t *bounce;
+	bool direct;       /* the descriptor has O_DIRECT set */
+	bool bounced;      /* reads go to `bounce` */
+	uint64_t done;     /* bytes of `want` that are in place */
+	uint8_t *bounce;   /* BOUNCE_BYTES, aligned */
 	struct slot *next; /* in the free or done list */
 };
 
@@ -49,7 +53,7 @@ struct prefetch_bulk {
 	struct slot *slots;
 	struct slot *free_slots, *done_slots;
 	uint8_t *bounce_memory;
-	/* Without io_uring.  Guarded by lock: queue, done_slots, stop. */
+	/* Without io_uring; `lock` guards queue, done_slots and stop. */
 	pthread_t threads[FALLBACK_THREADS];
 	uint32_t n_threads;
 	pthread_mutex_t lock;
@@ -72,7 +76,9 @@ static struct slot *pop(struct slot **list)
 	return slot;
 }
 
-/* Is this still the file that was scanned?  ret_mem_align and ret_offset_align are 0 where direct reads are not to be had. */
+/* Checks that this is still the file that was scanned.  *ret_mem_align, *ret_offset_align: alignment of direct reads;
+ * 0: there are none.
+ * Returns 0, -ESTALE or an error of statx(2). */
 static int check_identity(
         const struct prefetch_bulk_file *file, int fd, uint32_t *ret_mem_align, uint32_t *ret_offset_align)
 {
@@ -96,7 +102,7 @@ static uint64_t round_up(uint64_t value, uint64_t align)
 	return (value + align - 1) / align * align;
 }
 
-/* Decides how the rest of a file is read, and sets the descriptor so. */
+/* Decides whether a file is read with O_DIRECT, and into which buffer. */
 static void choose_read(struct slot *slot, uint32_t mem_align, uint32_t offset_align)
 {
 	const struct prefetch_bulk_file *file = slot->file;
@@ -119,7 +125,7 @@ static void go_buffered(struct slot *slot)
 	fcntl(slot->fd, F_SETFL, O_RDONLY);
 }
 
-/* What of a file is in the page cache already costs no trip through the ring.  Returns 1 when it was all. */
+/* Copies the range from the page cache.  Returns 1 when all of it was there. */
 static int read_cached(struct slot *slot)
 {
 	struct prefetch_bulk_file *file = slot->file;
@@ -130,7 +136,7 @@ static int read_cached(struct slot *slot)
 	return n == (ssize_t)file->want;
 }
 
-/* After the open: returns 1 when the file is complete, 0 when it must be read, -errno. */
+/* The second step, after the open.  Returns 1 when the range is complete, 0 when it must be read, or -errno. */
 static int opened(struct slot *slot)
 {
 	uint32_t mem_align, offset_align;
@@ -141,11 +147,11 @@ static int opened(struct slot *slot)
 		return 1;
 	choose_read(slot, mem_align, offset_align);
 	if (!slot->direct)
-		go_buffered(slot); /* O_NONBLOCK must go: the ring would answer -EAGAIN instead of waiting */
+		go_buffered(slot); /* without O_NONBLOCK, because the ring would return -EAGAIN instead of waiting */
 	return 0;
 }
 
-/* The next read of a slot: where to and how much. */
+/* Gives the next read of a slot: buffer, bytes and offset in the file. */
 static void next_read(const struct slot *slot, uint8_t **ret_buf, uint32_t *ret_len, uint64_t *ret_offset)
 {
 	const struct prefetch_bulk_file *file = slot->file;
@@ -160,7 +166,7 @@ static void next_read(const struct slot *slot, uint8_t **ret_buf, uint32_t *ret_
 	*ret_offset = file->offset + slot->done;
 }
 
-/* Takes a read's result.  Returns 1 when the range is complete, 0 to read on, -errno. */
+/* Takes the result of a read.  Returns 1 when the range is complete, 0 to read on, or -errno. */
 static int landed(struct slot *slot, int res)
 {
 	struct prefetch_bulk_file *file = slot->file;
@@ -174,14 +180,14 @@ static int landed(struct slot *slot, int res)
 	if (res < 0)
 		return res;
 	if (res == 0)
-		return -ESTALE; /* shorter than scanned */
+		return -ESTALE; /* the file is shorter than when it was scanned */
 	slot->done += (uint64_t)res;
 	if (slot->done >= file->want) {
 		if (slot->bounced)
 			memcpy(file->buf, slot->bounce, file->want);
 		return 1;
 	}
-	/* A short direct read that ends off the alignment cannot be continued directly. */
+	/* After a short read that ends off the alignment, O_DIRECT cannot go on. */
 	if (slot->direct && slot->done % PREFETCH_BULK_ALIGN) {
 		if (slot->bounced)
 			memcpy(file->buf, slot->bounce, slot->done);
@@ -190,7 +196,7 @@ static int landed(struct slot *slot, int res)
 	return 0;
 }
 
-/* The last step of every file: was it the same until the end? */
+/* The last step of a file: checks that it has not changed, and closes it. */
 static void finish(struct slot *slot, int rc)
 {
 	if (rc == 0 && slot->fd >= 0)
@@ -204,7 +210,8 @@ static void finish(struct slot *slot, int rc)
 
 /* io_uring */
 
-/* As many entries as slots and one operation a slot: there is room, at the latest after a submit. */
+/* Returns an entry of the ring.  The ring has an entry for each slot, and a slot has one operation, so there is one
+ * after a submit. */
 static struct io_uring_sqe *get_sqe(struct prefetch_bulk *bulk, struct slot *slot)
 {
 	struct io_uring_sqe *sqe = io_uring_get_sqe(&bulk->ring);
@@ -287,7 +294,7 @@ static int ring_reap(struct prefetch_bulk *bulk, bool wait)
 
 static int ring_init(struct prefetch_bulk *bulk)
 {
-	/* Completions are worked off when this thread asks for them: no interrupts while it hashes. */
+	/* Completions are handled only when this thread asks for them, so they do not interrupt it while it hashes. */
 	int rc = prefetch_ring_init(&bulk->ring, bulk->depth, IORING_SETUP_SINGLE_ISSUER | IORING_SETUP_DEFER_TASKRUN);
 	return rc == -EINVAL ? prefetch_ring_init(&bulk->ring, bulk->depth, 0) : rc; /* older than 6.1 */
 }

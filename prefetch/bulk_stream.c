@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* prefetch_bulk_stream: one big file, front to back.
+/* Reads one large file from front to back (prefetch_bulk_stream); prefetch/bulk.h first.
  *
  *   piece:   0    1    2    3    4    5 ...        each STREAM_PIECE bytes, slot = piece % STREAM_DEPTH
  *            ^deliver            ^submitted
@@ -15,8 +15,9 @@
 #include "shard/base/cleanup.h"
 #include "shard/base/io.h"
 
-/* One piece is worked on while the other is read: callers run several streams at once, and a device that has many long reads
- * in flight was slower (8 pieces: 0.75 of its sequential rate, 2: all of it). */
+/* The caller works on one piece while the next one is read.  More are not needed, because callers run several streams
+ * at the same time.  With many long reads in flight a device is slower: 8 pieces give 0.75 of its sequential rate, 2
+ * give all of it. */
 enum { STREAM_PIECE = 1 << 20, STREAM_DEPTH = 2 };
 
 struct stream_slot {
@@ -28,8 +29,8 @@ struct stream_slot {
 };
 
 struct stream {
-	int fd;     /* buffered */
-	int direct; /* O_DIRECT, or -1 */
+	int fd;     /* reads through the page cache */
+	int direct; /* reads with O_DIRECT; -1: none */
 	struct io_uring ring;
 	bool uring;
 	uint8_t *memory;
@@ -63,7 +64,7 @@ static int stream_init(struct stream *stream, const char *path)
 		return -errno;
 	if (!S_ISREG(st.st_mode))
 		return -EINVAL;
-	fcntl(stream->fd, F_SETFL, O_RDONLY); /* the ring would answer -EAGAIN instead of waiting */
+	fcntl(stream->fd, F_SETFL, O_RDONLY); /* without O_NONBLOCK: the ring would return -EAGAIN */
 	stream->memory = aligned_alloc(PREFETCH_BULK_ALIGN, (size_t)STREAM_DEPTH * STREAM_PIECE);
 	if (!stream->memory)
 		return -ENOMEM;
@@ -112,7 +113,7 @@ static int wait_for(struct stream *stream, struct stream_slot *slot)
 		if (rc)
 			return rc;
 		struct stream_slot *done = io_uring_cqe_get_data(cqe);
-		/* A short or refused read is done again, blocking: it says what is wrong, if anything is. */
+		/* A short or failed read is done again with pread, which tells what is wrong. */
 		done->rc = cqe->res >= 0 && (uint32_t)cqe->res >= done->len ? 0 : -EAGAIN;
 		done->busy = false;
 		io_uring_cqe_seen(&stream->ring, cqe);

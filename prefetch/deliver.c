@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* Delivery: verifies blocks that landed, answers demands, stores the others; prefetch/engine.h first. */
 #include "prefetch/engine.h"
 
 #include <assert.h>
@@ -6,8 +7,8 @@
 #include <xxhash.h>
 
 enum {
-	BATCH = 16,             /* blocks */
-	BATCH_BYTES = 64 << 10, /* of larger ones: who waits for one does not wait long for another */
+	BATCH = 16,             /* blocks of a batch */
+	BATCH_BYTES = 64 << 10, /* ... and their bytes, because a demand waits until its whole batch is verified */
 };
 
 static void count(_Atomic uint64_t *counter, uint64_t n)
@@ -27,14 +28,15 @@ void prefetch_answer(struct prefetch *p, struct prefetch_demand *list, int rc, c
 	}
 }
 
+/* Returns whether the checksum of a block matches. */
 static bool verified(const struct prefetch_read *read, const struct prefetch_block *block)
 {
 	const uint8_t *data = read->area->span.data + (block->offset - read->start);
 	return XXH3_64bits(data, block->len) == block->xxh3;
 }
 
-/* Wrong bytes once may be the transfer's fault: the block is read again, alone.  Twice, they are the shard's.
- * Under lock.  Returns false when it was the second time or nothing can be read any more. */
+/* Queues a second read of a block with wrong bytes, alone: the first time, the transfer may have been wrong.  Under
+ * lock.  Returns false when this was the second read, when the engine is being freed or when there is no memory. */
 static bool read_again(struct prefetch *p, struct prefetch_block *block)
 {
 	if (block->read->again || p->stopping)
@@ -55,8 +57,9 @@ static bool read_again(struct prefetch *p, struct prefetch_block *block)
 	return true;
 }
 
-/* One block of an item is done with; stored: the result rc is the sink's.  Under lock; returns true when the engine must be
- * woken: it takes its time with what has arrived, unless a stream waits for its last items or the sink refused one. */
+/* One block of an item is done.  stored: rc is the result of the sink's store.  Under lock.
+ * Returns true when the engine thread must be woken.  That is needed only if a stream waits for its last items, or if
+ * the sink refused one. */
 static bool item_block_done(struct prefetch *p, struct prefetch_item *item, int rc, bool stored)
 {
 	item->failed |= rc < 0;
@@ -71,7 +74,7 @@ static bool item_block_done(struct prefetch *p, struct prefetch_item *item, int 
 	return prefetch_engine_nudge(p);
 }
 
-/* Bytes that nobody waits for go to the sink.  A READ that comes now is answered from the buffer, which is findable. */
+/* Stores a block.  A demand that comes meanwhile finds the buffer in the cache. */
 static int store(struct prefetch *p, const struct prefetch_block *block)
 {
 	const struct cache_buffer *buffer = block->buffer;
@@ -85,7 +88,8 @@ static int store(struct prefetch *p, const struct prefetch_block *block)
 	return rc;
 }
 
-/* The bytes of a block that landed, held, or why there are none.  stale: what shard_index_check said. */
+/* Gives the buffer of a block that landed, held, or returns why there is none.  right: its checksum matched.  stale:
+ * the result of shard_index_check. */
 static int take_bytes(struct prefetch *p, struct prefetch_read *read, struct prefetch_block *block, bool right,
         int stale, struct cache_buffer **ret_buffer)
 {
@@ -106,7 +110,7 @@ static int take_bytes(struct prefetch *p, struct prefetch_read *read, struct pre
 	        p->cache, block->key, read->area, (uint32_t)(block->offset - read->start), block->len, ret_buffer);
 }
 
-/* A bad block is read again by everybody who asks for it, and counted once.  Under lock. */
+/* Counts a bad block once, though each demand for it reads it again.  Under lock. */
 static void count_bad(struct prefetch *p, uint64_t key)
 {
 	uint64_t n = p->n_bad < PREFETCH_BAD_MAX ? p->n_bad : PREFETCH_BAD_MAX;
@@ -118,7 +122,7 @@ static void count_bad(struct prefetch *p, uint64_t key)
 	count(&p->counters.bad_blocks, 1);
 }
 
-/* Small blocks of a read that are looked at, or stored, between two times under lock. */
+/* Blocks of a read that are handled together, so that the lock is taken once for all of them. */
 struct batch {
 	struct prefetch_block *blocks[BATCH];
 	int rcs[BATCH];
@@ -137,7 +141,7 @@ static void batch_fill(struct batch *batch, struct prefetch_block_list *from)
 	}
 }
 
-/* stored: the results are the sink's. */
+/* Releases and frees blocks that are done.  stored: the results are those of the sink's store. */
 static void end_blocks(struct prefetch *p, const struct batch *batch, bool stored)
 {
 	bool wake = false;
@@ -160,8 +164,8 @@ static void end_blocks(struct prefetch *p, const struct batch *batch, bool store
 		prefetch_io_wake(p->io);
 }
 
-/* Blocks of a read that landed: verified bytes enter the cache in the same step in which the block leaves the table.  Those for the
- * sink go to `rest`; the others are gone. */
+/* Verifies blocks of a read that landed, and answers their demands.  A block leaves the table in the same step in
+ * which its bytes enter the cache.  Blocks for the sink go to `rest`; the others are freed. */
 static void answer_blocks(
         struct prefetch *p, struct prefetch_read *read, const struct batch *batch, struct prefetch_block_list *rest)
 {
@@ -169,7 +173,8 @@ static void answer_blocks(
 	struct prefetch_demand *waiters[BATCH];
 	bool right[BATCH], moved[BATCH], wake = false;
 	int rcs[BATCH];
-	/* Where each block lies, how long it is and its sum were read of the index at some time before this. */
+	/* Offset, length and checksum of each block were read from the index earlier, and the index may have
+	 * changed. */
 	int stale = shard_index_check(p->options.index);
 	for (uint32_t i = 0; i < batch->n; i++) {
 		const struct prefetch_block *block = batch->blocks[i];
@@ -182,7 +187,7 @@ static void answer_blocks(
 		struct prefetch_block *block = batch->blocks[i];
 		struct cache_buffer *buffer = NULL;
 		rcs[i] = take_bytes(p, read, block, right[i], stale, &buffer);
-		moved[i] = rcs[i] == -EBADMSG && read_again(p, block); /* it is the other read's then */
+		moved[i] = rcs[i] == -EBADMSG && read_again(p, block); /* then the other read has it */
 		if (moved[i]) {
 			wake |= prefetch_engine_nudge(p);
 			continue;
@@ -192,7 +197,7 @@ static void answer_blocks(
 		waiters[i] = block->waiters;
 		block->waiters = NULL;
 		prefetch_block_unhash(p, block);
-		block->buffer = buffer; /* out of the table it is ours alone */
+		block->buffer = buffer; /* the block is out of the table, so no other thread uses it */
 	}
 	pthread_mutex_unlock(&p->lock);
 	if (wake)
@@ -213,6 +218,7 @@ static void answer_blocks(
 		end_blocks(p, &done, false);
 }
 
+/* Gives an answered read to the deliver thread, which stores its blocks. */
 static void store_later(struct prefetch *p, struct prefetch_read *read)
 {
 	pthread_mutex_lock(&p->lock);
@@ -224,7 +230,7 @@ static void store_later(struct prefetch *p, struct prefetch_read *read)
 	pthread_mutex_unlock(&p->lock);
 }
 
-/* Nobody waits for an answer behind a store. */
+/* All demands are answered before the first store. */
 void prefetch_deliver_read(struct prefetch *p, struct prefetch_read *read, bool stores)
 {
 	struct prefetch_block_list rest = STAILQ_HEAD_INITIALIZER(rest);

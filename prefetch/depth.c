@@ -1,14 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* The search for the best number of reads in flight; prefetch/depth.h first. */
 #include "prefetch/depth.h"
 
 enum {
-	INTERVAL_NS = 30000000, /* long enough to average over a device's own batching */
-	HOLD = 64,              /* busy intervals between trials once settled: 2 s */
-	FIXED = UINT32_MAX,
+	INTERVAL_NS = 30000000, /* long enough to average over batches that the device forms */
+	HOLD = 64,              /* busy intervals between two trials: 2 s */
+	FIXED = UINT32_MAX,     /* prefetch_depth.hold: no trials */
 };
-static const double GAIN = 1.04; /* less is noise */
-static const uint32_t START_STEP =
-        3; /* more allowed for each read that comes back: four times as many each time around */
+static const double GAIN = 1.04; /* the rate must be so much higher with a larger depth; less is noise */
+/* At the start each read that comes back allows so many more: the depth grows fourfold in the time of one read. */
+static const uint32_t START_STEP = 3;
 
 void prefetch_depth_init(struct prefetch_depth *depth, uint32_t fixed)
 {
@@ -21,6 +22,7 @@ void prefetch_depth_init(struct prefetch_depth *depth, uint32_t fixed)
 	};
 }
 
+/* Returns the depth of the next trial. */
 static uint32_t next_trial(const struct prefetch_depth *depth)
 {
 	uint32_t d = depth->up ? depth->settled + depth->settled / 2 : depth->settled * 2 / 3;
@@ -29,11 +31,11 @@ static uint32_t next_trial(const struct prefetch_depth *depth)
 	return d > PREFETCH_DEPTH_MAX ? PREFETCH_DEPTH_MAX : d;
 }
 
-/* One interval at depth->depth gave `rate`. */
+/* Decides after an interval that gave `rate` (bytes per ns) at depth->depth. */
 static void judge(struct prefetch_depth *depth, double rate)
 {
 	if (depth->depth == depth->settled) {
-		/* An average that forgets: the device may be shared. */
+		/* A moving average, because others may use the device too. */
 		depth->settled_rate = depth->settled_rate > 0 ? (depth->settled_rate * 3 + rate) / 4 : rate;
 		if (depth->hold == FIXED)
 			return;
@@ -48,7 +50,7 @@ static void judge(struct prefetch_depth *depth, double rate)
 		}
 		return;
 	}
-	/* More depth must pay for itself; less must cost nothing. */
+	/* A larger depth must raise the rate; a smaller one must keep it. */
 	double needed = depth->up ? depth->settled_rate * GAIN : depth->settled_rate / 1.01;
 	if (rate >= needed) {
 		depth->settled = depth->depth;
@@ -61,6 +63,7 @@ static void judge(struct prefetch_depth *depth, double rate)
 	}
 }
 
+/* Takes in a read at the start, before any trial. */
 static void start(struct prefetch_depth *depth, uint64_t took_ns)
 {
 	if (!depth->least_ns || took_ns < depth->least_ns)
@@ -92,7 +95,8 @@ void prefetch_depth_feed(struct prefetch_depth *depth, uint64_t now_ns, uint64_t
 	}
 	depth->bytes += bytes;
 	depth->reads++;
-	/* Each place of the queue must have turned over a few times, or latency would be measured instead of rate. */
+	/* If fewer than three reads per place of the queue have come back, the interval measures latency and not the
+	 * rate. */
 	if (now_ns - depth->since_ns < INTERVAL_NS || depth->reads < 3 * depth->depth)
 		return;
 	judge(depth, (double)depth->bytes / (double)(now_ns - depth->since_ns));

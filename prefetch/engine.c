@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* The engine thread: it starts reads, retries them and hands them to delivery; prefetch/engine.h first. */
 #include "prefetch/engine.h"
 
 #include <errno.h>
@@ -8,9 +9,9 @@
 #include <unistd.h>
 
 enum {
-	ALONE_BYTES = 256 << 10,
-	STORE_WAIT_NS = 500000, /* a store of a block takes 50 to 400 us */
-	SLICE_NS = 100000,      /* the shortest that there is */
+	ALONE_BYTES = 256 << 10, /* the largest read that the engine thread delivers itself */
+	STORE_WAIT_NS = 500000,  /* a store that takes longer is stuck: that of a block takes 50 to 400 us */
+	SLICE_NS = 100000,       /* the shortest slice of the scheduler */
 };
 
 uint64_t prefetch_now_ns(void)
@@ -41,8 +42,8 @@ bool prefetch_engine_fed(struct prefetch *p)
 	return prefetch_engine_nudge(p);
 }
 
-/* A single reader waits for a small read and there is nothing else to do: waking the deliver thread for it would take longer
- * than delivering.  Under lock. */
+/* Returns true when a single reader waits for a small read and there is no other work.  Then the engine thread
+ * delivers it, because waking the deliver thread would take longer.  Under lock. */
 static bool alone(const struct prefetch *p, const struct prefetch_read *read)
 {
 	const struct prefetch_block *block = STAILQ_FIRST(&read->blocks);
@@ -51,7 +52,7 @@ static bool alone(const struct prefetch *p, const struct prefetch_read *read)
 	       !STAILQ_NEXT(block, link);
 }
 
-/* A read counts once, whatever becomes of a second try.  Returns false when it was counted before. */
+/* Counts a failed read once, even if it is tried again.  Returns false when it was counted before. */
 static bool count_failed(struct prefetch *p, struct prefetch_read *read)
 {
 	if (read->failed)
@@ -61,7 +62,6 @@ static bool count_failed(struct prefetch *p, struct prefetch_read *read)
 	return true;
 }
 
-/* Hands a read to the deliver thread: rc 0 with its bytes in area, or an error. */
 void prefetch_engine_land(struct prefetch *p, struct prefetch_read *read, int rc)
 {
 	if (read->slot != UINT32_MAX)
@@ -90,7 +90,8 @@ void prefetch_engine_land(struct prefetch *p, struct prefetch_read *read, int rc
 	pthread_mutex_unlock(&p->lock);
 }
 
-/* What came is kept in whole units of the alignment: the next read of the source begins there. */
+/* Returns how many of the bytes that came are kept: whole units of the alignment, because the next read begins
+ * there. */
 static uint32_t kept(const struct prefetch *p, const struct prefetch_read *read)
 {
 	return read->got & ~(prefetch_files_object(p->files, read->slot)->align - 1);
@@ -124,7 +125,7 @@ int prefetch_engine_start(struct prefetch *p, struct prefetch_read *read)
 	if (rc == -EBUSY)
 		return -EAGAIN;
 	if (rc < 0) {
-		count_failed(p, read); /* missing, or replaced */
+		count_failed(p, read); /* the shard is missing, or was replaced */
 		prefetch_engine_land(p, read, rc);
 		return 0;
 	}
@@ -150,7 +151,8 @@ int prefetch_engine_start(struct prefetch *p, struct prefetch_read *read)
 	return 0;
 }
 
-/* O_DIRECT was accepted at open and refused at read (alignment, encryption, compression: file systems differ). */
+/* Some file systems accept O_DIRECT at open and refuse it at read (alignment, encryption, compression).  Turns it
+ * off; returns false when it was off. */
 static bool leave_direct(struct prefetch *p, struct prefetch_read *read)
 {
 	if (!prefetch_files_leave_direct(prefetch_files_object(p->files, read->slot)))
@@ -159,17 +161,17 @@ static bool leave_direct(struct prefetch *p, struct prefetch_read *read)
 	return true;
 }
 
-/* True: worth another try. */
+/* Returns true when the read must be tried again. */
 static bool retry_error(struct prefetch *p, struct prefetch_read *read, int rc)
 {
 	if (rc == -EAGAIN || rc == -EINTR)
 		return ++read->tries < PREFETCH_TRIES_MAX;
 	if (rc == -EINVAL)
 		return leave_direct(p, read);
-	return count_failed(p, read); /* once more: a path that failed over, a transport that was reset */
+	return count_failed(p, read); /* one more try helps after a failover of a path, or a reset of a transport */
 }
 
-/* A read of the source is over: go on with the rest, try again, or land. */
+/* Takes the result of a read: reads the rest, tries again, or lands it. */
 static void finish(struct prefetch *p, struct prefetch_read *read)
 {
 	int res = read->op.res;
@@ -192,7 +194,7 @@ static void finish(struct prefetch *p, struct prefetch_read *read)
 			read->changed = true;
 		prefetch_engine_land(p, read, 0);
 	} else if (res == 0 || prefetch_files_check(p->files, read->slot) == -ESTALE) {
-		/* The file ends before the index says so. */
+		/* The shard is shorter than the index says. */
 		count_failed(p, read);
 		prefetch_files_check(p->files, read->slot);
 		prefetch_engine_land(p, read, -ESTALE);
@@ -204,6 +206,7 @@ static void finish(struct prefetch *p, struct prefetch_read *read)
 	}
 }
 
+/* Inserts a finished read into `delayed`, which is sorted by due_ns. */
 static void delay(struct prefetch *p, struct prefetch_read *read)
 {
 	struct prefetch_read *after = TAILQ_LAST(&p->delayed, prefetch_read_list);
@@ -215,6 +218,7 @@ static void delay(struct prefetch *p, struct prefetch_read *read)
 		TAILQ_INSERT_HEAD(&p->delayed, read, link);
 }
 
+/* A read has come back from the source. */
 static void came_back(struct prefetch *p, struct prefetch_read *read)
 {
 	if (read->ahead) {
@@ -245,7 +249,7 @@ static void reap(struct prefetch *p, struct prefetch_op *done)
 	}
 }
 
-/* Lets delayed reads through whose time has come.  Returns ns until the next one, -1 when there is none. */
+/* Takes the delayed reads that are due.  Returns ns until the next one, or -1 when there is none. */
 static int64_t reap_delayed(struct prefetch *p)
 {
 	struct prefetch_read *read;
@@ -259,7 +263,8 @@ static int64_t reap_delayed(struct prefetch *p)
 	return -1;
 }
 
-/* The read to start next, or NULL: there is none, or (*ret_held) they wait for room in the sink.  Under lock. */
+/* Returns the urgent read to start next, or NULL.  *ret_held: there are some, but they wait for room in the sink.
+ * Under lock. */
 static struct prefetch_read *next_urgent(struct prefetch *p, bool *ret_held)
 {
 	struct prefetch_read *read = TAILQ_FIRST(&p->urgent);
@@ -275,7 +280,7 @@ static struct prefetch_read *next_urgent(struct prefetch *p, bool *ret_held)
 	return NULL;
 }
 
-/* Starts what waits in `urgent`.  Returns true when the engine may sleep: nothing more can be started now. */
+/* Starts the reads in `urgent`.  Returns true when it has started all of them. */
 static bool start_urgent(struct prefetch *p)
 {
 	while (p->inflight < PREFETCH_OPS_MAX) {
@@ -285,9 +290,9 @@ static bool start_urgent(struct prefetch *p)
 		if (read) {
 			TAILQ_REMOVE(&p->urgent, read, link);
 			read->state = PREFETCH_READ_INFLIGHT;
-			p->starved = true; /* until it is known better: a put from now on is not to be missed */
+			p->starved = true; /* set before memory is asked for, so that no put from now on is missed */
 		} else {
-			p->starved = held; /* the lister pokes when it is done */
+			p->starved = held; /* the lister sets `poke` when it is done */
 		}
 		bool stopping = p->stopping;
 		pthread_mutex_unlock(&p->lock);
@@ -311,8 +316,9 @@ static bool start_urgent(struct prefetch *p)
 	return false;
 }
 
-/* A store can wait for the answer to a READ (the kernel holds the page locks of all it asked for), which must then not stand
- * behind that store: it is answered here, and what nobody asked for waits on for the deliver thread.  Returns ns until it wants to look again, -1: never. */
+/* Delivers urgent reads while the deliver thread is stuck in a store.  A store can wait for the answer to a READ,
+ * because the kernel holds the page locks of all that the READ asks for.  So that answer must not wait for the store.
+ * The deliver thread stores the other blocks later.  Returns ns until it must look again, or -1: never. */
 static int64_t deliver_past_store(struct prefetch *p)
 {
 	int64_t again_ns = -1;
@@ -334,12 +340,14 @@ static int64_t deliver_past_store(struct prefetch *p)
 	return again_ns;
 }
 
+/* Returns the shorter of two timeouts; < 0: no limit. */
 static int64_t sooner(int64_t a_ns, int64_t b_ns)
 {
 	return a_ns < 0 || (b_ns >= 0 && b_ns < a_ns) ? b_ns : a_ns;
 }
 
-/* Decides under lock whether to sleep, so that whoever queues work afterwards sees `asleep` and wakes us. */
+/* Decides under lock whether the engine thread sleeps.  So a thread that queues work after this sees `asleep` and
+ * wakes it. */
 static bool prepare_sleep(struct prefetch *p, bool drained, bool *ret_exit)
 {
 	pthread_mutex_lock(&p->lock);
@@ -358,7 +366,7 @@ static int engine_init(struct prefetch *p)
 	uint32_t limit = prefetch_files_limit();
 	if (!p->options.threads)
 		rc = prefetch_io_uring(limit, cache_arena_of(p->cache), &p->io);
-	if (rc < 0) /* seccomp, an old kernel, no memory to lock: threads always work */
+	if (rc < 0) /* forbidden by seccomp, unknown to the kernel, or no memory to lock: threads always work */
 		rc = prefetch_io_threads(&p->io);
 	if (rc < 0)
 		return rc;
@@ -370,13 +378,14 @@ static int engine_init(struct prefetch *p)
 	return rc;
 }
 
-/* The engine thread wakes often and runs for microseconds, and a device waits for it.  A short slice lets it run at once where it is
- * woken, before the thread that woke it goes on (kernel/sched/fair.c, PREEMPT_SHORT, since 6.12; sched_setattr(2) of older
- * kernels takes no notice); its share of the processor stays what it was. */
+/* Asks for the shortest time slices.  The engine thread wakes often and runs for microseconds, while a device waits
+ * for it.  With a short slice it runs at once when it is woken (kernel/sched/fair.c, PREEMPT_SHORT, since Linux
+ * 6.12).  The thread that woke it goes on after that.  Its share of the processor stays the same.  Older kernels
+ * ignore the slice. */
 static void take_short_slices(void)
 {
 	struct {
-		uint32_t size, policy; /* struct sched_attr, its first version: not every libc has it */
+		uint32_t size, policy; /* the first version of struct sched_attr, which some libcs lack */
 		uint64_t flags;
 		int32_t nice;
 		uint32_t priority;

@@ -1,14 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A fetch: blocks of a sample and of its small neighbours -> sorted -> merged into reads -> submitted.
+/* A fetch: blocks of a sample and of its small neighbours -> sorted -> merged into reads -> submitted;
+ * prefetch/engine.h first.
  *
  *   shard:  ..|aaaa|hdr|bbbb|hdr|cccc|hdr|dddd|hdr|eeee|..
  *                   ^-------------------^      ^
  *                   b is next in the order;    e is not wanted soon:
  *                   a, c, d are wanted soon    the read ends before it
  *
- * Small samples cost a device more in requests than in bytes, so what lies beside them and is wanted within the window
- * comes along.  Samples of PREFETCH_SMALL_BYTES bytes and more are read alone: they reach the device's bandwidth by themselves,
- * and reading far ahead of the order would only delay what comes next. */
+ * For small samples, requests cost a device more than bytes.  So a fetch also takes samples that lie beside them
+ * and are used within the window.  Samples of PREFETCH_SMALL_BYTES bytes and more are read alone.  They reach the
+ * bandwidth of the device, and samples far ahead in the order would delay the next ones. */
 #include "prefetch/engine.h"
 
 #include <assert.h>
@@ -16,9 +17,9 @@
 #include <stdlib.h>
 
 enum {
-	MERGE_BYTES = 128 << 10, /* a read of merged samples */
-	GAP_BYTES = 2048,        /* read over: a tar header and padding, never a sample */
-	NEIGHBOURS_MAX = 128,    /* on each side */
+	MERGE_BYTES = 128 << 10, /* the largest read of merged samples */
+	GAP_BYTES = 2048,        /* the largest gap inside a read: a tar header and padding */
+	NEIGHBOURS_MAX = 128,    /* samples on each side */
 };
 
 static struct prefetch_item *item_new(
@@ -38,7 +39,8 @@ static struct prefetch_item *item_new(
 	return item;
 }
 
-/* Appends the blocks of a file.  -EFBIG: more than a fetch can hold. */
+/* Appends the blocks of a file to p->wants.  Returns 0, -EFBIG (more than a fetch can hold) or an error of the
+ * index. */
 static int want_file(struct prefetch *p, uint32_t file, struct prefetch_item *item, uint32_t *n)
 {
 	struct shard_place f;
@@ -56,7 +58,7 @@ static int want_file(struct prefetch *p, uint32_t file, struct prefetch_item *it
 	return rc;
 }
 
-/* Appends the blocks of all files of a sample, all or none. */
+/* Appends the blocks of all files of a sample.  After an error it has appended none. */
 static int want_sample(struct prefetch *p, uint32_t sample, struct prefetch_item *item, uint32_t *n)
 {
 	uint32_t files[SHARD_SAMPLE_FILES_MAX], n_files = 1, from = *n;
@@ -70,8 +72,8 @@ static int want_sample(struct prefetch *p, uint32_t sample, struct prefetch_item
 	return rc;
 }
 
-/* What is put together before anything is started: blocks in p->wants[0 .. n), and their items (which need not have
- * blocks: a file may be empty). */
+/* What a fetch collects before it starts reads: blocks in p->wants[0 .. n), and their items.  An item has no blocks
+ * if its files are empty. */
 struct fetch {
 	uint32_t n;
 	struct prefetch_item_list items;
@@ -86,9 +88,9 @@ static int take(struct prefetch *p, struct prefetch_stream *stream, uint64_t seq
 	uint32_t there;
 	int rc = cache_ledger_turn(p->ledger, &stream->tl, seq, &there, &cost);
 	if (rc == 0 && there != sample)
-		return -ENOENT; /* a bad neighbour, in whose place (on_bad=substitute) another one comes */
+		return -ENOENT; /* a bad sample, which on_bad=substitute replaces by another one */
 	if (rc == 0 && cost > stream->window / 2)
-		return -EFBIG; /* it alone would fill the window: served block by block on demand */
+		return -EFBIG; /* too large for the window: it is read by the block, on demand */
 	if (rc == 0)
 		rc = cache_ledger_fetch(p->ledger, &stream->tl, seq, sample, cost);
 	if (rc < 0)
@@ -102,7 +104,7 @@ static int take(struct prefetch *p, struct prefetch_stream *stream, uint64_t seq
 	if (!was_ahead && seq < stream->high)
 		stream->lag_bytes += cost;
 	if (rc == 0) {
-		item->pending = 1; /* until all blocks are counted, see publish() */
+		item->pending = 1; /* until publish() has counted its blocks */
 		STAILQ_INSERT_TAIL(&fetch->items, item, link);
 		atomic_store_explicit(&stream->stat_fetched, stream->stat_fetched + 1, memory_order_relaxed);
 		return 0;
@@ -123,7 +125,7 @@ static int by_place(const void *a, const void *b)
 	return x->offset < y->offset ? -1 : x->offset > y->offset;
 }
 
-/* Where a sample of one small file lies; false for others. */
+/* Gives the place of a sample of one small file.  Returns false for other samples. */
 static bool small_place(struct prefetch *p, uint32_t sample, uint32_t *shard, uint64_t *offset, uint64_t *end)
 {
 	uint32_t file;
@@ -143,8 +145,9 @@ struct neighbour {
 	uint64_t seq;
 };
 
-/* The sample in a slot, if it is wanted within the window: most are not, and the order says so without a look at their records.
- * The record of one that is will be looked at soon: it lies anywhere, and is on its way from here on. */
+/* Gives the sample in a storage slot, if the stream uses it within the window.  For most samples the order tells that
+ * it does not, and their records are not read.  A record that is needed soon is prefetched into the processor's
+ * cache. */
 static bool neighbour(struct prefetch *p, struct prefetch_stream *stream, uint32_t slot, struct neighbour *ret)
 {
 	uint32_t file;
@@ -159,12 +162,12 @@ static bool neighbour(struct prefetch *p, struct prefetch_stream *stream, uint32
 	return true;
 }
 
-/* Takes neighbours of the sample in storage, in one direction, while they are wanted within the window and fit. */
+/* Takes neighbours in storage, in one direction, while the stream uses them within the window and they fit. */
 static void take_neighbours(struct prefetch *p, struct prefetch_stream *stream, uint32_t slot, bool up, uint32_t shard,
         uint64_t *start, uint64_t *end, struct fetch *fetch)
 {
 	struct neighbour this, next;
-	slot += up ? 1 : UINT32_MAX; /* below the first: none */
+	slot += up ? 1 : UINT32_MAX; /* below slot 0 it is UINT32_MAX, which no sample has */
 	bool wanted = neighbour(p, stream, slot, &next);
 	for (unsigned i = 0; i < NEIGHBOURS_MAX && wanted; i++) {
 		uint32_t its_shard;
@@ -185,13 +188,14 @@ static void take_neighbours(struct prefetch *p, struct prefetch_stream *stream, 
 	}
 }
 
-/* Enters a wanted block into the table, unless it is on its way or in memory.  Under lock. */
+/* Enters a block into the table.  If it is on its way already, its item joins it; if it is in memory, it goes to
+ * *from_memory.  Under lock. */
 static void publish_block(struct prefetch *p, struct prefetch_want *w, struct prefetch_read **from_memory)
 {
 	struct cache_buffer *buffer = cache_find(p->cache, w->key);
 	struct prefetch_block *block = buffer ? NULL : prefetch_block_find(p, w->key);
 	if (block) {
-		/* Somebody asked for it just now; its answer puts it where the sink would. */
+		/* A demand asked for it; the answer brings it to where the sink would store it. */
 		assert(!block->item);
 		block->item = w->item;
 		w->item->pending++;
@@ -203,7 +207,7 @@ static void publish_block(struct prefetch *p, struct prefetch_want *w, struct pr
 	if (!block) {
 		w->item->failed = true;
 		if (buffer)
-			cache_put(p->cache, buffer); /* the engine thread itself asks for memory after this */
+			cache_put(p->cache, buffer); /* no wake: this is the engine thread */
 		return;
 	}
 	block->offset = w->offset;
@@ -220,7 +224,7 @@ static void publish_block(struct prefetch *p, struct prefetch_want *w, struct pr
 	}
 }
 
-/* Cuts the wanted blocks into reads.  Under lock; the blocks are sorted. */
+/* Makes reads of the blocks, which are sorted.  Under lock. */
 static void merge(struct prefetch *p, uint32_t n, struct prefetch_read_list *reads)
 {
 	struct prefetch_read *read = NULL;

@@ -1,7 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Files that are too large to be read ahead whole, and those of readers in an order of their own, are asked for block by block.
- * Who asks for two blocks in a row will ask for the next ones: they are read into landing memory meanwhile, one at first, twice
- * as many each time (the kernel's readahead does the same with pages, mm/readahead.c).
+/* Read-ahead within a file, block by block; prefetch/prefetch.h first.
+ *
+ * It serves files that are too large to be read ahead whole, and files of readers with an order of their own.  If a
+ * reader demands two blocks in a row, it will probably demand the next ones.  So they are read into landing memory:
+ * one block at first, then twice as many each time.  The kernel does the same with pages (mm/readahead.c).
  *
  *     block:    0    1    2    3    4    5    6    7    8    9
  *     asked:    0 -> 1
@@ -11,8 +13,8 @@
 #include <errno.h>
 
 enum {
-	RUN_BLOCKS_MAX = 8,
-	RUN_SHARE = 8, /* of landing memory, for one run */
+	RUN_BLOCKS_MAX = 8, /* blocks that are read ahead at a time */
+	RUN_SHARE = 8,      /* a run may take this part (an eighth) of landing memory */
 };
 
 void prefetch_run_init(struct prefetch *p, uint64_t landing_bytes)
@@ -23,7 +25,7 @@ void prefetch_run_init(struct prefetch *p, uint64_t landing_bytes)
 		p->runs[i].file = SHARD_NONE;
 }
 
-/* Under lock.  What is to be read now: blocks [*ret_from, *ret_to) of the file. */
+/* Gives the blocks [*ret_from, *ret_to) of the file that are read ahead now.  Under lock. */
 static void advance(struct prefetch *p, uint32_t file, uint32_t block, uint32_t n_blocks, bool there,
         uint32_t *ret_from, uint32_t *ret_to)
 {
@@ -33,15 +35,15 @@ static void advance(struct prefetch *p, uint32_t file, uint32_t block, uint32_t 
 		if (p->runs[i].file == file)
 			run = &p->runs[i];
 	if (run && block + 1 == run->next)
-		return; /* more of the same block */
+		return; /* another demand for the same block */
 	if (!run)
 		run = &p->runs[p->run_at++ % PREFETCH_RUNS];
 	if (run->file != file || block != run->next) {
 		*run = (struct prefetch_run){ .file = file, .next = block + 1, .upto = block + 1 };
 		return;
 	}
-	if (block < run->upto &&
-	        !there) { /* it was read on and has been pushed out since: more than there is room for */
+	/* A block that was read ahead is gone: landing memory has no room for so many. */
+	if (block < run->upto && !there) {
 		run->ahead = 0;
 		run->upto = block + 1;
 	}

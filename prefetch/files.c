@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* The table of open shards: hashed by shard, with a list of unused entries; prefetch/files.h first. */
 #include "prefetch/files.h"
 
 #include <assert.h>
@@ -12,22 +13,23 @@
 
 enum { BUCKETS = 1024 };
 
+/* An entry of the table. */
 struct slot {
 	struct prefetch_object object;
 	uint32_t shard;
 	uint32_t users;
 	bool open;
-	bool stale;             /* close when unused */
-	TAILQ_ENTRY(slot) link; /* in free or idle */
+	bool stale;             /* the shard has changed: it is closed when nobody uses it */
+	TAILQ_ENTRY(slot) link; /* in `free` or `idle` */
 	LIST_ENTRY(slot) bucket;
 };
 
 struct prefetch_files {
 	struct prefetch_source *source;
 	struct prefetch_io_backend *io;
-	bool buffered;           /* through the page cache, whatever the source prefers */
+	bool buffered;           /* read through the page cache, also if the source uses O_DIRECT */
 	TAILQ_HEAD(, slot) free; /* not open */
-	TAILQ_HEAD(, slot) idle; /* open, no users; longest unused first */
+	TAILQ_HEAD(, slot) idle; /* open, without users; the one unused longest first */
 	LIST_HEAD(, slot) buckets[BUCKETS];
 	uint32_t n_slots;
 	struct slot slots[];
@@ -63,7 +65,7 @@ static uint32_t number_of(const struct prefetch_files *files, const struct slot 
 	return (uint32_t)(slot - files->slots);
 }
 
-/* The slot is open, unused and in no list. */
+/* Closes the shard of an entry that is open, unused and in no list. */
 static void close_slot(struct prefetch_files *files, struct slot *slot)
 {
 	prefetch_io_set_file(files->io, number_of(files, slot), -1);
@@ -100,7 +102,7 @@ bool prefetch_files_leave_direct(struct prefetch_object *object)
 	if (flags < 0 || fcntl(object->fd, F_SETFL, flags & ~O_DIRECT) < 0)
 		return false;
 	object->direct = false;
-	/* We know what comes next, and it is not what comes next in the file. */
+	/* The kernel must not read ahead: the next bytes of the file are not read next. */
 	posix_fadvise(object->fd, 0, 0, POSIX_FADV_RANDOM);
 	return true;
 }

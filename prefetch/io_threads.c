@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* Reads by pread threads, for hosts without io_uring; prefetch/io_backend.h first. */
 #include <errno.h>
 #include <pthread.h>
 #include <stdlib.h>
@@ -11,7 +12,7 @@ enum { THREADS_MAX = 32 }; /* reads at once; enough for an NVMe disk, few enough
 
 struct threads_io {
 	struct prefetch_io_backend base;
-	pthread_mutex_t lock;   /* guards what follows */
+	pthread_mutex_t lock;   /* guards all fields below */
 	pthread_cond_t todo_cv; /* todo is not empty, or stop */
 	pthread_cond_t done_cv; /* done is not empty, or woken */
 	struct prefetch_op *todo, **todo_tail;
@@ -74,7 +75,7 @@ static void threads_submit(struct prefetch_io_backend *io, struct prefetch_op *o
 	t->todo_tail = &op->next;
 	if (++t->queued > t->idle && t->n_threads < THREADS_MAX &&
 	        pthread_create(&t->threads[t->n_threads], NULL, reader, t) == 0)
-		t->n_threads++; /* when none more can be had, the ones there are take it in turn */
+		t->n_threads++; /* if no thread can be added, those that run serve the queue */
 	pthread_cond_signal(&t->todo_cv);
 	pthread_mutex_unlock(&t->lock);
 }

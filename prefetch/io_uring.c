@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* Reads through io_uring, with registered files and landing memory; prefetch/io_backend.h first. */
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
@@ -9,14 +10,15 @@
 #include "prefetch/io_backend.h"
 #include "prefetch/ring.h"
 
+/* NEW: not used yet.  FIXED: registered with the ring.  PLAIN: registering it failed. */
 enum segment_state { SEGMENT_NEW, SEGMENT_FIXED, SEGMENT_PLAIN };
 
 struct uring_io {
 	struct prefetch_io_backend base;
 	struct io_uring ring;
 	const struct cache_arena *arena;
-	uint32_t files;     /* entries of the registered table; 0 = none */
-	bool buffers;       /* the buffer table exists; segments enter it when first used */
+	uint32_t files;     /* entries of the table of registered files; 0: it is not used */
+	bool buffers;       /* the table of registered buffers exists */
 	bool wake_armed;    /* a read of wake_fd is in the ring */
 	int wake_fd;        /* eventfd */
 	uint64_t wake_buf;  /* where that read lands */
@@ -32,12 +34,13 @@ static struct io_uring_sqe *get_sqe(struct uring_io *u)
 {
 	struct io_uring_sqe *sqe;
 	while (!(sqe = io_uring_get_sqe(&u->ring)))
-		io_uring_submit(&u->ring); /* the queue is full: the kernel takes all of it */
+		io_uring_submit(&u->ring); /* the queue is full; the kernel takes all its entries */
 	return sqe;
 }
 
-/* Pins a segment when a read first lands in it: pages that are never used are never pinned, and mounting stays quick.
- * RLIMIT_MEMLOCK is shared by all processes of the user: when it is spent, plain reads do. */
+/* Returns whether a segment is registered.  It registers the segment at its first use, because that pins its pages:
+ * unused memory stays unpinned, and mounting stays quick.  All processes of a user share RLIMIT_MEMLOCK; when it is
+ * spent, plain reads are used. */
 static bool segment_fixed(struct uring_io *u, uint32_t segment)
 {
 	if (!u->buffers)
@@ -100,8 +103,8 @@ static void uring_wait(struct prefetch_io_backend *io, int64_t timeout_ns, struc
 	io_uring_for_each_cqe(&u->ring, head, cqe)
 	{
 		n++;
-		/* Where the kernel has no IORING_FEAT_EXT_ARG (before Linux 5.11), liburing submits an operation of its
-		 * own for the time limit. */
+		/* Without IORING_FEAT_EXT_ARG (before Linux 5.11), liburing submits its own operation for the time
+		 * limit. */
 		if (cqe->user_data == LIBURING_UDATA_TIMEOUT)
 			continue;
 		struct prefetch_op *op = io_uring_cqe_get_data(cqe);
@@ -128,7 +131,7 @@ static void uring_wake(struct prefetch_io_backend *io)
 static void uring_set_file(struct prefetch_io_backend *io, uint32_t slot, int fd)
 {
 	struct uring_io *u = uring_of(io);
-	/* The table has room for every slot or is not used at all; a refused update means it cannot be relied on. */
+	/* After an update that failed the table is not reliable, so it is not used any more. */
 	if (slot < u->files && io_uring_register_files_update(&u->ring, slot, &fd, 1) != 1)
 		u->files = 0;
 }
@@ -150,7 +153,8 @@ static const struct prefetch_port_ops uring_ops = {
 	.free = uring_free,
 };
 
-/* The cheapest set of flags that this kernel knows: DEFER_TASKRUN needs 6.1, COOP_TASKRUN 5.19, R_DISABLED 5.10. */
+/* Makes a ring with the cheapest flags that this kernel knows: DEFER_TASKRUN needs 6.1, COOP_TASKRUN 5.19, R_DISABLED
+ * 5.10. */
 static int init_ring(struct io_uring *ring)
 {
 	static const unsigned flags[] = {

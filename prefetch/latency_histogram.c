@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* A histogram with 16 buckets per power of two; prefetch/latency_histogram.h first. */
 #include "prefetch/latency_histogram.h"
 
-/* Values below 16 have a bucket each; from there the top five bits select it. */
+/* Returns the bucket of a value.  Each value below 16 has its own; for larger ones the top five bits select it. */
 static unsigned bucket_of(uint64_t value)
 {
 	if (value < 16)
@@ -10,6 +11,7 @@ static unsigned bucket_of(uint64_t value)
 	return (shift + 1) * 16 + (unsigned)((value >> shift) & 15);
 }
 
+/* Returns the largest value of a bucket. */
 static uint64_t upper_edge(unsigned bucket)
 {
 	if (bucket < 16)

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* The lister thread: it calls the sink to announce and to drop; prefetch/sink.h and prefetch/engine.h first. */
 #include "prefetch/engine.h"
 
-/* Under lock: a stream that has asked for an announcement. */
+/* Returns a stream that has asked for an announcement, or NULL.  Under lock. */
 static struct prefetch_stream *next_announcement(struct prefetch *p)
 {
 	struct prefetch_stream *stream;
@@ -13,14 +14,14 @@ static struct prefetch_stream *next_announcement(struct prefetch *p)
 	return NULL;
 }
 
-/* One piece.  Lock held before and after, not during the call to the sink. */
+/* Announces one piece.  The lock is held on entry and on return, but not during the call to the sink. */
 static void announce(struct prefetch *p, struct prefetch_stream *stream)
 {
 	uint64_t epoch = stream->announce_epoch, turn = stream->announce_turn;
 	uint32_t n = stream->announce_n < stream->announce_piece ? stream->announce_n : stream->announce_piece;
 	stream->announce_asked = false;
 	stream->announce_busy = true;
-	/* Streams take turns: this one goes behind the others. */
+	/* Streams are served in rotation: this one goes behind the others. */
 	TAILQ_REMOVE(&p->streams, stream, link);
 	TAILQ_INSERT_TAIL(&p->streams, stream, link);
 	pthread_mutex_unlock(&p->lock);
@@ -38,7 +39,7 @@ static void announce(struct prefetch *p, struct prefetch_stream *stream)
 	pthread_cond_broadcast(&p->streams_cv);
 }
 
-/* As announce(). The engine does not touch the list while the lister has it. */
+/* Hands drops to the sink; locks as in announce().  The engine thread does not change the list meanwhile. */
 static void drop(struct prefetch *p)
 {
 	p->drops_asked = false;
@@ -50,7 +51,7 @@ static void drop(struct prefetch *p)
 	p->poke = true; /* memory came back, and there may be more to drop */
 }
 
-/* Drops first: what is announced again afterwards must stay. */
+/* Drops go first, because the names of a sample that is announced again must not be dropped after that. */
 void *prefetch_lister_run(void *arg)
 {
 	struct prefetch *p = arg;

@@ -1,31 +1,36 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What the kernel took back: memory pressure and drop_caches take pages, and names and inodes with them.
+/* Losses: what the kernel took back from a sink; prefetch/sink.h and prefetch/engine.h first.
  *
- *   a READ of what counts as resident: its pages are gone.  When many of the latest uses were lost, the next turns are dropped and
- *   fetched again, instead of being asked for one by one.
- *   a store that the sink refuses with -ENOENT: its name is gone.  Then all names from the reader on are announced again before
- *   anything more is fetched.
+ * Memory pressure and drop_caches take pages, and names and inodes with them.  The engine learns it in two ways:
  *
- * Both shrink the budget when they are many. */
+ * A READ comes for a resident sample: its pages are gone.  If many of the latest uses were lost, the next turns are
+ * dropped and fetched again.  Otherwise readers would demand them one by one.
+ *
+ * A store returns -ENOENT: the name is gone.  Then all names from the reader on are announced again before anything
+ * is fetched.
+ *
+ * If there are many losses, the budget shrinks. */
 #include "prefetch/engine.h"
 
 #include "cache/bitmap.h"
 
 enum {
-	LOST_MIN = 16,        /* samples lost that are no chance: within LOST_NS, or of the latest uses */
-	REFETCH_TURNS = 1024, /* read again */
+	LOST_MIN = 16,        /* fewer lost samples, within LOST_NS or of the latest uses, are chance */
+	REFETCH_TURNS = 1024, /* turns that are fetched again */
 	REFETCH_TURNS_MAX = 16384,
-	NAMES_USES =
-	        16, /* uses between two times that names are announced again and nothing was stored; twice as many each time */
-	NAMES_VAIN_MAX = 6,
+	/* If nothing was stored after names were announced again, the next try waits for NAMES_USES << names_vain
+	 * uses. */
+	NAMES_USES = 16,
+	NAMES_VAIN_MAX = 6, /* the most names_vain */
 };
 static const uint64_t LOST_NS = 1000000000;
-static const uint64_t LOST_USES_NS = 10000000000; /* losses and uses are of the same while */
-static const uint64_t FAR_NS = 1000000;           /* a read from a store with a network, or a hook's delay, before it */
-static const uint64_t REFETCH_AGAIN_NS = 10000000000; /* since the last one: more of the same losses */
+static const uint64_t LOST_USES_NS = 10000000000; /* losses count together with uses of so many ns at most */
+/* A store is far away, behind a network or the delay of a hook, if its reads take longer. */
+static const uint64_t FAR_NS = 1000000;
+static const uint64_t REFETCH_AGAIN_NS = 10000000000; /* losses within this time after a refetch are more of the same */
 
-/* The kernel took pages back that we count as resident: the memory that we were told of is not there.  A few are chance
- * (a READ that was on its way when the sample was stored). */
+/* Shrinks the budget after many losses, because the host lacks the memory that the budget allows.  A few losses are
+ * chance: a READ was on its way when the sample was stored. */
 static void shrink_budget(struct prefetch *p)
 {
 	uint64_t now = prefetch_now_ns();
@@ -38,7 +43,7 @@ static void shrink_budget(struct prefetch *p)
 	if (++p->lost_recently < LOST_MIN + st.resident / 64)
 		return;
 	if (p->shrunk_ns && now - p->shrunk_ns < LOST_NS)
-		return; /* what is lost now was lost before the budget shrank */
+		return; /* these samples were lost before the budget shrank */
 	p->shrunk_ns = now;
 	p->lost_recently = 0;
 	uint64_t less = st.budget_bytes - st.budget_bytes / 8;
@@ -46,7 +51,8 @@ static void shrink_budget(struct prefetch *p)
 	cache_ledger_set_budget(p->ledger, less > least ? less : least);
 }
 
-/* The host may have needed its memory for a moment only: a step back for every while without losses. */
+/* Raises a shrunk budget by a sixteenth after some time without losses, because the host may have needed its memory
+ * only for a moment. */
 static void regrow_budget(struct prefetch *p)
 {
 	struct cache_ledger_stats st;
@@ -61,7 +67,7 @@ static void regrow_budget(struct prefetch *p)
 	cache_ledger_set_budget(p->ledger, more >= p->budget ? p->budget : more);
 }
 
-/* Announcements begin anew at the reader, and so does fetching, which passes over what is there. */
+/* Announces again from the reader on, and fetches again what is not in memory. */
 static void announce_again(struct prefetch *p, struct prefetch_stream *s)
 {
 	uint64_t from = prefetch_follow_oldest(s);
@@ -79,11 +85,12 @@ static void announce_again(struct prefetch *p, struct prefetch_stream *s)
 	s->forgotten = false;
 }
 
+/* Drops the next turns of a stream, so that they are fetched again. */
 static bool refetch_stream(struct prefetch *p, struct prefetch_stream *s)
 {
 	uint64_t end = cache_timeline_end(&s->tl);
 	if (!s->following)
-		return false; /* it would not fetch them */
+		return false; /* nothing would be fetched */
 	uint32_t n = 0;
 	for (uint64_t seq = prefetch_follow_oldest(s); seq < end && n < p->refetch_turns; seq++) {
 		uint32_t sample;
@@ -95,12 +102,12 @@ static bool refetch_stream(struct prefetch *p, struct prefetch_stream *s)
 		prefetch_follow_gone(p, s, seq);
 		cache_ledger_lose(p->ledger, sample);
 	}
-	announce_again(p, s); /* names go together with pages */
+	announce_again(p, s); /* the kernel takes names together with pages */
 	return false;
 }
 
-/* Would reading a turn again cost less than waiting for those of the latest turns that were lost?  A store far away makes a few
- * in a hundred dear; from a near one a quarter must be gone. */
+/* Returns whether fetching the next turns again costs less than waiting for those that are lost.  With a near store,
+ * a quarter of the latest uses must have been lost.  With a store far away, a few in a hundred suffice. */
 static bool worth_a_refetch(const struct prefetch *p)
 {
 	if (p->uses < LOST_MIN)
@@ -110,21 +117,21 @@ static bool worth_a_refetch(const struct prefetch *p)
 	if (p->depth.least_ns < FAR_NS)
 		return false;
 	double bytes = p->n_cost ? (double)p->cost_bytes / (double)p->n_cost : 0;
-	/* What could be read while one is waited for; where the rate is not known yet, as many as are in flight. */
+	/* Bytes that can be read while one read is waited for.  While the rate is not known: those in flight. */
 	double meanwhile = p->depth.settled_rate > 0 ? p->depth.settled_rate * (double)p->depth.least_ns
 	                                             : p->depth.settled * bytes;
 	return p->lost >= LOST_MIN / 2 && p->lost * meanwhile > p->uses * 2 * bytes;
 }
 
-/* The kernel takes back what was not touched for long (DAMON, a cgroup's reclaim): of a window that waited, a part that only
- * readers find out, one READ after the other.  Then the next turns are taken as lost and fetched again; when that was not
- * all of it, four times as many.  Losses without uses (of names that are not watched) say nothing of the
- * share. */
+/* Counts a lost sample, and decides whether the next turns are fetched again.  The kernel takes back pages that were
+ * not used for long (DAMON, reclaim of a cgroup).  Of a window that waited, it takes a part, which only READs reveal,
+ * one by one.  So the next turns are taken as lost and fetched again.  If more are lost soon after that, four times
+ * as many are.  Losses without uses (of names that are not watched) do not tell what share is lost. */
 static void count_lost(struct prefetch *p, uint32_t sample)
 {
 	uint64_t now = prefetch_now_ns();
 	if (sample == p->lost_latest)
-		return; /* another block of it */
+		return; /* another block of the same sample */
 	p->lost_latest = sample;
 	if (!p->lost || now - p->lost_first_ns > LOST_USES_NS) {
 		p->lost_first_ns = now;
@@ -135,7 +142,7 @@ static void count_lost(struct prefetch *p, uint32_t sample)
 		return;
 	bool again = p->refetch_ns && now - p->refetch_ns < REFETCH_AGAIN_NS;
 	if (again && p->refetch_uses < p->refetch_turns / 8)
-		return; /* what was fetched again is lost again: the memory is not there */
+		return; /* what was fetched again is lost again: the host lacks the memory */
 	if (!again)
 		p->refetch_turns = REFETCH_TURNS;
 	else if (p->refetch_turns < REFETCH_TURNS_MAX)
@@ -146,6 +153,7 @@ static void count_lost(struct prefetch *p, uint32_t sample)
 	p->uses = p->lost = 0;
 }
 
+/* Fetches the next turns of all streams again, if that was decided. */
 static void refetch_lost(struct prefetch *p)
 {
 	if (!p->refetch)
@@ -161,7 +169,7 @@ void prefetch_lost_sample(struct prefetch *p, uint32_t sample)
 	count_lost(p, sample);
 }
 
-/* A sink that has never had the names of a stream says nothing of memory. */
+/* If the sink has never had the names of a stream, a refused store does not count as a loss. */
 void prefetch_lost_refused(struct prefetch *p, const struct prefetch_item *item)
 {
 	struct prefetch_stream *s = item->stream;
@@ -171,16 +179,17 @@ void prefetch_lost_refused(struct prefetch *p, const struct prefetch_item *item)
 		shrink_budget(p);
 	}
 	if (seq < s->tl.cursor || seq >= s->fetch || cache_timeline_used(&s->tl, seq))
-		return; /* its reader was sooner, or the stream has gone elsewhere */
+		return; /* its reader was faster, or the stream has moved */
 	prefetch_follow_gone(p, s, seq);
 	if (seq < prefetch_follow_oldest(s))
 		return;
 	s->fetch = seq;
 	s->coming_end = 0;
-	s->forgotten |= item->names == s->names; /* else they were announced again meanwhile */
+	s->forgotten |= item->names == s->names; /* if they differ, names were announced again meanwhile */
 }
 
-/* Where nothing could be stored since the last time, the sink cannot have the names now: each try costs reads in vain. */
+/* Announces lost names again.  If nothing could be stored since the last time, it waits for more uses, because each
+ * try costs reads. */
 static bool remember_names(struct prefetch *p, struct prefetch_stream *s)
 {
 	if (s->forgotten &&

@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Where the trainer is, and whether it follows the order.
+/* Order tracking: where the trainer is, and whether it follows the order; prefetch/stream.h and prefetch/engine.h
+ * first.
  *
- * A use is *inside* when it falls between the cursor (less some slack: late workers) and what is announced (plus some).
- * While most of the last 64 uses are inside, the order is followed.  Uses outside are remembered; when the latest 32 of
- * them lie close together the trainer is at that place of the order (it was restarted, lists an old epoch again, came
- * back from an order of its own), and the stream goes there. */
+ * A use is *inside* when it lies between the cursor and the last announced turn, with some slack on both sides for
+ * late workers.  While most of the last 64 uses are inside, the trainer follows the order.  Uses outside are kept.
+ * When the latest 32 of them lie close together, the trainer is at that place of the order, and the stream moves
+ * there.  This happens when it was restarted, lists an old epoch again, or comes back from an order of its own. */
 #include "prefetch/engine.h"
 
 #include "cache/bitmap.h"
@@ -12,17 +13,19 @@
 enum {
 	SLACK_MIN = 256, /* turns */
 	SLACK_MAX = 8192,
-	DOUBT = 24,           /* uses after which most must have been inside */
-	CLUSTER = 32,         /* uses that must lie together */
-	CLUSTER_SPAN = 16384, /* turns: 16 workers with batches of 1024 side by side */
-	CLUSTER_EVERY = 16,   /* uses between two looks */
-	PASS_MAX = 1 << 16,   /* turns passed over one by one; more are jumped over */
+	DOUBT = 24,           /* with fewer uses, the stream follows even if most were outside */
+	CLUSTER = 32,         /* uses that must lie close together */
+	CLUSTER_SPAN = 16384, /* turns; enough for 16 workers with batches of 1024 side by side */
+	CLUSTER_EVERY = 16,   /* uses between two searches */
+	PASS_MAX = 1 << 16,   /* most turns that are marked as used one by one; beyond that the stream jumps */
 };
 _Static_assert((int)CLUSTER <= (int)PREFETCH_RING, "the ring holds a cluster");
 
+/* Returns how many turns a use may lie outside of the window. */
 static uint64_t slack(const struct prefetch_stream *s)
 {
-	/* Turns of an order that was recognised are sure: workers with large batches may be apart by half of a small epoch. */
+	/* In a recognised order turns are certain, so the slack can be large: in a small epoch, workers with large
+	 * batches may be half an epoch apart. */
 	uint64_t turns = s->tl.slots[0].turns / (shard_view_is_given(s->tl.view) ? 2 : 16);
 	return turns < SLACK_MIN ? SLACK_MIN : turns > SLACK_MAX ? SLACK_MAX : turns;
 }
@@ -44,7 +47,7 @@ uint64_t prefetch_follow_oldest(struct prefetch_stream *s)
 	return oldest > s->tl.cursor ? oldest : s->tl.cursor;
 }
 
-/* Bytes of a turn that was fetched and not used; 0 for others. */
+/* Returns the cost of a turn that was fetched and not used; 0 for other turns. */
 static uint64_t ahead_cost(struct prefetch *p, struct prefetch_stream *s, uint64_t seq)
 {
 	uint64_t turn, cost = 0;
@@ -64,6 +67,7 @@ void prefetch_follow_gone(struct prefetch *p, struct prefetch_stream *s, uint64_
 	cache_bit_clear(slot->ahead, turn);
 }
 
+/* Books a use: had, or passed over. */
 static void use(struct prefetch *p, struct prefetch_stream *s, uint64_t seq, bool had)
 {
 	uint64_t cost = ahead_cost(p, s, seq);
@@ -80,7 +84,7 @@ static void use(struct prefetch *p, struct prefetch_stream *s, uint64_t seq, boo
 	atomic_fetch_add_explicit(&p->counters.used, 1, memory_order_relaxed);
 }
 
-/* Everything between the old and the new `high` that is not used yet lags behind from now on. */
+/* Raises `high`.  Turns between its old and new value that are not used count in lag_bytes from now on. */
 static void raise_high(struct prefetch *p, struct prefetch_stream *s, uint64_t high)
 {
 	uint64_t from = s->high > s->tl.cursor ? s->high : s->tl.cursor;
@@ -90,6 +94,7 @@ static void raise_high(struct prefetch *p, struct prefetch_stream *s, uint64_t h
 		s->high = high;
 }
 
+/* Keeps whether the latest use was inside. */
 static void remember(struct prefetch_stream *s, bool in)
 {
 	s->recent = s->recent << 1 | in;
@@ -97,19 +102,21 @@ static void remember(struct prefetch_stream *s, bool in)
 		s->n_recent++;
 }
 
+/* Moves a stream to another turn.  Returns false when it stays where it is. */
 static bool move(struct prefetch *p, struct prefetch_stream *s, uint64_t epoch, uint64_t turn, bool repeat)
 {
 	if (cache_timeline_jump(&s->tl, epoch, turn, repeat) < 0)
-		return false; /* no memory: it stays where it is, and reads are served on demand */
+		return false; /* no memory, or no such turn: reads are served on demand */
 	cache_ledger_rebuild(p->ledger, &s->tl);
 	atomic_fetch_add_explicit(&p->counters.wasted_bytes, s->ahead_bytes, memory_order_relaxed);
-	s->coming_end = 0; /* other samples may stand at the same seqs now */
+	s->coming_end = 0; /* the seqs may have other samples now */
 	s->fetch = s->announced = s->high = s->limit = s->tl.cursor;
 	s->ahead_bytes = s->lag_bytes = 0;
 	s->batch = PREFETCH_ANNOUNCE_FIRST;
 	return true;
 }
 
+/* Moves a stream to where the trainer is. */
 static void jump(struct prefetch *p, struct prefetch_stream *s, uint64_t epoch, uint64_t turn, bool repeat)
 {
 	if (!move(p, s, epoch, turn, repeat))
@@ -128,7 +135,7 @@ void prefetch_follow_refetch(struct prefetch *p, struct prefetch_stream *s)
 	move(p, s, slot->number, turn, s->tl.repeat);
 }
 
-/* Do the latest uses outside lie together?  Then *ret_turn is the first of them. */
+/* Returns whether the latest uses outside lie close together.  *ret_turn: the first turn of them. */
 static bool clustered(const struct prefetch_stream *s, uint64_t *ret_epoch, uint64_t *ret_turn)
 {
 	uint64_t turns = s->tl.slots[0].turns, low = UINT64_MAX, high = 0, epoch = 0;
@@ -147,6 +154,7 @@ static bool clustered(const struct prefetch_stream *s, uint64_t *ret_epoch, uint
 	return high - low >= CLUSTER / 2 && high - low < span;
 }
 
+/* Moves the stream if the trainer is at another place of the order. */
 static void find_place(struct prefetch *p, struct prefetch_stream *s)
 {
 	uint64_t epoch, turn;
@@ -157,7 +165,7 @@ static void find_place(struct prefetch *p, struct prefetch_stream *s)
 	s->ring_checked = s->ring_n;
 	if (!clustered(s, &epoch, &turn))
 		return;
-	/* Back to the beginning of this epoch, or of the one before: a list that is read again and again. */
+	/* At the beginning of this epoch, or of the one before, the trainer reads the same list again and again. */
 	uint64_t now = s->tl.slots[0].number;
 	bool repeat = (epoch == now || epoch + 1 == now) && turn < s->tl.slots[0].turns / 4;
 	struct prefetch_use latest[CLUSTER];
@@ -176,13 +184,13 @@ static void find_place(struct prefetch *p, struct prefetch_stream *s)
 	cache_timeline_advance(&s->tl);
 }
 
-/* A use whose place is seq (or CACHE_NEVER). */
+/* Takes in a use.  seq: its place in the timeline, or CACHE_NEVER. */
 static void place(struct prefetch *p, struct prefetch_stream *s, uint64_t seq, const struct prefetch_use *used)
 {
 	bool known = seq != CACHE_NEVER;
 	bool in = known && s->following && inside(s, seq);
 	if (in && cache_timeline_used(&s->tl, seq))
-		return; /* opened twice; says nothing */
+		return; /* opened twice: this tells nothing */
 	remember(s, in);
 	if (known && !cache_timeline_used(&s->tl, seq))
 		use(p, s, seq, !used->past);
@@ -209,7 +217,7 @@ void prefetch_follow_sample(struct prefetch *p, struct prefetch_stream *s, uint3
 	const struct cache_slot *first = &s->tl.slots[0];
 	uint64_t step, turn;
 	uint32_t rank;
-	/* Used a moment ago: opened twice, or another file of the same sample. */
+	/* It was used a moment ago: a file was opened twice, or another file of the sample was. */
 	if (shard_epoch_find(first->epoch, sample, &step, &rank, &turn) == 0 && rank == s->tl.rank &&
 	        turn < first->turns && cache_bit(first->used, turn) && inside(s, first->first + turn))
 		return;

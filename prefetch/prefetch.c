@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* The interface of the engine: its start and end, demands, hints and statistics; prefetch/prefetch.h first. */
 #include "prefetch/prefetch.h"
 
 #include <assert.h>
@@ -10,10 +11,10 @@
 
 enum {
 	LANDING_MIN = CACHE_SEGMENT,
-	LANDING_MAX = 64 << 20, /* 1 GB/s for 60 ms: what is in flight and not yet delivered */
+	LANDING_MAX = 64 << 20, /* bytes; enough for what is not delivered yet at 1 GB/s and 60 ms */
 };
 
-/* Landing memory is a part of the budget; the rest is for what sinks keep. */
+/* Returns the bytes of landing memory.  It is a part of the budget; the rest is for what the sink holds. */
 static uint64_t landing_bytes(uint64_t memory_bytes)
 {
 	uint64_t landing = memory_bytes / 4;
@@ -26,7 +27,7 @@ static void free_all(struct prefetch *p)
 {
 	prefetch_schedule_done(p);
 	prefetch_blocks_done(p);
-	prefetch_io_free(p->io); /* before the memory it has pinned */
+	prefetch_io_free(p->io); /* before the cache, whose memory it has pinned */
 	cache_free(p->cache);
 	pthread_cond_destroy(&p->streams_cv);
 	pthread_cond_destroy(&p->lister_cv);
@@ -152,8 +153,8 @@ void prefetch_free(struct prefetch *p)
 	free_all(p);
 }
 
-/* The engine thread says that it is starved before it asks for memory, under the cache's lock.  If it found none while
- * we held ours, we see it here. */
+/* The engine thread sets `starved` before it asks the cache for memory.  So if it found none because this buffer was
+ * held, `starved` is true here. */
 void prefetch_put(struct prefetch *p, struct cache_buffer *buffer)
 {
 	cache_put(p->cache, buffer);
@@ -166,8 +167,8 @@ void prefetch_put(struct prefetch *p, struct cache_buffer *buffer)
 		prefetch_io_wake(p->io);
 }
 
-/* Somebody waits for this block from now on: its read goes before those nobody waits for. Under lock; returns true when the
- * caller must call prefetch_io_wake after unlocking. */
+/* A reader waits for this read from now on, so it goes before others.  Under lock; returns true when the caller must
+ * call prefetch_io_wake after unlocking. */
 static bool hurry(struct prefetch *p, struct prefetch_read *read)
 {
 	if (read->urgent)
@@ -177,7 +178,7 @@ static bool hurry(struct prefetch *p, struct prefetch_read *read)
 		return false;
 	TAILQ_REMOVE(&p->landed, read, link);
 	TAILQ_INSERT_HEAD(&p->landed, read, link);
-	/* The deliver thread may be stuck in the sink: an engine that is about to sleep looks once more. */
+	/* The deliver thread may block in the sink.  So the engine thread must look at `landed` before it sleeps. */
 	p->poke = true;
 	return prefetch_engine_nudge(p);
 }
@@ -199,7 +200,7 @@ int prefetch_queue_block(struct prefetch *p, uint64_t key, const struct shard_pl
 	block->len = len;
 	block->xxh3 = xxh3;
 	block->waiters = demand;
-	block->asked = !demand || !demand->direct; /* landing memory keeps it, no sink gets it */
+	block->asked = !demand || !demand->direct; /* it stays in landing memory, and is not stored */
 	STAILQ_INSERT_TAIL(&read->blocks, block, link);
 	read->shard = file->shard;
 	read->sample = file->sample;
@@ -211,8 +212,8 @@ int prefetch_queue_block(struct prefetch *p, uint64_t key, const struct shard_pl
 	return 0;
 }
 
-/* Looks the block up in memory and among the reads on their way, else queues a read.
- * Returns 1 and the buffer when it is in memory, 0 when done will be called later, or -errno. */
+/* Finds the block in memory or in the table, or queues a read.  *ret_there: it was found.
+ * Returns 1 and the buffer when it is in memory, 0 when done is called later, or -errno. */
 static int find_or_queue(struct prefetch *p, struct prefetch_demand *demand, const struct shard_place *file,
         uint64_t offset, uint32_t len, uint64_t xxh3, struct cache_buffer **ret_buffer, bool *ret_there)
 {
@@ -238,7 +239,7 @@ static int find_or_queue(struct prefetch *p, struct prefetch_demand *demand, con
 	}
 	if (!buffer && rc == 0)
 		atomic_fetch_add_explicit(&p->counters.misses, demand->block == 0, memory_order_relaxed);
-	/* What is on its way to the sink is no news to the schedule. */
+	/* The schedule knows already of a block that is fetched for the sink. */
 	if (p->sink && rc >= 0 && !demand->direct && !(block && block->item))
 		wake |= prefetch_schedule_event(
 		        p, &(struct prefetch_event){ .kind = buffer ? PREFETCH_EVENT_BROUGHT : PREFETCH_EVENT_MISS,
@@ -259,7 +260,8 @@ void prefetch_demand(struct prefetch *p, struct prefetch_demand *demand)
 	struct cache_buffer *buffer = NULL;
 	uint64_t offset = 0, xxh3 = 0;
 	uint32_t len = 0;
-	uint32_t number = demand->file, block = demand->block; /* it may be gone once it is answered */
+	/* Copies, because the demand may be freed when it is answered. */
+	uint32_t number = demand->file, block = demand->block;
 	bool there = false;
 	demand->asked_ns = prefetch_now_ns();
 	demand->next = NULL;
@@ -294,10 +296,10 @@ bool prefetch_hint(struct prefetch *p, uint32_t number, bool read)
 	struct cache_buffer *buffer = cache_find(p->cache, key);
 	bool there = buffer || prefetch_block_find(p, key) ||
 	             (p->ledger && file.sample != SHARD_NONE && cache_ledger_has(p->ledger, file.sample));
-	/* Who waits goes first. */
+	/* Demands go first. */
 	if (!there && read && TAILQ_EMPTY(&p->urgent) &&
 	        prefetch_queue_block(p, key, &file, offset, len, xxh3, NULL) == 0) {
-		prefetch_block_find(p, key)->asked = false; /* a stream that wants it meanwhile has it stored */
+		prefetch_block_find(p, key)->asked = false; /* if a stream fetches it meanwhile, it is stored */
 		atomic_fetch_add_explicit(&p->counters.hinted, 1, memory_order_relaxed);
 		wake = prefetch_engine_nudge(p);
 	}
@@ -332,8 +334,8 @@ void prefetch_share(struct prefetch *p, uint64_t sink_bytes)
 		prefetch_io_wake(p->io);
 }
 
-/* All the work that there is stands in one of these places; whoever takes it from one puts it into the next under the same
- * lock, and the engine thread is awake meanwhile. */
+/* All work is in one of these places.  A thread that takes work from one of them puts it into the next under the same
+ * lock, or the engine thread is awake meanwhile. */
 bool prefetch_idle(struct prefetch *p)
 {
 	struct prefetch_stream *s;

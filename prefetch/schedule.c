@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What the engine thread does besides reading: takes in news, decides what is announced, fetched and dropped. */
+/* The schedule: takes in news, and decides what is announced, fetched and dropped; prefetch/engine.h first. */
 #include "prefetch/engine.h"
 
 #include <assert.h>
@@ -10,26 +10,27 @@
 #include "cache/bitmap.h"
 
 enum {
-	BATCH_MAX = 512,
-	DROP_LAG_MAX = 4 << 20,  /* bytes of the latest drops that wait: their files may not be closed yet */
-	WORKERS_TURNS = 4096,    /* that workers who read side by side may be apart */
-	LAG_TURNS_MAX = 1 << 16, /* turns that may stay unused behind the farthest used one */
-	MISSING_ONE = 1 << 16,   /* prefetch_stream.missing: all turns */
-	MISSING_TURNS = 256,     /* turns that its average goes back */
-	AWAY_BETWEEN = 16,       /* uses of others after which a stream between two epochs is away, */
-	AWAY_WITHIN = 1024,      /* ... and one within an epoch, for each stream: workers' batches come in bursts */
-	COST_KNOWN = 256,        /* samples whose mean is believed */
+	BATCH_MAX = 512,         /* most turns of an announcement */
+	DROP_LAG_MAX = 4 << 20,  /* bytes of the latest drops, which wait because their files may still be open */
+	WORKERS_TURNS = 4096,    /* turns that workers who read side by side are apart at most */
+	LAG_TURNS_MAX = 1 << 16, /* most turns from the oldest unused to the farthest used one */
+	MISSING_ONE = 1 << 16,   /* prefetch_stream.missing when all turns had to be fetched */
+	MISSING_TURNS = 256,     /* turns over which `missing` is averaged */
+	AWAY_BETWEEN = 16,       /* a stream between two epochs is away after so many uses of others, */
+	AWAY_WITHIN = 1024, /* ... a stream within an epoch after so many per stream, because workers read in bursts */
+	COST_KNOWN = 256,   /* samples that must be fetched before their mean cost is used */
 };
-static const uint64_t DROP_WAIT_NS = 2000000000; /* drops of 512 samples take 4 ms */
+/* The longest that demands wait for drops; those of 512 samples take 4 ms. */
+static const uint64_t DROP_WAIT_NS = 2000000000;
 
-/* What memory_bytes leaves to the sink besides landing memory. */
+/* Returns the bytes of memory_bytes that are for the sink: all but landing memory. */
 static uint64_t sink_bytes(const struct prefetch *p, uint64_t memory_bytes)
 {
 	uint64_t landing = cache_arena_size(cache_arena_of(p->cache));
 	return memory_bytes > landing + PREFETCH_MEMORY_MIN ? memory_bytes - landing : PREFETCH_MEMORY_MIN;
 }
 
-/* bytes: what the sink may hold, the drops that wait included. */
+/* Sets the budget.  bytes: what the sink may hold, with the drops that wait. */
 static void set_budget(struct prefetch *p, uint64_t bytes)
 {
 	p->budget = bytes - p->drop_lag;
@@ -66,7 +67,6 @@ void prefetch_schedule_done(struct prefetch *p)
 	cache_ledger_free(p->ledger);
 }
 
-/* Calls fn for each live stream; the list is only changed by prefetch_stream_new and _free and by the lister. */
 void prefetch_each_stream(struct prefetch *p, bool (*fn)(struct prefetch *p, struct prefetch_stream *s))
 {
 	struct prefetch_stream *live[CACHE_STREAMS_MAX], *s;
@@ -101,7 +101,7 @@ bool prefetch_schedule_event(struct prefetch *p, const struct prefetch_event *ev
 	return prefetch_engine_nudge(p);
 }
 
-/* A reader that asks fills the page cache by itself. */
+/* Books a demand, because its reader brings the bytes into the page cache. */
 static void demanded(struct prefetch *p, const struct prefetch_event *event)
 {
 	uint32_t file = (uint32_t)event->turn;
@@ -113,7 +113,7 @@ static void demanded(struct prefetch *p, const struct prefetch_event *event)
 		cache_ledger_block(p->ledger, file, (uint32_t)event->epoch, event->bytes);
 		return;
 	}
-	/* A second READ of a block says nothing about what was resident. */
+	/* The block may have been demanded before: this does not tell that the sample was lost. */
 	if (event->kind == PREFETCH_EVENT_BROUGHT && cache_ledger_has(p->ledger, f.sample))
 		return;
 	if (cache_ledger_asked(p->ledger, f.sample))
@@ -122,7 +122,7 @@ static void demanded(struct prefetch *p, const struct prefetch_event *event)
 
 static void one_event(struct prefetch *p, const struct prefetch_event *event)
 {
-	/* A stream that is gone has no events left: removal waits for them. */
+	/* The stream still exists, because its removal waits until there are no events. */
 	switch (event->kind) {
 	case PREFETCH_EVENT_TURN:
 		prefetch_follow_use(p, event->stream,
@@ -147,6 +147,7 @@ static void one_event(struct prefetch *p, const struct prefetch_event *event)
 	}
 }
 
+/* Books the items that have arrived, and frees them. */
 static void take_arrived(struct prefetch *p, struct prefetch_item_list *arrived)
 {
 	struct prefetch_item *item;
@@ -162,7 +163,7 @@ static void take_arrived(struct prefetch *p, struct prefetch_item_list *arrived)
 	}
 }
 
-/* What a sample takes in the sink, in the mean of all. */
+/* Returns the mean cost of all samples, in bytes. */
 static uint64_t mean_cost(const struct prefetch *p)
 {
 	const struct shard_info *info = shard_index_info(p->options.index);
@@ -170,7 +171,8 @@ static uint64_t mean_cost(const struct prefetch *p)
 	return mean + p->sink->overhead_bytes + CACHE_PAGE / 2;
 }
 
-/* Turns behind the farthest used one that are not used; 0 when it is too far for workers who read side by side. */
+/* Returns how many turns behind the farthest used one are not used.  Returns 0 when they are too far apart for
+ * workers who read side by side. */
 static uint64_t late_turns(struct prefetch_stream *s)
 {
 	uint64_t late = 0;
@@ -181,8 +183,8 @@ static uint64_t late_turns(struct prefetch_stream *s)
 	return late;
 }
 
-/* Workers read batches side by side, and what lies between them fills the window: it holds twice as much, and so does the sink of
- * a mount that shares.  Returns false when there is no more memory for it. */
+/* Doubles a window that is filled by batches of workers who read side by side.  If the mount shares, the sink's
+ * budget grows with it.  Returns false when there is no memory for it. */
 static bool widen(struct prefetch *p, struct prefetch_stream *s)
 {
 	uint64_t window = s->window * 2;
@@ -197,7 +199,7 @@ static bool widen(struct prefetch *p, struct prefetch_stream *s)
 	return s->window > before;
 }
 
-/* Turns that will not be used any more by the looks of it: they stood behind the farthest used one for too long. */
+/* Gives up turns that will probably not be used: they are too far behind the farthest used one, or fill the window. */
 static void give_up_laggards(struct prefetch *p, struct prefetch_stream *s)
 {
 	struct cache_timeline *tl = &s->tl;
@@ -207,7 +209,7 @@ static void give_up_laggards(struct prefetch *p, struct prefetch_stream *s)
 	while (late_bytes > s->window / 2 && widen(p, s))
 		;
 	uint64_t in_next = s->high > next->first ? s->high - next->first : 0;
-	/* A loader of its own order begins an epoch when all of the last one is read. */
+	/* A loader with its own order begins an epoch when it has read the whole last one. */
 	uint64_t ended = next->turns / (shard_view_is_given(tl->view) ? 8 : 2);
 	uint64_t most = late ? s->window / 4 * 3 : s->window / 2;
 	while (tl->cursor < s->high && (s->lag_bytes > most || s->high - tl->cursor > LAG_TURNS_MAX ||
@@ -230,7 +232,7 @@ static void give_up_laggards(struct prefetch *p, struct prefetch_stream *s)
 		s->announced = s->fetch;
 }
 
-/* The window of a sink that holds little: a quarter is for what was just used. */
+/* Limits the window of a sink that holds little: a quarter of the budget is for samples just used. */
 static void limit_window(struct prefetch *p, struct prefetch_stream *s)
 {
 	if (s->window > p->budget / 4 * 3)
@@ -241,7 +243,7 @@ static void add_stream(struct prefetch *p, struct prefetch_stream *s)
 {
 	int rc = cache_timeline_init(&s->tl, s->options.view, s->options.rank, s->options.epoch);
 	if (rc == 0) {
-		rc = cache_timeline_advance(&s->tl); /* over epochs without turns */
+		rc = cache_timeline_advance(&s->tl); /* skips epochs without turns */
 		if (rc == 0 && s->tl.cursor == cache_timeline_end(&s->tl))
 			rc = -ENODATA;
 		if (rc == 0 && s->options.turn)
@@ -275,7 +277,8 @@ static void remove_stream(struct prefetch *p, struct prefetch_stream *s)
 	pthread_mutex_unlock(&p->lock);
 }
 
-/* Streams that came or want to go.  One at a time: adding reads the index, removing walks over what is resident. */
+/* Adds new streams and removes closing ones, each without the lock: adding reads the index, removing looks at all
+ * resident samples. */
 static void come_and_go(struct prefetch *p)
 {
 	for (;;) {
@@ -300,7 +303,7 @@ static void come_and_go(struct prefetch *p)
 	}
 }
 
-/* The names of what is dropped for something nearer, and fetched again for a turn that is announced already, must stay. */
+/* Marks drops of samples that will be fetched again for a turn that is announced already: their names must stay. */
 static bool mark_announced(struct prefetch *p, struct prefetch_stream *s)
 {
 	for (size_t i = 0; i < p->n_drops; i++) {
@@ -312,7 +315,7 @@ static bool mark_announced(struct prefetch *p, struct prefetch_stream *s)
 	return false;
 }
 
-/* Gives the lister its next drops, when it is done with the last ones. */
+/* Gives the lister its next drops if it has done the last ones. */
 static void pass_on_drops(struct prefetch *p)
 {
 	pthread_mutex_lock(&p->lock);
@@ -333,6 +336,7 @@ static void pass_on_drops(struct prefetch *p)
 	pthread_mutex_unlock(&p->lock);
 }
 
+/* Publishes where a stream is, for its statistics. */
 static void show(struct prefetch_stream *s)
 {
 	uint64_t turn;
@@ -343,8 +347,9 @@ static void show(struct prefetch_stream *s)
 	atomic_store_explicit(&s->stat_following, s->following, memory_order_relaxed);
 }
 
-/* What readers ask for fills the sink as what is fetched does.  Fetching stops two lags above the budget, they at three; but
- * a lister that is stuck in the sink must not stop them, for the sink may be waiting for one of them. */
+/* Demands fill the sink as fetches do.  The engine stops fetching when held bytes exceed the budget by 2 x drop_lag;
+ * demands wait when they exceed it by 3 x drop_lag.  They wait at most DROP_WAIT_NS, because the sink may wait for
+ * one of them while it drops. */
 int64_t prefetch_schedule_room_ns(const struct prefetch *p)
 {
 	if (!p->ledger || !cache_ledger_dropping(p->ledger) || cache_ledger_held(p->ledger) <= p->room)
@@ -363,7 +368,7 @@ bool prefetch_schedule_cannot_wait(const struct prefetch *p, const struct prefet
 	return read->sample != SHARD_NONE && cache_ledger_state(p->ledger, read->sample) == CACHE_COMING;
 }
 
-/* Takes up prefetch_set_memory: what is over the new budget is dropped before the next fetch. */
+/* Acts on prefetch_set_memory.  What exceeds the new budget is dropped before the next fetch. */
 static void take_memory(struct prefetch *p, uint64_t memory_bytes)
 {
 	if (!memory_bytes || p->shared)
@@ -380,8 +385,8 @@ static bool share_stream(struct prefetch *p, struct prefetch_stream *s)
 	return false;
 }
 
-/* Takes up prefetch_share.  What was read past the page cache goes, or the others would read it again in epochs to come; so
- * it waits for what is on its way, and nothing new is read ahead meanwhile. */
+/* Acts on prefetch_share.  It drops what was read with O_DIRECT, because otherwise the others would read the same
+ * shards again in later epochs.  So it waits until nothing is coming, and nothing new is fetched meanwhile. */
 static void share(struct prefetch *p, uint64_t sink_bytes)
 {
 	struct cache_ledger_stats st;
@@ -392,7 +397,7 @@ static void share(struct prefetch *p, uint64_t sink_bytes)
 	cache_ledger_stats_get(p->ledger, &st);
 	p->share_pending = st.coming_bytes > 0;
 	if (p->share_pending)
-		return; /* prefetch_schedule_fill asks for the next delivery to wake us */
+		return; /* prefetch_schedule_fill makes the next delivery wake the engine */
 	p->share_most = p->budget / 4 > sink_bytes ? p->budget / 4 : sink_bytes;
 	if (p->budget > sink_bytes)
 		p->budget = sink_bytes;
@@ -403,6 +408,7 @@ static void share(struct prefetch *p, uint64_t sink_bytes)
 	p->shared = true;
 }
 
+/* Does what each stream needs after news. */
 static bool settle(struct prefetch *p, struct prefetch_stream *s)
 {
 	give_up_laggards(p, s);
@@ -411,7 +417,7 @@ static bool settle(struct prefetch *p, struct prefetch_stream *s)
 	return false;
 }
 
-/* A stream whose reader does not read while others do, as a validation loader's in a training epoch. */
+/* Returns whether a stream's reader pauses while others read, as a validation loader's does in a training epoch. */
 static bool is_away(const struct prefetch *p, struct prefetch_stream *s)
 {
 	uint64_t turn, place = s->high > s->tl.cursor ? s->high : s->tl.cursor;
@@ -421,6 +427,7 @@ static bool is_away(const struct prefetch *p, struct prefetch_stream *s)
 	return p->all_uses - s->used_at > (turn ? (uint64_t)AWAY_WITHIN * p->n_live : AWAY_BETWEEN);
 }
 
+/* Counts live streams, and those that read ahead and are not away. */
 static bool count_here(struct prefetch *p, struct prefetch_stream *s)
 {
 	uint64_t turn, place = s->high > s->tl.cursor ? s->high : s->tl.cursor;
@@ -433,7 +440,7 @@ static bool count_here(struct prefetch *p, struct prefetch_stream *s)
 	return false;
 }
 
-/* Who is away is taken to read on when one of those that read ends its epoch. */
+/* Assumes that a stream that is away reads on when one of the others ends its epoch. */
 static bool set_away(struct prefetch *p, struct prefetch_stream *s)
 {
 	s->tl.away = p->n_here && is_away(p, s) ? p->here_left : 0;
@@ -481,15 +488,16 @@ void prefetch_schedule_news(struct prefetch *p)
 	take_memory(p, memory_bytes);
 	share(p, share_bytes);
 	prefetch_lost_settle(p);
-	cache_ledger_trim(p->ledger); /* trainers brought in what they read themselves */
+	cache_ledger_trim(p->ledger); /* readers have brought samples in themselves */
 	prefetch_each_stream(p, settle);
 	find_away(p);
 	pass_on_drops(p);
 }
 
-/* Turns that fit the window by the mean sample: how far announcements run ahead.  Where nothing is announced it is known soon
- * what samples take: neighbours are merged over all of the window then (of 4 KiB samples it holds half as many again as of 6), and
- * not over more, or the far ones would take the room of the next. */
+/* Returns how many turns are announced ahead: those that fit the window by the mean cost of all samples.  If the sink
+ * needs no announcements, the mean of the fetched samples is better known and is used instead.  Then neighbours are
+ * merged over the whole window, and not beyond it: far samples would take the room of the next ones.  The difference
+ * matters: of 4 KiB samples a window holds half as many again as of 6 KiB samples. */
 static uint64_t lookahead(const struct prefetch *p, const struct prefetch_stream *s)
 {
 	uint64_t cost = mean_cost(p);
@@ -499,8 +507,9 @@ static uint64_t lookahead(const struct prefetch *p, const struct prefetch_stream
 	return turns < 4 * PREFETCH_ANNOUNCE_FIRST ? 4 * PREFETCH_ANNOUNCE_FIRST : turns;
 }
 
-/* Nothing is fetched before it is announced.  On a busy machine a name takes a millisecond, and a trainer who is near would
- * be in the middle of 512 of them before the first is fetched: a piece is at most a quarter of the way he has to go. */
+/* Returns the turns of one piece of an announcement: a quarter of the turns between the trainer and the announcement.
+ * Nothing is fetched before its piece is announced.  On a busy machine a name takes a millisecond.  So a trainer that
+ * is near would reach the turns before the first of 512 is fetched. */
 static uint32_t piece(const struct prefetch_stream *s)
 {
 	uint64_t way = s->announced > s->high ? s->announced - s->high : 0;
@@ -509,12 +518,12 @@ static uint32_t piece(const struct prefetch_stream *s)
 	                                         : (uint32_t)(way / 4);
 }
 
-/* Asks the lister for the next turns, one batch at a time. */
+/* Asks the lister to announce the next turns, one batch at a time. */
 static void announce(struct prefetch *p, struct prefetch_stream *s)
 {
 	struct cache_timeline *tl = &s->tl;
 	while (s->announced < s->high && cache_timeline_used(tl, s->announced))
-		s->announced++; /* the trainer came first */
+		s->announced++; /* the trainer has used it already */
 	uint64_t until = s->fetch + lookahead(p, s), turn;
 	if (s->announced >= until || s->announced >= cache_timeline_end(tl))
 		return;
@@ -544,7 +553,7 @@ static void announce(struct prefetch *p, struct prefetch_stream *s)
 	s->batch = s->batch * 2 > BATCH_MAX ? BATCH_MAX : s->batch * 2;
 }
 
-/* Room for one more scheduled read?  Demands keep a quarter of the landing memory for themselves. */
+/* Returns whether one more scheduled read may start.  A quarter of the landing memory is left for demands. */
 static bool may_read(struct prefetch *p)
 {
 	uint64_t landing = cache_arena_size(cache_arena_of(p->cache));
@@ -552,9 +561,9 @@ static bool may_read(struct prefetch *p)
 	       atomic_load(&p->ahead_landing) + SHARD_BLOCK + 2 * PREFETCH_ALIGN_MAX <= landing / 4 * 3;
 }
 
-/* What is read ahead takes room from what is kept for later: where most of the next turns are in memory already, the window
- * spans as many turns as it would without them, and holds less.  A sixteenth of it is always allowed.  Streams that read side by
- * side have three quarters of the budget together. */
+/* Returns the bytes of the window now.  Reading ahead takes room from samples that are kept for later.  If a part of
+ * the next turns is in memory already, the window spans the same turns and holds fewer bytes, at least a sixteenth.
+ * Streams that read side by side have three quarters of the budget together. */
 static uint64_t window_now(const struct prefetch *p, const struct prefetch_stream *s)
 {
 	uint64_t share = s->missing > MISSING_ONE / 16 ? s->missing : MISSING_ONE / 16;
@@ -563,7 +572,7 @@ static uint64_t window_now(const struct prefetch *p, const struct prefetch_strea
 	return window / MISSING_ONE * share + window % MISSING_ONE * share / MISSING_ONE;
 }
 
-/* The turn at `fetch` was fetched now, or as a neighbour of one before, or need not be. */
+/* Counts whether the turn at `fetch` had to be fetched, now or before as a neighbour. */
 static void count_missing(struct prefetch_stream *s)
 {
 	uint64_t turn;
@@ -572,8 +581,8 @@ static void count_missing(struct prefetch_stream *s)
 	s->missing = s->missing - s->missing / MISSING_TURNS + (missing ? MISSING_ONE / MISSING_TURNS : 0);
 }
 
-/* The sample at `fetch`.  Records lie in the order of paths, so each one is a cache miss or two: they are asked for some
- * turns before they are looked at. */
+/* Gives the sample at `fetch`.  Records in the index are ordered by path, so reading one costs a miss or two of the
+ * processor's cache.  So they are prefetched some turns before they are read. */
 static int next_sample(struct prefetch *p, struct prefetch_stream *s, uint32_t *ret_sample)
 {
 	if (s->coming_end < s->fetch || s->coming_end > s->fetch + PREFETCH_COMING)
@@ -590,14 +599,15 @@ static int next_sample(struct prefetch *p, struct prefetch_stream *s, uint32_t *
 	return *ret_sample == SHARD_NONE ? -EUCLEAN : 0;
 }
 
-/* What is too large, or not to be found, will not be in memory. */
+/* Notes that the sample at `fetch` will not be in memory: it is too large, or not found. */
 static void pass_over(struct prefetch_stream *s)
 {
 	if (s->tl.gap <= s->fetch)
 		s->tl.gap = s->fetch + 1;
 }
 
-/* What was dropped before its use is fetched again, as soon as only what is used later is in the way.  It fills the window no more. */
+/* Goes back to samples that were dropped before their use, so that they are fetched again when there is room.  They
+ * do not count as fetched any more. */
 static void go_back(struct prefetch *p, struct prefetch_stream *s)
 {
 	uint64_t oldest = prefetch_follow_oldest(s), hole = s->tl.hole > oldest ? s->tl.hole : oldest;
@@ -618,20 +628,20 @@ static void go_back(struct prefetch *p, struct prefetch_stream *s)
 	s->coming_end = 0;
 }
 
-/* A stream that is away would take room that who reads now wants back at once: while memory is short it waits until its turns
- * are as near as a window's. */
+/* Returns true when a stream that is away must wait: memory is short, and its turns are farther away than a window.
+ * It would take room that the streams that read now need back at once. */
 static bool too_early(const struct prefetch *p, const struct prefetch_stream *s)
 {
 	return s->tl.away > lookahead(p, s) && cache_ledger_held(p->ledger) + p->budget / 4 > p->budget;
 }
 
-/* Fetches the next sample of a stream that is not there yet.  Returns true when one was fetched. */
+/* Fetches the next sample of a stream that is not in memory.  Returns true when one was fetched. */
 static bool fetch_one(struct prefetch *p, struct prefetch_stream *s)
 {
 	if (!s->following || s->forgotten || p->share_pending)
 		return false;
 	while (s->fetch < s->high && cache_timeline_used(&s->tl, s->fetch))
-		s->fetch++; /* what is used needs no name: announcements may have passed over it, too */
+		s->fetch++; /* used turns are not fetched, and may not have been announced either */
 	go_back(p, s);
 	if (too_early(p, s))
 		return false;
@@ -649,7 +659,8 @@ static bool fetch_one(struct prefetch *p, struct prefetch_stream *s)
 			continue;
 		if (s->ahead_bytes >= window_now(p, s) + s->lag_bytes)
 			return false;
-		/* Most turns of small samples came as neighbours: no look at their records while the device may be idle. */
+		/* Most small samples were fetched as neighbours.  Reading their records would take time while the
+		 * device may be idle. */
 		int rc = cache_ledger_has(p->ledger, sample) ? -EEXIST : prefetch_fetch(p, s, s->fetch, sample);
 		if (rc == -ENOSPC || rc == -EAGAIN || rc == -ENOMEM)
 			return false;
@@ -665,7 +676,7 @@ static bool fetch_one(struct prefetch *p, struct prefetch_stream *s)
 	return false;
 }
 
-/* Are reads held up by landing memory? */
+/* Returns whether landing memory, and not the depth, keeps reads from starting. */
 static bool short_of_memory(struct prefetch *p)
 {
 	return !TAILQ_EMPTY(&p->parked) || (p->inflight_ahead < p->depth.depth && !may_read(p));
@@ -678,10 +689,10 @@ void prefetch_schedule_fill(struct prefetch *p)
 	for (unsigned tries = 0; tries < 2; tries++) {
 		if (prefetch_fetch_parked(p))
 			prefetch_each_stream(p, fetch_one);
-		pass_on_drops(p); /* what they are waiting for is not to wait for the next news */
+		pass_on_drops(p); /* fetches wait for these drops, so they do not wait for the next news */
 		if (!short_of_memory(p) && !p->share_pending)
 			return;
-		/* Said before looking again, so that memory which is given back from now on wakes us. */
+		/* Set before the second try, so that memory given back from now on wakes the engine. */
 		pthread_mutex_lock(&p->lock);
 		p->starved = true;
 		p->poke |= p->share_pending && !STAILQ_EMPTY(&p->arrived);

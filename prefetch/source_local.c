@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* Shards as local files, read with O_DIRECT if possible; prefetch/source.h first. */
 #include "prefetch/source.h"
 
 #include <errno.h>
@@ -16,7 +17,7 @@ struct local_source {
 	const struct shard_index *index;
 	enum prefetch_io io;
 	int dirfd;
-	int64_t opened_ns; /* CLOCK_REALTIME, at most a tick ahead of what files get */
+	int64_t opened_ns; /* CLOCK_REALTIME of its start; at most a tick ahead of times of files */
 };
 
 static struct local_source *local_of(struct prefetch_source *source)
@@ -29,7 +30,7 @@ static int64_t mtime_ns(const struct statx *st)
 	return base_time_ns(st->stx_mtime.tv_sec, st->stx_mtime.tv_nsec);
 }
 
-/* What the index says against what is there. */
+/* Returns 0 when the file is the shard that the index describes, or -ESTALE. */
 static int compare(const struct shard_shard *shard, const struct statx *st)
 {
 	if (!S_ISREG(st->stx_mode) || st->stx_size != shard->size_bytes)
@@ -48,8 +49,8 @@ static int stat_fd(int fd, struct statx *st)
 	               : 0;
 }
 
-/* Alignment for O_DIRECT on this file: what the file system says, the page size where it cannot say, 0 when it says
- * that there is none (or one that is out of proportion). */
+/* Returns the alignment for O_DIRECT on this file.  If the file system does not tell it, this is 4096.  0: the file
+ * system has no O_DIRECT for this file, or needs an alignment that is too large. */
 static uint32_t direct_align(const struct statx *st)
 {
 	if (!(st->stx_mask & STATX_DIOALIGN))
@@ -74,7 +75,7 @@ static int local_open(struct prefetch_source *source, uint32_t shard, struct pre
 	path[s.path_len] = 0;
 
 	bool direct = local->io != PREFETCH_IO_BUFFERED;
-	/* O_NONBLOCK: a FIFO in the shard's place must not hang the engine. */
+	/* O_NONBLOCK, because the open of a FIFO in the place of the shard would block the engine. */
 	const int flags = O_RDONLY | O_CLOEXEC | O_NOCTTY | O_NONBLOCK;
 	cleanup_close int fd = openat(local->dirfd, path, flags | (direct ? O_DIRECT : 0));
 	if (fd < 0 && errno == EINVAL && direct) {
@@ -94,7 +95,7 @@ static int local_open(struct prefetch_source *source, uint32_t shard, struct pre
 		direct = false;
 		align = 1;
 	}
-	/* The ring would answer -EAGAIN instead of waiting. */
+	/* Without O_NONBLOCK, because the ring would return -EAGAIN instead of waiting. */
 	if (fcntl(fd, F_SETFL, O_RDONLY | (direct ? O_DIRECT : 0)) < 0)
 		return -errno;
 	*ret_object = (struct prefetch_object){ .fd = steal_fd(&fd), .align = align, .direct = direct };
@@ -117,7 +118,7 @@ static int local_check(struct prefetch_source *source, uint32_t shard, const str
 		rc = stat_fd(object->fd, &st);
 	if (rc == 0)
 		rc = compare(&s, &st);
-	/* Wrong bytes in a file that was written since we are here, by whoever set its mtime back, too. */
+	/* The file was changed since the source was made, even if its mtime was set back. */
 	if (rc == 0 && base_time_ns(st.stx_ctime.tv_sec, st.stx_ctime.tv_nsec) > local_of(source)->opened_ns)
 		rc = -ESTALE;
 	return rc;

@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* The interface of streams: it queues events, and waits for the engine thread; prefetch/stream.h first. */
 #include "prefetch/stream.h"
 
 #include <errno.h>
@@ -6,12 +7,15 @@
 
 #include "prefetch/engine.h"
 
-enum { WINDOW_MIN = 16 << 20, WINDOW_MAX = 256 << 20 };
+enum { WINDOW_MIN = 16 << 20, WINDOW_MAX = 256 << 20 }; /* bytes */
 
-/* What is fetched long before it is used takes room from what could be kept for the next epoch; what is fetched too late
- * is waited for.  An eighth of the memory is a tenth of a second and more of any device, but for very small memories.
- * Small samples are read together with those neighbours in storage that are wanted within the window: the wider it is, the
- * fewer and longer the reads (4 KiB in order=chunk: 1.25x the files a second with three eighths). */
+/* Returns the bytes of the window.  A sample that is fetched long before its use takes room from samples kept for the
+ * next epoch.  A sample that is fetched too late is waited for.  An eighth of the memory lasts at least a tenth of a
+ * second with any device, except if memory is very small.
+ *
+ * Small samples are read together with neighbours in storage that are used within the window.  The wider it is, the
+ * fewer and longer are the reads: with three eighths, samples of 4 KiB in order=chunk gave 1.25 times the files per
+ * second. */
 static uint64_t default_window(const struct shard_info *info, uint64_t memory_bytes)
 {
 	bool merged = info->content_bytes < info->n_samples * (uint64_t)PREFETCH_SMALL_BYTES;
