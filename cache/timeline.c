@@ -192,7 +192,7 @@ uint64_t cache_timeline_next(struct cache_timeline *tl, uint32_t sample)
 uint64_t cache_timeline_next_from(struct cache_timeline *tl, uint32_t sample, uint64_t seq)
 {
 	const struct cache_slot *slot = &tl->slots[0];
-	uint64_t turn = seq - slot->first; /* a seq before the first slot wraps, and lies beyond all turns */
+	uint64_t turn = seq - slot->first; /* a seq before slots[0] wraps, and lies beyond all turns */
 	/* With tail=pad the last turn may show a sample for the second time. */
 	if (!tl->exact || turn >= slot->turns || turn + 1 == slot->turns)
 		return cache_timeline_next(tl, sample);
@@ -226,8 +226,8 @@ bool cache_timeline_refresh(struct cache_timeline *tl)
 		struct cache_slot made, *slot = &tl->slots[i];
 		if (slot->turns > 0)
 			continue;
-		/* Empty slots lie at the end.  So only other empty slots lie behind this one, and their `first` may
-		 * change. */
+		/* Epochs without turns lie at the end.  So only others without turns lie behind this one, and their
+		 * `first` may change. */
 		if (slot_init(&made, tl, slot->number, before->first + before->turns) < 0)
 			return came;
 		slot_done(slot);

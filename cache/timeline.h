@@ -50,7 +50,7 @@ struct cache_note {
 struct cache_timeline {
 	struct shard_view *view; /* not owned */
 	uint32_t rank;
-	bool repeat;     /* the trainer reads the same epoch again and again: all slots show it */
+	bool repeat;     /* the trainer reads the same epoch again and again: all of `slots` show it */
 	uint64_t cursor; /* seq of the first turn that is not used */
 	uint64_t gap;    /* seq behind the last one whose sample should be in memory and is not; a hint */
 	uint64_t hole;   /* first seq whose sample was dropped before its use since the owner set it to CACHE_NEVER */
@@ -84,11 +84,11 @@ static inline uint64_t cache_timeline_distance(const struct cache_timeline *tl, 
 /* Returns the seq behind the last turn of the last epoch. */
 uint64_t cache_timeline_end(const struct cache_timeline *tl);
 
-/* Returns the seq of a turn, or CACHE_NEVER when no slot shows it.  Where an epoch repeats, it is the first one not
- * used. */
+/* Returns the seq of a turn, or CACHE_NEVER when the timeline does not span that epoch or the epoch has no such turn.
+ * Where an epoch repeats, it is the first one not used. */
 uint64_t cache_timeline_seq(const struct cache_timeline *tl, uint64_t epoch, uint64_t turn);
 
-/* Returns the slot of a seq, and its turn in that epoch. */
+/* Returns the epoch of a seq, and its turn in that epoch. */
 struct cache_slot *cache_timeline_slot(struct cache_timeline *tl, uint64_t seq, uint64_t *ret_turn);
 
 /* Gives the sample of a seq.  Returns 0 or an error of the index. */
@@ -100,18 +100,18 @@ struct cache_note *cache_timeline_note(struct cache_timeline *tl, uint64_t seq);
 /* Returns the first seq not used at which the sample comes, or CACHE_NEVER. */
 uint64_t cache_timeline_next(struct cache_timeline *tl, uint32_t sample);
 /* As cache_timeline_next, but cheaper when the sample comes at `seq`, used or not: an epoch mostly has a sample once.
- * seq: may lie before the first slot or be CACHE_NEVER; then it does not help. */
+ * seq: may lie before slots[0] or be CACHE_NEVER; then it does not help. */
 uint64_t cache_timeline_next_from(struct cache_timeline *tl, uint32_t sample, uint64_t seq);
 /* As cache_timeline_next, but returns CACHE_NEVER when the seq is not below `limit`; epochs behind that are not
- * looked at. stored: the sample's storage slot, or SHARD_NONE: the index is asked for it. */
+ * looked at.  stored: the sample's storage slot, or SHARD_NONE: the index is asked for it. */
 uint64_t cache_timeline_next_below(struct cache_timeline *tl, uint32_t sample, uint32_t stored, uint64_t limit);
 
 /* Asks a given view (shard/view.h) again for the epochs that it did not know.  Returns true when one has come. */
 bool cache_timeline_refresh(struct cache_timeline *tl);
 
 /* Moves the cursor over used turns, removes the epochs that it has left and appends those that follow.
- * Returns 0, -ENOMEM, an error of the index, or -EAGAIN: a given view does not know yet what follows.  Then the cursor
- * stays in its slot, and the next call tries again. */
+ * Returns 0, -ENOMEM, an error of the index, or -EAGAIN: a given view does not know yet what follows.  Then the
+ * cursor stays in its epoch, and the next call tries again. */
 int cache_timeline_advance(struct cache_timeline *tl);
 
 /* Returns whether the turn at seq is used. */

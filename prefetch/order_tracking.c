@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Order tracking: where the trainer is, and whether it follows the order; prefetch/stream.h and prefetch/engine.h
- * first.
+/* Order tracking: where the trainer is, and whether it follows the order; prefetch/engine.h first.
  *
  * A use is *inside* when it lies between the cursor and the last announced turn, with some slack on both sides for
  * late workers.  While most of the last 64 uses are inside, the trainer follows the order.  Uses outside are kept.
