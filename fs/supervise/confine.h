@@ -41,10 +41,10 @@ bool fs_confine_wanted(void);
 /* Takes no_new_privs, for the calling thread and the threads that it makes later.  With `filter`, if ddpfs was built
  * with libseccomp, takes no_new_privs and the filter for all threads of the process.  Neither can be undone.
  *
- * With the filter, a server cannot open a file to write, start a program or a process, trace, mount, or make a ring
- * of io_uring.  It cannot make or connect a socket, or send a descriptor.  A system call that the filter does not list
- * fails with ENOSYS.  Libraries take that for an old kernel, so an update of libc does not end a training run.  A call
- * that no library makes in a server (execve, ptrace, mount...) kills the process.
+ * With the filter, a server cannot open a file to write, start a program or a process, trace, or mount.  It cannot
+ * make a ring of io_uring.  It cannot make or connect a socket, nor send a descriptor.  A system call that the filter
+ * does not list fails with ENOSYS.  Libraries take that for an old kernel, so an update of libc does not end a
+ * training run.  A call that no library makes in a server (execve, ptrace, mount...) kills the process.
  *
  * Returns 0; -EINVAL, -ENOSYS: the kernel has no filters; -ENOMEM; another -errno of prctl(2) or seccomp(2). */
 int fs_confine_calls(bool filter);

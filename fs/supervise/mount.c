@@ -339,9 +339,9 @@ static int mount_helper(const struct fs_mount_options *options, struct base_err 
 
 /* Locks the directory to mount on.  If two programs mount there at once, the second one then sees the first one's
  * mount.
- * Returns the descriptor; -1: there is no lock, and two mounts may lie on each other, as with mount(8).  That is so
- * if we may not read the directory, if its file system has no locks, or if another program holds the lock for
- * LOCK_TRIES x LOCK_MS (`flock MNT ddpfs mount ...`). */
+ * Returns the descriptor; -1: there is no lock, and two mounts may lie on each other, as with mount(8).  There is
+ * none if we may not read the directory, or if its file system has no locks.  There is none either if another program
+ * holds the lock for LOCK_TRIES x LOCK_MS (`flock MNT ddpfs mount ...`). */
 static int lock_mountpoint(const char *mountpoint)
 {
 	cleanup_close int fd = open(mountpoint, O_RDONLY | O_DIRECTORY | O_CLOEXEC | O_NONBLOCK);

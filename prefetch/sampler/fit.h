@@ -5,10 +5,10 @@
  * [first, first + ranks), where ranks divides first and world.  It is one rank, or the neighbouring ranks of a host, or
  * all of them (world 1).  If whole batches are dealt, as Accelerate does, world = batch x ranks and ranks = batch.
  *
- * The score of a part.  Suppose the opens had nothing to do with the permutation.  Then each of the s positions of a
- * part in a window would be among them with probability q (files opened / files of the list), almost independently.
- * (The draw is without replacement, so they are negatively correlated, which only helps.)  By Chernoff, the
- * probability that at least a of the s positions are among them is
+ * The score of a part.  Suppose the opens had nothing to do with the permutation.  Let q be files opened / files of
+ * the list.  Each of the s positions of a part in a window would be among the opens with probability q, almost
+ * independently.  (The draw is without replacement, so they are negatively correlated, which only helps.)  By
+ * Chernoff, the probability that at least a of the s are among the opens is
  *
  *      P <= exp(-score),  score = s * KL(a/s || q),  KL(d || q) = d ln(d/q) + (1-d) ln((1-d)/(1-q)).
  *
@@ -22,8 +22,8 @@
  *      windows        6 by quantile, of any start (n < 2^32) ln < 24.0  (a start is charged only where it is free)
  *      looks          8 a ring                               ln <  2.1
  *
- * PREFETCH_FIT_SURE is 58 nats.  Less 18.1 + 13.7 + 1.8 + 2.1 it leaves a probability of exp(-22) = 2e-10 that one ring
- * of opens is taken for something else.  If the window may start anywhere, ln n is first subtracted from the score.
+ * PREFETCH_FIT_SURE is 58 nats.  Less 18.1 + 13.7 + 1.8 + 2.1 it leaves exp(-22) = 2e-10: the probability that one
+ * ring is taken for something else.  If the window may start anywhere, ln n is first subtracted from the score.
  * 96 opens of one rank score 96 ln(n / 96) at best: 440 at 10,000 files, 690 at 128,000.
  *
  * Threads: any; the functions are pure. */
@@ -38,7 +38,7 @@ enum {
 	PREFETCH_FIT_WORLD_MAX = 4096, /* larger worlds look like smaller ones */
 	PREFETCH_FIT_HITS_MIN = 24,    /* fewer opens are no evidence, whatever their score */
 };
-#define PREFETCH_FIT_SURE 58.0 /* nats: a higher score is no chance */
+#define PREFETCH_FIT_SURE 58.0 /* nats: a fit with this score or more counts */
 
 struct prefetch_fit {
 	uint32_t world, first, ranks; /* the part */
@@ -59,7 +59,7 @@ struct prefetch_fit_input {
 /* Returns s * KL(a/s || q): the nats against a or more of s by chance.  0 if a/s <= q. */
 double prefetch_fit_surprise(double a, double s, double q);
 
-/* Finds the part with the best score.  Returns false if no part has PREFETCH_FIT_HITS_MIN hits. */
+/* Finds the part with the best score.  Returns false if no part has PREFETCH_FIT_HITS_MIN hits and a score above 0. */
 bool prefetch_fit(const struct prefetch_fit_input *input, struct prefetch_fit *ret_fit);
 
 /* Which positions are read, found from the order in which they come.
@@ -78,7 +78,7 @@ struct prefetch_part {
  * positions with stride 1, if fewer than half of them follow another one at any stride. */
 bool prefetch_part(const uint64_t *positions, uint32_t n, struct prefetch_part *ret_part);
 
-/* Computes how well this part explains the positions.  Returns false below PREFETCH_FIT_HITS_MIN hits. */
+/* Computes how well this part explains the positions.  Returns false as prefetch_fit. */
 bool prefetch_fit_part(
         const struct prefetch_fit_input *input, const struct prefetch_part *part, struct prefetch_fit *ret_fit);
 

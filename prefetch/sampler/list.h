@@ -12,9 +12,9 @@
  *   name   by the last component alone, over all directories; equal names in the order of ids (DLIO)
  *
  * Each is over all files, the dealt ones, those with an extension of torchvision's IMG_EXTENSIONS, or those with one
- * suffix.  A list is stored as runs of neighbouring file ids, in list order, and a filter (one bit a file, shared by
- * all lists of a dataset).  at() and find() take O(log runs), and a run is mostly a directory.  A list by name has no
- * runs: it takes 8 bytes a file.
+ * suffix.  A list is stored as runs of neighbouring file ids, in list order, and a filter.  A filter has one bit a
+ * file, and all lists of a dataset share it.  at() and find() take O(log runs), and a run is mostly a directory.  A
+ * list by name has no runs: it takes 8 bytes a file.
  *
  * Threads: lists and complete filters are immutable and have reference counts: any thread may read them. */
 #ifndef DDPFS_PREFETCH_SAMPLER_LIST_H
@@ -42,8 +42,7 @@ struct prefetch_filter; /* opaque: a bit a file of the dataset */
 /* All four filters of a dataset, made together in one pass over its files. */
 struct prefetch_filters {
 	const struct shard_index *index; /* not owned */
-	const struct shard_view
-	        *shown; /* the view that leaves samples out, or NULL; no filter has those samples; not owned */
+	const struct shard_view *shown;  /* NULL, or the view that leaves samples out of all filters; not owned */
 	char suffix[PREFETCH_SUFFIX_MAX + 1];
 	uint32_t next; /* the pass's next file; the filters are complete when it is n_files */
 	struct prefetch_filter *filters[PREFETCH_FILTER_KINDS];
@@ -58,8 +57,7 @@ int prefetch_filters_step(struct prefetch_filters *filters, uint32_t max);
 void prefetch_filters_done(struct prefetch_filters *filters);
 
 /* Returns whether a name has an image's extension, in any case, as in torchvision (IMG_EXTENSIONS of
- * datasets/folder.py).
- * len: of `name`, in bytes. */
+ * datasets/folder.py).  len: bytes of `name`. */
 bool prefetch_list_is_image(const char *name, uint32_t len);
 
 enum prefetch_list_sort {

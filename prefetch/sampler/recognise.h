@@ -29,8 +29,8 @@
  * Use: prefetch_recognise_opened() takes well under a microsecond for each file and track.  prefetch_recognise_step()
  * searches and builds permutations, in slices that the caller bounds.
  *
- * Memory: for each permutation 8 bytes a file of its list (the current and the next permutation of at most
- * PREFETCH_TRACKS_MAX tracks), and about a byte a file besides.
+ * Memory: 8 bytes a file of its list for each permutation, and about a byte a file besides.  At most
+ * PREFETCH_TRACKS_MAX tracks have two permutations each, the current and the next one.
  *
  * Threads: any thread, one at a time (the caller's lock).  Sequences are immutable, and any thread may use them.  With
  * `search_thread` the recogniser has a thread of its own, at idle priority, which holds no lock. */
@@ -66,13 +66,11 @@ struct prefetch_scanned {
 };
 
 struct prefetch_recognise_options {
-	const struct shard_index *index; /* not owned */
-	const struct shard_view
-	        *shown; /* the view whose on_bad leaves samples out of every listing, or NULL; not owned */
-	const struct prefetch_list_given
-	        *given;   /* lists that the caller holds, such as this rank's part of a view; copied */
-	unsigned n_given; /* at most PREFETCH_GIVEN_MAX */
-	const struct prefetch_own_order *own; /* ddpfs's own order, or NULL; copied */
+	const struct shard_index *index;         /* not owned */
+	const struct shard_view *shown;          /* NULL, or the view whose on_bad leaves samples out; not owned */
+	const struct prefetch_list_given *given; /* the caller's lists, such as this rank's part of a view; copied */
+	unsigned n_given;                        /* at most PREFETCH_GIVEN_MAX */
+	const struct prefetch_own_order *own;    /* ddpfs's own order, or NULL; copied */
 	/* Epochs of `own` to try: the first own_epochs, and then as many from own_first on. */
 	uint64_t own_epochs, own_first;
 	bool own_last;     /* try `own` after sorted lists, because it may be one of them */
@@ -109,7 +107,7 @@ int prefetch_recognise_new(const struct prefetch_recognise_options *options, str
 void prefetch_recognise_free(struct prefetch_recognise *recognise);
 
 /* Takes in opens of `n` files, in the order seen.  Ids beyond the dataset's files are ignored.  A file that is opened
- * again before 256 others (or a sixteenth of all files, if that is less) counts once, because readers look at a
+ * again before 256 others counts once (or before a sixteenth of all files, if that is less).  Readers look at a
  * header first, or try again. */
 void prefetch_recognise_opened(struct prefetch_recognise *recognise, const uint32_t *files, size_t n);
 
@@ -118,8 +116,8 @@ void prefetch_recognise_opened(struct prefetch_recognise *recognise, const uint3
 void prefetch_recognise_pause(struct prefetch_recognise *recognise);
 
 enum { PREFETCH_RECOGNISE_LATER = 2 };
-/* Searches and builds permutations for about `max_ns` of CPU time.  0: one slice, which takes about a millisecond,
- * three for a world of hundreds of ranks, and longer when it lists a directory tree whose files are opened for the
+/* Searches and builds permutations for about `max_ns` of CPU time.  0: one slice, which takes about a millisecond, or
+ * three for a world of hundreds of ranks.  It takes longer to list a directory tree whose files are opened for the
  * first time.  Cheap orders come first, however many seeds are being tried.
  * Returns 1: there is more to do; PREFETCH_RECOGNISE_LATER: there is, but the search's budget is spent, so call again
  * after some milliseconds; 0: it needs opens (all seeds may still be tried); -ENOMEM or index errors: call again

@@ -18,10 +18,9 @@ static const struct {
 	{ 192, false, false }, { 256, false, false }, { 384, false, false }, { RING, true, true } };
 enum {
 	LEVELS = sizeof(levels) / sizeof(levels[0]),
-	FIRST_LOOK = 96,   /* opens: with so many the filter works best */
-	FIRST_SLACK = 128, /* a first look at so many or more takes only FIRST_LOOK */
-	RANK_NATS =
-	        4, /* for each factor of e in the readers that an explanation needs or leaves out: simple ones win */
+	FIRST_LOOK = 96,       /* opens: with so many the filter works best */
+	FIRST_SLACK = 128,     /* a first look at so many or more takes only FIRST_LOOK */
+	RANK_NATS = 4,         /* for each factor of e in the readers that a fit needs or leaves out: simple fits win */
 	PARTS_WORLD_MAX = 64,  /* ranks with contiguous parts */
 	PARTS_FILES_MIN = 200, /* of a part: a shorter one is a worker's batch */
 };

@@ -23,8 +23,7 @@ enum {
 	PREFETCH_SEED_SCAN_OUTPUTS = 8,
 	PREFETCH_SEED_SCAN_MISSES = 1,
 	PREFETCH_SEED_SCAN_LISTS_MAX = 32,
-	PREFETCH_SEED_SCAN_SHARE =
-	        8, /* opens may be an eighth of a list's files; of a shorter list too many seeds pass */
+	PREFETCH_SEED_SCAN_SHARE = 8, /* opens are at most an eighth of a list's files: of more, too many seeds pass */
 	PREFETCH_SEED_SCAN_THREADS_MAX = 64,
 };
 

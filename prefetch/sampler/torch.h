@@ -19,10 +19,9 @@
 #include "shard/torch_rng.h"
 
 enum {
-	PREFETCH_LANES = 16, /* seeds computed side by side */
-	PREFETCH_FILTER_WORDS =
-	        620,           /* outputs that a filter checks, at most: one block of the generator, less the skip */
-	PREFETCH_SKIP_MAX = 4, /* words that a filter may skip */
+	PREFETCH_LANES = 16,         /* seeds computed side by side */
+	PREFETCH_FILTER_WORDS = 620, /* outputs that a filter checks, at most: a block less the skip */
+	PREFETCH_SKIP_MAX = 4,       /* words that a filter may skip */
 	PREFETCH_SEEN_BITS = 1 << 16 /* of the set of seen indices: 8 KiB, so it stays in the L1 cache */
 };
 

@@ -8,9 +8,9 @@
  * whose files lie anywhere in this permutation.  A loose open that no other one follows soon goes to the ring, where
  * the second job is found.  (A stream that counted it as used loses one file at most.)
  *
- * Unexpected opens of the list's files are a *trial*.  An epoch has begun if three quarters of the trial, at least
- * TRIAL_SURE and more than by chance, lie at the beginning of the permutation that is expected next, or of this one
- * again.  If a trial shows neither, a search has to find out. */
+ * Unexpected opens of the list's files are a *trial*.  It shows that an epoch has begun if three quarters of it lie
+ * at the beginning of the next permutation, or of this one.  These must be at least TRIAL_SURE opens, and more than
+ * by chance.  If a trial shows neither, a search has to find out. */
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
@@ -18,31 +18,31 @@
 #include "prefetch/sampler/recognise_private.h"
 
 enum {
-	SLACK_MIN = 4096, /* positions: 16 workers x prefetch 2 x batch 128 */
-	SLACK_RANK = 512, /* for each rank of the world */
-	START_MIN = 2048, /* positions ahead, and at an epoch's beginning, besides the ranks' */
-	FEW_WORLD = 5,
-	TINY = 1024, /* positions: a few batches of a few workers */
-	TRIAL_SURE = 16,
-	TRIAL_ORDER = 24,    /* opens of a trial in a list without shuffle */
-	GROW = 24,           /* so many opens outside of the part bring a refit */
-	SETTLED = 1 << 16,   /* positions of a check, all of them behind every worker */
-	JOIN_MAX = 1 << 16,  /* positions to compare two parts */
-	SETTLED_PERIODS = 8, /* of a pattern, at least */
-	SUPPORT = 16,        /* turns before (or behind) an open that are checked */
-	SUPPORT_MIN = 3,     /* it is not loose if so many of them were opened */
-	LOOSE_OPENS = 128,   /* a loose open must be followed within so many opens */
-	CALM = 64,           /* expected opens that end a trial */
-	REFIT_FIRST = 64,    /* opens before the first refit; each next one waits for twice as many */
-	REFIT_EVERY = 4096,  /* ... but no longer than this */
-	SLACK_RANK_MAX = 8192,
-	WRONG_OPENS = 64,    /* a track is not judged before so many opens */
-	VERIFIED_OPENS = 16, /* expected opens that confirm a restored track */
-	WRONG_LATEST = 128,  /* opens by which a track is judged */
-	WRONG_SHARE = 16,    /* wrong: fewer than one in so many opens of the list's files was expected */
-	WRONG_STRETCHES = 16,
-	APART_MIN = 256,  /* positions between two readers with a part each; two workers' batches are closer */
-	APART_MAX = 1024, /* in a long list */
+	SLACK_MIN = 4096,      /* positions: 16 workers x prefetch 2 x batch 128 */
+	SLACK_RANK = 512,      /* for each rank of the world */
+	START_MIN = 2048,      /* positions ahead, and at an epoch's beginning, besides the ranks' */
+	FEW_WORLD = 5,         /* few_turns(): the rank reads at most one in so many positions */
+	TINY = 1024,           /* positions: a few batches of a few workers */
+	TRIAL_SURE = 16,       /* opens of a trial that are evidence, at least */
+	TRIAL_ORDER = 24,      /* opens of a trial in a list without shuffle */
+	GROW = 24,             /* so many opens outside of the part bring a refit */
+	SETTLED = 1 << 16,     /* positions of a check, all of them behind every worker */
+	JOIN_MAX = 1 << 16,    /* positions to compare two parts */
+	SETTLED_PERIODS = 8,   /* of a pattern, at least */
+	SUPPORT = 16,          /* turns before (or behind) an open that are checked */
+	SUPPORT_MIN = 3,       /* it is not loose if so many of them were opened */
+	LOOSE_OPENS = 128,     /* a loose open must be followed within so many opens */
+	CALM = 64,             /* expected opens that end a trial */
+	REFIT_FIRST = 64,      /* opens before the first refit; each next one waits for twice as many */
+	REFIT_EVERY = 4096,    /* ... but no longer than this */
+	SLACK_RANK_MAX = 8192, /* turns; SLACK_RANK is the least */
+	WRONG_OPENS = 64,      /* a track is not judged before so many opens */
+	VERIFIED_OPENS = 16,   /* expected opens that confirm a restored track */
+	WRONG_LATEST = 128,    /* opens by which a track is judged */
+	WRONG_SHARE = 16,      /* wrong: fewer than one in so many opens of the list's files was expected */
+	WRONG_STRETCHES = 16,  /* equal pieces of the list */
+	APART_MIN = 256,       /* positions between two readers with a part each; two workers' batches are closer */
+	APART_MAX = 1024,      /* in a long list */
 };
 static const double TRIAL_NATS = 23; /* 1e-10 */
 
@@ -523,8 +523,8 @@ static void refit(struct prefetch_recognise *r, struct track *t)
 
 /* Finds how far the trainer is, if recognition took long.  The trainer is far ahead of what the ring could hold.
  * `seen` has what it opened, but also what others opened, who may read the same files in another order.  So the
- * trainer is where most turns end to be opened.  Beyond that, where one worker is ahead of another, the track takes
- * those of the latest opens (before `n_recent`) that it would have expected, one by one. */
+ * trainer has come as far as most turns were opened.  Beyond that, one worker may be ahead of another.  There the
+ * track takes those of the latest opens (before `n_recent`) that it would have expected, one by one. */
 static void catch_up(struct prefetch_recognise *r, struct track *t, uint64_t n_recent)
 {
 	enum { LATELY = 32, MOST = LATELY * 3 / 4 };
@@ -574,7 +574,7 @@ static int compare_positions(const void *a, const void *b)
 /* Whether a track is wrong: the list, or ddpfs's own order, is not read in its order.  Three signs show it:
  * - the opens are of other files of the list than expected
  * - several readers read in places far apart, because each has a part of the list
- * - the opens lie all over the list, and do not follow one another
+ * - the opens lie all over the list, and do not follow one another.
  * A restored track of any sampler is wrong by the first sign, too. */
 static bool is_wrong(const struct prefetch_recognise *r, const struct track *t)
 {
