@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Demands blocks of samples from the engine by name, if read-ahead has not brought them: they are too large for it, it
- * passed them over, or their bytes were discarded.
+/* Demands blocks of samples from the engine by name, if read-ahead has not brought them.  They may be too large for it,
+ * or it passed them over, or their bytes were discarded.
  *
  * A `struct stage_asks` belongs to one batch that is put together.  A demand's answer copies the block into the entry.
  *

@@ -162,7 +162,7 @@ static int open_patiently(struct assembly *a, struct stage_layout *l, struct sta
 		alone = held ? 0 : alone + 1;
 		alone_ns = alone > 1 ? alone_ns : now_ns;
 		if (alone > ALONE_TRIES && now_ns - alone_ns > ALONE_MIN_NS)
-			break; /* free pages are in pieces, and no place apart can be had (space.h) */
+			break; /* free pages are in pieces, and there is no place apart (space.h) */
 		stage_store_wait_freed(stage->store, freed, held ? until_ns : now_ns + ALONE_NS);
 	}
 	if (began)

@@ -171,7 +171,7 @@ struct ddpfs_stage_stats {
 	uint32_t direct;   /* 1: O_DIRECT */
 	uint32_t backend_device; /* 0: host memory; else the GPU's ordinal + 1 */
 	/* NUMA node of the arena, + 1: the node of the GPU, or with the cpu backend of the thread that opened the
-	 * stage. 0: one node only, or not known, or the process may not choose. */
+	 * stage. 0: one node only, or the node is not known, or the process may not choose. */
 	uint32_t numa_node;
 };
 

@@ -11,8 +11,7 @@
  *
  * An entry is one run of pages of the arena.  If enough pages are free but no run of them is long enough, the entry
  * lies *apart* (space.h) and counts as many pages of the arena.  So a sample has room if its pages and those of
- * pinned entries are together not more than the arena, wherever these lie.  (space.h says when a place apart cannot
- * be had.)
+ * pinned entries are together not more than the arena, wherever these lie.  (space.h says when there is none.)
  *
  * Threads: any thread may call any function.  There is one mutex.  It is not held while bytes are copied or the index
  * is read. */
@@ -115,8 +114,8 @@ struct stage_take {
 };
 /* Pins for a batch the ready entries of keys[0 .. n), up to the first that is not there or not ready.  They count as
  * used.  The caller verifies the doubtful ones before it hands them out.  A lent entry is part of one batch at a
- * time.  If an entry is in another batch, and it is lent or this batch lends, it is discarded, the search ends there,
- * and *ret_discarded becomes true; else *ret_discarded is untouched.
+ * time.  If an entry is in another batch, and it is lent or this batch lends, it is discarded and the search ends
+ * there.  *ret_discarded becomes true then; else it is untouched.
  * Returns how many entries it took. */
 uint32_t stage_store_take(struct stage_store *store, const struct stage_take *take, bool *ret_discarded);
 /* Gives back n entries that stage_store_take took.  Wakes the threads in stage_store_wait_freed, even if n is 0. */
