@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Archives as sources.
+/* Finds the files of an archive, for `mkshard pack`; pack.h first.
  *
- * An uncompressed tar is read where it lies: its members are ranges of one file, and packing reads them in any order.
- * Everything else (tar.gz, tar.zst, zip, whatever comes through a pipe) is unpacked once, through libarchive, into one
- * staging file that holds the members' contents in a row.  No name of an archive ever becomes a name in the file system. */
+ * An uncompressed tar is read in place: its members are ranges of one file, and packing reads them in any order.
+ * Everything else (tar.gz, tar.zst, zip, whatever comes through a pipe) is unpacked once, through libarchive, into
+ * one staging file that holds the members' contents in a row.  No name of an archive ever becomes a name in the file
+ * system. */
 #include <archive.h>
 #include <archive_entry.h>
 #include <errno.h>
@@ -30,7 +31,7 @@
 enum {
 	UNPACK_BUFFER = 1 << 20,
 	MEMBER_COST = 512,
-	UNPACK_RATIO = 200, /* text compresses 5 to 50 times; a bomb 1,000 times and more */
+	UNPACK_RATIO = 200, /* text compresses 5 to 50 times; a decompression bomb 1,000 times and more */
 };
 
 static void cleanup_archive_free(struct archive **archive)
@@ -42,19 +43,19 @@ static void cleanup_archive_free(struct archive **archive)
 
 struct unpack {
 	struct pack_input *input;
-	const char *name;      /* of the archive, for messages */
-	char quoted_name[512]; /* the same, printable */
+	const char *name;      /* of the archive, as the user gave it */
+	char quoted_name[512]; /* the same, printable, for messages */
 	uint32_t source;
-	uint32_t version; /* of an archive read in place, from its mtime: part of the plan's fingerprint */
+	uint32_t version; /* of an archive read in place: from its mtime; goes into the plan's fingerprint */
 	int out;          /* staging file */
 	uint64_t written;
-	uint64_t limit;   /* as given; 0: by what was read of the archive */
+	uint64_t limit;   /* bytes, as given; 0: UNPACK_RATIO times what was read of the archive */
 	uint64_t members; /* each counts for MEMBER_COST bytes of the limit */
 	uint8_t *buffer;
 	struct base_err *err;
 };
 
-/* What kind of member a dataset cannot hold.  NULL: it can. */
+/* Names the kind of a member that a dataset cannot hold.  Returns NULL if it can hold it. */
 static const char *refused_kind(enum shard_tar_type type)
 {
 	switch (type) {
@@ -73,7 +74,7 @@ static const char *refused_kind(enum shard_tar_type type)
 	return "a member of unknown type";
 }
 
-/* Checks name and kind of a member and adds it.  Returns 1 when it was taken, 0 when it was left out or needs nothing,
+/* Checks name and kind of a member and adds it.  Returns 1 if it was added, 0 if it was refused or needs nothing,
  * -errno. */
 static int take_member(struct unpack *unpack, const char *path, enum shard_tar_type type, struct shard_pack_item *item)
 {
@@ -106,7 +107,7 @@ static int take_member(struct unpack *unpack, const char *path, enum shard_tar_t
 	return rc;
 }
 
-/* A failure of the archive itself at some place: with --keep-going what came before it is packed. */
+/* Handles a damaged archive: with --keep-going the members before the damage are packed. */
 static int archive_broken(struct unpack *unpack, int code, const char *where, const char *reason)
 {
 	struct base_err err = { 0 };
@@ -132,7 +133,7 @@ struct window {
 	bool eof;
 };
 
-/* Makes at least `need` bytes at `offset` (or what there is up to the end) stand in the window. */
+/* Reads at least `need` bytes at `offset` into the window, or fewer at the end of the file. */
 static int window_fill(struct window *window, uint64_t offset, size_t need)
 {
 	if (offset >= window->offset && offset + need <= window->offset + window->len)
@@ -190,7 +191,7 @@ static int scan_tar(struct unpack *unpack, int fd, uint64_t size)
 		        (member.content_offset > size || member.length > size - member.content_offset)) {
 			rc = archive_broken(unpack, -EUCLEAN, member.path, "the archive ends before this file does");
 			if (rc == 0)
-				break; /* nothing can follow */
+				break; /* the end of the archive */
 			shard_tar_parser_free(parser);
 			return rc;
 		}
@@ -201,7 +202,7 @@ static int scan_tar(struct unpack *unpack, int fd, uint64_t size)
 			.mtime_nsec = unpack->version,
 			.source = unpack->source,
 			.source_offset = member.content_offset,
-			.source_ino = member.content_offset, /* locality: the place in the archive */
+			.source_ino = member.content_offset, /* so that reads are in the order of the archive */
 		};
 		rc = take_member(unpack, member.path, member.type, &item);
 		if (rc > 0)
@@ -217,7 +218,7 @@ static int scan_tar(struct unpack *unpack, int fd, uint64_t size)
 	return 0;
 }
 
-/* Does the file start with a tar header?  An archive without members is zeros. */
+/* Whether the file starts with a tar header.  An archive without members is zeros. */
 static bool is_tar(int fd)
 {
 	uint8_t block[SHARD_TAR_BLOCK];
@@ -232,7 +233,7 @@ static bool is_tar(int fd)
 	return ustar || (sum != 8 * ' ' && strtoul(digits, NULL, 8) == sum);
 }
 
-/* Everything else, through libarchive */
+/* All other archives, through libarchive */
 
 static enum shard_tar_type entry_type(struct archive_entry *entry)
 {
@@ -270,7 +271,7 @@ static bool over_limit(struct unpack *unpack, struct archive *archive, uint64_t 
 	return true;
 }
 
-/* Appends one member's content to the staging file.  Sparse members get their zeros. */
+/* Appends one member's content to the staging file, with the zeros of sparse members. */
 static int stage_content(struct unpack *unpack, struct archive *archive, const char *path, struct shard_pack_item *item)
 {
 	uint64_t hash = 0;
@@ -296,7 +297,7 @@ static int stage_content(struct unpack *unpack, struct archive *archive, const c
 		item->length += (uint64_t)n;
 		progress_add((uint64_t)n, 0);
 	}
-	item->mtime_nsec = (uint32_t)hash; /* a pipe has no time: resuming goes by the content */
+	item->mtime_nsec = (uint32_t)hash; /* a pipe has no mtime, so a rerun compares the content */
 	return 1;
 }
 
@@ -318,7 +319,7 @@ static int stage_member(struct unpack *unpack, struct archive *archive, struct a
 		.source_offset = unpack->written,
 		.source_ino = unpack->written,
 	};
-	if (item.mode == 0) /* zip files made elsewhere than on Unix carry no mode */
+	if (item.mode == 0) /* zip files from other systems than Unix have no mode */
 		item.mode = type == SHARD_TAR_DIR ? 0755 : 0644;
 	if (type == SHARD_TAR_FILE) {
 		int rc = stage_content(unpack, archive, path ? path : "", &item);
@@ -382,7 +383,7 @@ static int open_staging(struct unpack *unpack, const char *staging, char **ret_p
 	return 0;
 }
 
-/* The blob's identity, checked at each read. */
+/* Notes size, mtime and inode of the blob, which each read checks. */
 static int note_blob(struct pack_input *input, uint32_t source, int fd)
 {
 	struct stat st;
@@ -430,7 +431,7 @@ int pack_scan_archive(
 	if (tar) {
 		rc = scan_tar(&unpack, fd, size);
 	} else {
-		/* libarchive converts names by the locale, and fails with most of them in "C". */
+		/* libarchive converts names by the locale; in "C" it fails for names that are not ASCII. */
 		locale_t utf8 = newlocale(LC_CTYPE_MASK, "C.UTF-8", (locale_t)0), before = uselocale(utf8);
 		unpack.buffer = malloc(UNPACK_BUFFER);
 		rc = unpack.buffer ? unpack_all(&unpack, fd) : base_err_set(err, -ENOMEM, "out of memory");

@@ -1,13 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* `mkshard extract`: files back as they were: bytes, mode, time.
+/* `mkshard extract`: writes files with their bytes, mode and time; mkshard.h and shards.h first.
  *
- * Every path is opened below OUT with openat2(RESOLVE_BENEATH | RESOLVE_NO_SYMLINKS): neither a name of the dataset nor
- * a link that lies in OUT leads out of it.
+ * It opens every path below OUT with openat2(RESOLVE_BENEATH | RESOLVE_NO_SYMLINKS).  So neither a name of the
+ * dataset nor a link in OUT leads out of OUT.
  *
- * A file is written beside its place under a name of TEMP and renamed when it is complete, so whatever has its own
- * name is whole.  What exists is compared with size and checksums of the index: equal files stay, so that a run goes
- * on where another one was killed; others stay and are named, or are replaced with --force.  Each run holds a shared
- * lock (flock) of OUT; one that could have it alone first removes the temporary files that killed runs have left. */
+ * Each file has a temporary name (TEMP) in its directory until it is complete.  If a file exists, the program
+ * compares it with size and checksums of the index.  It keeps an equal file, so that a rerun completes a killed run.
+ * It keeps and names a different file, or replaces it with --force.
+ *
+ * Each run holds a shared lock (flock) of OUT.  A run that first gets the lock exclusively removes the temporary
+ * files of killed runs. */
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
@@ -33,9 +35,9 @@
 #include "tools/mkshard/shards.h"
 #include "tools/common/progress.h"
 
-enum { KEY_FORCE = 0x100, EXISTING_MAX = 10 }; /* existing files that are named one by one */
+enum { KEY_FORCE = 0x100, EXISTING_MAX = 10 }; /* existing files that are named singly */
 
-#define TEMP ".mkshard-extract-" /* and TEMP_DIGITS of hexadecimal */
+#define TEMP ".mkshard-extract-" /* TEMP_DIGITS hexadecimal digits follow */
 enum { TEMP_DIGITS = 32 };
 
 struct extract_args {
@@ -82,14 +84,14 @@ struct extract {
 	const struct shard_index *index;
 	const struct extract_args *args;
 	int out;
-	bool alone;            /* no other run works in OUT: temporary files there belong to killed ones */
-	uint8_t *files, *dirs; /* a bit for each that is wanted */
+	bool alone;            /* no other run works in OUT, so all temporary files there belong to killed runs */
+	uint8_t *files, *dirs; /* a bit for each one to extract */
 	struct shard_files by_shard;
-	uint64_t run;            /* chosen by chance: part of the names of temporary files */
-	_Atomic uint64_t n_temp; /* the other part */
+	uint64_t run;            /* a random number: the first part of the names of temporary files */
+	_Atomic uint64_t n_temp; /* a counter: the second part */
 	_Atomic uint64_t written, equal;
 	_Atomic uint64_t failed;
-	_Atomic uint64_t differing; /* of them: files that stood there already and are not the dataset's */
+	_Atomic uint64_t differing; /* part of `failed`: files that exist and differ from the dataset's */
 };
 
 static bool bit(const uint8_t *bits, uint32_t i)
@@ -107,7 +109,7 @@ static void clear_bit(uint8_t *bits, uint32_t i)
 	bits[i / 8] &= (uint8_t) ~(1U << i % 8);
 }
 
-/* Counted, said, and the rest goes on. */
+/* Counts and prints a failure; the run goes on with the other files. */
 static void fail(struct extract *extract, const char *path, const char *reason)
 {
 	char quoted[1024];
@@ -125,7 +127,7 @@ static int open_below(const struct extract *extract, const char *path, int flags
 	int fd;
 	do
 		fd = (int)syscall(SYS_openat2, extract->out, path, &how, sizeof(how));
-	while (fd < 0 && errno == EAGAIN); /* a rename elsewhere in the tree raced with the lookup */
+	while (fd < 0 && errno == EAGAIN); /* openat2(2): a rename elsewhere in the tree raced with the lookup */
 	return fd < 0 ? -errno : fd;
 }
 
@@ -184,9 +186,9 @@ static int choose(struct extract *extract, const char *path)
 	return choose_parents(extract, id);
 }
 
-/* Directories: made first, open to us; their modes and times come last, the deepest first. */
+/* Directories: made first, with permissions for this process.  Modes and times are set last, the deepest first. */
 
-/* Temporary files of runs that were killed. */
+/* Removes the temporary files of killed runs. */
 static void sweep(const struct extract *extract, int dirfd)
 {
 	if (!extract->alone)
@@ -195,7 +197,7 @@ static void sweep(const struct extract *extract, int dirfd)
 	cleanup_closedir DIR *dir = fd < 0 ? NULL : fdopendir(fd);
 	if (!dir)
 		return;
-	fd = -1; /* dir's */
+	fd = -1; /* now owned by `dir` */
 	struct dirent *de;
 	while ((de = readdir(dir))) {
 		const char *digits = de->d_name + strlen(TEMP);
@@ -205,7 +207,7 @@ static void sweep(const struct extract *extract, int dirfd)
 	}
 }
 
-/* A directory cannot be entered: one line for all that was to be written below it. */
+/* Leaves out everything below a directory that cannot be entered, with one message. */
 static void leave_out_dir(struct extract *extract, uint32_t id, const char *path, int rc)
 {
 	const struct shard_info *info = shard_index_info(extract->index);
@@ -283,8 +285,8 @@ static int put_file(void *arg, uint64_t offset, const uint8_t *data, size_t len)
 	return rc ? base_err_set(target->err, rc, "%s", strerror(-rc)) : 0;
 }
 
-/* Is what exists the dataset's file?  1 = yes, 0 = no, -ENOENT = nothing exists.  An equal one gets mode and time,
- * too. */
+/* Compares an existing file with the dataset's.  Returns 1 if it is equal, and sets its mode and time; 0 if it
+ * differs; -ENOENT if there is none. */
 static int compare(const struct extract *extract, uint32_t id, const struct shard_file *file, int parent,
         const char *name, uint8_t *buf)
 {
@@ -307,7 +309,7 @@ static int compare(const struct extract *extract, uint32_t id, const struct shar
 	return as_it_was || (fchmod(fd, file->mode) == 0 && futimens(fd, times) == 0);
 }
 
-/* Bytes, mode and time of a file, under a temporary name. */
+/* Writes bytes, mode and time of a file under a temporary name. */
 static int write_file(struct extract *extract, uint32_t id, const struct shard_file *file, int parent, const char *temp,
         int shard_fd, uint8_t *buf, struct base_err *err)
 {
@@ -319,7 +321,7 @@ static int write_file(struct extract *extract, uint32_t id, const struct shard_f
 	int rc = mkshard_read_file(extract->index, id, shard_fd, buf, put_file, &target, err);
 	if (rc == 0 && (fchmod(fd, file->mode) || futimens(fd, times)))
 		rc = base_err_set(err, -errno, "%s", strerror(errno));
-	if (close(steal_fd(&fd)) && rc == 0) /* a file system over the network may tell here that it is full */
+	if (close(steal_fd(&fd)) && rc == 0) /* a network file system may report here that it is full */
 		rc = base_err_set(err, -errno, "%s", strerror(errno));
 	return rc;
 }
@@ -332,7 +334,7 @@ static int give_name(const struct extract *extract, int parent, const char *temp
 	int rc = renameat2(parent, temp, parent, name, RENAME_NOREPLACE) ? -errno : 0;
 	if (rc != -EINVAL && rc != -ENOSYS && rc != -EOPNOTSUPP)
 		return rc;
-	/* This file system has no such flag. */
+	/* This file system has no RENAME_NOREPLACE. */
 	if (fstatat(parent, name, &st, AT_SYMLINK_NOFOLLOW) == 0)
 		return -EEXIST;
 	return renameat(parent, temp, parent, name) ? -errno : 0;
@@ -372,7 +374,7 @@ static int extract_file(struct extract *extract, uint32_t id, int shard_fd, uint
 			base_err_set(&err, rc, "%s", strerror(-rc));
 		}
 		if (rc)
-			unlinkat(parent, temp, 0); /* no half or damaged file stays */
+			unlinkat(parent, temp, 0); /* leave no incomplete or damaged file */
 	}
 	if (rc == 0) {
 		atomic_fetch_add(&extract->written, 1);
@@ -423,12 +425,13 @@ static bool is_dataset(const struct extract *extract)
 	       out.st_dev == dataset.st_dev && out.st_ino == dataset.st_ino;
 }
 
-/* Alone, when nobody else extracts to OUT; else, and where there are no locks, nobody's files are removed. */
+/* Finds out whether another run extracts to OUT.  If so, or if the file system has no locks, no temporary file is
+ * removed. */
 static void lock(struct extract *extract)
 {
 	extract->alone = flock(extract->out, LOCK_EX | LOCK_NB) == 0;
 	if (!extract->alone)
-		flock(extract->out, LOCK_SH); /* waits while somebody sweeps */
+		flock(extract->out, LOCK_SH); /* waits while another run removes temporary files */
 	if (getrandom(&extract->run, sizeof(extract->run), 0) != sizeof(extract->run))
 		extract->run = (uint64_t)getpid();
 }
@@ -458,7 +461,7 @@ static int run_extract(struct extract *extract)
 	for (uint32_t d = 1; d < info->n_dirs; d++)
 		if (bit(extract->dirs, d))
 			make_dir(extract, d);
-	flock(extract->out, LOCK_SH); /* swept: others may come */
+	flock(extract->out, LOCK_SH); /* temporary files are removed: other runs may start */
 	int rc = shard_files_init(&extract->by_shard, extract->index, extract->files, bad_record, extract);
 	if (rc == 0) {
 		progress_start("extracting", extract->by_shard.bytes, extract->by_shard.n);

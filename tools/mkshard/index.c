@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* `mkshard index`: an index for tar shards as they lie, or the index of a packed dataset anew. */
+/* `mkshard index`: makes an index for tar shards in their place, or remakes that of a packed dataset; index.h first. */
 #include <dirent.h>
 #include <errno.h>
 #include <inttypes.h>
@@ -105,12 +105,12 @@ struct indexing {
 	const struct index_args *args;
 	struct found_shard *shards;
 	uint32_t n_shards;
-	bool packed; /* shards that `mkshard pack` wrote, in their dataset */
+	bool packed; /* `mkshard pack` wrote the shards, and they are in their dataset */
 	struct shard_pack_rules rules;
 	struct shard_pack_options options;
 	pthread_mutex_t lock;
-	struct base_err err;   /* of the first shard that failed; guarded by lock */
-	uint32_t failed_shard; /* the lowest one, so that the same one is named each time */
+	struct base_err err;   /* of failed_shard; guarded by lock */
+	uint32_t failed_shard; /* the lowest one that failed, so that every run names the same one; guarded by lock */
 };
 
 /* Which shards */
@@ -120,7 +120,7 @@ static int compare_names(const void *a, const void *b)
 	return strcmp(*(char *const *)a, *(char *const *)b);
 }
 
-/* The tar files in a dataset's directory, by name. */
+/* Lists the tar files in a dataset's directory, sorted by name. */
 static int find_shards(const char *dataset, char ***ret_names, int *ret_n, struct base_err *err)
 {
 	char quoted[512];
@@ -153,7 +153,7 @@ static int find_shards(const char *dataset, char ***ret_names, int *ret_n, struc
 	return 0;
 }
 
-/* How the index names a shard: relative to the dataset where it lies below it, else absolute. */
+/* Sets the path of a shard in the index: relative if it lies below the dataset, else absolute. */
 static int stored_path(struct found_shard *shard, const char *dataset, struct base_err *err)
 {
 	char quoted[512];
@@ -168,7 +168,7 @@ static int stored_path(struct found_shard *shard, const char *dataset, struct ba
 	return shard->stored ? 0 : base_err_set(err, -ENOMEM, "out of memory");
 }
 
-/* "train-0001" of "/data/train-0001.tar". */
+/* Sets the prefix: "train-0001" for "/data/train-0001.tar". */
 static int name_prefix(struct found_shard *shard, struct base_err *err)
 {
 	const char *name = strrchr(shard->file, '/');
@@ -218,7 +218,7 @@ static int read_shards(struct indexing *indexing, struct base_err *err)
 
 /* Samples */
 
-/* Do the shards look like WebDataset's: files of one key side by side, and samples of several files? */
+/* Whether the shards look like WebDataset's: files of one key side by side, and samples of several files. */
 static bool looks_keyed(const struct indexing *indexing)
 {
 	struct mkshard_keys keys = { 0 };
@@ -233,7 +233,8 @@ static bool looks_keyed(const struct indexing *indexing)
 	return mkshard_keys_paired(&keys);
 }
 
-/* The first shard of a packed tar dataset says how it was packed, any bare one does.  NULL: these are not packed here. */
+/* Finds a shard that says how the dataset was packed: the first one of a tar dataset, any one of a bare dataset.
+ * Returns NULL if `mkshard pack` did not write these shards. */
 static const struct found_shard *find_packed(const struct indexing *indexing)
 {
 	const struct found_shard *first = indexing->shards;
@@ -244,7 +245,7 @@ static const struct found_shard *find_packed(const struct indexing *indexing)
 	return first->record || first->container == SHARD_BARE ? first : NULL;
 }
 
-/* Are these shards that `mkshard pack` named, without the first one, which says how they were packed? */
+/* Whether the shards have names of `mkshard pack`, but the first one is missing, which says how they were packed. */
 static bool lost_their_record(const struct indexing *indexing)
 {
 	const struct found_shard *lowest = &indexing->shards[0];
@@ -280,7 +281,7 @@ static int settle_rules(struct indexing *indexing, struct base_err *err)
 	        bare ? 0 : shard_pack_record_parse(first->record, &indexing->rules, &indexing->options, &n_shards, err);
 	if (rc)
 		return base_err_prefix(err, "'%s'", first->file);
-	if (bare) { /* each file says its own sample, and whether it is common */
+	if (bare) { /* the footer says for each file to which sample it belongs, and whether it is common */
 		indexing->options.shuffle = first->dataset.shuffled;
 		indexing->options.seed = first->dataset.pack_seed;
 		n_shards = first->dataset.n_shards ? first->dataset.n_shards : indexing->n_shards;
@@ -332,7 +333,8 @@ static int on_clash(
 	return found_shard_leave_out(shard, err->text);
 }
 
-/* Finds the files that cannot stand beside one that came before: the first one ends this, or they are left out. */
+/* Finds files that clash with an earlier one.  The first clash is an error; with --keep-going such files are left
+ * out. */
 static int find_clashes(struct indexing *indexing, struct base_err *err)
 {
 	uint64_t n = 0;
@@ -367,7 +369,7 @@ static int add_file(struct indexing *indexing, struct shard_builder *builder, co
 		return shard_builder_add_dir(builder, path, found->mode, found->mtime_s, err);
 	cleanup_free char *group = NULL;
 	bool bare = shard->container == SHARD_BARE;
-	/* Equal keys of different shards are different samples: a sample lies in one shard. */
+	/* A sample lies in one shard, so equal keys of different shards are different samples. */
 	if (bare && found->group != FOUND_NO_GROUP) {
 		key = shard->paths + found->group;
 		len = strlen(key);
@@ -390,14 +392,14 @@ static int add_file(struct indexing *indexing, struct shard_builder *builder, co
 	return shard_builder_add_file(builder, &file, err);
 }
 
-/* Files of the index that is replaced. */
+/* Files that differ from the index that is replaced. */
 struct change {
 	uint64_t n;
 	const char *first;
 };
 
-/* What the index that is replaced says of a file: 0 where that is so still, or where it has no such file; -EBADMSG where the
- * content is another one now, -EUCLEAN where its record cannot be read. */
+/* Compares a file with the index that is replaced.  Returns 0 if they agree or the old index has no such file;
+ * -EBADMSG if the content differs; -EUCLEAN if the old record cannot be read. */
 static int compare_with_old(const struct shard_index *old, const char *path, const struct found_file *found)
 {
 	enum shard_kind kind;
@@ -411,7 +413,8 @@ static int compare_with_old(const struct shard_index *old, const char *path, con
 	return file.length != found->length || file.xxh3 != found->xxh3 ? -EBADMSG : 0;
 }
 
-/* Sums are taken of the bytes as they are: what was damaged since the last index was made would pass for good from now on. */
+/* The new index takes the checksums of the present bytes.  So it would accept all damage since the old index was
+ * made; this warns of it. */
 static void warn_of_changes(const struct indexing *indexing)
 {
 	struct shard_index *old = NULL;
@@ -486,7 +489,7 @@ static int build(struct indexing *indexing, uint64_t *ret_files, struct base_err
 	if ((rc == -EEXIST || rc == -ENOTDIR) && !indexing->args->keep_going) {
 		struct base_err named = { 0 };
 		if (find_clashes(indexing, &named) == rc)
-			*err = named; /* says in which shards */
+			*err = named; /* this sentence names the shards */
 	}
 	free(path);
 	shard_builder_free(builder);
@@ -494,7 +497,7 @@ static int build(struct indexing *indexing, uint64_t *ret_files, struct base_err
 	return rc;
 }
 
-/* None of the shards named lies in a packing that is not complete. */
+/* Checks that no shard of the command line lies in an unfinished packing. */
 static int check_unfinished(char **names, uint32_t n, struct base_err *err)
 {
 	char dir[PATH_MAX], last[PATH_MAX] = "";
@@ -565,7 +568,7 @@ static void report(const struct indexing *indexing, uint64_t files, uint64_t lef
 	printf("\n");
 }
 
-/* Makes the directory for the index.  *ret_made: it was not there. */
+/* Makes the directory for the index.  *ret_made: it did not exist. */
 static int check_target(const struct index_args *args, bool *ret_made, struct base_err *err)
 {
 	char quoted[512];
@@ -631,7 +634,7 @@ int mkshard_index(int argc, char **argv)
 	for (uint32_t s = 0; indexing.shards && s < indexing.n_shards; s++)
 		found_shard_done(&indexing.shards[s]);
 	free(indexing.shards);
-	if (indexing.packed && !args.rules_given) /* else they are those of args */
+	if (indexing.packed && !args.rules_given) /* otherwise indexing.rules is a copy of args.rules */
 		shard_pack_rules_done(&indexing.rules);
 	shard_pack_rules_done(&args.rules);
 	for (int i = 0; names != args.shards && i < n; i++)

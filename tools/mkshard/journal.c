@@ -1,11 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The journal of a packing: DATASET.partial/journal.  Native byte order: it is read again on the same machine only.
+/* The journal of a packing, DATASET.partial/journal; pack.h first.
+ *
+ * It has native byte order, because only the same machine reads it again.
  *
  *   header: magic, fingerprint of the plan, number of shards
  *   record: one per complete shard, appended after the shard's fsync:
  *           struct record | xxh3[n_items] | left_out[n_items] | blocks[n_blocks] | XXH3-64 of all that
  *
- * A torn last record (a kill in the middle of the append) is cut off at the next start. */
+ * If a run is killed while it appends, the last record is incomplete, and the next run cuts it off. */
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
@@ -40,7 +42,7 @@ static const char journal_magic[8] = SHARD_UNFINISHED_MAGIC;
 
 struct pack_journal {
 	int fd;
-	uint64_t end; /* where the next record goes; guarded by lock */
+	uint64_t end; /* offset of the next record; guarded by lock */
 	pthread_mutex_t lock;
 	char path[];
 };
@@ -62,7 +64,7 @@ static uint64_t count_blocks(const struct shard_pack_plan *plan, uint32_t shard,
 	return n;
 }
 
-/* Is the shard that a record speaks of still there as it was? */
+/* Whether the shard of a record still exists with its size. */
 static bool shard_stands(const char *dir, const struct shard_pack_plan *plan, const struct record *record)
 {
 	char name[32], path[4096];
@@ -72,7 +74,7 @@ static bool shard_stands(const char *dir, const struct shard_pack_plan *plan, co
 	return stat(path, &st) == 0 && S_ISREG(st.st_mode) && (uint64_t)st.st_size == record->size_bytes;
 }
 
-/* Takes one record from mapped bytes.  Returns its size, or 0 when it is torn or wrong. */
+/* Takes one record from mapped bytes.  Returns its size in bytes, or 0 if it is incomplete or wrong. */
 static uint64_t take_record(const uint8_t *bytes, uint64_t len, const char *dir, const struct shard_pack_plan *plan,
         struct pack_shard_sums *all)
 {
@@ -121,7 +123,7 @@ static int write_header(struct pack_journal *journal, const struct shard_pack_pl
 	return rc ? base_err_set(err, rc, "'%s': %s", journal->path, strerror(-rc)) : 0;
 }
 
-/* Reads what a run before this one left.  *ret_new: nothing usable is there. */
+/* Reads the journal of an earlier run.  *ret_new: there is nothing to go on from. */
 static int load(struct pack_journal *journal, const char *dir, const struct shard_pack_plan *plan,
         struct pack_shard_sums *sums, bool *ret_new, struct base_err *err)
 {
@@ -139,10 +141,10 @@ static int load(struct pack_journal *journal, const char *dir, const struct shar
 	memcpy(&header, bytes, sizeof(header));
 	int rc = 0;
 	if (memcmp(header.magic, journal_magic, sizeof(header.magic))) {
-		rc = 0; /* not a journal: begin anew */
+		rc = 0; /* not a journal: begin a new one */
 	} else if (memcmp(header.fingerprint, plan->fingerprint, sizeof(header.fingerprint)) ||
 	           header.n_shards != plan->n_shards) {
-		rc = size == sizeof(header) ? 0 : -ESTALE; /* no shard complete: nothing is lost */
+		rc = size == sizeof(header) ? 0 : -ESTALE; /* without complete shards, beginning anew loses nothing */
 	} else {
 		*ret_new = false;
 		journal->end = sizeof(header);
@@ -173,7 +175,7 @@ int pack_journal_open(const char *dir, const struct shard_pack_plan *plan, struc
 	if (journal->fd < 0)
 		rc = base_err_set(err, -errno, "'%s': %s", journal->path, strerror(errno));
 	else if (flock(journal->fd, LOCK_EX | LOCK_NB) &&
-	         errno == EWOULDBLOCK) /* on another host: NFS locks files only */
+	         errno == EWOULDBLOCK) /* by another host; NFS has locks for files, but not for directories */
 		rc = base_err_set(
 		        err, -EBUSY, "'%s': another mkshard is packing this dataset; wait for it or stop it", dir);
 	else
@@ -196,7 +198,7 @@ bool pack_journal_holds_shards(const char *dir)
 	struct stat st;
 	snprintf(path, sizeof(path), "%s/" SHARD_UNFINISHED_JOURNAL, dir);
 	if (stat(path, &st))
-		return errno != ENOENT; /* what cannot be looked at is not thrown away */
+		return errno != ENOENT; /* if stat fails for another reason, keep the directory */
 	return (uint64_t)st.st_size > sizeof(struct header);
 }
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* `mkshard info`, `ls` and `cat`: looking into a dataset. */
+/* `mkshard info`, `ls` and `cat`: print what a dataset holds; mkshard.h and shard/index.h first. */
 #include <errno.h>
 #include <inttypes.h>
 #include <stdlib.h>
@@ -47,7 +47,7 @@ static error_t parse_info(int key, char *arg, struct argp_state *state)
 	}
 }
 
-/* Facts that the header does not carry. */
+/* Totals that the header of the index does not hold. */
 struct totals {
 	uint64_t common_files;
 	uint64_t shard_bytes;
@@ -196,11 +196,11 @@ static error_t parse_ls(int key, char *arg, struct argp_state *state)
 	}
 }
 
-/* Paths of one directory after the other: its own is put together once. */
+/* Builds the paths of files; the path of their directory is built once for all files in it. */
 struct lister {
 	const struct shard_index *index;
 	const struct ls_args *args;
-	uint32_t dir; /* whose path stands in buf; SHARD_NONE at first */
+	uint32_t dir; /* the directory whose path is in buf; SHARD_NONE at first */
 	size_t dir_len;
 	char buf[SHARD_PATH_MAX + SHARD_NAME_MAX + 2];
 };

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* mkshard: makes and inspects datasets. */
+/* The main() of mkshard, with the list of subcommands; tools/common/cli.h and mkshard.h first. */
 #include "tools/mkshard/mkshard.h"
 
 #include <signal.h>
@@ -19,12 +19,13 @@ static const struct cli_command commands[] = {
 	{ 0 },
 };
 
-/* An index that somebody cuts while it is read: said by shard_index_check_err, where the reader looks at it. */
+/* Handles SIGBUS, which a read of the mapped index gives if somebody truncates the file.  shard_index_check_err then
+ * reports the change. */
 static void on_sigbus(int sig, siginfo_t *info, void *context)
 {
 	(void)context;
 	if (info->si_code <= 0 || !shard_index_fault(info->si_addr))
-		signal(sig, SIG_DFL); /* comes again when this returns */
+		signal(sig, SIG_DFL); /* the signal comes again when this returns, and ends the program */
 }
 
 int main(int argc, char **argv)

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* `mkshard pack`: options, the rules for what is found, the index. */
+/* `mkshard pack`: options, rules for the found files, the run, the index; pack.h and publish.h first. */
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -39,28 +39,28 @@ enum {
 	KEY_SHARD_SIZE
 };
 
-enum { COMMON_GUESS_MAX = 64 }; /* more files than this at the root are no labels or documents */
+enum { COMMON_GUESS_MAX = 64 }; /* if more files at the root match, they are samples, not labels or documents */
 
-/* 256 MiB: read in a quarter of a second, so that verifying, fetching and going on after a kill are cheap by the
- * shard; and a dataset of 100 TB still has only 400,000 of them. */
+/* 256 MiB take a quarter of a second to read.  So verifying, fetching and resuming are cheap for one shard, and a
+ * dataset of 100 TB still has only 400,000 shards. */
 #define SHARD_SIZE_DEFAULT (256 * BASE_MIB)
-/* A small dataset gets smaller ones, so that several threads have work: each writes a shard of its own. */
+/* A small dataset gets smaller shards, because each thread writes one shard at a time and all should have work. */
 #define SHARD_SIZE_SMALL (16 * BASE_MIB)
 enum { SHARDS_WANTED = 8 };
 #define MEMORY_DEFAULT (512 * BASE_MIB)
 
 struct pack_args {
-	char **sources; /* the last one is the dataset */
+	char **sources; /* the words of the command line; the last one is the dataset */
 	int n_sources;
 	const char *dataset;
-	const char *directory; /* for lists */
+	const char *directory; /* names in a list are relative to it */
 	struct shard_pack_rules rules;
 	bool sample_given, common_given;
 	struct shard_pack_options options;
 	uint32_t jobs;
 	uint64_t memory_bytes, unpack_limit;
 	bool keep_going, force, restart;
-	const char *command; /* this one, or NULL */
+	const char *command; /* this command line for a shell, or NULL */
 };
 
 static const struct argp_option pack_options[] = {
@@ -169,7 +169,7 @@ static error_t parse_pack(int key, char *arg, struct argp_state *state)
 	}
 }
 
-/* The directory that DATASET will stand in must not lie inside a source. */
+/* Notes the directory in which DATASET is made; a scan fails if it finds that directory inside a source. */
 static int note_parent(struct pack_input *input, const struct pack_places *places, struct base_err *err)
 {
 	cleanup_free char *copy = strdup(places->dataset);
@@ -186,7 +186,8 @@ static int note_parent(struct pack_input *input, const struct pack_places *place
 	return 0;
 }
 
-/* It holds shards, where somebody may mean what is in them.  Returns whether it is one. */
+/* Warns if a source is a dataset: its shards would be packed as files, but the user may mean the files in them.
+ * Returns whether it is one. */
 static bool warn_of_dataset(const char *source, const char *target)
 {
 	char path[PATH_MAX];
@@ -221,9 +222,9 @@ static int scan_sources(
 	return rc;
 }
 
-/* The default patterns are a guess: README.md, labels.csv, classes.txt at the root.  Where those of one kind meet
- * what are samples (a flat directory of texts, captions beside images), they do not apply.  `rules` has the patterns
- * of one kind; files that are common by `others` are not looked at. */
+/* Whether the default patterns of one kind (README.md, or labels.csv and classes.txt at the root) match only common
+ * files.  They do not apply if they match samples, as in a flat directory of texts, or with captions beside images.
+ * `rules` has the patterns of the kind; files that are common by `others` do not count. */
 static bool default_common_fits(
         const struct shard_pack_rules *rules, const struct shard_pack_rules *others, const struct pack_input *input)
 {
@@ -257,7 +258,7 @@ static bool default_common_fits(
 	return true;
 }
 
-/* The same rules with some of the patterns only; those stay the rules'. */
+/* Returns the rules with only the patterns [first, end); the texts still belong to `rules`. */
 static struct shard_pack_rules some_common(const struct shard_pack_rules *rules, unsigned first, unsigned end)
 {
 	struct shard_pack_rules some = *rules;
@@ -289,7 +290,7 @@ static void settle_common(struct pack_args *args, const struct pack_input *input
 		         "otherwise");
 }
 
-/* Files that belong together, as in WebDataset's shards, and are dealt one by one.  Items stand in the order of their paths. */
+/* Warns if files seem to belong together, as in WebDataset, but each would be a sample.  Items are sorted by path. */
 static void warn_of_pairs(const struct pack_args *args, const struct shard_pack_plan *plan)
 {
 	struct mkshard_keys keys = { 0 };
@@ -314,7 +315,7 @@ static void warn_of_pairs(const struct pack_args *args, const struct shard_pack_
 		        base_err_quote(pair[1]->path, second, sizeof(second)));
 }
 
-/* Rules that do nothing are mistyped rules. */
+/* Warns of rules that match no file: they are probably mistyped. */
 static void warn_of_idle_rules(const struct pack_args *args, const struct shard_pack_plan *plan)
 {
 	static const char *const option[] = { "", "--sample=key", "--group" };
@@ -403,7 +404,7 @@ static int build_index(const struct shard_pack_plan *plan, const struct pack_sha
 	return rc;
 }
 
-/* Names where both come from; with --keep-going the first one is packed. */
+/* Reports two files that clash, with their sources; with --keep-going the first one is packed. */
 static int on_clash(
         void *arg, const struct shard_pack_item *item, const struct shard_pack_item *kept, struct base_err *err)
 {
@@ -444,7 +445,7 @@ static void list_left_out(struct pack_input *input)
 		cli_note("left out %s", input->left_out[i].text);
 }
 
-/* Without --keep-going: one file is told as the error, of several each is listed before it. */
+/* Makes the error of a run without --keep-going: it names a single file itself, and lists several files before it. */
 static int refused(struct pack_input *input, struct base_err *err)
 {
 	if (input->n_refused == 1)
@@ -475,7 +476,7 @@ static void report(const struct shard_pack_plan *plan, const struct pack_input *
 	printf("\n");
 }
 
-/* A resumed shard's left-out items, which the run before this one met. */
+/* Takes over the items that an earlier run left out of complete shards. */
 static int recall_left_out(struct shard_pack_plan *plan, struct pack_input *input, struct pack_shard_sums *sums)
 {
 	for (uint32_t s = 0; s < plan->n_shards; s++) {
@@ -485,7 +486,7 @@ static int recall_left_out(struct shard_pack_plan *plan, struct pack_input *inpu
 		for (uint64_t k = plan->first[s]; k < plan->first[s + 1]; k++)
 			any |= sums[s].left_out[k - plan->first[s]] != 0;
 		if (any && !input->keep_going) {
-			sums[s].complete = false; /* try again */
+			sums[s].complete = false; /* write the shard again */
 			continue;
 		}
 		for (uint64_t k = plan->first[s]; any && k < plan->first[s + 1]; k++) {
@@ -531,7 +532,7 @@ static int write_dataset(const struct pack_args *args, struct pack_places *place
 	if (!sums)
 		return base_err_set(err, -ENOMEM, "out of memory");
 	int rc = pack_journal_open(places->partial, plan, sums, err, &journal);
-	bool ours = rc == 0; /* the partial directory: not another run's, to be swept when nothing in it is of use */
+	bool ours = rc == 0; /* the journal is locked, so DATASET.partial belongs to this run */
 	if (rc == 0)
 		rc = recall_left_out(plan, input, sums);
 	for (uint32_t s = 0; s < plan->n_shards; s++)
@@ -571,17 +572,17 @@ static int write_dataset(const struct pack_args *args, struct pack_places *place
 		free(sums[s].blocks);
 	}
 	free(sums);
-	if (rc && ours && !any) /* nothing to go on from */
+	if (rc && ours && !any) /* no complete shard: a rerun has nothing to go on from */
 		pack_places_sweep(places);
 	pack_journal_close(journal);
 	if (places->published)
-		pack_interrupt_end(); /* nothing is to be gone on with */
+		pack_interrupt_end(); /* a signal now interrupts no packing */
 	if (rc == 0)
 		pack_publish_finish(places);
 	return rc;
 }
 
-/* Do sources come through standard input?  The same command again needs it once more. */
+/* Whether a source comes through standard input; a rerun then needs the same input. */
 static bool reads_standard_input(const struct pack_args *args)
 {
 	bool piped = false;
@@ -658,7 +659,7 @@ int mkshard_pack(int argc, char **argv)
 	};
 	struct pack_places places = { .lock = -1 };
 	struct base_err err = { 0 };
-	char *command = pack_command_line(argc, argv); /* before options are sorted out of it */
+	char *command = pack_command_line(argc, argv); /* before argp reorders argv */
 	args.command = command;
 	shard_pack_rules_init(&args.rules);
 	cli_parse(&argp, argc, argv, &args);

@@ -1,5 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Reading a shard.  Tar: once, front to back, headers to the parser, contents to the sums.  Bare: its footer. */
+/* Reads one shard for `mkshard index`; index.h first.
+ *
+ * It reads a tar shard once from front to back, and gives headers to the parser and contents to the checksums.  Of a
+ * bare shard it reads the footer. */
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
@@ -22,7 +25,7 @@
 #include "tools/mkshard/sum.h"
 #include "tools/common/progress.h"
 
-/* A header with the largest pax and long-name records that the parser takes in one piece. */
+/* Room for a header with the largest pax and long-name records that the parser accepts. */
 enum { HEADER_BUFFER = SHARD_TAR_PAX_MAX + 4 * SHARD_TAR_BLOCK };
 
 struct parse {
@@ -30,12 +33,12 @@ struct parse {
 	struct shard_tar_parser *parser;
 	bool keep_going;
 	struct base_err *err;
-	uint64_t next; /* the next header starts here; bytes before it are content, padding or skipped */
-	size_t need;   /* bytes of it that the parser wants */
-	size_t have;   /* bytes of it in header */
+	uint64_t next; /* offset of the next header; bytes before it are content or padding */
+	size_t need;   /* bytes of the header that the parser wants */
+	size_t have;   /* bytes of the header in `header` */
 	uint8_t *header;
-	bool ended; /* end-of-archive blocks were seen */
-	/* The content that is passing by. */
+	bool ended; /* the end-of-archive blocks were found */
+	/* The content that is read now: */
 	bool summing;
 	uint64_t content_offset, content_end;
 	struct file_sum sum;
@@ -81,7 +84,7 @@ int found_shard_leave_out(struct found_shard *shard, const char *text)
 	return shard->left_out[shard->n_left_out++] ? 0 : -ENOMEM;
 }
 
-/* Can this member be in a dataset?  Fills `path` with the name to store ("" for the root itself). */
+/* Checks that a dataset can hold this member.  Fills `path` with the name to store ("" for the root itself). */
 static int check_member(
         const struct parse *parse, const struct shard_tar_member *member, char *path, size_t size, struct base_err *err)
 {
@@ -131,7 +134,7 @@ static int take_member(struct parse *parse, const struct shard_tar_member *membe
 		return 0;
 	size_t len = strlen(path) + 1;
 	uint64_t blocks = member->length > SHARD_BLOCK ? (member->length + SHARD_BLOCK - 1) / SHARD_BLOCK : 0;
-	if (member->length > shard->size_bytes) /* before anything is allocated for it */
+	if (member->length > shard->size_bytes) /* checked before memory is allocated for the member */
 		return base_err_set(parse->err, -EUCLEAN,
 		        "truncated: the member at byte %" PRIu64 " is longer than the shard", member->header_offset);
 	if (grow(&shard->files, &shard->capacity, shard->n_files + 1, sizeof(*shard->files)) ||
@@ -160,7 +163,7 @@ static int take_member(struct parse *parse, const struct shard_tar_member *membe
 	return 0;
 }
 
-/* Gives the gathered header bytes to the parser.  Returns 0 to go on. */
+/* Gives the gathered header bytes to the parser.  Returns 0, or -errno with a sentence. */
 static int parse_header(struct parse *parse, bool at_eof)
 {
 	struct shard_tar_member member;
@@ -180,7 +183,7 @@ static int parse_header(struct parse *parse, bool at_eof)
 		parse->need = SHARD_TAR_BLOCK;
 		return take_member(parse, &member);
 	}
-	/* What was parsed is dropped, what follows is kept. */
+	/* The parser needs more bytes: drop those that it has taken, and keep the others. */
 	size_t done = (size_t)(next - parse->next);
 	if (need > HEADER_BUFFER || (done == 0 && need <= parse->have))
 		return base_err_set(parse->err, -EUCLEAN, "impossible header at byte %" PRIu64, next);
@@ -212,7 +215,7 @@ static int consume(void *arg, uint64_t offset, const uint8_t *data, size_t len)
 				break;
 			end_content(parse);
 		}
-		uint64_t header_at = parse->next + parse->have; /* where the next header byte comes from */
+		uint64_t header_at = parse->next + parse->have; /* offset of the next header byte */
 		if (header_at >= end)
 			break;
 		size_t want = parse->need - parse->have, there = (size_t)(end - header_at);
@@ -249,7 +252,7 @@ static int finish(struct parse *parse)
 	return rc;
 }
 
-/* The options record, when `mkshard pack` wrote this shard. */
+/* Reads the options record, if `mkshard pack` wrote this shard. */
 static int read_record(struct found_shard *shard, int fd)
 {
 	cleanup_free uint8_t *head = malloc(HEADER_BUFFER);
@@ -262,7 +265,8 @@ static int read_record(struct found_shard *shard, int fd)
 	return rc == -ENOENT ? 0 : rc;
 }
 
-/* Nothing behind the damage is looked for: what looks like a header there may be a file's content (a tar in a tar). */
+/* Keeps the members before the damage.  It does not search for headers behind it, because a file's content may look
+ * like one (a tar in a tar). */
 static int keep_what_came_before(struct parse *parse, int rc)
 {
 	struct found_shard *shard = parse->shard;
@@ -335,7 +339,7 @@ static int parse_bare(struct found_shard *shard, int fd, const uint8_t *trailer,
 	int rc = shard_bare_trailer(trailer, shard->size_bytes, err, &info);
 	if (rc)
 		return rc;
-	/* The trailer was held against the shard's size: the footer is no larger than the shard. */
+	/* The parser of the trailer has checked that the footer is not larger than the shard. */
 	cleanup_free uint8_t *footer = malloc(info.footer_bytes + 1);
 	if (!footer)
 		return base_err_set(err, -ENOMEM, "out of memory");
@@ -350,7 +354,7 @@ static int parse_bare(struct found_shard *shard, int fd, const uint8_t *trailer,
 	return rc;
 }
 
-/* Is this the end of a bare shard? */
+/* Reads the trailer.  Returns whether the shard is a bare one. */
 static bool read_trailer(const struct found_shard *shard, int fd, uint8_t trailer[static SHARD_BARE_TRAILER])
 {
 	return shard->size_bytes >= SHARD_BARE_TRAILER &&

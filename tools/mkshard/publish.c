@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* Locks, checks, renames and cleans the directories of a packing; publish.h first. */
 #include "tools/mkshard/publish.h"
 
 #include <dirent.h>
@@ -21,8 +22,8 @@
 
 #define JOURNAL SHARD_UNFINISHED_JOURNAL
 #define COMMAND SHARD_UNFINISHED_COMMAND
-#define REPLACING "replacing" /* in the new dataset: the one before it goes through DATASET.replaced */
-#define PROBE "probe-"        /* directories that are renamed to see whether that is possible */
+#define REPLACING "replacing" /* a file in the new dataset: it replaces an old one, which may be DATASET.replaced */
+#define PROBE "probe-"        /* directories that are renamed to test whether that is possible */
 
 enum { LOCK_TRIES = 1000 };
 
@@ -61,7 +62,7 @@ static bool join(char path[static PATH_MAX], const char *dir, const char *name)
 	return snprintf(path, PATH_MAX, "%s/%s", dir, name) < PATH_MAX;
 }
 
-/* 1: it exists, 0: it does not, or -errno: nobody can tell. */
+/* Returns 1 if it exists, 0 if not, or -errno if lstat(2) fails. */
 static int exists(const char *path)
 {
 	struct stat st;
@@ -74,21 +75,22 @@ static int holds(const char *dir, const char *name)
 	return join(path, dir, name) ? exists(path) : -ENAMETOOLONG;
 }
 
-/* Files that tell the next run where this one ended. */
+/* Whether this file tells the next run where this one ended. */
 static bool state_file(const char *name)
 {
 	return !strcmp(name, JOURNAL) || !strcmp(name, COMMAND) || !strcmp(name, REPLACING);
 }
 
-/* Files that serve a packing only. */
+/* Whether this file is needed only while packing. */
 static bool working_file(const char *name)
 {
 	return state_file(name) || !strncmp(name, "unpacked-", 9) || !strncmp(name, PROBE, strlen(PROBE)) ||
-	       !strncmp(name, SHARD_INDEX_NAME ".", strlen(SHARD_INDEX_NAME ".")) || /* an index half written */
-	       !strncmp(name, ".nfs", 4); /* on NFS: what was removed while somebody had it open */
+	       !strncmp(
+	               name, SHARD_INDEX_NAME ".", strlen(SHARD_INDEX_NAME ".")) || /* an index that is being written */
+	       !strncmp(name, ".nfs", 4); /* on NFS: a file that was removed while it was open */
 }
 
-/* A file that mkshard itself puts into a dataset's directory. */
+/* Whether mkshard itself puts this file into a dataset's directory. */
 static bool own_file(const char *name)
 {
 	static const char prefix[] = "shard-";
@@ -109,11 +111,11 @@ static int remove_at(int dirfd, const char *name)
 static int sync_directory(const char *dir)
 {
 	cleanup_close int fd = open(dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-	/* Some file systems have no fsync on directories and say so. */
+	/* Some file systems have no fsync(2) for directories, and report it. */
 	return fd >= 0 && (fsync(fd) == 0 || errno == EINVAL || errno == ENOTSUP) ? 0 : -errno;
 }
 
-/* Removes working files, those that tell of the state last and only with `state_too`. */
+/* Removes working files.  With `state_too` it removes the state files too, as the last ones. */
 static int sweep_working(const char *dir, bool state_too)
 {
 	cleanup_closedir DIR *stream = opendir(dir);
@@ -132,8 +134,8 @@ static int sweep_working(const char *dir, bool state_too)
 	return rc;
 }
 
-/* Looks for files that are not mkshard's; `remove` unlinks those that are.  Returns 0, -ENOTEMPTY with the first
- * foreign name in err, or -errno. */
+/* Checks that all files in a directory are mkshard's; with `remove` it unlinks them.  Returns 0, -ENOTEMPTY with a
+ * sentence that names the first other file, or -errno. */
 static int sweep(const char *dir, bool remove, struct base_err *err)
 {
 	char quoted[512], foreign[256];
@@ -156,7 +158,7 @@ static int sweep(const char *dir, bool remove, struct base_err *err)
 	return errno ? base_err_set(err, -errno, "'%s': %s", quoted, strerror(errno)) : 0;
 }
 
-/* Removes what mkshard made in it, if that is all there is. */
+/* Removes all files of a directory, if mkshard made all of them. */
 static int empty_dataset(const char *dir, struct base_err *err)
 {
 	int rc = sweep(dir, false, err);
@@ -171,7 +173,8 @@ static int remove_dataset(const char *dir, struct base_err *err)
 	return rc;
 }
 
-/* Shards of a run with other options, which was killed before any of them was complete. */
+/* Removes shards that are not in the plan: a run with other options left them, and was killed before one was
+ * complete. */
 static int sweep_strangers(const char *dir, const struct shard_pack_plan *plan)
 {
 	cleanup_closedir DIR *stream = opendir(dir);
@@ -195,8 +198,8 @@ static int sweep_strangers(const char *dir, const struct shard_pack_plan *plan)
 
 /* What an earlier run left */
 
-/* Locks a directory against other runs.  -EBUSY with a sentence; where there are no locks, there is nothing to go
- * by. */
+/* Locks a directory against other runs.  Returns 0, also if the file system has no locks; -EBUSY with a sentence if
+ * another run holds the lock. */
 static int lock_directory(const struct pack_places *places, const char *dir, int *ret_fd, struct base_err *err)
 {
 	cleanup_close int fd = open(dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
@@ -209,8 +212,8 @@ static int lock_directory(const struct pack_places *places, const char *dir, int
 	return 0;
 }
 
-/* DATASET is the new one and has its journal still: the old one, which an exchange put where the new one was made,
- * goes. */
+/* DATASET is the new dataset and still has its journal.  Removes the old one, which RENAME_EXCHANGE has put at
+ * DATASET.partial. */
 static int remove_replaced(const struct pack_places *places, struct base_err *err)
 {
 	int journal = holds(places->partial, JOURNAL), index = holds(places->partial, SHARD_INDEX_NAME);
@@ -225,7 +228,7 @@ static int remove_replaced(const struct pack_places *places, struct base_err *er
 	return replaced ? remove_dataset(places->replaced, err) : 0;
 }
 
-/* DATASET is the new one and has its journal still.  What was replaced goes, then the journal. */
+/* DATASET is the new dataset and still has its journal.  Removes the replaced dataset, then the journal. */
 static int finish(const struct pack_places *places, struct base_err *err)
 {
 	int replacing = holds(places->dataset, REPLACING);
@@ -257,7 +260,7 @@ static int settle_earlier_run(const struct pack_places *places, struct base_err 
 	return rc ? base_err_set(err, rc, "'%s': %s", places->quoted, strerror(-rc)) : 0;
 }
 
-/* May DATASET be made here?  Everything that can be said before any work is done. */
+/* Whether DATASET can be made here: all checks that are possible before any work is done. */
 
 static int check_mount_point(const struct pack_places *places, struct base_err *err)
 {
@@ -314,7 +317,7 @@ int pack_places_check(struct pack_places *places, bool force, struct base_err *e
 	return check_replaceable(places, &st, err);
 }
 
-/* Can a directory be renamed here?  Stores for objects say no, and a packing would end with that. */
+/* Tests whether a directory can be renamed here.  On object stores it cannot, and the packing would fail at its end. */
 static int probe(const struct pack_places *places, struct base_err *err)
 {
 	char from[PATH_MAX], to[PATH_MAX];
@@ -336,7 +339,8 @@ static int probe(const struct pack_places *places, struct base_err *err)
 	return 0;
 }
 
-/* For people, and for what is told of an unfinished packing: a packing does without it. */
+/* Writes the file "command", which messages about an unfinished packing show.  Packing works without it, so errors
+ * are ignored. */
 static void write_command(const struct pack_places *places, const char *command)
 {
 	char path[PATH_MAX], here[PATH_MAX];
@@ -347,7 +351,7 @@ static void write_command(const struct pack_places *places, const char *command)
 		unlink(path);
 }
 
-/* What is in DATASET.partial before this run: nothing but mkshard's, and no dataset of that name. */
+/* Checks DATASET.partial before this run: it may hold only mkshard's files, and must not be a finished dataset. */
 static int check_partial(const struct pack_places *places, struct base_err *err)
 {
 	char path[PATH_MAX];
@@ -370,7 +374,7 @@ int pack_places_lock(struct pack_places *places, const char *command, struct bas
 		if (mkdir(places->partial, 0755) && errno != EEXIST)
 			return base_err_set(err, -errno, "'%s': %s", places->partial, strerror(errno));
 		rc = lock_directory(places, places->partial, &fd, err);
-		/* Another one by now: the run that it belonged to has just ended. */
+		/* If another run has just ended, it has renamed or removed the directory that was locked here. */
 		if (rc == 0 && (fstat(fd, &here) || stat(places->partial, &there) || here.st_ino != there.st_ino))
 			rc = base_err_set(err, -ENOENT, "'%s': comes and goes", places->partial);
 		if (rc == 0)
@@ -406,7 +410,7 @@ int pack_places_drop_index(const struct pack_places *places, struct base_err *er
 
 /* Publication */
 
-/* Of renameat2: this file system has no flags. */
+/* Whether this error of renameat2(2) means that the file system has no flags. */
 static bool without_flags(int rc)
 {
 	return rc == -EINVAL || rc == -ENOSYS || rc == -EOPNOTSUPP;
@@ -417,7 +421,8 @@ static int rename_to(const char *from, const char *to, unsigned flags)
 	return renameat2(AT_FDCWD, from, AT_FDCWD, to, flags) ? -errno : 0;
 }
 
-/* Is DATASET the directory that was made?  NFS may say that a rename failed which a lost answer told of. */
+/* Whether DATASET is now the directory of this run.  On NFS a rename may succeed and still report an error, if the
+ * answer was lost. */
 static bool stands(const struct pack_places *places)
 {
 	struct stat here, there;
@@ -452,13 +457,13 @@ static int replace(const struct pack_places *places)
 	cleanup_close int fd = open(mark, O_WRONLY | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0644);
 	int rc = fd < 0 ? -errno : sync_directory(places->partial);
 	if (rc == 0) {
-		rc = rename_to(
-		        places->partial, places->dataset, RENAME_EXCHANGE); /* whoever has the old one open keeps it */
+		rc = rename_to(places->partial, places->dataset,
+		        RENAME_EXCHANGE); /* open files of the old dataset stay valid */
 		if (without_flags(rc))
 			rc = two_renames(places);
 	}
 	if (rc && exists(places->dataset) == 1)
-		unlink(mark); /* of partial: where the renames took place, there is none */
+		unlink(mark); /* in DATASET.partial; after successful renames there is none */
 	return rc;
 }
 

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Finding the files: directories by several threads, lists by one.
+/* Finds the files of directories (with several threads) and of lists, for `mkshard pack`; pack.h first.
  *
- * A directory's entries are asked for in the order of their inode numbers: on ext4 and its like that is the order of
- * the inode tables on disk, which makes a cold scan sequential. */
+ * It calls statx(2) on a directory's entries in the order of their inode numbers.  On ext4 and similar file systems
+ * that is the order of the inode tables on disk, so a cold scan reads sequentially. */
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -62,7 +62,8 @@ int64_t pack_input_source(struct pack_input *input, const char *name, int dirfd,
 	return input->n_sources++;
 }
 
-/* Millions of paths: in chunks, not one allocation each.  NULL when out of memory. */
+/* Copies a path into a chunk of memory: millions of paths must not need one malloc each.  Returns NULL without
+ * memory. */
 static char *keep_path(struct pack_input *input, const char *path)
 {
 	size_t len = strlen(path) + 1;
@@ -141,7 +142,7 @@ int pack_input_refuse(struct pack_input *input, struct base_err *err)
 	return rc;
 }
 
-/* One file or directory as an item. */
+/* Makes an item of a file or directory. */
 static struct shard_pack_item make_item(const char *path, const struct statx *stx, uint32_t source)
 {
 	bool directory = S_ISDIR(stx->stx_mode);
@@ -159,10 +160,10 @@ static struct shard_pack_item make_item(const char *path, const struct statx *st
 
 /* Directories */
 
-/* A directory to be listed.  Kept until the end of the scan: its children point to it, for the loop check. */
+/* A directory to list.  It stays until the end of the scan, because its children point to it for the check of loops. */
 struct dir_node {
 	struct dir_node *parent;
-	struct dir_node *next; /* in the queue, then in the list of all */
+	struct dir_node *next; /* in `queue`, later in `listed` */
 	uint64_t dev, ino;
 	char path[]; /* relative to the source; "" is the source itself */
 };
@@ -176,8 +177,8 @@ struct scan {
 	pthread_cond_t changed;
 	/* Guarded by lock. */
 	struct dir_node *queue, *listed;
-	uint32_t busy; /* threads that list a directory */
-	int rc;        /* first error stops all */
+	uint32_t busy; /* threads that list a directory now */
+	int rc;        /* the first error; it stops all threads */
 	struct base_err err;
 };
 
@@ -221,7 +222,7 @@ static int enqueue(struct scan *scan, struct dir_node *parent, const char *path,
 	return 0;
 }
 
-/* Can this directory be entered, or does it lead back into itself, or to where the dataset is written? */
+/* Checks that a directory does not lead back to itself, and is not the one in which the dataset is made. */
 static int check_directory(
         struct scan *scan, struct dir_node *parent, const char *path, const struct statx *stx, struct base_err *err)
 {
@@ -272,7 +273,7 @@ static int take_entry(struct scan *scan, struct dir_node *dir, int fd, const cha
 			int rc = pack_input_add(scan->input, &item);
 			return rc ? rc : enqueue(scan, dir, path, &stx);
 		}
-		if (err.code == -EINVAL) /* inside its own source: nothing to go on with */
+		if (err.code == -EINVAL) /* the dataset lies inside its own source: end the run */
 			goto stop;
 	} else {
 		struct shard_pack_item item = make_item(path, &stx, scan->source);
@@ -439,7 +440,7 @@ int pack_scan_directory(struct pack_input *input, const char *path, struct base_
 
 /* Lists */
 
-/* Turns a listed name into the path stored: absolute names must lie below the directory, and lose it. */
+/* Turns a listed name into the path to store.  An absolute name must lie below the directory, whose path is cut off. */
 static int list_path(char *name, const char *directory, struct base_err *err)
 {
 	size_t len = strlen(directory);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* `mkshard stats`: how random an order of a dataset is, beside a true random permutation. */
+/* `mkshard stats`: measures how random an order is, beside a random permutation; shard/quality.h first. */
 #include <errno.h>
 #include <inttypes.h>
 #include <math.h>
@@ -23,7 +23,7 @@ struct args {
 	struct view_options view;
 	const char *svg;
 	bool json;
-	uint32_t component; /* of the path, 1 = first; 0 = the directory that holds the file */
+	uint32_t component; /* which directory of the path is the class, from 1; 0: the one that holds the file */
 	uint32_t epochs;
 	uint32_t batch;
 };
@@ -78,16 +78,16 @@ static error_t parse(int key, char *arg, struct argp_state *state)
 	}
 }
 
-/* What is measured: a view, the class of each of its samples, and room for one epoch. */
+/* What is measured: a view, the class of each of its samples, and memory for one epoch. */
 struct stats {
 	const struct args *args;
 	struct shard_index *index;
 	struct shard_view *view;
 	uint32_t first;     /* sample id of item 0 */
 	uint32_t n;         /* samples of the view */
-	uint32_t n_classes; /* used ones */
-	uint32_t *classes;  /* item -> class, numbered in the order of their names */
-	uint32_t *places;   /* item -> place in stored order among the view's samples */
+	uint32_t n_classes; /* classes that have samples */
+	uint32_t *classes;  /* item -> class, numbered in the order of names */
+	uint32_t *places;   /* item -> its rank in stored order among the view's samples */
 	uint32_t *sequence_slots;
 	uint32_t *sequence_classes;
 	uint32_t *shuffled;
@@ -106,7 +106,7 @@ static void stats_done(struct stats *s)
 	shard_index_close(s->index);
 }
 
-/* The directory that stands for a sample's class: its own, or the ancestor at the depth that was asked for. */
+/* Finds the directory of a sample's class: its own directory, or the ancestor at the depth of --classes-from. */
 static int class_dir(const struct stats *s, uint32_t dir, uint32_t *ret_dir)
 {
 	uint32_t chain[SHARD_DEPTH_MAX + 1];
@@ -115,7 +115,7 @@ static int class_dir(const struct stats *s, uint32_t dir, uint32_t *ret_dir)
 	*ret_dir = dir;
 	if (s->args->component == 0)
 		return 0;
-	while (dir != 0) { /* parents have smaller ids: it ends */
+	while (dir != 0) { /* ends, because parents have smaller ids */
 		struct shard_dir rec;
 		int rc = shard_index_dir(s->index, dir, &rec);
 
@@ -130,7 +130,7 @@ static int class_dir(const struct stats *s, uint32_t dir, uint32_t *ret_dir)
 	return 0;
 }
 
-/* Numbers the directories that are classes of some sample.  Directory ids are in the order of names already. */
+/* Numbers the directories that are the class of a sample.  Directory ids are already in the order of names. */
 static int number_classes(struct stats *s, struct base_err *err)
 {
 	uint32_t n_dirs = shard_index_info(s->index)->n_dirs;
@@ -165,7 +165,7 @@ static int number_classes(struct stats *s, struct base_err *err)
 	return 0;
 }
 
-/* A slot and the item stored there, for ranking the slots of a subtree. */
+/* A storage slot and the item in it, to rank the storage slots of a subtree. */
 struct stored {
 	uint32_t slot;
 	uint32_t item;
@@ -216,7 +216,7 @@ static int stats_open(struct stats *s, struct view_options *view, struct base_er
 	s->n = end - s->first;
 	if (s->n == 0)
 		return base_err_set(err, -EINVAL, "'%s' holds no samples", s->args->dataset);
-	/* A rank has at most n turns, and one more where its share is padded. */
+	/* A rank has at most n turns, and one more if its part is padded. */
 	bytes = ((size_t)s->n + 1) * sizeof(uint32_t);
 	s->classes = malloc(bytes);
 	s->places = malloc(bytes);
@@ -229,7 +229,7 @@ static int stats_open(struct stats *s, struct view_options *view, struct base_er
 	return rc < 0 ? rc : rank_places(s, err);
 }
 
-/* One epoch of the view's rank into the sequences; returns its length in *ret_n. */
+/* Stores one epoch of the view's rank in the sequences, and its length in *ret_n. */
 static int load_epoch(struct stats *s, uint64_t number, uint64_t *ret_n)
 {
 	uint32_t rank = shard_view_options_get(s->view)->rank;
@@ -254,7 +254,7 @@ static int load_epoch(struct stats *s, uint64_t number, uint64_t *ret_n)
 	return rc;
 }
 
-/* As many samples of a random permutation. */
+/* Stores n samples of a random permutation in the sequences. */
 static void load_random(struct stats *s, uint64_t seed, uint64_t n)
 {
 	shard_quality_shuffle(seed, s->n, s->shuffled);
@@ -301,7 +301,7 @@ static int measure(struct stats *s, struct base_err *err)
 	return rc;
 }
 
-/* "order=chunk (chunks of 32 samples, pools of 2048 chunks), seed 0" */
+/* Writes a text such as "order=chunk (chunks of 32 samples, pools of 2048 chunks), seed 0". */
 static void describe(const struct stats *s, char *buf, size_t size)
 {
 	const struct shard_view_options *o = shard_view_options_get(s->view);

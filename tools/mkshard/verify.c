@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* `mkshard verify`: every checksum, at the speed of the device.
+/* `mkshard verify`: checks every checksum, at the speed of the device; mkshard.h and shards.h first.
  *
- * A shard is streamed front to back; the files lie in it in the order of their offsets, so each is summed as it comes
- * by.  Files that overlap another one (an index made by somebody else), and those behind a place that cannot be read, are
- * read by themselves. */
+ * It reads each shard once from front to back, and sums the files in the order of their offsets.  It reads a file
+ * singly if the file overlaps another one (in an index of another program), or if it lies behind a place that cannot
+ * be read. */
 #include <errno.h>
 #include <inttypes.h>
 #include <pthread.h>
@@ -31,7 +31,7 @@ struct verify_args {
 	bool json;
 	uint32_t jobs;
 	bool quarantine;
-	const char *list; /* NULL: beside the index */
+	const char *list; /* path of the quarantine list; NULL: beside the index */
 };
 
 static const struct argp_option verify_options[] = {
@@ -72,10 +72,10 @@ static error_t parse_verify(int key, char *arg, struct argp_state *state)
 }
 
 struct bad {
-	uint32_t file;  /* SHARD_NONE: all of a shard, or the index */
+	uint32_t file;  /* SHARD_NONE: the whole shard, or the index */
 	uint32_t shard; /* SHARD_NONE: the index */
 	uint64_t offset;
-	bool unchecked; /* a shard that could not be opened for our own sake: nothing is known of its files */
+	bool unchecked; /* a shard that this process could not open (is_ours): its files were not checked */
 	char text[256];
 };
 
@@ -84,16 +84,16 @@ struct verify {
 	struct shard_files by_shard;
 	pthread_mutex_t lock;
 	struct bad *bad;      /* guarded by lock */
-	uint64_t n_bad;       /* found; at most BAD_LISTED_MAX are kept */
-	uint64_t n_bad_files; /* those of them that are a file's */
+	uint64_t n_bad;       /* all that were found; `bad` keeps at most BAD_LISTED_MAX */
+	uint64_t n_bad_files; /* those that belong to one file */
 	bool index_bad;
 	uint64_t n_kept;
-	uint8_t *bad_samples; /* guarded by lock: a bit each; NULL: no quarantine list is asked for */
-	bool cannot_list;     /* guarded by lock: something is bad that no list of samples can stand for */
-	uint32_t unchecked;   /* guarded by lock: shards */
+	uint8_t *bad_samples; /* guarded by lock: a bit per sample; NULL: no --quarantine */
+	bool cannot_list;     /* guarded by lock: something else than a sample is bad, so no list can be right */
+	uint32_t unchecked;   /* guarded by lock: shards that were not checked */
 };
 
-/* With the lock. */
+/* Call with the lock held. */
 static void quarantine(struct verify *verify, uint32_t file)
 {
 	struct shard_place place = { .sample = SHARD_NONE };
@@ -139,16 +139,16 @@ static void note_record(void *arg, uint32_t file, int rc)
 	note(arg, file, SHARD_NONE, 0, text);
 }
 
-/* A shard passing by. */
+/* One pass over a shard. */
 struct pass {
 	struct verify *verify;
 	uint32_t shard;
 	const struct shard_extent *extents;
-	uint64_t n, at;      /* extents[at] is next, or being summed */
-	bool started;        /* extents[at] */
-	uint64_t *blocks;    /* sums of the file at hand */
-	uint64_t n_blocks;   /* room */
-	struct file_sum sum; /* of the file at hand */
+	uint64_t n, at;      /* extents[at] is the current file */
+	bool started;        /* `sum` has begun with the current file */
+	uint64_t *blocks;    /* block sums of the current file */
+	uint64_t n_blocks;   /* capacity of `blocks` */
+	struct file_sum sum; /* of the current file */
 };
 
 static int start_file(struct pass *pass)
@@ -167,14 +167,14 @@ static int start_file(struct pass *pass)
 	return 0;
 }
 
-/* Records lie in the order of paths: each one is a cache miss, asked for some files before it is looked at. */
+/* Prefetches the record of a later file.  Records are in the order of paths, so each one is a cache miss here. */
 static void hint(const struct pass *pass)
 {
 	if (pass->at + HINT < pass->n)
 		shard_index_hint_record(pass->verify->index, pass->extents[pass->at + HINT].file);
 }
 
-/* Compares the sums of a file that has passed. */
+/* Compares the sums of a file after its last byte. */
 static void end_file(struct pass *pass)
 {
 	const struct shard_extent *extent = &pass->extents[pass->at++];
@@ -192,7 +192,7 @@ static void end_file(struct pass *pass)
 		if (rc == 0 && xxh3 != pass->blocks[b]) {
 			note(pass->verify, extent->file, pass->shard, offset, "checksum mismatch");
 			found = true;
-			break; /* the first bad block names the place */
+			break; /* the message names the first bad block */
 		}
 	}
 	if (rc)
@@ -201,7 +201,7 @@ static void end_file(struct pass *pass)
 		note(pass->verify, extent->file, pass->shard, extent->offset, "checksum mismatch");
 }
 
-/* A file of one block that is all there: what most are. */
+/* Checks a file of one block whose bytes are all in memory: the usual case. */
 static void small_file(struct pass *pass, const uint8_t *data)
 {
 	const struct shard_extent *extent = &pass->extents[pass->at++];
@@ -248,7 +248,7 @@ static int discard(void *arg, uint64_t offset, const uint8_t *data, size_t len)
 	return 0;
 }
 
-/* What of a shard that cannot be opened is bad: all of it. */
+/* Quarantines all files of a shard that cannot be opened. */
 static void quarantine_all(struct verify *verify, const struct shard_extent *extents, uint64_t n)
 {
 	pthread_mutex_lock(&verify->lock);
@@ -257,7 +257,7 @@ static void quarantine_all(struct verify *verify, const struct shard_extent *ext
 	pthread_mutex_unlock(&verify->lock);
 }
 
-/* A file by itself. */
+/* Reads and checks one file. */
 static int verify_alone(struct verify *verify, uint32_t shard, const struct shard_extent *extent, int fd)
 {
 	cleanup_free uint8_t *buf = malloc(SHARD_BLOCK);
@@ -276,7 +276,7 @@ static int stream_shard(struct verify *verify, uint32_t shard, int fd, struct sh
 	int rc = shard_index_shard(verify->index, shard, &rec);
 	if (rc || !mkshard_shard_path(verify->index, &rec, path, sizeof(path)))
 		return rc ? rc : -ENAMETOOLONG;
-	/* What lies behind the end, or over the file before, does not pass by in order. */
+	/* A file that ends behind the shard's end, or that overlaps the one before, is not part of the pass. */
 	uint64_t in_order = 0, end = 0;
 	for (uint64_t i = 0; i < n && rc == 0; i++) {
 		if (extents[i].offset < end || extents[i].offset > rec.size_bytes ||
@@ -304,7 +304,7 @@ static int stream_shard(struct verify *verify, uint32_t shard, int fd, struct sh
 	return rc;
 }
 
-/* Says something of us, and nothing of the shard. */
+/* Whether the error comes from this process (permissions, limits, memory), and says nothing about the shard. */
 static bool is_ours(int rc)
 {
 	return rc == -EACCES || rc == -EPERM || rc == -EMFILE || rc == -ENFILE || rc == -ENOMEM;
@@ -346,7 +346,7 @@ static int compare_bad(const void *pa, const void *pb)
 {
 	const struct bad *a = pa, *b = pb;
 	if (a->shard != b->shard)
-		return a->shard + 1 < b->shard + 1 ? -1 : 1; /* SHARD_NONE, the index, first */
+		return a->shard + 1 < b->shard + 1 ? -1 : 1; /* + 1: SHARD_NONE, the index, sorts first */
 	if (a->offset != b->offset)
 		return a->offset < b->offset ? -1 : 1;
 	return a->file < b->file ? -1 : a->file > b->file;
@@ -394,7 +394,7 @@ static void print_bad_json(const struct verify *verify, const struct bad *bad)
 	printf("}");
 }
 
-/* All files of a shard that is bad as a whole are. */
+/* Counts the bad files; in a shard that is bad as a whole, every file is bad. */
 static uint64_t bad_files(const struct verify *verify)
 {
 	uint64_t files = verify->n_bad_files;
@@ -416,7 +416,7 @@ static void report(const struct verify *verify, const struct verify_args *args, 
 	char bytes[16], rate[16];
 	if (verify->n_kept)
 		qsort(verify->bad, verify->n_kept, sizeof(*verify->bad), compare_bad);
-	uint64_t records = 0; /* one bad byte of the index is thousands of them, which are mended together */
+	uint64_t records = 0; /* one bad byte of the index damages thousands of records, so only some are shown */
 	for (uint64_t i = 0; !args->json && i < verify->n_kept; i++) {
 		const struct bad *bad = &verify->bad[i];
 		if (bad->file == SHARD_NONE || bad->shard != SHARD_NONE || ++records <= RECORDS_SHOWN_MAX)
@@ -453,7 +453,7 @@ static void report(const struct verify *verify, const struct verify_args *args, 
 		        verify->unchecked, info->n_shards);
 }
 
-/* The list of what was found.  An exit status. */
+/* Writes the quarantine list.  Returns an exit status. */
 static int write_list(struct verify *verify, const struct verify_args *args)
 {
 	uint32_t n_samples = shard_index_info(verify->index)->n_samples;
@@ -516,7 +516,7 @@ int mkshard_verify(int argc, char **argv)
 			return cli_failf("out of memory");
 	}
 	double start = now();
-	/* Beside the shards: on small files it takes as long as reading them. */
+	/* At the same time as the shards: for small files it takes as long as reading them. */
 	pthread_t index_thread;
 	bool beside = pthread_create(&index_thread, NULL, verify_index, &verify) == 0;
 	if (!beside)
@@ -538,7 +538,7 @@ int mkshard_verify(int argc, char **argv)
 		pthread_join(index_thread, NULL);
 	int status = CLI_FAILED;
 	if (shard_index_check_err(index, &err)) {
-		cli_fail(&err); /* nothing is known: neither what is bad, nor a list of it */
+		cli_fail(&err); /* no result is reliable, so none is printed and no list is written */
 	} else if (rc) {
 		cli_failf("'%s': %s", args.dataset, base_err_str(rc));
 	} else {

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Writing the shards of a plan.
+/* Writes the shards of a plan, for `mkshard pack`; pack.h and prefetch/bulk.h first.
  *
- * A worker takes a shard and fills it segment by segment.  The plan says where each byte goes, so the files of a
- * segment are read all at once, in the order of their inodes, each straight to its place; sums are taken while a file
- * is in the cache; the segment is written in one piece.
+ * A worker takes a shard and fills it segment by segment.  The plan says where each byte goes.  So the worker reads
+ * all files of a segment at once, in the order of their inodes, each directly to its place.  It computes the checksum
+ * of a file while the file is in the CPU cache, and writes the segment in one piece.
  *
  *   segment:  | header | file content  ..pad | header | file ... (goes on in the next segment)
  *                       ^ io_uring reads here          ^ summed when the segment is complete: order matters
@@ -34,8 +34,8 @@
 enum {
 	SEGMENT_MIN = 1 << 20,
 	SEGMENT_MAX = 64 << 20,
-	PIECES_MAX = 32768,    /* files read in one go */
-	PIECE_BYTES = 4 << 20, /* larger files are read in several pieces side by side */
+	PIECES_MAX = 32768,    /* pieces that are gathered before they are read */
+	PIECE_BYTES = 4 << 20, /* a larger file is read in several pieces at once */
 	READ_DEPTH = 128,
 };
 
@@ -47,17 +47,17 @@ struct run {
 	struct pack_shard_sums *sums;
 	uint64_t segment_bytes;
 	_Atomic uint32_t next_shard;
-	_Atomic bool stop; /* some worker failed */
+	_Atomic bool stop; /* a worker failed, so all end */
 	pthread_mutex_t lock;
 	struct base_err err; /* the first error; guarded by lock */
 };
 
-/* A part of a file that one read brings. */
+/* A part of a file that one read takes. */
 struct piece {
 	struct prefetch_bulk_file file;
-	uint64_t k;       /* place in plan->stored */
-	uint64_t *blocks; /* of a file over SHARD_BLOCK */
-	bool whole;       /* all of the file: summed when it lands */
+	uint64_t k;       /* index in plan->stored */
+	uint64_t *blocks; /* where the block sums go, of a file over SHARD_BLOCK */
+	bool whole;       /* the piece is the whole file: summed when the read ends */
 };
 
 struct worker {
@@ -66,15 +66,15 @@ struct worker {
 	uint8_t *buf;
 	struct piece *pieces;
 	uint32_t n_pieces;
-	/* The shard at hand. */
+	/* The current shard: */
 	uint32_t shard;
 	struct pack_shard_sums *sums;
 	int fd;
 	char path[4096];
-	bool failed_items;    /* something was left out in this pass */
-	uint64_t k;           /* first item that is not completely behind the segment */
-	uint64_t block_at;    /* number of the first block sum of item k */
-	struct file_sum open; /* the file that goes on from one segment to the next */
+	bool failed_items;    /* this pass left out an item, so the shard must be written again */
+	uint64_t k;           /* the first item that does not end before the segment */
+	uint64_t block_at;    /* index of the first block sum of item k */
+	struct file_sum open; /* the file that continues in the next segment */
 	struct base_err err;
 };
 
@@ -88,7 +88,7 @@ static uint64_t blocks_of(const struct shard_pack_item *item)
 	return item->length > SHARD_BLOCK && !item->left_out ? (item->length + SHARD_BLOCK - 1) / SHARD_BLOCK : 0;
 }
 
-/* End of an item in its shard, padding included. */
+/* Returns the end of an item in its shard, padding included. */
 static uint64_t item_end(const struct run *run, const struct shard_pack_item *item)
 {
 	if (item->left_out)
@@ -97,7 +97,7 @@ static uint64_t item_end(const struct run *run, const struct shard_pack_item *it
 	       (run->plan->options.container == SHARD_TAR ? shard_tar_padding(item->length) : 0);
 }
 
-/* Copies the part of bytes[len], which belong at `at` in the shard, that lies in the segment. */
+/* Copies bytes[len] to offset `at` of the shard, as far as that lies in the segment [start, end). */
 static void put(struct worker *w, uint64_t start, uint64_t end, uint64_t at, const uint8_t *bytes, size_t len)
 {
 	uint64_t from = at > start ? at : start, to = at + len < end ? at + len : end;
@@ -160,7 +160,7 @@ static void describe(const struct run *run, const struct shard_pack_item *item, 
 		base_err_set(err, rc, "'%s': cannot be read: %s", item_name(run, item, quoted), strerror(-rc));
 }
 
-/* A file that could not be read: ends the run, or is left out. */
+/* Handles a file that could not be read: ends the run, or leaves the file out with --keep-going. */
 static int refuse_item(struct worker *w, uint64_t k, int rc)
 {
 	struct shard_pack_item *item = &w->run->plan->items[w->run->plan->stored[k]];
@@ -247,7 +247,8 @@ static int gather(struct worker *w, uint64_t k, uint64_t start, uint64_t end, ui
 	const struct pack_source *source = &run->input->sources[item->source];
 	uint64_t from = item->offset > start ? item->offset : start;
 	uint64_t to = item->offset + item->length < end ? item->offset + item->length : end;
-	uint64_t limit = item_end(run, item) < end ? item_end(run, item) : end; /* the padding may be scribbled over */
+	uint64_t limit =
+	        item_end(run, item) < end ? item_end(run, item) : end; /* a read may also overwrite the padding */
 	bool whole = to - from == item->length && item->length <= PIECE_BYTES;
 	do {
 		uint64_t len = to - from < PIECE_BYTES ? to - from : PIECE_BYTES;
@@ -277,7 +278,7 @@ static int gather(struct worker *w, uint64_t k, uint64_t start, uint64_t end, ui
 	return 0;
 }
 
-/* Files that were not summed when they landed: those read in several pieces, in order, now that all are there. */
+/* Sums the files that were read in several pieces: in order, after all pieces have arrived. */
 static void sum_long_items(struct worker *w, uint64_t first_k, uint64_t block_at, uint64_t start, uint64_t end)
 {
 	const struct run *run = w->run;
@@ -323,7 +324,7 @@ static int fill_segment(struct worker *w, uint64_t start, uint64_t end)
 		int rc = item->left_out ? 0 : put_header(w, start, end, item);
 		if (rc)
 			return base_err_set(&w->err, rc, "out of memory");
-		/* An empty file is opened all the same: it must still be there, and still be empty. */
+		/* An empty file is read too, to check that it still exists and is still empty. */
 		bool here = item->offset + item->length > start && item->offset < end;
 		bool empty_here = item->length == 0 && item->offset >= start &&
 		                  (item->offset < end || end == plan->size_bytes[w->shard]);
@@ -333,7 +334,7 @@ static int fill_segment(struct worker *w, uint64_t start, uint64_t end)
 			return rc;
 		if (item_end(run, item) > end ||
 		        (item->offset >= end && item_end(run, item) == end && end < plan->size_bytes[w->shard]))
-			break; /* goes on in the next segment */
+			break; /* the item continues in the next segment */
 		files += !item->directory;
 		block_at += blocks_of(item);
 	}
@@ -362,14 +363,13 @@ static int open_shard(struct worker *w)
 	snprintf(w->path, sizeof(w->path), "%s/%s", w->run->options->dir,
 	        shard_pack_shard_name(w->shard, w->run->plan->options.container, name));
 	int flags = O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW;
-	/* Direct: the pages of a dataset just packed are of no use to anybody yet, and making them costs as much as
-	 * writing them. */
+	/* O_DIRECT: nobody reads a new dataset at once, and to make its pages costs as much as to write them. */
 	w->fd = open(w->path, flags | O_DIRECT, 0644);
 	if (w->fd < 0 && errno == EINVAL)
 		w->fd = open(w->path, flags, 0644);
 	if (w->fd < 0)
 		return -errno;
-	/* Room for all of it at once: one extent, and a full disk is known before anything was read. */
+	/* Allocate the whole shard: it gets one extent, and a full disk shows before anything is read. */
 	uint64_t size = w->run->plan->size_bytes[w->shard];
 	if (size && fallocate(w->fd, 0, 0, (off_t)size) && errno != EOPNOTSUPP && errno != ENOSYS)
 		return -errno;
@@ -379,9 +379,10 @@ static int open_shard(struct worker *w)
 static int write_segment(struct worker *w, uint64_t start, uint64_t end)
 {
 	size_t len = end - start, rounded = (len + SHARD_PAGE - 1) / SHARD_PAGE * SHARD_PAGE;
-	memset(w->buf + len, 0, rounded - len); /* cut off again when the shard is complete */
+	memset(w->buf + len, 0, rounded - len); /* ftruncate cuts this off when the shard is complete */
 	int rc = base_pwrite_full(w->fd, w->buf, rounded, start);
-	if (rc == -EINVAL && fcntl(w->fd, F_SETFL, 0) == 0) /* no direct writes here after all */
+	if (rc == -EINVAL &&
+	        fcntl(w->fd, F_SETFL, 0) == 0) /* this file system opens with O_DIRECT, but cannot write so */
 		rc = base_pwrite_full(w->fd, w->buf, rounded, start);
 	return rc;
 }
@@ -396,7 +397,7 @@ static int describe_write(struct worker *w, int rc)
 	return base_err_set(&w->err, rc, "'%s': %s", quoted, strerror(-rc));
 }
 
-/* The footer of a bare shard: what tar headers would have said. */
+/* Writes the footer of a bare shard, which holds what headers hold in a tar shard. */
 static int write_footer(struct worker *w)
 {
 	const struct run *run = w->run;
@@ -432,7 +433,7 @@ static int write_footer(struct worker *w)
 		                .shuffled = plan->options.shuffle,
 		                .pack_seed = plan->options.seed },
 		        &bytes, &len);
-	if (rc == 0 && fcntl(w->fd, F_SETFL, 0)) /* its place is not aligned */
+	if (rc == 0 && fcntl(w->fd, F_SETFL, 0)) /* O_DIRECT off: the footer's offset is not aligned */
 		rc = -errno;
 	if (rc == 0)
 		rc = base_pwrite_full(w->fd, bytes, len, end);
@@ -442,7 +443,7 @@ static int write_footer(struct worker *w)
 	return rc;
 }
 
-/* One pass over the shard.  w->failed_items says that it must be done again without what was left out. */
+/* Writes the shard once.  If it sets w->failed_items, the shard must be written again without the items left out. */
 static int write_once(struct worker *w)
 {
 	const struct shard_pack_plan *plan = w->run->plan;
@@ -514,7 +515,7 @@ static int write_shard(struct worker *w, uint32_t shard)
 	if (rc == 0)
 		pack_interrupt_add(1);
 	if (rc && w->path[0])
-		unlink(w->path); /* its room may be what the others need */
+		unlink(w->path); /* the other shards may need its space */
 	return rc;
 }
 
