@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* Writes and parses the footer of a bare shard; shard/bare.h first. */
 #include "shard/bare.h"
 
 #include <errno.h>
@@ -27,7 +28,7 @@ int shard_bare_writer_new(struct shard_bare_writer **ret_writer)
 	struct shard_bare_writer *w = calloc(1, sizeof *w);
 	if (!w)
 		return -ENOMEM;
-	/* Room in front for the padding before the footer: at most 7 bytes, kept 8-aligned. */
+	/* Room for the padding before the footer: at most 7 bytes.  8 are reserved, so that records stay 8-aligned. */
 	uint64_t *front = build_array_add(&w->footer, sizeof *front);
 	if (!front) {
 		free(w);
@@ -46,7 +47,7 @@ void shard_bare_writer_free(struct shard_bare_writer *w)
 	free(w);
 }
 
-/* Bytes of block sums behind a record. */
+/* Returns the bytes of block sums at the end of a record. */
 static size_t sums_bytes(uint64_t length)
 {
 	return length > SHARD_BLOCK ? shard_units(length, SHARD_BLOCK) * sizeof(uint64_t) : 0;
@@ -178,7 +179,7 @@ static int bad_record(const struct shard_bare_reader *reader, struct base_err *e
 	        (unsigned long long)(reader->payload_end + reader->at));
 }
 
-/* The record's numbers and lengths against each other and against what is left. */
+/* Checks the numbers and lengths of a record against each other and against the bytes that are left. */
 static bool record_ok(const struct shard_bare_reader *reader, const struct shard_bare_rec *rec)
 {
 	bool grouped = rec->mode_flags & SHARD_BARE_GROUPED, directory = rec->mode_flags & SHARD_BARE_DIRECTORY;
@@ -214,7 +215,7 @@ int shard_bare_reader_next(struct shard_bare_reader *reader, struct base_err *er
 	if (strnlen(path, (size_t)rec.path_len + 1) != rec.path_len ||
 	        (grouped && strnlen(group, (size_t)rec.group_len + 1) != rec.group_len))
 		return bad_record(reader, err);
-	/* the root's own record has an empty path */
+	/* the record of the root has an empty path */
 	if (rec.path_len > 0 || !directory) {
 		int r = shard_path_check(path, err);
 		if (r < 0)

@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* Collects the directories, shards and files of an index to build; shard/build.h first. */
 #include "shard/build.h"
 
 #include <errno.h>
@@ -75,7 +76,7 @@ void shard_builder_free(struct shard_builder *b)
 	free(b);
 }
 
-/* The rules for one component; `path` is for the message. */
+/* Checks one component; `path` is for the message. */
 static int check_component(const char *path, const char *name, size_t len, struct base_err *err)
 {
 	char quoted[BUILD_QUOTE];
@@ -126,7 +127,7 @@ int shard_path_check(const char *path, struct base_err *err)
 	return 0;
 }
 
-/* Makes room for one more entry; `hash_of` gives the hash of entry number n for the rebuild. */
+/* Makes room for one more entry.  `hash_of` returns the hash of entry n, for moving it into a larger table. */
 static int table_reserve(struct build_table *t, const struct shard_builder *b,
         uint64_t (*hash_of)(const struct shard_builder *b, uint32_t n))
 {
@@ -157,7 +158,7 @@ static uint64_t dir_hash(const struct shard_builder *b, uint32_t number)
 	return XXH3_64bits_withSeed(b->names.data + dir->name, dir->name_len, dir->parent);
 }
 
-/* Finds or makes the directory `name` below `parent`. */
+/* Finds the directory `name` in `parent`, or makes it. */
 static int dir_enter(struct shard_builder *b, uint32_t parent, const char *name, size_t len, uint32_t *ret_number)
 {
 	int r = table_reserve(&b->dir_table, b, dir_hash);
@@ -194,7 +195,7 @@ static int dir_enter(struct shard_builder *b, uint32_t parent, const char *name,
 	return 0;
 }
 
-/* The directory path[0..len), made with its parents; already checked. */
+/* Finds or makes the directory path[0..len) and its parents.  The path is already checked. */
 static int dir_walk(struct shard_builder *b, const char *path, size_t len, uint32_t *ret_number)
 {
 	if (len == b->last_dir_len && memcmp(path, b->last_dir, len) == 0) {
@@ -285,7 +286,7 @@ int shard_builder_add_shard(struct shard_builder *b, const char *path, enum shar
 	return 0;
 }
 
-/* Mode as stored: set-id bits give rights on every machine that mounts; no dataset needs them. */
+/* Returns the mode to store: without set-id bits, which would give rights on every machine that mounts the dataset. */
 static uint32_t stored_mode(uint32_t mode)
 {
 	return mode & 01777;
@@ -299,7 +300,7 @@ int shard_builder_add_dir(
 		int r = shard_path_check(path, err);
 		if (r < 0)
 			return r;
-		/* a file at the limit of depth is fine, a directory there could hold none */
+		/* a file may be at the limit of depth; a directory there could not hold a file */
 		unsigned depth = 1;
 		for (const char *s = path; *s; s++)
 			depth += *s == '/';
@@ -326,7 +327,7 @@ static int64_t clamp_mtime(int64_t s)
 	return s < -limit ? -limit : s >= limit ? limit - 1 : s;
 }
 
-/* Copies the block sums of a file over SHARD_BLOCK; *ret_number says where. */
+/* Copies the block sums of a file over SHARD_BLOCK.  *ret_number is its number in `bigs`. */
 static int add_big(struct shard_builder *b, const struct shard_build_file *file, uint32_t *ret_number)
 {
 	size_t bytes = shard_units(file->length, SHARD_BLOCK) * sizeof(uint64_t);
@@ -414,7 +415,7 @@ int shard_builder_finish(
 		return base_err_set(err, -EINVAL, "this index was finished before");
 	b->finished = true;
 
-	/* The tables served collecting only. */
+	/* Only collecting needs the tables. */
 	table_done(&b->dir_table);
 	table_done(&b->group_table);
 	build_array_free(&b->groups);

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Numbering: directories in pre-order, files by (directory, name), samples by first file, slots by place. */
+/* Numbers what a builder collected: directories in pre-order, files by (directory, name), samples by first file, slots
+ * by place; shard/build_private.h first. */
 #include "shard/build_private.h"
 
 #include <errno.h>
@@ -25,7 +26,7 @@ void build_plan_done(struct build_plan *plan)
 	*plan = (struct build_plan){ 0 };
 }
 
-/* n elements, never a NULL for n = 0. */
+/* Allocates n zeroed elements.  NULL means out of memory, also for n = 0. */
 static void *new_array(uint64_t n, size_t size)
 {
 	return calloc(n ? n : 1, size);
@@ -37,8 +38,8 @@ static int name_compare(const uint8_t *a, size_t a_len, const uint8_t *b, size_t
 	return c ? c : (a_len > b_len) - (a_len < b_len);
 }
 
-/* The path of a directory by number of appearance into buf (at most SHARD_PATH_MAX + 1 bytes), from the end; returns its
- * start. */
+/* Writes the path of a directory, given its number in order of appearance, so that it ends at `end`.  It takes at most
+ * SHARD_PATH_MAX + 1 bytes.  Returns its start. */
 static char *dir_path_backwards(const struct shard_builder *b, uint32_t number, char *end)
 {
 	for (const struct build_dir *d = &build_dirs(b)[number]; d->parent != SHARD_NONE;
@@ -50,7 +51,7 @@ static char *dir_path_backwards(const struct shard_builder *b, uint32_t number, 
 	return end;
 }
 
-/* The number of appearance of directory `id`: only for messages, so a search will do. */
+/* Returns the number in order of appearance of directory `id`.  A linear search, because only messages need it. */
 static uint32_t dir_number(const struct shard_builder *b, uint32_t id)
 {
 	for (uint32_t i = 0; i < b->n_dirs; i++)
@@ -89,7 +90,7 @@ static struct shard_dir_rec dir_record(const struct build_dir *dir, uint32_t par
 	};
 }
 
-/* Walks the tree in pre-order: sorted[first[d] .. first[d + 1]) are the children of number d. */
+/* Walks the tree in pre-order.  sorted[first[d] .. first[d + 1]) are the children of number d. */
 static void number_walk(
         struct shard_builder *b, const uint32_t *sorted, const uint32_t *first, struct shard_dir_rec *out)
 {
@@ -132,7 +133,7 @@ static int number_dirs(struct shard_builder *b, struct base_err *err, struct bui
 	if (!sorted || !first || !plan->dirs)
 		return no_memory(err, b);
 
-	/* the root (number 0) has no parent: it stays out of the sort */
+	/* the root (number 0) has no parent, so it is not sorted */
 	for (uint32_t i = 1; i < n; i++) {
 		sorted[i - 1] = i;
 		first[build_dirs(b)[i].parent + 1]++;
@@ -152,7 +153,8 @@ static int compare_files(const struct shard_builder *b, const struct shard_file_
 	        shard_rec_name_len(y));
 }
 
-/* What is sorted within one directory: eight bytes of the name decide nearly always, without a cache miss. */
+/* The key by which the files of one directory are sorted.  The first eight bytes of the name nearly always decide, so
+ * the comparison does not read the name, which would be a cache miss. */
 struct name_key {
 	uint64_t prefix; /* first bytes of the name, big-endian */
 	uint32_t number;
@@ -193,7 +195,7 @@ static int sort_directory(struct shard_builder *b, uint32_t *perm, uint32_t n)
 	return 0;
 }
 
-/* Counts each directory's files and gives out the ranges. */
+/* Counts the files of each directory and sets the ranges of ids. */
 static void number_file_ranges(struct shard_builder *b, struct build_plan *plan)
 {
 	struct shard_file_rec *files = build_files(b);
@@ -245,7 +247,8 @@ static int number_files(struct shard_builder *b, struct base_err *err, struct bu
 	return 0;
 }
 
-/* A name that is both a file and a directory: a binary search among the parent's files for each directory. */
+/* Finds a name that is both a file and a directory: for each directory a binary search among the files of its
+ * parent. */
 static int check_clashes(const struct shard_builder *b, const struct build_plan *plan, struct base_err *err)
 {
 	for (uint32_t d = 1; d < b->n_dirs; d++) {
@@ -270,7 +273,8 @@ static int check_clashes(const struct shard_builder *b, const struct build_plan 
 	return 0;
 }
 
-/* Directories nobody declared take the newest file below; where there is none, the newest directory. */
+/* Sets the mtime of directories that were not declared: that of the newest file below, or else of the newest
+ * directory. */
 static int date_dirs(struct shard_builder *b, struct base_err *err, struct build_plan *plan)
 {
 	uint32_t n = b->n_dirs;
@@ -287,8 +291,9 @@ static int date_dirs(struct shard_builder *b, struct base_err *err, struct build
 		if (shard_rec_mtime(rec) > newest_file[rec->dir])
 			newest_file[rec->dir] = shard_rec_mtime(rec);
 	}
-	/* Children have larger ids than their parents: backwards, each is done before its parent reads it.  An undeclared
-	 * directory without a file below has at least one child, or nothing at all (an empty root: 1970). */
+	/* Children have larger ids than their parents.  So in this loop, which runs backwards, each child is done
+	 * before its parent reads it.  An undeclared directory without a file below has a child, or it is an empty root
+	 * (1970). */
 	for (uint32_t d = n; d-- > 0;) {
 		struct shard_dir_rec *dir = &plan->dirs[d];
 		int64_t newest_dir = INT64_MIN;
@@ -306,7 +311,7 @@ static int date_dirs(struct shard_builder *b, struct base_err *err, struct build
 	return 0;
 }
 
-/* Sample ids in the order of first files; sets every record's `sample`. */
+/* Numbers samples in the order of their first files.  Sets `sample` in every record. */
 static int number_samples(struct shard_builder *b, struct base_err *err, struct build_plan *plan)
 {
 	cleanup_free uint32_t *of_group = new_array(b->n_groups, sizeof *of_group);
@@ -374,7 +379,8 @@ static int fill_members(struct shard_builder *b, struct base_err *err, struct bu
 
 static int fill_sample_file(struct shard_builder *b, struct base_err *err, struct build_plan *plan)
 {
-	/* Usually the common files stand first (they lie in the root): then ids are shifted and no list is needed. */
+	/* Usually the common files have the first ids, because they are in the root.  Then file id - shift is the
+	 * sample id, and no list is needed. */
 	uint32_t shift = b->n_files - plan->n_samples;
 	bool shifted = true;
 	const struct shard_file_rec *files = build_files(b);
@@ -394,7 +400,7 @@ static int fill_sample_file(struct shard_builder *b, struct base_err *err, struc
 	return 0;
 }
 
-/* Storage order: a sample's place is that of its first-stored file. */
+/* The place of a sample in its shard: the offset of its first-stored file. */
 struct place {
 	uint64_t offset;
 	uint32_t sample;
@@ -415,7 +421,7 @@ static bool stored_before(const struct shard_file_rec *x, const struct shard_fil
 	return shard_rec_offset(x) < shard_rec_offset(y);
 }
 
-/* True when the samples' order is the storage order already; needs no memory. */
+/* Says whether sample ids are in storage order already.  Needs no memory. */
 static bool slots_are_identity(const struct shard_builder *b, const struct build_plan *plan)
 {
 	const struct shard_file_rec *last = NULL;
@@ -445,7 +451,8 @@ static int sort_shard(const struct shard_builder *b, const uint32_t *place_file,
 	return 0;
 }
 
-/* Deals the samples to their shards (stable), then sorts each shard by offset: temporary memory is a shard's. */
+/* Puts the samples into their shards, keeping their order, then sorts each shard by offset.  So the temporary memory is
+ * that of one shard. */
 static int sort_slots(struct shard_builder *b, struct build_plan *plan, const uint32_t *place_file)
 {
 	uint32_t n = plan->n_samples;
@@ -480,7 +487,7 @@ static int number_slots(struct shard_builder *b, struct base_err *err, struct bu
 	plan->sample_slot = new_array(n, sizeof *plan->sample_slot);
 	if (!plan->sample_slot)
 		return no_memory(err, b);
-	uint32_t *place_file = plan->sample_slot; /* the same memory serves the sort first */
+	uint32_t *place_file = plan->sample_slot; /* the memory is first used for the sort */
 	memset(place_file, 0xff, (size_t)n * sizeof *place_file);
 	for (uint32_t i = 0; i < b->n_files; i++) {
 		uint32_t s = files[i].sample;
@@ -502,7 +509,7 @@ static int number_slots(struct shard_builder *b, struct base_err *err, struct bu
 	return 0;
 }
 
-/* Every file lies in a declared shard, inside it. */
+/* Checks that every file is inside a declared shard. */
 static int check_places(struct shard_builder *b, struct base_err *err)
 {
 	struct shard_shard_rec *shards = build_shards(b);

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Writing: sections in order through one buffer, sums taken as the bytes pass, the header last. */
+/* Writes an index: the sections in order through one buffer that also computes their sums, then the header;
+ * shard/build_private.h first. */
 #include "shard/build_private.h"
 
 #include <errno.h>
@@ -18,10 +19,10 @@ enum { BUFFER_BYTES = 16 * SHARD_SUM_BLOCK };
 struct writer {
 	int fd;
 	uint8_t *buf; /* BUFFER_BYTES */
-	size_t used;  /* bytes in buf; buf[0] belongs at `flushed` */
+	size_t used;  /* bytes in buf; buf[0] belongs to offset `flushed` of the file */
 	uint64_t flushed;
-	int rc;                  /* the first failure; later calls do nothing */
-	struct build_array sums; /* of the blocks flushed since the last sums section */
+	int rc;                  /* the first error; after it all calls do nothing */
+	struct build_array sums; /* of the 64 KiB pieces written since the last section of sums */
 	struct shard_section_rec sections[SHARD_SEC_COUNT];
 };
 
@@ -30,7 +31,8 @@ static uint64_t writer_at(const struct writer *w)
 	return w->flushed + w->used;
 }
 
-/* Writes the buffer out and remembers its blocks' sums.  Only the last block before `writer_sums` may be short. */
+/* Writes the buffer and stores the sums of its 64 KiB pieces.  Only the last piece before section_sums may be
+ * shorter. */
 static void writer_flush(struct writer *w)
 {
 	if (w->rc < 0 || w->used == 0)
@@ -84,8 +86,8 @@ static void section_put(struct writer *w, enum shard_section section, const void
 	section_end(w, section);
 }
 
-/* A section of sums over what was written since the last such section, the padding before this one included.
- * *ret_sum is the sum of the section's own bytes. */
+/* Writes a section of sums over the bytes written since the last such section, including the padding before this one.
+ * *ret_sum is the sum of this section's bytes. */
 static void section_sums(struct writer *w, enum shard_section section, uint64_t *ret_sum)
 {
 	section_begin(w, section);
@@ -98,7 +100,7 @@ static void section_sums(struct writer *w, enum shard_section section, uint64_t 
 	build_array_free(&sums);
 }
 
-/* The identity's byte string, see FORMAT.md. */
+/* The hash of the identity's bytes; FORMAT.md, section 4, has their layout. */
 struct identity {
 	XXH3_state_t *state;
 };
@@ -134,7 +136,7 @@ static void identity_file(struct identity *id, const struct shard_file_rec *rec,
 	XXH3_128bits_update(id->state, text, 29U + text[28]);
 }
 
-/* FILES, and the identity on the way: ids, names, places of names as they will stand in NAMES. */
+/* Writes FILES with the final ids and offsets in NAMES, and adds the files to the identity. */
 static uint64_t write_files(
         struct writer *w, const struct shard_builder *b, const struct build_plan *plan, struct identity *identity)
 {
@@ -196,7 +198,7 @@ static void write_names(struct writer *w, const struct shard_builder *b, const s
 	section_end(w, SHARD_SEC_NAMES);
 }
 
-/* A hash table while it is filled, in the order of ids, so that its bytes are determined. */
+/* A hash table to be filled in the order of ids, so that equal input gives equal bytes. */
 struct hash_table {
 	uint32_t *ids;
 	uint8_t *tags;
@@ -249,7 +251,7 @@ static void write_samples(struct writer *w, const struct build_plan *plan)
 	section_put(w, SHARD_SEC_SLOTS, plan->slots, n * sizeof(uint32_t));
 }
 
-/* BIG and BLOCK_SUMS, both in the order of file ids. */
+/* Writes BIG and BLOCK_SUMS, both in the order of file ids. */
 static void write_bigs(struct writer *w, const struct shard_builder *b, const struct build_plan *plan)
 {
 	const uint64_t *firsts = (const uint64_t *)(const void *)b->bigs.data;

@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* The deal of positions to ranks, by stride or by block, and its inverse; shard/deal.h first. */
 #include "shard/deal.h"
 
 #include <assert.h>
@@ -102,13 +103,13 @@ uint64_t shard_deal_end(const struct shard_deal *deal)
 	return deal->start + m;
 }
 
-/* One dealing of [0, m) in blocks to one world: four stretches, each a bijection of its own.
+/* The deal of [0, m) in blocks to one world: four stretches, each a bijection.
  *
- *      positions  [0, first)            one block of first_items for each rank: what an earlier world left of its blocks
+ *      positions  [0, first)            one block of first_items for each rank: the rest of an earlier world's blocks
  *                 [first, small)        whole blocks, `world` of them a round
  *                 [small, single)       one block of small_items for each rank
  *                 [single, m)           fewer than `world`, one by one
- * Each stretch takes as many steps as positions, and all but the last a multiple of `world`. */
+ * A stretch has as many steps as positions.  Except in the last stretch, that number is a multiple of `world`. */
 struct block_deal {
 	uint64_t m;
 	uint64_t world;
@@ -120,7 +121,7 @@ struct block_deal {
 	uint64_t single;
 };
 
-/* `head`: positions in front of the first border between blocks.  Fewer than `world` of them shift the borders. */
+/* `head`: positions before the first border between blocks.  The borders shift by head % world. */
 static struct block_deal block_deal_make(uint64_t m, uint32_t world, uint64_t block_items, uint64_t head)
 {
 	struct block_deal b = { .m = m, .world = world, .block_items = block_items };
@@ -133,7 +134,7 @@ static struct block_deal block_deal_make(uint64_t m, uint32_t world, uint64_t bl
 	return b;
 }
 
-/* Step < m -> position < m: the steps run over the ranks first. */
+/* Returns the position (< m) of a step (< m).  Step s belongs to rank s % world. */
 static uint64_t block_deal_at(const struct block_deal *b, uint64_t step)
 {
 	uint64_t rank = step % b->world;
@@ -172,18 +173,18 @@ static uint64_t block_deal_step(const struct block_deal *b, uint64_t position)
 	return turn * b->world + rank;
 }
 
-/* The round that is under way after `steps` steps: `world` blocks of `items` from position `from` on, of which the
- * first `ahead` have consumed taken + 1 positions and the others `taken`.  Everything before the round is consumed, nothing
- * behind it.  In the last stretch a "block" is one position. */
+/* The round that is under way after `steps` steps: `world` blocks of `items` positions, from position `from` on.  In
+ * the first `ahead` blocks taken + 1 positions are consumed, in the others `taken`.  All positions before the round are
+ * consumed, and none after it.  In the last stretch a block is one position. */
 struct open_round {
 	uint64_t from;
 	uint64_t items;
 	uint64_t taken;
 	uint64_t ahead;
-	uint64_t left_ahead; /* positions left in a block that is ahead, and in one that is not */
-	uint64_t left;
-	uint64_t left_all; /* in the whole round */
-	uint64_t behind;   /* first position behind the round */
+	uint64_t left_ahead; /* positions left in each of the first `ahead` blocks */
+	uint64_t left;       /* positions left in each other block */
+	uint64_t left_all;   /* positions left in the whole round */
+	uint64_t behind;     /* first position after the round */
 };
 
 static struct open_round open_round_make(const struct block_deal *b, uint64_t steps)
@@ -204,7 +205,7 @@ static struct open_round open_round_make(const struct block_deal *b, uint64_t st
 		o.from = b->small;
 		o.taken = turn - b->small / b->world;
 	} else {
-		o.from = o.behind = steps; /* nothing is out of sequence */
+		o.from = o.behind = steps; /* all positions before are consumed, none after */
 		return o;
 	}
 	o.left = o.items - o.taken;
@@ -214,7 +215,7 @@ static struct open_round open_round_make(const struct block_deal *b, uint64_t st
 	return o;
 }
 
-/* The i-th position, ascending, that is not consumed after `steps` steps. */
+/* Returns the i-th position, ascending, that is not consumed after `steps` steps. */
 static uint64_t remaining_at(const struct block_deal *b, uint64_t steps, uint64_t i)
 {
 	struct open_round o = open_round_make(b, steps);
@@ -231,7 +232,7 @@ static uint64_t remaining_at(const struct block_deal *b, uint64_t steps, uint64_
 	return o.from + block * o.items + o.taken + i % o.left;
 }
 
-/* Its inverse: UINT64_MAX when `position` is consumed. */
+/* The inverse of remaining_at.  UINT64_MAX: `position` is consumed. */
 static uint64_t remaining_index(const struct block_deal *b, uint64_t steps, uint64_t position)
 {
 	struct open_round o = open_round_make(b, steps);
@@ -249,13 +250,13 @@ static uint64_t remaining_index(const struct block_deal *b, uint64_t steps, uint
 	return offset < o.taken ? UINT64_MAX : o.ahead * o.left_ahead + (block - o.ahead) * o.left + (offset - o.taken);
 }
 
-/* Segments that are closed: all past ones, but a last one with the present world goes on. */
+/* Returns the number of closed segments: all past ones, except a last one with the present world, which continues. */
 static uint32_t closed_segments(const struct shard_deal *deal)
 {
 	return deal->n_past > 0 && deal->past[deal->n_past - 1].world == deal->world ? deal->n_past - 1 : deal->n_past;
 }
 
-/* The deals of the closed segments and, behind them, of the present world; returns how many are closed. */
+/* Makes the deals of the closed segments, then that of the present world.  Returns how many are closed. */
 static uint32_t make_deals(const struct shard_deal *deal, struct block_deal deals[SHARD_DEAL_SEGMENTS_MAX + 1])
 {
 	uint32_t closed = closed_segments(deal);
@@ -271,7 +272,7 @@ static uint32_t make_deals(const struct shard_deal *deal, struct block_deal deal
 	return closed;
 }
 
-/* step in [start, n) -> position. */
+/* Returns the position of a step in [start, n). */
 static uint64_t block_position(const struct shard_deal *deal, uint64_t step)
 {
 	struct block_deal deals[SHARD_DEAL_SEGMENTS_MAX + 1];
@@ -286,7 +287,7 @@ static uint64_t block_position(const struct shard_deal *deal, uint64_t step)
 	return at;
 }
 
-/* position -> step in [0, n), or UINT64_MAX when a closed segment consumed it. */
+/* Returns the step in [0, n) of a position, or UINT64_MAX if a closed segment consumed it. */
 static uint64_t block_step(const struct shard_deal *deal, uint64_t position)
 {
 	struct block_deal deals[SHARD_DEAL_SEGMENTS_MAX + 1];
@@ -305,7 +306,7 @@ static uint64_t block_step(const struct shard_deal *deal, uint64_t position)
 uint64_t shard_deal_step_position(const struct shard_deal *deal, uint64_t step)
 {
 	assert(step >= deal->start && step < shard_deal_end(deal));
-	if (step >= deal->n) /* padding: from the front of what remains, over and over */
+	if (step >= deal->n) /* padding: repeat the remaining positions from the front */
 		step = deal->start + (step - deal->n) % (deal->n - deal->start);
 	return deal->mode == SHARD_DEAL_BLOCK ? block_position(deal, step) : step;
 }

@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* Opens an index and reads its records, names and samples, each checked; shard/index.h first. */
 #include "shard/index.h"
 
 #include <dirent.h>
@@ -26,17 +27,18 @@ static void bit_set(_Atomic uint64_t *bits, uint64_t i)
 	atomic_fetch_or(&bits[i / 64], UINT64_C(1) << (i % 64));
 }
 
-/* Sum of map[begin .. begin + SHARD_SUM_BLOCK), cut at `end`. */
+/* Returns the sum of the piece at `begin`: SHARD_SUM_BLOCK bytes, or fewer if `end` comes first. */
 static uint64_t region_sum(const struct shard_index *index, uint64_t begin, uint64_t end)
 {
 	uint64_t len = end - begin < SHARD_SUM_BLOCK ? end - begin : SHARD_SUM_BLOCK;
-	/* MADV_RANDOM keeps the kernel from reading ahead; this piece is wanted whole, in one read. */
+	/* The mapping has MADV_RANDOM, so the kernel does not read ahead.  This makes it read the whole piece at
+	 * once. */
 	if (index->mapping)
 		madvise(index->mapping + begin, len, MADV_WILLNEED);
 	return XXH3_64bits(index->map + begin, len);
 }
 
-/* The copy is made, then verified, then used: what is in the file may change at any time. */
+/* Copies a part of L0 and verifies the copy, because the file may change at any time. */
 static int copy_l0(const struct shard_index *index, uint64_t part)
 {
 	uint64_t begin = index_section(index, SHARD_SEC_L0)->offset + part * SHARD_SUM_BLOCK;
@@ -48,7 +50,7 @@ static int copy_l0(const struct shard_index *index, uint64_t part)
 	memcpy(copy, index->map + begin, len);
 	bool right = XXH3_64bits(copy, len) == index->l1[part];
 	if (!right || !atomic_compare_exchange_strong(&index->l0[part], &none, copy))
-		free(copy); /* damaged, or another thread was here */
+		free(copy); /* it is damaged, or another thread has stored its copy */
 	return right ? 0 : -EBADMSG;
 }
 
@@ -61,7 +63,7 @@ int index_check_l0(const struct shard_index *index, uint64_t part)
 	return region_sum(index, l0->offset + part * SHARD_SUM_BLOCK, l1->offset) == index->l1[part] ? 0 : -EBADMSG;
 }
 
-/* Whether a block is what its sum says; the sum is at hand. */
+/* Compares a piece with its sum.  The copy of that part of L0 exists. */
 static int compare_block(const struct shard_index *index, uint64_t block)
 {
 	enum { SUMS = SHARD_SUM_BLOCK / sizeof(uint64_t) };
@@ -74,7 +76,8 @@ int index_check_block(const struct shard_index *index, uint64_t block)
 {
 	uint64_t part = block / (SHARD_SUM_BLOCK / sizeof(uint64_t)), rounds;
 	int r = atomic_load(&index->l0[part]) ? 0 : copy_l0(index, part);
-	/* Whoever verifies all marked blocks again sees this one marked, or is seen here. */
+	/* If index_check_marked did not see the mark of this piece, the count has changed, and the loop checks
+	 * again. */
 	do {
 		rounds = index_change_rounds(index->change);
 		if (r == 0)
@@ -95,7 +98,7 @@ int index_check_marked(const struct shard_index *index)
 			if (compare_block(index, word * 64 + (uint64_t)__builtin_ctzll(bits)) < 0)
 				return -EBADMSG;
 		}
-		if (n >= 256) { /* 16 MiB: a large index must not fill the process */
+		if (n >= 256) { /* after 16 MiB, so that a large index does not fill the memory of the process */
 			shard_index_release_pages(index);
 			n = 0;
 		}
@@ -127,12 +130,12 @@ int index_touch(const struct shard_index *index, enum shard_section section, uin
 
 int index_load(const struct shard_index *index, enum shard_section section, uint64_t i, size_t size, void *ret)
 {
-	/* i counts 32-bit ids, members, buckets or block sums: far from overflowing with sizes up to 64 */
+	/* No overflow: i counts 32-bit ids, members, buckets or block sums, and size is at most 64. */
 	int r = index_touch(index, section, i * size, size);
 	if (r < 0)
 		return r;
 	memcpy(ret, index->map + index_section(index, section)->offset + i * size, size);
-	/* the copy is what is used: the compiler may not go back to the mapping for it */
+	/* The caller uses the copy: the compiler must not read the mapping again. */
 	__asm__ volatile("" ::: "memory");
 	return 0;
 }
@@ -144,7 +147,7 @@ static int load_u32(const struct shard_index *index, enum shard_section section,
 
 /* ------------------------------------------------------------------------------------------------ opening */
 
-/* The counts of the header against the lengths of the sections. */
+/* Checks the counts of the header against the lengths of the sections. */
 static int check_lengths(const struct shard_header *h)
 {
 	const struct shard_section_rec *s = h->sections;
@@ -176,7 +179,7 @@ static int check_lengths(const struct shard_header *h)
 	return ok ? 0 : -EUCLEAN;
 }
 
-/* Sections stand one behind the other and fill the file. */
+/* Checks that the sections follow each other and fill the file. */
 static int check_sections(const struct shard_header *h)
 {
 	const struct shard_section_rec *s = h->sections;
@@ -293,7 +296,7 @@ static int map_file(struct shard_index *index, int *fd, struct base_err *err)
 	}
 	if (!S_ISREG(st.st_mode))
 		return base_err_set(err, -EUCLEAN, "'%s': not a regular file", index->path);
-	if (st.st_size < SHARD_PAGE) /* mmap refuses a length of 0, and says less */
+	if (st.st_size < SHARD_PAGE) /* mmap(2) refuses a length of 0, with a worse message */
 		return index_attach(index, (const uint8_t *)"", (uint64_t)st.st_size, err);
 
 	void *map = mmap(NULL, (size_t)st.st_size, PROT_READ, MAP_SHARED, *fd, 0);
@@ -308,7 +311,7 @@ static int map_file(struct shard_index *index, int *fd, struct base_err *err)
 	int r = index_change_new(*fd, &st, &index->change);
 	if (r < 0)
 		return base_err_set(err, r, "'%s': out of memory", index->path);
-	*fd = -1; /* it is `change`s */
+	*fd = -1; /* now owned by `change` */
 	index_change_watch_faults(index->change, index->mapping, index->mapping_bytes);
 	return index_attach(index, map, (uint64_t)st.st_size, err);
 }
@@ -325,7 +328,7 @@ static bool has_tars(const char *path)
 	return false;
 }
 
-/* Finds the index file: *ret_fd, its path for messages, and the directory the shards' names are relative to. */
+/* Opens the index file; sets its path for messages, and the directory to which the paths of shards are relative. */
 static int locate(const char *dataset, struct base_err *err, struct shard_index *index, int *ret_fd)
 {
 	char quoted[512];
@@ -343,7 +346,7 @@ static int locate(const char *dataset, struct base_err *err, struct shard_index 
 		path = NULL;
 		return base_err_set(err, -ENOMEM, "'%s': out of memory", quoted);
 	}
-	/* O_NONBLOCK: a FIFO in the index's place must not hang the mount */
+	/* O_NONBLOCK: a FIFO of that name must not block the mount */
 	cleanup_close int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
 	int open_error = fd < 0 ? errno : 0;
 	if (open_error == ENOENT && is_dir && shard_unfinished_check(dataset, err) < 0)
@@ -450,7 +453,7 @@ int index_name(const struct shard_index *index, uint64_t offset, uint32_t length
 	return 0;
 }
 
-/* A file record with every field in its range; the name's bytes are not looked at. */
+/* Copies a file record and checks the range of every field.  Does not read the bytes of the name. */
 static int load_file(const struct shard_index *index, uint32_t file, struct shard_file_rec *ret_rec)
 {
 	struct shard_file_rec rec;
@@ -482,7 +485,7 @@ void shard_index_hint_name(const struct shard_index *index, uint32_t file)
 	struct shard_file_rec rec;
 	if (file >= index->info.n_files)
 		return;
-	/* Not verified yet, so good for nothing but a hint: whoever uses the name loads the record again. */
+	/* The record is not verified, so it is used for a hint only. */
 	memcpy(&rec, index->map + s->offset + (uint64_t)file * sizeof(rec), sizeof(rec));
 	if (shard_rec_name(&rec) < names->length_bytes)
 		__builtin_prefetch(index->map + names->offset + shard_rec_name(&rec));
@@ -608,7 +611,7 @@ int shard_index_shard(const struct shard_index *index, uint32_t shard, struct sh
 
 /* ------------------------------------------------------------------------------------------------ names */
 
-/* Compares entry `id` of a table with what is looked for. */
+/* Compares entry `id` of a table with the name that is searched for. */
 static int entry_matches(const struct shard_index *index, enum shard_kind kind, uint32_t id, uint32_t parent,
         const char *name, size_t len, bool *ret_match)
 {
@@ -662,7 +665,7 @@ static int find(const struct shard_index *index, enum shard_kind kind, uint32_t 
 
 	uint64_t h = XXH3_64bits_withSeed(name, len, parent);
 	uint64_t at = shard_hash_bucket(h, buckets);
-	/* A table without an empty bucket (not one of ours) still ends the search after one round. */
+	/* A table without an empty bucket, which a builder does not write, ends the search after one round. */
 	for (uint64_t probes = 0; probes < buckets; probes++) {
 		uint8_t tag;
 		int r = index_load(index, tags, at, 1, &tag);
@@ -733,7 +736,7 @@ int shard_index_find_path(
 	return 0;
 }
 
-/* Collects names from the leaf upwards at the end of a buffer. */
+/* A buffer that is filled from its end: names from the file up to the root. */
 struct path_builder {
 	char text[SHARD_PATH_MAX + 1];
 	size_t at; /* text[at..] is the path so far */
@@ -761,7 +764,7 @@ static int path_finish(
 			r = path_prepend(p, d.name, d.name_len);
 		if (r < 0)
 			return r;
-		dir = d.parent; /* smaller than dir: this ends */
+		dir = d.parent; /* smaller than dir, so the loop ends */
 	}
 	size_t len = SHARD_PATH_MAX - p->at;
 	if (len >= buf_size)
@@ -791,7 +794,7 @@ int shard_index_dir_path(const struct shard_index *index, uint32_t dir, char *bu
 
 /* ------------------------------------------------------------------------------------------------ samples, slots */
 
-/* A grouped sample's range in MEMBERS, checked. */
+/* Returns the range in MEMBERS of a sample, checked. */
 static int member_range(const struct shard_index *index, uint32_t sample, uint32_t *ret_first, uint32_t *ret_n)
 {
 	uint32_t first, end;
@@ -896,7 +899,7 @@ int shard_index_sample_slot(const struct shard_index *index, uint32_t sample, ui
 	return 0;
 }
 
-/* The first sample whose first file is `file` or a later one. */
+/* Finds the first sample whose first file is `file` or a later one. */
 static int sample_at_file(const struct shard_index *index, uint32_t file, uint32_t *ret_sample)
 {
 	uint32_t low = 0, high = index->info.n_samples;
@@ -927,7 +930,7 @@ int shard_index_dir_samples(const struct shard_index *index, uint32_t dir, uint3
 		r = sample_at_file(index, rec.end_file, &end);
 	if (r < 0)
 		return r;
-	if (first > end) /* lists that do not ascend can fool the search */
+	if (first > end) /* if the list does not ascend, the search can be wrong */
 		return -EUCLEAN;
 	*ret_first = first;
 	*ret_end = end;
@@ -941,7 +944,7 @@ uint32_t shard_blocks(uint64_t length)
 	return (uint32_t)shard_units(length, SHARD_BLOCK);
 }
 
-/* The place of a big file's first sum. */
+/* Finds the first sum of a file over SHARD_BLOCK. */
 static int find_big(const struct shard_index *index, uint32_t file, uint64_t *ret_first_sum)
 {
 	uint64_t low = 0, high = index->n_big;

@@ -122,17 +122,17 @@ int shard_index_explain(const struct shard_index *index, struct base_err *err);
 
 /* Handles a SIGBUS at an address, for a signal handler.
  * Returns true if the address is in an open index that somebody truncated: the index is stale from now on, zeros
- * replace its pages, and the handler must return.  Returns false if the address is not in an index, or if the disk
- * fails.  Async-signal-safe.  Without such a handler, SIGBUS ends the process. */
+ * replace its pages, and the handler must return.  Returns false if the address is not in an index, or if the file
+ * is unchanged, so the disk fails.  Async-signal-safe.  Without such a handler, SIGBUS ends the process. */
 bool shard_index_fault(const void *address);
 
 const struct shard_info *shard_index_info(const struct shard_index *index);
 /* Returns the absolute path of the directory of the dataset. */
 const char *shard_index_dataset(const struct shard_index *index);
 
-/* These four read a record by its id.  Return 0; -EINVAL: no such id; or an accessor's error. */
+/* Four functions that read a record by its id.  Each returns 0; -EINVAL: no such id; or an accessor's error. */
 int shard_index_file(const struct shard_index *index, uint32_t file, struct shard_file *ret_file);
-/* Does not read the name: in a large dataset reading its bytes is most of the cost. */
+/* Does not read the name, whose bytes are most of the cost in a large dataset. */
 int shard_index_place(const struct shard_index *index, uint32_t file, struct shard_place *ret_place);
 int shard_index_dir(const struct shard_index *index, uint32_t dir, struct shard_dir *ret_dir);
 int shard_index_shard(const struct shard_index *index, uint32_t shard, struct shard_shard *ret_shard);

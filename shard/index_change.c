@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* Detects that the file of an open index was written or truncated; shard/index_change.h first. */
 #include "shard/index_change.h"
 
 #include <errno.h>
@@ -18,37 +19,38 @@
 
 enum {
 	TICK_NS = 20000000, /* two ticks of a kernel with HZ=100 */
-	COARSE_TICK_S = 3,  /* of file systems that keep seconds (ext3, FAT): their ctime has no nanoseconds */
-	ROUNDS_MAX = 16,    /* of one look, while somebody changes the attributes on and on */
-	MAPPINGS_MAX = 64,  /* that faults are looked up in; more indexes are never open in one process */
+	COARSE_TICK_S = 3,  /* for file systems that store seconds (ext3, FAT): their ctime has no nanoseconds */
+	ROUNDS_MAX = 16,    /* rounds of one check, if somebody changes the attributes again and again */
+	MAPPINGS_MAX = 64,  /* mappings for shard_index_fault; a process has fewer open indexes */
 	NS_PER_S = 1000000000,
 };
 
+/* What changed. */
 enum what { NOTHING, INODE, SIZE, MTIME, BYTES, FAULT };
 
 struct index_change {
 	int fd;
-	char proc[48]; /* the same in /proc */
+	char proc[48]; /* path of fd in /proc */
 	dev_t dev;
 	ino_t ino;
-	int64_t size_bytes;
+	int64_t size_bytes; /* these three as at the opening */
 	int64_t mtime_ns;
 	int64_t opened_ctime_ns;
-	_Atomic int64_t ctime_ns; /* settled: a later write has another */
-	_Atomic bool settled;     /* false: ctime_ns means nothing yet */
-	_Atomic int what;         /* enum what; never back to NOTHING */
-	_Atomic uint64_t rounds;
-	_Atomic uint32_t looking; /* threads */
-	pthread_mutex_t lock;     /* guards what follows, and changes of ctime_ns and settled */
-	int64_t seen_ctime_ns;    /* the latest */
-	uint64_t seen_ns;         /* when it was first seen */
+	_Atomic int64_t ctime_ns; /* if settled: a later write would have another ctime */
+	_Atomic bool settled;     /* false: ctime_ns is not usable yet */
+	_Atomic int what;         /* enum what; once set it never becomes NOTHING again */
+	_Atomic uint64_t rounds;  /* see index_change_rounds */
+	_Atomic uint32_t looking; /* threads in shard_index_check */
+	pthread_mutex_t lock;     /* guards the fields below, and writes to ctime_ns and settled */
+	int64_t seen_ctime_ns;    /* the latest ctime */
+	uint64_t seen_ns;         /* monotonic time at which it was first seen */
 };
 
 /* ---- faults ---- */
 
 static struct {
 	_Atomic uintptr_t begin, end; /* 0, 0: free, or being filled */
-	_Atomic bool taken;
+	_Atomic bool taken;           /* the entry is in use */
 	_Atomic(struct index_change *) change;
 } mappings[MAPPINGS_MAX];
 
@@ -87,8 +89,8 @@ static int64_t mtime_of(const struct stat *st)
 	return base_time_ns(st->st_mtim.tv_sec, (uint32_t)st->st_mtim.tv_nsec);
 }
 
-/* What a look needs and no more: where reading moves atime, a FUSE file system would be asked for it each time.
- * System calls only. */
+/* Reads only the attributes that a check needs: if reads change atime, the kernel would ask a FUSE file system for
+ * atime at each check.  Makes system calls only, so a signal handler may call it. */
 static int look_at(int dirfd, const char *path, struct stat *st)
 {
 	struct statx stx;
@@ -105,17 +107,18 @@ static int look_at(int dirfd, const char *path, struct stat *st)
 static enum what written(const struct index_change *change, const struct stat *st)
 {
 	if (st->st_dev != change->dev || st->st_ino != change->ino)
-		return INODE; /* a copy of overlayfs, which the descriptor shows and the mapping does not */
+		return INODE; /* overlayfs has copied the file: the descriptor shows the copy, the mapping does not */
 	return st->st_size != change->size_bytes ? SIZE : mtime_of(st) != change->mtime_ns ? MTIME : NOTHING;
 }
 
+/* Records what changed, if nothing was recorded before. */
 static void latch(struct index_change *change, enum what what)
 {
 	int nothing = NOTHING;
 	atomic_compare_exchange_strong(&change->what, &nothing, what);
 }
 
-/* In a signal handler: system calls and atomics only. */
+/* Runs in a signal handler: uses system calls and atomics only. */
 bool shard_index_fault(const void *address)
 {
 	uintptr_t at = (uintptr_t)address;
@@ -125,16 +128,17 @@ bool shard_index_fault(const void *address)
 		if (!begin || at < begin || at >= end)
 			continue;
 		struct index_change *change = atomic_load(&mappings[i].change);
-		/* By /proc: a thread with a table of its own (fs/detached_thread.h) has another file under the number, or none. */
-		/* Against the ctime of the opening: who cut the file may have filled it again and set its mtime back by now,
-		 * and shard_index_check may have seen that. */
+		/* By the path in /proc, because in a thread with its own descriptor table (fs/detached_thread.h) the
+		 * number is another file, or none. */
+		/* Compare with the ctime at the opening.  Whoever truncated the file may have filled it again and set
+		 * its mtime back, and shard_index_check may have seen that ctime. */
 		bool same = atomic_load(&change->what) == NOTHING && look_at(AT_FDCWD, change->proc, &st) == 0 &&
 		            written(change, &st) == NOTHING && ctime_of(&st) == change->opened_ctime_ns;
 		if (same)
-			return false; /* the disk fails */
+			return false; /* the file is unchanged: the disk fails */
 		latch(change, FAULT);
-		/* The whole of it: what is looked at next may be gone as well.  The call itself, for mmap may be
-		 * somebody's wrapper. */
+		/* Replace the whole mapping, because other pages may be gone too.  Use syscall(2), because a library
+		 * may have replaced mmap. */
 		long map = syscall(SYS_mmap, begin, end - begin, PROT_READ,
 		        MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED | MAP_NORESERVE, -1, 0);
 		return map == (long)begin;
@@ -197,7 +201,8 @@ static uint64_t tick_ns(const struct stat *st)
 	return st->st_ctim.tv_nsec == 0 ? (uint64_t)COARSE_TICK_S * NS_PER_S : TICK_NS;
 }
 
-/* One look at a file whose ctime is new, or too young.  Under lock.  1: it changed meanwhile, look again. */
+/* Checks a file whose ctime is new, or was first seen less than a tick ago.  Called under the lock.
+ * Returns 0, -ESTALE or an error of statx(2); 1: the ctime changed meanwhile, so check again. */
 static int look_again(const struct shard_index *index, struct index_change *change)
 {
 	struct stat before, after;
@@ -209,7 +214,7 @@ static int look_again(const struct shard_index *index, struct index_change *chan
 		return -ESTALE;
 	int64_t ctime_ns = ctime_of(&before);
 	if (atomic_load(&change->settled) && ctime_ns == atomic_load(&change->ctime_ns))
-		return 0; /* another thread was here */
+		return 0; /* another thread has checked it */
 	uint64_t now = now_ns();
 	if (ctime_ns != change->seen_ctime_ns) {
 		change->seen_ctime_ns = ctime_ns;
@@ -222,7 +227,7 @@ static int look_again(const struct shard_index *index, struct index_change *chan
 	r = look_at(change->fd, "", &after);
 	if (r < 0)
 		return r;
-	latch(change, written(change, &after)); /* says more about what was done than `bytes` where it was first */
+	latch(change, written(change, &after));
 	if (index_change_is_stale(change))
 		return -ESTALE;
 	if (ctime_of(&after) != ctime_ns)
@@ -235,13 +240,13 @@ static int look_again(const struct shard_index *index, struct index_change *chan
 static int check(const struct shard_index *index, struct index_change *change)
 {
 	struct stat st;
-	__sync_synchronize(); /* what was read of the mapping was read before this look */
+	__sync_synchronize(); /* the caller's reads of the mapping come before statx(2) */
 	int r = look_at(change->fd, "", &st);
 	if (r < 0)
 		return r;
 	if (written(change, &st) == NOTHING && atomic_load(&change->settled) &&
 	        ctime_of(&st) == atomic_load(&change->ctime_ns))
-		return index_change_is_stale(change) ? -ESTALE : 0; /* a fault's zeros are seen behind its mark */
+		return index_change_is_stale(change) ? -ESTALE : 0; /* a fault sets its mark before its zeros appear */
 	r = 1;
 	pthread_mutex_lock(&change->lock);
 	for (int i = 0; i < ROUNDS_MAX && r == 1; i++)

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Verifies a whole index: every sum, then every rule of FORMAT.md, in one pass over each section. */
+/* Verifies a whole index: every sum, then every rule of FORMAT.md, in one pass over each section; shard/index_private.h
+ * first. */
 #include "shard/index_private.h"
 
 #include <errno.h>
@@ -9,7 +10,7 @@
 
 #include <xxhash.h>
 
-/* Mapped pages are let go every so often, so that verifying a large index does not fill the process. */
+/* Elements after which mapped pages are released, so that a large index does not fill the memory of the process. */
 enum { RELEASE_EVERY = 1 << 20 };
 
 struct verify {
@@ -23,7 +24,7 @@ static int wrong(const struct verify *v, const char *section, uint64_t i, const 
 	        v->err, -EUCLEAN, "'%s': %s %llu: %s", v->index->path, section, (unsigned long long)i, what);
 }
 
-/* An accessor's failure at element i. */
+/* Makes the message for the error r of an accessor at element i of a section. */
 static int failed(const struct verify *v, const char *section, uint64_t i, int r)
 {
 	return base_err_set(
@@ -61,7 +62,7 @@ static int verify_sums(const struct verify *v)
 	return 0;
 }
 
-/* Gaps between sections are zero. */
+/* Checks that the gaps between sections are zero. */
 static int verify_gaps(const struct verify *v)
 {
 	const struct shard_section_rec *s = v->index->header.sections;
@@ -78,7 +79,7 @@ static int compare_names(const char *a, uint32_t a_len, const char *b, uint32_t 
 	return c ? c : (a_len > b_len) - (a_len < b_len);
 }
 
-/* One directory: its children partition its ids and its files, by name. */
+/* Checks one directory: its children are sorted by name and share out its ids and files without gaps. */
 static int verify_dir(const struct verify *v, uint32_t id, uint64_t *name_at)
 {
 	const struct shard_index *index = v->index;
@@ -128,14 +129,14 @@ static int verify_dirs(const struct verify *v, uint64_t *name_at)
 
 /* Running totals over the files, in the order of ids. */
 struct files_state {
-	uint32_t dir; /* of the file before; the directories so far are complete */
+	uint32_t dir; /* of the previous file; all directories before it are complete */
 	struct shard_dir dir_info;
 	const char *last_name;
 	uint32_t last_len;
 	uint64_t name_at;
 	uint64_t content_bytes;
 	uint32_t n_common;
-	uint32_t next_sample; /* of the next file that begins a sample */
+	uint32_t next_sample; /* id of the next sample to begin */
 	uint64_t next_sum;
 	uint64_t big;
 };
@@ -191,7 +192,7 @@ static int verify_file_blocks(const struct verify *v, uint32_t id, const struct 
 {
 	uint64_t offset, sum;
 	uint32_t length, blocks = shard_blocks(f->length);
-	if (blocks > 0) { /* checks the place in the shard too */
+	if (blocks > 0) { /* this also checks that the file is inside its shard */
 		int r = shard_index_block(v->index, id, blocks - 1, &offset, &length, &sum);
 		if (r < 0)
 			return failed(v, "file", id, r);
@@ -258,7 +259,8 @@ static int verify_files(const struct verify *v, uint64_t *ret_name_at)
 	return 0;
 }
 
-/* Members and slots are bijections: counts fit (verify_files), and every element leads back to where it came from. */
+/* Checks that MEMBERS and SLOTS are bijections: verify_files checked the counts, and here each element must map
+ * back. */
 static int verify_samples(const struct verify *v)
 {
 	const struct shard_index *index = v->index;
@@ -300,7 +302,7 @@ static int verify_samples(const struct verify *v)
 	return 0;
 }
 
-/* The place of a sample's first-stored file, by which slots ascend. */
+/* Finds the place of a sample's first-stored file.  Slots are in the order of these places. */
 static int sample_place(const struct verify *v, uint32_t sample, uint32_t *ret_shard, uint64_t *ret_offset)
 {
 	uint32_t files[SHARD_SAMPLE_FILES_MAX], n;
@@ -365,7 +367,8 @@ static int verify_shards(const struct verify *v, uint64_t name_at)
 	return 0;
 }
 
-/* Every entry can be found (verify_files, below for directories) and the counts fit: so no other entry exists. */
+/* Checks the number of entries in a table.  Every file and directory is found in it (checked elsewhere), so if the
+ * number is right there are no other entries. */
 static int verify_table(
         const struct verify *v, enum shard_section ids, enum shard_section tags, uint64_t buckets, uint32_t want)
 {
@@ -408,7 +411,7 @@ static int verify_tables(const struct verify *v)
 	return r;
 }
 
-/* The identity again from what is stored; the byte string is FORMAT.md's. */
+/* Computes the identity from the records; FORMAT.md, section 4, has the layout. */
 static int verify_identity(const struct verify *v)
 {
 	const struct shard_index *index = v->index;
@@ -461,7 +464,7 @@ int shard_index_verify(const struct shard_index *index, struct base_err *err)
 {
 	struct verify v = { index, err };
 	uint64_t name_at = 0;
-	/* From front to back but for the look-ups: let the kernel read ahead. */
+	/* Most of this reads from front to back, so let the kernel read ahead. */
 	if (index->mapping)
 		madvise(index->mapping, index->mapping_bytes, MADV_NORMAL);
 

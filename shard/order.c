@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* The orders: position to item and back, and the keys they are made from; shard/order.h first. */
 #include "shard/order.h"
 
 #include <assert.h>
@@ -9,10 +10,10 @@
 
 #include "shard/torch_rng.h"
 
-/* What a derived word is for; part of what is hashed. */
+/* What a derived word is used for; it is part of what is hashed. */
 enum purpose { PURPOSE_OUTER = 1, PURPOSE_POOL = 2, PURPOSE_ROTATION = 3 };
 
-enum { FULL_SAMPLE_BYTES = 64 << 10 }; /* from this mean on, single random reads reach a device's bandwidth */
+enum { FULL_SAMPLE_BYTES = 64 << 10 }; /* random reads of this size reach the bandwidth of a device */
 
 static const char *const mode_names[] = {
 	[SHARD_ORDER_AUTO] = "auto",
@@ -68,13 +69,13 @@ void shard_order_chunk_defaults(uint64_t n, uint64_t content_bytes, bool shuffle
 		chunk_items = n;
 	if (chunk_items == 0)
 		chunk_items = 1;
-	/* chunk_items * mean is below 2^64: it is at most chunk_bytes, or one sample. */
+	/* No overflow: chunk_items * mean is at most chunk_bytes, or one sample. */
 	pool_chunks = pool_bytes / (chunk_items * mean);
 	*ret_chunk_items = chunk_items;
 	*ret_pool_chunks = pool_chunks > 0 ? pool_chunks : 1;
 }
 
-/* Little-endian on every machine, so that ranks of different kinds agree. */
+/* Writes 8 bytes, little-endian on every machine, so that ranks on different machines agree. */
 static uint8_t *put64(uint8_t *at, uint64_t value)
 {
 	for (unsigned i = 0; i < 8; i++)
@@ -132,7 +133,7 @@ static void init_chunk(struct shard_order *order)
 	uint64_t chunks = whole + (p->n % p->chunk_items > 0);
 	uint64_t pools = chunks / p->pool_chunks + (chunks % p->pool_chunks > 0);
 	uint64_t regular = pools > 2 ? pools - 2 : 0;
-	uint64_t rest = chunks - regular * p->pool_chunks; /* chunks of the last two pools (of the only one) */
+	uint64_t rest = chunks - regular * p->pool_chunks; /* chunks of the last two pools, or of the only pool */
 	uint64_t first = pools > 1 ? rest - rest / 2 : 0;  /* chunks of the last but one */
 	uint64_t word;
 
@@ -141,7 +142,8 @@ static void init_chunk(struct shard_order *order)
 	derive(p, PURPOSE_ROTATION, 1, &word);
 	order->rotation = p->n > 0 ? (uint64_t)((unsigned __int128)word * p->n >> 64) : 0;
 	order->outer = shard_permute_make(whole);
-	/* No product below exceeds n, but for a pool of regular size, which is only used when there is one. */
+	/* No product below exceeds n, except the size of a regular pool, which is used only if there is a regular
+	 * pool. */
 	order->pool[0] = shard_permute_make(regular > 0 ? p->pool_chunks * p->chunk_items : 0);
 	order->pools_start[0] = 0;
 	order->pools_start[1] = regular * order->pool[0].n;
@@ -188,8 +190,8 @@ void shard_order_done(struct shard_order *order)
 	*order = (struct shard_order){ 0 };
 }
 
-/* Which pool a place (a position, or a place in permuted chunks: both count items from the front) lies in: its kind, its
- * first place and its number. */
+/* Finds the pool of a place: a position, or a place in the permuted chunks, for both count items from the front.
+ * Returns its kind (index in order->pool), its first place and its number. */
 static unsigned find_pool(const struct shard_order *order, uint64_t place, uint64_t *ret_start, uint64_t *ret_number)
 {
 	uint64_t regular = order->pool[0].n > 0 ? order->pools_start[1] / order->pool[0].n : 0;
@@ -217,7 +219,7 @@ static uint64_t chunk_at(const struct shard_order *order, uint64_t position)
 	uint64_t offset = place - chunk * p->chunk_items;
 	uint64_t slot;
 
-	if (chunk < order->outer.n) /* else the shorter one, which stays last */
+	if (chunk < order->outer.n) /* else it is the shorter chunk, which stays last */
 		chunk = shard_permute_at(&order->outer, order->keys, 0, chunk);
 	slot = chunk * p->chunk_items + offset + order->rotation;
 	return slot < p->n ? slot : slot - p->n;

@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* Plans a packing: sorts items, makes samples, shuffles, cuts shards; shard/pack.h first. */
 #include "shard/pack.h"
 
 #include <errno.h>
@@ -6,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define XXH_STATIC_LINKING_ONLY /* a state on the stack */
+#define XXH_STATIC_LINKING_ONLY /* needed for a state on the stack */
 #include <xxhash.h>
 
 #include "shard/base/cleanup.h"
@@ -23,7 +24,8 @@ int shard_pack_compare(const char *a, bool a_dir, const char *b, bool b_dir)
 		i++;
 	if (!a[i] && !b[i])
 		return (int)a_dir - (int)b_dir;
-	/* The first component that differs.  When one path ends in it and names a file, it comes before a directory. */
+	/* The first component that differs.  If it is the last one of a file's path, that path comes before a
+	 * directory. */
 	size_t start = i;
 	while (start > 0 && a[start - 1] != '/')
 		start--;
@@ -38,7 +40,7 @@ int shard_pack_compare(const char *a, bool a_dir, const char *b, bool b_dir)
 		return order;
 	if (a_len != b_len)
 		return a_len < b_len ? -1 : 1;
-	return a_slash ? 1 : -1; /* a directory before what it holds */
+	return a_slash ? 1 : -1; /* a directory comes before its contents */
 }
 
 static int compare_items(const void *pa, const void *pb)
@@ -90,14 +92,14 @@ const char *shard_pack_shard_name(uint32_t shard, enum shard_container container
 	return buf;
 }
 
-/* Preparing the items */
+/* ---- items ---- */
 
 static uint64_t path_hash(const char *path, size_t len)
 {
 	return XXH3_64bits(path, len);
 }
 
-/* Path -> item, for the files; open addressing. */
+/* A hash table of files: path -> item number, by open addressing. */
 struct table {
 	uint32_t *slots;
 	uint64_t mask;
@@ -136,7 +138,7 @@ static struct shard_pack_item *table_find(
 	return NULL;
 }
 
-/* `item` cannot stand beside `kept`.  *ret_err is set only when that ends the planning. */
+/* Handles an `item` that clashes with `kept`.  *ret_err is set only if that ends the planning. */
 static int clash(const struct shard_pack_options *options, struct shard_pack_item *item,
         const struct shard_pack_item *kept, int code, struct base_err *ret_err)
 {
@@ -163,8 +165,8 @@ static bool came_first(const struct shard_pack_item *a, const struct shard_pack_
 	return a->source != b->source ? a->source < b->source : a->source_offset <= b->source_offset;
 }
 
-/* Is any directory of `path` (or path itself, for a directory item) a file's name?  `known` bytes of it were looked up
- * with the item before. */
+/* Checks that no parent directory of an item, nor the item itself if it is a directory, has the path of a file.  The
+ * first `known` bytes of its path were checked with the previous item. */
 static int check_parents(const struct shard_pack_options *options, const struct table *table,
         struct shard_pack_item *items, struct shard_pack_item *item, size_t known, struct base_err *err)
 {
@@ -201,13 +203,13 @@ static int check_conflicts(
 			if (last[k] == '/')
 				known = k + 1;
 		rc = check_parents(options, &table, items, &items[i], known, err);
-		last = items[i].left_out ? "" : items[i].path; /* what it ran into stands in the way of the next too */
+		last = items[i].left_out ? "" : items[i].path; /* left out: check the whole path of the next */
 	}
 	free(table.slots);
 	return rc;
 }
 
-/* Takes what is left out off the end of the list. */
+/* Removes the items that are left out from the list.  Returns how many stay. */
 static uint64_t drop_left_out(struct shard_pack_item *items, uint64_t n_items)
 {
 	uint64_t n = 0;
@@ -238,7 +240,7 @@ int shard_pack_sort(const struct shard_pack_options *options, struct shard_pack_
 	return rc;
 }
 
-/* Samples */
+/* ---- samples ---- */
 
 struct keyed {
 	const char *key;
@@ -257,7 +259,7 @@ static int compare_keyed(const void *pa, const void *pb)
 	return a->item < b->item ? -1 : a->item > b->item;
 }
 
-/* Files with one key get the item number of the first of them as their (preliminary) sample. */
+/* Joins files with equal keys: each gets the item number of the first of them as its preliminary sample. */
 static int join_samples(struct shard_pack_plan *plan, struct base_err *err)
 {
 	struct shard_pack_item *items = plan->items;
@@ -302,7 +304,7 @@ static int number_samples(struct shard_pack_plan *plan, uint32_t **ret_list, uin
 	for (uint64_t i = 0; i < plan->n_items; i++) {
 		if (items[i].sample == SHARD_NONE)
 			continue;
-		/* The first item of a sample comes before its others, so that its final number is known to them. */
+		/* The first item of a sample comes before its other items, so its final number is already set. */
 		items[i].sample = items[i].sample == i ? n_samples++ : items[items[i].sample].sample;
 	}
 	plan->n_samples = n_samples;
@@ -336,7 +338,7 @@ static uint64_t next_random(uint64_t *state)
 	return z ^ (z >> 31);
 }
 
-/* Unbiased below `bound` (Lemire: "Fast Random Integer Generation in an Interval", 2019). */
+/* Returns an unbiased number below `bound` (Lemire: "Fast Random Integer Generation in an Interval", 2019). */
 static uint64_t random_below(uint64_t *state, uint64_t bound)
 {
 	unsigned __int128 product = (unsigned __int128)next_random(state) * bound;
@@ -358,7 +360,7 @@ static void shuffle(uint32_t *values, uint32_t n, uint64_t seed)
 	}
 }
 
-/* Layout */
+/* ---- layout ---- */
 
 static struct shard_tar_meta item_meta(const struct shard_pack_item *item)
 {
@@ -524,7 +526,8 @@ int shard_pack_plan_init(struct shard_pack_plan *plan, struct shard_pack_item *i
 	}
 	if (!plan->n_files)
 		return base_err_set(err, -ENOENT, "the source holds no files");
-	/* Made twice: its length stands before the cuts (the number of shards in it has a fixed width), its text after. */
+	/* The record is made twice.  Cutting needs its length, which is fixed, as the number of shards in it has a
+	 * fixed width.  Its text needs the number of shards, which is known after cutting. */
 	rc = shard_pack_record_make(plan, err);
 	if (rc == 0)
 		rc = lay_out(plan, err);

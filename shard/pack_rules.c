@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What a path alone decides when packing, and the record that carries these rules inside the shards. */
+/* The rules of a packing (which files are common or form a sample), and the record of them in the shards; shard/pack.h
+ * first. */
 #include <errno.h>
 #include <fnmatch.h>
 #include <inttypes.h>
@@ -93,8 +94,8 @@ bool shard_pack_is_common(const struct shard_pack_rules *rules, const char *path
 	return false;
 }
 
-/* WebDataset: everything up to the first dot of the last component; a name without a dot, or that starts with one, has
- * no key. */
+/* The key as in WebDataset: everything up to the first dot of the last component.  A name without a dot, or with a dot
+ * at its front, has no key. */
 static bool webdataset_key(const char *path, size_t *ret_len)
 {
 	const char *name = strrchr(path, '/');
@@ -125,7 +126,7 @@ bool shard_pack_key(const struct shard_pack_rules *rules, const char *path, cons
 	return false;
 }
 
-/* The record */
+/* ---- the record ---- */
 
 static const char *sample_name(enum shard_pack_sample sample)
 {
@@ -144,7 +145,7 @@ int shard_pack_record_make(struct shard_pack_plan *plan, struct base_err *err)
 {
 	const struct shard_pack_rules *rules = plan->rules;
 	char shards[16], seed[32];
-	/* Numbers as text: fixed width, and all 64 bits. */
+	/* Numbers are text: `shards` has a fixed width, and `seed` needs all 64 bits. */
 	snprintf(shards, sizeof(shards), "%08u", plan->n_shards);
 	snprintf(seed, sizeof(seed), "%" PRIu64, plan->options.shuffle ? plan->options.seed : 0);
 	json_t *common = json_array();
@@ -213,7 +214,7 @@ int shard_pack_record_parse(const char *json, struct shard_pack_rules *rules, st
 	return 0;
 }
 
-/* At the head of a tar shard the record is the comment of a pax global header, which every reader of tar skips:
+/* At the beginning of a tar shard, the record is the comment of a pax global header, which every reader of tar skips:
  *
  *   512 bytes: ustar header, type 'g' | "<len> comment=<json>\n", zero-padded to 512
  */

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* The keyed permutation of [0, n) and its inverse; shard/permute.h first. */
 #include "shard/permute.h"
 
 #include <assert.h>
 
-/* Maps a random word to [0, range) by the high half of the product: the bias is range / 2^64. */
+/* Maps a random word to [0, range): the high half of the product.  The bias is range / 2^64. */
 static inline uint64_t scale(uint64_t word, uint64_t range)
 {
 	return (uint64_t)((unsigned __int128)word * range >> 64);
@@ -25,7 +26,7 @@ static uint64_t sqrt_ceil(uint64_t n)
 	return low;
 }
 
-/* Fisher-Yates of a few items. */
+/* Shuffles n items by Fisher-Yates; n <= SHARD_PERMUTE_SHUFFLED. */
 static void shuffle(uint64_t n, const uint64_t keys[SHARD_PERMUTE_ROUNDS], uint64_t tweak,
         uint8_t ret_items[SHARD_PERMUTE_SHUFFLED])
 {

@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* Statistics of how random an order is; shard/quality.h first. */
 #include "shard/quality.h"
 
 #include <assert.h>
@@ -12,9 +13,9 @@
 
 const uint32_t shard_quality_lags[SHARD_QUALITY_LAGS] = { 1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256 };
 
-enum { CELL_EXPECTED_MIN = 5 }; /* the usual rule for chi-square */
+enum { CELL_EXPECTED_MIN = 5 }; /* samples expected in a cell: the usual rule for chi-square */
 
-/* A mean over epochs in which some may have no value. */
+/* A mean over epochs.  An epoch may have no value. */
 struct mean {
 	double sum;
 	uint64_t count;
@@ -22,7 +23,7 @@ struct mean {
 
 struct shard_quality {
 	struct shard_quality_options options;
-	uint32_t *seen; /* class -> number of the last batch that had it, plus one */
+	uint32_t *seen; /* class -> number of the last batch that had it; 0: none; owned */
 	uint32_t batch_number;
 	uint64_t epochs;
 	uint64_t batches;
@@ -80,7 +81,7 @@ static double mean_get(const struct mean *mean)
 	return mean->count > 0 ? mean->sum / (double)mean->count : NAN;
 }
 
-/* The part of an epoch of n that position i falls in. */
+/* Returns the part (below SHARD_QUALITY_BINS) to which position i of n belongs. */
 static unsigned part_of(uint64_t i, uint64_t n)
 {
 	return (unsigned)((unsigned __int128)i * SHARD_QUALITY_BINS / n);
@@ -93,7 +94,7 @@ static void add_distinct(struct shard_quality *q, const uint32_t *classes, uint6
 	for (uint64_t first = 0; n - first >= batch; first += batch) {
 		uint32_t distinct = 0;
 
-		if (++q->batch_number == 0) { /* wrapped: forget */
+		if (++q->batch_number == 0) { /* the number wrapped: clear the table */
 			memset(q->seen, 0, q->options.n_classes * sizeof(*q->seen));
 			q->batch_number = 1;
 		}
@@ -114,7 +115,7 @@ static void add_distinct(struct shard_quality *q, const uint32_t *classes, uint6
 	}
 }
 
-/* Pearson's correlation of a sequence with itself `lag` later. */
+/* Returns Pearson's correlation of a sequence with itself, shifted by `lag`. */
 static double correlate(const uint32_t *values, uint64_t n, uint64_t lag, double mean, double variance)
 {
 	double sum = 0;
@@ -209,7 +210,7 @@ void shard_quality_get(const struct shard_quality *q, struct shard_quality_resul
 	r->position_chi = mean_get(&q->position_chi);
 }
 
-/* xoshiro256++ (Blackman and Vigna, 2019), seeded by a mixed counter. */
+/* xoshiro256++ (Blackman and Vigna, 2019), seeded with a mixed counter. */
 struct xoshiro {
 	uint64_t s[4];
 };
@@ -233,7 +234,7 @@ static uint64_t xoshiro_next(struct xoshiro *x)
 	return result;
 }
 
-/* Uniform in [0, range): multiply, and reject the words that would make some values more likely (Lemire, 2019). */
+/* Returns a uniform number in [0, range): multiplies, and rejects words that would bias the result (Lemire, 2019). */
 static uint32_t xoshiro_below(struct xoshiro *x, uint32_t range)
 {
 	uint64_t product = (xoshiro_next(x) >> 32) * range;

@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* Reads and writes quarantine lists, and finds stand-ins; shard/quarantine.h first. */
 #include "shard/quarantine.h"
 
 #include <endian.h>
@@ -97,7 +98,8 @@ struct line {
 	size_t len;
 };
 
-/* The next line of a text, without its newline; a last line without one is none: it is torn. */
+/* Takes the next line of a text, without its newline.  A last line without a newline is incomplete and does not
+ * count. */
 static bool next_line(const char **text, size_t *len, struct line *ret_line)
 {
 	const char *end = *len > 0 ? memchr(*text, '\n', *len) : NULL;
@@ -135,7 +137,7 @@ static int check_dataset(const struct line *line, const struct shard_info *info,
 	return 0;
 }
 
-/* The id at the front of a line.  -EUCLEAN. */
+/* Parses the id at the front of a line.  Returns 0 or -EUCLEAN. */
 static int parse_id(const struct line *line, uint32_t *ret_id)
 {
 	uint64_t id = 0;
@@ -212,7 +214,7 @@ int shard_quarantine_parse(const char *text, size_t len, const struct shard_info
 	return rc;
 }
 
-/* path, or the list beside the index; malloc'd. */
+/* Returns a copy of path, or the path of the list beside the index.  NULL: out of memory. */
 static char *list_path(const struct shard_index *index, const char *path)
 {
 	char *made = NULL;
@@ -283,11 +285,11 @@ int shard_quarantine_write(
 
 /* ---- stand-ins ---- */
 
-/* What a stand-in must have in common with its sample, as numbers. */
+/* What a stand-in must have in common with its sample. */
 struct shape {
 	uint32_t dir; /* of the first file */
 	uint32_t n_files;
-	uint64_t hash; /* of the directories and suffixes of all files */
+	uint64_t hash; /* over the directories and suffixes of all files */
 };
 
 static int add_file(const struct shard_index *index, uint32_t id, struct shape *shape)
@@ -317,7 +319,7 @@ static int shape_of(const struct shard_index *index, uint32_t sample, struct sha
 	return rc;
 }
 
-/* The first sample of [from, to) that can stand in.  -ENOENT: none before the directory ends. */
+/* Finds the first sample of [from, to) that can be the stand-in.  -ENOENT: none before the directory ends. */
 static int look(const struct shard_quarantine *list, const struct shard_index *index, const struct shape *wanted,
         uint32_t from, uint32_t to, uint32_t *ret_sample)
 {
@@ -337,7 +339,7 @@ static int look(const struct shard_quarantine *list, const struct shard_index *i
 	return -ENOENT;
 }
 
-/* The first sample of a directory, at or before `sample`. */
+/* Finds the first sample of a directory, by going back from `sample`. */
 static int dir_begin(
         const struct shard_index *index, uint32_t dir, uint32_t first, uint32_t sample, uint32_t *ret_begin)
 {
@@ -378,8 +380,9 @@ int shard_quarantine_stand_ins(const struct shard_quarantine *list, const struct
 {
 	uint32_t low = shard_quarantine_below(list->samples, list->n, first);
 	uint32_t high = shard_quarantine_below(list->samples, list->n, end);
-	struct shape after = { 0 }; /* of the listed sample behind the one at hand */
-	/* From the back: where neighbours are bad, as in a lost shard, the stand-in of the one is that of the other. */
+	struct shape after = { 0 }; /* of the next listed sample */
+	/* Backwards, because the stand-in of a sample is also that of its bad neighbour before it.  So many bad
+	 * neighbours, as in a lost shard, cost one search. */
 	for (uint32_t i = high; i > low; i--) {
 		uint32_t sample = list->samples[i - 1], begin, found;
 		struct shape shape;

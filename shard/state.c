@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* Writes, parses and applies the resume state; shard/state.h first. */
 #include "shard/state.h"
 
 #include <assert.h>
@@ -24,7 +25,7 @@ static void format_hex(const uint8_t bytes[16], char ret_hex[33])
 		snprintf(ret_hex + 2 * i, 3, "%02x", bytes[i]);
 }
 
-/* jansson's integers are signed: a seed over 2^63-1 is written as the string of its decimal digits. */
+/* Makes a JSON number, or a string of digits for a number over 2^63-1, because the integers of jansson are signed. */
 static json_t *json_u64(uint64_t value)
 {
 	char digits[24];
@@ -35,7 +36,7 @@ static json_t *json_u64(uint64_t value)
 	return json_string(digits);
 }
 
-/* The past of a block epoch after more steps with this view's world. */
+/* Adds steps with this view's world to the past of a block epoch. */
 static int grow_past(const struct shard_view_options *o, uint64_t steps, struct shard_view_options *next)
 {
 	uint32_t last = next->n_past;
@@ -53,7 +54,7 @@ static int grow_past(const struct shard_view_options *o, uint64_t steps, struct 
 	return 0;
 }
 
-/* Where the job stands: the options with which another one goes on. */
+/* Computes the options with which another job continues. */
 static int next_options(
         const struct shard_view *view, uint64_t epoch, uint64_t steps, struct shard_view_options *ret_options)
 {
@@ -142,7 +143,7 @@ int shard_state_format(
 	return 0;
 }
 
-/* One key of a state: reads its value into the state; false when the value is not what it must be. */
+/* One key of a state.  `read` reads its value into the state; it returns false if the value is not valid. */
 struct key {
 	const char *name;
 	bool required;
@@ -316,7 +317,8 @@ static int read_keys(json_t *root, struct base_err *err, struct shard_state *sta
 
 		base_err_quote(name, quoted, sizeof(quoted));
 		if (!key)
-			return base_err_set(err, -EUCLEAN, "resume state: unknown key \"%s\"; a newer ddpfs may have written it",
+			return base_err_set(err, -EUCLEAN,
+			        "resume state: unknown key \"%s\"; a newer ddpfs may have written it",
 			        quoted);
 		if (!key->read(value, state))
 			return base_err_set(err, -EUCLEAN, "resume state: the value of \"%s\" is not valid", quoted);
@@ -340,7 +342,7 @@ int shard_state_parse(const char *json, size_t len, struct base_err *err, struct
 {
 	struct shard_state state = { .options = SHARD_VIEW_OPTIONS_DEFAULT };
 	cleanup_json json_t *root = NULL;
-	json_error_t error; /* its text can hold a key's bytes */
+	json_error_t error; /* its text can contain bytes of the input */
 	char quoted[4 * JSON_ERROR_TEXT_LENGTH];
 	const json_t *version;
 	int rc;
@@ -399,7 +401,7 @@ static int check_dataset(const struct shard_state *state, const struct shard_ind
 	        saved, shard_index_dataset(index), here);
 }
 
-/* "a/b" == "/a//b/": compares paths component by component. */
+/* Compares paths component by component: "a/b" equals "/a//b/". */
 static bool same_path(const char *a, const char *b)
 {
 	for (;;) {
@@ -419,7 +421,7 @@ static bool same_path(const char *a, const char *b)
 	}
 }
 
-/* What is left of an epoch depends on which samples were in it. */
+/* Checks on_bad and the list, because the rest of an epoch depends on which samples are in it. */
 static int check_quarantine(
         const struct shard_state *state, unsigned set, const struct shard_view_options *o, struct base_err *err)
 {

@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* Writes the headers of tar members; shard/tar.h first. */
 #include "shard/tar.h"
 
 #include <assert.h>
@@ -8,16 +9,16 @@
 
 #include "shard/tar_private.h"
 
-/* ustar's 11 octal digits. */
+/* The largest number in the 11 octal digits of ustar. */
 #define OCTAL_11_MAX ((UINT64_C(1) << 33) - 1)
 
-/* What has to go into a pax header in front. */
+/* The records of the pax header before a member. */
 struct pax {
 	char text[SHARD_PATH_MAX + 256];
 	size_t len;
 };
 
-/* Length of the path as stored: directories end in '/'. */
+/* Writes the path as stored: directories end in '/'.  Returns its length. */
 static size_t stored_path(const struct shard_tar_meta *meta, char buf[SHARD_PATH_MAX + 2])
 {
 	size_t len = strlen(meta->path);
@@ -29,21 +30,21 @@ static size_t stored_path(const struct shard_tar_meta *meta, char buf[SHARD_PATH
 	return len;
 }
 
-/* Splits a path over ustar's prefix[155] '/' name[100].  True when it fits; *ret_split is the length of the prefix, 0
- * when the name alone suffices. */
+/* Splits a path into ustar's prefix[155] '/' name[100].  Returns whether it fits.  *ret_split is the length of the
+ * prefix; 0 if the name alone is enough. */
 static bool ustar_split(const char *path, size_t len, size_t *ret_split)
 {
 	if (len <= TAR_NAME_BYTES) {
 		*ret_split = 0;
 		return true;
 	}
-	/* The last slash that leaves a name behind it: the longest prefix, as GNU tar does it. */
+	/* The last slash that is not the last character: the longest prefix, as GNU tar does. */
 	size_t at = len - 1 < TAR_PREFIX_BYTES + 1 ? len - 1 : TAR_PREFIX_BYTES + 1;
 	while (at > 0) {
 		at--;
 		if (path[at] == '/' && at > 0 && at <= TAR_PREFIX_BYTES && at + 1 < len) {
 			if (len - at - 1 > TAR_NAME_BYTES)
-				return false; /* shorter prefixes leave even longer names */
+				return false; /* a shorter prefix makes the name even longer */
 			*ret_split = at;
 			return true;
 		}
@@ -51,7 +52,7 @@ static bool ustar_split(const char *path, size_t len, size_t *ret_split)
 	return false;
 }
 
-/* Appends "LEN key=value\n", LEN counting itself. */
+/* Appends "LEN key=value\n".  LEN counts its own digits too. */
 static void pax_add(struct pax *pax, const char *key, const char *value, size_t value_len)
 {
 	size_t body = 1 + strlen(key) + 1 + value_len + 1; /* " key=value\n" */
@@ -77,7 +78,7 @@ static void pax_collect(const struct shard_tar_meta *meta, struct pax *pax)
 
 	pax->len = 0;
 	if (!ustar_split(path, len, &split)) {
-		/* pax text is UTF-8; bytes that are not are said to be what they are */
+		/* pax text is UTF-8; other bytes need hdrcharset=BINARY before them */
 		if (!tar_is_utf8(path, len))
 			pax_add(pax, "hdrcharset", "BINARY", 6);
 		pax_add(pax, "path", path, len);
@@ -88,7 +89,7 @@ static void pax_collect(const struct shard_tar_meta *meta, struct pax *pax)
 		pax_add(pax, "mtime", number, (size_t)sprintf(number, "%" PRId64, meta->mtime_s));
 }
 
-/* n bytes: n - 1 octal digits and a NUL. */
+/* Writes n bytes: n - 1 octal digits and a NUL. */
 static void put_octal(char *field, size_t n, uint64_t value)
 {
 	field[--n] = '\0';
@@ -140,7 +141,7 @@ void shard_tar_header(const struct shard_tar_meta *meta, uint8_t *buf)
 	pax_collect(meta, &pax);
 
 	if (pax.len > 0) {
-		/* A reader that knows no pax writes the records into a file of this name. */
+		/* A reader that does not know pax writes the records into a file of this name. */
 		const char *slash = strrchr(meta->path, '/');
 		const char *base = slash && slash[1] ? slash + 1 : "member";
 		if (!slash)

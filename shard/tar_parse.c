@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* Parses tar members from bytes; shard/tar.h first. */
 #include "shard/tar.h"
 
 #include <errno.h>
@@ -17,15 +18,15 @@ struct attrs {
 };
 
 struct shard_tar_parser {
-	struct attrs global; /* of 'g' records: from there to the end of the archive */
+	struct attrs global; /* of 'g' records: valid to the end of the archive */
 	struct attrs local;  /* of the member whose header is next */
-	bool pending;        /* `local` waits for its member; begun at pending_offset */
+	bool pending;        /* `local` has records for the next member; they begin at pending_offset */
 	uint64_t pending_offset;
 	char path[SHARD_PATH_MAX + 1];
 	char link[SHARD_PATH_MAX + 1];
 };
 
-/* Offsets stay far below overflow: a member ends at most 2^48 bytes behind its header. */
+/* Offsets stay far from overflow, because a member ends at most 2^48 bytes after its header. */
 #define OFFSET_MAX (UINT64_C(1) << 62)
 
 bool tar_is_utf8(const char *s, size_t len)
@@ -62,7 +63,7 @@ void shard_tar_parser_free(struct shard_tar_parser *parser)
 
 /* ------------------------------------------------------------------------------------------------ fields */
 
-/* Octal digits between blanks, or GNU's base-256 (first bit set; two's complement, big-endian). */
+/* Parses octal digits between blanks, or GNU's base-256 (first bit set; two's complement, big-endian). */
 static int parse_number(const char *field, size_t n, int64_t *ret_value)
 {
 	const unsigned char *p = (const unsigned char *)field;
@@ -70,7 +71,7 @@ static int parse_number(const char *field, size_t n, int64_t *ret_value)
 		bool negative = p[0] & 0x40;
 		uint64_t value = negative ? UINT64_MAX << 6 | (p[0] & 0x3f) : p[0] & 0x3f;
 		for (size_t i = 1; i < n; i++) {
-			/* the top nine bits must agree, or the shift loses some */
+			/* the top nine bits must be equal, else the shift loses some */
 			uint64_t top = value >> 55;
 			if (top != (negative ? 0x1ff : 0))
 				return -ERANGE;
@@ -103,7 +104,7 @@ static bool checksum_ok(const uint8_t *block)
 		bool blank = i >= offsetof(struct tar_block, chksum) && i < offsetof(struct tar_block, type);
 		uint8_t byte = blank ? ' ' : block[i];
 		unsigned_sum += byte;
-		signed_sum += (int8_t)byte; /* what Sun's and NeXT's tar wrote */
+		signed_sum += (int8_t)byte; /* the tar of Sun and NeXT adds signed bytes */
 	}
 	return want == unsigned_sum || want == signed_sum;
 }
@@ -140,11 +141,11 @@ static int set_string(char *to, bool *has, const char *value, size_t len, uint64
 		return base_err_set(err, -EUCLEAN, "a path with a NUL byte at byte %llu", (unsigned long long)offset);
 	memcpy(to, value, len);
 	to[len] = '\0';
-	*has = len > 0; /* an empty value takes the record back */
+	*has = len > 0; /* an empty value removes the record */
 	return 0;
 }
 
-/* [-]digits[.digits], rounded towards the past. */
+/* Parses [-]digits[.digits]; rounds to the earlier second. */
 static int parse_pax_time(const char *s, size_t len, int64_t *ret_s)
 {
 	size_t i = 0;
@@ -210,14 +211,14 @@ static int apply_record(struct attrs *attrs, const char *key, size_t key_len, co
 	return 0;
 }
 
-/* "LEN key=value\n" ... */
+/* Parses records "LEN key=value\n" ... */
 static int parse_pax(struct attrs *attrs, const char *text, size_t len, uint64_t offset, struct base_err *err)
 {
 	while (len > 0) {
 		size_t record = 0, i = 0;
 		for (; i < len && text[i] >= '0' && text[i] <= '9' && record <= len; i++)
 			record = record * 10 + (size_t)(text[i] - '0');
-		/* shortest: " k=\n" behind the number */
+		/* the shortest record has " k=\n" after the number */
 		if (i == 0 || i >= len || text[i] != ' ' || record > len || record < i + 4 || text[record - 1] != '\n')
 			return base_err_set(
 			        err, -EUCLEAN, "a malformed pax record at byte %llu", (unsigned long long)offset);
@@ -236,7 +237,7 @@ static int parse_pax(struct attrs *attrs, const char *text, size_t len, uint64_t
 	return 0;
 }
 
-/* Takes in a record that describes the next member (x, L, K) or all that follow (g). */
+/* Stores records that describe the next member (x, L, K) or all later members (g). */
 static int parse_extension(
         struct shard_tar_parser *p, char type, const char *data, size_t size, uint64_t offset, struct base_err *err)
 {
@@ -247,7 +248,7 @@ static int parse_extension(
 		p->pending = true;
 		p->pending_offset = offset;
 	}
-	if (type == 'x' || type == 'X') /* 'X': what Solaris's tar called it */
+	if (type == 'x' || type == 'X') /* the tar of Solaris writes 'X' */
 		return parse_pax(&p->local, data, size, offset, err);
 	size_t len = strnlen(data, size);
 	if (type == 'L')
@@ -262,12 +263,12 @@ static bool is_extension(char type)
 	return type == 'x' || type == 'X' || type == 'g' || type == 'L' || type == 'K';
 }
 
-/* The path of the header itself: prefix and name. */
+/* Writes the path that the header block has: prefix and name. */
 static void header_path(const struct tar_block *h, char *path)
 {
 	size_t at = 0;
-	/* Only POSIX's magic has a prefix: GNU's ("ustar  ") keeps times there.  Joerg Schilling's star marks its own
-	 * header ("tar" at 508) and keeps times behind a prefix of 131 bytes. */
+	/* Only a header with the magic of POSIX has a prefix; GNU's ("ustar  ") has times there.  Joerg Schilling's
+	 * star marks its header with "tar" at byte 508, and has times after a prefix of 131 bytes. */
 	if (memcmp(h->magic, "ustar", 6) == 0 && h->prefix[0]) {
 		bool star = memcmp(h->pad + 8, "tar", 4) == 0;
 		at = strnlen(h->prefix, star ? 131 : TAR_PREFIX_BYTES);
@@ -282,7 +283,7 @@ static void header_path(const struct tar_block *h, char *path)
 static enum shard_tar_type member_type(char type, const char *path)
 {
 	switch (type) {
-	case '\0': /* v7: a directory is a name with a slash at its end */
+	case '\0': /* v7: a name with a slash at its end is a directory */
 	case '0':
 	case '7': {
 		size_t len = strlen(path);
@@ -346,7 +347,7 @@ static int fill_member(struct shard_tar_parser *p, const struct tar_block *h, ui
 		        (unsigned long long)offset);
 	if (p->path[0] == '\0' && type != SHARD_TAR_OTHER)
 		return base_err_set(err, -EUCLEAN, "a member without a name at byte %llu", (unsigned long long)offset);
-	/* POSIX: no content follows these, whatever their size field means */
+	/* POSIX: no content follows these, whatever their size field says */
 	if (type != SHARD_TAR_FILE && type != SHARD_TAR_OTHER)
 		size = 0;
 
@@ -363,7 +364,7 @@ static int fill_member(struct shard_tar_parser *p, const struct tar_block *h, ui
 	return 0;
 }
 
-/* Why the first block of an archive is not a header: a hint is worth more than "checksum". */
+/* Says what the file seems to be if its first block is not a header, because "checksum" alone does not help. */
 static const char *foreign_format(const uint8_t *b)
 {
 	if (b[0] == 0x1f && b[1] == 0x8b)
@@ -398,7 +399,7 @@ static int truncated(uint64_t offset, uint64_t len, struct base_err *err)
 	        err, -EUCLEAN, "truncated: ends at byte %llu within a header", (unsigned long long)(offset + len));
 }
 
-/* What stands at the front of the bytes. */
+/* What the bytes begin with. */
 enum step { STEP_MEMBER, STEP_EXTENSION, STEP_MORE, STEP_END };
 
 static int step(struct shard_tar_parser *p, const uint8_t *bytes, size_t len, uint64_t offset, bool at_eof,
@@ -408,7 +409,7 @@ static int step(struct shard_tar_parser *p, const uint8_t *bytes, size_t len, ui
 		*ret_size = SHARD_TAR_BLOCK;
 		if (!at_eof)
 			return STEP_MORE;
-		/* Some writers leave the end-of-archive blocks out. */
+		/* Some programs do not write the blocks that end an archive. */
 		return len == 0 && !p->pending ? STEP_END : truncated(offset, len, err);
 	}
 

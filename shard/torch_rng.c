@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* MT19937 and torch's permutation, whole or its first entries; shard/torch_rng.h first. */
 #include "shard/torch_rng.h"
 
 #include <errno.h>
@@ -59,7 +60,7 @@ uint64_t shard_mt19937_next64(struct shard_mt19937 *mt)
 	return high << 32 | shard_mt19937_next32(mt);
 }
 
-/* Inside-out, keeping the first `keep` cells: what moves beyond them never comes back. */
+/* Inside-out for the first `keep` cells only: no step reads a later cell to fill one of these. */
 static void randperm_inside_out(struct shard_mt19937 *mt, uint32_t n, uint32_t keep, uint32_t *perm)
 {
 	for (uint32_t i = 0; i < n; i++) {
@@ -94,8 +95,8 @@ void shard_torch_randperm(uint32_t n, uint64_t seed, uint32_t *perm)
 	}
 }
 
-/* The cells beyond the prefix that Fisher-Yates has swapped something into: at most one a step.  Open addressing at a
- * load of at most one half; keys are cell + 1, so that zeroed memory is an empty map. */
+/* The cells after the prefix that Fisher-Yates has changed: at most one a step.  A hash table with open addressing, at
+ * most half full.  Keys are cell + 1, so zeroed memory is an empty table. */
 struct cell_map {
 	uint64_t *slots; /* (cell + 1) << 32 | value */
 	uint32_t bits;

@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* Recognises an unfinished packing and reads its command; shard/unfinished.h first. */
 #include "shard/unfinished.h"
 
 #include <errno.h>
@@ -14,9 +15,9 @@
 #include "shard/base/io.h"
 #include "shard/format.h"
 
-enum { COMMAND_SHOWN = 600 }; /* bytes of a command: with the names around it, it must fit a sentence */
+enum { COMMAND_SHOWN = 600 }; /* bytes of a command, so that a sentence with it fits struct base_err */
 
-/* Opens a regular file of a directory; -1 when there is none. */
+/* Opens a regular file in a directory.  Returns -1 if there is none. */
 static int open_regular(const char *dir, const char *name, struct stat *ret_st)
 {
 	char path[PATH_MAX];
@@ -28,7 +29,7 @@ static int open_regular(const char *dir, const char *name, struct stat *ret_st)
 	return steal_fd(&fd);
 }
 
-/* An empty one belongs to a run that was killed at its first step. */
+/* Says whether the directory has a journal.  An empty one is that of a run that was killed at its first step. */
 static bool has_journal(const char *dir)
 {
 	char magic[sizeof SHARD_UNFINISHED_MAGIC];
@@ -38,7 +39,8 @@ static bool has_journal(const char *dir)
 	                                              !memcmp(magic, SHARD_UNFINISHED_MAGIC, sizeof magic)));
 }
 
-/* The command that goes on, and where: printable.  Whoever is told runs it, so it must be from himself or from root. */
+/* Reads the command that continues the packing, and its directory, both printable.  A reader of the message will run
+ * the command, so it must have been written by this user or by root. */
 static bool read_command(const char *dir, char command[static COMMAND_SHOWN], char where[static COMMAND_SHOWN])
 {
 	char text[2 * COMMAND_SHOWN], here[PATH_MAX];

@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* A view: resolves options, caches epochs, maps turns to samples and back; shard/view.h first. */
 #include "shard/view.h"
 
 #include <assert.h>
@@ -18,15 +19,15 @@ struct shard_epoch {
 	uint64_t number;
 	struct shard_order order;
 	struct shard_deal deal;
-	void *given; /* of a view that is given: what its callbacks take */
-	uint64_t given_turns;
+	void *given;          /* a given view: the epoch of its callbacks; NULL: the order is not known */
+	uint64_t given_turns; /* a given view: turns */
 	atomic_uint references;
 };
 
-/* A place of the epoch cache.  `epoch` is NULL while it is being built (by the thread that set `building`). */
+/* An entry of the epoch cache.  `epoch` is NULL while the thread that set `building` builds it. */
 struct cached_epoch {
 	uint64_t number;
-	uint64_t used; /* tick of the last use; 0 = empty */
+	uint64_t used; /* tick of the last use; 0 = the entry is empty */
 	bool building;
 	struct shard_epoch *epoch;
 };
@@ -34,25 +35,25 @@ struct cached_epoch {
 struct shard_view {
 	const struct shard_index *index;
 	struct shard_view_options options;    /* resolved; subdir points to subdir_path */
-	char subdir_path[SHARD_PATH_MAX + 1]; /* as the index spells it: "a//b/" is "a/b" */
-	uint32_t subdir;
-	uint32_t first_sample; /* the subtree's samples: [first_sample, end_sample) */
+	char subdir_path[SHARD_PATH_MAX + 1]; /* as in the index: "a//b/" becomes "a/b" */
+	uint32_t subdir;                      /* directory id; 0 = whole dataset */
+	uint32_t first_sample;                /* the samples of the subtree are [first_sample, end_sample) */
 	uint32_t end_sample;
-	uint64_t n;          /* of them, those that are dealt */
-	uint32_t first_slot; /* order by slot: item i is stored at slots[i], or at first_slot + i when slots is NULL */
+	uint64_t n;          /* how many of them are dealt */
+	uint32_t first_slot; /* order by slot: item i is in slot slots[i], or in first_slot + i if slots is NULL */
 	uint32_t *slots;     /* ascending; owned */
-	const uint32_t *bad; /* on_bad: the subtree's quarantined samples, ascending; in the list of options */
+	const uint32_t *bad; /* on_bad: quarantined samples of the subtree, ascending; points into options.quarantine */
 	uint32_t n_bad;
-	uint32_t *bad_slots; /* skip, order by slot over the whole dataset: theirs, ascending; owned */
-	uint32_t *stand_ins; /* substitute: by `bad`; owned */
-	uint8_t key[16];     /* of the order: the identity, and the subtree */
-	uint64_t block_items;
-	bool is_given;
+	uint32_t *bad_slots;  /* skip with order by slot over the whole dataset: the slots of bad, ascending; owned */
+	uint32_t *stand_ins;  /* substitute: the stand-in of bad[i]; owned */
+	uint8_t key[16];      /* of the order: made from the identity and the subtree */
+	uint64_t block_items; /* deal=block: positions of a block */
+	bool is_given;        /* shard_view_new_given made it; `given` is set */
 	struct shard_view_given given;
 
 	pthread_mutex_t lock; /* guards what follows */
-	pthread_cond_t built;
-	uint64_t tick;
+	pthread_cond_t built; /* an epoch was built, or building failed */
+	uint64_t tick;        /* counts uses of the cache */
 	struct cached_epoch cache[SHARD_VIEW_EPOCHS_CACHED];
 };
 
@@ -97,7 +98,7 @@ static int compare_slots(const void *a, const void *b)
 	return (x > y) - (x < y);
 }
 
-/* on_bad: n and the samples it is about. */
+/* Applies on_bad: sets n, the bad samples, and their stand-ins. */
 static int set_quarantine(struct shard_view *view, struct base_err *err)
 {
 	struct shard_view_options *o = &view->options;
@@ -134,14 +135,14 @@ static bool skips(const struct shard_view *view)
 	return view->n_bad > 0 && view->options.on_bad == SHARD_ON_BAD_SKIP;
 }
 
-/* Whether a sample of the subtree is listed. */
+/* Says whether a sample of the subtree is in the list. */
 static bool is_bad(const struct shard_view *view, uint32_t sample, uint32_t *ret_at)
 {
 	*ret_at = shard_quarantine_below(view->bad, view->n_bad, sample);
 	return *ret_at < view->n_bad && view->bad[*ret_at] == sample;
 }
 
-/* The item-th number from `first` on that is not one of `left_out` (ascending, none below first). */
+/* Returns the item-th number from `first` on that is not in `left_out` (ascending, none below first). */
 static uint32_t nth_left(const uint32_t *left_out, uint32_t n, uint32_t first, uint32_t item)
 {
 	uint32_t low = 0, high = n;
@@ -178,7 +179,7 @@ static int collect_bad_slots(struct shard_view *view, struct base_err *err)
 	return 0;
 }
 
-/* For orders by slot over a part of the dataset: which slots it has. */
+/* For orders by slot: finds the slots of the subtree, or the slots to leave out of the whole dataset. */
 static int collect_slots(struct shard_view *view, struct base_err *err)
 {
 	cleanup_free uint32_t *slots = NULL;
@@ -200,18 +201,18 @@ static int collect_slots(struct shard_view *view, struct base_err *err)
 	if (!ascending)
 		qsort(slots, view->n, sizeof(*slots), compare_slots);
 	view->first_slot = slots[0];
-	if (slots[view->n - 1] - slots[0] != view->n - 1) /* else one stretch: no array is needed */
+	if (slots[view->n - 1] - slots[0] != view->n - 1) /* else they are one stretch, and no array is needed */
 		view->slots = steal_ptr(&slots);
 	return 0;
 }
 
-/* The world whose blocks the order was first dealt in this epoch. */
+/* Returns the world that this epoch began with. */
 static uint32_t first_world(const struct shard_view_options *o)
 {
 	return o->n_past > 0 ? o->past[0].world : o->world;
 }
 
-/* How many pools each rank of `world` would get. */
+/* Returns how many pools each rank of `world` gets. */
 static uint64_t pools_a_rank(const struct shard_view *view, uint32_t world)
 {
 	const struct shard_view_options *o = &view->options;
@@ -219,7 +220,7 @@ static uint64_t pools_a_rank(const struct shard_view *view, uint32_t world)
 	return view->n / o->chunk_items / o->pool_chunks / world;
 }
 
-/* Where a job stopped, `start` alone tells with deal=stride only. */
+/* Makes the error for a `start` without segments, which is enough for deal=stride only. */
 static int start_is_not_enough(
         const struct shard_view_options *o, const char *deal, const char *or_stride, struct base_err *err)
 {
@@ -235,13 +236,13 @@ static int resolve_deal(struct shard_view *view, struct base_err *err)
 
 	if (o->deal != SHARD_DEAL_AUTO)
 		return 0;
-	if (o->n_past > 0) { /* only block keeps segments */
+	if (o->n_past > 0) { /* only a state of deal=block has segments */
 		o->deal = SHARD_DEAL_BLOCK;
 		return 0;
 	}
 	o->deal = SHARD_DEAL_STRIDE;
 	if (o->order != SHARD_ORDER_CHUNK || pools_a_rank(view, 2) < SHARD_VIEW_BLOCKS_MIN)
-		return 0; /* whatever the world is or was */
+		return 0; /* stride for every world */
 	if (o->start > 0)
 		return start_is_not_enough(o, "auto",
 		        " (auto is block for a dataset this large in order=chunk), or deal=stride if it had that", err);
@@ -250,7 +251,7 @@ static int resolve_deal(struct shard_view *view, struct base_err *err)
 	return 0;
 }
 
-/* An explicit deal=block on a small dataset: smaller pools, so that every rank gets whole ones. */
+/* For an explicit deal=block on a small dataset: makes pools smaller, so that every rank gets whole pools. */
 static void shrink_pools(struct shard_view *view, bool pool_given)
 {
 	struct shard_view_options *o = &view->options;
@@ -271,13 +272,13 @@ static int resolve(struct shard_view *view, struct base_err *err)
 	bool pool_given = o->pool_bytes != 0 || o->pool_chunks != 0;
 	int rc;
 
-	/* The mean of the whole dataset stands for a subtree too: O(1), and the same on every rank. */
+	/* A subtree uses the mean of the whole dataset, because that is O(1). */
 	o->order = shard_order_resolve(o->order, info->n_samples, info->content_bytes);
 	view->block_items = 1;
 	if (o->order == SHARD_ORDER_CHUNK) {
 		shard_order_chunk_defaults(info->n_samples, info->content_bytes, info->shuffled, o->chunk_bytes,
 		        o->pool_bytes, &chunk_items, &pool_chunks);
-		if (o->chunk_items > 0 && o->pool_chunks == 0) /* keep the pool's bytes */
+		if (o->chunk_items > 0 && o->pool_chunks == 0) /* the pool keeps its bytes */
 			pool_chunks = chunk_items * pool_chunks / o->chunk_items;
 		o->chunk_items = o->chunk_items > 0 ? o->chunk_items : chunk_items;
 		o->pool_chunks = o->pool_chunks > 0 ? o->pool_chunks : pool_chunks;
@@ -294,12 +295,12 @@ static int resolve(struct shard_view *view, struct base_err *err)
 		return rc;
 	if (o->deal == SHARD_DEAL_BLOCK && o->order == SHARD_ORDER_CHUNK)
 		shrink_pools(view, pool_given);
-	/* A pool larger than the dataset is the whole of it. */
+	/* A pool is at most the whole dataset. */
 	if (o->order == SHARD_ORDER_CHUNK && o->pool_chunks > view->n / o->chunk_items)
 		o->pool_chunks = view->n / o->chunk_items + 1;
 	if (o->order == SHARD_ORDER_CHUNK)
 		view->block_items = o->chunk_items * o->pool_chunks;
-	else if (o->deal == SHARD_DEAL_BLOCK) /* any size deals right; this one gives each rank its blocks */
+	else if (o->deal == SHARD_DEAL_BLOCK) /* any size is correct; this one gives each rank enough blocks */
 		view->block_items = view->n / SHARD_VIEW_BLOCKS_MIN / first_world(o);
 	if (view->block_items == 0)
 		view->block_items = 1;
@@ -325,7 +326,7 @@ static int check_ranks(const struct shard_view_options *o, struct base_err *err)
 	return 0;
 }
 
-/* The deal of an epoch: `start` and `past` belong to one epoch only. */
+/* Makes the deal of an epoch.  `start` and `past` belong to options.epoch only. */
 static struct shard_deal make_deal(const struct shard_view *view, uint64_t epoch)
 {
 	const struct shard_view_options *o = &view->options;
@@ -366,7 +367,8 @@ static int check_deal(const struct shard_view *view, struct base_err *err)
 	return 0;
 }
 
-/* The order's key: the identity; a subtree's orders are unrelated to the whole's. */
+/* Makes the key of the order: the identity; for a subtree a hash of it and the path, so that its orders are unrelated
+ * to those of the whole dataset. */
 static void make_key(struct shard_view *view)
 {
 	const struct shard_info *info = shard_index_info(view->index);
@@ -415,7 +417,7 @@ int shard_view_new(const struct shard_index *index, const struct shard_view_opti
 		return base_err_set(err, -ENOMEM, "out of memory");
 	view->index = index;
 	view->options = *options;
-	pthread_mutex_init(&view->lock, NULL); /* neither can fail with default attributes */
+	pthread_mutex_init(&view->lock, NULL); /* these two cannot fail with default attributes */
 	pthread_cond_init(&view->built, NULL);
 	rc = view_init(view, err);
 	if (rc < 0) {
@@ -476,7 +478,7 @@ int shard_view_instead(const struct shard_view *view, uint32_t sample, uint32_t 
 	return 0;
 }
 
-/* The files of a sample; one that has one file only, cheaply. */
+/* Returns the files of a sample.  Without groups it reads the first file only. */
 static int sample_files(
         const struct shard_index *index, uint32_t sample, uint32_t files[SHARD_SAMPLE_FILES_MAX], uint32_t *ret_n)
 {
@@ -504,7 +506,7 @@ int shard_view_instead_file(const struct shard_view *view, uint32_t file, uint32
 	while (rc == 0 && place < n && files[place] != file)
 		place++;
 	if (rc == 0 && place == n)
-		return -EUCLEAN; /* the file says that it is of this sample, which does not know it */
+		return -EUCLEAN; /* the file names a sample that does not have the file */
 	if (rc == 0)
 		rc = sample_files(view->index, sample, files, &n);
 	if (rc == 0 && place >= n)
@@ -577,8 +579,8 @@ static int epoch_build(struct shard_view *view, uint64_t number, struct shard_ep
 	return 0;
 }
 
-/* The place of this epoch, or the one to use for it: empty, else least recently used, never one that is being built.
- * NULL when all are being built. */
+/* Returns the entry of this epoch, or the entry to use for it: an empty one, else the least recently used, never one
+ * that is being built.  NULL: all are being built. */
 static struct cached_epoch *cache_place(struct shard_view *view, uint64_t number)
 {
 	struct cached_epoch *oldest = NULL;
@@ -708,7 +710,8 @@ uint64_t shard_epoch_turns(const struct shard_epoch *epoch, uint32_t rank)
 	return shard_deal_turns(&epoch->deal, rank);
 }
 
-/* An item of the order is a number in the subtree, or the rank of a slot among those of the subtree. */
+/* Returns the sample of an item.  An item is a number in the subtree, or the index of a slot among those of the
+ * subtree. */
 static int item_sample(const struct shard_view *view, uint32_t item, uint32_t *ret_sample)
 {
 	uint32_t sample = 0;
@@ -757,10 +760,10 @@ int shard_epoch_turn(
 	return rc;
 }
 
-enum { TAKEN = 64 /* turns at once */ };
+enum { TAKEN = 64 /* turns in one pass */ };
 
-/* Item and sample apart: the computing of one does not stand between the cache misses of the other, which the processor has
- * several of at once then. */
+/* Two loops: the first computes items, the second reads their samples.  So the computation does not separate the cache
+ * misses of the second loop, and the processor handles several misses at the same time. */
 static int take_samples(const struct shard_epoch *epoch, uint32_t rank, uint64_t k, uint32_t n, uint32_t *ret_samples,
         uint64_t *ret_steps)
 {
@@ -792,8 +795,8 @@ int shard_epoch_samples(const struct shard_epoch *epoch, uint32_t rank, uint64_t
 	return rc;
 }
 
-/* The item of a sample of this view: its number in the subtree, or the rank of its slot (SHARD_NONE: to be looked up) among the
- * subtree's. */
+/* Finds the item of a sample of this view: its number in the subtree, or the index of its slot among those of the
+ * subtree.  slot: SHARD_NONE = read it from the index. */
 static int find_item(const struct shard_view *view, uint32_t sample, uint32_t slot, uint64_t *ret_item)
 {
 	uint64_t low = 0;

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The control socket of a mount: its protocol, and the one client of it.  A request is a line of JSON, and so is a
- * reply.
+/* The control socket of a mount: its protocol and its one client.  Requests and replies are lines of JSON.
  *
  * Place: each server has one unix stream socket of mode 0600, named `<pid>.sock`, in the first directory that applies:
  *   /run/ddpfs                  if the server runs as root
@@ -16,7 +15,8 @@
  *   {"cmd":"info"}                       pid (of the supervisor, which stays), server_pid, version, mountpoint,
  *                                        dataset, layout, view ("rank"|"all"), rank, world, order, deal, tail, seed,
  *                                        subdir, identity (of the dataset), view_identity, dev (st_dev of the mount),
- *   advance {"cmd":"stat"}                       stats: the object that .ddpfs/stats.json shows
+ *                                        advance
+ *   {"cmd":"stat"}                       stats: the object that .ddpfs/stats.json shows
  *   {"cmd":"epoch"}                      epoch, turns (samples of this rank), opened (how many of them), advance
  *                                        ("auto"|"off"); with view=all also samplers and the keys that belong to it,
  *                                        as in the statistics
@@ -25,7 +25,8 @@
  *   {"cmd":"state"}                      state: the resume state (shard/state.h) as an object
  *   {"cmd":"state","steps":G}            the same, after recording that the trainer has trained G global steps.  They
  *                                        count from the beginning of the current epoch, or of "epoch":E if that is
- *   given {"cmd":"state","turns":K}            the same, counted in turns of one rank: each rank has trained the first
+ *                                        given
+ *   {"cmd":"state","turns":K}            the same, counted in turns of one rank: each rank has trained the first
  *                                        K samples of its part of that epoch, or all if there are fewer
  *   {"cmd":"consumed","epoch":E,"steps":G}
  *                                        the same as state, for a library that reads the dataset by itself
