@@ -2,7 +2,7 @@
 /* `mkshard verify`: checks every checksum, at the speed of the device; mkshard.h and shards.h first.
  *
  * It reads each shard once from front to back, and sums the files in the order of their offsets.  It reads a file
- * singly if the file overlaps another one (in an index of another program), or if it lies behind a place that cannot
+ * singly if the file overlaps another one (another program made the index), or if it lies behind a place that cannot
  * be read. */
 #include <errno.h>
 #include <inttypes.h>
