@@ -320,8 +320,8 @@ static void on_signal(int number)
 }
 
 /* Reads the report.  If a signal comes first, it stops the server and reads the end of the pipe.  It sends SIGTERM
- * first, because a killed server leaves a dead mount.  A server with an owner (`blocked`) only ends by SIGKILL; its
- * mount namespace ends with it. */
+ * first, because a killed server leaves a dead mount.  A server with an owner (`blocked`) ends by SIGKILL only;
+ * under `ddpfs exec` its mount namespace ends with it. */
 static ssize_t read_report(int fd, pid_t server, bool blocked, struct report *report)
 {
 	int waited = 0;
