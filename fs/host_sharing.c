@@ -166,7 +166,7 @@ void fs_host_sharing_greet(const char *control_path)
 	size_t n = 0;
 	if (base_control_list(&peers, &n) < 0)
 		return;
-	json_t **infos = calloc(n + 1, sizeof(*infos));
+	json_t **infos = calloc(n + 1, sizeof(json_t *));
 	if (infos)
 		tell_all(control_path, peers, infos, n);
 	free(infos);

@@ -98,8 +98,7 @@ static void announce_flat(
 {
 	char path[PATH_MAX];
 	sink->server->lister_epoch = epoch;
-	snprintf(path, sizeof(path), "%s", root->at);
-	strcat(path, ".");
+	snprintf(path, sizeof(path), "%s.", root->at);
 	cleanup_touch int fd = fs_detached_open(root->fd, path, O_RDONLY | O_DIRECTORY | O_NOCTTY | FS_DIR_MARK);
 	if (fd >= 0)
 		list_entries(sink, fd, fs_offset_turn(turn), n);

@@ -383,7 +383,7 @@ static int read_all(struct watched *watched, unsigned timeout_ms)
 {
 	size_t n = 0;
 	cleanup_free const char **sockets = calloc(watched->n + 1, sizeof(*sockets));
-	cleanup_free struct watched_mount **asked = calloc(watched->n + 1, sizeof(*asked));
+	cleanup_free struct watched_mount **asked = calloc(watched->n + 1, sizeof(struct watched_mount *));
 	cleanup_free char **replies = calloc(watched->n + 1, sizeof(*replies));
 	cleanup_free int *rcs = calloc(watched->n + 1, sizeof(*rcs));
 	if (!sockets || !asked || !replies || !rcs)

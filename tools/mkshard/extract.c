@@ -193,11 +193,13 @@ static void sweep(const struct extract *extract, int dirfd)
 {
 	if (!extract->alone)
 		return;
-	cleanup_close int fd = openat(dirfd, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-	cleanup_closedir DIR *dir = fd < 0 ? NULL : fdopendir(fd);
-	if (!dir)
+	int fd = openat(dirfd, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+	cleanup_closedir DIR *dir = fd < 0 ? NULL : fdopendir(fd); /* fd is dir's now */
+	if (!dir) {
+		if (fd >= 0)
+			close(fd);
 		return;
-	fd = -1; /* now owned by `dir` */
+	}
 	struct dirent *de;
 	while ((de = readdir(dir))) {
 		const char *digits = de->d_name + strlen(TEMP);
