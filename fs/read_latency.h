@@ -19,7 +19,8 @@ struct fs_read_latency_epoch {
 	uint64_t epoch;
 	uint64_t n; /* READs answered */
 	uint64_t
-	        sum_ns; /* sum of all latency; readers wait side by side, so it can grow by more than a second a second */
+	        /* sum of all latency; readers wait side by side, so it can grow by more than a second a second */
+	        sum_ns;
 	uint64_t p50_ns;
 	uint64_t p99_ns;
 	uint64_t max_ns;

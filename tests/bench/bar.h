@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A figure beside its bar, one line each: what, the figure, the bar, met or not.  A bench's exit status does not depend on
+/* A figure beside its bar, one line each: what, the figure, the bar, met or not.  A bench's exit status does not
+ * depend on
  * it: figures are read by people, and a loaded machine misses bars. */
 #ifndef DDPFS_TESTS_BENCH_BAR_H
 #define DDPFS_TESTS_BENCH_BAR_H

@@ -3,7 +3,8 @@
  *
  *   index_open [N [DIR]]     N: 1000000; DIR (a fast disk with 80 bytes a file free): a temporary directory
  *
- * The index is synthetic: N files in directories of 1,000, given to the builder in order.  Cold: the index was dropped from
+ * The index is synthetic: N files in directories of 1,000, given to the builder in order.  Cold: the index was
+ * dropped from
  * the page cache first.  Resident: what the process holds more than before, private memory and mapped pages. */
 #include <errno.h>
 #include <fcntl.h>

@@ -2,8 +2,10 @@
 /* Recognition: CPU time from the first opens to a track, by sampler, number of files and seed; and a feed's cost.
  *
  *   tests/bench/run recognise_bench [FILES...]      (default 100000 1280000)
- *   tests/bench/run recognise_bench unknown         what a shuffle that nobody can know costs, as fast as it goes and at 1,000 files/s
- *   tests/bench/run recognise_bench seeds           trying all 2^32 seeds of an unseeded RandomSampler: a minute or two */
+ *   tests/bench/run recognise_bench unknown         what a shuffle that nobody can know costs, as fast as it goes
+ * and at 1,000 files/s
+ *   tests/bench/run recognise_bench seeds           trying all 2^32 seeds of an unseeded RandomSampler: a minute or
+ * two */
 #include <inttypes.h>
 #include <setjmp.h>
 #include <stdarg.h>

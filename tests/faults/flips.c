@@ -1,9 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* flips DATASET SCRATCH STRIDE INDEX_STRIDE: flips single bits of a small dataset, one after the other, and reads it.
  *
- * Shards are read through the engine, the flip made on its way from the device (prefetch_hook).  Every bit inside a file's
+ * Shards are read through the engine, the flip made on its way from the device (prefetch_hook).  Every bit inside
+ * a file's
  * content must make that file fail with -EBADMSG; every STRIDE-th bit of the shards elsewhere must change nothing.
- * Every INDEX_STRIDE-th bit of the index, in a copy of it in SCRATCH: whatever can still be found under a path, and passes its
+ * Every INDEX_STRIDE-th bit of the index, in a copy of it in SCRATCH: whatever can still be found under a path,
+ * and passes its
  * checksum, has that path's own bytes; a flip that no reader meets is found by shard_index_verify.
  * Prints one line of counts as JSON; exits with 1 and a sentence at the first wrong byte. */
 #include <errno.h>
@@ -216,7 +218,8 @@ static uint64_t flip_others(uint64_t stride)
 
 /* ---- the index ---- */
 
-/* What a reader gets by a path from this index, checked as the engine checks it: 0 the file's own bytes, else -errno. */
+/* What a reader gets by a path from this index, checked as the engine checks it: 0 the file's own bytes, else
+ * -errno. */
 static int read_by_path(const struct shard_index *index, const struct content *c)
 {
 	enum shard_kind kind;

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* killat N COMMAND...: runs a command and kills it (SIGKILL, all threads) when it is about to make its N-th system call, counted over
+/* killat N COMMAND...: runs a command and kills it (SIGKILL, all threads) when it is about to make its N-th system
+ * call, counted over
  * all of its threads from the execve on.  Prints how many were seen: "killed 7" or "ended 812 CODE".
  * N = 0: only counts. */
 #include <errno.h>

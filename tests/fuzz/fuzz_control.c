@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Fuzz target: any bytes as a request on the control socket.  Commands that act on more than a view (info, stat, epoch, unmount,
+/* Fuzz target: any bytes as a request on the control socket.  Commands that act on more than a view (info, stat,
+ * epoch, unmount,
  * neighbour, restart) go as far as the check of their keys: tests/mount/test_control.py sends them to real servers. */
 #include <assert.h>
 #include <setjmp.h>

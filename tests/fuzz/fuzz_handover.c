@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Fuzz target: any bytes as what a killed server left in memory.  A record or counts that are taken have the right checksum; the
+/* Fuzz target: any bytes as what a killed server left in memory.  A record or counts that are taken have the right
+ * checksum; the
  * rest is made anew. */
 #include <assert.h>
 #include <stdlib.h>

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Fuzz target: any bytes as what a supervisor hands to the program that goes on.  What is taken is written and read again. */
+/* Fuzz target: any bytes as what a supervisor hands to the program that goes on.  What is taken is written and read
+ * again. */
 #include <assert.h>
 #include <stdlib.h>
 #include <string.h>

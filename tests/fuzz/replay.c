@@ -4,7 +4,8 @@
  *
  *   replay_TARGET [--mutations N] PATH...
  *
- * So that each crash that was ever found stays tried, and a build without clang still throws something at the parsers. */
+ * So that each crash that was ever found stays tried, and a build without clang still throws something at the
+ * parsers. */
 #include <dirent.h>
 #include <stdio.h>
 #include <stdlib.h>

@@ -2,8 +2,10 @@
 /* What a stage gives beside what memory and disk can: stage_bench DATASET [BATCH [MEMORY]]   (default 64, 1G)
  *
  *   direct    the shards in sequence by O_DIRECT, 4 x 1 MiB in flight: what the disk can
- *   cold      first epoch, opening included, nothing in the page cache (O_DIRECT reads leave nothing there either); bytes are
- *             not touched.  Several rounds between two of `direct` each, because disks change their mind; the first round's
+ *   cold      first epoch, opening included, nothing in the page cache (O_DIRECT reads leave nothing there either);
+ * bytes are
+ *             not touched.  Several rounds between two of `direct` each, because disks change their mind; the first
+ * round's
  *             arena is memory that nobody may have used for long, which a virtual machine pays for
  *   kept      a later epoch from the arena, handed out only
  *   copied    the same, each sample copied out into one buffer, as a collate function does

@@ -119,7 +119,8 @@ static uint64_t bytes_of(const struct ddpfs_batch *batch)
 	return bytes;
 }
 
-/* What a kernel on `stream` would see: queued, not waited for.  The copy is valid after the stream was synchronised; forget()
+/* What a kernel on `stream` would see: queued, not waited for.  The copy is valid after the stream was synchronised;
+ * forget()
  * it.  Pinned: a copy to other memory would make the host wait. */
 static uint8_t *fetch(struct CUstream_st *stream, const struct ddpfs_batch *batch)
 {

@@ -44,7 +44,8 @@ static uint32_t longest_run(const uint8_t *map, uint32_t n)
 	return longest;
 }
 
-/* Against a byte map: random gets and puts never overlap, a get fails only when no run is long enough, and takes pages that were
+/* Against a byte map: random gets and puts never overlap, a get fails only when no run is long enough, and takes
+ * pages that were
  * never used only when no run of used ones is. */
 static void random_use_matches_a_map(void **state)
 {

@@ -215,7 +215,8 @@ static void what_fits_is_read_once(void **state)
 	assert_int_equal(ddpfs_stage_close(stage), 0);
 }
 
-/* Small samples are read together with their neighbours, also where the arena holds little more than a pool of order=chunk. */
+/* Small samples are read together with their neighbours, also where the arena holds little more than a pool of
+ * order=chunk. */
 static void small_samples_are_read_together_in_little_memory(void **state)
 {
 	enum { SAMPLES = 4000 };
@@ -395,7 +396,8 @@ static void let_go(struct stage_store *store, struct holds *h, uint32_t i)
 	stage_store_unpin(store, &e, 1);
 }
 
-/* A sample has room whenever its pages and those held are not more than the arena, wherever these lie and whatever came before; and
+/* A sample has room whenever its pages and those held are not more than the arena, wherever these lie and whatever
+ * came before; and
  * memory stays within the arena. */
 static void whatever_is_not_held_is_room(void **state)
 {
@@ -485,7 +487,8 @@ static void release_one(struct held *h, uint32_t i)
 	ddpfs_batch_release(batch);
 }
 
-/* What a consumer holds and the next batch are not more than the arena: then the batch comes, with any sizes, whatever is held. */
+/* What a consumer holds and the next batch are not more than the arena: then the batch comes, with any sizes,
+ * whatever is held. */
 static void a_batch_comes_when_it_and_what_is_held_fit_the_arena(void **state)
 {
 	enum { SEEDS = 4, FILES = 300, N = 48 };
@@ -539,7 +542,8 @@ static void a_batch_comes_when_it_and_what_is_held_fit_the_arena(void **state)
 	data = saved;
 }
 
-/* Half of the arena is one sample, a sliver of it is held in many places: the sample comes, and what is said when it does not is
+/* Half of the arena is one sample, a sliver of it is held in many places: the sample comes, and what is said when it
+ * does not is
  * true. */
 static void small_held_samples_leave_room_for_a_large_one(void **state)
 {

@@ -92,3 +92,15 @@ def test_every_file_says_its_licence():
     asked = [n for n in sources.files() if "corpus/" not in n and (n.endswith(kinds) or sources.first_line(n).startswith("#!"))]
     without = [n for n in asked if "SPDX-License-Identifier: Apache-2.0" not in sources.text(n)[:300]]
     assert asked and not without, f"no SPDX line at the top of {without}"
+
+
+def test_lines_fit_120_columns():
+    """Comments too, which clang-format leaves alone."""
+    wrong = []
+    for name in sources.files():
+        if not name.endswith((".c", ".h")):
+            continue
+        for number, line in enumerate(sources.text(name).split("\n"), 1):
+            if len(line.expandtabs(8)) > 120:
+                wrong.append(f"{name}:{number}")
+    assert not wrong, "longer than 120 columns: " + ", ".join(wrong)

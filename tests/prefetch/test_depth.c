@@ -44,7 +44,8 @@ static void a_store_far_away_is_filled_at_once(void **state)
 {
 	struct prefetch_depth depth;
 	(void)state;
-	/* 20 ms, 1 GB/s, full with 182: each 20 ms four times as many, and no trial of a disk that is full with less than one. */
+	/* 20 ms, 1 GB/s, full with 182: each 20 ms four times as many, and no trial of a disk that is full with less
+	 * than one. */
 	prefetch_depth_init(&depth, 0);
 	run_device(&depth, 20000000, 1000000000, 110000, PREFETCH_DEPTH_START);
 	assert_int_equal(depth.depth, 4 * PREFETCH_DEPTH_START);

@@ -417,7 +417,8 @@ static void files_opened_several_times_in_a_row_count_once(void **state)
 	synth_close(small);
 }
 
-/* timm's RepeatAugSampler: each file of a permutation of seed + epoch three times, dealt one by one, a third of the set an epoch. */
+/* timm's RepeatAugSampler: each file of a permutation of seed + epoch three times, dealt one by one, a third of the
+ * set an epoch. */
 static void repeat_aug(const struct shard_index *few, uint32_t n, uint32_t world, uint32_t ranks)
 {
 	struct prefetch_recognise_options options = { .index = few, .seed_max = 300, .popular_words = 1 };
@@ -506,7 +507,8 @@ static void ranks_of_few_files_are_recognised_in_their_first_epoch(void **state)
 	}
 }
 
-/* Whole batches dealt to the ranks, as Accelerate does: what is not read is seen once the workers have left it behind. */
+/* Whole batches dealt to the ranks, as Accelerate does: what is not read is seen once the workers have left it
+ * behind. */
 static void batches_dealt_whole_are_recognised(void **state)
 {
 	struct prefetch_recognise *r = new_recognise(0);
@@ -712,7 +714,8 @@ static void a_generator_of_its_own_is_followed(void **state)
 	generator_of_its_own(67280421310721); /* torch.Generator().initial_seed() */
 }
 
-/* Seeds away from where a scan begins: it should take a moment, but under a sanitizer each takes a hundred times as long. */
+/* Seeds away from where a scan begins: it should take a moment, but under a sanitizer each takes a hundred times as
+ * long. */
 #ifndef __has_feature
 #define __has_feature(x) 0
 #endif
@@ -856,7 +859,8 @@ static void shuffle_by_nobody(uint32_t *files, uint32_t n, uint64_t *random)
 	}
 }
 
-/* A scan is of use for an epoch's beginning alone: it ends with it, and is not begun for what is recognised anyway.  Beside it others
+/* A scan is of use for an epoch's beginning alone: it ends with it, and is not begun for what is recognised anyway.
+ * Beside it others
  * are recognised as ever. */
 static void a_scan_ends_with_its_epoch(void **state)
 {
@@ -923,7 +927,8 @@ static void scans_in_vain_have_an_end(void **state)
 	}
 }
 
-/* Two trainers shuffle the same files: each is found, and followed from where it is, not from where the other one has been. */
+/* Two trainers shuffle the same files: each is found, and followed from where it is, not from where the other one has
+ * been. */
 static void two_unseeded_jobs_are_both_followed(void **state)
 {
 	const uint32_t first = 4000000000;
@@ -1362,7 +1367,8 @@ static struct prefetch_searched searched(const struct prefetch_recognise *r)
 	return now;
 }
 
-/* As DLIO reads: sorted by name over all directories, a contiguous part a rank, two workers each, all ranks through one mount. */
+/* As DLIO reads: sorted by name over all directories, a contiguous part a rank, two workers each, all ranks through
+ * one mount. */
 enum { DLIO_DIRS = 4, DLIO_EACH = 750, DLIO_FILES = DLIO_DIRS * DLIO_EACH, DLIO_EPOCHS = 3 };
 
 struct rank {
@@ -1460,7 +1466,8 @@ static void sorted_contiguous_parts_are_recognised(void **state)
 	scattered.scattered = true;
 	struct shard_index *few = synth_open(&synth), *other = synth_open(&scattered);
 	(void)state;
-	/* Directory by directory, by name where directories have the same names, by name where files are in whichever directory. */
+	/* Directory by directory, by name where directories have the same names, by name where files are in whichever
+	 * directory. */
 	for (uint64_t id = 1; id <= (long_run() ? 1000 : 36); id++)
 		contiguous_parts(id % 3 == 2 ? other : few, id % 3 == 2 ? &scattered : &synth, id);
 	synth_close(few);

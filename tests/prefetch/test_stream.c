@@ -166,8 +166,9 @@ struct trainer {
 	struct prefetch_stream *stream;
 	uint64_t misses; /* files that had to be asked for */
 	uint64_t errors;
-	bool patient; /* computes until the next file is there, or the engine has nothing left to do: then it is a miss */
-	bool paced;   /* after each file lets the engine do all that it wants to */
+	/* computes until the next file is there, or the engine has nothing left to do: then it is a miss */
+	bool patient;
+	bool paced; /* after each file lets the engine do all that it wants to */
 };
 
 static struct shard_view *view_of(void *user)
@@ -676,7 +677,8 @@ static void a_window_grows_with_the_workers_batches(void **state)
 	prefetch_free(t.p);
 }
 
-/* A training loader and a validation loader, one after the other: who does not read leaves the room to who does, and has what
+/* A training loader and a validation loader, one after the other: who does not read leaves the room to who does, and
+ * has what
  * comes next for him when it is his turn. */
 static void streams_that_take_turns_miss_nothing(void **state)
 {

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Reads NUL-terminated paths, builds an index of them in the order given and prints the paths in the order of file ids. */
+/* Reads NUL-terminated paths, builds an index of them in the order given and prints the paths in the order of file
+ * ids. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

@@ -8,7 +8,8 @@
 
 #include "shard/index.h"
 
-/* `classes` directories below train/ (and `val_classes` below val/) of `per_class` files of `bytes` bytes each, packed in
+/* `classes` directories below train/ (and `val_classes` below val/) of `per_class` files of `bytes` bytes each,
+ * packed in
  * order of their names or, when shuffled, in a random order. */
 struct synth {
 	uint32_t classes;

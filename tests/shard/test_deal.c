@@ -19,7 +19,8 @@ static struct shard_deal deal_of(enum shard_deal_mode mode, uint64_t n, uint32_t
 	return (struct shard_deal){ .n = n, .world = world, .mode = mode, .tail = tail, .block_items = 8 };
 }
 
-/* Every rank's turns: positions consumed are counted, steps are as documented, the inverse finds the first occurrence. */
+/* Every rank's turns: positions consumed are counted, steps are as documented, the inverse finds the first
+ * occurrence. */
 static void take_all(const struct shard_deal *deal, unsigned *counts)
 {
 	uint64_t total = 0;

@@ -285,7 +285,8 @@ static void sizes_of_8_gib_and_more_are_kept(void **state)
 	}
 }
 
-/* ------------------------------------------------------------------------------------------------ the world's readers */
+/* ------------------------------------------------------------------------------------------------ the world's
+ * readers */
 
 static void libarchive_reads_what_is_written(void **state)
 {
@@ -404,7 +405,8 @@ static void python_reads_what_is_written(void **state)
 	free(b.p);
 }
 
-/* ------------------------------------------------------------------------------------------------ the world's writers */
+/* ------------------------------------------------------------------------------------------------ the world's
+ * writers */
 
 struct seen {
 	const char *dir; /* with the extracted originals */
@@ -536,7 +538,8 @@ static void archives_of_libarchive_are_read(void **state)
 		e.n = e.at = 0;
 		for (uint32_t k = 0; k < n_all; k++) {
 			struct archive_entry *entry = archive_entry_new();
-			/* pax wants names in Unicode; the old formats want them short and their times in eleven digits */
+			/* pax wants names in Unicode; the old formats want them short and their times in eleven
+			 * digits */
 			bool plain = strlen(all[k].path) < 99 && all[k].mtime_s >= 0 && all[k].mtime_s < INT32_MAX;
 			if ((uint8_t)all[k].path[0] >= 0x80 || (!formats[i].anything && !plain)) {
 				archive_entry_free(entry);

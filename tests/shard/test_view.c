@@ -483,7 +483,8 @@ static void explicit_blocks_shrink_pools(void **state)
 	synth_close(index);
 }
 
-/* What all ranks together fetch of a store, in units of 16 neighbouring samples (64 KiB), beside what there is: separate
+/* What all ranks together fetch of a store, in units of 16 neighbouring samples (64 KiB), beside what there is:
+ * separate
  * hosts share no cache. */
 static double amplification(const struct shard_index *index, const struct shard_view_options *options)
 {
@@ -513,7 +514,8 @@ static double amplification(const struct shard_index *index, const struct shard_
 	return (double)(fetched * unit) / (double)(shard_index_info(index)->n_samples - options->start);
 }
 
-/* 200,000 samples of 4 KiB on 8 hosts: blocks fetch little twice, also after a resume; strides fetch nearly all 8 times. */
+/* 200,000 samples of 4 KiB on 8 hosts: blocks fetch little twice, also after a resume; strides fetch nearly all 8
+ * times. */
 static void blocks_keep_hosts_apart(void **state)
 {
 	const struct synth synth = { .classes = 100, .per_class = 2000, .bytes = 4096, .shuffled = true };

@@ -20,7 +20,8 @@ uint64_t tree_rand(uint64_t *state)
 	return z ^ z >> 31;
 }
 
-/* Names that sort differently as whole paths than by components ('-' and '.' come before '/'), in UTF-8 and out of it. */
+/* Names that sort differently as whole paths than by components ('-' and '.' come before '/'), in UTF-8 and out of
+ * it. */
 static const char *const stems[] = { "a", "a-", "a.b", "ab", "B", "b", "0", "10", "2", "\xc3\xa9",
 	"\xe6\xbc\xa2\xe5\xad\x97", "\xf0\x9f\x90\xb1", "with space", "\xff\xfe", "~", "!", "...", ".hidden",
 	"new\nline", "a\\b" };
@@ -251,7 +252,8 @@ void tree_random(const struct tree_options *o, struct tree *ret_tree)
 		random_file(&rng, o, &t, dir, i);
 		add_parents(&t, t.files[i].path);
 	}
-	/* places: behind one another in each shard, in the order of adding; bare ones touch, so empty files share a place */
+	/* places: behind one another in each shard, in the order of adding; bare ones touch, so empty files share a
+	 * place */
 	for (uint32_t i = 0; i < t.n_files; i++) {
 		struct tree_file *f = &t.files[i];
 		f->offset = t.shard_bytes[f->shard];

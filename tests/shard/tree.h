@@ -57,7 +57,8 @@ void tree_done(struct tree *tree);
 /* A generator for tests: splitmix64. */
 uint64_t tree_rand(uint64_t *state);
 
-/* Builds the index of a tree at `path`.  order: NULL or the sequence in which files are added.  Fails the test on errors. */
+/* Builds the index of a tree at `path`.  order: NULL or the sequence in which files are added.  Fails the test on
+ * errors. */
 void tree_build(const struct tree *tree, const uint32_t *order, bool shuffled, const char *path);
 
 /* Reads a file into memory (8-aligned); the caller frees. */

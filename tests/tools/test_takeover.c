@@ -249,7 +249,8 @@ static const struct {
 	{ "watchdog", "watchdog=5", "" },
 	{ "log_level", "log_level=debug", "" },
 	{ "debug", "debug", "" },
-	/* What they stand for was read when it was mounted: of a state file what it says, of a list of bad samples these, of a
+	/* What they stand for was read when it was mounted: of a state file what it says, of a list of bad samples
+	 * these, of a
 	 * log its descriptor. */
 	{ "state", NULL, NULL },
 	{ "quarantine", NULL, NULL },

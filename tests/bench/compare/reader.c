@@ -9,8 +9,10 @@
  * -k  with -d: list in the first pass only, read the same names in the later ones.
  * -c  the passes follow one another without waiting, the first one waits for a line on stdin; otherwise each does.
  * -r  demand this bandwidth: batches of BATCH files (64), each followed by computing that makes its total time
- *     bytes / rate when its reads need nothing but processor time; what they are blocked comes on top.  The computing is
- *     a sleep, as it is for a trainer whose work is on a GPU.  A late batch delays all that follow; nothing is caught up.
+ *     bytes / rate when its reads need nothing but processor time; what they are blocked comes on top.  The
+ * computing is
+ *     a sleep, as it is for a trainer whose work is on a GPU.  A late batch delays all that follow; nothing is
+ * caught up.
  * -x  prints the sum of the files' XXH3-64.
  * -D  reads the files one after another with O_DIRECT in 1 MiB pieces, one in flight a thread: what the device gives.
  *     Each piece counts as a file.

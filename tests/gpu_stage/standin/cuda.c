@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The stand-in driver: see standin.h.
  *
- * One lock and one condition for all: simple rather than fast.  An event is a number that grows with each record; who waits
+ * One lock and one condition for all: simple rather than fast.  An event is a number that grows with each record;
+ * who waits
  * for it waits for the record of that moment. */
 #include <pthread.h>
 #include <stddef.h>
@@ -147,7 +148,8 @@ EXPORT uint64_t standin_copies(void)
 	return n;
 }
 
-/* Under the lock, at the beginning of a call: its failure, if it is to fail.  A GPU that is gone stops what it does first. */
+/* Under the lock, at the beginning of a call: its failure, if it is to fail.  A GPU that is gone stops what it does
+ * first. */
 static unsigned counted(bool waits)
 {
 	const struct CUctx_st *context = depth ? stack[depth - 1] : NULL;

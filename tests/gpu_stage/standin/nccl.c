@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A stand-in for libnccl.so.2 on the stand-in driver: ranks are processes of one machine, joined by a Unix socket to rank 0, which
+/* A stand-in for libnccl.so.2 on the stand-in driver: ranks are processes of one machine, joined by a Unix socket to
+ * rank 0, which
  * adds up.  It is not NCCL.  A rank that is gone ends the process, so that no test hangs. */
 #include <stddef.h>
 #include <stdio.h>

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A stand-in for the NVIDIA driver's libcuda.so.1, for tests on machines without a GPU.  It is not CUDA: "device" memory is
+/* A stand-in for the NVIDIA driver's libcuda.so.1, for tests on machines without a GPU.  It is not CUDA: "device"
+ * memory is
  * host memory, a stream is a thread that does what was queued, in order; kernels are host functions.  Never installed.
  *
  * It is stricter than a driver: an asynchronous copy whose host memory is not pinned, or whose device memory is not
