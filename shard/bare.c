@@ -12,10 +12,10 @@
 #include "shard/build_private.h"
 
 struct shard_bare_writer {
-	struct build_array footer;
-	uint32_t n_entries;
-	uint64_t content_end;
-	bool spent;
+	struct build_array footer; /* 8 bytes for padding, then the records */
+	uint32_t n_entries;        /* records */
+	uint64_t content_end;      /* of the last file */
+	bool spent;                /* shard_bare_writer_finish was called */
 };
 
 static size_t align8(size_t n)

@@ -16,14 +16,15 @@
 
 enum { BUFFER_BYTES = 16 * SHARD_SUM_BLOCK };
 
+/* The file that is written, from its beginning to its end. */
 struct writer {
 	int fd;
-	uint8_t *buf; /* BUFFER_BYTES */
-	size_t used;  /* bytes in buf; buf[0] belongs to offset `flushed` of the file */
-	uint64_t flushed;
+	uint8_t *buf;            /* BUFFER_BYTES */
+	size_t used;             /* bytes in buf; buf[0] belongs to offset `flushed` of the file */
+	uint64_t flushed;        /* bytes of the file that are written */
 	int rc;                  /* the first error; after it all calls do nothing */
 	struct build_array sums; /* of the 64 KiB pieces written since the last section of sums */
-	struct shard_section_rec sections[SHARD_SEC_COUNT];
+	struct shard_section_rec sections[SHARD_SEC_COUNT]; /* of the sections written so far */
 };
 
 static uint64_t writer_at(const struct writer *w)
@@ -200,8 +201,8 @@ static void write_names(struct writer *w, const struct shard_builder *b, const s
 
 /* A hash table to be filled in the order of ids, so that equal input gives equal bytes. */
 struct hash_table {
-	uint32_t *ids;
-	uint8_t *tags;
+	uint32_t *ids; /* SHARD_NONE = empty */
+	uint8_t *tags; /* 0 = empty */
 	uint64_t buckets;
 };
 

@@ -250,7 +250,7 @@ static inline uint64_t shard_dir_name(const struct shard_dir_rec *rec)
 }
 
 /* The hash tables map (parent directory, name) to an id: h = XXH3-64 of the name, seeded with the directory's id.  A
- * search begins at shard_hash_bucket(h, buckets) and goes on with the next bucket, wrapping, until a bucket with tag
+ * search begins at shard_hash_bucket(h, buckets) and continues with the next bucket, wrapping, until a bucket with tag
  * 0. */
 static inline uint64_t shard_hash_bucket(uint64_t h, uint64_t buckets)
 {

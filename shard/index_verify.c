@@ -13,11 +13,13 @@
 /* Elements after which mapped pages are released, so that a large index does not fill the memory of the process. */
 enum { RELEASE_EVERY = 1 << 20 };
 
+/* A verification that is under way. */
 struct verify {
 	const struct shard_index *index;
 	struct base_err *err;
 };
 
+/* Makes the message for a broken rule at element i of a section. */
 static int wrong(const struct verify *v, const char *section, uint64_t i, const char *what)
 {
 	return base_err_set(

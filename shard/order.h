@@ -8,8 +8,8 @@
  *
  * full   A keyed permutation of [0, n) (shard/permute.h).
  * chunk  Chunks of neighbouring slots are permuted.  Groups of permuted chunks form pools.  The items of a pool are
- *        permuted again (the chunk-wise shuffle of DIESEL, ICPP 2020, without its arrays).  In each epoch the start of
- *        the chunks is shifted by a random number of slots, so the same samples do not share a chunk in every epoch.
+ *        permuted again (the chunk-wise shuffle of DIESEL, ICPP 2020, without its arrays).  In each epoch chunk
+ *        0 begins at a random slot, so the same samples do not share a chunk in every epoch.
  *
  *        slots      |--0--|--1--|--2--|--3--|--4--|--5--|-6|    chunks; the last may be shorter
  *        permuted   |--4--|--0--|--5--|--2--|--1--|--3--|-6|    the shorter one stays last

@@ -101,8 +101,8 @@ static uint64_t path_hash(const char *path, size_t len)
 
 /* A hash table of files: path -> item number, by open addressing. */
 struct table {
-	uint32_t *slots;
-	uint64_t mask;
+	uint32_t *slots; /* item number; SHARD_NONE = empty; owned */
+	uint64_t mask;   /* number of slots - 1 */
 };
 
 static int table_init(struct table *table, const struct shard_pack_item *items, uint64_t n_items)
@@ -242,10 +242,11 @@ int shard_pack_sort(const struct shard_pack_options *options, struct shard_pack_
 
 /* ---- samples ---- */
 
+/* A file with a key, for sorting. */
 struct keyed {
-	const char *key;
-	uint32_t len;
-	uint32_t item;
+	const char *key; /* a part of the item's path */
+	uint32_t len;    /* bytes */
+	uint32_t item;   /* its number */
 };
 
 static int compare_keyed(const void *pa, const void *pb)

@@ -18,17 +18,18 @@ enum { CELL_EXPECTED_MIN = 5 }; /* samples expected in a cell: the usual rule fo
 /* A mean over epochs.  An epoch may have no value. */
 struct mean {
 	double sum;
-	uint64_t count;
+	uint64_t count; /* epochs with a value */
 };
 
+/* The sums of what was added.  The fields without a comment are as in struct shard_quality_result. */
 struct shard_quality {
 	struct shard_quality_options options;
-	uint32_t *seen; /* class -> number of the last batch that had it; 0: none; owned */
-	uint32_t batch_number;
+	uint32_t *seen;        /* class -> number of the last batch that had it; 0: none; owned */
+	uint32_t batch_number; /* of the current batch, from 1 on */
 	uint64_t epochs;
 	uint64_t batches;
-	double distinct_sum;
-	double distinct_squares;
+	double distinct_sum;     /* of distinct classes, over all batches */
+	double distinct_squares; /* of their squares */
 	uint32_t distinct_min;
 	uint32_t distinct_max;
 	struct mean distinct_part[SHARD_QUALITY_BINS];

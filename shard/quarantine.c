@@ -93,6 +93,7 @@ bool shard_quarantine_has(const struct shard_quarantine *list, uint32_t sample)
 
 /* ---- the text ---- */
 
+/* A line of the text, not NUL-terminated. */
 struct line {
 	const char *text;
 	size_t len;
@@ -150,9 +151,10 @@ static int parse_id(const struct line *line, uint32_t *ret_id)
 	return 0;
 }
 
+/* A growing array of sample ids. */
 struct ids {
 	uint32_t *samples;
-	size_t n, room;
+	size_t n, room; /* entries in use, and allocated */
 };
 
 static int keep_id(struct ids *ids, uint32_t id)

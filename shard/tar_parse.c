@@ -22,7 +22,7 @@ struct shard_tar_parser {
 	struct attrs local;  /* of the member whose header is next */
 	bool pending;        /* `local` has records for the next member; they begin at pending_offset */
 	uint64_t pending_offset;
-	char path[SHARD_PATH_MAX + 1];
+	char path[SHARD_PATH_MAX + 1]; /* these two belong to the member that was returned */
 	char link[SHARD_PATH_MAX + 1];
 };
 

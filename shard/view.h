@@ -59,9 +59,9 @@ struct shard_view;  /* opaque; keeps the index pointer, which it does not own an
 struct shard_epoch; /* opaque; counted references */
 
 /* Makes a view.  Copies everything in `options` except the quarantine list.
- * Returns 0; -EINVAL: rank, world, start or past out of range, on_bad without its list, no samples to deal, or a start
- * that is ambiguous because deal=auto may have been block before; -ENOENT or -ENOTDIR: subdir; -ENOENT: a bad sample
- * has no stand-in; -E2BIG: n_past too large; -ENOMEM; errors of the index.  Any thread. */
+ * Returns 0; -EINVAL: rank, world, start or past is out of range, on_bad has no list, there are no samples to deal, or
+ * start needs `past`, because the deal is block or deal=auto may have been block; -ENOENT or -ENOTDIR: subdir; -ENOENT:
+ * a bad sample has no stand-in; -E2BIG: n_past too large; -ENOMEM; errors of the index.  Any thread. */
 int shard_view_new(const struct shard_index *index, const struct shard_view_options *options, struct base_err *err,
         struct shard_view **ret_view);
 /* Frees a view.  All its epochs must have been put.  NULL is allowed. */
