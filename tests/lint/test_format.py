@@ -95,12 +95,13 @@ def test_every_file_says_its_licence():
 
 
 def test_lines_fit_120_columns():
-    """Comments too, which clang-format leaves alone."""
+    """Comments too, which clang-format leaves alone; rows of tables and addresses may be longer."""
     wrong = []
     for name in sources.files():
-        if not name.endswith((".c", ".h")):
+        if not name.endswith((".c", ".h", ".md")):
             continue
         for number, line in enumerate(sources.text(name).split("\n"), 1):
-            if len(line.expandtabs(8)) > 120:
+            table = name.endswith(".md") and (line.startswith("|") or "://" in line)
+            if len(line.expandtabs(8)) > 120 and not table:
                 wrong.append(f"{name}:{number}")
     assert not wrong, "longer than 120 columns: " + ", ".join(wrong)
