@@ -385,18 +385,18 @@ static bool is_apart(const struct cuda_backend *b, const struct ddpfs_item *item
 	return item->len && (uintptr_t)item->data - (uintptr_t)b->arena >= b->arena_bytes;
 }
 
-/* Copies a file that lies apart (space.h) and is not pinned: by way of the staging memory, or without it by a copy
- * that is done when the driver returns. */
+/* Queues the copy of a file that lies apart (space.h) and is not pinned, by way of the staging memory where there is
+ * some.  Else the driver takes the bytes into pinned memory of its own before it returns, and the copy to the GPU runs
+ * on the stream like any other (CUDA Driver API, "API synchronization behavior"). */
 static unsigned copy_apart(struct cuda_backend *b, uint64_t to, uint8_t *staging, const struct ddpfs_item *item)
 {
-	if (staging)
-		memcpy(staging, item->data, item->len);
+	if (!staging)
+		return copy(b, to, item->data, item->len);
+	memcpy(staging, item->data, item->len);
 	pthread_mutex_lock(&b->lock);
-	b->stats.gathered_bytes += staging ? item->len : 0;
-	b->stats.copies += !staging;
-	b->stats.bytes += staging ? 0 : item->len;
+	b->stats.gathered_bytes += item->len;
 	pthread_mutex_unlock(&b->lock);
-	return staging ? copy(b, to, staging, item->len) : b->cuda->copy_up_now(to, item->data, item->len);
+	return copy(b, to, staging, item->len);
 }
 
 /* Queues one copy a file.  Files that are neighbours in the arena and in the batch go together. */

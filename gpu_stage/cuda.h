@@ -63,7 +63,6 @@ enum {
 	X(cuMemHostUnregister, host_unregister, (void *base))                                                          \
 	X(cuMemAlloc_v2, memory_alloc, (unsigned long long *ret_address, size_t bytes))                                \
 	X(cuMemFree_v2, memory_free, (unsigned long long address))                                                     \
-	X(cuMemcpyHtoD_v2, copy_up_now, (unsigned long long to, const void *from, size_t bytes))                       \
 	X(cuMemcpyHtoDAsync_v2, copy_up,                                                                               \
 	        (unsigned long long to, const void *from, size_t bytes, struct CUstream_st *stream))                   \
 	X(cuMemcpyDtoHAsync_v2, copy_down,                                                                             \

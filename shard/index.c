@@ -22,11 +22,6 @@ static bool bit_get(const _Atomic uint64_t *bits, uint64_t i)
 	return atomic_load_explicit(&bits[i / 64], memory_order_relaxed) >> (i % 64) & 1;
 }
 
-static void bit_set(_Atomic uint64_t *bits, uint64_t i)
-{
-	atomic_fetch_or(&bits[i / 64], UINT64_C(1) << (i % 64));
-}
-
 /* Returns the sum of the piece at `begin`: SHARD_SUM_BLOCK bytes, or fewer if `end` comes first. */
 static uint64_t region_sum(const struct shard_index *index, uint64_t begin, uint64_t end)
 {
@@ -76,16 +71,13 @@ int index_check_block(const struct shard_index *index, uint64_t block)
 {
 	uint64_t part = block / (SHARD_SUM_BLOCK / sizeof(uint64_t)), rounds;
 	int r = atomic_load(&index->l0[part]) ? 0 : copy_l0(index, part);
-	/* If index_check_marked did not see the mark of this piece, the count has changed, and the loop checks
-	 * again. */
 	do {
 		rounds = index_change_rounds(index->change);
 		if (r == 0)
 			r = compare_block(index, block);
 		if (r < 0)
 			return r;
-		bit_set(index->block_ok, block);
-	} while (index_change_rounds(index->change) != rounds);
+	} while (!index_change_mark(index->change, rounds, index->block_ok, block));
 	return 0;
 }
 
@@ -409,9 +401,9 @@ void shard_index_close(struct shard_index *index)
 {
 	if (!index)
 		return;
+	index_change_free(index->change); /* before the mapping, whose address another index may get */
 	if (index->mapping)
 		munmap(index->mapping, index->mapping_bytes);
-	index_change_free(index->change);
 	free(index->l1);
 	for (uint64_t i = 0; i < index->n_l0 && index->l0; i++)
 		free(atomic_load(&index->l0[i]));

@@ -154,7 +154,7 @@ int index_change_new(int fd, const struct stat *st, struct index_change **ret_ch
 	if (!change)
 		return -ENOMEM;
 	change->fd = fd;
-	snprintf(change->proc, sizeof change->proc, "/proc/%d/fd/%d", (int)getpid(), fd);
+	snprintf(change->proc, sizeof change->proc, "/proc/self/fd/%d", fd);
 	change->dev = st->st_dev;
 	change->ino = st->st_ino;
 	change->size_bytes = st->st_size;
@@ -189,6 +189,18 @@ uint64_t index_change_rounds(const struct index_change *change)
 	return change ? atomic_load(&change->rounds) : 0;
 }
 
+bool index_change_mark(struct index_change *change, uint64_t rounds, _Atomic uint64_t *bits, uint64_t i)
+{
+	if (change)
+		pthread_mutex_lock(&change->lock); /* no round runs now */
+	bool same = index_change_rounds(change) == rounds;
+	if (same)
+		atomic_fetch_or(&bits[i / 64], UINT64_C(1) << (i % 64));
+	if (change)
+		pthread_mutex_unlock(&change->lock);
+	return same;
+}
+
 static uint64_t now_ns(void)
 {
 	struct timespec now;
@@ -201,12 +213,21 @@ static uint64_t tick_ns(const struct stat *st)
 	return st->st_ctim.tv_nsec == 0 ? (uint64_t)COARSE_TICK_S * NS_PER_S : TICK_NS;
 }
 
+/* Reads the attributes.  -ESTALE: a network file system does not know the file any more. */
+static int look(struct index_change *change, struct stat *ret_st)
+{
+	int r = look_at(change->fd, "", ret_st);
+	if (r == -ESTALE)
+		latch(change, INODE);
+	return r;
+}
+
 /* Checks a file whose ctime is new, or was first seen less than a tick ago.  Called under the lock.
  * Returns 0, -ESTALE or an error of statx(2); 1: the ctime changed meanwhile, so check again. */
 static int look_again(const struct shard_index *index, struct index_change *change)
 {
 	struct stat before, after;
-	int r = look_at(change->fd, "", &before);
+	int r = look(change, &before);
 	if (r < 0)
 		return r;
 	latch(change, written(change, &before));
@@ -224,7 +245,7 @@ static int look_again(const struct shard_index *index, struct index_change *chan
 	atomic_fetch_add(&change->rounds, 1);
 	if (index_check_marked(index) < 0)
 		latch(change, BYTES);
-	r = look_at(change->fd, "", &after);
+	r = look(change, &after);
 	if (r < 0)
 		return r;
 	latch(change, written(change, &after));
@@ -241,7 +262,7 @@ static int check(const struct shard_index *index, struct index_change *change)
 {
 	struct stat st;
 	__sync_synchronize(); /* the caller's reads of the mapping come before statx(2) */
-	int r = look_at(change->fd, "", &st);
+	int r = look(change, &st);
 	if (r < 0)
 		return r;
 	if (written(change, &st) == NOTHING && atomic_load(&change->settled) &&

@@ -41,8 +41,11 @@ void index_change_watch_faults(struct index_change *change, uint8_t *map, size_t
 /* Says whether a change was found; false for NULL.  Makes no system call.  Any thread. */
 bool index_change_is_stale(const struct index_change *change);
 
-/* Counts how often the marked pieces were verified again; 0 for NULL.  A thread that verifies a piece marks it, then
- * reads the count again.  If the count has changed, the thread verifies the piece again (index_check_block). */
+/* Counts how often the marked pieces were verified again; 0 for NULL. */
 uint64_t index_change_rounds(const struct index_change *change);
+
+/* Marks a piece as verified: sets bit i of `bits`.  Returns false and does nothing if the count is not `rounds`, what
+ * it was before the piece was verified: that round did not see the mark, so the piece must be verified again. */
+bool index_change_mark(struct index_change *change, uint64_t rounds, _Atomic uint64_t *bits, uint64_t i);
 
 #endif

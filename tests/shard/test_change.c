@@ -265,6 +265,7 @@ static void a_fault_in_an_index_that_was_written_is_no_disk_that_fails(void **st
 		specimen_make(&s);
 		assert_false(shard_index_fault(s.index->map)); /* nobody wrote: the disk */
 		assert_true(is_right(&s, 0));
+		wait_a_tick();
 		overwrite(&s, i ? s.other : s.bytes, s.len, true);
 		assert_int_equal(shard_index_check(s.index), i ? -ESTALE : 0);
 		assert_true(shard_index_fault(s.index->map));

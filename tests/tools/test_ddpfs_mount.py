@@ -271,6 +271,20 @@ def test_log_file(dataset, mountpoint, background, scratch):
     assert "fifo" in refusal(dataset, mountpoint, f"rank=0,world=2,log={scratch / 'fifo'}")  # nobody reads it
 
 
+def test_log_to_a_pipe(dataset, mountpoint):
+    """As a container's log is: /dev/stdout leads to a link of /proc whose target is no path."""
+    options = "view=all,log_level=debug,log=/dev/stdout"
+    with subprocess.Popen([tools.tool("ddpfs"), "mount", "-f", "-o", options, dataset, mountpoint],
+                          stdout=subprocess.PIPE, text=True, preexec_fn=tools.die_with_parent) as mount:
+        while mount.poll() is None and not mounts.is_mounted(mountpoint):
+            time.sleep(0.01)
+        os.listdir(mountpoint)  # waits until the server answers
+        tools.ddpfs("restart", mountpoint)  # which logs
+        tools.ddpfs("umount", mountpoint)
+        assert mount.wait(60) == 0
+        assert "answers again" in mount.stdout.read()
+
+
 def limited(limit, value, *arguments):
     """`ddpfs ARGUMENTS` with that limit; its output goes to pipes."""
     return subprocess.run(["prlimit", f"--{limit}={value}", tools.tool("ddpfs"), *map(str, arguments)],

@@ -4,12 +4,14 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <linux/magic.h>
 #include <poll.h>
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
+#include <sys/statfs.h>
 #include <sys/wait.h>
 
 #include "fs/supervise/supervisor.h"
@@ -68,6 +70,13 @@ static int follow(struct walk *w, int fd, const char *rest)
 	return 0;
 }
 
+/* Is this link, of this user or of root, one of /proc/PID/fd? */
+static bool is_open_file(int fd, const struct stat *st)
+{
+	struct statfs fs;
+	return (st->st_uid == geteuid() || st->st_uid == 0) && fstatfs(fd, &fs) == 0 && fs.f_type == PROC_SUPER_MAGIC;
+}
+
 /* Takes one component.  Returns 1 if it was the last one: the file is open as *ret_fd. */
 static int step(struct walk *w, int flags, int *ret_fd)
 {
@@ -89,10 +98,14 @@ static int step(struct walk *w, int flags, int *ret_fd)
 		return -errno;
 	if (fd >= 0 && fstat(fd, &st) < 0)
 		return -errno;
-	if (fd >= 0 && S_ISLNK(st.st_mode))
+	/* A link of /proc that stands for an open file (/dev/stdout) has a target that is no path: proc(5). */
+	bool opened = fd >= 0 && S_ISLNK(st.st_mode) && last && is_open_file(fd, &st);
+	if (fd >= 0 && S_ISLNK(st.st_mode) && !opened)
 		return follow(w, fd, rest);
+	if (opened)
+		flags &= ~O_CREAT;
 	if (last) {
-		*ret_fd = openat(at, *name ? name : ".", flags | O_NOFOLLOW, 0640);
+		*ret_fd = openat(at, *name ? name : ".", flags | (opened ? 0 : O_NOFOLLOW), 0640);
 		return *ret_fd < 0 ? -errno : 1;
 	}
 	walk_to(w, steal_fd(&fd));

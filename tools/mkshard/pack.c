@@ -575,8 +575,6 @@ static int write_dataset(const struct pack_args *args, struct pack_places *place
 	if (rc && ours && !any) /* no complete shard: a rerun has nothing to go on from */
 		pack_places_sweep(places);
 	pack_journal_close(journal);
-	if (places->published)
-		pack_interrupt_end(); /* a signal now interrupts no packing */
 	if (rc == 0)
 		pack_publish_finish(places);
 	return rc;

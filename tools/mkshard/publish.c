@@ -18,6 +18,7 @@
 #include "shard/format.h"
 #include "shard/unfinished.h"
 #include "tools/common/cli.h"
+#include "tools/mkshard/interrupt.h"
 #include "tools/mkshard/pack.h"
 
 #define JOURNAL SHARD_UNFINISHED_JOURNAL
@@ -501,6 +502,7 @@ int pack_publish(struct pack_places *places, bool force, const struct shard_pack
 	if (rc && !stands(places))
 		return refuse(places, rc, err);
 	places->published = true;
+	pack_interrupt_end(); /* a signal now interrupts no packing */
 	rc = base_fsync_parent(places->dataset);
 	if (rc)
 		return base_err_set(err, rc,

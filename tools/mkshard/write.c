@@ -496,6 +496,7 @@ static int make_sums(struct worker *w)
 
 static int write_shard(struct worker *w, uint32_t shard)
 {
+	w->path[0] = '\0'; /* the last shard is complete */
 	w->shard = shard;
 	w->sums = &w->run->sums[shard];
 	int rc;

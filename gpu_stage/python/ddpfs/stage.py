@@ -168,7 +168,8 @@ class Batch:
         batch.device_flat()        the same for DLPack
         batch.wait(stream)         call it before you use the batch on another stream than the one that was current at
                                    tensor() or device().  A torch.cuda.Stream or its number
-        batch.arena, .offsets      one view of all files: file i is arena[offsets[i] : offsets[i] + lengths[i]]
+        batch.arena, .offsets      one view of all files: file i is arena[offsets[i] : offsets[i] + lengths[i]].
+                                   ValueError if a file lies apart, because it found no room in the arena
         batch.lengths, .steps, .files, .samples    numpy arrays, one number a file
         batch.path(i)              its path in the dataset
         batch.epoch, .turn, .n_turns      its place in this rank's epoch
@@ -208,7 +209,9 @@ class Batch:
     @property
     def arena(self):
         opened = self._live().opened
-        end = max(opened.base + opened.size - self._base, int((self.offsets + self.lengths).max(initial=0)))
+        end = opened.base + opened.size - self._base
+        if self._base != opened.base or int((self.offsets + self.lengths).max(initial=0)) > end:
+            raise ValueError("a file of this batch lies apart from the arena (it found no room in it): use batch[i]")
         return self._memory(0, end, True)
 
     def tensor(self, i=None):

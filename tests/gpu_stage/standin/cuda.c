@@ -50,6 +50,7 @@ struct work {
 	enum kind kind;
 	void *to;
 	const void *from;
+	void *kept; /* what `from` is a copy in; owned */
 	size_t bytes;
 	struct CUevent_st *event;
 	uint64_t number;
@@ -199,13 +200,20 @@ static bool range_remove(struct range **list, const void *base)
 	return false;
 }
 
-static void must_hold(const struct range *list, const void *base, size_t bytes, const char *what)
+static bool holds(const struct range *list, const void *base, size_t bytes)
 {
 	const uint8_t *p = base;
 	for (; list; list = list->next) {
 		if (p >= list->base && bytes <= list->bytes && (size_t)(p - list->base) <= list->bytes - bytes)
-			return;
+			return true;
 	}
+	return false;
+}
+
+static void must_hold(const struct range *list, const void *base, size_t bytes, const char *what)
+{
+	if (holds(list, base, bytes))
+		return;
 	fprintf(stderr, "stand-in CUDA: %zu bytes at %p are no %s\n", bytes, base, what);
 	abort();
 }
@@ -262,6 +270,7 @@ static void finish(const struct CUstream_st *s, struct work *w)
 	copies += w->kind == COPY_UP && !is_gone(s->context);
 	if (w->event)
 		event_put(w->event);
+	free(w->kept);
 	free(w);
 }
 
@@ -571,30 +580,22 @@ EXPORT unsigned cuMemFree_v2(unsigned long long address)
 	return result;
 }
 
-/* Of any host memory; done when it returns. */
-EXPORT unsigned cuMemcpyHtoD_v2(unsigned long long to, const void *from, size_t bytes);
-EXPORT unsigned cuMemcpyHtoD_v2(unsigned long long to, const void *from, size_t bytes)
-{
-	pthread_mutex_lock(&lock);
-	unsigned result = counted_in_context(false);
-	if (result == CUDA_OK) {
-		must_hold(allocated, (void *)(uintptr_t)to, bytes, "device memory");
-		memcpy((void *)(uintptr_t)to, from, bytes);
-	}
-	pthread_mutex_unlock(&lock);
-	return result;
-}
-
 EXPORT unsigned cuMemcpyHtoDAsync_v2(unsigned long long to, const void *from, size_t bytes, struct CUstream_st *stream);
 EXPORT unsigned cuMemcpyHtoDAsync_v2(unsigned long long to, const void *from, size_t bytes, struct CUstream_st *stream)
 {
 	pthread_mutex_lock(&lock);
 	unsigned result = counted_in_context(false);
 	if (result == CUDA_OK) {
-		must_hold(pinned, from, bytes, "pinned host memory");
 		must_hold(allocated, (void *)(uintptr_t)to, bytes, "device memory");
-		queue(stream,
-		        (struct work){ .kind = COPY_UP, .to = (void *)(uintptr_t)to, .from = from, .bytes = bytes });
+		/* Of pageable memory the driver keeps a copy before it returns; the stream orders the rest. */
+		void *kept = holds(pinned, from, bytes) ? NULL : malloc(bytes);
+		if (kept)
+			memcpy(kept, from, bytes);
+		queue(stream, (struct work){ .kind = COPY_UP,
+		                      .to = (void *)(uintptr_t)to,
+		                      .from = kept ? kept : from,
+		                      .kept = kept,
+		                      .bytes = bytes });
 	}
 	pthread_mutex_unlock(&lock);
 	return result;
