@@ -7,6 +7,8 @@
 #include <pthread.h>
 #include <stdlib.h>
 
+#include "shard/base/cleanup.h"
+
 enum { BUCKETS_PER_MIB = 16 }; /* a block is about 64 KiB; small ones make chains of a few */
 
 struct cache {
@@ -126,16 +128,14 @@ void cache_free(struct cache *cache)
 
 int cache_area_new(struct cache *cache, uint32_t bytes, struct cache_area **ret_area)
 {
-	pthread_mutex_lock(&cache->lock);
+	lock_for_scope(&cache->lock);
 	struct cache_area *area = cache->free_areas;
 	if (area)
 		cache->free_areas = area->next_free;
 	else
 		area = malloc(sizeof(*area));
-	if (!area) {
-		pthread_mutex_unlock(&cache->lock);
+	if (!area)
 		return -ENOMEM;
-	}
 	int rc;
 	while ((rc = cache_arena_get(cache->arena, bytes, &area->span)) == -ENOBUFS && cache->oldest)
 		evict_oldest(cache);
@@ -146,22 +146,20 @@ int cache_area_new(struct cache *cache, uint32_t bytes, struct cache_area **ret_
 		area->refs = 1;
 		*ret_area = area;
 	}
-	pthread_mutex_unlock(&cache->lock);
 	return rc;
 }
 
 void cache_area_put(struct cache *cache, struct cache_area *area)
 {
-	pthread_mutex_lock(&cache->lock);
+	lock_for_scope(&cache->lock);
 	area_unref(cache, area);
-	pthread_mutex_unlock(&cache->lock);
 }
 
 int cache_insert(struct cache *cache, uint64_t key, struct cache_area *area, uint32_t offset, uint32_t len,
         struct cache_buffer **ret_buffer)
 {
 	assert(offset <= area->span.bytes && len <= area->span.bytes - offset);
-	pthread_mutex_lock(&cache->lock);
+	lock_for_scope(&cache->lock);
 	struct cache_buffer *buffer = cache->free_buffers;
 	if (buffer)
 		cache->free_buffers = buffer->hash_next;
@@ -181,19 +179,17 @@ int cache_insert(struct cache *cache, uint64_t key, struct cache_area *area, uin
 		area->refs++;
 		*ret_buffer = buffer;
 	}
-	pthread_mutex_unlock(&cache->lock);
 	return buffer ? 0 : -ENOMEM;
 }
 
 struct cache_buffer *cache_find(struct cache *cache, uint64_t key)
 {
-	pthread_mutex_lock(&cache->lock);
+	lock_for_scope(&cache->lock);
 	struct cache_buffer *buffer = *bucket_of(cache, key);
 	while (buffer && buffer->key != key)
 		buffer = buffer->hash_next;
 	if (buffer && buffer->refs++ == 0)
 		idle_remove(cache, buffer);
-	pthread_mutex_unlock(&cache->lock);
 	return buffer;
 }
 
@@ -211,28 +207,24 @@ static void put_locked(struct cache *cache, struct cache_buffer *buffer)
 
 void cache_put(struct cache *cache, struct cache_buffer *buffer)
 {
-	pthread_mutex_lock(&cache->lock);
+	lock_for_scope(&cache->lock);
 	put_locked(cache, buffer);
-	pthread_mutex_unlock(&cache->lock);
 }
 
 void cache_drop(struct cache *cache, struct cache_buffer *buffer)
 {
-	pthread_mutex_lock(&cache->lock);
+	lock_for_scope(&cache->lock);
 	if (!buffer->dropped) {
 		hash_remove(cache, buffer);
 		buffer->dropped = 1;
 	}
 	put_locked(cache, buffer);
-	pthread_mutex_unlock(&cache->lock);
 }
 
 uint64_t cache_used(struct cache *cache)
 {
-	pthread_mutex_lock(&cache->lock);
-	uint64_t used = cache_arena_used(cache->arena);
-	pthread_mutex_unlock(&cache->lock);
-	return used;
+	lock_for_scope(&cache->lock);
+	return cache_arena_used(cache->arena);
 }
 
 const struct cache_arena *cache_arena_of(const struct cache *cache)

@@ -14,6 +14,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "shard/base/cleanup.h"
 #include "shard/base/units.h"
 #include "shard/index_private.h"
 
@@ -191,13 +192,10 @@ uint64_t index_change_rounds(const struct index_change *change)
 
 bool index_change_mark(struct index_change *change, uint64_t rounds, _Atomic uint64_t *bits, uint64_t i)
 {
-	if (change)
-		pthread_mutex_lock(&change->lock); /* no round runs now */
+	lock_for_scope(change ? &change->lock : NULL); /* no round runs now */
 	bool same = index_change_rounds(change) == rounds;
 	if (same)
 		atomic_fetch_or(&bits[i / 64], UINT64_C(1) << (i % 64));
-	if (change)
-		pthread_mutex_unlock(&change->lock);
 	return same;
 }
 
@@ -269,10 +267,9 @@ static int check(const struct shard_index *index, struct index_change *change)
 	        ctime_of(&st) == atomic_load(&change->ctime_ns))
 		return index_change_is_stale(change) ? -ESTALE : 0; /* a fault sets its mark before its zeros appear */
 	r = 1;
-	pthread_mutex_lock(&change->lock);
+	lock_for_scope(&change->lock);
 	for (int i = 0; i < ROUNDS_MAX && r == 1; i++)
 		r = look_again(index, change);
-	pthread_mutex_unlock(&change->lock);
 	return r == 1 ? -ESTALE : r;
 }
 

@@ -4,12 +4,12 @@
 #include <errno.h>
 #include <fnmatch.h>
 #include <inttypes.h>
-#include <jansson.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "shard/base/cleanup.h"
+#include "shard/base/cleanup_json.h"
 #include "shard/pack.h"
 #include "shard/tar.h"
 
@@ -151,13 +151,13 @@ int shard_pack_record_make(struct shard_pack_plan *plan, struct base_err *err)
 	json_t *common = json_array();
 	for (unsigned i = 0; i < rules->n_common; i++)
 		json_array_append_new(common, json_string(rules->common[i]));
-	json_t *root = json_pack("{s:i s:s s:b s:s s:s s:o}", "ddpfs", RECORD_VERSION, "shards", shards, "shuffle",
-	        (int)plan->options.shuffle, "seed", seed, "sample", sample_name(rules->sample), "common", common);
+	cleanup_json json_t *root = json_pack("{s:i s:s s:b s:s s:s s:o}", "ddpfs", RECORD_VERSION, "shards", shards,
+	        "shuffle", (int)plan->options.shuffle, "seed", seed, "sample", sample_name(rules->sample), "common",
+	        common);
 	int bad = !root || json_array_size(common) != rules->n_common;
 	if (root && rules->sample == SHARD_PACK_GROUP)
 		bad |= json_object_set_new(root, "group", json_string(rules->group)) != 0;
 	char *text = bad ? NULL : json_dumps(root, JSON_COMPACT);
-	json_decref(root);
 	if (!text)
 		return base_err_set(err, -EINVAL, "--group and --common must be UTF-8 text");
 	free(plan->record);
@@ -200,13 +200,12 @@ static int parse_fields(json_t *root, struct shard_pack_rules *rules, struct sha
 int shard_pack_record_parse(const char *json, struct shard_pack_rules *rules, struct shard_pack_options *ret_options,
         uint32_t *ret_n_shards, struct base_err *err)
 {
-	json_t *root = json_loads(json, 0, NULL);
+	cleanup_json json_t *root = json_loads(json, 0, NULL);
 	if (!root)
 		return base_err_set(err, -EUCLEAN, "a damaged options record");
 	struct shard_pack_options options = { 0 };
 	uint32_t n_shards = 0;
 	int rc = parse_fields(root, rules, &options, &n_shards, err);
-	json_decref(root);
 	if (rc)
 		return rc;
 	*ret_options = options;

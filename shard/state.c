@@ -5,19 +5,13 @@
 #include <assert.h>
 #include <errno.h>
 #include <inttypes.h>
-#include <jansson.h>
 #include <stdio.h>
 #include <string.h>
 
 #include "shard/base/cleanup.h"
+#include "shard/base/cleanup_json.h"
 
 enum { STATE_VERSION = 1 };
-
-static void json_cleanup(json_t **value)
-{
-	json_decref(*value);
-}
-#define cleanup_json __attribute__((cleanup(json_cleanup)))
 
 static void format_hex(const uint8_t bytes[16], char ret_hex[33])
 {
@@ -84,17 +78,15 @@ static int next_options(
 
 static json_t *json_past(const struct shard_view_options *o)
 {
-	json_t *list = json_array();
+	cleanup_json json_t *list = json_array();
 
 	for (uint32_t i = 0; list && i < o->n_past; i++) {
 		json_t *pair = json_pack("[I,I]", (json_int_t)o->past[i].world, (json_int_t)o->past[i].steps);
 
-		if (!pair || json_array_append_new(list, pair) < 0) {
-			json_decref(list);
+		if (!pair || json_array_append_new(list, pair) < 0)
 			return NULL;
-		}
 	}
-	return list;
+	return steal_ptr(&list);
 }
 
 int shard_state_format(

@@ -17,9 +17,8 @@
 #include <time.h>
 #include <unistd.h>
 
-#include <jansson.h>
-
 #include "shard/base/cleanup.h"
+#include "shard/base/cleanup_json.h"
 #include "shard/base/units.h"
 
 enum {
@@ -201,19 +200,15 @@ int base_control_request(
 	if (rc < 0)
 		return base_err_set(err, rc, "'%s': %s", socket_path,
 		        rc == -EPROTO ? "the server closed the connection without an answer" : strerror(-rc));
-	json_t *reply = json_loads(line, 0, NULL);
-	if (!json_is_object(reply)) {
-		json_decref(reply);
+	cleanup_json json_t *reply = json_loads(line, 0, NULL);
+	if (!json_is_object(reply))
 		return base_err_set(err, -EPROTO, "'%s': the answer is no JSON object", socket_path);
-	}
 	if (!json_is_true(json_object_get(reply, "ok"))) {
 		const char *why = json_string_value(json_object_get(reply, "error"));
-		rc = base_err_set(err, -EREMOTEIO, "%s", why ? why : "the server refused without a reason");
+		return base_err_set(err, -EREMOTEIO, "%s", why ? why : "the server refused without a reason");
 	}
-	json_decref(reply);
-	if (rc == 0)
-		*ret_reply = steal_ptr(&line);
-	return rc;
+	*ret_reply = steal_ptr(&line);
+	return 0;
 }
 
 /* ---- finding servers ---- */
@@ -261,7 +256,7 @@ void base_control_peers_free(struct base_control_peer *peers, size_t n)
 
 static int parse_peer(const char *path, char *reply, struct base_control_peer *ret_peer)
 {
-	json_t *root = json_loads(reply, 0, NULL);
+	cleanup_json json_t *root = json_loads(reply, 0, NULL);
 	const char *mountpoint = json_string_value(json_object_get(root, "mountpoint"));
 	const char *dataset = json_string_value(json_object_get(root, "dataset"));
 	const char *view = json_string_value(json_object_get(root, "view"));
@@ -282,7 +277,6 @@ static int parse_peer(const char *path, char *reply, struct base_control_peer *r
 		if (rc < 0)
 			base_control_peer_done(ret_peer);
 	}
-	json_decref(root);
 	return rc;
 }
 

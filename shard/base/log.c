@@ -11,6 +11,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "shard/base/cleanup.h"
 #include "shard/base/syslog.h"
 
 enum { LINE_MAX_BYTES = 4096 };
@@ -32,18 +33,16 @@ __attribute__((format(printf, 2, 0))) static void keep(const char *word, const c
 	size_t used = (size_t)snprintf(line.text, sizeof line.text, "%s", word);
 	if (vsnprintf(line.text + used, sizeof line.text - used, fmt, ap) < 0)
 		return;
-	pthread_mutex_lock(&kept_lock);
+	lock_for_scope(&kept_lock);
 	kept[n_kept++ % BASE_LOG_KEPT] = line;
-	pthread_mutex_unlock(&kept_lock);
 }
 
 unsigned base_log_kept(struct base_log_line ret_lines[BASE_LOG_KEPT])
 {
-	pthread_mutex_lock(&kept_lock);
+	lock_for_scope(&kept_lock);
 	unsigned n = n_kept < BASE_LOG_KEPT ? n_kept : BASE_LOG_KEPT;
 	for (unsigned i = 0; i < n; i++)
 		ret_lines[i] = kept[(n_kept - n + i) % BASE_LOG_KEPT];
-	pthread_mutex_unlock(&kept_lock);
 	return n;
 }
 

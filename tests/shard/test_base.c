@@ -2,6 +2,7 @@
 /* The helpers below everything: errors, sizes, whole-file I/O, log lines. */
 #include <errno.h>
 #include <fcntl.h>
+#include <pthread.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -447,6 +448,29 @@ static void cleanup_releases_what_was_not_stolen(void **state)
 	free(mine);
 }
 
+static int return_locked(pthread_mutex_t *mutex, bool early)
+{
+	lock_for_scope(mutex);
+	if (mutex)
+		assert_int_equal(pthread_mutex_trylock(mutex), EBUSY);
+	if (early)
+		return 1;
+	return 2;
+}
+
+static void a_lock_for_the_scope_ends_at_each_return(void **state)
+{
+	pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
+
+	(void)state;
+	for (int early = 0; early < 2; early++) {
+		assert_int_equal(return_locked(&mutex, early), 2 - early);
+		assert_int_equal(pthread_mutex_trylock(&mutex), 0);
+		pthread_mutex_unlock(&mutex);
+	}
+	assert_int_equal(return_locked(NULL, false), 2);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -465,6 +489,7 @@ int main(void)
 		cmocka_unit_test(lines_for_syslog_can_go_elsewhere),
 		cmocka_unit_test(log_keeps_the_last_errors_and_warnings),
 		cmocka_unit_test(cleanup_releases_what_was_not_stolen),
+		cmocka_unit_test(a_lock_for_the_scope_ends_at_each_return),
 	};
 	return cmocka_run_group_tests_name("shard/base", tests, NULL, NULL);
 }
