@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "shard/base/cleanup.h"
 #include "shard/base/control_client.h"
 #include "fs/supervise/mount.h"
 #include "shard/base/log.h"
@@ -134,10 +135,8 @@ void fs_budget_free(struct fs_budget *budget)
 
 uint64_t fs_budget_bytes(struct fs_budget *budget)
 {
-	pthread_mutex_lock(&budget->lock);
-	uint64_t bytes = budget->bytes;
-	pthread_mutex_unlock(&budget->lock);
-	return bytes;
+	lock_for_scope(&budget->lock);
+	return budget->bytes;
 }
 
 /* The mount is in use while anything is opened, listed or read. */
@@ -195,17 +194,15 @@ void fs_budget_met(
 
 json_t *fs_budget_json(struct fs_budget *budget)
 {
-	pthread_mutex_lock(&budget->lock);
-	json_t *json = json_pack("{s:I, s:b, s:b}", "want", (json_int_t)budget->claims[0].want_bytes, "fixed",
+	lock_for_scope(&budget->lock);
+	return json_pack("{s:I, s:b, s:b}", "want", (json_int_t)budget->claims[0].want_bytes, "fixed",
 	        (int)budget->claims[0].fixed, "active", (int)budget->active);
-	pthread_mutex_unlock(&budget->lock);
-	return json;
 }
 
 void fs_budget_why(struct fs_budget *budget, char *buf, size_t size)
 {
 	char room[16];
-	pthread_mutex_lock(&budget->lock);
+	lock_for_scope(&budget->lock);
 	base_format_size(budget->free_bytes, room);
 	switch (budget->why) {
 	case WHY_GIVEN:
@@ -228,5 +225,4 @@ void fs_budget_why(struct fs_budget *budget, char *buf, size_t size)
 		snprintf(buf, size, "the least there is: host and cgroup leave %s free", room);
 		break;
 	}
-	pthread_mutex_unlock(&budget->lock);
 }

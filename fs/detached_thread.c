@@ -15,6 +15,7 @@
 #include <unistd.h>
 
 #include "fs/supervise/mount.h"
+#include "shard/base/cleanup.h"
 
 struct fs_detached {
 	const struct fs_server *server;
@@ -150,15 +151,13 @@ void fs_detached_free(struct fs_detached *touch)
 
 void fs_detached_run(struct fs_detached *touch, void (*fn)(void *arg), void *arg)
 {
-	pthread_mutex_lock(&touch->busy);
-	pthread_mutex_lock(&touch->lock);
+	lock_for_scope(&touch->busy);
+	lock_for_scope(&touch->lock);
 	touch->fn = fn;
 	touch->arg = arg;
 	pthread_cond_broadcast(&touch->changed);
 	while (touch->fn)
 		pthread_cond_wait(&touch->changed, &touch->lock);
-	pthread_mutex_unlock(&touch->lock);
-	pthread_mutex_unlock(&touch->busy);
 }
 
 void fs_detached_hold(struct fs_detached *touch)

@@ -6,6 +6,8 @@
 #include <pthread.h>
 #include <stdlib.h>
 
+#include "shard/base/cleanup.h"
+
 enum { WAYS = 4, SETS = FS_HIT_COUNTING_KEPT / WAYS };
 _Static_assert((SETS & (SETS - 1)) == 0, "sets are found by a mask");
 
@@ -52,24 +54,22 @@ void fs_hit_counting_free(struct fs_hit_counting *opens)
 
 bool fs_hit_counting_read(struct fs_hit_counting *opens, struct fs_hit_counting_read read)
 {
-	pthread_mutex_lock(&opens->lock);
+	lock_for_scope(&opens->lock);
 	bool room = opens->n_reads < FS_HIT_COUNTING_READS;
 	if (room)
 		opens->reads[opens->filling][opens->n_reads++] = read;
-	pthread_mutex_unlock(&opens->lock);
 	return room;
 }
 
 size_t fs_hit_counting_take(struct fs_hit_counting *opens, const struct fs_hit_counting_read **ret_reads)
 {
-	pthread_mutex_lock(&opens->lock);
+	lock_for_scope(&opens->lock);
 	size_t n = opens->n_reads;
 	*ret_reads = opens->reads[opens->filling];
 	if (n) {
 		opens->filling ^= 1;
 		opens->n_reads = 0;
 	}
-	pthread_mutex_unlock(&opens->lock);
 	return n;
 }
 

@@ -6,6 +6,8 @@
 #include <pthread.h>
 #include <stdlib.h>
 
+#include "shard/base/cleanup.h"
+
 struct fs_job_queue {
 	pthread_t thread;
 	bool started;
@@ -57,10 +59,9 @@ void fs_job_queue_add(struct fs_job_queue *queue, struct fs_job *job)
 
 void fs_job_queue_wake(struct fs_job_queue *queue)
 {
-	pthread_mutex_lock(&queue->lock);
+	lock_for_scope(&queue->lock);
 	queue->woken = true;
 	pthread_cond_signal(&queue->wake);
-	pthread_mutex_unlock(&queue->lock);
 }
 
 const _Atomic bool *fs_job_queue_ending(const struct fs_job_queue *queue)

@@ -7,6 +7,8 @@
 #include <stdlib.h>
 #include <time.h>
 
+#include "shard/base/cleanup.h"
+
 enum { WAIT_NS = 10000000 }; /* a piece takes 0.6 ms; its maker may wait for a page of the index */
 
 enum state { EMPTY, MAKING, FORGOTTEN /* forgotten while it was being made */, KEPT };
@@ -68,7 +70,7 @@ bool fs_listing_ahead_take(
 		until.tv_nsec -= 1000000000;
 	}
 	int rc = 0;
-	pthread_mutex_lock(&ahead->lock);
+	lock_for_scope(&ahead->lock);
 	while (rc == 0 && ahead->state == MAKING && same(&ahead->place, place))
 		rc = pthread_cond_timedwait(&ahead->ended, &ahead->lock, &until);
 	bool taken = ahead->state == KEPT && same(&ahead->place, place);
@@ -77,42 +79,38 @@ bool fs_listing_ahead_take(
 		ahead->piece.buf = NULL;
 		empty(ahead);
 	}
-	pthread_mutex_unlock(&ahead->lock);
 	return taken;
 }
 
 bool fs_listing_ahead_begin(struct fs_listing_ahead *ahead, const struct fs_dir_place *place)
 {
-	pthread_mutex_lock(&ahead->lock);
+	lock_for_scope(&ahead->lock);
 	bool begun = ahead->state == EMPTY;
 	if (begun) {
 		ahead->state = MAKING;
 		ahead->place = *place;
 	}
-	pthread_mutex_unlock(&ahead->lock);
 	return begun;
 }
 
 void fs_listing_ahead_end(struct fs_listing_ahead *ahead, struct fs_dir_piece piece)
 {
-	pthread_mutex_lock(&ahead->lock);
+	lock_for_scope(&ahead->lock);
 	ahead->piece = piece;
 	if (ahead->state == MAKING && piece.buf)
 		ahead->state = KEPT;
 	else
 		empty(ahead);
 	pthread_cond_broadcast(&ahead->ended);
-	pthread_mutex_unlock(&ahead->lock);
 }
 
 void fs_listing_ahead_forget(struct fs_listing_ahead *ahead)
 {
-	pthread_mutex_lock(&ahead->lock);
+	lock_for_scope(&ahead->lock);
 	if (ahead->state == MAKING) {
 		ahead->state = FORGOTTEN;
 		pthread_cond_broadcast(&ahead->ended);
 	} else if (ahead->state == KEPT) {
 		empty(ahead);
 	}
-	pthread_mutex_unlock(&ahead->lock);
 }

@@ -7,6 +7,8 @@
 #include <stdatomic.h>
 #include <stdlib.h>
 
+#include "shard/base/cleanup.h"
+
 struct looked_up {
 	uint32_t file;
 	bool read;
@@ -41,7 +43,7 @@ void fs_lookup_readahead_free(struct fs_lookup_readahead *lookups)
 
 void fs_lookup_readahead_looked_up(struct fs_lookup_readahead *lookups, uint32_t file)
 {
-	pthread_mutex_lock(&lookups->lock);
+	lock_for_scope(&lookups->lock);
 	struct looked_up *slot = &lookups->kept[lookups->n % FS_LOOKUP_READAHEAD_KEPT];
 	if (lookups->n >= FS_LOOKUP_READAHEAD_KEPT) {
 		lookups->judged = lookups->judged << 1 | slot->read;
@@ -49,12 +51,11 @@ void fs_lookup_readahead_looked_up(struct fs_lookup_readahead *lookups, uint32_t
 	}
 	*slot = (struct looked_up){ .file = file };
 	lookups->n++;
-	pthread_mutex_unlock(&lookups->lock);
 }
 
 void fs_lookup_readahead_read(struct fs_lookup_readahead *lookups, uint32_t file)
 {
-	pthread_mutex_lock(&lookups->lock);
+	lock_for_scope(&lookups->lock);
 	uint64_t n = lookups->n < FS_LOOKUP_READAHEAD_KEPT ? lookups->n : FS_LOOKUP_READAHEAD_KEPT;
 	/* The latest first, because the reader has just looked the file up. */
 	for (uint64_t i = 1; i <= n; i++) {
@@ -64,7 +65,6 @@ void fs_lookup_readahead_read(struct fs_lookup_readahead *lookups, uint32_t file
 			break;
 		}
 	}
-	pthread_mutex_unlock(&lookups->lock);
 }
 
 bool fs_lookup_readahead_is_read(const struct fs_lookup_readahead *lookups)

@@ -12,6 +12,7 @@
 #include "fs/log_queue.h"
 #include "fs/read_latency.h"
 #include "fs/watch.h"
+#include "shard/base/cleanup.h"
 
 enum { DEMANDS_MAX = FS_READ_MAX / SHARD_BLOCK + 1 };
 
@@ -96,10 +97,9 @@ static void request_put(struct read_request *request)
 		free(request);
 		return;
 	}
-	pthread_mutex_lock(&reads->lock);
+	lock_for_scope(&reads->lock);
 	request->next_free = reads->free;
 	reads->free = request;
-	pthread_mutex_unlock(&reads->lock);
 }
 
 static void count_wait(struct fs_server *server, uint64_t asked_ns)

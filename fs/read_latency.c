@@ -9,6 +9,7 @@
 #include <string.h>
 
 #include "prefetch/latency_histogram.h"
+#include "shard/base/cleanup.h"
 
 struct slot {
 	bool used;
@@ -65,7 +66,7 @@ static struct slot *make(struct fs_read_latency *latency, uint64_t epoch)
 
 void fs_read_latency_add(struct fs_read_latency *latency, uint64_t epoch, uint64_t wait_ns)
 {
-	pthread_mutex_lock(&latency->lock);
+	lock_for_scope(&latency->lock);
 	struct slot *slot = find(latency, epoch);
 	if (!slot)
 		slot = make(latency, epoch);
@@ -73,7 +74,6 @@ void fs_read_latency_add(struct fs_read_latency *latency, uint64_t epoch, uint64
 	slot->n++;
 	slot->sum_ns += wait_ns;
 	prefetch_hist_add(&slot->hist, wait_ns);
-	pthread_mutex_unlock(&latency->lock);
 }
 
 static struct fs_read_latency_epoch tell(const struct slot *slot)
@@ -90,17 +90,16 @@ static struct fs_read_latency_epoch tell(const struct slot *slot)
 
 void fs_read_latency_get(struct fs_read_latency *latency, uint64_t epoch, struct fs_read_latency_epoch *ret_epoch)
 {
-	pthread_mutex_lock(&latency->lock);
+	lock_for_scope(&latency->lock);
 	const struct slot *slot = find(latency, epoch);
 	*ret_epoch = slot ? tell(slot) : (struct fs_read_latency_epoch){ .epoch = epoch };
-	pthread_mutex_unlock(&latency->lock);
 }
 
 size_t fs_read_latency_all(
         struct fs_read_latency *latency, struct fs_read_latency_epoch ret_epochs[FS_READ_LATENCY_EPOCHS])
 {
 	size_t n = 0;
-	pthread_mutex_lock(&latency->lock);
+	lock_for_scope(&latency->lock);
 	for (size_t i = 0; i < FS_READ_LATENCY_EPOCHS; i++) {
 		if (!latency->slots[i].used)
 			continue;
@@ -109,6 +108,5 @@ size_t fs_read_latency_all(
 			ret_epochs[at] = ret_epochs[at - 1];
 		ret_epochs[at] = tell(&latency->slots[i]);
 	}
-	pthread_mutex_unlock(&latency->lock);
 	return n;
 }

@@ -14,6 +14,7 @@
 #include "fs/rank_files.h"
 #include "fs/sink.h"
 #include "prefetch/sampler/recognise.h"
+#include "shard/base/cleanup.h"
 #include "shard/base/log.h"
 
 enum {
@@ -328,7 +329,7 @@ static void publish(struct fs_sampler_streams *fr, bool busy)
 			tell(fr, &shown[n]);
 		n++;
 	}
-	pthread_mutex_lock(&fr->lock);
+	lock_for_scope(&fr->lock);
 	memcpy(fr->shown, shown, n * sizeof(shown[0]));
 	fr->n_shown = n;
 	for (unsigned i = 0; i < n; i++)
@@ -339,7 +340,6 @@ static void publish(struct fs_sampler_streams *fr, bool busy)
 	fr->searched = searched;
 	if (!busy)
 		fr->published = fr->taken;
-	pthread_mutex_unlock(&fr->lock);
 }
 
 /* Adds one sentence if the recogniser is the reason that opens are not read ahead. `object` has the counters, if they
@@ -495,7 +495,7 @@ static size_t take(struct fs_sampler_streams *fr, uint64_t wait_ns)
 	uint64_t end = base_now_ns() + wait_ns;
 	until.tv_sec = (time_t)(end / 1000000000);
 	until.tv_nsec = (long)(end % 1000000000);
-	pthread_mutex_lock(&fr->lock);
+	lock_for_scope(&fr->lock);
 	while (!fr->stop && wait_ns > 0 && fr->queued == fr->taken && rc == 0)
 		rc = pthread_cond_timedwait(&fr->cond, &fr->lock, &until);
 	if (fr->queued - fr->taken > FS_SAMPLER_STREAMS_QUEUE)
@@ -503,7 +503,6 @@ static size_t take(struct fs_sampler_streams *fr, uint64_t wait_ns)
 	while (n < FS_SAMPLER_STREAMS_BATCH && fr->taken < fr->queued)
 		fr->batch[n++] = fr->queue[fr->taken++ % FS_SAMPLER_STREAMS_QUEUE];
 	bool stop = fr->stop;
-	pthread_mutex_unlock(&fr->lock);
 	return stop ? SIZE_MAX : n;
 }
 
@@ -682,10 +681,9 @@ static bool can_look(struct fs_sampler_streams *fr, bool *ret_failed)
 	if (rc != -ENODATA && !*ret_failed)
 		log_warning("the trainer's sampler cannot be looked for: %s", base_err_str(rc));
 	*ret_failed |= rc != -ENODATA;
-	pthread_mutex_lock(&fr->lock);
+	lock_for_scope(&fr->lock);
 	fr->published = fr->taken;
 	fr->n_shown = 0;
-	pthread_mutex_unlock(&fr->lock);
 	return false;
 }
 
@@ -757,17 +755,15 @@ void fs_sampler_streams_opened(struct fs_sampler_streams *fr, uint32_t file, uin
 		        epoch != fs_rank_files_epoch(fr->part) || fs_rank_files_file(fr->part, turn, &file) < 0)
 			return;
 	}
-	pthread_mutex_lock(&fr->lock);
+	lock_for_scope(&fr->lock);
 	fr->queue[fr->queued++ % FS_SAMPLER_STREAMS_QUEUE] = file;
-	pthread_mutex_unlock(&fr->lock);
 }
 
 void fs_sampler_streams_drained(struct fs_sampler_streams *fr)
 {
-	pthread_mutex_lock(&fr->lock);
+	lock_for_scope(&fr->lock);
 	if (fr->queued != fr->taken)
 		pthread_cond_signal(&fr->cond);
-	pthread_mutex_unlock(&fr->lock);
 }
 
 /* ---- life ---- */

@@ -314,19 +314,17 @@ static void used(struct fs_sink_stream *vs, uint32_t file, uint64_t epoch, uint6
 void fs_sink_opened(struct fs_sink *sink, struct fs_view *view, uint32_t file, uint64_t epoch, uint64_t turn)
 {
 	atomic_store_explicit(&sink->opened_ns, base_now_ns(), memory_order_relaxed);
-	pthread_mutex_lock(&sink->lock);
+	lock_for_scope(&sink->lock);
 	if (sink->streams[view->number])
 		used(sink->streams[view->number], file, epoch, turn);
-	pthread_mutex_unlock(&sink->lock);
 }
 
 void fs_sink_drained(struct fs_sink *sink)
 {
 	for (uint32_t i = 0; i < sink->server->n_views; i++) {
-		pthread_mutex_lock(&sink->lock);
+		lock_for_scope(&sink->lock);
 		if (sink->streams[i])
 			flush(sink->streams[i]);
-		pthread_mutex_unlock(&sink->lock);
 	}
 }
 
@@ -334,10 +332,9 @@ void fs_sink_epoch(struct fs_sink *sink, struct fs_view *view, uint64_t epoch)
 {
 	if (!sink)
 		return;
-	pthread_mutex_lock(&sink->lock);
+	lock_for_scope(&sink->lock);
 	if (sink->streams[view->number])
 		prefetch_stream_epoch(sink->streams[view->number]->stream, epoch);
-	pthread_mutex_unlock(&sink->lock);
 }
 
 void fs_sink_hold(struct fs_sink *sink)
@@ -357,7 +354,7 @@ void fs_sink_stats(struct fs_sink *sink, struct fs_view *view, struct prefetch_s
 	*ret_stats = (struct prefetch_stream_stats){ 0 };
 	if (!sink)
 		return;
-	pthread_mutex_lock(&sink->lock);
+	lock_for_scope(&sink->lock);
 	if (sink->streams[view->number])
 		prefetch_stream_stats_get(sink->streams[view->number]->stream, ret_stats);
 	for (unsigned i = 0; i < FOLLOWED_MAX; i++) {
@@ -374,7 +371,6 @@ void fs_sink_stats(struct fs_sink *sink, struct fs_view *view, struct prefetch_s
 	}
 	ret_stats->fetched += sink->gone_fetched;
 	ret_stats->jumps += sink->gone_jumps;
-	pthread_mutex_unlock(&sink->lock);
 }
 
 /* ---- life ---- */
@@ -484,9 +480,8 @@ static int start_stream(struct fs_sink *sink, struct fs_view *view)
 	if (rc < 0)
 		return rc == -ENODATA ? 0 : rc; /* nothing is dealt to this rank, so there is nothing to read ahead */
 	tell_opened(vs, options.epoch, options.turn);
-	pthread_mutex_lock(&sink->lock);
+	lock_for_scope(&sink->lock);
 	sink->streams[view->number] = vs;
-	pthread_mutex_unlock(&sink->lock);
 	return 0;
 }
 

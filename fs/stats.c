@@ -19,6 +19,7 @@
 #include "fs/read_latency.h"
 #include "fs/sampler_streams.h"
 #include "fs/watch.h"
+#include "shard/base/cleanup.h"
 #include "shard/state.h"
 #include "shard/base/log.h"
 
@@ -66,7 +67,7 @@ static void carry(struct fs_server *server, const struct fs_view *view, struct f
 	struct fs_handover_counts next = { 0 };
 	if (view->number != 0)
 		return; /* there is room for one more */
-	pthread_mutex_lock(&stats->lock);
+	lock_for_scope(&stats->lock);
 	fs_handover_load_counts(server->handover, &last);
 	for (size_t i = 0; i < n; i++) {
 		if (!fields[i].counter || strcmp(fields[i].name, "restarts") == 0) /* the supervisor counts these */
@@ -83,7 +84,6 @@ static void carry(struct fs_server *server, const struct fs_view *view, struct f
 		next.counts[next.n++] = (struct fs_handover_count){ .key = key, .value = value };
 	}
 	fs_handover_store_counts(server->handover, &next);
-	pthread_mutex_unlock(&stats->lock);
 }
 
 static size_t collect(struct fs_server *server, struct fs_view *view, struct field fields[FIELDS_MAX])

@@ -8,6 +8,8 @@
 #include <string.h>
 #include <time.h>
 
+#include "shard/base/cleanup.h"
+
 enum { N_FILES = 3 };
 
 struct snapshot {
@@ -104,13 +106,12 @@ int fs_stats_files_attr(struct fs_server *server, struct fs_node node, struct st
 	struct fs_stats_files *files = server->stats_files;
 	struct snapshot *snapshot = &files->views[node.view][place(node.kind)];
 	uint64_t age_ns = node.kind == FS_STATE ? 0 : FS_SNAPSHOT_MS * UINT64_C(1000000);
-	pthread_mutex_lock(&files->lock);
+	lock_for_scope(&files->lock);
 	if (snapshot->made_ns == 0 || base_now_ns() - snapshot->made_ns >= age_ns)
 		refresh(files, fs_server_view(server, node), node.kind, snapshot);
 	attr->st_size = (off_t)snapshot->size;
 	attr->st_blocks = (blkcnt_t)(snapshot->size / 512);
 	attr->st_mtim = snapshot->mtime;
-	pthread_mutex_unlock(&files->lock);
 	return 0;
 }
 

@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "fs/ino.h"
+#include "shard/base/cleanup.h"
 
 enum { TURNS_OVER = 1 << 20 /* samples that a trainer may count beyond the end: a batch of the largest size */ };
 
@@ -176,10 +177,9 @@ int fs_view_keep(struct fs_view *view, const struct fs_handover_view *handover, 
 	int rc = switch_epoch(view, number, false);
 	if (rc < 0)
 		return rc;
-	pthread_mutex_lock(&view->lock);
+	lock_for_scope(&view->lock);
 	view->listing_time = (struct timespec){ 0 }; /* the first epoch is as old as the mount */
 	record(view);
-	pthread_mutex_unlock(&view->lock);
 	return 0;
 }
 
@@ -241,10 +241,8 @@ void fs_view_free(struct fs_view *view)
 
 struct shard_epoch *fs_view_epoch(struct fs_view *view)
 {
-	pthread_mutex_lock(&view->lock);
-	struct shard_epoch *epoch = shard_epoch_get(view->epoch);
-	pthread_mutex_unlock(&view->lock);
-	return epoch;
+	lock_for_scope(&view->lock);
+	return shard_epoch_get(view->epoch);
 }
 
 bool fs_view_listing(struct fs_view *view)
@@ -266,20 +264,18 @@ int fs_view_set_epoch(struct fs_view *view, uint64_t epoch)
 	int rc = switch_epoch(view, epoch, false);
 	if (rc < 0)
 		return rc;
-	pthread_mutex_lock(&view->lock);
+	lock_for_scope(&view->lock);
 	view->pinned = true;
 	view->trained_set = false; /* it was about the run before */
 	record(view);
-	pthread_mutex_unlock(&view->lock);
 	return 0;
 }
 
 void fs_view_set_advance(struct fs_view *view, bool automatic)
 {
-	pthread_mutex_lock(&view->lock);
+	lock_for_scope(&view->lock);
 	view->pinned = !automatic;
 	record(view);
-	pthread_mutex_unlock(&view->lock);
 }
 
 /* A loader that opens each file twice must not look like a second pass. So opens count in `again` only after nine
@@ -304,7 +300,7 @@ static bool opened_again(struct fs_view *view, uint64_t turn)
 bool fs_view_opened(struct fs_view *view, uint64_t epoch, uint64_t turn)
 {
 	bool tell = false;
-	pthread_mutex_lock(&view->lock);
+	lock_for_scope(&view->lock);
 	if (shard_epoch_number(view->epoch) == epoch && turn < view->turns) {
 		view->consumed = false; /* a trainer goes on from where the library was */
 		if (bitmap_set(view->opened, turn)) {
@@ -315,13 +311,12 @@ bool fs_view_opened(struct fs_view *view, uint64_t epoch, uint64_t turn)
 			tell = opened_again(view, turn);
 		}
 	}
-	pthread_mutex_unlock(&view->lock);
 	return tell;
 }
 
 void fs_view_opened_range(struct fs_view *view, uint64_t epoch, uint64_t from, uint64_t to)
 {
-	pthread_mutex_lock(&view->lock);
+	lock_for_scope(&view->lock);
 	if (shard_epoch_number(view->epoch) == epoch) {
 		if (to > view->turns)
 			to = view->turns;
@@ -330,28 +325,22 @@ void fs_view_opened_range(struct fs_view *view, uint64_t epoch, uint64_t from, u
 		if (from < to && to > view->next_turn)
 			view->next_turn = to;
 	}
-	pthread_mutex_unlock(&view->lock);
 }
 
 uint64_t fs_view_first_unopened(struct fs_view *view, uint64_t epoch)
 {
-	uint64_t first = 0;
-	pthread_mutex_lock(&view->lock);
-	if (shard_epoch_number(view->epoch) == epoch)
-		first = first_clear(view->opened, view->turns);
-	pthread_mutex_unlock(&view->lock);
-	return first;
+	lock_for_scope(&view->lock);
+	return shard_epoch_number(view->epoch) == epoch ? first_clear(view->opened, view->turns) : 0;
 }
 
 size_t fs_view_opened_turns(struct fs_view *view, uint64_t epoch, uint64_t *from, uint64_t *turns, size_t max)
 {
 	size_t n = 0;
-	pthread_mutex_lock(&view->lock);
+	lock_for_scope(&view->lock);
 	if (shard_epoch_number(view->epoch) == epoch)
 		for (; *from < view->next_turn && n < max; ++*from)
 			if (view->opened[*from / 64] >> (*from % 64) & 1)
 				turns[n++] = *from;
-	pthread_mutex_unlock(&view->lock);
 	return n;
 }
 
@@ -387,7 +376,7 @@ int fs_view_turn(const struct fs_view *view, const struct shard_epoch *epoch, ui
 
 void fs_view_progress(struct fs_view *view, struct fs_view_progress *ret_progress)
 {
-	pthread_mutex_lock(&view->lock);
+	lock_for_scope(&view->lock);
 	*ret_progress = (struct fs_view_progress){
 		.epoch = shard_epoch_number(view->epoch),
 		.turns = view->turns,
@@ -396,7 +385,6 @@ void fs_view_progress(struct fs_view *view, struct fs_view_progress *ret_progres
 		.automatic = !view->pinned,
 		.listing_time = view->listing_time,
 	};
-	pthread_mutex_unlock(&view->lock);
 }
 
 static uint64_t epoch_start(const struct fs_view *view, uint64_t epoch)
@@ -426,12 +414,11 @@ int fs_view_set_trained(struct fs_view *view, uint64_t epoch, uint64_t steps)
 {
 	if (epoch > FS_EPOCH_MAX || steps > shard_view_samples(view->order) + view->options.world)
 		return -ERANGE;
-	pthread_mutex_lock(&view->lock);
+	lock_for_scope(&view->lock);
 	view->trained_set = true;
 	view->trained_epoch = epoch;
 	view->trained_steps = steps;
 	record(view);
-	pthread_mutex_unlock(&view->lock);
 	return 0;
 }
 
@@ -467,7 +454,7 @@ int fs_view_consumed(struct fs_view *view, uint64_t epoch, uint64_t steps, bool 
 
 void fs_view_trained(struct fs_view *view, uint64_t *ret_epoch, uint64_t *ret_steps)
 {
-	pthread_mutex_lock(&view->lock);
+	lock_for_scope(&view->lock);
 	uint64_t epoch = shard_epoch_number(view->epoch);
 	if (view->trained_set && view->trained_epoch >= epoch) {
 		*ret_epoch = view->trained_epoch;
@@ -476,5 +463,4 @@ void fs_view_trained(struct fs_view *view, uint64_t *ret_epoch, uint64_t *ret_st
 		*ret_epoch = epoch;
 		*ret_steps = epoch_start(view, epoch);
 	}
-	pthread_mutex_unlock(&view->lock);
 }

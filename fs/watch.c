@@ -17,6 +17,7 @@
 #include "fs/node.h"
 #include "fs/hit_counting.h"
 #include "fs/detached_thread.h"
+#include "shard/base/cleanup.h"
 #include "shard/base/log.h"
 
 enum {
@@ -133,9 +134,8 @@ void fs_watch_free(struct fs_watch *watch)
 
 void fs_watch_listen(struct fs_watch *watch, struct fs_watch_listener listener)
 {
-	pthread_mutex_lock(&watch->lock);
+	lock_for_scope(&watch->lock);
 	watch->listener = listener;
-	pthread_mutex_unlock(&watch->lock);
 }
 
 uint64_t fs_watch_dirs(struct fs_watch *watch)
@@ -156,7 +156,7 @@ static void poke(struct fs_watch *watch)
 static int remember(struct fs_watch *watch, int wd, struct fs_view *view, uint32_t dir)
 {
 	int rc = 0;
-	pthread_mutex_lock(&watch->lock);
+	lock_for_scope(&watch->lock);
 	if ((size_t)wd >= watch->by_wd_size) {
 		size_t size = watch->by_wd_size ? watch->by_wd_size : 64;
 		while (size <= (size_t)wd)
@@ -172,7 +172,6 @@ static int remember(struct fs_watch *watch, int wd, struct fs_view *view, uint32
 	}
 	if (rc == 0)
 		watch->by_wd[wd] = (struct watched){ .view = view, .dir = dir };
-	pthread_mutex_unlock(&watch->lock);
 	return rc;
 }
 
@@ -202,10 +201,9 @@ static int watch_dir(struct fs_watch *watch, const struct fs_detached_root *root
 
 static void set_ready(struct fs_watch *watch)
 {
-	pthread_mutex_lock(&watch->ready_lock);
+	lock_for_scope(&watch->ready_lock);
 	watch->ready = true;
 	pthread_cond_broadcast(&watch->ready_cond);
-	pthread_mutex_unlock(&watch->ready_lock);
 }
 
 static void watch_tree(struct fs_watch *watch, const struct fs_detached_root *root, struct fs_view *view)
@@ -243,10 +241,9 @@ static void watch_tree(struct fs_watch *watch, const struct fs_detached_root *ro
 
 int fs_watch_wait_ready(struct fs_watch *watch)
 {
-	pthread_mutex_lock(&watch->ready_lock);
+	lock_for_scope(&watch->ready_lock);
 	while (!watch->ready)
 		pthread_cond_wait(&watch->ready_cond, &watch->ready_lock);
-	pthread_mutex_unlock(&watch->ready_lock);
 	return watch->stopping ? -ECANCELED : watch->answer;
 }
 
@@ -447,9 +444,8 @@ void fs_watch_drain(struct fs_watch *watch)
 {
 	if (!watch)
 		return;
-	pthread_mutex_lock(&watch->lock);
+	lock_for_scope(&watch->lock);
 	drain_locked(watch);
-	pthread_mutex_unlock(&watch->lock);
 }
 
 void fs_watch_read(struct fs_watch *watch, uint32_t file, bool first, uint64_t now_ns)
@@ -462,10 +458,9 @@ void fs_watch_read(struct fs_watch *watch, uint32_t file, bool first, uint64_t n
 
 void fs_watch_count(struct fs_watch *watch, struct fs_hit_counting_count *ret_count)
 {
-	pthread_mutex_lock(&watch->lock);
+	lock_for_scope(&watch->lock);
 	drain_locked(watch);
 	fs_hit_counting_count(watch->opens, ret_count);
-	pthread_mutex_unlock(&watch->lock);
 }
 
 /* ---- the thread ---- */

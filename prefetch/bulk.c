@@ -428,10 +428,9 @@ int prefetch_bulk_submit(struct prefetch_bulk *bulk, struct prefetch_bulk_file *
 		queue_open(bulk, slot);
 		return 0;
 	}
-	pthread_mutex_lock(&bulk->lock);
+	lock_for_scope(&bulk->lock);
 	push(&bulk->queue, slot);
 	pthread_cond_signal(&bulk->queued);
-	pthread_mutex_unlock(&bulk->lock);
 	return 0;
 }
 
@@ -444,11 +443,10 @@ int prefetch_bulk_reap(struct prefetch_bulk *bulk, bool wait, struct prefetch_bu
 			return rc;
 		slot = pop(&bulk->done_slots);
 	} else {
-		pthread_mutex_lock(&bulk->lock);
+		lock_for_scope(&bulk->lock);
 		while (!bulk->done_slots && wait && bulk->in_flight)
 			pthread_cond_wait(&bulk->finished, &bulk->lock);
 		slot = pop(&bulk->done_slots);
-		pthread_mutex_unlock(&bulk->lock);
 	}
 	if (!slot)
 		return 0;

@@ -6,6 +6,8 @@
 #include <errno.h>
 #include <xxhash.h>
 
+#include "shard/base/cleanup.h"
+
 enum {
 	BATCH = 16,             /* blocks of a batch */
 	BATCH_BYTES = 64 << 10, /* ... and their bytes, because a demand waits until its whole batch is verified */
@@ -221,13 +223,12 @@ static void answer_blocks(
 /* Gives an answered read to the deliver thread, which stores its blocks. */
 static void store_later(struct prefetch *p, struct prefetch_read *read)
 {
-	pthread_mutex_lock(&p->lock);
+	lock_for_scope(&p->lock);
 	read->answered = true;
 	read->urgent = false;
 	read->state = PREFETCH_READ_LANDED;
 	TAILQ_INSERT_TAIL(&p->landed, read, link);
 	pthread_cond_signal(&p->landed_cv);
-	pthread_mutex_unlock(&p->lock);
 }
 
 /* All demands are answered before the first store. */

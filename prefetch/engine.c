@@ -8,6 +8,8 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "shard/base/cleanup.h"
+
 enum {
 	ALONE_BYTES = 256 << 10, /* the largest read that the engine thread delivers itself */
 	STORE_WAIT_NS = 500000,  /* a store that takes longer is stuck: that of a block takes 50 to 400 us */
@@ -350,14 +352,12 @@ static int64_t sooner(int64_t a_ns, int64_t b_ns)
  * wakes it. */
 static bool prepare_sleep(struct prefetch *p, bool drained, bool *ret_exit)
 {
-	pthread_mutex_lock(&p->lock);
+	lock_for_scope(&p->lock);
 	bool work = drained ? !TAILQ_EMPTY(&p->urgent) : !p->starved && p->inflight < PREFETCH_OPS_MAX;
 	work = work || p->poke;
 	*ret_exit = p->stopping && TAILQ_EMPTY(&p->urgent) && !p->inflight;
 	p->asleep = !work && !*ret_exit;
-	bool sleep = p->asleep;
-	pthread_mutex_unlock(&p->lock);
-	return sleep;
+	return p->asleep;
 }
 
 static int engine_init(struct prefetch *p)
@@ -438,9 +438,8 @@ void *prefetch_engine_run(void *arg)
 		reap(p, done);
 	}
 	prefetch_files_free(p->files);
-	pthread_mutex_lock(&p->lock);
+	lock_for_scope(&p->lock);
 	p->deliver_stop = true;
 	pthread_cond_signal(&p->landed_cv);
-	pthread_mutex_unlock(&p->lock);
 	return NULL;
 }

@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include "prefetch/io_backend.h"
+#include "shard/base/cleanup.h"
 
 enum { THREADS_MAX = 32 }; /* reads at once; enough for an NVMe disk, few enough for any host */
 
@@ -69,7 +70,7 @@ static void *reader(void *arg)
 static void threads_submit(struct prefetch_io_backend *io, struct prefetch_op *op)
 {
 	struct threads_io *t = threads_of(io);
-	pthread_mutex_lock(&t->lock);
+	lock_for_scope(&t->lock);
 	op->next = NULL;
 	*t->todo_tail = op;
 	t->todo_tail = &op->next;
@@ -77,7 +78,6 @@ static void threads_submit(struct prefetch_io_backend *io, struct prefetch_op *o
 	        pthread_create(&t->threads[t->n_threads], NULL, reader, t) == 0)
 		t->n_threads++; /* if no thread can be added, those that run serve the queue */
 	pthread_cond_signal(&t->todo_cv);
-	pthread_mutex_unlock(&t->lock);
 }
 
 static void threads_wait(struct prefetch_io_backend *io, int64_t timeout_ns, struct prefetch_op **ret_done)
@@ -93,7 +93,7 @@ static void threads_wait(struct prefetch_io_backend *io, int64_t timeout_ns, str
 			until.tv_nsec -= 1000000000;
 		}
 	}
-	pthread_mutex_lock(&t->lock);
+	lock_for_scope(&t->lock);
 	while (!t->done && !t->woken && timeout_ns != 0) {
 		if (timeout_ns < 0)
 			pthread_cond_wait(&t->done_cv, &t->lock);
@@ -104,16 +104,14 @@ static void threads_wait(struct prefetch_io_backend *io, int64_t timeout_ns, str
 	*ret_done = t->done;
 	t->done = NULL;
 	t->done_tail = &t->done;
-	pthread_mutex_unlock(&t->lock);
 }
 
 static void threads_wake(struct prefetch_io_backend *io)
 {
 	struct threads_io *t = threads_of(io);
-	pthread_mutex_lock(&t->lock);
+	lock_for_scope(&t->lock);
 	t->woken = true;
 	pthread_cond_signal(&t->done_cv);
-	pthread_mutex_unlock(&t->lock);
 }
 
 static void threads_set_file(struct prefetch_io_backend *io, uint32_t slot, int fd)

@@ -7,6 +7,7 @@
 #include <stdlib.h>
 
 #include "prefetch/engine.h"
+#include "shard/base/cleanup.h"
 #include "shard/base/units.h"
 
 enum {
@@ -339,14 +340,13 @@ void prefetch_share(struct prefetch *p, uint64_t sink_bytes)
 bool prefetch_idle(struct prefetch *p)
 {
 	struct prefetch_stream *s;
-	pthread_mutex_lock(&p->lock);
+	lock_for_scope(&p->lock);
 	bool idle = p->asleep && !p->poke && TAILQ_EMPTY(&p->urgent) && TAILQ_EMPTY(&p->landed) && p->deliver_idle &&
 	            !p->drops_asked && !p->drops_busy && !atomic_load(&p->stat_inflight);
 	TAILQ_FOREACH(s, &p->streams, link)
 	{
 		idle = idle && s->state == PREFETCH_STREAM_LIVE && !s->announce_asked && !s->announce_busy;
 	}
-	pthread_mutex_unlock(&p->lock);
 	return idle;
 }
 

@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "cache/bitmap.h"
+#include "shard/base/cleanup.h"
 
 enum {
 	BATCH_MAX = 512,         /* most turns of an announcement */
@@ -259,22 +260,20 @@ static void add_stream(struct prefetch *p, struct prefetch_stream *s)
 	if (p->shared)
 		limit_window(p, s);
 	s->following = !s->options.doubtful;
-	pthread_mutex_lock(&p->lock);
+	lock_for_scope(&p->lock);
 	s->announce_done = s->tl.cursor;
 	s->add_rc = rc;
 	s->state = rc < 0 ? PREFETCH_STREAM_GONE : PREFETCH_STREAM_LIVE;
 	pthread_cond_broadcast(&p->streams_cv);
-	pthread_mutex_unlock(&p->lock);
 }
 
 static void remove_stream(struct prefetch *p, struct prefetch_stream *s)
 {
 	cache_ledger_remove(p->ledger, &s->tl);
 	cache_timeline_done(&s->tl);
-	pthread_mutex_lock(&p->lock);
+	lock_for_scope(&p->lock);
 	s->state = PREFETCH_STREAM_GONE;
 	pthread_cond_broadcast(&p->streams_cv);
-	pthread_mutex_unlock(&p->lock);
 }
 
 /* Adds new streams and removes closing ones, each without the lock: adding reads the index, removing looks at all
@@ -330,10 +329,9 @@ static void pass_on_drops(struct prefetch *p)
 	if (p->sink->ops->announce)
 		prefetch_each_stream(p, mark_announced);
 	p->drops_since_ns = prefetch_now_ns();
-	pthread_mutex_lock(&p->lock);
+	lock_for_scope(&p->lock);
 	p->drops_asked = true;
 	pthread_cond_signal(&p->lister_cv);
-	pthread_mutex_unlock(&p->lock);
 }
 
 /* Publishes where a stream is, for its statistics. */
@@ -693,9 +691,8 @@ void prefetch_schedule_fill(struct prefetch *p)
 		if (!short_of_memory(p) && !p->share_pending)
 			return;
 		/* Set before the second try, so that memory given back from now on wakes the engine. */
-		pthread_mutex_lock(&p->lock);
+		lock_for_scope(&p->lock);
 		p->starved = true;
 		p->poke |= p->share_pending && !STAILQ_EMPTY(&p->arrived);
-		pthread_mutex_unlock(&p->lock);
 	}
 }

@@ -12,6 +12,7 @@
 #include <unistd.h>
 
 #include "prefetch/sampler/torch.h"
+#include "shard/base/cleanup.h"
 
 enum {
 	SIDE = 256,        /* seeds side by side: more than the registers hold, so that multiplications overlap */
@@ -106,14 +107,13 @@ static void (*words_maker(void))(struct block *)
 /* Adds a seed to `found`.  True: the thread shall end. */
 static bool hand_out(struct prefetch_seed_scan *u, uint32_t list, uint32_t seed)
 {
-	pthread_mutex_lock(&u->lock);
+	lock_for_scope(&u->lock);
 	while (u->n_found == FOUND_MAX && !atomic_load(&u->stop))
 		pthread_cond_wait(&u->room, &u->lock);
 	if (u->n_found < FOUND_MAX) {
 		u->found[u->n_found].list = list;
 		u->found[u->n_found++].seed = seed;
 	}
-	pthread_mutex_unlock(&u->lock);
 	return atomic_load(&u->stop);
 }
 
@@ -240,14 +240,13 @@ int prefetch_seed_scan_next(struct prefetch_seed_scan *u, uint32_t *ret_list, ui
 	/* Read `done` before `found`: a slice's seeds are in `found` before the slice is done. */
 	bool over = atomic_load(&u->done) == UINT64_C(1) << 32;
 	int rc = over ? -ENOENT : 0;
-	pthread_mutex_lock(&u->lock);
+	lock_for_scope(&u->lock);
 	if (u->n_found > 0) {
 		*ret_list = u->found[--u->n_found].list;
 		*ret_seed = u->found[u->n_found].seed;
 		pthread_cond_signal(&u->room);
 		rc = 1;
 	}
-	pthread_mutex_unlock(&u->lock);
 	return rc;
 }
 

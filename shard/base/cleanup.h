@@ -57,8 +57,9 @@ static inline pthread_mutex_t *base_locked(pthread_mutex_t *mutex)
 #define cleanup_closedir __attribute__((cleanup(base_cleanup_closedir)))
 #define cleanup_unlock __attribute__((cleanup(base_cleanup_unlock)))
 
-/* Locks a mutex, and unlocks it at the end of the current scope.  NULL: does nothing.  Variables with cleanup attributes that are declared
- * after it are released first, so under the lock; those declared before it are released without it. */
+/* Locks a mutex, and unlocks it at the end of the current scope.  NULL: does nothing.  Variables with cleanup
+ * attributes that are declared after it are released first, so under the lock; those declared before it are released
+ * without it. */
 #define lock_for_scope(mutex) BASE_LOCK_AS(mutex, __COUNTER__)
 #define BASE_LOCK_AS(mutex, n) BASE_LOCK_NAMED(mutex, n)
 #define BASE_LOCK_NAMED(mutex, n)                                                                                      \
