@@ -219,12 +219,12 @@ int cache_ledger_turn(
 	return 0;
 }
 
-/* Returns the cost of a sample whose cost was worked out before: then its part of the index is verified and has no
- * error. */
-static uint64_t cost_of(struct cache_ledger *ledger, uint32_t sample)
+/* Gives the cost of a sample whose cost was worked out before: then its part of the index is verified and has no
+ * error.  Returns false if somebody has written into the index since: then no cost is known, and nothing may be
+ * dropped, because the budget would not fall and everything would go. */
+static bool cost_of(struct cache_ledger *ledger, uint32_t sample, uint64_t *ret_bytes)
 {
-	uint64_t bytes = 0;
-	return cache_ledger_cost(ledger, sample, &bytes) == 0 ? bytes : 0;
+	return cache_ledger_cost(ledger, sample, ret_bytes) == 0;
 }
 
 static bool ring_push(struct ring *ring, struct entry entry)
@@ -379,15 +379,19 @@ static void keep_or_idle(struct cache_ledger *ledger, uint32_t sample, uint64_t 
 		return;
 	if (ring_push(&ledger->idle, (struct entry){ .what = { .id = sample, .block = CACHE_WHOLE }, .cost = cost }))
 		set_listed(ledger, sample, true);
-	else
-		drop_unused(ledger, sample, cost ? cost : cost_of(ledger, sample));
+	else if (cost || cost_of(ledger, sample, &cost))
+		drop_unused(ledger, sample, cost);
 }
 
-/* Drops the oldest entry of `idle` to make room.  Returns false when there is none. */
+/* Drops the oldest entry of `idle` to make room.  Returns false when there is none, or its cost is not known. */
 static bool drop_idle(struct cache_ledger *ledger)
 {
-	struct entry entry;
-	while (ring_pop(&ledger->idle, &entry)) {
+	while (ledger->idle.n) {
+		struct entry entry = ledger->idle.entries[ledger->idle.head];
+		if (is_sample(&entry) && !entry.cost && cache_ledger_resident(ledger, entry.what.id) &&
+		        !cost_of(ledger, entry.what.id, &entry.cost))
+			return false;
+		ring_pop(&ledger->idle, &(struct entry){ 0 });
 		if (!is_sample(&entry)) {
 			add(&ledger->resident_bytes, -entry.cost);
 			drops_push(ledger, entry);
@@ -399,7 +403,7 @@ static bool drop_idle(struct cache_ledger *ledger)
 		/* An epoch that the timeline has reached since may use it. */
 		if (!cache_ledger_resident(ledger, sample) || keep(ledger, sample, UNKNOWN))
 			continue;
-		drop_unused(ledger, sample, entry.cost ? entry.cost : cost_of(ledger, sample));
+		drop_unused(ledger, sample, entry.cost);
 		add(&ledger->n_evicted, 1);
 		return true;
 	}
@@ -466,10 +470,10 @@ static bool make_room(struct cache_ledger *ledger, uint64_t room, uint64_t dista
 		if (!drop_idle(ledger)) {
 			struct use next;
 			uint32_t sample;
-			uint64_t far = farthest(ledger, &sample, &next);
-			if (far == CACHE_NEVER || far <= distance)
+			uint64_t cost, far = farthest(ledger, &sample, &next);
+			if (far == CACHE_NEVER || far <= distance || !cost_of(ledger, sample, &cost))
 				return false;
-			drop(ledger, sample, cost_of(ledger, sample), next);
+			drop(ledger, sample, cost, next);
 			add(&ledger->n_evicted, 1);
 		}
 	}
@@ -480,11 +484,12 @@ void cache_ledger_trim(struct cache_ledger *ledger)
 {
 	struct use next;
 	uint32_t sample;
+	uint64_t cost;
 	while (!fits(ledger, 0)) {
 		if (!drop_idle(ledger)) {
-			if (farthest(ledger, &sample, &next) == CACHE_NEVER)
+			if (farthest(ledger, &sample, &next) == CACHE_NEVER || !cost_of(ledger, sample, &cost))
 				return;
-			drop(ledger, sample, cost_of(ledger, sample), next);
+			drop(ledger, sample, cost, next);
 			add(&ledger->n_evicted, 1);
 		}
 	}
@@ -651,17 +656,20 @@ void cache_ledger_remove(struct cache_ledger *ledger, struct cache_timeline *tl)
 
 void cache_ledger_lose(struct cache_ledger *ledger, uint32_t sample)
 {
-	if (sample >= ledger->n_samples || !cache_ledger_resident(ledger, sample))
+	uint64_t cost;
+	if (sample >= ledger->n_samples || !cache_ledger_resident(ledger, sample) || !cost_of(ledger, sample, &cost))
 		return;
-	drop(ledger, sample, cost_of(ledger, sample), UNKNOWN);
+	drop(ledger, sample, cost, UNKNOWN);
 	leave_for_good(ledger, sample);
 	ledger->flush = ledger->drops.n;
 }
 
 static void clear_one(struct cache_ledger *ledger, struct cache_timeline *tl, uint32_t sample)
 {
+	uint64_t cost;
 	(void)tl;
-	drop(ledger, sample, cost_of(ledger, sample), UNKNOWN);
+	if (cost_of(ledger, sample, &cost))
+		drop(ledger, sample, cost, UNKNOWN);
 }
 
 void cache_ledger_clear(struct cache_ledger *ledger)

@@ -13,6 +13,9 @@
  * When a sample is dropped or did not arrive, the ledger notes it in cache_timeline.gap of each stream that will use
  * it.
  *
+ * If somebody has written into the index, costs are not known any more.  Then the ledger drops nothing that it would
+ * have to look up: what is resident stays readable.
+ *
  * The ledger does no I/O.  It puts what it decides to drop into a queue, and the caller hands that to the sink.
  *
  * Threads: one owner (the engine thread).  Any thread may call the functions that say so. */

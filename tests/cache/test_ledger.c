@@ -732,6 +732,58 @@ static void notes_say_what_the_order_says(void **state)
 	dataset_free(&d);
 }
 
+/* Writes into the index, and makes it notice that. */
+static void overwrite_index(struct dataset *d)
+{
+	char path[128];
+	snprintf(path, sizeof(path), "%s/" SHARD_INDEX_NAME, d->dir);
+	assert_int_equal(truncate(path, 100), 0);
+	assert_int_equal(shard_index_check(d->index), -ESTALE);
+}
+
+/* Somebody overwrites the dataset, and then the budget shrinks, room is wanted, or everything is cleared: what readers
+ * can still read stays. */
+static void nothing_goes_when_the_index_is_stale(void **state)
+{
+	enum { N = 256, SMALL = 16 };
+	struct dataset d;
+	struct cache_ledger_stats st;
+	struct cache_ledger *ledger;
+	struct cache_timeline tl;
+	struct cache_victim victims[N];
+	uint64_t cost = 0;
+	(void)state;
+	dataset_new(&d, N);
+	struct shard_view *view = view_new(&d, 0, 1, 1);
+	assert_int_equal(cache_ledger_new(d.index, (uint64_t)N * PAGE, 0, 0, &ledger), 0);
+	assert_int_equal(cache_timeline_init(&tl, view, 0, 0), 0);
+	assert_int_equal(cache_ledger_add(ledger, &tl), 0);
+	for (uint32_t sample = 0; sample < N; sample++)
+		assert_false(cache_ledger_asked(ledger, sample));
+	cache_ledger_remove(ledger, &tl); /* some are listed as idle then */
+	assert_int_equal(cache_ledger_add(ledger, &tl), 0);
+
+	overwrite_index(&d);
+	assert_true(cache_ledger_cost(ledger, 0, &cost) < 0);
+	cache_ledger_set_budget(ledger, (uint64_t)SMALL * PAGE);
+	cache_ledger_trim(ledger);
+	cache_ledger_lose(ledger, 7);
+	cache_ledger_clear(ledger);
+	cache_ledger_stats_get(ledger, &st);
+	assert_int_equal(st.resident, N);
+	assert_int_equal(st.resident_bytes, (uint64_t)N * PAGE);
+	assert_int_equal(cache_ledger_drops(ledger, victims, N), 0);
+
+	cache_ledger_remove(ledger, &tl);
+	cache_ledger_trim(ledger); /* no stream: all are idle */
+	cache_ledger_stats_get(ledger, &st);
+	assert_int_equal(st.resident, N);
+	cache_timeline_done(&tl);
+	cache_ledger_free(ledger);
+	shard_view_free(view);
+	dataset_free(&d);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -749,6 +801,7 @@ int main(void)
 		cmocka_unit_test(what_goes_or_does_not_come_leaves_a_gap),
 		cmocka_unit_test(a_jump_keeps_the_books),
 		cmocka_unit_test(notes_say_what_the_order_says),
+		cmocka_unit_test(nothing_goes_when_the_index_is_stale),
 	};
 	return cmocka_run_group_tests_name("cache/ledger", tests, NULL, NULL);
 }
