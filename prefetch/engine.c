@@ -192,13 +192,12 @@ static void finish(struct prefetch *p, struct prefetch_read *read)
 	uint32_t before = read->got;
 	read->got += (uint32_t)res;
 	if (read->got >= read->want) {
-		if (read->again && prefetch_files_check(p->files, read->slot) == -ESTALE)
+		if (read->again && prefetch_files_check(p->files, read->slot, true) == -ESTALE)
 			read->changed = true;
 		prefetch_engine_land(p, read, 0);
-	} else if (res == 0 || prefetch_files_check(p->files, read->slot) == -ESTALE) {
+	} else if (prefetch_files_check(p->files, read->slot, res == 0) == -ESTALE || res == 0) {
 		/* The shard is shorter than the index says. */
 		count_failed(p, read);
-		prefetch_files_check(p->files, read->slot);
 		prefetch_engine_land(p, read, -ESTALE);
 	} else if (++read->tries < PREFETCH_TRIES_MAX || kept(p, read) - before >= CACHE_PAGE) {
 		submit(p, read);

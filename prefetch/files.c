@@ -176,10 +176,10 @@ struct prefetch_object *prefetch_files_object(struct prefetch_files *files, uint
 	return &files->slots[number].object;
 }
 
-int prefetch_files_check(struct prefetch_files *files, uint32_t number)
+int prefetch_files_check(struct prefetch_files *files, uint32_t number, bool wrong)
 {
 	struct slot *slot = &files->slots[number];
-	int rc = files->source->ops->check(files->source, slot->shard, &slot->object);
+	int rc = files->source->ops->check(files->source, slot->shard, &slot->object, wrong);
 	if (rc < 0)
 		slot->stale = true;
 	return rc;

@@ -29,8 +29,9 @@ void prefetch_files_put(struct prefetch_files *files, uint32_t slot);
 struct prefetch_object *prefetch_files_object(struct prefetch_files *files, uint32_t slot);
 
 /* Checks whether a shard is still what the index describes.  If not, the shard is opened again at its next use.
+ * wrong: see prefetch_source_ops.check.
  * Returns 0, or an error of prefetch_source_ops.check (-ESTALE: it has changed). */
-int prefetch_files_check(struct prefetch_files *files, uint32_t slot);
+int prefetch_files_check(struct prefetch_files *files, uint32_t slot, bool wrong);
 
 /* Returns how many shards this process may keep open: a quarter of RLIMIT_NOFILE, 4 .. PREFETCH_FILES_MAX. */
 uint32_t prefetch_files_limit(void);

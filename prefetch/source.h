@@ -42,9 +42,10 @@ struct prefetch_source_ops {
 
 	/* Checks again whether an open shard is the one that the index describes.  The engine calls it when bytes are
 	 * wrong or missing.  Right bytes need no check, because their checksums prove them.
-	 * Returns 0, -ESTALE (the shard has changed since the source was made), or an error of statx(2) or of the
-	 * index. */
-	int (*check)(struct prefetch_source *source, uint32_t shard, const struct prefetch_object *object);
+	 * wrong: bytes are wrong, so any change since the source was made counts, also that of a ctime.  Otherwise a
+	 * read was only short: chmod and link(2) change the ctime, too, and the bytes are still to be verified.
+	 * Returns 0, -ESTALE (the shard has changed), or an error of statx(2) or of the index. */
+	int (*check)(struct prefetch_source *source, uint32_t shard, const struct prefetch_object *object, bool wrong);
 
 	/* Frees the source; all objects are closed. */
 	void (*free)(struct prefetch_source *source);

@@ -109,7 +109,7 @@ static void local_close(struct prefetch_source *source, struct prefetch_object *
 	object->fd = -1;
 }
 
-static int local_check(struct prefetch_source *source, uint32_t shard, const struct prefetch_object *object)
+static int local_check(struct prefetch_source *source, uint32_t shard, const struct prefetch_object *object, bool wrong)
 {
 	struct shard_shard s;
 	struct statx st;
@@ -119,7 +119,7 @@ static int local_check(struct prefetch_source *source, uint32_t shard, const str
 	if (rc == 0)
 		rc = compare(&s, &st);
 	/* The file was changed since the source was made, even if its mtime was set back. */
-	if (rc == 0 && base_time_ns(st.stx_ctime.tv_sec, st.stx_ctime.tv_nsec) > local_of(source)->opened_ns)
+	if (rc == 0 && wrong && base_time_ns(st.stx_ctime.tv_sec, st.stx_ctime.tv_nsec) > local_of(source)->opened_ns)
 		rc = -ESTALE;
 	return rc;
 }

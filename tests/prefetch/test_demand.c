@@ -465,6 +465,44 @@ static void lasting_faults_are_reported(void **state)
 	}
 }
 
+/* Changes the ctime of the shard that the test files are in, and waits until it is later than every source's start. */
+static void touch_ctime(const char *path)
+{
+	struct stat st;
+	struct timespec now;
+	clock_gettime(CLOCK_REALTIME, &now);
+	do {
+		assert_int_equal(chmod(path, 0600), 0);
+		assert_int_equal(chmod(path, 0644), 0);
+		assert_int_equal(stat(path, &st), 0);
+	} while (st.st_ctim.tv_sec < now.tv_sec ||
+	         (st.st_ctim.tv_sec == now.tv_sec && st.st_ctim.tv_nsec <= now.tv_nsec));
+}
+
+/* chmod and hard links change the ctime of a shard, not its bytes. */
+static void a_short_read_after_chmod_goes_on(void **state)
+{
+	(void)state;
+	for (unsigned s = 0; s < N_SETUPS; s++) {
+		struct faults f = { .always = true, .kind = FAULT_SHORT };
+		struct prefetch_hook hook = { .result = suffer, .arg = &f };
+		struct prefetch_options options = setups[s];
+		options.hook = &hook;
+		struct prefetch *p = open_engine(options);
+		for (uint32_t shard = 0; shard < shard_index_info(data.index)->n_shards; shard++) {
+			struct shard_shard info;
+			char path[4096];
+			assert_int_equal(shard_index_shard(data.index, shard, &info), 0);
+			snprintf(path, sizeof(path), "%s/%.*s", shard_index_dataset(data.index), (int)info.path_len,
+			        info.path);
+			touch_ctime(path);
+		}
+		for (uint32_t file = 0; file < N_FILES; file++)
+			assert_int_equal(get(p, file, 0), 0);
+		prefetch_free(p);
+	}
+}
+
 /* Local files whose reads want another alignment. */
 struct aligned_source {
 	struct prefetch_source base;
@@ -487,10 +525,11 @@ static void aligned_close(struct prefetch_source *source, struct prefetch_object
 	a->local->ops->close(a->local, object);
 }
 
-static int aligned_check(struct prefetch_source *source, uint32_t shard, const struct prefetch_object *object)
+static int aligned_check(
+        struct prefetch_source *source, uint32_t shard, const struct prefetch_object *object, bool wrong)
 {
 	struct aligned_source *a = (struct aligned_source *)source;
-	return a->local->ops->check(a->local, shard, object);
+	return a->local->ops->check(a->local, shard, object, wrong);
 }
 
 static void aligned_free(struct prefetch_source *source)
@@ -828,6 +867,7 @@ int main(void)
 		cmocka_unit_test(passing_faults_are_mended),
 		cmocka_unit_test(lasting_faults_are_reported),
 		cmocka_unit_test(a_read_that_fails_is_counted_once),
+		cmocka_unit_test(a_short_read_after_chmod_goes_on),
 		cmocka_unit_test(short_reads_below_the_alignment_end),
 		cmocka_unit_test(a_changed_shard_is_noticed),
 		cmocka_unit_test(truncation_of_an_open_shard_is_noticed),
