@@ -66,18 +66,25 @@ bool prefetch_parts_position(const struct parts *parts, uint32_t index, uint64_t
 int prefetch_parts_perm(const struct parts *parts, struct prefetch_perm **ret_perm)
 {
 	struct shard_mt19937 none = { .next = 0 };
-	struct prefetch_perm *perm;
-	uint64_t position, rest = (uint64_t)prefetch_parts_shortest(parts) * parts->world;
-	int rc = prefetch_perm_new(parts->n, &none, 0, &perm);
-	if (rc < 0)
-		return rc;
-	for (uint32_t index = 0; index < parts->n; index++) {
+	return prefetch_perm_new(parts->n, &none, 0, ret_perm);
+}
+
+bool prefetch_parts_step(const struct parts *parts, struct prefetch_perm *perm, uint32_t max)
+{
+	uint32_t shortest = prefetch_parts_shortest(parts);
+	uint32_t end = parts->n - perm->done < max ? parts->n : perm->done + max;
+	for (uint32_t index = perm->done; index < end; index++) {
+		uint64_t position;
+		/* Each part up to this one has `shortest` files that do not come last. */
 		if (!prefetch_parts_position(parts, index, &position))
-			position = rest++;
+			position = (uint64_t)shortest * parts->world + index -
+			           ((uint64_t)rank_of(parts, index) + 1) * shortest;
 		perm->at[position] = index;
 		perm->inverse[index] = (uint32_t)position;
 	}
+	perm->done = end;
+	if (end < parts->n)
+		return true;
 	prefetch_perm_made(perm);
-	*ret_perm = perm;
-	return 0;
+	return false;
 }

@@ -411,8 +411,11 @@ uint32_t prefetch_parts_start(const struct parts *parts, uint32_t rank);
 /* Gets the position of an index.  Returns false: its part is longer than the shortest one, and it lies behind that. */
 bool prefetch_parts_position(const struct parts *parts, uint32_t index, uint64_t *ret_position);
 
-/* Makes the complete permutation.  Returns 0 or -ENOMEM. */
+/* Makes a permutation that prefetch_parts_step has to complete.  Returns 0 or -ENOMEM. */
 int prefetch_parts_perm(const struct parts *parts, struct prefetch_perm **ret_perm);
+
+/* Works out the positions of the next `max` files at most.  Returns true while there are more. */
+bool prefetch_parts_step(const struct parts *parts, struct prefetch_perm *perm, uint32_t max);
 
 /* ---- track.c ---- */
 

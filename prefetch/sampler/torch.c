@@ -168,6 +168,7 @@ enum { PERM_MADE = 3 };
 void prefetch_perm_made(struct prefetch_perm *perm)
 {
 	perm->phase = PERM_MADE;
+	perm->done = 0;
 }
 
 bool prefetch_perm_step(struct prefetch_perm *perm, uint32_t max)

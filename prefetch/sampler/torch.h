@@ -81,7 +81,8 @@ int prefetch_perm_new(uint32_t n, const struct shard_mt19937 *mt, uint64_t disca
 /* Does the work of about `max` items.  Returns true while there is more to do. */
 bool prefetch_perm_step(struct prefetch_perm *perm, uint32_t max);
 
-/* Tells that the caller has filled in `at` and `inverse`, so the permutation is complete. */
+/* Tells that the caller has filled in `at` and `inverse`, so the permutation is complete.  Until then `done` is the
+ * caller's. */
 void prefetch_perm_made(struct prefetch_perm *perm);
 
 struct prefetch_perm *prefetch_perm_get(struct prefetch_perm *perm); /* another reference */

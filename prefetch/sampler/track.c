@@ -284,6 +284,12 @@ static int found_again(struct prefetch_recognise *r, struct track *t, const stru
 	return rc;
 }
 
+/* Whether the list is sorted and read in contiguous parts (parts.c). */
+static bool in_parts(const struct track *t)
+{
+	return t->source.sampler == PREFETCH_SAMPLER_SORTED && t->source.seed > 1;
+}
+
 int prefetch_track_new(struct prefetch_recognise *r, const struct source *source, struct prefetch_list *list,
         const struct shard_mt19937 *mt, const struct prefetch_fit *fit, const struct prefetch_part *part)
 {
@@ -310,10 +316,8 @@ int prefetch_track_new(struct prefetch_recognise *r, const struct source *source
 	int rc = t->used ? 0 : -ENOMEM;
 	if (rc == 0 && mt)
 		rc = prefetch_perm_new((uint32_t)t->size, mt, 0, &t->perm);
-	else if (rc == 0 && source->sampler == PREFETCH_SAMPLER_SORTED && source->seed > 1)
-		rc = prefetch_parts_perm(
-		        &(struct parts){ .n = (uint32_t)t->size, .world = source->seed, .kind = source->skip },
-		        &t->perm);
+	else if (rc == 0 && in_parts(t))
+		rc = prefetch_parts_perm(&(struct parts){ .n = (uint32_t)t->size }, &t->perm);
 	if (rc < 0) {
 		prefetch_track_free(t);
 		return rc;
@@ -640,10 +644,18 @@ static void drop(struct prefetch_recognise *r, struct track *t)
 	prefetch_recognise_collect_anew(r, files, n);
 }
 
+/* Does a slice of the work at this epoch's permutation.  Returns true while there is more to do. */
+static bool step_perm(struct track *t)
+{
+	struct parts parts = { .n = (uint32_t)t->size, .world = t->source.seed, .kind = t->source.skip };
+	return in_parts(t) ? prefetch_parts_step(&parts, t->perm, SLICE_ITEMS)
+	                   : prefetch_perm_step(t->perm, SLICE_ITEMS);
+}
+
 int prefetch_track_step(struct prefetch_recognise *r, struct track *t)
 {
 	if (!t->now) {
-		if (t->perm && prefetch_perm_step(t->perm, SLICE_ITEMS))
+		if (t->perm && step_perm(t))
 			return 1;
 		int rc = sequence_new(r, t, &t->source, t->perm, t->epoch, &t->now);
 		if (rc < 0)
