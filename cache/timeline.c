@@ -5,6 +5,7 @@
 #include <assert.h>
 #include <errno.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "cache/bitmap.h"
 
@@ -28,6 +29,7 @@ static int slot_init(struct cache_slot *slot, struct cache_timeline *tl, uint64_
 	made.used = cache_bitmap_new(made.turns);
 	made.ahead = cache_bitmap_new(made.turns);
 	made.kept = cache_bitmap_new(made.turns);
+	made.words = made.turns / 64 + 1;
 	if (!made.used || !made.ahead || !made.kept) {
 		slot_done(&made);
 		return -ENOMEM;
@@ -162,18 +164,28 @@ int cache_timeline_sample(struct cache_timeline *tl, uint64_t seq, uint32_t *ret
 	return rc;
 }
 
+/* Finds the first unused turn of a sample in an epoch, from the cursor on.  Returns false when there is none. */
+static bool next_turn(
+        const struct cache_timeline *tl, const struct cache_slot *slot, uint32_t sample, uint32_t stored, uint64_t *ret)
+{
+	uint64_t step, from = tl->cursor > slot->first ? tl->cursor - slot->first : 0;
+	uint32_t rank;
+	int rc = shard_epoch_find_from(slot->epoch, sample, from, ret);
+	if (rc == -EOPNOTSUPP)
+		return shard_epoch_find_stored(slot->epoch, sample, stored, &step, &rank, ret) == 0 &&
+		       rank == tl->rank && *ret < slot->turns && !cache_bit(slot->used, *ret);
+	while (rc == 0 && *ret < slot->turns && cache_bit(slot->used, *ret))
+		rc = shard_epoch_find_from(slot->epoch, sample, *ret + 1, ret);
+	return rc == 0 && *ret < slot->turns;
+}
+
 /* As cache_timeline_next_below, in the epochs from slots[i] on. */
 static uint64_t next_in(struct cache_timeline *tl, unsigned i, uint32_t sample, uint32_t stored, uint64_t limit)
 {
 	for (; i < CACHE_EPOCHS && tl->slots[i].first < limit; i++) {
 		const struct cache_slot *slot = &tl->slots[i];
-		uint64_t step, turn;
-		uint32_t rank;
-		if (tl->cursor >= slot->first + slot->turns)
-			continue;
-		if (shard_epoch_find_stored(slot->epoch, sample, stored, &step, &rank, &turn) < 0)
-			continue;
-		if (rank != tl->rank || turn >= slot->turns || cache_bit(slot->used, turn))
+		uint64_t turn;
+		if (tl->cursor >= slot->first + slot->turns || !next_turn(tl, slot, sample, stored, &turn))
 			continue;
 		if (slot->first + turn >= limit)
 			return CACHE_NEVER;
@@ -216,6 +228,48 @@ static int retire_first(struct cache_timeline *tl)
 		tl->slots[i - 1] = tl->slots[i];
 	tl->slots[CACHE_EPOCHS - 1] = next;
 	return 0;
+}
+
+/* Makes room for `turns` turns in the maps of a slot.  Returns false when there is no memory. */
+static bool lengthen(struct cache_slot *slot, uint64_t turns)
+{
+	uint64_t **const maps[] = { &slot->used, &slot->ahead, &slot->kept };
+	uint64_t words = slot->words;
+	if (turns / 64 + 1 <= words)
+		return true;
+	while (turns / 64 + 1 > words)
+		words *= 2;
+	for (unsigned i = 0; i < sizeof(maps) / sizeof(maps[0]); i++) {
+		uint64_t *longer = realloc(*maps[i], words * sizeof(*longer));
+		if (!longer)
+			return false;
+		memset(longer + slot->words, 0, (words - slot->words) * sizeof(*longer));
+		*maps[i] = longer;
+	}
+	slot->words = words;
+	return true;
+}
+
+bool cache_timeline_grow(struct cache_timeline *tl)
+{
+	unsigned last = 0;
+	struct shard_epoch *epoch;
+	while (last + 1 < CACHE_EPOCHS && tl->slots[last + 1].turns > 0)
+		last++;
+	struct cache_slot *slot = &tl->slots[last];
+	if (tl->repeat || !shard_view_is_given(tl->view) || shard_view_epoch(tl->view, slot->number, &epoch) < 0)
+		return false;
+	uint64_t turns = shard_epoch_turns(epoch, tl->rank);
+	if (turns <= slot->turns || !lengthen(slot, turns)) {
+		shard_epoch_put(epoch);
+		return false;
+	}
+	shard_epoch_put(slot->epoch);
+	slot->epoch = epoch;
+	slot->turns = turns;
+	for (unsigned i = last + 1; i < CACHE_EPOCHS; i++)
+		tl->slots[i].first = slot->first + turns;
+	return true;
 }
 
 bool cache_timeline_refresh(struct cache_timeline *tl)

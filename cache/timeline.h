@@ -37,6 +37,7 @@ struct cache_slot {
 	uint64_t first;                /* seq of its turn 0 */
 	uint64_t turns;                /* of this timeline's rank; may be 0 */
 	uint64_t *used, *ahead, *kept; /* a bit per turn */
+	uint64_t words;                /* of each map */
 	uint64_t kept_top;             /* no bit above it is set in kept */
 };
 
@@ -106,7 +107,9 @@ uint64_t cache_timeline_next_from(struct cache_timeline *tl, uint32_t sample, ui
  * looked at.  stored: the sample's storage slot, or SHARD_NONE: the index is asked for it. */
 uint64_t cache_timeline_next_below(struct cache_timeline *tl, uint32_t sample, uint32_t stored, uint64_t limit);
 
-/* Asks a given view (shard/view.h) again for the epochs that it did not know.  Returns true when one has come. */
+/* Asks a given view (shard/view.h) for more turns of the last epoch that it knew.  Returns true when some have come. */
+bool cache_timeline_grow(struct cache_timeline *tl);
+/* Asks a given view again for the epochs that it did not know.  Returns true when one has come. */
 bool cache_timeline_refresh(struct cache_timeline *tl);
 
 /* Moves the cursor over used turns, removes the epochs that it has left and appends those that follow.

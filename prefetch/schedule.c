@@ -121,6 +121,17 @@ static void demanded(struct prefetch *p, const struct prefetch_event *event)
 		prefetch_lost_sample(p, f.sample);
 }
 
+/* Samples that more turns use are found when their drop is considered.  A whole epoch is worth looking for all of
+ * them. */
+static void refresh(struct prefetch *p, struct prefetch_stream *s)
+{
+	bool grown = cache_timeline_grow(&s->tl), came = cache_timeline_refresh(&s->tl);
+	if (grown || came)
+		cache_timeline_advance(&s->tl);
+	if (came)
+		cache_ledger_rebuild(p->ledger, &s->tl);
+}
+
 static void one_event(struct prefetch *p, const struct prefetch_event *event)
 {
 	/* The stream still exists, because its removal waits until there are no events. */
@@ -136,10 +147,7 @@ static void one_event(struct prefetch *p, const struct prefetch_event *event)
 		prefetch_follow_epoch(p, event->stream, event->epoch);
 		break;
 	case PREFETCH_EVENT_REFRESH:
-		if (cache_timeline_refresh(&event->stream->tl)) {
-			cache_timeline_advance(&event->stream->tl);
-			cache_ledger_rebuild(p->ledger, &event->stream->tl);
-		}
+		refresh(p, event->stream);
 		break;
 	case PREFETCH_EVENT_MISS:
 	case PREFETCH_EVENT_BROUGHT:

@@ -833,6 +833,14 @@ static int find_item(const struct shard_view *view, uint32_t sample, uint32_t sl
 	return low < view->n && view->slots[low] == slot ? 0 : -EUCLEAN;
 }
 
+int shard_epoch_find_from(const struct shard_epoch *epoch, uint32_t sample, uint64_t from, uint64_t *ret_turn)
+{
+	const struct shard_view *view = epoch->view;
+	if (!view->is_given || !view->given.find_from)
+		return -EOPNOTSUPP;
+	return epoch->given ? view->given.find_from(epoch->given, sample, from, ret_turn) : -ENOENT;
+}
+
 int shard_epoch_find(
         const struct shard_epoch *epoch, uint32_t sample, uint64_t *ret_step, uint32_t *ret_rank, uint64_t *ret_turn)
 {

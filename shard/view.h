@@ -78,9 +78,13 @@ struct shard_view_given {
 	int (*turn)(void *epoch, uint64_t turn, uint32_t *ret_sample);
 	/* Returns 0 and the turn of a sample; -ENOENT: the epoch does not have it. */
 	int (*find)(void *epoch, uint32_t sample, uint64_t *ret_turn);
+	/* For epochs that have a sample several times, else NULL.  Returns 0 and the first turn of a sample at or
+	 * behind `from`; -ENOENT: there is none. */
+	int (*find_from)(void *epoch, uint32_t sample, uint64_t from, uint64_t *ret_turn);
 };
 /* Makes a view whose order comes from `given`, which is copied.  Its options are those of rank 0 in a world of 1.  Its
- * epochs are not cached.  An epoch whose order is not known has no turns.
+ * epochs are not cached.  An epoch whose order is not known has no turns.  The last epoch that is known may get more
+ * turns: `get` then returns a longer one, with the same first turns.
  * Returns 0 or -ENOMEM.  Any thread. */
 int shard_view_new_given(
         const struct shard_index *index, const struct shard_view_given *given, struct shard_view **ret_view);
@@ -146,7 +150,10 @@ int shard_epoch_step_sample(const struct shard_epoch *epoch, uint64_t step, uint
  * no such sample; errors of the index.  Any thread. */
 int shard_epoch_find(
         const struct shard_epoch *epoch, uint32_t sample, uint64_t *ret_step, uint32_t *ret_rank, uint64_t *ret_turn);
-/* Does the same for a caller that knows the storage slot of the sample (shard_index_slot_sample), without reading its
+/* Finds the first turn of a sample at or behind `from`, in an epoch of a given view that has samples several times.
+ * Returns 0; -ENOENT: there is none; -EOPNOTSUPP: the view has no `find_from`.  Any thread. */
+int shard_epoch_find_from(const struct shard_epoch *epoch, uint32_t sample, uint64_t from, uint64_t *ret_turn);
+/* Does the same as shard_epoch_find for a caller that knows the storage slot of the sample (shard_index_slot_sample), without reading its
  * record.  slot: SHARD_NONE if it is not known. */
 int shard_epoch_find_stored(const struct shard_epoch *epoch, uint32_t sample, uint32_t slot, uint64_t *ret_step,
         uint32_t *ret_rank, uint64_t *ret_turn);

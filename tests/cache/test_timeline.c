@@ -119,6 +119,109 @@ static void it_jumps_only_to_what_is_known(void **state)
 	shard_view_free(view);
 }
 
+/* An order that draws samples several times, in one epoch that gets longer. */
+static uint32_t drawn[1000];
+static uint64_t n_drawn;
+
+static int drawn_get(void *user, uint64_t number, void **ret_epoch, uint64_t *ret_turns)
+{
+	(void)user;
+	if (number > 0)
+		return -ENODATA;
+	*ret_epoch = drawn;
+	*ret_turns = n_drawn;
+	epochs_held++;
+	return 0;
+}
+
+static int drawn_turn(void *epoch, uint64_t at, uint32_t *ret_sample)
+{
+	*ret_sample = ((uint32_t *)epoch)[at];
+	return 0;
+}
+
+static int drawn_find_from(void *epoch, uint32_t sample, uint64_t from, uint64_t *ret_turn)
+{
+	for (uint64_t at = from; at < n_drawn; at++) {
+		if (((uint32_t *)epoch)[at] == sample) {
+			*ret_turn = at;
+			return 0;
+		}
+	}
+	return -ENOENT;
+}
+
+static int drawn_find(void *epoch, uint32_t sample, uint64_t *ret_turn)
+{
+	return drawn_find_from(epoch, sample, 0, ret_turn);
+}
+
+static struct shard_view *given_drawn(uint64_t n)
+{
+	static const struct shard_view_given order = {
+		.get = drawn_get, .put = put, .turn = drawn_turn, .find = drawn_find, .find_from = drawn_find_from
+	};
+	struct shard_view *view;
+	for (uint32_t i = 0; i < sizeof(drawn) / sizeof(drawn[0]); i++)
+		drawn[i] = i * i % 7;
+	n_drawn = n;
+	assert_int_equal(shard_view_new_given(dataset, &order, &view), 0);
+	return view;
+}
+
+static void a_sample_comes_again_in_an_epoch_that_repeats_it(void **state)
+{
+	struct cache_timeline tl;
+	struct shard_view *view = given_drawn(14); /* 0 1 4 2 2 4 1, twice */
+	(void)state;
+	assert_int_equal(cache_timeline_init(&tl, view, 0, 0), 0);
+	assert_int_equal(cache_timeline_next(&tl, 1), 1);
+	use(&tl, 1);
+	assert_int_equal(cache_timeline_next(&tl, 1), 6);
+	use(&tl, 0);
+	assert_int_equal(cache_timeline_advance(&tl), 0);
+	assert_int_equal(tl.cursor, 2);
+	assert_int_equal(cache_timeline_next(&tl, 0), 7);
+	use(&tl, 6);
+	use(&tl, 8);
+	assert_int_equal(cache_timeline_next(&tl, 1), 13);
+	use(&tl, 13);
+	assert_int_equal(cache_timeline_next(&tl, 1), CACHE_NEVER);
+	cache_timeline_done(&tl);
+	assert_int_equal(epochs_held, 0);
+	shard_view_free(view);
+}
+
+static void the_last_epoch_gets_longer(void **state)
+{
+	struct cache_timeline tl;
+	struct shard_view *view = given_drawn(3);
+	uint32_t sample;
+	(void)state;
+	assert_int_equal(cache_timeline_init(&tl, view, 0, 0), 0);
+	for (uint64_t seq = 0; seq < 3; seq++)
+		use(&tl, seq);
+	assert_int_equal(cache_timeline_advance(&tl), -EAGAIN);
+	assert_false(cache_timeline_grow(&tl));
+	for (n_drawn = 4; n_drawn <= 1000; n_drawn += n_drawn % 5 + 1) {
+		assert_true(cache_timeline_grow(&tl));
+		assert_false(cache_timeline_grow(&tl));
+		assert_int_equal(cache_timeline_end(&tl), n_drawn);
+		assert_int_equal(cache_timeline_advance(&tl), 0);
+		for (uint64_t seq = tl.cursor; seq < n_drawn; seq++) {
+			assert_false(cache_timeline_used(&tl, seq));
+			assert_int_equal(cache_timeline_sample(&tl, seq, &sample), 0);
+			assert_int_equal(sample, drawn[seq]);
+			use(&tl, seq);
+		}
+		cache_timeline_advance(&tl);
+		assert_int_equal(tl.cursor, n_drawn - 1);
+	}
+	cache_timeline_done(&tl);
+	assert_int_equal(epochs_held, 0);
+	shard_view_free(view);
+}
+
 static void check_uses(struct cache_timeline *tl)
 {
 	for (uint64_t seq = tl->slots[0].first; seq < cache_timeline_end(tl); seq++) {
@@ -233,6 +336,8 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(the_cursor_stays_while_no_epoch_follows),
 		cmocka_unit_test(it_jumps_only_to_what_is_known),
+		cmocka_unit_test(a_sample_comes_again_in_an_epoch_that_repeats_it),
+		cmocka_unit_test(the_last_epoch_gets_longer),
 		cmocka_unit_test(a_known_use_says_what_a_search_says),
 		cmocka_unit_test(a_given_epoch_has_its_samples_in_pieces),
 	};
