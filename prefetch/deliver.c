@@ -6,8 +6,6 @@
 #include <errno.h>
 #include <xxhash.h>
 
-#include "shard/base/cleanup.h"
-
 enum {
 	BATCH = 16,             /* blocks of a batch */
 	BATCH_BYTES = 64 << 10, /* ... and their bytes, because a demand waits until its whole batch is verified */
@@ -23,7 +21,7 @@ void prefetch_answer(struct prefetch *p, struct prefetch_demand *list, int rc, c
 	while (list) {
 		struct prefetch_demand *demand = list;
 		list = demand->next; /* done may free it */
-		prefetch_hist_add(&p->waits, prefetch_now_ns() - demand->asked_ns);
+		prefetch_hist_add(&p->waits, base_now_ns() - demand->asked_ns);
 		if (rc == 0)
 			count(&p->counters.delivered_bytes, buffer->len);
 		demand->done(demand, rc, rc == 0 ? buffer->data : NULL, rc == 0 ? buffer->len : 0);
@@ -56,24 +54,22 @@ static bool read_again(struct prefetch *p, struct prefetch_block *block)
 	block->read = again;
 	STAILQ_INSERT_TAIL(&again->blocks, block, link);
 	TAILQ_INSERT_TAIL(&p->urgent, again, link);
+	prefetch_engine_step(p, PREFETCH_WORK);
 	return true;
 }
 
-/* One block of an item is done.  stored: rc is the result of the sink's store.  Under lock.
- * Returns true when the engine thread must be woken.  That is needed only if a stream waits for its last items, or if
- * the sink refused one. */
-static bool item_block_done(struct prefetch *p, struct prefetch_item *item, int rc, bool stored)
+/* One block of an item is done.  stored: rc is the result of the sink's store.  Under lock.  The engine thread must
+ * know at once only if a stream waits for its last items, or if the sink refused one. */
+static void item_block_done(struct prefetch *p, struct prefetch_item *item, int rc, bool stored)
 {
 	item->failed |= rc < 0;
 	item->stored |= stored && rc == 0;
 	item->refused |= stored && rc == -ENOENT;
 	if (--item->pending)
-		return false;
+		return;
 	STAILQ_INSERT_TAIL(&p->arrived, item, link);
-	if (item->stream->state != PREFETCH_STREAM_CLOSING && !item->refused)
-		return false;
-	p->poke = true;
-	return prefetch_engine_nudge(p);
+	if (item->stream->state == PREFETCH_STREAM_CLOSING || item->refused)
+		prefetch_engine_step(p, PREFETCH_NEWS);
 }
 
 /* Stores a block.  A demand that comes meanwhile finds the buffer in the cache. */
@@ -82,7 +78,7 @@ static int store(struct prefetch *p, const struct prefetch_block *block)
 	const struct cache_buffer *buffer = block->buffer;
 	uint32_t file = (uint32_t)(block->key >> 32);
 	uint64_t offset = (block->key & UINT32_MAX) * SHARD_BLOCK;
-	atomic_store(&p->storing_ns, prefetch_now_ns());
+	atomic_store(&p->storing_ns, base_now_ns());
 	int rc = p->sink->ops->store(p->sink, file, offset, buffer->data, buffer->len);
 	atomic_store(&p->storing_ns, 0);
 	if (rc == 0)
@@ -146,7 +142,6 @@ static void batch_fill(struct batch *batch, struct prefetch_block_list *from)
 /* Releases and frees blocks that are done.  stored: the results are those of the sink's store. */
 static void end_blocks(struct prefetch *p, const struct batch *batch, bool stored)
 {
-	bool wake = false;
 	for (uint32_t i = 0; i < batch->n; i++) {
 		struct prefetch_block *block = batch->blocks[i];
 		bool has = block->item && (stored ? batch->rcs[i] == 0 : !block->asked);
@@ -155,15 +150,13 @@ static void end_blocks(struct prefetch *p, const struct batch *batch, bool store
 		else if (block->buffer)
 			cache_put(p->cache, block->buffer);
 	}
-	pthread_mutex_lock(&p->lock);
+	prefetch_lock_for_scope(p);
 	for (uint32_t i = 0; i < batch->n; i++) {
 		struct prefetch_block *block = batch->blocks[i];
-		wake |= block->item && item_block_done(p, block->item, batch->rcs[i], stored);
+		if (block->item)
+			item_block_done(p, block->item, batch->rcs[i], stored);
 		prefetch_block_free(p, block);
 	}
-	pthread_mutex_unlock(&p->lock);
-	if (wake)
-		prefetch_io_wake(p->io);
 }
 
 /* Verifies blocks of a read that landed, and answers their demands.  A block leaves the table in the same step in
@@ -173,7 +166,7 @@ static void answer_blocks(
 {
 	struct batch done = { .n = 0 };
 	struct prefetch_demand *waiters[BATCH];
-	bool right[BATCH], moved[BATCH], wake = false;
+	bool right[BATCH], moved[BATCH];
 	int rcs[BATCH];
 	/* Offset, length and checksum of each block were read from the index earlier, and the index may have
 	 * changed. */
@@ -184,16 +177,14 @@ static void answer_blocks(
 		if (right[i] && read->again)
 			count(&p->counters.mended_blocks, 1);
 	}
-	pthread_mutex_lock(&p->lock);
+	prefetch_lock(p);
 	for (uint32_t i = 0; i < batch->n; i++) {
 		struct prefetch_block *block = batch->blocks[i];
 		struct cache_buffer *buffer = NULL;
 		rcs[i] = take_bytes(p, read, block, right[i], stale, &buffer);
 		moved[i] = rcs[i] == -EBADMSG && read_again(p, block); /* then the other read has it */
-		if (moved[i]) {
-			wake |= prefetch_engine_nudge(p);
+		if (moved[i])
 			continue;
-		}
 		if (rcs[i] == -EBADMSG)
 			count_bad(p, block->key);
 		waiters[i] = block->waiters;
@@ -201,9 +192,7 @@ static void answer_blocks(
 		prefetch_block_unhash(p, block);
 		block->buffer = buffer; /* the block is out of the table, so no other thread uses it */
 	}
-	pthread_mutex_unlock(&p->lock);
-	if (wake)
-		prefetch_io_wake(p->io);
+	prefetch_unlock(p);
 	for (uint32_t i = 0; i < batch->n; i++) {
 		struct prefetch_block *block = batch->blocks[i];
 		if (moved[i])
@@ -223,7 +212,7 @@ static void answer_blocks(
 /* Gives an answered read to the deliver thread, which stores its blocks. */
 static void store_later(struct prefetch *p, struct prefetch_read *read)
 {
-	lock_for_scope(&p->lock);
+	prefetch_lock_for_scope(p);
 	read->answered = true;
 	read->urgent = false;
 	read->state = PREFETCH_READ_LANDED;
@@ -263,12 +252,9 @@ void prefetch_deliver_read(struct prefetch *p, struct prefetch_read *read, bool 
 	if (read->area)
 		cache_area_put(p->cache, read->area);
 	read->area = NULL;
-	pthread_mutex_lock(&p->lock);
+	prefetch_lock_for_scope(p);
 	prefetch_read_free(p, read);
-	bool wake = prefetch_engine_fed(p);
-	pthread_mutex_unlock(&p->lock);
-	if (wake)
-		prefetch_io_wake(p->io);
+	prefetch_engine_step(p, PREFETCH_MEMORY);
 }
 
 void *prefetch_deliver_run(void *arg)
@@ -276,7 +262,7 @@ void *prefetch_deliver_run(void *arg)
 	struct prefetch *p = arg;
 	pthread_setname_np(pthread_self(), "deliver");
 	for (;;) {
-		pthread_mutex_lock(&p->lock);
+		prefetch_lock(p);
 		struct prefetch_read *read;
 		while (!(read = TAILQ_FIRST(&p->landed)) && !p->deliver_stop) {
 			p->deliver_idle = true;
@@ -287,7 +273,7 @@ void *prefetch_deliver_run(void *arg)
 			TAILQ_REMOVE(&p->landed, read, link);
 			read->state = PREFETCH_READ_DELIVERY;
 		}
-		pthread_mutex_unlock(&p->lock);
+		prefetch_unlock(p);
 		if (!read)
 			return NULL;
 		prefetch_deliver_read(p, read, true);

@@ -2,13 +2,11 @@
 /* The engine thread: it starts reads, retries them and hands them to delivery; prefetch/engine.h first. */
 #include "prefetch/engine.h"
 
+#include <assert.h>
 #include <errno.h>
 #include <sched.h>
 #include <sys/syscall.h>
-#include <time.h>
 #include <unistd.h>
-
-#include "shard/base/cleanup.h"
 
 enum {
 	ALONE_BYTES = 256 << 10, /* the largest read that the engine thread delivers itself */
@@ -16,32 +14,43 @@ enum {
 	SLICE_NS = 100000,       /* the shortest slice of the scheduler */
 };
 
-uint64_t prefetch_now_ns(void)
-{
-	struct timespec t;
-	clock_gettime(CLOCK_MONOTONIC, &t);
-	return (uint64_t)t.tv_sec * 1000000000 + (uint64_t)t.tv_nsec;
-}
-
 static void count(_Atomic uint64_t *counter, uint64_t n)
 {
 	atomic_fetch_add_explicit(counter, n, memory_order_relaxed);
 }
 
-bool prefetch_engine_nudge(struct prefetch *p)
+void prefetch_lock(struct prefetch *p)
 {
-	bool wake = p->asleep;
-	p->asleep = false;
-	return wake;
+	pthread_mutex_lock(&p->lock);
 }
 
-bool prefetch_engine_fed(struct prefetch *p)
+void prefetch_unlock(struct prefetch *p)
 {
-	if (!p->starved)
-		return false;
-	p->starved = false;
-	p->poke = true;
-	return prefetch_engine_nudge(p);
+	bool wake = p->wake_due;
+	p->wake_due = false;
+	pthread_mutex_unlock(&p->lock);
+	if (wake)
+		prefetch_io_wake(p->io);
+}
+
+void prefetch_engine_step(struct prefetch *p, enum prefetch_engine_step step)
+{
+	enum { AW = PREFETCH_AWAKE, PO, ST, AS, AS_ST, NEVER };
+	static const uint8_t next[][NEVER] = {
+		/* from AWAKE, POKED, STARVED, ASLEEP, ASLEEP_STARVED */
+		[PREFETCH_NEWS] = { PO, PO, PO, PO, PO },
+		[PREFETCH_WORK] = { AW, PO, AW, AW, AW },
+		[PREFETCH_MEMORY] = { AW, PO, PO, AS, PO },
+		[PREFETCH_ROUND] = { AW, AW, ST, NEVER, NEVER },
+		[PREFETCH_ASKS] = { ST, PO, ST, NEVER, NEVER },
+		[PREFETCH_SERVED] = { AW, PO, AW, NEVER, NEVER },
+		[PREFETCH_SLEEPS] = { AS, NEVER, AS_ST, NEVER, NEVER },
+		[PREFETCH_WOKEN] = { AW, PO, NEVER, AW, ST },
+	};
+	int to = next[step][p->state];
+	assert(to != NEVER);
+	p->wake_due |= p->state >= PREFETCH_ASLEEP && to < PREFETCH_ASLEEP && step != PREFETCH_WOKEN;
+	p->state = (enum prefetch_engine_state)to;
 }
 
 /* Returns true when a single reader waits for a small read and there is no other work.  Then the engine thread
@@ -76,10 +85,10 @@ void prefetch_engine_land(struct prefetch *p, struct prefetch_read *read, int rc
 		read->area = NULL;
 	}
 	read->rc = rc;
-	pthread_mutex_lock(&p->lock);
+	prefetch_lock(p);
 	if (alone(p, read)) {
 		read->state = PREFETCH_READ_DELIVERY;
-		pthread_mutex_unlock(&p->lock);
+		prefetch_unlock(p);
 		prefetch_deliver_read(p, read, false);
 		return;
 	}
@@ -89,7 +98,7 @@ void prefetch_engine_land(struct prefetch *p, struct prefetch_read *read, int rc
 	else
 		TAILQ_INSERT_TAIL(&p->landed, read, link);
 	pthread_cond_signal(&p->landed_cv);
-	pthread_mutex_unlock(&p->lock);
+	prefetch_unlock(p);
 }
 
 /* Returns how many of the bytes that came are kept: whole units of the alignment, because the next read begins
@@ -112,7 +121,7 @@ static void submit(struct prefetch *p, struct prefetch_read *read)
 		.len = read->span - got,
 		.offset = read->start + got,
 	};
-	read->submitted_ns = prefetch_now_ns();
+	read->submitted_ns = base_now_ns();
 	count(&p->counters.reads, 1);
 	p->inflight++;
 	p->inflight_ahead += read->ahead;
@@ -224,7 +233,7 @@ static void came_back(struct prefetch *p, struct prefetch_read *read)
 {
 	if (read->ahead) {
 		uint64_t bytes = read->op.res > 0 ? (uint64_t)read->op.res : 0;
-		uint64_t now = prefetch_now_ns();
+		uint64_t now = base_now_ns();
 		prefetch_depth_feed(&p->depth, now, now - read->submitted_ns, bytes, p->device_full);
 	}
 	p->inflight--;
@@ -255,7 +264,7 @@ static int64_t reap_delayed(struct prefetch *p)
 {
 	struct prefetch_read *read;
 	while ((read = TAILQ_FIRST(&p->delayed))) {
-		uint64_t now = prefetch_now_ns();
+		uint64_t now = base_now_ns();
 		if (read->due_ns > now)
 			return (int64_t)(read->due_ns - now);
 		TAILQ_REMOVE(&p->delayed, read, link);
@@ -285,18 +294,16 @@ static struct prefetch_read *next_urgent(struct prefetch *p, bool *ret_held)
 static bool start_urgent(struct prefetch *p)
 {
 	while (p->inflight < PREFETCH_OPS_MAX) {
-		pthread_mutex_lock(&p->lock);
+		prefetch_lock(p);
 		bool held;
 		struct prefetch_read *read = next_urgent(p, &held);
 		if (read) {
 			TAILQ_REMOVE(&p->urgent, read, link);
 			read->state = PREFETCH_READ_INFLIGHT;
-			p->starved = true; /* set before memory is asked for, so that no put from now on is missed */
-		} else {
-			p->starved = held; /* the lister sets `poke` when it is done */
 		}
+		prefetch_engine_step(p, read || held ? PREFETCH_ASKS : PREFETCH_SERVED);
 		bool stopping = p->stopping;
-		pthread_mutex_unlock(&p->lock);
+		prefetch_unlock(p);
 		if (!read)
 			return !held;
 		int rc = 0;
@@ -306,13 +313,10 @@ static bool start_urgent(struct prefetch *p)
 			rc = prefetch_engine_start(p, read);
 		if (rc == 0)
 			continue;
-		pthread_mutex_lock(&p->lock);
+		prefetch_lock_for_scope(p);
 		read->state = PREFETCH_READ_QUEUED;
 		TAILQ_INSERT_HEAD(&p->urgent, read, link);
-		bool still = p->starved;
-		pthread_mutex_unlock(&p->lock);
-		if (still)
-			return false;
+		return false;
 	}
 	return false;
 }
@@ -324,20 +328,20 @@ static int64_t deliver_past_store(struct prefetch *p)
 {
 	int64_t again_ns = -1;
 	struct prefetch_read *read;
-	pthread_mutex_lock(&p->lock);
+	prefetch_lock(p);
 	while ((read = TAILQ_FIRST(&p->landed)) && read->urgent) {
 		uint64_t since_ns = atomic_load(&p->storing_ns);
-		uint64_t waited_ns = since_ns ? prefetch_now_ns() - since_ns : 0;
+		uint64_t waited_ns = since_ns ? base_now_ns() - since_ns : 0;
 		again_ns = waited_ns < STORE_WAIT_NS ? (int64_t)(STORE_WAIT_NS - waited_ns) : -1;
 		if (again_ns >= 0)
 			break;
 		TAILQ_REMOVE(&p->landed, read, link);
 		read->state = PREFETCH_READ_DELIVERY;
-		pthread_mutex_unlock(&p->lock);
+		prefetch_unlock(p);
 		prefetch_deliver_read(p, read, false);
-		pthread_mutex_lock(&p->lock);
+		prefetch_lock(p);
 	}
-	pthread_mutex_unlock(&p->lock);
+	prefetch_unlock(p);
 	return again_ns;
 }
 
@@ -347,16 +351,16 @@ static int64_t sooner(int64_t a_ns, int64_t b_ns)
 	return a_ns < 0 || (b_ns >= 0 && b_ns < a_ns) ? b_ns : a_ns;
 }
 
-/* Decides under lock whether the engine thread sleeps.  So a thread that queues work after this sees `asleep` and
- * wakes it. */
+/* Decides under lock whether the engine thread sleeps.  So a thread that queues work after this wakes it. */
 static bool prepare_sleep(struct prefetch *p, bool drained, bool *ret_exit)
 {
-	lock_for_scope(&p->lock);
-	bool work = drained ? !TAILQ_EMPTY(&p->urgent) : !p->starved && p->inflight < PREFETCH_OPS_MAX;
-	work = work || p->poke;
+	prefetch_lock_for_scope(p);
+	bool work = drained ? !TAILQ_EMPTY(&p->urgent) : p->state == PREFETCH_AWAKE && p->inflight < PREFETCH_OPS_MAX;
 	*ret_exit = p->stopping && TAILQ_EMPTY(&p->urgent) && !p->inflight;
-	p->asleep = !work && !*ret_exit;
-	return p->asleep;
+	if (work || *ret_exit || p->state == PREFETCH_POKED)
+		return false;
+	prefetch_engine_step(p, PREFETCH_SLEEPS);
+	return true;
 }
 
 static int engine_init(struct prefetch *p)
@@ -403,15 +407,15 @@ void *prefetch_engine_run(void *arg)
 	p->tid = gettid();
 	take_short_slices();
 	int rc = engine_init(p);
-	pthread_mutex_lock(&p->lock);
+	prefetch_lock(p);
 	p->started = rc < 0 ? rc : 1;
 	pthread_cond_signal(&p->started_cv);
-	pthread_mutex_unlock(&p->lock);
+	prefetch_unlock(p);
 	if (rc < 0)
 		return NULL;
 
 	for (bool leave = false; !leave;) {
-		atomic_store_explicit(&p->stat_busy_ns, prefetch_now_ns(), memory_order_relaxed);
+		atomic_store_explicit(&p->stat_busy_ns, base_now_ns(), memory_order_relaxed);
 		prefetch_schedule_news(p);
 		int64_t timeout = reap_delayed(p);
 		bool drained = start_urgent(p);
@@ -430,14 +434,15 @@ void *prefetch_engine_run(void *arg)
 		p->device_full = p->inflight_ahead >= p->depth.depth;
 		atomic_store_explicit(&p->stat_busy_ns, 0, memory_order_relaxed);
 		prefetch_io_wait(p->io, sleep ? timeout : 0, &done);
-		atomic_store_explicit(&p->stat_busy_ns, prefetch_now_ns(), memory_order_relaxed);
-		pthread_mutex_lock(&p->lock);
-		p->asleep = false;
-		pthread_mutex_unlock(&p->lock);
+		atomic_store_explicit(&p->stat_busy_ns, base_now_ns(), memory_order_relaxed);
+		if (sleep) {
+			prefetch_lock_for_scope(p);
+			prefetch_engine_step(p, PREFETCH_WOKEN);
+		}
 		reap(p, done);
 	}
 	prefetch_files_free(p->files);
-	lock_for_scope(&p->lock);
+	prefetch_lock_for_scope(p);
 	p->deliver_stop = true;
 	pthread_cond_signal(&p->landed_cv);
 	return NULL;

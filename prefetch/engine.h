@@ -18,6 +18,7 @@
  * two.
  *
  * Lock order: `lock`, then the cache's own.  No callback, I/O, hashing or reading of the index happens under `lock`.
+ * It is taken with prefetch_lock or prefetch_lock_for_scope, because its end may have to wake the engine thread.
  * A caller of prefetch.h and stream.h may hold locks of its own, but none that its callbacks take. */
 #ifndef DDPFS_PREFETCH_ENGINE_H
 #define DDPFS_PREFETCH_ENGINE_H
@@ -35,6 +36,7 @@
 #include "prefetch/prefetch.h"
 #include "prefetch/sink.h"
 #include "prefetch/stream.h"
+#include "shard/base/clock.h"
 
 enum {
 	PREFETCH_BLOCK_BUCKETS = 1 << 14, /* for hundreds of reads with about 30 small blocks each */
@@ -219,6 +221,39 @@ struct prefetch_run {
 	uint32_t ahead; /* blocks that are read ahead at a time */
 };
 
+/* Whether the engine thread runs or sleeps.
+ *
+ *     any state ----------------NEWS---> POKED ---ROUND---> AWAKE
+ *     STARVED, ASLEEP_STARVED -MEMORY--> POKED
+ *
+ *              <--SLEEPS--              ---ASKS--->             --SLEEPS-->
+ *      ASLEEP               AWAKE                      STARVED               ASLEEP_STARVED
+ *            --WORK, WOKEN-->   <---SERVED, WORK---             <--WOKEN---        | WORK
+ *                           ^                                                      |
+ *                           '------------------------------------------------------'
+ *
+ * While it is POKED, only ROUND changes that: one more round, which asks for memory again, goes before any sleep. */
+enum prefetch_engine_state {
+	PREFETCH_AWAKE,
+	PREFETCH_POKED,   /* there is news that it has not taken in */
+	PREFETCH_STARVED, /* a read waits for landing memory, the file table or room in the sink, or may find none */
+	PREFETCH_ASLEEP,  /* in prefetch_io_wait, or about to be */
+	PREFETCH_ASLEEP_STARVED,
+};
+
+/* What changes that state. */
+enum prefetch_engine_step {
+	PREFETCH_NEWS,   /* there are events, drops, streams or memory for the schedule */
+	PREFETCH_WORK,   /* a read is in `urgent` */
+	PREFETCH_MEMORY, /* landing memory was given back */
+	/* Steps of the engine thread: */
+	PREFETCH_ROUND,  /* it takes in the news */
+	PREFETCH_ASKS,   /* it asks for memory from now on, so that no memory given back is missed */
+	PREFETCH_SERVED, /* nothing waits for memory */
+	PREFETCH_SLEEPS,
+	PREFETCH_WOKEN, /* prefetch_io_wait has returned */
+};
+
 /* An engine. */
 struct prefetch {
 	/* Constant, but for what they point to: */
@@ -242,7 +277,6 @@ struct prefetch {
 	pthread_cond_t landed_cv;
 	pthread_cond_t started_cv;
 	int started;                   /* 1: the engine thread runs; < 0: -errno of its start; 0: not known yet */
-	bool poke;                     /* there is news for the schedule: events, an announcement, memory */
 	struct prefetch_event *events; /* a vector that grows */
 	size_t n_events, events_room;
 	struct prefetch_item_list arrived;   /* items without pending blocks, for the ledger */
@@ -252,11 +286,11 @@ struct prefetch {
 	bool drops_asked;                    /* the lister must hand `drops` to the sink */
 	bool drops_busy;                     /* the lister is doing it */
 	bool lister_stop;
-	bool asleep;          /* the engine thread waits or is about to: it must be woken */
-	_Atomic bool starved; /* the engine thread waits for landing memory or the file table; set under lock */
-	bool stopping;        /* no new work */
-	bool deliver_idle;    /* the deliver thread waits for work */
-	bool deliver_stop;    /* the engine thread has ended: the reads in `landed` are the last ones */
+	_Atomic enum prefetch_engine_state state; /* changed by prefetch_engine_step under lock; anybody may read it */
+	bool wake_due;                            /* prefetch_unlock must wake the engine thread */
+	bool stopping;                            /* no new work */
+	bool deliver_idle;                        /* the deliver thread waits for work */
+	bool deliver_stop;              /* the engine thread has ended: the reads in `landed` are the last ones */
 	uint64_t bad[PREFETCH_BAD_MAX]; /* a ring of keys: the blocks found bad last */
 	uint64_t n_bad;                 /* blocks that were ever found bad */
 	uint64_t share_bytes;           /* sink_bytes of prefetch_share; 0: not called */
@@ -311,9 +345,6 @@ struct prefetch {
 	struct prefetch_hist waits;
 };
 
-/* engine.c: returns CLOCK_MONOTONIC in ns.  Any thread. */
-uint64_t prefetch_now_ns(void);
-
 /* prefetch.c: releases a buffer of the cache, and wakes the engine thread if that waits for memory.  So use it
  * instead of cache_put.  Any thread; not under lock. */
 void prefetch_put(struct prefetch *p, struct cache_buffer *buffer);
@@ -331,11 +362,24 @@ void prefetch_run_on(struct prefetch *p, uint32_t file, const struct shard_place
 
 /* engine.c: the thread that owns the ring. */
 void *prefetch_engine_run(void *arg);
-/* Tells the engine thread that there is work.  Returns true when the caller must call prefetch_io_wake after
- * unlocking.  Any thread, under lock. */
-bool prefetch_engine_nudge(struct prefetch *p);
-/* Tells the engine thread that landing memory was given back; it tries again if it waits for some.  As above. */
-bool prefetch_engine_fed(struct prefetch *p);
+/* Changes the state of the engine thread.  If it sleeps and must not, prefetch_unlock wakes it.  Under lock. */
+void prefetch_engine_step(struct prefetch *p, enum prefetch_engine_step step);
+/* Takes `lock`, and releases it; the second also wakes the engine thread if it must be. */
+void prefetch_lock(struct prefetch *p);
+void prefetch_unlock(struct prefetch *p);
+static inline void prefetch_unlock_scope(struct prefetch **p)
+{
+	prefetch_unlock(*p);
+}
+static inline struct prefetch *prefetch_locked(struct prefetch *p)
+{
+	prefetch_lock(p);
+	return p;
+}
+/* Holds `lock` until the end of the scope; one of these in a scope. */
+#define prefetch_lock_for_scope(p)                                                                                     \
+	__attribute__((cleanup(prefetch_unlock_scope), unused)) struct prefetch *prefetch_locked_scope =               \
+	        prefetch_locked(p)
 
 /* Opens the shard, takes landing memory and submits the read.  Engine thread.
  * Returns 0, also when the read has failed: then it has landed with the error.  Returns -EAGAIN when landing memory
@@ -357,9 +401,8 @@ int64_t prefetch_schedule_room_ns(const struct prefetch *p);
 /* Returns true for a demand's read that must not wait so.  If its sample is being dropped, the sink may wait for the
  * answer, because the kernel holds the page locks of a READ.  If its sample is coming, its room is booked already. */
 bool prefetch_schedule_cannot_wait(const struct prefetch *p, const struct prefetch_read *read);
-/* Queues an event.  Returns true when the caller must call prefetch_io_wake after unlocking.  Any thread, under
- * lock. */
-bool prefetch_schedule_event(struct prefetch *p, const struct prefetch_event *event);
+/* Queues an event.  Any thread, under lock. */
+void prefetch_schedule_event(struct prefetch *p, const struct prefetch_event *event);
 
 /* fetch.c: starts the reads of a sample that the stream uses at seq, and of small neighbours that it uses soon.
  * Engine thread.

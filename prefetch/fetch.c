@@ -277,7 +277,7 @@ static void publish(struct prefetch *p, struct fetch *fetch)
 	struct prefetch_item *item;
 	if (fetch->n > 1)
 		qsort(p->wants, fetch->n, sizeof(p->wants[0]), by_place);
-	pthread_mutex_lock(&p->lock);
+	prefetch_lock(p);
 	for (uint32_t i = 0; i < fetch->n; i++)
 		publish_block(p, &p->wants[i], &from_memory);
 	merge(p, fetch->n, &reads);
@@ -292,7 +292,7 @@ static void publish(struct prefetch *p, struct fetch *fetch)
 		TAILQ_INSERT_TAIL(&p->landed, from_memory, link);
 		pthread_cond_signal(&p->landed_cv);
 	}
-	pthread_mutex_unlock(&p->lock);
+	prefetch_unlock(p);
 	while ((read = TAILQ_FIRST(&reads))) {
 		TAILQ_REMOVE(&reads, read, link);
 		if (!TAILQ_EMPTY(&p->parked) || prefetch_engine_start(p, read) < 0)

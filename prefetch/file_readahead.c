@@ -63,26 +63,22 @@ static void advance(struct prefetch *p, uint32_t file, uint32_t block, uint32_t 
 void prefetch_run_on(struct prefetch *p, uint32_t file, const struct shard_place *place, uint32_t block, bool there)
 {
 	uint32_t from, to, n_blocks = shard_blocks(place->length);
-	bool wake = false;
 	if (n_blocks < 2 || !p->run_max)
 		return;
-	pthread_mutex_lock(&p->lock);
+	prefetch_lock(p);
 	advance(p, file, block, n_blocks, there, &from, &to);
-	pthread_mutex_unlock(&p->lock);
+	prefetch_unlock(p);
 	for (uint32_t b = from; b < to; b++) {
 		uint64_t key = cache_block_key(file, b), offset, xxh3;
 		uint32_t len;
 		if (shard_index_block(p->options.index, file, b, &offset, &len, &xxh3) < 0)
 			break;
-		pthread_mutex_lock(&p->lock);
+		prefetch_lock(p);
 		struct cache_buffer *buffer = cache_find(p->cache, key);
-		if (!buffer && !prefetch_block_find(p, key) &&
-		        prefetch_queue_block(p, key, place, offset, len, xxh3, NULL) == 0)
-			wake |= prefetch_engine_nudge(p);
-		pthread_mutex_unlock(&p->lock);
+		if (!buffer && !prefetch_block_find(p, key))
+			prefetch_queue_block(p, key, place, offset, len, xxh3, NULL);
+		prefetch_unlock(p);
 		if (buffer)
 			prefetch_put(p, buffer);
 	}
-	if (wake)
-		prefetch_io_wake(p->io);
 }

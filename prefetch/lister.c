@@ -24,9 +24,9 @@ static void announce(struct prefetch *p, struct prefetch_stream *stream)
 	/* Streams are served in rotation: this one goes behind the others. */
 	TAILQ_REMOVE(&p->streams, stream, link);
 	TAILQ_INSERT_TAIL(&p->streams, stream, link);
-	pthread_mutex_unlock(&p->lock);
+	prefetch_unlock(p);
 	p->sink->ops->announce(p->sink, stream->options.user, epoch, turn, n);
-	pthread_mutex_lock(&p->lock);
+	prefetch_lock(p);
 	stream->announce_busy = false;
 	if (!stream->announce_void) {
 		stream->announce_turn += n;
@@ -35,7 +35,7 @@ static void announce(struct prefetch *p, struct prefetch_stream *stream)
 		stream->announce_done = stream->announce_upto - stream->announce_n;
 	}
 	stream->announce_void = false;
-	p->poke = true;
+	prefetch_engine_step(p, PREFETCH_NEWS);
 	pthread_cond_broadcast(&p->streams_cv);
 }
 
@@ -44,11 +44,11 @@ static void drop(struct prefetch *p)
 {
 	p->drops_asked = false;
 	p->drops_busy = true;
-	pthread_mutex_unlock(&p->lock);
+	prefetch_unlock(p);
 	p->sink->ops->drop(p->sink, p->drops, p->n_drops);
-	pthread_mutex_lock(&p->lock);
+	prefetch_lock(p);
 	p->drops_busy = false;
-	p->poke = true; /* memory came back, and there may be more to drop */
+	prefetch_engine_step(p, PREFETCH_NEWS); /* memory came back, and there may be more to drop */
 }
 
 /* Drops go first, because the names of a sample that is announced again must not be dropped after that. */
@@ -56,7 +56,7 @@ void *prefetch_lister_run(void *arg)
 {
 	struct prefetch *p = arg;
 	pthread_setname_np(pthread_self(), "lister");
-	pthread_mutex_lock(&p->lock);
+	prefetch_lock(p);
 	while (!p->lister_stop) {
 		struct prefetch_stream *stream = p->drops_asked ? NULL : next_announcement(p);
 		if (p->drops_asked) {
@@ -67,12 +67,9 @@ void *prefetch_lister_run(void *arg)
 			pthread_cond_wait(&p->lister_cv, &p->lock);
 			continue;
 		}
-		if (prefetch_engine_nudge(p)) {
-			pthread_mutex_unlock(&p->lock);
-			prefetch_io_wake(p->io);
-			pthread_mutex_lock(&p->lock);
-		}
+		prefetch_unlock(p); /* wakes the engine thread */
+		prefetch_lock(p);
 	}
-	pthread_mutex_unlock(&p->lock);
+	prefetch_unlock(p);
 	return NULL;
 }

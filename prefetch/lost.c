@@ -33,7 +33,7 @@ static const uint64_t REFETCH_AGAIN_NS = 10000000000; /* losses within this time
  * chance: a READ was on its way when the sample was stored. */
 static void shrink_budget(struct prefetch *p)
 {
-	uint64_t now = prefetch_now_ns();
+	uint64_t now = base_now_ns();
 	struct cache_ledger_stats st;
 	if (now - p->lost_since_ns > LOST_NS) {
 		p->lost_since_ns = now;
@@ -58,7 +58,7 @@ static void regrow_budget(struct prefetch *p)
 	struct cache_ledger_stats st;
 	if (!p->shrunk_ns)
 		return;
-	uint64_t now = prefetch_now_ns();
+	uint64_t now = base_now_ns();
 	if (now - p->shrunk_ns < 4 * LOST_NS || (now - p->lost_since_ns < LOST_NS && p->lost_recently >= LOST_MIN))
 		return;
 	cache_ledger_stats_get(p->ledger, &st);
@@ -71,11 +71,11 @@ static void regrow_budget(struct prefetch *p)
 static void announce_again(struct prefetch *p, struct prefetch_stream *s)
 {
 	uint64_t from = prefetch_follow_oldest(s);
-	pthread_mutex_lock(&p->lock);
+	prefetch_lock(p);
 	s->announce_void = s->announce_busy;
 	s->announce_asked = false;
 	s->announce_done = from;
-	pthread_mutex_unlock(&p->lock);
+	prefetch_unlock(p);
 	s->fetch = s->announced = s->limit = from;
 	s->coming_end = 0;
 	s->batch = PREFETCH_ANNOUNCE_FIRST;
@@ -129,7 +129,7 @@ static bool worth_a_refetch(const struct prefetch *p)
  * as many are.  Losses without uses (of names that are not watched) do not tell what share is lost. */
 static void count_lost(struct prefetch *p, uint32_t sample)
 {
-	uint64_t now = prefetch_now_ns();
+	uint64_t now = base_now_ns();
 	if (sample == p->lost_latest)
 		return; /* another block of the same sample */
 	p->lost_latest = sample;

@@ -7,7 +7,6 @@
 #include <stdlib.h>
 
 #include "prefetch/engine.h"
-#include "shard/base/cleanup.h"
 #include "shard/base/units.h"
 
 enum {
@@ -40,12 +39,10 @@ static void free_all(struct prefetch *p)
 
 static void stop_engine(struct prefetch *p)
 {
-	pthread_mutex_lock(&p->lock);
+	prefetch_lock(p);
 	p->stopping = true;
-	bool wake = prefetch_engine_nudge(p);
-	pthread_mutex_unlock(&p->lock);
-	if (wake)
-		prefetch_io_wake(p->io);
+	prefetch_engine_step(p, PREFETCH_WORK);
+	prefetch_unlock(p);
 	pthread_join(p->engine, NULL);
 }
 
@@ -54,11 +51,11 @@ static int start_engine(struct prefetch *p)
 	int rc = -pthread_create(&p->engine, NULL, prefetch_engine_run, p);
 	if (rc < 0)
 		return rc;
-	pthread_mutex_lock(&p->lock);
+	prefetch_lock(p);
 	while (!p->started)
 		pthread_cond_wait(&p->started_cv, &p->lock);
 	rc = p->started < 0 ? p->started : 0;
-	pthread_mutex_unlock(&p->lock);
+	prefetch_unlock(p);
 	if (rc < 0)
 		pthread_join(p->engine, NULL);
 	return rc;
@@ -144,44 +141,40 @@ void prefetch_free(struct prefetch *p)
 	stop_engine(p);
 	pthread_join(p->deliver, NULL);
 	if (p->sink) {
-		pthread_mutex_lock(&p->lock);
+		prefetch_lock(p);
 		p->lister_stop = true;
 		pthread_cond_signal(&p->lister_cv);
-		pthread_mutex_unlock(&p->lock);
+		prefetch_unlock(p);
 		pthread_join(p->lister, NULL);
 	}
 	p->source->ops->free(p->source);
 	free_all(p);
 }
 
-/* The engine thread sets `starved` before it asks the cache for memory.  So if it found none because this buffer was
- * held, `starved` is true here. */
+/* The engine thread is STARVED, or POKED, before it asks the cache for memory.  So if it found none because this buffer
+ * was held, the state says so here. */
 void prefetch_put(struct prefetch *p, struct cache_buffer *buffer)
 {
 	cache_put(p->cache, buffer);
-	if (!atomic_load(&p->starved))
+	enum prefetch_engine_state state = atomic_load(&p->state);
+	if (state != PREFETCH_STARVED && state != PREFETCH_ASLEEP_STARVED)
 		return;
-	pthread_mutex_lock(&p->lock);
-	bool wake = prefetch_engine_fed(p);
-	pthread_mutex_unlock(&p->lock);
-	if (wake)
-		prefetch_io_wake(p->io);
+	prefetch_lock_for_scope(p);
+	prefetch_engine_step(p, PREFETCH_MEMORY);
 }
 
-/* A reader waits for this read from now on, so it goes before others.  Under lock; returns true when the caller must
- * call prefetch_io_wake after unlocking. */
-static bool hurry(struct prefetch *p, struct prefetch_read *read)
+/* A reader waits for this read from now on, so it goes before others.  Under lock. */
+static void hurry(struct prefetch *p, struct prefetch_read *read)
 {
 	if (read->urgent)
-		return false;
+		return;
 	read->urgent = true;
 	if (read->state != PREFETCH_READ_LANDED)
-		return false;
+		return;
 	TAILQ_REMOVE(&p->landed, read, link);
 	TAILQ_INSERT_HEAD(&p->landed, read, link);
 	/* The deliver thread may block in the sink.  So the engine thread must look at `landed` before it sleeps. */
-	p->poke = true;
-	return prefetch_engine_nudge(p);
+	prefetch_engine_step(p, PREFETCH_NEWS);
 }
 
 int prefetch_queue_block(struct prefetch *p, uint64_t key, const struct shard_place *file, uint64_t offset,
@@ -210,6 +203,7 @@ int prefetch_queue_block(struct prefetch *p, uint64_t key, const struct shard_pl
 	read->urgent = true;
 	read->state = PREFETCH_READ_QUEUED;
 	TAILQ_INSERT_TAIL(&p->urgent, read, link);
+	prefetch_engine_step(p, PREFETCH_WORK);
 	return 0;
 }
 
@@ -219,9 +213,8 @@ static int find_or_queue(struct prefetch *p, struct prefetch_demand *demand, con
         uint64_t offset, uint32_t len, uint64_t xxh3, struct cache_buffer **ret_buffer, bool *ret_there)
 {
 	uint64_t key = cache_block_key(demand->file, demand->block);
-	bool wake = false;
 	int rc = 0;
-	pthread_mutex_lock(&p->lock);
+	prefetch_lock_for_scope(p);
 	struct cache_buffer *buffer = cache_find(p->cache, key);
 	struct prefetch_block *block = buffer ? NULL : prefetch_block_find(p, key);
 	*ret_there = buffer || block;
@@ -231,25 +224,21 @@ static int find_or_queue(struct prefetch *p, struct prefetch_demand *demand, con
 		demand->next = block->waiters;
 		block->waiters = demand;
 		block->asked |= !demand->direct;
-		wake = hurry(p, block->read);
+		hurry(p, block->read);
 		atomic_fetch_add_explicit(&p->counters.joined, 1, memory_order_relaxed);
 	} else {
 		demand->next = NULL;
 		rc = prefetch_queue_block(p, key, file, offset, len, xxh3, demand);
-		wake = rc == 0 && prefetch_engine_nudge(p);
 	}
 	if (!buffer && rc == 0)
 		atomic_fetch_add_explicit(&p->counters.misses, demand->block == 0, memory_order_relaxed);
 	/* The schedule knows already of a block that is fetched for the sink. */
 	if (p->sink && rc >= 0 && !demand->direct && !(block && block->item))
-		wake |= prefetch_schedule_event(
+		prefetch_schedule_event(
 		        p, &(struct prefetch_event){ .kind = buffer ? PREFETCH_EVENT_BROUGHT : PREFETCH_EVENT_MISS,
 		                   .turn = demand->file,
 		                   .epoch = demand->block,
 		                   .bytes = demand->take });
-	pthread_mutex_unlock(&p->lock);
-	if (wake)
-		prefetch_io_wake(p->io);
 	if (buffer)
 		*ret_buffer = buffer;
 	return rc;
@@ -264,7 +253,7 @@ void prefetch_demand(struct prefetch *p, struct prefetch_demand *demand)
 	/* Copies, because the demand may be freed when it is answered. */
 	uint32_t number = demand->file, block = demand->block;
 	bool there = false;
-	demand->asked_ns = prefetch_now_ns();
+	demand->asked_ns = base_now_ns();
 	demand->next = NULL;
 	atomic_fetch_add_explicit(&p->counters.demands, 1, memory_order_relaxed);
 	int rc = shard_index_place(p->options.index, demand->file, &file);
@@ -289,11 +278,10 @@ bool prefetch_hint(struct prefetch *p, uint32_t number, bool read)
 	struct shard_place file;
 	uint64_t offset = 0, xxh3 = 0, key = cache_block_key(number, 0);
 	uint32_t len = 0;
-	bool wake = false;
 	if (shard_index_place(p->options.index, number, &file) < 0 || shard_blocks(file.length) != 1 ||
 	        shard_index_block(p->options.index, number, 0, &offset, &len, &xxh3) < 0)
 		return false;
-	pthread_mutex_lock(&p->lock);
+	prefetch_lock(p);
 	struct cache_buffer *buffer = cache_find(p->cache, key);
 	bool there = buffer || prefetch_block_find(p, key) ||
 	             (p->ledger && file.sample != SHARD_NONE && cache_ledger_has(p->ledger, file.sample));
@@ -302,11 +290,8 @@ bool prefetch_hint(struct prefetch *p, uint32_t number, bool read)
 	        prefetch_queue_block(p, key, &file, offset, len, xxh3, NULL) == 0) {
 		prefetch_block_find(p, key)->asked = false; /* if a stream fetches it meanwhile, it is stored */
 		atomic_fetch_add_explicit(&p->counters.hinted, 1, memory_order_relaxed);
-		wake = prefetch_engine_nudge(p);
 	}
-	pthread_mutex_unlock(&p->lock);
-	if (wake)
-		prefetch_io_wake(p->io);
+	prefetch_unlock(p);
 	if (buffer)
 		prefetch_put(p, buffer);
 	return !there;
@@ -314,25 +299,17 @@ bool prefetch_hint(struct prefetch *p, uint32_t number, bool read)
 
 void prefetch_set_memory(struct prefetch *p, uint64_t memory_bytes)
 {
-	pthread_mutex_lock(&p->lock);
+	prefetch_lock_for_scope(p);
 	p->new_memory_bytes = memory_bytes;
-	p->poke = true;
-	bool wake = prefetch_engine_nudge(p);
-	pthread_mutex_unlock(&p->lock);
-	if (wake)
-		prefetch_io_wake(p->io);
+	prefetch_engine_step(p, PREFETCH_NEWS);
 }
 
 void prefetch_share(struct prefetch *p, uint64_t sink_bytes)
 {
-	pthread_mutex_lock(&p->lock);
+	prefetch_lock_for_scope(p);
 	if (!p->share_bytes)
 		p->share_bytes = sink_bytes;
-	p->poke = true;
-	bool wake = prefetch_engine_nudge(p);
-	pthread_mutex_unlock(&p->lock);
-	if (wake)
-		prefetch_io_wake(p->io);
+	prefetch_engine_step(p, PREFETCH_NEWS);
 }
 
 /* All work is in one of these places.  A thread that takes work from one of them puts it into the next under the same
@@ -340,9 +317,9 @@ void prefetch_share(struct prefetch *p, uint64_t sink_bytes)
 bool prefetch_idle(struct prefetch *p)
 {
 	struct prefetch_stream *s;
-	lock_for_scope(&p->lock);
-	bool idle = p->asleep && !p->poke && TAILQ_EMPTY(&p->urgent) && TAILQ_EMPTY(&p->landed) && p->deliver_idle &&
-	            !p->drops_asked && !p->drops_busy && !atomic_load(&p->stat_inflight);
+	prefetch_lock_for_scope(p);
+	bool idle = p->state >= PREFETCH_ASLEEP && TAILQ_EMPTY(&p->urgent) && TAILQ_EMPTY(&p->landed) &&
+	            p->deliver_idle && !p->drops_asked && !p->drops_busy && !atomic_load(&p->stat_inflight);
 	TAILQ_FOREACH(s, &p->streams, link)
 	{
 		idle = idle && s->state == PREFETCH_STREAM_LIVE && !s->announce_asked && !s->announce_busy;

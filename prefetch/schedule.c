@@ -8,7 +8,6 @@
 #include <string.h>
 
 #include "cache/bitmap.h"
-#include "shard/base/cleanup.h"
 
 enum {
 	BATCH_MAX = 512,         /* most turns of an announcement */
@@ -72,13 +71,13 @@ void prefetch_each_stream(struct prefetch *p, bool (*fn)(struct prefetch *p, str
 {
 	struct prefetch_stream *live[CACHE_STREAMS_MAX], *s;
 	size_t n = 0;
-	pthread_mutex_lock(&p->lock);
+	prefetch_lock(p);
 	TAILQ_FOREACH(s, &p->streams, link)
 	{
 		if (s->state == PREFETCH_STREAM_LIVE && n < CACHE_STREAMS_MAX)
 			live[n++] = s;
 	}
-	pthread_mutex_unlock(&p->lock);
+	prefetch_unlock(p);
 	for (bool more = true; more;) {
 		more = false;
 		for (size_t i = 0; i < n; i++)
@@ -86,20 +85,19 @@ void prefetch_each_stream(struct prefetch *p, bool (*fn)(struct prefetch *p, str
 	}
 }
 
-bool prefetch_schedule_event(struct prefetch *p, const struct prefetch_event *event)
+void prefetch_schedule_event(struct prefetch *p, const struct prefetch_event *event)
 {
 	if (p->n_events == p->events_room) {
 		size_t room = p->events_room ? p->events_room * 2 : 1024;
 		struct prefetch_event *bigger =
 		        room <= PREFETCH_EVENTS_MAX ? realloc(p->events, room * sizeof(*bigger)) : NULL;
 		if (!bigger)
-			return false;
+			return;
 		p->events = bigger;
 		p->events_room = room;
 	}
 	p->events[p->n_events++] = *event;
-	p->poke = true;
-	return prefetch_engine_nudge(p);
+	prefetch_engine_step(p, PREFETCH_NEWS);
 }
 
 /* Books a demand, because its reader brings the bytes into the page cache. */
@@ -268,7 +266,7 @@ static void add_stream(struct prefetch *p, struct prefetch_stream *s)
 	if (p->shared)
 		limit_window(p, s);
 	s->following = !s->options.doubtful;
-	lock_for_scope(&p->lock);
+	prefetch_lock_for_scope(p);
 	s->announce_done = s->tl.cursor;
 	s->add_rc = rc;
 	s->state = rc < 0 ? PREFETCH_STREAM_GONE : PREFETCH_STREAM_LIVE;
@@ -279,7 +277,7 @@ static void remove_stream(struct prefetch *p, struct prefetch_stream *s)
 {
 	cache_ledger_remove(p->ledger, &s->tl);
 	cache_timeline_done(&s->tl);
-	lock_for_scope(&p->lock);
+	prefetch_lock_for_scope(p);
 	s->state = PREFETCH_STREAM_GONE;
 	pthread_cond_broadcast(&p->streams_cv);
 }
@@ -290,7 +288,7 @@ static void come_and_go(struct prefetch *p)
 {
 	for (;;) {
 		struct prefetch_stream *s;
-		pthread_mutex_lock(&p->lock);
+		prefetch_lock(p);
 		TAILQ_FOREACH(s, &p->streams, link)
 		{
 			if (s->state == PREFETCH_STREAM_NEW)
@@ -300,7 +298,7 @@ static void come_and_go(struct prefetch *p)
 				break;
 			}
 		}
-		pthread_mutex_unlock(&p->lock);
+		prefetch_unlock(p);
 		if (!s)
 			return;
 		if (s->state == PREFETCH_STREAM_NEW)
@@ -325,9 +323,9 @@ static bool mark_announced(struct prefetch *p, struct prefetch_stream *s)
 /* Gives the lister its next drops if it has done the last ones. */
 static void pass_on_drops(struct prefetch *p)
 {
-	pthread_mutex_lock(&p->lock);
+	prefetch_lock(p);
 	bool idle = !p->drops_asked && !p->drops_busy;
-	pthread_mutex_unlock(&p->lock);
+	prefetch_unlock(p);
 	if (!idle)
 		return;
 	cache_ledger_dropped(p->ledger, p->drops, p->n_drops);
@@ -336,8 +334,8 @@ static void pass_on_drops(struct prefetch *p)
 		return;
 	if (p->sink->ops->announce)
 		prefetch_each_stream(p, mark_announced);
-	p->drops_since_ns = prefetch_now_ns();
-	lock_for_scope(&p->lock);
+	p->drops_since_ns = base_now_ns();
+	prefetch_lock_for_scope(p);
 	p->drops_asked = true;
 	pthread_cond_signal(&p->lister_cv);
 }
@@ -360,7 +358,7 @@ int64_t prefetch_schedule_room_ns(const struct prefetch *p)
 {
 	if (!p->ledger || !cache_ledger_dropping(p->ledger) || cache_ledger_held(p->ledger) <= p->room)
 		return 0;
-	uint64_t waited_ns = prefetch_now_ns() - p->drops_since_ns;
+	uint64_t waited_ns = base_now_ns() - p->drops_since_ns;
 	return waited_ns < DROP_WAIT_NS ? (int64_t)(DROP_WAIT_NS - waited_ns) : 0;
 }
 
@@ -464,12 +462,12 @@ static void find_away(struct prefetch *p)
 void prefetch_schedule_news(struct prefetch *p)
 {
 	struct prefetch_item_list arrived = STAILQ_HEAD_INITIALIZER(arrived);
-	pthread_mutex_lock(&p->lock);
-	bool poke = p->poke;
+	prefetch_lock(p);
+	bool poke = p->state == PREFETCH_POKED;
 	uint64_t share_bytes = p->share_bytes;
 	uint64_t memory_bytes = p->new_memory_bytes;
 	p->new_memory_bytes = 0;
-	p->poke = false;
+	prefetch_engine_step(p, PREFETCH_ROUND);
 	struct prefetch_event *events = p->events;
 	size_t n = p->n_events, room = p->events_room;
 	if (n) {
@@ -478,7 +476,7 @@ void prefetch_schedule_news(struct prefetch *p)
 		p->n_events = 0;
 	}
 	STAILQ_CONCAT(&arrived, &p->arrived);
-	pthread_mutex_unlock(&p->lock);
+	prefetch_unlock(p);
 	if (!p->ledger)
 		return;
 	take_arrived(p, &arrived);
@@ -541,7 +539,7 @@ static void announce(struct prefetch *p, struct prefetch_stream *s)
 		return;
 	const struct cache_slot *slot = cache_timeline_slot(tl, s->announced, &turn);
 	uint64_t n = slot->turns - turn < s->batch ? slot->turns - turn : s->batch;
-	pthread_mutex_lock(&p->lock);
+	prefetch_lock(p);
 	bool idle = !s->announce_asked && !s->announce_busy && s->state == PREFETCH_STREAM_LIVE;
 	if (idle) {
 		s->announce_asked = true;
@@ -552,7 +550,7 @@ static void announce(struct prefetch *p, struct prefetch_stream *s)
 		s->announce_upto = s->announced + n;
 		pthread_cond_signal(&p->lister_cv);
 	}
-	pthread_mutex_unlock(&p->lock);
+	prefetch_unlock(p);
 	if (!idle)
 		return;
 	s->announced += n;
@@ -652,9 +650,9 @@ static bool fetch_one(struct prefetch *p, struct prefetch_stream *s)
 	if (too_early(p, s))
 		return false;
 	announce(p, s);
-	pthread_mutex_lock(&p->lock);
+	prefetch_lock(p);
 	s->limit = p->sink->ops->announce ? s->announce_done : s->announced;
-	pthread_mutex_unlock(&p->lock);
+	prefetch_unlock(p);
 	for (; s->fetch < s->limit && may_read(p); s->fetch++) {
 		uint32_t sample;
 		if (next_sample(p, s, &sample) < 0) {
@@ -699,8 +697,9 @@ void prefetch_schedule_fill(struct prefetch *p)
 		if (!short_of_memory(p) && !p->share_pending)
 			return;
 		/* Set before the second try, so that memory given back from now on wakes the engine. */
-		lock_for_scope(&p->lock);
-		p->starved = true;
-		p->poke |= p->share_pending && !STAILQ_EMPTY(&p->arrived);
+		prefetch_lock_for_scope(p);
+		prefetch_engine_step(p, PREFETCH_ASKS);
+		if (p->share_pending && !STAILQ_EMPTY(&p->arrived))
+			prefetch_engine_step(p, PREFETCH_NEWS);
 	}
 }

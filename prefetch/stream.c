@@ -27,12 +27,6 @@ static uint64_t default_window(const struct shard_info *info, uint64_t memory_by
 	return window > WINDOW_MAX ? WINDOW_MAX : window;
 }
 
-static bool poke(struct prefetch *p)
-{
-	p->poke = true;
-	return prefetch_engine_nudge(p);
-}
-
 int prefetch_stream_new(
         struct prefetch *p, const struct prefetch_stream_options *options, struct prefetch_stream **ret_stream)
 {
@@ -45,21 +39,19 @@ int prefetch_stream_new(
 	s->options = *options;
 	s->window = options->window_bytes ? options->window_bytes
 	                                  : default_window(shard_index_info(p->options.index), p->options.memory_bytes);
-	pthread_mutex_lock(&p->lock);
+	prefetch_lock(p);
 	s->state = PREFETCH_STREAM_NEW;
 	TAILQ_INSERT_TAIL(&p->streams, s, link);
-	bool wake = poke(p);
-	pthread_mutex_unlock(&p->lock);
-	if (wake)
-		prefetch_io_wake(p->io);
+	prefetch_engine_step(p, PREFETCH_NEWS);
+	prefetch_unlock(p);
 
-	pthread_mutex_lock(&p->lock);
+	prefetch_lock(p);
 	while (s->state == PREFETCH_STREAM_NEW)
 		pthread_cond_wait(&p->streams_cv, &p->lock);
 	int rc = s->add_rc;
 	if (rc < 0)
 		TAILQ_REMOVE(&p->streams, s, link);
-	pthread_mutex_unlock(&p->lock);
+	prefetch_unlock(p);
 	if (rc < 0) {
 		free(s);
 		return rc;
@@ -73,65 +65,48 @@ void prefetch_stream_free(struct prefetch_stream *s)
 	if (!s)
 		return;
 	struct prefetch *p = s->p;
-	pthread_mutex_lock(&p->lock);
+	prefetch_lock(p);
 	s->state = PREFETCH_STREAM_CLOSING;
-	bool wake = poke(p);
-	pthread_mutex_unlock(&p->lock);
-	if (wake)
-		prefetch_io_wake(p->io);
-	pthread_mutex_lock(&p->lock);
+	prefetch_engine_step(p, PREFETCH_NEWS);
+	prefetch_unlock(p);
+	prefetch_lock(p);
 	while (s->state != PREFETCH_STREAM_GONE)
 		pthread_cond_wait(&p->streams_cv, &p->lock);
 	TAILQ_REMOVE(&p->streams, s, link);
-	pthread_mutex_unlock(&p->lock);
+	prefetch_unlock(p);
 	free(s);
 }
 
 void prefetch_stream_used(struct prefetch_stream *s, const struct prefetch_use *uses, size_t n)
 {
-	bool wake = false;
-	pthread_mutex_lock(&s->p->lock);
+	prefetch_lock_for_scope(s->p);
 	for (size_t i = 0; i < n; i++)
-		wake |= prefetch_schedule_event(s->p, &(struct prefetch_event){ .kind = PREFETCH_EVENT_TURN,
-		                                              .stream = s,
-		                                              .epoch = uses[i].epoch,
-		                                              .turn = uses[i].turn,
-		                                              .past = uses[i].past });
-	pthread_mutex_unlock(&s->p->lock);
-	if (wake)
-		prefetch_io_wake(s->p->io);
+		prefetch_schedule_event(s->p, &(struct prefetch_event){ .kind = PREFETCH_EVENT_TURN,
+		                                      .stream = s,
+		                                      .epoch = uses[i].epoch,
+		                                      .turn = uses[i].turn,
+		                                      .past = uses[i].past });
 }
 
 void prefetch_stream_used_samples(struct prefetch_stream *s, const uint32_t *samples, size_t n)
 {
-	bool wake = false;
-	pthread_mutex_lock(&s->p->lock);
+	prefetch_lock_for_scope(s->p);
 	for (size_t i = 0; i < n; i++)
-		wake |= prefetch_schedule_event(s->p,
+		prefetch_schedule_event(s->p,
 		        &(struct prefetch_event){ .kind = PREFETCH_EVENT_SAMPLE, .stream = s, .turn = samples[i] });
-	pthread_mutex_unlock(&s->p->lock);
-	if (wake)
-		prefetch_io_wake(s->p->io);
 }
 
 void prefetch_stream_epoch(struct prefetch_stream *s, uint64_t epoch)
 {
-	pthread_mutex_lock(&s->p->lock);
-	bool wake = prefetch_schedule_event(
+	prefetch_lock_for_scope(s->p);
+	prefetch_schedule_event(
 	        s->p, &(struct prefetch_event){ .kind = PREFETCH_EVENT_EPOCH, .stream = s, .epoch = epoch });
-	pthread_mutex_unlock(&s->p->lock);
-	if (wake)
-		prefetch_io_wake(s->p->io);
 }
 
 void prefetch_stream_refresh(struct prefetch_stream *s)
 {
-	pthread_mutex_lock(&s->p->lock);
-	bool wake =
-	        prefetch_schedule_event(s->p, &(struct prefetch_event){ .kind = PREFETCH_EVENT_REFRESH, .stream = s });
-	pthread_mutex_unlock(&s->p->lock);
-	if (wake)
-		prefetch_io_wake(s->p->io);
+	prefetch_lock_for_scope(s->p);
+	prefetch_schedule_event(s->p, &(struct prefetch_event){ .kind = PREFETCH_EVENT_REFRESH, .stream = s });
 }
 
 void prefetch_stream_stats_get(struct prefetch_stream *s, struct prefetch_stream_stats *ret_stats)

@@ -6,8 +6,7 @@ import re
 from lint import sources
 
 FUNCTION = re.compile(r"^[a-z][^;{}]*?\b(\w+)\([^;{}]*\)\n\{\n(.*?)^\}", re.M | re.S)
-STEP = re.compile(r"pthread_mutex_(?:un)?lock\(&[\w>-]+\)|\b(\w+)\(")
-LOCK = re.compile(r"pthread_mutex_(un)?lock\(&(?:p|stream->p|s->p)->lock\)")
+STEP = re.compile(r"^(\t*)\}|^(\t*)prefetch_lock_for_scope\(|prefetch_(un)?lock\(|\b(\w+)\(", re.M)
 # What stands in private memory.
 HARMLESS = {"shard_index_info", "shard_index_dataset"}
 
@@ -20,13 +19,17 @@ def functions():
 
 def calls(body):
     """(name, whether the engine's lock is held), in the order of the text."""
-    held = False
+    held, scope = False, None
     for step in STEP.finditer(body):
-        lock = LOCK.match(step.group(0))
-        if lock:
-            held = not lock.group(1)
-        elif step.group(1):
-            yield step.group(1), held
+        end, begin, unlock, name = step.groups()
+        if name:
+            yield name, held
+        elif begin is not None:
+            held, scope = True, begin
+        elif end is None:
+            held = not unlock
+        elif scope and len(end) < len(scope):
+            held, scope = False, None
 
 
 def test_the_index_is_not_looked_at_under_the_engine_s_lock():
