@@ -580,6 +580,23 @@ static int next(struct assembly *a, struct ddpfs_batch **ret_batch)
 	return 1;
 }
 
+/* Takes the turn, or returns -EAGAIN if another thread has it for longer than the flags allow. */
+static int take_turn(struct assembly *a)
+{
+	pthread_mutex_t *turn = &a->stage->turn;
+	struct timespec until;
+	clock_gettime(CLOCK_REALTIME, &until); /* ThreadSanitizer does not know pthread_mutex_clocklock(3) */
+	uint64_t nsec = (uint64_t)until.tv_nsec + STAGE_BRIEF_NS;
+	until.tv_sec += (time_t)(nsec / 1000000000);
+	until.tv_nsec = (long)(nsec % 1000000000);
+	int rc = a->flags & DDPFS_STAGE_NOWAIT    ? pthread_mutex_trylock(turn)
+	         : a->flags & DDPFS_STAGE_BRIEFLY ? pthread_mutex_timedlock(turn, &until)
+	                                          : pthread_mutex_lock(turn);
+	return rc ? fail(a, -EAGAIN, DDPFS_STAGE_NONE, DDPFS_STAGE_NONE,
+	                    "another thread is putting a batch together and waits for its samples or for room")
+	          : 0;
+}
+
 int ddpfs_stage_next(struct ddpfs_stage *stage, uint32_t n, unsigned flags, struct ddpfs_stage_error *error,
         struct ddpfs_batch **ret_batch)
 {
@@ -587,9 +604,10 @@ int ddpfs_stage_next(struct ddpfs_stage *stage, uint32_t n, unsigned flags, stru
 	a.error = error ? error : &a.own;
 	if (!n || n > DDPFS_STAGE_BATCH_MAX)
 		return fail(&a, -EINVAL, DDPFS_STAGE_NONE, DDPFS_STAGE_NONE, "a batch has 1 to 1048576 samples");
-	pthread_mutex_lock(&stage->turn);
+	int rc = take_turn(&a);
+	if (rc < 0)
+		return rc;
 	uint64_t left = stage->turns - stage->cursor;
-	int rc = 0;
 	if (left) {
 		a.n = n < left ? n : (uint32_t)left;
 		rc = next(&a, ret_batch);

@@ -208,10 +208,11 @@ DDPFS_EXPORT int ddpfs_stage_close(struct ddpfs_stage *stage);
 
 /* Flags of ddpfs_stage_next and ddpfs_stage_get. */
 enum {
-	/* Return -EAGAIN instead of waiting for batches to be released. */
+	/* Return -EAGAIN instead of waiting for batches to be released, or for another thread that is in
+	 * ddpfs_stage_next. */
 	DDPFS_STAGE_NOWAIT = 1 << 0,
 	/* Return -EAGAIN if batches that are not released have left no room, in the arena or in GPU memory, for
-	 * DDPFS_STAGE_BRIEF_MS (each).  For callers that must look at something else meanwhile.  The half-finished
+	 * DDPFS_STAGE_BRIEF_MS (each), or if another thread is in ddpfs_stage_next for so long.  For callers that must look at something else meanwhile.  The half-finished
 	 * batch is given up, so use it for waits that are rare. */
 	DDPFS_STAGE_BRIEFLY = 1 << 1,
 	/* The consumer may write to the bytes of the batch until it releases the batch.  No other batch has the same

@@ -607,13 +607,11 @@ struct later {
 	pid_t waiter; /* thread */
 };
 
-/* Releases the batch once the waiter sleeps. */
-static void *release_later(void *arg)
+static void wait_asleep(pid_t waiter)
 {
-	const struct later *later = arg;
 	char path[64], text[512] = "";
 	const char *name_end = NULL;
-	snprintf(path, sizeof(path), "/proc/self/task/%d/stat", (int)later->waiter);
+	snprintf(path, sizeof(path), "/proc/self/task/%d/stat", (int)waiter);
 	do {
 		nanosleep(&(struct timespec){ .tv_nsec = 30000000 }, NULL);
 		FILE *f = fopen(path, "re");
@@ -622,6 +620,13 @@ static void *release_later(void *arg)
 			name_end = strrchr(text, ')');
 		fclose(f);
 	} while (!name_end || strncmp(name_end, ") S", 3) != 0);
+}
+
+/* Releases the batch once the waiter sleeps. */
+static void *release_later(void *arg)
+{
+	const struct later *later = arg;
+	wait_asleep(later->waiter);
 	ddpfs_batch_release(later->batch);
 	return NULL;
 }
@@ -668,6 +673,57 @@ static void a_full_arena_waits_for_a_release(void **state)
 	batch = next(stage, 20);
 	assert_int_equal(batch->turn, 30);
 	ddpfs_batch_release(batch);
+	assert_int_equal(ddpfs_stage_close(stage), 0);
+	dataset_free(&d);
+	data = saved;
+}
+
+struct waiting {
+	struct ddpfs_stage *stage;
+	struct ddpfs_batch *batch;
+	_Atomic pid_t thread;
+};
+
+static void *next_of_the_order(void *arg)
+{
+	struct waiting *w = arg;
+	w->thread = gettid();
+	w->batch = next(w->stage, 6);
+	return NULL;
+}
+
+/* A thread waits in `next` for room: calls of other threads that must not wait return meanwhile. */
+static void nobody_who_must_not_wait_waits_for_another_next(void **state)
+{
+	static const uint64_t big[] = { 1 << 20 };
+	struct dataset d, saved = data;
+	struct ddpfs_batch *held[8] = { 0 }, *batch = NULL;
+	struct ddpfs_stage_error error = { 0 };
+	struct ddpfs_stage_stats stats;
+	pthread_t thread;
+	unsigned n = 0;
+	(void)state;
+	dataset_new(&d, 60, 2, big, 1);
+	data = d;
+	struct ddpfs_stage *stage = open_stage(&d, (struct ddpfs_stage_options){ .memory_bytes = 32 << 20 });
+	while (n < 8 && ddpfs_stage_next(stage, 6, DDPFS_STAGE_NOWAIT, &error, &batch) == 1)
+		held[n++] = batch;
+	struct waiting waiting = { .stage = stage };
+	assert_int_equal(pthread_create(&thread, NULL, next_of_the_order, &waiting), 0);
+	while (!waiting.thread)
+		nanosleep(&(struct timespec){ .tv_nsec = 1000000 }, NULL);
+	wait_asleep(waiting.thread);
+	assert_int_equal(ddpfs_stage_next(stage, 1, DDPFS_STAGE_NOWAIT, &error, &batch), -EAGAIN);
+	assert_non_null(strstr(error.text, "another thread"));
+	assert_int_equal(ddpfs_stage_next(stage, 1, DDPFS_STAGE_BRIEFLY, &error, &batch), -EAGAIN);
+	ddpfs_stage_stats_get(stage, &stats);
+	assert_int_equal(stats.batches, n); /* the other thread waits still */
+	ddpfs_batch_release(held[0]);
+	pthread_join(thread, NULL);
+	assert_int_equal(waiting.batch->turn, 24);
+	ddpfs_batch_release(waiting.batch);
+	for (unsigned i = 1; i < n; i++)
+		ddpfs_batch_release(held[i]);
 	assert_int_equal(ddpfs_stage_close(stage), 0);
 	dataset_free(&d);
 	data = saved;
@@ -979,6 +1035,7 @@ int main(void)
 		cmocka_unit_test(a_batch_comes_when_it_and_what_is_held_fit_the_arena),
 		cmocka_unit_test(small_held_samples_leave_room_for_a_large_one),
 		cmocka_unit_test(a_full_arena_waits_for_a_release),
+		cmocka_unit_test(nobody_who_must_not_wait_waits_for_another_next),
 		cmocka_unit_test(a_file_larger_than_the_arena_is_refused_and_a_large_one_is_contiguous),
 		cmocka_unit_test(a_damaged_sample_fails_its_batch_by_name),
 		cmocka_unit_test(damaged_samples_are_left_out_where_that_is_wanted),
