@@ -71,6 +71,12 @@ def test_a_block_that_changes_directory(dataset, scratch, monkeypatch):
     assert not mounts.is_mounted(scratch / "here")
 
 
+def test_a_value_with_quotes_commas_and_backslashes(dataset, scratch):
+    log = scratch / 'a "log", with \\ and "'
+    with ddpfs.mounted(dataset, view="all", log=log):
+        assert log.exists()
+
+
 def test_switches(dataset):
     with ddpfs.mounted(dataset, rank=0, world=1, layout="tree", fill_class=True, allow_other=True) as place:
         assert (place.stat().st_mode & 0o005) and len(list(place.rglob("*.bin"))) == 100

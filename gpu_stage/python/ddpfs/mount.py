@@ -3,6 +3,7 @@
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import tempfile
@@ -36,7 +37,7 @@ def _program(program=None):
 def _option(name, value):
     if value is True:  # fill_class=True, allow_other=True
         return name
-    text = str(value).replace("\\", "\\\\").replace(",", "\\,")
+    text = re.sub(r'([\\,"])', r"\\\1", str(value))
     return f"{name}={text}"
 
 
