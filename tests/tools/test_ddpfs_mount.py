@@ -463,3 +463,20 @@ def test_interrupted_while_it_waits(dataset, mountpoint, scratch):
     assert not mounts.is_mounted(mountpoint)
     assert process.returncode == 1 and "interrupted" in said
     assert not os.path.exists(f"/proc/{server}")
+
+
+@pytest.mark.parametrize("name", ["TERM", "HUP"])
+def test_interrupted_when_the_mount_begins_to_answer(dataset, mountpoint, name):
+    """The signal comes right after the server's report that the mount answers, while the command sets its three handlers back:
+    the mount goes again, and the command says so."""
+    if not shutil.which("strace") or subprocess.run(["strace", "-o", "/dev/null", "true"]).returncode:
+        pytest.skip("strace cannot be run here")
+    mount = [tools.tool("ddpfs"), "mount", "-o", "rank=0,world=2", dataset, mountpoint]
+    calls = tools.run(["strace", "-qq", "-e", "trace=rt_sigaction", *mount], env=tools.TRACED).stderr
+    tools.ddpfs("umount", mountpoint)
+    last = sum(line.startswith("rt_sigaction(") for line in calls.splitlines())
+    assert last > 6
+    done = tools.run(["strace", "-qq", "-o", "/dev/null", "-e", f"inject=rt_sigaction:signal={name}:when={last - 2}", *mount],
+                     env=tools.TRACED, check=False)
+    assert done.returncode == 1 and "interrupted" in done.stderr
+    assert not mounts.is_mounted(mountpoint)

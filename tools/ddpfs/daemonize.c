@@ -13,6 +13,7 @@
 #include <sys/stat.h>
 #include <sys/statfs.h>
 #include <sys/wait.h>
+#include <time.h>
 
 #include "fs/supervise/supervisor.h"
 #include "shard/base/cleanup.h"
@@ -355,7 +356,19 @@ static ssize_t read_report(int fd, pid_t server, bool blocked, struct report *re
 	}
 }
 
-/* The supervisor ended without a report: sets the error. */
+/* Ends a server whose mount answers already. */
+static void stop(pid_t server, bool blocked)
+{
+	siginfo_t info = { .si_pid = 0 };
+	kill(server, blocked ? SIGKILL : SIGTERM);
+	for (int waited = 0; waitid(P_PID, (id_t)server, &info, WEXITED | WNOWAIT | WNOHANG) == 0 && !info.si_pid;) {
+		if (++waited == STOP_POLLS)
+			kill(server, SIGKILL);
+		nanosleep(&(struct timespec){ .tv_nsec = POLL_MS * 1000000L }, NULL);
+	}
+}
+
+/* The supervisor ended without a report, or was stopped: sets the error. */
 static int explain_death(pid_t server, const char *mountpoint, struct base_err *err)
 {
 	int status;
@@ -382,6 +395,10 @@ static int wait_ready(int fd, pid_t server, const struct serve_background *how, 
 		sigaction(numbers[i], &old[i], NULL);
 	if (n != sizeof(report))
 		return explain_death(server, how->options->fs.mountpoint, err);
+	if (report.code == 0 && interrupted) { /* the signal came when the mount began to answer */
+		stop(server, how->owner_pidfd >= 0);
+		return explain_death(server, how->options->fs.mountpoint, err);
+	}
 	if (report.code == 0)
 		return 0;
 	while (waitpid(server, NULL, 0) < 0 && errno == EINTR) {
