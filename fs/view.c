@@ -9,8 +9,6 @@
 #include "fs/ino.h"
 #include "shard/base/cleanup.h"
 
-enum { TURNS_OVER = 1 << 20 /* samples that a trainer may count beyond the end: a batch of the largest size */ };
-
 static uint64_t *bitmap_new(uint64_t bits)
 {
 	/* A large bitmap from calloc costs no memory until its pages are written. */
@@ -395,8 +393,9 @@ static uint64_t epoch_start(const struct fs_view *view, uint64_t epoch)
 int fs_view_steps(struct fs_view *view, uint64_t epoch, uint64_t turns, uint64_t *ret_steps)
 {
 	struct shard_epoch *e;
-	/* Trainers count whole batches, so a little more than there is means all of it. */
-	bool beyond = epoch > FS_EPOCH_MAX || turns > shard_view_samples(view->order) + TURNS_OVER;
+	/* No rank of any world has more turns than there are samples.  Trainers count whole batches, so the last one
+	 * may go beyond that, but no batch is larger than all samples. */
+	bool beyond = epoch > FS_EPOCH_MAX || turns > 2 * shard_view_samples(view->order);
 	int rc = beyond ? -ERANGE : shard_view_epoch(view->order, epoch, &e);
 	if (rc < 0)
 		return rc;
