@@ -2,11 +2,16 @@
 """`mkshard stats`: an order measured beside a true random permutation."""
 
 import json
+import os
+import signal
+import subprocess
 import xml.etree.ElementTree as xml
+from pathlib import Path
 
 import pytest
 
 from helpers import tools
+from helpers.waiting import wait_until
 
 CLASSES, PER_CLASS = 1000, 200
 
@@ -93,3 +98,22 @@ def test_wrong_use(dataset, scratch):
                              (["--svg", scratch / "no" / "plot.svg", dataset], 1, "plot.svg")]:
         done = tools.mkshard("stats", *args, check=False)
         assert done.returncode == code and word in done.stderr, done.stderr
+
+
+def test_an_index_that_changes_meanwhile_gives_no_figures(build_dir, scratch):
+    dataset = scratch / "dataset"
+    tools.run([build_dir / "tests" / "shard" / "make_index", dataset, CLASSES, PER_CLASS, 4096, "sorted"])
+    process = subprocess.Popen([tools.tool("mkshard"), "stats", "--epochs=100", dataset], stdout=subprocess.PIPE,
+                               stderr=subprocess.PIPE, text=True)
+
+    def measures():
+        assert process.poll() is None
+        ticks = Path(f"/proc/{process.pid}/stat").read_text().rsplit(")", 1)[1].split()[11]
+        return int(ticks) >= os.sysconf("SC_CLK_TCK") / 4
+
+    wait_until(measures, "a quarter of a second of measuring")
+    os.kill(process.pid, signal.SIGSTOP)
+    os.utime(dataset / "index.ddpfs")
+    os.kill(process.pid, signal.SIGCONT)
+    out, err = process.communicate(timeout=600)
+    assert process.returncode == 1 and out == "" and "index.ddpfs" in err, (out, err)

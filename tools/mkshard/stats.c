@@ -551,6 +551,8 @@ int mkshard_stats(int argc, char **argv)
 	rc = stats_open(s, &args.view, &err);
 	if (rc == 0)
 		rc = measure(s, &err);
+	if (s->index && shard_index_check_err(s->index, &err) < 0)
+		rc = err.code;
 	if (rc == 0 && args.svg)
 		rc = write_svg(s, &err);
 	if (rc == 0 && args.json)
