@@ -74,10 +74,12 @@ static bool shard_stands(const char *dir, const struct shard_pack_plan *plan, co
 	return stat(path, &st) == 0 && S_ISREG(st.st_mode) && (uint64_t)st.st_size == record->size_bytes;
 }
 
-/* Takes one record from mapped bytes.  Returns its size in bytes, or 0 if it is incomplete or wrong. */
-static uint64_t take_record(const uint8_t *bytes, uint64_t len, const char *dir, const struct shard_pack_plan *plan,
-        struct pack_shard_sums *all)
+/* Takes one record from mapped bytes.  *ret_size: its size in bytes, or 0 if it is incomplete or wrong.  Returns 0, or
+ * -ENOMEM: the record may be right. */
+static int take_record(const uint8_t *bytes, uint64_t len, const char *dir, const struct shard_pack_plan *plan,
+        struct pack_shard_sums *all, uint64_t *ret_size)
 {
+	*ret_size = 0;
 	struct record record;
 	if (len < sizeof(record))
 		return 0;
@@ -95,20 +97,21 @@ static uint64_t take_record(const uint8_t *bytes, uint64_t len, const char *dir,
 	struct pack_shard_sums *sums = &all[record.shard];
 	const uint8_t *xxh3 = bytes + sizeof(record), *left_out = xxh3 + record.n_items * sizeof(uint64_t),
 	              *blocks = left_out + record.n_items * sizeof(int32_t);
+	*ret_size = body + sizeof(sum);
 	if (sums->complete || !shard_stands(dir, plan, &record))
-		return body + sizeof(sum);
+		return 0;
 	sums->xxh3 = malloc(record.n_items * sizeof(uint64_t));
 	sums->left_out = malloc(record.n_items * sizeof(int32_t));
 	sums->blocks = malloc((record.n_blocks + 1) * sizeof(uint64_t));
 	if (!sums->xxh3 || !sums->left_out || !sums->blocks)
-		return 0;
+		return -ENOMEM;
 	memcpy(sums->xxh3, xxh3, record.n_items * sizeof(uint64_t));
 	memcpy(sums->left_out, left_out, record.n_items * sizeof(int32_t));
 	memcpy(sums->blocks, blocks, record.n_blocks * sizeof(uint64_t));
 	sums->n_blocks = record.n_blocks;
 	sums->size_bytes = record.size_bytes;
 	sums->complete = record.n_blocks == count_blocks(plan, (uint32_t)record.shard, sums->left_out);
-	return body + sizeof(sum);
+	return 0;
 }
 
 static int write_header(struct pack_journal *journal, const struct shard_pack_plan *plan, struct base_err *err)
@@ -148,10 +151,12 @@ static int load(struct pack_journal *journal, const char *dir, const struct shar
 	} else {
 		*ret_new = false;
 		journal->end = sizeof(header);
-		for (uint64_t n; (n = take_record(bytes + journal->end, size - journal->end, dir, plan, sums)) > 0;)
-			journal->end += n;
+		for (uint64_t n = 1; rc == 0 && n > 0; journal->end += n)
+			rc = take_record(bytes + journal->end, size - journal->end, dir, plan, sums, &n);
 	}
 	munmap(bytes, size);
+	if (rc == -ENOMEM) /* the records stay, so that the next run has them */
+		return base_err_set(err, rc, "out of memory");
 	if (rc)
 		return base_err_set(err, rc,
 		        "'%s' holds an interrupted run over other files or with other options; give the same again to "
