@@ -11,6 +11,7 @@ import tarfile
 import pytest
 
 from helpers import tools
+from helpers.private import NOBODY
 from tools.shards import facts, failure, files_of, many_files, rich_tree
 
 CONTAINERS = ["tar", "bare"]
@@ -360,6 +361,50 @@ def test_force_replaces_datasets_only(scratch, source, pack):
     assert (dataset / "notes.txt").exists() and (scratch / "precious" / "thesis.tex").exists()
 
 
+def test_force_replaces_a_dataset_with_a_quarantine_list(scratch, source, pack):
+    """The list is mkshard's own file, and belongs to the old dataset."""
+    dataset = pack(source)
+    record = json.loads(tools.mkshard("ls", "--json", dataset, "c0/0007.jpg").stdout)
+    with open(dataset / "shard-000000.tar", "r+b") as f:
+        f.seek(record["offset"])
+        f.write(b"\0\0\0\0")
+    tools.mkshard("verify", "--quarantine", dataset, check=False)
+    assert (dataset / "quarantine.ddpfs").exists()
+    tools.mkshard("pack", "--force", source, dataset)
+    assert not (dataset / "quarantine.ddpfs").exists()
+    tools.mkshard("verify", dataset)
+
+
+HIDDEN = {".git/config": b"git", ".git/objects/aa": b"object", ".cache/huggingface/x.lock": b"", "c0/.keep/y": b"y", "c0/x": b"x",
+          ".gitattributes": b"common"}
+
+
+@pytest.mark.parametrize("way", ["directory", "tar", "tar.gz", "list"])
+def test_hidden_directories_at_the_root_are_left_out(scratch, way):
+    """Unless --hidden is given, or a list names their files; below the root a hidden directory is one like any other."""
+    root = scratch / "root"
+    for path, data in HIDDEN.items():
+        (root / path).parent.mkdir(parents=True, exist_ok=True)
+        (root / path).write_bytes(data)
+    (root / ".git/broken").symlink_to("nowhere") if way == "directory" else None
+    source, names = root, None
+    if way in ("tar", "tar.gz"):
+        source = scratch / f"root.{way}"
+        tools.run(["tar", "caf", source, "-C", root, "."])
+    elif way == "list":
+        source, names = "-", "\0".join(HIDDEN) + "\0"
+    listed = ["-C", root] if way == "list" else []
+    done = tools.mkshard("pack", *listed, source, scratch / "d", input=names)
+    every = set(HIDDEN)
+    shown = {path for path in every if not path.startswith((".git/", ".cache/"))}
+    assert set(tools.mkshard("ls", scratch / "d").stdout.split()) == (every if way == "list" else shown)
+    assert ("hidden directories at the root, such as '." in done.stderr) == (way != "list")
+    if way == "directory":
+        (root / ".git/broken").unlink()
+    done = tools.mkshard("pack", "--hidden", *listed, source, scratch / "all", input=names)
+    assert set(tools.mkshard("ls", scratch / "all").stdout.split()) == every and "hidden" not in done.stderr
+
+
 def test_an_empty_directory_is_no_obstacle(scratch, source):
     (scratch / "d").mkdir()
     tools.mkshard("pack", source / "c0", f"{scratch}/d/")
@@ -614,6 +659,43 @@ def test_extract_keeps_equal_files_and_replaces_others_when_told(scratch, source
     assert f"{n - 3} of the files existed already, equal by size and checksum; 1 written" in done.stdout
     tools.mkshard("extract", "--force", dataset, out)
     assert facts(out) == facts(source) and (out / "big.bin").stat().st_ino == inode
+
+
+def test_extract_goes_on_in_directories_that_it_made_read_only(scratch, build_dir):
+    """A user other than root: a first run has given c0 its mode, a rerun writes a file that is missing there."""
+    if os.geteuid() == 0 and not shutil.which("setpriv"):
+        pytest.skip("needs setpriv")
+    source, out = scratch / "source", scratch / "out"
+    for name in ("c0/sub/a", "c0/b", "c1/c"):
+        (source / name).parent.mkdir(parents=True, exist_ok=True)
+        (source / name).write_text(name)
+    for name, mode in ("c0/sub", 0o311), ("c0", 0o555):
+        (source / name).chmod(mode)
+    tools.mkshard("pack", source, scratch / "d")
+    out.mkdir()
+    shutil.copy(tools.tool("mkshard"), scratch / "mkshard")
+    user = []
+    if os.geteuid() == 0:
+        for path in scratch, scratch / "mkshard":
+            path.chmod(0o755)
+        os.chown(out, 65534, 65534)
+        user = NOBODY.split()
+    extract = [*user, scratch / "mkshard", "extract", scratch / "d", out]
+    try:
+        tools.run(extract)
+        before = facts(out)
+        for name in "c0/sub", "c0":
+            (out / name).chmod(0o755)
+        (out / "c0/sub/a").unlink()
+        (out / "c0/b").unlink()
+        for name, mode in ("c0/sub", 0o311), ("c0", 0o555):
+            (out / name).chmod(mode)
+        tools.run(extract)
+        assert {path: fact for path, fact in facts(out).items()} == before == facts(source)
+    finally:
+        for place in source, out:
+            for name in "c0", "c0/sub":
+                (place / name).chmod(0o755) if (place / name).exists() else None
 
 
 def test_extract_into_links_is_one_line_a_directory(scratch, source, pack):

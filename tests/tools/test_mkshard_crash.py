@@ -350,3 +350,25 @@ def test_an_ignored_interrupt_stays_ignored(scratch, source, wanted):
              "pack", *OPTIONS, source, scratch / "d"]
     done = tools.run(["sh", "-c", 'trap "" INT; exec "$@"', "sh", *words], env=tools.TRACED)
     assert "interrupted" not in done.stderr and files_of(scratch / "d") == wanted
+
+
+def test_a_restart_that_is_interrupted_does_not_advise_to_restart_again(scratch, source, wanted):
+    """--restart in the command that goes on would remove the shards that are kept."""
+    needs_strace()
+    dataset = scratch / "d"
+    pack_with("fsync:signal=KILL:when=6", *OPTIONS, "--shuffle-seed=9", source, dataset)
+    done = pack_with("fsync:signal=INT:when=6", "--rest", *OPTIONS, "--restart", source, dataset)
+    told = re.search(r"interrupted: 5 of \d+ shards are complete and kept in .*; go on with: (.*)\n", done.stderr)
+    assert told and "--rest" not in told[1]
+    line = failure("info", scratch / "d.partial")
+    assert line.endswith(f"go on with: {told[1]}")
+    again = subprocess.run(told[1], shell=True, capture_output=True, text=True, check=True)
+    assert "going on: 5 of" in again.stderr and files_of(dataset) == wanted
+
+
+def test_a_restart_whose_dataset_gets_no_name_advises_the_command_without_it(scratch, source, wanted):
+    needs_strace()
+    done = pack_with("renameat2:error=EACCES", *OPTIONS, "--restart", source, scratch / "d")
+    assert "run the same command again without --restart" in done.stderr
+    tools.mkshard("pack", *OPTIONS, source, scratch / "d")
+    assert files_of(scratch / "d") == wanted

@@ -95,6 +95,8 @@ static int take_member(struct unpack *unpack, const char *path, enum shard_tar_t
 		base_err_set(&err, -EINVAL, "a member without a name");
 	}
 	if (err.code == 0 && shard_path_check(name, &err) == 0) {
+		if (pack_input_hides(unpack->input, name, type == SHARD_TAR_DIR))
+			return 0;
 		item->path = name;
 		item->directory = type == SHARD_TAR_DIR;
 		int rc = pack_input_add(unpack->input, item);

@@ -232,6 +232,23 @@ static void leave_out_dir(struct extract *extract, uint32_t id, const char *path
 	fail(extract, path, reason);
 }
 
+/* Gives this process all permissions of its own directory that an earlier run has finished; finish_dir sets the mode
+ * again. */
+static int unlock_dir(const struct extract *extract, const char *path)
+{
+	struct stat st;
+	char link[64];
+	cleanup_close int fd = open_below(extract, path, O_PATH | O_DIRECTORY, 0);
+	if (fd < 0)
+		return fd;
+	if (fstat(fd, &st))
+		return -errno;
+	if ((st.st_mode & S_IRWXU) == S_IRWXU || st.st_uid != geteuid())
+		return 0;
+	snprintf(link, sizeof(link), "/proc/self/fd/%d", fd); /* fchmod(2) takes no O_PATH */
+	return chmod(link, (st.st_mode & 07777) | S_IRWXU) ? -errno : 0;
+}
+
 static void make_dir(struct extract *extract, uint32_t id)
 {
 	char path[SHARD_PATH_MAX + 1];
@@ -244,7 +261,8 @@ static void make_dir(struct extract *extract, uint32_t id)
 	cleanup_close int parent = open_parent(extract, path, &name);
 	rc = parent < 0 ? parent : mkdirat(parent, name, 0700) ? -errno : 0;
 	if (rc == -EEXIST) {
-		cleanup_close int there = open_below(extract, path, O_RDONLY | O_DIRECTORY, 0);
+		rc = unlock_dir(extract, path);
+		cleanup_close int there = rc ? rc : open_below(extract, path, O_RDONLY | O_DIRECTORY, 0);
 		rc = there < 0 ? there : 0;
 		if (there >= 0)
 			sweep(extract, there);

@@ -27,6 +27,12 @@ static struct {
 	struct sigaction before[N_SIGNALS];
 } state;
 
+/* Whether argp takes this word for --restart: it may be abbreviated, and no other option of pack begins with --r. */
+static bool is_restart(const char *word)
+{
+	return strlen(word) > 2 && !strncmp(word, "--restart", strlen(word));
+}
+
 char *pack_command_line(int argc, char *const *argv)
 {
 	static const char plain[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789@%+=:,./-_";
@@ -36,8 +42,12 @@ char *pack_command_line(int argc, char *const *argv)
 	if (!out)
 		return NULL;
 	fprintf(out, "%s pack", program_invocation_name);
+	bool options = true;
 	for (int i = 1; i < argc; i++) {
 		const char *word = argv[i];
+		options = options && strcmp(word, "--") != 0;
+		if (options && is_restart(word))
+			continue;
 		bool quote = !*word || word[strspn(word, plain)];
 		fputs(quote ? " '" : " ", out);
 		for (; *word; word++)

@@ -11,7 +11,8 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-/* Returns the command line, quoted for a shell.  malloc'd; NULL without memory. */
+/* Returns the command line that goes on, quoted for a shell: the given one without --restart, which would remove what
+ * is kept.  malloc'd; NULL without memory. */
 char *pack_command_line(int argc, char *const *argv);
 
 /* Installs the handler for both signals, except for a signal that is ignored.  `partial` is DATASET.partial;

@@ -36,7 +36,8 @@ enum {
 	KEY_RESTART,
 	KEY_MEMORY,
 	KEY_UNPACK_LIMIT,
-	KEY_SHARD_SIZE
+	KEY_SHARD_SIZE,
+	KEY_HIDDEN
 };
 
 enum { COMMON_GUESS_MAX = 64 }; /* if more files at the root match, they are samples, not labels or documents */
@@ -59,7 +60,7 @@ struct pack_args {
 	struct shard_pack_options options;
 	uint32_t jobs;
 	uint64_t memory_bytes, unpack_limit;
-	bool keep_going, force, restart;
+	bool keep_going, force, restart, hidden;
 	const char *command; /* this command line for a shell, or NULL */
 };
 
@@ -79,6 +80,7 @@ static const struct argp_option pack_options[] = {
 	        "Files shown on every rank, never dealt (may be repeated; '' for none; default, at the root: README, "
 	        "LICENSE and the like, md, checksums, hidden files, csv, json, txt, tsv, yaml)",
 	        2 },
+	{ "hidden", KEY_HIDDEN, 0, 0, "Pack hidden directories at the root too (.git, .cache)", 2 },
 	{ "directory", 'C', "DIR", 0, "Names in a list are relative to DIR", 3 },
 	{ "unpack-limit", KEY_UNPACK_LIMIT, "SIZE", 0,
 	        "Refuse a compressed archive that unpacks to more (default 200 times its size, at least 1G)", 3 },
@@ -144,6 +146,9 @@ static error_t parse_pack(int key, char *arg, struct argp_state *state)
 		return 0;
 	case KEY_FORCE:
 		args->force = true;
+		return 0;
+	case KEY_HIDDEN:
+		args->hidden = true;
 		return 0;
 	case KEY_RESTART:
 		args->restart = true;
@@ -219,6 +224,9 @@ static int scan_sources(
 			rc = pack_scan_archive(input, source, places->partial, args->unpack_limit, err);
 		}
 	}
+	if (input->hidden[0])
+		cli_note("hidden directories at the root, such as '%s', are left out: give --hidden to pack them",
+		        input->hidden);
 	return rc;
 }
 
@@ -594,13 +602,13 @@ static int run_pack(struct pack_args *args, struct pack_places *places, struct b
 	struct pack_input input;
 	struct shard_pack_plan plan = { 0 };
 	pack_input_init(&input, args->keep_going);
+	input.with_hidden = args->hidden;
 	int rc = pack_places_check(places, args->force, err);
 	if (rc == 0)
 		rc = note_parent(&input, places, err);
+	places->restarted = args->restart;
 	if (rc == 0)
 		rc = pack_places_lock(places, args->command, err);
-	if (rc == 0 && args->restart)
-		rc = pack_places_restart(places, err);
 	if (rc == 0)
 		pack_interrupt_begin(places->partial, args->command, reads_standard_input(args));
 	if (rc == 0) {

@@ -54,6 +54,8 @@ struct pack_input {
 	uint64_t n_left_out; /* texts in `left_out` */
 	uint64_t n_refused;  /* files; without keep_going it may exceed n_left_out */
 	bool keep_going;
+	bool with_hidden;                  /* pack hidden directories at the root */
+	char hidden[256];                  /* the first one that was left out, printable; "": none */
 	uint64_t dataset_dev, dataset_ino; /* the directory in which DATASET is made */
 };
 
@@ -67,6 +69,10 @@ int pack_input_add(struct pack_input *input, const struct shard_pack_item *item)
 /* Notes the text of `err` about a file that cannot be packed, so that the run checks the other files first.  Returns
  * 0, or -ENOMEM, also if `err` holds -ENOMEM. */
 int pack_input_refuse(struct pack_input *input, struct base_err *err);
+
+/* Whether an item is left out because it is, or lies in, a hidden directory at the root; notes the directory.  Any
+ * thread may call. */
+bool pack_input_hides(struct pack_input *input, const char *path, bool directory);
 
 /* Adds everything below a directory; follows symbolic links.  Starts threads.  Returns 0, or -errno with a sentence. */
 int pack_scan_directory(struct pack_input *input, const char *path, struct base_err *err);

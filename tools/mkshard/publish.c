@@ -16,6 +16,7 @@
 #include "shard/base/cleanup.h"
 #include "shard/base/io.h"
 #include "shard/format.h"
+#include "shard/quarantine.h"
 #include "shard/unfinished.h"
 #include "tools/common/cli.h"
 #include "tools/mkshard/interrupt.h"
@@ -100,7 +101,7 @@ static bool own_file(const char *name)
 		end += strlen(prefix) + strspn(name + strlen(prefix), "0123456789");
 	if (end - name >= 12 && (!strcmp(end, ".tar") || !strcmp(end, ".bare")))
 		return true;
-	return !strcmp(name, SHARD_INDEX_NAME) || working_file(name);
+	return !strcmp(name, SHARD_INDEX_NAME) || !strcmp(name, SHARD_QUARANTINE_NAME) || working_file(name);
 }
 
 static int remove_at(int dirfd, const char *name)
@@ -387,17 +388,15 @@ int pack_places_lock(struct pack_places *places, const char *command, struct bas
 	rc = check_partial(places, err);
 	if (rc)
 		return rc;
-	rc = probe(places, err);
+	if (places->restarted)
+		rc = empty_dataset(places->partial, err);
+	if (rc == 0)
+		rc = probe(places, err);
 	if (rc)
 		pack_places_tidy(places);
 	else
 		write_command(places, command);
 	return rc;
-}
-
-int pack_places_restart(struct pack_places *places, struct base_err *err)
-{
-	return empty_dataset(places->partial, err);
 }
 
 int pack_places_drop_index(const struct pack_places *places, struct base_err *err)
@@ -479,10 +478,9 @@ static int refuse(const struct pack_places *places, int rc, struct base_err *err
 		        "replace it, or move '%s' to another name",
 		        places->quoted, partial);
 	return base_err_set(err, rc,
-	        "'%s' cannot get its name: %s; the packing is complete and kept: run the same command again, or move "
-	        "'%s' "
-	        "there",
-	        places->quoted, strerror(-rc), partial);
+	        "'%s' cannot get its name: %s; the packing is complete and kept: run the same command again%s, or "
+	        "move '%s' there",
+	        places->quoted, strerror(-rc), places->restarted ? " without --restart" : "", partial);
 }
 
 int pack_publish(struct pack_places *places, bool force, const struct shard_pack_plan *plan, struct base_err *err)

@@ -32,6 +32,7 @@ struct pack_places {
 	char quoted[512]; /* dataset, printable */
 	int lock;         /* descriptor of `partial`, locked with flock(2); -1: not yet */
 	bool published;   /* the directory `partial` is now DATASET */
+	bool restarted;   /* the run was given --restart */
 };
 
 /* Fills the paths.  Returns 0, or with a sentence: -EINVAL if `dataset` cannot be the name of a dataset; -ENOMEM. */
@@ -43,13 +44,10 @@ void pack_places_done(struct pack_places *places);
  * Returns 0, or with a sentence: -EEXIST without `force`; -EBUSY for another mkshard or a mount point; other -errno. */
 int pack_places_check(struct pack_places *places, bool force, struct base_err *err);
 
-/* Makes DATASET.partial, locks it, and tests whether a directory in it can be renamed.  Call it before reading
- * sources.  `command` is the text for the file "command", or NULL.  Returns 0, or with a sentence: -EBUSY if another
- * run packs this dataset; other -errno. */
+/* Makes DATASET.partial, locks it, and tests whether a directory in it can be renamed.  With places->restarted it
+ * removes what an interrupted run left there.  Call it before reading sources.  `command` is the text for the file
+ * "command", or NULL.  Returns 0, or with a sentence: -EBUSY if another run packs this dataset; other -errno. */
 int pack_places_lock(struct pack_places *places, const char *command, struct base_err *err);
-
-/* Removes what an interrupted run left in DATASET.partial.  Returns 0, or -errno with a sentence. */
-int pack_places_restart(struct pack_places *places, struct base_err *err);
 
 /* Removes the index of DATASET.partial, because the run writes shards again and the index would be wrong.  Returns 0,
  * or -errno with a sentence. */

@@ -114,6 +114,21 @@ int pack_input_add(struct pack_input *input, const struct shard_pack_item *item)
 	return rc;
 }
 
+bool pack_input_hides(struct pack_input *input, const char *path, bool directory)
+{
+	size_t len = strcspn(path, "/");
+	if (input->with_hidden || path[0] != '.' || (!path[len] && !directory) || len > SHARD_NAME_MAX)
+		return false;
+	char name[SHARD_NAME_MAX + 1];
+	memcpy(name, path, len);
+	name[len] = '\0';
+	pthread_mutex_lock(&input->lock);
+	if (!input->hidden[0])
+		base_err_quote(name, input->hidden, sizeof(input->hidden));
+	pthread_mutex_unlock(&input->lock);
+	return true;
+}
+
 int pack_input_refuse(struct pack_input *input, struct base_err *err)
 {
 	char *text = strdup(err->text);
@@ -268,6 +283,8 @@ static int take_entry(struct scan *scan, struct dir_node *dir, int fd, const cha
 		base_err_set(&err, -EINVAL, "'%s': neither a file nor a directory (a device, fifo or socket)",
 		        quote_in(scan, path, quoted));
 	} else if (S_ISDIR(stx.stx_mode)) {
+		if (pack_input_hides(scan->input, path, true))
+			return 0;
 		if (check_directory(scan, dir, path, &stx, &err) == 0) {
 			struct shard_pack_item item = make_item(path, &stx, scan->source);
 			int rc = pack_input_add(scan->input, &item);
