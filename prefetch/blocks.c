@@ -9,7 +9,7 @@
 static struct prefetch_block **bucket_of(struct prefetch *p, uint64_t key)
 {
 	uint64_t h = key * UINT64_C(0x9e3779b97f4a7c15);
-	return &p->blocks[(h >> 40) % PREFETCH_BLOCK_BUCKETS];
+	return &p->locked.blocks[(h >> 40) % PREFETCH_BLOCK_BUCKETS];
 }
 
 struct prefetch_block *prefetch_block_find(struct prefetch *p, uint64_t key)
@@ -23,9 +23,9 @@ struct prefetch_block *prefetch_block_find(struct prefetch *p, uint64_t key)
 /* Freed blocks and reads are used again, so that after some time the read path allocates nothing. */
 struct prefetch_block *prefetch_block_new(struct prefetch *p, uint64_t key)
 {
-	struct prefetch_block *block = STAILQ_FIRST(&p->free_blocks);
+	struct prefetch_block *block = STAILQ_FIRST(&p->locked.free_blocks);
 	if (block)
-		STAILQ_REMOVE_HEAD(&p->free_blocks, link);
+		STAILQ_REMOVE_HEAD(&p->locked.free_blocks, link);
 	else
 		block = malloc(sizeof(*block));
 	if (!block)
@@ -49,14 +49,14 @@ void prefetch_block_unhash(struct prefetch *p, struct prefetch_block *block)
 void prefetch_block_free(struct prefetch *p, struct prefetch_block *block)
 {
 	assert(!block->waiters);
-	STAILQ_INSERT_HEAD(&p->free_blocks, block, link);
+	STAILQ_INSERT_HEAD(&p->locked.free_blocks, block, link);
 }
 
 struct prefetch_read *prefetch_read_new(struct prefetch *p)
 {
-	struct prefetch_read *read = TAILQ_FIRST(&p->free_reads);
+	struct prefetch_read *read = TAILQ_FIRST(&p->locked.free_reads);
 	if (read)
-		TAILQ_REMOVE(&p->free_reads, read, link);
+		TAILQ_REMOVE(&p->locked.free_reads, read, link);
 	else
 		read = malloc(sizeof(*read));
 	if (!read)
@@ -70,7 +70,7 @@ struct prefetch_read *prefetch_read_new(struct prefetch *p)
 void prefetch_read_free(struct prefetch *p, struct prefetch_read *read)
 {
 	assert(STAILQ_EMPTY(&read->blocks) && !read->area);
-	TAILQ_INSERT_HEAD(&p->free_reads, read, link);
+	TAILQ_INSERT_HEAD(&p->locked.free_reads, read, link);
 }
 
 void prefetch_blocks_done(struct prefetch *p)
@@ -78,13 +78,13 @@ void prefetch_blocks_done(struct prefetch *p)
 	struct prefetch_read *read;
 	struct prefetch_block *block;
 	for (unsigned i = 0; i < PREFETCH_BLOCK_BUCKETS; i++)
-		assert(!p->blocks[i]);
-	while ((read = TAILQ_FIRST(&p->free_reads))) {
-		TAILQ_REMOVE(&p->free_reads, read, link);
+		assert(!p->locked.blocks[i]);
+	while ((read = TAILQ_FIRST(&p->locked.free_reads))) {
+		TAILQ_REMOVE(&p->locked.free_reads, read, link);
 		free(read);
 	}
-	while ((block = STAILQ_FIRST(&p->free_blocks))) {
-		STAILQ_REMOVE_HEAD(&p->free_blocks, link);
+	while ((block = STAILQ_FIRST(&p->locked.free_blocks))) {
+		STAILQ_REMOVE_HEAD(&p->locked.free_blocks, link);
 		free(block);
 	}
 }

@@ -21,7 +21,7 @@ void prefetch_answer(struct prefetch *p, struct prefetch_demand *list, int rc, c
 	while (list) {
 		struct prefetch_demand *demand = list;
 		list = demand->next; /* done may free it */
-		prefetch_hist_add(&p->waits, base_now_ns() - demand->asked_ns);
+		prefetch_hist_add(&p->figures.waits, base_now_ns() - demand->asked_ns);
 		if (rc == 0)
 			count(&p->counters.delivered_bytes, buffer->len);
 		demand->done(demand, rc, rc == 0 ? buffer->data : NULL, rc == 0 ? buffer->len : 0);
@@ -39,7 +39,7 @@ static bool verified(const struct prefetch_read *read, const struct prefetch_blo
  * lock.  Returns false when this was the second read, when the engine is being freed or when there is no memory. */
 static bool read_again(struct prefetch *p, struct prefetch_block *block)
 {
-	if (block->read->again || p->stopping)
+	if (block->read->again || p->locked.stopping)
 		return false;
 	struct prefetch_read *again = prefetch_read_new(p);
 	if (!again)
@@ -53,7 +53,7 @@ static bool read_again(struct prefetch *p, struct prefetch_block *block)
 	again->state = PREFETCH_READ_QUEUED;
 	block->read = again;
 	STAILQ_INSERT_TAIL(&again->blocks, block, link);
-	TAILQ_INSERT_TAIL(&p->urgent, again, link);
+	TAILQ_INSERT_TAIL(&p->locked.urgent, again, link);
 	prefetch_engine_step(p, PREFETCH_WORK);
 	return true;
 }
@@ -67,7 +67,7 @@ static void item_block_done(struct prefetch *p, struct prefetch_item *item, int 
 	item->refused |= stored && rc == -ENOENT;
 	if (--item->pending)
 		return;
-	STAILQ_INSERT_TAIL(&p->arrived, item, link);
+	STAILQ_INSERT_TAIL(&p->locked.arrived, item, link);
 	if (item->stream->state == PREFETCH_STREAM_CLOSING || item->refused)
 		prefetch_engine_step(p, PREFETCH_NEWS);
 }
@@ -78,9 +78,9 @@ static int store(struct prefetch *p, const struct prefetch_block *block)
 	const struct cache_buffer *buffer = block->buffer;
 	uint32_t file = (uint32_t)(block->key >> 32);
 	uint64_t offset = (block->key & UINT32_MAX) * SHARD_BLOCK;
-	atomic_store(&p->storing_ns, base_now_ns());
+	atomic_store(&p->delivery.storing_ns, base_now_ns());
 	int rc = p->sink->ops->store(p->sink, file, offset, buffer->data, buffer->len);
-	atomic_store(&p->storing_ns, 0);
+	atomic_store(&p->delivery.storing_ns, 0);
 	if (rc == 0)
 		count(&p->counters.stored_bytes, buffer->len);
 	return rc;
@@ -111,12 +111,12 @@ static int take_bytes(struct prefetch *p, struct prefetch_read *read, struct pre
 /* Counts a bad block once, though each demand for it reads it again.  Under lock. */
 static void count_bad(struct prefetch *p, uint64_t key)
 {
-	uint64_t n = p->n_bad < PREFETCH_BAD_MAX ? p->n_bad : PREFETCH_BAD_MAX;
+	uint64_t n = p->delivery.n_bad < PREFETCH_BAD_MAX ? p->delivery.n_bad : PREFETCH_BAD_MAX;
 	for (uint64_t i = 0; i < n; i++) {
-		if (p->bad[i] == key)
+		if (p->delivery.bad[i] == key)
 			return;
 	}
-	p->bad[p->n_bad++ % PREFETCH_BAD_MAX] = key;
+	p->delivery.bad[p->delivery.n_bad++ % PREFETCH_BAD_MAX] = key;
 	count(&p->counters.bad_blocks, 1);
 }
 
@@ -216,8 +216,8 @@ static void store_later(struct prefetch *p, struct prefetch_read *read)
 	read->answered = true;
 	read->urgent = false;
 	read->state = PREFETCH_READ_LANDED;
-	TAILQ_INSERT_TAIL(&p->landed, read, link);
-	pthread_cond_signal(&p->landed_cv);
+	TAILQ_INSERT_TAIL(&p->delivery.landed, read, link);
+	pthread_cond_signal(&p->delivery.landed_cv);
 }
 
 /* All demands are answered before the first store. */
@@ -248,7 +248,7 @@ void prefetch_deliver_read(struct prefetch *p, struct prefetch_read *read, bool 
 		end_blocks(p, &batch, true);
 	}
 	if (read->area && read->ahead)
-		atomic_fetch_sub(&p->ahead_landing, read->area->span.bytes);
+		atomic_fetch_sub(&p->reading.ahead_landing, read->area->span.bytes);
 	if (read->area)
 		cache_area_put(p->cache, read->area);
 	read->area = NULL;
@@ -264,13 +264,13 @@ void *prefetch_deliver_run(void *arg)
 	for (;;) {
 		prefetch_lock(p);
 		struct prefetch_read *read;
-		while (!(read = TAILQ_FIRST(&p->landed)) && !p->deliver_stop) {
-			p->deliver_idle = true;
-			pthread_cond_wait(&p->landed_cv, &p->lock);
-			p->deliver_idle = false;
+		while (!(read = TAILQ_FIRST(&p->delivery.landed)) && !p->delivery.stop) {
+			p->delivery.idle = true;
+			pthread_cond_wait(&p->delivery.landed_cv, &p->lock);
+			p->delivery.idle = false;
 		}
 		if (read) {
-			TAILQ_REMOVE(&p->landed, read, link);
+			TAILQ_REMOVE(&p->delivery.landed, read, link);
 			read->state = PREFETCH_READ_DELIVERY;
 		}
 		prefetch_unlock(p);

@@ -26,8 +26,8 @@ void prefetch_lock(struct prefetch *p)
 
 void prefetch_unlock(struct prefetch *p)
 {
-	bool wake = p->wake_due;
-	p->wake_due = false;
+	bool wake = p->locked.wake_due;
+	p->locked.wake_due = false;
 	pthread_mutex_unlock(&p->lock);
 	if (wake)
 		prefetch_io_wake(p->io);
@@ -47,10 +47,10 @@ void prefetch_engine_step(struct prefetch *p, enum prefetch_engine_step step)
 		[PREFETCH_SLEEPS] = { AS, NEVER, AS_ST, NEVER, NEVER },
 		[PREFETCH_WOKEN] = { AW, PO, NEVER, AW, ST },
 	};
-	int to = next[step][p->state];
+	int to = next[step][p->locked.state];
 	assert(to != NEVER);
-	p->wake_due |= p->state >= PREFETCH_ASLEEP && to < PREFETCH_ASLEEP && step != PREFETCH_WOKEN;
-	p->state = (enum prefetch_engine_state)to;
+	p->locked.wake_due |= p->locked.state >= PREFETCH_ASLEEP && to < PREFETCH_ASLEEP && step != PREFETCH_WOKEN;
+	p->locked.state = (enum prefetch_engine_state)to;
 }
 
 /* Returns true when a single reader waits for a small read and there is no other work.  Then the engine thread
@@ -58,9 +58,9 @@ void prefetch_engine_step(struct prefetch *p, enum prefetch_engine_step step)
 static bool alone(const struct prefetch *p, const struct prefetch_read *read)
 {
 	const struct prefetch_block *block = STAILQ_FIRST(&read->blocks);
-	return read->urgent && !read->ahead && !p->inflight && p->deliver_idle && TAILQ_EMPTY(&p->landed) &&
-	       TAILQ_EMPTY(&p->urgent) && read->len <= ALONE_BYTES && block && !block->item &&
-	       !STAILQ_NEXT(block, link);
+	return read->urgent && !read->ahead && !p->reading.inflight && p->delivery.idle &&
+	       TAILQ_EMPTY(&p->delivery.landed) && TAILQ_EMPTY(&p->locked.urgent) && read->len <= ALONE_BYTES &&
+	       block && !block->item && !STAILQ_NEXT(block, link);
 }
 
 /* Counts a failed read once, even if it is tried again.  Returns false when it was counted before. */
@@ -80,7 +80,7 @@ void prefetch_engine_land(struct prefetch *p, struct prefetch_read *read, int rc
 	read->slot = UINT32_MAX;
 	if (rc < 0 && read->area) {
 		if (read->ahead)
-			atomic_fetch_sub(&p->ahead_landing, read->area->span.bytes);
+			atomic_fetch_sub(&p->reading.ahead_landing, read->area->span.bytes);
 		cache_area_put(p->cache, read->area);
 		read->area = NULL;
 	}
@@ -94,10 +94,10 @@ void prefetch_engine_land(struct prefetch *p, struct prefetch_read *read, int rc
 	}
 	read->state = PREFETCH_READ_LANDED;
 	if (read->urgent)
-		TAILQ_INSERT_HEAD(&p->landed, read, link);
+		TAILQ_INSERT_HEAD(&p->delivery.landed, read, link);
 	else
-		TAILQ_INSERT_TAIL(&p->landed, read, link);
-	pthread_cond_signal(&p->landed_cv);
+		TAILQ_INSERT_TAIL(&p->delivery.landed, read, link);
+	pthread_cond_signal(&p->delivery.landed_cv);
 	prefetch_unlock(p);
 }
 
@@ -123,8 +123,8 @@ static void submit(struct prefetch *p, struct prefetch_read *read)
 	};
 	read->submitted_ns = base_now_ns();
 	count(&p->counters.reads, 1);
-	p->inflight++;
-	p->inflight_ahead += read->ahead;
+	p->reading.inflight++;
+	p->reading.inflight_ahead += read->ahead;
 	prefetch_io_submit(p->io, &read->op);
 }
 
@@ -141,7 +141,7 @@ int prefetch_engine_start(struct prefetch *p, struct prefetch_read *read)
 		return 0;
 	}
 	const struct prefetch_object *object = prefetch_files_object(p->files, read->slot);
-	atomic_store_explicit(&p->direct, object->direct, memory_order_relaxed);
+	atomic_store_explicit(&p->figures.direct, object->direct, memory_order_relaxed);
 	uint64_t mask = object->align - 1;
 	read->start = read->offset & ~mask;
 	read->want = (uint32_t)(read->offset + read->len - read->start);
@@ -157,7 +157,7 @@ int prefetch_engine_start(struct prefetch *p, struct prefetch_read *read)
 		return 0;
 	}
 	if (read->ahead)
-		atomic_fetch_add(&p->ahead_landing, read->area->span.bytes);
+		atomic_fetch_add(&p->reading.ahead_landing, read->area->span.bytes);
 	submit(p, read);
 	return 0;
 }
@@ -168,7 +168,7 @@ static bool leave_direct(struct prefetch *p, struct prefetch_read *read)
 {
 	if (!prefetch_files_leave_direct(prefetch_files_object(p->files, read->slot)))
 		return false;
-	atomic_store_explicit(&p->direct, false, memory_order_relaxed);
+	atomic_store_explicit(&p->figures.direct, false, memory_order_relaxed);
 	return true;
 }
 
@@ -219,13 +219,13 @@ static void finish(struct prefetch *p, struct prefetch_read *read)
 /* Inserts a finished read into `delayed`, which is sorted by due_ns. */
 static void delay(struct prefetch *p, struct prefetch_read *read)
 {
-	struct prefetch_read *after = TAILQ_LAST(&p->delayed, prefetch_read_list);
+	struct prefetch_read *after = TAILQ_LAST(&p->reading.delayed, prefetch_read_list);
 	while (after && after->due_ns > read->due_ns)
 		after = TAILQ_PREV(after, prefetch_read_list, link);
 	if (after)
-		TAILQ_INSERT_AFTER(&p->delayed, after, read, link);
+		TAILQ_INSERT_AFTER(&p->reading.delayed, after, read, link);
 	else
-		TAILQ_INSERT_HEAD(&p->delayed, read, link);
+		TAILQ_INSERT_HEAD(&p->reading.delayed, read, link);
 }
 
 /* A read has come back from the source. */
@@ -234,11 +234,11 @@ static void came_back(struct prefetch *p, struct prefetch_read *read)
 	if (read->ahead) {
 		uint64_t bytes = read->op.res > 0 ? (uint64_t)read->op.res : 0;
 		uint64_t now = base_now_ns();
-		prefetch_depth_feed(&p->depth, now, now - read->submitted_ns, bytes, p->device_full);
+		prefetch_depth_feed(&p->reading.depth, now, now - read->submitted_ns, bytes, p->reading.device_full);
 	}
-	p->inflight--;
-	p->inflight_ahead -= read->ahead;
-	atomic_store_explicit(&p->stat_inflight, p->inflight, memory_order_relaxed);
+	p->reading.inflight--;
+	p->reading.inflight_ahead -= read->ahead;
+	atomic_store_explicit(&p->figures.inflight, p->reading.inflight, memory_order_relaxed);
 	finish(p, read);
 }
 
@@ -263,11 +263,11 @@ static void reap(struct prefetch *p, struct prefetch_op *done)
 static int64_t reap_delayed(struct prefetch *p)
 {
 	struct prefetch_read *read;
-	while ((read = TAILQ_FIRST(&p->delayed))) {
+	while ((read = TAILQ_FIRST(&p->reading.delayed))) {
 		uint64_t now = base_now_ns();
 		if (read->due_ns > now)
 			return (int64_t)(read->due_ns - now);
-		TAILQ_REMOVE(&p->delayed, read, link);
+		TAILQ_REMOVE(&p->reading.delayed, read, link);
 		came_back(p, read);
 	}
 	return -1;
@@ -277,11 +277,11 @@ static int64_t reap_delayed(struct prefetch *p)
  * Under lock. */
 static struct prefetch_read *next_urgent(struct prefetch *p, bool *ret_held)
 {
-	struct prefetch_read *read = TAILQ_FIRST(&p->urgent);
+	struct prefetch_read *read = TAILQ_FIRST(&p->locked.urgent);
 	*ret_held = false;
-	if (!read || p->stopping || prefetch_schedule_room_ns(p) == 0)
+	if (!read || p->locked.stopping || prefetch_schedule_room_ns(p) == 0)
 		return read;
-	TAILQ_FOREACH(read, &p->urgent, link)
+	TAILQ_FOREACH(read, &p->locked.urgent, link)
 	{
 		if (prefetch_schedule_cannot_wait(p, read))
 			return read;
@@ -293,16 +293,16 @@ static struct prefetch_read *next_urgent(struct prefetch *p, bool *ret_held)
 /* Starts the reads in `urgent`.  Returns true when it has started all of them. */
 static bool start_urgent(struct prefetch *p)
 {
-	while (p->inflight < PREFETCH_OPS_MAX) {
+	while (p->reading.inflight < PREFETCH_OPS_MAX) {
 		prefetch_lock(p);
 		bool held;
 		struct prefetch_read *read = next_urgent(p, &held);
 		if (read) {
-			TAILQ_REMOVE(&p->urgent, read, link);
+			TAILQ_REMOVE(&p->locked.urgent, read, link);
 			read->state = PREFETCH_READ_INFLIGHT;
 		}
 		prefetch_engine_step(p, read || held ? PREFETCH_ASKS : PREFETCH_SERVED);
-		bool stopping = p->stopping;
+		bool stopping = p->locked.stopping;
 		prefetch_unlock(p);
 		if (!read)
 			return !held;
@@ -315,7 +315,7 @@ static bool start_urgent(struct prefetch *p)
 			continue;
 		prefetch_lock_for_scope(p);
 		read->state = PREFETCH_READ_QUEUED;
-		TAILQ_INSERT_HEAD(&p->urgent, read, link);
+		TAILQ_INSERT_HEAD(&p->locked.urgent, read, link);
 		return false;
 	}
 	return false;
@@ -329,13 +329,13 @@ static int64_t deliver_past_store(struct prefetch *p)
 	int64_t again_ns = -1;
 	struct prefetch_read *read;
 	prefetch_lock(p);
-	while ((read = TAILQ_FIRST(&p->landed)) && read->urgent) {
-		uint64_t since_ns = atomic_load(&p->storing_ns);
+	while ((read = TAILQ_FIRST(&p->delivery.landed)) && read->urgent) {
+		uint64_t since_ns = atomic_load(&p->delivery.storing_ns);
 		uint64_t waited_ns = since_ns ? base_now_ns() - since_ns : 0;
 		again_ns = waited_ns < STORE_WAIT_NS ? (int64_t)(STORE_WAIT_NS - waited_ns) : -1;
 		if (again_ns >= 0)
 			break;
-		TAILQ_REMOVE(&p->landed, read, link);
+		TAILQ_REMOVE(&p->delivery.landed, read, link);
 		read->state = PREFETCH_READ_DELIVERY;
 		prefetch_unlock(p);
 		prefetch_deliver_read(p, read, false);
@@ -355,9 +355,10 @@ static int64_t sooner(int64_t a_ns, int64_t b_ns)
 static bool prepare_sleep(struct prefetch *p, bool drained, bool *ret_exit)
 {
 	prefetch_lock_for_scope(p);
-	bool work = drained ? !TAILQ_EMPTY(&p->urgent) : p->state == PREFETCH_AWAKE && p->inflight < PREFETCH_OPS_MAX;
-	*ret_exit = p->stopping && TAILQ_EMPTY(&p->urgent) && !p->inflight;
-	if (work || *ret_exit || p->state == PREFETCH_POKED)
+	bool work = drained ? !TAILQ_EMPTY(&p->locked.urgent)
+	                    : p->locked.state == PREFETCH_AWAKE && p->reading.inflight < PREFETCH_OPS_MAX;
+	*ret_exit = p->locked.stopping && TAILQ_EMPTY(&p->locked.urgent) && !p->reading.inflight;
+	if (work || *ret_exit || p->locked.state == PREFETCH_POKED)
 		return false;
 	prefetch_engine_step(p, PREFETCH_SLEEPS);
 	return true;
@@ -404,18 +405,18 @@ void *prefetch_engine_run(void *arg)
 {
 	struct prefetch *p = arg;
 	pthread_setname_np(pthread_self(), "engine");
-	p->tid = gettid();
+	p->figures.tid = gettid();
 	take_short_slices();
 	int rc = engine_init(p);
 	prefetch_lock(p);
-	p->started = rc < 0 ? rc : 1;
-	pthread_cond_signal(&p->started_cv);
+	p->locked.started = rc < 0 ? rc : 1;
+	pthread_cond_signal(&p->locked.started_cv);
 	prefetch_unlock(p);
 	if (rc < 0)
 		return NULL;
 
 	for (bool leave = false; !leave;) {
-		atomic_store_explicit(&p->stat_busy_ns, base_now_ns(), memory_order_relaxed);
+		atomic_store_explicit(&p->figures.busy_ns, base_now_ns(), memory_order_relaxed);
 		prefetch_schedule_news(p);
 		int64_t timeout = reap_delayed(p);
 		bool drained = start_urgent(p);
@@ -428,13 +429,13 @@ void *prefetch_engine_run(void *arg)
 		bool sleep = prepare_sleep(p, drained, &leave);
 		if (leave)
 			break;
-		atomic_store_explicit(&p->stat_inflight, p->inflight, memory_order_relaxed);
-		atomic_store_explicit(&p->stat_depth, p->depth.settled, memory_order_relaxed);
-		atomic_store_explicit(&p->stat_rate, prefetch_depth_rate(&p->depth), memory_order_relaxed);
-		p->device_full = p->inflight_ahead >= p->depth.depth;
-		atomic_store_explicit(&p->stat_busy_ns, 0, memory_order_relaxed);
+		atomic_store_explicit(&p->figures.inflight, p->reading.inflight, memory_order_relaxed);
+		atomic_store_explicit(&p->figures.depth, p->reading.depth.settled, memory_order_relaxed);
+		atomic_store_explicit(&p->figures.rate, prefetch_depth_rate(&p->reading.depth), memory_order_relaxed);
+		p->reading.device_full = p->reading.inflight_ahead >= p->reading.depth.depth;
+		atomic_store_explicit(&p->figures.busy_ns, 0, memory_order_relaxed);
 		prefetch_io_wait(p->io, sleep ? timeout : 0, &done);
-		atomic_store_explicit(&p->stat_busy_ns, base_now_ns(), memory_order_relaxed);
+		atomic_store_explicit(&p->figures.busy_ns, base_now_ns(), memory_order_relaxed);
 		if (sleep) {
 			prefetch_lock_for_scope(p);
 			prefetch_engine_step(p, PREFETCH_WOKEN);
@@ -443,7 +444,7 @@ void *prefetch_engine_run(void *arg)
 	}
 	prefetch_files_free(p->files);
 	prefetch_lock_for_scope(p);
-	p->deliver_stop = true;
-	pthread_cond_signal(&p->landed_cv);
+	p->delivery.stop = true;
+	pthread_cond_signal(&p->delivery.landed_cv);
 	return NULL;
 }

@@ -162,7 +162,7 @@ struct prefetch_stream {
 	uint64_t ahead_bytes;             /* fetched and not used */
 	uint64_t lag_bytes;               /* the part of ahead_bytes below `high` */
 	_Atomic uint64_t window;          /* most ahead_bytes, while nothing is in memory yet */
-	uint64_t used_at;                 /* prefetch.all_uses at its latest use */
+	uint64_t used_at;                 /* prefetch_schedule.all_uses at its latest use */
 	uint32_t missing;                 /* share of the latest turns looked at that had to be fetched, in 1/65536 */
 	uint32_t batch;                   /* turns of the next announcement */
 	/* When the sink has lost what was announced (lost.c): */
@@ -254,6 +254,105 @@ enum prefetch_engine_step {
 	PREFETCH_WOKEN, /* prefetch_io_wait has returned */
 };
 
+/* What `lock` guards. */
+struct prefetch_locked {
+	struct prefetch_block *blocks[PREFETCH_BLOCK_BUCKETS];
+	struct prefetch_read_list urgent; /* reads that wait to be submitted */
+	struct prefetch_read_list free_reads;
+	struct prefetch_block_list free_blocks;
+	pthread_cond_t started_cv;
+	int started;                   /* 1: the engine thread runs; < 0: -errno of its start; 0: not known yet */
+	struct prefetch_event *events; /* a vector that grows */
+	size_t n_events, events_room;
+	struct prefetch_item_list arrived;        /* items without pending blocks, for the ledger */
+	struct prefetch_stream_list streams;      /* all that exist */
+	pthread_cond_t streams_cv;                /* a stream's state changed */
+	_Atomic enum prefetch_engine_state state; /* prefetch_engine_step changes it; read without the lock, too */
+	bool wake_due;                            /* prefetch_unlock must wake the engine thread */
+	bool stopping;                            /* no new work */
+	uint64_t share_bytes;                     /* sink_bytes of prefetch_share; 0: not called */
+	uint64_t new_memory_bytes;                /* of prefetch_set_memory, not taken up yet; 0: none */
+	struct prefetch_run runs[PREFETCH_RUNS];
+	uint32_t run_at; /* modulo PREFETCH_RUNS: the place of the next run */
+};
+
+/* The deliver thread's work, under `lock`. */
+struct prefetch_delivery {
+	struct prefetch_read_list landed; /* reads that wait for delivery, urgent ones first */
+	pthread_cond_t landed_cv;
+	bool idle;                      /* the thread waits for work */
+	bool stop;                      /* the engine thread has ended: the reads in `landed` are the last ones */
+	uint64_t bad[PREFETCH_BAD_MAX]; /* a ring of keys: the blocks found bad last */
+	uint64_t n_bad;                 /* blocks that were ever found bad */
+	_Atomic uint64_t storing_ns;    /* without lock: when it entered the sink's store; 0: it is not there */
+};
+
+/* The lister thread's work, under `lock`; the announcements are in the streams. */
+struct prefetch_lister {
+	pthread_cond_t cv; /* announcements or drops, or `stop` */
+	bool asked;        /* it must hand `drops` to the sink */
+	bool busy;         /* it is doing that */
+	bool stop;
+	/* Owned by the engine thread; the lister reads it while it is asked or busy: */
+	struct cache_victim drops[PREFETCH_DROPS_MAX];
+	size_t n_drops;
+	uint64_t since_ns; /* when the lister was given `drops` */
+};
+
+/* Reads in flight.  Owned by the engine thread. */
+struct prefetch_reading {
+	struct prefetch_read_list delayed; /* finished reads that wait for their due_ns, by due_ns */
+	struct prefetch_read_list parked;  /* scheduled reads that wait for memory or an entry of the file table */
+	uint32_t inflight;                 /* reads in flight */
+	uint32_t inflight_ahead;           /* scheduled ones of them */
+	bool device_full; /* when the engine last waited, as many scheduled reads were in flight as the depth allows */
+	struct prefetch_depth depth;
+	_Atomic uint64_t ahead_landing; /* bytes of landing memory held by scheduled reads; delivery subtracts */
+};
+
+/* What the schedule works with.  Owned by the engine thread. */
+struct prefetch_schedule {
+	struct prefetch_event *events_spare; /* swapped with prefetch_locked.events */
+	size_t events_spare_room;
+	struct prefetch_item_list free_items;
+	struct prefetch_want *wants; /* PREFETCH_WANTS_MAX of them */
+	uint64_t budget;             /* bytes that the ledger may hold without losses */
+	uint64_t share_most;         /* most that `budget` may grow to since prefetch_share */
+	uint64_t room;               /* bytes: demands wait while the ledger holds more and drops are under way */
+	uint64_t drop_lag;           /* lag_bytes of the ledger */
+	uint64_t cost_bytes, n_cost; /* cost of all fetched samples, and their number: for the mean */
+	uint64_t all_uses;           /* uses of all streams */
+	uint32_t n_live;             /* live streams */
+	uint32_t n_here;             /* those of them that read ahead and are not away */
+	uint64_t here_left;          /* the fewest turns that one of those has left in its epoch */
+	bool share_pending;          /* prefetch_share waits for samples that are coming */
+	_Atomic bool shared;         /* prefetch_share took effect; any thread reads it */
+};
+
+/* What the sink has lost (lost.c).  Owned by the engine thread. */
+struct prefetch_losses {
+	uint64_t since_ns;  /* start of the interval of `recently` */
+	uint64_t shrunk_ns; /* when the ledger's budget last changed because of losses; 0: it is the whole budget */
+	uint32_t recently;  /* losses in this interval */
+	uint32_t latest;    /* the sample lost last */
+	uint32_t uses;      /* uses since the count began, less than PREFETCH_LOST_USES */
+	uint32_t lost;      /* samples that were lost since then */
+	uint64_t first_ns;  /* when the first of them was lost */
+	bool refetch;       /* the next refetch_turns of all streams must be fetched again */
+	uint32_t refetch_turns;
+	uint64_t refetch_uses; /* uses since `refetch` was last set */
+	uint64_t refetch_ns;   /* when it was last set; 0: never */
+};
+
+/* For the statistics; any thread. */
+struct prefetch_figures {
+	_Atomic uint32_t inflight, depth;
+	_Atomic uint64_t rate, busy_ns;
+	_Atomic pid_t tid;
+	_Atomic bool direct;
+	struct prefetch_hist waits;
+};
+
 /* An engine. */
 struct prefetch {
 	/* Constant, but for what they point to: */
@@ -265,84 +364,20 @@ struct prefetch {
 	struct prefetch_files *files;   /* for the engine thread */
 	struct cache_ledger *ledger;    /* for the engine thread; NULL without a sink */
 	struct prefetch_sink *sink;
-	pthread_t engine, deliver, lister;
+	uint32_t run_max; /* blocks of a large file that are read ahead at a time, at most */
+	pthread_t engine_thread, deliver_thread, lister_thread;
 
 	pthread_mutex_t lock;
-	/* Under lock: */
-	struct prefetch_block *blocks[PREFETCH_BLOCK_BUCKETS];
-	struct prefetch_read_list urgent; /* reads that wait to be submitted */
-	struct prefetch_read_list landed; /* reads that wait for delivery, urgent ones first */
-	struct prefetch_read_list free_reads;
-	struct prefetch_block_list free_blocks;
-	pthread_cond_t landed_cv;
-	pthread_cond_t started_cv;
-	int started;                   /* 1: the engine thread runs; < 0: -errno of its start; 0: not known yet */
-	struct prefetch_event *events; /* a vector that grows */
-	size_t n_events, events_room;
-	struct prefetch_item_list arrived;   /* items without pending blocks, for the ledger */
-	struct prefetch_stream_list streams; /* all that exist */
-	pthread_cond_t streams_cv;           /* a stream's state changed */
-	pthread_cond_t lister_cv;            /* announcements or drops, or lister_stop */
-	bool drops_asked;                    /* the lister must hand `drops` to the sink */
-	bool drops_busy;                     /* the lister is doing it */
-	bool lister_stop;
-	_Atomic enum prefetch_engine_state state; /* changed by prefetch_engine_step under lock; anybody may read it */
-	bool wake_due;                            /* prefetch_unlock must wake the engine thread */
-	bool stopping;                            /* no new work */
-	bool deliver_idle;                        /* the deliver thread waits for work */
-	bool deliver_stop;              /* the engine thread has ended: the reads in `landed` are the last ones */
-	uint64_t bad[PREFETCH_BAD_MAX]; /* a ring of keys: the blocks found bad last */
-	uint64_t n_bad;                 /* blocks that were ever found bad */
-	uint64_t share_bytes;           /* sink_bytes of prefetch_share; 0: not called */
-	uint64_t new_memory_bytes;      /* of prefetch_set_memory, not taken up yet; 0: none */
-	struct prefetch_run runs[PREFETCH_RUNS];
-	uint32_t run_at;  /* modulo PREFETCH_RUNS: the place of the next run */
-	uint32_t run_max; /* most blocks that are read ahead at a time; constant */
-	/* Owned by the engine thread: */
-	struct cache_victim drops[PREFETCH_DROPS_MAX]; /* the lister reads it while drops_asked or drops_busy */
-	size_t n_drops;
-	struct prefetch_read_list delayed; /* finished reads that wait for their due_ns, by due_ns */
-	uint32_t inflight;                 /* reads in flight */
-	uint32_t inflight_ahead;           /* scheduled ones of them */
-	bool device_full; /* when the engine last waited, as many scheduled reads were in flight as the depth allows */
-	struct prefetch_depth depth;
-	struct prefetch_event *events_spare; /* swapped with `events` */
-	size_t events_spare_room;
-	struct prefetch_item_list free_items;
-	struct prefetch_want *wants;      /* PREFETCH_WANTS_MAX of them */
-	struct prefetch_read_list parked; /* scheduled reads that wait for memory or an entry of the file table */
-	uint64_t budget;                  /* bytes that the ledger may hold without losses */
-	uint64_t share_most;              /* most that `budget` may grow to since prefetch_share */
-	uint64_t room;                    /* bytes: demands wait while the ledger holds more and drops are under way */
-	uint64_t drop_lag;                /* lag_bytes of the ledger */
-	uint64_t cost_bytes, n_cost;      /* cost of all fetched samples, and their number: for the mean */
-	uint64_t drops_since_ns;          /* when the lister was given `drops` */
-	uint64_t lost_since_ns;           /* start of the interval of lost_recently */
-	uint64_t shrunk_ns;     /* when the ledger's budget last changed because of losses; 0: it is `budget` */
-	uint32_t lost_recently; /* losses in this interval */
-	uint32_t lost_latest;   /* the sample lost last */
-	uint64_t all_uses;      /* uses of all streams */
-	uint32_t n_live;        /* live streams */
-	uint32_t n_here;        /* those of them that read ahead and are not away */
-	uint64_t here_left;     /* the fewest turns that one of those has left in its epoch */
-	uint32_t uses;          /* uses since the count began, less than PREFETCH_LOST_USES */
-	uint32_t lost;          /* samples that were lost since then */
-	uint64_t lost_first_ns; /* when the first of them was lost */
-	bool refetch;           /* the next refetch_turns of all streams must be fetched again */
-	uint32_t refetch_turns;
-	uint64_t refetch_uses; /* uses since `refetch` was last set */
-	uint64_t refetch_ns;   /* when it was last set; 0: never */
-	bool share_pending;    /* prefetch_share waits for samples that are coming */
-	/* Any thread: */
-	_Atomic uint64_t ahead_landing; /* bytes of landing memory held by scheduled reads */
-	_Atomic uint32_t stat_inflight, stat_depth;
-	_Atomic uint64_t stat_rate, stat_busy_ns;
-	_Atomic pid_t tid;
-	_Atomic bool direct;
-	_Atomic bool shared;         /* set by the engine thread */
-	_Atomic uint64_t storing_ns; /* when the deliver thread entered the sink's store; 0: it is not there */
+	struct prefetch_locked locked;
+	struct prefetch_delivery delivery;
+	struct prefetch_lister lister;
+
+	struct prefetch_reading reading;
+	struct prefetch_schedule schedule;
+	struct prefetch_losses losses;
+
 	struct prefetch_counters counters;
-	struct prefetch_hist waits;
+	struct prefetch_figures figures;
 };
 
 /* prefetch.c: releases a buffer of the cache, and wakes the engine thread if that waits for memory.  So use it

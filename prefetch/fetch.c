@@ -25,9 +25,9 @@ enum {
 static struct prefetch_item *item_new(
         struct prefetch *p, struct prefetch_stream *stream, uint64_t seq, uint32_t sample, uint64_t cost)
 {
-	struct prefetch_item *item = STAILQ_FIRST(&p->free_items);
+	struct prefetch_item *item = STAILQ_FIRST(&p->schedule.free_items);
 	if (item)
-		STAILQ_REMOVE_HEAD(&p->free_items, link);
+		STAILQ_REMOVE_HEAD(&p->schedule.free_items, link);
 	else
 		item = malloc(sizeof(*item));
 	if (!item)
@@ -39,7 +39,7 @@ static struct prefetch_item *item_new(
 	return item;
 }
 
-/* Appends the blocks of a file to p->wants.  Returns 0, -EFBIG (more than a fetch can hold) or an error of the
+/* Appends the blocks of a file to p->schedule.wants.  Returns 0, -EFBIG (more than a fetch can hold) or an error of the
  * index. */
 static int want_file(struct prefetch *p, uint32_t file, struct prefetch_item *item, uint32_t *n)
 {
@@ -49,7 +49,7 @@ static int want_file(struct prefetch *p, uint32_t file, struct prefetch_item *it
 	if (blocks > PREFETCH_WANTS_MAX - *n)
 		return -EFBIG;
 	for (uint32_t b = 0; rc == 0 && b < blocks; b++) {
-		struct prefetch_want *w = &p->wants[*n];
+		struct prefetch_want *w = &p->schedule.wants[*n];
 		*w = (struct prefetch_want){ .key = cache_block_key(file, b), .shard = f.shard, .item = item };
 		rc = shard_index_block(p->options.index, file, b, &w->offset, &w->len, &w->xxh3);
 		if (rc == 0)
@@ -72,7 +72,7 @@ static int want_sample(struct prefetch *p, uint32_t sample, struct prefetch_item
 	return rc;
 }
 
-/* What a fetch collects before it starts reads: blocks in p->wants[0 .. n), and their items.  An item has no blocks
+/* What a fetch collects before it starts reads: blocks in p->schedule.wants[0 .. n), and their items.  An item has no blocks
  * if its files are empty. */
 struct fetch {
 	uint32_t n;
@@ -95,8 +95,8 @@ static int take(struct prefetch *p, struct prefetch_stream *stream, uint64_t seq
 		rc = cache_ledger_fetch(p->ledger, &stream->tl, seq, sample, cost);
 	if (rc < 0)
 		return rc;
-	p->cost_bytes += cost;
-	p->n_cost++;
+	p->schedule.cost_bytes += cost;
+	p->schedule.n_cost++;
 	struct prefetch_item *item = item_new(p, stream, seq, sample, cost);
 	rc = item ? want_sample(p, sample, item, &fetch->n) : -ENOMEM;
 	if (!was_ahead)
@@ -112,7 +112,7 @@ static int take(struct prefetch *p, struct prefetch_stream *stream, uint64_t seq
 	cache_ledger_arrived(p->ledger, &stream->tl, seq, sample, cost, false);
 	if (item) {
 		stream->items--;
-		STAILQ_INSERT_HEAD(&p->free_items, item, link);
+		STAILQ_INSERT_HEAD(&p->schedule.free_items, item, link);
 	}
 	return rc;
 }
@@ -229,7 +229,7 @@ static void merge(struct prefetch *p, uint32_t n, struct prefetch_read_list *rea
 {
 	struct prefetch_read *read = NULL;
 	for (uint32_t i = 0; i < n; i++) {
-		const struct prefetch_want *w = &p->wants[i];
+		const struct prefetch_want *w = &p->schedule.wants[i];
 		if (!w->block)
 			continue;
 		uint64_t end = read ? read->offset + read->len : 0;
@@ -258,10 +258,10 @@ static void merge(struct prefetch *p, uint32_t n, struct prefetch_read_list *rea
 bool prefetch_fetch_parked(struct prefetch *p)
 {
 	struct prefetch_read *read;
-	while ((read = TAILQ_FIRST(&p->parked))) {
-		TAILQ_REMOVE(&p->parked, read, link);
+	while ((read = TAILQ_FIRST(&p->reading.parked))) {
+		TAILQ_REMOVE(&p->reading.parked, read, link);
 		if (prefetch_engine_start(p, read) < 0) {
-			TAILQ_INSERT_HEAD(&p->parked, read, link);
+			TAILQ_INSERT_HEAD(&p->reading.parked, read, link);
 			return false;
 		}
 	}
@@ -276,27 +276,27 @@ static void publish(struct prefetch *p, struct fetch *fetch)
 	struct prefetch_read *from_memory = NULL, *read;
 	struct prefetch_item *item;
 	if (fetch->n > 1)
-		qsort(p->wants, fetch->n, sizeof(p->wants[0]), by_place);
+		qsort(p->schedule.wants, fetch->n, sizeof(p->schedule.wants[0]), by_place);
 	prefetch_lock(p);
 	for (uint32_t i = 0; i < fetch->n; i++)
-		publish_block(p, &p->wants[i], &from_memory);
+		publish_block(p, &p->schedule.wants[i], &from_memory);
 	merge(p, fetch->n, &reads);
 	while ((item = STAILQ_FIRST(&fetch->items))) {
 		STAILQ_REMOVE_HEAD(&fetch->items, link);
 		if (--item->pending == 0)
 			STAILQ_INSERT_TAIL(&ready, item, link);
 	}
-	STAILQ_CONCAT(&p->arrived, &ready);
+	STAILQ_CONCAT(&p->locked.arrived, &ready);
 	if (from_memory) {
 		from_memory->state = PREFETCH_READ_LANDED;
-		TAILQ_INSERT_TAIL(&p->landed, from_memory, link);
-		pthread_cond_signal(&p->landed_cv);
+		TAILQ_INSERT_TAIL(&p->delivery.landed, from_memory, link);
+		pthread_cond_signal(&p->delivery.landed_cv);
 	}
 	prefetch_unlock(p);
 	while ((read = TAILQ_FIRST(&reads))) {
 		TAILQ_REMOVE(&reads, read, link);
-		if (!TAILQ_EMPTY(&p->parked) || prefetch_engine_start(p, read) < 0)
-			TAILQ_INSERT_TAIL(&p->parked, read, link);
+		if (!TAILQ_EMPTY(&p->reading.parked) || prefetch_engine_start(p, read) < 0)
+			TAILQ_INSERT_TAIL(&p->reading.parked, read, link);
 	}
 }
 

@@ -22,7 +22,7 @@ void prefetch_run_init(struct prefetch *p, uint64_t landing_bytes)
 	uint64_t blocks = landing_bytes / RUN_SHARE / SHARD_BLOCK;
 	p->run_max = blocks < RUN_BLOCKS_MAX ? (uint32_t)blocks : RUN_BLOCKS_MAX;
 	for (uint32_t i = 0; i < PREFETCH_RUNS; i++)
-		p->runs[i].file = SHARD_NONE;
+		p->locked.runs[i].file = SHARD_NONE;
 }
 
 /* Gives the blocks [*ret_from, *ret_to) of the file that are read ahead now.  Under lock. */
@@ -32,12 +32,12 @@ static void advance(struct prefetch *p, uint32_t file, uint32_t block, uint32_t 
 	struct prefetch_run *run = NULL;
 	*ret_from = *ret_to = 0;
 	for (uint32_t i = 0; i < PREFETCH_RUNS && !run; i++)
-		if (p->runs[i].file == file)
-			run = &p->runs[i];
+		if (p->locked.runs[i].file == file)
+			run = &p->locked.runs[i];
 	if (run && block + 1 == run->next)
 		return; /* another demand for the same block */
 	if (!run)
-		run = &p->runs[p->run_at++ % PREFETCH_RUNS];
+		run = &p->locked.runs[p->locked.run_at++ % PREFETCH_RUNS];
 	if (run->file != file || block != run->next) {
 		*run = (struct prefetch_run){ .file = file, .next = block + 1, .upto = block + 1 };
 		return;

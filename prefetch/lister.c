@@ -6,7 +6,7 @@
 static struct prefetch_stream *next_announcement(struct prefetch *p)
 {
 	struct prefetch_stream *stream;
-	TAILQ_FOREACH(stream, &p->streams, link)
+	TAILQ_FOREACH(stream, &p->locked.streams, link)
 	{
 		if (stream->announce_asked && !stream->announce_busy)
 			return stream;
@@ -22,8 +22,8 @@ static void announce(struct prefetch *p, struct prefetch_stream *stream)
 	stream->announce_asked = false;
 	stream->announce_busy = true;
 	/* Streams are served in rotation: this one goes behind the others. */
-	TAILQ_REMOVE(&p->streams, stream, link);
-	TAILQ_INSERT_TAIL(&p->streams, stream, link);
+	TAILQ_REMOVE(&p->locked.streams, stream, link);
+	TAILQ_INSERT_TAIL(&p->locked.streams, stream, link);
 	prefetch_unlock(p);
 	p->sink->ops->announce(p->sink, stream->options.user, epoch, turn, n);
 	prefetch_lock(p);
@@ -36,18 +36,18 @@ static void announce(struct prefetch *p, struct prefetch_stream *stream)
 	}
 	stream->announce_void = false;
 	prefetch_engine_step(p, PREFETCH_NEWS);
-	pthread_cond_broadcast(&p->streams_cv);
+	pthread_cond_broadcast(&p->locked.streams_cv);
 }
 
 /* Hands drops to the sink; locks as in announce().  The engine thread does not change the list meanwhile. */
 static void drop(struct prefetch *p)
 {
-	p->drops_asked = false;
-	p->drops_busy = true;
+	p->lister.asked = false;
+	p->lister.busy = true;
 	prefetch_unlock(p);
-	p->sink->ops->drop(p->sink, p->drops, p->n_drops);
+	p->sink->ops->drop(p->sink, p->lister.drops, p->lister.n_drops);
 	prefetch_lock(p);
-	p->drops_busy = false;
+	p->lister.busy = false;
 	prefetch_engine_step(p, PREFETCH_NEWS); /* memory came back, and there may be more to drop */
 }
 
@@ -57,14 +57,14 @@ void *prefetch_lister_run(void *arg)
 	struct prefetch *p = arg;
 	pthread_setname_np(pthread_self(), "lister");
 	prefetch_lock(p);
-	while (!p->lister_stop) {
-		struct prefetch_stream *stream = p->drops_asked ? NULL : next_announcement(p);
-		if (p->drops_asked) {
+	while (!p->lister.stop) {
+		struct prefetch_stream *stream = p->lister.asked ? NULL : next_announcement(p);
+		if (p->lister.asked) {
 			drop(p);
 		} else if (stream) {
 			announce(p, stream);
 		} else {
-			pthread_cond_wait(&p->lister_cv, &p->lock);
+			pthread_cond_wait(&p->lister.cv, &p->lock);
 			continue;
 		}
 		prefetch_unlock(p); /* wakes the engine thread */

@@ -35,19 +35,19 @@ static void shrink_budget(struct prefetch *p)
 {
 	uint64_t now = base_now_ns();
 	struct cache_ledger_stats st;
-	if (now - p->lost_since_ns > LOST_NS) {
-		p->lost_since_ns = now;
-		p->lost_recently = 0;
+	if (now - p->losses.since_ns > LOST_NS) {
+		p->losses.since_ns = now;
+		p->losses.recently = 0;
 	}
 	cache_ledger_stats_get(p->ledger, &st);
-	if (++p->lost_recently < LOST_MIN + st.resident / 64)
+	if (++p->losses.recently < LOST_MIN + st.resident / 64)
 		return;
-	if (p->shrunk_ns && now - p->shrunk_ns < LOST_NS)
+	if (p->losses.shrunk_ns && now - p->losses.shrunk_ns < LOST_NS)
 		return; /* these samples were lost before the budget shrank */
-	p->shrunk_ns = now;
-	p->lost_recently = 0;
+	p->losses.shrunk_ns = now;
+	p->losses.recently = 0;
 	uint64_t less = st.budget_bytes - st.budget_bytes / 8;
-	uint64_t least = p->budget / 8 > PREFETCH_MEMORY_MIN ? p->budget / 8 : PREFETCH_MEMORY_MIN;
+	uint64_t least = p->schedule.budget / 8 > PREFETCH_MEMORY_MIN ? p->schedule.budget / 8 : PREFETCH_MEMORY_MIN;
 	cache_ledger_set_budget(p->ledger, less > least ? less : least);
 }
 
@@ -56,15 +56,16 @@ static void shrink_budget(struct prefetch *p)
 static void regrow_budget(struct prefetch *p)
 {
 	struct cache_ledger_stats st;
-	if (!p->shrunk_ns)
+	if (!p->losses.shrunk_ns)
 		return;
 	uint64_t now = base_now_ns();
-	if (now - p->shrunk_ns < 4 * LOST_NS || (now - p->lost_since_ns < LOST_NS && p->lost_recently >= LOST_MIN))
+	if (now - p->losses.shrunk_ns < 4 * LOST_NS ||
+	        (now - p->losses.since_ns < LOST_NS && p->losses.recently >= LOST_MIN))
 		return;
 	cache_ledger_stats_get(p->ledger, &st);
-	uint64_t more = st.budget_bytes + p->budget / 16;
-	p->shrunk_ns = more >= p->budget ? 0 : now;
-	cache_ledger_set_budget(p->ledger, more >= p->budget ? p->budget : more);
+	uint64_t more = st.budget_bytes + p->schedule.budget / 16;
+	p->losses.shrunk_ns = more >= p->schedule.budget ? 0 : now;
+	cache_ledger_set_budget(p->ledger, more >= p->schedule.budget ? p->schedule.budget : more);
 }
 
 /* Announces again from the reader on, and fetches again what is not in memory. */
@@ -92,7 +93,7 @@ static bool refetch_stream(struct prefetch *p, struct prefetch_stream *s)
 	if (!s->following)
 		return false; /* nothing would be fetched */
 	uint32_t n = 0;
-	for (uint64_t seq = prefetch_follow_oldest(s); seq < end && n < p->refetch_turns; seq++) {
+	for (uint64_t seq = prefetch_follow_oldest(s); seq < end && n < p->losses.refetch_turns; seq++) {
 		uint32_t sample;
 		if (cache_timeline_used(&s->tl, seq))
 			continue;
@@ -110,17 +111,18 @@ static bool refetch_stream(struct prefetch *p, struct prefetch_stream *s)
  * a quarter of the latest uses must have been lost.  With a store far away, a few in a hundred suffice. */
 static bool worth_a_refetch(const struct prefetch *p)
 {
-	if (p->uses < LOST_MIN)
+	if (p->losses.uses < LOST_MIN)
 		return false;
-	if (p->lost >= LOST_MIN && p->lost * 4 >= p->uses)
+	if (p->losses.lost >= LOST_MIN && p->losses.lost * 4 >= p->losses.uses)
 		return true;
-	if (p->depth.least_ns < FAR_NS)
+	if (p->reading.depth.least_ns < FAR_NS)
 		return false;
-	double bytes = p->n_cost ? (double)p->cost_bytes / (double)p->n_cost : 0;
+	double bytes = p->schedule.n_cost ? (double)p->schedule.cost_bytes / (double)p->schedule.n_cost : 0;
 	/* Bytes that can be read while one read is waited for.  While the rate is not known: those in flight. */
-	double meanwhile = p->depth.settled_rate > 0 ? p->depth.settled_rate * (double)p->depth.least_ns
-	                                             : p->depth.settled * bytes;
-	return p->lost >= LOST_MIN / 2 && p->lost * meanwhile > p->uses * 2 * bytes;
+	double meanwhile = p->reading.depth.settled_rate > 0
+	                           ? p->reading.depth.settled_rate * (double)p->reading.depth.least_ns
+	                           : p->reading.depth.settled * bytes;
+	return p->losses.lost >= LOST_MIN / 2 && p->losses.lost * meanwhile > p->losses.uses * 2 * bytes;
 }
 
 /* Counts a lost sample, and decides whether the next turns are fetched again.  The kernel takes back pages that were
@@ -130,35 +132,35 @@ static bool worth_a_refetch(const struct prefetch *p)
 static void count_lost(struct prefetch *p, uint32_t sample)
 {
 	uint64_t now = base_now_ns();
-	if (sample == p->lost_latest)
+	if (sample == p->losses.latest)
 		return; /* another block of the same sample */
-	p->lost_latest = sample;
-	if (!p->lost || now - p->lost_first_ns > LOST_USES_NS) {
-		p->lost_first_ns = now;
-		p->uses = p->lost = 0;
+	p->losses.latest = sample;
+	if (!p->losses.lost || now - p->losses.first_ns > LOST_USES_NS) {
+		p->losses.first_ns = now;
+		p->losses.uses = p->losses.lost = 0;
 	}
-	p->lost++;
+	p->losses.lost++;
 	if (!worth_a_refetch(p))
 		return;
-	bool again = p->refetch_ns && now - p->refetch_ns < REFETCH_AGAIN_NS;
-	if (again && p->refetch_uses < p->refetch_turns / 8)
+	bool again = p->losses.refetch_ns && now - p->losses.refetch_ns < REFETCH_AGAIN_NS;
+	if (again && p->losses.refetch_uses < p->losses.refetch_turns / 8)
 		return; /* what was fetched again is lost again: the host lacks the memory */
 	if (!again)
-		p->refetch_turns = REFETCH_TURNS;
-	else if (p->refetch_turns < REFETCH_TURNS_MAX)
-		p->refetch_turns *= 4;
-	p->refetch_uses = 0;
-	p->refetch_ns = now;
-	p->refetch = true;
-	p->uses = p->lost = 0;
+		p->losses.refetch_turns = REFETCH_TURNS;
+	else if (p->losses.refetch_turns < REFETCH_TURNS_MAX)
+		p->losses.refetch_turns *= 4;
+	p->losses.refetch_uses = 0;
+	p->losses.refetch_ns = now;
+	p->losses.refetch = true;
+	p->losses.uses = p->losses.lost = 0;
 }
 
 /* Fetches the next turns of all streams again, if that was decided. */
 static void refetch_lost(struct prefetch *p)
 {
-	if (!p->refetch)
+	if (!p->losses.refetch)
 		return;
-	p->refetch = false;
+	p->losses.refetch = false;
 	prefetch_each_stream(p, refetch_stream);
 	atomic_fetch_add_explicit(&p->counters.refetches, 1, memory_order_relaxed);
 }

@@ -74,11 +74,11 @@ static void use(struct prefetch *p, struct prefetch_stream *s, uint64_t seq, boo
 	if (seq < s->high)
 		s->lag_bytes -= cost;
 	cache_ledger_use(p->ledger, &s->tl, seq, had);
-	s->used_at = ++p->all_uses;
-	p->refetch_uses++;
+	s->used_at = ++p->schedule.all_uses;
+	p->losses.refetch_uses++;
 	s->names_uses++;
-	if (++p->uses == PREFETCH_LOST_USES)
-		p->uses = p->lost = 0;
+	if (++p->losses.uses == PREFETCH_LOST_USES)
+		p->losses.uses = p->losses.lost = 0;
 	atomic_fetch_add_explicit(&s->stat_used, 1, memory_order_relaxed);
 	atomic_fetch_add_explicit(&p->counters.used, 1, memory_order_relaxed);
 }

@@ -29,10 +29,10 @@ static void free_all(struct prefetch *p)
 	prefetch_blocks_done(p);
 	prefetch_io_free(p->io); /* before the cache, whose memory it has pinned */
 	cache_free(p->cache);
-	pthread_cond_destroy(&p->streams_cv);
-	pthread_cond_destroy(&p->lister_cv);
-	pthread_cond_destroy(&p->started_cv);
-	pthread_cond_destroy(&p->landed_cv);
+	pthread_cond_destroy(&p->locked.streams_cv);
+	pthread_cond_destroy(&p->lister.cv);
+	pthread_cond_destroy(&p->locked.started_cv);
+	pthread_cond_destroy(&p->delivery.landed_cv);
 	pthread_mutex_destroy(&p->lock);
 	free(p);
 }
@@ -40,24 +40,24 @@ static void free_all(struct prefetch *p)
 static void stop_engine(struct prefetch *p)
 {
 	prefetch_lock(p);
-	p->stopping = true;
+	p->locked.stopping = true;
 	prefetch_engine_step(p, PREFETCH_WORK);
 	prefetch_unlock(p);
-	pthread_join(p->engine, NULL);
+	pthread_join(p->engine_thread, NULL);
 }
 
 static int start_engine(struct prefetch *p)
 {
-	int rc = -pthread_create(&p->engine, NULL, prefetch_engine_run, p);
+	int rc = -pthread_create(&p->engine_thread, NULL, prefetch_engine_run, p);
 	if (rc < 0)
 		return rc;
 	prefetch_lock(p);
-	while (!p->started)
-		pthread_cond_wait(&p->started_cv, &p->lock);
-	rc = p->started < 0 ? p->started : 0;
+	while (!p->locked.started)
+		pthread_cond_wait(&p->locked.started_cv, &p->lock);
+	rc = p->locked.started < 0 ? p->locked.started : 0;
 	prefetch_unlock(p);
 	if (rc < 0)
-		pthread_join(p->engine, NULL);
+		pthread_join(p->engine_thread, NULL);
 	return rc;
 }
 
@@ -66,15 +66,15 @@ static int start_threads(struct prefetch *p)
 	int rc = start_engine(p);
 	if (rc < 0)
 		return rc;
-	rc = -pthread_create(&p->deliver, NULL, prefetch_deliver_run, p);
+	rc = -pthread_create(&p->deliver_thread, NULL, prefetch_deliver_run, p);
 	if (rc < 0) {
 		stop_engine(p);
 		return rc;
 	}
-	rc = p->sink ? -pthread_create(&p->lister, NULL, prefetch_lister_run, p) : 0;
+	rc = p->sink ? -pthread_create(&p->lister_thread, NULL, prefetch_lister_run, p) : 0;
 	if (rc < 0) {
 		stop_engine(p);
-		pthread_join(p->deliver, NULL);
+		pthread_join(p->deliver_thread, NULL);
 	}
 	return rc;
 }
@@ -91,19 +91,19 @@ int prefetch_new(const struct prefetch_options *options, struct base_err *err, s
 	if (options->hook)
 		p->hook = *options->hook;
 	pthread_mutex_init(&p->lock, NULL);
-	pthread_cond_init(&p->landed_cv, NULL);
-	pthread_cond_init(&p->started_cv, NULL);
-	TAILQ_INIT(&p->urgent);
-	TAILQ_INIT(&p->landed);
-	TAILQ_INIT(&p->delayed);
-	TAILQ_INIT(&p->free_reads);
-	STAILQ_INIT(&p->free_blocks);
-	STAILQ_INIT(&p->arrived);
-	STAILQ_INIT(&p->free_items);
-	TAILQ_INIT(&p->streams);
-	TAILQ_INIT(&p->parked);
-	pthread_cond_init(&p->streams_cv, NULL);
-	pthread_cond_init(&p->lister_cv, NULL);
+	pthread_cond_init(&p->delivery.landed_cv, NULL);
+	pthread_cond_init(&p->locked.started_cv, NULL);
+	TAILQ_INIT(&p->locked.urgent);
+	TAILQ_INIT(&p->delivery.landed);
+	TAILQ_INIT(&p->reading.delayed);
+	TAILQ_INIT(&p->locked.free_reads);
+	STAILQ_INIT(&p->locked.free_blocks);
+	STAILQ_INIT(&p->locked.arrived);
+	STAILQ_INIT(&p->schedule.free_items);
+	TAILQ_INIT(&p->locked.streams);
+	TAILQ_INIT(&p->reading.parked);
+	pthread_cond_init(&p->locked.streams_cv, NULL);
+	pthread_cond_init(&p->lister.cv, NULL);
 
 	p->sink = options->sink;
 	prefetch_run_init(p, landing_bytes(options->memory_bytes));
@@ -137,15 +137,15 @@ void prefetch_free(struct prefetch *p)
 {
 	if (!p)
 		return;
-	assert(TAILQ_EMPTY(&p->streams));
+	assert(TAILQ_EMPTY(&p->locked.streams));
 	stop_engine(p);
-	pthread_join(p->deliver, NULL);
+	pthread_join(p->deliver_thread, NULL);
 	if (p->sink) {
 		prefetch_lock(p);
-		p->lister_stop = true;
-		pthread_cond_signal(&p->lister_cv);
+		p->lister.stop = true;
+		pthread_cond_signal(&p->lister.cv);
 		prefetch_unlock(p);
-		pthread_join(p->lister, NULL);
+		pthread_join(p->lister_thread, NULL);
 	}
 	p->source->ops->free(p->source);
 	free_all(p);
@@ -156,7 +156,7 @@ void prefetch_free(struct prefetch *p)
 void prefetch_put(struct prefetch *p, struct cache_buffer *buffer)
 {
 	cache_put(p->cache, buffer);
-	enum prefetch_engine_state state = atomic_load(&p->state);
+	enum prefetch_engine_state state = atomic_load(&p->locked.state);
 	if (state != PREFETCH_STARVED && state != PREFETCH_ASLEEP_STARVED)
 		return;
 	prefetch_lock_for_scope(p);
@@ -171,8 +171,8 @@ static void hurry(struct prefetch *p, struct prefetch_read *read)
 	read->urgent = true;
 	if (read->state != PREFETCH_READ_LANDED)
 		return;
-	TAILQ_REMOVE(&p->landed, read, link);
-	TAILQ_INSERT_HEAD(&p->landed, read, link);
+	TAILQ_REMOVE(&p->delivery.landed, read, link);
+	TAILQ_INSERT_HEAD(&p->delivery.landed, read, link);
 	/* The deliver thread may block in the sink.  So the engine thread must look at `landed` before it sleeps. */
 	prefetch_engine_step(p, PREFETCH_NEWS);
 }
@@ -180,7 +180,7 @@ static void hurry(struct prefetch *p, struct prefetch_read *read)
 int prefetch_queue_block(struct prefetch *p, uint64_t key, const struct shard_place *file, uint64_t offset,
         uint32_t len, uint64_t xxh3, struct prefetch_demand *demand)
 {
-	if (p->stopping)
+	if (p->locked.stopping)
 		return -ECANCELED;
 	struct prefetch_read *read = prefetch_read_new(p);
 	struct prefetch_block *block = read ? prefetch_block_new(p, key) : NULL;
@@ -202,7 +202,7 @@ int prefetch_queue_block(struct prefetch *p, uint64_t key, const struct shard_pl
 	read->len = len;
 	read->urgent = true;
 	read->state = PREFETCH_READ_QUEUED;
-	TAILQ_INSERT_TAIL(&p->urgent, read, link);
+	TAILQ_INSERT_TAIL(&p->locked.urgent, read, link);
 	prefetch_engine_step(p, PREFETCH_WORK);
 	return 0;
 }
@@ -286,7 +286,7 @@ bool prefetch_hint(struct prefetch *p, uint32_t number, bool read)
 	bool there = buffer || prefetch_block_find(p, key) ||
 	             (p->ledger && file.sample != SHARD_NONE && cache_ledger_has(p->ledger, file.sample));
 	/* Demands go first. */
-	if (!there && read && TAILQ_EMPTY(&p->urgent) &&
+	if (!there && read && TAILQ_EMPTY(&p->locked.urgent) &&
 	        prefetch_queue_block(p, key, &file, offset, len, xxh3, NULL) == 0) {
 		prefetch_block_find(p, key)->asked = false; /* if a stream fetches it meanwhile, it is stored */
 		atomic_fetch_add_explicit(&p->counters.hinted, 1, memory_order_relaxed);
@@ -300,15 +300,15 @@ bool prefetch_hint(struct prefetch *p, uint32_t number, bool read)
 void prefetch_set_memory(struct prefetch *p, uint64_t memory_bytes)
 {
 	prefetch_lock_for_scope(p);
-	p->new_memory_bytes = memory_bytes;
+	p->locked.new_memory_bytes = memory_bytes;
 	prefetch_engine_step(p, PREFETCH_NEWS);
 }
 
 void prefetch_share(struct prefetch *p, uint64_t sink_bytes)
 {
 	prefetch_lock_for_scope(p);
-	if (!p->share_bytes)
-		p->share_bytes = sink_bytes;
+	if (!p->locked.share_bytes)
+		p->locked.share_bytes = sink_bytes;
 	prefetch_engine_step(p, PREFETCH_NEWS);
 }
 
@@ -318,9 +318,10 @@ bool prefetch_idle(struct prefetch *p)
 {
 	struct prefetch_stream *s;
 	prefetch_lock_for_scope(p);
-	bool idle = p->state >= PREFETCH_ASLEEP && TAILQ_EMPTY(&p->urgent) && TAILQ_EMPTY(&p->landed) &&
-	            p->deliver_idle && !p->drops_asked && !p->drops_busy && !atomic_load(&p->stat_inflight);
-	TAILQ_FOREACH(s, &p->streams, link)
+	bool idle = p->locked.state >= PREFETCH_ASLEEP && TAILQ_EMPTY(&p->locked.urgent) &&
+	            TAILQ_EMPTY(&p->delivery.landed) && p->delivery.idle && !p->lister.asked && !p->lister.busy &&
+	            !atomic_load(&p->figures.inflight);
+	TAILQ_FOREACH(s, &p->locked.streams, link)
 	{
 		idle = idle && s->state == PREFETCH_STREAM_LIVE && !s->announce_asked && !s->announce_busy;
 	}
@@ -345,9 +346,9 @@ void prefetch_stats_get(struct prefetch *p, struct prefetch_stats *ret_stats)
 		.bad_blocks = atomic_load_explicit(&c->bad_blocks, memory_order_relaxed),
 		.mended_blocks = atomic_load_explicit(&c->mended_blocks, memory_order_relaxed),
 		.io_errors = atomic_load_explicit(&c->io_errors, memory_order_relaxed),
-		.wait_p50_ns = prefetch_hist_quantile(&p->waits, 500),
-		.wait_p99_ns = prefetch_hist_quantile(&p->waits, 990),
-		.wait_max_ns = prefetch_hist_max(&p->waits),
+		.wait_p50_ns = prefetch_hist_quantile(&p->figures.waits, 500),
+		.wait_p99_ns = prefetch_hist_quantile(&p->figures.waits, 990),
+		.wait_max_ns = prefetch_hist_max(&p->figures.waits),
 		.buffer_bytes = cache_used(p->cache),
 		.used = atomic_load_explicit(&c->used, memory_order_relaxed),
 		.wasted_bytes = atomic_load_explicit(&c->wasted_bytes, memory_order_relaxed),
@@ -359,13 +360,13 @@ void prefetch_stats_get(struct prefetch *p, struct prefetch_stats *ret_stats)
 		.dropped = ledger.dropped,
 		.lost = ledger.lost + atomic_load_explicit(&c->forgotten, memory_order_relaxed),
 		.refetches = atomic_load_explicit(&c->refetches, memory_order_relaxed),
-		.device_rate = atomic_load_explicit(&p->stat_rate, memory_order_relaxed),
-		.depth = atomic_load_explicit(&p->stat_depth, memory_order_relaxed),
-		.inflight = atomic_load_explicit(&p->stat_inflight, memory_order_relaxed),
-		.tid = atomic_load_explicit(&p->tid, memory_order_relaxed),
-		.busy_ns = atomic_load_explicit(&p->stat_busy_ns, memory_order_relaxed),
+		.device_rate = atomic_load_explicit(&p->figures.rate, memory_order_relaxed),
+		.depth = atomic_load_explicit(&p->figures.depth, memory_order_relaxed),
+		.inflight = atomic_load_explicit(&p->figures.inflight, memory_order_relaxed),
+		.tid = atomic_load_explicit(&p->figures.tid, memory_order_relaxed),
+		.busy_ns = atomic_load_explicit(&p->figures.busy_ns, memory_order_relaxed),
 		.uring = p->io->uring,
-		.direct = atomic_load_explicit(&p->direct, memory_order_relaxed),
-		.shared = atomic_load_explicit(&p->shared, memory_order_relaxed),
+		.direct = atomic_load_explicit(&p->figures.direct, memory_order_relaxed),
+		.shared = atomic_load_explicit(&p->schedule.shared, memory_order_relaxed),
 	};
 }

@@ -33,22 +33,23 @@ static uint64_t sink_bytes(const struct prefetch *p, uint64_t memory_bytes)
 /* Sets the budget.  bytes: what the sink may hold, with the drops that wait. */
 static void set_budget(struct prefetch *p, uint64_t bytes)
 {
-	p->budget = bytes - p->drop_lag;
-	p->room = p->budget + 3 * p->drop_lag;
+	p->schedule.budget = bytes - p->schedule.drop_lag;
+	p->schedule.room = p->schedule.budget + 3 * p->schedule.drop_lag;
 }
 
 int prefetch_schedule_init(struct prefetch *p)
 {
-	prefetch_depth_init(&p->depth, p->options.depth);
+	prefetch_depth_init(&p->reading.depth, p->options.depth);
 	if (!p->sink)
 		return 0;
 	uint64_t bytes = sink_bytes(p, p->options.memory_bytes);
-	p->drop_lag = bytes / 16 < DROP_LAG_MAX ? bytes / 16 : DROP_LAG_MAX;
+	p->schedule.drop_lag = bytes / 16 < DROP_LAG_MAX ? bytes / 16 : DROP_LAG_MAX;
 	set_budget(p, bytes);
-	p->wants = calloc(PREFETCH_WANTS_MAX, sizeof(*p->wants));
-	if (!p->wants)
+	p->schedule.wants = calloc(PREFETCH_WANTS_MAX, sizeof(*p->schedule.wants));
+	if (!p->schedule.wants)
 		return -ENOMEM;
-	int rc = cache_ledger_new(p->options.index, p->budget, p->drop_lag, p->sink->overhead_bytes, &p->ledger);
+	int rc = cache_ledger_new(
+	        p->options.index, p->schedule.budget, p->schedule.drop_lag, p->sink->overhead_bytes, &p->ledger);
 	if (rc == 0 && p->options.resident)
 		cache_ledger_share(p->ledger, p->options.resident);
 	return rc;
@@ -57,13 +58,13 @@ int prefetch_schedule_init(struct prefetch *p)
 void prefetch_schedule_done(struct prefetch *p)
 {
 	struct prefetch_item *item;
-	while ((item = STAILQ_FIRST(&p->free_items))) {
-		STAILQ_REMOVE_HEAD(&p->free_items, link);
+	while ((item = STAILQ_FIRST(&p->schedule.free_items))) {
+		STAILQ_REMOVE_HEAD(&p->schedule.free_items, link);
 		free(item);
 	}
-	free(p->wants);
-	free(p->events);
-	free(p->events_spare);
+	free(p->schedule.wants);
+	free(p->locked.events);
+	free(p->schedule.events_spare);
 	cache_ledger_free(p->ledger);
 }
 
@@ -72,7 +73,7 @@ void prefetch_each_stream(struct prefetch *p, bool (*fn)(struct prefetch *p, str
 	struct prefetch_stream *live[CACHE_STREAMS_MAX], *s;
 	size_t n = 0;
 	prefetch_lock(p);
-	TAILQ_FOREACH(s, &p->streams, link)
+	TAILQ_FOREACH(s, &p->locked.streams, link)
 	{
 		if (s->state == PREFETCH_STREAM_LIVE && n < CACHE_STREAMS_MAX)
 			live[n++] = s;
@@ -87,16 +88,16 @@ void prefetch_each_stream(struct prefetch *p, bool (*fn)(struct prefetch *p, str
 
 void prefetch_schedule_event(struct prefetch *p, const struct prefetch_event *event)
 {
-	if (p->n_events == p->events_room) {
-		size_t room = p->events_room ? p->events_room * 2 : 1024;
+	if (p->locked.n_events == p->locked.events_room) {
+		size_t room = p->locked.events_room ? p->locked.events_room * 2 : 1024;
 		struct prefetch_event *bigger =
-		        room <= PREFETCH_EVENTS_MAX ? realloc(p->events, room * sizeof(*bigger)) : NULL;
+		        room <= PREFETCH_EVENTS_MAX ? realloc(p->locked.events, room * sizeof(*bigger)) : NULL;
 		if (!bigger)
 			return;
-		p->events = bigger;
-		p->events_room = room;
+		p->locked.events = bigger;
+		p->locked.events_room = room;
 	}
-	p->events[p->n_events++] = *event;
+	p->locked.events[p->locked.n_events++] = *event;
 	prefetch_engine_step(p, PREFETCH_NEWS);
 }
 
@@ -166,7 +167,7 @@ static void take_arrived(struct prefetch *p, struct prefetch_item_list *arrived)
 			prefetch_lost_refused(p, item);
 		else if (item->stored)
 			item->stream->names_stored++;
-		STAILQ_INSERT_HEAD(&p->free_items, item, link);
+		STAILQ_INSERT_HEAD(&p->schedule.free_items, item, link);
 	}
 }
 
@@ -195,13 +196,15 @@ static uint64_t late_turns(struct prefetch_stream *s)
 static bool widen(struct prefetch *p, struct prefetch_stream *s)
 {
 	uint64_t window = s->window * 2;
-	if (p->shared && p->budget < p->share_most && p->budget / 4 * 3 < window) {
-		p->budget = window / 3 * 4 < p->share_most ? window / 3 * 4 : p->share_most;
-		p->room = p->budget + 3 * p->drop_lag > p->room ? p->budget + 3 * p->drop_lag : p->room;
-		p->shrunk_ns = 0;
-		cache_ledger_set_budget(p->ledger, p->budget);
+	if (p->schedule.shared && p->schedule.budget < p->schedule.share_most && p->schedule.budget / 4 * 3 < window) {
+		p->schedule.budget = window / 3 * 4 < p->schedule.share_most ? window / 3 * 4 : p->schedule.share_most;
+		p->schedule.room = p->schedule.budget + 3 * p->schedule.drop_lag > p->schedule.room
+		                           ? p->schedule.budget + 3 * p->schedule.drop_lag
+		                           : p->schedule.room;
+		p->losses.shrunk_ns = 0;
+		cache_ledger_set_budget(p->ledger, p->schedule.budget);
 	}
-	uint64_t most = p->budget / 4 * 3, before = s->window;
+	uint64_t most = p->schedule.budget / 4 * 3, before = s->window;
 	s->window = before > most ? before : window < most ? window : most;
 	return s->window > before;
 }
@@ -242,8 +245,8 @@ static void give_up_laggards(struct prefetch *p, struct prefetch_stream *s)
 /* Limits the window of a sink that holds little: a quarter of the budget is for samples just used. */
 static void limit_window(struct prefetch *p, struct prefetch_stream *s)
 {
-	if (s->window > p->budget / 4 * 3)
-		s->window = p->budget / 4 * 3;
+	if (s->window > p->schedule.budget / 4 * 3)
+		s->window = p->schedule.budget / 4 * 3;
 }
 
 static void add_stream(struct prefetch *p, struct prefetch_stream *s)
@@ -263,14 +266,14 @@ static void add_stream(struct prefetch *p, struct prefetch_stream *s)
 	s->fetch = s->announced = s->high = s->limit = s->tl.cursor;
 	s->batch = PREFETCH_ANNOUNCE_FIRST;
 	s->missing = MISSING_ONE;
-	if (p->shared)
+	if (p->schedule.shared)
 		limit_window(p, s);
 	s->following = !s->options.doubtful;
 	prefetch_lock_for_scope(p);
 	s->announce_done = s->tl.cursor;
 	s->add_rc = rc;
 	s->state = rc < 0 ? PREFETCH_STREAM_GONE : PREFETCH_STREAM_LIVE;
-	pthread_cond_broadcast(&p->streams_cv);
+	pthread_cond_broadcast(&p->locked.streams_cv);
 }
 
 static void remove_stream(struct prefetch *p, struct prefetch_stream *s)
@@ -279,7 +282,7 @@ static void remove_stream(struct prefetch *p, struct prefetch_stream *s)
 	cache_timeline_done(&s->tl);
 	prefetch_lock_for_scope(p);
 	s->state = PREFETCH_STREAM_GONE;
-	pthread_cond_broadcast(&p->streams_cv);
+	pthread_cond_broadcast(&p->locked.streams_cv);
 }
 
 /* Adds new streams and removes closing ones, each without the lock: adding reads the index, removing looks at all
@@ -289,11 +292,12 @@ static void come_and_go(struct prefetch *p)
 	for (;;) {
 		struct prefetch_stream *s;
 		prefetch_lock(p);
-		TAILQ_FOREACH(s, &p->streams, link)
+		TAILQ_FOREACH(s, &p->locked.streams, link)
 		{
 			if (s->state == PREFETCH_STREAM_NEW)
 				break;
-			if (s->state == PREFETCH_STREAM_CLOSING && !s->items && !s->announce_busy && !p->n_events) {
+			if (s->state == PREFETCH_STREAM_CLOSING && !s->items && !s->announce_busy &&
+			        !p->locked.n_events) {
 				s->announce_asked = false;
 				break;
 			}
@@ -311,8 +315,8 @@ static void come_and_go(struct prefetch *p)
 /* Marks drops of samples that will be fetched again for a turn that is announced already: their names must stay. */
 static bool mark_announced(struct prefetch *p, struct prefetch_stream *s)
 {
-	for (size_t i = 0; i < p->n_drops; i++) {
-		struct cache_victim *v = &p->drops[i];
+	for (size_t i = 0; i < p->lister.n_drops; i++) {
+		struct cache_victim *v = &p->lister.drops[i];
 		if (v->block == CACHE_WHOLE && !v->announced)
 			v->announced =
 			        cache_timeline_next_below(&s->tl, v->id, SHARD_NONE, s->announced) != CACHE_NEVER;
@@ -324,20 +328,20 @@ static bool mark_announced(struct prefetch *p, struct prefetch_stream *s)
 static void pass_on_drops(struct prefetch *p)
 {
 	prefetch_lock(p);
-	bool idle = !p->drops_asked && !p->drops_busy;
+	bool idle = !p->lister.asked && !p->lister.busy;
 	prefetch_unlock(p);
 	if (!idle)
 		return;
-	cache_ledger_dropped(p->ledger, p->drops, p->n_drops);
-	p->n_drops = cache_ledger_drops(p->ledger, p->drops, PREFETCH_DROPS_MAX);
-	if (!p->n_drops)
+	cache_ledger_dropped(p->ledger, p->lister.drops, p->lister.n_drops);
+	p->lister.n_drops = cache_ledger_drops(p->ledger, p->lister.drops, PREFETCH_DROPS_MAX);
+	if (!p->lister.n_drops)
 		return;
 	if (p->sink->ops->announce)
 		prefetch_each_stream(p, mark_announced);
-	p->drops_since_ns = base_now_ns();
+	p->lister.since_ns = base_now_ns();
 	prefetch_lock_for_scope(p);
-	p->drops_asked = true;
-	pthread_cond_signal(&p->lister_cv);
+	p->lister.asked = true;
+	pthread_cond_signal(&p->lister.cv);
 }
 
 /* Publishes where a stream is, for its statistics. */
@@ -356,17 +360,17 @@ static void show(struct prefetch_stream *s)
  * one of them while it drops. */
 int64_t prefetch_schedule_room_ns(const struct prefetch *p)
 {
-	if (!p->ledger || !cache_ledger_dropping(p->ledger) || cache_ledger_held(p->ledger) <= p->room)
+	if (!p->ledger || !cache_ledger_dropping(p->ledger) || cache_ledger_held(p->ledger) <= p->schedule.room)
 		return 0;
-	uint64_t waited_ns = base_now_ns() - p->drops_since_ns;
+	uint64_t waited_ns = base_now_ns() - p->lister.since_ns;
 	return waited_ns < DROP_WAIT_NS ? (int64_t)(DROP_WAIT_NS - waited_ns) : 0;
 }
 
 bool prefetch_schedule_cannot_wait(const struct prefetch *p, const struct prefetch_read *read)
 {
 	uint32_t file = (uint32_t)(STAILQ_FIRST(&read->blocks)->key >> 32);
-	for (size_t i = 0; i < p->n_drops; i++) {
-		if (p->drops[i].id == (p->drops[i].block == CACHE_WHOLE ? read->sample : file))
+	for (size_t i = 0; i < p->lister.n_drops; i++) {
+		if (p->lister.drops[i].id == (p->lister.drops[i].block == CACHE_WHOLE ? read->sample : file))
 			return true;
 	}
 	return read->sample != SHARD_NONE && cache_ledger_state(p->ledger, read->sample) == CACHE_COMING;
@@ -375,11 +379,11 @@ bool prefetch_schedule_cannot_wait(const struct prefetch *p, const struct prefet
 /* Acts on prefetch_set_memory.  What exceeds the new budget is dropped before the next fetch. */
 static void take_memory(struct prefetch *p, uint64_t memory_bytes)
 {
-	if (!memory_bytes || p->shared)
+	if (!memory_bytes || p->schedule.shared)
 		return;
 	set_budget(p, sink_bytes(p, memory_bytes));
-	p->shrunk_ns = 0;
-	cache_ledger_set_budget(p->ledger, p->budget);
+	p->losses.shrunk_ns = 0;
+	cache_ledger_set_budget(p->ledger, p->schedule.budget);
 }
 
 static bool share_stream(struct prefetch *p, struct prefetch_stream *s)
@@ -394,22 +398,22 @@ static bool share_stream(struct prefetch *p, struct prefetch_stream *s)
 static void share(struct prefetch *p, uint64_t sink_bytes)
 {
 	struct cache_ledger_stats st;
-	if (p->shared || !sink_bytes)
+	if (p->schedule.shared || !sink_bytes)
 		return;
-	if (!p->share_pending)
+	if (!p->schedule.share_pending)
 		prefetch_files_buffer(p->files);
 	cache_ledger_stats_get(p->ledger, &st);
-	p->share_pending = st.coming_bytes > 0;
-	if (p->share_pending)
+	p->schedule.share_pending = st.coming_bytes > 0;
+	if (p->schedule.share_pending)
 		return; /* prefetch_schedule_fill makes the next delivery wake the engine */
-	p->share_most = p->budget / 4 > sink_bytes ? p->budget / 4 : sink_bytes;
-	if (p->budget > sink_bytes)
-		p->budget = sink_bytes;
-	p->shrunk_ns = 0;
-	cache_ledger_set_budget(p->ledger, p->budget);
+	p->schedule.share_most = p->schedule.budget / 4 > sink_bytes ? p->schedule.budget / 4 : sink_bytes;
+	if (p->schedule.budget > sink_bytes)
+		p->schedule.budget = sink_bytes;
+	p->losses.shrunk_ns = 0;
+	cache_ledger_set_budget(p->ledger, p->schedule.budget);
 	cache_ledger_clear(p->ledger);
 	prefetch_each_stream(p, share_stream);
-	p->shared = true;
+	p->schedule.shared = true;
 }
 
 /* Does what each stream needs after news. */
@@ -428,33 +432,33 @@ static bool is_away(const struct prefetch *p, struct prefetch_stream *s)
 	if (place >= cache_timeline_end(&s->tl))
 		return false;
 	cache_timeline_slot(&s->tl, place, &turn);
-	return p->all_uses - s->used_at > (turn ? (uint64_t)AWAY_WITHIN * p->n_live : AWAY_BETWEEN);
+	return p->schedule.all_uses - s->used_at > (turn ? (uint64_t)AWAY_WITHIN * p->schedule.n_live : AWAY_BETWEEN);
 }
 
 /* Counts live streams, and those that read ahead and are not away. */
 static bool count_here(struct prefetch *p, struct prefetch_stream *s)
 {
 	uint64_t turn, place = s->high > s->tl.cursor ? s->high : s->tl.cursor;
-	p->n_live++;
+	p->schedule.n_live++;
 	if (place >= cache_timeline_end(&s->tl) || !s->following || is_away(p, s))
 		return false;
 	const struct cache_slot *slot = cache_timeline_slot(&s->tl, place, &turn);
-	p->n_here++;
-	p->here_left = slot->turns - turn < p->here_left ? slot->turns - turn : p->here_left;
+	p->schedule.n_here++;
+	p->schedule.here_left = slot->turns - turn < p->schedule.here_left ? slot->turns - turn : p->schedule.here_left;
 	return false;
 }
 
 /* Assumes that a stream that is away reads on when one of the others ends its epoch. */
 static bool set_away(struct prefetch *p, struct prefetch_stream *s)
 {
-	s->tl.away = p->n_here && is_away(p, s) ? p->here_left : 0;
+	s->tl.away = p->schedule.n_here && is_away(p, s) ? p->schedule.here_left : 0;
 	return false;
 }
 
 static void find_away(struct prefetch *p)
 {
-	p->n_live = p->n_here = 0;
-	p->here_left = UINT64_MAX;
+	p->schedule.n_live = p->schedule.n_here = 0;
+	p->schedule.here_left = UINT64_MAX;
 	prefetch_each_stream(p, count_here);
 	prefetch_each_stream(p, set_away);
 }
@@ -463,19 +467,19 @@ void prefetch_schedule_news(struct prefetch *p)
 {
 	struct prefetch_item_list arrived = STAILQ_HEAD_INITIALIZER(arrived);
 	prefetch_lock(p);
-	bool poke = p->state == PREFETCH_POKED;
-	uint64_t share_bytes = p->share_bytes;
-	uint64_t memory_bytes = p->new_memory_bytes;
-	p->new_memory_bytes = 0;
+	bool poke = p->locked.state == PREFETCH_POKED;
+	uint64_t share_bytes = p->locked.share_bytes;
+	uint64_t memory_bytes = p->locked.new_memory_bytes;
+	p->locked.new_memory_bytes = 0;
 	prefetch_engine_step(p, PREFETCH_ROUND);
-	struct prefetch_event *events = p->events;
-	size_t n = p->n_events, room = p->events_room;
+	struct prefetch_event *events = p->locked.events;
+	size_t n = p->locked.n_events, room = p->locked.events_room;
 	if (n) {
-		p->events = p->events_spare;
-		p->events_room = p->events_spare_room;
-		p->n_events = 0;
+		p->locked.events = p->schedule.events_spare;
+		p->locked.events_room = p->schedule.events_spare_room;
+		p->locked.n_events = 0;
 	}
-	STAILQ_CONCAT(&arrived, &p->arrived);
+	STAILQ_CONCAT(&arrived, &p->locked.arrived);
 	prefetch_unlock(p);
 	if (!p->ledger)
 		return;
@@ -483,8 +487,8 @@ void prefetch_schedule_news(struct prefetch *p)
 	for (size_t i = 0; i < n; i++)
 		one_event(p, &events[i]);
 	if (n) {
-		p->events_spare = events;
-		p->events_spare_room = room;
+		p->schedule.events_spare = events;
+		p->schedule.events_spare_room = room;
 	}
 	if (!poke)
 		return;
@@ -505,8 +509,8 @@ void prefetch_schedule_news(struct prefetch *p)
 static uint64_t lookahead(const struct prefetch *p, const struct prefetch_stream *s)
 {
 	uint64_t cost = mean_cost(p);
-	if (!p->sink->ops->announce && p->n_cost >= COST_KNOWN)
-		cost = p->cost_bytes / p->n_cost + 1;
+	if (!p->sink->ops->announce && p->schedule.n_cost >= COST_KNOWN)
+		cost = p->schedule.cost_bytes / p->schedule.n_cost + 1;
 	uint64_t turns = s->window / cost;
 	return turns < 4 * PREFETCH_ANNOUNCE_FIRST ? 4 * PREFETCH_ANNOUNCE_FIRST : turns;
 }
@@ -548,7 +552,7 @@ static void announce(struct prefetch *p, struct prefetch_stream *s)
 		s->announce_n = (uint32_t)n;
 		s->announce_piece = piece(s);
 		s->announce_upto = s->announced + n;
-		pthread_cond_signal(&p->lister_cv);
+		pthread_cond_signal(&p->lister.cv);
 	}
 	prefetch_unlock(p);
 	if (!idle)
@@ -561,8 +565,8 @@ static void announce(struct prefetch *p, struct prefetch_stream *s)
 static bool may_read(struct prefetch *p)
 {
 	uint64_t landing = cache_arena_size(cache_arena_of(p->cache));
-	return p->inflight_ahead < p->depth.depth && TAILQ_EMPTY(&p->parked) &&
-	       atomic_load(&p->ahead_landing) + SHARD_BLOCK + 2 * PREFETCH_ALIGN_MAX <= landing / 4 * 3;
+	return p->reading.inflight_ahead < p->reading.depth.depth && TAILQ_EMPTY(&p->reading.parked) &&
+	       atomic_load(&p->reading.ahead_landing) + SHARD_BLOCK + 2 * PREFETCH_ALIGN_MAX <= landing / 4 * 3;
 }
 
 /* Returns the bytes of the window now.  Reading ahead takes room from samples that are kept for later.  If a part of
@@ -571,7 +575,7 @@ static bool may_read(struct prefetch *p)
 static uint64_t window_now(const struct prefetch *p, const struct prefetch_stream *s)
 {
 	uint64_t share = s->missing > MISSING_ONE / 16 ? s->missing : MISSING_ONE / 16;
-	uint64_t most = p->budget / 4 * 3 / (p->n_here > 1 ? p->n_here : 1);
+	uint64_t most = p->schedule.budget / 4 * 3 / (p->schedule.n_here > 1 ? p->schedule.n_here : 1);
 	uint64_t window = s->window < most ? s->window : most;
 	return window / MISSING_ONE * share + window % MISSING_ONE * share / MISSING_ONE;
 }
@@ -636,13 +640,14 @@ static void go_back(struct prefetch *p, struct prefetch_stream *s)
  * It would take room that the streams that read now need back at once. */
 static bool too_early(const struct prefetch *p, const struct prefetch_stream *s)
 {
-	return s->tl.away > lookahead(p, s) && cache_ledger_held(p->ledger) + p->budget / 4 > p->budget;
+	return s->tl.away > lookahead(p, s) &&
+	       cache_ledger_held(p->ledger) + p->schedule.budget / 4 > p->schedule.budget;
 }
 
 /* Fetches the next sample of a stream that is not in memory.  Returns true when one was fetched. */
 static bool fetch_one(struct prefetch *p, struct prefetch_stream *s)
 {
-	if (!s->following || s->forgotten || p->share_pending)
+	if (!s->following || s->forgotten || p->schedule.share_pending)
 		return false;
 	while (s->fetch < s->high && cache_timeline_used(&s->tl, s->fetch))
 		s->fetch++; /* used turns are not fetched, and may not have been announced either */
@@ -683,7 +688,7 @@ static bool fetch_one(struct prefetch *p, struct prefetch_stream *s)
 /* Returns whether landing memory, and not the depth, keeps reads from starting. */
 static bool short_of_memory(struct prefetch *p)
 {
-	return !TAILQ_EMPTY(&p->parked) || (p->inflight_ahead < p->depth.depth && !may_read(p));
+	return !TAILQ_EMPTY(&p->reading.parked) || (p->reading.inflight_ahead < p->reading.depth.depth && !may_read(p));
 }
 
 void prefetch_schedule_fill(struct prefetch *p)
@@ -694,12 +699,12 @@ void prefetch_schedule_fill(struct prefetch *p)
 		if (prefetch_fetch_parked(p))
 			prefetch_each_stream(p, fetch_one);
 		pass_on_drops(p); /* fetches wait for these drops, so they do not wait for the next news */
-		if (!short_of_memory(p) && !p->share_pending)
+		if (!short_of_memory(p) && !p->schedule.share_pending)
 			return;
 		/* Set before the second try, so that memory given back from now on wakes the engine. */
 		prefetch_lock_for_scope(p);
 		prefetch_engine_step(p, PREFETCH_ASKS);
-		if (p->share_pending && !STAILQ_EMPTY(&p->arrived))
+		if (p->schedule.share_pending && !STAILQ_EMPTY(&p->locked.arrived))
 			prefetch_engine_step(p, PREFETCH_NEWS);
 	}
 }

@@ -41,16 +41,16 @@ int prefetch_stream_new(
 	                                  : default_window(shard_index_info(p->options.index), p->options.memory_bytes);
 	prefetch_lock(p);
 	s->state = PREFETCH_STREAM_NEW;
-	TAILQ_INSERT_TAIL(&p->streams, s, link);
+	TAILQ_INSERT_TAIL(&p->locked.streams, s, link);
 	prefetch_engine_step(p, PREFETCH_NEWS);
 	prefetch_unlock(p);
 
 	prefetch_lock(p);
 	while (s->state == PREFETCH_STREAM_NEW)
-		pthread_cond_wait(&p->streams_cv, &p->lock);
+		pthread_cond_wait(&p->locked.streams_cv, &p->lock);
 	int rc = s->add_rc;
 	if (rc < 0)
-		TAILQ_REMOVE(&p->streams, s, link);
+		TAILQ_REMOVE(&p->locked.streams, s, link);
 	prefetch_unlock(p);
 	if (rc < 0) {
 		free(s);
@@ -71,8 +71,8 @@ void prefetch_stream_free(struct prefetch_stream *s)
 	prefetch_unlock(p);
 	prefetch_lock(p);
 	while (s->state != PREFETCH_STREAM_GONE)
-		pthread_cond_wait(&p->streams_cv, &p->lock);
-	TAILQ_REMOVE(&p->streams, s, link);
+		pthread_cond_wait(&p->locked.streams_cv, &p->lock);
+	TAILQ_REMOVE(&p->locked.streams, s, link);
 	prefetch_unlock(p);
 	free(s);
 }
