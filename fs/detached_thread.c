@@ -22,10 +22,14 @@ struct fs_detached {
 	pthread_t thread;
 	pthread_mutex_t lock; /* guards what follows */
 	pthread_cond_t changed;
-	void (*fn)(void *arg); /* what to run; NULL: nothing, or it is done */
+	fs_detached_fn *fn; /* what to run; NULL: nothing, or it is done */
 	void *arg;
+	bool ready; /* the thread has its copy of the mount, if it can have one */
 	bool stop;
 	pthread_mutex_t busy; /* held while something runs; taken before `lock` */
+	/* The thread's own. */
+	struct fs_detached_root root;
+	bool has_root;
 };
 
 int fs_detached_open(int dirfd, const char *path, int flags)
@@ -58,11 +62,6 @@ void fs_detached_detach(const struct fs_server *server, bool keep_others)
 		syscall(SYS_dup3, null, STDERR_FILENO, 0);
 }
 
-bool fs_detached_mounted(const struct fs_server *server)
-{
-	return fs_mount_leads_to(server->options.mountpoint, server->dev);
-}
-
 int fs_detached_root_open(const struct fs_server *server, struct fs_detached_root *ret_root)
 {
 	const char *mountpoint = server->options.mountpoint;
@@ -74,7 +73,7 @@ int fs_detached_root_open(const struct fs_server *server, struct fs_detached_roo
 	if (fd < 0) {
 		ret_root->fd = AT_FDCWD;
 		ret_root->at = ret_root->buf;
-		return fs_detached_mounted(server) ? 0 : -ESTALE;
+		return fs_mount_leads_to(mountpoint, server->dev) ? 0 : -ESTALE;
 	}
 	/* The kernel answers this without the server. */
 	if (statx(fd, "", AT_EMPTY_PATH | AT_STATX_DONT_SYNC, 0, &st) < 0 ||
@@ -92,24 +91,57 @@ void fs_detached_root_close(const struct fs_detached_root *root)
 	fs_detached_close(&root->fd); /* AT_FDCWD is below 0 */
 }
 
+static void get_root(struct fs_detached *touch)
+{
+	if (!touch->has_root && !touch->server->gone)
+		touch->has_root = fs_detached_root_open(touch->server, &touch->root) == 0;
+}
+
+/* A path that is kept instead of a copy might lead elsewhere later; and who keeps a copy must hear of the unmount. */
+static bool may_keep_root(const struct fs_detached *touch)
+{
+	const struct fs_server *server = touch->server;
+	return touch->root.fd >= 0 && server->mounts_fd >= 0 && !server->gone;
+}
+
+static void put_root(struct fs_detached *touch)
+{
+	if (touch->has_root)
+		fs_detached_root_close(&touch->root);
+	touch->has_root = false;
+}
+
 static void *touch_main(void *arg)
 {
 	struct fs_detached *touch = arg;
 	pthread_setname_np(pthread_self(), "toucher");
 	fs_detached_detach(touch->server, false);
+	get_root(touch);
 	pthread_mutex_lock(&touch->lock);
+	touch->ready = true;
+	pthread_cond_broadcast(&touch->changed);
 	while (!touch->stop) {
-		if (!touch->fn) {
+		fs_detached_fn *fn = touch->fn;
+		bool put = touch->has_root && !may_keep_root(touch);
+		if (!fn && !put) {
 			pthread_cond_wait(&touch->changed, &touch->lock);
 			continue;
 		}
+		/* Without the lock: after an unmount the last copy ends the session, which waits for notifications. */
 		pthread_mutex_unlock(&touch->lock);
-		touch->fn(touch->arg);
+		if (put)
+			put_root(touch);
+		if (fn)
+			get_root(touch);
+		if (fn && touch->has_root)
+			fn(touch->arg, &touch->root);
 		pthread_mutex_lock(&touch->lock);
-		touch->fn = NULL;
+		if (fn)
+			touch->fn = NULL;
 		pthread_cond_broadcast(&touch->changed);
 	}
 	pthread_mutex_unlock(&touch->lock);
+	put_root(touch);
 	return NULL;
 }
 
@@ -130,6 +162,10 @@ int fs_detached_new(const struct fs_server *server, struct fs_detached **ret_tou
 		free(touch);
 		return rc;
 	}
+	pthread_mutex_lock(&touch->lock);
+	while (!touch->ready)
+		pthread_cond_wait(&touch->changed, &touch->lock);
+	pthread_mutex_unlock(&touch->lock);
 	*ret_touch = touch;
 	return 0;
 }
@@ -149,7 +185,7 @@ void fs_detached_free(struct fs_detached *touch)
 	free(touch);
 }
 
-void fs_detached_run(struct fs_detached *touch, void (*fn)(void *arg), void *arg)
+void fs_detached_run(struct fs_detached *touch, fs_detached_fn *fn, void *arg)
 {
 	lock_for_scope(&touch->busy);
 	lock_for_scope(&touch->lock);
@@ -158,6 +194,13 @@ void fs_detached_run(struct fs_detached *touch, void (*fn)(void *arg), void *arg
 	pthread_cond_broadcast(&touch->changed);
 	while (touch->fn)
 		pthread_cond_wait(&touch->changed, &touch->lock);
+}
+
+void fs_detached_let_go(struct fs_detached *touch)
+{
+	pthread_mutex_lock(&touch->lock);
+	pthread_cond_broadcast(&touch->changed);
+	pthread_mutex_unlock(&touch->lock);
 }
 
 void fs_detached_hold(struct fs_detached *touch)

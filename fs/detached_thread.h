@@ -31,37 +31,41 @@ void fs_detached_close(const int *fd); /* below 0 is fine */
 
 /* The root of the server's own mount, for a detached thread.
  *
- * A path walk that waits for an answer, or an open descriptor, makes umount(2) of the mount that it went through fail
- * with EBUSY. So the thread looks names up through a copy of the mount that is attached nowhere (open_tree(2)). The
- * copy keeps the file system alive after an unmount. So a thread holds it for milliseconds only, or calls
- * fs_detached_mounted in between. */
+ * A path walk to the mountpoint makes umount(2) of it fail with EBUSY, if umount(2) comes before the walk has ended. An
+ * open descriptor does, too. So the thread looks names up through a copy of the mount that is attached nowhere
+ * (open_tree(2)). To make the copy is such a walk, too, so a thread makes it once, before the mount is ready.
+ * The copy keeps the file system alive after an unmount. So its thread closes it when fs_server.gone is set. */
 struct fs_detached_root {
 	int fd;         /* of the copy; AT_FDCWD: there is no copy, names go through the mountpoint */
 	const char *at; /* what stands before a name that is given with `fd`: "" or "<mountpoint>/" */
 	char buf[PATH_MAX];
 };
 
-/* Opens the copy. Without CAP_SYS_ADMIN there is none (fd: AT_FDCWD), which is no error.
+/* Opens the copy. Without CAP_SYS_ADMIN there is none (fd: AT_FDCWD), which is no error. Makes the mount busy for
+ * some microseconds.
  * Returns 0; -ESTALE: another file system is at the mountpoint; -ENAMETOOLONG. */
 int fs_detached_root_open(const struct fs_server *server, struct fs_detached_root *ret_root);
 /* Closes the copy, if there is one. */
 void fs_detached_root_close(const struct fs_detached_root *root);
 
-/* Returns false if the mount was unmounted, or if something is mounted over it. */
-bool fs_detached_mounted(const struct fs_server *server);
-
+typedef void fs_detached_fn(void *arg, const struct fs_detached_root *root);
 struct fs_detached; /* opaque: a detached thread, `toucher`, that runs what it is given */
 
-/* Starts the thread. Returns 0; -ENOMEM, -EAGAIN. */
+/* Starts the thread, and waits until it has its copy of the mount. The thread keeps the copy for its whole life, or
+ * until fs_detached_let_go. Returns 0; -ENOMEM, -EAGAIN. */
 int fs_detached_new(const struct fs_server *server, struct fs_detached **ret_touch);
 /* Ends the thread; NULL is fine. The session must still be answered. */
 void fs_detached_free(struct fs_detached *touch);
 
-/* Runs fn(arg) in the thread and waits until it returns. */
-void fs_detached_run(struct fs_detached *touch, void (*fn)(void *arg), void *arg);
+/* Runs fn(arg, root) in the thread and waits until it returns. Runs nothing if the mountpoint leads elsewhere. */
+void fs_detached_run(struct fs_detached *touch, fs_detached_fn *fn, void *arg);
 
-/* From hold to release the thread has nothing of the mount open, so an unmount finds the mount busy only if others
- * use it. Not from a FUSE worker: what the thread runs must be answered to end. */
+/* Makes the thread close its copy as soon as nothing runs, because the mount was unmounted (fs_server.gone). Does not
+ * wait. Main. */
+void fs_detached_let_go(struct fs_detached *touch);
+
+/* From hold to release the thread does not make the mount busy, so an unmount finds the mount busy only if others use
+ * it. Not from a FUSE worker: what the thread runs must be answered to end. */
 void fs_detached_hold(struct fs_detached *touch);
 void fs_detached_release(struct fs_detached *touch);
 

@@ -402,6 +402,7 @@ static int server_new(const struct fs_options *options, const struct fs_channel 
 	if (server->n_workers > FS_THREADS_MAX)
 		server->n_workers = FS_THREADS_MAX;
 
+	server->mounts_fd = open("/proc/self/mountinfo", O_RDONLY | O_CLOEXEC);
 	server->stop_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
 	int rc = server->stop_fd < 0 ? base_err_set(err, -errno, "eventfd: %s", strerror(errno)) : 0;
 	if (rc == 0)
@@ -514,26 +515,38 @@ static int sooner(int a_ms, int b_ms)
 	return a_ms < 0 || (b_ms >= 0 && b_ms < a_ms) ? b_ms : a_ms;
 }
 
+/* A mount came or went. If it was this one, the threads with copies of it are what keeps the session alive. */
+static void mounts_changed(struct fs_server *server)
+{
+	if (server->gone || fs_mount_listed(server->dev))
+		return;
+	server->gone = true;
+	fs_sink_gone(server->sink);
+}
+
 /* Main waits for the end. Meanwhile it serves the control socket, and tells the supervisor that the server is well. */
 static int wait_for_end(struct fs_server *server)
 {
 	for (;;) {
 		if (fs_counted(&server->counters.listings) > 0)
 			fs_hang_here(server, FS_HANG_MAIN);
-		struct pollfd polls[2 + FS_CONTROL_POLLS_MAX] = { { .fd = server->stop_fd, .events = POLLIN },
-			{ .fd = server->channel->channel, .events = POLLIN } };
+		struct pollfd polls[3 + FS_CONTROL_POLLS_MAX] = { { .fd = server->stop_fd, .events = POLLIN },
+			{ .fd = server->channel->channel, .events = POLLIN },
+			{ .fd = server->mounts_fd, .events = POLLPRI } };
 		int timeout_ms;
-		size_t n = fs_control_polls(server->control, polls + 2, &timeout_ms);
+		size_t n = fs_control_polls(server->control, polls + 3, &timeout_ms);
 		timeout_ms = sooner(timeout_ms, fs_health_check(server->health));
 		timeout_ms = sooner(timeout_ms, fs_budget_check(server->budget));
-		if (poll(polls, (nfds_t)(2 + n), timeout_ms) < 0) {
+		if (poll(polls, (nfds_t)(3 + n), timeout_ms) < 0) {
 			if (errno == EINTR)
 				continue;
 			return -errno;
 		}
 		if (polls[0].revents || (polls[1].revents && !listen_to_supervisor(server)))
 			return 0;
-		fs_control_serve(server->control, polls + 2, n);
+		if (polls[2].revents)
+			mounts_changed(server);
+		fs_control_serve(server->control, polls + 3, n);
 		if (server->restart) {
 			fs_stats_keep(server);
 			fs_channel_say(server->channel->channel, FS_CHANNEL_GO, 0, NULL);
@@ -687,6 +700,8 @@ static void server_free(struct fs_server *server)
 	shard_index_close(server->index);
 	if (server->stop_fd >= 0)
 		close(server->stop_fd);
+	if (server->mounts_fd >= 0)
+		close(server->mounts_fd);
 	fs_health_free(server->health);
 	fs_handover_close(server->handover);
 	free((void *)(uintptr_t)server->options.dataset);

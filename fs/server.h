@@ -135,6 +135,10 @@ struct fs_server {
 	struct fs_worker workers[FS_THREADS_MAX];
 	uint32_t n_workers;
 
+	int mounts_fd; /* /proc/self/mountinfo: POLLPRI says that a mount came or went; -1: cannot be opened */
+	_Atomic bool
+	        gone; /* somebody unmounted: no copy of the mount may be kept (fs/detached_thread.h); main sets it */
+
 	int stop_fd;    /* eventfd: somebody wants the server to end */
 	bool unmounted; /* by this server, or nothing was left to unmount */
 	bool restart;   /* main's: tell the supervisor to restart once the client has its answer */

@@ -23,8 +23,7 @@ enum {
 	USES_MAX = 1024,       /* uses handed to the engine at once */
 	LIST_BYTES = 64 << 10, /* bytes of directory entries taken from the kernel at once */
 	FOLLOWED_MAX = 64,
-	LOOK_EVERY = 64, /* names looked up between two checks that the mount is still there */
-	REST_MS = 100,   /* ms without an open, after which nothing is looked up if there is no copy of the mount */
+	REST_MS = 100, /* ms without an open, after which nothing is looked up if there is no copy of the mount */
 };
 
 /* The message's payload, as the kernel's include/uapi/linux/fuse.h has it. */
@@ -123,7 +122,7 @@ static void announce_tree(struct fs_sink *sink, const struct fs_detached_root *r
 	if (shard_view_epoch(vs->order, epoch, &e) < 0)
 		return;
 	for (uint32_t i = 0; i < n; i++) {
-		if (i % LOOK_EVERY == LOOK_EVERY - 1 && !fs_detached_mounted(sink->server))
+		if (sink->server->gone)
 			break; /* unmounted: only the copy keeps the session alive */
 		uint32_t files[SHARD_SAMPLE_FILES_MAX], sample, n_files = 1;
 		int rc = shard_epoch_turn(e, vs->rank, turn + i, &sample, NULL);
@@ -145,7 +144,7 @@ struct announcement {
 	uint32_t n;
 };
 
-static void announce_now(void *arg)
+static void announce_now(void *arg, const struct fs_detached_root *root)
 {
 	const struct announcement *a = arg;
 	struct fs_server *server = a->sink->server;
@@ -153,15 +152,11 @@ static void announce_now(void *arg)
 		server->lister = (pid_t)syscall(SYS_gettid);
 	if (server->stopping)
 		return;
-	struct fs_detached_root root;
-	if (fs_detached_root_open(server, &root) < 0)
-		return;
-	a->sink->pins = root.fd < 0;
+	a->sink->pins = root->fd < 0;
 	if (a->stream->view->layout == FS_LAYOUT_FLAT)
-		announce_flat(a->sink, &root, a->epoch, a->turn, a->n);
+		announce_flat(a->sink, root, a->epoch, a->turn, a->n);
 	else
-		announce_tree(a->sink, &root, a->stream, a->epoch, a->turn, a->n);
-	fs_detached_root_close(&root);
+		announce_tree(a->sink, root, a->stream, a->epoch, a->turn, a->n);
 }
 
 static void sink_announce(struct prefetch_sink *base, void *user, uint64_t epoch, uint64_t turn, uint32_t n)
@@ -347,6 +342,12 @@ void fs_sink_release(struct fs_sink *sink)
 {
 	if (sink->touch)
 		fs_detached_release(sink->touch);
+}
+
+void fs_sink_gone(struct fs_sink *sink)
+{
+	if (sink->touch)
+		fs_detached_let_go(sink->touch);
 }
 
 void fs_sink_stats(struct fs_sink *sink, struct fs_view *view, struct prefetch_stream_stats *ret_stats)

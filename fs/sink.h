@@ -45,9 +45,12 @@ void fs_sink_stop(struct fs_sink *sink);
  * `ls` must not. */
 void fs_sink_epoch(struct fs_sink *sink, struct fs_view *view, uint64_t epoch);
 
-/* From hold to release the lister keeps nothing of the mount open, so that the mount can be unmounted. */
+/* From hold to release the lister does not make the mount busy, so that the mount can be unmounted. */
 void fs_sink_hold(struct fs_sink *sink);
 void fs_sink_release(struct fs_sink *sink);
+
+/* Makes the lister let the file system go, because the mount was unmounted: fs_server.gone is set. Does not wait. */
+void fs_sink_gone(struct fs_sink *sink);
 
 /* Makes a stream for what a trainer of the view was recognised to read.
  * @order: an order that is given (shard/view.h), of tree names, from the beginning of @epoch.

@@ -21,7 +21,6 @@
 #include "shard/base/log.h"
 
 enum {
-	LOOK_EVERY = 64,      /* directories watched between two checks that the mount is still there */
 	READY_DIRS = 4096,    /* directories that are watched before the mount is called ready */
 	DRAIN_READS_MAX = 64, /* reads of FS_HANDOVER_EVENTS_BYTES in one drain: a limit under a flood of events */
 	IN_ORDER_FULL = 64,   /* events in a row within the slack after which an order is trusted */
@@ -230,7 +229,7 @@ static void watch_tree(struct fs_watch *watch, const struct fs_detached_root *ro
 		}
 		if (dir == READY_DIRS)
 			set_ready(watch);
-		if (dir % LOOK_EVERY == LOOK_EVERY - 1 && !fs_detached_mounted(watch->server))
+		if (watch->server->gone)
 			break; /* unmounted: only `root` keeps the session alive */
 	}
 	if (too_long)

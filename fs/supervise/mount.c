@@ -108,6 +108,19 @@ int fs_mounted_dev(const char *mountpoint, uint64_t *ret_dev)
 	return find_mounted(mountpoint, ret_dev, &ours);
 }
 
+bool fs_mount_listed(uint64_t dev)
+{
+	cleanup_fclose FILE *f = fopen("/proc/self/mountinfo", "re");
+	cleanup_free char *text = NULL;
+	size_t room = 0;
+	while (f && getline(&text, &room, f) > 0) {
+		struct mount_line line;
+		if (parse_line(text, &line) && line.dev == dev)
+			return true;
+	}
+	return !f || ferror(f);
+}
+
 bool fs_mount_leads_to(const char *path, uint64_t dev)
 {
 	struct statx st;
