@@ -8,7 +8,7 @@
 #include <stdlib.h>
 
 #include "cache/arena.h"
-#include "cache/bitmap.h"
+#include "shard/base/bits.h"
 
 struct entry {
 	struct cache_victim what;
@@ -116,11 +116,11 @@ static void move(struct cache_ledger *ledger, uint32_t sample, enum cache_state 
 	if (to == CACHE_COMING)
 		add(&ledger->coming_bytes, cost);
 	if (state == CACHE_RESIDENT) {
-		cache_bit_clear(ledger->resident, sample);
+		bit_clear(ledger->resident, sample);
 		book_resident(ledger, (uint64_t)-1, -cost);
 	}
 	if (to == CACHE_RESIDENT) {
-		cache_bit_set(ledger->resident, sample);
+		bit_set(ledger->resident, sample);
 		book_resident(ledger, 1, cost);
 	}
 }
@@ -136,7 +136,7 @@ int cache_ledger_new(const struct shard_index *index, uint64_t budget_bytes, uin
 	ledger->lag = lag_bytes;
 	ledger->largest = budget_bytes / 4; /* constant, because a cost must not change while it is booked */
 	ledger->n_samples = shard_index_info(index)->n_samples;
-	ledger->resident = cache_bitmap_new(ledger->n_samples);
+	ledger->resident = bits_new(ledger->n_samples);
 	ledger->marks = calloc((size_t)ledger->n_samples / 2 + 1, 1);
 	if (!ledger->resident || !ledger->marks) {
 		cache_ledger_free(ledger);
@@ -169,7 +169,7 @@ void cache_ledger_share(struct cache_ledger *ledger, uint64_t *resident)
 		for (uint64_t bits = resident[word]; bits; bits &= bits - 1) {
 			uint64_t cost, sample = word * 64 + (uint64_t)__builtin_ctzll(bits);
 			if (sample >= ledger->n_samples || cache_ledger_cost(ledger, (uint32_t)sample, &cost) < 0)
-				cache_bit_clear(resident, sample);
+				bit_clear(resident, sample);
 			else
 				move(ledger, (uint32_t)sample, CACHE_RESIDENT, cost);
 		}
@@ -183,10 +183,8 @@ void cache_ledger_set_budget(struct cache_ledger *ledger, uint64_t budget_bytes)
 
 int cache_ledger_cost(struct cache_ledger *ledger, uint32_t sample, uint64_t *ret_bytes)
 {
-	uint32_t files[SHARD_SAMPLE_FILES_MAX], n = 1;
-	int rc = shard_index_info(ledger->index)->grouped
-	                 ? shard_index_sample_files(ledger->index, sample, files, SHARD_SAMPLE_FILES_MAX, &n)
-	                 : shard_index_sample_first(ledger->index, sample, files);
+	uint32_t files[SHARD_SAMPLE_FILES_MAX], n = 0;
+	int rc = shard_index_sample_files(ledger->index, sample, files, SHARD_SAMPLE_FILES_MAX, &n);
 	uint64_t bytes = 0;
 	for (uint32_t i = 0; rc == 0 && i < n; i++) {
 		struct shard_place file;
@@ -510,7 +508,7 @@ static void set_ahead(struct cache_timeline *tl, uint64_t seq)
 {
 	uint64_t turn;
 	struct cache_slot *slot = cache_timeline_slot(tl, seq, &turn);
-	cache_bit_set(slot->ahead, turn);
+	bit_set(slot->ahead, turn);
 }
 
 int cache_ledger_fetch(
@@ -555,11 +553,11 @@ void cache_ledger_use(struct cache_ledger *ledger, struct cache_timeline *tl, ui
 	uint64_t turn;
 	uint32_t sample;
 	struct cache_slot *slot = cache_timeline_slot(tl, seq, &turn);
-	if (cache_bit(slot->used, turn))
+	if (bit_get(slot->used, turn))
 		return;
-	cache_bit_set(slot->used, turn);
-	cache_bit_clear(slot->ahead, turn);
-	cache_bit_clear(slot->kept, turn);
+	bit_set(slot->used, turn);
+	bit_clear(slot->ahead, turn);
+	bit_clear(slot->kept, turn);
 	if (cache_timeline_sample(tl, seq, &sample) < 0 || sample >= ledger->n_samples)
 		return;
 	enum cache_state state = cache_ledger_state(ledger, sample);

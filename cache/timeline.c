@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "cache/bitmap.h"
+#include "shard/base/bits.h"
 
 static void slot_done(struct cache_slot *slot)
 {
@@ -26,9 +26,9 @@ static int slot_init(struct cache_slot *slot, struct cache_timeline *tl, uint64_
 		return rc;
 	struct cache_slot made = { .epoch = epoch, .number = number, .first = first };
 	made.turns = shard_epoch_turns(epoch, tl->rank);
-	made.used = cache_bitmap_new(made.turns);
-	made.ahead = cache_bitmap_new(made.turns);
-	made.kept = cache_bitmap_new(made.turns);
+	made.used = bits_new(made.turns);
+	made.ahead = bits_new(made.turns);
+	made.kept = bits_new(made.turns);
 	made.words = made.turns / 64 + 1;
 	if (!made.used || !made.ahead || !made.kept) {
 		slot_done(&made);
@@ -90,7 +90,7 @@ int cache_timeline_jump(struct cache_timeline *tl, uint64_t epoch, uint64_t turn
 		return -ENODATA;
 	}
 	for (uint64_t t = 0; t < turn && t < made.slots[0].turns; t++)
-		cache_bit_set(made.slots[0].used, t);
+		bit_set(made.slots[0].used, t);
 	made.cursor = first + turn;
 	cache_timeline_done(tl);
 	*tl = made;
@@ -110,7 +110,7 @@ uint64_t cache_timeline_seq(const struct cache_timeline *tl, uint64_t epoch, uin
 		const struct cache_slot *slot = &tl->slots[i];
 		if (slot->number != epoch || turn >= slot->turns)
 			continue;
-		if (!cache_bit(slot->used, turn))
+		if (!bit_get(slot->used, turn))
 			return slot->first + turn;
 		if (found == CACHE_NEVER)
 			found = slot->first + turn;
@@ -173,8 +173,8 @@ static bool next_turn(
 	int rc = shard_epoch_find_from(slot->epoch, sample, from, ret);
 	if (rc == -EOPNOTSUPP)
 		return shard_epoch_find_stored(slot->epoch, sample, stored, &step, &rank, ret) == 0 &&
-		       rank == tl->rank && *ret < slot->turns && !cache_bit(slot->used, *ret);
-	while (rc == 0 && *ret < slot->turns && cache_bit(slot->used, *ret))
+		       rank == tl->rank && *ret < slot->turns && !bit_get(slot->used, *ret);
+	while (rc == 0 && *ret < slot->turns && bit_get(slot->used, *ret))
 		rc = shard_epoch_find_from(slot->epoch, sample, *ret + 1, ret);
 	return rc == 0 && *ret < slot->turns;
 }
@@ -208,7 +208,7 @@ uint64_t cache_timeline_next_from(struct cache_timeline *tl, uint32_t sample, ui
 	/* With tail=pad the last turn may show a sample for the second time. */
 	if (!tl->exact || turn >= slot->turns || turn + 1 == slot->turns)
 		return cache_timeline_next(tl, sample);
-	return cache_bit(slot->used, turn) ? next_in(tl, 1, sample, SHARD_NONE, CACHE_NEVER) : seq;
+	return bit_get(slot->used, turn) ? next_in(tl, 1, sample, SHARD_NONE, CACHE_NEVER) : seq;
 }
 
 uint64_t cache_timeline_next_below(struct cache_timeline *tl, uint32_t sample, uint32_t stored, uint64_t limit)
@@ -297,7 +297,7 @@ int cache_timeline_advance(struct cache_timeline *tl)
 	 * then. */
 	for (unsigned empty = 0; empty < 2 * CACHE_EPOCHS;) {
 		struct cache_slot *slot = &tl->slots[0];
-		while (tl->cursor < slot->first + slot->turns && cache_bit(slot->used, tl->cursor - slot->first))
+		while (tl->cursor < slot->first + slot->turns && bit_get(slot->used, tl->cursor - slot->first))
 			tl->cursor++;
 		if (tl->cursor < slot->first + slot->turns)
 			return 0;
@@ -319,14 +319,14 @@ bool cache_timeline_used(struct cache_timeline *tl, uint64_t seq)
 {
 	uint64_t turn;
 	const struct cache_slot *slot = cache_timeline_slot(tl, seq, &turn);
-	return cache_bit(slot->used, turn);
+	return bit_get(slot->used, turn);
 }
 
 void cache_timeline_set_kept(struct cache_timeline *tl, uint64_t seq)
 {
 	uint64_t turn;
 	struct cache_slot *slot = cache_timeline_slot(tl, seq, &turn);
-	cache_bit_set(slot->kept, turn);
+	bit_set(slot->kept, turn);
 	if (turn > slot->kept_top)
 		slot->kept_top = turn;
 }
@@ -335,14 +335,14 @@ void cache_timeline_clear_kept(struct cache_timeline *tl, uint64_t seq)
 {
 	uint64_t turn;
 	struct cache_slot *slot = cache_timeline_slot(tl, seq, &turn);
-	cache_bit_clear(slot->kept, turn);
+	bit_clear(slot->kept, turn);
 }
 
 uint64_t cache_timeline_last_kept(struct cache_timeline *tl)
 {
 	for (unsigned i = CACHE_EPOCHS; i-- > 0;) {
 		struct cache_slot *slot = &tl->slots[i];
-		uint64_t turn = slot->turns ? cache_bit_last(slot->kept, slot->kept_top) : UINT64_MAX;
+		uint64_t turn = slot->turns ? bits_last(slot->kept, slot->kept_top) : UINT64_MAX;
 		slot->kept_top = turn == UINT64_MAX ? 0 : turn;
 		if (turn != UINT64_MAX)
 			return slot->first + turn;

@@ -8,6 +8,7 @@
 #include <time.h>
 
 #include "shard/base/cleanup.h"
+#include "shard/base/clock.h"
 
 enum { WAIT_NS = 10000000 }; /* a piece takes 0.6 ms; its maker may wait for a page of the index */
 
@@ -62,13 +63,7 @@ static void empty(struct fs_listing_ahead *ahead)
 bool fs_listing_ahead_take(
         struct fs_listing_ahead *ahead, const struct fs_dir_place *place, struct fs_dir_piece *ret_piece)
 {
-	struct timespec until;
-	clock_gettime(CLOCK_MONOTONIC, &until);
-	until.tv_nsec += WAIT_NS;
-	if (until.tv_nsec >= 1000000000) {
-		until.tv_sec++;
-		until.tv_nsec -= 1000000000;
-	}
+	struct timespec until = base_until(WAIT_NS);
 	int rc = 0;
 	lock_for_scope(&ahead->lock);
 	while (rc == 0 && ahead->state == MAKING && same(&ahead->place, place))

@@ -112,9 +112,8 @@ static void order_by_file(struct list *list)
 static int add_sample(const struct fs_server *server, bool flat, uint32_t sample, struct list *list)
 {
 	uint32_t files[SHARD_SAMPLE_FILES_MAX], n = 1;
-	int rc = flat || !shard_index_info(server->index)->grouped
-	                 ? shard_index_sample_first(server->index, sample, files)
-	                 : shard_index_sample_files(server->index, sample, files, SHARD_SAMPLE_FILES_MAX, &n);
+	int rc = flat ? shard_index_sample_first(server->index, sample, files)
+	              : shard_index_sample_files(server->index, sample, files, SHARD_SAMPLE_FILES_MAX, &n);
 	for (uint32_t i = 0; rc == 0 && i < n; i++)
 		rc = add(list, files[i]);
 	return rc;

@@ -147,10 +147,8 @@ static int order_turn(void *user, uint64_t turn, uint32_t *ret_sample)
 static int order_find(void *user, uint32_t sample, uint64_t *ret_turn)
 {
 	const struct epoch *epoch = user;
-	uint32_t files[SHARD_SAMPLE_FILES_MAX], n = 1;
-	int rc = shard_index_info(epoch->index)->grouped
-	                 ? shard_index_sample_files(epoch->index, sample, files, SHARD_SAMPLE_FILES_MAX, &n)
-	                 : shard_index_sample_first(epoch->index, sample, files);
+	uint32_t files[SHARD_SAMPLE_FILES_MAX], n = 0;
+	int rc = shard_index_sample_files(epoch->index, sample, files, SHARD_SAMPLE_FILES_MAX, &n);
 	for (uint32_t i = 0; rc == 0 && i < n; i++) {
 		if (prefetch_sequence_find(epoch->sequence, files[i], ret_turn) == 0)
 			return 0;
@@ -491,10 +489,7 @@ static size_t take(struct fs_sampler_streams *fr, uint64_t wait_ns)
 {
 	size_t n = 0;
 	int rc = 0;
-	struct timespec until;
-	uint64_t end = base_now_ns() + wait_ns;
-	until.tv_sec = (time_t)(end / 1000000000);
-	until.tv_nsec = (long)(end % 1000000000);
+	struct timespec until = base_until(wait_ns);
 	lock_for_scope(&fr->lock);
 	while (!fr->stop && wait_ns > 0 && fr->queued == fr->taken && rc == 0)
 		rc = pthread_cond_timedwait(&fr->cond, &fr->lock, &until);

@@ -124,12 +124,11 @@ static void announce_tree(struct fs_sink *sink, const struct fs_detached_root *r
 	for (uint32_t i = 0; i < n; i++) {
 		if (sink->server->gone)
 			break; /* unmounted: only the copy keeps the session alive */
-		uint32_t files[SHARD_SAMPLE_FILES_MAX], sample, n_files = 1;
+		uint32_t files[SHARD_SAMPLE_FILES_MAX], sample, n_files = 0;
 		int rc = shard_epoch_turn(e, vs->rank, turn + i, &sample, NULL);
 		if (rc == 0)
-			rc = sink->server->info->grouped ? shard_index_sample_files(sink->server->index, sample, files,
-			                                           SHARD_SAMPLE_FILES_MAX, &n_files)
-			                                 : shard_index_sample_first(sink->server->index, sample, files);
+			rc = shard_index_sample_files(
+			        sink->server->index, sample, files, SHARD_SAMPLE_FILES_MAX, &n_files);
 		for (uint32_t f = 0; rc == 0 && f < n_files; f++)
 			look_up(sink, root, files[f]);
 	}
@@ -238,10 +237,8 @@ static void drop_file(struct ino_list *list, uint32_t file)
 static void drop_sample(struct ino_list *list, uint32_t sample, bool announced)
 {
 	const struct fs_server *server = list->sink->server;
-	uint32_t files[SHARD_SAMPLE_FILES_MAX], n_files = 1;
-	int rc = server->info->grouped
-	                 ? shard_index_sample_files(server->index, sample, files, SHARD_SAMPLE_FILES_MAX, &n_files)
-	                 : shard_index_sample_first(server->index, sample, files);
+	uint32_t files[SHARD_SAMPLE_FILES_MAX], n_files = 0;
+	int rc = shard_index_sample_files(server->index, sample, files, SHARD_SAMPLE_FILES_MAX, &n_files);
 	for (uint32_t f = 0; rc == 0 && f < n_files; f++) {
 		if (announced)
 			fuse_lowlevel_notify_inval_inode(

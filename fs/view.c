@@ -7,45 +7,8 @@
 #include <string.h>
 
 #include "fs/ino.h"
+#include "shard/base/bits.h"
 #include "shard/base/cleanup.h"
-
-static uint64_t *bitmap_new(uint64_t bits)
-{
-	/* A large bitmap from calloc costs no memory until its pages are written. */
-	return calloc((bits + 63) / 64 + 1, sizeof(uint64_t));
-}
-
-static bool bitmap_set(uint64_t *map, uint64_t bit)
-{
-	uint64_t mask = UINT64_C(1) << (bit & 63);
-	if (map[bit >> 6] & mask)
-		return false;
-	map[bit >> 6] |= mask;
-	return true;
-}
-
-static uint64_t words(uint64_t bits)
-{
-	return (bits + 63) / 64;
-}
-
-static uint64_t count_bits(const uint64_t *map, uint64_t bits)
-{
-	uint64_t n = 0;
-	for (uint64_t i = 0; i < words(bits); i++)
-		n += (uint64_t)__builtin_popcountll(map[i]);
-	return n;
-}
-
-static uint64_t first_clear(const uint64_t *map, uint64_t bits)
-{
-	for (uint64_t i = 0; i < words(bits); i++)
-		if (~map[i]) {
-			uint64_t bit = i * 64 + (uint64_t)__builtin_ctzll(~map[i]);
-			return bit < bits ? bit : bits;
-		}
-	return bits;
-}
 
 /* ---- what a successor finds ---- */
 
@@ -70,7 +33,7 @@ static void record(struct fs_view *view)
 static uint64_t *take_map(struct fs_view *view, uint64_t turns)
 {
 	if (!view->handover.records)
-		return bitmap_new(turns);
+		return bits_new(turns);
 	view->map ^= 1;
 	fs_handover_clear(&view->handover, view->map);
 	return view->handover.maps[view->map];
@@ -136,7 +99,7 @@ static int resume_record(struct fs_view *view, const struct fs_handover_record *
 		return rc;
 	uint64_t turns = shard_epoch_turns(epoch, view->options.rank);
 	uint64_t *opened = view->handover.maps[old->map];
-	for (uint64_t i = words(turns); i < view->handover.bits / 64 + 1; i++)
+	for (uint64_t i = (turns + 63) / 64; i < view->handover.bits / 64 + 1; i++)
 		opened[i] = 0;
 	if (turns % 64)
 		opened[turns / 64] &= (UINT64_C(1) << turns % 64) - 1;
@@ -147,9 +110,9 @@ static int resume_record(struct fs_view *view, const struct fs_handover_record *
 	view->turns = turns;
 	view->opened = opened;
 	view->map = old->map;
-	view->n_opened = count_bits(opened, turns);
+	view->n_opened = bits_count(opened, turns);
 	for (view->next_turn = turns; view->next_turn > 0; view->next_turn--)
-		if (opened[(view->next_turn - 1) / 64] >> ((view->next_turn - 1) % 64) & 1)
+		if (bit_get(opened, view->next_turn - 1))
 			break;
 	view->pinned = old->flags & FS_HANDOVER_PINNED;
 	view->listing_time = (struct timespec){ .tv_sec = old->listing_s, .tv_nsec = (long)old->listing_ns };
@@ -283,11 +246,11 @@ static bool opened_again(struct fs_view *view, uint64_t turn)
 	if (view->told_again || view->turns < 2 || view->n_opened < view->turns - view->turns / 10)
 		return false;
 	if (!view->again) {
-		view->again = bitmap_new(view->turns);
+		view->again = bits_new(view->turns);
 		if (!view->again)
 			return false;
 	}
-	if (bitmap_set(view->again, turn))
+	if (bit_set(view->again, turn))
 		view->n_again++;
 	if (view->n_again < (view->turns + 1) / 2)
 		return false;
@@ -301,7 +264,7 @@ bool fs_view_opened(struct fs_view *view, uint64_t epoch, uint64_t turn)
 	lock_for_scope(&view->lock);
 	if (shard_epoch_number(view->epoch) == epoch && turn < view->turns) {
 		view->consumed = false; /* a trainer goes on from where the library was */
-		if (bitmap_set(view->opened, turn)) {
+		if (bit_set(view->opened, turn)) {
 			view->n_opened++;
 			if (turn >= view->next_turn)
 				view->next_turn = turn + 1;
@@ -319,7 +282,7 @@ void fs_view_opened_range(struct fs_view *view, uint64_t epoch, uint64_t from, u
 		if (to > view->turns)
 			to = view->turns;
 		for (uint64_t turn = from; turn < to; turn++)
-			view->n_opened += bitmap_set(view->opened, turn);
+			view->n_opened += bit_set(view->opened, turn);
 		if (from < to && to > view->next_turn)
 			view->next_turn = to;
 	}
@@ -328,7 +291,7 @@ void fs_view_opened_range(struct fs_view *view, uint64_t epoch, uint64_t from, u
 uint64_t fs_view_first_unopened(struct fs_view *view, uint64_t epoch)
 {
 	lock_for_scope(&view->lock);
-	return shard_epoch_number(view->epoch) == epoch ? first_clear(view->opened, view->turns) : 0;
+	return shard_epoch_number(view->epoch) == epoch ? bits_first_clear(view->opened, view->turns) : 0;
 }
 
 size_t fs_view_opened_turns(struct fs_view *view, uint64_t epoch, uint64_t *from, uint64_t *turns, size_t max)
@@ -337,7 +300,7 @@ size_t fs_view_opened_turns(struct fs_view *view, uint64_t epoch, uint64_t *from
 	lock_for_scope(&view->lock);
 	if (shard_epoch_number(view->epoch) == epoch)
 		for (; *from < view->next_turn && n < max; ++*from)
-			if (view->opened[*from / 64] >> (*from % 64) & 1)
+			if (bit_get(view->opened, *from))
 				turns[n++] = *from;
 	return n;
 }

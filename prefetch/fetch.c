@@ -16,6 +16,8 @@
 #include <errno.h>
 #include <stdlib.h>
 
+#include "shard/base/bits.h"
+
 enum {
 	MERGE_BYTES = 128 << 10, /* the largest read of merged samples */
 	GAP_BYTES = 2048,        /* the largest gap inside a read: a tar header and padding */
@@ -61,10 +63,8 @@ static int want_file(struct prefetch *p, uint32_t file, struct prefetch_item *it
 /* Appends the blocks of all files of a sample.  After an error it has appended none. */
 static int want_sample(struct prefetch *p, uint32_t sample, struct prefetch_item *item, uint32_t *n)
 {
-	uint32_t files[SHARD_SAMPLE_FILES_MAX], n_files = 1, from = *n;
-	int rc = shard_index_info(p->options.index)->grouped
-	                 ? shard_index_sample_files(p->options.index, sample, files, SHARD_SAMPLE_FILES_MAX, &n_files)
-	                 : shard_index_sample_first(p->options.index, sample, files);
+	uint32_t files[SHARD_SAMPLE_FILES_MAX], n_files = 0, from = *n;
+	int rc = shard_index_sample_files(p->options.index, sample, files, SHARD_SAMPLE_FILES_MAX, &n_files);
 	for (uint32_t i = 0; rc == 0 && i < n_files; i++)
 		rc = want_file(p, files[i], item, n);
 	if (rc < 0)
@@ -84,7 +84,7 @@ static int take(struct prefetch *p, struct prefetch_stream *stream, uint64_t seq
 {
 	uint64_t cost = 0, turn;
 	struct cache_slot *slot = cache_timeline_slot(&stream->tl, seq, &turn);
-	bool was_ahead = slot->ahead[turn / 64] >> (turn % 64) & 1;
+	bool was_ahead = bit_get(slot->ahead, turn);
 	uint32_t there;
 	int rc = cache_ledger_turn(p->ledger, &stream->tl, seq, &there, &cost);
 	if (rc == 0 && there != sample)

@@ -8,6 +8,7 @@
 
 #include "prefetch/io_backend.h"
 #include "shard/base/cleanup.h"
+#include "shard/base/clock.h"
 
 enum { THREADS_MAX = 32 }; /* reads at once; enough for an NVMe disk, few enough for any host */
 
@@ -83,16 +84,7 @@ static void threads_submit(struct prefetch_io_backend *io, struct prefetch_op *o
 static void threads_wait(struct prefetch_io_backend *io, int64_t timeout_ns, struct prefetch_op **ret_done)
 {
 	struct threads_io *t = threads_of(io);
-	struct timespec until;
-	if (timeout_ns > 0) {
-		clock_gettime(CLOCK_MONOTONIC, &until);
-		until.tv_sec += timeout_ns / 1000000000;
-		until.tv_nsec += timeout_ns % 1000000000;
-		if (until.tv_nsec >= 1000000000) {
-			until.tv_sec++;
-			until.tv_nsec -= 1000000000;
-		}
-	}
+	struct timespec until = base_until(timeout_ns > 0 ? (uint64_t)timeout_ns : 0);
 	lock_for_scope(&t->lock);
 	while (!t->done && !t->woken && timeout_ns != 0) {
 		if (timeout_ns < 0)

@@ -12,7 +12,7 @@
  * If there are many losses, the budget shrinks. */
 #include "prefetch/engine.h"
 
-#include "cache/bitmap.h"
+#include "shard/base/bits.h"
 
 enum {
 	LOST_MIN = 16,        /* fewer lost samples, within LOST_NS or of the latest uses, are chance */

@@ -7,7 +7,7 @@
  * there.  This happens when it was restarted, lists an old epoch again, or comes back from an order of its own. */
 #include "prefetch/engine.h"
 
-#include "cache/bitmap.h"
+#include "shard/base/bits.h"
 
 enum {
 	SLACK_MIN = 256, /* turns */
@@ -52,7 +52,7 @@ static uint64_t ahead_cost(struct prefetch *p, struct prefetch_stream *s, uint64
 	uint64_t turn, cost = 0;
 	uint32_t sample;
 	const struct cache_slot *slot = cache_timeline_slot(&s->tl, seq, &turn);
-	if (!cache_bit(slot->ahead, turn) || cache_ledger_turn(p->ledger, &s->tl, seq, &sample, &cost) < 0)
+	if (!bit_get(slot->ahead, turn) || cache_ledger_turn(p->ledger, &s->tl, seq, &sample, &cost) < 0)
 		return 0;
 	return cost;
 }
@@ -63,7 +63,7 @@ void prefetch_follow_gone(struct prefetch *p, struct prefetch_stream *s, uint64_
 	struct cache_slot *slot = cache_timeline_slot(&s->tl, seq, &turn);
 	s->ahead_bytes -= cost;
 	s->lag_bytes -= seq < s->high ? cost : 0;
-	cache_bit_clear(slot->ahead, turn);
+	bit_clear(slot->ahead, turn);
 }
 
 /* Books a use: had, or passed over. */
@@ -218,7 +218,7 @@ void prefetch_follow_sample(struct prefetch *p, struct prefetch_stream *s, uint3
 	uint32_t rank;
 	/* It was used a moment ago: a file was opened twice, or another file of the sample was. */
 	if (shard_epoch_find(first->epoch, sample, &step, &rank, &turn) == 0 && rank == s->tl.rank &&
-	        turn < first->turns && cache_bit(first->used, turn) && inside(s, first->first + turn))
+	        turn < first->turns && bit_get(first->used, turn) && inside(s, first->first + turn))
 		return;
 	uint64_t seq = cache_timeline_next(&s->tl, sample);
 	if (seq == CACHE_NEVER) {

@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "cache/bitmap.h"
+#include "shard/base/bits.h"
 
 enum {
 	BATCH_MAX = 512,         /* most turns of an announcement */
@@ -227,7 +227,7 @@ static void give_up_laggards(struct prefetch *p, struct prefetch_stream *s)
 		uint64_t turn, cost = 0;
 		struct cache_slot *slot = cache_timeline_slot(tl, tl->cursor, &turn);
 		uint32_t sample;
-		if (cache_bit(slot->ahead, turn) && cache_ledger_turn(p->ledger, tl, tl->cursor, &sample, &cost) == 0) {
+		if (bit_get(slot->ahead, turn) && cache_ledger_turn(p->ledger, tl, tl->cursor, &sample, &cost) == 0) {
 			s->ahead_bytes -= cost;
 			s->lag_bytes -= cost;
 			atomic_fetch_add_explicit(&p->counters.wasted_bytes, cost, memory_order_relaxed);
@@ -585,7 +585,7 @@ static void count_missing(struct prefetch_stream *s)
 {
 	uint64_t turn;
 	const struct cache_slot *slot = cache_timeline_slot(&s->tl, s->fetch, &turn);
-	bool missing = cache_bit(slot->ahead, turn);
+	bool missing = bit_get(slot->ahead, turn);
 	s->missing = s->missing - s->missing / MISSING_TURNS + (missing ? MISSING_ONE / MISSING_TURNS : 0);
 }
 
@@ -628,7 +628,7 @@ static void go_back(struct prefetch *p, struct prefetch_stream *s)
 		uint64_t turn;
 		uint32_t sample;
 		const struct cache_slot *slot = cache_timeline_slot(&s->tl, seq, &turn);
-		if (cache_bit(slot->ahead, turn) && cache_timeline_sample(&s->tl, seq, &sample) == 0 &&
+		if (bit_get(slot->ahead, turn) && cache_timeline_sample(&s->tl, seq, &sample) == 0 &&
 		        !cache_ledger_has(p->ledger, sample))
 			prefetch_follow_gone(p, s, seq);
 	}

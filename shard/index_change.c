@@ -15,6 +15,7 @@
 #include <unistd.h>
 
 #include "shard/base/cleanup.h"
+#include "shard/base/clock.h"
 #include "shard/base/units.h"
 #include "shard/index_private.h"
 
@@ -162,9 +163,7 @@ int index_change_new(int fd, const struct stat *st, struct index_change **ret_ch
 	change->mtime_ns = mtime_of(st);
 	change->opened_ctime_ns = ctime_of(st);
 	change->seen_ctime_ns = ctime_of(st);
-	struct timespec now;
-	clock_gettime(CLOCK_MONOTONIC, &now);
-	change->seen_ns = (uint64_t)base_time_ns(now.tv_sec, (uint32_t)now.tv_nsec);
+	change->seen_ns = base_now_ns();
 	pthread_mutex_init(&change->lock, NULL);
 	*ret_change = change;
 	return 0;
@@ -199,13 +198,6 @@ bool index_change_mark(struct index_change *change, uint64_t rounds, _Atomic uin
 	return same;
 }
 
-static uint64_t now_ns(void)
-{
-	struct timespec now;
-	clock_gettime(CLOCK_MONOTONIC, &now);
-	return (uint64_t)now.tv_sec * NS_PER_S + (uint64_t)now.tv_nsec;
-}
-
 static uint64_t tick_ns(const struct stat *st)
 {
 	return st->st_ctim.tv_nsec == 0 ? (uint64_t)COARSE_TICK_S * NS_PER_S : TICK_NS;
@@ -234,7 +226,7 @@ static int look_again(const struct shard_index *index, struct index_change *chan
 	int64_t ctime_ns = ctime_of(&before);
 	if (atomic_load(&change->settled) && ctime_ns == atomic_load(&change->ctime_ns))
 		return 0; /* another thread has checked it */
-	uint64_t now = now_ns();
+	uint64_t now = base_now_ns();
 	if (ctime_ns != change->seen_ctime_ns) {
 		change->seen_ctime_ns = ctime_ns;
 		change->seen_ns = now;

@@ -310,11 +310,9 @@ static int add_file(const struct shard_index *index, uint32_t id, struct shape *
 
 static int shape_of(const struct shard_index *index, uint32_t sample, struct shape *ret_shape)
 {
-	uint32_t files[SHARD_SAMPLE_FILES_MAX], n = 1;
+	uint32_t files[SHARD_SAMPLE_FILES_MAX], n = 0;
 	struct shape shape = { 0 };
-	int rc = shard_index_info(index)->grouped
-	                 ? shard_index_sample_files(index, sample, files, SHARD_SAMPLE_FILES_MAX, &n)
-	                 : shard_index_sample_first(index, sample, files);
+	int rc = shard_index_sample_files(index, sample, files, SHARD_SAMPLE_FILES_MAX, &n);
 	for (uint32_t i = 0; rc == 0 && i < n; i++)
 		rc = add_file(index, files[i], &shape);
 	*ret_shape = shape;

@@ -478,16 +478,6 @@ int shard_view_instead(const struct shard_view *view, uint32_t sample, uint32_t 
 	return 0;
 }
 
-/* Returns the files of a sample.  Without groups it reads the first file only. */
-static int sample_files(
-        const struct shard_index *index, uint32_t sample, uint32_t files[SHARD_SAMPLE_FILES_MAX], uint32_t *ret_n)
-{
-	*ret_n = 1;
-	return shard_index_info(index)->grouped
-	               ? shard_index_sample_files(index, sample, files, SHARD_SAMPLE_FILES_MAX, ret_n)
-	               : shard_index_sample_first(index, sample, files);
-}
-
 int shard_view_instead_file(const struct shard_view *view, uint32_t file, uint32_t *ret_file)
 {
 	uint32_t files[SHARD_SAMPLE_FILES_MAX], n = 0, place = 0, sample;
@@ -502,13 +492,13 @@ int shard_view_instead_file(const struct shard_view *view, uint32_t file, uint32
 		*ret_file = file;
 		return 0;
 	}
-	rc = sample_files(view->index, at.sample, files, &n);
+	rc = shard_index_sample_files(view->index, at.sample, files, SHARD_SAMPLE_FILES_MAX, &n);
 	while (rc == 0 && place < n && files[place] != file)
 		place++;
 	if (rc == 0 && place == n)
 		return -EUCLEAN; /* the file names a sample that does not have the file */
 	if (rc == 0)
-		rc = sample_files(view->index, sample, files, &n);
+		rc = shard_index_sample_files(view->index, sample, files, SHARD_SAMPLE_FILES_MAX, &n);
 	if (rc == 0 && place >= n)
 		return -EUCLEAN;
 	if (rc == 0)

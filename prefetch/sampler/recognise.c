@@ -87,11 +87,7 @@ static uint64_t cpu_ns(const struct prefetch_recognise *r)
 
 static uint64_t elapsed_ns(const struct prefetch_recognise *r)
 {
-	struct timespec t;
-	if (r->options.elapsed_ns)
-		return r->options.elapsed_ns(r->options.user);
-	clock_gettime(CLOCK_MONOTONIC, &t);
-	return (uint64_t)t.tv_sec * 1000000000 + (uint64_t)t.tv_nsec;
+	return r->options.elapsed_ns ? r->options.elapsed_ns(r->options.user) : base_now_ns();
 }
 
 /* ---- the budget ---- */
@@ -281,7 +277,7 @@ void prefetch_recognise_sift(struct prefetch_recognise *r)
 			if (!explained(r, r->ring[i]))
 				r->ring[kept++] = r->ring[i];
 			else
-				r->seen[r->ring[i] / 64] &= ~(UINT64_C(1) << (r->ring[i] % 64));
+				bit_clear(r->seen, r->ring[i]);
 		}
 		bool fewer = kept < r->n_ring;
 		r->n_ring = kept;

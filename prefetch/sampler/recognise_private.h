@@ -13,6 +13,8 @@
 #include "prefetch/sampler/recognise.h"
 #include "prefetch/sampler/torch.h"
 #include "prefetch/sampler/seed_scan.h"
+#include "shard/base/bits.h"
+#include "shard/base/clock.h"
 
 enum {
 	RING = PREFETCH_FIT_MAX, /* opens in the ring */
@@ -445,15 +447,5 @@ bool prefetch_track_unexpected(struct prefetch_recognise *r, struct track *track
 
 /* Does one slice of its work: permutations, refits.  Returns 1: there is more to do; 0; -errno. */
 int prefetch_track_step(struct prefetch_recognise *r, struct track *track);
-
-static inline bool bit_get(const uint64_t *map, uint64_t bit)
-{
-	return map[bit / 64] >> (bit % 64) & 1;
-}
-
-static inline void bit_set(uint64_t *map, uint64_t bit)
-{
-	map[bit / 64] |= UINT64_C(1) << (bit % 64);
-}
 
 #endif

@@ -546,7 +546,7 @@ static void catch_up(struct prefetch_recognise *r, struct track *t, uint64_t n_r
 		if (bit_get(t->used, position) || prefetch_sequence_file(t->now, turn, &file) < 0 ||
 		        !bit_get(r->seen, file))
 			continue;
-		r->seen[file / 64] &= ~(UINT64_C(1) << (file % 64));
+		bit_clear(r->seen, file);
 		bit_set(t->used, position);
 		t->opens++;
 	}
@@ -558,7 +558,7 @@ static void catch_up(struct prefetch_recognise *r, struct track *t, uint64_t n_r
 		enum track_fit fit = bit_get(r->seen, file) ? prefetch_track_fit(t, file, &position) : TRACK_NOT;
 		if (fit == TRACK_NOT)
 			continue;
-		r->seen[file / 64] &= ~(UINT64_C(1) << (file % 64));
+		bit_clear(r->seen, file);
 		prefetch_track_open(r, t, file, position, fit == TRACK_LOOSE);
 	}
 	uint32_t kept = 0; /* of the ring, which may have been filled long after the beginning */
@@ -844,7 +844,7 @@ bool prefetch_track_stranger(const struct prefetch_recognise *r, struct track *t
 		if (!in_part(t, loose.position) || loose.position + SUPPORT * ranks(t) >= t->size ||
 		        joins(t, loose.position, true))
 			continue;
-		t->used[loose.position / 64] &= ~(UINT64_C(1) << (loose.position % 64));
+		bit_clear(t->used, loose.position);
 		t->opens--;
 		*ret_file = loose.file;
 		return true;

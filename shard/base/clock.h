@@ -16,4 +16,17 @@ static inline uint64_t base_now_ns(void)
 	return (uint64_t)ts.tv_sec * 1000000000 + (uint64_t)ts.tv_nsec;
 }
 
+/* Returns the same in milliseconds. */
+static inline int64_t base_now_ms(void)
+{
+	return (int64_t)(base_now_ns() / 1000000);
+}
+
+/* Returns the time `ns` from now, as pthread_cond_timedwait takes it from a condition with this clock. */
+static inline struct timespec base_until(uint64_t ns)
+{
+	uint64_t end = base_now_ns() + ns;
+	return (struct timespec){ .tv_sec = (time_t)(end / 1000000000), .tv_nsec = (long)(end % 1000000000) };
+}
+
 #endif

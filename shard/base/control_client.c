@@ -19,6 +19,7 @@
 
 #include "shard/base/cleanup.h"
 #include "shard/base/cleanup_json.h"
+#include "shard/base/clock.h"
 #include "shard/base/units.h"
 
 enum {
@@ -74,17 +75,10 @@ int base_control_default_path(unsigned number, struct base_err *err, char ret_pa
 
 /* ---- one request ---- */
 
-static int64_t now_ms(void)
-{
-	struct timespec ts;
-	clock_gettime(CLOCK_MONOTONIC, &ts);
-	return (int64_t)ts.tv_sec * 1000 + ts.tv_nsec / 1000000;
-}
-
 static int wait_for(int fd, short events, int64_t deadline_ms)
 {
 	for (;;) {
-		int64_t left = deadline_ms - now_ms();
+		int64_t left = deadline_ms - base_now_ms();
 		struct pollfd p = { .fd = fd, .events = events };
 		if (left < 0)
 			left = 0;
@@ -111,7 +105,7 @@ static int connect_to(const char *path, int64_t deadline_ms, int *ret_fd)
 		/* If the listen queue is full, connect(2) returns EAGAIN at once, and poll(2) cannot wait for it. */
 		if (errno != EAGAIN && errno != EINTR)
 			return -errno;
-		if (now_ms() >= deadline_ms)
+		if (base_now_ms() >= deadline_ms)
 			return -ETIMEDOUT;
 		nanosleep(&(struct timespec){ .tv_nsec = 10000000 }, NULL);
 	}
@@ -177,7 +171,7 @@ static int receive_line(int fd, int64_t deadline_ms, char **ret_line)
 static int exchange(const char *socket_path, const char *request, unsigned timeout_ms, char **ret_line)
 {
 	cleanup_close int fd = -1;
-	int64_t deadline_ms = now_ms() + timeout_ms;
+	int64_t deadline_ms = base_now_ms() + timeout_ms;
 	if (strlen(request) >= BASE_CONTROL_LINE_MAX || strchr(request, '\n'))
 		return -EMSGSIZE;
 	int rc = connect_to(socket_path, deadline_ms, &fd);
@@ -417,7 +411,7 @@ static bool ask_round(struct questions *qs, int64_t deadline_ms)
 	}
 	if (!n && !more)
 		return true;
-	int64_t left = deadline_ms - now_ms();
+	int64_t left = deadline_ms - base_now_ms();
 	left = left < 0 ? 0 : more && left > RETRY_MS ? RETRY_MS : left;
 	if (poll(fds, n, (int)left) > 0)
 		for (nfds_t i = 0; i < n; i++)
@@ -430,11 +424,11 @@ int base_control_request_all(
         const char *const *sockets, size_t n, const char *request, unsigned limit_ms, int *ret_rcs, char **ret_replies)
 {
 	struct questions qs = { .request = request };
-	int64_t deadline_ms = now_ms() + limit_ms;
+	int64_t deadline_ms = base_now_ms() + limit_ms;
 	int rc = 0;
 	for (size_t i = 0; i < n && rc == 0; i++)
 		rc = add_question(&qs, sockets[i]);
-	while (rc == 0 && !ask_round(&qs, deadline_ms) && now_ms() < deadline_ms)
+	while (rc == 0 && !ask_round(&qs, deadline_ms) && base_now_ms() < deadline_ms)
 		;
 	for (size_t i = 0; i < n && rc == 0; i++) {
 		struct question *q = &qs.list[i];
@@ -572,9 +566,9 @@ int base_control_survey(unsigned limit_ms, struct base_control_peer **ret_peers,
 {
 	struct peers peers = { .asked.request = info_request };
 	size_t n_silent = 0;
-	int64_t deadline_ms = now_ms() + limit_ms;
+	int64_t deadline_ms = base_now_ms() + limit_ms;
 	int rc = look_for_sockets(&peers);
-	while (rc == 0 && !ask_round(&peers.asked, deadline_ms) && now_ms() < deadline_ms)
+	while (rc == 0 && !ask_round(&peers.asked, deadline_ms) && base_now_ms() < deadline_ms)
 		;
 	if (rc == 0)
 		rc = take_answers(&peers);
@@ -709,13 +703,13 @@ static int not_found(const struct peers *peers, const char *target, const struct
  * or most_ms if a silent server may be the one that is wanted. */
 static int ask_for(struct peers *peers, const struct target *target, unsigned most_ms, unsigned *ret_waited_ms)
 {
-	int64_t began_ms = now_ms();
+	int64_t began_ms = base_now_ms();
 	unsigned limit_ms = most_ms < BASE_CONTROL_SURVEY_MS ? most_ms : BASE_CONTROL_SURVEY_MS;
 	size_t seen = 0;
 	int best = 0;
 	int rc = look_for_sockets(peers);
 	while (rc == 0 && !(best == 2 && target->path)) {
-		if (now_ms() - began_ms >= limit_ms) {
+		if (base_now_ms() - began_ms >= limit_ms) {
 			if (best || limit_ms == most_ms || !may_be_silent(peers, target))
 				break;
 			limit_ms = most_ms;
