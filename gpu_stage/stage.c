@@ -8,6 +8,7 @@
 #include <time.h>
 
 #include "cache/arena.h"
+#include "gpu_stage/growth.h"
 #include "gpu_stage/mounted.h"
 #include "gpu_stage/pages.h"
 #include "gpu_stage/stage_private.h"
@@ -18,6 +19,7 @@ enum {
 	LANDING_MAX = 64 << 20,
 	WINDOW_MIN = 4 << 20,
 	WINDOW_MAX = 256 << 20,
+	GROWTH_FIRST = 512 << 20, /* the memory that a stage begins with, if it may have more */
 };
 
 int stage_error(struct ddpfs_stage_error *error, const struct base_err *err)
@@ -52,6 +54,8 @@ static int sink_store(struct prefetch_sink *sink, uint32_t file, uint64_t offset
 	rc = stage_store_write(stage->store, &layout, file, (uint32_t)(offset / SHARD_BLOCK), data, len);
 	if (rc < 0)
 		stage_layout_done(&layout);
+	else
+		stage_growth_stored(stage->growth, len);
 	return rc;
 }
 
@@ -91,14 +95,32 @@ static uint64_t window_bytes(const struct shard_info *info, uint64_t budget)
 	             : clamp(budget / 4, WINDOW_MIN, WINDOW_MAX);
 }
 
+/* Sets the engine's budget to what `open` bytes of the arena allow. */
+static void arena_opened(void *arg, uint64_t open)
+{
+	struct ddpfs_stage *stage = arg;
+	prefetch_set_memory(stage->prefetch, stage->landing + open / 4 * 3);
+}
+
+/* Lets a large arena grow.  A pinned one has all its pages already. */
+static int start_growth(struct ddpfs_stage *stage, struct base_err *err)
+{
+	if (stage->backend->device || stage->bytes + stage->landing <= GROWTH_FIRST)
+		return 0;
+	uint64_t first = GROWTH_FIRST - stage->landing;
+	arena_opened(stage, first);
+	int rc = stage_growth_new(stage->base, stage->bytes, first, arena_opened, stage, &stage->growth);
+	return rc < 0 ? base_err_set(err, rc, "cannot start a thread: %s", base_err_str(rc)) : 0;
+}
+
 /* Divides the memory into the engine's landing memory and the arena.  A quarter of the arena is for samples that
  * batches hold, so the engine's budget has the other three quarters. */
 static int start_engine(struct ddpfs_stage *stage, const struct ddpfs_stage_options *options, struct base_err *err)
 {
 	struct prefetch_stats stats;
 	uint64_t memory = stage_options_memory(options);
-	uint64_t landing = clamp(memory / 4, LANDING_MIN, LANDING_MAX);
-	stage->bytes = (memory - landing) & ~(uint64_t)(STAGE_PAGE - 1);
+	stage->landing = clamp(memory / 4, LANDING_MIN, LANDING_MAX);
+	stage->bytes = (memory - stage->landing) & ~(uint64_t)(STAGE_PAGE - 1);
 	int rc = stage_space_new(stage->bytes, &stage->space);
 	if (rc < 0)
 		return base_err_set(err, rc, "cannot map an arena of %llu MiB: give less memory",
@@ -115,7 +137,7 @@ static int start_engine(struct ddpfs_stage *stage, const struct ddpfs_stage_opti
 		return base_err_set(err, rc, "cannot set up the arena: %s", base_err_str(rc));
 	stage->sink.ops = &sink_ops;
 	rc = prefetch_new(&(struct prefetch_options){ .index = stage->index,
-	                          .memory_bytes = landing + stage->bytes / 4 * 3,
+	                          .memory_bytes = stage->landing + stage->bytes / 4 * 3,
 	                          .sink = &stage->sink,
 	                          .threads = options->threads_io != 0 },
 	        err, &stage->prefetch);
@@ -124,11 +146,12 @@ static int start_engine(struct ddpfs_stage *stage, const struct ddpfs_stage_opti
 	prefetch_stats_get(stage->prefetch, &stats);
 	stage->keep_pages = (uint32_t)clamp(stats.budget_bytes / 4 / STAGE_PAGE, 1, UINT32_MAX);
 	stage->window_bytes = window_bytes(shard_index_info(stage->index), stats.budget_bytes);
-	return 0;
+	return start_growth(stage, err);
 }
 
 static void stage_free(struct ddpfs_stage *stage)
 {
+	stage_growth_free(stage->growth);
 	stage_follow_free(stage->follow);
 	if (stage->backend)
 		stage->backend->ops->stop(stage->backend);

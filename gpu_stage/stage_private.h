@@ -38,7 +38,9 @@ struct ddpfs_stage {
 	bool ready;     /* the arena is readied: memory_free must undo it */
 	struct stage_store *store;
 	struct prefetch *prefetch;
-	uint32_t keep_pages; /* samples of more pages are not kept: the ledger does not count them */
+	struct stage_growth *growth; /* NULL: the whole arena is open from the beginning */
+	uint64_t landing;            /* bytes of the engine's landing memory */
+	uint32_t keep_pages;         /* samples of more pages are not kept: the ledger does not count them */
 	uint64_t window_bytes;
 	uint32_t rank, world;
 	bool on_bad_given; /* the caller gave on_bad */
