@@ -337,9 +337,9 @@ static bool keep(struct cache_ledger *ledger, uint32_t sample, struct use known)
 	return wanted;
 }
 
-/* Notes in every stream that a sample will not be in memory at its next use.  next: that use in one stream, or
- * UNKNOWN.  hole: the sample may be fetched again for it. */
-static void leave_gap(struct cache_ledger *ledger, uint32_t sample, struct use next, bool hole)
+/* Notes in every stream that a sample is not kept for its next use.  next: that use in one stream, or UNKNOWN.
+ * hole: the sample was dropped, and may be fetched again for it. */
+static void unkeep(struct cache_ledger *ledger, uint32_t sample, struct use next, bool hole)
 {
 	for (uint32_t i = 0; i < ledger->n_timelines; i++) {
 		struct cache_timeline *tl = ledger->timelines[i];
@@ -347,7 +347,6 @@ static void leave_gap(struct cache_ledger *ledger, uint32_t sample, struct use n
 		if (seq == CACHE_NEVER)
 			continue;
 		cache_timeline_clear_kept(tl, seq);
-		tl->gap = seq >= tl->gap ? seq + 1 : tl->gap;
 		if (hole && seq < tl->hole)
 			tl->hole = seq;
 	}
@@ -365,7 +364,7 @@ static void drop_unused(struct cache_ledger *ledger, uint32_t sample, uint64_t c
 /* Drops a resident sample.  next: its next use in one stream, or UNKNOWN. */
 static void drop(struct cache_ledger *ledger, uint32_t sample, uint64_t cost, struct use next)
 {
-	leave_gap(ledger, sample, next, true);
+	unkeep(ledger, sample, next, true);
 	drop_unused(ledger, sample, cost);
 }
 
@@ -507,8 +506,8 @@ bool cache_ledger_has(const struct cache_ledger *ledger, uint32_t sample)
 static void set_ahead(struct cache_timeline *tl, uint64_t seq)
 {
 	uint64_t turn;
-	struct cache_slot *slot = cache_timeline_slot(tl, seq, &turn);
-	bit_set(slot->ahead, turn);
+	struct cache_timeline_epoch *ep = cache_timeline_epoch_of(tl, seq, &turn);
+	bit_set(ep->ahead, turn);
 }
 
 int cache_ledger_fetch(
@@ -541,7 +540,7 @@ void cache_ledger_arrived(
 		return;
 	move(ledger, sample, ok ? CACHE_RESIDENT : CACHE_ABSENT, bytes);
 	if (!ok) {
-		leave_gap(ledger, sample, UNKNOWN, false);
+		unkeep(ledger, sample, UNKNOWN, false);
 		return;
 	}
 	keep_or_idle(ledger, sample, bytes, (struct use){ .tl = tl, .seq = seq });
@@ -552,12 +551,12 @@ void cache_ledger_use(struct cache_ledger *ledger, struct cache_timeline *tl, ui
 {
 	uint64_t turn;
 	uint32_t sample;
-	struct cache_slot *slot = cache_timeline_slot(tl, seq, &turn);
-	if (bit_get(slot->used, turn))
+	struct cache_timeline_epoch *ep = cache_timeline_epoch_of(tl, seq, &turn);
+	if (bit_get(ep->used, turn))
 		return;
-	bit_set(slot->used, turn);
-	bit_clear(slot->ahead, turn);
-	bit_clear(slot->kept, turn);
+	bit_set(ep->used, turn);
+	bit_clear(ep->ahead, turn);
+	bit_clear(ep->kept, turn);
 	if (cache_timeline_sample(tl, seq, &sample) < 0 || sample >= ledger->n_samples)
 		return;
 	enum cache_state state = cache_ledger_state(ledger, sample);

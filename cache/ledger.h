@@ -10,8 +10,7 @@
  * Common files, and samples that cost more than a quarter of the first budget, are not read ahead.  They are booked
  * by the block when readers ask for them, and have no known use.
  *
- * When a sample is dropped or did not arrive, the ledger notes it in cache_timeline.gap of each stream that will use
- * it.
+ * When a sample is dropped, the ledger notes it in cache_timeline.hole of each stream that will use it.
  *
  * If somebody has written into the index, costs are not known any more.  Then the ledger drops nothing that it would
  * have to look up: what is resident stays readable.

@@ -2,7 +2,7 @@
 /* The uses that a stream will make of samples, in order: the turns of this epoch, of the next one and of the one after.
  *
  *      seq:      first ........... cursor .................... end
- *               |   epoch e (slots[0])   |   e+1 (slots[1])  |   e+2 (slots[2])  |
+ *               |   epoch e (epochs[0])   |   e+1 (epochs[1])  |   e+2 (epochs[2])  |
  *
  * A *seq* numbers the turns of all epochs in one line.  It never goes back; cache_timeline_jump goes on behind the end.
  * Three bits stand for each seq:
@@ -13,7 +13,7 @@
  * needed when it is fetched, when it arrives and when it is used.  So it is worked out once and noted until the turn
  * is used.
  *
- * Unless a function says otherwise, a seq that it takes lies between slots[0].first and cache_timeline_end.
+ * Unless a function says otherwise, a seq that it takes lies between epochs[0].first and cache_timeline_end.
  *
  * Threads: one owner (the engine thread). */
 #ifndef DDPFS_CACHE_TIMELINE_H
@@ -31,7 +31,7 @@ enum {
 #define CACHE_NEVER UINT64_MAX /* instead of a seq: there is none */
 
 /* One epoch of a timeline. */
-struct cache_slot {
+struct cache_timeline_epoch {
 	struct shard_epoch *epoch;     /* held */
 	uint64_t number;               /* of the epoch */
 	uint64_t first;                /* seq of its turn 0 */
@@ -51,14 +51,13 @@ struct cache_note {
 struct cache_timeline {
 	struct shard_view *view; /* not owned */
 	uint32_t rank;
-	bool repeat;     /* the trainer reads the same epoch again and again: all of `slots` show it */
+	bool repeat;     /* the trainer reads the same epoch again and again: all of `epochs` show it */
 	uint64_t cursor; /* seq of the first turn that is not used */
-	uint64_t gap;    /* seq behind the last one whose sample should be in memory and is not; a hint */
 	uint64_t hole;   /* first seq whose sample was dropped before its use since the owner set it to CACHE_NEVER */
 	/* The owner sets these for cache_timeline_distance: */
 	uint64_t reader; /* seq behind the farthest used one; while it is below the cursor, the cursor counts */
 	uint64_t away;   /* turns of other streams that will be used before this timeline's next one, about */
-	struct cache_slot slots[CACHE_EPOCHS];
+	struct cache_timeline_epoch epochs[CACHE_EPOCHS];
 	bool exact;               /* the sample that is found at a turn is the one that comes there */
 	struct cache_note *notes; /* CACHE_NOTES of them, by seq modulo */
 };
@@ -90,7 +89,7 @@ uint64_t cache_timeline_end(const struct cache_timeline *tl);
 uint64_t cache_timeline_seq(const struct cache_timeline *tl, uint64_t epoch, uint64_t turn);
 
 /* Returns the epoch of a seq, and its turn in that epoch. */
-struct cache_slot *cache_timeline_slot(struct cache_timeline *tl, uint64_t seq, uint64_t *ret_turn);
+struct cache_timeline_epoch *cache_timeline_epoch_of(struct cache_timeline *tl, uint64_t seq, uint64_t *ret_turn);
 
 /* Gives the sample of a seq.  Returns 0 or an error of the index. */
 int cache_timeline_sample(struct cache_timeline *tl, uint64_t seq, uint32_t *ret_sample);
@@ -101,7 +100,7 @@ struct cache_note *cache_timeline_note(struct cache_timeline *tl, uint64_t seq);
 /* Returns the first seq not used at which the sample comes, or CACHE_NEVER. */
 uint64_t cache_timeline_next(struct cache_timeline *tl, uint32_t sample);
 /* As cache_timeline_next, but cheaper when the sample comes at `seq`, used or not: an epoch mostly has a sample once.
- * seq: may lie before slots[0] or be CACHE_NEVER; then it does not help. */
+ * seq: may lie before epochs[0] or be CACHE_NEVER; then it does not help. */
 uint64_t cache_timeline_next_from(struct cache_timeline *tl, uint32_t sample, uint64_t seq);
 /* As cache_timeline_next, but returns CACHE_NEVER when the seq is not below `limit`; epochs behind that are not
  * looked at.  stored: the sample's storage slot, or SHARD_NONE: the index is asked for it. */

@@ -56,7 +56,7 @@ void fs_detached_detach(const struct fs_server *server, bool keep_others)
 	}
 	/* `ddpfs mount` may have been started with a pipe as stderr. Whoever waits for that pipe to end would also
 	 * wait for this copy. Opened for reading, because a confined server opens nothing for writing. */
-	cleanup_touch int null =
+	cleanup_detached_fd int null =
 	        server->options.gives_up_stderr ? fs_detached_open(AT_FDCWD, "/dev/null", O_RDONLY) : -1;
 	if (null >= 0)
 		syscall(SYS_dup3, null, STDERR_FILENO, 0);
@@ -91,124 +91,124 @@ void fs_detached_root_close(const struct fs_detached_root *root)
 	fs_detached_close(&root->fd); /* AT_FDCWD is below 0 */
 }
 
-static void get_root(struct fs_detached *touch)
+static void get_root(struct fs_detached *detached)
 {
-	if (!touch->has_root && !touch->server->gone)
-		touch->has_root = fs_detached_root_open(touch->server, &touch->root) == 0;
+	if (!detached->has_root && !detached->server->gone)
+		detached->has_root = fs_detached_root_open(detached->server, &detached->root) == 0;
 }
 
 /* A path that is kept instead of a copy might lead elsewhere later; and who keeps a copy must hear of the unmount. */
-static bool may_keep_root(const struct fs_detached *touch)
+static bool may_keep_root(const struct fs_detached *detached)
 {
-	const struct fs_server *server = touch->server;
-	return touch->root.fd >= 0 && server->mounts_fd >= 0 && !server->gone;
+	const struct fs_server *server = detached->server;
+	return detached->root.fd >= 0 && server->mounts_fd >= 0 && !server->gone;
 }
 
-static void put_root(struct fs_detached *touch)
+static void put_root(struct fs_detached *detached)
 {
-	if (touch->has_root)
-		fs_detached_root_close(&touch->root);
-	touch->has_root = false;
+	if (detached->has_root)
+		fs_detached_root_close(&detached->root);
+	detached->has_root = false;
 }
 
-static void *touch_main(void *arg)
+static void *detached_main(void *arg)
 {
-	struct fs_detached *touch = arg;
+	struct fs_detached *detached = arg;
 	pthread_setname_np(pthread_self(), "toucher");
-	fs_detached_detach(touch->server, false);
-	get_root(touch);
-	pthread_mutex_lock(&touch->lock);
-	touch->ready = true;
-	pthread_cond_broadcast(&touch->changed);
-	while (!touch->stop) {
-		fs_detached_fn *fn = touch->fn;
-		bool put = touch->has_root && !may_keep_root(touch);
+	fs_detached_detach(detached->server, false);
+	get_root(detached);
+	pthread_mutex_lock(&detached->lock);
+	detached->ready = true;
+	pthread_cond_broadcast(&detached->changed);
+	while (!detached->stop) {
+		fs_detached_fn *fn = detached->fn;
+		bool put = detached->has_root && !may_keep_root(detached);
 		if (!fn && !put) {
-			pthread_cond_wait(&touch->changed, &touch->lock);
+			pthread_cond_wait(&detached->changed, &detached->lock);
 			continue;
 		}
 		/* Without the lock: after an unmount the last copy ends the session, which waits for notifications. */
-		pthread_mutex_unlock(&touch->lock);
+		pthread_mutex_unlock(&detached->lock);
 		if (put)
-			put_root(touch);
+			put_root(detached);
 		if (fn)
-			get_root(touch);
-		if (fn && touch->has_root)
-			fn(touch->arg, &touch->root);
-		pthread_mutex_lock(&touch->lock);
+			get_root(detached);
+		if (fn && detached->has_root)
+			fn(detached->arg, &detached->root);
+		pthread_mutex_lock(&detached->lock);
 		if (fn)
-			touch->fn = NULL;
-		pthread_cond_broadcast(&touch->changed);
+			detached->fn = NULL;
+		pthread_cond_broadcast(&detached->changed);
 	}
-	pthread_mutex_unlock(&touch->lock);
-	put_root(touch);
+	pthread_mutex_unlock(&detached->lock);
+	put_root(detached);
 	return NULL;
 }
 
-int fs_detached_new(const struct fs_server *server, struct fs_detached **ret_touch)
+int fs_detached_new(const struct fs_server *server, struct fs_detached **ret_detached)
 {
-	struct fs_detached *touch = calloc(1, sizeof(*touch));
-	if (!touch)
+	struct fs_detached *detached = calloc(1, sizeof(*detached));
+	if (!detached)
 		return -ENOMEM;
-	touch->server = server;
-	pthread_mutex_init(&touch->lock, NULL);
-	pthread_mutex_init(&touch->busy, NULL);
-	pthread_cond_init(&touch->changed, NULL);
-	int rc = -pthread_create(&touch->thread, NULL, touch_main, touch);
+	detached->server = server;
+	pthread_mutex_init(&detached->lock, NULL);
+	pthread_mutex_init(&detached->busy, NULL);
+	pthread_cond_init(&detached->changed, NULL);
+	int rc = -pthread_create(&detached->thread, NULL, detached_main, detached);
 	if (rc < 0) {
-		pthread_cond_destroy(&touch->changed);
-		pthread_mutex_destroy(&touch->busy);
-		pthread_mutex_destroy(&touch->lock);
-		free(touch);
+		pthread_cond_destroy(&detached->changed);
+		pthread_mutex_destroy(&detached->busy);
+		pthread_mutex_destroy(&detached->lock);
+		free(detached);
 		return rc;
 	}
-	pthread_mutex_lock(&touch->lock);
-	while (!touch->ready)
-		pthread_cond_wait(&touch->changed, &touch->lock);
-	pthread_mutex_unlock(&touch->lock);
-	*ret_touch = touch;
+	pthread_mutex_lock(&detached->lock);
+	while (!detached->ready)
+		pthread_cond_wait(&detached->changed, &detached->lock);
+	pthread_mutex_unlock(&detached->lock);
+	*ret_detached = detached;
 	return 0;
 }
 
-void fs_detached_free(struct fs_detached *touch)
+void fs_detached_free(struct fs_detached *detached)
 {
-	if (!touch)
+	if (!detached)
 		return;
-	pthread_mutex_lock(&touch->lock);
-	touch->stop = true;
-	pthread_cond_broadcast(&touch->changed);
-	pthread_mutex_unlock(&touch->lock);
-	pthread_join(touch->thread, NULL);
-	pthread_cond_destroy(&touch->changed);
-	pthread_mutex_destroy(&touch->busy);
-	pthread_mutex_destroy(&touch->lock);
-	free(touch);
+	pthread_mutex_lock(&detached->lock);
+	detached->stop = true;
+	pthread_cond_broadcast(&detached->changed);
+	pthread_mutex_unlock(&detached->lock);
+	pthread_join(detached->thread, NULL);
+	pthread_cond_destroy(&detached->changed);
+	pthread_mutex_destroy(&detached->busy);
+	pthread_mutex_destroy(&detached->lock);
+	free(detached);
 }
 
-void fs_detached_run(struct fs_detached *touch, fs_detached_fn *fn, void *arg)
+void fs_detached_run(struct fs_detached *detached, fs_detached_fn *fn, void *arg)
 {
-	lock_for_scope(&touch->busy);
-	lock_for_scope(&touch->lock);
-	touch->fn = fn;
-	touch->arg = arg;
-	pthread_cond_broadcast(&touch->changed);
-	while (touch->fn)
-		pthread_cond_wait(&touch->changed, &touch->lock);
+	lock_for_scope(&detached->busy);
+	lock_for_scope(&detached->lock);
+	detached->fn = fn;
+	detached->arg = arg;
+	pthread_cond_broadcast(&detached->changed);
+	while (detached->fn)
+		pthread_cond_wait(&detached->changed, &detached->lock);
 }
 
-void fs_detached_let_go(struct fs_detached *touch)
+void fs_detached_let_go(struct fs_detached *detached)
 {
-	pthread_mutex_lock(&touch->lock);
-	pthread_cond_broadcast(&touch->changed);
-	pthread_mutex_unlock(&touch->lock);
+	pthread_mutex_lock(&detached->lock);
+	pthread_cond_broadcast(&detached->changed);
+	pthread_mutex_unlock(&detached->lock);
 }
 
-void fs_detached_hold(struct fs_detached *touch)
+void fs_detached_hold(struct fs_detached *detached)
 {
-	pthread_mutex_lock(&touch->busy);
+	pthread_mutex_lock(&detached->busy);
 }
 
-void fs_detached_release(struct fs_detached *touch)
+void fs_detached_release(struct fs_detached *detached)
 {
-	pthread_mutex_unlock(&touch->busy);
+	pthread_mutex_unlock(&detached->busy);
 }

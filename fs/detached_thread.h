@@ -27,7 +27,7 @@ void fs_detached_detach(const struct fs_server *server, bool keep_others);
  * TSan knows only one descriptor table a process. -1 and errno. */
 int fs_detached_open(int dirfd, const char *path, int flags);
 void fs_detached_close(const int *fd); /* below 0 is fine */
-#define cleanup_touch __attribute__((cleanup(fs_detached_close)))
+#define cleanup_detached_fd __attribute__((cleanup(fs_detached_close)))
 
 /* The root of the server's own mount, for a detached thread.
  *
@@ -53,20 +53,20 @@ struct fs_detached; /* opaque: a detached thread, `toucher`, that runs what it i
 
 /* Starts the thread, and waits until it has its copy of the mount. The thread keeps the copy for its whole life, or
  * until fs_detached_let_go. Returns 0; -ENOMEM, -EAGAIN. */
-int fs_detached_new(const struct fs_server *server, struct fs_detached **ret_touch);
+int fs_detached_new(const struct fs_server *server, struct fs_detached **ret_detached);
 /* Ends the thread; NULL is fine. The session must still be answered. */
-void fs_detached_free(struct fs_detached *touch);
+void fs_detached_free(struct fs_detached *detached);
 
 /* Runs fn(arg, root) in the thread and waits until it returns. Runs nothing if the mountpoint leads elsewhere. */
-void fs_detached_run(struct fs_detached *touch, fs_detached_fn *fn, void *arg);
+void fs_detached_run(struct fs_detached *detached, fs_detached_fn *fn, void *arg);
 
 /* Makes the thread close its copy as soon as nothing runs, because the mount was unmounted (fs_server.gone). Does not
  * wait. Main. */
-void fs_detached_let_go(struct fs_detached *touch);
+void fs_detached_let_go(struct fs_detached *detached);
 
 /* From hold to release the thread does not make the mount busy, so an unmount finds the mount busy only if others use
  * it. Not from a FUSE worker: what the thread runs must be answered to end. */
-void fs_detached_hold(struct fs_detached *touch);
-void fs_detached_release(struct fs_detached *touch);
+void fs_detached_hold(struct fs_detached *detached);
+void fs_detached_release(struct fs_detached *detached);
 
 #endif

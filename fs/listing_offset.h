@@ -33,10 +33,4 @@ static inline uint64_t fs_offset_turn(uint64_t turn)
 	return FS_OFFSET_FIRST + (turn << FS_OFFSET_MEMBER_BITS);
 }
 
-/* Returns where a file of a tree's directory begins: @place counts among the directory's own files. */
-static inline uint64_t fs_offset_file(uint32_t place)
-{
-	return FS_OFFSET_FIRST + place;
-}
-
 #endif

@@ -44,12 +44,12 @@ void fs_lookup_readahead_free(struct fs_lookup_readahead *lookups)
 void fs_lookup_readahead_looked_up(struct fs_lookup_readahead *lookups, uint32_t file)
 {
 	lock_for_scope(&lookups->lock);
-	struct looked_up *slot = &lookups->kept[lookups->n % FS_LOOKUP_READAHEAD_KEPT];
+	struct looked_up *oldest = &lookups->kept[lookups->n % FS_LOOKUP_READAHEAD_KEPT];
 	if (lookups->n >= FS_LOOKUP_READAHEAD_KEPT) {
-		lookups->judged = lookups->judged << 1 | slot->read;
+		lookups->judged = lookups->judged << 1 | oldest->read;
 		lookups->is_read = __builtin_popcountll(lookups->judged) >= FS_LOOKUP_READAHEAD_ENOUGH;
 	}
-	*slot = (struct looked_up){ .file = file };
+	*oldest = (struct looked_up){ .file = file };
 	lookups->n++;
 }
 
@@ -59,9 +59,9 @@ void fs_lookup_readahead_read(struct fs_lookup_readahead *lookups, uint32_t file
 	uint64_t n = lookups->n < FS_LOOKUP_READAHEAD_KEPT ? lookups->n : FS_LOOKUP_READAHEAD_KEPT;
 	/* The latest first, because the reader has just looked the file up. */
 	for (uint64_t i = 1; i <= n; i++) {
-		struct looked_up *slot = &lookups->kept[(lookups->n - i) % FS_LOOKUP_READAHEAD_KEPT];
-		if (slot->file == file) {
-			slot->read = true;
+		struct looked_up *oldest = &lookups->kept[(lookups->n - i) % FS_LOOKUP_READAHEAD_KEPT];
+		if (oldest->file == file) {
+			oldest->read = true;
 			break;
 		}
 	}

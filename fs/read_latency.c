@@ -11,7 +11,7 @@
 #include "prefetch/latency_histogram.h"
 #include "shard/base/cleanup.h"
 
-struct slot {
+struct tally {
 	bool used;
 	uint64_t epoch;
 	uint64_t latest; /* value of `adds` at its latest wait */
@@ -23,7 +23,7 @@ struct slot {
 struct fs_read_latency {
 	pthread_mutex_t lock; /* guards what follows */
 	uint64_t adds;
-	struct slot slots[FS_READ_LATENCY_EPOCHS];
+	struct tally tallies[FS_READ_LATENCY_EPOCHS];
 };
 
 int fs_read_latency_new(struct fs_read_latency **ret_latency)
@@ -44,55 +44,55 @@ void fs_read_latency_free(struct fs_read_latency *latency)
 	free(latency);
 }
 
-static struct slot *find(struct fs_read_latency *latency, uint64_t epoch)
+static struct tally *find(struct fs_read_latency *latency, uint64_t epoch)
 {
 	for (size_t i = 0; i < FS_READ_LATENCY_EPOCHS; i++)
-		if (latency->slots[i].used && latency->slots[i].epoch == epoch)
-			return &latency->slots[i];
+		if (latency->tallies[i].used && latency->tallies[i].epoch == epoch)
+			return &latency->tallies[i];
 	return NULL;
 }
 
-static struct slot *make(struct fs_read_latency *latency, uint64_t epoch)
+static struct tally *make(struct fs_read_latency *latency, uint64_t epoch)
 {
-	struct slot *slot = &latency->slots[0];
-	for (size_t i = 1; i < FS_READ_LATENCY_EPOCHS && slot->used; i++)
-		if (!latency->slots[i].used || latency->slots[i].latest < slot->latest)
-			slot = &latency->slots[i];
-	memset(slot, 0, sizeof(*slot));
-	slot->used = true;
-	slot->epoch = epoch;
-	return slot;
+	struct tally *tally = &latency->tallies[0];
+	for (size_t i = 1; i < FS_READ_LATENCY_EPOCHS && tally->used; i++)
+		if (!latency->tallies[i].used || latency->tallies[i].latest < tally->latest)
+			tally = &latency->tallies[i];
+	memset(tally, 0, sizeof(*tally));
+	tally->used = true;
+	tally->epoch = epoch;
+	return tally;
 }
 
 void fs_read_latency_add(struct fs_read_latency *latency, uint64_t epoch, uint64_t wait_ns)
 {
 	lock_for_scope(&latency->lock);
-	struct slot *slot = find(latency, epoch);
-	if (!slot)
-		slot = make(latency, epoch);
-	slot->latest = ++latency->adds;
-	slot->n++;
-	slot->sum_ns += wait_ns;
-	prefetch_hist_add(&slot->hist, wait_ns);
+	struct tally *tally = find(latency, epoch);
+	if (!tally)
+		tally = make(latency, epoch);
+	tally->latest = ++latency->adds;
+	tally->n++;
+	tally->sum_ns += wait_ns;
+	prefetch_hist_add(&tally->hist, wait_ns);
 }
 
-static struct fs_read_latency_epoch tell(const struct slot *slot)
+static struct fs_read_latency_epoch tell(const struct tally *tally)
 {
 	return (struct fs_read_latency_epoch){
-		.epoch = slot->epoch,
-		.n = slot->n,
-		.sum_ns = slot->sum_ns,
-		.p50_ns = prefetch_hist_quantile(&slot->hist, 500),
-		.p99_ns = prefetch_hist_quantile(&slot->hist, 990),
-		.max_ns = prefetch_hist_max(&slot->hist),
+		.epoch = tally->epoch,
+		.n = tally->n,
+		.sum_ns = tally->sum_ns,
+		.p50_ns = prefetch_hist_quantile(&tally->hist, 500),
+		.p99_ns = prefetch_hist_quantile(&tally->hist, 990),
+		.max_ns = prefetch_hist_max(&tally->hist),
 	};
 }
 
 void fs_read_latency_get(struct fs_read_latency *latency, uint64_t epoch, struct fs_read_latency_epoch *ret_epoch)
 {
 	lock_for_scope(&latency->lock);
-	const struct slot *slot = find(latency, epoch);
-	*ret_epoch = slot ? tell(slot) : (struct fs_read_latency_epoch){ .epoch = epoch };
+	const struct tally *tally = find(latency, epoch);
+	*ret_epoch = tally ? tell(tally) : (struct fs_read_latency_epoch){ .epoch = epoch };
 }
 
 size_t fs_read_latency_all(
@@ -101,12 +101,12 @@ size_t fs_read_latency_all(
 	size_t n = 0;
 	lock_for_scope(&latency->lock);
 	for (size_t i = 0; i < FS_READ_LATENCY_EPOCHS; i++) {
-		if (!latency->slots[i].used)
+		if (!latency->tallies[i].used)
 			continue;
 		size_t at = n++;
-		for (; at > 0 && ret_epochs[at - 1].epoch > latency->slots[i].epoch; at--)
+		for (; at > 0 && ret_epochs[at - 1].epoch > latency->tallies[i].epoch; at--)
 			ret_epochs[at] = ret_epochs[at - 1];
-		ret_epochs[at] = tell(&latency->slots[i]);
+		ret_epochs[at] = tell(&latency->tallies[i]);
 	}
 	return n;
 }

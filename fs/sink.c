@@ -60,7 +60,7 @@ struct fs_sink {
 	struct fs_sink_stream *streams[FS_VIEWS_MAX]; /* of the views' own orders */
 	struct fs_sink_stream *followed[FOLLOWED_MAX];
 	uint64_t gone_fetched, gone_jumps; /* of streams that ended */
-	struct fs_detached *touch;         /* the thread that lists and looks up */
+	struct fs_detached *toucher;       /* the thread that lists and looks up */
 	_Atomic uint64_t opened_ns;        /* the last open of a watched file; 0: none yet */
 	_Atomic bool pins; /* the thread's work makes the mount busy: there is no copy (fs/detached_thread.h) */
 	bool no_prune;     /* lister's: this kernel does not have FUSE_NOTIFY_PRUNE */
@@ -98,7 +98,7 @@ static void announce_flat(
 	char path[PATH_MAX];
 	sink->server->lister_epoch = epoch;
 	snprintf(path, sizeof(path), "%s.", root->at);
-	cleanup_touch int fd = fs_detached_open(root->fd, path, O_RDONLY | O_DIRECTORY | O_NOCTTY | FS_DIR_MARK);
+	cleanup_detached_fd int fd = fs_detached_open(root->fd, path, O_RDONLY | O_DIRECTORY | O_NOCTTY | FS_DIR_MARK);
 	if (fd >= 0)
 		list_entries(sink, fd, fs_offset_turn(turn), n);
 }
@@ -163,7 +163,7 @@ static void sink_announce(struct prefetch_sink *base, void *user, uint64_t epoch
 	struct fs_sink *sink = sink_of(base);
 	const struct fs_sink_stream *vs = user;
 	struct announcement a = { .sink = sink, .stream = vs, .epoch = epoch, .turn = turn, .n = n };
-	fs_detached_run(sink->touch, announce_now, &a);
+	fs_detached_run(sink->toucher, announce_now, &a);
 }
 
 /* When a trainer stops, umount(8) often follows. It fails while a look-up waits for its answer, so there are none
@@ -331,20 +331,20 @@ void fs_sink_epoch(struct fs_sink *sink, struct fs_view *view, uint64_t epoch)
 
 void fs_sink_hold(struct fs_sink *sink)
 {
-	if (sink->touch)
-		fs_detached_hold(sink->touch);
+	if (sink->toucher)
+		fs_detached_hold(sink->toucher);
 }
 
 void fs_sink_release(struct fs_sink *sink)
 {
-	if (sink->touch)
-		fs_detached_release(sink->touch);
+	if (sink->toucher)
+		fs_detached_release(sink->toucher);
 }
 
 void fs_sink_gone(struct fs_sink *sink)
 {
-	if (sink->touch)
-		fs_detached_let_go(sink->touch);
+	if (sink->toucher)
+		fs_detached_let_go(sink->toucher);
 }
 
 void fs_sink_stats(struct fs_sink *sink, struct fs_view *view, struct prefetch_stream_stats *ret_stats)
@@ -547,7 +547,7 @@ void fs_sink_refresh(struct fs_sink_stream *vs)
 int fs_sink_start(struct fs_sink *sink)
 {
 	struct fs_server *server = sink->server;
-	int rc = fs_detached_new(server, &sink->touch);
+	int rc = fs_detached_new(server, &sink->toucher);
 	if (rc < 0)
 		return rc;
 	for (uint32_t i = 0; rc == 0 && i < server->n_views; i++)
@@ -563,8 +563,8 @@ void fs_sink_stop(struct fs_sink *sink)
 		return;
 	for (uint32_t i = 0; i < FS_VIEWS_MAX; i++)
 		stream_end(sink, &sink->streams[i]);
-	fs_detached_free(sink->touch);
-	sink->touch = NULL;
+	fs_detached_free(sink->toucher);
+	sink->toucher = NULL;
 }
 
 void fs_sink_free(struct fs_sink *sink)

@@ -409,11 +409,6 @@ void prefetch_bulk_free(struct prefetch_bulk *bulk)
 	free(bulk);
 }
 
-bool prefetch_bulk_uring(const struct prefetch_bulk *bulk)
-{
-	return bulk->uring;
-}
-
 int prefetch_bulk_submit(struct prefetch_bulk *bulk, struct prefetch_bulk_file *file)
 {
 	struct slot *slot = pop(&bulk->free_slots);

@@ -56,9 +56,6 @@ int prefetch_bulk_submit(struct prefetch_bulk *bulk, struct prefetch_bulk_file *
  * Returns 1 and the file; 0 when nothing is in flight or, without `wait`, nothing is done; or an error of the ring. */
 int prefetch_bulk_reap(struct prefetch_bulk *bulk, bool wait, struct prefetch_bulk_file **ret_file);
 
-/* Returns whether the object uses io_uring. */
-bool prefetch_bulk_uring(const struct prefetch_bulk *bulk);
-
 /* Reads [offset, offset + len) of a large file from front to back, at the speed of the device.  Calls chunk with each
  * piece, in order; the next piece is read meanwhile.  data is valid during the call only.  chunk returns 0 to go on.
  * Returns 0, what chunk returned, -ENODATA (the file ends before), -EINVAL (it is no regular file) or another -errno.

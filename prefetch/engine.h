@@ -390,10 +390,11 @@ int prefetch_queue_block(struct prefetch *p, uint64_t key, const struct shard_pl
         uint32_t len, uint64_t xxh3, struct prefetch_demand *demand);
 
 /* file_readahead.c: prepares the runs for this much landing memory. */
-void prefetch_run_init(struct prefetch *p, uint64_t landing_bytes);
+void prefetch_readahead_init(struct prefetch *p, uint64_t landing_bytes);
 /* Reads the blocks behind a demanded one into landing memory, if a run says so.  there: the demanded block was in
  * memory or on its way.  Any thread; not under lock. */
-void prefetch_run_on(struct prefetch *p, uint32_t file, const struct shard_place *place, uint32_t block, bool there);
+void prefetch_readahead_demanded(
+        struct prefetch *p, uint32_t file, const struct shard_place *place, uint32_t block, bool there);
 
 /* engine.c: the thread that owns the ring. */
 void *prefetch_engine_run(void *arg);
@@ -458,17 +459,17 @@ void prefetch_each_stream(struct prefetch *p, bool (*fn)(struct prefetch *p, str
 
 /* order_tracking.c: whether the trainer follows the order, and where it is.  Engine thread. */
 /* The trainer has used a turn, or a sample. */
-void prefetch_follow_use(struct prefetch *p, struct prefetch_stream *stream, const struct prefetch_use *use);
-void prefetch_follow_sample(struct prefetch *p, struct prefetch_stream *stream, uint32_t sample);
+void prefetch_tracking_use(struct prefetch *p, struct prefetch_stream *stream, const struct prefetch_use *use);
+void prefetch_tracking_sample(struct prefetch *p, struct prefetch_stream *stream, uint32_t sample);
 /* Returns the seq of the oldest turn that workers behind the farthest one may still use.  It is of the same epoch,
  * because a given view (shard/view.h) may have dropped the one before. */
-uint64_t prefetch_follow_oldest(struct prefetch_stream *stream);
+uint64_t prefetch_tracking_oldest(struct prefetch_stream *stream);
 /* The sample of a turn that was fetched and not used is not in memory after all. */
-void prefetch_follow_gone(struct prefetch *p, struct prefetch_stream *stream, uint64_t seq);
+void prefetch_tracking_gone(struct prefetch *p, struct prefetch_stream *stream, uint64_t seq);
 /* Begins to fetch again at the cursor: what was fetched and not used counts as absent. */
-void prefetch_follow_refetch(struct prefetch *p, struct prefetch_stream *stream);
+void prefetch_tracking_refetch(struct prefetch *p, struct prefetch_stream *stream);
 /* The trainer starts an epoch. */
-void prefetch_follow_epoch(struct prefetch *p, struct prefetch_stream *stream, uint64_t epoch);
+void prefetch_tracking_epoch(struct prefetch *p, struct prefetch_stream *stream, uint64_t epoch);
 
 /* lister.c: the thread that announces to the sink, and hands it drops. */
 void *prefetch_lister_run(void *arg);

@@ -83,8 +83,8 @@ struct fetch {
 static int take(struct prefetch *p, struct prefetch_stream *stream, uint64_t seq, uint32_t sample, struct fetch *fetch)
 {
 	uint64_t cost = 0, turn;
-	struct cache_slot *slot = cache_timeline_slot(&stream->tl, seq, &turn);
-	bool was_ahead = bit_get(slot->ahead, turn);
+	struct cache_timeline_epoch *ep = cache_timeline_epoch_of(&stream->tl, seq, &turn);
+	bool was_ahead = bit_get(ep->ahead, turn);
 	uint32_t there;
 	int rc = cache_ledger_turn(p->ledger, &stream->tl, seq, &there, &cost);
 	if (rc == 0 && there != sample)

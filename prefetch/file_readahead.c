@@ -17,7 +17,7 @@ enum {
 	RUN_SHARE = 8,      /* a run may take this part (an eighth) of landing memory */
 };
 
-void prefetch_run_init(struct prefetch *p, uint64_t landing_bytes)
+void prefetch_readahead_init(struct prefetch *p, uint64_t landing_bytes)
 {
 	uint64_t blocks = landing_bytes / RUN_SHARE / SHARD_BLOCK;
 	p->run_max = blocks < RUN_BLOCKS_MAX ? (uint32_t)blocks : RUN_BLOCKS_MAX;
@@ -60,7 +60,8 @@ static void advance(struct prefetch *p, uint32_t file, uint32_t block, uint32_t 
 	*ret_to = to;
 }
 
-void prefetch_run_on(struct prefetch *p, uint32_t file, const struct shard_place *place, uint32_t block, bool there)
+void prefetch_readahead_demanded(
+        struct prefetch *p, uint32_t file, const struct shard_place *place, uint32_t block, bool there)
 {
 	uint32_t from, to, n_blocks = shard_blocks(place->length);
 	if (n_blocks < 2 || !p->run_max)

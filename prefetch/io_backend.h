@@ -31,7 +31,7 @@ struct prefetch_op {
 struct prefetch_io_backend;
 
 /* What a backend implements; the functions below say what each does. */
-struct prefetch_port_ops {
+struct prefetch_io_ops {
 	void (*submit)(struct prefetch_io_backend *io, struct prefetch_op *op);
 	void (*wait)(struct prefetch_io_backend *io, int64_t timeout_ns, struct prefetch_op **ret_done);
 	void (*wake)(struct prefetch_io_backend *io);
@@ -40,7 +40,7 @@ struct prefetch_port_ops {
 };
 
 struct prefetch_io_backend {
-	const struct prefetch_port_ops *ops;
+	const struct prefetch_io_ops *ops;
 	bool uring; /* it is io_uring */
 };
 

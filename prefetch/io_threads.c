@@ -128,7 +128,7 @@ static void threads_free(struct prefetch_io_backend *io)
 	free(t);
 }
 
-static const struct prefetch_port_ops threads_ops = {
+static const struct prefetch_io_ops threads_ops = {
 	.submit = threads_submit,
 	.wait = threads_wait,
 	.wake = threads_wake,

@@ -145,7 +145,7 @@ static void uring_free(struct prefetch_io_backend *io)
 	free(u);
 }
 
-static const struct prefetch_port_ops uring_ops = {
+static const struct prefetch_io_ops uring_ops = {
 	.submit = uring_submit,
 	.wait = uring_wait,
 	.wake = uring_wake,

@@ -71,7 +71,7 @@ static void regrow_budget(struct prefetch *p)
 /* Announces again from the reader on, and fetches again what is not in memory. */
 static void announce_again(struct prefetch *p, struct prefetch_stream *s)
 {
-	uint64_t from = prefetch_follow_oldest(s);
+	uint64_t from = prefetch_tracking_oldest(s);
 	prefetch_lock(p);
 	s->announce_void = s->announce_busy;
 	s->announce_asked = false;
@@ -93,14 +93,14 @@ static bool refetch_stream(struct prefetch *p, struct prefetch_stream *s)
 	if (!s->following)
 		return false; /* nothing would be fetched */
 	uint32_t n = 0;
-	for (uint64_t seq = prefetch_follow_oldest(s); seq < end && n < p->losses.refetch_turns; seq++) {
+	for (uint64_t seq = prefetch_tracking_oldest(s); seq < end && n < p->losses.refetch_turns; seq++) {
 		uint32_t sample;
 		if (cache_timeline_used(&s->tl, seq))
 			continue;
 		n++;
 		if (cache_timeline_sample(&s->tl, seq, &sample) < 0 || !cache_ledger_resident(p->ledger, sample))
 			continue;
-		prefetch_follow_gone(p, s, seq);
+		prefetch_tracking_gone(p, s, seq);
 		cache_ledger_lose(p->ledger, sample);
 	}
 	announce_again(p, s); /* the kernel takes names together with pages */
@@ -182,8 +182,8 @@ void prefetch_lost_refused(struct prefetch *p, const struct prefetch_item *item)
 	}
 	if (seq < s->tl.cursor || seq >= s->fetch || cache_timeline_used(&s->tl, seq))
 		return; /* its reader was faster, or the stream has moved */
-	prefetch_follow_gone(p, s, seq);
-	if (seq < prefetch_follow_oldest(s))
+	prefetch_tracking_gone(p, s, seq);
+	if (seq < prefetch_tracking_oldest(s))
 		return;
 	s->fetch = seq;
 	s->coming_end = 0;

@@ -25,7 +25,7 @@ static uint64_t slack(const struct prefetch_stream *s)
 {
 	/* In a recognised order turns are certain, so the slack can be large: in a small epoch, workers with large
 	 * batches may be half an epoch apart. */
-	uint64_t turns = s->tl.slots[0].turns / (shard_view_is_given(s->tl.view) ? 2 : 16);
+	uint64_t turns = s->tl.epochs[0].turns / (shard_view_is_given(s->tl.view) ? 2 : 16);
 	return turns < SLACK_MIN ? SLACK_MIN : turns > SLACK_MAX ? SLACK_MAX : turns;
 }
 
@@ -36,12 +36,12 @@ static bool inside(const struct prefetch_stream *s, uint64_t seq)
 	return seq + slack(s) >= low && seq < high + slack(s);
 }
 
-uint64_t prefetch_follow_oldest(struct prefetch_stream *s)
+uint64_t prefetch_tracking_oldest(struct prefetch_stream *s)
 {
 	uint64_t turn, behind = slack(s);
 	if (s->high <= s->tl.cursor)
 		return s->tl.cursor;
-	cache_timeline_slot(&s->tl, s->high - 1, &turn);
+	cache_timeline_epoch_of(&s->tl, s->high - 1, &turn);
 	uint64_t oldest = s->high - 1 - (turn < behind ? turn : behind);
 	return oldest > s->tl.cursor ? oldest : s->tl.cursor;
 }
@@ -51,19 +51,19 @@ static uint64_t ahead_cost(struct prefetch *p, struct prefetch_stream *s, uint64
 {
 	uint64_t turn, cost = 0;
 	uint32_t sample;
-	const struct cache_slot *slot = cache_timeline_slot(&s->tl, seq, &turn);
-	if (!bit_get(slot->ahead, turn) || cache_ledger_turn(p->ledger, &s->tl, seq, &sample, &cost) < 0)
+	const struct cache_timeline_epoch *ep = cache_timeline_epoch_of(&s->tl, seq, &turn);
+	if (!bit_get(ep->ahead, turn) || cache_ledger_turn(p->ledger, &s->tl, seq, &sample, &cost) < 0)
 		return 0;
 	return cost;
 }
 
-void prefetch_follow_gone(struct prefetch *p, struct prefetch_stream *s, uint64_t seq)
+void prefetch_tracking_gone(struct prefetch *p, struct prefetch_stream *s, uint64_t seq)
 {
 	uint64_t turn, cost = ahead_cost(p, s, seq);
-	struct cache_slot *slot = cache_timeline_slot(&s->tl, seq, &turn);
+	struct cache_timeline_epoch *ep = cache_timeline_epoch_of(&s->tl, seq, &turn);
 	s->ahead_bytes -= cost;
 	s->lag_bytes -= seq < s->high ? cost : 0;
-	bit_clear(slot->ahead, turn);
+	bit_clear(ep->ahead, turn);
 }
 
 /* Books a use: had, or passed over. */
@@ -127,17 +127,17 @@ static void jump(struct prefetch *p, struct prefetch_stream *s, uint64_t epoch, 
 	atomic_fetch_add_explicit(&s->stat_jumps, 1, memory_order_relaxed);
 }
 
-void prefetch_follow_refetch(struct prefetch *p, struct prefetch_stream *s)
+void prefetch_tracking_refetch(struct prefetch *p, struct prefetch_stream *s)
 {
 	uint64_t turn;
-	const struct cache_slot *slot = cache_timeline_slot(&s->tl, s->tl.cursor, &turn);
-	move(p, s, slot->number, turn, s->tl.repeat);
+	const struct cache_timeline_epoch *ep = cache_timeline_epoch_of(&s->tl, s->tl.cursor, &turn);
+	move(p, s, ep->number, turn, s->tl.repeat);
 }
 
 /* Returns whether the latest uses outside lie close together.  *ret_turn: the first turn of them. */
 static bool clustered(const struct prefetch_stream *s, uint64_t *ret_epoch, uint64_t *ret_turn)
 {
-	uint64_t turns = s->tl.slots[0].turns, low = UINT64_MAX, high = 0, epoch = 0;
+	uint64_t turns = s->tl.epochs[0].turns, low = UINT64_MAX, high = 0, epoch = 0;
 	for (uint32_t i = 0; i < CLUSTER; i++) {
 		const struct prefetch_use *use = &s->ring[(s->ring_n - 1 - i) % PREFETCH_RING];
 		if (i == 0)
@@ -165,8 +165,8 @@ static void find_place(struct prefetch *p, struct prefetch_stream *s)
 	if (!clustered(s, &epoch, &turn))
 		return;
 	/* At the beginning of this epoch, or of the one before, the trainer reads the same list again and again. */
-	uint64_t now = s->tl.slots[0].number;
-	bool repeat = (epoch == now || epoch + 1 == now) && turn < s->tl.slots[0].turns / 4;
+	uint64_t now = s->tl.epochs[0].number;
+	bool repeat = (epoch == now || epoch + 1 == now) && turn < s->tl.epochs[0].turns / 4;
 	struct prefetch_use latest[CLUSTER];
 	for (uint32_t i = 0; i < CLUSTER; i++)
 		latest[i] = s->ring[(s->ring_n - 1 - i) % PREFETCH_RING];
@@ -206,14 +206,14 @@ static void place(struct prefetch *p, struct prefetch_stream *s, uint64_t seq, c
 		s->high = s->tl.cursor;
 }
 
-void prefetch_follow_use(struct prefetch *p, struct prefetch_stream *s, const struct prefetch_use *used)
+void prefetch_tracking_use(struct prefetch *p, struct prefetch_stream *s, const struct prefetch_use *used)
 {
 	place(p, s, cache_timeline_seq(&s->tl, used->epoch, used->turn), used);
 }
 
-void prefetch_follow_sample(struct prefetch *p, struct prefetch_stream *s, uint32_t sample)
+void prefetch_tracking_sample(struct prefetch *p, struct prefetch_stream *s, uint32_t sample)
 {
-	const struct cache_slot *first = &s->tl.slots[0];
+	const struct cache_timeline_epoch *first = &s->tl.epochs[0];
 	uint64_t step, turn;
 	uint32_t rank;
 	/* It was used a moment ago: a file was opened twice, or another file of the sample was. */
@@ -225,14 +225,14 @@ void prefetch_follow_sample(struct prefetch *p, struct prefetch_stream *s, uint3
 		remember(s, false);
 		return;
 	}
-	const struct cache_slot *slot = cache_timeline_slot(&s->tl, seq, &turn);
-	place(p, s, seq, &(struct prefetch_use){ .epoch = slot->number, .turn = turn });
+	const struct cache_timeline_epoch *ep = cache_timeline_epoch_of(&s->tl, seq, &turn);
+	place(p, s, seq, &(struct prefetch_use){ .epoch = ep->number, .turn = turn });
 }
 
-void prefetch_follow_epoch(struct prefetch *p, struct prefetch_stream *s, uint64_t epoch)
+void prefetch_tracking_epoch(struct prefetch *p, struct prefetch_stream *s, uint64_t epoch)
 {
-	const struct cache_slot *next = &s->tl.slots[1];
-	if (s->tl.slots[0].number == epoch)
+	const struct cache_timeline_epoch *next = &s->tl.epochs[1];
+	if (s->tl.epochs[0].number == epoch)
 		return;
 	if (next->number != epoch || next->first - s->tl.cursor > PASS_MAX) {
 		jump(p, s, epoch, 0, false);

@@ -106,7 +106,7 @@ int prefetch_new(const struct prefetch_options *options, struct base_err *err, s
 	pthread_cond_init(&p->lister.cv, NULL);
 
 	p->sink = options->sink;
-	prefetch_run_init(p, landing_bytes(options->memory_bytes));
+	prefetch_readahead_init(p, landing_bytes(options->memory_bytes));
 	int rc = cache_new(landing_bytes(options->memory_bytes), &p->cache);
 	if (rc == 0)
 		rc = prefetch_schedule_init(p);
@@ -270,7 +270,7 @@ void prefetch_demand(struct prefetch *p, struct prefetch_demand *demand)
 		prefetch_answer(p, demand, stale < 0 ? stale : rc, NULL);
 		return;
 	}
-	prefetch_run_on(p, number, &file, block, there);
+	prefetch_readahead_demanded(p, number, &file, block, there);
 }
 
 bool prefetch_hint(struct prefetch *p, uint32_t number, bool read)

@@ -136,14 +136,14 @@ static void one_event(struct prefetch *p, const struct prefetch_event *event)
 	/* The stream still exists, because its removal waits until there are no events. */
 	switch (event->kind) {
 	case PREFETCH_EVENT_TURN:
-		prefetch_follow_use(p, event->stream,
+		prefetch_tracking_use(p, event->stream,
 		        &(struct prefetch_use){ .epoch = event->epoch, .turn = event->turn, .past = event->past });
 		break;
 	case PREFETCH_EVENT_SAMPLE:
-		prefetch_follow_sample(p, event->stream, (uint32_t)event->turn);
+		prefetch_tracking_sample(p, event->stream, (uint32_t)event->turn);
 		break;
 	case PREFETCH_EVENT_EPOCH:
-		prefetch_follow_epoch(p, event->stream, event->epoch);
+		prefetch_tracking_epoch(p, event->stream, event->epoch);
 		break;
 	case PREFETCH_EVENT_REFRESH:
 		refresh(p, event->stream);
@@ -213,7 +213,7 @@ static bool widen(struct prefetch *p, struct prefetch_stream *s)
 static void give_up_laggards(struct prefetch *p, struct prefetch_stream *s)
 {
 	struct cache_timeline *tl = &s->tl;
-	const struct cache_slot *next = &tl->slots[1];
+	const struct cache_timeline_epoch *next = &tl->epochs[1];
 	uint64_t late = late_turns(s), late_bytes = late * mean_cost(p);
 	late_bytes = late && s->lag_bytes > late_bytes ? s->lag_bytes : late_bytes;
 	while (late_bytes > s->window / 2 && widen(p, s))
@@ -225,9 +225,9 @@ static void give_up_laggards(struct prefetch *p, struct prefetch_stream *s)
 	while (tl->cursor < s->high && (s->lag_bytes > most || s->high - tl->cursor > LAG_TURNS_MAX ||
 	                                       (in_next > ended && tl->cursor < next->first))) {
 		uint64_t turn, cost = 0;
-		struct cache_slot *slot = cache_timeline_slot(tl, tl->cursor, &turn);
+		struct cache_timeline_epoch *ep = cache_timeline_epoch_of(tl, tl->cursor, &turn);
 		uint32_t sample;
-		if (bit_get(slot->ahead, turn) && cache_ledger_turn(p->ledger, tl, tl->cursor, &sample, &cost) == 0) {
+		if (bit_get(ep->ahead, turn) && cache_ledger_turn(p->ledger, tl, tl->cursor, &sample, &cost) == 0) {
 			s->ahead_bytes -= cost;
 			s->lag_bytes -= cost;
 			atomic_fetch_add_explicit(&p->counters.wasted_bytes, cost, memory_order_relaxed);
@@ -348,8 +348,8 @@ static void pass_on_drops(struct prefetch *p)
 static void show(struct prefetch_stream *s)
 {
 	uint64_t turn;
-	const struct cache_slot *slot = cache_timeline_slot(&s->tl, s->tl.cursor, &turn);
-	atomic_store_explicit(&s->stat_epoch, slot->number, memory_order_relaxed);
+	const struct cache_timeline_epoch *ep = cache_timeline_epoch_of(&s->tl, s->tl.cursor, &turn);
+	atomic_store_explicit(&s->stat_epoch, ep->number, memory_order_relaxed);
 	atomic_store_explicit(&s->stat_turn, turn, memory_order_relaxed);
 	atomic_store_explicit(&s->stat_window, s->ahead_bytes, memory_order_relaxed);
 	atomic_store_explicit(&s->stat_following, s->following, memory_order_relaxed);
@@ -389,7 +389,7 @@ static void take_memory(struct prefetch *p, uint64_t memory_bytes)
 static bool share_stream(struct prefetch *p, struct prefetch_stream *s)
 {
 	limit_window(p, s);
-	prefetch_follow_refetch(p, s);
+	prefetch_tracking_refetch(p, s);
 	return false;
 }
 
@@ -431,7 +431,7 @@ static bool is_away(const struct prefetch *p, struct prefetch_stream *s)
 	uint64_t turn, place = s->high > s->tl.cursor ? s->high : s->tl.cursor;
 	if (place >= cache_timeline_end(&s->tl))
 		return false;
-	cache_timeline_slot(&s->tl, place, &turn);
+	cache_timeline_epoch_of(&s->tl, place, &turn);
 	return p->schedule.all_uses - s->used_at > (turn ? (uint64_t)AWAY_WITHIN * p->schedule.n_live : AWAY_BETWEEN);
 }
 
@@ -442,9 +442,9 @@ static bool count_here(struct prefetch *p, struct prefetch_stream *s)
 	p->schedule.n_live++;
 	if (place >= cache_timeline_end(&s->tl) || !s->following || is_away(p, s))
 		return false;
-	const struct cache_slot *slot = cache_timeline_slot(&s->tl, place, &turn);
+	const struct cache_timeline_epoch *ep = cache_timeline_epoch_of(&s->tl, place, &turn);
 	p->schedule.n_here++;
-	p->schedule.here_left = slot->turns - turn < p->schedule.here_left ? slot->turns - turn : p->schedule.here_left;
+	p->schedule.here_left = ep->turns - turn < p->schedule.here_left ? ep->turns - turn : p->schedule.here_left;
 	return false;
 }
 
@@ -541,13 +541,13 @@ static void announce(struct prefetch *p, struct prefetch_stream *s)
 	}
 	if (p->sink->ops->rests && p->sink->ops->rests(p->sink))
 		return;
-	const struct cache_slot *slot = cache_timeline_slot(tl, s->announced, &turn);
-	uint64_t n = slot->turns - turn < s->batch ? slot->turns - turn : s->batch;
+	const struct cache_timeline_epoch *ep = cache_timeline_epoch_of(tl, s->announced, &turn);
+	uint64_t n = ep->turns - turn < s->batch ? ep->turns - turn : s->batch;
 	prefetch_lock(p);
 	bool idle = !s->announce_asked && !s->announce_busy && s->state == PREFETCH_STREAM_LIVE;
 	if (idle) {
 		s->announce_asked = true;
-		s->announce_epoch = slot->number;
+		s->announce_epoch = ep->number;
 		s->announce_turn = turn;
 		s->announce_n = (uint32_t)n;
 		s->announce_piece = piece(s);
@@ -584,8 +584,8 @@ static uint64_t window_now(const struct prefetch *p, const struct prefetch_strea
 static void count_missing(struct prefetch_stream *s)
 {
 	uint64_t turn;
-	const struct cache_slot *slot = cache_timeline_slot(&s->tl, s->fetch, &turn);
-	bool missing = bit_get(slot->ahead, turn);
+	const struct cache_timeline_epoch *ep = cache_timeline_epoch_of(&s->tl, s->fetch, &turn);
+	bool missing = bit_get(ep->ahead, turn);
 	s->missing = s->missing - s->missing / MISSING_TURNS + (missing ? MISSING_ONE / MISSING_TURNS : 0);
 }
 
@@ -607,18 +607,11 @@ static int next_sample(struct prefetch *p, struct prefetch_stream *s, uint32_t *
 	return *ret_sample == SHARD_NONE ? -EUCLEAN : 0;
 }
 
-/* Notes that the sample at `fetch` will not be in memory: it is too large, or not found. */
-static void pass_over(struct prefetch_stream *s)
-{
-	if (s->tl.gap <= s->fetch)
-		s->tl.gap = s->fetch + 1;
-}
-
 /* Goes back to samples that were dropped before their use, so that they are fetched again when there is room.  They
  * do not count as fetched any more. */
 static void go_back(struct prefetch *p, struct prefetch_stream *s)
 {
-	uint64_t oldest = prefetch_follow_oldest(s), hole = s->tl.hole > oldest ? s->tl.hole : oldest;
+	uint64_t oldest = prefetch_tracking_oldest(s), hole = s->tl.hole > oldest ? s->tl.hole : oldest;
 	bool back = s->tl.hole < s->fetch && hole < s->fetch;
 	s->tl.hole = CACHE_NEVER;
 	if (!back)
@@ -627,10 +620,10 @@ static void go_back(struct prefetch *p, struct prefetch_stream *s)
 	for (uint64_t seq = hole; seq < end; seq++) {
 		uint64_t turn;
 		uint32_t sample;
-		const struct cache_slot *slot = cache_timeline_slot(&s->tl, seq, &turn);
-		if (bit_get(slot->ahead, turn) && cache_timeline_sample(&s->tl, seq, &sample) == 0 &&
+		const struct cache_timeline_epoch *ep = cache_timeline_epoch_of(&s->tl, seq, &turn);
+		if (bit_get(ep->ahead, turn) && cache_timeline_sample(&s->tl, seq, &sample) == 0 &&
 		        !cache_ledger_has(p->ledger, sample))
-			prefetch_follow_gone(p, s, seq);
+			prefetch_tracking_gone(p, s, seq);
 	}
 	s->fetch = hole;
 	s->coming_end = 0;
@@ -660,10 +653,8 @@ static bool fetch_one(struct prefetch *p, struct prefetch_stream *s)
 	prefetch_unlock(p);
 	for (; s->fetch < s->limit && may_read(p); s->fetch++) {
 		uint32_t sample;
-		if (next_sample(p, s, &sample) < 0) {
-			pass_over(s);
+		if (next_sample(p, s, &sample) < 0)
 			continue;
-		}
 		if (cache_timeline_used(&s->tl, s->fetch))
 			continue;
 		if (s->ahead_bytes >= window_now(p, s) + s->lag_bytes)
@@ -679,8 +670,7 @@ static bool fetch_one(struct prefetch *p, struct prefetch_stream *s)
 			atomic_store_explicit(&s->stat_window, s->ahead_bytes, memory_order_relaxed);
 			return true;
 		}
-		if (rc != -EEXIST)
-			pass_over(s);
+		/* Others are in memory, too large or not found: passed over. */
 	}
 	return false;
 }

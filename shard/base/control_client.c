@@ -727,13 +727,7 @@ static int ask_for(struct peers *peers, const struct target *target, unsigned mo
 	return rc;
 }
 
-int base_control_find(const char *target, struct base_err *err, struct base_control_peer *ret_peer)
-{
-	return base_control_find_within(target, BASE_CONTROL_TIMEOUT_MS, err, ret_peer);
-}
-
-int base_control_find_within(
-        const char *target, unsigned limit_ms, struct base_err *err, struct base_control_peer *ret_peer)
+int base_control_find(const char *target, unsigned limit_ms, struct base_err *err, struct base_control_peer *ret_peer)
 {
 	struct peers peers = { .asked.request = info_request };
 	struct target wanted = { 0 };

@@ -61,8 +61,7 @@ enum {
 	BASE_CONTROL_LINE_MAX = 65536, /* bytes of a request or reply, newline included */
 	BASE_CONTROL_PATH_MAX = 108,   /* sizeof(sun_path), NUL included */
 	BASE_CONTROL_SURVEY_MS = 1000, /* time for all servers together to answer */
-	/* The same for base_control_list, and for base_control_find if a silent server may be the one that is
-	 * wanted. */
+	/* The same for base_control_list, and for who looks for one server. */
 	BASE_CONTROL_TIMEOUT_MS = 5000,
 	BASE_CONTROL_PEERS_MAX = 4096, /* sockets that are used in one directory */
 };
@@ -106,14 +105,12 @@ void base_control_peers_free(struct base_control_peer *peers, size_t n); /* NULL
 
 /* Finds the server of a mount.  `target` is the mountpoint, any path inside it, or `@PID`.
  * A mount that the caller can see is found by its device number, so equal paths in private namespaces are different.  A
- * mount that the caller cannot see (in another mount namespace) is found by the path that its server knows.
+ * mount that the caller cannot see (in another mount namespace) is found by the path that its server knows.  It waits
+ * at most limit_ms for a silent server that may be the one.
  * Returns 0, and a peer that the caller releases with base_control_peer_done; -ENOENT: no ddpfs server has it (err says
  * what to do); -ENOTUNIQ: several namespaces use this path (err lists their pids, for @PID); -ETIMEDOUT: no server that
  * answers has it, and some do not answer (err names their pids); -ENOTCONN: its server is dead; -ENOMEM. */
-int base_control_find(const char *target, struct base_err *err, struct base_control_peer *ret_peer);
-/* Does the same, but waits at most limit_ms for a silent server that may be the one. */
-int base_control_find_within(
-        const char *target, unsigned limit_ms, struct base_err *err, struct base_control_peer *ret_peer);
+int base_control_find(const char *target, unsigned limit_ms, struct base_err *err, struct base_control_peer *ret_peer);
 /* Frees what a peer owns. */
 void base_control_peer_done(struct base_control_peer *peer);
 

@@ -600,7 +600,7 @@ static void what_is_in_memory_is_in_the_books(void **state)
 	dataset_free(&d);
 }
 
-static void what_goes_or_does_not_come_leaves_a_gap(void **state)
+static void what_is_dropped_before_its_use_leaves_a_hole(void **state)
 {
 	enum { N = 20, ROOM = 10 };
 	struct dataset d;
@@ -617,13 +617,13 @@ static void what_goes_or_does_not_come_leaves_a_gap(void **state)
 		assert_int_equal(cache_timeline_sample(&tl, seq, &sample), 0);
 		assert_int_equal(fetch(ledger, &tl, seq, sample), 0);
 		arrived(ledger, &tl, seq, sample, seq != 3);
-		assert_int_equal(tl.gap, seq < 3 ? 0 : 4);
 	}
+	assert_int_equal(tl.hole, CACHE_NEVER); /* what did not come is not fetched again for the same use */
 	cache_ledger_set_budget(ledger, (ROOM - 2) * PAGE);
 	cache_ledger_trim(ledger); /* the last one goes: its use is the farthest */
-	assert_int_equal(tl.gap, ROOM);
+	assert_int_equal(tl.hole, ROOM - 1);
 	assert_int_equal(cache_timeline_jump(&tl, 1, 0, false), 0);
-	assert_int_equal(tl.gap, 0);
+	assert_int_equal(tl.hole, CACHE_NEVER);
 	cache_ledger_remove(ledger, &tl);
 	cache_timeline_done(&tl);
 	cache_ledger_free(ledger);
@@ -650,7 +650,7 @@ static void a_jump_keeps_the_books(void **state)
 	for (unsigned j = 0; j < 4; j++) {
 		assert_int_equal(cache_timeline_jump(&tl, jumps[j].epoch, jumps[j].turn, jumps[j].repeat), 0);
 		cache_ledger_rebuild(ledger, &tl);
-		assert_int_equal(tl.slots[1].number, jumps[j].repeat ? jumps[j].epoch : jumps[j].epoch + 1);
+		assert_int_equal(tl.epochs[1].number, jumps[j].repeat ? jumps[j].epoch : jumps[j].epoch + 1);
 		for (unsigned i = 0; i < 150; i++)
 			take_turn(ledger, &tl, tl.cursor);
 	}
@@ -669,8 +669,8 @@ static void check_turn(struct cache_ledger *ledger, struct cache_timeline *tl, u
 {
 	uint64_t turn, bytes, right_bytes;
 	uint32_t sample, right;
-	const struct cache_slot *slot = cache_timeline_slot(tl, seq, &turn);
-	assert_int_equal(shard_epoch_turn(slot->epoch, tl->rank, turn, &right, NULL), 0);
+	const struct cache_timeline_epoch *ep = cache_timeline_epoch_of(tl, seq, &turn);
+	assert_int_equal(shard_epoch_turn(ep->epoch, tl->rank, turn, &right, NULL), 0);
 	assert_int_equal(cache_ledger_cost(ledger, right, &right_bytes), 0);
 	for (unsigned i = 0; i < 2; i++) {
 		assert_int_equal(cache_timeline_sample(tl, seq, &sample), 0);
@@ -708,7 +708,7 @@ static void notes_say_what_the_order_says(void **state)
 	assert_int_equal(cache_ledger_new(d.index, (uint64_t)N * PAGE, 0, 100, &ledger), 0);
 	assert_int_equal(cache_timeline_init(&tl, view, 2, 0), 0);
 	assert_int_equal(cache_ledger_add(ledger, &tl), 0);
-	uint64_t turns = tl.slots[0].turns;
+	uint64_t turns = tl.epochs[0].turns;
 	assert_true(turns * CACHE_EPOCHS > CACHE_NOTES && turns * WORLD > N);
 	for (unsigned jump = 0; jump < JUMPS; jump++) {
 		for (uint64_t seq = cache_timeline_end(&tl);
@@ -719,7 +719,7 @@ static void notes_say_what_the_order_says(void **state)
 			if (seq != CACHE_NEVER)
 				check_turn(ledger, &tl, seq);
 		}
-		uint64_t end = tl.slots[1].first + turns / 2; /* over a border */
+		uint64_t end = tl.epochs[1].first + turns / 2; /* over a border */
 		while (tl.cursor < end)
 			use_some(ledger, &tl, &random);
 		assert_int_equal(cache_timeline_jump(&tl, (jump + 1) * 5, jump * 1000, jump == 1), 0);
@@ -798,7 +798,7 @@ int main(void)
 		cmocka_unit_test(what_is_cleared_is_not_taken_back),
 		cmocka_unit_test(what_goes_twice_is_dropped_twice),
 		cmocka_unit_test(what_is_in_memory_is_in_the_books),
-		cmocka_unit_test(what_goes_or_does_not_come_leaves_a_gap),
+		cmocka_unit_test(what_is_dropped_before_its_use_leaves_a_hole),
 		cmocka_unit_test(a_jump_keeps_the_books),
 		cmocka_unit_test(notes_say_what_the_order_says),
 		cmocka_unit_test(nothing_goes_when_the_index_is_stale),

@@ -62,8 +62,8 @@ static struct shard_view *given(void)
 static void use(struct cache_timeline *tl, uint64_t seq)
 {
 	uint64_t at;
-	struct cache_slot *slot = cache_timeline_slot(tl, seq, &at);
-	slot->used[at / 64] |= UINT64_C(1) << at % 64;
+	struct cache_timeline_epoch *ep = cache_timeline_epoch_of(tl, seq, &at);
+	ep->used[at / 64] |= UINT64_C(1) << at % 64;
 }
 
 static void the_cursor_stays_while_no_epoch_follows(void **state)
@@ -90,7 +90,7 @@ static void the_cursor_stays_while_no_epoch_follows(void **state)
 	assert_int_equal(cache_timeline_next(&tl, 1), 2 * TURNS - 1);
 	assert_int_equal(cache_timeline_advance(&tl), 0);
 	assert_int_equal(tl.cursor, TURNS);
-	assert_int_equal(tl.slots[0].number, 1);
+	assert_int_equal(tl.epochs[0].number, 1);
 	assert_int_equal(cache_timeline_sample(&tl, TURNS, &sample), 0);
 	assert_int_equal(sample, 2 * TURNS - 1);
 
@@ -110,10 +110,10 @@ static void it_jumps_only_to_what_is_known(void **state)
 	known = 2;
 	assert_int_equal(cache_timeline_init(&tl, view, 0, 0), 0);
 	assert_int_equal(cache_timeline_jump(&tl, 5, 3, false), -ENODATA);
-	assert_int_equal(tl.slots[0].number, 0);
+	assert_int_equal(tl.epochs[0].number, 0);
 	assert_int_equal(cache_timeline_jump(&tl, 1, 3, false), 0);
-	assert_int_equal(tl.slots[0].number, 1);
-	assert_int_equal(tl.cursor - tl.slots[0].first, 3);
+	assert_int_equal(tl.epochs[0].number, 1);
+	assert_int_equal(tl.cursor - tl.epochs[0].first, 3);
 	cache_timeline_done(&tl);
 	assert_int_equal(epochs_held, 0);
 	shard_view_free(view);
@@ -224,7 +224,7 @@ static void the_last_epoch_gets_longer(void **state)
 
 static void check_uses(struct cache_timeline *tl)
 {
-	for (uint64_t seq = tl->slots[0].first; seq < cache_timeline_end(tl); seq++) {
+	for (uint64_t seq = tl->epochs[0].first; seq < cache_timeline_end(tl); seq++) {
 		uint32_t sample;
 		assert_int_equal(cache_timeline_sample(tl, seq, &sample), 0);
 		assert_int_equal(cache_timeline_next_from(tl, sample, seq), cache_timeline_next(tl, sample));
@@ -232,8 +232,8 @@ static void check_uses(struct cache_timeline *tl)
 	/* What was long ago, and what never comes, says nothing. */
 	for (uint32_t sample = 0; sample < 2 * TURNS; sample++) {
 		assert_int_equal(cache_timeline_next_from(tl, sample, CACHE_NEVER), cache_timeline_next(tl, sample));
-		if (tl->slots[0].first > 0)
-			assert_int_equal(cache_timeline_next_from(tl, sample, tl->slots[0].first - 1),
+		if (tl->epochs[0].first > 0)
+			assert_int_equal(cache_timeline_next_from(tl, sample, tl->epochs[0].first - 1),
 			        cache_timeline_next(tl, sample));
 	}
 }
@@ -253,15 +253,15 @@ static void check_walk(struct shard_view *view, uint32_t rank)
 		if (seq >= cache_timeline_end(&tl))
 			break; /* of what is known */
 		/* Its last turn, first, in some epochs: what is a sample once more (tail=pad) before that itself. */
-		const struct cache_slot *slot = cache_timeline_slot(&tl, seq, &turn);
-		uint64_t last = slot->first + slot->turns - 1;
-		use(&tl, turn == 1 && slot->number % 2 && !cache_timeline_used(&tl, last) ? last : seq);
+		const struct cache_timeline_epoch *ep = cache_timeline_epoch_of(&tl, seq, &turn);
+		uint64_t last = ep->first + ep->turns - 1;
+		use(&tl, turn == 1 && ep->number % 2 && !cache_timeline_used(&tl, last) ? last : seq);
 		if (cache_timeline_advance(&tl) < 0)
 			break;
 		if (step == 300)
-			assert_int_equal(cache_timeline_jump(&tl, tl.slots[0].number, 2, true), 0);
+			assert_int_equal(cache_timeline_jump(&tl, tl.epochs[0].number, 2, true), 0);
 	}
-	assert_true(tl.slots[0].number > 2);
+	assert_true(tl.epochs[0].number > 2);
 	cache_timeline_done(&tl);
 }
 

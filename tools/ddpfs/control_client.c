@@ -101,7 +101,7 @@ int ask_find_within(const char *target, unsigned limit_ms, struct base_err *err,
 	if (stat(target, &st) == 0 && S_ISSOCK(st.st_mode))
 		rc = find_by_socket(target, limit_ms, err, ret_peer);
 	else
-		rc = explain(target, base_control_find_within(target, limit_ms, err, ret_peer), err);
+		rc = explain(target, base_control_find(target, limit_ms, err, ret_peer), err);
 	if (rc == 0)
 		set_place(ret_peer);
 	return rc;
