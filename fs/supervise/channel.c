@@ -85,11 +85,12 @@ int fs_channel_receive(int channel, int flags, struct fs_channel_message *ret_me
 	};
 	ssize_t n;
 	*ret_fd = -1;
+	/* ECONNRESET comes once, when the other side has ended with unread messages.  What it sent comes after that. */
 	do
 		n = recvmsg(channel, &msg, flags | MSG_CMSG_CLOEXEC);
-	while (n < 0 && errno == EINTR);
+	while (n < 0 && (errno == EINTR || errno == ECONNRESET));
 	if (n < 0)
-		return errno == ECONNRESET ? -EPIPE : -errno;
+		return -errno;
 	if (n == 0)
 		return -EPIPE;
 	struct cmsghdr *cmsg = CMSG_FIRSTHDR(&msg);
@@ -112,7 +113,7 @@ int fs_channel_answer(int channel, uint32_t id, int code, const char *text)
 {
 	struct fs_channel_message message;
 	fill(&message, FS_CHANNEL_ANSWER, id, code, text);
-	return send_plain(channel, &message, 0);
+	return send_plain(channel, &message, MSG_DONTWAIT);
 }
 
 static int64_t now_ms(void)

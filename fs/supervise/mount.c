@@ -446,6 +446,15 @@ int fs_mount_clone(int fd, struct base_err *err)
 	return 0;
 }
 
+bool fs_mount_in_use(const char *mountpoint, uint64_t dev)
+{
+	char path_now[PATH_MAX];
+	/* The first call with MNT_EXPIRE marks the mount, and the second one unmounts.  fs_mount_path uses the mount,
+	 * which takes an old mark away. */
+	return fs_mount_path(dev, mountpoint, path_now) == 0 && umount2(path_now, MNT_EXPIRE | UMOUNT_NOFOLLOW) < 0 &&
+	       errno == EBUSY;
+}
+
 int fs_mount_abort(const char *mountpoint, uint64_t dev)
 {
 	char path[64];

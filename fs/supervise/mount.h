@@ -68,6 +68,9 @@ int fs_mount_resend(int fd);
  * `err`. */
 int fs_mount_clone(int fd, struct base_err *err);
 
+/* Returns whether umount(2) of `dev` would fail now because the mount is in use.  False if it cannot be asked. */
+bool fs_mount_in_use(const char *mountpoint, uint64_t dev);
+
 /* Ends the session, even while processes have its descriptor open.  Waiting requests fail with ECONNABORTED, later
  * ones with ENOTCONN.  The mount stays.  Uses fusectl, or umount2(MNT_FORCE) if that is not allowed.
  * Returns 0; -ENOENT, -EXDEV: as fs_mount_path; another -errno: neither is allowed. */

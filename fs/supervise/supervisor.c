@@ -2,6 +2,7 @@
 /* Starts, watches, replaces and ends the servers of a mount; fs/supervise/supervisor.h first. */
 #include "fs/supervise/supervisor.h"
 
+#include <assert.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <poll.h>
@@ -40,8 +41,8 @@ enum {
 	IN_A_ROW_MAX = 20, /* servers that did not serve (supervisor.h) */
 	DEATH_MS = 500,    /* between two checks whether the main thread has ended */
 	REASON_MAX = BASE_ERR_TEXT_MAX + 16,
-	CORPSES_MAX = 16, /* dead servers remembered; more are reaped all the same */
-	LINES_MAX = 100,  /* of a server's log in LINES_S seconds; a good server's own limits are far below */
+	UNREAPED_MAX = 16, /* remembered; more are reaped all the same */
+	LINES_MAX = 100,   /* of a server's log in LINES_S seconds; a good server's own limits are far below */
 	LINES_S = 5,
 	LAST_WORDS_MAX = 1024, /* more messages than a socket holds */
 };
@@ -87,17 +88,19 @@ struct supervisor {
 	pid_t greeter; /* the process that tells the other mounts (fs/host_sharing.h); 0: none runs */
 	struct fs_unmounter unmounter;
 
-	bool was_ready;             /* one of the servers has been */
-	bool stopping;              /* the mount shall end */
-	pid_t corpses[CORPSES_MAX]; /* dead servers that cannot be reaped yet: they may still hold requests */
-	uint32_t n_corpses;
-	uint64_t resend_ns; /* `corpses`: when to resend next */
-	uint32_t resend_ms; /* ... and the pause after that: it grows, so that a slow request can end */
-	uint64_t stop_ns;   /* `stopping` or SERVER_ENDING: when to kill the server */
+	bool was_ready;               /* one of the servers has been */
+	bool stopping;                /* the mount shall end */
+	pid_t unreaped[UNREAPED_MAX]; /* servers that were killed and have not ended: they may still hold requests */
+	uint32_t n_unreaped;
+	uint64_t unreaped_ns; /* when the first of them was killed */
+	uint64_t resend_ns;   /* `unreaped`: when to resend next */
+	uint32_t resend_ms;   /* ... and the pause after that: it grows, so that a slow request can end */
+	uint64_t stop_ns;     /* `stopping` or SERVER_ENDING: when to kill the server */
 	uint64_t failures[FS_SUPERVISOR_FAILURES_MAX]; /* their times; a ring */
 	uint32_t n_failures;                           /* since the start */
 	uint32_t in_a_row;                             /* servers that ended and did not serve */
 	uint64_t start_at_ns;                          /* no server: when the next one starts */
+	bool told_no_process;                          /* the log says that fork(2) fails */
 	uint64_t waits_ns; /* when the first of them failed before it served; 0: the last one served */
 	uint32_t pause_ms; /* ... and the pause before the next of them */
 
@@ -201,6 +204,19 @@ static _Noreturn void server_main(struct supervisor *sup, int channel)
 
 /* ---- starting a server ---- */
 
+/* Goes along an arrow of the picture in supervisor.h. */
+static void enter(struct supervisor *sup, enum server_state to)
+{
+	static const unsigned from[] = {
+		[SERVER_NONE] = 1 << SERVER_STARTING | 1 << SERVER_SERVING | 1 << SERVER_ENDING,
+		[SERVER_STARTING] = 1 << SERVER_NONE,
+		[SERVER_SERVING] = 1 << SERVER_STARTING,
+		[SERVER_ENDING] = 1 << SERVER_STARTING | 1 << SERVER_SERVING | 1 << SERVER_ENDING,
+	};
+	assert(from[to] & 1U << sup->state);
+	sup->state = to;
+}
+
 static int start_server(struct supervisor *sup)
 {
 	int ends[2];
@@ -224,22 +240,24 @@ static int start_server(struct supervisor *sup)
 		close(steal_fd(&sup->channel));
 		sup->pid = 0;
 	} else {
-		sup->state = SERVER_STARTING;
+		enter(sup, SERVER_STARTING);
 	}
 	return rc;
 }
 
-static void successor(struct supervisor *sup)
+/* Starts a server for a mount that is there.  If there is no process for it, tries again later. */
+static void start_successor(struct supervisor *sup)
 {
 	sup->start_at_ns = 0;
-	sup->held.restarts++;
 	if (sup->held.mount.resends)
 		fs_mount_resend(sup->held.fuse_fd);
 	int rc = start_server(sup);
-	if (rc == 0)
-		return;
-	log_error("'%s': no process for its server (%s): trying again", sup->how->mountpoint, strerror(-rc));
-	sup->start_at_ns = base_now_ns() + UINT64_C(1000000000);
+	if (rc < 0)
+		sup->start_at_ns = base_now_ns() + UINT64_C(1000000000);
+	if (rc < 0 && !sup->told_no_process)
+		log_error("'%s': no process for its server (%s): trying again each second, its readers wait",
+		        sup->how->mountpoint, strerror(-rc));
+	sup->told_no_process = rc < 0;
 }
 
 /* ---- how a server ended ---- */
@@ -279,7 +297,23 @@ static void learn_of_failure(struct supervisor *sup, const struct fs_channel_mes
 
 static bool resends(const struct supervisor *sup)
 {
-	return sup->n_corpses > 0 && sup->held.mount.resends && sup->held.fuse_fd >= 0;
+	return sup->n_unreaped > 0 && sup->held.mount.resends && sup->held.fuse_fd >= 0;
+}
+
+/* Whether servers that were killed hold requests that nobody can answer, because this kernel cannot resend.  Such a
+ * server waits in the kernel for the answer to one of them, which locks a page that it was storing. */
+static bool unanswerable(const struct supervisor *sup)
+{
+	return sup->n_unreaped > 0 && !sup->held.mount.resends && sup->held.fuse_fd >= 0;
+}
+
+/* When the mount is given up because of them; UINT64_MAX: not at all. */
+static uint64_t unanswered_end_ns(const struct supervisor *sup)
+{
+	uint64_t ms = sup->how->timeout_s * UINT64_C(1000);
+	if (!unanswerable(sup) || sup->stopping || sup->state == SERVER_ENDING)
+		return UINT64_MAX;
+	return sup->unreaped_ns + (ms > FS_SUPERVISOR_STOP_MS ? ms : FS_SUPERVISOR_STOP_MS) * 1000000;
 }
 
 /* Resends once more.  A thread of a dead server that ended late can have taken a request after the last resend.  The
@@ -300,6 +334,12 @@ static void resend(struct supervisor *sup)
 static int unmount_it(void *arg, bool lazy)
 {
 	const struct supervisor *sup = arg;
+	/* The last step of umount(2) would wait for them without an end, and so would sync(2) of the whole host. */
+	if (unanswerable(sup)) {
+		if (!lazy && fs_mount_in_use(sup->how->mountpoint, sup->held.mount.dev))
+			return -EBUSY;
+		fs_mount_abort(sup->how->mountpoint, sup->held.mount.dev);
+	}
 	return fs_unmount(sup->how->mountpoint, sup->held.mount.dev, sup->held.mount.fusermount, lazy);
 }
 
@@ -354,12 +394,12 @@ static void start_greeter(struct supervisor *sup)
 
 /* ---- the end of children ---- */
 
-static void forget_corpse(struct supervisor *sup, pid_t pid)
+static void forget_unreaped(struct supervisor *sup, pid_t pid)
 {
-	for (uint32_t i = 0; i < sup->n_corpses; i++) {
-		if (sup->corpses[i] != pid)
+	for (uint32_t i = 0; i < sup->n_unreaped; i++) {
+		if (sup->unreaped[i] != pid)
 			continue;
-		sup->corpses[i] = sup->corpses[--sup->n_corpses];
+		sup->unreaped[i] = sup->unreaped[--sup->n_unreaped];
 		return;
 	}
 }
@@ -378,7 +418,7 @@ static void reap(struct supervisor *sup)
 			sup->greeter = 0;
 		} else {
 			resend(sup); /* the dead server may have taken a request while it ended */
-			forget_corpse(sup, pid);
+			forget_unreaped(sup, pid);
 		}
 	}
 }
@@ -458,9 +498,9 @@ static void hear_last_words(struct supervisor *sup)
 }
 
 /* Ends the current server and finds out its outcome.  It waits FS_SUPERVISOR_GRACE_MS at most for the process to be
- * reaped.  Two kinds of servers cannot be reaped yet, and go to `corpses`: one that is writing a core, and one with a
+ * reaped.  Two kinds of servers cannot be reaped yet, and go to `unreaped`: one that is writing a core, and one with a
  * thread that waits in the kernel for an answer which only a successor gives. */
-static void bury(struct supervisor *sup)
+static void end_server(struct supervisor *sup)
 {
 	if (!sup->pid)
 		return;
@@ -483,12 +523,14 @@ static void bury(struct supervisor *sup)
 	if (!sup->reaped)
 		learn(sup, OUTCOME_KILLED);
 	hear_last_words(sup);
-	if (!sup->reaped && sup->n_corpses < CORPSES_MAX)
-		sup->corpses[sup->n_corpses++] = sup->pid;
+	if (!sup->reaped && sup->n_unreaped == 0)
+		sup->unreaped_ns = base_now_ns();
+	if (!sup->reaped && sup->n_unreaped < UNREAPED_MAX)
+		sup->unreaped[sup->n_unreaped++] = sup->pid;
 	sup->resend_ms = RESEND_MS;
 	sup->resend_ns = base_now_ns() + sup->resend_ms * UINT64_C(1000000);
 	sup->pid = 0;
-	sup->state = SERVER_NONE;
+	enter(sup, SERVER_NONE);
 	if (sup->channel >= 0)
 		close(steal_fd(&sup->channel));
 }
@@ -527,7 +569,7 @@ static void disconnect(struct supervisor *sup)
 {
 	if (sup->held.fuse_fd < 0)
 		return;
-	if (sup->n_corpses > 0)
+	if (sup->n_unreaped > 0)
 		fs_mount_abort(sup->how->mountpoint, sup->held.mount.dev);
 	close(steal_fd(&sup->held.fuse_fd));
 }
@@ -601,6 +643,7 @@ static int try_later(struct supervisor *sup, const char *why)
 	if (sup->start_at_ns > end_ns)
 		sup->start_at_ns = end_ns;
 	sup->pause_ms = sup->pause_ms * 2 < PAUSE_MS_MAX ? sup->pause_ms * 2 : PAUSE_MS_MAX;
+	sup->held.restarts++;
 	return 1;
 }
 
@@ -621,7 +664,7 @@ static int gone(struct supervisor *sup)
 	char why[REASON_MAX];
 	char often[REASON_MAX + 64];
 	enum server_state was = sup->state;
-	bury(sup);
+	end_server(sup);
 	reason(sup, why, sizeof(why));
 	bool failed = sup->outcome == OUTCOME_FAILED;
 	/* A mount may be in use as soon as it is mounted, also before READY. */
@@ -650,13 +693,31 @@ static int gone(struct supervisor *sup)
 		        FS_SUPERVISOR_FAILURES_MAX, FS_SUPERVISOR_FAILURES_S);
 		return give_up(sup, -EIO, often);
 	}
+	sup->held.restarts++;
 	log_warning("'%s': the server %s: another one goes on%s", sup->how->mountpoint, why,
 	        sup->held.mount.resends ? "" : "; what readers waited for fails with ECONNABORTED");
 	if (sup->in_a_row > 1)
 		sup->start_at_ns = base_now_ns() + (uint64_t)DELAY_MS * (sup->in_a_row - 1) * 1000000;
 	else
-		successor(sup);
+		start_successor(sup);
 	return 1;
+}
+
+/* Gives the mount up if it is time to.  1: go on; else what fs_supervise returns. */
+static int on_unanswered(struct supervisor *sup)
+{
+	uint64_t now_ns = base_now_ns();
+	if (now_ns < unanswered_end_ns(sup))
+		return 1;
+	for (uint32_t i = 0; i < sup->n_unreaped; i++) {
+		if (is_dumping(sup->unreaped[i])) {
+			sup->unreaped_ns = now_ns; /* that takes its time */
+			return 1;
+		}
+	}
+	end_server(sup);
+	return give_up(
+	        sup, -EIO, "was killed, and this kernel cannot hand its requests to another one (Linux 6.9 can)");
 }
 
 /* ---- the watchdog ---- */
@@ -716,7 +777,7 @@ static void stop(struct supervisor *sup, const char *why)
 		fs_channel_answer(sup->channel, sup->asked_id, -ECANCELED, "the mount is being taken away");
 	sup->asked_id = 0;
 	if (sup->was_ready)
-		fs_channel_say(sup->channel, FS_CHANNEL_STOP, 0, NULL);
+		fs_channel_try(sup->channel, FS_CHANNEL_STOP, 0, NULL); /* one that does not read is killed later */
 	else if (sup->pid)
 		kill(sup->pid, SIGKILL); /* it may not read messages yet, and nobody uses the mount */
 }
@@ -737,7 +798,9 @@ static void asked_to_restart(struct supervisor *sup, uint32_t id, const char *pr
 	const struct fs_supervise *how = sup->how;
 	struct base_err err = { 0 };
 	int rc;
-	if (!how->restart)
+	if (sup->stopping)
+		rc = base_err_set(&err, -ECANCELED, "the mount is being taken away");
+	else if (!how->restart)
 		rc = base_err_set(&err, -EOPNOTSUPP, "this mount cannot be restarted");
 	else if (!sup->held.mount.resends)
 		rc = base_err_set(&err, -EOPNOTSUPP,
@@ -752,20 +815,19 @@ static void asked_to_restart(struct supervisor *sup, uint32_t id, const char *pr
 static int restart(struct supervisor *sup, const char *program)
 {
 	struct base_err err = { 0 };
-	bury(sup);
+	end_server(sup);
 	end_greeter(sup);
 	sup->held.restarts++;
 	sup->how->restart(sup->how->arg, program, &sup->held, true, &err);
-	sup->held.restarts--;
 	log_error("'%s': %s: going on as before", sup->how->mountpoint, err.text);
-	successor(sup);
+	start_successor(sup);
 	return 1;
 }
 
 static void became_ready(struct supervisor *sup)
 {
 	uint64_t took_ns = base_now_ns() - (sup->waits_ns ? sup->waits_ns : sup->start_ns);
-	sup->state = SERVER_SERVING;
+	enter(sup, SERVER_SERVING);
 	sup->still = 0;
 	sup->waits_ns = 0;
 	if (sup->was_ready) {
@@ -791,7 +853,8 @@ static int on_message(struct supervisor *sup, char program[PATH_MAX])
 	if (rc == -EAGAIN)
 		return 1;
 	if (rc < 0) {
-		close(steal_fd(&sup->channel)); /* the server has ended by itself: bury() does not kill it at once */
+		/* The server has ended by itself: end_server() does not kill it at once. */
+		close(steal_fd(&sup->channel));
 		return gone(sup);
 	}
 	if (message.kind == FS_CHANNEL_MOUNTED && sup->held.fuse_fd < 0) {
@@ -807,7 +870,7 @@ static int on_message(struct supervisor *sup, char program[PATH_MAX])
 	} else if (message.kind == FS_CHANNEL_ENDING) {
 		if (sup->state != SERVER_ENDING && !sup->stopping)
 			sup->stop_ns = latest_end_ns();
-		sup->state = SERVER_ENDING;
+		enter(sup, SERVER_ENDING);
 	} else if (message.kind == FS_CHANNEL_GREET && sup->state == SERVER_SERVING) {
 		start_greeter(sup);
 	} else if (message.kind == FS_CHANNEL_UNMOUNT) {
@@ -820,7 +883,7 @@ static int on_message(struct supervisor *sup, char program[PATH_MAX])
 			asked_to_restart(sup, message.id, program);
 		else
 			sup->asked_id = message.id;
-	} else if (message.kind == FS_CHANNEL_GO && sup->state == SERVER_SERVING && program[0]) {
+	} else if (message.kind == FS_CHANNEL_GO && sup->state == SERVER_SERVING && program[0] && !sup->stopping) {
 		return restart(sup, program);
 	}
 	if (fd >= 0)
@@ -843,8 +906,9 @@ static int timeout_ms(const struct supervisor *sup)
 		ms = until(sup->stop_ns);
 	else if (!sup->pid)
 		ms = until(sup->start_at_ns);
-	int resend_ms = resends(sup) ? until(sup->resend_ns) : -1;
-	return ms < 0 || (resend_ms >= 0 && resend_ms < ms) ? resend_ms : ms;
+	uint64_t due_ns = resends(sup) ? sup->resend_ns : unanswered_end_ns(sup);
+	int due_ms = due_ns == UINT64_MAX ? -1 : until(due_ns);
+	return ms < 0 || (due_ms >= 0 && due_ms < ms) ? due_ms : ms;
 }
 
 /* Does what is due: kills a server that does not end, starts a successor, looks for a hang.  1: go on; else what
@@ -859,7 +923,7 @@ static int on_time(struct supervisor *sup)
 	}
 	if (!sup->pid) {
 		if (base_now_ns() >= sup->start_at_ns)
-			successor(sup);
+			start_successor(sup);
 		return 1;
 	}
 	if (!hangs(sup))
@@ -918,6 +982,8 @@ static int watch(struct supervisor *sup)
 			rc = ended(sup);
 		else if (!sup->pid && (sup->stopping || (n > 0 && polls[3].revents & POLLERR)))
 			rc = gone(sup);
+		if (rc == 1)
+			rc = on_unanswered(sup);
 		bool again = rc == 1 && resends(sup) && base_now_ns() >= sup->resend_ns;
 		if (again)
 			resend(sup);
@@ -1013,9 +1079,9 @@ int fs_supervise(const struct fs_supervise *how, struct base_err *err, bool *ret
 		sup.was_ready = true;
 	}
 	int rc = make(&sup);
-	if (rc == 0 && how->takeover && sup.held.mount.resends)
-		fs_mount_resend(sup.held.fuse_fd);
-	if (rc == 0) {
+	if (rc == 0 && how->takeover) {
+		start_successor(&sup);
+	} else if (rc == 0) {
 		rc = start_server(&sup);
 		if (rc < 0)
 			base_err_set(err, rc, "cannot start the server's process: %s", strerror(-rc));

@@ -12,10 +12,13 @@
  * An older kernel cannot resend.  There each server gets a clone of the descriptor (FUSE_DEV_IOC_CLONE).  When the
  * clone ends, its requests fail with ECONNABORTED, and the mount goes on.  If the kernel gives no clone, the mount
  * ends with its first server.
+ * A server that is killed while it stores a page can wait in the kernel for a request that it had taken itself.  Then
+ * the request does not end.  So before such a mount is unmounted, the supervisor aborts its session; and it gives the
+ * mount up when the server has not ended for `timeout_s`.
  *
  *     SERVER_NONE --start--> SERVER_STARTING --READY--> SERVER_SERVING --ENDING--> SERVER_ENDING
  *          ^                        |                         |                         |
- *          +--- bury, one outcome --+-------------------------+-------------------------+
+ *          +--- one outcome --------+-------------------------+-------------------------+
  *
  *     outcome of a server   known by                             then
  *     OUTCOME_DONE, EXITED  its exit status                      SERVER_ENDING: the mount ends; else another one

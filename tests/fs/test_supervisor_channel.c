@@ -112,6 +112,31 @@ static void test_who_does_not_read_is_not_waited_for(void **state)
 	assert_int_equal(receive(), -EAGAIN);
 }
 
+static void test_last_words_arrive_from_who_has_left_words_unread(void **state)
+{
+	(void)state;
+	assert_int_equal(fs_channel_say(pair[1], FS_CHANNEL_STOP, 0, NULL), 0); /* never read */
+	assert_int_equal(fs_channel_say(pair[0], FS_CHANNEL_FAILED, -EIO, "why"), 0);
+	assert_int_equal(fs_channel_say(pair[0], FS_CHANNEL_LOG, 1, "more"), 0);
+	close(pair[0]);
+	assert_int_equal(receive(), 0);
+	assert_string_equal(got.text, "why");
+	assert_int_equal(receive(), 0);
+	assert_string_equal(got.text, "more");
+	assert_int_equal(receive(), -EPIPE);
+	assert_int_equal(receive(), -EPIPE);
+	pair[0] = -1;
+}
+
+static void test_an_answer_is_not_waited_for(void **state)
+{
+	(void)state;
+	int rc = 0;
+	while (rc == 0)
+		rc = fs_channel_answer(pair[0], 1, 0, NULL);
+	assert_int_equal(rc, -EAGAIN);
+}
+
 static void test_a_mount_arrives_with_its_descriptor(void **state)
 {
 	struct fs_channel_message message = { .kind = FS_CHANNEL_MOUNTED,
@@ -227,6 +252,9 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test_setup_teardown(test_words_arrive, set_up, tear_down),
 		cmocka_unit_test_setup_teardown(test_who_does_not_read_is_not_waited_for, set_up, tear_down),
+		cmocka_unit_test_setup_teardown(
+		        test_last_words_arrive_from_who_has_left_words_unread, set_up, tear_down),
+		cmocka_unit_test_setup_teardown(test_an_answer_is_not_waited_for, set_up, tear_down),
 		cmocka_unit_test_setup_teardown(test_a_mount_arrives_with_its_descriptor, set_up, tear_down),
 		cmocka_unit_test_setup_teardown(test_a_long_text_is_cut, set_up, tear_down),
 		cmocka_unit_test_setup_teardown(test_no_other_length_is_a_message, set_up, tear_down),
