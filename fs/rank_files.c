@@ -5,12 +5,15 @@
 #include <errno.h>
 #include <stdlib.h>
 
+#include "shard/base/list.h"
+
 enum { TURNS_MAX = 1 << 24 }; /* a larger part is refused: its list takes 4 bytes a file */
 
 struct list {
 	uint32_t *files;
 	uint32_t *by_file; /* indices into `files`, ascending by file; NULL if `files` is ascending itself */
-	uint32_t n, room;
+	uint32_t n;
+	size_t room; /* entries that `files` has room for */
 };
 
 struct fs_rank_files {
@@ -20,16 +23,10 @@ struct fs_rank_files {
 
 static int add(struct list *list, uint32_t file)
 {
-	if (list->n == list->room) {
-		uint32_t room = list->room ? list->room * 2 : 1024;
-		uint32_t *files = reallocarray(list->files, room, sizeof(*files));
-		if (!files)
-			return -ENOMEM;
-		list->files = files;
-		list->room = room;
-	}
-	list->files[list->n++] = file;
-	return 0;
+	int rc = base_grow(&list->files, list->n, &list->room, sizeof(*list->files));
+	if (rc == 0)
+		list->files[list->n++] = file;
+	return rc;
 }
 
 static void list_done(struct list *list)
@@ -74,15 +71,10 @@ static int list_find(void *user, uint32_t file, uint32_t *ret_index)
 	return 0;
 }
 
-static int compare(const void *a, const void *b)
-{
-	const uint32_t *x = a, *y = b;
-	return (*x > *y) - (*x < *y);
-}
-
 static int compare_numbers(const void *a, const void *b, void *files)
 {
-	return compare((const uint32_t *)files + *(const uint32_t *)a, (const uint32_t *)files + *(const uint32_t *)b);
+	return base_compare_u32(
+	        (const uint32_t *)files + *(const uint32_t *)a, (const uint32_t *)files + *(const uint32_t *)b);
 }
 
 /* Flat: one name a turn; it shows the first file of its sample. */
@@ -101,7 +93,7 @@ static int order_by_turn(struct list *list)
 static void order_by_file(struct list *list)
 {
 	uint32_t n = 0;
-	qsort(list->files, list->n, sizeof(*list->files), compare);
+	qsort(list->files, list->n, sizeof(*list->files), base_compare_u32);
 	for (uint32_t i = 0; i < list->n; i++) {
 		if (n == 0 || list->files[i] != list->files[n - 1])
 			list->files[n++] = list->files[i];

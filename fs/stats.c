@@ -22,6 +22,7 @@
 #include "shard/base/cleanup.h"
 #include "shard/state.h"
 #include "shard/base/log.h"
+#include "shard/base/units.h"
 
 enum { TEXT_SHOWN_MAX = 512, FIELDS_MAX = 64, QUARANTINE_SHOWN_MAX = 4 };
 
@@ -184,12 +185,6 @@ void fs_stats_keep(struct fs_server *server)
 	collect(server, server->views[0], fields);
 }
 
-static void hex16(const uint8_t bytes[16], char ret_hex[33])
-{
-	for (int i = 0; i < 16; i++)
-		snprintf(ret_hex + 2 * i, 3, "%02x", bytes[i]);
-}
-
 /* JSON must be UTF-8, but paths may hold any bytes. */
 static json_t *text_value(const char *text)
 {
@@ -202,7 +197,7 @@ static json_t *names(struct fs_server *server, struct fs_view *view)
 	char identity[33];
 	char view_identity[33];
 	const struct shard_view_options *o = &view->options;
-	hex16(server->info->identity, identity);
+	base_format_hex(server->info->identity, 16, identity);
 	shard_view_identity(view->order, view_identity);
 	json_t *object = json_object();
 	json_object_set_new(object, "version", json_string(DDPFS_VERSION));

@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "shard/permute.h"
+#include "shard/base/units.h"
 
 static const char *const deal_names[] = {
 	[SHARD_DEAL_AUTO] = "auto",
@@ -21,13 +22,10 @@ static const char *const tail_names[] = {
 
 int shard_deal_mode_parse(const char *text, enum shard_deal_mode *ret_mode)
 {
-	for (unsigned i = 0; i < sizeof(deal_names) / sizeof(deal_names[0]); i++) {
-		if (strcmp(text, deal_names[i]) == 0) {
-			*ret_mode = (enum shard_deal_mode)i;
-			return 0;
-		}
-	}
-	return -EINVAL;
+	int i = base_find_name(deal_names, sizeof(deal_names) / sizeof(deal_names[0]), text);
+	if (i >= 0)
+		*ret_mode = (enum shard_deal_mode)i;
+	return i < 0 ? i : 0;
 }
 
 const char *shard_deal_mode_name(enum shard_deal_mode mode)
@@ -37,13 +35,10 @@ const char *shard_deal_mode_name(enum shard_deal_mode mode)
 
 int shard_tail_parse(const char *text, enum shard_tail *ret_tail)
 {
-	for (unsigned i = 0; i < sizeof(tail_names) / sizeof(tail_names[0]); i++) {
-		if (strcmp(text, tail_names[i]) == 0) {
-			*ret_tail = (enum shard_tail)i;
-			return 0;
-		}
-	}
-	return -EINVAL;
+	int i = base_find_name(tail_names, sizeof(tail_names) / sizeof(tail_names[0]), text);
+	if (i >= 0)
+		*ret_tail = (enum shard_tail)i;
+	return i < 0 ? i : 0;
 }
 
 const char *shard_tail_name(enum shard_tail tail)

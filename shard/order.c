@@ -9,6 +9,7 @@
 #include <xxhash.h>
 
 #include "shard/torch_rng.h"
+#include "shard/base/units.h"
 
 /* What a derived word is used for; it is part of what is hashed. */
 enum purpose { PURPOSE_OUTER = 1, PURPOSE_POOL = 2, PURPOSE_ROTATION = 3 };
@@ -25,13 +26,10 @@ static const char *const mode_names[] = {
 
 int shard_order_mode_parse(const char *text, enum shard_order_mode *ret_mode)
 {
-	for (unsigned i = 0; i < sizeof(mode_names) / sizeof(mode_names[0]); i++) {
-		if (strcmp(text, mode_names[i]) == 0) {
-			*ret_mode = (enum shard_order_mode)i;
-			return 0;
-		}
-	}
-	return -EINVAL;
+	int i = base_find_name(mode_names, sizeof(mode_names) / sizeof(mode_names[0]), text);
+	if (i >= 0)
+		*ret_mode = (enum shard_order_mode)i;
+	return i < 0 ? i : 0;
 }
 
 const char *shard_order_mode_name(enum shard_order_mode mode)

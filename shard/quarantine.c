@@ -12,6 +12,8 @@
 
 #include "shard/base/cleanup.h"
 #include "shard/base/io.h"
+#include "shard/base/list.h"
+#include "shard/base/units.h"
 
 enum { PATH_SHOWN_MAX = 256 }; /* bytes of a path in a line, for people */
 static const char first_line[] = "ddpfs quarantine 1";
@@ -24,13 +26,10 @@ static const char *const names[] = {
 
 int shard_on_bad_parse(const char *text, enum shard_on_bad *ret_on_bad)
 {
-	for (unsigned i = 0; i < sizeof(names) / sizeof(names[0]); i++) {
-		if (strcmp(text, names[i]) == 0) {
-			*ret_on_bad = (enum shard_on_bad)i;
-			return 0;
-		}
-	}
-	return -EINVAL;
+	int i = base_find_name(names, sizeof(names) / sizeof(names[0]), text);
+	if (i >= 0)
+		*ret_on_bad = (enum shard_on_bad)i;
+	return i < 0 ? i : 0;
 }
 
 const char *shard_on_bad_name(enum shard_on_bad on_bad)
@@ -38,17 +37,11 @@ const char *shard_on_bad_name(enum shard_on_bad on_bad)
 	return names[on_bad];
 }
 
-static int compare_ids(const void *a, const void *b)
-{
-	uint32_t x = *(const uint32_t *)a, y = *(const uint32_t *)b;
-	return (x > y) - (x < y);
-}
-
 int shard_quarantine_new(uint32_t *samples, size_t n, struct shard_quarantine **ret_list)
 {
 	size_t kept = 0;
 	if (n > 0)
-		qsort(samples, n, sizeof(*samples), compare_ids);
+		qsort(samples, n, sizeof(*samples), base_compare_u32);
 	for (size_t i = 0; i < n; i++)
 		if (kept == 0 || samples[kept - 1] != samples[i])
 			samples[kept++] = samples[i];
@@ -117,19 +110,13 @@ static bool is_text(const struct line *line, const char *text)
 	return line->len == strlen(text) && memcmp(line->text, text, line->len) == 0;
 }
 
-static void hex(const uint8_t bytes[16], char ret_hex[33])
-{
-	for (unsigned i = 0; i < 16; i++)
-		snprintf(ret_hex + 2 * i, 3, "%02x", bytes[i]);
-}
-
 static int check_dataset(const struct line *line, const struct shard_info *info, struct base_err *err)
 {
 	static const char key[] = "dataset ";
 	char here[33];
 	if (line->len != strlen(key) + 32 || memcmp(line->text, key, strlen(key)) != 0)
 		return base_err_set(err, -EUCLEAN, "line 2 is not 'dataset' and 32 hexadecimal digits");
-	hex(info->identity, here);
+	base_format_hex(info->identity, 16, here);
 	if (memcmp(line->text + strlen(key), here, 32) != 0)
 		return base_err_set(err, -ESTALE,
 		        "it is of another dataset, whose samples have other numbers; 'mkshard verify --quarantine' "
@@ -159,16 +146,10 @@ struct ids {
 
 static int keep_id(struct ids *ids, uint32_t id)
 {
-	if (ids->n == ids->room) {
-		size_t room = ids->room ? 2 * ids->room : 64;
-		uint32_t *grown = realloc(ids->samples, room * sizeof(*grown));
-		if (!grown)
-			return -ENOMEM;
-		ids->samples = grown;
-		ids->room = room;
-	}
-	ids->samples[ids->n++] = id;
-	return 0;
+	int rc = base_grow(&ids->samples, ids->n, &ids->room, sizeof(*ids->samples));
+	if (rc == 0)
+		ids->samples[ids->n++] = id;
+	return rc;
 }
 
 static int parse_ids(const char *text, size_t len, const struct shard_info *info, struct base_err *err, struct ids *ids)
@@ -250,7 +231,7 @@ int shard_quarantine_read(
 static int print_list(FILE *out, const struct shard_index *index, const struct shard_quarantine *list)
 {
 	char identity[33], path[SHARD_PATH_MAX + 1], quoted[PATH_SHOWN_MAX];
-	hex(shard_index_info(index)->identity, identity);
+	base_format_hex(shard_index_info(index)->identity, 16, identity);
 	fprintf(out, "%s\ndataset %s\n", first_line, identity);
 	for (uint32_t i = 0; i < list->n; i++) {
 		uint32_t file;

@@ -10,14 +10,9 @@
 
 #include "shard/base/cleanup.h"
 #include "shard/base/cleanup_json.h"
+#include "shard/base/units.h"
 
 enum { STATE_VERSION = 1 };
-
-static void format_hex(const uint8_t bytes[16], char ret_hex[33])
-{
-	for (unsigned i = 0; i < 16; i++)
-		snprintf(ret_hex + 2 * i, 3, "%02x", bytes[i]);
-}
 
 /* Makes a JSON number, or a string of digits for a number over 2^63-1, because the integers of jansson are signed. */
 static json_t *json_u64(uint64_t value)
@@ -103,7 +98,7 @@ int shard_state_format(
 		return rc;
 	if (strlen(o.subdir) > SHARD_STATE_SUBDIR_MAX)
 		return -ENAMETOOLONG;
-	format_hex(shard_index_info(shard_view_index(view))->identity, hex);
+	base_format_hex(shard_index_info(shard_view_index(view))->identity, 16, hex);
 	root = json_pack("{s:i,s:s,s:s,s:s,s:o,s:o,s:o,s:s}", "version", STATE_VERSION, "dataset", hex, "order",
 	        shard_order_mode_name(o.order), "deal", shard_deal_mode_name(o.deal), "seed", json_u64(o.seed), "epoch",
 	        json_u64(o.epoch), "start", json_u64(o.start), "tail", shard_tail_name(o.tail));
@@ -384,8 +379,8 @@ static int check_dataset(const struct shard_state *state, const struct shard_ind
 
 	if (memcmp(state->dataset, info->identity, sizeof(state->dataset)) == 0)
 		return 0;
-	format_hex(state->dataset, saved);
-	format_hex(info->identity, here);
+	base_format_hex(state->dataset, 16, saved);
+	base_format_hex(info->identity, 16, here);
 	return base_err_set(err, -ESTALE,
 	        "the resume state is of dataset %s, but '%s' is %s: mount the dataset that was trained, or start "
 	        "without "

@@ -13,6 +13,8 @@
 #include <xxhash.h>
 
 #include "shard/base/cleanup.h"
+#include "shard/base/list.h"
+#include "shard/base/units.h"
 
 struct shard_epoch {
 	struct shard_view *view;
@@ -88,14 +90,6 @@ static int find_subdir(struct shard_view *view, const char *path, struct base_er
 		return base_err_set(err, -EINVAL, "subdir '%s' of dataset '%s' holds no samples to deal", quoted,
 		        shard_index_dataset(view->index));
 	return 0;
-}
-
-static int compare_slots(const void *a, const void *b)
-{
-	uint32_t x = *(const uint32_t *)a;
-	uint32_t y = *(const uint32_t *)b;
-
-	return (x > y) - (x < y);
 }
 
 /* Applies on_bad: sets n, the bad samples, and their stand-ins. */
@@ -175,7 +169,7 @@ static int collect_bad_slots(struct shard_view *view, struct base_err *err)
 		if (rc < 0)
 			return slot_error(view, view->bad[i], rc, err);
 	}
-	qsort(view->bad_slots, view->n_bad, sizeof(*view->bad_slots), compare_slots);
+	qsort(view->bad_slots, view->n_bad, sizeof(*view->bad_slots), base_compare_u32);
 	return 0;
 }
 
@@ -199,7 +193,7 @@ static int collect_slots(struct shard_view *view, struct base_err *err)
 		ascending = ascending && (i == 0 || slots[i - 1] < slots[i]);
 	}
 	if (!ascending)
-		qsort(slots, view->n, sizeof(*slots), compare_slots);
+		qsort(slots, view->n, sizeof(*slots), base_compare_u32);
 	view->first_slot = slots[0];
 	if (slots[view->n - 1] - slots[0] != view->n - 1) /* else they are one stretch, and no array is needed */
 		view->slots = steal_ptr(&slots);
@@ -535,8 +529,7 @@ void shard_view_identity(const struct shard_view *view, char ret_hex[static SHAR
 		        shard_on_bad_name(o->on_bad), o->quarantine->hash);
 	assert(len < sizeof(text));
 	XXH128_canonicalFromHash(&canonical, XXH3_128bits(text, len));
-	for (unsigned i = 0; i < sizeof(canonical.digest); i++)
-		snprintf(ret_hex + 2 * i, 3, "%02x", canonical.digest[i]);
+	base_format_hex(canonical.digest, sizeof(canonical.digest), ret_hex);
 }
 
 static int epoch_build(struct shard_view *view, uint64_t number, struct shard_epoch **ret_epoch)

@@ -7,6 +7,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "shard/base/list.h"
+
 #include "prefetch/sampler/recognise_private.h"
 
 /* The ring has a look when it reaches one of these sizes.  all: all seeds follow.  rolling: also if the ring began in
@@ -270,12 +272,6 @@ static bool is_among_strangers(const struct search *s)
 	return outside * 4 <= s->sorted->n_seen || !lies_in_places(s->sorted, low, high);
 }
 
-static int compare_turns(const void *a, const void *b)
-{
-	const uint32_t *x = a, *y = b;
-	return (*x > *y) - (*x < *y);
-}
-
 /* Whether the ranks are about equally far into their parts, as ranks side by side are.  A tenth at either end does not
  * count: other readers, and ranks that began late. */
 static bool in_step(const struct parts *parts, const uint64_t *positions, uint32_t n)
@@ -283,7 +279,7 @@ static bool in_step(const struct parts *parts, const uint64_t *positions, uint32
 	uint32_t turns[RING];
 	for (uint32_t i = 0; i < n; i++)
 		turns[i] = (uint32_t)(positions[i] / parts->world);
-	qsort(turns, n, sizeof(*turns), compare_turns);
+	qsort(turns, n, sizeof(*turns), base_compare_u32);
 	return turns[n - 1 - n / 10] - turns[n / 10] <= prefetch_parts_shortest(parts) / 3;
 }
 

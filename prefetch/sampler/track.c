@@ -15,6 +15,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "shard/base/list.h"
+
 #include "prefetch/sampler/recognise_private.h"
 
 enum {
@@ -569,12 +571,6 @@ static void catch_up(struct prefetch_recognise *r, struct track *t, uint64_t n_r
 	r->n_ring = kept;
 }
 
-static int compare_positions(const void *a, const void *b)
-{
-	const uint64_t *x = a, *y = b;
-	return (*x > *y) - (*x < *y);
-}
-
 /* Whether a track is wrong: the list, or ddpfs's own order, is not read in its order.  Three signs show it:
  * - the opens are of other files of the list than expected
  * - several readers read in places far apart, because each has a part of the list
@@ -606,7 +602,7 @@ static bool is_wrong(const struct prefetch_recognise *r, const struct track *t)
 	uint64_t apart = t->size / 8 < APART_MAX ? t->size / 8 : APART_MAX;
 	if (apart < APART_MIN)
 		return false;
-	qsort(positions, n, sizeof(*positions), compare_positions);
+	qsort(positions, n, sizeof(*positions), base_compare_u64);
 	for (uint32_t i = n / 8; i < n - n / 8; i++) {
 		if (i > 0 && positions[i] - positions[i - 1] > apart)
 			return true;

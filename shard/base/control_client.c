@@ -20,6 +20,7 @@
 #include "shard/base/cleanup.h"
 #include "shard/base/cleanup_json.h"
 #include "shard/base/clock.h"
+#include "shard/base/list.h"
 #include "shard/base/units.h"
 
 enum {
@@ -73,139 +74,7 @@ int base_control_default_path(unsigned number, struct base_err *err, char ret_pa
 	return 0;
 }
 
-/* ---- one request ---- */
-
-static int wait_for(int fd, short events, int64_t deadline_ms)
-{
-	for (;;) {
-		int64_t left = deadline_ms - base_now_ms();
-		struct pollfd p = { .fd = fd, .events = events };
-		if (left < 0)
-			left = 0;
-		int rc = poll(&p, 1, left > INT_MAX ? INT_MAX : (int)left);
-		if (rc > 0)
-			return 0;
-		if (rc == 0)
-			return -ETIMEDOUT;
-		if (rc < 0 && errno != EINTR)
-			return -errno;
-	}
-}
-
-static int connect_to(const char *path, int64_t deadline_ms, int *ret_fd)
-{
-	struct sockaddr_un addr = { .sun_family = AF_UNIX };
-	if (strlen(path) >= sizeof(addr.sun_path))
-		return -ENAMETOOLONG;
-	memcpy(addr.sun_path, path, strlen(path) + 1);
-	cleanup_close int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
-	if (fd < 0)
-		return -errno;
-	while (connect(fd, (struct sockaddr *)&addr, sizeof(addr)) < 0) {
-		/* If the listen queue is full, connect(2) returns EAGAIN at once, and poll(2) cannot wait for it. */
-		if (errno != EAGAIN && errno != EINTR)
-			return -errno;
-		if (base_now_ms() >= deadline_ms)
-			return -ETIMEDOUT;
-		nanosleep(&(struct timespec){ .tv_nsec = 10000000 }, NULL);
-	}
-	*ret_fd = steal_fd(&fd);
-	return 0;
-}
-
-static int send_line(int fd, const char *text, int64_t deadline_ms)
-{
-	size_t len = strlen(text);
-	cleanup_free char *line = malloc(len + 2);
-	if (!line)
-		return -ENOMEM;
-	memcpy(line, text, len);
-	line[len] = '\n';
-	for (size_t at = 0; at < len + 1;) {
-		ssize_t n = send(fd, line + at, len + 1 - at, MSG_NOSIGNAL);
-		if (n > 0) {
-			at += (size_t)n;
-		} else if (errno == EAGAIN) {
-			int rc = wait_for(fd, POLLOUT, deadline_ms);
-			if (rc < 0)
-				return rc;
-		} else if (errno != EINTR) {
-			return -errno;
-		}
-	}
-	return 0;
-}
-
-static int receive_line(int fd, int64_t deadline_ms, char **ret_line)
-{
-	cleanup_free char *line = malloc(BASE_CONTROL_LINE_MAX + 1);
-	size_t len = 0;
-	if (!line)
-		return -ENOMEM;
-	while (len < BASE_CONTROL_LINE_MAX) {
-		ssize_t n = recv(fd, line + len, BASE_CONTROL_LINE_MAX - len, 0);
-		if (n == 0)
-			return -EPROTO;
-		if (n < 0 && errno == EAGAIN) {
-			int rc = wait_for(fd, POLLIN, deadline_ms);
-			if (rc < 0)
-				return rc;
-			continue;
-		}
-		if (n < 0 && errno == EINTR)
-			continue;
-		if (n < 0)
-			return -errno;
-		char *end = memchr(line + len, '\n', (size_t)n);
-		len += (size_t)n;
-		if (end) {
-			*end = '\0';
-			*ret_line = steal_ptr(&line);
-			return 0;
-		}
-	}
-	return -EPROTO;
-}
-
-/* Sends a request and receives the reply.  The caller checks whether the server said ok. */
-static int exchange(const char *socket_path, const char *request, unsigned timeout_ms, char **ret_line)
-{
-	cleanup_close int fd = -1;
-	int64_t deadline_ms = base_now_ms() + timeout_ms;
-	if (strlen(request) >= BASE_CONTROL_LINE_MAX || strchr(request, '\n'))
-		return -EMSGSIZE;
-	int rc = connect_to(socket_path, deadline_ms, &fd);
-	if (rc == 0)
-		rc = send_line(fd, request, deadline_ms);
-	/* A server that refuses the peer writes the reason and closes.  So after EPIPE or ECONNRESET the line is still
-	 * there. */
-	if (rc == 0 || rc == -EPIPE || rc == -ECONNRESET)
-		rc = receive_line(fd, deadline_ms, ret_line);
-	return rc;
-}
-
-int base_control_request(
-        const char *socket_path, const char *request, unsigned timeout_ms, struct base_err *err, char **ret_reply)
-{
-	cleanup_free char *line = NULL;
-	int rc = exchange(socket_path, request, timeout_ms, &line);
-	if (rc == -ETIMEDOUT)
-		return base_err_set(err, rc, "'%s': the server does not answer within %u ms", socket_path, timeout_ms);
-	if (rc < 0)
-		return base_err_set(err, rc, "'%s': %s", socket_path,
-		        rc == -EPROTO ? "the server closed the connection without an answer" : strerror(-rc));
-	cleanup_json json_t *reply = json_loads(line, 0, NULL);
-	if (!json_is_object(reply))
-		return base_err_set(err, -EPROTO, "'%s': the answer is no JSON object", socket_path);
-	if (!json_is_true(json_object_get(reply, "ok"))) {
-		const char *why = json_string_value(json_object_get(reply, "error"));
-		return base_err_set(err, -EREMOTEIO, "%s", why ? why : "the server refused without a reason");
-	}
-	*ret_reply = steal_ptr(&line);
-	return 0;
-}
-
-/* ---- finding servers ---- */
+/* ---- requests ---- */
 
 /* A request to one server, and its reply. */
 struct question {
@@ -215,6 +84,7 @@ struct question {
 	int rc;     /* OVER: 0, or why there is no reply */
 	char *line; /* ASKED: BASE_CONTROL_LINE_MAX + 1 bytes, len of them filled; OVER: the reply, or NULL; owned */
 	size_t len;
+	size_t sent; /* bytes of the request and its newline */
 };
 
 /* Servers that get the same request at the same time. */
@@ -274,20 +144,6 @@ static int parse_peer(const char *path, char *reply, struct base_control_peer *r
 	return rc;
 }
 
-static int peers_add(struct peers *peers, const struct base_control_peer *peer)
-{
-	if (peers->n == peers->room) {
-		size_t room = peers->room ? peers->room * 2 : 8;
-		struct base_control_peer *list = realloc(peers->list, room * sizeof(*list));
-		if (!list)
-			return -ENOMEM;
-		peers->list = list;
-		peers->room = room;
-	}
-	peers->list[peers->n++] = *peer;
-	return 0;
-}
-
 /* Removes a socket of this user on which nobody listens, because its server was killed. */
 static void remove_dead(const char *path)
 {
@@ -334,29 +190,22 @@ static void questions_done(struct questions *qs)
 
 static int add_question(struct questions *qs, const char *path)
 {
-	if (qs->n == qs->room) {
-		size_t room = qs->room ? qs->room * 2 : 16;
-		struct question *more = realloc(qs->list, room * sizeof(*more));
-		if (!more)
-			return -ENOMEM;
-		qs->list = more;
-		qs->room = room;
-	}
+	if (base_grow(&qs->list, qs->n, &qs->room, sizeof(*qs->list)) < 0)
+		return -ENOMEM;
 	struct question *q = &qs->list[qs->n++];
 	*q = (struct question){ .fd = -1 };
 	snprintf(q->path, sizeof(q->path), "%s", path);
 	return 0;
 }
 
-/* Connects and sends without waiting.  If the listen queue is full, the next round tries again.  A short line always
- * fits into the buffer of a new socket. */
+/* Connects without waiting.  If the listen queue is full, the next round tries again. */
 static void question_begin(struct questions *qs, struct question *q)
 {
 	struct sockaddr_un addr = { .sun_family = AF_UNIX };
-	char line[64];
-	int len = snprintf(line, sizeof(line), "%s\n", qs->request);
 	memcpy(addr.sun_path, q->path, strlen(q->path) + 1);
 	q->fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+	if (q->fd < 0 && qs->n_open == 0)
+		question_over(qs, q, -errno);
 	if (q->fd < 0)
 		return; /* too many descriptors are open: try again when others have answered */
 	qs->n_open++;
@@ -367,14 +216,31 @@ static void question_begin(struct questions *qs, struct question *q)
 			question_over(qs, q, -errno);
 		return;
 	}
-	/* The error is not used: a server that refuses the peer writes the reason and closes, and the line is still
-	 * there. */
-	(void)!send(q->fd, line, (size_t)len, MSG_NOSIGNAL);
 	q->line = malloc(BASE_CONTROL_LINE_MAX + 1);
 	if (q->line)
 		q->state = QUESTION_ASKED;
 	else
 		question_over(qs, q, -ENOMEM);
+}
+
+/* Sends what the socket takes of the request and its newline.  A server that refuses the peer writes the reason and
+ * closes.  So after EPIPE or ECONNRESET the line is still there. */
+static void question_send(struct questions *qs, struct question *q)
+{
+	size_t len = strlen(qs->request);
+	while (q->sent <= len) {
+		bool end = q->sent == len;
+		ssize_t n = send(q->fd, end ? "\n" : qs->request + q->sent, end ? 1 : len - q->sent, MSG_NOSIGNAL);
+		if (n >= 0) {
+			q->sent += (size_t)n;
+		} else if (errno == EPIPE || errno == ECONNRESET) {
+			q->sent = len + 1;
+		} else {
+			if (errno != EAGAIN && errno != EINTR)
+				question_over(qs, q, -errno);
+			return;
+		}
+	}
 }
 
 static void question_receive(struct questions *qs, struct question *q)
@@ -404,9 +270,12 @@ static bool ask_round(struct questions *qs, int64_t deadline_ms)
 		if (q->state == QUESTION_NEW && qs->n_open < OPEN_MAX_SOCKETS)
 			question_begin(qs, q);
 		more |= q->state == QUESTION_NEW;
+		if (q->state == QUESTION_ASKED)
+			question_send(qs, q);
 		if (q->state == QUESTION_ASKED) {
 			at[n] = i;
-			fds[n++] = (struct pollfd){ .fd = q->fd, .events = POLLIN };
+			fds[n++] = (struct pollfd){ .fd = q->fd,
+				.events = q->sent > strlen(qs->request) ? POLLIN : POLLIN | POLLOUT };
 		}
 	}
 	if (!n && !more)
@@ -415,7 +284,7 @@ static bool ask_round(struct questions *qs, int64_t deadline_ms)
 	left = left < 0 ? 0 : more && left > RETRY_MS ? RETRY_MS : left;
 	if (poll(fds, n, (int)left) > 0)
 		for (nfds_t i = 0; i < n; i++)
-			if (fds[i].revents)
+			if (fds[i].revents & ~POLLOUT)
 				question_receive(qs, &qs->list[at[i]]);
 	return false;
 }
@@ -439,6 +308,35 @@ int base_control_request_all(
 	return rc;
 }
 
+int base_control_request(
+        const char *socket_path, const char *request, unsigned timeout_ms, struct base_err *err, char **ret_reply)
+{
+	cleanup_free char *line = NULL;
+	int rc = 0;
+	if (strlen(request) >= BASE_CONTROL_LINE_MAX || strchr(request, '\n'))
+		rc = -EMSGSIZE;
+	else if (strlen(socket_path) >= BASE_CONTROL_PATH_MAX)
+		rc = -ENAMETOOLONG;
+	else if (base_control_request_all(&socket_path, 1, request, timeout_ms, &rc, &line) < 0)
+		rc = -ENOMEM;
+	if (rc == -ETIMEDOUT)
+		return base_err_set(err, rc, "'%s': the server does not answer within %u ms", socket_path, timeout_ms);
+	if (rc < 0)
+		return base_err_set(err, rc, "'%s': %s", socket_path,
+		        rc == -EPROTO ? "the server closed the connection without an answer" : strerror(-rc));
+	cleanup_json json_t *reply = json_loads(line, 0, NULL);
+	if (!json_is_object(reply))
+		return base_err_set(err, -EPROTO, "'%s': the answer is no JSON object", socket_path);
+	if (!json_is_true(json_object_get(reply, "ok"))) {
+		const char *why = json_string_value(json_object_get(reply, "error"));
+		return base_err_set(err, -EREMOTEIO, "%s", why ? why : "the server refused without a reason");
+	}
+	*ret_reply = steal_ptr(&line);
+	return 0;
+}
+
+/* ---- finding servers ---- */
+
 /* Adds the servers that have answered since the last call to peers->list.  Returns 0 or -ENOMEM. */
 static int take_answers(struct peers *peers)
 {
@@ -452,8 +350,10 @@ static int take_answers(struct peers *peers)
 		struct base_control_peer peer;
 		int rc = q->rc == -ENOMEM ? q->rc : line ? parse_peer(q->path, line, &peer) : -EPROTO;
 		q->rc = -EPROTO; /* done: the reply was taken */
-		if (rc == 0 && (rc = peers_add(peers, &peer)) < 0)
+		if (rc == 0 && (rc = base_grow(&peers->list, peers->n, &peers->room, sizeof(peer))) < 0)
 			base_control_peer_done(&peer);
+		if (rc == 0)
+			peers->list[peers->n++] = peer;
 		if (rc == -ENOMEM)
 			return rc;
 	}

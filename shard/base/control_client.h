@@ -123,7 +123,7 @@ void base_control_peer_done(struct base_control_peer *peer);
 int base_control_request(
         const char *socket_path, const char *request, unsigned timeout_ms, struct base_err *err, char **ret_reply);
 
-/* Sends a short request (under 60 bytes) to n servers at the same time, and waits for all replies, at most limit_ms.
+/* Sends a request as above to n servers at the same time, and waits for all replies, at most limit_ms.
  * ret_rcs[i] is 0, and ret_replies[i] is the reply, also if the server refused; the caller frees it.  Or ret_rcs[i] is
  * an error as of base_control_request, and ret_replies[i] is NULL.
  * Returns 0 or -ENOMEM. */

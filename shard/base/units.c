@@ -109,3 +109,18 @@ const char *base_format_size(uint64_t bytes, char buf[static 16])
 	snprintf(buf, 16, "%.1f %s", value, units[unit]);
 	return buf;
 }
+
+void base_format_hex(const uint8_t *bytes, unsigned n, char *buf)
+{
+	for (unsigned i = 0; i < n; i++)
+		snprintf(buf + 2 * (size_t)i, 3, "%02x", bytes[i]);
+}
+
+int base_find_name(const char *const *names, unsigned n, const char *text)
+{
+	for (unsigned i = 0; i < n; i++) {
+		if (strcmp(text, names[i]) == 0)
+			return (int)i;
+	}
+	return -EINVAL;
+}
