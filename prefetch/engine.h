@@ -170,7 +170,9 @@ struct prefetch_stream {
 	uint32_t names_stored; /* samples stored since then */
 	uint32_t names_uses;   /* uses since then */
 	uint32_t names_vain;   /* how often in a row announcements were begun again and nothing was stored since */
-	bool forgotten;        /* announcements must begin again; nothing is fetched meanwhile */
+	/* Turns up to `suspect` are taken as lost and are fetched again; those up to `suspected` were so already. */
+	uint64_t suspected, suspect;
+	bool forgotten; /* announcements must begin again; nothing is fetched meanwhile */
 	/* Whether the trainer follows the order (order_tracking.c): */
 	bool following;
 	uint64_t recent;                         /* a bit for each of the last 64 uses, set: inside the window */
@@ -338,6 +340,10 @@ struct prefetch_losses {
 	uint32_t uses;      /* uses since the count began, less than PREFETCH_LOST_USES */
 	uint32_t lost;      /* samples that were lost since then */
 	uint64_t first_ns;  /* when the first of them was lost */
+	uint64_t history;   /* a bit for each of the latest 64 uses, set: its sample was lost */
+	bool expected;      /* `latest` is to be fetched again anyway */
+	uint32_t halved;    /* windows are divided by 2 so many times, because the kernel holds less */
+	uint64_t halved_ns; /* when that last changed */
 	bool refetch;       /* the next refetch_turns of all streams must be fetched again */
 	uint32_t refetch_turns;
 	uint64_t refetch_uses; /* uses since `refetch` was last set */
@@ -452,6 +458,8 @@ bool prefetch_fetch_parked(struct prefetch *p);
 void prefetch_lost_sample(struct prefetch *p, uint32_t sample);
 /* The sink refused an item, which the ledger has as absent now. */
 void prefetch_lost_refused(struct prefetch *p, const struct prefetch_item *item);
+/* Takes the next turns from `fetch` on as lost, if they are to be fetched again. */
+void prefetch_lost_suspects(struct prefetch *p, struct prefetch_stream *stream);
 /* Acts on losses: fetches again, announces again, raises a budget that had shrunk. */
 void prefetch_lost_settle(struct prefetch *p);
 /* schedule.c: calls fn for each live stream, again and again until all return false. */

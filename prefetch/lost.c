@@ -9,6 +9,9 @@
  * A store returns -ENOENT: the name is gone.  Then all names from the reader on are announced again before anything
  * is fetched.
  *
+ * If what was fetched again is lost again, the kernel holds less than the window.  Then the window is halved, so that
+ * files are there just before their use.  It grows again when nothing was lost for some seconds.
+ *
  * If there are many losses, the budget shrinks. */
 #include "prefetch/engine.h"
 
@@ -18,6 +21,11 @@ enum {
 	LOST_MIN = 16,        /* fewer lost samples, within LOST_NS or of the latest uses, are chance */
 	REFETCH_TURNS = 1024, /* turns that are fetched again */
 	REFETCH_TURNS_MAX = 16384,
+	/* So many of the latest 8 or 16 uses: the kernel takes back what comes next. */
+	BURST_OF_8 = 6,
+	BURST_OF_16 = 8,
+	HALVED_MAX = 3,      /* the window shrinks to an eighth */
+	SUSPECTS_STEP = 256, /* turns that are taken as lost at once: their drops take some milliseconds */
 	/* If nothing was stored after names were announced again, the next try waits for NAMES_USES << names_vain
 	 * uses. */
 	NAMES_USES = 16,
@@ -86,24 +94,60 @@ static void announce_again(struct prefetch *p, struct prefetch_stream *s)
 	s->forgotten = false;
 }
 
-/* Drops the next turns of a stream, so that they are fetched again. */
+void prefetch_lost_suspects(struct prefetch *p, struct prefetch_stream *s)
+{
+	if (s->suspected < s->fetch)
+		s->suspected = s->fetch;
+	if (s->suspected >= s->suspect || s->suspected >= s->fetch + SUSPECTS_STEP)
+		return;
+	uint64_t left = s->suspect - s->suspected;
+	uint64_t end = s->suspected + (left < SUSPECTS_STEP ? left : SUSPECTS_STEP);
+	for (; s->suspected < end; s->suspected++) {
+		uint32_t sample;
+		if (cache_timeline_used(&s->tl, s->suspected) ||
+		        cache_timeline_sample(&s->tl, s->suspected, &sample) < 0 ||
+		        !cache_ledger_resident(p->ledger, sample))
+			continue;
+		prefetch_tracking_gone(p, s, s->suspected);
+		cache_ledger_lose(p->ledger, sample);
+	}
+}
+
+/* Fetches the next turns of a stream again.  They are taken as lost step by step, just before they are fetched: no
+ * fetch waits for thousands of drops. */
 static bool refetch_stream(struct prefetch *p, struct prefetch_stream *s)
 {
 	uint64_t end = cache_timeline_end(&s->tl);
 	if (!s->following)
 		return false; /* nothing would be fetched */
-	uint32_t n = 0;
-	for (uint64_t seq = prefetch_tracking_oldest(s); seq < end && n < p->losses.refetch_turns; seq++) {
-		uint32_t sample;
-		if (cache_timeline_used(&s->tl, seq))
-			continue;
-		n++;
-		if (cache_timeline_sample(&s->tl, seq, &sample) < 0 || !cache_ledger_resident(p->ledger, sample))
-			continue;
-		prefetch_tracking_gone(p, s, seq);
-		cache_ledger_lose(p->ledger, sample);
-	}
 	announce_again(p, s); /* the kernel takes names together with pages */
+	s->suspected = s->fetch;
+	s->suspect = end - s->fetch < p->losses.refetch_turns ? end : s->fetch + p->losses.refetch_turns;
+	return false;
+}
+
+/* Doubles a halved window after some time without a burst of losses. */
+static void regrow_window(struct prefetch *p)
+{
+	struct prefetch_losses *l = &p->losses;
+	uint64_t now = base_now_ns();
+	if (!l->halved || now - l->refetch_ns < 2 * LOST_NS || now - l->halved_ns < 2 * LOST_NS)
+		return;
+	l->halved--;
+	l->halved_ns = now;
+}
+
+/* Returns how many of the latest uses had lost their sample. */
+static unsigned lost_of(const struct prefetch *p, unsigned uses)
+{
+	return (unsigned)__builtin_popcountll(p->losses.history & ((UINT64_C(1) << uses) - 1));
+}
+
+/* Notes whether a stream will use the sample lost last at a turn that is to be fetched again anyway. */
+static bool suspect(struct prefetch *p, struct prefetch_stream *s)
+{
+	uint64_t seq = s->suspected < s->suspect ? cache_timeline_next(&s->tl, p->losses.latest) : CACHE_NEVER;
+	p->losses.expected |= seq != CACHE_NEVER && seq >= s->suspected && seq < s->suspect;
 	return false;
 }
 
@@ -111,6 +155,8 @@ static bool refetch_stream(struct prefetch *p, struct prefetch_stream *s)
  * a quarter of the latest uses must have been lost.  With a store far away, a few in a hundred suffice. */
 static bool worth_a_refetch(const struct prefetch *p)
 {
+	if (lost_of(p, 8) >= BURST_OF_8 || lost_of(p, 16) >= BURST_OF_16)
+		return true;
 	if (p->losses.uses < LOST_MIN)
 		return false;
 	if (p->losses.lost >= LOST_MIN && p->losses.lost * 4 >= p->losses.uses)
@@ -127,32 +173,37 @@ static bool worth_a_refetch(const struct prefetch *p)
 
 /* Counts a lost sample, and decides whether the next turns are fetched again.  The kernel takes back pages that were
  * not used for long (DAMON, reclaim of a cgroup).  Of a window that waited, it takes a part, which only READs reveal,
- * one by one.  So the next turns are taken as lost and fetched again.  If more are lost soon after that, four times
- * as many are.  Losses without uses (of names that are not watched) do not tell what share is lost. */
+ * one by one.  So the next turns are taken as lost and fetched again.  If turns behind them are lost soon after that,
+ * many more are.  Losses without uses (of names that are not watched) do not tell what share is lost. */
 static void count_lost(struct prefetch *p, uint32_t sample)
 {
 	uint64_t now = base_now_ns();
 	if (sample == p->losses.latest)
 		return; /* another block of the same sample */
 	p->losses.latest = sample;
+	p->losses.expected = false;
+	prefetch_each_stream(p, suspect);
+	if (p->losses.expected)
+		return; /* its reader is faster than the engine, which is on its way to it */
 	if (!p->losses.lost || now - p->losses.first_ns > LOST_USES_NS) {
 		p->losses.first_ns = now;
 		p->losses.uses = p->losses.lost = 0;
 	}
 	p->losses.lost++;
+	p->losses.history |= p->losses.history + 1; /* its use may not be known yet */
 	if (!worth_a_refetch(p))
 		return;
 	bool again = p->losses.refetch_ns && now - p->losses.refetch_ns < REFETCH_AGAIN_NS;
-	if (again && p->losses.refetch_uses < p->losses.refetch_turns / 8)
-		return; /* what was fetched again is lost again: the host lacks the memory */
-	if (!again)
-		p->losses.refetch_turns = REFETCH_TURNS;
-	else if (p->losses.refetch_turns < REFETCH_TURNS_MAX)
-		p->losses.refetch_turns *= 4;
+	if (again && p->losses.refetch_uses < p->losses.refetch_turns) {
+		p->losses.halved += p->losses.halved < HALVED_MAX;
+		p->losses.halved_ns = now;
+	}
+	p->losses.refetch_turns = again ? REFETCH_TURNS_MAX : REFETCH_TURNS;
 	p->losses.refetch_uses = 0;
 	p->losses.refetch_ns = now;
 	p->losses.refetch = true;
 	p->losses.uses = p->losses.lost = 0;
+	p->losses.history = 0;
 }
 
 /* Fetches the next turns of all streams again, if that was decided. */
@@ -205,4 +256,5 @@ void prefetch_lost_settle(struct prefetch *p)
 	refetch_lost(p);
 	prefetch_each_stream(p, remember_names);
 	regrow_budget(p);
+	regrow_window(p);
 }

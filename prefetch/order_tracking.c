@@ -76,6 +76,7 @@ static void use(struct prefetch *p, struct prefetch_stream *s, uint64_t seq, boo
 	cache_ledger_use(p->ledger, &s->tl, seq, had);
 	s->used_at = ++p->schedule.all_uses;
 	p->losses.refetch_uses++;
+	p->losses.history <<= 1;
 	s->names_uses++;
 	if (++p->losses.uses == PREFETCH_LOST_USES)
 		p->losses.uses = p->losses.lost = 0;

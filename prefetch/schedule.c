@@ -511,7 +511,7 @@ static uint64_t lookahead(const struct prefetch *p, const struct prefetch_stream
 	uint64_t cost = mean_cost(p);
 	if (!p->sink->ops->announce && p->schedule.n_cost >= COST_KNOWN)
 		cost = p->schedule.cost_bytes / p->schedule.n_cost + 1;
-	uint64_t turns = s->window / cost;
+	uint64_t turns = (s->window >> p->losses.halved) / cost;
 	return turns < 4 * PREFETCH_ANNOUNCE_FIRST ? 4 * PREFETCH_ANNOUNCE_FIRST : turns;
 }
 
@@ -576,7 +576,7 @@ static uint64_t window_now(const struct prefetch *p, const struct prefetch_strea
 {
 	uint64_t share = s->missing > MISSING_ONE / 16 ? s->missing : MISSING_ONE / 16;
 	uint64_t most = p->schedule.budget / 4 * 3 / (p->schedule.n_here > 1 ? p->schedule.n_here : 1);
-	uint64_t window = s->window < most ? s->window : most;
+	uint64_t window = (s->window < most ? s->window : most) >> p->losses.halved;
 	return window / MISSING_ONE * share + window % MISSING_ONE * share / MISSING_ONE;
 }
 
@@ -653,6 +653,7 @@ static bool fetch_one(struct prefetch *p, struct prefetch_stream *s)
 	prefetch_unlock(p);
 	for (; s->fetch < s->limit && may_read(p); s->fetch++) {
 		uint32_t sample;
+		prefetch_lost_suspects(p, s);
 		if (next_sample(p, s, &sample) < 0)
 			continue;
 		if (cache_timeline_used(&s->tl, s->fetch))

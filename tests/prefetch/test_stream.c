@@ -37,12 +37,14 @@ struct fake_sink {
 	uint64_t bytes, bytes_max;
 	uint32_t stored, stored_twice, unannounced, wrong, dropped, dropped_empty;
 	bool refuse;
-	bool forgets;      /* as the kernel: what is not announced is refused */
-	uint32_t drop_us;  /* what a drop takes: a lister that gets no processor */
-	bool hold_drops;   /* drops do not return while it is set */
-	bool hold_store;   /* nor does the first store of a block of a file that has two */
-	uint32_t held;     /* that file + 1, once it is so far */
-	pthread_cond_t cv; /* one of these changed */
+	bool forgets;  /* as the kernel: what is not announced is refused */
+	uint64_t room; /* as the kernel under pressure: more bytes push out what came first; 0: no limit */
+	uint32_t came[N_FILES], n_came; /* when a file came last */
+	uint32_t drop_us;               /* what a drop takes: a lister that gets no processor */
+	bool hold_drops;                /* drops do not return while it is set */
+	bool hold_store;                /* nor does the first store of a block of a file that has two */
+	uint32_t held;                  /* that file + 1, once it is so far */
+	pthread_cond_t cv;              /* one of these changed */
 };
 
 static uint32_t blocks_of(uint32_t file)
@@ -61,12 +63,28 @@ static uint64_t block_bytes(uint32_t file, uint32_t block)
 	return pages(left < SHARD_BLOCK ? left : SHARD_BLOCK);
 }
 
+static void push_out(struct fake_sink *s)
+{
+	while (s->room && s->bytes > s->room) {
+		uint32_t first = N_FILES;
+		for (uint32_t file = 0; file < N_FILES; file++) {
+			if (s->blocks[file] && (first == N_FILES || s->came[file] < s->came[first]))
+				first = file;
+		}
+		for (uint32_t b = 0; b < blocks_of(first); b++)
+			s->bytes -= s->blocks[first] >> b & 1 ? block_bytes(first, b) : 0;
+		s->blocks[first] = s->by_store[first] = 0;
+	}
+}
+
 static void appear(struct fake_sink *s, uint32_t file, uint32_t block)
 {
 	if (s->blocks[file] >> block & 1)
 		return;
 	s->blocks[file] |= (uint8_t)(1 << block);
 	s->bytes += block_bytes(file, block);
+	s->came[file] = ++s->n_came;
+	push_out(s);
 	if (s->bytes > s->bytes_max)
 		s->bytes_max = s->bytes;
 }
@@ -1235,6 +1253,36 @@ static void a_refused_store_is_made_good_before_it_is_missed(void **state)
 	prefetch_free(t.p);
 }
 
+/* The kernel holds less than the window, and what comes pushes out what came before, the next files first. */
+static void under_pressure_a_small_window_is_ahead_of_the_reader(void **state)
+{
+	(void)state;
+	struct fake_sink sink;
+	struct trainer t = { .paced = true };
+	uint64_t misses[3] = { 0 };
+	sink_init(&sink);
+	start(&t, &sink, &(struct setup){ .memory = 256 << 20, .view = orders[0] });
+	settle(&t);
+	for (uint64_t epoch = 0; epoch < 3; epoch++) {
+		for (uint64_t k = 0; k < N_FILES; k++) {
+			if (epoch == 1 && k == N_FILES / 3) {
+				pthread_mutex_lock(&sink.lock);
+				sink.room = 8 << 20;
+				push_out(&sink);
+				pthread_mutex_unlock(&sink.lock);
+			}
+			read_turn(&t, epoch, k);
+		}
+		misses[epoch] = t.misses;
+	}
+	assert_int_equal(t.errors, 0);
+	assert_in_range(misses[1], 1, N_FILES / 4);
+	assert_in_range(misses[2] - misses[1], 0, N_FILES / 4);
+	assert_int_equal(count_of(&sink, &sink.wrong) + count_of(&sink, &sink.unannounced), 0);
+	stop(&t);
+	prefetch_free(t.p);
+}
+
 /* Workers' batches are used side by side: what they had of the turns that are fetched again is not wanted twice. */
 static void late_workers_do_not_read_again(void **state)
 {
@@ -1389,6 +1437,7 @@ int main(void)
 		cmocka_unit_test(what_the_kernel_took_back_is_fetched_again),
 		cmocka_unit_test(what_the_kernel_forgot_is_announced_again),
 		cmocka_unit_test(a_refused_store_is_made_good_before_it_is_missed),
+		cmocka_unit_test(under_pressure_a_small_window_is_ahead_of_the_reader),
 		cmocka_unit_test(late_workers_do_not_read_again),
 		cmocka_unit_test(reads_past_the_page_cache_say_nothing),
 		cmocka_unit_test(a_stream_can_be_freed_at_any_time),
