@@ -65,16 +65,11 @@ static bool is_tree(const struct dir *dir)
 
 /* ---- opening ---- */
 
-static bool is_dealt(const struct fs_view *view, const struct shard_file *file)
-{
-	return file->sample >= view->sample0 && file->sample < view->sample_end;
-}
-
 /* Returns 1 if this rank lists the file, 0 if it does not, or an error. */
 static int is_listed(const struct dir *dir, uint32_t id, const struct shard_file *file)
 {
 	uint64_t turn;
-	if (!dir->filtered || !is_dealt(dir->view, file) || id == dir->stand_in)
+	if (!dir->filtered || !fs_view_deals(dir->view, file) || id == dir->stand_in)
 		return 1;
 	int rc = fs_view_turn(dir->view, dir->epoch, file->sample, &turn);
 	if (rc < 0)
@@ -82,30 +77,9 @@ static int is_listed(const struct dir *dir, uint32_t id, const struct shard_file
 	return 1;
 }
 
-/* fill_class: a directory whose dealt files all belong to other ranks shows the first of them, because ImageFolder
- * stops at a class without a file. The loop ends at the first file of this rank, after about `world` files. */
-static int find_stand_in(const struct fs_server *server, struct dir *dir)
+static int shows(const void *user, uint32_t id, const struct shard_file *file)
 {
-	struct shard_dir rec;
-	uint32_t first = SHARD_NONE, instead;
-	int rc = shard_index_dir(server->index, dir->dir, &rec);
-	for (uint32_t i = 0; rc == 0 && i < rec.n_files; i++) {
-		struct shard_file file;
-		uint32_t id = rec.first_file + i;
-		rc = shard_index_file(server->index, id, &file);
-		if (rc < 0)
-			return rc;
-		if (!is_dealt(dir->view, &file) || shard_view_instead(dir->view->order, file.sample, &instead) < 0)
-			continue;
-		if (first == SHARD_NONE)
-			first = id;
-		rc = is_listed(dir, id, &file);
-		if (rc != 0)
-			return rc < 0 ? rc : 0;
-	}
-	if (rc == 0)
-		dir->stand_in = first;
-	return rc;
+	return is_listed(user, id, file);
 }
 
 static void count_stand_in(struct fs_server *server)
@@ -141,12 +115,14 @@ static int dir_init(struct fs_server *server, struct fs_node node, struct dir *d
 }
 
 /* Completes a directory whose epoch is known. */
-static int dir_settle(const struct fs_server *server, struct dir *dir)
+static int dir_settle(struct dir *dir)
 {
 	if (!dir->epoch)
 		return 0;
 	dir->turns = shard_epoch_turns(dir->epoch, dir->view->options.rank);
-	return dir->filtered && dir->view->fill_class ? find_stand_in(server, dir) : 0;
+	return dir->filtered && dir->view->fill_class
+	               ? fs_view_stand_in(dir->view, dir->dir, shows, dir, &dir->stand_in)
+	               : 0;
 }
 
 /* OPENDIR: decides what this listing shows. */
@@ -169,7 +145,7 @@ static int dir_begin(struct fs_server *server, struct fs_node node, bool trainer
 		rc = shard_view_epoch(view->order, server->lister_epoch, &dir->epoch);
 	else if (is_flat(dir) || dir->filtered)
 		dir->epoch = fs_view_epoch(view);
-	return rc < 0 ? rc : dir_settle(server, dir);
+	return rc < 0 ? rc : dir_settle(dir);
 }
 
 static uint64_t dir_handle(const struct dir *dir)
@@ -191,7 +167,7 @@ static int dir_resume(struct fs_server *server, fuse_ino_t ino, uint64_t handle,
 	dir->marked = handle & HANDLE_MARKED;
 	if (handle & HANDLE_EPOCH)
 		rc = shard_view_epoch(dir->view->order, handle & UINT32_MAX, &dir->epoch);
-	return rc < 0 ? rc : dir_settle(server, dir);
+	return rc < 0 ? rc : dir_settle(dir);
 }
 
 static void opendir_any(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi, bool waited);

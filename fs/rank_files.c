@@ -111,32 +111,26 @@ static int add_sample(const struct fs_server *server, bool flat, uint32_t sample
 	return rc;
 }
 
-/* fill_class: adds the file that fs/dir.c shows in a directory where this rank has none. */
-static int stand_in(const struct fs_server *server, const struct fs_view *view, uint32_t id, const struct list *list,
-        struct list *more)
+static int has(const void *user, uint32_t id, const struct shard_file *file)
 {
-	struct shard_dir dir;
-	struct shard_file file;
-	uint32_t instead;
-	int rc = shard_index_dir(server->index, id, &dir);
-	if (rc < 0 || below(list, dir.first_file) < below(list, dir.first_file + dir.n_files))
-		return rc;
-	for (uint32_t i = dir.first_file; rc == 0 && i < dir.first_file + dir.n_files; i++) {
-		rc = shard_index_file(server->index, i, &file);
-		if (rc == 0 && file.sample >= view->sample0 && file.sample < view->sample_end &&
-		        shard_view_instead(view->order, file.sample, &instead) == 0)
-			return add(more, i);
-	}
-	return rc;
+	const struct list *list = user;
+	uint32_t i = below(list, id);
+	(void)file;
+	return i < list->n && file_at(list, i) == id;
 }
 
+/* fill_class: adds the files that fs/dir.c shows in directories where this rank has none. */
 static int fill(const struct fs_server *server, const struct fs_view *view, struct list *list)
 {
 	struct list more = { 0 };
 	struct shard_dir dir;
 	int rc = shard_index_dir(server->index, view->subdir, &dir);
-	for (uint32_t id = view->subdir; rc == 0 && id < dir.end_dir; id++)
-		rc = stand_in(server, view, id, list, &more);
+	for (uint32_t id = view->subdir; rc == 0 && id < dir.end_dir; id++) {
+		uint32_t file;
+		rc = fs_view_stand_in(view, id, has, list, &file);
+		if (rc == 0 && file != SHARD_NONE)
+			rc = add(&more, file);
+	}
 	for (uint32_t i = 0; rc == 0 && i < more.n; i++)
 		rc = add(list, more.files[i]);
 	list_done(&more);
@@ -245,8 +239,7 @@ uint64_t fs_rank_files_epoch(const struct fs_rank_files *part)
 
 bool fs_rank_files_has(const struct fs_rank_files *part, uint32_t file)
 {
-	uint32_t i = below(&part->all, file);
-	return i < part->all.n && file_at(&part->all, i) == file;
+	return has(&part->all, file, NULL);
 }
 
 int fs_rank_files_file(const struct fs_rank_files *part, uint64_t turn, uint32_t *ret_file)

@@ -335,6 +335,34 @@ int fs_view_turn(const struct fs_view *view, const struct shard_epoch *epoch, ui
 	return -ENOENT;
 }
 
+bool fs_view_deals(const struct fs_view *view, const struct shard_file *file)
+{
+	return file->sample >= view->sample0 && file->sample < view->sample_end;
+}
+
+int fs_view_stand_in(const struct fs_view *view, uint32_t dir,
+        int (*shows)(const void *user, uint32_t id, const struct shard_file *file), const void *user,
+        uint32_t *ret_file)
+{
+	const struct shard_index *index = shard_view_index(view->order);
+	struct shard_dir rec;
+	uint32_t first = SHARD_NONE, instead;
+	int rc = shard_index_dir(index, dir, &rec);
+	for (uint32_t i = 0; rc == 0 && i < rec.n_files; i++) {
+		struct shard_file file;
+		uint32_t id = rec.first_file + i;
+		rc = shard_index_file(index, id, &file);
+		if (rc < 0 || !fs_view_deals(view, &file) || shard_view_instead(view->order, file.sample, &instead) < 0)
+			continue;
+		first = first == SHARD_NONE ? id : first;
+		rc = shows(user, id, &file);
+	}
+	if (rc < 0)
+		return rc;
+	*ret_file = rc > 0 ? SHARD_NONE : first;
+	return 0;
+}
+
 void fs_view_progress(struct fs_view *view, struct fs_view_progress *ret_progress)
 {
 	lock_for_scope(&view->lock);

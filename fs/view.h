@@ -123,4 +123,16 @@ int fs_view_consumed(struct fs_view *view, uint64_t epoch, uint64_t steps, bool 
 /* Tells what a checkpoint should hold: what was recorded, or the start of the current epoch if that is later. */
 void fs_view_trained(struct fs_view *view, uint64_t *ret_epoch, uint64_t *ret_steps);
 
+/* Returns whether the view deals the sample of a file: it is of the subdir, and not common. */
+bool fs_view_deals(const struct fs_view *view, const struct shard_file *file);
+
+/* fill_class: finds the file that a directory without a file of this rank shows: the first one that a rank shows,
+ * because ImageFolder stops at a class without a file.
+ * @shows: says whether this rank shows a file; returns 1, 0 or -errno. The search ends at the first file that it
+ * shows, after about `world` files.
+ * Returns 0 or an error of the index or of @shows; *ret_file is SHARD_NONE if the directory needs no such file. */
+int fs_view_stand_in(const struct fs_view *view, uint32_t dir,
+        int (*shows)(const void *user, uint32_t id, const struct shard_file *file), const void *user,
+        uint32_t *ret_file);
+
 #endif

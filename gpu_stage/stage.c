@@ -7,16 +7,12 @@
 #include <string.h>
 #include <time.h>
 
-#include "cache/arena.h"
 #include "gpu_stage/growth.h"
 #include "gpu_stage/mounted.h"
 #include "gpu_stage/pages.h"
 #include "gpu_stage/stage_private.h"
 
 enum {
-	LANDING_MIN =
-	        CACHE_SEGMENT, /* landing memory is a quarter of the memory, between these: the rule of prefetch_new */
-	LANDING_MAX = 64 << 20,
 	WINDOW_MIN = 4 << 20,
 	WINDOW_MAX = 256 << 20,
 	GROWTH_FIRST = 512 << 20, /* the memory that a stage begins with, if it may have more */
@@ -119,7 +115,7 @@ static int start_engine(struct ddpfs_stage *stage, const struct ddpfs_stage_opti
 {
 	struct prefetch_stats stats;
 	uint64_t memory = stage_options_memory(options);
-	stage->landing = clamp(memory / 4, LANDING_MIN, LANDING_MAX);
+	stage->landing = prefetch_landing_bytes(memory);
 	stage->bytes = (memory - stage->landing) & ~(uint64_t)(STAGE_PAGE - 1);
 	int rc = stage_space_new(stage->bytes, &stage->space);
 	if (rc < 0)

@@ -14,8 +14,7 @@ enum {
 	LANDING_MAX = 64 << 20, /* bytes; enough for what is not delivered yet at 1 GB/s and 60 ms */
 };
 
-/* Returns the bytes of landing memory.  It is a part of the budget; the rest is for what the sink holds. */
-static uint64_t landing_bytes(uint64_t memory_bytes)
+uint64_t prefetch_landing_bytes(uint64_t memory_bytes)
 {
 	uint64_t landing = memory_bytes / 4;
 	if (landing < LANDING_MIN)
@@ -106,27 +105,24 @@ int prefetch_new(const struct prefetch_options *options, struct base_err *err, s
 	pthread_cond_init(&p->lister.cv, NULL);
 
 	p->sink = options->sink;
-	prefetch_readahead_init(p, landing_bytes(options->memory_bytes));
-	int rc = cache_new(landing_bytes(options->memory_bytes), &p->cache);
+	prefetch_readahead_init(p, prefetch_landing_bytes(options->memory_bytes));
+	int rc = cache_new(prefetch_landing_bytes(options->memory_bytes), &p->cache);
 	if (rc == 0)
 		rc = prefetch_schedule_init(p);
 	if (rc < 0) {
 		base_err_set(err, rc, "cannot get landing memory: %s", base_err_str(rc));
-		goto fail;
+		free_all(p);
+		return rc;
 	}
 	p->source = options->source;
 	if (!p->source)
 		rc = prefetch_source_local(options->index, options->io, err, &p->source);
-	if (rc < 0)
-		goto fail;
-	rc = start_threads(p);
-	if (rc < 0) {
+	if (rc == 0 && (rc = start_threads(p)) < 0)
 		base_err_set(err, rc, "cannot set up reading: %s", base_err_str(rc));
-		goto fail;
+	if (rc == 0) {
+		*ret_prefetch = p;
+		return 0;
 	}
-	*ret_prefetch = p;
-	return 0;
-fail:
 	if (p->source && !options->source)
 		p->source->ops->free(p->source);
 	free_all(p);
