@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Stage as a PyTorch IterableDataset: DataLoader(dataset, batch_size=None), or a plain loop."""
+"""PyTorch: Stage as an IterableDataset, and follow(loader), which announces what a DataLoader will open."""
 
-from torch.utils.data import IterableDataset, get_worker_info
+from torch.utils.data import DataLoader, IterableDataset, dataloader, get_worker_info
 
+from ddpfs import sampler_copy
 from ddpfs.stage import Stage
 
 
@@ -39,3 +40,29 @@ class StageDataset(IterableDataset):
 
     def load_state_dict(self, state):
         self.stage.load_state_dict(state)
+
+
+def follow(loader, paths=None):
+    """Announces to the mount which files a DataLoader will open, so that they are read ahead.  Returns the loader:
+
+        loader = ddpfs.torch.follow(DataLoader(dataset, batch_sampler=my_sampler, num_workers=4))
+
+    Whatever the sampler is, its draws, the random states and the workers stay the same, bit for bit.  If the files lie
+    on no ddpfs mount, nothing happens.  Give it the loader that you iterate: after Accelerate's prepare().
+
+    paths   map-style dataset: a function from an index to the path, or to the list of the paths, that the dataset
+            opens.  None: the dataset's list `samples`, `imgs`, `files`, `paths` or `data`, also within Subset and
+            ConcatDataset; without a list, the dataset is asked for the item, up to the open of its file.
+            IterableDataset: the paths in the order in which they are opened, as an iterable, or as a function without
+            arguments that returns one for each epoch.
+
+    Each epoch forks the process once (sampler_copy.py).  A sampler whose draws depend on the training is found out by
+    comparison and left alone.  Under `ddpfs exec` all loaders are followed without this function."""
+    if not isinstance(loader, DataLoader):
+        raise TypeError(f"loader is a {type(loader).__name__}: give the torch.utils.data.DataLoader within it")
+    if paths is None and isinstance(loader.dataset, IterableDataset):
+        raise ValueError("an IterableDataset has no indices: give paths=, a function that returns an epoch's paths")
+    if paths is not None and not callable(paths) and not isinstance(loader.dataset, IterableDataset):
+        raise TypeError("paths is no function: give one that takes an index and returns the path")
+    sampler_copy.watch(dataloader, loader, paths)
+    return loader

@@ -1,0 +1,520 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Announces to a mount what a PyTorch DataLoader will open: a forked copy of the trainer draws ahead of it.
+
+When a loader's epoch draws its first index, the process forks.  The child has a copy of the sampler in its present
+state, and of every random state.  It draws on, tells the mount's server the files (Mount.follow), and ends.  So nothing
+of the trainer changes: no sampler, no random state, no worker.  The trainer compares its own draws with the child's.
+At the first difference (a sampler that depends on losses, say) the announcement ends.
+
+    trainer   draws, compares  <-- indices (shared memory), how many (pipe) --  child   draws ahead, announces
+
+The child can do no harm.  It has no descriptor of the trainer.  It cannot change shared memory, nor files (Landlock, if
+the kernel has it).  It prints nothing, and signals have their default effect on it.  It ends with the epoch, with the
+trainer, and when it is wrong.
+
+Nothing of install() raises in the trainer or prints.  DDPFS_DEBUG=1 prints why nothing is announced."""
+
+import ctypes
+import errno
+import fcntl
+import functools
+import gc
+import mmap
+import os
+import random
+import resource
+import secrets
+import signal
+import struct
+import sys
+import threading
+import time
+import weakref
+from contextlib import nullcontext
+
+from .mount import Mount
+from .sample_paths import Places, Trial, listed
+
+RING = 1 << 22  # indices that the child may be ahead of the trainer; 8 bytes each, used as they are needed
+ROOTS_BYTES = 1 << 16  # for the paths of mounts
+FIRST_PIECE, PIECE = 1024, 65536  # indices of an announcement
+PIECE_S = 0.05  # a sampler that draws slowly is announced in smaller pieces
+WRONG_MAX = 2  # a sampler that was wrong in so many epochs is left alone
+ENDED, NO_FILES = 0, -1  # what the child says, besides the number of its draws
+
+_COUNT = struct.Struct("q")
+_DEBUG = os.environ.get("DDPFS_DEBUG", "") not in ("", "0")
+_token = secrets.token_hex(4)  # two containers can have processes of the same number
+
+
+def _debug(what):
+    if _DEBUG:
+        print(f"ddpfs: {what}", file=sys.stderr, flush=True)
+
+
+def _number(index):
+    """A number of an index; the same in parent and child."""
+    if type(index) is int:
+        return index
+    if hasattr(index, "item"):  # a tensor, whose own hash is its address
+        index = index.item()
+    return hash(index)
+
+
+def _items(drawn, batched):
+    """The indices of one draw."""
+    if not batched:
+        return [drawn]
+    return drawn.tolist() if hasattr(drawn, "tolist") else list(drawn)
+
+
+class _Shared:
+    """Memory of parent and child.  `index` is a ring of the child's draws.  `used` is how many of them the parent has
+    compared.  The mounts that the child has told stand behind them."""
+
+    def __init__(self):
+        memory = memoryview(mmap.mmap(-1, 8 * (RING + 1) + ROOTS_BYTES))
+        words = memory[:8 * (RING + 1)].cast("q")
+        self.used, self.index, self._roots, self._end = words[:1], words[1:], memory[8 * (RING + 1):], 0
+
+    def address(self):
+        return ctypes.addressof(ctypes.c_char.from_buffer(self._roots))
+
+    def add_root(self, root):
+        text = os.fsencode(root) + b"\0"
+        if self._end + len(text) <= ROOTS_BYTES:
+            self._roots[self._end:self._end + len(text)] = text
+            self._end += len(text)
+
+    def roots(self):
+        return [os.fsdecode(root) for root in bytes(self._roots).split(b"\0") if root]
+
+
+# The child
+
+
+def _make_shared_memory_read_only(libc, keep):
+    """All but the mapping that holds the address `keep`."""
+    with open("/proc/self/maps") as maps:
+        for line in maps:
+            span, rights = line.split(None, 2)[:2]
+            if rights[1] == "w" and rights[3] == "s":
+                begin, end = (int(part, 16) for part in span.split("-"))
+                if not begin <= keep < end:
+                    libc.mprotect(ctypes.c_void_p(begin), ctypes.c_size_t(end - begin), mmap.PROT_READ)
+
+
+def _forbid_changes_of_files(libc):
+    """landlock(7): no right to write, make or remove a file.  /dev/null may be written: subprocess opens it."""
+    create, add_rule, restrict = 444, 445, 446  # system calls; the same numbers on all architectures
+    version = libc.syscall(create, None, ctypes.c_size_t(0), 1)
+    if version < 1:
+        return
+    rights = 0x1FFF & ~0b1101  # all of version 1 but EXECUTE, READ_FILE and READ_DIR
+    rights |= (1 << 13 if version >= 2 else 0) | (1 << 14 if version >= 3 else 0)  # REFER, TRUNCATE
+    ruleset = libc.syscall(create, ctypes.byref(ctypes.c_uint64(rights)), ctypes.c_size_t(8), 0)
+    if ruleset < 0:
+        return
+    null = os.open(os.devnull, os.O_RDONLY)
+    libc.syscall(add_rule, ruleset, 1, struct.pack("=Qi", 1 << 1, null), 0)
+    libc.prctl(38, 1, 0, 0, 0)  # PR_SET_NO_NEW_PRIVS
+    libc.syscall(restrict, ruleset, 0)
+    os.close(null)
+    os.close(ruleset)
+
+
+def _confine(parent, pipe, keep):
+    """Makes this forked process one that can do no harm.  Returns the descriptor of the pipe."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    libc.prctl(1, signal.SIGKILL, 0, 0, 0)  # PR_SET_PDEATHSIG
+    if os.getppid() != parent:
+        os._exit(0)
+    libc.prctl(15, b"ddpfs-copy", 0, 0, 0)  # PR_SET_NAME
+    for number in signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}:
+        signal.signal(number, signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_SETMASK, [])
+    pipe = fcntl.fcntl(pipe, fcntl.F_DUPFD, 3)  # it may be 0, 1 or 2 if the trainer has closed them
+    null = os.open(os.devnull, os.O_RDWR)
+    for fd in (0, 1) if _DEBUG else (0, 1, 2):
+        os.dup2(null, fd)
+    os.dup2(pipe, 3, inheritable=False)
+    if hasattr(libc, "close_range"):
+        libc.close_range(4, 0x7FFFFFFF, 0)
+    else:
+        os.closerange(4, resource.getrlimit(resource.RLIMIT_NOFILE)[0])
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    try:
+        with open("/proc/self/oom_score_adj", "w") as score:
+            score.write("1000")
+    except OSError:
+        pass
+    _make_shared_memory_read_only(libc, keep)
+    _forbid_changes_of_files(libc)
+    return 3
+
+
+class _RandomStates:
+    """Puts the random states of this process back at the end of a `with` block."""
+
+    def __enter__(self):
+        self._torch, self._numpy = sys.modules.get("torch"), sys.modules.get("numpy")
+        self._kept = (random.getstate(), self._torch and self._torch.get_rng_state(),
+                      self._numpy and self._numpy.random.get_state())
+
+    def __exit__(self, *_):
+        random.setstate(self._kept[0])
+        if self._torch:
+            self._torch.set_rng_state(self._kept[1])
+        if self._numpy:
+            self._numpy.random.set_state(self._kept[2])
+
+
+class _Child:
+    """Draws, tells the servers the files, and tells the parent the indices.
+
+    draws, batched   the sampler's iterator, and whether it draws lists
+    dataset          or None: draws are paths
+    paths            the function from an index to a path or several; or None: to be found out"""
+
+    def __init__(self, name, shared, pipe, draws, batched, dataset, paths):
+        self._name, self._shared, self._pipe = name, shared, pipe
+        self._draws, self._batched, self._dataset, self._paths = draws, batched, dataset, paths
+        self._places, self._mounts, self._n, self._tried = Places(), {}, 0, False
+
+    def run(self):
+        if self._dataset is None:
+            self._paths = lambda path: path
+        size, more = FIRST_PIECE, True
+        while more:
+            indices, more = self._draw(size)
+            if not indices:
+                break
+            if self._paths is None and not self._find_paths(indices):
+                self._say(NO_FILES)
+                return
+            self._announce(indices)
+            if self._dataset is not None:
+                self._tell(indices)
+            size = min(size * 4, PIECE)
+        self._say(ENDED)
+
+    def _draw(self, size):
+        """Returns the next indices, about `size`, and whether there may be more."""
+        indices, began = [], time.monotonic()
+        while len(indices) < size and time.monotonic() - began < PIECE_S:
+            try:
+                indices += _items(next(self._draws), self._batched)
+            except StopIteration:
+                return indices, False
+        return indices, True
+
+    def _find_paths(self, indices):
+        """Decides how an index becomes a path.  Returns whether there is a way."""
+        some = indices[0], next((i for i in indices if i != indices[0]), indices[0])
+        trial, by_list = Trial(self._dataset, self._places), listed(self._dataset)
+        with _RandomStates():
+            if by_list and self._agree(trial, by_list, some):
+                self._paths = by_list
+            elif trial.learn(*some):
+                self._paths, self._tried = trial, True
+        return self._paths is not None
+
+    def _agree(self, trial, by_list, indices):
+        """Whether the dataset opens what its list says, or opens what Python does not see (cv2.imread)."""
+        for index in indices:
+            there = self._places.find(by_list(index))
+            try:
+                opened = trial.opened(index)
+            except Exception:
+                opened = []
+            if there is None or opened and self._places.find(opened[0]) != there:
+                return False
+        return True
+
+    def _resolve(self, indices):
+        """Returns {mount: paths in it} of these indices."""
+        found = {}
+        for index in indices:
+            paths = self._paths(index)
+            for path in paths if isinstance(paths, (list, tuple)) else (paths,):
+                there = path is not None and self._places.find(path)
+                if there:
+                    found.setdefault(there[0], []).append(there[1])
+        return found
+
+    def _announce(self, indices):
+        with _RandomStates() if self._tried else nullcontext():
+            found = self._resolve(indices)
+        for root, names in found.items():
+            begun = root in self._mounts
+            if not begun:
+                self._mounts[root] = Mount(root)
+                self._shared.add_root(root)
+            while True:
+                try:
+                    self._mounts[root].follow(names, list=self._name, append=begun, skip_unknown=True)
+                    break
+                except OSError as error:
+                    if error.errno != errno.ENOSPC:
+                        raise
+                    time.sleep(0.2)  # there is room when the trainer has read some
+
+    def _tell(self, indices):
+        for index in indices:
+            while self._n - self._shared.used[0] >= RING:
+                self._say(self._n)
+                time.sleep(0.05)
+            self._shared.index[self._n % RING] = _number(index)
+            self._n += 1
+        self._say(self._n)
+
+    def _say(self, count):
+        os.write(self._pipe, _COUNT.pack(count))
+
+
+# The parent
+
+
+class Copy:
+    """One epoch of a loader, announced by a child.  Its functions are for the loader's thread."""
+
+    def __init__(self, name):
+        self.wrong = self.no_files = False
+        self._name, self._child, self._shared, self._pipe = name, None, None, None
+        self._pending, self._known, self._compared, self._ended = [], 0, 0, False
+
+    def start(self, draws, batched, dataset, paths):
+        """Forks a _Child with these arguments."""
+        self._shared = _Shared()
+        self._pipe, child_end = os.pipe2(os.O_CLOEXEC)
+        os.set_blocking(self._pipe, False)
+        state, parent = random.getstate(), os.getpid()  # the module random gives a forked child another state
+        mask = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())  # until the child has no handlers
+        try:
+            pid = os.fork()
+            if pid == 0:
+                self._be_the_child(parent, state, child_end, draws, batched, dataset, paths)
+            self._child = os.pidfd_open(pid)
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+            os.close(child_end)
+
+    def _be_the_child(self, parent, state, pipe, *work):
+        try:
+            gc.disable()
+            pipe = _confine(parent, pipe, self._shared.address())
+            random.setstate(state)
+            if "torch" in sys.modules:
+                sys.modules["torch"].set_num_threads(1)  # OpenMP's threads are not in a forked child
+            _Child(self._name, self._shared, pipe, *work).run()
+        except BaseException as error:  # whatever it is, the trainer's code must not go on in this process
+            _debug(f"{self._name}: the copy failed: {type(error).__name__}: {error}")
+        finally:
+            os._exit(0)
+
+    def drew(self, indices):
+        """Compares what the loader has drawn itself."""
+        if self._pipe is None:
+            return
+        self._pending += map(_number, indices)
+        while self._pending:
+            if self._known == self._compared and not self._hear():
+                break
+            place = self._compared % RING
+            n = min(len(self._pending), self._known - self._compared, RING - place)
+            if n == 0 or self._shared.index[place:place + n].tolist() != self._pending[:n]:
+                _debug(f"{self._name}: draw {self._compared} or soon after: the sampler differs from its copy")
+                self.wrong = True
+                self.close(forget=True)
+                return
+            del self._pending[:n]
+            self._compared += n
+            self._shared.used[0] = self._compared
+        if len(self._pending) > RING:
+            self.close()
+
+    def _hear(self):
+        """Reads what the child has said.  Returns whether there is something to compare with: draws, or an end."""
+        if self._ended:
+            return True
+        try:
+            said = os.read(self._pipe, 512 * _COUNT.size)
+        except BlockingIOError:
+            return False
+        counts = [count for (count,) in _COUNT.iter_unpack(said)]
+        self.no_files = NO_FILES in counts
+        if not counts or self.no_files:  # nothing: the child has failed
+            self.wrong = not counts
+            if self.no_files:
+                _debug(f"{self._name}: no file of a ddpfs mount is found for an index")
+            self.close(forget=True)
+            self._pending.clear()
+            return False
+        self._ended = counts[-1] == ENDED
+        self._known = max(self._known, *counts)
+        return self._ended or self._known > self._compared
+
+    def close(self, forget=False):
+        """Ends the child.  forget: the servers shall read nothing more ahead of what it has told them."""
+        if self._child is not None:
+            try:
+                signal.pidfd_send_signal(self._child, signal.SIGKILL)
+                os.waitid(os.P_PIDFD, self._child, os.WEXITED)
+            except OSError:
+                pass  # somebody else has waited for it
+            os.close(self._child)
+        if self._pipe is not None:
+            os.close(self._pipe)
+        roots = self._shared.roots() if forget and self._shared else ()
+        if roots:  # a server that hangs does not hold up the trainer
+            threading.Thread(target=_forget, args=(roots, self._name), name="ddpfs-forget", daemon=True).start()
+        self._child = self._pipe = self._shared = None
+
+
+def _forget(roots, name):
+    for root in roots:
+        try:
+            Mount(root).unfollow(list=name)
+        except Exception as error:
+            _debug(f"{name}: {error}")
+
+
+# The loaders
+
+
+_wrong = weakref.WeakKeyDictionary()  # sampler or dataset: epochs in which it was wrong
+_lies_on_ddpfs = weakref.WeakKeyDictionary()  # dataset: whether
+_names = set()  # numbers of lists that iterators have
+
+
+def _count_wrong(thing, by=0):
+    """Adds to the count and returns it.  What has no weak references has no count."""
+    try:
+        _wrong[thing] = _wrong.get(thing, 0) + by
+        return _wrong[thing]
+    except TypeError:
+        return 0
+
+
+def _may_lie_on_ddpfs(dataset):
+    """False if the dataset's own list says that its files lie elsewhere; True if there is no list."""
+    try:
+        if dataset in _lies_on_ddpfs:
+            return _lies_on_ddpfs[dataset]
+        by_list, places = listed(dataset), Places()
+        lies = by_list is None or any(places.find(by_list(i)) for i in (0, len(dataset) - 1))
+        _lies_on_ddpfs[dataset] = lies
+        return lies
+    except Exception:
+        return True  # the child finds out
+
+
+class _Announcing:
+    """What is announced for one iterator of a loader, epoch after epoch."""
+
+    def __init__(self, paths):
+        self._paths, self._draws, self._copy = paths, None, None
+        self._pid = os.getpid()
+        self._number = next(i for i in range(len(_names) + 1) if i not in _names)
+        _names.add(self._number)
+
+    def before(self, iterator, is_map):
+        """The iterator is about to draw: an epoch begins if it draws from a new iterator of the sampler."""
+        if iterator._sampler_iter is self._draws:
+            return
+        self.end()
+        self._draws = iterator._sampler_iter
+        if any(_count_wrong(one) >= WRONG_MAX for one in (iterator._index_sampler, iterator._dataset)):
+            return
+        paths = self._paths
+        if is_map and (paths is not None or _may_lie_on_ddpfs(iterator._dataset)):
+            work = self._draws, iterator._auto_collation, iterator._dataset, paths
+        elif not is_map and paths is not None:
+            work = iter(paths() if callable(paths) else paths), False, None, None
+        else:
+            return
+        self._copy = Copy(f"torch-{os.getpid()}-{_token}-{self._number}")
+        self._copy.start(*work)
+
+    def after(self, iterator, drawn, is_map):
+        copy = self._copy
+        if copy is None or not is_map:
+            return
+        copy.drew(_items(drawn, iterator._auto_collation))
+        if copy.wrong:
+            _count_wrong(iterator._index_sampler, 1)
+        if copy.no_files:
+            _count_wrong(iterator._dataset, WRONG_MAX)
+        if copy.wrong or copy.no_files:
+            self._copy = None
+
+    def end(self, forget=False):
+        copy, self._copy = self._copy, None
+        if copy is not None and os.getpid() == self._pid:  # a worker is a forked copy of all this
+            copy.close(forget)
+
+    def __del__(self):
+        if not sys.is_finalizing():
+            _names.discard(self._number)
+            self.end(forget=True)  # the loop was left before its end
+
+
+class _Hook:
+    """What the functions that install() puts in place know.  One of a process: the first copy of this file makes it."""
+
+    def __init__(self):
+        self.automatic, self.options = False, weakref.WeakKeyDictionary()
+
+    def of(self, loader):
+        """What is announced for a new iterator of the loader, or None."""
+        if loader in self.options:
+            return _Announcing(self.options[loader])
+        return _Announcing(None) if self.automatic else None
+
+
+def watch(dataloader, loader, paths):
+    """Announces this loader; ddpfs.torch.follow()."""
+    install(dataloader).options[loader] = paths
+
+
+def install(dataloader, automatic=False):
+    """Watches loaders of the module torch.utils.data.dataloader: all, or those of watch()."""
+    base = dataloader._BaseDataLoaderIter
+    init, next_index = base.__init__, base._next_index
+    hook = getattr(next_index, "_ddpfs", None) or _Hook()
+    hook.automatic |= automatic
+    if hasattr(next_index, "_ddpfs"):
+        return hook
+
+    def attempt(function, iterator, *arguments):
+        try:
+            function(iterator, *arguments, iterator._dataset_kind == dataloader._DatasetKind.Map)
+        except Exception as error:
+            _debug(f"nothing is announced: {error!r}")
+            iterator._ddpfs.end(forget=True)
+
+    @functools.wraps(init)
+    def __init__(self, loader, *args, **kwargs):
+        init(self, loader, *args, **kwargs)
+        try:
+            self._ddpfs = hook.of(loader)
+        except Exception as error:
+            _debug(f"nothing is announced: {error!r}")
+
+    @functools.wraps(next_index)
+    def _next_index(self):
+        announcing = self.__dict__.get("_ddpfs")
+        if announcing is None:
+            return next_index(self)
+        attempt(announcing.before, self)
+        try:
+            drawn = next_index(self)
+        except BaseException:
+            announcing.end()
+            raise
+        attempt(announcing.after, self, drawn)
+        return drawn
+
+    _next_index._ddpfs = hook
+    base.__init__, base._next_index = __init__, _next_index
+    return hook

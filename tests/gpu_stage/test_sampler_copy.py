@@ -1,0 +1,457 @@
+# SPDX-License-Identifier: Apache-2.0
+"""ddpfs.torch.follow: what a PyTorch DataLoader draws is announced, and nothing of the trainer changes.  The mount is
+real, and a stand-in for Mount.follow notes what it is told; tests/mount/test_announced_loaders.py has the real one."""
+
+import errno
+import json
+import mmap
+import os
+import random
+import socket
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+
+np = pytest.importorskip("numpy", reason="numpy is not installed")
+torch = pytest.importorskip("torch", reason="torch is not installed")
+
+from helpers import tools  # noqa: E402
+from helpers.waiting import wait_until  # noqa: E402
+from torch.utils.data import (ConcatDataset, DataLoader, Dataset, DistributedSampler, IterableDataset,  # noqa: E402
+                              RandomSampler, Subset, WeightedRandomSampler)
+
+sys.path.insert(0, str(tools.ROOT / "gpu_stage" / "python"))
+import ddpfs.torch  # noqa: E402
+from ddpfs import sample_paths, sampler_copy  # noqa: E402
+
+
+class Recorder:
+    """Takes what stand-ins of Mount in other processes are told: `told` holds [list, append, paths], or [list, None,
+    None] for an end."""
+
+    def __init__(self, place):
+        self.told, self.path = [], str(place)
+        self._socket = socket.socket(socket.AF_UNIX)
+        self._socket.bind(self.path)
+        self._socket.listen()
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def _accept(self):
+        while True:
+            try:
+                connection = self._socket.accept()[0]
+            except OSError:
+                return
+            threading.Thread(target=self._take, args=(connection,), daemon=True).start()
+
+    def _take(self, connection):
+        try:
+            with connection, connection.makefile() as lines:
+                for line in lines:
+                    self.told.append(json.loads(line))
+                    connection.sendall(b".")
+        except OSError:
+            pass  # the child was ended
+
+    def names(self):
+        return [name for _, _, names in self.told if names for name in names]
+
+    def lists(self):
+        return {name for name, _, names in self.told if names}
+
+    def ended(self):
+        return [name for name, _, names in self.told if names is None]
+
+    def close(self):
+        self._socket.shutdown(socket.SHUT_RDWR)
+        self._socket.close()
+
+
+@pytest.fixture
+def recorder(scratch, monkeypatch):
+    recorder = Recorder(scratch / "recorder")
+
+    class StandIn:
+        def __init__(self, root):
+            self._socket = socket.socket(socket.AF_UNIX)
+            self._socket.connect(recorder.path)
+
+        def _tell(self, *what):
+            self._socket.sendall(json.dumps(what).encode() + b"\n")
+            self._socket.recv(1)
+
+        def follow(self, names, *, list, append, skip_unknown):  # noqa: A002
+            self._tell(list, append, names)
+
+        def unfollow(self, *, list):  # noqa: A002
+            self._tell(list, None, None)
+
+    monkeypatch.setattr(sampler_copy, "Mount", StandIn)
+    yield recorder
+    recorder.close()
+
+
+@pytest.fixture
+def place(mount, pack, tree):
+    return mount(pack(tree[0]), "view=all").path
+
+
+class Files(Dataset):
+    """The files below a directory; an item is its number."""
+
+    def __init__(self, root):
+        self.samples = [(os.path.join(d, n), 0) for d, _, names in sorted(os.walk(root)) for n in sorted(names)]
+
+    def __len__(self):
+        return len(self.samples)
+
+    def __getitem__(self, i):
+        with open(self.samples[i][0], "rb") as file:
+            file.read()
+        return i
+
+
+class Hidden(Dataset):
+    """A dataset without a list; it opens a table of its own once, and draws a random number before it opens a file."""
+
+    def __init__(self, dataset, table=None):
+        self.inside, self.table = dataset, table
+
+    def __len__(self):
+        return len(self.inside)
+
+    def __getitem__(self, i):
+        random.random(), torch.rand(1), np.random.rand()
+        if self.table:
+            with open(self.table, "rb") as file:
+                file.read()
+        return self.inside[i]
+
+
+class Drawn:
+    """A sampler by a function of its number of epochs."""
+
+    def __init__(self, draw, n):
+        self.draw, self.n, self.epoch = draw, n, -1
+
+    def __len__(self):
+        return self.n
+
+    def __iter__(self):
+        self.epoch += 1
+        yield from self.draw(self.epoch)
+
+
+def shuffled(n):
+    numbers = list(range(n))
+    random.shuffle(numbers)
+    return numbers
+
+
+def bucketed(n):
+    order = np.random.permutation(n).tolist()
+    return [sorted(order[at:at + 8]) for at in range(0, n, 8)]
+
+
+def seeded(n, seed):
+    return np.random.default_rng(seed).integers(n, size=2 * n).tolist()
+
+
+SAMPLERS = {
+    "weighted": lambda n: {"batch_size": 8, "sampler": WeightedRandomSampler(torch.rand(n), 2 * n)},
+    "random, own generator": lambda n: {"batch_size": 8, "sampler": RandomSampler(
+        range(n), replacement=True, num_samples=150, generator=torch.Generator().manual_seed(3))},
+    "distributed": lambda n: {"batch_size": 8, "sampler": DistributedSampler(range(n), 2, 1, seed=5)},
+    "bucketed batches": lambda n: {"batch_sampler": Drawn(lambda _: bucketed(n), n // 8)},
+    "random.shuffle": lambda n: {"batch_size": None, "sampler": Drawn(lambda _: shuffled(n), n)},
+    "one at a time": lambda n: {"batch_size": 8, "sampler": Drawn(
+        lambda _: (random.randrange(n) for _ in range(150)), 150)},
+    "tensors": lambda n: {"batch_sampler": Drawn(lambda _: torch.randperm(n).split(8), n // 8)},
+    "numpy generator": lambda n: {"batch_size": 8, "sampler": Drawn(lambda e: seeded(n, e), 2 * n)},
+}
+
+
+def read(loader, after_first=None, limit=None):
+    """The items of an epoch; after_first is called after the first draw."""
+    seen = []
+    for batch in loader:
+        if after_first:
+            after_first()
+            after_first = None
+        seen += batch.reshape(-1).tolist() if hasattr(batch, "reshape") else [batch]
+        if limit and len(seen) >= limit:
+            break
+    return seen
+
+
+def loader_of(dataset, kind, workers, **options):
+    return DataLoader(dataset, num_workers=workers, **SAMPLERS[kind](len(dataset)), **options)
+
+
+def seed_all():
+    torch.manual_seed(1)
+    random.seed(2)
+    np.random.seed(3)
+
+
+def all_states():
+    return random.getstate(), torch.get_rng_state().tolist(), [str(part) for part in np.random.get_state()]
+
+
+def until_told(recorder, count):
+    return lambda: wait_until(lambda: len(recorder.names()) >= count)
+
+
+def names_of(dataset, root, drawn):
+    return [os.path.relpath(dataset.samples[i][0], root) for i in drawn]
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("kind", SAMPLERS)
+def test_every_draw_is_announced_and_nothing_else_changes(place, recorder, kind, workers):
+    """Two epochs: the same samples and random states as without, and the files in the order of the draws."""
+    dataset = Files(place)
+    seed_all()
+    loader = loader_of(dataset, kind, workers)
+    expected = [read(loader) for _ in range(2)]
+    states = all_states()
+    seed_all()
+    loader = ddpfs.torch.follow(loader_of(dataset, kind, workers))
+    for epoch in range(2):
+        recorder.told.clear()
+        assert read(loader, until_told(recorder, len(expected[epoch]))) == expected[epoch]
+        assert recorder.names() == names_of(dataset, place, expected[epoch])
+        assert len(recorder.lists()) == 1 and not recorder.ended()
+        assert [append for _, append, _ in recorder.told] == [False] + [True] * (len(recorder.told) - 1)
+    assert all_states() == states
+
+
+def test_persistent_workers_and_set_epoch(place, recorder):
+    dataset = Files(place)
+    sampler = DistributedSampler(dataset, 2, 0, seed=4)
+    loader = ddpfs.torch.follow(DataLoader(dataset, 8, sampler=sampler, num_workers=2, persistent_workers=True))
+    orders = []
+    for epoch in 0, 1, 5:
+        sampler.set_epoch(epoch)
+        recorder.told.clear()
+        orders.append(read(loader, until_told(recorder, len(sampler))))
+        assert recorder.names() == names_of(dataset, place, orders[-1])
+    assert orders[0] != orders[1] != orders[2]
+
+
+@pytest.mark.parametrize("how", ["subset", "concat", "no list", "a table besides", "function", "wrong list", "link"])
+def test_an_index_becomes_a_path(place, recorder, scratch, how):
+    plain, options = Files(place), {}
+    names = names_of(plain, place, range(len(plain)))
+    if how == "subset":
+        dataset, names = Subset(plain, range(50, 80)), names[50:80]
+    elif how == "concat":
+        dataset, names = ConcatDataset([Subset(plain, range(20)), plain]), names[:20] + names
+    elif how == "no list":
+        dataset = Hidden(plain)
+    elif how == "a table besides":
+        dataset, names = Hidden(Subset(plain, range(1, len(plain))), place / names[0]), names[1:]
+    elif how == "function":
+        dataset, options = Hidden(plain), {"paths": lambda i: [plain.samples[i][0], str(place / names[0])]}
+        names = [name for one in names for name in (one, names[0])]
+    elif how == "wrong list":  # it has the length of the dataset, and is another list
+        dataset = Hidden(plain)
+        dataset.files = [plain.samples[0][0]] * len(plain)
+    else:
+        (scratch / "link").symlink_to(place / "class_01")
+        dataset = Files(scratch / "link")
+        names = [f"class_01/{os.path.basename(path)}" for path, _ in dataset.samples]
+    loader = ddpfs.torch.follow(DataLoader(dataset, 8, shuffle=False), **options)
+    read(loader, until_told(recorder, len(names)))
+    assert recorder.names() == names
+
+
+def test_an_iterable_dataset_by_its_paths(place, recorder):
+    plain = Files(place)
+
+    class Stream(IterableDataset):
+        def __iter__(self):
+            return (plain[i] for i in range(len(plain) - 1, -1, -1))
+
+    paths = [path for path, _ in reversed(plain.samples)]
+    loader = ddpfs.torch.follow(DataLoader(Stream(), 8), paths=lambda: iter(paths))
+    for _ in range(2):
+        recorder.told.clear()
+        read(loader, until_told(recorder, len(paths)))
+        assert recorder.names() == names_of(plain, place, range(len(plain) - 1, -1, -1))
+
+
+def test_a_sampler_that_follows_the_training_is_left_alone(place, recorder):
+    """Its announcement ends at the first difference; after two such epochs nothing is announced."""
+    dataset, losses = Files(place), [0]
+    sampler = Drawn(lambda _: ((i * 7 + losses[0]) % len(dataset) for i in range(len(dataset))), len(dataset))
+    loader = ddpfs.torch.follow(DataLoader(dataset, 4, sampler=sampler))
+    for epoch in range(4):
+        recorder.told.clear()
+        losses[0] = 0
+        seen = []
+        for batch in loader:
+            if not seen and epoch < 2:
+                wait_until(lambda: len(recorder.names()) == len(dataset))
+            seen += batch.tolist()
+            losses[0] += 1
+        assert seen[:4] == [0, 7, 14, 21] and seen[4:8] != [28, 35, 42, 49]
+        if epoch < 2:
+            wait_until(lambda: recorder.ended() == list(recorder.lists()))
+        else:
+            assert not recorder.told
+
+
+def test_a_sampler_that_fails_fails_as_without(place, recorder):
+    dataset = Files(place)
+
+    def draw(_):
+        yield from range(20)
+        raise KeyError("bad sampler")
+
+    loader = ddpfs.torch.follow(DataLoader(dataset, 4, sampler=Drawn(draw, 100)))
+    for _ in range(4):
+        with pytest.raises(KeyError, match="bad sampler"):
+            read(loader)
+
+
+@pytest.mark.parametrize("dataset", ["numbers", "other files"])
+def test_other_datasets_have_no_announcement(scratch, recorder, dataset):
+    made = list(range(40))
+    if dataset == "other files":
+        (scratch / "own").mkdir()
+        for i in range(40):
+            (scratch / "own" / str(i)).write_text("x")
+        made = Files(scratch / "own")
+    loader = ddpfs.torch.follow(DataLoader(made, 4, shuffle=True))
+    for _ in range(3):
+        assert sorted(read(loader)) == list(range(40))
+    assert not recorder.told
+
+
+def test_a_server_that_refuses_is_not_noticed(place, recorder, monkeypatch, capfd):
+    def refuse(*_args, **_kwargs):
+        raise OSError(errno.EOPNOTSUPP, "an older server")
+
+    monkeypatch.setattr(sampler_copy.Mount, "follow", refuse)
+    loader = ddpfs.torch.follow(DataLoader(Files(place), 4, shuffle=True, num_workers=2))
+    for _ in range(3):
+        assert len(read(loader)) == 100
+    assert capfd.readouterr() == ("", "")
+
+
+def test_a_full_server_is_asked_again(place, recorder, monkeypatch):
+    asked, follow = [], sampler_copy.Mount.follow
+
+    def full_at_first(self, *args, **kwargs):
+        asked.append(1)  # in the child
+        if len(asked) < 3:
+            raise OSError(errno.ENOSPC, "the budget is full")
+        follow(self, *args, **kwargs)
+
+    monkeypatch.setattr(sampler_copy.Mount, "follow", full_at_first)
+    dataset = Files(place)
+    loader = ddpfs.torch.follow(DataLoader(dataset, 4, shuffle=True))
+    drawn = read(loader, until_told(recorder, 100))
+    assert recorder.names() == names_of(dataset, place, drawn)
+
+
+def test_a_loop_that_is_left_forgets_its_order(place, recorder):
+    loader = ddpfs.torch.follow(DataLoader(Files(place), 4, shuffle=True, num_workers=2))
+    read(loader, until_told(recorder, 100), limit=20)
+    wait_until(lambda: recorder.ended() == list(recorder.lists()))
+
+
+def test_loaders_side_by_side_have_lists_of_their_own(place, recorder):
+    train, val = (ddpfs.torch.follow(DataLoader(Files(place), 4, shuffle=True, num_workers=2)) for _ in range(2))
+    first = iter(train)
+    next(first)
+    wait_until(lambda: len(recorder.names()) == 100)
+    read(val, until_told(recorder, 200))
+    assert len(recorder.lists()) == 2
+    assert len(list(first)) == 24
+
+
+def test_no_process_is_left(place, recorder):
+    before = children()
+    for sampler in Drawn(lambda _: iter(int, 1), 100), Drawn(lambda _: range(100), 100):  # one without end
+        loader = ddpfs.torch.follow(DataLoader(Files(place), 4, sampler=sampler))
+        read(loader, limit=12)
+        assert children() == before
+
+
+def children():
+    return {pid for task in Path("/proc/self/task").glob("*/children") for pid in task.read_text().split()}
+
+
+def test_the_copy_can_do_no_harm(place, recorder, scratch, capfd):
+    """A sampler that writes wherever it can: only what the trainer itself draws leaves a trace."""
+    shared, file, pipe = mmap.mmap(-1, 4096), scratch / "drawn", os.pipe()
+    tensor = torch.zeros(1).share_memory_()
+    parent = os.getpid()
+    os.set_blocking(pipe[0], False)
+    tries = [lambda: file.write_text("x"), lambda: os.write(pipe[1], b"x"), lambda: print("x", flush=True),
+             lambda: os.write(2, b"x"), lambda: os.unlink(scratch / "kept"), lambda: os.mkdir(scratch / "made"),
+             lambda: os.truncate(scratch / "kept", 0), lambda: shared.write(b"x"), lambda: tensor.add_(1)]
+    (scratch / "kept").write_text("kept")
+    if not landlock():
+        tries = [tries[i] for i in (1, 2, 3, 7, 8)]
+    for harm in tries:
+        recorder.told.clear()
+        reached = threading.Event()
+
+        def draw(_, harm=harm, reached=reached):
+            yield from range(50)
+            if os.getpid() != parent:
+                try:
+                    harm()
+                except OSError:
+                    pass
+            else:
+                assert reached.wait(60)
+            yield from range(50, 100)
+
+        loader = ddpfs.torch.follow(DataLoader(Files(place), 4, sampler=Drawn(draw, 100)))
+        iterator = iter(loader)
+        next(iterator)
+        child = iterator._ddpfs._copy._child
+        wait_until(lambda: gone(child))  # it has announced all, or was ended by what it tried
+        reached.set()
+        assert len(list(iterator)) == 24
+    assert capfd.readouterr() == ("", "") and not file.exists() and (scratch / "kept").read_text() == "kept"
+    assert not (scratch / "made").exists() and shared[0] == 0 and tensor.item() == 0
+    with pytest.raises(BlockingIOError):
+        os.read(pipe[0], 1)
+
+
+def landlock():
+    import ctypes
+
+    return ctypes.CDLL(None).syscall(444, None, ctypes.c_size_t(0), 1) >= 3
+
+
+def gone(pidfd):
+    return os.waitid(os.P_PIDFD, pidfd, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
+
+
+def test_wrong_use_is_told():
+    with pytest.raises(TypeError, match="give the torch.utils.data.DataLoader"):
+        ddpfs.torch.follow([1, 2])
+    with pytest.raises(ValueError, match="give paths="):
+        ddpfs.torch.follow(DataLoader(type("Stream", (IterableDataset,), {"__iter__": lambda _: iter(())})()))
+    with pytest.raises(TypeError, match="takes an index"):
+        ddpfs.torch.follow(DataLoader([1]), paths=["a"])
+
+
+def test_places(place, scratch, monkeypatch):
+    """Paths as trainers write them, and those on no ddpfs mount."""
+    places = sample_paths.Places()
+    name = sorted(n for n in os.listdir(place / "class_01"))[0]
+    there = (str(place), f"class_01/{name}")
+    assert places.find(place / "class_01" / name) == there
+    assert places.find(os.fsencode(f"{place}//class_00/../class_01/./{name}")) == there
+    monkeypatch.chdir(place / "class_00")
+    assert places.find(f"../class_01/{name}") == there
+    assert places.find(__file__) is None and places.find(Path("/no/such/file")) is None
