@@ -133,17 +133,19 @@ def test_around_a_launcher_with_view_all(dataset, mountpoint):
 
 def test_the_commands_environment(dataset, mountpoint):
     done = run(dataset, mountpoint, sys.executable, "-c", "import os, json; print(json.dumps(dict(os.environ)))",
-               options=["-o", "rank=1,world=2"], env={"LD_PRELOAD": "libm.so.6", **tools.sanitizers("verify_asan_link_order=0")})
+               options=["-o", "rank=1,world=2"], env={"LD_PRELOAD": "libm.so.6", "PYTHONPATH": "", **tools.sanitizers("verify_asan_link_order=0")})
     env = json.loads(done.stdout)
     assert env["DDPFS_MOUNT"] == str(mountpoint.resolve())
     assert env["DDPFS_DATASET"] == str(dataset.resolve())
     assert (env["DDPFS_RANK"], env["DDPFS_WORLD"], env["DDPFS_VIEW"]) == ("1", "2", "rank")
     assert env["LD_PRELOAD"] == f"{tools.build_dir()}/tools/libddpfs_interpose.so:libm.so.6"
+    assert env["PYTHONPATH"] == f"{tools.build_dir()}/tools/python/exec"
     assert "RANK" not in env and "LOCAL_WORLD_SIZE" not in env
     done = run(dataset, mountpoint, sys.executable, "-c", "import os, json; print(json.dumps(dict(os.environ)))",
-               options=["-o", "view=all", "--no-interpose"], env={"DDPFS_RANK": "7"})
+               options=["-o", "view=all", "--no-interpose"], env={"DDPFS_RANK": "7", "PYTHONPATH": "/a"})
     env = json.loads(done.stdout)
     assert env["DDPFS_VIEW"] == "all" and "DDPFS_RANK" not in env and "LD_PRELOAD" not in env
+    assert env["PYTHONPATH"] == "/a"
 
 
 @pytest.mark.parametrize("code", [0, 1, 2, 42, 255])

@@ -3,6 +3,7 @@
 
 import os
 import shutil
+import sys
 
 import pytest
 
@@ -43,6 +44,16 @@ def test_exec_finds_the_interposer(installed, dataset, mountpoint):
                      env={"LD_PRELOAD": ""})
     assert done.stderr == ""
     assert find(installed, "libddpfs_interpose.so").samefile(done.stdout.strip())
+
+
+def test_exec_finds_the_python_hook(installed, dataset, mountpoint):
+    ddpfs = next(p for p in installed.rglob("bin/ddpfs"))
+    script = ("import sys, sitecustomize; print(sitecustomize.__file__); sitecustomize.watch(sys); "
+              "print(sys.modules['_ddpfs_exec.sampler_copy'].__file__)")
+    done = tools.run([ddpfs, "exec", "-q", "-o", "view=all", dataset, mountpoint, "--", sys.executable, "-c", script],
+                     env={"PYTHONPATH": ""})
+    hook, module = done.stdout.split()
+    assert find(installed, "sitecustomize.py").samefile(hook) and find(installed, "sampler_copy.py").samefile(module)
 
 
 def test_nothing_stays_after_the_documented_removal(build_dir, installed):

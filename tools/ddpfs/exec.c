@@ -50,8 +50,9 @@ static const struct argp_option argp_options[] = {
 	        "pmi or slurm",
 	        0 },
 	{ "no-interpose", KEY_NO_INTERPOSE, NULL, 0,
-	        "Leave LD_PRELOAD alone: Python's open() then asks the server whether each "
-	        "file is a terminal, 40 us a file",
+	        "Leave LD_PRELOAD and PYTHONPATH alone: Python's open() then asks the server "
+	        "whether each file is a terminal, 40 us a file, and what PyTorch's samplers "
+	        "draw is not announced",
 	        0 },
 	{ "quiet", 'q', NULL, 0, "Do not say where rank and world came from", 0 },
 	{ 0 },
@@ -224,8 +225,9 @@ static int start_server(const struct arguments *a)
 
 /* The command's environment. */
 
-/* The interposer lies beside the binary in a build tree, or where both are installed, or at the configured place. */
-static const char *find_interposer(char buf[PATH_MAX])
+/* Finds a file that belongs to this program: beside the binary in a build tree, or where both are installed, or at the
+ * configured place. */
+static const char *find_own(const char *name, char buf[PATH_MAX])
 {
 	static const char *const places[] = { "", "../" INTERPOSE_LIBDIR "/ddpfs/" };
 	char self[PATH_MAX];
@@ -234,18 +236,17 @@ static const char *find_interposer(char buf[PATH_MAX])
 	char *slash = strrchr(self, '/');
 	for (int i = 0; slash && i < 2; i++) {
 		slash[1] = '\0';
-		if (snprintf(buf, PATH_MAX, "%s%s%s", self, places[i], INTERPOSE_NAME) < PATH_MAX &&
-		        access(buf, R_OK) == 0)
+		if (snprintf(buf, PATH_MAX, "%s%s%s", self, places[i], name) < PATH_MAX && access(buf, R_OK) == 0)
 			return buf;
 	}
-	snprintf(buf, PATH_MAX, "%s/%s", INTERPOSE_DIR, INTERPOSE_NAME);
+	snprintf(buf, PATH_MAX, "%s/%s", INTERPOSE_DIR, name);
 	return access(buf, R_OK) == 0 ? buf : NULL;
 }
 
 static void set_preload(void)
 {
 	char buf[PATH_MAX];
-	const char *path = find_interposer(buf);
+	const char *path = find_own(INTERPOSE_NAME, buf);
 	const char *old = getenv("LD_PRELOAD");
 	if (!path) {
 		cli_warn("%s/%s is not there: Python's open() will take 40 us longer a file", INTERPOSE_DIR,
@@ -266,6 +267,26 @@ static void set_preload(void)
 		setenv("LD_PRELOAD", value, 1);
 }
 
+/* Python's start imports sitecustomize from here: gpu_stage/python/exec/sitecustomize.py. */
+static void set_pythonpath(void)
+{
+	char buf[PATH_MAX];
+	const char *path = find_own("python/exec", buf);
+	const char *old = getenv("PYTHONPATH");
+	/* The list has no escape for a colon. */
+	if (!path || strchr(path, ':')) {
+		cli_warn("%s/python/exec %s: what PyTorch's samplers draw is not announced", INTERPOSE_DIR,
+		        path ? "cannot stand in PYTHONPATH (colon)" : "is not there");
+		return;
+	}
+	size_t len = strlen(path);
+	if (old && strncmp(old, path, len) == 0 && (old[len] == ':' || old[len] == '\0'))
+		return;
+	cleanup_free char *value = NULL;
+	if (asprintf(&value, "%s%s%s", path, old && *old ? ":" : "", old ? old : "") > 0)
+		setenv("PYTHONPATH", value, 1);
+}
+
 static void set_environment(const struct arguments *a)
 {
 	const struct fs_options *fs = &a->options.fs;
@@ -279,8 +300,10 @@ static void set_environment(const struct arguments *a)
 		set_number("DDPFS_RANK", fs->view.rank);
 		set_number("DDPFS_WORLD", fs->view.world);
 	}
-	if (!a->no_interpose)
+	if (!a->no_interpose) {
 		set_preload();
+		set_pythonpath();
+	}
 }
 
 /* The mount may cover the working directory (`cd MNT; ddpfs exec DATASET . -- ls`).  A process stays in the covered
