@@ -147,6 +147,17 @@ struct prefetch_event {
 	uint64_t turn;                  /* of PREFETCH_EVENT_SAMPLE: the sample; of a demand: the file */
 };
 
+/* What the engine thread has asked of the lister: an announcement of a stream, or the drops.
+ *
+ *             engine               lister            lister: done
+ *     IDLE -----------> ASKED ---------------> BUSY --------------> IDLE
+ *      ^                 | ^                   | |
+ *      '-----------------' '-------------------' '---> VOID ------> IDLE
+ *       taken back          more is to be done    taken back: what is done now does not count
+ *
+ * Drops are never taken back, and done at once. */
+enum prefetch_request { PREFETCH_IDLE, PREFETCH_ASKED, PREFETCH_BUSY, PREFETCH_VOID };
+
 struct prefetch_stream {
 	struct prefetch *p;
 	struct prefetch_stream_options options;
@@ -185,10 +196,8 @@ struct prefetch_stream {
 	_Atomic bool stat_following;
 	/* Under lock: */
 	enum { PREFETCH_STREAM_NEW, PREFETCH_STREAM_LIVE, PREFETCH_STREAM_CLOSING, PREFETCH_STREAM_GONE } state;
-	int add_rc;          /* why it is GONE instead of LIVE */
-	bool announce_asked; /* the lister must announce the turns below */
-	bool announce_busy;  /* the lister announces some of them now */
-	bool announce_void;  /* with announce_busy: what it announces now, and the rest, count as not announced */
+	int add_rc;                             /* why it is GONE instead of LIVE */
+	enum prefetch_request announce;         /* the turns below, for the lister */
 	uint64_t announce_epoch, announce_turn; /* the first turn */
 	uint32_t announce_n;                    /* turns */
 	uint32_t announce_piece; /* turns in one call of the sink; after each piece its turns can be fetched */
@@ -292,10 +301,9 @@ struct prefetch_delivery {
 /* The lister thread's work, under `lock`; the announcements are in the streams. */
 struct prefetch_lister {
 	pthread_cond_t cv; /* announcements or drops, or `stop` */
-	bool asked;        /* it must hand `drops` to the sink */
-	bool busy;         /* it is doing that */
 	bool stop;
-	/* Owned by the engine thread; the lister reads it while it is asked or busy: */
+	enum prefetch_request request; /* hand `drops` to the sink */
+	/* Owned by the engine thread; the lister reads it while the request is not IDLE: */
 	struct cache_victim drops[PREFETCH_DROPS_MAX];
 	size_t n_drops;
 	uint64_t since_ns; /* when the lister was given `drops` */

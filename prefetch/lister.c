@@ -2,13 +2,15 @@
 /* The lister thread: it calls the sink to announce and to drop; prefetch/sink.h and prefetch/engine.h first. */
 #include "prefetch/engine.h"
 
+#include <assert.h>
+
 /* Returns a stream that has asked for an announcement, or NULL.  Under lock. */
 static struct prefetch_stream *next_announcement(struct prefetch *p)
 {
 	struct prefetch_stream *stream;
 	TAILQ_FOREACH(stream, &p->locked.streams, link)
 	{
-		if (stream->announce_asked && !stream->announce_busy)
+		if (stream->announce == PREFETCH_ASKED)
 			return stream;
 	}
 	return NULL;
@@ -19,22 +21,22 @@ static void announce(struct prefetch *p, struct prefetch_stream *stream)
 {
 	uint64_t epoch = stream->announce_epoch, turn = stream->announce_turn;
 	uint32_t n = stream->announce_n < stream->announce_piece ? stream->announce_n : stream->announce_piece;
-	stream->announce_asked = false;
-	stream->announce_busy = true;
+	stream->announce = PREFETCH_BUSY;
 	/* Streams are served in rotation: this one goes behind the others. */
 	TAILQ_REMOVE(&p->locked.streams, stream, link);
 	TAILQ_INSERT_TAIL(&p->locked.streams, stream, link);
 	prefetch_unlock(p);
 	p->sink->ops->announce(p->sink, stream->options.user, epoch, turn, n);
 	prefetch_lock(p);
-	stream->announce_busy = false;
-	if (!stream->announce_void) {
+	if (stream->announce == PREFETCH_BUSY) {
 		stream->announce_turn += n;
 		stream->announce_n -= n;
-		stream->announce_asked = stream->announce_n > 0;
 		stream->announce_done = stream->announce_upto - stream->announce_n;
+		stream->announce = stream->announce_n > 0 ? PREFETCH_ASKED : PREFETCH_IDLE;
+	} else {
+		assert(stream->announce == PREFETCH_VOID);
+		stream->announce = PREFETCH_IDLE;
 	}
-	stream->announce_void = false;
 	prefetch_engine_step(p, PREFETCH_NEWS);
 	pthread_cond_broadcast(&p->locked.streams_cv);
 }
@@ -42,12 +44,11 @@ static void announce(struct prefetch *p, struct prefetch_stream *stream)
 /* Hands drops to the sink; locks as in announce().  The engine thread does not change the list meanwhile. */
 static void drop(struct prefetch *p)
 {
-	p->lister.asked = false;
-	p->lister.busy = true;
+	p->lister.request = PREFETCH_BUSY;
 	prefetch_unlock(p);
 	p->sink->ops->drop(p->sink, p->lister.drops, p->lister.n_drops);
 	prefetch_lock(p);
-	p->lister.busy = false;
+	p->lister.request = PREFETCH_IDLE;
 	prefetch_engine_step(p, PREFETCH_NEWS); /* memory came back, and there may be more to drop */
 }
 
@@ -58,8 +59,8 @@ void *prefetch_lister_run(void *arg)
 	pthread_setname_np(pthread_self(), "lister");
 	prefetch_lock(p);
 	while (!p->lister.stop) {
-		struct prefetch_stream *stream = p->lister.asked ? NULL : next_announcement(p);
-		if (p->lister.asked) {
+		struct prefetch_stream *stream = p->lister.request == PREFETCH_ASKED ? NULL : next_announcement(p);
+		if (p->lister.request == PREFETCH_ASKED) {
 			drop(p);
 		} else if (stream) {
 			announce(p, stream);

@@ -81,8 +81,7 @@ static void announce_again(struct prefetch *p, struct prefetch_stream *s)
 {
 	uint64_t from = prefetch_tracking_oldest(s);
 	prefetch_lock(p);
-	s->announce_void = s->announce_busy;
-	s->announce_asked = false;
+	s->announce = s->announce >= PREFETCH_BUSY ? PREFETCH_VOID : PREFETCH_IDLE;
 	s->announce_done = from;
 	prefetch_unlock(p);
 	s->fetch = s->announced = s->limit = from;

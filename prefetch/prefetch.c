@@ -315,11 +315,11 @@ bool prefetch_idle(struct prefetch *p)
 	struct prefetch_stream *s;
 	prefetch_lock_for_scope(p);
 	bool idle = p->locked.state >= PREFETCH_ASLEEP && TAILQ_EMPTY(&p->locked.urgent) &&
-	            TAILQ_EMPTY(&p->delivery.landed) && p->delivery.idle && !p->lister.asked && !p->lister.busy &&
+	            TAILQ_EMPTY(&p->delivery.landed) && p->delivery.idle && p->lister.request == PREFETCH_IDLE &&
 	            !atomic_load(&p->figures.inflight);
 	TAILQ_FOREACH(s, &p->locked.streams, link)
 	{
-		idle = idle && s->state == PREFETCH_STREAM_LIVE && !s->announce_asked && !s->announce_busy;
+		idle = idle && s->state == PREFETCH_STREAM_LIVE && s->announce == PREFETCH_IDLE;
 	}
 	return idle;
 }

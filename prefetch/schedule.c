@@ -296,9 +296,9 @@ static void come_and_go(struct prefetch *p)
 		{
 			if (s->state == PREFETCH_STREAM_NEW)
 				break;
-			if (s->state == PREFETCH_STREAM_CLOSING && !s->items && !s->announce_busy &&
+			if (s->state == PREFETCH_STREAM_CLOSING && !s->items && s->announce < PREFETCH_BUSY &&
 			        !p->locked.n_events) {
-				s->announce_asked = false;
+				s->announce = PREFETCH_IDLE;
 				break;
 			}
 		}
@@ -328,7 +328,7 @@ static bool mark_announced(struct prefetch *p, struct prefetch_stream *s)
 static void pass_on_drops(struct prefetch *p)
 {
 	prefetch_lock(p);
-	bool idle = !p->lister.asked && !p->lister.busy;
+	bool idle = p->lister.request == PREFETCH_IDLE;
 	prefetch_unlock(p);
 	if (!idle)
 		return;
@@ -340,7 +340,7 @@ static void pass_on_drops(struct prefetch *p)
 		prefetch_each_stream(p, mark_announced);
 	p->lister.since_ns = base_now_ns();
 	prefetch_lock_for_scope(p);
-	p->lister.asked = true;
+	p->lister.request = PREFETCH_ASKED;
 	pthread_cond_signal(&p->lister.cv);
 }
 
@@ -544,9 +544,9 @@ static void announce(struct prefetch *p, struct prefetch_stream *s)
 	const struct cache_timeline_epoch *ep = cache_timeline_epoch_of(tl, s->announced, &turn);
 	uint64_t n = ep->turns - turn < s->batch ? ep->turns - turn : s->batch;
 	prefetch_lock(p);
-	bool idle = !s->announce_asked && !s->announce_busy && s->state == PREFETCH_STREAM_LIVE;
+	bool idle = s->announce == PREFETCH_IDLE && s->state == PREFETCH_STREAM_LIVE;
 	if (idle) {
-		s->announce_asked = true;
+		s->announce = PREFETCH_ASKED;
 		s->announce_epoch = ep->number;
 		s->announce_turn = turn;
 		s->announce_n = (uint32_t)n;
