@@ -1,0 +1,737 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The http thread: transfers, retries, second transfers; shard/remote/client.h first. */
+#include "shard/remote/client.h"
+
+#include <ctype.h>
+#include <errno.h>
+#include <inttypes.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <strings.h>
+#include <sys/queue.h>
+
+#include "shard/base/cleanup.h"
+#include "shard/base/clock.h"
+#include "shard/remote/latency.h"
+
+#define MS UINT64_C(1000000)
+#define S UINT64_C(1000000000)
+
+enum {
+	ERROR_BODY_MAX = 1024,    /* bytes of a refusal that are kept */
+	BUFFER_BYTES = 256 << 10, /* libcurl's, for each connection */
+	TICK_MS = 1000,           /* the longest sleep of the thread */
+	HEDGE_CREDITS_MAX = 16,   /* second transfers in a row */
+	ADJUST_ANSWERS = 32,      /* the fewest answers that say something of the store */
+	THROTTLED_SHARE = 5,      /* a fifth of answers 429 and 503: the store is asked too much */
+	READ_TRANSFERS_MAX = 4,   /* of one read, at the same time */
+	HEDGE_EVERY = 30,         /* reads for one second transfer: 3% */
+};
+
+#define PAUSE_MIN_NS (50 * MS)
+#define PAUSE_MAX_NS (10 * S)
+#define HEDGE_MIN_NS (20 * MS)
+#define STALL_MIN_NS (5 * S)
+#define STALL_MAX_NS (60 * S)
+
+/* One HTTP request. */
+struct transfer {
+	struct remote_client *client;
+	CURL *easy;
+	struct remote_read *read;   /* NULL: it is idle */
+	TAILQ_ENTRY(transfer) link; /* in the idle or the running ones */
+	struct curl_slist *headers;
+	uint32_t pos;         /* in the read: where its next byte goes */
+	uint64_t started_ns;  /* when it began */
+	uint64_t progress_ns; /* when it began, or its last byte came */
+	bool first;           /* a byte of the body came */
+	int refused;          /* -errno that the answer's headers led to, or 0 */
+	long status;          /* of the answer; 0: no answer yet */
+	uint64_t retry_after_ns;
+	char etag[256], modified[64], region[64];
+	char error[ERROR_BODY_MAX]; /* the begin of a refusal's body */
+	size_t error_len;
+};
+
+TAILQ_HEAD(transfer_list, transfer);
+
+struct remote_client {
+	struct remote_store *store;
+	uint64_t timeout_ns;
+	pthread_t thread;
+	CURLM *multi;
+
+	/* Of the http thread: */
+	struct transfer transfers[REMOTE_TRANSFERS_MAX];
+	struct transfer_list idle, running;
+	uint32_t n_running;
+	uint32_t limit;                          /* transfers that may run at the same time */
+	uint32_t answers, throttled;             /* since limit was adjusted */
+	struct remote_read *ready, **ready_tail; /* reads that wait for a transfer */
+	struct remote_read *paused;              /* reads that wait for their next try */
+	unsigned hedge_credits, hedge_reads;
+	struct remote_latency latency;
+	uint64_t random;      /* of the jitter: xorshift64* */
+	uint64_t answered_ns; /* when a transfer last got an answer that was not a refusal */
+
+	pthread_mutex_t lock; /* guards what follows */
+	pthread_cond_t done_cv;
+	struct remote_read *submitted, **submitted_tail;
+	struct remote_read *done, **done_tail;
+	bool woken, stop;
+	struct remote_stats stats;
+};
+
+/* ---- objects ---- */
+
+int remote_object_new(
+        struct remote_store *store, const char *path, uint64_t size_bytes, struct remote_object **ret_object)
+{
+	char key[REMOTE_KEY_MAX];
+	int rc = remote_location_key(remote_store_location(store), path, key);
+	if (rc < 0)
+		return rc;
+	struct remote_object *object = calloc(1, sizeof(*object));
+	if (!object)
+		return -ENOMEM;
+	object->size_bytes = size_bytes;
+	object->key = strdup(key);
+	object->url = remote_store_url(store, key);
+	if (!object->key || !object->url) {
+		remote_object_free(object);
+		return -ENOMEM;
+	}
+	*ret_object = object;
+	return 0;
+}
+
+void remote_object_free(struct remote_object *object)
+{
+	if (!object)
+		return;
+	free(object->key);
+	free(object->url);
+	free(object);
+}
+
+/* ---- counters ---- */
+
+static void count(struct remote_client *c, uint64_t *counter, uint64_t n)
+{
+	pthread_mutex_lock(&c->lock);
+	*counter += n;
+	pthread_mutex_unlock(&c->lock);
+}
+
+static void tell_error(struct remote_client *c, const char *text)
+{
+	pthread_mutex_lock(&c->lock);
+	snprintf(c->stats.error, sizeof(c->stats.error), "%.*s", (int)sizeof(c->stats.error) - 1, text);
+	pthread_mutex_unlock(&c->lock);
+}
+
+static uint64_t random_below(struct remote_client *c, uint64_t n)
+{
+	c->random ^= c->random >> 12;
+	c->random ^= c->random << 25;
+	c->random ^= c->random >> 27;
+	return n ? (c->random * UINT64_C(2685821657736338717)) % n : 0;
+}
+
+/* ---- the answer's headers and body ---- */
+
+static bool value_of(const char *line, size_t len, const char *name, char *room, size_t size)
+{
+	size_t at = strlen(name);
+	if (len <= at || line[at] != ':' || strncasecmp(line, name, at) != 0)
+		return false;
+	at++;
+	while (at < len && (line[at] == ' ' || line[at] == '\t'))
+		at++;
+	while (len > at && isspace((unsigned char)line[len - 1]))
+		len--;
+	if (len - at >= size)
+		return false;
+	memcpy(room, line + at, len - at);
+	room[len - at] = 0;
+	return true;
+}
+
+/* "bytes FIRST-LAST/SIZE": the answer must be the range that was asked for. */
+static int check_range(const struct transfer *t, const char *range)
+{
+	uint64_t first = 0, last = 0, size = UINT64_MAX;
+	int n = sscanf(range, "bytes %" SCNu64 "-%" SCNu64 "/%" SCNu64, &first, &last, &size);
+	const struct remote_read *read = t->read;
+	if (n < 2 || first != read->offset + t->pos)
+		return -EIO;
+	if (n == 3 && read->object->size_bytes != UINT64_MAX && size != read->object->size_bytes)
+		return -ESTALE;
+	return 0;
+}
+
+static size_t on_header(char *line, size_t size, size_t n, void *arg)
+{
+	struct transfer *t = arg;
+	char value[256];
+	size_t len = size * n;
+	if (len > 5 && strncmp(line, "HTTP/", 5) == 0) { /* the next answer, behind "100 Continue" */
+		t->refused = 0;
+		t->retry_after_ns = 0;
+		t->etag[0] = t->modified[0] = t->region[0] = 0;
+	} else if (value_of(line, len, "content-range", value, sizeof(value))) {
+		t->refused = check_range(t, value);
+	} else if (value_of(line, len, "retry-after", value, sizeof(value))) {
+		unsigned long seconds = strtoul(value, NULL, 10); /* a date counts as 0 */
+		t->retry_after_ns = (seconds < 120 ? seconds : 120) * S;
+	} else if (!value_of(line, len, "etag", t->etag, sizeof(t->etag)) &&
+	           !value_of(line, len, "last-modified", t->modified, sizeof(t->modified))) {
+		value_of(line, len, "x-amz-bucket-region", t->region, sizeof(t->region));
+	}
+	return len;
+}
+
+/* Compares the object of an answer with that of the first one.  Returns 0 or -ESTALE. */
+static int check_object(const struct transfer *t)
+{
+	struct remote_object *object = t->read->object;
+	if (!object->etag[0] && !object->modified[0]) {
+		snprintf(object->etag, sizeof(object->etag), "%s", t->etag);
+		snprintf(object->modified, sizeof(object->modified), "%s", t->modified);
+		return 0;
+	}
+	bool same = object->etag[0] ? strcmp(object->etag, t->etag) == 0 : strcmp(object->modified, t->modified) == 0;
+	return same ? 0 : -ESTALE;
+}
+
+/* At the first byte of a body: is it what was asked for?  Returns false: the transfer ends. */
+static bool begin_body(struct transfer *t)
+{
+	struct remote_client *c = t->client;
+	curl_easy_getinfo(t->easy, CURLINFO_RESPONSE_CODE, &t->status);
+	uint64_t now = base_now_ns();
+	t->first = true;
+	if (t->status == 206) {
+		remote_latency_add(&c->latency, now - t->started_ns);
+		c->answered_ns = now;
+	}
+	if (t->status == 200) /* the server sends all of the object */
+		t->refused = t->read->offset + t->pos == 0 ? 0 : -EOPNOTSUPP;
+	if ((t->status == 206 || t->status == 200) && t->refused == 0)
+		t->refused = check_object(t);
+	return t->refused == 0;
+}
+
+static size_t on_body(char *data, size_t size, size_t n, void *arg)
+{
+	struct transfer *t = arg;
+	struct remote_client *c = t->client;
+	struct remote_read *read = t->read;
+	size_t len = size * n;
+	if (!t->first && !begin_body(t))
+		return CURL_WRITEFUNC_ERROR;
+	if (t->status != 206 && t->status != 200) {
+		size_t room = sizeof(t->error) - 1 - t->error_len, part = len < room ? len : room;
+		memcpy(t->error + t->error_len, data, part);
+		t->error_len += part;
+		t->error[t->error_len] = 0;
+		return len;
+	}
+	size_t taken = len < read->len - t->pos ? len : read->len - t->pos;
+	uint32_t end = t->pos + (uint32_t)taken;
+	size_t used = 0;
+	if (end > read->high) {
+		uint32_t from = t->pos > read->high ? t->pos : read->high;
+		/* A transfer never begins behind high, so there is no gap. */
+		memcpy(read->data + from, data + (from - t->pos), end - from);
+		used = end - from;
+		read->high = end;
+		read->tries = 0;
+		read->progress_ns = base_now_ns();
+	}
+	t->pos = end;
+	t->progress_ns = base_now_ns();
+	pthread_mutex_lock(&c->lock);
+	c->stats.bytes += len;
+	c->stats.wasted_bytes += len - used;
+	pthread_mutex_unlock(&c->lock);
+	/* A server that answers with the whole object is stopped at the end of the range. */
+	return taken == len ? len : CURL_WRITEFUNC_ERROR;
+}
+
+/* ---- queues ---- */
+
+static void make_ready(struct remote_client *c, struct remote_read *read)
+{
+	read->queued_next = NULL;
+	*c->ready_tail = read;
+	c->ready_tail = &read->queued_next;
+}
+
+static struct remote_read *take_ready(struct remote_client *c)
+{
+	struct remote_read *read = c->ready;
+	c->ready = read->queued_next;
+	if (!c->ready)
+		c->ready_tail = &c->ready;
+	return read;
+}
+
+static void finish_read(struct remote_client *c, struct remote_read *read, int res)
+{
+	read->res = res;
+	pthread_mutex_lock(&c->lock);
+	read->next = NULL;
+	*c->done_tail = read;
+	c->done_tail = &read->next;
+	pthread_cond_signal(&c->done_cv);
+	pthread_mutex_unlock(&c->lock);
+}
+
+/* ---- transfers ---- */
+
+static int prepare(struct transfer *t)
+{
+	struct remote_client *c = t->client;
+	if (t->easy)
+		return 0;
+	t->easy = curl_easy_init();
+	if (!t->easy)
+		return -ENOMEM;
+	remote_curl_common(t->easy, remote_store_ca_bundle(c->store));
+	curl_easy_setopt(t->easy, CURLOPT_PRIVATE, t);
+	curl_easy_setopt(t->easy, CURLOPT_BUFFERSIZE, (long)BUFFER_BYTES);
+	curl_easy_setopt(t->easy, CURLOPT_WRITEFUNCTION, on_body);
+	curl_easy_setopt(t->easy, CURLOPT_WRITEDATA, t);
+	curl_easy_setopt(t->easy, CURLOPT_HEADERFUNCTION, on_header);
+	curl_easy_setopt(t->easy, CURLOPT_HEADERDATA, t);
+	return 0;
+}
+
+static int make_headers(struct transfer *t)
+{
+	struct remote_client *c = t->client;
+	const struct remote_object *object = t->read->object;
+	char match[sizeof(object->etag) + 16];
+	const char *headers[2] = { NULL, NULL };
+	if (object->etag[0] == '"') { /* If-Match takes strong ones only */
+		snprintf(match, sizeof(match), "If-Match: %s", object->etag);
+		headers[0] = match;
+	}
+	return remote_store_headers(c->store, object->url,
+	        &(struct remote_request){ .method = "GET", .key = object->key, .headers = headers }, &t->headers);
+}
+
+static void begin_transfer(struct transfer *t, struct remote_read *read)
+{
+	t->read = read;
+	t->pos = read->high;
+	t->headers = NULL;
+	t->started_ns = t->progress_ns = base_now_ns();
+	t->first = false;
+	t->refused = 0;
+	t->status = 0;
+	t->retry_after_ns = 0;
+	t->etag[0] = t->modified[0] = t->region[0] = t->error[0] = 0;
+	t->error_len = 0;
+}
+
+/* Begins a transfer for the rest of a read.  Returns 0, or -ENOMEM. */
+static int start_transfer(struct remote_client *c, struct remote_read *read)
+{
+	struct transfer *t = TAILQ_FIRST(&c->idle);
+	if (!t)
+		return -ENOMEM;
+	begin_transfer(t, read);
+	int rc = prepare(t);
+	if (rc == 0)
+		rc = make_headers(t);
+	if (rc < 0)
+		return rc;
+	char range[64];
+	snprintf(range, sizeof(range), "%" PRIu64 "-%" PRIu64, read->offset + read->high, read->offset + read->len - 1);
+	curl_easy_setopt(t->easy, CURLOPT_URL, read->object->url);
+	curl_easy_setopt(t->easy, CURLOPT_RANGE, range);
+	curl_easy_setopt(t->easy, CURLOPT_HTTPHEADER, t->headers);
+	if (curl_multi_add_handle(c->multi, t->easy) != CURLM_OK) {
+		curl_slist_free_all(t->headers);
+		return -ENOMEM;
+	}
+	TAILQ_REMOVE(&c->idle, t, link);
+	TAILQ_INSERT_TAIL(&c->running, t, link);
+	read->transfers++;
+	read->begun_ns = t->started_ns;
+	c->n_running++;
+	count(c, &c->stats.requests, 1);
+	return 0;
+}
+
+static void end_transfer(struct transfer *t)
+{
+	struct remote_client *c = t->client;
+	curl_multi_remove_handle(c->multi, t->easy);
+	curl_slist_free_all(t->headers);
+	t->headers = NULL;
+	t->read->transfers--;
+	t->read = NULL;
+	TAILQ_REMOVE(&c->running, t, link);
+	TAILQ_INSERT_HEAD(&c->idle, t, link); /* its handle has a connection */
+	c->n_running--;
+}
+
+/* Ends all transfers of a read. */
+static void end_transfers(struct remote_client *c, const struct remote_read *read)
+{
+	struct transfer *t = TAILQ_FIRST(&c->running);
+	while (t && read->transfers) {
+		struct transfer *next = TAILQ_NEXT(t, link);
+		if (t->read == read)
+			end_transfer(t);
+		t = next;
+	}
+}
+
+/* ---- what a transfer's end means ---- */
+
+/* Counts an answer.  When as many came as transfers run, adjusts how many may run. */
+static void adjust_limit(struct remote_client *c, bool throttled)
+{
+	c->throttled += throttled;
+	if (++c->answers < ADJUST_ANSWERS || c->answers < c->n_running)
+		return;
+	if (c->throttled * THROTTLED_SHARE > c->answers)
+		c->limit = c->n_running / 2 > 1 ? c->n_running / 2 : 1;
+	else
+		c->limit += c->limit / 4 + 1;
+	c->limit = c->limit < REMOTE_TRANSFERS_MAX ? c->limit : REMOTE_TRANSFERS_MAX;
+	c->answers = c->throttled = 0;
+}
+
+static bool expired(const struct transfer *t)
+{
+	static const char *const codes[] = { "ExpiredToken", "TokenRefreshRequired", "InvalidAccessKeyId",
+		"InvalidToken", "RequestExpired" };
+	for (size_t i = 0; i < sizeof(codes) / sizeof(codes[0]); i++)
+		if (strstr(t->error, codes[i]))
+			return true;
+	return false;
+}
+
+/* Returns the result of a transfer that did not bring all: -errno if the read fails, -EAGAIN for another try.
+ * Tells why in c->stats.error. */
+static int judge(struct transfer *t, CURLcode code)
+{
+	struct remote_client *c = t->client;
+	char text[256];
+	if (t->refused && t->refused != -EIO) {
+		snprintf(text, sizeof(text), "'%s': %s", t->read->object->key,
+		        t->refused == -ESTALE ? "the object was replaced" : "the server does not answer ranges");
+		tell_error(c, text);
+		return t->refused;
+	}
+	if (code != CURLE_OK && code != CURLE_WRITE_ERROR) {
+		/* TLS that cannot be trusted does not heal, unless it worked before. */
+		int rc = remote_curl_errno(code);
+		snprintf(text, sizeof(text), "%s", curl_easy_strerror(code));
+		tell_error(c, text);
+		return rc == -EKEYREJECTED && !c->answered_ns ? rc : -EAGAIN;
+	}
+	if (t->status == 206 || t->status == 200)
+		return -EAGAIN;
+	struct remote_answer answer = { .status = t->status, .body = t->error, .body_len = t->error_len };
+	memcpy(answer.region, t->region, sizeof(answer.region));
+	struct base_err err = { 0 };
+	int rc = remote_store_refusal(c->store, t->read->object->key, &answer, &err);
+	tell_error(c, err.text);
+	if (t->status == 429 || t->status == 503) {
+		adjust_limit(c, true);
+		count(c, &c->stats.throttled, 1);
+	}
+	if (t->status == 403 || t->status == 400)
+		return expired(t) && remote_store_renew(c->store, t->started_ns) ? -EAGAIN : rc;
+	return t->status == 429 || t->status == 408 || (t->status >= 500 && t->status != 501) ? -EAGAIN : rc;
+}
+
+/* Plans the next try of a read, or fails it. */
+static void try_again(struct remote_client *c, struct remote_read *read, uint64_t retry_after_ns)
+{
+	uint64_t now = base_now_ns();
+	if (now - read->progress_ns >= c->timeout_ns) {
+		finish_read(c, read, -ETIMEDOUT);
+		return;
+	}
+	count(c, &c->stats.retries, 1);
+	unsigned doublings = read->tries < 8 ? read->tries : 8;
+	uint64_t pause = read->tries ? PAUSE_MIN_NS << (doublings - 1) : 0; /* at once, if bytes had come */
+	pause = pause < PAUSE_MAX_NS ? pause : PAUSE_MAX_NS;
+	pause = pause / 2 + random_below(c, pause / 2 + 1);
+	if (pause < retry_after_ns)
+		pause = retry_after_ns + random_below(c, retry_after_ns / 4);
+	read->tries++;
+	read->due_ns = now + pause;
+	read->queued_next = c->paused;
+	c->paused = read;
+}
+
+static void on_end(struct transfer *t, CURLcode code)
+{
+	struct remote_client *c = t->client;
+	struct remote_read *read = t->read;
+	uint64_t retry_after_ns = t->retry_after_ns;
+	if (!t->first)
+		curl_easy_getinfo(t->easy, CURLINFO_RESPONSE_CODE, &t->status);
+	if (read->high == read->len) {
+		adjust_limit(c, false);
+		end_transfers(c, read);
+		finish_read(c, read, (int)read->len);
+		return;
+	}
+	int rc = judge(t, code);
+	end_transfer(t);
+	if (rc != -EAGAIN) {
+		end_transfers(c, read);
+		finish_read(c, read, rc);
+	} else if (!read->transfers) {
+		try_again(c, read, retry_after_ns);
+	}
+}
+
+/* ---- slow transfers ---- */
+
+static uint64_t clamp(uint64_t value, uint64_t low, uint64_t high)
+{
+	return value < low ? low : value > high ? high : value;
+}
+
+/* Gives silent transfers a second one, or gives them up.  Returns when it has to look again. */
+static uint64_t look_at_slow(struct remote_client *c, uint64_t now)
+{
+	const uint64_t p90 = c->latency.p90_ns;
+	const uint64_t hedge_ns = p90 ? 3 * p90 + HEDGE_MIN_NS : UINT64_MAX;
+	const uint64_t stall_ns = p90 ? clamp(20 * p90, STALL_MIN_NS, STALL_MAX_NS) : STALL_MAX_NS / 2;
+	uint64_t next = UINT64_MAX;
+	struct transfer *following;
+	for (struct transfer *t = TAILQ_FIRST(&c->running); t; t = following) {
+		following = TAILQ_NEXT(t, link);
+		struct remote_read *read = t->read;
+		uint64_t silent = now - t->progress_ns;
+		if (silent >= stall_ns) {
+			tell_error(c, "a transfer stopped");
+			end_transfer(t);
+			if (!read->transfers)
+				try_again(c, read, 0);
+			continue;
+		}
+		/* All transfers of the read are silent for that long. */
+		uint64_t quiet = now - (read->begun_ns > read->progress_ns ? read->begun_ns : read->progress_ns);
+		bool may = read->transfers < READ_TRANSFERS_MAX && c->hedge_credits;
+		if (may && quiet >= hedge_ns && start_transfer(c, read) == 0) {
+			c->hedge_credits--;
+			count(c, &c->stats.hedged, 1);
+		}
+		uint64_t wait = may && hedge_ns > quiet ? hedge_ns - quiet : stall_ns - silent;
+		next = now + wait < next ? now + wait : next;
+	}
+	return next;
+}
+
+/* ---- the thread ---- */
+
+/* Begins transfers for what is ready, and for what is due again.  Returns when the next one is due. */
+static uint64_t start_reads(struct remote_client *c, uint64_t now)
+{
+	uint64_t next = UINT64_MAX;
+	struct remote_read **at = &c->paused;
+	while (*at) {
+		struct remote_read *read = *at;
+		if (read->due_ns <= now) {
+			*at = read->queued_next;
+			make_ready(c, read);
+		} else {
+			next = read->due_ns < next ? read->due_ns : next;
+			at = &read->queued_next;
+		}
+	}
+	while (c->ready && c->n_running < c->limit && c->n_running < REMOTE_TRANSFERS_MAX) {
+		struct remote_read *read = take_ready(c);
+		int rc = start_transfer(c, read);
+		if (rc < 0)
+			finish_read(c, read, rc);
+		else if (++c->hedge_reads % HEDGE_EVERY == 0 && c->hedge_credits < HEDGE_CREDITS_MAX)
+			c->hedge_credits++;
+	}
+	return next;
+}
+
+static bool take_submitted(struct remote_client *c)
+{
+	uint64_t now = base_now_ns();
+	pthread_mutex_lock(&c->lock);
+	struct remote_read *read = c->submitted;
+	c->submitted = NULL;
+	c->submitted_tail = &c->submitted;
+	bool stop = c->stop;
+	c->stats.running = c->n_running;
+	c->stats.limit = c->limit;
+	c->stats.first_byte_p50_ns = c->latency.p50_ns;
+	c->stats.first_byte_p99_ns = c->latency.p99_ns;
+	bool waits = c->paused != NULL;
+	c->stats.away_ns = waits && c->answered_ns && now - c->answered_ns > S ? now - c->answered_ns : 0;
+	pthread_mutex_unlock(&c->lock);
+	while (read) {
+		struct remote_read *next = read->next;
+		read->high = 0;
+		read->transfers = read->tries = 0;
+		read->progress_ns = now;
+		make_ready(c, read);
+		read = next;
+	}
+	return !stop;
+}
+
+static void take_ends(struct remote_client *c)
+{
+	int left;
+	CURLMsg *message;
+	while ((message = curl_multi_info_read(c->multi, &left))) {
+		if (message->msg != CURLMSG_DONE)
+			continue;
+		struct transfer *t = NULL;
+		curl_easy_getinfo(message->easy_handle, CURLINFO_PRIVATE, (char **)&t);
+		if (t->read)
+			on_end(t, message->data.result);
+	}
+}
+
+static void *run(void *arg)
+{
+	struct remote_client *c = arg;
+	pthread_setname_np(pthread_self(), "http");
+	while (take_submitted(c)) {
+		uint64_t now = base_now_ns();
+		uint64_t next = start_reads(c, now);
+		int running = 0;
+		curl_multi_perform(c->multi, &running);
+		take_ends(c);
+		now = base_now_ns();
+		uint64_t slow = look_at_slow(c, now);
+		next = slow < next ? slow : next;
+		bool more = c->ready && c->n_running < c->limit;
+		uint64_t wait_ms = next <= now ? 0 : (next - now) / MS + 1;
+		curl_multi_poll(c->multi, NULL, 0, more ? 0 : wait_ms < TICK_MS ? (int)wait_ms : TICK_MS, NULL);
+	}
+	while (!TAILQ_EMPTY(&c->running))
+		end_transfer(TAILQ_FIRST(&c->running));
+	return NULL;
+}
+
+/* ---- the owner's side ---- */
+
+int remote_client_new(struct remote_store *store, uint64_t timeout_ns, struct remote_client **ret_client)
+{
+	struct remote_client *c = calloc(1, sizeof(*c));
+	if (!c)
+		return -ENOMEM;
+	c->store = store;
+	c->timeout_ns = timeout_ns ? timeout_ns : REMOTE_TIMEOUT_DEFAULT_S * S;
+	c->limit = REMOTE_TRANSFERS_MAX;
+	c->random = base_now_ns() | 1;
+	c->hedge_credits = HEDGE_CREDITS_MAX / 2;
+	TAILQ_INIT(&c->idle);
+	TAILQ_INIT(&c->running);
+	for (size_t i = 0; i < REMOTE_TRANSFERS_MAX; i++) {
+		c->transfers[i].client = c;
+		TAILQ_INSERT_TAIL(&c->idle, &c->transfers[i], link);
+	}
+	c->ready_tail = &c->ready;
+	c->submitted_tail = &c->submitted;
+	c->done_tail = &c->done;
+	pthread_condattr_t monotonic;
+	pthread_condattr_init(&monotonic);
+	pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
+	pthread_mutex_init(&c->lock, NULL);
+	pthread_cond_init(&c->done_cv, &monotonic);
+	pthread_condattr_destroy(&monotonic);
+	c->multi = curl_multi_init();
+	int rc = c->multi ? 0 : -ENOMEM;
+	if (rc == 0) {
+		curl_multi_setopt(c->multi, CURLMOPT_MAXCONNECTS, (long)REMOTE_TRANSFERS_MAX);
+		rc = -pthread_create(&c->thread, NULL, run, c);
+	}
+	if (rc < 0) {
+		curl_multi_cleanup(c->multi);
+		pthread_cond_destroy(&c->done_cv);
+		pthread_mutex_destroy(&c->lock);
+		free(c);
+		return rc;
+	}
+	*ret_client = c;
+	return 0;
+}
+
+void remote_client_free(struct remote_client *c)
+{
+	if (!c)
+		return;
+	pthread_mutex_lock(&c->lock);
+	c->stop = true;
+	pthread_mutex_unlock(&c->lock);
+	curl_multi_wakeup(c->multi);
+	pthread_join(c->thread, NULL);
+	for (size_t i = 0; i < REMOTE_TRANSFERS_MAX; i++)
+		curl_easy_cleanup(c->transfers[i].easy);
+	curl_multi_cleanup(c->multi);
+	pthread_cond_destroy(&c->done_cv);
+	pthread_mutex_destroy(&c->lock);
+	free(c);
+}
+
+void remote_client_submit(struct remote_client *c, struct remote_read *read)
+{
+	pthread_mutex_lock(&c->lock);
+	bool first = !c->submitted;
+	read->next = NULL;
+	*c->submitted_tail = read;
+	c->submitted_tail = &read->next;
+	pthread_mutex_unlock(&c->lock);
+	if (first) /* the thread takes all of them at once */
+		curl_multi_wakeup(c->multi);
+}
+
+void remote_client_wait(struct remote_client *c, int64_t timeout_ns, struct remote_read **ret_done)
+{
+	struct timespec until = { 0 };
+	if (timeout_ns > 0) {
+		uint64_t end = base_now_ns() + (uint64_t)timeout_ns;
+		until = (struct timespec){ .tv_sec = (time_t)(end / S), .tv_nsec = (long)(end % S) };
+	}
+	pthread_mutex_lock(&c->lock);
+	while (!c->done && !c->woken && timeout_ns != 0) {
+		if (timeout_ns < 0)
+			pthread_cond_wait(&c->done_cv, &c->lock);
+		else if (pthread_cond_timedwait(&c->done_cv, &c->lock, &until) == ETIMEDOUT)
+			break;
+	}
+	c->woken = false;
+	*ret_done = c->done;
+	c->done = NULL;
+	c->done_tail = &c->done;
+	pthread_mutex_unlock(&c->lock);
+}
+
+void remote_client_wake(struct remote_client *c)
+{
+	pthread_mutex_lock(&c->lock);
+	c->woken = true;
+	pthread_cond_signal(&c->done_cv);
+	pthread_mutex_unlock(&c->lock);
+}
+
+void remote_client_stats_get(struct remote_client *c, struct remote_stats *ret_stats)
+{
+	pthread_mutex_lock(&c->lock);
+	*ret_stats = c->stats;
+	pthread_mutex_unlock(&c->lock);
+}

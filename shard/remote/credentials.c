@@ -1,0 +1,268 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Finds credentials in the environment, in files and by programs; shard/remote/credentials.h first. */
+#include "shard/remote/credentials.h"
+
+#include <errno.h>
+#include <jansson.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <strings.h>
+#include <sys/mman.h>
+#include <sys/wait.h>
+
+#include "shard/base/cleanup.h"
+#include "shard/remote/aws_config.h"
+#include "shard/remote/credentials_private.h"
+
+enum { PROCESS_ANSWER_MAX = 65536 };
+
+static const char *variable(const char *name)
+{
+	const char *value = getenv(name);
+	return value && *value ? value : NULL;
+}
+
+/* ---- settings ---- */
+
+static int copy(const char *value, char **ret_copy)
+{
+	*ret_copy = value ? strdup(value) : NULL;
+	return value && !*ret_copy ? -ENOMEM : 0;
+}
+
+static const char *either(const char *a, const char *b)
+{
+	return a ? a : b;
+}
+
+static bool is_on(const char *name)
+{
+	const char *value = variable(name);
+	return value && (strcmp(value, "1") == 0 || strcasecmp(value, "true") == 0 || strcasecmp(value, "yes") == 0);
+}
+
+static int addressing(struct base_err *err, struct remote_settings *settings)
+{
+	const char *style = variable("DDPFS_S3_ADDRESSING");
+	if (!style)
+		return 0;
+	settings->virtual_host = strcmp(style, "virtual") == 0;
+	settings->path_style = strcmp(style, "path") == 0;
+	return settings->virtual_host || settings->path_style
+	               ? 0
+	               : base_err_set(err, -EINVAL, "DDPFS_S3_ADDRESSING is neither 'virtual' nor 'path'");
+}
+
+int remote_settings_get(struct base_err *err, struct remote_settings *ret_settings)
+{
+	struct remote_profile *profile = NULL;
+	struct remote_settings made = { .anonymous = is_on("DDPFS_S3_ANONYMOUS"),
+		.requester_pays = is_on("DDPFS_S3_REQUESTER_PAYS") };
+	int rc = addressing(err, &made);
+	if (rc == 0)
+		rc = remote_profile_read(err, &profile);
+	if (rc < 0)
+		return rc;
+	const struct {
+		const char *first, *second, *key;
+		char **to;
+	} settings[] = {
+		{ "AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "endpoint_url", &made.endpoint },
+		{ "AWS_REGION", "AWS_DEFAULT_REGION", "region", &made.region },
+		{ "AWS_CA_BUNDLE", "SSL_CERT_FILE", "ca_bundle", &made.ca_bundle },
+	};
+	for (size_t i = 0; i < sizeof(settings) / sizeof(settings[0]) && rc == 0; i++)
+		rc = copy(either(either(variable(settings[i].first), variable(settings[i].second)),
+		                  remote_profile_value(profile, REMOTE_PROFILE_ANY, settings[i].key)),
+		        settings[i].to);
+	remote_profile_free(profile);
+	if (rc == 0 && made.endpoint && strncasecmp(made.endpoint, "http://", 7) != 0 &&
+	        strncasecmp(made.endpoint, "https://", 8) != 0)
+		rc = base_err_set(err, -EINVAL,
+		        "the endpoint of S3 (AWS_ENDPOINT_URL) begins with neither https:// nor "
+		        "http://");
+	if (rc < 0) {
+		remote_settings_done(&made);
+		return rc == -ENOMEM ? base_err_set(err, rc, "out of memory") : rc;
+	}
+	*ret_settings = made;
+	return 0;
+}
+
+void remote_settings_done(struct remote_settings *settings)
+{
+	free(settings->endpoint);
+	free(settings->region);
+	free(settings->ca_bundle);
+	*settings = (struct remote_settings){ .endpoint = NULL };
+}
+
+/* ---- one set ---- */
+
+static struct remote_credentials *credentials_new(void)
+{
+	struct remote_credentials *made =
+	        mmap(NULL, sizeof(*made), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	if (made == MAP_FAILED)
+		return NULL;
+	madvise(made, sizeof(*made), MADV_DONTDUMP);
+	return made;
+}
+
+void remote_credentials_free(struct remote_credentials *credentials)
+{
+	if (!credentials)
+		return;
+	explicit_bzero(credentials, sizeof(*credentials));
+	munmap(credentials, sizeof(*credentials));
+}
+
+static int put(char *room, size_t size, const char *value)
+{
+	size_t len = value ? strlen(value) : 0;
+	for (size_t i = 0; i < len; i++)
+		if ((unsigned char)value[i] <= ' ' || value[i] == 0x7f)
+			return -EPROTO;
+	if (len >= size)
+		return -EPROTO;
+	memcpy(room, value ? value : "", len + 1);
+	return 0;
+}
+
+int remote_credentials_put(struct remote_credentials *c, const char *provider, const char *access_key,
+        const char *secret_key, const char *token, struct base_err *err)
+{
+	c->provider = provider;
+	if (!access_key || !secret_key || put(c->access_key, sizeof(c->access_key), access_key) < 0 ||
+	        put(c->secret_key, sizeof(c->secret_key), secret_key) < 0 || put(c->token, sizeof(c->token), token) < 0)
+		return base_err_set(
+		        err, -EPROTO, "credentials of %s: a key is missing, too long, or has spaces", provider);
+	return 0;
+}
+
+int remote_credentials_expire(struct remote_credentials *c, const char *when, struct base_err *err)
+{
+	struct tm tm = { 0 };
+	if (!when)
+		return 0;
+	/* "2026-01-31T12:00:00Z", with or without a fraction, or "+00:00" in place of Z */
+	const char *end = strptime(when, "%Y-%m-%dT%H:%M:%S", &tm);
+	if (!end)
+		return base_err_set(
+		        err, -EPROTO, "credentials of %s: the time when they expire cannot be read", c->provider);
+	c->expires = timegm(&tm);
+	return 0;
+}
+
+int remote_credentials_take_json(
+        struct remote_credentials *c, const char *provider, const char *text, struct base_err *err)
+{
+	json_error_t where;
+	json_t *object = json_loads(text, 0, &where);
+	const char *access_key = json_string_value(json_object_get(object, "AccessKeyId"));
+	const char *secret_key = json_string_value(json_object_get(object, "SecretAccessKey"));
+	const char *token = json_string_value(json_object_get(object, "SessionToken"));
+	const char *expiration = json_string_value(json_object_get(object, "Expiration"));
+	if (!token)
+		token = json_string_value(json_object_get(object, "Token"));
+	int rc = object ? remote_credentials_put(c, provider, access_key, secret_key, token, err)
+	                : base_err_set(err, -EPROTO, "credentials of %s: the answer is not JSON", provider);
+	if (rc == 0)
+		rc = remote_credentials_expire(c, expiration, err);
+	json_decref(object);
+	return rc;
+}
+
+/* ---- providers: 1: found, 0: not configured, or -errno ---- */
+
+static int from_environment(struct remote_credentials *c, struct base_err *err)
+{
+	const char *access_key = variable("AWS_ACCESS_KEY_ID");
+	if (!access_key)
+		return 0;
+	if (!variable("AWS_SECRET_ACCESS_KEY"))
+		return base_err_set(err, -ENOKEY, "AWS_ACCESS_KEY_ID is set and AWS_SECRET_ACCESS_KEY is not");
+	const char *token = either(variable("AWS_SESSION_TOKEN"), variable("AWS_SECURITY_TOKEN"));
+	int rc =
+	        remote_credentials_put(c, "the environment", access_key, variable("AWS_SECRET_ACCESS_KEY"), token, err);
+	return rc < 0 ? rc : 1;
+}
+
+static int from_profile(struct remote_credentials *c, const struct remote_profile *profile,
+        enum remote_profile_file file, struct base_err *err)
+{
+	const char *provider = file == REMOTE_PROFILE_CONFIG ? "~/.aws/config" : "~/.aws/credentials";
+	const char *access_key = remote_profile_value(profile, file, "aws_access_key_id");
+	if (!access_key)
+		return 0;
+	int rc = remote_credentials_put(c, provider, access_key,
+	        remote_profile_value(profile, file, "aws_secret_access_key"),
+	        remote_profile_value(profile, file, "aws_session_token"), err);
+	return rc < 0 ? rc : 1;
+}
+
+/* The format is that of docs.aws.amazon.com/sdkref/latest/guide/feature-process-credentials.html. */
+static int from_process(struct remote_credentials *c, const struct remote_profile *profile, struct base_err *err)
+{
+	const char *command = remote_profile_value(profile, REMOTE_PROFILE_ANY, "credential_process");
+	if (!command)
+		return 0;
+	FILE *pipe = popen(command, "re");
+	if (!pipe)
+		return base_err_set(err, -errno, "credential_process of profile '%s' cannot be started",
+		        remote_profile_name(profile));
+	char answer[PROCESS_ANSWER_MAX];
+	size_t len = fread(answer, 1, sizeof(answer) - 1, pipe);
+	answer[len] = 0;
+	int status = pclose(pipe);
+	int rc = status == 0 ? remote_credentials_take_json(c, "credential_process", answer, err)
+	                     : base_err_set(err, -EACCES, "credential_process of profile '%s' failed (status %d)",
+	                               remote_profile_name(profile), WIFEXITED(status) ? WEXITSTATUS(status) : -1);
+	explicit_bzero(answer, sizeof(answer));
+	return rc < 0 ? rc : 1;
+}
+
+static int from_files(struct remote_credentials *c, const struct remote_profile *profile, struct base_err *err)
+{
+	int rc = from_profile(c, profile, REMOTE_PROFILE_CREDENTIALS, err);
+	if (rc == 0)
+		rc = from_process(c, profile, err);
+	return rc == 0 ? from_profile(c, profile, REMOTE_PROFILE_CONFIG, err) : rc;
+}
+
+static int ask_all(struct remote_credentials *c, const struct remote_profile *profile, struct base_err *err)
+{
+	int rc = from_environment(c, err);
+	if (rc == 0)
+		rc = remote_credentials_web_identity(c, profile, err);
+	if (rc == 0)
+		rc = from_files(c, profile, err);
+	if (rc == 0)
+		rc = remote_credentials_container(c, err);
+	if (rc == 0)
+		rc = remote_credentials_instance(c, err);
+	if (rc == 0)
+		rc = base_err_set(err, -ENOKEY,
+		        "no credentials for S3: set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or a profile in "
+		        "~/.aws/credentials; for a public bucket set DDPFS_S3_ANONYMOUS=1");
+	return rc < 0 ? rc : 0;
+}
+
+int remote_credentials_get(struct base_err *err, struct remote_credentials **ret_credentials)
+{
+	struct remote_profile *profile = NULL;
+	struct remote_credentials *made = credentials_new();
+	if (!made)
+		return base_err_set(err, -ENOMEM, "out of memory");
+	int rc = remote_profile_read(err, &profile);
+	if (rc == 0)
+		rc = ask_all(made, profile, err);
+	remote_profile_free(profile);
+	if (rc < 0) {
+		remote_credentials_free(made);
+		return rc;
+	}
+	*ret_credentials = made;
+	return 0;
+}

@@ -1,0 +1,65 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Credentials and settings for S3, found where botocore finds them.
+ *
+ * Order of providers (botocore.credentials.create_credential_resolver; docs.aws.amazon.com/sdkref):
+ *   1. the environment: AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY, AWS_SESSION_TOKEN
+ *   2. web identity: AWS_WEB_IDENTITY_TOKEN_FILE and AWS_ROLE_ARN (EKS), or web_identity_token_file and role_arn of
+ *      the profile
+ *   3. the profile (AWS_PROFILE, else "default") in AWS_SHARED_CREDENTIALS_FILE (~/.aws/credentials): keys
+ *   4. the profile in either file: credential_process; then keys in AWS_CONFIG_FILE (~/.aws/config)
+ *   5. a container's endpoint: AWS_CONTAINER_CREDENTIALS_RELATIVE_URI or AWS_CONTAINER_CREDENTIALS_FULL_URI
+ *   6. the instance's metadata (IMDSv2), if AWS_EC2_METADATA_DISABLED is not true
+ *
+ * Secrets are in no message.  Their memory is not in a core (MADV_DONTDUMP) and is cleared when it is freed.
+ *
+ * Threads: a set of credentials belongs to its caller.  The functions share no state, but read the environment. */
+#ifndef DDPFS_SHARD_REMOTE_CREDENTIALS_H
+#define DDPFS_SHARD_REMOTE_CREDENTIALS_H
+
+#include <stdbool.h>
+#include <time.h>
+
+#include "shard/base/err.h"
+
+enum {
+	REMOTE_ACCESS_KEY_MAX = 256,
+	REMOTE_SECRET_MAX = 256,
+	REMOTE_TOKEN_MAX = 8192,        /* session tokens have about 1 KiB */
+	REMOTE_RENEW_S = 10 * 60,       /* before they expire, credentials are renewed */
+	REMOTE_PROVIDER_TIMEOUT_S = 10, /* for one answer of a provider */
+};
+
+/* One set of credentials, in a page of its own. */
+struct remote_credentials {
+	char access_key[REMOTE_ACCESS_KEY_MAX];
+	char secret_key[REMOTE_SECRET_MAX];
+	char token[REMOTE_TOKEN_MAX]; /* session token; "": none */
+	time_t expires;               /* CLOCK_REALTIME; 0: never */
+	const char *provider;         /* which one of the list above, for messages; a constant */
+};
+
+/* What the environment and the profile say besides keys.  All strings may be NULL and are owned. */
+struct remote_settings {
+	char *endpoint;      /* AWS_ENDPOINT_URL_S3, AWS_ENDPOINT_URL, or the profile's endpoint_url */
+	char *region;        /* AWS_REGION, AWS_DEFAULT_REGION, or the profile's region */
+	char *ca_bundle;     /* AWS_CA_BUNDLE, or the profile's ca_bundle: a file of certificates */
+	bool virtual_host;   /* DDPFS_S3_ADDRESSING=virtual: the bucket is in the host's name, with any endpoint */
+	bool path_style;     /* DDPFS_S3_ADDRESSING=path */
+	bool anonymous;      /* DDPFS_S3_ANONYMOUS=1: requests are not signed */
+	bool requester_pays; /* DDPFS_S3_REQUESTER_PAYS=1 */
+};
+
+/* Reads settings.  Returns 0; -ENOENT with a sentence: AWS_PROFILE names a profile that no file has; -EINVAL: a setting
+ * cannot be right; -ENOMEM; errors of open(2) and read(2). */
+int remote_settings_get(struct base_err *err, struct remote_settings *ret_settings);
+void remote_settings_done(struct remote_settings *settings);
+
+/* Finds credentials: asks the providers in their order.  Blocks, for at most REMOTE_PROVIDER_TIMEOUT_S a provider.
+ * ret_credentials is freed with remote_credentials_free.
+ * Returns 0; -ENOKEY with a sentence: no provider has any; -EACCES, -EPROTO, -ETIMEDOUT, -ECONNREFUSED with a sentence:
+ * the provider that is configured failed; -ENOMEM. */
+int remote_credentials_get(struct base_err *err, struct remote_credentials **ret_credentials);
+/* Clears and frees credentials; NULL is allowed. */
+void remote_credentials_free(struct remote_credentials *credentials);
+
+#endif

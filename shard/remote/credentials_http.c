@@ -1,0 +1,242 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Credentials from services: web identity, a container's endpoint, the instance's metadata;
+ * shard/remote/credentials.h first. */
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <strings.h>
+
+#include "shard/base/cleanup.h"
+#include "shard/base/io.h"
+#include "shard/remote/credentials_private.h"
+#include "shard/remote/fetch.h"
+#include "shard/remote/uri.h"
+
+/* Sends a request with at most two headers, which may be NULL. */
+static int ask(struct remote_fetch *fetch, const char *first, const char *second, struct base_err *err,
+        struct remote_answer *ret_answer)
+{
+	struct curl_slist *list = first ? curl_slist_append(NULL, first) : NULL;
+	struct curl_slist *longer = second ? curl_slist_append(list, second) : list;
+	int rc = (first && !list) || (second && !longer) ? base_err_set(err, -ENOMEM, "out of memory") : 0;
+	fetch->headers = list ? list : longer;
+	if (rc == 0)
+		rc = remote_fetch(fetch, err, ret_answer);
+	curl_slist_free_all(fetch->headers);
+	return rc;
+}
+
+enum { TOKEN_FILE_MAX = 65536, INSTANCE_TIMEOUT_S = 2 };
+
+static const char *variable(const char *name)
+{
+	const char *value = getenv(name);
+	return value && *value ? value : NULL;
+}
+
+/* ---- web identity: AssumeRoleWithWebIdentity of STS, which is not signed ---- */
+
+/* Returns the text of the first element <name> in XML, or NULL.  The caller frees it. */
+static char *element(const char *xml, const char *name)
+{
+	char open[64], close[64];
+	snprintf(open, sizeof(open), "<%s>", name);
+	snprintf(close, sizeof(close), "</%s>", name);
+	const char *begin = strstr(xml, open);
+	const char *end = begin ? strstr(begin, close) : NULL;
+	return end ? strndup(begin + strlen(open), (size_t)(end - begin) - strlen(open)) : NULL;
+}
+
+static int take_xml(struct remote_credentials *c, const char *xml, struct base_err *err)
+{
+	cleanup_free char *access_key = element(xml, "AccessKeyId");
+	cleanup_free char *secret_key = element(xml, "SecretAccessKey");
+	cleanup_free char *token = element(xml, "SessionToken");
+	cleanup_free char *expiration = element(xml, "Expiration");
+	int rc = remote_credentials_put(c, "web identity", access_key, secret_key, token, err);
+	if (rc == 0)
+		rc = remote_credentials_expire(c, expiration, err);
+	if (secret_key)
+		explicit_bzero(secret_key, strlen(secret_key));
+	return rc;
+}
+
+static int assume_role(
+        struct remote_credentials *c, const char *role, const char *token, const char *region, struct base_err *err)
+{
+	const char *session = variable("AWS_ROLE_SESSION_NAME");
+	const char *endpoint = variable("AWS_ENDPOINT_URL_STS");
+	cleanup_free char *role_text = remote_uri_encode(role, strlen(role), false);
+	cleanup_free char *token_text = remote_uri_encode(token, strlen(token), false);
+	cleanup_free char *session_text =
+	        session ? remote_uri_encode(session, strlen(session), false) : strdup("ddpfs");
+	cleanup_free char *body = NULL, *url = NULL;
+	if (!role_text || !token_text || !session_text ||
+	        asprintf(&body,
+	                "Action=AssumeRoleWithWebIdentity&Version=2011-06-15&RoleArn=%s&RoleSessionName=%s"
+	                "&WebIdentityToken=%s",
+	                role_text, session_text, token_text) < 0 ||
+	        (endpoint ? asprintf(&url, "%s/", endpoint)
+	                  : asprintf(&url, "https://sts%s%s.amazonaws.com/", region ? "." : "", region ? region : "")) <
+	                0)
+		return base_err_set(err, -ENOMEM, "out of memory");
+	struct remote_answer answer;
+	int rc = ask(&(struct remote_fetch){ .method = "POST",
+	                     .url = url,
+	                     .body = body,
+	                     .body_len = strlen(body),
+	                     .timeout_s = REMOTE_PROVIDER_TIMEOUT_S,
+	                     .ca_bundle = variable("AWS_CA_BUNDLE") },
+	        "Content-Type: application/x-www-form-urlencoded", NULL, err, &answer);
+	explicit_bzero(body, strlen(body));
+	if (rc < 0)
+		return rc;
+	rc = answer.status == 200 ? take_xml(c, answer.body, err)
+	                          : base_err_set(err, -EACCES, "web identity: STS refuses role '%s' (status %ld)", role,
+	                                    answer.status);
+	remote_answer_done(&answer);
+	return rc;
+}
+
+int remote_credentials_web_identity(
+        struct remote_credentials *c, const struct remote_profile *profile, struct base_err *err)
+{
+	const char *file = variable("AWS_WEB_IDENTITY_TOKEN_FILE"), *role = variable("AWS_ROLE_ARN");
+	const char *region = variable("AWS_REGION");
+	if (!region)
+		region = variable("AWS_DEFAULT_REGION");
+	if (!region)
+		region = remote_profile_value(profile, REMOTE_PROFILE_ANY, "region");
+	if (!file) {
+		file = remote_profile_value(profile, REMOTE_PROFILE_ANY, "web_identity_token_file");
+		role = remote_profile_value(profile, REMOTE_PROFILE_ANY, "role_arn");
+	}
+	if (!file)
+		return 0;
+	if (!role)
+		return base_err_set(err, -ENOKEY, "web identity: the role is missing; set AWS_ROLE_ARN");
+	cleanup_free char *token = NULL;
+	size_t len = 0;
+	int rc = base_read_file(file, TOKEN_FILE_MAX, &token, &len);
+	if (rc < 0)
+		return base_err_set(err, rc, "web identity: cannot read the token in '%s': %s", file, base_err_str(rc));
+	token[strcspn(token, "\r\n")] = 0;
+	rc = assume_role(c, role, token, region, err);
+	explicit_bzero(token, len);
+	return rc < 0 ? rc : 1;
+}
+
+/* ---- container: ECS, EKS Pod Identity ---- */
+
+/* Plain http is safe only on this host, and at the addresses of ECS and EKS (botocore.utils.ContainerMetadataFetcher). */
+static bool allowed_host(const char *url)
+{
+	static const char *const hosts[] = { "localhost", "127.0.0.1", "[::1]", "169.254.170.2", "169.254.170.23",
+		"[fd00:ec2::23]" };
+	if (strncasecmp(url, "https://", 8) == 0)
+		return true;
+	if (strncasecmp(url, "http://", 7) != 0)
+		return false;
+	for (size_t i = 0; i < sizeof(hosts) / sizeof(hosts[0]); i++) {
+		size_t len = strlen(hosts[i]);
+		if (strncasecmp(url + 7, hosts[i], len) == 0 && strchr(":/", url[7 + len]))
+			return true;
+	}
+	return false;
+}
+
+/* Writes "Authorization: TOKEN" if the environment has a token; NULL if it has none. */
+static int authorization(struct base_err *err, char **ret_header)
+{
+	const char *file = variable("AWS_CONTAINER_AUTHORIZATION_TOKEN_FILE");
+	const char *token = variable("AWS_CONTAINER_AUTHORIZATION_TOKEN");
+	cleanup_free char *text = NULL;
+	size_t len = 0;
+	*ret_header = NULL;
+	if (file) {
+		int rc = base_read_file(file, TOKEN_FILE_MAX, &text, &len);
+		if (rc < 0)
+			return base_err_set(err, rc, "container credentials: cannot read the token in '%s': %s", file,
+			        base_err_str(rc));
+		text[strcspn(text, "\r\n")] = 0;
+		token = text;
+	}
+	if (!token)
+		return 0;
+	return asprintf(ret_header, "Authorization: %s", token) < 0 ? base_err_set(err, -ENOMEM, "out of memory") : 0;
+}
+
+int remote_credentials_container(struct remote_credentials *c, struct base_err *err)
+{
+	const char *relative = variable("AWS_CONTAINER_CREDENTIALS_RELATIVE_URI");
+	const char *full = variable("AWS_CONTAINER_CREDENTIALS_FULL_URI");
+	if (!relative && !full)
+		return 0;
+	cleanup_free char *url = NULL, *header = NULL;
+	if ((relative ? asprintf(&url, "http://169.254.170.2%s", relative) : asprintf(&url, "%s", full)) < 0)
+		return base_err_set(err, -ENOMEM, "out of memory");
+	if (!allowed_host(url))
+		return base_err_set(
+		        err, -EACCES, "AWS_CONTAINER_CREDENTIALS_FULL_URI is neither https:// nor on this host");
+	int rc = authorization(err, &header);
+	if (rc < 0)
+		return rc;
+	struct remote_answer answer;
+	rc = ask(&(struct remote_fetch){ .method = "GET", .url = url, .timeout_s = REMOTE_PROVIDER_TIMEOUT_S },
+	        "Accept: application/json", header, err, &answer);
+	if (rc < 0)
+		return rc;
+	rc = answer.status == 200 ? remote_credentials_take_json(c, "the container", answer.body, err)
+	                          : base_err_set(err, -EACCES, "container credentials: status %ld", answer.status);
+	remote_answer_done(&answer);
+	return rc < 0 ? rc : 1;
+}
+
+/* ---- instance metadata, version 2 ---- */
+
+static int metadata(const char *method, const char *path, const char *header, struct remote_answer *ret_answer)
+{
+	const char *endpoint = variable("AWS_EC2_METADATA_SERVICE_ENDPOINT");
+	cleanup_free char *url = NULL;
+	if (asprintf(&url, "%s%s%s", endpoint ? endpoint : "http://169.254.169.254",
+	            endpoint && endpoint[strlen(endpoint) - 1] == '/' ? "" : "/", path) < 0)
+		return -ENOMEM;
+	int rc = ask(&(struct remote_fetch){ .method = method, .url = url, .timeout_s = INSTANCE_TIMEOUT_S }, header,
+	        NULL, NULL, ret_answer);
+	if (rc == 0 && ret_answer->status != 200) {
+		remote_answer_done(ret_answer);
+		rc = -ENOENT;
+	}
+	return rc;
+}
+
+int remote_credentials_instance(struct remote_credentials *c, struct base_err *err)
+{
+	static const char roles[] = "latest/meta-data/iam/security-credentials/";
+	const char *disabled = variable("AWS_EC2_METADATA_DISABLED");
+	if (disabled && strcasecmp(disabled, "true") == 0)
+		return 0;
+	struct remote_answer token, role, answer;
+	/* On a host that is no instance, nobody answers at this address. */
+	if (metadata("PUT", "latest/api/token", "X-aws-ec2-metadata-token-ttl-seconds: 21600", &token) < 0)
+		return 0;
+	cleanup_free char *header = NULL, *path = NULL;
+	int rc = asprintf(&header, "X-aws-ec2-metadata-token: %s", token.body) < 0 ? -ENOMEM : 0;
+	remote_answer_done(&token);
+	if (rc == 0)
+		rc = metadata("GET", roles, header, &role);
+	if (rc < 0)
+		return 0; /* an instance without a role */
+	role.body[strcspn(role.body, "\r\n")] = 0;
+	rc = asprintf(&path, "%s%s", roles, role.body) < 0 ? -ENOMEM : 0;
+	remote_answer_done(&role);
+	if (rc == 0)
+		rc = metadata("GET", path, header, &answer);
+	if (rc < 0)
+		return base_err_set(
+		        err, rc, "instance metadata: the role's credentials do not come: %s", base_err_str(rc));
+	rc = remote_credentials_take_json(c, "instance metadata", answer.body, err);
+	remote_answer_done(&answer);
+	return rc < 0 ? rc : 1;
+}

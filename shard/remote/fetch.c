@@ -1,0 +1,172 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* One small HTTP request; shard/remote/fetch.h first. */
+#include "shard/remote/fetch.h"
+
+#include <ctype.h>
+#include <errno.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <strings.h>
+
+static pthread_once_t once = PTHREAD_ONCE_INIT;
+static CURLcode started = CURLE_FAILED_INIT;
+
+static void start(void)
+{
+	started = curl_global_init(CURL_GLOBAL_DEFAULT);
+}
+
+int remote_fetch_init(void)
+{
+	pthread_once(&once, start);
+	return started == CURLE_OK ? 0 : -ENOMEM;
+}
+
+int remote_curl_errno(CURLcode code)
+{
+	switch ((int)code) {
+	case CURLE_OK:
+		return 0;
+	case CURLE_OPERATION_TIMEDOUT:
+		return -ETIMEDOUT;
+	case CURLE_COULDNT_CONNECT:
+		return -ECONNREFUSED;
+	case CURLE_COULDNT_RESOLVE_HOST:
+	case CURLE_COULDNT_RESOLVE_PROXY:
+		return -EHOSTUNREACH;
+	case CURLE_PEER_FAILED_VERIFICATION:
+	case CURLE_SSL_CACERT_BADFILE:
+	case CURLE_SSL_ISSUER_ERROR:
+		return -EKEYREJECTED;
+	case CURLE_OUT_OF_MEMORY:
+		return -ENOMEM;
+	case CURLE_FILESIZE_EXCEEDED:
+		return -EFBIG;
+	default:
+		return -EIO;
+	}
+}
+
+void remote_curl_common(CURL *handle, const char *ca_bundle)
+{
+	curl_easy_setopt(handle, CURLOPT_NOSIGNAL, 1L);
+	curl_easy_setopt(handle, CURLOPT_PATH_AS_IS, 1L);
+	curl_easy_setopt(handle, CURLOPT_HTTP_VERSION, (long)CURL_HTTP_VERSION_1_1);
+	curl_easy_setopt(handle, CURLOPT_PROTOCOLS_STR, "http,https");
+	curl_easy_setopt(handle, CURLOPT_REDIR_PROTOCOLS_STR, "http,https");
+	curl_easy_setopt(handle, CURLOPT_CONNECTTIMEOUT, 10L);
+	curl_easy_setopt(handle, CURLOPT_TCP_KEEPALIVE, 1L);
+	curl_easy_setopt(handle, CURLOPT_USERAGENT, "ddpfs/" DDPFS_VERSION);
+	if (ca_bundle)
+		curl_easy_setopt(handle, CURLOPT_CAINFO, ca_bundle);
+}
+
+static size_t take_body(char *data, size_t size, size_t n, void *arg)
+{
+	struct remote_answer *answer = arg;
+	size_t len = size * n;
+	if (answer->body_len + len > REMOTE_FETCH_MAX)
+		return 0;
+	char *body = realloc(answer->body, answer->body_len + len + 1);
+	if (!body)
+		return 0;
+	memcpy(body + answer->body_len, data, len);
+	answer->body = body;
+	answer->body_len += len;
+	body[answer->body_len] = 0;
+	return len;
+}
+
+/* Copies a header's value into room of `size` bytes, if the line has that name. */
+static void take_value(const char *line, size_t len, const char *name, char *room, size_t size)
+{
+	size_t at = strlen(name);
+	if (len <= at || line[at] != ':' || strncasecmp(line, name, at) != 0)
+		return;
+	at++;
+	while (at < len && (line[at] == ' ' || line[at] == '\t'))
+		at++;
+	while (len > at && isspace((unsigned char)line[len - 1]))
+		len--;
+	if (len - at < size) {
+		memcpy(room, line + at, len - at);
+		room[len - at] = 0;
+	}
+}
+
+static size_t take_header(char *line, size_t size, size_t n, void *arg)
+{
+	struct remote_answer *answer = arg;
+	char number[64] = "", range[64] = "";
+	take_value(line, size * n, "content-length", number, sizeof(number));
+	take_value(line, size * n, "content-range", range, sizeof(range));
+	const char *slash = strchr(range, '/');
+	if (slash || *number)
+		answer->size = strtoull(slash ? slash + 1 : number, NULL, 10);
+	take_value(line, size * n, "etag", answer->etag, sizeof(answer->etag));
+	take_value(line, size * n, "last-modified", answer->modified, sizeof(answer->modified));
+	take_value(line, size * n, "x-amz-bucket-region", answer->region, sizeof(answer->region));
+	return size * n;
+}
+
+static void set_method(CURL *handle, const struct remote_fetch *fetch)
+{
+	curl_easy_setopt(handle, CURLOPT_CUSTOMREQUEST, fetch->method);
+	curl_easy_setopt(handle, CURLOPT_NOBODY, (long)(strcmp(fetch->method, "HEAD") == 0));
+	if (strcmp(fetch->method, "PUT") == 0 || strcmp(fetch->method, "POST") == 0) {
+		curl_easy_setopt(handle, CURLOPT_POST, 1L);
+		curl_easy_setopt(handle, CURLOPT_POSTFIELDS, fetch->body ? fetch->body : "");
+		curl_easy_setopt(handle, CURLOPT_POSTFIELDSIZE_LARGE, (curl_off_t)fetch->body_len);
+	}
+}
+
+static int run(CURL *handle, const struct remote_fetch *fetch, struct base_err *err, struct remote_answer *answer)
+{
+	char detail[CURL_ERROR_SIZE] = "";
+	remote_curl_common(handle, fetch->ca_bundle);
+	curl_easy_setopt(handle, CURLOPT_URL, fetch->url);
+	curl_easy_setopt(handle, CURLOPT_HTTPHEADER, fetch->headers);
+	curl_easy_setopt(handle, CURLOPT_TIMEOUT, fetch->timeout_s);
+	curl_easy_setopt(handle, CURLOPT_ERRORBUFFER, detail);
+	curl_easy_setopt(handle, CURLOPT_WRITEFUNCTION, take_body);
+	curl_easy_setopt(handle, CURLOPT_WRITEDATA, answer);
+	curl_easy_setopt(handle, CURLOPT_HEADERFUNCTION, take_header);
+	curl_easy_setopt(handle, CURLOPT_HEADERDATA, answer);
+	set_method(handle, fetch);
+	CURLcode code = curl_easy_perform(handle);
+	curl_easy_getinfo(handle, CURLINFO_RESPONSE_CODE, &answer->status);
+	if (code == CURLE_OK)
+		return 0;
+	int rc = code == CURLE_WRITE_ERROR ? -EFBIG : remote_curl_errno(code);
+	return base_err_set(err, rc, "%.*s: %s", (int)strcspn(fetch->url, "?"), fetch->url,
+	        *detail ? detail : curl_easy_strerror(code));
+}
+
+int remote_fetch(const struct remote_fetch *fetch, struct base_err *err, struct remote_answer *ret_answer)
+{
+	int rc = remote_fetch_init();
+	CURL *handle = rc == 0 ? curl_easy_init() : NULL;
+	if (!handle)
+		return base_err_set(err, -ENOMEM, "libcurl cannot start: out of memory");
+	struct remote_answer answer = { .body = NULL };
+	rc = run(handle, fetch, err, &answer);
+	curl_easy_cleanup(handle);
+	if (rc == 0 && !answer.body && !(answer.body = calloc(1, 1)))
+		rc = base_err_set(err, -ENOMEM, "out of memory");
+	if (rc < 0) {
+		remote_answer_done(&answer);
+		return rc;
+	}
+	*ret_answer = answer;
+	return 0;
+}
+
+void remote_answer_done(struct remote_answer *answer)
+{
+	if (answer->body)
+		explicit_bzero(answer->body, answer->body_len); /* it may hold credentials */
+	free(answer->body);
+	*answer = (struct remote_answer){ .body = NULL };
+}

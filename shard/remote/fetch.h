@@ -1,0 +1,52 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* One small HTTP request, answered in memory: for providers of credentials, lists of objects, and the like.
+ *
+ * Threads: any; each call has a connection of its own. */
+#ifndef DDPFS_SHARD_REMOTE_FETCH_H
+#define DDPFS_SHARD_REMOTE_FETCH_H
+
+#include <curl/curl.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "shard/base/err.h"
+
+enum { REMOTE_FETCH_MAX = 8 << 20 }; /* bytes of a body that is kept; a list of 1,000 objects has about 1 MiB */
+
+struct remote_fetch {
+	const char *method;         /* "GET", "PUT", "POST", "HEAD" or "DELETE" */
+	const char *url;            /* encoded */
+	struct curl_slist *headers; /* "Name: value"; not owned; NULL: none */
+	const void *body;           /* of PUT and POST; may be NULL if body_len is 0 */
+	size_t body_len;            /* bytes */
+	long timeout_s;             /* for all of it */
+	const char *ca_bundle;      /* a file of certificates; NULL: the system's */
+};
+
+struct remote_answer {
+	long status;       /* 200, 404, ... */
+	char *body;        /* NUL-terminated; owned */
+	size_t body_len;   /* bytes, without the NUL */
+	uint64_t size;     /* Content-Length of the answer, or the size behind '/' of its Content-Range */
+	char etag[256];    /* with its quotes; "": none */
+	char modified[64]; /* Last-Modified; "": none */
+	char region[64];   /* x-amz-bucket-region; "": none */
+};
+
+/* Initialises libcurl, once.  Call it before there are threads if possible.  Returns 0 or -ENOMEM. */
+int remote_fetch_init(void);
+
+/* Sends a request and waits for the answer.  An answer with a status of 300 or more is not an error here.
+ * Returns 0, and an answer for remote_answer_done; -ETIMEDOUT, -ECONNREFUSED, -EHOSTUNREACH (the name is not known),
+ * -EKEYREJECTED (the server's certificate is not trusted), -EFBIG (the body exceeds REMOTE_FETCH_MAX), -EIO, -ENOMEM,
+ * with a sentence that has the URL's host and not its query. */
+int remote_fetch(const struct remote_fetch *fetch, struct base_err *err, struct remote_answer *ret_answer);
+void remote_answer_done(struct remote_answer *answer);
+
+/* Returns the -errno for a result of libcurl; 0 for CURLE_OK. */
+int remote_curl_errno(CURLcode code);
+
+/* Sets what all transfers have in common: TLS verified, no redirects to other schemes, no signals, HTTP/1.1. */
+void remote_curl_common(CURL *handle, const char *ca_bundle);
+
+#endif

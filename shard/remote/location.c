@@ -1,0 +1,109 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Names of datasets in stores; shard/remote/location.h first. */
+#include "shard/remote/location.h"
+
+#include <ctype.h>
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <strings.h>
+
+#include "shard/base/cleanup.h"
+#include "shard/remote/uri.h"
+
+/* Returns the length of the scheme with "://", or 0. */
+static size_t scheme_len(const char *name)
+{
+	static const char *const schemes[] = { "s3://", "https://", "http://" };
+	for (size_t i = 0; i < sizeof(schemes) / sizeof(schemes[0]); i++)
+		if (strncasecmp(name, schemes[i], strlen(schemes[i])) == 0)
+			return strlen(schemes[i]);
+	return 0;
+}
+
+bool remote_is_url(const char *name)
+{
+	return scheme_len(name) != 0;
+}
+
+static bool has_dots(const char *path)
+{
+	for (const char *at = path; *at;) {
+		size_t len = strcspn(at, "/");
+		if ((len == 1 && at[0] == '.') || (len == 2 && at[0] == '.' && at[1] == '.'))
+			return true;
+		at += len;
+		at += strspn(at, "/");
+	}
+	return false;
+}
+
+/* Returns what is wrong with a name, or NULL.  rest: behind the scheme. */
+static const char *fault(const char *name, const char *rest, bool s3)
+{
+	size_t host_len = strcspn(rest, "/");
+	if (strlen(name) >= REMOTE_NAME_MAX)
+		return "the name is too long";
+	if (!host_len)
+		return s3 ? "the bucket is missing; write s3://BUCKET/PREFIX" : "the host is missing";
+	for (const char *c = name; *c; c++)
+		if (iscntrl((unsigned char)*c))
+			return "it holds a control character";
+	if (memchr(rest, '@', host_len))
+		return "a user or password in the name would be seen by everybody; leave it out";
+	if (!s3 && strpbrk(rest, "?#"))
+		return "a query ('?') or fragment ('#') cannot stand in a dataset's name";
+	if (has_dots(rest + host_len))
+		return "a part '.' or '..' cannot stand in it";
+	return NULL;
+}
+
+int remote_location_parse(const char *name, struct base_err *err, struct remote_location *ret_location)
+{
+	char quoted[512];
+	size_t scheme = scheme_len(name);
+	const char *rest = name + scheme;
+	bool s3 = scheme == strlen("s3://");
+	const char *wrong = scheme ? fault(name, rest, s3) : "it begins with neither s3:// nor https:// nor http://";
+	if (wrong)
+		return base_err_set(
+		        err, -EINVAL, "%s: not a dataset: %s", base_err_quote(name, quoted, sizeof(quoted)), wrong);
+
+	size_t host_len = strcspn(rest, "/"), len = strlen(name);
+	while (len > scheme + host_len && name[len - 1] == '/')
+		len--;
+	const char *path = rest + host_len + strspn(rest + host_len, "/");
+	size_t path_len = path < name + len ? (size_t)(name + len - path) : 0;
+	struct remote_location made = {
+		.name = strndup(name, len),
+		.prefix = strndup(path, path_len),
+		.bucket = s3 ? strndup(rest, host_len) : NULL,
+		.origin = s3 ? NULL : strndup(name, scheme + host_len),
+	};
+	if (!made.name || !made.prefix || (s3 ? !made.bucket : !made.origin)) {
+		remote_location_done(&made);
+		return base_err_set(err, -ENOMEM, "out of memory");
+	}
+	for (char *c = made.name; c < made.name + scheme; c++)
+		*c = (char)tolower((unsigned char)*c);
+	if (!s3)
+		remote_uri_decode(made.prefix);
+	*ret_location = made;
+	return 0;
+}
+
+void remote_location_done(struct remote_location *location)
+{
+	free(location->name);
+	free(location->origin);
+	free(location->bucket);
+	free(location->prefix);
+	*location = (struct remote_location){ 0 };
+}
+
+int remote_location_key(const struct remote_location *location, const char *path, char ret_key[REMOTE_KEY_MAX])
+{
+	int len = snprintf(ret_key, REMOTE_KEY_MAX, "%s%s%s", location->prefix, location->prefix[0] ? "/" : "", path);
+	return len < 0 || len >= REMOTE_KEY_MAX ? -ENAMETOOLONG : 0;
+}

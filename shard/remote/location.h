@@ -1,0 +1,38 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The name of a dataset that is not a path: s3://BUCKET/PREFIX, https://HOST/PATH or http://HOST/PATH.
+ *
+ * Threads: any; a location belongs to its caller. */
+#ifndef DDPFS_SHARD_REMOTE_LOCATION_H
+#define DDPFS_SHARD_REMOTE_LOCATION_H
+
+#include <stdbool.h>
+
+#include "shard/base/err.h"
+
+enum {
+	REMOTE_NAME_MAX = 2048, /* bytes of a name, NUL included */
+	REMOTE_KEY_MAX = 1025,  /* bytes of a key, NUL included: S3's limit is 1024 */
+};
+
+struct remote_location {
+	char *name;   /* the name without '/' at its end; messages show it; owned */
+	char *origin; /* "https://HOST[:PORT]"; NULL for s3://; owned */
+	char *bucket; /* of s3://, else NULL; owned */
+	char *prefix; /* of keys, without '/' at its ends; "" for a whole bucket; of a http name: decoded; owned */
+};
+
+/* Returns whether a name begins with s3://, https:// or http://, in any letters. */
+bool remote_is_url(const char *name);
+
+/* Takes a name apart.
+ * Returns 0; -EINVAL with a sentence: no host or bucket, a user or password (they would be seen by everybody), a query
+ * or fragment, a component "." or "..", a control character, or too long; -ENOMEM. */
+int remote_location_parse(const char *name, struct base_err *err, struct remote_location *ret_location);
+/* Frees what a location owns. */
+void remote_location_done(struct remote_location *location);
+
+/* Writes the key of an object whose path is relative to the dataset.
+ * Returns 0, or -ENAMETOOLONG. */
+int remote_location_key(const struct remote_location *location, const char *path, char ret_key[REMOTE_KEY_MAX]);
+
+#endif

@@ -1,0 +1,431 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Addresses and signs requests; shard/remote/store.h first. */
+#include "shard/remote/store.h"
+
+#include <errno.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <strings.h>
+#include <time.h>
+
+#include "shard/base/cleanup.h"
+#include "shard/base/clock.h"
+#include "shard/remote/credentials.h"
+#include "shard/remote/sigv4.h"
+#include "shard/remote/uri.h"
+
+enum {
+	RENEW_AGAIN_S = 30, /* after a renewal that failed */
+	ASK_FOR_S = 30,     /* for which remote_store_ask tries again */
+	ASK_PAUSE_MS = 100, /* before its second try; doubles */
+	ASK_PAUSE_MAX_MS = 5000,
+	CODE_MAX = 128, /* bytes of S3's error code */
+};
+
+struct remote_store {
+	struct remote_location location;
+	struct remote_settings settings;
+	char *origin;     /* "https://HOST[:PORT]" that requests go to */
+	const char *host; /* the part of origin behind "//" */
+	char *base_path;  /* of the endpoint, encoded, without '/' at its end; "" mostly */
+	const char *region;
+	bool s3;
+	bool bucket_in_path;
+	bool plain; /* http: bodies are signed */
+
+	pthread_mutex_t lock; /* guards what follows */
+	pthread_cond_t renew_cv;
+	struct remote_credentials *credentials; /* NULL: requests are not signed */
+	uint64_t renewed_ns;                    /* CLOCK_MONOTONIC of these credentials */
+	bool renew, stop;
+	bool thread_runs;
+	pthread_t thread;
+};
+
+/* ---- where ---- */
+
+/* A bucket with a dot has no certificate as a part of a host's name. */
+static bool fits_host(const char *bucket)
+{
+	for (const char *c = bucket; *c; c++)
+		if (!((*c >= 'a' && *c <= 'z') || (*c >= '0' && *c <= '9') || *c == '-'))
+			return false;
+	return strlen(bucket) >= 3 && strlen(bucket) <= 63;
+}
+
+/* Splits an endpoint into origin and base path; with virtual hosts the bucket goes in front of the host. */
+static int use_endpoint(struct remote_store *store, const char *endpoint)
+{
+	const char *host = strstr(endpoint, "://") + 3;
+	size_t host_len = strcspn(host, "/"), path_len = strlen(host + host_len);
+	while (path_len && host[host_len + path_len - 1] == '/')
+		path_len--;
+	bool in_host = !store->bucket_in_path;
+	store->base_path = strndup(host + host_len, path_len);
+	if (asprintf(&store->origin, "%.*s%s%s%.*s", (int)(host - endpoint), endpoint,
+	            in_host ? store->location.bucket : "", in_host ? "." : "", (int)host_len, host) < 0)
+		store->origin = NULL;
+	return store->origin && store->base_path ? 0 : -ENOMEM;
+}
+
+static int use_aws(struct remote_store *store)
+{
+	const char *suffix = strncmp(store->region, "cn-", 3) == 0 ? ".cn" : "";
+	cleanup_free char *endpoint = NULL;
+	if (asprintf(&endpoint, "https://s3.%s.amazonaws.com%s", store->region, suffix) < 0)
+		return -ENOMEM;
+	return use_endpoint(store, endpoint);
+}
+
+static int set_place(struct remote_store *store)
+{
+	if (!store->s3) {
+		store->bucket_in_path = true;
+		return use_endpoint(store, store->location.origin);
+	}
+	const struct remote_settings *settings = &store->settings;
+	store->region = settings->region ? settings->region : "us-east-1";
+	store->bucket_in_path = settings->path_style || (settings->endpoint && !settings->virtual_host) ||
+	                        !fits_host(store->location.bucket);
+	return settings->endpoint ? use_endpoint(store, settings->endpoint) : use_aws(store);
+}
+
+/* ---- credentials ---- */
+
+static time_t now_s(void)
+{
+	return time(NULL);
+}
+
+/* Returns for how many seconds the credentials serve as they are; -1: for ever.  Under lock. */
+static time_t serves_s(const struct remote_store *store)
+{
+	if (!store->credentials || !store->credentials->expires)
+		return -1;
+	time_t left = store->credentials->expires - now_s();
+	/* Short-lived ones are renewed at half of their time. */
+	return left > 2 * REMOTE_RENEW_S ? left - REMOTE_RENEW_S : left / 2;
+}
+
+/* Waits until a renewal is due.  Returns false when the store closes.  Under lock. */
+static bool wait_for_renewal(struct remote_store *store, time_t pause_s)
+{
+	struct timespec until;
+	clock_gettime(CLOCK_MONOTONIC, &until);
+	until.tv_sec += pause_s;
+	while (!store->stop && !store->renew)
+		if (pthread_cond_timedwait(&store->renew_cv, &store->lock, &until) == ETIMEDOUT)
+			break;
+	return !store->stop;
+}
+
+static void *renewer(void *arg)
+{
+	struct remote_store *store = arg;
+	pthread_setname_np(pthread_self(), "credentials");
+	pthread_mutex_lock(&store->lock);
+	time_t pause_s = serves_s(store);
+	while (wait_for_renewal(store, pause_s < 1 ? 1 : pause_s)) {
+		store->renew = true; /* remote_store_renew sees that it has begun */
+		pthread_mutex_unlock(&store->lock);
+		struct remote_credentials *fresh = NULL;
+		int rc = remote_credentials_get(NULL, &fresh);
+		pthread_mutex_lock(&store->lock);
+		store->renew = false;
+		pause_s = RENEW_AGAIN_S;
+		if (rc == 0) {
+			remote_credentials_free(store->credentials);
+			store->credentials = fresh;
+			store->renewed_ns = base_now_ns();
+			pause_s = serves_s(store);
+			pause_s = pause_s < 0 ? 24 * 3600 : pause_s;
+		}
+	}
+	pthread_mutex_unlock(&store->lock);
+	return NULL;
+}
+
+bool remote_store_renew(struct remote_store *store, uint64_t since_ns)
+{
+	pthread_mutex_lock(&store->lock);
+	bool fresh = store->renewed_ns > since_ns;
+	if (!fresh && store->credentials) {
+		if (!store->thread_runs && pthread_create(&store->thread, NULL, renewer, store) == 0)
+			store->thread_runs = true;
+		store->renew = true;
+		pthread_cond_signal(&store->renew_cv);
+		fresh = store->thread_runs;
+	}
+	pthread_mutex_unlock(&store->lock);
+	return fresh;
+}
+
+static int start_credentials(struct remote_store *store, struct base_err *err)
+{
+	if (!store->s3 || store->settings.anonymous)
+		return 0;
+	int rc = remote_credentials_get(err, &store->credentials);
+	if (rc < 0)
+		return rc;
+	store->renewed_ns = base_now_ns();
+	if (store->credentials->expires) {
+		rc = -pthread_create(&store->thread, NULL, renewer, store);
+		store->thread_runs = rc == 0;
+	}
+	return rc < 0 ? base_err_set(err, rc, "no thread can be started to renew credentials") : 0;
+}
+
+/* ---- open, close ---- */
+
+int remote_store_open(const char *name, struct base_err *err, struct remote_store **ret_store)
+{
+	struct remote_store *store = calloc(1, sizeof(*store));
+	if (!store || remote_fetch_init() < 0) {
+		free(store);
+		return base_err_set(err, -ENOMEM, "out of memory");
+	}
+	pthread_condattr_t monotonic;
+	pthread_condattr_init(&monotonic);
+	pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
+	pthread_mutex_init(&store->lock, NULL);
+	pthread_cond_init(&store->renew_cv, &monotonic);
+	pthread_condattr_destroy(&monotonic);
+
+	int rc = remote_location_parse(name, err, &store->location);
+	if (rc == 0) {
+		store->s3 = store->location.bucket != NULL;
+		rc = remote_settings_get(err, &store->settings);
+	}
+	if (rc == 0 && set_place(store) < 0)
+		rc = base_err_set(err, -ENOMEM, "out of memory");
+	if (rc == 0) {
+		store->host = strstr(store->origin, "://") + 3;
+		store->plain = strncasecmp(store->origin, "http://", 7) == 0;
+		rc = start_credentials(store, err);
+	}
+	if (rc < 0) {
+		remote_store_close(store);
+		return rc;
+	}
+	*ret_store = store;
+	return 0;
+}
+
+void remote_store_close(struct remote_store *store)
+{
+	if (!store)
+		return;
+	pthread_mutex_lock(&store->lock);
+	store->stop = true;
+	pthread_cond_signal(&store->renew_cv);
+	pthread_mutex_unlock(&store->lock);
+	if (store->thread_runs)
+		pthread_join(store->thread, NULL);
+	remote_credentials_free(store->credentials);
+	pthread_cond_destroy(&store->renew_cv);
+	pthread_mutex_destroy(&store->lock);
+	remote_settings_done(&store->settings);
+	remote_location_done(&store->location);
+	free(store->origin);
+	free(store->base_path);
+	free(store);
+}
+
+const char *remote_store_name(const struct remote_store *store)
+{
+	return store->location.name;
+}
+
+const struct remote_location *remote_store_location(const struct remote_store *store)
+{
+	return &store->location;
+}
+
+const char *remote_store_ca_bundle(const struct remote_store *store)
+{
+	return store->settings.ca_bundle;
+}
+
+/* ---- requests ---- */
+
+char *remote_store_url(const struct remote_store *store, const char *key)
+{
+	cleanup_free char *path = remote_uri_encode(key ? key : "", key ? strlen(key) : 0, true);
+	char *url = NULL;
+	bool bucket = store->s3 && store->bucket_in_path;
+	if (!path || asprintf(&url, "%s%s%s%s/%s", store->origin, store->base_path, bucket ? "/" : "",
+	                     bucket ? store->location.bucket : "", path) < 0)
+		return NULL;
+	return url;
+}
+
+static int add(struct curl_slist **list, const char *name, const char *value)
+{
+	cleanup_free char *line = NULL;
+	if (asprintf(&line, "%s: %s", name, value) < 0)
+		return -ENOMEM;
+	struct curl_slist *longer = curl_slist_append(*list, line);
+	if (longer)
+		*list = longer;
+	explicit_bzero(line, strlen(line));
+	return longer ? 0 : -ENOMEM;
+}
+
+/* Signs a request, and adds the headers that say so.  Under lock. */
+static int sign(
+        struct remote_store *store, const char *url, const struct remote_request *request, struct curl_slist **list)
+{
+	char date[REMOTE_SIGV4_DATE_SIZE], hash[REMOTE_SIGV4_HASH_SIZE] = REMOTE_SIGV4_EMPTY;
+	char authorization[REMOTE_SIGV4_AUTHORIZATION_MAX];
+	const struct remote_credentials *c = store->credentials;
+	remote_sigv4_date(now_s(), date);
+	if (request->body && !store->plain)
+		snprintf(hash, sizeof(hash), "%s", REMOTE_SIGV4_UNSIGNED);
+	else if (request->body)
+		remote_sigv4_hash(request->body, request->body_len, hash);
+	struct remote_header headers[5] = { { "host", store->host }, { "x-amz-content-sha256", hash },
+		{ "x-amz-date", date } };
+	size_t n = 3;
+	if (c->token[0])
+		headers[n++] = (struct remote_header){ "x-amz-security-token", c->token };
+	if (store->settings.requester_pays)
+		headers[n++] = (struct remote_header){ "x-amz-request-payer", "requester" };
+	int rc = remote_sigv4_sign(&(struct remote_sigv4){ .access_key = c->access_key,
+	                                   .secret_key = c->secret_key,
+	                                   .region = store->region,
+	                                   .service = "s3",
+	                                   .method = request->method,
+	                                   .path = url + strlen(store->origin),
+	                                   .query = request->query,
+	                                   .headers = headers,
+	                                   .n_headers = n,
+	                                   .payload_hash = hash,
+	                                   .date = date },
+	        authorization);
+	for (size_t i = 1; i < n && rc == 0; i++) /* libcurl sends host itself */
+		rc = add(list, headers[i].name, headers[i].value);
+	return rc == 0 ? add(list, "Authorization", authorization) : rc;
+}
+
+int remote_store_headers(struct remote_store *store, const char *url, const struct remote_request *request,
+        struct curl_slist **ret_headers)
+{
+	/* libcurl would wait a second for "100 Continue" before each body. */
+	struct curl_slist *list = curl_slist_append(NULL, "Expect:");
+	int rc = list ? 0 : -ENOMEM;
+	for (size_t i = 0; rc == 0 && request->headers && request->headers[i]; i++) {
+		struct curl_slist *longer = curl_slist_append(list, request->headers[i]);
+		rc = longer ? 0 : -ENOMEM;
+	}
+	pthread_mutex_lock(&store->lock);
+	if (rc == 0 && store->credentials)
+		rc = sign(store, url, request, &list);
+	else if (rc == 0 && store->s3 && store->settings.requester_pays)
+		rc = add(&list, "x-amz-request-payer", "requester");
+	pthread_mutex_unlock(&store->lock);
+	if (rc < 0) {
+		curl_slist_free_all(list);
+		return rc;
+	}
+	*ret_headers = list;
+	return 0;
+}
+
+/* ---- ask ---- */
+
+static bool worth_another_try(int rc, long status)
+{
+	if (rc == 0)
+		return status == 429 || status == 408 || (status >= 500 && status != 501);
+	return rc == -ETIMEDOUT || rc == -ECONNREFUSED || rc == -EHOSTUNREACH || rc == -EIO;
+}
+
+static int ask_once(struct remote_store *store, const struct remote_request *request, unsigned timeout_s,
+        struct base_err *err, struct remote_answer *ret_answer)
+{
+	cleanup_free char *url = remote_store_url(store, request->key);
+	cleanup_free char *whole = NULL;
+	struct curl_slist *list = NULL;
+	if (!url ||
+	        asprintf(&whole, "%s%s%s", url, request->query ? "?" : "", request->query ? request->query : "") < 0)
+		return base_err_set(err, -ENOMEM, "out of memory");
+	int rc = remote_store_headers(store, url, request, &list);
+	if (rc < 0)
+		return base_err_set(
+		        err, rc, "%s: the request cannot be signed: %s", store->location.name, base_err_str(rc));
+	rc = remote_fetch(&(struct remote_fetch){ .method = request->method,
+	                          .url = whole,
+	                          .headers = list,
+	                          .body = request->body,
+	                          .body_len = request->body_len,
+	                          .timeout_s = (long)timeout_s,
+	                          .ca_bundle = store->settings.ca_bundle },
+	        err, ret_answer);
+	curl_slist_free_all(list);
+	return rc;
+}
+
+int remote_store_ask(struct remote_store *store, const struct remote_request *request, unsigned timeout_s,
+        struct base_err *err, struct remote_answer *ret_answer)
+{
+	const uint64_t end_ns = base_now_ns() + (uint64_t)ASK_FOR_S * 1000000000;
+	unsigned pause_ms = ASK_PAUSE_MS;
+	for (;;) {
+		struct remote_answer answer;
+		int rc = ask_once(store, request, timeout_s, err, &answer);
+		if (!worth_another_try(rc, rc == 0 ? answer.status : 0) || base_now_ns() > end_ns) {
+			if (rc == 0)
+				*ret_answer = answer;
+			return rc;
+		}
+		if (rc == 0)
+			remote_answer_done(&answer);
+		struct timespec pause = { .tv_sec = pause_ms / 1000, .tv_nsec = (long)(pause_ms % 1000) * 1000000 };
+		nanosleep(&pause, NULL);
+		pause_ms = pause_ms * 2 < ASK_PAUSE_MAX_MS ? pause_ms * 2 : ASK_PAUSE_MAX_MS;
+	}
+}
+
+/* ---- refusals ---- */
+
+/* Copies S3's error code, as "NoSuchBucket", out of the XML. */
+static void error_code(const struct remote_answer *answer, char code[CODE_MAX])
+{
+	const char *at = answer->body ? strstr(answer->body, "<Code>") : NULL;
+	code[0] = 0;
+	if (at)
+		snprintf(code, CODE_MAX, "%.*s", (int)strcspn(at + 6, "<"), at + 6);
+}
+
+int remote_store_refusal(
+        const struct remote_store *store, const char *key, const struct remote_answer *answer, struct base_err *err)
+{
+	char code[CODE_MAX], what[512], quoted[512];
+	error_code(answer, code);
+	base_err_quote(key ? key : "", quoted, sizeof(quoted));
+	snprintf(what, sizeof(what), "%s", key ? quoted : "the bucket");
+	const char *name = store->s3 ? store->location.bucket : store->origin;
+	if (answer->region[0] && store->s3 && strcmp(answer->region, store->region) != 0)
+		return base_err_set(err, -EREMCHG,
+		        "%s: the bucket is in region '%s', and requests go to '%s'; set AWS_REGION=%s",
+		        store->location.name, answer->region, store->region, answer->region);
+	if (strcmp(code, "NoSuchBucket") == 0)
+		return base_err_set(err, -ENOENT, "%s: there is no bucket '%s'", store->location.name, name);
+	switch (answer->status) {
+	case 404:
+	case 410:
+		return base_err_set(err, -ENOENT, "%s: there is no object '%s'", store->location.name, what);
+	case 401:
+	case 403:
+		return base_err_set(err, -EACCES, "%s: the store refuses access to '%s'%s%s%s", store->location.name,
+		        what, *code ? " (" : "", code, *code ? ")" : "");
+	case 412:
+	case 416:
+		return base_err_set(err, -ESTALE, "%s: '%s' was replaced", store->location.name, what);
+	default:
+		return base_err_set(err, -EIO, "%s: the store answers with status %ld%s%s for '%s'",
+		        store->location.name, answer->status, *code ? " " : "", code, what);
+	}
+}

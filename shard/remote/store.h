@@ -1,0 +1,70 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* A store: where the objects of one dataset are, and how requests to them are addressed and signed.
+ *
+ * An S3 store signs each request, unless it is anonymous.  Credentials that expire are renewed by a thread of the store,
+ * REMOTE_RENEW_S before.  If that fails, it tries again every 30 s.
+ *
+ * Addresses (docs.aws.amazon.com/AmazonS3/latest/userguide/VirtualHosting.html): at AWS the bucket is in the host's name
+ * if TLS certificates cover it (no '.' in the bucket); with an endpoint of one's own it is in the path.
+ *
+ * Threads: any thread may call all functions at any time, except remote_store_close, which is the last call. */
+#ifndef DDPFS_SHARD_REMOTE_STORE_H
+#define DDPFS_SHARD_REMOTE_STORE_H
+
+#include <curl/curl.h>
+#include <stdint.h>
+
+#include "shard/base/err.h"
+#include "shard/remote/fetch.h"
+#include "shard/remote/location.h"
+
+struct remote_store; /* opaque */
+
+/* Opens the store of a dataset's name (shard/remote/location.h).  Finds settings and credentials; sends no request to
+ * the store.
+ * Returns 0, or with a sentence: -EINVAL: the name or a setting is wrong; errors of remote_credentials_get; -ENOMEM. */
+int remote_store_open(const char *name, struct base_err *err, struct remote_store **ret_store);
+/* Closes a store; NULL is allowed.  Waits for a renewal that is under way. */
+void remote_store_close(struct remote_store *store);
+
+/* Returns the name without '/' at its end. */
+const char *remote_store_name(const struct remote_store *store);
+const struct remote_location *remote_store_location(const struct remote_store *store);
+/* Returns the file of certificates, or NULL for the system's. */
+const char *remote_store_ca_bundle(const struct remote_store *store);
+
+struct remote_request {
+	const char *method; /* "GET", ... */
+	const char *key;    /* of the object; NULL: the bucket itself (S3 only) */
+	const char *query;  /* encoded, without '?'; NULL: none */
+	/* Further headers, "Name: value"; they are not signed.  Ends with NULL; NULL: none. */
+	const char *const *headers;
+	const void *body; /* signed over plain http; NULL: none */
+	size_t body_len;  /* bytes */
+};
+
+/* Returns the URL of an object, without a query.  The caller frees it; NULL: out of memory. */
+char *remote_store_url(const struct remote_store *store, const char *key);
+
+/* Makes the headers of a request, signed with the credentials of now.  url: of remote_store_url, for the same key.
+ * *ret_headers: for curl_slist_free_all.
+ * Returns 0; -ENOMEM; -EINVAL: a field is too long. */
+int remote_store_headers(struct remote_store *store, const char *url, const struct remote_request *request,
+        struct curl_slist **ret_headers);
+
+/* Sends a request and waits for the answer; tries again after errors of the connection, 429 and 5xx, with growing
+ * pauses, for 30 s.  timeout_s: for one try.
+ * Returns 0 (whatever the status is), or an error of remote_fetch. */
+int remote_store_ask(struct remote_store *store, const struct remote_request *request, unsigned timeout_s,
+        struct base_err *err, struct remote_answer *ret_answer);
+
+/* Says that the store refused the credentials (ExpiredToken and the like), so that they are renewed now.
+ * Returns true if there are other credentials since `since_ns` (CLOCK_MONOTONIC), or a renewal has begun. */
+bool remote_store_renew(struct remote_store *store, uint64_t since_ns);
+
+/* Writes the sentence for a status of 300 or more: the object's name, the store's reason, the next step.
+ * Returns -ENOENT (404), -EACCES (401, 403), -ESTALE (412), -EREMCHG (another region), or -EIO. */
+int remote_store_refusal(
+        const struct remote_store *store, const char *key, const struct remote_answer *answer, struct base_err *err);
+
+#endif
