@@ -175,6 +175,8 @@ static bool leave_direct(struct prefetch *p, struct prefetch_read *read)
 /* Returns true when the read must be tried again. */
 static bool retry_error(struct prefetch *p, struct prefetch_read *read, int rc)
 {
+	if (prefetch_files_object(p->files, read->slot)->remote)
+		return false; /* the backend has tried for long */
 	if (rc == -EAGAIN || rc == -EINTR)
 		return ++read->tries < PREFETCH_TRIES_MAX;
 	if (rc == -EINVAL)
@@ -364,14 +366,9 @@ static bool prepare_sleep(struct prefetch *p, bool drained, bool *ret_exit)
 	return true;
 }
 
-static int engine_init(struct prefetch *p)
+/* Makes the table of shards, when there is a backend (rc 0). */
+static int engine_start_io(struct prefetch *p, int rc, uint32_t limit)
 {
-	int rc = -ENOSYS;
-	uint32_t limit = prefetch_files_limit();
-	if (!p->options.threads)
-		rc = prefetch_io_uring(limit, cache_arena_of(p->cache), &p->io);
-	if (rc < 0) /* forbidden by seccomp, unknown to the kernel, or no memory to lock: threads always work */
-		rc = prefetch_io_threads(&p->io);
 	if (rc < 0)
 		return rc;
 	rc = prefetch_files_new(p->source, p->io, limit, &p->files);
@@ -380,6 +377,20 @@ static int engine_init(struct prefetch *p)
 		p->io = NULL;
 	}
 	return rc;
+}
+
+static int engine_init(struct prefetch *p)
+{
+	int rc = -ENOSYS;
+	uint32_t limit = prefetch_files_limit();
+	struct remote_store *store = shard_index_store(p->options.index);
+	if (store && !p->options.source)
+		return engine_start_io(p, prefetch_io_http(store, p->options.timeout_ns, &p->io), limit);
+	if (!p->options.threads)
+		rc = prefetch_io_uring(limit, cache_arena_of(p->cache), &p->io);
+	if (rc < 0) /* forbidden by seccomp, unknown to the kernel, or no memory to lock: threads always work */
+		rc = prefetch_io_threads(&p->io);
+	return engine_start_io(p, rc, limit);
 }
 
 /* Asks for the shortest time slices.  The engine thread wakes often and runs for microseconds, while a device waits

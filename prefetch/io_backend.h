@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* How the engine reads: io_uring, or pread threads where io_uring is forbidden or unknown.
+/* How the engine reads: io_uring, or pread threads where io_uring is forbidden or unknown; HTTP for a store.
  *
  * Threads: one owner (the engine thread) calls all functions.  Any thread may call prefetch_io_wake. */
 #ifndef DDPFS_PREFETCH_IO_BACKEND_H
@@ -10,6 +10,7 @@
 
 #include "cache/arena.h"
 #include "prefetch/source.h"
+#include "shard/remote/client.h"
 
 enum {
 	PREFETCH_OPS_MAX = 512,   /* operations in flight */
@@ -36,6 +37,7 @@ struct prefetch_io_ops {
 	void (*wait)(struct prefetch_io_backend *io, int64_t timeout_ns, struct prefetch_op **ret_done);
 	void (*wake)(struct prefetch_io_backend *io);
 	void (*set_file)(struct prefetch_io_backend *io, uint32_t slot, int fd);
+	void (*cancel)(struct prefetch_io_backend *io); /* NULL: its reads end soon by themselves */
 	void (*free)(struct prefetch_io_backend *io);
 };
 
@@ -51,6 +53,13 @@ struct prefetch_io_backend {
 int prefetch_io_uring(uint32_t files, const struct cache_arena *arena, struct prefetch_io_backend **ret_io);
 /* Makes a backend of pread threads.  Returns 0, -ENOMEM or -EAGAIN (no thread can be started). */
 int prefetch_io_threads(struct prefetch_io_backend **ret_io);
+
+/* Makes a backend for objects of a store (shard/remote/client.h).  store: not owned, outlives the backend.  timeout_ns:
+ * how long a read waits for a store that does not answer; 0: the default.
+ * Returns 0, -ENOMEM or -EAGAIN. */
+int prefetch_io_http(struct remote_store *store, uint64_t timeout_ns, struct prefetch_io_backend **ret_io);
+/* Reads what the client of that backend counts.  Any thread. */
+void prefetch_io_http_stats(struct prefetch_io_backend *io, struct remote_stats *ret_stats);
 
 /* Submits a read.  It may reach the kernel only at the next prefetch_io_wait.  At most PREFETCH_OPS_MAX reads may be
  * submitted and not returned yet. */
@@ -76,6 +85,13 @@ static inline void prefetch_io_wake(struct prefetch_io_backend *io)
 static inline void prefetch_io_set_file(struct prefetch_io_backend *io, uint32_t slot, int fd)
 {
 	io->ops->set_file(io, slot, fd);
+}
+
+/* Ends all reads in flight, and all that are submitted later, with -ECANCELED, if they could wait for long. */
+static inline void prefetch_io_cancel(struct prefetch_io_backend *io)
+{
+	if (io->ops->cancel)
+		io->ops->cancel(io);
 }
 
 /* Frees a backend; no read may be in flight.  NULL is fine. */

@@ -42,6 +42,7 @@ static void stop_engine(struct prefetch *p)
 	p->locked.stopping = true;
 	prefetch_engine_step(p, PREFETCH_WORK);
 	prefetch_unlock(p);
+	prefetch_io_cancel(p->io);
 	pthread_join(p->engine_thread, NULL);
 }
 
@@ -115,8 +116,13 @@ int prefetch_new(const struct prefetch_options *options, struct base_err *err, s
 		return rc;
 	}
 	p->source = options->source;
-	if (!p->source)
+	if (!p->source && shard_index_store(options->index)) {
+		rc = prefetch_source_remote(options->index, &p->source);
+		if (rc < 0)
+			base_err_set(err, rc, "out of memory");
+	} else if (!p->source) {
 		rc = prefetch_source_local(options->index, options->io, err, &p->source);
+	}
 	if (rc == 0 && (rc = start_threads(p)) < 0)
 		base_err_set(err, rc, "cannot set up reading: %s", base_err_str(rc));
 	if (rc == 0) {
@@ -365,4 +371,12 @@ void prefetch_stats_get(struct prefetch *p, struct prefetch_stats *ret_stats)
 		.direct = atomic_load_explicit(&p->figures.direct, memory_order_relaxed),
 		.shared = atomic_load_explicit(&p->schedule.shared, memory_order_relaxed),
 	};
+}
+
+bool prefetch_remote_stats(struct prefetch *p, struct remote_stats *ret_stats)
+{
+	if (!shard_index_store(p->options.index) || p->options.source)
+		return false;
+	prefetch_io_http_stats(p->io, ret_stats);
+	return true;
 }

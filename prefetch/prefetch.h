@@ -48,6 +48,8 @@ struct prefetch_options {
 	 * it up to date.  It outlives the engine.  NULL: the sink holds nothing. */
 	uint64_t *resident;
 	bool threads; /* pread threads even if io_uring is allowed */
+	/* How long a read of a dataset in a store waits while the store does not answer; 0: REMOTE_TIMEOUT_DEFAULT_S. */
+	uint64_t timeout_ns;
 };
 
 /* Opens the source and starts the threads.  Shards are opened when they are first read, and a bounded number stays
@@ -149,6 +151,10 @@ struct prefetch_stats {
 	bool shared; /* prefetch_share took effect */
 };
 void prefetch_stats_get(struct prefetch *prefetch, struct prefetch_stats *ret_stats);
+
+struct remote_stats; /* shard/remote/client.h */
+/* Reads the counters of the client of a store.  Returns false: the dataset is on a disk. */
+bool prefetch_remote_stats(struct prefetch *prefetch, struct remote_stats *ret_stats);
 
 /* Returns true when nothing is being read, delivered, announced or dropped, and nothing will be until a demand, a
  * hint or a trainer's use comes. */

@@ -24,13 +24,15 @@ enum prefetch_io { PREFETCH_IO_AUTO, PREFETCH_IO_DIRECT, PREFETCH_IO_BUFFERED };
 enum { PREFETCH_ALIGN_MAX = 65536 }; /* bytes; a device that needs more is read through the page cache */
 
 struct prefetch_object {
-	int fd;         /* -1 once closed */
-	uint32_t align; /* offset and length of a read are multiples of it; a power of two; 1: any */
-	bool direct;    /* reads use O_DIRECT */
-	void *data;     /* private to the source */
+	int fd;                       /* -1 once closed, and for an object of a store */
+	uint32_t align;               /* offset and length of a read are multiples of it; a power of two; 1: any */
+	bool direct;                  /* reads use O_DIRECT */
+	struct remote_object *remote; /* of a store; NULL: a local file.  Errors of its reads are final */
+	void *data;                   /* private to the source */
 };
 
 struct prefetch_source;
+struct remote_object; /* shard/remote/client.h */
 
 struct prefetch_source_ops {
 	/* Opens shard number `shard` and checks that it is the one that the index describes.
@@ -54,6 +56,11 @@ struct prefetch_source_ops {
 struct prefetch_source {
 	const struct prefetch_source_ops *ops;
 };
+
+/* Makes a source of objects, for an index whose dataset is in a store (shard_index_store).  index: not owned, outlives
+ * the source.  Shards are opened without a request; the first answer tells whether their size is that of the index.
+ * Returns 0 or -ENOMEM. */
+int prefetch_source_remote(const struct shard_index *index, struct prefetch_source **ret_source);
 
 /* Makes a source of local files.  The paths of shards are relative to the dataset's directory.  index: not owned,
  * outlives the source.

@@ -15,6 +15,8 @@
 
 #include "shard/base/cleanup.h"
 #include "shard/index_private.h"
+#include "shard/remote/index_copy.h"
+#include "shard/remote/store.h"
 #include "shard/unfinished.h"
 
 static bool bit_get(const _Atomic uint64_t *bits, uint64_t i)
@@ -380,13 +382,35 @@ static int locate(const char *dataset, struct base_err *err, struct shard_index 
 	return 0;
 }
 
+/* The same for a dataset in a store. */
+static int locate_remote(const char *dataset, struct base_err *err, struct shard_index *index, int *ret_fd)
+{
+	cleanup_free char *name = strdup(dataset);
+	if (!name)
+		return base_err_set(err, -ENOMEM, "out of memory");
+	size_t len = strlen(name);
+	const char *object = SHARD_INDEX_NAME;
+	char *slash = strrchr(name, '/');
+	if (len > 6 && strcmp(name + len - 6, ".ddpfs") == 0 && slash && slash[-1] != '/') { /* the index itself */
+		*slash = 0;
+		object = slash + 1;
+	}
+	int rc = remote_store_open(name, err, &index->store);
+	if (rc == 0)
+		rc = remote_index_open(index->store, object, err, &index->path, ret_fd);
+	if (rc < 0)
+		return rc;
+	index->dataset = strdup(remote_store_name(index->store));
+	return index->dataset ? 0 : base_err_set(err, -ENOMEM, "out of memory");
+}
+
 int shard_index_open(const char *dataset, struct base_err *err, struct shard_index **ret_index)
 {
 	struct shard_index *index = calloc(1, sizeof *index);
 	if (!index)
 		return base_err_set(err, -ENOMEM, "out of memory");
 	cleanup_close int fd = -1;
-	int r = locate(dataset, err, index, &fd);
+	int r = remote_is_url(dataset) ? locate_remote(dataset, err, index, &fd) : locate(dataset, err, index, &fd);
 	if (r == 0)
 		r = map_file(index, &fd, err);
 	if (r < 0) {
@@ -409,6 +433,7 @@ void shard_index_close(struct shard_index *index)
 		free(atomic_load(&index->l0[i]));
 	free((void *)(uintptr_t)index->l0);
 	free((void *)(uintptr_t)index->block_ok);
+	remote_store_close(index->store);
 	free(index->path);
 	free(index->dataset);
 	free(index);
@@ -422,6 +447,16 @@ const struct shard_info *shard_index_info(const struct shard_index *index)
 const char *shard_index_dataset(const struct shard_index *index)
 {
 	return index->dataset;
+}
+
+struct remote_store *shard_index_store(const struct shard_index *index)
+{
+	return index->store;
+}
+
+const char *shard_index_path(const struct shard_index *index)
+{
+	return index->path;
 }
 
 void shard_index_release_pages(const struct shard_index *index)

@@ -24,7 +24,8 @@
 #include "shard/base/err.h"
 #include "shard/format.h"
 
-struct shard_index; /* opaque */
+struct shard_index;  /* opaque */
+struct remote_store; /* shard/remote/store.h */
 
 /* Facts about the whole dataset, copied at open. */
 struct shard_info {
@@ -92,10 +93,12 @@ struct shard_shard {
 	"restore index.ddpfs from a copy, or make it anew with 'mkshard index' and the --group and --common of "       \
 	"the first time; damage in the shards can then no longer be found"
 
-/* Opens DATASET/index.ddpfs.  `dataset` is the directory, or the index file itself.
+/* Opens DATASET/index.ddpfs.  `dataset` is the directory, or the index file itself.  Or it is the name of a dataset in a
+ * store (shard/remote/location.h); then a copy of the index is fetched to this host if there is none, which needs
+ * connections and writes a file.
  * Returns 0 or an error with a sentence in err: -ENOENT: no index there, or an unfinished packing; -EACCES: no
  * permission; -EPROTONOSUPPORT: unknown format version or feature; -EUCLEAN: not an index, or truncated; -EBADMSG:
- * damaged header or L1; -ENOMEM; errors of stat(2), open(2) and mmap(2). */
+ * damaged header or L1; -ENOMEM; errors of stat(2), open(2) and mmap(2), of remote_store_open and remote_index_open. */
 int shard_index_open(const char *dataset, struct base_err *err, struct shard_index **ret_index);
 /* Closes an index.  NULL is allowed. */
 void shard_index_close(struct shard_index *index);
@@ -127,8 +130,12 @@ int shard_index_explain(const struct shard_index *index, struct base_err *err);
 bool shard_index_fault(const void *address);
 
 const struct shard_info *shard_index_info(const struct shard_index *index);
-/* Returns the absolute path of the directory of the dataset. */
+/* Returns the absolute path of the directory of the dataset, or its name in a store, without '/' at its end. */
 const char *shard_index_dataset(const struct shard_index *index);
+/* Returns the store in which the dataset lies, or NULL: it is on a disk.  Valid until close. */
+struct remote_store *shard_index_store(const struct shard_index *index);
+/* Returns the path of the index file, or of its copy on this host, quoted for messages. */
+const char *shard_index_path(const struct shard_index *index);
 
 /* Four functions that read a record by its id.  Each returns 0; -EINVAL: no such id; or an accessor's error. */
 int shard_index_file(const struct shard_index *index, uint32_t file, struct shard_file *ret_file);

@@ -18,12 +18,13 @@ struct shard_index {
 	const uint8_t *map;         /* the bytes of the index */
 	uint8_t *mapping;           /* the same, if shard_index_open mapped them; else NULL */
 	size_t mapping_bytes;
-	char *path;            /* of the index file, quoted for messages; owned */
-	char *dataset;         /* absolute path of its directory; owned */
-	uint64_t n_big;        /* entries of BIG */
-	uint64_t n_block_sums; /* entries of BLOCK_SUMS */
-	uint64_t n_members;    /* entries of MEMBERS */
-	uint64_t *l1;          /* a verified copy; owned */
+	char *path;                 /* of the index file, quoted for messages; owned */
+	char *dataset;              /* absolute path of its directory, or its name in a store; owned */
+	struct remote_store *store; /* of a dataset in a store; else NULL; owned */
+	uint64_t n_big;             /* entries of BIG */
+	uint64_t n_block_sums;      /* entries of BLOCK_SUMS */
+	uint64_t n_members;         /* entries of MEMBERS */
+	uint64_t *l1;               /* a verified copy; owned */
 	/* A verified copy of each part of L0 (64 KiB), made before its first use, else NULL; owned.  A piece is never
 	 * compared with sums in the file, because these may change with it. */
 	_Atomic(uint64_t *) *l0;

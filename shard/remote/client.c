@@ -80,7 +80,7 @@ struct remote_client {
 	pthread_cond_t done_cv;
 	struct remote_read *submitted, **submitted_tail;
 	struct remote_read *done, **done_tail;
-	bool woken, stop;
+	bool woken, stop, cancelled;
 	struct remote_stats stats;
 };
 
@@ -539,6 +539,28 @@ static uint64_t look_at_slow(struct remote_client *c, uint64_t now)
 
 /* ---- the thread ---- */
 
+/* Ends the reads of a list that is linked by queued_next. */
+static void cancel_list(struct remote_client *c, struct remote_read *read)
+{
+	for (struct remote_read *next; read; read = next) {
+		next = read->queued_next;
+		finish_read(c, read, -ECANCELED);
+	}
+}
+
+static void cancel_all(struct remote_client *c)
+{
+	while (!TAILQ_EMPTY(&c->running)) {
+		struct remote_read *read = TAILQ_FIRST(&c->running)->read;
+		end_transfers(c, read);
+		finish_read(c, read, -ECANCELED);
+	}
+	cancel_list(c, c->paused);
+	cancel_list(c, c->ready);
+	c->paused = c->ready = NULL;
+	c->ready_tail = &c->ready;
+}
+
 /* Begins transfers for what is ready, and for what is due again.  Returns when the next one is due. */
 static uint64_t start_reads(struct remote_client *c, uint64_t now)
 {
@@ -565,6 +587,7 @@ static uint64_t start_reads(struct remote_client *c, uint64_t now)
 	return next;
 }
 
+/* Takes in what was submitted.  Returns false when the thread ends. */
 static bool take_submitted(struct remote_client *c)
 {
 	uint64_t now = base_now_ns();
@@ -572,7 +595,7 @@ static bool take_submitted(struct remote_client *c)
 	struct remote_read *read = c->submitted;
 	c->submitted = NULL;
 	c->submitted_tail = &c->submitted;
-	bool stop = c->stop;
+	bool stop = c->stop, cancelled = c->cancelled;
 	c->stats.running = c->n_running;
 	c->stats.limit = c->limit;
 	c->stats.first_byte_p50_ns = c->latency.p50_ns;
@@ -588,6 +611,8 @@ static bool take_submitted(struct remote_client *c)
 		make_ready(c, read);
 		read = next;
 	}
+	if (cancelled)
+		cancel_all(c);
 	return !stop;
 }
 
@@ -719,6 +744,14 @@ void remote_client_wait(struct remote_client *c, int64_t timeout_ns, struct remo
 	c->done = NULL;
 	c->done_tail = &c->done;
 	pthread_mutex_unlock(&c->lock);
+}
+
+void remote_client_cancel(struct remote_client *c)
+{
+	pthread_mutex_lock(&c->lock);
+	c->cancelled = true;
+	pthread_mutex_unlock(&c->lock);
+	curl_multi_wakeup(c->multi);
 }
 
 void remote_client_wake(struct remote_client *c)

@@ -1,0 +1,284 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Fetches an index to the local disk; shard/remote/index_copy.h first. */
+#include "shard/remote/index_copy.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <unistd.h>
+#include <xxhash.h>
+
+#include "shard/base/cleanup.h"
+#include "shard/base/io.h"
+#include "shard/base/log.h"
+#include "shard/remote/client.h"
+
+enum {
+	CHUNK_BYTES = 4 << 20, /* of one request */
+	CHUNKS = 8,            /* at the same time */
+	HEAD_TIMEOUT_S = 20,
+	FETCH_TIMEOUT_S = 60, /* without a byte */
+};
+
+/* ---- where ---- */
+
+static bool is_absolute(const char *path)
+{
+	return path && path[0] == '/';
+}
+
+static char *directory(void)
+{
+	const char *set = getenv("DDPFS_INDEX_DIR"), *cache = getenv("XDG_CACHE_HOME"), *home = getenv("HOME");
+	char *path = NULL;
+	int rc;
+	if (is_absolute(set))
+		return strdup(set);
+	if (geteuid() == 0)
+		return strdup("/var/cache/ddpfs");
+	if (is_absolute(cache))
+		rc = asprintf(&path, "%s/ddpfs", cache);
+	else if (is_absolute(home))
+		rc = asprintf(&path, "%s/.cache/ddpfs", home);
+	else
+		rc = asprintf(&path, "/tmp/ddpfs-%u", geteuid());
+	return rc < 0 ? NULL : path;
+}
+
+/* Makes the directory and its parent.  Nobody else may be able to write there. */
+static int make_directory(char *path, struct base_err *err)
+{
+	struct stat st;
+	char *slash = strrchr(path, '/');
+	if (slash && slash != path) {
+		*slash = 0;
+		mkdir(path, 0700); /* an error shows at the next call */
+		*slash = '/';
+	}
+	if (mkdir(path, 0700) < 0 && errno != EEXIST)
+		return base_err_set(err, -errno,
+		        "'%s': cannot make the directory for copies of indexes: %s; set "
+		        "DDPFS_INDEX_DIR",
+		        path, base_err_str(-errno));
+	if (stat(path, &st) < 0 || st.st_uid != geteuid() || (st.st_mode & 022))
+		return base_err_set(err, -EACCES,
+		        "'%s': copies of indexes go there, so it must belong to the user and nobody else may write; "
+		        "set "
+		        "DDPFS_INDEX_DIR",
+		        path);
+	return 0;
+}
+
+static uint64_t hash_text(const char *text, uint64_t seed)
+{
+	return XXH3_64bits_withSeed(text, strlen(text), seed);
+}
+
+/* Writes the first part of the copies' names. */
+static void name_of(const struct remote_store *store, const char *object, char room[32])
+{
+	snprintf(room, 32, "%016" PRIx64 "-", hash_text(object, hash_text(remote_store_name(store), 0)));
+}
+
+/* ---- fetch ---- */
+
+static int write_done(int fd, const struct remote_read *reads, struct remote_read *done, struct base_err *err)
+{
+	(void)reads;
+	if (done->res < 0)
+		return base_err_set(
+		        err, done->res, "%s: the index does not come: %s", done->object->key, base_err_str(done->res));
+	int rc = base_pwrite_full(fd, done->data, done->len, done->offset);
+	return rc < 0 ? base_err_set(err, rc, "the local copy of the index: %s", base_err_str(rc)) : 0;
+}
+
+/* Copies an object of `size` bytes into a file, CHUNKS ranges at the same time. */
+static int copy(struct remote_client *client, struct remote_object *object, uint64_t size, int fd, struct base_err *err)
+{
+	cleanup_free uint8_t *room = malloc((size_t)CHUNKS * CHUNK_BYTES);
+	struct remote_read reads[CHUNKS];
+	uint64_t next = 0;
+	unsigned running = 0;
+	int rc = room ? 0 : base_err_set(err, -ENOMEM, "out of memory");
+	for (unsigned i = 0; i < CHUNKS && room; i++) {
+		reads[i] = (struct remote_read){ .object = object, .data = room + (size_t)i * CHUNK_BYTES };
+		reads[i].res = 1; /* it rests */
+	}
+	while (rc == 0 || running) {
+		for (unsigned i = 0; i < CHUNKS && rc == 0; i++) {
+			if (reads[i].res == 0 || next == size)
+				continue;
+			reads[i].offset = next;
+			reads[i].len = (uint32_t)(size - next < CHUNK_BYTES ? size - next : CHUNK_BYTES);
+			reads[i].res = 0;
+			next += reads[i].len;
+			running++;
+			remote_client_submit(client, &reads[i]);
+		}
+		if (!running)
+			break;
+		struct remote_read *done;
+		remote_client_wait(client, -1, &done);
+		for (struct remote_read *following; done; done = following) {
+			following = done->next;
+			running--;
+			int one = write_done(fd, reads, done, err);
+			rc = rc < 0 ? rc : one;
+			done->res = 1;
+		}
+	}
+	return rc;
+}
+
+static int fetch(
+        struct remote_store *store, const char *object, const struct remote_answer *head, int fd, struct base_err *err)
+{
+	struct remote_client *client = NULL;
+	struct remote_object *made = NULL;
+	int rc = remote_client_new(store, (uint64_t)FETCH_TIMEOUT_S * 1000000000, &client);
+	if (rc == 0)
+		rc = remote_object_new(store, object, head->size, &made);
+	if (rc < 0)
+		base_err_set(err, rc, "%s: cannot fetch the index: %s", remote_store_name(store), base_err_str(rc));
+	if (rc == 0) {
+		memcpy(made->etag, head->etag, sizeof(made->etag));
+		memcpy(made->modified, head->modified, sizeof(made->modified));
+		rc = copy(client, made, head->size, fd, err);
+	}
+	remote_client_free(client);
+	remote_object_free(made);
+	return rc;
+}
+
+/* ---- copies ---- */
+
+static int open_locked(const char *path, int *ret_fd)
+{
+	cleanup_close int fd = open(path, O_RDONLY | O_CLOEXEC | O_NOFOLLOW);
+	if (fd < 0)
+		return -errno;
+	if (flock(fd, LOCK_SH | LOCK_NB) < 0)
+		return -errno;
+	*ret_fd = steal_fd(&fd);
+	return 0;
+}
+
+/* Removes the copies of a name that nobody has open, but for one. */
+static void remove_others(const char *dir, const char *name, const char *keep)
+{
+	cleanup_closedir DIR *d = opendir(dir);
+	struct dirent *entry;
+	while (d && (entry = readdir(d))) {
+		if (strncmp(entry->d_name, name, strlen(name)) != 0 || strcmp(entry->d_name, keep) == 0)
+			continue;
+		cleanup_close int fd = openat(dirfd(d), entry->d_name, O_RDONLY | O_CLOEXEC | O_NOFOLLOW);
+		if (fd >= 0 && flock(fd, LOCK_EX | LOCK_NB) == 0)
+			unlinkat(dirfd(d), entry->d_name, 0);
+	}
+}
+
+/* Finds the latest copy of a name.  Returns its path, or NULL. */
+static char *latest(const char *dir, const char *name)
+{
+	cleanup_closedir DIR *d = opendir(dir);
+	struct dirent *entry;
+	struct timespec best = { 0 };
+	char *path = NULL;
+	while (d && (entry = readdir(d))) {
+		struct stat st;
+		size_t len = strlen(entry->d_name);
+		if (strncmp(entry->d_name, name, strlen(name)) != 0 || len < 6 ||
+		        strcmp(entry->d_name + len - 6, ".index") != 0 || fstatat(dirfd(d), entry->d_name, &st, 0) < 0)
+			continue;
+		if (path && (st.st_mtim.tv_sec < best.tv_sec ||
+		                    (st.st_mtim.tv_sec == best.tv_sec && st.st_mtim.tv_nsec < best.tv_nsec)))
+			continue;
+		free(path);
+		path = NULL;
+		best = st.st_mtim;
+		if (asprintf(&path, "%s/%s", dir, entry->d_name) < 0)
+			path = NULL;
+	}
+	return path;
+}
+
+static int make_copy(struct remote_store *store, const char *object, const struct remote_answer *head, const char *path,
+        struct base_err *err)
+{
+	cleanup_free char *temp = NULL;
+	cleanup_close int fd = -1;
+	int rc = base_temp_open(path, 0600, &temp, &fd);
+	if (rc < 0)
+		return base_err_set(
+		        err, rc, "'%s': cannot make the local copy of the index: %s", path, base_err_str(rc));
+	rc = fetch(store, object, head, fd, err);
+	if (rc == 0 && rename(temp, path) < 0)
+		rc = base_err_set(err, -errno, "'%s': %s", path, base_err_str(-errno));
+	if (rc < 0)
+		unlink(temp);
+	return rc;
+}
+
+/* The store did not answer; err has its sentence.  Takes what is there. */
+static int take_latest(const char *dir, const char *name, int rc, struct base_err *err, char **ret_path, int *ret_fd)
+{
+	cleanup_free char *path = latest(dir, name);
+	if (!path || open_locked(path, ret_fd) < 0)
+		return rc;
+	log_warning("%s; the copy of the index that is on this host is used", err ? err->text : "the store is away");
+	*ret_path = steal_ptr(&path);
+	return 0;
+}
+
+int remote_index_open(
+        struct remote_store *store, const char *object, struct base_err *err, char **ret_path, int *ret_fd)
+{
+	char key[REMOTE_KEY_MAX], name[32];
+	cleanup_free char *dir = directory();
+	if (!dir)
+		return base_err_set(err, -ENOMEM, "out of memory");
+	int rc = make_directory(dir, err);
+	if (rc == 0 && remote_location_key(remote_store_location(store), object, key) < 0)
+		rc = base_err_set(err, -ENAMETOOLONG, "%s: the name is too long", remote_store_name(store));
+	if (rc < 0)
+		return rc;
+	name_of(store, object, name);
+	struct remote_answer head;
+	rc = remote_store_ask(
+	        store, &(struct remote_request){ .method = "HEAD", .key = key }, HEAD_TIMEOUT_S, err, &head);
+	if (rc == 0 && head.status >= 500) {
+		rc = remote_store_refusal(store, key, &head, err);
+		remote_answer_done(&head);
+	}
+	if (rc < 0)
+		return take_latest(dir, name, rc, err, ret_path, ret_fd);
+	if (head.status >= 300) {
+		rc = remote_store_refusal(store, key, &head, err);
+		remote_answer_done(&head);
+		return rc;
+	}
+	cleanup_free char *path = NULL;
+	uint64_t version = hash_text(head.etag[0] ? head.etag : head.modified, head.size);
+	if (asprintf(&path, "%s/%s%016" PRIx64 ".index", dir, name, version) < 0)
+		path = NULL;
+	rc = path ? 0 : base_err_set(err, -ENOMEM, "out of memory");
+	if (rc == 0 && open_locked(path, ret_fd) < 0) {
+		rc = make_copy(store, object, &head, path, err);
+		if (rc == 0) {
+			rc = open_locked(path, ret_fd);
+			if (rc < 0)
+				base_err_set(err, rc, "'%s': %s", path, base_err_str(rc));
+			remove_others(dir, name, strrchr(path, '/') + 1);
+		}
+	}
+	remote_answer_done(&head);
+	if (rc == 0)
+		*ret_path = steal_ptr(&path);
+	return rc;
+}

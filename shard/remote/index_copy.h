@@ -1,0 +1,30 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The local copy of an index that lies in a store.  All processes of this host map the same file.
+ *
+ * Place: the first of these that applies, made with mode 0700 if it is missing:
+ *   $DDPFS_INDEX_DIR             if that variable is an absolute path
+ *   /var/cache/ddpfs             if the process runs as root
+ *   $XDG_CACHE_HOME/ddpfs        else, if that variable is an absolute path
+ *   $HOME/.cache/ddpfs           else, if that variable is an absolute path
+ *   /tmp/ddpfs-UID               else
+ * Name: HASH-HASH.index: of the index's name, and of its ETag (else Last-Modified) and size.  So a copy never changes,
+ * and another index in the store gets another copy.  Copies of a name that nobody has open are removed when a new one
+ * comes.  A copy may be removed at any time; it is fetched again.
+ *
+ * Threads: any. */
+#ifndef DDPFS_SHARD_REMOTE_INDEX_COPY_H
+#define DDPFS_SHARD_REMOTE_INDEX_COPY_H
+
+#include "shard/base/err.h"
+#include "shard/remote/store.h"
+
+/* Opens the local copy of an object, and fetches it first if there is none.  object: relative to the dataset.  If the
+ * store does not answer, the latest copy is taken, and the log says so.  The descriptor is locked (flock(2), shared),
+ * so that the copy is not removed as long as it is open.
+ * Returns 0, a path to free and a descriptor to close; or with a sentence: -ENOENT: there is no such object; -EACCES;
+ * -ETIMEDOUT and others of remote_fetch: the store does not answer and there is no copy; -ENOSPC and other errors of
+ * writing the copy; -ENOMEM. */
+int remote_index_open(
+        struct remote_store *store, const char *object, struct base_err *err, char **ret_path, int *ret_fd);
+
+#endif
