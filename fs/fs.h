@@ -42,6 +42,7 @@ struct fs_options {
 	/* Threads that look for the seed of an unseeded RandomSampler (prefetch/sampler/seed_scan.h); 0: none. */
 	uint32_t scan_threads;
 	uint32_t timeout_s;       /* seconds in which a successor that fails to start is tried again; 0: none */
+	bool timeout_set;         /* the same for reads of a store that does not answer; else their default holds */
 	uint32_t watchdog_s;      /* seconds after which a server that hangs is replaced; 0: never */
 	const char *control_path; /* NULL: the default place (shard/base/control_client.h) */
 };

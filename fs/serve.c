@@ -204,7 +204,10 @@ static int open_dataset(struct fs_server *server, const struct fs_options *optio
 	if (rc < 0)
 		return rc;
 	server->info = shard_index_info(server->index);
-	snprintf(path, sizeof(path), "%s/%s", shard_index_dataset(server->index), SHARD_INDEX_NAME);
+	if (shard_index_store(server->index))
+		snprintf(path, sizeof(path), "%s", shard_index_path(server->index));
+	else
+		snprintf(path, sizeof(path), "%s/%s", shard_index_dataset(server->index), SHARD_INDEX_NAME);
 	if (stat(path, &st) == 0)
 		server->index_mtime = st.st_mtim;
 	rc = fs_common_files_init(&server->common, server->index);
@@ -321,6 +324,7 @@ static int start_engine(struct fs_server *server, struct base_err *err)
 		.memory_bytes = fs_budget_bytes(server->budget),
 		.sink = fs_sink_base(server->sink),
 		.resident = fs_handover_resident(server->handover),
+		.timeout_ns = server->options.timeout_set ? server->options.timeout_s * UINT64_C(1000000000) : 0,
 	};
 	rc = prefetch_new(&engine, err, &server->prefetch);
 	if (rc < 0)
@@ -503,9 +507,9 @@ static bool listen_to_supervisor(struct fs_server *server)
 }
 
 /* Gives up rights: after the last step that needs one, and before there are workers that an intruder could use. */
-static void confine(void)
+static void confine(const struct fs_server *server)
 {
-	int rc = fs_confine_calls(fs_confine_wanted());
+	int rc = fs_confine_calls(fs_confine_wanted(), shard_index_store(server->index) != NULL);
 	if (rc < 0)
 		log_warning("the server cannot be confined (%s): it goes on as it is", strerror(-rc));
 }
@@ -625,7 +629,7 @@ static int server_run(struct fs_server *server, void (*ready)(void *arg), void *
 	const struct fs_job_queue_hooks hooks = { .begin = begin, .woken = write_log, .arg = &beginning };
 	fs_crash_take(server->channel->channel, server->fuse_fd);
 	fs_sigbus_take(server->channel->channel, server->options.dataset, server->options.mountpoint);
-	confine();
+	confine(server);
 	int rc = start_workers(server);
 	if (rc == 0)
 		rc = fs_sink_start(server->sink);

@@ -14,6 +14,7 @@
 #include <string.h>
 #include <sys/ioctl.h>
 #include <sys/prctl.h>
+#include <sys/socket.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -203,6 +204,24 @@ static const char *const allowed[] = {
 	"io_uring_register",
 };
 
+/* What libcurl, the resolver of libc and TLS need for connections to a store. */
+static const char *const networking[] = {
+	"connect",
+	"bind", /* of a netlink socket */
+	"setsockopt",
+	"getsockname",
+	"getpeername",
+	"sendmsg",
+	"sendmmsg",
+	"sendto",
+	"recvmmsg",
+	"pipe2",
+	"epoll_create1",
+	"epoll_ctl",
+	"epoll_wait",
+	"epoll_pwait",
+};
+
 /* Neither ddpfs nor libc nor a preloaded library makes these calls in a server, so only an intruder does. */
 static const char *const fatal[] = { "execve", "execveat", "ptrace", "mount", "umount2", "move_mount", "fsopen",
 	"pivot_root", "chroot", "setns", "init_module", "finit_module", "kexec_load", "bpf" };
@@ -247,6 +266,21 @@ static int add_by_argument(scmp_filter_ctx filter)
 	return rc;
 }
 
+/* Sockets of these families, and of the pair that libcurl wakes a thread with. */
+static int add_network(scmp_filter_ctx filter)
+{
+	static const int families[] = { AF_INET, AF_INET6, AF_NETLINK };
+	int rc = add_all(filter, SCMP_ACT_ALLOW, networking, sizeof(networking) / sizeof(networking[0]));
+	for (size_t i = 0; i < sizeof(families) / sizeof(families[0]) && rc == 0; i++)
+		rc = add(filter, SCMP_ACT_ALLOW, "socket", 1,
+		        &(struct scmp_arg_cmp){ 0, SCMP_CMP_EQ, (scmp_datum_t)families[i], 0 });
+	if (rc == 0)
+		rc = add(filter, SCMP_ACT_ALLOW, "socketpair", 1, &(struct scmp_arg_cmp){ 0, SCMP_CMP_EQ, AF_UNIX, 0 });
+	if (rc == 0)
+		rc = add(filter, SCMP_ACT_ALLOW, "ioctl", 1, &(struct scmp_arg_cmp){ 1, SCMP_CMP_EQ, FIONBIO, 0 });
+	return rc;
+}
+
 /* perf and bpf can set probes on a program, and the probed process then makes a system call: 335 for a return probe
  * (Linux 6.11), 336 for other probes (Linux 6.18).  If the filter refuses it, the process crashes.  libseccomp 2.5
  * has no names for these calls. */
@@ -260,7 +294,7 @@ static int add_probes(scmp_filter_ctx filter)
 	return rc;
 }
 
-static int filter_calls(void)
+static int filter_calls(bool network)
 {
 	scmp_filter_ctx filter = seccomp_init(SCMP_ACT_ERRNO(ENOSYS));
 	if (!filter)
@@ -276,6 +310,8 @@ static int filter_calls(void)
 		rc = add_all(filter, SCMP_ACT_KILL_PROCESS, fatal, sizeof(fatal) / sizeof(fatal[0]));
 	if (rc == 0)
 		rc = add_by_argument(filter);
+	if (rc == 0 && network)
+		rc = add_network(filter);
 	if (rc == 0)
 		rc = add_probes(filter);
 	if (rc == 0)
@@ -286,8 +322,9 @@ static int filter_calls(void)
 
 #else
 
-static int filter_calls(void)
+static int filter_calls(bool network)
 {
+	(void)network;
 	return 0;
 }
 
@@ -309,9 +346,9 @@ bool fs_confine_wanted(void)
 	return !SANITIZED && (!text || strcmp(text, "off") != 0);
 }
 
-int fs_confine_calls(bool filter)
+int fs_confine_calls(bool filter, bool network)
 {
 	if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) < 0)
 		return -errno;
-	return filter ? filter_calls() : 0;
+	return filter ? filter_calls(network) : 0;
 }

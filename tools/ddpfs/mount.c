@@ -11,6 +11,7 @@
 
 #include "shard/base/cleanup.h"
 #include "shard/index.h"
+#include "shard/remote/location.h"
 #include "tools/common/cli.h"
 #include "tools/ddpfs/ddpfs.h"
 #include "tools/ddpfs/mounts.h"
@@ -77,7 +78,7 @@ static bool are_swapped(const char *dataset, const char *target)
 {
 	char path[PATH_MAX];
 	int n = snprintf(path, sizeof(path), "%s/" SHARD_INDEX_NAME, dataset);
-	if (n >= (int)sizeof(path) || access(path, F_OK) == 0)
+	if (n >= (int)sizeof(path) || remote_is_url(dataset) || access(path, F_OK) == 0)
 		return false;
 	n = snprintf(path, sizeof(path), "%s/" SHARD_INDEX_NAME, target);
 	return n < (int)sizeof(path) && access(path, F_OK) == 0;

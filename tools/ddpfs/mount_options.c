@@ -251,6 +251,7 @@ static int set_timeout(struct options *o, const char *key, const char *value, st
 	if (r < 0)
 		return r;
 	o->fs.timeout_s = (uint32_t)n;
+	o->fs.timeout_set = true;
 	return 0;
 }
 

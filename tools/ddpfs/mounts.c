@@ -14,6 +14,7 @@
 #include <sys/wait.h>
 
 #include "shard/base/cleanup.h"
+#include "shard/remote/location.h"
 
 enum { QUOTED_MAX = 512 };
 
@@ -218,11 +219,25 @@ int mounts_absolute(const char *path, char ret_path[PATH_MAX])
 	return 0;
 }
 
+/* The same for a dataset in a store; whether it is there shows when its index is opened. */
+static int check_store(const char *name, struct base_err *err, char ret_path[PATH_MAX])
+{
+	struct remote_location location;
+	int rc = remote_location_parse(name, err, &location);
+	if (rc < 0)
+		return rc;
+	snprintf(ret_path, PATH_MAX, "%s", location.name);
+	remote_location_done(&location);
+	return 0;
+}
+
 int mounts_check_dataset(const char *path, struct base_err *err, char ret_path[PATH_MAX])
 {
 	char resolved[PATH_MAX];
 	char quoted[QUOTED_MAX];
 	struct stat st;
+	if (remote_is_url(path))
+		return check_store(path, err, ret_path);
 	base_err_quote(path, quoted, sizeof(quoted));
 	if (!realpath(path, resolved) || stat(resolved, &st) < 0) {
 		int r = -errno;

@@ -79,6 +79,7 @@ static const struct field fields[] = {
 	FIELD(FIELD_BOOL, fs.debug),
 	FIELD(FIELD_INT, fs.watchdog_s),
 	FIELD(FIELD_INT, fs.timeout_s),
+	FIELD(FIELD_BOOL, fs.timeout_set),
 	FIELD(FIELD_INT, fs.scan_threads),
 	FIELD(FIELD_TEXT, fs.control_path),
 	FIELD(FIELD_INT, held.fuse_fd),
