@@ -509,7 +509,7 @@ static uint64_t clamp(uint64_t value, uint64_t low, uint64_t high)
 static uint64_t look_at_slow(struct remote_client *c, uint64_t now)
 {
 	const uint64_t p90 = c->latency.p90_ns;
-	const uint64_t hedge_ns = p90 ? 3 * p90 + HEDGE_MIN_NS : UINT64_MAX;
+	const uint64_t hedge_ns = p90 ? 3 * p90 + HEDGE_MIN_NS : S;
 	const uint64_t stall_ns = p90 ? clamp(20 * p90, STALL_MIN_NS, STALL_MAX_NS) : STALL_MAX_NS / 2;
 	uint64_t next = UINT64_MAX;
 	struct transfer *following;

@@ -18,7 +18,7 @@
 
 enum {
 	RENEW_AGAIN_S = 30, /* after a renewal that failed */
-	ASK_FOR_S = 30,     /* for which remote_store_ask tries again */
+	ASK_FOR_S = 10,     /* for which remote_store_ask tries again */
 	ASK_PAUSE_MS = 100, /* before its second try; doubles */
 	ASK_PAUSE_MAX_MS = 5000,
 	CODE_MAX = 128, /* bytes of S3's error code */

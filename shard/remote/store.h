@@ -53,7 +53,7 @@ int remote_store_headers(struct remote_store *store, const char *url, const stru
         struct curl_slist **ret_headers);
 
 /* Sends a request and waits for the answer; tries again after errors of the connection, 429 and 5xx, with growing
- * pauses, for 30 s.  timeout_s: for one try.
+ * pauses, for 10 s.  timeout_s: for one try.
  * Returns 0 (whatever the status is), or an error of remote_fetch. */
 int remote_store_ask(struct remote_store *store, const struct remote_request *request, unsigned timeout_s,
         struct base_err *err, struct remote_answer *ret_answer);

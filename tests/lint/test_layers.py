@@ -8,17 +8,19 @@ from lint import sources
 # A room may include its own headers and those of the rooms named here.
 BELOW = {
     "shard/base": (),
-    "shard": ("shard/base",),
+    "shard/remote": ("shard/base",),
+    "shard": ("shard/remote", "shard/base"),
     "cache": ("shard", "shard/base"),
-    "prefetch": ("cache", "shard", "shard/base"),
+    "prefetch": ("cache", "shard", "shard/remote", "shard/base"),
     "prefetch/sampler": ("shard", "shard/base"),
-    "fs": ("fs/supervise", "prefetch", "prefetch/sampler", "cache", "shard", "shard/base"),
+    "fs": ("fs/supervise", "prefetch", "prefetch/sampler", "cache", "shard", "shard/remote", "shard/base"),
     "fs/supervise": ("shard", "shard/base"),
     "gpu_stage": ("prefetch", "cache", "shard", "shard/base"),
     "gpu_stage/examples": ("gpu_stage", "shard/base"),
     "tools/common": ("shard", "shard/base"),
-    "tools/mkshard": ("tools/common", "prefetch", "shard", "shard/base"),
-    "tools/ddpfs": ("tools/common", "fs", "fs/supervise", "prefetch/sampler", "prefetch", "shard", "shard/base"),
+    "tools/mkshard": ("tools/common", "prefetch", "shard", "shard/remote", "shard/base"),
+    "tools/ddpfs": ("tools/common", "fs", "fs/supervise", "prefetch/sampler", "prefetch", "shard",
+                    "shard/remote", "shard/base"),
 }
 # Files of one room that need each other, and why.  Anything else that goes round in a circle is refused.
 CIRCLES = {
@@ -29,7 +31,7 @@ CIRCLES = {
     ("shard/index", "shard/index_change"): "a file that changed has its blocks verified again, by the index",
 }
 # System headers that belong to one folder.
-OWNED = {r"fuse.*": "fs", r"liburing.*": "prefetch", r"(cuda|nccl|cublas|cufile).*": "gpu_stage"}
+OWNED = {r"fuse.*": "fs", r"(curl|openssl)/.*": "shard/remote", r"liburing.*": "prefetch", r"(cuda|nccl|cublas|cufile).*": "gpu_stage"}
 TOP_FOLDERS = {"fs", "shard", "cache", "prefetch", "gpu_stage", "tools", "tests", ".ci"}
 TOP_FILES = {"meson.build", "meson_options.txt", "README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "CHANGELOG.md",
              "SECURITY.md", "RELIABILITY.md", "LICENSE", ".gitignore", ".gitattributes", ".clang-format", ".clang-tidy",

@@ -1,0 +1,181 @@
+# SPDX-License-Identifier: Apache-2.0
+"""An HTTP/1.1 file server with ranges, ETags and faults, for tests.  `HttpStore(root)` runs it in a process of its own.
+
+Faults are set while it runs (`store.set(latency_ms=20, p503=0.05)`):
+
+    latency_ms      before each answer
+    tail, tail_ms   share of answers that are tail_ms later
+    p503, p429      share of answers with that status; 429 says Retry-After: 1
+    reset           share of connections that are closed without an answer
+    cut             share of bodies that end in the middle
+    stall, stall_ms share of bodies that stop in the middle for that long
+    flip            share of bodies with one wrong byte
+    whole           1: ranges are not answered; the whole object comes
+    bps             bytes a second of one connection
+    down            1: connections are closed at once
+"""
+
+import email.utils
+import json
+import os
+import random
+import re
+import subprocess
+import sys
+import time
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from urllib.parse import unquote
+
+
+class HttpStore:
+    """The server as a process, on 127.0.0.1; `url` is its root.  `log` has a line "status key first last" for each answer."""
+
+    def __init__(self, root, scratch, port=0):
+        self.faults = Path(scratch) / "faults.json"
+        self.log = Path(scratch) / "http.log"
+        self.faults.write_text("{}")
+        self.log.write_text("")
+        self.process = subprocess.Popen([sys.executable, __file__, root, self.faults, self.log, str(port)],
+                                        stdout=subprocess.PIPE, text=True)
+        self.port = int(self.process.stdout.readline())
+        self.url = f"http://127.0.0.1:{self.port}"
+
+    def set(self, **faults):
+        temp = self.faults.with_suffix(".new")
+        temp.write_text(json.dumps(faults))
+        temp.rename(self.faults)
+
+    def answers(self):
+        return [line.split() for line in self.log.read_text().splitlines()]
+
+    def close(self):
+        self.process.kill()
+        self.process.wait()
+        self.process.stdout.close()
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_error):
+        self.close()
+
+
+class Handler(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    disable_nagle_algorithm = True
+    wbufsize = 65536
+
+    def log_message(self, *_arguments):
+        pass
+
+    def faults(self):
+        server = self.server
+        changed = server.faults.stat().st_mtime_ns
+        if changed != server.faults_ns:
+            server.faults_ns, server.values = changed, json.loads(server.faults.read_text())
+        return lambda name: server.values.get(name, 0)
+
+    def hang_up(self):
+        self.close_connection = True
+        self.connection.close()
+
+    def refuse(self, status, **headers):
+        self.note(status, 0, -1)
+        self.send_response(status)
+        self.send_header("Content-Length", "0")
+        for name, value in headers.items():
+            self.send_header(name.replace("_", "-"), value)
+        self.end_headers()
+
+    def note(self, status, first, last):
+        self.server.log.write(f"{status} {self.path} {first} {last}\n")
+        self.server.log.flush()
+
+    def do_HEAD(self):
+        self.answer(body=False)
+
+    def do_GET(self):
+        self.answer(body=True)
+
+    def answer(self, body):
+        fault, chance = self.faults(), random.random
+        if fault("down"):
+            return self.hang_up()
+        time.sleep((fault("latency_ms") + (fault("tail_ms") if chance() < fault("tail") else 0)) / 1e3)
+        if chance() < fault("reset"):
+            return self.hang_up()
+        if chance() < fault("p503"):
+            return self.refuse(503)
+        if chance() < fault("p429"):
+            return self.refuse(429, Retry_After="1")
+        path = os.path.realpath(self.server.root + "/" + unquote(self.path.split("?")[0]).lstrip("/"))
+        if not path.startswith(self.server.root + "/") or not os.path.isfile(path):
+            return self.refuse(404)
+        with open(path, "rb") as file:
+            return self.send(file, os.fstat(file.fileno()), fault, body)
+
+    def send(self, file, st, fault, body):
+        size, first, last, status = st.st_size, 0, st.st_size - 1, 200
+        etag = f'"{st.st_mtime_ns:x}-{size:x}"'
+        if self.headers.get("If-Match", etag) not in (etag, "*"):
+            return self.refuse(412)
+        asked = re.fullmatch(r"bytes=(\d+)-(\d*)", self.headers.get("Range", ""))
+        if asked and not fault("whole"):
+            first, last = int(asked[1]), min(int(asked[2] or size), size - 1)
+            if first > last:
+                return self.refuse(416, Content_Range=f"bytes */{size}")
+            status = 206
+        self.send_response(status)
+        self.send_header("Content-Length", str(last - first + 1))
+        self.send_header("ETag", etag)
+        self.send_header("Last-Modified", email.utils.formatdate(st.st_mtime, usegmt=True))
+        if status == 206:
+            self.send_header("Content-Range", f"bytes {first}-{last}/{size}")
+        self.end_headers()
+        if body:
+            self.note(status, first, last)
+            self.send_body(file, first, last - first + 1, fault)
+        return None
+
+    def send_body(self, file, first, left, fault):
+        chance = random.random
+        half = left // 2
+        cut, stall, flip = chance() < fault("cut"), chance() < fault("stall"), chance() < fault("flip")
+        file.seek(first)
+        while left > 0:
+            data = file.read(min(left, 1 << 16))
+            if flip:
+                data, flip = bytes([data[0] ^ 1]) + data[1:], False
+            if left <= half and cut:
+                self.wfile.flush()
+                self.hang_up()
+                return
+            if left <= half and stall:
+                self.wfile.flush()
+                time.sleep(fault("stall_ms") / 1e3)
+                stall = False
+            self.wfile.write(data)
+            left -= len(data)
+            if fault("bps"):
+                time.sleep(len(data) / fault("bps"))
+
+
+class Server(ThreadingHTTPServer):
+    daemon_threads = True
+    request_queue_size = 512
+
+    def handle_error(self, request, client_address):
+        pass  # clients that hang up
+
+
+def main(root, faults, log, port):
+    server = Server(("127.0.0.1", int(port)), Handler)
+    server.root, server.faults, server.faults_ns, server.values = os.path.realpath(root), Path(faults), 0, {}
+    with open(log, "a") as server.log:
+        print(server.server_address[1], flush=True)
+        server.serve_forever()
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

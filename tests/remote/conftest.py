@@ -1,0 +1,32 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Stores for the tests of this folder, on 127.0.0.1."""
+
+import pytest
+
+from helpers.http_store import HttpStore
+
+AWS = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN", "AWS_PROFILE", "AWS_REGION",
+       "AWS_DEFAULT_REGION", "AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3", "AWS_WEB_IDENTITY_TOKEN_FILE",
+       "AWS_CONTAINER_CREDENTIALS_RELATIVE_URI", "AWS_CONTAINER_CREDENTIALS_FULL_URI")
+
+
+@pytest.fixture(autouse=True)
+def clean_environment(monkeypatch, scratch):
+    """No credentials of whoever runs the tests, no instance metadata, and copies of indexes of the test's own."""
+    for name in AWS:
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(scratch / "credentials"))
+    monkeypatch.setenv("AWS_CONFIG_FILE", str(scratch / "config"))
+    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+    monkeypatch.setenv("DDPFS_INDEX_DIR", str(scratch / "indexes"))
+    for name in ("http_proxy", "https_proxy", "HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "all_proxy"):
+        monkeypatch.delenv(name, raising=False)
+
+
+@pytest.fixture
+def http_store(scratch):
+    """A directory `scratch/objects` that an HTTP server shows."""
+    (scratch / "objects").mkdir()
+    with HttpStore(scratch / "objects", scratch) as store:
+        store.root = scratch / "objects"
+        yield store

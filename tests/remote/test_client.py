@@ -1,0 +1,115 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Ranges of objects come whole and right from servers that fail (shard/remote/client.h)."""
+
+import json
+import random
+import subprocess
+
+import pytest
+
+SIZE = 24 << 20
+
+
+@pytest.fixture
+def object_bytes(http_store):
+    data = random.Random(1).randbytes(SIZE)
+    (http_store.root / "a b=c.bin").write_bytes(data)
+    return data
+
+
+@pytest.fixture
+def read(build_dir, http_store):
+    def run(chunk=100_000, depth=32, timeout_ms=20_000, path="a b=c.bin", size=SIZE):
+        done = subprocess.run([build_dir / "tests/shard/remote_read", http_store.url, path, str(size), str(chunk),
+                               str(depth), str(timeout_ms)], capture_output=True, timeout=120)
+        errors = done.stderr.decode().splitlines()
+        return done.stdout, json.loads(errors[-1]), errors[:-1]
+    return run
+
+
+@pytest.mark.parametrize("faults", [
+    {},
+    {"p503": 0.1, "latency_ms": 2},
+    {"p429": 0.02},
+    {"reset": 0.1},
+    {"cut": 0.1},
+    {"stall": 0.01, "stall_ms": 3000, "latency_ms": 2},
+    {"tail": 0.02, "tail_ms": 2000, "latency_ms": 2},
+    {"p503": 0.05, "reset": 0.02, "cut": 0.01, "stall": 0.01, "stall_ms": 2000, "latency_ms": 5},
+], ids=lambda f: "-".join(f) or "none")
+def test_all_bytes_come_in_spite_of(faults, http_store, object_bytes, read):
+    http_store.set(**faults)
+    data, stats, errors = read()
+    assert not errors and stats["failed"] == 0
+    assert data == object_bytes
+
+
+def test_bodies_that_were_cut_continue_where_they_ended(http_store, object_bytes, read):
+    http_store.set(cut=0.3)
+    data, stats, _ = read(chunk=1 << 20)
+    assert data == object_bytes
+    # Each byte came once: what a body brought before it was cut is not fetched again.
+    assert stats["body_bytes"] - stats["wasted_bytes"] == SIZE
+    assert stats["retries"] > 0
+
+
+def test_slow_answers_get_a_second_request(http_store, object_bytes, read):
+    http_store.set(latency_ms=5, tail=0.05, tail_ms=15_000)
+    data, stats, _ = read()
+    assert data == object_bytes
+    assert stats["hedged"] > 0, stats
+    assert stats["seconds"] < 15, "a slow answer was waited for"
+
+
+def test_a_store_that_is_asked_too_much_is_asked_less(http_store, object_bytes, read):
+    http_store.set(p503=0.6, latency_ms=2)
+    data, stats, _ = read(chunk=400_000, timeout_ms=100_000)
+    assert data == object_bytes
+    assert stats["limit"] < 32
+
+
+def test_an_object_that_is_replaced_is_stale(http_store, object_bytes, read):
+    http_store.set(latency_ms=20)
+    path = http_store.root / "a b=c.bin"
+    process = None
+    try:
+        # The object changes after a part of it came: a process of its own replaces it when the log shows requests.
+        process = subprocess.Popen(["bash", "-c", f"until [ $(wc -l < '{http_store.log}') -ge 20 ]; do sleep 0.01; done; "
+                                    f"head -c {SIZE} /dev/zero > '{path}.new'; mv '{path}.new' '{path}'"])
+        _, stats, errors = read(chunk=50_000, depth=4)
+    finally:
+        process.kill()
+        process.wait()
+    assert stats["failed"] > 0
+    assert all("changed" in line for line in errors), errors[0]
+
+
+@pytest.mark.parametrize("path, size, said", [("none.bin", 1000, "No such file"), ("a b=c.bin", SIZE - 1, "changed"),
+                                              ("a b=c.bin", SIZE + 5, "changed")])
+def test_what_is_not_there_is_said(path, size, said, object_bytes, read):
+    _, stats, errors = read(path=path, size=size, chunk=1 << 30, depth=1)
+    assert stats["failed"] == 1 and said in errors[0], errors
+
+
+def test_a_server_without_ranges_is_refused_at_once(http_store, object_bytes, read):
+    http_store.set(whole=1)
+    _, stats, errors = read(chunk=1 << 20)
+    assert stats["failed"] == SIZE // (1 << 20) - 1  # the first range is the begin of the whole object
+    assert "does not answer ranges" in stats["error"]
+
+
+def test_a_store_that_is_away_is_waited_for(http_store, object_bytes, read, build_dir):
+    http_store.set(down=1)
+    back = subprocess.Popen(["bash", "-c", f"sleep 3; echo '{{}}' > '{http_store.faults}'"])
+    try:
+        data, stats, _ = read(timeout_ms=60_000)
+    finally:
+        back.wait()
+    assert data == object_bytes and stats["retries"] > 0
+
+
+def test_a_store_that_stays_away_is_an_error_after_the_timeout(http_store, object_bytes, read):
+    http_store.set(down=1)
+    _, stats, errors = read(timeout_ms=1500, chunk=SIZE)
+    assert stats["failed"] == 1 and "timed out" in errors[0]
+    assert stats["seconds"] < 30

@@ -1,0 +1,131 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Mounts of datasets that lie in a store: the same files as on disk, whatever the store does."""
+
+import hashlib
+import os
+import subprocess
+import time
+
+import pytest
+
+from helpers import datasets, mounts, tools
+
+FILE = "class_00/item_0003.bin"
+
+
+@pytest.fixture
+def stored(build_dir, scratch, http_store):
+    """A packed dataset at `URL/train` and its source."""
+    source = scratch / "source"
+    files = datasets.write_tree(source, classes=3, per_class=100, sizes=(0, 1, 20_000, 31_111, 65_536))
+    tools.mkshard("pack", "--shard-size=2M", source, http_store.root / "train")
+    return f"{http_store.url}/train", files
+
+
+def contents(path):
+    return {name: data for name, data in datasets.read_tree(path).items() if not name.startswith(".ddpfs")}
+
+
+def test_files_are_those_that_were_packed(stored, http_store, mount):
+    url, files = stored
+    http_store.set(latency_ms=5)
+    assert contents(mount(url, "view=all,layout=tree,memory=64M").path) == files
+
+
+def test_the_own_order_is_read_ahead(stored, http_store, mount):
+    url, _ = stored
+    http_store.set(latency_ms=20)
+    m = mount(url, "rank=0,world=2,memory=64M")
+    names = [n for n in os.listdir(m.path) if not n.startswith(".")]
+    for name in names:
+        (m.path / name).read_bytes()
+    stats = tools.stat_json(m.path)
+    assert stats["opens"] >= len(names) and stats["misses"] < 0.2 * len(names)
+
+
+def test_faults_of_the_store_reach_no_reader(stored, http_store, mount):
+    url, files = stored
+    http_store.set(latency_ms=2, p503=0.05, reset=0.03, cut=0.03, flip=0.02)
+    assert contents(mount(url, "view=all,layout=tree,memory=64M").path) == files
+
+
+def test_readers_wait_for_a_store_that_is_away(stored, http_store, mount):
+    url, files = stored
+    m = mount(url, "view=all,layout=tree,memory=64M")
+    http_store.set(down=1)
+    reader = subprocess.Popen(["md5sum", m.path / FILE], stdout=subprocess.PIPE, text=True)
+    time.sleep(3)
+    assert reader.poll() is None, "the reader did not wait"
+    http_store.set()
+    assert reader.communicate(timeout=60)[0].split()[0] == hashlib.md5(files[FILE]).hexdigest()
+
+
+def test_a_store_that_stays_away_is_eio_and_not_remembered(stored, http_store, mount):
+    url, files = stored
+    m = mount(url, "view=all,layout=tree,memory=64M,timeout=2")
+    http_store.set(down=1)
+    with pytest.raises(OSError):
+        (m.path / FILE).read_bytes()
+    http_store.set()
+    assert (m.path / FILE).read_bytes() == files[FILE]
+
+
+def test_a_killed_server_is_replaced_while_the_store_is_away(stored, http_store, mount):
+    url, files = stored
+    m = mount(url, "view=all,layout=tree,memory=64M")
+    (m.path / FILE).read_bytes()
+    http_store.set(down=1)
+    os.kill(m.server_pid(), 9)
+    time.sleep(1)
+    http_store.set()
+    assert contents(m.path) == files
+
+
+def test_unmounting_does_not_wait_for_the_store(stored, http_store, mount):
+    url, _ = stored
+    m = mount(url, "rank=0,world=1,memory=64M")
+    http_store.set(latency_ms=30_000)
+    began = time.monotonic()
+    (m.path / os.listdir(m.path)[-1]).stat()
+    m.unmount()
+    assert time.monotonic() - began < 25
+
+
+def test_a_replaced_shard_gives_no_other_bytes(stored, http_store, mount, scratch):
+    url, files = stored
+    m = mount(url, "view=all,layout=tree,memory=8M")
+    (m.path / FILE).read_bytes()
+    for shard in http_store.root.glob("train/shard-*"):
+        other = scratch / "other"
+        other.write_bytes(os.urandom(shard.stat().st_size))
+        os.replace(other, shard)
+    errors = 0
+    for name, data in files.items():
+        try:
+            assert (m.path / name).read_bytes() == data
+        except OSError:
+            errors += 1
+    assert errors
+
+
+def test_the_index_is_fetched_once(stored, http_store, mount):
+    url, _ = stored
+    for _ in range(2):
+        mount(url, "view=all").unmount()
+    fetched = [a for a in http_store.answers() if a[1].endswith("index.ddpfs")]
+    size = (http_store.root / "train/index.ddpfs").stat().st_size
+    assert sum(int(last) - int(first) + 1 for _, _, first, last in fetched) == size
+
+
+@pytest.mark.parametrize("name, said", [
+    ("http://127.0.0.1:1/x", "connect to server"),
+    ("http://user:pw@host/x", "password"),
+    ("s3:///x", "bucket is missing"),
+    ("http://h/a/../b", "'..'"),
+])
+def test_names_that_cannot_be_right_are_refused(name, said, scratch, build_dir):
+    (scratch / "mnt").mkdir()
+    done = subprocess.run([build_dir / "tools/ddpfs", "mount", name, scratch / "mnt", "-o", "view=all"],
+                          capture_output=True, text=True, timeout=100)
+    assert done.returncode != 0 and said in done.stderr.lower(), done.stderr
+    assert not mounts.is_mounted(scratch / "mnt")
