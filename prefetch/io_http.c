@@ -79,7 +79,7 @@ static void http_free(struct prefetch_io_backend *io)
 	free(io);
 }
 
-static const struct prefetch_port_ops http_ops = {
+static const struct prefetch_io_ops http_ops = {
 	.submit = http_submit,
 	.wait = http_wait,
 	.wake = http_wake,
