@@ -405,7 +405,8 @@ static int bound_to_its_parent(void)
 	prctl(PR_SET_PDEATHSIG, 0);
 	if (fs_confine_server(getppid()) < 0 || prctl(PR_GET_PDEATHSIG, &number) < 0 || number != SIGKILL)
 		return KEPT_OTHERS;
-	if (fs_confine_calls(fs_confine_wanted(), false) < 0 || prctl(PR_GET_PDEATHSIG, &number) < 0 || number != SIGKILL)
+	if (fs_confine_calls(fs_confine_wanted(), false) < 0 || prctl(PR_GET_PDEATHSIG, &number) < 0 ||
+	        number != SIGKILL)
 		return KEPT_OTHERS;
 	return fs_confine_server(getppid() + 1) == -ESRCH ? DONE : KEPT_OTHERS;
 }
