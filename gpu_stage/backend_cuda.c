@@ -748,8 +748,7 @@ static void cuda_route(const struct stage_backend *backend, char *buf, size_t si
 {
 	snprintf(buf, size,
 	        "pinned host memory, verified there, copied to GPU %u by cuMemcpyAsync; not by GPUDirect Storage "
-	        "(cuFile), "
-	        "which would bring bytes that nobody has verified (nvidia-fs, which it needs, is %s)",
+	        "(cuFile), which would bring bytes that nobody has verified (nvidia-fs, which it needs, is %s)",
 	        backend->device - 1, access("/sys/module/nvidia_fs", F_OK) == 0 ? "loaded" : "not loaded");
 }
 

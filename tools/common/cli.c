@@ -2,7 +2,9 @@
 /* Subcommands, messages and help texts on top of argp(3); cli.h first. */
 #include "tools/common/cli.h"
 
+#include <argp.h>
 #include <errno.h>
+#include <inttypes.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -129,61 +131,119 @@ void cli_nearest_try(struct cli_nearest *nearest, const char *typed, const char 
 	*nearest = (struct cli_nearest){ .word = known, .distance = d };
 }
 
-uint64_t cli_arg_size(struct argp_state *state, const char *option, const char *text, uint64_t min, uint64_t max)
+/* The command line of a subcommand */
+
+enum { KEY_FIRST = 0x100 }; /* the key of an option without a letter: this, and its number */
+
+struct parsing {
+	const struct cli_line *line;
+	char *input; /* the struct to fill */
+	unsigned n;  /* words so far */
+};
+
+static uint64_t read_number(const struct cli_option *o, const char *arg, struct argp_state *state)
 {
 	uint64_t value = 0;
-	char lo[16], hi[16];
-	int rc = base_parse_size(text, &value);
+	char low[24], high[24];
+	bool size = o->kind == CLI_KIND_SIZE;
+	int rc = size ? base_parse_size(arg, &value) : base_parse_u64(arg, o->max, &value);
 	if (rc == -EINVAL)
-		argp_error(state, "%s: '%s' is not a size such as 64M or 4096", option, text);
-	if (rc || value < min || value > max)
-		argp_error(state, "%s: '%s' is out of range; allowed is %s to %s", option, text,
-		        base_format_size(min, lo), base_format_size(max, hi));
+		argp_error(state, "--%s: '%s' is not a %s", o->name, arg, size ? "size such as 64M or 4096" : "number");
+	snprintf(low, sizeof(low), "%" PRIu64, o->min);
+	snprintf(high, sizeof(high), "%" PRIu64, o->max);
+	if (rc || value < o->min || value > o->max)
+		argp_error(state, "--%s: '%s' is out of range; allowed is %s to %s", o->name, arg,
+		        size ? base_format_size(o->min, low) : low, size ? base_format_size(o->max, high) : high);
 	return value;
 }
 
-uint64_t cli_arg_u64(struct argp_state *state, const char *option, const char *text, uint64_t min, uint64_t max)
+static void take_option(const struct cli_option *o, char *arg, struct argp_state *state)
 {
-	uint64_t value = 0;
-	int rc = base_parse_u64(text, max, &value);
-	if (rc == -EINVAL)
-		argp_error(state, "%s: '%s' is not a number", option, text);
-	if (rc || value < min)
-		argp_error(state, "%s: '%s' is out of range; allowed is %llu to %llu", option, text,
-		        (unsigned long long)min, (unsigned long long)max);
-	return value;
+	struct base_err err = { 0 };
+	void *at = ((struct parsing *)state->input)->input + o->at;
+	switch (o->kind) {
+	case CLI_KIND_FLAG:
+		*(bool *)at = true;
+		break;
+	case CLI_KIND_TEXT:
+		*(const char **)at = arg;
+		break;
+	case CLI_KIND_NUMBER:
+	case CLI_KIND_SIZE:
+		*(uint64_t *)at = read_number(o, arg, state);
+		break;
+	case CLI_KIND_CALL:
+		if (o->take(at, arg, &err) < 0)
+			argp_error(state, "%s", err.text);
+		break;
+	}
 }
 
-/* Adds -h: argp itself knows only --help and -?. */
-static error_t parse_short_help(int key, char *arg, struct argp_state *state)
+static void take_word(struct parsing *p, char *arg, struct argp_state *state)
 {
-	(void)arg;
-	if (key != 'h')
+	const struct cli_word *word = &p->line->words[p->n];
+	if (p->n < CLI_WORDS_MAX && word->name) {
+		*(const char **)(p->input + word->at) = arg;
+		p->n++;
+		return;
+	}
+	if (!p->line->more) {
+		const char *hint = p->line->too_many;
+		argp_error(state, "'%s' is one argument too many%s%s", arg, hint ? ": " : "", hint ? hint : "");
+	}
+	struct cli_rest *rest = (struct cli_rest *)(p->input + p->line->rest);
+	*rest = (struct cli_rest){ .words = state->argv + state->next - 1, .n = state->argc - state->next + 1 };
+	state->next = state->argc;
+}
+
+static error_t parse_line(int key, char *arg, struct argp_state *state)
+{
+	struct parsing *p = state->input;
+	const struct cli_option *o = p->line->options;
+	const struct cli_word *word = &p->line->words[p->n];
+	if (key == 'h') { /* argp itself knows only --help and -? */
+		argp_state_help(state, stdout, ARGP_HELP_STD_HELP);
+	} else if (key == ARGP_KEY_ARG) {
+		take_word(p, arg, state);
+	} else if (key == ARGP_KEY_END) {
+		if (p->n < CLI_WORDS_MAX && word->name && !word->may_lack)
+			argp_error(state, "%s is missing%s%s", word->name, word->missing ? ": " : "",
+			        word->missing ? word->missing : "");
+	} else {
+		for (unsigned i = 0; i < CLI_OPTIONS_MAX && o[i].name; i++)
+			if (key == (o[i].letter ? o[i].letter : KEY_FIRST + (int)i)) {
+				take_option(&o[i], arg, state);
+				return 0;
+			}
 		return ARGP_ERR_UNKNOWN;
-	argp_state_help(state, stdout, ARGP_HELP_STD_HELP);
+	}
 	return 0;
 }
 
 static void parse(const struct argp *argp, int argc, char **argv, unsigned flags, void *input)
 {
-	static const struct argp_option short_options[] = { { NULL, 'h', NULL, OPTION_HIDDEN, NULL, 0 }, { 0 } };
-	static const struct argp short_help = { .options = short_options, .parser = parse_short_help };
-	static const struct argp_child children[] = { { .argp = &short_help }, { 0 } };
-	struct argp with_help = *argp;
-	with_help.children = children;
-	error_t rc = argp_parse(&with_help, argc, argv, flags, NULL, input);
+	error_t rc = argp_parse(argp, argc, argv, flags, NULL, input);
 	if (rc)
 		cli_usage("%s", strerror(rc));
 }
 
-void cli_parse(const struct argp *argp, int argc, char **argv, void *input)
+void cli_parse(const struct cli_line *line, int argc, char **argv, void *input)
 {
-	parse(argp, argc, argv, 0, input);
-}
-
-void cli_parse_in_order(const struct argp *argp, int argc, char **argv, void *input)
-{
-	parse(argp, argc, argv, ARGP_IN_ORDER, input);
+	struct argp_option options[CLI_OPTIONS_MAX + 2] = { { NULL, 'h', NULL, OPTION_HIDDEN, NULL, 0 } };
+	const struct cli_option *o = line->options;
+	for (unsigned i = 0; i < CLI_OPTIONS_MAX && o[i].name; i++)
+		options[i + 1] = (struct argp_option){ .name = o[i].name,
+			.key = o[i].letter ? o[i].letter : KEY_FIRST + (int)i,
+			.arg = o[i].arg,
+			.flags = o[i].may_lack ? OPTION_ARG_OPTIONAL : 0,
+			.doc = o[i].help,
+			.group = o[i].group };
+	const struct argp argp = { .options = options,
+		.parser = parse_line,
+		.args_doc = line->words_doc,
+		.doc = line->doc,
+		.help_filter = line->help_filter };
+	parse(&argp, argc, argv, 0, &(struct parsing){ .line = line, .input = input });
 }
 
 /* Top level */
@@ -197,6 +257,9 @@ static error_t parse_top(int key, char *arg, struct argp_state *state)
 	struct top *top = state->input;
 	(void)arg;
 	switch (key) {
+	case 'h':
+		argp_state_help(state, stdout, ARGP_HELP_STD_HELP);
+		return 0;
 	case ARGP_KEY_ARG:
 		top->index = state->next - 1;
 		state->next = state->argc; /* the rest is the subcommand's */
@@ -285,9 +348,12 @@ int cli_main(const struct cli_program *program, int argc, char **argv)
 	argp_err_exit_status = CLI_USAGE;
 	argp_program_version_hook = print_version;
 
-	struct argp argp = {
-		.parser = parse_top, .args_doc = "COMMAND [ARG...]", .doc = program->doc, .help_filter = list_commands
-	};
+	static const struct argp_option options[] = { { NULL, 'h', NULL, OPTION_HIDDEN, NULL, 0 }, { 0 } };
+	struct argp argp = { .options = options,
+		.parser = parse_top,
+		.args_doc = "COMMAND [ARG...]",
+		.doc = program->doc,
+		.help_filter = list_commands };
 	struct top top = { 0 };
 	char *name = strdup(program->name); /* argp keeps pointers to argv[0] */
 	if (!name)

@@ -4,15 +4,15 @@
  *
  * A subcommand is a main() of its own.  It gets argv with argv[0] = "program command", parses it with cli_parse and
  * returns the exit status.  argp(3) provides --help, --usage and --version.  A subcommand reports
- * - wrong usage with argp_error in its parser, or with cli_usage after parsing; both exit with 2;
+ * - wrong usage by the take() of an option, or with cli_usage after parsing; both exit with 2;
  * - every later failure with cli_fail.
  *
  * Threads: the main thread; any thread may call cli_fail, cli_failf, cli_note and cli_warn. */
 #ifndef DDPFS_TOOLS_COMMON_CLI_H
 #define DDPFS_TOOLS_COMMON_CLI_H
 
-#include <argp.h>
 #include <stdbool.h>
+#include <stddef.h>
 #include <stdint.h>
 
 #include "shard/base/err.h"
@@ -35,18 +35,67 @@ struct cli_program {
  * subcommand, or CLI_FAILED if stdout could not be written. */
 int cli_main(const struct cli_program *program, int argc, char **argv);
 
-/* Parses the command line of a subcommand with argp_parse; `input` is for its parser.  Options may stand after
- * arguments.
- * The function does not return on --help, --version or wrong usage. */
-void cli_parse(const struct argp *argp, int argc, char **argv, void *input);
+/* What an option does with the member at `at` of the struct that cli_parse fills. */
+enum cli_kind {
+	CLI_KIND_FLAG,   /* bool: true */
+	CLI_KIND_TEXT,   /* const char *: the argument, in argv */
+	CLI_KIND_NUMBER, /* uint64_t: from min to max */
+	CLI_KIND_SIZE,   /* uint64_t: "64M", from min to max */
+	CLI_KIND_CALL,   /* what take() does */
+};
 
-/* Like cli_parse, but the first argument that is no option ends the options. */
-void cli_parse_in_order(const struct argp *argp, int argc, char **argv, void *input);
+struct cli_option {
+	const char *name;
+	const char *arg; /* NULL: takes none */
+	const char *help;
+	int letter; /* the short option; 0: none */
+	int group;  /* in --help */
+	enum cli_kind kind;
+	bool may_lack; /* the argument may be left out: take() gets NULL */
+	size_t at;
+	uint64_t min, max;
+	/* Takes the argument into the member `at`.  Returns 0, or -errno with a sentence: wrong usage. */
+	int (*take)(void *at, char *arg, struct base_err *err);
+};
+#define CLI_FLAG(type, member) .kind = CLI_KIND_FLAG, .at = offsetof(type, member)
+#define CLI_TEXT(type, member) .kind = CLI_KIND_TEXT, .at = offsetof(type, member)
+#define CLI_NUMBER(type, member, low, high)                                                                            \
+	.kind = CLI_KIND_NUMBER, .at = offsetof(type, member), .min = (low), .max = (high)
+#define CLI_SIZE(type, member, low, high)                                                                              \
+	.kind = CLI_KIND_SIZE, .at = offsetof(type, member), .min = (low), .max = (high)
+#define CLI_CALL(type, member, function) .kind = CLI_KIND_CALL, .at = offsetof(type, member), .take = (function)
 
-/* For argp parsers: return the value of an option that is a size ("64M") or a number, from `min` to `max`.  Other
- * text is wrong usage: the program exits with 2. */
-uint64_t cli_arg_size(struct argp_state *state, const char *option, const char *text, uint64_t min, uint64_t max);
-uint64_t cli_arg_u64(struct argp_state *state, const char *option, const char *text, uint64_t min, uint64_t max);
+/* A word of the command line that is no option; the member at `at` is a const char *. */
+struct cli_word {
+	const char *name;
+	size_t at;
+	const char *missing; /* more to say if it is missing; NULL: nothing */
+	bool may_lack;
+};
+
+/* The words behind those with a name. */
+struct cli_rest {
+	char **words; /* in argv */
+	int n;
+};
+
+enum { CLI_OPTIONS_MAX = 20, CLI_WORDS_MAX = 3 };
+
+/* The command line of a subcommand. */
+struct cli_line {
+	const char *words_doc;                      /* as in "Usage: mkshard ls [OPTION...] DATASET [PATH...]" */
+	const char *doc;                            /* as argp's */
+	struct cli_option options[CLI_OPTIONS_MAX]; /* ends with name == NULL */
+	struct cli_word words[CLI_WORDS_MAX];       /* ends with name == NULL */
+	bool more;                                  /* words may follow: they go to the struct cli_rest at `rest` */
+	size_t rest;
+	const char *too_many; /* more to say of a word too many; NULL: nothing */
+	char *(*help_filter)(int key, const char *text, void *input);
+};
+
+/* Parses the command line of a subcommand, and fills `input` as the options and words of `line` say.  Options may stand
+ * after words.  The function does not return on --help, --version or wrong usage. */
+void cli_parse(const struct cli_line *line, int argc, char **argv, void *input);
 
 /* Prints "mkshard: ..." and a hint to --help on stderr, and exits with 2.  For wrong usage that is found after
  * parsing. */

@@ -312,8 +312,7 @@ static int read_state(struct view_options *options, const struct shard_index *in
 	if (holds_nothing(json, len))
 		return base_err_set(err, -EUCLEAN,
 		        "state file '%s' holds no state: restore the one of a checkpoint, or remove it and give "
-		        "state=-FILE "
-		        "to begin at epoch 0",
+		        "state=-FILE to begin at epoch 0",
 		        quoted);
 	rc = shard_state_parse(json, len, err, &options->state);
 	/* A restart has the command line of the first start.  Its chunk= and pool= are already in the state, as

@@ -13,68 +13,17 @@
 #include "tools/common/cli.h"
 #include "tools/ddpfs/ddpfs.h"
 
-enum { KEY_EPOCH = 256, KEY_JSON, KEY_TURNS };
+#define NOT_GIVEN UINT64_MAX
 
 struct arguments {
 	const char *target;
 	const char *command;
 	const char *value; /* NULL: only ask */
 	const char *output;
-	uint64_t epoch;
+	uint64_t epoch; /* NOT_GIVEN: not given; turns too */
 	uint64_t turns;
-	bool epoch_set;
-	bool turns_set;
 	bool json;
 };
-
-static const struct argp_option argp_options[] = {
-	{ "epoch", KEY_EPOCH, "N", 0, "With state: STEPS were counted in epoch N (default: the current one)", 0 },
-	{ "turns", KEY_TURNS, "K", 0,
-	        "With state, in place of STEPS: each rank has trained the first K of its samples that its mount "
-	        "shows of the epoch (all when there are fewer)",
-	        0 },
-	{ "output", 'O', "FILE", 0, "With state: write it to FILE, in one step, instead of standard output", 0 },
-	{ "json", KEY_JSON, NULL, 0, "Print the answer as JSON", 0 },
-	{ 0 },
-};
-
-static error_t parse_option(int key, char *arg, struct argp_state *state)
-{
-	struct arguments *a = state->input;
-	switch (key) {
-	case KEY_EPOCH:
-		a->epoch = cli_arg_u64(state, "--epoch", arg, 0, INT64_MAX);
-		a->epoch_set = true;
-		return 0;
-	case KEY_TURNS:
-		a->turns = cli_arg_u64(state, "--turns", arg, 0, INT64_MAX);
-		a->turns_set = true;
-		return 0;
-	case 'O':
-		a->output = arg;
-		return 0;
-	case KEY_JSON:
-		a->json = true;
-		return 0;
-	case ARGP_KEY_ARG:
-		if (state->arg_num == 0)
-			a->target = arg;
-		else if (state->arg_num == 1)
-			a->command = arg;
-		else if (state->arg_num == 2)
-			a->value = arg;
-		else
-			argp_error(state, "'%s' is one argument too many", arg);
-		return 0;
-	case ARGP_KEY_END:
-		if (!a->command)
-			argp_error(state, "%s",
-			        a->target ? "say what to do: epoch, advance, state or info" : "MNT is missing");
-		return 0;
-	default:
-		return ARGP_ERR_UNKNOWN;
-	}
-}
 
 static uint64_t number(const char *text, const char *what)
 {
@@ -97,11 +46,11 @@ static void check_words(const struct arguments *a, uint64_t *ret_number)
 		cli_usage("advance: give auto or off");
 	if (a->value && !epoch && !state && !advance)
 		cli_usage("'%s' is one argument too many", a->value);
-	if (!state && (a->epoch_set || a->turns_set || a->output))
+	if (!state && (a->epoch != NOT_GIVEN || a->turns != NOT_GIVEN || a->output))
 		cli_usage("--epoch, --turns and --output belong to state");
-	if (a->turns_set && a->value)
+	if (a->turns != NOT_GIVEN && a->value)
 		cli_usage("STEPS and --turns both say what was trained: give one of them");
-	if (a->epoch_set && !a->value && !a->turns_set)
+	if (a->epoch != NOT_GIVEN && !a->value && a->turns == NOT_GIVEN)
 		cli_usage("--epoch needs STEPS or --turns: ddpfs ctl MNT state STEPS --epoch N");
 	if (a->value && !advance)
 		*ret_number = number(a->value, a->command);
@@ -121,9 +70,9 @@ static json_t *make_request(const struct arguments *a)
 	if (a->value)
 		json_object_set_new(
 		        request, strcmp(a->command, "epoch") == 0 ? "set" : "steps", json_integer((json_int_t)n));
-	if (a->turns_set)
+	if (a->turns != NOT_GIVEN)
 		json_object_set_new(request, "turns", json_integer((json_int_t)a->turns));
-	if (a->epoch_set)
+	if (a->epoch != NOT_GIVEN)
 		json_object_set_new(request, "epoch", json_integer((json_int_t)a->epoch));
 	return request;
 }
@@ -185,20 +134,31 @@ static void refuse_negative(int argc, char **argv)
 
 int ddpfs_ctl(int argc, char **argv)
 {
-	static const struct argp argp = { .options = argp_options,
-		.parser = parse_option,
-		.args_doc = "MNT|@PID epoch [N]\nMNT|@PID advance auto|off\nMNT|@PID state [STEPS]\nMNT|@PID info",
-		.doc = "Asks or changes a live mount.\v"
-		       "epoch N shows epoch N from the next listing on, and switches self-advancing off; advance auto "
-		       "switches it on "
-		       "again. state STEPS notes that all ranks together have trained STEPS samples of the epoch and "
-		       "prints the "
-		       "resume state for -o state=FILE." };
-	struct arguments a = { 0 };
+	static const struct cli_line line = {
+		"MNT|@PID epoch [N]\nMNT|@PID advance auto|off\nMNT|@PID state [STEPS]\nMNT|@PID info",
+		"Asks or changes a live mount.\v"
+		"epoch N shows epoch N from the next listing on, and switches self-advancing off; advance auto "
+		"switches it on again. state STEPS notes that all ranks together have trained STEPS samples of the "
+		"epoch and prints the resume state for -o state=FILE.",
+		.options = { { "epoch", "N", "With state: STEPS were counted in epoch N (default: the current one)",
+		                     CLI_NUMBER(struct arguments, epoch, 0, INT64_MAX) },
+		        { "turns", "K",
+		                "With state, in place of STEPS: each rank has trained the first K of its samples "
+		                "that its mount shows of the epoch (all when there are fewer)",
+		                CLI_NUMBER(struct arguments, turns, 0, INT64_MAX) },
+		        { "output", "FILE", "With state: write it to FILE, in one step, instead of standard output",
+		                'O', CLI_TEXT(struct arguments, output) },
+		        { "json", NULL, "Print the answer as JSON", CLI_FLAG(struct arguments, json) } },
+		.words = { { "MNT", offsetof(struct arguments, target) },
+		        { "COMMAND", offsetof(struct arguments, command),
+		                "say what to do: epoch, advance, state or info" },
+		        { "VALUE", offsetof(struct arguments, value), .may_lack = true } }
+	};
+	struct arguments a = { .epoch = NOT_GIVEN, .turns = NOT_GIVEN };
 	struct base_err err = { 0 };
 	json_t *reply;
 	refuse_negative(argc, argv);
-	cli_parse(&argp, argc, argv, &a);
+	cli_parse(&line, argc, argv, &a);
 	if (ask(a.target, make_request(&a), &err, &reply) < 0)
 		return cli_fail(&err);
 	int status = print_reply(&a, reply);

@@ -132,9 +132,8 @@ static void warn_of_limit(const char *quoted)
 {
 	struct rlimit limit;
 	if (getrlimit(RLIMIT_FSIZE, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY)
-		log_warning("log file '%s': cut at %llu bytes by this process's limit (ulimit -f): `ddpfs stat` shows "
-		            "the last "
-		            "lines in any case",
+		log_warning("log file '%s': cut at %llu bytes by this process's limit (ulimit -f): `ddpfs stat` "
+		            "shows the last lines in any case",
 		        quoted, (unsigned long long)limit.rlim_cur);
 }
 

@@ -20,6 +20,9 @@ int ddpfs_order(int argc, char **argv);
 int ddpfs_restart(int argc, char **argv);
 int ddpfs_takeover(int argc, char **argv);
 
+/* What to say if the word MNT of a command is missing. */
+#define DDPFS_MNT_MISSING "the mountpoint, or @PID of its server"
+
 /* The helper of mount(8); usage and exit status are those of mount(8). */
 int mount_ddpfs(int argc, char **argv);
 

@@ -30,8 +30,6 @@
 /* The exit status of env(1), timeout(1) and shells for a command that could not be run. */
 enum { EXIT_CANNOT_RUN = 126, EXIT_NOT_FOUND = 127 };
 
-enum { KEY_LAUNCHER = 256, KEY_NO_INTERPOSE };
-
 struct arguments {
 	struct options options;
 	const char *dataset;
@@ -42,60 +40,6 @@ struct arguments {
 	bool quiet;
 	uint32_t local_world; /* ranks of this host, from the launcher; 0: not known */
 };
-
-static const struct argp_option argp_options[] = {
-	{ "options", 'o', "OPTIONS", 0, "Mount options, see below; may be repeated", 0 },
-	{ "launcher", KEY_LAUNCHER, "NAME", 0,
-	        "Take rank and world from this launcher's variables only: torchrun, horovod, ompi, "
-	        "pmi or slurm",
-	        0 },
-	{ "no-interpose", KEY_NO_INTERPOSE, NULL, 0,
-	        "Leave LD_PRELOAD and PYTHONPATH alone: Python's open() then asks the server "
-	        "whether each file is a terminal, 40 us a file, and what PyTorch's samplers "
-	        "draw is not announced",
-	        0 },
-	{ "quiet", 'q', NULL, 0, "Do not say where rank and world came from", 0 },
-	{ 0 },
-};
-
-static error_t parse_option(int key, char *arg, struct argp_state *state)
-{
-	struct arguments *a = state->input;
-	struct base_err err = { 0 };
-	switch (key) {
-	case 'o':
-		if (options_parse(&a->options, arg, &err) < 0)
-			argp_error(state, "%s", err.text);
-		return 0;
-	case 'q':
-		a->quiet = true;
-		return 0;
-	case KEY_LAUNCHER:
-		a->launcher = arg;
-		return 0;
-	case KEY_NO_INTERPOSE:
-		a->no_interpose = true;
-		return 0;
-	case ARGP_KEY_ARG:
-		if (state->arg_num == 0)
-			a->dataset = arg;
-		else if (state->arg_num == 1)
-			a->target = arg;
-		else
-			argp_error(state, "put -- before the command: ddpfs exec ... DATASET MNT -- COMMAND");
-		return 0;
-	case ARGP_KEY_END:
-		if (!a->dataset || !a->target)
-			argp_error(state, "%s",
-			        a->dataset ? "MNT is missing: the directory to mount on"
-			                   : "DATASET and MNT are missing");
-		if (!a->command)
-			argp_error(state, "the command is missing: ddpfs exec ... DATASET MNT -- COMMAND");
-		return 0;
-	default:
-		return ARGP_ERR_UNKNOWN;
-	}
-}
 
 /* Cuts argv at the first "--": all that follows belongs to the command. */
 static int split_command(int argc, char **argv, char ***ret_command)
@@ -353,18 +297,33 @@ static int run(struct arguments *a)
 
 int ddpfs_exec(int argc, char **argv)
 {
-	static const struct argp argp = { .options = argp_options,
-		.parser = parse_option,
-		.args_doc = "DATASET MNT -- COMMAND [ARG...]",
-		.doc = "Runs COMMAND with DATASET mounted on MNT, for it and its children alone: every rank of a host "
-		       "can use the "
-		       "same MNT. Rank and world come from -o rank=R,world=W or from the launcher's variables.",
+	static const struct cli_line line = { "DATASET MNT -- COMMAND [ARG...]",
+		"Runs COMMAND with DATASET mounted on MNT, for it and its children alone: every rank of a host can "
+		"use the same MNT. Rank and world come from -o rank=R,world=W or from the launcher's variables.",
+		.options = { { "options", "OPTIONS", "Mount options, see below; may be repeated", 'o',
+		                     CLI_CALL(struct arguments, options, options_take) },
+		        { "launcher", "NAME",
+		                "Take rank and world from this launcher's variables only: torchrun, horovod, ompi, pmi "
+		                "or slurm",
+		                CLI_TEXT(struct arguments, launcher) },
+		        { "no-interpose", NULL,
+		                "Leave LD_PRELOAD and PYTHONPATH alone: Python's open() then asks the server whether "
+		                "each file is a terminal, 40 us a file, and what PyTorch's samplers draw is not "
+		                "announced",
+		                CLI_FLAG(struct arguments, no_interpose) },
+		        { "quiet", NULL, "Do not say where rank and world came from", 'q',
+		                CLI_FLAG(struct arguments, quiet) } },
+		.words = { { "DATASET", offsetof(struct arguments, dataset) },
+		        { "MNT", offsetof(struct arguments, target), "the directory to mount on" } },
+		.too_many = "put -- before the command: ddpfs exec ... DATASET MNT -- COMMAND",
 		.help_filter = options_help_filter };
 	struct arguments a = { 0 };
 	options_init(&a.options);
 	a.options.log_level = BASE_LOG_WARNING; /* the server logs to the command's stderr */
 	argc = split_command(argc, argv, &a.command);
-	cli_parse(&argp, argc, argv, &a);
+	cli_parse(&line, argc, argv, &a);
+	if (!a.command)
+		cli_usage("the command is missing: ddpfs exec ... DATASET MNT -- COMMAND");
 	int status = run(&a);
 	options_done(&a.options);
 	return status;

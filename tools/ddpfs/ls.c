@@ -13,8 +13,6 @@
 #include "tools/common/cli.h"
 #include "tools/ddpfs/ddpfs.h"
 
-enum { KEY_JSON = 256 };
-
 struct arguments {
 	bool json;
 };
@@ -25,26 +23,6 @@ struct found {
 	struct base_control_silent *silent;
 	size_t n_silent;
 };
-
-static const struct argp_option argp_options[] = {
-	{ "json", KEY_JSON, NULL, 0, "Print a JSON array", 0 },
-	{ 0 },
-};
-
-static error_t parse_option(int key, char *arg, struct argp_state *state)
-{
-	struct arguments *a = state->input;
-	switch (key) {
-	case KEY_JSON:
-		a->json = true;
-		return 0;
-	case ARGP_KEY_ARG:
-		argp_error(state, "'%s' is one argument too many", arg);
-		return 0;
-	default:
-		return ARGP_ERR_UNKNOWN;
-	}
-}
 
 static int print_json(const struct found *found)
 {
@@ -91,15 +69,15 @@ static void print_table(const struct found *found)
 
 int ddpfs_ls(int argc, char **argv)
 {
-	static const struct argp argp = {
-		.options = argp_options,
-		.parser = parse_option,
-		.doc = "Lists the ddpfs mounts of this host: your own, for root everyone's; those of 'ddpfs exec' too."
+	static const struct cli_line line = {
+		.doc = "Lists the ddpfs mounts of this host: your own, for root everyone's; "
+		       "those of 'ddpfs exec' too.",
+		.options = { { "json", NULL, "Print a JSON array", CLI_FLAG(struct arguments, json) } }
 	};
 	struct arguments a = { 0 };
 	struct found found;
 	int status = CLI_DONE;
-	cli_parse(&argp, argc, argv, &a);
+	cli_parse(&line, argc, argv, &a);
 	int r = ask_survey(BASE_CONTROL_SURVEY_MS, &found.peers, &found.n, &found.silent, &found.n_silent);
 	if (r < 0)
 		return cli_failf("cannot list the mounts: %s", base_err_str(r));

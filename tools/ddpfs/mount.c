@@ -17,60 +17,15 @@
 #include "tools/ddpfs/mounts.h"
 #include "tools/ddpfs/daemonize.h"
 
-enum { KEY_OWNER = 256 };
 enum { FILES_MIN = 64 }; /* open files of a server: 24 for itself, the others for shards */
 
 struct arguments {
 	struct options options;
 	const char *dataset;
 	const char *target;
-	pid_t owner; /* 0: none */
+	uint64_t owner; /* process id; 0: none */
 	bool front;
 };
-
-static const struct argp_option argp_options[] = {
-	{ "options", 'o', "OPTIONS", 0, "Mount options, see below; may be repeated", 0 },
-	{ "foreground", 'f', NULL, 0, "Stay in front and log on stderr", 0 },
-	{ "owner", KEY_OWNER, "PID", 0, "Unmount when that process ends, however it ends", 0 },
-	{ 0 },
-};
-
-static error_t parse_option(int key, char *arg, struct argp_state *state)
-{
-	struct arguments *a = state->input;
-	struct base_err err = { 0 };
-	switch (key) {
-	case 'o':
-		if (options_parse(&a->options, arg, &err) < 0)
-			argp_error(state, "%s", err.text);
-		return 0;
-	case 'f':
-		a->front = true;
-		return 0;
-	case KEY_OWNER:
-		a->owner = (pid_t)cli_arg_u64(state, "--owner", arg, 1, INT32_MAX);
-		return 0;
-	case ARGP_KEY_ARG:
-		if (state->arg_num == 0)
-			a->dataset = arg;
-		else if (state->arg_num == 1)
-			a->target = arg;
-		else
-			argp_error(state, "'%s' is one argument too many%s", arg,
-			        strchr(a->dataset, '=') ? ": options stand behind -o, joined by commas" : "");
-		return 0;
-	case ARGP_KEY_END:
-		if (!a->dataset)
-			argp_error(state, "DATASET and MNT are missing");
-		if (!a->target)
-			argp_error(state, "MNT is missing: the directory to mount on");
-		if (a->front && a->owner)
-			argp_error(state, "--owner is for a mount in the background: leave -f out");
-		return 0;
-	default:
-		return ARGP_ERR_UNKNOWN;
-	}
-}
 
 /* Whether the user wrote `ddpfs mount MNT DATASET`: only the second one has an index.  The function checks `target`
  * last, because it may be a mount. */
@@ -185,7 +140,7 @@ static int serve(const struct arguments *a, struct base_err *err)
 	if (a->front)
 		return serve_front(&a->options, err);
 	if (a->owner)
-		owner = (int)syscall(SYS_pidfd_open, a->owner, 0);
+		owner = (int)syscall(SYS_pidfd_open, (pid_t)a->owner, 0);
 	if (a->owner && owner < 0)
 		return base_err_set(err, -errno, "--owner=%d: %s", (int)a->owner, strerror(errno));
 	return serve_background(
@@ -194,17 +149,25 @@ static int serve(const struct arguments *a, struct base_err *err)
 
 int ddpfs_mount(int argc, char **argv)
 {
-	static const struct argp argp = { .options = argp_options,
-		.parser = parse_option,
-		.args_doc = "DATASET MNT",
-		.doc = "Mounts DATASET on the directory MNT. Returns when the mount answers; the server goes on in the "
-		       "background until 'ddpfs umount MNT'.",
-		.help_filter = options_help_filter };
+	static const struct cli_line line = { "DATASET MNT",
+		"Mounts DATASET on the directory MNT. Returns when the mount answers; the server goes on in the "
+		"background until 'ddpfs umount MNT'.",
+		.options = { { "options", "OPTIONS", "Mount options, see below; may be repeated", 'o',
+		                     CLI_CALL(struct arguments, options, options_take) },
+		        { "foreground", NULL, "Stay in front and log on stderr", 'f',
+		                CLI_FLAG(struct arguments, front) },
+		        { "owner", "PID", "Unmount when that process ends, however it ends",
+		                CLI_NUMBER(struct arguments, owner, 1, INT32_MAX) } },
+		.words = { { "DATASET", offsetof(struct arguments, dataset) },
+		        { "MNT", offsetof(struct arguments, target), "the directory to mount on" } },
+		.too_many = "options stand behind -o, joined by commas", .help_filter = options_help_filter };
 	struct arguments a = { 0 };
 	struct base_err err = { 0 };
 	bool usage = false;
 	options_init(&a.options);
-	cli_parse(&argp, argc, argv, &a);
+	cli_parse(&line, argc, argv, &a);
+	if (a.front && a.owner)
+		cli_usage("--owner is for a mount in the background: leave -f out");
 	int r = ddpfs_prepare(&a.options, a.dataset, a.target, false, &err, &usage);
 	if (usage)
 		cli_usage("%s", err.text);

@@ -342,8 +342,7 @@ static const struct option_def options_known[] = {
 	{ "threads", "N", "threads that answer the kernel: at most 64", set_threads },
 	{ "seed_search", "THREADS",
 	        "threads that look for the seed of a RandomSampler that\nnobody seeded: a CPU minute an epoch "
-	        "(default: "
-	        "0)",
+	        "(default: 0)",
 	        set_seed_search },
 	{ "control", "SOCKET",
 	        "path of the control socket, to be named in the place\nof MNT then (default: one that is found by "
@@ -495,6 +494,11 @@ int options_parse(struct options *options, const char *text, struct base_err *er
 			return r;
 	}
 	return 0;
+}
+
+int options_take(void *at, char *text, struct base_err *err)
+{
+	return options_parse(at, text, err);
 }
 
 int options_check_rank(const struct options *o, struct base_err *err)

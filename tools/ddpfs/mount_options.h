@@ -45,6 +45,8 @@ void options_done(struct options *options);
  * which, why, and what is allowed); -ENOMEM; -E2BIG for more than OPTIONS_STRINGS_MAX texts. */
 int options_parse(struct options *options, const char *text, struct base_err *err);
 
+/* The same as the take() of an option (tools/common/cli.h); `at` is the struct options. */
+int options_take(void *at, char *text, struct base_err *err);
 /* Checks rank and world.  Returns 0, also if no rank was given; -EINVAL with a sentence if world is missing, or if
  * rank >= world. */
 int options_check_rank(const struct options *options, struct base_err *err);

@@ -249,8 +249,7 @@ int mounts_check_dataset(const char *path, struct base_err *err, char ret_path[P
 	if (!S_ISDIR(st.st_mode))
 		return base_err_set(err, -ENOTDIR,
 		        "dataset '%s' is not a directory: give the one that holds index.ddpfs, which 'mkshard pack' "
-		        "makes of "
-		        "files or archives, and 'mkshard index' of tar shards that stay where they are",
+		        "makes of files or archives, and 'mkshard index' of tar shards that stay where they are",
 		        quoted);
 	memcpy(ret_path, resolved, sizeof(resolved));
 	return 0;

@@ -12,8 +12,6 @@
 #include "tools/ddpfs/ddpfs.h"
 #include "tools/common/json.h"
 
-enum { KEY_JSON = 0x100, KEY_LIMIT, KEY_WHERE };
-
 struct arguments {
 	struct options options; /* as for a mount, so that a mount's -o text works unchanged */
 	const char *dataset;
@@ -22,51 +20,6 @@ struct arguments {
 	bool json;
 	bool null;
 };
-
-static const struct argp_option argp_options[] = {
-	{ "options", 'o', "OPTIONS", 0,
-	        "Options as for a mount: rank, world, order, deal, tail, seed, epoch, start, state, subdir, ...", 0 },
-	{ "limit", KEY_LIMIT, "N", 0, "Stop after N samples", 0 },
-	{ "where", KEY_WHERE, "PATH", 0, "Say only at which position, rank and step this file comes", 0 },
-	{ "null", '0', NULL, 0, "End each line with NUL instead of a newline", 0 },
-	{ "json", KEY_JSON, NULL, 0, "Print one JSON object a line", 0 },
-	{ 0 },
-};
-
-static error_t parse_option(int key, char *arg, struct argp_state *state)
-{
-	struct arguments *a = state->input;
-	struct base_err err = { 0 };
-
-	switch (key) {
-	case 'o':
-		if (options_parse(&a->options, arg, &err) < 0)
-			argp_error(state, "%s", err.text);
-		return 0;
-	case KEY_LIMIT:
-		a->limit = cli_arg_u64(state, "--limit", arg, 0, UINT64_MAX - 1);
-		return 0;
-	case KEY_WHERE:
-		a->where = arg;
-		return 0;
-	case '0':
-		a->null = true;
-		return 0;
-	case KEY_JSON:
-		a->json = true;
-		return 0;
-	case ARGP_KEY_ARG:
-		if (a->dataset)
-			argp_error(state, "give one DATASET");
-		a->dataset = arg;
-		return 0;
-	case ARGP_KEY_NO_ARGS:
-		argp_error(state, "give a DATASET");
-		return 0;
-	default:
-		return ARGP_ERR_UNKNOWN;
-	}
-}
 
 /* A sample at its place in the epoch. */
 struct place {
@@ -223,17 +176,27 @@ static int run(struct arguments *a, struct base_err *err)
 
 int ddpfs_order(int argc, char **argv)
 {
-	static const struct argp argp = { argp_options, parse_option, "DATASET",
-		"Print the order of an epoch: position, rank and path of each sample, as the ranks will see them; only "
-		"one "
-		"rank's with -o rank=,world=.",
-		NULL, NULL, NULL };
+	static const struct cli_line line = { "DATASET",
+		"Print the order of an epoch: position, rank and path of each sample, as the ranks will see them; "
+		"only one rank's with -o rank=,world=.",
+		.options = { { "options", "OPTIONS",
+		                     "Options as for a mount: rank, world, order, deal, tail, seed, epoch, start, "
+		                     "state, subdir, ...",
+		                     'o', CLI_CALL(struct arguments, options, options_take) },
+		        { "limit", "N", "Stop after N samples",
+		                CLI_NUMBER(struct arguments, limit, 0, UINT64_MAX - 1) },
+		        { "where", "PATH", "Say only at which position, rank and step this file comes",
+		                CLI_TEXT(struct arguments, where) },
+		        { "null", NULL, "End each line with NUL instead of a newline", '0',
+		                CLI_FLAG(struct arguments, null) },
+		        { "json", NULL, "Print one JSON object a line", CLI_FLAG(struct arguments, json) } },
+		.words = { { "DATASET", offsetof(struct arguments, dataset) } } };
 	struct arguments a = { .limit = UINT64_MAX };
 	struct base_err err = { 0 };
 	int rc;
 
 	options_init(&a.options);
-	cli_parse(&argp, argc, argv, &a);
+	cli_parse(&line, argc, argv, &a);
 	if (options_check_rank(&a.options, &err) < 0)
 		cli_usage("%s", err.text);
 	rc = run(&a, &err);

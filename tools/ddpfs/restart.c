@@ -18,23 +18,6 @@ enum {
 	PAUSE_MS = 20,    /* between two questions to the server */
 };
 
-static error_t parse_option(int key, char *arg, struct argp_state *state)
-{
-	const char **target = state->input;
-	switch (key) {
-	case ARGP_KEY_ARG:
-		if (state->arg_num > 0)
-			argp_error(state, "'%s' is one argument too many", arg);
-		*target = arg;
-		return 0;
-	case ARGP_KEY_NO_ARGS:
-		argp_error(state, "MNT is missing: the mountpoint, or @PID of its server");
-		return 0;
-	default:
-		return ARGP_ERR_UNKNOWN;
-	}
-}
-
 /* Returns the server's process id, or 0 if it does not answer. */
 static pid_t server_of(const char *socket)
 {
@@ -87,14 +70,12 @@ static int restart(const char *target, struct base_err *err)
 
 int ddpfs_restart(int argc, char **argv)
 {
-	static const struct argp argp = { .parser = parse_option,
-		.args_doc = "MNT|@PID",
-		.doc = "Puts this program in the place of the one that serves MNT, under its readers: how a live mount "
-		       "is "
-		       "upgraded. Returns when it answers; when this program cannot go on with the mount, the old one "
-		       "does." };
+	static const struct cli_line line = { "MNT|@PID",
+		"Puts this program in the place of the one that serves MNT, under its readers: how a live mount is "
+		"upgraded. Returns when it answers; when this program cannot go on with the mount, the old one does.",
+		.words = { { "MNT", 0, DDPFS_MNT_MISSING } } };
 	const char *target = NULL;
 	struct base_err err = { 0 };
-	cli_parse(&argp, argc, argv, &target);
+	cli_parse(&line, argc, argv, &target);
 	return restart(target, &err) < 0 ? cli_fail(&err) : CLI_DONE;
 }

@@ -12,37 +12,10 @@
 
 enum { DEPTH_MAX = 8, LABEL_MAX = 64 };
 
-enum { KEY_JSON = 256 };
-
 struct arguments {
 	const char *target;
 	bool json;
 };
-
-static const struct argp_option argp_options[] = {
-	{ "json", KEY_JSON, NULL, 0, "Print JSON with exact numbers", 0 },
-	{ 0 },
-};
-
-static error_t parse_option(int key, char *arg, struct argp_state *state)
-{
-	struct arguments *a = state->input;
-	switch (key) {
-	case KEY_JSON:
-		a->json = true;
-		return 0;
-	case ARGP_KEY_ARG:
-		if (state->arg_num > 0)
-			argp_error(state, "'%s' is one argument too many", arg);
-		a->target = arg;
-		return 0;
-	case ARGP_KEY_NO_ARGS:
-		argp_error(state, "MNT is missing: the mountpoint, or @PID of its server");
-		return 0;
-	default:
-		return ARGP_ERR_UNKNOWN;
-	}
-}
 
 static bool ends_with(const char *text, const char *end)
 {
@@ -142,30 +115,30 @@ static void print_problems(const json_t *problems)
 
 int ddpfs_stat(int argc, char **argv)
 {
-	static const struct argp argp = { .options = argp_options,
-		.parser = parse_option,
-		.args_doc = "MNT|@PID",
-		.doc = "Shows what a mount did since it was made.\v"
-		       "What to look at first:\n"
-		       "  opens, hits, misses   files opened; without, and with waiting for the server\n"
-		       "  reads, unwatched_reads  read requests that reached it; for no open it saw\n"
-		       "  epoch, opened, turns  the epoch; of its samples of this rank, those opened\n"
-		       "  following             1 while the order is followed and read ahead\n"
-		       "  idle                  1 while nothing is left to read ahead\n"
-		       "  wait_p50, p99, max    how long reads waited; epoch_wait_...: this epoch's\n"
-		       "  window, resident      read ahead and not yet used; held in memory\n"
-		       "  memory_bytes, _why    the budget, and why it is what it is\n"
-		       "  evicted, lost         samples dropped for room; taken back by the kernel\n"
-		       "  errors                reads answered with an error\n"
-		       "  io_errors, bad_blocks failed reads of shards; wrong checksums\n"
-		       "  device_rate           bytes per second that the device was measured to give\n"
-		       "  read_ahead_note       why files are not read ahead, and what helps\n"
-		       "  problem               the last 8 errors and warnings of the server\n"
-		       "Each counter has a line of its own in MNT/.ddpfs/metrics (HELP)." };
+	static const struct cli_line line = { "MNT|@PID",
+		"Shows what a mount did since it was made.\v"
+		"What to look at first:\n"
+		"  opens, hits, misses   files opened; without, and with waiting for the server\n"
+		"  reads, unwatched_reads  read requests that reached it; for no open it saw\n"
+		"  epoch, opened, turns  the epoch; of its samples of this rank, those opened\n"
+		"  following             1 while the order is followed and read ahead\n"
+		"  idle                  1 while nothing is left to read ahead\n"
+		"  wait_p50, p99, max    how long reads waited; epoch_wait_...: this epoch's\n"
+		"  window, resident      read ahead and not yet used; held in memory\n"
+		"  memory_bytes, _why    the budget, and why it is what it is\n"
+		"  evicted, lost         samples dropped for room; taken back by the kernel\n"
+		"  errors                reads answered with an error\n"
+		"  io_errors, bad_blocks failed reads of shards; wrong checksums\n"
+		"  device_rate           bytes per second that the device was measured to give\n"
+		"  read_ahead_note       why files are not read ahead, and what helps\n"
+		"  problem               the last 8 errors and warnings of the server\n"
+		"Each counter has a line of its own in MNT/.ddpfs/metrics (HELP).",
+		.options = { { "json", NULL, "Print JSON with exact numbers", CLI_FLAG(struct arguments, json) } },
+		.words = { { "MNT", offsetof(struct arguments, target), DDPFS_MNT_MISSING } } };
 	struct arguments a = { 0 };
 	struct base_err err = { 0 };
 	json_t *reply;
-	cli_parse(&argp, argc, argv, &a);
+	cli_parse(&line, argc, argv, &a);
 	if (ask(a.target, json_pack("{s:s}", "cmd", "stat"), &err, &reply) < 0)
 		return cli_fail(&err);
 	json_t *stats = json_object_get(reply, "stats");

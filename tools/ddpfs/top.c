@@ -25,48 +25,21 @@ enum {
 };
 
 struct arguments {
-	char **targets;
-	size_t n_targets;
+	struct cli_rest targets;
 	double delay_s;
 	uint64_t count; /* readings; 0: without end */
 	bool batch;
 	bool json;
 };
 
-static const struct argp_option argp_options[] = {
-	{ "batch", KEY_BATCH, NULL, 0, "Print plain text, one table after the other", 0 },
-	{ "delay", 'd', "SECONDS", 0, "Time between two readings (default 1)", 0 },
-	{ "json", KEY_JSON, NULL, 0, "Print one JSON object a line and reading", 0 },
-	{ "count", 'n', "COUNT", 0, "End after that many readings", 0 },
-	{ 0 },
-};
-
-static error_t parse_option(int key, char *arg, struct argp_state *state)
+static int take_delay(void *at, char *arg, struct base_err *err)
 {
-	struct arguments *a = state->input;
 	char *end;
-	switch (key) {
-	case KEY_BATCH:
-		a->batch = true;
-		return 0;
-	case KEY_JSON:
-		a->json = true;
-		return 0;
-	case 'd':
-		a->delay_s = strtod(arg, &end);
-		if (end == arg || *end || !(a->delay_s >= 0.1 && a->delay_s <= 3600))
-			argp_error(state, "--delay=%s: seconds from 0.1 to 3600 are needed", arg);
-		return 0;
-	case 'n':
-		a->count = cli_arg_u64(state, "count", arg, 1, INT64_MAX);
-		return 0;
-	case ARGP_KEY_ARGS:
-		a->targets = state->argv + state->next;
-		a->n_targets = (size_t)(state->argc - state->next);
-		return 0;
-	default:
-		return ARGP_ERR_UNKNOWN;
-	}
+	double seconds = strtod(arg, &end);
+	if (end == arg || *end || !(seconds >= 0.1 && seconds <= 3600))
+		return base_err_set(err, -EINVAL, "--delay=%s: seconds from 0.1 to 3600 are needed", arg);
+	*(double *)at = seconds;
+	return 0;
 }
 
 /* ---- numbers that need few columns; powers of 1024 ---- */
@@ -600,16 +573,22 @@ static int run_screen(const struct arguments *a, struct watched *watched)
 
 int ddpfs_top(int argc, char **argv)
 {
-	static const struct argp argp = { .options = argp_options,
-		.parser = parse_option,
-		.args_doc = "[MNT|@PID...]",
-		.doc = "Shows what mounts do right now; without MNT, all of this host.\v"
-		       "Keys: q quits, up and down scroll.  Where standard output is no terminal: as --batch." };
+	static const struct cli_line line = { "[MNT|@PID...]",
+		"Shows what mounts do right now; without MNT, all of this host.\v"
+		"Keys: q quits, up and down scroll.  Where standard output is no terminal: as --batch.",
+		.options = { { "batch", NULL, "Print plain text, one table after the other", 'b',
+		                     CLI_FLAG(struct arguments, batch) },
+		        { "delay", "SECONDS", "Time between two readings (default 1)", 'd',
+		                CLI_CALL(struct arguments, delay_s, take_delay) },
+		        { "json", NULL, "Print one JSON object a line and reading", CLI_FLAG(struct arguments, json) },
+		        { "count", "COUNT", "End after that many readings", 'n',
+		                CLI_NUMBER(struct arguments, count, 1, INT64_MAX) } },
+		.more = true, .rest = offsetof(struct arguments, targets) };
 	struct arguments a = { .delay_s = 1 };
 	struct base_err err = { 0 };
 	struct watched watched;
-	cli_parse(&argp, argc, argv, &a);
-	if (watched_open(a.targets, a.n_targets, &err, &watched) < 0)
+	cli_parse(&line, argc, argv, &a);
+	if (watched_open(a.targets.words, (size_t)a.targets.n, &err, &watched) < 0)
 		return cli_fail(&err);
 	int status = a.batch || a.json || !terminal_fit() ? run_batch(&a, &watched) : run_screen(&a, &watched);
 	watched_close(&watched);

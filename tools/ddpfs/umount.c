@@ -30,31 +30,6 @@ struct arguments {
 	bool lazy;
 };
 
-static const struct argp_option argp_options[] = {
-	{ "lazy", 'l', NULL, 0, "Detach it now, even while files are open; it ends with the last one", 0 },
-	{ 0 },
-};
-
-static error_t parse_option(int key, char *arg, struct argp_state *state)
-{
-	struct arguments *a = state->input;
-	switch (key) {
-	case 'l':
-		a->lazy = true;
-		return 0;
-	case ARGP_KEY_ARG:
-		if (state->arg_num > 0)
-			argp_error(state, "'%s' is one argument too many", arg);
-		a->target = arg;
-		return 0;
-	case ARGP_KEY_NO_ARGS:
-		argp_error(state, "MNT is missing: the mountpoint, or @PID of its server");
-		return 0;
-	default:
-		return ARGP_ERR_UNKNOWN;
-	}
-}
-
 /* Finds who uses the mount: working directories and open files, as far as this user may read /proc. */
 
 static bool below(const char *link, const char *target)
@@ -206,14 +181,14 @@ static int unmount_patiently(const struct arguments *a, struct base_err *err)
 
 int ddpfs_umount(int argc, char **argv)
 {
-	static const struct argp argp = { .options = argp_options,
-		.parser = parse_option,
-		.args_doc = "MNT|@PID",
-		.doc = "Unmounts MNT and waits until its server has ended. A mount of another mount namespace is named "
-		       "by the "
-		       "path there, or by its server's process id." };
+	static const struct cli_line line = { "MNT|@PID",
+		"Unmounts MNT and waits until its server has ended. A mount of another mount namespace is named by "
+		"the path there, or by its server's process id.",
+		.options = { { "lazy", NULL, "Detach it now, even while files are open; it ends with the last one", 'l',
+		        CLI_FLAG(struct arguments, lazy) } },
+		.words = { { "MNT", offsetof(struct arguments, target), DDPFS_MNT_MISSING } } };
 	struct arguments a = { 0 };
 	struct base_err err = { 0 };
-	cli_parse(&argp, argc, argv, &a);
+	cli_parse(&line, argc, argv, &a);
 	return unmount_patiently(&a, &err) < 0 ? cli_fail(&err) : CLI_DONE;
 }

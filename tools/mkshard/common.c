@@ -17,11 +17,43 @@
 #include "shard/pack.h"
 #include "tools/mkshard/mkshard.h"
 
-uint32_t mkshard_jobs_default(void)
+uint32_t mkshard_jobs(uint64_t given)
 {
 	cpu_set_t set;
+	if (given)
+		return (uint32_t)given;
 	int n = sched_getaffinity(0, sizeof(set), &set) == 0 ? CPU_COUNT(&set) : 2;
 	return n < 1 ? 1 : n > 16 ? 16 : (uint32_t)n;
+}
+
+int mkshard_take_sample(void *at, char *arg, struct base_err *err)
+{
+	struct mkshard_rules *r = at;
+	r->automatic = r->knows_auto && !strcmp(arg, "auto");
+	if (!r->automatic && strcmp(arg, "file") && strcmp(arg, "key"))
+		return base_err_set(
+		        err, -EINVAL, "--sample: '%s' is not one of: %sfile, key", arg, r->knows_auto ? "auto, " : "");
+	r->sample_given |= !r->automatic;
+	if (r->rules.sample != SHARD_PACK_GROUP)
+		r->rules.sample = strcmp(arg, "key") ? SHARD_PACK_FILE : SHARD_PACK_KEY;
+	return 0;
+}
+
+int mkshard_take_group(void *at, char *arg, struct base_err *err)
+{
+	struct mkshard_rules *r = at;
+	r->group_given = true;
+	r->automatic = false;
+	int rc = shard_pack_rules_group(&r->rules, arg, err);
+	return rc ? base_err_prefix(err, "--group") : 0;
+}
+
+int mkshard_take_common(void *at, char *arg, struct base_err *err)
+{
+	struct mkshard_rules *r = at;
+	r->common_given = true;
+	int rc = *arg ? shard_pack_rules_common(&r->rules, arg, err) : 0;
+	return rc ? base_err_prefix(err, "--common") : 0;
 }
 
 const char *mkshard_shard_path(

@@ -35,50 +35,17 @@
 #include "tools/mkshard/shards.h"
 #include "tools/common/progress.h"
 
-enum { KEY_FORCE = 0x100, EXISTING_MAX = 10 }; /* existing files that are named singly */
+enum { EXISTING_MAX = 10 }; /* existing files that are named singly */
 
 #define TEMP ".mkshard-extract-" /* TEMP_DIGITS hexadecimal digits follow */
 enum { TEMP_DIGITS = 32 };
 
 struct extract_args {
 	const char *dataset, *out;
-	char **paths;
-	int n_paths;
+	struct cli_rest paths;
 	bool force;
-	uint32_t jobs;
+	uint64_t jobs;
 };
-
-static const struct argp_option extract_options[] = {
-	{ "force", KEY_FORCE, 0, 0, "Replace files that exist and differ", 1 },
-	{ "jobs", 'j', "N", 0, "Shards read at once (default: processors)", 1 },
-	{ 0 },
-};
-
-static error_t parse_extract(int key, char *arg, struct argp_state *state)
-{
-	struct extract_args *args = state->input;
-	switch (key) {
-	case KEY_FORCE:
-		args->force = true;
-		return 0;
-	case 'j':
-		args->jobs = (uint32_t)cli_arg_u64(state, "--jobs", arg, 1, 256);
-		return 0;
-	case ARGP_KEY_ARGS:
-		args->dataset = state->argv[state->next];
-		if (state->argc - state->next < 2)
-			argp_error(state, "give the directory OUT to write to");
-		args->out = state->argv[state->next + 1];
-		args->paths = state->argv + state->next + 2;
-		args->n_paths = state->argc - state->next - 2;
-		return 0;
-	case ARGP_KEY_NO_ARGS:
-		argp_error(state, "give a DATASET and the directory OUT to write to");
-		return 0;
-	default:
-		return ARGP_ERR_UNKNOWN;
-	}
-}
 
 struct extract {
 	const struct shard_index *index;
@@ -462,18 +429,17 @@ static int run_extract(struct extract *extract)
 	const struct extract_args *args = extract->args;
 	static char root[] = "";
 	char *everything[] = { root };
-	char **paths = args->n_paths ? args->paths : everything;
-	int n_paths = args->n_paths ? args->n_paths : 1;
+	struct cli_rest paths = args->paths.n ? args->paths : (struct cli_rest){ everything, 1 };
 	extract->files = calloc(1, info->n_files / 8 + 1);
 	extract->dirs = calloc(1, info->n_dirs / 8 + 1);
 	if (!extract->files || !extract->dirs)
 		return cli_failf("out of memory");
-	for (int i = 0; i < n_paths; i++) {
+	for (int i = 0; i < paths.n; i++) {
 		char quoted[1024];
-		int rc = choose(extract, paths[i]);
+		int rc = choose(extract, paths.words[i]);
 		if (rc)
 			return cli_failf("'%s': '%s': %s", args->dataset,
-			        base_err_quote(paths[i], quoted, sizeof(quoted)),
+			        base_err_quote(paths.words[i], quoted, sizeof(quoted)),
 			        rc == -ENOENT || rc == -ENOTDIR ? "no such file in the dataset" : base_err_str(rc));
 	}
 	lock(extract);
@@ -485,8 +451,7 @@ static int run_extract(struct extract *extract)
 	int rc = shard_files_init(&extract->by_shard, extract->index, extract->files, bad_record, extract);
 	if (rc == 0) {
 		progress_start("extracting", extract->by_shard.bytes, extract->by_shard.n);
-		rc = shard_run(info->n_shards, args->jobs ? args->jobs : mkshard_jobs_default(), "extract",
-		        extract_shard, extract);
+		rc = shard_run(info->n_shards, mkshard_jobs(args->jobs), "extract", extract_shard, extract);
 		progress_done();
 	}
 	for (uint32_t d = info->n_dirs; d-- > 1;)
@@ -510,16 +475,21 @@ static int run_extract(struct extract *extract)
 
 int mkshard_extract(int argc, char **argv)
 {
-	static const struct argp argp = { extract_options, parse_extract, "DATASET OUT [PATH...]",
+	static const struct cli_line line = { "DATASET OUT [PATH...]",
 		"Write the files of a dataset, or those at and below each PATH, to the directory OUT as they were: "
-		"bytes, "
-		"mode, time.",
-		NULL, NULL, NULL };
+		"bytes, mode, time.",
+		.options = { { "force", NULL, "Replace files that exist and differ",
+		                     CLI_FLAG(struct extract_args, force) },
+		        { "jobs", "N", "Shards read at once (default: processors)", 'j',
+		                CLI_NUMBER(struct extract_args, jobs, 1, MKSHARD_JOBS_MAX) } },
+		.words = { { "DATASET", offsetof(struct extract_args, dataset) },
+		        { "OUT", offsetof(struct extract_args, out), "the directory to write to" } },
+		.more = true, .rest = offsetof(struct extract_args, paths) };
 	struct extract_args args = { 0 };
 	struct base_err err = { 0 };
 	struct shard_index *index = NULL;
 	char quoted[1024];
-	cli_parse(&argp, argc, argv, &args);
+	cli_parse(&line, argc, argv, &args);
 	if (shard_index_open(args.dataset, &err, &index))
 		return cli_fail(&err);
 	struct extract extract = { .index = index, .args = &args, .out = -1 };

@@ -22,83 +22,17 @@
 #include "tools/mkshard/shards.h"
 #include "tools/common/progress.h"
 
-enum { KEY_SAMPLE = 0x100, KEY_GROUP, KEY_COMMON, KEY_KEEP_GOING, KEY_FORCE, KEY_BY_SHARD };
-
 struct index_args {
 	const char *dataset;
-	char **shards;
-	int n_shards;
-	struct shard_pack_rules rules;
-	bool rules_given, sample_auto, keep_going, force, by_shard;
-	uint32_t jobs;
+	struct cli_rest shards;
+	struct mkshard_rules given;
+	bool keep_going, force, by_shard;
+	uint64_t jobs;
 };
 
-static const struct argp_option index_options[] = {
-	{ "sample", KEY_SAMPLE, "WHAT", 0,
-	        "A sample is a 'file', or with 'key' all neighbouring files whose names are equal up to the first dot "
-	        "(WebDataset); auto (default) takes 'key' where the shards look like it",
-	        1 },
-	{ "group", KEY_GROUP, "REGEX", 0,
-	        "Files of a shard for which the first parentheses of this POSIX extended regular expression match the "
-	        "same text form one sample",
-	        1 },
-	{ "common", KEY_COMMON, "GLOB", 0, "Files shown on every rank, never dealt (may be repeated; default: none)",
-	        1 },
-	{ "by-shard", KEY_BY_SHARD, 0, 0, "Put each shard's files below a directory named after the shard", 1 },
-	{ "keep-going", KEY_KEEP_GOING, 0, 0,
-	        "Leave out members that a dataset cannot hold and what is damaged, list it, and exit with 1", 2 },
-	{ "force", KEY_FORCE, 0, 0, "Replace an index that exists", 2 },
-	{ "jobs", 'j', "N", 0, "Shards read at once (default: processors)", 3 },
-	{ 0 },
-};
-
-static error_t parse_index(int key, char *arg, struct argp_state *state)
+static bool rules_given(const struct index_args *args)
 {
-	struct index_args *args = state->input;
-	struct base_err err = { 0 };
-	switch (key) {
-	case KEY_SAMPLE:
-		if (strcmp(arg, "file") && strcmp(arg, "key") && strcmp(arg, "auto"))
-			argp_error(state, "--sample: '%s' is not one of: auto, file, key", arg);
-		args->sample_auto = !strcmp(arg, "auto");
-		args->rules_given |= !args->sample_auto;
-		if (args->rules.sample != SHARD_PACK_GROUP)
-			args->rules.sample = strcmp(arg, "key") ? SHARD_PACK_FILE : SHARD_PACK_KEY;
-		return 0;
-	case KEY_GROUP:
-		args->sample_auto = false;
-		args->rules_given = true;
-		if (shard_pack_rules_group(&args->rules, arg, &err))
-			argp_error(state, "--group: %s", err.text);
-		return 0;
-	case KEY_COMMON:
-		args->rules_given = true;
-		if (*arg && shard_pack_rules_common(&args->rules, arg, &err))
-			argp_error(state, "--common: %s", err.text);
-		return 0;
-	case KEY_BY_SHARD:
-		args->by_shard = true;
-		return 0;
-	case KEY_KEEP_GOING:
-		args->keep_going = true;
-		return 0;
-	case KEY_FORCE:
-		args->force = true;
-		return 0;
-	case 'j':
-		args->jobs = (uint32_t)cli_arg_u64(state, "--jobs", arg, 1, 256);
-		return 0;
-	case ARGP_KEY_ARGS:
-		args->dataset = state->argv[state->next];
-		args->shards = state->argv + state->next + 1;
-		args->n_shards = state->argc - state->next - 1;
-		return 0;
-	case ARGP_KEY_NO_ARGS:
-		argp_error(state, "give a DATASET");
-		return 0;
-	default:
-		return ARGP_ERR_UNKNOWN;
-	}
+	return args->given.sample_given || args->given.group_given || args->given.common_given;
 }
 
 struct indexing {
@@ -208,8 +142,7 @@ static int read_shards(struct indexing *indexing, struct base_err *err)
 			total += (uint64_t)st.st_size;
 	}
 	progress_start("indexing", total, 0);
-	int rc = shard_run(indexing->n_shards, indexing->args->jobs ? indexing->args->jobs : mkshard_jobs_default(),
-	        "index", parse_shard, indexing);
+	int rc = shard_run(indexing->n_shards, mkshard_jobs(indexing->args->jobs), "index", parse_shard, indexing);
 	progress_done();
 	if (rc)
 		*err = indexing->err;
@@ -238,7 +171,7 @@ static bool looks_keyed(const struct indexing *indexing)
 static const struct found_shard *find_packed(const struct indexing *indexing)
 {
 	const struct found_shard *first = indexing->shards;
-	if (indexing->args->n_shards > 0)
+	if (indexing->args->shards.n > 0)
 		return NULL;
 	while (first->absent && first < indexing->shards + indexing->n_shards - 1)
 		first++;
@@ -252,7 +185,7 @@ static bool lost_their_record(const struct indexing *indexing)
 	const char *name = strrchr(lowest->file, '/');
 	char own[32];
 	unsigned number;
-	if (indexing->args->n_shards > 0 || !name || sscanf(++name, "shard-%u.tar", &number) != 1)
+	if (indexing->args->shards.n > 0 || !name || sscanf(++name, "shard-%u.tar", &number) != 1)
 		return false;
 	return !strcmp(name, shard_pack_shard_name(number, SHARD_TAR, own)) && (number > 0 || lowest->absent);
 }
@@ -266,13 +199,12 @@ static int settle_rules(struct indexing *indexing, struct base_err *err)
 	indexing->packed = first;
 	if (!first && lost_their_record(indexing))
 		return base_err_set(err, -ENOENT,
-		        "'%s/shard-000000.tar' is missing or damaged: it says how the others were packed; restore it, "
-		        "or "
-		        "name the shards to index them as they are",
+		        "'%s/shard-000000.tar' is missing or damaged: it says how the others were packed; restore "
+		        "it, or name the shards to index them as they are",
 		        args->dataset);
 	if (!first) {
-		indexing->rules = args->rules;
-		if (args->sample_auto)
+		indexing->rules = args->given.rules;
+		if (args->given.automatic)
 			indexing->rules.sample = looks_keyed(indexing) ? SHARD_PACK_KEY : SHARD_PACK_FILE;
 		return 0;
 	}
@@ -286,9 +218,9 @@ static int settle_rules(struct indexing *indexing, struct base_err *err)
 		indexing->options.seed = first->dataset.pack_seed;
 		n_shards = first->dataset.n_shards ? first->dataset.n_shards : indexing->n_shards;
 	}
-	if (args->rules_given) {
+	if (rules_given(args)) {
 		shard_pack_rules_done(&indexing->rules);
-		indexing->rules = args->rules;
+		indexing->rules = args->given.rules;
 	}
 	for (uint32_t s = 0; s < n_shards || s < indexing->n_shards; s++) {
 		char name[32];
@@ -449,9 +381,8 @@ static void warn_of_changes(const struct indexing *indexing)
 		        changed.n, dataset, base_err_quote(changed.first, quoted, sizeof(quoted)));
 	if (unread.n)
 		cli_warn("the index that '%s' had is damaged: it cannot tell of %" PRIu64
-		         " of the files, first '%s', and nothing says any more whether their bytes are right; 'mkshard "
-		         "verify' "
-		         "will find them good; a copy of " SHARD_INDEX_NAME " in its place can tell",
+		         " of the files, first '%s', and nothing says any more whether their bytes are right; "
+		         "'mkshard verify' will find them good; a copy of " SHARD_INDEX_NAME " in its place can tell",
 		        dataset, unread.n, base_err_quote(unread.first, quoted, sizeof(quoted)));
 	shard_index_close(old);
 }
@@ -573,7 +504,7 @@ static int check_target(const struct index_args *args, bool *ret_made, struct ba
 {
 	char quoted[512];
 	base_err_quote(args->dataset, quoted, sizeof(quoted));
-	if (args->n_shards == 0)
+	if (args->shards.n == 0)
 		return shard_unfinished_check(args->dataset, err); /* rebuilding */
 	*ret_made = mkdir(args->dataset, 0777) == 0;
 	if (!*ret_made && errno != EEXIST)
@@ -610,20 +541,43 @@ static int run_index(struct indexing *indexing, char **names, int n, struct base
 
 int mkshard_index(int argc, char **argv)
 {
-	static const struct argp argp = { index_options, parse_index, "DATASET [SHARD.tar...]",
+	static const struct cli_line line = { "DATASET [SHARD.tar...]",
 		"Index tar shards where they lie, without copying them.\vDATASET is the directory for the index; it is "
 		"made when it does not exist.  Without shards: builds the index of a packed dataset, or of the tar "
 		"files in DATASET, anew.",
-		NULL, NULL, NULL };
-	struct index_args args = { .sample_auto = true };
+		.options = { { "sample", "WHAT",
+		                     "A sample is a 'file', or with 'key' all neighbouring files whose names are "
+		                     "equal up to the first dot (WebDataset); auto (default) takes 'key' where the "
+		                     "shards look like it",
+		                     .group = 1, CLI_CALL(struct index_args, given, mkshard_take_sample) },
+		        { "group", "REGEX",
+		                "Files of a shard for which the first parentheses of this POSIX extended regular "
+		                "expression match the same text form one sample",
+		                .group = 1, CLI_CALL(struct index_args, given, mkshard_take_group) },
+		        { "common", "GLOB", "Files shown on every rank, never dealt (may be repeated; default: none)",
+		                .group = 1, CLI_CALL(struct index_args, given, mkshard_take_common) },
+		        { "by-shard", NULL, "Put each shard's files below a directory named after the shard",
+		                .group = 1, CLI_FLAG(struct index_args, by_shard) },
+		        { "keep-going", NULL,
+		                "Leave out members that a dataset cannot hold and what is damaged, list it, and exit "
+		                "with 1",
+		                .group = 2, CLI_FLAG(struct index_args, keep_going) },
+		        { "force", NULL, "Replace an index that exists", .group = 2,
+		                CLI_FLAG(struct index_args, force) },
+		        { "jobs", "N", "Shards read at once (default: processors)", 'j', 3,
+		                CLI_NUMBER(struct index_args, jobs, 1, MKSHARD_JOBS_MAX) } },
+		.words = { { "DATASET", offsetof(struct index_args, dataset) } }, .more = true,
+		.rest = offsetof(struct index_args, shards) };
+	struct index_args args = { .given = { .automatic = true, .knows_auto = true } };
+	struct shard_pack_rules *rules = &args.given.rules;
 	struct base_err err = { 0 };
 	bool made = false;
-	shard_pack_rules_init(&args.rules);
-	cli_parse(&argp, argc, argv, &args);
+	shard_pack_rules_init(rules);
+	cli_parse(&line, argc, argv, &args);
 	struct indexing indexing = { .args = &args };
 	pthread_mutex_init(&indexing.lock, NULL);
-	char **names = args.shards;
-	int n = args.n_shards;
+	char **names = args.shards.words;
+	int n = args.shards.n;
 	int rc = check_target(&args, &made, &err);
 	if (rc == 0 && n == 0)
 		rc = find_shards(args.dataset, &names, &n, &err);
@@ -634,12 +588,12 @@ int mkshard_index(int argc, char **argv)
 	for (uint32_t s = 0; indexing.shards && s < indexing.n_shards; s++)
 		found_shard_done(&indexing.shards[s]);
 	free(indexing.shards);
-	if (indexing.packed && !args.rules_given) /* otherwise indexing.rules is a copy of args.rules */
+	if (indexing.packed && !rules_given(&args)) /* otherwise indexing.rules is a copy of args.given.rules */
 		shard_pack_rules_done(&indexing.rules);
-	shard_pack_rules_done(&args.rules);
-	for (int i = 0; names != args.shards && i < n; i++)
+	shard_pack_rules_done(rules);
+	for (int i = 0; names != args.shards.words && i < n; i++)
 		free(names[i]);
-	if (names != args.shards)
+	if (names != args.shards.words)
 		free(names);
 	pthread_mutex_destroy(&indexing.lock);
 	if (rc < 0)

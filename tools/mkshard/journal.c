@@ -159,9 +159,8 @@ static int load(struct pack_journal *journal, const char *dir, const struct shar
 		return base_err_set(err, rc, "out of memory");
 	if (rc)
 		return base_err_set(err, rc,
-		        "'%s' holds an interrupted run over other files or with other options; give the same again to "
-		        "go "
-		        "on, or --restart to begin anew",
+		        "'%s' holds an interrupted run over other files or with other options; give the same again "
+		        "to go on, or --restart to begin anew",
 		        dir);
 	return 0;
 }

@@ -13,39 +13,12 @@
 #include "tools/common/json.h"
 #include "tools/mkshard/mkshard.h"
 
-enum { KEY_JSON = 0x100 };
-
 /* info */
 
 struct info_args {
 	const char *dataset;
 	bool json;
 };
-
-static const struct argp_option info_options[] = {
-	{ "json", KEY_JSON, 0, 0, "Print one JSON object", 1 },
-	{ 0 },
-};
-
-static error_t parse_info(int key, char *arg, struct argp_state *state)
-{
-	struct info_args *args = state->input;
-	switch (key) {
-	case KEY_JSON:
-		args->json = true;
-		return 0;
-	case ARGP_KEY_ARG:
-		if (args->dataset)
-			argp_error(state, "give one DATASET");
-		args->dataset = arg;
-		return 0;
-	case ARGP_KEY_NO_ARGS:
-		argp_error(state, "give a DATASET");
-		return 0;
-	default:
-		return ARGP_ERR_UNKNOWN;
-	}
-}
 
 /* Totals that the header of the index does not hold. */
 struct totals {
@@ -130,13 +103,14 @@ static void print_info(const struct shard_index *index, const struct totals *tot
 
 int mkshard_info(int argc, char **argv)
 {
-	static const struct argp argp = { info_options, parse_info, "DATASET", "Say what a dataset holds.", NULL, NULL,
-		NULL };
+	static const struct cli_line line = { "DATASET", "Say what a dataset holds.",
+		.options = { { "json", NULL, "Print one JSON object", CLI_FLAG(struct info_args, json) } },
+		.words = { { "DATASET", offsetof(struct info_args, dataset) } } };
 	struct info_args args = { 0 };
 	struct base_err err = { 0 };
 	struct shard_index *index = NULL;
 	struct totals totals = { 0 };
-	cli_parse(&argp, argc, argv, &args);
+	cli_parse(&line, argc, argv, &args);
 	if (shard_index_open(args.dataset, &err, &index))
 		return cli_fail(&err);
 	int rc = count(index, &totals);
@@ -157,44 +131,9 @@ int mkshard_info(int argc, char **argv)
 
 struct ls_args {
 	const char *dataset;
-	char **paths;
-	int n_paths;
+	struct cli_rest paths;
 	bool json, verbose, null;
 };
-
-static const struct argp_option ls_options[] = {
-	{ "long", 'l', 0, 0, "Mode, size, time, shard and offset too", 1 },
-	{ "null", '0', 0, 0, "End each name with NUL instead of a newline", 1 },
-	{ "json", KEY_JSON, 0, 0, "Print one JSON object a line", 1 },
-	{ 0 },
-};
-
-static error_t parse_ls(int key, char *arg, struct argp_state *state)
-{
-	struct ls_args *args = state->input;
-	(void)arg;
-	switch (key) {
-	case 'l':
-		args->verbose = true;
-		return 0;
-	case '0':
-		args->null = true;
-		return 0;
-	case KEY_JSON:
-		args->json = true;
-		return 0;
-	case ARGP_KEY_ARGS:
-		args->dataset = state->argv[state->next];
-		args->paths = state->argv + state->next + 1;
-		args->n_paths = state->argc - state->next - 1;
-		return 0;
-	case ARGP_KEY_NO_ARGS:
-		argp_error(state, "give a DATASET");
-		return 0;
-	default:
-		return ARGP_ERR_UNKNOWN;
-	}
-}
 
 /* Builds the paths of files; the path of their directory is built once for all files in it. */
 struct lister {
@@ -306,26 +245,34 @@ static int fail_path(const char *dataset, const char *path, int rc)
 
 int mkshard_ls(int argc, char **argv)
 {
-	static const struct argp argp = { ls_options, parse_ls, "DATASET [PATH...]",
-		"List the files of a dataset, or those at and below each PATH.", NULL, NULL, NULL };
+	static const struct cli_line line = { "DATASET [PATH...]",
+		"List the files of a dataset, or those at and below each PATH.",
+		.options = { { "long", NULL, "Mode, size, time, shard and offset too", 'l',
+		                     CLI_FLAG(struct ls_args, verbose) },
+		        { "null", NULL, "End each name with NUL instead of a newline", '0',
+		                CLI_FLAG(struct ls_args, null) },
+		        { "json", NULL, "Print one JSON object a line", CLI_FLAG(struct ls_args, json) } },
+		.words = { { "DATASET", offsetof(struct ls_args, dataset) } }, .more = true,
+		.rest = offsetof(struct ls_args, paths) };
 	struct ls_args args = { 0 };
 	struct base_err err = { 0 };
 	struct shard_index *index = NULL;
-	cli_parse(&argp, argc, argv, &args);
+	cli_parse(&line, argc, argv, &args);
 	if (shard_index_open(args.dataset, &err, &index))
 		return cli_fail(&err);
 	struct lister *lister = calloc(1, sizeof(*lister));
 	int status = lister ? CLI_DONE : cli_failf("out of memory");
 	static char root[] = "";
 	char *everything[] = { root };
-	char **paths = args.n_paths ? args.paths : everything;
-	for (int i = 0; lister && i < (args.n_paths ? args.n_paths : 1); i++) {
+	if (!args.paths.n)
+		args.paths = (struct cli_rest){ everything, 1 };
+	for (int i = 0; lister && i < args.paths.n; i++) {
 		lister->index = index;
 		lister->args = &args;
 		lister->dir = SHARD_NONE;
-		int rc = list_path(lister, paths[i]);
+		int rc = list_path(lister, args.paths.words[i]);
 		if (rc)
-			status = fail_path(args.dataset, paths[i], rc);
+			status = fail_path(args.dataset, args.paths.words[i], rc);
 	}
 	free(lister);
 	if (shard_index_check_err(index, &err))
@@ -335,28 +282,6 @@ int mkshard_ls(int argc, char **argv)
 }
 
 /* cat */
-
-static const struct argp_option cat_options[] = { { 0 } };
-
-static error_t parse_cat(int key, char *arg, struct argp_state *state)
-{
-	struct ls_args *args = state->input;
-	(void)arg;
-	switch (key) {
-	case ARGP_KEY_ARGS:
-		args->dataset = state->argv[state->next];
-		args->paths = state->argv + state->next + 1;
-		args->n_paths = state->argc - state->next - 1;
-		if (!args->n_paths)
-			argp_error(state, "give a PATH");
-		return 0;
-	case ARGP_KEY_NO_ARGS:
-		argp_error(state, "give a DATASET and a PATH");
-		return 0;
-	default:
-		return ARGP_ERR_UNKNOWN;
-	}
-}
 
 static int put_stdout(void *arg, uint64_t offset, const uint8_t *data, size_t len)
 {
@@ -393,18 +318,22 @@ static int cat_path(const struct shard_index *index, const char *dataset, const 
 
 int mkshard_cat(int argc, char **argv)
 {
-	static const struct argp argp = { cat_options, parse_cat, "DATASET PATH...",
-		"Write files to standard output, each block verified before it is written.", NULL, NULL, NULL };
+	static const struct cli_line line = { "DATASET PATH...",
+		"Write files to standard output, each block verified before it is written.",
+		.words = { { "DATASET", offsetof(struct ls_args, dataset) } }, .more = true,
+		.rest = offsetof(struct ls_args, paths) };
 	struct ls_args args = { 0 };
 	struct base_err err = { 0 };
 	struct shard_index *index = NULL;
-	cli_parse(&argp, argc, argv, &args);
+	cli_parse(&line, argc, argv, &args);
+	if (!args.paths.n)
+		cli_usage("PATH is missing");
 	if (shard_index_open(args.dataset, &err, &index))
 		return cli_fail(&err);
 	uint8_t *buf = malloc(SHARD_BLOCK);
 	int status = buf ? CLI_DONE : cli_failf("out of memory");
-	for (int i = 0; buf && i < args.n_paths; i++)
-		if (cat_path(index, args.dataset, args.paths[i], buf))
+	for (int i = 0; buf && i < args.paths.n; i++)
+		if (cat_path(index, args.dataset, args.paths.words[i], buf))
 			status = CLI_FAILED;
 	free(buf);
 	shard_index_close(index);

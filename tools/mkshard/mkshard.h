@@ -12,6 +12,7 @@
 
 #include "shard/base/err.h"
 #include "shard/index.h"
+#include "shard/pack.h"
 
 int mkshard_pack(int argc, char **argv);
 int mkshard_index(int argc, char **argv);
@@ -22,8 +23,23 @@ int mkshard_cat(int argc, char **argv);
 int mkshard_extract(int argc, char **argv);
 int mkshard_stats(int argc, char **argv);
 
-/* Returns the default number of threads: the processors on which this process may run, from 1 to 16. */
-uint32_t mkshard_jobs_default(void);
+enum { MKSHARD_JOBS_MAX = 256 };
+
+/* Returns the number of threads: `given` (at most MKSHARD_JOBS_MAX), or if that is 0, the processors on which this
+ * process may run, from 1 to 16. */
+uint32_t mkshard_jobs(uint64_t given);
+
+/* Which files form a sample, and which are common: the options --sample, --group and --common of pack and index. */
+struct mkshard_rules {
+	struct shard_pack_rules rules;
+	bool sample_given, common_given, group_given;
+	bool automatic;  /* --sample=auto, the default of index */
+	bool knows_auto; /* --sample takes "auto" */
+};
+/* The take() of these options (tools/common/cli.h); `at` is the struct mkshard_rules. */
+int mkshard_take_sample(void *at, char *arg, struct base_err *err);
+int mkshard_take_group(void *at, char *arg, struct base_err *err);
+int mkshard_take_common(void *at, char *arg, struct base_err *err);
 
 /* Writes the path of a shard to buf: absolute, or below the dataset's directory.  Returns buf, or NULL if it does not
  * fit. */

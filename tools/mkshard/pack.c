@@ -24,22 +24,6 @@
 #include "tools/mkshard/publish.h"
 #include "tools/common/progress.h"
 
-enum {
-	KEY_CONTAINER = 0x100,
-	KEY_SHUFFLE_SEED,
-	KEY_NO_SHUFFLE,
-	KEY_SAMPLE,
-	KEY_GROUP,
-	KEY_COMMON,
-	KEY_KEEP_GOING,
-	KEY_FORCE,
-	KEY_RESTART,
-	KEY_MEMORY,
-	KEY_UNPACK_LIMIT,
-	KEY_SHARD_SIZE,
-	KEY_HIDDEN
-};
-
 enum { COMMON_GUESS_MAX = 64 }; /* if more files at the root match, they are samples, not labels or documents */
 
 /* 256 MiB take a quarter of a second to read.  So verifying, fetching and resuming are cheap for one shard, and a
@@ -51,128 +35,69 @@ enum { SHARDS_WANTED = 8 };
 #define MEMORY_DEFAULT (512 * BASE_MIB)
 
 struct pack_args {
-	char **sources; /* the words of the command line; the last one is the dataset */
-	int n_sources;
+	struct cli_rest sources; /* the words of the command line without the last one, the dataset */
 	const char *dataset;
 	const char *directory; /* names in a list are relative to it */
-	struct shard_pack_rules rules;
-	bool sample_given, common_given;
+	struct mkshard_rules given;
 	struct shard_pack_options options;
-	uint32_t jobs;
-	uint64_t memory_bytes, unpack_limit;
-	bool keep_going, force, restart, hidden;
+	uint64_t jobs, memory_bytes, unpack_limit;
+	bool no_shuffle, keep_going, force, restart, hidden;
 	const char *command; /* this command line for a shell, or NULL */
 };
 
-static const struct argp_option pack_options[] = {
-	{ "shard-size", KEY_SHARD_SIZE, "SIZE", 0,
-	        "Close a shard before it grows past SIZE (default 256M; less under 2G)", 1 },
-	{ "container", KEY_CONTAINER, "KIND", 0, "tar (default), or bare: no headers, for tiny files", 1 },
-	{ "shuffle-seed", KEY_SHUFFLE_SEED, "N", 0, "Seed of the stored order (default 0)", 2 },
-	{ "no-shuffle", KEY_NO_SHUFFLE, 0, 0, "Store in the order of the paths", 2 },
-	{ "sample", KEY_SAMPLE, "WHAT", 0,
-	        "A sample is a file (default), or with 'key' all files whose names are equal up to the first dot", 2 },
-	{ "group", KEY_GROUP, "REGEX", 0,
-	        "Files for which the first parentheses of this POSIX extended regular expression match the same text "
-	        "form one sample",
-	        2 },
-	{ "common", KEY_COMMON, "GLOB", 0,
-	        "Files shown on every rank, never dealt (may be repeated; '' for none; default, at the root: README, "
-	        "LICENSE and the like, md, checksums, hidden files, csv, json, txt, tsv, yaml)",
-	        2 },
-	{ "hidden", KEY_HIDDEN, 0, 0, "Pack hidden directories at the root too (.git, .cache)", 2 },
-	{ "directory", 'C', "DIR", 0, "Names in a list are relative to DIR", 3 },
-	{ "unpack-limit", KEY_UNPACK_LIMIT, "SIZE", 0,
-	        "Refuse a compressed archive that unpacks to more (default 200 times its size, at least 1G)", 3 },
-	{ "keep-going", KEY_KEEP_GOING, 0, 0, "Leave out what cannot be packed, list it, and exit with 1", 4 },
-	{ "force", KEY_FORCE, 0, 0, "Replace DATASET once the new one is complete", 4 },
-	{ "restart", KEY_RESTART, 0, 0, "Drop what an interrupted run has left", 4 },
-	{ "jobs", 'j', "N", 0, "Shards written at once (default: processors + 2)", 5 },
-	{ "memory", KEY_MEMORY, "SIZE", 0, "Memory for shards being written (default 512M)", 5 },
-	{ 0 },
-};
-
-static const char pack_doc[] =
-        "Pack files into shards.\v"
-        "A SOURCE is a directory, an archive (tar, tar.gz, tar.zst, zip; through a pipe as /dev/stdin), or '-' for "
-        "NUL-separated names on standard input.  DATASET must not exist.  An interrupted run is resumed by giving the "
-        "same command again.\n\n"
-        "Example: mkshard pack --sample=key images/ labels.tar.gz train.ddpfs";
-
-static error_t parse_pack(int key, char *arg, struct argp_state *state)
+static int take_container(void *at, char *arg, struct base_err *err)
 {
-	struct pack_args *args = state->input;
-	struct base_err err = { 0 };
-	switch (key) {
-	case KEY_SHARD_SIZE:
-		args->options.shard_bytes =
-		        cli_arg_size(state, "--shard-size", arg, SHARD_PAGE, SHARD_FILE_BYTES_MAX / 2);
-		return 0;
-	case KEY_CONTAINER:
-		if (strcmp(arg, "tar") && strcmp(arg, "bare"))
-			argp_error(state, "--container: '%s' is not one of: tar, bare", arg);
-		args->options.container = strcmp(arg, "bare") ? SHARD_TAR : SHARD_BARE;
-		return 0;
-	case KEY_SHUFFLE_SEED:
-		args->options.seed = cli_arg_u64(state, "--shuffle-seed", arg, 0, UINT64_MAX);
-		return 0;
-	case KEY_NO_SHUFFLE:
-		args->options.shuffle = false;
-		return 0;
-	case KEY_SAMPLE:
-		if (strcmp(arg, "file") && strcmp(arg, "key"))
-			argp_error(state, "--sample: '%s' is not one of: file, key", arg);
-		if (args->rules.sample != SHARD_PACK_GROUP)
-			args->rules.sample = strcmp(arg, "key") ? SHARD_PACK_FILE : SHARD_PACK_KEY;
-		args->sample_given = true;
-		return 0;
-	case KEY_GROUP:
-		if (shard_pack_rules_group(&args->rules, arg, &err))
-			argp_error(state, "--group: %s", err.text);
-		return 0;
-	case KEY_COMMON:
-		args->common_given = true;
-		if (*arg && shard_pack_rules_common(&args->rules, arg, &err))
-			argp_error(state, "--common: %s", err.text);
-		return 0;
-	case 'C':
-		args->directory = arg;
-		return 0;
-	case KEY_UNPACK_LIMIT:
-		args->unpack_limit = cli_arg_size(state, "--unpack-limit", arg, 1, SHARD_FILE_BYTES_MAX);
-		return 0;
-	case KEY_KEEP_GOING:
-		args->keep_going = true;
-		return 0;
-	case KEY_FORCE:
-		args->force = true;
-		return 0;
-	case KEY_HIDDEN:
-		args->hidden = true;
-		return 0;
-	case KEY_RESTART:
-		args->restart = true;
-		return 0;
-	case 'j':
-		args->jobs = (uint32_t)cli_arg_u64(state, "--jobs", arg, 1, 256);
-		return 0;
-	case KEY_MEMORY:
-		args->memory_bytes = cli_arg_size(state, "--memory", arg, BASE_MIB, BASE_GIB * 1024);
-		return 0;
-	case ARGP_KEY_ARGS:
-		args->sources = state->argv + state->next;
-		args->n_sources = state->argc - state->next - 1;
-		if (args->n_sources < 1)
-			argp_error(state, "give at least one SOURCE, and the DATASET to make");
-		args->dataset = args->sources[args->n_sources];
-		return 0;
-	case ARGP_KEY_NO_ARGS:
-		argp_error(state, "give at least one SOURCE, and the DATASET to make");
-		return 0;
-	default:
-		return ARGP_ERR_UNKNOWN;
-	}
+	if (strcmp(arg, "tar") && strcmp(arg, "bare"))
+		return base_err_set(err, -EINVAL, "--container: '%s' is not one of: tar, bare", arg);
+	*(enum shard_container *)at = strcmp(arg, "bare") ? SHARD_TAR : SHARD_BARE;
+	return 0;
 }
+
+static const struct cli_line line = { "SOURCE... DATASET",
+	"Pack files into shards.\v"
+	"A SOURCE is a directory, an archive (tar, tar.gz, tar.zst, zip; through a pipe as /dev/stdin), or '-' for "
+	"NUL-separated names on standard input.  DATASET must not exist.  An interrupted run is resumed by giving the "
+	"same command again.\n\n"
+	"Example: mkshard pack --sample=key images/ labels.tar.gz train.ddpfs",
+	.options = { { "shard-size", "SIZE", "Close a shard before it grows past SIZE (default 256M; less under 2G)",
+	                     .group = 1,
+	                     CLI_SIZE(struct pack_args, options.shard_bytes, SHARD_PAGE, SHARD_FILE_BYTES_MAX / 2) },
+	        { "container", "KIND", "tar (default), or bare: no headers, for tiny files", .group = 1,
+	                CLI_CALL(struct pack_args, options.container, take_container) },
+	        { "shuffle-seed", "N", "Seed of the stored order (default 0)", .group = 2,
+	                CLI_NUMBER(struct pack_args, options.seed, 0, UINT64_MAX) },
+	        { "no-shuffle", NULL, "Store in the order of the paths", .group = 2,
+	                CLI_FLAG(struct pack_args, no_shuffle) },
+	        { "sample", "WHAT",
+	                "A sample is a file (default), or with 'key' all files whose names are equal up to the first "
+	                "dot",
+	                .group = 2, CLI_CALL(struct pack_args, given, mkshard_take_sample) },
+	        { "group", "REGEX",
+	                "Files for which the first parentheses of this POSIX extended regular expression match the "
+	                "same text form one sample",
+	                .group = 2, CLI_CALL(struct pack_args, given, mkshard_take_group) },
+	        { "common", "GLOB",
+	                "Files shown on every rank, never dealt (may be repeated; '' for none; default, at the root: "
+	                "README, LICENSE and the like, md, checksums, hidden files, csv, json, txt, tsv, yaml)",
+	                .group = 2, CLI_CALL(struct pack_args, given, mkshard_take_common) },
+	        { "hidden", NULL, "Pack hidden directories at the root too (.git, .cache)", .group = 2,
+	                CLI_FLAG(struct pack_args, hidden) },
+	        { "directory", "DIR", "Names in a list are relative to DIR", 'C', 3,
+	                CLI_TEXT(struct pack_args, directory) },
+	        { "unpack-limit", "SIZE",
+	                "Refuse a compressed archive that unpacks to more (default 200 times its size, at least 1G)",
+	                .group = 3, CLI_SIZE(struct pack_args, unpack_limit, 1, SHARD_FILE_BYTES_MAX) },
+	        { "keep-going", NULL, "Leave out what cannot be packed, list it, and exit with 1", .group = 4,
+	                CLI_FLAG(struct pack_args, keep_going) },
+	        { "force", NULL, "Replace DATASET once the new one is complete", .group = 4,
+	                CLI_FLAG(struct pack_args, force) },
+	        { "restart", NULL, "Drop what an interrupted run has left", .group = 4,
+	                CLI_FLAG(struct pack_args, restart) },
+	        { "jobs", "N", "Shards written at once (default: processors + 2)", 'j', 5,
+	                CLI_NUMBER(struct pack_args, jobs, 1, MKSHARD_JOBS_MAX) },
+	        { "memory", "SIZE", "Memory for shards being written (default 512M)", .group = 5,
+	                CLI_SIZE(struct pack_args, memory_bytes, BASE_MIB, BASE_GIB * 1024) } },
+	.more = true, .rest = offsetof(struct pack_args, sources) };
 
 /* Notes the directory in which DATASET is made; a scan fails if it finds that directory inside a source. */
 static int note_parent(struct pack_input *input, const struct pack_places *places, struct base_err *err)
@@ -212,9 +137,9 @@ static int scan_sources(
 {
 	int rc = 0;
 	bool warned = false;
-	for (int i = 0; i < args->n_sources && rc == 0; i++) {
+	for (int i = 0; i < args->sources.n && rc == 0; i++) {
 		struct stat st;
-		const char *source = args->sources[i];
+		const char *source = args->sources.words[i];
 		if (!strcmp(source, "-")) {
 			rc = pack_scan_list(input, STDIN_FILENO, args->directory ? args->directory : ".", err);
 		} else if (stat(source, &st) == 0 && S_ISDIR(st.st_mode)) {
@@ -277,8 +202,8 @@ static struct shard_pack_rules some_common(const struct shard_pack_rules *rules,
 
 static void settle_common(struct pack_args *args, const struct pack_input *input)
 {
-	struct shard_pack_rules *rules = &args->rules;
-	if (args->common_given)
+	struct shard_pack_rules *rules = &args->given.rules;
+	if (args->given.common_given)
 		return;
 	struct shard_pack_rules none = some_common(rules, 0, 0);
 	struct shard_pack_rules documents = some_common(rules, 0, SHARD_PACK_DOCUMENTS);
@@ -304,7 +229,7 @@ static void warn_of_pairs(const struct pack_args *args, const struct shard_pack_
 	struct mkshard_keys keys = { 0 };
 	const struct shard_pack_item *last = NULL, *pair[2] = { NULL, NULL };
 	char first[256], second[256];
-	if (args->sample_given || args->rules.sample != SHARD_PACK_FILE)
+	if (args->given.sample_given || args->given.rules.sample != SHARD_PACK_FILE)
 		return;
 	for (uint64_t i = 0; i < plan->n_items; i++) {
 		const struct shard_pack_item *item = &plan->items[i];
@@ -333,11 +258,12 @@ static void warn_of_idle_rules(const struct pack_args *args, const struct shard_
 		const char *key;
 		size_t len;
 		common += plan->items[i].common;
-		keyed |= !plan->items[i].directory && shard_pack_key(&args->rules, plan->items[i].path, &key, &len);
+		keyed |= !plan->items[i].directory &&
+		         shard_pack_key(&args->given.rules, plan->items[i].path, &key, &len);
 	}
-	if (args->rules.sample != SHARD_PACK_FILE && !keyed)
-		cli_warn("%s fits no file: each is a sample of its own", option[args->rules.sample]);
-	if (args->common_given && args->rules.n_common && common == 0)
+	if (args->given.rules.sample != SHARD_PACK_FILE && !keyed)
+		cli_warn("%s fits no file: each is a sample of its own", option[args->given.rules.sample]);
+	if (args->given.common_given && args->given.rules.n_common && common == 0)
 		cli_warn("--common fits no file; a pattern without '/' fits files at the root only");
 	if (plan->n_samples == 0)
 		cli_warn("every file is common: ranks are dealt nothing");
@@ -555,7 +481,7 @@ static int write_dataset(const struct pack_args *args, struct pack_places *place
 		warn_if_full(plan, sums, places->partial);
 		struct pack_write_options options = {
 			.dir = places->partial,
-			.jobs = args->jobs ? args->jobs : mkshard_jobs_default() + 2,
+			.jobs = args->jobs ? (uint32_t)args->jobs : mkshard_jobs(0) + 2,
 			.memory_bytes = args->memory_bytes,
 			.keep_going = args->keep_going,
 		};
@@ -592,8 +518,8 @@ static int write_dataset(const struct pack_args *args, struct pack_places *place
 static bool reads_standard_input(const struct pack_args *args)
 {
 	bool piped = false;
-	for (int i = 0; i < args->n_sources; i++)
-		piped |= !strcmp(args->sources[i], "-") || !strcmp(args->sources[i], "/dev/stdin");
+	for (int i = 0; i < args->sources.n; i++)
+		piped |= !strcmp(args->sources.words[i], "-") || !strcmp(args->sources.words[i], "/dev/stdin");
 	return piped;
 }
 
@@ -620,7 +546,8 @@ static int run_pack(struct pack_args *args, struct pack_places *places, struct b
 			settle_shard_size(args, &input);
 			args->options.clash = on_clash;
 			args->options.clash_arg = &input;
-			rc = shard_pack_plan_init(&plan, input.items, input.n_items, &args->rules, &args->options, err);
+			rc = shard_pack_plan_init(
+			        &plan, input.items, input.n_items, &args->given.rules, &args->options, err);
 			bool bad = input.n_refused && !args->keep_going && (rc == 0 || rc == -ENOENT);
 			if (bad) {
 				if (rc == 0)
@@ -632,10 +559,10 @@ static int run_pack(struct pack_args *args, struct pack_places *places, struct b
 				rc = write_dataset(args, places, &input, &plan, err);
 				if (rc && input.n_refused && !args->keep_going)
 					rc = refused(&input, err);
-			} else if (rc == -ENOENT && !input.n_left_out && args->n_sources == 1) {
+			} else if (rc == -ENOENT && !input.n_left_out && args->sources.n == 1) {
 				char quoted[1024];
 				base_err_set(err, rc, "'%s': holds no files to pack",
-				        base_err_quote(args->sources[0], quoted, sizeof(quoted)));
+				        base_err_quote(args->sources.words[0], quoted, sizeof(quoted)));
 			} else if (rc == -ENOENT && input.n_left_out) {
 				list_left_out(&input);
 				base_err_set(err, rc, "nothing is left to pack: every file was left out");
@@ -658,18 +585,21 @@ static int run_pack(struct pack_args *args, struct pack_places *places, struct b
 
 int mkshard_pack(int argc, char **argv)
 {
-	static const struct argp argp = { pack_options, parse_pack, "SOURCE... DATASET", pack_doc, NULL, NULL, NULL };
 	struct pack_args args = {
-		.options = { .container = SHARD_TAR, .shuffle = true },
+		.options = { .container = SHARD_TAR },
 		.memory_bytes = MEMORY_DEFAULT,
 	};
 	struct pack_places places = { .lock = -1 };
 	struct base_err err = { 0 };
 	char *command = pack_command_line(argc, argv); /* before argp reorders argv */
 	args.command = command;
-	shard_pack_rules_init(&args.rules);
-	cli_parse(&argp, argc, argv, &args);
-	int rc = args.common_given ? 0 : shard_pack_rules_common_default(&args.rules, &err);
+	shard_pack_rules_init(&args.given.rules);
+	cli_parse(&line, argc, argv, &args);
+	if (args.sources.n < 2)
+		cli_usage("give at least one SOURCE, and the DATASET to make");
+	args.dataset = args.sources.words[--args.sources.n];
+	args.options.shuffle = !args.no_shuffle;
+	int rc = args.given.common_given ? 0 : shard_pack_rules_common_default(&args.given.rules, &err);
 	if (rc == 0)
 		rc = pack_places_init(&places, args.dataset, &err);
 	int status = rc ? CLI_FAILED : run_pack(&args, &places, &err);
@@ -677,6 +607,6 @@ int mkshard_pack(int argc, char **argv)
 		status = cli_fail(&err);
 	pack_places_done(&places);
 	free(command);
-	shard_pack_rules_done(&args.rules);
+	shard_pack_rules_done(&args.given.rules);
 	return status;
 }

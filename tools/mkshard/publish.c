@@ -335,8 +335,7 @@ static int probe(const struct pack_places *places, struct base_err *err)
 	if (rc)
 		return base_err_set(err, rc,
 		        "'%s': a directory cannot be renamed here (%s), and a dataset gets its name so; pack to "
-		        "another "
-		        "file system and copy the dataset",
+		        "another file system and copy the dataset",
 		        places->quoted, strerror(-rc));
 	return 0;
 }
@@ -473,9 +472,8 @@ static int refuse(const struct pack_places *places, int rc, struct base_err *err
 	base_err_quote(places->partial, partial, sizeof(partial));
 	if (rc == -EEXIST || rc == -ENOTEMPTY || rc == -ENOTDIR)
 		return base_err_set(err, rc,
-		        "'%s' has been made by somebody else meanwhile; the packing is complete and kept: give --force "
-		        "to "
-		        "replace it, or move '%s' to another name",
+		        "'%s' has been made by somebody else meanwhile; the packing is complete and kept: give "
+		        "--force to replace it, or move '%s' to another name",
 		        places->quoted, partial);
 	return base_err_set(err, rc,
 	        "'%s' cannot get its name: %s; the packing is complete and kept: run the same command again%s, or "

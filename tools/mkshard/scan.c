@@ -252,8 +252,7 @@ static int check_directory(
 		if (up->dev == dev && up->ino == stx->stx_ino)
 			return base_err_set(err, -ELOOP,
 			        "'%s': a symbolic link that leads back to a directory above it; remove the link, or "
-			        "give "
-			        "--keep-going to leave it out",
+			        "give --keep-going to leave it out",
 			        quote_in(scan, path, quoted));
 	if (depth > SHARD_DEPTH_MAX)
 		return base_err_set(err, -ENAMETOOLONG, "'%s': more than %d directories deep",

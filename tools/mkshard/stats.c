@@ -15,7 +15,6 @@
 #include "tools/mkshard/svg.h"
 #include "tools/common/view_options.h"
 
-enum { KEY_JSON = 0x100, KEY_SVG, KEY_CLASSES, KEY_EPOCHS, KEY_BATCH };
 enum { EPOCHS_DEFAULT = 5, EPOCHS_MAX = 1000, BATCH_DEFAULT = 256 };
 
 struct args {
@@ -23,59 +22,14 @@ struct args {
 	struct view_options view;
 	const char *svg;
 	bool json;
-	uint32_t component; /* which directory of the path is the class, from 1; 0: the one that holds the file */
-	uint32_t epochs;
-	uint32_t batch;
+	uint64_t component; /* which directory of the path is the class, from 1; 0: the one that holds the file */
+	uint64_t epochs;
+	uint64_t batch;
 };
 
-static const struct argp_option options[] = {
-	{ "options", 'o', "KEY=VALUE,...", 0, "The view: order, deal, seed, epoch, rank, world, subdir, chunk, pool",
-	        1 },
-	{ "epochs", KEY_EPOCHS, "N", 0, "Epochs to measure (5)", 1 },
-	{ "batch", KEY_BATCH, "N", 0, "Samples of a batch (256)", 1 },
-	{ "classes-from", KEY_CLASSES, "N", 0,
-	        "A sample's class is the Nth directory of its path (default: the one that holds it)", 1 },
-	{ "json", KEY_JSON, 0, 0, "Print one JSON object", 1 },
-	{ "svg", KEY_SVG, "FILE", 0, "Write a plot", 1 },
-	{ 0 },
-};
-
-static error_t parse(int key, char *arg, struct argp_state *state)
+static int take_view(void *at, char *arg, struct base_err *err)
 {
-	struct args *args = state->input;
-	struct base_err err = { 0 };
-
-	switch (key) {
-	case 'o':
-		if (view_options_parse(&args->view, arg, &err) < 0)
-			argp_error(state, "%s", err.text);
-		return 0;
-	case KEY_EPOCHS:
-		args->epochs = (uint32_t)cli_arg_u64(state, "--epochs", arg, 1, EPOCHS_MAX);
-		return 0;
-	case KEY_BATCH:
-		args->batch = (uint32_t)cli_arg_u64(state, "--batch", arg, 1, SHARD_QUALITY_BATCH_MAX);
-		return 0;
-	case KEY_CLASSES:
-		args->component = (uint32_t)cli_arg_u64(state, "--classes-from", arg, 1, SHARD_DEPTH_MAX);
-		return 0;
-	case KEY_JSON:
-		args->json = true;
-		return 0;
-	case KEY_SVG:
-		args->svg = arg;
-		return 0;
-	case ARGP_KEY_ARG:
-		if (args->dataset)
-			argp_error(state, "give one DATASET");
-		args->dataset = arg;
-		return 0;
-	case ARGP_KEY_NO_ARGS:
-		argp_error(state, "give a DATASET");
-		return 0;
-	default:
-		return ARGP_ERR_UNKNOWN;
-	}
+	return view_options_parse(at, arg, err);
 }
 
 /* What is measured: a view, the class of each of its samples, and memory for one epoch. */
@@ -269,7 +223,7 @@ static void load_random(struct stats *s, uint64_t seed, uint64_t n)
 static int measure(struct stats *s, struct base_err *err)
 {
 	const struct shard_quality_options quality = {
-		.n_slots = s->n, .n_classes = s->n_classes, .batch = s->args->batch
+		.n_slots = s->n, .n_classes = s->n_classes, .batch = (uint32_t)s->args->batch
 	};
 	uint64_t first = shard_view_options_get(s->view)->epoch;
 	struct shard_quality *ours = NULL;
@@ -338,11 +292,11 @@ static void print_text(const struct stats *s)
 	char name[64];
 
 	describe(s, what, sizeof(what));
-	printf("%s, %" PRIu32 " epochs\n", what, s->args->epochs);
+	printf("%s, %" PRIu64 " epochs\n", what, s->args->epochs);
 	printf("%" PRIu32 " samples in %" PRIu32 " classes, %s when packed\n\n", s->n, s->n_classes,
 	        info->shuffled ? "shuffled" : "not shuffled");
 	printf("%-44s %12s %12s\n", "", "this order", "random");
-	snprintf(name, sizeof(name), "distinct classes in %" PRIu32 " samples, mean", s->args->batch);
+	snprintf(name, sizeof(name), "distinct classes in %" PRIu64 " samples, mean", s->args->batch);
 	print_row(name, s->ours.distinct_mean, s->random.distinct_mean, 1);
 	print_row("  lowest", s->ours.batches > 0 ? s->ours.distinct_min : NAN,
 	        s->random.batches > 0 ? s->random.distinct_min : NAN, 0);
@@ -354,7 +308,7 @@ static void print_text(const struct stats *s)
 		printf("\nAll samples are of one class: nothing can be said about classes%s.\n",
 		        s->args->component ? "" : "; see --classes-from");
 	if (s->ours.batches == 0)
-		printf("\nAn epoch is shorter than a batch of %" PRIu32 ": see --batch.\n", s->args->batch);
+		printf("\nAn epoch is shorter than a batch of %" PRIu64 ": see --batch.\n", s->args->batch);
 }
 
 static void json_number(const char *key, double value, const char *end)
@@ -395,8 +349,8 @@ static void print_json(const struct stats *s)
 	const struct shard_view_options *o = shard_view_options_get(s->view);
 
 	printf("{\"order\": \"%s\", \"deal\": \"%s\", \"seed\": %" PRIu64 ", \"epoch\": %" PRIu64
-	       ", \"epochs\": %" PRIu32 ", \"rank\": %" PRIu32 ", \"world\": %" PRIu32 ", \"chunk_samples\": %" PRIu64
-	       ", \"pool_chunks\": %" PRIu64 ", \"samples\": %" PRIu32 ", \"classes\": %" PRIu32 ", \"batch\": %" PRIu32
+	       ", \"epochs\": %" PRIu64 ", \"rank\": %" PRIu32 ", \"world\": %" PRIu32 ", \"chunk_samples\": %" PRIu64
+	       ", \"pool_chunks\": %" PRIu64 ", \"samples\": %" PRIu32 ", \"classes\": %" PRIu32 ", \"batch\": %" PRIu64
 	       ", \"shuffled\": %s, ",
 	        shard_order_mode_name(o->order), shard_deal_mode_name(o->deal), o->seed, o->epoch, s->args->epochs,
 	        o->rank, o->world, o->chunk_items, o->pool_chunks, s->n, s->n_classes, s->args->batch,
@@ -461,10 +415,10 @@ static void draw(const struct stats *s, const struct curves *c, FILE *out)
 	        shard_order_mode_name(shard_view_options_get(s->view)->order));
 	describe(s, order, sizeof(order));
 	snprintf(dataset, sizeof(dataset),
-	        "%" PRIu32 " samples in %" PRIu32 " classes, %s when packed; mean of %" PRIu32 " epoch%s", s->n,
+	        "%" PRIu32 " samples in %" PRIu32 " classes, %s when packed; mean of %" PRIu64 " epoch%s", s->n,
 	        s->n_classes, shard_index_info(s->index)->shuffled ? "shuffled" : "not shuffled", s->args->epochs,
 	        s->args->epochs > 1 ? "s" : "");
-	snprintf(distinct, sizeof(distinct), "classes in %" PRIu32 " samples", s->args->batch);
+	snprintf(distinct, sizeof(distinct), "classes in %" PRIu64 " samples", s->args->batch);
 	plot.names[0] = "this order";
 	plot.names[1] = "true random permutation";
 	plot.panels[0] = (struct svg_panel){ .title = "Distinct classes in a batch, through the epoch",
@@ -534,17 +488,27 @@ static int write_svg(const struct stats *s, struct base_err *err)
 
 int mkshard_stats(int argc, char **argv)
 {
-	static const struct argp argp = { options, parse, "DATASET",
+	static const struct cli_line line = { "DATASET",
 		"Measure how random an order is, beside a true random permutation of the same samples: distinct "
-		"classes in "
-		"a batch, serial correlation, position uniformity.",
-		NULL, NULL, NULL };
+		"classes in a batch, serial correlation, position uniformity.",
+		.options = { { "options", "KEY=VALUE,...",
+		                     "The view: order, deal, seed, epoch, rank, world, subdir, chunk, pool", 'o',
+		                     CLI_CALL(struct args, view, take_view) },
+		        { "epochs", "N", "Epochs to measure (5)", CLI_NUMBER(struct args, epochs, 1, EPOCHS_MAX) },
+		        { "batch", "N", "Samples of a batch (256)",
+		                CLI_NUMBER(struct args, batch, 1, SHARD_QUALITY_BATCH_MAX) },
+		        { "classes-from", "N",
+		                "A sample's class is the Nth directory of its path (default: the one that holds it)",
+		                CLI_NUMBER(struct args, component, 1, SHARD_DEPTH_MAX) },
+		        { "json", NULL, "Print one JSON object", CLI_FLAG(struct args, json) },
+		        { "svg", "FILE", "Write a plot", CLI_TEXT(struct args, svg) } },
+		.words = { { "DATASET", offsetof(struct args, dataset) } } };
 	struct args args = { .view = VIEW_OPTIONS_DEFAULT, .epochs = EPOCHS_DEFAULT, .batch = BATCH_DEFAULT };
 	cleanup_free struct stats *s = calloc(1, sizeof(*s));
 	struct base_err err = { 0 };
 	int rc;
 
-	cli_parse(&argp, argc, argv, &args);
+	cli_parse(&line, argc, argv, &args);
 	if (!s)
 		return cli_failf("out of memory");
 	s->args = &args;

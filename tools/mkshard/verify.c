@@ -24,51 +24,23 @@
 #include "tools/mkshard/sum.h"
 #include "tools/common/progress.h"
 
-enum { KEY_JSON = 0x100, KEY_QUARANTINE, BAD_LISTED_MAX = 100000, RECORDS_SHOWN_MAX = 3, HINT = 8 };
+enum { BAD_LISTED_MAX = 100000, RECORDS_SHOWN_MAX = 3, HINT = 8 };
 
 struct verify_args {
 	const char *dataset;
 	bool json;
-	uint32_t jobs;
+	uint64_t jobs;
 	bool quarantine;
 	const char *list; /* path of the quarantine list; NULL: beside the index */
 };
 
-static const struct argp_option verify_options[] = {
-	{ "json", KEY_JSON, 0, 0, "Print one JSON object", 1 },
-	{ "quarantine", KEY_QUARANTINE, "FILE", OPTION_ARG_OPTIONAL,
-	        "Write the bad samples to FILE, for mounts with on_bad=skip or substitute (default: "
-	        "DATASET/" SHARD_QUARANTINE_NAME ")",
-	        1 },
-	{ "jobs", 'j', "N", 0, "Shards read at once (default: processors)", 1 },
-	{ 0 },
-};
-
-static error_t parse_verify(int key, char *arg, struct argp_state *state)
+static int take_quarantine(void *at, char *arg, struct base_err *err)
 {
-	struct verify_args *args = state->input;
-	switch (key) {
-	case KEY_JSON:
-		args->json = true;
-		return 0;
-	case KEY_QUARANTINE:
-		args->quarantine = true;
-		args->list = arg;
-		return 0;
-	case 'j':
-		args->jobs = (uint32_t)cli_arg_u64(state, "--jobs", arg, 1, 256);
-		return 0;
-	case ARGP_KEY_ARG:
-		if (args->dataset)
-			argp_error(state, "give one DATASET");
-		args->dataset = arg;
-		return 0;
-	case ARGP_KEY_NO_ARGS:
-		argp_error(state, "give a DATASET");
-		return 0;
-	default:
-		return ARGP_ERR_UNKNOWN;
-	}
+	struct verify_args *args = at;
+	(void)err;
+	args->quarantine = true;
+	args->list = arg;
+	return 0;
 }
 
 struct bad {
@@ -497,15 +469,21 @@ static double now(void)
 
 int mkshard_verify(int argc, char **argv)
 {
-	static const struct argp argp = { verify_options, parse_verify, "DATASET",
-		"Check every byte of a dataset against its checksum.\vExits with 1 and names each bad file, its shard "
-		"and "
-		"byte; of files that a damaged index cannot name only the first ones.",
-		NULL, NULL, NULL };
+	static const struct cli_line line = { "DATASET",
+		"Check every byte of a dataset against its checksum.\vExits with 1 and names each bad file, its "
+		"shard and byte; of files that a damaged index cannot name only the first ones.",
+		.options = { { "json", NULL, "Print one JSON object", CLI_FLAG(struct verify_args, json) },
+		        { "quarantine", "FILE",
+		                "Write the bad samples to FILE, for mounts with on_bad=skip or substitute (default: "
+		                "DATASET/" SHARD_QUARANTINE_NAME ")",
+		                .may_lack = true, .kind = CLI_KIND_CALL, .take = take_quarantine },
+		        { "jobs", "N", "Shards read at once (default: processors)", 'j',
+		                CLI_NUMBER(struct verify_args, jobs, 1, MKSHARD_JOBS_MAX) } },
+		.words = { { "DATASET", offsetof(struct verify_args, dataset) } } };
 	struct verify_args args = { 0 };
 	struct base_err err = { 0 };
 	struct shard_index *index = NULL;
-	cli_parse(&argp, argc, argv, &args);
+	cli_parse(&line, argc, argv, &args);
 	if (shard_index_open(args.dataset, &err, &index))
 		return cli_fail(&err);
 	struct verify verify = { .index = index };
@@ -530,8 +508,7 @@ int mkshard_verify(int argc, char **argv)
 				total += shard.size_bytes;
 		}
 		progress_start("verifying", total, shard_index_info(index)->n_files);
-		rc = shard_run(verify.by_shard.n_shards, args.jobs ? args.jobs : mkshard_jobs_default(), "verify",
-		        verify_shard, &verify);
+		rc = shard_run(verify.by_shard.n_shards, mkshard_jobs(args.jobs), "verify", verify_shard, &verify);
 		progress_done();
 	}
 	if (beside)
