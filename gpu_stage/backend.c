@@ -13,7 +13,6 @@ int stage_backend_new(
         const struct ddpfs_stage_options *options, struct base_err *err, struct stage_backend **ret_backend)
 {
 	const char *name = options->backend;
-	char quoted[64];
 	uint64_t ordinal;
 	if (!name || strcmp(name, "cpu") == 0)
 		return stage_backend_cpu(err, ret_backend);
@@ -21,8 +20,7 @@ int stage_backend_new(
 		return stage_backend_cuda(options, -1, err, ret_backend);
 	if (strncmp(name, "cuda:", 5) == 0 && base_parse_u64(name + 5, 1024, &ordinal) == 0)
 		return stage_backend_cuda(options, (int)ordinal, err, ret_backend);
-	return base_err_set(err, -EINVAL, "there is no backend '%s': use cpu, cuda or cuda:N",
-	        base_err_quote(name, quoted, sizeof(quoted)));
+	return base_err_set(err, -EINVAL, "there is no backend '%s': use cpu, cuda or cuda:N", base_quoted(name));
 }
 
 void stage_backend_advise(struct stage_backend *backend, uint8_t *base, uint64_t bytes, int node)

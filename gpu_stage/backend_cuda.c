@@ -33,6 +33,7 @@
 #include "gpu_stage/cuda.h"
 #include "gpu_stage/numa.h"
 #include "gpu_stage/pages.h"
+#include "shard/base/cleanup.h"
 
 enum {
 	ALIGN = 16,           /* bytes, of a file in its batch: the widest load of a kernel */
@@ -308,7 +309,7 @@ static int take_room(
 		        "the batch takes %llu bytes of GPU memory, the stage has %llu: take smaller batches or open "
 		        "the stage with more device_bytes",
 		        (unsigned long long)bytes, (unsigned long long)b->device_bytes);
-	pthread_mutex_lock(&b->lock);
+	lock_for_scope(&b->lock);
 	while (rc == 0) {
 		if (b->failed.code) {
 			rc = base_err_set(err, b->failed.code, "%s", b->failed.text);
@@ -322,7 +323,7 @@ static int take_room(
 			room.lent = true;
 			break;
 		}
-		uint64_t now_ns = stage_now_ns();
+		uint64_t now_ns = base_now_ns();
 		began = began ? began : now_ns;
 		uint64_t until_ns = flags & DDPFS_STAGE_BRIEFLY ? began + STAGE_BRIEF_NS : 0;
 		if (flags & DDPFS_STAGE_NOWAIT || (until_ns && now_ns >= until_ns)) {
@@ -332,12 +333,11 @@ static int take_room(
 		stage_cond_wait_until(&b->freed_cv, &b->lock, until_ns);
 	}
 	if (began)
-		b->stats.wait_ns += stage_now_ns() - began;
+		b->stats.wait_ns += base_now_ns() - began;
 	if (rc == 0) {
 		b->out++;
 		*ret_room = room;
 	}
-	pthread_mutex_unlock(&b->lock);
 	return rc;
 }
 
@@ -501,10 +501,9 @@ static bool memory_apart(struct cuda_backend *b, struct room *room)
 	if (result != CUDA_OUT_OF_MEMORY)
 		failure(b, result, "allocate its memory", NULL);
 	room->apart = 0;
-	pthread_mutex_lock(&b->lock);
+	lock_for_scope(&b->lock);
 	b->no_apart = true;
 	give_room(b, room);
-	pthread_mutex_unlock(&b->lock);
 	return false;
 }
 
@@ -523,19 +522,18 @@ static int cuda_hand_out(struct stage_backend *backend, struct ddpfs_item *items
 	rc = send_to(b, &room, items, n, bytes, err, ret_upload);
 	if (rc < 0)
 		free_apart(b, &room);
-	pthread_mutex_lock(&b->lock);
+	lock_for_scope(&b->lock);
 	if (rc < 0)
 		give_room(b, &room);
 	else
 		b->stats.uploads++;
-	pthread_mutex_unlock(&b->lock);
 	return rc;
 }
 
 static int remember(struct cuda_backend *b, struct stage_upload *u, struct CUstream_st *stream, struct base_err *err)
 {
 	int rc = 0;
-	pthread_mutex_lock(&b->lock);
+	lock_for_scope(&b->lock);
 	uint32_t i = 0;
 	while (i < u->n_streams && u->streams[i] != stream)
 		i++;
@@ -544,7 +542,6 @@ static int remember(struct cuda_backend *b, struct stage_upload *u, struct CUstr
 		        DDPFS_BATCH_STREAMS_MAX);
 	else if (i == u->n_streams)
 		u->streams[u->n_streams++] = stream;
-	pthread_mutex_unlock(&b->lock);
 	return rc;
 }
 
@@ -666,12 +663,11 @@ static void cuda_take_back(struct stage_backend *backend, struct stage_upload *u
 	u->done = done;
 	u->arg = arg;
 	u->next = NULL;
-	pthread_mutex_lock(&b->lock);
+	lock_for_scope(&b->lock);
 	b->returning++;
 	*b->queue_end = u;
 	b->queue_end = &u->next;
 	pthread_cond_signal(&b->queue_cv);
-	pthread_mutex_unlock(&b->lock);
 }
 
 /* Waits until nothing reads the batch.  A GPU that has failed runs nothing, so there is nothing to wait for then.  In
@@ -735,11 +731,10 @@ static void cuda_stop(struct stage_backend *backend)
 static void cuda_stats(struct stage_backend *backend, struct stage_upload_stats *ret_stats)
 {
 	struct cuda_backend *b = of(backend);
-	pthread_mutex_lock(&b->lock);
+	lock_for_scope(&b->lock);
 	*ret_stats = b->stats;
 	ret_stats->device_bytes = b->device_bytes;
 	ret_stats->device_used_bytes = stage_pages_used(b->pages) * STAGE_PAGE;
-	pthread_mutex_unlock(&b->lock);
 }
 
 /* GPUDirect Storage needs the kernel module nvidia-fs (NVIDIA's "GPUDirect Storage Installation and Troubleshooting
@@ -801,15 +796,13 @@ static const struct stage_backend_ops cuda_ops = {
 static int parse_copy(const char *text, struct base_err *err, enum copy *ret_copy)
 {
 	static const char *const names[] = { [COPY_AUTO] = "auto", [COPY_EACH] = "each", [COPY_PACKED] = "packed" };
-	char quoted[64];
 	for (unsigned i = 0; i < sizeof(names) / sizeof(names[0]); i++) {
 		if (strcmp(text ? text : "auto", names[i]) == 0) {
 			*ret_copy = (enum copy)i;
 			return 0;
 		}
 	}
-	return base_err_set(err, -EINVAL, "copy=%s is not known: auto, each or packed",
-	        base_err_quote(text, quoted, sizeof(quoted)));
+	return base_err_set(err, -EINVAL, "copy=%s is not known: auto, each or packed", base_quoted(text));
 }
 
 /* Returns the ordinal of the device that this thread uses already (torch.cuda.set_device), or 0. */

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Time, and waiting for a condition until a time, in nanoseconds of CLOCK_MONOTONIC.
+/* Waiting for a condition until a time, in nanoseconds of CLOCK_MONOTONIC.
  *
  * Threads: any. */
 #ifndef DDPFS_GPU_STAGE_CLOCK_H
@@ -9,15 +9,9 @@
 #include <stdint.h>
 #include <time.h>
 
-#define STAGE_BRIEF_NS (DDPFS_STAGE_BRIEF_MS * UINT64_C(1000000))
+#include "shard/base/clock.h"
 
-/* The time now. */
-static inline uint64_t stage_now_ns(void)
-{
-	struct timespec ts;
-	clock_gettime(CLOCK_MONOTONIC, &ts);
-	return (uint64_t)ts.tv_sec * 1000000000 + (uint64_t)ts.tv_nsec;
-}
+#define STAGE_BRIEF_NS (DDPFS_STAGE_BRIEF_MS * UINT64_C(1000000))
 
 /* Makes a condition for stage_cond_wait_until. */
 static inline void stage_cond_init(pthread_cond_t *cond)
@@ -29,7 +23,7 @@ static inline void stage_cond_init(pthread_cond_t *cond)
 	pthread_condattr_destroy(&attr);
 }
 
-/* Waits for a condition.  until_ns: a stage_now_ns; 0: no limit.  Returns 0 (woken, perhaps for nothing) or
+/* Waits for a condition.  until_ns: a base_now_ns; 0: no limit.  Returns 0 (woken, perhaps for nothing) or
  * ETIMEDOUT. */
 static inline int stage_cond_wait_until(pthread_cond_t *cond, pthread_mutex_t *lock, uint64_t until_ns)
 {

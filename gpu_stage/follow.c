@@ -11,6 +11,7 @@
 #include <time.h>
 
 #include "shard/base/control_client.h"
+#include "shard/base/cleanup.h"
 
 struct stage_follow {
 	char control[BASE_CONTROL_PATH_MAX]; /* the mount's control socket */
@@ -134,7 +135,7 @@ void stage_follow_out(struct stage_follow *f, struct stage_place *place, uint64_
 {
 	if (!f)
 		return;
-	pthread_mutex_lock(&f->lock);
+	lock_for_scope(&f->lock);
 	place->older = f->newest;
 	place->newer = NULL;
 	*(f->newest ? &f->newest->newer : &f->oldest) = place;
@@ -142,42 +143,38 @@ void stage_follow_out(struct stage_follow *f, struct stage_place *place, uint64_
 	place->out = true;
 	f->epoch = place->epoch;
 	f->steps = steps;
-	pthread_mutex_unlock(&f->lock);
 }
 
 void stage_follow_back(struct stage_follow *f, struct stage_place *place)
 {
 	if (!f)
 		return;
-	pthread_mutex_lock(&f->lock);
+	lock_for_scope(&f->lock);
 	if (place->out) {
 		bool first = place == f->oldest;
 		unlink_place(f, place);
 		if (first)
 			news(f);
 	}
-	pthread_mutex_unlock(&f->lock);
 }
 
 void stage_follow_move(struct stage_follow *f, uint64_t epoch, uint64_t steps)
 {
 	if (!f)
 		return;
-	pthread_mutex_lock(&f->lock);
+	lock_for_scope(&f->lock);
 	f->epoch = epoch;
 	f->steps = steps;
 	news(f);
-	pthread_mutex_unlock(&f->lock);
 }
 
 void stage_follow_forget(struct stage_follow *f)
 {
 	if (!f)
 		return;
-	pthread_mutex_lock(&f->lock);
+	lock_for_scope(&f->lock);
 	while (f->oldest)
 		unlink_place(f, f->oldest);
-	pthread_mutex_unlock(&f->lock);
 }
 
 void stage_follow_stats(struct stage_follow *f, uint64_t *ret_told, uint64_t *ret_untold)
@@ -185,8 +182,7 @@ void stage_follow_stats(struct stage_follow *f, uint64_t *ret_told, uint64_t *re
 	*ret_told = *ret_untold = 0;
 	if (!f)
 		return;
-	pthread_mutex_lock(&f->lock);
+	lock_for_scope(&f->lock);
 	*ret_told = f->told;
 	*ret_untold = f->untold;
-	pthread_mutex_unlock(&f->lock);
 }

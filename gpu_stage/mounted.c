@@ -21,13 +21,11 @@ bool stage_mounted_is(const char *path)
 
 static int read_below(const char *root, const char *name, struct base_err *err, char **ret_text)
 {
-	char path[PATH_MAX], quoted[300];
+	char path[PATH_MAX];
 	size_t len;
 	int n = snprintf(path, sizeof(path), "%s/.ddpfs/%s", root, name);
 	int rc = n < (int)sizeof(path) ? base_read_file(path, FILE_MAX, ret_text, &len) : -ENAMETOOLONG;
-	return rc < 0 ? base_err_set(
-	                        err, rc, "'%s': %s", base_err_quote(path, quoted, sizeof(quoted)), base_err_str(rc))
-	              : 0;
+	return rc < 0 ? base_err_set(err, rc, "'%s': %s", base_quoted(path), base_err_str(rc)) : 0;
 }
 
 static int read_stats(const char *text, struct stage_mounted *m)

@@ -64,7 +64,7 @@ static int check_index(struct assembly *a, int rc)
 /* Makes the error of a bad block: which sample, where, why, what to do. */
 static int fail_block(struct assembly *a, int rc, uint32_t file, uint32_t block)
 {
-	char path[SHARD_PATH_MAX + 1], quoted[300], text[DDPFS_STAGE_TEXT_MAX];
+	char path[SHARD_PATH_MAX + 1], text[DDPFS_STAGE_TEXT_MAX];
 	struct shard_file f = { .sample = SHARD_NONE };
 	struct shard_shard s = { 0 };
 	uint64_t offset = 0, xxh3;
@@ -75,8 +75,7 @@ static int fail_block(struct assembly *a, int rc, uint32_t file, uint32_t block)
 		(void)shard_index_shard(a->stage->index, f.shard, &s);
 	(void)shard_index_block(a->stage->index, file, block, &offset, &len, &xxh3);
 	snprintf(text, sizeof(text), "'%s': %s (shard '%.*s' at byte %llu): repair the shard, or pass the sample over",
-	        base_err_quote(path, quoted, sizeof(quoted)), base_err_str(rc), (int)s.path_len, s.path ? s.path : "",
-	        (unsigned long long)offset);
+	        base_quoted(path), base_err_str(rc), (int)s.path_len, s.path ? s.path : "", (unsigned long long)offset);
 	return fail(a, rc, file, f.common ? DDPFS_STAGE_NONE : f.sample, text);
 }
 
@@ -89,11 +88,11 @@ static uint64_t held_bytes(struct ddpfs_stage *stage)
 
 static int fail_room(struct assembly *a, const struct stage_layout *l, int rc)
 {
-	char path[SHARD_PATH_MAX + 1], quoted[300], text[DDPFS_STAGE_TEXT_MAX];
+	char path[SHARD_PATH_MAX + 1], text[DDPFS_STAGE_TEXT_MAX];
 	uint32_t file = l->many ? l->many[0].file : l->one.file;
 	if (shard_index_file_path(a->stage->index, file, path, sizeof(path)) < 0)
 		snprintf(path, sizeof(path), "file %u", file);
-	base_err_quote(path, quoted, sizeof(quoted));
+	const char *quoted = base_quoted(path);
 	unsigned long long need = (unsigned long long)l->pages * STAGE_PAGE, have = a->stage->bytes;
 	if (rc == -EFBIG)
 		snprintf(text, sizeof(text),
@@ -151,7 +150,7 @@ static int open_patiently(struct assembly *a, struct stage_layout *l, struct sta
 		rc = stage_store_open(stage->store, l, STAGE_ROOM_NOW, kept, ret_entry);
 		if (rc != -ENOBUFS || (a->pages + l->pages) * STAGE_PAGE > stage->bytes)
 			break;
-		uint64_t now_ns = stage_now_ns();
+		uint64_t now_ns = base_now_ns();
 		began = began ? began : now_ns;
 		uint64_t until_ns = a->flags & DDPFS_STAGE_BRIEFLY ? began + STAGE_BRIEF_NS : 0;
 		bool held = atomic_load(&stage->batches_held) > a->counted;
@@ -166,7 +165,7 @@ static int open_patiently(struct assembly *a, struct stage_layout *l, struct sta
 		stage_store_wait_freed(stage->store, freed, held ? until_ns : now_ns + ALONE_NS);
 	}
 	if (began)
-		atomic_fetch_add(&stage->wait_memory_ns, stage_now_ns() - began);
+		atomic_fetch_add(&stage->wait_memory_ns, base_now_ns() - began);
 	if (rc == -ENOMEM)
 		fail(a, rc, DDPFS_STAGE_NONE, l->sample, "out of memory");
 	else if (rc < 0)
@@ -209,7 +208,7 @@ static int ask_from(struct assembly *a, uint32_t i, struct stage_layout *first)
 		rc = ask_entry(a, entry);
 	if (rc < 0)
 		return rc;
-	uint64_t began = stage_now_ns(), bytes = 0;
+	uint64_t began = base_now_ns(), bytes = 0;
 	a->asked++;
 	while (++i < a->n && bytes < ASK_BYTES) {
 		struct stage_layout l;
@@ -231,14 +230,14 @@ static int ask_from(struct assembly *a, uint32_t i, struct stage_layout *first)
 			break;
 	}
 	int waited = wait_asked(a);
-	atomic_fetch_add(&stage->wait_ns, stage_now_ns() - began);
+	atomic_fetch_add(&stage->wait_ns, base_now_ns() - began);
 	return rc < 0 ? rc : waited;
 }
 
 /* Waits for read-ahead to bring a sample.  Returns false if it will not. */
 static bool comes(struct ddpfs_stage *stage, uint64_t key)
 {
-	uint64_t began = stage_now_ns();
+	uint64_t began = base_now_ns();
 	enum stage_wait outcome = STAGE_WAIT_QUIET;
 	bool idle = false;
 	for (unsigned i = 0; outcome == STAGE_WAIT_QUIET && !idle && i < GRACES; i++) {
@@ -246,7 +245,7 @@ static bool comes(struct ddpfs_stage *stage, uint64_t key)
 		        stage->prefetch); /* first this, then the look: so samples that came meanwhile are seen */
 		outcome = stage_store_wait(stage->store, key, idle ? 0 : GRACE_NS);
 	}
-	atomic_fetch_add(&stage->wait_ns, stage_now_ns() - began);
+	atomic_fetch_add(&stage->wait_ns, base_now_ns() - began);
 	return outcome == STAGE_WAIT_READY;
 }
 
@@ -659,15 +658,14 @@ int ddpfs_stage_get(struct ddpfs_stage *stage, const char *path, unsigned flags,
 	a.error = error ? error : &a.own;
 	enum shard_kind kind;
 	uint32_t file;
-	char quoted[300], text[DDPFS_STAGE_TEXT_MAX];
+	char text[DDPFS_STAGE_TEXT_MAX];
 	int rc = shard_index_find_path(stage->index, path, &kind, &file);
 	if (rc == 0 && kind == SHARD_KIND_DIR)
 		rc = -EISDIR;
 	if (rc < 0 && check_index(&a, 0) < 0)
 		return a.error->code;
 	if (rc < 0) {
-		snprintf(
-		        text, sizeof(text), "'%s': %s", base_err_quote(path, quoted, sizeof(quoted)), base_err_str(rc));
+		snprintf(text, sizeof(text), "'%s': %s", base_quoted(path), base_err_str(rc));
 		return fail(&a, rc, DDPFS_STAGE_NONE, DDPFS_STAGE_NONE, text);
 	}
 	rc = begin(&a, false);

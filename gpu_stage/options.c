@@ -13,7 +13,6 @@ int stage_options_check(const struct ddpfs_stage_options *given, struct base_err
 {
 	struct ddpfs_stage_options o = { 0 };
 	enum shard_on_bad on_bad;
-	char quoted[64];
 	if (given && (given->size < offsetof(struct ddpfs_stage_options, seed) || given->size > sizeof(o)))
 		return base_err_set(err, -EINVAL,
 		        "options.size is %u, this library knows %zu bytes: set it to sizeof(struct "
@@ -31,8 +30,8 @@ int stage_options_check(const struct ddpfs_stage_options *given, struct base_err
 		return base_err_set(err, -EINVAL, "memory_bytes is %llu: give at least %u MiB",
 		        (unsigned long long)o.memory_bytes, DDPFS_STAGE_MEMORY_MIN >> 20);
 	if (o.on_bad && shard_on_bad_parse(o.on_bad, &on_bad) < 0)
-		return base_err_set(err, -EINVAL, "on_bad=%s is not known: eio, skip or substitute",
-		        base_err_quote(o.on_bad, quoted, sizeof(quoted)));
+		return base_err_set(
+		        err, -EINVAL, "on_bad=%s is not known: eio, skip or substitute", base_quoted(o.on_bad));
 	*ret = o;
 	return 0;
 }
@@ -40,17 +39,14 @@ int stage_options_check(const struct ddpfs_stage_options *given, struct base_err
 static int parse_words(
         const struct ddpfs_stage_options *o, struct base_err *err, struct shard_view_options *v, unsigned *ret_set)
 {
-	char quoted[64];
 	*ret_set = 0;
 	if (o->order && shard_order_mode_parse(o->order, &v->order) < 0)
-		return base_err_set(err, -EINVAL, "order=%s is not known: auto, full, chunk, torch or none",
-		        base_err_quote(o->order, quoted, sizeof(quoted)));
+		return base_err_set(
+		        err, -EINVAL, "order=%s is not known: auto, full, chunk, torch or none", base_quoted(o->order));
 	if (o->deal && shard_deal_mode_parse(o->deal, &v->deal) < 0)
-		return base_err_set(err, -EINVAL, "deal=%s is not known: auto, stride or block",
-		        base_err_quote(o->deal, quoted, sizeof(quoted)));
+		return base_err_set(err, -EINVAL, "deal=%s is not known: auto, stride or block", base_quoted(o->deal));
 	if (o->tail && shard_tail_parse(o->tail, &v->tail) < 0)
-		return base_err_set(err, -EINVAL, "tail=%s is not known: pad, drop or short",
-		        base_err_quote(o->tail, quoted, sizeof(quoted)));
+		return base_err_set(err, -EINVAL, "tail=%s is not known: pad, drop or short", base_quoted(o->tail));
 	*ret_set = (o->order ? SHARD_STATE_SET_ORDER : 0) | (o->deal ? SHARD_STATE_SET_DEAL : 0) |
 	           (o->tail ? SHARD_STATE_SET_TAIL : 0) | (o->subdir && o->subdir[0] ? SHARD_STATE_SET_SUBDIR : 0) |
 	           (o->seed ? SHARD_STATE_SET_SEED : 0) | (o->epoch ? SHARD_STATE_SET_EPOCH : 0) |

@@ -11,6 +11,7 @@
 #include "gpu_stage/mounted.h"
 #include "gpu_stage/pages.h"
 #include "gpu_stage/stage_private.h"
+#include "shard/base/cleanup.h"
 
 enum {
 	WINDOW_MIN = 4 << 20,
@@ -506,14 +507,13 @@ int ddpfs_stage_skip(struct ddpfs_stage *stage, uint64_t n)
 
 int ddpfs_stage_position(struct ddpfs_stage *stage, uint64_t *ret_epoch, uint64_t *ret_turn, uint64_t *ret_turns)
 {
-	pthread_mutex_lock(&stage->lock);
+	lock_for_scope(&stage->lock);
 	if (ret_epoch)
 		*ret_epoch = shard_epoch_number(stage->epoch);
 	if (ret_turn)
 		*ret_turn = stage->cursor;
 	if (ret_turns)
 		*ret_turns = stage->turns;
-	pthread_mutex_unlock(&stage->lock);
 	return 0;
 }
 
@@ -533,7 +533,7 @@ int ddpfs_stage_turns(struct ddpfs_stage *stage, uint64_t epoch, uint64_t *ret_t
 int ddpfs_stage_state(struct ddpfs_stage *stage, uint64_t epoch, uint64_t turns, char *buf, size_t buf_size)
 {
 	struct shard_epoch *e;
-	pthread_mutex_lock(&stage->lock);
+	lock_for_scope(&stage->lock);
 	int rc = shard_view_epoch(stage->view, epoch, &e);
 	if (rc == 0 && turns > shard_epoch_turns(e, stage->rank))
 		rc = -ERANGE;
@@ -543,7 +543,6 @@ int ddpfs_stage_state(struct ddpfs_stage *stage, uint64_t epoch, uint64_t turns,
 	} else if (rc == -ERANGE) {
 		shard_epoch_put(e);
 	}
-	pthread_mutex_unlock(&stage->lock);
 	return rc;
 }
 

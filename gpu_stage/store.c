@@ -10,6 +10,7 @@
 
 #include "gpu_stage/clock.h"
 #include "gpu_stage/pages.h"
+#include "shard/base/cleanup.h"
 
 /* More than the engine ever has in flight (224 reads of up to 128 KiB).  When so many bytes have come since a wait
  * began, the reads that were in flight then have come as well. */
@@ -392,7 +393,7 @@ static void approach(struct stage_store *s, const uint64_t *keys, uint32_t i, ui
 uint32_t stage_store_take(struct stage_store *s, const struct stage_take *take, bool *ret_discarded)
 {
 	uint32_t i;
-	pthread_mutex_lock(&s->lock);
+	lock_for_scope(&s->lock);
 	for (i = 0; i < take->n; i++) {
 		approach(s, take->keys, i, take->n);
 		struct stage_entry *e = find(s, take->keys[i]);
@@ -411,13 +412,12 @@ uint32_t stage_store_take(struct stage_store *s, const struct stage_take *take, 
 		e->lent |= take->lend;
 		take->entries[i] = e;
 	}
-	pthread_mutex_unlock(&s->lock);
 	return i;
 }
 
 void stage_store_give_back(struct stage_store *s, struct stage_entry *const *entries, uint32_t n)
 {
-	pthread_mutex_lock(&s->lock);
+	lock_for_scope(&s->lock);
 	for (uint32_t i = 0; i < n; i++) {
 		assert(entries[i]->out > 0);
 		entries[i]->out--;
@@ -425,26 +425,23 @@ void stage_store_give_back(struct stage_store *s, struct stage_entry *const *ent
 	}
 	s->freed++;
 	pthread_cond_broadcast(&s->freed_cv);
-	pthread_mutex_unlock(&s->lock);
 }
 
 void stage_store_pin(struct stage_store *s, struct stage_entry *entry)
 {
-	pthread_mutex_lock(&s->lock);
+	lock_for_scope(&s->lock);
 	assert(entry->pins > 0);
 	entry->pins++;
 	entry->used = true;
-	pthread_mutex_unlock(&s->lock);
 }
 
 void stage_store_unpin(struct stage_store *s, struct stage_entry *const *entries, uint32_t n)
 {
-	pthread_mutex_lock(&s->lock);
+	lock_for_scope(&s->lock);
 	for (uint32_t i = 0; i < n; i++)
 		unpin(s, entries[i]);
 	s->freed++;
 	pthread_cond_broadcast(&s->freed_cv);
-	pthread_mutex_unlock(&s->lock);
 }
 
 /* Where an entry lies. */
@@ -552,10 +549,8 @@ int stage_store_open(struct stage_store *s, struct stage_layout *layout, enum st
 {
 	if (layout->pages > s->n_pages)
 		return -EFBIG;
-	pthread_mutex_lock(&s->lock);
-	int rc = open_entry(s, layout, room, kept, ret_entry);
-	pthread_mutex_unlock(&s->lock);
-	return rc;
+	lock_for_scope(&s->lock);
+	return open_entry(s, layout, room, kept, ret_entry);
 }
 
 static uint64_t *claim_word(struct stage_entry *e, uint32_t block)
@@ -580,18 +575,14 @@ static uint8_t *claim(struct stage_entry *e, uint32_t block)
 
 uint8_t *stage_store_claim(struct stage_store *s, struct stage_entry *e, uint32_t block)
 {
-	pthread_mutex_lock(&s->lock);
-	uint8_t *to = claim(e, block);
-	pthread_mutex_unlock(&s->lock);
-	return to;
+	lock_for_scope(&s->lock);
+	return claim(e, block);
 }
 
 bool stage_store_claimed(struct stage_store *s, struct stage_entry *e, uint32_t block)
 {
-	pthread_mutex_lock(&s->lock);
-	bool taken = *claim_word(e, block) >> (block % 64) & 1;
-	pthread_mutex_unlock(&s->lock);
-	return taken;
+	lock_for_scope(&s->lock);
+	return *claim_word(e, block) >> (block % 64) & 1;
 }
 
 /* Under the lock. */
@@ -605,9 +596,8 @@ static void wrote(struct stage_store *s, struct stage_entry *e, uint64_t bytes)
 
 void stage_store_wrote(struct stage_store *s, struct stage_entry *e, uint64_t bytes)
 {
-	pthread_mutex_lock(&s->lock);
+	lock_for_scope(&s->lock);
 	wrote(s, e, bytes);
-	pthread_mutex_unlock(&s->lock);
 }
 
 int stage_store_write(struct stage_store *s, struct stage_layout *layout, uint32_t file, uint32_t block,
@@ -642,18 +632,15 @@ int stage_store_write(struct stage_store *s, struct stage_layout *layout, uint32
 
 bool stage_store_ready(struct stage_store *s, struct stage_entry *e)
 {
-	pthread_mutex_lock(&s->lock);
-	bool ready = e->missing == 0;
-	pthread_mutex_unlock(&s->lock);
-	return ready;
+	lock_for_scope(&s->lock);
+	return e->missing == 0;
 }
 
 void stage_store_discard(struct stage_store *s, struct stage_entry *e)
 {
-	pthread_mutex_lock(&s->lock);
+	lock_for_scope(&s->lock);
 	if (!e->dead)
 		unhash(s, e);
-	pthread_mutex_unlock(&s->lock);
 }
 
 void stage_store_drop(struct stage_store *s, const uint32_t *samples, uint32_t n)
@@ -662,7 +649,7 @@ void stage_store_drop(struct stage_store *s, const uint32_t *samples, uint32_t n
 	assert(n <= STAGE_DROPS);
 	for (uint32_t i = 0; i < n; i++)
 		keys[i] = stage_sample_key(samples[i]);
-	pthread_mutex_lock(&s->lock);
+	lock_for_scope(&s->lock);
 	for (uint32_t i = 0; i < n; i++) {
 		approach(s, keys, i, n);
 		struct stage_entry *e = find(s, keys[i]);
@@ -673,7 +660,6 @@ void stage_store_drop(struct stage_store *s, const uint32_t *samples, uint32_t n
 			destroy(s, e);
 		}
 	}
-	pthread_mutex_unlock(&s->lock);
 }
 
 void stage_store_hint(struct stage_store *s, uint64_t key)
@@ -685,7 +671,7 @@ enum stage_wait stage_store_wait(struct stage_store *s, uint64_t key, uint64_t g
 {
 	enum stage_wait outcome;
 	bool quiet = false;
-	pthread_mutex_lock(&s->lock);
+	lock_for_scope(&s->lock);
 	uint64_t begin = s->came_bytes, refused = s->refused;
 	s->awaited = key;
 	for (;;) {
@@ -703,34 +689,30 @@ enum stage_wait stage_store_wait(struct stage_store *s, uint64_t key, uint64_t g
 			break;
 		}
 		uint64_t seen = s->came_bytes;
-		int rc = stage_cond_wait_until(&s->ready_cv, &s->lock, stage_now_ns() + grace_ns);
+		int rc = stage_cond_wait_until(&s->ready_cv, &s->lock, base_now_ns() + grace_ns);
 		quiet = rc == ETIMEDOUT && s->came_bytes == seen;
 	}
 	s->awaited = UINT64_MAX;
-	pthread_mutex_unlock(&s->lock);
 	return outcome;
 }
 
 uint64_t stage_store_freed(struct stage_store *s)
 {
-	pthread_mutex_lock(&s->lock);
-	uint64_t freed = s->freed;
-	pthread_mutex_unlock(&s->lock);
-	return freed;
+	lock_for_scope(&s->lock);
+	return s->freed;
 }
 
 void stage_store_wait_freed(struct stage_store *s, uint64_t seen, uint64_t until_ns)
 {
 	int rc = 0;
-	pthread_mutex_lock(&s->lock);
+	lock_for_scope(&s->lock);
 	while (s->freed == seen && rc == 0)
 		rc = stage_cond_wait_until(&s->freed_cv, &s->lock, until_ns);
-	pthread_mutex_unlock(&s->lock);
 }
 
 void stage_store_stats_get(struct stage_store *s, struct stage_store_stats *ret_stats)
 {
-	pthread_mutex_lock(&s->lock);
+	lock_for_scope(&s->lock);
 	*ret_stats = (struct stage_store_stats){
 		.used_bytes = stage_pages_used(s->pages) * STAGE_PAGE,
 		.held_bytes = s->held_pages * STAGE_PAGE,
@@ -741,5 +723,4 @@ void stage_store_stats_get(struct stage_store *s, struct stage_store_stats *ret_
 		.apart_bytes = stage_space_apart(s->space) * STAGE_PAGE,
 		.came_bytes = s->came_bytes,
 	};
-	pthread_mutex_unlock(&s->lock);
 }

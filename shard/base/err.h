@@ -34,6 +34,10 @@ int base_err_prefix(struct base_err *err, const char *fmt, ...) __attribute__((f
  * buf. */
 const char *base_err_quote(const char *name, char *buf, unsigned size);
 
+/* Gives the same text of a name, in a buffer that lives as long as the block around it. */
+enum { BASE_QUOTED_MAX = 512 };
+#define base_quoted(name) base_err_quote((name), (char[BASE_QUOTED_MAX]){ 0 }, BASE_QUOTED_MAX)
+
 /* Does the same for a whole sentence.  Backslashes stay as they are, because the names in it are already quoted. */
 const char *base_err_printable(const char *text, char *buf, unsigned size);
 

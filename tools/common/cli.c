@@ -303,12 +303,11 @@ static const struct cli_command *find_command(const char *name)
 
 static _Noreturn void unknown_command(const char *name)
 {
-	char quoted[128];
 	struct cli_nearest nearest = { 0 };
 	for (const struct cli_command *c = current->commands; c->name; c++)
 		if (c->summary)
 			cli_nearest_try(&nearest, name, c->name);
-	base_err_quote(name, quoted, sizeof(quoted));
+	const char *quoted = base_quoted(name);
 	if (nearest.word)
 		cli_usage("unknown command '%s': did you mean %s?", quoted, nearest.word);
 	cli_usage("unknown command '%s'", quoted);

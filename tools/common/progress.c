@@ -12,6 +12,7 @@
 #include <unistd.h>
 
 #include "shard/base/units.h"
+#include "shard/base/cleanup.h"
 
 enum { REDRAW_NS = 100 * 1000 * 1000, COLUMNS_MAX = 200, BAR_MIN = 8 };
 
@@ -99,19 +100,18 @@ void progress_start(const char *verb, uint64_t total_bytes, uint64_t total_files
 	const char *term = getenv("TERM");
 	if (!isatty(STDERR_FILENO) || (term && !strcmp(term, "dumb")))
 		return;
-	pthread_mutex_lock(&lock);
+	lock_for_scope(&lock);
 	memset(&bar, 0, sizeof(bar));
 	bar.active = true;
 	bar.verb = verb;
 	bar.total_bytes = total_bytes;
 	bar.total_files = total_files;
 	bar.start_ns = bar.drawn_ns = now_ns();
-	pthread_mutex_unlock(&lock);
 }
 
 void progress_add(uint64_t bytes, uint64_t files)
 {
-	pthread_mutex_lock(&lock);
+	lock_for_scope(&lock);
 	if (bar.active) {
 		bar.bytes += bytes;
 		bar.files += files;
@@ -119,7 +119,6 @@ void progress_add(uint64_t bytes, uint64_t files)
 		if (now - bar.drawn_ns >= REDRAW_NS)
 			draw(now);
 	}
-	pthread_mutex_unlock(&lock);
 }
 
 void progress_skip(uint64_t bytes, uint64_t files)
@@ -132,15 +131,13 @@ void progress_skip(uint64_t bytes, uint64_t files)
 
 void progress_clear(void)
 {
-	pthread_mutex_lock(&lock);
+	lock_for_scope(&lock);
 	wipe();
-	pthread_mutex_unlock(&lock);
 }
 
 void progress_done(void)
 {
-	pthread_mutex_lock(&lock);
+	lock_for_scope(&lock);
 	wipe();
 	bar.active = false;
-	pthread_mutex_unlock(&lock);
 }

@@ -18,9 +18,8 @@ enum { CHUNK_BYTES_MIN = 512 };
 
 static int bad(struct base_err *err, const char *key, const char *value, const char *expected)
 {
-	char quoted[256];
 
-	return base_err_set(err, -EINVAL, "%s=%s: %s", key, base_err_quote(value, quoted, sizeof(quoted)), expected);
+	return base_err_set(err, -EINVAL, "%s=%s: %s", key, base_quoted(value), expected);
 }
 
 static int number(struct base_err *err, const char *key, const char *value, uint64_t max, uint64_t *ret_number)
@@ -250,7 +249,6 @@ char *view_options_split(char **text, char **ret_value)
 
 int view_options_parse(struct view_options *options, char *text, struct base_err *err)
 {
-	char quoted[256];
 	char *value;
 	char *key;
 
@@ -260,8 +258,8 @@ int view_options_parse(struct view_options *options, char *text, struct base_err
 		if (rc < 0)
 			return rc;
 		if (rc == 0)
-			return base_err_set(err, -EINVAL, "unknown option '%s'; there are: %s",
-			        base_err_quote(key, quoted, sizeof(quoted)), view_options_keys);
+			return base_err_set(err, -EINVAL, "unknown option '%s'; there are: %s", base_quoted(key),
+			        view_options_keys);
 	}
 	return 0;
 }
@@ -296,13 +294,12 @@ static bool holds_nothing(const char *json, size_t len)
 
 static int read_state(struct view_options *options, const struct shard_index *index, struct base_err *err)
 {
-	char quoted[512];
 	cleanup_free char *json = NULL;
 	unsigned given = options->set;
 	size_t len;
 	int rc = base_read_file(options->state_path, SHARD_STATE_MAX, &json, &len);
 
-	base_err_quote(options->state_path, quoted, sizeof(quoted));
+	const char *quoted = base_quoted(options->state_path);
 	options->state_missing = rc == -ENOENT && options->state_optional;
 	if (options->state_missing)
 		return read_quarantine(options, index, err);

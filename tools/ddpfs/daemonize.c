@@ -139,12 +139,11 @@ static void warn_of_limit(const char *quoted)
 
 static int open_log(const struct options *o, struct base_err *err)
 {
-	char quoted[256];
 	cleanup_close int fd = -1;
 	uid_t stranger = 0;
 	if (!o->log_file)
 		return 0;
-	base_err_quote(o->log_file, quoted, sizeof(quoted));
+	const char *quoted = base_quoted(o->log_file);
 	/* O_NONBLOCK: opening a FIFO without a reader fails with ENXIO instead of waiting (fifo(7)). */
 	int r = open_unled(
 	        o->log_file, O_WRONLY | O_CREAT | O_APPEND | O_NONBLOCK | O_NOCTTY | O_CLOEXEC, &stranger, &fd);

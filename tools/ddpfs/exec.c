@@ -111,10 +111,9 @@ static int find_rank(struct arguments *a, struct base_err *err)
 /* The job's log must say from which state a rank goes on: if two ranks differ, some samples are trained twice. */
 static void say_state(const struct view_options *o)
 {
-	char quoted[256];
 	if (!o->state_path)
 		return;
-	base_err_quote(o->state_path, quoted, sizeof(quoted));
+	const char *quoted = base_quoted(o->state_path);
 	if (o->state_missing)
 		cli_note("there is no '%s' yet: epoch %" PRIu64 " from step %" PRIu64, quoted, o->view.epoch,
 		        o->view.start);
@@ -255,11 +254,10 @@ static void set_environment(const struct arguments *a)
 static void enter_mount(const struct arguments *a)
 {
 	char cwd[PATH_MAX];
-	char quoted[512];
 	if (!getcwd(cwd, sizeof(cwd)) || !mounts_lies_below(cwd, a->options.fs.mountpoint) || chdir(cwd) == 0)
 		return;
 	cli_warn("working directory '%s': %s in the mount that covers it: the command starts in the covered one",
-	        base_err_quote(cwd, quoted, sizeof(quoted)), strerror(errno));
+	        base_quoted(cwd), strerror(errno));
 }
 
 static int run(struct arguments *a)

@@ -155,11 +155,9 @@ static int walk_to(struct walk *walk, struct stat *ret_st)
 
 int trust_program(const char *program, uint64_t mount_dev, struct base_err *err, char ret_path[PATH_MAX])
 {
-	char quoted[256];
-	char part[256];
 	struct stat st;
 	struct walk walk = { .mount_dev = mount_dev, .fd = -1 };
-	base_err_quote(program, quoted, sizeof(quoted));
+	const char *quoted = base_quoted(program);
 	int rc = program[0] == '/' && strlen(program) < PATH_MAX ? 0 : -EINVAL;
 	if (rc == 0) {
 		snprintf(walk.rest, sizeof(walk.rest), "%s", program);
@@ -174,7 +172,7 @@ int trust_program(const char *program, uint64_t mount_dev, struct base_err *err,
 		return base_err_set(err, -EPERM,
 		        "'%s' is not run: others can replace it, by the owner or mode of '%s' or by who mounted what "
 		        "it lies on",
-		        quoted, base_err_quote(walk.path[0] ? walk.path : "/", part, sizeof(part)));
+		        quoted, base_quoted(walk.path[0] ? walk.path : "/"));
 	if (rc < 0)
 		return base_err_set(err, -EINVAL, "'%s' is no program that can be run here", quoted);
 	memcpy(ret_path, walk.path, PATH_MAX);

@@ -48,12 +48,11 @@ const char *launcher_names(void)
 static int read_number(const char *name, const char *text, struct base_err *err, uint32_t *ret_value)
 {
 	uint64_t value;
-	char quoted[64];
 	if (base_parse_u64(text, SHARD_WORLD_MAX, &value) < 0)
 		return base_err_set(err, -EINVAL,
 		        "%s='%s' in the environment is not a number from 0 to %d: correct it, "
 		        "or give -o rank=R,world=W",
-		        name, base_err_quote(text, quoted, sizeof(quoted)), SHARD_WORLD_MAX);
+		        name, base_quoted(text), SHARD_WORLD_MAX);
 	*ret_value = (uint32_t)value;
 	return 0;
 }
@@ -149,9 +148,8 @@ int launcher_find(const char *only, struct base_err *err, struct launcher *ret_l
 			return r;
 	}
 	if (!known) {
-		char quoted[64];
-		return base_err_set(err, -EINVAL, "unknown launcher '%s': one of %s",
-		        base_err_quote(only, quoted, sizeof(quoted)), launcher_names());
+		return base_err_set(
+		        err, -EINVAL, "unknown launcher '%s': one of %s", base_quoted(only), launcher_names());
 	}
 	/* An incomplete launcher (a forgotten RANK=0 in a shell) matters only if no launcher is complete. */
 	if (!best.name)

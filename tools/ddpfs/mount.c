@@ -44,14 +44,13 @@ static bool are_swapped(const char *dataset, const char *target)
 static void warn_of_state(const struct view_options *view)
 {
 	char folder[PATH_MAX];
-	char quoted[512];
 	if (!view->state_missing || strlen(view->state_path) >= sizeof(folder))
 		return;
 	memcpy(folder, view->state_path, strlen(view->state_path) + 1);
 	const char *name = dirname(folder);
 	if (access(name, F_OK) < 0)
 		cli_warn("state=-FILE: there is no directory '%s': this begins at epoch %" PRIu64 ", step %" PRIu64,
-		        base_err_quote(name, quoted, sizeof(quoted)), view->view.epoch, view->view.start);
+		        base_quoted(name), view->view.epoch, view->view.start);
 }
 
 /* No process can reach what lies below the mountpoint, because the mount hides it. */
@@ -59,7 +58,6 @@ static int check_outside(const char *what, const char *path, const char *mountpo
 {
 	char folder[PATH_MAX];
 	char resolved[PATH_MAX];
-	char quoted[512];
 	if (!path || strlen(path) >= sizeof(folder))
 		return 0;
 	memcpy(folder, path, strlen(path) + 1);
@@ -67,7 +65,7 @@ static int check_outside(const char *what, const char *path, const char *mountpo
 		return 0;
 	return base_err_set(err, -EINVAL,
 	        "%s=%s lies below the mountpoint, which the mount hides: choose another place", what,
-	        base_err_quote(path, quoted, sizeof(quoted)));
+	        base_quoted(path));
 }
 
 /* With fewer than FILES_MIN the mount would fail halfway, or the server could not open shards later. */
@@ -84,10 +82,9 @@ static int check_files_limit(struct base_err *err)
 
 void ddpfs_warn_of_hidden(const struct options *options)
 {
-	char quoted[512];
 	if (!mounts_is_empty(options->fs.mountpoint))
 		cli_warn("'%s' is not empty: what is in it is hidden until the mount is taken away",
-		        base_err_quote(options->fs.mountpoint, quoted, sizeof(quoted)));
+		        base_quoted(options->fs.mountpoint));
 }
 
 int ddpfs_prepare(struct options *options, const char *dataset, const char *target, bool make_target,

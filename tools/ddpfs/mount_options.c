@@ -37,9 +37,7 @@ struct option_def {
 
 static int bad_value(struct base_err *err, const char *key, const char *value, const char *allowed)
 {
-	char quoted[128];
-	return base_err_set(
-	        err, -EINVAL, "option %s: '%s' is not %s", key, base_err_quote(value, quoted, sizeof(quoted)), allowed);
+	return base_err_set(err, -EINVAL, "option %s: '%s' is not %s", key, base_quoted(value), allowed);
 }
 
 static int parse_u64(const char *key, const char *value, uint64_t max, uint64_t *ret, struct base_err *err)
@@ -83,11 +81,9 @@ static int keep_text(struct options *o, const char *key, const char *value, cons
 static int keep_path(struct options *o, const char *key, const char *value, const char **ret, struct base_err *err)
 {
 	char path[PATH_MAX];
-	char quoted[128];
 	int r = mounts_absolute(value, path);
 	if (r < 0)
-		return base_err_set(err, r, "option %s: '%s': %s", key, base_err_quote(value, quoted, sizeof(quoted)),
-		        strerror(-r));
+		return base_err_set(err, r, "option %s: '%s': %s", key, base_quoted(value), strerror(-r));
 	return keep_text(o, key, path, ret, err);
 }
 
@@ -377,11 +373,10 @@ static bool is_ignored(const char *text)
 
 static int unknown(const char *key, struct base_err *err)
 {
-	char quoted[128];
 	struct cli_nearest nearest = { 0 };
 	for (int i = 0; i < OPTIONS_KNOWN; i++)
 		cli_nearest_try(&nearest, key, options_known[i].key);
-	base_err_quote(key, quoted, sizeof(quoted));
+	const char *quoted = base_quoted(key);
 	if (nearest.word)
 		return base_err_set(err, -EINVAL, "unknown option '%s': did you mean %s?", quoted, nearest.word);
 	return base_err_set(err, -EINVAL, "unknown option '%s': 'ddpfs mount --help' lists the options", quoted);

@@ -234,11 +234,10 @@ static int check_store(const char *name, struct base_err *err, char ret_path[PAT
 int mounts_check_dataset(const char *path, struct base_err *err, char ret_path[PATH_MAX])
 {
 	char resolved[PATH_MAX];
-	char quoted[QUOTED_MAX];
 	struct stat st;
 	if (remote_is_url(path))
 		return check_store(path, err, ret_path);
-	base_err_quote(path, quoted, sizeof(quoted));
+	const char *quoted = base_quoted(path);
 	if (!realpath(path, resolved) || stat(resolved, &st) < 0) {
 		int r = -errno;
 		return base_err_set(err, r,
@@ -290,10 +289,9 @@ int mounts_check_target(
         const char *path, const char *dataset, bool make, struct base_err *err, char ret_path[PATH_MAX], bool *ret_made)
 {
 	char resolved[PATH_MAX];
-	char quoted[QUOTED_MAX];
 	struct stat st;
 	bool made = false;
-	base_err_quote(path, quoted, sizeof(quoted));
+	const char *quoted = base_quoted(path);
 	int r = mounts_absolute(path, resolved);
 	if (r < 0)
 		return base_err_set(err, r, "mountpoint '%s': %s", quoted, strerror(-r));

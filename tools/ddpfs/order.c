@@ -94,13 +94,12 @@ static int print_order(
 static int find_sample(
         const struct arguments *a, const struct shard_index *index, uint32_t *ret_sample, struct base_err *err)
 {
-	char quoted[512];
 	enum shard_kind kind;
 	struct shard_file file;
 	uint32_t id;
 	int rc = shard_index_find_path(index, a->where, &kind, &id);
 
-	base_err_quote(a->where, quoted, sizeof(quoted));
+	const char *quoted = base_quoted(a->where);
 	if (rc == -ENOENT || rc == -ENOTDIR)
 		return base_err_set(
 		        err, -ENOENT, "'%s' holds no '%s'; 'mkshard ls' lists its files", a->dataset, quoted);
@@ -121,13 +120,12 @@ static int print_where(
 {
 	const struct shard_deal *deal = shard_epoch_deal(epoch);
 	struct place p;
-	char quoted[512];
 	int rc = find_sample(a, shard_view_index(view), &p.sample, err);
 
 	if (rc < 0)
 		return rc;
 	rc = shard_epoch_find(epoch, p.sample, &p.position, &p.rank, &p.step);
-	base_err_quote(a->where, quoted, sizeof(quoted));
+	const char *quoted = base_quoted(a->where);
 	if (rc == -ENOENT)
 		return base_err_set(err, rc,
 		        "'%s' does not come in epoch %" PRIu64

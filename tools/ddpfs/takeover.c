@@ -440,7 +440,6 @@ static int check(const char *number)
 	struct base_err err = { 0 };
 	struct takeover takeover = { 0 };
 	struct shard_index *index = NULL;
-	char quoted[512];
 	int rc = read_memfd(number, &err, &takeover);
 	if (rc == 0)
 		rc = shard_index_open(takeover.fs.dataset, &err, &index);
@@ -448,7 +447,7 @@ static int check(const char *number)
 		rc = base_err_set(&err, -ESTALE,
 		        "'%s': another dataset lies there now: the mount goes on with the old one; unmount it, then "
 		        "mount the new one",
-		        base_err_quote(takeover.fs.dataset, quoted, sizeof(quoted)));
+		        base_quoted(takeover.fs.dataset));
 	shard_index_close(index);
 	takeover_done(&takeover);
 	fprintf(stderr, "%s\n", rc < 0 ? err.text : "ok");

@@ -79,14 +79,13 @@ static const char *refused_kind(enum shard_tar_type type)
 static int take_member(struct unpack *unpack, const char *path, enum shard_tar_type type, struct shard_pack_item *item)
 {
 	struct base_err err = { 0 };
-	char quoted[512];
 	cleanup_free char *name = strdup(path);
 	if (!name)
 		return base_err_set(unpack->err, -ENOMEM, "out of memory");
 	const char *kind = refused_kind(type);
 	if (kind)
 		base_err_set(&err, -EINVAL, "'%s': %s; unpack the archive and pack the directory instead",
-		        base_err_quote(path, quoted, sizeof(quoted)), kind);
+		        base_quoted(path), kind);
 	else
 		shard_pack_normalise(name, &err);
 	if (err.code == 0 && !*name) {
@@ -113,10 +112,9 @@ static int take_member(struct unpack *unpack, const char *path, enum shard_tar_t
 static int archive_broken(struct unpack *unpack, int code, const char *where, const char *reason)
 {
 	struct base_err err = { 0 };
-	char quoted[512];
 	if (where)
 		base_err_set(&err, code, "'%s': '%s': %s; the archive is damaged or incomplete here",
-		        unpack->quoted_name, base_err_quote(where, quoted, sizeof(quoted)), reason);
+		        unpack->quoted_name, base_quoted(where), reason);
 	else
 		base_err_set(&err, code, "'%s': %s", unpack->quoted_name, reason);
 	int rc = unpack->input->keep_going ? pack_input_refuse(unpack->input, &err) : code;
@@ -375,9 +373,7 @@ static int open_staging(struct unpack *unpack, const char *staging, char **ret_p
 	unpack->out = open(path, O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW, 0600);
 	if (unpack->out < 0) {
 		int code = -errno;
-		char quoted[512];
-		base_err_set(
-		        unpack->err, code, "'%s': %s", base_err_quote(path, quoted, sizeof(quoted)), strerror(-code));
+		base_err_set(unpack->err, code, "'%s': %s", base_quoted(path), strerror(-code));
 		free(path);
 		return code;
 	}

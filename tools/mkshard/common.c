@@ -68,7 +68,7 @@ int mkshard_shard_open(const struct shard_index *index, uint32_t shard, struct b
 {
 	struct shard_shard rec;
 	struct stat st;
-	char path[8192], quoted[1024];
+	char path[8192];
 	int rc = shard_index_shard(index, shard, &rec);
 	if (rc)
 		return base_err_set(err, rc, "'%s': the index is damaged (shard %u): %s", shard_index_dataset(index),
@@ -76,7 +76,7 @@ int mkshard_shard_open(const struct shard_index *index, uint32_t shard, struct b
 	if (!mkshard_shard_path(index, &rec, path, sizeof(path)))
 		return base_err_set(
 		        err, -ENAMETOOLONG, "'%s': shard %u has too long a path", shard_index_dataset(index), shard);
-	base_err_quote(path, quoted, sizeof(quoted));
+	const char *quoted = base_quoted(path);
 	cleanup_close int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
 	if (fd < 0 || fstat(fd, &st)) {
 		rc = -errno;

@@ -79,8 +79,7 @@ static void clear_bit(uint8_t *bits, uint32_t i)
 /* Counts and prints a failure; the run goes on with the other files. */
 static void fail(struct extract *extract, const char *path, const char *reason)
 {
-	char quoted[1024];
-	cli_failf("'%s': %s", base_err_quote(path, quoted, sizeof(quoted)), reason);
+	cli_failf("'%s': %s", base_quoted(path), reason);
 	atomic_fetch_add(&extract->failed, 1);
 }
 
@@ -488,7 +487,6 @@ int mkshard_extract(int argc, char **argv)
 	struct extract_args args = { 0 };
 	struct base_err err = { 0 };
 	struct shard_index *index = NULL;
-	char quoted[1024];
 	cli_parse(&line, argc, argv, &args);
 	if (shard_index_open(args.dataset, &err, &index))
 		return cli_fail(&err);
@@ -498,10 +496,10 @@ int mkshard_extract(int argc, char **argv)
 	if (made)
 		extract.out = open(args.out, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
 	if (extract.out < 0)
-		status = cli_failf("'%s': %s", base_err_quote(args.out, quoted, sizeof(quoted)), strerror(errno));
+		status = cli_failf("'%s': %s", base_quoted(args.out), strerror(errno));
 	else if (is_dataset(&extract))
-		status = cli_failf("'%s' is the dataset itself: choose another directory for its files",
-		        base_err_quote(args.out, quoted, sizeof(quoted)));
+		status = cli_failf(
+		        "'%s' is the dataset itself: choose another directory for its files", base_quoted(args.out));
 	else
 		status = run_extract(&extract);
 	if (extract.out >= 0)

@@ -57,8 +57,7 @@ static int compare_names(const void *a, const void *b)
 /* Lists the tar files in a dataset's directory, sorted by name. */
 static int find_shards(const char *dataset, char ***ret_names, int *ret_n, struct base_err *err)
 {
-	char quoted[512];
-	base_err_quote(dataset, quoted, sizeof(quoted));
+	const char *quoted = base_quoted(dataset);
 	cleanup_closedir DIR *dir = opendir(dataset);
 	if (!dir)
 		return base_err_set(err, -errno, "'%s': %s", quoted, strerror(errno));
@@ -90,12 +89,11 @@ static int find_shards(const char *dataset, char ***ret_names, int *ret_n, struc
 /* Sets the path of a shard in the index: relative if it lies below the dataset, else absolute. */
 static int stored_path(struct found_shard *shard, const char *dataset, struct base_err *err)
 {
-	char quoted[512];
 	cleanup_free char *root = realpath(dataset, NULL);
 	cleanup_free char *path = realpath(shard->file, NULL);
 	if (!root || !path)
-		return base_err_set(err, -errno, "'%s': %s",
-		        base_err_quote(root ? shard->file : dataset, quoted, sizeof(quoted)), strerror(errno));
+		return base_err_set(
+		        err, -errno, "'%s': %s", base_quoted(root ? shard->file : dataset), strerror(errno));
 	size_t len = strlen(root);
 	bool below = !strncmp(path, root, len) && path[len] == '/';
 	shard->stored = strdup(below ? path + len + 1 : path);
@@ -124,12 +122,11 @@ static int parse_shard(void *arg, uint32_t number)
 	int rc = shard->absent ? 0 : found_shard_parse(shard, indexing->args->keep_going, &err);
 	if (rc == 0)
 		return 0;
-	pthread_mutex_lock(&indexing->lock);
+	lock_for_scope(&indexing->lock);
 	if (!indexing->err.code || number < indexing->failed_shard) {
 		indexing->err = err;
 		indexing->failed_shard = number;
 	}
-	pthread_mutex_unlock(&indexing->lock);
 	return rc;
 }
 
@@ -246,11 +243,10 @@ static int on_clash(
 	struct found_shard *shard = &indexing->shards[item->source];
 	const struct found_shard *other = &indexing->shards[kept->source];
 	const char *advice = shard == other ? "" : "; give --by-shard to keep the files of shards apart";
-	char path[512], kept_path[512], here[512], there[512];
-	base_err_quote(item->path, path, sizeof(path));
-	base_err_quote(kept->path, kept_path, sizeof(kept_path));
-	base_err_quote(shard->file, here, sizeof(here));
-	base_err_quote(other->file, there, sizeof(there));
+	const char *path = base_quoted(item->path);
+	const char *kept_path = base_quoted(kept->path);
+	const char *here = base_quoted(shard->file);
+	const char *there = base_quoted(other->file);
 	if (err->code == -EEXIST && shard == other)
 		base_err_set(err, -EEXIST, "'%s' comes twice in '%s'", path, here);
 	else if (err->code == -EEXIST)
@@ -351,8 +347,7 @@ static void warn_of_changes(const struct indexing *indexing)
 {
 	struct shard_index *old = NULL;
 	struct change changed = { 0 }, unread = { 0 };
-	char quoted[512], dataset[512];
-	base_err_quote(indexing->args->dataset, dataset, sizeof(dataset));
+	const char *dataset = base_quoted(indexing->args->dataset);
 	int rc = shard_index_open(indexing->args->dataset, NULL, &old);
 	if (rc < 0 && rc != -ENOENT)
 		cli_warn("the index that '%s' had cannot be read (%s): nothing says any more whether the bytes of its "
@@ -378,12 +373,12 @@ static void warn_of_changes(const struct indexing *indexing)
 		cli_warn("%" PRIu64
 		         " of the files of '%s' are not what its index said until now, first '%s': damaged, or written "
 		         "anew; the new index takes them as they are, and 'mkshard verify' will find them good",
-		        changed.n, dataset, base_err_quote(changed.first, quoted, sizeof(quoted)));
+		        changed.n, dataset, base_quoted(changed.first));
 	if (unread.n)
 		cli_warn("the index that '%s' had is damaged: it cannot tell of %" PRIu64
 		         " of the files, first '%s', and nothing says any more whether their bytes are right; "
 		         "'mkshard verify' will find them good; a copy of " SHARD_INDEX_NAME " in its place can tell",
-		        dataset, unread.n, base_err_quote(unread.first, quoted, sizeof(quoted)));
+		        dataset, unread.n, base_quoted(unread.first));
 	shard_index_close(old);
 }
 
@@ -470,13 +465,11 @@ static int prepare(struct indexing *indexing, char **names, int n, struct base_e
 
 static uint64_t list_left_out(const struct indexing *indexing)
 {
-	char quoted[512];
 	uint64_t n = 0;
 	for (uint32_t s = 0; indexing->shards && s < indexing->n_shards; s++) {
 		const struct found_shard *shard = &indexing->shards[s];
 		for (uint64_t i = 0; i < shard->n_left_out; i++, n++)
-			cli_note("left out '%s': %s", base_err_quote(shard->file, quoted, sizeof(quoted)),
-			        shard->left_out[i]);
+			cli_note("left out '%s': %s", base_quoted(shard->file), shard->left_out[i]);
 	}
 	return n;
 }
@@ -485,15 +478,15 @@ static void report(const struct indexing *indexing, uint64_t files, uint64_t lef
 {
 	uint64_t bytes = 0;
 	uint32_t n_shards = 0;
-	char size[16], quoted[512];
+	char size[16];
 	static const char *const how[] = { "one file each", "by key", "by --group" };
 	for (uint32_t s = 0; s < indexing->n_shards; s++) {
 		bytes += indexing->shards[s].absent ? 0 : indexing->shards[s].size_bytes;
 		n_shards += !indexing->shards[s].absent;
 	}
-	printf("%s: %" PRIu64 " file%s in %u shard%s, %s; samples: %s",
-	        base_err_quote(indexing->args->dataset, quoted, sizeof(quoted)), files, files == 1 ? "" : "s", n_shards,
-	        n_shards == 1 ? "" : "s", base_format_size(bytes, size), how[indexing->rules.sample]);
+	printf("%s: %" PRIu64 " file%s in %u shard%s, %s; samples: %s", base_quoted(indexing->args->dataset), files,
+	        files == 1 ? "" : "s", n_shards, n_shards == 1 ? "" : "s", base_format_size(bytes, size),
+	        how[indexing->rules.sample]);
 	if (left_out)
 		printf("; %" PRIu64 " left out", left_out);
 	printf("\n");
@@ -502,8 +495,7 @@ static void report(const struct indexing *indexing, uint64_t files, uint64_t lef
 /* Makes the directory for the index.  *ret_made: it did not exist. */
 static int check_target(const struct index_args *args, bool *ret_made, struct base_err *err)
 {
-	char quoted[512];
-	base_err_quote(args->dataset, quoted, sizeof(quoted));
+	const char *quoted = base_quoted(args->dataset);
 	if (args->shards.n == 0)
 		return shard_unfinished_check(args->dataset, err); /* rebuilding */
 	*ret_made = mkdir(args->dataset, 0777) == 0;

@@ -81,10 +81,10 @@ static void print_info_json(const struct shard_index *index, const struct totals
 static void print_info(const struct shard_index *index, const struct totals *totals)
 {
 	const struct shard_info *info = shard_index_info(index);
-	char identity[33], content[16], mean[16], largest[16], shards[16], index_size[16], quoted[1024];
+	char identity[33], content[16], mean[16], largest[16], shards[16], index_size[16];
 	hex(info->identity, identity);
 	uint64_t n = info->n_files ? info->n_files : 1;
-	printf("dataset      %s\n", base_err_quote(shard_index_dataset(index), quoted, sizeof(quoted)));
+	printf("dataset      %s\n", base_quoted(shard_index_dataset(index)));
 	printf("identity     %s\n", identity);
 	printf("files        %u (%" PRIu64 " common) in %u directories\n", info->n_files, totals->common_files,
 	        info->n_dirs);
@@ -233,8 +233,7 @@ static int list_path(struct lister *lister, const char *path)
 
 static int fail_path(const char *dataset, const char *path, int rc)
 {
-	char quoted[1024];
-	base_err_quote(path, quoted, sizeof(quoted));
+	const char *quoted = base_quoted(path);
 	if (rc == -ENOENT || rc == -ENOTDIR)
 		return cli_failf("'%s' holds no '%s'", dataset, quoted);
 	struct base_err err = { 0 };
@@ -297,11 +296,10 @@ static int cat_path(const struct shard_index *index, const char *dataset, const 
 	uint32_t id;
 	struct shard_file file;
 	struct base_err err = { 0 };
-	char quoted[1024];
 	int fd;
 	int rc = shard_index_find_path(index, path, &kind, &id);
 	if (rc == 0 && kind == SHARD_KIND_DIR)
-		return cli_failf("'%s' is a directory", base_err_quote(path, quoted, sizeof(quoted)));
+		return cli_failf("'%s' is a directory", base_quoted(path));
 	if (rc == 0)
 		rc = shard_index_file(index, id, &file);
 	if (rc)
@@ -312,7 +310,7 @@ static int cat_path(const struct shard_index *index, const char *dataset, const 
 	close(fd);
 	if (rc == 0)
 		return CLI_DONE;
-	base_err_prefix(&err, "'%s'", base_err_quote(path, quoted, sizeof(quoted)));
+	base_err_prefix(&err, "'%s'", base_quoted(path));
 	return cli_fail(&err);
 }
 

@@ -121,10 +121,9 @@ static int note_parent(struct pack_input *input, const struct pack_places *place
 static bool warn_of_dataset(const char *source, const char *target)
 {
 	char path[PATH_MAX];
-	char quoted[512];
 	if (snprintf(path, sizeof(path), "%s/" SHARD_INDEX_NAME, source) >= (int)sizeof(path) || access(path, F_OK) < 0)
 		return false;
-	base_err_quote(source, quoted, sizeof(quoted));
+	const char *quoted = base_quoted(source);
 	cli_warn(
 	        "'%s' is a dataset itself: its index and shards are packed as samples; to join datasets, name their "
 	        "shards: 'mkshard index %s %s/shard-*.tar ...' where they lie, or 'mkshard pack %s/shard-*.tar ... %s'",
@@ -228,7 +227,6 @@ static void warn_of_pairs(const struct pack_args *args, const struct shard_pack_
 {
 	struct mkshard_keys keys = { 0 };
 	const struct shard_pack_item *last = NULL, *pair[2] = { NULL, NULL };
-	char first[256], second[256];
 	if (args->given.sample_given || args->given.rules.sample != SHARD_PACK_FILE)
 		return;
 	for (uint64_t i = 0; i < plan->n_items; i++) {
@@ -244,8 +242,7 @@ static void warn_of_pairs(const struct pack_args *args, const struct shard_pack_
 	if (pair[0] && mkshard_keys_paired(&keys))
 		cli_warn("'%s' and '%s' are samples by themselves, and so are others: --sample=key keeps files of one "
 		         "name together (--sample=file: this is meant)",
-		        base_err_quote(pair[0]->path, first, sizeof(first)),
-		        base_err_quote(pair[1]->path, second, sizeof(second)));
+		        base_quoted(pair[0]->path), base_quoted(pair[1]->path));
 }
 
 /* Warns of rules that match no file: they are probably mistyped. */
@@ -343,11 +340,10 @@ static int on_clash(
         void *arg, const struct shard_pack_item *item, const struct shard_pack_item *kept, struct base_err *err)
 {
 	struct pack_input *input = arg;
-	char path[512], other[512], here[512], there[512];
-	base_err_quote(item->path, path, sizeof(path));
-	base_err_quote(kept->path, other, sizeof(other));
-	base_err_quote(input->sources[item->source].name, here, sizeof(here));
-	base_err_quote(input->sources[kept->source].name, there, sizeof(there));
+	const char *path = base_quoted(item->path);
+	const char *other = base_quoted(kept->path);
+	const char *here = base_quoted(input->sources[item->source].name);
+	const char *there = base_quoted(input->sources[kept->source].name);
 	if (err->code == -EEXIST && item->source == kept->source)
 		base_err_set(err, -EEXIST, "'%s' comes twice in '%s'; give each file once", path, here);
 	else if (err->code == -EEXIST)
@@ -425,13 +421,12 @@ static int recall_left_out(struct shard_pack_plan *plan, struct pack_input *inpu
 		}
 		for (uint64_t k = plan->first[s]; any && k < plan->first[s + 1]; k++) {
 			struct shard_pack_item *item = &plan->items[plan->stored[k]];
-			char quoted[512];
 			struct base_err err;
 			item->left_out = sums[s].left_out[k - plan->first[s]];
 			if (!item->left_out)
 				continue;
-			base_err_set(&err, item->left_out, "'%s': %s (in an earlier run)",
-			        base_err_quote(item->path, quoted, sizeof(quoted)), base_err_str(item->left_out));
+			base_err_set(&err, item->left_out, "'%s': %s (in an earlier run)", base_quoted(item->path),
+			        base_err_str(item->left_out));
 			int rc = pack_input_refuse(input, &err);
 			if (rc)
 				return rc;
@@ -560,9 +555,8 @@ static int run_pack(struct pack_args *args, struct pack_places *places, struct b
 				if (rc && input.n_refused && !args->keep_going)
 					rc = refused(&input, err);
 			} else if (rc == -ENOENT && !input.n_left_out && args->sources.n == 1) {
-				char quoted[1024];
-				base_err_set(err, rc, "'%s': holds no files to pack",
-				        base_err_quote(args->sources.words[0], quoted, sizeof(quoted)));
+				base_err_set(
+				        err, rc, "'%s': holds no files to pack", base_quoted(args->sources.words[0]));
 			} else if (rc == -ENOENT && input.n_left_out) {
 				list_left_out(&input);
 				base_err_set(err, rc, "nothing is left to pack: every file was left out");

@@ -88,7 +88,6 @@ int found_shard_leave_out(struct found_shard *shard, const char *text)
 static int check_member(
         const struct parse *parse, const struct shard_tar_member *member, char *path, size_t size, struct base_err *err)
 {
-	char quoted[512];
 	const char *kind = member->type == SHARD_TAR_LINK      ? "a hard link"
 	                   : member->type == SHARD_TAR_SYMLINK ? "a symbolic link"
 	                   : member->type == SHARD_TAR_DEVICE  ? "a device or fifo"
@@ -97,14 +96,14 @@ static int check_member(
 	if (kind)
 		return base_err_set(err, -EINVAL,
 		        "'%s' at byte %" PRIu64 ": %s; pack the files with 'mkshard pack', or give --keep-going",
-		        base_err_quote(member->path, quoted, sizeof(quoted)), member->header_offset, kind);
+		        base_quoted(member->path), member->header_offset, kind);
 	char name[SHARD_PATH_MAX + 1];
 	snprintf(name, sizeof(name), "%s", member->path);
 	int rc = shard_pack_normalise(name, err);
 	if (rc == 0 && !*name && member->type != SHARD_TAR_DIR)
 		rc = base_err_set(err, -EINVAL,
 		        "'%s': a file without a name of its own; give --keep-going to leave it out",
-		        base_err_quote(member->path, quoted, sizeof(quoted)));
+		        base_quoted(member->path));
 	if (rc == 0) {
 		const char *prefix = parse->shard->prefix;
 		snprintf(path, size, "%s%s%s", prefix ? prefix : "", prefix && *name ? "/" : "", name);
@@ -245,9 +244,7 @@ static int finish(struct parse *parse)
 		return 0;
 	int rc = parse_header(parse, true);
 	if (rc == 0) {
-		char quoted[512];
-		cli_warn("'%s' has no end-of-archive mark: it may be cut off",
-		        base_err_quote(parse->shard->file, quoted, sizeof(quoted)));
+		cli_warn("'%s' has no end-of-archive mark: it may be cut off", base_quoted(parse->shard->file));
 	}
 	return rc;
 }
@@ -388,7 +385,6 @@ static int parse_shard(struct found_shard *shard, bool keep_going, struct base_e
 
 int found_shard_parse(struct found_shard *shard, bool keep_going, struct base_err *err)
 {
-	char quoted[512];
 	int rc = parse_shard(shard, keep_going, err);
 	if (rc && rc != -ENOMEM && keep_going) {
 		shard->absent = true;
@@ -396,5 +392,5 @@ int found_shard_parse(struct found_shard *shard, bool keep_going, struct base_er
 		rc = found_shard_leave_out(shard, err->text);
 		*err = (struct base_err){ 0 };
 	}
-	return rc ? base_err_prefix(err, "'%s'", base_err_quote(shard->file, quoted, sizeof(quoted))) : 0;
+	return rc ? base_err_prefix(err, "'%s'", base_quoted(shard->file)) : 0;
 }

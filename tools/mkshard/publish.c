@@ -140,9 +140,8 @@ static int sweep_working(const char *dir, bool state_too)
  * sentence that names the first other file, or -errno. */
 static int sweep(const char *dir, bool remove, struct base_err *err)
 {
-	char quoted[512], foreign[256];
 	cleanup_closedir DIR *stream = opendir(dir);
-	base_err_quote(dir, quoted, sizeof(quoted));
+	const char *quoted = base_quoted(dir);
 	if (!stream)
 		return base_err_set(err, -errno, "'%s': %s", quoted, strerror(errno));
 	struct dirent *de;
@@ -152,7 +151,7 @@ static int sweep(const char *dir, bool remove, struct base_err *err)
 		if (!own_file(de->d_name))
 			return base_err_set(err, -ENOTEMPTY,
 			        "'%s' holds '%s', which mkshard did not make; move it away first", quoted,
-			        base_err_quote(de->d_name, foreign, sizeof(foreign)));
+			        base_quoted(de->d_name));
 		int rc = remove ? remove_at(dirfd(stream), de->d_name) : 0;
 		if (rc)
 			return base_err_set(err, rc, "'%s/%s': %s", quoted, de->d_name, strerror(-rc));
@@ -468,8 +467,7 @@ static int replace(const struct pack_places *places)
 
 static int refuse(const struct pack_places *places, int rc, struct base_err *err)
 {
-	char partial[512];
-	base_err_quote(places->partial, partial, sizeof(partial));
+	const char *partial = base_quoted(places->partial);
 	if (rc == -EEXIST || rc == -ENOTEMPTY || rc == -ENOTDIR)
 		return base_err_set(err, rc,
 		        "'%s' has been made by somebody else meanwhile; the packing is complete and kept: give "

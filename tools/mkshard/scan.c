@@ -101,7 +101,7 @@ static int grow_items(struct pack_input *input)
 
 int pack_input_add(struct pack_input *input, const struct shard_pack_item *item)
 {
-	pthread_mutex_lock(&input->lock);
+	lock_for_scope(&input->lock);
 	int rc = grow_items(input);
 	const char *path = rc == 0 ? keep_path(input, item->path) : NULL;
 	if (path) {
@@ -110,7 +110,6 @@ int pack_input_add(struct pack_input *input, const struct shard_pack_item *item)
 	} else {
 		rc = -ENOMEM;
 	}
-	pthread_mutex_unlock(&input->lock);
 	return rc;
 }
 
@@ -122,10 +121,9 @@ bool pack_input_hides(struct pack_input *input, const char *path, bool directory
 	char name[SHARD_NAME_MAX + 1];
 	memcpy(name, path, len);
 	name[len] = '\0';
-	pthread_mutex_lock(&input->lock);
+	lock_for_scope(&input->lock);
 	if (!input->hidden[0])
 		base_err_quote(name, input->hidden, sizeof(input->hidden));
-	pthread_mutex_unlock(&input->lock);
 	return true;
 }
 
@@ -219,6 +217,15 @@ static const char *quote_in(const struct scan *scan, const char *path, char buf[
 	return buf;
 }
 
+/* Keeps the first error for the caller of the scan.  Returns its code. */
+static int end_scan(struct scan *scan, const struct base_err *err)
+{
+	lock_for_scope(&scan->lock);
+	if (!scan->rc)
+		scan->err = *err;
+	return err->code;
+}
+
 static int enqueue(struct scan *scan, struct dir_node *parent, const char *path, const struct statx *stx)
 {
 	size_t size = strlen(path) + 1;
@@ -229,11 +236,10 @@ static int enqueue(struct scan *scan, struct dir_node *parent, const char *path,
 	node->dev = makedev(stx->stx_dev_major, stx->stx_dev_minor);
 	node->ino = stx->stx_ino;
 	memcpy(node->path, path, size);
-	pthread_mutex_lock(&scan->lock);
+	lock_for_scope(&scan->lock);
 	node->next = scan->queue;
 	scan->queue = node;
 	pthread_cond_signal(&scan->changed);
-	pthread_mutex_unlock(&scan->lock);
 	return 0;
 }
 
@@ -290,19 +296,12 @@ static int take_entry(struct scan *scan, struct dir_node *dir, int fd, const cha
 			return rc ? rc : enqueue(scan, dir, path, &stx);
 		}
 		if (err.code == -EINVAL) /* the dataset lies inside its own source: end the run */
-			goto stop;
+			return end_scan(scan, &err);
 	} else {
 		struct shard_pack_item item = make_item(path, &stx, scan->source);
 		return pack_input_add(scan->input, &item);
 	}
-	if (pack_input_refuse(scan->input, &err) == 0)
-		return 0;
-stop:
-	pthread_mutex_lock(&scan->lock);
-	if (!scan->rc)
-		scan->err = err;
-	pthread_mutex_unlock(&scan->lock);
-	return err.code;
+	return pack_input_refuse(scan->input, &err) == 0 ? 0 : end_scan(scan, &err);
 }
 
 static int list_directory(struct scan *scan, struct dir_node *dir)
@@ -319,16 +318,14 @@ static int list_directory(struct scan *scan, struct dir_node *dir)
 		if (fd >= 0)
 			close(fd);
 		base_err_set(&err, code, "'%s': %s", quote_in(scan, dir->path, quoted), strerror(-code));
-		if (pack_input_refuse(scan->input, &err) == 0)
-			return 0;
-		goto fail;
+		return pack_input_refuse(scan->input, &err) == 0 ? 0 : end_scan(scan, &err);
 	}
 	for (;;) {
 		errno = 0;
 		struct dirent *de = readdir(stream);
 		if (!de && errno) {
 			base_err_set(&err, -errno, "'%s': %s", quote_in(scan, dir->path, quoted), strerror(errno));
-			goto fail;
+			return end_scan(scan, &err);
 		}
 		if (!de)
 			break;
@@ -361,12 +358,6 @@ static int list_directory(struct scan *scan, struct dir_node *dir)
 			return rc;
 	}
 	return 0;
-fail:
-	pthread_mutex_lock(&scan->lock);
-	if (!scan->rc)
-		scan->err = err;
-	pthread_mutex_unlock(&scan->lock);
-	return err.code;
 }
 
 static void *scan_thread(void *arg)
@@ -420,15 +411,13 @@ static void free_nodes(struct dir_node *node)
 
 int pack_scan_directory(struct pack_input *input, const char *path, struct base_err *err)
 {
-	char quoted[1024];
 	struct statx stx;
 	int fd = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
 	if (fd < 0 || statx(fd, "", AT_EMPTY_PATH, STATX_BASIC_STATS, &stx)) {
 		int code = -errno;
 		if (fd >= 0)
 			close(fd);
-		return base_err_set(
-		        err, code, "'%s': %s", base_err_quote(path, quoted, sizeof(quoted)), strerror(-code));
+		return base_err_set(err, code, "'%s': %s", base_quoted(path), strerror(-code));
 	}
 	int64_t source = pack_input_source(input, path, fd, NULL);
 	if (source < 0)
@@ -445,7 +434,7 @@ int pack_scan_directory(struct pack_input *input, const char *path, struct base_
 		if (rc && scan.err.code)
 			*err = scan.err;
 		else if (rc)
-			base_err_set(err, rc, "'%s': %s", base_err_quote(path, quoted, sizeof(quoted)), strerror(-rc));
+			base_err_set(err, rc, "'%s': %s", base_quoted(path), strerror(-rc));
 	}
 	free_nodes(scan.queue);
 	free_nodes(scan.listed);
@@ -469,10 +458,9 @@ static int list_path(char *name, const char *directory, struct base_err *err)
 		memmove(name, rest, strlen(rest) + 1);
 	}
 	if (name[0] == '/') {
-		char quoted[512];
 		return base_err_set(err, -EINVAL,
 		        "'%s': an absolute name in the list; give --directory=DIR to pack names below DIR",
-		        base_err_quote(name, quoted, sizeof(quoted)));
+		        base_quoted(name));
 	}
 	int rc = shard_pack_normalise(name, err);
 	return rc == 0 && *name ? shard_path_check(name, err) : rc;
@@ -482,18 +470,16 @@ static int take_listed(struct pack_input *input, uint32_t source, int dirfd, con
         struct base_err *ret_err)
 {
 	struct base_err err = { 0 };
-	char quoted[512];
 	struct statx stx;
 	if (list_path(name, directory, &err) == 0) {
 		if (!*name)
 			return 0; /* "." */
 		if (statx(dirfd, name, 0, STATX_BASIC_STATS, &stx))
-			base_err_set(&err, -errno, "'%s': %s%s", base_err_quote(name, quoted, sizeof(quoted)),
-			        strerror(errno),
+			base_err_set(&err, -errno, "'%s': %s%s", base_quoted(name), strerror(errno),
 			        strchr(name, '\n') ? "; names must be separated by NUL (find -print0)" : "");
 		else if (!S_ISREG(stx.stx_mode) && !S_ISDIR(stx.stx_mode))
 			base_err_set(&err, -EINVAL, "'%s': neither a file nor a directory (a device, fifo or socket)",
-			        base_err_quote(name, quoted, sizeof(quoted)));
+			        base_quoted(name));
 	}
 	if (err.code == 0) {
 		struct shard_pack_item item = make_item(name, &stx, source);
@@ -528,11 +514,9 @@ static int next_name(FILE *list, char name[static LIST_NAME_MAX + 1], struct bas
 
 int pack_scan_list(struct pack_input *input, int fd, const char *directory, struct base_err *err)
 {
-	char quoted[512];
 	int dirfd = open(directory, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
 	if (dirfd < 0)
-		return base_err_set(
-		        err, -errno, "'%s': %s", base_err_quote(directory, quoted, sizeof(quoted)), strerror(errno));
+		return base_err_set(err, -errno, "'%s': %s", base_quoted(directory), strerror(errno));
 	int64_t source = pack_input_source(input, "-", dirfd, NULL);
 	if (source < 0)
 		return base_err_set(err, -ENOMEM, "out of memory");

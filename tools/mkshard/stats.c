@@ -465,7 +465,6 @@ static int write_svg(const struct stats *s, struct base_err *err)
 {
 	cleanup_free struct curves *curves = malloc(sizeof(*curves));
 	cleanup_free char *text = NULL;
-	char quoted[512];
 	size_t len = 0;
 	FILE *out = open_memstream(&text, &len);
 	int rc;
@@ -481,8 +480,7 @@ static int write_svg(const struct stats *s, struct base_err *err)
 		return base_err_set(err, -ENOMEM, "out of memory");
 	rc = base_write_file_atomic(s->args->svg, text, len, 0644);
 	if (rc < 0)
-		base_err_set(
-		        err, rc, "'%s': %s", base_err_quote(s->args->svg, quoted, sizeof(quoted)), base_err_str(rc));
+		base_err_set(err, rc, "'%s': %s", base_quoted(s->args->svg), base_err_str(rc));
 	return rc;
 }
 

@@ -80,7 +80,7 @@ static void quarantine(struct verify *verify, uint32_t file)
 static void note_as(
         struct verify *verify, uint32_t file, uint32_t shard, uint64_t offset, bool unchecked, const char *text)
 {
-	pthread_mutex_lock(&verify->lock);
+	lock_for_scope(&verify->lock);
 	verify->n_bad++;
 	verify->unchecked += unchecked;
 	verify->n_bad_files += file != SHARD_NONE;
@@ -96,7 +96,6 @@ static void note_as(
 		*bad = (struct bad){ .file = file, .shard = shard, .offset = offset, .unchecked = unchecked };
 		snprintf(bad->text, sizeof(bad->text), "%s", text);
 	}
-	pthread_mutex_unlock(&verify->lock);
 }
 
 static void note(struct verify *verify, uint32_t file, uint32_t shard, uint64_t offset, const char *text)
@@ -223,10 +222,9 @@ static int discard(void *arg, uint64_t offset, const uint8_t *data, size_t len)
 /* Quarantines all files of a shard that cannot be opened. */
 static void quarantine_all(struct verify *verify, const struct shard_extent *extents, uint64_t n)
 {
-	pthread_mutex_lock(&verify->lock);
+	lock_for_scope(&verify->lock);
 	for (uint64_t i = 0; i < n; i++)
 		quarantine(verify, extents[i].file);
-	pthread_mutex_unlock(&verify->lock);
 }
 
 /* Reads and checks one file. */
@@ -338,16 +336,15 @@ static const char *shard_name(const struct verify *verify, uint32_t number, char
 
 static void print_bad(const struct verify *verify, const struct bad *bad)
 {
-	char path[SHARD_PATH_MAX + 1], quoted[1024], name[SHARD_PATH_MAX + 1], quoted_name[1024];
-	base_err_quote(shard_name(verify, bad->shard, name, sizeof(name)), quoted_name, sizeof(quoted_name));
+	char path[SHARD_PATH_MAX + 1], name[SHARD_PATH_MAX + 1];
+	const char *quoted_name = base_quoted(shard_name(verify, bad->shard, name, sizeof(name)));
 	if (bad->file == SHARD_NONE) {
 		cli_failf("'%s': %s", quoted_name, bad->text);
 		return;
 	}
 	if (shard_index_file_path(verify->index, bad->file, path, sizeof(path)) < 0)
 		snprintf(path, sizeof(path), "file %u", bad->file);
-	cli_failf("'%s': %s in '%s' at byte %" PRIu64, base_err_quote(path, quoted, sizeof(quoted)), bad->text,
-	        quoted_name, bad->offset);
+	cli_failf("'%s': %s in '%s' at byte %" PRIu64, base_quoted(path), bad->text, quoted_name, bad->offset);
 }
 
 static void print_bad_json(const struct verify *verify, const struct bad *bad)

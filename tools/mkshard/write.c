@@ -389,8 +389,7 @@ static int write_segment(struct worker *w, uint64_t start, uint64_t end)
 
 static int describe_write(struct worker *w, int rc)
 {
-	char quoted[1024];
-	base_err_quote(w->path, quoted, sizeof(quoted));
+	const char *quoted = base_quoted(w->path);
 	if (rc == -ENOSPC || rc == -EDQUOT)
 		return base_err_set(&w->err, rc, "'%s': %s; make room and run the same command again to go on", quoted,
 		        strerror(-rc));
