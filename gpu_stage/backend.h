@@ -33,12 +33,13 @@ struct stage_backend_ops {
 	 * all.
 	 * Returns 0, or -ENOMEM, -EIO, -ENODEV. */
 	int (*memory_new)(struct stage_backend *backend, uint8_t *base, uint64_t bytes, struct base_err *err);
-	/* Undoes memory_new, before the arena is unmapped. */
-	void (*memory_free)(struct stage_backend *backend, uint8_t *base);
 	/* Takes over n items; flags: of ddpfs_stage_next.  *ret_upload becomes NULL if there is nothing to wait for.
 	 * Returns 0, or -ENOBUFS (more than all device memory), -EAGAIN (none now), -ENOMEM, -EIO, -ENODEV. */
 	int (*hand_out)(struct stage_backend *backend, struct ddpfs_item *items, uint32_t n, unsigned flags,
 	        struct base_err *err, struct stage_upload **ret_upload);
+	/* The rest, up to stats, is NULL if batches stay in host memory. */
+	/* Undoes memory_new, before the arena is unmapped. */
+	void (*memory_free)(struct stage_backend *backend, uint8_t *base);
 	/* Makes a stream wait for the copies.  stream: of the consumer, who uses the batch in its order; it must live
 	 * until take_back.  Returns as ddpfs_batch_wait. */
 	int (*wait)(struct stage_backend *backend, struct stage_upload *upload, void *stream, struct base_err *err);

@@ -14,12 +14,6 @@ static int cpu_memory_new(struct stage_backend *backend, uint8_t *base, uint64_t
 	return 0;
 }
 
-static void cpu_memory_free(struct stage_backend *backend, uint8_t *base)
-{
-	(void)backend;
-	(void)base;
-}
-
 static int cpu_hand_out(struct stage_backend *backend, struct ddpfs_item *items, uint32_t n, unsigned flags,
         struct base_err *err, struct stage_upload **ret_upload)
 {
@@ -30,54 +24,6 @@ static int cpu_hand_out(struct stage_backend *backend, struct ddpfs_item *items,
 		items[i].device = items[i].data;
 	*ret_upload = NULL;
 	return 0;
-}
-
-static int cpu_wait(struct stage_backend *backend, struct stage_upload *upload, void *stream, struct base_err *err)
-{
-	(void)backend;
-	(void)upload;
-	(void)stream;
-	(void)err;
-	return 0;
-}
-
-static int cpu_sync(struct stage_backend *backend, struct stage_upload *upload, struct base_err *err)
-{
-	(void)backend;
-	(void)upload;
-	(void)err;
-	return 0;
-}
-
-static int cpu_copied(struct stage_backend *backend, struct stage_upload *upload, void *since, struct base_err *err,
-        double *ret_begin_s, double *ret_end_s)
-{
-	(void)backend;
-	(void)upload;
-	(void)since;
-	(void)ret_begin_s;
-	(void)ret_end_s;
-	return base_err_set(
-	        err, -ENOTSUP, "a batch in host memory is not copied: only a GPU's has times of its copies");
-}
-
-static void cpu_take_back(
-        struct stage_backend *backend, struct stage_upload *upload, void (*done)(void *arg), void *arg)
-{
-	(void)backend;
-	(void)upload;
-	done(arg);
-}
-
-static void cpu_stop(struct stage_backend *backend)
-{
-	(void)backend;
-}
-
-static void cpu_stats(struct stage_backend *backend, struct stage_upload_stats *ret_stats)
-{
-	(void)backend;
-	*ret_stats = (struct stage_upload_stats){ 0 };
 }
 
 static void cpu_route(const struct stage_backend *backend, char *buf, size_t size)
@@ -94,14 +40,7 @@ static void cpu_free(struct stage_backend *backend)
 static const struct stage_backend_ops cpu_ops = {
 	.name = "cpu",
 	.memory_new = cpu_memory_new,
-	.memory_free = cpu_memory_free,
 	.hand_out = cpu_hand_out,
-	.wait = cpu_wait,
-	.sync = cpu_sync,
-	.copied = cpu_copied,
-	.take_back = cpu_take_back,
-	.stop = cpu_stop,
-	.stats = cpu_stats,
 	.route = cpu_route,
 	.free = cpu_free,
 };

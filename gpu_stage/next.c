@@ -684,7 +684,8 @@ int ddpfs_batch_wait(struct ddpfs_batch *batch, void *stream, struct ddpfs_stage
 {
 	struct stage_batch *b = (struct stage_batch *)batch;
 	struct base_err err = { 0 };
-	int rc = b->stage->backend->ops->wait(b->stage->backend, b->upload, stream, &err);
+	const struct stage_backend_ops *ops = b->stage->backend->ops;
+	int rc = ops->wait ? ops->wait(b->stage->backend, b->upload, stream, &err) : 0;
 	return rc < 0 ? stage_error(error, &err) : 0;
 }
 
@@ -692,7 +693,8 @@ int ddpfs_batch_sync(struct ddpfs_batch *batch, struct ddpfs_stage_error *error)
 {
 	struct stage_batch *b = (struct stage_batch *)batch;
 	struct base_err err = { 0 };
-	int rc = b->stage->backend->ops->sync(b->stage->backend, b->upload, &err);
+	const struct stage_backend_ops *ops = b->stage->backend->ops;
+	int rc = ops->sync ? ops->sync(b->stage->backend, b->upload, &err) : 0;
 	return rc < 0 ? stage_error(error, &err) : 0;
 }
 
@@ -701,7 +703,10 @@ int ddpfs_batch_copied(
 {
 	struct stage_batch *b = (struct stage_batch *)batch;
 	struct base_err err = { 0 };
-	int rc = b->stage->backend->ops->copied(b->stage->backend, b->upload, since, &err, ret_begin_s, ret_end_s);
+	const struct stage_backend_ops *ops = b->stage->backend->ops;
+	int rc = ops->copied ? ops->copied(b->stage->backend, b->upload, since, &err, ret_begin_s, ret_end_s)
+	                     : base_err_set(&err, -ENOTSUP,
+	                               "a batch in host memory is not copied: only a GPU's has times of its copies");
 	return rc < 0 ? stage_error(error, &err) : 0;
 }
 
@@ -724,6 +729,9 @@ void ddpfs_batch_release(struct ddpfs_batch *batch)
 	struct stage_batch *b = (struct stage_batch *)batch;
 	struct ddpfs_stage *stage = b->stage;
 	stage_follow_back(stage->follow, &b->place);
-	stage->backend->ops->take_back(stage->backend, b->upload, batch_done, b);
+	if (stage->backend->ops->take_back)
+		stage->backend->ops->take_back(stage->backend, b->upload, batch_done, b);
+	else
+		batch_done(b);
 	atomic_fetch_sub(&stage->batches_out, 1); /* last: ddpfs_stage_close looks at it */
 }

@@ -150,7 +150,7 @@ static void stage_free(struct ddpfs_stage *stage)
 {
 	stage_growth_free(stage->growth);
 	stage_follow_free(stage->follow);
-	if (stage->backend)
+	if (stage->backend && stage->backend->ops->stop)
 		stage->backend->ops->stop(stage->backend);
 	if (stage->prefetch) {
 		prefetch_stream_free(stage->stream);
@@ -166,7 +166,7 @@ static void stage_free(struct ddpfs_stage *stage)
 	free((char *)(uintptr_t)stage->words.subdir);
 	free(stage->found);
 	stage_store_free(stage->store);
-	if (stage->ready)
+	if (stage->ready && stage->backend->ops->memory_free)
 		stage->backend->ops->memory_free(stage->backend, stage->base);
 	stage_space_free(stage->space);
 	if (stage->backend)
@@ -565,10 +565,11 @@ void ddpfs_stage_stats_get(struct ddpfs_stage *stage, struct ddpfs_stage_stats *
 {
 	struct prefetch_stats engine;
 	struct stage_store_stats store;
-	struct stage_upload_stats upload;
+	struct stage_upload_stats upload = { 0 };
 	prefetch_stats_get(stage->prefetch, &engine);
 	stage_store_stats_get(stage->store, &store);
-	stage->backend->ops->stats(stage->backend, &upload);
+	if (stage->backend->ops->stats)
+		stage->backend->ops->stats(stage->backend, &upload);
 	*ret_stats = (struct ddpfs_stage_stats){
 		.batches = atomic_load(&stage->n_batches),
 		.samples = atomic_load(&stage->n_samples),

@@ -3,6 +3,7 @@
  *
  * On a terminal it redraws one table; otherwise it prints one table, or JSON object, after the other. */
 #include <errno.h>
+#include <inttypes.h>
 #include <jansson.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -99,96 +100,88 @@ static void put_rank(char *cell, const struct line *l)
 		snprintf(cell, CELL_MAX, "%u/%u", l->mount->rank, l->mount->world);
 }
 
-static void put_epoch(char *cell, const struct line *l)
+static void put_number(char *cell, double number)
 {
-	snprintf(cell, CELL_MAX, "%llu%s", (unsigned long long)l->c->epoch, l->same_epoch ? "" : "+");
+	snprintf(cell, CELL_MAX, "%.0f", number);
 }
 
-static void put_done(char *cell, const struct line *l)
+enum column { RANK, EPOCH, DONE, FILES, OUT, READ, HITS, WAIT, P50, P99, MAX, WINDOW, DEPTH, MEMORY, N_COLUMNS };
+
+/* A cell that it leaves alone is unknown. */
+static void put(char *cell, enum column column, const struct line *l)
 {
-	put_share(cell, (double)l->c->position, (double)l->c->turns);
+	const struct watched_counts *c = l->c;
+	const struct watched_rates *r = l->r;
+	if (column == RANK)
+		put_rank(cell, l);
+	if (column == RANK || !c || ((column == FILES || column == OUT || column == READ) && !r->known))
+		return;
+	switch (column) {
+	case EPOCH:
+		snprintf(cell, CELL_MAX, "%" PRIu64 "%s", c->epoch, l->same_epoch ? "" : "+");
+		break;
+	case DONE:
+		put_share(cell, (double)c->position, (double)c->turns);
+		break;
+	case FILES:
+		put_number(cell, r->opens);
+		break;
+	case OUT:
+		put_size(cell, r->delivered);
+		break;
+	case READ:
+		put_size(cell, r->read);
+		break;
+	case HITS:
+		put_share(cell, watched_hit_rate(r), 1);
+		break;
+	case WAIT:
+		put_share(cell, r->waited, r->known ? 1 : 0);
+		break;
+	case P50:
+		put_time(cell, c->wait_p50_ns);
+		break;
+	case P99:
+		put_time(cell, c->wait_p99_ns);
+		break;
+	case MAX:
+		put_time(cell, c->wait_max_ns);
+		break;
+	case WINDOW:
+		put_share(cell, (double)c->window_bytes, (double)c->window_limit_bytes);
+		break;
+	case DEPTH:
+		put_number(cell, (double)c->depth);
+		break;
+	case MEMORY:
+		put_size(cell, (double)c->resident_bytes);
+		break;
+	case RANK:
+	case N_COLUMNS:
+		break;
+	}
 }
 
-static void put_files(char *cell, const struct line *l)
-{
-	if (l->r->known)
-		snprintf(cell, CELL_MAX, "%.0f", l->r->opens);
-}
-
-static void put_out(char *cell, const struct line *l)
-{
-	if (l->r->known)
-		put_size(cell, l->r->delivered);
-}
-
-static void put_read(char *cell, const struct line *l)
-{
-	if (l->r->known)
-		put_size(cell, l->r->read);
-}
-
-static void put_hits(char *cell, const struct line *l)
-{
-	put_share(cell, watched_hit_rate(l->r), 1);
-}
-
-static void put_waited(char *cell, const struct line *l)
-{
-	put_share(cell, l->r->waited, l->r->known ? 1 : 0);
-}
-
-static void put_p50(char *cell, const struct line *l)
-{
-	put_time(cell, l->c->wait_p50_ns);
-}
-
-static void put_p99(char *cell, const struct line *l)
-{
-	put_time(cell, l->c->wait_p99_ns);
-}
-
-static void put_max(char *cell, const struct line *l)
-{
-	put_time(cell, l->c->wait_max_ns);
-}
-
-static void put_window(char *cell, const struct line *l)
-{
-	put_share(cell, (double)l->c->window_bytes, (double)l->c->window_limit_bytes);
-}
-
-static void put_depth(char *cell, const struct line *l)
-{
-	snprintf(cell, CELL_MAX, "%llu", (unsigned long long)l->c->depth);
-}
-
-static void put_memory(char *cell, const struct line *l)
-{
-	put_size(cell, (double)l->c->resident_bytes);
-}
-
-static const struct column {
+static const struct {
 	const char *title;
 	int width;
 	int importance; /* on a narrow terminal, columns of least importance go first */
-	void (*put)(char *cell, const struct line *line);
-} columns[] = {
-	{ "RANK", 7, 13, put_rank },
-	{ "EPOCH", 5, 11, put_epoch },
-	{ "DONE", 5, 12, put_done },
-	{ "FILES/s", 7, 14, put_files },
-	{ "OUT/s", 5, 10, put_out },
-	{ "READ/s", 6, 4, put_read },
-	{ "HITS", 5, 9, put_hits },
-	{ "WAIT", 5, 8, put_waited },
-	{ "P50", 5, 1, put_p50 },
-	{ "P99", 5, 7, put_p99 },
-	{ "MAX", 5, 5, put_max },
-	{ "WINDOW", 6, 3, put_window },
-	{ "DEPTH", 5, 2, put_depth },
-	{ "MEMORY", 6, 6, put_memory },
+} columns[N_COLUMNS] = {
+	[RANK] = { "RANK", 7, 13 },
+	[EPOCH] = { "EPOCH", 5, 11 },
+	[DONE] = { "DONE", 5, 12 },
+	[FILES] = { "FILES/s", 7, 14 },
+	[OUT] = { "OUT/s", 5, 10 },
+	[READ] = { "READ/s", 6, 4 },
+	[HITS] = { "HITS", 5, 9 },
+	[WAIT] = { "WAIT", 5, 8 },
+	[P50] = { "P50", 5, 1 },
+	[P99] = { "P99", 5, 7 },
+	[MAX] = { "MAX", 5, 5 },
+	[WINDOW] = { "WINDOW", 6, 3 },
+	[DEPTH] = { "DEPTH", 5, 2 },
+	[MEMORY] = { "MEMORY", 6, 6 },
 };
-enum { N_COLUMNS = sizeof(columns) / sizeof(columns[0]) };
 
 struct layout {
 	bool shown[N_COLUMNS];
@@ -248,8 +241,8 @@ static void print_line(FILE *out, const struct layout *layout, const char *name,
 	for (int i = 0; i < N_COLUMNS; i++) {
 		char cell[CELL_MAX];
 		snprintf(cell, sizeof(cell), "%s", unknown);
-		if (layout->shown[i] && (line->c || columns[i].put == put_rank))
-			columns[i].put(cell, line);
+		if (layout->shown[i])
+			put(cell, (enum column)i, line);
 		if (layout->shown[i])
 			fprintf(out, " %*s", columns[i].width, cell);
 	}
@@ -348,26 +341,16 @@ static void set_counts(json_t *object, const struct watched_counts *c, const str
 {
 	double hits = watched_hit_rate(r);
 	set_integer(object, "epoch", c->epoch);
-	set_integer(object, "position", c->position);
-	set_integer(object, "turns", c->turns);
-	set_integer(object, "opens", c->opens);
-	set_integer(object, "misses", c->misses);
 	set_rate(object, "seconds", r->known, r->seconds);
-	set_rate(object, "files_per_s", r->known, r->opens);
-	set_rate(object, "delivered_bytes_per_s", r->known, r->delivered);
-	set_rate(object, "read_bytes_per_s", r->known, r->read);
 	set_rate(object, "hit_rate", hits >= 0, hits);
-	set_rate(object, "waited_share", r->known, r->waited);
-	set_integer(object, "wait_p50_ns", c->wait_p50_ns);
-	set_integer(object, "wait_p99_ns", c->wait_p99_ns);
-	set_integer(object, "wait_max_ns", c->wait_max_ns);
-	set_integer(object, "window_bytes", c->window_bytes);
-	set_integer(object, "window_limit_bytes", c->window_limit_bytes);
-	set_integer(object, "depth", c->depth);
-	set_integer(object, "inflight", c->inflight);
-	set_integer(object, "device_rate", c->device_rate);
-	set_integer(object, "resident_bytes", c->resident_bytes);
-	set_integer(object, "memory_bytes", c->memory_bytes);
+	for (int i = 0; i < WATCHED_COUNTERS; i++) {
+		const struct watched_counter *counter = &watched_counters[i];
+		if (counter->shown)
+			set_integer(object, counter->shown, *(const uint64_t *)((const char *)c + counter->at));
+		if (counter->rate_key)
+			set_rate(object, counter->rate_key, r->known,
+			        *(const double *)((const char *)r + counter->rate_at));
+	}
 }
 
 static json_t *mount_json(const struct watched_mount *mount)

@@ -7,20 +7,57 @@
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 #include <jansson.h>
 
 #include "shard/base/cleanup.h"
+#include "shard/base/clock.h"
 #include "tools/ddpfs/control_client.h"
 
 static const uint64_t SEARCH_NS = 2000000000; /* between two searches */
 
-static uint64_t now_ns(void)
+#define COUNTER(member, key)                                                                                           \
+	{                                                                                                              \
+		offsetof(struct watched_counts, member), key, key, false, 0, 0, NULL                                   \
+	}
+#define LARGEST(member, key, shown)                                                                                    \
+	{                                                                                                              \
+		offsetof(struct watched_counts, member), key, shown, true, 0, 0, NULL                                  \
+	}
+#define RATED(member, shown, rate, unit, rate_key)                                                                     \
+	{                                                                                                              \
+		offsetof(struct watched_counts, member), #member, shown, false, offsetof(struct watched_rates, rate),  \
+		        unit, rate_key                                                                                 \
+	}
+const struct watched_counter watched_counters[WATCHED_COUNTERS] = {
+	COUNTER(position, "position"),
+	COUNTER(turns, "turns"),
+	RATED(opens, "opens", opens, 1, "files_per_s"),
+	RATED(misses, "misses", misses, 1, NULL),
+	RATED(delivered_bytes, NULL, delivered, 1, "delivered_bytes_per_s"),
+	RATED(read_bytes, NULL, read, 1, "read_bytes_per_s"),
+	RATED(waited_ns, NULL, waited, 1e9, "waited_share"),
+	LARGEST(wait_p50_ns, "epoch_wait_p50_ns", "wait_p50_ns"),
+	LARGEST(wait_p99_ns, "epoch_wait_p99_ns", "wait_p99_ns"),
+	LARGEST(wait_max_ns, "epoch_wait_max_ns", "wait_max_ns"),
+	COUNTER(window_bytes, "window_bytes"),
+	COUNTER(window_limit_bytes, "window_limit_bytes"),
+	COUNTER(depth, "depth"),
+	COUNTER(inflight, "inflight"),
+	LARGEST(device_rate, "device_rate", "device_rate"), /* they may share the device */
+	COUNTER(resident_bytes, "resident_bytes"),
+	COUNTER(memory_bytes, "memory_bytes"),
+};
+
+/* Returns the counter, or its rate. */
+static uint64_t *counter_of(struct watched_counts *counts, const struct watched_counter *c)
 {
-	struct timespec t;
-	clock_gettime(CLOCK_MONOTONIC, &t);
-	return (uint64_t)t.tv_sec * 1000000000 + (uint64_t)t.tv_nsec;
+	return (uint64_t *)((char *)counts + c->at);
+}
+
+static double *rate_of(struct watched_rates *rates, const struct watched_counter *c)
+{
+	return (double *)((char *)rates + c->rate_at);
 }
 
 /* ---- the search for mounts ---- */
@@ -103,7 +140,7 @@ static void search_start(struct watched *watched)
 	pthread_attr_t attr;
 	pthread_t thread;
 	struct watched_search *s = search_new(watched);
-	watched->searched_ns = now_ns();
+	watched->searched_ns = base_now_ns();
 	if (!s)
 		return;
 	pthread_attr_init(&attr);
@@ -270,7 +307,7 @@ int watched_open(char **targets, size_t n_targets, struct base_err *err, struct 
 	if (rc == 0 && (rc = take_found(&watched, s)) < 0)
 		base_err_set(err, rc, "out of memory");
 	search_free(s);
-	watched.searched_ns = now_ns();
+	watched.searched_ns = base_now_ns();
 	if (rc < 0)
 		watched_close(&watched);
 	else
@@ -316,48 +353,31 @@ static void put_sampler(const json_t *stats, struct watched_counts *counts)
 static struct watched_counts counts_of(const json_t *stats, bool view_all)
 {
 	struct watched_counts counts = {
-		.at_ns = now_ns(),
-		.uptime_s = number(stats, "uptime_s"),
-		.epoch = number(stats, "epoch"),
-		.position = number(stats, "position"),
-		.turns = number(stats, "turns"),
-		.opens = number(stats, "opens"),
-		.misses = number(stats, "misses"),
-		.delivered_bytes = number(stats, "delivered_bytes"),
-		.read_bytes = number(stats, "read_bytes"),
-		.waited_ns = number(stats, "waited_ns"),
-		.wait_p50_ns = number(stats, "epoch_wait_p50_ns"),
-		.wait_p99_ns = number(stats, "epoch_wait_p99_ns"),
-		.wait_max_ns = number(stats, "epoch_wait_max_ns"),
-		.window_bytes = number(stats, "window_bytes"),
-		.window_limit_bytes = number(stats, "window_limit_bytes"),
-		.resident_bytes = number(stats, "resident_bytes"),
-		.memory_bytes = number(stats, "memory_bytes"),
-		.device_rate = number(stats, "device_rate"),
-		.depth = number(stats, "depth"),
-		.inflight = number(stats, "inflight"),
+		.at_ns = base_now_ns(), .uptime_s = number(stats, "uptime_s"), .epoch = number(stats, "epoch")
 	};
+	for (int i = 0; i < WATCHED_COUNTERS; i++)
+		*counter_of(&counts, &watched_counters[i]) = number(stats, watched_counters[i].key);
 	if (view_all)
 		put_sampler(stats, &counts);
 	return counts;
 }
 
-static struct watched_rates rates_between(const struct watched_counts *a, const struct watched_counts *b)
+static struct watched_rates rates_between(struct watched_counts *a, struct watched_counts *b)
 {
-	double seconds = (double)(b->at_ns - a->at_ns) / 1e9;
-	/* Counters only grow, except if another server got the same process id, and so the same socket path. */
-	if (seconds <= 0 || b->opens < a->opens || b->misses < a->misses || b->delivered_bytes < a->delivered_bytes ||
-	        b->read_bytes < a->read_bytes || b->waited_ns < a->waited_ns || b->uptime_s < a->uptime_s)
+	struct watched_rates rates = { .known = true, .seconds = (double)(b->at_ns - a->at_ns) / 1e9 };
+	if (rates.seconds <= 0 || b->uptime_s < a->uptime_s)
 		return (struct watched_rates){ 0 };
-	return (struct watched_rates){
-		.known = true,
-		.seconds = seconds,
-		.opens = (double)(b->opens - a->opens) / seconds,
-		.misses = (double)(b->misses - a->misses) / seconds,
-		.delivered = (double)(b->delivered_bytes - a->delivered_bytes) / seconds,
-		.read = (double)(b->read_bytes - a->read_bytes) / seconds,
-		.waited = (double)(b->waited_ns - a->waited_ns) / 1e9 / seconds,
-	};
+	for (int i = 0; i < WATCHED_COUNTERS; i++) {
+		const struct watched_counter *c = &watched_counters[i];
+		uint64_t before = *counter_of(a, c), now = *counter_of(b, c);
+		if (!c->rate_unit)
+			continue;
+		/* Counters only grow, except if another server got the same process id, and so the same socket path. */
+		if (now < before)
+			return (struct watched_rates){ 0 };
+		*rate_of(&rates, c) = (double)(now - before) / c->rate_unit / rates.seconds;
+	}
+	return rates;
 }
 
 static void take_reply(struct watched_mount *mount, int rc, const char *reply)
@@ -427,50 +447,30 @@ int watched_read(struct watched *watched, unsigned timeout_ms)
 		rc = read_all(watched, timeout_ms);
 	if (!watched->n_targets)
 		forget_gone(watched);
-	if (!watched->search && now_ns() - watched->searched_ns >= SEARCH_NS)
+	if (!watched->search && base_now_ns() - watched->searched_ns >= SEARCH_NS)
 		search_start(watched);
 	return rc;
 }
 
 /* ---- the total ---- */
 
-static uint64_t larger(uint64_t a, uint64_t b)
+static void add_counts(struct watched_counts *sum, struct watched_counts *more)
 {
-	return a > b ? a : b;
+	for (int i = 0; i < WATCHED_COUNTERS; i++) {
+		uint64_t *to = counter_of(sum, &watched_counters[i]), one = *counter_of(more, &watched_counters[i]);
+		*to = !watched_counters[i].is_max ? *to + one : one > *to ? one : *to;
+	}
 }
 
-static void add_counts(struct watched_counts *sum, const struct watched_counts *c)
+static void add_rates(struct watched_rates *sum, struct watched_rates *more)
 {
-	sum->position += c->position;
-	sum->turns += c->turns;
-	sum->opens += c->opens;
-	sum->misses += c->misses;
-	sum->delivered_bytes += c->delivered_bytes;
-	sum->read_bytes += c->read_bytes;
-	sum->waited_ns += c->waited_ns;
-	sum->wait_p50_ns = larger(sum->wait_p50_ns, c->wait_p50_ns);
-	sum->wait_p99_ns = larger(sum->wait_p99_ns, c->wait_p99_ns);
-	sum->wait_max_ns = larger(sum->wait_max_ns, c->wait_max_ns);
-	sum->window_bytes += c->window_bytes;
-	sum->window_limit_bytes += c->window_limit_bytes;
-	sum->resident_bytes += c->resident_bytes;
-	sum->memory_bytes += c->memory_bytes;
-	sum->device_rate = larger(sum->device_rate, c->device_rate); /* they may share the device */
-	sum->depth += c->depth;
-	sum->inflight += c->inflight;
-}
-
-static void add_rates(struct watched_rates *sum, const struct watched_rates *r)
-{
-	if (!r->known)
+	if (!more->known)
 		return;
 	sum->known = true;
-	sum->seconds = r->seconds;
-	sum->opens += r->opens;
-	sum->misses += r->misses;
-	sum->delivered += r->delivered;
-	sum->read += r->read;
-	sum->waited += r->waited;
+	sum->seconds = more->seconds;
+	for (int i = 0; i < WATCHED_COUNTERS; i++)
+		if (watched_counters[i].rate_unit)
+			*rate_of(sum, &watched_counters[i]) += *rate_of(more, &watched_counters[i]);
 }
 
 void watched_total(const struct watched *watched, struct watched_counts *ret_counts, struct watched_rates *ret_rates,
@@ -480,7 +480,7 @@ void watched_total(const struct watched *watched, struct watched_counts *ret_cou
 	struct watched_rates rates = { 0 };
 	bool any = false, same_epoch = true;
 	for (size_t i = 0; i < watched->n; i++) {
-		const struct watched_mount *mount = &watched->mounts[i];
+		struct watched_mount *mount = &watched->mounts[i];
 		if (!mount->counted)
 			continue;
 		same_epoch = same_epoch && (!any || counts.epoch == mount->counts.epoch);

@@ -37,14 +37,27 @@ struct watched_counts {
 
 /* What grew per second between the latest two readings. */
 struct watched_rates {
-	bool known;       /* there were two readings */
 	double seconds;   /* between the two */
+	bool known;       /* there were two readings */
 	double opens;     /* files */
 	double misses;    /* files */
 	double delivered; /* bytes */
 	double read;      /* bytes */
 	double waited;    /* seconds; above 1 if several readers wait at once */
 };
+
+/* A counter, for loops over all of them. */
+struct watched_counter {
+	size_t at;            /* offset in struct watched_counts */
+	const char *key;      /* in stats.json */
+	const char *shown;    /* in --json; NULL: not there */
+	bool is_max;          /* the total is the largest one; otherwise the sum */
+	size_t rate_at;       /* offset in struct watched_rates; 0: has no rate */
+	double rate_unit;     /* the rate counts these */
+	const char *rate_key; /* of the rate, in --json; NULL: not there */
+};
+enum { WATCHED_COUNTERS = 17 };
+extern const struct watched_counter watched_counters[WATCHED_COUNTERS];
 
 struct watched_mount {
 	const char *target; /* as the user named it; NULL: the search found it */
