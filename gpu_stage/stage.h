@@ -212,8 +212,8 @@ enum {
 	 * ddpfs_stage_next. */
 	DDPFS_STAGE_NOWAIT = 1 << 0,
 	/* Return -EAGAIN if batches that are not released have left no room, in the arena or in GPU memory, for
-	 * DDPFS_STAGE_BRIEF_MS (each), or if another thread is in ddpfs_stage_next for so long.  For callers that must look at something else meanwhile.  The half-finished
-	 * batch is given up, so use it for waits that are rare. */
+	 * DDPFS_STAGE_BRIEF_MS (each), or if another thread is in ddpfs_stage_next for so long.  For callers that must
+	 * look at something else meanwhile.  The half-finished batch is given up, so use it for waits that are rare. */
 	DDPFS_STAGE_BRIEFLY = 1 << 1,
 	/* The consumer may write to the bytes of the batch until it releases the batch.  No other batch has the same
 	 * memory meanwhile.  The library verifies the samples again before it hands them out again.  Without this
