@@ -22,6 +22,7 @@
 #include "fs/sink.h"
 #include "fs/watch.h"
 #include "shard/base/cleanup.h"
+#include "shard/base/cleanup_json.h"
 #include "shard/base/log.h"
 #include "shard/state.h"
 
@@ -68,24 +69,19 @@ static json_t *refuse(const char *why)
 	return json_pack("{s:b,s:s}", "ok", 0, "error", why);
 }
 
-/* Returns {"ok":true} with the members of `text`, or with `text` as the value of `key`; `key` NULL: the members. */
-static json_t *with_object(const char *key, char *text)
+/* Returns {"ok":true} with the members of `given`, or with `given` as the value of `key`; `key` NULL: the members. */
+static json_t *with_object(const char *key, char *given)
 {
-	json_t *value = text ? json_loads(text, 0, NULL) : NULL;
-	json_t *reply = json_pack("{s:b}", "ok", 1);
-	free(text);
-	if (!value || !reply) {
-		json_decref(value);
-		json_decref(reply);
+	cleanup_free char *text = given;
+	cleanup_json json_t *value = text ? json_loads(text, 0, NULL) : NULL;
+	cleanup_json json_t *reply = json_pack("{s:b}", "ok", 1);
+	if (!value || !reply)
 		return refuse("out of memory");
-	}
-	if (key) {
-		json_object_set_new(reply, key, value);
-	} else {
+	if (key)
+		json_object_set(reply, key, value);
+	else
 		json_object_update(reply, value);
-		json_decref(value);
-	}
-	return reply;
+	return steal_ptr(&reply);
 }
 
 static json_t *answer_epoch(struct fs_server *server, struct fs_view *view, json_t *request)
@@ -339,11 +335,9 @@ static const struct command *find(json_t *request, const char **ret_why)
 char *fs_control_answer(struct fs_server *server, const char *line, size_t len)
 {
 	const char *why;
-	json_t *request = json_loadb(line, len, JSON_REJECT_DUPLICATES, NULL);
+	cleanup_json json_t *request = json_loadb(line, len, JSON_REJECT_DUPLICATES, NULL);
 	const struct command *command = find(request, &why);
-	json_t *reply = command ? command->answer(server, server->views[0], request) : refuse(why);
-	json_decref(request);
-	return finish(reply);
+	return finish(command ? command->answer(server, server->views[0], request) : refuse(why));
 }
 
 /* ---- the socket ---- */

@@ -13,6 +13,7 @@
 #include "shard/base/control_client.h"
 #include "fs/memory.h"
 #include "shard/base/cleanup.h"
+#include "shard/base/cleanup_json.h"
 
 enum {
 	SINK_MIN = 16 << 20, /* with less, read-ahead would wait for its own drops */
@@ -123,11 +124,10 @@ static size_t count_same(json_t *const *infos, size_t n, size_t self)
 static void tell(const char *control_path, json_t *const *infos, size_t n, size_t self)
 {
 	char *reply = NULL;
-	json_t *request =
+	cleanup_json json_t *request =
 	        json_pack("{s:s, s:I, s:I, s:o}", "cmd", "neighbour", "servers", (json_int_t)count_same(infos, n, self),
 	                "mounts", (json_int_t)n, "claims", claims_of_others(infos, n, self));
 	cleanup_free char *line = request ? json_dumps(request, JSON_COMPACT) : NULL;
-	json_decref(request);
 	if (line && base_control_request(control_path, line, BASE_CONTROL_TIMEOUT_MS, NULL, &reply) == 0)
 		free(reply);
 }
@@ -144,7 +144,7 @@ static void tell_all(const char *control_path, const struct base_control_peer *p
 	cleanup_free char *info = NULL;
 	if (base_control_request(control_path, "{\"cmd\":\"info\"}", BASE_CONTROL_TIMEOUT_MS, NULL, &info) < 0)
 		return;
-	json_t *ours = json_loads(info, 0, NULL);
+	cleanup_json json_t *ours = json_loads(info, 0, NULL);
 	bool listed = false;
 	for (size_t i = 0; i < n; i++) {
 		infos[i] = json_loads(peers[i].info, 0, NULL);
@@ -157,7 +157,6 @@ static void tell_all(const char *control_path, const struct base_control_peer *p
 		tell(i < n ? peers[i].socket : control_path, infos, all, i);
 	for (size_t i = 0; i < all; i++)
 		json_decref(infos[i]);
-	json_decref(ours);
 }
 
 void fs_host_sharing_greet(const char *control_path)
@@ -166,9 +165,8 @@ void fs_host_sharing_greet(const char *control_path)
 	size_t n = 0;
 	if (base_control_list(&peers, &n) < 0)
 		return;
-	json_t **infos = calloc(n + 1, sizeof(json_t *));
+	cleanup_free json_t **infos = calloc(n + 1, sizeof(json_t *));
 	if (infos)
 		tell_all(control_path, peers, infos, n);
-	free(infos);
 	base_control_peers_free(peers, n);
 }

@@ -28,11 +28,7 @@ int fs_listing_ahead_new(struct fs_listing_ahead **ret_ahead)
 	if (!ahead)
 		return -ENOMEM;
 	pthread_mutex_init(&ahead->lock, NULL);
-	pthread_condattr_t attr;
-	pthread_condattr_init(&attr);
-	pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
-	pthread_cond_init(&ahead->ended, &attr);
-	pthread_condattr_destroy(&attr);
+	base_cond_init(&ahead->ended);
 	*ret_ahead = ahead;
 	return 0;
 }

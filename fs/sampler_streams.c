@@ -778,12 +778,8 @@ int fs_sampler_streams_new(struct fs_server *server, struct fs_view *view, struc
 	struct fs_sampler_streams *fr = calloc(1, sizeof(*fr));
 	if (!fr)
 		return -ENOMEM;
-	pthread_condattr_t clock;
-	pthread_condattr_init(&clock);
-	pthread_condattr_setclock(&clock, CLOCK_MONOTONIC);
 	pthread_mutex_init(&fr->lock, NULL);
-	pthread_cond_init(&fr->cond, &clock);
-	pthread_condattr_destroy(&clock);
+	base_cond_init(&fr->cond);
 	fr->server = server;
 	fr->view = view;
 	int rc = -pthread_create(&fr->thread, NULL, recognise_run, fr);

@@ -20,6 +20,7 @@
 #include "fs/sampler_streams.h"
 #include "fs/watch.h"
 #include "shard/base/cleanup.h"
+#include "shard/base/cleanup_json.h"
 #include "shard/state.h"
 #include "shard/base/log.h"
 #include "shard/base/units.h"
@@ -238,11 +239,9 @@ static json_t *quarantine(struct fs_server *server, struct fs_view *view)
 	const struct shard_quarantine *q = view->options.quarantine;
 	for (uint32_t i = 0; q && i < q->n && json_array_size(list) < QUARANTINE_SHOWN_MAX; i++) {
 		uint32_t sample = q->samples[i], instead;
-		json_t *entry = json_object();
-		if (sample < view->sample0 || sample >= view->sample_end) {
-			json_decref(entry);
+		if (sample < view->sample0 || sample >= view->sample_end)
 			continue;
-		}
+		json_t *entry = json_object();
 		json_object_set_new(entry, "path", sample_path(server, sample));
 		if (shard_view_instead(view->order, sample, &instead) == 0)
 			json_object_set_new(entry, "instead", sample_path(server, instead));
@@ -305,11 +304,10 @@ static json_t *stats_object(struct fs_server *server, struct fs_view *view)
 	return object;
 }
 
-static char *dump(json_t *object)
+static char *dump(json_t *given)
 {
-	char *text = object ? json_dumps(object, JSON_COMPACT) : NULL;
-	json_decref(object);
-	return text;
+	cleanup_json json_t *object = given;
+	return object ? json_dumps(object, JSON_COMPACT) : NULL;
 }
 
 char *fs_stats_json(struct fs_server *server, struct fs_view *view)
@@ -334,9 +332,8 @@ char *fs_info_json(struct fs_server *server, struct fs_view *view)
 
 size_t fs_stats_text(struct fs_server *server, struct fs_view *view, char *buf, size_t size)
 {
-	json_t *object = stats_object(server, view);
+	cleanup_json json_t *object = stats_object(server, view);
 	size_t len = object ? json_dumpb(object, buf, size - 1, JSON_INDENT(1)) : 0;
-	json_decref(object);
 	return len < size ? len : 0;
 }
 

@@ -89,11 +89,7 @@ int fs_watch_new(struct fs_server *server, struct fs_watch **ret_watch)
 	watch->server = server;
 	pthread_mutex_init(&watch->lock, NULL);
 	pthread_mutex_init(&watch->ready_lock, NULL);
-	pthread_condattr_t clock;
-	pthread_condattr_init(&clock);
-	pthread_condattr_setclock(&clock, CLOCK_MONOTONIC);
-	pthread_cond_init(&watch->ready_cond, &clock);
-	pthread_condattr_destroy(&clock);
+	pthread_cond_init(&watch->ready_cond, NULL);
 	watch->poke_fd = -1;
 	watch->fd = server->channel->inotify_fd; /* has watches and events already if there was a server before */
 	if (fs_hit_counting_new(pair_ms(), &watch->opens) < 0) {

@@ -141,13 +141,9 @@ int prefetch_io_threads(struct prefetch_io_backend **ret_io)
 	struct threads_io *t = calloc(1, sizeof(*t));
 	if (!t)
 		return -ENOMEM;
-	pthread_condattr_t attr;
-	pthread_condattr_init(&attr);
-	pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
 	pthread_mutex_init(&t->lock, NULL);
 	pthread_cond_init(&t->todo_cv, NULL);
-	pthread_cond_init(&t->done_cv, &attr);
-	pthread_condattr_destroy(&attr);
+	base_cond_init(&t->done_cv);
 	t->base = (struct prefetch_io_backend){ .ops = &threads_ops, .uring = false };
 	t->todo_tail = &t->todo;
 	t->done_tail = &t->done;

@@ -5,6 +5,7 @@
 #ifndef DDPFS_SHARD_BASE_CLOCK_H
 #define DDPFS_SHARD_BASE_CLOCK_H
 
+#include <pthread.h>
 #include <stdint.h>
 #include <time.h>
 
@@ -22,7 +23,17 @@ static inline int64_t base_now_ms(void)
 	return (int64_t)(base_now_ns() / 1000000);
 }
 
-/* Returns the time `ns` from now, as pthread_cond_timedwait takes it from a condition with this clock. */
+/* Makes a condition whose pthread_cond_timedwait takes times of this clock: those of base_until. */
+static inline void base_cond_init(pthread_cond_t *cond)
+{
+	pthread_condattr_t attr;
+	pthread_condattr_init(&attr);
+	pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
+	pthread_cond_init(cond, &attr);
+	pthread_condattr_destroy(&attr);
+}
+
+/* Returns the time `ns` from now. */
 static inline struct timespec base_until(uint64_t ns)
 {
 	uint64_t end = base_now_ns() + ns;
