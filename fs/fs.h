@@ -59,7 +59,8 @@ struct fs_supervise;
  *     root.
  *
  * Returns 0, or -errno with a sentence that says what failed and what to do; -ESTALE: a successor found another
- * dataset. Main thread of a process of its own. */
+ * dataset. After an error the caller ends the process, because threads of the server may run on. Main thread of a
+ * process of its own. */
 int fs_serve(const void *options, const struct fs_channel *channel, void (*ready)(void *arg), void *ready_arg,
         struct base_err *err);
 

@@ -608,7 +608,7 @@ static void begin(void *arg)
 {
 	const struct beginning *b = arg;
 	int rc = fs_watch_wait_ready(b->server->watch);
-	if (rc == 0)
+	if (rc == 0 && !b->server->successor)
 		fs_mount_check(b->server);
 	if (rc == 0 && b->ready)
 		b->ready(b->arg);
@@ -622,11 +622,9 @@ static void write_log(void *arg)
 	fs_log_queue_write(b->server->log);
 }
 
-/* The watcher and the helper use the mount themselves, so they end while it is still answered. */
-static int server_run(struct fs_server *server, void (*ready)(void *arg), void *arg)
+static int start_threads(struct fs_server *server, struct beginning *beginning)
 {
-	struct beginning beginning = { .server = server, .ready = ready, .arg = arg };
-	const struct fs_job_queue_hooks hooks = { .begin = begin, .woken = write_log, .arg = &beginning };
+	const struct fs_job_queue_hooks hooks = { .begin = begin, .woken = write_log, .arg = beginning };
 	fs_crash_take(server->channel->channel, server->fuse_fd);
 	fs_sigbus_take(server->channel->channel, server->options.dataset, server->options.mountpoint);
 	confine(server);
@@ -639,9 +637,13 @@ static int server_run(struct fs_server *server, void (*ready)(void *arg), void *
 		rc = fs_watch_start(server->watch);
 	if (rc == 0)
 		rc = fs_job_queue_start(server->jobs, hooks);
-	if (rc == 0)
-		rc = wait_for_end(server);
+	return rc;
+}
 
+/* The watcher and the helper use the mount themselves, so they end while it is still answered. */
+static int server_run(struct fs_server *server)
+{
+	int rc = wait_for_end(server);
 	fs_channel_say(server->channel->channel, FS_CHANNEL_ENDING, 0, NULL);
 	fs_control_close(server->control);
 	server->control = NULL;
@@ -723,7 +725,19 @@ int fs_serve(const void *options, const struct fs_channel *channel, void (*ready
 	int rc = server_new(options, channel, err, &server);
 	if (rc < 0 || !server)
 		return rc;
-	rc = server_run(server, ready, ready_arg);
+	struct beginning beginning = { .server = server, .ready = ready, .arg = ready_arg };
+	rc = start_threads(server, &beginning);
+	if (rc < 0) {
+		base_err_set(err, rc, "'%s': its threads cannot be started: %s", server->options.mountpoint,
+		        base_err_str(rc));
+		/* Workers may have taken requests already. They are not answered: the caller ends this process at
+		 * once, and the next server gets them. Or the supervisor unmounts. */
+		server->unmounted = true;
+		if (server->n_workers == 0)
+			server_free(server);
+		return rc;
+	}
+	rc = server_run(server);
 	if (rc < 0)
 		base_err_set(err, rc, "serving '%s': %s", server->options.mountpoint, base_err_str(rc));
 	server_free(server);

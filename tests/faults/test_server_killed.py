@@ -65,6 +65,22 @@ def ranks(source):
         process.stdout.close()
 
 
+@pytest.fixture
+def preload(scratch):
+    """preload(name, source, *flags) -> the environment in which a program has these functions before libc's."""
+    cc = shutil.which("cc") or shutil.which("gcc")
+    if not cc:
+        pytest.skip("no C compiler")
+
+    def make(name, source, *flags):
+        code, library = scratch / f"{name}.c", scratch / f"{name}.so"
+        code.write_text(source)
+        subprocess.run([cc, "-shared", "-fPIC", *flags, "-o", library, code, "-ldl"], check=True)
+        return {"LD_PRELOAD": str(library), **tools.sanitizers("verify_asan_link_order=0")}
+
+    return make
+
+
 def finish(processes):
     """What each has read, epoch by epoch."""
     for process in processes:
@@ -455,6 +471,54 @@ def test_a_server_that_keeps_crashing_is_given_up(pack, source, mount):
     assert not mounts.is_mounted(m.path)
 
 
+NO_THREADS = r"""
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <pthread.h>
+#include <stdlib.h>
+#include <unistd.h>
+static int made;
+static pid_t by;
+int pthread_create(pthread_t *thread, const pthread_attr_t *attr, void *(*run)(void *), void *arg)
+{
+	int (*real)(pthread_t *, const pthread_attr_t *, void *(*)(void *), void *) =
+	        (int (*)(pthread_t *, const pthread_attr_t *, void *(*)(void *), void *))dlsym(RTLD_NEXT, "pthread_create");
+	char text[16] = "";
+	int fd = open(getenv("NO_THREADS"), O_RDONLY | O_CLOEXEC);
+	if (by != getpid())
+		made = 0;
+	by = getpid();
+	if (fd >= 0) {
+		(void)!read(fd, text, sizeof(text) - 1);
+		close(fd);
+		if (++made > atoi(text))
+			return EAGAIN;
+	}
+	return real(thread, attr, run, arg);
+}
+"""
+
+
+@needs_resend
+@pytest.mark.parametrize("n", range(9))  # of its 8 threads here: engine's, workers, toucher, watcher, helper
+def test_a_successor_that_gets_too_few_threads_is_tried_again(pack, source, mount, scratch, preload, n):
+    few = scratch / "few"
+    m = mount(pack(source), "rank=0,world=1,order=full,memory=16M,threads=2",
+              env={**preload("threads", NO_THREADS), "NO_THREADS": str(few)})
+    before = m.server_pid()
+    few.write_text(str(n))
+    kill(before)
+    wait_until(lambda: "trying again" in m.log() or "answers again" in m.log(), "a successor")
+    reading = subprocess.Popen(["cat", m.path / ".ddpfs" / "all" / "class_00" / os.listdir(source / "class_00")[0]],
+                               stdout=subprocess.DEVNULL)
+    few.unlink()
+    assert reading.wait() == 0
+    assert m.log().count("trying again") <= 1, m.log()
+    m.unmount()
+
+
 def test_a_replaced_dataset_ends_the_mount(pack, source, mount, scratch):
     """The kernel has inodes and pages of the old one: another one under the same numbers would be a mixture."""
     dataset = pack(source)
@@ -657,17 +721,8 @@ int ioctl(int fd, unsigned long request, ...)
 
 
 @pytest.fixture
-def old_kernel(scratch):
-    cc = shutil.which("cc") or shutil.which("gcc")
-    if not cc:
-        pytest.skip("no C compiler to make an old kernel with")
-
-    def make(*flags):
-        (scratch / "old.c").write_text(OLD_KERNEL)
-        subprocess.run([cc, "-shared", "-fPIC", *flags, "-o", scratch / "old.so", scratch / "old.c", "-ldl"], check=True)
-        return {"LD_PRELOAD": str(scratch / "old.so"), **tools.sanitizers("verify_asan_link_order=0")}
-
-    return make
+def old_kernel(preload):
+    return lambda *flags: preload("old", OLD_KERNEL, *flags)
 
 
 def test_without_resend_requests_in_flight_fail_and_the_mount_goes_on(pack, source, mount, ranks, old_kernel):

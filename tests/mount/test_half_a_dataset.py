@@ -3,6 +3,7 @@
 
 import os
 import shutil
+import signal
 import subprocess
 
 import pytest
@@ -28,6 +29,16 @@ def test_a_whole_dataset_is_mounted_without_a_word(mount, shards):
     m = mount(shards[0], "view=all")
     m.unmount()
     assert "shards looked at" not in m.log()
+
+
+def test_a_successor_does_not_say_it_again(mount, shards):
+    dataset, found = shards
+    found[-1].unlink()
+    m = mount(dataset, "view=all")
+    wait_for_log(m, "shards looked at")
+    os.kill(m.server_pid(), signal.SIGKILL)
+    wait_for_log(m, "answers again")
+    assert m.log().count("shards looked at") == 1
 
 
 @pytest.mark.parametrize("how", ["missing", "short", "long"])
