@@ -26,6 +26,16 @@ static inline uint64_t cache_block_key(uint32_t file, uint32_t block)
 	return (uint64_t)file << 32 | block;
 }
 
+/* Returns the number of the file, and of the block, of a key. */
+static inline uint32_t cache_key_file(uint64_t key)
+{
+	return (uint32_t)(key >> 32);
+}
+static inline uint32_t cache_key_block(uint64_t key)
+{
+	return (uint32_t)key;
+}
+
 struct cache; /* opaque */
 
 struct cache_area {

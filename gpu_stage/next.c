@@ -4,10 +4,10 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <time.h>
-#include <xxhash.h>
 
 #include "gpu_stage/pages.h"
 #include "gpu_stage/stage_private.h"
+#include "shard/block_sum.h"
 
 enum {
 	USES = 256,  /* uses told to the engine at once */
@@ -396,7 +396,7 @@ static bool unchanged(const struct shard_index *index, const struct stage_entry 
 			uint32_t len;
 			if (shard_index_block(index, part->file, b, &offset, &len, &xxh3) < 0 ||
 			        len != stage_part_block_len(part, b) ||
-			        XXH3_64bits(data + (uint64_t)b * SHARD_BLOCK, len) != xxh3)
+			        shard_block_sum(data + (uint64_t)b * SHARD_BLOCK, len) != xxh3)
 				return false;
 		}
 	}

@@ -4,7 +4,8 @@
 
 #include <assert.h>
 #include <errno.h>
-#include <xxhash.h>
+
+#include "shard/block_sum.h"
 
 enum {
 	BATCH = 16,             /* blocks of a batch */
@@ -32,7 +33,7 @@ void prefetch_answer(struct prefetch *p, struct prefetch_demand *list, int rc, c
 static bool verified(const struct prefetch_read *read, const struct prefetch_block *block)
 {
 	const uint8_t *data = read->area->span.data + (block->offset - read->start);
-	return XXH3_64bits(data, block->len) == block->xxh3;
+	return shard_block_sum(data, block->len) == block->xxh3;
 }
 
 /* Queues a second read of a block with wrong bytes, alone: the first time, the transfer may have been wrong.  Under
@@ -76,8 +77,8 @@ static void item_block_done(struct prefetch *p, struct prefetch_item *item, int 
 static int store(struct prefetch *p, const struct prefetch_block *block)
 {
 	const struct cache_buffer *buffer = block->buffer;
-	uint32_t file = (uint32_t)(block->key >> 32);
-	uint64_t offset = (block->key & UINT32_MAX) * SHARD_BLOCK;
+	uint32_t file = cache_key_file(block->key);
+	uint64_t offset = (uint64_t)cache_key_block(block->key) * SHARD_BLOCK;
 	atomic_store(&p->delivery.storing_ns, base_now_ns());
 	int rc = p->sink->ops->store(p->sink, file, offset, buffer->data, buffer->len);
 	atomic_store(&p->delivery.storing_ns, 0);
@@ -239,7 +240,7 @@ void prefetch_deliver_read(struct prefetch *p, struct prefetch_read *read, bool 
 	}
 	if (p->sink && p->sink->ops->expect) {
 		STAILQ_FOREACH(block, &rest, link)
-		p->sink->ops->expect(p->sink, block->item->sample, (uint32_t)(block->key >> 32));
+		p->sink->ops->expect(p->sink, block->item->sample, cache_key_file(block->key));
 	}
 	while (!STAILQ_EMPTY(&rest)) {
 		batch_fill(&batch, &rest);

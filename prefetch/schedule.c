@@ -368,7 +368,7 @@ int64_t prefetch_schedule_room_ns(const struct prefetch *p)
 
 bool prefetch_schedule_cannot_wait(const struct prefetch *p, const struct prefetch_read *read)
 {
-	uint32_t file = (uint32_t)(STAILQ_FIRST(&read->blocks)->key >> 32);
+	uint32_t file = cache_key_file(STAILQ_FIRST(&read->blocks)->key);
 	for (size_t i = 0; i < p->lister.n_drops; i++) {
 		if (p->lister.drops[i].id == (p->lister.drops[i].block == CACHE_WHOLE ? read->sample : file))
 			return true;

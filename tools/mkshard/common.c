@@ -9,11 +9,10 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include <xxhash.h>
-
 #include "shard/base/cleanup.h"
 #include "shard/base/io.h"
 #include "shard/base/units.h"
+#include "shard/block_sum.h"
 #include "shard/pack.h"
 #include "tools/mkshard/mkshard.h"
 
@@ -144,7 +143,7 @@ int mkshard_read_file(const struct shard_index *index, uint32_t file, int fd, ui
 		rc = shard_index_check_err(index, err); /* offset and checksum came from an unchanged index */
 		if (rc)
 			return rc;
-		if (XXH3_64bits(buf, length) != xxh3)
+		if (shard_block_sum(buf, length) != xxh3)
 			return base_err_set(err, -EBADMSG, "damaged in shard %u at byte %" PRIu64, rec.shard, offset);
 		rc = put(arg, (uint64_t)b * SHARD_BLOCK, buf, length);
 		if (rc)

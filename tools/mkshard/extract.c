@@ -25,11 +25,10 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-#include <xxhash.h>
-
 #include "shard/base/cleanup.h"
 #include "shard/base/io.h"
 #include "shard/base/units.h"
+#include "shard/block_sum.h"
 #include "tools/common/cli.h"
 #include "tools/mkshard/mkshard.h"
 #include "tools/mkshard/shards.h"
@@ -287,7 +286,8 @@ static int compare(const struct extract *extract, uint32_t id, const struct shar
 		uint64_t offset, xxh3;
 		uint32_t length;
 		if (shard_index_block(extract->index, id, b, &offset, &length, &xxh3) ||
-		        base_pread_full(fd, buf, length, (uint64_t)b * SHARD_BLOCK) || XXH3_64bits(buf, length) != xxh3)
+		        base_pread_full(fd, buf, length, (uint64_t)b * SHARD_BLOCK) ||
+		        shard_block_sum(buf, length) != xxh3)
 			return 0;
 	}
 	struct timespec times[2] = { { .tv_sec = file->mtime_s }, { .tv_sec = file->mtime_s } };

@@ -11,11 +11,11 @@
 #include <string.h>
 #include <time.h>
 #include <unistd.h>
-#include <xxhash.h>
 
 #include "prefetch/bulk.h"
 #include "shard/base/cleanup.h"
 #include "shard/base/units.h"
+#include "shard/block_sum.h"
 #include "shard/quarantine.h"
 #include "tools/common/cli.h"
 #include "tools/common/json.h"
@@ -181,7 +181,7 @@ static void small_file(struct pass *pass, const uint8_t *data)
 	int rc = shard_index_place(pass->verify->index, extent->file, &file);
 	if (rc)
 		note_record(pass->verify, extent->file, rc);
-	else if (XXH3_64bits(data, extent->length) != file.xxh3)
+	else if (shard_block_sum(data, extent->length) != file.xxh3)
 		note(pass->verify, extent->file, pass->shard, extent->offset, "checksum mismatch");
 }
 

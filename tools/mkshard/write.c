@@ -25,6 +25,7 @@
 #include "shard/base/io.h"
 #include "shard/bare.h"
 #include "shard/base/units.h"
+#include "shard/block_sum.h"
 #include "shard/tar.h"
 #include "tools/mkshard/interrupt.h"
 #include "tools/mkshard/pack.h"
@@ -190,7 +191,7 @@ static int take_landed(struct worker *w, struct prefetch_bulk_file *file)
 		return 0;
 	uint64_t i = piece->k - w->run->plan->first[w->shard];
 	if (file->want <= SHARD_BLOCK) {
-		w->sums->xxh3[i] = XXH3_64bits(file->buf, file->want);
+		w->sums->xxh3[i] = shard_block_sum(file->buf, file->want);
 		return 0;
 	}
 	struct file_sum sum;
