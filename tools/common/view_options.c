@@ -4,6 +4,7 @@
 
 #include <errno.h>
 #include <inttypes.h>
+#include <stddef.h>
 #include <string.h>
 
 #include "shard/base/cleanup.h"
@@ -20,35 +21,6 @@ static int bad(struct base_err *err, const char *key, const char *value, const c
 {
 
 	return base_err_set(err, -EINVAL, "%s=%s: %s", key, base_quoted(value), expected);
-}
-
-static int number(struct base_err *err, const char *key, const char *value, uint64_t max, uint64_t *ret_number)
-{
-	int rc = base_parse_u64(value, max, ret_number);
-
-	if (rc == -ERANGE)
-		return base_err_set(err, -EINVAL, "%s=%s: must be at most %" PRIu64, key, value, max);
-	return rc < 0 ? bad(err, key, value, "must be a whole number, 0 or more") : 0;
-}
-
-static int number32(struct base_err *err, const char *key, const char *value, uint32_t max, uint32_t *ret_number)
-{
-	uint64_t wide;
-	int rc = number(err, key, value, max, &wide);
-
-	if (rc == 0)
-		*ret_number = (uint32_t)wide;
-	return rc;
-}
-
-static int size(struct base_err *err, const char *key, const char *value, uint64_t *ret_bytes)
-{
-	uint64_t bytes;
-
-	if (base_parse_size(value, &bytes) < 0 || bytes < CHUNK_BYTES_MIN || bytes > POOL_BYTES_MAX)
-		return bad(err, key, value, "must be a size from 512 to 1024T, such as 128K or 256M");
-	*ret_bytes = bytes;
-	return 0;
 }
 
 /* WORLDxSTEPS[+WORLDxSTEPS...] */
@@ -107,53 +79,9 @@ static int set_tail(struct view_options *o, const char *value, struct base_err *
 	return shard_tail_parse(value, &o->view.tail) < 0 ? bad(err, "tail", value, "must be pad, drop or short") : 0;
 }
 
-static int set_seed(struct view_options *o, const char *value, struct base_err *err)
-{
-	return number(err, "seed", value, UINT64_MAX, &o->view.seed);
-}
-
-static int set_epoch(struct view_options *o, const char *value, struct base_err *err)
-{
-	return number(err, "epoch", value, UINT64_MAX, &o->view.epoch);
-}
-
-static int set_start(struct view_options *o, const char *value, struct base_err *err)
-{
-	return number(err, "start", value, UINT64_MAX, &o->view.start);
-}
-
 static int set_past(struct view_options *o, const char *value, struct base_err *err)
 {
 	return past(err, value, &o->view);
-}
-
-static int set_rank(struct view_options *o, const char *value, struct base_err *err)
-{
-	return number32(err, "rank", value, SHARD_WORLD_MAX - 1, &o->view.rank);
-}
-
-static int set_world(struct view_options *o, const char *value, struct base_err *err)
-{
-	int rc = number32(err, "world", value, SHARD_WORLD_MAX, &o->view.world);
-
-	return rc == 0 && o->view.world == 0 ? bad(err, "world", value, "must be at least 1") : rc;
-}
-
-static int set_subdir(struct view_options *o, const char *value, struct base_err *err)
-{
-	(void)err;
-	o->view.subdir = value;
-	return 0;
-}
-
-static int set_chunk(struct view_options *o, const char *value, struct base_err *err)
-{
-	return size(err, "chunk", value, &o->view.chunk_bytes);
-}
-
-static int set_pool(struct view_options *o, const char *value, struct base_err *err)
-{
-	return size(err, "pool", value, &o->view.pool_bytes);
 }
 
 static int set_state(struct view_options *o, const char *value, struct base_err *err)
@@ -182,27 +110,63 @@ static int set_quarantine(struct view_options *o, const char *value, struct base
 	return 0;
 }
 
-static const struct {
+enum kind { KIND_U64, KIND_U32, KIND_SIZE, KIND_TEXT, KIND_CALL };
+
+/* What the value of a key does: it goes into the member at `at`, or to take(). */
+static const struct view_key {
 	const char *key;
 	unsigned set;
+	enum kind kind;
+	size_t at;
+	uint64_t min, max; /* of a number */
 	int (*take)(struct view_options *options, const char *value, struct base_err *err);
 } view_keys[] = {
-	{ "order", SHARD_STATE_SET_ORDER, set_order },
-	{ "deal", SHARD_STATE_SET_DEAL, set_deal },
-	{ "tail", SHARD_STATE_SET_TAIL, set_tail },
-	{ "seed", SHARD_STATE_SET_SEED, set_seed },
-	{ "epoch", SHARD_STATE_SET_EPOCH, set_epoch },
-	{ "start", SHARD_STATE_SET_START, set_start },
-	{ "past", VIEW_OPTIONS_SET_PAST, set_past },
-	{ "rank", VIEW_OPTIONS_SET_RANK, set_rank },
-	{ "world", VIEW_OPTIONS_SET_WORLD, set_world },
-	{ "subdir", SHARD_STATE_SET_SUBDIR, set_subdir },
-	{ "chunk", SHARD_STATE_SET_CHUNK, set_chunk },
-	{ "pool", SHARD_STATE_SET_CHUNK, set_pool },
-	{ "state", 0, set_state },
-	{ "on_bad", SHARD_STATE_SET_ON_BAD, set_on_bad },
-	{ "quarantine", 0, set_quarantine },
+	{ "order", SHARD_STATE_SET_ORDER, .kind = KIND_CALL, .take = set_order },
+	{ "deal", SHARD_STATE_SET_DEAL, .kind = KIND_CALL, .take = set_deal },
+	{ "tail", SHARD_STATE_SET_TAIL, .kind = KIND_CALL, .take = set_tail },
+	{ "seed", SHARD_STATE_SET_SEED, .kind = KIND_U64, offsetof(struct view_options, view.seed), 0, UINT64_MAX },
+	{ "epoch", SHARD_STATE_SET_EPOCH, .kind = KIND_U64, offsetof(struct view_options, view.epoch), 0, UINT64_MAX },
+	{ "start", SHARD_STATE_SET_START, .kind = KIND_U64, offsetof(struct view_options, view.start), 0, UINT64_MAX },
+	{ "past", VIEW_OPTIONS_SET_PAST, .kind = KIND_CALL, .take = set_past },
+	{ "rank", VIEW_OPTIONS_SET_RANK, .kind = KIND_U32, offsetof(struct view_options, view.rank), 0,
+	        SHARD_WORLD_MAX - 1 },
+	{ "world", VIEW_OPTIONS_SET_WORLD, .kind = KIND_U32, offsetof(struct view_options, view.world), 1,
+	        SHARD_WORLD_MAX },
+	{ "subdir", SHARD_STATE_SET_SUBDIR, .kind = KIND_TEXT, offsetof(struct view_options, view.subdir) },
+	{ "chunk", SHARD_STATE_SET_CHUNK, .kind = KIND_SIZE, offsetof(struct view_options, view.chunk_bytes) },
+	{ "pool", SHARD_STATE_SET_CHUNK, .kind = KIND_SIZE, offsetof(struct view_options, view.pool_bytes) },
+	{ "state", 0, .kind = KIND_CALL, .take = set_state },
+	{ "on_bad", SHARD_STATE_SET_ON_BAD, .kind = KIND_CALL, .take = set_on_bad },
+	{ "quarantine", 0, .kind = KIND_CALL, .take = set_quarantine },
 };
+
+static int take(struct view_options *options, const struct view_key *k, const char *value, struct base_err *err)
+{
+	void *at = (char *)options + k->at;
+	uint64_t n;
+	int rc;
+
+	if (k->kind == KIND_CALL)
+		return k->take(options, value, err);
+	if (k->kind == KIND_TEXT) {
+		*(const char **)at = value;
+		return 0;
+	}
+	rc = k->kind == KIND_SIZE ? base_parse_size(value, &n) : base_parse_u64(value, k->max, &n);
+	if (k->kind == KIND_SIZE && (rc < 0 || n < CHUNK_BYTES_MIN || n > POOL_BYTES_MAX))
+		return bad(err, k->key, value, "must be a size from 512 to 1024T, such as 128K or 256M");
+	if (rc == -ERANGE)
+		return base_err_set(err, -EINVAL, "%s=%s: must be at most %" PRIu64, k->key, value, k->max);
+	if (rc < 0)
+		return bad(err, k->key, value, "must be a whole number, 0 or more");
+	if (n < k->min)
+		return bad(err, k->key, value, "must be at least 1");
+	if (k->kind == KIND_U32)
+		*(uint32_t *)at = (uint32_t)n;
+	else
+		*(uint64_t *)at = n;
+	return 0;
+}
 
 int view_options_set(struct view_options *options, const char *key, const char *value, struct base_err *err)
 {
@@ -213,7 +177,7 @@ int view_options_set(struct view_options *options, const char *key, const char *
 			continue;
 		if (!value)
 			return base_err_set(err, -EINVAL, "option '%s' needs a value: %s=...", key, key);
-		rc = view_keys[i].take(options, value, err);
+		rc = take(options, &view_keys[i], value, err);
 		if (rc < 0)
 			return rc;
 		options->set |= view_keys[i].set;

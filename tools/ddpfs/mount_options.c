@@ -6,6 +6,7 @@
 #include <errno.h>
 #include <fnmatch.h>
 #include <grp.h>
+#include <inttypes.h>
 #include <pwd.h>
 #include <stddef.h>
 #include <stdlib.h>
@@ -32,37 +33,22 @@ struct option_def {
 	const char *key;
 	const char *metavar; /* NULL: takes no value */
 	const char *help;    /* one or two lines of at most 54 columns, with a newline between */
-	int (*set)(struct options *o, const char *key, const char *value, struct base_err *err);
+	int (*set)(struct options *o, const struct option_def *def, const char *value, struct base_err *err);
+	size_t at;         /* offset in struct options of what set_word, set_flag or set_number sets */
+	uint64_t min, max; /* of a number */
+	const char *words; /* for set_word: "a|b|c" */
+	size_t given_at;   /* offset of a bool that says that the option was given; 0: there is none */
+	bool may_lack;     /* the value */
 };
+#define AT(member) offsetof(struct options, member)
+
+_Static_assert(sizeof(enum fs_layout) == sizeof(int) && sizeof(enum fs_advance) == sizeof(int) &&
+                       sizeof(enum base_log_level) == sizeof(int),
+        "set_word");
 
 static int bad_value(struct base_err *err, const char *key, const char *value, const char *allowed)
 {
 	return base_err_set(err, -EINVAL, "option %s: '%s' is not %s", key, base_quoted(value), allowed);
-}
-
-static int parse_u64(const char *key, const char *value, uint64_t max, uint64_t *ret, struct base_err *err)
-{
-	int r = base_parse_u64(value, max, ret);
-	if (r == -ERANGE)
-		return base_err_set(
-		        err, -EINVAL, "option %s: %s is too large: at most %llu", key, value, (unsigned long long)max);
-	return r < 0 ? bad_value(err, key, value, "a number") : 0;
-}
-
-static int parse_size(const char *key, const char *value, uint64_t *ret, struct base_err *err)
-{
-	return base_parse_size(value, ret) < 0 ? bad_value(err, key, value, "a size such as 512M or 4G") : 0;
-}
-
-static int parse_switch(const char *key, const char *value, bool *ret, struct base_err *err)
-{
-	if (!value || strcmp(value, "on") == 0)
-		*ret = true;
-	else if (strcmp(value, "off") == 0)
-		*ret = false;
-	else
-		return bad_value(err, key, value, "on or off");
-	return 0;
 }
 
 static int keep_text(struct options *o, const char *key, const char *value, const char **ret, struct base_err *err)
@@ -87,29 +73,45 @@ static int keep_path(struct options *o, const char *key, const char *value, cons
 	return keep_text(o, key, path, ret, err);
 }
 
-static int set_view(struct options *o, const char *key, const char *value, struct base_err *err)
+/* The n-th word of "a|b|c" stands for n. */
+static int set_word(struct options *o, const struct option_def *def, const char *value, struct base_err *err)
+{
+	const char *word = def->words;
+	char allowed[64];
+	for (int n = 0; *word; n++) {
+		size_t len = strcspn(word, "|");
+		if (strlen(value) == len && memcmp(value, word, len) == 0) {
+			*(int *)((char *)o + def->at) = n;
+			return 0;
+		}
+		word += len + (word[len] == '|');
+	}
+	snprintf(allowed, sizeof(allowed), "one of %s", def->words);
+	return bad_value(err, def->key, value, allowed);
+}
+
+static int set_flag(struct options *o, const struct option_def *def, const char *value, struct base_err *err)
+{
+	if (value && strcmp(value, "on") != 0 && strcmp(value, "off") != 0)
+		return bad_value(err, def->key, value, "on or off");
+	*(bool *)((char *)o + def->at) = !value || strcmp(value, "on") == 0;
+	return 0;
+}
+
+static int set_view(struct options *o, const struct option_def *def, const char *value, struct base_err *err)
 {
 	if (strcmp(value, "rank") != 0 && strcmp(value, "all") != 0)
-		return bad_value(err, key, value, "rank (this rank's files) or all (every file)");
+		return bad_value(err, def->key, value, "rank (this rank's files) or all (every file)");
 	o->fs.view_all = value[0] == 'a';
 	return 0;
 }
 
-static int set_layout(struct options *o, const char *key, const char *value, struct base_err *err)
-{
-	if (strcmp(value, "flat") != 0 && strcmp(value, "tree") != 0)
-		return bad_value(err, key, value, "flat (a listing in epoch order) or tree (the original directories)");
-	o->fs.layout = value[0] == 'f' ? FS_LAYOUT_FLAT : FS_LAYOUT_TREE;
-	o->layout_set = true;
-	return 0;
-}
-
 /* Handles the keys of tools/common/view_options.h.  "/train/" and "train" mean the same subtree. */
-static int set_view_key(struct options *o, const char *key, const char *value, struct base_err *err)
+static int set_view_key(struct options *o, const struct option_def *def, const char *value, struct base_err *err)
 {
 	char trimmed[VALUE_MAX];
 	const char *kept = NULL;
-	if (strcmp(key, "subdir") == 0) {
+	if (strcmp(def->key, "subdir") == 0) {
 		value += strspn(value, "/");
 		size_t len = strlen(value);
 		while (len > 0 && value[len - 1] == '/')
@@ -118,239 +120,169 @@ static int set_view_key(struct options *o, const char *key, const char *value, s
 		trimmed[len] = '\0';
 		value = trimmed;
 	}
-	int r = keep_text(o, key, value, &kept, err);
+	int r = keep_text(o, def->key, value, &kept, err);
 	if (r == 0)
-		r = view_options_set(&o->view, key, kept, err);
+		r = view_options_set(&o->view, def->key, kept, err);
 	return r < 0 ? r : 0;
 }
 
-static int set_memory(struct options *o, const char *key, const char *value, struct base_err *err)
+static int set_memory(struct options *o, const struct option_def *def, const char *value, struct base_err *err)
 {
 	uint64_t bytes;
-	int r = parse_size(key, value, &bytes, err);
-	if (r < 0)
-		return r;
+	if (base_parse_size(value, &bytes) < 0)
+		return bad_value(err, def->key, value, "a size such as 512M or 4G");
 	if (bytes < MEMORY_MIN)
-		return base_err_set(err, -EINVAL, "option %s: %s is too small: at least 8M", key, value);
+		return base_err_set(err, -EINVAL, "option %s: %s is too small: at least 8M", def->key, value);
 	o->fs.memory_bytes = bytes;
 	return 0;
 }
 
-static int set_advance(struct options *o, const char *key, const char *value, struct base_err *err)
-{
-	if (strcmp(value, "auto") != 0 && strcmp(value, "off") != 0)
-		return bad_value(err, key, value, "auto or off");
-	o->fs.advance = value[0] == 'a' ? FS_ADVANCE_AUTO : FS_ADVANCE_OFF;
-	return 0;
-}
-
-static int set_quarantine(struct options *o, const char *key, const char *value, struct base_err *err)
+static int set_quarantine(struct options *o, const struct option_def *def, const char *value, struct base_err *err)
 {
 	const char *path;
-	int r = keep_path(o, key, value, &path, err);
+	int r = keep_path(o, def->key, value, &path, err);
 	if (r == 0)
-		r = view_options_set(&o->view, key, path, err);
+		r = view_options_set(&o->view, def->key, path, err);
 	return r < 0 ? r : 0;
 }
 
-static int set_fill_class(struct options *o, const char *key, const char *value, struct base_err *err)
-{
-	return parse_switch(key, value, &o->fs.fill_class, err);
-}
-
-static int set_uid(struct options *o, const char *key, const char *value, struct base_err *err)
+static int set_uid(struct options *o, const struct option_def *def, const char *value, struct base_err *err)
 {
 	uint64_t id;
 	const struct passwd *user = NULL;
 	if (base_parse_u64(value, ID_MAX, &id) < 0) {
 		user = getpwnam(value);
 		if (!user)
-			return bad_value(err, key, value, "a user id or the name of a user");
+			return bad_value(err, def->key, value, "a user id or the name of a user");
 		id = user->pw_uid;
 	}
 	o->fs.uid = (uid_t)id;
-	o->fs.set_uid = true;
 	return 0;
 }
 
-static int set_gid(struct options *o, const char *key, const char *value, struct base_err *err)
+static int set_gid(struct options *o, const struct option_def *def, const char *value, struct base_err *err)
 {
 	uint64_t id;
 	if (base_parse_u64(value, ID_MAX, &id) < 0) {
 		const struct group *group = getgrnam(value);
 		if (!group)
-			return bad_value(err, key, value, "a group id or the name of a group");
+			return bad_value(err, def->key, value, "a group id or the name of a group");
 		id = group->gr_gid;
 	}
 	o->fs.gid = (gid_t)id;
-	o->fs.set_gid = true;
 	return 0;
 }
 
-static int set_umask(struct options *o, const char *key, const char *value, struct base_err *err)
+static int set_umask(struct options *o, const struct option_def *def, const char *value, struct base_err *err)
 {
 	size_t digits = strspn(value, "01234567");
 	if (digits == 0 || digits > 4 || value[digits])
-		return bad_value(err, key, value, "an octal mask such as 022");
+		return bad_value(err, def->key, value, "an octal mask such as 022");
 	o->fs.umask = (mode_t)strtoul(value, NULL, 8) & 0777;
 	return 0;
 }
 
-/* Handles the options without a value. */
-static int set_flag(struct options *o, const char *key, const char *value, struct base_err *err)
-{
-	static const struct {
-		const char *key;
-		size_t at;
-	} flags[] = {
-		{ "allow_other", offsetof(struct options, fs.allow_other) },
-		{ "noexec", offsetof(struct options, fs.noexec) },
-		{ "debug", offsetof(struct options, fs.debug) },
-	};
-	(void)value;
-	(void)err;
-	for (size_t i = 0; i < sizeof(flags) / sizeof(flags[0]); i++) {
-		if (strcmp(flags[i].key, key) == 0) {
-			*(bool *)((char *)o + flags[i].at) = true;
-			return 0;
-		}
-	}
-	abort(); /* the table below has a flag that is missing here */
-}
-
-static int set_threads(struct options *o, const char *key, const char *value, struct base_err *err)
+static int set_number(struct options *o, const struct option_def *def, const char *value, struct base_err *err)
 {
 	uint64_t n;
-	int r = parse_u64(key, value, FS_THREADS_MAX, &n, err);
+	int r = base_parse_u64(value, def->max, &n);
+	if (r == -ERANGE)
+		return base_err_set(
+		        err, -EINVAL, "option %s: %s is too large: at most %" PRIu64, def->key, value, def->max);
 	if (r < 0)
-		return r;
-	if (n == 0)
-		return bad_value(err, key, value, "a number of threads: at least 1");
-	o->fs.threads = (uint32_t)n;
+		return bad_value(err, def->key, value, "a number");
+	if (n < def->min)
+		return bad_value(err, def->key, value, "a number of threads: at least 1");
+	*(uint32_t *)((char *)o + def->at) = (uint32_t)n;
 	return 0;
 }
 
-static int set_watchdog(struct options *o, const char *key, const char *value, struct base_err *err)
-{
-	uint64_t n;
-	int r = parse_u64(key, value, WATCHDOG_MAX_S, &n, err);
-	if (r < 0)
-		return r;
-	o->fs.watchdog_s = (uint32_t)n;
-	return 0;
-}
-
-static int set_timeout(struct options *o, const char *key, const char *value, struct base_err *err)
-{
-	uint64_t n;
-	int r = parse_u64(key, value, TIMEOUT_MAX_S, &n, err);
-	if (r < 0)
-		return r;
-	o->fs.timeout_s = (uint32_t)n;
-	o->fs.timeout_set = true;
-	return 0;
-}
-
-static int set_seed_search(struct options *o, const char *key, const char *value, struct base_err *err)
-{
-	uint64_t n;
-	int r = parse_u64(key, value, PREFETCH_SEED_SCAN_THREADS_MAX, &n, err);
-	if (r < 0)
-		return r;
-	o->fs.scan_threads = (uint32_t)n;
-	return 0;
-}
-
-static int set_control(struct options *o, const char *key, const char *value, struct base_err *err)
+static int set_control(struct options *o, const struct option_def *def, const char *value, struct base_err *err)
 {
 	const char *path;
-	int r = keep_path(o, key, value, &path, err);
+	int r = keep_path(o, def->key, value, &path, err);
 	if (r < 0)
 		return r;
 	if (strlen(path) >= BASE_CONTROL_PATH_MAX)
 		return base_err_set(err, -EINVAL,
 		        "option %s: the path of a unix socket has at most %d bytes, from the root on: choose a "
 		        "shorter one",
-		        key, BASE_CONTROL_PATH_MAX - 1);
+		        def->key, BASE_CONTROL_PATH_MAX - 1);
 	o->fs.control_path = path;
 	return 0;
 }
 
-static int set_log_level(struct options *o, const char *key, const char *value, struct base_err *err)
+static int set_log(struct options *o, const struct option_def *def, const char *value, struct base_err *err)
 {
-	static const char *const names[] = { "error", "warning", "info", "debug" };
-	for (int i = 0; i < 4; i++)
-		if (strcmp(value, names[i]) == 0) {
-			o->log_level = (enum base_log_level)i;
-			o->log_level_set = true;
-			return 0;
-		}
-	return bad_value(err, key, value, "error, warning, info or debug");
-}
-
-static int set_log(struct options *o, const char *key, const char *value, struct base_err *err)
-{
-	return keep_path(o, key, value, &o->log_file, err);
+	return keep_path(o, def->key, value, &o->log_file, err);
 }
 
 static const struct option_def options_known[] = {
-	{ "rank", "R", "this rank, from 0; needs world", set_view_key },
-	{ "world", "W", "number of ranks", set_view_key },
+	{ "rank", "R", "this rank, from 0; needs world", .set = set_view_key },
+	{ "world", "W", "number of ranks", .set = set_view_key },
 	{ "view", "rank|all",
-	        "this rank's files (rank), or every file, for trainers\nthat bring their own sampler (all)", set_view },
+	        "this rank's files (rank), or every file, for trainers\nthat bring their own sampler (all)",
+	        .set = set_view },
 	{ "layout", "flat|tree",
 	        "names that sort in epoch order (flat), or the original\ndirectories (tree); default: flat, tree with "
 	        "view=all",
-	        set_layout },
-	{ "order", "MODE", "auto, full, chunk, torch or none (default: auto)", set_view_key },
-	{ "deal", "MODE", "auto, stride or block (default: auto)", set_view_key },
-	{ "tail", "RULE", "pad, drop or short: when samples do not divide by\nranks (default: pad)", set_view_key },
-	{ "seed", "N", "seed of the order (default: 0)", set_view_key },
-	{ "epoch", "N", "first epoch (default: 0)", set_view_key },
+	        .set = set_word, AT(fs.layout), .words = "flat|tree", .given_at = AT(layout_set) },
+	{ "order", "MODE", "auto, full, chunk, torch or none (default: auto)", .set = set_view_key },
+	{ "deal", "MODE", "auto, stride or block (default: auto)", .set = set_view_key },
+	{ "tail", "RULE", "pad, drop or short: when samples do not divide by\nranks (default: pad)",
+	        .set = set_view_key },
+	{ "seed", "N", "seed of the order (default: 0)", .set = set_view_key },
+	{ "epoch", "N", "first epoch (default: 0)", .set = set_view_key },
 	{ "start", "G", "samples of that epoch that all ranks together have\ntrained already (default: 0)",
-	        set_view_key },
+	        .set = set_view_key },
 	{ "past", "WxS+...", "deal=block: the steps S that each earlier number W of\nranks has trained of it",
-	        set_view_key },
+	        .set = set_view_key },
 	{ "state", "[-]FILE",
 	        "resume: take order, seed, epoch, start, ... from\nFILE; with -FILE begin anew when there is none",
-	        set_view_key },
-	{ "subdir", "DIR", "deal only the samples below DIR", set_view_key },
-	{ "chunk", "SIZE", "order=chunk: bytes of neighbouring samples kept\ntogether", set_view_key },
-	{ "pool", "SIZE", "order=chunk: bytes of chunks mixed with each other", set_view_key },
+	        .set = set_view_key },
+	{ "subdir", "DIR", "deal only the samples below DIR", .set = set_view_key },
+	{ "chunk", "SIZE", "order=chunk: bytes of neighbouring samples kept\ntogether", .set = set_view_key },
+	{ "pool", "SIZE", "order=chunk: bytes of chunks mixed with each other", .set = set_view_key },
 	{ "fill_class", "on|off",
 	        "show one file of another rank in a class that would\nbe empty (layout=tree; default: off)",
-	        set_fill_class },
-	{ "advance", "auto|off", "go to the next epoch when the trainer lists again\n(default: auto)", set_advance },
+	        .set = set_flag, AT(fs.fill_class), .may_lack = true },
+	{ "advance", "auto|off", "go to the next epoch when the trainer lists again\n(default: auto)", .set = set_word,
+	        AT(fs.advance), .words = "auto|off" },
 	{ "memory", "SIZE", "memory to use, page cache included (default: it\nfollows what the host leaves free)",
-	        set_memory },
+	        .set = set_memory },
 	{ "on_bad", "RULE",
 	        "eio, skip or substitute: quarantined samples stay, go,\nor get a stand-in of their directory "
 	        "(default: eio)",
-	        set_view_key },
+	        .set = set_view_key },
 	{ "quarantine", "FILE",
 	        "the list (default: the one beside the index, that\n'mkshard verify --quarantine' writes)",
-	        set_quarantine },
-	{ "uid", "USER", "owner of all files (default: the one who mounts)", set_uid },
-	{ "gid", "GROUP", "group of all files", set_gid },
-	{ "umask", "MASK", "permission bits to remove, octal", set_umask },
-	{ "allow_other", NULL, "let other users in, as permissions say", set_flag },
-	{ "noexec", NULL, "do not let programs of the dataset be started", set_flag },
-	{ "threads", "N", "threads that answer the kernel: at most 64", set_threads },
+	        .set = set_quarantine },
+	{ "uid", "USER", "owner of all files (default: the one who mounts)", .set = set_uid,
+	        .given_at = AT(fs.set_uid) },
+	{ "gid", "GROUP", "group of all files", .set = set_gid, .given_at = AT(fs.set_gid) },
+	{ "umask", "MASK", "permission bits to remove, octal", .set = set_umask },
+	{ "allow_other", NULL, "let other users in, as permissions say", .set = set_flag, AT(fs.allow_other) },
+	{ "noexec", NULL, "do not let programs of the dataset be started", .set = set_flag, AT(fs.noexec) },
+	{ "threads", "N", "threads that answer the kernel: at most 64", .set = set_number, AT(fs.threads), 1,
+	        FS_THREADS_MAX },
 	{ "seed_search", "THREADS",
 	        "threads that look for the seed of a RandomSampler that\nnobody seeded: a CPU minute an epoch "
 	        "(default: 0)",
-	        set_seed_search },
+	        .set = set_number, AT(fs.scan_threads), 0, PREFETCH_SEED_SCAN_THREADS_MAX },
 	{ "control", "SOCKET",
 	        "path of the control socket, to be named in the place\nof MNT then (default: one that is found by "
 	        "itself)",
-	        set_control },
+	        .set = set_control },
 	{ "timeout", "SECONDS",
 	        "how long readers wait for a dataset that is away\nwhile its server is replaced (default: 60)",
-	        set_timeout },
-	{ "watchdog", "SECONDS", "replace a server that hangs for so long; 0: never\n(default: 20)", set_watchdog },
-	{ "log_level", "LEVEL", "error, warning, info or debug (default: info)", set_log_level },
-	{ "log", "FILE", "write log lines to FILE (default: stderr in front,\nsyslog in the background)", set_log },
-	{ "debug", NULL, "print every request of the kernel on stderr", set_flag },
+	        .set = set_number, AT(fs.timeout_s), 0, TIMEOUT_MAX_S, .given_at = AT(fs.timeout_set) },
+	{ "watchdog", "SECONDS", "replace a server that hangs for so long; 0: never\n(default: 20)", .set = set_number,
+	        AT(fs.watchdog_s), 0, WATCHDOG_MAX_S },
+	{ "log_level", "LEVEL", "error, warning, info or debug (default: info)", .set = set_word, AT(log_level),
+	        .words = "error|warning|info|debug", .given_at = AT(log_level_set) },
+	{ "log", "FILE", "write log lines to FILE (default: stderr in front,\nsyslog in the background)",
+	        .set = set_log },
+	{ "debug", NULL, "print every request of the kernel on stderr", .set = set_flag, AT(fs.debug) },
 };
 enum { OPTIONS_KNOWN = sizeof(options_known) / sizeof(options_known[0]) };
 
@@ -398,10 +330,13 @@ static int apply(struct options *o, char *text, struct base_err *err)
 			continue;
 		if (value && !known->metavar)
 			return base_err_set(err, -EINVAL, "option %s takes no value", known->key);
-		if (known->metavar && (!value || !*value) && known->set != set_fill_class)
+		if (known->metavar && (!value || !*value) && !known->may_lack)
 			return base_err_set(
 			        err, -EINVAL, "option %s needs a value: %s=%s", known->key, known->key, known->metavar);
-		return known->set(o, known->key, value, err);
+		int rc = known->set(o, known, value, err);
+		if (rc == 0 && known->given_at)
+			*(bool *)((char *)o + known->given_at) = true;
+		return rc;
 	}
 	return o->sloppy ? 0 : unknown(text, err);
 }

@@ -14,12 +14,12 @@
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
-#include <time.h>
 #include <unistd.h>
 
 #include <jansson.h>
 
 #include "shard/base/cleanup.h"
+#include "shard/base/clock.h"
 #include "shard/index.h"
 #include "tools/common/cli.h"
 #include "tools/ddpfs/ddpfs.h"
@@ -333,20 +333,13 @@ static void run_check(const char *program, int fd, int said)
 	_exit(127);
 }
 
-static int64_t now_ms(void)
-{
-	struct timespec ts;
-	clock_gettime(CLOCK_MONOTONIC, &ts);
-	return (int64_t)ts.tv_sec * 1000 + ts.tv_nsec / 1000000;
-}
-
 void takeover_listen(int fd, int timeout_ms, char ret_said[TAKEOVER_SAID_MAX])
 {
 	size_t n = 0;
 	struct pollfd p = { .fd = fd, .events = POLLIN };
-	int64_t end_ms = now_ms() + timeout_ms;
+	int64_t end_ms = base_now_ms() + timeout_ms;
 	while (n < TAKEOVER_SAID_MAX - 1) {
-		int64_t left_ms = end_ms - now_ms();
+		int64_t left_ms = end_ms - base_now_ms();
 		int found = left_ms > 0 ? poll(&p, 1, (int)left_ms) : 0;
 		if (found < 0 && errno == EINTR)
 			continue;

@@ -25,6 +25,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include "shard/base/bits.h"
 #include "shard/base/cleanup.h"
 #include "shard/base/io.h"
 #include "shard/base/units.h"
@@ -50,8 +51,8 @@ struct extract {
 	const struct shard_index *index;
 	const struct extract_args *args;
 	int out;
-	bool alone;            /* no other run works in OUT, so all temporary files there belong to killed runs */
-	uint8_t *files, *dirs; /* a bit for each one to extract */
+	bool alone;             /* no other run works in OUT, so all temporary files there belong to killed runs */
+	uint64_t *files, *dirs; /* a bit for each one to extract (shard/base/bits.h) */
 	struct shard_files by_shard;
 	uint64_t run;            /* a random number: the first part of the names of temporary files */
 	_Atomic uint64_t n_temp; /* a counter: the second part */
@@ -59,21 +60,6 @@ struct extract {
 	_Atomic uint64_t failed;
 	_Atomic uint64_t differing; /* part of `failed`: files that exist and differ from the dataset's */
 };
-
-static bool bit(const uint8_t *bits, uint32_t i)
-{
-	return bits[i / 8] & (1U << i % 8);
-}
-
-static void set_bit(uint8_t *bits, uint32_t i)
-{
-	bits[i / 8] |= (uint8_t)(1U << i % 8);
-}
-
-static void clear_bit(uint8_t *bits, uint32_t i)
-{
-	bits[i / 8] &= (uint8_t) ~(1U << i % 8);
-}
 
 /* Counts and prints a failure; the run goes on with the other files. */
 static void fail(struct extract *extract, const char *path, const char *reason)
@@ -118,7 +104,7 @@ static int choose_parents(struct extract *extract, uint32_t dir)
 		int rc = shard_index_dir(extract->index, dir, &rec);
 		if (rc)
 			return rc;
-		set_bit(extract->dirs, dir);
+		bit_set(extract->dirs, dir);
 		dir = rec.parent;
 	}
 	return 0;
@@ -136,7 +122,7 @@ static int choose(struct extract *extract, const char *path)
 		rc = shard_index_file(extract->index, id, &file);
 		if (rc)
 			return rc;
-		set_bit(extract->files, id);
+		bit_set(extract->files, id);
 		return choose_parents(extract, file.dir);
 	}
 	const struct shard_info *info = shard_index_info(extract->index);
@@ -145,9 +131,9 @@ static int choose(struct extract *extract, const char *path)
 	if (rc)
 		return rc;
 	for (uint32_t f = dir.first_file; f < dir.end_file && f < info->n_files; f++)
-		set_bit(extract->files, f);
+		bit_set(extract->files, f);
 	for (uint32_t d = id; d < dir.end_dir && d < info->n_dirs; d++)
-		set_bit(extract->dirs, d);
+		bit_set(extract->dirs, d);
 	return choose_parents(extract, id);
 }
 
@@ -183,11 +169,11 @@ static void leave_out_dir(struct extract *extract, uint32_t id, const char *path
 	uint64_t files = 0;
 	if (shard_index_dir(extract->index, id, &dir) == 0) {
 		for (uint32_t f = dir.first_file; f < dir.end_file && f < info->n_files; f++) {
-			files += bit(extract->files, f);
-			clear_bit(extract->files, f);
+			files += bit_get(extract->files, f);
+			bit_clear(extract->files, f);
 		}
 		for (uint32_t d = id; d < dir.end_dir && d < info->n_dirs; d++)
-			clear_bit(extract->dirs, d);
+			bit_clear(extract->dirs, d);
 	}
 	snprintf(reason, sizeof(reason), "%s; %" PRIu64 " file%s below it %s left out",
 	        rc == -ELOOP     ? "is a symbolic link, which is not followed: move it away"
@@ -429,8 +415,8 @@ static int run_extract(struct extract *extract)
 	static char root[] = "";
 	char *everything[] = { root };
 	struct cli_rest paths = args->paths.n ? args->paths : (struct cli_rest){ everything, 1 };
-	extract->files = calloc(1, info->n_files / 8 + 1);
-	extract->dirs = calloc(1, info->n_dirs / 8 + 1);
+	extract->files = bits_new(info->n_files);
+	extract->dirs = bits_new(info->n_dirs);
 	if (!extract->files || !extract->dirs)
 		return cli_failf("out of memory");
 	for (int i = 0; i < paths.n; i++) {
@@ -444,7 +430,7 @@ static int run_extract(struct extract *extract)
 	lock(extract);
 	sweep(extract, extract->out);
 	for (uint32_t d = 1; d < info->n_dirs; d++)
-		if (bit(extract->dirs, d))
+		if (bit_get(extract->dirs, d))
 			make_dir(extract, d);
 	flock(extract->out, LOCK_SH); /* temporary files are removed: other runs may start */
 	int rc = shard_files_init(&extract->by_shard, extract->index, extract->files, bad_record, extract);
@@ -454,7 +440,7 @@ static int run_extract(struct extract *extract)
 		progress_done();
 	}
 	for (uint32_t d = info->n_dirs; d-- > 1;)
-		if (bit(extract->dirs, d))
+		if (bit_get(extract->dirs, d))
 			finish_dir(extract, d);
 	char quoted[1024];
 	base_err_quote(args->out, quoted, sizeof(quoted));

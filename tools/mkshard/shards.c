@@ -7,7 +7,9 @@
 #include <stdatomic.h>
 #include <stdlib.h>
 
-int shard_files_init(struct shard_files *by_shard, const struct shard_index *index, const uint8_t *chosen,
+#include "shard/base/bits.h"
+
+int shard_files_init(struct shard_files *by_shard, const struct shard_index *index, const uint64_t *chosen,
         void (*bad)(void *arg, uint32_t file, int rc), void *arg)
 {
 	const struct shard_info *info = shard_index_info(index);
@@ -22,7 +24,7 @@ int shard_files_init(struct shard_files *by_shard, const struct shard_index *ind
 	for (int pass = 0; pass < 2; pass++) {
 		for (uint32_t f = 0; f < info->n_files; f++) {
 			struct shard_file file;
-			if (chosen && !(chosen[f / 8] & (1U << f % 8)))
+			if (chosen && !bit_get(chosen, f))
 				continue;
 			int rc = shard_index_file(index, f, &file);
 			if (rc == 0 && file.shard >= info->n_shards)

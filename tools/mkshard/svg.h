@@ -36,7 +36,7 @@ struct svg_plot {
 	unsigned n_panels;
 };
 
-/* Writes the plot to `out`.  Errors stay in `out` (ferror). */
+/* Writes the plot to `out`; its texts must be free of <, > and &.  Errors stay in `out` (ferror). */
 void svg_write(FILE *out, const struct svg_plot *plot);
 
 #endif

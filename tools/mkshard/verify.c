@@ -9,11 +9,12 @@
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 #include <unistd.h>
 
 #include "prefetch/bulk.h"
+#include "shard/base/bits.h"
 #include "shard/base/cleanup.h"
+#include "shard/base/clock.h"
 #include "shard/base/units.h"
 #include "shard/block_sum.h"
 #include "shard/quarantine.h"
@@ -60,9 +61,9 @@ struct verify {
 	uint64_t n_bad_files; /* those that belong to one file */
 	bool index_bad;
 	uint64_t n_kept;
-	uint8_t *bad_samples; /* guarded by lock: a bit per sample; NULL: no --quarantine */
-	bool cannot_list;     /* guarded by lock: something else than a sample is bad, so no list can be right */
-	uint32_t unchecked;   /* guarded by lock: shards that were not checked */
+	uint64_t *bad_samples; /* guarded by lock: a bit per sample; NULL: no --quarantine */
+	bool cannot_list;      /* guarded by lock: something else than a sample is bad, so no list can be right */
+	uint32_t unchecked;    /* guarded by lock: shards that were not checked */
 };
 
 /* Call with the lock held. */
@@ -74,7 +75,7 @@ static void quarantine(struct verify *verify, uint32_t file)
 	if (file == SHARD_NONE || shard_index_place(verify->index, file, &place) < 0 || place.sample == SHARD_NONE)
 		verify->cannot_list = true;
 	else
-		verify->bad_samples[place.sample / 8] |= (uint8_t)(1 << place.sample % 8);
+		bit_set(verify->bad_samples, place.sample);
 }
 
 static void note_as(
@@ -437,13 +438,13 @@ static int write_list(struct verify *verify, const struct verify_args *args)
 	if (verify->unchecked)
 		return cli_failf("no quarantine list: not every shard could be opened");
 	for (uint32_t i = 0; i < n_samples; i++)
-		n += verify->bad_samples[i / 8] >> i % 8 & 1;
+		n += bit_get(verify->bad_samples, i);
 	samples = malloc((n + 1) * sizeof(*samples));
 	if (!samples)
 		return cli_failf("out of memory");
 	n = 0;
 	for (uint32_t i = 0; i < n_samples; i++)
-		if (verify->bad_samples[i / 8] >> i % 8 & 1)
+		if (bit_get(verify->bad_samples, i))
 			samples[n++] = i;
 	int rc = shard_quarantine_new(samples, n, &list);
 	if (rc < 0)
@@ -455,13 +456,6 @@ static int write_list(struct verify *verify, const struct verify_args *args)
 		        list->n, args->list ? ",quarantine=FILE" : "");
 	shard_quarantine_free(list);
 	return rc < 0 ? cli_fail(&err) : CLI_DONE;
-}
-
-static double now(void)
-{
-	struct timespec ts;
-	clock_gettime(CLOCK_MONOTONIC, &ts);
-	return (double)ts.tv_sec + (double)ts.tv_nsec / 1e9;
 }
 
 int mkshard_verify(int argc, char **argv)
@@ -486,11 +480,11 @@ int mkshard_verify(int argc, char **argv)
 	struct verify verify = { .index = index };
 	pthread_mutex_init(&verify.lock, NULL);
 	if (args.quarantine) {
-		verify.bad_samples = calloc(1, shard_index_info(index)->n_samples / 8 + 1);
+		verify.bad_samples = bits_new(shard_index_info(index)->n_samples);
 		if (!verify.bad_samples)
 			return cli_failf("out of memory");
 	}
-	double start = now();
+	uint64_t start_ns = base_now_ns();
 	/* At the same time as the shards: for small files it takes as long as reading them. */
 	pthread_t index_thread;
 	bool beside = pthread_create(&index_thread, NULL, verify_index, &verify) == 0;
@@ -516,7 +510,7 @@ int mkshard_verify(int argc, char **argv)
 	} else if (rc) {
 		cli_failf("'%s': %s", args.dataset, base_err_str(rc));
 	} else {
-		report(&verify, &args, now() - start);
+		report(&verify, &args, (double)(base_now_ns() - start_ns) / 1e9);
 		status = verify.n_bad ? CLI_FAILED : CLI_DONE;
 		if (args.quarantine && write_list(&verify, &args) != CLI_DONE)
 			status = CLI_FAILED;
