@@ -173,6 +173,7 @@ struct prefetch_stream {
 	uint64_t ahead_bytes;             /* fetched and not used */
 	uint64_t lag_bytes;               /* the part of ahead_bytes below `high` */
 	_Atomic uint64_t window;          /* most ahead_bytes, while nothing is in memory yet */
+	bool filled;                      /* the window was full since it was last widened, or the stream moved */
 	uint64_t used_at;                 /* prefetch_schedule.all_uses at its latest use */
 	uint32_t missing;                 /* share of the latest turns looked at that had to be fetched, in 1/65536 */
 	uint32_t batch;                   /* turns of the next announcement */

@@ -21,6 +21,7 @@ enum {
 	LOST_MIN = 16,        /* fewer lost samples, within LOST_NS or of the latest uses, are chance */
 	REFETCH_TURNS = 1024, /* turns that are fetched again */
 	REFETCH_TURNS_MAX = 16384,
+	REFETCH_USES = 64, /* fewest uses between two refetches */
 	/* So many of the latest 8 or 16 uses: the kernel takes back what comes next. */
 	BURST_OF_8 = 6,
 	BURST_OF_16 = 8,
@@ -85,6 +86,7 @@ static void announce_again(struct prefetch *p, struct prefetch_stream *s)
 	s->announce_done = from;
 	prefetch_unlock(p);
 	s->fetch = s->announced = s->limit = from;
+	s->filled = false;
 	s->coming_end = 0;
 	s->batch = PREFETCH_ANNOUNCE_FIRST;
 	s->names_vain = s->names_stored ? 0 : s->names_vain + (s->names_vain < NAMES_VAIN_MAX);
@@ -193,6 +195,8 @@ static void count_lost(struct prefetch *p, uint32_t sample)
 	if (!worth_a_refetch(p))
 		return;
 	bool again = p->losses.refetch_ns && now - p->losses.refetch_ns < REFETCH_AGAIN_NS;
+	if (again && p->losses.refetch_uses < REFETCH_USES)
+		return; /* it takes some uses until the next turns are there */
 	if (again && p->losses.refetch_uses < p->losses.refetch_turns) {
 		p->losses.halved += p->losses.halved < HALVED_MAX;
 		p->losses.halved_ns = now;

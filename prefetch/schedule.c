@@ -191,7 +191,7 @@ static uint64_t late_turns(struct prefetch_stream *s)
 	return late;
 }
 
-/* Doubles a window that is filled by batches of workers who read side by side.  If the mount shares, the sink's
+/* Doubles a window that is filled by batches of workers who read side by side, or that a reader takes at once.  If the mount shares, the sink's
  * budget grows with it.  Returns false when there is no memory for it. */
 static bool widen(struct prefetch *p, struct prefetch_stream *s)
 {
@@ -420,6 +420,10 @@ static void share(struct prefetch *p, uint64_t sink_bytes)
 static bool settle(struct prefetch *p, struct prefetch_stream *s)
 {
 	give_up_laggards(p, s);
+	if (s->filled && s->high >= s->fetch) {
+		s->filled = false; /* the reader takes more at once than the window holds */
+		widen(p, s);
+	}
 	s->tl.reader = s->high;
 	show(s);
 	return false;
@@ -444,7 +448,9 @@ static bool count_here(struct prefetch *p, struct prefetch_stream *s)
 		return false;
 	const struct cache_timeline_epoch *ep = cache_timeline_epoch_of(&s->tl, place, &turn);
 	p->schedule.n_here++;
-	p->schedule.here_left = ep->turns - turn < p->schedule.here_left ? ep->turns - turn : p->schedule.here_left;
+	/* Between two epochs of it, those that are away may read next. */
+	uint64_t left = turn ? ep->turns - turn : 0;
+	p->schedule.here_left = left < p->schedule.here_left ? left : p->schedule.here_left;
 	return false;
 }
 
@@ -626,6 +632,7 @@ static void go_back(struct prefetch *p, struct prefetch_stream *s)
 			prefetch_tracking_gone(p, s, seq);
 	}
 	s->fetch = hole;
+	s->filled = false;
 	s->coming_end = 0;
 }
 
@@ -658,8 +665,10 @@ static bool fetch_one(struct prefetch *p, struct prefetch_stream *s)
 			continue;
 		if (cache_timeline_used(&s->tl, s->fetch))
 			continue;
-		if (s->ahead_bytes >= window_now(p, s) + s->lag_bytes)
+		if (s->ahead_bytes >= window_now(p, s) + s->lag_bytes) {
+			s->filled = !p->losses.halved;
 			return false;
+		}
 		/* Most small samples were fetched as neighbours.  Reading their records would take time while the
 		 * device may be idle. */
 		int rc = cache_ledger_has(p->ledger, sample) ? -EEXIST : prefetch_fetch(p, s, s->fetch, sample);

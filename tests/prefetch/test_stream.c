@@ -695,6 +695,47 @@ static void a_window_grows_with_the_workers_batches(void **state)
 	prefetch_free(t.p);
 }
 
+static uint64_t always_late(void *arg, uint32_t shard, uint64_t offset, uint32_t len)
+{
+	(void)arg;
+	(void)shard;
+	(void)offset;
+	(void)len;
+	return 20000000;
+}
+
+/* Two workers with four batches ask for more at once than the window holds, then compute for long. */
+static void bursts_larger_than_the_window_make_it_grow(void **state)
+{
+	enum { BURST = 300, BURSTS = 3 * N_FILES / BURST };
+	static const uint64_t shared[] = { 0, 24 << 20 }; /* what a mount that shares begins with */
+	static const uint64_t memories[] = { 128 << 20, 512 << 20 };
+	(void)state;
+	for (size_t i = 0; i < 2; i++) {
+		struct fake_sink sink;
+		struct trainer t = { 0 };
+		struct prefetch_hook hook = { .delay_ns = always_late };
+		sink_init(&sink);
+		start(&t, &sink,
+		        &(struct setup){ .memory = memories[i], .view = orders[0], .hook = &hook, .window = 16 << 20 });
+		settle(&t);
+		if (shared[i])
+			prefetch_share(t.p, shared[i]);
+		for (uint64_t burst = 0; burst < BURSTS; burst++) {
+			settle(&t);
+			uint64_t before = t.misses;
+			for (uint64_t k = burst * BURST; k < (burst + 1) * BURST; k++)
+				read_turn(&t, k / N_FILES, k % N_FILES);
+			if (burst >= BURSTS / 2)
+				assert_int_equal(t.misses - before, 0);
+		}
+		assert_int_equal(t.errors, 0);
+		check_sink(&sink);
+		stop(&t);
+		prefetch_free(t.p);
+	}
+}
+
 /* A training loader and a validation loader, one after the other: who does not read leaves the room to who does, and
  * has what
  * comes next for him when it is his turn. */
@@ -1420,6 +1461,7 @@ int main(void)
 		cmocka_unit_test(a_store_that_waits_for_a_reader_does_not_stop_him),
 		cmocka_unit_test(workers_out_of_step_do_not_matter),
 		cmocka_unit_test(a_window_grows_with_the_workers_batches),
+		cmocka_unit_test(bursts_larger_than_the_window_make_it_grow),
 		cmocka_unit_test(streams_that_take_turns_miss_nothing),
 		cmocka_unit_test(files_that_are_left_out_do_not_stop_the_window),
 		cmocka_unit_test(a_foreign_order_is_noticed_and_the_way_back_too),
