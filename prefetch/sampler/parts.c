@@ -1,15 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A list in contiguous parts, one a rank, read side by side; prefetch/sampler/recognise_private.h first.
+/* A list in contiguous parts, one a rank, read side by side; prefetch/sampler/parts.h first.
  * The ranks' positions are interleaved, as if they were dealt one by one.  So the other files need not know of parts.
  *
  *      list      0 1 2 3 4 | 5 6 7 8 9        two parts of five files
  *      position  0 2 4 6 8 | 1 3 5 7 9
  *
  * If the parts are not equally long, the files beyond the length of the shortest part come last. */
-#include <errno.h>
-#include <stdlib.h>
-
-#include "prefetch/sampler/recognise_private.h"
+#include "prefetch/sampler/parts.h"
 
 static uint32_t at_most(uint64_t value, uint32_t most)
 {
@@ -25,7 +22,10 @@ static uint32_t start_of(const struct parts *parts, uint32_t r)
 		return at_most((uint64_t)r * (whole + (rest > 0)), parts->n);
 	case PARTS_DOWN:
 		return r * whole;
+	case PARTS_SPREAD:
+		return (uint32_t)((uint64_t)parts->n * r / parts->world);
 	case PARTS_EVEN:
+	case PARTS_KINDS:
 		break;
 	}
 	return r * whole + (r < rest ? r : rest);
@@ -46,7 +46,9 @@ static uint32_t rank_of(const struct parts *parts, uint32_t index)
 
 uint32_t prefetch_parts_shortest(const struct parts *parts)
 {
-	return start_of(parts, parts->world) - start_of(parts, parts->world - 1);
+	/* PARTS_UP: the last part is the shortest; PARTS_SPREAD: the first one. */
+	return parts->kind == PARTS_SPREAD ? start_of(parts, 1)
+	                                   : start_of(parts, parts->world) - start_of(parts, parts->world - 1);
 }
 
 uint32_t prefetch_parts_start(const struct parts *parts, uint32_t rank)
@@ -63,28 +65,12 @@ bool prefetch_parts_position(const struct parts *parts, uint32_t index, uint64_t
 	return true;
 }
 
-int prefetch_parts_perm(const struct parts *parts, struct prefetch_perm **ret_perm)
-{
-	struct shard_mt19937 none = { .next = 0 };
-	return prefetch_perm_new(parts->n, &none, 0, ret_perm);
-}
-
-bool prefetch_parts_step(const struct parts *parts, struct prefetch_perm *perm, uint32_t max)
+uint64_t prefetch_parts_place(const struct parts *parts, uint32_t index)
 {
 	uint32_t shortest = prefetch_parts_shortest(parts);
-	uint32_t end = parts->n - perm->done < max ? parts->n : perm->done + max;
-	for (uint32_t index = perm->done; index < end; index++) {
-		uint64_t position;
-		/* Each part up to this one has `shortest` files that do not come last. */
-		if (!prefetch_parts_position(parts, index, &position))
-			position = (uint64_t)shortest * parts->world + index -
-			           ((uint64_t)rank_of(parts, index) + 1) * shortest;
-		perm->at[position] = index;
-		perm->inverse[index] = (uint32_t)position;
-	}
-	perm->done = end;
-	if (end < parts->n)
-		return true;
-	prefetch_perm_made(perm);
-	return false;
+	uint64_t position;
+	/* Each part up to this one has `shortest` files that do not come last. */
+	if (!prefetch_parts_position(parts, index, &position))
+		position = (uint64_t)shortest * parts->world + index - ((uint64_t)rank_of(parts, index) + 1) * shortest;
+	return position;
 }

@@ -35,6 +35,8 @@ int prefetch_recognise_new(const struct prefetch_recognise_options *options, str
 	r->n_files = shard_index_info(options->index)->n_files;
 	if (r->options.seed_max == 0)
 		r->options.seed_max = PREFETCH_SEED_MAX_DEFAULT;
+	if (r->options.shuffle_max == 0)
+		r->options.shuffle_max = r->options.seed_max;
 	if (r->options.popular_words == 0)
 		r->options.popular_words = PREFETCH_POPULAR_WORDS_DEFAULT;
 	if (options->own) {
@@ -473,7 +475,10 @@ int prefetch_recognise_get(const struct prefetch_recognise *r, unsigned i, struc
 		.world = t->part.world,
 		.first = t->part.first,
 		.ranks = t->part.ranks,
-		.parts = t->source.sampler == PREFETCH_SAMPLER_SORTED ? t->source.seed : 0,
+		.before = t->source.before,
+		.goes_on = t->source.goes_on,
+		.in_place = t->source.in_place,
+		.parts = t->source.sampler == PREFETCH_SAMPLER_SORTED ? (uint32_t)t->source.seed : t->source.deal,
 		.pace = t->pace,
 		.pace_sure = t->pace_sure,
 		.epoch = t->epoch,

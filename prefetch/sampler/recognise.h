@@ -3,8 +3,8 @@
  *
  * The caller feeds it the files that a trainer opens, in the order seen.  Opens that no known sampler explains go
  * into a ring of the first few hundred.  From time to time a search compares the ring with hypotheses: ddpfs's own
- * orders, sorted lists, and torch's DistributedSampler and RandomSampler over each list that the files may come from
- * (prefetch/sampler/list.h).  A hypothesis that explains the ring by more than chance (prefetch/sampler/fit.h has the
+ * orders, sorted lists, torch's DistributedSampler and RandomSampler, and numpy's, Python's and DALI's shuffles, over
+ * each list that the files may come from (prefetch/sampler/list.h).  A hypothesis that explains the ring by more than chance (prefetch/sampler/fit.h has the
  * bound) becomes a *track*.  Opens that a track explains do not enter the ring.  So a validation loader or a second
  * job is found beside the first one.
  *
@@ -23,6 +23,8 @@
  *                           search looks for the new state ahead of the old one, and assumes a step again once seen
  *   a generator of its own  goes on from where the permutation left it, known to the word, unless something else
  *                           draws from it
+ *   numpy, Python           the shuffle of seed + epoch + 1; else the same generator goes on, or each epoch shuffles the
+ *                           order that the one before has left.  The search finds out, and assumes it again once seen
  *   RandomSampler unseeded  unknown.  The current epoch is found among 2^32 seeds if the caller spends threads on it
  *                           (prefetch/sampler/seed_scan.h)
  *
@@ -50,8 +52,9 @@ enum {
 	PREFETCH_GIVEN_MAX = 4,
 	PREFETCH_SEED_MAX_DEFAULT = 1000000,
 	PREFETCH_POPULAR_WORDS_DEFAULT = 1 << 15,
-	/* Defaults for the search's budget: all likely seeds twice at once, then a twentieth of a processor. */
-	PREFETCH_SEARCH_BURST_NS = 120000000,
+	/* Defaults for the search's budget: the likely seeds, and seeds below 10,000 of each library, at once; then a
+	 * twentieth of a processor. */
+	PREFETCH_SEARCH_BURST_NS = 800000000,
 	PREFETCH_SEARCH_PERMILLE = 50,
 };
 
@@ -73,8 +76,9 @@ struct prefetch_recognise_options {
 	const struct prefetch_own_order *own;    /* ddpfs's own order, or NULL; copied */
 	/* Epochs of `own` to try: the first own_epochs, and then as many from own_first on. */
 	uint64_t own_epochs, own_first;
-	bool own_last;     /* try `own` after sorted lists, because it may be one of them */
-	uint32_t seed_max; /* the largest seed + epoch to try; 0 = PREFETCH_SEED_MAX_DEFAULT */
+	bool own_last;        /* try `own` after sorted lists, because it may be one of them */
+	uint32_t seed_max;    /* the largest seed + epoch to try; 0 = PREFETCH_SEED_MAX_DEFAULT */
+	uint32_t shuffle_max; /* the same for other libraries than torch; 0 = as seed_max */
 	/* RandomSampler: how many words of the default generator to try behind well-known manual seeds, because
 	 * models may draw their weights first; 0 = PREFETCH_POPULAR_WORDS_DEFAULT, 1 = none. */
 	uint32_t popular_words;
@@ -143,6 +147,13 @@ enum prefetch_sampler {
 	PREFETCH_SAMPLER_GENERATOR,   /* RandomSampler with a generator of its own, seeded with `seed` */
 	PREFETCH_SAMPLER_RANDOM,      /* RandomSampler after torch.manual_seed(seed) */
 	PREFETCH_SAMPLER_UNSEEDED,    /* RandomSampler that drew `seed` for this epoch from an unknown generator */
+	/* Other libraries' shuffles, seeded with `seed` (prefetch/sampler/shuffle.h) */
+	PREFETCH_SAMPLER_NUMPY,         /* RandomState, or numpy.random.seed() */
+	PREFETCH_SAMPLER_NUMPY_RNG,     /* default_rng; Hugging Face datasets */
+	PREFETCH_SAMPLER_PYTHON,        /* random.shuffle */
+	PREFETCH_SAMPLER_PYTHON_SAMPLE, /* random.sample of the whole list */
+	PREFETCH_SAMPLER_DALI,          /* readers.file(random_shuffle=True) */
+	PREFETCH_SAMPLER_DALI_EPOCH,    /* readers.file(shuffle_after_epoch=True) */
 };
 
 /* A track as it is now. */
@@ -150,10 +161,12 @@ struct prefetch_recognised {
 	uint32_t id;         /* of the track; never used again */
 	uint32_t generation; /* changes when sequences that were returned before are wrong */
 	enum prefetch_sampler sampler;
-	uint64_t seed;                /* seed + epoch for DISTRIBUTED, the epoch for OWN, the manual seed for RANDOM */
+	uint64_t seed;                /* seed + epoch, the epoch for OWN, the manual seed for RANDOM */
+	uint32_t before;              /* other libraries' shuffles: how many came before, if `goes_on` or `in_place` */
+	bool goes_on, in_place;       /* the same: struct prefetch_shuffle */
 	uint64_t word;                /* RANDOM: the word of the default generator that seeded the permutation */
 	uint32_t world, first, ranks; /* as in prefetch/sampler/sequence.h */
-	uint32_t parts;               /* SORTED: contiguous parts of the list, one a rank; else 0 */
+	uint32_t parts;               /* contiguous parts of the list or of its permutation, one a rank; else 0 */
 	struct prefetch_pace pace;
 	bool pace_sure;    /* two checks in a row, with opens between, gave this pace */
 	uint64_t epoch;    /* 0 = the one in which it was recognised */
@@ -174,8 +187,8 @@ struct prefetch_recognised {
 /* A track in a few bytes, for a process that goes on after this one.  It lacks the permutations and which turns were
  * opened. */
 struct prefetch_saved_track {
-	uint32_t sampler, seed;
-	uint64_t skip, name, word, step;
+	uint32_t sampler, before, goes_on, in_place, deal, deal_kind;
+	uint64_t seed, skip, name, word, step;
 	uint32_t learned, repeated;
 	uint32_t dir, sort, filter; /* the list; dir SHARD_NONE: ddpfs's own order */
 	uint32_t world, first, ranks, stride, workers, batch;

@@ -10,8 +10,10 @@
 #include <semaphore.h>
 #include <stdatomic.h>
 
+#include "prefetch/sampler/parts.h"
 #include "prefetch/sampler/recognise.h"
 #include "prefetch/sampler/torch.h"
+#include "prefetch/sampler/trace.h"
 #include "prefetch/sampler/seed_scan.h"
 #include "shard/base/bits.h"
 #include "shard/base/clock.h"
@@ -39,24 +41,25 @@ enum {
 /* Where a permutation comes from. */
 struct source {
 	enum prefetch_sampler sampler;
-	uint32_t seed; /* seeds the generator of the permutation; OWN: the epoch */
-	uint64_t skip; /* words drawn from that generator before */
+	uint64_t seed; /* seeds the generator of the permutation; OWN: the epoch; SORTED: the contiguous parts */
+	uint64_t skip; /* words drawn from that generator before; SORTED: the kind of the parts */
 	uint64_t name; /* the seed for messages; RANDOM: the manual seed */
 	uint64_t word; /* RANDOM: which word of the manual seed's generator is `seed` */
 	uint64_t step; /* add this for the next epoch: to seed, word or skip */
 	bool learned;  /* `step` was seen; else it is assumed */
+	/* The samplers of other libraries than torch: as in struct prefetch_shuffle. */
+	uint32_t before;
+	bool goes_on, in_place;
+	/* The permutation is dealt in so many contiguous parts, one a rank; 0: it is not. */
+	uint32_t deal;
+	enum parts_kind deal_kind;
 };
 
-/* A list in contiguous parts, one a rank (parts.c).  In a source, `seed` is the world and `skip` the kind. */
-enum parts_kind {
-	PARTS_UP,   /* n / world files each, rounded up; the last part has the rest */
-	PARTS_DOWN, /* rounded down; no rank reads the rest */
-	PARTS_EVEN, /* the first n % world have one file more */
-};
-struct parts {
-	uint32_t n, world; /* world <= n */
-	enum parts_kind kind;
-};
+/* Whether the sampler is another library's than torch: its permutation is named by struct prefetch_shuffle. */
+static inline bool prefetch_source_foreign(const struct source *source)
+{
+	return source->sampler > PREFETCH_SAMPLER_UNSEEDED;
+}
 
 /* track.c has how a track is followed. */
 struct track {
@@ -113,6 +116,7 @@ struct target {
 struct family {
 	enum prefetch_sampler sampler;
 	uint32_t from, to; /* seeds [from, to); `deep`: words */
+	bool traced;       /* by prefetch_trace_try(): another library's shuffle, or torch's in contiguous parts */
 	uint32_t skip;     /* words drawn before the permutation */
 	uint32_t draws;    /* RANDOM: how many seeds to try that are drawn after each manual seed */
 	uint32_t outputs;  /* that the filter checks; above PREFETCH_FILTER_WORDS: computed exactly, seed by seed */
@@ -120,7 +124,7 @@ struct family {
 	uint64_t manual;
 };
 
-enum { FAMILIES_MAX = 48 };
+enum { FAMILIES_MAX = 128 };
 
 /* Memory for prefetch_torch_prefix(). */
 struct workbench {
@@ -165,6 +169,7 @@ struct seeds {
 	struct shard_mt19937 exact_mt;
 	struct prefetch_torch_words words;
 	struct workbench bench;
+	struct prefetch_trace *traces[LISTS_MAX + 1]; /* of the targets, made when needed; NULL: none, or no memory */
 	struct match match;
 };
 
@@ -284,7 +289,7 @@ struct prefetch_recognise {
 	struct refused {
 		const struct prefetch_list *list;
 		enum prefetch_sampler sampler;
-		uint32_t seed;
+		uint64_t seed;
 		uint64_t opens; /* then; 0: an empty entry */
 	} refused[REFUSED_MAX]; /* the dropped tracks; a ring by `wrong` */
 };
@@ -348,6 +353,11 @@ bool prefetch_seeds_verify(struct workbench *bench, const struct target *targets
         const struct target *target, const struct source *source, const struct shard_mt19937 *mt,
         struct match *ret_match);
 
+/* The same for a shuffle that begins with the generator `rng`.  `trace` is set to the target's opened files.  Tries
+ * whether the permutation is read whole, by a rank's stride, or in contiguous parts; ret_match->source says so. */
+bool prefetch_seeds_verify_shuffle(struct prefetch_trace *trace, struct prefetch_rng *rng, const struct target *target,
+        const struct source *source, struct match *ret_match);
+
 /* ---- background.c ---- */
 
 /* Starts the thread if options.search_thread.  Returns 0; -EAGAIN: the system has no thread. */
@@ -402,24 +412,10 @@ int prefetch_lists_step(struct prefetch_recognise *r);
 /* Makes the lists by name alone of these directories, if the ring's names suggest such a reader.  Returns as above. */
 int prefetch_lists_by_name(struct prefetch_recognise *r);
 
-/* ---- parts.c ---- */
-
-/* Returns the files of the shortest part, which is the last one. */
-uint32_t prefetch_parts_shortest(const struct parts *parts);
-
-/* Returns the index of the first file of a rank's part. */
-uint32_t prefetch_parts_start(const struct parts *parts, uint32_t rank);
-
-/* Gets the position of an index.  Returns false: its part is longer than the shortest one, and it lies behind that. */
-bool prefetch_parts_position(const struct parts *parts, uint32_t index, uint64_t *ret_position);
-
-/* Makes a permutation that prefetch_parts_step has to complete.  Returns 0 or -ENOMEM. */
-int prefetch_parts_perm(const struct parts *parts, struct prefetch_perm **ret_perm);
-
-/* Works out the positions of the next `max` files at most.  Returns true while there are more. */
-bool prefetch_parts_step(const struct parts *parts, struct prefetch_perm *perm, uint32_t max);
-
 /* ---- track.c ---- */
+
+/* Returns the shuffle that makes the permutation of a source. */
+struct prefetch_shuffle prefetch_source_shuffle(const struct source *source);
 
 /* Makes a track, or lets an existing one go on with this source.  mt: where the permutation begins, or NULL: no
  * shuffle.  Returns 0; -ENOMEM; errors of a sequence. */

@@ -23,6 +23,11 @@ unsigned prefetch_recognise_save(
 		s->word = t->source.word;
 		s->step = t->source.step;
 		s->learned = t->source.learned;
+		s->before = t->source.before;
+		s->goes_on = t->source.goes_on;
+		s->in_place = t->source.in_place;
+		s->deal = t->source.deal;
+		s->deal_kind = t->source.deal_kind;
 		s->repeated = t->repeated;
 		s->dir = t->list ? prefetch_list_dir(t->list) : SHARD_NONE;
 		s->sort = sort;
@@ -85,11 +90,14 @@ static int list_of(struct prefetch_recognise *r, const struct prefetch_saved_tra
 static bool is_possible(const struct prefetch_recognise *r, const struct prefetch_saved_track *s)
 {
 	bool own = s->sampler == PREFETCH_SAMPLER_OWN, random = s->sampler == PREFETCH_SAMPLER_RANDOM;
-	return s->sampler <= PREFETCH_SAMPLER_UNSEEDED && own == (s->dir == SHARD_NONE) && (!own || r->options.own) &&
+	bool foreign = s->sampler > PREFETCH_SAMPLER_UNSEEDED;
+	return s->sampler <= PREFETCH_SAMPLER_DALI_EPOCH && own == (s->dir == SHARD_NONE) && (!own || r->options.own) &&
 	       s->world > 0 && s->world <= PREFETCH_FIT_WORLD_MAX && s->ranks > 0 && s->ranks <= s->world &&
 	       s->first <= s->world - s->ranks && s->stride > 0 && s->stride <= PREFETCH_FIT_WORLD_MAX &&
 	       s->high <= s->size && s->skip <= SAVED_WORDS_MAX && (!random || s->word <= SAVED_WORDS_MAX) &&
-	       s->step <= SAVED_WORDS_MAX && s->batch <= UINT16_MAX && s->workers <= UINT16_MAX;
+	       (foreign || (s->step <= SAVED_WORDS_MAX && s->seed <= UINT32_MAX)) && s->size > 0 &&
+	       s->size <= UINT32_MAX && s->before <= SAVED_WORDS_MAX / s->size && s->deal <= s->size &&
+	       s->deal_kind < PARTS_KINDS && s->batch <= UINT16_MAX && s->workers <= UINT16_MAX;
 }
 
 static int restore(struct prefetch_recognise *r, const struct prefetch_saved_track *s)
@@ -104,7 +112,7 @@ static int restore(struct prefetch_recognise *r, const struct prefetch_saved_tra
 	bool shuffled = s->sampler >= PREFETCH_SAMPLER_DISTRIBUTED;
 	bool parts = s->sampler == PREFETCH_SAMPLER_SORTED && s->seed > 1;
 	if (size != s->size || (shuffled && size >= SHARD_TORCH_INSIDE_OUT) ||
-	        (parts && (s->seed > size || s->skip > PARTS_EVEN)) ||
+	        (parts && (s->seed > size || s->skip >= PARTS_KINDS)) ||
 	        (s->sampler == PREFETCH_SAMPLER_GENERATOR && s->step < size - 1))
 		return -EINVAL;
 	struct source source = {
@@ -115,14 +123,20 @@ static int restore(struct prefetch_recognise *r, const struct prefetch_saved_tra
 		.word = s->word,
 		.step = s->step,
 		.learned = true,
+		.before = s->before,
+		.goes_on = s->goes_on != 0,
+		.in_place = s->in_place != 0,
+		.deal = s->deal,
+		.deal_kind = (enum parts_kind)s->deal_kind,
 	};
 	struct prefetch_part part = { .world = s->world, .first = s->first, .ranks = s->ranks, .stride = s->stride };
 	struct prefetch_fit fit = { .world = s->world, .first = s->first, .ranks = s->ranks, .high = s->high };
 	struct shard_mt19937 mt;
-	if (shuffled)
-		prefetch_torch_seek(&mt, s->seed, s->skip);
+	bool torch = shuffled && !prefetch_source_foreign(&source);
+	if (torch)
+		prefetch_torch_seek(&mt, (uint32_t)s->seed, s->skip);
 	unsigned before = r->n_tracks;
-	rc = prefetch_track_new(r, &source, list, shuffled ? &mt : NULL, &fit, &part);
+	rc = prefetch_track_new(r, &source, list, torch ? &mt : NULL, &fit, &part);
 	if (rc == 0 && r->n_tracks > before) {
 		r->tracks[before]->source.learned = s->learned;
 		prefetch_track_resume(r->tracks[before], s);

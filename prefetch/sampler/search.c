@@ -98,7 +98,7 @@ int prefetch_search_accept(struct prefetch_recognise *r, const struct match *mat
 	struct prefetch_part part;
 	uint64_t inside[RING];
 	uint32_t n_inside = 0;
-	bool shuffled = match->source.sampler >= PREFETCH_SAMPLER_DISTRIBUTED;
+	bool torch = match->source.sampler >= PREFETCH_SAMPLER_DISTRIBUTED && !prefetch_source_foreign(&match->source);
 	prefetch_search_end(r);
 	r->unexplained = 0;
 	prefetch_unseeded_found(r, match->list);
@@ -112,7 +112,7 @@ int prefetch_search_accept(struct prefetch_recognise *r, const struct match *mat
 		part.world = part.stride = match->fit.world;
 		part.first = match->fit.first;
 	}
-	const struct shard_mt19937 *mt = shuffled ? &match->mt : NULL;
+	const struct shard_mt19937 *mt = torch ? &match->mt : NULL;
 	return prefetch_track_new(r, &match->source, match->list, mt, &match->fit, &part);
 }
 
@@ -326,7 +326,7 @@ static void try_parts(struct prefetch_recognise *r, const struct target *target,
 	struct search *s = &r->search;
 	uint64_t positions[RING];
 	uint32_t n;
-	for (unsigned kind = PARTS_UP; kind <= PARTS_EVEN; kind++) {
+	for (unsigned kind = PARTS_UP; kind < PARTS_KINDS; kind++) {
 		struct parts parts = { .n = target->n, .world = world, .kind = kind };
 		struct prefetch_fit fit;
 		if (prefetch_parts_shortest(&parts) < PARTS_FILES_MIN || (kind != PARTS_UP && target->n % world == 0) ||
@@ -438,7 +438,7 @@ static int try_generators(struct prefetch_recognise *r, unsigned i)
 	const uint32_t n = target->n;
 	const uint64_t gaps[] = { 0, 2, n - 1, (uint64_t)n + 1 };
 	for (unsigned g = 0; g < 4; g++) {
-		struct shard_mt19937 mt = track->perm->mt;
+		struct shard_mt19937 mt = track->perm->rng.mt;
 		struct source source = track->source;
 		for (uint64_t w = 0; w < gaps[g]; w++)
 			shard_mt19937_next32(&mt);
@@ -453,6 +453,83 @@ static int try_generators(struct prefetch_recognise *r, unsigned i)
 		return rc < 0 ? rc : 1;
 	}
 	return 0;
+}
+
+/* Which ways a trainer's next shuffle may follow from its last one. */
+static const struct successor {
+	bool goes_on, in_place;
+	uint64_t step; /* of the seed */
+} successors[] = {
+	{ .goes_on = true },
+	{ .goes_on = true, .in_place = true },
+	{ .in_place = true },
+	{ .in_place = true, .step = 1 },
+};
+enum { SUCCESSORS = sizeof(successors) / sizeof(successors[0]) };
+
+/* Gets where the last shuffle has put the target's files. */
+static void last_cells(const struct track *t, const struct target *target, uint32_t cells[RING])
+{
+	const struct prefetch_perm *perm = t->perm;
+	if (perm->deal.world <= 1) {
+		for (uint32_t i = 0; i < target->n_seen; i++)
+			cells[i] = perm->inverse[target->indices[i]];
+		return;
+	}
+	for (uint32_t q = 0; q < perm->n; q++) {
+		uint32_t slot = prefetch_target_slot(target, prefetch_perm_undealt(perm, q));
+		if (target->slots[slot] != 0)
+			cells[target->numbers[slot]] = q;
+	}
+}
+
+/* Tries one successor of a track whose shuffle is another library's. */
+static int try_successor(struct prefetch_recognise *r, const struct track *t, const struct successor *successor)
+{
+	struct search *s = &r->search;
+	const struct target *target = NULL;
+	struct prefetch_trace *trace;
+	struct source source = t->source;
+	struct prefetch_rng rng;
+	uint32_t cells[RING];
+	for (uint32_t k = 0; k < s->n_targets; k++)
+		target = s->targets[k].list == t->list ? &s->targets[k] : target;
+	/* A generator that goes on from the last epoch is known only if that epoch went on, too, or was the first. */
+	bool known = !successor->goes_on || t->source.goes_on || t->epoch == 0 || t->source.step == 0;
+	if (!target || !t->now || !known)
+		return 0;
+	int rc = prefetch_trace_new(target->n, &trace);
+	if (rc < 0)
+		return rc;
+	source.goes_on = successor->goes_on;
+	source.in_place = successor->in_place;
+	source.before++;
+	source.learned = true;
+	source.step = successor->step;
+	source.seed += successor->goes_on ? 0 : source.step;
+	source.name = source.seed;
+	if (source.goes_on)
+		rng = t->perm->rng;
+	else
+		prefetch_rng_seed(&rng, prefetch_source_shuffle(&source).kind, source.seed);
+	if (source.in_place)
+		last_cells(t, target, cells);
+	prefetch_trace_set(trace, target->n, source.in_place ? cells : target->indices, target->n_seen);
+	bool fits = prefetch_seeds_verify_shuffle(trace, &rng, target, &source, &s->match);
+	prefetch_trace_free(trace);
+	if (!fits)
+		return 0;
+	rc = prefetch_search_accept(r, &s->match);
+	return rc < 0 ? rc : 1;
+}
+
+/* Tries how the next of the tracks' shuffles may follow. */
+static int try_next(struct prefetch_recognise *r, uint64_t i)
+{
+	const struct track *t = r->tracks[i / SUCCESSORS];
+	if (prefetch_source_foreign(&t->source))
+		return try_successor(r, t, &successors[i % SUCCESSORS]);
+	return i % SUCCESSORS == 0 ? try_generators(r, (unsigned)(i / SUCCESSORS)) : 0;
 }
 
 int prefetch_search_begin(struct prefetch_recognise *r)
@@ -608,8 +685,8 @@ static int look(struct prefetch_recognise *r)
 		next_phase(s);
 		return 0;
 	case SEARCH_GENERATORS:
-		if (s->at < r->n_tracks)
-			return try_generators(r, (unsigned)s->at++);
+		if (s->at < (uint64_t)r->n_tracks * SUCCESSORS)
+			return try_next(r, s->at++);
 		return end_look(r);
 	}
 	return 0;

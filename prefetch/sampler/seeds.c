@@ -7,6 +7,7 @@
  * (prefetch/sampler/fit.h).  The third is the bound on the score. */
 #include <assert.h>
 #include <errno.h>
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -25,13 +26,24 @@ enum {
 	FAR_SURPRISE = 9,     /* nats: one wrong seed in 8,000 */
 	FEW_FILES = 4096,     /* of a short list: its permutations are computed whole, for FEW_SEEDS seeds */
 	FEW_SEEDS = 1000,
-	FEW_OPENS = 48,  /* that a rank of it makes at least */
-	FEW_RING = 128,  /* opens: with more of them the filter finds it, too */
-	WORLD_LEAST = 8, /* worlds up to this one are tried, however few files the list has */
-	ALL_SEEDS = 8,   /* nats for 2^32 permutations instead of 2.2e6 */
+	FEW_OPENS = 48,      /* that a rank of it makes at least */
+	FEW_RING = 128,      /* opens: with more of them the filter finds it, too */
+	WORLD_LEAST = 8,     /* worlds up to this one are tried, however few files the list has */
+	ALL_SEEDS = 8,       /* nats for 2^32 permutations instead of 2.2e6 */
+	MORE_SHUFFLES = 2,   /* nats for four more libraries */
+	MORE_PARTS = 6,      /* nats for all numbers and kinds of contiguous parts */
+	DEAL_NATS = 4,       /* for each factor of e in their number */
+	DEAL_MAX = 64,       /* ranks with contiguous parts of a permutation */
+	SHUFFLE_FIRST = 64,  /* seeds of other libraries that are tried at each look */
+	SHUFFLE_NEAR = 1024, /* that are tried at a look at FIRST_OPENS or more */
+	SHUFFLE_OPENS = 96,
+	SHUFFLE_EPOCHS = 50, /* tried behind each popular seed */
+	FRONT_NATS = 9,      /* of a permutation's beginning, before the parts are looked at */
+	TRACE_STEP = 4,      /* of a trace's steps, for one output of a filter */
 };
 
 static const uint64_t DEFAULT_SEED = 67280421310721;
+enum { DALI_SEED = 524287, DALI_EPOCHS = 8 /* so many first epochs are tried */ };
 
 int prefetch_workbench_init(struct workbench *bench)
 {
@@ -55,6 +67,8 @@ int prefetch_seeds_init(struct seeds *seeds)
 
 void prefetch_seeds_done(struct seeds *seeds)
 {
+	for (unsigned i = 0; i <= LISTS_MAX; i++)
+		prefetch_trace_free(seeds->traces[i]);
 	free(seeds->targets);
 	prefetch_workbench_done(&seeds->bench);
 }
@@ -170,6 +184,67 @@ static void plan_popular(const struct prefetch_recognise *r, struct seeds *s)
 		                      .outputs = NEAR_OUTPUTS });
 }
 
+/* Other libraries' shuffles, and torch's in contiguous parts, which the filter does not see. */
+static const enum prefetch_sampler shuffles[] = { PREFETCH_SAMPLER_NUMPY, PREFETCH_SAMPLER_PYTHON,
+	PREFETCH_SAMPLER_NUMPY_RNG, PREFETCH_SAMPLER_DISTRIBUTED };
+enum { SHUFFLES = sizeof(shuffles) / sizeof(shuffles[0]) };
+
+static void add_shuffles(struct seeds *s, uint32_t from, uint32_t to)
+{
+	for (unsigned i = 0; i < SHUFFLES; i++)
+		add_family(s, (struct family){ .sampler = shuffles[i], .from = from, .to = to, .traced = true });
+}
+
+/* Only at the beginning of an epoch do the opens lie together. */
+static void plan_shuffles(const struct prefetch_recognise *r, struct seeds *s)
+{
+	bool near = r->search.n_ring >= SHUFFLE_OPENS;
+	uint32_t end = near ? SHUFFLE_NEAR : SHUFFLE_FIRST, epochs = near ? SHUFFLE_EPOCHS : 2;
+	if (r->rolling)
+		return;
+	add_shuffles(s, 0, end <= r->options.shuffle_max ? end : r->options.shuffle_max + 1);
+	for (unsigned i = 0; i < POPULAR; i++) {
+		if (popular[i] >= end && popular[i] <= r->options.shuffle_max)
+			add_shuffles(s, popular[i], popular[i] + epochs);
+	}
+}
+
+static void plan_dali(const struct prefetch_recognise *r, struct seeds *s)
+{
+	if (r->rolling)
+		return;
+	add_family(s, (struct family){ .sampler = PREFETCH_SAMPLER_DALI, .to = 1, .traced = true });
+	add_family(
+	        s, (struct family){
+	                   .sampler = PREFETCH_SAMPLER_DALI_EPOCH, .from = 1, .to = DALI_EPOCHS + 1, .traced = true });
+}
+
+static void plan_near_shuffles(const struct prefetch_recognise *r, struct seeds *s)
+{
+	for (unsigned i = 0; i < r->n_tracks; i++) {
+		const struct source *source = &r->tracks[i]->source;
+		if (prefetch_source_foreign(source) && source->sampler < PREFETCH_SAMPLER_DALI &&
+		        source->seed >= SHUFFLE_FIRST && source->seed < UINT32_MAX / 2)
+			add_family(s, (struct family){ .sampler = source->sampler,
+			                      .from = (uint32_t)source->seed - 16,
+			                      .to = (uint32_t)source->seed + 64,
+			                      .traced = true });
+	}
+}
+
+static void plan_more_shuffles(const struct prefetch_recognise *r, struct seeds *s)
+{
+	uint32_t end = r->options.shuffle_max < LIKELY_SEEDS ? r->options.shuffle_max + 1 : LIKELY_SEEDS;
+	if (!r->rolling)
+		add_shuffles(s, SHUFFLE_NEAR, end);
+}
+
+static void plan_all_shuffles(const struct prefetch_recognise *r, struct seeds *s)
+{
+	if (!r->rolling)
+		add_shuffles(s, LIKELY_SEEDS, r->options.shuffle_max + 1);
+}
+
 /* Every family of hypotheses with seeds, in the order in which they are tried. */
 static const struct {
 	enum seeds_cost cost;
@@ -180,9 +255,14 @@ static const struct {
 	{ SEEDS_LIKELY, plan_generators },
 	{ SEEDS_LIKELY, plan_random },
 	{ SEEDS_LIKELY, plan_few },
+	{ SEEDS_LIKELY, plan_near_shuffles },
+	{ SEEDS_LIKELY, plan_shuffles },
+	{ SEEDS_LIKELY, plan_dali },
+	{ SEEDS_FAR, plan_more_shuffles },
 	{ SEEDS_FAR, plan_all },
 	{ SEEDS_FAR, plan_worlds },
 	{ SEEDS_FAR, plan_popular },
+	{ SEEDS_FAR, plan_all_shuffles },
 };
 
 /* The last run was given up at `place`.  Begins there; what was tried then comes last. */
@@ -245,20 +325,13 @@ struct seeds_place prefetch_seeds_place(const struct seeds *s)
 
 /* ---- exactly ---- */
 
-/* Fits the prefix on the bench to the target's files.  False: it does not explain them. */
-static bool fit_prefix(
-        const struct workbench *bench, const struct target *target, uint32_t outputs, struct match *ret_match)
+/* Fits the positions of the target's files that lie below `outputs`.  False: they do not explain the opens. */
+static bool fit_where(
+        const struct target *target, const uint64_t where[RING], uint32_t outputs, double sure, struct match *ret_match)
 {
-	uint64_t where[RING];
 	uint32_t n = 0;
-	memset(where, 0xff, sizeof(where));
-	for (uint32_t i = 0; i < outputs; i++) {
-		uint32_t slot = prefetch_target_slot(target, bench->perm[i]);
-		if (target->slots[slot] != 0)
-			where[target->numbers[slot]] = i;
-	}
 	for (uint32_t i = 0; i < target->n_seen; i++) {
-		if (where[i] != UINT64_MAX)
+		if (where[i] < outputs)
 			ret_match->positions[n++] = where[i];
 	}
 	const uint32_t few = WORLD_LEAST * FEW_OPENS;
@@ -277,7 +350,21 @@ static bool fit_prefix(
 	if (outputs > EXACT_OUTPUTS &&
 	        prefetch_fit_surprise(n, outputs, (double)target->n_seen / target->n) < FAR_SURPRISE)
 		return false;
-	return prefetch_fit(&input, &ret_match->fit) && ret_match->fit.score >= PREFETCH_FIT_SURE;
+	return prefetch_fit(&input, &ret_match->fit) && ret_match->fit.score >= sure;
+}
+
+/* Fits the prefix on the bench to the target's files.  False: it does not explain them. */
+static bool fit_prefix(
+        const struct workbench *bench, const struct target *target, uint32_t outputs, struct match *ret_match)
+{
+	uint64_t where[RING];
+	memset(where, 0xff, sizeof(where));
+	for (uint32_t i = 0; i < outputs; i++) {
+		uint32_t slot = prefetch_target_slot(target, bench->perm[i]);
+		if (target->slots[slot] != 0)
+			where[target->numbers[slot]] = i;
+	}
+	return fit_where(target, where, outputs, PREFETCH_FIT_SURE, ret_match);
 }
 
 static bool verify(struct workbench *bench, const struct target *targets, uint32_t n_targets,
@@ -311,6 +398,229 @@ bool prefetch_seeds_verify(struct workbench *bench, const struct target *targets
         struct match *ret_match)
 {
 	return verify(bench, targets, n_targets, target, source, mt, EXACT_OUTPUTS, ret_match);
+}
+
+/* ---- other libraries ---- */
+
+static int compare_where(const void *a, const void *b)
+{
+	const uint64_t *x = a, *y = b;
+	return (*x > *y) - (*x < *y);
+}
+
+/* Whether half, three quarters, or all of the positions lie at the beginning more densely than by chance. */
+static bool lie_in_front(const struct target *target, const uint64_t where[RING])
+{
+	uint64_t sorted[RING];
+	uint32_t n = target->n_seen;
+	memcpy(sorted, where, n * sizeof(*where));
+	qsort(sorted, n, sizeof(*sorted), compare_where);
+	for (uint32_t quarters = 2; quarters <= 4; quarters++) {
+		uint32_t a = n * quarters / 4;
+		if (prefetch_fit_surprise(a, (double)sorted[a - 1] + 1, (double)n / target->n) >= FRONT_NATS)
+			return true;
+	}
+	return false;
+}
+
+/* Interleaves positions as if the permutation was dealt in these parts.  False: most of them do not lie near the
+ * beginnings of parts. */
+static bool interleave(
+        const struct target *target, const uint64_t where[RING], const struct parts *parts, uint64_t ret_where[RING])
+{
+	uint32_t shortest = prefetch_parts_shortest(parts), near = 0;
+	uint32_t most = shortest / 4 < EXACT_OUTPUTS ? shortest / 4 : EXACT_OUTPUTS;
+	for (uint32_t i = 0; i < target->n_seen; i++) {
+		ret_where[i] = prefetch_parts_place(parts, (uint32_t)where[i]);
+		near += ret_where[i] / parts->world < most;
+	}
+	return near * 4 >= target->n_seen * 3;
+}
+
+/* Fits the positions to readers of these contiguous parts.  A reader who goes backwards seems to be near the beginning of
+ * some part, too, so the opens must follow one another. */
+static bool fit_deal(
+        const struct target *target, const uint64_t where[RING], const struct parts *parts, struct match *ret_match)
+{
+	uint64_t dealt[RING] = { 0 };
+	uint32_t outputs = target->n < EXACT_OUTPUTS ? target->n : EXACT_OUTPUTS;
+	struct prefetch_part part;
+	if (!interleave(target, where, parts, dealt) ||
+	        !fit_where(target, dealt, outputs, PREFETCH_FIT_SURE + MORE_PARTS, ret_match) ||
+	        ret_match->fit.hits * 4 < target->n_seen * 3 ||
+	        (ret_match->fit.world != 1 && ret_match->fit.world != parts->world) ||
+	        !prefetch_part(ret_match->positions, ret_match->n, &part))
+		return false;
+	ret_match->source.deal = parts->world;
+	ret_match->source.deal_kind = parts->kind;
+	return true;
+}
+
+/* Tries all contiguous parts.  The fewest that explain most opens best win. */
+static bool fit_parts(const struct target *target, const uint64_t where[RING], struct match *ret_match)
+{
+	double best = 0;
+	for (uint32_t world = 2; world <= DEAL_MAX && world * 2 * PREFETCH_FIT_HITS_MIN <= target->n; world++) {
+		for (unsigned kind = PARTS_UP; kind < PARTS_KINDS; kind++) {
+			struct parts parts = { .n = target->n, .world = world, .kind = kind };
+			struct match one;
+			if ((kind != PARTS_UP && target->n % world == 0) || !fit_deal(target, where, &parts, &one))
+				continue;
+			double score = one.fit.score - DEAL_NATS * log(world);
+			if (score <= best)
+				continue;
+			*ret_match = one;
+			best = score;
+		}
+	}
+	return best > 0;
+}
+
+/* Fits the positions to the reader of a whole permutation, of one rank's stride, or of contiguous parts. */
+static bool fit_shuffle(
+        const struct target *target, const uint64_t where[RING], const struct source *source, struct match *ret_match)
+{
+	struct match dealt = { 0 };
+	struct parts parts = { .n = target->n, .world = source->deal, .kind = source->deal_kind };
+	uint32_t outputs = target->n < EXACT_OUTPUTS ? target->n : EXACT_OUTPUTS;
+	bool known = source->learned; /* how a track's permutations are dealt */
+	bool whole = !(known && source->deal) && lie_in_front(target, where) &&
+	             fit_where(target, where, outputs, PREFETCH_FIT_SURE + MORE_SHUFFLES, ret_match);
+	bool deal = false;
+	if (!known)
+		deal = fit_parts(target, where, &dealt);
+	else if (source->deal)
+		deal = fit_deal(target, where, &parts, &dealt);
+	if (!whole && !deal)
+		return false;
+	deal = deal && (!whole || dealt.fit.score > ret_match->fit.score + MORE_PARTS);
+	if (deal)
+		*ret_match = dealt;
+	ret_match->list = target->list;
+	ret_match->source = *source;
+	ret_match->source.deal = deal ? dealt.source.deal : 0;
+	ret_match->source.deal_kind = deal ? dealt.source.deal_kind : PARTS_UP;
+	return true;
+}
+
+bool prefetch_seeds_verify_shuffle(struct prefetch_trace *trace, struct prefetch_rng *rng, const struct target *target,
+        const struct source *source, struct match *ret_match)
+{
+	uint64_t where[RING];
+	prefetch_trace_positions(trace, rng, prefetch_source_shuffle(source).kind, where);
+	if (!fit_shuffle(target, where, source, ret_match))
+		return false;
+	if (source->sampler == PREFETCH_SAMPLER_DISTRIBUTED)
+		prefetch_torch_seek(&ret_match->mt, (uint32_t)source->seed, 0);
+	return true;
+}
+
+/* Returns the trace of a target, or NULL if there is no memory. */
+static struct prefetch_trace *trace_of(struct seeds *s, uint32_t i)
+{
+	struct prefetch_trace **trace = &s->traces[i];
+	if (*trace && prefetch_trace_room(*trace) < s->targets[i].n) {
+		prefetch_trace_free(*trace);
+		*trace = NULL;
+	}
+	if (!*trace && prefetch_trace_new(s->targets[i].n, trace) < 0)
+		return NULL;
+	prefetch_trace_set(*trace, s->targets[i].n, s->targets[i].indices, s->targets[i].n_seen);
+	return *trace;
+}
+
+/* Compares a seed that passed with all targets of the same size, which share its permutation. */
+static bool verify_traced(struct seeds *s, uint32_t passed, const struct source *source)
+{
+	struct prefetch_shuffle shuffle = prefetch_source_shuffle(source);
+	struct prefetch_rng rng;
+	struct match match;
+	bool found = false;
+	for (uint32_t i = 0; i < s->n_targets; i++) {
+		if (s->targets[i].n != s->targets[passed].n || !s->traces[i])
+			continue;
+		prefetch_rng_seed(&rng, shuffle.kind, shuffle.seed);
+		if (!prefetch_seeds_verify_shuffle(s->traces[i], &rng, &s->targets[i], source, &match) ||
+		        (found && match.fit.score <= s->match.fit.score))
+			continue;
+		s->match = match;
+		found = true;
+	}
+	return found;
+}
+
+/* DALI's shuffles have a known seed.  With shuffle_after_epoch each epoch shuffles what the one before has left, or,
+ * with checkpoints, the list. */
+static bool try_dali(struct seeds *s, const struct family *family, uint64_t *steps)
+{
+	bool epochs = family->sampler == PREFETCH_SAMPLER_DALI_EPOCH;
+	for (uint32_t i = 0; i < s->n_targets; i++) {
+		const struct target *target = &s->targets[i];
+		struct source source = { .sampler = family->sampler, .seed = DALI_SEED, .name = DALI_SEED };
+		struct prefetch_rng rng;
+		uint64_t where[RING];
+		uint32_t cells[RING];
+		if (!s->traces[i])
+			continue;
+		s->tried++;
+		*steps += target->n * (s->at + 1);
+		if (epochs) {
+			source.step = UINT64_C(1) << 32;
+			source.seed = source.name = DALI_SEED + s->at * source.step;
+		}
+		if (verify_traced(s, i, &source))
+			return true;
+		for (uint64_t epoch = 1; epochs && epoch < s->at; epoch++) {
+			prefetch_rng_seed(&rng, PREFETCH_SHUFFLE_STD64, DALI_SEED + epoch * source.step);
+			prefetch_trace_positions(s->traces[i], &rng, PREFETCH_SHUFFLE_STD64, where);
+			for (uint32_t k = 0; k < target->n_seen; k++)
+				cells[k] = (uint32_t)where[k];
+			prefetch_trace_set(s->traces[i], target->n, cells, target->n_seen);
+		}
+		source.in_place = true;
+		source.before = epochs ? (uint32_t)s->at - 1 : 0;
+		prefetch_rng_seed(&rng, PREFETCH_SHUFFLE_STD64, source.seed);
+		bool found = epochs && prefetch_seeds_verify_shuffle(s->traces[i], &rng, target, &source, &s->match);
+		trace_of(s, i);
+		if (found)
+			return true;
+	}
+	return false;
+}
+
+/* Tries one seed on all lists.  Python's sample of a whole list is its shuffle backwards. */
+static bool try_traced(struct seeds *s, const struct family *family, uint64_t *steps)
+{
+	struct source source = { .sampler = family->sampler, .seed = s->at, .name = s->at, .step = 1 };
+	enum prefetch_shuffle_kind kind = prefetch_source_shuffle(&source).kind;
+	if (family->sampler >= PREFETCH_SAMPLER_DALI)
+		return try_dali(s, family, steps);
+	for (uint32_t i = 0; i < s->n_targets; i++) {
+		s->tried++;
+		if (!s->traces[i] || !prefetch_trace_try(s->traces[i], kind, s->at, steps))
+			continue;
+		*steps += s->targets[i].n;
+		if (verify_traced(s, i, &source))
+			return true;
+		if (family->sampler != PREFETCH_SAMPLER_PYTHON)
+			continue;
+		source.sampler = PREFETCH_SAMPLER_PYTHON_SAMPLE;
+		if (verify_traced(s, i, &source))
+			return true;
+		source.sampler = PREFETCH_SAMPLER_PYTHON;
+	}
+	return false;
+}
+
+static bool step_traced(struct seeds *s, const struct family *family)
+{
+	uint64_t steps = 0;
+	bool found = false;
+	while (!found && steps < SLICE_WORK * TRACE_STEP && s->at < family->to) {
+		found = try_traced(s, family, &steps);
+		s->at += !found;
+	}
+	return found;
 }
 
 /* ---- many side by side ---- */
@@ -439,11 +749,23 @@ static void begin_family(struct seeds *s)
 {
 	const struct family *family = &s->families[s->family];
 	s->at = family->from;
-	for (uint32_t i = 0; i < s->n_targets; i++) {
+	for (uint32_t i = 0; family->traced && i < s->n_targets; i++)
+		trace_of(s, i);
+	for (uint32_t i = 0; !family->traced && i < s->n_targets; i++) {
 		struct target *target = &s->targets[i];
 		uint32_t outputs = family->outputs < target->filter.outputs ? family->outputs : target->filter.outputs;
 		target->threshold = prefetch_torch_threshold(&target->filter, outputs);
 	}
+}
+
+static enum seeds_result next_family(struct seeds *s)
+{
+	if (s->at < s->families[s->family].to)
+		return SEEDS_MORE;
+	if (++s->family == s->n_families)
+		return SEEDS_NONE;
+	s->at = s->families[s->family].from;
+	return SEEDS_MORE;
 }
 
 enum seeds_result prefetch_seeds_step(struct seeds *s)
@@ -454,6 +776,8 @@ enum seeds_result prefetch_seeds_step(struct seeds *s)
 	bool far = family->outputs > PREFETCH_FILTER_WORDS, found;
 	if (s->at == family->from)
 		begin_family(s);
+	if (family->traced)
+		return step_traced(s, family) ? SEEDS_FOUND : next_family(s);
 	/* A slice is SLICE_WORK outputs, over all lists and seeds, in every family. */
 	uint64_t budget = SLICE_WORK / ((uint64_t)s->n_targets * (far ? 1 : PREFETCH_LANES * family->outputs));
 	if (family->draws > 0)
@@ -461,12 +785,5 @@ enum seeds_result prefetch_seeds_step(struct seeds *s)
 	do {
 		found = far ? step_far(s, family) : step_lanes(s, family);
 	} while (!found && !far && budget-- > 1 && s->at < family->to);
-	if (found)
-		return SEEDS_FOUND;
-	if (s->at >= family->to) {
-		if (++s->family == s->n_families)
-			return SEEDS_NONE;
-		s->at = s->families[s->family].from;
-	}
-	return SEEDS_MORE;
+	return found ? SEEDS_FOUND : next_family(s);
 }

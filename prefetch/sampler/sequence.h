@@ -16,7 +16,7 @@
 #include <stdint.h>
 
 #include "prefetch/sampler/list.h"
-#include "prefetch/sampler/torch.h"
+#include "prefetch/sampler/perm.h"
 
 struct prefetch_sequence; /* opaque */
 

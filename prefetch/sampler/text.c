@@ -5,6 +5,25 @@
 
 #include "prefetch/sampler/recognise.h"
 
+static int say_foreign(const struct prefetch_recognised *t, char *buf, size_t size)
+{
+	static const char *const names[] = {
+		[PREFETCH_SAMPLER_NUMPY] = "numpy shuffle",
+		[PREFETCH_SAMPLER_NUMPY_RNG] = "numpy default_rng shuffle",
+		[PREFETCH_SAMPLER_PYTHON] = "Python random.shuffle",
+		[PREFETCH_SAMPLER_PYTHON_SAMPLE] = "Python random.sample",
+	};
+	const char *in_place = t->in_place ? ", in place" : "";
+	if (t->sampler == PREFETCH_SAMPLER_DALI)
+		return snprintf(buf, size, "DALI random_shuffle");
+	if (t->sampler == PREFETCH_SAMPLER_DALI_EPOCH)
+		return snprintf(buf, size, "DALI shuffle_after_epoch, epoch %" PRIu64, t->seed >> 32);
+	if (t->goes_on)
+		return snprintf(buf, size, "%s number %u of seed %" PRIu64 "%s", names[t->sampler], t->before + 1,
+		        t->seed, in_place);
+	return snprintf(buf, size, "%s, seed+epoch %" PRIu64 "%s", names[t->sampler], t->seed, in_place);
+}
+
 static int say_sampler(const struct prefetch_recognised *t, char *buf, size_t size)
 {
 	switch (t->sampler) {
@@ -22,6 +41,13 @@ static int say_sampler(const struct prefetch_recognised *t, char *buf, size_t si
 		return snprintf(buf, size, "torch RandomSampler after manual_seed(%" PRIu64 ")", t->seed);
 	case PREFETCH_SAMPLER_UNSEEDED:
 		return snprintf(buf, size, "torch RandomSampler without a seed (this epoch's is %" PRIu64 ")", t->seed);
+	case PREFETCH_SAMPLER_NUMPY:
+	case PREFETCH_SAMPLER_NUMPY_RNG:
+	case PREFETCH_SAMPLER_PYTHON:
+	case PREFETCH_SAMPLER_PYTHON_SAMPLE:
+	case PREFETCH_SAMPLER_DALI:
+	case PREFETCH_SAMPLER_DALI_EPOCH:
+		return say_foreign(t, buf, size);
 	}
 	return 0;
 }
@@ -34,8 +60,9 @@ static int say_ranks(const struct prefetch_recognised *t, char *buf, size_t size
 	/* If whole batches are dealt to the ranks, the "ranks" of the part are the turns of a batch. */
 	if (t->ranks > 1 && t->pace.stride == 1 && batch > 0 && t->ranks % batch == 0)
 		return snprintf(buf, size, ", rank %u of %u by batches", t->first / t->ranks, t->world / t->ranks);
+	const char *parts = t->parts > 1 && t->sampler != PREFETCH_SAMPLER_SORTED ? " in contiguous parts" : "";
 	if (t->ranks == 1)
-		return snprintf(buf, size, ", rank %u of %u", t->first, t->world);
+		return snprintf(buf, size, ", rank %u of %u%s", t->first, t->world, parts);
 	return snprintf(buf, size, ", ranks %u-%u of %u", t->first, t->first + t->ranks - 1, t->world);
 }
 

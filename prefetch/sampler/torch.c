@@ -3,10 +3,7 @@
 #include "prefetch/sampler/torch.h"
 
 #include <assert.h>
-#include <errno.h>
 #include <math.h>
-#include <stdatomic.h>
-#include <stdlib.h>
 #include <string.h>
 
 enum { MT_SHIFT = 397 };
@@ -132,88 +129,4 @@ void prefetch_torch_prefix(struct shard_mt19937 mt, uint32_t n, uint32_t k, uint
 		table[slot] = ((uint64_t)j + 1) << 32 | kept;
 	}
 	memset(table, 0, (mask + 1) * sizeof(*table));
-}
-
-int prefetch_perm_new(uint32_t n, const struct shard_mt19937 *mt, uint64_t words, struct prefetch_perm **ret_perm)
-{
-	struct prefetch_perm *perm = calloc(1, sizeof(*perm));
-	if (!perm)
-		return -ENOMEM;
-	atomic_init(&perm->refs, 1);
-	perm->n = n;
-	perm->mt = *mt;
-	perm->discard = words;
-	perm->at = malloc((size_t)n * sizeof(*perm->at));
-	perm->inverse = malloc((size_t)n * sizeof(*perm->inverse));
-	if (!perm->at || !perm->inverse) {
-		prefetch_perm_put(perm);
-		return -ENOMEM;
-	}
-	*ret_perm = perm;
-	return 0;
-}
-
-static void shuffle(struct prefetch_perm *perm, uint32_t end)
-{
-	for (uint32_t i = perm->done; i < end && i + 1 < perm->n; i++) {
-		uint32_t j = i + shard_mt19937_next32(&perm->mt) % (perm->n - i);
-		uint32_t kept = perm->at[i];
-		perm->at[i] = perm->at[j];
-		perm->at[j] = kept;
-	}
-}
-
-enum { PERM_MADE = 3 };
-
-void prefetch_perm_made(struct prefetch_perm *perm)
-{
-	perm->phase = PERM_MADE;
-	perm->done = 0;
-}
-
-bool prefetch_perm_step(struct prefetch_perm *perm, uint32_t max)
-{
-	if (perm->discard > 0) {
-		uint64_t words = perm->discard < max ? perm->discard : max;
-		discard(&perm->mt, words);
-		perm->discard -= words;
-		return true;
-	}
-	uint32_t end = perm->n - perm->done < max ? perm->n : perm->done + max;
-	switch (perm->phase) {
-	case 0:
-		for (uint32_t i = perm->done; i < end; i++)
-			perm->at[i] = i;
-		break;
-	case 1:
-		shuffle(perm, end);
-		break;
-	case 2:
-		for (uint32_t i = perm->done; i < end; i++)
-			perm->inverse[perm->at[i]] = i;
-		break;
-	default:
-		return false;
-	}
-	perm->done = end;
-	if (end == perm->n) {
-		perm->done = 0;
-		perm->phase++;
-	}
-	return perm->phase < PERM_MADE;
-}
-
-struct prefetch_perm *prefetch_perm_get(struct prefetch_perm *perm)
-{
-	atomic_fetch_add(&perm->refs, 1);
-	return perm;
-}
-
-void prefetch_perm_put(struct prefetch_perm *perm)
-{
-	if (!perm || atomic_fetch_sub(&perm->refs, 1) > 1)
-		return;
-	free(perm->at);
-	free(perm->inverse);
-	free(perm);
 }

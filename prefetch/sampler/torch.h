@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* torch's permutations: tries many seeds a microsecond, and makes whole permutations in slices.
+/* torch's permutations: tries many seeds a microsecond.
  *
  * A permutation is named by (seed, skip): torch.randperm(n, generator=g) after g.manual_seed(seed) and `skip` 32-bit
  * draws.  DistributedSampler's is (seed + epoch, 0).
@@ -9,7 +9,7 @@
  * output i is among the opened files needs the word, a division and one bit, but no array.  The few wrong answers only
  * make the filter less sharp, because the outputs of a seed that passes are computed exactly.
  *
- * Threads: any, one at a time for each object.  A complete permutation is immutable, and any thread may read it. */
+ * Threads: any, one at a time for each object. */
 #ifndef DDPFS_PREFETCH_SAMPLER_TORCH_H
 #define DDPFS_PREFETCH_SAMPLER_TORCH_H
 
@@ -62,30 +62,5 @@ void prefetch_torch_seek(struct shard_mt19937 *mt, uint32_t seed, uint64_t skip)
 /* Computes the first k outputs of a permutation of n exactly.  perm has room for k <= n, table for 2 * k rounded up
  * to a power of two (at least 16).  All entries of `table` are 0 before and after. */
 void prefetch_torch_prefix(struct shard_mt19937 mt, uint32_t n, uint32_t k, uint32_t *perm, uint64_t *table);
-
-/* A whole permutation and its inverse.  It takes 8 bytes an item. */
-struct prefetch_perm {
-	_Atomic unsigned refs;
-	uint32_t n;
-	uint32_t done;           /* items made in this phase */
-	unsigned phase;          /* 0 fills `at`, 1 shuffles it, 2 makes `inverse`, 3 is complete */
-	struct shard_mt19937 mt; /* once complete: the generator, n - 1 words later */
-	uint64_t discard;        /* words to draw before it begins */
-	uint32_t *at, *inverse;  /* n entries each */
-};
-
-/* Makes a permutation of n, with one reference, that prefetch_perm_step has to complete.  It begins at `mt` after
- * `discard` more words.  Returns 0 or -ENOMEM. */
-int prefetch_perm_new(uint32_t n, const struct shard_mt19937 *mt, uint64_t discard, struct prefetch_perm **ret_perm);
-
-/* Does the work of about `max` items.  Returns true while there is more to do. */
-bool prefetch_perm_step(struct prefetch_perm *perm, uint32_t max);
-
-/* Tells that the caller has filled in `at` and `inverse`, so the permutation is complete.  Until then `done` is the
- * caller's. */
-void prefetch_perm_made(struct prefetch_perm *perm);
-
-struct prefetch_perm *prefetch_perm_get(struct prefetch_perm *perm); /* another reference */
-void prefetch_perm_put(struct prefetch_perm *perm);                  /* NULL is fine */
 
 #endif

@@ -118,12 +118,64 @@ static uint64_t position_of(const struct track *t, uint64_t turn)
 
 static bool same(const struct source *a, const struct source *b)
 {
-	return a->sampler == b->sampler && a->seed == b->seed && a->skip == b->skip;
+	return a->sampler == b->sampler && a->seed == b->seed && a->skip == b->skip && a->before == b->before &&
+	       a->goes_on == b->goes_on && a->in_place == b->in_place && a->deal == b->deal &&
+	       a->deal_kind == b->deal_kind;
 }
 
 static bool shuffled(const struct source *source)
 {
 	return source->sampler >= PREFETCH_SAMPLER_DISTRIBUTED;
+}
+
+/* Whether the list is sorted and read in contiguous parts (parts.c). */
+static bool in_parts(const struct track *t)
+{
+	return t->source.sampler == PREFETCH_SAMPLER_SORTED && t->source.seed > 1;
+}
+
+struct prefetch_shuffle prefetch_source_shuffle(const struct source *source)
+{
+	static const enum prefetch_shuffle_kind kinds[] = {
+		[PREFETCH_SAMPLER_NUMPY] = PREFETCH_SHUFFLE_NUMPY,
+		[PREFETCH_SAMPLER_NUMPY_RNG] = PREFETCH_SHUFFLE_NUMPY_RNG,
+		[PREFETCH_SAMPLER_PYTHON] = PREFETCH_SHUFFLE_PYTHON,
+		[PREFETCH_SAMPLER_PYTHON_SAMPLE] = PREFETCH_SHUFFLE_SAMPLE,
+		[PREFETCH_SAMPLER_DALI] = PREFETCH_SHUFFLE_STD,
+		[PREFETCH_SAMPLER_DALI_EPOCH] = PREFETCH_SHUFFLE_STD64,
+	};
+	return (struct prefetch_shuffle){
+		.kind = prefetch_source_foreign(source) ? kinds[source->sampler] : PREFETCH_SHUFFLE_TORCH,
+		.seed = source->seed,
+		.step = source->step,
+		.before = source->before,
+		.goes_on = source->goes_on,
+		.in_place = source->in_place,
+	};
+}
+
+/* Deals a new permutation as the source says. */
+static void deal(const struct track *t, struct prefetch_perm *perm)
+{
+	if (t->source.deal > 1)
+		prefetch_perm_deal(perm, &(struct parts){ .world = t->source.deal, .kind = t->source.deal_kind });
+}
+
+/* Makes the permutation of a new track.  mt: where it begins, or NULL. */
+static int first_perm(struct track *t, const struct shard_mt19937 *mt)
+{
+	struct prefetch_shuffle shuffle = prefetch_source_shuffle(&t->source);
+	uint32_t n = (uint32_t)t->size;
+	int rc = 0;
+	if (prefetch_source_foreign(&t->source))
+		rc = prefetch_perm_new_shuffled(n, &shuffle, &t->perm);
+	else if (mt)
+		rc = prefetch_perm_new(n, mt, 0, &t->perm);
+	else if (in_parts(t))
+		rc = prefetch_parts_perm(&(struct parts){ .n = n }, &t->perm);
+	if (rc == 0 && t->perm)
+		deal(t, t->perm);
+	return rc;
 }
 
 /* Returns the source that is expected in the epoch after `source`. */
@@ -149,6 +201,16 @@ static struct source successor(const struct source *source)
 		next.seed = shard_mt19937_next32(&mt);
 		break;
 	}
+	case PREFETCH_SAMPLER_NUMPY:
+	case PREFETCH_SAMPLER_NUMPY_RNG:
+	case PREFETCH_SAMPLER_PYTHON:
+	case PREFETCH_SAMPLER_PYTHON_SAMPLE:
+	case PREFETCH_SAMPLER_DALI:
+	case PREFETCH_SAMPLER_DALI_EPOCH:
+		next.seed += next.goes_on ? 0 : next.step;
+		next.name = next.seed;
+		next.before += next.goes_on || next.in_place;
+		break;
 	}
 	return next;
 }
@@ -286,12 +348,6 @@ static int found_again(struct prefetch_recognise *r, struct track *t, const stru
 	return rc;
 }
 
-/* Whether the list is sorted and read in contiguous parts (parts.c). */
-static bool in_parts(const struct track *t)
-{
-	return t->source.sampler == PREFETCH_SAMPLER_SORTED && t->source.seed > 1;
-}
-
 int prefetch_track_new(struct prefetch_recognise *r, const struct source *source, struct prefetch_list *list,
         const struct shard_mt19937 *mt, const struct prefetch_fit *fit, const struct prefetch_part *part)
 {
@@ -316,10 +372,8 @@ int prefetch_track_new(struct prefetch_recognise *r, const struct source *source
 		t->source.step = 2 * ((uint64_t)t->size - 1) + source->skip;
 	t->used = calloc(t->size / 64 + 1, sizeof(*t->used));
 	int rc = t->used ? 0 : -ENOMEM;
-	if (rc == 0 && mt)
-		rc = prefetch_perm_new((uint32_t)t->size, mt, 0, &t->perm);
-	else if (rc == 0 && in_parts(t))
-		rc = prefetch_parts_perm(&(struct parts){ .n = (uint32_t)t->size }, &t->perm);
+	if (rc == 0)
+		rc = first_perm(t, mt);
 	if (rc < 0) {
 		prefetch_track_free(t);
 		return rc;
@@ -395,11 +449,18 @@ static int begin_next(struct track *t)
 		t->next = t->perm ? prefetch_perm_get(t->perm) : NULL;
 		return 0;
 	}
-	if (t->source.sampler == PREFETCH_SAMPLER_GENERATOR)
-		return prefetch_perm_new((uint32_t)t->size, &t->perm->mt, t->source.step - (t->size - 1), &t->next);
-	struct shard_mt19937 mt;
-	shard_mt19937_seed(&mt, t->next_source.seed);
-	return prefetch_perm_new((uint32_t)t->size, &mt, 0, &t->next);
+	if (prefetch_source_foreign(&t->source)) {
+		struct prefetch_shuffle shuffle = prefetch_source_shuffle(&t->next_source);
+		return prefetch_perm_new_next(t->perm, &shuffle, &t->next);
+	}
+	struct shard_mt19937 mt = t->perm->rng.mt;
+	bool goes_on = t->source.sampler == PREFETCH_SAMPLER_GENERATOR;
+	if (!goes_on)
+		shard_mt19937_seed(&mt, t->next_source.seed);
+	int rc = prefetch_perm_new((uint32_t)t->size, &mt, goes_on ? t->source.step - (t->size - 1) : 0, &t->next);
+	if (rc == 0)
+		deal(t, t->next);
+	return rc;
 }
 
 static bool part_has(const struct prefetch_part *part, uint64_t position)

@@ -57,6 +57,7 @@ static struct prefetch_recognise *new_recognise(uint32_t seed_max)
 	struct prefetch_recognise_options options = { .index = dataset, .seed_max = seed_max };
 	if (!long_run()) {
 		options.seed_max = seed_max ? seed_max : 12000;
+		options.shuffle_max = 100;
 		options.popular_words = 8192;
 	}
 	assert_int_equal(prefetch_recognise_new(&options, &r), 0);

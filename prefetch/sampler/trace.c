@@ -1,0 +1,236 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Traces opened files through a shuffle; prefetch/sampler/trace.h first: it has the idea. */
+#include "prefetch/sampler/trace.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum {
+	TOUCHED_MAX = 8192, /* cells that got an opened file: 512 files move about ln(n) times each */
+	SMALL = 8,          /* a small gap is a mean gap / SMALL at most */
+};
+
+/* The weight of a gap of x mean gaps, in nats: ln of its probability under a right seed over that under a wrong one.  A
+ * wrong seed has gaps as e^-x.  A right one has four in five small ones, and else gaps of ten mean gaps, which are
+ * other readers' opens and other ranks' parts. */
+static const float SMALL_NATS = 1.86F, LONG_NATS = -3.91F, LONG_NATS_EACH = 0.9F;
+static const float WRONG_NATS = -7, RIGHT_NATS = 20;
+
+struct prefetch_trace {
+	uint32_t room, n, n_opened;
+	uint32_t cells[PREFETCH_TRACE_OPENED_MAX];
+	uint64_t *bits; /* a bit a cell: it holds an opened file; between calls those of `cells` are set */
+	uint16_t *ids;  /* a cell each: number of the opened file + 1; all 0 between calls */
+	uint32_t touched[TOUCHED_MAX], n_touched;
+	float per_step; /* mean gaps */
+	float nats;
+	uint32_t last; /* step of the last opened file that became final */
+	struct prefetch_rng rng;
+	uint32_t words[SHARD_MT19937_WORDS], next; /* of rng.mt, made a block at a time */
+};
+
+int prefetch_trace_new(uint32_t n, struct prefetch_trace **ret_trace)
+{
+	struct prefetch_trace *t = calloc(1, sizeof(*t));
+	if (!t)
+		return -ENOMEM;
+	t->room = n;
+	t->bits = calloc((size_t)n / 64 + 1, sizeof(*t->bits));
+	t->ids = calloc(n, sizeof(*t->ids));
+	if (!t->bits || !t->ids) {
+		prefetch_trace_free(t);
+		return -ENOMEM;
+	}
+	*ret_trace = t;
+	return 0;
+}
+
+void prefetch_trace_free(struct prefetch_trace *t)
+{
+	if (!t)
+		return;
+	free(t->bits);
+	free(t->ids);
+	free(t);
+}
+
+uint32_t prefetch_trace_room(const struct prefetch_trace *t)
+{
+	return t->room;
+}
+
+static bool get(const struct prefetch_trace *t, uint32_t cell)
+{
+	return t->bits[cell / 64] >> (cell % 64) & 1;
+}
+
+static void set(struct prefetch_trace *t, uint32_t cell)
+{
+	t->bits[cell / 64] |= UINT64_C(1) << (cell % 64);
+}
+
+static void clear(struct prefetch_trace *t, uint32_t cell)
+{
+	t->bits[cell / 64] &= ~(UINT64_C(1) << (cell % 64));
+}
+
+void prefetch_trace_set(struct prefetch_trace *t, uint32_t n, const uint32_t *cells, uint32_t n_opened)
+{
+	assert(n >= 2 && n <= t->room && n_opened > 0 && n_opened <= PREFETCH_TRACE_OPENED_MAX);
+	for (uint32_t i = 0; i < t->n_opened; i++)
+		clear(t, t->cells[i]);
+	t->n = n;
+	t->n_opened = n_opened;
+	t->per_step = (float)n_opened / (float)n;
+	for (uint32_t i = 0; i < n_opened; i++) {
+		t->cells[i] = cells[i];
+		set(t, cells[i]);
+	}
+}
+
+/* An opened file has become final at this step.  False: the seed is decided. */
+static bool decide(struct prefetch_trace *t, uint32_t step)
+{
+	float gap = (float)(step - t->last) * t->per_step;
+	t->last = step;
+	t->nats += gap * SMALL <= 1 ? SMALL_NATS : LONG_NATS + gap * LONG_NATS_EACH;
+	return t->nats > WRONG_NATS && t->nats < RIGHT_NATS;
+}
+
+/* Cell `top` is final from this step on, and `from` is the cell whose file it gets.  False: the seed is decided. */
+static bool move(struct prefetch_trace *t, uint32_t top, uint32_t from, uint32_t step)
+{
+	bool moved = get(t, top), final = get(t, from);
+	if (moved && !final) {
+		if (t->n_touched == TOUCHED_MAX)
+			return false;
+		t->touched[t->n_touched++] = from;
+		set(t, from);
+	} else if (final && !moved && from != top) {
+		clear(t, from);
+	}
+	return !final || decide(t, step);
+}
+
+/* Makes the next words of a generator.  Loops of this form become vector instructions; shard_mt19937_next32() makes one
+ * word at a time. */
+static void make_words(struct prefetch_trace *t)
+{
+	enum { N = SHARD_MT19937_WORDS, SHIFT = 397 };
+	uint32_t *s = t->rng.mt.state, *words = t->words;
+	for (uint32_t i = 0; i < N - SHIFT; i++) {
+		uint32_t y = (s[i] & UINT32_C(0x80000000)) | (s[i + 1] & UINT32_C(0x7fffffff));
+		s[i] = s[i + SHIFT] ^ y >> 1 ^ (-(y & 1) & UINT32_C(0x9908b0df));
+	}
+	for (uint32_t i = N - SHIFT; i < N - 1; i++) {
+		uint32_t y = (s[i] & UINT32_C(0x80000000)) | (s[i + 1] & UINT32_C(0x7fffffff));
+		s[i] = s[i + SHIFT - N] ^ y >> 1 ^ (-(y & 1) & UINT32_C(0x9908b0df));
+	}
+	uint32_t last = (s[N - 1] & UINT32_C(0x80000000)) | (s[0] & UINT32_C(0x7fffffff));
+	s[N - 1] = s[SHIFT - 1] ^ last >> 1 ^ (-(last & 1) & UINT32_C(0x9908b0df));
+	for (uint32_t i = 0; i < N; i++) {
+		uint32_t y = s[i];
+		y ^= y >> 11;
+		y ^= y << 7 & UINT32_C(0x9d2c5680);
+		y ^= y << 15 & UINT32_C(0xefc60000);
+		words[i] = y ^ y >> 18;
+	}
+	t->next = 0;
+}
+
+static inline uint32_t word(struct prefetch_trace *t, bool pcg)
+{
+	if (pcg)
+		return prefetch_rng_word(&t->rng);
+	if (t->next == SHARD_MT19937_WORDS)
+		make_words(t);
+	return t->words[t->next++];
+}
+
+/* Backwards with numbers whose bits are cut to a mask.  Whether a number is small enough is a coin's toss, so nothing
+ * branches on it. */
+static inline __attribute__((always_inline)) uint32_t backwards(
+        struct prefetch_trace *t, bool pcg, bool python, uint32_t top)
+{
+	const uint64_t *bits = t->bits;
+	while (top > 0) {
+		/* All bounds down to the next power of two have the same mask. */
+		uint32_t bound = python ? top + 1 : top;
+		unsigned drop = (unsigned)__builtin_clz(bound);
+		uint32_t mask = UINT32_MAX >> drop, least = (mask >> 1) + !python;
+		/* python: the last bound, top + 1, with as many bits is (mask >> 1) + 1 */
+		least = least == 0 ? 1 : least;
+		while (top >= least) {
+			uint32_t j = python ? word(t, pcg) >> drop : word(t, pcg) & mask;
+			uint32_t small = j <= top, at = small ? j : top;
+			uint64_t either = (bits[at / 64] >> (at % 64)) | (bits[top / 64] >> (top % 64));
+			if (either & small && !move(t, top, j, t->n - 1 - top))
+				return top;
+			top -= small;
+		}
+	}
+	return 0;
+}
+
+/* TORCH. */
+static uint32_t forwards(struct prefetch_trace *t)
+{
+	for (uint32_t i = 0; i + 1 < t->n; i++) {
+		uint32_t j = i + word(t, false) % (t->n - i);
+		if ((get(t, i) || get(t, j)) && !move(t, i, j, i))
+			return i;
+	}
+	return t->n - 1;
+}
+
+bool prefetch_trace_try(struct prefetch_trace *t, enum prefetch_shuffle_kind kind, uint64_t seed, uint64_t *steps)
+{
+	uint32_t done = 0;
+	if (t->n <= PREFETCH_TRACE_SHORT)
+		return true;
+	t->nats = 0;
+	t->last = 0;
+	t->n_touched = 0;
+	prefetch_rng_seed(&t->rng, kind, seed);
+	t->next = SHARD_MT19937_WORDS;
+	switch (kind) {
+	case PREFETCH_SHUFFLE_TORCH:
+		done = forwards(t);
+		break;
+	case PREFETCH_SHUFFLE_NUMPY:
+		done = t->n - 1 - backwards(t, false, false, t->n - 1);
+		break;
+	case PREFETCH_SHUFFLE_NUMPY_RNG:
+		done = t->n - 1 - backwards(t, true, false, t->n - 1);
+		break;
+	case PREFETCH_SHUFFLE_PYTHON:
+		done = t->n - 1 - backwards(t, false, true, t->n - 1);
+		break;
+	case PREFETCH_SHUFFLE_SAMPLE:
+	case PREFETCH_SHUFFLE_STD:
+	case PREFETCH_SHUFFLE_STD64:
+		return true;
+	}
+	*steps += done;
+	for (uint32_t i = 0; i < t->n_touched; i++)
+		clear(t, t->touched[i]);
+	for (uint32_t i = 0; i < t->n_opened; i++)
+		set(t, t->cells[i]);
+	return t->nats > WRONG_NATS;
+}
+
+void prefetch_trace_positions(
+        struct prefetch_trace *t, struct prefetch_rng *rng, enum prefetch_shuffle_kind kind, uint64_t *positions)
+{
+	for (uint32_t i = 0; i < t->n_opened; i++)
+		t->ids[t->cells[i]] = (uint16_t)(i + 1);
+	prefetch_shuffle_steps(rng, kind, t->n, 0, t->n, t->ids, false);
+	prefetch_shuffle_end(rng, kind, t->n, t->ids, false);
+	for (uint32_t i = 0; i < t->n; i++) {
+		if (t->ids[i] > 0)
+			positions[t->ids[i] - 1] = i;
+	}
+	memset(t->ids, 0, t->n * sizeof(*t->ids));
+}

@@ -1,0 +1,49 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Traces: where a shuffle puts the opened files, and whether a seed can be the right one.
+ *
+ * Most libraries shuffle backwards, so the first files of an epoch are final last (prefetch/sampler/shuffle.h).  A
+ * whole shuffle of 10^5 files takes half a millisecond, too long for each of 10^4 seeds.  But a wrong seed shows soon:
+ *
+ *   After step i, cell i is final.  A reader's opens lie together: at the beginning, or where a rank's part begins.
+ *   So under the right seed most steps make no opened file final, and then nearly every step does.  Under a wrong
+ *   seed, each step makes one final with the probability opens / files.
+ *
+ * prefetch_trace_try() counts the steps from one opened file that becomes final to the next, and compares both
+ * explanations (a sequential probability ratio test).  A wrong seed ends after about three gaps, which is 3 x files /
+ * opens steps: 3,000 of 10^5 with 96 opens.  The test needs one bit a file, because files that were not opened are all
+ * alike.  One open in ten may be another reader's.
+ *
+ * Threads: any, one at a time for each object. */
+#ifndef DDPFS_PREFETCH_SAMPLER_TRACE_H
+#define DDPFS_PREFETCH_SAMPLER_TRACE_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "prefetch/sampler/shuffle.h"
+
+struct prefetch_trace; /* opaque */
+
+enum {
+	PREFETCH_TRACE_OPENED_MAX = 512,
+	PREFETCH_TRACE_SHORT = 4096 /* files: a shorter list is not tested, because a whole shuffle costs as little */
+};
+
+/* Makes a trace for lists of `n` files at most.  It takes about 2 bytes a file.  Returns 0 or -ENOMEM. */
+int prefetch_trace_new(uint32_t n, struct prefetch_trace **ret_trace);
+void prefetch_trace_free(struct prefetch_trace *trace); /* NULL is fine */
+uint32_t prefetch_trace_room(const struct prefetch_trace *trace);
+
+/* Sets the list and the opened files.  cells: distinct, below n, of each opened file; n_opened: 1 ..
+ * PREFETCH_TRACE_OPENED_MAX.  n: 2 .. the trace's room. */
+void prefetch_trace_set(struct prefetch_trace *trace, uint32_t n, const uint32_t *cells, uint32_t n_opened);
+
+/* Returns whether this seed can be the right one.  kind: TORCH, NUMPY, NUMPY_RNG or PYTHON (which does for SAMPLE).
+ * Adds the steps that it did to *steps. */
+bool prefetch_trace_try(struct prefetch_trace *trace, enum prefetch_shuffle_kind kind, uint64_t seed, uint64_t *steps);
+
+/* Does the whole shuffle.  Writes the position of each opened file, in the order of `cells`. */
+void prefetch_trace_positions(
+        struct prefetch_trace *trace, struct prefetch_rng *rng, enum prefetch_shuffle_kind kind, uint64_t *positions);
+
+#endif

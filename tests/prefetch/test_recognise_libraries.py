@@ -1,0 +1,178 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Recognition against the libraries that are installed: numpy, Python, torch, Hugging Face datasets, DALI shuffle a list."""
+
+import os
+import platform
+import random
+
+import pytest
+
+from helpers import tools
+
+CLASSES, PER_CLASS, OPENS = 20, 500, 1000
+PATHS = [f"class_{c:04d}/item_{i:06d}.bin" for c in range(CLASSES) for i in range(PER_CLASS)]
+N = len(PATHS)
+
+np = pytest.importorskip("numpy", reason="numpy is not installed")
+
+
+@pytest.fixture
+def recognise(build_dir, scratch):
+    """recognise(indices) -> [{text, list, opens, after, now, next}] for opens of paths[index], of a dataset of these paths."""
+    programs = build_dir / "tests"
+
+    def ask(indices, paths=PATHS):
+        found, dataset = {}, scratch / "dataset"
+        classes = len(paths) // PER_CLASS
+        tools.run([programs / "shard" / "make_index", dataset, classes, PER_CLASS, 1, "shuffled"])
+        text = tools.run([programs / "prefetch" / "recognise_trace", dataset], input="".join(PATHS[i] + "\n" for i in indices))
+        for line in text.stdout.splitlines():
+            head, *rest = line.split("\t")
+            kind, number = head.split()
+            if kind == "track":
+                opens, _, after, say, of = rest
+                found[number] = {"opens": int(opens), "after": int(after), "text": say, "list": of}
+            else:
+                found[number][kind] = rest
+        return list(found.values())
+
+    return ask
+
+
+def numpy_permutation(seed):
+    return np.random.RandomState(seed).permutation(N)
+
+
+def numpy_seed_shuffle(seed):
+    order = list(range(N))
+    np.random.seed(seed)
+    np.random.shuffle(order)
+    return order
+
+
+def numpy_shuffle_array(seed):
+    order = np.arange(N)
+    np.random.RandomState(seed).shuffle(order)
+    return order
+
+
+def numpy_rng_permutation(seed):
+    return np.random.default_rng(seed).permutation(N)
+
+
+def numpy_rng_shuffle(seed):
+    order = list(range(N))
+    np.random.default_rng(seed).shuffle(order)
+    return order
+
+
+def python_shuffle(seed):
+    order = list(range(N))
+    random.Random(seed).shuffle(order)
+    return order
+
+
+def python_sample(seed):
+    return random.Random(seed).sample(range(N), N)
+
+
+def hugging_face(seed):
+    datasets = pytest.importorskip("datasets", reason="Hugging Face datasets is not installed")
+    print("datasets", datasets.__version__)
+    return datasets.Dataset.from_dict({"i": list(range(N))}).shuffle(seed=seed)["i"][:]
+
+
+FAMILIES = {
+    "numpy RandomState.permutation": (numpy_permutation, "numpy shuffle"),
+    "numpy.random.seed, shuffle of a list": (numpy_seed_shuffle, "numpy shuffle"),
+    "numpy RandomState.shuffle of an array": (numpy_shuffle_array, "numpy shuffle"),
+    "numpy default_rng.permutation": (numpy_rng_permutation, "numpy default_rng shuffle"),
+    "numpy default_rng.shuffle of a list": (numpy_rng_shuffle, "numpy default_rng shuffle"),
+    "random.shuffle": (python_shuffle, "Python random.shuffle"),
+    "random.sample": (python_sample, "Python random.sample"),
+    "datasets.Dataset.shuffle": (hugging_face, "numpy default_rng shuffle"),
+}
+
+
+@pytest.mark.parametrize("seed", [0, 42, 9001])
+@pytest.mark.parametrize("family", FAMILIES)
+def test_a_shuffle_and_the_next_one(recognise, family, seed):
+    print("numpy", np.__version__, "Python", platform.python_version())
+    shuffle, text = FAMILIES[family]
+    order, after = shuffle(seed), shuffle(seed + 1)
+    (track,) = recognise(order[:OPENS])
+    assert f"{text}, seed+epoch {seed}" in track["text"]
+    assert track["after"] <= 96
+    assert track["now"] == [PATHS[i] for i in order]
+    assert track["next"] == [PATHS[i] for i in after]
+
+
+@pytest.mark.parametrize("deal", ["[rank::world]", "contiguous parts"])
+@pytest.mark.parametrize("family", ["numpy RandomState.permutation", "random.shuffle", "torch.randperm"])
+def test_dealt_to_ranks(recognise, family, deal):
+    world, rank = 8, 5
+    if family == "torch.randperm":
+        torch = pytest.importorskip("torch", reason="torch is not installed")
+        print("torch", torch.__version__)
+        order = torch.randperm(N, generator=torch.Generator().manual_seed(7)).tolist()
+    else:
+        order = FAMILIES[family][0](7)
+    mine = order[rank::world] if deal == "[rank::world]" else order[rank * N // world:(rank + 1) * N // world]
+    (track,) = recognise(mine[:OPENS])
+    assert f"seed+epoch 7, rank {rank} of {world}" in track["text"]
+    assert track["after"] <= 96
+    assert track["now"] == [PATHS[i] for i in mine]
+
+
+def epochs(way):
+    """Three epochs of a trainer that shuffles its list of files anew."""
+    order = list(range(N))
+    rng = np.random.RandomState(5)
+    for epoch in range(3):
+        if way == "the generator goes on":
+            yield list(rng.permutation(N))
+            continue
+        if way == "DLIO: seed + epoch, in place":
+            np.random.seed(123 + epoch)
+        elif way == "DLIO: the same seed, in place":
+            np.random.seed(123)
+        (rng if way == "the generator goes on, in place" else np.random).shuffle(order)
+        yield list(order)
+
+
+@pytest.mark.parametrize("way", ["the generator goes on", "the generator goes on, in place", "DLIO: seed + epoch, in place",
+                                 "DLIO: the same seed, in place"])
+def test_epochs_of_one_trainer(recognise, way):
+    first, second, third = epochs(way)
+    (track,) = recognise(first + second[:OPENS])
+    assert track["opens"] >= N + OPENS - 2 * 96
+    assert track["now"] == [PATHS[i] for i in second]
+    assert track["next"] == [PATHS[i] for i in third]
+
+
+DALI = {
+    "DALI random_shuffle": {"random_shuffle": True, "initial_fill": 1},  # a buffer of one file: given out as they are opened
+    "DALI shuffle_after_epoch, epoch 1": {"shuffle_after_epoch": True},
+}
+
+
+@pytest.mark.trainers
+@pytest.mark.parametrize("text", DALI)
+def test_dali(recognise, scratch, text):
+    dali = pytest.importorskip("nvidia.dali", reason="DALI is not installed")
+    print("DALI", dali.__version__)
+    few = PATHS[:2 * PER_CLASS]
+    for path in few:
+        os.makedirs(scratch / "files" / os.path.dirname(path), exist_ok=True)
+        (scratch / "files" / path).write_bytes(path.encode())
+
+    @dali.pipeline_def(batch_size=50, num_threads=1, device_id=None)
+    def read():
+        return dali.fn.readers.file(files=[str(scratch / "files" / path) for path in few], **DALI[text])[0]
+
+    pipe = read(prefetch_queue_depth=1)
+    pipe.build()
+    epoch = [bytes(sample).decode() for _ in range(len(few) // 50) for sample in pipe.run()[0]]
+    assert sorted(epoch) == sorted(few)
+    (track,) = recognise([PATHS.index(path) for path in epoch], few)
+    assert track["text"].startswith(text)

@@ -1,0 +1,452 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Other libraries' shuffles: the same numbers, recognised after few opens, and followed from epoch to epoch.
+ * test_recognise_libraries.py compares them with the libraries themselves. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <cmocka.h>
+
+#include "prefetch/sampler/perm.h"
+#include "prefetch/sampler/recognise.h"
+#include "prefetch/sampler/shuffle.h"
+#include "prefetch/sampler/trace.h"
+#include "tests/prefetch/loader.h"
+#include "tests/shard/synth.h"
+
+enum { CLASSES = 20, PER_CLASS = 500, N = CLASSES * PER_CLASS, OPENS_MAX = 96 };
+
+static struct shard_index *dataset;
+static uint32_t order[N], dealt[N];
+
+/* ---- the numbers ---- */
+
+struct golden {
+	enum prefetch_shuffle_kind kind;
+	uint64_t seed;
+	uint32_t at[6]; /* of 1,000 items: 0, 1, 2, 499, 998, 999 */
+};
+
+/* Printed by numpy 2.4.6, Python 3.11 and libstdc++ 12. */
+static const struct golden goldens[] = {
+	{ PREFETCH_SHUFFLE_NUMPY, 42, { 521, 737, 740, 882, 435, 102 } },
+	{ PREFETCH_SHUFFLE_NUMPY_RNG, 42, { 978, 933, 859, 406, 973, 648 } },
+	{ PREFETCH_SHUFFLE_PYTHON, 42, { 776, 507, 895, 442, 114, 654 } },
+	{ PREFETCH_SHUFFLE_SAMPLE, 42, { 654, 114, 25, 927, 507, 776 } },
+	{ PREFETCH_SHUFFLE_STD, 524287, { 30, 812, 788, 92, 335, 189 } },
+	{ PREFETCH_SHUFFLE_STD64, 4295491583, { 119, 696, 907, 360, 292, 615 } },
+};
+
+/* All shuffles of a trainer up to number `shuffle->before`, in one go. */
+static void whole(uint32_t n, const struct prefetch_shuffle *shuffle, uint32_t *at)
+{
+	struct prefetch_rng rng;
+	for (uint32_t k = 0; k <= shuffle->before; k++) {
+		if (k == 0 || !shuffle->goes_on)
+			prefetch_rng_seed(&rng, shuffle->kind,
+			        shuffle->goes_on ? shuffle->seed
+			                         : shuffle->seed - (shuffle->before - k) * shuffle->step);
+		for (uint32_t i = 0; i < n && (k == 0 || !shuffle->in_place); i++)
+			at[i] = i;
+		prefetch_shuffle_steps(&rng, shuffle->kind, n, 0, n, at, true);
+		prefetch_shuffle_end(&rng, shuffle->kind, n, at, true);
+	}
+}
+
+static void shuffles_are_those_of_the_libraries(void **state)
+{
+	static const uint32_t places[] = { 0, 1, 2, 499, 998, 999 };
+	uint32_t at[1000];
+	(void)state;
+	for (unsigned g = 0; g < sizeof(goldens) / sizeof(goldens[0]); g++) {
+		whole(1000, &(struct prefetch_shuffle){ .kind = goldens[g].kind, .seed = goldens[g].seed }, at);
+		for (unsigned i = 0; i < 6; i++) {
+			if (at[places[i]] != goldens[g].at[i])
+				fail_msg("kind %u: item %u is %u", goldens[g].kind, places[i], at[places[i]]);
+		}
+	}
+}
+
+static struct prefetch_perm *made(struct prefetch_perm *perm, uint32_t slice)
+{
+	while (prefetch_perm_step(perm, slice))
+		;
+	return perm;
+}
+
+static void assert_same(const struct prefetch_perm *perm, const uint32_t *at)
+{
+	for (uint32_t i = 0; i < perm->n; i++) {
+		assert_int_equal(perm->at[i], at[i]);
+		assert_int_equal(perm->inverse[at[i]], i);
+	}
+}
+
+/* In slices of any size, from the first shuffle on, or from the one before. */
+static void permutations_in_slices_are_whole_ones(void **state)
+{
+	enum { ITEMS = 1001 };
+	static uint32_t at[ITEMS];
+	(void)state;
+	for (unsigned i = 0; i < 4 * 7 * 2; i++) {
+		struct prefetch_shuffle shuffle = {
+			.kind = i % 7, .seed = 5, .goes_on = i / 7 % 2, .in_place = i / 14 % 2
+		};
+		struct prefetch_perm *perm, *next;
+		uint32_t slice = i < 28 ? 64 : 1001;
+		shuffle.step = shuffle.goes_on ? 0 : 1;
+		shuffle.before = shuffle.goes_on || shuffle.in_place ? 2 : 0;
+		shuffle.seed += shuffle.before * shuffle.step;
+		assert_int_equal(prefetch_perm_new_shuffled(ITEMS, &shuffle, &perm), 0);
+		whole(ITEMS, &shuffle, at);
+		assert_same(made(perm, slice), at);
+		shuffle.before += shuffle.before > 0;
+		shuffle.seed += shuffle.step;
+		assert_int_equal(prefetch_perm_new_next(perm, &shuffle, &next), 0);
+		prefetch_perm_put(perm);
+		whole(ITEMS, &shuffle, at);
+		assert_same(made(next, slice), at);
+		prefetch_perm_put(next);
+	}
+}
+
+/* ---- traces ---- */
+
+static void a_trace_puts_files_where_the_shuffle_puts_them(void **state)
+{
+	struct prefetch_trace *trace;
+	uint32_t cells[100];
+	uint64_t positions[100], random = 1;
+	(void)state;
+	assert_int_equal(prefetch_trace_new(N, &trace), 0);
+	for (unsigned kind = 0; kind <= PREFETCH_SHUFFLE_STD64; kind++) {
+		struct prefetch_rng rng;
+		whole(N, &(struct prefetch_shuffle){ .kind = kind, .seed = 3 }, order);
+		for (uint32_t i = 0; i < 100; i++)
+			cells[i] = order[i * 100 + loader_random(&random) % 100];
+		prefetch_trace_set(trace, N, cells, 100);
+		prefetch_rng_seed(&rng, kind, 3);
+		prefetch_trace_positions(trace, &rng, kind, positions);
+		for (uint32_t i = 0; i < 100; i++)
+			assert_int_equal(order[positions[i]], cells[i]);
+	}
+	prefetch_trace_free(trace);
+}
+
+/* Few wrong seeds pass, soon; the right one does, also if one open in ten is another reader's. */
+static void a_trace_keeps_the_right_seed(void **state)
+{
+	enum { OPENED = 96, SEEDS = 300 };
+	struct prefetch_trace *trace;
+	uint32_t cells[OPENED], passed = 0;
+	uint64_t steps = 0, random = 7;
+	(void)state;
+	assert_int_equal(prefetch_trace_new(N, &trace), 0);
+	for (unsigned kind = 0; kind <= PREFETCH_SHUFFLE_PYTHON; kind++) {
+		for (uint64_t seed = 0; seed < SEEDS; seed++) {
+			uint32_t first = seed % 3 == 0 ? 0 : seed % 3 * N / 4;
+			whole(N, &(struct prefetch_shuffle){ .kind = kind, .seed = seed }, order);
+			for (uint32_t i = 0; i < OPENED; i++) {
+				uint32_t far = N / 2 + (uint32_t)(loader_random(&random) % (N / 4 - 200)) + 100;
+				cells[i] = order[seed % 2 && i % 10 == 9 ? far : first + i];
+				for (uint32_t k = 0; k < i; k++)
+					cells[i] = cells[k] == cells[i] ? order[far = far + 1] : cells[i];
+			}
+			prefetch_trace_set(trace, N, cells, OPENED);
+			if (!prefetch_trace_try(trace, kind, seed, &steps))
+				fail_msg("kind %u, seed %lu is lost", kind, (unsigned long)seed);
+			uint64_t before = steps;
+			passed += prefetch_trace_try(trace, kind, seed + SEEDS, &steps);
+			assert_true(steps - before <= N);
+		}
+	}
+	assert_true(passed <= 4);
+	prefetch_trace_free(trace);
+}
+
+/* ---- recognition ---- */
+
+static void work(struct prefetch_recognise *r)
+{
+	int rc;
+	while ((rc = prefetch_recognise_step(r, UINT64_C(1000000000))) > 0)
+		;
+	assert_int_equal(rc, 0);
+}
+
+static struct prefetch_recognise *new_recognise(uint32_t seed_max)
+{
+	struct prefetch_recognise *r;
+	struct prefetch_recognise_options options = { .index = dataset, .seed_max = seed_max, .popular_words = 1 };
+	assert_int_equal(prefetch_recognise_new(&options, &r), 0);
+	return r;
+}
+
+/* How a rank gets its files of a permutation. */
+enum deal { ALL, STRIDE, PARTS, PARTS_ALL, DEALS };
+
+static uint32_t deal_out(enum deal deal, const uint32_t *from, uint32_t n, uint32_t world, uint32_t rank, uint32_t *to)
+{
+	uint32_t part = n / world, kept = 0;
+	for (uint32_t i = 0; i < n; i++) {
+		bool mine = deal == ALL || deal == PARTS_ALL || (deal == STRIDE ? i % world == rank : i / part == rank);
+		if (mine)
+			to[kept++] = deal == PARTS_ALL ? from[i % world * part + i / world] : from[i];
+	}
+	return kept;
+}
+
+static uint32_t open_some(struct prefetch_recognise *r, const uint32_t *files, uint32_t n)
+{
+	struct prefetch_recognised track;
+	for (uint32_t i = 0; i < n; i++) {
+		prefetch_recognise_opened(r, &files[i], 1);
+		if (i % 16 == 15)
+			work(r);
+		if (prefetch_recognise_get(r, 0, &track) == 0 && track.ready)
+			return i + 1;
+	}
+	return n + 1;
+}
+
+static struct prefetch_recognised only_track(struct prefetch_recognise *r)
+{
+	struct prefetch_recognised track;
+	assert_int_equal(prefetch_recognise_count(r), 1);
+	assert_int_equal(prefetch_recognise_get(r, 0, &track), 0);
+	return track;
+}
+
+static uint32_t missed(struct prefetch_recognise *r, uint32_t id, unsigned ahead, const uint32_t *files, uint32_t n)
+{
+	struct prefetch_sequence *sequence;
+	uint32_t misses = 0;
+	uint64_t turn;
+	assert_int_equal(prefetch_recognise_sequence(r, id, ahead, &sequence), 0);
+	for (uint32_t i = 0; i < n; i++)
+		misses += prefetch_sequence_find(sequence, files[i], &turn) < 0 || turn != i;
+	prefetch_sequence_put(sequence);
+	return misses;
+}
+
+static const struct {
+	enum prefetch_sampler sampler;
+	enum prefetch_shuffle_kind kind;
+} families[] = {
+	{ PREFETCH_SAMPLER_NUMPY, PREFETCH_SHUFFLE_NUMPY },
+	{ PREFETCH_SAMPLER_NUMPY_RNG, PREFETCH_SHUFFLE_NUMPY_RNG },
+	{ PREFETCH_SAMPLER_PYTHON, PREFETCH_SHUFFLE_PYTHON },
+	{ PREFETCH_SAMPLER_PYTHON_SAMPLE, PREFETCH_SHUFFLE_SAMPLE },
+	{ PREFETCH_SAMPLER_DISTRIBUTED, PREFETCH_SHUFFLE_TORCH },
+};
+enum { FAMILIES = sizeof(families) / sizeof(families[0]) };
+
+static void each_family_is_recognised_however_it_is_dealt(void **state)
+{
+	static const uint32_t seeds[] = { 0, 42, 1337 + 7, 2500 };
+	char text[256];
+	(void)state;
+	for (unsigned i = 0; i < FAMILIES * DEALS * 4; i++) {
+		unsigned f = i % FAMILIES;
+		enum deal deal = i / FAMILIES % DEALS;
+		uint32_t seed = seeds[i / FAMILIES / DEALS], world = deal == ALL ? 1 : deal == PARTS_ALL ? 4 : 8;
+		struct prefetch_recognise *r = new_recognise(3000);
+		struct prefetch_shuffle shuffle = { .kind = families[f].kind, .seed = seed };
+		whole(N, &shuffle, order);
+		uint32_t n = deal_out(deal, order, N, world, 3 % world, dealt);
+		uint32_t opens = open_some(r, dealt, 512);
+		if (opens > OPENS_MAX)
+			fail_msg("family %u, seed %u, deal %u: %u opens", f, seed, deal, opens);
+		struct prefetch_recognised track = only_track(r);
+		prefetch_recognise_describe(&track, text, sizeof(text));
+		if (track.sampler != families[f].sampler || track.seed != seed)
+			fail_msg("family %u, seed %u, deal %u: %s", f, seed, deal, text);
+		for (uint32_t k = opens; k < 1000; k++)
+			prefetch_recognise_opened(r, &dealt[k], 1);
+		work(r);
+		track = only_track(r);
+		prefetch_recognise_describe(&track, text, sizeof(text));
+		if (missed(r, track.id, 0, dealt, n) > 0)
+			fail_msg("family %u, seed %u, deal %u is %s", f, seed, deal, text);
+		shuffle.seed++;
+		whole(N, &shuffle, order);
+		deal_out(deal, order, N, world, 3 % world, dealt);
+		assert_int_equal(missed(r, track.id, 1, dealt, n), 0);
+		prefetch_recognise_free(r);
+	}
+}
+
+/* How the shuffles of a trainer may follow one another. */
+static void epochs_are_followed_however_they_follow(void **state)
+{
+	static const struct prefetch_shuffle ways[] = {
+		{ .step = 1 },
+		{ .goes_on = true },
+		{ .goes_on = true, .in_place = true },
+		{ .in_place = true },
+		{ .in_place = true, .step = 1 },
+	};
+	enum { WAYS = sizeof(ways) / sizeof(ways[0]), EPOCHS = 4 };
+	(void)state;
+	for (unsigned i = 0; i < WAYS * (FAMILIES - 1); i++) {
+		struct prefetch_shuffle shuffle = ways[i / (FAMILIES - 1)];
+		struct prefetch_recognise *r = new_recognise(3000);
+		uint64_t misses = 0;
+		shuffle.kind = families[i % (FAMILIES - 1)].kind;
+		shuffle.seed = 123;
+		for (uint32_t epoch = 0; epoch < EPOCHS; epoch++) {
+			shuffle.before = shuffle.goes_on || shuffle.in_place ? epoch : 0;
+			whole(N, &shuffle, order);
+			for (uint32_t k = 0; k < N; k++) {
+				prefetch_recognise_opened(r, &order[k], 1);
+				if (k % 16 == 15)
+					work(r);
+			}
+			work(r);
+			struct prefetch_recognised track = only_track(r);
+			misses += epoch > 0 ? missed(r, track.id, 0, order, N) : 0;
+			shuffle.seed += shuffle.step;
+			if (track.epoch != epoch || track.opens + (epoch + 1) * 100 < (epoch + 1) * N)
+				fail_msg("way %u, family %u, epoch %u: epoch %lu, %lu opens", i / (FAMILIES - 1),
+				        i % (FAMILIES - 1), epoch, (unsigned long)track.epoch,
+				        (unsigned long)track.opens);
+		}
+		assert_int_equal(misses, 0);
+		shuffle.before += shuffle.goes_on || shuffle.in_place;
+		whole(N, &shuffle, order);
+		assert_int_equal(missed(r, only_track(r).id, 1, order, N), 0);
+		prefetch_recognise_free(r);
+	}
+}
+
+/* DALI's readers.file: random_shuffle, and shuffle_after_epoch with and without checkpoints. */
+static void dali_is_recognised_and_followed(void **state)
+{
+	static const struct prefetch_shuffle ways[] = {
+		{ .kind = PREFETCH_SHUFFLE_STD, .seed = 524287 },
+		{ .kind = PREFETCH_SHUFFLE_STD64, .seed = 524287, .step = UINT64_C(1) << 32 },
+		{ .kind = PREFETCH_SHUFFLE_STD64, .seed = 524287, .step = UINT64_C(1) << 32, .in_place = true },
+	};
+	(void)state;
+	for (unsigned i = 0; i < 3 * 3; i++) {
+		struct prefetch_shuffle shuffle = ways[i / 3];
+		struct prefetch_recognise *r = new_recognise(100);
+		uint32_t first = i % 3; /* the first epoch that is seen */
+		for (uint32_t epoch = first; epoch < first + 3; epoch++) {
+			shuffle.seed = 524287 + (epoch + 1) * shuffle.step;
+			shuffle.before = shuffle.in_place ? epoch : 0;
+			whole(N, &shuffle, order);
+			for (uint32_t k = 0; k < N; k++) {
+				prefetch_recognise_opened(r, &order[k], 1);
+				if (k % 16 == 15)
+					work(r);
+			}
+			work(r);
+		}
+		struct prefetch_recognised track = only_track(r);
+		assert_int_equal(missed(r, track.id, 0, order, N), 0);
+		assert_true(track.opens + 3 * 100 >= 3 * N);
+		prefetch_recognise_free(r);
+	}
+}
+
+/* What a predecessor has left is followed, in the middle of any epoch. */
+static void a_successor_goes_on_with_a_shuffle(void **state)
+{
+	static const struct prefetch_shuffle ways[] = { { .step = 1 }, { .goes_on = true, .in_place = true },
+		{ .in_place = true, .step = 1 } };
+	(void)state;
+	for (unsigned i = 0; i < 3 * 2; i++) {
+		struct prefetch_saved_track saved[PREFETCH_TRACKS_MAX];
+		struct prefetch_shuffle shuffle = ways[i % 3];
+		struct prefetch_recognise *r = new_recognise(3000), *later = new_recognise(100);
+		enum deal deal = i / 3 ? PARTS : ALL;
+		uint32_t n = 0;
+		shuffle.kind = PREFETCH_SHUFFLE_NUMPY;
+		shuffle.seed = 2000;
+		for (uint32_t epoch = 0; epoch < 3; epoch++) {
+			shuffle.before = shuffle.goes_on || shuffle.in_place ? epoch : 0;
+			whole(N, &shuffle, order);
+			n = deal_out(deal, order, N, 4, 2, dealt);
+			for (uint32_t k = 0; k < (epoch == 2 ? n / 2 : n); k++) {
+				prefetch_recognise_opened(r, &dealt[k], 1);
+				if (k % 16 == 15)
+					work(r);
+			}
+			shuffle.seed += shuffle.step;
+		}
+		work(r);
+		assert_int_equal(missed(r, only_track(r).id, 0, dealt, n), 0);
+		if (prefetch_recognise_save(r, saved) != 1)
+			fail_msg("case %u is not saved", i);
+		assert_int_equal(prefetch_recognise_restore(later, saved, 1), 0);
+		work(later);
+		for (uint32_t k = n / 2; k < n; k++)
+			prefetch_recognise_opened(later, &dealt[k], 1);
+		work(later);
+		if (prefetch_recognise_count(later) != 1)
+			fail_msg("case %u is lost", i);
+		struct prefetch_recognised track = only_track(later);
+		assert_false(track.unverified);
+		assert_true(track.opens >= n / 2 - 32);
+		assert_int_equal(missed(later, track.id, 0, dealt, n), 0);
+		prefetch_recognise_free(r);
+		prefetch_recognise_free(later);
+	}
+}
+
+/* No list is shuffled in these orders; DDPFS_RANDOM_ORDERS=10000 tries so many. */
+static void nothing_is_recognised_in_orders_of_nobody(void **state)
+{
+	const char *orders = getenv("DDPFS_RANDOM_ORDERS");
+	uint64_t random = 11;
+	(void)state;
+	for (long k = 0; k < (orders ? atol(orders) : 40); k++) {
+		struct prefetch_recognise *r = new_recognise(k % 8 ? 300 : 3000);
+		uint32_t world = 1 + (uint32_t)k % 3;
+		for (uint32_t i = 0; i < N; i++)
+			order[i] = i;
+		for (uint32_t i = N - 1; i > 0; i--) {
+			uint32_t j = (uint32_t)(loader_random(&random) % (i + 1)), kept = order[i];
+			order[i] = order[j];
+			order[j] = kept;
+		}
+		uint32_t n = deal_out(k % 2 ? PARTS : STRIDE, order, N, world, 0, dealt);
+		if (open_some(r, dealt, n < 512 ? n : 512) <= 512)
+			fail_msg("order %ld is recognised", k);
+		prefetch_recognise_free(r);
+	}
+}
+
+static int setup(void **state)
+{
+	(void)state;
+	dataset = synth_open(&(struct synth){ .classes = CLASSES, .per_class = PER_CLASS, .bytes = 1 });
+	return 0;
+}
+
+static int teardown(void **state)
+{
+	(void)state;
+	synth_close(dataset);
+	return 0;
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+
+		cmocka_unit_test(shuffles_are_those_of_the_libraries),
+		cmocka_unit_test(permutations_in_slices_are_whole_ones),
+		cmocka_unit_test(a_trace_puts_files_where_the_shuffle_puts_them),
+		cmocka_unit_test(a_trace_keeps_the_right_seed),
+		cmocka_unit_test(each_family_is_recognised_however_it_is_dealt),
+		cmocka_unit_test(epochs_are_followed_however_they_follow),
+		cmocka_unit_test(dali_is_recognised_and_followed),
+		cmocka_unit_test(a_successor_goes_on_with_a_shuffle),
+		cmocka_unit_test(nothing_is_recognised_in_orders_of_nobody),
+	};
+	cmocka_set_test_filter(getenv("DDPFS_TEST"));
+	return cmocka_run_group_tests(tests, setup, teardown);
+}
