@@ -30,9 +30,9 @@ static void *run(void *arg)
 			}
 			if (atomic_load(&b->granted_ns) <= 0)
 				break; /* wait for more time */
-			uint64_t start = prefetch_recognise_now_ns();
+			uint64_t start = base_thread_cpu_ns();
 			enum seeds_result result = prefetch_seeds_step(b->seeds);
-			uint64_t took = prefetch_recognise_now_ns() - start;
+			uint64_t took = base_thread_cpu_ns() - start;
 			atomic_fetch_sub(&b->granted_ns, (int64_t)took);
 			atomic_fetch_add(&b->cpu_ns, took);
 			atomic_store(&b->tried, b->seeds->tried);

@@ -84,7 +84,7 @@ void prefetch_recognise_free(struct prefetch_recognise *r)
 
 static uint64_t cpu_ns(const struct prefetch_recognise *r)
 {
-	return r->options.cpu_ns ? r->options.cpu_ns(r->options.user) : prefetch_recognise_now_ns();
+	return r->options.cpu_ns ? r->options.cpu_ns(r->options.user) : base_thread_cpu_ns();
 }
 
 static uint64_t elapsed_ns(const struct prefetch_recognise *r)
@@ -322,13 +322,6 @@ void prefetch_recognise_collect_anew(struct prefetch_recognise *r, const uint32_
 		r->ring[r->n_ring++] = files[i];
 	}
 	r->unexplained += r->n_ring;
-}
-
-uint64_t prefetch_recognise_now_ns(void)
-{
-	struct timespec t;
-	clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
-	return (uint64_t)t.tv_sec * 1000000000 + (uint64_t)t.tv_nsec;
 }
 
 /* Adds to the budget what the time since the last call brings, up to a burst.  Half a burst stays here, so that likely

@@ -305,9 +305,6 @@ bool prefetch_recognise_refused(
 void prefetch_recognise_collect_anew(struct prefetch_recognise *r, const uint32_t *files, uint32_t n);
 /* Empties the ring: a new pass begins. */
 void prefetch_recognise_forget(struct prefetch_recognise *r);
-/* Returns the processor time of the calling thread. */
-uint64_t prefetch_recognise_now_ns(void);
-
 /* ---- search.c ---- */
 
 int prefetch_search_init(struct search *search); /* 0 or -ENOMEM */

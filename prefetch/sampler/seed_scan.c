@@ -13,6 +13,7 @@
 
 #include "prefetch/sampler/torch.h"
 #include "shard/base/cleanup.h"
+#include "shard/base/clock.h"
 
 enum {
 	SIDE = 256,        /* seeds side by side: more than the registers hold, so that multiplications overlap */
@@ -130,13 +131,6 @@ static bool begins_with(const struct list *list, const struct block *b, unsigned
 	return misses <= PREFETCH_SEED_SCAN_MISSES;
 }
 
-static uint64_t thread_cpu_ns(void)
-{
-	struct timespec t;
-	clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
-	return (uint64_t)t.tv_sec * 1000000000 + (uint64_t)t.tv_nsec;
-}
-
 /* Tries one slice.  False: it was stopped. */
 static bool try_slice(struct prefetch_seed_scan *u, uint64_t from, void (*make)(struct block *), struct block *b)
 {
@@ -161,12 +155,12 @@ static void *search(void *arg)
 	struct prefetch_seed_scan *u = arg;
 	void (*make)(struct block *) = words_maker();
 	struct block block;
-	uint64_t from, before = thread_cpu_ns();
+	uint64_t from, before = base_thread_cpu_ns();
 	pthread_setname_np(pthread_self(), "seed-scan");
 	setpriority(PRIO_PROCESS, (id_t)gettid(), 19);
 	while ((from = atomic_fetch_add(&u->taken, SLICE)) < UINT64_C(1) << 32) {
 		bool whole = try_slice(u, from, make, &block);
-		uint64_t now = thread_cpu_ns();
+		uint64_t now = base_thread_cpu_ns();
 		atomic_fetch_add(&u->cpu_ns, now - before);
 		before = now;
 		if (!whole)

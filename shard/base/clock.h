@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The monotonic clock, which setting the time does not change.
+/* The monotonic clock, which setting the time does not change, and the processor time of a thread.
  *
  * Threads: any; async-signal-safe. */
 #ifndef DDPFS_SHARD_BASE_CLOCK_H
@@ -17,7 +17,15 @@ static inline uint64_t base_now_ns(void)
 	return (uint64_t)ts.tv_sec * 1000000000 + (uint64_t)ts.tv_nsec;
 }
 
-/* Returns the same in milliseconds. */
+/* Returns the processor time of this thread in nanoseconds. */
+static inline uint64_t base_thread_cpu_ns(void)
+{
+	struct timespec ts;
+	clock_gettime(CLOCK_THREAD_CPUTIME_ID, &ts);
+	return (uint64_t)ts.tv_sec * 1000000000 + (uint64_t)ts.tv_nsec;
+}
+
+/* Returns CLOCK_MONOTONIC in milliseconds. */
 static inline int64_t base_now_ms(void)
 {
 	return (int64_t)(base_now_ns() / 1000000);
