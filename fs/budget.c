@@ -112,7 +112,7 @@ int fs_budget_new(struct fs_server *server, struct fs_budget **ret_budget)
 	budget->n_claims = 1;
 	add_unknown(budget);
 	work_out(budget, 0);
-	/* The kernel holds as much for the mount already: a successor keeps it until the first check. */
+	/* A successor begins with what the first server began with, and keeps it until the first check. */
 	if (server->successor && !fixed)
 		budget->bytes = server->mount.memory_bytes;
 	server->mount.memory_bytes = budget->bytes;

@@ -373,27 +373,42 @@ void fs_control_close(struct fs_control *control)
 	free(control);
 }
 
-static struct client *free_place(struct fs_control *control)
+static uint64_t silent_ms(const struct client *client)
 {
-	for (size_t i = 0; i < FS_CONTROL_CLIENTS_MAX; i++)
-		if (control->clients[i].fd < 0)
-			return &control->clients[i];
-	return NULL;
+	return (base_now_ns() - client->seen_ns) / 1000000;
+}
+
+/* Finds a place that is free, or that of the client that was silent for longest. */
+static struct client *best_place(struct fs_control *control)
+{
+	struct client *best = &control->clients[0];
+	for (size_t i = 0; i < FS_CONTROL_CLIENTS_MAX && best->fd >= 0; i++)
+		if (control->clients[i].fd < 0 || control->clients[i].seen_ns < best->seen_ns)
+			best = &control->clients[i];
+	return best;
+}
+
+/* Milliseconds until another client can be accepted; 0: now. */
+static int full_ms(struct fs_control *control)
+{
+	const struct client *best = best_place(control);
+	uint64_t ms = best->fd < 0 ? FS_CONTROL_SILENT_MS : silent_ms(best);
+	return ms >= FS_CONTROL_SILENT_MS ? 0 : (int)(FS_CONTROL_SILENT_MS - ms);
 }
 
 size_t fs_control_polls(struct fs_control *control, struct pollfd polls[FS_CONTROL_POLLS_MAX], int *ret_timeout_ms)
 {
 	size_t n = 0;
-	uint64_t now = base_now_ns();
-	int timeout_ms = -1;
-	if (free_place(control))
+	int full = full_ms(control);
+	int timeout_ms = full ? full : -1;
+	if (!full)
 		polls[n++] = (struct pollfd){ .fd = control->fd, .events = POLLIN };
 	for (size_t i = 0; i < FS_CONTROL_CLIENTS_MAX; i++) {
 		const struct client *client = &control->clients[i];
 		if (client->fd < 0)
 			continue;
 		polls[n++] = (struct pollfd){ .fd = client->fd, .events = client->out ? POLLOUT : POLLIN };
-		uint64_t idle_ms = (now - client->seen_ns) / 1000000;
+		uint64_t idle_ms = silent_ms(client);
 		int left = idle_ms >= FS_CONTROL_IDLE_MS ? 0 : (int)(FS_CONTROL_IDLE_MS - idle_ms);
 		if (timeout_ms < 0 || left < timeout_ms)
 			timeout_ms = left;
@@ -413,8 +428,8 @@ static bool may_ask(int fd)
 
 static void accept_clients(struct fs_control *control)
 {
-	struct client *client;
-	while ((client = free_place(control))) {
+	while (full_ms(control) == 0) {
+		struct client *client = best_place(control);
 		int fd = accept4(control->fd, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
 		if (fd < 0)
 			return;
@@ -422,6 +437,8 @@ static void accept_clients(struct fs_control *control)
 			close(fd);
 			continue;
 		}
+		if (client->fd >= 0)
+			client_done(client);
 		*client = (struct client){ .fd = fd, .in = malloc(BASE_CONTROL_LINE_MAX), .seen_ns = base_now_ns() };
 		if (!client->in)
 			client_done(client);

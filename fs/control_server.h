@@ -3,7 +3,7 @@
  *
  * It has no thread of its own: main polls its descriptors and calls fs_control_serve. Nothing here waits for a
  * client: bytes are gathered, and sent as the socket takes them. A client that is silent or slow for too long is
- * dropped.
+ * dropped; sooner if its place is needed.
  *
  * Threads: main only. */
 #ifndef DDPFS_FS_CONTROL_SERVER_H
@@ -17,6 +17,7 @@
 enum {
 	FS_CONTROL_CLIENTS_MAX = 16, /* at once; more wait in the listen queue */
 	FS_CONTROL_IDLE_MS = 10000,  /* milliseconds that a client may be silent */
+	FS_CONTROL_SILENT_MS = 100,  /* ... if all places are taken and another client waits */
 	FS_CONTROL_POLLS_MAX = FS_CONTROL_CLIENTS_MAX + 1,
 };
 

@@ -89,3 +89,15 @@ int fs_control_socket(const char *path, struct base_err *err, char ret_path[BASE
 	}
 	return rc;
 }
+
+uint64_t fs_control_ino(const char *path)
+{
+	struct stat st;
+	return lstat(path, &st) == 0 && S_ISSOCK(st.st_mode) ? st.st_ino : 0;
+}
+
+void fs_control_remove(const char *path, uint64_t ino)
+{
+	if (ino != 0 && fs_control_ino(path) == ino)
+		unlink(path);
+}

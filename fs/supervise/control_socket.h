@@ -15,4 +15,10 @@
  * in `err`. */
 int fs_control_socket(const char *path, struct base_err *err, char ret_path[BASE_CONTROL_PATH_MAX], int *ret_fd);
 
+/* Returns the inode number of the socket at `path`; 0: there is none. */
+uint64_t fs_control_ino(const char *path);
+
+/* Removes the socket at `path` if its inode number is `ino`.  Another one is another mount's. */
+void fs_control_remove(const char *path, uint64_t ino);
+
 #endif

@@ -1044,8 +1044,10 @@ static int make(struct supervisor *sup)
 		            "fs.inotify.max_user_instances",
 		        strerror(errno));
 	rc = fs_control_socket(sup->how->control_path, sup->err, held->control_path, &held->control_fd);
-	if (rc == 0)
+	if (rc == 0) {
+		held->control_ino = fs_control_ino(held->control_path);
 		confine();
+	}
 	return rc;
 }
 
@@ -1055,7 +1057,7 @@ static void unmake(struct supervisor *sup)
 	if (sup->head)
 		munmap(sup->head, FS_HANDOVER_HEAD_BYTES);
 	if (held->control_fd >= 0)
-		unlink(held->control_path);
+		fs_control_remove(held->control_path, held->control_ino);
 	const int fds[] = { held->fuse_fd, held->handover_fd, held->inotify_fd, held->control_fd, sup->signal_fd,
 		sup->channel };
 	for (size_t i = 0; i < sizeof(fds) / sizeof(fds[0]); i++)

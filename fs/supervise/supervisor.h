@@ -66,6 +66,7 @@ enum {
 struct fs_supervised {
 	int fuse_fd, handover_fd, inotify_fd, control_fd; /* inotify_fd may be -1 */
 	char control_path[BASE_CONTROL_PATH_MAX];
+	uint64_t control_ino; /* of the socket at control_path */
 	struct fs_channel_mount mount;
 	uint64_t started_ns;     /* of the mount, CLOCK_MONOTONIC */
 	uint64_t first_start_ns; /* from the first server's start to its READY; 0: unknown */

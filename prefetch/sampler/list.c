@@ -702,7 +702,7 @@ const char *prefetch_list_describe(const struct prefetch_list *list, char *buf, 
 		char quoted[240];
 		snprintf(where, sizeof(where), "%s/", base_err_quote(list->where, quoted, sizeof(quoted)));
 	}
-	snprintf(buf, size, "%s%s%s of %s, %s", list->kind == PREFETCH_FILTER_SUFFIX ? list->suffix : "",
+	snprintf(buf, size, "%s%s%s of %s, %s", list->kind == PREFETCH_FILTER_SUFFIX ? base_quoted(list->suffix) : "",
 	        list->kind == PREFETCH_FILTER_SUFFIX ? " " : "", what[list->kind], where,
 	        list->sort == PREFETCH_SORT_WALK   ? "as ImageFolder lists them"
 	        : list->sort == PREFETCH_SORT_ID   ? "directory by directory"

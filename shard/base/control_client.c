@@ -4,6 +4,7 @@
 
 #include <dirent.h>
 #include <errno.h>
+#include <fcntl.h>
 #include <limits.h>
 #include <poll.h>
 #include <stdio.h>
@@ -79,6 +80,7 @@ int base_control_default_path(unsigned number, struct base_err *err, char ret_pa
 /* A request to one server, and its reply. */
 struct question {
 	char path[BASE_CONTROL_PATH_MAX];
+	struct stat found; /* the socket as look_into found it; st_ino 0: the caller named it */
 	enum { QUESTION_NEW, QUESTION_ASKED, QUESTION_OVER } state;
 	int fd;     /* >= 0 while ASKED */
 	int rc;     /* OVER: 0, or why there is no reply */
@@ -144,12 +146,14 @@ static int parse_peer(const char *path, char *reply, struct base_control_peer *r
 	return rc;
 }
 
-/* Removes a socket of this user on which nobody listens, because its server was killed. */
-static void remove_dead(const char *path)
+/* Removes a socket of this user on which nobody listens, because its server was killed.  Not one that was put in its
+ * place meanwhile. */
+static void remove_dead(const struct question *q)
 {
 	struct stat st;
-	if (lstat(path, &st) == 0 && S_ISSOCK(st.st_mode) && st.st_uid == geteuid())
-		unlink(path);
+	if (q->found.st_ino != 0 && q->found.st_uid == geteuid() && lstat(q->path, &st) == 0 &&
+	        st.st_dev == q->found.st_dev && st.st_ino == q->found.st_ino)
+		unlink(q->path);
 }
 
 /* The default name of a socket begins with the server's pid. */
@@ -188,14 +192,28 @@ static void questions_done(struct questions *qs)
 	*qs = (struct questions){ 0 };
 }
 
-static int add_question(struct questions *qs, const char *path)
+static int add_question(struct questions *qs, const char *path, const struct stat *found)
 {
 	if (base_grow(&qs->list, qs->n, &qs->room, sizeof(*qs->list)) < 0)
 		return -ENOMEM;
 	struct question *q = &qs->list[qs->n++];
 	*q = (struct question){ .fd = -1 };
+	if (found)
+		q->found = *found;
 	snprintf(q->path, sizeof(q->path), "%s", path);
 	return 0;
+}
+
+/* Says whether a server may be believed: it runs as this user or as root; root believes every user.  The kernel keeps
+ * the user who called listen(2).  Returns 0; -EACCES: another user's server. */
+static int check_server(int fd)
+{
+	struct ucred cred;
+	socklen_t len = sizeof(cred);
+	uid_t uid = geteuid();
+	if (getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &cred, &len) < 0)
+		return -errno;
+	return uid == 0 || cred.uid == uid || cred.uid == 0 ? 0 : -EACCES;
 }
 
 /* Connects without waiting.  If the listen queue is full, the next round tries again. */
@@ -210,10 +228,18 @@ static void question_begin(struct questions *qs, struct question *q)
 		return; /* too many descriptors are open: try again when others have answered */
 	qs->n_open++;
 	if (connect(q->fd, (struct sockaddr *)&addr, sizeof(addr)) < 0) {
-		if (errno == EAGAIN || errno == EINTR)
+		int code = errno;
+		if (code == ECONNREFUSED)
+			remove_dead(q);
+		if (code == EAGAIN || code == EINTR)
 			question_close(qs, q);
 		else
-			question_over(qs, q, -errno);
+			question_over(qs, q, -code);
+		return;
+	}
+	int rc = check_server(q->fd);
+	if (rc < 0) {
+		question_over(qs, q, rc);
 		return;
 	}
 	q->line = malloc(BASE_CONTROL_LINE_MAX + 1);
@@ -296,7 +322,7 @@ int base_control_request_all(
 	int64_t deadline_ms = base_now_ms() + limit_ms;
 	int rc = 0;
 	for (size_t i = 0; i < n && rc == 0; i++)
-		rc = add_question(&qs, sockets[i]);
+		rc = add_question(&qs, sockets[i], NULL);
 	while (rc == 0 && !ask_round(&qs, deadline_ms) && base_now_ms() < deadline_ms)
 		;
 	for (size_t i = 0; i < n && rc == 0; i++) {
@@ -344,8 +370,6 @@ static int take_answers(struct peers *peers)
 		struct question *q = &peers->asked.list[i];
 		if (q->state != QUESTION_OVER)
 			continue;
-		if (q->rc == -ECONNREFUSED)
-			remove_dead(q->path);
 		cleanup_free char *line = steal_ptr(&q->line);
 		struct base_control_peer peer;
 		int rc = q->rc == -ENOMEM ? q->rc : line ? parse_peer(q->path, line, &peer) : -EPROTO;
@@ -360,21 +384,30 @@ static int take_answers(struct peers *peers)
 	return 0;
 }
 
-static int look_into(struct peers *peers, const char *dir)
+/* Finds the sockets of `uid` in a directory.  Another user may have made a directory of that name, or sockets in one that
+ * others can write to.  Returns 0 or -ENOMEM. */
+static int look_into(struct peers *peers, const char *dir, uid_t uid)
 {
-	cleanup_closedir DIR *d = opendir(dir);
+	struct stat st;
+	int fd = open(dir, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+	cleanup_closedir DIR *d = fd >= 0 ? fdopendir(fd) : NULL;
 	struct dirent *entry;
 	size_t seen = 0;
 	int rc = 0;
-	while (d && rc == 0 && seen < BASE_CONTROL_PEERS_MAX && (entry = readdir(d))) {
+	if (fd >= 0 && !d)
+		close(fd);
+	if (!d || fstat(fd, &st) < 0 || st.st_uid != uid || (st.st_mode & 022))
+		return 0;
+	while (rc == 0 && seen < BASE_CONTROL_PEERS_MAX && (entry = readdir(d))) {
 		char path[BASE_CONTROL_PATH_MAX];
 		size_t len = strlen(entry->d_name);
 		if (len < 6 || strcmp(entry->d_name + len - 5, ".sock") != 0)
 			continue;
 		seen++;
 		int n = snprintf(path, sizeof(path), "%s/%s", dir, entry->d_name);
-		if (n > 0 && (size_t)n < sizeof(path))
-			rc = add_question(&peers->asked, path);
+		if (n > 0 && (size_t)n < sizeof(path) && fstatat(fd, entry->d_name, &st, AT_SYMLINK_NOFOLLOW) == 0 &&
+		        S_ISSOCK(st.st_mode))
+			rc = add_question(&peers->asked, path, &st);
 	}
 	return rc;
 }
@@ -398,7 +431,7 @@ static int look_at_users(struct peers *peers)
 				continue;
 			int n = snprintf(path, sizeof(path), i == 0 ? "/run/user/%s/ddpfs" : "/tmp/%s", entry->d_name);
 			if (n > 0 && (size_t)n < sizeof(path))
-				rc = look_into(peers, path);
+				rc = look_into(peers, path, (uid_t)uid);
 		}
 	}
 	return rc;
@@ -445,16 +478,16 @@ static int look_for_sockets(struct peers *peers)
 	uid_t uid = geteuid();
 	int rc = 0;
 	if (runtime_dir(uid, dir, sizeof(dir)) == 0)
-		rc = look_into(peers, dir);
+		rc = look_into(peers, dir, uid);
 	if (rc == 0 && uid != 0) {
 		/* The user may have mounted in a session with another XDG_RUNTIME_DIR. */
 		char other[BASE_CONTROL_PATH_MAX];
 		snprintf(other, sizeof(other), "/run/user/%u/ddpfs", (unsigned)uid);
 		if (strcmp(other, dir) != 0)
-			rc = look_into(peers, other);
+			rc = look_into(peers, other, uid);
 		snprintf(other, sizeof(other), "/tmp/ddpfs-%u", (unsigned)uid);
 		if (rc == 0 && strcmp(other, dir) != 0)
-			rc = look_into(peers, other);
+			rc = look_into(peers, other, uid);
 	}
 	if (rc == 0 && uid == 0)
 		rc = look_at_users(peers);

@@ -6,8 +6,9 @@
  *   $XDG_RUNTIME_DIR/ddpfs      else, if that variable is an absolute path
  *   /run/user/<uid>/ddpfs       else, if /run/user/<uid> exists and belongs to the user
  *   /tmp/ddpfs-<uid>            else
- * The directory is made with mode 0700.  It is used only if it belongs to the caller and nobody else can write to it.
- * The server answers only the owner of the mount and root (SO_PEERCRED).  Sockets are found by name, so a caller in
+ * The directory is made with mode 0700.  It is used only if it belongs to that user and nobody else can write to it.
+ * The server answers only the owner of the mount and root, and a client believes only a server of its own user or of
+ * root (SO_PEERCRED); root believes all.  Sockets are found by name, so a caller in
  * another mount namespace can reach them if it sees the same /run.
  *
  * Requests, and what the reply holds besides "ok":true.  A request is an object on one line of at most
@@ -117,7 +118,7 @@ void base_control_peer_done(struct base_control_peer *peer);
 /* Sends one request (JSON text without newline) and waits for the reply, at most timeout_ms.  *ret_reply is the text of
  * the reply without newline; the caller frees it.
  * Returns 0 if the server said ok; -EREMOTEIO: it refused (err has its sentence, *ret_reply is not set); -ECONNREFUSED:
- * no process listens; -ENOENT: no such socket; -EACCES: no permission; -ETIMEDOUT: no reply in time; -EPROTO: the reply
+ * no process listens; -ENOENT: no such socket; -EACCES: no permission, or another user's server listens; -ETIMEDOUT: no reply in time; -EPROTO: the reply
  * is not a line of JSON; -EMSGSIZE: the request is too long or has a newline; -ENAMETOOLONG: the path is too long;
  * -ENOMEM. */
 int base_control_request(

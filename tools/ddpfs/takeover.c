@@ -86,6 +86,7 @@ static const struct field fields[] = {
 	FIELD(FIELD_INT, held.handover_fd),
 	FIELD(FIELD_INT, held.inotify_fd),
 	FIELD(FIELD_INT, held.control_fd),
+	FIELD(FIELD_U64, held.control_ino),
 	FIELD(FIELD_U64, held.started_ns),
 	FIELD(FIELD_U64, held.first_start_ns),
 	FIELD(FIELD_INT, held.restarts),
