@@ -862,7 +862,7 @@ int stage_backend_cuda(const struct ddpfs_stage_options *options, int ordinal, s
 	b->device_bytes = options->device_bytes;
 	b->queue_end = &b->queue;
 	pthread_mutex_init(&b->lock, NULL);
-	stage_cond_init(&b->freed_cv);
+	base_cond_init(&b->freed_cv);
 	pthread_cond_init(&b->queue_cv, NULL);
 	rc = find_device(b, err);
 	if (rc < 0) {

@@ -13,17 +13,7 @@
 
 #define STAGE_BRIEF_NS (DDPFS_STAGE_BRIEF_MS * UINT64_C(1000000))
 
-/* Makes a condition for stage_cond_wait_until. */
-static inline void stage_cond_init(pthread_cond_t *cond)
-{
-	pthread_condattr_t attr;
-	pthread_condattr_init(&attr);
-	pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
-	pthread_cond_init(cond, &attr);
-	pthread_condattr_destroy(&attr);
-}
-
-/* Waits for a condition.  until_ns: a base_now_ns; 0: no limit.  Returns 0 (woken, perhaps for nothing) or
+/* Waits for a condition of base_cond_init.  until_ns: a base_now_ns; 0: no limit.  Returns 0 (woken, perhaps for nothing) or
  * ETIMEDOUT. */
 static inline int stage_cond_wait_until(pthread_cond_t *cond, pthread_mutex_t *lock, uint64_t until_ns)
 {

@@ -8,10 +8,10 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 #include "shard/base/control_client.h"
 #include "shard/base/cleanup.h"
+#include "shard/base/clock.h"
 
 struct stage_follow {
 	char control[BASE_CONTROL_PATH_MAX]; /* the mount's control socket */
@@ -32,22 +32,10 @@ struct stage_follow {
 static bool tell(const struct stage_follow *f, uint64_t epoch, uint64_t steps)
 {
 	char line[128];
-	char *reply = NULL;
+	cleanup_free char *reply = NULL;
 	snprintf(
 	        line, sizeof(line), "{\"cmd\":\"consumed\",\"epoch\":%" PRIu64 ",\"steps\":%" PRIu64 "}", epoch, steps);
-	int rc = base_control_request(f->control, line, STAGE_FOLLOW_TIMEOUT_S * 1000, NULL, &reply);
-	free(reply);
-	return rc == 0;
-}
-
-static struct timespec later(unsigned ms)
-{
-	struct timespec ts;
-	clock_gettime(CLOCK_MONOTONIC, &ts);
-	ts.tv_nsec += (long)ms * 1000000;
-	ts.tv_sec += ts.tv_nsec / 1000000000;
-	ts.tv_nsec %= 1000000000;
-	return ts;
+	return base_control_request(f->control, line, STAGE_FOLLOW_TIMEOUT_S * 1000, NULL, &reply) == 0;
 }
 
 static void *follow_thread(void *arg)
@@ -66,7 +54,7 @@ static void *follow_thread(void *arg)
 		pthread_mutex_lock(&f->lock);
 		f->told += taken;
 		f->untold += !taken;
-		struct timespec until = later(STAGE_FOLLOW_PAUSE_MS);
+		struct timespec until = base_until(STAGE_FOLLOW_PAUSE_MS * UINT64_C(1000000));
 		while (!f->ending && pthread_cond_timedwait(&f->cv, &f->lock, &until) != ETIMEDOUT)
 			;
 	}
@@ -79,15 +67,11 @@ static void *follow_thread(void *arg)
 int stage_follow_new(const char *socket, struct stage_follow **ret_follow)
 {
 	struct stage_follow *f = calloc(1, sizeof(*f));
-	pthread_condattr_t attr;
 	if (!f)
 		return -ENOMEM;
 	snprintf(f->control, sizeof(f->control), "%s", socket);
 	pthread_mutex_init(&f->lock, NULL);
-	pthread_condattr_init(&attr);
-	pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
-	pthread_cond_init(&f->cv, &attr);
-	pthread_condattr_destroy(&attr);
+	base_cond_init(&f->cv);
 	int rc = -pthread_create(&f->thread, NULL, follow_thread, f);
 	if (rc < 0) {
 		pthread_cond_destroy(&f->cv);

@@ -10,6 +10,7 @@
 #include <string.h>
 #include <sys/xattr.h>
 
+#include "shard/base/cleanup.h"
 #include "shard/base/io.h"
 
 enum { FILE_MAX = 1 << 20 };
@@ -50,15 +51,14 @@ static int read_stats(const char *text, struct stage_mounted *m)
 int stage_mounted_read(const char *path, struct base_err *err, struct stage_mounted *ret_mounted)
 {
 	struct stage_mounted m = { 0 };
-	char *stats = NULL, quoted[300];
+	cleanup_free char *stats = NULL;
 	int rc = read_below(path, "stats.json", err, &stats);
 	if (rc == 0) {
 		rc = read_stats(stats, &m);
 		if (rc < 0)
 			base_err_set(err, rc, "'%s': its .ddpfs/stats.json is not that of a mount of this version",
-			        base_err_quote(path, quoted, sizeof(quoted)));
+			        base_quoted(path));
 	}
-	free(stats);
 	if (rc == 0)
 		rc = read_below(path, "state", err, &m.state);
 	if (rc < 0)

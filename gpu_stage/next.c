@@ -7,6 +7,7 @@
 
 #include "gpu_stage/pages.h"
 #include "gpu_stage/stage_private.h"
+#include "shard/base/cleanup.h"
 #include "shard/block_sum.h"
 
 enum {
@@ -306,7 +307,7 @@ static int bad_samples(
         const struct ddpfs_stage *stage, uint32_t first, uint32_t end, struct shard_quarantine **ret_list)
 {
 	uint32_t n_listed = stage->list ? stage->list->n : 0, n = 0;
-	uint32_t *samples = malloc((n_listed + stage->n_found) * sizeof(*samples));
+	cleanup_free uint32_t *samples = malloc((n_listed + stage->n_found) * sizeof(*samples));
 	if (!samples)
 		return -ENOMEM;
 	for (uint32_t i = 0; i < n_listed + stage->n_found; i++) {
@@ -315,7 +316,6 @@ static int bad_samples(
 			samples[n++] = sample;
 	}
 	int rc = shard_quarantine_new(samples, n, ret_list);
-	free(samples);
 	return rc;
 }
 
@@ -323,13 +323,12 @@ static int bad_samples(
 static int find_stand_in(const struct ddpfs_stage *stage, const struct shard_quarantine *list, uint32_t first,
         uint32_t end, uint32_t sample, struct base_err *err, uint32_t *ret_instead)
 {
-	uint32_t *all = malloc(list->n * sizeof(*all));
+	cleanup_free uint32_t *all = malloc(list->n * sizeof(*all));
 	if (!all)
 		return base_err_set(err, -ENOMEM, "out of memory");
 	int rc = shard_quarantine_stand_ins(list, stage->index, first, end, err, all);
 	if (rc == 0)
 		*ret_instead = all[shard_quarantine_below(list->samples, list->n, sample)];
-	free(all);
 	return rc;
 }
 

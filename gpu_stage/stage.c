@@ -378,15 +378,22 @@ static bool like_the_mount(const struct ddpfs_stage *stage, const struct shard_v
 	       strcmp(subdir, stage->mount_state.subdir) == 0 && same_past(a, b);
 }
 
+static int make_epoch(struct shard_view *view, uint64_t epoch, struct base_err *err, struct shard_epoch **ret_epoch)
+{
+	int rc = shard_view_epoch(view, epoch, ret_epoch);
+	return rc < 0 ? base_err_set(
+	                        err, rc, "cannot set up epoch %llu: %s", (unsigned long long)epoch, base_err_str(rc))
+	              : 0;
+}
+
 /* Makes the new stream before the old one goes, so that resident samples find their next use in the new one. */
 int stage_bind(struct ddpfs_stage *stage, struct shard_view *view, uint64_t epoch, struct base_err *err)
 {
 	struct shard_epoch *e;
 	struct prefetch_stream *stream;
-	int rc = shard_view_epoch(view, epoch, &e);
+	int rc = make_epoch(view, epoch, err, &e);
 	if (rc < 0)
-		return base_err_set(
-		        err, rc, "cannot set up epoch %llu: %s", (unsigned long long)epoch, base_err_str(rc));
+		return rc;
 	rc = prefetch_stream_new(stage->prefetch,
 	        &(struct prefetch_stream_options){ .view = view,
 	                .rank = stage->rank,
@@ -394,13 +401,12 @@ int stage_bind(struct ddpfs_stage *stage, struct shard_view *view, uint64_t epoc
 	                .window_bytes = stage->window_bytes,
 	                .user = stage },
 	        &stream);
-	if (rc == -ENODATA) {
-		shard_epoch_put(e);
-		return base_err_set(err, rc, "rank %u has no samples: there are more ranks than samples", stage->rank);
-	}
 	if (rc < 0) {
 		shard_epoch_put(e);
-		return base_err_set(err, rc, "cannot start reading ahead: %s", base_err_str(rc));
+		return rc == -ENODATA
+		               ? base_err_set(err, rc, "rank %u has no samples: there are more ranks than samples",
+		                         stage->rank)
+		               : base_err_set(err, rc, "cannot start reading ahead: %s", base_err_str(rc));
 	}
 	pthread_mutex_lock(&stage->lock);
 	struct prefetch_stream *old_stream = stage->stream;
@@ -424,10 +430,9 @@ int stage_bind(struct ddpfs_stage *stage, struct shard_view *view, uint64_t epoc
 static int go_on(struct ddpfs_stage *stage, uint64_t epoch, struct base_err *err)
 {
 	struct shard_epoch *e;
-	int rc = shard_view_epoch(stage->view, epoch, &e);
+	int rc = make_epoch(stage->view, epoch, err, &e);
 	if (rc < 0)
-		return base_err_set(
-		        err, rc, "cannot set up epoch %llu: %s", (unsigned long long)epoch, base_err_str(rc));
+		return rc;
 	pthread_mutex_lock(&stage->lock);
 	struct shard_epoch *old = stage->epoch;
 	stage->epoch = e;
@@ -535,14 +540,12 @@ int ddpfs_stage_state(struct ddpfs_stage *stage, uint64_t epoch, uint64_t turns,
 	struct shard_epoch *e;
 	lock_for_scope(&stage->lock);
 	int rc = shard_view_epoch(stage->view, epoch, &e);
-	if (rc == 0 && turns > shard_epoch_turns(e, stage->rank))
-		rc = -ERANGE;
-	if (rc == 0) {
-		rc = shard_state_format(stage->view, epoch, stage_steps(e, turns), buf, buf_size);
-		shard_epoch_put(e);
-	} else if (rc == -ERANGE) {
-		shard_epoch_put(e);
-	}
+	if (rc < 0)
+		return rc;
+	rc = turns > shard_epoch_turns(e, stage->rank)
+	             ? -ERANGE
+	             : shard_state_format(stage->view, epoch, stage_steps(e, turns), buf, buf_size);
+	shard_epoch_put(e);
 	return rc;
 }
 

@@ -344,8 +344,8 @@ int stage_store_new(const struct shard_index *index, struct stage_space *space, 
 	s->chunk_used = s->chunk_n;
 	s->awaited = UINT64_MAX;
 	pthread_mutex_init(&s->lock, NULL);
-	stage_cond_init(&s->ready_cv);
-	stage_cond_init(&s->freed_cv);
+	base_cond_init(&s->ready_cv);
+	base_cond_init(&s->freed_cv);
 	*ret_store = s;
 	return 0;
 }
