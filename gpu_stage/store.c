@@ -427,14 +427,6 @@ void stage_store_give_back(struct stage_store *s, struct stage_entry *const *ent
 	pthread_cond_broadcast(&s->freed_cv);
 }
 
-void stage_store_pin(struct stage_store *s, struct stage_entry *entry)
-{
-	lock_for_scope(&s->lock);
-	assert(entry->pins > 0);
-	entry->pins++;
-	entry->used = true;
-}
-
 void stage_store_unpin(struct stage_store *s, struct stage_entry *const *entries, uint32_t n)
 {
 	lock_for_scope(&s->lock);

@@ -120,8 +120,6 @@ struct stage_take {
 uint32_t stage_store_take(struct stage_store *store, const struct stage_take *take, bool *ret_discarded);
 /* Gives back n entries that stage_store_take took.  Wakes the threads in stage_store_wait_freed, even if n is 0. */
 void stage_store_give_back(struct stage_store *store, struct stage_entry *const *entries, uint32_t n);
-/* Pins an entry that is pinned, once more.  It counts as used. */
-void stage_store_pin(struct stage_store *store, struct stage_entry *entry);
 /* Unpins n entries.  Wakes the threads in stage_store_wait_freed, even if n is 0. */
 void stage_store_unpin(struct stage_store *store, struct stage_entry *const *entries, uint32_t n);
 

@@ -49,38 +49,39 @@ struct indexing {
 
 /* Which shards */
 
-static int compare_names(const void *a, const void *b)
+static int is_shard(const struct dirent *de)
 {
-	return strcmp(*(char *const *)a, *(char *const *)b);
+	const char *dot = strrchr(de->d_name, '.');
+	return dot && dot > de->d_name && (!strcmp(dot, ".tar") || !strcmp(dot, ".bare"));
+}
+
+static int compare_names(const struct dirent **a, const struct dirent **b)
+{
+	return strcmp((*a)->d_name, (*b)->d_name);
 }
 
 /* Lists the tar files in a dataset's directory, sorted by name. */
 static int find_shards(const char *dataset, char ***ret_names, int *ret_n, struct base_err *err)
 {
 	const char *quoted = base_quoted(dataset);
-	cleanup_closedir DIR *dir = opendir(dataset);
-	if (!dir)
+	struct dirent **entries = NULL;
+	int n = scandir(dataset, &entries, is_shard, compare_names), rc = 0;
+	if (n < 0)
 		return base_err_set(err, -errno, "'%s': %s", quoted, strerror(errno));
-	char **names = NULL;
-	int n = 0;
-	struct dirent *de;
-	while ((de = readdir(dir))) {
-		size_t len = strlen(de->d_name);
-		bool tar = len > 4 && !strcmp(de->d_name + len - 4, ".tar");
-		bool bare = len > 5 && !strcmp(de->d_name + len - 5, ".bare");
-		if (!tar && !bare)
-			continue;
-		char **grown = realloc(names, ((size_t)n + 1) * sizeof(*grown));
-		char *path = NULL;
-		if (!grown || asprintf(&path, "%s/%s", dataset, de->d_name) < 0)
-			return base_err_set(err, -ENOMEM, "out of memory"); /* the program ends here */
-		names = grown;
-		names[n++] = path;
+	char **names = calloc((size_t)n + 1, sizeof(*names));
+	for (int i = 0; i < n; i++) {
+		if (!names || asprintf(&names[i], "%s/%s", dataset, entries[i]->d_name) < 0)
+			rc = base_err_set(err, -ENOMEM, "out of memory"); /* the program ends here */
+		free(entries[i]);
 	}
+	free(entries);
 	if (n == 0)
-		return base_err_set(
+		rc = base_err_set(
 		        err, -ENOENT, "'%s' holds no shards; name them: mkshard index %s SHARD.tar...", quoted, quoted);
-	qsort(names, (size_t)n, sizeof(*names), compare_names);
+	if (rc) {
+		free(names);
+		return rc;
+	}
 	*ret_names = names;
 	*ret_n = n;
 	return 0;

@@ -195,15 +195,14 @@ struct scan {
 	struct base_err err;
 };
 
-struct entry {
-	uint64_t ino;
-	size_t name; /* offset in names */
-};
-
-static int compare_entries(const void *pa, const void *pb)
+static int is_entry(const struct dirent *de)
 {
-	const struct entry *a = pa, *b = pb;
-	return a->ino < b->ino ? -1 : a->ino > b->ino;
+	return strcmp(de->d_name, ".") != 0 && strcmp(de->d_name, "..") != 0;
+}
+
+static int compare_inodes(const struct dirent **a, const struct dirent **b)
+{
+	return (*a)->d_ino < (*b)->d_ino ? -1 : (*a)->d_ino > (*b)->d_ino;
 }
 
 static const char *quote_in(const struct scan *scan, const char *path, char buf[static 1024])
@@ -308,56 +307,20 @@ static int list_directory(struct scan *scan, struct dir_node *dir)
 {
 	struct base_err err = { 0 };
 	char quoted[1024];
-	cleanup_free struct entry *entries = NULL;
-	cleanup_free char *names = NULL;
-	size_t n = 0, capacity = 0, used = 0, names_size = 0;
-	int fd = openat(scan->rootfd, *dir->path ? dir->path : ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-	cleanup_closedir DIR *stream = fd >= 0 ? fdopendir(fd) : NULL;
-	if (!stream) {
-		int code = -errno;
-		if (fd >= 0)
-			close(fd);
-		base_err_set(&err, code, "'%s': %s", quote_in(scan, dir->path, quoted), strerror(-code));
-		return pack_input_refuse(scan->input, &err) == 0 ? 0 : end_scan(scan, &err);
+	struct dirent **entries = NULL;
+	cleanup_close int fd = openat(scan->rootfd, *dir->path ? dir->path : ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+	int n = fd < 0 ? -1 : scandirat(fd, ".", &entries, is_entry, compare_inodes), rc = 0;
+	if (n < 0) {
+		base_err_set(&err, -errno, "'%s': %s", quote_in(scan, dir->path, quoted), strerror(errno));
+		return fd < 0 && pack_input_refuse(scan->input, &err) == 0 ? 0 : end_scan(scan, &err);
 	}
-	for (;;) {
-		errno = 0;
-		struct dirent *de = readdir(stream);
-		if (!de && errno) {
-			base_err_set(&err, -errno, "'%s': %s", quote_in(scan, dir->path, quoted), strerror(errno));
-			return end_scan(scan, &err);
-		}
-		if (!de)
-			break;
-		if (!strcmp(de->d_name, ".") || !strcmp(de->d_name, ".."))
-			continue;
-		size_t len = strlen(de->d_name) + 1;
-		if (n == capacity) {
-			capacity = capacity ? capacity * 2 : 256;
-			struct entry *grown = realloc(entries, capacity * sizeof(*grown));
-			if (!grown)
-				return -ENOMEM;
-			entries = grown;
-		}
-		if (used + len > names_size) {
-			names_size = (names_size + len) * 2;
-			char *grown = realloc(names, names_size);
-			if (!grown)
-				return -ENOMEM;
-			names = grown;
-		}
-		entries[n++] = (struct entry){ .ino = de->d_ino, .name = used };
-		memcpy(names + used, de->d_name, len);
-		used += len;
+	for (int i = 0; i < n; i++) {
+		if (rc == 0)
+			rc = take_entry(scan, dir, fd, entries[i]->d_name);
+		free(entries[i]);
 	}
-	if (n > 1)
-		qsort(entries, n, sizeof(*entries), compare_entries);
-	for (size_t i = 0; i < n; i++) {
-		int rc = take_entry(scan, dir, dirfd(stream), names + entries[i].name);
-		if (rc)
-			return rc;
-	}
-	return 0;
+	free(entries);
+	return rc;
 }
 
 static void *scan_thread(void *arg)
