@@ -12,9 +12,12 @@
 #include <sys/uio.h>
 #include <unistd.h>
 
+#include "fs/budget.h"
+#include "fs/directory_names.h"
 #include "fs/hang.h"
 #include "fs/listing_offset.h"
 #include "fs/detached_thread.h"
+#include "fs/warm_up.h"
 #include "shard/base/cleanup.h"
 
 enum {
@@ -46,6 +49,7 @@ struct fs_sink_stream {
 	struct fs_view *view;
 	struct shard_view *order; /* the view's order, or one that was recognised */
 	uint32_t rank;            /* whose turns of `order` the stream reads */
+	bool by_directory;        /* names come from listings of whole directories, where these fit */
 	struct prefetch_stream *stream;
 	/* Uses gathered from one drain of the watcher, under its lock. */
 	struct prefetch_use uses[USES_MAX];
@@ -59,6 +63,9 @@ struct fs_sink {
 	pthread_mutex_t lock;                         /* keeps the streams below from ending while they are used */
 	struct fs_sink_stream *streams[FS_VIEWS_MAX]; /* of the views' own orders */
 	struct fs_sink_stream *followed[FOLLOWED_MAX];
+	struct fs_warm_up *warm_up;
+	struct fs_sink_stream *warm_up_stream;
+	struct fs_directory_names *names;
 	uint64_t gone_fetched, gone_jumps; /* of streams that ended */
 	struct fs_detached *toucher;       /* the thread that lists and looks up */
 	_Atomic uint64_t opened_ns;        /* the last open of a watched file; 0: none yet */
@@ -80,7 +87,7 @@ static void list_entries(struct fs_sink *sink, int fd, uint64_t offset, uint64_t
 {
 	if (lseek(fd, (off_t)offset, SEEK_SET) < 0)
 		return;
-	while (n) {
+	while (n && !sink->server->gone) {
 		long len = syscall(SYS_getdents64, fd, sink->list_buf, LIST_BYTES);
 		if (len <= 0)
 			return;
@@ -115,6 +122,28 @@ static void look_up(struct fs_sink *sink, const struct fs_detached_root *root, u
 	statx(root->fd, path, AT_SYMLINK_NOFOLLOW | AT_NO_AUTOMOUNT, STATX_SIZE, &st);
 }
 
+/* Lists the directory of a file, if its names fit and are not known. Returns whether they are known now. */
+static bool list_directory(struct fs_sink *sink, const struct fs_detached_root *root, uint32_t file)
+{
+	char path[PATH_MAX];
+	uint32_t dir;
+	if (!fs_directory_names_list(sink->names, file, &dir))
+		return fs_directory_names_known(sink->names, file);
+	size_t len = strlen(root->at);
+	memcpy(path, root->at, len + 1);
+	int rc = shard_index_dir_path(sink->server->index, dir, path + len, sizeof(path) - len - 1);
+	if (rc == 0)
+		memcpy(path + len, ".", 2);
+	cleanup_detached_fd int fd =
+	        rc < 0 ? -1 : fs_detached_open(root->fd, path, O_RDONLY | O_DIRECTORY | O_NOCTTY | FS_DIR_MARK);
+	if (fd >= 0) {
+		list_entries(sink, fd, 0, UINT64_MAX);
+		return true;
+	}
+	fs_directory_names_forget(sink->names, file);
+	return false;
+}
+
 static void announce_tree(struct fs_sink *sink, const struct fs_detached_root *root, const struct fs_sink_stream *vs,
         uint64_t epoch, uint64_t turn, uint32_t n)
 {
@@ -129,8 +158,10 @@ static void announce_tree(struct fs_sink *sink, const struct fs_detached_root *r
 		if (rc == 0)
 			rc = shard_index_sample_files(
 			        sink->server->index, sample, files, SHARD_SAMPLE_FILES_MAX, &n_files);
-		for (uint32_t f = 0; rc == 0 && f < n_files; f++)
-			look_up(sink, root, files[f]);
+		for (uint32_t f = 0; rc == 0 && f < n_files; f++) {
+			if (!vs->by_directory || !list_directory(sink, root, files[f]))
+				look_up(sink, root, files[f]);
+		}
 	}
 	shard_epoch_put(e);
 }
@@ -184,8 +215,11 @@ static int sink_store(struct prefetch_sink *base, uint32_t file, uint64_t offset
 	fs_hang_here(sink->server, FS_HANG_STORE);
 	struct fuse_bufvec buf = FUSE_BUFVEC_INIT(len);
 	buf.buf[0].mem = (void *)(uintptr_t)data;
-	return fuse_lowlevel_notify_store(
+	int rc = fuse_lowlevel_notify_store(
 	        sink->server->session, fs_ino((struct fs_node){ .kind = FS_FILE, .id = file }), (off_t)offset, &buf, 0);
+	if (rc == -ENOENT)
+		fs_directory_names_forget(sink->names, file);
+	return rc;
 }
 
 /* ---- drop ---- */
@@ -233,14 +267,15 @@ static void drop_file(struct ino_list *list, uint32_t file)
 	}
 }
 
-/* Drops a sample. If it will be stored again before it is announced again, only its pages go. */
+/* Drops a sample. Only its pages go if it will be stored again before it is announced again, or if the names of its
+ * directory are kept. */
 static void drop_sample(struct ino_list *list, uint32_t sample, bool announced)
 {
 	const struct fs_server *server = list->sink->server;
 	uint32_t files[SHARD_SAMPLE_FILES_MAX], n_files = 0;
 	int rc = shard_index_sample_files(server->index, sample, files, SHARD_SAMPLE_FILES_MAX, &n_files);
 	for (uint32_t f = 0; rc == 0 && f < n_files; f++) {
-		if (announced)
+		if (announced || fs_directory_names_known(list->sink->names, files[f]))
 			fuse_lowlevel_notify_inval_inode(
 			        server->session, fs_ino((struct fs_node){ .kind = FS_FILE, .id = files[f] }), 0, 0);
 		else
@@ -389,7 +424,10 @@ int fs_sink_new(struct fs_server *server, struct fs_sink **ret_sink)
 	sink->server = server;
 	pthread_mutex_init(&sink->lock, NULL);
 	sink->list_buf = malloc(LIST_BYTES);
-	if (!sink->list_buf) {
+	/* An eighth of the budget for names, of directories of which a tenth may be stored at least. */
+	uint64_t memory = fs_budget_bytes(server->budget);
+	uint64_t names = memory > server->info->content_bytes / 10 ? memory / 8 : 0;
+	if (!sink->list_buf || fs_directory_names_new(server->index, names, &sink->names) < 0) {
 		fs_sink_free(sink);
 		return -ENOMEM;
 	}
@@ -432,6 +470,7 @@ static int stream_new(struct fs_sink *sink, struct fs_view *view, const struct p
 	vs->view = view;
 	vs->order = wanted->view;
 	vs->rank = wanted->rank;
+	vs->by_directory = wanted->warm_up;
 	struct prefetch_stream_options options = *wanted;
 	options.user = vs;
 	int rc = prefetch_stream_new(sink->server->prefetch, &options, &vs->stream);
@@ -544,6 +583,25 @@ void fs_sink_refresh(struct fs_sink_stream *vs)
 	prefetch_stream_refresh(vs->stream);
 }
 
+/* Starts the stream of the warm-up, for the first view that is a tree of all files. */
+static int start_warm_up(struct fs_sink *sink)
+{
+	const struct fs_server *server = sink->server;
+	struct fs_view *view = NULL;
+	for (uint32_t i = 0; !view && i < server->n_views; i++) {
+		if (server->views[i]->all && server->views[i]->layout == FS_LAYOUT_TREE)
+			view = server->views[i];
+	}
+	if (!view)
+		return 0;
+	int rc = fs_warm_up_new(sink->server, view, &sink->warm_up);
+	if (rc < 0)
+		return rc;
+	struct prefetch_stream_options options = { .view = fs_warm_up_order(sink->warm_up), .warm_up = true };
+	rc = stream_new(sink, view, &options, &sink->warm_up_stream);
+	return rc == -ENODATA ? 0 : rc;
+}
+
 int fs_sink_start(struct fs_sink *sink)
 {
 	struct fs_server *server = sink->server;
@@ -552,6 +610,8 @@ int fs_sink_start(struct fs_sink *sink)
 		return rc;
 	for (uint32_t i = 0; rc == 0 && i < server->n_views; i++)
 		rc = start_stream(sink, server->views[i]);
+	if (rc == 0)
+		rc = start_warm_up(sink);
 	if (rc < 0)
 		fs_sink_stop(sink);
 	return rc;
@@ -563,6 +623,7 @@ void fs_sink_stop(struct fs_sink *sink)
 		return;
 	for (uint32_t i = 0; i < FS_VIEWS_MAX; i++)
 		stream_end(sink, &sink->streams[i]);
+	stream_end(sink, &sink->warm_up_stream);
 	fs_detached_free(sink->toucher);
 	sink->toucher = NULL;
 }
@@ -572,6 +633,8 @@ void fs_sink_free(struct fs_sink *sink)
 	if (!sink)
 		return;
 	pthread_mutex_destroy(&sink->lock);
+	fs_directory_names_free(sink->names);
+	fs_warm_up_free(sink->warm_up);
 	free(sink->list_buf);
 	free(sink);
 }

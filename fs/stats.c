@@ -18,6 +18,7 @@
 #include "fs/sink.h"
 #include "fs/read_latency.h"
 #include "fs/sampler_streams.h"
+#include "fs/warm_up.h"
 #include "fs/watch.h"
 #include "shard/base/cleanup.h"
 #include "shard/base/cleanup_json.h"
@@ -25,7 +26,7 @@
 #include "shard/base/log.h"
 #include "shard/base/units.h"
 
-enum { TEXT_SHOWN_MAX = 512, FIELDS_MAX = 64, QUARANTINE_SHOWN_MAX = 4 };
+enum { TEXT_SHOWN_MAX = 512, FIELDS_MAX = 72, QUARANTINE_SHOWN_MAX = 4 };
 
 struct fs_stats {
 	struct fs_handover_counts before; /* what earlier servers counted */
@@ -142,6 +143,9 @@ static size_t collect(struct fs_server *server, struct fs_view *view, struct fie
 		{ "lost", "Samples that the kernel took back", true, engine.lost },
 		{ "refetches", "Times that what comes next was read again because the kernel had taken much back", true,
 		        engine.refetches },
+		{ "warm_ups", "Times that the dataset was read in storage order, because no order was known", true,
+		        engine.warm_ups },
+		{ "warm_up_bytes", "Bytes read so", true, engine.warm_up_bytes },
 		{ "device_rate", "Bytes per second that the device was measured to give", false, engine.device_rate },
 		{ "resident_bytes", "Bytes held in memory", false, engine.buffer_bytes + engine.resident_bytes },
 		{ "depth", "Reads in flight that the engine allows", false, engine.depth },
@@ -298,6 +302,9 @@ static json_t *stats_object(struct fs_server *server, struct fs_view *view)
 	fs_budget_why(server->budget, why, sizeof(why));
 	json_object_set_new(object, "memory_why", json_string(why));
 	fs_sampler_streams_stats(server->samplers[view->number], object);
+	const char *warm_up = fs_warm_up_says(server);
+	if (warm_up)
+		json_object_set_new(object, "warm_up", json_string(warm_up));
 	json_object_set_new(object, "epochs", epochs(server));
 	json_object_set_new(object, "quarantine", quarantine(server, view));
 	json_object_set_new(object, "problems", problems());

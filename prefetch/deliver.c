@@ -221,6 +221,21 @@ static void store_later(struct prefetch *p, struct prefetch_read *read)
 	pthread_cond_signal(&p->delivery.landed_cv);
 }
 
+/* A long read that nobody waits for lets those pass that readers wait for. */
+static void give_way(struct prefetch *p)
+{
+	struct prefetch_read *read;
+	prefetch_lock(p);
+	while ((read = TAILQ_FIRST(&p->delivery.landed)) && read->urgent) {
+		TAILQ_REMOVE(&p->delivery.landed, read, link);
+		read->state = PREFETCH_READ_DELIVERY;
+		prefetch_unlock(p);
+		prefetch_deliver_read(p, read, false);
+		prefetch_lock(p);
+	}
+	prefetch_unlock(p);
+}
+
 /* All demands are answered before the first store. */
 void prefetch_deliver_read(struct prefetch *p, struct prefetch_read *read, bool stores)
 {
@@ -232,6 +247,8 @@ void prefetch_deliver_read(struct prefetch *p, struct prefetch_read *read, bool 
 	while (!STAILQ_EMPTY(&read->blocks)) {
 		batch_fill(&batch, &read->blocks);
 		answer_blocks(p, read, &batch, &rest);
+		if (read->warm_up && stores)
+			give_way(p);
 	}
 	if (!stores && !STAILQ_EMPTY(&rest)) {
 		STAILQ_CONCAT(&read->blocks, &rest);
@@ -244,6 +261,8 @@ void prefetch_deliver_read(struct prefetch *p, struct prefetch_read *read, bool 
 	}
 	while (!STAILQ_EMPTY(&rest)) {
 		batch_fill(&batch, &rest);
+		if (read->warm_up)
+			give_way(p);
 		for (uint32_t i = 0; i < batch.n; i++)
 			batch.rcs[i] = store(p, batch.blocks[i]);
 		end_blocks(p, &batch, true);

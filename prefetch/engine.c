@@ -125,6 +125,8 @@ static void submit(struct prefetch *p, struct prefetch_read *read)
 	count(&p->counters.reads, 1);
 	p->reading.inflight++;
 	p->reading.inflight_ahead += read->ahead;
+	if (read->warm_up)
+		prefetch_warm_up_submitted(p);
 	prefetch_io_submit(p->io, &read->op);
 }
 
@@ -233,7 +235,9 @@ static void delay(struct prefetch *p, struct prefetch_read *read)
 /* A read has come back from the source. */
 static void came_back(struct prefetch *p, struct prefetch_read *read)
 {
-	if (read->ahead) {
+	if (read->warm_up) {
+		prefetch_warm_up_came_back(p, read); /* long reads tell nothing about the depth */
+	} else if (read->ahead) {
 		uint64_t bytes = read->op.res > 0 ? (uint64_t)read->op.res : 0;
 		uint64_t now = base_now_ns();
 		prefetch_depth_feed(&p->reading.depth, now, now - read->submitted_ns, bytes, p->reading.device_full);
@@ -354,7 +358,7 @@ static int64_t sooner(int64_t a_ns, int64_t b_ns)
 }
 
 /* Decides under lock whether the engine thread sleeps.  So a thread that queues work after this wakes it. */
-static bool prepare_sleep(struct prefetch *p, bool drained, bool *ret_exit)
+static bool prepare_sleep(struct prefetch *p, bool drained, bool resting, bool *ret_exit)
 {
 	prefetch_lock_for_scope(p);
 	bool work = drained ? !TAILQ_EMPTY(&p->locked.urgent)
@@ -362,6 +366,7 @@ static bool prepare_sleep(struct prefetch *p, bool drained, bool *ret_exit)
 	*ret_exit = p->locked.stopping && TAILQ_EMPTY(&p->locked.urgent) && !p->reading.inflight;
 	if (work || *ret_exit || p->locked.state == PREFETCH_POKED)
 		return false;
+	p->locked.resting = resting;
 	prefetch_engine_step(p, PREFETCH_SLEEPS);
 	return true;
 }
@@ -435,9 +440,11 @@ void *prefetch_engine_run(void *arg)
 			prefetch_schedule_fill(p);
 		int64_t room_ns = prefetch_schedule_room_ns(p);
 		timeout = sooner(timeout, room_ns > 0 ? room_ns : -1);
+		int64_t rest_ns = prefetch_warm_up_wait_ns(p);
+		timeout = sooner(timeout, rest_ns);
 		timeout = sooner(timeout, deliver_past_store(p));
 		struct prefetch_op *done = NULL;
-		bool sleep = prepare_sleep(p, drained, &leave);
+		bool sleep = prepare_sleep(p, drained, rest_ns >= 0, &leave);
 		if (leave)
 			break;
 		atomic_store_explicit(&p->figures.inflight, p->reading.inflight, memory_order_relaxed);

@@ -107,6 +107,7 @@ struct prefetch_read {
 	bool urgent;   /* it goes before others: a reader waits for it, or will probably do so */
 	bool ahead;    /* a scheduled read: it counts against the depth */
 	bool answered; /* its demands are answered and its blocks are out of the table, but not stored yet */
+	bool warm_up;  /* with `ahead`: of the warm-up's stream */
 	bool again;    /* a second read of one block, because the first gave wrong bytes */
 	bool changed;  /* with `again`: the shard is not what the index says */
 	uint32_t shard;
@@ -192,6 +193,7 @@ struct prefetch_stream {
 	struct prefetch_use ring[PREFETCH_RING]; /* the latest uses outside of the window */
 	uint32_t ring_n;                         /* uses that ever came into it */
 	uint32_t ring_checked;                   /* ring_n when it was last searched for a place */
+	bool booked;                             /* the ledger knows `tl` */
 	uint32_t items;                          /* samples that are fetched and have not arrived */
 	_Atomic uint64_t stat_epoch, stat_turn, stat_used, stat_fetched, stat_window, stat_jumps;
 	_Atomic bool stat_following;
@@ -281,6 +283,7 @@ struct prefetch_locked {
 	pthread_cond_t streams_cv;                /* a stream's state changed */
 	_Atomic enum prefetch_engine_state state; /* prefetch_engine_step changes it; read without the lock, too */
 	bool wake_due;                            /* prefetch_unlock must wake the engine thread */
+	bool resting;                             /* it sleeps until the warm-up may read on */
 	bool stopping;                            /* no new work */
 	uint64_t share_bytes;                     /* sink_bytes of prefetch_share; 0: not called */
 	uint64_t new_memory_bytes;                /* of prefetch_set_memory, not taken up yet; 0: none */
@@ -359,6 +362,22 @@ struct prefetch_losses {
 	uint64_t refetch_ns;   /* when it was last set; 0: never */
 };
 
+/* The state of a warm-up.  Owned by the engine thread; any thread may read the atomics. */
+struct prefetch_warm_up {
+	struct prefetch_stream *stream; /* NULL: there is none */
+	bool running;
+	bool followed;       /* scratch of prefetch_warm_up_settle: another stream is followed */
+	uint32_t missed;     /* files missed since another stream was last followed, at most PREFETCH_WARM_UP_MISSES */
+	uint64_t missed_ns;  /* when the last one was missed */
+	uint32_t inflight;   /* reads */
+	uint64_t least_ns;   /* the shortest time of a read, for SHARD_BLOCK bytes; 0: none yet */
+	uint64_t rest_ns;    /* no read starts before this time */
+	uint64_t again_ns;   /* when a pass last began again; 0: never */
+	uint64_t next_again; /* ns after again_ns until a pass may begin again */
+	_Atomic int state;   /* enum prefetch_warm_up_state */
+	_Atomic uint64_t begun, bytes;
+};
+
 /* For the statistics; any thread. */
 struct prefetch_figures {
 	_Atomic uint32_t inflight, depth;
@@ -390,6 +409,7 @@ struct prefetch {
 	struct prefetch_reading reading;
 	struct prefetch_schedule schedule;
 	struct prefetch_losses losses;
+	struct prefetch_warm_up warm_up;
 
 	struct prefetch_counters counters;
 	struct prefetch_figures figures;
@@ -487,6 +507,32 @@ void prefetch_tracking_gone(struct prefetch *p, struct prefetch_stream *stream, 
 void prefetch_tracking_refetch(struct prefetch *p, struct prefetch_stream *stream);
 /* The trainer starts an epoch. */
 void prefetch_tracking_epoch(struct prefetch *p, struct prefetch_stream *stream, uint64_t epoch);
+
+/* warm_up.c: what is read in storage order while no order is known.  Engine thread. */
+/* A stream with prefetch_stream_options.warm_up has come, or goes. */
+void prefetch_warm_up_add(struct prefetch *p, struct prefetch_stream *stream);
+void prefetch_warm_up_remove(struct prefetch *p, struct prefetch_stream *stream);
+
+/* A reader asked for the first block of a file. */
+void prefetch_warm_up_missed(struct prefetch *p);
+
+/* Begins or ends the warm-up, as the other streams say.  After news. */
+void prefetch_warm_up_settle(struct prefetch *p);
+
+/* Returns whether one more read may start now. */
+bool prefetch_warm_up_may_read(struct prefetch *p);
+/* Returns the ns until a read may start that waits for the end of a rest; -1: none waits for that. */
+int64_t prefetch_warm_up_wait_ns(const struct prefetch *p);
+/* The stream has nothing to read: its pass is over, or (full) there is no room. */
+void prefetch_warm_up_idle(struct prefetch *p, bool full);
+
+/* A read of the stream was submitted; it has come back. */
+void prefetch_warm_up_submitted(struct prefetch *p);
+void prefetch_warm_up_came_back(struct prefetch *p, const struct prefetch_read *read);
+
+/* Many of the files that readers open were lost.  Returns whether the pass may begin again: if the last time is long
+ * ago. */
+bool prefetch_warm_up_again(struct prefetch *p);
 
 /* lister.c: the thread that announces to the sink, and hands it drops. */
 void *prefetch_lister_run(void *arg);

@@ -9,7 +9,9 @@
  *
  * For small samples, requests cost a device more than bytes.  So a fetch also takes samples that lie beside them
  * and are used within the window.  Samples of PREFETCH_SMALL_BYTES bytes and more are read alone.  They reach the
- * bandwidth of the device, and samples far ahead in the order would delay the next ones. */
+ * bandwidth of the device, and samples far ahead in the order would delay the next ones.
+ *
+ * The warm-up (warm_up.c) is in storage order.  Its fetch takes all that fits one read, of any size. */
 #include "prefetch/engine.h"
 
 #include <assert.h>
@@ -22,6 +24,9 @@ enum {
 	MERGE_BYTES = 128 << 10, /* the largest read of merged samples */
 	GAP_BYTES = 2048,        /* the largest gap inside a read: a tar header and padding */
 	NEIGHBOURS_MAX = 128,    /* samples on each side */
+	/* The largest gap inside a read of the warm-up: to read files once more that are in memory already costs less
+	 * than another request. */
+	WARM_UP_GAP_BYTES = 64 << 10,
 };
 
 static struct prefetch_item *item_new(
@@ -188,6 +193,23 @@ static void take_neighbours(struct prefetch *p, struct prefetch_stream *stream, 
 	}
 }
 
+/* Takes the turns from seq on that are announced and fit one read.  The next fetch takes the rest. */
+static void take_next_turns(struct prefetch *p, struct prefetch_stream *stream, uint64_t seq, struct fetch *fetch)
+{
+	for (; seq < stream->limit && fetch->n + SHARD_SAMPLE_FILES_MAX <= PREFETCH_WANTS_MAX; seq++) {
+		const struct prefetch_want *first = &p->schedule.wants[0],
+		                           *last = &p->schedule.wants[fetch->n - (fetch->n > 0)];
+		uint32_t sample;
+		if (fetch->n &&
+		        (last->shard != first->shard || last->offset + last->len - first->offset >= SHARD_BLOCK))
+			return;
+		if (cache_timeline_sample(&stream->tl, seq, &sample) < 0 || cache_ledger_has(p->ledger, sample))
+			continue;
+		if (take(p, stream, seq, sample, fetch) < 0)
+			return;
+	}
+}
+
 /* Enters a block into the table.  If it is on its way already, its item joins it; if it is in memory, it goes to
  * *from_memory.  Under lock. */
 static void publish_block(struct prefetch *p, struct prefetch_want *w, struct prefetch_read **from_memory)
@@ -225,15 +247,16 @@ static void publish_block(struct prefetch *p, struct prefetch_want *w, struct pr
 }
 
 /* Makes reads of the blocks, which are sorted.  Under lock. */
-static void merge(struct prefetch *p, uint32_t n, struct prefetch_read_list *reads)
+static void merge(struct prefetch *p, uint32_t n, bool warm_up, struct prefetch_read_list *reads)
 {
+	uint32_t gap = warm_up ? WARM_UP_GAP_BYTES : GAP_BYTES;
 	struct prefetch_read *read = NULL;
 	for (uint32_t i = 0; i < n; i++) {
 		const struct prefetch_want *w = &p->schedule.wants[i];
 		if (!w->block)
 			continue;
 		uint64_t end = read ? read->offset + read->len : 0;
-		if (!read || w->shard != read->shard || w->offset < end || w->offset - end > GAP_BYTES ||
+		if (!read || w->shard != read->shard || w->offset < end || w->offset - end > gap ||
 		        w->offset + w->len - read->offset > SHARD_BLOCK) {
 			read = prefetch_read_new(p);
 			if (!read) {
@@ -244,6 +267,7 @@ static void merge(struct prefetch *p, uint32_t n, struct prefetch_read_list *rea
 				continue;
 			}
 			read->ahead = true;
+			read->warm_up = warm_up;
 			read->state = PREFETCH_READ_INFLIGHT;
 			read->shard = w->shard;
 			read->offset = w->offset;
@@ -269,7 +293,7 @@ bool prefetch_fetch_parked(struct prefetch *p)
 }
 
 /* Makes the fetch visible to demands and starts its reads. */
-static void publish(struct prefetch *p, struct fetch *fetch)
+static void publish(struct prefetch *p, struct fetch *fetch, bool warm_up)
 {
 	struct prefetch_read_list reads = TAILQ_HEAD_INITIALIZER(reads);
 	struct prefetch_item_list ready = STAILQ_HEAD_INITIALIZER(ready);
@@ -280,7 +304,7 @@ static void publish(struct prefetch *p, struct fetch *fetch)
 	prefetch_lock(p);
 	for (uint32_t i = 0; i < fetch->n; i++)
 		publish_block(p, &p->schedule.wants[i], &from_memory);
-	merge(p, fetch->n, &reads);
+	merge(p, fetch->n, warm_up, &reads);
 	while ((item = STAILQ_FIRST(&fetch->items))) {
 		STAILQ_REMOVE_HEAD(&fetch->items, link);
 		if (--item->pending == 0)
@@ -308,11 +332,13 @@ int prefetch_fetch(struct prefetch *p, struct prefetch_stream *stream, uint64_t 
 	int rc = take(p, stream, seq, sample, &fetch);
 	if (rc < 0)
 		return rc;
-	if (!shard_index_info(p->options.index)->grouped && small_place(p, sample, &shard, &start, &end) &&
-	        shard_index_sample_slot(p->options.index, sample, &slot) == 0) {
+	if (stream->options.warm_up)
+		take_next_turns(p, stream, seq + 1, &fetch);
+	else if (!shard_index_info(p->options.index)->grouped && small_place(p, sample, &shard, &start, &end) &&
+	         shard_index_sample_slot(p->options.index, sample, &slot) == 0) {
 		take_neighbours(p, stream, slot, true, shard, &start, &end, &fetch);
 		take_neighbours(p, stream, slot, false, shard, &start, &end, &fetch);
 	}
-	publish(p, &fetch);
+	publish(p, &fetch, stream->options.warm_up);
 	return 0;
 }

@@ -121,9 +121,13 @@ static bool refetch_stream(struct prefetch *p, struct prefetch_stream *s)
 	uint64_t end = cache_timeline_end(&s->tl);
 	if (!s->following)
 		return false; /* nothing would be fetched */
+	if (s->options.warm_up && !prefetch_warm_up_again(p))
+		return false;
 	announce_again(p, s); /* the kernel takes names together with pages */
 	s->suspected = s->fetch;
-	s->suspect = end - s->fetch < p->losses.refetch_turns ? end : s->fetch + p->losses.refetch_turns;
+	s->suspect = s->options.warm_up || end - s->fetch < p->losses.refetch_turns
+	                     ? end
+	                     : s->fetch + p->losses.refetch_turns;
 	return false;
 }
 

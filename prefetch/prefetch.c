@@ -320,7 +320,7 @@ bool prefetch_idle(struct prefetch *p)
 {
 	struct prefetch_stream *s;
 	prefetch_lock_for_scope(p);
-	bool idle = p->locked.state >= PREFETCH_ASLEEP && TAILQ_EMPTY(&p->locked.urgent) &&
+	bool idle = p->locked.state >= PREFETCH_ASLEEP && !p->locked.resting && TAILQ_EMPTY(&p->locked.urgent) &&
 	            TAILQ_EMPTY(&p->delivery.landed) && p->delivery.idle && p->lister.request == PREFETCH_IDLE &&
 	            !atomic_load(&p->figures.inflight);
 	TAILQ_FOREACH(s, &p->locked.streams, link)
@@ -361,6 +361,9 @@ void prefetch_stats_get(struct prefetch *p, struct prefetch_stats *ret_stats)
 		.evicted_blocks = ledger.evicted_blocks,
 		.dropped = ledger.dropped,
 		.lost = ledger.lost + atomic_load_explicit(&c->forgotten, memory_order_relaxed),
+		.warm_ups = atomic_load_explicit(&p->warm_up.begun, memory_order_relaxed),
+		.warm_up_bytes = atomic_load_explicit(&p->warm_up.bytes, memory_order_relaxed),
+		.warm_up = (enum prefetch_warm_up_state)atomic_load_explicit(&p->warm_up.state, memory_order_relaxed),
 		.refetches = atomic_load_explicit(&c->refetches, memory_order_relaxed),
 		.device_rate = atomic_load_explicit(&p->figures.rate, memory_order_relaxed),
 		.depth = atomic_load_explicit(&p->figures.depth, memory_order_relaxed),

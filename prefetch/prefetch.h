@@ -113,6 +113,21 @@ void prefetch_set_memory(struct prefetch *prefetch, uint64_t memory_bytes);
  * The sink drops what it holds now.  This cannot be undone; a second call does nothing. */
 void prefetch_share(struct prefetch *prefetch, uint64_t sink_bytes);
 
+/* Missed files after which the warm-up begins: more than a recogniser needs to recognise an order, so that known orders
+ * seldom begin with a warm-up. */
+enum { PREFETCH_WARM_UP_MISSES = 128 };
+
+/* What the warm-up does (prefetch_stream_options.warm_up). */
+enum prefetch_warm_up_state {
+	PREFETCH_WARM_UP_NONE,              /* there is no such stream */
+	PREFETCH_WARM_UP_WATCHES,           /* few files were missed so far, or an order is known */
+	PREFETCH_WARM_UP_READS_ON,          /* it reads */
+	PREFETCH_WARM_UP_RESTS,             /* it waits because the device is slow, or others use it */
+	PREFETCH_WARM_UP_WAITS_FOR_READERS, /* it waits because no file is missed */
+	PREFETCH_WARM_UP_FULL,              /* what it read fills the budget */
+	PREFETCH_WARM_UP_DONE,              /* it has read everything */
+};
+
 /* Counters since the start, and values of now.  It is a snapshot: each field is consistent by itself. */
 struct prefetch_stats {
 	uint64_t demands;         /* prefetch_demand calls */
@@ -139,11 +154,14 @@ struct prefetch_stats {
 	/* Samples: dropped to make room; dropped for any reason; taken back by the kernel before their use. */
 	uint64_t evicted, dropped, lost;
 	uint64_t evicted_blocks; /* blocks of files booked by the block (cache/ledger.h), dropped to make room */
-	uint64_t refetches;      /* how often the next turns were fetched again after losses */
-	uint64_t device_rate;    /* bytes per second of the source at the settled depth; 0: not measured */
-	uint32_t depth;          /* scheduled reads in flight that the engine allows now */
-	uint32_t inflight;       /* reads in flight now */
-	pid_t tid;               /* of the engine thread */
+	uint64_t warm_ups;       /* how often a warm-up began */
+	uint64_t warm_up_bytes;  /* bytes that it read */
+	enum prefetch_warm_up_state warm_up;
+	uint64_t refetches;   /* how often the next turns were fetched again after losses */
+	uint64_t device_rate; /* bytes per second of the source at the settled depth; 0: not measured */
+	uint32_t depth;       /* scheduled reads in flight that the engine allows now */
+	uint32_t inflight;    /* reads in flight now */
+	pid_t tid;            /* of the engine thread */
 	/* CLOCK_MONOTONIC when the engine thread began its present round of work; 0: it waits for work. */
 	uint64_t busy_ns;
 	bool uring;  /* false: pread threads */

@@ -109,6 +109,8 @@ static void demanded(struct prefetch *p, const struct prefetch_event *event)
 	uint64_t cost;
 	if (shard_index_place(p->options.index, file, &f) < 0)
 		return;
+	if (event->epoch == 0)
+		prefetch_warm_up_missed(p); /* also if a hint had it read in time */
 	if (f.sample == SHARD_NONE || cache_ledger_cost(p->ledger, f.sample, &cost) < 0) {
 		cache_ledger_block(p->ledger, file, (uint32_t)event->epoch, event->bytes);
 		return;
@@ -251,14 +253,16 @@ static void limit_window(struct prefetch *p, struct prefetch_stream *s)
 
 static void add_stream(struct prefetch *p, struct prefetch_stream *s)
 {
-	int rc = cache_timeline_init(&s->tl, s->options.view, s->options.rank, s->options.epoch);
+	int rc = s->options.warm_up && p->warm_up.stream ? -EEXIST : 0;
+	if (rc == 0)
+		rc = cache_timeline_init(&s->tl, s->options.view, s->options.rank, s->options.epoch);
 	if (rc == 0) {
 		rc = cache_timeline_advance(&s->tl); /* skips epochs without turns */
 		if (rc == 0 && s->tl.cursor == cache_timeline_end(&s->tl))
 			rc = -ENODATA;
 		if (rc == 0 && s->options.turn)
 			rc = cache_timeline_jump(&s->tl, s->options.epoch, s->options.turn, false);
-		if (rc == 0)
+		if (rc == 0 && !s->options.warm_up)
 			rc = cache_ledger_add(p->ledger, &s->tl);
 		if (rc < 0)
 			cache_timeline_done(&s->tl);
@@ -268,7 +272,10 @@ static void add_stream(struct prefetch *p, struct prefetch_stream *s)
 	s->missing = MISSING_ONE;
 	if (p->schedule.shared)
 		limit_window(p, s);
-	s->following = !s->options.doubtful;
+	s->following = !s->options.doubtful && !s->options.warm_up;
+	s->booked = rc == 0 && !s->options.warm_up;
+	if (rc == 0 && s->options.warm_up)
+		prefetch_warm_up_add(p, s);
 	prefetch_lock_for_scope(p);
 	s->announce_done = s->tl.cursor;
 	s->add_rc = rc;
@@ -278,7 +285,9 @@ static void add_stream(struct prefetch *p, struct prefetch_stream *s)
 
 static void remove_stream(struct prefetch *p, struct prefetch_stream *s)
 {
-	cache_ledger_remove(p->ledger, &s->tl);
+	prefetch_warm_up_remove(p, s);
+	if (s->booked)
+		cache_ledger_remove(p->ledger, &s->tl);
 	cache_timeline_done(&s->tl);
 	prefetch_lock_for_scope(p);
 	s->state = PREFETCH_STREAM_GONE;
@@ -315,6 +324,8 @@ static void come_and_go(struct prefetch *p)
 /* Marks drops of samples that will be fetched again for a turn that is announced already: their names must stay. */
 static bool mark_announced(struct prefetch *p, struct prefetch_stream *s)
 {
+	if (s->options.warm_up && !s->following)
+		return false; /* it announces again when it begins */
 	for (size_t i = 0; i < p->lister.n_drops; i++) {
 		struct cache_victim *v = &p->lister.drops[i];
 		if (v->block == CACHE_WHOLE && !v->announced)
@@ -442,6 +453,8 @@ static bool is_away(const struct prefetch *p, struct prefetch_stream *s)
 /* Counts live streams, and those that read ahead and are not away. */
 static bool count_here(struct prefetch *p, struct prefetch_stream *s)
 {
+	if (s->options.warm_up)
+		return false;
 	uint64_t turn, place = s->high > s->tl.cursor ? s->high : s->tl.cursor;
 	p->schedule.n_live++;
 	if (place >= cache_timeline_end(&s->tl) || !s->following || is_away(p, s))
@@ -504,6 +517,7 @@ void prefetch_schedule_news(struct prefetch *p)
 	prefetch_lost_settle(p);
 	cache_ledger_trim(p->ledger); /* readers have brought samples in themselves */
 	prefetch_each_stream(p, settle);
+	prefetch_warm_up_settle(p);
 	find_away(p);
 	pass_on_drops(p);
 }
@@ -644,6 +658,14 @@ static bool too_early(const struct prefetch *p, const struct prefetch_stream *s)
 	       cache_ledger_held(p->ledger) + p->schedule.budget / 4 > p->schedule.budget;
 }
 
+/* Returns whether a stream may start a read, as far as it alone is concerned. */
+static bool may_fetch(struct prefetch *p, const struct prefetch_stream *s)
+{
+	if (s->options.warm_up)
+		return prefetch_warm_up_may_read(p);
+	return s->ahead_bytes < window_now(p, s) + s->lag_bytes;
+}
+
 /* Fetches the next sample of a stream that is not in memory.  Returns true when one was fetched. */
 static bool fetch_one(struct prefetch *p, struct prefetch_stream *s)
 {
@@ -665,13 +687,15 @@ static bool fetch_one(struct prefetch *p, struct prefetch_stream *s)
 			continue;
 		if (cache_timeline_used(&s->tl, s->fetch))
 			continue;
-		if (s->ahead_bytes >= window_now(p, s) + s->lag_bytes) {
-			s->filled = !p->losses.halved;
+		if (!may_fetch(p, s)) {
+			s->filled = !s->options.warm_up && !p->losses.halved;
 			return false;
 		}
 		/* Most small samples were fetched as neighbours.  Reading their records would take time while the
 		 * device may be idle. */
 		int rc = cache_ledger_has(p->ledger, sample) ? -EEXIST : prefetch_fetch(p, s, s->fetch, sample);
+		if (rc == -ENOSPC && s->options.warm_up)
+			prefetch_warm_up_idle(p, true);
 		if (rc == -ENOSPC || rc == -EAGAIN || rc == -ENOMEM)
 			return false;
 		count_missing(s);
@@ -682,6 +706,8 @@ static bool fetch_one(struct prefetch *p, struct prefetch_stream *s)
 		}
 		/* Others are in memory, too large or not found: passed over. */
 	}
+	if (s->options.warm_up && s->fetch == cache_timeline_end(&s->tl))
+		prefetch_warm_up_idle(p, false);
 	return false;
 }
 

@@ -40,12 +40,17 @@ struct prefetch_stream_options {
 	uint64_t turn;         /* ... in that epoch; earlier turns count as used */
 	uint64_t window_bytes; /* the most that may be fetched and not used; 0: depends on the memory, see stream.c */
 	bool doubtful;         /* do not read ahead until the trainer follows the order */
-	void *user;            /* given to the sink's announce */
+	/* Read while no other stream is followed and readers miss files: see prefetch/warm_up.c, README.md.  An engine has
+	 * at most one such stream.  The view has one epoch, whose turns are all samples in storage order.  No uses are
+	 * told. */
+	bool warm_up;
+	void *user; /* given to the sink's announce */
 };
 
 /* Makes a stream, and waits until the engine has taken it up.
  * Returns 0 or
  * -EINVAL: there is no view, or the engine has no sink;
+ * -EEXIST: there is a stream with warm_up already;
  * -ENODATA: the rank never has a turn (more ranks than samples), or a given view has no such turn;
  * -E2BIG: there are CACHE_STREAMS_MAX streams already;
  * -ENOMEM, or an error of the index. */

@@ -131,6 +131,7 @@ int ddpfs_stat(int argc, char **argv)
 		"  io_errors, bad_blocks failed reads of shards; wrong checksums\n"
 		"  device_rate           bytes per second that the device was measured to give\n"
 		"  read_ahead_note       why files are not read ahead, and what helps\n"
+		"  warm_up               what is read in storage order while no order is known\n"
 		"  problem               the last 8 errors and warnings of the server\n"
 		"Each counter has a line of its own in MNT/.ddpfs/metrics (HELP).",
 		.options = { { "json", NULL, "Print JSON with exact numbers", CLI_FLAG(struct arguments, json) } },

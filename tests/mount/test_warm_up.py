@@ -1,0 +1,149 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Orders that nobody knows: the dataset is read in storage order meanwhile (prefetch/warm_up.c)."""
+
+import os
+import random
+import signal
+
+import pytest
+
+from helpers import tools
+from helpers.datasets import content
+from helpers.waiting import wait_until
+from mount.control import settled, stats
+
+FILES, CLASSES = 3000, 10
+ENOUGH = 128  # prefetch/warm_up.c
+NAMES = [f"class_{i % CLASSES:02d}/item_{i:05d}.bin" for i in range(FILES)]
+TREE = "view=all,layout=tree,memory=256M"
+
+
+def bytes_of(name):
+    return content(name, 9000 + len(name) * int(name[-9:-4]) % 12_000)
+
+
+@pytest.fixture
+def dataset(scratch, pack):
+    for name in NAMES:
+        (scratch / "tree" / name).parent.mkdir(parents=True, exist_ok=True)
+        (scratch / "tree" / name).write_bytes(bytes_of(name))
+    return pack(scratch / "tree")
+
+
+def shuffled(seed=None):
+    return random.Random(seed if seed is not None else os.urandom(8)).sample(NAMES, FILES)
+
+
+def read(m, names):
+    for name in names:
+        assert (m.path / name).read_bytes() == bytes_of(name), name
+
+
+def begun(m):
+    return wait_until(lambda: (now := stats(m))["warm_ups"] and now, "a warm-up that has begun", pause_s=0.002)
+
+
+def taken(now):
+    """At most so many opens may miss because the kernel took memory back."""
+    return 2 * now["lost"]
+
+
+def test_most_opens_of_an_unknown_order_hit_and_all_of_the_next_epoch(mount, dataset):
+    m = mount(dataset, TREE)
+    names = shuffled()
+    read(m, names[:2 * ENOUGH])
+    begun(m)
+    first = settled(m)
+    assert "whole dataset" in first["warm_up"] or first["lost"]
+    read(m, names[2 * ENOUGH:])
+    read(m, shuffled())
+    now = settled(m)
+    assert now["misses"] - first["misses"] <= taken(now)
+    assert now["recognised"] == "nothing"
+
+
+def test_few_opens_begin_nothing(mount, dataset):
+    m = mount(dataset, TREE)
+    read(m, shuffled()[:ENOUGH - 1])
+    now = settled(m)
+    assert now["warm_ups"] == 0 and now["warm_up_bytes"] == 0
+    assert now["warm_up"].startswith("waits")
+
+
+def test_stats_say_what_it_does(mount, dataset):
+    m = mount(dataset, TREE)
+    read(m, shuffled()[:ENOUGH * 2])
+    begun(m)
+    settled(m)
+    out = tools.ddpfs("stat", m.path).stdout
+    assert "warm_up" in out and "storage order" in out
+
+
+def test_a_listing_that_stats_begins_nothing(mount, dataset):
+    m = mount(dataset, TREE)
+    for name in NAMES:
+        os.stat(m.path / name)
+    assert settled(m)["warm_ups"] == 0
+
+
+@pytest.mark.parametrize("options", ["rank=0,world=2", "rank=0,world=2,layout=tree"])
+def test_the_view_of_a_rank_has_none(mount, dataset, options):
+    m = mount(dataset, options + ",memory=256M")
+    assert "warm_up" not in stats(m)
+
+
+def test_what_is_larger_than_the_budget_is_read_to_the_last_byte(mount, dataset):
+    """The budget holds a part; the rest is read on demand, epoch after epoch."""
+    m = mount(dataset, "view=all,layout=tree,memory=16M")
+    for _ in range(3):
+        read(m, shuffled())
+    now = settled(m)
+    assert now["warm_ups"] >= 1 and now["warm_up_bytes"] > 0
+    assert now["resident_bytes"] <= (16 << 20) + (4 << 20)
+
+
+def test_it_ends_when_an_order_is_known(mount, dataset):
+    """Here the order is ddpfs's own."""
+    m = mount(dataset, TREE)
+    read(m, shuffled()[:2 * ENOUGH])
+    begun(m)
+    read(m, (m.path / ".ddpfs/epoch/0.list").read_text().splitlines())
+    now = wait_until(lambda: (now := settled(m))["following"] and now, "an order that is followed")
+    assert now["warm_up"].startswith("waits")
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="writes to /proc/sys")
+def test_drop_caches_in_the_middle_is_mended_and_does_not_loop(mount, dataset):
+    m = mount(dataset, TREE)
+    names = shuffled()
+    read(m, names[:2 * ENOUGH])
+    begun(m)
+    for _ in range(3):
+        with open("/proc/sys/vm/drop_caches", "w") as f:
+            f.write("3")
+        read(m, shuffled()[:300])
+    now = settled(m)
+    size = sum(len(bytes_of(name)) for name in NAMES)
+    assert now["warm_up_bytes"] <= 6 * size
+    read(m, shuffled())
+
+
+def test_a_killed_server_in_the_middle(mount, dataset):
+    m = mount(dataset, TREE)
+    names = shuffled()
+    for part in range(5):
+        read(m, names[part * 600:part * 600 + 300])
+        os.kill(stats(m)["server_pid"], signal.SIGKILL)
+        read(m, names[part * 600 + 300:part * 600 + 600])
+    read(m, shuffled())
+    assert wait_until(lambda: (now := stats(m))["idle"] and now, "an idle engine")["restarts"] == 5
+
+
+def test_umount_in_the_middle(mount, dataset):
+    """The stream itself never makes the mount busy."""
+    for _ in range(3):
+        m = mount(dataset, TREE)
+        read(m, shuffled()[:ENOUGH + 20])
+        begun(m)
+        tools.ddpfs("umount", m.path)
+        assert m.process.wait() == 0, m.log()

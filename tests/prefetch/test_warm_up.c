@@ -1,0 +1,586 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The warm-up: when it begins and ends, what it reads, what it leaves to others. */
+#include <errno.h>
+#include <pthread.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdatomic.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#include "prefetch/prefetch.h"
+#include "prefetch/sink.h"
+#include "prefetch/stream.h"
+#include "tests/prefetch/dataset.h"
+
+static const uint64_t SIZES[] = { 20000, 4096, 100, 70001, 30000, 0, 8192, 1, 120000, 512, 40000 };
+enum { N_SIZES = sizeof(SIZES) / sizeof(SIZES[0]), N_FILES = 1200, N_SHARDS = 3 };
+enum { ENOUGH = PREFETCH_WARM_UP_MISSES };
+enum { PAGE = 4096, DROPS_WAIT = 4 << 20 };
+
+static struct dataset data;
+
+static uint64_t pages(uint32_t file)
+{
+	return (dataset_length(&data, file) + PAGE - 1) / PAGE * PAGE;
+}
+
+/* ---- a page cache: every file is one block ---- */
+
+struct fake_sink {
+	struct prefetch_sink base;
+	pthread_mutex_t lock;
+	pthread_cond_t cv;
+	bool has[N_FILES];   /* the kernel has the bytes */
+	bool named[N_FILES]; /* ... and the name */
+	uint32_t stored, unannounced, wrong, twice, refused;
+	uint32_t drops[N_FILES];
+	uint64_t bytes, bytes_max;
+	bool refuse_all;
+	bool hold_stores; /* no store returns while it is set */
+	bool held;        /* one waits so */
+};
+
+static struct shard_view *storage_order;
+
+static void appear(struct fake_sink *s, uint32_t file)
+{
+	s->bytes += s->has[file] ? 0 : pages(file);
+	s->has[file] = true;
+	s->bytes_max = s->bytes > s->bytes_max ? s->bytes : s->bytes_max;
+}
+
+static void fake_announce(struct prefetch_sink *sink, void *user, uint64_t epoch, uint64_t turn, uint32_t n)
+{
+	struct fake_sink *s = (struct fake_sink *)sink;
+	struct shard_epoch *e;
+	assert_int_equal(shard_view_epoch(user, epoch, &e), 0);
+	for (uint32_t i = 0; i < n; i++) {
+		uint32_t sample;
+		assert_int_equal(shard_epoch_turn(e, 0, turn + i, &sample, NULL), 0);
+		pthread_mutex_lock(&s->lock);
+		s->named[sample] = true;
+		pthread_mutex_unlock(&s->lock);
+	}
+	shard_epoch_put(e);
+}
+
+static int fake_store(struct prefetch_sink *sink, uint32_t file, uint64_t offset, const uint8_t *bytes, uint32_t len)
+{
+	struct fake_sink *s = (struct fake_sink *)sink;
+	bool right = dataset_equal(file, offset, bytes, len);
+	pthread_mutex_lock(&s->lock);
+	while (s->hold_stores) {
+		s->held = true;
+		pthread_cond_broadcast(&s->cv);
+		pthread_cond_wait(&s->cv, &s->lock);
+	}
+	s->wrong += !right;
+	s->stored++;
+	s->twice += s->has[file];
+	bool refuse = s->refuse_all || !s->named[file];
+	s->refused += refuse;
+	if (!refuse)
+		appear(s, file);
+	pthread_mutex_unlock(&s->lock);
+	return refuse ? -ENOENT : 0;
+}
+
+static void fake_drop(struct prefetch_sink *sink, const struct cache_victim *victims, size_t n)
+{
+	struct fake_sink *s = (struct fake_sink *)sink;
+	pthread_mutex_lock(&s->lock);
+	for (size_t i = 0; i < n; i++) {
+		uint32_t file = victims[i].id;
+		s->bytes -= s->has[file] ? pages(file) : 0;
+		s->has[file] = false;
+		s->drops[file]++;
+	}
+	pthread_mutex_unlock(&s->lock);
+}
+
+static const struct prefetch_sink_ops fake_ops = { .announce = fake_announce, .store = fake_store, .drop = fake_drop };
+
+/* ---- the storage order ---- */
+
+static int order_get(void *user, uint64_t number, void **ret_epoch, uint64_t *ret_turns)
+{
+	*ret_epoch = user;
+	*ret_turns = N_FILES;
+	return number == 0 ? 0 : -ENODATA;
+}
+
+static void order_put(void *epoch)
+{
+	(void)epoch;
+}
+
+static int order_turn(void *epoch, uint64_t turn, uint32_t *ret_sample)
+{
+	(void)epoch;
+	return shard_index_slot_sample(data.index, (uint32_t)turn, ret_sample);
+}
+
+static int order_find(void *epoch, uint32_t sample, uint64_t *ret_turn)
+{
+	uint32_t slot;
+	(void)epoch;
+	int rc = shard_index_sample_slot(data.index, sample, &slot);
+	*ret_turn = slot;
+	return rc;
+}
+
+/* ---- an engine with a warm-up, and a reader ---- */
+
+struct bench {
+	struct fake_sink sink;
+	struct prefetch *p;
+	struct prefetch_stream *stream;
+	bool asked[N_FILES];
+	uint64_t misses;
+};
+
+static void bench_start(struct bench *b, uint64_t memory, const struct prefetch_hook *hook)
+{
+	struct base_err err = { 0 };
+	memset(b, 0, sizeof(*b));
+	b->sink.base = (struct prefetch_sink){ .ops = &fake_ops };
+	pthread_mutex_init(&b->sink.lock, NULL);
+	pthread_cond_init(&b->sink.cv, NULL);
+	struct prefetch_options options = {
+		.index = data.index, .memory_bytes = memory, .sink = &b->sink.base, .hook = hook
+	};
+	if (prefetch_new(&options, &err, &b->p) < 0)
+		fail_msg("%s", err.text);
+	struct prefetch_stream_options stream = { .view = storage_order, .warm_up = true, .user = storage_order };
+	assert_int_equal(prefetch_stream_new(b->p, &stream, &b->stream), 0);
+}
+
+static void bench_stop(struct bench *b)
+{
+	prefetch_stream_free(b->stream);
+	prefetch_free(b->p);
+	assert_int_equal(b->sink.wrong, 0);
+	pthread_cond_destroy(&b->sink.cv);
+	pthread_mutex_destroy(&b->sink.lock);
+}
+
+static struct prefetch_stats stats(struct bench *b)
+{
+	struct prefetch_stats st;
+	prefetch_stats_get(b->p, &st);
+	return st;
+}
+
+static void settle(struct bench *b)
+{
+	while (!prefetch_idle(b->p))
+		usleep(50);
+}
+
+struct asked {
+	struct prefetch_demand demand;
+	pthread_mutex_t lock;
+	pthread_cond_t cv;
+	bool done;
+	int rc;
+};
+
+static void answered(struct prefetch_demand *demand, int rc, const uint8_t *bytes, uint32_t len)
+{
+	struct asked *a = (struct asked *)demand;
+	if (rc == 0)
+		assert_true(dataset_equal(demand->file, 0, bytes, len));
+	pthread_mutex_lock(&a->lock);
+	a->rc = rc;
+	a->done = true;
+	pthread_cond_signal(&a->cv);
+	pthread_mutex_unlock(&a->lock);
+}
+
+static bool has(struct bench *b, uint32_t file)
+{
+	pthread_mutex_lock(&b->sink.lock);
+	bool there = b->sink.has[file];
+	pthread_mutex_unlock(&b->sink.lock);
+	return there;
+}
+
+/* Reads a file as the kernel would: it asks for what it does not have. */
+static void read_file(struct bench *b, uint32_t file)
+{
+	if (!dataset_length(&data, file) || has(b, file))
+		return;
+	struct asked a = { .demand = { .file = file, .take = (uint32_t)pages(file), .done = answered } };
+	pthread_mutex_init(&a.lock, NULL);
+	pthread_cond_init(&a.cv, NULL);
+	b->misses++;
+	b->asked[file] = true;
+	prefetch_demand(b->p, &a.demand);
+	pthread_mutex_lock(&a.lock);
+	while (!a.done)
+		pthread_cond_wait(&a.cv, &a.lock);
+	pthread_mutex_unlock(&a.lock);
+	assert_int_equal(a.rc, 0);
+	pthread_mutex_lock(&b->sink.lock);
+	b->sink.named[file] = true;
+	appear(&b->sink, file);
+	pthread_mutex_unlock(&b->sink.lock);
+}
+
+/* Reads files in no order until `n` have missed since the beginning. */
+static void miss(struct bench *b, uint64_t n)
+{
+	for (uint32_t i = 0; b->misses < n && i < 100 * N_FILES; i++)
+		read_file(b, (uint32_t)(i * UINT64_C(7919) % N_FILES));
+	assert_int_equal(b->misses, n);
+}
+
+static uint32_t at_slot(uint32_t slot)
+{
+	uint32_t sample;
+	assert_int_equal(shard_index_slot_sample(data.index, slot, &sample), 0);
+	return sample;
+}
+
+/* ---- tests ---- */
+
+static void begins_after_enough_misses(void **state)
+{
+	(void)state;
+	struct bench b;
+	bench_start(&b, 512 << 20, NULL);
+	miss(&b, ENOUGH - 1);
+	settle(&b);
+	assert_int_equal(stats(&b).warm_up, PREFETCH_WARM_UP_WATCHES);
+	assert_int_equal(stats(&b).warm_ups, 0);
+	miss(&b, ENOUGH);
+	settle(&b);
+	assert_int_equal(stats(&b).warm_ups, 1);
+	assert_int_equal(stats(&b).warm_up, PREFETCH_WARM_UP_DONE);
+	for (uint32_t file = 0; file < N_FILES; file++)
+		assert_true(!dataset_length(&data, file) || has(&b, file));
+	bench_stop(&b);
+}
+
+static void what_was_read_already_is_not_stored(void **state)
+{
+	(void)state;
+	struct bench b;
+	bench_start(&b, 512 << 20, NULL);
+	miss(&b, ENOUGH);
+	settle(&b);
+	assert_int_equal(b.sink.twice, 0);
+	assert_int_equal(b.sink.refused, 0);
+	bench_stop(&b);
+}
+
+static void reads_are_long(void **state)
+{
+	(void)state;
+	struct bench b;
+	bench_start(&b, 512 << 20, NULL);
+	miss(&b, ENOUGH);
+	settle(&b);
+	struct prefetch_stats st = stats(&b);
+	/* Each shard ends with a shorter one, and reads end where many files in a row are in memory already. */
+	assert_true((st.reads - b.misses) * (SHARD_BLOCK / 4) < st.warm_up_bytes);
+	bench_stop(&b);
+}
+
+static void never_begins_while_an_order_is_followed(void **state)
+{
+	(void)state;
+	struct bench b;
+	struct shard_view *view;
+	struct base_err err = { 0 };
+	struct prefetch_stream *known;
+	struct shard_view_options options = SHARD_VIEW_OPTIONS_DEFAULT;
+	bench_start(&b, 8 << 20, NULL);
+	options.order = SHARD_ORDER_NONE;
+	assert_int_equal(shard_view_new(data.index, &options, &err, &view), 0);
+	struct prefetch_stream_options stream = { .view = view, .user = view };
+	assert_int_equal(prefetch_stream_new(b.p, &stream, &known), 0);
+	settle(&b);
+	for (uint32_t i = 0; i < N_FILES; i++)
+		read_file(&b, at_slot(N_FILES - 1 - i)); /* somebody else */
+	assert_true(b.misses > 2 * ENOUGH);
+	settle(&b);
+	assert_int_equal(stats(&b).warm_ups, 0);
+	prefetch_stream_free(known);
+	shard_view_free(view);
+	bench_stop(&b);
+}
+
+static uint64_t slow(void *arg, uint32_t shard, uint64_t offset, uint32_t len)
+{
+	(void)shard;
+	(void)offset;
+	return len > 200000 ? atomic_load((_Atomic uint64_t *)arg) : 0;
+}
+
+static void slow_ns(struct prefetch_hook *hook, _Atomic uint64_t *ns)
+{
+	*hook = (struct prefetch_hook){ .delay_ns = slow, .arg = ns };
+}
+
+static void ends_when_an_order_is_known(void **state)
+{
+	(void)state;
+	struct bench b;
+	struct shard_view *view;
+	struct base_err err = { 0 };
+	struct prefetch_stream *known;
+	struct shard_view_options options = SHARD_VIEW_OPTIONS_DEFAULT;
+	_Atomic uint64_t ns = 20000000;
+	struct prefetch_hook hook;
+	slow_ns(&hook, &ns);
+	bench_start(&b, 16 << 20, &hook);
+	miss(&b, ENOUGH);
+	while (!stats(&b).warm_up_bytes)
+		usleep(50);
+	options.order = SHARD_ORDER_FULL;
+	assert_int_equal(shard_view_new(data.index, &options, &err, &view), 0);
+	struct prefetch_stream_options stream = { .view = view, .user = view };
+	assert_int_equal(prefetch_stream_new(b.p, &stream, &known), 0);
+	settle(&b);
+	assert_int_equal(stats(&b).warm_up, PREFETCH_WARM_UP_WATCHES);
+	uint64_t bytes = stats(&b).warm_up_bytes;
+	struct shard_epoch *epoch;
+	assert_int_equal(shard_view_epoch(view, 0, &epoch), 0);
+	uint64_t before = b.misses;
+	for (uint64_t turn = 0; turn < N_FILES; turn++) {
+		uint32_t sample;
+		assert_int_equal(shard_epoch_turn(epoch, 0, turn, &sample, NULL), 0);
+		read_file(&b, sample);
+		prefetch_stream_used(known, &(struct prefetch_use){ .turn = turn }, 1);
+		settle(&b);
+	}
+	shard_epoch_put(epoch);
+	/* What the warm-up holds gives its room to the known order. */
+	assert_int_equal(b.misses, before);
+	assert_int_equal(stats(&b).warm_up_bytes, bytes);
+	prefetch_stream_free(known);
+	shard_view_free(view);
+	bench_stop(&b);
+}
+
+static void begins_again_when_the_order_is_lost(void **state)
+{
+	(void)state;
+	struct bench b;
+	struct shard_view *view;
+	struct base_err err = { 0 };
+	struct prefetch_stream *known;
+	struct shard_view_options options = SHARD_VIEW_OPTIONS_DEFAULT;
+	bench_start(&b, 512 << 20, NULL);
+	options.order = SHARD_ORDER_FULL;
+	assert_int_equal(shard_view_new(data.index, &options, &err, &view), 0);
+	struct prefetch_stream_options stream = { .view = view, .user = view, .window_bytes = 1 << 20 };
+	assert_int_equal(prefetch_stream_new(b.p, &stream, &known), 0);
+	settle(&b);
+	prefetch_stream_free(known);
+	shard_view_free(view);
+	miss(&b, ENOUGH);
+	settle(&b);
+	assert_int_equal(stats(&b).warm_ups, 1);
+	assert_int_equal(stats(&b).warm_up, PREFETCH_WARM_UP_DONE);
+	bench_stop(&b);
+}
+
+static void a_demand_is_answered_while_a_store_waits(void **state)
+{
+	(void)state;
+	struct bench b;
+	bench_start(&b, 512 << 20, NULL);
+	pthread_mutex_lock(&b.sink.lock);
+	b.sink.hold_stores = true;
+	pthread_mutex_unlock(&b.sink.lock);
+	miss(&b, ENOUGH);
+	pthread_mutex_lock(&b.sink.lock);
+	while (!b.sink.held)
+		pthread_cond_wait(&b.sink.cv, &b.sink.lock);
+	pthread_mutex_unlock(&b.sink.lock);
+	miss(&b, 2 * ENOUGH);
+	pthread_mutex_lock(&b.sink.lock);
+	b.sink.hold_stores = false;
+	pthread_cond_broadcast(&b.sink.cv);
+	pthread_mutex_unlock(&b.sink.lock);
+	settle(&b);
+	assert_int_equal(stats(&b).warm_up, PREFETCH_WARM_UP_DONE);
+	bench_stop(&b);
+}
+
+static void a_demand_is_answered_while_its_reads_are_slow(void **state)
+{
+	(void)state;
+	struct bench b;
+	_Atomic uint64_t ns = 3000000000;
+	struct prefetch_hook hook;
+	slow_ns(&hook, &ns);
+	bench_start(&b, 512 << 20, &hook);
+	miss(&b, ENOUGH);
+	while (!stats(&b).inflight)
+		usleep(50);
+	atomic_store(&ns, 0);
+	uint64_t before = b.misses, passed = 0;
+	for (uint32_t slot = N_FILES; slot-- > N_FILES - 100;) { /* far from what it reads now */
+		read_file(&b, at_slot(slot));
+		passed += !stats(&b).warm_up_bytes;
+	}
+	assert_true(b.misses > before && passed > 0);
+	settle(&b);
+	bench_stop(&b);
+}
+
+static void stays_within_the_budget(void **state)
+{
+	(void)state;
+	struct bench b;
+	bench_start(&b, 16 << 20, NULL);
+	miss(&b, ENOUGH);
+	settle(&b);
+	assert_int_equal(stats(&b).warm_up, PREFETCH_WARM_UP_FULL);
+	assert_true(b.sink.bytes_max <= stats(&b).budget_bytes + DROPS_WAIT);
+	/* It used what there is. */
+	assert_true(stats(&b).resident_bytes > stats(&b).budget_bytes / 4 * 3);
+	bench_stop(&b);
+}
+
+static void what_it_holds_is_not_driven_out_by_readers(void **state)
+{
+	(void)state;
+	struct bench b;
+	bench_start(&b, 16 << 20, NULL);
+	miss(&b, ENOUGH);
+	settle(&b);
+	for (int round = 0; round < 3; round++) {
+		for (uint32_t i = 0; i < N_FILES; i++)
+			read_file(&b, (uint32_t)(i * UINT64_C(7919) % N_FILES));
+		settle(&b);
+	}
+	/* The first files in storage stay.  A file is in memory before its drop is done, so some are left out. */
+	uint64_t bytes = 0;
+	uint32_t slot = 0;
+	for (; bytes < stats(&b).budget_bytes / 4 * 3; slot++) {
+		if (dataset_length(&data, at_slot(slot)) && !b.asked[at_slot(slot)])
+			assert_int_equal(b.sink.drops[at_slot(slot)], 0);
+		bytes += pages(at_slot(slot));
+	}
+	uint64_t before = b.misses;
+	for (uint32_t i = 0; i < slot; i++)
+		read_file(&b, at_slot(i));
+	assert_int_equal(b.misses, before);
+	bench_stop(&b);
+}
+
+/* Names and bytes go, as by drop_caches. */
+static void forget_everything(struct bench *b)
+{
+	pthread_mutex_lock(&b->sink.lock);
+	memset(b->sink.has, 0, sizeof(b->sink.has));
+	memset(b->sink.named, 0, sizeof(b->sink.named));
+	b->sink.bytes = 0;
+	pthread_mutex_unlock(&b->sink.lock);
+}
+
+static void drop_caches_does_not_make_it_loop(void **state)
+{
+	(void)state;
+	struct bench b;
+	bench_start(&b, 512 << 20, NULL);
+	miss(&b, ENOUGH);
+	for (int i = 0; i < 10; i++) {
+		for (int k = 0; k < 3; k++)
+			read_file(&b, (uint32_t)((i * 3 + k) * UINT64_C(104729) % N_FILES));
+		forget_everything(&b);
+	}
+	settle(&b);
+	for (uint32_t i = 0; i < N_FILES; i++)
+		read_file(&b, (uint32_t)(i * UINT64_C(7919) % N_FILES));
+	settle(&b);
+	assert_true(stats(&b).warm_up_bytes <= 6 * shard_index_info(data.index)->content_bytes);
+	bench_stop(&b);
+}
+
+static void a_kernel_that_takes_no_names_does_not_make_it_loop(void **state)
+{
+	(void)state;
+	struct bench b;
+	bench_start(&b, 512 << 20, NULL);
+	b.sink.refuse_all = true;
+	miss(&b, ENOUGH);
+	settle(&b);
+	for (uint32_t i = 0; i < N_FILES; i++)
+		read_file(&b, (uint32_t)(i * UINT64_C(7919) % N_FILES));
+	settle(&b);
+	assert_true(stats(&b).warm_up_bytes <= 2 * shard_index_info(data.index)->content_bytes);
+	bench_stop(&b);
+}
+
+static void there_is_one_at_most(void **state)
+{
+	(void)state;
+	struct bench b;
+	struct prefetch_stream *more;
+	bench_start(&b, 64 << 20, NULL);
+	struct prefetch_stream_options stream = { .view = storage_order, .warm_up = true, .user = storage_order };
+	assert_int_equal(prefetch_stream_new(b.p, &stream, &more), -EEXIST);
+	bench_stop(&b);
+}
+
+static void it_can_be_freed_in_the_middle(void **state)
+{
+	(void)state;
+	for (unsigned i = 0; i < 20; i++) {
+		struct bench b;
+		bench_start(&b, 64 << 20, NULL);
+		miss(&b, ENOUGH + i % 3);
+		usleep(i * 100);
+		bench_stop(&b);
+	}
+}
+
+static int set_up(void **state)
+{
+	static const struct shard_view_given given = {
+		.user = &data, .get = order_get, .put = order_put, .turn = order_turn, .find = order_find
+	};
+	(void)state;
+	dataset_new(&data, N_FILES, N_SHARDS, SIZES, N_SIZES);
+	return shard_view_new_given(data.index, &given, &storage_order);
+}
+
+static int tear_down(void **state)
+{
+	(void)state;
+	shard_view_free(storage_order);
+	dataset_free(&data);
+	return 0;
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(begins_after_enough_misses),
+		cmocka_unit_test(what_was_read_already_is_not_stored),
+		cmocka_unit_test(reads_are_long),
+		cmocka_unit_test(never_begins_while_an_order_is_followed),
+		cmocka_unit_test(ends_when_an_order_is_known),
+		cmocka_unit_test(begins_again_when_the_order_is_lost),
+		cmocka_unit_test(a_demand_is_answered_while_a_store_waits),
+		cmocka_unit_test(a_demand_is_answered_while_its_reads_are_slow),
+		cmocka_unit_test(stays_within_the_budget),
+		cmocka_unit_test(what_it_holds_is_not_driven_out_by_readers),
+		cmocka_unit_test(drop_caches_does_not_make_it_loop),
+		cmocka_unit_test(a_kernel_that_takes_no_names_does_not_make_it_loop),
+		cmocka_unit_test(there_is_one_at_most),
+		cmocka_unit_test(it_can_be_freed_in_the_middle),
+	};
+	return cmocka_run_group_tests(tests, set_up, tear_down);
+}
