@@ -77,8 +77,8 @@ static int want_sample(struct prefetch *p, uint32_t sample, struct prefetch_item
 	return rc;
 }
 
-/* What a fetch collects before it starts reads: blocks in p->schedule.wants[0 .. n), and their items.  An item has no blocks
- * if its files are empty. */
+/* What a fetch collects before it starts reads: blocks in p->schedule.wants[0 .. n), and their items.  An item has no
+ * blocks if its files are empty. */
 struct fetch {
 	uint32_t n;
 	struct prefetch_item_list items;

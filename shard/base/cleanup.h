@@ -38,17 +38,22 @@ static inline void base_cleanup_closedir(DIR **d)
 		closedir(*d);
 }
 
-static inline void base_cleanup_unlock(pthread_mutex_t **mutex)
+/* A mutex that is held; NULL: none. */
+struct base_lock {
+	pthread_mutex_t *mutex;
+};
+
+static inline void base_cleanup_unlock(const struct base_lock *lock)
 {
-	if (*mutex)
-		pthread_mutex_unlock(*mutex);
+	if (lock->mutex)
+		pthread_mutex_unlock(lock->mutex);
 }
 
-static inline pthread_mutex_t *base_locked(pthread_mutex_t *mutex)
+static inline struct base_lock base_locked(pthread_mutex_t *mutex)
 {
 	if (mutex)
 		pthread_mutex_lock(mutex);
-	return mutex;
+	return (struct base_lock){ .mutex = mutex };
 }
 
 #define cleanup_free __attribute__((cleanup(base_cleanup_free)))
@@ -63,7 +68,7 @@ static inline pthread_mutex_t *base_locked(pthread_mutex_t *mutex)
 #define lock_for_scope(mutex) BASE_LOCK_AS(mutex, __COUNTER__)
 #define BASE_LOCK_AS(mutex, n) BASE_LOCK_NAMED(mutex, n)
 #define BASE_LOCK_NAMED(mutex, n)                                                                                      \
-	cleanup_unlock __attribute__((unused)) pthread_mutex_t *base_lock_of_scope_##n = base_locked(mutex)
+	cleanup_unlock __attribute__((unused)) struct base_lock base_lock_of_scope_##n = base_locked(mutex)
 
 /* Returns the value of a cleanup variable, and leaves the empty value in it. */
 static inline int steal_fd(int *fd)
