@@ -12,6 +12,7 @@
 #include "shard/remote/credentials_private.h"
 #include "shard/remote/fetch.h"
 #include "shard/remote/uri.h"
+#include "shard/remote/xml.h"
 
 /* Sends a request with at most two headers, which may be NULL. */
 static int ask(struct remote_fetch *fetch, const char *first, const char *second, struct base_err *err,
@@ -37,23 +38,12 @@ static const char *variable(const char *name)
 
 /* ---- web identity: AssumeRoleWithWebIdentity of STS, which is not signed ---- */
 
-/* Returns the text of the first element <name> in XML, or NULL.  The caller frees it. */
-static char *element(const char *xml, const char *name)
-{
-	char open[64], close[64];
-	snprintf(open, sizeof(open), "<%s>", name);
-	snprintf(close, sizeof(close), "</%s>", name);
-	const char *begin = strstr(xml, open);
-	const char *end = begin ? strstr(begin, close) : NULL;
-	return end ? strndup(begin + strlen(open), (size_t)(end - begin) - strlen(open)) : NULL;
-}
-
 static int take_xml(struct remote_credentials *c, const char *xml, struct base_err *err)
 {
-	cleanup_free char *access_key = element(xml, "AccessKeyId");
-	cleanup_free char *secret_key = element(xml, "SecretAccessKey");
-	cleanup_free char *token = element(xml, "SessionToken");
-	cleanup_free char *expiration = element(xml, "Expiration");
+	cleanup_free char *access_key = remote_xml_element(xml, "AccessKeyId", NULL);
+	cleanup_free char *secret_key = remote_xml_element(xml, "SecretAccessKey", NULL);
+	cleanup_free char *token = remote_xml_element(xml, "SessionToken", NULL);
+	cleanup_free char *expiration = remote_xml_element(xml, "Expiration", NULL);
 	int rc = remote_credentials_put(c, "web identity", access_key, secret_key, token, err);
 	if (rc == 0)
 		rc = remote_credentials_expire(c, expiration, err);

@@ -75,6 +75,15 @@ static int make_directory(char *path, struct base_err *err)
 	return 0;
 }
 
+int remote_index_directory(struct base_err *err, char **ret_path)
+{
+	cleanup_free char *dir = directory();
+	int rc = dir ? make_directory(dir, err) : base_err_set(err, -ENOMEM, "out of memory");
+	if (rc == 0)
+		*ret_path = steal_ptr(&dir);
+	return rc;
+}
+
 static uint64_t hash_text(const char *text, uint64_t seed)
 {
 	return XXH3_64bits_withSeed(text, strlen(text), seed);
@@ -258,10 +267,8 @@ int remote_index_open(
         struct remote_store *store, const char *object, struct base_err *err, char **ret_path, int *ret_fd)
 {
 	char key[REMOTE_KEY_MAX], name[32];
-	cleanup_free char *dir = directory();
-	if (!dir)
-		return base_err_set(err, -ENOMEM, "out of memory");
-	int rc = make_directory(dir, err);
+	cleanup_free char *dir = NULL;
+	int rc = remote_index_directory(err, &dir);
 	if (rc == 0 && remote_location_key(remote_store_location(store), object, key) < 0)
 		rc = base_err_set(err, -ENAMETOOLONG, "%s: the name is too long", remote_store_name(store));
 	if (rc < 0)

@@ -18,6 +18,10 @@
 #include "shard/base/err.h"
 #include "shard/remote/store.h"
 
+/* Makes the directory if it is missing, and returns its path; the caller frees it.
+ * Returns 0; -EACCES: it belongs to somebody else, or others may write there; -ENOMEM; errors of mkdir(2). */
+int remote_index_directory(struct base_err *err, char **ret_path);
+
 /* Opens the local copy of an object, and fetches it first if there is none.  object: relative to the dataset.  If the
  * store does not answer, the latest copy is taken, and the log says so.  The descriptor is locked (flock(2), shared),
  * so that the copy is not removed as long as it is open.

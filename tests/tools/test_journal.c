@@ -62,7 +62,7 @@ static void a_journal_keeps_its_records_when_memory_is_short(void **state)
 	assert_int_equal(plan.n_shards, 1);
 	make_shard(dir, &plan);
 
-	assert_int_equal(pack_journal_open(dir, &plan, &sums, &err, &journal), 0);
+	assert_int_equal(pack_journal_open(dir, NULL, NULL, &plan, &sums, &err, &journal), 0);
 	uint64_t xxh3[2] = { 1, 2 };
 	int32_t left_out[2] = { 0 };
 	const struct pack_shard_sums written = { .xxh3 = xxh3, .left_out = left_out, .size_bytes = plan.size_bytes[0] };
@@ -72,14 +72,14 @@ static void a_journal_keeps_its_records_when_memory_is_short(void **state)
 
 	for (unsigned n = 1; n <= 3; n++) {
 		fails_at = n;
-		assert_int_equal(pack_journal_open(dir, &plan, &sums, &err, &journal), -ENOMEM);
+		assert_int_equal(pack_journal_open(dir, NULL, NULL, &plan, &sums, &err, &journal), -ENOMEM);
 		assert_int_equal(fails_at, 0);
 		assert_false(sums.complete);
 		sums_free(&sums);
 		assert_int_equal(stat(path, &after), 0);
 		assert_int_equal(after.st_size, before.st_size);
 	}
-	assert_int_equal(pack_journal_open(dir, &plan, &sums, &err, &journal), 0);
+	assert_int_equal(pack_journal_open(dir, NULL, NULL, &plan, &sums, &err, &journal), 0);
 	assert_true(sums.complete);
 	assert_int_equal(sums.xxh3[1], 2);
 	pack_journal_close(journal);

@@ -38,6 +38,13 @@ struct record {
 	uint64_t size_bytes;
 };
 
+/* Where complete shards are. */
+struct shards_place {
+	const char *dir;
+	bool (*has)(const void *arg, const char *name, uint64_t bytes); /* NULL: in dir */
+	const void *arg;
+};
+
 static const char journal_magic[8] = SHARD_UNFINISHED_MAGIC;
 
 struct pack_journal {
@@ -64,20 +71,23 @@ static uint64_t count_blocks(const struct shard_pack_plan *plan, uint32_t shard,
 	return n;
 }
 
-/* Whether the shard of a record still exists with its size. */
-static bool shard_stands(const char *dir, const struct shard_pack_plan *plan, const struct record *record)
+/* Whether the shard of a record still exists with its size: in the store, or in the directory. */
+static bool shard_stands(
+        const struct shards_place *place, const struct shard_pack_plan *plan, const struct record *record)
 {
 	char name[32], path[4096];
 	struct stat st;
-	snprintf(path, sizeof(path), "%s/%s", dir,
-	        shard_pack_shard_name((uint32_t)record->shard, plan->options.container, name));
+	shard_pack_shard_name((uint32_t)record->shard, plan->options.container, name);
+	if (place->has)
+		return place->has(place->arg, name, record->size_bytes);
+	snprintf(path, sizeof(path), "%s/%s", place->dir, name);
 	return stat(path, &st) == 0 && S_ISREG(st.st_mode) && (uint64_t)st.st_size == record->size_bytes;
 }
 
 /* Takes one record from mapped bytes.  *ret_size: its size in bytes, or 0 if it is incomplete or wrong.  Returns 0, or
  * -ENOMEM: the record may be right. */
-static int take_record(const uint8_t *bytes, uint64_t len, const char *dir, const struct shard_pack_plan *plan,
-        struct pack_shard_sums *all, uint64_t *ret_size)
+static int take_record(const uint8_t *bytes, uint64_t len, const struct shards_place *place,
+        const struct shard_pack_plan *plan, struct pack_shard_sums *all, uint64_t *ret_size)
 {
 	*ret_size = 0;
 	struct record record;
@@ -98,7 +108,7 @@ static int take_record(const uint8_t *bytes, uint64_t len, const char *dir, cons
 	const uint8_t *xxh3 = bytes + sizeof(record), *left_out = xxh3 + record.n_items * sizeof(uint64_t),
 	              *blocks = left_out + record.n_items * sizeof(int32_t);
 	*ret_size = body + sizeof(sum);
-	if (sums->complete || !shard_stands(dir, plan, &record))
+	if (sums->complete || !shard_stands(place, plan, &record))
 		return 0;
 	sums->xxh3 = malloc(record.n_items * sizeof(uint64_t));
 	sums->left_out = malloc(record.n_items * sizeof(int32_t));
@@ -127,7 +137,7 @@ static int write_header(struct pack_journal *journal, const struct shard_pack_pl
 }
 
 /* Reads the journal of an earlier run.  *ret_new: there is nothing to go on from. */
-static int load(struct pack_journal *journal, const char *dir, const struct shard_pack_plan *plan,
+static int load(struct pack_journal *journal, const struct shards_place *place, const struct shard_pack_plan *plan,
         struct pack_shard_sums *sums, bool *ret_new, struct base_err *err)
 {
 	struct stat st;
@@ -152,7 +162,7 @@ static int load(struct pack_journal *journal, const char *dir, const struct shar
 		*ret_new = false;
 		journal->end = sizeof(header);
 		for (uint64_t n = 1; rc == 0 && n > 0; journal->end += n)
-			rc = take_record(bytes + journal->end, size - journal->end, dir, plan, sums, &n);
+			rc = take_record(bytes + journal->end, size - journal->end, place, plan, sums, &n);
 	}
 	munmap(bytes, size);
 	if (rc == -ENOMEM) /* the records stay, so that the next run has them */
@@ -161,13 +171,15 @@ static int load(struct pack_journal *journal, const char *dir, const struct shar
 		return base_err_set(err, rc,
 		        "'%s' holds an interrupted run over other files or with other options; give the same again "
 		        "to go on, or --restart to begin anew",
-		        dir);
+		        place->dir);
 	return 0;
 }
 
-int pack_journal_open(const char *dir, const struct shard_pack_plan *plan, struct pack_shard_sums *sums,
-        struct base_err *err, struct pack_journal **ret_journal)
+int pack_journal_open(const char *dir, bool (*has)(const void *arg, const char *name, uint64_t bytes), const void *arg,
+        const struct shard_pack_plan *plan, struct pack_shard_sums *sums, struct base_err *err,
+        struct pack_journal **ret_journal)
 {
+	const struct shards_place place = { dir, has, arg };
 	struct pack_journal *journal = calloc(1, sizeof(*journal) + strlen(dir) + sizeof("/" SHARD_UNFINISHED_JOURNAL));
 	if (!journal)
 		return base_err_set(err, -ENOMEM, "out of memory");
@@ -183,7 +195,7 @@ int pack_journal_open(const char *dir, const struct shard_pack_plan *plan, struc
 		rc = base_err_set(
 		        err, -EBUSY, "'%s': another mkshard is packing this dataset; wait for it or stop it", dir);
 	else
-		rc = load(journal, dir, plan, sums, &new, err);
+		rc = load(journal, &place, plan, sums, &new, err);
 	if (rc == 0 && ftruncate(journal->fd, new ? 0 : (off_t)journal->end))
 		rc = base_err_set(err, -errno, "'%s': %s", journal->path, strerror(errno));
 	if (rc == 0 && new)

@@ -17,12 +17,14 @@
 #include "shard/base/io.h"
 #include "shard/base/units.h"
 #include "shard/build.h"
+#include "shard/remote/location.h"
 #include "tools/common/cli.h"
 #include "tools/mkshard/mkshard.h"
 #include "tools/mkshard/interrupt.h"
 #include "tools/mkshard/pack.h"
 #include "tools/mkshard/publish.h"
 #include "tools/common/progress.h"
+#include "tools/mkshard/upload.h"
 
 enum { COMMON_GUESS_MAX = 64 }; /* if more files at the root match, they are samples, not labels or documents */
 
@@ -42,7 +44,9 @@ struct pack_args {
 	struct shard_pack_options options;
 	uint64_t jobs, memory_bytes, unpack_limit;
 	bool no_shuffle, keep_going, force, restart, hidden;
-	const char *command; /* this command line for a shell, or NULL */
+	const char *command;        /* this command line for a shell, or NULL */
+	const char *staging;        /* where shards for a store are made; NULL: the default */
+	struct pack_upload *upload; /* DATASET is in a store; else NULL */
 };
 
 static int take_container(void *at, char *arg, struct base_err *err)
@@ -93,6 +97,9 @@ static const struct cli_line line = { "SOURCE... DATASET",
 	                CLI_FLAG(struct pack_args, force) },
 	        { "restart", NULL, "Drop what an interrupted run has left", .group = 4,
 	                CLI_FLAG(struct pack_args, restart) },
+	        { "staging", "DIR",
+	                "Where shards for a store are made before they are sent (default: where copies of indexes are)",
+	                .group = 5, CLI_TEXT(struct pack_args, staging) },
 	        { "jobs", "N", "Shards written at once (default: processors + 2)", 'j', 5,
 	                CLI_NUMBER(struct pack_args, jobs, 1, MKSHARD_JOBS_MAX) },
 	        { "memory", "SIZE", "Memory for shards being written (default 512M)", .group = 5,
@@ -452,6 +459,14 @@ static void warn_if_full(const struct shard_pack_plan *plan, const struct pack_s
 		        dir, base_format_size(need, need_text), base_format_size(available, free_text));
 }
 
+static int send_index(struct pack_upload *upload, const struct pack_places *places, struct base_err *err)
+{
+	cleanup_free char *path = NULL;
+	if (asprintf(&path, "%s/" SHARD_INDEX_NAME, places->partial) < 0)
+		return base_err_set(err, -ENOMEM, "out of memory");
+	return pack_upload_index(upload, path, err);
+}
+
 static int write_dataset(const struct pack_args *args, struct pack_places *places, struct pack_input *input,
         struct shard_pack_plan *plan, struct base_err *err)
 {
@@ -460,7 +475,10 @@ static int write_dataset(const struct pack_args *args, struct pack_places *place
 	uint32_t complete = 0;
 	if (!sums)
 		return base_err_set(err, -ENOMEM, "out of memory");
-	int rc = pack_journal_open(places->partial, plan, sums, err, &journal);
+	int rc = args->upload ? pack_upload_begin(args->upload, err) : 0;
+	if (rc == 0)
+		rc = pack_journal_open(places->partial, args->upload ? pack_upload_has : NULL, args->upload, plan, sums,
+		        err, &journal);
 	bool ours = rc == 0; /* the journal is locked, so DATASET.partial belongs to this run */
 	if (rc == 0)
 		rc = recall_left_out(plan, input, sums);
@@ -473,12 +491,14 @@ static int write_dataset(const struct pack_args *args, struct pack_places *place
 			cli_note("going on: %u of %u shards are complete", complete, plan->n_shards);
 		pack_interrupt_total(plan->n_shards);
 		pack_interrupt_add(complete);
-		warn_if_full(plan, sums, places->partial);
+		if (!args->upload)
+			warn_if_full(plan, sums, places->partial);
 		struct pack_write_options options = {
 			.dir = places->partial,
 			.jobs = args->jobs ? (uint32_t)args->jobs : mkshard_jobs(0) + 2,
 			.memory_bytes = args->memory_bytes,
 			.keep_going = args->keep_going,
+			.upload = args->upload,
 		};
 		progress_start("packing", plan->total_bytes, plan->n_files);
 		for (uint32_t s = 0; s < plan->n_shards; s++)
@@ -491,6 +511,8 @@ static int write_dataset(const struct pack_args *args, struct pack_places *place
 		pack_check_rest(plan, input, sums);
 	if (rc == 0)
 		rc = build_index(plan, sums, places, err);
+	if (rc == 0 && args->upload)
+		rc = send_index(args->upload, places, err);
 	if (rc == 0)
 		rc = pack_publish(places, args->force, plan, err);
 	bool any = false;
@@ -506,6 +528,8 @@ static int write_dataset(const struct pack_args *args, struct pack_places *place
 	pack_journal_close(journal);
 	if (rc == 0)
 		pack_publish_finish(places);
+	if (rc == 0 && args->upload)
+		pack_upload_finish(args->upload);
 	return rc;
 }
 
@@ -594,11 +618,16 @@ int mkshard_pack(int argc, char **argv)
 	args.dataset = args.sources.words[--args.sources.n];
 	args.options.shuffle = !args.no_shuffle;
 	int rc = args.given.common_given ? 0 : shard_pack_rules_common_default(&args.given.rules, &err);
+	if (rc == 0 && remote_is_url(args.dataset))
+		rc = pack_upload_open(args.dataset, args.staging, args.force, &err, &args.upload);
 	if (rc == 0)
-		rc = pack_places_init(&places, args.dataset, &err);
+		rc = pack_places_init(&places, args.upload ? pack_upload_place(args.upload) : args.dataset, &err);
+	if (rc == 0 && args.upload)
+		base_err_quote(pack_upload_name(args.upload), places.quoted, sizeof(places.quoted));
 	int status = rc ? CLI_FAILED : run_pack(&args, &places, &err);
 	if (err.code)
 		status = cli_fail(&err);
+	pack_upload_close(args.upload);
 	pack_places_done(&places);
 	free(command);
 	shard_pack_rules_done(&args.given.rules);

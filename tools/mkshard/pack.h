@@ -95,13 +95,17 @@ struct pack_shard_sums {
 	bool complete;       /* the shard is on the disk, and the other members are valid */
 };
 
+struct pack_upload; /* tools/mkshard/upload.h */
+
 /* The journal: a record for each complete shard.  It has its own lock; any thread may call pack_journal_add. */
 struct pack_journal;
 /* Opens or makes `dir`/journal, locks it with flock(2), and reads the sums of complete shards into `sums`, which has
- * one element per shard of the plan.  Returns 0, or with a sentence: -EBUSY if another mkshard packs there; -ESTALE
+ * one element per shard of the plan.  Complete shards are in `dir`, or where `has` knows of them, if it is not
+ * NULL.  Returns 0, or with a sentence: -EBUSY if another mkshard packs there; -ESTALE
  * if complete shards belong to another plan; -ENOMEM; -errno of the file. */
-int pack_journal_open(const char *dir, const struct shard_pack_plan *plan, struct pack_shard_sums *sums,
-        struct base_err *err, struct pack_journal **ret_journal);
+int pack_journal_open(const char *dir, bool (*has)(const void *arg, const char *name, uint64_t bytes), const void *arg,
+        const struct shard_pack_plan *plan, struct pack_shard_sums *sums, struct base_err *err,
+        struct pack_journal **ret_journal);
 /* Appends the record of a complete shard and syncs it to the disk.  Returns 0, or -errno with a sentence. */
 int pack_journal_add(struct pack_journal *journal, const struct shard_pack_plan *plan, uint32_t shard,
         const struct pack_shard_sums *sums, struct base_err *err);
@@ -115,6 +119,7 @@ struct pack_write_options {
 	uint32_t jobs;         /* worker threads: shards written at once */
 	uint64_t memory_bytes; /* for the segments of all workers */
 	bool keep_going;
+	struct pack_upload *upload; /* sends each shard that is complete to a store; NULL: it stays in dir */
 };
 
 /* Writes every shard whose sums are not complete, fills its sums and adds it to the journal.

@@ -29,6 +29,7 @@
 #include "shard/tar.h"
 #include "tools/mkshard/interrupt.h"
 #include "tools/mkshard/pack.h"
+#include "tools/mkshard/upload.h"
 #include "tools/mkshard/sum.h"
 #include "tools/common/progress.h"
 
@@ -510,6 +511,8 @@ static int write_shard(struct worker *w, uint32_t shard)
 		if (rc == 0 && w->failed_items)
 			shard_pack_plan_relay(w->run->plan, shard);
 	} while (rc == 0 && w->failed_items);
+	if (rc == 0 && w->run->options->upload)
+		rc = pack_upload_shard(w->run->options->upload, w->path, strrchr(w->path, '/') + 1, &w->err);
 	if (rc == 0)
 		rc = pack_journal_add(w->run->journal, w->run->plan, shard, w->sums, &w->err);
 	w->sums->complete = rc == 0;

@@ -1,0 +1,13 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Takes single elements out of the XML of S3 and STS.  Their answers are flat and have no attributes in what is read
+ * here, so a parser is not needed.
+ *
+ * Threads: any. */
+#ifndef DDPFS_SHARD_REMOTE_XML_H
+#define DDPFS_SHARD_REMOTE_XML_H
+
+/* Returns the text of the first element <name>, with &amp; and the like decoded; NULL: there is none, or no memory.  The
+ * caller frees it.  If ret_rest is not NULL, it is set behind the element. */
+char *remote_xml_element(const char *xml, const char *name, const char **ret_rest);
+
+#endif

@@ -1,0 +1,136 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Datasets in S3: packed, mounted and read, against moto, which checks signatures."""
+
+import os
+import signal
+import subprocess
+import time
+
+import pytest
+
+from helpers import datasets, tools
+
+pytest.importorskip("moto", reason="moto is not installed")
+
+from helpers.s3_server import REGION, S3Server  # noqa: E402
+
+PREFIX = "a=b c/tr+ain"  # what libcurl's own signer gets wrong
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory):
+    with S3Server(tmp_path_factory.mktemp("s3")) as one:
+        one.client().create_bucket(Bucket="data", CreateBucketConfiguration={"LocationConstraint": REGION})
+        yield one
+
+
+@pytest.fixture
+def s3(server, clean_environment, monkeypatch):
+    del clean_environment
+    for name, value in server.environment().items():
+        monkeypatch.setenv(name, value)
+    client = server.client()
+    for found in client.list_objects_v2(Bucket="data").get("Contents", []):
+        client.delete_object(Bucket="data", Key=found["Key"])
+    return client
+
+
+@pytest.fixture
+def source(scratch):
+    return scratch / "source", datasets.write_tree(scratch / "source", classes=3, per_class=40)
+
+
+def keys(s3):
+    return [found["Key"] for found in s3.list_objects_v2(Bucket="data").get("Contents", [])]
+
+
+def contents(path):
+    return {name: data for name, data in datasets.read_tree(path).items() if not name.startswith(".ddpfs")}
+
+
+def fails(*argv, **kwargs):
+    done = tools.run(argv, check=False, **kwargs)
+    assert done.returncode == 1
+    return done.stderr
+
+
+def test_what_is_packed_to_a_bucket_can_be_mounted(s3, source, mount):
+    path, files = source
+    tools.mkshard("pack", "--shard-size=1M", path, f"s3://data/{PREFIX}")
+    assert keys(s3)[0] == f"{PREFIX}/index.ddpfs" and len(keys(s3)) > 2
+    assert contents(mount(f"s3://data/{PREFIX}/", "view=all,layout=tree,memory=64M").path) == files
+
+
+def test_a_shard_of_many_parts_has_the_bytes_of_one_that_was_packed_here(s3, scratch, pack):
+    (scratch / "big").mkdir()
+    (scratch / "big/one.bin").write_bytes(os.urandom(40 << 20))
+    local = pack(scratch / "big")
+    tools.mkshard("pack", scratch / "big", "s3://data/big")
+    sent = s3.get_object(Bucket="data", Key="big/shard-000000.tar")["Body"].read()
+    assert sent == (local / "shard-000000.tar").read_bytes()
+    assert s3.list_multipart_uploads(Bucket="data").get("Uploads", []) == []
+
+
+def test_nothing_of_a_packing_stays_on_this_host(s3, source, scratch):
+    tools.mkshard("pack", source[0], "s3://data/x")
+    assert [p.name for p in (scratch / "indexes").iterdir()] == []
+
+
+def test_a_dataset_is_replaced_only_with_force(s3, source, scratch, mount):
+    path, files = source
+    tools.mkshard("pack", path, "s3://data/x")
+    assert "--force" in fails(tools.tool("mkshard"), "pack", path, "s3://data/x")
+    (path / "new.bin").write_bytes(b"new")
+    tools.mkshard("pack", "--force", path, "s3://data/x")
+    assert contents(mount("s3://data/x", "view=all,layout=tree").path) == {**files, "new.bin": b"new"}
+
+
+def test_a_killed_packing_leaves_no_dataset_and_is_gone_on_with(s3, scratch, mount):
+    source = scratch / "source"
+    files = datasets.write_tree(source, classes=4, per_class=200, sizes=(60_000,))
+    argv = [tools.tool("mkshard"), "pack", "--shard-size=2M", "--jobs=1", source, "s3://data/x"]
+    first = subprocess.Popen(argv)
+    while len(keys(s3)) < 2:
+        assert first.poll() is None, "it was over before it could be killed"
+        time.sleep(0.01)
+    first.send_signal(signal.SIGKILL)
+    first.wait()
+    assert "x/index.ddpfs" not in keys(s3)
+    written = {k: s3.head_object(Bucket="data", Key=k)["LastModified"] for k in keys(s3)[:-1]}
+    done = tools.run(argv)
+    assert "going on" in done.stderr
+    assert contents(mount("s3://data/x", "view=all,layout=tree").path) == files
+    assert {k: s3.head_object(Bucket="data", Key=k)["LastModified"] for k in written} == written
+
+
+@pytest.mark.parametrize("environment, said", [
+    ({"AWS_SECRET_ACCESS_KEY": "wrong"}, "SignatureDoesNotMatch"),
+    ({"AWS_ACCESS_KEY_ID": "AKIANOBODY"}, "InvalidAccessKeyId"),
+    ({"AWS_ACCESS_KEY_ID": ""}, "no credentials"),
+    ({"AWS_PROFILE": "nobody"}, "AWS_PROFILE"),
+    ({"AWS_ENDPOINT_URL_S3": "ftp://x"}, "neither https:// nor http://"),
+])
+def test_what_is_wrong_with_access_is_said_in_a_sentence(environment, said, s3, source, scratch, monkeypatch):
+    tools.mkshard("pack", source[0], "s3://data/x")
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    text = fails(tools.tool("mkshard"), "info", "s3://data/x")
+    assert said in text and text.count("\n") == 1, text
+
+
+def test_a_bucket_that_is_not_there_is_said(s3):
+    del s3
+    assert "no bucket 'nothing-here'" in fails(tools.tool("mkshard"), "info", "s3://nothing-here/x")
+    assert "no object" in fails(tools.tool("mkshard"), "info", "s3://data/nothing")
+
+
+def test_secrets_are_in_no_file_of_a_mount(s3, server, source, mount):
+    del s3
+    tools.mkshard("pack", source[0], "s3://data/x")
+    m = mount("s3://data/x", "view=all")
+    shown = tools.ddpfs("stat", "--json", m.path).stdout + m.log() + " ".join(os.listdir(m.path))
+    shown += "".join((m.path / ".ddpfs" / name).read_text() 
+                     for name in os.listdir(m.path / ".ddpfs") if (m.path / ".ddpfs" / name).is_file())
+    for pid in (m.process.pid, m.server_pid()):
+        shown += open(f"/proc/{pid}/cmdline").read()
+    assert server.secret_key not in shown
