@@ -8,11 +8,11 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/ioctl.h>
-#include <time.h>
 #include <unistd.h>
 
-#include "shard/base/units.h"
 #include "shard/base/cleanup.h"
+#include "shard/base/clock.h"
+#include "shard/base/units.h"
 
 enum { REDRAW_NS = 100 * 1000 * 1000, COLUMNS_MAX = 200, BAR_MIN = 8 };
 
@@ -27,13 +27,6 @@ static struct {
 	uint64_t start_ns, drawn_ns;
 } bar;
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-
-static uint64_t now_ns(void)
-{
-	struct timespec ts;
-	clock_gettime(CLOCK_MONOTONIC, &ts);
-	return (uint64_t)ts.tv_sec * 1000000000U + (uint64_t)ts.tv_nsec;
-}
 
 static unsigned columns(void)
 {
@@ -106,7 +99,7 @@ void progress_start(const char *verb, uint64_t total_bytes, uint64_t total_files
 	bar.verb = verb;
 	bar.total_bytes = total_bytes;
 	bar.total_files = total_files;
-	bar.start_ns = bar.drawn_ns = now_ns();
+	bar.start_ns = bar.drawn_ns = base_now_ns();
 }
 
 void progress_add(uint64_t bytes, uint64_t files)
@@ -115,7 +108,7 @@ void progress_add(uint64_t bytes, uint64_t files)
 	if (bar.active) {
 		bar.bytes += bytes;
 		bar.files += files;
-		uint64_t now = now_ns();
+		uint64_t now = base_now_ns();
 		if (now - bar.drawn_ns >= REDRAW_NS)
 			draw(now);
 	}

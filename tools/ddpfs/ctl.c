@@ -149,10 +149,10 @@ int ddpfs_ctl(int argc, char **argv)
 		        { "output", "FILE", "With state: write it to FILE, in one step, instead of standard output",
 		                'O', CLI_TEXT(struct arguments, output) },
 		        { "json", NULL, "Print the answer as JSON", CLI_FLAG(struct arguments, json) } },
-		.words = { { "MNT", offsetof(struct arguments, target) },
-		        { "COMMAND", offsetof(struct arguments, command),
+		.words = { { "MNT", .at = offsetof(struct arguments, target) },
+		        { "COMMAND", .at = offsetof(struct arguments, command),
 		                "say what to do: epoch, advance, state or info" },
-		        { "VALUE", offsetof(struct arguments, value), .may_lack = true } }
+		        { "VALUE", .at = offsetof(struct arguments, value), .may_lack = true } }
 	};
 	struct arguments a = { .epoch = NOT_GIVEN, .turns = NOT_GIVEN };
 	struct base_err err = { 0 };

@@ -311,8 +311,8 @@ int ddpfs_exec(int argc, char **argv)
 		                CLI_FLAG(struct arguments, no_interpose) },
 		        { "quiet", NULL, "Do not say where rank and world came from", 'q',
 		                CLI_FLAG(struct arguments, quiet) } },
-		.words = { { "DATASET", offsetof(struct arguments, dataset) },
-		        { "MNT", offsetof(struct arguments, target), "the directory to mount on" } },
+		.words = { { "DATASET", .at = offsetof(struct arguments, dataset) },
+		        { "MNT", .at = offsetof(struct arguments, target), "the directory to mount on" } },
 		.too_many = "put -- before the command: ddpfs exec ... DATASET MNT -- COMMAND",
 		.help_filter = options_help_filter };
 	struct arguments a = { 0 };

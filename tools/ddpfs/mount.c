@@ -155,8 +155,8 @@ int ddpfs_mount(int argc, char **argv)
 		                CLI_FLAG(struct arguments, front) },
 		        { "owner", "PID", "Unmount when that process ends, however it ends",
 		                CLI_NUMBER(struct arguments, owner, 1, INT32_MAX) } },
-		.words = { { "DATASET", offsetof(struct arguments, dataset) },
-		        { "MNT", offsetof(struct arguments, target), "the directory to mount on" } },
+		.words = { { "DATASET", .at = offsetof(struct arguments, dataset) },
+		        { "MNT", .at = offsetof(struct arguments, target), "the directory to mount on" } },
 		.too_many = "options stand behind -o, joined by commas", .help_filter = options_help_filter };
 	struct arguments a = { 0 };
 	struct base_err err = { 0 };

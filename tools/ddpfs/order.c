@@ -188,7 +188,7 @@ int ddpfs_order(int argc, char **argv)
 		        { "null", NULL, "End each line with NUL instead of a newline", '0',
 		                CLI_FLAG(struct arguments, null) },
 		        { "json", NULL, "Print one JSON object a line", CLI_FLAG(struct arguments, json) } },
-		.words = { { "DATASET", offsetof(struct arguments, dataset) } } };
+		.words = { { "DATASET", .at = offsetof(struct arguments, dataset) } } };
 	struct arguments a = { .limit = UINT64_MAX };
 	struct base_err err = { 0 };
 	int rc;

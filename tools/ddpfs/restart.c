@@ -73,7 +73,7 @@ int ddpfs_restart(int argc, char **argv)
 	static const struct cli_line line = { "MNT|@PID",
 		"Puts this program in the place of the one that serves MNT, under its readers: how a live mount is "
 		"upgraded. Returns when it answers; when this program cannot go on with the mount, the old one does.",
-		.words = { { "MNT", 0, DDPFS_MNT_MISSING } } };
+		.words = { { "MNT", .at = 0, DDPFS_MNT_MISSING } } };
 	const char *target = NULL;
 	struct base_err err = { 0 };
 	cli_parse(&line, argc, argv, &target);

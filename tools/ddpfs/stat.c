@@ -135,7 +135,7 @@ int ddpfs_stat(int argc, char **argv)
 		"  problem               the last 8 errors and warnings of the server\n"
 		"Each counter has a line of its own in MNT/.ddpfs/metrics (HELP).",
 		.options = { { "json", NULL, "Print JSON with exact numbers", CLI_FLAG(struct arguments, json) } },
-		.words = { { "MNT", offsetof(struct arguments, target), DDPFS_MNT_MISSING } } };
+		.words = { { "MNT", .at = offsetof(struct arguments, target), DDPFS_MNT_MISSING } } };
 	struct arguments a = { 0 };
 	struct base_err err = { 0 };
 	json_t *reply;

@@ -186,7 +186,7 @@ int ddpfs_umount(int argc, char **argv)
 		"the path there, or by its server's process id.",
 		.options = { { "lazy", NULL, "Detach it now, even while files are open; it ends with the last one", 'l',
 		        CLI_FLAG(struct arguments, lazy) } },
-		.words = { { "MNT", offsetof(struct arguments, target), DDPFS_MNT_MISSING } } };
+		.words = { { "MNT", .at = offsetof(struct arguments, target), DDPFS_MNT_MISSING } } };
 	struct arguments a = { 0 };
 	struct base_err err = { 0 };
 	cli_parse(&line, argc, argv, &a);

@@ -467,8 +467,8 @@ int mkshard_extract(int argc, char **argv)
 		                     CLI_FLAG(struct extract_args, force) },
 		        { "jobs", "N", "Shards read at once (default: processors)", 'j',
 		                CLI_NUMBER(struct extract_args, jobs, 1, MKSHARD_JOBS_MAX) } },
-		.words = { { "DATASET", offsetof(struct extract_args, dataset) },
-		        { "OUT", offsetof(struct extract_args, out), "the directory to write to" } },
+		.words = { { "DATASET", .at = offsetof(struct extract_args, dataset) },
+		        { "OUT", .at = offsetof(struct extract_args, out), "the directory to write to" } },
 		.more = true, .rest = offsetof(struct extract_args, paths) };
 	struct extract_args args = { 0 };
 	struct base_err err = { 0 };

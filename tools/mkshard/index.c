@@ -559,7 +559,7 @@ int mkshard_index(int argc, char **argv)
 		                CLI_FLAG(struct index_args, force) },
 		        { "jobs", "N", "Shards read at once (default: processors)", 'j', 3,
 		                CLI_NUMBER(struct index_args, jobs, 1, MKSHARD_JOBS_MAX) } },
-		.words = { { "DATASET", offsetof(struct index_args, dataset) } }, .more = true,
+		.words = { { "DATASET", .at = offsetof(struct index_args, dataset) } }, .more = true,
 		.rest = offsetof(struct index_args, shards) };
 	struct index_args args = { .given = { .automatic = true, .knows_auto = true } };
 	struct shard_pack_rules *rules = &args.given.rules;

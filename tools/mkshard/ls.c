@@ -105,7 +105,7 @@ int mkshard_info(int argc, char **argv)
 {
 	static const struct cli_line line = { "DATASET", "Say what a dataset holds.",
 		.options = { { "json", NULL, "Print one JSON object", CLI_FLAG(struct info_args, json) } },
-		.words = { { "DATASET", offsetof(struct info_args, dataset) } } };
+		.words = { { "DATASET", .at = offsetof(struct info_args, dataset) } } };
 	struct info_args args = { 0 };
 	struct base_err err = { 0 };
 	struct shard_index *index = NULL;
@@ -251,7 +251,7 @@ int mkshard_ls(int argc, char **argv)
 		        { "null", NULL, "End each name with NUL instead of a newline", '0',
 		                CLI_FLAG(struct ls_args, null) },
 		        { "json", NULL, "Print one JSON object a line", CLI_FLAG(struct ls_args, json) } },
-		.words = { { "DATASET", offsetof(struct ls_args, dataset) } }, .more = true,
+		.words = { { "DATASET", .at = offsetof(struct ls_args, dataset) } }, .more = true,
 		.rest = offsetof(struct ls_args, paths) };
 	struct ls_args args = { 0 };
 	struct base_err err = { 0 };
@@ -318,7 +318,7 @@ int mkshard_cat(int argc, char **argv)
 {
 	static const struct cli_line line = { "DATASET PATH...",
 		"Write files to standard output, each block verified before it is written.",
-		.words = { { "DATASET", offsetof(struct ls_args, dataset) } }, .more = true,
+		.words = { { "DATASET", .at = offsetof(struct ls_args, dataset) } }, .more = true,
 		.rest = offsetof(struct ls_args, paths) };
 	struct ls_args args = { 0 };
 	struct base_err err = { 0 };

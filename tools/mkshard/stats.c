@@ -500,7 +500,7 @@ int mkshard_stats(int argc, char **argv)
 		                CLI_NUMBER(struct args, component, 1, SHARD_DEPTH_MAX) },
 		        { "json", NULL, "Print one JSON object", CLI_FLAG(struct args, json) },
 		        { "svg", "FILE", "Write a plot", CLI_TEXT(struct args, svg) } },
-		.words = { { "DATASET", offsetof(struct args, dataset) } } };
+		.words = { { "DATASET", .at = offsetof(struct args, dataset) } } };
 	struct args args = { .view = VIEW_OPTIONS_DEFAULT, .epochs = EPOCHS_DEFAULT, .batch = BATCH_DEFAULT };
 	cleanup_free struct stats *s = calloc(1, sizeof(*s));
 	struct base_err err = { 0 };

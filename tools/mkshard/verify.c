@@ -470,7 +470,7 @@ int mkshard_verify(int argc, char **argv)
 		                .may_lack = true, .kind = CLI_KIND_CALL, .take = take_quarantine },
 		        { "jobs", "N", "Shards read at once (default: processors)", 'j',
 		                CLI_NUMBER(struct verify_args, jobs, 1, MKSHARD_JOBS_MAX) } },
-		.words = { { "DATASET", offsetof(struct verify_args, dataset) } } };
+		.words = { { "DATASET", .at = offsetof(struct verify_args, dataset) } } };
 	struct verify_args args = { 0 };
 	struct base_err err = { 0 };
 	struct shard_index *index = NULL;
