@@ -660,6 +660,19 @@ static int ask_for(struct peers *peers, const struct target *target, unsigned mo
 	return rc;
 }
 
+static int find_at_socket(const char *path, unsigned limit_ms, struct base_err *err, struct base_control_peer *ret_peer)
+{
+	cleanup_free char *reply = NULL;
+	if (strlen(path) >= BASE_CONTROL_PATH_MAX)
+		return base_err_set(err, -ENAMETOOLONG, "'%s': a socket's path has at most %d bytes", path,
+		        BASE_CONTROL_PATH_MAX - 1);
+	int rc = base_control_request(path, info_request, limit_ms, err, &reply);
+	if (rc < 0)
+		return rc;
+	rc = parse_peer(path, reply, ret_peer);
+	return rc == 0 ? 0 : base_err_set(err, rc, "'%s': the answer is not that of a ddpfs server", path);
+}
+
 int base_control_find(const char *target, unsigned limit_ms, struct base_err *err, struct base_control_peer *ret_peer)
 {
 	struct peers peers = { .asked.request = info_request };
@@ -676,6 +689,8 @@ int base_control_find(const char *target, unsigned limit_ms, struct base_err *er
 	if (!by_pid)
 		wanted.path = path ? path : target;
 	if (path && stat(path, &st) == 0) {
+		if (S_ISSOCK(st.st_mode))
+			return find_at_socket(target, limit_ms, err, ret_peer);
 		wanted.dev = st.st_dev;
 		wanted.root = is_root(path, &st);
 	}

@@ -104,7 +104,7 @@ int base_control_survey(unsigned limit_ms, struct base_control_peer **ret_peers,
 int base_control_list(struct base_control_peer **ret_peers, size_t *ret_n);
 void base_control_peers_free(struct base_control_peer *peers, size_t n); /* NULL is allowed */
 
-/* Finds the server of a mount.  `target` is the mountpoint, any path inside it, or `@PID`.
+/* Finds the server of a mount.  `target` is the mountpoint, any path inside it, `@PID`, or the path of a control socket.
  * A mount that the caller can see is found by its device number, so equal paths in private namespaces are different.  A
  * mount that the caller cannot see (in another mount namespace) is found by the path that its server knows.  It waits
  * at most limit_ms for a silent server that may be the one.

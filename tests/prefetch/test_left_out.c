@@ -58,8 +58,37 @@ static void lists_hold_what_a_tree_lists(void **state)
 	synth_close(index);
 }
 
+/* The statistics are JSON, which is UTF-8. */
+static void a_suffix_of_any_bytes_is_described_in_printable_text(void **state)
+{
+	static const char *const suffixes[] = { ".b\xe9n" };
+	static const struct synth synth = {
+		.classes = 3, .per_class = 5, .bytes = 100, .suffixes = suffixes, .n_suffixes = 1
+	};
+	const struct shard_view_options options = { .order = SHARD_ORDER_FULL, .world = 1 };
+	struct shard_index *index = synth_open(&synth);
+	struct prefetch_filters filters;
+	struct prefetch_list *list;
+	struct shard_view *view;
+	char text[256];
+	(void)state;
+
+	assert_int_equal(shard_view_new(index, &options, NULL, &view), 0);
+	assert_int_equal(prefetch_filters_init(&filters, index, view, suffixes[0]), 0);
+	while (prefetch_filters_step(&filters, 4) == 1)
+		;
+	assert_int_equal(prefetch_list_new(&filters, 0, PREFETCH_SORT_ID, PREFETCH_FILTER_SUFFIX, &list), 0);
+	assert_string_equal(prefetch_list_describe(list, text, sizeof(text)),
+	        ".b\\xe9n files of the whole dataset, directory by directory");
+	prefetch_list_put(list);
+	prefetch_filters_done(&filters);
+	shard_view_free(view);
+	synth_close(index);
+}
+
 int main(void)
 {
-	const struct CMUnitTest tests[] = { cmocka_unit_test(lists_hold_what_a_tree_lists) };
+	const struct CMUnitTest tests[] = { cmocka_unit_test(lists_hold_what_a_tree_lists),
+		cmocka_unit_test(a_suffix_of_any_bytes_is_described_in_printable_text) };
 	return cmocka_run_group_tests_name("prefetch/left_out", tests, NULL, NULL);
 }

@@ -7,43 +7,12 @@
 #include <stdio.h>
 #include <string.h>
 #include <pwd.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include "shard/base/cleanup.h"
 #include "tools/ddpfs/mounts.h"
 
 enum { REPLY_MS = 30000 };
-
-static char *copy_text(const json_t *object, const char *key)
-{
-	const char *text = json_string_value(json_object_get(object, key));
-	return strdup(text ? text : "");
-}
-
-static int find_by_socket(const char *path, unsigned limit_ms, struct base_err *err, struct base_control_peer *ret_peer)
-{
-	struct base_control_peer peer = { 0 };
-	if (strlen(path) >= sizeof(peer.socket))
-		return base_err_set(err, -ENAMETOOLONG, "'%s': a socket's path has at most %zu bytes", path,
-		        sizeof(peer.socket) - 1);
-	int r = base_control_request(path, "{\"cmd\":\"info\"}", limit_ms, err, &peer.info);
-	if (r < 0)
-		return r;
-	json_t *info = json_loads(peer.info, 0, NULL);
-	memcpy(peer.socket, path, strlen(path) + 1);
-	peer.pid = (pid_t)json_integer_value(json_object_get(info, "pid"));
-	peer.dev = (uint64_t)json_integer_value(json_object_get(info, "dev"));
-	peer.mountpoint = copy_text(info, "mountpoint");
-	peer.dataset = copy_text(info, "dataset");
-	json_decref(info);
-	if (!peer.mountpoint || !peer.dataset) {
-		base_control_peer_done(&peer);
-		return base_err_set(err, -ENOMEM, "out of memory");
-	}
-	*ret_peer = peer;
-	return 0;
-}
 
 /* The server knows only where it mounted.  It does not learn of mount --move, or of a renamed directory above. */
 static void set_place(struct base_control_peer *peer)
@@ -96,12 +65,7 @@ static int explain(const char *target, int rc, struct base_err *err)
 
 int ask_find_within(const char *target, unsigned limit_ms, struct base_err *err, struct base_control_peer *ret_peer)
 {
-	struct stat st;
-	int rc;
-	if (stat(target, &st) == 0 && S_ISSOCK(st.st_mode))
-		rc = find_by_socket(target, limit_ms, err, ret_peer);
-	else
-		rc = explain(target, base_control_find(target, limit_ms, err, ret_peer), err);
+	int rc = explain(target, base_control_find(target, limit_ms, err, ret_peer), err);
 	if (rc == 0)
 		set_place(ret_peer);
 	return rc;

@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Finds the server of a mount and asks it one question; ctl, stat, top, umount, restart and ls use it.
  *
- * It adds to shard/base/control_client.h: paths of control sockets, sentences for people, and the place of moved
- * mounts.
+ * It adds to shard/base/control_client.h: sentences for people, and the place of moved mounts.
  *
  * Threads: any; no shared state. */
 #ifndef DDPFS_TOOLS_DDPFS_CONTROL_CLIENT_H
@@ -13,8 +12,8 @@
 #include "shard/base/control_client.h"
 #include "shard/base/err.h"
 
-/* Finds the server of a mount.  `target` is a target of base_control_find, or the path of a control socket
- * (control=SOCKET).  If the mount was moved, *ret_peer has its new place.
+/* Finds the server of a mount.  `target` is a target of base_control_find.  If the mount was moved, *ret_peer has its new
+ * place.
  *
  * Returns 0; the caller frees *ret_peer with base_control_peer_done.  Returns -EACCES if the mount belongs to another
  * user, and the errors of base_control_find and base_control_request. */

@@ -161,19 +161,15 @@ static void mount_done(struct watched_mount *mount)
 
 static int mount_set(struct watched_mount *mount, const struct base_control_peer *peer)
 {
-	json_t *info = json_loads(peer->info ? peer->info : "{}", 0, NULL);
-	const char *view = json_string_value(json_object_get(info, "view"));
 	struct watched_mount set = {
 		.target = mount->target,
 		.mountpoint = strdup(peer->mountpoint),
 		.pid = peer->pid,
-		/* From the info, because ask_find leaves these fields out for a socket's path. */
-		.rank = (uint32_t)json_integer_value(json_object_get(info, "rank")),
-		.world = (uint32_t)json_integer_value(json_object_get(info, "world")),
-		.view_all = view && strcmp(view, "all") == 0,
+		.rank = peer->rank,
+		.world = peer->world,
+		.view_all = peer->view_all,
 	};
 	memcpy(set.socket, peer->socket, sizeof(set.socket));
-	json_decref(info);
 	if (!set.mountpoint)
 		return -ENOMEM;
 	mount_done(mount);
