@@ -25,8 +25,9 @@
 #include "shard/state.h"
 #include "shard/base/log.h"
 #include "shard/base/units.h"
+#include "shard/remote/client.h"
 
-enum { TEXT_SHOWN_MAX = 512, FIELDS_MAX = 72, QUARANTINE_SHOWN_MAX = 4 };
+enum { TEXT_SHOWN_MAX = 512, FIELDS_MAX = 88, STORE_FIELDS = 11, QUARANTINE_SHOWN_MAX = 4 };
 
 struct fs_stats {
 	struct fs_handover_counts before; /* what earlier servers counted */
@@ -87,6 +88,32 @@ static void carry(struct fs_server *server, const struct fs_view *view, struct f
 		next.counts[next.n++] = (struct fs_handover_count){ .key = key, .value = value };
 	}
 	fs_handover_store_counts(server->handover, &next);
+}
+
+/* Of the client of a store, if the dataset lies in one. */
+static size_t collect_store(struct fs_server *server, struct field fields[])
+{
+	struct remote_stats s;
+	if (!prefetch_remote_stats(server->prefetch, &s))
+		return 0;
+	const struct field all[] = {
+		{ "store_requests", "Requests to the store", true, s.requests },
+		{ "store_retries", "Requests that took the place of one that failed", true, s.retries },
+		{ "store_hedged", "Requests beside a slow one", true, s.hedged },
+		{ "store_throttled", "Answers by which the store asked for fewer requests (429, 503)", true,
+		        s.throttled },
+		{ "store_bytes", "Bytes that the store sent", true, s.bytes },
+		{ "store_wasted_bytes", "Bytes that it sent twice", true, s.wasted_bytes },
+		{ "store_first_byte_p50_ns", "Median time to the first byte of an answer", false, s.first_byte_p50_ns },
+		{ "store_first_byte_p99_ns", "99th percentile of the time to the first byte", false,
+		        s.first_byte_p99_ns },
+		{ "store_limit", "Requests that may run at the same time", false, s.limit },
+		{ "store_running", "Requests that run", false, s.running },
+		{ "store_away_ns", "Time since which the store has not answered; 0: it answers", false, s.away_ns },
+	};
+	_Static_assert(sizeof(all) / sizeof(all[0]) == STORE_FIELDS, "fields fit");
+	memcpy(fields, all, sizeof(all));
+	return STORE_FIELDS;
 }
 
 static size_t collect(struct fs_server *server, struct fs_view *view, struct field fields[FIELDS_MAX])
@@ -178,8 +205,9 @@ static size_t collect(struct fs_server *server, struct fs_view *view, struct fie
 		{ "uptime_s", "Seconds since the mount", false, (base_now_ns() - server->started_ns) / 1000000000 },
 	};
 	size_t n = sizeof(all) / sizeof(all[0]);
-	_Static_assert(sizeof(all) / sizeof(all[0]) <= FIELDS_MAX, "fields fit");
+	_Static_assert(sizeof(all) / sizeof(all[0]) + STORE_FIELDS <= FIELDS_MAX, "fields fit");
 	memcpy(fields, all, sizeof(all));
+	n += collect_store(server, fields + n);
 	carry(server, view, fields, n);
 	return n;
 }
@@ -211,6 +239,9 @@ static json_t *names(struct fs_server *server, struct fs_view *view)
 	json_object_set_new(object, "control", text_value(server->channel->control_path));
 	json_object_set_new(object, "mountpoint", text_value(server->options.mountpoint));
 	json_object_set_new(object, "dataset", text_value(shard_index_dataset(server->index)));
+	struct remote_stats store;
+	if (prefetch_remote_stats(server->prefetch, &store) && store.error[0])
+		json_object_set_new(object, "store_error", text_value(store.error));
 	json_object_set_new(object, "identity", json_string(identity));
 	json_object_set_new(object, "view_identity", json_string(view_identity));
 	json_object_set_new(object, "layout", json_string(view->layout == FS_LAYOUT_FLAT ? "flat" : "tree"));

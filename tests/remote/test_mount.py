@@ -129,3 +129,15 @@ def test_names_that_cannot_be_right_are_refused(name, said, scratch, build_dir):
                           capture_output=True, text=True, timeout=100)
     assert done.returncode != 0 and said in done.stderr.lower(), done.stderr
     assert not mounts.is_mounted(scratch / "mnt")
+
+
+def test_the_statistics_tell_of_the_store(stored, http_store, mount):
+    url, files = stored
+    http_store.set(p503=0.2)
+    m = mount(url, "view=all,layout=tree,memory=64M")
+    assert contents(m.path) == files
+    stats = tools.stat_json(m.path)
+    assert stats["dataset"] == url
+    assert stats["store_requests"] > stats["store_retries"] >= stats["store_throttled"] > 0
+    assert stats["store_bytes"] >= sum(map(len, files.values()))
+    assert stats["store_first_byte_p50_ns"] > 0 and "503" in stats["store_error"]
