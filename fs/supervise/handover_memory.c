@@ -8,6 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -15,11 +16,12 @@
 
 #include "shard/base/cleanup.h"
 
-#define MAGIC UINT64_C(0x3330646572616873) /* "shared03" */
-enum { PAGE = FS_HANDOVER_HEAD_BYTES };
+#define MAGIC UINT64_C(0x3430646572616873) /* "shared04" */
+enum { PAGE = FS_HANDOVER_HEAD_BYTES, BLOCK_BYTES = FS_HANDOVER_BLOCK_ENTRIES * 4 };
 
 _Static_assert(sizeof(struct fs_handover_head) <= FS_HANDOVER_HEAD_BYTES, "the head fits its page");
 _Static_assert(sizeof(struct fs_handover_record) == 64, "no padding: the checksum covers every byte");
+_Static_assert(sizeof(struct fs_handover_list) == 56 + FS_HANDOVER_LIST_NAME, "no padding");
 enum { ORDERS_AT = 1024 }; /* in the page of a view's records */
 _Static_assert(sizeof(struct fs_handover_orders) == 24 + FS_HANDOVER_ORDERS_BYTES, "no padding");
 _Static_assert(ORDERS_AT + 2 * sizeof(struct fs_handover_orders) <= FS_HANDOVER_HEAD_BYTES, "orders fit their page");
@@ -29,7 +31,8 @@ struct fs_handover {
 	struct layout {
 		uint64_t magic, size, n_views, view_bits, samples;
 	} want;
-	uint64_t map_bytes, view_bytes, resident_at, opens_at;
+	uint64_t map_bytes, view_bytes, resident_at, opens_at, announced_at, blocks_at;
+	uint32_t blocks;
 };
 
 static uint64_t whole_pages(uint64_t bytes)
@@ -42,6 +45,15 @@ static struct fs_handover_head *head_of(const struct fs_handover *handover)
 	return (struct fs_handover_head *)handover->base;
 }
 
+/* Above RLIMIT_FSIZE, ftruncate(2) ends the process. */
+static uint32_t room_for_blocks(uint64_t at)
+{
+	struct rlimit limit;
+	uint64_t size = at + (uint64_t)FS_HANDOVER_BLOCKS_MAX * BLOCK_BYTES;
+	bool fits = getrlimit(RLIMIT_FSIZE, &limit) < 0 || limit.rlim_cur == RLIM_INFINITY || limit.rlim_cur >= size;
+	return fits ? FS_HANDOVER_BLOCKS_MAX : 0;
+}
+
 static int lay_out(struct fs_handover *s, uint64_t n_views, uint64_t view_bits, uint64_t samples)
 {
 	/* These limits keep every sum and product below within 64 bits. */
@@ -51,9 +63,12 @@ static int lay_out(struct fs_handover *s, uint64_t n_views, uint64_t view_bits, 
 	s->view_bytes = PAGE + 2 * s->map_bytes;
 	s->resident_at = PAGE + n_views * s->view_bytes;
 	s->opens_at = s->resident_at + whole_pages((samples / 64 + 1) * sizeof(uint64_t));
+	s->announced_at = s->opens_at + whole_pages(sizeof(struct fs_handover_opens));
+	s->blocks_at = s->announced_at + whole_pages(sizeof(struct fs_handover_announced));
+	s->blocks = room_for_blocks(s->blocks_at);
 	s->want = (struct layout){
 		.magic = MAGIC,
-		.size = s->opens_at + whole_pages(sizeof(struct fs_handover_opens)),
+		.size = s->blocks_at + (uint64_t)s->blocks * BLOCK_BYTES,
 		.n_views = n_views,
 		.view_bits = view_bits,
 		.samples = samples,
@@ -131,6 +146,28 @@ uint64_t *fs_handover_resident(struct fs_handover *handover)
 struct fs_handover_opens *fs_handover_opens(struct fs_handover *handover)
 {
 	return (struct fs_handover_opens *)(handover->base + handover->opens_at);
+}
+
+struct fs_handover_announced *fs_handover_announced(struct fs_handover *handover)
+{
+	return (struct fs_handover_announced *)(handover->base + handover->announced_at);
+}
+
+uint32_t fs_handover_blocks(const struct fs_handover *handover)
+{
+	return handover->blocks;
+}
+
+uint32_t *fs_handover_block(struct fs_handover *handover, uint32_t block)
+{
+	return (uint32_t *)(handover->base + handover->blocks_at + (uint64_t)block * BLOCK_BYTES);
+}
+
+void fs_handover_release_block(struct fs_handover *handover, uint32_t block)
+{
+	uint32_t *entries = fs_handover_block(handover, block);
+	if (madvise(entries, BLOCK_BYTES, MADV_REMOVE) < 0)
+		memset(entries, 0, BLOCK_BYTES);
 }
 
 /* ---- events ---- */
@@ -236,6 +273,47 @@ void fs_handover_clear(const struct fs_handover_view *view, uint32_t map)
 	size_t bytes = whole_pages((view->bits / 64 + 1) * sizeof(uint64_t));
 	if (madvise(view->maps[map], bytes, MADV_REMOVE) < 0)
 		memset(view->maps[map], 0, bytes);
+}
+
+/* ---- announced orders ---- */
+
+static uint64_t list_sum(const struct fs_handover_list *list)
+{
+	return XXH3_64bits(list, offsetof(struct fs_handover_list, xxh3));
+}
+
+/* Gets the younger valid record. Returns its age, or 0. */
+static uint64_t younger_list(
+        const struct fs_handover_announced *announced, uint32_t slot, struct fs_handover_list *ret_list)
+{
+	uint64_t age = 0;
+	for (int i = 0; i < 2; i++) {
+		struct fs_handover_list list = announced->lists[slot][i];
+		if (list.age <= age || list.xxh3 != list_sum(&list))
+			continue;
+		age = list.age;
+		*ret_list = list;
+	}
+	return age;
+}
+
+bool fs_handover_load_list(
+        const struct fs_handover_announced *announced, uint32_t slot, struct fs_handover_list *ret_list)
+{
+	struct fs_handover_list list;
+	if (younger_list(announced, slot, &list) == 0 || list.id == 0 || list.id > UINT32_MAX ||
+	        !memchr(list.name, '\0', sizeof(list.name)))
+		return false;
+	*ret_list = list;
+	return true;
+}
+
+void fs_handover_store_list(struct fs_handover_announced *announced, uint32_t slot, const struct fs_handover_list *list)
+{
+	struct fs_handover_list last, next = *list;
+	next.age = younger_list(announced, slot, &last) + 1;
+	next.xxh3 = list_sum(&next);
+	announced->lists[slot][next.age & 1] = next;
 }
 
 /* ---- counts ---- */

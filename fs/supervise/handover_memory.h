@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The handover memory: what a server leaves to its successor, in a memfd that the supervisor keeps.
  *
- *     0            page                                                                               size
- *     +------------+---------------------+------------------------+-----+------------------+----------+
- *     | head: beat,| view 0: 2 records,  | 2 bitmaps of turns     | ... | resident:        | opens    |
- *     | 2 counts   |   2 orders; of each |   the record says      |     |   a bit a sample |          |
- *     |            |   the younger counts|   which one counts     |     |                  |          |
- *     +------------+---------------------+------------------------+-----+------------------+----------+
- *      mapped by the supervisor, too
+ *     0            page                                                                                        size
+ *     +------------+---------------------+------------------------+-----+------------------+-------+-----------+
+ *     | head: beat,| view 0: 2 records,  | 2 bitmaps of turns     | ... | resident:        | opens | announced |
+ *     | 2 counts   |   2 orders; of each |   the record says      |     |   a bit a sample |       | orders    |
+ *     |            |   the younger counts|   which one counts     |     |                  |       |           |
+ *     +------------+---------------------+------------------------+-----+------------------+-------+-----------+
+ *      mapped by the supervisor, too                                              blocks of entries: sparse ---^
  *
  * A server can die at any instruction, or write anywhere before it dies.  So a successor trusts nothing here.  It
  * computes the layout from the dataset and the options, and the head must say the same.  Each record has a checksum,
@@ -21,7 +21,8 @@
  *     records, bitmaps of a view    the lock of the view
  *     orders of a view              the recognise thread
  *     resident                      the engine (prefetch/prefetch.h)
- *     opens                         the lock of the watcher (fs/watch.c) */
+ *     opens                         the lock of the watcher (fs/watch.c)
+ *     announced orders              fs/order_memory.h */
 #ifndef DDPFS_FS_SUPERVISE_HANDOVER_MEMORY_H
 #define DDPFS_FS_SUPERVISE_HANDOVER_MEMORY_H
 
@@ -92,6 +93,30 @@ struct fs_handover_orders {
 	uint64_t xxh3;                           /* XXH3-64 of the bytes before it */
 };
 
+/* Orders that trainers have announced (fs/announced_orders.h): lists of samples, in blocks. A block that nobody owns
+ * has no memory. */
+enum {
+	FS_HANDOVER_LISTS_MAX = 128,
+	FS_HANDOVER_LIST_NAME = 64,          /* bytes of a list's name, with its NUL */
+	FS_HANDOVER_BLOCK_ENTRIES = 1 << 16, /* entries of a block: samples, 4 bytes each */
+	FS_HANDOVER_BLOCKS_MAX = 1 << 14,    /* 4 GiB */
+};
+struct fs_handover_list {
+	uint64_t age;   /* as in a record */
+	uint64_t id;    /* owner of its blocks, below 2^32; 0: no list */
+	uint64_t first; /* the blocks with entries before it were given back; a multiple of a block */
+	uint64_t end;   /* entries that were ever announced */
+	uint64_t place; /* the reader has had all entries before it */
+	uint64_t chunk; /* entries of a chunk (fs/announced_list.h) */
+	char name[FS_HANDOVER_LIST_NAME];
+	uint64_t xxh3; /* XXH3-64 of the bytes before it */
+};
+struct fs_handover_announced {
+	struct fs_handover_list lists[FS_HANDOVER_LISTS_MAX][2]; /* of each the younger counts */
+	/* Of each block: the list's id << 32 | the number of the block in the list; 0: nobody's. */
+	uint64_t owners[FS_HANDOVER_BLOCKS_MAX];
+};
+
 struct fs_handover; /* opaque */
 
 /* Maps the handover memory of `fd` for `n_views` views of at most `view_bits` turns, and for `samples` samples.  Lays
@@ -108,6 +133,22 @@ void fs_handover_beat(struct fs_handover *handover);
 struct fs_handover_view fs_handover_view(struct fs_handover *handover, uint32_t number);
 uint64_t *fs_handover_resident(struct fs_handover *handover); /* samples / 64 + 1 words */
 struct fs_handover_opens *fs_handover_opens(struct fs_handover *handover);
+struct fs_handover_announced *fs_handover_announced(struct fs_handover *handover);
+
+/* Returns how many blocks there are: 0 if RLIMIT_FSIZE does not allow a memfd that is so long. */
+uint32_t fs_handover_blocks(const struct fs_handover *handover);
+/* Returns the entries of a block below fs_handover_blocks. */
+uint32_t *fs_handover_block(struct fs_handover *handover, uint32_t block);
+/* Gives the memory of a block back to the kernel; its entries are zeros. */
+void fs_handover_release_block(struct fs_handover *handover, uint32_t block);
+
+/* Gets the younger valid record of list `slot`, below FS_HANDOVER_LISTS_MAX. Returns false if there is none, or no
+ * list. */
+bool fs_handover_load_list(
+        const struct fs_handover_announced *announced, uint32_t slot, struct fs_handover_list *ret_list);
+/* Overwrites the older record of list `slot`. Fills in age and xxh3 itself. */
+void fs_handover_store_list(
+        struct fs_handover_announced *announced, uint32_t slot, const struct fs_handover_list *list);
 
 /* Gets the younger valid record.  Returns false if there is none. */
 bool fs_handover_load(const struct fs_handover_view *view, struct fs_handover_record *ret_record);

@@ -175,6 +175,47 @@ static void test_a_damaged_head_starts_afresh(void **state)
 	}
 }
 
+/* An announced list: its record, its blocks, and what is left when a block is given back. */
+static void test_announced_lists_are_kept(void **state)
+{
+	struct made m = make();
+	struct fs_handover_announced *announced = fs_handover_announced(m.handover);
+	struct fs_handover_list list = { .id = 7, .end = 100, .place = 3, .name = "train" }, found;
+	bool kept;
+	(void)state;
+	assert_int_equal(fs_handover_blocks(m.handover), FS_HANDOVER_BLOCKS_MAX);
+	assert_false(fs_handover_load_list(announced, 5, &found));
+	fs_handover_store_list(announced, 5, &list);
+	list.place = 50;
+	fs_handover_store_list(announced, 5, &list);
+	fs_handover_block(m.handover, FS_HANDOVER_BLOCKS_MAX - 1)[FS_HANDOVER_BLOCK_ENTRIES - 1] = 0x77;
+	fs_handover_block(m.handover, 1)[0] = 0x78;
+	fs_handover_close(m.handover);
+	m.handover = open_as(m.fd, VIEWS, BITS, SAMPLES, &kept);
+	announced = fs_handover_announced(m.handover);
+	assert_true(kept);
+	assert_true(fs_handover_load_list(announced, 5, &found));
+	assert_int_equal(found.place, 50);
+	assert_string_equal(found.name, "train");
+	assert_int_equal(
+	        fs_handover_block(m.handover, FS_HANDOVER_BLOCKS_MAX - 1)[FS_HANDOVER_BLOCK_ENTRIES - 1], 0x77);
+	fs_handover_release_block(m.handover, FS_HANDOVER_BLOCKS_MAX - 1);
+	assert_int_equal(fs_handover_block(m.handover, FS_HANDOVER_BLOCKS_MAX - 1)[FS_HANDOVER_BLOCK_ENTRIES - 1], 0);
+	assert_int_equal(fs_handover_block(m.handover, 1)[0], 0x78);
+	/* Every bit of both records: only what was stored is loaded. */
+	uint8_t *bytes = (uint8_t *)announced->lists[5];
+	for (size_t bit = 0; bit < 8 * sizeof(announced->lists[5]); bit++) {
+		bytes[bit / 8] ^= (uint8_t)(1U << bit % 8);
+		assert_true(fs_handover_load_list(announced, 5, &found));
+		assert_true(found.place == 50 || found.place == 3);
+		bytes[bit / 8] ^= (uint8_t)(1U << bit % 8);
+	}
+	list.id = 0;
+	fs_handover_store_list(announced, 5, &list);
+	assert_false(fs_handover_load_list(announced, 5, &found));
+	done(&m);
+}
+
 /* Every bit of both records: what is loaded was stored. */
 static void test_no_flipped_bit_is_believed(void **state)
 {
@@ -365,6 +406,7 @@ int main(void)
 		cmocka_unit_test(test_a_successor_finds_everything),
 		cmocka_unit_test(test_another_layout_starts_afresh),
 		cmocka_unit_test(test_a_damaged_head_starts_afresh),
+		cmocka_unit_test(test_announced_lists_are_kept),
 		cmocka_unit_test(test_no_flipped_bit_is_believed),
 		cmocka_unit_test(test_a_torn_record_leaves_the_one_before),
 		cmocka_unit_test(test_counts_outlive_what_else_is_lost),

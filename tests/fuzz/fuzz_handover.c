@@ -51,6 +51,12 @@ static void look(int fd, bool whole)
 			assert(view.maps[m][BITS / 64] == 0);
 		}
 	}
+	struct fs_handover_announced *announced = fs_handover_announced(handover);
+	for (uint32_t slot = 0; slot < FS_HANDOVER_LISTS_MAX; slot++) {
+		struct fs_handover_list list;
+		if (fs_handover_load_list(announced, slot, &list))
+			assert(list.id > 0 && strlen(list.name) < sizeof(list.name));
+	}
 	fs_handover_resident(handover)[SAMPLES / 64] |= 1;
 	struct fs_handover_opens *opens = fs_handover_opens(handover);
 	const struct inotify_event *event;
@@ -71,7 +77,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 	int fd;
 	if (size > 1 << 17 || fs_handover_new(&fd, &head) < 0)
 		return 0;
-	if (pwrite(fd, data, size, 0) != (ssize_t)size)
+	/* Longer than every layout, because a shorter memfd is laid out anew. */
+	if (pwrite(fd, data, size, 0) != (ssize_t)size || ftruncate(fd, INT64_C(1) << 33) < 0)
 		abort();
 	look(fd, false);
 	look(fd, true); /* what was made is found */
