@@ -16,6 +16,7 @@
 
 #include "fs/budget.h"
 #include "shard/base/control_client.h"
+#include "fs/follow_request.h"
 #include "fs/stats.h"
 #include "fs/host_sharing.h"
 #include "fs/sampler_streams.h"
@@ -31,7 +32,8 @@ enum {
 };
 
 struct client {
-	int fd; /* -1: free */
+	int fd;     /* -1: free */
+	int passed; /* a descriptor that came with the request; -1: none */
 	char *in;
 	size_t in_len;
 	char *out; /* the reply that is being sent; until then no request is read */
@@ -282,10 +284,15 @@ static json_t *answer_stat(struct fs_server *server, struct fs_view *view, json_
 	return with_object("stats", fs_stats_json(server, view));
 }
 
+static json_t *answer_follow(struct fs_server *server, struct fs_view *view, json_t *request)
+{
+	return fs_follow_request(server, view, request, server->control_passed);
+}
+
 static const struct command {
 	const char *name;
 	json_t *(*answer)(struct fs_server *server, struct fs_view *view, json_t *request);
-	const char *keys[4]; /* besides "cmd"; ended by NULL */
+	const char *keys[10]; /* besides "cmd"; ended by NULL */
 } commands[] = {
 	{ "info", answer_info, { NULL } },
 	{ "stat", answer_stat, { NULL } },
@@ -295,6 +302,8 @@ static const struct command {
 	{ "unmount", answer_unmount, { "lazy", NULL } },
 	{ "neighbour", answer_neighbour, { "servers", "mounts", "claims", NULL } },
 	{ "restart", answer_restart, { "program", NULL } },
+	{ "follow", answer_follow,
+	        { "list", "how", "form", "bytes", "listing", "dir", "table", "skip_unknown", NULL } },
 };
 
 static bool knows(const struct command *command, const char *key)
@@ -317,7 +326,7 @@ static const struct command *find(json_t *request, const char **ret_why)
 	*ret_why = "a request is one line of JSON: {\"cmd\":\"info\"}";
 	if (!json_is_object(request) || !cmd)
 		return NULL;
-	*ret_why = "unknown command: info, stat, epoch, state, consumed, unmount and restart are known";
+	*ret_why = "unknown command: info, stat, epoch, state, consumed, follow, unmount and restart are known";
 	for (size_t i = 0; i < sizeof(commands) / sizeof(commands[0]); i++)
 		if (strcmp(cmd, commands[i].name) == 0)
 			found = &commands[i];
@@ -350,7 +359,7 @@ int fs_control_open(struct fs_server *server, struct fs_control **ret_control)
 	control->server = server;
 	control->fd = server->channel->control_fd;
 	for (size_t i = 0; i < FS_CONTROL_CLIENTS_MAX; i++)
-		control->clients[i].fd = -1;
+		control->clients[i] = (struct client){ .fd = -1, .passed = -1 };
 	*ret_control = control;
 	return 0;
 }
@@ -358,9 +367,11 @@ int fs_control_open(struct fs_server *server, struct fs_control **ret_control)
 static void client_done(struct client *client)
 {
 	close(client->fd);
+	if (client->passed >= 0)
+		close(client->passed);
 	free(client->in);
 	free(client->out);
-	*client = (struct client){ .fd = -1 };
+	*client = (struct client){ .fd = -1, .passed = -1 };
 }
 
 void fs_control_close(struct fs_control *control)
@@ -439,7 +450,9 @@ static void accept_clients(struct fs_control *control)
 		}
 		if (client->fd >= 0)
 			client_done(client);
-		*client = (struct client){ .fd = fd, .in = malloc(BASE_CONTROL_LINE_MAX), .seen_ns = base_now_ns() };
+		*client = (struct client){
+			.fd = fd, .passed = -1, .in = malloc(BASE_CONTROL_LINE_MAX), .seen_ns = base_now_ns()
+		};
 		if (!client->in)
 			client_done(client);
 	}
@@ -472,7 +485,12 @@ static void client_answer(struct fs_control *control, struct client *client)
 	char *end = memchr(client->in, '\n', client->in_len);
 	if (end) {
 		size_t len = (size_t)(end - client->in);
+		control->server->control_passed = client->passed;
 		client->out = fs_control_answer(control->server, client->in, len);
+		control->server->control_passed = -1;
+		if (client->passed >= 0)
+			close(client->passed);
+		client->passed = -1;
 		client->in_len -= len + 1;
 		memmove(client->in, end + 1, client->in_len);
 	} else if (client->in_len == BASE_CONTROL_LINE_MAX) {
@@ -490,13 +508,36 @@ static void client_answer(struct fs_control *control, struct client *client)
 	client_send(client);
 }
 
+/* Receives bytes, and perhaps a descriptor. A second one before the request is answered replaces the first. */
+static ssize_t client_receive(struct client *client)
+{
+	_Alignas(struct cmsghdr) char control[CMSG_SPACE(sizeof(int))];
+	struct iovec iov = { .iov_base = client->in + client->in_len,
+		.iov_len = BASE_CONTROL_LINE_MAX - client->in_len };
+	struct msghdr msg = {
+		.msg_iov = &iov, .msg_iovlen = 1, .msg_control = control, .msg_controllen = sizeof(control)
+	};
+	/* The buffer has room for one descriptor (two with its padding); the kernel closes all others. */
+	ssize_t n = recvmsg(client->fd, &msg, MSG_CMSG_CLOEXEC);
+	for (struct cmsghdr *c = n < 0 ? NULL : CMSG_FIRSTHDR(&msg); c; c = CMSG_NXTHDR(&msg, c)) {
+		if (c->cmsg_level != SOL_SOCKET || c->cmsg_type != SCM_RIGHTS)
+			continue;
+		for (size_t at = CMSG_LEN(0); at + sizeof(int) <= c->cmsg_len; at += sizeof(int)) {
+			if (client->passed >= 0)
+				close(client->passed);
+			memcpy(&client->passed, (char *)c + at, sizeof(int));
+		}
+	}
+	return n;
+}
+
 static void client_serve(struct fs_control *control, struct client *client)
 {
 	client->seen_ns = base_now_ns();
 	if (client->out) {
 		client_send(client);
 	} else {
-		ssize_t n = recv(client->fd, client->in + client->in_len, BASE_CONTROL_LINE_MAX - client->in_len, 0);
+		ssize_t n = client_receive(client);
 		if (n < 0 && (errno == EINTR || errno == EAGAIN))
 			return;
 		if (n <= 0) {

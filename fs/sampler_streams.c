@@ -10,6 +10,8 @@
 #include <string.h>
 #include <time.h>
 
+#include "fs/announced_orders.h"
+#include "fs/order_numbers.h"
 #include "fs/supervise/handover_memory.h"
 #include "fs/rank_files.h"
 #include "fs/sink.h"
@@ -56,7 +58,9 @@ struct shown {
 struct fs_sampler_streams {
 	struct fs_server *server;
 	struct fs_view *view;
-	struct prefetch_recognise *r; /* the recognise thread's own, from here ... */
+	struct fs_announced_orders *orders;
+	struct fs_order_numbers *numbers; /* main's */
+	struct prefetch_recognise *r;     /* the recognise thread's own, from here ... */
 	struct follow follows[PREFETCH_TRACKS_MAX];
 	struct { /* what the log says already, by track */
 		uint32_t id;
@@ -82,6 +86,7 @@ struct fs_sampler_streams {
 	pthread_mutex_t lock; /* guards what follows */
 	pthread_cond_t cond;
 	bool stop;
+	bool woken; /* something was announced */
 	uint32_t queue[FS_SAMPLER_STREAMS_QUEUE];
 	uint64_t queued, taken, published; /* all since the start; published <= taken <= queued */
 	struct shown shown[PREFETCH_TRACKS_MAX];
@@ -364,6 +369,37 @@ static void say_what_fails(const struct fs_sampler_streams *fr, bool nothing, ui
 	json_object_set_new(object, "read_ahead_note", json_string(text));
 }
 
+/* Says who told the order, and what helps if nobody did. recognised: what was recognised, or "". */
+static void say_order(const struct fs_sampler_streams *fr, const char *recognised, uint64_t unexplained, json_t *object)
+{
+	struct prefetch_stream_stats own;
+	char text[PREFETCH_TRACKS_MAX * TEXT_MAX + 16], what[256];
+	const char *source = "unknown";
+	fs_sink_stats(fr->server->sink, fr->view, &own);
+	if (fs_announced_orders_live(fr->orders) > 0) {
+		source = "announced";
+		fs_announced_orders_describe(fr->orders, what, sizeof(what));
+		snprintf(text, sizeof(text), "announced: %s", what);
+	} else if (*recognised) {
+		source = "recognised";
+		snprintf(text, sizeof(text), "recognised: %s", recognised);
+	} else if (!fr->view->all || fr->view->layout == FS_LAYOUT_FLAT || own.following) {
+		source = "own";
+		snprintf(text, sizeof(text), "own: the order of this mount");
+	} else if (unexplained == 0) {
+		snprintf(text, sizeof(text),
+		        "unknown: no opens yet; whoever knows the order can announce it: ddpfs ctl MNT follow LIST");
+	} else {
+		snprintf(text, sizeof(text),
+		        "unknown: %" PRIu64
+		        " opens fit no sampler that ddpfs knows: announce the order with `ddpfs ctl MNT "
+		        "follow LIST` or ddpfs.Mount(MNT).follow(...)",
+		        unexplained);
+	}
+	json_object_set_new(object, "order_source", json_string(source));
+	json_object_set_new(object, "order_note", json_string(text));
+}
+
 void fs_sampler_streams_stats(struct fs_sampler_streams *fr, json_t *object)
 {
 	char all[PREFETCH_TRACKS_MAX * TEXT_MAX] = "", note[256] = "";
@@ -411,6 +447,9 @@ void fs_sampler_streams_stats(struct fs_sampler_streams *fr, json_t *object)
 	if (*note)
 		json_object_set_new(object, "recognised_note", json_string(note));
 	json_object_set_new(object, "samplers", samplers);
+	fs_announced_orders_stats(fr ? fr->orders : NULL, object);
+	if (fr)
+		say_order(fr, all, searched.unexplained, object);
 	if (fr && fr->server->options.scan_threads > 0)
 		json_object_set_new(object, "seed_search",
 		        json_pack("{sb sI sf sI sI}", "running", scanned.running, "tried", (json_int_t)scanned.tried,
@@ -471,7 +510,7 @@ static void sync_streams(struct fs_sampler_streams *fr)
 	}
 	for (unsigned i = 0; i < PREFETCH_TRACKS_MAX; i++)
 		live += fr->follows[i].live;
-	fs_sink_own(fr->server->sink, fr->view, live == 0);
+	fs_sink_own(fr->server->sink, fr->view, live == 0 && fs_announced_orders_live(fr->orders) == 0);
 }
 
 /* A flat view: when one sampler reads the whole part, it is not sharded twice, and the search can end. */
@@ -491,13 +530,14 @@ static size_t take(struct fs_sampler_streams *fr, uint64_t wait_ns)
 	int rc = 0;
 	struct timespec until = base_until(wait_ns);
 	lock_for_scope(&fr->lock);
-	while (!fr->stop && wait_ns > 0 && fr->queued == fr->taken && rc == 0)
+	while (!fr->stop && !fr->woken && wait_ns > 0 && fr->queued == fr->taken && rc == 0)
 		rc = pthread_cond_timedwait(&fr->cond, &fr->lock, &until);
 	if (fr->queued - fr->taken > FS_SAMPLER_STREAMS_QUEUE)
 		fr->taken = fr->queued - FS_SAMPLER_STREAMS_QUEUE;
 	while (n < FS_SAMPLER_STREAMS_BATCH && fr->taken < fr->queued)
 		fr->batch[n++] = fr->queue[fr->taken++ % FS_SAMPLER_STREAMS_QUEUE];
 	bool stop = fr->stop;
+	fr->woken = false;
 	return stop ? SIZE_MAX : n;
 }
 
@@ -703,6 +743,18 @@ static bool take_in(struct fs_sampler_streams *fr, size_t n)
 	return true;
 }
 
+/* Takes in opens for the announced orders. Returns how many of the batch no order explains; they are its first ones. */
+static size_t announced(struct fs_sampler_streams *fr, size_t n)
+{
+	struct prefetch_recognised track;
+	size_t left = fs_announced_orders_opened(fr->orders, fr->batch, n);
+	bool confirmed = fs_announced_orders_sync(fr->orders);
+	/* What was recognised before would get no more opens, and its stream would keep its room. */
+	if (confirmed && fr->r && prefetch_recognise_get(fr->r, 0, &track) == 0)
+		begin_again(fr);
+	return left;
+}
+
 /* The thread's loop: it takes in everything that is queued before it searches, and updates the streams after each
  * batch. */
 static void *recognise_run(void *arg)
@@ -713,9 +765,12 @@ static void *recognise_run(void *arg)
 	uint64_t wait_ns = 0; /* 0 at first, so that what was restored is ready before the first opens */
 	size_t n;
 	pthread_setname_np(pthread_self(), "recognise");
+	if (fr->server->successor)
+		fs_announced_orders_restore(fr->orders);
 	can_look(fr, &failed); /* before the first opens, because opens of a flat view are not even queued until then */
 	while ((n = take(fr, wait_ns)) != SIZE_MAX) {
 		wait_ns = pause_ns;
+		size_t left = announced(fr, n);
 		if (!can_look(fr, &failed))
 			continue;
 		if (n > 0) {
@@ -724,7 +779,7 @@ static void *recognise_run(void *arg)
 		} else {
 			pause_if_silent(fr, &paused);
 		}
-		if (!take_in(fr, n))
+		if (!take_in(fr, left))
 			continue;
 		int rc = n == FS_SAMPLER_STREAMS_BATCH ? 1 : prefetch_recognise_step(fr->r, STEP_NS);
 		if (rc < 0 && !failed)
@@ -740,16 +795,42 @@ static void *recognise_run(void *arg)
 		publish(fr, rc > 0);
 	}
 	end(fr);
+	fs_announced_orders_end(fr->orders);
 	return NULL;
+}
+
+/* Main: something was announced. */
+static void wake(void *arg)
+{
+	struct fs_sampler_streams *fr = arg;
+	lock_for_scope(&fr->lock);
+	fr->woken = true;
+	pthread_cond_signal(&fr->cond);
+}
+
+/* Finds the file of a turn of a flat view: of the part that is compared, or (if there are announced orders) of any
+ * epoch. */
+static int file_of_turn(struct fs_sampler_streams *fr, uint64_t number, uint64_t turn, uint32_t *ret_file)
+{
+	struct shard_epoch *epoch;
+	uint32_t sample;
+	if (atomic_load(&fr->part_made) && !atomic_load(&fr->settled) && number == fs_rank_files_epoch(fr->part) &&
+	        fs_rank_files_file(fr->part, turn, ret_file) == 0)
+		return 0;
+	if (fs_announced_orders_live(fr->orders) == 0)
+		return -ENOENT;
+	int rc = shard_view_epoch(fr->view->order, number, &epoch);
+	if (rc < 0)
+		return rc;
+	rc = shard_epoch_turn(epoch, fr->view->options.rank, turn, &sample, NULL);
+	shard_epoch_put(epoch);
+	return rc < 0 ? rc : shard_index_sample_first(fr->server->index, sample, ret_file);
 }
 
 void fs_sampler_streams_opened(struct fs_sampler_streams *fr, uint32_t file, uint64_t epoch, uint64_t turn)
 {
-	if (file == SHARD_NONE) {
-		if (!atomic_load(&fr->part_made) || atomic_load(&fr->settled) ||
-		        epoch != fs_rank_files_epoch(fr->part) || fs_rank_files_file(fr->part, turn, &file) < 0)
-			return;
-	}
+	if (file == SHARD_NONE && file_of_turn(fr, epoch, turn, &file) < 0)
+		return;
 	lock_for_scope(&fr->lock);
 	fr->queue[fr->queued++ % FS_SAMPLER_STREAMS_QUEUE] = file;
 }
@@ -766,6 +847,8 @@ void fs_sampler_streams_drained(struct fs_sampler_streams *fr)
 static void dispose(struct fs_sampler_streams *fr)
 {
 	prefetch_recognise_free(fr->r);
+	fs_order_numbers_free(fr->numbers);
+	fs_announced_orders_free(fr->orders);
 	fs_rank_files_free(fr->coming);
 	fs_rank_files_free(fr->part);
 	pthread_cond_destroy(&fr->cond);
@@ -782,13 +865,27 @@ int fs_sampler_streams_new(struct fs_server *server, struct fs_view *view, struc
 	base_cond_init(&fr->cond);
 	fr->server = server;
 	fr->view = view;
-	int rc = -pthread_create(&fr->thread, NULL, recognise_run, fr);
+	int rc = fs_announced_orders_new(server, view, wake, fr, &fr->orders);
+	if (rc == 0)
+		rc = fs_order_numbers_new(server, view, fs_announced_orders_memory(fr->orders), &fr->numbers);
+	if (rc == 0)
+		rc = -pthread_create(&fr->thread, NULL, recognise_run, fr);
 	if (rc < 0) {
 		dispose(fr);
 		return rc;
 	}
 	*ret_recognise = fr;
 	return 0;
+}
+
+struct fs_announced_orders *fs_sampler_streams_orders(struct fs_sampler_streams *fr)
+{
+	return fr->orders;
+}
+
+struct fs_order_numbers *fs_sampler_streams_numbers(struct fs_sampler_streams *fr)
+{
+	return fr->numbers;
 }
 
 void fs_sampler_streams_end(struct fs_sampler_streams *fr)

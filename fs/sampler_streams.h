@@ -6,8 +6,11 @@
  * stream of the engine. Its order is this epoch's permutation and the next one's, as they become known. While there
  * is such a stream the view's own stream, which is doubtful, ends: its order would mislead the cache.
  *
- *     watcher --> queue --> recognise thread --> tracks --> streams (fs/sink.h)
+ *     watcher --> queue --> recognise thread --> announced orders --> tracks --> streams (fs/sink.h)
  *                               `--> seed-search thread, at idle priority
+ *
+ * Announced orders (fs/announced_orders.h) come first: an open that one of them explains is not looked at here. While
+ * there are such orders, or recognised ones, the view's own stream is ended in a tree of all files.
  *
  * The thread always takes in what is queued first. A search takes a bounded burst, then a twentieth of a processor
  * (prefetch/sampler/recognise.h).
@@ -48,6 +51,10 @@ void fs_sampler_streams_opened(struct fs_sampler_streams *recognise, uint32_t fi
 /* Tells that a batch of opens is complete. */
 void fs_sampler_streams_drained(struct fs_sampler_streams *recognise);
 
+/* Returns the announced orders of the view, and what their numbers mean. Main. */
+struct fs_announced_orders *fs_sampler_streams_orders(struct fs_sampler_streams *recognise);
+struct fs_order_numbers *fs_sampler_streams_numbers(struct fs_sampler_streams *recognise);
+
 /* Adds what is recognised to the statistics @object: "recognised", a sentence; "recognised_note", if the user should
  * change something; "samplers", one object each; "seed_search", if there are threads for it; and of the recogniser
  * itself:
@@ -58,6 +65,10 @@ void fs_sampler_streams_drained(struct fs_sampler_streams *recognise);
  *     recognise_looks, recognise_seeds, recognise_search_ns  the search: looks at opens, seeds tried, processor time
  *     recognise_wrong        orders that were recognised and then dropped, because the opens went on otherwise
  *     read_ahead_note        a sentence, if this is why opens are not read ahead; needs "opens", "misses" in @object
+ *     order_source           who told the order: "own", "announced", "recognised" or "unknown"
+ *     order_note             a sentence: which order, or what to do about an unknown one
+ *
+ * It also adds what fs_announced_orders_stats adds.
  *
  * @recognise may be NULL. */
 void fs_sampler_streams_stats(struct fs_sampler_streams *recognise, json_t *object);

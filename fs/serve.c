@@ -401,6 +401,7 @@ static int server_new(const struct fs_options *options, const struct fs_channel 
 	server->successor = channel->fuse_fd >= 0;
 	server->mount = channel->mount;
 	server->fuse_fd = -1;
+	server->control_passed = -1;
 	server->started_ns = channel->started_ns;
 	server->n_workers = options->threads ? options->threads : default_threads();
 	if (server->n_workers > FS_THREADS_MAX)

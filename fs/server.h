@@ -141,6 +141,7 @@ struct fs_server {
 
 	int stop_fd;    /* eventfd: somebody wants the server to end */
 	bool unmounted; /* by this server, or nothing was left to unmount */
+	int control_passed; /* main's: a descriptor that came with the request that is being answered; -1: none */
 	bool restart;   /* main's: tell the supervisor to restart once the client has its answer */
 	_Atomic bool stopping;
 	_Atomic pid_t lister;          /* thread whose marked listings make inodes (fs/dir.h); 0: none */

@@ -25,7 +25,7 @@ enum {
 	PRUNE_MAX = 256,       /* inodes in one message */
 	USES_MAX = 1024,       /* uses handed to the engine at once */
 	LIST_BYTES = 64 << 10, /* bytes of directory entries taken from the kernel at once */
-	FOLLOWED_MAX = 64,
+	FOLLOWED_MAX = 192,    /* announced lists, those that replace them, and recognised samplers */
 	REST_MS = 100, /* ms without an open, after which nothing is looked up if there is no copy of the mount */
 };
 
@@ -536,7 +536,13 @@ void fs_sink_own(struct fs_sink *sink, struct fs_view *view, bool wanted)
 int fs_sink_follow(struct fs_sink *sink, struct fs_view *view, struct shard_view *order, uint64_t epoch,
         struct fs_sink_stream **ret_stream)
 {
-	struct prefetch_stream_options options = { .view = order, .epoch = epoch };
+	return fs_sink_follow_from(sink, view, order, epoch, 0, ret_stream);
+}
+
+int fs_sink_follow_from(struct fs_sink *sink, struct fs_view *view, struct shard_view *order, uint64_t epoch,
+        uint64_t turn, struct fs_sink_stream **ret_stream)
+{
+	struct prefetch_stream_options options = { .view = order, .epoch = epoch, .turn = turn };
 	struct fs_sink_stream *vs;
 	int rc = stream_new(sink, view, &options, &vs);
 	if (rc < 0)

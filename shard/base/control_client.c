@@ -92,6 +92,7 @@ struct question {
 /* Servers that get the same request at the same time. */
 struct questions {
 	const char *request;
+	int passed; /* a descriptor that goes with the request; -1: none */
 	struct question *list;
 	size_t n, room; /* entries in use, and allocated */
 	size_t n_open;  /* open sockets */
@@ -249,6 +250,24 @@ static void question_begin(struct questions *qs, struct question *q)
 		question_over(qs, q, -ENOMEM);
 }
 
+/* Sends bytes, and a descriptor with them (-1: none). */
+static ssize_t send_with(int fd, const char *bytes, size_t len, int passed)
+{
+	_Alignas(struct cmsghdr) char control[CMSG_SPACE(sizeof(int))] = { 0 };
+	struct iovec iov = { .iov_base = (void *)(uintptr_t)bytes, .iov_len = len };
+	struct msghdr msg = { .msg_iov = &iov, .msg_iovlen = 1 };
+	if (passed >= 0) {
+		msg.msg_control = control;
+		msg.msg_controllen = sizeof(control);
+		struct cmsghdr *c = CMSG_FIRSTHDR(&msg);
+		c->cmsg_level = SOL_SOCKET;
+		c->cmsg_type = SCM_RIGHTS;
+		c->cmsg_len = CMSG_LEN(sizeof(int));
+		memcpy(CMSG_DATA(c), &passed, sizeof(int));
+	}
+	return sendmsg(fd, &msg, MSG_NOSIGNAL);
+}
+
 /* Sends what the socket takes of the request and its newline.  A server that refuses the peer writes the reason and
  * closes.  So after EPIPE or ECONNRESET the line is still there. */
 static void question_send(struct questions *qs, struct question *q)
@@ -256,7 +275,8 @@ static void question_send(struct questions *qs, struct question *q)
 	size_t len = strlen(qs->request);
 	while (q->sent <= len) {
 		bool end = q->sent == len;
-		ssize_t n = send(q->fd, end ? "\n" : qs->request + q->sent, end ? 1 : len - q->sent, MSG_NOSIGNAL);
+		ssize_t n = send_with(q->fd, end ? "\n" : qs->request + q->sent, end ? 1 : len - q->sent,
+		        q->sent == 0 ? qs->passed : -1);
 		if (n >= 0) {
 			q->sent += (size_t)n;
 		} else if (errno == EPIPE || errno == ECONNRESET) {
@@ -315,10 +335,11 @@ static bool ask_round(struct questions *qs, int64_t deadline_ms)
 	return false;
 }
 
-int base_control_request_all(
-        const char *const *sockets, size_t n, const char *request, unsigned limit_ms, int *ret_rcs, char **ret_replies)
+/* As base_control_request_all, with a descriptor (-1: none). */
+static int request_all(const char *const *sockets, size_t n, const char *request, int passed, unsigned limit_ms,
+        int *ret_rcs, char **ret_replies)
 {
-	struct questions qs = { .request = request };
+	struct questions qs = { .request = request, .passed = passed };
 	int64_t deadline_ms = base_now_ms() + limit_ms;
 	int rc = 0;
 	for (size_t i = 0; i < n && rc == 0; i++)
@@ -334,8 +355,20 @@ int base_control_request_all(
 	return rc;
 }
 
+int base_control_request_all(
+        const char *const *sockets, size_t n, const char *request, unsigned limit_ms, int *ret_rcs, char **ret_replies)
+{
+	return request_all(sockets, n, request, -1, limit_ms, ret_rcs, ret_replies);
+}
+
 int base_control_request(
         const char *socket_path, const char *request, unsigned timeout_ms, struct base_err *err, char **ret_reply)
+{
+	return base_control_request_with(socket_path, request, -1, timeout_ms, err, ret_reply);
+}
+
+int base_control_request_with(const char *socket_path, const char *request, int fd, unsigned timeout_ms,
+        struct base_err *err, char **ret_reply)
 {
 	cleanup_free char *line = NULL;
 	int rc = 0;
@@ -343,7 +376,7 @@ int base_control_request(
 		rc = -EMSGSIZE;
 	else if (strlen(socket_path) >= BASE_CONTROL_PATH_MAX)
 		rc = -ENAMETOOLONG;
-	else if (base_control_request_all(&socket_path, 1, request, timeout_ms, &rc, &line) < 0)
+	else if (request_all(&socket_path, 1, request, fd, timeout_ms, &rc, &line) < 0)
 		rc = -ENOMEM;
 	if (rc == -ETIMEDOUT)
 		return base_err_set(err, rc, "'%s': the server does not answer within %u ms", socket_path, timeout_ms);
@@ -497,7 +530,7 @@ static int look_for_sockets(struct peers *peers)
 int base_control_survey(unsigned limit_ms, struct base_control_peer **ret_peers, size_t *ret_n,
         struct base_control_silent **ret_silent, size_t *ret_n_silent)
 {
-	struct peers peers = { .asked.request = info_request };
+	struct peers peers = { .asked = { .request = info_request, .passed = -1 } };
 	size_t n_silent = 0;
 	int64_t deadline_ms = base_now_ms() + limit_ms;
 	int rc = look_for_sockets(&peers);
@@ -675,7 +708,7 @@ static int find_at_socket(const char *path, unsigned limit_ms, struct base_err *
 
 int base_control_find(const char *target, unsigned limit_ms, struct base_err *err, struct base_control_peer *ret_peer)
 {
-	struct peers peers = { .asked.request = info_request };
+	struct peers peers = { .asked = { .request = info_request, .passed = -1 } };
 	struct target wanted = { 0 };
 	unsigned waited_ms;
 	struct stat st;

@@ -43,6 +43,29 @@
  *                                        in memory (fs/host_sharing.h).  This user has M mounts.  The other mounts that
  *                                        are in use claim this much memory (fs/budget.h).  "mounts" and "claims" come
  *                                        together or not at all
+ *   {"cmd":"follow","list":NAME,"how":HOW,"form":FORM,"bytes":N, ...}
+ *                                        announces what will be opened (fs/announced_orders.h).  A descriptor comes
+ *                                        with the first byte of the request (SCM_RIGHTS): a memfd, or a file on
+ *                                        tmpfs, whose first N bytes hold the entries.  The server reads them before
+ *                                        it answers.
+ *                                        "list" (default "default"): 1 to 63 printable ASCII characters
+ *                                        "how": "replace" (the default): the list begins anew with these entries;
+ *                                        "append": behind its end; "end": it is forgotten, without a descriptor
+ *                                        "form": "u32", "u64": numbers in the byte order of the machine; "text" (the
+ *                                        default): paths below the root of the mount, or flat names, each ended by a
+ *                                        NUL, at most 16 MiB
+ *                                        "listing": what numbers mean: "sorted" (the default): the files below "dir"
+ *                                        (default: the root) by the bytes of their paths; "imagefolder": the images
+ *                                        there as torchvision's ImageFolder numbers them; "table": the paths of "table"
+ *                                        "skip_unknown": true: paths that are not there are left out
+ *                                        Reply: list, entries and skipped (of this request), length (entries of the
+ *                                        list that are not used yet), order_memory_bytes.  A refusal changes nothing, and has
+ *                                        "code": "unknown", "range", "space", "lists", "table" or "invalid", and "at":
+ *                                        the entry
+ *   {"cmd":"follow","how":"table","table":NAME,"form":"text","bytes":N}
+ *                                        the same reply; adds paths to a table, with a descriptor as above.  A refusal
+ *                                        drops the table.  "table-end" drops it, without a descriptor.  A successor
+ *                                        has no tables
  *   {"cmd":"restart","program":PATH}     nothing; the supervisor becomes the program at PATH (absolute, as the server
  *                                        sees it), which continues the mount.  Refused if that program cannot
  * The reply to a refused request is {"ok":false,"error":"<one sentence>"}.  Unknown commands and keys are refused.
@@ -123,6 +146,10 @@ void base_control_peer_done(struct base_control_peer *peer);
  * -ENOMEM. */
 int base_control_request(
         const char *socket_path, const char *request, unsigned timeout_ms, struct base_err *err, char **ret_reply);
+
+/* Does the same, and sends a descriptor along; -1: none.  It stays the caller's. */
+int base_control_request_with(const char *socket_path, const char *request, int fd, unsigned timeout_ms,
+        struct base_err *err, char **ret_reply);
 
 /* Sends a request as above to n servers at the same time, and waits for all replies, at most limit_ms.
  * ret_rcs[i] is 0, and ret_replies[i] is the reply, also if the server refused; the caller frees it.  Or ret_rcs[i] is

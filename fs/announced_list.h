@@ -1,0 +1,124 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* An announced list: the samples that a trainer says it will open, and where in them it is.
+ *
+ *      0        first         cursor        high                              end
+ *      | given back | kept      | x . x x x . | .... read ahead ....             |  <-- append
+ *
+ * Entries lie in blocks (fs/order_memory.h). The engine reads a list as epochs of a given view (shard/view.h): epoch k
+ * is its k-th *chunk*, of a constant number of blocks. The last chunk gets longer as entries come. Each block of the
+ * chunks that are in use has a hash table over its samples. So a sample's next place is found in some tens of
+ * nanoseconds a block, also if it comes several times. At most FS_ANNOUNCED_CHUNKS chunks are in use: the reader's and
+ * those that follow.
+ *
+ * An open belongs to a place of the list if the sample comes there, the place was not used, and it lies near the
+ * farthest place that was used. It is *sure* if a place just before it was used, too; readers side by side each go
+ * on in order. If opens come in a row at another place of the list, the reader is moved there. A list is *confirmed*
+ * when many opens were sure. It leads nowhere if too few of the opens that nothing explains belong to it.
+ *
+ * Threads: `lock` of the caller guards append and the fields of struct fs_announced_state that say so. One thread (the
+ * recognise thread) calls all other functions, with that lock held where they say so. The engine's threads call the
+ * callbacks of fs_announced_list_given; these take a leaf lock. */
+#ifndef DDPFS_FS_ANNOUNCED_LIST_H
+#define DDPFS_FS_ANNOUNCED_LIST_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "fs/order_memory.h"
+#include "shard/view.h"
+
+enum {
+	FS_ANNOUNCED_CHUNKS = 4,        /* chunks in use: as many as the engine looks ahead, and one behind */
+	FS_ANNOUNCED_CHUNK_BLOCKS = 16, /* blocks of a chunk at most: 2^20 entries */
+	FS_ANNOUNCED_AHEAD = 4096,      /* entries by which an open may lie ahead of the farthest one */
+	FS_ANNOUNCED_BEHIND = 8192,     /* ... and behind it: 16 workers with two batches of 256 each */
+	FS_ANNOUNCED_SURE = 64,         /* sure opens that confirm a list */
+	FS_ANNOUNCED_DOUBT = 512,       /* opens that fit nothing, after which an unconfirmed list leads nowhere */
+	FS_ANNOUNCED_LOST = 1 << 16,    /* the same for a confirmed list, whose reader may pause */
+};
+
+struct fs_announced_list; /* opaque */
+
+struct fs_announced_list_options {
+	struct fs_order_memory *memory; /* outlives the list */
+	const char *name;               /* below FS_HANDOVER_LIST_NAME bytes; copied */
+	uint32_t id;                    /* of its blocks; never used before */
+	uint32_t chunk_blocks;          /* 1 .. FS_ANNOUNCED_CHUNK_BLOCKS */
+	uint32_t n_samples;             /* of the dataset */
+};
+
+/* Makes an empty list. Returns 0; -ENOMEM. */
+int fs_announced_list_new(const struct fs_announced_list_options *options, struct fs_announced_list **ret_list);
+/* Takes over the list that a predecessor left (@record), from its place on. Nothing in it is believed: every entry is
+ * checked. chunk_blocks of the options does not count.
+ * Returns 0; -ENODATA: it is not whole; -ENOMEM. */
+int fs_announced_list_restore(const struct fs_announced_list_options *options, const struct fs_handover_list *record,
+        struct fs_announced_list **ret_list);
+/* Frees it and gives its blocks back. No callback of it may be called any more, and all epochs must have been put.
+ * NULL is fine. */
+void fs_announced_list_free(struct fs_announced_list *list);
+
+/* Frees it, and leaves its blocks to a successor. */
+void fs_announced_list_leave(struct fs_announced_list *list);
+
+/* Entries that are being appended. Nobody sees them until fs_announced_list_commit. */
+struct fs_announced_piece {
+	struct fs_announced_list *list;
+	uint64_t end;     /* of the list with them */
+	uint32_t last;    /* the list's last block */
+	uint32_t *blocks; /* new blocks, owned */
+	size_t n_blocks, room;
+};
+/* Begins a piece. With the caller's lock held. The list must stay until the piece is shown or undone, and there is one
+ * piece of a list at a time. */
+void fs_announced_piece_begin(struct fs_announced_list *list, struct fs_announced_piece *ret_piece);
+/* Adds entries. @samples: below n_samples. Returns 0; -ENOSPC: no block is free; -ENOMEM. */
+int fs_announced_piece_add(struct fs_announced_piece *piece, const uint32_t *samples, size_t n);
+/* Undoes all of it. */
+void fs_announced_piece_undo(struct fs_announced_piece *piece);
+/* Shows the entries. With the caller's lock held. Returns 0; -ENOMEM: nothing was done. */
+int fs_announced_list_commit(struct fs_announced_piece *piece);
+
+/* How a list is. All fields are of the caller's lock, except those of the recognise thread alone. */
+struct fs_announced_state {
+	uint64_t end;                /* entries that were ever announced */
+	uint64_t cursor;             /* all entries before it were used, or never will be */
+	uint64_t high;               /* behind the farthest used entry */
+	uint64_t used;               /* entries that opens have used */
+	uint64_t sure, loose, moves; /* opens that were sure, and not; how often the reader was moved */
+	bool confirmed, nowhere;
+};
+void fs_announced_list_state(const struct fs_announced_list *list, struct fs_announced_state *ret_state);
+const char *fs_announced_list_name(const struct fs_announced_list *list);
+
+/* Makes the chunks that are due, and gives back what was read. With the caller's lock held.
+ * Returns 1: the engine should ask again (prefetch_stream_refresh); 0: nothing new; -ENOMEM. */
+int fs_announced_list_build(struct fs_announced_list *list);
+
+/* Fills in the callbacks of a given view; get, put, turn, find, find_from. `user` is the list. */
+void fs_announced_list_given(struct fs_announced_list *list, struct shard_view_given *ret_given);
+/* Returns the epoch and the turn of an entry. */
+void fs_announced_list_turn(
+        const struct fs_announced_list *list, uint64_t place, uint64_t *ret_epoch, uint64_t *ret_turn);
+
+enum fs_announced_fit {
+	FS_ANNOUNCED_ELSEWHERE, /* the sample is not expected now */
+	FS_ANNOUNCED_AGAIN,     /* it was used a moment ago */
+	FS_ANNOUNCED_LOOSE,     /* it is expected, but nothing just before it was used */
+	FS_ANNOUNCED_SURELY,
+};
+/* Says how an open of @sample fits. *ret_place: the entry, if it is expected. */
+enum fs_announced_fit fs_announced_list_fit(const struct fs_announced_list *list, uint32_t sample, uint64_t *ret_place);
+/* An open has used an entry that is expected. */
+void fs_announced_list_use(struct fs_announced_list *list, uint64_t place, bool sure);
+/* An open of @sample was explained by nothing. Returns true if the reader was moved: then the entries in @places (at
+ * most FS_ANNOUNCED_RING, *ret_n of them) were used there. */
+enum { FS_ANNOUNCED_RING = 32 };
+bool fs_announced_list_missed(
+        struct fs_announced_list *list, uint32_t sample, uint64_t places[FS_ANNOUNCED_RING], size_t *ret_n);
+
+/* Writes what a successor needs into @slot of the records. With the caller's lock held. */
+void fs_announced_list_save(const struct fs_announced_list *list, uint32_t slot);
+
+#endif

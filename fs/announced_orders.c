@@ -1,0 +1,527 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The table of announced lists, their streams, and which list an open belongs to; fs/announced_orders.h first. */
+#include "fs/announced_orders.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "fs/budget.h"
+#include "fs/sink.h"
+#include "shard/base/log.h"
+
+enum {
+	SLOTS = FS_HANDOVER_LISTS_MAX, /* twice the lists: a list and the one that replaces it */
+	BLOCKS_SHARED = 64,            /* blocks of the chunks of all lists together, about */
+	REST_MS = 1000,                /* a list that was read to its end ends when nothing was appended for so long */
+};
+static const uint64_t MEMORY_MIN = 64 << 20; /* bytes that orders may always take */
+
+struct slot {
+	struct fs_announced_list *list; /* NULL: the slot is free */
+	bool writing;                   /* main writes into it */
+	bool shown;                     /* it has entries */
+	bool ending;                    /* it was replaced or forgotten */
+	uint64_t shown_ns;              /* when the latest entries came */
+	/* The recognise thread: */
+	struct shard_view *order;
+	struct fs_sink_stream *stream; /* NULL: not begun */
+	bool failed, told;             /* it cannot be read ahead; it was confirmed */
+};
+
+struct fs_announced_orders {
+	struct fs_server *server;
+	struct fs_view *view;
+	void (*wake)(void *arg);
+	void *arg;
+	struct fs_order_memory *memory;
+
+	pthread_mutex_t lock; /* guards the fields of slots, but those of the recognise thread */
+	struct slot slots[SLOTS];
+	uint32_t next_id;
+	uint64_t explained, dropped;
+	_Atomic unsigned live;
+};
+
+uint64_t fs_announced_orders_limit(struct fs_announced_orders *orders)
+{
+	uint64_t part = fs_budget_bytes(orders->server->budget) / 4;
+	return part > MEMORY_MIN ? part : MEMORY_MIN;
+}
+
+int fs_announced_orders_new(struct fs_server *server, struct fs_view *view, void (*wake)(void *arg), void *arg,
+        struct fs_announced_orders **ret_orders)
+{
+	struct fs_announced_orders *orders = calloc(1, sizeof(*orders));
+	if (!orders)
+		return -ENOMEM;
+	int rc = fs_order_memory_new(server->handover, &orders->memory);
+	if (rc < 0) {
+		free(orders);
+		return rc;
+	}
+	orders->server = server;
+	orders->view = view;
+	orders->wake = wake;
+	orders->arg = arg;
+	orders->next_id = 1;
+	pthread_mutex_init(&orders->lock, NULL);
+	*ret_orders = orders;
+	return 0;
+}
+
+void fs_announced_orders_free(struct fs_announced_orders *orders)
+{
+	if (!orders)
+		return;
+	for (unsigned i = 0; i < SLOTS; i++) {
+		if (orders->slots[i].list)
+			fs_announced_list_leave(orders->slots[i].list);
+	}
+	fs_order_memory_free(orders->memory);
+	pthread_mutex_destroy(&orders->lock);
+	free(orders);
+}
+
+struct fs_order_memory *fs_announced_orders_memory(struct fs_announced_orders *orders)
+{
+	return orders->memory;
+}
+
+unsigned fs_announced_orders_live(struct fs_announced_orders *orders)
+{
+	return atomic_load(&orders->live);
+}
+
+/* ---- main ---- */
+
+/* Finds the list of a name that counts. NULL: there is none. Under the lock. */
+static struct slot *find(struct fs_announced_orders *orders, const char *name)
+{
+	for (unsigned i = 0; i < SLOTS; i++) {
+		struct slot *slot = &orders->slots[i];
+		if (slot->list && slot->shown && !slot->ending && strcmp(fs_announced_list_name(slot->list), name) == 0)
+			return slot;
+	}
+	return NULL;
+}
+
+/* The chunks of few lists may be long: the longer they are, the farther the engine sees. */
+static uint32_t chunk_blocks(const struct fs_announced_orders *orders, unsigned lists)
+{
+	uint64_t blocks = (uint64_t)orders->server->info->n_samples / 2 / FS_ORDER_BLOCK + 1;
+	uint64_t most = BLOCKS_SHARED / FS_ANNOUNCED_CHUNKS / lists + 1;
+	blocks = blocks < most ? blocks : most;
+	return (uint32_t)(blocks < FS_ANNOUNCED_CHUNK_BLOCKS ? blocks : FS_ANNOUNCED_CHUNK_BLOCKS);
+}
+
+static int new_list(struct fs_announced_orders *orders, const char *name, struct slot **ret_slot)
+{
+	struct slot *empty = NULL;
+	unsigned lists = 1;
+	for (unsigned i = 0; i < SLOTS; i++) {
+		struct slot *slot = &orders->slots[i];
+		lists += slot->list && !slot->ending;
+		if (!slot->list && !empty)
+			empty = slot;
+	}
+	if (!empty || (lists > FS_ANNOUNCED_LISTS && !find(orders, name)))
+		return -E2BIG;
+	struct fs_announced_list_options options = {
+		.memory = orders->memory,
+		.name = name,
+		.id = orders->next_id,
+		.chunk_blocks = chunk_blocks(orders, lists),
+		.n_samples = orders->server->info->n_samples,
+	};
+	*empty = (struct slot){ 0 };
+	int rc = fs_announced_list_new(&options, &empty->list);
+	if (rc < 0)
+		return rc;
+	orders->next_id++;
+	*ret_slot = empty;
+	return 0;
+}
+
+int fs_announced_orders_begin(
+        struct fs_announced_orders *orders, const char *name, bool append, struct fs_announced_piece *ret_piece)
+{
+	int rc = 0;
+	fs_order_memory_limit(orders->memory, fs_announced_orders_limit(orders));
+	pthread_mutex_lock(&orders->lock);
+	struct slot *slot = append ? find(orders, name) : NULL;
+	if (!slot)
+		rc = new_list(orders, name, &slot);
+	if (rc == 0) {
+		slot->writing = true;
+		fs_announced_piece_begin(slot->list, ret_piece);
+	}
+	pthread_mutex_unlock(&orders->lock);
+	return rc;
+}
+
+static struct slot *slot_of(struct fs_announced_orders *orders, const struct fs_announced_list *list)
+{
+	struct slot *slot = orders->slots;
+	while (slot->list != list)
+		slot++;
+	return slot;
+}
+
+int fs_announced_orders_show(struct fs_announced_orders *orders, struct fs_announced_piece *piece, uint64_t *ret_length)
+{
+	struct fs_announced_state state;
+	struct fs_announced_list *list = piece->list;
+	pthread_mutex_lock(&orders->lock);
+	struct slot *slot = slot_of(orders, list);
+	int rc = fs_announced_list_commit(piece);
+	if (rc == 0) {
+		struct slot *old = slot->shown ? NULL : find(orders, fs_announced_list_name(list));
+		if (old)
+			old->ending = true;
+		slot->shown = true;
+		slot->writing = false;
+		slot->shown_ns = base_now_ns();
+		fs_announced_list_state(list, &state);
+		*ret_length = state.end - state.cursor;
+		fs_announced_list_save(list, (uint32_t)(slot - orders->slots));
+	}
+	pthread_mutex_unlock(&orders->lock);
+	if (rc == 0)
+		orders->wake(orders->arg);
+	return rc;
+}
+
+void fs_announced_orders_undo(struct fs_announced_orders *orders, struct fs_announced_piece *piece)
+{
+	struct fs_announced_list *unseen = NULL;
+	pthread_mutex_lock(&orders->lock);
+	struct slot *slot = slot_of(orders, piece->list);
+	fs_announced_piece_undo(piece);
+	slot->writing = false;
+	if (!slot->shown) {
+		unseen = slot->list;
+		*slot = (struct slot){ 0 };
+	}
+	pthread_mutex_unlock(&orders->lock);
+	fs_announced_list_free(unseen);
+}
+
+bool fs_announced_orders_forget(struct fs_announced_orders *orders, const char *name)
+{
+	pthread_mutex_lock(&orders->lock);
+	struct slot *slot = find(orders, name);
+	if (slot)
+		slot->ending = true;
+	pthread_mutex_unlock(&orders->lock);
+	if (slot)
+		orders->wake(orders->arg);
+	return slot != NULL;
+}
+
+/* ---- opens ---- */
+
+/* An open, and the list that it fits best. */
+struct fitting {
+	struct slot *slot; /* NULL: none */
+	enum fs_announced_fit fit;
+	uint64_t place, apart;
+};
+
+static void fit_one(struct slot *slot, uint32_t sample, struct fitting *best)
+{
+	uint64_t place = 0;
+	struct fs_announced_state state;
+	enum fs_announced_fit fit = fs_announced_list_fit(slot->list, sample, &place);
+	if (fit == FS_ANNOUNCED_ELSEWHERE || fit < best->fit)
+		return;
+	fs_announced_list_state(slot->list, &state);
+	uint64_t apart = place > state.high ? place - state.high : state.high - place;
+	if (fit == best->fit && apart >= best->apart)
+		return;
+	*best = (struct fitting){ .slot = slot, .fit = fit, .place = place, .apart = apart };
+}
+
+static void tell_used(struct slot *slot, uint64_t place, bool past)
+{
+	uint64_t epoch, turn;
+	fs_announced_list_turn(slot->list, place, &epoch, &turn);
+	fs_sink_used(slot->stream, epoch, turn, past);
+}
+
+static void missed(struct fs_announced_orders *orders, uint32_t sample)
+{
+	uint64_t places[FS_ANNOUNCED_RING];
+	size_t n;
+	for (unsigned i = 0; i < SLOTS; i++) {
+		struct slot *slot = &orders->slots[i];
+		if (!slot->stream || slot->ending || !fs_announced_list_missed(slot->list, sample, places, &n))
+			continue;
+		for (size_t k = 0; k < n; k++)
+			tell_used(slot, places[k], true);
+	}
+}
+
+/* Returns whether a list explains the open. Under the lock. */
+static bool opened(struct fs_announced_orders *orders, uint32_t file)
+{
+	struct fitting best = { .fit = FS_ANNOUNCED_ELSEWHERE, .apart = UINT64_MAX };
+	struct fs_announced_state state;
+	struct shard_place at;
+	uint32_t sample;
+	if (shard_index_place(orders->server->index, file, &at) < 0 || at.sample == SHARD_NONE ||
+	        shard_view_instead(orders->view->order, at.sample, &sample) < 0)
+		return false;
+	for (unsigned i = 0; i < SLOTS; i++) {
+		if (orders->slots[i].stream && !orders->slots[i].ending)
+			fit_one(&orders->slots[i], sample, &best);
+	}
+	if (!best.slot) {
+		missed(orders, sample);
+		return false;
+	}
+	if (best.fit == FS_ANNOUNCED_AGAIN)
+		return true;
+	fs_announced_list_use(best.slot->list, best.place, best.fit == FS_ANNOUNCED_SURELY);
+	tell_used(best.slot, best.place, false);
+	fs_announced_list_state(best.slot->list, &state);
+	bool explains = best.fit == FS_ANNOUNCED_SURELY || state.confirmed;
+	orders->explained += explains;
+	return explains;
+}
+
+size_t fs_announced_orders_opened(struct fs_announced_orders *orders, uint32_t *files, size_t n)
+{
+	size_t left = 0;
+	if (fs_announced_orders_live(orders) == 0)
+		return n;
+	pthread_mutex_lock(&orders->lock);
+	for (size_t i = 0; i < n; i++) {
+		if (!opened(orders, files[i]))
+			files[left++] = files[i];
+	}
+	for (unsigned i = 0; i < SLOTS; i++) {
+		if (orders->slots[i].stream)
+			fs_sink_flush(orders->slots[i].stream);
+	}
+	pthread_mutex_unlock(&orders->lock);
+	return left;
+}
+
+/* ---- streams ---- */
+
+static void end_stream(struct fs_announced_orders *orders, struct slot *slot)
+{
+	if (slot->stream) {
+		fs_sink_unfollow(orders->server->sink, slot->stream);
+		atomic_fetch_sub(&orders->live, 1);
+	}
+	slot->stream = NULL;
+	shard_view_free(slot->order);
+	slot->order = NULL;
+}
+
+/* Only this thread ends lists, so a slot that it found stays. */
+static void end_slot(struct fs_announced_orders *orders, struct slot *slot)
+{
+	static const struct fs_handover_list none = { 0 };
+	end_stream(orders, slot);
+	pthread_mutex_lock(&orders->lock);
+	struct fs_announced_list *list = slot->list;
+	fs_handover_store_list(fs_order_memory_records(orders->memory), (uint32_t)(slot - orders->slots), &none);
+	*slot = (struct slot){ 0 };
+	pthread_mutex_unlock(&orders->lock);
+	fs_announced_list_free(list);
+}
+
+static int begin_slot(struct fs_announced_orders *orders, struct slot *slot)
+{
+	struct fs_announced_state state;
+	struct shard_view_given given;
+	uint64_t epoch, turn;
+	fs_announced_list_given(slot->list, &given);
+	fs_announced_list_state(slot->list, &state);
+	fs_announced_list_turn(slot->list, state.cursor, &epoch, &turn);
+	int rc = shard_view_new_given(orders->server->index, &given, &slot->order);
+	if (rc < 0)
+		return rc;
+	rc = fs_sink_follow_from(orders->server->sink, orders->view, slot->order, epoch, turn, &slot->stream);
+	if (rc < 0) {
+		shard_view_free(slot->order);
+		slot->order = NULL;
+		return rc;
+	}
+	atomic_fetch_add(&orders->live, 1);
+	return 0;
+}
+
+/* What is to be done with a slot. */
+enum task { TASK_NONE, TASK_END, TASK_DROP, TASK_BEGIN, TASK_REFRESH };
+
+/* Under the lock. */
+static enum task task_of(struct fs_announced_orders *orders, struct slot *slot)
+{
+	struct fs_announced_state state;
+	if (!slot->list || !slot->shown)
+		return TASK_NONE;
+	if (slot->ending)
+		return slot->writing ? TASK_NONE : TASK_END;
+	int rc = fs_announced_list_build(slot->list);
+	fs_announced_list_state(slot->list, &state);
+	if (slot->stream)
+		fs_announced_list_save(slot->list, (uint32_t)(slot - orders->slots));
+	if (state.nowhere && !slot->writing) {
+		slot->ending = true;
+		return TASK_DROP;
+	}
+	if (state.cursor == state.end && !slot->writing &&
+	        base_now_ns() - slot->shown_ns > REST_MS * UINT64_C(1000000)) {
+		slot->ending = true;
+		return TASK_END;
+	}
+	if (rc < 0 || slot->failed)
+		return TASK_NONE; /* the next call tries again */
+	return !slot->stream ? TASK_BEGIN : rc > 0 ? TASK_REFRESH : TASK_NONE;
+}
+
+static void do_task(struct fs_announced_orders *orders, struct slot *slot, enum task task)
+{
+	int rc = 0;
+	switch (task) {
+	case TASK_NONE:
+		return;
+	case TASK_DROP:
+		log_info("the announced list '%s' is dropped: what is opened is not in it, or comes in another order",
+		        fs_announced_list_name(slot->list));
+		pthread_mutex_lock(&orders->lock);
+		orders->dropped++;
+		pthread_mutex_unlock(&orders->lock);
+		end_slot(orders, slot);
+		return;
+	case TASK_END:
+		end_slot(orders, slot);
+		return;
+	case TASK_BEGIN:
+		rc = begin_slot(orders, slot);
+		if (rc < 0)
+			log_warning("the announced list '%s' is not read ahead: %s", fs_announced_list_name(slot->list),
+			        base_err_str(rc));
+		slot->failed = rc < 0;
+		return;
+	case TASK_REFRESH:
+		fs_sink_refresh(slot->stream);
+		return;
+	}
+}
+
+bool fs_announced_orders_sync(struct fs_announced_orders *orders)
+{
+	bool confirmed = false;
+	for (unsigned i = 0; i < SLOTS; i++) {
+		struct slot *slot = &orders->slots[i];
+		struct fs_announced_state state = { 0 };
+		pthread_mutex_lock(&orders->lock);
+		enum task task = task_of(orders, slot);
+		if (slot->list)
+			fs_announced_list_state(slot->list, &state);
+		pthread_mutex_unlock(&orders->lock);
+		if (state.confirmed && !slot->told)
+			slot->told = confirmed = true;
+		do_task(orders, slot, task);
+	}
+	return confirmed;
+}
+
+void fs_announced_orders_end(struct fs_announced_orders *orders)
+{
+	for (unsigned i = 0; i < SLOTS; i++)
+		end_stream(orders, &orders->slots[i]);
+}
+
+/* ---- a successor ---- */
+
+void fs_announced_orders_restore(struct fs_announced_orders *orders)
+{
+	struct fs_handover_announced *records = fs_order_memory_records(orders->memory);
+	for (uint32_t i = 0; i < SLOTS; i++) {
+		struct fs_handover_list record;
+		struct slot *slot = &orders->slots[i];
+		if (!fs_handover_load_list(records, i, &record))
+			continue;
+		struct fs_announced_list_options options = {
+			.memory = orders->memory,
+			.name = record.name,
+			.id = (uint32_t)record.id,
+			.chunk_blocks = chunk_blocks(orders, 1),
+			.n_samples = orders->server->info->n_samples,
+		};
+		pthread_mutex_lock(&orders->lock);
+		if (record.id >= orders->next_id)
+			orders->next_id = (uint32_t)record.id + 1;
+		int rc = slot->list ? -EEXIST : fs_announced_list_restore(&options, &record, &slot->list);
+		slot->shown = rc == 0;
+		slot->shown_ns = base_now_ns();
+		orders->dropped += rc < 0;
+		pthread_mutex_unlock(&orders->lock);
+		if (rc < 0)
+			log_warning("the announced list of a server that ended is lost: announce it again");
+	}
+	fs_order_memory_sweep(orders->memory);
+}
+
+/* ---- statistics ---- */
+
+void fs_announced_orders_stats(struct fs_announced_orders *orders, json_t *object)
+{
+	json_t *lists = json_array();
+	uint64_t explained = 0, dropped = 0, bytes = 0;
+	if (orders) {
+		pthread_mutex_lock(&orders->lock);
+		for (unsigned i = 0; i < SLOTS; i++) {
+			const struct slot *slot = &orders->slots[i];
+			struct fs_announced_state state;
+			if (!slot->list || !slot->shown || slot->ending)
+				continue;
+			fs_announced_list_state(slot->list, &state);
+			json_array_append_new(
+			        lists, json_pack("{ss sI sI sI sI sb}", "list", fs_announced_list_name(slot->list),
+			                       "entries", (json_int_t)state.end, "place", (json_int_t)state.high,
+			                       "opens", (json_int_t)(state.sure + state.loose), "moves",
+			                       (json_int_t)state.moves, "confirmed", (int)state.confirmed));
+		}
+		explained = orders->explained;
+		dropped = orders->dropped;
+		pthread_mutex_unlock(&orders->lock);
+		bytes = fs_order_memory_bytes(orders->memory);
+	}
+	json_object_set_new(object, "announced_opens", json_integer((json_int_t)explained));
+	json_object_set_new(object, "orders_dropped", json_integer((json_int_t)dropped));
+	json_object_set_new(object, "order_memory_bytes", json_integer((json_int_t)bytes));
+	json_object_set_new(object, "announced", lists);
+}
+
+void fs_announced_orders_describe(struct fs_announced_orders *orders, char *buf, size_t size)
+{
+	unsigned lists = 0;
+	uint64_t place = 0, end = 0;
+	const char *name = "";
+	pthread_mutex_lock(&orders->lock);
+	for (unsigned i = 0; i < SLOTS; i++) {
+		const struct slot *slot = &orders->slots[i];
+		struct fs_announced_state state;
+		if (!slot->list || !slot->shown || slot->ending)
+			continue;
+		fs_announced_list_state(slot->list, &state);
+		lists++;
+		place += state.high;
+		end += state.end;
+		name = fs_announced_list_name(slot->list);
+	}
+	if (lists == 1)
+		snprintf(buf, size, "list '%s', %" PRIu64 " of %" PRIu64 " entries read", name, place, end);
+	else
+		snprintf(buf, size, "%u lists, %" PRIu64 " of %" PRIu64 " entries read", lists, place, end);
+	pthread_mutex_unlock(&orders->lock);
+}

@@ -1,0 +1,78 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Announced orders: trainers say what they will open, and the engine reads it ahead.
+ *
+ *     control socket (main) --> lists (fs/announced_list.h) --> streams (fs/sink.h)
+ *                                   ^
+ *     watcher --> recognise thread -'  opens: explained by a list, or left for the recogniser
+ *
+ * A view has up to FS_ANNOUNCED_LISTS lists, each with a name: one a rank or a worker, for example. Each is a stream of
+ * the engine. An announcement is only believed for reading ahead. Opens move the reader of a list, and end a list
+ * that leads nowhere. A list that was read to its end ends, too.
+ *
+ * Lists lie in the handover memory, so a successor goes on with them.
+ *
+ * Threads: main writes lists. The recognise thread of the view calls what says so. `lock` guards the table of lists;
+ * it is taken before the engine's. */
+#ifndef DDPFS_FS_ANNOUNCED_ORDERS_H
+#define DDPFS_FS_ANNOUNCED_ORDERS_H
+
+#include <jansson.h>
+
+#include "fs/announced_list.h"
+#include "fs/server.h"
+
+enum { FS_ANNOUNCED_LISTS = 64 };
+
+struct fs_announced_orders; /* opaque */
+
+/* Makes it, without lists. @wake: called when the recognise thread has work, by main. Returns 0; -ENOMEM. */
+int fs_announced_orders_new(struct fs_server *server, struct fs_view *view, void (*wake)(void *arg), void *arg,
+        struct fs_announced_orders **ret_orders);
+void fs_announced_orders_free(struct fs_announced_orders *orders); /* after fs_announced_orders_end; NULL is fine */
+
+/* ---- main ---- */
+
+/* Begins to write into the list `name`: behind its end (append), or into a new one that will replace it.
+ * Returns 0; -E2BIG: there are FS_ANNOUNCED_LISTS lists; -ENOMEM. Then call one of the two functions below. */
+int fs_announced_orders_begin(
+        struct fs_announced_orders *orders, const char *name, bool append, struct fs_announced_piece *ret_piece);
+/* Shows what was written. *ret_length: entries of the list that are not used yet. Returns 0; -ENOMEM: nothing was
+ * done. */
+int fs_announced_orders_show(
+        struct fs_announced_orders *orders, struct fs_announced_piece *piece, uint64_t *ret_length);
+/* Forgets what was written. */
+void fs_announced_orders_undo(struct fs_announced_orders *orders, struct fs_announced_piece *piece);
+
+/* Ends the list. Returns false if there is none. */
+bool fs_announced_orders_forget(struct fs_announced_orders *orders, const char *name);
+
+/* Returns the most bytes that orders may take now: a quarter of the mount's budget, at least 64 MiB. */
+uint64_t fs_announced_orders_limit(struct fs_announced_orders *orders);
+/* Returns the memory of the orders. */
+struct fs_order_memory *fs_announced_orders_memory(struct fs_announced_orders *orders);
+
+/* ---- the recognise thread ---- */
+
+/* Takes over what a predecessor left. Call it once, before the first opens. */
+void fs_announced_orders_restore(struct fs_announced_orders *orders);
+/* Takes in opens. Leaves in @files those that no list explains. Returns how many these are. */
+size_t fs_announced_orders_opened(struct fs_announced_orders *orders, uint32_t *files, size_t n);
+/* Begins and ends streams, and tells the engine what is new. Call it after opens and when woken, and about every two
+ * seconds. Returns true once for each list that was confirmed. */
+bool fs_announced_orders_sync(struct fs_announced_orders *orders);
+/* Ends all streams. The lists are left to a successor. */
+void fs_announced_orders_end(struct fs_announced_orders *orders);
+
+/* ---- any thread ---- */
+
+/* Returns how many lists are read ahead. */
+unsigned fs_announced_orders_live(struct fs_announced_orders *orders);
+
+/* Adds to the statistics @object: "announced", an object for each list; "announced_opens", "orders_dropped",
+ * "order_memory_bytes". @orders may be NULL. */
+void fs_announced_orders_stats(struct fs_announced_orders *orders, json_t *object);
+
+/* Writes one phrase about the lists into buf[size]: "list 'default', 312 of 10000 entries read". */
+void fs_announced_orders_describe(struct fs_announced_orders *orders, char *buf, size_t size);
+
+#endif

@@ -1,0 +1,390 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Reads numbers and paths that a client announces; fs/follow_request.h first. */
+#include "fs/follow_request.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <linux/magic.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <sys/vfs.h>
+#include <unistd.h>
+
+#include "fs/announced_orders.h"
+#include "fs/health.h"
+#include "fs/node.h"
+#include "fs/order_numbers.h"
+#include "fs/sampler_streams.h"
+#include "shard/base/cleanup.h"
+
+enum {
+	PIECE = 1 << 16,     /* numbers that are taken in at once */
+	TEXT_MAX = 16 << 20, /* bytes of text in one request */
+	BEAT_PIECES = 64,    /* pieces between two beats */
+	NAME_MAX_LEN = FS_HANDOVER_LIST_NAME - 1,
+};
+static const char ALL_PREFIX[] = ".ddpfs/all/";
+
+/* A request that is being answered. */
+struct asked {
+	struct fs_server *server;
+	struct fs_view *view;
+	struct fs_announced_orders *orders;
+	struct fs_order_numbers *numbers;
+	int fd;
+	const char *list, *how, *form, *listing, *dir, *table;
+	uint64_t bytes;
+	bool skip_unknown;
+	struct fs_order_numbering *numbering; /* of numbers */
+	/* Where samples go: */
+	struct fs_announced_piece *piece; /* NULL: into the table */
+	uint64_t at, entries, skipped;    /* entries that were looked at, taken, left out */
+	json_t *refusal;                  /* NULL: none yet */
+};
+
+/* ---- refusals ---- */
+
+static json_t *refuse_at(const char *code, int64_t at, const char *fmt, ...) __attribute__((format(printf, 3, 4)));
+static json_t *refuse_at(const char *code, int64_t at, const char *fmt, ...)
+{
+	char text[1024];
+	va_list args;
+	va_start(args, fmt);
+	vsnprintf(text, sizeof(text), fmt, args);
+	va_end(args);
+	json_t *reply = json_pack("{s:b,s:s,s:s}", "ok", 0, "error", text, "code", code);
+	if (reply && at >= 0)
+		json_object_set_new(reply, "at", json_integer(at));
+	return reply;
+}
+
+static json_t *refuse_rc(const struct asked *a, int rc)
+{
+	if (rc == -ENOSPC)
+		return refuse_at("space", (int64_t)a->at,
+		        "announced orders may take %" PRIu64
+		        " MiB of this mount's memory, and that is full: announce smaller windows (append), or "
+		        "mount with more memory=",
+		        (fs_announced_orders_limit(a->orders) + (1 << 20) - 1) >> 20);
+	if (rc == -E2BIG)
+		return refuse_at("lists", -1, "there are %d lists already: end one of them first", FS_ANNOUNCED_LISTS);
+	return refuse_at("invalid", -1, "%s", base_err_str(rc));
+}
+
+/* ---- the request ---- */
+
+static bool name_is_valid(const char *name)
+{
+	size_t len = strlen(name);
+	for (size_t i = 0; i < len; i++) {
+		if (name[i] <= ' ' || name[i] > '~')
+			return false;
+	}
+	return len > 0 && len <= NAME_MAX_LEN;
+}
+
+static const char *text_of(json_t *request, const char *key, const char *otherwise)
+{
+	json_t *value = json_object_get(request, key);
+	return value ? json_string_value(value) : otherwise;
+}
+
+/* Returns NULL, or a refusal. */
+static json_t *parse(struct asked *a, json_t *request)
+{
+	json_t *bytes = json_object_get(request, "bytes");
+	a->list = text_of(request, "list", "default");
+	a->how = text_of(request, "how", "replace");
+	a->form = text_of(request, "form", "text");
+	a->listing = text_of(request, "listing", "sorted");
+	a->dir = text_of(request, "dir", "");
+	a->table = text_of(request, "table", "");
+	a->skip_unknown = json_is_true(json_object_get(request, "skip_unknown"));
+	if (!a->list || !a->how || !a->form || !a->listing || !a->dir || !a->table)
+		return refuse_at(
+		        "invalid", -1, "\"list\", \"how\", \"form\", \"listing\", \"dir\" and \"table\" must be texts");
+	if (!name_is_valid(a->list) || (*a->table && !name_is_valid(a->table)))
+		return refuse_at("invalid", -1, "the name of a list has 1 to %d printable ASCII characters, no spaces",
+		        NAME_MAX_LEN);
+	if (bytes && (!json_is_integer(bytes) || json_integer_value(bytes) < 0))
+		return refuse_at("invalid", -1, "\"bytes\" must be a whole number");
+	a->bytes = (uint64_t)json_integer_value(bytes);
+	return NULL;
+}
+
+/* Checks the descriptor. Returns NULL, or a refusal. */
+static json_t *check_fd(const struct asked *a)
+{
+	struct stat st;
+	struct statfs fs;
+	uint64_t size = strcmp(a->form, "u64") == 0 ? 8 : strcmp(a->form, "u32") == 0 ? 4 : 1;
+	if (a->fd < 0)
+		return refuse_at("invalid", -1, "an announcement needs a descriptor of the memory that holds it");
+	if (fstat(a->fd, &st) < 0 || fstatfs(a->fd, &fs) < 0 || !S_ISREG(st.st_mode) ||
+	        (unsigned long)fs.f_type != TMPFS_MAGIC)
+		return refuse_at("invalid", -1, "the descriptor must be a memfd, or a file on tmpfs");
+	if (a->bytes == 0)
+		return refuse_at("invalid", -1, "nothing is announced: give at least one entry");
+	if ((uint64_t)st.st_size < a->bytes)
+		return refuse_at("invalid", -1, "the descriptor's file is shorter than \"bytes\"");
+	if (a->bytes % size != 0)
+		return refuse_at("invalid", -1, "\"bytes\" is no multiple of a number's %" PRIu64 " bytes", size);
+	if (size == 1 && strcmp(a->form, "text") != 0)
+		return refuse_at("invalid", -1, "\"form\" must be \"u32\", \"u64\" or \"text\"");
+	if (size == 1 && a->bytes > TEXT_MAX)
+		return refuse_at("invalid", -1, "one request holds at most %d MiB of text: send the rest with append",
+		        TEXT_MAX >> 20);
+	return NULL;
+}
+
+static int read_all(int fd, uint8_t *buf, size_t n, uint64_t offset)
+{
+	while (n > 0) {
+		ssize_t got = pread(fd, buf, n, (off_t)offset);
+		if (got < 0 && errno == EINTR)
+			continue;
+		if (got <= 0)
+			return got < 0 ? -errno : -EINVAL; /* it became shorter */
+		buf += got;
+		offset += (size_t)got;
+		n -= (size_t)got;
+	}
+	return 0;
+}
+
+/* Takes in samples. SHARD_NONE: a table keeps their numbers, a list leaves them out. */
+static int take(struct asked *a, uint32_t *samples, size_t n)
+{
+	size_t kept = 0;
+	if (!a->piece) {
+		a->entries += n;
+		return fs_order_numbers_add(a->numbers, a->table, samples, n);
+	}
+	for (size_t i = 0; i < n; i++) {
+		if (samples[i] != SHARD_NONE)
+			samples[kept++] = samples[i];
+	}
+	a->entries += kept;
+	a->skipped += n - kept;
+	return fs_announced_piece_add(a->piece, samples, kept);
+}
+
+/* ---- numbers ---- */
+
+static int take_numbers(struct asked *a)
+{
+	size_t size = strcmp(a->form, "u64") == 0 ? 8 : 4;
+	uint64_t n = a->bytes / size, most = fs_order_numbering_size(a->numbering);
+	cleanup_free uint8_t *raw = malloc(PIECE * size);
+	cleanup_free uint32_t *samples = malloc(PIECE * sizeof(*samples));
+	if (!raw || !samples)
+		return -ENOMEM;
+	for (uint64_t pieces = 0; a->at < n; pieces++) {
+		size_t some = n - a->at < PIECE ? (size_t)(n - a->at) : PIECE;
+		int rc = read_all(a->fd, raw, some * size, a->at * size);
+		for (size_t i = 0; rc == 0 && i < some; i++) {
+			uint64_t number;
+			uint32_t small;
+			if (size == 8) {
+				memcpy(&number, raw + 8 * i, 8);
+			} else {
+				memcpy(&small, raw + 4 * i, 4);
+				number = small;
+			}
+			if (number >= most) {
+				a->refusal = refuse_at("range", (int64_t)(a->at + i),
+				        "index %" PRIu64 " at place %" PRIu64 " is out of range: there are %" PRIu64
+				        " files",
+				        number, a->at + i, most);
+				return -ERANGE;
+			}
+			samples[i] = fs_order_numbering_sample(a->numbering, number);
+		}
+		if (rc == 0)
+			rc = take(a, samples, some);
+		if (rc < 0)
+			return rc;
+		a->at += some;
+		if (pieces % BEAT_PIECES == BEAT_PIECES - 1)
+			fs_health_check(a->server->health);
+	}
+	return 0;
+}
+
+/* Finds the numbering of the request. Returns NULL, or a refusal. */
+static json_t *find_numbering(struct asked *a)
+{
+	bool imagefolder = strcmp(a->listing, "imagefolder") == 0;
+	int rc;
+	if (strcmp(a->listing, "table") == 0) {
+		rc = fs_order_numbers_table(a->numbers, a->table, &a->numbering);
+		return rc == 0 ? NULL
+		               : refuse_at("table", -1, "there is no table of files '%s': announce its paths first",
+		                         a->table);
+	}
+	if (!imagefolder && strcmp(a->listing, "sorted") != 0)
+		return refuse_at("invalid", -1, "\"listing\" must be \"sorted\", \"imagefolder\" or \"table\"");
+	fs_order_memory_limit(fs_announced_orders_memory(a->orders), fs_announced_orders_limit(a->orders));
+	rc = fs_order_numbers_listing(a->numbers, imagefolder, a->dir, &a->numbering);
+	if (rc == -ENOENT)
+		return refuse_at("unknown", -1, "'%s': no directory of the mount, or there are no %s in it",
+		        *a->dir ? a->dir : ".", imagefolder ? "images in classes" : "files");
+	return rc < 0 ? refuse_rc(a, rc) : NULL;
+}
+
+/* ---- paths ---- */
+
+static int file_of_path(const struct asked *a, const char *path, uint32_t *ret_file)
+{
+	enum shard_kind kind;
+	while (path[0] == '.' && path[1] == '/')
+		path += 2;
+	if (a->view->layout == FS_LAYOUT_FLAT && !strchr(path, '/') &&
+	        fs_flat_lookup(a->server, a->view, path, NULL, ret_file) == 0)
+		return 0;
+	if (strncmp(path, ALL_PREFIX, sizeof(ALL_PREFIX) - 1) == 0)
+		path += sizeof(ALL_PREFIX) - 1;
+	int rc = shard_index_find_path(a->server->index, path, &kind, ret_file);
+	return rc == 0 && kind != SHARD_KIND_FILE ? -EISDIR : rc;
+}
+
+static int sample_of_path(const struct asked *a, const char *path, uint32_t *ret_sample)
+{
+	struct shard_place place;
+	uint32_t file;
+	int rc = file_of_path(a, path, &file);
+	if (rc == 0)
+		rc = shard_index_place(a->server->index, file, &place);
+	if (rc == 0 && place.sample == SHARD_NONE)
+		*ret_sample = SHARD_NONE; /* a common file: every rank has it, and it is not read ahead */
+	else if (rc == 0)
+		rc = shard_view_instead(a->view->order, place.sample, ret_sample);
+	return rc;
+}
+
+static int refuse_path(struct asked *a, const char *path, int rc)
+{
+	char quoted[256];
+	if (rc != -ENOENT && rc != -ENOTDIR && rc != -EISDIR)
+		return rc;
+	a->refusal = refuse_at("unknown", (int64_t)a->at, "'%s': %s: give paths as the mount shows them",
+	        base_err_quote(path, quoted, sizeof(quoted)),
+	        rc == -EISDIR ? "a directory, not a file" : "no such file in the mount");
+	return -ENOENT;
+}
+
+static int take_text(struct asked *a)
+{
+	uint32_t samples[256];
+	size_t n = 0;
+	cleanup_free char *text = malloc(a->bytes + 1);
+	int rc = text ? read_all(a->fd, (uint8_t *)text, a->bytes, 0) : -ENOMEM;
+	if (rc < 0)
+		return rc;
+	text[a->bytes] = '\0';
+	for (const char *path = text; path < text + a->bytes; path += strlen(path) + 1) {
+		uint32_t sample = SHARD_NONE;
+		rc = sample_of_path(a, path, &sample);
+		if (rc < 0 && !a->skip_unknown)
+			return refuse_path(a, path, rc);
+		samples[n++] = rc < 0 ? SHARD_NONE : sample;
+		a->at++;
+		if (n == sizeof(samples) / sizeof(samples[0])) {
+			rc = take(a, samples, n);
+			n = 0;
+			if (rc < 0)
+				return rc;
+		}
+		if (a->at % PIECE == 0)
+			fs_health_check(a->server->health);
+	}
+	return take(a, samples, n);
+}
+
+/* ---- the answer ---- */
+
+static json_t *reply_to(const struct asked *a, uint64_t length)
+{
+	return json_pack("{s:b,s:s,s:I,s:I,s:I,s:I}", "ok", 1, "list", a->list, "entries", (json_int_t)a->entries,
+	        "skipped", (json_int_t)a->skipped, "length", (json_int_t)length, "order_memory_bytes",
+	        (json_int_t)fs_order_memory_bytes(fs_announced_orders_memory(a->orders)));
+}
+
+static int take_all(struct asked *a)
+{
+	return strcmp(a->form, "text") == 0 ? take_text(a) : take_numbers(a);
+}
+
+static json_t *answer_table(struct asked *a)
+{
+	if (!*a->table)
+		return refuse_at("invalid", -1, "\"table\" must name the table");
+	if (strcmp(a->how, "table-end") == 0) {
+		fs_order_numbers_drop(a->numbers, a->table);
+		return reply_to(a, 0);
+	}
+	json_t *refusal = check_fd(a);
+	if (refusal)
+		return refusal;
+	if (strcmp(a->form, "text") != 0)
+		return refuse_at("invalid", -1, "a table of files is made of paths: \"form\" must be \"text\"");
+	fs_order_memory_limit(fs_announced_orders_memory(a->orders), fs_announced_orders_limit(a->orders));
+	int rc = take_text(a);
+	if (rc < 0)
+		fs_order_numbers_drop(a->numbers, a->table);
+	return rc == 0 ? reply_to(a, 0) : a->refusal ? a->refusal : refuse_rc(a, rc);
+}
+
+static json_t *answer_list(struct asked *a)
+{
+	struct fs_announced_piece piece;
+	uint64_t length = 0;
+	json_t *refusal = check_fd(a);
+	if (!refusal && strcmp(a->form, "text") != 0)
+		refusal = find_numbering(a);
+	if (refusal)
+		return refusal;
+	int rc = fs_announced_orders_begin(a->orders, a->list, strcmp(a->how, "append") == 0, &piece);
+	if (rc < 0)
+		return refuse_rc(a, rc);
+	a->piece = &piece;
+	rc = take_all(a);
+	if (rc == 0 && a->entries == 0) {
+		a->refusal = refuse_at("unknown", -1,
+		        "none of the %" PRIu64 " entries is a file of the dataset's samples", a->skipped);
+		rc = -ENOENT;
+	}
+	if (rc == 0)
+		rc = fs_announced_orders_show(a->orders, &piece, &length);
+	if (rc < 0) {
+		fs_announced_orders_undo(a->orders, &piece);
+		return a->refusal ? a->refusal : refuse_rc(a, rc);
+	}
+	return reply_to(a, length);
+}
+
+json_t *fs_follow_request(struct fs_server *server, struct fs_view *view, json_t *request, int fd)
+{
+	struct fs_sampler_streams *samplers = server->samplers[view->number];
+	struct asked a = { .server = server, .view = view, .fd = fd };
+	json_t *refusal = parse(&a, request);
+	if (refusal)
+		return refusal;
+	if (!samplers)
+		return refuse_at("invalid", -1, "the mount is being set up: ask again");
+	a.orders = fs_sampler_streams_orders(samplers);
+	a.numbers = fs_sampler_streams_numbers(samplers);
+	if (strcmp(a.how, "end") == 0) {
+		fs_announced_orders_forget(a.orders, a.list);
+		return reply_to(&a, 0);
+	}
+	if (strcmp(a.how, "table") == 0 || strcmp(a.how, "table-end") == 0)
+		return answer_table(&a);
+	if (strcmp(a.how, "replace") != 0 && strcmp(a.how, "append") != 0)
+		return refuse_at(
+		        "invalid", -1, "\"how\" must be \"replace\", \"append\", \"end\", \"table\" or \"table-end\"");
+	return answer_list(&a);
+}

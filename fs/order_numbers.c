@@ -1,0 +1,213 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Makes and keeps numberings; fs/order_numbers.h first. */
+#include "fs/order_numbers.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "prefetch/sampler/list.h"
+
+enum { SORTED, IMAGEFOLDER, TABLE };
+
+struct fs_order_numbers {
+	struct fs_server *server;
+	struct fs_view *view;
+	struct fs_order_memory *memory;
+	uint64_t tick;
+	struct fs_order_numbering all[FS_ORDER_NUMBERINGS];
+};
+
+int fs_order_numbers_new(struct fs_server *server, struct fs_view *view, struct fs_order_memory *memory,
+        struct fs_order_numbers **ret_numbers)
+{
+	struct fs_order_numbers *numbers = calloc(1, sizeof(*numbers));
+	if (!numbers)
+		return -ENOMEM;
+	numbers->server = server;
+	numbers->view = view;
+	numbers->memory = memory;
+	*ret_numbers = numbers;
+	return 0;
+}
+
+static void clear(struct fs_order_numbers *numbers, struct fs_order_numbering *one)
+{
+	fs_order_memory_book(numbers->memory, -(int64_t)(one->room * sizeof(*one->samples)));
+	free(one->samples);
+	free(one->name);
+	*one = (struct fs_order_numbering){ 0 };
+}
+
+void fs_order_numbers_free(struct fs_order_numbers *numbers)
+{
+	if (!numbers)
+		return;
+	for (unsigned i = 0; i < FS_ORDER_NUMBERINGS; i++)
+		clear(numbers, &numbers->all[i]);
+	free(numbers);
+}
+
+static struct fs_order_numbering *find(struct fs_order_numbers *numbers, unsigned kind, const char *name)
+{
+	for (unsigned i = 0; i < FS_ORDER_NUMBERINGS; i++) {
+		struct fs_order_numbering *one = &numbers->all[i];
+		if (one->used_at == 0 || one->kind != kind || strcmp(one->name, name) != 0)
+			continue;
+		one->used_at = ++numbers->tick;
+		return one;
+	}
+	return NULL;
+}
+
+/* Returns an empty one, in the place of the one that was not used for the longest time; NULL: no memory. */
+static struct fs_order_numbering *make(struct fs_order_numbers *numbers, unsigned kind, const char *name)
+{
+	struct fs_order_numbering *one = &numbers->all[0];
+	char *copy = strdup(name);
+	if (!copy)
+		return NULL;
+	for (unsigned i = 1; i < FS_ORDER_NUMBERINGS; i++)
+		one = numbers->all[i].used_at < one->used_at ? &numbers->all[i] : one;
+	clear(numbers, one);
+	*one = (struct fs_order_numbering){ .name = copy, .kind = kind, .used_at = ++numbers->tick };
+	return one;
+}
+
+/* Makes room for n numbers. */
+static int reserve(struct fs_order_numbers *numbers, struct fs_order_numbering *one, uint64_t n)
+{
+	if (n <= one->room)
+		return 0;
+	uint64_t room = one->room * 2 > n ? one->room * 2 : n;
+	uint64_t more = (room - one->room) * sizeof(*one->samples);
+	if (room > UINT32_MAX || !fs_order_memory_fits(numbers->memory, more))
+		return -ENOSPC;
+	uint32_t *samples = realloc(one->samples, room * sizeof(*samples));
+	if (!samples)
+		return -ENOMEM;
+	fs_order_memory_book(numbers->memory, (int64_t)more);
+	one->samples = samples;
+	one->room = room;
+	return 0;
+}
+
+/* What a file shows: its sample, or the one in its place; SHARD_NONE: a common file. */
+static int sample_of(const struct fs_order_numbers *numbers, uint32_t file, uint32_t *ret_sample)
+{
+	struct shard_place place;
+	int rc = shard_index_place(numbers->server->index, file, &place);
+	if (rc == 0 && place.sample == SHARD_NONE) {
+		*ret_sample = SHARD_NONE;
+		return 0;
+	}
+	return rc < 0 ? rc : shard_view_instead(numbers->view->order, place.sample, ret_sample);
+}
+
+/* In most datasets the sorted paths are the samples in a row. */
+static void shorten(struct fs_order_numbers *numbers, struct fs_order_numbering *one)
+{
+	for (uint64_t i = 0; i < one->n; i++) {
+		if (one->samples[i] == SHARD_NONE || one->samples[i] != one->samples[0] + i)
+			return;
+	}
+	one->base = one->samples[0];
+	fs_order_memory_book(numbers->memory, -(int64_t)(one->room * sizeof(*one->samples)));
+	free(one->samples);
+	one->samples = NULL;
+	one->room = 0;
+}
+
+static int fill(struct fs_order_numbers *numbers, struct fs_order_numbering *one, const struct prefetch_list *list)
+{
+	uint32_t n = prefetch_list_size(list);
+	int rc = reserve(numbers, one, n);
+	for (uint32_t i = 0; rc == 0 && i < n; i++) {
+		uint32_t file;
+		rc = prefetch_list_at(list, i, &file);
+		if (rc == 0)
+			rc = sample_of(numbers, file, &one->samples[i]);
+	}
+	one->n = rc == 0 ? n : 0;
+	if (rc == 0)
+		shorten(numbers, one);
+	return rc;
+}
+
+static int list_dir(struct fs_order_numbers *numbers, bool imagefolder, uint32_t dir, struct prefetch_list **ret_list)
+{
+	struct prefetch_filters filters;
+	int rc = prefetch_filters_init(&filters, numbers->server->index, numbers->view->order, "");
+	while (rc == 0 && (rc = prefetch_filters_step(&filters, UINT32_MAX)) > 0)
+		rc = 0;
+	if (rc == 0)
+		rc = prefetch_list_new(&filters, dir, imagefolder ? PREFETCH_SORT_WALK : PREFETCH_SORT_PATH,
+		        imagefolder ? PREFETCH_FILTER_IMAGES : PREFETCH_FILTER_ALL, ret_list);
+	prefetch_filters_done(&filters);
+	return rc;
+}
+
+int fs_order_numbers_listing(
+        struct fs_order_numbers *numbers, bool imagefolder, const char *dir, struct fs_order_numbering **ret_numbering)
+{
+	struct fs_order_numbering *one = find(numbers, imagefolder ? IMAGEFOLDER : SORTED, dir);
+	struct prefetch_list *list = NULL;
+	enum shard_kind kind;
+	uint32_t id;
+	if (one) {
+		*ret_numbering = one;
+		return 0;
+	}
+	int rc = shard_index_find_path(numbers->server->index, dir, &kind, &id);
+	if (rc == 0 && kind != SHARD_KIND_DIR)
+		rc = -ENOENT;
+	if (rc == 0)
+		rc = list_dir(numbers, imagefolder, id, &list);
+	if (rc < 0)
+		return rc == -ENOTDIR ? -ENOENT : rc;
+	one = make(numbers, imagefolder ? IMAGEFOLDER : SORTED, dir);
+	rc = one ? fill(numbers, one, list) : -ENOMEM;
+	prefetch_list_put(list);
+	if (rc < 0 && one)
+		clear(numbers, one);
+	if (rc == 0)
+		*ret_numbering = one;
+	return rc;
+}
+
+int fs_order_numbers_table(
+        struct fs_order_numbers *numbers, const char *name, struct fs_order_numbering **ret_numbering)
+{
+	struct fs_order_numbering *one = find(numbers, TABLE, name);
+	if (!one)
+		return -ENOENT;
+	*ret_numbering = one;
+	return 0;
+}
+
+int fs_order_numbers_add(struct fs_order_numbers *numbers, const char *name, const uint32_t *samples, size_t n)
+{
+	struct fs_order_numbering *one = find(numbers, TABLE, name);
+	if (!one)
+		one = make(numbers, TABLE, name);
+	if (!one)
+		return -ENOMEM;
+	int rc = reserve(numbers, one, one->n + n);
+	if (rc < 0)
+		return rc;
+	memcpy(one->samples + one->n, samples, n * sizeof(*samples));
+	one->n += n;
+	return 0;
+}
+
+void fs_order_numbers_drop(struct fs_order_numbers *numbers, const char *name)
+{
+	struct fs_order_numbering *one = find(numbers, TABLE, name);
+	if (one)
+		clear(numbers, one);
+}
+
+uint64_t fs_order_numbering_size(const struct fs_order_numbering *numbering)
+{
+	return numbering->n;
+}

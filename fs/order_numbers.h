@@ -1,0 +1,65 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Numberings: what an index in an announced order means.
+ *
+ *     sorted       the regular files below a directory of the tree, common files too, by the bytes of their paths
+ *     imagefolder  the images below a directory as torchvision's ImageFolder numbers them
+ *     table        paths that a trainer gave, in its order
+ *
+ * A numbering is made when it is first used, and kept. The least recently used one is dropped for a new one.
+ *
+ * Memory: 4 bytes a file, counted in the memory of orders; none if the numbers are those of the samples in a row.
+ * Threads: main. */
+#ifndef DDPFS_FS_ORDER_NUMBERS_H
+#define DDPFS_FS_ORDER_NUMBERS_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include "fs/order_memory.h"
+#include "fs/server.h"
+
+enum { FS_ORDER_NUMBERINGS = 8 };
+
+struct fs_order_numbers;   /* opaque: all numberings of a view */
+struct fs_order_numbering; /* opaque: one of them, valid until the next call that makes one */
+
+int fs_order_numbers_new(struct fs_server *server, struct fs_view *view, struct fs_order_memory *memory,
+        struct fs_order_numbers **ret_numbers);               /* -ENOMEM */
+void fs_order_numbers_free(struct fs_order_numbers *numbers); /* NULL is fine */
+
+/* Finds or makes the numbering of a listing. @dir: below the root of the tree; "" is the root.
+ * Returns 0; -ENOENT: no such directory, or nothing is listed there; -ENOSPC: it would take too much memory; -ENOMEM,
+ * index errors. */
+int fs_order_numbers_listing(
+        struct fs_order_numbers *numbers, bool imagefolder, const char *dir, struct fs_order_numbering **ret_numbering);
+/* Finds a table. Returns 0; -ENOENT. */
+int fs_order_numbers_table(
+        struct fs_order_numbers *numbers, const char *name, struct fs_order_numbering **ret_numbering);
+/* Adds samples behind the table `name`, which is made if it is not there. SHARD_NONE: the number is taken, and its
+ * entries are left out. Returns 0; -ENOSPC: too much memory; -ENOMEM. */
+int fs_order_numbers_add(struct fs_order_numbers *numbers, const char *name, const uint32_t *samples, size_t n);
+/* Frees a table, if it is there. */
+void fs_order_numbers_drop(struct fs_order_numbers *numbers, const char *name);
+
+/* Returns how many numbers there are: from 0 on. */
+uint64_t fs_order_numbering_size(const struct fs_order_numbering *numbering);
+/* Returns the sample of a number below the size; SHARD_NONE: a common file, or a path that is not there. */
+static inline uint32_t fs_order_numbering_sample(const struct fs_order_numbering *numbering, uint64_t number);
+
+/* ---- inside ---- */
+
+struct fs_order_numbering {
+	char *name;        /* of the table, or the directory */
+	unsigned kind;     /* 0 sorted, 1 imagefolder, 2 table */
+	uint64_t n, room;  /* numbers; entries of `samples` that are allocated */
+	uint32_t *samples; /* NULL: number i is sample base + i */
+	uint32_t base;
+	uint64_t used_at; /* the higher, the later it was used; 0: free */
+};
+
+static inline uint32_t fs_order_numbering_sample(const struct fs_order_numbering *numbering, uint64_t number)
+{
+	return numbering->samples ? numbering->samples[number] : numbering->base + (uint32_t)number;
+}
+
+#endif

@@ -1,0 +1,401 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Announced lists: entries in pieces and with repetitions, where the reader is, and what a successor finds. */
+#include <errno.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#include "fs/announced_list.h"
+
+enum { SAMPLES = 200000, BLOCK = FS_ORDER_BLOCK };
+
+static int fd = -1;
+static struct fs_handover_head *head;
+static struct fs_handover *handover;
+static struct fs_order_memory *memory;
+static uint64_t state = 1; /* of random numbers */
+
+static uint32_t draw(uint32_t below)
+{
+	state = state * UINT64_C(6364136223846793005) + 1442695040888963407;
+	return (uint32_t)((state >> 33) % below);
+}
+
+static int set_up(void **unused)
+{
+	bool kept;
+	(void)unused;
+	assert_int_equal(fs_handover_new(&fd, &head), 0);
+	assert_int_equal(fs_handover_open(fd, 1, 100, SAMPLES, &handover, &kept), 0);
+	assert_int_equal(fs_order_memory_new(handover, &memory), 0);
+	return 0;
+}
+
+static int tear_down(void **unused)
+{
+	(void)unused;
+	assert_int_equal(fs_order_memory_bytes(memory), 0);
+	fs_order_memory_free(memory);
+	fs_handover_close(handover);
+	munmap(head, FS_HANDOVER_HEAD_BYTES);
+	close(fd);
+	return 0;
+}
+
+static struct fs_announced_list *make(uint32_t chunk_blocks)
+{
+	struct fs_announced_list *list;
+	struct fs_announced_list_options options = {
+		.memory = memory, .name = "train", .id = 7, .chunk_blocks = chunk_blocks, .n_samples = SAMPLES
+	};
+	assert_int_equal(fs_announced_list_new(&options, &list), 0);
+	return list;
+}
+
+static void append(struct fs_announced_list *list, const uint32_t *samples, size_t n)
+{
+	struct fs_announced_piece piece;
+	fs_announced_piece_begin(list, &piece);
+	assert_int_equal(fs_announced_piece_add(&piece, samples, n), 0);
+	assert_int_equal(fs_announced_list_commit(&piece), 0);
+}
+
+static uint32_t *drawn(size_t n, uint32_t below)
+{
+	uint32_t *samples = malloc(n * sizeof(*samples));
+	for (size_t i = 0; i < n; i++)
+		samples[i] = draw(below);
+	return samples;
+}
+
+static uint32_t *shuffled(uint32_t n)
+{
+	uint32_t *samples = malloc(n * sizeof(*samples));
+	for (uint32_t i = 0; i < n; i++) {
+		uint32_t at = draw(i + 1);
+		samples[i] = samples[at];
+		samples[at] = i;
+	}
+	return samples;
+}
+
+/* An open as fs/announced_orders.c takes it in. */
+static enum fs_announced_fit open_one(struct fs_announced_list *list, uint32_t sample)
+{
+	uint64_t place, places[FS_ANNOUNCED_RING];
+	size_t n;
+	enum fs_announced_fit fit = fs_announced_list_fit(list, sample, &place);
+	if (fit == FS_ANNOUNCED_LOOSE || fit == FS_ANNOUNCED_SURELY)
+		fs_announced_list_use(list, place, fit == FS_ANNOUNCED_SURELY);
+	else if (fit == FS_ANNOUNCED_ELSEWHERE)
+		fs_announced_list_missed(list, sample, places, &n);
+	return fit;
+}
+
+static struct fs_announced_state state_of(const struct fs_announced_list *list)
+{
+	struct fs_announced_state s;
+	fs_announced_list_state(list, &s);
+	return s;
+}
+
+/* The callbacks say what a search through the entries says. */
+static void check_epochs(struct fs_announced_list *list, const uint32_t *samples, uint64_t n, uint64_t chunk)
+{
+	struct shard_view_given given;
+	fs_announced_list_given(list, &given);
+	for (uint64_t number = 0; number * chunk < n && number < FS_ANNOUNCED_CHUNKS; number++) {
+		void *epoch;
+		uint64_t turns, turn;
+		const uint32_t *own = samples + number * chunk;
+		uint64_t want = n - number * chunk < chunk ? n - number * chunk : chunk;
+		assert_int_equal(given.get(given.user, number, &epoch, &turns), 0);
+		assert_int_equal(turns, want);
+		for (int i = 0; i < 300; i++) {
+			uint32_t at = draw((uint32_t)turns), from = draw((uint32_t)turns), sample;
+			assert_int_equal(given.turn(epoch, at, &sample), 0);
+			assert_int_equal(sample, own[at]);
+			uint64_t next = from;
+			while (next < turns && own[next] != sample)
+				next++;
+			int rc = given.find_from(epoch, sample, from, &turn);
+			assert_int_equal(rc, next < turns ? 0 : -ENOENT);
+			if (rc == 0)
+				assert_int_equal(turn, next);
+			assert_int_equal(given.find(epoch, sample, &turn), 0);
+			assert_true(turn <= at && own[turn] == sample);
+		}
+		assert_int_equal(given.find(epoch, SAMPLES - 1, &turn), -ENOENT);
+		given.put(epoch);
+	}
+}
+
+static void entries_come_in_pieces_of_any_size(void **unused)
+{
+	static const size_t sizes[] = { 1, 31, 1, 4000, BLOCK - 4033, 1, BLOCK - 1, BLOCK + 1, 3, 3 * BLOCK, 77 };
+	(void)unused;
+	for (uint32_t chunk_blocks = 1; chunk_blocks <= 3; chunk_blocks += 2) {
+		struct fs_announced_list *list = make(chunk_blocks);
+		uint32_t *samples = drawn(8 * BLOCK, 5000);
+		uint64_t n = 0;
+		for (size_t i = 0; i < sizeof(sizes) / sizeof(sizes[0]); i++) {
+			append(list, samples + n, sizes[i]);
+			n += sizes[i];
+			int rc = fs_announced_list_build(list);
+			assert_true(rc == 1 || n > (uint64_t)FS_ANNOUNCED_CHUNKS * chunk_blocks * BLOCK);
+			assert_int_equal(fs_announced_list_build(list), 0);
+			check_epochs(list, samples, n, (uint64_t)chunk_blocks * BLOCK);
+		}
+		assert_int_equal(state_of(list).end, n);
+		free(samples);
+		fs_announced_list_free(list);
+	}
+}
+
+static void a_piece_that_is_undone_leaves_nothing(void **unused)
+{
+	struct fs_announced_piece piece;
+	struct fs_announced_list *list = make(1);
+	uint32_t *samples = drawn(3 * BLOCK, SAMPLES - 1);
+	(void)unused;
+	append(list, samples, 100);
+	uint64_t bytes = fs_order_memory_bytes(memory);
+	fs_announced_piece_begin(list, &piece);
+	assert_int_equal(fs_announced_piece_add(&piece, samples + 100, 2 * BLOCK), 0);
+	fs_announced_piece_undo(&piece);
+	assert_int_equal(fs_order_memory_bytes(memory), bytes);
+	/* No room: what was taken before is given back, too. */
+	fs_order_memory_limit(memory, bytes + BLOCK * sizeof(uint32_t));
+	fs_announced_piece_begin(list, &piece);
+	assert_int_equal(fs_announced_piece_add(&piece, samples + 100, 2 * BLOCK), -ENOSPC);
+	fs_announced_piece_undo(&piece);
+	fs_order_memory_limit(memory, UINT64_MAX);
+	append(list, samples + 100, BLOCK);
+	fs_announced_list_build(list);
+	check_epochs(list, samples, BLOCK + 100, BLOCK);
+	free(samples);
+	fs_announced_list_free(list);
+}
+
+/* Workers side by side, each batch in order: every open belongs to its entry, and memory is given back behind them. */
+static void workers_side_by_side_follow_a_draw_with_replacement(void **unused)
+{
+	enum { N = 6 * BLOCK, BATCH = 32, WORKERS = 4 };
+	struct fs_announced_list *list = make(1);
+	uint32_t *samples = drawn(N, 3000); /* each about 130 times */
+	uint64_t at[WORKERS], fits[4] = { 0 }, most = 0;
+	(void)unused;
+	append(list, samples, N);
+	for (unsigned w = 0; w < WORKERS; w++)
+		at[w] = (uint64_t)w * BATCH;
+	for (uint64_t n = 0; n < N; n++) {
+		unsigned w = draw(WORKERS);
+		if (n % 1000 == 0)
+			fs_announced_list_build(list);
+		/* No worker is more than two batches ahead of the last one. */
+		for (unsigned k = 0; k < WORKERS; k++)
+			w = at[k] + 2 * BATCH * WORKERS < at[w] || at[w] >= N ? k : w;
+		fits[open_one(list, samples[at[w]])]++;
+		at[w] += (at[w] + 1) % BATCH ? 1 : (uint64_t)BATCH * (WORKERS - 1) + 1;
+		uint64_t bytes = fs_order_memory_bytes(memory);
+		most = n == 2 * BLOCK ? bytes : most;
+		assert_true(n < 3 * BLOCK || bytes <= most);
+	}
+	struct fs_announced_state s = state_of(list);
+	assert_true(s.confirmed && !s.nowhere);
+	assert_true(s.used >= N - N / 100);
+	assert_true(fits[FS_ANNOUNCED_SURELY] > N / 100 * 90);
+	assert_int_equal(s.moves, 0);
+	assert_true(s.high == N);
+	free(samples);
+	fs_announced_list_free(list);
+}
+
+static void a_file_that_is_opened_twice_counts_once(void **unused)
+{
+	enum { N = 5000 };
+	struct fs_announced_list *list = make(1);
+	uint32_t *first = shuffled(N), *second = shuffled(N);
+	(void)unused;
+	append(list, first, N);
+	append(list, second, N); /* the next epoch is near for files at the end of this one */
+	fs_announced_list_build(list);
+	for (uint64_t i = 0; i < N; i++) {
+		open_one(list, first[i]);
+		assert_int_equal(open_one(list, first[i]), FS_ANNOUNCED_AGAIN);
+	}
+	assert_int_equal(state_of(list).used, N);
+	assert_int_equal(state_of(list).cursor, N);
+	free(first);
+	free(second);
+	fs_announced_list_free(list);
+}
+
+static void opens_in_a_row_elsewhere_move_the_reader(void **unused)
+{
+	enum { N = 100000, FAR = 70000 };
+	struct fs_announced_list *list = make(2);
+	uint32_t *samples = shuffled(N);
+	(void)unused;
+	append(list, samples, N);
+	fs_announced_list_build(list);
+	for (uint64_t i = 0; i < 500; i++)
+		assert_true(open_one(list, samples[i]) >= FS_ANNOUNCED_LOOSE);
+	unsigned missed = 0;
+	for (uint64_t i = FAR; i < FAR + 500; i++)
+		missed += open_one(list, samples[i]) == FS_ANNOUNCED_ELSEWHERE;
+	assert_in_range(missed, 16, 40);
+	assert_int_equal(state_of(list).moves, 1);
+	assert_int_equal(state_of(list).high, FAR + 500);
+	/* And back to the beginning, as a trainer that was started again. */
+	for (uint64_t i = 0; i < 500; i++)
+		missed += open_one(list, samples[i]) == FS_ANNOUNCED_ELSEWHERE;
+	assert_true(missed <= 80);
+	assert_int_equal(state_of(list).moves, 2);
+	assert_int_equal(state_of(list).high, 500);
+	assert_true(state_of(list).confirmed && !state_of(list).nowhere);
+	free(samples);
+	fs_announced_list_free(list);
+}
+
+/* Another order over the same files, from other tests' seeds: the list leads nowhere, and is never moved about. */
+static void an_order_that_is_wrong_leads_nowhere(void **unused)
+{
+	static const uint32_t sizes[] = { 6000, 20000, 150000 };
+	(void)unused;
+	for (unsigned round = 0; round < 12; round++) {
+		uint32_t n = sizes[round % 3], opens = 0;
+		struct fs_announced_list *list = make(1 + round % 2);
+		uint32_t *said = shuffled(n), *opened = shuffled(n);
+		append(list, said, n);
+		fs_announced_list_build(list);
+		while (opens < n && !state_of(list).nowhere)
+			open_one(list, opened[opens++]);
+		assert_true(state_of(list).nowhere);
+		assert_in_range(opens, FS_ANNOUNCED_DOUBT, 8 * FS_ANNOUNCED_DOUBT);
+		assert_int_equal(state_of(list).moves, 0);
+		assert_false(state_of(list).confirmed);
+		free(said);
+		free(opened);
+		fs_announced_list_free(list);
+	}
+}
+
+/* A list whose reader pauses for a long time, as during a validation that nobody announced. */
+static void a_confirmed_list_outlasts_a_pause(void **unused)
+{
+	enum { N = 10000 };
+	struct fs_announced_list *list = make(1);
+	uint32_t *samples = shuffled(N);
+	(void)unused;
+	append(list, samples, N);
+	fs_announced_list_build(list);
+	for (uint64_t i = 0; i < N / 2; i++)
+		open_one(list, samples[i]);
+	for (uint32_t i = 0; i < 50000; i++)
+		assert_int_equal(open_one(list, N + draw(SAMPLES - N)), FS_ANNOUNCED_ELSEWHERE);
+	assert_false(state_of(list).nowhere);
+	for (uint64_t i = N / 2; i < N; i++)
+		assert_true(open_one(list, samples[i]) >= FS_ANNOUNCED_LOOSE);
+	for (uint32_t i = 0; i < FS_ANNOUNCED_LOST; i++)
+		open_one(list, N + draw(SAMPLES - N));
+	assert_true(state_of(list).nowhere);
+	free(samples);
+	fs_announced_list_free(list);
+}
+
+static void a_successor_goes_on(void **unused)
+{
+	enum { N = 3 * BLOCK + 100, AT = 2 * BLOCK + 10 };
+	struct fs_announced_list *list = make(1), *next;
+	struct fs_announced_list_options options = { .memory = memory, .name = "train", .id = 7, .n_samples = SAMPLES };
+	struct fs_handover_announced *records = fs_handover_announced(handover);
+	struct fs_handover_list record;
+	uint32_t *samples = drawn(N, SAMPLES - 1);
+	(void)unused;
+	append(list, samples, N);
+	for (uint64_t i = 0; i < AT; i++) {
+		if (i % 1000 == 0)
+			fs_announced_list_build(list);
+		open_one(list, samples[i]);
+	}
+	fs_announced_list_build(list);
+	fs_announced_list_save(list, 3);
+	fs_announced_list_leave(list);
+	fs_order_memory_free(memory);
+	assert_int_equal(fs_order_memory_new(handover, &memory), 0);
+	options.memory = memory;
+
+	assert_true(fs_handover_load_list(records, 3, &record));
+	assert_int_equal(record.end, N);
+	/* Nothing in a record is believed. */
+	const struct fs_handover_list bad[] = {
+		{ .end = 0 },
+		{ .end = N, .place = N, .chunk = BLOCK },
+		{ .end = N, .chunk = BLOCK + 1 },
+		{ .end = N, .chunk = 17 * (uint64_t)BLOCK },
+		{ .end = N, .chunk = BLOCK, .first = 1, .place = 5 },
+		{ .end = N, .chunk = BLOCK, .first = BLOCK, .place = 5 },
+		{ .end = UINT64_MAX, .chunk = BLOCK },
+	};
+	for (size_t i = 0; i < sizeof(bad) / sizeof(bad[0]); i++)
+		assert_int_equal(fs_announced_list_restore(&options, &bad[i], &next), -ENODATA);
+	assert_int_equal(fs_announced_list_restore(&options, &record, &next), 0);
+	fs_order_memory_sweep(memory);
+	assert_int_equal(fs_announced_list_build(next), 1);
+	assert_string_equal(fs_announced_list_name(next), "train");
+	for (uint64_t i = state_of(next).cursor; i < N; i++)
+		assert_true(open_one(next, samples[i]) >= FS_ANNOUNCED_LOOSE);
+	assert_int_equal(state_of(next).cursor, N);
+	/* An entry that is no sample, and a block that is missing. */
+	fs_announced_list_save(next, 3);
+	fs_handover_load_list(records, 3, &record);
+	fs_announced_list_leave(next);
+	fs_order_memory_free(memory);
+	assert_int_equal(fs_order_memory_new(handover, &memory), 0);
+	options.memory = memory;
+	record.place = record.end - 1;
+	record.end += BLOCK;
+	assert_int_equal(fs_announced_list_restore(&options, &record, &next), -ENODATA);
+	free(samples);
+}
+
+static void an_entry_that_is_no_sample_is_not_taken_over(void **unused)
+{
+	struct fs_announced_list *list = make(1), *next;
+	struct fs_announced_list_options options = { .name = "train", .id = 7, .n_samples = SAMPLES };
+	struct fs_handover_list record;
+	uint32_t samples[] = { 1, 2, SAMPLES, 3 };
+	(void)unused;
+	append(list, samples, 4);
+	fs_announced_list_save(list, 0);
+	fs_announced_list_leave(list);
+	fs_order_memory_free(memory);
+	assert_int_equal(fs_order_memory_new(handover, &memory), 0);
+	options.memory = memory;
+	assert_true(fs_handover_load_list(fs_handover_announced(handover), 0, &record));
+	assert_int_equal(fs_announced_list_restore(&options, &record, &next), -ENODATA);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test_setup_teardown(entries_come_in_pieces_of_any_size, set_up, tear_down),
+		cmocka_unit_test_setup_teardown(a_piece_that_is_undone_leaves_nothing, set_up, tear_down),
+		cmocka_unit_test_setup_teardown(workers_side_by_side_follow_a_draw_with_replacement, set_up, tear_down),
+		cmocka_unit_test_setup_teardown(a_file_that_is_opened_twice_counts_once, set_up, tear_down),
+		cmocka_unit_test_setup_teardown(opens_in_a_row_elsewhere_move_the_reader, set_up, tear_down),
+		cmocka_unit_test_setup_teardown(an_order_that_is_wrong_leads_nowhere, set_up, tear_down),
+		cmocka_unit_test_setup_teardown(a_confirmed_list_outlasts_a_pause, set_up, tear_down),
+		cmocka_unit_test_setup_teardown(a_successor_goes_on, set_up, tear_down),
+		cmocka_unit_test_setup_teardown(an_entry_that_is_no_sample_is_not_taken_over, set_up, tear_down),
+	};
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}
