@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* `ddpfs ctl`: shows or changes a live mount: epoch, advance, resume state; control_client.h first. */
+/* `ddpfs ctl`: shows or changes a live mount: epoch, advance, resume state, orders; control_client.h first. */
 #include <ctype.h>
 #include <errno.h>
 #include <stdio.h>
@@ -10,6 +10,7 @@
 #include "shard/base/io.h"
 #include "shard/base/units.h"
 #include "tools/ddpfs/control_client.h"
+#include "tools/ddpfs/ctl_follow.h"
 #include "tools/common/cli.h"
 #include "tools/ddpfs/ddpfs.h"
 
@@ -23,6 +24,7 @@ struct arguments {
 	uint64_t epoch; /* NOT_GIVEN: not given; turns too */
 	uint64_t turns;
 	bool json;
+	struct ctl_follow follow;
 };
 
 static uint64_t number(const char *text, const char *what)
@@ -41,7 +43,10 @@ static void check_words(const struct arguments *a, uint64_t *ret_number)
 	bool state = strcmp(a->command, "state") == 0;
 	bool advance = strcmp(a->command, "advance") == 0;
 	if (!epoch && !state && !advance && strcmp(a->command, "info") != 0)
-		cli_usage("unknown command '%s': one of epoch, advance, state, info", a->command);
+		cli_usage("unknown command '%s': one of epoch, advance, state, follow, info", a->command);
+	if (ctl_follow_is_set(&a->follow))
+		cli_usage("--null, --indices, --listing, --dir, --list, --append, --skip-unknown and --end belong to "
+		          "follow");
 	if (advance && (!a->value || (strcmp(a->value, "auto") != 0 && strcmp(a->value, "off") != 0)))
 		cli_usage("advance: give auto or off");
 	if (a->value && !epoch && !state && !advance)
@@ -54,6 +59,35 @@ static void check_words(const struct arguments *a, uint64_t *ret_number)
 		cli_usage("--epoch needs STEPS or --turns: ddpfs ctl MNT state STEPS --epoch N");
 	if (a->value && !advance)
 		*ret_number = number(a->value, a->command);
+}
+
+static void check_follow(const struct arguments *a)
+{
+	const struct ctl_follow *f = &a->follow;
+	if (a->epoch != NOT_GIVEN || a->turns != NOT_GIVEN || a->output)
+		cli_usage("--epoch, --turns and --output belong to state");
+	if (f->end && (a->value || f->form || f->append || f->null || f->skip_unknown))
+		cli_usage("--end forgets a list: give no LIST and no option but --list with it");
+	if (!f->end && !a->value)
+		cli_usage("follow: LIST is missing: a file with one path a line, or - for standard input");
+	if ((f->listing || f->dir) && !f->form)
+		cli_usage("--listing and --dir belong to --indices");
+}
+
+static int take_form(void *at, char *arg, struct base_err *err)
+{
+	if (arg && strcmp(arg, "u32") != 0 && strcmp(arg, "u64") != 0)
+		return base_err_set(err, -EINVAL, "--indices: '%s' is not u32 or u64", arg);
+	*(const char **)at = arg ? arg : CTL_FOLLOW_LINES;
+	return 0;
+}
+
+static int take_listing(void *at, char *arg, struct base_err *err)
+{
+	if (strcmp(arg, "sorted") != 0 && strcmp(arg, "imagefolder") != 0)
+		return base_err_set(err, -EINVAL, "--listing: '%s' is not sorted or imagefolder", arg);
+	*(const char **)at = arg;
+	return 0;
 }
 
 static json_t *make_request(const struct arguments *a)
@@ -134,12 +168,13 @@ static void refuse_negative(int argc, char **argv)
 
 int ddpfs_ctl(int argc, char **argv)
 {
-	static const struct cli_line line = {
-		"MNT|@PID epoch [N]\nMNT|@PID advance auto|off\nMNT|@PID state [STEPS]\nMNT|@PID info",
+	static const struct cli_line line = { "MNT|@PID epoch [N]\nMNT|@PID advance auto|off\nMNT|@PID state [STEPS]\n"
+		                              "MNT|@PID follow LIST\nMNT|@PID info",
 		"Asks or changes a live mount.\v"
 		"epoch N shows epoch N from the next listing on, and switches self-advancing off; advance auto "
 		"switches it on again. state STEPS notes that all ranks together have trained STEPS samples of the "
-		"epoch and prints the resume state for -o state=FILE.",
+		"epoch and prints the resume state for -o state=FILE. follow LIST announces the files that will be "
+		"opened, in order, so that they are read ahead; LIST is a file, or - for standard input.",
 		.options = { { "epoch", "N", "With state: STEPS were counted in epoch N (default: the current one)",
 		                     CLI_NUMBER(struct arguments, epoch, 0, INT64_MAX) },
 		        { "turns", "K",
@@ -148,17 +183,40 @@ int ddpfs_ctl(int argc, char **argv)
 		                CLI_NUMBER(struct arguments, turns, 0, INT64_MAX) },
 		        { "output", "FILE", "With state: write it to FILE, in one step, instead of standard output",
 		                'O', CLI_TEXT(struct arguments, output) },
+		        { "null", NULL, "With follow: entries end with NUL, not with newline", '0',
+		                CLI_FLAG(struct arguments, follow.null) },
+		        { "indices", "u32|u64",
+		                "With follow: LIST holds numbers of the sorted files, one a line; u32, u64: binary "
+		                "numbers",
+		                CLI_CALL(struct arguments, follow.form, take_form), .may_lack = true },
+		        { "listing", "sorted|imagefolder",
+		                "With --indices: what they number (default sorted: all files by path)",
+		                CLI_CALL(struct arguments, follow.listing, take_listing) },
+		        { "dir", "DIR", "With --indices: number the files below DIR of the mount",
+		                CLI_TEXT(struct arguments, follow.dir) },
+		        { "list", "NAME", "With follow: the list's name (default: default)",
+		                CLI_TEXT(struct arguments, follow.list) },
+		        { "append", NULL, "With follow: behind what the list holds",
+		                CLI_FLAG(struct arguments, follow.append) },
+		        { "skip-unknown", NULL, "With follow: leave out paths that are not in the mount",
+		                CLI_FLAG(struct arguments, follow.skip_unknown) },
+		        { "end", NULL, "With follow, without LIST: forget the list",
+		                CLI_FLAG(struct arguments, follow.end) },
 		        { "json", NULL, "Print the answer as JSON", CLI_FLAG(struct arguments, json) } },
 		.words = { { "MNT", .at = offsetof(struct arguments, target) },
 		        { "COMMAND", .at = offsetof(struct arguments, command),
-		                "say what to do: epoch, advance, state or info" },
-		        { "VALUE", .at = offsetof(struct arguments, value), .may_lack = true } }
-	};
+		                "say what to do: epoch, advance, state, follow or info" },
+		        { "VALUE", .at = offsetof(struct arguments, value), .may_lack = true } } };
 	struct arguments a = { .epoch = NOT_GIVEN, .turns = NOT_GIVEN };
 	struct base_err err = { 0 };
 	json_t *reply;
 	refuse_negative(argc, argv);
 	cli_parse(&line, argc, argv, &a);
+	if (strcmp(a.command, "follow") == 0) {
+		check_follow(&a);
+		a.follow.json = a.json;
+		return ctl_follow(a.target, a.value, &a.follow);
+	}
 	if (ask(a.target, make_request(&a), &err, &reply) < 0)
 		return cli_fail(&err);
 	int status = print_reply(&a, reply);

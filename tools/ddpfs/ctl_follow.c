@@ -1,0 +1,331 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Reads a list of paths or numbers and announces it piece by piece; tools/ddpfs/ctl_follow.h first. */
+#include "tools/ddpfs/ctl_follow.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <limits.h>
+#include <poll.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include "shard/base/cleanup.h"
+#include "shard/base/cleanup_json.h"
+#include "shard/base/units.h"
+#include "tools/common/cli.h"
+#include "tools/ddpfs/control_client.h"
+
+enum {
+	PIECE_BYTES = 4 << 20, /* of the list, announced at once */
+	FIRST_BYTES = 1 << 16, /* of the first piece, so that reading ahead begins at once */
+	PAUSE_MS = 50,         /* when nothing comes for so long, what has come is announced */
+	REPLY_MS = 60000,
+	PREFIXES = 3,
+};
+
+/* A list that is being announced. */
+struct job {
+	const struct ctl_follow *options;
+	const char *name; /* of the file, for messages */
+	struct base_control_peer peer;
+	char prefixes[PREFIXES][PATH_MAX]; /* of absolute paths in the mount, each with a slash at its end; "": none */
+	char *in;                          /* PIECE_BYTES of the list; in_len of them came */
+	size_t in_len;
+	char *out; /* what is announced of them: paths, or numbers */
+	size_t out_len;
+	uint64_t entry; /* the entry that is looked at, from 1 on */
+	bool begun;     /* a piece was announced */
+	uint64_t entries, skipped;
+	char *reply; /* the last one */
+};
+
+static bool is_binary(const struct ctl_follow *options)
+{
+	return options->form && strcmp(options->form, CTL_FOLLOW_LINES) != 0;
+}
+
+bool ctl_follow_is_set(const struct ctl_follow *options)
+{
+	return options->list || options->form || options->listing || options->dir || options->null || options->append ||
+	       options->end || options->skip_unknown;
+}
+
+static const char *list_name(const struct ctl_follow *options)
+{
+	return options->list ? options->list : "default";
+}
+
+/* ---- the mount ---- */
+
+static void add_prefix(char prefix[PATH_MAX], const char *path)
+{
+	size_t len = strlen(path);
+	while (len > 0 && path[len - 1] == '/')
+		len--;
+	if (path[0] == '/' && len + 2 <= PATH_MAX)
+		snprintf(prefix, PATH_MAX, "%.*s/", (int)len, path);
+}
+
+static int find_mount(struct job *job, const char *target, struct base_err *err)
+{
+	int rc = ask_find(target, err, &job->peer);
+	if (rc < 0)
+		return rc;
+	cleanup_free char *real = realpath(job->peer.mountpoint, NULL);
+	cleanup_free char *named =
+	        realpath(target, NULL); /* it may lie inside the mount, or be a symbolic link to it */
+	add_prefix(job->prefixes[0], job->peer.mountpoint);
+	if (real)
+		add_prefix(job->prefixes[1], real);
+	if (real && named && strcmp(real, named) == 0)
+		add_prefix(job->prefixes[2], target);
+	return 0;
+}
+
+/* Returns the part of a path below the mountpoint, or NULL if it does not lie there. */
+static const char *below(const struct job *job, const char *path)
+{
+	if (path[0] != '/')
+		return path;
+	for (int i = 0; i < PREFIXES; i++) {
+		size_t len = strlen(job->prefixes[i]);
+		if (len > 0 && strncmp(path, job->prefixes[i], len) == 0)
+			return path + len;
+	}
+	return NULL;
+}
+
+/* ---- pieces ---- */
+
+static int put_in_memory(const char *bytes, size_t len, struct base_err *err, int *ret_fd)
+{
+	cleanup_close int fd = memfd_create("ddpfs order", MFD_CLOEXEC);
+	if (fd < 0)
+		return base_err_set(err, -errno, "memfd_create: %s", strerror(errno));
+	while (len > 0) {
+		ssize_t n = write(fd, bytes, len);
+		if (n < 0 && errno == EINTR)
+			continue;
+		if (n < 0)
+			return base_err_set(err, -errno, "memory for the list: %s", strerror(errno));
+		bytes += n;
+		len -= (size_t)n;
+	}
+	*ret_fd = steal_fd(&fd);
+	return 0;
+}
+
+static json_t *request_of(const struct job *job, const char *how)
+{
+	const struct ctl_follow *o = job->options;
+	const char *dir = o->dir ? below(job, o->dir) : "";
+	json_t *request = json_pack("{ss ss ss}", "cmd", "follow", "list", list_name(o), "how", how);
+	if (strcmp(how, "end") == 0)
+		return request;
+	json_object_set_new(request, "form", json_string(!o->form ? "text" : is_binary(o) ? o->form : "u64"));
+	json_object_set_new(request, "bytes", json_integer((json_int_t)job->out_len));
+	if (o->form) {
+		json_object_set_new(request, "listing", json_string(o->listing ? o->listing : "sorted"));
+		json_object_set_new(request, "dir", json_string(dir ? dir : o->dir));
+	}
+	if (o->skip_unknown)
+		json_object_set_new(request, "skip_unknown", json_true());
+	return request;
+}
+
+static int send_request(struct job *job, const char *how, int fd, struct base_err *err)
+{
+	cleanup_json json_t *request = request_of(job, how);
+	cleanup_free char *text = request ? json_dumps(request, JSON_COMPACT) : NULL;
+	if (!text)
+		return base_err_set(err, -EINVAL, "the name of a list or directory is no UTF-8 text");
+	free(job->reply);
+	job->reply = NULL;
+	return base_control_request_with(job->peer.socket, text, fd, REPLY_MS, err, &job->reply);
+}
+
+/* Announces what is gathered. */
+static int announce(struct job *job, struct base_err *err)
+{
+	cleanup_close int fd = -1;
+	if (job->out_len == 0)
+		return 0;
+	int rc = put_in_memory(job->out, job->out_len, err, &fd);
+	if (rc == 0)
+		rc = send_request(job, job->begun || job->options->append ? "append" : "replace", fd, err);
+	if (rc < 0)
+		return rc;
+	cleanup_json json_t *reply = json_loads(job->reply, 0, NULL);
+	job->entries += (uint64_t)json_integer_value(json_object_get(reply, "entries"));
+	job->skipped += (uint64_t)json_integer_value(json_object_get(reply, "skipped"));
+	job->begun = true;
+	job->out_len = 0;
+	return 0;
+}
+
+/* ---- entries ---- */
+
+static int add_path(struct job *job, const char *path, struct base_err *err)
+{
+	char quoted[256];
+	const char *inside = below(job, path);
+	if (!inside && !job->options->skip_unknown)
+		return base_err_set(err, -EINVAL, "'%s': entry %" PRIu64 ": '%s' is not in the mount '%s'", job->name,
+		        job->entry, base_err_quote(path, quoted, sizeof(quoted)), job->peer.mountpoint);
+	if (!inside) {
+		job->skipped++;
+		return 0;
+	}
+	size_t len = strlen(inside) + 1;
+	memcpy(job->out + job->out_len, inside, len); /* never longer than what came */
+	job->out_len += len;
+	return 0;
+}
+
+static int add_number(struct job *job, const char *text, struct base_err *err)
+{
+	uint64_t number;
+	char quoted[64];
+	if (base_parse_u64(text, INT64_MAX, &number) < 0)
+		return base_err_set(err, -EINVAL, "'%s': entry %" PRIu64 ": '%s' is no index: a number from 0 on",
+		        job->name, job->entry, base_err_quote(text, quoted, sizeof(quoted)));
+	memcpy(job->out + job->out_len, &number, sizeof(number));
+	job->out_len += sizeof(number);
+	return 0;
+}
+
+/* Takes in all whole entries of what came. */
+static int take_entries(struct job *job, bool at_end, struct base_err *err)
+{
+	char end = job->options->null ? '\0' : '\n';
+	size_t at = 0;
+	while (at < job->in_len) {
+		char *stop = memchr(job->in + at, end, job->in_len - at);
+		if (!stop && !at_end)
+			break;
+		if (!stop)
+			stop = job->in + job->in_len; /* there is one more byte */
+		*stop = '\0';
+		job->entry++;
+		int rc = 0;
+		if (memchr(job->in + at, '\0', (size_t)(stop - (job->in + at))))
+			rc = base_err_set(err, -EINVAL, "'%s': entry %" PRIu64 " holds a NUL: give --null", job->name,
+			        job->entry);
+		else if (job->in[at])
+			rc = job->options->form ? add_number(job, job->in + at, err) : add_path(job, job->in + at, err);
+		if (rc < 0)
+			return rc;
+		at = (size_t)(stop - job->in) + 1;
+	}
+	at = at < job->in_len ? at : job->in_len;
+	job->in_len -= at;
+	memmove(job->in, job->in + at, job->in_len);
+	if (job->in_len == PIECE_BYTES)
+		return base_err_set(err, -EINVAL, "'%s': entry %" PRIu64 " has no end in %d MiB", job->name,
+		        job->entry + 1, PIECE_BYTES >> 20);
+	return 0;
+}
+
+static int take_binary(struct job *job, bool at_end, struct base_err *err)
+{
+	size_t size = strcmp(job->options->form, "u64") == 0 ? 8 : 4, whole = job->in_len / size * size;
+	if (at_end && whole != job->in_len)
+		return base_err_set(err, -EINVAL, "'%s': its length is no multiple of %zu bytes", job->name, size);
+	memcpy(job->out + job->out_len, job->in, whole);
+	job->out_len += whole;
+	job->in_len -= whole;
+	memmove(job->in, job->in + whole, job->in_len);
+	return 0;
+}
+
+/* Reads until a piece is full, nothing comes for a moment, or the list ends. */
+static int read_some(struct job *job, int fd, bool *ret_end, struct base_err *err)
+{
+	size_t most = job->begun ? PIECE_BYTES : FIRST_BYTES;
+	*ret_end = false;
+	while (job->in_len < most) {
+		struct pollfd p = { .fd = fd, .events = POLLIN };
+		if (job->in_len > 0 && poll(&p, 1, PAUSE_MS) == 0)
+			return 0;
+		ssize_t n = read(fd, job->in + job->in_len, PIECE_BYTES - job->in_len);
+		if (n < 0 && errno == EINTR)
+			continue;
+		if (n < 0)
+			return base_err_set(err, -errno, "'%s': %s", job->name, strerror(errno));
+		if (n == 0) {
+			*ret_end = true;
+			return 0;
+		}
+		job->in_len += (size_t)n;
+	}
+	return 0;
+}
+
+static int follow_file(struct job *job, int fd, struct base_err *err)
+{
+	bool end = false;
+	job->in = malloc(PIECE_BYTES + 1);
+	job->out = malloc(PIECE_BYTES * sizeof(uint64_t)); /* a number of one digit takes 2 bytes as text */
+	if (!job->in || !job->out)
+		return base_err_set(err, -ENOMEM, "out of memory");
+	while (!end) {
+		int rc = read_some(job, fd, &end, err);
+		if (rc == 0)
+			rc = is_binary(job->options) ? take_binary(job, end, err) : take_entries(job, end, err);
+		if (rc == 0)
+			rc = announce(job, err);
+		if (rc < 0)
+			return rc;
+	}
+	if (!job->begun)
+		return base_err_set(err, -EINVAL, "'%s': nothing is announced: there is no entry in it", job->name);
+	return 0;
+}
+
+/* ---- the command ---- */
+
+static void print_result(const struct job *job)
+{
+	const struct ctl_follow *o = job->options;
+	if (o->json)
+		printf("{\"list\": \"%s\", \"entries\": %" PRIu64 ", \"skipped\": %" PRIu64 "}\n", list_name(o),
+		        job->entries, job->skipped);
+	else if (o->end)
+		printf("list %s: forgotten\n", list_name(o));
+	else if (job->skipped)
+		printf("list %s: %" PRIu64 " entries announced, %" PRIu64 " left out\n", list_name(o), job->entries,
+		        job->skipped);
+	else
+		printf("list %s: %" PRIu64 " entries announced\n", list_name(o), job->entries);
+}
+
+int ctl_follow(const char *target, const char *list_path, const struct ctl_follow *options)
+{
+	struct job *job = calloc(1, sizeof(*job));
+	struct base_err err = { 0 };
+	cleanup_close int fd = -1;
+	if (!job)
+		return cli_failf("out of memory");
+	job->options = options;
+	job->name = list_path && strcmp(list_path, "-") == 0 ? "standard input" : list_path;
+	int rc = find_mount(job, target, &err);
+	if (rc == 0 && options->end) {
+		rc = send_request(job, "end", -1, &err);
+	} else if (rc == 0) {
+		fd = strcmp(list_path, "-") == 0 ? dup(STDIN_FILENO) : open(list_path, O_RDONLY | O_CLOEXEC);
+		rc = fd < 0 ? base_err_set(&err, -errno, "'%s': %s", job->name, strerror(errno))
+		            : follow_file(job, fd, &err);
+	}
+	if (rc == 0)
+		print_result(job);
+	base_control_peer_done(&job->peer);
+	free(job->in);
+	free(job->out);
+	free(job->reply);
+	free(job);
+	return rc < 0 ? cli_fail(&err) : CLI_DONE;
+}
