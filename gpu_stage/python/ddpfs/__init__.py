@@ -3,10 +3,12 @@
 
     Stage          batches in memory by libddpfs_stage, no mount
     mounted        a mount for the length of a `with` block
+    Mount.follow   announces an order to a mount, which reads it ahead
     ddpfs.torch    Stage as a PyTorch IterableDataset (imports torch)
 """
 
+from ddpfs.follow import Files
 from ddpfs.mount import Mount, mounted
 from ddpfs.stage import Batch, Stage, StageError
 
-__all__ = ["Batch", "Mount", "Stage", "StageError", "mounted"]
+__all__ = ["Batch", "Files", "Mount", "Stage", "StageError", "mounted"]

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """A mount from inside a program that learns its rank late (spawned workers, Ray, notebooks), and its resume state."""
 
+import errno
+import itertools
 import json
 import os
 import re
@@ -9,6 +11,11 @@ import subprocess
 import tempfile
 from contextlib import contextmanager
 from pathlib import Path
+
+from ddpfs import follow as _follow
+
+
+_numbers = itertools.count()
 
 
 def _run(arguments, **kwargs):
@@ -53,6 +60,7 @@ class Mount(type(Path())):
     `ddpfs exec` it is Mount(os.environ["DDPFS_MOUNT"])."""
 
     _ddpfs = None
+    _connection = None
 
     def _ctl(self, *words):
         return json.loads(_run([_program(self._ddpfs), "ctl", "--json", os.fspath(self), *map(str, words)]))
@@ -66,6 +74,76 @@ class Mount(type(Path())):
         """Makes listings show this epoch from now on.  It does not advance by itself after this."""
         self._ctl("epoch", epoch)
 
+    def _control_socket(self):
+        try:
+            return json.loads((self / ".ddpfs" / "stats.json").read_text())["control"]
+        except (FileNotFoundError, NotADirectoryError) as e:
+            raise OSError(errno.ENODEV, f"'{self}' is no ddpfs mount: give the mountpoint") from e
+
+    def _follower(self):
+        if self._connection is None:
+            mountpoint = _mountpoint(self)
+            self._connection = _follow.Connection(mountpoint, Mount(mountpoint)._control_socket)
+        return self._connection
+
+    def follow(self, order, *, list="default", append=False, files=None, dir=None, listing="sorted",
+               skip_unknown=False):
+        """Announces what will be opened, in this order, so that the mount reads it ahead.  Returns how many entries
+        were announced.
+
+        order         paths (absolute, or relative to the mount), or indices: any buffer of 4 or 8 byte integers
+                      (numpy, array.array), or an iterable of ints.  A generator must end; it is announced in pieces.
+        list          the name of the list: one a rank or worker that opens its own files in an order of its own
+        append        behind what this list holds, as for the next epoch; else the list begins anew
+        files         what Mount.files() gave: indices are numbers of its paths
+        dir, listing  without files: indices number the files below this directory of the mount.  "sorted": all
+                      files by the bytes of their paths, as `find DIR -type f | LC_ALL=C sort`.  "imagefolder": the
+                      images as torchvision's ImageFolder numbers them
+        skip_unknown  leave out paths that are not in the mount, instead of ValueError
+
+        An announcement changes nothing but what is read ahead, so a wrong one costs time only.  ValueError: a path
+        or an index that is not there; OSError: no server, or no room for so many entries (announce less ahead)."""
+        follower = self._follower()
+        request = {"list": list, "listing": "table" if files is not None else listing}
+        if files is not None:
+            request["table"] = files.name
+        if dir is not None:
+            request["dir"] = os.fsdecode(follower.relative(dir)).strip("/")
+        if skip_unknown:
+            request["skip_unknown"] = True
+        announced, how = 0, "append" if append else "replace"
+        for data, form in _follow.pieces(order, follower.relative):
+            try:
+                reply = follower.announce({**request, "how": how, "form": form}, data)
+            except OSError as e:
+                if files is None or e.errno != errno.ESTALE:
+                    raise
+                self._announce_files(files)  # the server was replaced, and a successor has no tables
+                reply = follower.announce({**request, "how": how, "form": form}, data)
+            announced += reply["entries"]
+            how = "append"
+        if how != "append" or (append and announced == 0):
+            raise ValueError("nothing is announced: the order is empty")
+        return announced
+
+    def unfollow(self, list="default"):
+        """Forgets a list: nothing more of it is read ahead."""
+        _follow.check(self._follower().ask({"how": "end", "list": list}))
+
+    def _announce_files(self, files):
+        follower = self._follower()
+        _follow.check(follower.ask({"how": "table-end", "table": files.name}))
+        for data, form in _follow.pieces(files.paths, follower.relative):
+            request = {"how": "table", "table": files.name, "form": form}
+            follower.announce({**request, "skip_unknown": True} if files.skip_unknown else request, data)
+
+    def files(self, paths, *, skip_unknown=False):
+        """Makes a numbering of these paths, a ddpfs.Files: follow(indices, files=...) takes it.  The paths are
+        resolved once, so each epoch costs 4 or 8 bytes an entry.  Keep `paths` as it is meanwhile."""
+        made = _follow.Files(self, f"files-{os.getpid()}-{next(_numbers)}", paths, skip_unknown)
+        self._announce_files(made)
+        return made
+
     def state(self, epoch, trained):
         """Gives what a checkpoint must hold to go on from here with any number of ranks: a str, one line of JSON of
         at most 4 KB.  mounted(state=) takes it.  `ddpfs exec -o state=FILE` takes it as a file (write_text).  For
@@ -78,6 +156,16 @@ class Mount(type(Path())):
         Ranks train in step (DDP does), so the state of one rank is the job's.  At the end of an epoch it is that of
         the next epoch."""
         return json.dumps(self._ctl("state", f"--turns={trained}", f"--epoch={epoch}")["state"], separators=(",", ":"))
+
+
+def _mountpoint(place):
+    """Finds the mountpoint above a path."""
+    real = os.path.realpath(place)
+    here = real
+    device = os.stat(here).st_dev
+    while here != "/" and os.stat(os.path.dirname(here)).st_dev == device:
+        here = os.path.dirname(here)
+    return os.path.abspath(place) if here == real else here
 
 
 def _arguments(program, dataset, place, words):

@@ -1,0 +1,197 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Announces to a mount what will be opened: the client of the control request "follow" (Mount.follow).
+
+An order travels in a memfd whose descriptor goes over the mount's control socket.  The server reads it before it
+answers.  Nothing here needs numpy or torch."""
+
+import errno
+import itertools
+import json
+import os
+import socket
+import threading
+from array import array
+
+_PIECE = 1 << 16          # entries of a generator that are announced at once
+_TEXT_BYTES = 4 << 20     # bytes of paths that are announced at once; the server takes 16 MiB
+_TIMEOUT_S = 60
+_ERRNOS = {"space": errno.ENOSPC, "lists": errno.E2BIG, "table": errno.ESTALE, "unknown": errno.ENOENT}
+
+
+class Files:
+    """A numbering of files that Mount.files() made: number i is the i-th path."""
+
+    def __init__(self, mount, name, paths, skip_unknown):
+        self.mount, self.name, self.paths, self.skip_unknown = mount, name, paths, skip_unknown
+
+    def __len__(self):
+        return len(self.paths)
+
+
+class Connection:
+    """One connection to the control socket of a mount, made when it is needed.  Any thread may call; a child of
+    fork() makes its own."""
+
+    def __init__(self, mountpoint, find_socket):
+        self.mountpoint = os.path.realpath(mountpoint)
+        self.prefixes = tuple(dict.fromkeys(
+            os.fsencode(p).rstrip(b"/") + b"/" for p in (os.path.abspath(mountpoint), self.mountpoint)))
+        self._find_socket = find_socket
+        self._path = None
+        self._socket = None
+        self._pid = 0
+        self._lock = threading.Lock()
+
+    def _connect(self):
+        self._pid = os.getpid()
+        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        self._socket.settimeout(_TIMEOUT_S)
+        self._socket.connect(self._path)
+
+    def _close(self):
+        if self._socket is not None:
+            self._socket.close()
+        self._socket = None
+
+    def _exchange(self, line, fds):
+        if self._socket is None or self._pid != os.getpid():
+            self._socket = None
+            self._connect()
+        sent = socket.send_fds(self._socket, [line], fds) if fds else self._socket.send(line)
+        self._socket.sendall(line[sent:])
+        reply = b""
+        while not reply.endswith(b"\n"):
+            got = self._socket.recv(65536)
+            if not got:
+                raise ConnectionResetError(errno.ECONNRESET, "the server closed the connection")
+            reply += got
+        return json.loads(reply)
+
+    def ask(self, request, fds=()):
+        """Sends a request and returns the reply, an ok one or a refusal.  It tries a second time if the server has
+        closed the connection, because that closes idle ones and may have been replaced."""
+        line = json.dumps({"cmd": "follow", **request}).encode() + b"\n"
+        with self._lock:
+            for attempt in range(3):
+                if self._path is None:
+                    self._path = self._find_socket()
+                try:
+                    return self._exchange(line, list(fds))
+                except socket.timeout as e:
+                    self._close()
+                    raise OSError(errno.ETIMEDOUT, f"'{self.mountpoint}': the server of the mount does not answer") from e
+                except OSError as e:
+                    self._close()
+                    if attempt == 2:
+                        raise OSError(e.errno or errno.EIO, f"'{self.mountpoint}': the server of the mount cannot be "
+                                      f"reached ({e.strerror or e})") from e
+                    if attempt == 1:
+                        self._path = None  # perhaps it was mounted anew
+
+    def announce(self, request, data):
+        """Announces the bytes of `data` (a buffer).  Returns the reply; refusals are exceptions."""
+        view = memoryview(data).cast("B")
+        fd = os.memfd_create("ddpfs order")
+        try:
+            at = 0
+            while at < len(view):
+                at += os.write(fd, view[at:at + (1 << 30)])
+            return check(self.ask({**request, "bytes": len(view)}, [fd]))
+        finally:
+            os.close(fd)
+
+    def relative(self, path):
+        """Turns a path into what the server takes: bytes below the mount's root."""
+        raw = os.fsencode(path)
+        if raw.startswith(b"/"):
+            for prefix in self.prefixes:
+                if raw.startswith(prefix):
+                    return raw[len(prefix):]
+            raise ValueError(f"'{os.fsdecode(raw)}' is not in the mount '{self.mountpoint}': give paths below it")
+        return raw
+
+
+class Refused(ValueError):
+    """The server refused an order because of what is in it."""
+
+
+def check(reply):
+    """Returns an ok reply; raises what a refusal means."""
+    if reply.get("ok"):
+        return reply
+    code, text = reply.get("code"), reply.get("error", "the server refused without a reason")
+    if code is None and "unknown command" in text:
+        raise OSError(errno.EOPNOTSUPP, "the server of this mount knows no announced orders: it is of an older version")
+    if code in ("space", "lists", "table"):
+        raise OSError(_ERRNOS[code], text)
+    raise Refused(text)
+
+
+def _integers(order):
+    """Returns `order` as a buffer of 4 or 8 byte numbers and the form, or None if it is no such buffer."""
+    try:
+        view = memoryview(order)
+    except TypeError:
+        return None
+    if isinstance(order, (bytes, bytearray, str)) or view.format in ("B", "c"):
+        return None
+    if view.format.lstrip("@=<") not in ("i", "I", "l", "L", "q", "Q", "n", "N") or view.itemsize not in (4, 8):
+        raise TypeError(f"an order of '{view.format}' items: give integers of 4 or 8 bytes (int32, uint32, int64)")
+    if view.ndim != 1:
+        raise ValueError("an order has one dimension")
+    return (view if view.c_contiguous else memoryview(view.tobytes()).cast(view.format.lstrip("@=<"))), \
+        "u32" if view.itemsize == 4 else "u64"
+
+
+def _pieces_of_numbers(order):
+    """Yields (buffer, form) of an iterable of ints."""
+    iterator = iter(order)
+    while True:
+        try:
+            piece = array("q", itertools.islice(iterator, _PIECE))
+        except OverflowError as e:
+            raise ValueError("an index is out of range: indices are below 2^63") from e
+        if not piece:
+            return
+        yield piece, "u64"
+
+
+def _pieces_of_paths(order, relative):
+    """Yields (text, "text") of an iterable of paths."""
+    text, size = [], 0
+    for path in order:
+        if not isinstance(path, (str, bytes, os.PathLike)):
+            raise TypeError(f"an order of paths holds a {type(path).__name__}: give paths only, or indices only")
+        raw = relative(path)
+        if b"\0" in raw or not raw:
+            raise ValueError(f"{raw!r} is no path of a file")
+        text.append(raw)
+        size += len(raw) + 1
+        if size >= _TEXT_BYTES:
+            yield b"\0".join(text) + b"\0", "text"
+            text, size = [], 0
+    if text:
+        yield b"\0".join(text) + b"\0", "text"
+
+
+def pieces(order, relative):
+    """Yields (data, form) for an order of any kind that Mount.follow takes."""
+    if isinstance(order, (str, bytes, bytearray)):
+        raise TypeError("an order is a list of paths or indices, not one path")
+    buffer = _integers(order)
+    if buffer is not None:
+        if len(buffer[0]):
+            yield buffer
+        return
+    if hasattr(order, "tolist"):  # torch tensors are no buffers
+        order = order.tolist()
+    iterator = iter(order)
+    try:
+        first = next(iterator)
+    except StopIteration:
+        return
+    both = itertools.chain([first], iterator)
+    if isinstance(first, (str, bytes, os.PathLike)):
+        yield from _pieces_of_paths(both, relative)
+    else:
+        yield from _pieces_of_numbers(both)
