@@ -1,0 +1,512 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Announced orders: what somebody says that it will open is read ahead, and nothing that is said is believed.
+
+Readers wait at each step until the server has nothing left to read ahead: a READ that comes then is one that no wait would have
+spared, on a machine of whatever speed.  The kernel may take pages back at any time; such samples count as `lost`."""
+
+import array
+import json
+import os
+import random
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+from pathlib import Path
+
+import pytest
+
+from helpers import tools
+from helpers.datasets import content
+from helpers.waiting import wait_until
+from mount import control
+from mount.control import stats, wait_for_log
+
+sys.path.insert(0, str(tools.ROOT / "gpu_stage" / "python"))
+import ddpfs  # noqa: E402
+
+CLASSES, PER_CLASS, SIZE = 10, 200, 9000
+TREE = "layout=tree,view=all,memory=16M"  # about two thirds of the files, names and inodes
+
+
+def write_source(root):
+    paths = []
+    for c in range(CLASSES):
+        (root / f"c{c}").mkdir(parents=True)
+        for i in range(PER_CLASS):
+            path = f"c{c}/{i:04d}.jpg"
+            (root / path).write_bytes(content(path, SIZE))
+            paths.append(path)
+    (root / "labels.txt").write_text("a common file")
+    return paths
+
+
+@pytest.fixture(scope="module")
+def packed(build_dir):
+    """(dataset, the paths of its samples in order)"""
+    with tempfile.TemporaryDirectory(prefix="ddpfs-test.") as directory:
+        base = Path(directory)
+        paths = write_source(base / "source")
+        tools.mkshard("pack", base / "source", base / "dataset")
+        yield base / "dataset", paths
+
+
+@pytest.fixture
+def mounted(packed, mount):
+    dataset, _ = packed
+    return mount(dataset, TREE)
+
+
+def settled(m):
+    """Waits until the server has taken in all opens and has nothing left to read ahead.  Returns the counters."""
+    return wait_until(lambda: (now := stats(m))["idle"] and not now["recognise_behind"] and now, "an idle engine", pause_s=0.002)
+
+
+def gone(now):
+    """Samples that the kernel took back; of a window that is fetched again for them readers may be ahead."""
+    return now["lost"] + 1024 * now["refetches"]
+
+
+def read(m, path):
+    with open(m.path / path, "rb") as file:
+        assert len(file.read()) == SIZE
+
+
+def read_in_steps(m, order, readers=1, batch=32):
+    """Reads the paths in batches that the readers take in turn, side by side.  Returns (before, after)."""
+    before = settled(m)
+    batches = [order[i:i + batch] for i in range(0, len(order), batch)]
+    for at in range(0, len(batches), readers):
+        settled(m)
+        threads = [threading.Thread(target=lambda b=b: [read(m, path) for path in b]) for b in batches[at:at + readers]]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    return before, settled(m)
+
+
+def misses(before, after):
+    return max(0, after["misses"] - before["misses"] - (gone(after) - gone(before)))
+
+
+def weighted(paths):
+    rng = random.Random(1)
+    return rng.choices(paths, weights=[1 + i % 23 for i in range(len(paths))], k=3000)
+
+
+def bucketed(paths):
+    """Batches of files of one class, in a random order."""
+    rng = random.Random(2)
+    batches = []
+    for c in range(CLASSES):
+        of_class = [p for p in paths if p.startswith(f"c{c}/")]
+        rng.shuffle(of_class)
+        batches += [of_class[i:i + 25] for i in range(0, len(of_class), 25)]
+    rng.shuffle(batches)
+    return [path for batch in batches for path in batch]
+
+
+def own_generator(paths):
+    rng = random.Random(3)
+    return rng.sample(paths, 1500) + rng.sample(paths, 700)
+
+
+def follow(m, order, **how):
+    return ddpfs.Mount(m.path).follow(order, **how)
+
+
+def lists_of(m):
+    return {one["list"]: one for one in stats(m)["announced"]}
+
+
+def test_what_is_announced_is_read_before_it_is_opened(mounted, packed):
+    order = weighted(packed[1])
+    assert stats(mounted)["order_source"] == "unknown"
+    assert follow(mounted, order) == len(order)
+    before = wait_until(lambda: (now := settled(mounted))["stored_bytes"] > 0 and now)
+    assert before["opens"] == 0
+    assert before["order_source"] == "announced" and f"0 of {len(order)} entries" in before["order_note"]
+    for path in order[:100]:
+        read(mounted, path)
+    after = settled(mounted)
+    assert misses(before, after) == 0
+    assert after["announced_opens"] >= 90
+
+
+@pytest.mark.parametrize("readers", [2, 4])
+@pytest.mark.parametrize("draw", [weighted, bucketed, own_generator])
+def test_opens_of_an_announced_order_do_not_miss(mounted, packed, draw, readers):
+    order = draw(packed[1])
+    follow(mounted, order)
+    wait_until(lambda: settled(mounted)["stored_bytes"] > 0)
+    before, after = read_in_steps(mounted, order, readers)
+    assert misses(before, after) <= len(order) / 200
+    assert after["announced_opens"] - before["announced_opens"] > len(order) * 0.98
+    assert after["recognise_unexplained"] < 32 and after["recognised"] == "nothing"
+
+
+def test_lists_side_by_side_one_a_rank(mounted, packed):
+    rng = random.Random(4)
+    orders = [rng.sample(packed[1], 1200) for _ in range(4)]
+    for rank, order in enumerate(orders):
+        follow(mounted, order, list=f"rank{rank}")
+    wait_until(lambda: len(lists_of(mounted)) == 4 and settled(mounted)["stored_bytes"] > 0)
+    mixed = [orders[rank][i + k] for i in range(0, 1200, 32) for rank in range(4) for k in range(32) if i + k < 1200]
+    before, after = read_in_steps(mounted, mixed, 4)
+    assert misses(before, after) <= len(mixed) / 200
+    for one in after["announced"]:
+        assert one["place"] > 1100 and one["opens"] > 1100
+
+
+def test_an_order_grows_while_it_is_read(mounted, packed):
+    order = own_generator(packed[1])
+    step, ahead = 64, 512
+    mount = ddpfs.Mount(mounted.path)
+    mount.follow(order[:ahead])
+    wait_until(lambda: settled(mounted)["stored_bytes"] > 0)
+    before = settled(mounted)
+    for at in range(0, len(order), step):
+        if order[at + ahead:at + ahead + step]:
+            mount.follow(order[at + ahead:at + ahead + step], append=True)
+        read_in_steps(mounted, order[at:at + step], 2)
+    after = settled(mounted)
+    assert misses(before, after) <= len(order) / 200
+    assert after["announced_opens"] - before["announced_opens"] > len(order) * 0.98
+
+
+def test_a_list_that_was_read_to_its_end_is_forgotten(mounted, packed):
+    order = packed[1][:300]
+    follow(mounted, order)
+    wait_until(lambda: settled(mounted)["stored_bytes"] > 0)
+    read_in_steps(mounted, order)
+    wait_until(lambda: not stats(mounted)["announced"], "the end of the list")
+    assert stats(mounted)["orders_dropped"] == 0
+    follow(mounted, order, append=True)  # begins anew
+    assert lists_of(mounted)["default"]["entries"] == 300
+
+
+def test_a_list_is_replaced_and_forgotten(mounted, packed):
+    mount = ddpfs.Mount(mounted.path)
+    mount.follow(packed[1][:500])
+    mount.follow(packed[1][500:600])
+    wait_until(lambda: [one["entries"] for one in stats(mounted)["announced"]] == [100])
+    mount.unfollow()
+    wait_until(lambda: not stats(mounted)["announced"])
+    wait_until(lambda: stats(mounted)["order_memory_bytes"] == 0, "memory given back")
+    mount.unfollow("never-was")
+
+
+def test_an_order_that_is_wrong_is_dropped_and_the_sampler_recognised(mounted, packed):
+    rng = random.Random(5)
+    follow(mounted, rng.choices(packed[1], k=20000))
+    follow(mounted, rng.choices(packed[1], k=20000), list="other")
+    wait_until(lambda: settled(mounted)["stored_bytes"] > 0)
+    for _ in range(2):
+        for path in packed[1]:  # sorted
+            read(mounted, path)
+        settled(mounted)
+    wait_until(lambda: stats(mounted)["orders_dropped"] == 2, "both lists dropped")
+    wait_for_log(mounted, "'other' is dropped")
+    for _ in range(2):
+        read_in_steps(mounted, packed[1], 1, 200)
+    now = stats(mounted)
+    assert now["order_source"] == "recognised" and "sorted" in now["order_note"], now["order_note"]
+
+
+def test_a_trainer_that_goes_on_elsewhere_moves_the_reading(mounted, packed):
+    order = random.Random(12).choices(packed[1], k=20000)
+    follow(mounted, order)
+    wait_until(lambda: settled(mounted)["stored_bytes"] > 0)
+    read_in_steps(mounted, order[:200])
+    read_in_steps(mounted, order[12000:12200])
+    assert lists_of(mounted)["default"]["moves"] == 1
+    before, after = read_in_steps(mounted, order[12200:12700])
+    assert misses(before, after) <= 3
+
+
+def test_indices_of_the_sorted_files(mounted, packed):
+    """common files have numbers, too: labels.txt comes last."""
+    paths = packed[1]
+    rng = random.Random(6)
+    mount = ddpfs.Mount(mounted.path)
+    numbers = rng.choices(range(len(paths)), k=600)
+    assert mount.follow(array.array("I", numbers)) == 600
+    assert mount.follow([*numbers, len(paths)]) == 600  # a common file is not read ahead
+    with pytest.raises(ValueError, match=f"index {len(paths) + 1} at place 1 is out of range: there are {len(paths) + 1}"):
+        mount.follow([0, len(paths) + 1])
+    with pytest.raises(ValueError, match="out of range"):
+        mount.follow([-1])
+    wait_until(lambda: settled(mounted)["stored_bytes"] > 0)
+    before, after = read_in_steps(mounted, [paths[i] for i in numbers], 2)
+    assert misses(before, after) <= 3
+    below = [p for p in paths if p.startswith("c3/")]
+    mount.follow(array.array("q", range(len(below))), dir=mounted.path / "c3")
+    wait_until(lambda: lists_of(mounted)["default"]["entries"] == len(below) and settled(mounted)["following"])
+    before, after = read_in_steps(mounted, below)
+    assert misses(before, after) == 0
+    with pytest.raises(ValueError, match="no directory"):
+        mount.follow([0], dir="nowhere")
+
+
+def test_indices_as_imagefolder_numbers_them(packed, mount):
+    datasets = pytest.importorskip("torchvision.datasets", reason="torchvision is not installed")
+    m = mount(packed[0], TREE)
+    samples = [os.path.relpath(path, m.path) for path, _ in datasets.ImageFolder(m.path).samples]
+    numbers = random.Random(7).sample(range(len(samples)), 400)
+    ddpfs.Mount(m.path).follow(numbers, listing="imagefolder")
+    wait_until(lambda: settled(m)["stored_bytes"] > 0)
+    before, after = read_in_steps(m, [samples[i] for i in numbers], 2)
+    assert misses(before, after) <= 2
+
+
+def test_indices_of_a_table_of_files(mounted, packed):
+    paths = random.Random(8).sample(packed[1], 1000)
+    mount = ddpfs.Mount(mounted.path)
+    files = mount.files([str(mounted.path / p) for p in paths])
+    assert len(files) == 1000
+    numbers = random.Random(9).choices(range(1000), k=800)
+    assert mount.follow(memoryview(array.array("i", numbers)), files=files) == 800
+    wait_until(lambda: settled(mounted)["stored_bytes"] > 0)
+    before, after = read_in_steps(mounted, [paths[i] for i in numbers], 2)
+    assert misses(before, after) <= 4
+    os.kill(mounted.server_pid(), signal.SIGKILL)  # a successor has no tables: it gets it again
+    assert mount.follow(numbers, files=files, list="again") == 800
+    with pytest.raises(ValueError, match="no such file in the mount"):
+        mount.files(["c0/0000.jpg", "c0/none.jpg"])
+    some = mount.files(["c0/0000.jpg", "c0/none.jpg", "c0/0001.jpg"], skip_unknown=True)
+    assert mount.follow([0, 1, 2, 2], files=some) == 3
+
+
+def test_numpy_arrays_and_tensors(mounted, packed):
+    np = pytest.importorskip("numpy", reason="numpy is not installed")
+    mount = ddpfs.Mount(mounted.path)
+    for dtype in ("int32", "uint32", "int64", "uint64"):
+        assert mount.follow(np.arange(500, dtype=dtype)) == 500
+    assert mount.follow(np.arange(1000)[::2]) == 500  # not contiguous
+    for wrong in (np.arange(5.0), np.arange(5, dtype="int16")):
+        with pytest.raises(TypeError, match="4 or 8 bytes"):
+            mount.follow(wrong)
+    with pytest.raises(ValueError, match="out of range"):
+        mount.follow(np.array([-1]))
+    torch = pytest.importorskip("torch", reason="torch is not installed")
+    assert mount.follow(torch.randperm(300)) == 300
+
+
+def test_what_cannot_be_followed_is_refused_in_a_sentence(mounted, packed, scratch):
+    mount = ddpfs.Mount(mounted.path)
+    for order, error, said in [
+        ([], ValueError, "nothing is announced"),
+        (iter(()), ValueError, "nothing is announced"),
+        (["c0/0000.jpg", "c0/none.jpg"], ValueError, "'c0/none.jpg': no such file in the mount"),
+        (["c0"], ValueError, "a directory"),
+        (["../../etc/passwd"], ValueError, "no such file"),
+        (["/etc/passwd"], ValueError, "is not in the mount"),
+        (["c0/0000.jpg", 7], TypeError, "holds a int"),
+        ("c0/0000.jpg", TypeError, "not one path"),
+        ([1.5], TypeError, ""),
+        ([2**70], ValueError, "out of range"),
+    ]:
+        with pytest.raises(error, match=said):
+            mount.follow(order)
+    with pytest.raises(ValueError, match="printable ASCII"):
+        mount.follow([1], list="two words")
+    assert mount.follow(["c0/0000.jpg", "c0/none.jpg"], skip_unknown=True) == 1
+    with pytest.raises(OSError, match="no ddpfs mount"):
+        ddpfs.Mount(scratch).follow([1])
+    assert stats(mounted)["errors"] == 0
+
+
+def raw_follow(m, fds=(), **request):
+    """A request as any program may send it."""
+    with control.connect(m) as sock:
+        line = json.dumps({"cmd": "follow", **request}).encode() + b"\n"
+        if fds:
+            socket.send_fds(sock, [line], list(fds))
+        else:
+            sock.sendall(line)
+        return json.loads(sock.makefile("rb").readline())
+
+
+def memfd(data):
+    fd = os.memfd_create("test")
+    os.write(fd, data)
+    return fd
+
+
+def test_nothing_that_comes_is_believed(mounted, packed, scratch):
+    numbers = array.array("I", range(100)).tobytes()
+    good = memfd(numbers)
+    assert raw_follow(mounted, [good], form="u32", bytes=400)["entries"] == 100
+    read_end, write_end = os.pipe()
+    null = os.open("/dev/zero", os.O_RDONLY)
+    inside = os.open(mounted.path / "c0" / "0000.jpg", os.O_RDONLY)
+    directory = os.open(scratch, os.O_RDONLY)
+    for fds, request, said in [
+        ([], {"form": "u32", "bytes": 400}, "needs a descriptor"),
+        ([read_end], {"form": "u32", "bytes": 400}, "memfd"),
+        ([null], {"form": "u32", "bytes": 400}, "memfd"),
+        ([inside], {"form": "u32", "bytes": 400}, "memfd"),
+        ([directory], {"form": "u32", "bytes": 400}, "memfd"),
+        ([good], {"form": "u32", "bytes": 404}, "shorter"),
+        ([good], {"form": "u32", "bytes": 399}, "no multiple"),
+        ([good], {"form": "u64", "bytes": 396}, "no multiple"),
+        ([good], {"form": "u32", "bytes": -4}, "whole number"),
+        ([good], {"form": "u32", "bytes": 2**62}, "shorter"),
+        ([good], {"form": "u32"}, "at least one entry"),
+        ([good], {"form": "u16", "bytes": 400}, '"form"'),
+        ([good], {"form": 5, "bytes": 400}, "must be texts"),
+        ([good], {"form": "u32", "bytes": 400, "listing": "none"}, '"listing"'),
+        ([good], {"form": "u32", "bytes": 400, "listing": "table", "table": "none"}, "no table"),
+        ([good], {"form": "u32", "bytes": 400, "how": "perhaps"}, '"how"'),
+        ([good], {"form": "u32", "bytes": 400, "list": "x" * 64}, "printable"),
+        ([good], {"form": "u32", "bytes": 400, "list": ""}, "printable"),
+        ([good], {"form": "u64", "bytes": 400}, "out of range"),
+        ([good], {"form": "u32", "bytes": 400, "other": 1}, "does not know"),
+    ]:
+        reply = raw_follow(mounted, fds, **request)
+        assert not reply["ok"] and said in reply["error"], (request, reply)
+    assert raw_follow(mounted, [good, null, read_end], form="u32", bytes=400).get("ok") in (True, False)  # one counts
+    assert lists_of(mounted)["default"]["entries"] == 100  # a refused request changes nothing
+    os.ftruncate(good, 0)  # what the client does later changes nothing either
+    os.write(good, b"\xff" * 4096)
+    before, after = read_in_steps(mounted, packed[1][:100])
+    assert misses(before, after) == 0
+    for fd in (good, read_end, write_end, null, inside, directory):
+        os.close(fd)
+
+
+def test_descriptors_that_come_with_requests_are_closed(mounted):
+    pid = mounted.server_pid()
+    before = len(os.listdir(f"/proc/{pid}/fd"))
+    fd = memfd(array.array("I", [1]).tobytes())
+    for i in range(50):
+        raw_follow(mounted, [fd] * (1 + i % 3), form="u32", bytes=4 if i % 2 else 8)
+        with control.connect(mounted) as sock:
+            socket.send_fds(sock, [b'{"cmd":"info"}\n'], [fd])
+            sock.makefile("rb").readline()
+        with control.connect(mounted) as sock:
+            socket.send_fds(sock, [b'{"cmd":'], [fd])  # never ends its line
+    wait_until(lambda: len(os.listdir(f"/proc/{pid}/fd")) <= before, "descriptors closed")
+    os.close(fd)
+
+
+def test_lists_and_memory_are_bounded(mounted):
+    mount = ddpfs.Mount(mounted.path)
+    for i in range(64):
+        mount.follow([1, 2, 3], list=f"list{i}")
+    with pytest.raises(OSError, match="64 lists already"):
+        mount.follow([1], list="one-more")
+    assert mount.follow([4], list="list5") == 1  # replaced
+    for i in range(64):
+        mount.unfollow(f"list{i}")
+    piece = array.array("I", [1]) * (1 << 22)
+    with pytest.raises(OSError, match="smaller windows"):  # 64 MiB at least, a quarter of memory= at most
+        for _ in range(10):
+            mount.follow(piece, append=True)
+    assert 48 << 20 < stats(mounted)["order_memory_bytes"] < 80 << 20
+    mount.unfollow()
+    wait_until(lambda: stats(mounted)["order_memory_bytes"] < 1 << 20)
+
+
+def test_a_killed_server_leaves_its_lists_to_the_next_one(mounted, packed):
+    order = own_generator(packed[1])
+    follow(mounted, order)
+    wait_until(lambda: settled(mounted)["stored_bytes"] > 0)
+    read_in_steps(mounted, order[:700], 2)
+    first = mounted.server_pid()
+    os.kill(first, signal.SIGKILL)
+    assert mounted.server_pid() != first
+    wait_until(lambda: lists_of(mounted) and settled(mounted)["following"], "the list")
+    now = stats(mounted)
+    assert now["order_source"] == "announced" and now["orders_dropped"] == 0
+    assert 600 <= lists_of(mounted)["default"]["place"] <= 700
+    before, after = read_in_steps(mounted, order[700:1500], 2)
+    assert misses(before, after) <= 8
+    os.kill(mounted.server_pid(), signal.SIGKILL)
+    mount = ddpfs.Mount(mounted.path)
+    mount.follow(packed[1][:10], append=True)
+    assert lists_of(mounted)["default"]["entries"] == len(order) + 10
+
+
+def test_both_a_views_own_order_and_an_announced_one(packed, mount):
+    """A flat mount of one rank: names as it lists them."""
+    m = mount(packed[0], "rank=0,world=2,memory=16M,order=full")
+    names = sorted(n for n in os.listdir(m.path) if n[0].isdigit())
+    assert stats(m)["order_source"] == "own"
+    order = random.Random(10).sample(names, 500)
+    assert follow(m, [m.path / n for n in order]) == 500
+    wait_until(lambda: settled(m)["stored_bytes"] > 0 and lists_of(m))
+    before, after = read_in_steps(m, order, 2)
+    assert misses(before, after) <= 3
+    assert after["announced_opens"] > 490
+    follow(m, [os.getxattr(m.path / n, "user.ddpfs.path").decode() for n in order[:5]])  # paths of the dataset, too
+
+
+def ctl(m, *words, **how):
+    return tools.ddpfs("ctl", m.path, "follow", *words, **how)
+
+
+def test_the_command_announces_files_and_standard_input(mounted, packed, scratch):
+    paths = packed[1]
+    (scratch / "list").write_text("".join(f"{p}\n" for p in paths[:300]))
+    assert ctl(mounted, scratch / "list").stdout == "list default: 300 entries announced\n"
+    (scratch / "list0").write_bytes(b"".join(os.fsencode(mounted.path / p) + b"\0" for p in paths[:200]))
+    assert ctl(mounted, "-0", "--list=b", scratch / "list0").stdout == "list b: 200 entries announced\n"
+    assert ctl(mounted, "-", "--append", input="".join(f"./{p}\n" for p in paths[300:310])).returncode == 0
+    assert {name: one["entries"] for name, one in lists_of(mounted).items()} == {"default": 310, "b": 200}
+    assert json.loads(ctl(mounted, "--json", "--indices", "-", input="3\n1\n2").stdout) == \
+        {"list": "default", "entries": 3, "skipped": 0}
+    (scratch / "u32").write_bytes(array.array("I", range(50)).tobytes())
+    assert "50 entries" in ctl(mounted, "--indices=u32", scratch / "u32", "--dir", mounted.path / "c1").stdout
+    assert "1 entries announced, 2 left out" in \
+        ctl(mounted, "-", "--skip-unknown", input="none\nc0/0000.jpg\n/etc/passwd\n").stdout
+    assert ctl(mounted, "--end", "--list=b").stdout == "list b: forgotten\n"
+    wait_until(lambda: list(lists_of(mounted)) == ["default"])
+
+
+def test_what_the_command_refuses(mounted, scratch):
+    (scratch / "odd").write_bytes(b"123")
+    for words, given, code, said in [
+        (["-"], "c0/none.jpg\n", 1, "'c0/none.jpg': no such file"),
+        (["-"], "c0/0000.jpg\n/etc/passwd\n", 1, "entry 2: '/etc/passwd' is not in the mount"),
+        (["-"], "", 1, "nothing is announced"),
+        (["-"], "c0/0000.jpg\0c0/0001.jpg\0", 1, "give --null"),
+        (["--indices", "-"], "0\nx\n", 1, "entry 2: 'x' is no index"),
+        (["--indices", "-"], "9999999\n", 1, "out of range"),
+        (["--indices=u32", scratch / "odd"], None, 1, "no multiple of 4"),
+        ([scratch / "missing"], None, 1, "No such file"),
+        ([], None, 2, "LIST is missing"),
+        (["--end", "-"], "", 2, "--end forgets"),
+        (["--dir=c0", "-"], "", 2, "belong to --indices"),
+        (["--indices=u16", "-"], "", 2, "u32 or u64"),
+    ]:
+        done = ctl(mounted, *words, check=False, input=given) if given is not None else ctl(mounted, *words, check=False)
+        assert done.returncode == code and said in done.stderr, (words, done.stderr)
+    done = tools.ddpfs("ctl", mounted.path, "epoch", "--append", check=False)
+    assert done.returncode == 2 and "belong to follow" in done.stderr
+
+
+def test_a_stream_is_announced_as_it_comes(mounted, packed):
+    process = subprocess.Popen([tools.tool("ddpfs"), "ctl", mounted.path, "follow", "-"], stdin=subprocess.PIPE,
+                               stdout=subprocess.PIPE, text=True, preexec_fn=tools.die_with_parent)
+    for end in (100, 250, 400):
+        process.stdin.write("".join(f"{p}\n" for p in packed[1][end - 100:end]))
+        process.stdin.flush()
+        before = lists_of(mounted).get("default", {"entries": 0})["entries"]
+        wait_until(lambda: lists_of(mounted).get("default", {"entries": 0})["entries"] == before + 100)
+    process.stdin.close()
+    assert process.stdout.read() == "list default: 300 entries announced\n"
+    assert process.wait() == 0
+
+
+def test_the_statistics_say_who_told_the_order(mounted, packed):
+    assert "can announce it" in stats(mounted)["order_note"]
+    for path in random.Random(11).sample(packed[1], 600):
+        read(mounted, path)
+    now = wait_until(lambda: (s := stats(mounted))["recognise_unexplained"] > 0 and s)
+    assert now["order_source"] == "unknown" and "ddpfs ctl MNT follow LIST" in now["order_note"]
+    said = tools.ddpfs("stat", mounted.path).stdout
+    assert "order_source             unknown" in said
