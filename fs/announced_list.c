@@ -678,8 +678,7 @@ static unsigned neighbours(const struct fs_announced_list *list, uint64_t *ret_l
 		bool near = false;
 		for (unsigned k = 1; k <= RING_ENOUGH && !near; k++) {
 			uint64_t other = list->ring[(list->ring_n - k) % FS_ANNOUNCED_RING];
-			near = k != i && other != place && other + NEIGHBOUR >= place &&
-			       other <= place + NEIGHBOUR;
+			near = k != i && other != place && other + NEIGHBOUR >= place && other <= place + NEIGHBOUR;
 		}
 		if (!near)
 			continue;
@@ -702,7 +701,8 @@ static bool find_elsewhere(const struct fs_announced_list *list, uint32_t sample
 		return false;
 	if (list->ring_n > 0) {
 		latest = list->ring[(list->ring_n - 1) % FS_ANNOUNCED_RING];
-		if (find_place(list, sample, latest > NEIGHBOUR ? latest - NEIGHBOUR : 0, latest + FS_ANNOUNCED_AHEAD, ret_place))
+		if (find_place(list, sample, latest > NEIGHBOUR ? latest - NEIGHBOUR : 0, latest + FS_ANNOUNCED_AHEAD,
+		            ret_place))
 			return true;
 	}
 	return find_place(list, sample, from, list->state.end, ret_place);

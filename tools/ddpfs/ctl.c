@@ -162,7 +162,7 @@ static int print_reply(const struct arguments *a, const json_t *reply)
 static void refuse_negative(int argc, char **argv)
 {
 	for (int i = 1; i < argc && strcmp(argv[i], "--") != 0; i++)
-		if (argv[i][0] == '-' && isdigit((unsigned char)argv[i][1]))
+		if (argv[i][0] == '-' && isdigit((unsigned char)argv[i][1]) && strcmp(argv[i], "-0") != 0)
 			cli_usage("'%s' is negative: epochs, steps and turns count from 0", argv[i]);
 }
 
