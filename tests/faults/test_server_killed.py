@@ -316,7 +316,7 @@ def test_counters_go_on(pack, source, mount):
     for part in range(4):
         for name in names[part * 50:(part + 1) * 50]:
             (m.path / name).read_bytes()
-        now = stat(m)
+        now = wait_until(lambda: (s := stat(m))["opens"] >= (part + 1) * 50 and s, "a successor that looks at opens")
         assert all(now[key] >= before[key] for key in counters)
         assert now["opens"] == (part + 1) * 50 == now["hits"] + now["misses"] and now["restarts"] == part
         if part == 1 and resends():
