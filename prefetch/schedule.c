@@ -193,8 +193,8 @@ static uint64_t late_turns(struct prefetch_stream *s)
 	return late;
 }
 
-/* Doubles a window that is filled by batches of workers who read side by side, or that a reader takes at once.  If the mount shares, the sink's
- * budget grows with it.  Returns false when there is no memory for it. */
+/* Doubles a window that is filled by batches of workers who read side by side, or that a reader takes at once.  If the
+ * mount shares, the sink's budget grows with it.  Returns false when there is no memory for it. */
 static bool widen(struct prefetch *p, struct prefetch_stream *s)
 {
 	uint64_t window = s->window * 2;

@@ -153,8 +153,8 @@ int shard_epoch_find(
 /* Finds the first turn of a sample at or behind `from`, in an epoch of a given view that has samples several times.
  * Returns 0; -ENOENT: there is none; -EOPNOTSUPP: the view has no `find_from`.  Any thread. */
 int shard_epoch_find_from(const struct shard_epoch *epoch, uint32_t sample, uint64_t from, uint64_t *ret_turn);
-/* Does the same as shard_epoch_find for a caller that knows the storage slot of the sample (shard_index_slot_sample), without reading its
- * record.  slot: SHARD_NONE if it is not known. */
+/* Does the same as shard_epoch_find for a caller that knows the storage slot of the sample (shard_index_slot_sample),
+ * without reading its record.  slot: SHARD_NONE if it is not known. */
 int shard_epoch_find_stored(const struct shard_epoch *epoch, uint32_t sample, uint32_t slot, uint64_t *ret_step,
         uint32_t *ret_rank, uint64_t *ret_turn);
 
