@@ -294,10 +294,19 @@ class Copy:
             pid = os.fork()
             if pid == 0:
                 self._be_the_child(parent, state, child_end, draws, batched, dataset, paths)
-            self._child = os.pidfd_open(pid)
+            self._child = self._pidfd(pid)
         finally:
             signal.pthread_sigmask(signal.SIG_SETMASK, mask)
             os.close(child_end)
+
+    @staticmethod
+    def _pidfd(pid):
+        try:
+            return os.pidfd_open(pid)
+        except (AttributeError, OSError):  # a kernel, a sandbox or a Python without it
+            os.kill(pid, signal.SIGKILL)
+            os.waitpid(pid, 0)
+            raise
 
     def _be_the_child(self, parent, state, pipe, *work):
         try:
@@ -316,7 +325,7 @@ class Copy:
         """Compares what the loader has drawn itself."""
         if self._pipe is None:
             return
-        self._pending += map(_number, indices)
+        self._pending += indices if set(map(type, indices)) == {int} else map(_number, indices)
         while self._pending:
             if self._known == self._compared and not self._hear():
                 break

@@ -23,7 +23,7 @@ def watch(module):
         sampler_copy.install(module, automatic=True)
     except Exception as error:
         if os.environ.get("DDPFS_DEBUG", "") not in ("", "0"):
-            print("ddpfs: nothing is announced: %r" % error, file=sys.stderr, flush=True)
+            sys.stderr.write("ddpfs: nothing is announced: %r\n" % error)
 
 
 class Loader:
