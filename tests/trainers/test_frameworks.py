@@ -1,6 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Frameworks with samplers and launchers of their own, on plain files and on one mount of all files: the same samples,
-losses and weights; ranks that divide the set; and whether the mount recognises the sampler, as README.md's table says."""
+losses and weights; ranks that divide the set; and whether the mount recognises the sampler, as README.md's table says.
+Under `ddpfs exec` every sampler is announced."""
+
+import json
 
 import pytest
 
@@ -26,9 +29,13 @@ CASES = [
 ]
 
 
+def command(name, arguments, images, stem):
+    return [launch.HERE / f"{name}_train.py", "--train", images / "train", "--epochs", EPOCHS, "--workers", 2, "--report",
+            stem, *arguments]
+
+
 def train(name, world, arguments, images, stem):
-    program = launch.HERE / f"{name}_train.py"
-    argv = [program, "--train", images / "train", "--epochs", EPOCHS, "--workers", 2, "--report", stem, *arguments]
+    argv = command(name, arguments, images, stem)
     if name == "ray":
         heavy.run(*argv, "--world", world, "--storage", stem.parent / f"{stem.name}-ray",
                   env={"PYTHONPATH": launch.HERE})
@@ -59,3 +66,24 @@ def test_framework(what, package, world, arguments, recognised, digits, pack, mo
     record_property("recognition", {"trainer": what, "ranks": max(world, 1), **{
         key: stats[key] for key in ("recognised", "opens", "misses")}})
     assert stats["recognised"].startswith(recognised)
+
+
+@pytest.mark.parametrize("what, package, world, arguments, _", [case for case in CASES if case[1] != "ray"],
+                         ids=[case[0] for case in CASES if case[1] != "ray"])
+def test_framework_is_announced_under_exec(what, package, world, arguments, _, digits, pack, scratch, record_property):
+    """No changed line: the same losses, weights and samples as on plain files, and the mount was told each order."""
+    heavy.need(package)
+    name = what.split(",")[0]
+    plain = train(name, world, arguments, digits, scratch / "plain")
+    (scratch / "mnt").mkdir()
+    launcher = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={world}"] if world else []
+    program = [heavy.PYTHON, *launcher, *command(name, arguments, scratch / "mnt", scratch / "mounted")]
+    done = tools.ddpfs("exec", "-q", "-o", "view=all", pack(digits), scratch / "mnt", "--", "sh", "-c",
+                       '"$@" >&2; exec "$STAT" stat --json "$DDPFS_MOUNT"', "-", *map(str, program),
+                       env={**heavy.ENV, "STAT": tools.tool("ddpfs")})
+    assert launch.reports(scratch / "mounted", max(world, 1)) == plain
+    stats = json.loads(done.stdout)
+    record_property("recognition", {"trainer": what, "ranks": max(world, 1), "recognised": "under exec: " + stats["order_source"],
+                                    "opens": stats["opens"], "misses": stats["misses"]})
+    assert stats["order_source"] == "announced" and stats["orders_dropped"] == 0
+    assert stats["announced_opens"] > 0.8 * stats["opens"], "what comes before the first announcement is not counted"

@@ -12,8 +12,7 @@ import tempfile
 from contextlib import contextmanager
 from pathlib import Path
 
-from ddpfs import follow as _follow
-
+from . import follow as _follow  # relative: the hook of `ddpfs exec` loads this file under another name
 
 _numbers = itertools.count()
 
