@@ -245,7 +245,8 @@ static void set_environment(const struct arguments *a)
 	}
 	if (!a->no_interpose) {
 		set_preload();
-		set_pythonpath();
+		if (fs->view_all) /* a rank's view has an order of its own */
+			set_pythonpath();
 	}
 }
 

@@ -57,7 +57,7 @@ def follow(loader, paths=None):
             arguments that returns one for each epoch.
 
     Each epoch forks the process once (sampler_copy.py).  A sampler whose draws depend on the training is found out by
-    comparison and left alone.  Under `ddpfs exec` all loaders are followed without this function."""
+    comparison and left alone.  Under `ddpfs exec -o view=all` all loaders are followed without it."""
     if not isinstance(loader, DataLoader):
         raise TypeError(f"loader is a {type(loader).__name__}: give the torch.utils.data.DataLoader within it")
     if paths is None and isinstance(loader.dataset, IterableDataset):
