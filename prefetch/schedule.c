@@ -461,8 +461,7 @@ static bool count_here(struct prefetch *p, struct prefetch_stream *s)
 		return false;
 	const struct cache_timeline_epoch *ep = cache_timeline_epoch_of(&s->tl, place, &turn);
 	p->schedule.n_here++;
-	/* Between two epochs of it, those that are away may read next. */
-	uint64_t left = turn ? ep->turns - turn : 0;
+	uint64_t left = ep->turns - turn;
 	p->schedule.here_left = left < p->schedule.here_left ? left : p->schedule.here_left;
 	return false;
 }
