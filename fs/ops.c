@@ -55,12 +55,12 @@ static int lookup_dots(struct fs_server *server, struct fs_node node, const char
 	return fs_node_parent(server, node, ret_node);
 }
 
-/* Before the reply, because who looks a file up may read it next (fs/lookup_readahead.h). */
-static void guess_read(fuse_req_t req, uint32_t file)
+/* After the reply, which would wait for it otherwise: who looks a file up may read it next (fs/lookup_readahead.h).
+ * @pid: who looked it up. */
+static void guess_read(struct fs_server *server, pid_t pid, uint32_t file)
 {
-	struct fs_server *server = fs_server_of(req);
 	pid_t lister = atomic_load(&server->lister);
-	if (lister != 0 && fuse_req_ctx(req)->pid == lister)
+	if (lister != 0 && pid == lister)
 		return;
 	if (prefetch_hint(server->prefetch, file, fs_lookup_readahead_is_read(server->lookup_readahead)))
 		fs_lookup_readahead_looked_up(server->lookup_readahead, file);
@@ -89,8 +89,6 @@ static void do_lookup(fuse_req_t req, fuse_ino_t parent, const char *name)
 		fs_epoch_list_reply(req, &(struct fs_epoch_list_request){ .op = FS_EPOCH_LIST_LOOKUP, .node = node });
 		return;
 	}
-	if (rc == 0 && node.kind == FS_FILE)
-		guess_read(req, (uint32_t)node.id);
 	if (rc == 0)
 		rc = fs_node_attr(server, node, &e.attr, &e.attr_timeout);
 	rc = fs_index_check(server, rc);
@@ -99,7 +97,10 @@ static void do_lookup(fuse_req_t req, fuse_ino_t parent, const char *name)
 		return;
 	}
 	e.ino = e.attr.st_ino;
+	pid_t pid = fuse_req_ctx(req)->pid; /* the reply frees the request */
 	fuse_reply_entry(req, &e);
+	if (node.kind == FS_FILE)
+		guess_read(server, pid, (uint32_t)node.id);
 }
 
 static void do_getattr(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi)

@@ -29,8 +29,10 @@ void prefetch_unlock(struct prefetch *p)
 	bool wake = p->locked.wake_due;
 	p->locked.wake_due = false;
 	pthread_mutex_unlock(&p->lock);
-	if (wake)
+	if (wake) {
+		count(&p->counters.wake_ups, 1);
 		prefetch_io_wake(p->io);
+	}
 }
 
 void prefetch_engine_step(struct prefetch *p, enum prefetch_engine_step step)
@@ -39,6 +41,7 @@ void prefetch_engine_step(struct prefetch *p, enum prefetch_engine_step step)
 	static const uint8_t next[][NEVER] = {
 		/* from AWAKE, POKED, STARVED, ASLEEP, ASLEEP_STARVED */
 		[PREFETCH_NEWS] = { PO, PO, PO, PO, PO },
+		[PREFETCH_LATER] = { PO, PO, PO, AS, AS_ST },
 		[PREFETCH_WORK] = { AW, PO, AW, AW, AW },
 		[PREFETCH_MEMORY] = { AW, PO, PO, AS, PO },
 		[PREFETCH_ROUND] = { AW, AW, ST, NEVER, NEVER },

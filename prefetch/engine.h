@@ -213,7 +213,7 @@ TAILQ_HEAD(prefetch_stream_list, prefetch_stream);
 /* The counters of prefetch_stats; any thread adds to them. */
 struct prefetch_counters {
 	_Atomic uint64_t demands, demand_hits, hinted, joined, reads, read_bytes, delivered_bytes, stored_bytes,
-	        bad_blocks, mended_blocks, io_errors, misses, used, wasted_bytes, refetches, forgotten;
+	        bad_blocks, mended_blocks, io_errors, misses, used, wasted_bytes, refetches, forgotten, wake_ups;
 };
 
 /* A block of a sample that is being fetched; see fetch.c. */
@@ -239,6 +239,7 @@ struct prefetch_run {
  *
  *     any state ----------------NEWS---> POKED ---ROUND---> AWAKE
  *     STARVED, ASLEEP_STARVED -MEMORY--> POKED
+ *     AWAKE, STARVED ----------LATER---> POKED    (asleep it goes on sleeping)
  *
  *              <--SLEEPS--              ---ASKS--->             --SLEEPS-->
  *      ASLEEP               AWAKE                      STARVED               ASLEEP_STARVED
@@ -258,6 +259,7 @@ enum prefetch_engine_state {
 /* What changes that state. */
 enum prefetch_engine_step {
 	PREFETCH_NEWS,   /* there are events, drops, streams or memory for the schedule */
+	PREFETCH_LATER,  /* there are events that can wait until a read in flight comes back */
 	PREFETCH_WORK,   /* a read is in `urgent` */
 	PREFETCH_MEMORY, /* landing memory was given back */
 	/* Steps of the engine thread: */
@@ -474,6 +476,8 @@ int64_t prefetch_schedule_room_ns(const struct prefetch *p);
 bool prefetch_schedule_cannot_wait(const struct prefetch *p, const struct prefetch_read *read);
 /* Queues an event.  Any thread, under lock. */
 void prefetch_schedule_event(struct prefetch *p, const struct prefetch_event *event);
+/* Does the same, but does not wake the engine thread: a read that is queued or in flight will. */
+void prefetch_schedule_event_later(struct prefetch *p, const struct prefetch_event *event);
 
 /* fetch.c: starts the reads of a sample that the stream uses at seq, and of small neighbours that it uses soon.
  * Engine thread.

@@ -235,12 +235,16 @@ static int find_or_queue(struct prefetch *p, struct prefetch_demand *demand, con
 	if (!buffer && rc == 0)
 		atomic_fetch_add_explicit(&p->counters.misses, demand->block == 0, memory_order_relaxed);
 	/* The schedule knows already of a block that is fetched for the sink. */
-	if (p->sink && rc >= 0 && !demand->direct && !(block && block->item))
-		prefetch_schedule_event(
-		        p, &(struct prefetch_event){ .kind = buffer ? PREFETCH_EVENT_BROUGHT : PREFETCH_EVENT_MISS,
-		                   .turn = demand->file,
-		                   .epoch = demand->block,
-		                   .bytes = demand->take });
+	if (p->sink && rc >= 0 && !demand->direct && !(block && block->item)) {
+		const struct prefetch_event event = { .kind = buffer ? PREFETCH_EVENT_BROUGHT : PREFETCH_EVENT_MISS,
+			.turn = demand->file,
+			.epoch = demand->block,
+			.bytes = demand->take };
+		if (block && block->read->state <= PREFETCH_READ_INFLIGHT)
+			prefetch_schedule_event_later(p, &event);
+		else
+			prefetch_schedule_event(p, &event);
+	}
 	if (buffer)
 		*ret_buffer = buffer;
 	return rc;
@@ -339,6 +343,7 @@ void prefetch_stats_get(struct prefetch *p, struct prefetch_stats *ret_stats)
 	*ret_stats = (struct prefetch_stats){
 		.demands = atomic_load_explicit(&c->demands, memory_order_relaxed),
 		.demand_hits = atomic_load_explicit(&c->demand_hits, memory_order_relaxed),
+		.wake_ups = atomic_load_explicit(&c->wake_ups, memory_order_relaxed),
 		.hinted = atomic_load_explicit(&c->hinted, memory_order_relaxed),
 		.joined = atomic_load_explicit(&c->joined, memory_order_relaxed),
 		.reads = atomic_load_explicit(&c->reads, memory_order_relaxed),

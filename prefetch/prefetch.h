@@ -133,6 +133,7 @@ struct prefetch_stats {
 	uint64_t demands;         /* prefetch_demand calls */
 	uint64_t demand_hits;     /* demands answered from memory at once */
 	uint64_t hinted;          /* reads begun by prefetch_hint */
+	uint64_t wake_ups;        /* how often other threads woke the engine thread */
 	uint64_t joined;          /* demands that waited for a read that was already in flight */
 	uint64_t reads;           /* reads submitted to the source */
 	uint64_t read_bytes;      /* bytes the source read (alignment included) */

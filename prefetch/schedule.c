@@ -86,7 +86,7 @@ void prefetch_each_stream(struct prefetch *p, bool (*fn)(struct prefetch *p, str
 	}
 }
 
-void prefetch_schedule_event(struct prefetch *p, const struct prefetch_event *event)
+static void queue_event(struct prefetch *p, const struct prefetch_event *event, enum prefetch_engine_step step)
 {
 	if (p->locked.n_events == p->locked.events_room) {
 		size_t room = p->locked.events_room ? p->locked.events_room * 2 : 1024;
@@ -98,7 +98,17 @@ void prefetch_schedule_event(struct prefetch *p, const struct prefetch_event *ev
 		p->locked.events_room = room;
 	}
 	p->locked.events[p->locked.n_events++] = *event;
-	prefetch_engine_step(p, PREFETCH_NEWS);
+	prefetch_engine_step(p, step);
+}
+
+void prefetch_schedule_event(struct prefetch *p, const struct prefetch_event *event)
+{
+	queue_event(p, event, PREFETCH_NEWS);
+}
+
+void prefetch_schedule_event_later(struct prefetch *p, const struct prefetch_event *event)
+{
+	queue_event(p, event, PREFETCH_LATER);
 }
 
 /* Books a demand, because its reader brings the bytes into the page cache. */
@@ -485,7 +495,7 @@ void prefetch_schedule_news(struct prefetch *p)
 {
 	struct prefetch_item_list arrived = STAILQ_HEAD_INITIALIZER(arrived);
 	prefetch_lock(p);
-	bool poke = p->locked.state == PREFETCH_POKED;
+	bool poke = p->locked.state == PREFETCH_POKED || p->locked.n_events > 0;
 	uint64_t share_bytes = p->locked.share_bytes;
 	uint64_t memory_bytes = p->locked.new_memory_bytes;
 	p->locked.new_memory_bytes = 0;

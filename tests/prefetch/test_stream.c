@@ -1447,6 +1447,44 @@ static int teardown(void **state)
 	return 0;
 }
 
+static uint64_t late_reads(void *arg, uint32_t shard, uint64_t offset, uint32_t len)
+{
+	(void)shard;
+	(void)offset;
+	(void)len;
+	return *(uint64_t *)arg;
+}
+
+/* The read that they join wakes it when it comes back. */
+static void demands_that_join_a_read_do_not_wake_the_engine(void **state)
+{
+	(void)state;
+	enum { JOIN = 20 };
+	struct fake_sink sink;
+	struct trainer t = { 0 };
+	struct asked asked[1 + JOIN];
+	uint64_t late_ns = 100000000;
+	const struct prefetch_hook hook = { .delay_ns = late_reads, .arg = &late_ns };
+	sink_init(&sink);
+	start(&t, &sink, &(struct setup){ .memory = 64 << 20, .view = orders[0], .hook = &hook, .doubtful = true });
+	settle(&t);
+	uint64_t before = stats(t.p).wake_ups;
+	for (unsigned i = 0; i <= JOIN; i++) {
+		asked[i] = (struct asked){ .demand = { .file = 0, .take = 4096, .done = answered } };
+		pthread_mutex_init(&asked[i].lock, NULL);
+		pthread_cond_init(&asked[i].cv, NULL);
+		prefetch_demand(t.p, &asked[i].demand);
+	}
+	for (unsigned i = 0; i <= JOIN; i++)
+		assert_int_equal(await(&asked[i]), 0);
+	settle(&t);
+	/* Those that came when the read had landed wake it. */
+	assert_true(stats(t.p).wake_ups - before <= 1 + JOIN - stats(t.p).joined);
+	assert_true(stats(t.p).joined > 0);
+	stop(&t);
+	prefetch_free(t.p);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -1484,6 +1522,7 @@ int main(void)
 		cmocka_unit_test(reads_past_the_page_cache_say_nothing),
 		cmocka_unit_test(a_stream_can_be_freed_at_any_time),
 		cmocka_unit_test(names_without_an_epoch_follow_too),
+		cmocka_unit_test(demands_that_join_a_read_do_not_wake_the_engine),
 	};
 	return cmocka_run_group_tests_name("prefetch/stream", tests, setup, teardown);
 }
