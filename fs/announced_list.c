@@ -64,7 +64,8 @@ struct fs_announced_list {
 	struct chunk *chunks[FS_ANNOUNCED_CHUNKS]; /* by number modulo; NULL: none */
 	uint64_t *used[FS_ANNOUNCED_CHUNKS];       /* a bit an entry of these chunks */
 	struct fs_announced_state state;
-	uint64_t bad; /* opens that fit nothing, less those that were made good */
+	uint64_t bad;    /* opens that fit nothing, less those that were made good */
+	uint64_t astray; /* the same of opens whose samples the list has */
 	struct {
 		uint32_t sample;
 		uint64_t open; /* opens when it was used; 0: never */
@@ -652,6 +653,15 @@ static void book_use(struct fs_announced_list *list, uint64_t place)
 		s->high = place + 1;
 }
 
+/* A reader of a confirmed list may pause while others read. But if it reads the list's files and none of them where it
+ * should, it has another order. */
+static void judge(struct fs_announced_list *list)
+{
+	struct fs_announced_state *s = &list->state;
+	s->nowhere = list->bad >= (s->confirmed ? FS_ANNOUNCED_LOST : FS_ANNOUNCED_DOUBT) ||
+	             list->astray >= FS_ANNOUNCED_ASTRAY;
+}
+
 void fs_announced_list_use(struct fs_announced_list *list, uint64_t place, bool sure)
 {
 	struct fs_announced_state *s = &list->state;
@@ -659,12 +669,15 @@ void fs_announced_list_use(struct fs_announced_list *list, uint64_t place, bool 
 	advance(list);
 	s->sure += sure;
 	s->loose += !sure;
-	if (sure)
+	if (sure) {
 		list->bad = list->bad > SURE_WORTH ? list->bad - SURE_WORTH : 0;
-	else
+		list->astray = list->astray > SURE_WORTH ? list->astray - SURE_WORTH : 0;
+	} else {
 		list->bad++;
+		list->astray++;
+	}
 	s->confirmed |= s->sure >= FS_ANNOUNCED_SURE && s->sure >= 2 * s->loose;
-	s->nowhere = list->bad >= (s->confirmed ? FS_ANNOUNCED_LOST : FS_ANNOUNCED_DOUBT);
+	judge(list);
 }
 
 /* Counts the latest opens in the ring that have a neighbour there, and finds where they lie. */
@@ -713,9 +726,11 @@ bool fs_announced_list_missed(
 {
 	struct fs_announced_state *s = &list->state;
 	uint64_t place, low, high;
+	bool has = find_elsewhere(list, sample, &place);
 	list->bad++;
-	s->nowhere = list->bad >= (s->confirmed ? FS_ANNOUNCED_LOST : FS_ANNOUNCED_DOUBT);
-	if (!find_elsewhere(list, sample, &place))
+	list->astray += has;
+	judge(list);
+	if (!has)
 		return false;
 	list->ring[list->ring_n++ % FS_ANNOUNCED_RING] = place;
 	if (list->ring_n < RING_ENOUGH || neighbours(list, &low, &high) < RING_SURE ||
@@ -736,7 +751,7 @@ bool fs_announced_list_missed(
 	}
 	advance(list);
 	list->ring_n = 0;
-	list->bad = 0;
+	list->bad = list->astray = 0;
 	s->nowhere = false;
 	return true;
 }

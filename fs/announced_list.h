@@ -35,6 +35,7 @@ enum {
 	FS_ANNOUNCED_BEHIND = 8192,     /* ... and behind it: 16 workers with two batches of 256 each */
 	FS_ANNOUNCED_SURE = 64,         /* sure opens that confirm a list */
 	FS_ANNOUNCED_DOUBT = 512,       /* opens that fit nothing, after which an unconfirmed list leads nowhere */
+	FS_ANNOUNCED_ASTRAY = 1 << 12,  /* opens of the list's own files at wrong places, after which any list does */
 	FS_ANNOUNCED_LOST = 1 << 16,    /* the same for a confirmed list, whose reader may pause */
 };
 

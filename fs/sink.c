@@ -110,13 +110,14 @@ static void announce_flat(
 		list_entries(sink, fd, fs_offset_turn(turn), n);
 }
 
-static void look_up(struct fs_sink *sink, const struct fs_detached_root *root, uint32_t file)
+/* A file has one inode under all of its names. So in a flat view, where a name tells an epoch, its name in the tree of
+ * all files (which is not watched) makes the inode known. */
+static void look_up(struct fs_sink *sink, const struct fs_detached_root *root, bool flat, uint32_t file)
 {
 	char path[PATH_MAX];
 	struct statx st;
-	size_t len = strlen(root->at);
-	memcpy(path, root->at, len + 1);
-	if (shard_index_file_path(sink->server->index, file, path + len, sizeof(path) - len) < 0)
+	size_t len = (size_t)snprintf(path, sizeof(path), "%s%s", root->at, flat ? FS_HIDDEN_NAME "/all/" : "");
+	if (len >= sizeof(path) || shard_index_file_path(sink->server->index, file, path + len, sizeof(path) - len) < 0)
 		return;
 	/* Asks for nothing but the size: if the kernel knows the name, this costs no request. */
 	statx(root->fd, path, AT_SYMLINK_NOFOLLOW | AT_NO_AUTOMOUNT, STATX_SIZE, &st);
@@ -148,6 +149,7 @@ static void announce_tree(struct fs_sink *sink, const struct fs_detached_root *r
         uint64_t epoch, uint64_t turn, uint32_t n)
 {
 	struct shard_epoch *e;
+	bool flat = vs->view->layout == FS_LAYOUT_FLAT;
 	if (shard_view_epoch(vs->order, epoch, &e) < 0)
 		return;
 	for (uint32_t i = 0; i < n; i++) {
@@ -159,8 +161,8 @@ static void announce_tree(struct fs_sink *sink, const struct fs_detached_root *r
 			rc = shard_index_sample_files(
 			        sink->server->index, sample, files, SHARD_SAMPLE_FILES_MAX, &n_files);
 		for (uint32_t f = 0; rc == 0 && f < n_files; f++) {
-			if (!vs->by_directory || !list_directory(sink, root, files[f]))
-				look_up(sink, root, files[f]);
+			if (flat || !vs->by_directory || !list_directory(sink, root, files[f]))
+				look_up(sink, root, flat, files[f]);
 		}
 	}
 	shard_epoch_put(e);
@@ -183,7 +185,7 @@ static void announce_now(void *arg, const struct fs_detached_root *root)
 	if (server->stopping)
 		return;
 	a->sink->pins = root->fd < 0;
-	if (a->stream->view->layout == FS_LAYOUT_FLAT)
+	if (a->stream->view->layout == FS_LAYOUT_FLAT && !shard_view_is_given(a->stream->order))
 		announce_flat(a->sink, root, a->epoch, a->turn, a->n);
 	else
 		announce_tree(a->sink, root, a->stream, a->epoch, a->turn, a->n);

@@ -311,6 +311,29 @@ static void a_confirmed_list_outlasts_a_pause(void **unused)
 	fs_announced_list_free(list);
 }
 
+/* A confirmed list whose files are opened in another order from then on. */
+static void a_confirmed_list_ends_when_its_files_come_otherwise(void **unused)
+{
+	enum { N = 60000 };
+	struct fs_announced_list *list = make(1);
+	uint32_t *samples = drawn(N, 3000), opens = 0;
+	(void)unused;
+	append(list, samples, N);
+	fs_announced_list_build(list);
+	for (uint64_t i = 0; i < 1000; i++)
+		open_one(list, samples[i]);
+	assert_true(state_of(list).confirmed);
+	while (opens < 4 * FS_ANNOUNCED_ASTRAY && !state_of(list).nowhere) {
+		open_one(list, draw(3000));
+		opens++;
+		if (opens % 1000 == 0)
+			fs_announced_list_build(list);
+	}
+	assert_true(state_of(list).nowhere);
+	free(samples);
+	fs_announced_list_free(list);
+}
+
 static void a_successor_goes_on(void **unused)
 {
 	enum { N = 3 * BLOCK + 100, AT = 2 * BLOCK + 10 };
@@ -394,6 +417,7 @@ int main(void)
 		cmocka_unit_test_setup_teardown(opens_in_a_row_elsewhere_move_the_reader, set_up, tear_down),
 		cmocka_unit_test_setup_teardown(an_order_that_is_wrong_leads_nowhere, set_up, tear_down),
 		cmocka_unit_test_setup_teardown(a_confirmed_list_outlasts_a_pause, set_up, tear_down),
+		cmocka_unit_test_setup_teardown(a_confirmed_list_ends_when_its_files_come_otherwise, set_up, tear_down),
 		cmocka_unit_test_setup_teardown(a_successor_goes_on, set_up, tear_down),
 		cmocka_unit_test_setup_teardown(an_entry_that_is_no_sample_is_not_taken_over, set_up, tear_down),
 	};

