@@ -53,7 +53,7 @@ struct fs_order_memory *fs_announced_orders_memory(struct fs_announced_orders *o
 
 /* ---- the recognise thread ---- */
 
-/* Takes over what a predecessor left. Call it once, before the first opens. */
+/* Takes over what a predecessor left. Call it once, before that thread and before the first request. */
 void fs_announced_orders_restore(struct fs_announced_orders *orders);
 /* Takes in opens. Leaves in @files those that no list explains. Returns how many these are. */
 size_t fs_announced_orders_opened(struct fs_announced_orders *orders, uint32_t *files, size_t n);

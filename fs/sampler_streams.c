@@ -765,8 +765,6 @@ static void *recognise_run(void *arg)
 	uint64_t wait_ns = 0; /* 0 at first, so that what was restored is ready before the first opens */
 	size_t n;
 	pthread_setname_np(pthread_self(), "recognise");
-	if (fr->server->successor)
-		fs_announced_orders_restore(fr->orders);
 	can_look(fr, &failed); /* before the first opens, because opens of a flat view are not even queued until then */
 	while ((n = take(fr, wait_ns)) != SIZE_MAX) {
 		wait_ns = pause_ns;
@@ -868,6 +866,9 @@ int fs_sampler_streams_new(struct fs_server *server, struct fs_view *view, struc
 	int rc = fs_announced_orders_new(server, view, wake, fr, &fr->orders);
 	if (rc == 0)
 		rc = fs_order_numbers_new(server, view, fs_announced_orders_memory(fr->orders), &fr->numbers);
+	/* Before main serves requests, which may append to the lists. */
+	if (rc == 0 && server->successor)
+		fs_announced_orders_restore(fr->orders);
 	if (rc == 0)
 		rc = -pthread_create(&fr->thread, NULL, recognise_run, fr);
 	if (rc < 0) {
