@@ -44,6 +44,8 @@ struct prefetch_list {
 	uint32_t *named;              /* by name: files in list order; else NULL */
 	uint32_t *places;             /* by name: index of file first_file + i; UINT32_MAX: not in the list */
 	uint32_t first_file, n_files; /* of `places` */
+	struct prefetch_list *whole;  /* a part: the whole list, a reference; else NULL */
+	struct prefetch_list_part part;
 };
 
 static void filter_put(struct prefetch_filter *filter)
@@ -559,17 +561,50 @@ int prefetch_list_new_given(const struct prefetch_list_given *given, struct pref
 	return 0;
 }
 
+int prefetch_list_new_part(
+        struct prefetch_list *whole, const struct prefetch_list_part *part, struct prefetch_list **ret_list)
+{
+	if (whole->whole || part->n == 0 || part->stride == 0 ||
+	        part->start + (uint64_t)(part->n - 1) * part->stride >= whole->n)
+		return -EINVAL;
+	struct prefetch_list *list = calloc(1, sizeof(*list));
+	if (!list)
+		return -ENOMEM;
+	atomic_init(&list->refs, 1);
+	list->sort = whole->sort;
+	list->kind = whole->kind;
+	list->dir = whole->dir;
+	list->n = part->n;
+	list->part = *part;
+	list->where = strdup("");
+	if (!list->where) {
+		free(list);
+		return -ENOMEM;
+	}
+	list->whole = prefetch_list_get(whole);
+	*ret_list = list;
+	return 0;
+}
+
+bool prefetch_list_part(const struct prefetch_list *list, struct prefetch_list_part *ret_part)
+{
+	if (list->whole)
+		*ret_part = list->part;
+	return list->whole != NULL;
+}
+
 struct prefetch_list *prefetch_list_get(struct prefetch_list *list)
 {
 	atomic_fetch_add(&list->refs, 1);
 	return list;
 }
 
-void prefetch_list_put(struct prefetch_list *list)
+void prefetch_list_put(struct prefetch_list *list) // NOLINT(misc-no-recursion): a part has a whole list
 {
 	if (!list || atomic_fetch_sub(&list->refs, 1) > 1)
 		return;
 	filter_put(list->filter);
+	prefetch_list_put(list->whole);
 	free(list->runs);
 	free(list->by_first);
 	free(list->named);
@@ -606,6 +641,10 @@ int prefetch_list_at(const struct prefetch_list *list, uint32_t i, uint32_t *ret
 {
 	if (i >= list->n)
 		return -ERANGE;
+	if (list->whole) {
+		i = list->part.start + i * list->part.stride;
+		list = list->whole;
+	}
 	if (list->sort == PREFETCH_SORT_GIVEN)
 		return list->given.at(list->given.user, i, ret_file);
 	if (list->named) {
@@ -625,7 +664,7 @@ int prefetch_list_at(const struct prefetch_list *list, uint32_t i, uint32_t *ret
 	return 0;
 }
 
-int prefetch_list_find(const struct prefetch_list *list, uint32_t file, uint32_t *ret_index)
+static int find_in_whole(const struct prefetch_list *list, uint32_t file, uint32_t *ret_index)
 {
 	if (list->sort == PREFETCH_SORT_GIVEN)
 		return list->given.find(list->given.user, file, ret_index);
@@ -650,6 +689,22 @@ int prefetch_list_find(const struct prefetch_list *list, uint32_t file, uint32_t
 	if (file >= run->end)
 		return -ENOENT;
 	*ret_index = run->before + filter_rank(list->filter, file) - filter_rank(list->filter, run->first);
+	return 0;
+}
+
+int prefetch_list_find(const struct prefetch_list *list, uint32_t file, uint32_t *ret_index)
+{
+	const struct prefetch_list_part *part = &list->part;
+	uint32_t index;
+	if (!list->whole)
+		return find_in_whole(list, file, ret_index);
+	int rc = find_in_whole(list->whole, file, &index);
+	if (rc < 0)
+		return rc;
+	if (index < part->start || (index - part->start) % part->stride != 0 ||
+	        (index - part->start) / part->stride >= part->n)
+		return -ENOENT;
+	*ret_index = (index - part->start) / part->stride;
 	return 0;
 }
 
@@ -681,6 +736,9 @@ bool prefetch_list_equal(const struct prefetch_list *a, const struct prefetch_li
 {
 	if (a == b)
 		return true;
+	if (a->whole || b->whole)
+		return a->whole && b->whole && a->part.start == b->part.start && a->part.stride == b->part.stride &&
+		       a->part.n == b->part.n && a->whole == b->whole;
 	if (a->n != b->n || a->sort == PREFETCH_SORT_GIVEN || b->sort == PREFETCH_SORT_GIVEN)
 		return false;
 	if (a->named && b->named && a->dir == b->dir)
@@ -690,10 +748,21 @@ bool prefetch_list_equal(const struct prefetch_list *a, const struct prefetch_li
 	return pieces_equal(a, b) && pieces_equal(b, a);
 }
 
-const char *prefetch_list_describe(const struct prefetch_list *list, char *buf, size_t size)
+const char *prefetch_list_describe(
+        const struct prefetch_list *list, char *buf, size_t size) // NOLINT(misc-no-recursion)
 {
 	static const char *const what[] = { "files", "files", "images", "files" };
 	char where[256] = "the whole dataset";
+	if (list->whole) {
+		const struct prefetch_list_part *part = &list->part;
+		prefetch_list_describe(list->whole, buf, size);
+		size_t at = strlen(buf);
+		if (part->stride > 1)
+			snprintf(buf + at, size - at, ", every %u. from %u on", part->stride, part->start);
+		else
+			snprintf(buf + at, size - at, ", %u to %u", part->start, part->start + part->n - 1);
+		return buf;
+	}
 	if (list->sort == PREFETCH_SORT_GIVEN) {
 		snprintf(buf, size, "%s", list->where);
 		return buf;

@@ -68,6 +68,11 @@ enum prefetch_list_sort {
 	PREFETCH_SORT_GIVEN
 };
 
+/* A rank's part of another list: n files, every `stride`-th from index `start` on. */
+struct prefetch_list_part {
+	uint32_t start, stride, n; /* stride and n >= 1 */
+};
+
 /* A list that the caller holds, such as a rank's part of a view. */
 struct prefetch_list_given {
 	const char *name; /* for people: "this rank's view"; copied */
@@ -87,12 +92,20 @@ int prefetch_list_new(const struct prefetch_filters *filters, uint32_t dir, enum
 /* Makes a list that calls `given`.  Returns 0 or -ENOMEM. */
 int prefetch_list_new_given(const struct prefetch_list_given *given, struct prefetch_list **ret_list);
 
+/* Makes the list of a part, and takes a reference of `whole`.  Returns 0; -EINVAL: the part is not inside the list, or
+ * `whole` is a part itself; -ENOMEM. */
+int prefetch_list_new_part(
+        struct prefetch_list *whole, const struct prefetch_list_part *part, struct prefetch_list **ret_list);
+
+/* Gets the part that a list is.  Returns false: it is a whole list. */
+bool prefetch_list_part(const struct prefetch_list *list, struct prefetch_list_part *ret_part);
+
 struct prefetch_list *prefetch_list_get(struct prefetch_list *list); /* another reference; returns list */
 void prefetch_list_put(struct prefetch_list *list);                  /* NULL is fine */
 
 uint32_t prefetch_list_size(const struct prefetch_list *list); /* files */
 uint32_t prefetch_list_dir(const struct prefetch_list *list);  /* SHARD_NONE for given ones */
-/* Gets what it was made of.  Returns false for given ones. */
+/* Gets what it was made of; of a part: what the whole list was made of.  Returns false for given ones. */
 bool prefetch_list_kind(const struct prefetch_list *list, uint32_t *ret_sort, uint32_t *ret_filter);
 bool prefetch_list_is_given(const struct prefetch_list *list);
 

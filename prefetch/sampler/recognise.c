@@ -77,6 +77,8 @@ void prefetch_recognise_free(struct prefetch_recognise *r)
 		prefetch_track_free(r->tracks[i]);
 	for (unsigned i = 0; i < r->n_lists; i++)
 		prefetch_list_put(r->lists[i]);
+	for (unsigned i = 0; i < r->n_part_lists; i++)
+		prefetch_list_put(r->part_lists[i]);
 	prefetch_filters_done(&r->filters);
 	free(r->seen);
 	free(r);

@@ -190,9 +190,9 @@ struct prefetch_saved_track {
 	uint32_t sampler, before, goes_on, in_place, deal, deal_kind;
 	uint64_t seed, skip, name, word, step;
 	uint32_t learned, repeated;
-	uint32_t dir, sort, filter; /* the list; dir SHARD_NONE: ddpfs's own order */
+	uint32_t dir, sort, filter;               /* the list; dir SHARD_NONE: ddpfs's own order */
+	uint32_t part_start, part_stride, part_n; /* a rank's part of it; part_n 0: the whole list */
 	uint32_t world, first, ranks, stride, workers, batch;
-	uint32_t pad;
 	uint64_t size, high, epoch;
 	char suffix[32];
 };

@@ -25,6 +25,7 @@ enum {
 	LOOSE_MAX = 64,
 	TRIAL_MAX = 64,
 	LISTS_MAX = 32,
+	PART_LISTS_MAX = 16,
 	SAVED_WORDS_MAX = 1 << 28, /* of a generator, in a saved track: they take a second to draw */
 	REFUSED_MAX = 8,
 	REFUSED_OPENS = 2048,  /* a dropped track is not tried again for so many opens */
@@ -181,6 +182,7 @@ enum search_phase {
 	SEARCH_NAMES,       /* SORTED over lists by name alone, which are made when needed */
 	SEARCH_NAMED_PARTS, /* PARTS over these */
 	SEARCH_OWN_LAST,    /* ddpfs's own order, if own_last */
+	SEARCH_RANKS,       /* makes targets of ranks' parts of the lists */
 	SEARCH_GENERATORS   /* generators of tracks that go on; then the seeds begin */
 };
 
@@ -243,6 +245,8 @@ struct prefetch_recognise {
 	struct prefetch_own_order own;
 	struct prefetch_list *lists[LISTS_MAX];
 	uint32_t n_lists;
+	struct prefetch_list *part_lists[PART_LISTS_MAX]; /* ranks' parts of these, shuffled by themselves */
+	uint32_t n_part_lists;
 	uint32_t listed[DIRS_MAX * 4]; /* directories whose lists are made */
 	uint32_t n_listed;
 	unsigned listing;             /* lists of the next directory that are made */
@@ -408,6 +412,15 @@ int prefetch_lists_step(struct prefetch_recognise *r);
 
 /* Makes the lists by name alone of these directories, if the ring's names suggest such a reader.  Returns as above. */
 int prefetch_lists_by_name(struct prefetch_recognise *r);
+
+/* ---- part_lists.c ---- */
+
+/* Makes the lists of ranks' parts of a target's list that hold most of its opens.  Returns 0 or -ENOMEM. */
+int prefetch_part_lists_add(struct prefetch_recognise *r, const struct target *target);
+
+/* Finds or makes this part of a list.  Returns 0; -ENOSPC: there are too many; errors of prefetch_list_new_part. */
+int prefetch_part_lists_get(struct prefetch_recognise *r, struct prefetch_list *whole,
+        const struct prefetch_list_part *part, struct prefetch_list **ret_list);
 
 /* ---- track.c ---- */
 

@@ -30,6 +30,12 @@ unsigned prefetch_recognise_save(
 		s->deal_kind = t->source.deal_kind;
 		s->repeated = t->repeated;
 		s->dir = t->list ? prefetch_list_dir(t->list) : SHARD_NONE;
+		struct prefetch_list_part part = { 0 };
+		if (t->list && prefetch_list_part(t->list, &part)) {
+			s->part_start = part.start;
+			s->part_stride = part.stride;
+			s->part_n = part.n;
+		}
 		s->sort = sort;
 		s->filter = filter;
 		s->world = t->part.world;
@@ -63,8 +69,9 @@ static int make_filters(struct prefetch_recognise *r, const char suffix[32])
 	return rc;
 }
 
-/* Finds or makes the list of a saved track.  -EINVAL: this dataset has no such list. */
-static int list_of(struct prefetch_recognise *r, const struct prefetch_saved_track *s, struct prefetch_list **ret_list)
+/* Finds or makes the whole list of a saved track.  -EINVAL: this dataset has no such list. */
+static int whole_list_of(
+        struct prefetch_recognise *r, const struct prefetch_saved_track *s, struct prefetch_list **ret_list)
 {
 	struct prefetch_list *list;
 	if (s->dir >= shard_index_info(r->options.index)->n_dirs || s->sort >= PREFETCH_SORT_GIVEN ||
@@ -85,6 +92,18 @@ static int list_of(struct prefetch_recognise *r, const struct prefetch_saved_tra
 	r->lists[r->n_lists++] = list;
 	*ret_list = list;
 	return 0;
+}
+
+static int list_of(struct prefetch_recognise *r, const struct prefetch_saved_track *s, struct prefetch_list **ret_list)
+{
+	struct prefetch_list_part part = { .start = s->part_start, .stride = s->part_stride, .n = s->part_n };
+	struct prefetch_list *whole;
+	int rc = whole_list_of(r, s, &whole);
+	if (rc == 0 && part.n > 0)
+		rc = prefetch_part_lists_get(r, whole, &part, ret_list);
+	else if (rc == 0)
+		*ret_list = whole;
+	return rc == -ENOSPC ? -EINVAL : rc;
 }
 
 static bool is_possible(const struct prefetch_recognise *r, const struct prefetch_saved_track *s)

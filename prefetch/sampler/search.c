@@ -640,6 +640,20 @@ static int step_parts(struct prefetch_recognise *r, uint32_t from)
 	return last ? accept_simplest(r) : 0;
 }
 
+/* The lists of parts are for shuffles only: a reader without a shuffle is found in the whole list. */
+static int step_ranks(struct prefetch_recognise *r)
+{
+	struct search *s = &r->search;
+	uint32_t whole = s->n_targets;
+	int rc = 0;
+	for (uint32_t i = 0; i < whole && rc == 0 && !r->rolling; i++)
+		rc = prefetch_part_lists_add(r, &s->targets[i]);
+	for (uint32_t i = 0; i < r->n_part_lists && s->n_targets < LISTS_MAX; i++)
+		add_target(r, r->part_lists[i]);
+	next_phase(s);
+	return rc;
+}
+
 /* Does one slice.  1: something was recognised; 0; -errno. */
 static int look(struct prefetch_recognise *r)
 {
@@ -684,6 +698,8 @@ static int look(struct prefetch_recognise *r)
 			return step_own(r);
 		next_phase(s);
 		return 0;
+	case SEARCH_RANKS:
+		return step_ranks(r);
 	case SEARCH_GENERATORS:
 		if (s->at < (uint64_t)r->n_tracks * SUCCESSORS)
 			return try_next(r, s->at++);

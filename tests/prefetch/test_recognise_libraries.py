@@ -124,6 +124,22 @@ def test_dealt_to_ranks(recognise, family, deal):
     assert track["now"] == [PATHS[i] for i in mine]
 
 
+@pytest.mark.parametrize("deal", ["[rank::world]", "contiguous parts"])
+def test_a_ranks_own_part_shuffled_by_itself(recognise, deal):
+    """As dlio_sampler of DLIO 2.0.0 does: the same seed in each epoch, in place."""
+    world, rank = 4, 1
+    part = list(range(N))[rank::world] if deal == "[rank::world]" else list(range(rank * N // world, (rank + 1) * N // world))
+    orders = []
+    for _ in range(3):
+        np.random.seed(123)
+        np.random.shuffle(part)
+        orders.append(list(part))
+    (track,) = recognise(orders[0] + orders[1][:OPENS])
+    assert track["opens"] >= len(part) + OPENS - 2 * 96
+    assert track["now"] == [PATHS[i] for i in orders[1]]
+    assert track["next"] == [PATHS[i] for i in orders[2]]
+
+
 def epochs(way):
     """Three epochs of a trainer that shuffles its list of files anew."""
     order = list(range(N))

@@ -320,6 +320,50 @@ static void epochs_are_followed_however_they_follow(void **state)
 	}
 }
 
+/* The files are shared out before the shuffle: each rank shuffles its own part, such as DLIO's ranks do, with the same
+ * seed and in place. */
+static void a_ranks_own_part_is_recognised(void **state)
+{
+	enum { WORLD = 8, RANK = 3, PART = N / WORLD, EPOCHS = 3 };
+	static uint32_t at[PART], files[PART];
+	(void)state;
+	for (unsigned i = 0; i < 2 * FAMILIES; i++) {
+		bool stride = i % 2, in_place = families[i / 2].kind == PREFETCH_SHUFFLE_NUMPY;
+		struct prefetch_recognise *r = new_recognise(3000);
+		struct prefetch_shuffle shuffle = { .kind = families[i / 2].kind, .seed = 123, .in_place = in_place };
+		shuffle.step = in_place ? 0 : 1;
+		for (uint32_t epoch = 0; epoch < EPOCHS; epoch++) {
+			struct prefetch_recognised track;
+			shuffle.before = in_place ? epoch : 0;
+			whole(PART, &shuffle, at);
+			for (uint32_t k = 0; k < PART; k++)
+				files[k] = stride ? at[k] * WORLD + RANK : RANK * PART + at[k];
+			uint32_t opens = epoch == 0 ? open_some(r, files, 256) : 0;
+			if (opens > OPENS_MAX)
+				fail_msg("family %u, stride %u: %u opens", i / 2, stride, opens);
+			for (uint32_t k = opens; k < PART; k++) {
+				prefetch_recognise_opened(r, &files[k], 1);
+				if (k % 16 == 15)
+					work(r);
+			}
+			work(r);
+			track = only_track(r);
+			assert_int_equal(track.sampler, families[i / 2].sampler);
+			assert_true(strstr(track.list, stride ? ", every 8. from 3 on" : ", 3750 to 4999"));
+			assert_int_equal(missed(r, track.id, 0, files, PART), 0);
+			shuffle.seed += shuffle.step;
+		}
+		struct prefetch_saved_track saved[PREFETCH_TRACKS_MAX];
+		struct prefetch_recognise *later = new_recognise(100);
+		assert_int_equal(prefetch_recognise_save(r, saved), 1);
+		assert_int_equal(prefetch_recognise_restore(later, saved, 1), 0);
+		work(later);
+		assert_int_equal(missed(later, only_track(later).id, 0, files, PART), 0);
+		prefetch_recognise_free(later);
+		prefetch_recognise_free(r);
+	}
+}
+
 /* DALI's readers.file: random_shuffle, and shuffle_after_epoch with and without checkpoints. */
 static void dali_is_recognised_and_followed(void **state)
 {
@@ -443,10 +487,11 @@ int main(void)
 		cmocka_unit_test(a_trace_keeps_the_right_seed),
 		cmocka_unit_test(each_family_is_recognised_however_it_is_dealt),
 		cmocka_unit_test(epochs_are_followed_however_they_follow),
+		cmocka_unit_test(a_ranks_own_part_is_recognised),
 		cmocka_unit_test(dali_is_recognised_and_followed),
 		cmocka_unit_test(a_successor_goes_on_with_a_shuffle),
 		cmocka_unit_test(nothing_is_recognised_in_orders_of_nobody),
 	};
-	cmocka_set_test_filter(getenv("DDPFS_TEST"));
+	cmocka_set_test_filter(getenv("DDPFS_TEST")); /* a pattern, or NULL */
 	return cmocka_run_group_tests(tests, setup, teardown);
 }
