@@ -17,6 +17,7 @@ enum {
 	PATIENCE_MIN = RING,
 	PATIENCE_MAX = 1 << 16,
 	OPENS_ENDED_NS = 1000000000, /* opens have ended if none came for this time */
+	RESERVE = 4,                 /* a share of a burst for likely seeds */
 	FILL_MAX_NS = 1000000000,    /* a pause between two steps fills the budget for this time at most */
 };
 
@@ -326,12 +327,12 @@ void prefetch_recognise_collect_anew(struct prefetch_recognise *r, const uint32_
 	r->unexplained += r->n_ring;
 }
 
-/* Adds to the budget what the time since the last call brings, up to a burst.  Half a burst stays here, so that likely
+/* Adds to the budget what the time since the last call brings, up to a burst.  A quarter of it stays here, so that likely
  * seeds are tried at once.  While opens come, the rest goes to the thread that tries all seeds. */
 static void fill_up(struct prefetch_recognise *r)
 {
 	struct budget *b = &r->budget;
-	int64_t most = (int64_t)r->options.search_burst_ns, reserve = most / 2;
+	int64_t most = (int64_t)r->options.search_burst_ns, reserve = most / RESERVE;
 	if (!bounded(r))
 		return;
 	uint64_t now = elapsed_ns(r), passed = b->at_ns ? now - b->at_ns : 0;
@@ -349,7 +350,7 @@ static void fill_up(struct prefetch_recognise *r)
 
 static bool may_try(const struct prefetch_recognise *r, bool all)
 {
-	int64_t least = all ? (int64_t)r->options.search_burst_ns / 2 : 0;
+	int64_t least = all ? (int64_t)r->options.search_burst_ns / RESERVE : 0;
 	bool ended = all && r->budget.at_ns - r->budget.opened_ns >= OPENS_ENDED_NS;
 	return !bounded(r) || (r->budget.left_ns > least && !ended);
 }

@@ -37,9 +37,11 @@ enum {
 	SHUFFLE_FIRST = 64,  /* seeds of other libraries that are tried at each look */
 	SHUFFLE_NEAR = 1024, /* that are tried at a look at FIRST_OPENS or more */
 	SHUFFLE_OPENS = 96,
-	SHUFFLE_EPOCHS = 50, /* tried behind each popular seed */
-	FRONT_NATS = 9,      /* of a permutation's beginning, before the parts are looked at */
-	TRACE_STEP = 4,      /* of a trace's steps, for one output of a filter */
+	SHUFFLE_EPOCHS = 20,    /* of these a share that is tried behind each popular seed */
+	SHUFFLE_WORK = 1 << 27, /* seeds x files that are tried at once */
+	DALI_WORK = 1 << 20,    /* epochs x files of DALI's shuffles */
+	FRONT_NATS = 9,         /* of a permutation's beginning, before the parts are looked at */
+	TRACE_STEP = 4,         /* of a trace's steps, for one output of a filter */
 };
 
 static const uint64_t DEFAULT_SEED = 67280421310721;
@@ -195,11 +197,18 @@ static void add_shuffles(struct seeds *s, uint32_t from, uint32_t to)
 		add_family(s, (struct family){ .sampler = shuffles[i], .from = from, .to = to, .traced = true });
 }
 
+/* How many seeds of other libraries are tried at once.  A seed costs about 4 x files / opens steps. */
+static uint32_t near_shuffles(const struct prefetch_recognise *r)
+{
+	uint32_t n = (uint32_t)(SHUFFLE_WORK / ((uint64_t)r->n_files + 1));
+	return n < SHUFFLE_FIRST ? SHUFFLE_FIRST : n < SHUFFLE_NEAR ? n : SHUFFLE_NEAR;
+}
+
 /* Only at the beginning of an epoch do the opens lie together. */
 static void plan_shuffles(const struct prefetch_recognise *r, struct seeds *s)
 {
 	bool near = r->search.n_ring >= SHUFFLE_OPENS;
-	uint32_t end = near ? SHUFFLE_NEAR : SHUFFLE_FIRST, epochs = near ? SHUFFLE_EPOCHS : 2;
+	uint32_t end = near ? near_shuffles(r) : SHUFFLE_FIRST, epochs = near ? end / SHUFFLE_EPOCHS : 1;
 	if (r->rolling)
 		return;
 	add_shuffles(s, 0, end <= r->options.shuffle_max ? end : r->options.shuffle_max + 1);
@@ -236,7 +245,7 @@ static void plan_more_shuffles(const struct prefetch_recognise *r, struct seeds 
 {
 	uint32_t end = r->options.shuffle_max < LIKELY_SEEDS ? r->options.shuffle_max + 1 : LIKELY_SEEDS;
 	if (!r->rolling)
-		add_shuffles(s, SHUFFLE_NEAR, end);
+		add_shuffles(s, near_shuffles(r), end);
 }
 
 static void plan_all_shuffles(const struct prefetch_recognise *r, struct seeds *s)
@@ -560,7 +569,7 @@ static bool try_dali(struct seeds *s, const struct family *family, uint64_t *ste
 		struct prefetch_rng rng;
 		uint64_t where[RING];
 		uint32_t cells[RING];
-		if (!s->traces[i])
+		if (!s->traces[i] || (s->at > 1 && s->at * target->n > DALI_WORK))
 			continue;
 		s->tried++;
 		*steps += target->n * (s->at + 1);

@@ -4,6 +4,7 @@
  *   tests/bench/run recognise_bench [FILES...]      (default 100000 1280000)
  *   tests/bench/run recognise_bench unknown         what a shuffle that nobody can know costs, as fast as it goes
  * and at 1,000 files/s
+ *   tests/bench/run recognise_bench shuffles        shuffles of numpy, Python and DALI, [rank::world] of 2 ranks
  *   tests/bench/run recognise_bench seeds           trying all 2^32 seeds of an unseeded RandomSampler: a minute or
  * two */
 #include <inttypes.h>
@@ -18,6 +19,7 @@
 
 #include "prefetch/sampler/recognise.h"
 #include "prefetch/sampler/seed_scan.h"
+#include "prefetch/sampler/shuffle.h"
 #include "shard/torch_rng.h"
 #include "tests/prefetch/loader.h"
 #include "tests/shard/synth.h"
@@ -189,8 +191,62 @@ static void bench_seeds(void)
 	}
 }
 
+static void bench_shuffle(
+        const struct shard_index *dataset, const char *name, enum prefetch_shuffle_kind kind, uint64_t seed)
+{
+	uint32_t n = shard_index_info(dataset)->n_files, opens = 0;
+	uint32_t *order = malloc(n * sizeof(*order));
+	struct prefetch_recognise *r;
+	struct prefetch_recognised track = { 0 };
+	struct prefetch_rng rng;
+	char text[512] = "not recognised";
+	double cpu = 0, slice = 0;
+	if (!order || prefetch_recognise_new(&(struct prefetch_recognise_options){ .index = dataset }, &r) < 0)
+		exit(1);
+	for (uint32_t i = 0; i < n; i++)
+		order[i] = i;
+	prefetch_rng_seed(&rng, kind, seed);
+	prefetch_shuffle_steps(&rng, kind, n, 0, n, order, true);
+	prefetch_shuffle_end(&rng, kind, n, order, true);
+	struct loader loader = {
+		.n = n, .world = 2, .first = 1, .ranks = 1, .workers = 2, .batch = 32, .random = seed
+	};
+	loader_rewind(&loader, order);
+	while (!track.ready && opens < 512) {
+		uint32_t file = loader_next(&loader);
+		prefetch_recognise_opened(r, &file, 1);
+		if (++opens % 16 != 0)
+			continue;
+		double longest = longest_slice(r, &cpu);
+		slice = longest > slice ? longest : slice;
+		prefetch_recognise_get(r, 0, &track);
+	}
+	if (track.ready)
+		prefetch_recognise_describe(&track, text, sizeof(text));
+	printf("%-16s %9" PRIu32 " %6" PRIu32 " %9.1f %9.2f   %s\n", name, n, opens, cpu, slice, text);
+	prefetch_recognise_free(r);
+	free(order);
+}
+
+static void bench_shuffles(uint32_t n)
+{
+	static const char *const names[] = { "", "numpy", "numpy rng", "Python shuffle", "Python sample" };
+	static const uint64_t seeds[] = { 42, 999, 9999 };
+	struct shard_index *dataset = synth_open(&(struct synth){ .classes = 1000, .per_class = n / 1000, .bytes = 1 });
+	for (unsigned i = 0; i < 4 * 3; i++)
+		bench_shuffle(dataset, names[1 + i % 4], PREFETCH_SHUFFLE_NUMPY + i % 4, seeds[i / 4]);
+	bench_shuffle(dataset, "DALI", PREFETCH_SHUFFLE_STD64, 524287 + (UINT64_C(1) << 32));
+	synth_close(dataset);
+}
+
 int main(int argc, char **argv)
 {
+	if (argc == 2 && strcmp(argv[1], "shuffles") == 0) {
+		printf("%-16s %9s %6s %9s %9s\n", "shuffle", "files", "opens", "CPU ms", "slice ms");
+		bench_shuffles(100000);
+		bench_shuffles(1280000);
+		return 0;
+	}
 	if (argc == 2 && strcmp(argv[1], "seeds") == 0) {
 		bench_seeds();
 		return 0;

@@ -4,6 +4,7 @@
 import glob
 import json
 import os
+import random
 import re
 import subprocess
 import sys
@@ -319,6 +320,21 @@ def test_dlios_reader_is_recognised(mount, pack, scratch, run):
     stats = recognised(m)
     assert stats["samplers"] and all(s["text"].startswith("sorted") for s in stats["samplers"]), stats["samplers"]
     assert sum(s["opens"] for s in stats["samplers"]) >= 6000 * 0.6, stats["samplers"]
+
+
+def test_a_shuffle_of_python_is_read_ahead(mount, dataset):
+    """One generator that shuffles the trainer's list in place before each epoch."""
+    m = mount(dataset, "layout=tree,view=all,memory=256M")
+    paths, generator = sorted(m.path.glob("*/*")), random.Random(42)
+    for epoch in range(3):
+        generator.shuffle(paths)
+        for i, path in enumerate(paths):
+            path.read_bytes()
+            if epoch < 2 and i == 96:  # the second epoch shows how the first one goes on
+                wait_until(lambda: [s["epoch"] for s in recognised(m)["samplers"]] == [epoch])
+    (sampler,) = recognised(m)["samplers"]
+    assert sampler["text"].startswith("Python random.shuffle number 3 of seed 42, in place"), sampler
+    assert sampler["epoch"] == 2 and sampler["opens"] >= 3 * len(paths) - 2 * 96, sampler
 
 
 @pytest.mark.parametrize(("order", "epoch", "world", "rank"), [("full", 5, 1, 0), ("chunk", 2, 2, 1)])
