@@ -44,6 +44,7 @@
 #include "shard/base/cleanup.h"
 #include "shard/base/log.h"
 #include "shard/base/units.h"
+#include "shard/remote/store.h"
 
 enum {
 	THREADS_MIN = 4,  /* default at least: LOOKUPs of one directory run in parallel even on a small machine */
@@ -203,6 +204,10 @@ static int open_dataset(struct fs_server *server, const struct fs_options *optio
 	int rc = shard_index_open(server->options.dataset, err, &server->index);
 	if (rc < 0)
 		return rc;
+	struct remote_store *store = shard_index_store(server->index);
+	rc = store ? remote_store_use_agent(store) : 0;
+	if (rc < 0)
+		log_warning("no process can be started to renew credentials (%s): they may expire", strerror(-rc));
 	server->info = shard_index_info(server->index);
 	if (shard_index_store(server->index))
 		snprintf(path, sizeof(path), "%s", shard_index_path(server->index));

@@ -100,7 +100,7 @@ void remote_settings_done(struct remote_settings *settings)
 
 /* ---- one set ---- */
 
-static struct remote_credentials *credentials_new(void)
+struct remote_credentials *remote_credentials_new(void)
 {
 	struct remote_credentials *made =
 	        mmap(NULL, sizeof(*made), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
@@ -252,7 +252,7 @@ static int ask_all(struct remote_credentials *c, const struct remote_profile *pr
 int remote_credentials_get(struct base_err *err, struct remote_credentials **ret_credentials)
 {
 	struct remote_profile *profile = NULL;
-	struct remote_credentials *made = credentials_new();
+	struct remote_credentials *made = remote_credentials_new();
 	if (!made)
 		return base_err_set(err, -ENOMEM, "out of memory");
 	int rc = remote_profile_read(err, &profile);

@@ -59,6 +59,8 @@ void remote_settings_done(struct remote_settings *settings);
  * Returns 0; -ENOKEY with a sentence: no provider has any; -EACCES, -EPROTO, -ETIMEDOUT, -ECONNREFUSED with a sentence:
  * the provider that is configured failed; -ENOMEM. */
 int remote_credentials_get(struct base_err *err, struct remote_credentials **ret_credentials);
+/* Makes an empty set.  Returns NULL: out of memory. */
+struct remote_credentials *remote_credentials_new(void);
 /* Clears and frees credentials; NULL is allowed. */
 void remote_credentials_free(struct remote_credentials *credentials);
 

@@ -9,10 +9,12 @@
 #include <string.h>
 #include <strings.h>
 #include <time.h>
+#include <unistd.h>
 
 #include "shard/base/cleanup.h"
 #include "shard/base/clock.h"
 #include "shard/remote/credentials.h"
+#include "shard/remote/credentials_agent.h"
 #include "shard/remote/sigv4.h"
 #include "shard/remote/uri.h"
 
@@ -39,8 +41,10 @@ struct remote_store {
 	pthread_cond_t renew_cv;
 	struct remote_credentials *credentials; /* NULL: requests are not signed */
 	uint64_t renewed_ns;                    /* CLOCK_MONOTONIC of these credentials */
+	time_t renew_at;                        /* CLOCK_REALTIME; 0: never */
 	bool renew, stop;
 	bool thread_runs;
+	int agent; /* connection to the process that finds credentials; -1: this process does */
 	pthread_t thread;
 };
 
@@ -99,26 +103,14 @@ static time_t now_s(void)
 	return time(NULL);
 }
 
-/* Returns for how many seconds the credentials serve as they are; -1: for ever.  Under lock. */
-static time_t serves_s(const struct remote_store *store)
+/* Returns when the credentials are to be renewed: REMOTE_RENEW_S before they expire, or at half of their time if that is
+ * short.  0: never. */
+static time_t renewal_of(const struct remote_credentials *c)
 {
-	if (!store->credentials || !store->credentials->expires)
-		return -1;
-	time_t left = store->credentials->expires - now_s();
-	/* Short-lived ones are renewed at half of their time. */
-	return left > 2 * REMOTE_RENEW_S ? left - REMOTE_RENEW_S : left / 2;
-}
-
-/* Waits until a renewal is due.  Returns false when the store closes.  Under lock. */
-static bool wait_for_renewal(struct remote_store *store, time_t pause_s)
-{
-	struct timespec until;
-	clock_gettime(CLOCK_MONOTONIC, &until);
-	until.tv_sec += pause_s;
-	while (!store->stop && !store->renew)
-		if (pthread_cond_timedwait(&store->renew_cv, &store->lock, &until) == ETIMEDOUT)
-			break;
-	return !store->stop;
+	if (!c->expires)
+		return 0;
+	time_t left = c->expires - now_s();
+	return now_s() + (left > 2 * REMOTE_RENEW_S ? left - REMOTE_RENEW_S : left / 2);
 }
 
 static void *renewer(void *arg)
@@ -126,40 +118,43 @@ static void *renewer(void *arg)
 	struct remote_store *store = arg;
 	pthread_setname_np(pthread_self(), "credentials");
 	pthread_mutex_lock(&store->lock);
-	time_t pause_s = serves_s(store);
-	while (wait_for_renewal(store, pause_s < 1 ? 1 : pause_s)) {
-		store->renew = true; /* remote_store_renew sees that it has begun */
+	for (;;) {
+		while (!store->stop && !store->renew)
+			pthread_cond_wait(&store->renew_cv, &store->lock);
+		if (store->stop)
+			break;
 		pthread_mutex_unlock(&store->lock);
 		struct remote_credentials *fresh = NULL;
-		int rc = remote_credentials_get(NULL, &fresh);
+		int rc = store->agent >= 0 ? remote_agent_ask(store->agent, &fresh)
+		                           : remote_credentials_get(NULL, &fresh);
 		pthread_mutex_lock(&store->lock);
 		store->renew = false;
-		pause_s = RENEW_AGAIN_S;
+		store->renew_at = now_s() + RENEW_AGAIN_S;
 		if (rc == 0) {
 			remote_credentials_free(store->credentials);
 			store->credentials = fresh;
 			store->renewed_ns = base_now_ns();
-			pause_s = serves_s(store);
-			pause_s = pause_s < 0 ? 24 * 3600 : pause_s;
+			store->renew_at = renewal_of(fresh);
 		}
 	}
 	pthread_mutex_unlock(&store->lock);
 	return NULL;
 }
 
+/* Makes the thread renew the credentials.  Returns false: there is no thread.  Under lock. */
+static bool renew(struct remote_store *store)
+{
+	if (!store->thread_runs && pthread_create(&store->thread, NULL, renewer, store) == 0)
+		store->thread_runs = true;
+	store->renew = true;
+	pthread_cond_signal(&store->renew_cv);
+	return store->thread_runs;
+}
+
 bool remote_store_renew(struct remote_store *store, uint64_t since_ns)
 {
-	pthread_mutex_lock(&store->lock);
-	bool fresh = store->renewed_ns > since_ns;
-	if (!fresh && store->credentials) {
-		if (!store->thread_runs && pthread_create(&store->thread, NULL, renewer, store) == 0)
-			store->thread_runs = true;
-		store->renew = true;
-		pthread_cond_signal(&store->renew_cv);
-		fresh = store->thread_runs;
-	}
-	pthread_mutex_unlock(&store->lock);
-	return fresh;
+	lock_for_scope(&store->lock);
+	return store->renewed_ns > since_ns || (store->credentials && renew(store));
 }
 
 static int start_credentials(struct remote_store *store, struct base_err *err)
@@ -170,11 +165,13 @@ static int start_credentials(struct remote_store *store, struct base_err *err)
 	if (rc < 0)
 		return rc;
 	store->renewed_ns = base_now_ns();
-	if (store->credentials->expires) {
-		rc = -pthread_create(&store->thread, NULL, renewer, store);
-		store->thread_runs = rc == 0;
-	}
-	return rc < 0 ? base_err_set(err, rc, "no thread can be started to renew credentials") : 0;
+	store->renew_at = renewal_of(store->credentials);
+	return 0;
+}
+
+int remote_store_use_agent(struct remote_store *store)
+{
+	return store->credentials && store->credentials->expires ? remote_agent_start(&store->agent) : 0;
 }
 
 /* ---- open, close ---- */
@@ -186,12 +183,9 @@ int remote_store_open(const char *name, struct base_err *err, struct remote_stor
 		free(store);
 		return base_err_set(err, -ENOMEM, "out of memory");
 	}
-	pthread_condattr_t monotonic;
-	pthread_condattr_init(&monotonic);
-	pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
+	store->agent = -1;
 	pthread_mutex_init(&store->lock, NULL);
-	pthread_cond_init(&store->renew_cv, &monotonic);
-	pthread_condattr_destroy(&monotonic);
+	pthread_cond_init(&store->renew_cv, NULL);
 
 	int rc = remote_location_parse(name, err, &store->location);
 	if (rc == 0) {
@@ -230,6 +224,8 @@ void remote_store_close(struct remote_store *store)
 	remote_location_done(&store->location);
 	free(store->origin);
 	free(store->base_path);
+	if (store->agent >= 0)
+		close(store->agent);
 	free(store);
 }
 
@@ -320,6 +316,8 @@ int remote_store_headers(struct remote_store *store, const char *url, const stru
 		rc = longer ? 0 : -ENOMEM;
 	}
 	pthread_mutex_lock(&store->lock);
+	if (store->renew_at && !store->renew && now_s() >= store->renew_at)
+		renew(store);
 	if (rc == 0 && store->credentials)
 		rc = sign(store, url, request, &list);
 	else if (rc == 0 && store->s3 && store->settings.requester_pays)

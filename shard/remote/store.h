@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* A store: where the objects of one dataset are, and how requests to them are addressed and signed.
  *
- * An S3 store signs each request, unless it is anonymous.  Credentials that expire are renewed by a thread of the store,
- * REMOTE_RENEW_S before.  If that fails, it tries again every 30 s.
+ * An S3 store signs each request, unless it is anonymous.  The first request that comes less than REMOTE_RENEW_S
+ * before the credentials expire makes a thread of the store renew them.  If that fails, it is tried again after 30 s.
  *
  * Addresses (docs.aws.amazon.com/AmazonS3/latest/userguide/VirtualHosting.html): at AWS the bucket is in the host's name
  * if TLS certificates cover it (no '.' in the bucket); with an endpoint of one's own it is in the path.
@@ -24,6 +24,12 @@ struct remote_store; /* opaque */
  * the store.
  * Returns 0, or with a sentence: -EINVAL: the name or a setting is wrong; errors of remote_credentials_get; -ENOMEM. */
 int remote_store_open(const char *name, struct base_err *err, struct remote_store **ret_store);
+/* Starts a process that asks for credentials when they must be renewed, because this process will not be allowed to
+ * start a program (shard/remote/credentials_agent.h).  Call it before there are threads.  Nothing to do if requests are
+ * not signed, or if the credentials do not expire.
+ * Returns 0, or -errno of fork(2); then renewals are asked for by this process. */
+int remote_store_use_agent(struct remote_store *store);
+
 /* Closes a store; NULL is allowed.  Waits for a renewal that is under way. */
 void remote_store_close(struct remote_store *store);
 

@@ -13,6 +13,7 @@ Faults are set while it runs (`store.set(latency_ms=20, p503=0.05)`):
     whole           1: ranges are not answered; the whole object comes
     bps             bytes a second of one connection
     down            1: connections are closed at once
+    key             access keys, with spaces between, that requests must be signed with; others get 403 ExpiredToken
 """
 
 import email.utils
@@ -80,13 +81,15 @@ class Handler(BaseHTTPRequestHandler):
         self.close_connection = True
         self.connection.close()
 
-    def refuse(self, status, **headers):
+    def refuse(self, status, body=b"", **headers):
         self.note(status, 0, -1)
         self.send_response(status)
-        self.send_header("Content-Length", "0")
+        self.send_header("Content-Length", str(len(body)))
         for name, value in headers.items():
             self.send_header(name.replace("_", "-"), value)
         self.end_headers()
+        if self.command != "HEAD":
+            self.wfile.write(body)
 
     def note(self, status, first, last):
         self.server.log.write(f"{status} {self.path} {first} {last}\n")
@@ -109,6 +112,9 @@ class Handler(BaseHTTPRequestHandler):
             return self.refuse(503)
         if chance() < fault("p429"):
             return self.refuse(429, Retry_After="1")
+        signed_by = self.headers.get("Authorization", "").partition("Credential=")[2].partition("/")[0]
+        if fault("key") and signed_by not in fault("key").split():
+            return self.refuse(403, body=b"<Error><Code>ExpiredToken</Code></Error>")
         path = os.path.realpath(self.server.root + "/" + unquote(self.path.split("?")[0]).lstrip("/"))
         if not path.startswith(self.server.root + "/") or not os.path.isfile(path):
             return self.refuse(404)

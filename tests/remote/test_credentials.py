@@ -1,0 +1,187 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Credentials are found where botocore finds them, and renewed under a running mount (shard/remote/credentials.h)."""
+
+import datetime
+import http.server
+import json
+import threading
+import time
+
+import pytest
+
+from helpers import datasets, tools
+
+
+@pytest.fixture
+def bucket(scratch, http_store, monkeypatch, build_dir):
+    """A dataset s3://bucket/train of a store that takes only requests of one access key: `bucket(key)` sets it."""
+    files = datasets.write_tree(scratch / "source", classes=2, per_class=30, sizes=(30_000,))
+    (http_store.root / "bucket").mkdir()
+    tools.mkshard("pack", "--shard-size=1M", scratch / "source", http_store.root / "bucket" / "train")
+    monkeypatch.setenv("AWS_ENDPOINT_URL_S3", http_store.url)
+
+    def accept(key, **faults):
+        http_store.set(key=key, **faults)
+    accept.files = files
+    return accept
+
+
+@pytest.fixture
+def provider():
+    """A server on this host that answers each request with what `provider.answers[(method, path)]` returns for its headers
+    and its body; `provider.url` is its root."""
+    class Handler(http.server.BaseHTTPRequestHandler):
+        def log_message(self, *_arguments):
+            pass
+
+        def answer(self):
+            body = self.rfile.read(int(self.headers.get("Content-Length") or 0)).decode()
+            found = server.answers.get((self.command, self.path.split("?")[0]))
+            text = found(self.headers, body) if found else None
+            self.send_response(200 if text is not None else 404)
+            self.send_header("Content-Length", str(len(text or "")))
+            self.end_headers()
+            self.wfile.write((text or "").encode())
+
+        do_GET = do_PUT = do_POST = answer
+
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    server.answers = {}
+    server.url = f"http://127.0.0.1:{server.server_address[1]}"
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    yield server
+    server.shutdown()
+    thread.join()
+    server.server_close()
+
+
+def keys(access_key, seconds=None, token="TOKEN", name="Token"):
+    found = {"AccessKeyId": access_key, "SecretAccessKey": "SECRET", name: token}
+    if seconds is not None:
+        at = datetime.datetime.now(datetime.timezone.utc) + datetime.timedelta(seconds=seconds)
+        found["Expiration"] = at.strftime("%Y-%m-%dT%H:%M:%SZ")
+    return json.dumps(found)
+
+
+def shows_dataset():
+    return tools.mkshard("info", "s3://bucket/train").stdout
+
+
+def test_environment(bucket, monkeypatch):
+    bucket("AKENV")
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "AKENV")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "x")
+    assert "60 (0 common)" in shows_dataset()
+
+
+@pytest.mark.parametrize("profile, credentials, config", [
+    (None, "[other]\naws_access_key_id=NO\naws_secret_access_key=x\n[default]\naws_access_key_id = AKFILE\n"
+           "aws_secret_access_key = x\n", ""),
+    ("train", "[train]\n# a comment\naws_access_key_id=AKFILE\naws_secret_access_key=x\n", "[profile train]\nregion=eu-west-1\n"),
+    ("train", "", "[profile other]\naws_access_key_id=NO\n[profile train]\ns3 =\n  aws_access_key_id = NO\n"
+                  "aws_access_key_id=AKFILE\naws_secret_access_key=x\n"),
+    (None, "", "[default]\r\naws_access_key_id=AKFILE\r\naws_secret_access_key=x\r\n"),
+], ids=["credentials", "profile", "config", "carriage-returns"])
+def test_files(profile, credentials, config, bucket, scratch, monkeypatch):
+    bucket("AKFILE")
+    (scratch / "credentials").write_text(credentials)
+    (scratch / "config").write_text(config)
+    if profile:
+        monkeypatch.setenv("AWS_PROFILE", profile)
+    assert "60 (0 common)" in shows_dataset()
+
+
+def test_a_program(bucket, scratch):
+    bucket("AKPROCESS")
+    (scratch / "answer").write_text(keys("AKPROCESS", name="SessionToken"))
+    (scratch / "config").write_text(f"[default]\ncredential_process = cat {scratch}/answer\n")
+    assert "60 (0 common)" in shows_dataset()
+
+
+def test_a_container(bucket, provider, scratch, monkeypatch):
+    bucket("AKCONTAINER")
+    (scratch / "token").write_text("secret of the pod\n")
+    provider.answers["GET", "/creds"] = lambda headers, _body: \
+        keys("AKCONTAINER") if headers["Authorization"] == "secret of the pod" else None
+    monkeypatch.setenv("AWS_CONTAINER_CREDENTIALS_FULL_URI", provider.url + "/creds")
+    monkeypatch.setenv("AWS_CONTAINER_AUTHORIZATION_TOKEN_FILE", str(scratch / "token"))
+    assert "60 (0 common)" in shows_dataset()
+
+
+def test_a_container_s_uri_on_another_host_must_be_https(bucket, monkeypatch):
+    bucket("X")
+    monkeypatch.setenv("AWS_CONTAINER_CREDENTIALS_FULL_URI", "http://127.0.0.1.example.com/creds")
+    done = tools.run([tools.tool("mkshard"), "info", "s3://bucket/train"], check=False)
+    assert "neither https:// nor on this host" in done.stderr
+
+
+def test_an_instance(bucket, provider, monkeypatch):
+    bucket("AKINSTANCE")
+    role = "/latest/meta-data/iam/security-credentials/"
+
+    def with_token(text):
+        return lambda headers, _body: text if headers["X-aws-ec2-metadata-token"] == "T0KEN" else None
+
+    provider.answers["PUT", "/latest/api/token"] = lambda headers, _body: \
+        "T0KEN" if headers["X-aws-ec2-metadata-token-ttl-seconds"] else None
+    provider.answers["GET", role] = with_token("trainer")
+    provider.answers["GET", role + "trainer"] = with_token(keys("AKINSTANCE", 3600))
+    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "false")
+    monkeypatch.setenv("AWS_EC2_METADATA_SERVICE_ENDPOINT", provider.url)
+    assert "60 (0 common)" in shows_dataset()
+
+
+def test_web_identity(bucket, provider, scratch, monkeypatch):
+    bucket("AKWEB")
+    (scratch / "token").write_text("a+token/of the pod\n")
+
+    def assume(_headers, body):
+        assert "WebIdentityToken=a%2Btoken%2Fof%20the%20pod" in body and "RoleArn=arn%3Aaws%3Aiam%3A%3A1%3Arole%2Ft" in body
+        return ("<AssumeRoleWithWebIdentityResponse><AssumeRoleWithWebIdentityResult><Credentials><SessionToken>T&amp;T"
+                "</SessionToken><SecretAccessKey>S</SecretAccessKey><Expiration>2099-01-01T00:00:00Z</Expiration>"
+                "<AccessKeyId>AKWEB</AccessKeyId></Credentials></AssumeRoleWithWebIdentityResult>"
+                "</AssumeRoleWithWebIdentityResponse>")
+    provider.answers["POST", "/"] = assume
+    monkeypatch.setenv("AWS_WEB_IDENTITY_TOKEN_FILE", str(scratch / "token"))
+    monkeypatch.setenv("AWS_ROLE_ARN", "arn:aws:iam::1:role/t")
+    monkeypatch.setenv("AWS_ENDPOINT_URL_STS", provider.url)
+    assert "60 (0 common)" in shows_dataset()
+
+
+def test_a_public_bucket_needs_none(bucket, http_store, monkeypatch):
+    http_store.set()
+    monkeypatch.setenv("DDPFS_S3_ANONYMOUS", "1")
+    assert "60 (0 common)" in shows_dataset()
+
+
+def test_credentials_that_expire_are_renewed_under_a_mount(bucket, scratch, mount):
+    """By a credential_process too, although the server may start no program."""
+    (scratch / "answer").write_text(keys("AKFIRST", 3600))
+    (scratch / "config").write_text(f"[default]\ncredential_process = cat {scratch}/answer\n")
+    bucket("AKFIRST")
+    m = mount("s3://bucket/train", "view=all,layout=tree,memory=64M")
+    names = sorted(bucket.files)
+    assert (m.path / names[0]).read_bytes() == bucket.files[names[0]]
+    (scratch / "answer").write_text(keys("AKSECOND", 3600))
+    bucket("AKSECOND")  # the store refuses the first key from now on: ExpiredToken
+    for name in names[1:]:
+        assert (m.path / name).read_bytes() == bucket.files[name]
+
+
+def test_credentials_are_renewed_before_they_expire(bucket, scratch, mount):
+    (scratch / "answer").write_text(keys("AKFIRST", 4))  # half of 4 s: due after 2 s
+    (scratch / "config").write_text(f"[default]\ncredential_process = cat {scratch}/answer\n")
+    bucket("AKFIRST AKSECOND")
+    m = mount("s3://bucket/train", "view=all,layout=tree,memory=64M")
+    (scratch / "answer").write_text(keys("AKSECOND", 3600))
+    names = iter(sorted(bucket.files))
+    deadline = time.monotonic() + 3
+    while time.monotonic() < deadline:  # requests after the due time begin the renewal
+        name = next(names)
+        assert (m.path / name).read_bytes() == bucket.files[name]
+        time.sleep(0.2)
+    bucket("AKSECOND")
+    for name in names:
+        assert (m.path / name).read_bytes() == bucket.files[name]
+    assert tools.stat_json(m.path)["store_retries"] == 0, "a request was refused"
