@@ -241,6 +241,44 @@ def foreign(env):
             Check("the same / on demand (.ddpfs/all)", rates["mount"] / rates["unwatched"], ">=", 1.0)]
 
 
+def foreign_torch(env):
+    """PyTorch with 2 workers and samplers that ddpfs cannot know, over a tree of all files, beside the same on loose
+    files.  Cold and second epochs of pairs, taken in turn in the same memory cgroup."""
+    everything = env.dataset.bytes + len(env.dataset.files) * 1500
+    names = [name for name, _ in env.dataset.files]
+    out = []
+    for kind in ("numpy", "weighted"):
+        for what, part, bars in (("fits", 1.25, (1.4, 0.95)), ("is 4 times the budget", 0.25, (0.9, None))):
+            ratios, cpus = [[], []], []
+            for rep in range(env.reps + 1):
+                rates, cpu = [], []
+                for mount in (False, True):
+                    s = store("ext4", env.tools, env.dataset)
+                    root, environ = env.dataset.path, {}
+                    if mount:
+                        s = _ddpfs(env, "ddpfs-full", rank=None, world=None, view="all", layout="tree",
+                                   memory=int(part * everything) + (64 * MIB if part > 1 else 0))
+                        root, environ = s.mnt, s.environ()
+                        os.makedirs(s.mnt, exist_ok=True)
+                    listed = env.dataset.write_list(root, names, f"list-{kind}-{mount}")
+                    with reading(env, measure.py_reader(env, kind, listed), environ) as child:
+                        env.cg.recycle()
+                        with mounted(env, s) as mounts:
+                            passes = [child.one_pass(mounts), child.one_pass()]
+                    rates.append([gbps(r) for r in passes])
+                    cpu.append(1e6 * passes[0]["cpu"] / passes[0]["files"])
+                if rep:  # the first round is discarded
+                    for epoch in (0, 1):
+                        ratios[epoch].append(rates[1][epoch] / rates[0][epoch])
+                    cpus.append(cpu)
+            note = "processor us a file, ext4 and mount: " + ", ".join(f"{_median(c):.0f}" for c in zip(*cpus))
+            for epoch, bar in enumerate(bars):
+                if bar:
+                    out.append(Check(f"{kind}, the dataset {what}, epoch {epoch + 1} / loose ext4",
+                                     _median(ratios[epoch]), ">=", bar, note))
+    return out
+
+
 @contextlib.contextmanager
 def _two_ranks(env, *options, **mount_options):
     """Both ranks' mounts of one host, each with a waiting reader.  Yields (children, mounts)."""
@@ -409,7 +447,7 @@ def stage(env):
     return out
 
 
-CASES = {"demand85": demand85, "delay20ms": delay20ms, "boundaries": boundaries, "foreign": foreign,
+CASES = {"demand85": demand85, "delay20ms": delay20ms, "boundaries": boundaries, "foreign": foreign, "foreign-torch": foreign_torch,
          "two-ranks": two_ranks, "shared-memory": shared_memory, "partial-memory": partial_memory,
          "deal-block": deal_block, "limited": limited, "memory-bound": memory_bound, "first-sample": first_sample, "python": python,
          "stage": stage}

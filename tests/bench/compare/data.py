@@ -5,15 +5,16 @@ import os
 import random
 import shutil
 
-# A: the sizes of an image dataset, log-normal with a mean of 110 KB.  B: samples of one page.
-KINDS = {"A": {"files": 20_000, "classes": 100}, "B": {"files": 200_000, "classes": 10}}
+# A: the sizes of an image dataset, log-normal with a mean of 110 KB.  B: samples of one page.  C: 20 KB.
+KINDS = {"A": {"files": 20_000, "classes": 100}, "B": {"files": 200_000, "classes": 10},
+         "C": {"files": 20_000, "classes": 100}}
 SMALLEST, LARGEST, MEDIAN, SIGMA = 8_000, 1_000_000, 95_000, 0.55
 WORLD = 2
 
 
 def _size(kind, rng):
-    if kind == "B":
-        return 4096
+    if kind in "BC":
+        return {"B": 4096, "C": 20_000}[kind]
     return min(max(int(MEDIAN * rng.lognormvariate(0, SIGMA)), SMALLEST), LARGEST)
 
 

@@ -2,10 +2,10 @@
 """Packs a dataset for a loader library, or reads one rank's part with a Python loader.
 
 usage: loaders.py pack wds|mds|litdata|hf SOURCE OUT
-       loaders.py read torch LIST | view DIRECTORY | wds|mds|litdata|hf|stage PACKED | plain LIST_OR_DIRECTORY
+       loaders.py read torch|numpy|weighted LIST | view DIRECTORY | wds|mds|litdata|hf|stage PACKED | plain LIST_OR_DIRECTORY
 
 This is rank 0 of 2; 2 workers, batches of 64, raw bytes.  `torch` is a map-style dataset over a list of paths with
-DistributedSampler; `view` the same over the sorted listing of a ddpfs mount, in its order: the mount has dealt already.
+DistributedSampler; `numpy` and `weighted` have samplers that ddpfs cannot know; `view` the same over the sorted listing of a ddpfs mount, in its order: the mount has dealt already.
 The workers hand over only (samples, bytes), so no row pays for moving bytes between processes.  `stage` is libddpfs_stage,
 whose reads are threads of this process, with $STAGE_MEMORY bytes.  `plain` is open() and
 read() in a loop, the same names in every pass.  Speaks reader.c's protocol: "ready" after the imports, then a line on
@@ -137,6 +137,29 @@ def listed(where):
 
 def open_torch(where):
     return map_style(Files(listed(where)))
+
+
+def open_numpy(where):
+    """Another permutation in each epoch, by numpy with a seed that nobody is told."""
+    import numpy
+
+    files, rng = Files(listed(where)), numpy.random.default_rng()
+
+    class Sampler:
+        def __len__(self):
+            return len(files)
+
+        def __iter__(self):
+            return iter(rng.permutation(len(files)).tolist())
+
+    return loader(files, sampler=Sampler())
+
+
+def open_weighted(where):
+    import torch
+
+    files = Files(listed(where))
+    return loader(files, sampler=torch.utils.data.WeightedRandomSampler(torch.rand(len(files)) + 0.1, len(files)))
 
 
 def open_view(where):
