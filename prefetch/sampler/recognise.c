@@ -327,8 +327,8 @@ void prefetch_recognise_collect_anew(struct prefetch_recognise *r, const uint32_
 	r->unexplained += r->n_ring;
 }
 
-/* Adds to the budget what the time since the last call brings, up to a burst.  A quarter of it stays here, so that likely
- * seeds are tried at once.  While opens come, the rest goes to the thread that tries all seeds. */
+/* Adds to the budget what the time since the last call brings, up to a burst.  A quarter of it stays here, so that
+ * likely seeds are tried at once.  While opens come, the rest goes to the thread that tries all seeds. */
 static void fill_up(struct prefetch_recognise *r)
 {
 	struct budget *b = &r->budget;

@@ -4,8 +4,9 @@
  * The caller feeds it the files that a trainer opens, in the order seen.  Opens that no known sampler explains go
  * into a ring of the first few hundred.  From time to time a search compares the ring with hypotheses: ddpfs's own
  * orders, sorted lists, torch's DistributedSampler and RandomSampler, and numpy's, Python's and DALI's shuffles, over
- * each list that the files may come from (prefetch/sampler/list.h).  A hypothesis that explains the ring by more than chance (prefetch/sampler/fit.h has the
- * bound) becomes a *track*.  Opens that a track explains do not enter the ring.  So a validation loader or a second
+ * each list that the files may come from (prefetch/sampler/list.h).  A hypothesis that explains the ring by more than
+ * chance (prefetch/sampler/fit.h has the bound) becomes a *track*.  Opens that a track explains do not enter the ring.
+ * So a validation loader or a second
  * job is found beside the first one.
  *
  *   opens --> tracks: expected here? --no--> ring --search--> new track
@@ -23,8 +24,8 @@
  *                           search looks for the new state ahead of the old one, and assumes a step again once seen
  *   a generator of its own  goes on from where the permutation left it, known to the word, unless something else
  *                           draws from it
- *   numpy, Python           the shuffle of seed + epoch + 1; else the same generator goes on, or each epoch shuffles the
- *                           order that the one before has left.  The search finds out, and assumes it again once seen
+ *   numpy, Python           the shuffle of seed + epoch + 1; else the same generator goes on, or each epoch shuffles
+ *                           the order that the one before has left.  The search finds out, and assumes it again
  *   RandomSampler unseeded  unknown.  The current epoch is found among 2^32 seeds if the caller spends threads on it
  *                           (prefetch/sampler/seed_scan.h)
  *

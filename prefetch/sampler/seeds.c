@@ -446,8 +446,8 @@ static bool interleave(
 	return near * 4 >= target->n_seen * 3;
 }
 
-/* Fits the positions to readers of these contiguous parts.  A reader who goes backwards seems to be near the beginning of
- * some part, too, so the opens must follow one another. */
+/* Fits the positions to readers of these contiguous parts.  A reader who goes backwards seems to be near the beginning
+ * of some part, too, so the opens must follow one another. */
 static bool fit_deal(
         const struct target *target, const uint64_t where[RING], const struct parts *parts, struct match *ret_match)
 {

@@ -10,7 +10,8 @@
  *   STD64      the same with std::mt19937_64: DALI's shuffle_after_epoch
  *
  * TORCH goes forward: step i swaps cell i with a later one, and then cell i is final.  NUMPY, NUMPY_RNG and PYTHON go
- * backwards from the last cell, so the first cells are final last.  With STD and STD64 no cell is final before the last step.
+ * backwards from the last cell, so the first cells are final last.  With STD and STD64 no cell is final before the
+ * last step.
  *
  * Threads: any, one at a time for each object. */
 #ifndef DDPFS_PREFETCH_SAMPLER_SHUFFLE_H
@@ -68,7 +69,8 @@ uint32_t prefetch_rng_word(struct prefetch_rng *rng);
 uint32_t prefetch_rng_below(struct prefetch_rng *rng, enum prefetch_shuffle_kind kind, uint32_t n);
 
 /* Does the steps from `done` on, of the n - 1 of a shuffle, and stops soon after `max` of them.  `cells` has n entries
- * of 4 bytes (`wide`) or 2 bytes.  Returns how many steps are done.  Call prefetch_shuffle_end() behind the last one. */
+ * of 4 bytes (`wide`) or 2 bytes.  Returns how many steps are done.  Call prefetch_shuffle_end() behind the last
+ * one. */
 uint32_t prefetch_shuffle_steps(struct prefetch_rng *rng, enum prefetch_shuffle_kind kind, uint32_t n, uint32_t done,
         uint32_t max, void *cells, bool wide);
 

@@ -18,8 +18,8 @@ static void work(struct prefetch_recognise *r)
 		;
 }
 
-/* The track hears of each open once when it comes, and once more in the sift.  In the middle of the sift it knows that an
- * epoch has begun, and then explains the opens that were asked for before. */
+/* The track hears of each open once when it comes, and once more in the sift.  In the middle of the sift it knows that
+ * an epoch has begun, and then explains the opens that were asked for before. */
 static void a_track_that_changes_in_a_sift_is_asked_again(void **state)
 {
 	struct shard_index *dataset = synth_open(&(struct synth){ .classes = 10, .per_class = N / 10, .bytes = 1 });
