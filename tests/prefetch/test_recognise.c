@@ -54,7 +54,7 @@ static bool long_run(void)
 static struct prefetch_recognise *new_recognise(uint32_t seed_max)
 {
 	struct prefetch_recognise *r;
-	struct prefetch_recognise_options options = { .index = dataset, .seed_max = seed_max };
+	struct prefetch_recognise_options options = { .index = dataset, .seed_max = seed_max, .shuffle_max = 1000 };
 	if (!long_run()) {
 		options.seed_max = seed_max ? seed_max : 12000;
 		options.shuffle_max = 100;
