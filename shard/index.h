@@ -93,8 +93,8 @@ struct shard_shard {
 	"restore index.ddpfs from a copy, or make it anew with 'mkshard index' and the --group and --common of "       \
 	"the first time; damage in the shards can then no longer be found"
 
-/* Opens DATASET/index.ddpfs.  `dataset` is the directory, or the index file itself.  Or it is the name of a dataset in a
- * store (shard/remote/location.h); then a copy of the index is fetched to this host if there is none, which needs
+/* Opens DATASET/index.ddpfs.  `dataset` is the directory, or the index file itself.  Or it is the name of a dataset in
+ * a store (shard/remote/location.h); then a copy of the index is fetched to this host if there is none, which needs
  * connections and writes a file.
  * Returns 0 or an error with a sentence in err: -ENOENT: no index there, or an unfinished packing; -EACCES: no
  * permission; -EPROTONOSUPPORT: unknown format version or feature; -EUCLEAN: not an index, or truncated; -EBADMSG:

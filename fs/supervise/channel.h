@@ -97,9 +97,10 @@ int fs_channel_ask(int channel, enum fs_channel_kind kind, int code, const char 
 /* Answers the question `id` with code and text (may be NULL).  Returns as fs_channel_try.  The supervisor. */
 int fs_channel_answer(int channel, uint32_t id, int code, const char *text);
 
-/* Receives one message, also what the other side sent before it ended.  flags: of recvmsg(2).  *ret_fd is the descriptor that came with it (close-on-exec), or -1;
- * the caller closes it.  Returns 0; -EPIPE: the other side has ended; -EAGAIN: there is no message (with
- * MSG_DONTWAIT); -EPROTO: the packet is not a valid message; another -errno.  Main of either process. */
+/* Receives one message, also what the other side sent before it ended.  flags: of recvmsg(2).  *ret_fd is the
+ * descriptor that came with it (close-on-exec), or -1; the caller closes it.  Returns 0; -EPIPE: the other side has
+ * ended; -EAGAIN: there is no message (with MSG_DONTWAIT); -EPROTO: the packet is not a valid message; another -errno.
+ * Main of either process. */
 int fs_channel_receive(int channel, int flags, struct fs_channel_message *ret_message, int *ret_fd);
 
 #endif

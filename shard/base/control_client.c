@@ -417,8 +417,8 @@ static int take_answers(struct peers *peers)
 	return 0;
 }
 
-/* Finds the sockets of `uid` in a directory.  Another user may have made a directory of that name, or sockets in one that
- * others can write to.  Returns 0 or -ENOMEM. */
+/* Finds the sockets of `uid` in a directory.  Another user may have made a directory of that name, or sockets in one
+ * that others can write to.  Returns 0 or -ENOMEM. */
 static int look_into(struct peers *peers, const char *dir, uid_t uid)
 {
 	struct stat st;

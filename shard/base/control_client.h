@@ -59,9 +59,9 @@
  *                                        there as torchvision's ImageFolder numbers them; "table": the paths of "table"
  *                                        "skip_unknown": true: paths that are not there are left out
  *                                        Reply: list, entries and skipped (of this request), length (entries of the
- *                                        list that are not used yet), order_memory_bytes.  A refusal changes nothing, and has
- *                                        "code": "unknown", "range", "space", "lists", "table" or "invalid", and "at":
- *                                        the entry
+ *                                        list that are not used yet), order_memory_bytes.  A refusal changes nothing,
+ *                                        and has "code": "unknown", "range", "space", "lists", "table" or "invalid",
+ *                                        and "at": the entry
  *   {"cmd":"follow","how":"table","table":NAME,"form":"text","bytes":N}
  *                                        the same reply; adds paths to a table, with a descriptor as above.  A refusal
  *                                        drops the table.  "table-end" drops it, without a descriptor.  A successor
@@ -127,10 +127,10 @@ int base_control_survey(unsigned limit_ms, struct base_control_peer **ret_peers,
 int base_control_list(struct base_control_peer **ret_peers, size_t *ret_n);
 void base_control_peers_free(struct base_control_peer *peers, size_t n); /* NULL is allowed */
 
-/* Finds the server of a mount.  `target` is the mountpoint, any path inside it, `@PID`, or the path of a control socket.
- * A mount that the caller can see is found by its device number, so equal paths in private namespaces are different.  A
- * mount that the caller cannot see (in another mount namespace) is found by the path that its server knows.  It waits
- * at most limit_ms for a silent server that may be the one.
+/* Finds the server of a mount.  `target` is the mountpoint, any path inside it, `@PID`, or the path of a control
+ * socket.  A mount that the caller can see is found by its device number, so equal paths in private namespaces are
+ * different.  A mount that the caller cannot see (in another mount namespace) is found by the path that its server
+ * knows.  It waits at most limit_ms for a silent server that may be the one.
  * Returns 0, and a peer that the caller releases with base_control_peer_done; -ENOENT: no ddpfs server has it (err says
  * what to do); -ENOTUNIQ: several namespaces use this path (err lists their pids, for @PID); -ETIMEDOUT: no server that
  * answers has it, and some do not answer (err names their pids); -ENOTCONN: its server is dead; -ENOMEM. */
@@ -141,8 +141,9 @@ void base_control_peer_done(struct base_control_peer *peer);
 /* Sends one request (JSON text without newline) and waits for the reply, at most timeout_ms.  *ret_reply is the text of
  * the reply without newline; the caller frees it.
  * Returns 0 if the server said ok; -EREMOTEIO: it refused (err has its sentence, *ret_reply is not set); -ECONNREFUSED:
- * no process listens; -ENOENT: no such socket; -EACCES: no permission, or another user's server listens; -ETIMEDOUT: no reply in time; -EPROTO: the reply
- * is not a line of JSON; -EMSGSIZE: the request is too long or has a newline; -ENAMETOOLONG: the path is too long;
+ * no process listens; -ENOENT: no such socket; -EACCES: no permission, or another user's server listens; -ETIMEDOUT: no
+ * reply in time; -EPROTO: the reply is not a line of JSON; -EMSGSIZE: the request is too long or has a newline;
+ * -ENAMETOOLONG: the path is too long;
  * -ENOMEM. */
 int base_control_request(
         const char *socket_path, const char *request, unsigned timeout_ms, struct base_err *err, char **ret_reply);

@@ -105,7 +105,8 @@ void remote_client_submit(struct remote_client *client, struct remote_read *read
 /* Waits until a read is done, remote_client_wake is called, or the time is over.  timeout_ns: < 0: no limit; 0: do not
  * wait.  *ret_done: the list of reads that are done, or NULL. */
 void remote_client_wait(struct remote_client *client, int64_t timeout_ns, struct remote_read **ret_done);
-/* Ends all reads, and those that are submitted later, with -ECANCELED.  remote_client_wait returns them.  Any thread. */
+/* Ends all reads, and those that are submitted later, with -ECANCELED.  remote_client_wait returns them.  Any
+ * thread. */
 void remote_client_cancel(struct remote_client *client);
 /* Makes the current or the next remote_client_wait return. */
 void remote_client_wake(struct remote_client *client);

@@ -119,7 +119,8 @@ int remote_credentials_web_identity(
 
 /* ---- container: ECS, EKS Pod Identity ---- */
 
-/* Plain http is safe only on this host, and at the addresses of ECS and EKS (botocore.utils.ContainerMetadataFetcher). */
+/* Plain http is safe only on this host, and at the addresses of ECS and EKS
+ * (botocore.utils.ContainerMetadataFetcher). */
 static bool allowed_host(const char *url)
 {
 	static const char *const hosts[] = { "localhost", "127.0.0.1", "[::1]", "169.254.170.2", "169.254.170.23",

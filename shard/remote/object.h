@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Whole objects of a store: read, write, list and remove them.  Each call blocks until the store has answered, and tries
- * again as remote_store_ask does.  Writing, listing and removing need S3.
+/* Whole objects of a store: read, write, list and remove them.  Each call blocks until the store has answered, and
+ * tries again as remote_store_ask does.  Writing, listing and removing need S3.
  *
  * Paths are relative to the dataset.  Errors: those of remote_store_refusal and remote_fetch, with a sentence;
  * -EROFS: the store is a plain HTTP server; -ENOMEM.
@@ -29,9 +29,9 @@ int remote_object_read(struct remote_store *store, const char *path, size_t max_
 /* Returns the size of an object. */
 int remote_object_size(struct remote_store *store, const char *path, struct base_err *err, uint64_t *ret_bytes);
 
-/* Writes an object of `size_bytes` bytes of a file, from its begin.  A large one goes in parts, REMOTE_PARTS at the same
- * time; the object appears when all have come.  If it fails, its parts are removed.  sent, if not NULL, is called with
- * bytes that have been sent, by any of the threads. */
+/* Writes an object of `size_bytes` bytes of a file, from its begin.  A large one goes in parts, REMOTE_PARTS at the
+ * same time; the object appears when all have come.  If it fails, its parts are removed.  sent, if not NULL, is called
+ * with bytes that have been sent, by any of the threads. */
 int remote_object_write(struct remote_store *store, const char *path, int fd, uint64_t size_bytes,
         void (*sent)(void *arg, uint64_t bytes), void *arg, struct base_err *err);
 

@@ -103,8 +103,8 @@ static time_t now_s(void)
 	return time(NULL);
 }
 
-/* Returns when the credentials are to be renewed: REMOTE_RENEW_S before they expire, or at half of their time if that is
- * short.  0: never. */
+/* Returns when the credentials are to be renewed: REMOTE_RENEW_S before they expire, or at half of their time if that
+ * is short.  0: never. */
 static time_t renewal_of(const struct remote_credentials *c)
 {
 	if (!c->expires)

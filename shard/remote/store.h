@@ -4,8 +4,8 @@
  * An S3 store signs each request, unless it is anonymous.  The first request that comes less than REMOTE_RENEW_S
  * before the credentials expire makes a thread of the store renew them.  If that fails, it is tried again after 30 s.
  *
- * Addresses (docs.aws.amazon.com/AmazonS3/latest/userguide/VirtualHosting.html): at AWS the bucket is in the host's name
- * if TLS certificates cover it (no '.' in the bucket); with an endpoint of one's own it is in the path.
+ * Addresses (docs.aws.amazon.com/AmazonS3/latest/userguide/VirtualHosting.html): at AWS the bucket is in the host's
+ * name if TLS certificates cover it (no '.' in the bucket); with an endpoint of one's own it is in the path.
  *
  * Threads: any thread may call all functions at any time, except remote_store_close, which is the last call. */
 #ifndef DDPFS_SHARD_REMOTE_STORE_H

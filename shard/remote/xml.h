@@ -6,8 +6,8 @@
 #ifndef DDPFS_SHARD_REMOTE_XML_H
 #define DDPFS_SHARD_REMOTE_XML_H
 
-/* Returns the text of the first element <name>, with &amp; and the like decoded; NULL: there is none, or no memory.  The
- * caller frees it.  If ret_rest is not NULL, it is set behind the element. */
+/* Returns the text of the first element <name>, with &amp; and the like decoded; NULL: there is none, or no memory.
+ * The caller frees it.  If ret_rest is not NULL, it is set behind the element. */
 char *remote_xml_element(const char *xml, const char *name, const char **ret_rest);
 
 #endif

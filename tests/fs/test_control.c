@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The control socket: its name appears when it listens and takes no other file's place; silent clients; who is believed. */
+/* The control socket: its name appears when it listens and takes no other file's place; silent clients; who is
+ * believed. */
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>

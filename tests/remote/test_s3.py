@@ -129,7 +129,7 @@ def test_secrets_are_in_no_file_of_a_mount(s3, server, source, mount):
     tools.mkshard("pack", source[0], "s3://data/x")
     m = mount("s3://data/x", "view=all")
     shown = tools.ddpfs("stat", "--json", m.path).stdout + m.log() + " ".join(os.listdir(m.path))
-    shown += "".join((m.path / ".ddpfs" / name).read_text() 
+    shown += "".join((m.path / ".ddpfs" / name).read_text()
                      for name in os.listdir(m.path / ".ddpfs") if (m.path / ".ddpfs" / name).is_file())
     for pid in (m.process.pid, m.server_pid()):
         shown += open(f"/proc/{pid}/cmdline").read()

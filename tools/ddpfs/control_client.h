@@ -12,8 +12,8 @@
 #include "shard/base/control_client.h"
 #include "shard/base/err.h"
 
-/* Finds the server of a mount.  `target` is a target of base_control_find.  If the mount was moved, *ret_peer has its new
- * place.
+/* Finds the server of a mount.  `target` is a target of base_control_find.  If the mount was moved, *ret_peer has its
+ * new place.
  *
  * Returns 0; the caller frees *ret_peer with base_control_peer_done.  Returns -EACCES if the mount belongs to another
  * user, and the errors of base_control_find and base_control_request. */

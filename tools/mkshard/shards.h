@@ -19,8 +19,8 @@ struct shard_files {
 	uint64_t n;     /* the chosen files */
 };
 
-/* Groups the files of an index by shard.  `chosen` has a bit per file (shard/base/bits.h); NULL means all.  It passes a record that it
- * cannot read to `bad` (may be NULL) and leaves it out.  Returns 0 or -ENOMEM. */
+/* Groups the files of an index by shard.  `chosen` has a bit per file (shard/base/bits.h); NULL means all.  It passes a
+ * record that it cannot read to `bad` (may be NULL) and leaves it out.  Returns 0 or -ENOMEM. */
 int shard_files_init(struct shard_files *by_shard, const struct shard_index *index, const uint64_t *chosen,
         void (*bad)(void *arg, uint32_t file, int rc), void *arg);
 void shard_files_done(struct shard_files *by_shard);

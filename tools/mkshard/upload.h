@@ -33,8 +33,8 @@ const char *pack_upload_place(const struct pack_upload *upload);
 /* Returns the name of the dataset in the store, for messages. */
 const char *pack_upload_name(const struct pack_upload *upload);
 
-/* Prepares the store, when this host holds the lock of the packing: lists the shards that are there, removes parts of uploads that were killed, and the
- * index of a dataset that is replaced.  Returns 0, or -errno with a sentence. */
+/* Prepares the store, when this host holds the lock of the packing: lists the shards that are there, removes parts of
+ * uploads that were killed, and the index of a dataset that is replaced.  Returns 0, or -errno with a sentence. */
 int pack_upload_begin(struct pack_upload *upload, struct base_err *err);
 
 /* Whether the store has a shard of this name and size.  It knows those that were there at pack_upload_begin. */
