@@ -21,6 +21,7 @@ import json
 import os
 import random
 import re
+import ssl
 import subprocess
 import sys
 import time
@@ -32,15 +33,16 @@ from urllib.parse import unquote
 class HttpStore:
     """The server as a process, on 127.0.0.1; `url` is its root.  `log` has a line "status key first last" for each answer."""
 
-    def __init__(self, root, scratch, port=0):
+    def __init__(self, root, scratch, port=0, tls=None):
+        """tls: (certificate, key), files in PEM; the server is then https://localhost:PORT."""
         self.faults = Path(scratch) / "faults.json"
         self.log = Path(scratch) / "http.log"
         self.faults.write_text("{}")
         self.log.write_text("")
-        self.process = subprocess.Popen([sys.executable, __file__, root, self.faults, self.log, str(port)],
+        self.process = subprocess.Popen([sys.executable, __file__, root, self.faults, self.log, str(port), *(tls or ())],
                                         stdout=subprocess.PIPE, text=True)
         self.port = int(self.process.stdout.readline())
-        self.url = f"http://127.0.0.1:{self.port}"
+        self.url = f"https://localhost:{self.port}" if tls else f"http://127.0.0.1:{self.port}"
 
     def set(self, **faults):
         temp = self.faults.with_suffix(".new")
@@ -175,8 +177,12 @@ class Server(ThreadingHTTPServer):
         pass  # clients that hang up
 
 
-def main(root, faults, log, port):
+def main(root, faults, log, port, *tls):
     server = Server(("127.0.0.1", int(port)), Handler)
+    if tls:
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.load_cert_chain(*tls)
+        server.socket = context.wrap_socket(server.socket, server_side=True)
     server.root, server.faults, server.faults_ns, server.values = os.path.realpath(root), Path(faults), 0, {}
     with open(log, "a") as server.log:
         print(server.server_address[1], flush=True)

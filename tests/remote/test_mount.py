@@ -3,12 +3,14 @@
 
 import hashlib
 import os
+import shutil
 import subprocess
 import time
 
 import pytest
 
 from helpers import datasets, mounts, tools
+from helpers.http_store import HttpStore
 
 FILE = "class_00/item_0003.bin"
 
@@ -141,3 +143,30 @@ def test_the_statistics_tell_of_the_store(stored, http_store, mount):
     assert stats["store_requests"] > stats["store_retries"] >= stats["store_throttled"] > 0
     assert stats["store_bytes"] >= sum(map(len, files.values()))
     assert stats["store_first_byte_p50_ns"] > 0 and "503" in stats["store_error"]
+
+
+@pytest.fixture
+def tls_store(scratch):
+    """An HTTPS server whose certificate nobody signed, and the certificate."""
+    if not shutil.which("openssl"):
+        pytest.skip("openssl is not installed")
+    certificate, key = scratch / "cert.pem", scratch / "key.pem"
+    subprocess.run(["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-keyout", key, "-out", certificate,
+                    "-days", "2", "-subj", "/CN=localhost", "-addext", "subjectAltName=DNS:localhost"],
+                   check=True, capture_output=True)
+    (scratch / "tls").mkdir()
+    with HttpStore(scratch / "tls", scratch, tls=(certificate, key)) as store:
+        store.root, store.certificate = scratch / "tls", certificate
+        yield store
+
+
+def test_https_is_verified(tls_store, scratch, mount, monkeypatch):
+    """The server of the mount, whose system calls are filtered, resolves the name and reads the certificates."""
+    files = datasets.write_tree(scratch / "source", classes=2, per_class=20)
+    tools.mkshard("pack", scratch / "source", tls_store.root / "train")
+    (scratch / "mnt").mkdir()
+    refused = tools.run([tools.tool("ddpfs"), "mount", f"{tls_store.url}/train", scratch / "mnt", "-o", "view=all"],
+                        check=False)
+    assert refused.returncode == 1 and "certificate" in refused.stderr
+    monkeypatch.setenv("AWS_CA_BUNDLE", str(tls_store.certificate))
+    assert contents(mount(f"{tls_store.url}/train", "view=all,layout=tree").path) == files
