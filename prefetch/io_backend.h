@@ -51,6 +51,12 @@ struct prefetch_io_backend {
  * Returns 0, -EPERM or -EACCES (rings are forbidden here), -ENOSYS (the kernel does not know them), -ENOMEM, or another
  * error of a system call. */
 int prefetch_io_uring(uint32_t files, const struct cache_arena *arena, struct prefetch_io_backend **ret_io);
+/* Tries what prefetch_io_uring and its reads need: makes a ring, enters it, and registers one segment of landing
+ * memory.  Any thread.
+ * *ret_segment_bytes: the size of a segment.  *ret_register: 0, -ENOMEM (RLIMIT_MEMLOCK is too small), or another
+ * -errno of io_uring_register(2); then reads use plain buffers.
+ * Returns 0, or an error of prefetch_io_uring. */
+int prefetch_io_uring_probe(uint64_t *ret_segment_bytes, int *ret_register);
 /* Makes a backend of pread threads.  Returns 0, -ENOMEM or -EAGAIN (no thread can be started). */
 int prefetch_io_threads(struct prefetch_io_backend **ret_io);
 

@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/eventfd.h>
+#include <sys/mman.h>
 #include <sys/uio.h>
 #include <unistd.h>
 
@@ -169,6 +170,27 @@ static int init_ring(struct io_uring *ring)
 		rc = prefetch_ring_init(ring, PREFETCH_OPS_MAX, flags[i] | IORING_SETUP_CLAMP);
 	}
 	return rc;
+}
+
+int prefetch_io_uring_probe(uint64_t *ret_segment_bytes, int *ret_register)
+{
+	struct io_uring ring;
+	int rc = init_ring(&ring);
+	if (rc < 0)
+		return rc;
+	void *segment = mmap(NULL, CACHE_SEGMENT, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	if (segment == MAP_FAILED)
+		rc = -errno;
+	struct iovec iov = { .iov_base = segment, .iov_len = CACHE_SEGMENT };
+	int registered = rc == 0 ? io_uring_register_buffers(&ring, &iov, 1) : 0;
+	prefetch_ring_exit(&ring);
+	if (segment != MAP_FAILED)
+		munmap(segment, CACHE_SEGMENT);
+	if (rc < 0)
+		return rc;
+	*ret_segment_bytes = CACHE_SEGMENT;
+	*ret_register = registered;
+	return 0;
 }
 
 int prefetch_io_uring(uint32_t files, const struct cache_arena *arena, struct prefetch_io_backend **ret_io)
