@@ -16,6 +16,7 @@ static const struct cli_command commands[] = {
 	{ "exec", "run a command with a dataset mounted just for it", ddpfs_exec },
 	{ "ls", "list the mounts of this host", ddpfs_ls },
 	{ "stat", "show what a mount did", ddpfs_stat },
+	{ "doctor", "find what is wrong with a host, a dataset or a mount", ddpfs_doctor },
 	{ "top", "watch what mounts do right now", ddpfs_top },
 	{ "ctl", "set a mount's epoch, save its resume state", ddpfs_ctl },
 	{ "order", "print the order of an epoch without a mount", ddpfs_order },

@@ -15,6 +15,7 @@ int ddpfs_exec(int argc, char **argv);
 int ddpfs_ctl(int argc, char **argv);
 int ddpfs_ls(int argc, char **argv);
 int ddpfs_stat(int argc, char **argv);
+int ddpfs_doctor(int argc, char **argv);
 int ddpfs_top(int argc, char **argv);
 int ddpfs_order(int argc, char **argv);
 int ddpfs_restart(int argc, char **argv);

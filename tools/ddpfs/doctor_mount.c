@@ -1,0 +1,141 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* `ddpfs doctor`: what a mount's statistics say about its options and its trainer; doctor.h first. */
+#include <string.h>
+
+#include "shard/base/units.h"
+#include "tools/ddpfs/doctor.h"
+
+enum {
+	OPENS_MIN = 500,     /* before so many opens, a share of them says nothing */
+	MISSED_PERCENT = 20, /* of the opens; more is worth a word */
+	LOST_PERCENT = 10,   /* of the samples that were read ahead */
+	PROBLEMS_SHOWN = 3,
+};
+
+static uint64_t number(const json_t *stats, const char *key)
+{
+	json_int_t value = json_integer_value(json_object_get(stats, key));
+	return value > 0 ? (uint64_t)value : 0;
+}
+
+static const char *text(const json_t *stats, const char *key)
+{
+	const char *value = json_string_value(json_object_get(stats, key));
+	return value ? value : "";
+}
+
+static uint64_t percent(uint64_t part, uint64_t whole)
+{
+	return whole ? part * 100 / whole : 0;
+}
+
+/* What makes a trainer train on too little, or on the same order. */
+static void say_sampler(const json_t *stats, json_t *findings)
+{
+	const char *note = text(stats, "recognised_note");
+	size_t i;
+	json_t *sampler;
+	if (strstr(note, "view=all"))
+		doctor_say(findings, DOCTOR_FAILURE,
+		        "mount with -o view=all, or take the DistributedSampler out of the trainer",
+		        "the trainer's sampler shards this rank's part once more, so each rank trains on a part of its "
+		        "part");
+	json_array_foreach(
+	        (json_t *)(uintptr_t)json_object_get(stats, "samplers"), i, sampler) if (number(sampler, "repeated"))
+	{
+		doctor_say(findings, DOCTOR_FAILURE, "call sampler.set_epoch(epoch) at the begin of each epoch",
+		        "the trainer reads the same permutation in each epoch (it came %llu times again)",
+		        (unsigned long long)number(sampler, "repeated"));
+		break;
+	}
+}
+
+/* Errors of reads. */
+static void say_errors(const json_t *stats, json_t *findings)
+{
+	uint64_t bad = number(stats, "bad_blocks");
+	uint64_t failed = number(stats, "io_errors");
+	uint64_t away_ns = number(stats, "store_away_ns");
+	if (bad)
+		doctor_say(findings, DOCTOR_FAILURE,
+		        "run 'mkshard verify', restore the shards, or mount with -o on_bad=skip",
+		        "%llu blocks were read whose checksum is wrong", (unsigned long long)bad);
+	if (failed)
+		doctor_say(findings, DOCTOR_FAILURE,
+		        "read the kernel's log (dmesg), and look at the disk or the network",
+		        "%llu reads of shards failed", (unsigned long long)failed);
+	else if (number(stats, "errors") && !bad)
+		doctor_say(findings, DOCTOR_FAILURE, "read the last problems in 'ddpfs stat'",
+		        "%llu reads of the trainer were answered with an error",
+		        (unsigned long long)number(stats, "errors"));
+	if (away_ns)
+		doctor_say(findings, DOCTOR_FAILURE,
+		        "look at the network and the endpoint; reads wait until it answers",
+		        "the store has not answered for %llu s: %s", (unsigned long long)(away_ns / 1000000000),
+		        text(stats, "store_error"));
+	if (number(stats, "restarts"))
+		doctor_say(findings, DOCTOR_WARNING, "read the last problems in 'ddpfs stat', which say why it ended",
+		        "the server was replaced %llu times", (unsigned long long)number(stats, "restarts"));
+}
+
+/* Why opens wait. */
+static void say_misses(const json_t *stats, json_t *findings)
+{
+	uint64_t opens = number(stats, "opens");
+	uint64_t missed = percent(number(stats, "misses"), opens);
+	uint64_t fetched = number(stats, "fetched");
+	const char *note = text(stats, "read_ahead_note");
+	bool unknown = strcmp(text(stats, "order_source"), "unknown") == 0;
+	if (*note)
+		doctor_say(findings, DOCTOR_WARNING,
+		        "seed the sampler with seed + epoch, announce the order ('ddpfs ctl MNT follow LIST'), or "
+		        "mount "
+		        "a rank view",
+		        "%s", note);
+	else if (opens >= OPENS_MIN && missed >= MISSED_PERCENT && unknown)
+		doctor_say(findings, DOCTOR_WARNING,
+		        "announce the order ('ddpfs ctl MNT follow LIST', ddpfs.Mount.follow), or seed the sampler",
+		        "%llu%% of the opens waited, because nobody told the order and it is not recognised",
+		        (unsigned long long)missed);
+	else if (opens >= OPENS_MIN && missed >= MISSED_PERCENT)
+		doctor_say(findings, DOCTOR_WARNING,
+		        "compare device_rate of 'ddpfs stat' with what the trainer reads: give more memory=, or a "
+		        "faster "
+		        "disk",
+		        "%llu%% of the opens waited although the order is known", (unsigned long long)missed);
+	if (fetched >= OPENS_MIN && percent(number(stats, "lost"), fetched) >= LOST_PERCENT)
+		doctor_say(findings, DOCTOR_WARNING,
+		        "give less memory=, or raise the memory limit of the cgroup; look at DAMON",
+		        "the kernel took back %llu%% of the samples that were read ahead",
+		        (unsigned long long)percent(number(stats, "lost"), fetched));
+	if (strcmp(text(stats, "io"), "pread") == 0)
+		doctor_say(findings, DOCTOR_WARNING, "allow io_uring to the process that mounts, and mount again",
+		        "this mount reads with pread(2), because io_uring was refused when it began");
+}
+
+static void say_problems(const json_t *stats, json_t *findings)
+{
+	const json_t *problems = json_object_get(stats, "problems");
+	size_t n = json_array_size(problems);
+	for (size_t i = n > PROBLEMS_SHOWN ? n - PROBLEMS_SHOWN : 0; i < n; i++)
+		doctor_say(findings, DOCTOR_WARNING, "find the message in tools/TROUBLESHOOTING.md",
+		        "the server's log says: %s", text(json_array_get(problems, i), "text"));
+}
+
+void doctor_mount(const json_t *stats, json_t *findings)
+{
+	char size[16];
+	say_sampler(stats, findings);
+	say_errors(stats, findings);
+	say_misses(stats, findings);
+	say_problems(stats, findings);
+	if (number(stats, "quarantined"))
+		doctor_say(findings, DOCTOR_NOTE, "run 'mkshard verify', and pack the dataset again",
+		        "%llu samples are on the quarantine list", (unsigned long long)number(stats, "quarantined"));
+	if (json_array_size(findings) == 0)
+		doctor_say(findings, DOCTOR_OK, NULL, "%llu opens, %llu%% of them waited; order: %s; memory %s",
+		        (unsigned long long)number(stats, "opens"),
+		        (unsigned long long)percent(number(stats, "misses"), number(stats, "opens")),
+		        *text(stats, "order_source") ? text(stats, "order_source") : "own",
+		        base_format_size(number(stats, "memory_bytes"), size));
+}
