@@ -658,8 +658,8 @@ static void book_use(struct fs_announced_list *list, uint64_t place)
 static void judge(struct fs_announced_list *list)
 {
 	struct fs_announced_state *s = &list->state;
-	s->nowhere = list->bad >= (s->confirmed ? FS_ANNOUNCED_LOST : FS_ANNOUNCED_DOUBT) ||
-	             list->astray >= FS_ANNOUNCED_ASTRAY;
+	s->wrong = list->bad >= (s->confirmed ? FS_ANNOUNCED_LOST : FS_ANNOUNCED_DOUBT) ||
+	           list->astray >= FS_ANNOUNCED_ASTRAY;
 }
 
 void fs_announced_list_use(struct fs_announced_list *list, uint64_t place, bool sure)
@@ -752,6 +752,6 @@ bool fs_announced_list_missed(
 	advance(list);
 	list->ring_n = 0;
 	list->bad = list->astray = 0;
-	s->nowhere = false;
+	s->wrong = false;
 	return true;
 }

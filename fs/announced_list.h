@@ -4,16 +4,18 @@
  *      0        first         cursor        high                              end
  *      | given back | kept      | x . x x x . | .... read ahead ....             |  <-- append
  *
- * Entries lie in blocks (fs/order_memory.h). The engine reads a list as epochs of a given view (shard/view.h): epoch k
- * is its k-th *chunk*, of a constant number of blocks. The last chunk gets longer as entries come. Each block of the
- * chunks that are in use has a hash table over its samples. So a sample's next place is found in some tens of
- * nanoseconds a block, also if it comes several times. At most FS_ANNOUNCED_CHUNKS chunks are in use: the reader's and
- * those that follow.
+ * A *place* is the index of an entry in the list. Entries lie in order blocks (fs/order_memory.h), which are called
+ * blocks here. The engine reads a list as epochs of a given view (shard/view.h): epoch k is the k-th *chunk* of the
+ * list. All chunks have the same number of blocks. The last chunk grows when entries are appended.
  *
- * An open belongs to a place of the list if the sample comes there, the place was not used, and it lies near the
- * farthest place that was used. It is *sure* if a place just before it was used, too; readers side by side each go
- * on in order. If opens come in a row at another place of the list, the reader is moved there. A list is *confirmed*
- * when many opens were sure. It leads nowhere if too few of the opens that nothing explains belong to it.
+ * At most FS_ANNOUNCED_CHUNKS chunks are in use: the reader's chunk, and those after it. Each of their blocks has a
+ * hash table over its samples. So the next place of a sample is found in some tens of nanoseconds a block, even if the
+ * sample comes several times.
+ *
+ * An open belongs to a place if the entry there is the opened sample, no other open used the place, and it lies near
+ * the farthest place that was used. The open is *sure* if a place just before it was used, too: each of several readers
+ * goes on in order. If several opens follow each other at another place of the list, the reader is moved there. A list
+ * is *confirmed* when many opens were sure. A list is *wrong* if too many opens do not follow it; then it is dropped.
  *
  * Threads: `lock` of the caller guards append and the fields of struct fs_announced_state that say so. One thread (the
  * recognise thread) calls all other functions, with that lock held where they say so. The engine's threads call the
@@ -34,9 +36,9 @@ enum {
 	FS_ANNOUNCED_AHEAD = 4096,      /* entries by which an open may lie ahead of the farthest one */
 	FS_ANNOUNCED_BEHIND = 8192,     /* ... and behind it: 16 workers with two batches of 256 each */
 	FS_ANNOUNCED_SURE = 64,         /* sure opens that confirm a list */
-	FS_ANNOUNCED_DOUBT = 512,       /* opens that fit nothing, after which an unconfirmed list leads nowhere */
-	FS_ANNOUNCED_ASTRAY = 1 << 12,  /* opens of the list's own files at wrong places, after which any list does */
-	FS_ANNOUNCED_LOST = 1 << 16,    /* the same for a confirmed list, whose reader may pause */
+	FS_ANNOUNCED_DOUBT = 512,       /* opens that fit nothing, after which an unconfirmed list is wrong */
+	FS_ANNOUNCED_ASTRAY = 1 << 12,  /* opens of the list's own files at wrong places: then any list is wrong */
+	FS_ANNOUNCED_LOST = 1 << 16,    /* opens of other files: then a confirmed list is wrong; its reader may pause */
 };
 
 struct fs_announced_list; /* opaque */
@@ -81,14 +83,14 @@ void fs_announced_piece_undo(struct fs_announced_piece *piece);
 /* Shows the entries. With the caller's lock held. Returns 0; -ENOMEM: nothing was done. */
 int fs_announced_list_commit(struct fs_announced_piece *piece);
 
-/* How a list is. All fields are of the caller's lock, except those of the recognise thread alone. */
+/* Where the reader of a list is, and how well opens follow the list. The caller's lock guards all fields. */
 struct fs_announced_state {
 	uint64_t end;                /* entries that were ever announced */
 	uint64_t cursor;             /* all entries before it were used, or never will be */
 	uint64_t high;               /* behind the farthest used entry */
 	uint64_t used;               /* entries that opens have used */
 	uint64_t sure, loose, moves; /* opens that were sure, and not; how often the reader was moved */
-	bool confirmed, nowhere;
+	bool confirmed, wrong;
 };
 void fs_announced_list_state(const struct fs_announced_list *list, struct fs_announced_state *ret_state);
 const char *fs_announced_list_name(const struct fs_announced_list *list);

@@ -372,7 +372,7 @@ static enum task task_of(struct fs_announced_orders *orders, struct slot *slot)
 	fs_announced_list_state(slot->list, &state);
 	if (slot->stream)
 		fs_announced_list_save(slot->list, (uint32_t)(slot - orders->slots));
-	if (state.nowhere && !slot->writing) {
+	if (state.wrong && !slot->writing) {
 		slot->ending = true;
 		return TASK_DROP;
 	}

@@ -352,6 +352,7 @@ static json_t *answer_list(struct asked *a)
 		return refuse_rc(a, rc);
 	a->piece = &piece;
 	rc = take_all(a);
+	a->piece = NULL;
 	if (rc == 0 && a->entries == 0) {
 		a->refusal = refuse_at("unknown", -1,
 		        "none of the %" PRIu64 " entries is a file of the dataset's samples", a->skipped);

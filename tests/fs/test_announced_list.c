@@ -209,7 +209,7 @@ static void workers_side_by_side_follow_a_draw_with_replacement(void **unused)
 		assert_true(n < 3 * BLOCK || bytes <= most);
 	}
 	struct fs_announced_state s = state_of(list);
-	assert_true(s.confirmed && !s.nowhere);
+	assert_true(s.confirmed && !s.wrong);
 	assert_true(s.used >= N - N / 100);
 	assert_true(fits[FS_ANNOUNCED_SURELY] > N / 100 * 90);
 	assert_int_equal(s.moves, 0);
@@ -260,13 +260,13 @@ static void opens_in_a_row_elsewhere_move_the_reader(void **unused)
 	assert_true(missed <= 80);
 	assert_int_equal(state_of(list).moves, 2);
 	assert_int_equal(state_of(list).high, 500);
-	assert_true(state_of(list).confirmed && !state_of(list).nowhere);
+	assert_true(state_of(list).confirmed && !state_of(list).wrong);
 	free(samples);
 	fs_announced_list_free(list);
 }
 
-/* Another order over the same files, from other tests' seeds: the list leads nowhere, and is never moved about. */
-static void an_order_that_is_wrong_leads_nowhere(void **unused)
+/* Another order over the same files, from other tests' seeds: the list is wrong, and is never moved about. */
+static void a_list_that_opens_do_not_follow_is_wrong(void **unused)
 {
 	static const uint32_t sizes[] = { 6000, 20000, 150000 };
 	(void)unused;
@@ -276,9 +276,9 @@ static void an_order_that_is_wrong_leads_nowhere(void **unused)
 		uint32_t *said = shuffled(n), *opened = shuffled(n);
 		append(list, said, n);
 		fs_announced_list_build(list);
-		while (opens < n && !state_of(list).nowhere)
+		while (opens < n && !state_of(list).wrong)
 			open_one(list, opened[opens++]);
-		assert_true(state_of(list).nowhere);
+		assert_true(state_of(list).wrong);
 		assert_in_range(opens, FS_ANNOUNCED_DOUBT, 8 * FS_ANNOUNCED_DOUBT);
 		assert_int_equal(state_of(list).moves, 0);
 		assert_false(state_of(list).confirmed);
@@ -301,12 +301,12 @@ static void a_confirmed_list_outlasts_a_pause(void **unused)
 		open_one(list, samples[i]);
 	for (uint32_t i = 0; i < 50000; i++)
 		assert_int_equal(open_one(list, N + draw(SAMPLES - N)), FS_ANNOUNCED_ELSEWHERE);
-	assert_false(state_of(list).nowhere);
+	assert_false(state_of(list).wrong);
 	for (uint64_t i = N / 2; i < N; i++)
 		assert_true(open_one(list, samples[i]) >= FS_ANNOUNCED_LOOSE);
 	for (uint32_t i = 0; i < FS_ANNOUNCED_LOST; i++)
 		open_one(list, N + draw(SAMPLES - N));
-	assert_true(state_of(list).nowhere);
+	assert_true(state_of(list).wrong);
 	free(samples);
 	fs_announced_list_free(list);
 }
@@ -323,13 +323,13 @@ static void a_confirmed_list_ends_when_its_files_come_otherwise(void **unused)
 	for (uint64_t i = 0; i < 1000; i++)
 		open_one(list, samples[i]);
 	assert_true(state_of(list).confirmed);
-	while (opens < 4 * FS_ANNOUNCED_ASTRAY && !state_of(list).nowhere) {
+	while (opens < 4 * FS_ANNOUNCED_ASTRAY && !state_of(list).wrong) {
 		open_one(list, draw(3000));
 		opens++;
 		if (opens % 1000 == 0)
 			fs_announced_list_build(list);
 	}
-	assert_true(state_of(list).nowhere);
+	assert_true(state_of(list).wrong);
 	free(samples);
 	fs_announced_list_free(list);
 }
@@ -415,7 +415,7 @@ int main(void)
 		cmocka_unit_test_setup_teardown(workers_side_by_side_follow_a_draw_with_replacement, set_up, tear_down),
 		cmocka_unit_test_setup_teardown(a_file_that_is_opened_twice_counts_once, set_up, tear_down),
 		cmocka_unit_test_setup_teardown(opens_in_a_row_elsewhere_move_the_reader, set_up, tear_down),
-		cmocka_unit_test_setup_teardown(an_order_that_is_wrong_leads_nowhere, set_up, tear_down),
+		cmocka_unit_test_setup_teardown(a_list_that_opens_do_not_follow_is_wrong, set_up, tear_down),
 		cmocka_unit_test_setup_teardown(a_confirmed_list_outlasts_a_pause, set_up, tear_down),
 		cmocka_unit_test_setup_teardown(a_confirmed_list_ends_when_its_files_come_otherwise, set_up, tear_down),
 		cmocka_unit_test_setup_teardown(a_successor_goes_on, set_up, tear_down),
