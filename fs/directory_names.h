@@ -3,7 +3,7 @@
  *
  * A look-up of one name costs the server and the kernel ten times as much as the same name in such a listing. So where
  * many files of a directory will be stored, the whole directory is listed once (fs/sink.c). Its names then stay: when a
- * file is dropped, only its pages go. If the kernel forgets a name, a store of that file is refused, and the directory
+ * file is dropped, only its pages go. If the kernel forgets a name, it refuses to store that file. Then the directory
  * is listed again.
  *
  * Limits: a directory is listed only if the names of all listed directories together take at most `most_bytes`

@@ -2,11 +2,12 @@
 /* The control request "follow": checks what a client announces, and hands it to fs/announced_orders.h. The protocol is
  * in shard/base/control_client.h.
  *
- * Nothing that comes is believed. The client's memory is read once, with pread(2), into memory of the server. So it
- * does not matter what the client does with it later. Only files of tmpfs are read, because others may let the
- * server wait.
+ * Everything that a client sends is checked. The server reads the client's memory once, with pread(2), into its own
+ * memory. So later changes by the client have no effect. Only files of tmpfs are read, because a read of another file
+ * may let the server wait.
  *
- * Threads: main. A large announcement takes main some tenths of a second; it beats meanwhile (fs/health.h). */
+ * Threads: main. Main needs some tenths of a second for a large announcement. Meanwhile it tells the watchdog that it
+ * is alive (fs/health.h). */
 #ifndef DDPFS_FS_FOLLOW_REQUEST_H
 #define DDPFS_FS_FOLLOW_REQUEST_H
 

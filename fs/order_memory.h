@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The memory of announced orders: blocks of entries (sample ids) in the handover memory, with reference counts.
+/* The memory of announced orders: order blocks (FS_ORDER_BLOCK entries, each a sample id) in the handover memory, with
+ * reference counts. They are called blocks here.
  *
  * A block belongs to a list (fs/announced_list.h). The list holds one reference, and what the engine reads of it holds
  * others. When the last one is given back, the kernel gets the memory back.

@@ -534,8 +534,8 @@ void prefetch_warm_up_idle(struct prefetch *p, bool full);
 void prefetch_warm_up_submitted(struct prefetch *p);
 void prefetch_warm_up_came_back(struct prefetch *p, const struct prefetch_read *read);
 
-/* Many of the files that readers open were lost.  Returns whether the pass may begin again: if the last time is long
- * ago. */
+/* Call it when many of the files that readers open were lost.  Returns whether the pass may begin again: not soon after
+ * the last time. */
 bool prefetch_warm_up_again(struct prefetch *p);
 
 /* lister.c: the thread that announces to the sink, and hands it drops. */

@@ -48,8 +48,7 @@ struct prefetch_options {
 	 * it up to date.  It outlives the engine.  NULL: the sink holds nothing. */
 	uint64_t *resident;
 	bool threads; /* pread threads even if io_uring is allowed */
-	/* How long a read of a dataset in a store waits while the store does not answer; 0:
-	 * REMOTE_TIMEOUT_DEFAULT_S. */
+	/* How long a read of an object waits while its store does not answer; 0: REMOTE_TIMEOUT_DEFAULT_S. */
 	uint64_t timeout_ns;
 };
 

@@ -105,7 +105,8 @@ void prefetch_list_put(struct prefetch_list *list);                  /* NULL is 
 
 uint32_t prefetch_list_size(const struct prefetch_list *list); /* files */
 uint32_t prefetch_list_dir(const struct prefetch_list *list);  /* SHARD_NONE for given ones */
-/* Gets what it was made of; of a part: what the whole list was made of.  Returns false for given ones. */
+/* Gets what a list was made of; for a part: what the whole list was made of.  Returns false for a list of given
+ * files. */
 bool prefetch_list_kind(const struct prefetch_list *list, uint32_t *ret_sort, uint32_t *ret_filter);
 bool prefetch_list_is_given(const struct prefetch_list *list);
 

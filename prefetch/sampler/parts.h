@@ -26,10 +26,11 @@ uint32_t prefetch_parts_shortest(const struct parts *parts);
 /* Returns the index of the first file of a rank's part.  rank = world: the end of the last part. */
 uint32_t prefetch_parts_start(const struct parts *parts, uint32_t rank);
 
-/* Gets the position of an index.  Returns false: its part is longer than the shortest one, and it lies behind that. */
+/* Gets the position of an index.  Returns false if it has none: the ranks read as many files as the shortest part has,
+ * and the index lies further back in its part. */
 bool prefetch_parts_position(const struct parts *parts, uint32_t index, uint64_t *ret_position);
 
-/* Gets the position of an index, also of one that lies behind: those come last, in the order of the list. */
+/* Returns the position of an index.  Those without one get the last positions, in the order of the list. */
 uint64_t prefetch_parts_place(const struct parts *parts, uint32_t index);
 
 #endif

@@ -69,12 +69,12 @@ uint32_t prefetch_rng_word(struct prefetch_rng *rng);
 uint32_t prefetch_rng_below(struct prefetch_rng *rng, enum prefetch_shuffle_kind kind, uint32_t n);
 
 /* Does the steps from `done` on, of the n - 1 of a shuffle, and stops soon after `max` of them.  `cells` has n entries
- * of 4 bytes (`wide`) or 2 bytes.  Returns how many steps are done.  Call prefetch_shuffle_end() behind the last
+ * of 4 bytes (`wide`) or 2 bytes.  Returns how many steps are done.  Call prefetch_shuffle_end() after the last
  * one. */
 uint32_t prefetch_shuffle_steps(struct prefetch_rng *rng, enum prefetch_shuffle_kind kind, uint32_t n, uint32_t done,
         uint32_t max, void *cells, bool wide);
 
-/* Ends a shuffle: SAMPLE turns its cells round, and draws once more. */
+/* Ends a shuffle.  With SAMPLE it reverses the cells, and draws one more number. */
 void prefetch_shuffle_end(
         struct prefetch_rng *rng, enum prefetch_shuffle_kind kind, uint32_t n, void *cells, bool wide);
 

@@ -14,8 +14,8 @@
  *    the number grows by a quarter, up to REMOTE_TRANSFERS_MAX.
  *  - A read that gets no byte for longer than 3 x the 90th percentile of the time to the first byte gets another
  *    transfer, which asks for the rest ("The Tail at Scale", Dean and Barroso 2013).  At most 3% of transfers are such.
- *    Whichever is further writes; bytes that are there already are skipped.
- *  - A store that forgets a connection is given up after 20 x that percentile, at least 5 s, and asked again.
+ *    The transfer that is further on writes; bytes that arrived before are skipped.
+ *  - A transfer that gets no byte for 20 x that percentile, at least 5 s, is ended, and the read is tried again.
  *
  * Objects do not change: the first answer tells ETag (else Last-Modified) and size.  An answer with others is -ESTALE,
  * and requests say If-Match.

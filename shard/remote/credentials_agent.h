@@ -5,7 +5,7 @@
  *     server --"1 byte"--> agent --> providers (shard/remote/credentials.h)
  *            <--struct remote_credentials--
  *
- * The agent ends when its server ends.
+ * The process is called ddpfs-keys.  It ends when its server ends.
  *
  * Threads: one at a time calls remote_agent_ask. */
 #ifndef DDPFS_SHARD_REMOTE_CREDENTIALS_AGENT_H

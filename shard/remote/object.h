@@ -43,7 +43,7 @@ int remote_object_remove(struct remote_store *store, const char *path, struct ba
 int remote_object_list(struct remote_store *store, const char *prefix,
         int (*found)(void *arg, const char *path, uint64_t bytes), void *arg, struct base_err *err);
 
-/* Removes the parts that uploads left which were killed, of objects whose path begins with `prefix`. */
+/* Removes the parts that killed uploads have left, of objects whose path begins with `prefix`. */
 int remote_object_abort_uploads(struct remote_store *store, const char *prefix, struct base_err *err);
 
 #endif

@@ -65,7 +65,7 @@ int remote_store_ask(struct remote_store *store, const struct remote_request *re
         struct base_err *err, struct remote_answer *ret_answer);
 
 /* Says that the store refused the credentials (ExpiredToken and the like), so that they are renewed now.
- * Returns true if there are other credentials since `since_ns` (CLOCK_MONOTONIC), or a renewal has begun. */
+ * Returns true if the credentials have changed since `since_ns` (CLOCK_MONOTONIC), or if a renewal has begun. */
 bool remote_store_renew(struct remote_store *store, uint64_t since_ns);
 
 /* Writes the sentence for a status of 300 or more: the object's name, the store's reason, the next step.

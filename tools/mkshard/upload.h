@@ -5,8 +5,8 @@
  *   s3://BUCKET/PREFIX/shard-*    the shards that are complete
  *   s3://BUCKET/PREFIX/index.ddpfs   comes last: without it there is no dataset
  *
- * A rerun of an interrupted packing sends what is missing.  With --force the old index is removed before the first
- * shard is sent, so that no index ever describes shards of another packing.
+ * A rerun of an interrupted packing sends the shards that are missing.  With --force the old index is removed before
+ * the first shard is sent.  So no index describes shards of another packing.
  *
  * Threads: pack_upload_shard from any; the rest from one. */
 #ifndef DDPFS_TOOLS_MKSHARD_UPLOAD_H
@@ -37,7 +37,7 @@ const char *pack_upload_name(const struct pack_upload *upload);
  * uploads that were killed, and the index of a dataset that is replaced.  Returns 0, or -errno with a sentence. */
 int pack_upload_begin(struct pack_upload *upload, struct base_err *err);
 
-/* Whether the store has a shard of this name and size.  It knows those that were there at pack_upload_begin. */
+/* Returns whether the store had a shard of this name and size at pack_upload_begin.  upload: a struct pack_upload. */
 bool pack_upload_has(const void *upload, const char *name, uint64_t bytes);
 
 /* Sends the file at `path` as `name`, and removes it.  Returns 0, or -errno with a sentence; then the file stays. */
