@@ -92,6 +92,7 @@ struct fs_announced_state {
 	uint64_t sure, loose, moves; /* opens that were sure, and not; how often the reader was moved */
 	bool confirmed, wrong;
 };
+/* Copies the state. With the caller's lock held. */
 void fs_announced_list_state(const struct fs_announced_list *list, struct fs_announced_state *ret_state);
 const char *fs_announced_list_name(const struct fs_announced_list *list);
 

@@ -342,7 +342,9 @@ static int begin_slot(struct fs_announced_orders *orders, struct slot *slot)
 	struct shard_view_given given;
 	uint64_t epoch, turn;
 	fs_announced_list_given(slot->list, &given);
+	pthread_mutex_lock(&orders->lock); /* main may append */
 	fs_announced_list_state(slot->list, &state);
+	pthread_mutex_unlock(&orders->lock);
 	fs_announced_list_turn(slot->list, state.cursor, &epoch, &turn);
 	int rc = shard_view_new_given(orders->server->index, &given, &slot->order);
 	if (rc < 0)
