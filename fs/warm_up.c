@@ -102,14 +102,15 @@ struct shard_view *fs_warm_up_order(struct fs_warm_up *warm_up)
 const char *fs_warm_up_says(struct fs_server *server)
 {
 	static const char *const says[] = {
-		[PREFETCH_WARM_UP_WATCHES] = "waits: few opens have missed, or the order is known",
+		[PREFETCH_WARM_UP_WATCHES] =
+		        "nothing is read in storage order: few opens have missed, or the order is known",
 		[PREFETCH_WARM_UP_READS_ON] =
-		        "no order is known: reads the dataset in storage order, as far as it fits",
+		        "no order is known: the mount reads the dataset in storage order, as far as it fits",
 		[PREFETCH_WARM_UP_RESTS] =
-		        "no order is known: rests between reads in storage order, because the device is "
+		        "no order is known: the mount rests between reads in storage order, because the device is "
 		        "slow or shared",
 		[PREFETCH_WARM_UP_WAITS_FOR_READERS] =
-		        "no order is known: goes on in storage order when opens miss again",
+		        "no order is known: the mount reads on in storage order when opens miss again",
 		[PREFETCH_WARM_UP_FULL] =
 		        "no order is known: what was read in storage order fills the memory budget; the "
 		        "rest is read on demand",

@@ -226,7 +226,7 @@ int remote_credentials_instance(struct remote_credentials *c, struct base_err *e
 		rc = metadata("GET", path, header, &answer);
 	if (rc < 0)
 		return base_err_set(
-		        err, rc, "instance metadata: the role's credentials do not come: %s", base_err_str(rc));
+		        err, rc, "instance metadata: the role's credentials cannot be fetched: %s", base_err_str(rc));
 	rc = remote_credentials_take_json(c, "instance metadata", answer.body, err);
 	remote_answer_done(&answer);
 	return rc < 0 ? rc : 1;

@@ -101,8 +101,8 @@ static int write_done(int fd, const struct remote_read *reads, struct remote_rea
 {
 	(void)reads;
 	if (done->res < 0)
-		return base_err_set(
-		        err, done->res, "%s: the index does not come: %s", done->object->key, base_err_str(done->res));
+		return base_err_set(err, done->res, "%s: the index cannot be fetched: %s", done->object->key,
+		        base_err_str(done->res));
 	int rc = base_pwrite_full(fd, done->data, done->len, done->offset);
 	return rc < 0 ? base_err_set(err, rc, "the local copy of the index: %s", base_err_str(rc)) : 0;
 }
