@@ -341,6 +341,96 @@ DDPFS_EXPORT int ddpfs_stage_route(struct ddpfs_stage *stage, char *buf, size_t 
 /* The version of the library, for example "0.1.0".  The string lives as long as the library. */
 DDPFS_EXPORT const char *ddpfs_stage_version(void);
 
+/* ---- a dataset opened by paths ----
+ *
+ *     ddpfs_files_open -> ddpfs_files_find, ddpfs_files_list -> ddpfs_files_read -> ... -> ddpfs_files_close
+ *
+ * Look-ups, listings and reads of ranges, without an order, a mount or an arena.  A stage is not needed.  All reads of
+ * one call are in flight at once, up to a limit.  Every block is verified before a byte of it is given.  Nothing is
+ * read ahead.
+ *
+ * Threads.  Any thread may call any function, except that ddpfs_files_close must run alone.  The object has threads of
+ * its own, so it does not survive fork(): open it in the process that uses it.
+ *
+ * Errors.  As above.  Every function that takes `error` may return -ESTALE: somebody wrote into index.ddpfs.  Then
+ * close the object.  ddpfs_stage_next says when SIGBUS can end the process. */
+
+enum {
+	DDPFS_FILES_MEMORY = 32 << 20, /* bytes of blocks that are read or were read last, at most */
+	DDPFS_FILES_NAME_MAX = 256,    /* room for any name, NUL included */
+};
+
+struct ddpfs_files; /* opaque */
+
+/* A file or a directory. */
+struct ddpfs_entry {
+	uint64_t len;                    /* bytes; 0 for a directory */
+	uint64_t xxh3;                   /* XXH3-64 of the content; 0 for a directory */
+	int64_t mtime_s;                 /* since 1970 */
+	uint32_t id;                     /* of a file: as in struct ddpfs_item; of a directory: another number */
+	uint32_t mode;                   /* permission bits */
+	uint32_t is_dir;                 /* 1: a directory, 0: a file */
+	char name[DDPFS_FILES_NAME_MAX]; /* last part of its path, NUL-terminated; empty for the root */
+};
+
+/* Bytes of a file that ddpfs_files_read reads. */
+struct ddpfs_range {
+	uint64_t offset; /* of the first byte in the file */
+	uint64_t len;    /* bytes wanted */
+	uint8_t *data;   /* room for len bytes, of the caller */
+	uint64_t got;    /* set: bytes read; less than len where the file ends; 0 if rc < 0 */
+	uint32_t file;   /* id */
+	int32_t rc;      /* set: 0 or a negative errno */
+};
+
+/* Opens a dataset.
+ *
+ * dataset  the directory that holds the index, or the name of a dataset in a store
+ *
+ * Returns 0, or
+ * -ENOENT, -EACCES     the dataset does not exist, or cannot be read
+ * -EUCLEAN, -EBADMSG   the index is damaged
+ * -EPROTONOSUPPORT     the index has an unknown version
+ * -ENOMEM, -EAGAIN     there is no memory, or no thread can be started
+ * or an error of the store. */
+DDPFS_EXPORT int ddpfs_files_open(const char *dataset, struct ddpfs_stage_error *error, struct ddpfs_files **ret_files);
+
+/* Ends the threads and closes the dataset.  No other call may run beside it.  NULL: does nothing. */
+DDPFS_EXPORT void ddpfs_files_close(struct ddpfs_files *files);
+
+/* Finds a file or a directory.
+ *
+ * path  relative to the dataset's root; "" is the root
+ *
+ * Returns 0, or -ENOENT (no such path), -ENOTDIR (a file stands in the middle of the path), or an error of the
+ * index. */
+DDPFS_EXPORT int ddpfs_files_find(
+        struct ddpfs_files *files, const char *path, struct ddpfs_stage_error *error, struct ddpfs_entry *ret_entry);
+
+/* Lists a directory: first its directories, then its files.
+ *
+ * dir      id of a directory
+ * cookie   in: 0 for the beginning, or what the last call left in it; out: where the next call goes on
+ * entries  room for n
+ *
+ * Returns how many entries it filled in, 0 at the end; or -EINVAL (no such directory or cookie), or an error of the
+ * index. */
+DDPFS_EXPORT int ddpfs_files_list(struct ddpfs_files *files, uint32_t dir, uint64_t *cookie, uint32_t n,
+        struct ddpfs_stage_error *error, struct ddpfs_entry *entries);
+
+/* Reads ranges of files, of one file or of many.  Waits until all are read.  Sets got and rc of each range.
+ *
+ * Returns 0, or the rc of the first range that failed:
+ * -EBADMSG   a checksum is wrong; error names the file, here and in the next three
+ * -EIO       a read failed
+ * -ENOENT    the shard is gone
+ * -ESTALE    the shard or the index changed
+ * -EINVAL    no such file
+ * -ENOMEM
+ * or an error of the index. */
+DDPFS_EXPORT int ddpfs_files_read(
+        struct ddpfs_files *files, struct ddpfs_range *ranges, uint32_t n, struct ddpfs_stage_error *error);
+
 #ifdef __cplusplus
 }
 #endif

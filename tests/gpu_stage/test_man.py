@@ -11,7 +11,7 @@ from helpers import tools
 FOLDER = tools.ROOT / "gpu_stage"
 HEADER = (FOLDER / "stage.h").read_text()
 PAGE = (FOLDER / "libddpfs_stage.3").read_text()
-FUNCTION = re.compile(r"\b(ddpfs_(?:stage|batch)_\w+)\(")
+FUNCTION = re.compile(r"\b(ddpfs_(?:stage|batch|files)_\w+)\(")
 
 
 def declared():
