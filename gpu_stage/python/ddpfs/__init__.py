@@ -4,6 +4,7 @@
     Stage          batches in memory by libddpfs_stage, no mount
     mounted        a mount for the length of a `with` block
     Mount.follow   announces an order to a mount, which reads it ahead
+    ddpfs.fsspec   ddpfs:// URLs for pandas, pyarrow, Hugging Face datasets ... (imports fsspec)
     ddpfs.torch    Stage as a PyTorch IterableDataset (imports torch)
 """
 

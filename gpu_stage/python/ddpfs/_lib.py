@@ -3,7 +3,7 @@
 
 import ctypes
 import os
-from ctypes import POINTER, c_char, c_char_p, c_int, c_int32, c_size_t, c_uint, c_uint32, c_uint64, c_void_p
+from ctypes import POINTER, c_char, c_char_p, c_int, c_int32, c_int64, c_size_t, c_uint, c_uint32, c_uint64, c_void_p
 from functools import cache
 
 NONE = 0xFFFFFFFF
@@ -13,6 +13,7 @@ BATCH_MAX = 1 << 20  # DDPFS_STAGE_BATCH_MAX
 PATH_MAX = 4097
 TEXT_MAX = 1024
 STATE_MAX = 4096
+FILES_NAME_MAX = 256
 
 
 class Error(ctypes.Structure):
@@ -49,6 +50,16 @@ class Stats(ctypes.Structure):
                 [(n, c_uint32) for n in ("depth", "uring", "direct", "backend_device", "numa_node")])
 
 
+class Entry(ctypes.Structure):
+    _fields_ = [("len", c_uint64), ("xxh3", c_uint64), ("mtime_s", c_int64), ("id", c_uint32), ("mode", c_uint32),
+                ("is_dir", c_uint32), ("name", c_char * FILES_NAME_MAX)]
+
+
+class Range(ctypes.Structure):
+    _fields_ = [("offset", c_uint64), ("len", c_uint64), ("data", c_void_p), ("got", c_uint64), ("file", c_uint32),
+                ("rc", c_int32)]
+
+
 _SIGNATURES = {
     "ddpfs_stage_open": (c_int, [c_char_p, POINTER(Options), POINTER(Error), POINTER(c_void_p)]),
     "ddpfs_stage_close": (c_int, [c_void_p]),
@@ -68,6 +79,11 @@ _SIGNATURES = {
     "ddpfs_stage_stats_get": (None, [c_void_p, POINTER(Stats)]),
     "ddpfs_stage_route": (c_int, [c_void_p, c_char_p, c_size_t]),
     "ddpfs_stage_version": (c_char_p, []),
+    "ddpfs_files_open": (c_int, [c_char_p, POINTER(Error), POINTER(c_void_p)]),
+    "ddpfs_files_close": (None, [c_void_p]),
+    "ddpfs_files_find": (c_int, [c_void_p, c_char_p, POINTER(Error), POINTER(Entry)]),
+    "ddpfs_files_list": (c_int, [c_void_p, c_uint32, POINTER(c_uint64), c_uint32, POINTER(Error), POINTER(Entry)]),
+    "ddpfs_files_read": (c_int, [c_void_p, POINTER(Range), c_uint32, POINTER(Error)]),
 }
 
 
