@@ -102,8 +102,7 @@ struct shard_view *fs_warm_up_order(struct fs_warm_up *warm_up)
 const char *fs_warm_up_says(struct fs_server *server)
 {
 	static const char *const says[] = {
-		[PREFETCH_WARM_UP_WATCHES] =
-		        "nothing is read in storage order: few opens have missed, or the order is known",
+		[PREFETCH_WARM_UP_WATCHES] = "waits: few opens have missed, or the order is known",
 		[PREFETCH_WARM_UP_READS_ON] =
 		        "no order is known: the mount reads the dataset in storage order, as far as it fits",
 		[PREFETCH_WARM_UP_RESTS] =

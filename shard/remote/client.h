@@ -12,10 +12,10 @@
  *    one ended.  Pauses grow, with jitter; Retry-After is obeyed.  A read fails when nothing came for `timeout_ns`.
  *  - If more than a fifth of the latest answers are 429 or 503, half as many transfers run at the same time.  Otherwise
  *    the number grows by a quarter, up to REMOTE_TRANSFERS_MAX.
- *  - A read that gets no byte for longer than 3 x the 90th percentile of the time to the first byte gets another
+ *  - Let P be the 90th percentile of the time to the first byte.  A read that gets no byte for 3 x P gets another
  *    transfer, which asks for the rest ("The Tail at Scale", Dean and Barroso 2013).  At most 3% of transfers are such.
  *    The transfer that is further on writes; bytes that arrived before are skipped.
- *  - A transfer that gets no byte for 20 x that percentile, at least 5 s, is ended, and the read is tried again.
+ *  - A transfer that gets no byte for 20 x P, at least 5 s, is ended, and the read is tried again.
  *
  * Objects do not change: the first answer tells ETag (else Last-Modified) and size.  An answer with others is -ESTALE,
  * and requests say If-Match.
