@@ -6,6 +6,7 @@ import errno
 import json
 import os
 import shutil
+import signal
 import subprocess
 
 import pytest
@@ -42,8 +43,8 @@ def expect(finding, level, check, *words):
 
 
 def answers(store):
-    (found,) = [finding for finding in doctor(store.name) if finding["check"] == "store" and "answers" in finding["text"]]
-    return found
+    said = [finding for finding in doctor(store.name) if finding["check"] == "store"]
+    return next(finding for finding in said if "answers" in finding["text"])
 
 
 def in_private(private, script):
@@ -104,7 +105,8 @@ def test_an_old_kernel(build_dir):
     """A kernel can say that it is 2.6 (personality(2), UNAME26)."""
     if not shutil.which("setarch"):
         pytest.skip("setarch is not installed")
-    done = tools.run(["setarch", os.uname().machine, "--uname-2.6", tools.tool("ddpfs"), "doctor", "--json"], check=False)
+    old = ["setarch", os.uname().machine, "--uname-2.6"]
+    done = tools.run([*old, tools.tool("ddpfs"), "doctor", "--json"], check=False)
     first, *_ = findings_of(done)
     expect(first, "failure", "kernel", "Linux 2.6", "newer")
 
@@ -225,6 +227,20 @@ def test_a_mount_whose_server_is_dead(mount, dataset):
     mounts.kill_with_supervisor(m.process.pid, m.server_pid())
     first, *_ = doctor(m.path)
     expect(first, "failure", "mount", "ddpfs umount")
+
+
+def test_a_dataset_that_does_not_answer(mount, dataset, pack):
+    """It lies in a mount whose server stands still.  Only one check waits for it."""
+    outer = mount(pack(dataset), "layout=tree,view=all,watchdog=0")
+    place = outer.path / ".ddpfs/all"
+    server = outer.server_pid()
+    mounts.stop_and_wait(server)
+    try:
+        first, *others = doctor(place)
+    finally:
+        os.kill(server, signal.SIGCONT)
+    expect(first, "failure", "dataset", "did not end")
+    assert not {"checksums", "disk", "device"} & {finding["check"] for finding in others}
 
 
 def test_a_mount_by_its_process_id(mount, dataset):

@@ -154,7 +154,7 @@ static const struct check checks[] = {
 	{ "fusermount3", check_fusermount, HOST, 10, NULL },
 	{ "control", check_control, HOST, 10, NULL },
 	{ "mount", check_mount, MOUNT, 10, NULL },
-	{ "dataset", check_dataset, LOCAL, 60, "reads an index of up to 256 MiB" },
+	{ "dataset", check_dataset, LOCAL, 20, "reads an index of up to 64 MiB" },
 	{ "store", check_store, REMOTE, 60, "sends 5 requests" },
 	{ "checksums", check_sums, LOCAL, 30, "reads up to 256 MiB for 2 s" },
 	{ "memory", check_memory, HOST, 10, NULL },
@@ -196,12 +196,12 @@ static _Noreturn void look(const struct check *check, const struct subject *subj
 	_exit(json_dumpfd(findings, fd, 0) < 0);
 }
 
-/* Runs a check, and adds its findings, with its name, to a list. */
-static void run(const struct check *check, const struct subject *subject, json_t *all)
+/* Runs a check in a process of its own.  Returns its findings; NULL: it did not end in time, or crashed. */
+static json_t *run(const struct check *check, const struct subject *subject)
 {
 	int pipe_fds[2];
 	if (pipe2(pipe_fds, O_CLOEXEC) < 0)
-		return;
+		return NULL;
 	cleanup_close int in = pipe_fds[0];
 	pid_t pid = fork();
 	if (pid == 0) {
@@ -209,17 +209,25 @@ static void run(const struct check *check, const struct subject *subject, json_t
 		look(check, subject, pipe_fds[1]);
 	}
 	close(pipe_fds[1]);
-	cleanup_json json_t *findings =
-	        pid < 0 ? NULL : read_findings(in, base_now_ms() + (int64_t)check->limit_s * 1000);
-	if (pid > 0) {
-		kill(pid, SIGKILL);
-		/* One that the kernel does not end, because its read hangs, is left to init. */
-		waitpid(pid, NULL, findings ? 0 : WNOHANG);
-	}
-	if (!findings) {
+	if (pid < 0)
+		return NULL;
+	json_t *findings = read_findings(in, base_now_ms() + (int64_t)check->limit_s * 1000);
+	kill(pid, SIGKILL);
+	/* A process that the kernel does not end, because its read hangs, is left to init. */
+	waitpid(pid, NULL, findings ? 0 : WNOHANG);
+	return findings;
+}
+
+/* Runs a check, and adds its findings, with its name, to a list.  Returns false if it did not end. */
+static bool run_and_add(const struct check *check, const struct subject *subject, json_t *all)
+{
+	cleanup_json json_t *findings = run(check, subject);
+	bool ended = findings;
+	if (!ended) {
 		findings = json_array();
 		doctor_say(findings, DOCTOR_FAILURE,
-		        "look for a disk or a network that does not answer, in dmesg and with 'cat /proc/PID/stack'",
+		        "look in dmesg for a disk, a network or a server that does not answer, and for a crash of "
+		        "ddpfs",
 		        "this check did not end in %u s", check->limit_s);
 	}
 	size_t i;
@@ -229,6 +237,7 @@ static void run(const struct check *check, const struct subject *subject, json_t
 		json_object_set_new(finding, "check", json_string(check->name));
 		json_array_append(all, finding);
 	}
+	return ended;
 }
 
 static json_t *run_all(const struct subject *subject)
@@ -244,7 +253,9 @@ static json_t *run_all(const struct subject *subject)
 		if (terminal)
 			fprintf(stderr, "\r\033[Kddpfs: checking %s%s%s", check->name, check->cost ? ": " : "",
 			        check->cost ? check->cost : "");
-		run(check, subject, all);
+		/* What hangs in one check of the dataset hangs in the next one. */
+		if (!run_and_add(check, subject, all))
+			have &= ~check->needs;
 	}
 	if (terminal)
 		fputs("\r\033[K", stderr);
@@ -253,12 +264,21 @@ static json_t *run_all(const struct subject *subject)
 
 /* ---- what is meant by the operand ---- */
 
-static bool is_dataset(const char *path)
+static void look_for_index(const struct subject *subject, json_t *findings)
 {
 	char index[PATH_MAX];
 	struct stat st;
-	int n = snprintf(index, sizeof(index), "%s/index.ddpfs", path);
-	return n > 0 && n < (int)sizeof(index) && stat(index, &st) == 0;
+	int n = snprintf(index, sizeof(index), "%s/index.ddpfs", subject->dataset);
+	if (n > 0 && n < (int)sizeof(index) && stat(index, &st) == 0)
+		doctor_say(findings, DOCTOR_OK, NULL, "there is an index");
+}
+
+/* Whether a directory has an index.  One that does not answer counts as a dataset: its checks say so. */
+static bool is_dataset(const char *path)
+{
+	static const struct check there = { "dataset", look_for_index, LOCAL, 5, NULL };
+	cleanup_json json_t *findings = run(&there, &(struct subject){ .dataset = path });
+	return !findings || json_array_size(findings) > 0;
 }
 
 static void ask_mount(const char *target, struct subject *subject)

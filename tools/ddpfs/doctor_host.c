@@ -271,9 +271,10 @@ void doctor_memory(const char *root, uint64_t content_bytes, json_t *findings)
 void doctor_control(json_t *findings)
 {
 	static const char page[4096];
+	char socket[BASE_CONTROL_PATH_MAX];
 	char path[BASE_CONTROL_PATH_MAX + 8];
 	struct base_err err = { 0 };
-	if (base_control_default_path(0, &err, path) < 0) {
+	if (base_control_default_path(0, &err, socket) < 0) {
 		doctor_say(findings, DOCTOR_FAILURE,
 		        err.code == -ENOSPC ? "make room on that file system"
 		                            : "make the directory yours alone (mode 0700), or remove it, or mount with "
@@ -281,7 +282,7 @@ void doctor_control(json_t *findings)
 		        "no control socket can be made: %s", err.text);
 		return;
 	}
-	strcat(path, ".doctor");
+	snprintf(path, sizeof(path), "%s.doctor", socket);
 	cleanup_close int fd = open(path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
 	int code = fd < 0 ? errno : 0;
 	int rc = fd < 0 ? 0 : base_pwrite_full(fd, page, sizeof(page), 0);
