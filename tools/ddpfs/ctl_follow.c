@@ -20,9 +20,10 @@
 #include "tools/ddpfs/control_client.h"
 
 enum {
-	PIECE_BYTES = 4 << 20, /* of the list, announced at once */
-	FIRST_BYTES = 1 << 16, /* of the first piece, so that reading ahead begins at once */
-	PAUSE_MS = 50,         /* when nothing comes for so long, what has come is announced */
+	PIECE_BYTES = 4 << 20,       /* of the list, announced at once */
+	OUT_BYTES = PIECE_BYTES * 8, /* room for what is announced: a number takes 8 bytes, and 2 or more as text */
+	FIRST_BYTES = 1 << 16,       /* of the first piece, so that reading ahead begins at once */
+	PAUSE_MS = 50,               /* when nothing comes for so long, what has come is announced */
 	REPLY_MS = 60000,
 	PREFIXES = 3,
 };
@@ -269,7 +270,7 @@ static int follow_file(struct job *job, int fd, struct base_err *err)
 {
 	bool end = false;
 	job->in = malloc(PIECE_BYTES + 1);
-	job->out = malloc(PIECE_BYTES * sizeof(uint64_t)); /* a number of one digit takes 2 bytes as text */
+	job->out = malloc(OUT_BYTES);
 	if (!job->in || !job->out)
 		return base_err_set(err, -ENOMEM, "out of memory");
 	while (!end) {
