@@ -90,7 +90,7 @@ int stage_cuda_error(
 		text = "no description";
 	if (result == CUDA_OUT_OF_MEMORY) {
 		code = -ENOMEM;
-		next = "give the stage less memory_bytes or device_bytes";
+		next = "give the stage less memory, or less of the GPU's";
 	} else if (result == CUDA_NO_DEVICE || result == CUDA_INVALID_DEVICE || result == CUDA_DEVICE_UNAVAILABLE) {
 		code = -ENODEV;
 		next = "see nvidia-smi";

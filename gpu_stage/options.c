@@ -27,7 +27,7 @@ int stage_options_check(const struct ddpfs_stage_options *given, struct base_err
 		return base_err_set(err, -EINVAL, "rank %u of world %u: rank must be below world, world at most %u",
 		        o.rank, o.world, (unsigned)SHARD_WORLD_MAX);
 	if (o.memory_bytes && o.memory_bytes < DDPFS_STAGE_MEMORY_MIN)
-		return base_err_set(err, -EINVAL, "memory_bytes is %llu: give at least %u MiB",
+		return base_err_set(err, -EINVAL, "memory of %llu bytes is too small: give at least %u MiB",
 		        (unsigned long long)o.memory_bytes, DDPFS_STAGE_MEMORY_MIN >> 20);
 	if (o.on_bad && shard_on_bad_parse(o.on_bad, &on_bad) < 0)
 		return base_err_set(

@@ -282,7 +282,7 @@ static int check_list(struct ddpfs_stage *stage, const struct stage_mounted *mou
 	int rc = shard_state_parse(mounted->state, strlen(mounted->state), err, &state);
 	if (rc == 0 && state.options.on_bad != SHARD_ON_BAD_EIO && (!list || list->hash != state.quarantine))
 		rc = base_err_set(err, -ESTALE,
-		        "the mount has another quarantine list: name it with options.quarantine, or mount again");
+		        "the mount has another quarantine list: name it by the option quarantine, or mount again");
 	if (rc < 0)
 		stage_free(stage);
 	return rc;

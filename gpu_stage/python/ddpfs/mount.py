@@ -17,9 +17,27 @@ from . import follow as _follow  # relative: the hook of `ddpfs exec` loads this
 _numbers = itertools.count()
 
 
+# What the program says to a command line, and what it means to a caller in Python.
+_IN_PYTHON = (
+    (r"(?m)^Try ['`]ddpfs .*\n?", ""),
+    (r"(?<!\S)-o (?=[a-z_]+=)", ""),  # add -o world=W
+    (r"--turns\b|(?<=\")turns(?=\")", "trained"),
+    (r"--epoch\b", "epoch"),
+    (r"'ddpfs mount --help' lists the options", "ddpfs(1) lists the options"),
+    (r"state file '/proc/self/fd/\d+'", "the text of state="),
+    (r"remove it and give state=-FILE to begin", "give state=None to begin"),
+)
+
+
+def _in_python(text):
+    for said, meant in _IN_PYTHON:
+        text = re.sub(said, meant, text)
+    return text.strip()
+
+
 def _run(arguments, **kwargs):
-    """Runs a program and returns its output; RuntimeError has the program's own sentence.  An exception meanwhile
-    (Ctrl-C) ends the program: `ddpfs mount` then undoes what it has begun."""
+    """Runs a program and returns its output; RuntimeError has the program's sentence, in terms of Python.  An
+    exception meanwhile (Ctrl-C) ends the program: `ddpfs mount` then undoes what it has begun."""
     process = subprocess.Popen(arguments, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
                                text=True, **kwargs)
     try:
@@ -29,7 +47,7 @@ def _run(arguments, **kwargs):
         process.wait()
         raise
     if process.returncode != 0:
-        raise RuntimeError((err or out).strip() or f"{' '.join(arguments)}: exit code {process.returncode}")
+        raise RuntimeError(_in_python(err or out) or f"{' '.join(arguments)}: exit code {process.returncode}")
     return out
 
 
