@@ -51,6 +51,21 @@ def in_private(private, script):
     return findings_of(private.run(script, check=False))
 
 
+def flip_bit_of_index(dataset):
+    index = dataset / "index.ddpfs"
+    data = bytearray(index.read_bytes())
+    data[len(data) // 2] ^= 1
+    index.write_bytes(data)
+
+
+def flip_contents(shard):
+    """In each block of a tar."""
+    data = bytearray(shard.read_bytes())
+    for at in range(0, len(data), 512):
+        data[at] ^= 0xFF
+    shard.write_bytes(data)
+
+
 @pytest.fixture
 def open_dataset(dataset):
     """One that the user nobody may read, too."""
@@ -152,10 +167,7 @@ def test_a_shard_of_another_owner(private, open_dataset):
 
 def test_a_damaged_index(dataset):
     """By one bit, in its middle, which opening it does not read."""
-    index = dataset / "index.ddpfs"
-    data = bytearray(index.read_bytes())
-    data[len(data) // 2] ^= 1
-    index.write_bytes(data)
+    flip_bit_of_index(dataset)
     first, *_ = doctor(dataset)
     expect(first, "failure", "dataset", "index.ddpfs", "restore index.ddpfs from a copy")
 
@@ -202,10 +214,7 @@ def test_a_machine_that_is_well(dataset):
 
 def test_a_damaged_shard(dataset):
     shard = next(dataset.glob("*.tar"))
-    data = bytearray(shard.read_bytes())
-    for at in range(0, len(data), 512):
-        data[at] ^= 0xFF
-    shard.write_bytes(data)
+    flip_contents(shard)
     first, *_ = doctor(dataset)
     expect(first, "failure", "checksums", shard.name, "mkshard verify")
 
@@ -275,6 +284,24 @@ def test_a_store_that_answers(store):
 def test_a_slow_store(store):
     store.set(latency_ms=700)
     expect(answers(store), "warning", "store", "region")
+
+
+def test_a_damaged_object_of_a_store(store, dataset):
+    flip_contents(next(dataset.glob("*.tar")))
+    first, *_ = doctor(store.name)
+    expect(first, "failure", "store", ".tar", "checksum", "mkshard verify")
+
+
+def test_a_damaged_index_in_a_store(store, dataset):
+    flip_bit_of_index(dataset)
+    first, *_ = doctor(store.name)
+    expect(first, "failure", "store", "restore index.ddpfs from a copy")
+
+
+def test_a_store_that_is_away(store):
+    store.set(down=1)
+    first, *_ = doctor(store.name)
+    expect(first, "failure", "store", "network")
 
 
 def test_a_store_without_the_dataset(store):

@@ -155,7 +155,7 @@ static const struct check checks[] = {
 	{ "control", check_control, HOST, 10, NULL },
 	{ "mount", check_mount, MOUNT, 10, NULL },
 	{ "dataset", check_dataset, LOCAL, 20, "reads an index of up to 64 MiB" },
-	{ "store", check_store, REMOTE, 60, "sends 5 requests" },
+	{ "store", check_store, REMOTE, 60, "reads an index of up to 64 MiB and 8 blocks" },
 	{ "checksums", check_sums, LOCAL, 30, "reads up to 256 MiB for 2 s" },
 	{ "memory", check_memory, HOST, 10, NULL },
 	{ "memlock", check_memlock, HOST, 10, NULL },
@@ -345,10 +345,9 @@ int ddpfs_doctor(int argc, char **argv)
 {
 	static const struct cli_line line = { "[DATASET|MNT|@PID]",
 		"Looks for what keeps ddpfs from working, or from working well, and says what to do: the host; the "
-		"dataset; a "
-		"mount and its trainer. Worst first; exit status 1 if there is something to mend.\v"
+		"dataset; a mount and its trainer. Worst first; exit status 1 if there is something to mend.\v"
 		"It reads at most 512 MiB of the dataset, for some seconds, and writes nothing but a page beside the "
-		"control sockets, which it removes.\n"
+		"control sockets, which it removes. Of a dataset in a store it fetches the index, as a mount does.\n"
 		"  failure   something does not work\n"
 		"  warning   it works, but slower or less safe\n"
 		"  note      good to know\n"

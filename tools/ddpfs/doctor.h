@@ -28,6 +28,8 @@ void doctor_say(json_t *findings, enum doctor_level level, const char *advice, c
 /* Returns a new list with the highest level first.  Findings of one level keep their order. */
 json_t *doctor_sorted(const json_t *findings);
 
+#define DOCTOR_INDEX_WHOLE (UINT64_C(64) << 20) /* bytes: a larger index is verified in part, where it is read */
+
 /* ---- the host: doctor_host.c ---- */
 
 /* What the kernel allows a process, from /proc/self/status. */
@@ -75,10 +77,19 @@ void doctor_sums(const char *dataset, json_t *findings);
 void doctor_device(const char *dataset, json_t *findings);
 /* The file system of a directory: is it full. */
 void doctor_disk(const char *dir, json_t *findings);
-/* name: "s3://..." or "http(s)://...".  Whether the store answers, how fast, and which credentials are used. */
-void doctor_store(const char *name, json_t *findings);
+/* Says why an index cannot be used.  rc, text: of shard_index_open or shard_index_verify. */
+void doctor_say_index(json_t *findings, int rc, const char *text);
 /* Returns the bytes of all files of a dataset; 0: its index cannot be read. */
 uint64_t doctor_content_bytes(const char *dataset);
+
+/* Returns the median of n values (at least 1), and sorts them. */
+uint64_t doctor_median(uint64_t *values, unsigned n);
+
+/* ---- a dataset in a store: doctor_store.c ---- */
+
+/* name: "s3://..." or "http(s)://...".  Whether the store answers, how fast, and where the credentials come from.
+ * Fetches the index if there is no copy of it on this host, as a mount does, and compares some checksums. */
+void doctor_store(const char *name, json_t *findings);
 
 /* ---- the mount: doctor_mount.c ---- */
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* `ddpfs doctor`: the dataset on its disk or in its store; doctor.h first. */
+/* `ddpfs doctor`: the dataset on its disk; doctor.h first. */
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
@@ -18,22 +18,16 @@
 #include "shard/base/units.h"
 #include "shard/block_sum.h"
 #include "shard/index.h"
-#include "shard/remote/credentials.h"
-#include "shard/remote/index_copy.h"
-#include "shard/remote/object.h"
 #include "tools/ddpfs/doctor.h"
 
 enum {
 	SHARDS_OPENED = 256, /* shards that are opened, at most */
-	STORE_ASKED = 5,     /* requests whose latency is measured */
-	STORE_SLOW_MS = 500, /* the median of them */
 	ALIGN = 4096,        /* of direct reads */
 	SLOW_READ_MS = 100,  /* all reads together took at least this long, else there is nothing to say */
 };
 
-#define VERIFIED_WHOLE (UINT64_C(64) << 20) /* bytes: a larger index is verified in part, where it is read */
-#define SLOW_RATE (UINT64_C(50) << 20)      /* bytes per second of a disk that holds a trainer up */
-#define FULL (UINT64_C(1) << 20)            /* bytes: a file system with less is full */
+#define SLOW_RATE (UINT64_C(50) << 20) /* bytes per second of a disk that holds a trainer up */
+#define FULL (UINT64_C(1) << 20)       /* bytes: a file system with less is full */
 
 #define VERIFY_ADVICE "'mkshard verify' names all that is wrong; then restore it from a copy, or pack the dataset again"
 
@@ -62,14 +56,12 @@ static int open_shard(const struct shard_index *index, uint32_t shard, int flags
 	return fd < 0 ? -errno : fd;
 }
 
-/* Says why an index or a shard cannot be opened. */
-static void say_closed(json_t *findings, int rc, const char *text)
+void doctor_say_index(json_t *findings, int rc, const char *text)
 {
 	const char *advice = VERIFY_ADVICE;
 	if (rc == -EACCES || rc == -EPERM)
 		advice = "give this user the right to read (chmod -R a+rX DATASET; on NFS look at root_squash), or run "
-		         "as "
-		         "the owner";
+		         "as the owner";
 	else if (rc == -ENOENT || rc == -ENOTDIR)
 		advice = "name the directory that 'mkshard pack' made; for tar files run 'mkshard index DIR' once";
 	else if (rc == -EBADMSG || rc == -EUCLEAN || rc == -ESTALE)
@@ -119,18 +111,17 @@ void doctor_dataset(const char *dataset, json_t *findings)
 	char size[16];
 	int rc = shard_index_open(dataset, &err, &index);
 	if (rc < 0) {
-		say_closed(findings, rc, err.text);
+		doctor_say_index(findings, rc, err.text);
 		return;
 	}
 	const struct shard_info *info = shard_index_info(index);
-	if (info->index_bytes <= VERIFIED_WHOLE && (rc = shard_index_verify(index, &err)) < 0)
-		say_closed(findings, rc, err.text);
-	if (!shard_index_store(index))
-		look_at_shards(index, findings);
+	if (info->index_bytes <= DOCTOR_INDEX_WHOLE && (rc = shard_index_verify(index, &err)) < 0)
+		doctor_say_index(findings, rc, err.text);
+	look_at_shards(index, findings);
 	if (json_array_size(findings) == 0)
 		doctor_say(findings, DOCTOR_OK, NULL, "the index is whole%s: %u files, %u samples, %s; shards: %u",
-		        info->index_bytes <= VERIFIED_WHOLE ? "" : " where it was read", info->n_files, info->n_samples,
-		        base_format_size(info->content_bytes, size), info->n_shards);
+		        info->index_bytes <= DOCTOR_INDEX_WHOLE ? "" : " where it was read", info->n_files,
+		        info->n_samples, base_format_size(info->content_bytes, size), info->n_shards);
 	shard_index_close(index);
 }
 
@@ -223,21 +214,28 @@ struct device {
 	uint64_t end_ns;
 };
 
-static void read_at(struct device *device, struct device_read *read, void *data)
+/* Reads once.  Returns the bytes, or -errno. */
+static ssize_t read_piece(const struct device *device, const struct device_read *read, int flags, void *data)
 {
 	struct shard_shard record;
 	char path[SHARD_PATH_MAX + 1];
+	cleanup_close int fd = open_shard(device->index, read->shard, flags, &record, path);
+	if (fd < 0)
+		return fd;
+	ssize_t got = pread(fd, data, DOCTOR_DEVICE_READ, (off_t)read->offset);
+	return got < 0 ? -errno : got;
+}
+
+static void read_at(struct device *device, struct device_read *read, void *data)
+{
 	uint64_t begin = base_now_ns();
-	int fd = open_shard(device->index, read->shard, O_DIRECT, &record, path);
-	if (fd == -EINVAL) { /* the file system has no direct reads */
+	ssize_t got = read_piece(device, read, O_DIRECT, data);
+	if (got == -EINVAL) { /* the file system has no direct reads, or only some that are aligned better */
 		atomic_store(&device->cached, true);
-		fd = open_shard(device->index, read->shard, 0, &record, path);
+		got = read_piece(device, read, 0, data);
 	}
-	ssize_t got = fd < 0 ? fd : pread(fd, data, DOCTOR_DEVICE_READ, (off_t)read->offset);
 	if (got < 0)
-		atomic_store(&device->error, fd < 0 ? fd : -errno);
-	if (fd >= 0)
-		close(fd);
+		atomic_store(&device->error, (int)got);
 	read->got = got > 0 ? (uint32_t)got : 0;
 	read->took_ns = base_now_ns() - begin;
 }
@@ -280,11 +278,17 @@ static unsigned choose(const struct shard_index *index, struct device_read *read
 	return n;
 }
 
-static int by_time(const void *a, const void *b)
+static int by_size(const void *a, const void *b)
 {
 	uint64_t x = *(const uint64_t *)a;
 	uint64_t y = *(const uint64_t *)b;
 	return x < y ? -1 : x > y;
+}
+
+uint64_t doctor_median(uint64_t *values, unsigned n)
+{
+	qsort(values, n, sizeof(values[0]), by_size);
+	return values[n / 2];
 }
 
 /* Says what the reads show.  took_ns: all of them together. */
@@ -307,10 +311,8 @@ static void say_rate(struct device *device, uint64_t took_ns, json_t *findings)
 	}
 	if (n == 0 || took_ns == 0)
 		return;
-	unsigned middle = n / 2;
-	qsort(times, n, sizeof(times[0]), by_time);
 	double per_s = (double)bytes * 1e9 / (double)took_ns;
-	double median_ms = (double)times[middle] / 1e6;
+	double median_ms = (double)doctor_median(times, n) / 1e6;
 	base_format_size((uint64_t)per_s, rate);
 	if (per_s < (double)SLOW_RATE && took_ns >= SLOW_READ_MS * UINT64_C(1000000))
 		doctor_say(findings, DOCTOR_WARNING,
@@ -365,78 +367,4 @@ void doctor_disk(const char *dir, json_t *findings)
 	else
 		doctor_say(findings, DOCTOR_OK, NULL, "the file system of '%s' has %s free", base_quoted(dir),
 		        base_format_size(bytes, size));
-}
-
-/* ---- stores ---- */
-
-/* Says which credentials are used, and never what they are. */
-static void say_credentials(json_t *findings)
-{
-	struct base_err err = { 0 };
-	struct remote_settings settings;
-	struct remote_credentials *credentials;
-	if (remote_settings_get(&err, &settings) < 0)
-		return; /* remote_store_open says why */
-	bool anonymous = settings.anonymous;
-	remote_settings_done(&settings);
-	if (anonymous) {
-		doctor_say(findings, DOCTOR_OK, NULL, "requests are not signed (DDPFS_S3_ANONYMOUS)");
-	} else if (remote_credentials_get(&err, &credentials) == 0) {
-		if (credentials->expires)
-			doctor_say(findings, DOCTOR_OK, NULL, "credentials come from %s and expire in %lld minutes",
-			        credentials->provider, (long long)(credentials->expires - time(NULL)) / 60);
-		else
-			doctor_say(findings, DOCTOR_OK, NULL, "credentials come from %s", credentials->provider);
-		remote_credentials_free(credentials);
-	}
-}
-
-void doctor_store(const char *name, json_t *findings)
-{
-	struct base_err err = { 0 };
-	struct remote_store *store;
-	uint64_t times[STORE_ASKED];
-	uint64_t bytes;
-	char *copies;
-	int rc = remote_store_open(name, &err, &store);
-	if (rc < 0) {
-		doctor_say(findings, DOCTOR_FAILURE,
-		        rc == -EINVAL ? "write the name as s3://BUCKET/PREFIX, https://HOST/PATH or http://HOST/PATH"
-		                      : "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, AWS_PROFILE, or "
-		                        "DDPFS_S3_ANONYMOUS=1 for a public bucket",
-		        "%s", err.text);
-		return;
-	}
-	if (remote_store_location(store)->bucket)
-		say_credentials(findings);
-	for (unsigned i = 0; rc == 0 && i < STORE_ASKED; i++) {
-		uint64_t begin = base_now_ns();
-		rc = remote_object_size(store, "index.ddpfs", &err, &bytes);
-		times[i] = base_now_ns() - begin;
-	}
-	if (rc < 0) {
-		doctor_say(findings, DOCTOR_FAILURE,
-		        rc == -EACCES   ? "look at the credentials, the region and the bucket's policy"
-		        : rc == -ENOENT ? "name the place to which 'mkshard pack' packed; 'mkshard ls' of it must work"
-		                        : "look at the network, the proxy and the endpoint (AWS_ENDPOINT_URL)",
-		        "%s", err.text);
-	} else {
-		unsigned middle = STORE_ASKED / 2;
-		qsort(times, STORE_ASKED, sizeof(times[0]), by_time);
-		double median_ms = (double)times[middle] / 1e6;
-		if (median_ms >= STORE_SLOW_MS)
-			doctor_say(findings, DOCTOR_WARNING,
-			        "use a bucket in the region of the job, and look at the proxy and the network",
-			        "the store answers after %.0f ms", median_ms);
-		else
-			doctor_say(findings, DOCTOR_OK, NULL, "the store answers after %.0f ms", median_ms);
-	}
-	remote_store_close(store);
-	if (remote_index_directory(&err, &copies) < 0) {
-		doctor_say(
-		        findings, DOCTOR_FAILURE, "make that directory yours, or set DDPFS_INDEX_DIR", "%s", err.text);
-	} else {
-		doctor_disk(copies, findings);
-		free(copies);
-	}
 }
