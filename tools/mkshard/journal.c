@@ -234,7 +234,8 @@ int pack_journal_add(struct pack_journal *journal, const struct shard_pack_plan 
 	uint8_t *at = mempcpy(bytes, &record, sizeof(record));
 	at = mempcpy(at, sums->xxh3, record.n_items * sizeof(uint64_t));
 	at = mempcpy(at, sums->left_out, record.n_items * sizeof(int32_t));
-	at = mempcpy(at, sums->blocks, record.n_blocks * sizeof(uint64_t));
+	if (record.n_blocks) /* otherwise `blocks` may be NULL */
+		at = mempcpy(at, sums->blocks, record.n_blocks * sizeof(uint64_t));
 	sum = XXH3_64bits(bytes, body);
 	memcpy(at, &sum, sizeof(sum));
 	pthread_mutex_lock(&journal->lock);
