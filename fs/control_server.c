@@ -43,9 +43,12 @@ struct client {
 	uint64_t seen_ns;
 };
 
+enum { NO_DESCRIPTOR_MS = 100 }; /* between two tries to accept a client without a descriptor for it */
+
 struct fs_control {
 	struct fs_server *server;
-	int fd; /* the supervisor's socket: it outlives this server */
+	int fd;              /* the supervisor's socket: it outlives this server */
+	uint64_t refused_ns; /* when there was no descriptor for a client; 0: there was one */
 	struct client clients[FS_CONTROL_CLIENTS_MAX];
 };
 
@@ -402,6 +405,9 @@ static struct client *best_place(struct fs_control *control)
 /* Milliseconds until another client can be accepted; 0: now. */
 static int full_ms(struct fs_control *control)
 {
+	uint64_t since_ms = control->refused_ns ? (base_now_ns() - control->refused_ns) / 1000000 : NO_DESCRIPTOR_MS;
+	if (since_ms < NO_DESCRIPTOR_MS)
+		return (int)(NO_DESCRIPTOR_MS - since_ms);
 	const struct client *best = best_place(control);
 	uint64_t ms = best->fd < 0 ? FS_CONTROL_SILENT_MS : silent_ms(best);
 	return ms >= FS_CONTROL_SILENT_MS ? 0 : (int)(FS_CONTROL_SILENT_MS - ms);
@@ -442,6 +448,8 @@ static void accept_clients(struct fs_control *control)
 	while (full_ms(control) == 0) {
 		struct client *client = best_place(control);
 		int fd = accept4(control->fd, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
+		/* Without a descriptor the client stays in the queue, and poll(2) would return at once. */
+		control->refused_ns = fd < 0 && (errno == EMFILE || errno == ENFILE) ? base_now_ns() : 0;
 		if (fd < 0)
 			return;
 		if (!may_ask(fd)) {

@@ -528,7 +528,7 @@ static int sooner(int a_ms, int b_ms)
 /* A mount came or went. If it was this one, the threads with copies of it are what keeps the session alive. */
 static void mounts_changed(struct fs_server *server)
 {
-	if (server->gone || fs_mount_listed(server->dev))
+	if (server->gone || fs_mount_listed(server->mounts_fd, server->dev))
 		return;
 	server->gone = true;
 	fs_sink_gone(server->sink);

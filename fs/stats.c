@@ -76,6 +76,8 @@ static void carry(struct fs_server *server, const struct fs_view *view, struct f
 	for (size_t i = 0; i < n; i++) {
 		if (!fields[i].counter || strcmp(fields[i].name, "restarts") == 0) /* the supervisor counts these */
 			continue;
+		if (next.n == FS_HANDOVER_COUNTS_MAX) /* later counters begin anew with each server */
+			break;
 		uint64_t key = XXH3_64bits(fields[i].name, strlen(fields[i].name));
 		for (uint64_t k = 0; k < stats->before.n; k++)
 			if (stats->before.counts[k].key == key)

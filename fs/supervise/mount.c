@@ -59,6 +59,8 @@ struct mount_line {
 	char *type;
 };
 
+enum { LISTED_BYTES = 64 << 10 }; /* a line has two paths of at most PATH_MAX bytes, four bytes each when escaped */
+
 /* Parses, in place: "36 35 98:0 /root /mnt/point opts [optional ...] - type source super" (proc(5)). */
 static bool parse_line(char *line, struct mount_line *ret_line)
 {
@@ -108,17 +110,40 @@ int fs_mounted_dev(const char *mountpoint, uint64_t *ret_dev)
 	return find_mounted(mountpoint, ret_dev, &ours);
 }
 
-bool fs_mount_listed(uint64_t dev)
+/* Looks for a device in lines of mountinfo, and leaves an incomplete last line at the begin of the text. */
+static bool has_line_of(char *text, size_t *len, uint64_t dev)
 {
-	cleanup_fclose FILE *f = fopen("/proc/self/mountinfo", "re");
-	cleanup_free char *text = NULL;
-	size_t room = 0;
-	while (f && getline(&text, &room, f) > 0) {
+	char *at = text, *end;
+	bool found = false;
+	while (!found && (end = memchr(at, '\n', *len - (size_t)(at - text)))) {
 		struct mount_line line;
-		if (parse_line(text, &line) && line.dev == dev)
+		*end = '\0';
+		found = parse_line(at, &line) && line.dev == dev;
+		at = end + 1;
+	}
+	*len -= (size_t)(at - text);
+	memmove(text, at, *len);
+	return found;
+}
+
+bool fs_mount_listed(int mountinfo, uint64_t dev)
+{
+	cleanup_free char *text = malloc(LISTED_BYTES);
+	size_t len = 0;
+	ssize_t n = 1;
+	if (!text || lseek(mountinfo, 0, SEEK_SET) < 0)
+		return true;
+	while (n != 0) {
+		n = read(mountinfo, text + len, LISTED_BYTES - len);
+		if (n < 0 && errno == EINTR)
+			continue;
+		if (n < 0)
+			return true;
+		len += (size_t)n;
+		if (has_line_of(text, &len, dev) || len == LISTED_BYTES)
 			return true;
 	}
-	return !f || ferror(f);
+	return false;
 }
 
 bool fs_mount_leads_to(const char *path, uint64_t dev)

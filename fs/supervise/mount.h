@@ -37,10 +37,11 @@ int fs_mount(const struct fs_mount_options *options, struct base_err *err, int *
  * thread. */
 int fs_mount_path(uint64_t dev, const char *mountpoint, char ret_path[PATH_MAX]);
 
-/* Returns whether the file system `dev` is in /proc/self/mountinfo: mounted somewhere, covered or not.  Sends no
- * request to the server, and does not make the mount busy, not even for a moment.  True if that file cannot be read.
- * Any thread but a detached one (fs/detached_thread.h). */
-bool fs_mount_listed(uint64_t dev);
+/* Returns whether the file system `dev` is in /proc/self/mountinfo: mounted somewhere, covered or not.  mountinfo: a
+ * descriptor of that file; its offset changes.  Opens none, because a server may have no descriptor left.  Sends no
+ * request to the server, and does not make the mount busy, not even for a moment.  True if the file cannot be read.
+ * One thread at a time, and none that is detached (fs/detached_thread.h). */
+bool fs_mount_listed(int mountinfo, uint64_t dev);
 
 /* Returns whether `path` leads to the file system `dev`.  False: `dev` is not mounted there, or another file system
  * is mounted over it or above it.  Sends no request to the server, but makes the mount busy for a moment: an
