@@ -54,8 +54,8 @@ struct fs_announced_list_options {
 
 /* Makes an empty list. Returns 0; -ENOMEM. */
 int fs_announced_list_new(const struct fs_announced_list_options *options, struct fs_announced_list **ret_list);
-/* Takes over the list that a predecessor left (@record), from its place on. Nothing in it is believed: every entry is
- * checked. chunk_blocks of the options does not count.
+/* Takes over the list that a predecessor left (@record), from its place on. Every entry is checked. chunk_blocks of the
+ * options does not count.
  * Returns 0; -ENODATA: it is not whole; -ENOMEM. */
 int fs_announced_list_restore(const struct fs_announced_list_options *options, const struct fs_handover_list *record,
         struct fs_announced_list **ret_list);

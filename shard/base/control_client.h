@@ -7,9 +7,9 @@
  *   /run/user/<uid>/ddpfs       else, if /run/user/<uid> exists and belongs to the user
  *   /tmp/ddpfs-<uid>            else
  * The directory is made with mode 0700.  It is used only if it belongs to that user and nobody else can write to it.
- * The server answers only the owner of the mount and root, and a client accepts only a server of its own user or of
- * root (SO_PEERCRED); root accepts all.  Sockets are found by name, so a caller in
- * another mount namespace can reach them if it sees the same /run.
+ * The server answers only the owner of the mount and root.  A client accepts only a server of its own user or of root
+ * (SO_PEERCRED); root accepts all.  Sockets are found by name, so a caller in another mount namespace can reach them if
+ * it sees the same /run.
  *
  * Requests, and what the reply holds besides "ok":true.  A request is an object on one line of at most
  * BASE_CONTROL_LINE_MAX bytes.
