@@ -276,8 +276,11 @@ static int fail_range(struct ddpfs_files *files, const struct ddpfs_range *range
 		snprintf(path, sizeof(path), "file %u", range->file);
 	if (shard_index_file(files->index, range->file, &f) == 0)
 		(void)shard_index_shard(files->index, f.shard, &s);
-	base_err_set(&err, range->rc, "'%s': %s (shard '%.*s'): repair the shard, or leave the file out",
-	        base_quoted(path), base_err_str(range->rc), (int)s.path_len, s.path ? s.path : "");
+	if (!s.path || range->rc == -ENOMEM)
+		base_err_set(&err, range->rc, "'%s': %s", base_quoted(path), base_err_str(range->rc));
+	else
+		base_err_set(&err, range->rc, "'%s': %s (shard '%.*s'): repair the shard, or leave the file out",
+		        base_quoted(path), base_err_str(range->rc), (int)s.path_len, s.path);
 	return fail(error, &err, range->file);
 }
 
