@@ -437,6 +437,25 @@ def test_hugging_face_datasets(tables, scratch, streaming):
     assert sorted(row["x"] for row in got) == tables[1]
 
 
+RAY = """
+import sys, fsspec, ray
+ray.init(num_cpus=1, include_dashboard=False, log_to_driver=False, _temp_dir=sys.argv[2])
+import ddpfs.fsspec
+rows = ray.data.read_parquet(sys.argv[1] + "/parts", filesystem=fsspec.filesystem("ddpfs")).take_all()
+assert sorted(row["x"] for row in rows) == list(range(4000))
+ray.shutdown()
+"""
+
+
+@pytest.mark.trainers
+def test_ray_data(tables, scratch):
+    """Its workers get the file system pickled."""
+    pytest.importorskip("ray.data", reason="Ray Data is not installed")
+    done = subprocess.run([sys.executable, "-c", RAY, tables[0], scratch / "ray"], capture_output=True, text=True,
+                          timeout=280, env={**os.environ, "RAY_USAGE_STATS_ENABLED": "0"})
+    assert done.returncode == 0, done.stderr
+
+
 class ReadsByUrl:
     """A map-style dataset that reads each file by fsspec, as Lightning and other libraries do with URLs."""
 
