@@ -475,10 +475,21 @@ void fs_announced_orders_restore(struct fs_announced_orders *orders)
 
 /* ---- statistics ---- */
 
+void fs_announced_orders_count(struct fs_announced_orders *orders, struct fs_announced_orders_counts *ret_counts)
+{
+	*ret_counts = (struct fs_announced_orders_counts){ 0 };
+	if (!orders)
+		return;
+	pthread_mutex_lock(&orders->lock);
+	ret_counts->explained = orders->explained;
+	ret_counts->dropped = orders->dropped;
+	pthread_mutex_unlock(&orders->lock);
+	ret_counts->memory_bytes = fs_order_memory_bytes(orders->memory);
+}
+
 void fs_announced_orders_stats(struct fs_announced_orders *orders, json_t *object)
 {
 	json_t *lists = json_array();
-	uint64_t explained = 0, dropped = 0, bytes = 0;
 	if (orders) {
 		pthread_mutex_lock(&orders->lock);
 		for (unsigned i = 0; i < SLOTS; i++) {
@@ -493,14 +504,8 @@ void fs_announced_orders_stats(struct fs_announced_orders *orders, json_t *objec
 			                       "opens", (json_int_t)(state.sure + state.loose), "moves",
 			                       (json_int_t)state.moves, "confirmed", (int)state.confirmed));
 		}
-		explained = orders->explained;
-		dropped = orders->dropped;
 		pthread_mutex_unlock(&orders->lock);
-		bytes = fs_order_memory_bytes(orders->memory);
 	}
-	json_object_set_new(object, "announced_opens", json_integer((json_int_t)explained));
-	json_object_set_new(object, "orders_dropped", json_integer((json_int_t)dropped));
-	json_object_set_new(object, "order_memory_bytes", json_integer((json_int_t)bytes));
 	json_object_set_new(object, "announced", lists);
 }
 

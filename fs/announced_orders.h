@@ -68,8 +68,16 @@ void fs_announced_orders_end(struct fs_announced_orders *orders);
 /* Returns how many lists are read ahead. */
 unsigned fs_announced_orders_live(struct fs_announced_orders *orders);
 
-/* Adds to the statistics @object: "announced", an object for each list; "announced_opens", "orders_dropped",
- * "order_memory_bytes". @orders may be NULL. */
+/* What announced orders count. */
+struct fs_announced_orders_counts {
+	uint64_t explained;    /* opens that a list explained */
+	uint64_t dropped;      /* lists that the opens did not follow */
+	uint64_t memory_bytes; /* of lists and tables, now */
+};
+/* @orders may be NULL; then all are 0. */
+void fs_announced_orders_count(struct fs_announced_orders *orders, struct fs_announced_orders_counts *ret_counts);
+
+/* Adds to the statistics @object: "announced", an object for each list. @orders may be NULL. */
 void fs_announced_orders_stats(struct fs_announced_orders *orders, json_t *object);
 
 /* Writes one phrase about the lists into buf[size]: "list 'default', 312 of 10000 entries read". */

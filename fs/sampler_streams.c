@@ -400,6 +400,11 @@ static void say_order(const struct fs_sampler_streams *fr, const char *recognise
 	json_object_set_new(object, "order_note", json_string(text));
 }
 
+void fs_sampler_streams_announced(struct fs_sampler_streams *fr, struct fs_announced_orders_counts *ret_counts)
+{
+	fs_announced_orders_count(fr ? fr->orders : NULL, ret_counts);
+}
+
 void fs_sampler_streams_stats(struct fs_sampler_streams *fr, json_t *object)
 {
 	char all[PREFETCH_TRACKS_MAX * TEXT_MAX] = "", note[256] = "";

@@ -73,4 +73,8 @@ struct fs_order_numbers *fs_sampler_streams_numbers(struct fs_sampler_streams *r
  * @recognise may be NULL. */
 void fs_sampler_streams_stats(struct fs_sampler_streams *recognise, json_t *object);
 
+struct fs_announced_orders_counts;
+/* Counts what was announced (fs/announced_orders.h).  @recognise may be NULL. */
+void fs_sampler_streams_announced(struct fs_sampler_streams *recognise, struct fs_announced_orders_counts *ret_counts);
+
 #endif

@@ -17,6 +17,7 @@
 #include "fs/supervise/handover_memory.h"
 #include "fs/sink.h"
 #include "fs/read_latency.h"
+#include "fs/announced_orders.h"
 #include "fs/sampler_streams.h"
 #include "fs/warm_up.h"
 #include "fs/watch.h"
@@ -131,6 +132,8 @@ static size_t collect(struct fs_server *server, struct fs_view *view, struct fie
 	fs_sink_stats(server->sink, view, &stream);
 	struct fs_read_latency_epoch waits;
 	fs_read_latency_get(server->read_latency, progress.epoch, &waits);
+	struct fs_announced_orders_counts announced;
+	fs_sampler_streams_announced(server->samplers[view->number], &announced);
 	const struct field all[] = {
 		{ "rank", "Rank of this view", false, view->options.rank },
 		{ "world", "Ranks of the job", false, view->options.world },
@@ -175,6 +178,9 @@ static size_t collect(struct fs_server *server, struct fs_view *view, struct fie
 		{ "warm_ups", "Times that the dataset was read in storage order, because no order was known", true,
 		        engine.warm_ups },
 		{ "warm_up_bytes", "Bytes read so", true, engine.warm_up_bytes },
+		{ "announced_opens", "Opens that an announced list explains", true, announced.explained },
+		{ "orders_dropped", "Announced lists that the opens did not follow", true, announced.dropped },
+		{ "order_memory_bytes", "Memory of announced lists", false, announced.memory_bytes },
 		{ "device_rate", "Bytes per second that the device was measured to give", false, engine.device_rate },
 		{ "resident_bytes", "Bytes held in memory", false, engine.buffer_bytes + engine.resident_bytes },
 		{ "depth", "Reads in flight that the engine allows", false, engine.depth },
