@@ -795,7 +795,8 @@ static void *recognise_run(void *arg)
 		else if (fr->view->layout == FS_LAYOUT_FLAT)
 			settle(fr);
 		save(fr);
-		publish(fr, rc > 0);
+		/* When the budget is spent, the rest of the search goes on slowly, as at idle priority. */
+		publish(fr, rc > 0 && rc != PREFETCH_RECOGNISE_LATER);
 	}
 	end(fr);
 	fs_announced_orders_end(fr->orders);
