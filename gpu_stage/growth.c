@@ -74,7 +74,7 @@ int stage_growth_new(uint8_t *base, uint64_t bytes, uint64_t first, void (*opene
 	return 0;
 }
 
-void stage_growth_free(struct stage_growth *g)
+void stage_growth_end(struct stage_growth *g)
 {
 	if (!g)
 		return;
@@ -83,6 +83,12 @@ void stage_growth_free(struct stage_growth *g)
 	pthread_cond_signal(&g->wanted_cv);
 	pthread_mutex_unlock(&g->lock);
 	pthread_join(g->thread, NULL);
+}
+
+void stage_growth_free(struct stage_growth *g)
+{
+	if (!g)
+		return;
 	pthread_cond_destroy(&g->wanted_cv);
 	pthread_mutex_destroy(&g->lock);
 	free(g);

@@ -22,7 +22,10 @@ struct stage_growth; /* opaque */
  * Returns 0, or -ENOMEM, or an error of starting a thread. */
 int stage_growth_new(uint8_t *base, uint64_t bytes, uint64_t first, void (*opened)(void *arg, uint64_t n), void *arg,
         struct stage_growth **ret_growth);
-void stage_growth_free(struct stage_growth *growth); /* waits for the end of a step; NULL: does nothing */
+/* Ends the thread: waits for the end of a step.  stage_growth_stored may still be called.  NULL: does nothing. */
+void stage_growth_end(struct stage_growth *growth);
+/* Frees it, after stage_growth_end, when nobody calls stage_growth_stored any more.  NULL: does nothing. */
+void stage_growth_free(struct stage_growth *growth);
 
 /* Counts bytes that were stored in the arena.  The arena grows when the samples stored so far need more; NULL: does
  * nothing. */

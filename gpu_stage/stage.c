@@ -148,7 +148,7 @@ static int start_engine(struct ddpfs_stage *stage, const struct ddpfs_stage_opti
 
 static void stage_free(struct ddpfs_stage *stage)
 {
-	stage_growth_free(stage->growth);
+	stage_growth_end(stage->growth); /* it sets the memory of the engine */
 	stage_follow_free(stage->follow);
 	if (stage->backend && stage->backend->ops->stop)
 		stage->backend->ops->stop(stage->backend);
@@ -156,6 +156,7 @@ static void stage_free(struct ddpfs_stage *stage)
 		prefetch_stream_free(stage->stream);
 		prefetch_free(stage->prefetch);
 	}
+	stage_growth_free(stage->growth); /* the engine's deliver thread counts there what it stores */
 	shard_epoch_put(stage->epoch);
 	shard_view_free(stage->view);
 	shard_quarantine_free(stage->list);

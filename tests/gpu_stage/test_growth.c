@@ -61,6 +61,8 @@ static void an_arena_grows_as_far_as_what_is_stored_needs(void **state)
 	stage_growth_stored(growth, 1000 * MIB);
 	wait_open(&a, BYTES);
 	stage_growth_stored(growth, 1000 * MIB);
+	stage_growth_end(growth);
+	stage_growth_stored(growth, MIB); /* the engine stores until it has ended */
 	stage_growth_free(growth);
 	assert_int_equal(atomic_load(&a.open), BYTES);
 	assert_int_equal(atomic_load(&a.unready), 0);
@@ -76,11 +78,14 @@ static void a_stage_is_closed_while_its_arena_grows(void **state)
 	assert_ptr_not_equal(a.base, MAP_FAILED);
 	assert_int_equal(stage_growth_new(a.base, 320 * MIB, 128 * MIB, opened, &a, &growth), 0);
 	stage_growth_stored(growth, 1000 * MIB);
+	stage_growth_end(growth);
+	stage_growth_stored(growth, MIB); /* the engine stores until it has ended */
 	stage_growth_free(growth);
 	uint64_t open = atomic_load(&a.open);
 	assert_true(open <= 320 * MIB);
 	munmap(a.base, 320 * MIB);
 	stage_growth_stored(NULL, 1);
+	stage_growth_end(NULL);
 	stage_growth_free(NULL);
 }
 
