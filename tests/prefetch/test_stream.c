@@ -968,7 +968,7 @@ static void sharing_starts_in_the_middle(void **state)
 	(void)state;
 	for (unsigned threads = 0; threads < 2; threads++) {
 		struct fake_sink sink;
-		struct trainer t = { .patient = true };
+		struct trainer t = { .patient = true, .paced = true }; /* one that is not makes the window grow */
 		struct prefetch_stream_stats ss;
 		sink_init(&sink);
 		start(&t, &sink, &(struct setup){ .memory = 256 << 20, .view = orders[0], .threads = threads });
