@@ -71,6 +71,7 @@ struct prefetch_item {
 	bool failed;      /* a block could not be read or stored: the sample is not resident */
 	bool stored;      /* the sink has stored at least one of its blocks */
 	bool refused;     /* the sink returned -ENOENT: it has lost what was announced of the sample */
+	bool waited;      /* a demand waits for one of its blocks; under lock */
 };
 
 /* A block that is on its way. */
@@ -175,6 +176,7 @@ struct prefetch_stream {
 	uint64_t lag_bytes;               /* the part of ahead_bytes below `high` */
 	_Atomic uint64_t window;          /* most ahead_bytes, while nothing is in memory yet */
 	bool filled;                      /* the window was full since it was last widened, or the stream moved */
+	bool waited;                      /* a reader waited since then for a sample that was on its way */
 	uint64_t used_at;                 /* prefetch_schedule.all_uses at its latest use */
 	uint32_t missing;                 /* share of the latest turns looked at that had to be fetched, in 1/65536 */
 	uint32_t batch;                   /* turns of the next announcement */

@@ -86,7 +86,7 @@ static void announce_again(struct prefetch *p, struct prefetch_stream *s)
 	s->announce_done = from;
 	prefetch_unlock(p);
 	s->fetch = s->announced = s->limit = from;
-	s->filled = false;
+	s->filled = s->waited = false;
 	s->coming_end = 0;
 	s->batch = PREFETCH_ANNOUNCE_FIRST;
 	s->names_vain = s->names_stored ? 0 : s->names_vain + (s->names_vain < NAMES_VAIN_MAX);

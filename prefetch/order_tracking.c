@@ -111,7 +111,7 @@ static bool move(struct prefetch *p, struct prefetch_stream *s, uint64_t epoch, 
 	atomic_fetch_add_explicit(&p->counters.wasted_bytes, s->ahead_bytes, memory_order_relaxed);
 	s->coming_end = 0; /* the seqs may have other samples now */
 	s->fetch = s->announced = s->high = s->limit = s->tl.cursor;
-	s->filled = false;
+	s->filled = s->waited = false;
 	s->ahead_bytes = s->lag_bytes = 0;
 	s->batch = PREFETCH_ANNOUNCE_FIRST;
 	return true;

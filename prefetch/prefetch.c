@@ -226,6 +226,8 @@ static int find_or_queue(struct prefetch *p, struct prefetch_demand *demand, con
 		demand->next = block->waiters;
 		block->waiters = demand;
 		block->asked |= !demand->direct;
+		if (block->item)
+			block->item->waited = true;
 		hurry(p, block->read);
 		atomic_fetch_add_explicit(&p->counters.joined, 1, memory_order_relaxed);
 	} else {

@@ -175,6 +175,7 @@ static void take_arrived(struct prefetch *p, struct prefetch_item_list *arrived)
 		STAILQ_REMOVE_HEAD(arrived, link);
 		cache_ledger_arrived(p->ledger, &item->stream->tl, item->seq, item->sample, item->cost, !item->failed);
 		item->stream->items--;
+		item->stream->waited |= item->waited && item->stream->filled;
 		if (item->refused)
 			prefetch_lost_refused(p, item);
 		else if (item->stored)
@@ -441,8 +442,9 @@ static void share(struct prefetch *p, uint64_t sink_bytes)
 static bool settle(struct prefetch *p, struct prefetch_stream *s)
 {
 	give_up_laggards(p, s);
-	if (s->filled && s->high >= s->fetch) {
-		s->filled = false; /* the reader takes more at once than the window holds */
+	/* An engine that keeps up with a reader has fetched further than he is, but he waits for what is on its way. */
+	if (s->filled && (s->high >= s->fetch || s->waited)) {
+		s->filled = s->waited = false; /* the reader takes more at once than the window holds */
 		widen(p, s);
 	}
 	s->tl.reader = s->high;
@@ -655,7 +657,7 @@ static void go_back(struct prefetch *p, struct prefetch_stream *s)
 			prefetch_tracking_gone(p, s, seq);
 	}
 	s->fetch = hole;
-	s->filled = false;
+	s->filled = s->waited = false;
 	s->coming_end = 0;
 }
 

@@ -12,7 +12,7 @@
  * Turns below `high` that are not used yet are batches of other workers.  When they fill half of the window, it grows
  * to twice its size if there is memory.  When they fill three quarters of it, the oldest are given up.  If they are
  * more than 4096 turns apart, half of the window is the limit.
- * A window also grows if it was full and the reader took all of it at once.
+ * A window also grows if it was full and the reader took all of it at once, or waits for samples on their way.
  *
  * If the trainer leaves the order, the engine stops reading its stream ahead.  If the trainer follows the order again,
  * the engine reads ahead from that place.
