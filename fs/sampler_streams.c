@@ -405,18 +405,27 @@ void fs_sampler_streams_announced(struct fs_sampler_streams *fr, struct fs_annou
 	fs_announced_orders_count(fr ? fr->orders : NULL, ret_counts);
 }
 
+void fs_sampler_streams_queue(struct fs_sampler_streams *fr, uint64_t *ret_queued, uint64_t *ret_behind)
+{
+	*ret_queued = *ret_behind = 0;
+	if (!fr)
+		return;
+	lock_for_scope(&fr->lock);
+	*ret_queued = fr->queued - fr->published;
+	*ret_behind = fr->queued - fr->taken;
+}
+
 void fs_sampler_streams_stats(struct fs_sampler_streams *fr, json_t *object)
 {
 	char all[PREFETCH_TRACKS_MAX * TEXT_MAX] = "", note[256] = "";
 	json_t *samplers = json_array();
 	struct prefetch_scanned scanned = { 0 };
 	struct prefetch_searched searched = { 0 };
-	uint64_t queued = 0, behind = 0;
+	uint64_t behind = 0;
 	if (fr) {
 		pthread_mutex_lock(&fr->lock);
 		searched = fr->searched;
 		behind = fr->queued - fr->taken;
-		queued = fr->queued - fr->published;
 		scanned = fr->scanned;
 	}
 	for (unsigned i = 0; fr && i < fr->n_shown; i++) {
@@ -441,8 +450,6 @@ void fs_sampler_streams_stats(struct fs_sampler_streams *fr, json_t *object)
 	if (fr)
 		pthread_mutex_unlock(&fr->lock);
 	json_object_set_new(object, "recognised", json_string(*all ? all : "nothing"));
-	json_object_set_new(object, "recognise_queue", json_integer((json_int_t)queued));
-	json_object_set_new(object, "recognise_behind", json_integer((json_int_t)behind));
 	json_object_set_new(object, "recognise_unexplained", json_integer((json_int_t)searched.unexplained));
 	json_object_set_new(object, "recognise_looks", json_integer((json_int_t)searched.looks));
 	json_object_set_new(object, "recognise_seeds", json_integer((json_int_t)searched.seeds));

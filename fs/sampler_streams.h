@@ -59,8 +59,6 @@ struct fs_order_numbers *fs_sampler_streams_numbers(struct fs_sampler_streams *r
  * change something; "samplers", one object each; "seed_search", if there are threads for it; and of the recogniser
  * itself:
  *
- *     recognise_queue        opens that are not looked at to the end
- *     recognise_behind       opens that are not looked at at all
  *     recognise_unexplained  opens that no order has explained since something was recognised
  *     recognise_looks, recognise_seeds, recognise_search_ns  the search: looks at opens, seeds tried, processor time
  *     recognise_wrong        orders that were recognised and then dropped, because the opens went on otherwise
@@ -72,6 +70,10 @@ struct fs_order_numbers *fs_sampler_streams_numbers(struct fs_sampler_streams *r
  *
  * @recognise may be NULL. */
 void fs_sampler_streams_stats(struct fs_sampler_streams *recognise, json_t *object);
+
+/* Counts the opens that the thread has not finished to examine, and those of them that it has not begun to examine. Any
+ * thread. @recognise may be NULL. */
+void fs_sampler_streams_queue(struct fs_sampler_streams *recognise, uint64_t *ret_queued, uint64_t *ret_behind);
 
 struct fs_announced_orders_counts;
 /* Counts what was announced (fs/announced_orders.h).  @recognise may be NULL. */

@@ -119,13 +119,18 @@ static size_t collect_store(struct fs_server *server, struct field fields[])
 	return STORE_FIELDS;
 }
 
+/* What is left to do is looked up before what was done: with no open in the queue, and then an idle engine, the other
+ * counters are final until the trainer goes on. */
 static size_t collect(struct fs_server *server, struct fs_view *view, struct field fields[FIELDS_MAX])
 {
 	const struct fs_counters *c = &server->counters;
 	struct prefetch_stats engine = { 0 };
 	struct fs_view_progress progress;
 	struct fs_hit_counting_count opens;
-	fs_watch_count(server->watch, &opens); /* first, so that the engine knows of all opens until now */
+	uint64_t queued, behind;
+	fs_watch_count(server->watch, &opens); /* first, so that the queue and the engine know of all opens until now */
+	fs_sampler_streams_queue(server->samplers[view->number], &queued, &behind);
+	bool idle = prefetch_idle(server->prefetch);
 	prefetch_stats_get(server->prefetch, &engine);
 	fs_view_progress(view, &progress);
 	struct prefetch_stream_stats stream;
@@ -185,8 +190,9 @@ static size_t collect(struct fs_server *server, struct fs_view *view, struct fie
 		{ "resident_bytes", "Bytes held in memory", false, engine.buffer_bytes + engine.resident_bytes },
 		{ "depth", "Reads in flight that the engine allows", false, engine.depth },
 		{ "inflight", "Reads in flight", false, engine.inflight },
-		{ "idle", "1 while nothing is left to read ahead until the trainer goes on", false,
-		        prefetch_idle(server->prefetch) },
+		{ "idle", "1 while nothing is left to read ahead until the trainer goes on", false, idle },
+		{ "recognise_queue", "Opens that the recogniser has not finished to examine", false, queued },
+		{ "recognise_behind", "Opens that it has not begun to examine", false, behind },
 		{ "shared", "1 while shards are read through the page cache, shared with other mounts", false,
 		        engine.shared },
 		{ "bad_blocks", "Bad blocks: their checksum did not match, read twice", true, engine.bad_blocks },
