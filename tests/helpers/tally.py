@@ -6,8 +6,13 @@
     *.meson.rc     meson's exit code, when it was not 0
     *.pytest.xml   JUnit, as pytest writes it
     steps          lines OUTCOME<TAB>NAME<TAB>REASON of checks that are no test program's
+    again/         the same files, of the second run of what --again names
 
-A test program that crashes counts as failed, whatever it had printed before.  Needs only Python's own library."""
+A test program that crashes counts as failed, whatever it had printed before.  Needs only Python's own library.
+
+`tally.py --again FOLDER` prints what to run a second time, a line each: `python<TAB>NODE` or `c<TAB>RUN<TAB>NAME`.  At most
+AGAIN_MAX tests, or none: where more fail, the program is wrong.  Crashes, hangs and sanitizers' reports are never forgiven.  A test that
+passes at the second run is counted as passed, and a line `unsteady: NAME: REASON` says so."""
 
 import json
 import re
@@ -15,6 +20,7 @@ import sys
 import xml.etree.ElementTree as ET
 from pathlib import Path
 
+AGAIN_MAX = 3
 CMOCKA = re.compile(r"^\[\s+(OK|FAILED|SKIPPED|ERROR)\s+\] (\w+)$", re.M)
 
 
@@ -23,6 +29,8 @@ class Tally:
         self.passed = 0
         self.failed = []
         self.skipped = []
+        self.again = {}  # failed test -> how to run it a second time
+        self.ok = set()  # what to run a second time, and passed
 
     def steps(self, path):
         for line in path.read_text().splitlines():
@@ -49,10 +57,14 @@ class Tally:
         skipped = [name for name, outcome in outcomes.items() if outcome == "SKIPPED"]
         self.passed += sum(outcome == "OK" for outcome in outcomes.values())
         self.failed += [f"{where}: {name}" for name in failed]
+        how = ("c", run, test["name"].split(" - ")[-1].split(":")[-1])
+        if test["result"] == "FAIL" and (test.get("returncode") or 0) >= 0 and failed and "Sanitizer" not in output:
+            self.again.update((line, how) for line in self.failed[-len(failed):])
         reasons = re.findall(r"^skip(?:ped)?: (.*)$", output, re.M)
         self.skipped += [f"{where}: {name}: {'; '.join(reasons) or 'no reason given'}" for name in skipped]
         if test["result"] in ("OK", "EXPECTEDFAIL"):
             self.passed += not outcomes
+            self.ok.add(how)
         elif test["result"] == "SKIP":
             self.skipped += [] if skipped else [f"{where}: {'; '.join(reasons) or 'no reason given'}"]
         elif not failed:
@@ -62,16 +74,21 @@ class Tally:
         for case in ET.parse(path).iter("testcase"):
             name = f"{case.get('classname')}.{case.get('name')}"
             bad = case.findall("failure") + case.findall("error")
+            how = ("python", f"{(case.get('classname') or '').replace('.', '/')}.py::{case.get('name')}")
             skip = case.find("skipped")
             if bad:
-                self.failed.append(f"{name}: {(bad[0].get('message') or 'failed').splitlines()[0]}")
+                message = bad[0].get("message") or "failed"
+                self.failed.append(f"{name}: {message.splitlines()[0]}")
+                if "the test hung" not in message:
+                    self.again[self.failed[-1]] = how
             elif skip is not None:
                 self.skipped.append(f"{name}: {skip.get('message')}")
             else:
                 self.passed += 1
+                self.ok.add(how)
 
 
-def main(folder):
+def read(folder):
     tally = Tally()
     for path in sorted(Path(folder).iterdir()):
         try:
@@ -83,8 +100,28 @@ def main(folder):
                 tally.pytest(path)
         except (ValueError, ET.ParseError) as error:
             tally.failed.append(f"{path.name}: unreadable results: {error}")
+    return tally
+
+
+def to_run_again(tally):
+    """Ways to run the failed tests, each once; none if there are too many of them or one must not be forgiven."""
+    if len(tally.failed) > AGAIN_MAX or set(tally.failed) - set(tally.again):
+        return []
+    return sorted(set(tally.again.values()))
+
+
+def main(folder):
+    tally, again = read(folder), Path(folder) / "again"
+    unsteady = []
+    if again.is_dir():
+        passed = read(again).ok & set(to_run_again(tally))
+        unsteady = [line for line in tally.failed if tally.again.get(line) in passed]
+        tally.failed = [line for line in tally.failed if line not in unsteady]
+        tally.passed += len(unsteady)
     for reason in tally.skipped:
         print(f"skipped: {reason}")
+    for reason in unsteady:
+        print(f"unsteady: {reason}")
     for reason in tally.failed:
         print(f"failed: {reason}")
     print(f"{tally.passed} passed, {len(tally.failed)} failed, {len(tally.skipped)} skipped")
@@ -92,4 +129,8 @@ def main(folder):
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1]))
+    if sys.argv[1] == "--again":
+        for line in to_run_again(read(sys.argv[2])):
+            print("\t".join(line))
+    else:
+        sys.exit(main(sys.argv[1]))

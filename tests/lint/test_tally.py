@@ -24,7 +24,7 @@ CMOCKA = """[==========] order: Running 3 test(s).
 
 
 def program(result="OK", stdout="", stderr="", code=0):
-    return json.dumps({"name": "t", "result": result, "stdout": stdout, "stderr": stderr, "returncode": code}) + "\n"
+    return json.dumps({"name": "unit - ddpfs:fs/t", "result": result, "stdout": stdout, "stderr": stderr, "returncode": code}) + "\n"
 
 
 def last_line(capsys, folder):
@@ -61,3 +61,43 @@ def test_python_and_steps(tmp_path, capsys):
 
 def test_nothing_run_is_a_failure(tmp_path, capsys):
     assert last_line(capsys, tmp_path) == (1, "0 passed, 0 failed, 0 skipped")
+
+
+FAILED = '<testsuites><testsuite>' + ''.join(f'<testcase classname="m.test_a" name="{name}"><failure message="x"/></testcase>'
+                                             for name in "bcde") + '</testsuite></testsuites>'
+ONE_FAILED = '<testsuite><testcase classname="m.test_a" name="b[1-x]"><failure message="x"/></testcase></testsuite>'
+ONE_PASSED = '<testsuite><testcase classname="m.test_a" name="b[1-x]"/></testsuite>'
+
+
+def test_what_failed_is_run_again(tmp_path):
+    (tmp_path / "m.pytest.xml").write_text(ONE_FAILED)
+    (tmp_path / "unit.meson.json").write_text(program("FAIL", stderr=CMOCKA, code=1))
+    assert tally.to_run_again(tally.read(tmp_path)) == [("c", "unit", "fs/t"), ("python", "m/test_a.py::b[1-x]")]
+
+
+@pytest.mark.parametrize("name, log", [
+    ("m.pytest.xml", FAILED),
+    ("unit.meson.json", program("FAIL", stderr=CMOCKA + "WARNING: ThreadSanitizer: data race", code=66)),
+    ("unit.meson.json", program("FAIL", stderr=CMOCKA, code=-11)),
+    ("unit.meson.json", program("TIMEOUT")),
+    ("m.pytest.xml", ONE_FAILED.replace('"x"', '"AssertionError: the test hung: its mounts were aborted"')),
+    ("steps", "failed\tmount\tpytest ended with 3\n"),
+])
+def test_many_failures_crashes_and_reports_are_not_run_again(tmp_path, name, log):
+    (tmp_path / name).write_text(log)
+    assert tally.to_run_again(tally.read(tmp_path)) == []
+
+
+@pytest.mark.parametrize("second, rc, counts", [
+    (ONE_PASSED, 0, "1 passed, 0 failed, 0 skipped"),
+    (ONE_FAILED, 1, "0 passed, 1 failed, 0 skipped"),
+    ("not xml", 1, "0 passed, 1 failed, 0 skipped"),
+])
+def test_the_second_run_counts_and_is_told(tmp_path, capsys, second, rc, counts):
+    (tmp_path / "m.pytest.xml").write_text(ONE_FAILED)
+    (tmp_path / "again").mkdir()
+    (tmp_path / "again/1.pytest.xml").write_text(second)
+    assert tally.main(tmp_path) == rc
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[-1] == counts
+    assert ("unsteady: m.test_a.b[1-x]: x" in lines) == (rc == 0)
