@@ -528,7 +528,7 @@ void prefetch_warm_up_settle(struct prefetch *p);
 /* Returns whether one more read may start now. */
 bool prefetch_warm_up_may_read(struct prefetch *p);
 /* Returns the ns until a read may start that waits for the end of a rest; -1: none waits for that. */
-int64_t prefetch_warm_up_wait_ns(const struct prefetch *p);
+int64_t prefetch_warm_up_wait_ns(struct prefetch *p);
 /* The stream has nothing to read: its pass is over, or (full) there is no room. */
 void prefetch_warm_up_idle(struct prefetch *p, bool full);
 

@@ -148,13 +148,17 @@ bool prefetch_warm_up_may_read(struct prefetch *p)
 	return w->inflight < (p->reading.inflight > p->reading.inflight_ahead ? 1U : (unsigned)READS_MAX);
 }
 
-int64_t prefetch_warm_up_wait_ns(const struct prefetch *p)
+int64_t prefetch_warm_up_wait_ns(struct prefetch *p)
 {
 	const struct prefetch_warm_up *w = &p->warm_up;
 	if (!w->running || atomic_load_explicit(&w->state, memory_order_relaxed) != (int)PREFETCH_WARM_UP_RESTS)
 		return -1;
 	uint64_t now = base_now_ns();
-	return now < w->rest_ns ? (int64_t)(w->rest_ns - now) : 0;
+	if (now < w->rest_ns)
+		return (int64_t)(w->rest_ns - now);
+	/* Over once: the stream may wait for names now, and asks prefetch_warm_up_may_read only when they come. */
+	show(p, PREFETCH_WARM_UP_READS_ON);
+	return 0;
 }
 
 void prefetch_warm_up_idle(struct prefetch *p, bool full)

@@ -13,6 +13,7 @@
 
 #include <cmocka.h>
 
+#include "shard/base/clock.h"
 #include "prefetch/prefetch.h"
 #include "prefetch/sink.h"
 #include "prefetch/stream.h"
@@ -317,16 +318,27 @@ static void never_begins_while_an_order_is_followed(void **state)
 	bench_stop(&b);
 }
 
+struct slow_reads {
+	_Atomic uint64_t ns;
+	_Atomic uint64_t since_ns; /* CLOCK_MONOTONIC; when the first of them began; 0: none has */
+};
+
+/* Only the stream's reads are so long. */
 static uint64_t slow(void *arg, uint32_t shard, uint64_t offset, uint32_t len)
 {
+	struct slow_reads *s = arg;
 	(void)shard;
 	(void)offset;
-	return len > 200000 ? atomic_load((_Atomic uint64_t *)arg) : 0;
+	if (len <= 200000)
+		return 0;
+	uint64_t none = 0;
+	atomic_compare_exchange_strong(&s->since_ns, &none, base_now_ns());
+	return atomic_load(&s->ns);
 }
 
-static void slow_ns(struct prefetch_hook *hook, _Atomic uint64_t *ns)
+static void slow_hook(struct prefetch_hook *hook, struct slow_reads *reads)
 {
-	*hook = (struct prefetch_hook){ .delay_ns = slow, .arg = ns };
+	*hook = (struct prefetch_hook){ .delay_ns = slow, .arg = reads };
 }
 
 static void ends_when_an_order_is_known(void **state)
@@ -337,9 +349,9 @@ static void ends_when_an_order_is_known(void **state)
 	struct base_err err = { 0 };
 	struct prefetch_stream *known;
 	struct shard_view_options options = SHARD_VIEW_OPTIONS_DEFAULT;
-	_Atomic uint64_t ns = 20000000;
+	struct slow_reads reads = { .ns = 20000000 };
 	struct prefetch_hook hook;
-	slow_ns(&hook, &ns);
+	slow_hook(&hook, &reads);
 	bench_start(&b, 16 << 20, &hook);
 	miss(&b, ENOUGH);
 	while (!stats(&b).warm_up_bytes)
@@ -420,18 +432,20 @@ static void a_demand_is_answered_while_its_reads_are_slow(void **state)
 {
 	(void)state;
 	struct bench b;
-	_Atomic uint64_t ns = 3000000000;
+	const uint64_t SLOW_NS = 3000000000;
+	struct slow_reads reads = { .ns = SLOW_NS };
 	struct prefetch_hook hook;
-	slow_ns(&hook, &ns);
+	slow_hook(&hook, &reads);
 	bench_start(&b, 512 << 20, &hook);
 	miss(&b, ENOUGH);
-	while (!stats(&b).inflight)
+	while (!atomic_load(&reads.since_ns))
 		usleep(50);
-	atomic_store(&ns, 0);
+	atomic_store(&reads.ns, 0);
 	uint64_t before = b.misses, passed = 0;
 	for (uint32_t slot = N_FILES; slot-- > N_FILES - 100;) { /* far from what it reads now */
 		read_file(&b, at_slot(slot));
-		passed += !stats(&b).warm_up_bytes;
+		if (base_now_ns() < atomic_load(&reads.since_ns) + SLOW_NS)
+			passed++;
 	}
 	assert_true(b.misses > before && passed > 0);
 	settle(&b);
@@ -523,6 +537,26 @@ static void a_kernel_that_takes_no_names_does_not_make_it_loop(void **state)
 	bench_stop(&b);
 }
 
+/* The last rest ends when nothing is left to read, and the engine must sleep then. */
+static void slow_reads_end_in_an_idle_engine(void **state)
+{
+	(void)state;
+	for (int refuse = 0; refuse < 2; refuse++) {
+		struct bench b;
+		struct slow_reads reads = { .ns = 12000000 };
+		struct prefetch_hook hook;
+		slow_hook(&hook, &reads);
+		bench_start(&b, 512 << 20, &hook);
+		b.sink.refuse_all = refuse;
+		miss(&b, ENOUGH);
+		for (uint32_t i = 0; i < N_FILES; i++)
+			read_file(&b, (uint32_t)(i * UINT64_C(7919) % N_FILES));
+		settle(&b);
+		assert_true(stats(&b).warm_up_bytes > 0);
+		bench_stop(&b);
+	}
+}
+
 static void there_is_one_at_most(void **state)
 {
 	(void)state;
@@ -579,6 +613,7 @@ int main(void)
 		cmocka_unit_test(what_it_holds_is_not_driven_out_by_readers),
 		cmocka_unit_test(drop_caches_does_not_make_it_loop),
 		cmocka_unit_test(a_kernel_that_takes_no_names_does_not_make_it_loop),
+		cmocka_unit_test(slow_reads_end_in_an_idle_engine),
 		cmocka_unit_test(there_is_one_at_most),
 		cmocka_unit_test(it_can_be_freed_in_the_middle),
 	};
