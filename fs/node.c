@@ -99,14 +99,13 @@ int fs_flat_lookup(struct fs_server *server, struct fs_view *view, const char *n
 
 int fs_flat_place(const struct fs_view *view, const char *name, uint64_t *ret_epoch, uint64_t *ret_turn)
 {
-	uint64_t number, step;
-	if (fs_name_parse(name, &number, &step) < 0)
-		return -ENOENT;
-	uint64_t start = number == view->options.epoch ? view->options.start : 0;
-	if (step < start || (step - start) % view->options.world != view->options.rank)
+	uint64_t number, step, turn;
+	uint32_t rank;
+	if (fs_name_parse(name, &number, &step) < 0 ||
+	        shard_view_step_turn(view->order, number, step, &rank, &turn) < 0 || rank != view->options.rank)
 		return -ENOENT;
 	*ret_epoch = number;
-	*ret_turn = (step - start) / view->options.world;
+	*ret_turn = turn;
 	return 0;
 }
 

@@ -392,8 +392,7 @@ int fs_view_steps(struct fs_view *view, uint64_t epoch, uint64_t turns, uint64_t
 		return rc;
 	const struct shard_deal *deal = shard_epoch_deal(e);
 	uint64_t end = shard_deal_end(deal);
-	/* No rank has more turns than rank 0. With tail=short, not every rank has the last ones. */
-	uint64_t most = shard_epoch_turns(e, 0);
+	uint64_t most = shard_deal_rounds(deal); /* with tail=short, not every rank has the last one */
 	uint64_t steps = deal->start + (turns < most ? turns : most) * deal->world;
 	*ret_steps = steps < end ? steps : end;
 	shard_epoch_put(e);

@@ -59,7 +59,8 @@ int shard_deal_check(const struct shard_deal *deal)
 		return -EINVAL;
 	if (deal->mode == SHARD_DEAL_STRIDE)
 		return 0;
-	if (deal->mode != SHARD_DEAL_BLOCK || deal->block_items == 0 || deal->n_past > SHARD_DEAL_SEGMENTS_MAX)
+	if (deal->mode != SHARD_DEAL_BLOCK || deal->block_items == 0 || deal->groups > 1 ||
+	        deal->n_past > SHARD_DEAL_SEGMENTS_MAX)
 		return -EINVAL;
 	for (uint32_t i = 0; i < deal->n_past; i++) {
 		const struct shard_deal_segment *segment = &deal->past[i];
@@ -82,11 +83,55 @@ uint64_t shard_deal_turns(const struct shard_deal *deal, uint32_t rank)
 	case SHARD_TAIL_PAD:
 		return whole + (rest > 0);
 	case SHARD_TAIL_SHORT:
-		return whole + (rank < rest);
+		return whole + (shard_deal_lane(deal, rank) < rest);
 	case SHARD_TAIL_DROP:
 		break;
 	}
 	return whole;
+}
+
+uint64_t shard_deal_rounds(const struct shard_deal *deal)
+{
+	uint64_t m = deal->n - deal->start;
+
+	return m / deal->world + (deal->tail != SHARD_TAIL_DROP && m % deal->world > 0);
+}
+
+/* How ranks follow the groups: see deal.h. */
+struct lanes {
+	uint32_t classes; /* D: ranks of one class read the same groups */
+	uint32_t ranks;   /* L: of a class */
+	uint32_t shift;   /* start mod D: the class that the first lane of a round belongs to */
+};
+
+static struct lanes lanes_make(const struct shard_deal *deal)
+{
+	uint64_t a = deal->groups > 1 ? deal->groups : 1;
+	uint64_t b = deal->world;
+
+	while (b > 0) { /* Euclid; ends with the greatest common divisor, at most world */
+		uint64_t rest = a % b;
+
+		a = b;
+		b = rest;
+	}
+	return (struct lanes){ (uint32_t)a, deal->world / (uint32_t)a, (uint32_t)(deal->start % a) };
+}
+
+uint32_t shard_deal_lane(const struct shard_deal *deal, uint32_t rank)
+{
+	struct lanes l = lanes_make(deal);
+
+	return rank % l.ranks * l.classes + (rank / l.ranks + l.classes - l.shift) % l.classes;
+}
+
+uint32_t shard_deal_rank(const struct shard_deal *deal, uint64_t step)
+{
+	struct lanes l = lanes_make(deal);
+	uint32_t lane = (uint32_t)((step - deal->start) % deal->world);
+
+	assert(step >= deal->start);
+	return (lane % l.classes + l.shift) % l.classes * l.ranks + lane / l.classes;
 }
 
 uint64_t shard_deal_end(const struct shard_deal *deal)
@@ -298,17 +343,32 @@ static uint64_t block_step(const struct shard_deal *deal, uint64_t position)
 	return before + block_deal_step(&deals[closed], position);
 }
 
+/* Returns the step that a step of the padding repeats: the remaining ones from the front, those of its group if there
+ * are some. */
+static uint64_t repeated_step(const struct shard_deal *deal, uint64_t step)
+{
+	uint64_t m = deal->n - deal->start;
+	uint64_t groups = deal->groups > 1 ? deal->groups : 1;
+	uint64_t first = (step - deal->start) % groups; /* of the remaining ones, the first one of this group */
+	uint64_t of_group;
+
+	if (first >= m)
+		return deal->start + (step - deal->n) % m;
+	of_group = (m - first + groups - 1) / groups;
+	return deal->start + first + (step - deal->start) / groups % of_group * groups;
+}
+
 uint64_t shard_deal_step_position(const struct shard_deal *deal, uint64_t step)
 {
 	assert(step >= deal->start && step < shard_deal_end(deal));
-	if (step >= deal->n) /* padding: repeat the remaining positions from the front */
-		step = deal->start + (step - deal->n) % (deal->n - deal->start);
+	if (step >= deal->n)
+		step = repeated_step(deal, step);
 	return deal->mode == SHARD_DEAL_BLOCK ? block_position(deal, step) : step;
 }
 
 uint64_t shard_deal_position(const struct shard_deal *deal, uint32_t rank, uint64_t k, uint64_t *ret_step)
 {
-	uint64_t step = deal->start + k * deal->world + rank;
+	uint64_t step = deal->start + k * deal->world + shard_deal_lane(deal, rank);
 	uint64_t position = shard_deal_step_position(deal, step);
 
 	if (ret_step)

@@ -2,7 +2,7 @@
 /* The order of an epoch: a pure function position -> item, and its inverse.
  *
  * Items are sample ids (full, torch) or storage slots (chunk, none); shard_order_by_slot() says which.  The order
- * follows from (key, n, mode with its geometry, seed, epoch).  It does not depend on the number of ranks.  Time and
+ * follows from (key, n, mode with its geometry, groups, seed, epoch).  It does not depend on the number of ranks.  Time and
  * memory are O(1), except for torch.  torch needs the permutation and its inverse in memory, 4 bytes an item each,
  * because each step of Fisher-Yates depends on the steps before.
  *
@@ -18,6 +18,17 @@
  * torch  torch.randperm(n, generator=Generator().manual_seed(seed + epoch)) on the CPU, bit for bit
  *        (shard/torch_rng.h).  The key is not used.
  * none   The stored order.
+ *
+ * Groups (full and chunk): the items are dealt to `groups` groups, which keep them for `redeal` epochs.  In each epoch
+ * every group shuffles its own items anew.  The groups take turns: position p belongs to group p % groups.  So the sizes
+ * of two groups differ by one item at most, and the order does not depend on the number of ranks (shard/deal.h).
+ *
+ *        dealt      |-----group 0-----|-----group 1-----|-----group 2----|    all items, permuted by redeal epochs
+ *        shuffled   |  a0  a1  a2 ... |  b0  b1  b2 ... |  c0  c1  c2 ...|    each group by itself, by epoch
+ *        positions  a0 b0 c0 a1 b1 c1 a2 b2 c2 ...
+ *
+ * chunk deals whole chunks; only the chunks at the borders between groups are cut.  The chunks of a group stay the same
+ * until the groups are dealt anew.
  *
  * Threads: a struct shard_order does not change after init; any number of threads may read it. */
 #ifndef DDPFS_SHARD_ORDER_H
@@ -42,25 +53,37 @@ struct shard_order_params {
 	uint8_t key[16];      /* the identity of the dataset; of a subtree: see ORDER.md */
 	uint64_t chunk_items; /* chunk: items of a chunk, >= 1 */
 	uint64_t pool_chunks; /* chunk: chunks of a pool, >= 1 */
+	uint64_t groups;      /* full, chunk: 2 .. n; 0 or 1: no groups */
+	uint64_t redeal;      /* epochs for which groups keep their items; 0: all epochs */
+};
+
+/* The geometry of a shuffle of n items. */
+struct shard_order_shuffle {
+	uint64_t n;
+	struct shard_permute outer; /* full: permutes items; chunk: permutes whole chunks */
+	/* chunk: permutes the items of a regular pool, of the last but one, of the last */
+	struct shard_permute pool[3];
+	uint64_t pools_start[3]; /* chunk: the first position of each of these three kinds */
 };
 
 /* An order.  Only order.c uses the fields after params. */
 struct shard_order {
 	struct shard_order_params params;
-	uint64_t keys[SHARD_PERMUTE_ROUNDS]; /* of `outer` */
+	uint64_t keys[SHARD_PERMUTE_ROUNDS]; /* of `outer`; the tweak is mixed from the group's number */
 	/* chunk: keys of the permutation inside each pool; the tweak is mixed from the pool's number */
 	uint64_t pool_keys[SHARD_PERMUTE_ROUNDS];
-	struct shard_permute outer; /* full: permutes items; chunk: permutes whole chunks */
-	/* chunk: permutes the items of a regular pool, of the last but one, of the last */
-	struct shard_permute pool[3];
-	uint64_t pools_start[3]; /* chunk: the first position of each of these three kinds */
-	uint64_t rotation;       /* chunk: the slot at which chunk 0 begins */
-	uint32_t *perm;          /* torch: position -> item, else NULL; owned */
-	uint32_t *inverse;       /* torch: item -> position, owned */
+	/* [0]: of all items, or of a group of n / groups items; [1]: of a group that has one item more */
+	struct shard_order_shuffle shuffle[2];
+	uint64_t rotation;                        /* chunk: the slot at which chunk 0 begins */
+	struct shard_permute deal;                /* groups: deals items (full) or whole chunks (chunk) */
+	uint64_t deal_keys[SHARD_PERMUTE_ROUNDS]; /* of `deal` */
+	uint32_t *perm;                           /* torch: position -> item, else NULL; owned */
+	uint32_t *inverse;                        /* torch: item -> position, owned */
 };
 
 /* Makes an order.  Copies params.  O(1), torch O(n).
- * Returns 0; -EINVAL: mode is AUTO, chunk_items or pool_chunks is 0; -E2BIG: n is over SHARD_PERMUTE_MAX, for torch
+ * Returns 0; -EINVAL: mode is AUTO, chunk_items or pool_chunks is 0, groups are more than items, or the mode has no
+ * groups; -E2BIG: n is over SHARD_PERMUTE_MAX, for torch
  * over 2^32 - 1; -ENOMEM.  On failure *order is unchanged. */
 int shard_order_init(struct shard_order *order, const struct shard_order_params *params);
 /* Frees what the order owns.  An order of zeros is allowed. */
@@ -72,6 +95,8 @@ uint64_t shard_order_position(const struct shard_order *order, uint64_t item);
 
 /* Returns true if items are storage slots (chunk, none), false if they are sample ids (full, torch). */
 bool shard_order_by_slot(enum shard_order_mode mode);
+/* Returns true if the items of this order can be dealt to groups (full, chunk). */
+bool shard_order_has_groups(enum shard_order_mode mode);
 
 /* Resolves AUTO for n samples: full if the mean sample has at least 64 KiB, else chunk.  Returns other modes
  * unchanged. */

@@ -118,6 +118,9 @@ int shard_state_format(
 		return -ENOMEM;
 	if (o.n_past > 0 && json_object_set_new(root, "past", json_past(&o)) < 0)
 		return -ENOMEM;
+	if (o.groups > 1 &&
+	        json_object_set_new(root, "groups", json_pack("[o,o]", json_u64(o.groups), json_u64(o.redeal))) < 0)
+		return -ENOMEM;
 	if (o.on_bad != SHARD_ON_BAD_EIO &&
 	        (json_object_set_new(root, "on_bad", json_string(shard_on_bad_name(o.on_bad))) < 0 ||
 	                json_object_set_new(root, "quarantine", json_sprintf("%016" PRIx64, o.quarantine->hash)) < 0))
@@ -232,6 +235,14 @@ static bool read_chunk(const json_t *value, struct shard_state *state)
 	return read_pair(value, &state->options.chunk_items, &state->options.pool_chunks);
 }
 
+static bool read_groups(const json_t *value, struct shard_state *state)
+{
+	struct shard_view_options *o = &state->options;
+
+	return json_is_array(value) && json_array_size(value) == 2 && read_u64(json_array_get(value, 0), &o->groups) &&
+	       read_u64(json_array_get(value, 1), &o->redeal) && o->groups > 1;
+}
+
 static bool read_past(const json_t *value, struct shard_state *state)
 {
 	struct shard_view_options *o = &state->options;
@@ -279,6 +290,7 @@ static const struct key keys[] = {
 	{ "subdir", false, read_subdir },
 	{ "chunk", false, read_chunk },
 	{ "past", false, read_past },
+	{ "groups", false, read_groups },
 	{ "on_bad", false, read_on_bad },
 	{ "quarantine", false, read_quarantine },
 };
@@ -320,6 +332,10 @@ static int read_keys(json_t *root, struct base_err *err, struct shard_state *sta
 		        err, -EUCLEAN, "resume state: \"chunk\" belongs to order=chunk and is needed there");
 	if (state->options.n_past > 0 && state->options.deal != SHARD_DEAL_BLOCK)
 		return base_err_set(err, -EUCLEAN, "resume state: \"past\" belongs to deal=block");
+	if (state->options.groups > 1 &&
+	        (state->options.deal != SHARD_DEAL_STRIDE || !shard_order_has_groups(state->options.order)))
+		return base_err_set(err, -EUCLEAN,
+		        "resume state: \"groups\" belongs to deal=stride with order=full or order=chunk");
 	if ((json_object_get(root, "on_bad") != NULL) != (json_object_get(root, "quarantine") != NULL))
 		return base_err_set(err, -EUCLEAN, "resume state: \"on_bad\" and \"quarantine\" belong together");
 	return 0;
@@ -369,6 +385,22 @@ static int check_u64(struct base_err *err, bool given, const char *key, uint64_t
 	snprintf(a, sizeof(a), "%" PRIu64, option);
 	snprintf(b, sizeof(b), "%" PRIu64, saved);
 	return mismatch(err, key, a, b);
+}
+
+/* redeal= has no meaning beside groups=1. */
+static int check_redeal(struct base_err *err, unsigned set, const struct shard_view_options *option,
+        const struct shard_view_options *saved)
+{
+	char a[24];
+	char b[24];
+
+	if (!(set & SHARD_STATE_SET_REDEAL) || option->redeal == saved->redeal)
+		return 0;
+	if (set & SHARD_STATE_SET_GROUPS && option->groups <= 1)
+		return 0;
+	snprintf(a, sizeof(a), "%" PRIu64, option->redeal);
+	snprintf(b, sizeof(b), "%" PRIu64, saved->redeal);
+	return mismatch(err, "redeal", a, saved->redeal > 0 ? b : "never");
 }
 
 static int check_dataset(const struct shard_state *state, const struct shard_index *index, struct base_err *err)
@@ -460,6 +492,11 @@ int shard_state_apply(const struct shard_state *state, const struct shard_index 
 		        "chunk= or pool= was given, but the resume state has its own geometry: drop the option, or "
 		        "start "
 		        "without the state");
+	if (rc == 0) /* groups=1 is the same as no groups */
+		rc = check_u64(err, set & SHARD_STATE_SET_GROUPS, "groups", o.groups > 1 ? o.groups : 1,
+		        s->groups > 1 ? s->groups : 1);
+	if (rc == 0)
+		rc = check_redeal(err, set, &o, s);
 	if (rc == 0)
 		rc = check_quarantine(state, set, &o, err);
 	if (rc < 0)
@@ -477,6 +514,8 @@ int shard_state_apply(const struct shard_state *state, const struct shard_index 
 	o.subdir = state->subdir;
 	o.chunk_items = s->chunk_items;
 	o.pool_chunks = s->pool_chunks;
+	o.groups = s->groups;
+	o.redeal = s->redeal;
 	*options = o;
 	return 0;
 }

@@ -8,6 +8,7 @@
  *   "subdir":"train"                             a subtree is dealt
  *   "chunk":[items,chunks]                       order=chunk: samples of a chunk, chunks of a pool
  *   "past":[[world,steps],...]                   deal=block, in the middle of an epoch
+ *   "groups":[groups,redeal]                     the order has groups; redeal 0: they keep their samples for ever
  *   "on_bad":"skip","quarantine":"<16 hex>"      on_bad is not eio; the hash of the quarantine list
  *
  * A state without subdir and on_bad has under 256 bytes with up to two past segments (one change of the world).  The
@@ -29,7 +30,7 @@ enum {
 
 struct shard_state {
 	uint8_t dataset[16]; /* identity of the dataset */
-	/* order, deal, tail, seed, epoch, start, past, chunk geometry, on_bad.  subdir is NULL, so the struct may be
+	/* order, deal, tail, seed, epoch, start, past, chunk geometry, groups, on_bad.  subdir is NULL, so the struct may be
 	 * copied. */
 	struct shard_view_options options;
 	char subdir[SHARD_STATE_SUBDIR_MAX + 1]; /* "": the whole dataset */
@@ -61,6 +62,8 @@ enum {
 	SHARD_STATE_SET_EPOCH = 1 << 6,
 	SHARD_STATE_SET_START = 1 << 7, /* start or past */
 	SHARD_STATE_SET_ON_BAD = 1 << 8,
+	SHARD_STATE_SET_GROUPS = 1 << 9,
+	SHARD_STATE_SET_REDEAL = 1 << 10,
 };
 
 /* Checks a state against a dataset and the explicit options (`set`), then writes the state into *options.

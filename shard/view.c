@@ -224,6 +224,36 @@ static int start_is_not_enough(
 	        o->start, deal, or_stride);
 }
 
+/* Checks groups; without them sets both numbers to 0. */
+static int resolve_groups(struct shard_view *view, struct base_err *err)
+{
+	struct shard_view_options *o = &view->options;
+
+	if (o->redeal > 0 && o->groups == 0)
+		return base_err_set(err, -EINVAL,
+		        "redeal=%" PRIu64 " needs groups=G: it says for how many epochs groups keep their samples",
+		        o->redeal);
+	if (o->groups <= 1) {
+		o->groups = o->redeal = 0;
+		return 0;
+	}
+	if (!shard_order_has_groups(o->order))
+		return base_err_set(err, -EINVAL,
+		        "groups=%" PRIu64 " with order=%s: only order=full and order=chunk have groups", o->groups,
+		        shard_order_mode_name(o->order));
+	if (o->deal == SHARD_DEAL_BLOCK || o->n_past > 0)
+		return base_err_set(err, -EINVAL,
+		        "groups=%" PRIu64
+		        " with deal=block: groups keep hosts apart already: leave out deal=, or give deal=stride",
+		        o->groups);
+	if (o->groups > view->n)
+		return base_err_set(err, -EINVAL,
+		        "groups=%" PRIu64 ": the epoch has %" PRIu64
+		        " samples; each group needs at least one: give one group for each host",
+		        o->groups, view->n);
+	return 0;
+}
+
 static int resolve_deal(struct shard_view *view, struct base_err *err)
 {
 	struct shard_view_options *o = &view->options;
@@ -235,6 +265,8 @@ static int resolve_deal(struct shard_view *view, struct base_err *err)
 		return 0;
 	}
 	o->deal = SHARD_DEAL_STRIDE;
+	if (o->groups > 1)
+		return 0;
 	if (o->order != SHARD_ORDER_CHUNK || pools_a_rank(view, 2) < SHARD_VIEW_BLOCKS_MIN)
 		return 0; /* stride for every world */
 	if (o->start > 0)
@@ -284,7 +316,9 @@ static int resolve(struct shard_view *view, struct base_err *err)
 	} else {
 		o->chunk_items = o->pool_chunks = 0;
 	}
-	rc = resolve_deal(view, err);
+	rc = resolve_groups(view, err);
+	if (rc == 0)
+		rc = resolve_deal(view, err);
 	if (rc < 0)
 		return rc;
 	if (o->deal == SHARD_DEAL_BLOCK && o->order == SHARD_ORDER_CHUNK)
@@ -330,6 +364,7 @@ static struct shard_deal make_deal(const struct shard_view *view, uint64_t epoch
 		.mode = o->deal,
 		.tail = o->tail,
 		.block_items = view->block_items,
+		.groups = o->groups,
 	};
 
 	if (epoch == o->epoch) {
@@ -523,6 +558,9 @@ void shard_view_identity(const struct shard_view *view, char ret_hex[static SHAR
 	for (uint32_t i = 0; i < o->n_past; i++)
 		len += (size_t)snprintf(
 		        text + len, sizeof(text) - len, " %" PRIu32 "x%" PRIu64, o->past[i].world, o->past[i].steps);
+	if (o->groups > 1)
+		len += (size_t)snprintf(
+		        text + len, sizeof(text) - len, " groups=%" PRIu64 " redeal=%" PRIu64, o->groups, o->redeal);
 	len += (size_t)snprintf(text + len, sizeof(text) - len, " subdir=%s", view->subdir_path);
 	if (o->on_bad != SHARD_ON_BAD_EIO)
 		len += (size_t)snprintf(text + len, sizeof(text) - len, " on_bad=%s %016" PRIx64,
@@ -542,6 +580,8 @@ static int epoch_build(struct shard_view *view, uint64_t number, struct shard_ep
 		.epoch = number,
 		.chunk_items = o->chunk_items,
 		.pool_chunks = o->pool_chunks,
+		.groups = o->groups,
+		.redeal = o->redeal,
 	};
 	struct shard_epoch *epoch = calloc(1, sizeof(*epoch));
 	int rc;
@@ -715,6 +755,18 @@ static int sample_at(const struct shard_epoch *epoch, uint64_t position, uint32_
 	return item_sample(epoch->view, (uint32_t)shard_order_at(&epoch->order, position), ret_sample);
 }
 
+int shard_view_step_turn(
+        const struct shard_view *view, uint64_t epoch, uint64_t step, uint32_t *ret_rank, uint64_t *ret_turn)
+{
+	struct shard_deal deal = make_deal(view, epoch);
+
+	if (step < deal.start)
+		return -ENOENT;
+	*ret_rank = shard_deal_rank(&deal, step);
+	*ret_turn = (step - deal.start) / deal.world;
+	return 0;
+}
+
 int shard_epoch_step_sample(const struct shard_epoch *epoch, uint64_t step, uint32_t *ret_sample)
 {
 	if (step < epoch->deal.start || step >= shard_deal_end(&epoch->deal))
@@ -864,7 +916,7 @@ int shard_epoch_find_stored(const struct shard_epoch *epoch, uint32_t sample, ui
 	if (ret_step)
 		*ret_step = step;
 	if (ret_rank)
-		*ret_rank = (uint32_t)((step - epoch->deal.start) % epoch->deal.world);
+		*ret_rank = shard_deal_rank(&epoch->deal, step);
 	if (ret_turn)
 		*ret_turn = (step - epoch->deal.start) / epoch->deal.world;
 	return 0;

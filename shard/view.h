@@ -48,8 +48,12 @@ struct shard_view_options {
 	uint64_t chunk_bytes; /* 0 = default; ignored if chunk_items is given */
 	uint64_t pool_bytes;  /* 0 = default; ignored if pool_chunks is given */
 	/* A resume state carries these two, so the order stays the same when defaults or sizes change. */
-	uint64_t chunk_items;     /* samples of a chunk; 0 = from chunk_bytes */
-	uint64_t pool_chunks;     /* chunks of a pool; 0 = from pool_bytes */
+	uint64_t chunk_items; /* samples of a chunk; 0 = from chunk_bytes */
+	uint64_t pool_chunks; /* chunks of a pool; 0 = from pool_bytes */
+	/* The order deals the samples to `groups` groups, which keep them for `redeal` epochs: shard/order.h.  2 .. n; 0
+	 * or 1: no groups.  Only for full and chunk; the deal is then stride. */
+	uint64_t groups;
+	uint64_t redeal;          /* 0: groups keep their samples in all epochs */
 	enum shard_on_bad on_bad; /* what the order does with samples that are known to be bad: shard/quarantine.h */
 	const struct shard_quarantine *quarantine; /* needed by skip and substitute; not owned; outlives the view */
 };
@@ -59,8 +63,9 @@ struct shard_view;  /* opaque; keeps the index pointer, which it does not own an
 struct shard_epoch; /* opaque; counted references */
 
 /* Makes a view.  Copies everything in `options` except the quarantine list.
- * Returns 0; -EINVAL: rank, world, start or past is out of range, on_bad has no list, there are no samples to deal, or
- * start needs `past`, because the deal is block or deal=auto may have been block; -ENOENT or -ENOTDIR: subdir; -ENOENT:
+ * Returns 0; -EINVAL: rank, world, start or past is out of range, on_bad has no list, there are no samples to deal,
+ * start needs `past`, because the deal is block or deal=auto may have been block, groups are more than the samples, the
+ * order or the deal has no groups, or redeal has no groups; -ENOENT or -ENOTDIR: subdir; -ENOENT:
  * a bad sample has no stand-in; -E2BIG: n_past too large; -ENOMEM; errors of the index.  Any thread. */
 int shard_view_new(const struct shard_index *index, const struct shard_view_options *options, struct base_err *err,
         struct shard_view **ret_view);
@@ -92,7 +97,7 @@ int shard_view_new_given(
 bool shard_view_is_given(const struct shard_view *view);
 
 /* Returns the options in use: AUTO is resolved, chunk_items and pool_chunks are set for order=chunk and 0 for other
- * orders, subdir is never NULL.  Valid as long as the view. */
+ * orders, groups and redeal are 0 if there are no groups, subdir is never NULL.  Valid as long as the view. */
 const struct shard_view_options *shard_view_options_get(const struct shard_view *view);
 const struct shard_index *shard_view_index(const struct shard_view *view);
 /* Returns n: the samples that are dealt in each epoch, of all ranks together. */
@@ -110,7 +115,7 @@ int shard_view_instead(const struct shard_view *view, uint32_t sample, uint32_t 
 int shard_view_instead_file(const struct shard_view *view, uint32_t file, uint32_t *ret_file);
 
 /* Writes the identity of the view as hex: XXH3-128 over (dataset identity, subdir, order with its geometry, deal, seed,
- * epoch, start, segments, tail, world, on_bad with its list).  The rank is not in it: ranks of one job have equal
+ * epoch, start, segments, tail, world, groups, on_bad with its list).  The rank is not in it: ranks of one job have equal
  * identities. */
 void shard_view_identity(const struct shard_view *view, char ret_hex[static SHARD_VIEW_ID_SIZE]);
 
@@ -139,11 +144,16 @@ int shard_epoch_turn(
 int shard_epoch_samples(const struct shard_epoch *epoch, uint32_t rank, uint64_t k, uint32_t n, uint32_t *ret_samples,
         uint64_t *ret_steps);
 
+/* Finds which rank takes a global step of an epoch, and in which turn.  It does not say whether the rank has that turn.
+ * Returns 0; -ENOENT: the step was consumed before start.  Not for a given view. */
+int shard_view_step_turn(
+        const struct shard_view *view, uint64_t epoch, uint64_t step, uint32_t *ret_rank, uint64_t *ret_turn);
+
 /* Returns 0 and the sample at a global step of any rank.  -ERANGE: step is outside [start, end of the deal); errors of
  * the index.  Not for a given view, which has no deal. */
 int shard_epoch_step_sample(const struct shard_epoch *epoch, uint64_t step, uint32_t *ret_sample);
 
-/* Finds where a sample comes in this epoch: its first step, the rank (step - start) % world and the turn
+/* Finds where a sample comes in this epoch: its first step, the rank that takes it (shard_deal_rank) and the turn
  * (step - start) / world.  With on_bad=substitute a listed sample is where its stand-in comes; a stand-in is at its own
  * place.  Outputs may be NULL.
  * Returns 0; -ENOENT: the sample is not in the subtree, is left out, was consumed before start, or is dropped; -EINVAL:

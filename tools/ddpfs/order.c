@@ -79,11 +79,11 @@ static int print_order(
 		count = a->limit;
 	for (uint64_t i = 0; i < count && rc == 0 && !ferror(stdout); i++) {
 		struct place place = {
-			.position = deal->start + (one ? i * deal->world + rank : i),
-			.rank = one ? rank : (uint32_t)(i % deal->world),
+			.position = deal->start + (one ? i * deal->world + shard_deal_lane(deal, rank) : i),
 			.step = one ? i : i / deal->world,
 		};
 
+		place.rank = one ? rank : shard_deal_rank(deal, place.position);
 		rc = shard_epoch_step_sample(epoch, place.position, &place.sample);
 		if (rc == 0)
 			rc = print_place(a, shard_view_index(view), &place);
