@@ -239,6 +239,12 @@ static json_t *text_value(const char *text)
 	return json_string(base_err_quote(text, quoted, sizeof(quoted)));
 }
 
+/* JSON readers may take integers as signed. */
+static json_t *number(uint64_t value)
+{
+	return value <= INT64_MAX ? json_integer((json_int_t)value) : json_sprintf("%" PRIu64, value);
+}
+
 static json_t *names(struct fs_server *server, struct fs_view *view)
 {
 	char identity[33];
@@ -263,8 +269,9 @@ static json_t *names(struct fs_server *server, struct fs_view *view)
 	json_object_set_new(object, "order", json_string(shard_order_mode_name(o->order)));
 	json_object_set_new(object, "deal", json_string(shard_deal_mode_name(o->deal)));
 	json_object_set_new(object, "tail", json_string(shard_tail_name(o->tail)));
-	json_object_set_new(object, "seed",
-	        o->seed <= INT64_MAX ? json_integer((json_int_t)o->seed) : json_sprintf("%" PRIu64, o->seed));
+	json_object_set_new(object, "seed", number(o->seed));
+	json_object_set_new(object, "groups", number(o->groups > 1 ? o->groups : 1));
+	json_object_set_new(object, "redeal", number(o->redeal));
 	json_object_set_new(object, "on_bad", json_string(shard_on_bad_name(o->on_bad)));
 	json_object_set_new(object, "subdir", text_value(o->subdir ? o->subdir : ""));
 	return object;

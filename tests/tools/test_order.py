@@ -135,3 +135,20 @@ def test_blocks_resume_with_past(dataset):
     rest = order(dataset, "order=chunk,chunk=16K,deal=block,world=3,tail=short,past=4x40")
     assert [p for p, _, _ in rest] == list(range(40, N))
     assert sorted(path for _, _, path in first + rest) == names()
+
+
+def test_groups_change_who_reads_and_not_what_comes(dataset):
+    """The sample of a position does not depend on the world.  Neighbouring ranks read one group."""
+    whole = order(dataset, "order=full,groups=4,redeal=2,tail=short")
+    for world in [2, 3, 4, 8]:
+        lines = order(dataset, f"order=full,groups=4,redeal=2,tail=short,world={world}")
+        assert [(p, path) for p, _, path in lines] == [(p, path) for p, _, path in whole]
+        for rank in range(world):
+            part = order(dataset, f"order=full,groups=4,redeal=2,tail=short,world={world},rank={rank}")
+            assert part == [line for line in lines if line[1] == rank]
+            where = tools.ddpfs("order", dataset, "-o", f"order=full,groups=4,redeal=2,tail=short,world={world}",
+                                "--where", part[3][2]).stdout
+            assert f"position {part[3][0]}, rank {rank} of {world}, step 3 of" in where
+            if world in [4, 8]:
+                assert {p % 4 for p, _, _ in part} == {rank * 4 // world}
+    assert sorted(path for _, _, path in whole) == names()

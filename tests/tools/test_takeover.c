@@ -233,6 +233,8 @@ static const struct {
 	{ "subdir", "subdir=a", "" },
 	{ "chunk", "chunk=1M", "" },
 	{ "pool", "pool=8M", "" },
+	{ "groups", "groups=4", "" },
+	{ "redeal", "redeal=4", "" },
 	{ "fill_class", "fill_class=on", "" },
 	{ "advance", "advance=off", "" },
 	{ "memory", "memory=64M", "" },

@@ -24,7 +24,7 @@ static struct view_options parsed(char *text)
 static void every_key_is_read(void **state)
 {
 	char text[] = "order=chunk,deal=block,tail=short,seed=18446744073709551615,epoch=3,start=160,past=4x100+3x60,"
-	              "rank=2,world=8,,subdir=a\\,b/c\\\\=d,chunk=128K,pool=1G,state=/s";
+	              "rank=2,world=8,,subdir=a\\,b/c\\\\=d,chunk=128K,pool=1G,state=/s,groups=4,redeal=3";
 	struct view_options o = parsed(text);
 	(void)state;
 
@@ -42,9 +42,12 @@ static void every_key_is_read(void **state)
 	assert_string_equal(o.view.subdir, "a,b/c\\=d");
 	assert_int_equal(o.view.chunk_bytes, 128 << 10);
 	assert_int_equal(o.view.pool_bytes, 1 << 30);
+	assert_int_equal(o.view.groups, 4);
+	assert_int_equal(o.view.redeal, 3);
 	assert_string_equal(o.state_path, "/s");
 	assert_false(o.state_optional);
-	assert_int_equal(o.set, 0xff | VIEW_OPTIONS_SET_RANK | VIEW_OPTIONS_SET_WORLD | VIEW_OPTIONS_SET_PAST);
+	assert_int_equal(o.set, 0xff | SHARD_STATE_SET_GROUPS | SHARD_STATE_SET_REDEAL | VIEW_OPTIONS_SET_RANK |
+	                                VIEW_OPTIONS_SET_WORLD | VIEW_OPTIONS_SET_PAST);
 }
 
 static void what_is_not_given_is_not_set(void **state)
@@ -60,7 +63,9 @@ static void what_is_not_given_is_not_set(void **state)
 
 static void every_key_is_listed(void **state)
 {
-	char keys[sizeof("order deal tail seed epoch start past rank world subdir chunk pool state on_bad quarantine")];
+	char keys[sizeof(
+	        "order deal tail seed epoch start past rank world subdir chunk pool groups redeal state on_bad "
+	        "quarantine")];
 	char *rest = keys;
 	char *key;
 	(void)state;
@@ -90,8 +95,9 @@ static void wrong_values_are_named(void **state)
 	static const char *const wrong[] = { "order=Full", "order=", "deal=x", "tail=x", "seed=-1", "seed=1x",
 		"seed=18446744073709551616", "epoch=", "start=1.5", "rank=1048576", "world=0", "world=1048577",
 		"chunk=0", "chunk=511", "chunk=12Q", "pool=2000T", "past=4", "past=4x", "past=x4", "past=0x4",
-		"past=4x0", "past=4x1+", "past=1048577x1", "past=4x99999999999999999999999999999999",
-		"state=", "state=-", "seed", "colour=red" };
+		"past=4x0", "groups=0", "groups=-1", "groups=x", "groups=4611686018427387905", "redeal=0", "redeal=1.5",
+		"past=4x1+", "past=1048577x1", "past=4x99999999999999999999999999999999", "state=", "state=-", "seed",
+		"colour=red" };
 	char many[SHARD_DEAL_SEGMENTS_MAX * 8 + 16] = "past=1x1";
 	(void)state;
 

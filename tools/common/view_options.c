@@ -11,8 +11,8 @@
 #include "shard/base/io.h"
 #include "shard/base/units.h"
 
-const char view_options_keys[] = "order deal tail seed epoch start past rank world subdir chunk pool state on_bad "
-                                 "quarantine";
+const char view_options_keys[] = "order deal tail seed epoch start past rank world subdir chunk pool groups redeal "
+                                 "state on_bad quarantine";
 
 enum { CHUNK_BYTES_MIN = 512 };
 #define POOL_BYTES_MAX (UINT64_C(1) << 50)
@@ -135,6 +135,10 @@ static const struct view_key {
 	{ "subdir", SHARD_STATE_SET_SUBDIR, .kind = KIND_TEXT, offsetof(struct view_options, view.subdir) },
 	{ "chunk", SHARD_STATE_SET_CHUNK, .kind = KIND_SIZE, offsetof(struct view_options, view.chunk_bytes) },
 	{ "pool", SHARD_STATE_SET_CHUNK, .kind = KIND_SIZE, offsetof(struct view_options, view.pool_bytes) },
+	{ "groups", SHARD_STATE_SET_GROUPS, .kind = KIND_U64, offsetof(struct view_options, view.groups), 1,
+	        SHARD_PERMUTE_MAX },
+	{ "redeal", SHARD_STATE_SET_REDEAL, .kind = KIND_U64, offsetof(struct view_options, view.redeal), 1,
+	        UINT64_MAX },
 	{ "state", 0, .kind = KIND_CALL, .take = set_state },
 	{ "on_bad", SHARD_STATE_SET_ON_BAD, .kind = KIND_CALL, .take = set_on_bad },
 	{ "quarantine", 0, .kind = KIND_CALL, .take = set_quarantine },

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Parses the options that choose a view: order deal tail seed epoch start past rank world subdir chunk pool state
- * on_bad quarantine.  Mounts, `ddpfs order` and `mkshard stats` use it.
+/* Parses the options that choose a view: order deal tail seed epoch start past rank world subdir chunk pool groups
+ * redeal state on_bad quarantine.  Mounts, `ddpfs order` and `mkshard stats` use it.
  *
  * The order of calls: view_options_set or view_options_parse for each option, view_options_finish, view_options_done.
  *

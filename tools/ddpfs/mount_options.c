@@ -243,6 +243,9 @@ static const struct option_def options_known[] = {
 	{ "subdir", "DIR", "deal only the samples below DIR", .set = set_view_key },
 	{ "chunk", "SIZE", "order=chunk: bytes of neighbouring samples kept\ntogether", .set = set_view_key },
 	{ "pool", "SIZE", "order=chunk: bytes of chunks mixed with each other", .set = set_view_key },
+	{ "groups", "G", "deal the samples to G groups, one a host, which keep\nthem for several epochs",
+	        .set = set_view_key },
+	{ "redeal", "K", "deal the groups anew after each K epochs (default:\nnever)", .set = set_view_key },
 	{ "fill_class", "on|off",
 	        "show one file of another rank in a class that would\nbe empty (layout=tree; default: off)",
 	        .set = set_flag, AT(fs.fill_class), .may_lack = true },
@@ -475,6 +478,10 @@ int options_finish(struct options *o, struct base_err *err)
 		        "%s= is for rank views: view=all shows every file in every epoch, and it is the trainer's own "
 		        "sampler that goes on where it stopped. Leave %s= out, and see tools/RESUME.md",
 		        resumes, resumes);
+	if (o->view.view.groups > 1 && fs->view_all)
+		return base_err_set(err, -EINVAL,
+		        "groups= is for rank views: view=all shows every file to everyone. Leave groups= out, or give "
+		        "rank and world");
 	if (fs->fill_class && (fs->view_all || fs->layout != FS_LAYOUT_TREE))
 		return base_err_set(err, -EINVAL,
 		        "fill_class=on needs layout=tree and view=rank: elsewhere no class can be "

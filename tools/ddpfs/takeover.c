@@ -63,6 +63,8 @@ static const struct field fields[] = {
 	FIELD(FIELD_U64, fs.view.pool_bytes),
 	FIELD(FIELD_U64, fs.view.chunk_items),
 	FIELD(FIELD_U64, fs.view.pool_chunks),
+	FIELD(FIELD_U64, fs.view.groups),
+	FIELD(FIELD_U64, fs.view.redeal),
 	FIELD(FIELD_INT, fs.view.on_bad),
 	FIELD(FIELD_BOOL, fs.fill_class),
 	FIELD(FIELD_INT, fs.advance),
