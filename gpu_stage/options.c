@@ -50,7 +50,8 @@ static int parse_words(
 	*ret_set = (o->order ? SHARD_STATE_SET_ORDER : 0) | (o->deal ? SHARD_STATE_SET_DEAL : 0) |
 	           (o->tail ? SHARD_STATE_SET_TAIL : 0) | (o->subdir && o->subdir[0] ? SHARD_STATE_SET_SUBDIR : 0) |
 	           (o->seed ? SHARD_STATE_SET_SEED : 0) | (o->epoch ? SHARD_STATE_SET_EPOCH : 0) |
-	           (o->start ? SHARD_STATE_SET_START : 0);
+	           (o->start ? SHARD_STATE_SET_START : 0) | (o->groups ? SHARD_STATE_SET_GROUPS : 0) |
+	           (o->redeal ? SHARD_STATE_SET_REDEAL : 0);
 	return 0;
 }
 
@@ -100,6 +101,8 @@ int stage_options_view(const struct shard_index *index, const struct ddpfs_stage
 	v.seed = o->seed;
 	v.epoch = o->epoch;
 	v.start = o->start;
+	v.groups = o->groups;
+	v.redeal = o->redeal;
 	v.rank = o->rank;
 	v.world = o->world;
 	v.subdir = o->subdir;

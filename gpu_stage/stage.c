@@ -226,6 +226,8 @@ static int keep_word(const char *given, const char **ret_copy)
 static int keep_words(struct ddpfs_stage *stage, const struct ddpfs_stage_options *options)
 {
 	stage->words.seed = options->seed;
+	stage->words.groups = options->groups;
+	stage->words.redeal = options->redeal;
 	int rc = keep_word(options->order, &stage->words.order);
 	if (rc == 0)
 		rc = keep_word(options->deal, &stage->words.deal);
@@ -372,7 +374,7 @@ static bool like_the_mount(const struct ddpfs_stage *stage, const struct shard_v
 	const struct shard_view_options *a = shard_view_options_get(view), *b = &stage->mount_state.options;
 	const char *subdir = a->subdir ? a->subdir : "";
 	return stage->follow && a->order == b->order && a->deal == b->deal && a->tail == b->tail &&
-	       a->seed == b->seed && a->on_bad == b->on_bad &&
+	       a->seed == b->seed && a->groups == b->groups && a->redeal == b->redeal && a->on_bad == b->on_bad &&
 	       (!a->quarantine || a->quarantine->hash == stage->mount_state.quarantine) &&
 	       (!b->chunk_items || a->chunk_items == b->chunk_items) &&
 	       (!b->pool_chunks || a->pool_chunks == b->pool_chunks) &&

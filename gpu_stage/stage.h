@@ -93,8 +93,8 @@ struct ddpfs_stage_options {
 	/* Where batches lie.  "cpu" (or NULL): host memory.  "cuda:N": GPU N.  "cuda": the GPU that is current in the
 	 * thread that opens the stage, otherwise GPU 0. */
 	const char *backend;
-	/* NULL, or a state of ddpfs_stage_state.  Order, deal, tail, seed, epoch, start and subdir come from it.
-	 * Options that are given as well must agree with it (numbers: those that are not 0). */
+	/* NULL, or a state of ddpfs_stage_state.  Order, deal, tail, seed, epoch, start, groups, redeal and subdir
+	 * come from it.  Options that are given as well must agree with it (numbers: those that are not 0). */
 	const char *state;
 	/* GPU memory for batches; 0: a quarter of the arena.  Unless copy is "each", gathering takes as much pinned
 	 * host memory besides memory_bytes. */
@@ -108,6 +108,10 @@ struct ddpfs_stage_options {
 	const char *copy;
 	const char *quarantine; /* file of the list; NULL: the one beside the index, if there is one; "": none */
 	uint32_t timed; /* not 0: the GPU notes when each batch's copies begin and end, for ddpfs_batch_copied */
+	/* The order deals the samples to `groups` groups, one a host, which keep them for `redeal` epochs.  If groups
+	 * divide world, a rank reads samples of one group only.  0: no groups; redeal 0: groups are never dealt anew. */
+	uint64_t groups;
+	uint64_t redeal;
 };
 
 /* One file of a batch. */
@@ -178,7 +182,7 @@ struct ddpfs_stage_stats {
 /* Opens a packed dataset and starts to read ahead.
  *
  * dataset  the directory that holds the index, or the root of a mount.  With a mount, these come from the mount:
- *          dataset, order, deal, tail, seed, subdir, epoch, start (as `ddpfs ctl MNT state` recorded it), and, unless
+ *          dataset, order, deal, tail, seed, groups, redeal, subdir, epoch, start (as `ddpfs ctl MNT state` recorded it), and, unless
  *          options->world is given, rank and world.
  * options  NULL: all zero.
  *

@@ -90,6 +90,43 @@ def test_the_order_is_the_one_the_tool_prints(packed):
     assert paths and [line.split()[-1] for line in printed] == paths
 
 
+def test_groups_are_those_of_the_tool_and_stay(packed):
+    dataset, files = packed
+    for rank in range(4):
+        stage = ddpfs.Stage(dataset, batch=10, order="full", rank=rank, world=4, groups=4, redeal=2, memory="64M")
+        orders = [[path for path, _ in names_and_bytes(stage)] for _ in range(4)]
+        for epoch, paths in enumerate(orders):
+            printed = tools.ddpfs("order", dataset, "-o", f"order=full,epoch={epoch},rank={rank},world=4,groups=4,redeal=2")
+            assert paths and [line.split()[-1] for line in printed.stdout.splitlines()] == paths
+        assert set(orders[0]) == set(orders[1]) != set(orders[2]) == set(orders[3])
+        assert orders[0] != orders[1] and orders[2] != orders[3]
+
+
+@pytest.mark.parametrize("world", [1, 3, 4])
+def test_a_state_with_groups_goes_on_exactly_once(packed, world):
+    dataset, files = packed
+    seen = []
+    for rank in range(2):
+        stage = ddpfs.Stage(dataset, batch=5, order="full", seed=3, rank=rank, world=2, tail="short", groups=4, redeal=3,
+                            memory="64M")
+        for batch in [stage.next(), stage.next()]:
+            seen += [batch.path(i) for i in range(len(batch))]
+    state = stage.state_dict()
+    assert '"groups":[4,3]' in state["ddpfs"]
+    for rank in range(world):
+        stage = ddpfs.Stage(dataset, batch=6, rank=rank, world=world, memory="64M")
+        stage.load_state_dict(state)
+        seen += [path for path, _ in names_and_bytes(stage)]
+    assert sorted(seen) == sorted(files)
+
+
+def test_a_stage_has_the_groups_of_its_mount(packed, mount):
+    m = mount(packed[0], "rank=1,world=4,groups=2,redeal=2,order=full")
+    with ddpfs.Stage(m.path, batch=7, memory="64M") as stage:
+        paths = [path for path, _ in names_and_bytes(stage)]
+    assert paths == (m.path / ".ddpfs/epoch/0.list").read_text().splitlines()
+
+
 def test_views_are_the_arena_and_read_only(packed):
     dataset, files = packed
     stage = ddpfs.Stage(dataset, batch=20, memory="64M")
@@ -400,7 +437,7 @@ def test_a_closed_stage_says_so(packed):
 
 @pytest.mark.parametrize("given, says", [
     ({"seed": 4}, "seed=4"), ({"order": "torch"}, "order=torch"), ({"tail": "drop"}, "tail=drop"),
-    ({"deal": "block"}, "deal=block"), ({"subdir": "class_01"}, "subdir=class_01")])
+    ({"deal": "block"}, "deal=block"), ({"groups": 4}, "groups=4"), ({"subdir": "class_01"}, "subdir=class_01")])
 def test_a_state_of_another_order_is_refused_however_it_is_given(packed, given, says):
     stage = ddpfs.Stage(packed[0], batch=5, order="full", deal="stride", seed=3, memory="64M")
     stage.next().release()

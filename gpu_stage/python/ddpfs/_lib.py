@@ -28,7 +28,8 @@ class Options(ctypes.Structure):
                 ("epoch", c_uint64), ("start", c_uint64), ("memory_bytes", c_uint64), ("order", c_char_p),
                 ("deal", c_char_p), ("tail", c_char_p), ("subdir", c_char_p), ("on_bad", c_char_p),
                 ("backend", c_char_p), ("state", c_char_p), ("device_bytes", c_uint64), ("bad", BadFunction),
-                ("bad_arg", c_void_p), ("copy", c_char_p), ("quarantine", c_char_p), ("timed", c_uint32)]
+                ("bad_arg", c_void_p), ("copy", c_char_p), ("quarantine", c_char_p), ("timed", c_uint32),
+                ("groups", c_uint64), ("redeal", c_uint64)]
 
 
 # struct ddpfs_item, as a numpy dtype

@@ -303,7 +303,7 @@ class Stage:
     batch     samples of a batch; drop_last leaves out a shorter batch at the end
     rank, world    of this process; world=0: 1, or the mount's
     memory    bytes, or "512M": arena and reads together; default: a quarter of what is free, at most 4 GiB
-    order, deal, tail, seed, epoch, start, subdir    as the options of the mount
+    order, deal, tail, seed, epoch, start, subdir, groups, redeal    as the options of the mount
     on_bad    what happens with a bad sample.  "eio": its batch fails.  "skip": it is left out.  "substitute":
               another sample of its directory takes its place.  With the last two, samples of the quarantine list
               are left out of the order, or replaced in it, as in a mount.  A function means "skip": it is called
@@ -317,7 +317,7 @@ class Stage:
 
     def __init__(self, dataset, batch=1, *, rank=0, world=0, order=None, deal=None, tail=None, seed=0, epoch=0, start=0,
                  subdir=None, memory=0, on_bad=None, backend=None, device_memory=0, copy=None, state=None, drop_last=False,
-                 bad=None, quarantine=None):
+                 bad=None, quarantine=None, groups=0, redeal=0):
         self.dataset = os.fspath(dataset)
         self._dataset = _word("dataset", dataset)
         self.batch = _number("batch", batch, 1, _lib.BATCH_MAX)
@@ -325,7 +325,8 @@ class Stage:
         rank, world = _number("rank", rank, high=_U32_MAX), _number("world", world, high=_U32_MAX)
         self._numbers = {"rank": rank, "world": world, "seed": _number("seed", seed), "epoch": _number("epoch", epoch),
                          "start": _number("start", start), "memory_bytes": _bytes("memory", memory),
-                         "device_bytes": _bytes("device_memory", device_memory)}
+                         "device_bytes": _bytes("device_memory", device_memory), "groups": _number("groups", groups),
+                         "redeal": _number("redeal", redeal)}
         if bad and callable(on_bad):
             raise ValueError("on_bad is a function, and bad is one: give on_bad='skip' and bad, or one of them")
         self._bad = bad or (on_bad if callable(on_bad) else None)
@@ -458,7 +459,7 @@ class Stage:
 
     def load_state_dict(self, state):
         """Goes to where a job with any number of ranks took this state.  Options that this stage was made with
-        (order, deal, tail, seed, subdir) must be those of the state."""
+        (order, deal, tail, seed, subdir, groups, redeal) must be those of the state."""
         text = state.get("ddpfs") if isinstance(state, dict) else None
         if not isinstance(text, str) or "\0" in text:
             raise ValueError(f"{str(state)[:80]!r} is no state of a stage: give what state_dict() or state_after() gave")
