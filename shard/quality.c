@@ -38,24 +38,42 @@ struct shard_quality {
 	struct mean slot_lag[SHARD_QUALITY_LAGS];
 	struct mean position_chi;
 	struct mean slot_part[SHARD_QUALITY_BINS];
+	uint32_t *group_before;  /* sample -> group of the epoch before; NULL without groups; owned */
+	uint8_t *group_seen;     /* sample -> a bit for each of the first SHARD_QUALITY_GROUPS groups; owned */
+	uint32_t *group_classes; /* group * n_classes + class -> samples; NULL: too many cells; owned */
+	uint64_t group_epochs;
+	struct mean group_kept; /* over samples */
+	struct mean group_chi;
 };
+
+static bool make_groups(struct shard_quality *q)
+{
+	uint64_t cells = (uint64_t)q->options.n_groups * q->options.n_classes;
+
+	q->group_before = calloc(q->options.n_slots, sizeof(*q->group_before));
+	q->group_seen = calloc(q->options.n_slots, sizeof(*q->group_seen));
+	/* With more cells no class has enough samples in each group, unless most classes are tiny. */
+	if (cells <= q->options.n_slots)
+		q->group_classes = calloc(cells, sizeof(*q->group_classes));
+	return q->group_before && q->group_seen && (q->group_classes || cells > q->options.n_slots);
+}
 
 int shard_quality_new(const struct shard_quality_options *options, struct shard_quality **ret_quality)
 {
 	struct shard_quality *q;
 
 	if (options->n_slots == 0 || options->n_classes == 0 || options->batch == 0 ||
-	        options->batch > SHARD_QUALITY_BATCH_MAX)
+	        options->batch > SHARD_QUALITY_BATCH_MAX || options->n_groups > options->n_slots)
 		return -EINVAL;
 	q = calloc(1, sizeof(*q));
 	if (!q)
 		return -ENOMEM;
+	q->options = *options;
 	q->seen = calloc(options->n_classes, sizeof(*q->seen));
-	if (!q->seen) {
-		free(q);
+	if (!q->seen || (options->n_groups > 1 && !make_groups(q))) {
+		shard_quality_free(q);
 		return -ENOMEM;
 	}
-	q->options = *options;
 	q->distinct_min = UINT32_MAX;
 	*ret_quality = q;
 	return 0;
@@ -66,6 +84,9 @@ void shard_quality_free(struct shard_quality *q)
 	if (!q)
 		return;
 	free(q->seen);
+	free(q->group_before);
+	free(q->group_seen);
+	free(q->group_classes);
 	free(q);
 }
 
@@ -187,6 +208,71 @@ void shard_quality_add(struct shard_quality *q, const uint32_t *slots, const uin
 	add_positions(q, slots, n);
 }
 
+/* Adds chi-square of (group) x (class) over the classes with enough samples. */
+static void add_group_classes(struct shard_quality *q, const uint32_t *groups, const uint32_t *classes)
+{
+	const struct shard_quality_options *o = &q->options;
+	uint64_t total = 0;
+	uint64_t n_classes = 0;
+	double chi = 0;
+
+	memset(q->group_classes, 0, sizeof(*q->group_classes) * o->n_groups * o->n_classes);
+	for (uint32_t i = 0; i < o->n_slots; i++) {
+		if (groups[i] >= o->n_groups)
+			continue;
+		q->group_classes[(uint64_t)groups[i] * o->n_classes + classes[i]]++;
+		total++;
+	}
+	for (uint32_t c = 0; c < o->n_classes; c++) {
+		double expected = 0; /* the same in each group, because their sizes differ by one sample at most */
+
+		for (uint32_t g = 0; g < o->n_groups; g++)
+			expected += q->group_classes[(uint64_t)g * o->n_classes + c];
+		expected /= o->n_groups;
+		if (expected < CELL_EXPECTED_MIN || expected * o->n_groups >= (double)total)
+			continue;
+		n_classes++;
+		for (uint32_t g = 0; g < o->n_groups; g++) {
+			double off = q->group_classes[(uint64_t)g * o->n_classes + c] - expected;
+
+			/* Samples are dealt without replacement, and the groups' sizes are fixed: a class that has a
+			 * large part of all samples varies less. */
+			chi += off * off / expected / (1 - expected * o->n_groups / (double)total);
+		}
+	}
+	if (n_classes > 0)
+		mean_add(&q->group_chi, chi / ((double)n_classes * (o->n_groups - 1)));
+}
+
+void shard_quality_add_groups(struct shard_quality *q, const uint32_t *groups, const uint32_t *classes)
+{
+	const struct shard_quality_options *o = &q->options;
+
+	assert(q->group_before);
+	for (uint32_t i = 0; i < o->n_slots; i++) {
+		if (q->group_epochs > 0 && groups[i] < o->n_groups && q->group_before[i] < o->n_groups)
+			mean_add(&q->group_kept, groups[i] == q->group_before[i]);
+		if (groups[i] < o->n_groups && groups[i] < SHARD_QUALITY_GROUPS)
+			q->group_seen[i] |= (uint8_t)(1 << groups[i]);
+		q->group_before[i] = groups[i];
+	}
+	if (q->group_classes)
+		add_group_classes(q, groups, classes);
+	q->group_epochs++;
+}
+
+static double group_seen(const struct shard_quality *q)
+{
+	uint32_t counted = q->options.n_groups < SHARD_QUALITY_GROUPS ? q->options.n_groups : SHARD_QUALITY_GROUPS;
+	uint64_t sum = 0;
+
+	if (q->group_epochs == 0)
+		return NAN;
+	for (uint32_t i = 0; i < q->options.n_slots; i++)
+		sum += (uint64_t)__builtin_popcount(q->group_seen[i]);
+	return (double)sum / counted / q->options.n_slots;
+}
+
 void shard_quality_get(const struct shard_quality *q, struct shard_quality_result *r)
 {
 	double count = (double)q->batches;
@@ -209,6 +295,9 @@ void shard_quality_get(const struct shard_quality *q, struct shard_quality_resul
 		r->slot_lag[l] = mean_get(&q->slot_lag[l]);
 	}
 	r->position_chi = mean_get(&q->position_chi);
+	r->group_kept = mean_get(&q->group_kept);
+	r->group_seen = group_seen(q);
+	r->group_chi = mean_get(&q->group_chi);
 }
 
 /* xoshiro256++ (Blackman and Vigna, 2019), seeded with a mixed counter. */

@@ -2,7 +2,8 @@
 /* Measures how random an order is: statistics of a sequence of samples, to compare with the same statistics of a true
  * random permutation (shard_quality_shuffle).
  *
- * One object takes any number of epochs.  Memory: 4 bytes a class, and the tables below.  The sequences are the
+ * One object takes any number of epochs.  Memory: 4 bytes a class, and the tables below; with groups 5 bytes a sample and
+ * 4 bytes for each class of each group.  The sequences are the
  * caller's.  Threads: any; an object belongs to its caller. */
 #ifndef DDPFS_SHARD_QUALITY_H
 #define DDPFS_SHARD_QUALITY_H
@@ -13,6 +14,7 @@ enum {
 	SHARD_QUALITY_BINS = 64,        /* parts of the epoch, and of the stored order */
 	SHARD_QUALITY_LAGS = 16,        /* distances at which correlation is measured */
 	SHARD_QUALITY_BATCH_MAX = 8192, /* samples of a batch */
+	SHARD_QUALITY_GROUPS = 8,       /* groups whose samples are counted over all epochs: the first ones */
 };
 extern const uint32_t shard_quality_lags[SHARD_QUALITY_LAGS]; /* 1 .. 256, about equal steps on a logarithmic scale */
 
@@ -22,6 +24,7 @@ struct shard_quality_options {
 	uint32_t n_slots;   /* storage slots are 0 .. n_slots - 1; at least 1 */
 	uint32_t n_classes; /* classes are 0 .. n_classes - 1; at least 1 */
 	uint32_t batch;     /* samples of a batch, 1 .. SHARD_QUALITY_BATCH_MAX */
+	uint32_t n_groups;  /* of shard_quality_add_groups, at most n_slots; 0 or 1: it is not called */
 };
 
 /* Makes an object.  Returns 0; -EINVAL: an option is out of range; -ENOMEM. */
@@ -30,6 +33,10 @@ void shard_quality_free(struct shard_quality *quality); /* NULL is allowed */
 
 /* Adds one epoch of n samples: the storage slot and the class of each, in the sequence that the trainer sees. */
 void shard_quality_add(struct shard_quality *quality, const uint32_t *slots, const uint32_t *classes, uint64_t n);
+
+/* Adds how one epoch deals samples to groups.  groups[i] is the group of sample i, or n_groups: none.  classes[i] is
+ * its class.  Both have n_slots entries, in the same sequence in every epoch. */
+void shard_quality_add_groups(struct shard_quality *quality, const uint32_t *groups, const uint32_t *classes);
 
 struct shard_quality_result {
 	uint64_t epochs;
@@ -49,6 +56,14 @@ struct shard_quality_result {
 	 * of freedom, mean over epochs.  It is 1 for a random permutation, and more if stored neighbours come close
 	 * together.  NAN if a cell has fewer than 5 expected samples. */
 	double position_chi;
+	/* What groups keep; NAN without groups.  If all samples were dealt anew in each epoch at random, a group would
+	 * have the samples of the epoch before again with probability 1 / n_groups. */
+	double group_kept; /* part of a group's samples that it had in the epoch before; NAN with one epoch */
+	double group_seen; /* part of all samples that a group had in at least one epoch */
+	/* Chi-square of (group) x (class), divided by its degrees of freedom, mean over epochs.  1 if classes are
+	 * dealt to groups at random, more if some groups have more of a class than others.  NAN if no class has 5
+	 * expected samples in a group. */
+	double group_chi;
 	double slot_by_part[SHARD_QUALITY_BINS]; /* mean of slot / n_slots in this part of the epoch: 0.5 if even */
 };
 

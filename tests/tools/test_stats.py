@@ -117,3 +117,27 @@ def test_an_index_that_changes_meanwhile_gives_no_figures(build_dir, scratch):
     os.kill(process.pid, signal.SIGCONT)
     out, err = process.communicate(timeout=600)
     assert process.returncode == 1 and out == "" and "index.ddpfs" in err, (out, err)
+
+
+def test_groups_keep_what_redeal_says(dataset):
+    """9 epochs of which each 3 have the same groups: 6 of 8 pairs of epochs keep all, 2 keep a quarter."""
+    s = stats(dataset, "-o", "order=full,groups=4,redeal=3", "--epochs", "9")
+    assert (s["groups"], s["redeal"]) == (4, 3)
+    assert abs(s["ours"]["group_kept"] - (6 + 2 / 4) / 8) < 0.01 and abs(s["random"]["group_kept"] - 1 / 4) < 0.01
+    assert abs(s["ours"]["group_seen"] - (1 - 0.75 ** 3)) < 0.01 and abs(s["random"]["group_seen"] - (1 - 0.75 ** 9)) < 0.01
+    assert abs(s["ours"]["group_chi"] - 1) < 0.1 and abs(s["random"]["group_chi"] - 1) < 0.1
+    assert abs(s["distinct_ratio"] - 1) < 0.01
+
+
+def test_groups_of_chunks_of_sorted_classes_are_less_even(dataset):
+    s = stats(dataset, "-o", "order=chunk,groups=4", "--epochs", "2")
+    assert s["ours"]["group_kept"] == 1 and abs(s["ours"]["group_seen"] - 0.25) < 0.001
+    assert s["ours"]["group_chi"] > 10
+    text = tools.mkshard("stats", "-o", "order=chunk,groups=4", "--epochs", "2", dataset).stdout
+    assert "groups=4" in text and "samples a group had an epoch ago" in text
+
+
+def test_without_groups_nothing_is_said_of_them(dataset):
+    s = stats(dataset, "-o", "order=full", "--epochs", "1")
+    assert s["groups"] == 1 and s["ours"]["group_kept"] is None and s["ours"]["group_seen"] is None
+    assert "group" not in tools.mkshard("stats", "-o", "order=full", "--epochs", "1", dataset).stdout

@@ -45,6 +45,7 @@ struct stats {
 	uint32_t *sequence_slots;
 	uint32_t *sequence_classes;
 	uint32_t *shuffled;
+	uint32_t *groups; /* item -> its group in an epoch; NULL: the order has no groups */
 	struct shard_quality_result ours;
 	struct shard_quality_result random;
 };
@@ -56,6 +57,7 @@ static void stats_done(struct stats *s)
 	free(s->sequence_slots);
 	free(s->sequence_classes);
 	free(s->shuffled);
+	free(s->groups);
 	shard_view_free(s->view);
 	shard_index_close(s->index);
 }
@@ -179,6 +181,11 @@ static int stats_open(struct stats *s, struct view_options *view, struct base_er
 	s->shuffled = malloc(bytes);
 	if (!s->classes || !s->places || !s->sequence_slots || !s->sequence_classes || !s->shuffled)
 		return base_err_set(err, -ENOMEM, "out of memory for %" PRIu32 " samples", s->n);
+	if (shard_view_options_get(s->view)->groups > 1) {
+		s->groups = malloc(bytes);
+		if (!s->groups)
+			return base_err_set(err, -ENOMEM, "out of memory for %" PRIu32 " samples", s->n);
+	}
 	rc = number_classes(s, err);
 	return rc < 0 ? rc : rank_places(s, err);
 }
@@ -220,11 +227,56 @@ static void load_random(struct stats *s, uint64_t seed, uint64_t n)
 	}
 }
 
+/* Adds the groups of one epoch; without groups does nothing. */
+static int add_groups(struct stats *s, uint64_t number, struct shard_quality *quality)
+{
+	uint32_t n_groups = (uint32_t)shard_view_options_get(s->view)->groups;
+	struct shard_epoch *epoch;
+	int rc = 0;
+
+	if (!s->groups)
+		return 0;
+	for (uint32_t i = 0; i < s->n; i++)
+		s->groups[i] = n_groups;
+	rc = shard_view_epoch(s->view, number, &epoch);
+	if (rc < 0)
+		return rc;
+	/* Groups take turns, and a step is a position, because the deal is stride. */
+	for (uint64_t step = shard_epoch_deal(epoch)->start; step < shard_view_samples(s->view) && rc == 0; step++) {
+		uint32_t sample;
+
+		if (step >= shard_deal_end(shard_epoch_deal(epoch)))
+			break; /* tail=drop */
+		rc = shard_epoch_step_sample(epoch, step, &sample);
+		if (rc == 0 && (sample < s->first || sample - s->first >= s->n))
+			rc = -EUCLEAN;
+		if (rc == 0)
+			s->groups[sample - s->first] = (uint32_t)(step % n_groups);
+	}
+	shard_epoch_put(epoch);
+	if (rc == 0)
+		shard_quality_add_groups(quality, s->groups, s->classes);
+	return rc;
+}
+
+/* Adds the groups that the permutation of load_random deals. */
+static void add_random_groups(struct stats *s, struct shard_quality *quality)
+{
+	uint32_t n_groups = (uint32_t)shard_view_options_get(s->view)->groups;
+
+	if (!s->groups)
+		return;
+	for (uint32_t i = 0; i < s->n; i++)
+		s->groups[s->shuffled[i]] = i % n_groups;
+	shard_quality_add_groups(quality, s->groups, s->classes);
+}
+
 static int measure(struct stats *s, struct base_err *err)
 {
-	const struct shard_quality_options quality = {
-		.n_slots = s->n, .n_classes = s->n_classes, .batch = (uint32_t)s->args->batch
-	};
+	const struct shard_quality_options quality = { .n_slots = s->n,
+		.n_classes = s->n_classes,
+		.batch = (uint32_t)s->args->batch,
+		.n_groups = (uint32_t)shard_view_options_get(s->view)->groups };
 	uint64_t first = shard_view_options_get(s->view)->epoch;
 	struct shard_quality *ours = NULL;
 	struct shard_quality *random = NULL;
@@ -238,6 +290,8 @@ static int measure(struct stats *s, struct base_err *err)
 		uint64_t n;
 
 		rc = load_epoch(s, first + e, &n);
+		if (rc == 0)
+			rc = add_groups(s, first + e, ours);
 		if (rc < 0) {
 			cli_damaged(err, s->args->dataset, rc);
 			break;
@@ -245,6 +299,7 @@ static int measure(struct stats *s, struct base_err *err)
 		shard_quality_add(ours, s->sequence_slots, s->sequence_classes, n);
 		load_random(s, first + e, n);
 		shard_quality_add(random, s->sequence_slots, s->sequence_classes, n);
+		add_random_groups(s, random);
 	}
 	if (rc == 0) {
 		shard_quality_get(ours, &s->ours);
@@ -266,6 +321,10 @@ static void describe(const struct stats *s, char *buf, size_t size)
 		        " (chunks of %" PRIu64 " samples, pools of %" PRIu64 " chunks)", o->chunk_items,
 		        o->pool_chunks);
 	at += (size_t)snprintf(buf + at, size - at, ", seed %" PRIu64, o->seed);
+	if (o->groups > 1)
+		at += (size_t)snprintf(buf + at, size - at, ", groups=%" PRIu64, o->groups);
+	if (o->redeal > 0)
+		at += (size_t)snprintf(buf + at, size - at, ", redeal=%" PRIu64, o->redeal);
 	if (o->world > 1)
 		snprintf(buf + at, size - at, ", rank %" PRIu32 " of %" PRIu32 ", deal=%s", o->rank, o->world,
 		        shard_deal_mode_name(o->deal));
@@ -304,6 +363,11 @@ static void print_text(const struct stats *s)
 	print_row("serial correlation of classes, lag 1", s->ours.class_lag[0], s->random.class_lag[0], 4);
 	print_row("serial correlation of stored places, lag 1", s->ours.slot_lag[0], s->random.slot_lag[0], 4);
 	print_row("position uniformity (chi-square / freedom)", s->ours.position_chi, s->random.position_chi, 2);
+	if (s->groups) {
+		print_row("samples a group had an epoch ago", s->ours.group_kept, s->random.group_kept, 3);
+		print_row("samples a group had in one of the epochs", s->ours.group_seen, s->random.group_seen, 3);
+		print_row("classes of groups (chi-square / freedom)", s->ours.group_chi, s->random.group_chi, 2);
+	}
 	if (s->n_classes == 1)
 		printf("\nAll samples are of one class: nothing can be said about classes%s.\n",
 		        s->args->component ? "" : "; see --classes-from");
@@ -338,6 +402,9 @@ static void json_result(const char *key, const struct shard_quality_result *r)
 	json_number("distinct_sd", r->distinct_sd, ", ");
 	printf("\"distinct_min\": %" PRIu32 ", \"distinct_max\": %" PRIu32 ", ", r->distinct_min, r->distinct_max);
 	json_number("position_chi", r->position_chi, ", ");
+	json_number("group_kept", r->group_kept, ", ");
+	json_number("group_seen", r->group_seen, ", ");
+	json_number("group_chi", r->group_chi, ", ");
 	json_list("class_correlation", r->class_lag, SHARD_QUALITY_LAGS, ", ");
 	json_list("place_correlation", r->slot_lag, SHARD_QUALITY_LAGS, ", ");
 	json_list("distinct_by_part", r->distinct_by_part, SHARD_QUALITY_BINS, ", ");
@@ -350,11 +417,11 @@ static void print_json(const struct stats *s)
 
 	printf("{\"order\": \"%s\", \"deal\": \"%s\", \"seed\": %" PRIu64 ", \"epoch\": %" PRIu64
 	       ", \"epochs\": %" PRIu64 ", \"rank\": %" PRIu32 ", \"world\": %" PRIu32 ", \"chunk_samples\": %" PRIu64
-	       ", \"pool_chunks\": %" PRIu64 ", \"samples\": %" PRIu32 ", \"classes\": %" PRIu32 ", \"batch\": %" PRIu64
-	       ", \"shuffled\": %s, ",
+	       ", \"pool_chunks\": %" PRIu64 ", \"groups\": %" PRIu64 ", \"redeal\": %" PRIu64 ", \"samples\": %" PRIu32
+	       ", \"classes\": %" PRIu32 ", \"batch\": %" PRIu64 ", \"shuffled\": %s, ",
 	        shard_order_mode_name(o->order), shard_deal_mode_name(o->deal), o->seed, o->epoch, s->args->epochs,
-	        o->rank, o->world, o->chunk_items, o->pool_chunks, s->n, s->n_classes, s->args->batch,
-	        shard_index_info(s->index)->shuffled ? "true" : "false");
+	        o->rank, o->world, o->chunk_items, o->pool_chunks, o->groups > 1 ? o->groups : 1, o->redeal, s->n,
+	        s->n_classes, s->args->batch, shard_index_info(s->index)->shuffled ? "true" : "false");
 	json_number("distinct_ratio", s->ours.distinct_mean / s->random.distinct_mean, ", ");
 	printf("\"lags\": [");
 	for (unsigned l = 0; l < SHARD_QUALITY_LAGS; l++)
