@@ -533,6 +533,13 @@ int cache_ledger_fetch(
 	return 0;
 }
 
+int cache_ledger_reserve(struct cache_ledger *ledger, struct cache_timeline *tl, uint64_t seq, uint64_t bytes)
+{
+	if (!make_room(ledger, bytes, cache_timeline_distance(tl, seq)))
+		return -ENOSPC;
+	return cache_ledger_held(ledger) + bytes > load(&ledger->budget_bytes) + 2 * ledger->lag ? -EAGAIN : 0;
+}
+
 void cache_ledger_arrived(
         struct cache_ledger *ledger, struct cache_timeline *tl, uint64_t seq, uint32_t sample, uint64_t bytes, bool ok)
 {

@@ -112,6 +112,11 @@ bool cache_ledger_resident(const struct cache_ledger *ledger, uint32_t sample);
 int cache_ledger_fetch(
         struct cache_ledger *ledger, struct cache_timeline *tl, uint64_t seq, uint32_t sample, uint64_t bytes);
 
+/* Makes room for samples of `bytes` bytes together, the first of which tl uses at seq, so that cache_ledger_fetch of
+ * each returns neither -ENOSPC nor -EAGAIN for lack of room.  Books nothing.
+ * Returns 0, -ENOSPC or -EAGAIN as cache_ledger_fetch does. */
+int cache_ledger_reserve(struct cache_ledger *ledger, struct cache_timeline *tl, uint64_t seq, uint64_t bytes);
+
 /* A sample that was coming, fetched for the use at seq, has arrived (ok), or it will not arrive: then it is absent
  * again.  Does nothing when it was not coming. */
 void cache_ledger_arrived(

@@ -244,6 +244,8 @@ static void came_back(struct prefetch *p, struct prefetch_read *read)
 		uint64_t bytes = read->op.res > 0 ? (uint64_t)read->op.res : 0;
 		uint64_t now = base_now_ns();
 		prefetch_depth_feed(&p->reading.depth, now, now - read->submitted_ns, bytes, p->reading.device_full);
+		if (p->store)
+			prefetch_request_cost_feed(&p->reading.cost, now, bytes);
 	}
 	p->reading.inflight--;
 	p->reading.inflight_ahead -= read->ahead;
@@ -391,9 +393,10 @@ static int engine_init(struct prefetch *p)
 {
 	int rc = -ENOSYS;
 	uint32_t limit = prefetch_files_limit();
-	struct remote_store *store = shard_index_store(p->options.index);
-	if (store && !p->options.source)
-		return engine_start_io(p, prefetch_io_http(store, p->options.timeout_ns, &p->io), limit);
+	if (p->store) {
+		rc = prefetch_io_http(shard_index_store(p->options.index), p->options.timeout_ns, &p->io);
+		return engine_start_io(p, rc, limit);
+	}
 	if (!p->options.threads)
 		rc = prefetch_io_uring(limit, cache_arena_of(p->cache), &p->io);
 	if (rc < 0) /* forbidden by seccomp, unknown to the kernel, or no memory to lock: threads always work */

@@ -34,6 +34,7 @@
 #include "prefetch/latency_histogram.h"
 #include "prefetch/io_backend.h"
 #include "prefetch/prefetch.h"
+#include "prefetch/request_cost.h"
 #include "prefetch/sink.h"
 #include "prefetch/stream.h"
 #include "shard/base/clock.h"
@@ -51,10 +52,14 @@ enum {
 	PREFETCH_RUNS = 16, /* files that are read ahead by the block at the same time; file_readahead.c */
 	/* Turns of the first announcement: few, because the first sample is wanted at once. */
 	PREFETCH_ANNOUNCE_FIRST = 16,
-	PREFETCH_DROPS_MAX = 512,                          /* samples handed to the sink at once */
-	PREFETCH_BAD_MAX = 1024,                           /* latest bad blocks, kept so that each is counted once */
-	PREFETCH_LOST_USES = 512,                          /* uses over which losses are counted */
-	PREFETCH_WANTS_MAX = SHARD_SAMPLE_FILES_MAX + 256, /* blocks of one fetch: a sample, or small neighbours */
+	PREFETCH_DROPS_MAX = 512,       /* samples handed to the sink at once */
+	PREFETCH_BAD_MAX = 1024,        /* latest bad blocks, kept so that each is counted once */
+	PREFETCH_LOST_USES = 512,       /* uses over which losses are counted */
+	PREFETCH_NEIGHBOURS_MAX = 4096, /* samples beside one that a fetch takes */
+	/* Blocks of one fetch: a sample, or small neighbours. */
+	PREFETCH_WANTS_MAX = SHARD_SAMPLE_FILES_MAX + PREFETCH_NEIGHBOURS_MAX,
+	/* The largest scheduled read of a store: a chunk of 4 MiB with its tar headers. */
+	PREFETCH_STORE_READ_MAX = 6 << 20,
 };
 
 struct prefetch_read;
@@ -229,6 +234,12 @@ struct prefetch_want {
 	struct prefetch_block *block; /* NULL: need not be read */
 };
 
+/* A sample beside one that is fetched; see fetch.c. */
+struct prefetch_neighbour {
+	uint32_t sample;
+	uint64_t seq; /* of its use */
+};
+
 /* A file whose blocks are read ahead of a reader; see file_readahead.c. */
 struct prefetch_run {
 	uint32_t file;  /* SHARD_NONE: none */
@@ -323,9 +334,11 @@ struct prefetch_reading {
 	struct prefetch_read_list parked;  /* scheduled reads that wait for memory or an entry of the file table */
 	uint32_t inflight;                 /* reads in flight */
 	uint32_t inflight_ahead;           /* scheduled ones of them */
-	bool device_full; /* when the engine last waited, as many scheduled reads were in flight as the depth allows */
+	bool device_full;  /* when the engine last waited, as many scheduled reads were in flight as the depth allows */
+	uint32_t read_max; /* bytes of a scheduled read, at most; constant */
 	struct prefetch_depth depth;
-	_Atomic uint64_t ahead_landing; /* bytes of landing memory held by scheduled reads; delivery subtracts */
+	struct prefetch_request_cost cost; /* of a store */
+	_Atomic uint64_t ahead_landing;    /* bytes of landing memory held by scheduled reads; delivery subtracts */
 };
 
 /* What the schedule works with.  Owned by the engine thread. */
@@ -333,9 +346,10 @@ struct prefetch_schedule {
 	struct prefetch_event *events_spare; /* swapped with prefetch_locked.events */
 	size_t events_spare_room;
 	struct prefetch_item_list free_items;
-	struct prefetch_want *wants; /* PREFETCH_WANTS_MAX of them */
-	uint64_t budget;             /* bytes that the ledger may hold without losses */
-	uint64_t share_most;         /* most that `budget` may grow to since prefetch_share */
+	struct prefetch_want *wants;           /* PREFETCH_WANTS_MAX of them */
+	struct prefetch_neighbour *neighbours; /* PREFETCH_NEIGHBOURS_MAX of them */
+	uint64_t budget;                       /* bytes that the ledger may hold without losses */
+	uint64_t share_most;                   /* most that `budget` may grow to since prefetch_share */
 	uint64_t room;               /* bytes: demands wait while the ledger holds more and drops are under way */
 	uint64_t drop_lag;           /* lag_bytes of the ledger */
 	uint64_t cost_bytes, n_cost; /* cost of all fetched samples, and their number: for the mean */
@@ -397,6 +411,7 @@ struct prefetch {
 	struct prefetch_options options;
 	struct prefetch_hook hook;
 	struct prefetch_source *source; /* owned */
+	bool store;                     /* the shards are objects of a store */
 	struct cache *cache;
 	struct prefetch_io_backend *io; /* for the engine thread; any thread may call prefetch_io_wake */
 	struct prefetch_files *files;   /* for the engine thread */

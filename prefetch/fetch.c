@@ -11,6 +11,10 @@
  * and are used within the window.  Samples of PREFETCH_SMALL_BYTES bytes and more are read alone.  They reach the
  * bandwidth of the device, and samples far ahead in the order would delay the next ones.
  *
+ * From a store, one read takes a whole chunk of order=chunk.  Gaps inside a read may have as many bytes as a request
+ * costs (request_cost.h), or a sixty-fourth of the read.  The fetch starts when there is room for all of the read,
+ * because the rest would need a request of its own.
+ *
  * The warm-up (warm_up.c) is in storage order.  Its fetch takes all that fits one read, of any size. */
 #include "prefetch/engine.h"
 
@@ -27,6 +31,7 @@ enum {
 	/* The largest gap inside a read of the warm-up: to read files once more that are in memory already costs less
 	 * than another request. */
 	WARM_UP_GAP_BYTES = 64 << 10,
+	GAPS_PART = 64, /* gaps may be so large a part of a store's read */
 };
 
 static struct prefetch_item *item_new(
@@ -81,6 +86,7 @@ static int want_sample(struct prefetch *p, uint32_t sample, struct prefetch_item
  * blocks if its files are empty. */
 struct fetch {
 	uint32_t n;
+	uint32_t gap_bytes; /* the largest gap inside a read */
 	struct prefetch_item_list items;
 };
 
@@ -144,16 +150,31 @@ static bool small_place(struct prefetch *p, uint32_t sample, uint32_t *shard, ui
 	return true;
 }
 
-/* A sample beside one that is fetched. */
-struct neighbour {
-	uint32_t sample;
-	uint64_t seq;
+/* How far a read reaches. */
+struct reach {
+	uint32_t bytes;      /* of the read, at most */
+	uint32_t gap_bytes;  /* of a gap; in a store's read, of all gaps together */
+	uint32_t neighbours; /* samples on each side, at most */
 };
+
+static struct reach reach_of(struct prefetch *p)
+{
+	struct remote_stats stats = { 0 };
+	if (!p->store)
+		return (struct reach){ .bytes = MERGE_BYTES, .gap_bytes = GAP_BYTES, .neighbours = NEIGHBOURS_MAX };
+	prefetch_io_http_stats(p->io, &stats);
+	return (struct reach){
+		.bytes = p->reading.read_max,
+		.gap_bytes =
+		        prefetch_request_cost_bytes(&p->reading.cost, stats.first_byte_p50_ns, p->reading.depth.depth),
+		.neighbours = PREFETCH_NEIGHBOURS_MAX / 2,
+	};
+}
 
 /* Gives the sample in a storage slot, if the stream uses it within the window.  For most samples the order tells that
  * it does not, and their records are not read.  A record that is needed soon is prefetched into the processor's
  * cache. */
-static bool neighbour(struct prefetch *p, struct prefetch_stream *stream, uint32_t slot, struct neighbour *ret)
+static bool neighbour(struct prefetch *p, struct prefetch_stream *stream, uint32_t slot, struct prefetch_neighbour *ret)
 {
 	uint32_t file;
 	if (slot >= shard_index_info(p->options.index)->n_samples ||
@@ -169,12 +190,12 @@ static bool neighbour(struct prefetch *p, struct prefetch_stream *stream, uint32
 
 /* Takes neighbours in storage, in one direction, while the stream uses them within the window and they fit. */
 static void take_neighbours(struct prefetch *p, struct prefetch_stream *stream, uint32_t slot, bool up, uint32_t shard,
-        uint64_t *start, uint64_t *end, struct fetch *fetch)
+        const struct reach *reach, uint64_t *start, uint64_t *end, struct fetch *fetch)
 {
-	struct neighbour this, next;
+	struct prefetch_neighbour this, next;
 	slot += up ? 1 : UINT32_MAX; /* below slot 0 it is UINT32_MAX, which no sample has */
 	bool wanted = neighbour(p, stream, slot, &next);
-	for (unsigned i = 0; i < NEIGHBOURS_MAX && wanted; i++) {
+	for (unsigned i = 0; i < reach->neighbours && wanted; i++) {
 		uint32_t its_shard;
 		uint64_t its_start, its_end;
 		this = next;
@@ -183,13 +204,72 @@ static void take_neighbours(struct prefetch *p, struct prefetch_stream *stream, 
 		if (fetch->n >= PREFETCH_WANTS_MAX - 1 ||
 		        !small_place(p, this.sample, &its_shard, &its_start, &its_end) || its_shard != shard)
 			return;
-		if (up ? its_start < *end || its_start - *end > GAP_BYTES || its_end - *start > MERGE_BYTES
-		       : its_end > *start || *start - its_end > GAP_BYTES || *end - its_start > MERGE_BYTES)
+		if (up ? its_start < *end || its_start - *end > reach->gap_bytes || its_end - *start > reach->bytes
+		       : its_end > *start || *start - its_end > reach->gap_bytes || *end - its_start > reach->bytes)
 			return;
 		if (take(p, stream, this.seq, this.sample, fetch) < 0)
 			return;
 		*start = its_start < *start ? its_start : *start;
 		*end = its_end > *end ? its_end : *end;
+	}
+}
+
+/* One read of a store that is planned. */
+struct plan {
+	uint32_t shard;
+	uint64_t start, end; /* bytes of the shard */
+	uint64_t gaps;       /* bytes of it that nobody wants, or that are in memory */
+	uint32_t n;          /* neighbours */
+	uint64_t cost;       /* bytes of theirs, as the ledger counts */
+};
+
+/* Adds a neighbour to a plan.  Returns false if it does not fit. */
+static bool plan_one(struct prefetch *p, struct prefetch_stream *stream, const struct prefetch_neighbour *this,
+        const struct reach *reach, struct plan *plan)
+{
+	uint32_t shard, sample;
+	uint64_t start, end, cost;
+	if (!small_place(p, this->sample, &shard, &start, &end) || shard != plan->shard ||
+	        cache_ledger_turn(p->ledger, &stream->tl, this->seq, &sample, &cost) < 0 || sample != this->sample)
+		return false;
+	bool up = start >= plan->end;
+	if (!up && end > plan->start)
+		return false;
+	uint64_t gap = up ? start - plan->end : plan->start - end, gaps = plan->gaps + (gap > GAP_BYTES ? gap : 0);
+	uint64_t bytes = up ? end - plan->start : plan->end - start;
+	if (bytes > reach->bytes ||
+	        gaps > (reach->gap_bytes > bytes / GAPS_PART ? reach->gap_bytes : bytes / GAPS_PART))
+		return false;
+	plan->start = up ? plan->start : start;
+	plan->end = up ? end : plan->end;
+	plan->gaps = gaps;
+	plan->cost += cost;
+	p->schedule.neighbours[plan->n++] = *this;
+	return true;
+}
+
+/* Plans the neighbours in one direction. */
+static void plan_side(struct prefetch *p, struct prefetch_stream *stream, uint32_t slot, bool up,
+        const struct reach *reach, struct plan *plan)
+{
+	const struct shard_info *info = shard_index_info(p->options.index);
+	uint64_t mean = info->content_bytes / info->n_samples + 1;
+	uint64_t pass =
+	        (reach->gap_bytes > reach->bytes / GAPS_PART ? reach->gap_bytes : reach->bytes / GAPS_PART) / mean;
+	uint64_t passed = 0;
+	for (uint32_t i = 0; i < reach->neighbours && passed <= pass;) {
+		struct prefetch_neighbour this;
+		slot += up ? 1 : UINT32_MAX;
+		if (slot >= info->n_samples)
+			return;
+		if (!neighbour(p, stream, slot, &this) || cache_ledger_has(p->ledger, this.sample)) {
+			passed++;
+			continue;
+		}
+		if (!plan_one(p, stream, &this, reach, plan))
+			return;
+		passed = 0;
+		i++;
 	}
 }
 
@@ -247,9 +327,9 @@ static void publish_block(struct prefetch *p, struct prefetch_want *w, struct pr
 }
 
 /* Makes reads of the blocks, which are sorted.  Under lock. */
-static void merge(struct prefetch *p, uint32_t n, bool warm_up, struct prefetch_read_list *reads)
+static void merge(struct prefetch *p, const struct fetch *fetch, bool warm_up, struct prefetch_read_list *reads)
 {
-	uint32_t gap = warm_up ? WARM_UP_GAP_BYTES : GAP_BYTES;
+	uint32_t gap = warm_up ? WARM_UP_GAP_BYTES : fetch->gap_bytes, n = fetch->n;
 	struct prefetch_read *read = NULL;
 	for (uint32_t i = 0; i < n; i++) {
 		const struct prefetch_want *w = &p->schedule.wants[i];
@@ -257,7 +337,7 @@ static void merge(struct prefetch *p, uint32_t n, bool warm_up, struct prefetch_
 			continue;
 		uint64_t end = read ? read->offset + read->len : 0;
 		if (!read || w->shard != read->shard || w->offset < end || w->offset - end > gap ||
-		        w->offset + w->len - read->offset > SHARD_BLOCK) {
+		        w->offset + w->len - read->offset > p->reading.read_max) {
 			read = prefetch_read_new(p);
 			if (!read) {
 				w->item->failed = true;
@@ -304,7 +384,7 @@ static void publish(struct prefetch *p, struct fetch *fetch, bool warm_up)
 	prefetch_lock(p);
 	for (uint32_t i = 0; i < fetch->n; i++)
 		publish_block(p, &p->schedule.wants[i], &from_memory);
-	merge(p, fetch->n, warm_up, &reads);
+	merge(p, fetch, warm_up, &reads);
 	while ((item = STAILQ_FIRST(&fetch->items))) {
 		STAILQ_REMOVE_HEAD(&fetch->items, link);
 		if (--item->pending == 0)
@@ -324,21 +404,53 @@ static void publish(struct prefetch *p, struct fetch *fetch, bool warm_up)
 	}
 }
 
+/* Returns whether neighbours of a sample may be read with it.  *ret_slot: where it lies in storage. */
+static bool has_neighbours(struct prefetch *p, uint32_t sample, struct plan *plan, uint32_t *ret_slot)
+{
+	return !shard_index_info(p->options.index)->grouped &&
+	       small_place(p, sample, &plan->shard, &plan->start, &plan->end) &&
+	       shard_index_sample_slot(p->options.index, sample, ret_slot) == 0;
+}
+
+/* Plans a read of a store, and makes room for it.  Returns 0, or -EAGAIN: the room is not free yet. */
+static int plan_read(struct prefetch *p, struct prefetch_stream *stream, uint64_t seq, uint32_t slot,
+        const struct reach *reach, struct plan *plan)
+{
+	plan_side(p, stream, slot, true, reach, plan);
+	plan_side(p, stream, slot, false, reach, plan);
+	if (!plan->n)
+		return 0;
+	int rc = cache_ledger_reserve(p->ledger, &stream->tl, seq, plan->cost);
+	if (rc == -ENOSPC)
+		plan->n = 0; /* what is used sooner has the room: this sample alone may fit */
+	return rc == -EAGAIN ? rc : 0;
+}
+
 int prefetch_fetch(struct prefetch *p, struct prefetch_stream *stream, uint64_t seq, uint32_t sample)
 {
-	struct fetch fetch = { .items = STAILQ_HEAD_INITIALIZER(fetch.items) };
-	uint32_t shard, slot;
-	uint64_t start, end;
-	int rc = take(p, stream, seq, sample, &fetch);
+	const struct reach reach = reach_of(p);
+	struct fetch fetch = { .gap_bytes = reach.gap_bytes, .items = STAILQ_HEAD_INITIALIZER(fetch.items) };
+	struct plan plan = { .n = 0 };
+	uint32_t slot;
+	bool beside = !stream->options.warm_up && has_neighbours(p, sample, &plan, &slot);
+	int rc = beside && p->store ? plan_read(p, stream, seq, slot, &reach, &plan) : 0;
+	if (rc == 0)
+		rc = take(p, stream, seq, sample, &fetch);
 	if (rc < 0)
 		return rc;
-	if (stream->options.warm_up)
+	if (stream->options.warm_up) {
 		take_next_turns(p, stream, seq + 1, &fetch);
-	else if (!shard_index_info(p->options.index)->grouped && small_place(p, sample, &shard, &start, &end) &&
-	         shard_index_sample_slot(p->options.index, sample, &slot) == 0) {
-		take_neighbours(p, stream, slot, true, shard, &start, &end, &fetch);
-		take_neighbours(p, stream, slot, false, shard, &start, &end, &fetch);
+	} else if (beside && !p->store) {
+		take_neighbours(p, stream, slot, true, plan.shard, &reach, &plan.start, &plan.end, &fetch);
+		take_neighbours(p, stream, slot, false, plan.shard, &reach, &plan.start, &plan.end, &fetch);
 	}
+	for (uint32_t i = 0; i < plan.n; i++) {
+		const struct prefetch_neighbour *n = &p->schedule.neighbours[i];
+		if (fetch.n >= PREFETCH_WANTS_MAX - 1 || take(p, stream, n->seq, n->sample, &fetch) < 0)
+			break;
+	}
+	if (plan.n) /* the plan has allowed its gaps */
+		fetch.gap_bytes = reach.bytes;
 	publish(p, &fetch, stream->options.warm_up);
 	return 0;
 }

@@ -106,6 +106,7 @@ int prefetch_new(const struct prefetch_options *options, struct base_err *err, s
 	pthread_cond_init(&p->lister.cv, NULL);
 
 	p->sink = options->sink;
+	p->store = shard_index_store(options->index) && !options->source;
 	prefetch_readahead_init(p, prefetch_landing_bytes(options->memory_bytes));
 	int rc = cache_new(prefetch_landing_bytes(options->memory_bytes), &p->cache);
 	if (rc == 0)
@@ -116,7 +117,7 @@ int prefetch_new(const struct prefetch_options *options, struct base_err *err, s
 		return rc;
 	}
 	p->source = options->source;
-	if (!p->source && shard_index_store(options->index)) {
+	if (p->store) {
 		rc = prefetch_source_remote(options->index, &p->source);
 		if (rc < 0)
 			base_err_set(err, rc, "out of memory");
@@ -385,7 +386,7 @@ void prefetch_stats_get(struct prefetch *p, struct prefetch_stats *ret_stats)
 
 bool prefetch_remote_stats(struct prefetch *p, struct remote_stats *ret_stats)
 {
-	if (!shard_index_store(p->options.index) || p->options.source)
+	if (!p->store)
 		return false;
 	prefetch_io_http_stats(p->io, ret_stats);
 	return true;

@@ -40,13 +40,19 @@ static void set_budget(struct prefetch *p, uint64_t bytes)
 int prefetch_schedule_init(struct prefetch *p)
 {
 	prefetch_depth_init(&p->reading.depth, p->options.depth);
+	uint64_t landing = cache_arena_size(cache_arena_of(p->cache));
+	p->reading.read_max = SHARD_BLOCK;
+	if (p->store && landing / 8 > SHARD_BLOCK)
+		p->reading.read_max =
+		        landing / 8 < PREFETCH_STORE_READ_MAX ? (uint32_t)(landing / 8) : PREFETCH_STORE_READ_MAX;
 	if (!p->sink)
 		return 0;
 	uint64_t bytes = sink_bytes(p, p->options.memory_bytes);
 	p->schedule.drop_lag = bytes / 16 < DROP_LAG_MAX ? bytes / 16 : DROP_LAG_MAX;
 	set_budget(p, bytes);
 	p->schedule.wants = calloc(PREFETCH_WANTS_MAX, sizeof(*p->schedule.wants));
-	if (!p->schedule.wants)
+	p->schedule.neighbours = calloc(PREFETCH_NEIGHBOURS_MAX, sizeof(*p->schedule.neighbours));
+	if (!p->schedule.wants || !p->schedule.neighbours)
 		return -ENOMEM;
 	int rc = cache_ledger_new(
 	        p->options.index, p->schedule.budget, p->schedule.drop_lag, p->sink->overhead_bytes, &p->ledger);
@@ -63,6 +69,7 @@ void prefetch_schedule_done(struct prefetch *p)
 		free(item);
 	}
 	free(p->schedule.wants);
+	free(p->schedule.neighbours);
 	free(p->locked.events);
 	free(p->schedule.events_spare);
 	cache_ledger_free(p->ledger);
@@ -540,7 +547,10 @@ void prefetch_schedule_news(struct prefetch *p)
 static uint64_t lookahead(const struct prefetch *p, const struct prefetch_stream *s)
 {
 	uint64_t cost = mean_cost(p);
-	if (!p->sink->ops->announce && p->schedule.n_cost >= COST_KNOWN)
+	if (p->store) /* files of one size are common, and a pool must fit */
+		cost = (cost - p->sink->overhead_bytes - CACHE_PAGE / 2 + CACHE_PAGE - 1) / CACHE_PAGE * CACHE_PAGE +
+		       p->sink->overhead_bytes;
+	if ((p->store || !p->sink->ops->announce) && p->schedule.n_cost >= COST_KNOWN)
 		cost = p->schedule.cost_bytes / p->schedule.n_cost + 1;
 	uint64_t turns = (s->window >> p->losses.halved) / cost;
 	return turns < 4 * PREFETCH_ANNOUNCE_FIRST ? 4 * PREFETCH_ANNOUNCE_FIRST : turns;
@@ -555,6 +565,26 @@ static uint32_t piece(const struct prefetch_stream *s)
 	return way / 4 < PREFETCH_ANNOUNCE_FIRST ? PREFETCH_ANNOUNCE_FIRST
 	       : way / 4 > BATCH_MAX             ? BATCH_MAX
 	                                         : (uint32_t)(way / 4);
+}
+
+/* Returns the turns behind `fetch` that must be announced before anything is fetched.  A chunk of order=chunk is read
+ * from a store by one request, so all of its samples must be announced: those of a pool. */
+static uint64_t pool_turns(const struct prefetch *p, const struct prefetch_stream *s)
+{
+	const struct shard_view_options *o = shard_view_options_get(s->tl.view);
+	if (!p->store || s->options.warm_up || shard_view_is_given(s->tl.view) || o->order != SHARD_ORDER_CHUNK)
+		return 0;
+	uint64_t turns = o->chunk_items * o->pool_chunks;
+	return o->deal == SHARD_DEAL_BLOCK ? turns : turns / o->world;
+}
+
+/* Returns whether fetching must wait for announcements.  The reader's next turns do not wait. */
+static bool held_back(const struct prefetch *p, struct prefetch_stream *s)
+{
+	uint64_t turns = pool_turns(p, s), far = lookahead(p, s), end = cache_timeline_end(&s->tl);
+	uint64_t until = s->fetch + (turns < far ? turns : far);
+	return turns && s->limit < (until < end ? until : end) && s->fetch >= s->high + PREFETCH_ANNOUNCE_FIRST &&
+	       !(p->sink->ops->rests && p->sink->ops->rests(p->sink));
 }
 
 /* Asks the lister to announce the next turns, one batch at a time. */
@@ -597,7 +627,7 @@ static bool may_read(struct prefetch *p)
 {
 	uint64_t landing = cache_arena_size(cache_arena_of(p->cache));
 	return p->reading.inflight_ahead < p->reading.depth.depth && TAILQ_EMPTY(&p->reading.parked) &&
-	       atomic_load(&p->reading.ahead_landing) + SHARD_BLOCK + 2 * PREFETCH_ALIGN_MAX <= landing / 4 * 3;
+	       atomic_load(&p->reading.ahead_landing) + p->reading.read_max + 2 * PREFETCH_ALIGN_MAX <= landing / 4 * 3;
 }
 
 /* Returns the bytes of the window now.  Reading ahead takes room from samples that are kept for later.  If a part of
@@ -691,7 +721,7 @@ static bool fetch_one(struct prefetch *p, struct prefetch_stream *s)
 	prefetch_lock(p);
 	s->limit = p->sink->ops->announce ? s->announce_done : s->announced;
 	prefetch_unlock(p);
-	for (; s->fetch < s->limit && may_read(p); s->fetch++) {
+	for (; s->fetch < s->limit && may_read(p) && !held_back(p, s); s->fetch++) {
 		uint32_t sample;
 		prefetch_lost_suspects(p, s);
 		if (next_sample(p, s, &sample) < 0)

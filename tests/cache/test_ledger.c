@@ -362,6 +362,45 @@ static void what_has_no_known_use_goes_first(void **state)
 	dataset_free(&d);
 }
 
+/* Room for several samples: after 0 each of them is fetched, and nothing that is used sooner goes. */
+static void what_is_reserved_is_fetched(void **state)
+{
+	enum { N = 64 };
+	struct dataset d;
+	struct cache_ledger *ledger;
+	struct cache_timeline tl;
+	struct cache_victim dropped[N];
+	uint32_t sample;
+	(void)state;
+	dataset_new(&d, N);
+	struct shard_view *view = view_new(&d, 0, 1, 6);
+	assert_int_equal(cache_ledger_new(d.index, 10 * PAGE, PAGE, 0, &ledger), 0);
+	assert_int_equal(cache_timeline_init(&tl, view, 0, 0), 0);
+	assert_int_equal(cache_ledger_add(ledger, &tl), 0);
+	for (uint64_t seq = 0; seq < 10; seq++)
+		take_turn(ledger, &tl, seq);
+	assert_int_equal(cache_ledger_reserve(ledger, &tl, 10, 20 * PAGE), -ENOSPC);
+	while (cache_ledger_drops(ledger, dropped, N) > 0)
+		cache_ledger_dropped(ledger, dropped, N);
+	int rc = cache_ledger_reserve(ledger, &tl, 10, 8 * PAGE);
+	while (rc == -EAGAIN) {
+		size_t n = cache_ledger_drops(ledger, dropped, N);
+		assert_true(n > 0);
+		cache_ledger_dropped(ledger, dropped, n);
+		rc = cache_ledger_reserve(ledger, &tl, 10, 8 * PAGE);
+	}
+	assert_int_equal(rc, 0);
+	for (uint64_t seq = 10; seq < 18; seq++) {
+		assert_int_equal(cache_timeline_sample(&tl, seq, &sample), 0);
+		assert_int_equal(fetch(ledger, &tl, seq, sample), 0);
+	}
+	cache_ledger_remove(ledger, &tl);
+	cache_timeline_done(&tl);
+	cache_ledger_free(ledger);
+	shard_view_free(view);
+	dataset_free(&d);
+}
+
 /* Blocks of files that are no samples here: a large file, a common file. */
 static void blocks_are_booked_and_go_by_age(void **state)
 {
@@ -793,6 +832,7 @@ int main(void)
 		cmocka_unit_test(two_ranks_share_one_residency),
 		cmocka_unit_test(what_fits_stays_whatever_comes_next),
 		cmocka_unit_test(what_has_no_known_use_goes_first),
+		cmocka_unit_test(what_is_reserved_is_fetched),
 		cmocka_unit_test(blocks_are_booked_and_go_by_age),
 		cmocka_unit_test(evicted_counts_samples_and_blocks_apart),
 		cmocka_unit_test(what_is_cleared_is_not_taken_back),

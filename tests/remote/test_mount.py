@@ -144,7 +144,8 @@ def test_the_statistics_tell_of_the_store(stored, http_store, mount):
     assert contents(m.path) == files
     stats = tools.stat_json(m.path)
     assert stats["dataset"] == url
-    assert stats["store_requests"] > stats["store_retries"] >= stats["store_throttled"] > 0
+    # A refused request beside a slow one needs no other in its place.
+    assert stats["store_requests"] > stats["store_retries"] + stats["store_hedged"] >= stats["store_throttled"] > 0
     assert stats["store_bytes"] >= sum(map(len, files.values()))
     assert stats["store_first_byte_p50_ns"] > 0 and "503" in stats["store_error"]
 

@@ -1,0 +1,68 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How many requests a store gets: neighbours that are used soon come together."""
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from helpers import datasets, tools
+from helpers.waiting import wait_until
+
+FILES, SIZE = 3000, 4096
+STAGE = """
+import sys
+sys.path.insert(0, sys.argv[1])
+import ddpfs
+stage = ddpfs.Stage(sys.argv[2], batch=50, memory="64M", order="chunk", quarantine="")
+print(sum(len(stage.next()) for _ in range(int(sys.argv[3]) // 50)))
+"""
+
+
+def drops():
+    """How often the kernel was told to drop its caches: samples that it took back are fetched once more."""
+    return [line for line in Path("/proc/vmstat").read_text().splitlines() if line.startswith("drop_")]
+
+
+@pytest.fixture
+def url(build_dir, scratch, http_store):
+    datasets.write_tree(scratch / "source", classes=4, per_class=FILES // 4, sizes=(SIZE,))
+    tools.mkshard("pack", "--shard-size=4M", scratch / "source", http_store.root / "train")
+    http_store.set(latency_ms=5)
+    return f"{http_store.url}/train"
+
+
+def requests(http_store):
+    return sum(answer[1].startswith("/train/shard-") for answer in http_store.answers())
+
+
+def test_a_stage_reads_small_samples_by_the_megabyte(build_dir, http_store, url):
+    done = tools.run([sys.executable, "-c", STAGE, tools.ROOT / "gpu_stage" / "python", url, str(FILES)],
+                     env={"DDPFS_STAGE_LIB": build_dir / "gpu_stage" / "libddpfs_stage.so"})
+    assert int(done.stdout) == FILES
+    assert requests(http_store) <= 2.5 * FILES * SIZE / (1 << 20)
+
+
+def test_a_mount_reads_a_chunk_by_one_request(http_store, url, mount):
+    """Once more for the first turns, which do not wait, and where a chunk crosses the end of a shard."""
+    for _ in range(8):
+        before, asked = drops(), requests(http_store)
+        m = mount(url, "rank=0,world=1,order=chunk,chunk=512K,pool=4M,memory=64M")
+        wait_until(lambda: tools.stat_json(m.path)["idle"], "an engine at rest")
+        asked = requests(http_store) - asked
+        m.unmount()
+        if drops() == before:
+            assert 0 < asked <= 2.5 * FILES * SIZE / (512 << 10)
+            return
+    pytest.skip("the kernel's caches were dropped during each of 8 tries")
+
+
+def test_a_large_sample_is_one_request(scratch, build_dir, http_store):
+    """Of any size up to what a read may have, not a request for each MiB."""
+    datasets.write_tree(scratch / "large", classes=1, per_class=4, sizes=(3 << 20,))
+    tools.mkshard("pack", scratch / "large", http_store.root / "train")
+    done = tools.run([sys.executable, "-c", STAGE.replace("50", "2").replace("64M", "256M").replace("chunk", "full"),
+                      tools.ROOT / "gpu_stage" / "python", f"{http_store.url}/train", "4"],
+                     env={"DDPFS_STAGE_LIB": build_dir / "gpu_stage" / "libddpfs_stage.so"})
+    assert int(done.stdout) == 4
+    assert requests(http_store) <= 8, "two epochs at most"
