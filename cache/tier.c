@@ -1,0 +1,642 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* cache/tier.h first.
+ *
+ *   put:  lock | room in a segment | unlock | write the block | lock | write its entry | unlock
+ *   get:  read the bucket | read the block | verify
+ *
+ * An entry is written after its block, so a process that dies between them leaves only unused bytes in a segment.  A
+ * segment that changes its owner gets a new generation, and entries of an older one are stale.  A get takes no lock:
+ * what another process writes meanwhile has a wrong checksum, or the old bytes. */
+#include "cache/tier.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <time.h>
+#include <unistd.h>
+#include <xxhash.h>
+
+#include "shard/base/cleanup.h"
+#include "shard/base/io.h"
+#include "shard/block_sum.h"
+#include "shard/format.h"
+
+enum {
+	PAGE = 4096,
+	ENTRIES = PAGE / 32, /* of a bucket */
+	ENTRY_BYTES = 2048,  /* of data for each entry */
+	SEGMENTS_MAX = 1024,
+	SEGMENT_BYTES_MIN = 16 << 20,
+	DATASETS_AT = PAGE,
+	SEGMENTS_AT = DATASETS_AT + CACHE_TIER_DATASETS_MAX * 32,
+	BUCKETS_AT = SEGMENTS_AT + SEGMENTS_MAX * 32,
+	NO_SEGMENT = UINT32_MAX,
+};
+#define MAGIC UINT64_C(0x3152454954504444) /* "DDPTIER1" */
+
+/* Bytes behind the end of any file, for locks. */
+#define LOCK_CHANGE ((off_t)1 << 60)    /* exclusive: changes of entries and records */
+#define LOCK_USER (LOCK_CHANGE + 1)     /* shared: the tier is open */
+#define LOCK_DATASET (LOCK_CHANGE + 16) /* shared, + number: the dataset is open */
+#define LOCK_CLAIM ((off_t)1 << 61)     /* exclusive, + hash of a block */
+#define LOCK_CLAIM_MASK ((UINT64_C(1) << 61) - 1)
+
+/* Each record ends in the checksum of the rest.  A record of zeros is unused. */
+struct header {
+	uint64_t magic, size_bytes, reserved, check;
+};
+
+struct dataset {
+	uint8_t identity[CACHE_TIER_IDENTITY];
+	uint64_t opened_ns; /* CLOCK_REALTIME */
+	uint64_t check;
+};
+
+struct segment {
+	uint32_t owner; /* number of the dataset + 1; 0: nobody */
+	uint32_t generation;
+	uint64_t used_bytes, reserved, check;
+};
+
+struct entry {
+	uint64_t hash;
+	uint64_t place; /* in the file */
+	uint32_t len;
+	uint32_t generation; /* of the segment */
+	uint64_t check;
+};
+
+static_assert(sizeof(struct header) == 32 && sizeof(struct dataset) == 32 && sizeof(struct segment) == 32 &&
+                      sizeof(struct entry) == 32,
+        "records have 32 bytes");
+
+struct cache_tier {
+	int fd;
+	uint8_t identity[CACHE_TIER_IDENTITY];
+	uint32_t number; /* of the dataset */
+	uint64_t size_bytes, data_at, segment_bytes;
+	uint32_t n_segments;
+	uint64_t n_buckets;
+	atomic_int off; /* errno */
+
+	pthread_mutex_t mutex; /* taken before LOCK_CHANGE, because threads share the locks of a descriptor */
+	uint32_t current;      /* the segment that the last put used; guarded by mutex */
+
+	_Atomic uint64_t hits, hit_bytes, misses, bad, stored, stored_bytes, refused;
+};
+
+static void count(_Atomic uint64_t *counter, uint64_t n)
+{
+	atomic_fetch_add_explicit(counter, n, memory_order_relaxed);
+}
+
+/* Returns the checksum of a record: never that of zeros. */
+static uint64_t check_of(const void *record)
+{
+	return XXH3_64bits_withSeed(record, 24, MAGIC);
+}
+
+static bool zeros(const void *record)
+{
+	return memcmp(record, (uint8_t[32]){ 0 }, 32) == 0;
+}
+
+static bool dataset_ok(const struct dataset *d)
+{
+	return d->check == check_of(d);
+}
+
+/* ---- locks ---- */
+
+static int lock_byte(int fd, short type, off_t byte, bool wait)
+{
+	struct flock lock = { .l_type = type, .l_whence = SEEK_SET, .l_start = byte, .l_len = 1 };
+	int rc;
+	do
+		rc = fcntl(fd, wait ? F_OFD_SETLKW : F_OFD_SETLK, &lock);
+	while (rc < 0 && errno == EINTR);
+	if (rc == 0)
+		return 0;
+	return errno == EACCES ? -EAGAIN : -errno;
+}
+
+/* Tells whether another process has a dataset open. */
+static bool dataset_is_open(int fd, uint32_t number)
+{
+	struct flock lock = { .l_type = F_WRLCK, .l_whence = SEEK_SET, .l_start = LOCK_DATASET + number, .l_len = 1 };
+	return fcntl(fd, F_OFD_GETLK, &lock) < 0 || lock.l_type != F_UNLCK;
+}
+
+/* Allows changes to this thread alone.  After 0, call unlock_changes. */
+static int lock_changes(struct cache_tier *tier)
+{
+	pthread_mutex_lock(&tier->mutex);
+	int rc = lock_byte(tier->fd, F_WRLCK, LOCK_CHANGE, true);
+	if (rc < 0)
+		pthread_mutex_unlock(&tier->mutex);
+	return rc;
+}
+
+static void unlock_changes(struct cache_tier *tier)
+{
+	lock_byte(tier->fd, F_UNLCK, LOCK_CHANGE, false);
+	pthread_mutex_unlock(&tier->mutex);
+}
+
+/* ---- records ---- */
+
+static int segment_read(struct cache_tier *tier, uint32_t number, struct segment *ret)
+{
+	int rc = base_pread_full(tier->fd, ret, sizeof(*ret), SEGMENTS_AT + (uint64_t)number * sizeof(*ret));
+	if (rc == 0 && (ret->check != check_of(ret) || ret->used_bytes > tier->segment_bytes ||
+	                       ret->owner > CACHE_TIER_DATASETS_MAX))
+		*ret = (struct segment){ .generation = ret->generation + 1 };
+	return rc;
+}
+
+static int segment_write(struct cache_tier *tier, uint32_t number, struct segment *segment)
+{
+	segment->check = check_of(segment);
+	return base_pwrite_full(tier->fd, segment, sizeof(*segment), SEGMENTS_AT + (uint64_t)number * sizeof(*segment));
+}
+
+static uint64_t hash_of(const struct cache_tier *tier, uint64_t key)
+{
+	uint8_t bytes[CACHE_TIER_IDENTITY + sizeof(key)];
+	memcpy(bytes, tier->identity, CACHE_TIER_IDENTITY);
+	memcpy(bytes + CACHE_TIER_IDENTITY, &key, sizeof(key));
+	return XXH3_64bits(bytes, sizeof(bytes));
+}
+
+static uint64_t bucket_at(const struct cache_tier *tier, uint64_t hash)
+{
+	return BUCKETS_AT + hash % tier->n_buckets * PAGE;
+}
+
+/* Tells whether an entry is undamaged and lies within one segment. */
+static bool entry_ok(const struct cache_tier *tier, const struct entry *e)
+{
+	if (e->check != check_of(e) || e->place < tier->data_at || e->place >= tier->size_bytes || e->len == 0 ||
+	        e->len > SHARD_BLOCK)
+		return false;
+	uint64_t offset = e->place - tier->data_at;
+	return offset / tier->segment_bytes < tier->n_segments &&
+	       offset % tier->segment_bytes + e->len <= tier->segment_bytes;
+}
+
+/* Tells whether the segment of an entry has another generation. */
+static bool entry_stale(struct cache_tier *tier, const struct entry *e)
+{
+	struct segment segment;
+	return segment_read(tier, (uint32_t)((e->place - tier->data_at) / tier->segment_bytes), &segment) < 0 ||
+	       segment.generation != e->generation;
+}
+
+/* Removes entry `slot` of a bucket if it still is `e`.  Returns 1, 0 (it is another one), or an error of a system
+ * call. */
+static int entry_remove(struct cache_tier *tier, uint64_t bucket, uint32_t slot, const struct entry *e)
+{
+	struct entry now;
+	uint64_t at = bucket + slot * sizeof(now);
+	int rc = lock_changes(tier);
+	if (rc < 0)
+		return rc;
+	rc = base_pread_full(tier->fd, &now, sizeof(now), at);
+	if (rc == 0 && memcmp(&now, e, sizeof(now)) == 0) {
+		now = (struct entry){ 0 };
+		rc = base_pwrite_full(tier->fd, &now, sizeof(now), at);
+		rc = rc < 0 ? rc : 1;
+	}
+	unlock_changes(tier);
+	return rc;
+}
+
+/* ---- open ---- */
+
+static void set_layout(struct cache_tier *tier, uint64_t size_bytes)
+{
+	tier->size_bytes = size_bytes;
+	tier->n_buckets = size_bytes / ENTRY_BYTES / ENTRIES;
+	tier->data_at = BUCKETS_AT + tier->n_buckets * PAGE;
+	uint64_t room = size_bytes - tier->data_at, n = room / SEGMENT_BYTES_MIN;
+	tier->n_segments = (uint32_t)(n < SEGMENTS_MAX ? n : SEGMENTS_MAX);
+	tier->segment_bytes = room / tier->n_segments / PAGE * PAGE;
+}
+
+/* Makes an empty tier of this file unless it is one of the right size. */
+static int make(struct cache_tier *tier, const char *dir, struct base_err *err)
+{
+	struct header h = { 0 };
+	struct stat st = { 0 };
+	int rc = fstat(tier->fd, &st) < 0 ? -errno : 0;
+	if (rc == 0 && st.st_size >= PAGE)
+		rc = base_pread_full(tier->fd, &h, sizeof(h), 0);
+	bool same = h.magic == MAGIC && h.check == check_of(&h) && h.size_bytes == tier->size_bytes &&
+	            (uint64_t)st.st_size == tier->size_bytes;
+	if (rc == 0 && !same) {
+		rc = lock_byte(tier->fd, F_WRLCK, LOCK_USER, false);
+		if (rc == -EAGAIN)
+			return base_err_set(err, -EBUSY,
+			        "the tier in '%s' has another size, and another process uses it; give the same "
+			        "tier_size",
+			        base_quoted(dir));
+		if (rc == 0 && ftruncate(tier->fd, 0) < 0)
+			rc = -errno;
+		if (rc == 0 && ftruncate(tier->fd, (off_t)tier->size_bytes) < 0)
+			rc = -errno;
+		h = (struct header){ .magic = MAGIC, .size_bytes = tier->size_bytes };
+		h.check = check_of(&h);
+		if (rc == 0)
+			rc = base_pwrite_full(tier->fd, &h, sizeof(h), 0);
+	}
+	if (rc == 0)
+		rc = lock_byte(tier->fd, F_RDLCK, LOCK_USER, false);
+	if (rc < 0)
+		return base_err_set(err, rc, "cannot make the tier in '%s': %s", base_quoted(dir), base_err_str(rc));
+	return 0;
+}
+
+/* Frees all segments of a dataset. */
+static int free_segments(struct cache_tier *tier, uint32_t number)
+{
+	int rc = 0;
+	for (uint32_t i = 0; rc == 0 && i < tier->n_segments; i++) {
+		struct segment s;
+		rc = segment_read(tier, i, &s);
+		if (rc == 0 && s.owner == number + 1) {
+			s = (struct segment){ .generation = s.generation + 1 };
+			rc = segment_write(tier, i, &s);
+		}
+	}
+	return rc;
+}
+
+/* Finds the dataset's record or makes one: a free one, or that of the dataset that was opened longest ago. */
+static int register_dataset(struct cache_tier *tier)
+{
+	struct dataset all[CACHE_TIER_DATASETS_MAX];
+	uint32_t number = CACHE_TIER_DATASETS_MAX;
+	uint64_t oldest = UINT64_MAX;
+	struct timespec now;
+	int rc = base_pread_full(tier->fd, all, sizeof(all), DATASETS_AT);
+	for (uint32_t i = 0; rc == 0 && i < CACHE_TIER_DATASETS_MAX; i++) {
+		if (dataset_ok(&all[i]) && memcmp(all[i].identity, tier->identity, CACHE_TIER_IDENTITY) == 0) {
+			number = i;
+			break;
+		}
+		uint64_t age = dataset_ok(&all[i]) ? all[i].opened_ns : 0;
+		if (age < oldest && !dataset_is_open(tier->fd, i)) {
+			oldest = age;
+			number = i;
+		}
+	}
+	if (rc == 0 && number == CACHE_TIER_DATASETS_MAX)
+		rc = -ENOSPC;
+	if (rc < 0)
+		return rc;
+	struct dataset *mine = &all[number];
+	if (!dataset_ok(mine) || memcmp(mine->identity, tier->identity, CACHE_TIER_IDENTITY) != 0)
+		rc = free_segments(tier, number);
+	clock_gettime(CLOCK_REALTIME, &now);
+	memcpy(mine->identity, tier->identity, CACHE_TIER_IDENTITY);
+	mine->opened_ns = (uint64_t)now.tv_sec * 1000000000 + (uint64_t)now.tv_nsec;
+	mine->check = check_of(mine);
+	if (rc == 0)
+		rc = base_pwrite_full(tier->fd, mine, sizeof(*mine), DATASETS_AT + (uint64_t)number * sizeof(*mine));
+	if (rc == 0)
+		rc = lock_byte(tier->fd, F_RDLCK, LOCK_DATASET + number, false);
+	tier->number = number;
+	return rc;
+}
+
+/* Opens the file for one process at a time, which the lock on the directory ensures. */
+static int open_file(struct cache_tier *tier, const char *dir, struct base_err *err)
+{
+	cleanup_close int dir_fd = open(dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+	struct stat st;
+	int rc = dir_fd < 0 ? -errno : 0;
+	while (rc == 0 && flock(dir_fd, LOCK_EX) < 0)
+		if (errno != EINTR)
+			rc = -errno;
+	if (rc == 0) {
+		tier->fd = openat(dir_fd, "tier", O_RDWR | O_CREAT | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC, 0600);
+		if (tier->fd < 0 || fstat(tier->fd, &st) < 0)
+			rc = -errno;
+	}
+	if (rc < 0)
+		return base_err_set(err, rc, "cannot open the tier in '%s': %s", base_quoted(dir), base_err_str(rc));
+	if (!S_ISREG(st.st_mode) || st.st_uid != geteuid() || (st.st_mode & 077) != 0)
+		return base_err_set(err, -EPERM,
+		        "'%s/tier' must be a regular file of this user, without access for others; remove it",
+		        base_quoted(dir));
+	rc = make(tier, dir, err);
+	if (rc < 0)
+		return rc;
+	rc = register_dataset(tier);
+	if (rc < 0)
+		return base_err_set(err, rc, "cannot enter the dataset into the tier in '%s': %s", base_quoted(dir),
+		        base_err_str(rc));
+	return 0;
+}
+
+int cache_tier_open(const char *dir, uint64_t size_bytes, const uint8_t identity[CACHE_TIER_IDENTITY],
+        struct base_err *err, struct cache_tier **ret_tier)
+{
+	if (size_bytes < CACHE_TIER_SIZE_MIN || size_bytes > CACHE_TIER_SIZE_MAX)
+		return base_err_set(err, -EINVAL, "the size of a tier must be 64M to 64T");
+	struct cache_tier *tier = calloc(1, sizeof(*tier));
+	if (!tier)
+		return base_err_set(err, -ENOMEM, "no memory for the tier");
+	tier->fd = -1;
+	tier->current = NO_SEGMENT;
+	pthread_mutex_init(&tier->mutex, NULL);
+	memcpy(tier->identity, identity, CACHE_TIER_IDENTITY);
+	set_layout(tier, size_bytes);
+	int rc = open_file(tier, dir, err);
+	if (rc < 0)
+		cache_tier_close(tier);
+	else
+		*ret_tier = tier;
+	return rc;
+}
+
+void cache_tier_close(struct cache_tier *tier)
+{
+	if (!tier)
+		return;
+	if (tier->fd >= 0)
+		close(tier->fd);
+	pthread_mutex_destroy(&tier->mutex);
+	free(tier);
+}
+
+/* ---- get ---- */
+
+/* Switches the tier off.  Returns rc. */
+static int switch_off(struct cache_tier *tier, int rc)
+{
+	int none = 0;
+	atomic_compare_exchange_strong(&tier->off, &none, -rc);
+	return rc;
+}
+
+int cache_tier_off(struct cache_tier *tier)
+{
+	return atomic_load(&tier->off);
+}
+
+/* Reads a bucket.  *ret_slot: that of the hash, or ENTRIES. */
+static int find(struct cache_tier *tier, uint64_t hash, struct entry entries[ENTRIES], uint32_t *ret_slot)
+{
+	int rc = base_pread_full(tier->fd, entries, PAGE, bucket_at(tier, hash));
+	uint32_t slot = 0;
+	if (rc < 0)
+		return rc;
+	while (slot < ENTRIES && !(entries[slot].hash == hash && entry_ok(tier, &entries[slot])))
+		slot++;
+	*ret_slot = slot;
+	return 0;
+}
+
+/* Removes damaged entries of a bucket, and counts them.  An entry that another process writes just now can look
+ * damaged; it stays, because entry_remove reads it again under the lock. */
+static int remove_damaged(struct cache_tier *tier, uint64_t bucket, const struct entry entries[ENTRIES])
+{
+	for (uint32_t i = 0; i < ENTRIES; i++) {
+		if (zeros(&entries[i]) || entry_ok(tier, &entries[i]))
+			continue;
+		int rc = entry_remove(tier, bucket, i, &entries[i]);
+		if (rc < 0)
+			return rc;
+		count(&tier->bad, (uint64_t)rc);
+	}
+	return 0;
+}
+
+int cache_tier_get(struct cache_tier *tier, const struct cache_tier_block *block, void *data)
+{
+	struct entry entries[ENTRIES];
+	uint64_t hash = hash_of(tier, block->key);
+	uint32_t slot;
+	assert(block->len > 0 && block->len <= SHARD_BLOCK);
+	if (cache_tier_off(tier))
+		return -ENODEV;
+	int rc = find(tier, hash, entries, &slot);
+	if (rc < 0)
+		return switch_off(tier, rc);
+	if (slot == ENTRIES) {
+		count(&tier->misses, 1);
+		rc = remove_damaged(tier, bucket_at(tier, hash), entries);
+		return rc < 0 ? switch_off(tier, rc) : -ENOENT;
+	}
+	const struct entry *e = &entries[slot];
+	if (e->len == block->len) {
+		rc = base_pread_full(tier->fd, data, e->len, e->place);
+		if (rc < 0)
+			return switch_off(tier, rc);
+		if (shard_block_sum(data, e->len) == block->xxh3) {
+			count(&tier->hits, 1);
+			count(&tier->hit_bytes, e->len);
+			return 0;
+		}
+	}
+	count(&tier->misses, 1);
+	bool stale = entry_stale(tier, e);
+	rc = entry_remove(tier, bucket_at(tier, hash), slot, e);
+	if (rc < 0)
+		return switch_off(tier, rc);
+	count(&tier->bad, rc == 1 && !stale);
+	return -ENOENT;
+}
+
+/* ---- put ---- */
+
+/* Gives a segment to this dataset. */
+static void take_over(struct cache_tier *tier, struct segment *s)
+{
+	*s = (struct segment){ .owner = tier->number + 1, .generation = s->generation + 1 };
+}
+
+/* Finds a segment with room: one of this dataset, a free one, or one of a dataset that nobody has open.  The caller
+ * holds the lock.  Returns 0, -ENOBUFS, or an error of a system call. */
+static int find_segment(struct cache_tier *tier, uint32_t len, uint32_t *ret_number, struct segment *ret)
+{
+	struct dataset datasets[CACHE_TIER_DATASETS_MAX];
+	bool open[CACHE_TIER_DATASETS_MAX] = { false }, asked[CACHE_TIER_DATASETS_MAX] = { false };
+	uint32_t best = NO_SEGMENT;
+	uint64_t best_opened = UINT64_MAX;
+	struct segment s, best_segment = { 0 };
+	int rc = base_pread_full(tier->fd, datasets, sizeof(datasets), DATASETS_AT);
+	for (uint32_t i = 0; rc == 0 && i < tier->n_segments; i++) {
+		rc = segment_read(tier, i, &s);
+		if (rc < 0)
+			break;
+		if (s.owner == tier->number + 1) {
+			if (tier->segment_bytes - s.used_bytes < len)
+				continue;
+			*ret_number = i;
+			*ret = s;
+			return 0;
+		}
+		uint64_t opened = 0;
+		if (s.owner) {
+			uint32_t n = s.owner - 1;
+			if (!asked[n]) {
+				asked[n] = true;
+				open[n] = dataset_is_open(tier->fd, n);
+			}
+			if (open[n])
+				continue;
+			opened = dataset_ok(&datasets[n]) ? datasets[n].opened_ns : 0;
+		}
+		if (opened < best_opened) {
+			best_opened = opened;
+			best = i;
+			best_segment = s;
+		}
+	}
+	if (rc < 0)
+		return rc;
+	if (best == NO_SEGMENT)
+		return -ENOBUFS;
+	take_over(tier, &best_segment);
+	*ret_number = best;
+	*ret = best_segment;
+	return 0;
+}
+
+/* Takes `len` bytes of a segment; fills place and generation of e.  The caller holds the lock. */
+static int take_room(struct cache_tier *tier, uint32_t len, struct entry *e)
+{
+	uint32_t number = tier->current;
+	struct segment s = { 0 };
+	int rc = number == NO_SEGMENT ? 0 : segment_read(tier, number, &s);
+	if (rc == 0 && (s.owner != tier->number + 1 || tier->segment_bytes - s.used_bytes < len))
+		rc = find_segment(tier, len, &number, &s);
+	if (rc < 0)
+		return rc;
+	e->place = tier->data_at + number * tier->segment_bytes + s.used_bytes;
+	e->generation = s.generation;
+	e->len = len;
+	s.used_bytes += len;
+	tier->current = number;
+	return segment_write(tier, number, &s);
+}
+
+/* Returns the slot of a bucket where a new entry can stand, or ENTRIES.  The caller holds the lock. */
+static uint32_t free_slot(struct cache_tier *tier, const struct entry entries[ENTRIES])
+{
+	for (uint32_t i = 0; i < ENTRIES; i++)
+		if (!entry_ok(tier, &entries[i])) {
+			count(&tier->bad, !zeros(&entries[i]));
+			return i;
+		}
+	for (uint32_t i = 0; i < ENTRIES; i++)
+		if (entry_stale(tier, &entries[i]))
+			return i;
+	return ENTRIES;
+}
+
+/* Finds the slot for an entry.  The caller holds the lock.
+ * Returns 0, -EEXIST (an entry of the block is there), -ENOBUFS (the bucket is full), or an error of a system call. */
+static int find_slot(struct cache_tier *tier, uint64_t hash, uint32_t *ret_slot)
+{
+	struct entry entries[ENTRIES];
+	int rc = find(tier, hash, entries, ret_slot);
+	if (rc < 0)
+		return rc;
+	if (*ret_slot < ENTRIES)
+		return entry_stale(tier, &entries[*ret_slot]) ? 0 : -EEXIST;
+	*ret_slot = free_slot(tier, entries);
+	return *ret_slot < ENTRIES ? 0 : -ENOBUFS;
+}
+
+/* Does what put does before the block is written (e has no place yet), and after. */
+static int change(struct cache_tier *tier, struct entry *e, uint32_t len)
+{
+	uint32_t slot = 0;
+	int rc = lock_changes(tier);
+	if (rc < 0)
+		return rc;
+	rc = find_slot(tier, e->hash, &slot);
+	if (rc == 0 && !e->place) {
+		rc = take_room(tier, len, e);
+	} else if (rc == 0) {
+		e->check = check_of(e);
+		rc = base_pwrite_full(tier->fd, e, sizeof(*e), bucket_at(tier, e->hash) + slot * sizeof(*e));
+	}
+	unlock_changes(tier);
+	return rc;
+}
+
+int cache_tier_put(struct cache_tier *tier, const struct cache_tier_block *block, const void *data)
+{
+	struct entry e = { .hash = hash_of(tier, block->key) };
+	assert(block->len > 0 && block->len <= SHARD_BLOCK);
+	if (cache_tier_off(tier))
+		return -ENODEV;
+	int rc = change(tier, &e, block->len);
+	if (rc == 0)
+		rc = base_pwrite_full(tier->fd, data, block->len, e.place);
+	if (rc == 0)
+		rc = change(tier, &e, block->len);
+	if (rc == -EEXIST)
+		return 0;
+	if (rc == -ENOBUFS) {
+		count(&tier->refused, 1);
+		return rc;
+	}
+	if (rc < 0)
+		return switch_off(tier, rc);
+	count(&tier->stored, 1);
+	count(&tier->stored_bytes, block->len);
+	return 0;
+}
+
+/* ---- claims, numbers ---- */
+
+int cache_tier_claim(struct cache_tier *tier, uint64_t key)
+{
+	return lock_byte(tier->fd, F_WRLCK, LOCK_CLAIM + (off_t)(hash_of(tier, key) & LOCK_CLAIM_MASK), false);
+}
+
+void cache_tier_unclaim(struct cache_tier *tier, uint64_t key)
+{
+	lock_byte(tier->fd, F_UNLCK, LOCK_CLAIM + (off_t)(hash_of(tier, key) & LOCK_CLAIM_MASK), false);
+}
+
+void cache_tier_stats_get(struct cache_tier *tier, struct cache_tier_stats *ret_stats)
+{
+	*ret_stats = (struct cache_tier_stats){
+		.hits = atomic_load_explicit(&tier->hits, memory_order_relaxed),
+		.hit_bytes = atomic_load_explicit(&tier->hit_bytes, memory_order_relaxed),
+		.misses = atomic_load_explicit(&tier->misses, memory_order_relaxed),
+		.bad = atomic_load_explicit(&tier->bad, memory_order_relaxed),
+		.stored = atomic_load_explicit(&tier->stored, memory_order_relaxed),
+		.stored_bytes = atomic_load_explicit(&tier->stored_bytes, memory_order_relaxed),
+		.refused = atomic_load_explicit(&tier->refused, memory_order_relaxed),
+	};
+}
+
+int cache_tier_fill_get(struct cache_tier *tier, struct cache_tier_fill *ret_fill)
+{
+	struct cache_tier_fill fill = { .size_bytes = tier->size_bytes,
+		.room_bytes = tier->n_segments * tier->segment_bytes };
+	for (uint32_t i = 0; i < tier->n_segments; i++) {
+		struct segment s;
+		int rc = segment_read(tier, i, &s);
+		if (rc < 0)
+			return rc;
+		fill.used_bytes += s.owner ? s.used_bytes : 0;
+		fill.dataset_bytes += s.owner == tier->number + 1 ? s.used_bytes : 0;
+	}
+	*ret_fill = fill;
+	return 0;
+}

@@ -1,0 +1,105 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* A tier: a bounded store of blocks on a local disk.  All processes of a host share it, and it stays between jobs.
+ *
+ * It holds copies of blocks (cache/cache.h says what a block is).  It is one sparse file DIR/tier, whose length is the
+ * size of the tier:
+ *
+ *   header | datasets | segments | buckets of entries | segment 0 | segment 1 | ...
+ *
+ *     segment  a span of data that one dataset owns; blocks are appended to it, without gaps
+ *     entry    says where a block lies; found by the hash of (identity of the dataset, file, block)
+ *     bucket   one page of entries; the hash says which
+ *
+ * Nothing in the file is trusted.  Entries and records have a checksum.  The caller gives the XXH3 of each block, from
+ * the index of its dataset, and each read is verified.  So no write needs fsync(2): after kill -9 or a power cut, a
+ * damaged or missing part is a miss.  A block that does not verify is counted, and its entry is removed.
+ *
+ * The file is never mapped, so a full or failing disk is an error of a system call, and never SIGBUS.  The first such
+ * error switches the tier off for this process (cache_tier_off).
+ *
+ * When the tier is full, it keeps what it holds.  A dataset that no process has open gives a segment first: that of the
+ * dataset which was opened longest ago.  So epochs that read everything do not replace their own blocks.
+ *
+ * Locks between processes are open file description locks on bytes behind the end of the file (fcntl(2)).  They end
+ * with the process that holds them.  A child made by fork(2) shares them; it must close the descriptor or call exec.
+ *
+ * Threads: any thread may call every function but open and close.  One mutex guards changes.  It is held during reads
+ * and writes of entries and records, and never during those of blocks. */
+#ifndef DDPFS_CACHE_TIER_H
+#define DDPFS_CACHE_TIER_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include "shard/base/err.h"
+
+#define CACHE_TIER_SIZE_MIN ((uint64_t)64 << 20) /* bytes; with less, the ends of segments would waste over 10% */
+#define CACHE_TIER_SIZE_MAX ((uint64_t)1 << 46)  /* bytes */
+enum {
+	CACHE_TIER_IDENTITY = 16,      /* bytes of a dataset's identity */
+	CACHE_TIER_DATASETS_MAX = 256, /* datasets that one tier knows */
+};
+
+struct cache_tier; /* opaque */
+
+/* A block of the dataset for which the tier is open. */
+struct cache_tier_block {
+	uint64_t key;  /* cache_block_key */
+	uint64_t xxh3; /* shard_block_sum of its bytes */
+	uint32_t len;  /* bytes, 1 .. SHARD_BLOCK */
+};
+
+/* What this process did.  Blocks and bytes since cache_tier_open. */
+struct cache_tier_stats {
+	uint64_t hits, hit_bytes;      /* blocks that were read and verified */
+	uint64_t misses;               /* blocks that were not there, the bad ones included */
+	uint64_t bad;                  /* blocks that did not verify, and damaged entries; removed */
+	uint64_t stored, stored_bytes; /* blocks that were written */
+	uint64_t refused;              /* blocks that found no room */
+};
+
+/* How full the tier is, for all processes. */
+struct cache_tier_fill {
+	uint64_t size_bytes;    /* of the file */
+	uint64_t room_bytes;    /* for blocks: all segments */
+	uint64_t used_bytes;    /* in segments that a dataset owns */
+	uint64_t dataset_bytes; /* those of this dataset */
+};
+
+/* Opens the tier in directory `dir` for one dataset, and makes it if it is not there.  It costs the same at any size.
+ * size_bytes: CACHE_TIER_SIZE_MIN .. CACHE_TIER_SIZE_MAX.  A tier of another size, or one whose header is damaged, is
+ * made anew, and what it held is gone.
+ * Returns 0, -EINVAL (size_bytes is out of range), -EBUSY (the tier has another size and another process uses it),
+ * -EPERM (the file belongs to another user, or others may read or write it, or it is no regular file), -ENOSPC (the
+ * tier knows CACHE_TIER_DATASETS_MAX datasets, and all of them are in use), -ENOMEM, or an error of a system call; err
+ * says it in a sentence. */
+int cache_tier_open(const char *dir, uint64_t size_bytes, const uint8_t identity[CACHE_TIER_IDENTITY],
+        struct base_err *err, struct cache_tier **ret_tier);
+/* Closes the tier; its claims end.  NULL is fine. */
+void cache_tier_close(struct cache_tier *tier);
+
+/* Reads a block into `data` (block->len bytes) and verifies it.  After an error, data holds any bytes.
+ * Returns 0, -ENOENT (it is not there, or was damaged), -ENODEV (the tier is off), or the error of a system call that
+ * switches it off now. */
+int cache_tier_get(struct cache_tier *tier, const struct cache_tier_block *block, void *data);
+
+/* Stores a block, if there is room.  The caller has verified `data`.  A block that is there stays as it is.
+ * Returns 0, -ENOBUFS (there is no room for it), -ENODEV (the tier is off), or the error of a system call that
+ * switches it off now. */
+int cache_tier_put(struct cache_tier *tier, const struct cache_tier_block *block, const void *data);
+
+/* Claims a block before it is fetched, so that no other process fetches it.  It does not wait.  The claim excludes
+ * other cache_tier objects, and not other threads with this one.
+ * Returns 0, -EAGAIN (another process has claimed it: call cache_tier_get later), or an error of fcntl(2) (-ENOLCK). */
+int cache_tier_claim(struct cache_tier *tier, uint64_t key);
+/* Ends a claim; call it after cache_tier_put, or after the fetch has failed. */
+void cache_tier_unclaim(struct cache_tier *tier, uint64_t key);
+
+/* Returns the errno that switched the tier off, as a positive number, or 0. */
+int cache_tier_off(struct cache_tier *tier);
+
+void cache_tier_stats_get(struct cache_tier *tier, struct cache_tier_stats *ret_stats);
+/* Reads how full the tier is.  Returns 0 or an error of a system call. */
+int cache_tier_fill_get(struct cache_tier *tier, struct cache_tier_fill *ret_fill);
+
+#endif

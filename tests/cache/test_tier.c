@@ -1,0 +1,634 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The tier on a local disk: right bytes or a miss, whatever happens to the file and to the processes that use it. */
+#include <errno.h>
+#include <fcntl.h>
+#include <pthread.h>
+#include <setjmp.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#include "cache/cache.h"
+#include "cache/tier.h"
+#include "shard/base/io.h"
+#include "shard/block_sum.h"
+
+enum { MIB = 1 << 20, LEN = 100000, PAGE = 4096, BUCKETS_AT = 45056 /* before it: header and records */ };
+#define SIZE CACHE_TIER_SIZE_MIN
+
+static const uint8_t one[CACHE_TIER_IDENTITY] = { 1 }, two[CACHE_TIER_IDENTITY] = { 2 };
+static char dir[64], file[80];
+
+static int set_up(void **state)
+{
+	(void)state;
+	strcpy(dir, "/tmp/ddpfs-test-tier-XXXXXX");
+	if (!mkdtemp(dir))
+		return -1;
+	snprintf(file, sizeof(file), "%s/tier", dir);
+	return 0;
+}
+
+static int tear_down(void **state)
+{
+	(void)state;
+	base_io = &base_io_libc;
+	unlink(file);
+	return rmdir(dir);
+}
+
+static struct cache_tier *opened(const uint8_t *identity)
+{
+	struct cache_tier *tier;
+	struct base_err err = { 0 };
+	if (cache_tier_open(dir, SIZE, identity, &err, &tier) < 0)
+		fail_msg("%s", err.text);
+	return tier;
+}
+
+/* The bytes of a block are a function of its key. */
+static struct cache_tier_block block_of(uint32_t number, uint32_t len, uint8_t *data)
+{
+	uint64_t x = number * UINT64_C(0x9e3779b97f4a7c15) + 1;
+	for (uint32_t i = 0; i < len; i++) {
+		x ^= x << 13;
+		x ^= x >> 7;
+		x ^= x << 17;
+		data[i] = (uint8_t)x;
+	}
+	return (struct cache_tier_block){
+		.key = cache_block_key(number, 0), .xxh3 = shard_block_sum(data, len), .len = len
+	};
+}
+
+static int put(struct cache_tier *tier, uint32_t number, uint32_t len)
+{
+	static _Thread_local uint8_t data[MIB];
+	struct cache_tier_block block = block_of(number, len, data);
+	return cache_tier_put(tier, &block, data);
+}
+
+/* Gets a block; if the tier has it, its bytes are right. */
+static int get(struct cache_tier *tier, uint32_t number, uint32_t len)
+{
+	static _Thread_local uint8_t data[MIB], want[MIB];
+	struct cache_tier_block block = block_of(number, len, want);
+	int rc = cache_tier_get(tier, &block, data);
+	if (rc == 0 && memcmp(data, want, len) != 0)
+		abort(); /* also in a child and in a thread */
+	return rc;
+}
+
+/* Gets blocks 0 .. n - 1 and puts those that the tier does not have.  Returns their number. */
+static uint64_t missing(struct cache_tier *tier, uint32_t n, uint32_t len)
+{
+	uint64_t missed = 0;
+	for (uint32_t i = 0; i < n; i++)
+		if (get(tier, i, len) < 0) {
+			missed++;
+			assert_int_equal(put(tier, i, len), 0);
+		}
+	return missed;
+}
+
+static struct cache_tier_stats stats_of(struct cache_tier *tier)
+{
+	struct cache_tier_stats stats;
+	cache_tier_stats_get(tier, &stats);
+	return stats;
+}
+
+/* Adds `by` to one byte of the file. */
+static void change_byte(off_t at, uint8_t by)
+{
+	uint8_t byte;
+	int fd = open(file, O_RDWR | O_CLOEXEC);
+	assert_true(fd >= 0);
+	assert_int_equal(pread(fd, &byte, 1, at), 1);
+	byte = (uint8_t)(byte + by);
+	assert_int_equal(pwrite(fd, &byte, 1, at), 1);
+	close(fd);
+}
+
+static void what_is_put_is_got(void **state)
+{
+	static const uint32_t lens[] = { 1, 7, 4096, LEN, MIB - 1, MIB };
+	struct cache_tier *tier = opened(one), *other = opened(one);
+	(void)state;
+	for (uint32_t i = 0; i < 6; i++) {
+		assert_int_equal(get(tier, i, lens[i]), -ENOENT);
+		assert_int_equal(put(tier, i, lens[i]), 0);
+		assert_int_equal(put(tier, i, lens[i]), 0); /* it stays as it is */
+	}
+	for (uint32_t i = 0; i < 6; i++) {
+		assert_int_equal(get(tier, i, lens[i]), 0);
+		assert_int_equal(get(other, i, lens[i]), 0);
+	}
+	struct cache_tier_stats stats = stats_of(tier);
+	assert_int_equal(stats.hits, 6);
+	assert_int_equal(stats.misses, 6);
+	assert_int_equal(stats.stored, 6);
+	assert_int_equal(stats.bad, 0);
+	struct cache_tier_fill fill;
+	assert_int_equal(cache_tier_fill_get(tier, &fill), 0);
+	assert_int_equal(fill.used_bytes, 8 + 4096 + LEN + MIB - 1 + MIB); /* without gaps, each block once */
+	cache_tier_close(other);
+	cache_tier_close(tier);
+	cache_tier_close(NULL);
+}
+
+static void it_stays_between_jobs(void **state)
+{
+	struct cache_tier *tier = opened(one);
+	(void)state;
+	assert_int_equal(put(tier, 1, LEN), 0);
+	cache_tier_close(tier);
+	tier = opened(one);
+	assert_int_equal(get(tier, 1, LEN), 0);
+	cache_tier_close(tier);
+}
+
+static void datasets_do_not_see_each_other(void **state)
+{
+	struct cache_tier *a = opened(one), *b = opened(two);
+	(void)state;
+	assert_int_equal(put(a, 1, LEN), 0);
+	assert_int_equal(get(b, 1, LEN), -ENOENT);
+	assert_int_equal(get(a, 1, LEN), 0);
+	cache_tier_close(b);
+	cache_tier_close(a);
+}
+
+static void a_block_with_other_bytes_in_the_index_is_a_miss(void **state)
+{
+	static uint8_t data[LEN];
+	struct cache_tier *tier = opened(one);
+	struct cache_tier_block block = block_of(1, LEN, data);
+	(void)state;
+	assert_int_equal(cache_tier_put(tier, &block, data), 0);
+	block.xxh3++;
+	assert_int_equal(cache_tier_get(tier, &block, data), -ENOENT);
+	assert_int_equal(stats_of(tier).bad, 1);
+	cache_tier_close(tier);
+}
+
+enum { FLIPPED_BLOCKS = 4, FLIPPED_LEN = 9001 };
+
+/* Makes the same tier anew, with some blocks. */
+static struct cache_tier *made_anew(void)
+{
+	unlink(file);
+	struct cache_tier *tier = opened(one);
+	assert_int_equal(missing(tier, FLIPPED_BLOCKS, FLIPPED_LEN), FLIPPED_BLOCKS);
+	return tier;
+}
+
+/* Calls `flip` for each byte of the file that is not zero and lies in [from, to), with a tier made anew.  Of pages that
+ * are full of blocks, it takes some bytes.  Returns the number of bytes. */
+static unsigned each_byte(off_t from, off_t to, void (*flip)(off_t at, struct cache_tier *tier))
+{
+	static uint8_t page[PAGE];
+	unsigned n = 0;
+	cache_tier_close(made_anew());
+	int fd = open(file, O_RDONLY | O_CLOEXEC); /* stays open while the file is made anew */
+	assert_true(fd >= 0);
+	for (off_t at = lseek(fd, from, SEEK_DATA); at >= 0 && at < to; at = lseek(fd, at + PAGE, SEEK_DATA)) {
+		uint32_t set = 0;
+		assert_int_equal(pread(fd, page, PAGE, at), PAGE);
+		for (uint32_t i = 0; i < PAGE; i++)
+			set += page[i] != 0;
+		for (uint32_t i = 0; i < PAGE; i++)
+			if (page[i] != 0 && (set < PAGE / 4 || (at + i) % 499 == 0)) {
+				flip(at + i, made_anew());
+				n++;
+			}
+	}
+	close(fd);
+	return n;
+}
+
+static void flip_and_get(off_t at, struct cache_tier *tier)
+{
+	change_byte(at, 1);
+	assert_int_equal(missing(tier, FLIPPED_BLOCKS, FLIPPED_LEN), 1);
+	assert_int_equal(stats_of(tier).bad, 1);
+	assert_int_equal(missing(tier, FLIPPED_BLOCKS, FLIPPED_LEN), 0);
+	cache_tier_close(tier);
+}
+
+static void a_flipped_byte_of_an_entry_or_a_block_is_a_miss_and_counted(void **state)
+{
+	(void)state;
+	assert_true(each_byte(BUCKETS_AT, SIZE, flip_and_get) > FLIPPED_BLOCKS * (FLIPPED_LEN / 500));
+}
+
+static void flip_and_open(off_t at, struct cache_tier *tier)
+{
+	cache_tier_close(tier);
+	change_byte(at, 1);
+	for (int i = 0; i < 2; i++) {
+		tier = opened(one);
+		for (uint32_t tries = 0; missing(tier, FLIPPED_BLOCKS, FLIPPED_LEN) > 0; tries++)
+			assert_true(tries < FLIPPED_BLOCKS + 1);
+		assert_int_equal(put(tier, 1000 + (uint32_t)at, FLIPPED_LEN), 0); /* a change uses the records */
+		assert_true(get(tier, 1000 + (uint32_t)at, FLIPPED_LEN) == 0);
+		cache_tier_close(tier);
+	}
+}
+
+static void a_flipped_byte_of_a_record_gives_no_wrong_bytes(void **state)
+{
+	(void)state;
+	assert_true(each_byte(0, BUCKETS_AT, flip_and_open) > 0);
+}
+
+/* After a power cut, an entry can be on the disk, and its block not. */
+static void a_block_that_was_never_written_is_a_miss(void **state)
+{
+	static uint8_t page[PAGE], zeros[PAGE];
+	struct cache_tier *tier = opened(one);
+	(void)state;
+	assert_int_equal(put(tier, 1, LEN), 0);
+	int fd = open(file, O_RDWR | O_CLOEXEC);
+	assert_true(fd >= 0);
+	off_t at = 0;
+	for (off_t next = 0; next >= 0; next = lseek(fd, next + PAGE, SEEK_DATA)) {
+		assert_int_equal(pread(fd, page, PAGE, next), PAGE);
+		if (memcmp(page, zeros, PAGE) != 0)
+			at = next; /* the last one is a page of the block */
+	}
+	assert_int_equal(pwrite(fd, zeros, PAGE, at), PAGE);
+	close(fd);
+	assert_int_equal(get(tier, 1, LEN), -ENOENT);
+	assert_int_equal(stats_of(tier).bad, 1);
+	assert_int_equal(get(tier, 1, LEN), -ENOENT); /* removed, so counted once */
+	assert_int_equal(stats_of(tier).bad, 1);
+	assert_int_equal(put(tier, 1, LEN), 0);
+	assert_int_equal(get(tier, 1, LEN), 0);
+	cache_tier_close(tier);
+}
+
+/* Puts blocks from `first` on, in another process, and writes a byte into a pipe after each.  The caller kills it. */
+static pid_t writer(uint32_t first, uint32_t n, int *ret_pipe)
+{
+	int ends[2];
+	assert_int_equal(pipe2(ends, O_CLOEXEC), 0);
+	pid_t pid = fork();
+	assert_true(pid >= 0);
+	if (pid == 0) {
+		struct cache_tier *tier;
+		if (cache_tier_open(dir, SIZE, one, NULL, &tier) < 0)
+			_exit(1);
+		for (uint32_t i = first; i < first + n; i++)
+			if (put(tier, i, LEN) < 0 || write(ends[1], "", 1) != 1)
+				_exit(1);
+		_exit(0);
+	}
+	close(ends[1]);
+	*ret_pipe = ends[0];
+	return pid;
+}
+
+static void a_killed_writer_costs_at_most_its_last_block(void **state)
+{
+	enum { ROUNDS = 20 };
+	uint32_t done[ROUNDS];
+	(void)state;
+	for (uint32_t r = 0; r < ROUNDS; r++) {
+		int from, status;
+		char c;
+		pid_t pid = writer(r * 1000, r + 10, &from); /* all rounds together fit the tier */
+		for (done[r] = 0; done[r] < r + 1; done[r]++)
+			assert_int_equal(read(from, &c, 1), 1);
+		kill(pid, SIGKILL);
+		while (read(from, &c, 1) == 1)
+			done[r]++;
+		close(from);
+		assert_int_equal(waitpid(pid, &status, 0), pid);
+		struct cache_tier *tier = opened(one);
+		for (uint32_t i = 0; i < done[r]; i++)
+			assert_int_equal(get(tier, r * 1000 + i, LEN), 0);
+		for (uint32_t i = 0; i < done[0]; i++)
+			assert_int_equal(get(tier, i, LEN), 0);
+		assert_int_equal(stats_of(tier).bad, 0);
+		cache_tier_close(tier);
+	}
+}
+
+static void two_processes_fill_one_tier(void **state)
+{
+	int from[2], status;
+	char c;
+	pid_t pid[2];
+	(void)state;
+	for (int i = 0; i < 2; i++)
+		pid[i] = writer((uint32_t)i * 100, 200, &from[i]); /* 100 .. 199 are put by both */
+	for (int i = 0; i < 2; i++) {
+		while (read(from[i], &c, 1) == 1)
+			;
+		close(from[i]);
+		assert_int_equal(waitpid(pid[i], &status, 0), pid[i]);
+		assert_int_equal(status, 0);
+	}
+	struct cache_tier *tier = opened(one);
+	for (uint32_t i = 0; i < 300; i++)
+		assert_int_equal(get(tier, i, LEN), 0);
+	cache_tier_close(tier);
+}
+
+static void *use_it(void *arg)
+{
+	struct cache_tier *tier = arg;
+	for (uint32_t i = 0; i < 200; i++) {
+		if (get(tier, i, 5000) == -ENOENT && put(tier, i, 5000) < 0)
+			return tier;
+		if (get(tier, i, 5000) < 0)
+			return tier;
+	}
+	return NULL;
+}
+
+static void threads_share_it(void **state)
+{
+	pthread_t threads[4];
+	struct cache_tier *tier = opened(one);
+	(void)state;
+	for (int i = 0; i < 4; i++)
+		assert_int_equal(pthread_create(&threads[i], NULL, use_it, tier), 0);
+	for (int i = 0; i < 4; i++) {
+		void *failed;
+		pthread_join(threads[i], &failed);
+		assert_null(failed);
+	}
+	assert_int_equal(stats_of(tier).bad, 0);
+	cache_tier_close(tier);
+}
+
+static void its_size_is_never_exceeded_and_it_keeps_what_it_has(void **state)
+{
+	struct cache_tier *tier = opened(one);
+	struct stat st;
+	uint32_t n = 0;
+	int rc;
+	(void)state;
+	while ((rc = put(tier, n, LEN)) == 0)
+		n++;
+	assert_int_equal(rc, -ENOBUFS);
+	assert_true((uint64_t)n * LEN > SIZE / 10 * 9);
+	for (uint32_t i = n; i < n + 50; i++)
+		assert_int_equal(put(tier, i, LEN), -ENOBUFS);
+	assert_int_equal(stats_of(tier).refused, 51);
+	for (uint32_t i = 0; i < n; i++)
+		assert_int_equal(get(tier, i, LEN), 0);
+	assert_int_equal(stat(file, &st), 0);
+	assert_int_equal(st.st_size, SIZE);
+	cache_tier_close(tier);
+}
+
+static void a_dataset_that_nobody_uses_makes_room(void **state)
+{
+	struct cache_tier *a = opened(one), *b = opened(two);
+	uint32_t n = 0;
+	(void)state;
+	while (put(a, n, LEN) == 0)
+		n++;
+	assert_int_equal(put(b, 0, LEN), -ENOBUFS); /* a is in use */
+	cache_tier_close(a);
+	for (uint32_t i = 0; i < 10; i++)
+		assert_int_equal(put(b, 10000 + i, LEN), 0);
+	a = opened(one);
+	uint32_t left = 0;
+	for (uint32_t i = 0; i < n; i++)
+		left += get(a, i, LEN) == 0;
+	assert_true(left > 0 && left < n); /* some went */
+	assert_true(stats_of(a).bad == 0); /* and that is no damage */
+	for (uint32_t i = 0; i < 10; i++)
+		assert_int_equal(get(b, 10000 + i, LEN), 0);
+	cache_tier_close(b);
+	cache_tier_close(a);
+}
+
+static void many_datasets_come_and_go(void **state)
+{
+	(void)state;
+	for (int i = 0; i < CACHE_TIER_DATASETS_MAX + 20; i++) {
+		uint8_t identity[CACHE_TIER_IDENTITY] = { 3, (uint8_t)i, (uint8_t)(i >> 8) };
+		struct cache_tier *tier = opened(identity);
+		assert_int_equal(get(tier, 1, 5000), -ENOENT);
+		assert_int_equal(put(tier, 1, 5000), 0);
+		assert_int_equal(get(tier, 1, 5000), 0);
+		cache_tier_close(tier);
+	}
+}
+
+static int calls, fail_at, fail_with;
+
+static ssize_t failing_pwrite(int fd, const void *buf, size_t len, off_t offset)
+{
+	if (++calls >= fail_at) {
+		errno = fail_with;
+		return -1;
+	}
+	return base_io_libc.pwrite(fd, buf, len, offset);
+}
+
+static ssize_t failing_pread(int fd, void *buf, size_t len, off_t offset)
+{
+	if (++calls >= fail_at) {
+		errno = fail_with;
+		return -1;
+	}
+	return base_io_libc.pread(fd, buf, len, offset);
+}
+
+/* The n-th write fails, and all later ones, for each n. */
+static void a_full_disk_switches_it_off(void **state)
+{
+	struct base_io io = base_io_libc;
+	(void)state;
+	io.pwrite = failing_pwrite;
+	fail_with = ENOSPC;
+	for (fail_at = 1; fail_at <= 6; fail_at++) {
+		struct cache_tier *tier = opened(one);
+		base_io = &io;
+		calls = 0;
+		int rc = 0;
+		for (uint32_t i = 0; i < 10 && rc == 0; i++)
+			rc = put(tier, (uint32_t)fail_at * 100 + i, LEN);
+		base_io = &base_io_libc;
+		assert_int_equal(rc, -ENOSPC);
+		assert_int_equal(cache_tier_off(tier), ENOSPC);
+		assert_int_equal(put(tier, 1, LEN), -ENODEV);
+		assert_int_equal(get(tier, 1, LEN), -ENODEV);
+		cache_tier_close(tier);
+		tier = opened(one);
+		for (uint32_t i = 0; i < 10; i++)
+			get(tier, (uint32_t)fail_at * 100 + i, LEN);
+		assert_int_equal(stats_of(tier).bad, 0);
+		cache_tier_close(tier);
+	}
+}
+
+static void a_failing_disk_switches_it_off(void **state)
+{
+	struct base_io io = base_io_libc;
+	struct cache_tier *tier = opened(one);
+	(void)state;
+	io.pread = failing_pread;
+	fail_with = EIO;
+	fail_at = 1;
+	calls = 0;
+	assert_int_equal(put(tier, 1, LEN), 0);
+	base_io = &io;
+	assert_int_equal(get(tier, 1, LEN), -EIO);
+	base_io = &base_io_libc;
+	assert_int_equal(cache_tier_off(tier), EIO);
+	assert_int_equal(get(tier, 1, LEN), -ENODEV);
+	cache_tier_close(tier);
+}
+
+static void a_file_that_was_cut_switches_it_off(void **state)
+{
+	struct cache_tier *tier = opened(one);
+	(void)state;
+	assert_int_equal(put(tier, 1, LEN), 0);
+	assert_int_equal(truncate(file, PAGE), 0);
+	assert_int_equal(get(tier, 1, LEN), -ENODATA);
+	cache_tier_close(tier);
+	tier = opened(one); /* made anew */
+	assert_int_equal(get(tier, 1, LEN), -ENOENT);
+	assert_int_equal(put(tier, 1, LEN), 0);
+	cache_tier_close(tier);
+}
+
+static void a_claim_ends_with_its_process(void **state)
+{
+	int ends[2], status;
+	char c;
+	struct cache_tier *tier = opened(one);
+	(void)state;
+	assert_int_equal(pipe2(ends, O_CLOEXEC), 0);
+	pid_t pid = fork();
+	assert_true(pid >= 0);
+	if (pid == 0) {
+		struct cache_tier *mine;
+		if (cache_tier_open(dir, SIZE, one, NULL, &mine) < 0 || cache_tier_claim(mine, 7) < 0 ||
+		        write(ends[1], "", 1) != 1)
+			_exit(1);
+		for (;;)
+			pause();
+	}
+	assert_int_equal(read(ends[0], &c, 1), 1);
+	assert_int_equal(cache_tier_claim(tier, 7), -EAGAIN);
+	assert_int_equal(cache_tier_claim(tier, 8), 0);
+	kill(pid, SIGKILL);
+	assert_int_equal(waitpid(pid, &status, 0), pid);
+	assert_int_equal(cache_tier_claim(tier, 7), 0);
+	struct cache_tier *other = opened(one);
+	assert_int_equal(cache_tier_claim(other, 7), -EAGAIN);
+	cache_tier_unclaim(tier, 7);
+	assert_int_equal(cache_tier_claim(other, 7), 0);
+	cache_tier_close(other);
+	cache_tier_close(tier);
+	close(ends[0]);
+	close(ends[1]);
+}
+
+static ssize_t counting_pread(int fd, void *buf, size_t len, off_t offset)
+{
+	calls++;
+	return base_io_libc.pread(fd, buf, len, offset);
+}
+
+static void a_tier_of_a_terabyte_opens_with_a_few_reads(void **state)
+{
+	struct base_io io = base_io_libc;
+	struct cache_tier *tier;
+	struct stat st;
+	(void)state;
+	io.pread = counting_pread;
+	for (int i = 0; i < 2; i++) {
+		base_io = &io;
+		calls = 0;
+		int rc = cache_tier_open(dir, UINT64_C(1) << 40, one, NULL, &tier);
+		base_io = &base_io_libc;
+		if (rc == -EFBIG)
+			skip(); /* the file system of /tmp has no files of that size */
+		assert_int_equal(rc, 0);
+		assert_true(calls <= 1100); /* at most one for each segment */
+		assert_int_equal(i == 0 ? put(tier, 1, LEN) : get(tier, 1, LEN), 0);
+		cache_tier_close(tier);
+	}
+	assert_int_equal(stat(file, &st), 0);
+	assert_true(st.st_blocks * 512 < 64 * MIB);
+}
+
+static void another_size_makes_it_anew_unless_it_is_in_use(void **state)
+{
+	struct cache_tier *tier = opened(one), *other;
+	struct base_err err = { 0 };
+	(void)state;
+	assert_int_equal(put(tier, 1, LEN), 0);
+	assert_int_equal(cache_tier_open(dir, SIZE * 2, one, &err, &other), -EBUSY);
+	assert_non_null(strstr(err.text, "tier_size"));
+	assert_int_equal(get(tier, 1, LEN), 0);
+	cache_tier_close(tier);
+	assert_int_equal(cache_tier_open(dir, SIZE * 2, one, &err, &other), 0);
+	assert_int_equal(get(other, 1, LEN), -ENOENT);
+	cache_tier_close(other);
+	assert_int_equal(cache_tier_open(dir, SIZE - 1, one, &err, &other), -EINVAL);
+}
+
+static void a_file_that_others_can_read_or_that_is_a_link_is_refused(void **state)
+{
+	struct cache_tier *tier = opened(one);
+	struct base_err err = { 0 };
+	(void)state;
+	cache_tier_close(tier);
+	assert_int_equal(chmod(file, 0644), 0);
+	assert_int_equal(cache_tier_open(dir, SIZE, one, &err, &tier), -EPERM);
+	unlink(file);
+	assert_int_equal(symlink("/dev/null", file), 0);
+	assert_int_equal(cache_tier_open(dir, SIZE, one, &err, &tier), -ELOOP);
+	unlink(file);
+	assert_int_equal(mkfifo(file, 0600), 0);
+	assert_int_equal(cache_tier_open(dir, SIZE, one, &err, &tier), -EPERM);
+}
+
+#define TEST(f) cmocka_unit_test_setup_teardown(f, set_up, tear_down)
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		TEST(what_is_put_is_got),
+		TEST(it_stays_between_jobs),
+		TEST(datasets_do_not_see_each_other),
+		TEST(a_block_with_other_bytes_in_the_index_is_a_miss),
+		TEST(a_flipped_byte_of_an_entry_or_a_block_is_a_miss_and_counted),
+		TEST(a_flipped_byte_of_a_record_gives_no_wrong_bytes),
+		TEST(a_block_that_was_never_written_is_a_miss),
+		TEST(a_killed_writer_costs_at_most_its_last_block),
+		TEST(two_processes_fill_one_tier),
+		TEST(threads_share_it),
+		TEST(its_size_is_never_exceeded_and_it_keeps_what_it_has),
+		TEST(a_dataset_that_nobody_uses_makes_room),
+		TEST(many_datasets_come_and_go),
+		TEST(a_full_disk_switches_it_off),
+		TEST(a_failing_disk_switches_it_off),
+		TEST(a_file_that_was_cut_switches_it_off),
+		TEST(a_claim_ends_with_its_process),
+		TEST(a_tier_of_a_terabyte_opens_with_a_few_reads),
+		TEST(another_size_makes_it_anew_unless_it_is_in_use),
+		TEST(a_file_that_others_can_read_or_that_is_a_link_is_refused),
+	};
+	return cmocka_run_group_tests_name("cache/tier", tests, NULL, NULL);
+}
