@@ -8,12 +8,14 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <xxhash.h>
 
 #include "shard/base/cleanup.h"
 #include "shard/base/io.h"
 #include "shard/base/list.h"
 #include "shard/base/units.h"
+#include "shard/remote/object.h"
 
 enum { PATH_SHOWN_MAX = 256 }; /* bytes of a path in a line, for people */
 static const char first_line[] = "ddpfs quarantine 1";
@@ -216,7 +218,11 @@ int shard_quarantine_read(
 	if (!at)
 		return base_err_set(err, -ENOMEM, "out of memory");
 	base_err_quote(at, quoted, sizeof(quoted));
-	int rc = base_read_file(at, SHARD_QUARANTINE_BYTES_MAX, &text, &len);
+	struct remote_store *store = path ? NULL : shard_index_store(index);
+	int rc = store ? remote_object_read(store, SHARD_QUARANTINE_NAME, SHARD_QUARANTINE_BYTES_MAX, err, &text, &len)
+	               : base_read_file(at, SHARD_QUARANTINE_BYTES_MAX, &text, &len);
+	if (store && rc < 0 && rc != -ENOENT)
+		return rc; /* err has the sentence */
 	if (rc == -ENOENT)
 		return base_err_set(err, rc,
 		        "quarantine list '%s': there is none; 'mkshard verify --quarantine' writes it, empty where all "
@@ -246,6 +252,16 @@ static int print_list(FILE *out, const struct shard_index *index, const struct s
 	return 0;
 }
 
+/* Writes the list to the store of the dataset. */
+static int write_object(struct remote_store *store, const char *text, size_t len, struct base_err *err)
+{
+	cleanup_close int fd = memfd_create("quarantine", MFD_CLOEXEC);
+	int rc = fd < 0 ? -errno : base_pwrite_full(fd, text, len, 0);
+	if (rc < 0)
+		return base_err_set(err, rc, "quarantine list: %s", base_err_str(rc));
+	return remote_object_write(store, SHARD_QUARANTINE_NAME, fd, len, NULL, NULL, err);
+}
+
 int shard_quarantine_write(
         const struct shard_index *index, const struct shard_quarantine *list, const char *path, struct base_err *err)
 {
@@ -258,6 +274,12 @@ int shard_quarantine_write(
 	int rc = print_list(out, index, list);
 	if (fclose(out) != 0 && rc == 0)
 		rc = -ENOMEM;
+	struct remote_store *store = path ? NULL : shard_index_store(index);
+	if (rc == 0 && store) {
+		rc = write_object(store, text, len, err);
+		free(text);
+		return rc;
+	}
 	if (rc == 0)
 		rc = base_write_file_atomic(at, text, len, 0644);
 	free(text);

@@ -64,7 +64,7 @@ void shard_quarantine_free(struct shard_quarantine *list); /* NULL is allowed */
 int shard_quarantine_parse(const char *text, size_t len, const struct shard_info *info, struct base_err *err,
         struct shard_quarantine **ret_list);
 
-/* Reads the list of a dataset.  path: NULL = the list beside the index.
+/* Reads the list of a dataset.  path: NULL = the list beside the index, also in a store.
  * Returns 0; -ENOENT: no such file (err says how to write one); -EFBIG: over SHARD_QUARANTINE_BYTES_MAX; errors of
  * reading; errors of parsing, with the path in front of the sentence. */
 int shard_quarantine_read(

@@ -122,7 +122,7 @@ bool mkshard_keys_paired(const struct mkshard_keys *keys)
 	return keys->several > 0 && keys->several * 2 >= keys->keys;
 }
 
-int mkshard_read_file(const struct shard_index *index, uint32_t file, int fd, uint8_t *buf,
+int mkshard_read_file(const struct shard_index *index, uint32_t file, struct mkshard_reader *reader, uint8_t *buf,
         int (*put)(void *arg, uint64_t offset, const uint8_t *data, size_t len), void *arg, struct base_err *err)
 {
 	struct shard_file rec;
@@ -136,14 +136,23 @@ int mkshard_read_file(const struct shard_index *index, uint32_t file, int fd, ui
 		rc = shard_index_block(index, file, b, &offset, &length, &xxh3);
 		if (rc)
 			return base_err_set(err, rc, "the index is damaged (file %u): %s", file, base_err_str(rc));
-		rc = base_pread_full(fd, buf, length, offset);
-		if (rc)
+		rc = mkshard_reader_read(reader, buf, length, offset, err);
+		if (rc && !mkshard_reader_is_remote(reader))
 			return base_err_set(err, rc, "shard %u cannot be read at byte %" PRIu64 ": %s", rec.shard,
 			        offset, base_err_str(rc));
+		if (rc)
+			return rc;
 		rc = shard_index_check_err(index, err); /* offset and checksum came from an unchanged index */
 		if (rc)
 			return rc;
-		if (shard_block_sum(buf, length) != xxh3)
+		bool wrong = shard_block_sum(buf, length) != xxh3;
+		if (wrong && mkshard_reader_is_remote(reader)) {
+			rc = mkshard_reader_read_again(reader, buf, length, offset, err);
+			if (rc)
+				return rc;
+			wrong = shard_block_sum(buf, length) != xxh3;
+		}
+		if (wrong)
 			return base_err_set(err, -EBADMSG, "damaged in shard %u at byte %" PRIu64, rec.shard, offset);
 		rc = put(arg, (uint64_t)b * SHARD_BLOCK, buf, length);
 		if (rc)

@@ -35,7 +35,10 @@
 #include "tools/mkshard/shards.h"
 #include "tools/common/progress.h"
 
-enum { EXISTING_MAX = 10 }; /* existing files that are named singly */
+enum {
+	EXISTING_MAX = 10, /* existing files that are named singly */
+	GAP_MAX = 1 << 20, /* bytes between two files that are read at one go from a store, though nobody wants them */
+};
 
 #define TEMP ".mkshard-extract-" /* TEMP_DIGITS hexadecimal digits follow */
 enum { TEMP_DIGITS = 32 };
@@ -283,14 +286,14 @@ static int compare(const struct extract *extract, uint32_t id, const struct shar
 
 /* Writes bytes, mode and time of a file under a temporary name. */
 static int write_file(struct extract *extract, uint32_t id, const struct shard_file *file, int parent, const char *temp,
-        int shard_fd, uint8_t *buf, struct base_err *err)
+        struct mkshard_reader *reader, uint8_t *buf, struct base_err *err)
 {
 	struct timespec times[2] = { { .tv_sec = file->mtime_s }, { .tv_sec = file->mtime_s } };
 	cleanup_close int fd = openat(parent, temp, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600);
 	if (fd < 0)
 		return base_err_set(err, -errno, "%s", strerror(errno));
 	struct target target = { .fd = fd, .err = err };
-	int rc = mkshard_read_file(extract->index, id, shard_fd, buf, put_file, &target, err);
+	int rc = mkshard_read_file(extract->index, id, reader, buf, put_file, &target, err);
 	if (rc == 0 && (fchmod(fd, file->mode) || futimens(fd, times)))
 		rc = base_err_set(err, -errno, "%s", strerror(errno));
 	if (close(steal_fd(&fd)) && rc == 0) /* a network file system may report here that it is full */
@@ -312,7 +315,7 @@ static int give_name(const struct extract *extract, int parent, const char *temp
 	return renameat(parent, temp, parent, name) ? -errno : 0;
 }
 
-static int extract_file(struct extract *extract, uint32_t id, int shard_fd, uint8_t *buf)
+static int extract_file(struct extract *extract, uint32_t id, struct mkshard_reader *reader, uint8_t *buf)
 {
 	struct shard_file file;
 	struct base_err err = { 0 };
@@ -340,7 +343,7 @@ static int extract_file(struct extract *extract, uint32_t id, int shard_fd, uint
 	if (rc == 0) {
 		snprintf(temp, sizeof(temp), TEMP "%016" PRIx64 "%016" PRIx64, extract->run,
 		        atomic_fetch_add(&extract->n_temp, 1));
-		rc = write_file(extract, id, &file, parent, temp, shard_fd, buf, &err);
+		rc = write_file(extract, id, &file, parent, temp, reader, buf, &err);
 		if (rc == 0) {
 			rc = give_name(extract, parent, temp, name);
 			base_err_set(&err, rc, "%s", strerror(-rc));
@@ -359,27 +362,44 @@ static int extract_file(struct extract *extract, uint32_t id, int shard_fd, uint
 	return rc == -ENOSPC || rc == -EDQUOT || rc == -EROFS ? rc : 0;
 }
 
+/* Finds the range of files that lie near each other, from extents[i] on.  Returns the number of the next file. */
+static uint64_t find_range(const struct shard_extent *extents, uint64_t i, uint64_t n, uint64_t *ret_to)
+{
+	uint64_t to = extents[i].offset + extents[i].length;
+	for (i++; i < n && (extents[i].offset <= to || extents[i].offset - to <= GAP_MAX); i++) {
+		uint64_t end = extents[i].offset + extents[i].length;
+		to = end > to ? end : to;
+	}
+	*ret_to = to;
+	return i;
+}
+
 static int extract_shard(void *arg, uint32_t shard)
 {
 	struct extract *extract = arg;
 	struct base_err err = { 0 };
-	cleanup_close int fd = -1;
+	struct mkshard_reader *reader;
 	cleanup_free struct shard_extent *extents = NULL;
 	cleanup_free uint8_t *buf = NULL;
-	uint64_t n = 0;
+	uint64_t n = 0, range_end = 0, to;
 	if (extract->by_shard.first[shard] == extract->by_shard.first[shard + 1])
 		return 0;
-	if (mkshard_shard_open(extract->index, shard, &err, &fd)) {
+	if (mkshard_reader_open(extract->index, shard, &err, &reader)) {
 		cli_fail(&err);
 		atomic_fetch_add(&extract->failed, 1);
 		return 0;
 	}
-	posix_fadvise(fd, 0, 0, POSIX_FADV_SEQUENTIAL);
 	int rc = shard_files_extents(&extract->by_shard, extract->index, shard, &extents, &n);
 	if (rc == 0 && !(buf = malloc(SHARD_BLOCK)))
 		rc = -ENOMEM;
-	for (uint64_t i = 0; i < n && rc == 0; i++)
-		rc = extract_file(extract, extents[i].file, fd, buf);
+	for (uint64_t i = 0; i < n && rc == 0; i++) {
+		if (i == range_end) {
+			range_end = find_range(extents, i, n, &to);
+			mkshard_reader_ahead(reader, extents[i].offset, to);
+		}
+		rc = extract_file(extract, extents[i].file, reader, buf);
+	}
+	mkshard_reader_close(reader);
 	return rc;
 }
 

@@ -296,7 +296,7 @@ static int cat_path(const struct shard_index *index, const char *dataset, const 
 	uint32_t id;
 	struct shard_file file;
 	struct base_err err = { 0 };
-	int fd;
+	struct mkshard_reader *reader;
 	int rc = shard_index_find_path(index, path, &kind, &id);
 	if (rc == 0 && kind == SHARD_KIND_DIR)
 		return cli_failf("'%s' is a directory", base_quoted(path));
@@ -304,10 +304,11 @@ static int cat_path(const struct shard_index *index, const char *dataset, const 
 		rc = shard_index_file(index, id, &file);
 	if (rc)
 		return fail_path(dataset, path, rc);
-	if (mkshard_shard_open(index, file.shard, &err, &fd))
+	if (mkshard_reader_open(index, file.shard, &err, &reader))
 		return cli_fail(&err);
-	rc = mkshard_read_file(index, id, fd, buf, put_stdout, &err, &err);
-	close(fd);
+	mkshard_reader_ahead(reader, file.offset, file.offset + file.length);
+	rc = mkshard_read_file(index, id, reader, buf, put_stdout, &err, &err);
+	mkshard_reader_close(reader);
 	if (rc == 0)
 		return CLI_DONE;
 	base_err_prefix(&err, "'%s'", base_quoted(path));

@@ -13,6 +13,7 @@
 #include "shard/base/err.h"
 #include "shard/index.h"
 #include "shard/pack.h"
+#include "tools/mkshard/reader.h"
 
 int mkshard_pack(int argc, char **argv);
 int mkshard_index(int argc, char **argv);
@@ -46,7 +47,7 @@ int mkshard_take_common(void *at, char *arg, struct base_err *err);
 const char *mkshard_shard_path(
         const struct shard_index *index, const struct shard_shard *shard, char *buf, size_t buf_size);
 
-/* Opens a shard of an index, and checks its size, and its mtime if the index has one.  Returns 0, or with a sentence:
+/* Opens a shard of an index that is a file, and checks its size, and its mtime if the index has one.  Returns 0, or with a sentence:
  * -ESTALE if it changed since it was indexed; -errno of open(2); the error of a damaged index. */
 int mkshard_shard_open(const struct shard_index *index, uint32_t shard, struct base_err *err, int *ret_fd);
 
@@ -67,10 +68,11 @@ bool mkshard_keys_see(struct mkshard_keys *keys, const char *path);
 /* Whether at least half of the keys have several files. */
 bool mkshard_keys_paired(const struct mkshard_keys *keys);
 
-/* Reads a file's blocks in order from the shard `fd`, verifies each and passes it to `put`, which returns 0 to go on.
+/* Reads a file's blocks in order from its shard, verifies each and passes it to `put`, which returns 0 to go on.  A wrong
+ * block of an object is read once more, because its bytes may have changed on the way.
  * `buf` holds SHARD_BLOCK bytes.  Returns 0, the first non-zero value of `put`, or with a sentence that names shard
  * and byte: -EBADMSG for a wrong checksum, -ESTALE if the index changed meanwhile, -errno of reading. */
-int mkshard_read_file(const struct shard_index *index, uint32_t file, int fd, uint8_t *buf,
+int mkshard_read_file(const struct shard_index *index, uint32_t file, struct mkshard_reader *reader, uint8_t *buf,
         int (*put)(void *arg, uint64_t offset, const uint8_t *data, size_t len), void *arg, struct base_err *err);
 
 #endif

@@ -9,15 +9,14 @@
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
-#include "prefetch/bulk.h"
 #include "shard/base/bits.h"
 #include "shard/base/cleanup.h"
 #include "shard/base/clock.h"
 #include "shard/base/units.h"
 #include "shard/block_sum.h"
 #include "shard/quarantine.h"
+#include "shard/remote/store.h"
 #include "tools/common/cli.h"
 #include "tools/common/json.h"
 #include "tools/mkshard/mkshard.h"
@@ -48,7 +47,7 @@ struct bad {
 	uint32_t file;  /* SHARD_NONE: the whole shard, or the index */
 	uint32_t shard; /* SHARD_NONE: the index */
 	uint64_t offset;
-	bool unchecked; /* a shard that this process could not open (is_ours): its files were not checked */
+	bool unchecked; /* a shard that this process could not read (mkshard_reader_is_ours): its files were not checked */
 	char text[256];
 };
 
@@ -114,6 +113,7 @@ static void note_record(void *arg, uint32_t file, int rc)
 /* One pass over a shard. */
 struct pass {
 	struct verify *verify;
+	struct mkshard_reader *reader;
 	uint32_t shard;
 	const struct shard_extent *extents;
 	uint64_t n, at;      /* extents[at] is the current file */
@@ -122,6 +122,33 @@ struct pass {
 	uint64_t n_blocks;   /* capacity of `blocks` */
 	struct file_sum sum; /* of the current file */
 };
+
+static int discard(void *arg, uint64_t offset, const uint8_t *data, size_t len)
+{
+	(void)arg, (void)offset, (void)data, (void)len;
+	return 0;
+}
+
+/* Reads and checks one file. */
+static int verify_alone(
+        struct verify *verify, uint32_t shard, const struct shard_extent *extent, struct mkshard_reader *reader)
+{
+	cleanup_free uint8_t *buf = malloc(SHARD_BLOCK);
+	struct base_err err = { 0 };
+	if (!buf)
+		return -ENOMEM;
+	if (mkshard_read_file(verify->index, extent->file, reader, buf, discard, NULL, &err))
+		note(verify, extent->file, shard, extent->offset, err.text);
+	return 0;
+}
+
+/* A sum is wrong.  The bytes of an object may have changed on the way, so its file is read once more. */
+static void mismatch(struct pass *pass, const struct shard_extent *extent, uint64_t offset)
+{
+	if (!mkshard_reader_is_remote(pass->reader) ||
+	        verify_alone(pass->verify, pass->shard, extent, pass->reader) == -ENOMEM)
+		note(pass->verify, extent->file, pass->shard, offset, "checksum mismatch");
+}
 
 static int start_file(struct pass *pass)
 {
@@ -162,7 +189,7 @@ static void end_file(struct pass *pass)
 		uint32_t length;
 		rc = shard_index_block(index, extent->file, b, &offset, &length, &xxh3);
 		if (rc == 0 && xxh3 != pass->blocks[b]) {
-			note(pass->verify, extent->file, pass->shard, offset, "checksum mismatch");
+			mismatch(pass, extent, offset);
 			found = true;
 			break; /* the message names the first bad block */
 		}
@@ -170,7 +197,7 @@ static void end_file(struct pass *pass)
 	if (rc)
 		note_record(pass->verify, extent->file, rc);
 	else if (!found && file_sum_end(&pass->sum) != file.xxh3)
-		note(pass->verify, extent->file, pass->shard, extent->offset, "checksum mismatch");
+		mismatch(pass, extent, extent->offset);
 }
 
 /* Checks a file of one block whose bytes are all in memory: the usual case. */
@@ -183,7 +210,7 @@ static void small_file(struct pass *pass, const uint8_t *data)
 	if (rc)
 		note_record(pass->verify, extent->file, rc);
 	else if (shard_block_sum(data, extent->length) != file.xxh3)
-		note(pass->verify, extent->file, pass->shard, extent->offset, "checksum mismatch");
+		mismatch(pass, extent, extent->offset);
 }
 
 static int pass_by(void *arg, uint64_t offset, const uint8_t *data, size_t len)
@@ -214,12 +241,6 @@ static int pass_by(void *arg, uint64_t offset, const uint8_t *data, size_t len)
 	return 0;
 }
 
-static int discard(void *arg, uint64_t offset, const uint8_t *data, size_t len)
-{
-	(void)arg, (void)offset, (void)data, (void)len;
-	return 0;
-}
-
 /* Quarantines all files of a shard that cannot be opened. */
 static void quarantine_all(struct verify *verify, const struct shard_extent *extents, uint64_t n)
 {
@@ -228,75 +249,67 @@ static void quarantine_all(struct verify *verify, const struct shard_extent *ext
 		quarantine(verify, extents[i].file);
 }
 
-/* Reads and checks one file. */
-static int verify_alone(struct verify *verify, uint32_t shard, const struct shard_extent *extent, int fd)
-{
-	cleanup_free uint8_t *buf = malloc(SHARD_BLOCK);
-	struct base_err err = { 0 };
-	if (!buf)
-		return -ENOMEM;
-	if (mkshard_read_file(verify->index, extent->file, fd, buf, discard, NULL, &err))
-		note(verify, extent->file, shard, extent->offset, err.text);
-	return 0;
-}
-
-static int stream_shard(struct verify *verify, uint32_t shard, int fd, struct shard_extent *extents, uint64_t n)
+static int stream_shard(struct verify *verify, uint32_t shard, struct mkshard_reader *reader,
+        struct shard_extent *extents, uint64_t n)
 {
 	struct shard_shard rec;
-	char path[8192], text[256];
+	struct base_err err = { 0 };
 	int rc = shard_index_shard(verify->index, shard, &rec);
-	if (rc || !mkshard_shard_path(verify->index, &rec, path, sizeof(path)))
-		return rc ? rc : -ENAMETOOLONG;
+	if (rc)
+		return rc;
 	/* A file that ends behind the shard's end, or that overlaps the one before, is not part of the pass. */
 	uint64_t in_order = 0, end = 0;
 	for (uint64_t i = 0; i < n && rc == 0; i++) {
 		if (extents[i].offset < end || extents[i].offset > rec.size_bytes ||
 		        extents[i].length > rec.size_bytes - extents[i].offset) {
-			rc = verify_alone(verify, shard, &extents[i], fd);
+			rc = verify_alone(verify, shard, &extents[i], reader);
 			continue;
 		}
 		end = extents[i].offset + extents[i].length;
 		extents[in_order++] = extents[i];
 	}
-	struct pass pass = { .verify = verify, .shard = shard, .extents = extents, .n = in_order };
+	struct pass pass = { .verify = verify, .reader = reader, .shard = shard, .extents = extents, .n = in_order };
 	uint64_t at = 0;
 	if (rc == 0)
-		rc = prefetch_bulk_stream(path, 0, rec.size_bytes, pass_by, &pass, &at);
+		rc = mkshard_reader_stream(reader, pass_by, &pass, &err, &at);
 	if (rc == 0)
 		rc = pass_by(&pass, rec.size_bytes, (const uint8_t *)"", 0); /* empty files at the very end */
-	if (rc && rc != -ENOMEM) {
+	bool remote = mkshard_reader_is_remote(reader);
+	if (rc && rc != -ENOMEM && remote) {
+		/* The client has tried for long, so no file is tried singly. */
+		note_as(verify, SHARD_NONE, shard, at, mkshard_reader_is_ours(rc), err.text);
+		if (!mkshard_reader_is_ours(rc))
+			quarantine_all(verify, extents, n);
+		rc = 0;
+	} else if (rc && rc != -ENOMEM) {
+		char text[256];
 		snprintf(text, sizeof(text), "cannot be read: %s", base_err_str(rc));
 		note(verify, SHARD_NONE, shard, at, text);
 		rc = 0;
 		for (uint64_t i = pass.at; i < in_order && rc == 0; i++)
-			rc = verify_alone(verify, shard, &extents[i], fd);
+			rc = verify_alone(verify, shard, &extents[i], reader);
 	}
 	free(pass.blocks);
 	return rc;
-}
-
-/* Whether the error comes from this process (permissions, limits, memory), and says nothing about the shard. */
-static bool is_ours(int rc)
-{
-	return rc == -EACCES || rc == -EPERM || rc == -EMFILE || rc == -ENFILE || rc == -ENOMEM;
 }
 
 static int verify_shard(void *arg, uint32_t shard)
 {
 	struct verify *verify = arg;
 	struct base_err err = { 0 };
-	cleanup_close int fd = -1;
+	struct mkshard_reader *reader = NULL;
 	cleanup_free struct shard_extent *extents = NULL;
 	uint64_t n = 0;
 	int rc = shard_files_extents(&verify->by_shard, verify->index, shard, &extents, &n);
-	if (rc == 0 && mkshard_shard_open(verify->index, shard, &err, &fd)) {
-		note_as(verify, SHARD_NONE, shard, 0, is_ours(err.code), err.text);
-		if (!is_ours(err.code))
+	if (rc == 0 && mkshard_reader_open(verify->index, shard, &err, &reader)) {
+		note_as(verify, SHARD_NONE, shard, 0, mkshard_reader_is_ours(err.code), err.text);
+		if (!mkshard_reader_is_ours(err.code))
 			quarantine_all(verify, extents, n);
 		return 0;
 	}
 	if (rc == 0)
-		rc = stream_shard(verify, shard, fd, extents, n);
+		rc = stream_shard(verify, shard, reader, extents, n);
+	mkshard_reader_close(reader);
 	if (rc == 0)
 		progress_add(0, n);
 	return rc;
@@ -419,7 +432,7 @@ static void report(const struct verify *verify, const struct verify_args *args, 
 	if (verify->index_bad)
 		cli_note("the index: " SHARD_INDEX_ADVICE);
 	if (verify->unchecked)
-		cli_note("%u of %u shards could not be opened, and what lies in them was not checked",
+		cli_note("%u of %u shards could not be read, and what lies in them was not checked",
 		        verify->unchecked, info->n_shards);
 }
 
@@ -477,6 +490,12 @@ int mkshard_verify(int argc, char **argv)
 	cli_parse(&line, argc, argv, &args);
 	if (shard_index_open(args.dataset, &err, &index))
 		return cli_fail(&err);
+	struct remote_store *store = shard_index_store(index);
+	if (args.quarantine && !args.list && store && !remote_store_location(store)->bucket) {
+		shard_index_close(index);
+		return cli_failf("%s: HTTP servers are only read; give --quarantine=FILE, and mounts quarantine=FILE",
+		        base_quoted(args.dataset));
+	}
 	struct verify verify = { .index = index };
 	pthread_mutex_init(&verify.lock, NULL);
 	if (args.quarantine) {

@@ -1,0 +1,276 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Reads shards of this host and of stores; reader.h first. */
+#include "tools/mkshard/reader.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "prefetch/bulk.h"
+#include "shard/base/cleanup.h"
+#include "shard/base/io.h"
+#include "shard/remote/client.h"
+#include "shard/remote/object.h"
+#include "tools/mkshard/mkshard.h"
+
+enum { PIECES = 8, PIECE_BYTES = 4 << 20 };
+
+/* One request of the client. */
+struct piece {
+	struct remote_read read; /* first, so that a pointer to it is a pointer to this */
+	bool used;               /* it was submitted for `number` of the current range */
+	bool done;
+	uint64_t number;
+	uint8_t *buf; /* PIECE_BYTES; NULL until it is needed */
+};
+
+struct mkshard_reader {
+	char *path; /* or the object's name, for messages */
+	uint64_t size_bytes;
+	int fd; /* of a file, else -1 */
+
+	struct remote_client *client;
+	struct remote_object *object;
+	uint64_t from, to; /* the range that is read ahead */
+	struct piece pieces[PIECES];
+};
+
+static int open_object(struct mkshard_reader *reader, struct remote_store *store, const struct shard_shard *shard,
+        struct base_err *err)
+{
+	char path[SHARD_PATH_MAX + 1];
+	uint64_t bytes;
+	if (shard->path_len > SHARD_PATH_MAX || memchr(shard->path, 0, shard->path_len) || shard->path[0] == '/')
+		return base_err_set(err, -EUCLEAN, "%s: the index is damaged: the name of a shard is impossible",
+		        remote_store_name(store));
+	snprintf(path, sizeof(path), "%.*s", (int)shard->path_len, shard->path);
+	int rc = remote_object_size(store, path, err, &bytes);
+	if (rc < 0)
+		return rc;
+	if (bytes != shard->size_bytes)
+		return base_err_set(err, -ESTALE,
+		        "'%s': %" PRIu64 " bytes, but %" PRIu64
+		        " were indexed: replaced or cut off; put the right one there, or pack again",
+		        base_quoted(reader->path), bytes, shard->size_bytes);
+	rc = remote_object_new(store, path, bytes, &reader->object);
+	if (rc == 0)
+		rc = remote_client_new(store, 0, &reader->client);
+	return rc < 0 ? base_err_set(err, rc, "'%s': %s", base_quoted(reader->path), base_err_str(rc)) : 0;
+}
+
+int mkshard_reader_open(
+        const struct shard_index *index, uint32_t shard, struct base_err *err, struct mkshard_reader **ret_reader)
+{
+	struct shard_shard rec;
+	char path[8192];
+	struct remote_store *store = shard_index_store(index);
+	int rc = shard_index_shard(index, shard, &rec);
+	if (rc)
+		return base_err_set(err, rc, "'%s': the index is damaged (shard %u): %s", shard_index_dataset(index),
+		        shard, base_err_str(rc));
+	if (!mkshard_shard_path(index, &rec, path, sizeof(path)))
+		return base_err_set(
+		        err, -ENAMETOOLONG, "'%s': shard %u has too long a path", shard_index_dataset(index), shard);
+	struct mkshard_reader *reader = calloc(1, sizeof(*reader));
+	if (reader)
+		reader->path = strdup(path);
+	if (!reader || !reader->path) {
+		free(reader);
+		return base_err_set(err, -ENOMEM, "out of memory");
+	}
+	reader->fd = -1;
+	reader->size_bytes = rec.size_bytes;
+	rc = store ? open_object(reader, store, &rec, err) : mkshard_shard_open(index, shard, err, &reader->fd);
+	if (rc < 0) {
+		mkshard_reader_close(reader);
+		return rc;
+	}
+	*ret_reader = reader;
+	return 0;
+}
+
+void mkshard_reader_close(struct mkshard_reader *reader)
+{
+	if (!reader)
+		return;
+	remote_client_free(reader->client);
+	remote_object_free(reader->object);
+	for (size_t i = 0; i < PIECES; i++)
+		free(reader->pieces[i].buf);
+	if (reader->fd >= 0)
+		close(reader->fd);
+	free(reader->path);
+	free(reader);
+}
+
+bool mkshard_reader_is_remote(const struct mkshard_reader *reader)
+{
+	return reader->object != NULL;
+}
+
+bool mkshard_reader_is_ours(int rc)
+{
+	return rc == -EACCES || rc == -EPERM || rc == -EMFILE || rc == -ENFILE || rc == -ENOMEM || rc == -EAGAIN ||
+	       rc == -ETIMEDOUT || rc == -EKEYREJECTED || rc == -EOPNOTSUPP || rc == -EREMCHG || rc == -ECONNREFUSED ||
+	       rc == -ECONNRESET || rc == -ECONNABORTED || rc == -EHOSTUNREACH || rc == -ENETUNREACH;
+}
+
+/* Objects */
+
+static const char *next_step(int rc)
+{
+	switch (rc) {
+	case -ESTALE:
+		return "replaced or cut off since it was indexed; put the right one there, or pack again";
+	case -ENOENT:
+		return "no such object; put the shard back where it was, or pack again";
+	case -EACCES:
+		return "whoever reads the dataset must be allowed to read its shards";
+	case -ETIMEDOUT:
+		return "the store does not answer; run the command again when it does";
+	case -EOPNOTSUPP:
+		return "the server does not answer requests for ranges; use another one";
+	default:
+		return base_err_str(rc);
+	}
+}
+
+static int cannot_read(const struct mkshard_reader *reader, uint64_t offset, int rc, struct base_err *err)
+{
+	struct remote_stats stats = { 0 };
+	if (!reader->object)
+		return base_err_set(err, rc, "cannot be read at byte %" PRIu64 ": %s", offset, base_err_str(rc));
+	if (rc != -ESTALE && rc != -ENOENT)
+		remote_client_stats_get(reader->client, &stats);
+	return base_err_set(err, rc, "'%s': cannot be read at byte %" PRIu64 ": %s%s%s%s", base_quoted(reader->path),
+	        offset, next_step(rc), stats.error[0] ? " (" : "", stats.error, stats.error[0] ? ")" : "");
+}
+
+static void submit(struct mkshard_reader *reader, struct piece *piece, uint8_t *buf, uint32_t len, uint64_t offset)
+{
+	piece->read =
+	        (struct remote_read){ .object = reader->object, .offset = offset, .len = len, .data = buf };
+	piece->used = true;
+	piece->done = false;
+	remote_client_submit(reader->client, &piece->read);
+}
+
+/* Waits for one piece; marks all that are done meanwhile.  Returns 0 or -errno. */
+static int wait_for(struct mkshard_reader *reader, struct piece *piece)
+{
+	while (!piece->done) {
+		struct remote_read *list;
+		remote_client_wait(reader->client, -1, &list);
+		for (; list; list = list->next)
+			((struct piece *)list)->done = true;
+	}
+	return piece->read.res < 0 ? piece->read.res : 0;
+}
+
+void mkshard_reader_ahead(struct mkshard_reader *reader, uint64_t from, uint64_t to)
+{
+	if (!reader->object) {
+		posix_fadvise(reader->fd, (off_t)from, (off_t)(to - from), POSIX_FADV_SEQUENTIAL);
+		return;
+	}
+	for (size_t i = 0; i < PIECES; i++) {
+		if (reader->pieces[i].used)
+			wait_for(reader, &reader->pieces[i]);
+		reader->pieces[i].used = false;
+	}
+	reader->from = from;
+	reader->to = to < reader->size_bytes ? to : reader->size_bytes;
+}
+
+/* Gives piece `number` of the range, and submits those behind it.  Returns 0 or -errno. */
+static int piece_at(struct mkshard_reader *reader, uint64_t number, struct piece **ret_piece)
+{
+	struct piece *wanted = &reader->pieces[number % PIECES];
+	for (uint64_t n = number; n < number + PIECES; n++) {
+		struct piece *piece = &reader->pieces[n % PIECES];
+		uint64_t offset = reader->from + n * PIECE_BYTES;
+		if (offset >= reader->to)
+			break;
+		if (piece->used && piece->number == n)
+			continue;
+		if (piece->used)
+			wait_for(reader, piece); /* of a place that was left */
+		piece->used = false;
+		if (!piece->buf)
+			piece->buf = malloc(PIECE_BYTES);
+		if (!piece->buf && piece == wanted)
+			return -ENOMEM;
+		if (!piece->buf)
+			break;
+		uint64_t len = reader->to - offset;
+		piece->number = n;
+		submit(reader, piece, piece->buf, (uint32_t)(len < PIECE_BYTES ? len : PIECE_BYTES), offset);
+	}
+	int rc = wait_for(reader, wanted);
+	if (rc < 0)
+		wanted->used = false; /* so that it is asked for again */
+	*ret_piece = wanted;
+	return rc;
+}
+
+int mkshard_reader_read_again(
+        struct mkshard_reader *reader, uint8_t *buf, uint32_t len, uint64_t offset, struct base_err *err)
+{
+	int rc = 0;
+	if (!reader->object) {
+		rc = base_pread_full(reader->fd, buf, len, offset);
+	} else if (offset > reader->size_bytes || len > reader->size_bytes - offset) {
+		rc = -ENODATA;
+	} else if (len > 0) {
+		struct piece piece = { 0 };
+		submit(reader, &piece, buf, len, offset);
+		rc = wait_for(reader, &piece);
+	}
+	return rc < 0 ? cannot_read(reader, offset, rc, err) : 0;
+}
+
+int mkshard_reader_read(
+        struct mkshard_reader *reader, uint8_t *buf, uint32_t len, uint64_t offset, struct base_err *err)
+{
+	if (!reader->object || offset < reader->from || offset >= reader->to || len > reader->to - offset)
+		return mkshard_reader_read_again(reader, buf, len, offset, err);
+	for (uint32_t got = 0; got < len;) {
+		uint64_t at = offset + got - reader->from;
+		struct piece *piece;
+		int rc = piece_at(reader, at / PIECE_BYTES, &piece);
+		if (rc < 0)
+			return cannot_read(reader, offset + got, rc, err);
+		uint32_t skip = (uint32_t)(at % PIECE_BYTES), part = piece->read.len - skip;
+		part = part < len - got ? part : len - got;
+		memcpy(buf + got, piece->buf + skip, part);
+		got += part;
+	}
+	return 0;
+}
+
+int mkshard_reader_stream(struct mkshard_reader *reader,
+        int (*chunk)(void *arg, uint64_t offset, const uint8_t *data, size_t len), void *arg, struct base_err *err,
+        uint64_t *ret_offset)
+{
+	*ret_offset = 0;
+	if (!reader->object) {
+		int rc = prefetch_bulk_stream(reader->path, 0, reader->size_bytes, chunk, arg, ret_offset);
+		return rc < 0 ? cannot_read(reader, *ret_offset, rc, err) : rc;
+	}
+	mkshard_reader_ahead(reader, 0, reader->size_bytes);
+	for (uint64_t n = 0; *ret_offset < reader->size_bytes; n++) {
+		struct piece *piece;
+		int rc = piece_at(reader, n, &piece);
+		if (rc < 0)
+			return cannot_read(reader, *ret_offset, rc, err);
+		rc = chunk(arg, *ret_offset, piece->buf, piece->read.len);
+		if (rc)
+			return rc;
+		*ret_offset += piece->read.len;
+	}
+	return 0;
+}

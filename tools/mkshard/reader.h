@@ -1,0 +1,53 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Reads one shard: a file of this host, or an object of a store.
+ *
+ * An object is read ahead, by up to 8 requests of 4 MiB at the same time, as far as the caller says that it reads on
+ * (mkshard_reader_ahead).
+ *
+ * Threads: one thread uses a reader.  Each reader of an object has a thread of its own (shard/remote/client.h). */
+#ifndef DDPFS_TOOLS_MKSHARD_READER_H
+#define DDPFS_TOOLS_MKSHARD_READER_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "shard/base/err.h"
+#include "shard/index.h"
+
+struct mkshard_reader; /* opaque */
+
+/* Opens a shard of an index, and checks its size, and the mtime of a file if the index has one.
+ * Returns 0, or with a sentence: -ESTALE: it changed since it was indexed; -errno of open(2); errors of the store; the
+ * error of a damaged index. */
+int mkshard_reader_open(
+        const struct shard_index *index, uint32_t shard, struct base_err *err, struct mkshard_reader **ret_reader);
+/* Closes a reader; NULL is allowed. */
+void mkshard_reader_close(struct mkshard_reader *reader);
+
+/* Returns whether the shard is an object of a store. */
+bool mkshard_reader_is_remote(const struct mkshard_reader *reader);
+
+/* Says that the bytes [from, to) will be read from front to back.  For a file it is a hint to the kernel. */
+void mkshard_reader_ahead(struct mkshard_reader *reader, uint64_t from, uint64_t to);
+
+/* Reads `len` bytes at `offset`.  Returns 0, or with a sentence: -ENODATA: the shard ends before; -errno of read(2);
+ * for objects -ESTALE (it was replaced), -ENOENT, -EACCES, -ETIMEDOUT and others of shard/remote/client.h. */
+int mkshard_reader_read(
+        struct mkshard_reader *reader, uint8_t *buf, uint32_t len, uint64_t offset, struct base_err *err);
+/* The same, by a request of its own: what was read ahead is not used. */
+int mkshard_reader_read_again(
+        struct mkshard_reader *reader, uint8_t *buf, uint32_t len, uint64_t offset, struct base_err *err);
+
+/* Reads the shard from front to back, and calls chunk with each piece, in order.  data is valid during the call only.
+ * chunk returns 0 to go on, and may call mkshard_reader_read_again.
+ * Returns 0, what chunk returned, or an error as mkshard_reader_read.  *ret_offset: where it stopped. */
+int mkshard_reader_stream(struct mkshard_reader *reader,
+        int (*chunk)(void *arg, uint64_t offset, const uint8_t *data, size_t len), void *arg, struct base_err *err,
+        uint64_t *ret_offset);
+
+/* Whether an error of a reader comes from this process or its access to the shard (permissions, limits, memory, a store
+ * that does not answer), and says nothing about the shard. */
+bool mkshard_reader_is_ours(int rc);
+
+#endif
