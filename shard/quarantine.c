@@ -18,6 +18,7 @@
 #include "shard/remote/object.h"
 
 enum { PATH_SHOWN_MAX = 256 }; /* bytes of a path in a line, for people */
+_Static_assert((int)SHARD_QUARANTINE_OBJECT_MAX <= (int)REMOTE_FETCH_MAX, "an answer has room for a list");
 static const char first_line[] = "ddpfs quarantine 1";
 
 static const char *const names[] = {
@@ -208,6 +209,14 @@ static char *list_path(const struct shard_index *index, const char *path)
 	return asprintf(&made, "%s/%s", shard_index_dataset(index), SHARD_QUARANTINE_NAME) < 0 ? NULL : made;
 }
 
+static int object_too_large(const char *quoted, struct base_err *err)
+{
+	return base_err_set(err, -EFBIG,
+	        "quarantine list '%s': over %d MiB, the most that is read from a store; give a file of this host: "
+	        "'mkshard verify --quarantine=FILE' and quarantine=FILE",
+	        quoted, SHARD_QUARANTINE_OBJECT_MAX >> 20);
+}
+
 int shard_quarantine_read(
         const struct shard_index *index, const char *path, struct base_err *err, struct shard_quarantine **ret_list)
 {
@@ -219,8 +228,10 @@ int shard_quarantine_read(
 		return base_err_set(err, -ENOMEM, "out of memory");
 	base_err_quote(at, quoted, sizeof(quoted));
 	struct remote_store *store = path ? NULL : shard_index_store(index);
-	int rc = store ? remote_object_read(store, SHARD_QUARANTINE_NAME, SHARD_QUARANTINE_BYTES_MAX, err, &text, &len)
+	int rc = store ? remote_object_read(store, SHARD_QUARANTINE_NAME, SHARD_QUARANTINE_OBJECT_MAX, err, &text, &len)
 	               : base_read_file(at, SHARD_QUARANTINE_BYTES_MAX, &text, &len);
+	if (store && rc == -EFBIG)
+		return object_too_large(quoted, err);
 	if (store && rc < 0 && rc != -ENOENT)
 		return rc; /* err has the sentence */
 	if (rc == -ENOENT)
@@ -276,7 +287,9 @@ int shard_quarantine_write(
 		rc = -ENOMEM;
 	struct remote_store *store = path ? NULL : shard_index_store(index);
 	if (rc == 0 && store) {
-		rc = write_object(store, text, len, err);
+		rc = len > SHARD_QUARANTINE_OBJECT_MAX
+		             ? object_too_large(base_err_quote(at, quoted, sizeof(quoted)), err)
+		             : write_object(store, text, len, err);
 		free(text);
 		return rc;
 	}

@@ -37,8 +37,9 @@
 #define SHARD_QUARANTINE_NAME "quarantine.ddpfs"
 
 enum {
-	SHARD_QUARANTINE_MAX = 1 << 20,       /* samples; a dataset with more bad samples needs a new copy */
-	SHARD_QUARANTINE_BYTES_MAX = 1 << 29, /* of the text */
+	SHARD_QUARANTINE_MAX = 1 << 20,        /* samples; a dataset with more bad samples needs a new copy */
+	SHARD_QUARANTINE_BYTES_MAX = 1 << 29,  /* of the text in a file */
+	SHARD_QUARANTINE_OBJECT_MAX = 8 << 20, /* bytes of the text in a store: some 100,000 samples */
 };
 
 enum shard_on_bad { SHARD_ON_BAD_EIO, SHARD_ON_BAD_SKIP, SHARD_ON_BAD_SUBSTITUTE };
@@ -65,13 +66,14 @@ int shard_quarantine_parse(const char *text, size_t len, const struct shard_info
         struct shard_quarantine **ret_list);
 
 /* Reads the list of a dataset.  path: NULL = the list beside the index, also in a store.
- * Returns 0; -ENOENT: no such file (err says how to write one); -EFBIG: over SHARD_QUARANTINE_BYTES_MAX; errors of
- * reading; errors of parsing, with the path in front of the sentence. */
+ * Returns 0; -ENOENT: no such file (err says how to write one); -EFBIG: over SHARD_QUARANTINE_BYTES_MAX, in a store over
+ * SHARD_QUARANTINE_OBJECT_MAX; errors of reading; errors of parsing, with the path in front of the sentence. */
 int shard_quarantine_read(
         const struct shard_index *index, const char *path, struct base_err *err, struct shard_quarantine **ret_list);
 
 /* Writes a list to `path` (NULL as above), atomically.
- * Returns 0; -ENOMEM; errors of the index, which has the paths; errors of writing. */
+ * Returns 0; -ENOMEM; -EFBIG: over SHARD_QUARANTINE_OBJECT_MAX for a store; errors of the index, which has the paths;
+ * errors of writing. */
 int shard_quarantine_write(
         const struct shard_index *index, const struct shard_quarantine *list, const char *path, struct base_err *err);
 

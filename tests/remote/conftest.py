@@ -30,3 +30,26 @@ def http_store(scratch):
     with HttpStore(scratch / "objects", scratch) as store:
         store.root = scratch / "objects"
         yield store
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory):
+    """moto with a bucket "data"."""
+    pytest.importorskip("moto", reason="moto is not installed")
+    from helpers.s3_server import REGION, S3Server
+
+    with S3Server(tmp_path_factory.mktemp("s3")) as one:
+        one.client().create_bucket(Bucket="data", CreateBucketConfiguration={"LocationConstraint": REGION})
+        yield one
+
+
+@pytest.fixture
+def s3(server, clean_environment, monkeypatch):
+    """A boto3 client; the bucket "data" is empty, and the environment has the keys."""
+    del clean_environment
+    for name, value in server.environment().items():
+        monkeypatch.setenv(name, value)
+    client = server.client()
+    for found in client.list_objects_v2(Bucket="data").get("Contents", []):
+        client.delete_object(Bucket="data", Key=found["Key"])
+    return client

@@ -12,27 +12,7 @@ from helpers import datasets, tools
 
 pytest.importorskip("moto", reason="moto is not installed")
 
-from helpers.s3_server import REGION, S3Server  # noqa: E402
-
 PREFIX = "a=b c/tr+ain"  # what libcurl's own signer gets wrong
-
-
-@pytest.fixture(scope="module")
-def server(tmp_path_factory):
-    with S3Server(tmp_path_factory.mktemp("s3")) as one:
-        one.client().create_bucket(Bucket="data", CreateBucketConfiguration={"LocationConstraint": REGION})
-        yield one
-
-
-@pytest.fixture
-def s3(server, clean_environment, monkeypatch):
-    del clean_environment
-    for name, value in server.environment().items():
-        monkeypatch.setenv(name, value)
-    client = server.client()
-    for found in client.list_objects_v2(Bucket="data").get("Contents", []):
-        client.delete_object(Bucket="data", Key=found["Key"])
-    return client
 
 
 @pytest.fixture

@@ -15,6 +15,7 @@
 #include "shard/block_sum.h"
 #include "shard/pack.h"
 #include "tools/mkshard/mkshard.h"
+#include "tools/mkshard/reader.h"
 
 uint32_t mkshard_jobs(uint64_t given)
 {
@@ -141,7 +142,7 @@ int mkshard_read_file(const struct shard_index *index, uint32_t file, struct mks
 			return base_err_set(err, rc, "shard %u cannot be read at byte %" PRIu64 ": %s", rec.shard,
 			        offset, base_err_str(rc));
 		if (rc)
-			return rc;
+			return base_err_prefix(err, "'%s'", base_quoted(mkshard_reader_name(reader)));
 		rc = shard_index_check_err(index, err); /* offset and checksum came from an unchanged index */
 		if (rc)
 			return rc;
@@ -149,7 +150,7 @@ int mkshard_read_file(const struct shard_index *index, uint32_t file, struct mks
 		if (wrong && mkshard_reader_is_remote(reader)) {
 			rc = mkshard_reader_read_again(reader, buf, length, offset, err);
 			if (rc)
-				return rc;
+				return base_err_prefix(err, "'%s'", base_quoted(mkshard_reader_name(reader)));
 			wrong = shard_block_sum(buf, length) != xxh3;
 		}
 		if (wrong)

@@ -32,6 +32,7 @@
 #include "shard/block_sum.h"
 #include "tools/common/cli.h"
 #include "tools/mkshard/mkshard.h"
+#include "tools/mkshard/reader.h"
 #include "tools/mkshard/shards.h"
 #include "tools/common/progress.h"
 
@@ -47,7 +48,7 @@ struct extract_args {
 	const char *dataset, *out;
 	struct cli_rest paths;
 	bool force;
-	uint64_t jobs;
+	uint64_t jobs, timeout_s;
 };
 
 struct extract {
@@ -61,6 +62,7 @@ struct extract {
 	_Atomic uint64_t n_temp; /* a counter: the second part */
 	_Atomic uint64_t written, equal;
 	_Atomic uint64_t failed;
+	_Atomic bool stopped;       /* the store cannot be read; this was said */
 	_Atomic uint64_t differing; /* part of `failed`: files that exist and differ from the dataset's */
 };
 
@@ -355,6 +357,8 @@ static int extract_file(struct extract *extract, uint32_t id, struct mkshard_rea
 		atomic_fetch_add(&extract->written, 1);
 		return 0;
 	}
+	if (mkshard_reader_failed(reader, &err))
+		return 0; /* extract_shard says it */
 	if (rc != -EEXIST)
 		fail(extract, path, err.text);
 	else if (atomic_fetch_add(&extract->differing, 1) < EXISTING_MAX)
@@ -374,6 +378,22 @@ static uint64_t find_range(const struct shard_extent *extents, uint64_t i, uint6
 	return i;
 }
 
+/* Says that an object cannot be read any more.  Returns 0, or what ends the run. */
+static int give_up_shard(
+        struct extract *extract, const struct mkshard_reader *reader, uint64_t files, struct base_err *why)
+{
+	bool of_store = mkshard_reader_is_of_store(why->code);
+	atomic_fetch_add(&extract->failed, 1);
+	if (of_store && atomic_exchange(&extract->stopped, true))
+		return why->code; /* other threads' reads of the same store */
+	if (of_store)
+		cli_failf("'%s': %s", base_quoted(mkshard_reader_name(reader)), why->text);
+	else
+		cli_failf("'%s': %s; %" PRIu64 " file%s in it %s left out", base_quoted(mkshard_reader_name(reader)),
+		        why->text, files, files == 1 ? "" : "s", files == 1 ? "is" : "are");
+	return of_store ? why->code : 0;
+}
+
 static int extract_shard(void *arg, uint32_t shard)
 {
 	struct extract *extract = arg;
@@ -384,7 +404,7 @@ static int extract_shard(void *arg, uint32_t shard)
 	uint64_t n = 0, range_end = 0, to;
 	if (extract->by_shard.first[shard] == extract->by_shard.first[shard + 1])
 		return 0;
-	if (mkshard_reader_open(extract->index, shard, &err, &reader)) {
+	if (mkshard_reader_open(extract->index, shard, extract->args->timeout_s, &err, &reader)) {
 		cli_fail(&err);
 		atomic_fetch_add(&extract->failed, 1);
 		return 0;
@@ -398,6 +418,10 @@ static int extract_shard(void *arg, uint32_t shard)
 			mkshard_reader_ahead(reader, extents[i].offset, to);
 		}
 		rc = extract_file(extract, extents[i].file, reader, buf);
+		if (mkshard_reader_failed(reader, &err)) {
+			rc = give_up_shard(extract, reader, n - i, &err);
+			break;
+		}
 	}
 	mkshard_reader_close(reader);
 	return rc;
@@ -473,6 +497,8 @@ static int run_extract(struct extract *extract)
 		          " files existed already, are not the dataset's and were kept, the first %d of them "
 		          "are named above; give --force to replace them",
 		        quoted, extract->differing, EXISTING_MAX);
+	if (extract->stopped)
+		return CLI_FAILED;
 	if (rc)
 		return cli_failf("'%s': %s", args->out, base_err_str(rc));
 	return extract->failed ? CLI_FAILED : CLI_DONE;
@@ -486,11 +512,12 @@ int mkshard_extract(int argc, char **argv)
 		.options = { { "force", NULL, "Replace files that exist and differ",
 		                     CLI_FLAG(struct extract_args, force) },
 		        { "jobs", "N", "Shards read at once (default: processors)", 'j',
-		                CLI_NUMBER(struct extract_args, jobs, 1, MKSHARD_JOBS_MAX) } },
+		                CLI_NUMBER(struct extract_args, jobs, 1, MKSHARD_JOBS_MAX) },
+		        MKSHARD_TIMEOUT_OPTION(struct extract_args) },
 		.words = { { "DATASET", .at = offsetof(struct extract_args, dataset) },
 		        { "OUT", .at = offsetof(struct extract_args, out), "the directory to write to" } },
 		.more = true, .rest = offsetof(struct extract_args, paths) };
-	struct extract_args args = { 0 };
+	struct extract_args args = { .timeout_s = MKSHARD_TIMEOUT_S };
 	struct base_err err = { 0 };
 	struct shard_index *index = NULL;
 	cli_parse(&line, argc, argv, &args);

@@ -12,6 +12,7 @@
 #include "tools/common/cli.h"
 #include "tools/common/json.h"
 #include "tools/mkshard/mkshard.h"
+#include "tools/mkshard/reader.h"
 
 /* info */
 
@@ -133,6 +134,7 @@ struct ls_args {
 	const char *dataset;
 	struct cli_rest paths;
 	bool json, verbose, null;
+	uint64_t timeout_s; /* of cat */
 };
 
 /* Builds the paths of files; the path of their directory is built once for all files in it. */
@@ -290,7 +292,9 @@ static int put_stdout(void *arg, uint64_t offset, const uint8_t *data, size_t le
 	return base_err_set(arg, errno ? -errno : -EIO, "cannot write to standard output: %s", strerror(errno));
 }
 
-static int cat_path(const struct shard_index *index, const char *dataset, const char *path, uint8_t *buf)
+/* Writes one file.  Returns an exit status.  *ret_stop: the store cannot be read. */
+static int cat_path(
+        const struct shard_index *index, const struct ls_args *args, const char *path, uint8_t *buf, bool *ret_stop)
 {
 	enum shard_kind kind;
 	uint32_t id;
@@ -303,11 +307,12 @@ static int cat_path(const struct shard_index *index, const char *dataset, const 
 	if (rc == 0)
 		rc = shard_index_file(index, id, &file);
 	if (rc)
-		return fail_path(dataset, path, rc);
-	if (mkshard_reader_open(index, file.shard, &err, &reader))
+		return fail_path(args->dataset, path, rc);
+	if (mkshard_reader_open(index, file.shard, args->timeout_s, &err, &reader))
 		return cli_fail(&err);
 	mkshard_reader_ahead(reader, file.offset, file.offset + file.length);
 	rc = mkshard_read_file(index, id, reader, buf, put_stdout, &err, &err);
+	*ret_stop = mkshard_reader_is_remote(reader) && mkshard_reader_is_of_store(rc);
 	mkshard_reader_close(reader);
 	if (rc == 0)
 		return CLI_DONE;
@@ -319,11 +324,13 @@ int mkshard_cat(int argc, char **argv)
 {
 	static const struct cli_line line = { "DATASET PATH...",
 		"Write files to standard output, each block verified before it is written.",
+		.options = { MKSHARD_TIMEOUT_OPTION(struct ls_args) },
 		.words = { { "DATASET", .at = offsetof(struct ls_args, dataset) } }, .more = true,
 		.rest = offsetof(struct ls_args, paths) };
-	struct ls_args args = { 0 };
+	struct ls_args args = { .timeout_s = MKSHARD_TIMEOUT_S };
 	struct base_err err = { 0 };
 	struct shard_index *index = NULL;
+	bool stop = false;
 	cli_parse(&line, argc, argv, &args);
 	if (!args.paths.n)
 		cli_usage("PATH is missing");
@@ -331,8 +338,8 @@ int mkshard_cat(int argc, char **argv)
 		return cli_fail(&err);
 	uint8_t *buf = malloc(SHARD_BLOCK);
 	int status = buf ? CLI_DONE : cli_failf("out of memory");
-	for (int i = 0; buf && i < args.paths.n; i++)
-		if (cat_path(index, args.dataset, args.paths.words[i], buf))
+	for (int i = 0; buf && i < args.paths.n && !stop; i++)
+		if (cat_path(index, &args, args.paths.words[i], buf, &stop))
 			status = CLI_FAILED;
 	free(buf);
 	shard_index_close(index);

@@ -13,7 +13,8 @@
 #include "shard/base/err.h"
 #include "shard/index.h"
 #include "shard/pack.h"
-#include "tools/mkshard/reader.h"
+
+struct mkshard_reader; /* reader.h */
 
 int mkshard_pack(int argc, char **argv);
 int mkshard_index(int argc, char **argv);
@@ -24,7 +25,14 @@ int mkshard_cat(int argc, char **argv);
 int mkshard_extract(int argc, char **argv);
 int mkshard_stats(int argc, char **argv);
 
-enum { MKSHARD_JOBS_MAX = 256 };
+enum { MKSHARD_JOBS_MAX = 256, MKSHARD_TIMEOUT_S = 300, MKSHARD_TIMEOUT_MAX_S = 86400 * 7 };
+
+/* The option of subcommands that read shards of stores: it fills the member `timeout_s`. */
+#define MKSHARD_TIMEOUT_OPTION(type)                                                                                   \
+	{                                                                                                              \
+		"timeout", "SECONDS", "How long to wait for a store that does not answer (default: 300)",              \
+		        CLI_NUMBER(type, timeout_s, 1, MKSHARD_TIMEOUT_MAX_S)                                          \
+	}
 
 /* Returns the number of threads: `given` (at most MKSHARD_JOBS_MAX), or if that is 0, the processors on which this
  * process may run, from 1 to 16. */
@@ -47,8 +55,9 @@ int mkshard_take_common(void *at, char *arg, struct base_err *err);
 const char *mkshard_shard_path(
         const struct shard_index *index, const struct shard_shard *shard, char *buf, size_t buf_size);
 
-/* Opens a shard of an index that is a file, and checks its size, and its mtime if the index has one.  Returns 0, or with a sentence:
- * -ESTALE if it changed since it was indexed; -errno of open(2); the error of a damaged index. */
+/* Opens a shard of an index that is a file, and checks its size, and its mtime if the index has one.
+ * Returns 0, or with a sentence: -ESTALE if it changed since it was indexed; -errno of open(2); the error of a damaged
+ * index. */
 int mkshard_shard_open(const struct shard_index *index, uint32_t shard, struct base_err *err, int *ret_fd);
 
 /* Counts neighbouring files with one key (WebDataset: the name up to the first dot).  Begins zeroed; give it the
@@ -70,7 +79,7 @@ bool mkshard_keys_paired(const struct mkshard_keys *keys);
 
 /* Reads a file's blocks in order from its shard, verifies each and passes it to `put`, which returns 0 to go on.  A wrong
  * block of an object is read once more, because its bytes may have changed on the way.
- * `buf` holds SHARD_BLOCK bytes.  Returns 0, the first non-zero value of `put`, or with a sentence that names shard
+ * `buf` holds SHARD_BLOCK bytes; err is not NULL.  Returns 0, the first non-zero value of `put`, or with a sentence that names shard
  * and byte: -EBADMSG for a wrong checksum, -ESTALE if the index changed meanwhile, -errno of reading. */
 int mkshard_read_file(const struct shard_index *index, uint32_t file, struct mkshard_reader *reader, uint8_t *buf,
         int (*put)(void *arg, uint64_t offset, const uint8_t *data, size_t len), void *arg, struct base_err *err);

@@ -14,7 +14,6 @@
 #include "shard/base/cleanup.h"
 #include "shard/base/io.h"
 #include "shard/remote/client.h"
-#include "shard/remote/object.h"
 #include "tools/mkshard/mkshard.h"
 
 enum { PIECES = 8, PIECE_BYTES = 4 << 20 };
@@ -29,13 +28,16 @@ struct piece {
 };
 
 struct mkshard_reader {
-	char *path; /* or the object's name, for messages */
+	char *path; /* or the object's URL, for messages */
 	uint64_t size_bytes;
 	int fd; /* of a file, else -1 */
 
 	struct remote_client *client;
-	struct remote_object *object;
-	uint64_t from, to; /* the range that is read ahead */
+	struct remote_object *object; /* NULL: a file */
+	uint64_t timeout_s;
+	struct base_err failed; /* the error after which the object is not read any more */
+	bool streams;           /* a piece is in use by the caller's chunk() */
+	uint64_t from, to;      /* the range that is read ahead */
 	struct piece pieces[PIECES];
 };
 
@@ -43,27 +45,18 @@ static int open_object(struct mkshard_reader *reader, struct remote_store *store
         struct base_err *err)
 {
 	char path[SHARD_PATH_MAX + 1];
-	uint64_t bytes;
 	if (shard->path_len > SHARD_PATH_MAX || memchr(shard->path, 0, shard->path_len) || shard->path[0] == '/')
 		return base_err_set(err, -EUCLEAN, "%s: the index is damaged: the name of a shard is impossible",
 		        remote_store_name(store));
 	snprintf(path, sizeof(path), "%.*s", (int)shard->path_len, shard->path);
-	int rc = remote_object_size(store, path, err, &bytes);
-	if (rc < 0)
-		return rc;
-	if (bytes != shard->size_bytes)
-		return base_err_set(err, -ESTALE,
-		        "'%s': %" PRIu64 " bytes, but %" PRIu64
-		        " were indexed: replaced or cut off; put the right one there, or pack again",
-		        base_quoted(reader->path), bytes, shard->size_bytes);
-	rc = remote_object_new(store, path, bytes, &reader->object);
+	int rc = remote_object_new(store, path, shard->size_bytes, &reader->object);
 	if (rc == 0)
-		rc = remote_client_new(store, 0, &reader->client);
+		rc = remote_client_new(store, reader->timeout_s * 1000000000, &reader->client);
 	return rc < 0 ? base_err_set(err, rc, "'%s': %s", base_quoted(reader->path), base_err_str(rc)) : 0;
 }
 
-int mkshard_reader_open(
-        const struct shard_index *index, uint32_t shard, struct base_err *err, struct mkshard_reader **ret_reader)
+int mkshard_reader_open(const struct shard_index *index, uint32_t shard, uint64_t timeout_s, struct base_err *err,
+        struct mkshard_reader **ret_reader)
 {
 	struct shard_shard rec;
 	char path[8192];
@@ -84,6 +77,7 @@ int mkshard_reader_open(
 	}
 	reader->fd = -1;
 	reader->size_bytes = rec.size_bytes;
+	reader->timeout_s = timeout_s;
 	rc = store ? open_object(reader, store, &rec, err) : mkshard_shard_open(index, shard, err, &reader->fd);
 	if (rc < 0) {
 		mkshard_reader_close(reader);
@@ -112,48 +106,59 @@ bool mkshard_reader_is_remote(const struct mkshard_reader *reader)
 	return reader->object != NULL;
 }
 
+const char *mkshard_reader_name(const struct mkshard_reader *reader)
+{
+	return reader->path;
+}
+
+int mkshard_reader_failed(const struct mkshard_reader *reader, struct base_err *ret_err)
+{
+	if (reader->failed.code)
+		*ret_err = reader->failed;
+	return reader->failed.code;
+}
+
 bool mkshard_reader_is_ours(int rc)
 {
 	return rc == -EACCES || rc == -EPERM || rc == -EMFILE || rc == -ENFILE || rc == -ENOMEM || rc == -EAGAIN ||
-	       rc == -ETIMEDOUT || rc == -EKEYREJECTED || rc == -EOPNOTSUPP || rc == -EREMCHG || rc == -ECONNREFUSED ||
-	       rc == -ECONNRESET || rc == -ECONNABORTED || rc == -EHOSTUNREACH || rc == -ENETUNREACH;
+	       mkshard_reader_is_of_store(rc);
+}
+
+bool mkshard_reader_is_of_store(int rc)
+{
+	return rc == -ETIMEDOUT || rc == -EKEYREJECTED || rc == -EOPNOTSUPP || rc == -EREMCHG;
 }
 
 /* Objects */
 
-static const char *next_step(int rc)
+static int cannot_read(struct mkshard_reader *reader, uint64_t offset, int rc, struct base_err *err)
 {
-	switch (rc) {
-	case -ESTALE:
-		return "replaced or cut off since it was indexed; put the right one there, or pack again";
-	case -ENOENT:
-		return "no such object; put the shard back where it was, or pack again";
-	case -EACCES:
-		return "whoever reads the dataset must be allowed to read its shards";
-	case -ETIMEDOUT:
-		return "the store does not answer; run the command again when it does";
-	case -EOPNOTSUPP:
-		return "the server does not answer requests for ranges; use another one";
-	default:
-		return base_err_str(rc);
-	}
-}
-
-static int cannot_read(const struct mkshard_reader *reader, uint64_t offset, int rc, struct base_err *err)
-{
+	struct base_err made = { 0 };
 	struct remote_stats stats = { 0 };
-	if (!reader->object)
+	if (!reader->object || rc == -ENODATA || rc == -ENOMEM)
 		return base_err_set(err, rc, "cannot be read at byte %" PRIu64 ": %s", offset, base_err_str(rc));
-	if (rc != -ESTALE && rc != -ENOENT)
-		remote_client_stats_get(reader->client, &stats);
-	return base_err_set(err, rc, "'%s': cannot be read at byte %" PRIu64 ": %s%s%s%s", base_quoted(reader->path),
-	        offset, next_step(rc), stats.error[0] ? " (" : "", stats.error, stats.error[0] ? ")" : "");
+	remote_client_stats_get(reader->client, &stats);
+	const char *latest = stats.error[0] ? stats.error : "no answer";
+	base_err_set(&made, rc, "cannot be read at byte %" PRIu64 ": ", offset);
+	size_t len = strlen(made.text), room = sizeof(made.text) - len;
+	if (rc == -ESTALE)
+		snprintf(made.text + len, room,
+		        "replaced or cut off since it was indexed; put the right one there, or pack again");
+	else if (rc == -ENOENT)
+		snprintf(made.text + len, room, "there is no such object; put the shard back, or pack again");
+	else if (rc == -ETIMEDOUT)
+		snprintf(made.text + len, room,
+		        "the store did not answer for %" PRIu64 " s (%s); run the command again when it does",
+		        reader->timeout_s, latest);
+	else
+		snprintf(made.text + len, room, "%s", stats.error[0] ? stats.error : base_err_str(rc));
+	reader->failed = made;
+	return base_err_set(err, rc, "%s", made.text);
 }
 
 static void submit(struct mkshard_reader *reader, struct piece *piece, uint8_t *buf, uint32_t len, uint64_t offset)
 {
-	piece->read =
-	        (struct remote_read){ .object = reader->object, .offset = offset, .len = len, .data = buf };
+	piece->read = (struct remote_read){ .object = reader->object, .offset = offset, .len = len, .data = buf };
 	piece->used = true;
 	piece->done = false;
 	remote_client_submit(reader->client, &piece->read);
@@ -220,7 +225,9 @@ static int piece_at(struct mkshard_reader *reader, uint64_t number, struct piece
 int mkshard_reader_read_again(
         struct mkshard_reader *reader, uint8_t *buf, uint32_t len, uint64_t offset, struct base_err *err)
 {
-	int rc = 0;
+	int rc = reader->failed.code;
+	if (rc < 0)
+		return base_err_set(err, rc, "%s", reader->failed.text);
 	if (!reader->object) {
 		rc = base_pread_full(reader->fd, buf, len, offset);
 	} else if (offset > reader->size_bytes || len > reader->size_bytes - offset) {
@@ -236,7 +243,8 @@ int mkshard_reader_read_again(
 int mkshard_reader_read(
         struct mkshard_reader *reader, uint8_t *buf, uint32_t len, uint64_t offset, struct base_err *err)
 {
-	if (!reader->object || offset < reader->from || offset >= reader->to || len > reader->to - offset)
+	if (!reader->object || reader->failed.code || reader->streams || offset < reader->from ||
+	        offset >= reader->to || len > reader->to - offset)
 		return mkshard_reader_read_again(reader, buf, len, offset, err);
 	for (uint32_t got = 0; got < len;) {
 		uint64_t at = offset + got - reader->from;
@@ -267,7 +275,9 @@ int mkshard_reader_stream(struct mkshard_reader *reader,
 		int rc = piece_at(reader, n, &piece);
 		if (rc < 0)
 			return cannot_read(reader, *ret_offset, rc, err);
+		reader->streams = true;
 		rc = chunk(arg, *ret_offset, piece->buf, piece->read.len);
+		reader->streams = false;
 		if (rc)
 			return rc;
 		*ret_offset += piece->read.len;

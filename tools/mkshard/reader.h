@@ -17,22 +17,31 @@
 
 struct mkshard_reader; /* opaque */
 
-/* Opens a shard of an index, and checks its size, and the mtime of a file if the index has one.
- * Returns 0, or with a sentence: -ESTALE: it changed since it was indexed; -errno of open(2); errors of the store; the
- * error of a damaged index. */
-int mkshard_reader_open(
-        const struct shard_index *index, uint32_t shard, struct base_err *err, struct mkshard_reader **ret_reader);
+/* Opens a shard of an index.  Of a file it checks the size, and the mtime if the index has one; it sends no request for
+ * an object.  timeout_s: how long a read waits while a store does not answer.
+ * Returns 0, or with a sentence: -ESTALE: it changed since it was indexed; -errno of open(2); the error of a damaged
+ * index; -ENOMEM; -EAGAIN: no thread. */
+int mkshard_reader_open(const struct shard_index *index, uint32_t shard, uint64_t timeout_s, struct base_err *err,
+        struct mkshard_reader **ret_reader);
 /* Closes a reader; NULL is allowed. */
 void mkshard_reader_close(struct mkshard_reader *reader);
 
 /* Returns whether the shard is an object of a store. */
 bool mkshard_reader_is_remote(const struct mkshard_reader *reader);
 
+/* Returns the path of the shard, or the URL of the object.  Valid until close. */
+const char *mkshard_reader_name(const struct mkshard_reader *reader);
+
+/* Returns 0, or the error after which an object is not read any more; each later read gives it again.  A file always
+ * gives 0.  ret_err: the sentence; untouched if it returns 0. */
+int mkshard_reader_failed(const struct mkshard_reader *reader, struct base_err *ret_err);
+
 /* Says that the bytes [from, to) will be read from front to back.  For a file it is a hint to the kernel. */
 void mkshard_reader_ahead(struct mkshard_reader *reader, uint64_t from, uint64_t to);
 
-/* Reads `len` bytes at `offset`.  Returns 0, or with a sentence: -ENODATA: the shard ends before; -errno of read(2);
- * for objects -ESTALE (it was replaced), -ENOENT, -EACCES, -ETIMEDOUT and others of shard/remote/client.h. */
+/* Reads `len` bytes at `offset`.  Returns 0, or with a sentence that has the byte and not the name of the shard:
+ * -ENODATA: the shard ends before; -errno of read(2); for objects -ESTALE (it was replaced, or has another size than
+ * was indexed), -ENOENT, -EACCES, -ETIMEDOUT and others of shard/remote/client.h. */
 int mkshard_reader_read(
         struct mkshard_reader *reader, uint8_t *buf, uint32_t len, uint64_t offset, struct base_err *err);
 /* The same, by a request of its own: what was read ahead is not used. */
@@ -40,7 +49,7 @@ int mkshard_reader_read_again(
         struct mkshard_reader *reader, uint8_t *buf, uint32_t len, uint64_t offset, struct base_err *err);
 
 /* Reads the shard from front to back, and calls chunk with each piece, in order.  data is valid during the call only.
- * chunk returns 0 to go on, and may call mkshard_reader_read_again.
+ * chunk returns 0 to go on.  It may read; then each read of an object is a request of its own.
  * Returns 0, what chunk returned, or an error as mkshard_reader_read.  *ret_offset: where it stopped. */
 int mkshard_reader_stream(struct mkshard_reader *reader,
         int (*chunk)(void *arg, uint64_t offset, const uint8_t *data, size_t len), void *arg, struct base_err *err,
@@ -49,5 +58,7 @@ int mkshard_reader_stream(struct mkshard_reader *reader,
 /* Whether an error of a reader comes from this process or its access to the shard (permissions, limits, memory, a store
  * that does not answer), and says nothing about the shard. */
 bool mkshard_reader_is_ours(int rc);
+/* Whether an error of a reader concerns the whole store, so that no other shard of it can be read. */
+bool mkshard_reader_is_of_store(int rc);
 
 #endif

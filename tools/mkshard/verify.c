@@ -20,6 +20,7 @@
 #include "tools/common/cli.h"
 #include "tools/common/json.h"
 #include "tools/mkshard/mkshard.h"
+#include "tools/mkshard/reader.h"
 #include "tools/mkshard/shards.h"
 #include "tools/mkshard/sum.h"
 #include "tools/common/progress.h"
@@ -29,7 +30,7 @@ enum { BAD_LISTED_MAX = 100000, RECORDS_SHOWN_MAX = 3, HINT = 8 };
 struct verify_args {
 	const char *dataset;
 	bool json;
-	uint64_t jobs;
+	uint64_t jobs, timeout_s;
 	bool quarantine;
 	const char *list; /* path of the quarantine list; NULL: beside the index */
 };
@@ -63,6 +64,10 @@ struct verify {
 	uint64_t *bad_samples; /* guarded by lock: a bit per sample; NULL: no --quarantine */
 	bool cannot_list;      /* guarded by lock: something else than a sample is bad, so no list can be right */
 	uint32_t unchecked;    /* guarded by lock: shards that were not checked */
+	uint32_t n_checked;    /* guarded by lock: shards whose check ended */
+	struct base_err stop;  /* guarded by lock: why the store cannot be read */
+	uint32_t stop_shard;   /* guarded by lock */
+	uint64_t timeout_s;
 };
 
 /* Call with the lock held. */
@@ -123,31 +128,45 @@ struct pass {
 	struct file_sum sum; /* of the current file */
 };
 
-static int discard(void *arg, uint64_t offset, const uint8_t *data, size_t len)
+/* Counts the bytes of a file that are right. */
+static int count_good(void *arg, uint64_t offset, const uint8_t *data, size_t len)
 {
-	(void)arg, (void)offset, (void)data, (void)len;
+	uint64_t *good = arg;
+	(void)data;
+	*good = offset + len;
 	return 0;
 }
 
-/* Reads and checks one file. */
+/* Reads and checks one file.  Returns 0, or why the shard cannot be read any more (mkshard_reader_failed), or
+ * -ENOMEM. */
 static int verify_alone(
         struct verify *verify, uint32_t shard, const struct shard_extent *extent, struct mkshard_reader *reader)
 {
 	cleanup_free uint8_t *buf = malloc(SHARD_BLOCK);
-	struct base_err err = { 0 };
+	struct base_err err = { 0 }, why;
+	uint64_t good = 0;
 	if (!buf)
 		return -ENOMEM;
-	if (mkshard_read_file(verify->index, extent->file, reader, buf, discard, NULL, &err))
-		note(verify, extent->file, shard, extent->offset, err.text);
+	int rc = mkshard_read_file(verify->index, extent->file, reader, buf, count_good, &good, &err);
+	if (mkshard_reader_failed(reader, &why))
+		return why.code;
+	if (rc == 0)
+		return 0;
+	if (rc == -EBADMSG)
+		base_err_set(&err, rc, "checksum mismatch");
+	else if (rc != -EUCLEAN && rc != -ESTALE) /* these concern the index */
+		base_err_set(&err, rc, "cannot be read: %s", base_err_str(rc));
+	note(verify, extent->file, shard, extent->offset + good, err.text);
 	return 0;
 }
 
 /* A sum is wrong.  The bytes of an object may have changed on the way, so its file is read once more. */
-static void mismatch(struct pass *pass, const struct shard_extent *extent, uint64_t offset)
+static int mismatch(struct pass *pass, const struct shard_extent *extent, uint64_t offset)
 {
-	if (!mkshard_reader_is_remote(pass->reader) ||
-	        verify_alone(pass->verify, pass->shard, extent, pass->reader) == -ENOMEM)
-		note(pass->verify, extent->file, pass->shard, offset, "checksum mismatch");
+	if (mkshard_reader_is_remote(pass->reader))
+		return verify_alone(pass->verify, pass->shard, extent, pass->reader);
+	note(pass->verify, extent->file, pass->shard, offset, "checksum mismatch");
+	return 0;
 }
 
 static int start_file(struct pass *pass)
@@ -173,8 +192,8 @@ static void hint(const struct pass *pass)
 		shard_index_hint_record(pass->verify->index, pass->extents[pass->at + HINT].file);
 }
 
-/* Compares the sums of a file after its last byte. */
-static void end_file(struct pass *pass)
+/* Compares the sums of a file after its last byte.  Returns 0, or an error of mismatch(). */
+static int end_file(struct pass *pass)
 {
 	const struct shard_extent *extent = &pass->extents[pass->at++];
 	const struct shard_index *index = pass->verify->index;
@@ -182,26 +201,24 @@ static void end_file(struct pass *pass)
 	pass->started = false;
 	hint(pass);
 	int rc = shard_index_place(index, extent->file, &file);
-	bool big = extent->length > SHARD_BLOCK, found = false;
+	bool big = extent->length > SHARD_BLOCK;
 	uint32_t n = rc == 0 && big ? shard_blocks(file.length) : 0;
 	for (uint32_t b = 0; b < n && rc == 0; b++) {
 		uint64_t offset, xxh3;
 		uint32_t length;
 		rc = shard_index_block(index, extent->file, b, &offset, &length, &xxh3);
-		if (rc == 0 && xxh3 != pass->blocks[b]) {
-			mismatch(pass, extent, offset);
-			found = true;
-			break; /* the message names the first bad block */
-		}
+		if (rc == 0 && xxh3 != pass->blocks[b])
+			return mismatch(pass, extent, offset); /* the message names the first bad block */
 	}
 	if (rc)
 		note_record(pass->verify, extent->file, rc);
-	else if (!found && file_sum_end(&pass->sum) != file.xxh3)
-		mismatch(pass, extent, extent->offset);
+	else if (file_sum_end(&pass->sum) != file.xxh3)
+		return mismatch(pass, extent, extent->offset);
+	return 0;
 }
 
-/* Checks a file of one block whose bytes are all in memory: the usual case. */
-static void small_file(struct pass *pass, const uint8_t *data)
+/* Checks a file of one block whose bytes are all in memory: the usual case.  Returns as end_file. */
+static int small_file(struct pass *pass, const uint8_t *data)
 {
 	const struct shard_extent *extent = &pass->extents[pass->at++];
 	struct shard_place file;
@@ -210,23 +227,25 @@ static void small_file(struct pass *pass, const uint8_t *data)
 	if (rc)
 		note_record(pass->verify, extent->file, rc);
 	else if (shard_block_sum(data, extent->length) != file.xxh3)
-		mismatch(pass, extent, extent->offset);
+		return mismatch(pass, extent, extent->offset);
+	return 0;
 }
 
 static int pass_by(void *arg, uint64_t offset, const uint8_t *data, size_t len)
 {
 	struct pass *pass = arg;
 	uint64_t end = offset + len;
-	while (pass->at < pass->n) {
+	int rc = 0;
+	while (pass->at < pass->n && rc == 0) {
 		const struct shard_extent *extent = &pass->extents[pass->at];
 		uint64_t file_end = extent->offset + extent->length;
 		if (!pass->started && extent->offset >= end && extent->length > 0)
 			break;
 		if (!pass->started && extent->offset >= offset && file_end <= end && extent->length <= SHARD_BLOCK) {
-			small_file(pass, data + (extent->offset - offset));
+			rc = small_file(pass, data + (extent->offset - offset));
 			continue;
 		}
-		int rc = pass->started ? 0 : start_file(pass);
+		rc = pass->started ? 0 : start_file(pass);
 		if (rc)
 			return rc;
 		uint64_t from = extent->offset > offset ? extent->offset : offset;
@@ -235,22 +254,41 @@ static int pass_by(void *arg, uint64_t offset, const uint8_t *data, size_t len)
 			file_sum_feed(&pass->sum, data + (from - offset), to - from);
 		if (file_end > end)
 			break;
-		end_file(pass);
+		rc = end_file(pass);
 	}
 	progress_add(len, 0);
+	return rc;
+}
+
+/* Quarantines all files of a shard that cannot be read. */
+static void quarantine_all(struct verify *verify, uint32_t shard)
+{
+	lock_for_scope(&verify->lock);
+	for (uint64_t i = verify->by_shard.first[shard]; i < verify->by_shard.first[shard + 1]; i++)
+		quarantine(verify, verify->by_shard.files[i]);
+}
+
+/* Notes an object that cannot be read any more.  The client has tried for long, so no file is tried singly.  Returns 0,
+ * or what ends the run. */
+static int give_up_object(struct verify *verify, uint32_t shard, const struct base_err *why)
+{
+	bool ours = mkshard_reader_is_ours(why->code);
+	if (mkshard_reader_is_of_store(why->code)) {
+		lock_for_scope(&verify->lock);
+		if (!verify->stop.code) {
+			verify->stop = *why;
+			verify->stop_shard = shard;
+		}
+		return why->code;
+	}
+	note_as(verify, SHARD_NONE, shard, 0, ours, why->text);
+	if (!ours)
+		quarantine_all(verify, shard);
 	return 0;
 }
 
-/* Quarantines all files of a shard that cannot be opened. */
-static void quarantine_all(struct verify *verify, const struct shard_extent *extents, uint64_t n)
-{
-	lock_for_scope(&verify->lock);
-	for (uint64_t i = 0; i < n; i++)
-		quarantine(verify, extents[i].file);
-}
-
-static int stream_shard(struct verify *verify, uint32_t shard, struct mkshard_reader *reader,
-        struct shard_extent *extents, uint64_t n)
+static int stream_shard(
+        struct verify *verify, uint32_t shard, struct mkshard_reader *reader, struct shard_extent *extents, uint64_t n)
 {
 	struct shard_shard rec;
 	struct base_err err = { 0 };
@@ -274,13 +312,8 @@ static int stream_shard(struct verify *verify, uint32_t shard, struct mkshard_re
 		rc = mkshard_reader_stream(reader, pass_by, &pass, &err, &at);
 	if (rc == 0)
 		rc = pass_by(&pass, rec.size_bytes, (const uint8_t *)"", 0); /* empty files at the very end */
-	bool remote = mkshard_reader_is_remote(reader);
-	if (rc && rc != -ENOMEM && remote) {
-		/* The client has tried for long, so no file is tried singly. */
-		note_as(verify, SHARD_NONE, shard, at, mkshard_reader_is_ours(rc), err.text);
-		if (!mkshard_reader_is_ours(rc))
-			quarantine_all(verify, extents, n);
-		rc = 0;
+	if (mkshard_reader_failed(reader, &err)) {
+		rc = give_up_object(verify, shard, &err);
 	} else if (rc && rc != -ENOMEM) {
 		char text[256];
 		snprintf(text, sizeof(text), "cannot be read: %s", base_err_str(rc));
@@ -301,10 +334,10 @@ static int verify_shard(void *arg, uint32_t shard)
 	cleanup_free struct shard_extent *extents = NULL;
 	uint64_t n = 0;
 	int rc = shard_files_extents(&verify->by_shard, verify->index, shard, &extents, &n);
-	if (rc == 0 && mkshard_reader_open(verify->index, shard, &err, &reader)) {
+	if (rc == 0 && mkshard_reader_open(verify->index, shard, verify->timeout_s, &err, &reader)) {
 		note_as(verify, SHARD_NONE, shard, 0, mkshard_reader_is_ours(err.code), err.text);
 		if (!mkshard_reader_is_ours(err.code))
-			quarantine_all(verify, extents, n);
+			quarantine_all(verify, shard);
 		return 0;
 	}
 	if (rc == 0)
@@ -312,6 +345,8 @@ static int verify_shard(void *arg, uint32_t shard)
 	mkshard_reader_close(reader);
 	if (rc == 0)
 		progress_add(0, n);
+	lock_for_scope(&verify->lock);
+	verify->n_checked += rc == 0;
 	return rc;
 }
 
@@ -413,17 +448,23 @@ static void report(const struct verify *verify, const struct verify_args *args, 
 		printf("{\"files\": %u, \"bytes\": %" PRIu64
 		       ", \"shards\": %u, \"seconds\": %.3f, \"ok\": %s, \"bad\": [",
 		        info->n_files, verify->by_shard.bytes, info->n_shards, seconds,
-		        verify->n_bad ? "false" : "true");
+		        verify->n_bad || verify->stop.code ? "false" : "true");
 		for (uint64_t i = 0; i < verify->n_kept; i++) {
 			printf(i ? ", " : "");
 			print_bad_json(verify, &verify->bad[i]);
+		}
+		if (verify->stop.code) {
+			struct bad stop = { .file = SHARD_NONE, .shard = verify->stop_shard };
+			snprintf(stop.text, sizeof(stop.text), "%.*s", (int)sizeof(stop.text) - 1, verify->stop.text);
+			printf(verify->n_kept ? ", " : "");
+			print_bad_json(verify, &stop);
 		}
 		printf("]}\n");
 		return;
 	}
 	base_format_size(verify->by_shard.bytes, bytes);
 	base_format_size(seconds > 0 ? (uint64_t)((double)verify->by_shard.bytes / seconds) : 0, rate);
-	if (verify->n_bad == 0)
+	if (verify->n_bad == 0 && !verify->stop.code)
 		printf("%u files, %s in %u shards and the index: all good (%.1f s, %s/s)\n", info->n_files, bytes,
 		        info->n_shards, seconds, rate);
 	else if (verify->n_bad > verify->unchecked)
@@ -431,9 +472,14 @@ static void report(const struct verify *verify, const struct verify_args *args, 
 		        verify->index_bad ? "the index is bad, and " : "", bad_files(verify), info->n_files);
 	if (verify->index_bad)
 		cli_note("the index: " SHARD_INDEX_ADVICE);
+	char name[SHARD_PATH_MAX + 1];
+	if (verify->stop.code)
+		cli_failf("'%s': %s; %u of %u shards were not checked",
+		        base_quoted(shard_name(verify, verify->stop_shard, name, sizeof(name))), verify->stop.text,
+		        info->n_shards - verify->n_checked, info->n_shards);
 	if (verify->unchecked)
-		cli_note("%u of %u shards could not be read, and what lies in them was not checked",
-		        verify->unchecked, info->n_shards);
+		cli_note("%u of %u shards could not be read, and what lies in them was not checked", verify->unchecked,
+		        info->n_shards);
 }
 
 /* Writes the quarantine list.  Returns an exit status. */
@@ -448,8 +494,8 @@ static int write_list(struct verify *verify, const struct verify_args *args)
 		return cli_failf(
 		        "no quarantine list: the index or a common file is damaged, which no sample can stand for; "
 		        "restore it first");
-	if (verify->unchecked)
-		return cli_failf("no quarantine list: not every shard could be opened");
+	if (verify->unchecked || verify->stop.code)
+		return cli_failf("no quarantine list: not every shard could be read");
 	for (uint32_t i = 0; i < n_samples; i++)
 		n += bit_get(verify->bad_samples, i);
 	samples = malloc((n + 1) * sizeof(*samples));
@@ -482,9 +528,10 @@ int mkshard_verify(int argc, char **argv)
 		                "DATASET/" SHARD_QUARANTINE_NAME ")",
 		                .may_lack = true, .kind = CLI_KIND_CALL, .take = take_quarantine },
 		        { "jobs", "N", "Shards read at once (default: processors)", 'j',
-		                CLI_NUMBER(struct verify_args, jobs, 1, MKSHARD_JOBS_MAX) } },
+		                CLI_NUMBER(struct verify_args, jobs, 1, MKSHARD_JOBS_MAX) },
+		        MKSHARD_TIMEOUT_OPTION(struct verify_args) },
 		.words = { { "DATASET", .at = offsetof(struct verify_args, dataset) } } };
-	struct verify_args args = { 0 };
+	struct verify_args args = { .timeout_s = MKSHARD_TIMEOUT_S };
 	struct base_err err = { 0 };
 	struct shard_index *index = NULL;
 	cli_parse(&line, argc, argv, &args);
@@ -496,7 +543,7 @@ int mkshard_verify(int argc, char **argv)
 		return cli_failf("%s: HTTP servers are only read; give --quarantine=FILE, and mounts quarantine=FILE",
 		        base_quoted(args.dataset));
 	}
-	struct verify verify = { .index = index };
+	struct verify verify = { .index = index, .timeout_s = args.timeout_s };
 	pthread_mutex_init(&verify.lock, NULL);
 	if (args.quarantine) {
 		verify.bad_samples = bits_new(shard_index_info(index)->n_samples);
@@ -526,11 +573,11 @@ int mkshard_verify(int argc, char **argv)
 	int status = CLI_FAILED;
 	if (shard_index_check_err(index, &err)) {
 		cli_fail(&err); /* no result is reliable, so none is printed and no list is written */
-	} else if (rc) {
+	} else if (rc && !verify.stop.code) {
 		cli_failf("'%s': %s", args.dataset, base_err_str(rc));
 	} else {
 		report(&verify, &args, (double)(base_now_ns() - start_ns) / 1e9);
-		status = verify.n_bad ? CLI_FAILED : CLI_DONE;
+		status = verify.n_bad || verify.stop.code ? CLI_FAILED : CLI_DONE;
 		if (args.quarantine && write_list(&verify, &args) != CLI_DONE)
 			status = CLI_FAILED;
 	}
