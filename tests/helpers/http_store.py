@@ -10,6 +10,7 @@ Faults are set while it runs (`store.set(latency_ms=20, p503=0.05)`):
     cut             share of bodies that end in the middle
     stall, stall_ms share of bodies that stop in the middle for that long
     flip            share of bodies with one wrong byte
+    flip_over       bodies of more bytes have one wrong byte
     whole           1: ranges are not answered; the whole object comes
     bps             bytes a second of one connection
     down            1: connections are closed at once
@@ -149,7 +150,8 @@ class Handler(BaseHTTPRequestHandler):
     def send_body(self, file, first, left, fault):
         chance = random.random
         half = left // 2
-        cut, stall, flip = chance() < fault("cut"), chance() < fault("stall"), chance() < fault("flip")
+        cut, stall = chance() < fault("cut"), chance() < fault("stall")
+        flip = chance() < fault("flip") or 0 < fault("flip_over") < left
         file.seek(first)
         while left > 0:
             data = file.read(min(left, 1 << 16))

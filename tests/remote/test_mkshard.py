@@ -22,7 +22,7 @@ def stored(build_dir, scratch, http_store):
 
 
 def test_verify_passes_over_a_store_that_fails(stored, http_store):
-    http_store.set(flip=0.05, **FAULTS)
+    http_store.set(flip_over=2 << 20, **FAULTS)  # what is read ahead, not what is read again
     assert "all good" in tools.mkshard("verify", stored[0]).stdout
 
 
@@ -39,7 +39,7 @@ def test_verify_names_the_file_of_a_flipped_byte(stored, http_store):
 
 def test_extract_gives_the_source_under_faults(stored, http_store, scratch):
     url, files = stored
-    http_store.set(flip=0.02, **FAULTS)
+    http_store.set(flip_over=2 << 20, **FAULTS)
     tools.mkshard("extract", url, scratch / "out")
     assert datasets.read_tree(scratch / "out") == files
 
