@@ -705,7 +705,8 @@ static uint64_t always_late(void *arg, uint32_t shard, uint64_t offset, uint32_t
 }
 
 /* Two workers with four batches ask for more at once than the window holds, then compute for long.  The engine keeps up
- * with some of them: it fetches on while they read.  A later burst may miss files only if it makes the window grow. */
+ * with some of them: it fetches on while they read.  A later burst may miss more than a few files only if it makes the
+ * window grow.  A few, because a busy processor can keep the engine from running while the reader does. */
 static void bursts_larger_than_the_window_make_it_grow(void **state)
 {
 	enum { BURST = 300, BURSTS = 3 * N_FILES / BURST };
@@ -737,7 +738,7 @@ static void bursts_larger_than_the_window_make_it_grow(void **state)
 			settle(&t);
 			prefetch_stream_stats_get(t.stream, &then);
 			if (burst >= BURSTS / 2 && then.window_limit == first.window_limit)
-				assert_int_equal(t.misses - before, 0);
+				assert_in_range(t.misses - before, 0, BURST / 50);
 		}
 		assert_int_equal(t.errors, 0);
 		check_sink(&sink);
