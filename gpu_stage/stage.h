@@ -109,7 +109,7 @@ struct ddpfs_stage_options {
 	const char *quarantine; /* file of the list; NULL: the one beside the index, if there is one; "": none */
 	uint32_t timed; /* not 0: the GPU notes when each batch's copies begin and end, for ddpfs_batch_copied */
 	/* The order deals the samples to `groups` groups, one a host, which keep them for `redeal` epochs.  If groups
-	 * divide world, a rank reads samples of one group only.  0: no groups; redeal 0: groups are never dealt anew. */
+	 * divide world, a rank reads samples of one group only.  0: no groups; redeal 0: never dealt anew. */
 	uint64_t groups;
 	uint64_t redeal;
 };
@@ -182,8 +182,8 @@ struct ddpfs_stage_stats {
 /* Opens a packed dataset and starts to read ahead.
  *
  * dataset  the directory that holds the index, or the root of a mount.  With a mount, these come from the mount:
- *          dataset, order, deal, tail, seed, groups, redeal, subdir, epoch, start (as `ddpfs ctl MNT state` recorded it), and, unless
- *          options->world is given, rank and world.
+ *          dataset, order, deal, tail, seed, groups, redeal, subdir, epoch, start (as `ddpfs ctl MNT state` recorded
+ *          it), and, unless options->world is given, rank and world.
  * options  NULL: all zero.
  *
  * The state and epoch of a mount follow the stage: they are where the oldest batch begins that is not released.  The

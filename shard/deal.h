@@ -96,8 +96,8 @@ uint32_t shard_deal_lane(const struct shard_deal *deal, uint32_t rank);
 uint32_t shard_deal_rank(const struct shard_deal *deal, uint64_t step);
 
 /* Returns the position (< n) of turn k of a rank.  Padding repeats positions.  *ret_step (may be NULL) is the global
- * step start + k * world + lane of the rank.  Steps are unique even if padding repeats a position; file names carry them.
- * k < shard_deal_turns. */
+ * step start + k * world + lane of the rank.  Steps are unique even if padding repeats a position; file names carry
+ * them. k < shard_deal_turns. */
 uint64_t shard_deal_position(const struct shard_deal *deal, uint32_t rank, uint64_t k, uint64_t *ret_step);
 
 /* Returns the first step at which a position (< n) comes, or UINT64_MAX if it was consumed before `start`.

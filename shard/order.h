@@ -2,8 +2,8 @@
 /* The order of an epoch: a pure function position -> item, and its inverse.
  *
  * Items are sample ids (full, torch) or storage slots (chunk, none); shard_order_by_slot() says which.  The order
- * follows from (key, n, mode with its geometry, groups, seed, epoch).  It does not depend on the number of ranks.  Time and
- * memory are O(1), except for torch.  torch needs the permutation and its inverse in memory, 4 bytes an item each,
+ * follows from (key, n, mode with its geometry, groups, seed, epoch).  It does not depend on the number of ranks.  Time
+ * and memory are O(1), except for torch.  torch needs the permutation and its inverse in memory, 4 bytes an item each,
  * because each step of Fisher-Yates depends on the steps before.
  *
  * full   A keyed permutation of [0, n) (shard/permute.h).
@@ -20,8 +20,8 @@
  * none   The stored order.
  *
  * Groups (full and chunk): the items are dealt to `groups` groups, which keep them for `redeal` epochs.  In each epoch
- * every group shuffles its own items anew.  The groups take turns: position p belongs to group p % groups.  So the sizes
- * of two groups differ by one item at most, and the order does not depend on the number of ranks (shard/deal.h).
+ * every group shuffles its own items anew.  The groups take turns: position p belongs to group p % groups.  So the
+ * sizes of two groups differ by one item at most, and the order does not depend on the number of ranks (shard/deal.h).
  *
  *        dealt      |-----group 0-----|-----group 1-----|-----group 2----|    all items, permuted by redeal epochs
  *        shuffled   |  a0  a1  a2 ... |  b0  b1  b2 ... |  c0  c1  c2 ...|    each group by itself, by epoch

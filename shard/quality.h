@@ -2,8 +2,8 @@
 /* Measures how random an order is: statistics of a sequence of samples, to compare with the same statistics of a true
  * random permutation (shard_quality_shuffle).
  *
- * One object takes any number of epochs.  Memory: 4 bytes a class, and the tables below; with groups 5 bytes a sample and
- * 4 bytes for each class of each group.  The sequences are the
+ * One object takes any number of epochs.  Memory: 4 bytes a class, and the tables below; with groups 5 bytes a sample
+ * and 4 bytes for each class of each group.  The sequences are the
  * caller's.  Threads: any; an object belongs to its caller. */
 #ifndef DDPFS_SHARD_QUALITY_H
 #define DDPFS_SHARD_QUALITY_H

@@ -66,8 +66,8 @@ int shard_quarantine_parse(const char *text, size_t len, const struct shard_info
         struct shard_quarantine **ret_list);
 
 /* Reads the list of a dataset.  path: NULL = the list beside the index, also in a store.
- * Returns 0; -ENOENT: no such file (err says how to write one); -EFBIG: over SHARD_QUARANTINE_BYTES_MAX, in a store over
- * SHARD_QUARANTINE_OBJECT_MAX; errors of reading; errors of parsing, with the path in front of the sentence. */
+ * Returns 0; -ENOENT: no such file (err says how to write one); -EFBIG: over SHARD_QUARANTINE_BYTES_MAX, in a store
+ * over SHARD_QUARANTINE_OBJECT_MAX; errors of reading; errors of parsing, with the path in front of the sentence. */
 int shard_quarantine_read(
         const struct shard_index *index, const char *path, struct base_err *err, struct shard_quarantine **ret_list);
 

@@ -30,8 +30,8 @@ enum {
 
 struct shard_state {
 	uint8_t dataset[16]; /* identity of the dataset */
-	/* order, deal, tail, seed, epoch, start, past, chunk geometry, groups, on_bad.  subdir is NULL, so the struct may be
-	 * copied. */
+	/* order, deal, tail, seed, epoch, start, past, chunk geometry, groups, on_bad.  subdir is NULL, so the struct
+	 * may be copied. */
 	struct shard_view_options options;
 	char subdir[SHARD_STATE_SUBDIR_MAX + 1]; /* "": the whole dataset */
 	uint64_t quarantine;                     /* hash of the list if options.on_bad is not eio */

@@ -50,8 +50,8 @@ struct shard_view_options {
 	/* A resume state carries these two, so the order stays the same when defaults or sizes change. */
 	uint64_t chunk_items; /* samples of a chunk; 0 = from chunk_bytes */
 	uint64_t pool_chunks; /* chunks of a pool; 0 = from pool_bytes */
-	/* The order deals the samples to `groups` groups, which keep them for `redeal` epochs: shard/order.h.  2 .. n; 0
-	 * or 1: no groups.  Only for full and chunk; the deal is then stride. */
+	/* The order deals the samples to `groups` groups, which keep them for `redeal` epochs: shard/order.h.  2 .. n;
+	 * 0 or 1: no groups.  Only for full and chunk; the deal is then stride. */
 	uint64_t groups;
 	uint64_t redeal;          /* 0: groups keep their samples in all epochs */
 	enum shard_on_bad on_bad; /* what the order does with samples that are known to be bad: shard/quarantine.h */
@@ -115,8 +115,8 @@ int shard_view_instead(const struct shard_view *view, uint32_t sample, uint32_t 
 int shard_view_instead_file(const struct shard_view *view, uint32_t file, uint32_t *ret_file);
 
 /* Writes the identity of the view as hex: XXH3-128 over (dataset identity, subdir, order with its geometry, deal, seed,
- * epoch, start, segments, tail, world, groups, on_bad with its list).  The rank is not in it: ranks of one job have equal
- * identities. */
+ * epoch, start, segments, tail, world, groups, on_bad with its list).  The rank is not in it: ranks of one job have
+ * equal identities. */
 void shard_view_identity(const struct shard_view *view, char ret_hex[static SHARD_VIEW_ID_SIZE]);
 
 /* Returns 0 and a reference to an epoch: its order and its deal.  The caller gives it back with shard_epoch_put.

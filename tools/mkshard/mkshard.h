@@ -77,10 +77,11 @@ bool mkshard_keys_see(struct mkshard_keys *keys, const char *path);
 /* Whether at least half of the keys have several files. */
 bool mkshard_keys_paired(const struct mkshard_keys *keys);
 
-/* Reads a file's blocks in order from its shard, verifies each and passes it to `put`, which returns 0 to go on.  A wrong
- * block of an object is read once more, because its bytes may have changed on the way.
- * `buf` holds SHARD_BLOCK bytes; err is not NULL.  Returns 0, the first non-zero value of `put`, or with a sentence that names shard
- * and byte: -EBADMSG for a wrong checksum, -ESTALE if the index changed meanwhile, -errno of reading. */
+/* Reads a file's blocks in order from its shard, verifies each and passes it to `put`, which returns 0 to go on.  A
+ * wrong block of an object is read once more, because its bytes may have changed on the way.
+ * `buf` holds SHARD_BLOCK bytes; err is not NULL.  Returns 0, the first non-zero value of `put`, or with a sentence
+ * that names shard and byte: -EBADMSG for a wrong checksum, -ESTALE if the index changed meanwhile, or
+ * -errno of reading. */
 int mkshard_read_file(const struct shard_index *index, uint32_t file, struct mkshard_reader *reader, uint8_t *buf,
         int (*put)(void *arg, uint64_t offset, const uint8_t *data, size_t len), void *arg, struct base_err *err);
 

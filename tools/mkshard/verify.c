@@ -48,7 +48,7 @@ struct bad {
 	uint32_t file;  /* SHARD_NONE: the whole shard, or the index */
 	uint32_t shard; /* SHARD_NONE: the index */
 	uint64_t offset;
-	bool unchecked; /* a shard that this process could not read (mkshard_reader_is_ours): its files were not checked */
+	bool unchecked; /* files of a shard that this process could not read (mkshard_reader_is_ours) */
 	char text[256];
 };
 
