@@ -109,10 +109,6 @@ enum {
 	 * random samples have. */
 	SHARD_CHUNK_BYTES_SORTED = 1 << 17,
 	SHARD_POOL_BYTES = 1 << 28,
-	/* Shuffled slots in a store (shard_index_store): each request costs latency, and money with many stores.  The
-	 * pool is smaller, so that memory=512M holds one and the next one, with the names of a third. */
-	SHARD_STORE_CHUNK_BYTES = 1 << 22,
-	SHARD_STORE_POOL_BYTES = 1 << 27,
 };
 
 /* Computes the geometry of order=chunk for n samples with content_bytes in total.  chunk_bytes and pool_bytes: 0 = the

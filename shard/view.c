@@ -296,18 +296,14 @@ static int resolve(struct shard_view *view, struct base_err *err)
 	uint64_t chunk_items = 0;
 	uint64_t pool_chunks = 0;
 	bool pool_given = o->pool_bytes != 0 || o->pool_chunks != 0;
-	/* A chunk is read by one request: see prefetch/fetch.c. */
-	bool store = info->shuffled && shard_index_store(view->index);
-	uint64_t chunk_bytes = o->chunk_bytes || !store ? o->chunk_bytes : SHARD_STORE_CHUNK_BYTES;
-	uint64_t pool_bytes = o->pool_bytes || !store ? o->pool_bytes : SHARD_STORE_POOL_BYTES;
 	int rc;
 
 	/* A subtree uses the mean of the whole dataset, because that is O(1). */
 	o->order = shard_order_resolve(o->order, info->n_samples, info->content_bytes);
 	view->block_items = 1;
 	if (o->order == SHARD_ORDER_CHUNK) {
-		shard_order_chunk_defaults(info->n_samples, info->content_bytes, info->shuffled, chunk_bytes,
-		        pool_bytes, &chunk_items, &pool_chunks);
+		shard_order_chunk_defaults(info->n_samples, info->content_bytes, info->shuffled, o->chunk_bytes,
+		        o->pool_bytes, &chunk_items, &pool_chunks);
 		if (o->chunk_items > 0 && o->pool_chunks == 0) /* the pool keeps its bytes */
 			pool_chunks = chunk_items * pool_chunks / o->chunk_items;
 		o->chunk_items = o->chunk_items > 0 ? o->chunk_items : chunk_items;
