@@ -4,30 +4,45 @@
 
 #include <ctype.h>
 #include <errno.h>
+#include <pwd.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <strings.h>
+#include <unistd.h>
 
 #include "shard/base/cleanup.h"
 #include "shard/base/io.h"
 
-enum { FILE_MAX_BYTES = 1 << 20, N_FILES = 2 };
+enum { FILE_MAX_BYTES = 1 << 20, N_FILES = 2, PASSWD_MAX_BYTES = 16384 };
 
 struct remote_profile {
 	char *name;
 	char *texts[N_FILES];  /* of the credentials file and the config file; lines end in NUL; NULL: no such file */
 	size_t sizes[N_FILES]; /* bytes of texts */
 	bool found[N_FILES];   /* the file has the profile */
+	bool chosen;           /* remote_profile_chosen */
 };
 
-/* Returns the path of a file, which the caller frees; NULL: there is no home, or no memory. */
-static char *path_of(const char *variable, const char *file)
+/* Returns the first of two variables that is set, or NULL. */
+static const char *either(const char *first, const char *second)
 {
-	const char *set = getenv(variable), *home = getenv("HOME");
+	const char *value = first ? getenv(first) : NULL;
+	if (!value || !*value)
+		value = getenv(second);
+	return value && *value ? value : NULL;
+}
+
+/* Returns "HOME/.aws/FILE", which the caller frees; NULL: there is no home, or no memory. */
+static char *path_at_home(const char *file)
+{
+	char room[PASSWD_MAX_BYTES];
+	struct passwd entry, *found = NULL;
+	const char *home = getenv("HOME");
 	char *path = NULL;
-	if (set && *set)
-		return strdup(set);
+	/* systemd starts mounts of /etc/fstab without HOME. */
+	if ((!home || !*home) && getpwuid_r(geteuid(), &entry, room, sizeof(room), &found) == 0 && found)
+		home = found->pw_dir;
 	return home && *home && asprintf(&path, "%s/.aws/%s", home, file) >= 0 ? path : NULL;
 }
 
@@ -111,18 +126,21 @@ static void trim_lines(char *text, size_t size)
 int remote_profile_read(struct base_err *err, struct remote_profile **ret_profile)
 {
 	static const struct {
-		const char *variable, *file;
-	} files[N_FILES] = { { "AWS_SHARED_CREDENTIALS_FILE", "credentials" }, { "AWS_CONFIG_FILE", "config" } };
-	const char *name = getenv("AWS_PROFILE");
-	bool asked = name && *name;
+		const char *own, *variable, *file;
+	} files[N_FILES] = { { "DDPFS_S3_CREDENTIALS", "AWS_SHARED_CREDENTIALS_FILE", "credentials" },
+		{ NULL, "AWS_CONFIG_FILE", "config" } };
+	const char *name = either("DDPFS_S3_PROFILE", "AWS_PROFILE");
 	struct remote_profile *profile = calloc(1, sizeof(*profile));
-	if (!profile || !(profile->name = strdup(asked ? name : "default"))) {
+	if (!profile || !(profile->name = strdup(name ? name : "default"))) {
 		free(profile);
 		return base_err_set(err, -ENOMEM, "out of memory");
 	}
+	const char *file = getenv("DDPFS_S3_CREDENTIALS"), *own = getenv("DDPFS_S3_PROFILE");
+	profile->chosen = (file && *file) || (own && *own);
 	int rc = 0;
 	for (int i = 0; i < N_FILES && rc == 0; i++) {
-		cleanup_free char *path = path_of(files[i].variable, files[i].file);
+		const char *set = either(files[i].own, files[i].variable);
+		cleanup_free char *path = set ? strdup(set) : path_at_home(files[i].file);
 		if (path)
 			rc = read_text(path, err, &profile->texts[i], &profile->sizes[i]);
 		if (rc == 0 && profile->texts[i]) {
@@ -130,10 +148,15 @@ int remote_profile_read(struct base_err *err, struct remote_profile **ret_profil
 			profile->found[i] = find(profile, i, NULL) != NULL;
 		}
 	}
-	if (rc == 0 && asked && !profile->found[0] && !profile->found[1]) {
-		char quoted[256];
-		rc = base_err_set(err, -ENOENT, "AWS_PROFILE=%s: neither ~/.aws/credentials nor ~/.aws/config has it",
-		        base_err_quote(name, quoted, sizeof(quoted)));
+	if (rc == 0 && (name || profile->chosen) && !profile->found[0] && !profile->found[1]) {
+		char quoted[2][256];
+		const char *first = file && *file ? file : "~/.aws/credentials";
+		rc = base_err_set(err, -ENOENT, "profile '%s': neither %s nor ~/.aws/config has it%s",
+		        base_err_quote(profile->name, quoted[0], sizeof(quoted[0])),
+		        base_err_quote(first, quoted[1], sizeof(quoted[1])),
+		        own && *own ? " (s3_profile)"
+		        : name      ? " (AWS_PROFILE)"
+		                    : " (s3_credentials)");
 	}
 	if (rc < 0) {
 		remote_profile_free(profile);
@@ -160,6 +183,11 @@ const char *remote_profile_value(const struct remote_profile *profile, enum remo
 {
 	const char *value = files & REMOTE_PROFILE_CREDENTIALS ? find(profile, 0, key) : NULL;
 	return value || !(files & REMOTE_PROFILE_CONFIG) ? value : find(profile, 1, key);
+}
+
+bool remote_profile_chosen(const struct remote_profile *profile)
+{
+	return profile->chosen;
 }
 
 const char *remote_profile_name(const struct remote_profile *profile)

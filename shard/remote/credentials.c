@@ -65,22 +65,26 @@ int remote_settings_get(struct base_err *err, struct remote_settings *ret_settin
 	if (rc < 0)
 		return rc;
 	const struct {
-		const char *first, *second, *key;
+		const char *variables[3], *key;
 		char **to;
 	} settings[] = {
-		{ "AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "endpoint_url", &made.endpoint },
-		{ "AWS_REGION", "AWS_DEFAULT_REGION", "region", &made.region },
-		{ "AWS_CA_BUNDLE", "SSL_CERT_FILE", "ca_bundle", &made.ca_bundle },
+		{ { "DDPFS_S3_ENDPOINT", "AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL" }, "endpoint_url", &made.endpoint },
+		{ { "DDPFS_S3_REGION", "AWS_REGION", "AWS_DEFAULT_REGION" }, "region", &made.region },
+		{ { "AWS_CA_BUNDLE", "SSL_CERT_FILE" }, "ca_bundle", &made.ca_bundle },
 	};
-	for (size_t i = 0; i < sizeof(settings) / sizeof(settings[0]) && rc == 0; i++)
-		rc = copy(either(either(variable(settings[i].first), variable(settings[i].second)),
-		                  remote_profile_value(profile, REMOTE_PROFILE_ANY, settings[i].key)),
-		        settings[i].to);
+	for (size_t i = 0; i < sizeof(settings) / sizeof(settings[0]) && rc == 0; i++) {
+		const char *value = NULL;
+		for (int k = 0; k < 3 && settings[i].variables[k] && !value; k++)
+			value = variable(settings[i].variables[k]);
+		if (!value)
+			value = remote_profile_value(profile, REMOTE_PROFILE_ANY, settings[i].key);
+		rc = copy(value, settings[i].to);
+	}
 	remote_profile_free(profile);
 	if (rc == 0 && made.endpoint && strncasecmp(made.endpoint, "http://", 7) != 0 &&
 	        strncasecmp(made.endpoint, "https://", 8) != 0)
 		rc = base_err_set(err, -EINVAL,
-		        "the endpoint of S3 (AWS_ENDPOINT_URL) begins with neither https:// nor "
+		        "the endpoint of S3 (s3_endpoint=, AWS_ENDPOINT_URL) begins with neither https:// nor "
 		        "http://");
 	if (rc < 0) {
 		remote_settings_done(&made);
@@ -233,7 +237,7 @@ static int from_files(struct remote_credentials *c, const struct remote_profile 
 
 static int ask_all(struct remote_credentials *c, const struct remote_profile *profile, struct base_err *err)
 {
-	int rc = from_environment(c, err);
+	int rc = remote_profile_chosen(profile) ? 0 : from_environment(c, err);
 	if (rc == 0)
 		rc = remote_credentials_web_identity(c, profile, err);
 	if (rc == 0)

@@ -10,6 +10,9 @@
  *   5. a container's endpoint: AWS_CONTAINER_CREDENTIALS_RELATIVE_URI or AWS_CONTAINER_CREDENTIALS_FULL_URI
  *   6. the instance's metadata (IMDSv2), if AWS_EC2_METADATA_DISABLED is not true
  *
+ * DDPFS_S3_PROFILE and DDPFS_S3_CREDENTIALS count before AWS_PROFILE and AWS_SHARED_CREDENTIALS_FILE.  If one of them
+ * is set, the variables of 1 and 2 do not count.  The mount options s3_* set the variables DDPFS_S3_*.
+ *
  * Secrets are in no message.  Their memory is not in a core (MADV_DONTDUMP) and is cleared when it is freed.
  *
  * Threads: a set of credentials belongs to its caller.  The functions share no state, but read the environment. */
@@ -40,16 +43,16 @@ struct remote_credentials {
 
 /* What the environment and the profile say besides keys.  All strings may be NULL and are owned. */
 struct remote_settings {
-	char *endpoint;      /* AWS_ENDPOINT_URL_S3, AWS_ENDPOINT_URL, or the profile's endpoint_url */
-	char *region;        /* AWS_REGION, AWS_DEFAULT_REGION, or the profile's region */
-	char *ca_bundle;     /* AWS_CA_BUNDLE, or the profile's ca_bundle: a file of certificates */
-	bool virtual_host;   /* DDPFS_S3_ADDRESSING=virtual: the bucket is in the host's name, with any endpoint */
-	bool path_style;     /* DDPFS_S3_ADDRESSING=path */
-	bool anonymous;      /* DDPFS_S3_ANONYMOUS=1: requests are not signed */
+	char *endpoint;    /* DDPFS_S3_ENDPOINT, AWS_ENDPOINT_URL_S3, AWS_ENDPOINT_URL, or the profile's endpoint_url */
+	char *region;      /* DDPFS_S3_REGION, AWS_REGION, AWS_DEFAULT_REGION, or the profile's region */
+	char *ca_bundle;   /* AWS_CA_BUNDLE, or the profile's ca_bundle: a file of certificates */
+	bool virtual_host; /* DDPFS_S3_ADDRESSING=virtual: the bucket is in the host's name, with any endpoint */
+	bool path_style;   /* DDPFS_S3_ADDRESSING=path */
+	bool anonymous;    /* DDPFS_S3_ANONYMOUS=1: requests are not signed */
 	bool requester_pays; /* DDPFS_S3_REQUESTER_PAYS=1 */
 };
 
-/* Reads settings.  Returns 0; -ENOENT with a sentence: AWS_PROFILE names a profile that no file has; -EINVAL: a setting
+/* Reads settings.  Returns 0; -ENOENT with a sentence: the profile that is named is in no file; -EINVAL: a setting
  * cannot be right; -ENOMEM; errors of open(2) and read(2). */
 int remote_settings_get(struct base_err *err, struct remote_settings *ret_settings);
 void remote_settings_done(struct remote_settings *settings);

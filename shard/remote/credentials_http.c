@@ -92,7 +92,8 @@ static int assume_role(
 int remote_credentials_web_identity(
         struct remote_credentials *c, const struct remote_profile *profile, struct base_err *err)
 {
-	const char *file = variable("AWS_WEB_IDENTITY_TOKEN_FILE"), *role = variable("AWS_ROLE_ARN");
+	bool chosen = remote_profile_chosen(profile);
+	const char *file = chosen ? NULL : variable("AWS_WEB_IDENTITY_TOKEN_FILE"), *role = variable("AWS_ROLE_ARN");
 	const char *region = variable("AWS_REGION");
 	if (!region)
 		region = variable("AWS_DEFAULT_REGION");

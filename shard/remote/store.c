@@ -407,8 +407,9 @@ int remote_store_refusal(
 	const char *name = store->s3 ? store->location.bucket : store->origin;
 	if (answer->region[0] && store->s3 && strcmp(answer->region, store->region) != 0)
 		return base_err_set(err, -EREMCHG,
-		        "%s: the bucket is in region '%s', and requests go to '%s'; set AWS_REGION=%s",
-		        store->location.name, answer->region, store->region, answer->region);
+		        "%s: the bucket is in region '%s', and requests go to '%s'; set AWS_REGION=%s, or the "
+		        "mount option s3_region=%s",
+		        store->location.name, answer->region, store->region, answer->region, answer->region);
 	if (strcmp(code, "NoSuchBucket") == 0)
 		return base_err_set(err, -ENOENT, "%s: there is no bucket '%s'", store->location.name, name);
 	switch (answer->status) {
