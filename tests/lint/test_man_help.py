@@ -36,7 +36,7 @@ def help_options(text):
 
 def help_mount_options(text):
     block = re.search(r"^Mount options .*\n((?:  .*\n?)+)", text, re.M).group(1)
-    return set(re.findall(r"^  ([a-z_]+)\b", block, re.M))
+    return set(re.findall(r"^  ([a-z0-9_]+)\b", block, re.M))
 
 
 def man_sections(page):
@@ -75,7 +75,7 @@ def test_mount_options(build_dir):
         assert help_mount_options(help_of(*other)) == listed
     page = (tools.ROOT / "tools/ddpfs.1").read_text()
     section = page[page.index(".SH MOUNT OPTIONS"):page.index(".SH ENVIRONMENT")]
-    assert set(re.findall(r"^\.TP\n\.B ([a-z_]+)", section, re.M)) == listed
+    assert set(re.findall(r"^\.TP\n\.B ([a-z0-9_]+)", section, re.M)) == listed
     assert {word.rstrip("=") for word in complete("ddpfs mount -o ")} == listed
 
 

@@ -9,6 +9,7 @@ import time
 import pytest
 
 from helpers import datasets, tools
+from helpers.private import Private
 
 pytest.importorskip("moto", reason="moto is not installed")
 
@@ -39,6 +40,21 @@ def test_what_is_packed_to_a_bucket_can_be_mounted(s3, source, mount):
     tools.mkshard("pack", "--shard-size=1M", path, f"s3://data/{PREFIX}")
     assert keys(s3)[0] == f"{PREFIX}/index.ddpfs" and len(keys(s3)) > 2
     assert contents(mount(f"s3://data/{PREFIX}/", "view=all,layout=tree,memory=64M").path) == files
+
+
+def test_a_line_of_fstab_mounts_it(s3, server, source, scratch, monkeypatch):
+    path, _ = source
+    tools.mkshard("pack", path, f"s3://data/{PREFIX}")
+    for name in server.environment():
+        monkeypatch.delenv(name)
+    (scratch / "keys").write_text(f"[default]\naws_access_key_id = {server.access_key}\n"
+                                  f"aws_secret_access_key = {server.secret_key}\n")
+    (scratch / "mnt").mkdir()
+    private = Private(scratch)
+    name = f"s3://data/{PREFIX}".replace(" ", "\\040")
+    private.fstab.write_text(f"{name} {scratch}/mnt ddpfs _netdev,nofail,view=all,s3_credentials={scratch}/keys,"
+                             f"s3_endpoint={server.url},s3_region=eu-west-1 0 0\n")
+    private.run(f"mount -a; diff -r {path} {scratch}/mnt; umount {scratch}/mnt")
 
 
 def test_a_shard_of_many_parts_has_the_bytes_of_one_that_was_packed_here(s3, scratch, pack):

@@ -38,6 +38,36 @@ static void refused(const char *text, const char *word)
 	options_done(&o);
 }
 
+static void assert_variable(const char *name, const char *value)
+{
+	const char *found = getenv(name);
+	if (!found || strcmp(found, value) != 0)
+		fail_msg("%s is '%s', not '%s'", name, found ? found : "unset", value);
+	unsetenv(name);
+}
+
+/* shard/remote/credentials.h reads them. */
+static void options_of_a_store_become_variables(void **state)
+{
+	struct options o;
+	(void)state;
+	taken("s3_profile=train,s3_credentials=/etc/keys,s3_endpoint=https://"
+	      "h:9000,s3_region=eu-west-1,s3_addressing=path,"
+	      "s3_anonymous,s3_requester_pays",
+	        &o);
+	options_done(&o);
+	assert_variable("DDPFS_S3_PROFILE", "train");
+	assert_variable("DDPFS_S3_CREDENTIALS", "/etc/keys");
+	assert_variable("DDPFS_S3_ENDPOINT", "https://h:9000");
+	assert_variable("DDPFS_S3_REGION", "eu-west-1");
+	assert_variable("DDPFS_S3_ADDRESSING", "path");
+	assert_variable("DDPFS_S3_ANONYMOUS", "1");
+	assert_variable("DDPFS_S3_REQUESTER_PAYS", "1");
+	refused("s3_addressing=host", "path or virtual");
+	refused("s3_anonymous=1", "takes no value");
+	refused("s3_profile", "needs a value");
+}
+
 static void every_option_reaches_its_field(void **state)
 {
 	struct options o;
@@ -280,6 +310,7 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(every_option_reaches_its_field),
+		cmocka_unit_test(options_of_a_store_become_variables),
 		cmocka_unit_test(later_options_win),
 		cmocka_unit_test(what_mount_brings_along_means_nothing),
 		cmocka_unit_test(commas_in_values),

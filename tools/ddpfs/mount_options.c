@@ -3,6 +3,7 @@
 #include "tools/ddpfs/mount_options.h"
 
 #include <argp.h>
+#include <ctype.h>
 #include <errno.h>
 #include <fnmatch.h>
 #include <grp.h>
@@ -217,6 +218,38 @@ static int set_log(struct options *o, const struct option_def *def, const char *
 	return keep_path(o, def->key, value, &o->log_file, err);
 }
 
+/* "s3_region=R" sets DDPFS_S3_REGION=R, which the code of stores reads (shard/remote/credentials.h).  Servers,
+ * ddpfs-keys and the program of `ddpfs restart` inherit it. */
+static int set_s3(struct options *o, const struct option_def *def, const char *value, struct base_err *err)
+{
+	char name[64];
+	(void)o;
+	int len = snprintf(name, sizeof(name), "DDPFS_%s", def->key);
+	for (int i = 0; i < len; i++)
+		name[i] = (char)toupper((unsigned char)name[i]);
+	return setenv(name, value, 1) == 0 ? 0 : base_err_set(err, -errno, "option %s: %s", def->key, strerror(errno));
+}
+
+static int set_s3_addressing(struct options *o, const struct option_def *def, const char *value, struct base_err *err)
+{
+	if (strcmp(value, "path") != 0 && strcmp(value, "virtual") != 0)
+		return bad_value(err, def->key, value, "path or virtual");
+	return set_s3(o, def, value, err);
+}
+
+static int set_s3_flag(struct options *o, const struct option_def *def, const char *value, struct base_err *err)
+{
+	(void)value;
+	return set_s3(o, def, "1", err);
+}
+
+static int set_s3_path(struct options *o, const struct option_def *def, const char *value, struct base_err *err)
+{
+	const char *path;
+	int rc = keep_path(o, def->key, value, &path, err);
+	return rc < 0 ? rc : set_s3(o, def, path, err);
+}
+
 static const struct option_def options_known[] = {
 	{ "rank", "R", "this rank, from 0; needs world", .set = set_view_key },
 	{ "world", "W", "number of ranks", .set = set_view_key },
@@ -281,6 +314,14 @@ static const struct option_def options_known[] = {
 	        .set = set_number, AT(fs.timeout_s), 0, TIMEOUT_MAX_S, .given_at = AT(fs.timeout_set) },
 	{ "watchdog", "SECONDS", "replace a server that hangs for so long; 0: never\n(default: 20)", .set = set_number,
 	        AT(fs.watchdog_s), 0, WATCHDOG_MAX_S },
+	{ "s3_profile", "NAME", "S3: profile of ~/.aws/credentials and ~/.aws/config", .set = set_s3 },
+	{ "s3_credentials", "FILE", "S3: read FILE, not ~/.aws/credentials", .set = set_s3_path },
+	{ "s3_endpoint", "URL", "S3: a store that is not AWS", .set = set_s3 },
+	{ "s3_region", "REGION", "S3: region of the bucket", .set = set_s3 },
+	{ "s3_addressing", "HOW", "S3: path or virtual, where the bucket stands in\naddresses",
+	        .set = set_s3_addressing },
+	{ "s3_anonymous", NULL, "S3: send no signature, for public buckets", .set = set_s3_flag },
+	{ "s3_requester_pays", NULL, "S3: you pay for the requests", .set = set_s3_flag },
 	{ "log_level", "LEVEL", "error, warning, info or debug (default: info)", .set = set_word, AT(log_level),
 	        .words = "error|warning|info|debug", .given_at = AT(log_level_set) },
 	{ "log", "FILE", "write log lines to FILE (default: stderr in front,\nsyslog in the background)",
