@@ -90,8 +90,9 @@ _SIGNATURES = {
 
 @cache
 def load():
-    """Loads the library: $DDPFS_STAGE_LIB, or the one that the loader finds."""
-    name = os.environ.get("DDPFS_STAGE_LIB", "libddpfs_stage.so.0")
+    """Loads the library: $DDPFS_STAGE_LIB, or the one of the wheel, or the one that the loader finds."""
+    bundled = os.path.join(os.path.dirname(os.path.abspath(__file__)), "native", "lib", "libddpfs_stage.so.0")
+    name = os.environ.get("DDPFS_STAGE_LIB") or (bundled if os.path.exists(bundled) else "libddpfs_stage.so.0")
     try:
         lib = ctypes.CDLL(name)
     except OSError as error:

@@ -52,7 +52,8 @@ def _run(arguments, **kwargs):
 
 
 def _program(program=None):
-    program = program or os.environ.get("DDPFS_PROGRAM") or shutil.which("ddpfs")
+    bundled = os.path.join(os.path.dirname(os.path.abspath(__file__)), "native", "bin", "ddpfs")  # of the wheel
+    program = program or os.environ.get("DDPFS_PROGRAM") or shutil.which(bundled) or shutil.which("ddpfs")
     if program is None:
         raise FileNotFoundError("the ddpfs program is not in PATH: install ddpfs, or name it with program=")
     return os.fspath(program)
