@@ -18,6 +18,7 @@ BELOW = {
     "gpu_stage": ("prefetch", "cache", "shard", "shard/base"),
     "gpu_stage/examples": ("gpu_stage", "shard/base"),
     "tools/common": ("shard", "shard/base"),
+    "tools/package": (),
     "tools/mkshard": ("tools/common", "prefetch", "shard", "shard/remote", "shard/base"),
     "tools/ddpfs": ("tools/common", "fs", "fs/supervise", "prefetch/sampler", "prefetch", "shard",
                     "shard/remote", "shard/base"),
