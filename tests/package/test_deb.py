@@ -6,16 +6,20 @@ import subprocess
 
 import pytest
 
+from helpers import tools
 from helpers.tools import ROOT
 
 BUILD_SECONDS = 3600
+OFFLINE = "apt-get update failed", "could not install"
 
 
 @pytest.fixture(scope="session")
 def packages(tmp_path_factory):
     """{name of a package: path}; the script fails when lintian finds an error."""
     output = tmp_path_factory.mktemp("deb")
-    done = subprocess.run([ROOT / "tools/package/deb", "-o", output], capture_output=True, text=True, timeout=BUILD_SECONDS)
+    done = tools.run([ROOT / "tools/package/deb", "-o", output], check=False, timeout=BUILD_SECONDS)
+    if done.returncode != 0 and any(text in done.stderr for text in OFFLINE):
+        pytest.skip(f"no packages without the tools to build them: {done.stderr.strip().splitlines()[-1]}")
     assert done.returncode == 0, done.stdout + done.stderr
     return {path.name.split("_")[0]: path for path in output.glob("*.deb")}
 
