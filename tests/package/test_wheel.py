@@ -10,7 +10,6 @@ import os
 import shutil
 import subprocess
 import sys
-import venv
 import zipfile
 from pathlib import Path
 
@@ -48,10 +47,8 @@ def portable_wheel(request):
 
 def environment(place, python=None):
     """A fresh virtual environment; returns run(program, ...) -> its output.  It sees nothing of this checkout."""
-    if python:
-        subprocess.run([python, "-m", "venv", place], check=True)
-    else:
-        venv.create(place, with_pip=True)
+    tools.run([python or sys.executable, "-m", "venv", "--without-pip", place])
+    tools.run([place / "bin/python", "-m", "ensurepip", "--default-pip"])
     clean = {"PATH": f"{place}/bin:{os.environ['PATH']}", "HOME": str(place), "PYTHONDONTWRITEBYTECODE": "1"}
 
     def run(program, *arguments, check=True):
