@@ -252,11 +252,18 @@ static const struct {
 	{ "log_level", "log_level=debug", "" },
 	{ "debug", "debug", "" },
 	/* What they stand for was read when it was mounted: of a state file what it says, of a list of bad samples
-	 * these, of a
-	 * log its descriptor. */
+	 * these, of a log its descriptor. */
 	{ "state", NULL, NULL },
 	{ "quarantine", NULL, NULL },
 	{ "log", NULL, NULL },
+	/* Variables of the environment, which the next program inherits: remote/test_fstab.py restarts such a mount. */
+	{ "s3_profile", NULL, NULL },
+	{ "s3_credentials", NULL, NULL },
+	{ "s3_endpoint", NULL, NULL },
+	{ "s3_region", NULL, NULL },
+	{ "s3_addressing", NULL, NULL },
+	{ "s3_anonymous", NULL, NULL },
+	{ "s3_requester_pays", NULL, NULL },
 };
 
 static char *text_with(const char *options)
