@@ -74,9 +74,11 @@ def away(stored, http_store, *command):
     """Runs a command over a store that goes away when the first shard is read.  Returns what it says."""
     http_store.set(bps=1_000_000)
     process = subprocess.Popen([tools.tool("mkshard"), *command], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
-    waiting.wait_until(lambda: any("/shard-" in answer[1] for answer in http_store.answers()))
+    waiting.wait_until(lambda: process.poll() is not None or any("/shard-" in answer[1] for answer in http_store.answers()))
+    ended = process.poll()
     http_store.set(down=1)
     out, said = process.communicate(timeout=300)
+    assert ended is None, f"it ended before the store went away: {said.decode()}"
     assert process.returncode == 1 and b"all good" not in out
     return said.decode()
 
