@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* `mkshard index`: makes an index for tar shards in their place, or remakes that of a packed dataset; index.h first. */
+/* `mkshard index`: makes an index for tar shards in their place, or remakes that of a packed dataset, on this host or
+ * in a store; index.h first. */
 #include <dirent.h>
 #include <errno.h>
 #include <inttypes.h>
@@ -15,6 +16,7 @@
 #include "shard/build.h"
 #include "shard/index.h"
 #include "shard/pack.h"
+#include "shard/remote/store.h"
 #include "shard/unfinished.h"
 #include "tools/common/cli.h"
 #include "tools/mkshard/mkshard.h"
@@ -27,7 +29,8 @@ struct index_args {
 	struct cli_rest shards;
 	struct mkshard_rules given;
 	bool keep_going, force, by_shard;
-	uint64_t jobs;
+	uint64_t jobs, timeout_s;
+	const char *output; /* of a dataset in a store: the index is written here, and not sent; NULL: it is sent */
 };
 
 static bool rules_given(const struct index_args *args)
@@ -37,6 +40,8 @@ static bool rules_given(const struct index_args *args)
 
 struct indexing {
 	const struct index_args *args;
+	struct remote_store *store; /* in which the dataset lies; NULL: on this host */
+	bool there;                 /* the store has an index, which is replaced */
 	struct found_shard *shards;
 	uint32_t n_shards;
 	bool packed; /* `mkshard pack` wrote the shards, and they are in their dataset */
@@ -51,8 +56,7 @@ struct indexing {
 
 static int is_shard(const struct dirent *de)
 {
-	const char *dot = strrchr(de->d_name, '.');
-	return dot && dot > de->d_name && (!strcmp(dot, ".tar") || !strcmp(dot, ".bare"));
+	return found_shard_is_name(de->d_name);
 }
 
 static int compare_names(const struct dirent **a, const struct dirent **b)
@@ -120,7 +124,8 @@ static int parse_shard(void *arg, uint32_t number)
 	struct indexing *indexing = arg;
 	struct found_shard *shard = &indexing->shards[number];
 	struct base_err err = { 0 };
-	int rc = shard->absent ? 0 : found_shard_parse(shard, indexing->args->keep_going, &err);
+	const struct index_args *args = indexing->args;
+	int rc = shard->absent ? 0 : found_shard_parse(shard, indexing->store, args->timeout_s, args->keep_going, &err);
 	if (rc == 0)
 		return 0;
 	lock_for_scope(&indexing->lock);
@@ -136,7 +141,9 @@ static int read_shards(struct indexing *indexing, struct base_err *err)
 	uint64_t total = 0;
 	for (uint32_t s = 0; s < indexing->n_shards; s++) {
 		struct stat st;
-		if (stat(indexing->shards[s].file, &st) == 0)
+		if (indexing->store)
+			total += indexing->shards[s].size_bytes;
+		else if (stat(indexing->shards[s].file, &st) == 0)
 			total += (uint64_t)st.st_size;
 	}
 	progress_start("indexing", total, 0);
@@ -383,6 +390,19 @@ static void warn_of_changes(const struct indexing *indexing)
 	shard_index_close(old);
 }
 
+/* Returns where the index is written on this host; the caller frees it. */
+static int index_path(const struct indexing *indexing, struct base_err *err, char **ret_path)
+{
+	const struct index_args *args = indexing->args;
+	if (indexing->store && !args->output)
+		return index_store_place(indexing->store, err, ret_path);
+	int n = args->output ? asprintf(ret_path, "%s", args->output)
+	                     : asprintf(ret_path, "%s/" SHARD_INDEX_NAME, args->dataset);
+	if (n < 0)
+		*ret_path = NULL;
+	return n < 0 ? base_err_set(err, -ENOMEM, "out of memory") : 0;
+}
+
 static int build(struct indexing *indexing, uint64_t *ret_files, struct base_err *err)
 {
 	struct shard_builder *builder = NULL;
@@ -405,11 +425,11 @@ static int build(struct indexing *indexing, uint64_t *ret_files, struct base_err
 		}
 		number++;
 	}
-	char *path = NULL;
+	cleanup_free char *path = NULL;
 	if (rc == 0 && files == 0)
 		rc = base_err_set(err, -ENOENT, "'%s': its shards hold no files", indexing->args->dataset);
-	if (rc == 0 && asprintf(&path, "%s/" SHARD_INDEX_NAME, indexing->args->dataset) < 0)
-		rc = base_err_set(err, -ENOMEM, "out of memory");
+	if (rc == 0)
+		rc = index_path(indexing, err, &path);
 	if (rc == 0)
 		rc = shard_builder_finish(builder, path, indexing->packed && indexing->options.shuffle,
 		        indexing->packed ? indexing->options.seed : 0, err);
@@ -418,7 +438,8 @@ static int build(struct indexing *indexing, uint64_t *ret_files, struct base_err
 		if (find_clashes(indexing, &named) == rc)
 			*err = named; /* this sentence names the shards */
 	}
-	free(path);
+	if (rc == 0 && indexing->store && !indexing->args->output)
+		rc = index_store_send(indexing->store, path, err);
 	shard_builder_free(builder);
 	*ret_files = files;
 	return rc;
@@ -452,14 +473,12 @@ static int prepare(struct indexing *indexing, char **names, int n, struct base_e
 		return base_err_set(err, -ENOMEM, "out of memory");
 	for (int s = 0; s < n && rc == 0; s++) {
 		struct found_shard *shard = &indexing->shards[s];
-		shard->file = names[s];
-		rc = stored_path(shard, args->dataset, err);
+		shard->file = strdup(names[s]);
+		rc = shard->file ? stored_path(shard, args->dataset, err) : base_err_set(err, -ENOMEM, "out of memory");
 		if (rc && rc != -ENOMEM && args->keep_going) {
 			shard->absent = true;
 			rc = found_shard_leave_out(shard, strerror(-rc));
 		}
-		if (rc == 0 && args->by_shard)
-			rc = name_prefix(shard, err);
 	}
 	return rc;
 }
@@ -510,19 +529,61 @@ static int check_target(const struct index_args *args, bool *ret_made, struct ba
 	return 0;
 }
 
+/* Checks that --output can be written, before all shards are read. */
+static int check_output(const struct index_args *args, struct base_err *err)
+{
+	const char *quoted = base_quoted(args->output), *slash = strrchr(args->output, '/');
+	cleanup_free char *dir = NULL;
+	if (access(args->output, F_OK) == 0 && !args->force)
+		return base_err_set(err, -EEXIST, "'%s' exists already; give --force to replace it", quoted);
+	if (asprintf(&dir, "%.*s", slash ? (int)(slash - args->output + 1) : 1, slash ? args->output : ".") < 0) {
+		dir = NULL;
+		return base_err_set(err, -ENOMEM, "out of memory");
+	}
+	return access(dir, W_OK) < 0 ? base_err_set(err, -errno, "'%s': %s", quoted, strerror(errno)) : 0;
+}
+
+static int open_store(struct indexing *indexing, struct base_err *err)
+{
+	const struct index_args *args = indexing->args;
+	int rc = args->output ? check_output(args, err) : 0;
+	if (rc < 0)
+		return rc;
+	return index_store_open(args->dataset, !args->output, args->force, err, &indexing->store, &indexing->there);
+}
+
+static int find_in_store(struct indexing *indexing, char **names, int n, struct base_err *err)
+{
+	const struct index_args *args = indexing->args;
+	return index_store_find(indexing->store, names, (uint32_t)n, mkshard_jobs(args->jobs), args->keep_going, err,
+	        &indexing->shards, &indexing->n_shards);
+}
+
+static int find_on_host(struct indexing *indexing, char **names, int n, struct base_err *err)
+{
+	for (int s = 0; s < n; s++)
+		if (remote_is_url(names[s]))
+			return base_err_set(err, -EINVAL,
+			        "'%s' is in a store, so DATASET must be there too; --output=FILE writes the index on "
+			        "this host",
+			        base_quoted(names[s]));
+	int rc = check_unfinished(names, (uint32_t)n, err);
+	return rc == 0 ? prepare(indexing, names, n, err) : rc;
+}
+
 static int run_index(struct indexing *indexing, char **names, int n, struct base_err *err)
 {
 	uint64_t files = 0;
-	int rc = check_unfinished(names, (uint32_t)n, err);
-	if (rc == 0)
-		rc = prepare(indexing, names, n, err);
+	int rc = indexing->store ? find_in_store(indexing, names, n, err) : find_on_host(indexing, names, n, err);
+	for (uint32_t s = 0; s < indexing->n_shards && rc == 0 && indexing->args->by_shard; s++)
+		rc = name_prefix(&indexing->shards[s], err);
 	if (rc == 0)
 		rc = read_shards(indexing, err);
 	if (rc == 0)
 		rc = settle_rules(indexing, err);
 	if (rc == 0 && indexing->args->keep_going)
 		rc = find_clashes(indexing, err);
-	if (rc == 0)
+	if (rc == 0 && (!indexing->store || indexing->there))
 		warn_of_changes(indexing);
 	if (rc == 0)
 		rc = build(indexing, &files, err);
@@ -537,7 +598,8 @@ int mkshard_index(int argc, char **argv)
 	static const struct cli_line line = { "DATASET [SHARD.tar...]",
 		"Index tar shards where they lie, without copying them.\vDATASET is the directory for the index; it is "
 		"made when it does not exist.  Without shards: builds the index of a packed dataset, or of the tar "
-		"files in DATASET, anew.",
+		"files in DATASET, anew.  DATASET may be in a store: s3://BUCKET/PREFIX, or https:// and http:// with "
+		"--output and the URLs of the shards.",
 		.options = { { "sample", "WHAT",
 		                     "A sample is a 'file', or with 'key' all neighbouring files whose names are "
 		                     "equal up to the first dot (WebDataset); auto (default) takes 'key' where the "
@@ -558,10 +620,13 @@ int mkshard_index(int argc, char **argv)
 		        { "force", NULL, "Replace an index that exists", .group = 2,
 		                CLI_FLAG(struct index_args, force) },
 		        { "jobs", "N", "Shards read at once (default: processors)", 'j', 3,
-		                CLI_NUMBER(struct index_args, jobs, 1, MKSHARD_JOBS_MAX) } },
+		                CLI_NUMBER(struct index_args, jobs, 1, MKSHARD_JOBS_MAX) },
+		        { "output", "FILE", "Write the index of a dataset in a store to FILE, and do not send it", 'o',
+		                3, CLI_TEXT(struct index_args, output) },
+		        MKSHARD_TIMEOUT_OPTION(struct index_args) },
 		.words = { { "DATASET", .at = offsetof(struct index_args, dataset) } }, .more = true,
 		.rest = offsetof(struct index_args, shards) };
-	struct index_args args = { .given = { .automatic = true, .knows_auto = true } };
+	struct index_args args = { .given = { .automatic = true, .knows_auto = true }, .timeout_s = MKSHARD_TIMEOUT_S };
 	struct shard_pack_rules *rules = &args.given.rules;
 	struct base_err err = { 0 };
 	bool made = false;
@@ -571,8 +636,13 @@ int mkshard_index(int argc, char **argv)
 	pthread_mutex_init(&indexing.lock, NULL);
 	char **names = args.shards.words;
 	int n = args.shards.n;
-	int rc = check_target(&args, &made, &err);
-	if (rc == 0 && n == 0)
+	bool remote = remote_is_url(args.dataset);
+	if (args.output && !remote)
+		cli_usage("--output is for datasets in a store");
+	int rc = remote ? open_store(&indexing, &err) : check_target(&args, &made, &err);
+	if (rc == 0 && remote)
+		args.dataset = remote_store_name(indexing.store);
+	if (rc == 0 && !remote && n == 0)
 		rc = find_shards(args.dataset, &names, &n, &err);
 	if (rc == 0)
 		rc = run_index(&indexing, names, n, &err);
@@ -589,6 +659,7 @@ int mkshard_index(int argc, char **argv)
 	if (names != args.shards.words)
 		free(names);
 	pthread_mutex_destroy(&indexing.lock);
+	remote_store_close(indexing.store);
 	if (rc < 0)
 		return cli_fail(&err);
 	return rc ? CLI_FAILED : CLI_DONE;

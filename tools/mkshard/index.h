@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The parts of `mkshard index`:
  *
- *   parse.c  reads one shard: its members and their checksums, at the speed of the device
- *   index.c  options, what forms a sample, writing the index
+ *   parse.c        reads one shard: its members and their checksums, at the speed of the device
+ *   index_store.c  finds shards in a store, and sends the index there
+ *   index.c        options, what forms a sample, writing the index
  *
  * Threads: a struct found_shard belongs to one thread. */
 #ifndef DDPFS_TOOLS_MKSHARD_INDEX_H
@@ -14,6 +15,7 @@
 #include "shard/bare.h"
 #include "shard/base/err.h"
 #include "shard/format.h"
+#include "shard/remote/store.h"
 
 /* A member of a shard. */
 struct found_file {
@@ -32,12 +34,12 @@ struct found_file {
 #define FOUND_NO_GROUP UINT64_MAX
 
 struct found_shard {
-	const char *file; /* path of the shard */
-	char *stored;     /* its path in the index: relative if it lies below the dataset; owned */
-	char *prefix;     /* stands before each member's path; NULL: none; owned */
+	char *file;   /* path of the shard, or its URL; owned */
+	char *stored; /* its path in the index: relative if it lies below the dataset; owned */
+	char *prefix; /* stands before each member's path; NULL: none; owned */
 	enum shard_container container;
-	uint64_t size_bytes;
-	int64_t mtime_ns;
+	uint64_t size_bytes; /* of an object: known before it is read */
+	int64_t mtime_ns;    /* 0 for an object */
 	struct found_file *files;
 	uint64_t n_files, capacity;
 	char *paths; /* texts of all members, NUL-terminated */
@@ -57,10 +59,39 @@ void found_shard_done(struct found_shard *shard);
 /* Notes a member that is left out; copies `text`.  Returns 0 or -ENOMEM. */
 int found_shard_leave_out(struct found_shard *shard, const char *text);
 
-/* Reads the shard `shard->file`, tar or bare, and fills the other members.  With `keep_going` it leaves out what it
+/* Returns whether a file is a shard by its name. */
+bool found_shard_is_name(const char *name);
+
+/* Reads the shard `shard->file`, or if store is not NULL its object `shard->stored`, tar or bare, and fills the other
+ * members.  timeout_s: how long a read waits for a store that does not answer.  With `keep_going` it leaves out what it
  * would otherwise refuse: members that a dataset cannot hold, the rest of a tar after damage, a shard that cannot be
- * read.  Returns 0, or -errno with a sentence that names shard and byte. */
-int found_shard_parse(struct found_shard *shard, bool keep_going, struct base_err *err);
+ * read, but not what a store that does not answer would have.  Returns 0, or -errno with a sentence that names shard
+ * and byte. */
+int found_shard_parse(struct found_shard *shard, struct remote_store *store, uint64_t timeout_s, bool keep_going,
+        struct base_err *err);
+
+/* A dataset in a store */
+
+/* Opens the store of a dataset.  sends: the index will be sent there.  *ret_there: it is sent, and will replace one.
+ * Returns 0, or with a sentence: -EEXIST: there is an index, without `force`; -EROFS: nothing can be sent to an HTTP
+ * server; errors of remote_store_open and remote_object_size. */
+int index_store_open(const char *dataset, bool sends, bool force, struct base_err *err, struct remote_store **ret_store,
+        bool *ret_there);
+
+/* Finds the shards: the n objects that `names` has as URLs, or if n is 0, those directly below the dataset, sorted by
+ * name.  Sets file, stored and size_bytes of each.  It asks for sizes on `jobs` threads.  With keep_going an object
+ * that is not there is absent.  The caller frees *ret_shards and what it holds, also if the function fails.
+ * Returns 0, or -errno with a sentence. */
+int index_store_find(struct remote_store *store, char **names, uint32_t n, uint32_t jobs, bool keep_going,
+        struct base_err *err, struct found_shard **ret_shards, uint32_t *ret_n);
+
+/* Returns where on this host the index is made before it is sent; the caller frees it.  A run that is killed leaves at
+ * most this file.  Returns 0, or -errno with a sentence. */
+int index_store_place(const struct remote_store *store, struct base_err *err, char **ret_path);
+
+/* Sends the index at `path`, and removes that file.  If that fails the file stays, and the sentence names it.
+ * Returns 0 or -errno. */
+int index_store_send(struct remote_store *store, const char *path, struct base_err *err);
 
 /* Returns the path of a member. */
 static inline const char *found_path(const struct found_shard *shard, const struct found_file *file)

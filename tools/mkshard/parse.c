@@ -2,31 +2,27 @@
 /* Reads one shard for `mkshard index`; index.h first.
  *
  * It reads a tar shard once from front to back, and gives headers to the parser and contents to the checksums.  Of a
- * bare shard it reads the footer. */
+ * bare shard it reads the footer.  A shard is a file, or an object of a store (reader.h). */
 #include <errno.h>
-#include <fcntl.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
-#include "prefetch/bulk.h"
 #include "shard/base/cleanup.h"
-#include "shard/base/io.h"
-#include "shard/base/units.h"
 #include "shard/bare.h"
 #include "shard/build.h"
 #include "shard/pack.h"
 #include "shard/tar.h"
 #include "tools/common/cli.h"
 #include "tools/mkshard/index.h"
+#include "tools/mkshard/reader.h"
 #include "tools/mkshard/sum.h"
 #include "tools/common/progress.h"
 
 /* Room for a header with the largest pax and long-name records that the parser accepts. */
 enum { HEADER_BUFFER = SHARD_TAR_PAX_MAX + 4 * SHARD_TAR_BLOCK };
+enum { FOOTER_PIECE = 1 << 20 }; /* bytes */
 
 struct parse {
 	struct found_shard *shard;
@@ -44,8 +40,15 @@ struct parse {
 	struct file_sum sum;
 };
 
+bool found_shard_is_name(const char *name)
+{
+	const char *dot = strrchr(name, '.');
+	return dot && dot > name && (!strcmp(dot, ".tar") || !strcmp(dot, ".bare"));
+}
+
 void found_shard_done(struct found_shard *shard)
 {
+	free(shard->file);
 	free(shard->stored);
 	free(shard->prefix);
 	free(shard->files);
@@ -249,16 +252,19 @@ static int finish(struct parse *parse)
 	return rc;
 }
 
-/* Reads the options record, if `mkshard pack` wrote this shard. */
-static int read_record(struct found_shard *shard, int fd)
+/* Reads the options record, if `mkshard pack` wrote this shard.  The begin of an object stays for the reading. */
+static int read_record(struct found_shard *shard, struct mkshard_reader *reader, struct base_err *err)
 {
-	cleanup_free uint8_t *head = malloc(HEADER_BUFFER);
+	uint32_t n = shard->size_bytes < HEADER_BUFFER ? (uint32_t)shard->size_bytes : HEADER_BUFFER;
+	cleanup_free uint8_t *head = malloc(n);
 	if (!head)
 		return -ENOMEM;
-	ssize_t n = pread(fd, head, HEADER_BUFFER, 0);
-	if (n < 0)
-		return -errno;
-	int rc = shard_pack_lead_parse(head, (size_t)n, &shard->record);
+	if (mkshard_reader_is_remote(reader))
+		mkshard_reader_ahead(reader, 0, shard->size_bytes);
+	int rc = mkshard_reader_read(reader, head, n, 0, err);
+	if (rc < 0)
+		return rc;
+	rc = shard_pack_lead_parse(head, n, &shard->record);
 	return rc == -ENOENT ? 0 : rc;
 }
 
@@ -277,18 +283,23 @@ static int keep_what_came_before(struct parse *parse, int rc)
 	return found_shard_leave_out(shard, text);
 }
 
-static int parse_tar(struct found_shard *shard, int fd, bool keep_going, struct base_err *err)
+static int parse_tar(struct found_shard *shard, struct mkshard_reader *reader, bool keep_going, struct base_err *err)
 {
+	struct base_err reading = { 0 };
 	struct parse parse = { .shard = shard, .keep_going = keep_going, .err = err, .need = SHARD_TAR_BLOCK };
+	uint64_t at;
 	parse.header = malloc(HEADER_BUFFER);
 	int rc = parse.header ? shard_tar_parser_new(&parse.parser) : -ENOMEM;
 	if (rc == 0)
-		rc = read_record(shard, fd);
+		rc = read_record(shard, reader, &reading);
 	if (rc == 0)
-		rc = prefetch_bulk_stream(shard->file, 0, shard->size_bytes, consume, &parse, NULL);
+		rc = mkshard_reader_stream(reader, consume, &parse, &reading, &at);
 	if (rc == 0)
 		rc = finish(&parse);
-	if (rc && rc != -ENOMEM && keep_going)
+	if (rc && !err->code && reading.code)
+		*err = reading;
+	/* An object that was replaced in the middle has no begin to keep. */
+	if (rc && rc != -ENOMEM && keep_going && !mkshard_reader_failed(reader, NULL))
 		rc = keep_what_came_before(&parse, rc);
 	shard_tar_parser_free(parse.parser);
 	free(parse.header);
@@ -327,10 +338,25 @@ static int take_entry(struct found_shard *shard, const struct shard_bare_entry *
 	return 0;
 }
 
-static int parse_bare(struct found_shard *shard, int fd, const uint8_t *trailer, struct base_err *err)
+/* Reads the footer, which may be larger than what a reader gives at once. */
+static int read_footer(
+        struct mkshard_reader *reader, uint8_t *footer, const struct shard_bare_info *info, struct base_err *err)
+{
+	int rc = 0;
+	mkshard_reader_ahead(reader, info->footer_offset, info->footer_offset + info->footer_bytes);
+	for (uint64_t at = 0; at < info->footer_bytes && rc == 0; at += FOOTER_PIECE) {
+		uint64_t left = info->footer_bytes - at;
+		rc = mkshard_reader_read(reader, footer + at, (uint32_t)(left < FOOTER_PIECE ? left : FOOTER_PIECE),
+		        info->footer_offset + at, err);
+	}
+	return rc;
+}
+
+static int parse_bare(
+        struct found_shard *shard, struct mkshard_reader *reader, const uint8_t *trailer, struct base_err *err)
 {
 	struct shard_bare_info info;
-	struct shard_bare_reader reader;
+	struct shard_bare_reader entries;
 	struct shard_bare_entry entry;
 	shard->container = SHARD_BARE;
 	int rc = shard_bare_trailer(trailer, shard->size_bytes, err, &info);
@@ -340,53 +366,69 @@ static int parse_bare(struct found_shard *shard, int fd, const uint8_t *trailer,
 	cleanup_free uint8_t *footer = malloc(info.footer_bytes + 1);
 	if (!footer)
 		return base_err_set(err, -ENOMEM, "out of memory");
-	rc = base_pread_full(fd, footer, info.footer_bytes, info.footer_offset);
+	rc = read_footer(reader, footer, &info, err);
 	if (rc)
 		return rc;
-	rc = shard_bare_reader_init(&reader, &info, footer, info.footer_bytes, err);
-	while (rc == 0 && (rc = shard_bare_reader_next(&reader, err, &entry)) > 0)
+	rc = shard_bare_reader_init(&entries, &info, footer, info.footer_bytes, err);
+	while (rc == 0 && (rc = shard_bare_reader_next(&entries, err, &entry)) > 0)
 		rc = take_entry(shard, &entry, err);
 	shard->dataset = info.dataset;
 	progress_add(shard->size_bytes, shard->n_files);
 	return rc;
 }
 
-/* Reads the trailer.  Returns whether the shard is a bare one. */
-static bool read_trailer(const struct found_shard *shard, int fd, uint8_t trailer[static SHARD_BARE_TRAILER])
+/* Reads the trailer.  Returns 1 if the shard is a bare one, 0 if it is not, or -errno of an object.  A file whose end
+ * cannot be read is read as a tar, of which what comes before can be kept. */
+static int read_trailer(const struct found_shard *shard, struct mkshard_reader *reader,
+        uint8_t trailer[static SHARD_BARE_TRAILER], struct base_err *err)
 {
-	return shard->size_bytes >= SHARD_BARE_TRAILER &&
-	       base_pread_full(fd, trailer, SHARD_BARE_TRAILER, shard->size_bytes - SHARD_BARE_TRAILER) == 0 &&
-	       !memcmp(trailer, SHARD_BARE_MAGIC, strlen(SHARD_BARE_MAGIC));
+	if (shard->size_bytes < SHARD_BARE_TRAILER)
+		return 0;
+	int rc = mkshard_reader_read(reader, trailer, SHARD_BARE_TRAILER, shard->size_bytes - SHARD_BARE_TRAILER, err);
+	if (rc < 0 && !mkshard_reader_is_remote(reader)) {
+		*err = (struct base_err){ 0 };
+		return 0;
+	}
+	return rc < 0 ? rc : !memcmp(trailer, SHARD_BARE_MAGIC, strlen(SHARD_BARE_MAGIC));
 }
 
-static int parse_shard(struct found_shard *shard, bool keep_going, struct base_err *err)
+static int parse_opened(struct found_shard *shard, struct mkshard_reader *reader, bool keep_going, struct base_err *err)
 {
-	struct stat st;
 	uint8_t trailer[SHARD_BARE_TRAILER];
-	cleanup_close int fd = open(shard->file, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
-	if (fd < 0 || fstat(fd, &st))
-		return base_err_set(err, -errno, "%s", strerror(errno));
-	if (!S_ISREG(st.st_mode))
-		return base_err_set(err, -EINVAL, "not a regular file");
-	if (st.st_size == 0)
-		return base_err_set(err, -EUCLEAN, "an empty file, not a shard");
 	shard->container = SHARD_TAR;
-	shard->size_bytes = (uint64_t)st.st_size;
-	shard->mtime_ns = base_time_ns(st.st_mtim.tv_sec, (uint32_t)st.st_mtim.tv_nsec);
-	int rc = read_trailer(shard, fd, trailer) ? parse_bare(shard, fd, trailer, err)
-	                                          : parse_tar(shard, fd, keep_going, err);
-	if (rc == 0 && (fstat(fd, &st) || (uint64_t)st.st_size != shard->size_bytes ||
-	                       base_time_ns(st.st_mtim.tv_sec, (uint32_t)st.st_mtim.tv_nsec) != shard->mtime_ns))
+	shard->size_bytes = mkshard_reader_size(reader);
+	shard->mtime_ns = mkshard_reader_mtime_ns(reader);
+	if (shard->size_bytes == 0)
+		return base_err_set(err, -EUCLEAN, "an empty file, not a shard");
+	int rc = read_trailer(shard, reader, trailer, err);
+	if (rc < 0)
+		return rc;
+	return rc ? parse_bare(shard, reader, trailer, err) : parse_tar(shard, reader, keep_going, err);
+}
+
+static int parse_shard(struct found_shard *shard, struct remote_store *store, uint64_t timeout_s, bool keep_going,
+        struct base_err *err)
+{
+	struct mkshard_reader *reader;
+	int rc = mkshard_reader_open_new(
+	        store, store ? shard->stored : shard->file, shard->size_bytes, timeout_s, err, &reader);
+	if (rc < 0)
+		return rc;
+	rc = parse_opened(shard, reader, keep_going, err);
+	if (rc == 0 && mkshard_reader_changed(reader))
 		rc = base_err_set(err, -ESTALE, "changed while it was read");
 	if (rc && !err->code)
 		base_err_set(err, rc, "%s", base_err_str(rc));
+	mkshard_reader_close(reader);
 	return rc;
 }
 
-int found_shard_parse(struct found_shard *shard, bool keep_going, struct base_err *err)
+int found_shard_parse(struct found_shard *shard, struct remote_store *store, uint64_t timeout_s, bool keep_going,
+        struct base_err *err)
 {
-	int rc = parse_shard(shard, keep_going, err);
-	if (rc && rc != -ENOMEM && keep_going) {
+	int rc = parse_shard(shard, store, timeout_s, keep_going, err);
+	bool of_store = store && mkshard_reader_is_of_store(rc);
+	if (rc && rc != -ENOMEM && keep_going && !of_store) {
 		shard->absent = true;
 		shard->n_files = 0;
 		rc = found_shard_leave_out(shard, err->text);

@@ -8,11 +8,13 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "prefetch/bulk.h"
 #include "shard/base/cleanup.h"
 #include "shard/base/io.h"
+#include "shard/base/units.h"
 #include "shard/remote/client.h"
 #include "tools/mkshard/mkshard.h"
 
@@ -30,7 +32,9 @@ struct piece {
 struct mkshard_reader {
 	char *path; /* or the object's URL, for messages */
 	uint64_t size_bytes;
-	int fd; /* of a file, else -1 */
+	int64_t mtime_ns; /* of a file that is in no index */
+	bool indexed;     /* an index describes the shard */
+	int fd;           /* of a file, else -1 */
 
 	struct remote_client *client;
 	struct remote_object *object; /* NULL: a file */
@@ -41,17 +45,38 @@ struct mkshard_reader {
 	struct piece pieces[PIECES];
 };
 
-static int open_object(struct mkshard_reader *reader, struct remote_store *store, const struct shard_shard *shard,
-        struct base_err *err)
+/* Makes a reader of no shard yet.  name: for messages.  NULL: out of memory. */
+static struct mkshard_reader *reader_new(const char *name, uint64_t size_bytes, uint64_t timeout_s)
+{
+	struct mkshard_reader *reader = calloc(1, sizeof(*reader));
+	if (!reader)
+		return NULL;
+	reader->fd = -1;
+	reader->size_bytes = size_bytes;
+	reader->timeout_s = timeout_s;
+	reader->path = strdup(name);
+	if (!reader->path) {
+		free(reader);
+		return NULL;
+	}
+	return reader;
+}
+
+static int open_object(struct mkshard_reader *reader, struct remote_store *store, const char *path)
+{
+	int rc = remote_object_new(store, path, reader->size_bytes, &reader->object);
+	return rc == 0 ? remote_client_new(store, reader->timeout_s * 1000000000, &reader->client) : rc;
+}
+
+static int open_indexed_object(struct mkshard_reader *reader, struct remote_store *store,
+        const struct shard_shard *shard, struct base_err *err)
 {
 	char path[SHARD_PATH_MAX + 1];
 	if (shard->path_len > SHARD_PATH_MAX || memchr(shard->path, 0, shard->path_len) || shard->path[0] == '/')
 		return base_err_set(err, -EUCLEAN, "%s: the index is damaged: the name of a shard is impossible",
 		        remote_store_name(store));
 	snprintf(path, sizeof(path), "%.*s", (int)shard->path_len, shard->path);
-	int rc = remote_object_new(store, path, shard->size_bytes, &reader->object);
-	if (rc == 0)
-		rc = remote_client_new(store, reader->timeout_s * 1000000000, &reader->client);
+	int rc = open_object(reader, store, path);
 	return rc < 0 ? base_err_set(err, rc, "'%s': %s", base_quoted(reader->path), base_err_str(rc)) : 0;
 }
 
@@ -68,18 +93,42 @@ int mkshard_reader_open(const struct shard_index *index, uint32_t shard, uint64_
 	if (!mkshard_shard_path(index, &rec, path, sizeof(path)))
 		return base_err_set(
 		        err, -ENAMETOOLONG, "'%s': shard %u has too long a path", shard_index_dataset(index), shard);
-	struct mkshard_reader *reader = calloc(1, sizeof(*reader));
-	if (reader)
-		reader->path = strdup(path);
-	if (!reader || !reader->path) {
-		free(reader);
+	struct mkshard_reader *reader = reader_new(path, rec.size_bytes, timeout_s);
+	if (!reader)
 		return base_err_set(err, -ENOMEM, "out of memory");
-	}
-	reader->fd = -1;
-	reader->size_bytes = rec.size_bytes;
-	reader->timeout_s = timeout_s;
-	rc = store ? open_object(reader, store, &rec, err) : mkshard_shard_open(index, shard, err, &reader->fd);
+	reader->indexed = true;
+	rc = store ? open_indexed_object(reader, store, &rec, err) : mkshard_shard_open(index, shard, err, &reader->fd);
 	if (rc < 0) {
+		mkshard_reader_close(reader);
+		return rc;
+	}
+	*ret_reader = reader;
+	return 0;
+}
+
+static int open_new_file(struct mkshard_reader *reader, struct base_err *err)
+{
+	struct stat st;
+	reader->fd = open(reader->path, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
+	if (reader->fd < 0 || fstat(reader->fd, &st) < 0)
+		return base_err_set(err, -errno, "%s", strerror(errno));
+	if (!S_ISREG(st.st_mode))
+		return base_err_set(err, -EINVAL, "not a regular file");
+	reader->size_bytes = (uint64_t)st.st_size;
+	reader->mtime_ns = base_time_ns(st.st_mtim.tv_sec, (uint32_t)st.st_mtim.tv_nsec);
+	return 0;
+}
+
+int mkshard_reader_open_new(struct remote_store *store, const char *path, uint64_t size_bytes, uint64_t timeout_s,
+        struct base_err *err, struct mkshard_reader **ret_reader)
+{
+	struct mkshard_reader *reader = reader_new(path, size_bytes, timeout_s);
+	if (!reader)
+		return base_err_set(err, -ENOMEM, "out of memory");
+	int rc = store ? open_object(reader, store, path) : open_new_file(reader, err);
+	if (rc < 0) {
+		if (store)
+			base_err_set(err, rc, "%s", base_err_str(rc));
 		mkshard_reader_close(reader);
 		return rc;
 	}
@@ -106,6 +155,24 @@ bool mkshard_reader_is_remote(const struct mkshard_reader *reader)
 	return reader->object != NULL;
 }
 
+uint64_t mkshard_reader_size(const struct mkshard_reader *reader)
+{
+	return reader->size_bytes;
+}
+
+int64_t mkshard_reader_mtime_ns(const struct mkshard_reader *reader)
+{
+	return reader->mtime_ns;
+}
+
+bool mkshard_reader_changed(const struct mkshard_reader *reader)
+{
+	struct stat st;
+	return !reader->object &&
+	       (fstat(reader->fd, &st) < 0 || (uint64_t)st.st_size != reader->size_bytes ||
+	               base_time_ns(st.st_mtim.tv_sec, (uint32_t)st.st_mtim.tv_nsec) != reader->mtime_ns);
+}
+
 const char *mkshard_reader_name(const struct mkshard_reader *reader)
 {
 	return reader->path;
@@ -113,7 +180,7 @@ const char *mkshard_reader_name(const struct mkshard_reader *reader)
 
 int mkshard_reader_failed(const struct mkshard_reader *reader, struct base_err *ret_err)
 {
-	if (reader->failed.code)
+	if (reader->failed.code && ret_err)
 		*ret_err = reader->failed;
 	return reader->failed.code;
 }
@@ -143,9 +210,13 @@ static int cannot_read(struct mkshard_reader *reader, uint64_t offset, int rc, s
 	size_t len = strlen(made.text), room = sizeof(made.text) - len;
 	if (rc == -ESTALE)
 		snprintf(made.text + len, room,
-		        "replaced or cut off since it was indexed; put the right one there, or pack again");
+		        reader->indexed
+		                ? "replaced or cut off since it was indexed; put the right one there, or pack again"
+		                : "it was replaced while it was read; run the command again");
 	else if (rc == -ENOENT)
-		snprintf(made.text + len, room, "there is no such object; put the shard back, or pack again");
+		snprintf(made.text + len, room,
+		        reader->indexed ? "there is no such object; put the shard back, or pack again"
+		                        : "it was removed while it was read; run the command again");
 	else if (rc == -ETIMEDOUT)
 		snprintf(made.text + len, room,
 		        "the store did not answer for %" PRIu64 " s (%s); run the command again when it does",
@@ -269,7 +340,8 @@ int mkshard_reader_stream(struct mkshard_reader *reader,
 		int rc = prefetch_bulk_stream(reader->path, 0, reader->size_bytes, chunk, arg, ret_offset);
 		return rc < 0 ? cannot_read(reader, *ret_offset, rc, err) : rc;
 	}
-	mkshard_reader_ahead(reader, 0, reader->size_bytes);
+	if (reader->from != 0 || reader->to != reader->size_bytes) /* else pieces may be there already */
+		mkshard_reader_ahead(reader, 0, reader->size_bytes);
 	for (uint64_t n = 0; *ret_offset < reader->size_bytes; n++) {
 		struct piece *piece;
 		int rc = piece_at(reader, n, &piece);

@@ -23,17 +23,30 @@ struct mkshard_reader; /* opaque */
  * index; -ENOMEM; -EAGAIN: no thread. */
 int mkshard_reader_open(const struct shard_index *index, uint32_t shard, uint64_t timeout_s, struct base_err *err,
         struct mkshard_reader **ret_reader);
+/* Opens a shard that is in no index yet: the file at `path`, or if store is not NULL, the object of that path in it.
+ * It sends no request.  size_bytes: of the object; not used for a file.  store: not owned, outlives the reader.
+ * Returns 0, or with a sentence that has no name: -EINVAL: not a regular file; -errno of open(2); -ENAMETOOLONG;
+ * -ENOMEM; -EAGAIN: no thread. */
+int mkshard_reader_open_new(struct remote_store *store, const char *path, uint64_t size_bytes, uint64_t timeout_s,
+        struct base_err *err, struct mkshard_reader **ret_reader);
 /* Closes a reader; NULL is allowed. */
 void mkshard_reader_close(struct mkshard_reader *reader);
 
 /* Returns whether the shard is an object of a store. */
 bool mkshard_reader_is_remote(const struct mkshard_reader *reader);
 
-/* Returns the path of the shard, or the URL of the object.  Valid until close. */
+/* Returns the size of the shard, and the mtime that its file had when it was opened; 0 for an object. */
+uint64_t mkshard_reader_size(const struct mkshard_reader *reader);
+int64_t mkshard_reader_mtime_ns(const struct mkshard_reader *reader);
+/* Whether the file has another size or mtime now.  Always false for an object: each read looks at its version. */
+bool mkshard_reader_changed(const struct mkshard_reader *reader);
+
+/* Returns the path of the shard, or the URL of the object; what mkshard_reader_open_new got as path.  Valid until
+ * close. */
 const char *mkshard_reader_name(const struct mkshard_reader *reader);
 
 /* Returns 0, or the error after which an object is not read any more; each later read gives it again.  A file always
- * gives 0.  ret_err: the sentence; untouched if it returns 0. */
+ * gives 0.  ret_err: the sentence; untouched if it returns 0; may be NULL. */
 int mkshard_reader_failed(const struct mkshard_reader *reader, struct base_err *ret_err);
 
 /* Says that the bytes [from, to) will be read from front to back.  For a file it is a hint to the kernel. */
