@@ -128,8 +128,9 @@ static int take_named(struct search *search, const char *name)
 	size_t len = strlen(dataset->prefix);
 	bool same = dataset->bucket ? shard.bucket && !strcmp(shard.bucket, dataset->bucket)
 	                            : shard.origin && !strcmp(shard.origin, dataset->origin);
-	const char *rest = shard.prefix + len + (len > 0);
-	if (!same || strncmp(shard.prefix, dataset->prefix, len) != 0 || (len && shard.prefix[len] != '/') || !*rest)
+	bool below = same && strncmp(shard.prefix, dataset->prefix, len) == 0 && (len == 0 || shard.prefix[len] == '/');
+	const char *rest = below ? shard.prefix + len + (len > 0) : "";
+	if (!*rest)
 		rc = base_err_set(search->err, -EINVAL,
 		        "'%s' is not below %s; a dataset in a store has its shards there", base_quoted(name),
 		        dataset->name);
