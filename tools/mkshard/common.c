@@ -56,26 +56,31 @@ int mkshard_take_common(void *at, char *arg, struct base_err *err)
 	return rc ? base_err_prefix(err, "--common") : 0;
 }
 
-const char *mkshard_shard_path(
-        const struct shard_index *index, const struct shard_shard *shard, char *buf, size_t buf_size)
+int mkshard_shard_find(const struct shard_index *index, uint32_t shard, struct base_err *err,
+        struct shard_shard *ret_record, char *path)
 {
-	const char *dataset = shard->path_len && shard->path[0] == '/' ? "" : shard_index_dataset(index);
-	int n = snprintf(buf, buf_size, "%s%s%.*s", dataset, *dataset ? "/" : "", (int)shard->path_len, shard->path);
-	return n < 0 || (size_t)n >= buf_size ? NULL : buf;
+	struct shard_shard *rec = ret_record;
+	int rc = shard_index_shard(index, shard, rec);
+	if (rc)
+		return base_err_set(err, rc, "'%s': the index is damaged (shard %u): %s", shard_index_dataset(index),
+		        shard, base_err_str(rc));
+	const char *dataset = rec->path_len && rec->path[0] == '/' ? "" : shard_index_dataset(index);
+	int n = snprintf(
+	        path, MKSHARD_PATH_MAX, "%s%s%.*s", dataset, *dataset ? "/" : "", (int)rec->path_len, rec->path);
+	if (n < 0 || n >= MKSHARD_PATH_MAX)
+		return base_err_set(
+		        err, -ENAMETOOLONG, "'%s': shard %u has too long a path", shard_index_dataset(index), shard);
+	return 0;
 }
 
 int mkshard_shard_open(const struct shard_index *index, uint32_t shard, struct base_err *err, int *ret_fd)
 {
 	struct shard_shard rec;
 	struct stat st;
-	char path[8192];
-	int rc = shard_index_shard(index, shard, &rec);
-	if (rc)
-		return base_err_set(err, rc, "'%s': the index is damaged (shard %u): %s", shard_index_dataset(index),
-		        shard, base_err_str(rc));
-	if (!mkshard_shard_path(index, &rec, path, sizeof(path)))
-		return base_err_set(
-		        err, -ENAMETOOLONG, "'%s': shard %u has too long a path", shard_index_dataset(index), shard);
+	char path[MKSHARD_PATH_MAX];
+	int rc = mkshard_shard_find(index, shard, err, &rec, path);
+	if (rc < 0)
+		return rc;
 	const char *quoted = base_quoted(path);
 	cleanup_close int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
 	if (fd < 0 || fstat(fd, &st)) {

@@ -50,10 +50,11 @@ int mkshard_take_sample(void *at, char *arg, struct base_err *err);
 int mkshard_take_group(void *at, char *arg, struct base_err *err);
 int mkshard_take_common(void *at, char *arg, struct base_err *err);
 
-/* Writes the path of a shard to buf: absolute, or below the dataset's directory.  Returns buf, or NULL if it does not
- * fit. */
-const char *mkshard_shard_path(
-        const struct shard_index *index, const struct shard_shard *shard, char *buf, size_t buf_size);
+enum { MKSHARD_PATH_MAX = 8192 };
+/* Finds a shard: its record, and its path, which is absolute or below the dataset.  path holds MKSHARD_PATH_MAX bytes.
+ * Returns 0, -ENAMETOOLONG, or an error of a damaged index, with a sentence. */
+int mkshard_shard_find(const struct shard_index *index, uint32_t shard, struct base_err *err,
+        struct shard_shard *ret_record, char *path);
 
 /* Opens a shard of an index that is a file, and checks its size, and its mtime if the index has one.
  * Returns 0, or with a sentence: -ESTALE if it changed since it was indexed; -errno of open(2); the error of a damaged

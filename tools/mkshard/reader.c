@@ -84,15 +84,11 @@ int mkshard_reader_open(const struct shard_index *index, uint32_t shard, uint64_
         struct mkshard_reader **ret_reader)
 {
 	struct shard_shard rec;
-	char path[8192];
+	char path[MKSHARD_PATH_MAX];
 	struct remote_store *store = shard_index_store(index);
-	int rc = shard_index_shard(index, shard, &rec);
-	if (rc)
-		return base_err_set(err, rc, "'%s': the index is damaged (shard %u): %s", shard_index_dataset(index),
-		        shard, base_err_str(rc));
-	if (!mkshard_shard_path(index, &rec, path, sizeof(path)))
-		return base_err_set(
-		        err, -ENAMETOOLONG, "'%s': shard %u has too long a path", shard_index_dataset(index), shard);
+	int rc = mkshard_shard_find(index, shard, err, &rec, path);
+	if (rc < 0)
+		return rc;
 	struct mkshard_reader *reader = reader_new(path, rec.size_bytes, timeout_s);
 	if (!reader)
 		return base_err_set(err, -ENOMEM, "out of memory");
