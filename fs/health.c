@@ -9,7 +9,7 @@
 #include <unistd.h>
 
 #include "fs/stats.h"
-#include "fs/supervise/process_state.h"
+#include "fs/supervise/thread_state.h"
 #include "fs/supervise/handover_memory.h"
 #include "shard/base/cleanup.h"
 

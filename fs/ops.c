@@ -10,7 +10,7 @@
 #include "fs/dir.h"
 #include "fs/stats_files.h"
 #include "fs/lookup_readahead.h"
-#include "fs/hang.h"
+#include "fs/hang_injection.h"
 #include "fs/epoch_list_reply.h"
 #include "fs/errors.h"
 #include "fs/node.h"
@@ -31,7 +31,7 @@ static void do_init(void *userdata, struct fuse_conn_info *conn)
 	conn->congestion_threshold = 192;
 #ifdef FUSE_CAP_OVER_IO_URING
 	/* With FUSE_URING_ENABLE in the environment libfuse asks for rings on the session's descriptor, but that is a
-	 * socket during INIT (fs/serve.c). */
+	 * socket during INIT (fs/server_life.c). */
 	conn->want &= ~(unsigned)FUSE_CAP_OVER_IO_URING;
 #endif
 }

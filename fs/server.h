@@ -3,7 +3,7 @@
  *
  * Threads
  *
- *     main      fs/serve.c: the supervisor's messages, the control socket, the end.
+ *     main      fs/server_life.c: the supervisor's messages, the control socket, the end.
  *     fuse-N    read requests from /dev/fuse and answer them; none waits for I/O.
  *     watcher   fs/watch.c.
  *     helper    fs/job_queue.h: what takes long or may sleep (the lists of epochs, log lines).
@@ -86,7 +86,7 @@ struct fs_listing_ahead;
 struct fs_lookup_readahead;
 struct fs_health;
 
-/* Where a thread hangs, for tests (fs/hang.h). */
+/* Where a thread hangs, for tests (fs/hang_injection.h). */
 enum fs_hang {
 	FS_HANG_NOWHERE,
 	FS_HANG_MAIN,

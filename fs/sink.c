@@ -14,7 +14,7 @@
 
 #include "fs/budget.h"
 #include "fs/directory_names.h"
-#include "fs/hang.h"
+#include "fs/hang_injection.h"
 #include "fs/listing_offset.h"
 #include "fs/detached_thread.h"
 #include "fs/warm_up.h"

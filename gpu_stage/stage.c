@@ -149,7 +149,7 @@ static int start_engine(struct ddpfs_stage *stage, const struct ddpfs_stage_opti
 static void stage_free(struct ddpfs_stage *stage)
 {
 	stage_growth_end(stage->growth); /* it sets the memory of the engine */
-	stage_follow_free(stage->follow);
+	stage_progress_free(stage->follow);
 	if (stage->backend && stage->backend->ops->stop)
 		stage->backend->ops->stop(stage->backend);
 	if (stage->prefetch) {
@@ -207,7 +207,7 @@ static int follow_mount(struct ddpfs_stage *stage, const struct stage_mounted *m
 	int rc = shard_state_parse(mounted->state, strlen(mounted->state), err, &stage->mount_state);
 	if (rc < 0)
 		return rc;
-	rc = stage_follow_new(mounted->control, &stage->follow);
+	rc = stage_progress_new(mounted->control, &stage->follow);
 	if (rc < 0)
 		return base_err_set(err, rc, "cannot start a thread: %s", base_err_str(rc));
 	return 0;
@@ -272,7 +272,7 @@ static int open_dataset(const char *dataset, const struct ddpfs_stage_options *o
 static void tell_place(struct ddpfs_stage *stage)
 {
 	if (stage->following)
-		stage_follow_move(
+		stage_progress_move(
 		        stage->follow, shard_epoch_number(stage->epoch), stage_steps(stage->epoch, stage->cursor));
 }
 
@@ -452,7 +452,7 @@ static int bind_again(struct ddpfs_stage *stage, struct shard_view *view, uint64
 {
 	int rc = stage_bind(stage, view, epoch, err);
 	if (rc == 0)
-		stage_follow_forget(stage->follow);
+		stage_progress_forget(stage->follow);
 	return rc;
 }
 
@@ -610,7 +610,7 @@ void ddpfs_stage_stats_get(struct ddpfs_stage *stage, struct ddpfs_stage_stats *
 		.backend_device = stage->backend->device,
 		.numa_node = stage->backend->numa_node,
 	};
-	stage_follow_stats(stage->follow, &ret_stats->told, &ret_stats->untold);
+	stage_progress_stats(stage->follow, &ret_stats->told, &ret_stats->untold);
 }
 
 int ddpfs_stage_route(struct ddpfs_stage *stage, char *buf, size_t buf_size)

@@ -7,9 +7,9 @@
  *         wait, or demand     bytes into their entry        lets go of samples
  *         hand out            (the one copy of a byte)
  *
- * Lock order: turn, lock; then those of store.c, ask.c, follow.c and the engine, each by itself.  A thread holds
- * `turn` while it puts a batch together, so one thread at a time collects memory.  Two threads that each held half of
- * what they need would wait for ever. */
+ * Lock order: turn, lock; then those of store.c, demands.c, mount_progress.c and the engine, each by itself.  A thread
+ * holds `turn` while it puts a batch together, so one thread at a time collects memory.  Two threads that each held
+ * half of what they need would wait for ever. */
 #ifndef DDPFS_GPU_STAGE_STAGE_PRIVATE_H
 #define DDPFS_GPU_STAGE_STAGE_PRIVATE_H
 
@@ -17,9 +17,9 @@
 #include <stdatomic.h>
 
 #include "gpu_stage/clock.h"
-#include "gpu_stage/ask.h"
+#include "gpu_stage/demands.h"
 #include "gpu_stage/backend.h"
-#include "gpu_stage/follow.h"
+#include "gpu_stage/mount_progress.h"
 #include "gpu_stage/stage.h"
 #include "gpu_stage/store.h"
 #include "prefetch/prefetch.h"
@@ -53,7 +53,7 @@ struct ddpfs_stage {
 	uint32_t n_found;
 	void (*bad)(void *arg, const struct ddpfs_stage_error *error);
 	void *bad_arg;
-	struct stage_follow
+	struct stage_progress
 	        *follow; /* tells the mount that the stage was opened from; NULL: no mount, or another rank */
 	struct shard_state mount_state; /* of the mount, as it was then */
 	pthread_mutex_t turn;

@@ -79,7 +79,7 @@ static bool count_failed(struct prefetch *p, struct prefetch_read *read)
 void prefetch_engine_land(struct prefetch *p, struct prefetch_read *read, int rc)
 {
 	if (read->slot != UINT32_MAX)
-		prefetch_files_put(p->files, read->slot);
+		prefetch_shards_put(p->files, read->slot);
 	read->slot = UINT32_MAX;
 	if (rc < 0 && read->area) {
 		if (read->ahead)
@@ -108,12 +108,12 @@ void prefetch_engine_land(struct prefetch *p, struct prefetch_read *read, int rc
  * there. */
 static uint32_t kept(const struct prefetch *p, const struct prefetch_read *read)
 {
-	return read->got & ~(prefetch_files_object(p->files, read->slot)->align - 1);
+	return read->got & ~(prefetch_shards_object(p->files, read->slot)->align - 1);
 }
 
 static void submit(struct prefetch *p, struct prefetch_read *read)
 {
-	struct prefetch_object *object = prefetch_files_object(p->files, read->slot);
+	struct prefetch_object *object = prefetch_shards_object(p->files, read->slot);
 	uint32_t got = kept(p, read);
 	read->got = got;
 	read->op = (struct prefetch_op){
@@ -137,7 +137,7 @@ int prefetch_engine_start(struct prefetch *p, struct prefetch_read *read)
 {
 	int rc = 0;
 	if (read->slot == UINT32_MAX)
-		rc = prefetch_files_get(p->files, read->shard, &read->slot);
+		rc = prefetch_shards_get(p->files, read->shard, &read->slot);
 	if (rc == -EBUSY)
 		return -EAGAIN;
 	if (rc < 0) {
@@ -145,7 +145,7 @@ int prefetch_engine_start(struct prefetch *p, struct prefetch_read *read)
 		prefetch_engine_land(p, read, rc);
 		return 0;
 	}
-	const struct prefetch_object *object = prefetch_files_object(p->files, read->slot);
+	const struct prefetch_object *object = prefetch_shards_object(p->files, read->slot);
 	atomic_store_explicit(&p->figures.direct, object->direct, memory_order_relaxed);
 	uint64_t mask = object->align - 1;
 	read->start = read->offset & ~mask;
@@ -153,7 +153,7 @@ int prefetch_engine_start(struct prefetch *p, struct prefetch_read *read)
 	read->span = (uint32_t)((read->want + mask) & ~mask);
 	rc = cache_area_new(p->cache, read->span, &read->area);
 	if (rc == -ENOBUFS) {
-		prefetch_files_put(p->files, read->slot);
+		prefetch_shards_put(p->files, read->slot);
 		read->slot = UINT32_MAX;
 		return -EAGAIN;
 	}
@@ -171,7 +171,7 @@ int prefetch_engine_start(struct prefetch *p, struct prefetch_read *read)
  * off; returns false when it was off. */
 static bool leave_direct(struct prefetch *p, struct prefetch_read *read)
 {
-	if (!prefetch_files_leave_direct(prefetch_files_object(p->files, read->slot)))
+	if (!prefetch_shards_leave_direct(prefetch_shards_object(p->files, read->slot)))
 		return false;
 	atomic_store_explicit(&p->figures.direct, false, memory_order_relaxed);
 	return true;
@@ -180,7 +180,7 @@ static bool leave_direct(struct prefetch *p, struct prefetch_read *read)
 /* Returns true when the read must be tried again. */
 static bool retry_error(struct prefetch *p, struct prefetch_read *read, int rc)
 {
-	if (prefetch_files_object(p->files, read->slot)->remote)
+	if (prefetch_shards_object(p->files, read->slot)->remote)
 		return false; /* the backend has tried for long */
 	if (rc == -EAGAIN || rc == -EINTR)
 		return ++read->tries < PREFETCH_TRIES_MAX;
@@ -208,10 +208,10 @@ static void finish(struct prefetch *p, struct prefetch_read *read)
 	uint32_t before = read->got;
 	read->got += (uint32_t)res;
 	if (read->got >= read->want) {
-		if (read->again && prefetch_files_check(p->files, read->slot, true) == -ESTALE)
+		if (read->again && prefetch_shards_check(p->files, read->slot, true) == -ESTALE)
 			read->changed = true;
 		prefetch_engine_land(p, read, 0);
-	} else if (prefetch_files_check(p->files, read->slot, res == 0) == -ESTALE || res == 0) {
+	} else if (prefetch_shards_check(p->files, read->slot, res == 0) == -ESTALE || res == 0) {
 		/* The shard is shorter than the index says. */
 		count_failed(p, read);
 		prefetch_engine_land(p, read, -ESTALE);
@@ -381,7 +381,7 @@ static int engine_start_io(struct prefetch *p, int rc, uint32_t limit)
 {
 	if (rc < 0)
 		return rc;
-	rc = prefetch_files_new(p->source, p->io, limit, &p->files);
+	rc = prefetch_shards_new(p->source, p->io, limit, &p->files);
 	if (rc < 0) {
 		prefetch_io_free(p->io);
 		p->io = NULL;
@@ -392,7 +392,7 @@ static int engine_start_io(struct prefetch *p, int rc, uint32_t limit)
 static int engine_init(struct prefetch *p)
 {
 	int rc = -ENOSYS;
-	uint32_t limit = prefetch_files_limit();
+	uint32_t limit = prefetch_shards_limit();
 	if (p->store) {
 		rc = prefetch_io_http(shard_index_store(p->options.index), p->options.timeout_ns, &p->io);
 		return engine_start_io(p, rc, limit);
@@ -466,7 +466,7 @@ void *prefetch_engine_run(void *arg)
 		}
 		reap(p, done);
 	}
-	prefetch_files_free(p->files);
+	prefetch_shards_free(p->files);
 	prefetch_lock_for_scope(p);
 	p->delivery.stop = true;
 	pthread_cond_signal(&p->delivery.landed_cv);

@@ -30,7 +30,7 @@
 #include "cache/cache.h"
 #include "cache/ledger.h"
 #include "prefetch/depth.h"
-#include "prefetch/files.h"
+#include "prefetch/open_shards.h"
 #include "prefetch/latency_histogram.h"
 #include "prefetch/io_backend.h"
 #include "prefetch/prefetch.h"
@@ -223,7 +223,7 @@ struct prefetch_counters {
 	        bad_blocks, mended_blocks, io_errors, misses, used, wasted_bytes, refetches, forgotten, wake_ups;
 };
 
-/* A block of a sample that is being fetched; see fetch.c. */
+/* A block of a sample that is being fetched; see merged_reads.c. */
 struct prefetch_want {
 	uint64_t key;
 	uint64_t offset;
@@ -234,7 +234,7 @@ struct prefetch_want {
 	struct prefetch_block *block; /* NULL: need not be read */
 };
 
-/* A sample beside one that is fetched; see fetch.c. */
+/* A sample beside one that is fetched; see merged_reads.c. */
 struct prefetch_neighbour {
 	uint32_t sample;
 	uint64_t seq; /* of its use */
@@ -414,7 +414,7 @@ struct prefetch {
 	bool store;                     /* the shards are objects of a store */
 	struct cache *cache;
 	struct prefetch_io_backend *io; /* for the engine thread; any thread may call prefetch_io_wake */
-	struct prefetch_files *files;   /* for the engine thread */
+	struct prefetch_shards *files;  /* for the engine thread */
 	struct cache_ledger *ledger;    /* for the engine thread; NULL without a sink */
 	struct prefetch_sink *sink;
 	uint32_t run_max; /* blocks of a large file that are read ahead at a time, at most */
@@ -496,7 +496,8 @@ void prefetch_schedule_event(struct prefetch *p, const struct prefetch_event *ev
 /* Does the same, but does not wake the engine thread: a read that is queued or in flight will. */
 void prefetch_schedule_event_later(struct prefetch *p, const struct prefetch_event *event);
 
-/* fetch.c: starts the reads of a sample that the stream uses at seq, and of small neighbours that it uses soon.
+/* merged_reads.c: starts the reads of a sample that the stream uses at seq, and of small neighbours that it uses
+ * soon.
  * Engine thread.
  * Returns 0, an error of cache_ledger_fetch, -EFBIG (too large to be read ahead), -ENOMEM or an error of the index. */
 int prefetch_fetch(struct prefetch *p, struct prefetch_stream *stream, uint64_t seq, uint32_t sample);

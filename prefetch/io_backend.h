@@ -13,8 +13,8 @@
 #include "shard/remote/client.h"
 
 enum {
-	PREFETCH_OPS_MAX = 512,   /* operations in flight */
-	PREFETCH_FILES_MAX = 512, /* entries of the table of registered files */
+	PREFETCH_OPS_MAX = 512,    /* operations in flight */
+	PREFETCH_SHARDS_MAX = 512, /* entries of the table of registered files */
 };
 
 /* One read.  The owner keeps it until prefetch_io_wait has returned it. */

@@ -430,7 +430,7 @@ static void share(struct prefetch *p, uint64_t sink_bytes)
 	if (p->schedule.shared || !sink_bytes)
 		return;
 	if (!p->schedule.share_pending)
-		prefetch_files_buffer(p->files);
+		prefetch_shards_buffer(p->files);
 	cache_ledger_stats_get(p->ledger, &st);
 	p->schedule.share_pending = st.coming_bytes > 0;
 	if (p->schedule.share_pending)

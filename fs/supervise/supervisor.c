@@ -23,7 +23,7 @@
 #include "fs/supervise/control_socket.h"
 #include "fs/supervise/handover_memory.h"
 #include "fs/supervise/mount.h"
-#include "fs/supervise/process_state.h"
+#include "fs/supervise/thread_state.h"
 #include "fs/supervise/unmounter.h"
 #include "shard/base/cleanup.h"
 #include "shard/base/clock.h"

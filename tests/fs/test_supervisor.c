@@ -29,7 +29,7 @@
 #include <cmocka.h>
 
 #include "fs/supervise/mount.h"
-#include "fs/supervise/process_state.h"
+#include "fs/supervise/thread_state.h"
 #include "fs/supervise/supervisor.h"
 #include "shard/base/log.h"
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* `ddpfs ctl`: shows or changes a live mount: epoch, advance, resume state, orders; control_client.h first. */
+/* `ddpfs ctl`: shows or changes a live mount: epoch, advance, resume state, orders; ask_server.h first. */
 #include <ctype.h>
 #include <errno.h>
 #include <stdio.h>
@@ -9,7 +9,7 @@
 #include "shard/base/cleanup.h"
 #include "shard/base/io.h"
 #include "shard/base/units.h"
-#include "tools/ddpfs/control_client.h"
+#include "tools/ddpfs/ask_server.h"
 #include "tools/ddpfs/ctl_follow.h"
 #include "tools/common/cli.h"
 #include "tools/ddpfs/ddpfs.h"

@@ -17,7 +17,7 @@
 #include "shard/base/cleanup_json.h"
 #include "shard/base/units.h"
 #include "tools/common/cli.h"
-#include "tools/ddpfs/control_client.h"
+#include "tools/ddpfs/ask_server.h"
 
 enum {
 	PIECE_BYTES = 4 << 20,       /* of the list, announced at once */

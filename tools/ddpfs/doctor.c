@@ -22,7 +22,7 @@
 #include "shard/base/clock.h"
 #include "shard/remote/location.h"
 #include "tools/common/cli.h"
-#include "tools/ddpfs/control_client.h"
+#include "tools/ddpfs/ask_server.h"
 #include "tools/ddpfs/ddpfs.h"
 #include "tools/ddpfs/mounts.h"
 

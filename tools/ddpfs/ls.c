@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* `ddpfs ls`: lists every ddpfs mount of this host, in all mount namespaces; control_client.h first.
+/* `ddpfs ls`: lists every ddpfs mount of this host, in all mount namespaces; ask_server.h first.
  *
  * Of a server that does not answer, only the process id is known. */
 #include <errno.h>
@@ -9,7 +9,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "tools/ddpfs/control_client.h"
+#include "tools/ddpfs/ask_server.h"
 #include "tools/common/cli.h"
 #include "tools/ddpfs/ddpfs.h"
 

@@ -8,7 +8,7 @@
 #include <unistd.h>
 
 #include "shard/base/cleanup.h"
-#include "tools/ddpfs/control_client.h"
+#include "tools/ddpfs/ask_server.h"
 #include "tools/common/cli.h"
 #include "tools/ddpfs/ddpfs.h"
 

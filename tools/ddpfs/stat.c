@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* `ddpfs stat`: prints the counters of a mount, with units or as JSON; control_client.h first. */
+/* `ddpfs stat`: prints the counters of a mount, with units or as JSON; ask_server.h first. */
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
 #include <time.h>
 
 #include "shard/base/units.h"
-#include "tools/ddpfs/control_client.h"
+#include "tools/ddpfs/ask_server.h"
 #include "tools/common/cli.h"
 #include "tools/ddpfs/ddpfs.h"
 

@@ -12,7 +12,7 @@
 
 #include "shard/base/cleanup.h"
 #include "shard/base/clock.h"
-#include "tools/ddpfs/control_client.h"
+#include "tools/ddpfs/ask_server.h"
 
 static const uint64_t SEARCH_NS = 2000000000; /* between two searches */
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* `ddpfs umount`: asks the server to unmount and waits for its end; control_client.h first.
+/* `ddpfs umount`: asks the server to unmount and waits for its end; ask_server.h first.
  *
  * If the server has died, this program unmounts itself, with umount2(2) or fusermount3. */
 #include <ctype.h>
@@ -13,7 +13,7 @@
 
 #include "shard/base/control_client.h"
 #include "shard/base/cleanup.h"
-#include "tools/ddpfs/control_client.h"
+#include "tools/ddpfs/ask_server.h"
 #include "tools/common/cli.h"
 #include "tools/ddpfs/ddpfs.h"
 #include "tools/ddpfs/mounts.h"

@@ -21,6 +21,7 @@
 #include "tools/common/cli.h"
 #include "tools/mkshard/mkshard.h"
 #include "tools/mkshard/index.h"
+#include "tools/mkshard/sample_rules.h"
 #include "tools/mkshard/shards.h"
 #include "tools/common/progress.h"
 

@@ -23,6 +23,8 @@
 #include "tools/mkshard/interrupt.h"
 #include "tools/mkshard/pack.h"
 #include "tools/mkshard/publish.h"
+#include "tools/mkshard/sample_rules.h"
+#include "tools/mkshard/shards.h"
 #include "tools/common/progress.h"
 #include "tools/mkshard/upload.h"
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Reads shards of this host and of stores; reader.h first. */
+/* Reads shards of this host and of stores, and verifies their files; reader.h first. */
 #include "tools/mkshard/reader.h"
 
 #include <errno.h>
@@ -15,10 +15,10 @@
 #include "shard/base/cleanup.h"
 #include "shard/base/io.h"
 #include "shard/base/units.h"
+#include "shard/block_sum.h"
 #include "shard/remote/client.h"
-#include "tools/mkshard/mkshard.h"
 
-enum { PIECES = 8, PIECE_BYTES = 4 << 20 };
+enum { PIECES = 8, PIECE_BYTES = 4 << 20, NAME_BYTES = 8192 };
 
 /* One request of the client. */
 struct piece {
@@ -80,20 +80,65 @@ static int open_indexed_object(struct mkshard_reader *reader, struct remote_stor
 	return rc < 0 ? base_err_set(err, rc, "'%s': %s", base_quoted(reader->path), base_err_str(rc)) : 0;
 }
 
+/* Finds a shard: its record, and its path, which is absolute or below the dataset.  path holds NAME_BYTES bytes.
+ * Returns 0, -ENAMETOOLONG, or an error of a damaged index, with a sentence. */
+static int find_shard(const struct shard_index *index, uint32_t shard, struct base_err *err,
+        struct shard_shard *ret_record, char *path)
+{
+	struct shard_shard *rec = ret_record;
+	int rc = shard_index_shard(index, shard, rec);
+	if (rc)
+		return base_err_set(err, rc, "'%s': the index is damaged (shard %u): %s", shard_index_dataset(index),
+		        shard, base_err_str(rc));
+	const char *dataset = rec->path_len && rec->path[0] == '/' ? "" : shard_index_dataset(index);
+	int n = snprintf(path, NAME_BYTES, "%s%s%.*s", dataset, *dataset ? "/" : "", (int)rec->path_len, rec->path);
+	if (n < 0 || n >= NAME_BYTES)
+		return base_err_set(
+		        err, -ENAMETOOLONG, "'%s': shard %u has too long a path", shard_index_dataset(index), shard);
+	return 0;
+}
+
+/* Opens a shard that is a file, and checks its size, and its mtime if the index has one. */
+static int open_indexed_file(const char *path, const struct shard_shard *shard, struct base_err *err, int *ret_fd)
+{
+	struct stat st;
+	const char *quoted = base_quoted(path);
+	cleanup_close int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
+	if (fd < 0 || fstat(fd, &st)) {
+		int rc = -errno;
+		return base_err_set(err, rc, "'%s': %s%s", quoted, strerror(-rc),
+		        rc == -EACCES   ? "; whoever reads the dataset must be allowed to read its shards"
+		        : rc == -ENOENT ? "; put the shard back where it was, or index the dataset again"
+		                        : "");
+	}
+	int64_t mtime_ns = base_time_ns(st.st_mtim.tv_sec, (uint32_t)st.st_mtim.tv_nsec);
+	if (!S_ISREG(st.st_mode))
+		return base_err_set(err, -ESTALE, "'%s': not a regular file", quoted);
+	if ((uint64_t)st.st_size != shard->size_bytes)
+		return base_err_set(err, -ESTALE,
+		        "'%s': %" PRIu64 " bytes, but %" PRIu64
+		        " were indexed: replaced or cut off; index it again if that is right",
+		        quoted, (uint64_t)st.st_size, shard->size_bytes);
+	if (shard->mtime_ns && shard->mtime_ns != mtime_ns)
+		return base_err_set(err, -ESTALE, "'%s': changed since it was indexed; index it again", quoted);
+	*ret_fd = steal_fd(&fd);
+	return 0;
+}
+
 int mkshard_reader_open(const struct shard_index *index, uint32_t shard, uint64_t timeout_s, struct base_err *err,
         struct mkshard_reader **ret_reader)
 {
 	struct shard_shard rec;
-	char path[MKSHARD_PATH_MAX];
+	char path[NAME_BYTES];
 	struct remote_store *store = shard_index_store(index);
-	int rc = mkshard_shard_find(index, shard, err, &rec, path);
+	int rc = find_shard(index, shard, err, &rec, path);
 	if (rc < 0)
 		return rc;
 	struct mkshard_reader *reader = reader_new(path, rec.size_bytes, timeout_s);
 	if (!reader)
 		return base_err_set(err, -ENOMEM, "out of memory");
 	reader->indexed = true;
-	rc = store ? open_indexed_object(reader, store, &rec, err) : mkshard_shard_open(index, shard, err, &reader->fd);
+	rc = store ? open_indexed_object(reader, store, &rec, err) : open_indexed_file(path, &rec, err, &reader->fd);
 	if (rc < 0) {
 		mkshard_reader_close(reader);
 		return rc;
@@ -351,4 +396,43 @@ int mkshard_reader_stream(struct mkshard_reader *reader,
 		*ret_offset += piece->read.len;
 	}
 	return 0;
+}
+
+int mkshard_read_file(const struct shard_index *index, uint32_t file, struct mkshard_reader *reader, uint8_t *buf,
+        int (*put)(void *arg, uint64_t offset, const uint8_t *data, size_t len), void *arg, struct base_err *err)
+{
+	struct shard_file rec;
+	int rc = shard_index_file(index, file, &rec);
+	if (rc)
+		return base_err_set(err, rc, "the index is damaged (file %u): %s", file, base_err_str(rc));
+	uint32_t blocks = shard_blocks(rec.length);
+	for (uint32_t b = 0; b < blocks; b++) {
+		uint64_t offset, xxh3;
+		uint32_t length;
+		rc = shard_index_block(index, file, b, &offset, &length, &xxh3);
+		if (rc)
+			return base_err_set(err, rc, "the index is damaged (file %u): %s", file, base_err_str(rc));
+		rc = mkshard_reader_read(reader, buf, length, offset, err);
+		if (rc && !mkshard_reader_is_remote(reader))
+			return base_err_set(err, rc, "shard %u cannot be read at byte %" PRIu64 ": %s", rec.shard,
+			        offset, base_err_str(rc));
+		if (rc)
+			return base_err_prefix(err, "'%s'", base_quoted(mkshard_reader_name(reader)));
+		rc = shard_index_check_err(index, err); /* offset and checksum came from an unchanged index */
+		if (rc)
+			return rc;
+		bool wrong = shard_block_sum(buf, length) != xxh3;
+		if (wrong && mkshard_reader_is_remote(reader)) {
+			rc = mkshard_reader_read_again(reader, buf, length, offset, err);
+			if (rc)
+				return base_err_prefix(err, "'%s'", base_quoted(mkshard_reader_name(reader)));
+			wrong = shard_block_sum(buf, length) != xxh3;
+		}
+		if (wrong)
+			return base_err_set(err, -EBADMSG, "damaged in shard %u at byte %" PRIu64, rec.shard, offset);
+		rc = put(arg, (uint64_t)b * SHARD_BLOCK, buf, length);
+		if (rc)
+			return rc;
+	}
+	return shard_index_check_err(index, err); /* so did the length */
 }

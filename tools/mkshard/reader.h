@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Reads one shard: a file of this host, or an object of a store.
+/* Reads one shard, a file of this host or an object of a store, and verifies the files in it.
  *
  * An object is read ahead, by up to 8 requests of 4 MiB at the same time, as far as the caller says that it reads on
  * (mkshard_reader_ahead).
@@ -67,6 +67,14 @@ int mkshard_reader_read_again(
 int mkshard_reader_stream(struct mkshard_reader *reader,
         int (*chunk)(void *arg, uint64_t offset, const uint8_t *data, size_t len), void *arg, struct base_err *err,
         uint64_t *ret_offset);
+
+/* Reads a file's blocks in order from its shard, verifies each and passes it to `put`, which returns 0 to go on.  A
+ * wrong block of an object is read once more, because its bytes may have changed on the way.
+ * `buf` holds SHARD_BLOCK bytes; err is not NULL.  Returns 0, the first non-zero value of `put`, or with a sentence
+ * that names shard and byte: -EBADMSG for a wrong checksum, -ESTALE if the index changed meanwhile, or
+ * -errno of reading. */
+int mkshard_read_file(const struct shard_index *index, uint32_t file, struct mkshard_reader *reader, uint8_t *buf,
+        int (*put)(void *arg, uint64_t offset, const uint8_t *data, size_t len), void *arg, struct base_err *err);
 
 /* Whether an error of a reader comes from this process or its access to the shard (permissions, limits, memory, a store
  * that does not answer), and says nothing about the shard. */

@@ -4,6 +4,7 @@
 
 #include <errno.h>
 #include <pthread.h>
+#include <sched.h>
 #include <stdatomic.h>
 #include <stdlib.h>
 
@@ -93,6 +94,15 @@ struct shard_run {
 	int (*work)(void *arg, uint32_t shard);
 	void *arg;
 };
+
+uint32_t mkshard_jobs(uint64_t given)
+{
+	cpu_set_t set;
+	if (given)
+		return (uint32_t)given;
+	int n = sched_getaffinity(0, sizeof(set), &set) == 0 ? CPU_COUNT(&set) : 2;
+	return n < 1 ? 1 : n > 16 ? 16 : (uint32_t)n;
+}
 
 static void *run_thread(void *p)
 {

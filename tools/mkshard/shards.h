@@ -36,6 +36,10 @@ struct shard_extent {
 int shard_files_extents(const struct shard_files *by_shard, const struct shard_index *index, uint32_t shard,
         struct shard_extent **ret_extents, uint64_t *ret_n);
 
+/* Returns the number of threads: `given` (at most MKSHARD_JOBS_MAX), or if that is 0, the processors on which this
+ * process may run, from 1 to 16. */
+uint32_t mkshard_jobs(uint64_t given);
+
 /* Calls work(arg, shard) once for each shard from 0 to n_shards - 1, on `jobs` threads with the caller as one of
  * them.  If a call returns non-zero, no further call starts, and the function returns that value; otherwise it
  * returns 0. */

@@ -2,11 +2,12 @@
 /* Demands blocks of samples from the engine by name, if read-ahead has not brought them.  They may be too large for it,
  * or it passed them over, or their bytes were discarded.
  *
- * A `struct stage_asks` belongs to one batch that is put together.  A demand's answer copies the block into the entry.
+ * A `struct stage_demands` belongs to one batch that is put together.  The answer of a demand copies the block into
+ * the entry.
  *
  * Threads: one owner calls the functions; answers come on the engine's `deliver` thread. */
-#ifndef DDPFS_GPU_STAGE_ASK_H
-#define DDPFS_GPU_STAGE_ASK_H
+#ifndef DDPFS_GPU_STAGE_DEMANDS_H
+#define DDPFS_GPU_STAGE_DEMANDS_H
 
 #include <pthread.h>
 #include <stdbool.h>
@@ -15,9 +16,9 @@
 #include "gpu_stage/store.h"
 #include "prefetch/prefetch.h"
 
-struct stage_ask;
+struct stage_demand;
 
-struct stage_asks {
+struct stage_demands {
 	struct prefetch *prefetch;
 	struct stage_store *store;
 	pthread_mutex_t lock; /* guards pending, rc, file and block */
@@ -28,26 +29,26 @@ struct stage_asks {
 	uint32_t block;   /* of that file */
 	/* The owner's: */
 	bool again; /* demanded samples were in memory until now, so they say nothing about read-ahead */
-	struct stage_ask *first;
-	struct stage_entry **entries; /* pinned until stage_asks_unpin or stage_asks_done */
+	struct stage_demand *first;
+	struct stage_entry **entries; /* pinned until stage_demands_unpin or stage_demands_done */
 	uint32_t n_entries, room;     /* room: of `entries`, allocated */
 	uint64_t bytes;               /* of entries, whole pages */
 };
 
-/* Both are borrowed and outlive the asks. */
-void stage_asks_init(struct stage_asks *asks, struct prefetch *prefetch, struct stage_store *store);
+/* Both are borrowed and outlive the demands. */
+void stage_demands_init(struct stage_demands *demands, struct prefetch *prefetch, struct stage_store *store);
 /* Waits for all answers, unpins all entries and frees everything. */
-void stage_asks_done(struct stage_asks *asks);
+void stage_demands_done(struct stage_demands *demands);
 /* Unpins the entries that were demanded; no answer may be pending. */
-void stage_asks_unpin(struct stage_asks *asks);
+void stage_demands_unpin(struct stage_demands *demands);
 
 /* Demands the blocks of an entry that nobody has claimed, and takes over the caller's pin.
  * Returns 0, or -ENOMEM: the caller still has the pin. */
-int stage_asks_add(struct stage_asks *asks, struct stage_entry *entry);
+int stage_demands_add(struct stage_demands *demands, struct stage_entry *entry);
 
 /* Waits for all answers.
  * Returns 0, or the reason of the first failure since the last wait (see struct prefetch_demand, and -ESTALE if a block
  * has another length than the entry).  Then *ret_file and *ret_block name the block, and its entry is discarded. */
-int stage_asks_wait(struct stage_asks *asks, uint32_t *ret_file, uint32_t *ret_block);
+int stage_demands_wait(struct stage_demands *demands, uint32_t *ret_file, uint32_t *ret_block);
 
 #endif

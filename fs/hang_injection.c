@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Threads that hang, for tests; fs/hang.h first. */
-#include "fs/hang.h"
+/* Threads that hang, for tests; fs/hang_injection.h first. */
+#include "fs/hang_injection.h"
 
 #include <errno.h>
 #include <stdlib.h>

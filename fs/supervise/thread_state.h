@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What the kernel says a thread does.
  * Threads: any. */
-#ifndef DDPFS_FS_SUPERVISE_PROCESS_STATE_H
-#define DDPFS_FS_SUPERVISE_PROCESS_STATE_H
+#ifndef DDPFS_FS_SUPERVISE_THREAD_STATE_H
+#define DDPFS_FS_SUPERVISE_THREAD_STATE_H
 
 #include <sys/types.h>
 

@@ -8,8 +8,8 @@
  * The first SERVERS servers of a mount hang (1 if not given); their successors do not. Only a kill ends a hang.
  *
  * Threads: any. */
-#ifndef DDPFS_FS_HANG_H
-#define DDPFS_FS_HANG_H
+#ifndef DDPFS_FS_HANG_INJECTION_H
+#define DDPFS_FS_HANG_INJECTION_H
 
 #include "fs/server.h"
 

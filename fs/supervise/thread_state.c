@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Reads the state of a thread from /proc; fs/supervise/process_state.h first. */
-#include "fs/supervise/process_state.h"
+/* Reads the state of a thread from /proc; fs/supervise/thread_state.h first. */
+#include "fs/supervise/thread_state.h"
 
 #include <stdio.h>
 #include <string.h>

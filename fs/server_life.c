@@ -25,7 +25,7 @@
 #include "fs/stats.h"
 #include "fs/stats_files.h"
 #include "fs/lookup_readahead.h"
-#include "fs/hang.h"
+#include "fs/hang_injection.h"
 #include "fs/health.h"
 #include "fs/epoch_list.h"
 #include "fs/job_queue.h"

@@ -37,7 +37,7 @@ struct assembly {
 	uint64_t pages;         /* of pinned entries */
 	uint32_t waited, asked; /* samples waited for, and demanded */
 	bool counted;           /* in batches_held */
-	struct stage_asks asks;
+	struct stage_demands demands;
 	struct ddpfs_stage_error *error; /* the caller's, or own */
 	struct ddpfs_stage_error own;
 };
@@ -178,7 +178,7 @@ static int open_patiently(struct assembly *a, struct stage_layout *l, struct sta
 
 static int ask_entry(struct assembly *a, struct stage_entry *entry)
 {
-	int rc = stage_asks_add(&a->asks, entry);
+	int rc = stage_demands_add(&a->demands, entry);
 	if (rc < 0) {
 		stage_store_unpin(a->stage->store, &entry, 1);
 		return fail(a, rc, DDPFS_STAGE_NONE, entry->sample, "out of memory");
@@ -195,7 +195,7 @@ static int layout_of(struct assembly *a, uint32_t i, struct stage_layout *ret_la
 static int wait_asked(struct assembly *a)
 {
 	uint32_t file, block;
-	int rc = stage_asks_wait(&a->asks, &file, &block);
+	int rc = stage_demands_wait(&a->demands, &file, &block);
 	return rc < 0 ? fail_block(a, rc, file, block) : 0;
 }
 
@@ -265,7 +265,7 @@ static int bring(struct assembly *a, uint32_t i, bool anew)
 		stage_layout_done(&l);
 		return 0;
 	}
-	a->asks.again = anew;
+	a->demands.again = anew;
 	return ask_from(a, i, &l);
 }
 
@@ -445,7 +445,7 @@ static int collect(struct assembly *a)
 		if (rc < 0 && !pass_over(a, rc, b->n_entries))
 			return rc;
 		if (rc < 0)
-			stage_asks_unpin(&a->asks); /* the bad one is of no use, and it has memory */
+			stage_demands_unpin(&a->demands); /* the bad one is of no use, and it has memory */
 	}
 	uint32_t late = a->waited + a->asked;
 	atomic_fetch_add(&stage->n_ready, late < a->n ? a->n - late : 0);
@@ -510,7 +510,7 @@ static int begin(struct assembly *a, bool ordered)
 	a->steps = ordered ? malloc(a->n * sizeof(uint64_t)) : NULL;
 	a->turns = ordered ? malloc(a->n * sizeof(uint32_t)) : NULL;
 	a->doubtful = malloc(a->n * sizeof(bool));
-	stage_asks_init(&a->asks, a->stage->prefetch, a->stage->store);
+	stage_demands_init(&a->demands, a->stage->prefetch, a->stage->store);
 	if (ordered)
 		counted(a);
 	if (a->batch && a->keys && a->doubtful && ((a->steps && a->turns) || !ordered))
@@ -530,7 +530,7 @@ static int end(struct assembly *a, int rc)
 		free(a->batch->items);
 		free(a->batch);
 	}
-	stage_asks_done(&a->asks);
+	stage_demands_done(&a->demands);
 	free(a->keys);
 	free(a->steps);
 	free(a->turns);
@@ -572,7 +572,7 @@ static int next(struct assembly *a, struct ddpfs_batch **ret_batch)
 	if (stage->following) {
 		a->batch->place.epoch = shard_epoch_number(stage->epoch);
 		a->batch->place.steps = stage_steps(stage->epoch, stage->cursor - n_turns);
-		stage_follow_out(stage->follow, &a->batch->place, stage_steps(stage->epoch, stage->cursor));
+		stage_progress_out(stage->follow, &a->batch->place, stage_steps(stage->epoch, stage->cursor));
 	}
 	*ret_batch = &a->batch->public;
 	return 1;
@@ -636,7 +636,7 @@ static int get(struct assembly *a, uint32_t file)
 		if (!a->counted)
 			counted(a);
 		bool ready = stage_store_ready(stage->store, entry);
-		a->asks.again = discarded;
+		a->demands.again = discarded;
 		rc = ask_entry(a, entry); /* it keeps the pin until the batch is put together */
 		if (rc == 0 && !ready)
 			rc = wait_asked(a);
@@ -727,7 +727,7 @@ void ddpfs_batch_release(struct ddpfs_batch *batch)
 		return;
 	struct stage_batch *b = (struct stage_batch *)batch;
 	struct ddpfs_stage *stage = b->stage;
-	stage_follow_back(stage->follow, &b->place);
+	stage_progress_back(stage->follow, &b->place);
 	if (stage->backend->ops->take_back)
 		stage->backend->ops->take_back(stage->backend, b->upload, batch_done, b);
 	else

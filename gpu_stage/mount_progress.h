@@ -9,22 +9,22 @@
  * is sent.  A mount that is gone, does not answer or refuses is counted, and nothing else happens.
  *
  * Threads: any thread calls the functions except _new and _free; none of them waits.  A thread `stage-mount` talks to
- * the mount, at most every STAGE_FOLLOW_PAUSE_MS. */
-#ifndef DDPFS_GPU_STAGE_FOLLOW_H
-#define DDPFS_GPU_STAGE_FOLLOW_H
+ * the mount, at most every STAGE_PROGRESS_PAUSE_MS. */
+#ifndef DDPFS_GPU_STAGE_MOUNT_PROGRESS_H
+#define DDPFS_GPU_STAGE_MOUNT_PROGRESS_H
 
 #include <stdbool.h>
 #include <stdint.h>
 
 enum {
-	STAGE_FOLLOW_PAUSE_MS = 20, /* pause after a message */
-	STAGE_FOLLOW_TIMEOUT_S = 2, /* time for a message and its answer */
+	STAGE_PROGRESS_PAUSE_MS = 20, /* pause after a message */
+	STAGE_PROGRESS_TIMEOUT_S = 2, /* time for a message and its answer */
 };
 
-struct stage_follow; /* opaque */
+struct stage_progress; /* opaque */
 
-/* Where a batch begins: global steps of an epoch, from its beginning.  Part of the batch; follow.c fills `out` and the
- * links, and its lock guards them. */
+/* Where a batch begins: global steps of an epoch, from its beginning.  Part of the batch; mount_progress.c fills `out`
+ * and the links, and its lock guards them. */
 struct stage_place {
 	uint64_t epoch, steps;
 	bool out; /* in the list of batches that are not released */
@@ -33,20 +33,20 @@ struct stage_place {
 
 /* Starts the thread.  socket: path of the mount's control socket; copied.  Returns 0, or -ENOMEM, -EAGAIN (no
  * thread). */
-int stage_follow_new(const char *socket, struct stage_follow **ret_follow);
+int stage_progress_new(const char *socket, struct stage_progress **ret_follow);
 /* Tells the last place, then ends the thread.  NULL: does nothing, here and below. */
-void stage_follow_free(struct stage_follow *follow);
+void stage_progress_free(struct stage_progress *follow);
 
 /* A batch is handed out that begins at place->epoch and ->steps; the next one begins at `steps`. */
-void stage_follow_out(struct stage_follow *follow, struct stage_place *place, uint64_t steps);
+void stage_progress_out(struct stage_progress *follow, struct stage_place *place, uint64_t steps);
 /* The batch is released.  Does nothing if it is not in the list. */
-void stage_follow_back(struct stage_follow *follow, struct stage_place *place);
+void stage_progress_back(struct stage_progress *follow, struct stage_place *place);
 /* The next batch begins at `steps` of `epoch`. */
-void stage_follow_move(struct stage_follow *follow, uint64_t epoch, uint64_t steps);
+void stage_progress_move(struct stage_progress *follow, uint64_t epoch, uint64_t steps);
 /* The batches that are not released are of another run through the order: they do not count from now on. */
-void stage_follow_forget(struct stage_follow *follow);
+void stage_progress_forget(struct stage_progress *follow);
 
 /* Gives the messages that the mount took, and those that it did not take.  Both 0 for NULL. */
-void stage_follow_stats(struct stage_follow *follow, uint64_t *ret_told, uint64_t *ret_untold);
+void stage_progress_stats(struct stage_progress *follow, uint64_t *ret_told, uint64_t *ret_untold);
 
 #endif

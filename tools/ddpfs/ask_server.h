@@ -4,8 +4,8 @@
  * It adds to shard/base/control_client.h: sentences for people, and the place of moved mounts.
  *
  * Threads: any; no shared state. */
-#ifndef DDPFS_TOOLS_DDPFS_CONTROL_CLIENT_H
-#define DDPFS_TOOLS_DDPFS_CONTROL_CLIENT_H
+#ifndef DDPFS_TOOLS_DDPFS_ASK_SERVER_H
+#define DDPFS_TOOLS_DDPFS_ASK_SERVER_H
 
 #include <jansson.h>
 

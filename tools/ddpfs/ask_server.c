@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Finds and asks the server of a mount; control_client.h first. */
-#include "tools/ddpfs/control_client.h"
+/* Finds and asks the server of a mount; ask_server.h first. */
+#include "tools/ddpfs/ask_server.h"
 
 #include <errno.h>
 #include <stdlib.h>

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The table of open shards: hashed by shard, with a list of unused entries; prefetch/files.h first. */
-#include "prefetch/files.h"
+/* The table of open shards: hashed by shard, with a list of unused entries; prefetch/open_shards.h first. */
+#include "prefetch/open_shards.h"
 
 #include <assert.h>
 #include <errno.h>
@@ -24,7 +24,7 @@ struct slot {
 	LIST_ENTRY(slot) bucket;
 };
 
-struct prefetch_files {
+struct prefetch_shards {
 	struct prefetch_source *source;
 	struct prefetch_io_backend *io;
 	bool buffered;           /* read through the page cache, also if the source uses O_DIRECT */
@@ -35,18 +35,18 @@ struct prefetch_files {
 	struct slot slots[];
 };
 
-uint32_t prefetch_files_limit(void)
+uint32_t prefetch_shards_limit(void)
 {
 	struct rlimit limit;
-	if (getrlimit(RLIMIT_NOFILE, &limit) < 0 || limit.rlim_cur / 4 >= PREFETCH_FILES_MAX)
-		return PREFETCH_FILES_MAX;
+	if (getrlimit(RLIMIT_NOFILE, &limit) < 0 || limit.rlim_cur / 4 >= PREFETCH_SHARDS_MAX)
+		return PREFETCH_SHARDS_MAX;
 	return limit.rlim_cur / 4 < 4 ? 4 : (uint32_t)(limit.rlim_cur / 4);
 }
 
-int prefetch_files_new(
-        struct prefetch_source *source, struct prefetch_io_backend *io, uint32_t max, struct prefetch_files **ret_files)
+int prefetch_shards_new(struct prefetch_source *source, struct prefetch_io_backend *io, uint32_t max,
+        struct prefetch_shards **ret_files)
 {
-	struct prefetch_files *files = calloc(1, sizeof(*files) + max * sizeof(struct slot));
+	struct prefetch_shards *files = calloc(1, sizeof(*files) + max * sizeof(struct slot));
 	if (!files)
 		return -ENOMEM;
 	files->source = source;
@@ -60,13 +60,13 @@ int prefetch_files_new(
 	return 0;
 }
 
-static uint32_t number_of(const struct prefetch_files *files, const struct slot *slot)
+static uint32_t number_of(const struct prefetch_shards *files, const struct slot *slot)
 {
 	return (uint32_t)(slot - files->slots);
 }
 
 /* Closes the shard of an entry that is open, unused and in no list. */
-static void close_slot(struct prefetch_files *files, struct slot *slot)
+static void close_slot(struct prefetch_shards *files, struct slot *slot)
 {
 	prefetch_io_set_file(files->io, number_of(files, slot), -1);
 	files->source->ops->close(files->source, &slot->object);
@@ -75,7 +75,7 @@ static void close_slot(struct prefetch_files *files, struct slot *slot)
 	TAILQ_INSERT_HEAD(&files->free, slot, link);
 }
 
-static bool close_oldest(struct prefetch_files *files)
+static bool close_oldest(struct prefetch_shards *files)
 {
 	struct slot *slot = TAILQ_FIRST(&files->idle);
 	if (!slot)
@@ -85,7 +85,7 @@ static bool close_oldest(struct prefetch_files *files)
 	return true;
 }
 
-void prefetch_files_free(struct prefetch_files *files)
+void prefetch_shards_free(struct prefetch_shards *files)
 {
 	if (!files)
 		return;
@@ -94,7 +94,7 @@ void prefetch_files_free(struct prefetch_files *files)
 	free(files);
 }
 
-bool prefetch_files_leave_direct(struct prefetch_object *object)
+bool prefetch_shards_leave_direct(struct prefetch_object *object)
 {
 	if (!object->direct)
 		return false;
@@ -107,16 +107,16 @@ bool prefetch_files_leave_direct(struct prefetch_object *object)
 	return true;
 }
 
-void prefetch_files_buffer(struct prefetch_files *files)
+void prefetch_shards_buffer(struct prefetch_shards *files)
 {
 	files->buffered = true;
 	for (uint32_t i = 0; i < files->n_slots; i++) {
 		if (files->slots[i].open)
-			prefetch_files_leave_direct(&files->slots[i].object);
+			prefetch_shards_leave_direct(&files->slots[i].object);
 	}
 }
 
-static int open_slot(struct prefetch_files *files, uint32_t shard, struct slot **ret_slot)
+static int open_slot(struct prefetch_shards *files, uint32_t shard, struct slot **ret_slot)
 {
 	if (TAILQ_EMPTY(&files->free) && !close_oldest(files))
 		return -EBUSY;
@@ -128,7 +128,7 @@ static int open_slot(struct prefetch_files *files, uint32_t shard, struct slot *
 	if (rc < 0)
 		return rc;
 	if (files->buffered)
-		prefetch_files_leave_direct(&slot->object);
+		prefetch_shards_leave_direct(&slot->object);
 	TAILQ_REMOVE(&files->free, slot, link);
 	slot->shard = shard;
 	slot->open = true;
@@ -139,7 +139,7 @@ static int open_slot(struct prefetch_files *files, uint32_t shard, struct slot *
 	return 0;
 }
 
-int prefetch_files_get(struct prefetch_files *files, uint32_t shard, uint32_t *ret_slot)
+int prefetch_shards_get(struct prefetch_shards *files, uint32_t shard, uint32_t *ret_slot)
 {
 	struct slot *slot;
 	LIST_FOREACH(slot, &files->buckets[shard % BUCKETS], bucket)
@@ -159,7 +159,7 @@ int prefetch_files_get(struct prefetch_files *files, uint32_t shard, uint32_t *r
 	return 0;
 }
 
-void prefetch_files_put(struct prefetch_files *files, uint32_t number)
+void prefetch_shards_put(struct prefetch_shards *files, uint32_t number)
 {
 	struct slot *slot = &files->slots[number];
 	assert(slot->open && slot->users > 0);
@@ -171,12 +171,12 @@ void prefetch_files_put(struct prefetch_files *files, uint32_t number)
 		TAILQ_INSERT_TAIL(&files->idle, slot, link);
 }
 
-struct prefetch_object *prefetch_files_object(struct prefetch_files *files, uint32_t number)
+struct prefetch_object *prefetch_shards_object(struct prefetch_shards *files, uint32_t number)
 {
 	return &files->slots[number].object;
 }
 
-int prefetch_files_check(struct prefetch_files *files, uint32_t number, bool wrong)
+int prefetch_shards_check(struct prefetch_shards *files, uint32_t number, bool wrong)
 {
 	struct slot *slot = &files->slots[number];
 	int rc = files->source->ops->check(files->source, slot->shard, &slot->object, wrong);

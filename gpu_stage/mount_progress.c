@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The thread that tells a mount how far the stage is; follow.h first. */
-#include "gpu_stage/follow.h"
+/* The thread that tells a mount how far the stage is; mount_progress.h first. */
+#include "gpu_stage/mount_progress.h"
 
 #include <errno.h>
 #include <inttypes.h>
@@ -13,7 +13,7 @@
 #include "shard/base/cleanup.h"
 #include "shard/base/clock.h"
 
-struct stage_follow {
+struct stage_progress {
 	char control[BASE_CONTROL_PATH_MAX]; /* the mount's control socket */
 	pthread_t thread;
 	pthread_mutex_t lock; /* guards all below */
@@ -29,18 +29,18 @@ struct stage_follow {
 /* ---- the thread ---- */
 
 /* Sends one place.  Returns whether the mount took it. */
-static bool tell(const struct stage_follow *f, uint64_t epoch, uint64_t steps)
+static bool tell(const struct stage_progress *f, uint64_t epoch, uint64_t steps)
 {
 	char line[128];
 	cleanup_free char *reply = NULL;
 	snprintf(
 	        line, sizeof(line), "{\"cmd\":\"consumed\",\"epoch\":%" PRIu64 ",\"steps\":%" PRIu64 "}", epoch, steps);
-	return base_control_request(f->control, line, STAGE_FOLLOW_TIMEOUT_S * 1000, NULL, &reply) == 0;
+	return base_control_request(f->control, line, STAGE_PROGRESS_TIMEOUT_S * 1000, NULL, &reply) == 0;
 }
 
 static void *follow_thread(void *arg)
 {
-	struct stage_follow *f = arg;
+	struct stage_progress *f = arg;
 	pthread_mutex_lock(&f->lock);
 	for (;;) {
 		while (!f->fresh && !f->ending)
@@ -54,7 +54,7 @@ static void *follow_thread(void *arg)
 		pthread_mutex_lock(&f->lock);
 		f->told += taken;
 		f->untold += !taken;
-		struct timespec until = base_until(STAGE_FOLLOW_PAUSE_MS * UINT64_C(1000000));
+		struct timespec until = base_until(STAGE_PROGRESS_PAUSE_MS * UINT64_C(1000000));
 		while (!f->ending && pthread_cond_timedwait(&f->cv, &f->lock, &until) != ETIMEDOUT)
 			;
 	}
@@ -64,9 +64,9 @@ static void *follow_thread(void *arg)
 
 /* ---- what consumers do with batches ---- */
 
-int stage_follow_new(const char *socket, struct stage_follow **ret_follow)
+int stage_progress_new(const char *socket, struct stage_progress **ret_follow)
 {
-	struct stage_follow *f = calloc(1, sizeof(*f));
+	struct stage_progress *f = calloc(1, sizeof(*f));
 	if (!f)
 		return -ENOMEM;
 	snprintf(f->control, sizeof(f->control), "%s", socket);
@@ -84,7 +84,7 @@ int stage_follow_new(const char *socket, struct stage_follow **ret_follow)
 	return 0;
 }
 
-void stage_follow_free(struct stage_follow *f)
+void stage_progress_free(struct stage_progress *f)
 {
 	if (!f)
 		return;
@@ -99,7 +99,7 @@ void stage_follow_free(struct stage_follow *f)
 }
 
 /* Under the lock. */
-static void unlink_place(struct stage_follow *f, struct stage_place *p)
+static void unlink_place(struct stage_progress *f, struct stage_place *p)
 {
 	*(p->older ? &p->older->newer : &f->oldest) = p->newer;
 	*(p->newer ? &p->newer->older : &f->newest) = p->older;
@@ -107,7 +107,7 @@ static void unlink_place(struct stage_follow *f, struct stage_place *p)
 }
 
 /* Under the lock. */
-static void news(struct stage_follow *f)
+static void news(struct stage_progress *f)
 {
 	f->tell_epoch = f->oldest ? f->oldest->epoch : f->epoch;
 	f->tell_steps = f->oldest ? f->oldest->steps : f->steps;
@@ -115,7 +115,7 @@ static void news(struct stage_follow *f)
 	pthread_cond_signal(&f->cv);
 }
 
-void stage_follow_out(struct stage_follow *f, struct stage_place *place, uint64_t steps)
+void stage_progress_out(struct stage_progress *f, struct stage_place *place, uint64_t steps)
 {
 	if (!f)
 		return;
@@ -129,7 +129,7 @@ void stage_follow_out(struct stage_follow *f, struct stage_place *place, uint64_
 	f->steps = steps;
 }
 
-void stage_follow_back(struct stage_follow *f, struct stage_place *place)
+void stage_progress_back(struct stage_progress *f, struct stage_place *place)
 {
 	if (!f)
 		return;
@@ -142,7 +142,7 @@ void stage_follow_back(struct stage_follow *f, struct stage_place *place)
 	}
 }
 
-void stage_follow_move(struct stage_follow *f, uint64_t epoch, uint64_t steps)
+void stage_progress_move(struct stage_progress *f, uint64_t epoch, uint64_t steps)
 {
 	if (!f)
 		return;
@@ -152,7 +152,7 @@ void stage_follow_move(struct stage_follow *f, uint64_t epoch, uint64_t steps)
 	news(f);
 }
 
-void stage_follow_forget(struct stage_follow *f)
+void stage_progress_forget(struct stage_progress *f)
 {
 	if (!f)
 		return;
@@ -161,7 +161,7 @@ void stage_follow_forget(struct stage_follow *f)
 		unlink_place(f, f->oldest);
 }
 
-void stage_follow_stats(struct stage_follow *f, uint64_t *ret_told, uint64_t *ret_untold)
+void stage_progress_stats(struct stage_progress *f, uint64_t *ret_told, uint64_t *ret_untold)
 {
 	*ret_told = *ret_untold = 0;
 	if (!f)
