@@ -16,7 +16,7 @@
 
 #include "shard/base/cleanup.h"
 
-#define MAGIC UINT64_C(0x3430646572616873) /* "shared04" */
+#define MAGIC UINT64_C(0x3530646572616873) /* "shared05" */
 enum { PAGE = FS_HANDOVER_HEAD_BYTES, BLOCK_BYTES = FS_HANDOVER_BLOCK_ENTRIES * 4 };
 
 _Static_assert(sizeof(struct fs_handover_head) <= FS_HANDOVER_HEAD_BYTES, "the head fits its page");
@@ -31,7 +31,7 @@ struct fs_handover {
 	struct layout {
 		uint64_t magic, size, n_views, view_bits, samples;
 	} want;
-	uint64_t map_bytes, view_bytes, resident_at, opens_at, announced_at, blocks_at;
+	uint64_t map_bytes, view_bytes, resident_at, opens_at, announced_at, history_at, blocks_at;
 	uint32_t blocks;
 };
 
@@ -64,7 +64,8 @@ static int lay_out(struct fs_handover *s, uint64_t n_views, uint64_t view_bits, 
 	s->resident_at = PAGE + n_views * s->view_bytes;
 	s->opens_at = s->resident_at + whole_pages((samples / 64 + 1) * sizeof(uint64_t));
 	s->announced_at = s->opens_at + whole_pages(sizeof(struct fs_handover_opens));
-	s->blocks_at = s->announced_at + whole_pages(sizeof(struct fs_handover_announced));
+	s->history_at = s->announced_at + whole_pages(sizeof(struct fs_handover_announced));
+	s->blocks_at = s->history_at + whole_pages(FS_HANDOVER_HISTORY_BYTES);
 	s->blocks = room_for_blocks(s->blocks_at);
 	s->want = (struct layout){
 		.magic = MAGIC,
@@ -151,6 +152,11 @@ struct fs_handover_opens *fs_handover_opens(struct fs_handover *handover)
 struct fs_handover_announced *fs_handover_announced(struct fs_handover *handover)
 {
 	return (struct fs_handover_announced *)(handover->base + handover->announced_at);
+}
+
+void *fs_handover_history(struct fs_handover *handover)
+{
+	return handover->base + handover->history_at;
 }
 
 uint32_t fs_handover_blocks(const struct fs_handover *handover)

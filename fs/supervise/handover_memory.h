@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The handover memory: what a server leaves to its successor, in a memfd that the supervisor keeps.
  *
- *     0            page                                                                                        size
- *     +------------+---------------------+------------------------+-----+------------------+-------+-----------+
- *     | head: beat,| view 0: 2 records,  | 2 bitmaps of turns     | ... | resident:        | opens | announced |
- *     | 2 counts   |   2 orders; of each |   the record says      |     |   a bit a sample |       | orders    |
- *     |            |   the younger counts|   which one counts     |     |                  |       |           |
- *     +------------+---------------------+------------------------+-----+------------------+-------+-----------+
- *      mapped by the supervisor, too                                              blocks of entries: sparse ---^
+ *     0            page                                                                                          size
+ *     +------------+---------------------+-------------------+-----+----------------+-------+-----------+---------+--+
+ *     | head: beat,| view 0: 2 records,  | 2 bitmaps of turns| ... | resident:      | opens | announced | history |  |
+ *     | 2 counts   |   2 orders; of each |   the record says |     |   a bit a      |       | lists     |         |  |
+ *     |            |   the younger counts|   which one counts|     |   sample       |       |           |         |  |
+ *     +------------+---------------------+-------------------+-----+----------------+-------+-----------+---------+--+
+ *      mapped by the supervisor, too                                    entries of announced lists, in blocks: sparse ^
  *
  * A server can die at any instruction, or write anywhere before it dies.  So a successor trusts nothing here.  It
  * computes the layout from the dataset and the options, and the head must say the same.  Each record has a checksum,
@@ -22,7 +22,8 @@
  *     orders of a view              the recognise thread
  *     resident                      the engine (prefetch/prefetch.h)
  *     opens                         the lock of the watcher (fs/watch.c)
- *     announced orders              fs/order_memory.h */
+ *     announced orders              fs/order_memory.h
+ *     history                       main (fs/recorder.h) */
 #ifndef DDPFS_FS_SUPERVISE_HANDOVER_MEMORY_H
 #define DDPFS_FS_SUPERVISE_HANDOVER_MEMORY_H
 
@@ -34,6 +35,7 @@
 enum { FS_HANDOVER_COUNTS_MAX = 64 };
 enum { FS_HANDOVER_HEAD_BYTES = 4096 }; /* what the supervisor maps; the memfd never gets shorter */
 enum { FS_HANDOVER_EVENTS_BYTES = 1 << 16 };
+enum { FS_HANDOVER_HISTORY_BYTES = 336 << 10 };
 
 /* The counters of all servers so far, by name, because the next server may have another version. */
 struct fs_handover_counts {
@@ -134,6 +136,8 @@ struct fs_handover_view fs_handover_view(struct fs_handover *handover, uint32_t 
 uint64_t *fs_handover_resident(struct fs_handover *handover); /* samples / 64 + 1 words */
 struct fs_handover_opens *fs_handover_opens(struct fs_handover *handover);
 struct fs_handover_announced *fs_handover_announced(struct fs_handover *handover);
+/* FS_HANDOVER_HISTORY_BYTES bytes. Who wrote them checks them. */
+void *fs_handover_history(struct fs_handover *handover);
 
 /* Returns how many blocks there are: 0 if RLIMIT_FSIZE does not allow a memfd that is so long. */
 uint32_t fs_handover_blocks(const struct fs_handover *handover);
