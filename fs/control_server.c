@@ -17,6 +17,7 @@
 #include "fs/budget.h"
 #include "shard/base/control_client.h"
 #include "fs/follow_request.h"
+#include "fs/recorder.h"
 #include "fs/stats.h"
 #include "fs/host_sharing.h"
 #include "fs/sampler_streams.h"
@@ -287,6 +288,19 @@ static json_t *answer_stat(struct fs_server *server, struct fs_view *view, json_
 	return with_object("stats", fs_stats_json(server, view));
 }
 
+static json_t *answer_history(struct fs_server *server, struct fs_view *view, json_t *request)
+{
+	uint64_t after_ms = 0;
+	(void)view;
+	if (!whole(json_object_get(request, "after"), &after_ms))
+		return refuse("\"after\" must be a whole number of milliseconds since the mount was made");
+	json_t *reply = fs_recorder_json(server->recorder, after_ms);
+	if (!reply)
+		return refuse("out of memory");
+	json_object_set_new(reply, "ok", json_true());
+	return reply;
+}
+
 static json_t *answer_follow(struct fs_server *server, struct fs_view *view, json_t *request)
 {
 	return fs_follow_request(server, view, request, server->control_passed);
@@ -299,6 +313,7 @@ static const struct command {
 } commands[] = {
 	{ "info", answer_info, { NULL } },
 	{ "stat", answer_stat, { NULL } },
+	{ "history", answer_history, { "after", NULL } },
 	{ "epoch", answer_epoch, { "set", "advance", NULL } },
 	{ "state", answer_state, { "steps", "turns", "epoch", NULL } },
 	{ "consumed", answer_consumed, { "epoch", "steps", NULL } },
@@ -329,7 +344,8 @@ static const struct command *find(json_t *request, const char **ret_why)
 	*ret_why = "a request is one line of JSON: {\"cmd\":\"info\"}";
 	if (!json_is_object(request) || !cmd)
 		return NULL;
-	*ret_why = "unknown command: info, stat, epoch, state, consumed, follow, unmount and restart are known";
+	*ret_why =
+	        "unknown command: info, stat, history, epoch, state, consumed, follow, unmount and restart are known";
 	for (size_t i = 0; i < sizeof(commands) / sizeof(commands[0]); i++)
 		if (strcmp(cmd, commands[i].name) == 0)
 			found = &commands[i];

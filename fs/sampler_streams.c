@@ -415,6 +415,26 @@ void fs_sampler_streams_queue(struct fs_sampler_streams *fr, uint64_t *ret_queue
 	*ret_behind = fr->queued - fr->taken;
 }
 
+bool fs_sampler_streams_progress(
+        struct fs_sampler_streams *fr, uint64_t *ret_epoch, uint64_t *ret_turn, uint64_t *ret_turns)
+{
+	const struct prefetch_recognised *best = NULL;
+	if (!fr)
+		return false;
+	lock_for_scope(&fr->lock);
+	for (unsigned i = 0; i < fr->n_shown; i++) {
+		const struct prefetch_recognised *t = &fr->shown[i].track;
+		if (t->ready && !t->unverified && (!best || t->opens > best->opens))
+			best = t;
+	}
+	if (!best)
+		return false;
+	*ret_epoch = best->epoch;
+	*ret_turn = best->turn;
+	*ret_turns = best->turns;
+	return true;
+}
+
 void fs_sampler_streams_stats(struct fs_sampler_streams *fr, json_t *object)
 {
 	char all[PREFETCH_TRACKS_MAX * TEXT_MAX] = "", note[256] = "";

@@ -75,6 +75,11 @@ void fs_sampler_streams_stats(struct fs_sampler_streams *recognise, json_t *obje
  * thread. @recognise may be NULL. */
 void fs_sampler_streams_queue(struct fs_sampler_streams *recognise, uint64_t *ret_queued, uint64_t *ret_behind);
 
+/* Tells how far the recognised sampler with the most opens is. Returns false if none is recognised. Any thread.
+ * @recognise may be NULL. */
+bool fs_sampler_streams_progress(
+        struct fs_sampler_streams *recognise, uint64_t *ret_epoch, uint64_t *ret_turn, uint64_t *ret_turns);
+
 struct fs_announced_orders_counts;
 /* Counts what was announced (fs/announced_orders.h).  @recognise may be NULL. */
 void fs_sampler_streams_announced(struct fs_sampler_streams *recognise, struct fs_announced_orders_counts *ret_counts);

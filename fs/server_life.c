@@ -34,6 +34,7 @@
 #include "fs/supervise/mount.h"
 #include "fs/name.h"
 #include "fs/read.h"
+#include "fs/recorder.h"
 #include "fs/sampler_streams.h"
 #include "fs/host_sharing.h"
 #include "fs/supervise/sigbus.h"
@@ -271,6 +272,8 @@ static int make_parts(struct fs_server *server, struct base_err *err)
 		rc = fs_stats_new(server, &server->stats);
 	if (rc == 0)
 		rc = fs_stats_files_new(server, fs_stats_text, fs_metrics_text, fs_state_text, &server->stats_files);
+	if (rc == 0)
+		rc = fs_recorder_new(server, &server->recorder);
 	if (rc == 0)
 		rc = fs_watch_new(server, &server->watch);
 	if (rc == 0)
@@ -547,6 +550,7 @@ static int wait_for_end(struct fs_server *server)
 		size_t n = fs_control_polls(server->control, polls + 3, &timeout_ms);
 		timeout_ms = sooner(timeout_ms, fs_health_check(server->health));
 		timeout_ms = sooner(timeout_ms, fs_budget_check(server->budget));
+		timeout_ms = sooner(timeout_ms, fs_recorder_check(server->recorder));
 		if (poll(polls, (nfds_t)(3 + n), timeout_ms) < 0) {
 			if (errno == EINTR)
 				continue;
@@ -634,6 +638,7 @@ static int start_threads(struct fs_server *server, struct beginning *beginning)
 	fs_crash_take(server->channel->channel, server->fuse_fd);
 	fs_sigbus_take(server->channel->channel, server->options.dataset, server->options.mountpoint);
 	confine(server);
+	fs_recorder_check(server->recorder); /* the first reading, before anybody opens a file */
 	int rc = start_workers(server);
 	if (rc == 0)
 		rc = fs_sink_start(server->sink);
@@ -657,6 +662,7 @@ static int server_run(struct fs_server *server)
 	stop_samplers(server);
 	fs_sink_stop(server->sink);
 	fs_job_queue_stop(server->jobs);
+	fs_recorder_end(server->recorder);
 	if (fs_mount_lives(server->fuse_fd)) {
 		int unmounted = fs_server_unmount(server, true);
 		if (unmounted == -EXDEV)
@@ -695,6 +701,7 @@ static void server_free(struct fs_server *server)
 	fs_lists_free(server->lists);
 	fs_log_queue_free(server->log);
 	fs_job_queue_free(server->jobs);
+	fs_recorder_free(server->recorder);
 	fs_stats_files_free(server->stats_files);
 	fs_stats_free(server->stats);
 	fs_reads_free(server->reads);

@@ -14,6 +14,7 @@
 #include <xxhash.h>
 
 #include "fs/budget.h"
+#include "fs/history.h"
 #include "fs/supervise/handover_memory.h"
 #include "fs/sink.h"
 #include "fs/read_latency.h"
@@ -230,6 +231,27 @@ void fs_stats_keep(struct fs_server *server)
 {
 	struct field fields[FIELDS_MAX];
 	collect(server, server->views[0], fields);
+}
+
+static void put(struct fs_history_reading *reading, const char *name, uint64_t value)
+{
+	for (int i = 1; i < FS_HISTORY_FIELDS; i++)
+		if (strcmp(fs_history_names[i], name) == 0)
+			reading->values[i] = value;
+}
+
+void fs_stats_reading(struct fs_server *server, struct fs_view *view, struct fs_history_reading *ret_reading)
+{
+	struct field fields[FIELDS_MAX];
+	uint64_t epoch, turn, turns;
+	size_t n = collect(server, view, fields);
+	for (size_t i = 0; i < n; i++)
+		put(ret_reading, fields[i].name, fields[i].value);
+	if (!view->all || !fs_sampler_streams_progress(server->samplers[view->number], &epoch, &turn, &turns))
+		return;
+	put(ret_reading, "epoch", epoch);
+	put(ret_reading, "position", turn);
+	put(ret_reading, "turns", turns);
 }
 
 /* JSON must be UTF-8, but paths may hold any bytes. */

@@ -18,6 +18,8 @@
  *                                        subdir, identity (of the dataset), view_identity, dev (st_dev of the mount),
  *                                        advance
  *   {"cmd":"stat"}                       stats: the object that .ddpfs/stats.json shows
+ *   {"cmd":"history","after":MS}         the mount's history (fs/recorder.h) from MS milliseconds after its beginning
+ *                                        on; default: from the beginning.  "more": ask again, with the last at_ms
  *   {"cmd":"epoch"}                      epoch, turns (samples of this rank), opened (how many of them), advance
  *                                        ("auto"|"off"); with view=all also samplers and the keys that belong to it,
  *                                        as in the statistics

@@ -215,6 +215,7 @@ static int set_control(struct options *o, const struct option_def *def, const ch
 
 static int set_log(struct options *o, const struct option_def *def, const char *value, struct base_err *err)
 {
+	o->fs.log_history = true; /* `ddpfs report` reads it there when the mount is gone */
 	return keep_path(o, def->key, value, &o->log_file, err);
 }
 

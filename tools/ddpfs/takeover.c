@@ -79,6 +79,7 @@ static const struct field fields[] = {
 	FIELD(FIELD_INT, fs.threads),
 	FIELD(FIELD_BOOL, fs.gives_up_stderr),
 	FIELD(FIELD_BOOL, fs.debug),
+	FIELD(FIELD_BOOL, fs.log_history),
 	FIELD(FIELD_INT, fs.watchdog_s),
 	FIELD(FIELD_INT, fs.timeout_s),
 	FIELD(FIELD_BOOL, fs.timeout_set),
