@@ -420,7 +420,8 @@ static int remove_damaged(struct cache_tier *tier, uint64_t bucket, const struct
 	return 0;
 }
 
-int cache_tier_get(struct cache_tier *tier, const struct cache_tier_block *block, void *data)
+/* misses: where a miss counts. */
+static int get(struct cache_tier *tier, const struct cache_tier_block *block, void *data, _Atomic uint64_t *misses)
 {
 	struct entry entries[ENTRIES];
 	uint64_t hash = hash_of(tier, block->key);
@@ -432,7 +433,7 @@ int cache_tier_get(struct cache_tier *tier, const struct cache_tier_block *block
 	if (rc < 0)
 		return switch_off(tier, rc);
 	if (slot == ENTRIES) {
-		count(&tier->misses, 1);
+		count(misses, 1);
 		rc = remove_damaged(tier, bucket_at(tier, hash), entries);
 		return rc < 0 ? switch_off(tier, rc) : -ENOENT;
 	}
@@ -447,13 +448,24 @@ int cache_tier_get(struct cache_tier *tier, const struct cache_tier_block *block
 			return 0;
 		}
 	}
-	count(&tier->misses, 1);
+	count(misses, 1);
 	bool stale = entry_stale(tier, e);
 	rc = entry_remove(tier, bucket_at(tier, hash), slot, e);
 	if (rc < 0)
 		return switch_off(tier, rc);
 	count(&tier->bad, rc == 1 && !stale);
 	return -ENOENT;
+}
+
+int cache_tier_get(struct cache_tier *tier, const struct cache_tier_block *block, void *data)
+{
+	return get(tier, block, data, &tier->misses);
+}
+
+int cache_tier_get_again(struct cache_tier *tier, const struct cache_tier_block *block, void *data)
+{
+	_Atomic uint64_t counted_before = 0;
+	return get(tier, block, data, &counted_before);
 }
 
 /* ---- put ---- */

@@ -83,6 +83,10 @@ void cache_tier_close(struct cache_tier *tier);
  * switches it off now. */
 int cache_tier_get(struct cache_tier *tier, const struct cache_tier_block *block, void *data);
 
+/* Does the same, but does not count a miss: for a block that was missed before, and that another process may have
+ * stored since then. */
+int cache_tier_get_again(struct cache_tier *tier, const struct cache_tier_block *block, void *data);
+
 /* Stores a block, if there is room.  The caller has verified `data`.  A block that is there stays as it is.
  * Returns 0, -ENOBUFS (there is no room for it), -ENODEV (the tier is off), or the error of a system call that
  * switches it off now. */
@@ -90,7 +94,9 @@ int cache_tier_put(struct cache_tier *tier, const struct cache_tier_block *block
 
 /* Claims a block before it is fetched, so that no other process fetches it.  It does not wait.  The claim excludes
  * other cache_tier objects, and not other threads with this one.
- * Returns 0, -EAGAIN (another process has claimed it: call cache_tier_get later), or an error of fcntl(2) (-ENOLCK). */
+ * After 0, call cache_tier_get_again: the block may have been stored since the miss.
+ * Returns 0, -EAGAIN (another process has claimed it: call cache_tier_get_again later), or an error of fcntl(2)
+ * (-ENOLCK). */
 int cache_tier_claim(struct cache_tier *tier, uint64_t key);
 /* Ends a claim; call it after cache_tier_put, or after the fetch has failed. */
 void cache_tier_unclaim(struct cache_tier *tier, uint64_t key);
