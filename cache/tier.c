@@ -24,6 +24,7 @@
 #include <xxhash.h>
 
 #include "shard/base/cleanup.h"
+#include "shard/base/clock.h"
 #include "shard/base/io.h"
 #include "shard/block_sum.h"
 #include "shard/format.h"
@@ -33,6 +34,7 @@ enum {
 	ENTRIES = PAGE / 32, /* of a bucket */
 	ENTRY_BYTES = 2048,  /* of data for each entry */
 	SEGMENTS_MAX = 1024,
+	FULL_NS = 1000000000, /* how long it counts that no room was found */
 	SEGMENT_BYTES_MIN = 16 << 20,
 	DATASETS_AT = PAGE,
 	SEGMENTS_AT = DATASETS_AT + CACHE_TIER_DATASETS_MAX * 32,
@@ -88,6 +90,10 @@ struct cache_tier {
 
 	pthread_mutex_t mutex; /* taken before LOCK_CHANGE, because threads share the locks of a descriptor */
 	uint32_t current;      /* the segment that the last put used; guarded by mutex */
+
+	/* No room was found for full_len bytes at full_ns (0: never).  Puts change them, under mutex. */
+	_Atomic uint64_t full_ns;
+	_Atomic uint32_t full_len;
 
 	_Atomic uint64_t hits, hit_bytes, misses, bad, stored, stored_bytes, refused;
 };
@@ -152,12 +158,19 @@ static void unlock_changes(struct cache_tier *tier)
 
 /* ---- records ---- */
 
+/* Returns what a record says; a damaged one is that of a free segment. */
+static struct segment segment_of(const struct cache_tier *tier, const struct segment *s)
+{
+	if (s->check != check_of(s) || s->used_bytes > tier->segment_bytes || s->owner > CACHE_TIER_DATASETS_MAX)
+		return (struct segment){ .generation = s->generation + 1 };
+	return *s;
+}
+
 static int segment_read(struct cache_tier *tier, uint32_t number, struct segment *ret)
 {
-	int rc = base_pread_full(tier->fd, ret, sizeof(*ret), SEGMENTS_AT + (uint64_t)number * sizeof(*ret));
-	if (rc == 0 && (ret->check != check_of(ret) || ret->used_bytes > tier->segment_bytes ||
-	                       ret->owner > CACHE_TIER_DATASETS_MAX))
-		*ret = (struct segment){ .generation = ret->generation + 1 };
+	struct segment s = { 0 };
+	int rc = base_pread_full(tier->fd, &s, sizeof(s), SEGMENTS_AT + (uint64_t)number * sizeof(s));
+	*ret = segment_of(tier, &s);
 	return rc;
 }
 
@@ -470,6 +483,22 @@ int cache_tier_get_again(struct cache_tier *tier, const struct cache_tier_block 
 
 /* ---- put ---- */
 
+bool cache_tier_full(struct cache_tier *tier, uint32_t len)
+{
+	uint64_t since_ns = atomic_load_explicit(&tier->full_ns, memory_order_relaxed);
+	return since_ns && base_now_ns() - since_ns < FULL_NS &&
+	       len >= atomic_load_explicit(&tier->full_len, memory_order_relaxed);
+}
+
+/* No room was found for a block.  While that counts, a smaller one may still find some. */
+static void note_full(struct cache_tier *tier, uint32_t len)
+{
+	uint64_t now_ns = base_now_ns(), since_ns = atomic_load_explicit(&tier->full_ns, memory_order_relaxed);
+	atomic_store_explicit(&tier->full_len, len, memory_order_relaxed);
+	if (!since_ns || now_ns - since_ns >= FULL_NS)
+		atomic_store_explicit(&tier->full_ns, now_ns, memory_order_relaxed);
+}
+
 /* Gives a segment to this dataset. */
 static void take_over(struct cache_tier *tier, struct segment *s)
 {
@@ -484,12 +513,12 @@ static int find_segment(struct cache_tier *tier, uint32_t len, uint32_t *ret_num
 	bool open[CACHE_TIER_DATASETS_MAX] = { false }, asked[CACHE_TIER_DATASETS_MAX] = { false };
 	uint32_t best = NO_SEGMENT;
 	uint64_t best_opened = UINT64_MAX;
-	struct segment s, best_segment = { 0 };
+	struct segment all[SEGMENTS_MAX], best_segment = { 0 };
 	int rc = base_pread_full(tier->fd, datasets, sizeof(datasets), DATASETS_AT);
+	if (rc == 0)
+		rc = base_pread_full(tier->fd, all, tier->n_segments * sizeof(all[0]), SEGMENTS_AT);
 	for (uint32_t i = 0; rc == 0 && i < tier->n_segments; i++) {
-		rc = segment_read(tier, i, &s);
-		if (rc < 0)
-			break;
+		struct segment s = segment_of(tier, &all[i]);
 		if (s.owner == tier->number + 1) {
 			if (tier->segment_bytes - s.used_bytes < len)
 				continue;
@@ -532,6 +561,8 @@ static int take_room(struct cache_tier *tier, uint32_t len, struct entry *e)
 	int rc = number == NO_SEGMENT ? 0 : segment_read(tier, number, &s);
 	if (rc == 0 && (s.owner != tier->number + 1 || tier->segment_bytes - s.used_bytes < len))
 		rc = find_segment(tier, len, &number, &s);
+	if (rc == -ENOBUFS)
+		note_full(tier, len);
 	if (rc < 0)
 		return rc;
 	e->place = tier->data_at + number * tier->segment_bytes + s.used_bytes;
@@ -641,14 +672,14 @@ int cache_tier_fill_get(struct cache_tier *tier, struct cache_tier_fill *ret_fil
 {
 	struct cache_tier_fill fill = { .size_bytes = tier->size_bytes,
 		.room_bytes = tier->n_segments * tier->segment_bytes };
-	for (uint32_t i = 0; i < tier->n_segments; i++) {
-		struct segment s;
-		int rc = segment_read(tier, i, &s);
-		if (rc < 0)
-			return rc;
+	struct segment all[SEGMENTS_MAX];
+	int rc = base_pread_full(tier->fd, all, tier->n_segments * sizeof(all[0]), SEGMENTS_AT);
+	for (uint32_t i = 0; rc == 0 && i < tier->n_segments; i++) {
+		struct segment s = segment_of(tier, &all[i]);
 		fill.used_bytes += s.owner ? s.used_bytes : 0;
 		fill.dataset_bytes += s.owner == tier->number + 1 ? s.used_bytes : 0;
 	}
-	*ret_fill = fill;
-	return 0;
+	if (rc == 0)
+		*ret_fill = fill;
+	return rc;
 }

@@ -28,6 +28,7 @@
 #ifndef DDPFS_CACHE_TIER_H
 #define DDPFS_CACHE_TIER_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -91,6 +92,10 @@ int cache_tier_get_again(struct cache_tier *tier, const struct cache_tier_block 
  * Returns 0, -ENOBUFS (there is no room for it), -ENODEV (the tier is off), or the error of a system call that
  * switches it off now. */
 int cache_tier_put(struct cache_tier *tier, const struct cache_tier_block *block, const void *data);
+
+/* Tells whether a put of so many bytes was -ENOBUFS in this process, less than a second ago.  Then another put, which
+ * searches for room, is hardly worth it. */
+bool cache_tier_full(struct cache_tier *tier, uint32_t len);
 
 /* Claims a block before it is fetched, so that no other process fetches it.  It does not wait.  The claim excludes
  * other cache_tier objects, and not other threads with this one.
