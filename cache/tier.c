@@ -47,8 +47,9 @@ enum {
 #define LOCK_CHANGE ((off_t)1 << 60)    /* exclusive: changes of entries and records */
 #define LOCK_USER (LOCK_CHANGE + 1)     /* shared: the tier is open */
 #define LOCK_DATASET (LOCK_CHANGE + 16) /* shared, + number: the dataset is open */
-#define LOCK_CLAIM ((off_t)1 << 61)     /* exclusive, + hash of a block */
-#define LOCK_CLAIM_MASK ((UINT64_C(1) << 61) - 1)
+#define LOCK_CLAIM ((off_t)1 << 61)     /* exclusive, + lane of a shard, + offset in it */
+#define CLAIM_LANES (UINT64_C(1) << 20)
+#define CLAIM_LANE_BYTES (UINT64_C(1) << 40)
 
 /* Each record ends in the checksum of the rest.  A record of zeros is unused. */
 struct header {
@@ -121,9 +122,9 @@ static bool dataset_ok(const struct dataset *d)
 
 /* ---- locks ---- */
 
-static int lock_byte(int fd, short type, off_t byte, bool wait)
+static int lock_bytes(int fd, short type, off_t start, off_t len, bool wait)
 {
-	struct flock lock = { .l_type = type, .l_whence = SEEK_SET, .l_start = byte, .l_len = 1 };
+	struct flock lock = { .l_type = type, .l_whence = SEEK_SET, .l_start = start, .l_len = len };
 	int rc;
 	do
 		rc = fcntl(fd, wait ? F_OFD_SETLKW : F_OFD_SETLK, &lock);
@@ -131,6 +132,11 @@ static int lock_byte(int fd, short type, off_t byte, bool wait)
 	if (rc == 0)
 		return 0;
 	return errno == EACCES ? -EAGAIN : -errno;
+}
+
+static int lock_byte(int fd, short type, off_t byte, bool wait)
+{
+	return lock_bytes(fd, type, byte, 1, wait);
 }
 
 /* Tells whether another process has a dataset open. */
@@ -645,14 +651,21 @@ int cache_tier_put(struct cache_tier *tier, const struct cache_tier_block *block
 
 /* ---- claims, numbers ---- */
 
-int cache_tier_claim(struct cache_tier *tier, uint64_t key)
+/* Returns the lock's first byte for an offset in a shard. */
+static off_t claim_at(const struct cache_tier *tier, uint32_t shard, uint64_t offset)
 {
-	return lock_byte(tier->fd, F_WRLCK, LOCK_CLAIM + (off_t)(hash_of(tier, key) & LOCK_CLAIM_MASK), false);
+	uint64_t lane = hash_of(tier, shard) % CLAIM_LANES;
+	return LOCK_CLAIM + (off_t)(lane * CLAIM_LANE_BYTES + offset % CLAIM_LANE_BYTES);
 }
 
-void cache_tier_unclaim(struct cache_tier *tier, uint64_t key)
+int cache_tier_claim(struct cache_tier *tier, uint32_t shard, uint64_t offset, uint64_t len)
 {
-	lock_byte(tier->fd, F_UNLCK, LOCK_CLAIM + (off_t)(hash_of(tier, key) & LOCK_CLAIM_MASK), false);
+	return lock_bytes(tier->fd, F_WRLCK, claim_at(tier, shard, offset), (off_t)len, false);
+}
+
+void cache_tier_unclaim(struct cache_tier *tier, uint32_t shard, uint64_t offset, uint64_t len)
+{
+	lock_bytes(tier->fd, F_UNLCK, claim_at(tier, shard, offset), (off_t)len, false);
 }
 
 void cache_tier_stats_get(struct cache_tier *tier, struct cache_tier_stats *ret_stats)

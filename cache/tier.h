@@ -97,14 +97,16 @@ int cache_tier_put(struct cache_tier *tier, const struct cache_tier_block *block
  * searches for room, is hardly worth it. */
 bool cache_tier_full(struct cache_tier *tier, uint32_t len);
 
-/* Claims a block before it is fetched, so that no other process fetches it.  It does not wait.  The claim excludes
- * other cache_tier objects, and not other threads with this one.
- * After 0, call cache_tier_get_again: the block may have been stored since the miss.
- * Returns 0, -EAGAIN (another process has claimed it: call cache_tier_get_again later), or an error of fcntl(2)
- * (-ENOLCK). */
-int cache_tier_claim(struct cache_tier *tier, uint64_t key);
-/* Ends a claim; call it after cache_tier_put, or after the fetch has failed. */
-void cache_tier_unclaim(struct cache_tier *tier, uint64_t key);
+/* Claims bytes of a shard before they are fetched, so that no other process fetches them.  It does not wait.  The claim
+ * excludes other cache_tier objects, and not other threads with this one.  Claims that touch each other are one for the
+ * kernel, which walks through all of a file at each call: so claim runs of blocks, and not one after the other.
+ * After 0, call cache_tier_get_again: a block may have been stored since the miss.
+ * offset, len: below 2^40.  Seldom, two shards have the same claims.
+ * Returns 0, -EAGAIN (another process has claimed a part of it: call cache_tier_get_again later), or an error of
+ * fcntl(2) (-ENOLCK). */
+int cache_tier_claim(struct cache_tier *tier, uint32_t shard, uint64_t offset, uint64_t len);
+/* Ends the claims of these bytes; call it after cache_tier_put, or after the fetch has failed. */
+void cache_tier_unclaim(struct cache_tier *tier, uint32_t shard, uint64_t offset, uint64_t len);
 
 /* Returns the errno that switched the tier off, as a positive number, or 0. */
 int cache_tier_off(struct cache_tier *tier);

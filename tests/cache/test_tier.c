@@ -521,22 +521,22 @@ static void a_claim_ends_with_its_process(void **state)
 	assert_true(pid >= 0);
 	if (pid == 0) {
 		struct cache_tier *mine;
-		if (cache_tier_open(dir, SIZE, one, NULL, &mine) < 0 || cache_tier_claim(mine, 7) < 0 ||
+		if (cache_tier_open(dir, SIZE, one, NULL, &mine) < 0 || cache_tier_claim(mine, 0, 7, 1) < 0 ||
 		        write(ends[1], "", 1) != 1)
 			_exit(1);
 		for (;;)
 			pause();
 	}
 	assert_int_equal(read(ends[0], &c, 1), 1);
-	assert_int_equal(cache_tier_claim(tier, 7), -EAGAIN);
-	assert_int_equal(cache_tier_claim(tier, 8), 0);
+	assert_int_equal(cache_tier_claim(tier, 0, 7, 1), -EAGAIN);
+	assert_int_equal(cache_tier_claim(tier, 0, 8, 1), 0);
 	kill(pid, SIGKILL);
 	assert_int_equal(waitpid(pid, &status, 0), pid);
-	assert_int_equal(cache_tier_claim(tier, 7), 0);
+	assert_int_equal(cache_tier_claim(tier, 0, 7, 1), 0);
 	struct cache_tier *other = opened(one);
-	assert_int_equal(cache_tier_claim(other, 7), -EAGAIN);
-	cache_tier_unclaim(tier, 7);
-	assert_int_equal(cache_tier_claim(other, 7), 0);
+	assert_int_equal(cache_tier_claim(other, 0, 7, 1), -EAGAIN);
+	cache_tier_unclaim(tier, 0, 7, 1);
+	assert_int_equal(cache_tier_claim(other, 0, 7, 1), 0);
 	cache_tier_close(other);
 	cache_tier_close(tier);
 	close(ends[0]);
