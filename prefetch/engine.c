@@ -123,6 +123,10 @@ static void submit(struct prefetch *p, struct prefetch_read *read)
 		.data = read->area->span.data + got,
 		.len = read->span - got,
 		.offset = read->start + got,
+		.shard = read->shard,
+		.blocks = &read->blocks,
+		.gap_bytes = read->gap_bytes,
+		.urgent = read->urgent,
 	};
 	read->submitted_ns = base_now_ns();
 	count(&p->counters.reads, 1);
@@ -204,7 +208,7 @@ static void finish(struct prefetch *p, struct prefetch_read *read)
 		prefetch_engine_land(p, read, res == -EAGAIN || res == -EINTR ? -EIO : res);
 		return;
 	}
-	count(&p->counters.read_bytes, (uint64_t)res);
+	count(&p->counters.read_bytes, (uint64_t)res > read->op.tier_bytes ? (uint64_t)res - read->op.tier_bytes : 0);
 	uint32_t before = read->got;
 	read->got += (uint32_t)res;
 	if (read->got >= read->want) {
@@ -235,15 +239,25 @@ static void delay(struct prefetch *p, struct prefetch_read *read)
 		TAILQ_INSERT_HEAD(&p->reading.delayed, read, link);
 }
 
+/* Returns the bytes that a read which came back took from the source, and not from a tier. */
+static uint64_t from_source(const struct prefetch_read *read)
+{
+	return read->op.res > 0 && (uint32_t)read->op.res > read->op.tier_bytes
+	               ? (uint32_t)read->op.res - read->op.tier_bytes
+	               : 0;
+}
+
 /* A read has come back from the source. */
 static void came_back(struct prefetch *p, struct prefetch_read *read)
 {
 	if (read->warm_up) {
 		prefetch_warm_up_came_back(p, read); /* long reads tell nothing about the depth */
 	} else if (read->ahead) {
-		uint64_t bytes = read->op.res > 0 ? (uint64_t)read->op.res : 0;
+		uint64_t bytes = from_source(read);
 		uint64_t now = base_now_ns();
-		prefetch_depth_feed(&p->reading.depth, now, now - read->submitted_ns, bytes, p->reading.device_full);
+		if (bytes || !read->op.tier_bytes) /* a tier tells nothing about the source */
+			prefetch_depth_feed(
+			        &p->reading.depth, now, now - read->submitted_ns, bytes, p->reading.device_full);
 		if (p->store)
 			prefetch_request_cost_feed(&p->reading.cost, now, bytes);
 	}
@@ -376,12 +390,16 @@ static bool prepare_sleep(struct prefetch *p, bool drained, bool resting, bool *
 	return true;
 }
 
-/* Makes the table of shards, when there is a backend (rc 0). */
+/* Puts the tier in front of the backend, if there is one (rc 0), and makes the table of shards. */
 static int engine_start_io(struct prefetch *p, int rc, uint32_t limit)
 {
 	if (rc < 0)
 		return rc;
-	rc = prefetch_shards_new(p->source, p->io, limit, &p->files);
+	p->io = p->origin;
+	if (p->options.tier)
+		rc = prefetch_io_tier(p->options.tier, p->origin, &p->io);
+	if (rc == 0)
+		rc = prefetch_shards_new(p->source, p->io, limit, &p->files);
 	if (rc < 0) {
 		prefetch_io_free(p->io);
 		p->io = NULL;
@@ -394,13 +412,13 @@ static int engine_init(struct prefetch *p)
 	int rc = -ENOSYS;
 	uint32_t limit = prefetch_shards_limit();
 	if (p->store) {
-		rc = prefetch_io_http(shard_index_store(p->options.index), p->options.timeout_ns, &p->io);
+		rc = prefetch_io_http(shard_index_store(p->options.index), p->options.timeout_ns, &p->origin);
 		return engine_start_io(p, rc, limit);
 	}
 	if (!p->options.threads)
-		rc = prefetch_io_uring(limit, cache_arena_of(p->cache), &p->io);
+		rc = prefetch_io_uring(limit, cache_arena_of(p->cache), &p->origin);
 	if (rc < 0) /* forbidden by seccomp, unknown to the kernel, or no memory to lock: threads always work */
-		rc = prefetch_io_threads(&p->io);
+		rc = prefetch_io_threads(&p->origin);
 	return engine_start_io(p, rc, limit);
 }
 

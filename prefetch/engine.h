@@ -120,6 +120,7 @@ struct prefetch_read {
 	uint32_t sample; /* of a demand, a hint or a run: the sample of its file, or SHARD_NONE */
 	uint64_t offset; /* the extent is [offset, offset + len) of the shard */
 	uint32_t len;
+	uint32_t gap_bytes; /* prefetch_op.gap_bytes */
 	/* Owned by the engine thread until the read lands: */
 	struct cache_area *area; /* where the bytes arrive; NULL before that, and when the read failed */
 	uint32_t slot;           /* number in the table of open shards; UINT32_MAX: none */
@@ -413,9 +414,10 @@ struct prefetch {
 	struct prefetch_source *source; /* owned */
 	bool store;                     /* the shards are objects of a store */
 	struct cache *cache;
-	struct prefetch_io_backend *io; /* for the engine thread; any thread may call prefetch_io_wake */
-	struct prefetch_shards *files;  /* for the engine thread */
-	struct cache_ledger *ledger;    /* for the engine thread; NULL without a sink */
+	struct prefetch_io_backend *io;     /* for the engine thread; any thread may call prefetch_io_wake */
+	struct prefetch_io_backend *origin; /* reads from the source; `io`, or what a tier stands in front of */
+	struct prefetch_shards *files;      /* for the engine thread */
+	struct cache_ledger *ledger;        /* for the engine thread; NULL without a sink */
 	struct prefetch_sink *sink;
 	uint32_t run_max; /* blocks of a large file that are read ahead at a time, at most */
 	pthread_t engine_thread, deliver_thread, lister_thread;

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* How the engine reads: io_uring, or pread threads where io_uring is forbidden or unknown; HTTP for a store.
+/* How the engine reads: io_uring, or pread threads where io_uring is forbidden or unknown; HTTP for a store.  A
+ * tier may stand in front of each.
  *
  * Threads: one owner (the engine thread) calls all functions.  Any thread may call prefetch_io_wake. */
 #ifndef DDPFS_PREFETCH_IO_BACKEND_H
@@ -9,6 +10,7 @@
 #include <stdint.h>
 
 #include "cache/arena.h"
+#include "cache/tier.h"
 #include "prefetch/source.h"
 #include "shard/remote/client.h"
 
@@ -17,14 +19,24 @@ enum {
 	PREFETCH_SHARDS_MAX = 512, /* entries of the table of registered files */
 };
 
+struct prefetch_block_list; /* prefetch/engine.h */
+struct prefetch_tier_stats; /* prefetch/prefetch.h */
+
 /* One read.  The owner keeps it until prefetch_io_wait has returned it. */
 struct prefetch_op {
 	const struct prefetch_object *object;
-	uint32_t slot;            /* the object's number in the file table */
-	uint32_t segment;         /* number of the arena's segment in which data lies */
-	uint8_t *data;            /* room for `len` bytes */
-	uint32_t len;             /* bytes */
-	uint64_t offset;          /* in the file */
+	uint32_t slot;    /* the object's number in the file table */
+	uint32_t segment; /* number of the arena's segment in which data lies */
+	uint8_t *data;    /* room for `len` bytes */
+	uint32_t len;     /* bytes */
+	uint64_t offset;  /* in the file */
+	/* For a tier; other backends ignore them: */
+	uint32_t shard;
+	const struct prefetch_block_list *blocks; /* the blocks that are wanted, ascending offset; NULL: not known */
+	uint32_t gap_bytes;  /* reading so many bytes that are not wanted costs no more than another read */
+	uint32_t tier_bytes; /* result: bytes of it that did not come from the source */
+	bool urgent;         /* a reader waits for it */
+
 	int res;                  /* the result: bytes read, 0 at the end of the file, or -errno */
 	struct prefetch_op *next; /* in the list that prefetch_io_wait returns */
 };
@@ -66,6 +78,14 @@ int prefetch_io_threads(struct prefetch_io_backend **ret_io);
 int prefetch_io_http(struct remote_store *store, uint64_t timeout_ns, struct prefetch_io_backend **ret_io);
 /* Reads what the client of that backend counts.  Any thread. */
 void prefetch_io_http_stats(struct prefetch_io_backend *io, struct remote_stats *ret_stats);
+
+/* Makes a backend that looks into a tier first, and reads what is not there from `origin`.  It stores the blocks that
+ * it has read, if their checksums are right.  No other process that has the tier open fetches them meanwhile.
+ * tier: not owned, outlives the backend.  origin: owned once this succeeded.
+ * Returns 0, -ENOMEM or -EAGAIN (no thread can be started). */
+int prefetch_io_tier(struct cache_tier *tier, struct prefetch_io_backend *origin, struct prefetch_io_backend **ret_io);
+/* Reads what that backend counts.  Any thread; it waits for no disk. */
+void prefetch_io_tier_stats(struct prefetch_io_backend *io, struct prefetch_tier_stats *ret_stats);
 
 /* Submits a read.  It may reach the kernel only at the next prefetch_io_wait.  At most PREFETCH_OPS_MAX reads may be
  * submitted and not returned yet. */

@@ -86,7 +86,8 @@ static int want_sample(struct prefetch *p, uint32_t sample, struct prefetch_item
  * blocks if its files are empty. */
 struct fetch {
 	uint32_t n;
-	uint32_t gap_bytes; /* the largest gap inside a read */
+	uint32_t gap_bytes;     /* the largest gap inside a read */
+	uint32_t request_bytes; /* what another read costs, in bytes */
 	struct prefetch_item_list items;
 };
 
@@ -162,7 +163,7 @@ static struct reach reach_of(struct prefetch *p)
 	struct remote_stats stats = { 0 };
 	if (!p->store)
 		return (struct reach){ .bytes = MERGE_BYTES, .gap_bytes = GAP_BYTES, .neighbours = NEIGHBOURS_MAX };
-	prefetch_io_http_stats(p->io, &stats);
+	prefetch_io_http_stats(p->origin, &stats);
 	return (struct reach){
 		.bytes = p->reading.read_max,
 		.gap_bytes =
@@ -347,6 +348,7 @@ static void merge(struct prefetch *p, const struct fetch *fetch, bool warm_up, s
 				continue;
 			}
 			read->ahead = true;
+			read->gap_bytes = fetch->request_bytes;
 			read->warm_up = warm_up;
 			read->state = PREFETCH_READ_INFLIGHT;
 			read->shard = w->shard;
@@ -429,7 +431,9 @@ static int plan_read(struct prefetch *p, struct prefetch_stream *stream, uint64_
 int prefetch_fetch(struct prefetch *p, struct prefetch_stream *stream, uint64_t seq, uint32_t sample)
 {
 	const struct reach reach = reach_of(p);
-	struct fetch fetch = { .gap_bytes = reach.gap_bytes, .items = STAILQ_HEAD_INITIALIZER(fetch.items) };
+	struct fetch fetch = { .gap_bytes = reach.gap_bytes,
+		.request_bytes = reach.gap_bytes,
+		.items = STAILQ_HEAD_INITIALIZER(fetch.items) };
 	struct plan plan = { .n = 0 };
 	uint32_t slot;
 	bool beside = !stream->options.warm_up && has_neighbours(p, sample, &plan, &slot);

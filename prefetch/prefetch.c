@@ -388,6 +388,14 @@ bool prefetch_remote_stats(struct prefetch *p, struct remote_stats *ret_stats)
 {
 	if (!p->store)
 		return false;
-	prefetch_io_http_stats(p->io, ret_stats);
+	prefetch_io_http_stats(p->origin, ret_stats);
+	return true;
+}
+
+bool prefetch_tier_stats(struct prefetch *p, struct prefetch_tier_stats *ret_stats)
+{
+	if (!p->options.tier)
+		return false;
+	prefetch_io_tier_stats(p->io, ret_stats);
 	return true;
 }

@@ -15,6 +15,7 @@
 #include <stdint.h>
 #include <sys/types.h>
 
+#include "cache/tier.h"
 #include "prefetch/source.h"
 #include "shard/base/err.h"
 #include "shard/index.h"
@@ -50,6 +51,9 @@ struct prefetch_options {
 	bool threads; /* pread threads even if io_uring is allowed */
 	/* How long a read of an object waits while its store does not answer; 0: REMOTE_TIMEOUT_DEFAULT_S. */
 	uint64_t timeout_ns;
+	/* Open for the dataset of the index: blocks are looked for in it before they are read from the source, and are
+	 * stored in it after that.  Not owned, outlives the engine.  NULL: there is none. */
+	struct cache_tier *tier;
 };
 
 /* Opens the source and starts the threads.  Shards are opened when they are first read, and a bounded number stays
@@ -174,6 +178,18 @@ void prefetch_stats_get(struct prefetch *prefetch, struct prefetch_stats *ret_st
 struct remote_stats; /* shard/remote/client.h */
 /* Reads the counters of the client of a store.  Returns false: the dataset is on a disk. */
 bool prefetch_remote_stats(struct prefetch *prefetch, struct remote_stats *ret_stats);
+
+/* What the engine did with its tier. */
+struct prefetch_tier_stats {
+	struct cache_tier_stats blocks;
+	struct cache_tier_fill fill; /* at most a second older than the latest read */
+	uint64_t waited;             /* blocks of `blocks.hits` that another process fetched while this one waited */
+	/* Blocks that were not stored, because the disk was too slow, or others had found no room just before. */
+	uint64_t skipped;
+	int off; /* the errno that switched the tier off; 0: it is on */
+};
+/* Reads these.  It waits for no disk.  Returns false: there is no tier. */
+bool prefetch_tier_stats(struct prefetch *prefetch, struct prefetch_tier_stats *ret_stats);
 
 /* Returns true when nothing is being read, delivered, announced or dropped, and nothing will be until a demand, a
  * hint or a trainer's use comes. */

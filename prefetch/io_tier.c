@@ -1,0 +1,674 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* A tier in front of another backend, the origin; prefetch/io_backend.h first, then cache/tier.h.
+ *
+ *   engine thread                        pool threads
+ *   -------------                        ------------
+ *   submit ------------> todo ---------> look up: each block is here, ours (claimed), or theirs
+ *                                          | ours            | theirs: again after a pause
+ *   wait: reads of  <--- to_fetch <--------'                 v
+ *   the origin                                             parked
+ *     `----------------> todo ---------> store: verify, put, unclaim
+ *   wait <-------------- done <------------'
+ *
+ * A read that waits for another process holds no claim, because its own blocks were fetched and stored before.  So two
+ * processes never wait for each other.  The pool does what may wait for a disk or a lock; the engine thread never
+ * does.
+ *
+ * Lock: `lock`.  No call of the tier or the origin happens under it. */
+#include <errno.h>
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stdlib.h>
+#include <time.h>
+
+#include "prefetch/engine.h"
+#include "prefetch/io_backend.h"
+#include "shard/base/cleanup.h"
+#include "shard/base/clock.h"
+#include "shard/block_sum.h"
+
+enum {
+	THREADS_MAX = 8,              /* enough for a disk, few enough for any host */
+	AGAIN_FIRST_NS = 2 * 1000000, /* pause before blocks of others are looked up again; it doubles */
+	AGAIN_MOST_NS = 32 * 1000000, /* ... up to this */
+	CLAIM_WAIT_S = 10,            /* after this the block is fetched though another process has claimed it */
+	STORE_LATE_S = 5,             /* blocks that wait longer are not stored: the disk is too slow */
+	CLAIM_GAP = 4096,             /* bytes between two blocks of one claim: a tar header and padding */
+	PARTS_FIRST = 16,             /* blocks of a read, at first */
+};
+#define SECOND_NS UINT64_C(1000000000) /* also the time between two looks at how full the tier is */
+
+/* A block of a read. */
+struct part {
+	struct cache_tier_block block;
+	uint32_t at; /* where it begins in the data of the read */
+	enum {
+		NEW,          /* not looked up yet */
+		HERE,         /* its bytes are there */
+		MISSED,       /* it is not there */
+		MISSED_AGAIN, /* it was THEIRS, and is not there still */
+		OURS,         /* claimed by this read, to be fetched */
+		UNCLAIMED,    /* to be fetched without a claim */
+		THEIRS,       /* another process has claimed it */
+	} state;
+};
+
+/* One read of the engine. */
+struct tier_read {
+	struct prefetch_op *op;
+	struct tier_read *next; /* in one of the lists */
+	struct part *parts;     /* ascending offsets */
+	uint32_t n_parts, room;
+	bool store;         /* its bytes have come: the pool stores them */
+	bool whole;         /* no part of it is there: one read of the origin fetches it, as without a tier */
+	uint32_t next_part; /* parts before it have been submitted to the origin */
+	uint32_t fetching;  /* reads of the origin that are under way */
+	uint32_t end;       /* bytes of the data that came without a gap */
+	uint32_t tier_bytes;
+	bool fetched;      /* some bytes came from the origin */
+	int error;         /* of the origin, or 0 */
+	uint64_t since_ns; /* when it was parked first, or queued to be stored */
+	uint64_t pause_ns, due_ns;
+};
+
+struct list {
+	struct tier_read *first, **tail;
+};
+
+/* One read of the origin. */
+struct fetch {
+	struct prefetch_op op; /* first, so that a pointer to it is a pointer to this */
+	struct tier_read *read;
+	struct fetch *next; /* in `unused_fetches` */
+};
+
+struct tier_io {
+	struct prefetch_io_backend base;
+	struct cache_tier *tier;
+	struct prefetch_io_backend *origin;
+	/* Of the engine thread: */
+	struct tier_read *unused;
+	struct fetch *unused_fetches;
+	struct list waiting; /* reads that have no room for all their fetches yet */
+
+	pthread_mutex_t lock;   /* guards the fields below, up to the atomics */
+	pthread_cond_t pool_cv; /* todo, parked, stop or cancelled has changed */
+	struct list todo, parked, to_fetch, done;
+	bool stop, cancelled;
+	unsigned idle, queued, n_threads;
+	pthread_t threads[THREADS_MAX];
+	uint64_t fill_ns; /* when `fill` was read */
+	struct cache_tier_fill fill;
+
+	_Atomic uint64_t waited, skipped;
+	struct tier_read reads[PREFETCH_OPS_MAX];
+	struct fetch fetches[PREFETCH_OPS_MAX];
+};
+
+static struct tier_io *tier_of(struct prefetch_io_backend *io)
+{
+	return (struct tier_io *)io;
+}
+
+static void list_init(struct list *list)
+{
+	list->first = NULL;
+	list->tail = &list->first;
+}
+
+static void list_add(struct list *list, struct tier_read *read)
+{
+	read->next = NULL;
+	*list->tail = read;
+	list->tail = &read->next;
+}
+
+static struct tier_read *list_take(struct list *list)
+{
+	struct tier_read *read = list->first;
+	if (read && !(list->first = read->next))
+		list->tail = &list->first;
+	return read;
+}
+
+static void list_add_first(struct list *list, struct tier_read *read)
+{
+	read->next = list->first;
+	list->first = read;
+	if (!read->next)
+		list->tail = &read->next;
+}
+
+/* ---- pool threads ---- */
+
+static void part_is_here(struct tier_read *read, struct part *part)
+{
+	part->state = HERE;
+	read->tier_bytes += part->block.len;
+}
+
+/* Looks up one block. */
+static void look_up_part(struct tier_io *t, struct tier_read *read, struct part *part)
+{
+	void *data = read->op->data + part->at;
+	bool again = part->state == THEIRS;
+	int rc =
+	        again ? cache_tier_get_again(t->tier, &part->block, data) : cache_tier_get(t->tier, &part->block, data);
+	if (rc == 0) {
+		part_is_here(read, part);
+		if (again)
+			atomic_fetch_add_explicit(&t->waited, 1, memory_order_relaxed);
+	} else if (rc == -ENOENT && !cache_tier_full(t->tier, part->block.len)) {
+		part->state = again ? MISSED_AGAIN : MISSED;
+	} else {
+		/* The tier is off; or it is full, so others would not find what this process fetches. */
+		part->state = UNCLAIMED;
+	}
+}
+
+/* Returns where the claim of a part ends: at the next part, if that is near.  So the claims of neighbours touch. */
+static uint32_t claim_end(const struct tier_read *read, uint32_t i)
+{
+	uint32_t end = read->parts[i].at + read->parts[i].block.len;
+	return i + 1 < read->n_parts && read->parts[i + 1].at - end <= CLAIM_GAP ? read->parts[i + 1].at : end;
+}
+
+/* Returns the end of the run of parts from `i` on whose claims touch.  ours: parts that are OURS; else missed ones. */
+static uint32_t run_end(const struct tier_read *read, uint32_t i, bool ours)
+{
+	for (;; i++) {
+		if (i + 1 == read->n_parts || claim_end(read, i) != read->parts[i + 1].at)
+			return i + 1;
+		int next = read->parts[i + 1].state;
+		if (ours ? next != OURS : next != MISSED && next != MISSED_AGAIN)
+			return i + 1;
+	}
+}
+
+static void unclaim(struct tier_io *t, const struct tier_read *read, uint32_t first, uint32_t end)
+{
+	uint32_t at = read->parts[first].at;
+	cache_tier_unclaim(t->tier, read->op->shard, read->op->offset + at, claim_end(read, end - 1) - at);
+}
+
+/* Claims a run of missed blocks: all of them or, after -EAGAIN, none. */
+static int claim(struct tier_io *t, struct tier_read *read, uint32_t first, uint32_t end)
+{
+	uint32_t at = read->parts[first].at;
+	int rc = cache_tier_claim(t->tier, read->op->shard, read->op->offset + at, claim_end(read, end - 1) - at);
+	if (rc < 0)
+		return rc;
+	for (uint32_t i = first; i < end; i++) {
+		struct part *part = &read->parts[i];
+		part->state = OURS;
+		if (cache_tier_get_again(t->tier, &part->block, read->op->data + part->at) == 0) {
+			/* It was stored between the miss and the claim. */
+			part_is_here(read, part);
+			unclaim(t, read, i, i + 1);
+		}
+	}
+	return 0;
+}
+
+/* Claims a missed block that another process may have claimed. */
+static void claim_one(struct tier_io *t, struct tier_read *read, uint32_t i, bool late)
+{
+	struct part *part = &read->parts[i];
+	bool again = part->state == MISSED_AGAIN;
+	int rc = claim(t, read, i, i + 1);
+	if (rc == -EAGAIN && !(again && late))
+		part->state = THEIRS;
+	else if (rc < 0)
+		part->state = UNCLAIMED;
+}
+
+static void look_up(struct tier_io *t, struct tier_read *read)
+{
+	bool late = read->pause_ns && base_now_ns() - read->since_ns >= CLAIM_WAIT_S * SECOND_NS;
+	for (uint32_t i = 0; i < read->n_parts; i++)
+		if (read->parts[i].state == NEW || read->parts[i].state == THEIRS)
+			look_up_part(t, read, &read->parts[i]);
+	for (uint32_t i = 0, end; i < read->n_parts; i = end) {
+		end = i + 1;
+		if (read->parts[i].state != MISSED && read->parts[i].state != MISSED_AGAIN)
+			continue;
+		end = run_end(read, i, false);
+		if (end - i > 1 && claim(t, read, i, end) == 0)
+			continue;
+		for (uint32_t k = i; k < end; k++)
+			claim_one(t, read, k, late);
+	}
+}
+
+static void store_part(struct tier_io *t, struct tier_read *read, struct part *part, bool late)
+{
+	const void *data = read->op->data + part->at;
+	if (read->error || part->at + part->block.len > read->end)
+		return;
+	if (late || cache_tier_full(t->tier, part->block.len))
+		atomic_fetch_add_explicit(&t->skipped, 1, memory_order_relaxed);
+	else if (shard_block_sum(data, part->block.len) == part->block.xxh3)
+		cache_tier_put(t->tier, &part->block, data); /* it counts, and switches the tier off */
+}
+
+/* Stores the blocks that the origin gave, and ends their claims. */
+static void store(struct tier_io *t, struct tier_read *read)
+{
+	bool late = base_now_ns() - read->since_ns > STORE_LATE_S * SECOND_NS;
+	for (uint32_t i = 0; i < read->n_parts; i++)
+		if (read->parts[i].state == OURS || read->parts[i].state == UNCLAIMED)
+			store_part(t, read, &read->parts[i], late);
+	for (uint32_t i = 0, end; i < read->n_parts; i = end) {
+		end = i + 1;
+		if (read->parts[i].state == OURS) {
+			end = run_end(read, i, true);
+			unclaim(t, read, i, end);
+		}
+	}
+	for (uint32_t i = 0; i < read->n_parts; i++)
+		if (read->parts[i].state == OURS || read->parts[i].state == UNCLAIMED)
+			read->parts[i].state = HERE;
+}
+
+/* Returns how many parts of the read must be fetched (theirs: waited for). */
+static uint32_t n_parts(const struct tier_read *read, bool theirs)
+{
+	uint32_t n = 0;
+	for (uint32_t i = 0; i < read->n_parts; i++) {
+		int state = read->parts[i].state;
+		n += theirs ? state == THEIRS : state == OURS || state == UNCLAIMED;
+	}
+	return n;
+}
+
+/* Reads how full the tier is, at most once a second.  Under lock, which it releases meanwhile. */
+static void look_at_fill(struct tier_io *t)
+{
+	struct cache_tier_fill fill;
+	uint64_t now = base_now_ns();
+	if (t->fill_ns && now - t->fill_ns < SECOND_NS)
+		return;
+	t->fill_ns = now;
+	pthread_mutex_unlock(&t->lock);
+	int rc = cache_tier_off(t->tier) ? -ENODEV : cache_tier_fill_get(t->tier, &fill);
+	pthread_mutex_lock(&t->lock);
+	if (rc == 0)
+		t->fill = fill;
+}
+
+/* Ends a read.  Under lock. */
+static void finish(struct tier_io *t, struct tier_read *read, int error)
+{
+	struct prefetch_op *op = read->op;
+	op->res = error ? error : (int)read->end;
+	op->tier_bytes = read->fetched ? read->tier_bytes : op->len;
+	list_add(&t->done, read);
+}
+
+/* Does one step of a read, and puts it into its next list.  Under lock, which it releases meanwhile. */
+static void step(struct tier_io *t, struct tier_read *read)
+{
+	bool cancelled = t->cancelled;
+	pthread_mutex_unlock(&t->lock);
+	if (read->store)
+		store(t, read);
+	else if (!cancelled)
+		look_up(t, read);
+	uint32_t fetch = read->store || cancelled ? 0 : n_parts(read, false);
+	bool park = !read->error && n_parts(read, true) > 0;
+	read->whole = fetch == read->n_parts;
+	pthread_mutex_lock(&t->lock);
+	if (fetch) {
+		list_add(&t->to_fetch, read);
+	} else if (park && !t->cancelled) {
+		uint64_t now = base_now_ns();
+		if (read->store || !read->pause_ns) {
+			read->since_ns = now;
+			read->pause_ns = AGAIN_FIRST_NS;
+		} else if (read->pause_ns < AGAIN_MOST_NS) {
+			read->pause_ns *= 2;
+		}
+		read->store = false;
+		read->due_ns = now + read->pause_ns;
+		list_add(&t->parked, read);
+		return; /* the engine thread need not know */
+	} else {
+		finish(t, read, cancelled || (park && t->cancelled) ? -ECANCELED : read->error);
+	}
+	pthread_mutex_unlock(&t->lock);
+	prefetch_io_wake(t->origin);
+	pthread_mutex_lock(&t->lock);
+}
+
+/* Takes a parked read that is due.  *ret_wait_ns: else, how long until one is; 0: none is parked.  Under lock. */
+static struct tier_read *take_due(struct tier_io *t, uint64_t *ret_wait_ns)
+{
+	struct tier_read *due = NULL, *read;
+	struct list rest;
+	uint64_t now = base_now_ns(), wait_ns = 0;
+	list_init(&rest);
+	while ((read = list_take(&t->parked))) {
+		if (!due && (t->cancelled || read->due_ns <= now)) {
+			due = read;
+			continue;
+		}
+		uint64_t left_ns = read->due_ns > now ? read->due_ns - now : 1;
+		wait_ns = wait_ns && wait_ns < left_ns ? wait_ns : left_ns;
+		list_add(&rest, read);
+	}
+	if (rest.first) {
+		t->parked.first = rest.first;
+		t->parked.tail = rest.tail;
+	}
+	*ret_wait_ns = wait_ns;
+	return due;
+}
+
+static void *pool_run(void *arg)
+{
+	struct tier_io *t = arg;
+	pthread_setname_np(pthread_self(), "tier");
+	pthread_mutex_lock(&t->lock);
+	for (;;) {
+		uint64_t wait_ns;
+		struct tier_read *read = take_due(t, &wait_ns);
+		if (!read && (read = list_take(&t->todo)))
+			t->queued--;
+		if (read) {
+			step(t, read);
+			look_at_fill(t);
+			continue;
+		}
+		if (t->stop)
+			break;
+		struct timespec until = base_until(wait_ns);
+		t->idle++;
+		if (wait_ns)
+			pthread_cond_timedwait(&t->pool_cv, &t->lock, &until);
+		else
+			pthread_cond_wait(&t->pool_cv, &t->lock);
+		t->idle--;
+	}
+	pthread_mutex_unlock(&t->lock);
+	return NULL;
+}
+
+/* ---- engine thread ---- */
+
+/* Gives a read to the pool. */
+static void give(struct tier_io *t, struct tier_read *read)
+{
+	lock_for_scope(&t->lock);
+	if (read->op->urgent)
+		list_add_first(&t->todo, read);
+	else
+		list_add(&t->todo, read);
+	if (++t->queued > t->idle && t->n_threads < THREADS_MAX &&
+	        pthread_create(&t->threads[t->n_threads], NULL, pool_run, t) == 0)
+		t->n_threads++; /* if no thread can be added, those that run serve the queue */
+	pthread_cond_signal(&t->pool_cv);
+}
+
+/* All reads of the origin for this read have come back. */
+static void fetched(struct tier_io *t, struct tier_read *read)
+{
+	if (!read->n_parts) {
+		lock_for_scope(&t->lock);
+		finish(t, read, read->error);
+		return;
+	}
+	read->store = true;
+	read->since_ns = base_now_ns();
+	give(t, read);
+}
+
+/* Finds the next run of blocks to fetch: [*start, *end) of the data.  Blocks that are not needed are read too, if that
+ * costs less than another request.  Returns false if none is left. */
+static bool next_run(struct tier_read *read, uint32_t *ret_start, uint32_t *ret_end)
+{
+	const struct prefetch_op *op = read->op;
+	uint32_t start = 0, end = 0, mask = op->object->align - 1;
+	if (read->whole) {
+		bool first = read->next_part++ == 0;
+		*ret_start = 0;
+		*ret_end = op->len;
+		return first;
+	}
+	for (; read->next_part < read->n_parts; read->next_part++) {
+		const struct part *part = &read->parts[read->next_part];
+		if (part->state != OURS && part->state != UNCLAIMED)
+			continue;
+		if (end && part->at > end && part->at - end > op->gap_bytes)
+			break;
+		if (!end)
+			start = part->at;
+		end = part->at + part->block.len;
+	}
+	*ret_start = start & ~mask;
+	*ret_end = end && end + mask < op->len ? (end + mask) & ~mask : op->len;
+	return end > 0;
+}
+
+/* Submits what the read still has to fetch.  Returns false if there is no room for all of it. */
+static bool start_fetches(struct tier_io *t, struct tier_read *read)
+{
+	uint32_t start, end;
+	while (!read->error && t->unused_fetches && next_run(read, &start, &end)) {
+		struct fetch *fetch = t->unused_fetches;
+		t->unused_fetches = fetch->next;
+		fetch->read = read;
+		fetch->op = *read->op;
+		fetch->op.data += start;
+		fetch->op.offset += start;
+		fetch->op.len = end - start;
+		read->fetching++;
+		read->fetched = true;
+		prefetch_io_submit(t->origin, &fetch->op);
+	}
+	return read->error || t->unused_fetches;
+}
+
+/* Begins to fetch. */
+static void begin_fetch(struct tier_io *t, struct tier_read *read)
+{
+	read->next_part = 0;
+	if (t->waiting.first || !start_fetches(t, read))
+		list_add(&t->waiting, read);
+}
+
+/* A read of the origin has come back. */
+static void came_back(struct tier_io *t, struct fetch *fetch)
+{
+	struct tier_read *read = fetch->read;
+	const struct prefetch_op *op = &fetch->op;
+	uint32_t start = (uint32_t)(op->offset - read->op->offset);
+	fetch->next = t->unused_fetches;
+	t->unused_fetches = fetch;
+	if (op->res < 0 && !read->error)
+		read->error = op->res;
+	else if (op->res >= 0 && (uint32_t)op->res < op->len && start + (uint32_t)op->res < read->end)
+		read->end = start + (uint32_t)op->res;
+	read->fetching--;
+	for (struct tier_read *ready; (ready = t->waiting.first) && start_fetches(t, ready);) {
+		list_take(&t->waiting);
+		if (!ready->fetching && ready != read)
+			fetched(t, ready); /* an error came meanwhile */
+	}
+	if (!read->fetching && t->waiting.first != read)
+		fetched(t, read);
+}
+
+static bool take_parts(struct tier_read *read, const struct prefetch_op *op)
+{
+	const struct prefetch_block *block;
+	STAILQ_FOREACH(block, op->blocks, link)
+	{
+		if (block->offset < op->offset || block->offset + block->len > op->offset + op->len)
+			continue; /* a part of it came before */
+		if (read->n_parts == read->room) {
+			uint32_t room = read->room ? 2 * read->room : PARTS_FIRST;
+			struct part *parts = realloc(read->parts, room * sizeof(*parts));
+			if (!parts)
+				return false;
+			read->parts = parts;
+			read->room = room;
+		}
+		read->parts[read->n_parts++] = (struct part){
+			.block = { .key = block->key, .xxh3 = block->xxh3, .len = block->len },
+			.at = (uint32_t)(block->offset - op->offset),
+		};
+	}
+	return true;
+}
+
+static void tier_submit(struct prefetch_io_backend *io, struct prefetch_op *op)
+{
+	struct tier_io *t = tier_of(io);
+	struct tier_read *read = t->unused; /* there are as many as operations in flight */
+	t->unused = read->next;
+	*read = (struct tier_read){ .op = op, .parts = read->parts, .room = read->room, .end = op->len };
+	if (cache_tier_off(t->tier) || !op->blocks || !take_parts(read, op))
+		read->n_parts = 0;
+	read->whole = !read->n_parts;
+	if (read->whole)
+		begin_fetch(t, read);
+	else
+		give(t, read);
+}
+
+/* Takes what the pool has put out.  Adds the reads that are done to a list.  Returns its new end. */
+static struct prefetch_op **collect(struct tier_io *t, struct prefetch_op **tail)
+{
+	struct tier_read *read, *fetch, *done;
+	pthread_mutex_lock(&t->lock);
+	fetch = t->to_fetch.first;
+	done = t->done.first;
+	list_init(&t->to_fetch);
+	list_init(&t->done);
+	pthread_mutex_unlock(&t->lock);
+	while ((read = fetch)) {
+		fetch = read->next;
+		begin_fetch(t, read);
+	}
+	while ((read = done)) {
+		done = read->next;
+		read->op->next = NULL;
+		*tail = read->op;
+		tail = &read->op->next;
+		read->next = t->unused;
+		t->unused = read;
+	}
+	return tail;
+}
+
+static void tier_wait(struct prefetch_io_backend *io, int64_t timeout_ns, struct prefetch_op **ret_done)
+{
+	struct tier_io *t = tier_of(io);
+	struct prefetch_op *done = NULL, *list, **tail = collect(t, &done);
+	prefetch_io_wait(t->origin, done ? 0 : timeout_ns, &list);
+	while (list) {
+		struct fetch *fetch = (struct fetch *)list;
+		list = list->next;
+		came_back(t, fetch);
+	}
+	collect(t, tail);
+	*ret_done = done;
+}
+
+static void tier_wake(struct prefetch_io_backend *io)
+{
+	prefetch_io_wake(tier_of(io)->origin);
+}
+
+static void tier_set_file(struct prefetch_io_backend *io, uint32_t slot, int fd)
+{
+	prefetch_io_set_file(tier_of(io)->origin, slot, fd);
+}
+
+static void tier_cancel(struct prefetch_io_backend *io)
+{
+	struct tier_io *t = tier_of(io);
+	pthread_mutex_lock(&t->lock);
+	t->cancelled = true;
+	pthread_cond_broadcast(&t->pool_cv);
+	pthread_mutex_unlock(&t->lock);
+	prefetch_io_cancel(t->origin);
+}
+
+static void tier_free(struct prefetch_io_backend *io)
+{
+	struct tier_io *t = tier_of(io);
+	pthread_mutex_lock(&t->lock);
+	t->stop = true;
+	pthread_cond_broadcast(&t->pool_cv);
+	pthread_mutex_unlock(&t->lock);
+	for (unsigned i = 0; i < t->n_threads; i++)
+		pthread_join(t->threads[i], NULL);
+	prefetch_io_free(t->origin);
+	pthread_cond_destroy(&t->pool_cv);
+	pthread_mutex_destroy(&t->lock);
+	for (size_t i = 0; i < PREFETCH_OPS_MAX; i++)
+		free(t->reads[i].parts);
+	free(t);
+}
+
+static const struct prefetch_io_ops tier_ops = {
+	.submit = tier_submit,
+	.wait = tier_wait,
+	.wake = tier_wake,
+	.set_file = tier_set_file,
+	.cancel = tier_cancel,
+	.free = tier_free,
+};
+
+int prefetch_io_tier(struct cache_tier *tier, struct prefetch_io_backend *origin, struct prefetch_io_backend **ret_io)
+{
+	struct tier_io *t = calloc(1, sizeof(*t));
+	if (!t)
+		return -ENOMEM;
+	t->base = (struct prefetch_io_backend){ .ops = &tier_ops, .uring = origin->uring };
+	t->tier = tier;
+	t->origin = origin;
+	pthread_mutex_init(&t->lock, NULL);
+	base_cond_init(&t->pool_cv);
+	list_init(&t->waiting);
+	list_init(&t->todo);
+	list_init(&t->parked);
+	list_init(&t->to_fetch);
+	list_init(&t->done);
+	for (size_t i = 0; i < PREFETCH_OPS_MAX; i++) {
+		t->reads[i].next = t->unused;
+		t->unused = &t->reads[i];
+		t->fetches[i].next = t->unused_fetches;
+		t->unused_fetches = &t->fetches[i];
+	}
+	pthread_mutex_lock(&t->lock);
+	look_at_fill(t);
+	/* One thread must exist, or reads would never end. */
+	int rc = pthread_create(&t->threads[0], NULL, pool_run, t);
+	t->n_threads = rc == 0;
+	pthread_mutex_unlock(&t->lock);
+	if (rc) {
+		t->origin = NULL; /* the caller keeps it */
+		tier_free(&t->base);
+		return -rc;
+	}
+	*ret_io = &t->base;
+	return 0;
+}
+
+void prefetch_io_tier_stats(struct prefetch_io_backend *io, struct prefetch_tier_stats *ret_stats)
+{
+	struct tier_io *t = tier_of(io);
+	struct prefetch_tier_stats stats = {
+		.waited = atomic_load_explicit(&t->waited, memory_order_relaxed),
+		.skipped = atomic_load_explicit(&t->skipped, memory_order_relaxed),
+		.off = cache_tier_off(t->tier),
+	};
+	cache_tier_stats_get(t->tier, &stats.blocks);
+	pthread_mutex_lock(&t->lock);
+	stats.fill = t->fill;
+	pthread_mutex_unlock(&t->lock);
+	*ret_stats = stats;
+}

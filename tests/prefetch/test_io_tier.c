@@ -1,0 +1,356 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Reads of several blocks with a tier: what is asked of the source, and where its bytes go. */
+#include <errno.h>
+#include <fcntl.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#include "cache/cache.h"
+#include "cache/tier.h"
+#include "prefetch/engine.h"
+#include "shard/base/cleanup.h"
+#include "shard/block_sum.h"
+
+enum { SHARD = 9, LEN = 1000, BLOCKS = 600, GAP = 100, PITCH = LEN + GAP };
+
+static const uint8_t identity[CACHE_TIER_IDENTITY] = { 3 };
+static char dir[64], file[80];
+static uint8_t truth[BLOCKS * PITCH], data[BLOCKS * PITCH];
+static struct prefetch_block blocks[BLOCKS];
+static struct cache_tier *tier;
+
+/* A source that has read at once, and keeps what it was asked for. */
+struct source {
+	struct prefetch_io_backend base;
+	pthread_mutex_t lock;
+	pthread_cond_t cv;
+	bool woken;
+	struct prefetch_op *done;
+	unsigned reads, inflight, most;
+	uint64_t bytes;
+	uint32_t align;
+	int error;     /* of each read */
+	uint64_t end;  /* bytes of the file */
+	bool wrong;    /* it gives other bytes */
+	off_t claimed; /* bytes of the first claim, when the latest read was submitted */
+} source;
+
+/* Returns the bytes of the first claim in the tier; 0: there is none. */
+static off_t first_claim(void)
+{
+	struct flock lock = { .l_type = F_WRLCK, .l_whence = SEEK_SET, .l_start = (off_t)1 << 61, .l_len = 0 };
+	int fd = open(file, O_RDWR);
+	assert_true(fd >= 0 && fcntl(fd, F_OFD_GETLK, &lock) == 0);
+	close(fd);
+	return lock.l_type == F_UNLCK ? 0 : lock.l_len;
+}
+
+static void source_submit(struct prefetch_io_backend *io, struct prefetch_op *op)
+{
+	(void)io;
+	source.claimed = first_claim();
+	source.reads++;
+	source.bytes += op->len;
+	source.most = ++source.inflight > source.most ? source.inflight : source.most;
+	assert_true(op->offset % source.align == 0);
+	uint64_t end = op->offset + op->len < source.end ? op->offset + op->len : source.end;
+	op->res = source.error ? source.error : (int)(end > op->offset ? end - op->offset : 0);
+	if (op->res > 0)
+		memcpy(op->data, truth + op->offset, (size_t)op->res);
+	if (op->res > 0 && source.wrong)
+		memset(op->data, 0x55, (size_t)op->res);
+	op->next = source.done;
+	source.done = op;
+}
+
+static void source_wait(struct prefetch_io_backend *io, int64_t timeout_ns, struct prefetch_op **ret_done)
+{
+	(void)io;
+	lock_for_scope(&source.lock);
+	while (!source.done && !source.woken && timeout_ns)
+		pthread_cond_wait(&source.cv, &source.lock);
+	source.woken = false;
+	*ret_done = source.done;
+	source.done = NULL;
+	source.inflight = 0;
+}
+
+static void source_wake(struct prefetch_io_backend *io)
+{
+	(void)io;
+	lock_for_scope(&source.lock);
+	source.woken = true;
+	pthread_cond_signal(&source.cv);
+}
+
+static void source_free(struct prefetch_io_backend *io)
+{
+	(void)io;
+}
+
+static const struct prefetch_io_ops source_ops = {
+	.submit = source_submit, .wait = source_wait, .wake = source_wake, .free = source_free
+};
+
+static int set_up(void **state)
+{
+	struct base_err err = { 0 };
+	(void)state;
+	strcpy(dir, "/tmp/ddpfs-test-io-tier-XXXXXX");
+	if (!mkdtemp(dir) || cache_tier_open(dir, CACHE_TIER_SIZE_MIN, identity, &err, &tier) < 0)
+		return -1;
+	snprintf(file, sizeof(file), "%s/tier", dir);
+	for (uint32_t i = 0; i < sizeof(truth); i++)
+		truth[i] = (uint8_t)(i * 2654435761U >> 24);
+	for (uint32_t i = 0; i < BLOCKS; i++)
+		blocks[i] = (struct prefetch_block){ .key = cache_block_key(i, 0),
+			.offset = (uint64_t)i * PITCH,
+			.len = LEN,
+			.xxh3 = shard_block_sum(truth + (size_t)i * PITCH, LEN) };
+	memset(data, 0, sizeof(data));
+	source = (struct source){ .base = { .ops = &source_ops }, .align = 1, .end = sizeof(truth) };
+	pthread_mutex_init(&source.lock, NULL);
+	pthread_cond_init(&source.cv, NULL);
+	return 0;
+}
+
+static int tear_down(void **state)
+{
+	(void)state;
+	cache_tier_close(tier);
+	unlink(file);
+	return rmdir(dir);
+}
+
+/* Puts block `i` into the tier. */
+static void have(uint32_t i)
+{
+	const struct cache_tier_block block = { .key = blocks[i].key, .xxh3 = blocks[i].xxh3, .len = LEN };
+	assert_int_equal(cache_tier_put(tier, &block, truth + (size_t)i * PITCH), 0);
+}
+
+/* Reads blocks [0, n) as one read.  Returns its result.  *ret_tier_bytes may be NULL. */
+static int read_blocks(uint32_t n, uint32_t gap_bytes, uint32_t *ret_tier_bytes)
+{
+	struct prefetch_block_list list = STAILQ_HEAD_INITIALIZER(list);
+	const struct prefetch_object object = { .fd = -1, .align = source.align };
+	struct prefetch_io_backend *io;
+	struct prefetch_op *done = NULL;
+	assert_int_equal(prefetch_io_tier(tier, &source.base, &io), 0);
+	for (uint32_t i = 0; i < n; i++)
+		STAILQ_INSERT_TAIL(&list, &blocks[i], link);
+	struct prefetch_op op = { .object = &object,
+		.shard = SHARD,
+		.data = data,
+		.len = n * PITCH,
+		.blocks = &list,
+		.gap_bytes = gap_bytes };
+	op.len -= source.align == 1 ? GAP : 0;
+	prefetch_io_submit(io, &op);
+	while (!done)
+		prefetch_io_wait(io, -1, &done);
+	assert_ptr_equal(done, &op);
+	prefetch_io_free(io);
+	if (ret_tier_bytes)
+		*ret_tier_bytes = op.tier_bytes;
+	return op.res;
+}
+
+static void assert_right(uint32_t first, uint32_t end)
+{
+	for (uint32_t i = first; i < end; i++)
+		assert_memory_equal(data + (size_t)i * PITCH, truth + (size_t)i * PITCH, LEN);
+}
+
+static void a_read_without_anything_in_the_tier_is_one_read(void **state)
+{
+	(void)state;
+	uint32_t from_tier;
+	assert_int_equal(read_blocks(20, 0, &from_tier), 20 * PITCH - GAP);
+	assert_right(0, 20);
+	assert_int_equal(source.reads, 1);
+	assert_int_equal(from_tier, 0);
+	assert_int_equal(read_blocks(20, 0, &from_tier), 20 * PITCH - GAP);
+	assert_int_equal(source.reads, 1);
+	assert_int_equal(from_tier, 20 * PITCH - GAP);
+}
+
+static void only_what_is_missing_is_fetched(void **state)
+{
+	(void)state;
+	uint32_t from_tier;
+	for (uint32_t i = 0; i < 20; i++)
+		if (i != 3 && i != 4 && i != 11)
+			have(i);
+	assert_int_equal(read_blocks(20, GAP, &from_tier), 20 * PITCH - GAP);
+	assert_right(0, 20);
+	assert_int_equal(source.reads, 2);
+	assert_int_equal(source.bytes, 2 * LEN + GAP + LEN);
+	assert_int_equal(from_tier, 17 * LEN);
+}
+
+static void a_small_gap_costs_less_than_a_request(void **state)
+{
+	(void)state;
+	have(1);
+	have(2);
+	assert_int_equal(read_blocks(4, 2 * PITCH + GAP, NULL), 4 * PITCH - GAP);
+	assert_right(0, 4);
+	assert_int_equal(source.reads, 1);
+	assert_int_equal(source.bytes, 4 * PITCH - GAP);
+}
+
+static void more_parts_than_operations_are_fetched_one_after_the_other(void **state)
+{
+	(void)state;
+	for (uint32_t i = 1; i < BLOCKS; i += 2)
+		have(i);
+	assert_int_equal(read_blocks(BLOCKS, 0, NULL), BLOCKS * PITCH - GAP);
+	assert_right(0, BLOCKS);
+	assert_int_equal(source.reads, BLOCKS / 2);
+	assert_true(source.most <= PREFETCH_OPS_MAX);
+}
+
+static void parts_are_aligned(void **state)
+{
+	(void)state;
+	source.align = 512;
+	source.end = 512 * 2 * PITCH;
+	/* 512 blocks of PITCH bytes end at a multiple of the alignment. */
+	for (uint32_t i = 0; i < 512; i++)
+		if (i != 7 && i != 500)
+			have(i);
+	assert_int_equal(read_blocks(512, 0, NULL), 512 * PITCH);
+	assert_right(0, 512);
+	assert_int_equal(source.reads, 2);
+	assert_true(source.bytes <= (uint64_t)2 * (LEN + 2 * 512));
+}
+
+static void a_short_file_is_a_short_read(void **state)
+{
+	(void)state;
+	source.end = 10 * PITCH;
+	assert_int_equal(read_blocks(20, 0, NULL), 10 * PITCH);
+	assert_right(0, 10);
+	struct cache_tier_stats stats;
+	cache_tier_stats_get(tier, &stats);
+	assert_int_equal(stats.stored, 10);
+}
+
+static void an_error_is_the_result_and_nothing_is_stored(void **state)
+{
+	(void)state;
+	have(0);
+	source.error = -EIO;
+	assert_int_equal(read_blocks(4, 0, NULL), -EIO);
+	struct cache_tier_stats stats;
+	cache_tier_stats_get(tier, &stats);
+	assert_int_equal(stats.stored, 1);
+	/* No claim is left. */
+	struct cache_tier *other;
+	struct base_err err = { 0 };
+	assert_int_equal(cache_tier_open(dir, CACHE_TIER_SIZE_MIN, identity, &err, &other), 0);
+	for (uint32_t i = 0; i < 4; i++)
+		assert_int_equal(cache_tier_claim(other, SHARD, blocks[i].offset, LEN), 0);
+	cache_tier_close(other);
+}
+
+static void neighbours_are_one_claim(void **state)
+{
+	(void)state;
+	assert_int_equal(read_blocks(BLOCKS, GAP, NULL), BLOCKS * PITCH - GAP);
+	assert_int_equal(source.claimed, BLOCKS * PITCH - GAP);
+	assert_int_equal(first_claim(), 0);
+}
+
+static void wrong_bytes_are_not_stored(void **state)
+{
+	(void)state;
+	source.wrong = true;
+	assert_int_equal(read_blocks(4, 0, NULL), 4 * PITCH - GAP);
+	struct cache_tier_stats stats;
+	cache_tier_stats_get(tier, &stats);
+	assert_int_equal(stats.stored, 0);
+}
+
+static void a_full_tier_is_not_claimed(void **state)
+{
+	(void)state;
+	static uint8_t large[SHARD_BLOCK];
+	struct cache_tier_block block = { .len = SHARD_BLOCK, .xxh3 = shard_block_sum(large, SHARD_BLOCK) };
+	struct cache_tier *other;
+	struct base_err err = { 0 };
+	for (uint32_t i = 0; block.len; i++) {
+		block.key = cache_block_key(BLOCKS + i, 0);
+		block.xxh3 = shard_block_sum(large, block.len);
+		if (cache_tier_put(tier, &block, large) == -ENOBUFS)
+			block.len /= 2;
+	}
+	/* A process that has no room either has claimed all of it. */
+	assert_int_equal(cache_tier_open(dir, CACHE_TIER_SIZE_MIN, identity, &err, &other), 0);
+	for (uint32_t i = 0; i < 4; i++)
+		assert_int_equal(cache_tier_claim(other, SHARD, blocks[i].offset, LEN), 0);
+	assert_int_equal(read_blocks(4, 0, NULL), 4 * PITCH - GAP);
+	assert_right(0, 4);
+	assert_int_equal(source.reads, 1);
+	cache_tier_close(other);
+}
+
+/* The other process has some of the blocks, and stores them while the read waits. */
+static void *store_later(void *arg)
+{
+	struct cache_tier *other = arg;
+	for (uint32_t i = 2; i < 4; i++) {
+		const struct cache_tier_block block = { .key = blocks[i].key, .xxh3 = blocks[i].xxh3, .len = LEN };
+		usleep(50000);
+		assert_int_equal(cache_tier_put(other, &block, truth + (size_t)i * PITCH), 0);
+		cache_tier_unclaim(other, SHARD, blocks[i].offset, LEN);
+	}
+	return NULL;
+}
+
+static void blocks_that_others_fetch_are_waited_for(void **state)
+{
+	(void)state;
+	struct cache_tier *other;
+	struct base_err err = { 0 };
+	pthread_t thread;
+	uint32_t from_tier;
+	assert_int_equal(cache_tier_open(dir, CACHE_TIER_SIZE_MIN, identity, &err, &other), 0);
+	for (uint32_t i = 2; i < 4; i++)
+		assert_int_equal(cache_tier_claim(other, SHARD, blocks[i].offset, LEN), 0);
+	assert_int_equal(pthread_create(&thread, NULL, store_later, other), 0);
+	assert_int_equal(read_blocks(6, 0, &from_tier), 6 * PITCH - GAP);
+	pthread_join(thread, NULL);
+	assert_right(0, 6);
+	assert_int_equal(from_tier, 2 * LEN);
+	assert_int_equal(source.bytes, 4 * LEN);
+	cache_tier_close(other);
+}
+
+#define TEST(name) cmocka_unit_test_setup_teardown(name, set_up, tear_down)
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		TEST(a_read_without_anything_in_the_tier_is_one_read),
+		TEST(only_what_is_missing_is_fetched),
+		TEST(a_small_gap_costs_less_than_a_request),
+		TEST(more_parts_than_operations_are_fetched_one_after_the_other),
+		TEST(parts_are_aligned),
+		TEST(a_short_file_is_a_short_read),
+		TEST(an_error_is_the_result_and_nothing_is_stored),
+		TEST(neighbours_are_one_claim),
+		TEST(wrong_bytes_are_not_stored),
+		TEST(blocks_that_others_fetch_are_waited_for),
+		TEST(a_full_tier_is_not_claimed),
+	};
+	return cmocka_run_group_tests_name("prefetch/io_tier", tests, NULL, NULL);
+}

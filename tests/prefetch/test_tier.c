@@ -1,0 +1,366 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The engine with a tier in front of its source: what is fetched once is read from the tier, by every process. */
+#include <errno.h>
+#include <fcntl.h>
+#include <pthread.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#include "cache/tier.h"
+#include "prefetch/prefetch.h"
+#include "shard/base/io.h"
+#include "tests/prefetch/dataset.h"
+
+static const uint64_t SIZES[] = { 1, 511, 4096, 4097, 70000, 110001, 1 << 20, (1 << 20) + 1, (3 << 20) + 12345, 33 };
+enum { N_SIZES = sizeof(SIZES) / sizeof(SIZES[0]), N_FILES = 60, N_SHARDS = 3, MIB = 1 << 20 };
+
+static struct dataset data;
+static char dir[64], file[80];
+static const uint8_t identity[CACHE_TIER_IDENTITY] = { 7 };
+
+struct asked {
+	struct prefetch_demand demand;
+	pthread_mutex_t lock;
+	pthread_cond_t cv;
+	bool done, right;
+	int rc;
+};
+
+static void answered(struct prefetch_demand *demand, int rc, const uint8_t *bytes, uint32_t len)
+{
+	struct asked *a = (struct asked *)demand;
+	pthread_mutex_lock(&a->lock);
+	a->rc = rc;
+	a->right = rc == 0 && dataset_equal(demand->file, (uint64_t)demand->block * SHARD_BLOCK, bytes, len);
+	a->done = true;
+	pthread_cond_signal(&a->cv);
+	pthread_mutex_unlock(&a->lock);
+}
+
+static void ask(struct prefetch *p, struct asked *a, uint32_t number, uint32_t block)
+{
+	*a = (struct asked){ .demand = { .file = number, .block = block, .done = answered } };
+	pthread_mutex_init(&a->lock, NULL);
+	pthread_cond_init(&a->cv, NULL);
+	prefetch_demand(p, &a->demand);
+}
+
+static int await(struct asked *a)
+{
+	pthread_mutex_lock(&a->lock);
+	while (!a->done)
+		pthread_cond_wait(&a->cv, &a->lock);
+	pthread_mutex_unlock(&a->lock);
+	assert_true(a->rc < 0 || a->right);
+	return a->rc;
+}
+
+static int get(struct prefetch *p, uint32_t number, uint32_t block)
+{
+	struct asked a;
+	ask(p, &a, number, block);
+	return await(&a);
+}
+
+static uint32_t blocks_of(uint32_t number)
+{
+	return (uint32_t)((dataset_length(&data, number) + SHARD_BLOCK - 1) / SHARD_BLOCK);
+}
+
+/* A process of the host, as far as the tier can tell: an engine and its own tier object. */
+struct process {
+	struct cache_tier *tier;
+	struct prefetch *p;
+};
+
+static struct process begin(bool threads)
+{
+	struct process one;
+	struct base_err err = { 0 };
+	if (cache_tier_open(dir, CACHE_TIER_SIZE_MIN, identity, &err, &one.tier) < 0)
+		fail_msg("%s", err.text);
+	struct prefetch_options options = {
+		.index = data.index, .memory_bytes = 64 << 20, .threads = threads, .tier = one.tier
+	};
+	if (prefetch_new(&options, &err, &one.p) < 0)
+		fail_msg("%s", err.text);
+	return one;
+}
+
+static void end(struct process *one)
+{
+	prefetch_free(one->p);
+	cache_tier_close(one->tier);
+}
+
+static struct prefetch_tier_stats tier_stats(struct process *one)
+{
+	struct prefetch_tier_stats stats;
+	assert_true(prefetch_tier_stats(one->p, &stats));
+	return stats;
+}
+
+static uint64_t read_bytes(struct process *one)
+{
+	struct prefetch_stats stats;
+	prefetch_stats_get(one->p, &stats);
+	return stats.read_bytes;
+}
+
+static void read_all(struct process *one)
+{
+	for (uint32_t f = 0; f < N_FILES; f++)
+		for (uint32_t b = 0; b < blocks_of(f); b++)
+			assert_int_equal(get(one->p, f, b), 0);
+}
+
+static uint64_t blocks_of_all(void)
+{
+	uint64_t n = 0;
+	for (uint32_t f = 0; f < N_FILES; f++)
+		n += blocks_of(f);
+	return n;
+}
+
+static void what_was_fetched_is_not_fetched_again(void **state)
+{
+	(void)state;
+	for (unsigned threads = 0; threads < 2; threads++) {
+		struct process one = begin(threads);
+		read_all(&one);
+		assert_int_equal(tier_stats(&one).blocks.stored, blocks_of_all());
+		assert_true(read_bytes(&one) > 0);
+		end(&one);
+		one = begin(threads);
+		read_all(&one);
+		struct prefetch_tier_stats stats = tier_stats(&one);
+		assert_int_equal(stats.blocks.hits, blocks_of_all());
+		assert_int_equal(stats.blocks.misses, 0);
+		assert_int_equal(read_bytes(&one), 0);
+		assert_true(stats.fill.dataset_bytes >= stats.blocks.hit_bytes);
+		end(&one);
+		unlink(file);
+	}
+}
+
+static void damaged_blocks_are_fetched_again(void **state)
+{
+	(void)state;
+	static uint8_t bytes[MIB];
+	struct process one = begin(false);
+	read_all(&one);
+	uint64_t used = tier_stats(&one).blocks.stored_bytes;
+	end(&one);
+	int fd = open(file, O_RDWR);
+	struct stat st;
+	assert_true(fd >= 0 && fstat(fd, &st) == 0);
+	/* One byte in each 64 KiB: records, entries and blocks, but not the header. */
+	for (off_t at = 4096; at < st.st_size; at += 65536) {
+		ssize_t got = pread(fd, bytes, 1, at);
+		bytes[0] ^= 0x10;
+		assert_true(got == 1 && pwrite(fd, bytes, 1, at) == 1);
+	}
+	close(fd);
+	one = begin(false);
+	read_all(&one);
+	struct prefetch_tier_stats stats = tier_stats(&one);
+	assert_true(stats.blocks.bad > 0 && stats.blocks.misses > 0 && used > 0);
+	assert_true(read_bytes(&one) > 0);
+	assert_int_equal(stats.off, 0);
+	end(&one);
+}
+
+/* Tells whether a process has claimed a block. */
+static bool claims_are_there(void)
+{
+	struct flock lock = { .l_type = F_WRLCK, .l_whence = SEEK_SET, .l_start = (off_t)1 << 61, .l_len = 0 };
+	int fd = open(file, O_RDWR);
+	assert_true(fd >= 0 && fcntl(fd, F_OFD_GETLK, &lock) == 0);
+	close(fd);
+	return lock.l_type != F_UNLCK;
+}
+
+static void each_block_is_fetched_by_one_of_two_processes(void **state)
+{
+	(void)state;
+	struct process all[2] = { begin(true), begin(true) };
+	static struct asked a[2][N_FILES];
+	for (uint32_t f = 0; f < N_FILES; f++)
+		for (unsigned i = 0; i < 2; i++)
+			ask(all[i].p, &a[i][f], f, 0);
+	for (uint32_t f = 0; f < N_FILES; f++)
+		for (unsigned i = 0; i < 2; i++)
+			assert_int_equal(await(&a[i][f]), 0);
+	uint64_t stored = 0, hits = 0;
+	for (unsigned i = 0; i < 2; i++) {
+		stored += tier_stats(&all[i]).blocks.stored;
+		hits += tier_stats(&all[i]).blocks.hits;
+	}
+	assert_int_equal(stored, N_FILES);
+	assert_int_equal(hits, N_FILES);
+	assert_false(claims_are_there());
+	end(&all[0]);
+	end(&all[1]);
+}
+
+static void claims_of_a_process_that_hangs_are_waited_for_and_passed(void **state)
+{
+	(void)state;
+	struct process one = begin(false);
+	struct flock lock = { .l_type = F_WRLCK, .l_whence = SEEK_SET, .l_start = (off_t)1 << 61, .l_len = 0 };
+	int fd = open(file, O_RDWR);
+	struct asked a;
+	assert_true(fd >= 0 && fcntl(fd, F_OFD_SETLK, &lock) == 0); /* all claims there are */
+	ask(one.p, &a, 5, 0);
+	usleep(100000);
+	assert_int_equal(read_bytes(&one), 0);
+	assert_int_equal(await(&a), 0); /* after some seconds */
+	assert_true(read_bytes(&one) > 0);
+	/* And when the other process ends, its claims end. */
+	ask(one.p, &a, 6, 0);
+	close(fd);
+	assert_int_equal(await(&a), 0);
+	end(&one);
+}
+
+static void freeing_does_not_wait_for_claims(void **state)
+{
+	(void)state;
+	struct process one = begin(false);
+	struct flock lock = { .l_type = F_WRLCK, .l_whence = SEEK_SET, .l_start = (off_t)1 << 61, .l_len = 0 };
+	int fd = open(file, O_RDWR);
+	struct asked a;
+	assert_true(fd >= 0 && fcntl(fd, F_OFD_SETLK, &lock) == 0);
+	ask(one.p, &a, 5, 0);
+	usleep(20000);
+	end(&one);
+	assert_int_equal(await(&a), -ECANCELED);
+	close(fd);
+}
+
+static ssize_t full(int fd, const void *buf, size_t len, off_t offset)
+{
+	(void)fd;
+	(void)buf;
+	(void)len;
+	(void)offset;
+	errno = ENOSPC;
+	return -1;
+}
+
+static void a_full_disk_switches_the_tier_off_and_reading_goes_on(void **state)
+{
+	(void)state;
+	struct process one = begin(true);
+	struct base_io io = base_io_libc;
+	io.pwrite = full;
+	base_io = &io;
+	for (unsigned round = 0; round < 2; round++)
+		read_all(&one);
+	assert_int_equal(tier_stats(&one).off, ENOSPC);
+	assert_int_equal(tier_stats(&one).blocks.stored, 0);
+	end(&one);
+	base_io = &base_io_libc;
+}
+
+static void wrong_bytes_of_the_source_do_not_enter_the_tier(void **state)
+{
+	(void)state;
+	char path[128];
+	struct process one;
+	/* All shards are zeros: a reader gets an error, and the tier gets nothing. */
+	struct dataset other;
+	dataset_new(&other, 4, 1, &SIZES[4], 1);
+	dataset_shard_path(&other, 0, path);
+	int fd = open(path, O_WRONLY);
+	struct stat st;
+	assert_true(fd >= 0 && fstat(fd, &st) == 0);
+	static uint8_t zeros[MIB];
+	assert_true(pwrite(fd, zeros, (size_t)st.st_size, 0) == st.st_size);
+	close(fd);
+	struct dataset right = data;
+	data = other;
+	one = begin(false);
+	assert_true(get(one.p, 0, 0) < 0);
+	assert_int_equal(tier_stats(&one).blocks.stored, 0);
+	end(&one);
+	data = right;
+	dataset_free(&other);
+}
+
+static void an_error_of_the_source_ends_the_claim(void **state)
+{
+	char path[128];
+	struct stat st;
+	(void)state;
+	struct process one = begin(true);
+	assert_int_equal(get(one.p, 0, 0), 0);
+	for (uint32_t shard = 0; shard < N_SHARDS; shard++) {
+		dataset_shard_path(&data, shard, path);
+		assert_true(stat(path, &st) == 0 && truncate(path, 0) == 0 && truncate(path, st.st_size) == 0);
+	}
+	assert_true(get(one.p, 5, 0) < 0);
+	assert_false(claims_are_there());
+	assert_int_equal(tier_stats(&one).blocks.stored, 1);
+	assert_int_equal(get(one.p, 0, 0), 0); /* it is in memory */
+	end(&one);
+	dataset_free(&data);
+	dataset_new(&data, N_FILES, N_SHARDS, SIZES, N_SIZES);
+}
+
+static int set_up(void **state)
+{
+	(void)state;
+	strcpy(dir, "/tmp/ddpfs-test-tier-XXXXXX");
+	if (!mkdtemp(dir))
+		return -1;
+	snprintf(file, sizeof(file), "%s/tier", dir);
+	return 0;
+}
+
+static int tear_down(void **state)
+{
+	(void)state;
+	base_io = &base_io_libc;
+	unlink(file);
+	return rmdir(dir);
+}
+
+static int group_set_up(void **state)
+{
+	(void)state;
+	dataset_new(&data, N_FILES, N_SHARDS, SIZES, N_SIZES);
+	return 0;
+}
+
+static int group_tear_down(void **state)
+{
+	(void)state;
+	dataset_free(&data);
+	return 0;
+}
+
+#define TEST(name) cmocka_unit_test_setup_teardown(name, set_up, tear_down)
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		TEST(what_was_fetched_is_not_fetched_again),
+		TEST(damaged_blocks_are_fetched_again),
+		TEST(each_block_is_fetched_by_one_of_two_processes),
+		TEST(claims_of_a_process_that_hangs_are_waited_for_and_passed),
+		TEST(freeing_does_not_wait_for_claims),
+		TEST(a_full_disk_switches_the_tier_off_and_reading_goes_on),
+		TEST(wrong_bytes_of_the_source_do_not_enter_the_tier),
+		TEST(an_error_of_the_source_ends_the_claim),
+	};
+	return cmocka_run_group_tests_name("prefetch/tier", tests, group_set_up, group_tear_down);
+}
