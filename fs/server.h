@@ -23,6 +23,7 @@
 #define FUSE_USE_VERSION 314
 #include <fuse_lowlevel.h>
 
+#include "cache/tier.h"
 #include "fs/common_files.h"
 #include "fs/fs.h"
 #include "fs/ino.h"
@@ -116,6 +117,8 @@ struct fs_server {
 	const struct shard_info *info;
 	struct timespec index_mtime; /* of index.ddpfs: mtime of nodes that have none of their own */
 	struct fs_common_files common;
+	struct cache_tier *tier; /* NULL: none */
+	bool tier_off_told;      /* main's: the log says that it is off */
 	struct prefetch *prefetch;
 	struct fs_budget *budget;
 	uint64_t test_delay_ns; /* added to every read of a shard; 0 except in tests */

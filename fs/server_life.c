@@ -40,6 +40,7 @@
 #include "fs/supervise/sigbus.h"
 #include "fs/supervise/supervisor.h"
 #include "fs/sink.h"
+#include "fs/tier.h"
 #include "fs/read_latency.h"
 #include "fs/watch.h"
 #include "shard/base/cleanup.h"
@@ -180,13 +181,14 @@ static int copy_options(struct fs_server *server, const struct fs_options *optio
 	else
 		own->mountpoint = realpath(options->mountpoint, NULL);
 	own->control_path = options->control_path ? strdup(options->control_path) : NULL;
+	own->tier_dir = options->tier_dir ? strdup(options->tier_dir) : NULL;
 	own->view.subdir = NULL; /* the view has its own copy */
 	if (!own->mountpoint) {
 		int code = -errno;
 		return base_err_set(err, code, "'%s': %s: the mountpoint must be an existing directory",
 		        options->mountpoint, strerror(-code));
 	}
-	if (!own->dataset || (options->control_path && !own->control_path))
+	if (!own->dataset || (options->control_path && !own->control_path) || (options->tier_dir && !own->tier_dir))
 		return base_err_set(err, -ENOMEM, "out of memory");
 	struct stat st;
 	/* For a successor, a stat of the mountpoint would wait for this server, which does not answer yet. */
@@ -333,6 +335,7 @@ static int start_engine(struct fs_server *server, struct base_err *err)
 		.sink = fs_sink_base(server->sink),
 		.resident = fs_handover_resident(server->handover),
 		.timeout_ns = server->options.timeout_set ? server->options.timeout_s * UINT64_C(1000000000) : 0,
+		.tier = server->tier,
 	};
 	rc = prefetch_new(&engine, err, &server->prefetch);
 	if (rc < 0)
@@ -422,6 +425,8 @@ static int server_new(const struct fs_options *options, const struct fs_channel 
 		rc = copy_options(server, options, err);
 	if (rc == 0)
 		rc = open_dataset(server, options, err);
+	if (rc == 0)
+		rc = fs_tier_open(server, err);
 	if (rc == 0)
 		rc = settle_handover(server, err);
 	if (rc == 0)
@@ -518,7 +523,7 @@ static bool listen_to_supervisor(struct fs_server *server)
 /* Gives up rights: after the last step that needs one, and before there are workers that an intruder could use. */
 static void confine(const struct fs_server *server)
 {
-	int rc = fs_confine_calls(fs_confine_wanted(), shard_index_store(server->index) != NULL);
+	int rc = fs_confine_calls(fs_confine_wanted(), shard_index_store(server->index) != NULL, server->tier != NULL);
 	if (rc < 0)
 		log_warning("the server cannot be confined (%s): it goes on as it is", strerror(-rc));
 }
@@ -551,6 +556,7 @@ static int wait_for_end(struct fs_server *server)
 		timeout_ms = sooner(timeout_ms, fs_health_check(server->health));
 		timeout_ms = sooner(timeout_ms, fs_budget_check(server->budget));
 		timeout_ms = sooner(timeout_ms, fs_recorder_check(server->recorder));
+		timeout_ms = sooner(timeout_ms, fs_tier_check(server));
 		if (poll(polls, (nfds_t)(3 + n), timeout_ms) < 0) {
 			if (errno == EINTR)
 				continue;
@@ -693,6 +699,7 @@ static void server_free(struct fs_server *server)
 		fs_unmount(server->options.mountpoint, server->dev, server->fusermount, true);
 	/* Blocks in flight call back and answer their READs, so this comes before the session's end. */
 	prefetch_free(server->prefetch);
+	cache_tier_close(server->tier);
 	if (server->session)
 		fuse_session_destroy(server->session); /* closes fuse_fd */
 	else if (server->fuse_fd >= 0)
@@ -726,6 +733,7 @@ static void server_free(struct fs_server *server)
 	free((void *)(uintptr_t)server->options.dataset);
 	free((void *)(uintptr_t)server->options.mountpoint);
 	free((void *)(uintptr_t)server->options.control_path);
+	free((void *)(uintptr_t)server->options.tier_dir);
 	free(server);
 }
 

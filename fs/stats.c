@@ -29,7 +29,7 @@
 #include "shard/base/units.h"
 #include "shard/remote/client.h"
 
-enum { TEXT_SHOWN_MAX = 512, FIELDS_MAX = 88, STORE_FIELDS = 11, QUARANTINE_SHOWN_MAX = 4 };
+enum { TEXT_SHOWN_MAX = 512, FIELDS_MAX = 104, STORE_FIELDS = 11, TIER_FIELDS = 11, QUARANTINE_SHOWN_MAX = 4 };
 
 struct fs_stats {
 	struct fs_handover_counts before; /* what earlier servers counted */
@@ -118,6 +118,30 @@ static size_t collect_store(struct fs_server *server, struct field fields[])
 	_Static_assert(sizeof(all) / sizeof(all[0]) == STORE_FIELDS, "fields fit");
 	memcpy(fields, all, sizeof(all));
 	return STORE_FIELDS;
+}
+
+/* Of the tier, if the mount has one. */
+static size_t collect_tier(struct fs_server *server, struct field fields[])
+{
+	struct prefetch_tier_stats s;
+	if (!prefetch_tier_stats(server->prefetch, &s))
+		return 0;
+	const struct field all[] = {
+		{ "tier_hits", "Blocks that the tier had", true, s.blocks.hits },
+		{ "tier_bytes", "Bytes of these blocks", true, s.blocks.hit_bytes },
+		{ "tier_waited", "Those of them that another process fetched meanwhile", true, s.waited },
+		{ "tier_misses", "Blocks that the tier did not have", true, s.blocks.misses },
+		{ "tier_bad", "Blocks and entries of the tier that were damaged", true, s.blocks.bad },
+		{ "tier_stored_bytes", "Bytes stored in the tier", true, s.blocks.stored_bytes },
+		{ "tier_refused", "Blocks that found no room in the tier", true, s.blocks.refused + s.skipped },
+		{ "tier_used_bytes", "Bytes in the tier, of all datasets", false, s.fill.used_bytes },
+		{ "tier_dataset_bytes", "Bytes in the tier, of this dataset", false, s.fill.dataset_bytes },
+		{ "tier_room_bytes", "Bytes that the tier can hold", false, s.fill.room_bytes },
+		{ "tier_off", "The error number that switched the tier off; 0: it is on", false, (uint64_t)s.off },
+	};
+	_Static_assert(sizeof(all) / sizeof(all[0]) == TIER_FIELDS, "fields fit");
+	memcpy(fields, all, sizeof(all));
+	return TIER_FIELDS;
 }
 
 /* What is left to do is looked up before what was done: with no open in the queue, and then an idle engine, the other
@@ -220,9 +244,10 @@ static size_t collect(struct fs_server *server, struct fs_view *view, struct fie
 		{ "uptime_s", "Seconds since the mount", false, (base_now_ns() - server->started_ns) / 1000000000 },
 	};
 	size_t n = sizeof(all) / sizeof(all[0]);
-	_Static_assert(sizeof(all) / sizeof(all[0]) + STORE_FIELDS <= FIELDS_MAX, "fields fit");
+	_Static_assert(sizeof(all) / sizeof(all[0]) + STORE_FIELDS + TIER_FIELDS <= FIELDS_MAX, "fields fit");
 	memcpy(fields, all, sizeof(all));
 	n += collect_store(server, fields + n);
+	n += collect_tier(server, fields + n);
 	carry(server, view, fields, n);
 	return n;
 }

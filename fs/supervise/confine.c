@@ -294,7 +294,7 @@ static int add_probes(scmp_filter_ctx filter)
 	return rc;
 }
 
-static int filter_calls(bool network)
+static int filter_calls(bool network, bool tier)
 {
 	scmp_filter_ctx filter = seccomp_init(SCMP_ACT_ERRNO(ENOSYS));
 	if (!filter)
@@ -312,6 +312,8 @@ static int filter_calls(bool network)
 		rc = add_by_argument(filter);
 	if (rc == 0 && network)
 		rc = add_network(filter);
+	if (rc == 0 && tier)
+		rc = add(filter, SCMP_ACT_ALLOW, "pwrite64", 0, NULL);
 	if (rc == 0)
 		rc = add_probes(filter);
 	if (rc == 0)
@@ -322,9 +324,10 @@ static int filter_calls(bool network)
 
 #else
 
-static int filter_calls(bool network)
+static int filter_calls(bool network, bool tier)
 {
 	(void)network;
+	(void)tier;
 	return 0;
 }
 
@@ -346,9 +349,9 @@ bool fs_confine_wanted(void)
 	return !SANITIZED && (!text || strcmp(text, "off") != 0);
 }
 
-int fs_confine_calls(bool filter, bool network)
+int fs_confine_calls(bool filter, bool network, bool tier)
 {
 	if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) < 0)
 		return -errno;
-	return filter ? filter_calls(network) : 0;
+	return filter ? filter_calls(network, tier) : 0;
 }

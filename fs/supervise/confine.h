@@ -44,11 +44,12 @@ bool fs_confine_wanted(void);
  * With the filter, a server cannot open a file to write, start a program or a process, trace, or mount.  It cannot
  * make a ring of io_uring.  It cannot make or connect a socket, nor send a descriptor.  With `network` (the dataset
  * is in a store) it can make and connect sockets of IPv4 and IPv6, and sockets that ask the kernel for its addresses.
+ * With `tier` it can write at any offset of a file that is open for writing: that of its tier.
  * A system call that the filter does not list fails with ENOSYS.  Libraries take that for an old kernel, so an update
  * of libc does not end a training run.  A call that no library makes in a server (execve, ptrace, mount...) kills the
  * process.
  *
  * Returns 0; -EINVAL, -ENOSYS: the kernel has no filters; -ENOMEM; another -errno of prctl(2) or seccomp(2). */
-int fs_confine_calls(bool filter, bool network);
+int fs_confine_calls(bool filter, bool network, bool tier);
 
 #endif

@@ -103,6 +103,10 @@ static int try_sendmmsg(void)
 {
 	return (int)syscall(SYS_sendmmsg, outside, NULL, 0, 0);
 }
+static int try_pwrite(void)
+{
+	return (int)pwrite(outside, "x", 1, 0);
+}
 static int try_fork(void)
 {
 	int pid = (int)syscall(SYS_clone, SIGCHLD, NULL, NULL, NULL, 0);
@@ -200,6 +204,7 @@ static const struct {
 	{ "opening to read and write", try_both, ENOSYS },
 	{ "truncating", try_truncate, ENOSYS },
 	{ "openat2", try_openat2, ENOSYS },
+	{ "pwrite", try_pwrite, ENOSYS },
 	{ "unlink", try_unlink, ENOSYS },
 	{ "chmod", try_chmod, ENOSYS },
 	{ "kill", try_kill, ENOSYS },
@@ -216,6 +221,8 @@ struct attempt {
 	pthread_barrier_t barrier;
 	int got;
 };
+
+static bool with_tier; /* the server has a tier */
 
 static void *try_in_thread(void *arg)
 {
@@ -237,7 +244,7 @@ static int confined(int (*fn)(void))
 	if (pthread_create(&thread, NULL, try_in_thread, &attempt) != 0)
 		return NOT_CONFINED;
 	pthread_barrier_wait(&attempt.barrier);
-	if (fs_confine_calls(true, false) < 0)
+	if (fs_confine_calls(true, false, with_tier) < 0)
 		return NOT_CONFINED;
 	pthread_barrier_wait(&attempt.barrier);
 	pthread_join(thread, NULL);
@@ -273,6 +280,16 @@ static void what_a_server_does_not_need_fails(void **state)
 	}
 	close(outside);
 	assert_int_equal(bad, 0);
+}
+
+static void a_server_with_a_tier_may_write_to_it(void **state)
+{
+	(void)state;
+	outside = socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+	with_tier = true;
+	assert_int_equal(outcome(try_pwrite), ESPIPE); /* the call came through */
+	with_tier = false;
+	close(outside);
 }
 
 static int link_ends[2]; /* as between a server and its supervisor */
@@ -405,7 +422,7 @@ static int bound_to_its_parent(void)
 	prctl(PR_SET_PDEATHSIG, 0);
 	if (fs_confine_server(getppid()) < 0 || prctl(PR_GET_PDEATHSIG, &number) < 0 || number != SIGKILL)
 		return KEPT_OTHERS;
-	if (fs_confine_calls(fs_confine_wanted(), false) < 0 || prctl(PR_GET_PDEATHSIG, &number) < 0 ||
+	if (fs_confine_calls(fs_confine_wanted(), false, false) < 0 || prctl(PR_GET_PDEATHSIG, &number) < 0 ||
 	        number != SIGKILL)
 		return KEPT_OTHERS;
 	return fs_confine_server(getppid() + 1) == -ESRCH ? DONE : KEPT_OTHERS;
@@ -559,6 +576,7 @@ int main(void)
 #endif
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(what_a_server_does_not_need_fails),
+		cmocka_unit_test(a_server_with_a_tier_may_write_to_it),
 		cmocka_unit_test(what_it_does_need_works),
 		cmocka_unit_test(it_talks_to_its_supervisor_and_to_who_comes),
 		cmocka_unit_test(a_server_ends_with_its_supervisor),

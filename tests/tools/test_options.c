@@ -73,7 +73,7 @@ static void every_option_reaches_its_field(void **state)
 	struct options o;
 	(void)state;
 	taken("rank=1,world=4,seed=7,epoch=2,start=64,order=torch,deal=stride,tail=drop,layout=tree,fill_class=on,"
-	      "advance=off,memory=64M,on_bad=skip,quarantine=/"
+	      "advance=off,memory=64M,tier=/nvme,tier_size=1T,on_bad=skip,quarantine=/"
 	      "q,uid=12,gid=34,umask=0077,allow_other,threads=3,control=/run/x.sock,"
 	      "log_level=debug,log=/tmp/l,debug,subdir=/a/b/,chunk=1M,pool=8M,state=/s",
 	        &o);
@@ -95,6 +95,8 @@ static void every_option_reaches_its_field(void **state)
 	assert_true(o.fs.fill_class);
 	assert_int_equal(o.fs.advance, FS_ADVANCE_OFF);
 	assert_int_equal(o.fs.memory_bytes, 64 << 20);
+	assert_string_equal(o.fs.tier_dir, "/nvme");
+	assert_true(o.fs.tier_bytes == (uint64_t)1 << 40);
 	assert_true(o.fs.set_uid && o.fs.set_gid);
 	assert_int_equal(o.fs.uid, 12);
 	assert_int_equal(o.fs.gid, 34);
@@ -190,6 +192,9 @@ static void wrong_values_are_named(void **state)
 	refused("fill_class=maybe", "on or off");
 	refused("memory=lots", "512M");
 	refused("memory=1M", "at least 8M");
+	refused("tier=/tmp,tier_size=lots", "from 64M");
+	refused("tier=/tmp,tier_size=1M", "from 64M");
+	refused("tier=/tmp,tier_size=65T", "to 64T");
 	refused("on_bad=ignore", "eio");
 	refused("uid=no-such-user-here", "user");
 	refused("gid=no-such-group-here", "group");

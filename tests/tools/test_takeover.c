@@ -32,6 +32,8 @@ static struct takeover full(void)
 		        .set_uid = true,
 		        .watchdog_s = 20,
 		        .timeout_s = 7,
+		        .tier_dir = "/nvme",
+		        .tier_bytes = (uint64_t)1 << 40,
 		        .control_path = "/run/x" },
 		.held = { .fuse_fd = 3,
 		        .handover_fd = 4,
@@ -93,6 +95,8 @@ static void test_all_comes_back(void **state)
 	assert_string_equal(back.fs.dataset, t.fs.dataset);
 	assert_string_equal(back.fs.view.subdir, "train");
 	assert_string_equal(back.held.control_path, t.held.control_path);
+	assert_string_equal(back.fs.tier_dir, t.fs.tier_dir);
+	assert_true(back.fs.tier_bytes == t.fs.tier_bytes);
 	assert_int_equal(back.fs.uid, t.fs.uid);
 	assert_int_equal(back.fs.timeout_s, 7);
 	assert_int_equal(back.held.first_start_ns, 123456789);
@@ -238,6 +242,8 @@ static const struct {
 	{ "fill_class", "fill_class=on", "" },
 	{ "advance", "advance=off", "" },
 	{ "memory", "memory=64M", "" },
+	{ "tier", "tier=/nvme", "" },
+	{ "tier_size", "tier_size=1T", "" },
 	{ "on_bad", "on_bad=skip", "" },
 	{ "uid", "uid=12", "" },
 	{ "gid", "gid=34", "" },

@@ -138,6 +138,20 @@ static int set_memory(struct options *o, const struct option_def *def, const cha
 	return 0;
 }
 
+static int set_tier(struct options *o, const struct option_def *def, const char *value, struct base_err *err)
+{
+	return keep_path(o, def->key, value, &o->fs.tier_dir, err);
+}
+
+static int set_tier_size(struct options *o, const struct option_def *def, const char *value, struct base_err *err)
+{
+	uint64_t bytes;
+	if (base_parse_size(value, &bytes) < 0 || bytes < FS_TIER_BYTES_MIN || bytes > FS_TIER_BYTES_MAX)
+		return bad_value(err, def->key, value, "a size such as 200G, from 64M to 64T");
+	o->fs.tier_bytes = bytes;
+	return 0;
+}
+
 static int set_quarantine(struct options *o, const struct option_def *def, const char *value, struct base_err *err)
 {
 	const char *path;
@@ -287,6 +301,10 @@ static const struct option_def options_known[] = {
 	        AT(fs.advance), .words = "auto|off" },
 	{ "memory", "SIZE", "memory to use, page cache included (default: it\nfollows what the host leaves free)",
 	        .set = set_memory },
+	{ "tier", "DIR",
+	        "keep what is read in a file on a local disk that all\nmounts of the user share; needs tier_size",
+	        .set = set_tier },
+	{ "tier_size", "SIZE", "bytes of that file, at most", .set = set_tier_size },
 	{ "on_bad", "RULE",
 	        "eio, skip or substitute: quarantined samples stay, go,\nor get a stand-in of their directory "
 	        "(default: eio)",
@@ -492,6 +510,11 @@ int options_check_rank(const struct options *o, struct base_err *err)
 int options_finish(struct options *o, struct base_err *err)
 {
 	struct fs_options *fs = &o->fs;
+	if (fs->tier_dir && !fs->tier_bytes)
+		return base_err_set(
+		        err, -EINVAL, "tier_size is missing: add tier_size=SIZE, at most what the disk has");
+	if (!fs->tier_dir && fs->tier_bytes)
+		return base_err_set(err, -EINVAL, "tier is missing: add tier=DIR, a directory on a local disk");
 	bool rank = o->view.set & VIEW_OPTIONS_SET_RANK;
 	bool world = o->view.set & VIEW_OPTIONS_SET_WORLD;
 	if (fs->view_all && (rank || world))

@@ -85,6 +85,8 @@ static const struct field fields[] = {
 	FIELD(FIELD_BOOL, fs.timeout_set),
 	FIELD(FIELD_INT, fs.scan_threads),
 	FIELD(FIELD_TEXT, fs.control_path),
+	FIELD(FIELD_TEXT, fs.tier_dir),
+	FIELD(FIELD_U64, fs.tier_bytes),
 	FIELD(FIELD_INT, held.fuse_fd),
 	FIELD(FIELD_INT, held.handover_fd),
 	FIELD(FIELD_INT, held.inotify_fd),

@@ -1,0 +1,55 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Opens the tier of a mount, and tells when it is off; fs/tier.h first. */
+#include "fs/tier.h"
+
+#include <errno.h>
+#include <limits.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "shard/base/log.h"
+
+enum { CHECK_MS = 1000 };
+
+_Static_assert(FS_TIER_BYTES_MIN == CACHE_TIER_SIZE_MIN && FS_TIER_BYTES_MAX == CACHE_TIER_SIZE_MAX, "sizes of a tier");
+_Static_assert((int)FS_IDENTITY_BYTES == (int)CACHE_TIER_IDENTITY, "both are the identity of a dataset");
+
+/* A successor would wait for itself if it had to open a directory below its own mount. */
+static bool below_mount(const struct fs_server *server)
+{
+	const char *mountpoint = server->options.mountpoint;
+	char path[PATH_MAX];
+	size_t len = strlen(mountpoint);
+	return !server->successor && realpath(server->options.tier_dir, path) && strncmp(path, mountpoint, len) == 0 &&
+	       (path[len] == '/' || path[len] == '\0');
+}
+
+int fs_tier_open(struct fs_server *server, struct base_err *err)
+{
+	const char *dir = server->options.tier_dir;
+	if (!dir)
+		return 0;
+	if (below_mount(server))
+		return base_err_set(err, -EINVAL,
+		        "option tier: '%s' lies below the mountpoint, which hides it: choose another directory",
+		        base_quoted(dir));
+	int rc = cache_tier_open(dir, server->options.tier_bytes, server->info->identity, err, &server->tier);
+	if (rc < 0 && server->successor) {
+		log_warning("%s: the mount goes on without a tier", err ? err->text : strerror(-rc));
+		return 0;
+	}
+	return rc;
+}
+
+int fs_tier_check(struct fs_server *server)
+{
+	if (!server->tier || server->tier_off_told)
+		return -1;
+	int off = cache_tier_off(server->tier);
+	if (!off)
+		return CHECK_MS;
+	log_warning("the tier in '%s' is off (%s): blocks come from the dataset until the next mount",
+	        base_quoted(server->options.tier_dir), strerror(off));
+	server->tier_off_told = true;
+	return -1;
+}

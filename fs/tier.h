@@ -1,0 +1,22 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The tier of a mount (cache/tier.h): where it is opened, and the warning when it is off.
+ *
+ * The server's own descriptor holds the claims of the tier. The supervisor has no copy, so the claims of a dead server
+ * end.
+ *
+ * Threads: main. */
+#ifndef DDPFS_FS_TIER_H
+#define DDPFS_FS_TIER_H
+
+#include "fs/server.h"
+
+/* Opens the tier that the options name, if they name one. Call it after the dataset is open, and before the filter of
+ * fs/supervise/confine.h. A successor that cannot open it logs that, and goes on without.
+ * Returns 0; -EINVAL: the directory lies below the mountpoint; an error of cache_tier_open. err says it in a
+ * sentence. */
+int fs_tier_open(struct fs_server *server, struct base_err *err);
+
+/* Logs once that the tier is off. Returns the ms until it must be called again; -1: never. */
+int fs_tier_check(struct fs_server *server);
+
+#endif

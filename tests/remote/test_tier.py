@@ -1,0 +1,211 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Mounts with a tier: what was fetched from the store once comes from the local disk, and every byte is verified."""
+
+import os
+import subprocess
+import threading
+
+import pytest
+
+from helpers import datasets, tools
+from helpers.waiting import wait_until
+from mount import control
+
+SIZE = 64 << 20
+
+
+@pytest.fixture
+def stored(build_dir, scratch, http_store):
+    """A packed dataset at `URL/train`, and its files."""
+    source = scratch / "source"
+    files = datasets.write_tree(source, classes=3, per_class=100, sizes=(0, 1, 20_000, 31_111, 65_536))
+    tools.mkshard("pack", "--shard-size=2M", source, http_store.root / "train")
+    (scratch / "tier").mkdir()
+    return f"{http_store.url}/train", files
+
+
+def options(scratch, more="view=all,layout=tree"):
+    return f"{more},memory=64M,tier={scratch / 'tier'},tier_size=64M"
+
+
+def contents(path):
+    return {name: data for name, data in datasets.read_tree(path).items() if not name.startswith(".ddpfs")}
+
+
+def shard_bytes(http_store):
+    """Bytes of shards that the store has sent."""
+    return sum(int(last) - int(first) + 1 for _, path, first, last in http_store.answers() if "shard-" in path)
+
+
+def read_epoch(m):
+    """Reads what the root lists, in its order."""
+    for name in sorted(os.listdir(m.path)):
+        (m.path / name).read_bytes()
+
+
+def fill(url, files, scratch, mount):
+    m = mount(url, options(scratch))
+    assert contents(m.path) == files
+    m.unmount()
+
+
+def data_of(path):
+    """The parts of a sparse file that have bytes: (first, end)."""
+    with open(path, "rb") as file:
+        end, size = 0, os.fstat(file.fileno()).st_size
+        while end < size:
+            try:
+                first = os.lseek(file.fileno(), end, os.SEEK_DATA)
+            except OSError:
+                return
+            end = os.lseek(file.fileno(), first, os.SEEK_HOLE)
+            yield first, end
+
+
+@pytest.mark.parametrize("order", ["full", "chunk"])
+def test_the_second_epoch_asks_the_store_for_nothing(order, stored, scratch, http_store, mount):
+    url, _ = stored
+    m = mount(url, options(scratch, f"rank=0,world=1,order={order}"))
+    read_epoch(m)
+    m.unmount()
+    before = shard_bytes(http_store)
+    assert before > 0
+    m = mount(url, options(scratch, f"rank=0,world=1,order={order},epoch=1"))
+    read_epoch(m)
+    stats = control.settled(m)
+    assert shard_bytes(http_store) == before
+    assert stats["tier_misses"] == stats["tier_bad"] == stats["tier_off"] == 0 and stats["tier_hits"] > 0
+    assert stats["read_bytes"] == 0
+
+
+def test_readers_of_the_tier_do_not_need_the_store(stored, scratch, http_store, mount):
+    url, files = stored
+    fill(url, files, scratch, mount)
+    m = mount(url, options(scratch))
+    http_store.set(down=1)
+    assert contents(m.path) == files
+
+
+def test_a_damaged_tier_gives_no_wrong_byte(stored, scratch, http_store, mount):
+    url, files = stored
+    fill(url, files, scratch, mount)
+    path = scratch / "tier/tier"
+    with open(path, "r+b") as tier:
+        for first, end in list(data_of(path)):
+            for at in range(max(first, 4096), end, 10_007):
+                tier.seek(at)
+                byte = tier.read(1)[0]
+                tier.seek(at)
+                tier.write(bytes([byte ^ 0x40]))
+    filled = shard_bytes(http_store)
+    m = mount(url, options(scratch))
+    assert contents(m.path) == files
+    stats = control.settled(m)
+    assert stats["tier_bad"] > 0 and stats["tier_misses"] > 0 and stats["bad_blocks"] == 0
+    mended = shard_bytes(http_store)
+    assert mended > filled
+    m.unmount()
+    # What was damaged was replaced.  A segment whose record was damaged is filled anew, over blocks that were right.
+    assert contents(mount(url, options(scratch)).path) == files
+    assert shard_bytes(http_store) - mended < filled / 2
+
+
+def test_a_killed_server_leaves_a_tier_of_right_bytes(stored, scratch, http_store, mount):
+    url, files = stored
+    http_store.set(latency_ms=5)
+    m = mount(url, options(scratch))
+    wrong = []
+
+    def read():
+        for name, data in files.items():
+            if (m.path / name).read_bytes() != data:
+                wrong.append(name)
+
+    reader = threading.Thread(target=read)
+    reader.start()
+    killed = 0
+    while reader.is_alive() and killed < 5:
+        stored_before = control.stats(m)["tier_stored_bytes"]
+        wait_until(lambda: not reader.is_alive() or control.stats(m)["tier_stored_bytes"] > stored_before + 200_000,
+                   "blocks in the tier")
+        server = m.server_pid()
+        os.kill(server, 9)
+        killed += 1
+        wait_until(lambda: m.server_pid() not in (0, None, server), "another server")
+    reader.join()
+    assert killed and not wrong
+    m.unmount()
+    m = mount(url, options(scratch))
+    assert contents(m.path) == files
+    stats = control.settled(m)
+    assert stats["tier_hits"] > 0 and stats["tier_bad"] == 0
+
+
+def test_a_restart_keeps_the_tier(stored, scratch, http_store, mount):
+    url, files = stored
+    fill(url, files, scratch, mount)
+    before = shard_bytes(http_store)
+    m = mount(url, options(scratch))
+    tools.ddpfs("restart", m.path)
+    assert contents(m.path) == files
+    assert control.settled(m)["tier_hits"] > 0 and shard_bytes(http_store) == before
+
+
+@pytest.mark.parametrize("more", ["view=all,layout=tree", "rank={},world=2"])
+def test_two_mounts_of_a_host_fetch_each_byte_once(more, stored, scratch, http_store, mount):
+    url, files = stored
+    http_store.set(latency_ms=10)
+    mounts = [mount(url, options(scratch, more.format(i)), mountpoint=scratch / f"mnt{i}") for i in range(2)]
+    readers = [threading.Thread(target=lambda m=m: contents(m.path)) for m in mounts]
+    for reader in readers:
+        reader.start()
+    for reader in readers:
+        reader.join()
+    for m in mounts:
+        control.settled(m)
+    size = sum(path.stat().st_size for path in http_store.root.glob("train/shard-*"))
+    assert shard_bytes(http_store) <= 1.02 * size
+    assert sum(control.stats(m)["errors"] for m in mounts) == 0
+
+
+def test_a_full_disk_switches_the_tier_off_and_the_epoch_goes_on(stored, scratch, http_store, mount):
+    if os.geteuid() != 0:
+        pytest.skip("only root can mount a small tmpfs")
+    url, files = stored
+    made = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=2M,mode=700", "none", scratch / "tier"],
+                          capture_output=True, text=True)
+    if made.returncode != 0:
+        pytest.skip(f"no tmpfs can be mounted: {made.stderr.strip()}")
+    try:
+        m = mount(url, options(scratch))
+        assert contents(m.path) == files
+        assert control.stats(m)["tier_off"] > 0
+        log = control.wait_for_log(m, "is off (No space left on device)")
+        assert log.count("is off (") == 1
+        m.unmount()
+    finally:
+        subprocess.run(["umount", scratch / "tier"], check=True)
+
+
+def test_a_dataset_on_a_disk_may_have_a_tier(stored, scratch, http_store, mount):
+    _, files = stored
+    dataset = http_store.root / "train"
+    for epoch in range(2):
+        m = mount(dataset, options(scratch))
+        assert contents(m.path) == files
+        stats = control.settled(m)
+        assert (stats["read_bytes"] == 0) == (epoch == 1)
+        m.unmount()
+
+
+@pytest.mark.parametrize("given, said", [
+    ("tier=/tmp", "tier_size is missing"),
+    ("tier_size=1G", "tier is missing"),
+    ("tier=/tmp,tier_size=1M", "from 64M to 64T"),
+    ("tier=/nowhere/at/all,tier_size=64M", "No such file"),
+])
+def test_a_tier_that_cannot_be_is_refused(given, said, stored, scratch, build_dir):
+    (scratch / "mnt").mkdir()
+    done = subprocess.run([build_dir / "tools/ddpfs", "mount", stored[0], scratch / "mnt", "-o", f"view=all,{given}"],
+                          capture_output=True, text=True, timeout=100)
+    assert done.returncode != 0 and said in done.stderr, done.stderr
