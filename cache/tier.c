@@ -335,18 +335,20 @@ static int register_dataset(struct cache_tier *tier)
 	return rc;
 }
 
-/* Opens the file for one process at a time, which the lock on the directory ensures. */
-static int open_file(struct cache_tier *tier, const char *dir, struct base_err *err)
+/* Opens the file for one process at a time, which the lock on the directory ensures.  The lock ends when *ret_dir_fd is
+ * closed.  flags: O_CREAT or 0. */
+static int open_locked(const char *dir, int flags, struct base_err *err, int *ret_dir_fd, int *ret_fd)
 {
 	cleanup_close int dir_fd = open(dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+	cleanup_close int fd = -1;
 	struct stat st;
 	int rc = dir_fd < 0 ? -errno : 0;
 	while (rc == 0 && flock(dir_fd, LOCK_EX) < 0)
 		if (errno != EINTR)
 			rc = -errno;
 	if (rc == 0) {
-		tier->fd = openat(dir_fd, "tier", O_RDWR | O_CREAT | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC, 0600);
-		if (tier->fd < 0 || fstat(tier->fd, &st) < 0)
+		fd = openat(dir_fd, "tier", O_RDWR | flags | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC, 0600);
+		if (fd < 0 || fstat(fd, &st) < 0)
 			rc = -errno;
 	}
 	if (rc < 0)
@@ -355,7 +357,17 @@ static int open_file(struct cache_tier *tier, const char *dir, struct base_err *
 		return base_err_set(err, -EPERM,
 		        "'%s/tier' must be a regular file of this user, without access for others; remove it",
 		        base_quoted(dir));
-	rc = make(tier, dir, err);
+	*ret_dir_fd = steal_fd(&dir_fd);
+	*ret_fd = steal_fd(&fd);
+	return 0;
+}
+
+static int open_file(struct cache_tier *tier, const char *dir, struct base_err *err)
+{
+	cleanup_close int dir_fd = -1;
+	int rc = open_locked(dir, O_CREAT, err, &dir_fd, &tier->fd);
+	if (rc == 0)
+		rc = make(tier, dir, err);
 	if (rc < 0)
 		return rc;
 	rc = register_dataset(tier);
@@ -695,4 +707,112 @@ int cache_tier_fill_get(struct cache_tier *tier, struct cache_tier_fill *ret_fil
 	if (rc == 0)
 		*ret_fill = fill;
 	return rc;
+}
+
+/* ---- all datasets ---- */
+
+/* Opens a tier that is there, for no dataset. */
+static int open_whole(struct cache_tier *tier, const char *dir, struct base_err *err, int *ret_dir_fd)
+{
+	struct header h = { 0 };
+	int rc = open_locked(dir, 0, err, ret_dir_fd, &tier->fd);
+	if (rc == -ENOENT)
+		return base_err_set(err, rc, "there is no tier in '%s'", base_quoted(dir));
+	if (rc < 0)
+		return rc;
+	rc = base_pread_full(tier->fd, &h, sizeof(h), 0);
+	if (rc == -ENODATA ||
+	        (rc == 0 && (h.magic != MAGIC || h.check != check_of(&h) || h.size_bytes < CACHE_TIER_SIZE_MIN ||
+	                            h.size_bytes > CACHE_TIER_SIZE_MAX)))
+		return base_err_set(err, -EUCLEAN,
+		        "the header of the tier in '%s' is damaged; the next mount makes it anew", base_quoted(dir));
+	if (rc < 0)
+		return base_err_set(err, rc, "cannot read the tier in '%s': %s", base_quoted(dir), base_err_str(rc));
+	set_layout(tier, h.size_bytes);
+	return 0;
+}
+
+static int list(
+        struct cache_tier *tier, struct cache_tier_dataset *all, uint32_t *ret_n, struct cache_tier_fill *ret_fill)
+{
+	struct dataset datasets[CACHE_TIER_DATASETS_MAX];
+	struct segment segments[SEGMENTS_MAX];
+	uint64_t bytes[CACHE_TIER_DATASETS_MAX] = { 0 };
+	uint32_t n = 0;
+	tier->number = CACHE_TIER_DATASETS_MAX; /* that of no dataset */
+	int rc = cache_tier_fill_get(tier, ret_fill);
+	if (rc == 0)
+		rc = base_pread_full(tier->fd, datasets, sizeof(datasets), DATASETS_AT);
+	if (rc == 0)
+		rc = base_pread_full(tier->fd, segments, tier->n_segments * sizeof(segments[0]), SEGMENTS_AT);
+	if (rc < 0)
+		return rc;
+	for (uint32_t i = 0; i < tier->n_segments; i++) {
+		struct segment s = segment_of(tier, &segments[i]);
+		if (s.owner)
+			bytes[s.owner - 1] += s.used_bytes;
+	}
+	for (uint32_t i = 0; i < CACHE_TIER_DATASETS_MAX; i++) {
+		if (!dataset_ok(&datasets[i]))
+			continue;
+		all[n] = (struct cache_tier_dataset){
+			.opened_ns = datasets[i].opened_ns, .bytes = bytes[i], .open = dataset_is_open(tier->fd, i)
+		};
+		memcpy(all[n++].identity, datasets[i].identity, CACHE_TIER_IDENTITY);
+	}
+	*ret_n = n;
+	return 0;
+}
+
+int cache_tier_list(const char *dir, struct base_err *err, struct cache_tier_dataset *all, uint32_t *ret_n,
+        struct cache_tier_fill *ret_fill)
+{
+	struct cache_tier tier = { .fd = -1 };
+	cleanup_close int dir_fd = -1;
+	int rc = open_whole(&tier, dir, err, &dir_fd);
+	cleanup_close int fd = tier.fd;
+	if (rc < 0)
+		return rc;
+	rc = list(&tier, all, ret_n, ret_fill);
+	return rc < 0 ? base_err_set(err, rc, "cannot read the tier in '%s': %s", base_quoted(dir), base_err_str(rc))
+	              : 0;
+}
+
+/* Removes a dataset; the lock on the directory keeps others from opening it meanwhile. */
+static int remove_dataset(struct cache_tier *tier, const uint8_t identity[CACHE_TIER_IDENTITY])
+{
+	struct dataset all[CACHE_TIER_DATASETS_MAX], none = { 0 };
+	uint32_t i = 0;
+	int rc = base_pread_full(tier->fd, all, sizeof(all), DATASETS_AT);
+	if (rc < 0)
+		return rc;
+	while (i < CACHE_TIER_DATASETS_MAX &&
+	        !(dataset_ok(&all[i]) && memcmp(all[i].identity, identity, CACHE_TIER_IDENTITY) == 0))
+		i++;
+	if (i == CACHE_TIER_DATASETS_MAX)
+		return -ESRCH;
+	if (dataset_is_open(tier->fd, i))
+		return -EBUSY;
+	rc = lock_byte(tier->fd, F_WRLCK, LOCK_CHANGE, true);
+	if (rc == 0)
+		rc = free_segments(tier, i);
+	return rc < 0 ? rc : base_pwrite_full(tier->fd, &none, sizeof(none), DATASETS_AT + (uint64_t)i * sizeof(none));
+}
+
+int cache_tier_remove(const char *dir, const uint8_t identity[CACHE_TIER_IDENTITY], struct base_err *err)
+{
+	struct cache_tier tier = { .fd = -1 };
+	cleanup_close int dir_fd = -1;
+	int rc = open_whole(&tier, dir, err, &dir_fd);
+	cleanup_close int fd = tier.fd;
+	if (rc < 0)
+		return rc;
+	rc = remove_dataset(&tier, identity);
+	if (rc == -ESRCH)
+		return base_err_set(err, rc, "the tier in '%s' does not know this dataset", base_quoted(dir));
+	if (rc == -EBUSY)
+		return base_err_set(
+		        err, rc, "a mount uses this dataset of the tier in '%s': unmount it first", base_quoted(dir));
+	return rc < 0 ? base_err_set(err, rc, "cannot change the tier in '%s': %s", base_quoted(dir), base_err_str(rc))
+	              : 0;
 }

@@ -111,6 +111,24 @@ void cache_tier_unclaim(struct cache_tier *tier, uint32_t shard, uint64_t offset
 /* Returns the errno that switched the tier off, as a positive number, or 0. */
 int cache_tier_off(struct cache_tier *tier);
 
+/* What a tier holds of one dataset. */
+struct cache_tier_dataset {
+	uint8_t identity[CACHE_TIER_IDENTITY];
+	uint64_t opened_ns; /* CLOCK_REALTIME, when it was opened last */
+	uint64_t bytes;     /* in its segments */
+	bool open;          /* a process has it open */
+};
+
+/* Lists a tier that is there, without changing it.  all: CACHE_TIER_DATASETS_MAX of them.  ret_fill: its
+ * dataset_bytes is 0.
+ * Returns 0; -ENOENT (there is none); -EPERM as cache_tier_open; -EUCLEAN (its header is damaged); an error of a
+ * system call.  err says it in a sentence. */
+int cache_tier_list(const char *dir, struct base_err *err, struct cache_tier_dataset *all, uint32_t *ret_n,
+        struct cache_tier_fill *ret_fill);
+/* Removes a dataset from a tier that is there.
+ * Returns 0; an error of cache_tier_list; -ESRCH (the tier does not know it); -EBUSY (a process has it open). */
+int cache_tier_remove(const char *dir, const uint8_t identity[CACHE_TIER_IDENTITY], struct base_err *err);
+
 void cache_tier_stats_get(struct cache_tier *tier, struct cache_tier_stats *ret_stats);
 /* Reads how full the tier is.  Returns 0 or an error of a system call. */
 int cache_tier_fill_get(struct cache_tier *tier, struct cache_tier_fill *ret_fill);

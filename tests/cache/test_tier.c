@@ -604,6 +604,53 @@ static void a_file_that_others_can_read_or_that_is_a_link_is_refused(void **stat
 	assert_int_equal(cache_tier_open(dir, SIZE, one, &err, &tier), -EPERM);
 }
 
+static void datasets_are_listed_and_removed(void **state)
+{
+	static struct cache_tier_dataset all[CACHE_TIER_DATASETS_MAX];
+	struct cache_tier_fill fill;
+	struct base_err err = { 0 };
+	uint32_t n = 7;
+	(void)state;
+	assert_int_equal(cache_tier_list(dir, &err, all, &n, &fill), -ENOENT);
+	struct cache_tier *a = opened(one), *b = opened(two);
+	assert_int_equal(put(a, 1, LEN), 0);
+	assert_int_equal(put(b, 2, LEN), 0);
+	assert_int_equal(put(b, 3, LEN), 0);
+	cache_tier_close(a);
+	assert_int_equal(cache_tier_list(dir, &err, all, &n, &fill), 0);
+	assert_int_equal(n, 2);
+	assert_int_equal(fill.used_bytes, 3 * LEN);
+	for (uint32_t i = 0; i < n; i++) {
+		bool first = memcmp(all[i].identity, one, sizeof(one)) == 0;
+		assert_int_equal(all[i].bytes, first ? LEN : 2 * LEN);
+		assert_int_equal(all[i].open, !first);
+	}
+	assert_int_equal(cache_tier_remove(dir, two, &err), -EBUSY);
+	assert_int_equal(cache_tier_remove(dir, one, &err), 0);
+	assert_int_equal(cache_tier_remove(dir, one, &err), -ESRCH);
+	assert_int_equal(cache_tier_list(dir, &err, all, &n, &fill), 0);
+	assert_int_equal(n, 1);
+	assert_int_equal(fill.used_bytes, 2 * LEN);
+	assert_int_equal(get(b, 2, LEN), 0);
+	cache_tier_close(b);
+	assert_int_equal(truncate(file, 0), 0);
+	assert_int_equal(cache_tier_list(dir, &err, all, &n, &fill), -EUCLEAN);
+}
+
+static void a_full_tier_is_told_for_blocks_that_found_no_room(void **state)
+{
+	struct cache_tier *tier = opened(one);
+	uint32_t n = 0;
+	(void)state;
+	assert_false(cache_tier_full(tier, LEN));
+	while (put(tier, n, LEN) == 0)
+		n++;
+	while (!cache_tier_full(tier, LEN)) /* it is forgotten after a while */
+		assert_int_equal(put(tier, n, LEN), -ENOBUFS);
+	assert_false(cache_tier_full(tier, 1));
+	cache_tier_close(tier);
+}
+
 #define TEST(f) cmocka_unit_test_setup_teardown(f, set_up, tear_down)
 
 int main(void)
@@ -628,6 +675,8 @@ int main(void)
 		TEST(a_claim_ends_with_its_process),
 		TEST(a_tier_of_a_terabyte_opens_with_a_few_reads),
 		TEST(another_size_makes_it_anew_unless_it_is_in_use),
+		TEST(datasets_are_listed_and_removed),
+		TEST(a_full_tier_is_told_for_blocks_that_found_no_room),
 		TEST(a_file_that_others_can_read_or_that_is_a_link_is_refused),
 	};
 	return cmocka_run_group_tests_name("cache/tier", tests, NULL, NULL);
