@@ -20,8 +20,8 @@ BELOW = {
     "tools/common": ("shard", "shard/base"),
     "tools/package": (),
     "tools/mkshard": ("tools/common", "prefetch", "shard", "shard/remote", "shard/base"),
-    "tools/ddpfs": ("tools/common", "fs", "fs/supervise", "prefetch/sampler", "prefetch", "shard",
-                    "shard/remote", "shard/base"),
+    "tools/ddpfs": ("tools/common", "fs", "fs/supervise", "prefetch/sampler", "prefetch", "cache",
+                    "shard", "shard/remote", "shard/base"),
 }
 # Files of one room that need each other, and why.  Anything else that goes round in a circle is refused.
 CIRCLES = {

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Mounts with a tier: what was fetched from the store once comes from the local disk, and every byte is verified."""
 
+import json
 import os
 import subprocess
 import threading
@@ -196,6 +197,41 @@ def test_a_dataset_on_a_disk_may_have_a_tier(stored, scratch, http_store, mount)
         stats = control.settled(m)
         assert (stats["read_bytes"] == 0) == (epoch == 1)
         m.unmount()
+
+
+def test_the_tool_shows_verifies_and_removes(stored, scratch, http_store, mount):
+    url, files = stored
+    place = scratch / "tier"
+
+    def tier(*arguments):
+        return json.loads(tools.ddpfs("tier", "--json", *arguments, place).stdout)
+
+    assert "no tier" in tools.ddpfs("tier", place, check=False).stderr
+    m = mount(url, options(scratch))
+    assert contents(m.path) == files
+    blocks = control.settled(m)["tier_hits"] + control.stats(m)["tier_misses"]
+    shown = tier()
+    one, = shown["datasets"]
+    assert one["in_use"] and one["identity"] == tools.stat_json(m.path)["identity"]
+    assert sum(map(len, files.values())) <= one["bytes"] == shown["used_bytes"] < shown["room_bytes"] < SIZE
+    assert "a mount uses" in tools.ddpfs("tier", f"--remove={url}", place, check=False).stderr
+    m.unmount()
+
+    assert tier(f"--verify={url}")["verified"] == {"right": blocks, "damaged": 0, "absent": 0}
+    first, _ = max(data_of(place / "tier"), key=lambda part: part[1] - part[0])
+    with open(place / "tier", "r+b") as file:
+        file.seek(first + 100_000)
+        file.write(bytes(200_000))
+    verified = tier(f"--verify={url}")["verified"]
+    assert verified["damaged"] == verified["absent"] > 0 and verified["right"] + verified["absent"] == blocks
+    assert one["identity"] in tools.ddpfs("tier", place).stdout
+
+    gone = tier(f"--remove={one['identity']}")
+    assert gone["datasets"] == [] and gone["used_bytes"] == 0
+    assert "does not know" in tools.ddpfs("tier", f"--verify={url}", place, check=False).stderr
+    before = shard_bytes(http_store)
+    assert contents(mount(url, options(scratch)).path) == files
+    assert shard_bytes(http_store) > before
 
 
 @pytest.mark.parametrize("given, said", [

@@ -20,6 +20,7 @@ static const struct cli_command commands[] = {
 	{ "top", "watch what mounts do right now", ddpfs_top },
 	{ "ctl", "set a mount's epoch, save its resume state", ddpfs_ctl },
 	{ "order", "print the order of an epoch without a mount", ddpfs_order },
+	{ "tier", "show, verify or empty a tier", ddpfs_tier },
 	{ "takeover", NULL, ddpfs_takeover },
 	{ NULL, NULL, NULL },
 };

@@ -19,6 +19,7 @@ int ddpfs_doctor(int argc, char **argv);
 int ddpfs_top(int argc, char **argv);
 int ddpfs_order(int argc, char **argv);
 int ddpfs_restart(int argc, char **argv);
+int ddpfs_tier(int argc, char **argv);
 int ddpfs_takeover(int argc, char **argv);
 
 /* What to say if the word MNT of a command is missing. */
