@@ -724,10 +724,14 @@ static int open_whole(struct cache_tier *tier, const char *dir, struct base_err 
 	if (rc == -ENODATA ||
 	        (rc == 0 && (h.magic != MAGIC || h.check != check_of(&h) || h.size_bytes < CACHE_TIER_SIZE_MIN ||
 	                            h.size_bytes > CACHE_TIER_SIZE_MAX)))
-		return base_err_set(err, -EUCLEAN,
+		rc = base_err_set(err, -EUCLEAN,
 		        "the header of the tier in '%s' is damaged; the next mount makes it anew", base_quoted(dir));
-	if (rc < 0)
-		return base_err_set(err, rc, "cannot read the tier in '%s': %s", base_quoted(dir), base_err_str(rc));
+	else if (rc < 0)
+		base_err_set(err, rc, "cannot read the tier in '%s': %s", base_quoted(dir), base_err_str(rc));
+	if (rc < 0) {
+		close(tier->fd);
+		return rc;
+	}
 	set_layout(tier, h.size_bytes);
 	return 0;
 }
@@ -770,12 +774,28 @@ int cache_tier_list(const char *dir, struct base_err *err, struct cache_tier_dat
 	struct cache_tier tier = { .fd = -1 };
 	cleanup_close int dir_fd = -1;
 	int rc = open_whole(&tier, dir, err, &dir_fd);
-	cleanup_close int fd = tier.fd;
 	if (rc < 0)
 		return rc;
 	rc = list(&tier, all, ret_n, ret_fill);
+	close(tier.fd);
 	return rc < 0 ? base_err_set(err, rc, "cannot read the tier in '%s': %s", base_quoted(dir), base_err_str(rc))
 	              : 0;
+}
+
+/* Gives the bytes of a dataset's segments back to the file system, if that can.  The caller holds the lock. */
+static int discard_segments(struct cache_tier *tier, uint32_t number)
+{
+	int rc = 0;
+	for (uint32_t i = 0; rc == 0 && i < tier->n_segments; i++) {
+		struct segment s;
+		rc = segment_read(tier, i, &s);
+		if (rc == 0 && s.owner == number + 1 &&
+		        fallocate(tier->fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE,
+		                (off_t)(tier->data_at + i * tier->segment_bytes), (off_t)tier->segment_bytes) < 0 &&
+		        errno != EOPNOTSUPP)
+			rc = -errno;
+	}
+	return rc;
 }
 
 /* Removes a dataset; the lock on the directory keeps others from opening it meanwhile. */
@@ -795,6 +815,8 @@ static int remove_dataset(struct cache_tier *tier, const uint8_t identity[CACHE_
 		return -EBUSY;
 	rc = lock_byte(tier->fd, F_WRLCK, LOCK_CHANGE, true);
 	if (rc == 0)
+		rc = discard_segments(tier, i);
+	if (rc == 0)
 		rc = free_segments(tier, i);
 	return rc < 0 ? rc : base_pwrite_full(tier->fd, &none, sizeof(none), DATASETS_AT + (uint64_t)i * sizeof(none));
 }
@@ -804,10 +826,10 @@ int cache_tier_remove(const char *dir, const uint8_t identity[CACHE_TIER_IDENTIT
 	struct cache_tier tier = { .fd = -1 };
 	cleanup_close int dir_fd = -1;
 	int rc = open_whole(&tier, dir, err, &dir_fd);
-	cleanup_close int fd = tier.fd;
 	if (rc < 0)
 		return rc;
 	rc = remove_dataset(&tier, identity);
+	close(tier.fd);
 	if (rc == -ESRCH)
 		return base_err_set(err, rc, "the tier in '%s' does not know this dataset", base_quoted(dir));
 	if (rc == -EBUSY)

@@ -125,7 +125,7 @@ struct cache_tier_dataset {
  * system call.  err says it in a sentence. */
 int cache_tier_list(const char *dir, struct base_err *err, struct cache_tier_dataset *all, uint32_t *ret_n,
         struct cache_tier_fill *ret_fill);
-/* Removes a dataset from a tier that is there.
+/* Removes a dataset from a tier that is there.  Its bytes go back to the file system, if that can punch holes.
  * Returns 0; an error of cache_tier_list; -ESRCH (the tier does not know it); -EBUSY (a process has it open). */
 int cache_tier_remove(const char *dir, const uint8_t identity[CACHE_TIER_IDENTITY], struct base_err *err);
 

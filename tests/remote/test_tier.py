@@ -231,12 +231,14 @@ def test_the_tool_shows_verifies_and_removes(stored, scratch, http_store, mount)
     assert verified["damaged"] == verified["absent"] > 0 and verified["right"] + verified["absent"] == blocks
     assert one["identity"] in tools.ddpfs("tier", place).stdout
 
+    blocks_before = os.stat(place / "tier").st_blocks
     gone = tier(f"--remove={one['identity']}")
     assert gone["datasets"] == [] and gone["used_bytes"] == 0
     assert "does not know" in tools.ddpfs("tier", f"--verify={url}", place, check=False).stderr
-    before = shard_bytes(http_store)
+    before, punched = shard_bytes(http_store), os.stat(place / "tier").st_blocks < blocks_before
     assert contents(mount(url, options(scratch)).path) == files
-    assert shard_bytes(http_store) > before
+    if punched:  # the file system can punch holes
+        assert shard_bytes(http_store) - before >= sum(map(len, files.values()))
 
 
 @pytest.mark.parametrize("given, said", [
