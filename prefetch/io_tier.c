@@ -499,13 +499,17 @@ static void came_back(struct tier_io *t, struct fetch *fetch)
 		fetched(t, read);
 }
 
+/* Takes the blocks that lie in a read.  Returns false if the tier cannot serve it: one begins before it, because a short
+ * read has ended in the block, or there is no memory. */
 static bool take_parts(struct tier_read *read, const struct prefetch_op *op)
 {
 	const struct prefetch_block *block;
 	STAILQ_FOREACH(block, op->blocks, link)
 	{
+		if (block->offset + block->len <= op->offset)
+			continue; /* it came before */
 		if (block->offset < op->offset || block->offset + block->len > op->offset + op->len)
-			continue; /* a part of it came before */
+			return false;
 		if (read->n_parts == read->room) {
 			uint32_t room = read->room ? 2 * read->room : PARTS_FIRST;
 			struct part *parts = realloc(read->parts, room * sizeof(*parts));

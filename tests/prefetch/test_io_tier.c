@@ -136,8 +136,8 @@ static void have(uint32_t i)
 	assert_int_equal(cache_tier_put(tier, &block, truth + (size_t)i * PITCH), 0);
 }
 
-/* Reads blocks [0, n) as one read.  Returns its result.  *ret_tier_bytes may be NULL. */
-static int read_blocks(uint32_t n, uint32_t gap_bytes, uint32_t *ret_tier_bytes)
+/* Reads blocks [0, n) as one read that begins `skip` bytes later.  Returns its result.  *ret_tier_bytes may be NULL. */
+static int read_rest(uint32_t skip, uint32_t n, uint32_t gap_bytes, uint32_t *ret_tier_bytes)
 {
 	struct prefetch_block_list list = STAILQ_HEAD_INITIALIZER(list);
 	const struct prefetch_object object = { .fd = -1, .align = source.align };
@@ -148,8 +148,9 @@ static int read_blocks(uint32_t n, uint32_t gap_bytes, uint32_t *ret_tier_bytes)
 		STAILQ_INSERT_TAIL(&list, &blocks[i], link);
 	struct prefetch_op op = { .object = &object,
 		.shard = SHARD,
-		.data = data,
-		.len = n * PITCH,
+		.data = data + skip,
+		.offset = skip,
+		.len = n * PITCH - skip,
 		.blocks = &list,
 		.gap_bytes = gap_bytes };
 	op.len -= source.align == 1 ? GAP : 0;
@@ -161,6 +162,11 @@ static int read_blocks(uint32_t n, uint32_t gap_bytes, uint32_t *ret_tier_bytes)
 	if (ret_tier_bytes)
 		*ret_tier_bytes = op.tier_bytes;
 	return op.res;
+}
+
+static int read_blocks(uint32_t n, uint32_t gap_bytes, uint32_t *ret_tier_bytes)
+{
+	return read_rest(0, n, gap_bytes, ret_tier_bytes);
 }
 
 static void assert_right(uint32_t first, uint32_t end)
@@ -216,6 +222,23 @@ static void more_parts_than_operations_are_fetched_one_after_the_other(void **st
 	assert_right(0, BLOCKS);
 	assert_int_equal(source.reads, BLOCKS / 2);
 	assert_true(source.most <= PREFETCH_OPS_MAX);
+}
+
+/* After a short read, the rest begins in the middle of a block. */
+static void the_rest_of_a_block_is_fetched(void **state)
+{
+	(void)state;
+	for (uint32_t i = 0; i < 4; i++)
+		have(i);
+	memcpy(data, truth, PITCH + LEN / 2);
+	assert_int_equal(read_rest(PITCH + LEN / 2, 4, 0, NULL), 4 * PITCH - GAP - PITCH - LEN / 2);
+	assert_right(0, 4);
+	/* It begins between two blocks. */
+	memset(data, 0, sizeof(data));
+	source.bytes = 0;
+	assert_int_equal(read_rest(PITCH + LEN, 4, 0, NULL), 4 * PITCH - GAP - PITCH - LEN);
+	assert_right(2, 4);
+	assert_int_equal(source.bytes, 0);
 }
 
 static void parts_are_aligned(void **state)
@@ -344,6 +367,7 @@ int main(void)
 		TEST(only_what_is_missing_is_fetched),
 		TEST(a_small_gap_costs_less_than_a_request),
 		TEST(more_parts_than_operations_are_fetched_one_after_the_other),
+		TEST(the_rest_of_a_block_is_fetched),
 		TEST(parts_are_aligned),
 		TEST(a_short_file_is_a_short_read),
 		TEST(an_error_is_the_result_and_nothing_is_stored),
