@@ -21,9 +21,10 @@ def mounts_below(directory):
     """(mountpoint, minor of st_dev, type) of every mount at or below `directory`, innermost last."""
     directory = os.path.realpath(directory)
     found = []
-    for line in Path("/proc/self/mountinfo").read_text(errors="surrogateescape").splitlines():
+    # Names of other mounts may have any white space but those that the kernel escapes: space, tab and newline.
+    for line in Path("/proc/self/mountinfo").read_bytes().decode(errors="surrogateescape").split("\n")[:-1]:
         left, right = line.split(" - ", 1)
-        fields = left.split()
+        fields = left.split(" ")
         path = fields[4].encode(errors="surrogateescape").decode("unicode_escape").encode("latin-1").decode("utf-8", "surrogateescape")
         if path == directory or path.startswith(directory.rstrip("/") + "/"):
             found.append((path, int(fields[2].split(":")[1]), right.split()[0]))
