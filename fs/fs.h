@@ -16,10 +16,6 @@
 enum fs_layout { FS_LAYOUT_FLAT, FS_LAYOUT_TREE };
 enum fs_advance { FS_ADVANCE_AUTO, FS_ADVANCE_OFF };
 
-/* Bytes of fs_options.tier_bytes: those of cache/tier.h. */
-#define FS_TIER_BYTES_MIN ((uint64_t)64 << 20)
-#define FS_TIER_BYTES_MAX ((uint64_t)1 << 46)
-
 enum { FS_TIMEOUT_S = 60 }; /* default of fs_options.timeout_s */
 enum { FS_THREADS_MAX = 64 /* FUSE workers at most: more of them only compete for one device queue */ };
 
@@ -50,7 +46,7 @@ struct fs_options {
 	bool timeout_set;         /* the same for reads of a store that does not answer; else their default holds */
 	uint32_t watchdog_s;      /* seconds after which a server that hangs is replaced; 0: never */
 	const char *tier_dir;     /* directory of a tier (cache/tier.h), from the root on; NULL: none */
-	uint64_t tier_bytes;      /* its size */
+	uint64_t tier_bytes;      /* its size, CACHE_TIER_SIZE_MIN .. CACHE_TIER_SIZE_MAX */
 	const char *control_path; /* NULL: the default place (shard/base/control_client.h) */
 };
 

@@ -11,9 +11,6 @@
 
 enum { CHECK_MS = 1000 };
 
-_Static_assert(FS_TIER_BYTES_MIN == CACHE_TIER_SIZE_MIN && FS_TIER_BYTES_MAX == CACHE_TIER_SIZE_MAX, "sizes of a tier");
-_Static_assert((int)FS_IDENTITY_BYTES == (int)CACHE_TIER_IDENTITY, "both are the identity of a dataset");
-
 /* A successor would wait for itself if it had to open a directory below its own mount. */
 static bool below_mount(const struct fs_server *server)
 {

@@ -499,8 +499,8 @@ static void came_back(struct tier_io *t, struct fetch *fetch)
 		fetched(t, read);
 }
 
-/* Takes the blocks that lie in a read.  Returns false if the tier cannot serve it: one begins before it, because a short
- * read has ended in the block, or there is no memory. */
+/* Takes the blocks that lie in a read.  Returns false if the tier cannot serve it: a short read has ended in one of
+ * them, or there is no memory. */
 static bool take_parts(struct tier_read *read, const struct prefetch_op *op)
 {
 	const struct prefetch_block *block;

@@ -13,6 +13,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "cache/tier.h"
 #include "shard/base/control_client.h"
 #include "prefetch/sampler/seed_scan.h"
 #include "shard/base/units.h"
@@ -146,7 +147,7 @@ static int set_tier(struct options *o, const struct option_def *def, const char 
 static int set_tier_size(struct options *o, const struct option_def *def, const char *value, struct base_err *err)
 {
 	uint64_t bytes;
-	if (base_parse_size(value, &bytes) < 0 || bytes < FS_TIER_BYTES_MIN || bytes > FS_TIER_BYTES_MAX)
+	if (base_parse_size(value, &bytes) < 0 || bytes < CACHE_TIER_SIZE_MIN || bytes > CACHE_TIER_SIZE_MAX)
 		return bad_value(err, def->key, value, "a size such as 200G, from 64M to 64T");
 	o->fs.tier_bytes = bytes;
 	return 0;
