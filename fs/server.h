@@ -34,9 +34,8 @@
 #include "shard/index.h"
 
 enum {
-	FS_READ_MAX = 1 << 20,  /* bytes of one READ at most: the kernel never asks for more */
-	FS_HIDDEN_NAME_LEN = 6, /* of ".ddpfs" */
-	FS_WATCH_SLACK = 4096,  /* turns by which the workers of one loader may be apart */
+	FS_READ_MAX = 1 << 20, /* bytes of one READ at most: the kernel never asks for more */
+	FS_WATCH_SLACK = 4096, /* turns by which the workers of one loader may be apart */
 	/* bytes of a resident file besides its pages: the slab objects of an inode and of a name */
 	FS_FILE_OVERHEAD_BYTES = 1200 + 290,
 };

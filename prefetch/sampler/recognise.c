@@ -446,11 +446,6 @@ void prefetch_recognise_searched(const struct prefetch_recognise *r, struct pref
 	};
 }
 
-unsigned prefetch_recognise_count(const struct prefetch_recognise *r)
-{
-	return r->n_tracks;
-}
-
 static uint64_t turns_below(const struct prefetch_part *part, uint64_t position)
 {
 	uint64_t residue = position % part->world, rest = residue > part->first ? residue - part->first : 0;

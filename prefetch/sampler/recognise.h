@@ -210,9 +210,6 @@ unsigned prefetch_recognise_save(
 int prefetch_recognise_restore(
         struct prefetch_recognise *recognise, const struct prefetch_saved_track *saved, unsigned n);
 
-/* Returns the number of tracks. */
-unsigned prefetch_recognise_count(const struct prefetch_recognise *recognise);
-
 /* Gets track i.  Returns 0; -ERANGE: there are no more than i tracks. */
 int prefetch_recognise_get(
         const struct prefetch_recognise *recognise, unsigned i, struct prefetch_recognised *ret_track);

@@ -250,11 +250,6 @@ uint32_t prefetch_rng_word(struct prefetch_rng *rng)
 	return pcg_next32(&rng->pcg);
 }
 
-uint32_t prefetch_rng_below(struct prefetch_rng *rng, enum prefetch_shuffle_kind kind, uint32_t n)
-{
-	return below(rng, kind, n);
-}
-
 /* ---- shuffles ---- */
 
 static inline void swap(void *cells, bool wide, uint32_t i, uint32_t j)

@@ -65,9 +65,6 @@ struct prefetch_shuffle {
 /* Draws 32 bits of a generator of the kind NUMPY_RNG. */
 uint32_t prefetch_rng_word(struct prefetch_rng *rng);
 
-/* Draws a number below n as the library does in its shuffle.  n: at least 1.  Not for TORCH. */
-uint32_t prefetch_rng_below(struct prefetch_rng *rng, enum prefetch_shuffle_kind kind, uint32_t n);
-
 /* Does the steps from `done` on, of the n - 1 of a shuffle, and stops soon after `max` of them.  `cells` has n entries
  * of 4 bytes (`wide`) or 2 bytes.  Returns how many steps are done.  Call prefetch_shuffle_end() after the last
  * one. */

@@ -159,7 +159,7 @@ static void bench_unknown(uint32_t n, unsigned us)
 	double cpu = now_ms() - start;
 	prefetch_recognise_searched(r, &searched);
 	printf("%9" PRIu32 " %8.1f %9.1f %9.1f %12" PRIu64 " %7u\n", n, (wall_ms() - at) / 1e3, cpu,
-	        (double)searched.cpu_ns / 1e6, searched.seeds, prefetch_recognise_count(r));
+	        (double)searched.cpu_ns / 1e6, searched.seeds, recognised_tracks(r));
 	prefetch_recognise_free(r);
 	free(order);
 	synth_close(dataset);

@@ -64,3 +64,12 @@ uint32_t loader_next(struct loader *l)
 	}
 	return UINT32_MAX;
 }
+
+unsigned recognised_tracks(const struct prefetch_recognise *recognise)
+{
+	struct prefetch_recognised track;
+	unsigned n = 0;
+	while (prefetch_recognise_get(recognise, n, &track) == 0)
+		n++;
+	return n;
+}

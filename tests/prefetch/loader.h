@@ -5,6 +5,8 @@
 
 #include <stdint.h>
 
+#include "prefetch/sampler/recognise.h"
+
 enum { LOADER_READERS_MAX = 256 }; /* ranks x workers */
 
 /* splitmix64 */
@@ -27,5 +29,8 @@ struct loader {
  * batches ahead of the slowest, whichever rank's: the trainers exchange gradients at each step. */
 uint32_t loader_next(struct loader *loader);
 void loader_rewind(struct loader *loader, const uint32_t *files);
+
+/* Returns how many samplers are recognised. */
+unsigned recognised_tracks(const struct prefetch_recognise *recognise);
 
 #endif

@@ -103,7 +103,7 @@ static struct loader loader_of(
 static struct prefetch_recognised only_track(struct prefetch_recognise *r)
 {
 	struct prefetch_recognised track;
-	assert_int_equal(prefetch_recognise_count(r), 1);
+	assert_int_equal(recognised_tracks(r), 1);
 	assert_int_equal(prefetch_recognise_get(r, 0, &track), 0);
 	return track;
 }
@@ -246,7 +246,7 @@ static void staggered(const struct shard_index *few, uint32_t n, uint64_t id)
 	work(r);
 	if (prefetch_recognise_get(r, 0, &track) < 0 || track.seed != seed || track.world != 1)
 		fail_msg("id %lu: seed %lu, ranks %u+%u of %u", id, track.seed, track.first, track.ranks, track.world);
-	assert_int_equal(prefetch_recognise_count(r), 1);
+	assert_int_equal(recognised_tracks(r), 1);
 	prefetch_recognise_free(r);
 }
 
@@ -365,7 +365,7 @@ static void one_schedule(const struct shard_index *small, const struct schedule 
 			prefetch_recognise_opened(r, &file, 1);
 			if (++fed % s->every == 0)
 				work(r);
-			if (prefetch_recognise_count(r) > 1)
+			if (recognised_tracks(r) > 1)
 				fail_msg("schedule %lu: a second track after %lu opens", id, fed);
 		}
 	}
@@ -476,7 +476,7 @@ static void ranks_of_few_files(const struct shard_index *few, uint32_t n, uint32
 			prefetch_recognise_opened(r, &file, 1);
 			if (i % 16 == 15)
 				work(r);
-			if (prefetch_recognise_count(r) > 1)
+			if (recognised_tracks(r) > 1)
 				fail_msg("%u files, seed %u, rank %u of %u: a second track", n, seed, rank, world);
 		}
 		work(r);
@@ -949,7 +949,7 @@ static void two_unseeded_jobs_are_both_followed(void **state)
 		}
 		wait_for_scan(r);
 		struct prefetch_recognised track;
-		assert_in_range(prefetch_recognise_count(r), 1, 2);
+		assert_in_range(recognised_tracks(r), 1, 2);
 		assert_int_equal(prefetch_recognise_get(r, 0, &track), 0);
 		uint32_t opens = track.seed == first + 2 * SOON ? of_one : 30000 - of_one;
 		assert_in_range(track.turn, opens - 200, opens + 200);
@@ -976,7 +976,7 @@ static void no_seed_is_found_where_there_is_none(void **state)
 		wait_for_scan(r);
 		assert_int_equal(scanned(r).begun, epoch < 3 ? epoch + 1 : 3);
 		assert_int_equal(scanned(r).found, 0);
-		assert_int_equal(prefetch_recognise_count(r), 0);
+		assert_int_equal(recognised_tracks(r), 0);
 		run_out(r, &loader);
 	}
 	prefetch_recognise_free(r);
@@ -1001,7 +1001,7 @@ static void validation_and_a_second_job_do_not_disturb(void **state)
 			work(r);
 	}
 	work(r);
-	assert_int_equal(prefetch_recognise_count(r), 3);
+	assert_int_equal(recognised_tracks(r), 3);
 	for (unsigned i = 0; i < 3; i++) {
 		assert_int_equal(prefetch_recognise_get(r, i, &track), 0);
 		if (track.sampler == PREFETCH_SAMPLER_SORTED) {
@@ -1062,7 +1062,7 @@ static void train_and_validation(uint64_t id)
 			fail_msg("split %lu, %u + %u files: track %u is sampler %d over %s, epoch %lu", id, n, n_val, i,
 			        track.sampler, track.list, track.epoch);
 	}
-	assert_int_equal(prefetch_recognise_count(r), 2);
+	assert_int_equal(recognised_tracks(r), 2);
 	assert_in_range(explained, fed * 8 / 10, fed);
 	prefetch_recognise_free(r);
 	synth_close(split);
@@ -1108,7 +1108,7 @@ static void two_jobs(const struct shard_index *few, uint32_t n, uint64_t id)
 			work(r);
 	}
 	work(r);
-	assert_int_equal(prefetch_recognise_count(r), 2);
+	assert_int_equal(recognised_tracks(r), 2);
 	for (unsigned i = 0; i < 2; i++) {
 		struct prefetch_recognised track;
 		assert_int_equal(prefetch_recognise_get(r, i, &track), 0);
@@ -1275,8 +1275,8 @@ static void own_order(
 			}
 			if (fed % 16 < files)
 				work(r);
-			missed += fed > 96 * (uint64_t)files && prefetch_recognise_count(r) == 0;
-			if (prefetch_recognise_count(r) > 1)
+			missed += fed > 96 * (uint64_t)files && recognised_tracks(r) == 0;
+			if (recognised_tracks(r) > 1)
 				fail_msg(
 				        "epoch %u, rank %u of %u: a second track after %lu opens", e, rank, world, fed);
 		}
@@ -1451,9 +1451,9 @@ static void contiguous_parts(const struct shard_index *few, const struct synth *
 		}
 	}
 	work(r);
-	if (prefetch_recognise_count(r) != 1 || prefetch_recognise_get(r, 0, &track) < 0)
+	if (recognised_tracks(r) != 1 || prefetch_recognise_get(r, 0, &track) < 0)
 		fail_msg("id %lu, %u ranks, batch %u, every %u, late %u: %u wrong, %u tracks", id, world, batch, every,
-		        late, searched(r).wrong, prefetch_recognise_count(r));
+		        late, searched(r).wrong, recognised_tracks(r));
 	if (track.epoch != DLIO_EPOCHS - 1 || track.repeated || expected + 400 * DLIO_EPOCHS + late < fed)
 		fail_msg("id %lu, %u ranks, batch %u, every %u, late %u: %u wrong, epoch %lu, %lu of %lu opens, %s; %s",
 		        id, world, batch, every, late, searched(r).wrong, track.epoch, expected, fed,
@@ -1492,7 +1492,7 @@ static void a_wrong_match_is_dropped_after_a_few_opens(void **state)
 		prefetch_recognise_opened(r, &scratch[i], 1);
 		work(r);
 		if (i >= 100 + 400)
-			assert_int_equal(prefetch_recognise_count(r), 0);
+			assert_int_equal(recognised_tracks(r), 0);
 	}
 	assert_int_equal(searched(r).wrong, 1);
 	prefetch_recognise_free(r);
@@ -1647,7 +1647,7 @@ static void what_nobody_knows_is_searched_within_a_budget(void **state)
 		scratch[i] = N + i; /* val/ */
 	prefetch_recognise_pause(r);
 	feed_bounded(r, &clocks, scratch, 96, 0);
-	assert_int_equal(prefetch_recognise_count(r), 1);
+	assert_int_equal(recognised_tracks(r), 1);
 	assert_int_equal(searched(r).seeds, burst.seeds);
 	prefetch_recognise_free(r);
 }
@@ -1690,7 +1690,7 @@ static void a_reader_who_goes_through_a_list_is_not_searched_for_seeds(void **st
 		prefetch_recognise_opened(r, &scratch[i], 1);
 		work(r);
 	}
-	assert_int_equal(prefetch_recognise_count(r), 0);
+	assert_int_equal(recognised_tracks(r), 0);
 	assert_true(searched(r).looks > 4);
 	assert_int_equal(searched(r).seeds, 0);
 	prefetch_recognise_free(r);
@@ -1714,7 +1714,7 @@ static void all_seeds_are_tried_by_a_thread(void **state)
 		uint32_t file = loader_next(&loader);
 		prefetch_recognise_opened(r, &file, 1);
 	}
-	while (prefetch_recognise_count(r) == 0) {
+	while (recognised_tracks(r) == 0) {
 		uint32_t file = loader_next(&loader);
 		assert_int_not_equal(file, UINT32_MAX);
 		prefetch_recognise_opened(r, &file, 1);
@@ -1794,7 +1794,7 @@ static void memory_is_bounded(void **state)
 		randperm(N, seed * 100, 0, order);
 		struct loader loader = loader_of(order, N, 2, 0, 1, 2);
 		feed_some(r, &loader, 2000);
-		assert_in_range(prefetch_recognise_count(r), 1, PREFETCH_TRACKS_MAX);
+		assert_in_range(recognised_tracks(r), 1, PREFETCH_TRACKS_MAX);
 		assert_in_range(
 		        prefetch_recognise_bytes(r), 1, PREFETCH_TRACKS_MAX * (uint64_t)(16 * N + N / 8) + (4 << 20));
 	}

@@ -213,7 +213,7 @@ static uint32_t open_some(struct prefetch_recognise *r, const uint32_t *files, u
 static struct prefetch_recognised only_track(struct prefetch_recognise *r)
 {
 	struct prefetch_recognised track;
-	assert_int_equal(prefetch_recognise_count(r), 1);
+	assert_int_equal(recognised_tracks(r), 1);
 	assert_int_equal(prefetch_recognise_get(r, 0, &track), 0);
 	return track;
 }
@@ -429,7 +429,7 @@ static void a_successor_goes_on_with_a_shuffle(void **state)
 		for (uint32_t k = n / 2; k < n; k++)
 			prefetch_recognise_opened(later, &dealt[k], 1);
 		work(later);
-		if (prefetch_recognise_count(later) != 1)
+		if (recognised_tracks(later) != 1)
 			fail_msg("case %u is lost", i);
 		struct prefetch_recognised track = only_track(later);
 		assert_false(track.unverified);
