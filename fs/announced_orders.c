@@ -10,6 +10,7 @@
 
 #include "fs/budget.h"
 #include "fs/sink.h"
+#include "shard/base/cleanup.h"
 #include "shard/base/log.h"
 
 enum {
@@ -148,17 +149,14 @@ static int new_list(struct fs_announced_orders *orders, const char *name, struct
 int fs_announced_orders_begin(
         struct fs_announced_orders *orders, const char *name, bool append, struct fs_announced_piece *ret_piece)
 {
-	int rc = 0;
 	fs_order_memory_limit(orders->memory, fs_announced_orders_limit(orders));
-	pthread_mutex_lock(&orders->lock);
+	lock_for_scope(&orders->lock);
 	struct slot *slot = append ? find(orders, name) : NULL;
-	if (!slot)
-		rc = new_list(orders, name, &slot);
+	int rc = slot ? 0 : new_list(orders, name, &slot);
 	if (rc == 0) {
 		slot->writing = true;
 		fs_announced_piece_begin(slot->list, ret_piece);
 	}
-	pthread_mutex_unlock(&orders->lock);
 	return rc;
 }
 
@@ -170,11 +168,11 @@ static struct slot *slot_of(struct fs_announced_orders *orders, const struct fs_
 	return slot;
 }
 
-int fs_announced_orders_show(struct fs_announced_orders *orders, struct fs_announced_piece *piece, uint64_t *ret_length)
+static int show(struct fs_announced_orders *orders, struct fs_announced_piece *piece, uint64_t *ret_length)
 {
 	struct fs_announced_state state;
 	struct fs_announced_list *list = piece->list;
-	pthread_mutex_lock(&orders->lock);
+	lock_for_scope(&orders->lock);
 	struct slot *slot = slot_of(orders, list);
 	int rc = fs_announced_list_commit(piece);
 	if (rc == 0) {
@@ -188,37 +186,50 @@ int fs_announced_orders_show(struct fs_announced_orders *orders, struct fs_annou
 		*ret_length = state.end - state.cursor;
 		fs_announced_list_save(list, (uint32_t)(slot - orders->slots));
 	}
-	pthread_mutex_unlock(&orders->lock);
+	return rc;
+}
+
+int fs_announced_orders_show(struct fs_announced_orders *orders, struct fs_announced_piece *piece, uint64_t *ret_length)
+{
+	int rc = show(orders, piece, ret_length);
 	if (rc == 0)
 		orders->wake(orders->arg);
 	return rc;
 }
 
-void fs_announced_orders_undo(struct fs_announced_orders *orders, struct fs_announced_piece *piece)
+/* Returns the list if nobody has seen it; the caller frees it. */
+static struct fs_announced_list *undo(struct fs_announced_orders *orders, struct fs_announced_piece *piece)
 {
-	struct fs_announced_list *unseen = NULL;
-	pthread_mutex_lock(&orders->lock);
+	lock_for_scope(&orders->lock);
 	struct slot *slot = slot_of(orders, piece->list);
+	struct fs_announced_list *unseen = slot->shown ? NULL : slot->list;
 	fs_announced_piece_undo(piece);
 	slot->writing = false;
-	if (!slot->shown) {
-		unseen = slot->list;
+	if (unseen)
 		*slot = (struct slot){ 0 };
-	}
-	pthread_mutex_unlock(&orders->lock);
-	fs_announced_list_free(unseen);
+	return unseen;
+}
+
+void fs_announced_orders_undo(struct fs_announced_orders *orders, struct fs_announced_piece *piece)
+{
+	fs_announced_list_free(undo(orders, piece));
+}
+
+static bool forget(struct fs_announced_orders *orders, const char *name)
+{
+	lock_for_scope(&orders->lock);
+	struct slot *slot = find(orders, name);
+	if (slot)
+		slot->ending = true;
+	return slot != NULL;
 }
 
 bool fs_announced_orders_forget(struct fs_announced_orders *orders, const char *name)
 {
-	pthread_mutex_lock(&orders->lock);
-	struct slot *slot = find(orders, name);
-	if (slot)
-		slot->ending = true;
-	pthread_mutex_unlock(&orders->lock);
-	if (slot)
+	bool found = forget(orders, name);
+	if (found)
 		orders->wake(orders->arg);
-	return slot != NULL;
+	return found;
 }
 
 /* ---- opens ---- */
@@ -297,7 +308,7 @@ size_t fs_announced_orders_opened(struct fs_announced_orders *orders, uint32_t *
 	size_t left = 0;
 	if (fs_announced_orders_live(orders) == 0)
 		return n;
-	pthread_mutex_lock(&orders->lock);
+	lock_for_scope(&orders->lock);
 	for (size_t i = 0; i < n; i++) {
 		if (!opened(orders, files[i]))
 			files[left++] = files[i];
@@ -306,7 +317,6 @@ size_t fs_announced_orders_opened(struct fs_announced_orders *orders, uint32_t *
 		if (orders->slots[i].stream)
 			fs_sink_flush(orders->slots[i].stream);
 	}
-	pthread_mutex_unlock(&orders->lock);
 	return left;
 }
 
@@ -323,17 +333,29 @@ static void end_stream(struct fs_announced_orders *orders, struct slot *slot)
 	slot->order = NULL;
 }
 
-/* Only this thread ends lists, so a slot that it found stays. */
-static void end_slot(struct fs_announced_orders *orders, struct slot *slot)
+/* Returns the list of the slot; the caller frees it. */
+static struct fs_announced_list *empty_slot(struct fs_announced_orders *orders, struct slot *slot)
 {
 	static const struct fs_handover_list none = { 0 };
-	end_stream(orders, slot);
-	pthread_mutex_lock(&orders->lock);
+	lock_for_scope(&orders->lock);
 	struct fs_announced_list *list = slot->list;
 	fs_handover_store_list(fs_order_memory_records(orders->memory), (uint32_t)(slot - orders->slots), &none);
 	*slot = (struct slot){ 0 };
-	pthread_mutex_unlock(&orders->lock);
-	fs_announced_list_free(list);
+	return list;
+}
+
+/* Only this thread ends lists, so a slot that it found stays. */
+static void end_slot(struct fs_announced_orders *orders, struct slot *slot)
+{
+	end_stream(orders, slot);
+	fs_announced_list_free(empty_slot(orders, slot));
+}
+
+/* What a list is doing.  Main may append to it meanwhile. */
+static void state_of(struct fs_announced_orders *orders, const struct slot *slot, struct fs_announced_state *ret_state)
+{
+	lock_for_scope(&orders->lock);
+	fs_announced_list_state(slot->list, ret_state);
 }
 
 static int begin_slot(struct fs_announced_orders *orders, struct slot *slot)
@@ -342,9 +364,7 @@ static int begin_slot(struct fs_announced_orders *orders, struct slot *slot)
 	struct shard_view_given given;
 	uint64_t epoch, turn;
 	fs_announced_list_given(slot->list, &given);
-	pthread_mutex_lock(&orders->lock); /* main may append */
-	fs_announced_list_state(slot->list, &state);
-	pthread_mutex_unlock(&orders->lock);
+	state_of(orders, slot, &state);
 	fs_announced_list_turn(slot->list, state.cursor, &epoch, &turn);
 	int rc = shard_view_new_given(orders->server->index, &given, &slot->order);
 	if (rc < 0)
@@ -388,6 +408,12 @@ static enum task task_of(struct fs_announced_orders *orders, struct slot *slot)
 	return !slot->stream ? TASK_BEGIN : rc > 0 ? TASK_REFRESH : TASK_NONE;
 }
 
+static void count_dropped(struct fs_announced_orders *orders)
+{
+	lock_for_scope(&orders->lock);
+	orders->dropped++;
+}
+
 static void do_task(struct fs_announced_orders *orders, struct slot *slot, enum task task)
 {
 	int rc = 0;
@@ -397,9 +423,7 @@ static void do_task(struct fs_announced_orders *orders, struct slot *slot, enum 
 	case TASK_DROP:
 		log_info("the announced list '%s' is dropped: what is opened is not in it, or comes in another order",
 		        fs_announced_list_name(slot->list));
-		pthread_mutex_lock(&orders->lock);
-		orders->dropped++;
-		pthread_mutex_unlock(&orders->lock);
+		count_dropped(orders);
 		end_slot(orders, slot);
 		return;
 	case TASK_END:
@@ -424,11 +448,13 @@ bool fs_announced_orders_sync(struct fs_announced_orders *orders)
 	for (unsigned i = 0; i < SLOTS; i++) {
 		struct slot *slot = &orders->slots[i];
 		struct fs_announced_state state = { 0 };
-		pthread_mutex_lock(&orders->lock);
-		enum task task = task_of(orders, slot);
-		if (slot->list)
-			fs_announced_list_state(slot->list, &state);
-		pthread_mutex_unlock(&orders->lock);
+		enum task task;
+		{
+			lock_for_scope(&orders->lock);
+			task = task_of(orders, slot);
+			if (slot->list)
+				fs_announced_list_state(slot->list, &state);
+		}
 		if (state.confirmed && !slot->told)
 			slot->told = confirmed = true;
 		do_task(orders, slot, task);
@@ -443,6 +469,19 @@ void fs_announced_orders_end(struct fs_announced_orders *orders)
 }
 
 /* ---- a successor ---- */
+
+static int restore_slot(struct fs_announced_orders *orders, struct slot *slot,
+        const struct fs_announced_list_options *options, const struct fs_handover_list *record)
+{
+	lock_for_scope(&orders->lock);
+	if (record->id >= orders->next_id)
+		orders->next_id = (uint32_t)record->id + 1;
+	int rc = slot->list ? -EEXIST : fs_announced_list_restore(options, record, &slot->list);
+	slot->shown = rc == 0;
+	slot->shown_ns = base_now_ns();
+	orders->dropped += rc < 0;
+	return rc;
+}
 
 void fs_announced_orders_restore(struct fs_announced_orders *orders)
 {
@@ -459,15 +498,7 @@ void fs_announced_orders_restore(struct fs_announced_orders *orders)
 			.chunk_blocks = chunk_blocks(orders, 1),
 			.n_samples = orders->server->info->n_samples,
 		};
-		pthread_mutex_lock(&orders->lock);
-		if (record.id >= orders->next_id)
-			orders->next_id = (uint32_t)record.id + 1;
-		int rc = slot->list ? -EEXIST : fs_announced_list_restore(&options, &record, &slot->list);
-		slot->shown = rc == 0;
-		slot->shown_ns = base_now_ns();
-		orders->dropped += rc < 0;
-		pthread_mutex_unlock(&orders->lock);
-		if (rc < 0)
+		if (restore_slot(orders, slot, &options, &record) < 0)
 			log_warning("the announced list of a server that ended is lost: announce it again");
 	}
 	fs_order_memory_sweep(orders->memory);
@@ -480,18 +511,17 @@ void fs_announced_orders_count(struct fs_announced_orders *orders, struct fs_ann
 	*ret_counts = (struct fs_announced_orders_counts){ 0 };
 	if (!orders)
 		return;
-	pthread_mutex_lock(&orders->lock);
+	ret_counts->memory_bytes = fs_order_memory_bytes(orders->memory);
+	lock_for_scope(&orders->lock);
 	ret_counts->explained = orders->explained;
 	ret_counts->dropped = orders->dropped;
-	pthread_mutex_unlock(&orders->lock);
-	ret_counts->memory_bytes = fs_order_memory_bytes(orders->memory);
 }
 
 void fs_announced_orders_stats(struct fs_announced_orders *orders, json_t *object)
 {
 	json_t *lists = json_array();
 	if (orders) {
-		pthread_mutex_lock(&orders->lock);
+		lock_for_scope(&orders->lock);
 		for (unsigned i = 0; i < SLOTS; i++) {
 			const struct slot *slot = &orders->slots[i];
 			struct fs_announced_state state;
@@ -504,7 +534,6 @@ void fs_announced_orders_stats(struct fs_announced_orders *orders, json_t *objec
 			                       "opens", (json_int_t)(state.sure + state.loose), "moves",
 			                       (json_int_t)state.moves, "confirmed", (int)state.confirmed));
 		}
-		pthread_mutex_unlock(&orders->lock);
 	}
 	json_object_set_new(object, "announced", lists);
 }
@@ -514,7 +543,7 @@ void fs_announced_orders_describe(struct fs_announced_orders *orders, char *buf,
 	unsigned lists = 0;
 	uint64_t place = 0, end = 0;
 	const char *name = "";
-	pthread_mutex_lock(&orders->lock);
+	lock_for_scope(&orders->lock);
 	for (unsigned i = 0; i < SLOTS; i++) {
 		const struct slot *slot = &orders->slots[i];
 		struct fs_announced_state state;
@@ -530,5 +559,4 @@ void fs_announced_orders_describe(struct fs_announced_orders *orders, char *buf,
 		snprintf(buf, size, "list '%s', %" PRIu64 " of %" PRIu64 " entries read", name, place, end);
 	else
 		snprintf(buf, size, "%u lists, %" PRIu64 " of %" PRIu64 " entries read", lists, place, end);
-	pthread_mutex_unlock(&orders->lock);
 }

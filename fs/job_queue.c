@@ -118,10 +118,11 @@ void fs_job_queue_stop(struct fs_job_queue *queue)
 {
 	if (!queue)
 		return;
-	pthread_mutex_lock(&queue->lock);
-	queue->ending = true;
-	pthread_cond_signal(&queue->wake);
-	pthread_mutex_unlock(&queue->lock);
+	{
+		lock_for_scope(&queue->lock);
+		queue->ending = true;
+		pthread_cond_signal(&queue->wake);
+	}
 	if (queue->started)
 		pthread_join(queue->thread, NULL);
 	queue->started = false;

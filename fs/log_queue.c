@@ -10,6 +10,7 @@
 #include <string.h>
 
 #include "fs/server.h"
+#include "shard/base/cleanup.h"
 #include "shard/base/err.h"
 #include "shard/base/log.h"
 
@@ -97,9 +98,10 @@ void fs_log_queue_index_stale(struct fs_log_queue *log)
 {
 	if (atomic_exchange(&log->knows_stale, true))
 		return;
-	pthread_mutex_lock(&log->lock);
-	log->stale = true;
-	pthread_mutex_unlock(&log->lock);
+	{
+		lock_for_scope(&log->lock);
+		log->stale = true;
+	}
 	fs_job_queue_wake(log->queue);
 }
 
@@ -110,10 +112,11 @@ void fs_log_queue_note(struct fs_log_queue *log, const char *fmt, ...)
 	va_start(args, fmt);
 	vsnprintf(text, sizeof(text), fmt, args);
 	va_end(args);
-	pthread_mutex_lock(&log->lock);
-	if (log->n_notes < NOTES_MAX)
-		memcpy(log->notes[log->n_notes++], text, sizeof(text));
-	pthread_mutex_unlock(&log->lock);
+	{
+		lock_for_scope(&log->lock);
+		if (log->n_notes < NOTES_MAX)
+			memcpy(log->notes[log->n_notes++], text, sizeof(text));
+	}
 	fs_job_queue_wake(log->queue);
 }
 

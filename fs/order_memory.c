@@ -7,6 +7,7 @@
 #include <pthread.h>
 #include <stdlib.h>
 
+#include "shard/base/cleanup.h"
 enum { BLOCK_BYTES = FS_ORDER_BLOCK * sizeof(uint32_t) };
 
 struct fs_order_memory {
@@ -51,9 +52,8 @@ void fs_order_memory_free(struct fs_order_memory *memory)
 
 void fs_order_memory_limit(struct fs_order_memory *memory, uint64_t limit_bytes)
 {
-	pthread_mutex_lock(&memory->lock);
+	lock_for_scope(&memory->lock);
 	memory->limit_bytes = limit_bytes;
-	pthread_mutex_unlock(&memory->lock);
 }
 
 /* Under the lock. */
@@ -64,26 +64,21 @@ static uint64_t bytes_used(const struct fs_order_memory *memory)
 
 uint64_t fs_order_memory_bytes(struct fs_order_memory *memory)
 {
-	pthread_mutex_lock(&memory->lock);
-	uint64_t bytes = bytes_used(memory);
-	pthread_mutex_unlock(&memory->lock);
-	return bytes;
+	lock_for_scope(&memory->lock);
+	return bytes_used(memory);
 }
 
 bool fs_order_memory_fits(struct fs_order_memory *memory, uint64_t bytes)
 {
-	pthread_mutex_lock(&memory->lock);
+	lock_for_scope(&memory->lock);
 	uint64_t used = bytes_used(memory);
-	bool fits = used <= memory->limit_bytes && bytes <= memory->limit_bytes - used;
-	pthread_mutex_unlock(&memory->lock);
-	return fits;
+	return used <= memory->limit_bytes && bytes <= memory->limit_bytes - used;
 }
 
 void fs_order_memory_book(struct fs_order_memory *memory, int64_t bytes)
 {
-	pthread_mutex_lock(&memory->lock);
+	lock_for_scope(&memory->lock);
 	memory->booked_bytes += (uint64_t)bytes;
-	pthread_mutex_unlock(&memory->lock);
 }
 
 static uint64_t owner(uint32_t id, uint32_t number)
@@ -93,9 +88,8 @@ static uint64_t owner(uint32_t id, uint32_t number)
 
 int fs_order_memory_take(struct fs_order_memory *memory, uint32_t id, uint32_t number, uint32_t *ret_block)
 {
-	int rc = -ENOSPC;
-	pthread_mutex_lock(&memory->lock);
-	for (uint32_t i = 0; rc < 0 && i < memory->n_blocks; i++) {
+	lock_for_scope(&memory->lock);
+	for (uint32_t i = 0; i < memory->n_blocks; i++) {
 		uint32_t block = (memory->next + i) % memory->n_blocks;
 		if (bytes_used(memory) + BLOCK_BYTES > memory->limit_bytes)
 			break;
@@ -106,65 +100,66 @@ int fs_order_memory_take(struct fs_order_memory *memory, uint32_t id, uint32_t n
 		memory->next = block + 1;
 		memory->n_used++;
 		*ret_block = block;
-		rc = 0;
+		return 0;
 	}
-	pthread_mutex_unlock(&memory->lock);
-	return rc;
+	return -ENOSPC;
 }
 
 int fs_order_memory_claim(struct fs_order_memory *memory, uint32_t id, uint32_t number, uint32_t *ret_block)
 {
-	int rc = -ENOENT;
-	pthread_mutex_lock(&memory->lock);
-	for (uint32_t block = 0; rc < 0 && block < memory->n_blocks; block++) {
+	lock_for_scope(&memory->lock);
+	for (uint32_t block = 0; block < memory->n_blocks; block++) {
 		if (memory->refs[block] > 0 || memory->announced->owners[block] != owner(id, number))
 			continue;
 		memory->refs[block] = 1;
 		memory->n_used++;
 		*ret_block = block;
-		rc = 0;
+		return 0;
 	}
-	pthread_mutex_unlock(&memory->lock);
-	return rc;
+	return -ENOENT;
+}
+
+/* Nobody takes a block that has an owner. */
+static bool is_left(struct fs_order_memory *memory, uint32_t block)
+{
+	lock_for_scope(&memory->lock);
+	return memory->refs[block] == 0 && memory->announced->owners[block] != 0;
 }
 
 void fs_order_memory_sweep(struct fs_order_memory *memory)
 {
 	for (uint32_t block = 0; block < memory->n_blocks; block++) {
-		pthread_mutex_lock(&memory->lock);
-		bool left = memory->refs[block] == 0 && memory->announced->owners[block] != 0;
-		pthread_mutex_unlock(&memory->lock);
-		/* Nobody takes a block that has an owner. */
-		if (!left)
+		if (!is_left(memory, block))
 			continue;
 		fs_handover_release_block(memory->handover, block);
-		pthread_mutex_lock(&memory->lock);
+		lock_for_scope(&memory->lock);
 		memory->announced->owners[block] = 0;
-		pthread_mutex_unlock(&memory->lock);
 	}
 }
 
 void fs_order_memory_get(struct fs_order_memory *memory, uint32_t block)
 {
-	pthread_mutex_lock(&memory->lock);
+	lock_for_scope(&memory->lock);
 	assert(memory->refs[block] > 0);
 	memory->refs[block]++;
-	pthread_mutex_unlock(&memory->lock);
+}
+
+/* Returns whether it was the last reference. */
+static bool drop_reference(struct fs_order_memory *memory, uint32_t block)
+{
+	lock_for_scope(&memory->lock);
+	assert(memory->refs[block] > 0);
+	return --memory->refs[block] == 0;
 }
 
 void fs_order_memory_put(struct fs_order_memory *memory, uint32_t block)
 {
-	pthread_mutex_lock(&memory->lock);
-	assert(memory->refs[block] > 0);
-	bool last = --memory->refs[block] == 0;
-	pthread_mutex_unlock(&memory->lock);
-	if (!last)
+	if (!drop_reference(memory, block))
 		return;
 	fs_handover_release_block(memory->handover, block);
-	pthread_mutex_lock(&memory->lock);
+	lock_for_scope(&memory->lock);
 	memory->announced->owners[block] = 0;
 	memory->n_used--;
-	pthread_mutex_unlock(&memory->lock);
 }
 
 uint32_t *fs_order_memory_entries(struct fs_order_memory *memory, uint32_t block)

@@ -6,6 +6,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "shard/base/cleanup.h"
+
 struct stage_demand {
 	struct prefetch_demand demand; /* first: an answer is cast back to its ask */
 	struct stage_demands *demands;
@@ -48,9 +50,10 @@ static void answer(struct prefetch_demand *demand, int rc, const uint8_t *data, 
 
 static void ask_block(struct stage_demands *demands, struct stage_demand *ask)
 {
-	pthread_mutex_lock(&demands->lock);
-	demands->pending++;
-	pthread_mutex_unlock(&demands->lock);
+	{
+		lock_for_scope(&demands->lock);
+		demands->pending++;
+	}
 	ask->next = demands->first;
 	demands->first = ask;
 	prefetch_demand(demands->prefetch, &ask->demand);

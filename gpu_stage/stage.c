@@ -460,7 +460,7 @@ int ddpfs_stage_set_epoch(struct ddpfs_stage *stage, uint64_t epoch, struct ddpf
 {
 	struct base_err err = { 0 };
 	int rc = 0;
-	pthread_mutex_lock(&stage->turn);
+	lock_for_scope(&stage->turn);
 	uint64_t now = shard_epoch_number(stage->epoch);
 	if (epoch > now)
 		rc = go_on(stage, epoch, &err);
@@ -468,7 +468,6 @@ int ddpfs_stage_set_epoch(struct ddpfs_stage *stage, uint64_t epoch, struct ddpf
 		rc = bind_again(stage, stage->view, epoch, &err);
 	if (rc == 0)
 		tell_place(stage);
-	pthread_mutex_unlock(&stage->turn);
 	return rc < 0 ? stage_error(error, &err) : 0;
 }
 
@@ -480,7 +479,7 @@ int ddpfs_stage_resume(struct ddpfs_stage *stage, const char *state, struct ddpf
 	options.rank = stage->rank;
 	options.world = stage->world;
 	options.state = state;
-	pthread_mutex_lock(&stage->turn);
+	lock_for_scope(&stage->turn);
 	if (stage->on_bad_given)
 		options.on_bad = shard_on_bad_name(stage->on_bad);
 	options.quarantine = stage->quarantine;
@@ -498,18 +497,17 @@ int ddpfs_stage_resume(struct ddpfs_stage *stage, const char *state, struct ddpf
 		else
 			tell_place(stage);
 	}
-	pthread_mutex_unlock(&stage->turn);
 	return rc < 0 ? stage_error(error, &err) : 0;
 }
 
 int ddpfs_stage_skip(struct ddpfs_stage *stage, uint64_t n)
 {
-	pthread_mutex_lock(&stage->turn);
-	pthread_mutex_lock(&stage->lock);
-	stage->cursor += n < stage->turns - stage->cursor ? n : stage->turns - stage->cursor;
-	pthread_mutex_unlock(&stage->lock);
+	lock_for_scope(&stage->turn);
+	{
+		lock_for_scope(&stage->lock);
+		stage->cursor += n < stage->turns - stage->cursor ? n : stage->turns - stage->cursor;
+	}
 	tell_place(stage);
-	pthread_mutex_unlock(&stage->turn);
 	return 0;
 }
 
@@ -525,12 +523,16 @@ int ddpfs_stage_position(struct ddpfs_stage *stage, uint64_t *ret_epoch, uint64_
 	return 0;
 }
 
+static int epoch_of_view(struct ddpfs_stage *stage, uint64_t epoch, struct shard_epoch **ret_epoch)
+{
+	lock_for_scope(&stage->lock);
+	return shard_view_epoch(stage->view, epoch, ret_epoch);
+}
+
 int ddpfs_stage_turns(struct ddpfs_stage *stage, uint64_t epoch, uint64_t *ret_turns)
 {
 	struct shard_epoch *e;
-	pthread_mutex_lock(&stage->lock);
-	int rc = shard_view_epoch(stage->view, epoch, &e);
-	pthread_mutex_unlock(&stage->lock);
+	int rc = epoch_of_view(stage, epoch, &e);
 	if (rc < 0)
 		return rc;
 	*ret_turns = shard_epoch_turns(e, stage->rank);

@@ -185,12 +185,11 @@ static void *send_parts(void *arg)
 			return NULL;
 		struct base_err err = { 0 };
 		rc = send_part(u, part, &err);
-		pthread_mutex_lock(&u->lock);
+		lock_for_scope(&u->lock);
 		if (rc < 0 && u->rc == 0) {
 			u->rc = rc;
 			u->err = err;
 		}
-		pthread_mutex_unlock(&u->lock);
 	}
 }
 

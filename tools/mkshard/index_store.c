@@ -153,12 +153,11 @@ static int ask_size(void *arg, uint32_t number)
 	}
 	if (rc == 0)
 		return 0;
-	pthread_mutex_lock(&search->lock);
+	lock_for_scope(&search->lock);
 	if (!search->failed.code || number < search->failed_shard) {
 		search->failed = err;
 		search->failed_shard = number;
 	}
-	pthread_mutex_unlock(&search->lock);
 	return rc;
 }
 
