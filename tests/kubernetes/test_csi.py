@@ -1,0 +1,441 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The CSI node driver, called over its socket as the kubelet calls it, with real mounts."""
+
+import os
+import signal
+import subprocess
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from helpers import mounts, tools
+from helpers.waiting import wait_until
+
+
+def content(place):
+    """{path: bytes} below a directory."""
+    return {str(path.relative_to(place)): path.read_bytes() for path in Path(place).rglob("*") if path.is_file()}
+
+
+def pids_of(mountpoint):
+    """(supervisor, server) of a mount."""
+    server = tools.stat_json(mountpoint)["server_pid"]
+    return int(Path(f"/proc/{server}/stat").read_text().rsplit(") ", 1)[1].split()[1]), server
+
+
+def wait_for_end(*pids):
+    wait_until(lambda: not any(mounts.is_alive(pid) for pid in pids), "the end of the server")
+
+
+# Identity, and what the node says of itself
+
+
+def test_identity_and_node(kubelet):
+    kubelet.start()
+    csi, version = kubelet.csi, tools.ddpfs("--version").stdout.split()[-1]
+    info = kubelet.identity.GetPluginInfo(csi.GetPluginInfoRequest())
+    assert (info.name, info.vendor_version) == ("csi.ddpfs", version)
+    assert kubelet.identity.Probe(csi.ProbeRequest()).ready.value
+    kubelet.identity.GetPluginCapabilities(csi.GetPluginCapabilitiesRequest())
+    node = kubelet.node.NodeGetInfo(csi.NodeGetInfoRequest())
+    assert node.node_id == "node-7" and node.max_volumes_per_node == 0
+    kinds = [c.rpc.type for c in kubelet.node.NodeGetCapabilities(csi.NodeGetCapabilitiesRequest()).capabilities]
+    rpc = csi.NodeServiceCapability.RPC
+    assert sorted(kinds) == [rpc.GET_VOLUME_STATS, rpc.VOLUME_CONDITION]
+
+
+def test_a_method_that_the_driver_lacks_is_unimplemented(kubelet):
+    kubelet.start()
+    call = kubelet._channel.unary_unary("/csi.v1.Node/NodeStageVolume", request_serializer=lambda _: b"",
+                                        response_deserializer=bytes)
+    assert kubelet.refusal(call, None)[0] == "UNIMPLEMENTED"
+
+
+def test_the_socket_is_for_root_alone(kubelet, scratch):
+    kubelet.start()
+    assert (scratch / "csi.sock").stat().st_mode & 0o077 == 0
+
+
+# Requests that are wrong
+
+
+def test_requests_with_missing_or_wrong_fields(kubelet, dataset):
+    kubelet.start()
+    csi, node = kubelet.csi, kubelet.node
+    mount, mode = csi.VolumeCapability.MountVolume, csi.VolumeCapability.AccessMode
+    reader = mode(mode=mode.SINGLE_NODE_READER_ONLY)
+    attributes = {"dataset": dataset[0], "view": "all"}
+    for changes in (
+        {"volume_id": None}, {"target_path": None}, {"target_path": "relative/mount"}, {"target_path": "/"},
+        {"volume_capability": None},
+        {"volume_capability": csi.VolumeCapability(access_mode=reader)},
+        {"volume_capability": csi.VolumeCapability(mount=mount())},
+        {"volume_capability": csi.VolumeCapability(mount=mount(), access_mode=mode())},
+        {"volume_capability": csi.VolumeCapability(block=csi.VolumeCapability.BlockVolume(), access_mode=reader)},
+        {"volume_capability": csi.VolumeCapability(mount=mount(fs_type="ext4"), access_mode=reader)},
+        {"volume_capability": csi.VolumeCapability(mount=mount(mount_flags=["log=/etc/x"]), access_mode=reader)},
+        {"volume_context": {}},
+    ):
+        request = kubelet.request("a", attributes, **changes)
+        assert kubelet.refusal(node.NodePublishVolume, request)[0] == "INVALID_ARGUMENT", changes
+    for request in csi.NodeUnpublishVolumeRequest(volume_id="a"), csi.NodeUnpublishVolumeRequest(target_path="/tmp/a"):
+        assert kubelet.refusal(node.NodeUnpublishVolume, request)[0] == "INVALID_ARGUMENT"
+    for request in csi.NodeGetVolumeStatsRequest(volume_id="a"), csi.NodeGetVolumeStatsRequest(volume_path="/tmp/a"):
+        assert kubelet.refusal(node.NodeGetVolumeStats, request)[0] == "INVALID_ARGUMENT"
+    assert kubelet.mounted() == []
+
+
+def test_modes_that_write_exceed_what_a_dataset_can(kubelet, dataset):
+    kubelet.start()
+    csi = kubelet.csi
+    mode = csi.VolumeCapability.AccessMode
+    for writes in mode.MULTI_NODE_SINGLE_WRITER, mode.MULTI_NODE_MULTI_WRITER, mode.SINGLE_NODE_MULTI_WRITER:
+        capability = csi.VolumeCapability(mount=csi.VolumeCapability.MountVolume(), access_mode=mode(mode=writes))
+        request = kubelet.request("a", {"dataset": dataset[0], "view": "all"}, volume_capability=capability)
+        assert kubelet.refusal(kubelet.node.NodePublishVolume, request)[0] == "FAILED_PRECONDITION"
+
+
+def test_attributes_that_are_not_for_pods_mount_nothing(kubelet, dataset, scratch):
+    kubelet.start()
+    for name, value in ("log", scratch / "x"), ("state", "/etc/passwd"), ("subdir", f"train,log={scratch}/x"):
+        code, text = kubelet.refusal(kubelet.publish, "a", dataset=dataset[0], view="all", **{name: value})
+        assert code == "INVALID_ARGUMENT" and name in text
+    assert kubelet.refusal(kubelet.publish, "a", dataset="/etc")[0] == "PERMISSION_DENIED"
+    assert kubelet.mounted() == [] and not (scratch / "x").exists()
+
+
+def test_what_ddpfs_says_of_a_dataset_reaches_the_pod(kubelet):
+    kubelet.start()
+    code, text = kubelet.refusal(kubelet.publish, "a", dataset=kubelet.datasets / "gone", view="all")
+    assert code == "NOT_FOUND" and f"there is no dataset '{kubelet.datasets}/gone' on this node" in text
+    (kubelet.datasets / "empty").mkdir()
+    code, text = kubelet.refusal(kubelet.publish, "a", dataset=kubelet.datasets / "empty", view="all")
+    assert code == "INTERNAL" and "not a dataset" in text and "mkshard pack" in text
+    assert kubelet.mounted() == [] and os.listdir(kubelet.servers) == []
+    assert not kubelet.target("a").exists()
+
+
+def test_a_view_that_nobody_chose_is_explained(kubelet, dataset):
+    kubelet.start()
+    code, text = kubelet.refusal(kubelet.publish, "a", dataset=dataset[0])
+    assert code == "INVALID_ARGUMENT" and "rank and world are missing" in text
+
+
+# Volumes
+
+
+def test_a_volume_shows_the_dataset_and_goes_without_a_trace(kubelet, dataset):
+    kubelet.start()
+    target = kubelet.publish("a", dataset=dataset[0], view="all")
+    assert content(target) == dataset[1]
+    pids = pids_of(target)
+    kubelet.unpublish("a")
+    assert not target.exists() and kubelet.mounted() == [] and os.listdir(kubelet.servers) == []
+    wait_for_end(*pids)
+
+
+def test_a_volume_is_read_only_and_without_devices_and_setuid(kubelet, dataset):
+    kubelet.start()
+    for pod, readonly in ("a", True), ("b", False):  # a pod that leaves readOnly out gets no more
+        kubelet.node.NodePublishVolume(kubelet.request(pod, {"dataset": dataset[0], "view": "all"}, readonly=readonly))
+        with pytest.raises(OSError, match="Read-only file system"):
+            (kubelet.target(pod) / "new").write_text("x")
+        line = next(line for line in Path("/proc/self/mountinfo").read_text().splitlines()
+                    if f" {kubelet.target(pod)} " in line)
+        assert {"ro", "nosuid", "nodev"} <= set(line.split()[5].split(","))
+
+
+def test_a_pod_of_another_user_reads(kubelet, dataset, scratch):
+    kubelet.start()
+    target = kubelet.publish("a", dataset=dataset[0], view="all")
+    for path in (*target.parents,):
+        if path.is_relative_to(scratch):
+            os.chmod(path, 0o755)
+    done = tools.run(["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", "find", target, "-type", "f"])
+    assert len(done.stdout.splitlines()) == len(dataset[1])
+
+
+def test_publishing_again_changes_nothing(kubelet, dataset):
+    kubelet.start()
+    target = kubelet.publish("a", dataset=dataset[0], view="all")
+    before = mounts.mounts_below(target), pids_of(target)
+    kubelet.publish("a", dataset=dataset[0], view="all")
+    assert (mounts.mounts_below(target), pids_of(target)) == before
+    assert len(before[0]) == 1
+
+
+def test_publishing_something_else_on_a_target_is_refused(kubelet, dataset):
+    kubelet.start()
+    target = kubelet.publish("a", dataset=dataset[0], view="all")
+    assert kubelet.refusal(kubelet.publish, "a", dataset=dataset[0], view="all", memory="1G")[0] == "ALREADY_EXISTS"
+    assert content(target) == dataset[1] and len(kubelet.mounted()) == 1
+
+
+def test_what_is_mounted_by_somebody_else_stays(kubelet, dataset):
+    kubelet.start()
+    target = kubelet.target("a")
+    target.mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "other", target], check=True)
+    assert kubelet.refusal(kubelet.publish, "a", dataset=dataset[0], view="all")[0] == "INTERNAL"
+    assert kubelet.refusal(kubelet.unpublish, "a")[0] == "INTERNAL"
+    assert kubelet.refusal(kubelet.stats, "a")[0] == "NOT_FOUND"
+    assert mounts.is_mounted(target) and kubelet.mounted() == []
+
+
+def test_unpublishing_again_and_what_never_was(kubelet, dataset):
+    kubelet.start()
+    kubelet.publish("a", dataset=dataset[0], view="all")
+    for pod in "a", "a", "never":
+        kubelet.unpublish(pod)
+    kubelet.target("directory").mkdir()  # made by a publish that was cut off
+    kubelet.unpublish("directory")
+    assert not kubelet.target("directory").exists()
+
+
+def test_a_target_path_with_odd_characters(kubelet, dataset):
+    kubelet.start()
+    names = "with blank", "tab\tnew\nline", "\\040 \\", "-o", "quo'te\"s$(x)`x`;", "größe 数据", "a,b:c=d"
+    targets = [kubelet.publish(name, dataset=dataset[0], view="all") for name in names]
+    assert all(content(target) == dataset[1] for target in targets) and len(kubelet.mounted()) == 1
+    for name in names:
+        kubelet.publish(name, dataset=dataset[0], view="all")
+        assert not kubelet.stats(name).volume_condition.abnormal
+        kubelet.unpublish(name)
+    assert not any(target.exists() for target in targets) and kubelet.mounted() == []
+
+
+def test_a_kubelet_directory_that_is_a_link(kubelet, dataset, scratch):
+    kubelet.start()
+    (scratch / "elsewhere").mkdir()
+    (scratch / "kubelet").symlink_to("elsewhere")
+    target = kubelet.publish("a", dataset=dataset[0], view="all")
+    kubelet.publish("a", dataset=dataset[0], view="all")
+    assert len(mounts.mounts_below(target)) == 1
+    kubelet.unpublish("a")
+    assert not target.exists() and kubelet.mounted() == []
+
+
+def test_a_dataset_whose_path_has_odd_characters(kubelet, tree):
+    kubelet.start()
+    path = kubelet.datasets / "größe of 'all\" $(x)"
+    tools.mkshard("pack", tree[0], path)
+    assert content(kubelet.publish("a", dataset=path, view="all")) == tree[1]
+
+
+# Servers
+
+
+def test_pods_that_ask_for_the_same_share_a_server(kubelet, dataset):
+    kubelet.start()
+    a, b = (kubelet.publish(pod, dataset=dataset[0], view="all", memory="1G") for pod in "ab")
+    pids = pids_of(a)
+    assert pids_of(b) == pids and len(kubelet.mounted()) == 1
+    kubelet.unpublish("a")
+    assert content(b) == dataset[1]
+    kubelet.unpublish("b")
+    assert kubelet.mounted() == []
+    wait_for_end(*pids)
+
+
+def test_other_options_are_another_server(kubelet, dataset):
+    kubelet.start()
+    a = kubelet.publish("a", dataset=dataset[0], view="all")
+    b = kubelet.publish("b", dataset=dataset[0], view="all", memory="1G")
+    assert len(kubelet.mounted()) == 2 and pids_of(a) != pids_of(b)
+    kubelet.unpublish("a")
+    assert len(kubelet.mounted()) == 1 and content(b) == dataset[1]
+
+
+def test_pods_of_an_indexed_job_share_the_files_among_them(kubelet, dataset):
+    kubelet.start()
+    names = []
+    for pod in "train-0-x7k2p", "train-1-bcdfg":
+        target = kubelet.publish(pod, dataset=dataset[0], rank="job-index", world=2, layout="tree", tail="drop")
+        names.append({str(p.relative_to(target)) for p in target.rglob("*") if p.is_file()})
+    assert names[0] | names[1] == set(dataset[1]) and not names[0] & names[1]
+
+
+def test_many_calls_at_once_make_one_server(kubelet, dataset):
+    kubelet.start()
+    pods = [f"pod{n}" for n in range(8)]
+    with ThreadPoolExecutor(len(pods)) as pool:
+        targets = list(pool.map(lambda pod: kubelet.publish(pod, dataset=dataset[0], view="all"), pods))
+        assert len(kubelet.mounted()) == 1 and len({pids_of(t) for t in targets}) == 1
+        list(pool.map(kubelet.unpublish, pods))
+    assert kubelet.mounted() == []
+
+
+def test_administrators_options_and_bounds(kubelet, dataset, scratch):
+    kubelet.start("--memory-max", "512M", "--servers-max", "1", "--options", "seed=7,umask=0222")
+    target = kubelet.publish("a", dataset=dataset[0], view="all", seed=3)
+    assert all(path.stat().st_mode & 0o222 == 0 for path in target.rglob("*"))
+    code, _ = kubelet.refusal(kubelet.publish, "a", dataset=dataset[0], view="all", seed=3, memory="513M")
+    assert code == "INVALID_ARGUMENT"
+    kubelet.publish("a", dataset=dataset[0], view="all", seed=3, memory="512M")  # the default is the bound
+    code, text = kubelet.refusal(kubelet.publish, "b", dataset=dataset[0], view="all", memory="256M")
+    assert code == "RESOURCE_EXHAUSTED" and "1 servers" in text
+    kubelet.publish("b", dataset=dataset[0], view="all", seed=3)  # shares the one
+    assert (scratch / "servers.log").exists()
+
+
+# A driver that ends
+
+
+def test_a_driver_that_is_killed_leaves_its_volumes(kubelet, dataset):
+    kubelet.start()
+    a = kubelet.publish("a", dataset=dataset[0], view="all")
+    pids = pids_of(a)
+    kubelet.restart(signal.SIGKILL)
+    assert content(a) == dataset[1]
+    b = kubelet.publish("b", dataset=dataset[0], view="all")
+    kubelet.publish("a", dataset=dataset[0], view="all")
+    assert pids_of(a) == pids_of(b) == pids
+    assert kubelet.refusal(kubelet.publish, "a", dataset=dataset[0], view="all", seed=1)[0] == "ALREADY_EXISTS"
+    kubelet.restart(signal.SIGTERM)
+    for pod in "ab":
+        kubelet.unpublish(pod)
+    assert kubelet.mounted() == []
+    wait_for_end(*pids)
+
+
+def test_a_server_that_no_volume_shows_ends_when_the_driver_starts(kubelet, dataset):
+    """The driver was killed between the mount and the bind mount."""
+    kubelet.start()
+    target = kubelet.publish("a", dataset=dataset[0], view="all")
+    pids = pids_of(target)
+    kubelet.end(signal.SIGKILL)
+    subprocess.run(["umount", target], check=True)
+    kubelet.start()
+    assert kubelet.mounted() == [] and os.listdir(kubelet.servers) == []
+    wait_for_end(*pids)
+
+
+def test_a_supervised_driver_starts_again_and_its_servers_live_on(kubelet, dataset):
+    kubelet.start("--supervise")
+    children = Path(f"/proc/{kubelet.process.pid}/task/{kubelet.process.pid}/children")
+    target = kubelet.publish("a", dataset=dataset[0], view="all")
+    pids = pids_of(target)
+    [driver] = children.read_text().split()
+    os.kill(int(driver), signal.SIGKILL)
+    wait_until(lambda: children.read_text().split() not in ([driver], []), "another driver")
+    kubelet.identity.Probe(kubelet.csi.ProbeRequest(), wait_for_ready=True)
+    assert pids_of(target) == pids and content(target) == dataset[1]
+    kubelet.unpublish("a")
+    kubelet.end()
+    assert kubelet.process.returncode == 0
+
+
+def test_a_driver_that_cannot_work_says_why(kubelet):
+    for options, words in ((["--program", "/nonexistent"], "/nonexistent --version"),
+                           (["--memory-max", "much"], "--memory-max")):
+        done = tools.run([kubelet.program, "--supervise", "--endpoint", "unix:///nowhere.sock", "--node", "n",
+                          "--datasets", "/d", "--directory", kubelet.servers, *options], check=False,
+                         env=kubelet.environment)
+        assert done.returncode == 2 and words in done.stderr
+
+
+# Servers that end, hang, or never come
+
+
+def test_a_dead_server_is_noticed_and_replaced(kubelet, dataset):
+    kubelet.start()
+    a, b = (kubelet.publish(pod, dataset=dataset[0], view="all") for pod in "ab")
+    mounts.kill_with_supervisor(*pids_of(a))
+    wait_until(lambda: kubelet.stats("a").volume_condition.abnormal, "the volume's condition")
+    assert "not connected" in kubelet.stats("a").volume_condition.message
+    # A new pod gets a new server, and so does the next container of each old one.
+    for pod in "cab":
+        assert content(kubelet.publish(pod, dataset=dataset[0], view="all")) == dataset[1]
+        assert not kubelet.stats(pod).volume_condition.abnormal
+    assert len(kubelet.mounted()) == 1 and len(mounts.mounts_below(a)) == len(mounts.mounts_below(b)) == 1
+    for pod in "abc":
+        kubelet.unpublish(pod)
+    assert kubelet.mounted() == []
+
+
+def test_volumes_of_a_dead_server_are_unpublished(kubelet, dataset):
+    kubelet.start()
+    a = kubelet.publish("a", dataset=dataset[0], view="all")
+    mounts.kill_with_supervisor(*pids_of(a))
+    kubelet.restart(signal.SIGKILL)
+    kubelet.unpublish("a")
+    assert not a.exists() and kubelet.mounted() == []
+
+
+def test_a_server_that_hangs_is_noticed_and_waited_for(kubelet, dataset):
+    kubelet.start("--patience", "0.2")
+    a = kubelet.publish("a", dataset=dataset[0], view="all")
+    supervisor, server = pids_of(a)
+    mounts.stop_and_wait(supervisor)  # which would replace the server
+    mounts.stop_and_wait(server)
+    try:
+        for _ in range(2):
+            condition = kubelet.stats("a").volume_condition
+            assert condition.abnormal and "not answer" in condition.message
+        code, text = kubelet.refusal(kubelet.publish, "b", dataset=dataset[0], view="all")
+        assert code == "UNAVAILABLE" and "not answer" in text
+    finally:
+        os.kill(server, signal.SIGCONT)
+        os.kill(supervisor, signal.SIGCONT)
+    wait_until(lambda: not kubelet.stats("a").volume_condition.abnormal, "an answer")
+
+
+def test_a_volume_of_a_server_that_hangs_is_unpublished(kubelet, dataset):
+    kubelet.start("--patience", "0.2")
+    a = kubelet.publish("a", dataset=dataset[0], view="all")
+    pids = pids_of(a)
+    for pid in pids:
+        mounts.stop_and_wait(pid)
+    kubelet.unpublish("a")
+    assert not a.exists() and kubelet.mounted() == []
+    for pid in reversed(pids):
+        os.kill(pid, signal.SIGCONT)
+    wait_for_end(*pids)
+
+
+def test_a_second_call_for_a_target_is_aborted_while_the_first_works(kubelet, dataset, scratch):
+    program = scratch / "slow"
+    program.write_text(f"""#!/bin/sh
+        case $1 in mount) echo >{scratch}/begun; read -r _ <{scratch}/go ;; esac
+        exec {tools.tool('ddpfs')} "$@"
+        """)
+    program.chmod(0o755)
+    os.mkfifo(scratch / "go")
+    kubelet.start("--program", program)
+    first = threading.Thread(target=kubelet.publish, args=("a",), kwargs={"dataset": dataset[0], "view": "all"})
+    first.start()
+    wait_until((scratch / "begun").exists, "the first call")
+    try:
+        assert kubelet.refusal(kubelet.publish, "a", dataset=dataset[0], view="all")[0] == "ABORTED"
+        assert kubelet.refusal(kubelet.unpublish, "a")[0] == "ABORTED"
+        kubelet.unpublish("b")  # another volume does not wait, and takes nothing away
+    finally:
+        (scratch / "go").write_text("\n")
+        first.join()
+    assert content(kubelet.target("a")) == dataset[1]
+
+
+def test_a_mount_that_does_not_come_is_given_up(kubelet, dataset, scratch):
+    program = scratch / "never"
+    program.write_text(f"#!/bin/sh\ncase $1 in mount) exec sleep 600 ;; esac\nexec {tools.tool('ddpfs')} \"$@\"\n")
+    program.chmod(0o755)
+    kubelet.start("--program", program, "--mount-timeout", "0.5")
+    code, text = kubelet.refusal(kubelet.publish, "a", dataset=dataset[0], view="all")
+    assert code == "DEADLINE_EXCEEDED" and str(dataset[0]) in text
+    assert kubelet.mounted() == [] and os.listdir(kubelet.servers) == []
+
+
+# Statistics
+
+
+def test_stats_are_those_of_the_dataset(kubelet, dataset):
+    kubelet.start()
+    target = kubelet.publish("a", dataset=dataset[0], view="all")
+    found = {usage.unit: usage for usage in kubelet.stats("a").usage}
+    expected = os.statvfs(target)
+    assert found[kubelet.csi.VolumeUsage.BYTES].total == expected.f_blocks * expected.f_bsize
+    assert found[kubelet.csi.VolumeUsage.BYTES].available == 0
+    assert found[kubelet.csi.VolumeUsage.INODES].total == expected.f_files
+    assert kubelet.refusal(kubelet.stats, "never")[0] == "NOT_FOUND"

@@ -1,0 +1,185 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One ddpfs server for all volumes of the node that ask for the same dataset and options.
+
+A server is mounted on DIRECTORY/KEY, where KEY is a hash of dataset and options.  Each volume is a bind mount of it.
+/proc/self/mountinfo is the only state: the bind mounts of a server are its users, and the last that goes takes the
+server along.  So a driver that starts anew knows what the one before it knew."""
+
+import contextlib
+import hashlib
+import json
+import os
+import re
+import subprocess
+import threading
+from collections import defaultdict
+
+from ddpfs_csi import mounts
+from ddpfs_csi.failure import Failure
+
+FINE, DEAD, HUNG = "fine", "dead", "hung"
+TEXT_MAX = 1000  # characters of an error; gRPC carries it in a header
+
+
+class Servers:
+    """Every method may be called by any thread.  Locks, in this order: one a KEY, held while its server is mounted,
+    given users or taken away; `_mutex` for the tables in here."""
+
+    def __init__(self, directory, program="ddpfs", options="", log=None, servers_max=64, mount_s=100, patience_s=10):
+        """`options` and `log` go to every server; a mount may take mount_s seconds, an answer patience_s."""
+        os.makedirs(directory, mode=0o700, exist_ok=True)
+        self.directory = os.path.realpath(directory)
+        self._program, self._options, self._log = program, options, log
+        self._servers_max, self._mount_s, self._patience_s = servers_max, mount_s, patience_s
+        self._mutex = threading.Lock()
+        self._locks = defaultdict(threading.Lock)
+        self._busy = set()  # targets that a call works on
+        self._probes = {}  # path: the process that waits for an answer of a hung server
+
+    # What there is
+
+    def _key(self, dataset, options):
+        text = json.dumps([dataset, sorted(options.items()), self._options])
+        return hashlib.sha256(text.encode(errors="surrogateescape")).hexdigest()[:32]
+
+    def _place(self, key):
+        return os.path.join(self.directory, key)
+
+    def _keys(self):
+        """{device: KEY} of the servers that are mounted."""
+        return {m.device: os.path.basename(m.path) for m in mounts.mounts()
+                if m.kind == mounts.KIND and os.path.dirname(m.path) == self.directory}
+
+    def _lock(self, key):
+        with self._mutex:
+            return self._locks[key]
+
+    @contextlib.contextmanager
+    def _alone(self, target):
+        with self._mutex:
+            if target in self._busy:
+                raise Failure("ABORTED", f"a call for '{target}' is still at work")
+            self._busy.add(target)
+        try:
+            yield
+        finally:
+            with self._mutex:
+                self._busy.discard(target)
+
+    def probe(self, path):
+        """(FINE, statfs numbers), (DEAD, reason) or (HUNG, reason).  A process of its own asks, because nothing can end
+        one that waits for a hung server; there is one a path at most."""
+        with self._mutex:
+            previous = self._probes.get(path)
+            if previous and previous.poll() is None:
+                return HUNG, "the server still does not answer"
+            self._probes.pop(path, None)
+        process = subprocess.Popen(["stat", "-f", "-c", "%S %b %f %c %d", "--", path], stdin=subprocess.DEVNULL,
+                                   stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, errors="replace",
+                                   env={**os.environ, "LC_ALL": "C"})
+        try:
+            said, error = process.communicate(timeout=self._patience_s)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            with self._mutex:
+                self._probes[path] = process
+            return HUNG, f"the server has not answered for {self._patience_s:g} s"
+        if process.returncode != 0:
+            return DEAD, error.strip()
+        return FINE, [int(word) for word in said.split()]
+
+    # Volumes
+
+    def publish(self, dataset, options, target):
+        target = mounts.canonical(target)
+        key = self._key(dataset, options)
+        with self._alone(target), self._lock(key):
+            found = mounts.on(target)
+            if found and found.kind != mounts.KIND:
+                raise Failure("INTERNAL", f"'{target}' is a mount of {found.kind} already")
+            other = found and self._keys().get(found.device)
+            if other and other != key:
+                raise Failure("ALREADY_EXISTS", f"'{target}' shows another dataset, or the same with other options")
+            self._ensure(key, dataset, options)
+            if found and self._keys().get(found.device) == key:
+                return
+            try:
+                mounts.detach(target)  # of a server that has ended
+                os.makedirs(target, mode=0o750, exist_ok=True)
+                mounts.bind(self._place(key), target)
+            except OSError:
+                self._take_away_unused(key)
+                raise
+
+    def unpublish(self, target):
+        target = mounts.canonical(target)
+        with self._alone(target):
+            found = mounts.on(target)
+            if found and found.kind != mounts.KIND:
+                raise Failure("INTERNAL", f"'{target}' is a mount of {found.kind}, not of this driver")
+            mounts.detach(target)
+            with contextlib.suppress(FileNotFoundError):
+                os.rmdir(target)
+        self.sweep()
+
+    def condition(self, target):
+        """What probe() says of a volume; None if there is none on `target`."""
+        target = mounts.canonical(target)
+        found = mounts.on(target)
+        return self.probe(target) if found and found.kind == mounts.KIND else None
+
+    # Servers
+
+    def _ensure(self, key, dataset, options):
+        """Under the lock of `key`: its server is mounted and answers."""
+        place = self._place(key)
+        if mounts.on(place):
+            state, said = self.probe(place)
+            if state == FINE:
+                return
+            if state == HUNG:
+                raise Failure("UNAVAILABLE", f"dataset '{dataset}': {said}")
+            mounts.detach(place)
+        if len(self._keys()) >= self._servers_max:
+            raise Failure("RESOURCE_EXHAUSTED", f"this node has {self._servers_max} servers of datasets already")
+        os.makedirs(place, mode=0o700, exist_ok=True)
+        try:
+            self._start(place, dataset, options)
+        except Failure:
+            self._take_away_unused(key)
+            raise
+
+    def _start(self, place, dataset, options):
+        words = [f"{name}={value}" for name, value in sorted(options.items())] + ["allow_other"]
+        words += [self._options] if self._options else []
+        words += [f"log={self._log}"] if self._log else []
+        try:
+            done = subprocess.run([self._program, "mount", "-o", ",".join(words), "--", dataset, place], text=True,
+                                  errors="replace", stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
+                                  stderr=subprocess.PIPE, timeout=self._mount_s)
+        except subprocess.TimeoutExpired:
+            raise Failure("DEADLINE_EXCEEDED", f"dataset '{dataset}' was not mounted in {self._mount_s:g} s") from None
+        if done.returncode != 0:
+            said = [line for line in done.stderr.splitlines() if not line.startswith("Try ")]
+            raise Failure("INVALID_ARGUMENT" if done.returncode == 2 else "INTERNAL", "\n".join(said)[-TEXT_MAX:] or
+                          f"ddpfs mount ended with {done.returncode}")
+
+    def _take_away_unused(self, key):
+        """Under the lock of `key`: unmounts its server if no volume shows it."""
+        place = self._place(key)
+        server = mounts.on(place)
+        if server and any(m.device == server.device and m.path != place for m in mounts.mounts()):
+            return
+        mounts.detach(place)
+        with contextlib.suppress(OSError):
+            os.rmdir(place)
+
+    def sweep(self):
+        """Takes away every server without users that no call works on, also those that an earlier driver left."""
+        for key in filter(re.compile("[0-9a-f]{32}").fullmatch, os.listdir(self.directory)):
+            lock = self._lock(key)
+            if lock.acquire(blocking=False):
+                try:
+                    self._take_away_unused(key)
+                finally:
+                    lock.release()
