@@ -32,7 +32,8 @@ def pod_spec(name):
 
 
 def test_there_are_manifests():
-    assert [path.name for path in MANIFESTS] == ["fuse-device-plugin.yaml", "job-exec.yaml", "job-sidecar.yaml"]
+    assert [path.name for path in MANIFESTS] == ["fuse-device-plugin.yaml", "job-csi.yaml", "job-exec.yaml",
+                                                  "job-sidecar.yaml"]
 
 
 @pytest.mark.parametrize("path", MANIFESTS, ids=lambda path: path.name)
