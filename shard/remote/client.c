@@ -516,6 +516,8 @@ static uint64_t look_at_slow(struct remote_client *c, uint64_t now)
 	for (struct transfer *t = TAILQ_FIRST(&c->running); t; t = following) {
 		following = TAILQ_NEXT(t, link);
 		struct remote_read *read = t->read;
+		if (t->progress_ns > now)
+			continue; /* it began in this loop, as the second one of a read */
 		uint64_t silent = now - t->progress_ns;
 		if (silent >= stall_ns) {
 			tell_error(c, "a transfer stopped");

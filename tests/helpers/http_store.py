@@ -6,9 +6,13 @@ Faults are set while it runs (`store.set(latency_ms=20, p503=0.05)`):
     latency_ms      before each answer
     tail, tail_ms   share of answers that are tail_ms later
     p503, p429      share of answers with that status; 429 says Retry-After: 1
+    each_503        every n-th answer has status 503
+    at_once         requests that are served at the same time; more get status 503
+    rate            requests that are served in a second; more get status 503
     reset           share of connections that are closed without an answer
     cut             share of bodies that end in the middle
     stall, stall_ms share of bodies that stop in the middle for that long
+    each_stall      every n-th body stops so
     flip            share of bodies with one wrong byte
     flip_over       bodies of more bytes have one wrong byte
     whole           1: ranges are not answered; the whole object comes
@@ -25,6 +29,7 @@ import re
 import ssl
 import subprocess
 import sys
+import threading
 import time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -94,6 +99,30 @@ class Handler(BaseHTTPRequestHandler):
         if self.command != "HEAD":
             self.wfile.write(body)
 
+    def every(self, name):
+        """Whether this is the n-th time, as the fault `name` says."""
+        n, server = self.faults()(name), self.server
+        if not n:
+            return False
+        with server.lock:
+            server.times[name] = server.times.get(name, 0) + 1
+            return server.times[name] % n == 0
+
+    def throttled(self):
+        """Whether more is asked for than the faults `at_once` and `rate` allow.  The rate has room for 100 ms."""
+        fault, server = self.faults(), self.server
+        with server.lock:
+            if 0 < fault("at_once") < server.serving:
+                return True
+            if not fault("rate"):
+                return False
+            now = time.monotonic()
+            server.free_at = max(server.free_at, now - 0.1)
+            if server.free_at > now:
+                return True
+            server.free_at += 1 / fault("rate")
+            return False
+
     def note(self, status, first, last):
         self.server.log.write(f"{status} {self.path} {first} {last}\n")
         self.server.log.flush()
@@ -102,16 +131,24 @@ class Handler(BaseHTTPRequestHandler):
         self.answer(body=False)
 
     def do_GET(self):
-        self.answer(body=True)
+        with self.server.lock:
+            self.server.serving += 1
+        try:
+            self.answer(body=True)
+        finally:
+            with self.server.lock:
+                self.server.serving -= 1
 
     def answer(self, body):
         fault, chance = self.faults(), random.random
         if fault("down"):
             return self.hang_up()
+        if self.throttled():
+            return self.refuse(503)
         time.sleep((fault("latency_ms") + (fault("tail_ms") if chance() < fault("tail") else 0)) / 1e3)
         if chance() < fault("reset"):
             return self.hang_up()
-        if chance() < fault("p503"):
+        if chance() < fault("p503") or self.every("each_503"):
             return self.refuse(503)
         if chance() < fault("p429"):
             return self.refuse(429, Retry_After="1")
@@ -150,7 +187,7 @@ class Handler(BaseHTTPRequestHandler):
     def send_body(self, file, first, left, fault):
         chance = random.random
         half = left // 2
-        cut, stall = chance() < fault("cut"), chance() < fault("stall")
+        cut, stall = chance() < fault("cut"), chance() < fault("stall") or self.every("each_stall")
         flip = chance() < fault("flip") or 0 < fault("flip_over") < left
         file.seek(first)
         while left > 0:
@@ -186,6 +223,7 @@ def main(root, faults, log, port, *tls):
         context.load_cert_chain(*tls)
         server.socket = context.wrap_socket(server.socket, server_side=True)
     server.root, server.faults, server.faults_ns, server.values = os.path.realpath(root), Path(faults), 0, {}
+    server.lock, server.times, server.serving, server.free_at = threading.Lock(), {}, 0, 0
     with open(log, "a") as server.log:
         print(server.server_address[1], flush=True)
         server.serve_forever()

@@ -61,6 +61,15 @@ def test_slow_answers_get_a_second_request(http_store, object_bytes, read):
     assert stats["seconds"] < 15, "a slow answer was waited for"
 
 
+def test_each_body_that_stalls_is_continued_by_a_second_request(http_store, object_bytes, read):
+    http_store.set(latency_ms=200, each_stall=8, stall_ms=60_000)
+    data, stats, _ = read(chunk=1 << 20, depth=4)
+    assert data == object_bytes
+    assert stats["hedged"] >= SIZE // (1 << 20) // 8, stats
+    # No read was given up after seconds of silence, as when the second request fails at once.
+    assert stats["retries"] == 0, stats
+
+
 def test_a_store_that_is_asked_too_much_is_asked_less(http_store, object_bytes, read):
     http_store.set(p503=0.6, latency_ms=2)
     data, stats, _ = read(chunk=400_000, timeout_ms=100_000)
