@@ -563,10 +563,18 @@ static void cancel_all(struct remote_client *c)
 	c->ready_tail = &c->ready;
 }
 
-/* Begins transfers for what is ready, and for what is due again.  Returns when the next one is due. */
-static uint64_t start_reads(struct remote_client *c, uint64_t now)
+/* Returns when the first read that waits for its next try is due. */
+static uint64_t next_due(const struct remote_client *c)
 {
 	uint64_t next = UINT64_MAX;
+	for (const struct remote_read *read = c->paused; read; read = read->queued_next)
+		next = read->due_ns < next ? read->due_ns : next;
+	return next;
+}
+
+/* Begins transfers for what is ready, and for what is due again. */
+static void start_reads(struct remote_client *c, uint64_t now)
+{
 	struct remote_read **at = &c->paused;
 	while (*at) {
 		struct remote_read *read = *at;
@@ -574,7 +582,6 @@ static uint64_t start_reads(struct remote_client *c, uint64_t now)
 			*at = read->queued_next;
 			make_ready(c, read);
 		} else {
-			next = read->due_ns < next ? read->due_ns : next;
 			at = &read->queued_next;
 		}
 	}
@@ -586,7 +593,6 @@ static uint64_t start_reads(struct remote_client *c, uint64_t now)
 		else if (++c->hedge_reads % HEDGE_EVERY == 0 && c->hedge_credits < HEDGE_CREDITS_MAX)
 			c->hedge_credits++;
 	}
-	return next;
 }
 
 /* Takes in what was submitted.  Returns false when the thread ends. */
@@ -637,14 +643,13 @@ static void *run(void *arg)
 	struct remote_client *c = arg;
 	pthread_setname_np(pthread_self(), "http");
 	while (take_submitted(c)) {
-		uint64_t now = base_now_ns();
-		uint64_t next = start_reads(c, now);
 		int running = 0;
+		start_reads(c, base_now_ns());
 		curl_multi_perform(c->multi, &running);
 		take_ends(c);
-		now = base_now_ns();
-		uint64_t slow = look_at_slow(c, now);
-		next = slow < next ? slow : next;
+		uint64_t now = base_now_ns();
+		uint64_t slow = look_at_slow(c, now), due = next_due(c); /* transfers that ended have added some */
+		uint64_t next = slow < due ? slow : due;
 		bool more = c->ready && c->n_running < c->limit;
 		uint64_t wait_ms = next <= now ? 0 : (next - now) / MS + 1;
 		curl_multi_poll(c->multi, NULL, 0, more ? 0 : wait_ms < TICK_MS ? (int)wait_ms : TICK_MS, NULL);

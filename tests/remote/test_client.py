@@ -70,6 +70,14 @@ def test_each_body_that_stalls_is_continued_by_a_second_request(http_store, obje
     assert stats["retries"] == 0, stats
 
 
+def test_a_retry_waits_for_nothing_else(http_store, object_bytes, read):
+    http_store.set(each_503=2)
+    data, stats, _ = read(chunk=400_000, depth=1)
+    assert data == object_bytes
+    assert stats["retries"] > SIZE // 400_000 // 2
+    assert stats["seconds"] < stats["retries"] / 2, "a retry waited for the thread's next tick"
+
+
 def test_a_store_that_is_asked_too_much_is_asked_less(http_store, object_bytes, read):
     http_store.set(p503=0.6, latency_ms=2)
     data, stats, _ = read(chunk=400_000, timeout_ms=100_000)
