@@ -69,6 +69,7 @@ struct remote_client {
 	uint32_t n_running;
 	uint32_t limit;                          /* transfers that may run at the same time */
 	uint32_t answers, throttled;             /* since limit was adjusted */
+	uint64_t halved_ns;                      /* when limit was last halved */
 	struct remote_read *ready, **ready_tail; /* reads that wait for a transfer */
 	struct remote_read *paused;              /* reads that wait for their next try */
 	unsigned hedge_credits, hedge_reads;
@@ -395,16 +396,21 @@ static void end_transfers(struct remote_client *c, const struct remote_read *rea
 
 /* ---- what a transfer's end means ---- */
 
-/* Counts an answer.  When as many came as transfers run, adjusts how many may run. */
-static void adjust_limit(struct remote_client *c, bool throttled)
+/* Counts an answer.  When as many came as transfers run, adjusts how many may run.  Transfers that began before the
+ * limit was halved do not count: their answers tell of the limit before. */
+static void adjust_limit(struct remote_client *c, const struct transfer *t, bool throttled)
 {
+	if (t->started_ns < c->halved_ns)
+		return;
 	c->throttled += throttled;
 	if (++c->answers < ADJUST_ANSWERS || c->answers < c->n_running)
 		return;
-	if (c->throttled * THROTTLED_SHARE > c->answers)
+	if (c->throttled * THROTTLED_SHARE > c->answers) {
 		c->limit = c->n_running / 2 > 1 ? c->n_running / 2 : 1;
-	else
+		c->halved_ns = base_now_ns();
+	} else {
 		c->limit += c->limit / 4 + 1;
+	}
 	c->limit = c->limit < REMOTE_TRANSFERS_MAX ? c->limit : REMOTE_TRANSFERS_MAX;
 	c->answers = c->throttled = 0;
 }
@@ -446,7 +452,7 @@ static int judge(struct transfer *t, CURLcode code)
 	int rc = remote_store_refusal(c->store, t->read->object->key, &answer, &err);
 	tell_error(c, err.text);
 	if (t->status == 429 || t->status == 503) {
-		adjust_limit(c, true);
+		adjust_limit(c, t, true);
 		count(c, &c->stats.throttled, 1);
 	}
 	if (t->status == 403 || t->status == 400)
@@ -483,7 +489,7 @@ static void on_end(struct transfer *t, CURLcode code)
 	if (!t->first)
 		curl_easy_getinfo(t->easy, CURLINFO_RESPONSE_CODE, &t->status);
 	if (read->high == read->len) {
-		adjust_limit(c, false);
+		adjust_limit(c, t, false);
 		end_transfers(c, read);
 		finish_read(c, read, (int)read->len);
 		return;

@@ -78,6 +78,25 @@ def test_a_retry_waits_for_nothing_else(http_store, object_bytes, read):
     assert stats["seconds"] < stats["retries"] / 2, "a retry waited for the thread's next tick"
 
 
+def test_refusals_of_a_few_requests_do_not_mean_that_fewer_are_asked(http_store, object_bytes, read):
+    http_store.set(each_503=20, latency_ms=5)
+    data, stats, _ = read()
+    assert data == object_bytes
+    assert stats["throttled"] > 0 and stats["limit"] == 512, stats
+
+
+@pytest.mark.parametrize("faults", [{"at_once": 8, "latency_ms": 20}, {"rate": 60, "latency_ms": 100}],
+                         ids=["at_once", "rate"])
+def test_a_store_that_throttles_is_asked_for_what_it_gives(faults, http_store, object_bytes, read):
+    http_store.set(**faults)
+    data, stats, _ = read(chunk=100_000, depth=64)
+    assert data == object_bytes
+    assert stats["limit"] < 64, stats
+    answers = [line[0] for line in http_store.answers()]
+    late = answers[len(answers) // 2:]
+    assert late.count("503") < len(late) / 2, (stats, answers.count("503"))
+
+
 def test_a_store_that_is_asked_too_much_is_asked_less(http_store, object_bytes, read):
     http_store.set(p503=0.6, latency_ms=2)
     data, stats, _ = read(chunk=400_000, timeout_ms=100_000)
