@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""README's command for one's own directory, as a newcomer runs it, and interrupted."""
+"""README's commands for one's own directory and for a bucket, as a newcomer runs them, and interrupted."""
 
 import os
 import re
@@ -23,6 +23,18 @@ def test_own_directory(tree, scratch, build_dir):
     assert not mounts.mounts_below(scratch)
     assert sorted(os.listdir(scratch)) == ["dataset", "tree"], "scratch files were left"
     assert tools.mkshard("verify", scratch / "dataset").returncode == 0
+
+
+def test_common_and_padded_files_are_told_apart(scratch, build_dir):
+    """7 samples and a file of all ranks: nothing of the output adds up to more files than there are, unsaid."""
+    for number in range(7):
+        (scratch / f"source/train/{number % 2}").mkdir(parents=True, exist_ok=True)
+        (scratch / f"source/train/{number % 2}/{number}").write_text(str(number))
+    (scratch / "source/labels.txt").write_text("two classes")
+    said = tools.run([QUICKSTART, scratch / "source", scratch / "dataset"], env={"TMPDIR": scratch}).stdout
+    for rank in (0, 1):
+        assert f"rank {rank} of 2  5 files: 4 of its part, 1 common, on every rank" in said
+    assert "together     the parts have each of 7 files once, but 1 of them on both ranks" in said
 
 
 def test_what_cannot_be_packed_is_left_out_and_told(tree, scratch, build_dir):
@@ -76,3 +88,53 @@ def test_an_interrupt_leaves_no_mount(tree, scratch, build_dir, signum):
     assert code in (0, 128 + signum), code
     assert not mounts.mounts_below(scratch)
     assert "ddpfs." not in " ".join(os.listdir(scratch))
+
+
+def elsewhere(scratch):
+    """An environment whose settings and credentials lead to no store."""
+    return {**os.environ, "TMPDIR": str(scratch), "AWS_PROFILE": "nobody", "AWS_ENDPOINT_URL": "http://127.0.0.1:9",
+            "AWS_SESSION_TOKEN": "secret", "DDPFS_S3_PROFILE": "nobody", "http_proxy": "http://127.0.0.1:9"}
+
+
+def store_process(out):
+    """The store that `out` names."""
+    return int(re.search(r"store +moto at http://127\.0\.0\.1:\d+, process (\d+)", out)[1])
+
+
+def ends(pid):
+    deadline = time.monotonic() + 60
+    while os.path.exists(f"/proc/{pid}") and time.monotonic() < deadline:
+        time.sleep(0.01)
+    return not os.path.exists(f"/proc/{pid}")
+
+
+def test_s3_trains_from_a_store_of_its_own(scratch, build_dir):
+    for package in ("torch", "moto", "boto3", "sklearn"):
+        pytest.importorskip(package)
+    done = tools.run([QUICKSTART, "s3"], env=elsewhere(scratch))
+    assert "s3://quickstart/digits: 1797 files" in done.stdout
+    assert "together all 1442 training files once, in each of 2 epochs" in done.stdout
+    assert re.search(r"accuracy +0\.\d{4}\n", done.stdout)
+    assert int(re.search(r"store +(\d+) requests", done.stdout)[1]) > 0
+    assert ends(store_process(done.stdout))
+    assert os.listdir(scratch) == []
+
+
+def test_an_interrupt_ends_the_store(scratch, build_dir):
+    for package in ("torch", "moto", "boto3", "sklearn"):
+        pytest.importorskip(package)
+    process = subprocess.Popen([QUICKSTART, "s3"], env=elsewhere(scratch), text=True, stdin=subprocess.DEVNULL,
+                               stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+                               preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL))
+    try:
+        for told in process.stdout:
+            if " moto at " in told:
+                break
+        process.send_signal(signal.SIGINT)
+        process.stdout.read()
+        assert process.wait() == 130
+    finally:
+        process.kill()
+        process.wait()
+    assert ends(store_process(told))
+    assert os.listdir(scratch) == []
