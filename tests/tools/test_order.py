@@ -1,12 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
 """`ddpfs order`: what the ranks will see, printed without a mount."""
 
+import array
+import fcntl
 import json
 import math
+import subprocess
+import termios
+import time
 
 import pytest
 
 from helpers import tools
+from helpers.terminal import OnTerminal
 
 CLASSES, PER_CLASS = 5, 21
 N = CLASSES * PER_CLASS
@@ -152,3 +158,18 @@ def test_groups_change_who_reads_and_not_what_comes(dataset):
             if world in [4, 8]:
                 assert {p % 4 for p, _, _ in part} == {rank * 4 // world}
     assert sorted(path for _, _, path in whole) == names()
+
+
+def test_a_bar_shows_how_far_it_is(build_dir, scratch):
+    """Standard output is a pipe that is not read for a while, and standard error is a terminal."""
+    tools.run([build_dir / "tests/shard/make_index", scratch / "many", 10, 1000, 4096, "shuffled"])
+    with OnTerminal([tools.tool("ddpfs"), "order", scratch / "many"], stdout=subprocess.PIPE, text=True) as ran:
+        waiting = array.array("i", [0])
+        while waiting[0] < 65536:  # the pipe is full
+            assert ran.process.poll() is None
+            fcntl.ioctl(ran.process.stdout, termios.FIONREAD, waiting)
+            time.sleep(0.01)
+        time.sleep(0.2)  # the bar is drawn ten times a second
+        assert len(ran.process.stdout.read().splitlines()) == 10_000
+        assert ran.wait() == 0
+    assert "listing [" in ran.text and " of 10000" in ran.text

@@ -57,6 +57,14 @@ int cli_failf(const char *fmt, ...)
 	return CLI_FAILED;
 }
 
+int cli_index_open(const char *dataset, struct base_err *err, struct shard_index **ret_index)
+{
+	progress_wait_start("opening the index");
+	int rc = shard_index_open(dataset, err, ret_index);
+	progress_wait_done();
+	return rc;
+}
+
 int cli_damaged(struct base_err *err, const char *dataset, int rc)
 {
 	return base_err_set(err, rc, "'%s': the index is damaged: %s; " SHARD_INDEX_ADVICE, dataset, base_err_str(rc));

@@ -17,6 +17,8 @@
 
 #include "shard/base/err.h"
 
+struct shard_index;
+
 enum { CLI_DONE = 0, CLI_FAILED = 1, CLI_USAGE = 2 };
 
 struct cli_command {
@@ -104,6 +106,9 @@ _Noreturn void cli_usage(const char *fmt, ...) __attribute__((format(printf, 1, 
 /* Print "mkshard: <sentence>" on stderr and return CLI_FAILED, so that callers can write `return cli_fail(&err)`. */
 int cli_fail(const struct base_err *err);
 int cli_failf(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
+
+/* Calls shard_index_open; while that takes long, a terminal shows so (progress_wait_start). */
+int cli_index_open(const char *dataset, struct base_err *err, struct shard_index **ret_index);
 
 /* Writes into `err` that the index of `dataset` is damaged.  Returns `rc`, the error of the record. */
 int cli_damaged(struct base_err *err, const char *dataset, int rc);

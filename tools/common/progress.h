@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Draws a progress bar on a terminal: share done, rate, time left.  It draws nothing if stderr is no terminal.
+/* Draws a progress bar on a terminal (share done, rate, time left), or a line that says what a command waits for.  It
+ * draws nothing if stderr is no terminal.
  *
- * There is one bar at a time.  Threads: any may call progress_add, progress_skip and progress_clear; one thread calls
- * progress_start and progress_done. */
+ * There is one bar or one line at a time.  Threads: any may call progress_add, progress_skip and progress_clear; one
+ * thread calls the other functions. */
 #ifndef DDPFS_TOOLS_COMMON_PROGRESS_H
 #define DDPFS_TOOLS_COMMON_PROGRESS_H
 
@@ -17,10 +18,19 @@ void progress_add(uint64_t bytes, uint64_t files);
 /* Counts work of an earlier run: it counts for the share, not for the rate. */
 void progress_skip(uint64_t bytes, uint64_t files);
 
-/* Wipes the bar's line before a message; the next progress_add draws the bar again. */
+/* Wipes the bar or the line before a message; it is drawn again with the next change. */
 void progress_clear(void);
 
 /* Wipes the bar and ends it. */
 void progress_done(void);
+
+/* Begins a wait.  If it takes longer than 2 s, the terminal shows "<what>, 3 s", and the seconds count on.  what: at
+ * most 100 bytes, copied.  Called again before progress_wait_done, it replaces the text, and the seconds go on.
+ *
+ * A thread draws.  It gets no signals, and progress_wait_done ends it: do not fork() in between. */
+void progress_wait_start(const char *what);
+
+/* Wipes the line and ends the wait.  Does nothing if there is none. */
+void progress_wait_done(void);
 
 #endif

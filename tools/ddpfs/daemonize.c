@@ -17,6 +17,7 @@
 
 #include "fs/supervise/supervisor.h"
 #include "shard/base/cleanup.h"
+#include "tools/common/progress.h"
 #include "tools/ddpfs/mounts.h"
 #include "tools/ddpfs/takeover.h"
 
@@ -388,7 +389,10 @@ static int wait_ready(int fd, pid_t server, const struct serve_background *how, 
 	interrupted = 0;
 	for (int i = 0; i < 3; i++)
 		sigaction(numbers[i], &action, &old[i]);
+	if (!how->quiet)
+		progress_wait_start("waiting for the mount to answer");
 	ssize_t n = read_report(fd, server, how->owner_pidfd >= 0, &report);
+	progress_wait_done();
 	for (int i = 0; i < 3; i++)
 		sigaction(numbers[i], &old[i], NULL);
 	if (n != sizeof(report))

@@ -22,6 +22,7 @@ struct serve_background {
 	 * needs its files. */
 	int owner_pidfd;
 	bool keep_stderr; /* log on stderr instead of to syslog */
+	bool quiet;       /* a terminal does not show that the mount takes long to answer */
 };
 
 /* Starts the server in a process with its own session.  Its standard input and output are /dev/null, and it keeps no

@@ -139,7 +139,10 @@ static _Noreturn void middle_main(const struct arguments *a, int owner_pidfd)
 	if (a->local_world)
 		set_number("LOCAL_WORLD_SIZE", a->local_world);
 	int r = serve_background(
-	        &(struct serve_background){ .options = &a->options, .owner_pidfd = owner_pidfd, .keep_stderr = true },
+	        &(struct serve_background){ .options = &a->options,
+	                .owner_pidfd = owner_pidfd,
+	                .keep_stderr = true,
+	                .quiet = a->quiet || a->options.fs.view.rank > 0 }, /* ranks share a terminal */
 	        &err, &server);
 	_exit(r < 0 ? cli_fail(&err) : CLI_DONE);
 }

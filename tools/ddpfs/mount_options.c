@@ -560,7 +560,7 @@ int options_settle_view(struct options *o, struct base_err *err)
 	struct shard_index *index = NULL;
 	int r = 0;
 	if (o->view.state_path || o->view.view.on_bad != SHARD_ON_BAD_EIO)
-		r = shard_index_open(o->fs.dataset, err, &index);
+		r = cli_index_open(o->fs.dataset, err, &index);
 	if (r == 0)
 		r = view_options_finish(&o->view, index, err);
 	shard_index_close(index);

@@ -5,12 +5,16 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "shard/base/cleanup.h"
 #include "shard/view.h"
 #include "tools/common/cli.h"
 #include "tools/ddpfs/ddpfs.h"
 #include "tools/common/json.h"
+#include "tools/common/progress.h"
+
+enum { PROGRESS_LINES = 4096 }; /* lines between two changes of the bar */
 
 struct arguments {
 	struct options options; /* as for a mount, so that a mount's -o text works unchanged */
@@ -77,7 +81,11 @@ static int print_order(
 
 	if (count > a->limit)
 		count = a->limit;
+	if (!isatty(STDOUT_FILENO))
+		progress_start("listing", 0, count);
 	for (uint64_t i = 0; i < count && rc == 0 && !ferror(stdout); i++) {
+		if (i % PROGRESS_LINES == PROGRESS_LINES - 1)
+			progress_add(0, PROGRESS_LINES);
 		struct place place = {
 			.position = deal->start + (one ? i * deal->world + shard_deal_lane(deal, rank) : i),
 			.step = one ? i : i / deal->world,
@@ -88,6 +96,7 @@ static int print_order(
 		if (rc == 0)
 			rc = print_place(a, shard_view_index(view), &place);
 	}
+	progress_done();
 	return rc < 0 ? cli_damaged(err, a->dataset, rc) : 0;
 }
 
@@ -149,7 +158,7 @@ static int run(struct arguments *a, struct base_err *err)
 	struct shard_index *index = NULL;
 	struct shard_view *view = NULL;
 	struct shard_epoch *epoch = NULL;
-	int rc = shard_index_open(a->dataset, err, &index);
+	int rc = cli_index_open(a->dataset, err, &index);
 
 	if (rc == 0)
 		rc = view_options_finish(&a->options.view, index, err);

@@ -10,6 +10,7 @@
 #include "shard/base/cleanup.h"
 #include "tools/ddpfs/ask_server.h"
 #include "tools/common/cli.h"
+#include "tools/common/progress.h"
 #include "tools/ddpfs/ddpfs.h"
 
 enum {
@@ -77,5 +78,8 @@ int ddpfs_restart(int argc, char **argv)
 	const char *target = NULL;
 	struct base_err err = { 0 };
 	cli_parse(&line, argc, argv, &target);
-	return restart(target, &err) < 0 ? cli_fail(&err) : CLI_DONE;
+	progress_wait_start("waiting for the new server");
+	int r = restart(target, &err);
+	progress_wait_done();
+	return r < 0 ? cli_fail(&err) : CLI_DONE;
 }

@@ -15,6 +15,7 @@
 #include "shard/base/cleanup.h"
 #include "tools/ddpfs/ask_server.h"
 #include "tools/common/cli.h"
+#include "tools/common/progress.h"
 #include "tools/ddpfs/ddpfs.h"
 #include "tools/ddpfs/mounts.h"
 
@@ -129,13 +130,9 @@ static int unmount_by_server(
 	cleanup_close int pidfd = (int)syscall(SYS_pidfd_open, peer->pid, 0);
 	int r = base_control_request(peer->socket,
 	        lazy ? "{\"cmd\":\"unmount\",\"lazy\":true}" : "{\"cmd\":\"unmount\"}", REPLY_MS, err, &reply);
-	if (r == -EREMOTEIO && strstr(err->text, "busy"))
-		return busy(target, err, ret_found);
-	if (r < 0)
-		return r;
-	if (!lazy)
+	if (r == 0 && !lazy)
 		wait_end(pidfd);
-	return 0;
+	return r == -EREMOTEIO && strstr(err->text, "busy") ? busy(target, err, ret_found) : r;
 }
 
 static int unmount(const struct arguments *a, struct base_err *err, bool *ret_found)
@@ -190,5 +187,8 @@ int ddpfs_umount(int argc, char **argv)
 	struct arguments a = { 0 };
 	struct base_err err = { 0 };
 	cli_parse(&line, argc, argv, &a);
-	return unmount_patiently(&a, &err) < 0 ? cli_fail(&err) : CLI_DONE;
+	progress_wait_start("waiting for the server to unmount");
+	int r = unmount_patiently(&a, &err);
+	progress_wait_done();
+	return r < 0 ? cli_fail(&err) : CLI_DONE;
 }

@@ -521,7 +521,7 @@ int mkshard_extract(int argc, char **argv)
 	struct base_err err = { 0 };
 	struct shard_index *index = NULL;
 	cli_parse(&line, argc, argv, &args);
-	if (shard_index_open(args.dataset, &err, &index))
+	if (cli_index_open(args.dataset, &err, &index))
 		return cli_fail(&err);
 	struct extract extract = { .index = index, .args = &args, .out = -1 };
 	int status;

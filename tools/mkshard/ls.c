@@ -11,6 +11,7 @@
 #include "shard/base/units.h"
 #include "tools/common/cli.h"
 #include "tools/common/json.h"
+#include "tools/common/progress.h"
 #include "tools/mkshard/mkshard.h"
 #include "tools/mkshard/reader.h"
 
@@ -112,7 +113,7 @@ int mkshard_info(int argc, char **argv)
 	struct shard_index *index = NULL;
 	struct totals totals = { 0 };
 	cli_parse(&line, argc, argv, &args);
-	if (shard_index_open(args.dataset, &err, &index))
+	if (cli_index_open(args.dataset, &err, &index))
 		return cli_fail(&err);
 	int rc = count(index, &totals);
 	if (shard_index_check_err(index, &err)) {
@@ -259,7 +260,7 @@ int mkshard_ls(int argc, char **argv)
 	struct base_err err = { 0 };
 	struct shard_index *index = NULL;
 	cli_parse(&line, argc, argv, &args);
-	if (shard_index_open(args.dataset, &err, &index))
+	if (cli_index_open(args.dataset, &err, &index))
 		return cli_fail(&err);
 	struct lister *lister = calloc(1, sizeof(*lister));
 	int status = lister ? CLI_DONE : cli_failf("out of memory");
@@ -287,8 +288,10 @@ int mkshard_ls(int argc, char **argv)
 static int put_stdout(void *arg, uint64_t offset, const uint8_t *data, size_t len)
 {
 	(void)offset;
-	if (fwrite(data, 1, len, stdout) == len)
+	if (fwrite(data, 1, len, stdout) == len) {
+		progress_add(len, 0);
 		return 0;
+	}
 	return base_err_set(arg, errno ? -errno : -EIO, "cannot write to standard output: %s", strerror(errno));
 }
 
@@ -311,7 +314,10 @@ static int cat_path(
 	if (mkshard_reader_open(index, file.shard, args->timeout_s, &err, &reader))
 		return cli_fail(&err);
 	mkshard_reader_ahead(reader, file.offset, file.offset + file.length);
+	if (!isatty(STDOUT_FILENO))
+		progress_start("reading", file.length, 0);
 	rc = mkshard_read_file(index, id, reader, buf, put_stdout, &err, &err);
+	progress_done();
 	*ret_stop = mkshard_reader_is_remote(reader) && mkshard_reader_is_of_store(rc);
 	mkshard_reader_close(reader);
 	if (rc == 0)
@@ -334,7 +340,7 @@ int mkshard_cat(int argc, char **argv)
 	cli_parse(&line, argc, argv, &args);
 	if (!args.paths.n)
 		cli_usage("PATH is missing");
-	if (shard_index_open(args.dataset, &err, &index))
+	if (cli_index_open(args.dataset, &err, &index))
 		return cli_fail(&err);
 	uint8_t *buf = malloc(SHARD_BLOCK);
 	int status = buf ? CLI_DONE : cli_failf("out of memory");

@@ -11,6 +11,7 @@
 #include "shard/quality.h"
 #include "shard/view.h"
 #include "tools/common/cli.h"
+#include "tools/common/progress.h"
 #include "tools/mkshard/mkshard.h"
 #include "tools/mkshard/svg.h"
 #include "tools/common/view_options.h"
@@ -158,7 +159,7 @@ static int stats_open(struct stats *s, struct view_options *view, struct base_er
 {
 	uint32_t end;
 	size_t bytes;
-	int rc = shard_index_open(s->args->dataset, err, &s->index);
+	int rc = cli_index_open(s->args->dataset, err, &s->index);
 
 	if (rc == 0)
 		rc = view_options_finish(view, s->index, err);
@@ -288,7 +289,10 @@ static int measure(struct stats *s, struct base_err *err)
 		base_err_set(err, rc, "out of memory");
 	for (uint64_t e = 0; e < s->args->epochs && rc == 0; e++) {
 		uint64_t n;
+		char what[64];
 
+		snprintf(what, sizeof(what), "measuring epoch %" PRIu64 " of %" PRIu64, e + 1, s->args->epochs);
+		progress_wait_start(what);
 		rc = load_epoch(s, first + e, &n);
 		if (rc == 0)
 			rc = add_groups(s, first + e, ours);
@@ -301,6 +305,7 @@ static int measure(struct stats *s, struct base_err *err)
 		shard_quality_add(random, s->sequence_slots, s->sequence_classes, n);
 		add_random_groups(s, random);
 	}
+	progress_wait_done();
 	if (rc == 0) {
 		shard_quality_get(ours, &s->ours);
 		shard_quality_get(random, &s->random);

@@ -535,7 +535,7 @@ int mkshard_verify(int argc, char **argv)
 	struct base_err err = { 0 };
 	struct shard_index *index = NULL;
 	cli_parse(&line, argc, argv, &args);
-	if (shard_index_open(args.dataset, &err, &index))
+	if (cli_index_open(args.dataset, &err, &index))
 		return cli_fail(&err);
 	struct remote_store *store = shard_index_store(index);
 	if (args.quarantine && !args.list && store && !remote_store_location(store)->bucket) {
