@@ -265,6 +265,17 @@ def test_stat(dataset, mountpoint, background):
     assert shown["wait_p99"].split()[1] in ("us", "ms", "s")
 
 
+def test_stat_is_grouped_and_has_units(dataset, mountpoint, background):
+    background(dataset, mountpoint)
+    text = tools.ddpfs("stat", mountpoint).stdout
+    groups = {group.split(":\n")[0]: group.split(":\n")[1] for group in text.split("\n\n")}
+    assert list(groups) == ["mount", "options", "epoch", "trainer", "read-ahead", "errors", "names", "dataset", "budget",
+                            "order"]
+    assert "\nopens " not in groups["epoch"] and groups["trainer"].startswith("opens ")
+    values = dict(line.split(None, 1) for line in text.splitlines() if len(line.split(None, 1)) == 2)
+    assert re.fullmatch(r"\d+ s", values["uptime"]) and values["device_rate"].endswith("/s")
+
+
 def test_stat_of_nothing(build_dir, mountpoint):
     said = said_by("stat", mountpoint)
     assert f"'{mountpoint}' is no mountpoint of your ddpfs mounts" in said and "ddpfs ls" in said

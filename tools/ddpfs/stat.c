@@ -17,6 +17,33 @@ struct arguments {
 	bool json;
 };
 
+/* The groups of counters.  A group begins with the member `first`; members that no group names stay in the one before
+ * them. */
+static const struct {
+	const char *first;
+	const char *title;
+} groups[] = {
+	{ "version", "mount" },
+	{ "layout", "options" },
+	{ "rank", "epoch" },
+	{ "opens", "trainer" },
+	{ "read_bytes", "read-ahead" },
+	{ "bad_blocks", "errors" },
+	{ "listings", "names" },
+	{ "memory_bytes", "dataset" },
+	{ "store_requests", "store" },
+	{ "memory_why", "budget" },
+	{ "recognised", "order" },
+};
+
+/* An empty line and a title, if a group begins with this member. */
+static void print_group(const char *key)
+{
+	for (size_t i = 0; i < sizeof(groups) / sizeof(groups[0]); i++)
+		if (strcmp(groups[i].first, key) == 0)
+			printf("%s%s:\n", i ? "\n" : "", groups[i].title);
+}
+
 static bool ends_with(const char *text, const char *end)
 {
 	size_t n = strlen(text);
@@ -47,6 +74,12 @@ static void print_value(const char *key, const char *label, const json_t *value)
 	} else if (json_is_number(value) && ends_with(key, "_ns")) {
 		name[strlen(name) - strlen("_ns")] = '\0';
 		format_ns(json_number_value(value), text, sizeof(text));
+	} else if (json_is_integer(value) && strcmp(key, "device_rate") == 0) {
+		char size[16];
+		snprintf(text, sizeof(text), "%s/s", base_format_size((uint64_t)json_integer_value(value), size));
+	} else if (json_is_integer(value) && ends_with(key, "_s")) {
+		name[strlen(name) - strlen("_s")] = '\0';
+		snprintf(text, sizeof(text), "%lld s", (long long)json_integer_value(value));
 	} else if (json_is_integer(value)) {
 		snprintf(text, sizeof(text), "%lld", (long long)json_integer_value(value));
 	} else if (json_is_real(value)) {
@@ -71,6 +104,8 @@ static void print_object(const char *prefix, const json_t *object, int depth)
 		int n = snprintf(label, sizeof(label), "%s%s%s", prefix, *prefix ? "." : "", key);
 		if (n >= (int)sizeof(label) || json_is_array(value))
 			continue;
+		if (!*prefix)
+			print_group(key);
 		if (!json_is_object(value))
 			print_value(key, label, value);
 		else if (depth < DEPTH_MAX)
@@ -102,6 +137,8 @@ static void print_problems(const json_t *problems)
 {
 	size_t i;
 	json_t *line;
+	if (json_array_size(problems))
+		puts("\nlatest problems:");
 	json_array_foreach((json_t *)(uintptr_t)problems, i, line)
 	{
 		char when[32] = "-";
