@@ -119,6 +119,38 @@ def two(mount, dataset):
     return mount(dataset, "rank=0,world=2,order=full"), mount(dataset, "rank=1,world=2,order=full")
 
 
+def test_h_says_what_the_columns_mean(two, screen):
+    s = screen()
+    s.wait(lambda frame: any(line.startswith("MOUNT") for line in frame))
+    s.key("h")
+    frame = s.wait(lambda frame: frame[0].startswith("ddpfs top: what the columns mean"))
+    for title in ("RANK", "EPOCH", "FILES/s", "HITS", "WAIT", "P50", "WINDOW", "MEMORY", "!"):
+        assert any(line.startswith(title) for line in frame), frame
+    assert all(len(line) < 80 for line in frame)
+    s.key("h")
+    s.wait(lambda frame: any(line.startswith("MOUNT") for line in frame))
+    s.key("q")
+    assert s.end() == 0
+
+
+def test_wrong_use_is_marked(mount, dataset, screen):
+    """A trainer that lists once, on a rank's view."""
+    m = mount(dataset, "rank=0,world=2,seed=7")
+    names = os.listdir(m.path)
+    while "lists once" not in m.log():
+        for name in names:
+            (m.path / name).read_bytes()
+    s = screen(m.path)
+    frame = s.wait(lambda frame: any(line.startswith(f"! {m.path}: the trainer lists once: ") for line in frame))
+    assert any(line.startswith(f"! {m.path} ") for line in frame)
+    s.key("q")
+    assert s.end() == 0
+    text = tools.ddpfs("top", "--batch", "--count=1", "--delay=0.1", m.path).stdout
+    assert f"\n! {m.path}: the trainer lists once: " in text
+    told = json.loads(tools.ddpfs("top", "--json", "--count=1", "--delay=0.1", m.path).stdout)
+    assert "lists once" in told["mounts"][0]["misuse"]
+
+
 def line_of(frame, name):
     """The numbers of a line by the titles of the frame's table."""
     titles = next(line for line in frame if line.startswith("MOUNT")).split()[1:]

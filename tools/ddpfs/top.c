@@ -271,11 +271,12 @@ static const char *name_of(const struct watched_mount *mount, char *buf)
 	char pid[32];
 	snprintf(pid, sizeof(pid), "@%d", (int)mount->pid);
 	const char *name = mount->mountpoint ? mount->mountpoint : mount->target ? mount->target : pid;
-	if (mount->state == WATCHED_LIVE)
-		return base_err_printable(name, buf, SHOWN_MAX);
-	char state[32];
-	int n = snprintf(state, sizeof(state), "(%s) ", mount->state == WATCHED_GONE ? "gone" : "silent");
-	memcpy(buf, state, (size_t)n);
+	static const char *const marks[] = {
+		[WATCHED_LIVE] = "", [WATCHED_SILENT] = "(silent) ", [WATCHED_GONE] = "(gone) "
+	};
+	const char *mark = mount->misuse ? "! " : marks[mount->state];
+	size_t n = strlen(mark);
+	memcpy(buf, mark, n);
 	base_err_printable(name, buf + n, SHOWN_MAX - (unsigned)n);
 	return buf;
 }
@@ -308,6 +309,15 @@ static struct tm local_time(void)
 	return tm;
 }
 
+/* What the mark "!" means.  The text comes from the server. */
+static void format_misuse(const struct watched_mount *mount, char buf[static SHOWN_MAX])
+{
+	char text[SHOWN_MAX / 2], name[SHOWN_MAX / 2];
+	snprintf(buf, SHOWN_MAX, "! %s: %s",
+	        base_err_printable(mount->mountpoint ? mount->mountpoint : unknown, name, sizeof(name)),
+	        base_err_printable(mount->misuse, text, sizeof(text)));
+}
+
 /* ---- plain text and JSON ---- */
 
 static void print_batch(const struct watched *watched)
@@ -324,7 +334,15 @@ static void print_batch(const struct watched *watched)
 		putchar('\n');
 	}
 	print_total(stdout, &layout, watched);
-	printf("\n\n");
+	putchar('\n');
+	for (size_t i = 0; i < watched->n; i++) {
+		char text[SHOWN_MAX];
+		if (!watched->mounts[i].misuse)
+			continue;
+		format_misuse(&watched->mounts[i], text);
+		puts(text);
+	}
+	putchar('\n');
 }
 
 static void set_integer(json_t *object, const char *key, uint64_t value)
@@ -366,6 +384,8 @@ static json_t *mount_json(const struct watched_mount *mount)
 	set_integer(object, "rank", mount->rank);
 	set_integer(object, "world", mount->world);
 	json_object_set_new(object, "state", json_string(states[mount->state]));
+	if (mount->misuse)
+		json_object_set_new(object, "misuse", json_string(mount->misuse));
 	if (mount->counted)
 		set_counts(object, &mount->counts, &mount->rates);
 	return object;
@@ -445,8 +465,64 @@ static void begin_line(FILE *out, size_t row, size_t rows, const char *look)
 	fprintf(out, "%s%s%s", row ? "\n" : "\033[H", look, row + 1 < rows ? "\033[K" : "\033[J");
 }
 
-/* Prints the screen: a status line, titles, the total, then as many mounts as fit, from *scroll on. */
-static void print_screen(FILE *out, const struct arguments *a, const struct watched *watched, size_t *scroll)
+/* What the user chose by keys. */
+struct look {
+	size_t scroll;
+	bool help;
+};
+
+static void print_help_screen(FILE *out, unsigned width, unsigned height)
+{
+	static const char *const lines[] = {
+		"RANK             the rank and the world, or all",
+		"EPOCH, DONE      the epoch, and how much of it this rank has read",
+		"FILES/s          files opened",
+		"OUT/s, READ/s    bytes to the trainer; bytes from the shards",
+		"HITS             files that were in memory when they were opened",
+		"WAIT             time that readers waited, as a share of the time",
+		"P50, P99, MAX    how long a read waited that was not in memory",
+		"WINDOW, DEPTH    share of the window that is read ahead; reads in flight",
+		"MEMORY           bytes in memory",
+		"!                the trainer uses this mount wrongly: see below the mounts",
+		"",
+		"q: quit   h: help   up, down (k, j): scroll",
+		"'ddpfs stat MNT' has all counters, 'ddpfs doctor MNT' says what is wrong.",
+	};
+	enum { LINES = sizeof(lines) / sizeof(lines[0]) };
+	size_t rows = height < LINES + 1 ? height : LINES + 1;
+	begin_line(out, 0, rows, "\033[1m");
+	fprintf(out, "%.*s\033[0m", (int)width, "ddpfs top: what the columns mean   h: back");
+	for (size_t i = 1; i < rows; i++) {
+		begin_line(out, i, rows, "");
+		fprintf(out, "%.*s", (int)width, lines[i - 1]);
+	}
+}
+
+/* Prints the meaning of each mark that the `shown` mounts have, in the rows from `row` to `rows`. */
+static void print_misuse(
+        FILE *out, const struct watched_mount *mounts, size_t shown, size_t row, size_t rows, unsigned width)
+{
+	for (size_t i = 0; i < shown && row < rows; i++) {
+		char text[SHOWN_MAX];
+		if (!mounts[i].misuse)
+			continue;
+		format_misuse(&mounts[i], text);
+		begin_line(out, row++, rows, "");
+		fprintf(out, "%.*s", (int)width, text);
+	}
+}
+
+static size_t count_misuse(const struct watched_mount *mounts, size_t n)
+{
+	size_t misused = 0;
+	for (size_t i = 0; i < n; i++)
+		misused += mounts[i].misuse != NULL;
+	return misused;
+}
+
+/* Prints the screen: a status line, titles, the total, as many mounts as fit, from *scroll on, and what their marks
+ * mean. */
+static void print_table(FILE *out, const struct arguments *a, const struct watched *watched, size_t *scroll)
 {
 	unsigned width, height;
 	char when[16], head[128];
@@ -457,10 +533,14 @@ static void print_screen(FILE *out, const struct arguments *a, const struct watc
 		*scroll = watched->n > room ? watched->n - room : 0;
 	struct tm now = local_time();
 	strftime(when, sizeof(when), "%H:%M:%S", &now);
-	snprintf(head, sizeof(head), "ddpfs top  %s  %zu mount%s, every %g s   q: quit%s", when, watched->n,
+	snprintf(head, sizeof(head), "ddpfs top  %s  %zu mount%s, every %g s   q: quit   h: help%s", when, watched->n,
 	        watched->n == 1 ? "" : "s", a->delay_s, watched->n > room ? "   up, down: scroll" : "");
 	size_t shown = watched->n - *scroll < room ? watched->n - *scroll : room;
 	size_t rows = height < 3 ? height : 3 + (watched->n ? shown : room > 0);
+	const struct watched_mount *first = watched->mounts ? watched->mounts + *scroll : NULL;
+	size_t notes = count_misuse(first, shown);
+	notes = notes < height - rows ? notes : height - rows;
+	rows += notes;
 	begin_line(out, 0, rows, "");
 	fprintf(out, "%.*s", (int)width, head);
 	if (height > 1) {
@@ -475,23 +555,34 @@ static void print_screen(FILE *out, const struct arguments *a, const struct watc
 	}
 	for (size_t i = 0; i < shown; i++) {
 		begin_line(out, 3 + i, rows, "");
-		print_mount(out, &layout, &watched->mounts[*scroll + i]);
+		print_mount(out, &layout, &first[i]);
 	}
+	print_misuse(out, first, shown, rows - notes, rows, width);
 	if (!watched->n && room) {
 		begin_line(out, 3, rows, "");
 		fprintf(out, "no ddpfs mount here");
 	}
+}
+
+static void print_screen(FILE *out, const struct arguments *a, const struct watched *watched, struct look *look)
+{
+	unsigned width, height;
+	terminal_size(&width, &height);
+	if (look->help)
+		print_help_screen(out, width, height);
+	else
+		print_table(out, a, watched, &look->scroll);
 	fprintf(out, "\033[m"); /* marks the end of a frame; tests wait for it */
 }
 
-static int draw(const struct arguments *a, const struct watched *watched, size_t *scroll)
+static int draw(const struct arguments *a, const struct watched *watched, struct look *look)
 {
 	cleanup_free char *text = NULL;
 	size_t len = 0;
 	FILE *out = open_memstream(&text, &len);
 	if (!out)
 		return -ENOMEM;
-	print_screen(out, a, watched, scroll);
+	print_screen(out, a, watched, look);
 	return fclose(out) == 0 ? terminal_draw(text, len) : -ENOMEM;
 }
 
@@ -505,7 +596,7 @@ static int64_t ms_left(const struct timespec *next)
 
 /* Handles keys and changes of size until the next reading is due.  Returns true if the program shall end. */
 static bool wait_for_next(const struct arguments *a, struct terminal *terminal, const struct watched *watched,
-        size_t *scroll, int *ret_signal)
+        struct look *look, int *ret_signal)
 {
 	struct timespec next;
 	clock_gettime(CLOCK_MONOTONIC, &next);
@@ -524,15 +615,16 @@ static bool wait_for_next(const struct arguments *a, struct terminal *terminal, 
 		case TERMINAL_KEY:
 			if (key == 'q' || key == 'Q')
 				return true;
+			look->help = (key == 'h' || key == 'H' || key == '?') && !look->help;
 			if (key == TERMINAL_DOWN || key == 'j')
-				++*scroll;
-			if ((key == TERMINAL_UP || key == 'k') && *scroll)
-				--*scroll;
+				look->scroll++;
+			if ((key == TERMINAL_UP || key == 'k') && look->scroll)
+				look->scroll--;
 			break;
 		case TERMINAL_REDRAW:
 			break;
 		}
-		if (draw(a, watched, scroll) < 0)
+		if (draw(a, watched, look) < 0)
 			return true;
 	}
 }
@@ -540,14 +632,14 @@ static bool wait_for_next(const struct arguments *a, struct terminal *terminal, 
 static int run_screen(const struct arguments *a, struct watched *watched)
 {
 	struct terminal terminal;
-	size_t scroll = 0;
+	struct look look = { 0 };
 	int signal_number = 0;
 	int rc = terminal_open(&terminal);
 	for (uint64_t i = 0; rc == 0 && (!a->count || i < a->count); i++) {
 		rc = watched_read(watched, answer_ms(a));
 		if (rc == 0)
-			rc = draw(a, watched, &scroll);
-		if (rc < 0 || wait_for_next(a, &terminal, watched, &scroll, &signal_number))
+			rc = draw(a, watched, &look);
+		if (rc < 0 || wait_for_next(a, &terminal, watched, &look, &signal_number))
 			break;
 	}
 	terminal_close(&terminal, signal_number);
@@ -558,7 +650,8 @@ int ddpfs_top(int argc, char **argv)
 {
 	static const struct cli_line line = { "[MNT|@PID...]",
 		"Shows what mounts do right now; without MNT, all of this host.\v"
-		"Keys: q quits, up and down scroll.  Where standard output is no terminal: as --batch.",
+		"Keys: q quits, h says what the columns mean, up and down scroll.  Where standard output is no "
+		"terminal: as --batch.",
 		.options = { { "batch", NULL, "Print plain text, one table after the other", 'b',
 		                     CLI_FLAG(struct arguments, batch) },
 		        { "delay", "SECONDS", "Time between two readings (default 1)", 'd',

@@ -157,6 +157,7 @@ static void search_start(struct watched *watched)
 static void mount_done(struct watched_mount *mount)
 {
 	free(mount->mountpoint);
+	free(mount->misuse);
 }
 
 static int mount_set(struct watched_mount *mount, const struct base_control_peer *peer)
@@ -376,10 +377,26 @@ static struct watched_rates rates_between(struct watched_counts *a, struct watch
 	return rates;
 }
 
+/* The server says two kinds of wrong use in a note, and the third one in its log. */
+static char *misuse_of(const json_t *stats)
+{
+	const char *note = json_string_value(json_object_get(stats, "recognised_note"));
+	const json_t *problems = json_object_get(stats, "problems");
+	for (size_t i = 0; !note && i < json_array_size(problems); i++) {
+		const char *text = json_string_value(json_object_get(json_array_get(problems, i), "text"));
+		if (text && strstr(text, "it lists once"))
+			note = "the trainer lists once: make its dataset object in the epoch loop, or mount with "
+			       "view=all";
+	}
+	return note ? strdup(note) : NULL;
+}
+
 static void take_reply(struct watched_mount *mount, int rc, const char *reply)
 {
 	json_t *object = rc == 0 ? json_loads(reply, 0, NULL) : NULL;
 	const json_t *stats = json_object_get(object, "stats");
+	free(mount->misuse);
+	mount->misuse = misuse_of(stats);
 	if (json_is_object(stats)) {
 		struct watched_counts counts = counts_of(stats, mount->view_all);
 		mount->rates = mount->counted ? rates_between(&mount->counts, &counts) : (struct watched_rates){ 0 };

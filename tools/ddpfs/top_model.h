@@ -70,6 +70,7 @@ struct watched_mount {
 	bool counted; /* `counts` is valid; false if not WATCHED_LIVE */
 	struct watched_counts counts;
 	struct watched_rates rates;
+	char *misuse; /* how the trainer uses the mount wrongly, and what to do; owned; NULL: nothing was noticed */
 };
 
 struct watched {
