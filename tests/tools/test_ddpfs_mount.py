@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from helpers import mounts, tools
+from helpers.terminal import OnTerminal
 from helpers.waiting import PATIENCE_S
 
 
@@ -30,6 +31,30 @@ def test_returns_when_the_mount_answers(dataset, mountpoint, background):
     assert mounts.is_mounted(mountpoint)
     assert len(os.listdir(mountpoint)) == 50
     assert done.stdout == done.stderr == ""
+
+
+def mounted_on_a_terminal(dataset, mountpoint, options, *more):
+    """What `ddpfs mount` writes to a terminal that is its standard error; nothing goes to its standard output."""
+    with OnTerminal([tools.tool("ddpfs"), "mount", "-o", options, *more, dataset, mountpoint],
+                    stdout=subprocess.PIPE, text=True) as ran:
+        assert ran.wait() == 0, ran.text
+        assert ran.process.stdout.read() == ""
+    tools.ddpfs("umount", mountpoint)
+    return ran.text.splitlines()
+
+
+def test_three_lines_introduce_a_mount_on_a_terminal(dataset, mountpoint):
+    shown, does, following = mounted_on_a_terminal(dataset, mountpoint, "rank=0,world=2")
+    assert shown == f"ddpfs: '{mountpoint}' shows the part of rank 0 of 2: 50 of 100 samples in epoch 0"
+    assert "reads ahead in the order of the epoch" in does
+    assert f"'ddpfs stat {mountpoint}'" in following and f"'ddpfs umount {mountpoint}'" in following
+    shown, does, following = mounted_on_a_terminal(dataset, mountpoint, "view=all")
+    assert shown.startswith(f"ddpfs: '{mountpoint}' shows all 100 files of the dataset (")
+    assert "recognises the trainer's sampler" in does
+
+
+def test_quiet_mount_is_not_introduced(dataset, mountpoint):
+    assert mounted_on_a_terminal(dataset, mountpoint, "view=all", "--quiet") == []
 
 
 def test_relative_paths(dataset, mountpoint, background, scratch):

@@ -10,9 +10,11 @@
 #include <unistd.h>
 
 #include "shard/base/cleanup.h"
+#include "shard/base/units.h"
 #include "shard/index.h"
 #include "shard/remote/location.h"
 #include "tools/common/cli.h"
+#include "tools/ddpfs/ask_server.h"
 #include "tools/ddpfs/ddpfs.h"
 #include "tools/ddpfs/mounts.h"
 #include "tools/ddpfs/daemonize.h"
@@ -25,6 +27,7 @@ struct arguments {
 	const char *target;
 	uint64_t owner; /* process id; 0: none */
 	bool front;
+	bool quiet;
 };
 
 /* Whether the user wrote `ddpfs mount MNT DATASET`: only the second one has an index.  The function checks `target`
@@ -129,6 +132,41 @@ int ddpfs_prepare(struct options *options, const char *dataset, const char *targ
 	return r;
 }
 
+static uint64_t number(const json_t *stats, const char *key)
+{
+	json_int_t value = json_integer_value(json_object_get(stats, key));
+	return value < 0 ? 0 : (uint64_t)value;
+}
+
+/* Says what was mounted, what the mount does, and what to do next; nothing if the server does not answer. */
+static void introduce(const struct fs_options *fs)
+{
+	char size[16], memory[16];
+	json_t *reply;
+	struct base_err err = { 0 };
+	if (ask(fs->mountpoint, json_pack("{s:s}", "cmd", "stat"), &err, &reply) < 0)
+		return;
+	const json_t *stats = json_object_get(reply, "stats");
+	const char *order = json_string_value(json_object_get(stats, "order"));
+	const char *quoted = base_quoted(fs->mountpoint);
+	base_format_size(number(stats, "content_bytes"), size);
+	base_format_size(number(stats, "memory_bytes"), memory);
+	if (fs->view_all) {
+		cli_note("'%s' shows all %" PRIu64 " files of the dataset (%s)", quoted, number(stats, "files"), size);
+		cli_note("the mount recognises the trainer's sampler, then reads ahead in its order, with at most %s "
+		         "of memory",
+		        memory);
+	} else {
+		cli_note("'%s' shows the part of rank %u of %u: %" PRIu64 " of %" PRIu64 " samples in epoch %" PRIu64,
+		        quoted, fs->view.rank, fs->view.world, number(stats, "turns"), number(stats, "samples"),
+		        number(stats, "epoch"));
+		cli_note("the mount reads ahead in the order of the epoch (order=%s), with at most %s of memory",
+		        order ? order : "?", memory);
+	}
+	cli_note("next: 'ls %s'; what it does: 'ddpfs stat %s'; to end it: 'ddpfs umount %s'", quoted, quoted, quoted);
+	json_decref(reply);
+}
+
 static int serve(const struct arguments *a, struct base_err *err)
 {
 	pid_t server;
@@ -140,8 +178,12 @@ static int serve(const struct arguments *a, struct base_err *err)
 		owner = (int)syscall(SYS_pidfd_open, (pid_t)a->owner, 0);
 	if (a->owner && owner < 0)
 		return base_err_set(err, -errno, "--owner=%d: %s", (int)a->owner, strerror(errno));
-	return serve_background(
-	        &(struct serve_background){ .options = &a->options, .owner_pidfd = owner }, err, &server);
+	int r = serve_background(
+	        &(struct serve_background){ .options = &a->options, .owner_pidfd = owner, .quiet = a->quiet }, err,
+	        &server);
+	if (r == 0 && !a->quiet && isatty(STDERR_FILENO))
+		introduce(&a->options.fs);
+	return r;
 }
 
 int ddpfs_mount(int argc, char **argv)
@@ -153,6 +195,8 @@ int ddpfs_mount(int argc, char **argv)
 		                     CLI_CALL(struct arguments, options, options_take) },
 		        { "foreground", NULL, "Stay in front and log on stderr", 'f',
 		                CLI_FLAG(struct arguments, front) },
+		        { "quiet", NULL, "Print nothing on a terminal but warnings and errors", 'q',
+		                CLI_FLAG(struct arguments, quiet) },
 		        { "owner", "PID", "Unmount when that process ends, however it ends",
 		                CLI_NUMBER(struct arguments, owner, 1, INT32_MAX) } },
 		.words = { { "DATASET", .at = offsetof(struct arguments, dataset) },

@@ -1,0 +1,38 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Commands that wait for a store say so on a terminal."""
+
+import pytest
+
+from helpers import datasets, tools
+from helpers.terminal import OnTerminal
+
+
+@pytest.fixture
+def silent(http_store, build_dir, scratch):
+    """The URL of a dataset whose store answers nothing as long as the test runs."""
+    datasets.write_tree(scratch / "source", classes=2, per_class=4)
+    tools.mkshard("pack", scratch / "source", http_store.root / "data")
+    http_store.set(latency_ms=3_600_000)
+    return f"{http_store.url}/data"
+
+
+@pytest.mark.parametrize("command", [["mkshard", "info"], ["mkshard", "ls"], ["mkshard", "stats"], ["mkshard", "verify"],
+                                     ["ddpfs", "order"]])
+def test_a_command_says_that_it_opens_the_index(silent, command):
+    with OnTerminal([tools.tool(command[0]), *command[1:], silent]) as ran:
+        ran.wait_for("opening the index, 2 s")
+
+
+def test_mount_says_that_it_waits(silent, scratch):
+    (scratch / "mnt").mkdir()
+    with OnTerminal([tools.tool("ddpfs"), "mount", "-o", "view=all", silent, scratch / "mnt"]) as ran:
+        ran.wait_for("waiting for the mount to answer, 2 s")
+
+
+def test_quiet_mount_says_nothing(silent, scratch):
+    (scratch / "mnt").mkdir()
+    with OnTerminal([tools.tool("ddpfs"), "mount", "-q", "-o", "view=all", silent, scratch / "mnt"]) as ran, \
+            OnTerminal([tools.tool("mkshard"), "info", silent]) as other:
+        other.wait_for("opening the index, 3 s")  # the mount has waited for at least as long
+        ran.read()
+        assert ran.text == ""
