@@ -33,7 +33,7 @@ struct cache_span {
 /* Maps an arena of `bytes` bytes (1 .. 2^40), rounded up to whole segments.
  * Returns 0, -EINVAL (bytes is 0 or larger than 2^40) or -ENOMEM. */
 int cache_arena_new(uint64_t bytes, struct cache_arena **ret_arena);
-/* Unmaps the arena; no span may be used any more.  NULL is fine. */
+/* Unmaps the arena; no span may be used after it.  NULL is fine. */
 void cache_arena_free(struct cache_arena *arena);
 
 /* Hands out a span of at least `bytes` bytes (1 .. CACHE_SEGMENT).

@@ -34,7 +34,7 @@ enum {
 	ENTRIES = PAGE / 32, /* of a bucket */
 	ENTRY_BYTES = 2048,  /* of data for each entry */
 	SEGMENTS_MAX = 1024,
-	FULL_NS = 1000000000, /* how long it counts that no room was found */
+	FULL_NS = 1000000000, /* after "no room" nobody looks for room for so long */
 	SEGMENT_BYTES_MIN = 16 << 20,
 	DATASETS_AT = PAGE,
 	SEGMENTS_AT = DATASETS_AT + CACHE_TIER_DATASETS_MAX * 32,

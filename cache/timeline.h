@@ -71,7 +71,7 @@ void cache_timeline_done(struct cache_timeline *tl);
 /* Forgets all turns and starts at turn `turn` of `epoch`.  The earlier turns of that epoch count as used.  repeat: the
  * trainer reads this epoch again and again.
  * Returns 0, -ENOMEM, -ENODATA (a given view has no such turn) or an error of the index; after these the timeline is
- * unchanged.  It has moved when this returns what cache_timeline_advance says. */
+ * unchanged.  The last step is cache_timeline_advance: it may fail too, but then the timeline has moved. */
 int cache_timeline_jump(struct cache_timeline *tl, uint64_t epoch, uint64_t turn, bool repeat);
 
 /* Returns the number of turns until a seq is used, as far as is known.  Any seq. */

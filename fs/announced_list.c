@@ -62,7 +62,7 @@ struct fs_announced_list {
 	uint64_t first, end;
 	/* The recognise thread: */
 	struct chunk *chunks[FS_ANNOUNCED_CHUNKS]; /* by number modulo; NULL: none */
-	uint64_t *used[FS_ANNOUNCED_CHUNKS];       /* a bit an entry of these chunks */
+	uint64_t *used[FS_ANNOUNCED_CHUNKS];       /* one bit for each entry of these chunks */
 	struct fs_announced_state state;
 	uint64_t bad;    /* opens that fit nothing, less those that were made good */
 	uint64_t astray; /* the same of opens whose samples the list has */
@@ -626,7 +626,7 @@ enum fs_announced_fit fs_announced_list_fit(const struct fs_announced_list *list
 	return again ? FS_ANNOUNCED_AGAIN : FS_ANNOUNCED_LOOSE;
 }
 
-/* Entries far behind the farthest one will not be opened any more. */
+/* Entries far behind the farthest one are not expected to be opened. */
 static void advance(struct fs_announced_list *list)
 {
 	struct fs_announced_state *s = &list->state;

@@ -98,7 +98,7 @@ unsigned fs_announced_orders_live(struct fs_announced_orders *orders)
 
 /* ---- main ---- */
 
-/* Finds the list of a name that counts. NULL: there is none. Under the lock. */
+/* Finds the list that has this name and counts. NULL: there is none. Under the lock. */
 static struct slot *find(struct fs_announced_orders *orders, const char *name)
 {
 	for (unsigned i = 0; i < SLOTS; i++) {

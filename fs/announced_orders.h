@@ -5,9 +5,9 @@
  *                                   ^
  *     watcher --> recognise thread -'  opens: explained by a list, or left for the recogniser
  *
- * A view has up to FS_ANNOUNCED_LISTS lists, each with a name: one a rank or a worker, for example. Each is a stream of
- * the engine. An announcement changes only what is read ahead. Opens move the reader of a list. A list ends when it was
- * read to its end, or when opens do not follow it.
+ * A view has up to FS_ANNOUNCED_LISTS lists, each with a name: for example one for each rank or worker. Each is a
+ * stream of the engine. An announcement changes only what is read ahead. Opens move the reader of a list. A list ends
+ * when it was read to its end, or when opens do not follow it.
  *
  * Lists lie in the handover memory, so a successor goes on with them.
  *

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Sharing by mounts of one dataset on one host (the ranks of a node): memory then holds the dataset once, not once a
- * rank.
+/* Sharing by mounts of one dataset on one host (the ranks of a node): memory then holds the dataset once, and
+ * not once for each rank.
  *
  * A mount alone reads past the host's page cache. It keeps what it read in its own pages, where a trainer's read
  * needs no server. But two mounts cannot use each other's pages. So servers that find each other may share: they read

@@ -18,7 +18,7 @@ struct fs_lookup_readahead {
 	pthread_mutex_t lock; /* guards what follows, except `is_read` */
 	uint64_t n;           /* files looked up since the mount */
 	struct looked_up kept[FS_LOOKUP_READAHEAD_KEPT];
-	uint64_t judged; /* one bit a file, the latest lowest: it was read */
+	uint64_t judged; /* one bit for each file, the latest lowest: it was read */
 	_Atomic bool is_read;
 };
 _Static_assert(FS_LOOKUP_READAHEAD_JUDGED == 64, "judged is a word");

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Names of layout=flat: written, split and undone; fs/name.h first. */
+/* Names of layout=flat: made from paths, split, and turned back into paths; fs/name.h first. */
 #include "fs/name.h"
 
 #include <assert.h>

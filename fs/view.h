@@ -35,7 +35,7 @@ struct fs_view {
 	pthread_mutex_t lock;
 	struct shard_epoch *epoch; /* the current one; referenced */
 	uint64_t turns;            /* of this rank in that epoch */
-	uint64_t *opened;          /* one bit a turn; in the handover memory, or of its own */
+	uint64_t *opened;          /* one bit for each turn; in the handover memory, or of its own */
 	uint64_t n_opened;         /* bits set in `opened` */
 	uint64_t next_turn;        /* one past the highest turn opened */
 	uint64_t *again;           /* turns opened again after nearly all were opened; NULL: none yet */

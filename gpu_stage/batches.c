@@ -31,7 +31,7 @@ struct assembly {
 	unsigned flags;
 	struct stage_batch *batch;
 	uint64_t *keys, *steps; /* n of each; steps NULL: the batch is not of the order */
-	uint32_t *turns;        /* n, counted from the batch's first */
+	uint32_t *turns;        /* n; 0 is the first turn of the batch */
 	bool *doubtful;         /* n: a consumer may have changed the entry's bytes */
 	uint32_t n;
 	uint64_t pages;         /* of pinned entries */

@@ -29,8 +29,8 @@ uint64_t stage_space_arena_bytes(const struct stage_space *space);
 /* Says that the arena is pinned: stage_space_give_up does nothing from now on. */
 void stage_space_set_pinned(struct stage_space *space);
 
-/* Maps a place apart of `pages` (at least 1).  Returns NULL if the process may have no more addresses (RLIMIT_AS),
- * mappings (vm.max_map_count) or memory (vm.overcommit_memory=2). */
+/* Maps a place apart that has `pages` pages (at least 1).  Returns NULL if the process may have no more addresses
+ * (RLIMIT_AS), mappings (vm.max_map_count) or memory (vm.overcommit_memory=2). */
 uint8_t *stage_space_take(struct stage_space *space, uint32_t pages);
 /* Unmaps a place apart; `pages` as for stage_space_take. */
 void stage_space_put(struct stage_space *space, uint8_t *place, uint32_t pages);

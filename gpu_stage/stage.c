@@ -447,7 +447,7 @@ static int go_on(struct ddpfs_stage *stage, uint64_t epoch, struct base_err *err
 	return 0;
 }
 
-/* Goes somewhere else in the order: batches that are not released do not count for the mount any more. */
+/* Goes somewhere else in the order: batches that are not released do not count for the mount from now on. */
 static int bind_again(struct ddpfs_stage *stage, struct shard_view *view, uint64_t epoch, struct base_err *err)
 {
 	int rc = stage_bind(stage, view, epoch, err);

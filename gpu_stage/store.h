@@ -69,7 +69,7 @@ struct stage_entry {
 	uint32_t pins;         /* 0: nobody needs it now */
 	uint32_t missing;      /* blocks that are not written */
 	uint32_t out;          /* batches that have it */
-	uint64_t claimed_few;  /* blocks claimed, a bit a block, if there are at most 64 */
+	uint64_t claimed_few;  /* blocks claimed, one bit for each, if there are at most 64 */
 	uint64_t *claimed;     /* the same, if there are more; else NULL */
 	bool kept, used, dead; /* dead: nobody finds it, and it goes with its last pin */
 	bool listed;           /* in a list of entries that may go: all that nobody pins, and some others */

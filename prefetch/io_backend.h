@@ -76,7 +76,7 @@ int prefetch_io_threads(struct prefetch_io_backend **ret_io);
  * how long a read waits for a store that does not answer; 0: the default.
  * Returns 0, -ENOMEM or -EAGAIN. */
 int prefetch_io_http(struct remote_store *store, uint64_t timeout_ns, struct prefetch_io_backend **ret_io);
-/* Reads what the client of that backend counts.  Any thread. */
+/* Gets the counters of the client of that backend.  Any thread. */
 void prefetch_io_http_stats(struct prefetch_io_backend *io, struct remote_stats *ret_stats);
 
 /* Makes a backend that looks into a tier first, and reads what is not there from `origin`.  It stores the blocks that

@@ -132,7 +132,7 @@ static void uring_wake(struct prefetch_io_backend *io)
 static void uring_set_file(struct prefetch_io_backend *io, uint32_t slot, int fd)
 {
 	struct uring_io *u = uring_of(io);
-	/* After an update that failed the table is not reliable, so it is not used any more. */
+	/* After an update that failed the table is not reliable, so it is not used from then on. */
 	if (slot < u->files && io_uring_register_files_update(&u->ring, slot, &fd, 1) != 1)
 		u->files = 0;
 }

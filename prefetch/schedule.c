@@ -30,7 +30,7 @@ static uint64_t sink_bytes(const struct prefetch *p, uint64_t memory_bytes)
 	return memory_bytes > landing + PREFETCH_MEMORY_MIN ? memory_bytes - landing : PREFETCH_MEMORY_MIN;
 }
 
-/* Sets the budget.  bytes: what the sink may hold, with the drops that wait. */
+/* Sets the budget.  bytes: what the sink may hold; the drops that wait count too. */
 static void set_budget(struct prefetch *p, uint64_t bytes)
 {
 	p->schedule.budget = bytes - p->schedule.drop_lag;
@@ -669,7 +669,7 @@ static int next_sample(struct prefetch *p, struct prefetch_stream *s, uint32_t *
 }
 
 /* Goes back to samples that were dropped before their use, so that they are fetched again when there is room.  They
- * do not count as fetched any more. */
+ * do not count as fetched. */
 static void go_back(struct prefetch *p, struct prefetch_stream *s)
 {
 	uint64_t oldest = prefetch_tracking_oldest(s), hole = s->tl.hole > oldest ? s->tl.hole : oldest;

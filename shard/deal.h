@@ -14,11 +14,11 @@
  *      rank       0     1     0     1     0     1     0 0 0 1 1 1 0
  *                 round 0     round 1     round 2     smaller     one by one
  *
- * A job that stopped after `start` global steps may resume with another world.  Every position comes exactly once.
- * With stride, `start` is enough.  With block, the earlier worlds matter too: `past` lists segments (world, steps).
- * After each segment the positions that are not consumed, in ascending order, become the positions [0, m) of the next.
- * The rest of the blocks that were under way is dealt first, one smaller block a rank, so all other blocks stay whole.
- * If the last segment has the present world, the deal continues it.
+ * A job that stopped after `start` global steps may resume with another world.  Every position comes exactly once. With
+ * stride, `start` is enough.  With block, the earlier worlds matter too: `past` lists segments (world, steps). After
+ * each segment the positions that are not consumed, in ascending order, become the positions [0, m) of the next. The
+ * rest of the blocks that were under way is dealt first, one smaller block for each rank, so all other blocks stay
+ * whole. If the last segment has the present world, the deal continues it.
  *
  * tail, with m = n - start and W = world:
  *       pad   every rank gets ceil(m / W) turns.  Steps past the end repeat the remaining positions from the front, as

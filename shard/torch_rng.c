@@ -95,8 +95,8 @@ void shard_torch_randperm(uint32_t n, uint64_t seed, uint32_t *perm)
 	}
 }
 
-/* The cells after the prefix that Fisher-Yates has changed: at most one a step.  A hash table with open addressing, at
- * most half full.  Keys are cell + 1, so zeroed memory is an empty table. */
+/* The cells after the prefix that Fisher-Yates has changed: at most one for each step.  A hash table with open
+ * addressing, at most half full.  Keys are cell + 1, so zeroed memory is an empty table. */
 struct cell_map {
 	uint64_t *slots; /* (cell + 1) << 32 | value */
 	uint32_t bits;

@@ -16,7 +16,7 @@
 
 struct peers {
 	uint32_t rank, world, local_rank;
-	int *sockets;     /* rank 0: one a rank, its own unused; other ranks: one, to rank 0 */
+	int *sockets;     /* rank 0: one for each rank, its own unused; other ranks: one, to rank 0 */
 	float *part;      /* rank 0: room for the numbers of another rank */
 	size_t part_room; /* of `part`, in numbers */
 };

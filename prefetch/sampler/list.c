@@ -14,7 +14,7 @@
 
 enum { RANK_WORDS = 8 }; /* words of 64 files for one entry of `before` */
 
-/* A bit a file, with rank and select.  before[i]: how many bits are set before word i * RANK_WORDS. */
+/* One bit for each file, with rank and select.  before[i]: how many bits are set before word i * RANK_WORDS. */
 struct prefetch_filter {
 	atomic_uint refs;
 	uint32_t n_files;

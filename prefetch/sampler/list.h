@@ -37,7 +37,7 @@ enum prefetch_filter_kind {
 enum { PREFETCH_SUFFIX_MAX = 31 }; /* bytes of a suffix, with its dot; longer ones are not looked for */
 
 struct shard_view;
-struct prefetch_filter; /* opaque: a bit a file of the dataset */
+struct prefetch_filter; /* opaque: one bit for each file of the dataset */
 
 /* All four filters of a dataset, made together in one pass over its files. */
 struct prefetch_filters {

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A list in contiguous parts, one a rank, read side by side; prefetch/sampler/parts.h first.
+/* A list in contiguous parts, one for each rank, read side by side; prefetch/sampler/parts.h first.
  * The ranks' positions are interleaved, as if they were dealt one by one.  So the other files need not know of parts.
  *
  *      list      0 1 2 3 4 | 5 6 7 8 9        two parts of five files

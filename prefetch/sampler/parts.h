@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A list, or a permutation of it, in contiguous parts, one a rank, read side by side (parts.c).
+/* A list, or a permutation of it, in contiguous parts, one for each rank, read side by side (parts.c).
  *
  * Threads: pure functions, any thread. */
 #ifndef DDPFS_PREFETCH_SAMPLER_PARTS_H

@@ -21,7 +21,7 @@ static const float WRONG_NATS = -7, RIGHT_NATS = 20;
 struct prefetch_trace {
 	uint32_t room, n, n_opened;
 	uint32_t cells[PREFETCH_TRACE_OPENED_MAX];
-	uint64_t *bits; /* a bit a cell: it holds an opened file; between calls those of `cells` are set */
+	uint64_t *bits; /* one bit for each cell: it holds an opened file; between calls those of `cells` are set */
 	uint16_t *ids;  /* a cell each: number of the opened file + 1; all 0 between calls */
 	uint32_t touched[TOUCHED_MAX], n_touched;
 	float per_step; /* mean gaps */

@@ -10,8 +10,8 @@
  *
  * prefetch_trace_try() counts the steps from one opened file that becomes final to the next, and compares both
  * explanations (a sequential probability ratio test).  A wrong seed ends after about three gaps, which is 3 x files /
- * opens steps: 3,000 of 10^5 with 96 opens.  The test needs one bit a file, because files that were not opened are all
- * alike.  One open in ten may be another reader's.
+ * opens steps: 3,000 of 10^5 with 96 opens.  The test needs one bit for each file, because files that were not opened
+ * are all alike.  One open in ten may be another reader's.
  *
  * Threads: any, one at a time for each object. */
 #ifndef DDPFS_PREFETCH_SAMPLER_TRACE_H

@@ -57,7 +57,7 @@ struct remote_settings {
 int remote_settings_get(struct base_err *err, struct remote_settings *ret_settings);
 void remote_settings_done(struct remote_settings *settings);
 
-/* Finds credentials: asks the providers in their order.  Blocks, for at most REMOTE_PROVIDER_TIMEOUT_S a provider.
+/* Finds credentials: asks the providers in their order.  Blocks, for each provider at most REMOTE_PROVIDER_TIMEOUT_S.
  * ret_credentials is freed with remote_credentials_free.
  * Returns 0; -ENOKEY with a sentence: no provider has any; -EACCES, -EPROTO, -ETIMEDOUT, -ECONNREFUSED with a sentence:
  * the provider that is configured failed; -ENOMEM. */

@@ -72,7 +72,7 @@ static void bench(const struct shard_index *dataset, const char *name, uint32_t 
 	uint32_t opens = 0;
 	if (!order || prefetch_recognise_new(&(struct prefetch_recognise_options){ .index = dataset }, &r) < 0)
 		exit(1);
-	/* The lists are made once a mount: by a ring of strangers, who are then forgotten. */
+	/* A mount makes the lists once: opens that fit nothing make them, and are forgotten then. */
 	for (uint32_t i = 0; i < 48; i++) {
 		file = (uint32_t)((uint64_t)i * i * 7919 % n);
 		prefetch_recognise_opened(r, &file, 1);

@@ -682,7 +682,7 @@ def test_a_killed_supervisor_ends_the_mount(pack, source, mount, stopped):
     assert not mounts.is_mounted(m.path)
 
 
-# Without FUSE_NOTIFY_RESEND: what an older kernel does, by a kernel's INIT that does not speak of it
+# An older kernel, without FUSE_NOTIFY_RESEND.  The INIT that the server gets does not offer it.
 
 
 OLD_KERNEL = r"""

@@ -162,7 +162,7 @@ static void a_state_resumes_with_another_world(void **state)
 		assert_int_equal(ddpfs_stage_close(stage), 0);
 	}
 	for (uint32_t rank = 0; rank < 3; rank++) {
-		/* One opens with it, the others go there later. */
+		/* One rank opens with the state; the others take it later. */
 		struct ddpfs_stage *stage = open_stage(
 		        &data, (struct ddpfs_stage_options){ .rank = rank, .world = 3, .state = rank ? NULL : text });
 		if (rank)

@@ -52,7 +52,7 @@ def dataset(source, pack):
 
 
 def stand_in(path):
-    """The next good one of the directory, round to its front: each has items 0..19."""
+    """The next good file of the directory.  The first file follows the last one; each directory has items 0..19."""
     while path in BAD:
         path = f"{path[:-8]}{(int(path[-8:-4]) + 1) % 20:04d}.bin"
     return path

@@ -109,8 +109,8 @@ def test_neighbours_are_counted_in_numbers(mount, pack, many):
 
 
 def trained(m, train, val, batch, files):
-    """An epoch of a trainer with two workers, who read batches side by side, and then a validation.  He is slow: the server has time
-    for all that it wants to do.  Returns the misses."""
+    """An epoch of a trainer with two workers that read batches side by side, and then a validation.  The
+    trainer is slow, so the server has time for all that it wants to do.  Returns the misses."""
     before = settled(m)["misses"]
     for at in range(0, len(train), 2 * batch):
         pairs = zip_longest(train[at:at + batch], train[at + batch:at + 2 * batch])

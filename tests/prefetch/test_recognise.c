@@ -213,7 +213,7 @@ static uint32_t pick(uint64_t *random, const uint32_t *values, uint32_t n)
 
 enum { HOST_RANKS = 8, HOST_READERS = 2 * HOST_RANKS, HOST_EARLY = 6 };
 
-/* 8 ranks with 2 workers each, who begin one after the other, and wait behind their first 6 files. */
+/* 8 ranks with 2 workers each.  They begin one after the other, and wait after their first 6 files. */
 static void staggered(const struct shard_index *few, uint32_t n, uint64_t id)
 {
 	struct prefetch_recognise_options options = { .index = few, .seed_max = 300, .popular_words = 1 };

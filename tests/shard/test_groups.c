@@ -458,7 +458,7 @@ static void bad_groups_get_one_sentence(void **state)
 	shard_view_free(view);
 }
 
-/* What each rank of a world reads in an epoch, as a bit a rank for each sample. */
+/* What each rank of a world reads in an epoch, one bit for each rank and sample. */
 static void readers_of(
         const struct shard_index *index, const struct shard_view_options *options, uint64_t number, uint64_t *ret_ranks)
 {

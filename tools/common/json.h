@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Writes JSON strings to a stream, for lists that are too long to hold as objects.  For other JSON use jansson.
  *
- * Threads: any; one thread a stream. */
+ * Threads: any; one thread for each stream. */
 #ifndef DDPFS_TOOLS_COMMON_JSON_H
 #define DDPFS_TOOLS_COMMON_JSON_H
 

@@ -36,8 +36,9 @@ def _in_python(text):
 
 
 def _run(arguments, **kwargs):
-    """Runs a program and returns its output; RuntimeError has the program's sentence, in terms of Python.  An
-    exception meanwhile (Ctrl-C) ends the program: `ddpfs mount` then undoes what it has begun."""
+    """Runs a program and returns its output.  RuntimeError: it failed; the text is the program's sentence, with the
+    names that Python has for options.  If an exception (Ctrl-C) comes meanwhile, the program is ended: `ddpfs mount`
+    then undoes what it has begun."""
     process = subprocess.Popen(arguments, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
                                text=True, **kwargs)
     try:
@@ -111,7 +112,7 @@ class Mount(type(Path())):
 
         order         paths (absolute, or relative to the mount), or indices: any buffer of 4 or 8 byte integers
                       (numpy, array.array), or an iterable of ints.  A generator must end; it is announced in pieces.
-        list          the name of the list: one a rank or worker that opens its own files in an order of its own
+        list          the name of the list: one for each rank or worker that opens its own files in an order of its own
         append        behind what this list holds, as for the next epoch; else the list begins anew
         files         what Mount.files() gave: indices are numbers of its paths
         dir, listing  without files: indices number the files below this directory of the mount.  "sorted": all
