@@ -4,6 +4,8 @@
 
 #include <math.h>
 
+#include "tools/common/axis.h"
+
 /* All in pixels.
  *
  *      |--------- PANEL_WIDTH ---------|
@@ -49,22 +51,6 @@ static void line(FILE *out, const char *class, double x1, double y1, double x2, 
 	fprintf(out, "<line class=\"%s\" x1=\"%.1f\" y1=\"%.1f\" x2=\"%.1f\" y2=\"%.1f\"/>\n", class, x1, y1, x2, y2);
 }
 
-/* Returns the distance between ticks: 1, 2 or 5 times a power of ten. */
-static double tick_step(double range)
-{
-	double step = pow(10, floor(log10(range / TICKS)));
-	double times = range / TICKS / step;
-
-	return step * (times < 1.5 ? 1 : times < 3.5 ? 2 : times < 7.5 ? 5 : 10);
-}
-
-static void format_tick(char *text, size_t size, double value, double step)
-{
-	int digits = step < 1 ? (int)ceil(-log10(step) - 1e-9) : 0;
-
-	snprintf(text, size, "%.*f", digits, fabs(value) < step / 1e6 ? 0 : value);
-}
-
 static void range_of(const struct svg_plot *plot, const struct svg_panel *panel, struct scale *x, struct scale *y)
 {
 	x->low = y->low = INFINITY;
@@ -98,7 +84,7 @@ static void range_of(const struct svg_plot *plot, const struct svg_panel *panel,
 /* Widens y to whole ticks and draws the grid. */
 static void draw_y_axis(FILE *out, struct scale *y, double left, double right)
 {
-	double step = tick_step(y->high - y->low);
+	double step = axis_step(y->high - y->low, TICKS);
 
 	y->low = floor(y->low / step + 1e-9) * step;
 	y->high = ceil(y->high / step - 1e-9) * step;
@@ -106,7 +92,7 @@ static void draw_y_axis(FILE *out, struct scale *y, double left, double right)
 		double v = y->low + i * step;
 		char text[32];
 
-		format_tick(text, sizeof(text), v, step);
+		axis_format(text, sizeof(text), v, step);
 		line(out, "grid", left, place(y, v), right, place(y, v));
 		label(out, left - 6, place(y, v) + 4, "tick", "end", text);
 	}
@@ -116,7 +102,7 @@ static void draw_x_axis(FILE *out, const struct scale *x, double bottom)
 {
 	double low = x->log ? log2(x->low) : x->low;
 	double high = x->log ? log2(x->high) : x->high;
-	double step = x->log ? 1 : tick_step(high - low);
+	double step = x->log ? 1 : axis_step(high - low, TICKS);
 	double first = ceil(low / step - 1e-9) * step;
 	double ticks = floor((high - first) / step + 1e-9);
 
@@ -124,7 +110,7 @@ static void draw_x_axis(FILE *out, const struct scale *x, double bottom)
 		double v = x->log ? exp2(first + i * step) : first + i * step;
 		char text[32];
 
-		format_tick(text, sizeof(text), v, step);
+		axis_format(text, sizeof(text), v, step);
 		line(out, "axis", place(x, v), bottom, place(x, v), bottom + 4);
 		label(out, place(x, v), bottom + 17, "tick", "middle", text);
 	}
