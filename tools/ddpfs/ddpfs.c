@@ -18,6 +18,7 @@ static const struct cli_command commands[] = {
 	{ "stat", "show what a mount did", ddpfs_stat },
 	{ "doctor", "find what is wrong with a host, a dataset or a mount", ddpfs_doctor },
 	{ "top", "watch what mounts do right now", ddpfs_top },
+	{ "report", "write a page with plots of what mounts did", ddpfs_report },
 	{ "ctl", "set a mount's epoch, save its resume state", ddpfs_ctl },
 	{ "order", "print the order of an epoch without a mount", ddpfs_order },
 	{ "tier", "show, verify or empty a tier", ddpfs_tier },

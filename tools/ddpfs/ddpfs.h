@@ -18,6 +18,7 @@ int ddpfs_stat(int argc, char **argv);
 int ddpfs_doctor(int argc, char **argv);
 int ddpfs_top(int argc, char **argv);
 int ddpfs_order(int argc, char **argv);
+int ddpfs_report(int argc, char **argv);
 int ddpfs_restart(int argc, char **argv);
 int ddpfs_tier(int argc, char **argv);
 int ddpfs_takeover(int argc, char **argv);
