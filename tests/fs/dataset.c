@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* Writes an index without shards; tests/fs/dataset.h first. */
 #include "tests/fs/dataset.h"
 
 #include <setjmp.h>

@@ -155,3 +155,8 @@ def test_headers_say_what_they_are_for_and_guard_themselves():
         if f"#ifndef {guard}" not in sources.text(name) and f"#ifndef {guard.replace('_H', '')}_H" not in sources.text(name):
             wrong.append(f"{name}: no include guard {guard}")
     assert not wrong, "\n".join(wrong)
+
+
+def test_sources_begin_with_a_sentence():
+    wrong = [n for n in sources.c_files() if n.endswith(".c") and not re.match(r"/\*.*\*/\n/\*", sources.text(n))]
+    assert not wrong, f"no comment after the licence that says what it is: {wrong}"

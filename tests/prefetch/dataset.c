@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* Writes the shards and the index of a small dataset; tests/prefetch/dataset.h first. */
 #include "tests/prefetch/dataset.h"
 
 #include <assert.h>

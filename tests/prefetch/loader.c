@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* Trainers that open files as DataLoader workers do; tests/prefetch/loader.h first. */
 #include "tests/prefetch/loader.h"
 
 #include <stdbool.h>

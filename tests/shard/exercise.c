@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* Calls every accessor of an index; tests/shard/exercise.h first. */
 #include "tests/shard/exercise.h"
 
 #include <assert.h>

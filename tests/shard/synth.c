@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* Makes indexes of made-up datasets, without shards; tests/shard/synth.h first. */
 #include "tests/shard/synth.h"
 
 #include <setjmp.h>

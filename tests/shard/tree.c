@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* Makes random trees, and says what an index of them must hold; tests/shard/tree.h first. */
 #include "tests/shard/tree.h"
 
 #include <dirent.h>
