@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The CSI driver as a process of its own, and the kubelet's side of its socket."""
 
+import functools
 import os
 import signal
 import subprocess
@@ -26,6 +27,16 @@ def messages(tmp_path_factory):
                f"--grpc_python_out={place}", PLACE / "csi.proto"])
     sys.path.insert(0, str(place))
     return place
+
+
+class Patient:
+    """A stub whose calls do not wait for ever, so that a driver that hangs fails its test."""
+
+    def __init__(self, stub):
+        self._stub = stub
+
+    def __getattr__(self, name):
+        return functools.partial(getattr(self._stub, name), timeout=PATIENCE_S)
 
 
 class Kubelet:
@@ -60,9 +71,9 @@ class Kubelet:
         # A channel of before a restart would wait longer and longer between two tries.
         self._channel = self.grpc.insecure_channel(self.environment["CSI_ENDPOINT"],
                                                    options=[("grpc.use_local_subchannel_pool", 1)])
-        self.identity = self._services.IdentityStub(self._channel)
-        self.node = self._services.NodeStub(self._channel)
-        self.identity.Probe(self.csi.ProbeRequest(), wait_for_ready=True, timeout=PATIENCE_S)
+        self.identity = Patient(self._services.IdentityStub(self._channel))
+        self.node = Patient(self._services.NodeStub(self._channel))
+        self.identity.Probe(self.csi.ProbeRequest(), wait_for_ready=True)
 
     def end(self, number=signal.SIGTERM):
         self._channel.close()

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The CSI node driver, called over its socket as the kubelet calls it, with real mounts."""
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -23,6 +24,16 @@ def pids_of(mountpoint):
     """(supervisor, server) of a mount."""
     server = tools.stat_json(mountpoint)["server_pid"]
     return int(Path(f"/proc/{server}/stat").read_text().rsplit(") ", 1)[1].split()[1]), server
+
+
+def children(parent):
+    """Process ids of the children of a process, zombies included."""
+    found = []
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # it has just ended
+            if int(stat.read_text().rsplit(") ", 1)[1].split()[1]) == parent:
+                found.append(int(stat.parent.name))
+    return found
 
 
 def wait_for_end(*pids):
@@ -314,12 +325,11 @@ def test_a_server_that_no_volume_shows_ends_when_the_driver_starts(kubelet, data
 
 def test_a_supervised_driver_starts_again_and_its_servers_live_on(kubelet, dataset):
     kubelet.start("--supervise")
-    children = Path(f"/proc/{kubelet.process.pid}/task/{kubelet.process.pid}/children")
     target = kubelet.publish("a", dataset=dataset[0], view="all")
     pids = pids_of(target)
-    [driver] = children.read_text().split()
-    os.kill(int(driver), signal.SIGKILL)
-    wait_until(lambda: children.read_text().split() not in ([driver], []), "another driver")
+    [driver] = children(kubelet.process.pid)
+    os.kill(driver, signal.SIGKILL)
+    wait_until(lambda: children(kubelet.process.pid) not in ([driver], []), "another driver")
     kubelet.identity.Probe(kubelet.csi.ProbeRequest(), wait_for_ready=True)
     assert pids_of(target) == pids and content(target) == dataset[1]
     kubelet.unpublish("a")
