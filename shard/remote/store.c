@@ -3,6 +3,7 @@
 #include "shard/remote/store.h"
 
 #include <errno.h>
+#include <inttypes.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -365,17 +366,28 @@ static int ask_once(struct remote_store *store, const struct remote_request *req
 	return rc;
 }
 
+/* Adds to the sentence of a failure for how long it was tried. */
+static void tell_tries(struct base_err *err, unsigned tries, uint64_t began_ns)
+{
+	size_t len = err ? strlen(err->text) : 0;
+	if (err && tries > 1)
+		snprintf(err->text + len, sizeof(err->text) - len, "; tried %u times, for %" PRIu64 " s", tries,
+		        (base_now_ns() - began_ns) / 1000000000);
+}
+
 int remote_store_ask(struct remote_store *store, const struct remote_request *request, unsigned timeout_s,
         struct base_err *err, struct remote_answer *ret_answer)
 {
-	const uint64_t end_ns = base_now_ns() + (uint64_t)ASK_FOR_S * 1000000000;
+	const uint64_t began_ns = base_now_ns(), end_ns = began_ns + (uint64_t)ASK_FOR_S * 1000000000;
 	unsigned pause_ms = ASK_PAUSE_MS;
-	for (;;) {
+	for (unsigned tries = 1;; tries++) {
 		struct remote_answer answer;
 		int rc = ask_once(store, request, timeout_s, err, &answer);
 		if (!worth_another_try(rc, rc == 0 ? answer.status : 0) || base_now_ns() > end_ns) {
 			if (rc == 0)
 				*ret_answer = answer;
+			else
+				tell_tries(err, tries, began_ns);
 			return rc;
 		}
 		if (rc == 0)

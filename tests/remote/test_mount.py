@@ -134,6 +134,8 @@ def test_names_that_cannot_be_right_are_refused(name, said, scratch, build_dir):
     done = subprocess.run([build_dir / "tools/ddpfs", "mount", name, scratch / "mnt", "-o", "view=all"],
                           capture_output=True, text=True, timeout=100)
     assert done.returncode != 0 and said in done.stderr.lower(), done.stderr
+    # Who waited for a store that may be away learns why.
+    assert ("; tried " in done.stderr) == ("connect" in said), done.stderr
     assert not mounts.is_mounted(scratch / "mnt")
 
 
