@@ -447,7 +447,8 @@ static bool interleave(
 }
 
 /* Fits the positions to readers of these contiguous parts.  A reader who goes backwards seems to be near the beginning
- * of some part, too, so the opens must follow one another. */
+ * of some part, too, so the opens must follow one another.  Workers side by side seem to have a part each if a part is
+ * about as long as a batch of all ranks.  But each goes on by a stride, and a reader of a part reads all of it. */
 static bool fit_deal(
         const struct target *target, const uint64_t where[RING], const struct parts *parts, struct match *ret_match)
 {
@@ -459,6 +460,9 @@ static bool fit_deal(
 	        ret_match->fit.hits * 4 < target->n_seen * 3 ||
 	        (ret_match->fit.world != 1 && ret_match->fit.world != parts->world) ||
 	        !prefetch_part(ret_match->positions, ret_match->n, &part))
+		return false;
+	bool several = ret_match->fit.world == 1 || ret_match->fit.ranks > 1;
+	if (several && part.stride > parts->world)
 		return false;
 	ret_match->source.deal = parts->world;
 	ret_match->source.deal_kind = parts->kind;

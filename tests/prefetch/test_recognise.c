@@ -303,6 +303,7 @@ static void all_ranks_of_a_host_are_found_soon(void **state)
 	(void)state;
 	for (uint64_t id = 1; id <= (long_run() ? 1000 : 40); id++)
 		host(small, id);
+	host(small, 384); /* batches lie where contiguous parts of the permutation would begin */
 	synth_close(small);
 }
 
