@@ -326,6 +326,10 @@ int prefetch_search_step(struct prefetch_recognise *r);
 /* Makes a track of a hypothesis that explains the opens, and ends the searches.  Returns as prefetch_track_new. */
 int prefetch_search_accept(struct prefetch_recognise *r, const struct match *match);
 
+/* Whether all ranks of some contiguous parts of a sorted list explain `n` opened indices, in the order of the opens.
+ * n <= RING.  Pure; a few milliseconds. */
+bool prefetch_search_in_parts(uint32_t n_files, const uint32_t *indices, uint32_t n);
+
 /* Ends all searches but the scan of unseeded.c, because the ring has changed. */
 void prefetch_search_end(struct prefetch_recognise *r);
 

@@ -300,24 +300,47 @@ static bool has_ranks(const struct parts *parts, const struct prefetch_fit *fit,
 	return most * 8 <= n * 7 && (uint64_t)ranks * fit->world * 4 >= (uint64_t)parts->world * fit->ranks * 3;
 }
 
-static uint32_t parts_positions(const struct parts *parts, const struct target *target, uint64_t positions[RING])
-{
-	uint32_t n = 0;
-	for (uint32_t k = 0; k < target->n_seen; k++)
-		n += prefetch_parts_position(parts, target->indices[k], &positions[n]);
-	return n;
-}
-
-static bool fits_parts(const struct parts *parts, const struct target *target, uint64_t positions[RING],
+/* Fits `seen` opened indices of the list to these parts. */
+static bool fits_parts(const struct parts *parts, const uint32_t *indices, uint32_t seen, uint64_t positions[RING],
         uint32_t *ret_n, struct prefetch_fit *ret_fit)
 {
-	uint32_t n = parts_positions(parts, target, positions);
+	uint32_t n = 0;
+	for (uint32_t k = 0; k < seen; k++)
+		n += prefetch_parts_position(parts, indices[k], &positions[n]);
 	struct prefetch_fit_input input = {
-		.positions = positions, .n = n, .size = target->n, .seen = target->n_seen, .anywhere = true
+		.positions = positions, .n = n, .size = parts->n, .seen = seen, .anywhere = true
 	};
 	*ret_n = n;
 	return n >= PREFETCH_FIT_HITS_MIN && in_step(parts, positions, n) && fits_in_order(&input, ret_fit) &&
 	       ret_fit->hits * 8 >= n * 7 && has_ranks(parts, ret_fit, positions, n);
+}
+
+static bool may_be_parts(const struct parts *parts)
+{
+	return prefetch_parts_shortest(parts) >= PARTS_FILES_MIN &&
+	       (parts->kind == PARTS_UP || parts->n % parts->world != 0);
+}
+
+/* A fit without the price of its ranks. */
+static double parts_score(const struct parts *parts, const struct prefetch_fit *fit)
+{
+	return fit->score - RANK_NATS * (log(parts->world) + log(fit->world));
+}
+
+bool prefetch_search_in_parts(uint32_t n_files, const uint32_t *indices, uint32_t n)
+{
+	for (uint32_t world = 2; world <= PARTS_WORLD_MAX; world++) {
+		for (unsigned kind = PARTS_UP; kind < PARTS_KINDS; kind++) {
+			struct parts parts = { .n = n_files, .world = world, .kind = kind };
+			uint64_t positions[RING];
+			struct prefetch_fit fit;
+			uint32_t inside;
+			if (may_be_parts(&parts) && fits_parts(&parts, indices, n, positions, &inside, &fit) &&
+			        fit.world == 1 && parts_score(&parts, &fit) >= PREFETCH_FIT_SURE)
+				return true;
+		}
+	}
+	return false;
 }
 
 /* Tries one number of ranks, with each kind of parts.  The fewest ranks that explain the opens win. */
@@ -329,13 +352,12 @@ static void try_parts(struct prefetch_recognise *r, const struct target *target,
 	for (unsigned kind = PARTS_UP; kind < PARTS_KINDS; kind++) {
 		struct parts parts = { .n = target->n, .world = world, .kind = kind };
 		struct prefetch_fit fit;
-		if (prefetch_parts_shortest(&parts) < PARTS_FILES_MIN || (kind != PARTS_UP && target->n % world == 0) ||
-		        !fits_parts(&parts, target, positions, &n, &fit))
+		if (!may_be_parts(&parts) || !fits_parts(&parts, target->indices, target->n_seen, positions, &n, &fit))
 			continue;
 		struct source source = { .sampler = PREFETCH_SAMPLER_SORTED, .seed = world };
 		if (prefetch_recognise_refused(r, &source, target->list))
 			continue;
-		double score = fit.score - RANK_NATS * (log(world) + log(fit.world));
+		double score = parts_score(&parts, &fit);
 		if (score < PREFETCH_FIT_SURE || (s->parts.world > 0 && score <= s->parts_score))
 			continue;
 		s->parts = parts;
@@ -351,7 +373,8 @@ static int accept_parts(struct prefetch_recognise *r)
 	match->list = s->parts_target->list;
 	match->source =
 	        (struct source){ .sampler = PREFETCH_SAMPLER_SORTED, .seed = s->parts.world, .skip = s->parts.kind };
-	if (!fits_parts(&s->parts, s->parts_target, match->positions, &match->n, &match->fit))
+	if (!fits_parts(&s->parts, s->parts_target->indices, s->parts_target->n_seen, match->positions, &match->n,
+	            &match->fit))
 		return 0;
 	return prefetch_search_accept(r, match);
 }

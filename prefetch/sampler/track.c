@@ -634,12 +634,14 @@ static void catch_up(struct prefetch_recognise *r, struct track *t, uint64_t n_r
 
 /* Whether a track is wrong: the list, or ddpfs's own order, is not read in its order.  Three signs show it:
  * - the opens are of other files of the list than expected
- * - several readers read in places far apart, because each has a part of the list
+ * - several readers read in places far apart, because each has a part of the list.  If one of them was alone at first,
+ *   it looked like a reader of the whole list
  * - the opens lie all over the list, and do not follow one another.
  * A restored track of any sampler is wrong by the first sign, too. */
 static bool is_wrong(const struct prefetch_recognise *r, const struct track *t)
 {
 	uint64_t positions[RING];
+	uint32_t indices[WRONG_LATEST];
 	uint32_t n = t->n_recent < WRONG_LATEST ? (uint32_t)t->n_recent : WRONG_LATEST, stretches = 0;
 	struct prefetch_part part;
 	if (t->unverified && t->missed >= VERIFIED_OPENS && t->fitted * 2 < t->missed)
@@ -660,6 +662,10 @@ static bool is_wrong(const struct prefetch_recognise *r, const struct track *t)
 		return true;
 	if (t->source.sampler != PREFETCH_SAMPLER_SORTED || t->perm)
 		return false;
+	for (uint32_t i = 0; i < n; i++)
+		indices[i] = (uint32_t)positions[i];
+	if (t->part.world == 1 && prefetch_search_in_parts((uint32_t)t->size, indices, n))
+		return true;
 	uint64_t apart = t->size / 8 < APART_MAX ? t->size / 8 : APART_MAX;
 	if (apart < APART_MIN)
 		return false;

@@ -1471,8 +1471,12 @@ static void sorted_contiguous_parts_are_recognised(void **state)
 	(void)state;
 	/* Directory by directory, by name where directories have the same names, by name where files are in whichever
 	 * directory. */
-	for (uint64_t id = 1; id <= (long_run() ? 1000 : 36); id++)
+	for (uint64_t id = 1; id <= (long_run() ? 1000 : 37); id++) {
+		/* 40: the first rank looks like a reader of the whole list; then seven others come. */
+		if (id == 37 && !long_run())
+			id = 40;
 		contiguous_parts(id % 3 == 2 ? other : few, id % 3 == 2 ? &scattered : &synth, id);
+	}
 	synth_close(few);
 	synth_close(other);
 }
