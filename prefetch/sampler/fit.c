@@ -288,24 +288,46 @@ static void chain(struct chains *chains, const uint64_t *turns, uint32_t n, uint
 	}
 }
 
+/* Counts the starts that a batch divides.  *ret_zero: those of them that are 0, which every batch divides. */
+static uint32_t divided(const uint64_t *starts, uint32_t n, uint32_t batch, uint32_t *ret_zero)
+{
+	uint32_t whole = 0, zero = 0;
+	for (uint32_t i = 0; i < n; i++) {
+		whole += starts[i] % batch == 0;
+		zero += starts[i] == 0;
+	}
+	*ret_zero = zero;
+	return whole;
+}
+
+/* Counts the starts that say this batch.  Returns 0 if most of them agree with a larger batch, too: then a few readers
+ * in the middle of a batch have made this one. */
+static uint32_t sure_starts(const uint64_t *starts, uint32_t n, uint32_t batch)
+{
+	uint32_t zero, whole = divided(starts, n, batch, &zero), zero_too;
+	for (uint32_t larger = 2 * batch; larger <= BATCH_MAX; larger += batch) {
+		if (divided(starts, n, larger, &zero_too) * 4 >= n * 3)
+			return 0;
+	}
+	return whole - zero;
+}
+
 /* Returns the batch: the largest size that divides nearly all starts, because batches begin at multiples of their size.
- * The first chains do not count, because they may have begun before the window. */
-static uint32_t batch_of(const struct chains *chains, uint32_t n, uint32_t stride)
+ * The first chains do not count, because they may have begun before the window.  *ret_starts: pace.starts. */
+static uint32_t batch_of(const struct chains *chains, uint32_t n, uint32_t stride, uint32_t *ret_starts)
 {
 	uint64_t starts[PREFETCH_FIT_MAX];
-	uint32_t n_starts = 0;
+	uint32_t n_starts = 0, zero;
 	for (uint32_t i = 0; i < chains->n; i++) {
 		if (chains->since[i] >= n / 4)
 			starts[n_starts++] = chains->start[i] / stride;
 	}
 	for (uint32_t batch = BATCH_MAX; n_starts >= 3 && batch > 1; batch--) {
-		uint32_t whole = 0, zero = 0;
-		for (uint32_t i = 0; i < n_starts; i++) {
-			whole += starts[i] % batch == 0;
-			zero += starts[i] == 0;
-		}
-		if (whole * 8 >= n_starts * 7 && whole > zero + 1)
-			return batch;
+		uint32_t whole = divided(starts, n_starts, batch, &zero);
+		if (whole * 8 < n_starts * 7 || whole <= zero + 1)
+			continue;
+		*ret_starts = sure_starts(starts, n_starts, batch);
+		return batch;
 	}
 	return 0;
 }
@@ -340,7 +362,7 @@ void prefetch_pace(const struct prefetch_part *part, const uint64_t *turns, uint
 	chain(&chains, turns, n, (uint32_t)stride);
 	if (chains.n > 0 && chains.joined >= n / 2) {
 		pace.stride = (uint32_t)stride;
-		pace.batch = batch_of(&chains, n, pace.stride);
+		pace.batch = batch_of(&chains, n, pace.stride, &pace.starts);
 		uint32_t open = pace.batch > 1 ? active(turns, n, pace.stride, pace.batch) : 1;
 		pace.workers = (open + pace.stride - 1) / pace.stride;
 		if (pace.workers == 0)

@@ -88,6 +88,7 @@ struct prefetch_pace {
 	uint32_t stride;  /* ranks that are mixed; 1 also if unknown */
 	uint32_t workers; /* of each rank; 1 also without workers, and if unknown */
 	uint32_t batch;   /* turns; 0 = unknown: a single reader shows no borders between its batches */
+	uint32_t starts;  /* batches of this size that were seen to begin; 0 also if a larger size may be right */
 };
 
 /* Finds the pace of n turns of `part`, given in the order of the opens. */

@@ -169,7 +169,7 @@ struct prefetch_recognised {
 	uint32_t world, first, ranks; /* as in prefetch/sampler/sequence.h */
 	uint32_t parts;               /* contiguous parts of the list or of its permutation, one a rank; else 0 */
 	struct prefetch_pace pace;
-	bool pace_sure;    /* two checks in a row, with opens between, gave this pace */
+	bool pace_sure;    /* two checks in a row gave this pace, enough batches were seen to begin, all of one size */
 	uint64_t epoch;    /* 0 = the one in which it was recognised */
 	uint64_t turn;     /* behind the farthest turn opened */
 	uint64_t turns;    /* of an epoch */

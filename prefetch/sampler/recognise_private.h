@@ -99,7 +99,9 @@ struct track {
 	double score;                 /* struct prefetch_recognised */
 	uint64_t after;               /* the same */
 	struct prefetch_pace pace;
-	bool pace_sure; /* two refits in a row gave this pace */
+	uint32_t batch, batch_starts; /* that refits have found, and the sum of their pace.starts */
+	bool batch_doubtful;          /* refits found different ones */
+	bool pace_sure;               /* struct prefetch_recognised */
 };
 
 /* One list as the search sees it. */

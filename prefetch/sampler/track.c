@@ -35,6 +35,8 @@ enum {
 	SUPPORT_MIN = 3,       /* it is not loose if so many of them were opened */
 	LOOSE_OPENS = 128,     /* a loose open must be followed within so many opens */
 	CALM = 64,             /* expected opens that end a trial */
+	BATCH_STARTS_MIN = 4,  /* batches that were seen to begin, for a refit to say their size */
+	BATCH_SURE = 10,       /* the same of all refits: by chance one time in 1,000 */
 	REFIT_FIRST = 64,      /* opens before the first refit; each next one waits for twice as many */
 	REFIT_EVERY = 4096,    /* ... but no longer than this */
 	SLACK_RANK_MAX = 8192, /* turns; SLACK_RANK is the least */
@@ -542,6 +544,17 @@ static bool settled_part(const struct track *t, struct prefetch_part *ret_part)
 	return true;
 }
 
+/* Workers in turn look like one with larger batches, as long as they are in turn.  So all refits must agree. */
+static void judge_batch(struct track *t)
+{
+	if (t->pace.starts < BATCH_STARTS_MIN)
+		return;
+	t->batch_doubtful |= t->batch != 0 && t->batch != t->pace.batch;
+	t->batch = t->pace.batch;
+	/* Before that, a refit sees opens of the one before. */
+	t->batch_starts = t->n_recent >= 2 * RING ? t->batch_starts + t->pace.starts : t->pace.starts;
+}
+
 /* Finds part and pace again, because more opens say more.  The part grows if opens outside of it follow one another,
  * which a second job's do not.  It shrinks only by positions that are behind every worker. */
 static void refit(struct prefetch_recognise *r, struct track *t)
@@ -584,8 +597,10 @@ static void refit(struct prefetch_recognise *r, struct track *t)
 	}
 	struct prefetch_pace before = t->pace;
 	prefetch_pace(&t->part, turns, n_turns, &t->pace);
-	t->pace_sure =
+	bool again =
 	        before.stride == t->pace.stride && before.workers == t->pace.workers && before.batch == t->pace.batch;
+	judge_batch(t);
+	t->pace_sure = again && t->pace.batch == t->batch && !t->batch_doubtful && t->batch_starts >= BATCH_SURE;
 }
 
 /* Finds how far the trainer is, if recognition took long.  The trainer is far ahead of what the ring could hold.

@@ -263,8 +263,8 @@ static void ranks_that_begin_one_after_the_other_are_all_found(void **state)
 	}
 }
 
-/* All ranks of a host in step, in bursts of whatever size: those that are not there at first are soon.  In long bursts 512
- * opens are of a few ranks, so nothing is asked before each has made HOST_OPENS. */
+/* All ranks of a host in step, in bursts of whatever size: those that are not there at first are soon.  In long bursts
+ * 512 opens are of a few ranks, so nothing is asked before each has made HOST_OPENS. */
 static void host(const struct shard_index *small, uint64_t id)
 {
 	static const uint32_t worlds[] = { 2, 4, 8, 8, 16 }, workers[] = { 0, 2, 2, 4 }, batches[] = { 8, 16, 32, 32 };
@@ -406,6 +406,14 @@ static void any_schedule_of_workers_is_followed(void **state)
 		struct schedule s = any_schedule(&random);
 		one_schedule(small, &s, id, &random);
 	}
+	/* 140: batches lie where contiguous parts would begin; 197, 806: workers in turn, as one with batches twice as
+	 * large; 200: some readers begin in the middle of a batch. */
+	static const uint64_t more[] = { 140, 197, 200, 806 };
+	for (unsigned i = 0; i < 4; i++) {
+		uint64_t random = more[i] * 1000003;
+		struct schedule s = any_schedule(&random);
+		one_schedule(small, &s, more[i], &random);
+	}
 	synth_close(small);
 }
 
@@ -415,7 +423,10 @@ static void files_opened_several_times_in_a_row_count_once(void **state)
 	struct shard_index *small =
 	        synth_open(&(struct synth){ .classes = 20, .val_classes = 2, .per_class = SMALL / 20, .bytes = 1 });
 	(void)state;
-	for (uint64_t id = 1; id <= (long_run() ? 1000 : 20); id++) {
+	for (uint64_t id = 1; id <= (long_run() ? 1000 : 21); id++) {
+		/* 68: some readers begin in the middle of a batch. */
+		if (id == 21 && !long_run())
+			id = 68;
 		uint64_t random = id * 1000003;
 		struct schedule s = any_schedule(&random);
 		s.times = 2 + id % 2;
