@@ -5,7 +5,7 @@
 #include <string.h>
 
 const char *const fs_history_names[FS_HISTORY_FIELDS] = { "at_ms", "epoch", "position", "turns", "opens", "hits",
-	"misses", "delivered_bytes", "read_bytes", "waited_ns", "epoch_wait_p50_ns", "epoch_wait_p99_ns",
+	"misses", "delivered_bytes", "read_bytes", "tier_bytes", "waited_ns", "epoch_wait_p50_ns", "epoch_wait_p99_ns",
 	"resident_bytes", "memory_bytes", "window_bytes", "depth", "inflight", "lost", "errors", "restarts" };
 
 static uint64_t at(const struct fs_history_memory *history, uint64_t i)

@@ -20,13 +20,13 @@
 #include <stdint.h>
 
 enum {
-	FS_HISTORY_FIELDS = 20,
+	FS_HISTORY_FIELDS = 21,
 	FS_HISTORY_READINGS_MAX = 2048,
 	FS_HISTORY_INTERVAL_MS = 1000, /* at first */
 };
 
 /* Names of the values of a reading: "at_ms", the milliseconds since the mount was made, counted from 1, and then names
- * of statistics. */
+ * of statistics. A statistic that a mount does not have is 0. */
 extern const char *const fs_history_names[FS_HISTORY_FIELDS];
 
 struct fs_history_reading {

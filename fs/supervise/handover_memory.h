@@ -35,7 +35,7 @@
 enum { FS_HANDOVER_COUNTS_MAX = 64 };
 enum { FS_HANDOVER_HEAD_BYTES = 4096 }; /* what the supervisor maps; the memfd never gets shorter */
 enum { FS_HANDOVER_EVENTS_BYTES = 1 << 16 };
-enum { FS_HANDOVER_HISTORY_BYTES = 336 << 10 };
+enum { FS_HANDOVER_HISTORY_BYTES = 340 << 10 };
 
 /* The counters of all servers so far, by name, because the next server may have another version. */
 struct fs_handover_counts {

@@ -153,6 +153,16 @@ def test_an_order_without_epochs_has_no_marks(scratch):
     assert "epoch 0" not in page.text and "all files" in page.text
 
 
+def test_a_tier_has_an_area_if_bytes_came_from_it(scratch):
+    with_tier = [*FIELDS, "tier_bytes"]
+    rows = [[1000 * s + 1, 0, 10 * s, s, 2**20 * s, 0, 0, 0, 0, 1, 0, 0, 0, 0, 2**21 * s] for s in range(10)]
+    page = report(write_log(scratch / "0.log", fields=with_tier, readings=rows, content_bytes=1000 * 2**20, dataset="s3://b/set"))
+    assert "20.0 MiB" not in page.text and "9.0 MiB read from the store, 18.0 MiB from the tier" in page.text
+    store, tier, memory = [{float(v) for v in page.curves()[3 + i].split()} for i in range(3)]
+    assert (store, tier, memory) == ({1}, {2}, {7})
+    assert "tier" not in report(write_log(scratch / "1.log")).text
+
+
 def test_the_page_loads_nothing(scratch):
     log = write_log(scratch / "0.log")
     text = ddpfs("report", "-o-", log).stdout

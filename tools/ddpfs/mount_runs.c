@@ -31,6 +31,7 @@ static const struct {
 	[RUN_OPENS] = { "opens", 1 },
 	[RUN_MISSES] = { "misses", 1 },
 	[RUN_READ] = { "read_bytes", 1 },
+	[RUN_TIER] = { "tier_bytes", 1 },
 	[RUN_WAITED] = { "waited_ns", 1e-9 },
 	[RUN_WAIT_P99] = { "epoch_wait_p99_ns", 1e-9 },
 	[RUN_RESIDENT] = { "resident_bytes", 1 },

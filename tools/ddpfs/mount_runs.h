@@ -20,6 +20,7 @@ enum mount_run_field {
 	RUN_OPENS,
 	RUN_MISSES,
 	RUN_READ,     /* bytes from the shards */
+	RUN_TIER,     /* bytes from the tier */
 	RUN_WAITED,   /* seconds, readers side by side each for itself */
 	RUN_WAIT_P99, /* seconds, in the epoch */
 	RUN_RESIDENT, /* bytes */

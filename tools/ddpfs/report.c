@@ -342,12 +342,31 @@ static void add_curves(
 	}
 }
 
-/* Where the bytes came from that trainers read: the lower areas are read again and again, or from far away. */
-enum source { SOURCE_ORIGIN, SOURCE_MEMORY, SOURCES };
+struct sums {
+	double opens, misses, waited, read, tier, opened_bytes;
+};
+
+static struct sums sums_of(const struct mount_runs *runs)
+{
+	struct sums sums = { 0 };
+	for (size_t r = 0; r < runs->n; r++) {
+		double opens = grown(&runs->runs[r], RUN_OPENS);
+		sums.opens += opens;
+		sums.misses += grown(&runs->runs[r], RUN_MISSES);
+		sums.waited += grown(&runs->runs[r], RUN_WAITED);
+		sums.read += grown(&runs->runs[r], RUN_READ);
+		sums.tier += grown(&runs->runs[r], RUN_TIER);
+		sums.opened_bytes += opens * mean_file(&runs->runs[r]);
+	}
+	return sums;
+}
+
+/* Where the bytes came from that trainers read, from far to near. */
+enum source { SOURCE_ORIGIN, SOURCE_TIER, SOURCE_MEMORY, SOURCES };
 
 static void source_rates(const struct page *page, unsigned bin, double rates[SOURCES])
 {
-	double origin = 0, opened = 0;
+	double origin = 0, tier = 0, opened = 0;
 	bool any = false;
 	for (size_t r = 0; r < page->runs->n; r++) {
 		double opens = bin_rate(page, r, RUN_OPENS, bin), read = bin_rate(page, r, RUN_READ, bin);
@@ -355,10 +374,12 @@ static void source_rates(const struct page *page, unsigned bin, double rates[SOU
 			continue;
 		any = true;
 		origin += read;
+		tier += bin_rate(page, r, RUN_TIER, bin);
 		opened += opens * mean_file(&page->runs->runs[r]);
 	}
 	rates[SOURCE_ORIGIN] = any ? origin : NAN;
-	rates[SOURCE_MEMORY] = any ? fmax(0, opened - origin) : NAN;
+	rates[SOURCE_TIER] = any ? tier : NAN;
+	rates[SOURCE_MEMORY] = any ? fmax(0, opened - origin - tier) : NAN;
 }
 
 /* Divides all curves by the unit in which their highest value has few digits. Returns its name. */
@@ -386,15 +407,28 @@ static void write_sources(FILE *out, struct page *page)
 	struct report_plot *plot = begin_plot(page, "Where the bytes came from", "",
 	        "All ranks together. Files count with the mean size of the dataset&rsquo;s files. What is read ahead "
 	        "counts when it is read.");
-	plot->n_curves = SOURCES;
-	plot->curves[SOURCE_ORIGIN] =
-	        (struct report_curve){ .name = store ? "store" : "disk", .colour = 1, .area = true };
-	plot->curves[SOURCE_MEMORY] = (struct report_curve){ .name = "memory", .colour = 0, .area = true };
-	for (unsigned b = 0; b < page->n_bins; b++) {
-		double rates[SOURCES];
-		source_rates(page, b, rates);
-		for (int s = 0; s < SOURCES; s++)
-			plot->curves[s].y[b] = rates[s];
+	const struct {
+		enum source source;
+		const char *name;
+		bool shown;
+	} areas[SOURCES] = {
+		{ SOURCE_ORIGIN, store ? "store" : "disk", true },
+		{ SOURCE_TIER, "tier", sums_of(page->runs).tier > 0 },
+		{ SOURCE_MEMORY, "memory", true },
+	};
+	static const unsigned colours[SOURCES] = { [SOURCE_ORIGIN] = 1, [SOURCE_TIER] = 2, [SOURCE_MEMORY] = 0 };
+	for (size_t i = 0; i < SOURCES; i++) {
+		if (!areas[i].shown)
+			continue;
+		struct report_curve *curve = &plot->curves[plot->n_curves++];
+		*curve = (struct report_curve){
+			.name = areas[i].name, .colour = colours[areas[i].source], .area = true
+		};
+		for (unsigned b = 0; b < page->n_bins; b++) {
+			double rates[SOURCES];
+			source_rates(page, b, rates);
+			curve->y[b] = rates[areas[i].source];
+		}
 	}
 	plot->unit = scale_bytes(plot, true);
 	report_plot_write(out, plot);
@@ -456,24 +490,6 @@ static void write_plots(FILE *out, struct page *page)
 
 /* ---- figures and tables ---- */
 
-struct sums {
-	double opens, misses, waited, read, opened_bytes;
-};
-
-static struct sums sums_of(const struct mount_runs *runs)
-{
-	struct sums sums = { 0 };
-	for (size_t r = 0; r < runs->n; r++) {
-		double opens = grown(&runs->runs[r], RUN_OPENS);
-		sums.opens += opens;
-		sums.misses += grown(&runs->runs[r], RUN_MISSES);
-		sums.waited += grown(&runs->runs[r], RUN_WAITED);
-		sums.read += grown(&runs->runs[r], RUN_READ);
-		sums.opened_bytes += opens * mean_file(&runs->runs[r]);
-	}
-	return sums;
-}
-
 static void write_figures(FILE *out, const struct page *page)
 {
 	struct sums sums = sums_of(page->runs);
@@ -494,8 +510,13 @@ static void write_figures(FILE *out, const struct page *page)
 	put_time(out, sums.waited);
 	fputs("</b> waited<p>readers side by side, each for itself; ", out);
 	put_size(out, sums.read);
-	fprintf(out, " read from the %s</p></div>\n</section>\n",
-	        is_store(page->runs->runs[0].dataset) ? "store" : "disk");
+	fprintf(out, " read from the %s", is_store(page->runs->runs[0].dataset) ? "store" : "disk");
+	if (sums.tier > 0) {
+		fputs(", ", out);
+		put_size(out, sums.tier);
+		fputs(" from the tier", out);
+	}
+	fputs("</p></div>\n</section>\n", out);
 }
 
 /* The cells of one line: what grew from reading `a` to reading `b` in so many seconds. */
