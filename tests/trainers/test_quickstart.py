@@ -116,6 +116,7 @@ def test_s3_trains_from_a_store_of_its_own(scratch, build_dir):
     assert "together all 1442 training files once, in each of 2 epochs" in done.stdout
     assert re.search(r"accuracy +0\.\d{4}\n", done.stdout)
     assert int(re.search(r"store +(\d+) requests", done.stdout)[1]) > 0
+    assert re.search(r"tier +\d+ blocks came from the disk that both ranks share", done.stdout)
     assert ends(store_process(done.stdout))
     assert os.listdir(scratch) == []
 
