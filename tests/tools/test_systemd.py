@@ -4,6 +4,7 @@
 import configparser
 import os
 import shutil
+import sys
 from pathlib import Path
 
 import pytest
@@ -67,3 +68,16 @@ def kept_by(pid):
     line = next(line for line in Path(f"/proc/{pid}/status").read_text().splitlines() if line.startswith("CapPrm"))
     bits = int(line.split()[1], 16)
     return {names.get(bit, str(bit)) for bit in range(64) if bits >> bit & 1}
+
+
+def test_an_automount_unit_mounts(pack, tree, scratch):
+    """Who looks into the mountpoint waits until mount.ddpfs has mounted, and then sees the dataset."""
+    source, files = tree
+    dataset = pack(source)
+    (scratch / "mnt").mkdir()
+    done = tools.run([sys.executable, Path(__file__).parent / "automounter.py", scratch / "mnt", tools.tool("mount.ddpfs"),
+                      dataset, scratch / "mnt", "-o", "view=all,memory=64M"], check=False)
+    if done.returncode == 77:
+        pytest.skip("no autofs here, or no right to mount it")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.split() == sorted({path.split("/")[0] for path in files})

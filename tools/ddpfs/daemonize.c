@@ -291,11 +291,20 @@ static int serve_child(struct child *child, struct base_err *err)
 	return supervise(&supervised, err, &ready);
 }
 
+/* An automounter (systemd's automount units) waits for this mount: only processes of its process group may use the
+ * mountpoint until it is mounted, all others wait for that in the kernel (autofs). */
+static bool is_automounted(const char *mountpoint)
+{
+	struct mounts_entry entry;
+	return mounts_find(mountpoint, &entry) == 0 && strcmp(entry.type, "autofs") == 0;
+}
+
 static _Noreturn void child_main(const struct serve_background *how, int report_fd)
 {
 	struct base_err err = { 0 };
 	struct child child = { .how = how, .report_fd = report_fd };
-	setsid();
+	if (!is_automounted(how->options->fs.mountpoint))
+		setsid();
 	signal(SIGPIPE, SIG_IGN); /* if the parent was killed, send_report must not end the server */
 	signal(SIGXFSZ, SIG_IGN); /* a write beyond RLIMIT_FSIZE must give EFBIG, not end the server */
 	close_others(report_fd, how->owner_pidfd);

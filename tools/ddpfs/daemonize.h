@@ -25,7 +25,8 @@ struct serve_background {
 	bool quiet;       /* a terminal does not show that the mount takes long to answer */
 };
 
-/* Starts the server in a process with its own session.  Its standard input and output are /dev/null, and it keeps no
+/* Starts the server in a process with its own session (not on a mountpoint of autofs: there it stays in the process
+ * group of the automounter).  Its standard input and output are /dev/null, and it keeps no
  * other descriptor of the caller.
  *
  * Returns 0 when the mount has answered, with the process id.  Returns -errno with the server's sentence if it
