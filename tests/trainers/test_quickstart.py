@@ -3,6 +3,7 @@
 
 import os
 import re
+import shutil
 import signal
 import subprocess
 import time
@@ -23,6 +24,22 @@ def test_own_directory(tree, scratch, build_dir):
     assert not mounts.mounts_below(scratch)
     assert sorted(os.listdir(scratch)) == ["dataset", "tree"], "scratch files were left"
     assert tools.mkshard("verify", scratch / "dataset").returncode == 0
+
+
+def test_installed_programs_need_no_build(tree, scratch, build_dir):
+    source, files = tree
+    path = f"{build_dir}/tools:{os.environ['PATH']}"
+    done = tools.run([QUICKSTART, "--installed", source, scratch / "dataset"], env={"TMPDIR": scratch, "PATH": path})
+    assert f"programs of {build_dir}/tools\n" in done.stdout and "building" not in done.stdout
+    assert f"compared     {len(files)} files with the originals: equal" in done.stdout
+
+
+def test_programs_that_are_not_installed_are_missed(tree, scratch):
+    done = tools.run([QUICKSTART, "--installed", tree[0], scratch / "dataset"], check=False,
+                     env={"TMPDIR": scratch, "PATH": "/usr/sbin:/usr/bin:/sbin:/bin"})
+    if shutil.which("ddpfs", path="/usr/sbin:/usr/bin:/sbin:/bin"):
+        pytest.skip("ddpfs is installed here")
+    assert done.returncode == 1 and "mkshard and ddpfs are not in PATH: tools/INSTALL.md says" in done.stderr
 
 
 def test_common_and_padded_files_are_told_apart(scratch, build_dir):
