@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* cache/tier.h first.
  *
- *   put:  lock | room in a segment | unlock | write the block | lock | write its entry | unlock
+ *   put:  lock | room in a segment | unlock | write the blocks | lock | write their entries | unlock
  *   get:  read the bucket | read the block | verify
  *
  * An entry is written after its block, so a process that dies between them leaves only unused bytes in a segment.  A
@@ -40,7 +40,11 @@ enum {
 	SEGMENTS_AT = DATASETS_AT + CACHE_TIER_DATASETS_MAX * 32,
 	BUCKETS_AT = SEGMENTS_AT + SEGMENTS_MAX * 32,
 	NO_SEGMENT = UINT32_MAX,
+	POLL_FIRST_NS = 20000, /* pause before the lock is tried again; it doubles */
+	POLL_MOST_NS = 1000000,
+	PATIENCE_NS = 1000000000, /* how long a change waits for the lock */
 };
+#define STUCK_NS UINT64_C(10000000000)     /* how long no change waits after one has waited in vain */
 #define MAGIC UINT64_C(0x3152454954504444) /* "DDPTIER1" */
 
 /* Bytes behind the end of any file, for locks. */
@@ -91,6 +95,7 @@ struct cache_tier {
 
 	pthread_mutex_t mutex; /* taken before LOCK_CHANGE, because threads share the locks of a descriptor */
 	uint32_t current;      /* the segment that the last put used; guarded by mutex */
+	uint64_t stuck_ns;     /* when a wait for LOCK_CHANGE was last in vain; 0: never; guarded by mutex */
 
 	/* No room was found for full_len bytes at full_ns (0: never).  Puts change them, under mutex. */
 	_Atomic uint64_t full_ns;
@@ -146,11 +151,31 @@ static bool dataset_is_open(int fd, uint32_t number)
 	return fcntl(fd, F_OFD_GETLK, &lock) < 0 || lock.l_type != F_UNLCK;
 }
 
-/* Allows changes to this thread alone.  After 0, call unlock_changes. */
+/* Takes LOCK_CHANGE, under mutex.  A lock that waits in the kernel has no timeout, so this one tries again. */
+static int lock_with_patience(struct cache_tier *tier)
+{
+	uint64_t start_ns = base_now_ns(), now_ns = start_ns;
+	bool stuck = tier->stuck_ns && start_ns - tier->stuck_ns < STUCK_NS;
+	int rc = lock_byte(tier->fd, F_WRLCK, LOCK_CHANGE, false);
+	for (long pause_ns = POLL_FIRST_NS; rc == -EAGAIN && !stuck; pause_ns *= pause_ns < POLL_MOST_NS ? 2 : 1) {
+		nanosleep(&(struct timespec){ .tv_nsec = pause_ns }, NULL);
+		rc = lock_byte(tier->fd, F_WRLCK, LOCK_CHANGE, false);
+		now_ns = base_now_ns();
+		stuck = now_ns - start_ns >= PATIENCE_NS;
+	}
+	if (rc == 0)
+		tier->stuck_ns = 0;
+	else if (now_ns > start_ns)
+		tier->stuck_ns = now_ns;
+	return rc;
+}
+
+/* Allows changes to this thread alone.  After 0, call unlock_changes.  Returns -EAGAIN if another process holds the
+ * lock for long. */
 static int lock_changes(struct cache_tier *tier)
 {
 	pthread_mutex_lock(&tier->mutex);
-	int rc = lock_byte(tier->fd, F_WRLCK, LOCK_CHANGE, true);
+	int rc = lock_with_patience(tier);
 	if (rc < 0)
 		pthread_mutex_unlock(&tier->mutex);
 	return rc;
@@ -218,15 +243,15 @@ static bool entry_stale(struct cache_tier *tier, const struct entry *e)
 	       segment.generation != e->generation;
 }
 
-/* Removes entry `slot` of a bucket if it still is `e`.  Returns 1, 0 (it is another one), or an error of a system
- * call. */
+/* Removes entry `slot` of a bucket if it still is `e`.  Returns 1, 0 (it is another one, or stays because the lock is
+ * not free), or an error of a system call. */
 static int entry_remove(struct cache_tier *tier, uint64_t bucket, uint32_t slot, const struct entry *e)
 {
 	struct entry now;
 	uint64_t at = bucket + slot * sizeof(now);
 	int rc = lock_changes(tier);
 	if (rc < 0)
-		return rc;
+		return rc == -EAGAIN ? 0 : rc;
 	rc = base_pread_full(tier->fd, &now, sizeof(now), at);
 	if (rc == 0 && memcmp(&now, e, sizeof(now)) == 0) {
 		now = (struct entry){ 0 };
@@ -571,10 +596,27 @@ static int find_segment(struct cache_tier *tier, uint32_t len, uint32_t *ret_num
 	return 0;
 }
 
-/* Takes `len` bytes of a segment; fills place and generation of e.  The caller holds the lock. */
-static int take_room(struct cache_tier *tier, uint32_t len, struct entry *e)
+/* Blocks that are put together. */
+struct batch {
+	const struct cache_tier_block *blocks;
+	struct entry entries[CACHE_TIER_PUT_MAX]; /* len: 0 if the block is not stored */
+	uint32_t n;
+	uint32_t refused, stored;
+	uint64_t stored_bytes;
+};
+
+static void refuse(struct batch *batch, struct entry *e)
 {
-	uint32_t number = tier->current;
+	e->len = 0;
+	batch->refused++;
+}
+
+/* Takes room for blocks from `first` on that one segment has.  The caller holds the lock.
+ * Returns how many, or an error of find_segment. */
+static int take_room(struct cache_tier *tier, struct batch *batch, uint32_t first)
+{
+	uint32_t number = tier->current, i = first;
+	uint32_t len = batch->entries[first].len;
 	struct segment s = { 0 };
 	int rc = number == NO_SEGMENT ? 0 : segment_read(tier, number, &s);
 	if (rc == 0 && (s.owner != tier->number + 1 || tier->segment_bytes - s.used_bytes < len))
@@ -583,20 +625,48 @@ static int take_room(struct cache_tier *tier, uint32_t len, struct entry *e)
 		note_full(tier, len);
 	if (rc < 0)
 		return rc;
-	e->place = tier->data_at + number * tier->segment_bytes + s.used_bytes;
-	e->generation = s.generation;
-	e->len = len;
-	s.used_bytes += len;
+	for (; i < batch->n && tier->segment_bytes - s.used_bytes >= batch->entries[i].len; i++) {
+		batch->entries[i].place = tier->data_at + number * tier->segment_bytes + s.used_bytes;
+		batch->entries[i].generation = s.generation;
+		s.used_bytes += batch->entries[i].len;
+	}
 	tier->current = number;
-	return segment_write(tier, number, &s);
+	rc = segment_write(tier, number, &s);
+	return rc < 0 ? rc : (int)(i - first);
 }
 
-/* Returns the slot of a bucket where a new entry can stand, or ENTRIES.  The caller holds the lock. */
-static uint32_t free_slot(struct cache_tier *tier, const struct entry entries[ENTRIES])
+/* Gives all blocks of a batch a place, or refuses them. */
+static int take_rooms(struct cache_tier *tier, struct batch *batch)
 {
+	uint32_t full_len = UINT32_MAX; /* no room was found for so many bytes */
+	int rc = lock_changes(tier);
+	if (rc < 0)
+		return rc;
+	for (uint32_t i = 0; rc >= 0 && i < batch->n;) {
+		struct entry *e = &batch->entries[i];
+		if (e->len >= full_len) {
+			refuse(batch, e);
+			i++;
+			continue;
+		}
+		rc = e->len ? take_room(tier, batch, i) : 1;
+		if (rc == -ENOBUFS) {
+			full_len = e->len;
+			rc = 0; /* a smaller one may find some */
+		}
+		i += rc > 0 ? (uint32_t)rc : 0;
+	}
+	unlock_changes(tier);
+	return rc < 0 ? rc : 0;
+}
+
+/* Returns the slot of a bucket where a new entry can stand, or ENTRIES.  *ret_damaged: a damaged one stands there. */
+static uint32_t free_slot(struct cache_tier *tier, const struct entry entries[ENTRIES], bool *ret_damaged)
+{
+	*ret_damaged = false;
 	for (uint32_t i = 0; i < ENTRIES; i++)
 		if (!entry_ok(tier, &entries[i])) {
-			count(&tier->bad, !zeros(&entries[i]));
+			*ret_damaged = !zeros(&entries[i]);
 			return i;
 		}
 	for (uint32_t i = 0; i < ENTRIES; i++)
@@ -605,60 +675,118 @@ static uint32_t free_slot(struct cache_tier *tier, const struct entry entries[EN
 	return ENTRIES;
 }
 
-/* Finds the slot for an entry.  The caller holds the lock.
+/* Finds the slot for an entry.
  * Returns 0, -EEXIST (an entry of the block is there), -ENOBUFS (the bucket is full), or an error of a system call. */
-static int find_slot(struct cache_tier *tier, uint64_t hash, uint32_t *ret_slot)
+static int find_slot(struct cache_tier *tier, uint64_t hash, uint32_t *ret_slot, bool *ret_damaged)
 {
 	struct entry entries[ENTRIES];
+	*ret_damaged = false;
 	int rc = find(tier, hash, entries, ret_slot);
 	if (rc < 0)
 		return rc;
 	if (*ret_slot < ENTRIES)
 		return entry_stale(tier, &entries[*ret_slot]) ? 0 : -EEXIST;
-	*ret_slot = free_slot(tier, entries);
+	*ret_slot = free_slot(tier, entries, ret_damaged);
 	return *ret_slot < ENTRIES ? 0 : -ENOBUFS;
 }
 
-/* Does what put does before the block is written (e has no place yet), and after. */
-static int change(struct cache_tier *tier, struct entry *e, uint32_t len)
+/* Fills the entries.  Blocks that are there, or whose bucket is full, need no place. */
+static int look_for_slots(struct cache_tier *tier, struct batch *batch)
 {
-	uint32_t slot = 0;
+	for (uint32_t i = 0; i < batch->n; i++) {
+		struct entry *e = &batch->entries[i];
+		uint32_t slot;
+		bool damaged;
+		*e = (struct entry){ .hash = hash_of(tier, batch->blocks[i].key), .len = batch->blocks[i].len };
+		int rc = find_slot(tier, e->hash, &slot, &damaged);
+		if (rc == -EEXIST)
+			e->len = 0;
+		else if (rc == -ENOBUFS)
+			refuse(batch, e);
+		else if (rc < 0)
+			return rc;
+	}
+	return 0;
+}
+
+/* Writes the blocks that have a place: neighbours in both at once. */
+static int write_blocks(struct cache_tier *tier, const struct batch *batch, const uint8_t *data)
+{
+	int rc = 0;
+	for (uint32_t i = 0, k; rc == 0 && i < batch->n; i = k) {
+		uint64_t place = batch->entries[i].place;
+		size_t len = batch->entries[i].len;
+		for (k = i + 1; len && k < batch->n && batch->entries[k].len && batch->entries[k].place == place + len;
+		        k++)
+			len += batch->entries[k].len;
+		if (len)
+			rc = base_pwrite_full(tier->fd, data, len, place);
+		for (uint32_t j = i; j < k; j++)
+			data += batch->blocks[j].len;
+	}
+	return rc;
+}
+
+static int write_entries(struct cache_tier *tier, struct batch *batch)
+{
 	int rc = lock_changes(tier);
 	if (rc < 0)
 		return rc;
-	rc = find_slot(tier, e->hash, &slot);
-	if (rc == 0 && !e->place) {
-		rc = take_room(tier, len, e);
-	} else if (rc == 0) {
+	for (uint32_t i = 0; rc == 0 && i < batch->n; i++) {
+		struct entry *e = &batch->entries[i];
+		uint32_t slot;
+		bool damaged;
+		if (!e->len)
+			continue;
+		rc = find_slot(tier, e->hash, &slot, &damaged);
+		if (rc == -ENOBUFS)
+			refuse(batch, e);
+		if (rc == -ENOBUFS || rc == -EEXIST) {
+			rc = 0;
+			continue;
+		}
+		count(&tier->bad, damaged);
 		e->check = check_of(e);
-		rc = base_pwrite_full(tier->fd, e, sizeof(*e), bucket_at(tier, e->hash) + slot * sizeof(*e));
+		if (rc == 0)
+			rc = base_pwrite_full(tier->fd, e, sizeof(*e), bucket_at(tier, e->hash) + slot * sizeof(*e));
+		batch->stored += rc == 0;
+		batch->stored_bytes += rc == 0 ? e->len : 0;
 	}
 	unlock_changes(tier);
 	return rc;
 }
 
-int cache_tier_put(struct cache_tier *tier, const struct cache_tier_block *block, const void *data)
+int cache_tier_put_all(struct cache_tier *tier, const struct cache_tier_block *blocks, uint32_t n, const void *data)
 {
-	struct entry e = { .hash = hash_of(tier, block->key) };
-	assert(block->len > 0 && block->len <= SHARD_BLOCK);
+	struct batch batch = { .blocks = blocks, .n = n };
+	assert(n > 0 && n <= CACHE_TIER_PUT_MAX);
+	for (uint32_t i = 0; i < n; i++)
+		assert(blocks[i].len > 0 && blocks[i].len <= SHARD_BLOCK);
 	if (cache_tier_off(tier))
 		return -ENODEV;
-	int rc = change(tier, &e, block->len);
+	int rc = look_for_slots(tier, &batch);
 	if (rc == 0)
-		rc = base_pwrite_full(tier->fd, data, block->len, e.place);
+		rc = take_rooms(tier, &batch);
 	if (rc == 0)
-		rc = change(tier, &e, block->len);
-	if (rc == -EEXIST)
-		return 0;
-	if (rc == -ENOBUFS) {
-		count(&tier->refused, 1);
-		return rc;
+		rc = write_blocks(tier, &batch, data);
+	if (rc == 0)
+		rc = write_entries(tier, &batch);
+	if (rc == -EAGAIN) {
+		for (uint32_t i = 0; i < n; i++)
+			batch.refused += batch.entries[i].len > 0;
+		rc = 0;
 	}
+	count(&tier->refused, batch.refused);
+	count(&tier->stored, batch.stored);
+	count(&tier->stored_bytes, batch.stored_bytes);
 	if (rc < 0)
 		return switch_off(tier, rc);
-	count(&tier->stored, 1);
-	count(&tier->stored_bytes, block->len);
-	return 0;
+	return batch.refused ? -ENOBUFS : 0;
+}
+
+int cache_tier_put(struct cache_tier *tier, const struct cache_tier_block *block, const void *data)
+{
+	return cache_tier_put_all(tier, block, 1, data);
 }
 
 /* ---- claims, numbers ---- */
@@ -813,7 +941,7 @@ static int remove_dataset(struct cache_tier *tier, const uint8_t identity[CACHE_
 		return -ESRCH;
 	if (dataset_is_open(tier->fd, i))
 		return -EBUSY;
-	rc = lock_byte(tier->fd, F_WRLCK, LOCK_CHANGE, true);
+	rc = lock_with_patience(tier);
 	if (rc == 0)
 		rc = discard_segments(tier, i);
 	if (rc == 0)
@@ -832,6 +960,9 @@ int cache_tier_remove(const char *dir, const uint8_t identity[CACHE_TIER_IDENTIT
 	close(tier.fd);
 	if (rc == -ESRCH)
 		return base_err_set(err, rc, "the tier in '%s' does not know this dataset", base_quoted(dir));
+	if (rc == -EAGAIN)
+		return base_err_set(
+		        err, rc, "another process holds the lock of the tier in '%s': try again", base_quoted(dir));
 	if (rc == -EBUSY)
 		return base_err_set(
 		        err, rc, "a mount uses this dataset of the tier in '%s': unmount it first", base_quoted(dir));

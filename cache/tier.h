@@ -24,7 +24,8 @@
  * with the process that holds them.  A child made by fork(2) shares them; it must close the descriptor or call exec.
  *
  * Threads: any thread may call every function but open and close.  One mutex guards changes.  It is held during reads
- * and writes of entries and records, and never during those of blocks. */
+ * and writes of entries and records, and never during those of blocks.  A change waits at most a second for other
+ * processes: one that is stopped while it holds the lock costs the others their changes, and never their reads. */
 #ifndef DDPFS_CACHE_TIER_H
 #define DDPFS_CACHE_TIER_H
 
@@ -39,6 +40,7 @@
 enum {
 	CACHE_TIER_IDENTITY = 16,      /* bytes of a dataset's identity */
 	CACHE_TIER_DATASETS_MAX = 256, /* datasets that one tier knows */
+	CACHE_TIER_PUT_MAX = 128,      /* blocks of one cache_tier_put_all */
 };
 
 struct cache_tier; /* opaque */
@@ -56,7 +58,7 @@ struct cache_tier_stats {
 	uint64_t misses;               /* blocks that were not there, the bad ones included */
 	uint64_t bad;                  /* blocks that did not verify, and damaged entries; removed */
 	uint64_t stored, stored_bytes; /* blocks that were written */
-	uint64_t refused;              /* blocks that found no room */
+	uint64_t refused;              /* blocks that found no room, or the lock was not free for long */
 };
 
 /* How full the tier is, for all processes. */
@@ -89,9 +91,13 @@ int cache_tier_get(struct cache_tier *tier, const struct cache_tier_block *block
 int cache_tier_get_again(struct cache_tier *tier, const struct cache_tier_block *block, void *data);
 
 /* Stores a block, if there is room.  The caller has verified `data`.  A block that is there stays as it is.
- * Returns 0, -ENOBUFS (there is no room for it), -ENODEV (the tier is off), or the error of a system call that
+ * Returns 0, -ENOBUFS (there is no room for it, or another process holds the lock for long), -ENODEV (the tier is off), or the error of a system call that
  * switches it off now. */
 int cache_tier_put(struct cache_tier *tier, const struct cache_tier_block *block, const void *data);
+
+/* Does the same for n blocks, 1 .. CACHE_TIER_PUT_MAX; data: their bytes, one after the other.  It takes the locks twice
+ * for all of them, and writes neighbours at once.  After -ENOBUFS, those that found room are stored. */
+int cache_tier_put_all(struct cache_tier *tier, const struct cache_tier_block *blocks, uint32_t n, const void *data);
 
 /* Tells whether a put of so many bytes was -ENOBUFS in this process, less than a second ago.  Then another put, which
  * searches for room, is hardly worth it. */
@@ -126,7 +132,8 @@ struct cache_tier_dataset {
 int cache_tier_list(const char *dir, struct base_err *err, struct cache_tier_dataset *all, uint32_t *ret_n,
         struct cache_tier_fill *ret_fill);
 /* Removes a dataset from a tier that is there.  Its bytes go back to the file system, if that can punch holes.
- * Returns 0; an error of cache_tier_list; -ESRCH (the tier does not know it); -EBUSY (a process has it open). */
+ * Returns 0; an error of cache_tier_list; -ESRCH (the tier does not know it); -EBUSY (a process has it open);
+ * -EAGAIN (a process holds the lock for long). */
 int cache_tier_remove(const char *dir, const uint8_t identity[CACHE_TIER_IDENTITY], struct base_err *err);
 
 void cache_tier_stats_get(struct cache_tier *tier, struct cache_tier_stats *ret_stats);

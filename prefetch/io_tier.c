@@ -20,6 +20,7 @@
 #include <stdatomic.h>
 #include <stdbool.h>
 #include <stdlib.h>
+#include <string.h>
 #include <time.h>
 
 #include "prefetch/engine.h"
@@ -33,9 +34,11 @@ enum {
 	AGAIN_FIRST_NS = 2 * 1000000, /* pause before blocks of others are looked up again; it doubles */
 	AGAIN_MOST_NS = 32 * 1000000, /* ... up to this */
 	CLAIM_WAIT_S = 10,            /* after this the block is fetched though another process has claimed it */
-	STORE_LATE_S = 5,             /* blocks that wait longer are not stored: the disk is too slow */
+	STORE_LATE_S = 5,             /* blocks that wait longer are not stored if the disk hangs */
+	HANG_S = 1,                   /* ... which means that one write of the thread took so long */
 	CLAIM_GAP = 4096,             /* bytes between two blocks of one claim: a tar header and padding */
 	PARTS_FIRST = 16,             /* blocks of a read, at first */
+	STORE_BYTES = 1 << 20,        /* of small blocks that are stored at once */
 };
 #define SECOND_NS UINT64_C(1000000000) /* also the time between two looks at how full the tier is */
 
@@ -74,6 +77,14 @@ struct tier_read {
 
 struct list {
 	struct tier_read *first, **tail;
+};
+
+/* Blocks that a pool thread stores together. */
+struct batch {
+	struct cache_tier_block blocks[CACHE_TIER_PUT_MAX];
+	uint32_t n, bytes;
+	uint8_t *data; /* room for STORE_BYTES; NULL: there is no memory */
+	bool hung;     /* the disk hung in the latest read that this thread stored */
 };
 
 /* One read of the origin. */
@@ -241,7 +252,40 @@ static void look_up(struct tier_io *t, struct tier_read *read)
 	}
 }
 
-static void store_part(struct tier_io *t, struct tier_read *read, struct part *part, bool late)
+/* Stores blocks.  The tier counts, and switches itself off. */
+static void put_now(
+        struct tier_io *t, struct batch *batch, const struct cache_tier_block *blocks, uint32_t n, const void *data)
+{
+	uint64_t start_ns = base_now_ns();
+	cache_tier_put_all(t->tier, blocks, n, data);
+	batch->hung = batch->hung || base_now_ns() - start_ns >= HANG_S * SECOND_NS;
+}
+
+/* Stores what a batch has. */
+static void put_batch(struct tier_io *t, struct batch *batch)
+{
+	if (batch->n)
+		put_now(t, batch, batch->blocks, batch->n, batch->data);
+	batch->n = 0;
+	batch->bytes = 0;
+}
+
+/* Stores a block, now or with the next ones. */
+static void put(struct tier_io *t, struct batch *batch, const struct cache_tier_block *block, const void *data)
+{
+	if (batch->n == CACHE_TIER_PUT_MAX || batch->bytes + block->len > STORE_BYTES)
+		put_batch(t, batch);
+	if (!batch->data || block->len > STORE_BYTES / 4) {
+		put_now(t, batch, block, 1, data);
+		return;
+	}
+	memcpy(batch->data + batch->bytes, data, block->len);
+	batch->blocks[batch->n++] = *block;
+	batch->bytes += block->len;
+}
+
+static void store_part(
+        struct tier_io *t, const struct tier_read *read, const struct part *part, bool late, struct batch *batch)
 {
 	const void *data = read->op->data + part->at;
 	if (read->error || part->at + part->block.len > read->end)
@@ -249,16 +293,19 @@ static void store_part(struct tier_io *t, struct tier_read *read, struct part *p
 	if (late || cache_tier_full(t->tier, part->block.len))
 		atomic_fetch_add_explicit(&t->skipped, 1, memory_order_relaxed);
 	else if (shard_block_sum(data, part->block.len) == part->block.xxh3)
-		cache_tier_put(t->tier, &part->block, data); /* it counts, and switches the tier off */
+		put(t, batch, &part->block, data);
 }
 
-/* Stores the blocks that the origin gave, and ends their claims. */
-static void store(struct tier_io *t, struct tier_read *read)
+/* Stores the blocks that the origin gave, and ends their claims.  After a pause of the disk, all reads in the queue are
+ * late, so each thread leaves only one of them out. */
+static void store(struct tier_io *t, struct tier_read *read, struct batch *batch)
 {
-	bool late = base_now_ns() - read->since_ns > STORE_LATE_S * SECOND_NS;
+	bool late = batch->hung && base_now_ns() - read->since_ns > STORE_LATE_S * SECOND_NS;
+	batch->hung = false;
 	for (uint32_t i = 0; i < read->n_parts; i++)
 		if (read->parts[i].state == OURS || read->parts[i].state == UNCLAIMED)
-			store_part(t, read, &read->parts[i], late);
+			store_part(t, read, &read->parts[i], late, batch);
+	put_batch(t, batch);
 	for (uint32_t i = 0, end; i < read->n_parts; i = end) {
 		end = i + 1;
 		if (read->parts[i].state == OURS) {
@@ -307,12 +354,12 @@ static void finish(struct tier_io *t, struct tier_read *read, int error)
 }
 
 /* Does one step of a read, and puts it into its next list.  Under lock, which it releases meanwhile. */
-static void step(struct tier_io *t, struct tier_read *read)
+static void step(struct tier_io *t, struct tier_read *read, struct batch *batch)
 {
 	bool cancelled = t->cancelled;
 	pthread_mutex_unlock(&t->lock);
 	if (read->store)
-		store(t, read);
+		store(t, read, batch);
 	else if (!cancelled)
 		look_up(t, read);
 	uint32_t fetch = read->store || cancelled ? 0 : n_parts(read, false);
@@ -368,6 +415,7 @@ static struct tier_read *take_due(struct tier_io *t, uint64_t *ret_wait_ns)
 static void *pool_run(void *arg)
 {
 	struct tier_io *t = arg;
+	struct batch batch = { .data = malloc(STORE_BYTES) };
 	pthread_setname_np(pthread_self(), "tier");
 	pthread_mutex_lock(&t->lock);
 	for (;;) {
@@ -376,7 +424,7 @@ static void *pool_run(void *arg)
 		if (!read && (read = list_take(&t->todo)))
 			t->queued--;
 		if (read) {
-			step(t, read);
+			step(t, read, &batch);
 			look_at_fill(t);
 			continue;
 		}
@@ -391,6 +439,7 @@ static void *pool_run(void *arg)
 		t->idle--;
 	}
 	pthread_mutex_unlock(&t->lock);
+	free(batch.data);
 	return NULL;
 }
 

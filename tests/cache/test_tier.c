@@ -21,6 +21,7 @@
 #include "cache/tier.h"
 #include "shard/base/io.h"
 #include "shard/block_sum.h"
+#include "shard/format.h"
 
 enum { MIB = 1 << 20, LEN = 100000, PAGE = 4096, BUCKETS_AT = 45056 /* before it: header and records */ };
 #define SIZE CACHE_TIER_SIZE_MIN
@@ -651,6 +652,99 @@ static void a_full_tier_is_told_for_blocks_that_found_no_room(void **state)
 	cache_tier_close(tier);
 }
 
+static unsigned writes;
+
+static ssize_t counted_write(int fd, const void *buf, size_t len, off_t offset)
+{
+	writes++;
+	return pwrite(fd, buf, len, offset);
+}
+
+static void blocks_that_are_put_together_are_written_at_once(void **state)
+{
+	(void)state;
+	enum { N = CACHE_TIER_PUT_MAX, MOST = 5000 };
+	static uint8_t bytes[N * MOST], got[MOST];
+	struct cache_tier_block blocks[N];
+	struct cache_tier *tier = opened(one);
+	struct cache_tier_stats stats;
+	struct base_io io = base_io_libc;
+	uint32_t at = 0;
+	for (uint32_t i = 0; i < N; i++) {
+		blocks[i] = block_of(i, 1 + i * 37, bytes + at);
+		at += blocks[i].len;
+	}
+	/* Two are there; one is there twice. */
+	assert_int_equal(put(tier, 5, blocks[5].len), 0);
+	assert_int_equal(put(tier, 6, blocks[6].len), 0);
+	io.pwrite = counted_write;
+	base_io = &io;
+	writes = 0;
+	assert_int_equal(cache_tier_put_all(tier, blocks, N, bytes), 0);
+	assert_true(
+	        writes <= N - 2 + 1 + 2); /* entries, the segment, and blocks before and after those that are there */
+	cache_tier_stats_get(tier, &stats);
+	assert_int_equal(stats.stored, N);
+	writes = 0;
+	assert_int_equal(cache_tier_put_all(tier, blocks, N, bytes), 0);
+	assert_int_equal(writes, 0);
+	at = 0;
+	for (uint32_t i = 0; i < N; i++) {
+		assert_int_equal(cache_tier_get(tier, &blocks[i], got), 0);
+		assert_memory_equal(got, bytes + at, blocks[i].len);
+		at += blocks[i].len;
+	}
+	cache_tier_close(tier);
+}
+
+static void what_finds_room_of_a_batch_is_stored(void **state)
+{
+	(void)state;
+	enum { N = 3, SMALL = 100 };
+	static uint8_t bytes[2 * SHARD_BLOCK + SMALL], got[SHARD_BLOCK];
+	struct cache_tier *tier = opened(one);
+	uint32_t number = 100;
+	while (put(tier, number, SHARD_BLOCK) == 0)
+		number++;
+	struct cache_tier_stats before, after;
+	cache_tier_stats_get(tier, &before);
+	struct cache_tier_block blocks[N] = { block_of(1, SHARD_BLOCK, bytes), block_of(2, SMALL, bytes + SHARD_BLOCK),
+		block_of(3, SHARD_BLOCK, bytes + SHARD_BLOCK + SMALL) };
+	assert_int_equal(cache_tier_put_all(tier, blocks, N, bytes), -ENOBUFS);
+	cache_tier_stats_get(tier, &after);
+	assert_int_equal(after.stored - before.stored, 1);
+	assert_int_equal(after.refused - before.refused, 2);
+	assert_int_equal(cache_tier_get(tier, &blocks[1], got), 0);
+	assert_memory_equal(got, bytes + SHARD_BLOCK, SMALL);
+	assert_int_equal(cache_tier_get(tier, &blocks[0], got), -ENOENT);
+	assert_int_equal(cache_tier_off(tier), 0);
+	cache_tier_close(tier);
+}
+
+/* As a process that was stopped in the middle of a change. */
+static void a_lock_that_stays_taken_costs_changes_and_no_reads(void **state)
+{
+	(void)state;
+	static uint8_t bytes[LEN], got[LEN];
+	struct cache_tier *tier = opened(one);
+	struct cache_tier_stats stats;
+	struct flock lock = { .l_type = F_WRLCK, .l_whence = SEEK_SET, .l_start = (off_t)1 << 60, .l_len = 1 };
+	struct cache_tier_block there = block_of(1, LEN, bytes);
+	assert_int_equal(cache_tier_put(tier, &there, bytes), 0);
+	int fd = open(file, O_RDWR);
+	assert_true(fd >= 0 && fcntl(fd, F_OFD_SETLK, &lock) == 0);
+	for (uint32_t i = 2; i < 100; i++) /* only the first one waits */
+		assert_int_equal(put(tier, i, LEN), -ENOBUFS);
+	assert_int_equal(cache_tier_get(tier, &there, got), 0);
+	assert_memory_equal(got, bytes, LEN);
+	cache_tier_stats_get(tier, &stats);
+	assert_int_equal(stats.refused, 98);
+	assert_int_equal(cache_tier_off(tier), 0);
+	close(fd);
+	assert_int_equal(put(tier, 2, LEN), 0);
+	cache_tier_close(tier);
+}
+
 #define TEST(f) cmocka_unit_test_setup_teardown(f, set_up, tear_down)
 
 int main(void)
@@ -672,6 +766,9 @@ int main(void)
 		TEST(a_full_disk_switches_it_off),
 		TEST(a_failing_disk_switches_it_off),
 		TEST(a_file_that_was_cut_switches_it_off),
+		TEST(blocks_that_are_put_together_are_written_at_once),
+		TEST(what_finds_room_of_a_batch_is_stored),
+		TEST(a_lock_that_stays_taken_costs_changes_and_no_reads),
 		TEST(a_claim_ends_with_its_process),
 		TEST(a_tier_of_a_terabyte_opens_with_a_few_reads),
 		TEST(another_size_makes_it_anew_unless_it_is_in_use),

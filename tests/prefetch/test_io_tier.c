@@ -4,6 +4,7 @@
 #include <fcntl.h>
 #include <setjmp.h>
 #include <stdarg.h>
+#include <stdatomic.h>
 #include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -15,7 +16,10 @@
 #include "cache/cache.h"
 #include "cache/tier.h"
 #include "prefetch/engine.h"
+#include "prefetch/prefetch.h"
 #include "shard/base/cleanup.h"
+#include "shard/base/clock.h"
+#include "shard/base/io.h"
 #include "shard/block_sum.h"
 
 enum { SHARD = 9, LEN = 1000, BLOCKS = 600, GAP = 100, PITCH = LEN + GAP };
@@ -326,6 +330,64 @@ static void a_full_tier_is_not_claimed(void **state)
 	cache_tier_close(other);
 }
 
+/* Disk of the tier: writes of it hang as long as `hang`. */
+static atomic_bool hang;
+
+static ssize_t hanging_write(int fd, const void *buf, size_t len, off_t offset)
+{
+	while (atomic_load(&hang))
+		usleep(1000);
+	return pwrite(fd, buf, len, offset);
+}
+
+static void a_disk_that_hangs_for_seconds_costs_few_blocks(void **state)
+{
+	(void)state;
+	enum { READS = 60, EACH = BLOCKS / READS, HANG_S = 6 };
+	static struct prefetch_op ops[READS];
+	static struct prefetch_block_list lists[READS];
+	const struct prefetch_object object = { .fd = -1, .align = 1 };
+	struct prefetch_io_backend *io;
+	struct prefetch_op *done = NULL;
+	struct prefetch_tier_stats stats;
+	struct base_io slow = base_io_libc;
+	uint32_t n = 0;
+	slow.pwrite = hanging_write;
+	base_io = &slow;
+	atomic_store(&hang, true);
+	assert_int_equal(prefetch_io_tier(tier, &source.base, &io), 0);
+	for (uint32_t i = 0; i < READS; i++) {
+		STAILQ_INIT(&lists[i]);
+		for (uint32_t k = 0; k < EACH; k++)
+			STAILQ_INSERT_TAIL(&lists[i], &blocks[i * EACH + k], link);
+		ops[i] = (struct prefetch_op){ .object = &object,
+			.shard = SHARD,
+			.data = data + (size_t)i * EACH * PITCH,
+			.offset = (uint64_t)i * EACH * PITCH,
+			.len = EACH * PITCH,
+			.blocks = &lists[i] };
+		prefetch_io_submit(io, &ops[i]);
+	}
+	bool late = false;
+	for (uint64_t since_ns = base_now_ns(); n < READS;) {
+		prefetch_io_wait(io, late ? -1 : 0, &done);
+		for (; done; done = done->next)
+			n++;
+		if (!late && base_now_ns() - since_ns > HANG_S * UINT64_C(1000000000)) {
+			late = true;
+			atomic_store(&hang, false);
+		}
+		if (!late)
+			usleep(1000);
+	}
+	prefetch_io_tier_stats(io, &stats);
+	prefetch_io_free(io);
+	base_io = &base_io_libc;
+	assert_right(0, BLOCKS);
+	assert_int_equal(stats.blocks.stored + stats.skipped, BLOCKS);
+	assert_true(stats.skipped < BLOCKS / 2);
+}
+
 /* The other process has some of the blocks, and stores them while the read waits. */
 static void *store_later(void *arg)
 {
@@ -375,6 +437,7 @@ int main(void)
 		TEST(wrong_bytes_are_not_stored),
 		TEST(blocks_that_others_fetch_are_waited_for),
 		TEST(a_full_tier_is_not_claimed),
+		TEST(a_disk_that_hangs_for_seconds_costs_few_blocks),
 	};
 	return cmocka_run_group_tests_name("prefetch/io_tier", tests, NULL, NULL);
 }
