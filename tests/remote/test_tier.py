@@ -1,18 +1,24 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Mounts with a tier: what was fetched from the store once comes from the local disk, and every byte is verified."""
+"""Mounts with a tier: what was fetched from the store once comes from the local disk, and every byte is verified.
 
+DDPFS_KILLS says how often a server or a mount is killed (default 20; a release: 100)."""
+
+import errno
 import json
 import os
+import random
 import subprocess
 import threading
 
 import pytest
 
-from helpers import datasets, tools
+from helpers import datasets, mounts, tools
 from helpers.waiting import wait_until
 from mount import control
 
 SIZE = 64 << 20
+KILLS = int(os.environ.get("DDPFS_KILLS", "20"))
+GONE = (errno.ENOTCONN, errno.ECONNABORTED)
 
 
 @pytest.fixture
@@ -144,6 +150,55 @@ def test_a_killed_server_leaves_a_tier_of_right_bytes(stored, scratch, http_stor
     assert contents(m.path) == files
     stats = control.settled(m)
     assert stats["tier_hits"] > 0 and stats["tier_bad"] == 0
+
+
+def test_kills_while_a_tier_is_written_and_read_give_no_wrong_byte(stored, scratch, http_store, mount):
+    url, files = stored
+    http_store.set(latency_ms=2)
+    chance = random.Random(27)
+    problems = []
+
+    def read(path, names):
+        for name in names:
+            try:
+                data = (path / name).read_bytes()
+            except OSError as error:
+                if error.errno not in GONE:
+                    problems.append(error)
+                return
+            if data != files[name]:
+                problems.append(name)
+
+    def used(m):
+        stats = control.stats(m)
+        return stats["tier_stored_bytes"] + stats["tier_bytes"]
+
+    for number in range(KILLS):
+        m = mount(url, options(scratch), mountpoint=scratch / f"mnt{number}")
+        identity, server = tools.stat_json(m.path)["identity"], m.server_pid()
+        readers = [threading.Thread(target=read, args=(m.path, chance.sample(sorted(files), len(files))))
+                   for _ in range(2)]
+        for reader in readers:
+            reader.start()
+        enough = chance.randrange(6_000_000)
+        wait_until(lambda: used(m) >= enough or not any(reader.is_alive() for reader in readers), "a used tier")
+        if number % 2:
+            os.kill(server, 9)  # another one follows
+        else:
+            mounts.kill_with_supervisor(m.process.pid, server)
+            mounts.force_unmount(m.path)
+        for reader in readers:
+            reader.join()
+        if number % 2:
+            m.unmount()
+        if number % 4 == 3:  # begin with an empty tier again
+            # A killed process has the tier open until the last of its threads has ended.
+            wait_until(lambda: tools.ddpfs("tier", f"--remove={identity}", scratch / "tier",
+                                           check=False).returncode == 0, "a tier that nobody uses")
+    assert not problems
+    m = mount(url, options(scratch))
+    assert contents(m.path) == files
+    assert control.settled(m)["bad_blocks"] == 0
 
 
 def test_a_restart_keeps_the_tier(stored, scratch, http_store, mount):
