@@ -231,6 +231,8 @@ static void what_statistics_say(void **state)
 	expect_mount("{\"restarts\": 1, \"bad_blocks\": 2}", DOCTOR_FAILURE, "checksum");
 	expect_mount("{\"io_errors\": 1, \"errors\": 1}", DOCTOR_FAILURE, "1 reads of shards failed");
 	expect_mount("{\"errors\": 4}", DOCTOR_FAILURE, "4 reads of the trainer");
+	expect_mount("{\"tier_off\": 28}", DOCTOR_WARNING, "the tier is off: No space left");
+	expect_mount("{\"tier_off\": 0, \"tier_bad\": 7}", DOCTOR_WARNING, "7 blocks or entries");
 	expect_mount("{\"store_away_ns\": 5000000000, \"store_error\": \"refused\"}", DOCTOR_FAILURE, "5 s: refused");
 	expect_mount("{\"restarts\": 1}", DOCTOR_WARNING, "replaced 1 times");
 	expect_mount(

@@ -78,6 +78,19 @@ static void say_errors(const json_t *stats, json_t *findings)
 		        "the server was replaced %llu times", (unsigned long long)number(stats, "restarts"));
 }
 
+static void say_tier(const json_t *stats, json_t *findings)
+{
+	uint64_t off = number(stats, "tier_off");
+	uint64_t bad = number(stats, "tier_bad");
+	if (off)
+		doctor_say(findings, DOCTOR_WARNING,
+		        "make room on its disk, or remove the tier's file and give a smaller tier_size=; mount again",
+		        "the tier is off: %s", strerror((int)off));
+	if (bad)
+		doctor_say(findings, DOCTOR_WARNING, "look at the tier's disk; what was damaged was fetched again",
+		        "%llu blocks or entries of the tier were damaged", (unsigned long long)bad);
+}
+
 /* Why opens wait. */
 static void say_misses(const json_t *stats, json_t *findings)
 {
@@ -127,6 +140,7 @@ void doctor_mount(const json_t *stats, json_t *findings)
 	char size[16];
 	say_sampler(stats, findings);
 	say_errors(stats, findings);
+	say_tier(stats, findings);
 	say_misses(stats, findings);
 	say_problems(stats, findings);
 	if (number(stats, "quarantined"))
