@@ -272,6 +272,7 @@ def test_the_tool_shows_verifies_and_removes(stored, scratch, http_store, mount)
     blocks = sum(1 for data in files.values() if data)  # each file is one block
     shown = tier()
     one, = shown["datasets"]
+    assert "\ntier:\n" in tools.ddpfs("stat", m.path).stdout
     assert one["in_use"] and one["identity"] == tools.stat_json(m.path)["identity"]
     assert sum(map(len, files.values())) <= one["bytes"] == shown["used_bytes"] < shown["room_bytes"] < SIZE
     assert "a mount uses" in tools.ddpfs("tier", f"--remove={url}", place, check=False).stderr

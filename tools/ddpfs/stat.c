@@ -32,6 +32,7 @@ static const struct {
 	{ "listings", "names" },
 	{ "memory_bytes", "dataset" },
 	{ "store_requests", "store" },
+	{ "tier_hits", "tier" },
 	{ "memory_why", "budget" },
 	{ "recognised", "order" },
 };
