@@ -224,9 +224,14 @@ def test_two_mounts_of_a_host_fetch_each_byte_once(more, stored, scratch, http_s
     for m in mounts:
         control.settled(m)
     size = sum(path.stat().st_size for path in http_store.root.glob("train/shard-*"))
-    skipped = 65_536 * sum(control.stats(m)["tier_refused"] for m in mounts)
-    assert shard_bytes(http_store) <= 1.02 * size + skipped
-    assert sum(control.stats(m)["errors"] for m in mounts) == 0
+    total = {key: sum(control.stats(m)[key] for m in mounts)
+             for key in ("tier_refused", "read_bytes", "store_hedged", "store_retries", "errors")}
+    most = 1.02 * size + 65_536 * total["tier_refused"]
+    assert total["read_bytes"] <= most
+    # On a slow machine, the client asks twice for what comes late.
+    longest = max(int(last) - int(first) + 1 for _, path, first, last in http_store.answers() if "shard-" in path)
+    assert shard_bytes(http_store) <= most + longest * (total["store_hedged"] + total["store_retries"]), total
+    assert total["errors"] == 0
 
 
 def test_a_full_disk_switches_the_tier_off_and_the_epoch_goes_on(stored, scratch, http_store, mount):
