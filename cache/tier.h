@@ -91,12 +91,12 @@ int cache_tier_get(struct cache_tier *tier, const struct cache_tier_block *block
 int cache_tier_get_again(struct cache_tier *tier, const struct cache_tier_block *block, void *data);
 
 /* Stores a block, if there is room.  The caller has verified `data`.  A block that is there stays as it is.
- * Returns 0, -ENOBUFS (there is no room for it, or another process holds the lock for long), -ENODEV (the tier is off), or the error of a system call that
- * switches it off now. */
+ * Returns 0, -ENOBUFS (there is no room for it, or another process holds the lock for long), -ENODEV (the tier is
+ * off), or the error of a system call that switches it off now. */
 int cache_tier_put(struct cache_tier *tier, const struct cache_tier_block *block, const void *data);
 
-/* Does the same for n blocks, 1 .. CACHE_TIER_PUT_MAX; data: their bytes, one after the other.  It takes the locks twice
- * for all of them, and writes neighbours at once.  After -ENOBUFS, those that found room are stored. */
+/* Does the same for n blocks, 1 .. CACHE_TIER_PUT_MAX; data: their bytes, one after the other.  It takes the locks
+ * twice for all of them, and writes neighbours at once.  After -ENOBUFS, those that found room are stored. */
 int cache_tier_put_all(struct cache_tier *tier, const struct cache_tier_block *blocks, uint32_t n, const void *data);
 
 /* Tells whether a put of so many bytes was -ENOBUFS in this process, less than a second ago.  Then another put, which
