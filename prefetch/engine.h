@@ -110,7 +110,9 @@ struct prefetch_read {
 	TAILQ_ENTRY(prefetch_read) link;
 	struct prefetch_block_list blocks; /* constant once the read is queued */
 	enum prefetch_read_state state;
-	bool urgent;   /* it goes before others: a reader waits for it, or will probably do so */
+	/* It goes before others: a reader waits for it, or will probably do so. Set under the lock. The engine thread
+	 * submits a read without the lock. */
+	atomic_bool urgent;
 	bool ahead;    /* a scheduled read: it counts against the depth */
 	bool answered; /* its demands are answered and its blocks are out of the table, but not stored yet */
 	bool warm_up;  /* with `ahead`: of the warm-up's stream */
