@@ -14,15 +14,15 @@ enum { THREADS_MAX = 32 }; /* reads at once; enough for an NVMe disk, few enough
 
 struct threads_io {
 	struct prefetch_io_backend base;
-	pthread_mutex_t lock;   /* guards all fields below */
-	pthread_cond_t todo_cv; /* todo is not empty, or stop */
-	pthread_cond_t done_cv; /* done is not empty, or woken */
-	struct prefetch_op *todo, **todo_tail;
+	pthread_mutex_t lock;      /* guards all fields below */
+	pthread_cond_t waiting_cv; /* waiting is not empty, or stop */
+	pthread_cond_t done_cv;    /* done is not empty, or woken */
+	struct prefetch_op *waiting, **waiting_tail;
 	struct prefetch_op *done, **done_tail;
 	bool woken;
 	bool stop;
 	unsigned idle;   /* readers that wait for work */
-	unsigned queued; /* operations in todo */
+	unsigned queued; /* operations in waiting */
 	unsigned n_threads;
 	pthread_t threads[THREADS_MAX];
 };
@@ -44,18 +44,18 @@ static void *reader(void *arg)
 	pthread_setname_np(pthread_self(), "pread");
 	pthread_mutex_lock(&t->lock);
 	for (;;) {
-		while (!t->todo && !t->stop) {
+		while (!t->waiting && !t->stop) {
 			t->idle++;
-			pthread_cond_wait(&t->todo_cv, &t->lock);
+			pthread_cond_wait(&t->waiting_cv, &t->lock);
 			t->idle--;
 		}
-		struct prefetch_op *op = t->todo;
+		struct prefetch_op *op = t->waiting;
 		if (!op)
 			break;
-		t->todo = op->next;
+		t->waiting = op->next;
 		t->queued--;
-		if (!t->todo)
-			t->todo_tail = &t->todo;
+		if (!t->waiting)
+			t->waiting_tail = &t->waiting;
 		pthread_mutex_unlock(&t->lock);
 		op->res = do_read(op);
 		pthread_mutex_lock(&t->lock);
@@ -73,12 +73,12 @@ static void threads_submit(struct prefetch_io_backend *io, struct prefetch_op *o
 	struct threads_io *t = threads_of(io);
 	lock_for_scope(&t->lock);
 	op->next = NULL;
-	*t->todo_tail = op;
-	t->todo_tail = &op->next;
+	*t->waiting_tail = op;
+	t->waiting_tail = &op->next;
 	if (++t->queued > t->idle && t->n_threads < THREADS_MAX &&
 	        pthread_create(&t->threads[t->n_threads], NULL, reader, t) == 0)
 		t->n_threads++; /* if no thread can be added, those that run serve the queue */
-	pthread_cond_signal(&t->todo_cv);
+	pthread_cond_signal(&t->waiting_cv);
 }
 
 static void threads_wait(struct prefetch_io_backend *io, int64_t timeout_ns, struct prefetch_op **ret_done)
@@ -118,11 +118,11 @@ static void threads_free(struct prefetch_io_backend *io)
 	struct threads_io *t = threads_of(io);
 	pthread_mutex_lock(&t->lock);
 	t->stop = true;
-	pthread_cond_broadcast(&t->todo_cv);
+	pthread_cond_broadcast(&t->waiting_cv);
 	pthread_mutex_unlock(&t->lock);
 	for (unsigned i = 0; i < t->n_threads; i++)
 		pthread_join(t->threads[i], NULL);
-	pthread_cond_destroy(&t->todo_cv);
+	pthread_cond_destroy(&t->waiting_cv);
 	pthread_cond_destroy(&t->done_cv);
 	pthread_mutex_destroy(&t->lock);
 	free(t);
@@ -142,10 +142,10 @@ int prefetch_io_threads(struct prefetch_io_backend **ret_io)
 	if (!t)
 		return -ENOMEM;
 	pthread_mutex_init(&t->lock, NULL);
-	pthread_cond_init(&t->todo_cv, NULL);
+	pthread_cond_init(&t->waiting_cv, NULL);
 	base_cond_init(&t->done_cv);
 	t->base = (struct prefetch_io_backend){ .ops = &threads_ops, .uring = false };
-	t->todo_tail = &t->todo;
+	t->waiting_tail = &t->waiting;
 	t->done_tail = &t->done;
 	/* One reader must exist, or submitted operations would never end. */
 	int rc = pthread_create(&t->threads[0], NULL, reader, t);

@@ -3,11 +3,11 @@
  *
  *   engine thread                        pool threads
  *   -------------                        ------------
- *   submit ------------> todo ---------> look up: each block is here, ours (claimed), or theirs
+ *   submit ------------> ready ---------> look up: each block is here, ours (claimed), or theirs
  *                                          | ours            | theirs: again after a pause
  *   wait: reads of  <--- to_fetch <--------'                 v
  *   the origin                                             parked
- *     `----------------> todo ---------> store: verify, put, unclaim
+ *     `----------------> ready ---------> store: verify, put, unclaim
  *   wait <-------------- done <------------'
  *
  * A read that waits for another process holds no claim, because its own blocks were fetched and stored before.  So two
@@ -104,8 +104,8 @@ struct tier_io {
 	struct list waiting; /* reads that have no room for all their fetches yet */
 
 	pthread_mutex_t lock;   /* guards the fields below, up to the atomics */
-	pthread_cond_t pool_cv; /* todo, parked, stop or cancelled has changed */
-	struct list todo, parked, to_fetch, done;
+	pthread_cond_t pool_cv; /* ready, parked, stop or cancelled has changed */
+	struct list ready, parked, to_fetch, done;
 	bool stop, cancelled;
 	unsigned idle, queued, n_threads;
 	pthread_t threads[THREADS_MAX];
@@ -421,7 +421,7 @@ static void *pool_run(void *arg)
 	for (;;) {
 		uint64_t wait_ns;
 		struct tier_read *read = take_due(t, &wait_ns);
-		if (!read && (read = list_take(&t->todo)))
+		if (!read && (read = list_take(&t->ready)))
 			t->queued--;
 		if (read) {
 			step(t, read, &batch);
@@ -450,9 +450,9 @@ static void give(struct tier_io *t, struct tier_read *read)
 {
 	lock_for_scope(&t->lock);
 	if (read->op->urgent)
-		list_add_first(&t->todo, read);
+		list_add_first(&t->ready, read);
 	else
-		list_add(&t->todo, read);
+		list_add(&t->ready, read);
 	if (++t->queued > t->idle && t->n_threads < THREADS_MAX &&
 	        pthread_create(&t->threads[t->n_threads], NULL, pool_run, t) == 0)
 		t->n_threads++; /* if no thread can be added, those that run serve the queue */
@@ -686,7 +686,7 @@ int prefetch_io_tier(struct cache_tier *tier, struct prefetch_io_backend *origin
 	pthread_mutex_init(&t->lock, NULL);
 	base_cond_init(&t->pool_cv);
 	list_init(&t->waiting);
-	list_init(&t->todo);
+	list_init(&t->ready);
 	list_init(&t->parked);
 	list_init(&t->to_fetch);
 	list_init(&t->done);

@@ -154,24 +154,24 @@ class Reader:
 
 def read_before(reader, view, state, seed):
     """What is read before anything is overwritten.  Returns all (name, path) in the order in which they are read later."""
-    todo = sorted(reader.names(view).items())
-    random.Random(seed).shuffle(todo)
-    before = todo[:{"cold": 0, "half read": len(todo) // 2, "resident": len(todo)}[state]]
+    to_read = sorted(reader.names(view).items())
+    random.Random(seed).shuffle(to_read)
+    before = to_read[:{"cold": 0, "half read": len(to_read) // 2, "resident": len(to_read)}[state]]
     for name, path in before:
         assert reader.read(name, path)
     for name, path in before[:50]:
         assert reader.read(name, path, flags=os.O_DIRECT)  # which landing memory keeps
     assert reader.wrong == [] and reader.refused == 0
-    return todo
+    return to_read
 
 
-def read_while(reader, todo, act):
+def read_while(reader, to_read, act):
     """Reads on and on while `act()` does something."""
     done = threading.Event()
 
     def meanwhile():
         while not done.is_set():
-            for name, path in todo[::7]:
+            for name, path in to_read[::7]:
                 reader.read(name, path, evict=True)
 
     thread = threading.Thread(target=meanwhile)
@@ -183,12 +183,12 @@ def read_while(reader, todo, act):
         thread.join()
 
 
-def read_after(reader, todo):
-    for name, path in todo:
+def read_after(reader, to_read):
+    for name, path in to_read:
         reader.read(name, path)
-    for name, path in todo[::3]:
+    for name, path in to_read[::3]:
         reader.read(name, path, evict=True)
-    for name, path in todo[:50]:
+    for name, path in to_read[:50]:
         reader.read(name, path, flags=os.O_DIRECT)
     if reader.list:
         reader.everything_else()
@@ -255,9 +255,9 @@ def test_another_dataset_is_copied_over_it(mount, made, truth, scratch, size, vi
     shutil.copytree(made[1], victim)
     m = mount(victim, VIEWS[view] + ",memory=8M")
     reader = new_reader(m, made, truth, view)
-    todo = read_before(reader, view, state, f"{size}{order}{way}")
-    read_while(reader, todo, lambda: overwrite(steps(victim, made[2][size], order, way)))
-    read_after(reader, todo)
+    to_read = read_before(reader, view, state, f"{size}{order}{way}")
+    read_while(reader, to_read, lambda: overwrite(steps(victim, made[2][size], order, way)))
+    read_after(reader, to_read)
     the_log_says_so(m)
     assert m.process.poll() is None
 
@@ -280,9 +280,9 @@ def test_it_is_copied_over_where_samples_have_stand_ins(mount, made, scratch):
     m.unmount()
     m = mount(victim, options)
     reader = Reader(m, shown)
-    todo = read_before(reader, "all", "half read", "stand-ins")
-    read_while(reader, todo, lambda: overwrite(steps(victim, others["equal"], "interleaved", "cp -a")))
-    read_after(reader, todo)
+    to_read = read_before(reader, "all", "half read", "stand-ins")
+    read_while(reader, to_read, lambda: overwrite(steps(victim, others["equal"], "interleaved", "cp -a")))
+    read_after(reader, to_read)
     the_log_says_so(m)
 
 
@@ -299,7 +299,7 @@ def test_it_is_copied_over_while_servers_are_killed(mount, made, truth, scratch,
     m = mount(victim, VIEWS["all"] + ",memory=8M")
     m.may_end_with.add(1)
     reader = new_reader(m, made, truth, "all", GONE)
-    todo = read_before(reader, "all", "half read", f"{size}{order}{way}")
+    to_read = read_before(reader, "all", "half read", f"{size}{order}{way}")
     kills = 0
 
     def act():
@@ -311,9 +311,9 @@ def test_it_is_copied_over_while_servers_are_killed(mount, made, truth, scratch,
                 kills += 1
             assert copying.wait() == 0
 
-    read_while(reader, todo, act)
+    read_while(reader, to_read, act)
     assert kills > 0
-    read_after(reader, todo)
+    read_after(reader, to_read)
     assert "index.ddpfs'" in m.log() or "another dataset lies there now" in m.log()
 
 
