@@ -22,6 +22,7 @@ static const struct cli_command commands[] = {
 	{ "ctl", "set a mount's epoch, save its resume state", ddpfs_ctl },
 	{ "order", "print the order of an epoch without a mount", ddpfs_order },
 	{ "tier", "show, verify or empty a tier", ddpfs_tier },
+	{ "warm", "fill a tier without a mount", ddpfs_warm },
 	{ "takeover", NULL, ddpfs_takeover },
 	{ NULL, NULL, NULL },
 };

@@ -21,6 +21,7 @@ int ddpfs_order(int argc, char **argv);
 int ddpfs_report(int argc, char **argv);
 int ddpfs_restart(int argc, char **argv);
 int ddpfs_tier(int argc, char **argv);
+int ddpfs_warm(int argc, char **argv);
 int ddpfs_takeover(int argc, char **argv);
 
 /* What to say if the word MNT of a command is missing. */

@@ -1,0 +1,145 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`ddpfs warm`: a tier is filled without a mount, each byte is fetched once, and mounts find everything there."""
+
+import json
+import signal
+import subprocess
+import time
+
+import pytest
+
+from helpers import datasets, tools
+from helpers.waiting import wait_until
+from mount import control
+
+
+@pytest.fixture
+def stored(build_dir, scratch, http_store):
+    """A packed dataset at `URL/train`, its files, and the bytes of its shards."""
+    source = scratch / "source"
+    files = datasets.write_tree(source, classes=3, per_class=100, sizes=(0, 1, 20_000, 31_111, 65_536))
+    files |= {"large/a.bin": bytes(range(256)) * 10_000, "labels.csv": b"a,b\n"}
+    (source / "large").mkdir()
+    for name in ("large/a.bin", "labels.csv"):
+        (source / name).write_bytes(files[name])
+    tools.mkshard("pack", "--shard-size=2M", source, http_store.root / "train")
+    (scratch / "tier").mkdir()
+    return f"{http_store.url}/train", files, sum(p.stat().st_size for p in http_store.root.glob("train/shard-*"))
+
+
+def shard_bytes(http_store):
+    """Bytes of shards that the store has sent."""
+    return sum(int(last) - int(first) + 1 for _, path, first, last in http_store.answers() if "shard-" in path)
+
+
+def command(scratch, dataset, more=""):
+    return [tools.tool("ddpfs"), "warm", dataset, "-o", f"tier={scratch / 'tier'},tier_size=64M{more}", "--json"]
+
+
+def warm(scratch, dataset, more=""):
+    return json.loads(subprocess.run(command(scratch, dataset, more), capture_output=True, text=True, check=True,
+                                     timeout=200).stdout)
+
+
+def contents(path):
+    return {name: data for name, data in datasets.read_tree(path).items() if not name.startswith(".ddpfs")}
+
+
+def test_a_mount_after_it_asks_the_store_for_nothing(stored, scratch, http_store, mount):
+    url, files, size = stored
+    done = warm(scratch, url)
+    total = sum(map(len, files.values()))
+    assert done["dataset_bytes"] == done["held_bytes"] == done["stored_bytes"] == total
+    assert not done["full"] and done["bad_blocks"] == 0
+    assert total <= done["fetched_bytes"] <= size
+    before, requests = shard_bytes(http_store), len(http_store.answers())
+    assert before == done["fetched_bytes"] and requests <= 12  # a few long reads, and the index
+    m = mount(url, f"view=all,memory=64M,tier={scratch / 'tier'},tier_size=64M")
+    assert contents(m.path) == files
+    stats = control.settled(m)
+    assert stats["tier_misses"] == 0 and stats["read_bytes"] == 0 and shard_bytes(http_store) == before
+    m.unmount()
+    again = warm(scratch, url)
+    assert again["held_bytes"] == total and again["fetched_bytes"] == again["stored_bytes"] == 0
+    assert shard_bytes(http_store) == before
+    # A tier that is there needs no size.
+    shown = tools.ddpfs("warm", url, "-o", f"tier={scratch / 'tier'}").stdout
+    assert shown.startswith("the tier has ") and "; 0 B were fetched" in shown
+
+
+def test_a_dataset_on_a_disk(stored, scratch, http_store, mount):
+    _, files, _ = stored
+    dataset = http_store.root / "train"
+    assert warm(scratch, dataset)["held_bytes"] == sum(map(len, files.values()))
+    m = mount(dataset, f"view=all,memory=64M,tier={scratch / 'tier'},tier_size=64M")
+    assert contents(m.path) == files
+    assert control.settled(m)["read_bytes"] == 0
+
+
+@pytest.mark.parametrize("how, status", [(signal.SIGINT, -signal.SIGINT), (signal.SIGKILL, -signal.SIGKILL)])
+def test_an_interrupted_one_goes_on(how, status, stored, scratch, http_store):
+    url, files, size = stored
+    http_store.set(bps=2_000_000)
+    with subprocess.Popen(command(scratch, url), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as first:
+        def used():
+            shown = tools.ddpfs("tier", "--json", scratch / "tier", check=False)
+            return shown.returncode == 0 and json.loads(shown.stdout)["used_bytes"] > 0
+        wait_until(used, "blocks in the tier")
+        first.send_signal(how)
+        said = first.communicate(timeout=100)[1]
+    assert first.returncode == status
+    assert ("the same command goes on" in said) == (how == signal.SIGINT)
+    http_store.set()
+    done = warm(scratch, url)
+    assert done["held_bytes"] == sum(map(len, files.values()))
+    assert done["fetched_bytes"] < size - 100_000
+
+
+def test_several_at_once_fetch_each_byte_once(stored, scratch, http_store):
+    url, files, size = stored
+    http_store.set(latency_ms=20)
+    running = [subprocess.Popen(command(scratch, url), stdout=subprocess.PIPE, text=True) for _ in range(3)]
+    done = [json.loads(process.communicate(timeout=200)[0]) for process in running]
+    assert [one["held_bytes"] for one in done] == 3 * [sum(map(len, files.values()))]
+    assert sum(one["fetched_bytes"] for one in done) <= 1.02 * size
+    assert sum(one["stored_bytes"] for one in done) == sum(map(len, files.values()))
+
+
+def test_a_dataset_that_is_larger_than_the_tier(build_dir, scratch, http_store):
+    source = scratch / "source"
+    datasets.write_tree(source, classes=1, per_class=80, sizes=(1_000_000,))
+    tools.mkshard("pack", source, http_store.root / "large")
+    (scratch / "tier").mkdir()
+    done = warm(scratch, f"{http_store.url}/large")
+    assert done["full"] and 50_000_000 < done["held_bytes"] < 64 << 20
+    assert done["fetched_bytes"] < 1.3 * done["held_bytes"]  # it ends when the tier is full
+
+
+def test_wrong_bytes_are_named_and_not_stored(stored, scratch, http_store):
+    url, files, _ = stored
+    shard = max(http_store.root.glob("train/shard-*"), key=lambda path: path.stat().st_size)
+    data = bytearray(shard.read_bytes())
+    at = len(data) // 2
+    data[at:at + 70_000] = bytes(70_000)
+    shard.write_bytes(data)
+    ran = subprocess.run(command(scratch, url), capture_output=True, text=True, timeout=200)
+    assert ran.returncode == 1 and "wrong checksum, the first in '" in ran.stderr
+    assert json.loads(tools.ddpfs("tier", "--json", f"--verify={url}", scratch / "tier").stdout)["verified"]["damaged"] == 0
+
+
+def test_a_store_that_is_away(stored, scratch, http_store):
+    url, _, _ = stored
+    warm(scratch, url)  # its index is on this host now
+    (scratch / "tier/tier").unlink()
+    http_store.set(down=1)
+    start = time.monotonic()
+    ran = subprocess.run(command(scratch, url, ",timeout=2"), capture_output=True, text=True, timeout=200)
+    assert ran.returncode == 1 and "ddpfs: " in ran.stderr and time.monotonic() - start < 60
+
+
+@pytest.mark.parametrize("given, status, said", [
+    ("view=all", 2, "option tier is missing"), ("tier={}", 1, "add tier_size=SIZE"),
+    ("tier=/nowhere/at/all,tier_size=64M", 1, "No such file")])
+def test_what_is_missing_is_said(given, status, said, stored, scratch):
+    ran = tools.ddpfs("warm", stored[0], "-o", given.format(scratch / "tier"), check=False)
+    assert ran.returncode == status and said in ran.stderr
