@@ -68,6 +68,14 @@ static json_t *number(uint64_t value)
 	return json_integer((json_int_t)(value <= INT64_MAX ? value : INT64_MAX));
 }
 
+/* Since 1970. Worked out anew each time, because the clock may be set. */
+static uint64_t began_ms(const struct fs_recorder *recorder)
+{
+	struct timespec now;
+	clock_gettime(CLOCK_REALTIME, &now);
+	return (uint64_t)now.tv_sec * 1000 + (uint64_t)now.tv_nsec / 1000000 - now_ms(recorder);
+}
+
 static json_t *reading_json(const struct fs_history_reading *reading)
 {
 	json_t *values = json_array();
@@ -91,7 +99,7 @@ static json_t *history_json(const struct fs_recorder *recorder, uint64_t after_m
 	json_object_set_new(object, "rank", number(view->options.rank));
 	json_object_set_new(object, "world", number(view->options.world));
 	json_object_set_new(object, "view", json_string(view->all ? "all" : "rank"));
-	json_object_set_new(object, "began_s", number((uint64_t)time(NULL) - now_ms(recorder) / 1000));
+	json_object_set_new(object, "began_ms", number(began_ms(recorder)));
 	json_object_set_new(object, "files", number(server->info->n_files));
 	json_object_set_new(object, "content_bytes", number(server->info->content_bytes));
 	json_object_set_new(object, "interval_ms", number(history->interval_ms));

@@ -34,7 +34,7 @@ int fs_recorder_check(struct fs_recorder *recorder);
 void fs_recorder_end(struct fs_recorder *recorder);
 
 /* Returns the history after the time `after_ms`: "version", "pid" (of the supervisor), "mountpoint", "dataset", "rank",
- * "world", "view", "began_s" (since 1970), "files", "content_bytes", "interval_ms", "fields", "readings", and "more":
+ * "world", "view", "began_ms" (since 1970), "files", "content_bytes", "interval_ms", "fields", "readings", and "more":
  * whether there are later readings. NULL: out of memory. */
 json_t *fs_recorder_json(struct fs_recorder *recorder, uint64_t after_ms);
 

@@ -59,7 +59,7 @@ def report(*targets, check=True):
     return Page(done.stdout) if check else done
 
 
-def write_log(path, rank=0, world=2, began_s=1_790_000_000, epochs=3, files_a_second=100, seconds=60, **head):
+def write_log(path, rank=0, world=2, began_ms=1_790_000_000_000, epochs=3, files_a_second=100, seconds=60, **head):
     """A log as a server writes it: `epochs` epochs in `seconds` seconds, other lines between."""
     rows = [[1000 * s + 1, s * epochs // seconds, files_a_second * s, s, 10_000_000 * s, 5_000_000 * s, 0, 1 << 26, 1 << 27, 32, 7, 0,
              0, 0] for s in range(seconds)]
@@ -68,7 +68,7 @@ def write_log(path, rank=0, world=2, began_s=1_790_000_000, epochs=3, files_a_se
         for first in range(0, seconds, 16):
             log.write("ddpfs: history " + json.dumps({
                 "version": "x", "pid": 100 + rank, "mountpoint": f"/mnt/r{rank}", "dataset": "/data/set", "rank": rank, "world": world,
-                "view": "rank", "began_s": began_s, "files": 1000, "content_bytes": 100_000_000, "interval_ms": 1000, "fields": FIELDS,
+                "view": "rank", "began_ms": began_ms, "files": 1000, "content_bytes": 100_000_000, "interval_ms": 1000, "fields": FIELDS,
                 "readings": rows[first:first + 16], "more": False, **head}) + "\n")
     return path
 
@@ -132,20 +132,104 @@ def test_ticks_are_round_and_in_the_plot(scratch):
 
 def test_of_several_mounts_in_a_log_the_last_one_counts(scratch):
     log = write_log(scratch / "0.log", files_a_second=10)
-    write_log(log, files_a_second=70, began_s=1_790_009_000)
+    write_log(log, files_a_second=70, began_ms=1_790_009_000_000)
     assert "70 files/s" in report(log).text
 
 
+def interleave(path, *logs):
+    """One log of several mounts that write at the same time: a line of each in turn."""
+    lines = [[line for line in log.read_text().splitlines(keepends=True) if "history" in line] for log in logs]
+    path.write_text("".join("".join(turn) for turn in zip(*lines, strict=True)))
+    return path
+
+
+def test_mounts_that_share_a_log_at_the_same_time_are_all_shown(scratch):
+    """`ddpfs exec -o view=all,log=FILE` under a launcher: one mountpoint, no rank, one log."""
+    each = [write_log(scratch / f"{pid}.log", view="all", world=1, mountpoint="/mnt/ddpfs", pid=pid, files_a_second=10 * pid)
+            for pid in (7, 8, 9)]
+    page = report(interleave(scratch / "all.log", *each))
+    assert "3 mounts" in page.text and "240 files/s" in page.text and f"{240 * 59:,} files" in page.text
+    assert [{float(v) for v in curve.split()} for curve in page.curves()[:3]] == [{70}, {80}, {90}]
+    for pid in (7, 8, 9):
+        assert f"/mnt/ddpfs, PID {pid}" in page.text, "told apart by name"
+
+
+def test_mounts_of_one_pid_that_share_a_log_are_told_apart(scratch):
+    """Containers with PID namespaces of their own."""
+    each = [write_log(scratch / f"{i}.log", view="all", mountpoint="/mnt/ddpfs", pid=7, files_a_second=10 + i,
+                      began_ms=1_790_000_000_000 + 5_000 * i) for i in range(2)]
+    page = report(interleave(scratch / "all.log", *each))
+    assert "2 mounts" in page.text and f"{21 * 59:,} files" in page.text
+    assert "/mnt/ddpfs, PID 7 " in page.text and "/mnt/ddpfs, PID 7 (2)" in page.text
+
+
+def test_a_job_that_is_started_again_replaces_the_earlier_one_in_the_log(scratch):
+    log = scratch / "all.log"
+    for job in range(3):
+        each = [write_log(scratch / f"{job}-{i}.log", view="all", mountpoint="/mnt/ddpfs", pid=10 * job + i, files_a_second=10 + job,
+                          began_ms=1_790_000_000_000 + 59_100 * job + i) for i in range(2)]
+        with open(log, "a") as f:
+            f.write(interleave(scratch / "job.log", *each).read_text())
+    page = report(log)
+    assert "2 mounts" in page.text and f"{2 * 12 * 59:,} files" in page.text
+
+
+def test_a_pid_that_comes_again_at_once_is_another_mount(scratch):
+    log = write_log(scratch / "0.log", seconds=16, files_a_second=1000)
+    page = report(write_log(log, seconds=16, files_a_second=10, began_ms=1_790_000_020_000))
+    assert "150 files in" in page.text
+
+
+def test_a_line_that_is_there_twice_counts_once(scratch):
+    log = write_log(scratch / "0.log")
+    log.write_text(2 * log.read_text())
+    page = report(log)
+    assert "5,900 files in" in page.text and "rank 0 of 2" in page.text
+
+
+def test_a_clock_that_is_set_makes_no_other_mount(scratch):
+    log = write_log(scratch / "0.log")
+    lines = log.read_text().splitlines(keepends=True)
+    later = [line.replace("1790000000000", "1790003600000") for line in lines[3:]]
+    assert later != lines[3:]
+    log.write_text("".join(lines[:3] + later))
+    assert "5,900 files in" in report(log).text
+
+
+def test_a_line_with_a_nul_costs_no_other_line(scratch):
+    log = write_log(scratch / "0.log", seconds=16)
+    raw = log.read_bytes()
+    log.write_bytes(b"ddpfs: a line with\0 a NUL\n" + raw.split(b"\n", 1)[1])
+    done = ddpfs("report", "-o-", log)
+    assert "damaged" not in done.stderr and "1,500 files in" in Page(done.stdout).text
+
+
+def test_a_log_of_an_earlier_version_has_whole_seconds(scratch):
+    log = write_log(scratch / "0.log")
+    log.write_text(log.read_text().replace('"began_ms": 1790000000000', '"began_s": 1790000000'))
+    assert "5,900 files in" in report(log).text and "mounted 2026-09-21" in report(log).text
+
+
 def test_runs_of_different_days_begin_side_by_side(scratch):
-    page = report(write_log(scratch / "a.log"), write_log(scratch / "b.log", began_s=1_790_900_000, mountpoint="/mnt/other"))
+    page = report(write_log(scratch / "a.log"), write_log(scratch / "b.log", began_ms=1_790_900_000_000, mountpoint="/mnt/other"))
     assert "from the beginning of each mount" in page.text
     assert "/mnt/other" in page.text and len(page.curves()[0].split()) < 70
+    # 100 files a second in each, never 200: they were not there together.
+    assert "100 files/s 11,800 files in 1 min 58 s" in page.text and "times between the mounts do not count" in page.text
+    assert "All ranks together" not in page.text
+
+
+def test_runs_of_which_two_overlap_are_counted_once_while_they_do(scratch):
+    logs = [write_log(scratch / f"{i}.log", rank=i, began_ms=1_790_000_000_000 + begin) for i, begin in enumerate((0, 29_500, 10**9))]
+    assert "17,700 files in 2 min 28 s" in report(*logs).text
 
 
 def test_many_ranks_and_epochs(scratch):
     logs = [write_log(scratch / f"{r}.log", rank=r, world=40, epochs=500, seconds=1000) for r in range(40)]
     page = report(*logs)
     assert "40 mounts" in page.text and "4,000 files/s" in page.text and "the first 200 epochs" in page.text
+    assert page.text.count("Only the first 32 curves are drawn, 8 more are left out.") == 5
+    assert "left out" not in report(*logs[:32]).text
 
 
 def test_an_order_without_epochs_has_no_marks(scratch):

@@ -17,7 +17,6 @@
 enum {
 	REPLY_MS = 30000,
 	LINE_BYTES_MAX = 1 << 16,
-	PID_REUSED_S = 60, /* a process that began this much later is another one */
 };
 #define LINE_BEGINS "ddpfs: history "
 
@@ -33,7 +32,6 @@ static const struct {
 	[RUN_READ] = { "read_bytes", 1 },
 	[RUN_TIER] = { "tier_bytes", 1 },
 	[RUN_WAITED] = { "waited_ns", 1e-9 },
-	[RUN_WAIT_P99] = { "epoch_wait_p99_ns", 1e-9 },
 	[RUN_RESIDENT] = { "resident_bytes", 1 },
 	[RUN_MEMORY] = { "memory_bytes", 1 },
 	[RUN_DEPTH] = { "depth", 1 },
@@ -68,6 +66,19 @@ static bool number(const json_t *object, const char *key, uint64_t *ret_value)
 	return true;
 }
 
+/* A log of an earlier version has whole seconds only. */
+static bool read_began(const json_t *object, double *ret_s)
+{
+	uint64_t value;
+	if (number(object, "began_ms", &value))
+		*ret_s = (double)value / 1e3;
+	else if (number(object, "began_s", &value))
+		*ret_s = (double)value;
+	else
+		return false;
+	return true;
+}
+
 /* Reads what stands before the readings. Returns 0; -EPROTO; -ENOMEM. */
 static int read_head(const json_t *object, struct mount_run *ret_run)
 {
@@ -76,10 +87,10 @@ static int read_head(const json_t *object, struct mount_run *ret_run)
 	const char *mountpoint = json_string_value(json_object_get(object, "mountpoint"));
 	const char *dataset = json_string_value(json_object_get(object, "dataset"));
 	const char *view = json_string_value(json_object_get(object, "view"));
-	if (!mountpoint || !dataset || !view || !number(object, "pid", &run.pid) ||
-	        !number(object, "began_s", &run.began_s) || !number(object, "rank", &rank) ||
-	        !number(object, "world", &world) || !number(object, "files", &run.files) ||
-	        !number(object, "content_bytes", &run.content_bytes) || world > UINT32_MAX || rank > world)
+	if (!mountpoint || !dataset || !view || !number(object, "pid", &run.pid) || !read_began(object, &run.began_s) ||
+	        !number(object, "rank", &rank) || !number(object, "world", &world) ||
+	        !number(object, "files", &run.files) || !number(object, "content_bytes", &run.content_bytes) ||
+	        world > UINT32_MAX || rank > world)
 		return -EPROTO;
 	run.rank = (uint32_t)rank;
 	run.world = (uint32_t)world;
@@ -127,7 +138,7 @@ static int grow(struct mount_run *run)
 	return 0;
 }
 
-/* Adds one reading; one that is not later than the last one is left out. Returns 0; -EPROTO, -E2BIG, -ENOMEM. */
+/* Adds one reading. One that is not later than the last one is left out. Returns 0; -EPROTO, -E2BIG, -ENOMEM. */
 static int add_reading(struct mount_run *run, const int at[RUN_FIELDS], const json_t *values, size_t n_names)
 {
 	double reading[RUN_FIELDS] = { 0 };
@@ -220,65 +231,138 @@ int mount_runs_ask(struct mount_runs *runs, const char *target, struct base_err 
 		return rc;
 	}
 	rc = add_run(runs, &run);
-	return rc < 0 ? base_err_set(err, rc, "'%s': %s", target, base_err_str(rc)) : 0;
+	if (rc == -E2BIG)
+		return base_err_set(err, rc, "'%s': a report shows at most %d mounts", base_quoted(target), RUNS_MAX);
+	return rc < 0 ? base_err_set(err, rc, "'%s': %s", base_quoted(target), base_err_str(rc)) : 0;
 }
 
 /* ---- a log ---- */
 
-static bool is_same_mount(const struct mount_run *a, const struct mount_run *b)
+static bool is_same_place(const struct mount_run *a, const struct mount_run *b)
 {
 	return a->rank == b->rank && strcmp(a->mountpoint, b->mountpoint) == 0;
 }
 
-/* Each line works its beginning out anew, from a clock that may be set. */
-static bool same_time(uint64_t a_s, uint64_t b_s)
+static double end_of(const struct mount_run *run)
 {
-	return (a_s > b_s ? a_s - b_s : b_s - a_s) < PID_REUSED_S;
+	return run->began_s + run->readings[run->n - 1][RUN_AT];
 }
 
-/* Finds the run of this log to which a line belongs, and makes it if it is new. A later mount replaces an earlier one
- * of the same place. Returns NULL and *ret_rc: -EEXIST: a later one is there; -E2BIG, -ENOMEM. */
-static struct mount_run *place(struct mount_runs *runs, size_t first, struct mount_run *head, int *ret_rc)
+/* By place, the latest mount first. */
+static int by_place(const void *a_, const void *b_)
 {
+	const struct mount_run *a = a_, *b = b_;
+	int order = strcmp(a->mountpoint, b->mountpoint);
+	if (order == 0)
+		order = (a->rank > b->rank) - (a->rank < b->rank);
+	return order ? order : (a->began_s < b->began_s) - (a->began_s > b->began_s);
+}
+
+/* Keeps of each place the mount that began last, and those that were there together with it: ranks under `ddpfs exec`
+ * have one mountpoint, each in a mount namespace of its own. Drops earlier ones. */
+static void drop_earlier(struct mount_runs *runs, size_t first)
+{
+	size_t kept = first, end;
+	qsort(runs->runs + first, runs->n - first, sizeof(*runs->runs), by_place);
+	for (size_t i = first; i < runs->n; i = end) {
+		double began = runs->runs[i].began_s; /* of the first one that is kept */
+		for (end = i; end < runs->n && is_same_place(&runs->runs[i], &runs->runs[end]); end++)
+			if (end_of(&runs->runs[end]) > began)
+				began = runs->runs[end].began_s;
+		for (size_t j = i; j < end; j++) {
+			struct mount_run run = runs->runs[j];
+			if (run.began_s < began)
+				run_done(&run);
+			else
+				runs->runs[kept++] = run;
+		}
+	}
+	runs->n = kept;
+}
+
+/* Whether a run has all readings of a line already: the log holds the line twice. */
+static bool has_all(const struct mount_run *run, const struct mount_run *line)
+{
+	size_t i = 0;
+	while (i < run->n && run->readings[i][RUN_AT] < line->readings[0][RUN_AT])
+		i++;
+	return line->n <= run->n - i &&
+	       memcmp(run->readings + i, line->readings, line->n * sizeof(*line->readings)) == 0;
+}
+
+static int append(struct mount_run *run, const struct mount_run *line)
+{
+	for (size_t i = 0; i < line->n; i++) {
+		int rc = grow(run);
+		if (rc < 0)
+			return rc;
+		memcpy(run->readings[run->n++], line->readings[i], sizeof(*line->readings));
+	}
+	/* Each line works it out anew, from a clock that may have been set. */
+	run->began_s = line->began_s;
+	return 0;
+}
+
+/* Adds the readings of a line to the run of this log that they go on with, or to a new one. The lines of a run come in
+ * the order of time, so a line that is not later than the run's last reading belongs to another process, which has the
+ * pid again, or has it in another pid namespace. Returns 0; -E2BIG, -ENOMEM. */
+static int place(struct mount_runs *runs, size_t first, struct mount_run *line)
+{
+	struct mount_run *found = NULL;
 	for (size_t i = first; i < runs->n; i++) {
 		struct mount_run *run = &runs->runs[i];
-		if (!is_same_mount(run, head))
+		if (run->pid != line->pid || !is_same_place(run, line))
 			continue;
-		if (run->pid == head->pid && same_time(run->began_s, head->began_s)) {
-			run_done(head);
-			return run;
-		}
-		/* Another mount of this place: lines of a log come in the order of time. */
-		run_done(run);
-		*run = *head;
-		*head = (struct mount_run){ 0 };
-		return run;
+		if (has_all(run, line))
+			return 0;
+		if (line->readings[0][RUN_AT] <= run->readings[run->n - 1][RUN_AT])
+			continue;
+		if (!found || fabs(run->began_s - line->began_s) <= fabs(found->began_s - line->began_s))
+			found = run;
 	}
-	*ret_rc = add_run(runs, head);
-	return *ret_rc == 0 ? &runs->runs[runs->n - 1] : NULL;
+	if (found)
+		return append(found, line);
+	if (runs->n == RUNS_MAX)
+		drop_earlier(runs, first);
+	return add_run(runs, line);
 }
 
-static int take_line(struct mount_runs *runs, size_t first, const char *text)
+static int take_line(struct mount_runs *runs, size_t first, const char *text, size_t len)
 {
-	cleanup_json json_t *object = json_loads(text, 0, NULL);
-	struct mount_run head = { 0 };
-	int rc = read_head(object, &head);
-	struct mount_run *run = rc == 0 ? place(runs, first, &head, &rc) : NULL;
-	return run ? add_readings(run, object) : rc;
+	cleanup_json json_t *object = json_loadb(text, len, 0, NULL);
+	struct mount_run line = { 0 };
+	int rc = read_head(object, &line);
+	if (rc < 0)
+		return rc;
+	int damage = add_readings(&line, object);
+	rc = line.n > 0 ? place(runs, first, &line) : 0;
+	run_done(&line);
+	return rc < 0 ? rc : damage;
+}
+
+/* Reads up to and with the next newline, at most `size` bytes; a line may hold any bytes. Returns how many; 0: none is
+ * left. */
+static size_t read_piece(FILE *in, char *buf, size_t size)
+{
+	size_t n = 0;
+	for (int c = 0; n < size && c != '\n' && (c = getc_unlocked(in)) != EOF;)
+		buf[n++] = (char)c;
+	return n;
 }
 
 /* Reads all lines; *ret_bad: damaged ones, *ret_bad_at: the number of the first of them. */
 static int take_lines(struct mount_runs *runs, size_t first, FILE *in, size_t *ret_bad, size_t *ret_bad_at)
 {
 	cleanup_free char *line = malloc(LINE_BYTES_MAX);
+	const size_t head = strlen(LINE_BEGINS);
 	bool begins = true; /* a line longer than the buffer comes in pieces */
 	size_t number_of_line = 1;
 	if (!line)
 		return -ENOMEM;
-	while (fgets(line, LINE_BYTES_MAX, in)) {
-		bool ends = strchr(line, '\n');
-		bool is_history = begins && strncmp(line, LINE_BEGINS, strlen(LINE_BEGINS)) == 0;
-		int rc = is_history ? take_line(runs, first, line + strlen(LINE_BEGINS)) : 0;
+	for (size_t len; (len = read_piece(in, line, LINE_BYTES_MAX)) > 0;) {
+		bool ends = line[len - 1] == '\n';
+		bool is_history = begins && len >= head && memcmp(line, LINE_BEGINS, head) == 0;
+		int rc = is_history ? take_line(runs, first, line + head, len - head) : 0;
 		if (rc == -ENOMEM || rc == -E2BIG)
 			return rc;
 		if (rc < 0 && (*ret_bad)++ == 0)
@@ -287,18 +371,6 @@ static int take_lines(struct mount_runs *runs, size_t first, FILE *in, size_t *r
 		begins = ends;
 	}
 	return ferror(in) ? -EIO : 0;
-}
-
-static void drop_empty(struct mount_runs *runs, size_t first)
-{
-	size_t n = first;
-	for (size_t i = first; i < runs->n; i++) {
-		if (runs->runs[i].n == 0)
-			run_done(&runs->runs[i]);
-		else
-			runs->runs[n++] = runs->runs[i];
-	}
-	runs->n = n;
 }
 
 int mount_runs_read(struct mount_runs *runs, const char *path, size_t *ret_bad, struct base_err *err)
@@ -310,11 +382,13 @@ int mount_runs_read(struct mount_runs *runs, const char *path, size_t *ret_bad, 
 		return base_err_set(err, -errno, "'%s': %s", quoted, strerror(errno));
 	int rc = take_lines(runs, first, in, &bad, &bad_at);
 	if (rc == -E2BIG)
-		return base_err_set(err, rc, "'%s': more than %d mounts, or %d readings of one", quoted, RUNS_MAX,
-		        RUN_READINGS_MAX);
+		return base_err_set(err, rc,
+		        "'%s': the report would show more than %d mounts, or more than %d readings of one of them: "
+		        "give fewer logs, or remove old lines from this one",
+		        quoted, RUNS_MAX, RUN_READINGS_MAX);
 	if (rc < 0)
 		return base_err_set(err, rc, "'%s': %s", quoted, base_err_str(rc));
-	drop_empty(runs, first);
+	drop_earlier(runs, first);
 	if (runs->n == first && bad > 0)
 		return base_err_set(err, -ENODATA,
 		        "'%s': line %zu: the history of a mount is damaged there, and no other line has one", quoted,

@@ -22,7 +22,6 @@ enum mount_run_field {
 	RUN_READ,     /* bytes from the shards */
 	RUN_TIER,     /* bytes from the tier */
 	RUN_WAITED,   /* seconds, readers side by side each for itself */
-	RUN_WAIT_P99, /* seconds, in the epoch */
 	RUN_RESIDENT, /* bytes */
 	RUN_MEMORY,   /* bytes: the budget */
 	RUN_DEPTH,
@@ -42,8 +41,8 @@ enum {
 struct mount_run {
 	char *mountpoint, *dataset; /* owned */
 	uint64_t pid;               /* of the supervisor */
-	uint64_t began_s;           /* since 1970, UTC */
-	uint32_t rank, world;
+	double began_s;             /* since 1970, UTC */
+	uint32_t rank, world;       /* with view_all: no rank's */
 	bool view_all;
 	uint64_t files, content_bytes;  /* of the dataset */
 	double (*readings)[RUN_FIELDS]; /* `n` of them, at least one; RUN_AT ascends; owned */
@@ -62,7 +61,8 @@ void mount_runs_done(struct mount_runs *runs);
  * base_control_request, -EPROTO: the answer has not the right form; -ENOMEM. */
 int mount_runs_ask(struct mount_runs *runs, const char *target, struct base_err *err);
 
-/* Adds the runs of a log file: of each mountpoint and rank the one that began last. *ret_bad: how many lines were left
+/* Adds the runs of a log file: of each mountpoint and rank the one that began last, and those that were there together
+ * with it. *ret_bad: how many lines were left
  * out because they are damaged. Returns 0, or with a sentence: -ENODATA: it has no history, or a damaged one only;
  * -E2BIG: too many runs or readings; -ENOMEM; another -errno of reading. */
 int mount_runs_read(struct mount_runs *runs, const char *path, size_t *ret_bad, struct base_err *err);

@@ -31,9 +31,10 @@ struct arguments {
 /* What the page shows. Its times are seconds from `zero`. */
 struct page {
 	struct mount_runs *runs;
-	double *offset; /* of each run: its beginning */
-	bool together;  /* the runs overlap: `zero` is the beginning of the first one; else each has its own */
-	bool active;    /* a file was opened */
+	double *offset;                /* of each run: its beginning */
+	char (*names)[NAME_MAX_BYTES]; /* of each run; no two are equal */
+	bool together; /* the runs overlap: `zero` is the beginning of the first one; else each has its own */
+	bool active;   /* a file was opened */
 	double from, to;
 	unsigned n_bins;
 	struct report_mark *marks;
@@ -125,7 +126,9 @@ static int by_rank(const void *a_, const void *b_)
 	if (a->rank != b->rank)
 		return a->rank < b->rank ? -1 : 1;
 	int order = strcmp(a->mountpoint, b->mountpoint);
-	return order ? order : a->began_s < b->began_s ? -1 : a->began_s > b->began_s;
+	if (order == 0)
+		order = (a->began_s > b->began_s) - (a->began_s < b->began_s);
+	return order ? order : (a->pid > b->pid) - (a->pid < b->pid);
 }
 
 static void place_runs(struct page *page)
@@ -133,14 +136,14 @@ static void place_runs(struct page *page)
 	const struct mount_runs *runs = page->runs;
 	double zero = INFINITY, last_begin = -INFINITY, first_end = INFINITY;
 	for (size_t r = 0; r < runs->n; r++) {
-		double begin = (double)runs->runs[r].began_s;
+		double begin = runs->runs[r].began_s;
 		zero = fmin(zero, begin);
 		last_begin = fmax(last_begin, begin);
 		first_end = fmin(first_end, begin + last_of(&runs->runs[r], RUN_AT));
 	}
 	page->together = last_begin <= first_end;
 	for (size_t r = 0; r < runs->n; r++)
-		page->offset[r] = page->together ? (double)runs->runs[r].began_s - zero : 0;
+		page->offset[r] = page->together ? runs->runs[r].began_s - zero : 0;
 }
 
 /* The page shows the time in which files were opened, of all runs. */
@@ -248,17 +251,66 @@ static bool all_ranks_differ(const struct mount_runs *runs)
 	return true;
 }
 
-/* How the page calls a run. */
-static void name_run(const struct page *page, size_t r, char name[NAME_MAX_BYTES])
+static bool shares_mountpoint(const struct mount_runs *runs, size_t r)
 {
-	const struct mount_run *run = &page->runs->runs[r];
-	if (page->runs->n > 1 && !all_ranks_differ(page->runs))
-		snprintf(name, NAME_MAX_BYTES, "%s%s", strlen(run->mountpoint) > 40 ? "..." : "",
-		        run->mountpoint + (strlen(run->mountpoint) > 40 ? strlen(run->mountpoint) - 40 : 0));
-	else if (run->view_all)
+	for (size_t i = 0; i < runs->n; i++)
+		if (i != r && strcmp(runs->runs[i].mountpoint, runs->runs[r].mountpoint) == 0)
+			return true;
+	return false;
+}
+
+/* Writes how the page calls a run if that is enough to tell it from the others. */
+static void name_run(const struct mount_runs *runs, size_t r, bool by_mountpoint, char name[NAME_MAX_BYTES])
+{
+	const struct mount_run *run = &runs->runs[r];
+	size_t len = strlen(run->mountpoint), cut = len > 40 ? len - 40 : 0;
+	if (!by_mountpoint && run->view_all)
 		snprintf(name, NAME_MAX_BYTES, "all files");
-	else
+	else if (!by_mountpoint)
 		snprintf(name, NAME_MAX_BYTES, "rank %" PRIu32, run->rank);
+	else if (!run->view_all && shares_mountpoint(runs, r))
+		snprintf(name, NAME_MAX_BYTES, "%s%s, rank %" PRIu32, cut ? "..." : "", run->mountpoint + cut,
+		        run->rank);
+	else
+		snprintf(name, NAME_MAX_BYTES, "%s%s", cut ? "..." : "", run->mountpoint + cut);
+}
+
+/* Returns how many of the first `n` runs have the name of run `r`, itself among them. */
+static unsigned with_name_of(const struct page *page, size_t r, size_t n)
+{
+	unsigned found = 0;
+	for (size_t i = 0; i < n; i++)
+		found += strcmp(page->names[i], page->names[r]) == 0;
+	return found;
+}
+
+/* Under `ddpfs exec` all ranks have one mountpoint, and with view=all no rank: then the PID tells them apart. Those of
+ * several hosts may have one PID, too. */
+static int name_runs(struct page *page)
+{
+	const struct mount_runs *runs = page->runs;
+	bool by_mountpoint = runs->n > 1 && !all_ranks_differ(runs);
+	cleanup_free unsigned *twins = calloc(runs->n, sizeof(*twins));
+	page->names = calloc(runs->n, sizeof(*page->names));
+	if (!page->names || !twins)
+		return -ENOMEM;
+	for (size_t r = 0; r < runs->n; r++)
+		name_run(runs, r, by_mountpoint, page->names[r]);
+	for (size_t r = 0; r < runs->n; r++)
+		twins[r] = with_name_of(page, r, runs->n);
+	for (size_t r = 0; r < runs->n; r++) {
+		size_t len = strlen(page->names[r]);
+		if (twins[r] > 1)
+			snprintf(page->names[r] + len, NAME_MAX_BYTES - len, ", PID %" PRIu64, runs->runs[r].pid);
+	}
+	for (size_t r = 0; r < runs->n; r++)
+		twins[r] = with_name_of(page, r, r + 1);
+	for (size_t r = 0; r < runs->n; r++) {
+		size_t len = strlen(page->names[r]);
+		if (twins[r] > 1)
+			snprintf(page->names[r] + len, NAME_MAX_BYTES - len, " (%u)", twins[r]);
+	}
+	return 0;
 }
 
 /* ---- plots ---- */
@@ -282,12 +334,13 @@ static struct report_plot *begin_plot(struct page *page, const char *title, cons
 static struct report_curve *add_curve(struct page *page, size_t r, const char *what, char names[][NAME_MAX_BYTES * 2])
 {
 	struct report_plot *plot = &page->plot;
-	char run_name[NAME_MAX_BYTES];
-	if (plot->n_curves == REPORT_CURVES_MAX)
+	if (plot->n_curves == REPORT_CURVES_MAX) {
+		plot->n_left_out++;
 		return NULL;
+	}
 	struct report_curve *curve = &plot->curves[plot->n_curves];
-	name_run(page, r, run_name);
-	snprintf(names[plot->n_curves++], NAME_MAX_BYTES * 2, "%s%s%s", run_name, what ? ", " : "", what ? what : "");
+	snprintf(names[plot->n_curves++], NAME_MAX_BYTES * 2, "%s%s%s", page->names[r], what ? ", " : "",
+	        what ? what : "");
 	*curve = (struct report_curve){ .name = names[plot->n_curves - 1], .colour = (unsigned)r };
 	return curve;
 }
@@ -405,8 +458,11 @@ static void write_sources(FILE *out, struct page *page)
 {
 	bool store = is_store(page->runs->runs[0].dataset);
 	struct report_plot *plot = begin_plot(page, "Where the bytes came from", "",
-	        "All ranks together. Files count with the mean size of the dataset&rsquo;s files. What is read ahead "
-	        "counts when it is read.");
+	        page->together
+	                ? "All ranks together. Files count with the mean size of the dataset&rsquo;s files. What is "
+	                  "read ahead counts when it is read."
+	                : "The sum of all mounts, as if they had begun at the same moment. Files count with the mean "
+	                  "size of the dataset&rsquo;s files. What is read ahead counts when it is read.");
 	const struct {
 		enum source source;
 		const char *name;
@@ -490,17 +546,57 @@ static void write_plots(FILE *out, struct page *page)
 
 /* ---- figures and tables ---- */
 
+/* Finds the readings between which files of a run were opened; both stay as they are if none was. */
+static void busy(const struct mount_run *run, size_t *ret_a, size_t *ret_b)
+{
+	bool any = false;
+	for (size_t i = 1; i < run->n; i++) {
+		if (run->readings[i][RUN_OPENS] <= run->readings[i - 1][RUN_OPENS])
+			continue;
+		*ret_a = any ? *ret_a : i - 1;
+		*ret_b = i;
+		any = true;
+	}
+}
+
+/* Returns how long files were opened by any of the runs: with times between runs left out, and times that several runs
+ * share counted once. */
+static double busy_seconds(const struct page *page)
+{
+	double seconds = 0, done = -INFINITY;
+	if (page->together)
+		return page->to - page->from;
+	for (;;) { /* each turn counts the interval that begins next */
+		double from = INFINITY, to = 0;
+		for (size_t r = 0; r < page->runs->n; r++) {
+			const struct mount_run *run = &page->runs->runs[r];
+			size_t a = 0, b = 0;
+			busy(run, &a, &b);
+			double end = run->began_s + run->readings[b][RUN_AT];
+			double begin = fmax(done, run->began_s + run->readings[a][RUN_AT]);
+			if (a == b || end <= begin || begin >= from)
+				continue;
+			from = begin;
+			to = end;
+		}
+		if (isinf(from))
+			return seconds;
+		seconds += to - from;
+		done = to;
+	}
+}
+
 static void write_figures(FILE *out, const struct page *page)
 {
 	struct sums sums = sums_of(page->runs);
-	double seconds = page->to - page->from;
+	double seconds = busy_seconds(page);
 	fputs("<section class=\"figures\">\n<div><b>", out);
 	put_rate(out, sums.opens / seconds);
 	fputs("</b> files/s<p>", out);
 	put_count(out, sums.opens);
 	fputs(" files in ", out);
 	put_time(out, seconds);
-	fputs(", about ", out);
+	fputs(page->together ? ", about " : " (times between the mounts do not count), about ", out);
 	put_size(out, sums.opened_bytes / seconds);
 	fputs("/s</p></div>\n<div><b>", out);
 	put_share(out, sums.opens - fmin(sums.misses, sums.opens), sums.opens);
@@ -542,23 +638,8 @@ static void put_cells(FILE *out, const struct mount_run *run, size_t a, size_t b
 
 static void put_run_name(FILE *out, const struct page *page, size_t r)
 {
-	char name[NAME_MAX_BYTES];
-	name_run(page, r, name);
 	fprintf(out, "<td><i class=\"c%zu\"></i>", r % REPORT_COLOURS);
-	report_put_text(out, name);
-}
-
-/* Finds the readings between which files of a run were opened; both stay as they are if none was. */
-static void busy(const struct mount_run *run, size_t *ret_a, size_t *ret_b)
-{
-	bool any = false;
-	for (size_t i = 1; i < run->n; i++) {
-		if (run->readings[i][RUN_OPENS] <= run->readings[i - 1][RUN_OPENS])
-			continue;
-		*ret_a = any ? *ret_a : i - 1;
-		*ret_b = i;
-		any = true;
-	}
+	report_put_text(out, page->names[r]);
 }
 
 static void write_ranks(FILE *out, const struct page *page)
@@ -759,10 +840,13 @@ static int make_page(struct mount_runs *runs, char **ret_text, size_t *ret_len)
 		rc = mark_epochs(&page);
 	}
 	if (rc == 0)
+		rc = name_runs(&page);
+	if (rc == 0)
 		write_page(out, &page);
 	if (out && fclose(out) != 0)
 		rc = -ENOMEM;
 	free(page.offset);
+	free(page.names);
 	free(page.marks);
 	return rc;
 }
@@ -789,11 +873,9 @@ int ddpfs_report(int argc, char **argv)
 {
 	static const struct cli_line line = { "MNT|LOG|@PID...",
 		"Writes a page about what mounts did: throughput, waits, hit rate, where bytes came from, device depth "
-		"and "
-		"memory over time, with epochs and ranks side by side.\v"
-		"MNT is a live mount. LOG is the file of a mount with -o log=LOG, also when the\n"
-		"mount is gone. Give those of all ranks to see rank beside rank. The page is one\n"
-		"file that loads nothing.",
+		"and memory over time, with epochs and ranks side by side.\v"
+		"MNT is a live mount. LOG is the file of a mount with -o log=LOG, also when the mount is gone. Give "
+		"those of all ranks to see rank beside rank. The page is one file that loads nothing.",
 		.options = { { "output", "FILE", "Write the page to FILE (default: report.html; -: stdout)", 'o',
 		        CLI_TEXT(struct arguments, output) } },
 		.more = true, .rest = offsetof(struct arguments, targets) };

@@ -233,6 +233,9 @@ void report_plot_write(FILE *out, const struct report_plot *plot)
 	        plot->from_s, plot->to_s, plot->title, plot->unit);
 	if (plot->note)
 		fprintf(out, "<p>%s</p>", plot->note);
+	if (plot->n_left_out > 0)
+		fprintf(out, "<p>Only the first %u curves are drawn, %u more are left out.</p>", plot->n_curves,
+		        plot->n_left_out);
 	fputs("</figcaption>\n", out);
 	write_legend(out, plot);
 	fprintf(out,

@@ -39,6 +39,7 @@ struct report_plot {
 	double y_low, y_high; /* the axis goes from the one to at least the other */
 	bool whole_y;         /* no ticks between whole numbers */
 	unsigned n_curves;
+	unsigned n_left_out; /* curves beyond REPORT_CURVES_MAX: the figure says so */
 	const struct report_mark *marks;
 	size_t n_marks;
 	struct report_curve curves[REPORT_CURVES_MAX];
