@@ -7,11 +7,11 @@
 #include <string.h>
 
 #include "shard/base/cleanup.h"
-#include "shard/base/io.h"
 #include "shard/base/units.h"
 #include "tools/ddpfs/ask_server.h"
 #include "tools/ddpfs/ctl_follow.h"
 #include "tools/common/cli.h"
+#include "tools/common/output_file.h"
 #include "tools/ddpfs/ddpfs.h"
 
 #define NOT_GIVEN UINT64_MAX
@@ -121,9 +121,11 @@ static int print_state(const struct arguments *a, const json_t *reply)
 		return CLI_DONE;
 	}
 	cleanup_free char *line = NULL;
+	struct base_err err = { 0 };
 	int len = asprintf(&line, "%s\n", text);
-	int r = len < 0 ? -ENOMEM : base_write_file_atomic(a->output, line, (size_t)len, 0644);
-	return r < 0 ? cli_failf("'%s': %s", a->output, base_err_str(r)) : CLI_DONE;
+	if (len < 0)
+		return cli_failf("out of memory");
+	return output_file_write(a->output, line, (size_t)len, &err) < 0 ? cli_fail(&err) : CLI_DONE;
 }
 
 /* If samplers were recognised, they say how far the trainer is.  Returns false if there is none. */

@@ -10,9 +10,9 @@
 #include <time.h>
 
 #include "shard/base/cleanup.h"
-#include "shard/base/io.h"
 #include "shard/base/units.h"
 #include "tools/common/cli.h"
+#include "tools/common/output_file.h"
 #include "tools/ddpfs/ddpfs.h"
 #include "tools/ddpfs/mount_runs.h"
 #include "tools/ddpfs/report_plot.h"
@@ -862,9 +862,9 @@ static int write_output(const char *output, struct mount_runs *runs, struct base
 		fwrite(text, 1, len, stdout);
 		return 0;
 	}
-	rc = base_write_file_atomic(output, text, len, 0644);
+	rc = output_file_write(output, text, len, err);
 	if (rc < 0)
-		return base_err_set(err, rc, "'%s': %s", base_quoted(output), base_err_str(rc));
+		return rc;
 	cli_note("wrote '%s': open it in a browser", base_quoted(output));
 	return 0;
 }

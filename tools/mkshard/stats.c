@@ -7,10 +7,10 @@
 #include <string.h>
 
 #include "shard/base/cleanup.h"
-#include "shard/base/io.h"
 #include "shard/quality.h"
 #include "shard/view.h"
 #include "tools/common/cli.h"
+#include "tools/common/output_file.h"
 #include "tools/common/progress.h"
 #include "tools/mkshard/mkshard.h"
 #include "tools/mkshard/svg.h"
@@ -539,7 +539,6 @@ static int write_svg(const struct stats *s, struct base_err *err)
 	cleanup_free char *text = NULL;
 	size_t len = 0;
 	FILE *out = open_memstream(&text, &len);
-	int rc;
 
 	if (!curves || !out) {
 		if (out)
@@ -550,10 +549,7 @@ static int write_svg(const struct stats *s, struct base_err *err)
 	draw(s, curves, out);
 	if (fclose(out) != 0)
 		return base_err_set(err, -ENOMEM, "out of memory");
-	rc = base_write_file_atomic(s->args->svg, text, len, 0644);
-	if (rc < 0)
-		base_err_set(err, rc, "'%s': %s", base_quoted(s->args->svg), base_err_str(rc));
-	return rc;
+	return output_file_write(s->args->svg, text, len, err);
 }
 
 int mkshard_stats(int argc, char **argv)
