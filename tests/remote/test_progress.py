@@ -29,6 +29,19 @@ def test_mount_says_that_it_waits(silent, scratch):
         ran.wait_for("waiting for the mount to answer, 2 s")
 
 
+@pytest.mark.parametrize("view", ["all", "rank"])
+def test_of_the_ranks_on_a_terminal_the_first_one_says_that_it_waits(silent, scratch, monkeypatch, view):
+    (scratch / "mnt").mkdir()
+    def rank(number):
+        monkeypatch.setenv("RANK", str(number))
+        monkeypatch.setenv("WORLD_SIZE", "2")
+        return OnTerminal([tools.tool("ddpfs"), "exec", "-o", f"view={view}", silent, scratch / "mnt", "--", "true"])
+    with rank(1) as other, rank(0) as first:
+        first.wait_for("waiting for the mount to answer, 3 s")
+        other.read()
+        assert "waiting" not in other.text and len(other.text.splitlines()) == 1, other.text
+
+
 def test_quiet_mount_says_nothing(silent, scratch):
     (scratch / "mnt").mkdir()
     with OnTerminal([tools.tool("ddpfs"), "mount", "-q", "-o", "view=all", silent, scratch / "mnt"]) as ran, \

@@ -40,7 +40,9 @@ def mounted_on_a_terminal(dataset, mountpoint, options, *more):
         assert ran.wait() == 0, ran.text
         assert ran.process.stdout.read() == ""
     tools.ddpfs("umount", mountpoint)
-    return ran.text.splitlines()
+    # A mount that takes longer than 2 s shows on the terminal that it does: a line that is drawn over and wiped.
+    lines = [line.rsplit("\r", 1)[-1].removeprefix("\x1b[K") for line in ran.text.split("\r\n")]
+    return [line for line in lines if line.startswith("ddpfs: ")]
 
 
 def test_three_lines_introduce_a_mount_on_a_terminal(dataset, mountpoint):
@@ -51,6 +53,9 @@ def test_three_lines_introduce_a_mount_on_a_terminal(dataset, mountpoint):
     shown, does, following = mounted_on_a_terminal(dataset, mountpoint, "view=all")
     assert shown.startswith(f"ddpfs: '{mountpoint}' shows all 100 files of the dataset (")
     assert "recognises the trainer's sampler" in does
+    shown, does, following = mounted_on_a_terminal(dataset, mountpoint, "view=all,layout=flat")
+    assert shown == f"ddpfs: '{mountpoint}' shows all 100 samples, named in the order of epoch 0"
+    assert "reads ahead in the order of the epoch" in does and "sampler" not in does
 
 
 def test_quiet_mount_is_not_introduced(dataset, mountpoint):

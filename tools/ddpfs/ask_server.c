@@ -54,12 +54,12 @@ static int explain(const char *target, int rc, struct base_err *err)
 		return base_err_set(err, rc,
 		        "'%s': a ddpfs mount whose control socket is not where yours are: if it was mounted with "
 		        "control=SOCKET, give that path in place of the mountpoint",
-		        target);
+		        base_quoted(target));
 	struct passwd *user = getpwuid(owner);
 	char number[32];
 	snprintf(number, sizeof(number), "%u", (unsigned)owner);
 	return base_err_set(err, -EACCES,
-	        "'%s' is a ddpfs mount of user %s: only that user and root may ask its server", target,
+	        "'%s' is a ddpfs mount of user %s: only that user and root may ask its server", base_quoted(target),
 	        user ? user->pw_name : number);
 }
 
@@ -112,8 +112,8 @@ int ask(const char *target, json_t *request, struct base_err *err, json_t **ret_
 		return r;
 	if (!json_is_object(object)) {
 		json_decref(object);
-		return base_err_set(
-		        err, -EPROTO, "the server of '%s' answered with something that is no JSON object", target);
+		return base_err_set(err, -EPROTO, "the server of '%s' answered with something that is no JSON object",
+		        base_quoted(target));
 	}
 	json_object_del(object, "ok");
 	*ret_reply = object;

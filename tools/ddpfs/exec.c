@@ -38,6 +38,7 @@ struct arguments {
 	char **command;
 	bool no_interpose;
 	bool quiet;
+	uint32_t task_rank;   /* of this process in its job, also with view=all; 0: the first one, or not known */
 	uint32_t local_world; /* ranks of this host, from the launcher; 0: not known */
 };
 
@@ -78,6 +79,12 @@ static int find_rank(struct arguments *a, struct base_err *err)
 	if (o->fs.view_all) {
 		if (!a->quiet)
 			cli_note("view=all: every file on every rank");
+		/* The view needs no rank, so a launcher that is not clear is no error. */
+		if (launcher_find(a->launcher, err, &found) == 0) {
+			a->task_rank = found.rank;
+			a->local_world = found.local_world;
+		}
+		*err = (struct base_err){ 0 };
 		return 0;
 	}
 	unsigned given = o->view.set & (VIEW_OPTIONS_SET_RANK | VIEW_OPTIONS_SET_WORLD);
@@ -85,6 +92,7 @@ static int find_rank(struct arguments *a, struct base_err *err)
 		if (!a->quiet && given == (VIEW_OPTIONS_SET_RANK | VIEW_OPTIONS_SET_WORLD))
 			cli_note("rank %u of %u (-o rank, world)", o->view.view.rank, o->view.view.world);
 		warn_of_launcher(a);
+		a->task_rank = o->view.view.rank;
 		return 0; /* if only one is given, options_finish says what is missing */
 	}
 	int r = launcher_find(a->launcher, err, &found);
@@ -101,6 +109,7 @@ static int find_rank(struct arguments *a, struct base_err *err)
 	o->view.view.rank = found.rank;
 	o->view.view.world = found.world;
 	o->view.set |= VIEW_OPTIONS_SET_RANK | VIEW_OPTIONS_SET_WORLD;
+	a->task_rank = found.rank;
 	a->local_world = found.local_world;
 	if (!a->quiet)
 		cli_note("rank %u of %u (%s, %s: %s%s%s)", found.rank, found.world, found.rank_name, found.world_name,
@@ -138,11 +147,10 @@ static _Noreturn void middle_main(const struct arguments *a, int owner_pidfd)
 	 * server reads torchrun's variable, and this sets it for every launcher. */
 	if (a->local_world)
 		set_number("LOCAL_WORLD_SIZE", a->local_world);
-	int r = serve_background(
-	        &(struct serve_background){ .options = &a->options,
-	                .owner_pidfd = owner_pidfd,
-	                .keep_stderr = true,
-	                .quiet = a->quiet || a->options.fs.view.rank > 0 }, /* ranks share a terminal */
+	int r = serve_background(&(struct serve_background){ .options = &a->options,
+	                                 .owner_pidfd = owner_pidfd,
+	                                 .keep_stderr = true,
+	                                 .quiet = a->quiet || a->task_rank > 0 }, /* ranks share a terminal */
 	        &err, &server);
 	_exit(r < 0 ? cli_fail(&err) : CLI_DONE);
 }
@@ -293,7 +301,8 @@ static int run(struct arguments *a)
 	enter_mount(a);
 	execvp(a->command[0], a->command);
 	status = errno == ENOENT ? EXIT_NOT_FOUND : EXIT_CANNOT_RUN;
-	cli_failf("'%s': %s", a->command[0], strerror(errno));
+	int code = errno;
+	cli_failf("'%s': %s", base_quoted(a->command[0]), strerror(code));
 	return status; /* the server ends with this process */
 }
 

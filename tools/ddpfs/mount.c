@@ -151,15 +151,20 @@ static void introduce(const struct fs_options *fs)
 	const char *quoted = base_quoted(fs->mountpoint);
 	base_format_size(number(stats, "content_bytes"), size);
 	base_format_size(number(stats, "memory_bytes"), memory);
-	if (fs->view_all) {
+	if (fs->view_all && fs->layout == FS_LAYOUT_TREE) {
 		cli_note("'%s' shows all %" PRIu64 " files of the dataset (%s)", quoted, number(stats, "files"), size);
 		cli_note("the mount recognises the trainer's sampler, then reads ahead in its order, with at most %s "
 		         "of memory",
 		        memory);
 	} else {
-		cli_note("'%s' shows the part of rank %u of %u: %" PRIu64 " of %" PRIu64 " samples in epoch %" PRIu64,
-		        quoted, fs->view.rank, fs->view.world, number(stats, "turns"), number(stats, "samples"),
-		        number(stats, "epoch"));
+		if (fs->view_all)
+			cli_note("'%s' shows all %" PRIu64 " samples, named in the order of epoch %" PRIu64, quoted,
+			        number(stats, "turns"), number(stats, "epoch"));
+		else
+			cli_note("'%s' shows the part of rank %u of %u: %" PRIu64 " of %" PRIu64
+			         " samples in epoch %" PRIu64,
+			        quoted, fs->view.rank, fs->view.world, number(stats, "turns"), number(stats, "samples"),
+			        number(stats, "epoch"));
 		cli_note("the mount reads ahead in the order of the epoch (order=%s), with at most %s of memory",
 		        order ? order : "?", memory);
 	}
