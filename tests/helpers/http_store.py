@@ -14,11 +14,15 @@ Faults are set while it runs (`store.set(latency_ms=20, p503=0.05)`):
     stall, stall_ms share of bodies that stop in the middle for that long
     each_stall      every n-th body stops so
     flip            share of bodies with one wrong byte
+    flip_once       the same, but no byte of an object comes twice in such a body: what is read again is right
     flip_over       bodies of more bytes have one wrong byte
     whole           1: ranges are not answered; the whole object comes
     bps             bytes a second of one connection
     down            1: connections are closed at once
     key             access keys, with spaces between, that requests must be signed with; others get 403 ExpiredToken
+
+Shares are drawn from a generator with a fixed seed: a client that asks for the same things in the same order meets the
+same faults.
 """
 
 import email.utils
@@ -108,6 +112,18 @@ class Handler(BaseHTTPRequestHandler):
             server.times[name] = server.times.get(name, 0) + 1
             return server.times[name] % n == 0
 
+    def flips_once(self, first, n):
+        """Whether this body of `n` bytes from `first` on is one of the fault `flip_once`."""
+        share, server = self.faults()("flip_once"), self.server
+        if server.chance() >= share:
+            return False
+        with server.lock:
+            flipped = server.flipped.setdefault(self.path, [])
+            once = all(first + n <= begin or end <= first for begin, end in flipped)
+            if once:
+                flipped.append((first, first + n))
+            return once
+
     def throttled(self):
         """Whether more is asked for than the faults `at_once` and `rate` allow.  The rate has room for 100 ms."""
         fault, server = self.faults(), self.server
@@ -140,7 +156,7 @@ class Handler(BaseHTTPRequestHandler):
                 self.server.serving -= 1
 
     def answer(self, body):
-        fault, chance = self.faults(), random.random
+        fault, chance = self.faults(), self.server.chance
         if fault("down"):
             return self.hang_up()
         if self.throttled():
@@ -185,10 +201,10 @@ class Handler(BaseHTTPRequestHandler):
         return None
 
     def send_body(self, file, first, left, fault):
-        chance = random.random
+        chance = self.server.chance
         half = left // 2
         cut, stall = chance() < fault("cut"), chance() < fault("stall") or self.every("each_stall")
-        flip = chance() < fault("flip") or 0 < fault("flip_over") < left
+        flip = chance() < fault("flip") or 0 < fault("flip_over") < left or self.flips_once(first, left)
         file.seek(first)
         while left > 0:
             data = file.read(min(left, 1 << 16))
@@ -224,6 +240,7 @@ def main(root, faults, log, port, *tls):
         server.socket = context.wrap_socket(server.socket, server_side=True)
     server.root, server.faults, server.faults_ns, server.values = os.path.realpath(root), Path(faults), 0, {}
     server.lock, server.times, server.serving, server.free_at = threading.Lock(), {}, 0, 0
+    server.chance, server.flipped = random.Random(14).random, {}
     with open(log, "a") as server.log:
         print(server.server_address[1], flush=True)
         server.serve_forever()

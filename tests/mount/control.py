@@ -30,7 +30,8 @@ def raw(mount, line):
     """Sends bytes, returns the first line that comes back (b'' when the server closes)."""
     with connect(mount) as sock:
         sock.sendall(line)
-        return sock.makefile("rb").readline()
+        with sock.makefile("rb") as reply:
+            return reply.readline()
 
 
 def ask(mount, cmd, **args):

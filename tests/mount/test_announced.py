@@ -338,7 +338,8 @@ def raw_follow(m, fds=(), **request):
             socket.send_fds(sock, [line], list(fds))
         else:
             sock.sendall(line)
-        return json.loads(sock.makefile("rb").readline())
+        with sock.makefile("rb") as reply:
+            return json.loads(reply.readline())
 
 
 def memfd(data):

@@ -51,7 +51,7 @@ def test_the_own_order_is_read_ahead(stored, http_store, mount):
 
 def test_faults_of_the_store_reach_no_reader(stored, http_store, mount):
     url, files = stored
-    http_store.set(latency_ms=2, p503=0.05, reset=0.03, cut=0.03, flip=0.02)
+    http_store.set(latency_ms=2, p503=0.05, reset=0.03, cut=0.03, flip_once=0.02)
     assert contents(mount(url, "view=all,layout=tree,memory=64M").path) == files
 
 

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from helpers import mounts, tools
-from helpers.waiting import PATIENCE_S
+from helpers.waiting import PATIENCE_S, wait_until
 from mount import control
 
 LAUNCHER_VARIABLES = ["RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "TORCHELASTIC_RUN_ID", "HOROVOD_RANK",
@@ -43,10 +43,14 @@ def start(dataset, mountpoint, script, **kwargs):
 
 
 def server_of(mountpoint):
-    """The pid of the one server that has this mountpoint."""
-    found = [m["pid"] for m in json.loads(tools.ddpfs("ls", "--json").stdout) if m["mountpoint"] == str(mountpoint)]
-    assert len(found) == 1
-    return found[0]
+    """The pid of the one server that has this mountpoint.  `ddpfs ls` knows no mountpoint of one that is silent for a second,
+    as any may be on a busy machine."""
+    def heard():
+        found = [m["pid"] for m in json.loads(tools.ddpfs("ls", "--json").stdout) if m["mountpoint"] == str(mountpoint)]
+        assert len(found) <= 1
+        return found
+
+    return wait_until(heard, "an answer of the server")[0]
 
 
 def wait_gone(pid):
