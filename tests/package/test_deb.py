@@ -1,12 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The Debian packages that tools/package/deb builds: what is in each, and that lintian finds no error."""
+"""The Debian packages that tools/package/deb builds: what is in each, that lintian finds no error, and a life of them:
+installed, used, installed anew under a mount, removed."""
 
 import re
 import subprocess
+from pathlib import Path
 
 import pytest
 
 from helpers import tools
+from helpers.debian_root import DebianRoot
 from helpers.tools import ROOT
 
 BUILD_SECONDS = 3600
@@ -82,3 +85,59 @@ def test_installed_in_a_root_of_its_own_the_programs_run(packages, tmp_path):
     said = subprocess.run(["python3", "-c", code], capture_output=True, text=True, check=True,
                           env={"PATH": "/usr/bin:/bin", "LD_LIBRARY_PATH": str(library.parent)})
     assert said.stdout.strip() == field(packages["ddpfs"], "Version")
+
+
+# The system's Python may lack numpy, which python3-ddpfs depends on: test_roots.py has it from apt.
+LIFE = r"""
+cd /run/host/deb
+dpkg -i ddpfs_*.deb libddpfs-stage0_*.deb libddpfs-stage-dev_*.deb
+dpkg -i --force-depends python3-ddpfs_*.deb
+mkdir /tmp/source /tmp/mnt
+for i in 1 2 3 4 5 6 7 8; do echo "sample $i" >/tmp/source/$i; done
+mkshard pack /tmp/source /tmp/dataset
+ddpfs mount -o view=all /tmp/dataset /tmp/mnt
+cmp /tmp/source/3 /tmp/mnt/3
+
+dpkg -i ddpfs_*.deb
+cmp /tmp/source/4 /tmp/mnt/4
+ddpfs restart /tmp/mnt
+cmp /tmp/source/5 /tmp/mnt/5
+ddpfs umount /tmp/mnt
+mount -t ddpfs -o view=all /tmp/dataset /tmp/mnt
+cmp /tmp/source/6 /tmp/mnt/6
+umount /tmp/mnt
+
+PYTHONPATH=/run/host/site python3 -B -c '
+import ddpfs
+print("samples of the module:", sum(len(batch) for batch in ddpfs.Stage("/tmp/dataset", 2)))
+print("module:", ddpfs.__file__)'
+ldconfig -p | grep -c libddpfs_stage.so.0
+
+dpkg --purge python3-ddpfs libddpfs-stage-dev libddpfs-stage0 ddpfs
+! ldconfig -p | grep libddpfs
+! dpkg -l | grep ddpfs
+for i in $(seq 300); do pgrep -x ddpfs >/dev/null || break; sleep 0.1; done
+! pgrep -x ddpfs
+"""
+
+
+def test_installed_used_upgraded_and_purged_nothing_is_left(packages, scratch):
+    """In this machine's own root with a layer above it, which takes what is written."""
+    if not Path("/dev/fuse").exists():
+        pytest.skip("no /dev/fuse on this machine")
+    if not Path("/var/lib/dpkg/status").exists():
+        pytest.skip("this is no Debian system")
+    root = DebianRoot("/", scratch)
+    site = Path(__import__("numpy").__file__).parents[1]
+    said = root.run(LIFE, {"deb": packages["ddpfs"].parent, "site": site}).stdout
+    assert "samples of the module: 8\n" in said
+    assert "module: /usr/lib/python3/dist-packages/ddpfs/" in said
+    assert root.left() == []
+
+
+def test_such_a_root_tells_what_is_left(scratch):
+    """The check of the test above."""
+    root = DebianRoot("/", scratch)
+    root.run("mkdir /opt/ddpfs-left; touch /opt/ddpfs-left/file /usr/ddpfs-left")
+    assert sorted(root.left()) == ["/opt/ddpfs-left", "/opt/ddpfs-left/file", "/usr/ddpfs-left"]
+    assert not Path("/usr/ddpfs-left").exists()

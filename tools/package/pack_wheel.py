@@ -11,9 +11,13 @@ import base64
 import hashlib
 import re
 import sys
-import tomllib
 import zipfile
 from pathlib import Path
+
+try:
+    import tomllib
+except ImportError:  # Python 3.9 and 3.10
+    import tomli as tomllib
 
 PROGRAMS = ("mkshard", "ddpfs", "mount.ddpfs")
 # Only where programs look for them by themselves: `man` below the environment's bin/, and bash-completion.
@@ -36,12 +40,15 @@ def module_files(root):
 
 
 def native_files(tree):
-    """The programs and libraries.  What is a link in the tree is left out: a wheel has none."""
+    """The programs and libraries, not what compiles against them.  Of the links of a library, which a wheel cannot have, it
+    gets the name that programs ask for."""
     for folder in ("bin", "lib"):
         for path in sorted((tree / folder).rglob("*")):
-            if path.is_file() and not path.is_symlink() and "__pycache__" not in path.parts:
+            unwanted = path.is_symlink() or path.suffix == ".a" or {"__pycache__", "pkgconfig"} & set(path.parts)
+            if path.is_file() and not unwanted:
                 program = folder == "bin" or ".so" in path.name
-                yield f"ddpfs/native/{path.relative_to(tree)}", path.read_bytes(), 0o755 if program else 0o644
+                name = re.sub(r"(libddpfs_stage\.so\.\d+)\..*", r"\1", str(path.relative_to(tree)))
+                yield f"ddpfs/native/{name}", path.read_bytes(), 0o755 if program else 0o644
 
 
 def shared_files(tree, data):
@@ -67,7 +74,8 @@ def entry_points(said):
                      for group, names in groups.items())
 
 
-def main(root, tree, licenses, platform, output):
+def pack(root, tree, licenses, platform, output):
+    """Returns the wheel's path."""
     said = project(root)
     name, version = said["name"], said["version"]
     tag = f"py3-none-{platform}"
@@ -89,7 +97,7 @@ def main(root, tree, licenses, platform, output):
             add(archive, path, content, mode)
         add(archive, f"{info}/RECORD", "".join([*record, f"{info}/RECORD,,\n"]).encode(), 0o644)
     unfinished.replace(wheel)
-    print(wheel)
+    return wheel
 
 
 def add(archive, path, content, mode):
@@ -100,4 +108,4 @@ def add(archive, path, content, mode):
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), Path(sys.argv[2]), Path(sys.argv[3]), sys.argv[4], Path(sys.argv[5]))
+    print(pack(Path(sys.argv[1]), Path(sys.argv[2]), Path(sys.argv[3]), sys.argv[4], Path(sys.argv[5])))
