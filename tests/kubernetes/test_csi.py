@@ -4,6 +4,7 @@
 import contextlib
 import os
 import signal
+import socket
 import subprocess
 import threading
 from concurrent.futures import ThreadPoolExecutor
@@ -291,6 +292,27 @@ def test_administrators_options_and_bounds(kubelet, dataset, scratch):
     assert (scratch / "servers.log").exists()
 
 
+def test_many_calls_at_once_do_not_exceed_the_servers_of_a_node(kubelet, dataset):
+    kubelet.start("--servers-max", "2")
+
+    def publish(n):
+        try:
+            return kubelet.publish(f"pod{n}", dataset=dataset[0], view="all", seed=n)
+        except kubelet.grpc.RpcError as error:
+            return error.code().name
+
+    with ThreadPoolExecutor(6) as pool:
+        answers = list(pool.map(publish, range(6)))
+    assert len(kubelet.mounted()) == 2 and answers.count("RESOURCE_EXHAUSTED") == 4, answers
+
+
+def test_dead_servers_are_none_of_the_servers_of_a_node(kubelet, dataset):
+    kubelet.start("--servers-max", "1")
+    mounts.kill_with_supervisor(*pids_of(kubelet.publish("a", dataset=dataset[0], view="all", seed=1)))
+    assert content(kubelet.publish("b", dataset=dataset[0], view="all", seed=2)) == dataset[1]
+    assert kubelet.refusal(kubelet.publish, "c", dataset=dataset[0], view="all", seed=3)[0] == "RESOURCE_EXHAUSTED"
+
+
 # A driver that ends
 
 
@@ -321,6 +343,21 @@ def test_a_server_that_no_volume_shows_ends_when_the_driver_starts(kubelet, data
     kubelet.start()
     assert kubelet.mounted() == [] and os.listdir(kubelet.servers) == []
     wait_for_end(*pids)
+
+
+def test_a_new_driver_with_other_options_gives_its_pods_a_new_server(kubelet, dataset):
+    """A new container has no server of the old one, but the kubelet's directory still has the dead mounts."""
+    kubelet.start("--memory-max", "512M")
+    a = kubelet.publish("a", dataset=dataset[0], view="all")
+    pids = pids_of(a)
+    kubelet.end()
+    kubelet.start("--memory-max", "256M")
+    assert kubelet.refusal(kubelet.publish, "a", dataset=dataset[0], view="all")[0] == "ALREADY_EXISTS", "it lives"
+    mounts.kill_with_supervisor(*pids)
+    assert content(kubelet.publish("a", dataset=dataset[0], view="all")) == dataset[1]
+    assert len(kubelet.mounted()) == 1 and len(mounts.mounts_below(a)) == 1
+    kubelet.unpublish("a")
+    assert kubelet.mounted() == []
 
 
 def test_a_supervised_driver_starts_again_and_its_servers_live_on(kubelet, dataset):
@@ -435,6 +472,42 @@ def test_a_mount_that_does_not_come_is_given_up(kubelet, dataset, scratch):
     code, text = kubelet.refusal(kubelet.publish, "a", dataset=dataset[0], view="all")
     assert code == "DEADLINE_EXCEEDED" and str(dataset[0]) in text
     assert kubelet.mounted() == [] and os.listdir(kubelet.servers) == []
+
+
+def test_a_mount_that_is_given_up_leaves_no_process(kubelet, scratch):
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        url = f"http://127.0.0.1:{silent.getsockname()[1]}/images"
+        kubelet.start("--stores", url, "--mount-timeout", "1")
+        assert kubelet.refusal(kubelet.publish, "a", dataset=url, view="all")[0] == "DEADLINE_EXCEEDED"
+
+        def waits(place):
+            with contextlib.suppress(OSError):  # it has ended
+                return url.encode() in (words := place.read_bytes().split(b"\0")) and b"mount" in words
+        assert not [place for place in Path("/proc").glob("[0-9]*/cmdline") if waits(place)]
+    assert kubelet.mounted() == [] and os.listdir(kubelet.servers) == []
+
+
+def test_an_error_that_is_not_the_servers_replaces_no_server(kubelet, dataset, scratch):
+    (scratch / "bin").mkdir()
+    (scratch / "bin/stat").write_text("#!/bin/sh\necho 'stat: cannot allocate memory' >&2; exit 1\n")
+    kubelet.environment["PATH"] = f"{scratch / 'bin'}:{kubelet.environment['PATH']}"
+    kubelet.start()
+    pids = pids_of(kubelet.publish("a", dataset=dataset[0], view="all"))
+    (scratch / "bin/stat").chmod(0o755)
+    code, text = kubelet.refusal(kubelet.publish, "b", dataset=dataset[0], view="all")
+    assert code == "UNAVAILABLE" and "allocate memory" in text
+    assert kubelet.stats("a").volume_condition.abnormal
+    assert len(kubelet.mounted()) == 1 and pids_of(kubelet.target("a")) == pids
+
+
+def test_a_target_that_is_not_empty_keeps_no_server(kubelet, dataset):
+    kubelet.start()
+    target = kubelet.target("a")
+    target.mkdir()
+    (target / "somebody's").touch()
+    kubelet.publish("a", dataset=dataset[0], view="all")
+    assert kubelet.refusal(kubelet.unpublish, "a")[0] == "INTERNAL"
+    assert kubelet.mounted() == [] and os.listdir(target) == ["somebody's"]
 
 
 # Statistics

@@ -18,6 +18,9 @@ from ddpfs_csi import mounts
 from ddpfs_csi.failure import Failure
 
 FINE, DEAD, HUNG = "fine", "dead", "hung"
+# What the C locale says of ENOTCONN, ECONNABORTED and ECONNREFUSED: no server has the mount any more.
+ENDED = "Transport endpoint is not connected", "Software caused connection abort", "Connection refused"
+STOP_S = 10  # for `ddpfs mount` to end the server that it has started
 TEXT_MAX = 1000  # characters of an error; gRPC carries it in a header
 
 
@@ -34,6 +37,7 @@ class Servers:
         self._mutex = threading.Lock()
         self._locks = defaultdict(threading.Lock)
         self._busy = set()  # targets that a call works on
+        self._starting = set()  # KEYs whose server is being mounted
         self._probes = {}  # path: the process that waits for an answer of a hung server
 
     # What there is
@@ -85,7 +89,8 @@ class Servers:
                 self._probes[path] = process
             return HUNG, f"the server has not answered for {self._patience_s:g} s"
         if process.returncode != 0:
-            return DEAD, error.strip()
+            # An error of another kind (no memory, say) tells nothing about the server.
+            return DEAD if error.strip().endswith(ENDED) else HUNG, error.strip() or "the server cannot be asked"
         return FINE, [int(word) for word in said.split()]
 
     # Volumes
@@ -98,7 +103,8 @@ class Servers:
             if found and found.kind != mounts.KIND:
                 raise Failure("INTERNAL", f"'{target}' is a mount of {found.kind} already")
             other = found and self._keys().get(found.device)
-            if other and other != key:
+            # The administrator may have changed options since, by a new container: with the old one its servers ended.
+            if other and other != key and self.probe(target)[0] != DEAD:
                 raise Failure("ALREADY_EXISTS", f"'{target}' shows another dataset, or the same with other options")
             self._ensure(key, dataset, options)
             if found and self._keys().get(found.device) == key:
@@ -110,6 +116,8 @@ class Servers:
             except OSError:
                 self._take_away_unused(key)
                 raise
+        if other and other != key:
+            self.sweep()
 
     def unpublish(self, target):
         target = mounts.canonical(target)
@@ -117,10 +125,12 @@ class Servers:
             found = mounts.on(target)
             if found and found.kind != mounts.KIND:
                 raise Failure("INTERNAL", f"'{target}' is a mount of {found.kind}, not of this driver")
-            mounts.detach(target)
-            with contextlib.suppress(FileNotFoundError):
-                os.rmdir(target)
-        self.sweep()
+            try:
+                mounts.detach(target)
+                with contextlib.suppress(FileNotFoundError):
+                    os.rmdir(target)
+            finally:
+                self.sweep()  # the server has no user more, also if the directory stays
 
     def condition(self, target):
         """What probe() says of a volume; None if there is none on `target`."""
@@ -140,29 +150,61 @@ class Servers:
             if state == HUNG:
                 raise Failure("UNAVAILABLE", f"dataset '{dataset}': {said}")
             mounts.detach(place)
-        if len(self._keys()) >= self._servers_max:
-            raise Failure("RESOURCE_EXHAUSTED", f"this node has {self._servers_max} servers of datasets already")
-        os.makedirs(place, mode=0o700, exist_ok=True)
+        with self._counted(key):
+            os.makedirs(place, mode=0o700, exist_ok=True)
+            try:
+                self._start(place, dataset, options)
+            except Failure:
+                self._take_away_unused(key)
+                raise
+
+    def _living(self):
+        """The KEYs of the servers that are mounted and have not died."""
+        return {key for key in self._keys().values() if self.probe(self._place(key))[0] != DEAD}
+
+    @contextlib.contextmanager
+    def _counted(self, key):
+        """Holds one of the node's servers_max places for `key` until its server is mounted."""
+        with self._mutex:
+            mounted = set(self._keys().values())
+            full = len(mounted | self._starting) >= self._servers_max
+            self._starting.add(key)
+            starting = set(self._starting)
         try:
-            self._start(place, dataset, options)
-        except Failure:
-            self._take_away_unused(key)
-            raise
+            # Dead servers stay mounted as long as a volume shows them, but take nothing from the node.
+            if full and len(self._living() | starting) > self._servers_max:
+                raise Failure("RESOURCE_EXHAUSTED", f"this node has {self._servers_max} servers of datasets already")
+            yield
+        finally:
+            with self._mutex:
+                self._starting.discard(key)
 
     def _start(self, place, dataset, options):
         words = [f"{name}={value}" for name, value in sorted(options.items())] + ["allow_other"]
         words += [self._options] if self._options else []
         words += [f"log={self._log}"] if self._log else []
+        process = subprocess.Popen([self._program, "mount", "-o", ",".join(words), "--", dataset, place], text=True,
+                                   errors="replace", stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
+                                   stderr=subprocess.PIPE)
         try:
-            done = subprocess.run([self._program, "mount", "-o", ",".join(words), "--", dataset, place], text=True,
-                                  errors="replace", stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
-                                  stderr=subprocess.PIPE, timeout=self._mount_s)
+            _, said = process.communicate(timeout=self._mount_s)
         except subprocess.TimeoutExpired:
+            self._give_up(process)
             raise Failure("DEADLINE_EXCEEDED", f"dataset '{dataset}' was not mounted in {self._mount_s:g} s") from None
-        if done.returncode != 0:
-            said = [line for line in done.stderr.splitlines() if not line.startswith("Try ")]
-            raise Failure("INVALID_ARGUMENT" if done.returncode == 2 else "INTERNAL", "\n".join(said)[-TEXT_MAX:] or
-                          f"ddpfs mount ended with {done.returncode}")
+        if process.returncode != 0:
+            said = [line for line in said.splitlines() if not line.startswith("Try ")]
+            raise Failure("INVALID_ARGUMENT" if process.returncode == 2 else "INTERNAL",
+                          "\n".join(said)[-TEXT_MAX:] or f"ddpfs mount ended with {process.returncode}")
+
+    def _give_up(self, process):
+        """SIGTERM lets `ddpfs mount` end its server, which lives in a session of its own and would mount later."""
+        process.terminate()
+        try:
+            process.wait(timeout=STOP_S)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+        process.stderr.close()
 
     def _take_away_unused(self, key):
         """Under the lock of `key`: unmounts its server if no volume shows it."""
