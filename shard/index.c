@@ -234,6 +234,7 @@ static void fill_info(struct shard_index *index)
 {
 	const struct shard_header *h = &index->header;
 	index->info = (struct shard_info){
+		.version = h->version,
 		.n_files = h->n_files,
 		.n_samples = h->n_samples,
 		.n_dirs = h->n_dirs,

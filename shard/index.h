@@ -29,6 +29,7 @@ struct remote_store; /* shard/remote/store.h */
 
 /* Facts about the whole dataset, copied at open. */
 struct shard_info {
+	uint32_t version; /* of the format */
 	uint32_t n_files;
 	uint32_t n_samples;
 	uint32_t n_dirs; /* at least 1: the root */

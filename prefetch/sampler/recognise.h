@@ -156,6 +156,7 @@ enum prefetch_sampler {
 	PREFETCH_SAMPLER_DALI,          /* readers.file(random_shuffle=True) */
 	PREFETCH_SAMPLER_DALI_EPOCH,    /* readers.file(shuffle_after_epoch=True) */
 };
+enum { PREFETCH_SAMPLERS = PREFETCH_SAMPLER_DALI_EPOCH + 1 }; /* how many there are; saved tracks have no other */
 
 /* A track as it is now. */
 struct prefetch_recognised {

@@ -110,7 +110,7 @@ static bool is_possible(const struct prefetch_recognise *r, const struct prefetc
 {
 	bool own = s->sampler == PREFETCH_SAMPLER_OWN, random = s->sampler == PREFETCH_SAMPLER_RANDOM;
 	bool foreign = s->sampler > PREFETCH_SAMPLER_UNSEEDED;
-	return s->sampler <= PREFETCH_SAMPLER_DALI_EPOCH && own == (s->dir == SHARD_NONE) && (!own || r->options.own) &&
+	return s->sampler < PREFETCH_SAMPLERS && own == (s->dir == SHARD_NONE) && (!own || r->options.own) &&
 	       s->world > 0 && s->world <= PREFETCH_FIT_WORLD_MAX && s->ranks > 0 && s->ranks <= s->world &&
 	       s->first <= s->world - s->ranks && s->stride > 0 && s->stride <= PREFETCH_FIT_WORLD_MAX &&
 	       s->high <= s->size && s->skip <= SAVED_WORDS_MAX && (!random || s->word <= SAVED_WORDS_MAX) &&

@@ -272,6 +272,11 @@ def test_stat_is_grouped_and_has_units(dataset, mountpoint, background):
     assert list(groups) == ["mount", "options", "epoch", "trainer", "read-ahead", "errors", "names", "dataset", "budget",
                             "order"]
     assert "\nopens " not in groups["epoch"] and groups["trainer"].startswith("opens ")
+    for group, members in (("mount", "restarts uptime"), ("errors", "errors bad_blocks"), ("budget", "memory resident memory_why"),
+                           ("order", "recognise_queue announced_opens order_memory recognised"), ("dataset", "samples content"),
+                           ("read-ahead", "read idle warm_ups")):
+        assert set(members.split()) <= {line.split()[0] for line in groups[group].splitlines()}, group
+    assert "memory " not in groups["dataset"] and "recognise" not in groups["read-ahead"]
     values = dict(line.split(None, 1) for line in text.splitlines() if len(line.split(None, 1)) == 2)
     assert re.fullmatch(r"\d+ s", values["uptime"]) and values["device_rate"].endswith("/s")
 

@@ -27,7 +27,8 @@ void progress_done(void);
 /* Begins a wait.  If it takes longer than 2 s, the terminal shows "<what>, 3 s", and the seconds count on.  what: at
  * most 100 bytes, copied.  Called again before progress_wait_done, it replaces the text, and the seconds go on.
  *
- * A thread draws.  It gets no signals, and progress_wait_done ends it: do not fork() in between. */
+ * A thread draws.  It gets no signals, and progress_wait_done ends it.  A process that is forked in between does not
+ * have it, and may find its lock held: it calls exec and nothing of this header, nor cli_note and its like. */
 void progress_wait_start(const char *what);
 
 /* Wipes the line and ends the wait.  Does nothing if there is none. */

@@ -17,32 +17,46 @@ struct arguments {
 	bool json;
 };
 
-/* The groups of counters.  A group begins with the member `first`; members that no group names stay in the one before
- * them. */
+/* The groups in the order of the output, and the members of each; NAME*: all that begin so. The first group that has a
+ * member prints it. */
 static const struct {
-	const char *first;
 	const char *title;
+	const char *members;
 } groups[] = {
-	{ "version", "mount" },
-	{ "layout", "options" },
-	{ "rank", "epoch" },
-	{ "opens", "trainer" },
-	{ "read_bytes", "read-ahead" },
-	{ "bad_blocks", "errors" },
-	{ "listings", "names" },
-	{ "memory_bytes", "dataset" },
-	{ "store_requests", "store" },
-	{ "tier_hits", "tier" },
-	{ "memory_why", "budget" },
-	{ "recognised", "order" },
+	{ "mount", "version pid server_pid control mountpoint dataset identity view_identity restarts uptime_s" },
+	{ "options", "layout view order deal tail seed groups redeal on_bad subdir advance io direct" },
+	{ "epoch", "rank world epoch position turns opened" },
+	{ "trainer", "opens hits misses reads unwatched_reads read_reply_bytes wait_* waited_ns epoch_*" },
+	{ "read-ahead",
+	        "read_bytes delivered_bytes wasted_bytes window_* fetched following jumps stored_bytes evicted* lost "
+	        "refetches warm_up* device_rate depth inflight idle shared read_ahead_note" },
+	{ "errors", "errors bad_blocks mended_blocks io_errors" },
+	{ "names", "listings entries lookups hinted getattrs fill_class watched_dirs watch_overflows" },
+	{ "dataset", "samples quarantined files content_bytes" }, { "store", "store_*" }, { "tier", "tier_*" },
+	{ "budget", "memory_* resident_bytes" },
+	{ "order", "recognise* announced_* order_* orders_dropped seed_search" },
+	{ "other", "*" }, /* of a server of another version */
 };
+enum { GROUPS = sizeof(groups) / sizeof(groups[0]) };
 
-/* An empty line and a title, if a group begins with this member. */
-static void print_group(const char *key)
+static bool has_member(const char *members, const char *key)
 {
-	for (size_t i = 0; i < sizeof(groups) / sizeof(groups[0]); i++)
-		if (strcmp(groups[i].first, key) == 0)
-			printf("%s%s:\n", i ? "\n" : "", groups[i].title);
+	for (const char *word = members; *word; word += strspn(word, " ")) {
+		size_t len = strcspn(word, " ");
+		bool begins = word[len - 1] == '*' && strncmp(word, key, len - 1) == 0;
+		if (begins || (strlen(key) == len && memcmp(word, key, len) == 0))
+			return true;
+		word += len;
+	}
+	return false;
+}
+
+static unsigned group_of(const char *key)
+{
+	unsigned g = 0;
+	while (g + 1 < GROUPS && !has_member(groups[g].members, key))
+		g++;
+	return g;
 }
 
 static bool ends_with(const char *text, const char *end)
@@ -95,22 +109,39 @@ static void print_value(const char *key, const char *label, const json_t *value)
 }
 
 /* Prints members of nested objects as "reads.count"; only --json shows lists. */
-static void print_object(const char *prefix, const json_t *object, int depth)
+static void print_member(const char *prefix, const char *key, const json_t *value, int depth)
 {
+	char label[LABEL_MAX];
+	const char *inner;
+	json_t *inner_value;
+	int n = snprintf(label, sizeof(label), "%s%s%s", prefix, *prefix ? "." : "", key);
+	if (n >= (int)sizeof(label) || json_is_array(value))
+		return;
+	if (!json_is_object(value)) {
+		print_value(key, label, value);
+		return;
+	}
+	json_object_foreach((json_t *)(uintptr_t)value, inner, inner_value)
+	{
+		if (depth < DEPTH_MAX)
+			print_member(label, inner, inner_value, depth + 1);
+	}
+}
+
+/* Prints a title, and the members of the group; nothing if there are none. */
+static void print_group(const json_t *stats, unsigned g)
+{
+	bool any = false;
 	const char *key;
 	json_t *value;
-	json_object_foreach((json_t *)(uintptr_t)object, key, value)
+	json_object_foreach((json_t *)(uintptr_t)stats, key, value)
 	{
-		char label[LABEL_MAX];
-		int n = snprintf(label, sizeof(label), "%s%s%s", prefix, *prefix ? "." : "", key);
-		if (n >= (int)sizeof(label) || json_is_array(value))
+		if (json_is_array(value) || group_of(key) != g)
 			continue;
-		if (!*prefix)
-			print_group(key);
-		if (!json_is_object(value))
-			print_value(key, label, value);
-		else if (depth < DEPTH_MAX)
-			print_object(label, value, depth + 1);
+		if (!any)
+			printf("%s%s:\n", g ? "\n" : "", groups[g].title);
+		any = true;
+		print_member("", key, value, 0);
 	}
 }
 
@@ -182,7 +213,8 @@ int ddpfs_stat(int argc, char **argv)
 		return cli_fail(&err);
 	json_t *stats = json_object_get(reply, "stats");
 	if (!a.json) {
-		print_object("", stats, 0);
+		for (unsigned g = 0; g < GROUPS; g++)
+			print_group(stats, g);
 		print_samplers(json_object_get(stats, "samplers"));
 		print_taken_back(stats);
 		print_problems(json_object_get(stats, "problems"));

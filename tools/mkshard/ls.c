@@ -70,11 +70,11 @@ static void print_info_json(const struct shard_index *index, const struct totals
 	hex(info->identity, identity);
 	printf("{\"dataset\": ");
 	json_put_string(stdout, shard_index_dataset(index), strlen(shard_index_dataset(index)));
-	printf(", \"identity\": \"%s\", \"format\": %d, \"files\": %u, \"samples\": %u, \"common_files\": %" PRIu64
+	printf(", \"identity\": \"%s\", \"format\": %u, \"files\": %u, \"samples\": %u, \"common_files\": %" PRIu64
 	       ", \"directories\": %u, \"content_bytes\": %" PRIu64 ", \"largest_file_bytes\": %" PRIu64
 	       ", \"shards\": %u, \"container\": \"%s\", \"shard_bytes\": %" PRIu64 ", \"index_bytes\": %" PRIu64
 	       ", \"shuffled\": %s, \"pack_seed\": %" PRIu64 ", \"grouped\": %s}\n",
-	        identity, SHARD_VERSION, info->n_files, info->n_samples, totals->common_files, info->n_dirs,
+	        identity, info->version, info->n_files, info->n_samples, totals->common_files, info->n_dirs,
 	        info->content_bytes, totals->largest, info->n_shards, container_name(info, totals), totals->shard_bytes,
 	        info->index_bytes, info->shuffled ? "true" : "false", info->pack_seed,
 	        info->grouped ? "true" : "false");
