@@ -2,6 +2,7 @@
 """mkshard with input that is wrong, hostile or changes: one clear line that names the file, exit 1, and never a half
 dataset under the final name."""
 
+import gzip
 import io
 import os
 import shutil
@@ -400,6 +401,28 @@ def test_a_tar_without_its_end_is_warned_about(scratch):
     (scratch / "whole.tar").write_bytes(whole)
     assert tools.mkshard("pack", scratch / "whole.tar", scratch / "p2").stderr == ""
     assert tools.mkshard("index", scratch / "i2", scratch / "whole.tar").stderr == ""
+
+
+@pytest.mark.parametrize("pack_bytes", [bytes, gzip.compress], ids=["tar", "tar.gz"])
+def test_a_tar_stream_without_its_end_is_refused(scratch, pack_bytes):
+    """A pipe ends in the same way when its writer was killed between two members."""
+    whole = tar_bytes(("a", b"x" * 600), ("b", b"y" * 600))
+    for cut in (1536, 3072):
+        line = failure("pack", "/dev/stdin", scratch / "d", input=pack_bytes(whole[:cut]), text=False)
+        assert f"the tar stream ends at byte {cut} without its end-of-archive mark" in line and not list(scratch.glob("d*"))
+    for end in (3072 + 512, 3072 + 1024, len(whole)):  # tar(1) takes one block of zeros, too
+        assert tools.mkshard("pack", "/dev/stdin", scratch / str(end), input=pack_bytes(whole[:end]), text=False).stderr == b""
+    done = tools.mkshard("pack", "--keep-going", "/dev/stdin", scratch / "kept", input=pack_bytes(whole[:1536]), text=False, check=False)
+    assert done.returncode == 1 and tools.mkshard("ls", scratch / "kept").stdout == "a\n"
+    assert b"end-of-archive mark" in done.stderr
+
+
+def test_a_compressed_tar_without_its_end_is_warned_about(scratch):
+    whole = tar_bytes(("a", b"x" * 600), ("b", b"y" * 600))
+    (scratch / "cut.tgz").write_bytes(gzip.compress(whole[:1536]))
+    assert "cut.tgz' has no end-of-archive mark" in tools.mkshard("pack", scratch / "cut.tgz", scratch / "p").stderr
+    (scratch / "whole.tgz").write_bytes(gzip.compress(whole))
+    assert tools.mkshard("pack", scratch / "whole.tgz", scratch / "p2").stderr == ""
 
 
 def test_damaged_tar_headers(scratch, clean):

@@ -51,6 +51,7 @@ struct unpack {
 	uint64_t written;
 	uint64_t limit;   /* bytes, as given; 0: UNPACK_RATIO times what was read of the archive */
 	uint64_t members; /* each counts for MEMBER_COST bytes of the limit */
+	bool stream;      /* from a pipe */
 	uint8_t *buffer;
 	struct base_err *err;
 };
@@ -330,6 +331,32 @@ static int stage_member(struct unpack *unpack, struct archive *archive, struct a
 	return rc > 0 ? 0 : rc;
 }
 
+/* Whether the tar blocks ended where the next header should have been. libarchive calls that the end, and consumes
+ * blocks of zeros if they are there. */
+static bool lacks_end_mark(struct archive *archive)
+{
+	return (archive_format(archive) & ARCHIVE_FORMAT_BASE_MASK) == ARCHIVE_FORMAT_TAR &&
+	       archive_filter_bytes(archive, 0) == archive_read_header_position(archive);
+}
+
+/* The end of an archive. A pipe ends in the same way whether its writer was done or was killed between two members; a
+ * file of that kind has been there, and its owner may know. */
+static int check_end(struct unpack *unpack, struct archive *archive)
+{
+	char reason[256];
+	if (!lacks_end_mark(archive))
+		return 0;
+	if (!unpack->stream) {
+		cli_warn("'%s' has no end-of-archive mark: it may be cut off", unpack->quoted_name);
+		return 0;
+	}
+	snprintf(reason, sizeof(reason),
+	        "the tar stream ends at byte %lld without its end-of-archive mark: what wrote it may have been "
+	        "stopped; if it leaves the mark out, write to a file, and pack that",
+	        (long long)archive_filter_bytes(archive, 0));
+	return archive_broken(unpack, -EUCLEAN, NULL, reason);
+}
+
 static int unpack_all(struct unpack *unpack, int fd)
 {
 	cleanup_archive struct archive *archive = archive_read_new();
@@ -348,7 +375,7 @@ static int unpack_all(struct unpack *unpack, int fd)
 		if (status == ARCHIVE_RETRY)
 			continue;
 		if (status == ARCHIVE_EOF)
-			return 0;
+			return check_end(unpack, archive);
 		if (status != ARCHIVE_OK && status != ARCHIVE_WARN) {
 			const char *reason = archive_error_string(archive);
 			if (any)
@@ -407,6 +434,7 @@ int pack_scan_archive(
 		return base_err_set(err, -EINVAL, "'%s': neither a directory nor an archive", unpack.quoted_name);
 	if (st.st_size == 0 && !stream)
 		return base_err_set(err, -EINVAL, "'%s': an empty file, not an archive", unpack.quoted_name);
+	unpack.stream = stream;
 	posix_fadvise(fd, 0, 0, POSIX_FADV_SEQUENTIAL);
 	uint64_t size = (uint64_t)st.st_size;
 	unpack.version = (uint32_t)st.st_mtim.tv_sec ^ (uint32_t)st.st_mtim.tv_nsec;
