@@ -150,6 +150,14 @@ static bool look_at_use(struct fs_budget *budget, const struct prefetch_stats *e
 	return now_ns - budget->used_ns < FS_BUDGET_IDLE_S * UINT64_C(1000000000);
 }
 
+static void log_change(struct fs_budget *budget, uint64_t before)
+{
+	char old[16], now[16], why[FS_BUDGET_WHY_BYTES];
+	fs_budget_why(budget, why, sizeof(why));
+	log_debug("memory: %s, before %s: %s", base_format_size(fs_budget_bytes(budget), now),
+	        base_format_size(before, old), why);
+}
+
 int fs_budget_check(struct fs_budget *budget)
 {
 	struct fs_server *server = budget->server;
@@ -172,8 +180,10 @@ int fs_budget_check(struct fs_budget *budget)
 	work_out(budget, engine.resident_bytes);
 	uint64_t bytes = budget->bytes;
 	pthread_mutex_unlock(&budget->lock);
-	if (bytes != before)
+	if (bytes != before) {
 		prefetch_set_memory(server->prefetch, bytes);
+		log_change(budget, before);
+	}
 	if (news)
 		fs_channel_say(server->channel->channel, FS_CHANNEL_GREET, 0, NULL);
 	return FS_BUDGET_CHECK_MS;

@@ -37,7 +37,7 @@ int fs_budget_check(struct fs_budget *budget);
 
 /* Takes in what the greeter found.
  * @servers: mounts that show this dataset, with this one.
- * @mounts: mounts that the greeter knows, with this one.
+ * @mounts: mounts that the greeter knows, with this one, and those that have no server any more.
  * @claims: what the other mounts that are in use claim; @n above FS_BUDGET_CLAIMS_MAX - 1 is cut. */
 void fs_budget_met(
         struct fs_budget *budget, uint32_t servers, uint32_t mounts, const struct fs_memory_claim *claims, size_t n);

@@ -12,6 +12,7 @@
 #include "fs/budget.h"
 #include "shard/base/control_client.h"
 #include "fs/memory.h"
+#include "fs/supervise/mount.h"
 #include "shard/base/cleanup.h"
 #include "shard/base/cleanup_json.h"
 
@@ -120,13 +121,23 @@ static size_t count_same(json_t *const *infos, size_t n, size_t self)
 	return same;
 }
 
-/* Tells one server. A server that does not answer does not share. */
-static void tell(const char *control_path, json_t *const *infos, size_t n, size_t self)
+/* Counts the mounts that are no server's: nothing must be left for them. */
+static uint32_t count_dead(json_t *const *infos, size_t n)
+{
+	uint64_t devs[FS_MOUNTS_COUNTED_MAX];
+	uint32_t known = 0;
+	for (size_t i = 0; i < n && known < FS_MOUNTS_COUNTED_MAX; i++)
+		devs[known++] = (uint64_t)json_integer_value(json_object_get(infos[i], "dev"));
+	return fs_mounts_count_dead(devs, known);
+}
+
+/* Tells one server. A server that does not answer does not share. dead: mounts without a server. */
+static void tell(const char *control_path, json_t *const *infos, size_t n, size_t self, uint32_t dead)
 {
 	char *reply = NULL;
 	cleanup_json json_t *request =
 	        json_pack("{s:s, s:I, s:I, s:o}", "cmd", "neighbour", "servers", (json_int_t)count_same(infos, n, self),
-	                "mounts", (json_int_t)n, "claims", claims_of_others(infos, n, self));
+	                "mounts", (json_int_t)(n + dead), "claims", claims_of_others(infos, n, self));
 	cleanup_free char *line = request ? json_dumps(request, JSON_COMPACT) : NULL;
 	if (line && base_control_request(control_path, line, BASE_CONTROL_TIMEOUT_MS, NULL, &reply) == 0)
 		free(reply);
@@ -153,8 +164,9 @@ static void tell_all(const char *control_path, const struct base_control_peer *p
 	size_t all = n;
 	if (!listed)
 		infos[all++] = json_incref(ours);
+	uint32_t dead = count_dead(infos, all);
 	for (size_t i = 0; i < all; i++)
-		tell(i < n ? peers[i].socket : control_path, infos, all, i);
+		tell(i < n ? peers[i].socket : control_path, infos, all, i, dead);
 	for (size_t i = 0; i < all; i++)
 		json_decref(infos[i]);
 }

@@ -14,13 +14,17 @@
 #include <sys/ioctl.h>
 #include <sys/file.h>
 #include <sys/mount.h>
+#include <sys/prctl.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
+#include <sys/statfs.h>
 #include <sys/sysmacros.h>
 #include <sys/wait.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "shard/base/cleanup.h"
+#include "shard/base/clock.h"
 
 extern char **environ;
 
@@ -195,6 +199,52 @@ uint32_t fs_mounts_count(void)
 			devs[n++] = line.dev;
 	}
 	return n;
+}
+
+/* The kernel answers stat(2) of the root from its cache, also if the server is dead; statfs(2) always asks. */
+static _Noreturn void ask_statfs(const char *mountpoint)
+{
+	struct statfs st;
+	prctl(PR_SET_PDEATHSIG, SIGKILL);
+	bool dead =
+	        statfs(mountpoint, &st) < 0 && (errno == ENOTCONN || errno == ECONNABORTED || errno == ECONNREFUSED);
+	_exit(dead);
+}
+
+static bool is_dead(const char *mountpoint)
+{
+	int status;
+	pid_t ended = 0, pid = fork();
+	if (pid == 0)
+		ask_statfs(mountpoint);
+	for (int waited_ms = 0; pid > 0 && ended == 0; waited_ms++) {
+		if (waited_ms == FS_MOUNTS_ASK_MS)
+			kill(pid, SIGKILL);
+		if (waited_ms > FS_MOUNTS_ASK_MS)
+			return false; /* it ends when the server answers, or is replaced */
+		ended = waitpid(pid, &status, WNOHANG);
+		if (ended == 0)
+			nanosleep(&(struct timespec){ .tv_nsec = 1000000 }, NULL);
+	}
+	return ended > 0 && WIFEXITED(status) && WEXITSTATUS(status) == 1;
+}
+
+uint32_t fs_mounts_count_dead(const uint64_t *known, uint32_t n_known)
+{
+	cleanup_fclose FILE *f = fopen("/proc/self/mountinfo", "re");
+	cleanup_free char *text = NULL;
+	size_t room = 0;
+	uint64_t devs[FS_MOUNTS_COUNTED_MAX];
+	uint32_t n = 0, dead = 0;
+	uint64_t end_ns = base_now_ns() + FS_MOUNTS_ASK_ALL_MS * UINT64_C(1000000);
+	while (f && n < FS_MOUNTS_COUNTED_MAX && base_now_ns() < end_ns && getline(&text, &room, f) > 0) {
+		struct mount_line line;
+		if (!parse_line(text, &line) || strcmp(line.type, FS_TYPE) != 0 || has_dev(devs, n, line.dev))
+			continue;
+		devs[n++] = line.dev;
+		dead += !has_dev(known, n_known, line.dev) && is_dead(line.mountpoint);
+	}
+	return dead;
 }
 
 /* ---- mount(2) ---- */

@@ -42,9 +42,9 @@
  *                                        the mount; the server ends when the last of them is closed
  *   {"cmd":"neighbour","servers":N,"mounts":M,"claims":[[BYTES,FIXED],...]}
  *                                        nothing; N servers of this host show this dataset, so they may share what is
- *                                        in memory (fs/host_sharing.h).  This user has M mounts.  The other mounts that
- *                                        are in use claim this much memory (fs/budget.h).  "mounts" and "claims" come
- *                                        together or not at all
+ *                                        in memory (fs/host_sharing.h).  M mounts are this user's, or have no server
+ *                                        any more.  The other mounts that are in use claim this much memory
+ *                                        (fs/budget.h).  "mounts" and "claims" come together or not at all
  *   {"cmd":"follow","list":NAME,"how":HOW,"form":FORM,"bytes":N, ...}
  *                                        announces what will be opened (fs/announced_orders.h).  A descriptor comes
  *                                        with the first byte of the request (SCM_RIGHTS): a memfd, or a file on

@@ -38,5 +38,6 @@ unsigned base_log_kept(struct base_log_line ret_lines[BASE_LOG_KEPT]);
 #define log_error(...) base_log(BASE_LOG_ERROR, __VA_ARGS__)
 #define log_warning(...) base_log(BASE_LOG_WARNING, __VA_ARGS__)
 #define log_info(...) base_log(BASE_LOG_INFO, __VA_ARGS__)
+#define log_debug(...) base_log(BASE_LOG_DEBUG, __VA_ARGS__)
 
 #endif

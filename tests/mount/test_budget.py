@@ -1,14 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
 """The budget of a mount without `memory=`: what its dataset can use, within half of what host and cgroup leave free."""
 
+import contextlib
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
-from helpers import datasets
+from helpers import datasets, mounts
 from helpers.waiting import wait_until
-from mount.control import stats
+from mount.control import directory, stats
 
 MIB = 1 << 20
 MOST_OVER = 1.1  # more than the contents: names, landing memory
@@ -47,11 +49,11 @@ def test_other_mounts_of_small_datasets_take_nothing_away(mount, dataset, tree, 
         wait_until(lambda: why(one) == ALL, "the budget that it wants")
 
 
-def test_a_budget_shrinks_and_grows_with_what_the_cgroup_leaves(cgroup, mount, dataset):
+def test_a_budget_shrinks_and_grows_with_what_the_cgroup_leaves(cgroup, scratch, mount, dataset):
     path, content_bytes = dataset
     limited = cgroup(400 * MIB)
     with limited.inside():
-        m = mount(path, "view=all,layout=tree")
+        m = mount(path, f"view=all,layout=tree,log_level=debug,log={scratch / 'log'}")
         wait_until(lambda: why(m) == ALL, "the budget that it wants")
         hog = subprocess.Popen([sys.executable, "-c", "import sys; held = b'x' * (240 << 20); print('has it', flush=True); "
                                 "sys.stdin.read()"], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
@@ -61,6 +63,8 @@ def test_a_budget_shrinks_and_grows_with_what_the_cgroup_leaves(cgroup, mount, d
     finally:
         hog.communicate()
     wait_until(lambda: why(m) == ALL and stats(m)["memory_bytes"] > content_bytes + 64 * MIB, "the budget that it wants")
+    said = [line for line in (scratch / "log").read_text().splitlines() if line.startswith("ddpfs: debug: memory: ")]
+    assert len(said) >= 2 and said[-1].endswith(ALL), "log_level=debug tells each change"
     m.unmount()
 
 
@@ -78,3 +82,27 @@ def test_mounts_of_a_cgroup_share_what_it_leaves(cgroup, scratch, pack, mount, d
     second.unmount()
     wait_until(lambda: why(first) == ALL, "the budget that it wants")
     first.unmount()
+
+
+def greeter_of(m):
+    """The process that finds the other mounts, and tells the server of them (fs/host_sharing.h)."""
+    found = []
+    for child in Path(f"/proc/{m.process.pid}/task/{m.process.pid}/children").read_text().split():
+        with contextlib.suppress(OSError):  # it has just ended
+            found += [child] if Path(f"/proc/{child}/comm").read_text() == "ddpfs-greeter\n" else []
+    return found
+
+
+def test_a_mount_whose_server_is_dead_takes_nothing_away(cgroup, scratch, pack, mount, dataset):
+    dead = mount(pack(scratch / "source"), "view=all,layout=tree")
+    mounts.kill_with_supervisor(dead.process.pid, dead.server_pid())
+    dead.process.wait()
+    try:
+        with cgroup(560 * MIB).inside():
+            m = mount(dataset[0], "view=all,layout=tree")
+            # It removes the dead one's socket first.
+            wait_until(lambda: not (directory() / f"{dead.process.pid}.sock").exists() and not greeter_of(m), "the end of the greeter")
+            assert why(m) == ALL
+            m.unmount()
+    finally:
+        subprocess.run(["umount", "-l", dead.path], check=True)
