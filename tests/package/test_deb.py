@@ -8,23 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from helpers import tools
 from helpers.debian_root import DebianRoot
 from helpers.tools import ROOT
-
-BUILD_SECONDS = 3600
-OFFLINE = "apt-get update failed", "could not install"
-
-
-@pytest.fixture(scope="session")
-def packages(tmp_path_factory):
-    """{name of a package: path}; the script fails when lintian finds an error."""
-    output = tmp_path_factory.mktemp("deb")
-    done = tools.run([ROOT / "tools/package/deb", "-o", output], check=False, timeout=BUILD_SECONDS)
-    if done.returncode != 0 and any(text in done.stderr for text in OFFLINE):
-        pytest.skip(f"no packages without the tools to build them: {done.stderr.strip().splitlines()[-1]}")
-    assert done.returncode == 0, done.stdout + done.stderr
-    return {path.name.split("_")[0]: path for path in output.glob("*.deb")}
+from package.life import DEB_GONE, DEB_USED, USE
 
 
 def content(path):
@@ -88,37 +74,15 @@ def test_installed_in_a_root_of_its_own_the_programs_run(packages, tmp_path):
 
 
 # The system's Python may lack numpy, which python3-ddpfs depends on: test_roots.py has it from apt.
-LIFE = r"""
+INSTALL = r"""
+export PYTHONPATH=/run/host/site
+rm -f /var/lib/man-db/auto-update # the index of all manuals takes minutes, and is none of ours
 cd /run/host/deb
 dpkg -i ddpfs_*.deb libddpfs-stage0_*.deb libddpfs-stage-dev_*.deb
 dpkg -i --force-depends python3-ddpfs_*.deb
-mkdir /tmp/source /tmp/mnt
-for i in 1 2 3 4 5 6 7 8; do echo "sample $i" >/tmp/source/$i; done
-mkshard pack /tmp/source /tmp/dataset
-ddpfs mount -o view=all /tmp/dataset /tmp/mnt
-cmp /tmp/source/3 /tmp/mnt/3
-
-dpkg -i ddpfs_*.deb
-cmp /tmp/source/4 /tmp/mnt/4
-ddpfs restart /tmp/mnt
-cmp /tmp/source/5 /tmp/mnt/5
-ddpfs umount /tmp/mnt
-mount -t ddpfs -o view=all /tmp/dataset /tmp/mnt
-cmp /tmp/source/6 /tmp/mnt/6
-umount /tmp/mnt
-
-PYTHONPATH=/run/host/site python3 -B -c '
-import ddpfs
-print("samples of the module:", sum(len(batch) for batch in ddpfs.Stage("/tmp/dataset", 2)))
-print("module:", ddpfs.__file__)'
-ldconfig -p | grep -c libddpfs_stage.so.0
-
-dpkg --purge python3-ddpfs libddpfs-stage-dev libddpfs-stage0 ddpfs
-! ldconfig -p | grep libddpfs
-! dpkg -l | grep ddpfs
-for i in $(seq 300); do pgrep -x ddpfs >/dev/null || break; sleep 0.1; done
-! pgrep -x ddpfs
+upgrade() { dpkg -i ddpfs_*.deb; }
 """
+PURGE = "dpkg --purge python3-ddpfs libddpfs-stage-dev libddpfs-stage0 ddpfs\n"
 
 
 def test_installed_used_upgraded_and_purged_nothing_is_left(packages, scratch):
@@ -129,7 +93,7 @@ def test_installed_used_upgraded_and_purged_nothing_is_left(packages, scratch):
         pytest.skip("this is no Debian system")
     root = DebianRoot("/", scratch)
     site = Path(__import__("numpy").__file__).parents[1]
-    said = root.run(LIFE, {"deb": packages["ddpfs"].parent, "site": site}).stdout
+    said = root.run(INSTALL + USE + DEB_USED + PURGE + DEB_GONE, {"deb": packages["ddpfs"].parent, "site": site}).stdout
     assert "samples of the module: 8\n" in said
     assert "module: /usr/lib/python3/dist-packages/ddpfs/" in said
     assert root.left() == []

@@ -1,10 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The wheel that tools/package/wheel builds: what is in it, and what it does in an environment without anything else.
-
-The wheel for users has its compiler and the sources of its libraries from the network, and takes minutes the first time:
-`tests/run wheel` builds it.  Without that, $DDPFS_WHEEL=portable, these tests build the same tree with this machine's compiler
-and libraries (--native), and skip what only the other wheel has.  What is built stays in build-package/, or in
-$DDPFS_PACKAGE_WORK."""
+"""The wheel that tools/package/wheel builds: what is in it, and what it does in an environment without anything else."""
 
 import os
 import shutil
@@ -18,31 +13,8 @@ import pytest
 from helpers import mounts, tools
 from helpers.tools import ROOT
 
-WORK = Path(os.environ.get("DDPFS_PACKAGE_WORK", ROOT / "build-package"))
-PORTABLE = os.environ.get("DDPFS_WHEEL") == "portable"
-BUILD_SECONDS = 3600
-OFFLINE = "could not get the source packages", "could not set up the tools", "apt-get update failed", "could not install"
 sys.path.insert(0, str(ROOT / "tools/package"))
 import check_wheel  # noqa: E402
-
-
-@pytest.fixture(scope="session")
-def wheel(tmp_path_factory):
-    output = tmp_path_factory.mktemp("wheel")
-    native = [] if PORTABLE else ["--native"]
-    done = tools.run([ROOT / "tools/package/wheel", *native, "-w", WORK, "-o", output], check=False, timeout=BUILD_SECONDS)
-    if done.returncode != 0 and any(text in done.stderr for text in OFFLINE):
-        pytest.skip(f"no wheel without the package sources: {done.stderr.strip().splitlines()[-1]}")
-    assert done.returncode == 0, done.stdout + done.stderr
-    [made] = output.glob("*.whl")
-    return made
-
-
-@pytest.fixture
-def portable_wheel(request):
-    if not PORTABLE:
-        pytest.skip("the wheel for users is built by name: tests/run wheel")
-    return request.getfixturevalue("wheel")
 
 
 def environment(place, python=None):
@@ -98,12 +70,12 @@ def test_a_licence_and_the_source_of_each_bundled_library_are_inside(portable_wh
     assert {of[name.split("-ddpfs.")[0]] for name in libraries} == licences
 
 
-def test_no_path_of_the_building_machine_is_inside(portable_wheel, tmp_path):
+def test_no_path_of_the_building_machine_is_inside(portable_wheel, package_work, tmp_path):
     with zipfile.ZipFile(portable_wheel) as archive:
         archive.extractall(tmp_path)
     for path in check_wheel.elf_files(tmp_path):
         content = path.read_bytes()
-        assert bytes(ROOT) not in content and bytes(WORK) not in content, path.name
+        assert bytes(ROOT) not in content and bytes(package_work) not in content, path.name
 
 
 def test_pack_mount_read_and_unmount_from_the_environment(installed, tree, scratch):

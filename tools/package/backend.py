@@ -5,8 +5,8 @@ pip calls build_wheel() for the source archive (PEP 517), in the unpacked archiv
 
     python backend.py ROOT WORK OUTPUT
 
-ROOT is the checkout; what is compiled stays in WORK for the next run.  Needs Python 3.9, meson, ninja and what meson.build
-looks for.  If something is missing, the build ends with one message that names all of it."""
+ROOT is the checkout; what is compiled stays in WORK for the next run.  Needs Python 3.9, meson, ninja and what
+meson.build looks for.  If something is missing, the build ends with one message that names all of it."""
 
 import os
 import platform
