@@ -8,6 +8,8 @@
  * If the parts are not equally long, the files beyond the length of the shortest part come last. */
 #include "prefetch/sampler/parts.h"
 
+#include <assert.h>
+
 static uint32_t at_most(uint64_t value, uint32_t most)
 {
 	return value < most ? (uint32_t)value : most;
@@ -31,17 +33,26 @@ static uint32_t start_of(const struct parts *parts, uint32_t r)
 	return r * whole + (r < rest ? r : rest);
 }
 
+/* Returns the rank whose part holds `index`: the last one that begins at `index` or before.  No loop, because the
+ * search for a sampler asks this for each open and each way to make parts. */
 static uint32_t rank_of(const struct parts *parts, uint32_t index)
 {
-	uint32_t low = 0, high = parts->world; /* the first rank that begins behind `index` is at most `high` */
-	while (low + 1 < high) {
-		uint32_t mid = low + (high - low) / 2;
-		if (start_of(parts, mid) <= index)
-			low = mid;
-		else
-			high = mid;
+	uint32_t whole = parts->n / parts->world, rest = parts->n % parts->world;
+	uint32_t longer = rest * (whole + 1); /* PARTS_EVEN: where the parts of whole + 1 files end */
+	assert(index < parts->n);
+	switch (parts->kind) {
+	case PARTS_UP:
+		return at_most(index / (whole + (rest > 0)), parts->world - 1);
+	case PARTS_DOWN:
+		return whole ? at_most(index / whole, parts->world - 1) : parts->world - 1;
+	case PARTS_SPREAD:
+		/* n * r / world <= index, rounded down, is r < (index + 1) * world / n. */
+		return (uint32_t)((((uint64_t)index + 1) * parts->world - 1) / parts->n);
+	case PARTS_EVEN:
+	case PARTS_KINDS:
+		break;
 	}
-	return low;
+	return index < longer ? index / (whole + 1) : rest + (index - longer) / whole;
 }
 
 uint32_t prefetch_parts_shortest(const struct parts *parts)

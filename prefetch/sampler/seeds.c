@@ -432,18 +432,20 @@ static bool lie_in_front(const struct target *target, const uint64_t where[RING]
 	return false;
 }
 
-/* Interleaves positions as if the permutation was dealt in these parts.  False: most of them do not lie near the
- * beginnings of parts. */
+/* Interleaves positions as if the permutation was dealt in these parts.  False: more than a quarter of them does
+ * not lie near the beginnings of parts. */
 static bool interleave(
         const struct target *target, const uint64_t where[RING], const struct parts *parts, uint64_t ret_where[RING])
 {
-	uint32_t shortest = prefetch_parts_shortest(parts), near = 0;
+	uint32_t shortest = prefetch_parts_shortest(parts), far = 0;
 	uint32_t most = shortest / 4 < EXACT_OUTPUTS ? shortest / 4 : EXACT_OUTPUTS;
 	for (uint32_t i = 0; i < target->n_seen; i++) {
 		ret_where[i] = prefetch_parts_place(parts, (uint32_t)where[i]);
-		near += ret_where[i] / parts->world < most;
+		far += ret_where[i] / parts->world >= most;
+		if (far * 4 > target->n_seen)
+			return false;
 	}
-	return near * 4 >= target->n_seen * 3;
+	return true;
 }
 
 /* Fits the positions to readers of these contiguous parts.  A reader who goes backwards seems to be near the beginning

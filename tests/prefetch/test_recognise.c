@@ -741,7 +741,7 @@ static void a_generator_of_its_own_is_followed(void **state)
         __has_feature(thread_sanitizer)
 enum { FAR = 400000, SOON = 40000 };
 #else
-enum { FAR = 100000000, SOON = 10000000 };
+enum { FAR = 20000000, SOON = 2000000 };
 #endif
 
 /* One that scans for the seeds from `first` on. */
@@ -1369,8 +1369,8 @@ static void nothing_is_recognised_in_random_orders(void **state)
 			nothing_in(r, sizes[s] / 20, sizes[s], &random); /* val/ */
 		prefetch_recognise_free(r);
 		/* Many seeds against few orders are as many chances to go wrong. */
-		options.seed_max = long_run() ? 99999 : 1500;
-		options.shuffle_max = long_run() ? 9999 : 200;
+		options.seed_max = long_run() ? 99999 : 500;
+		options.shuffle_max = long_run() ? 9999 : 100;
 		assert_int_equal(prefetch_recognise_new(&options, &r), 0);
 		for (unsigned round = 0; round < (long_run() ? 3 : 1); round++)
 			nothing_in(r, sizes[s], 0, &random);
@@ -1500,7 +1500,7 @@ static void sorted_contiguous_parts_are_recognised(void **state)
 /* It went through val/ in order, and goes on all over it. */
 static void a_wrong_match_is_dropped_after_a_few_opens(void **state)
 {
-	struct prefetch_recognise *r = new_recognise(0);
+	struct prefetch_recognise *r = new_recognise(1000);
 	uint64_t random = 4;
 	(void)state;
 	for (uint32_t i = 0; i < VAL; i++)
