@@ -14,6 +14,7 @@
 #include "fs/order_numbers.h"
 #include "fs/supervise/handover_memory.h"
 #include "fs/rank_files.h"
+#include "fs/read_ahead_note.h"
 #include "fs/sink.h"
 #include "prefetch/sampler/recognise.h"
 #include "shard/base/cleanup.h"
@@ -26,10 +27,7 @@ enum {
 	SILENT_MIN = 1 << 16, /* opens of others after which a sampler counts as ended */
 	SETTLED_OPENS = 4096, /* opens explained by one sampler in a flat view, after which the search ends */
 	TEXT_MAX = 512,
-	OWN_EPOCHS = 32,       /* epochs of ddpfs's own order that are compared with the opens */
-	BEHIND_MIN = 4096,     /* opens that wait: the statistics say so */
-	UNEXPLAINED_MIN = 512, /* opens without an order (as many as the recogniser keeps): the statistics say so */
-	MISSED_MIN = 10,       /* percent of opens */
+	OWN_EPOCHS = 32, /* epochs of ddpfs's own order that are compared with the opens */
 };
 
 /* The order of a stream: the epochs of a track that are known. */
@@ -347,26 +345,19 @@ static void publish(struct fs_sampler_streams *fr, bool busy)
 
 /* Adds one sentence if the recogniser is the reason that opens are not read ahead. `object` has the counters, if they
  * are shown. */
-static void say_what_fails(const struct fs_sampler_streams *fr, bool nothing, uint64_t behind,
+static void say_what_fails(const struct fs_sampler_streams *fr, bool recognised, uint64_t behind,
         const struct prefetch_searched *searched, json_t *object)
 {
-	uint64_t opens = (uint64_t)json_integer_value(json_object_get(object, "opens"));
-	uint64_t misses = (uint64_t)json_integer_value(json_object_get(object, "misses"));
-	bool all = fr && fr->view->all && fr->view->layout == FS_LAYOUT_TREE;
-	uint64_t percent = opens > 0 ? misses * 100 / opens : 0;
-	char text[256];
-	if (all && behind >= BEHIND_MIN)
-		snprintf(text, sizeof(text), "the recogniser is behind by %" PRIu64 " opens: files are read ahead late",
-		        behind);
-	else if (all && nothing && searched->unexplained >= UNEXPLAINED_MIN && percent >= MISSED_MIN)
-		snprintf(text, sizeof(text),
-		        "nothing recognised after %" PRIu64 " opens, %" PRIu64
-		        "%% missed: shuffle with torch's DistributedSampler or a seeded generator, or open files in "
-		        "the order of .ddpfs/epoch/N.list",
-		        searched->unexplained, percent);
-	else
-		return;
-	json_object_set_new(object, "read_ahead_note", json_string(text));
+	const struct fs_read_ahead_counts counts = {
+		.behind = behind,
+		.recognised = recognised,
+		.unexplained = searched->unexplained,
+		.opens = (uint64_t)json_integer_value(json_object_get(object, "opens")),
+		.misses = (uint64_t)json_integer_value(json_object_get(object, "misses")),
+	};
+	char text[FS_READ_AHEAD_NOTE_MAX];
+	if (fr && fr->view->all && fr->view->layout == FS_LAYOUT_TREE && fs_read_ahead_note(&counts, text))
+		json_object_set_new(object, "read_ahead_note", json_string(text));
 }
 
 /* Says who told the order, and what helps if nobody did. recognised: what was recognised, or "". */
@@ -475,7 +466,7 @@ void fs_sampler_streams_stats(struct fs_sampler_streams *fr, json_t *object)
 	json_object_set_new(object, "recognise_seeds", json_integer((json_int_t)searched.seeds));
 	json_object_set_new(object, "recognise_wrong", json_integer((json_int_t)searched.wrong));
 	json_object_set_new(object, "recognise_search_ns", json_integer((json_int_t)searched.cpu_ns));
-	say_what_fails(fr, json_array_size(samplers) == 0, behind, &searched, object);
+	say_what_fails(fr, json_array_size(samplers) > 0, behind, &searched, object);
 	if (*note)
 		json_object_set_new(object, "recognised_note", json_string(note));
 	json_object_set_new(object, "samplers", samplers);

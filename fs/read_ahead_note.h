@@ -1,0 +1,30 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The sentence `read_ahead_note` of the statistics: why the recogniser is the reason that opens are not read ahead.
+ * No state, no lock: any thread may call. */
+#ifndef DDPFS_FS_READ_AHEAD_NOTE_H
+#define DDPFS_FS_READ_AHEAD_NOTE_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+enum {
+	FS_READ_AHEAD_NOTE_MAX = 256,
+	FS_READ_AHEAD_BEHIND_MIN = 4096,     /* opens that wait */
+	FS_READ_AHEAD_UNEXPLAINED_MIN = 512, /* opens without an order: as many as the recogniser keeps */
+	FS_READ_AHEAD_MISSED_MIN = 10,       /* percent of opens */
+};
+
+struct fs_read_ahead_counts {
+	uint64_t behind;      /* opens that the recogniser has not begun to examine */
+	bool recognised;      /* at least one sampler is recognised */
+	uint64_t unexplained; /* opens that fit no sampler */
+	uint64_t opens;       /* of the mount; 0: not known */
+	uint64_t misses;      /* of these opens; <= opens */
+};
+
+/* Writes the sentence into ret_text, which has room for FS_READ_AHEAD_NOTE_MAX bytes. Returns false, and leaves
+ * ret_text as it is, if nothing has to be said. */
+bool fs_read_ahead_note(const struct fs_read_ahead_counts *counts, char *ret_text);
+
+#endif

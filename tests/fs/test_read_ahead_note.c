@@ -1,0 +1,100 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* When the statistics say that the recogniser is behind, or recognises nothing. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include <stdio.h>
+#include <string.h>
+
+#include "fs/read_ahead_note.h"
+
+static const char UNTOUCHED[] = "untouched";
+
+/* Returns the sentence, or NULL if there is none. */
+static const char *note_of(struct fs_read_ahead_counts counts)
+{
+	static char text[FS_READ_AHEAD_NOTE_MAX];
+	memcpy(text, UNTOUCHED, sizeof(UNTOUCHED));
+	if (fs_read_ahead_note(&counts, text)) {
+		assert_string_not_equal(text, UNTOUCHED);
+		return text;
+	}
+	assert_string_equal(text, UNTOUCHED);
+	return NULL;
+}
+
+static void test_recogniser_is_behind_from_4096_opens_on(void **state)
+{
+	(void)state;
+	assert_null(note_of((struct fs_read_ahead_counts){ .behind = 4095 }));
+	assert_string_equal(note_of((struct fs_read_ahead_counts){ .behind = 4096 }),
+	        "the recogniser is behind by 4096 opens: files are read ahead late");
+	assert_string_equal(note_of((struct fs_read_ahead_counts){ .behind = 5906, .recognised = true }),
+	        "the recogniser is behind by 5906 opens: files are read ahead late");
+}
+
+static void test_nothing_recognised_says_opens_and_percent(void **state)
+{
+	(void)state;
+	struct fs_read_ahead_counts counts = { .unexplained = 512, .opens = 1000, .misses = 995 };
+	const char *text = note_of(counts);
+	assert_non_null(text);
+	assert_non_null(strstr(text, "nothing recognised after 512 opens, 99% missed: "));
+	assert_non_null(strstr(text, ".ddpfs/epoch/N.list"));
+	counts.unexplained = 70000;
+	counts.misses = 100;
+	assert_non_null(strstr(note_of(counts), "nothing recognised after 70000 opens, 10% missed: "));
+}
+
+static void test_nothing_recognised_is_not_said_without_a_reason(void **state)
+{
+	(void)state;
+	const struct fs_read_ahead_counts counts = { .unexplained = 512, .opens = 1000, .misses = 100 };
+	struct fs_read_ahead_counts other = counts;
+	assert_non_null(note_of(counts));
+	other.unexplained = 511;
+	assert_null(note_of(other));
+	other = counts;
+	other.misses = 99;
+	assert_null(note_of(other));
+	other = counts;
+	other.recognised = true;
+	assert_null(note_of(other));
+	other = counts;
+	other.opens = other.misses = 0; /* counters are not shown */
+	assert_null(note_of(other));
+}
+
+static void test_being_behind_comes_first(void **state)
+{
+	(void)state;
+	assert_string_equal(note_of((struct fs_read_ahead_counts){
+	                            .behind = 4096, .unexplained = 512, .opens = 1000, .misses = 1000 }),
+	        "the recogniser is behind by 4096 opens: files are read ahead late");
+}
+
+static void test_largest_numbers_fit(void **state)
+{
+	(void)state;
+	const char *text = note_of((struct fs_read_ahead_counts){
+	        .unexplained = UINT64_MAX, .opens = UINT64_MAX / 100, .misses = UINT64_MAX / 100 });
+	assert_non_null(text);
+	assert_non_null(strstr(text, "100% missed"));
+	assert_string_equal(text + strlen(text) - strlen("N.list"), "N.list");
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(test_recogniser_is_behind_from_4096_opens_on),
+		cmocka_unit_test(test_nothing_recognised_says_opens_and_percent),
+		cmocka_unit_test(test_nothing_recognised_is_not_said_without_a_reason),
+		cmocka_unit_test(test_being_behind_comes_first),
+		cmocka_unit_test(test_largest_numbers_fit),
+	};
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}
