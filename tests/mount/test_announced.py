@@ -5,6 +5,7 @@ Readers wait at each step until the server has nothing left to read ahead: a REA
 spared, on a machine of whatever speed.  The kernel may take pages back at any time; such samples count as `lost`."""
 
 import array
+import gc
 import json
 import os
 import random
@@ -14,6 +15,7 @@ import subprocess
 import sys
 import tempfile
 import threading
+import warnings
 from pathlib import Path
 
 import pytest
@@ -317,7 +319,7 @@ def test_what_cannot_be_followed_is_refused_in_a_sentence(mounted, packed, scrat
         (["/etc/passwd"], ValueError, "is not in the mount"),
         (["c0/0000.jpg", 7], TypeError, "holds a int"),
         ("c0/0000.jpg", TypeError, "not one path"),
-        ([1.5], TypeError, ""),
+        ([1.5], TypeError, "float"),
         ([2**70], ValueError, "out of range"),
     ]:
         with pytest.raises(error, match=said):
@@ -328,6 +330,19 @@ def test_what_cannot_be_followed_is_refused_in_a_sentence(mounted, packed, scrat
     with pytest.raises(OSError, match="no ddpfs mount"):
         ddpfs.Mount(scratch).follow([1])
     assert stats(mounted)["errors"] == 0
+
+
+def test_a_mount_that_is_forgotten_closes_its_connection(mounted):
+    mount = ddpfs.Mount(mounted.path)
+    mount.follow(["c0/0000.jpg"])
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        with pytest.MonkeyPatch.context() as patch:
+            unraisable = []
+            patch.setattr(sys, "unraisablehook", unraisable.append)
+            del mount
+            gc.collect()
+    assert not unraisable
 
 
 def raw_follow(m, fds=(), **request):

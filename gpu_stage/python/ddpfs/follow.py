@@ -53,9 +53,13 @@ class Connection:
             self._socket.close()
         self._socket = None
 
+    def __del__(self):
+        if getattr(self, "_socket", None) is not None:
+            self._close()
+
     def _exchange(self, line, fds):
         if self._socket is None or self._pid != os.getpid():
-            self._socket = None
+            self._close()  # of a child of fork(): its descriptor only
             self._connect()
         sent = socket.send_fds(self._socket, [line], fds) if fds else self._socket.send(line)
         self._socket.sendall(line[sent:])
