@@ -23,6 +23,7 @@
 #include <unistd.h>
 #include <xxhash.h>
 
+#include "shard/base/bits.h"
 #include "shard/base/cleanup.h"
 #include "shard/base/clock.h"
 #include "shard/base/io.h"
@@ -35,23 +36,27 @@ enum {
 	ENTRY_BYTES = 2048,  /* of data for each entry */
 	SEGMENTS_MAX = 1024,
 	FULL_NS = 1000000000, /* after "no room" nobody looks for room for so long */
-	SEGMENT_BYTES_MIN = 16 << 20,
+	SEGMENT_BYTES_MIN = 4 << 20,
 	DATASETS_AT = PAGE,
 	SEGMENTS_AT = DATASETS_AT + CACHE_TIER_DATASETS_MAX * 32,
 	BUCKETS_AT = SEGMENTS_AT + SEGMENTS_MAX * 32,
+	SPARE_PART = 64, /* so many segments in all are kept for blocks that are used sooner than the farthest ones */
 	NO_SEGMENT = UINT32_MAX,
 	POLL_FIRST_NS = 20000, /* pause before the lock is tried again; it doubles */
 	POLL_MOST_NS = 1000000,
 	PATIENCE_NS = 1000000000, /* how long a change waits for the lock */
 };
 #define STUCK_NS UINT64_C(10000000000)     /* how long no change waits after one has waited in vain */
-#define MAGIC UINT64_C(0x3152454954504444) /* "DDPTIER1" */
+#define MAGIC UINT64_C(0x3252454954504444) /* "DDPTIER2" */
 
 /* Bytes behind the end of any file, for locks. */
-#define LOCK_CHANGE ((off_t)1 << 60)    /* exclusive: changes of entries and records */
-#define LOCK_USER (LOCK_CHANGE + 1)     /* shared: the tier is open */
-#define LOCK_DATASET (LOCK_CHANGE + 16) /* shared, + number: the dataset is open */
-#define LOCK_CLAIM ((off_t)1 << 61)     /* exclusive, + lane of a shard, + offset in it */
+#define LOCK_CHANGE ((off_t)1 << 60)                /* exclusive: changes of entries and records */
+#define LOCK_USER (LOCK_CHANGE + 1)                 /* shared: the tier is open */
+#define LOCK_DATASET (LOCK_CHANGE + 16)             /* shared, + number: the dataset is open */
+#define LOCK_CLAIM ((off_t)1 << 61)                 /* exclusive, + lane of a shard, + offset in it */
+#define LOCK_RANKS (LOCK_CHANGE + ((off_t)1 << 40)) /* shared, + lane of an order, + rank: it has joined */
+#define RANK_LANES (UINT64_C(1) << 16)
+#define RANK_LANE_BYTES (UINT64_C(1) << 20)
 #define CLAIM_LANES (UINT64_C(1) << 20)
 #define CLAIM_LANE_BYTES (UINT64_C(1) << 40)
 
@@ -69,7 +74,9 @@ struct dataset {
 struct segment {
 	uint32_t owner; /* number of the dataset + 1; 0: nobody */
 	uint32_t generation;
-	uint64_t used_bytes, reserved, check;
+	uint64_t used_bytes;
+	uint32_t order, last; /* the last use of its blocks in an order, as cache_tier_block.next; 0: not known */
+	uint64_t check;
 };
 
 struct entry {
@@ -88,6 +95,7 @@ struct cache_tier {
 	int fd;
 	uint8_t identity[CACHE_TIER_IDENTITY];
 	uint32_t number; /* of the dataset */
+	uint32_t order;  /* in which this process tells next uses; 0: in none.  Set before the first put */
 	uint64_t size_bytes, data_at, segment_bytes;
 	uint32_t n_segments;
 	uint64_t n_buckets;
@@ -97,11 +105,12 @@ struct cache_tier {
 	uint32_t current;      /* the segment that the last put used; guarded by mutex */
 	uint64_t stuck_ns;     /* when a wait for LOCK_CHANGE was last in vain; 0: never; guarded by mutex */
 
-	/* No room was found for full_len bytes at full_ns (0: never).  Puts change them, under mutex. */
-	_Atomic uint64_t full_ns;
-	_Atomic uint32_t full_len;
+	/* No room was found for full_len bytes at full_ns (0: never).  At full_next_ns, none was found for blocks that
+	 * are used until full_next, when the host was at full_now.  Puts change them, under mutex. */
+	_Atomic uint64_t full_ns, full_next_ns;
+	_Atomic uint32_t full_len, full_next, full_now;
 
-	_Atomic uint64_t hits, hit_bytes, misses, bad, stored, stored_bytes, refused;
+	_Atomic uint64_t hits, hit_bytes, misses, bad, stored, stored_bytes, moved, moved_bytes, refused;
 };
 
 static void count(_Atomic uint64_t *counter, uint64_t n)
@@ -148,6 +157,48 @@ static int lock_byte(int fd, short type, off_t byte, bool wait)
 static bool dataset_is_open(int fd, uint32_t number)
 {
 	struct flock lock = { .l_type = F_WRLCK, .l_whence = SEEK_SET, .l_start = LOCK_DATASET + number, .l_len = 1 };
+	return fcntl(fd, F_OFD_GETLK, &lock) < 0 || lock.l_type != F_UNLCK;
+}
+
+/* Returns the lock's first byte for the ranks of an order. */
+static off_t rank_lane(uint32_t order)
+{
+	return LOCK_RANKS + (off_t)(order % RANK_LANES * RANK_LANE_BYTES);
+}
+
+int cache_tier_join(struct cache_tier *tier, uint64_t order, uint32_t rank)
+{
+	uint32_t name = (uint32_t)(order ^ order >> 32);
+	assert(rank < RANK_LANE_BYTES);
+	tier->order = name ? name : 1;
+	return lock_byte(tier->fd, F_RDLCK, rank_lane(tier->order) + rank, false);
+}
+
+/* Sets the bits of the ranks in [first, end) that others hold.  The kernel tells any of their locks, not the lowest. */
+static void find_ranks(int fd, off_t lane, off_t first, off_t end, uint64_t *ranks)
+{
+	struct flock lock = { .l_type = F_WRLCK, .l_whence = SEEK_SET, .l_start = lane + first, .l_len = end - first };
+	if (first >= end || fcntl(fd, F_OFD_GETLK, &lock) < 0 || lock.l_type == F_UNLCK)
+		return;
+	off_t from = lock.l_start - lane, to = from + lock.l_len;
+	for (off_t rank = from > first ? from : first; rank < to && rank < end; rank++)
+		bit_set(ranks, (uint64_t)rank);
+	find_ranks(fd, lane, first, from, ranks);
+	find_ranks(fd, lane, to, end, ranks);
+}
+
+void cache_tier_ranks(struct cache_tier *tier, uint32_t world, uint64_t *ranks)
+{
+	assert(world <= RANK_LANE_BYTES);
+	find_ranks(tier->fd, rank_lane(tier->order), 0, world, ranks);
+}
+
+/* Tells whether another process has joined an order. */
+static bool order_is_live(int fd, uint32_t order)
+{
+	struct flock lock = {
+		.l_type = F_WRLCK, .l_whence = SEEK_SET, .l_start = rank_lane(order), .l_len = RANK_LANE_BYTES
+	};
 	return fcntl(fd, F_OFD_GETLK, &lock) < 0 || lock.l_type != F_UNLCK;
 }
 
@@ -235,12 +286,19 @@ static bool entry_ok(const struct cache_tier *tier, const struct entry *e)
 	       offset % tier->segment_bytes + e->len <= tier->segment_bytes;
 }
 
-/* Tells whether the segment of an entry has another generation. */
-static bool entry_stale(struct cache_tier *tier, const struct entry *e)
+/* Returns the segment of an entry.  Its owner is 0 if it has another generation. */
+static struct segment entry_segment(struct cache_tier *tier, const struct entry *e)
 {
 	struct segment segment;
-	return segment_read(tier, (uint32_t)((e->place - tier->data_at) / tier->segment_bytes), &segment) < 0 ||
-	       segment.generation != e->generation;
+	if (segment_read(tier, (uint32_t)((e->place - tier->data_at) / tier->segment_bytes), &segment) < 0 ||
+	        segment.generation != e->generation)
+		return (struct segment){ 0 };
+	return segment;
+}
+
+static bool entry_stale(struct cache_tier *tier, const struct entry *e)
+{
+	return !entry_segment(tier, e).owner;
 }
 
 /* Removes entry `slot` of a bucket if it still is `e`.  Returns 1, 0 (it is another one, or stays because the lock is
@@ -322,6 +380,19 @@ static int free_segments(struct cache_tier *tier, uint32_t number)
 	return rc;
 }
 
+/* Does so under the lock.  If another process holds that for long, it does so without, because the records would else
+ * be those of another dataset.  Then a put of that process may lose blocks. */
+static int free_segments_locked(struct cache_tier *tier, uint32_t number)
+{
+	int locked = lock_changes(tier);
+	if (locked < 0 && locked != -EAGAIN)
+		return locked;
+	int rc = free_segments(tier, number);
+	if (locked == 0)
+		unlock_changes(tier);
+	return rc;
+}
+
 /* Finds the dataset's record or makes one: a free one, or that of the dataset that was opened longest ago. */
 static int register_dataset(struct cache_tier *tier)
 {
@@ -347,7 +418,7 @@ static int register_dataset(struct cache_tier *tier)
 		return rc;
 	struct dataset *mine = &all[number];
 	if (!dataset_ok(mine) || memcmp(mine->identity, tier->identity, CACHE_TIER_IDENTITY) != 0)
-		rc = free_segments(tier, number);
+		rc = free_segments_locked(tier, number);
 	clock_gettime(CLOCK_REALTIME, &now);
 	memcpy(mine->identity, tier->identity, CACHE_TIER_IDENTITY);
 	mine->opened_ns = (uint64_t)now.tv_sec * 1000000000 + (uint64_t)now.tv_nsec;
@@ -524,140 +595,234 @@ int cache_tier_get_again(struct cache_tier *tier, const struct cache_tier_block 
 	return get(tier, block, data, &counted_before);
 }
 
-/* ---- put ---- */
+/* ---- put: which segment ---- */
 
-bool cache_tier_full(struct cache_tier *tier, uint32_t len)
+/* Returns the last use of the segment to which a block belongs.  The farther a use is, the longer is the time that
+ * shares a segment.  Few segments have longer times, too. */
+static uint32_t last_use(const struct cache_tier *tier, const struct cache_tier_block *block)
 {
-	uint64_t since_ns = atomic_load_explicit(&tier->full_ns, memory_order_relaxed);
-	return since_ns && base_now_ns() - since_ns < FULL_NS &&
-	       len >= atomic_load_explicit(&tier->full_len, memory_order_relaxed);
+	uint32_t ahead = block->next > block->now ? block->next - block->now : 0;
+	uint32_t width = ahead < 2 * CACHE_TIER_EPOCH   ? 1
+	                 : ahead < 8 * CACHE_TIER_EPOCH ? CACHE_TIER_EPOCH / 4
+	                                                : CACHE_TIER_EPOCH;
+	uint32_t least = tier->n_segments >= SEGMENTS_MAX / 2   ? 1
+	                 : tier->n_segments >= SEGMENTS_MAX / 8 ? CACHE_TIER_EPOCH / 4
+	                                                        : CACHE_TIER_EPOCH;
+	if (!tier->order || !block->next)
+		return 0;
+	width = width > least ? width : least;
+	return (block->next - 1) / width * width + width;
 }
 
-/* No room was found for a block.  While that counts, a smaller one may still find some. */
-static void note_full(struct cache_tier *tier, uint32_t len)
+bool cache_tier_full(struct cache_tier *tier, const struct cache_tier_block *block)
 {
-	uint64_t now_ns = base_now_ns(), since_ns = atomic_load_explicit(&tier->full_ns, memory_order_relaxed);
-	atomic_store_explicit(&tier->full_len, len, memory_order_relaxed);
+	uint32_t last = last_use(tier, block);
+	uint64_t since_ns = atomic_load_explicit(last ? &tier->full_next_ns : &tier->full_ns, memory_order_relaxed);
+	if (!since_ns || base_now_ns() - since_ns >= FULL_NS)
+		return false;
+	return last ? last >= atomic_load_explicit(&tier->full_next, memory_order_relaxed) &&
+	                       block->now == atomic_load_explicit(&tier->full_now, memory_order_relaxed)
+	            : block->len >= atomic_load_explicit(&tier->full_len, memory_order_relaxed);
+}
+
+/* No room was found for a block.  While that counts, a smaller one, or one that is used sooner, may still find some. */
+static void note_full(struct cache_tier *tier, uint32_t last, const struct cache_tier_block *block)
+{
+	_Atomic uint64_t *at_ns = last ? &tier->full_next_ns : &tier->full_ns;
+	uint64_t now_ns = base_now_ns(), since_ns = atomic_load_explicit(at_ns, memory_order_relaxed);
+	atomic_store_explicit(
+	        last ? &tier->full_next : &tier->full_len, last ? last : block->len, memory_order_relaxed);
+	if (last)
+		atomic_store_explicit(&tier->full_now, block->now, memory_order_relaxed);
 	if (!since_ns || now_ns - since_ns >= FULL_NS)
-		atomic_store_explicit(&tier->full_ns, now_ns, memory_order_relaxed);
+		atomic_store_explicit(at_ns, now_ns, memory_order_relaxed);
 }
 
-/* Gives a segment to this dataset. */
-static void take_over(struct cache_tier *tier, struct segment *s)
-{
-	*s = (struct segment){ .owner = tier->number + 1, .generation = s->generation + 1 };
-}
-
-/* Finds a segment with room: one of this dataset, a free one, or one of a dataset that nobody has open.  The caller
- * holds the lock.  Returns 0, -ENOBUFS, or an error of a system call. */
-static int find_segment(struct cache_tier *tier, uint32_t len, uint32_t *ret_number, struct segment *ret)
-{
+/* The records of a tier while a batch of puts looks for room. */
+struct records {
+	struct segment segments[SEGMENTS_MAX];
+	bool changed[SEGMENTS_MAX];
 	struct dataset datasets[CACHE_TIER_DATASETS_MAX];
-	bool open[CACHE_TIER_DATASETS_MAX] = { false }, asked[CACHE_TIER_DATASETS_MAX] = { false };
-	uint32_t best = NO_SEGMENT;
-	uint64_t best_opened = UINT64_MAX;
-	struct segment all[SEGMENTS_MAX], best_segment = { 0 };
-	int rc = base_pread_full(tier->fd, datasets, sizeof(datasets), DATASETS_AT);
+	bool asked[CACHE_TIER_DATASETS_MAX], open[CACHE_TIER_DATASETS_MAX];
+	uint32_t order; /* another order, and whether it is live; 0: none was asked for */
+	bool live;
+};
+
+static int records_read(struct cache_tier *tier, struct records *r)
+{
+	*r = (struct records){ 0 };
+	int rc = base_pread_full(tier->fd, r->segments, tier->n_segments * sizeof(r->segments[0]), SEGMENTS_AT);
 	if (rc == 0)
-		rc = base_pread_full(tier->fd, all, tier->n_segments * sizeof(all[0]), SEGMENTS_AT);
-	for (uint32_t i = 0; rc == 0 && i < tier->n_segments; i++) {
-		struct segment s = segment_of(tier, &all[i]);
-		if (s.owner == tier->number + 1) {
-			if (tier->segment_bytes - s.used_bytes < len)
-				continue;
-			*ret_number = i;
-			*ret = s;
-			return 0;
-		}
-		uint64_t opened = 0;
-		if (s.owner) {
-			uint32_t n = s.owner - 1;
-			if (!asked[n]) {
-				asked[n] = true;
-				open[n] = dataset_is_open(tier->fd, n);
-			}
-			if (open[n])
-				continue;
-			opened = dataset_ok(&datasets[n]) ? datasets[n].opened_ns : 0;
-		}
-		if (opened < best_opened) {
-			best_opened = opened;
-			best = i;
-			best_segment = s;
-		}
-	}
-	if (rc < 0)
-		return rc;
-	if (best == NO_SEGMENT)
-		return -ENOBUFS;
-	take_over(tier, &best_segment);
-	*ret_number = best;
-	*ret = best_segment;
-	return 0;
+		rc = base_pread_full(tier->fd, r->datasets, sizeof(r->datasets), DATASETS_AT);
+	for (uint32_t i = 0; rc == 0 && i < tier->n_segments; i++)
+		r->segments[i] = segment_of(tier, &r->segments[i]);
+	return rc;
 }
+
+static int records_write(struct cache_tier *tier, struct records *r)
+{
+	int rc = 0;
+	for (uint32_t i = 0; rc == 0 && i < tier->n_segments; i++)
+		if (r->changed[i])
+			rc = segment_write(tier, i, &r->segments[i]);
+	return rc;
+}
+
+static bool is_open(const struct cache_tier *tier, struct records *r, uint32_t dataset)
+{
+	if (!r->asked[dataset])
+		r->open[dataset] = dataset_is_open(tier->fd, dataset);
+	r->asked[dataset] = true;
+	return r->open[dataset];
+}
+
+static bool is_live(const struct cache_tier *tier, struct records *r, uint32_t order)
+{
+	if (r->order != order)
+		r->live = order_is_live(tier->fd, order);
+	r->order = order;
+	return r->live;
+}
+
+/* Why a segment may be taken, the best reason last. */
+enum reason { KEEP, USED_LATER, NOT_KNOWN, CLOSED, USED, UNUSED };
+
+/* Tells whether a segment may be taken for blocks that are used until `last` (0: not known), and why.  *ret_rank: of
+ * those with one reason, the one with the highest is taken. */
+static enum reason may_take(const struct cache_tier *tier, struct records *r, uint32_t number, uint32_t last,
+        uint32_t now, uint64_t *ret_rank)
+{
+	const struct segment *s = &r->segments[number];
+	*ret_rank = 0;
+	if (!s->owner)
+		return UNUSED;
+	if (s->owner != tier->number + 1) {
+		const struct dataset *d = &r->datasets[s->owner - 1];
+		if (is_open(tier, r, s->owner - 1))
+			return KEEP;
+		*ret_rank = UINT64_MAX - (dataset_ok(d) ? d->opened_ns : 0);
+		return CLOSED;
+	}
+	if (!last)
+		return KEEP;
+	if (s->order == tier->order) {
+		*ret_rank = s->last;
+		return s->last < now ? USED : s->last > last ? USED_LATER : KEEP;
+	}
+	return s->order && is_live(tier, r, s->order) ? KEEP : NOT_KNOWN;
+}
+
+static bool has_room(const struct cache_tier *tier, const struct segment *s, uint32_t len)
+{
+	return s->owner == tier->number + 1 && tier->segment_bytes - s->used_bytes >= len;
+}
+
+/* Finds a segment for blocks that are used until `last`: one that has such blocks, one that may be taken, or at least
+ * one with blocks that are used later.  Returns its number, or NO_SEGMENT. */
+static uint32_t find_segment(struct cache_tier *tier, struct records *r, uint32_t last, uint32_t now, uint32_t len)
+{
+	uint32_t best = NO_SEGMENT, later = NO_SEGMENT, order = last ? tier->order : 0;
+	enum reason best_reason = KEEP;
+	uint64_t best_rank = 0, rank;
+	uint32_t n_used = 0, farthest = 0;
+	for (uint32_t i = 0; i < tier->n_segments; i++) {
+		const struct segment *s = &r->segments[i];
+		if (has_room(tier, s, len) && (last ? s->order == order && s->last == last : !s->order))
+			return i;
+	}
+	for (uint32_t i = 0; i < tier->n_segments; i++) {
+		const struct segment *s = &r->segments[i];
+		enum reason reason = may_take(tier, r, i, last, now, &rank);
+		n_used += reason == USED;
+		if (s->owner == tier->number + 1 && s->order == order && s->last > farthest)
+			farthest = s->last;
+		if (reason > best_reason || (reason == best_reason && reason != KEEP && rank > best_rank)) {
+			best = i;
+			best_reason = reason;
+			best_rank = rank;
+		}
+		if (last && has_room(tier, s, len) && s->order == order && s->last > last &&
+		        (later == NO_SEGMENT || s->last < r->segments[later].last))
+			later = i;
+	}
+	/* What is used later than all others would soon be replaced by what is used sooner. */
+	if (best == NO_SEGMENT || (best_reason <= USED && last > farthest && n_used < tier->n_segments / SPARE_PART))
+		return later;
+	r->segments[best] = (struct segment){
+		.owner = tier->number + 1, .generation = r->segments[best].generation + 1, .order = order, .last = last
+	};
+	return best;
+}
+
+/* ---- put ---- */
 
 /* Blocks that are put together. */
 struct batch {
 	const struct cache_tier_block *blocks;
 	struct entry entries[CACHE_TIER_PUT_MAX]; /* len: 0 if the block is not stored */
+	bool moves[CACHE_TIER_PUT_MAX];           /* it is there already */
 	uint32_t n;
-	uint32_t refused, stored;
-	uint64_t stored_bytes;
+	uint32_t refused, stored, moved;
+	uint64_t stored_bytes, moved_bytes;
 };
 
-static void refuse(struct batch *batch, struct entry *e)
+static void refuse(struct batch *batch, uint32_t i)
 {
-	e->len = 0;
-	batch->refused++;
+	batch->entries[i].len = 0;
+	batch->refused += !batch->moves[i];
 }
 
-/* Takes room for blocks from `first` on that one segment has.  The caller holds the lock.
- * Returns how many, or an error of find_segment. */
-static int take_room(struct cache_tier *tier, struct batch *batch, uint32_t first)
+/* Gives a block a place, or refuses it.  The caller holds the lock. */
+static void take_room(struct cache_tier *tier, struct records *r, struct batch *batch, uint32_t i)
 {
-	uint32_t number = tier->current, i = first;
-	uint32_t len = batch->entries[first].len;
-	struct segment s = { 0 };
-	int rc = number == NO_SEGMENT ? 0 : segment_read(tier, number, &s);
-	if (rc == 0 && (s.owner != tier->number + 1 || tier->segment_bytes - s.used_bytes < len))
-		rc = find_segment(tier, len, &number, &s);
-	if (rc == -ENOBUFS)
-		note_full(tier, len);
-	if (rc < 0)
-		return rc;
-	for (; i < batch->n && tier->segment_bytes - s.used_bytes >= batch->entries[i].len; i++) {
-		batch->entries[i].place = tier->data_at + number * tier->segment_bytes + s.used_bytes;
-		batch->entries[i].generation = s.generation;
-		s.used_bytes += batch->entries[i].len;
+	const struct cache_tier_block *block = &batch->blocks[i];
+	struct entry *e = &batch->entries[i];
+	uint32_t last = last_use(tier, block), number = tier->current;
+	const struct segment *s = number == NO_SEGMENT ? NULL : &r->segments[number];
+	if (!s || !has_room(tier, s, e->len) || s->last != last || (last && s->order != tier->order) ||
+	        (!last && s->order))
+		number = find_segment(tier, r, last, block->now, e->len);
+	if (number == NO_SEGMENT) {
+		note_full(tier, last, block);
+		refuse(batch, i);
+		return;
 	}
+	struct segment *taken = &r->segments[number];
+	e->place = tier->data_at + number * tier->segment_bytes + taken->used_bytes;
+	e->generation = taken->generation;
+	taken->used_bytes += e->len;
+	r->changed[number] = true;
 	tier->current = number;
-	rc = segment_write(tier, number, &s);
-	return rc < 0 ? rc : (int)(i - first);
 }
 
 /* Gives all blocks of a batch a place, or refuses them. */
 static int take_rooms(struct cache_tier *tier, struct batch *batch)
 {
-	uint32_t full_len = UINT32_MAX; /* no room was found for so many bytes */
-	int rc = lock_changes(tier);
-	if (rc < 0)
+	struct records r;
+	uint32_t full_len = UINT32_MAX; /* no room was found for so many bytes of blocks without a next use */
+	bool any = false;
+	for (uint32_t i = 0; i < batch->n; i++)
+		any = any || batch->entries[i].len;
+	int rc = any ? lock_changes(tier) : 0;
+	if (rc < 0 || !any)
 		return rc;
-	for (uint32_t i = 0; rc >= 0 && i < batch->n;) {
-		struct entry *e = &batch->entries[i];
-		if (e->len >= full_len) {
-			refuse(batch, e);
-			i++;
+	rc = records_read(tier, &r);
+	for (uint32_t i = 0; rc == 0 && i < batch->n; i++) {
+		uint32_t len = batch->entries[i].len;
+		bool known = last_use(tier, &batch->blocks[i]) > 0;
+		if (!len)
 			continue;
-		}
-		rc = e->len ? take_room(tier, batch, i) : 1;
-		if (rc == -ENOBUFS) {
-			full_len = e->len;
-			rc = 0; /* a smaller one may find some */
-		}
-		i += rc > 0 ? (uint32_t)rc : 0;
+		if (!known && len >= full_len)
+			refuse(batch, i);
+		else
+			take_room(tier, &r, batch, i);
+		if (!known && !batch->entries[i].len)
+			full_len = len < full_len ? len : full_len;
 	}
+	if (rc == 0)
+		rc = records_write(tier, &r);
 	unlock_changes(tier);
-	return rc < 0 ? rc : 0;
+	return rc;
 }
 
 /* Returns the slot of a bucket where a new entry can stand, or ENTRIES.  *ret_damaged: a damaged one stands there. */
@@ -675,17 +840,29 @@ static uint32_t free_slot(struct cache_tier *tier, const struct entry entries[EN
 	return ENTRIES;
 }
 
-/* Finds the slot for an entry.
- * Returns 0, -EEXIST (an entry of the block is there), -ENOBUFS (the bucket is full), or an error of a system call. */
-static int find_slot(struct cache_tier *tier, uint64_t hash, uint32_t *ret_slot, bool *ret_damaged)
+/* Tells whether a block that is in a segment moves to another one: it was stored for an earlier use. */
+static bool moves(const struct cache_tier *tier, const struct segment *s, const struct cache_tier_block *block)
+{
+	uint32_t last = last_use(tier, block);
+	return last && block->next - block->now < CACHE_TIER_FAR && (s->order != tier->order || s->last < last);
+}
+
+/* Finds the slot for the entry of a block.  *ret_moves: an entry of it is there, and the block moves.
+ * Returns 0, -EEXIST (an entry is there, and the block stays), -ENOBUFS (the bucket is full), or an error of a system
+ * call. */
+static int find_slot(struct cache_tier *tier, uint64_t hash, const struct cache_tier_block *block, uint32_t *ret_slot,
+        bool *ret_damaged, bool *ret_moves)
 {
 	struct entry entries[ENTRIES];
-	*ret_damaged = false;
+	*ret_damaged = *ret_moves = false;
 	int rc = find(tier, hash, entries, ret_slot);
 	if (rc < 0)
 		return rc;
-	if (*ret_slot < ENTRIES)
-		return entry_stale(tier, &entries[*ret_slot]) ? 0 : -EEXIST;
+	if (*ret_slot < ENTRIES) {
+		struct segment s = entry_segment(tier, &entries[*ret_slot]);
+		*ret_moves = s.owner && moves(tier, &s, block);
+		return s.owner && !*ret_moves ? -EEXIST : 0;
+	}
 	*ret_slot = free_slot(tier, entries, ret_damaged);
 	return *ret_slot < ENTRIES ? 0 : -ENOBUFS;
 }
@@ -698,11 +875,11 @@ static int look_for_slots(struct cache_tier *tier, struct batch *batch)
 		uint32_t slot;
 		bool damaged;
 		*e = (struct entry){ .hash = hash_of(tier, batch->blocks[i].key), .len = batch->blocks[i].len };
-		int rc = find_slot(tier, e->hash, &slot, &damaged);
+		int rc = find_slot(tier, e->hash, &batch->blocks[i], &slot, &damaged, &batch->moves[i]);
 		if (rc == -EEXIST)
 			e->len = 0;
 		else if (rc == -ENOBUFS)
-			refuse(batch, e);
+			refuse(batch, i);
 		else if (rc < 0)
 			return rc;
 	}
@@ -735,12 +912,12 @@ static int write_entries(struct cache_tier *tier, struct batch *batch)
 	for (uint32_t i = 0; rc == 0 && i < batch->n; i++) {
 		struct entry *e = &batch->entries[i];
 		uint32_t slot;
-		bool damaged;
+		bool damaged, moved;
 		if (!e->len)
 			continue;
-		rc = find_slot(tier, e->hash, &slot, &damaged);
+		rc = find_slot(tier, e->hash, &batch->blocks[i], &slot, &damaged, &moved);
 		if (rc == -ENOBUFS)
-			refuse(batch, e);
+			refuse(batch, i);
 		if (rc == -ENOBUFS || rc == -EEXIST) {
 			rc = 0;
 			continue;
@@ -751,6 +928,8 @@ static int write_entries(struct cache_tier *tier, struct batch *batch)
 			rc = base_pwrite_full(tier->fd, e, sizeof(*e), bucket_at(tier, e->hash) + slot * sizeof(*e));
 		batch->stored += rc == 0;
 		batch->stored_bytes += rc == 0 ? e->len : 0;
+		batch->moved += rc == 0 && moved;
+		batch->moved_bytes += rc == 0 && moved ? e->len : 0;
 	}
 	unlock_changes(tier);
 	return rc;
@@ -773,12 +952,14 @@ int cache_tier_put_all(struct cache_tier *tier, const struct cache_tier_block *b
 		rc = write_entries(tier, &batch);
 	if (rc == -EAGAIN) {
 		for (uint32_t i = 0; i < n; i++)
-			batch.refused += batch.entries[i].len > 0;
+			batch.refused += batch.entries[i].len > 0 && !batch.moves[i];
 		rc = 0;
 	}
 	count(&tier->refused, batch.refused);
 	count(&tier->stored, batch.stored);
 	count(&tier->stored_bytes, batch.stored_bytes);
+	count(&tier->moved, batch.moved);
+	count(&tier->moved_bytes, batch.moved_bytes);
 	if (rc < 0)
 		return switch_off(tier, rc);
 	return batch.refused ? -ENOBUFS : 0;
@@ -817,6 +998,8 @@ void cache_tier_stats_get(struct cache_tier *tier, struct cache_tier_stats *ret_
 		.bad = atomic_load_explicit(&tier->bad, memory_order_relaxed),
 		.stored = atomic_load_explicit(&tier->stored, memory_order_relaxed),
 		.stored_bytes = atomic_load_explicit(&tier->stored_bytes, memory_order_relaxed),
+		.moved = atomic_load_explicit(&tier->moved, memory_order_relaxed),
+		.moved_bytes = atomic_load_explicit(&tier->moved_bytes, memory_order_relaxed),
 		.refused = atomic_load_explicit(&tier->refused, memory_order_relaxed),
 	};
 }

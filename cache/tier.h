@@ -17,8 +17,18 @@
  * The file is never mapped, so a full or failing disk is an error of a system call, and never SIGBUS.  The first such
  * error switches the tier off for this process (cache_tier_off).
  *
- * When the tier is full, it keeps what it holds.  A dataset that no process has open gives a segment first: that of the
- * dataset which was opened longest ago.  So epochs that read everything do not replace their own blocks.
+ * When the tier is full, it keeps what it holds, and a put finds no room.  A dataset that no process has open gives a
+ * segment first: that of the dataset which was opened longest ago.  So epochs that read everything do not replace their
+ * own blocks.
+ *
+ * A caller that knows the order tells the next use of each block (cache_tier_join, cache/tier_uses.h).  Blocks with the
+ * same time of use lie in the same segments:
+ *
+ *     segment: used by now | closed dataset | use not known | used in epoch 7 | ... | in epoch 4 | in epoch 3
+ *     a put for epoch 4 takes one of these:  <------------------------------->   and none of these
+ *
+ * So it replaces only what is used later, if it is used at all.  A put that tells nothing replaces no block of its
+ * dataset.  If a block is put again after a use, for a later one, it moves to a segment of that.
  *
  * Locks between processes are open file description locks on bytes behind the end of the file (fcntl(2)).  They end
  * with the process that holds them.  A child made by fork(2) shares them; it must close the descriptor or call exec.
@@ -38,9 +48,12 @@
 #define CACHE_TIER_SIZE_MIN ((uint64_t)64 << 20) /* bytes; with less, the ends of segments would waste over 10% */
 #define CACHE_TIER_SIZE_MAX ((uint64_t)1 << 46)  /* bytes */
 enum {
-	CACHE_TIER_IDENTITY = 16,      /* bytes of a dataset's identity */
-	CACHE_TIER_DATASETS_MAX = 256, /* datasets that one tier knows */
-	CACHE_TIER_PUT_MAX = 128,      /* blocks of one cache_tier_put_all */
+	CACHE_TIER_IDENTITY = 16,               /* bytes of a dataset's identity */
+	CACHE_TIER_DATASETS_MAX = 256,          /* datasets that one tier knows */
+	CACHE_TIER_PUT_MAX = 128,               /* blocks of one cache_tier_put_all */
+	CACHE_TIER_EPOCH = 8,                   /* units of time of an epoch */
+	CACHE_TIER_FAR = 32 * CACHE_TIER_EPOCH, /* uses that are so far from now are as good as none */
+	CACHE_TIER_EPOCHS_MAX = 1 << 27,        /* later epochs have no time */
 };
 
 struct cache_tier; /* opaque */
@@ -50,6 +63,9 @@ struct cache_tier_block {
 	uint64_t key;  /* cache_block_key */
 	uint64_t xxh3; /* shard_block_sum of its bytes */
 	uint32_t len;  /* bytes, 1 .. SHARD_BLOCK */
+	/* Only for puts.  The next use of this host, in units of time from epoch 0 on: epoch * CACHE_TIER_EPOCH + the
+	 * part of the epoch + 1.  0: not known.  now: the same of the use for which it is read. */
+	uint32_t next, now;
 };
 
 /* What this process did.  Blocks and bytes since cache_tier_open. */
@@ -58,6 +74,7 @@ struct cache_tier_stats {
 	uint64_t misses;               /* blocks that were not there, the bad ones included */
 	uint64_t bad;                  /* blocks that did not verify, and damaged entries; removed */
 	uint64_t stored, stored_bytes; /* blocks that were written */
+	uint64_t moved, moved_bytes;   /* those of them that were there, for an earlier use */
 	uint64_t refused;              /* blocks that found no room, or the lock was not free for long */
 };
 
@@ -90,7 +107,15 @@ int cache_tier_get(struct cache_tier *tier, const struct cache_tier_block *block
  * stored since then. */
 int cache_tier_get_again(struct cache_tier *tier, const struct cache_tier_block *block, void *data);
 
-/* Stores a block, if there is room.  The caller has verified `data`.  A block that is there stays as it is.
+/* Joins the ranks of this host that use the dataset in one order.  Call it once, before puts that tell a next use,
+ * which is then a time in this order.  order: names the order, the same for all ranks of a job.  rank: below 2^20.
+ * Returns 0 or an error of fcntl(2). */
+int cache_tier_join(struct cache_tier *tier, uint64_t order, uint32_t rank);
+/* Sets the bits of the ranks below `world` that other processes have joined with. */
+void cache_tier_ranks(struct cache_tier *tier, uint32_t world, uint64_t *ranks);
+
+/* Stores a block, if there is room.  The caller has verified `data`.  A block that is there stays as it is, or moves if
+ * its next use is later than the one that it was stored for.
  * Returns 0, -ENOBUFS (there is no room for it, or another process holds the lock for long), -ENODEV (the tier is
  * off), or the error of a system call that switches it off now. */
 int cache_tier_put(struct cache_tier *tier, const struct cache_tier_block *block, const void *data);
@@ -99,9 +124,10 @@ int cache_tier_put(struct cache_tier *tier, const struct cache_tier_block *block
  * twice for all of them, and writes neighbours at once.  After -ENOBUFS, those that found room are stored. */
 int cache_tier_put_all(struct cache_tier *tier, const struct cache_tier_block *blocks, uint32_t n, const void *data);
 
-/* Tells whether a put of so many bytes was -ENOBUFS in this process, less than a second ago.  Then another put, which
- * searches for room, is hardly worth it. */
-bool cache_tier_full(struct cache_tier *tier, uint32_t len);
+/* Tells whether a put of such a block was -ENOBUFS in this process, less than a second ago: one that was not larger,
+ * or one that was used sooner and read at the same time.  Then another put, which searches for room, is hardly worth
+ * it. */
+bool cache_tier_full(struct cache_tier *tier, const struct cache_tier_block *block);
 
 /* Claims bytes of a shard before they are fetched, so that no other process fetches them.  It does not wait.  The claim
  * excludes other cache_tier objects, and not other threads with this one.  Claims that touch each other are one for the

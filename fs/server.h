@@ -24,6 +24,7 @@
 #include <fuse_lowlevel.h>
 
 #include "cache/tier.h"
+#include "cache/tier_uses.h"
 #include "fs/common_files.h"
 #include "fs/fs.h"
 #include "fs/ino.h"
@@ -116,8 +117,9 @@ struct fs_server {
 	const struct shard_info *info;
 	struct timespec index_mtime; /* of index.ddpfs: mtime of nodes that have none of their own */
 	struct fs_common_files common;
-	struct cache_tier *tier; /* NULL: none */
-	bool tier_off_told;      /* main's: the log says that it is off */
+	struct cache_tier *tier;           /* NULL: none */
+	struct cache_tier_uses *tier_uses; /* NULL: the tier is not told when blocks are used again */
+	bool tier_off_told;                /* main's: the log says that it is off */
 	struct prefetch *prefetch;
 	struct fs_budget *budget;
 	uint64_t test_delay_ns; /* added to every read of a shard; 0 except in tests */

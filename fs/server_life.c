@@ -336,6 +336,7 @@ static int start_engine(struct fs_server *server, struct base_err *err)
 		.resident = fs_handover_resident(server->handover),
 		.timeout_ns = server->options.timeout_set ? server->options.timeout_s * UINT64_C(1000000000) : 0,
 		.tier = server->tier,
+		.tier_uses = server->tier_uses,
 	};
 	rc = prefetch_new(&engine, err, &server->prefetch);
 	if (rc < 0)
@@ -699,6 +700,7 @@ static void server_free(struct fs_server *server)
 		fs_unmount(server->options.mountpoint, server->dev, server->fusermount, true);
 	/* Blocks in flight call back and answer their READs, so this comes before the session's end. */
 	prefetch_free(server->prefetch);
+	cache_tier_uses_free(server->tier_uses);
 	cache_tier_close(server->tier);
 	if (server->session)
 		fuse_session_destroy(server->session); /* closes fuse_fd */

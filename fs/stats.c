@@ -29,7 +29,7 @@
 #include "shard/base/units.h"
 #include "shard/remote/client.h"
 
-enum { TEXT_SHOWN_MAX = 512, FIELDS_MAX = 104, STORE_FIELDS = 11, TIER_FIELDS = 11, QUARANTINE_SHOWN_MAX = 4 };
+enum { TEXT_SHOWN_MAX = 512, FIELDS_MAX = 105, STORE_FIELDS = 11, TIER_FIELDS = 12, QUARANTINE_SHOWN_MAX = 4 };
 
 struct fs_stats {
 	struct fs_handover_counts before; /* what earlier servers counted */
@@ -133,6 +133,8 @@ static size_t collect_tier(struct fs_server *server, struct field fields[])
 		{ "tier_misses", "Blocks that the tier did not have", true, s.blocks.misses },
 		{ "tier_bad", "Blocks and entries of the tier that were damaged", true, s.blocks.bad },
 		{ "tier_stored_bytes", "Bytes stored in the tier", true, s.blocks.stored_bytes },
+		{ "tier_moved_bytes", "Bytes of these that were there, for an earlier use", true,
+		        s.blocks.moved_bytes },
 		{ "tier_refused", "Blocks that found no room in the tier", true, s.blocks.refused + s.skipped },
 		{ "tier_used_bytes", "Bytes in the tier, of all datasets", false, s.fill.used_bytes },
 		{ "tier_dataset_bytes", "Bytes in the tier, of this dataset", false, s.fill.dataset_bytes },

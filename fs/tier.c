@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "fs/view.h"
 #include "shard/base/log.h"
 
 enum { CHECK_MS = 1000 };
@@ -21,6 +22,21 @@ static bool below_mount(const struct fs_server *server)
 	       (path[len] == '/' || path[len] == '\0');
 }
 
+/* The order of a rank view is known.  With view=all, the trainer has its own. */
+static int tell_uses(struct fs_server *server, struct base_err *err)
+{
+	struct fs_view *view = server->views[0];
+	if (view->all)
+		return 0;
+	int rc = cache_tier_uses_new(server->tier, view->order, view->options.rank, &server->tier_uses);
+	if (rc == 0 || rc == -EOPNOTSUPP)
+		return 0;
+	cache_tier_close(server->tier);
+	server->tier = NULL;
+	return base_err_set(
+	        err, rc, "cannot use the tier in '%s': %s", base_quoted(server->options.tier_dir), base_err_str(rc));
+}
+
 int fs_tier_open(struct fs_server *server, struct base_err *err)
 {
 	const char *dir = server->options.tier_dir;
@@ -31,6 +47,8 @@ int fs_tier_open(struct fs_server *server, struct base_err *err)
 		        "option tier: '%s' lies below the mountpoint, which hides it: choose another directory",
 		        base_quoted(dir));
 	int rc = cache_tier_open(dir, server->options.tier_bytes, server->info->identity, err, &server->tier);
+	if (rc == 0)
+		rc = tell_uses(server, err);
 	if (rc < 0 && server->successor) {
 		log_warning("%s: the mount goes on without a tier", err ? err->text : strerror(-rc));
 		return 0;

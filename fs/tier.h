@@ -10,8 +10,8 @@
 
 #include "fs/server.h"
 
-/* Opens the tier that the options name, if they name one. Call it after the dataset is open, and before the filter of
- * fs/supervise/confine.h. A successor that cannot open it logs that, and goes on without.
+/* Opens the tier that the options name, if they name one. Call it after the dataset and the first view are open, and
+ * before the filter of fs/supervise/confine.h. A successor that cannot open it logs that, and goes on without.
  * Returns 0; -EINVAL: the directory lies below the mountpoint; an error of cache_tier_open. err says it in a
  * sentence. */
 int fs_tier_open(struct fs_server *server, struct base_err *err);

@@ -397,7 +397,7 @@ static int engine_start_io(struct prefetch *p, int rc, uint32_t limit)
 		return rc;
 	p->io = p->origin;
 	if (p->options.tier)
-		rc = prefetch_io_tier(p->options.tier, p->origin, &p->io);
+		rc = prefetch_io_tier(p->options.tier, p->options.tier_uses, p->origin, &p->io);
 	if (rc == 0)
 		rc = prefetch_shards_new(p->source, p->io, limit, &p->files);
 	if (rc < 0) {

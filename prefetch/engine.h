@@ -88,6 +88,8 @@ struct prefetch_block {
 	uint64_t offset;                   /* in the shard */
 	uint32_t len;
 	uint64_t xxh3;
+	uint64_t
+	        epoch; /* of the use that it is read for, if that was read ahead and a tier wants it; else UINT64_MAX */
 	struct prefetch_demand *waiters;
 	bool asked; /* a reader waits or waited for it, and its page cache then has the bytes: not stored */
 	struct prefetch_item *item;  /* the sample that it is fetched for; NULL: demands only */

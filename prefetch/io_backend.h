@@ -11,6 +11,7 @@
 
 #include "cache/arena.h"
 #include "cache/tier.h"
+#include "cache/tier_uses.h"
 #include "prefetch/source.h"
 #include "shard/remote/client.h"
 
@@ -81,9 +82,11 @@ void prefetch_io_http_stats(struct prefetch_io_backend *io, struct remote_stats 
 
 /* Makes a backend that looks into a tier first, and reads what is not there from `origin`.  It stores the blocks that
  * it has read, if their checksums are right.  No other process that has the tier open fetches them meanwhile.
- * tier: not owned, outlives the backend.  origin: owned once this succeeded.
+ * It tells the tier when blocks are used again, if `uses` (NULL: nothing is told) says so.
+ * tier, uses: not owned, outlive the backend.  origin: owned once this succeeded.
  * Returns 0, -ENOMEM or -EAGAIN (no thread can be started). */
-int prefetch_io_tier(struct cache_tier *tier, struct prefetch_io_backend *origin, struct prefetch_io_backend **ret_io);
+int prefetch_io_tier(struct cache_tier *tier, struct cache_tier_uses *uses, struct prefetch_io_backend *origin,
+        struct prefetch_io_backend **ret_io);
 /* Reads what that backend counts.  Any thread; it waits for no disk. */
 void prefetch_io_tier_stats(struct prefetch_io_backend *io, struct prefetch_tier_stats *ret_stats);
 

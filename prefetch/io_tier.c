@@ -45,7 +45,8 @@ enum {
 /* A block of a read. */
 struct part {
 	struct cache_tier_block block;
-	uint32_t at; /* where it begins in the data of the read */
+	uint64_t epoch; /* prefetch_block.epoch */
+	uint32_t at;    /* where it begins in the data of the read */
 	enum {
 		NEW,          /* not looked up yet */
 		HERE,         /* its bytes are there */
@@ -97,6 +98,7 @@ struct fetch {
 struct tier_io {
 	struct prefetch_io_backend base;
 	struct cache_tier *tier;
+	struct cache_tier_uses *uses; /* NULL: nothing is told */
 	struct prefetch_io_backend *origin;
 	/* Of the engine thread: */
 	struct tier_read *unused;
@@ -159,18 +161,54 @@ static void part_is_here(struct tier_read *read, struct part *part)
 	read->tier_bytes += part->block.len;
 }
 
+/* Stores blocks.  The tier counts, and switches itself off. */
+static void put_now(
+        struct tier_io *t, struct batch *batch, const struct cache_tier_block *blocks, uint32_t n, const void *data)
+{
+	uint64_t start_ns = base_now_ns();
+	cache_tier_put_all(t->tier, blocks, n, data);
+	batch->hung = batch->hung || base_now_ns() - start_ns >= HANG_S * SECOND_NS;
+}
+
+/* Stores what a batch has. */
+static void put_batch(struct tier_io *t, struct batch *batch)
+{
+	if (batch->n)
+		put_now(t, batch, batch->blocks, batch->n, batch->data);
+	batch->n = 0;
+	batch->bytes = 0;
+}
+
+/* Stores a block, now or with the next ones. */
+static void put(struct tier_io *t, struct batch *batch, const struct cache_tier_block *block, const void *data)
+{
+	if (batch->n == CACHE_TIER_PUT_MAX || batch->bytes + block->len > STORE_BYTES)
+		put_batch(t, batch);
+	if (!batch->data || block->len > STORE_BYTES / 4) {
+		put_now(t, batch, block, 1, data);
+		return;
+	}
+	memcpy(batch->data + batch->bytes, data, block->len);
+	batch->blocks[batch->n++] = *block;
+	batch->bytes += block->len;
+}
+
 /* Looks up one block. */
-static void look_up_part(struct tier_io *t, struct tier_read *read, struct part *part)
+static void look_up_part(struct tier_io *t, struct tier_read *read, struct part *part, struct batch *batch)
 {
 	void *data = read->op->data + part->at;
 	bool again = part->state == THEIRS;
+	if (t->uses && !again)
+		cache_tier_uses_of(t->uses, part->epoch, &part->block);
 	int rc =
 	        again ? cache_tier_get_again(t->tier, &part->block, data) : cache_tier_get(t->tier, &part->block, data);
 	if (rc == 0) {
 		part_is_here(read, part);
 		if (again)
 			atomic_fetch_add_explicit(&t->waited, 1, memory_order_relaxed);
-	} else if (rc == -ENOENT && !cache_tier_full(t->tier, part->block.len)) {
+		if (part->block.next && !cache_tier_full(t->tier, &part->block))
+			put(t, batch, &part->block, data); /* it moves to those of its next use */
+	} else if (rc == -ENOENT && !cache_tier_full(t->tier, &part->block)) {
 		part->state = again ? MISSED_AGAIN : MISSED;
 	} else {
 		/* The tier is off; or it is full, so others would not find what this process fetches. */
@@ -234,12 +272,13 @@ static void claim_one(struct tier_io *t, struct tier_read *read, uint32_t i, boo
 		part->state = UNCLAIMED;
 }
 
-static void look_up(struct tier_io *t, struct tier_read *read)
+static void look_up(struct tier_io *t, struct tier_read *read, struct batch *batch)
 {
 	bool late = read->pause_ns && base_now_ns() - read->since_ns >= CLAIM_WAIT_S * SECOND_NS;
 	for (uint32_t i = 0; i < read->n_parts; i++)
 		if (read->parts[i].state == NEW || read->parts[i].state == THEIRS)
-			look_up_part(t, read, &read->parts[i]);
+			look_up_part(t, read, &read->parts[i], batch);
+	put_batch(t, batch);
 	for (uint32_t i = 0, end; i < read->n_parts; i = end) {
 		end = i + 1;
 		if (read->parts[i].state != MISSED && read->parts[i].state != MISSED_AGAIN)
@@ -252,45 +291,13 @@ static void look_up(struct tier_io *t, struct tier_read *read)
 	}
 }
 
-/* Stores blocks.  The tier counts, and switches itself off. */
-static void put_now(
-        struct tier_io *t, struct batch *batch, const struct cache_tier_block *blocks, uint32_t n, const void *data)
-{
-	uint64_t start_ns = base_now_ns();
-	cache_tier_put_all(t->tier, blocks, n, data);
-	batch->hung = batch->hung || base_now_ns() - start_ns >= HANG_S * SECOND_NS;
-}
-
-/* Stores what a batch has. */
-static void put_batch(struct tier_io *t, struct batch *batch)
-{
-	if (batch->n)
-		put_now(t, batch, batch->blocks, batch->n, batch->data);
-	batch->n = 0;
-	batch->bytes = 0;
-}
-
-/* Stores a block, now or with the next ones. */
-static void put(struct tier_io *t, struct batch *batch, const struct cache_tier_block *block, const void *data)
-{
-	if (batch->n == CACHE_TIER_PUT_MAX || batch->bytes + block->len > STORE_BYTES)
-		put_batch(t, batch);
-	if (!batch->data || block->len > STORE_BYTES / 4) {
-		put_now(t, batch, block, 1, data);
-		return;
-	}
-	memcpy(batch->data + batch->bytes, data, block->len);
-	batch->blocks[batch->n++] = *block;
-	batch->bytes += block->len;
-}
-
 static void store_part(
         struct tier_io *t, const struct tier_read *read, const struct part *part, bool late, struct batch *batch)
 {
 	const void *data = read->op->data + part->at;
 	if (read->error || part->at + part->block.len > read->end)
 		return;
-	if (late || cache_tier_full(t->tier, part->block.len))
+	if (late || cache_tier_full(t->tier, &part->block))
 		atomic_fetch_add_explicit(&t->skipped, 1, memory_order_relaxed);
 	else if (shard_block_sum(data, part->block.len) == part->block.xxh3)
 		put(t, batch, &part->block, data);
@@ -361,7 +368,7 @@ static void step(struct tier_io *t, struct tier_read *read, struct batch *batch)
 	if (read->store)
 		store(t, read, batch);
 	else if (!cancelled)
-		look_up(t, read);
+		look_up(t, read, batch);
 	uint32_t fetch = read->store || cancelled ? 0 : n_parts(read, false);
 	bool park = !read->error && n_parts(read, true) > 0;
 	read->whole = fetch == read->n_parts;
@@ -569,6 +576,7 @@ static bool take_parts(struct tier_read *read, const struct prefetch_op *op)
 		}
 		read->parts[read->n_parts++] = (struct part){
 			.block = { .key = block->key, .xxh3 = block->xxh3, .len = block->len },
+			.epoch = block->epoch,
 			.at = (uint32_t)(block->offset - op->offset),
 		};
 	}
@@ -675,13 +683,15 @@ static const struct prefetch_io_ops tier_ops = {
 	.free = tier_free,
 };
 
-int prefetch_io_tier(struct cache_tier *tier, struct prefetch_io_backend *origin, struct prefetch_io_backend **ret_io)
+int prefetch_io_tier(struct cache_tier *tier, struct cache_tier_uses *uses, struct prefetch_io_backend *origin,
+        struct prefetch_io_backend **ret_io)
 {
 	struct tier_io *t = calloc(1, sizeof(*t));
 	if (!t)
 		return -ENOMEM;
 	t->base = (struct prefetch_io_backend){ .ops = &tier_ops, .uring = origin->uring };
 	t->tier = tier;
+	t->uses = uses;
 	t->origin = origin;
 	pthread_mutex_init(&t->lock, NULL);
 	base_cond_init(&t->pool_cv);

@@ -291,6 +291,15 @@ static void take_next_turns(struct prefetch *p, struct prefetch_stream *stream, 
 	}
 }
 
+/* Returns the epoch of the use for which an item is fetched, if a tier wants to know it. */
+static uint64_t epoch_of(struct prefetch *p, struct prefetch_item *item)
+{
+	uint64_t turn;
+	if (!p->options.tier_uses)
+		return UINT64_MAX;
+	return cache_timeline_epoch_of(&item->stream->tl, item->seq, &turn)->number;
+}
+
 /* Enters a block into the table.  If it is on its way already, its item joins it; if it is in memory, it goes to
  * *from_memory.  Under lock. */
 static void publish_block(struct prefetch *p, struct prefetch_want *w, struct prefetch_read **from_memory)
@@ -316,6 +325,7 @@ static void publish_block(struct prefetch *p, struct prefetch_want *w, struct pr
 	block->offset = w->offset;
 	block->len = w->len;
 	block->xxh3 = w->xxh3;
+	block->epoch = epoch_of(p, w->item);
 	block->item = w->item;
 	w->item->pending++;
 	if (buffer) {

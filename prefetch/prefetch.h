@@ -16,6 +16,7 @@
 #include <sys/types.h>
 
 #include "cache/tier.h"
+#include "cache/tier_uses.h"
 #include "prefetch/source.h"
 #include "shard/base/err.h"
 #include "shard/index.h"
@@ -54,6 +55,9 @@ struct prefetch_options {
 	/* Open for the dataset of the index: blocks are looked for in it before they are read from the source, and are
 	 * stored in it after that.  Not owned, outlives the engine.  NULL: there is none. */
 	struct cache_tier *tier;
+	/* When this host uses blocks again, by the order of the streams; the tier is told.  Not owned, outlives the
+	 * engine.  NULL: nothing is told. */
+	struct cache_tier_uses *tier_uses;
 };
 
 /* Opens the source and starts the threads.  Shards are opened when they are first read, and a bounded number stays

@@ -192,7 +192,7 @@ static void add_block(struct fill *f, uint32_t shard, uint64_t key, uint64_t off
 	}
 	struct piece *piece = f->current;
 	struct prefetch_block *block = &piece->blocks[piece->n++];
-	*block = (struct prefetch_block){ .key = key, .offset = offset, .len = len, .xxh3 = xxh3 };
+	*block = (struct prefetch_block){ .key = key, .offset = offset, .len = len, .xxh3 = xxh3, .epoch = UINT64_MAX };
 	STAILQ_INSERT_TAIL(&piece->list, block, link);
 	piece->end = offset + len;
 	piece->bytes += len;
@@ -208,7 +208,7 @@ static int add_file(struct fill *f, uint32_t file, const struct shard_place *pla
 		rc = shard_index_block(f->options->index, file, b, &offset, &len, &xxh3);
 		if (rc < 0)
 			break;
-		f->done.full = cache_tier_full(f->options->tier, len);
+		f->done.full = cache_tier_full(f->options->tier, &(struct cache_tier_block){ .len = len });
 		if (!f->done.full)
 			add_block(f, place->shard, cache_block_key(file, b), offset, len, xxh3);
 	}
@@ -251,7 +251,7 @@ static int start(struct fill *f, struct base_err *err)
 	if (rc == 0)
 		rc = store ? prefetch_io_http(store, o->timeout_ns, &f->origin) : prefetch_io_threads(&f->origin);
 	if (rc == 0)
-		rc = prefetch_io_tier(o->tier, f->origin, &f->io);
+		rc = prefetch_io_tier(o->tier, NULL, f->origin, &f->io);
 	if (rc == 0)
 		rc = prefetch_shards_new(f->source, f->io, prefetch_shards_limit(), &f->shards);
 	f->pieces = rc == 0 ? calloc(PIECES, sizeof(*f->pieces)) : NULL;

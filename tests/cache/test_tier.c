@@ -101,6 +101,12 @@ static uint64_t missing(struct cache_tier *tier, uint32_t n, uint32_t len)
 	return missed;
 }
 
+/* Tells whether the tier is full for a block of so many bytes. */
+static bool full(struct cache_tier *tier, uint32_t len)
+{
+	return cache_tier_full(tier, &(struct cache_tier_block){ .len = len });
+}
+
 static struct cache_tier_stats stats_of(struct cache_tier *tier)
 {
 	struct cache_tier_stats stats;
@@ -643,12 +649,12 @@ static void a_full_tier_is_told_for_blocks_that_found_no_room(void **state)
 	struct cache_tier *tier = opened(one);
 	uint32_t n = 0;
 	(void)state;
-	assert_false(cache_tier_full(tier, LEN));
+	assert_false(full(tier, LEN));
 	while (put(tier, n, LEN) == 0)
 		n++;
-	while (!cache_tier_full(tier, LEN)) /* it is forgotten after a while */
+	while (!full(tier, LEN)) /* it is forgotten after a while */
 		assert_int_equal(put(tier, n, LEN), -ENOBUFS);
-	assert_false(cache_tier_full(tier, 1));
+	assert_false(full(tier, 1));
 	cache_tier_close(tier);
 }
 

@@ -147,7 +147,7 @@ static int read_rest(uint32_t skip, uint32_t n, uint32_t gap_bytes, uint32_t *re
 	const struct prefetch_object object = { .fd = -1, .align = source.align };
 	struct prefetch_io_backend *io;
 	struct prefetch_op *done = NULL;
-	assert_int_equal(prefetch_io_tier(tier, &source.base, &io), 0);
+	assert_int_equal(prefetch_io_tier(tier, NULL, &source.base, &io), 0);
 	for (uint32_t i = 0; i < n; i++)
 		STAILQ_INSERT_TAIL(&list, &blocks[i], link);
 	struct prefetch_op op = { .object = &object,
@@ -355,7 +355,7 @@ static void a_disk_that_hangs_for_seconds_costs_few_blocks(void **state)
 	slow.pwrite = hanging_write;
 	base_io = &slow;
 	atomic_store(&hang, true);
-	assert_int_equal(prefetch_io_tier(tier, &source.base, &io), 0);
+	assert_int_equal(prefetch_io_tier(tier, NULL, &source.base, &io), 0);
 	for (uint32_t i = 0; i < READS; i++) {
 		STAILQ_INIT(&lists[i]);
 		for (uint32_t k = 0; k < EACH; k++)

@@ -201,6 +201,26 @@ def test_kills_while_a_tier_is_written_and_read_give_no_wrong_byte(stored, scrat
     assert control.settled(m)["bad_blocks"] == 0
 
 
+def test_a_group_that_was_dealt_anew_takes_the_room_of_the_old_one(build_dir, scratch, mount):
+    datasets.write_tree(scratch / "source", classes=1, per_class=200, sizes=(500_000,))
+    tools.mkshard("pack", scratch / "source", scratch / "data")
+    (scratch / "tier").mkdir()
+
+    def fetched(epoch):
+        m = mount(scratch / "data", f"{options(scratch, 'rank=0,world=2,groups=2,redeal=4')},epoch={epoch}")
+        read_epoch(m)
+        stats = control.settled(m)
+        m.unmount()
+        assert stats["tier_refused"] == 0 or epoch in (0, 3, 4)
+        return stats["read_bytes"]
+
+    # A mount reads ahead into the next epoch, so the last ones before a deal do not count.
+    assert fetched(0) >= 50_000_000 and fetched(1) <= 1_000_000
+    fetched(3)
+    fetched(4)
+    assert fetched(5) <= 1_000_000 and fetched(6) <= 1_000_000
+
+
 def test_a_restart_keeps_the_tier(stored, scratch, http_store, mount):
     url, files = stored
     fill(mount, url, lambda m: contents(m.path), scratch)

@@ -1,0 +1,36 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* When a host uses a file again, by the order of its ranks: what a tier is told with each block (cache/tier.h).
+ *
+ * The order of each epoch can be computed, and which rank reads a sample in it.  So the next epoch in which a rank of
+ * this host reads it is found by the inverse of the order, epoch after epoch, in a microsecond or two.  Ranks of the
+ * host find each other by locks in the tier (cache_tier_join).
+ *
+ * Nothing is told, and the tier keeps what it has, if that is as good: the ranks of this host read everything in each
+ * epoch, or a group that keeps its samples always; or the tier has room for the dataset.
+ *
+ * Memory: up to 32 MiB for order=torch, else some KiB and a bit for each rank of the world.
+ * Threads: any thread may call cache_tier_uses_of.  One mutex guards everything. */
+#ifndef DDPFS_CACHE_TIER_USES_H
+#define DDPFS_CACHE_TIER_USES_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "cache/tier.h"
+#include "shard/view.h"
+
+struct cache_tier_uses; /* opaque */
+
+/* Makes it for one rank of a view.  It tells the other ranks of the host that this one is here.
+ * tier, view: not owned, outlive it.  The view computes its order: it is no given one.
+ * Returns 0; -EOPNOTSUPP: nothing is told for this view; -ENOMEM; an error of a system call. */
+int cache_tier_uses_new(
+        struct cache_tier *tier, struct shard_view *view, uint32_t rank, struct cache_tier_uses **ret_uses);
+/* NULL is fine. */
+void cache_tier_uses_free(struct cache_tier_uses *uses);
+
+/* Fills block->now and block->next of a block that is read for a use in `epoch`; UINT64_MAX: in the latest epoch that
+ * was asked for.  block->key says which file.  Sets both to 0 if nothing is told. */
+void cache_tier_uses_of(struct cache_tier_uses *uses, uint64_t epoch, struct cache_tier_block *block);
+
+#endif

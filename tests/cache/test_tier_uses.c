@@ -1,0 +1,449 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Next uses in a tier: what is used later goes first, and what a host of several fetches in an epoch. */
+#include <errno.h>
+#include <fcntl.h>
+#include <setjmp.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#include "cache/cache.h"
+#include "cache/tier.h"
+#include "cache/tier_uses.h"
+#include "shard/base/io.h"
+#include "shard/block_sum.h"
+#include "shard/format.h"
+#include "tests/shard/synth.h"
+
+enum { LEN = 256 << 10, PAGE = 4096, EPOCH = CACHE_TIER_EPOCH, N = 1 << 16 };
+#define SMALL CACHE_TIER_SIZE_MIN
+#define LARGE ((uint64_t)4 << 30) /* with as many segments as a tier can have */
+
+static const uint8_t one[CACHE_TIER_IDENTITY] = { 1 };
+static char dir[64], file[80];
+static uint64_t *data; /* for each page of the file: the number of the block that begins there, + 1 */
+
+/* The bytes of block i are its number, then zeros.  A simulation writes and reads only the number, in memory: `bytes`
+ * is a buffer that has only ever had such blocks. */
+static void fill(uint8_t *bytes, uint64_t number)
+{
+	memcpy(bytes, &number, sizeof(number));
+}
+
+static ssize_t read_number(int fd, void *buf, size_t len, off_t offset)
+{
+	if (len != LEN)
+		return pread(fd, buf, len, offset);
+	fill(buf, data[offset / PAGE]);
+	return (ssize_t)len;
+}
+
+static ssize_t write_number(int fd, const void *buf, size_t len, off_t offset)
+{
+	if (len % LEN)
+		return pwrite(fd, buf, len, offset);
+	for (size_t at = 0; at < len; at += LEN)
+		memcpy(&data[(offset + (off_t)at) / PAGE], (const uint8_t *)buf + at, sizeof(data[0]));
+	return (ssize_t)len;
+}
+
+static struct base_io io_without_data;
+
+static int set_up(void **state)
+{
+	(void)state;
+	io_without_data = base_io_libc;
+	io_without_data.pread = read_number;
+	io_without_data.pwrite = write_number;
+	base_io = &io_without_data;
+	data = calloc(LARGE / PAGE, sizeof(*data));
+	if (!data)
+		return -1;
+	strcpy(dir, "/tmp/ddpfs-test-uses-XXXXXX");
+	if (!mkdtemp(dir))
+		return -1;
+	snprintf(file, sizeof(file), "%s/tier", dir);
+	return 0;
+}
+
+static int tear_down(void **state)
+{
+	(void)state;
+	base_io = &base_io_libc;
+	free(data);
+	unlink(file);
+	return rmdir(dir);
+}
+
+static struct cache_tier *opened(const uint8_t *identity, uint64_t size)
+{
+	struct cache_tier *tier;
+	struct base_err err = { 0 };
+	if (cache_tier_open(dir, size, identity, &err, &tier) < 0)
+		fail_msg("%s", err.text);
+	return tier;
+}
+
+/* Returns a block and its bytes. */
+static struct cache_tier_block block_of(uint32_t number, uint32_t now, uint32_t next, uint8_t *bytes)
+{
+	static uint64_t sums[N];
+	fill(bytes, number);
+	if (!sums[number])
+		sums[number] = shard_block_sum(bytes, LEN);
+	return (struct cache_tier_block){
+		.key = cache_block_key(number, 0), .xxh3 = sums[number], .len = LEN, .now = now, .next = next
+	};
+}
+
+static bool has(struct cache_tier *tier, uint32_t number)
+{
+	static uint8_t want[LEN], bytes[LEN];
+	struct cache_tier_block block = block_of(number, 0, 0, want);
+	return cache_tier_get(tier, &block, bytes) == 0;
+}
+
+static int put(struct cache_tier *tier, uint32_t number, uint32_t now, uint32_t next)
+{
+	static uint8_t bytes[LEN];
+	struct cache_tier_block block = block_of(number, now, next, bytes);
+	return cache_tier_put(tier, &block, bytes);
+}
+
+/* Puts blocks from `first` on until one is refused.  Returns their number. */
+static uint32_t put_many(struct cache_tier *tier, uint32_t first, uint32_t now, uint32_t next)
+{
+	uint32_t n = 0;
+	while (put(tier, first + n, now, next) == 0)
+		n++;
+	return n;
+}
+
+/* How many of the blocks first .. first + n - 1 are there. */
+static uint32_t there(struct cache_tier *tier, uint32_t first, uint32_t n)
+{
+	uint32_t found = 0;
+	for (uint32_t i = first; i < first + n; i++)
+		found += has(tier, i);
+	return found;
+}
+
+static uint32_t at(uint32_t epoch)
+{
+	return epoch * EPOCH + 1;
+}
+
+static struct cache_tier *joined(uint64_t order, uint32_t rank)
+{
+	struct cache_tier *tier = opened(one, SMALL);
+	assert_int_equal(cache_tier_join(tier, order, rank), 0);
+	return tier;
+}
+
+static void what_is_used_later_goes_first(void **state)
+{
+	struct cache_tier *tier = joined(7, 0);
+	(void)state;
+	uint32_t five = put_many(tier, 0, at(1), at(5));
+	assert_true((uint64_t)five * LEN > SMALL / 10 * 9);
+	assert_int_equal(put(tier, 20000, at(1), at(5)), -ENOBUFS);
+	assert_int_equal(put(tier, 20000, at(1), at(7)), -ENOBUFS);
+	assert_int_equal(there(tier, 0, five), five);
+	for (uint32_t i = 0; i < five / 2; i++)
+		assert_int_equal(put(tier, 10000 + i, at(1), at(3)), 0);
+	assert_int_equal(there(tier, 10000, five / 2), five / 2);
+	uint32_t left = there(tier, 0, five);
+	assert_true(left > five / 3 && left < five / 2 + five / 10);
+	cache_tier_close(tier);
+}
+
+static void what_was_used_goes_before_all_others(void **state)
+{
+	struct cache_tier *tier = joined(7, 0);
+	(void)state;
+	for (uint32_t i = 0; i < 50; i++)
+		assert_int_equal(put(tier, i, at(1), at(2)), 0);
+	uint32_t nine = put_many(tier, 1000, at(1), at(9));
+	assert_true(nine > 100);
+	for (uint32_t i = 0; i < 40; i++) /* though they are used later than all others */
+		assert_int_equal(put(tier, 20000 + i, at(4), at(20)), 0);
+	assert_int_equal(there(tier, 1000, nine), nine);
+	assert_int_equal(there(tier, 20000, 40), 40);
+	assert_true(there(tier, 0, 50) < 20);
+	cache_tier_close(tier);
+}
+
+static void who_knows_no_order_replaces_nothing(void **state)
+{
+	struct cache_tier *tier = joined(7, 0), *other = opened(one, SMALL);
+	(void)state;
+	uint32_t n = put_many(tier, 0, at(1), at(30));
+	assert_int_equal(put(other, 20000, 0, 0), -ENOBUFS);
+	cache_tier_close(tier); /* nor when the job has ended */
+	assert_int_equal(put(other, 20001, 0, 0), -ENOBUFS);
+	assert_int_equal(there(other, 0, n), n);
+	cache_tier_close(other);
+}
+
+static void what_has_no_known_use_goes_before_what_has_one(void **state)
+{
+	struct cache_tier *tier = opened(one, SMALL), *known = joined(7, 0);
+	(void)state;
+	for (uint32_t i = 0; i < 100; i++)
+		assert_int_equal(put(tier, i, 0, 0), 0);
+	uint32_t nine = put_many(known, 1000, at(1), at(9));
+	assert_int_equal(there(tier, 1000, nine), nine);
+	assert_int_equal(there(tier, 0, 100), 0);
+	assert_int_equal(put(tier, 20000, 0, 0), -ENOBUFS);
+	cache_tier_close(known);
+	cache_tier_close(tier);
+}
+
+static void a_used_block_moves_to_those_of_its_next_use(void **state)
+{
+	struct cache_tier *tier = joined(7, 0);
+	struct cache_tier_stats stats;
+	(void)state;
+	for (uint32_t i = 0; i < 100; i++)
+		assert_int_equal(put(tier, i, at(1), at(2)), 0);
+	for (uint32_t i = 0; i < 50; i++)
+		assert_int_equal(put(tier, i, at(2), at(5)), 0);
+	assert_int_equal(put(tier, 0, at(2), at(5)), 0); /* it is there */
+	cache_tier_stats_get(tier, &stats);
+	assert_int_equal(stats.moved, 50);
+	assert_int_equal(stats.moved_bytes, 50 * LEN);
+	assert_int_equal(put(tier, 60, at(2), at(2) + CACHE_TIER_FAR), 0); /* not worth it */
+	cache_tier_stats_get(tier, &stats);
+	assert_int_equal(stats.moved, 50);
+	put_many(tier, 1000, at(4), at(9));
+	assert_int_equal(there(tier, 0, 50), 50);
+	assert_true(there(tier, 50, 50) < 25);
+	cache_tier_stats_get(tier, &stats);
+	assert_int_equal(stats.bad, 0);
+	cache_tier_close(tier);
+}
+
+static void another_job_that_runs_keeps_its_blocks(void **state)
+{
+	struct cache_tier *one_job = joined(7, 3), *other = joined(8, 3);
+	(void)state;
+	uint32_t n = put_many(one_job, 0, at(1), at(30));
+	assert_int_equal(put(other, 20000, at(1), at(2)), -ENOBUFS);
+	assert_int_equal(there(one_job, 0, n), n);
+	cache_tier_close(one_job);
+	assert_true(cache_tier_full(other, &(struct cache_tier_block){ .len = LEN, .now = at(1), .next = at(2) }));
+	assert_int_equal(put(other, 20000, at(1), at(2)), 0); /* nobody knows any more when its blocks are used */
+	cache_tier_close(other);
+}
+
+static void ranks_of_a_host_find_each_other(void **state)
+{
+	struct cache_tier *a = joined(7, 1), *b = joined(7, 100), *c = joined(7, 2), *d = joined(9, 3);
+	uint64_t ranks[3] = { 0 };
+	(void)state;
+	cache_tier_ranks(a, 128, ranks);
+	assert_true(ranks[0] == 1 << 2 && ranks[1] == UINT64_C(1) << 36);
+	cache_tier_close(c);
+	memset(ranks, 0, sizeof(ranks));
+	cache_tier_ranks(a, 64, ranks);
+	assert_true(ranks[0] == 0 && ranks[1] == 0);
+	cache_tier_close(d);
+	cache_tier_close(b);
+	cache_tier_close(a);
+}
+
+/* Writers that replace each other's blocks are killed at any moment. */
+static void what_comes_soon_survives_kills(void **state)
+{
+	enum { SOON = 40, KILLS = 20 };
+	struct cache_tier *tier;
+	(void)state;
+	base_io = &base_io_libc;
+	tier = joined(7, 0);
+	for (uint32_t i = 0; i < SOON; i++)
+		assert_int_equal(put(tier, i, at(1), at(2)), 0);
+	for (uint32_t k = 0; k < KILLS; k++) {
+		int ends[2], status;
+		char c;
+		assert_int_equal(pipe2(ends, O_CLOEXEC), 0);
+		pid_t pid = fork();
+		assert_true(pid >= 0);
+		if (pid == 0) {
+			struct cache_tier *mine;
+			if (cache_tier_open(dir, SMALL, one, NULL, &mine) < 0 || cache_tier_join(mine, 7, 1) < 0 ||
+			        write(ends[1], "", 1) != 1)
+				_exit(1);
+			for (uint32_t i = 0;; i++) /* each for an earlier use than the one before */
+				put(mine, 1000 + i % 2000, at(1), at(30) - i % (20 * EPOCH));
+		}
+		close(ends[1]);
+		assert_int_equal(read(ends[0], &c, 1), 1);
+		usleep(1000 * (k + 1));
+		kill(pid, SIGKILL);
+		assert_int_equal(waitpid(pid, &status, 0), pid);
+		close(ends[0]);
+		assert_int_equal(there(tier, 0, SOON), SOON);
+	}
+	assert_int_equal(put(tier, 30000, at(1), at(2)), 0);
+	assert_int_equal(there(tier, 30000, 1), 1);
+	struct cache_tier_stats stats;
+	cache_tier_stats_get(tier, &stats);
+	assert_int_equal(stats.bad, 0);
+	cache_tier_close(tier);
+}
+
+/* ---- simulations: hosts that read a dataset from an origin ---- */
+
+/* One rank of a job, which is alone on its host. */
+struct host {
+	struct shard_view *view;
+	struct cache_tier *tier;
+	struct cache_tier_uses *uses; /* NULL: it tells nothing */
+	uint32_t rank;
+};
+
+static struct host host_of(const struct shard_index *index, struct shard_view_options options, uint64_t size)
+{
+	struct host host = { .rank = options.rank };
+	struct base_err err = { 0 };
+	options.order = SHARD_ORDER_FULL;
+	options.seed = 3;
+	if (shard_view_new(index, &options, &err, &host.view) < 0)
+		fail_msg("%s", err.text);
+	host.tier = opened(shard_index_info(index)->identity, size);
+	int rc = cache_tier_uses_new(host.tier, host.view, host.rank, &host.uses);
+	assert_true(rc == 0 || (rc == -EOPNOTSUPP && options.world == 1));
+	return host;
+}
+
+static void host_done(struct host *host)
+{
+	cache_tier_uses_free(host->uses);
+	cache_tier_close(host->tier);
+	shard_view_free(host->view);
+}
+
+/* Reads one epoch as the engine does.  Returns the blocks that come from the origin, as a share of what is read. */
+static double epoch_of(struct host *host, uint64_t number)
+{
+	static uint8_t want[LEN], bytes[LEN];
+	struct shard_epoch *epoch;
+	uint64_t missed = 0, turns;
+	assert_int_equal(shard_view_epoch(host->view, number, &epoch), 0);
+	turns = shard_epoch_turns(epoch, host->rank);
+	for (uint64_t turn = 0; turn < turns; turn++) {
+		uint32_t sample, number_of_file;
+		assert_int_equal(shard_epoch_turn(epoch, host->rank, turn, &sample, NULL), 0);
+		assert_int_equal(shard_index_sample_first(shard_view_index(host->view), sample, &number_of_file), 0);
+		struct cache_tier_block block = block_of(number_of_file, 0, 0, want);
+		if (host->uses)
+			cache_tier_uses_of(host->uses, number, &block);
+		bool hit = cache_tier_get(host->tier, &block, bytes) == 0;
+		missed += !hit;
+		if ((!hit || block.next) && !cache_tier_full(host->tier, &block))
+			cache_tier_put(host->tier, &block, want);
+	}
+	shard_epoch_put(epoch);
+	return (double)missed / (double)turns;
+}
+
+static struct shard_index *dataset(uint32_t n)
+{
+	const struct synth synth = { .classes = 16, .per_class = n / 16, .bytes = LEN };
+	base_io = &base_io_libc;
+	struct shard_index *index = synth_open(&synth);
+	base_io = &io_without_data;
+	return index;
+}
+
+static void one_host_keeps_what_it_has(void **state)
+{
+	struct shard_index *index = dataset(N / 4);
+	struct host host = host_of(index, (struct shard_view_options){ .world = 1 }, LARGE / 4);
+	(void)state;
+	assert_true(epoch_of(&host, 0) == 1);
+	for (uint64_t e = 1; e < 3; e++) {
+		double origin = epoch_of(&host, e);
+		print_message("a tier of 25%%, one host, epoch %d: %.3f of the dataset from the origin\n", (int)e + 1,
+		        origin);
+		assert_true(origin <= 0.77);
+	}
+	host_done(&host);
+	synth_close(index);
+}
+
+/* All hosts are alike, so one is simulated.  It has read for long enough that the tier is full of what it keeps. */
+static void one_of_eight_hosts_keeps_what_comes_next(void **state)
+{
+	struct shard_index *index = dataset(N);
+	struct host host = host_of(index, (struct shard_view_options){ .rank = 2, .world = 8 }, LARGE);
+	struct cache_tier_stats stats;
+	double origin = 0;
+	enum { BEFORE = 9, MEASURED = 8 };
+	(void)state;
+	for (uint64_t e = 0; e < BEFORE + MEASURED; e++) {
+		double part = epoch_of(&host, e);
+		print_message("a tier of 25%%, one of 8 hosts, epoch %d: %.3f\n", (int)e + 1, part);
+		origin += e >= BEFORE ? part / MEASURED : 0;
+	}
+	cache_tier_stats_get(host.tier, &stats);
+	print_message("mean of the last %d: %.3f; %.2f of the bytes read were written\n", MEASURED, origin,
+	        (double)stats.stored / ((double)(BEFORE + MEASURED) * N / 8));
+	assert_true(origin <= 0.45);
+	assert_int_equal(stats.bad, 0);
+	host_done(&host);
+	synth_close(index);
+}
+
+static void a_group_keeps_its_samples_until_the_next_deal(void **state)
+{
+	struct shard_index *index = dataset(N / 4);
+	struct host host = host_of(
+	        index, (struct shard_view_options){ .rank = 1, .world = 4, .groups = 4, .redeal = 4 }, LARGE / 40 * 12);
+	struct cache_tier_stats stats;
+	(void)state;
+	assert_true(epoch_of(&host, 0) == 1);
+	for (uint64_t e = 1; e < 4; e++) {
+		/* What is read last before the next deal may be used after it. */
+		cache_tier_stats_get(host.tier, &stats);
+		assert_int_equal(stats.moved, 0);
+		assert_true(epoch_of(&host, e) <= 0.01);
+	}
+	double dealt = epoch_of(&host, 4); /* a quarter of the samples stay, by chance */
+	assert_true(dealt > 0.7 && dealt < 0.8);
+	for (uint64_t e = 5; e < 8; e++) {
+		double origin = epoch_of(&host, e);
+		print_message("groups=4,redeal=4, a tier of 30%%, epoch %d: %.4f\n", (int)e + 1, origin);
+		assert_true(origin <= 0.01);
+	}
+	host_done(&host);
+	synth_close(index);
+}
+
+#define TEST(f) cmocka_unit_test_setup_teardown(f, set_up, tear_down)
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		TEST(what_is_used_later_goes_first),
+		TEST(what_was_used_goes_before_all_others),
+		TEST(who_knows_no_order_replaces_nothing),
+		TEST(what_has_no_known_use_goes_before_what_has_one),
+		TEST(a_used_block_moves_to_those_of_its_next_use),
+		TEST(another_job_that_runs_keeps_its_blocks),
+		TEST(ranks_of_a_host_find_each_other),
+		TEST(what_comes_soon_survives_kills),
+		TEST(one_host_keeps_what_it_has),
+		TEST(one_of_eight_hosts_keeps_what_comes_next),
+		TEST(a_group_keeps_its_samples_until_the_next_deal),
+	};
+	return cmocka_run_group_tests_name("cache/tier_uses", tests, NULL, NULL);
+}
