@@ -112,6 +112,7 @@ struct tier_io {
 	unsigned idle, queued, n_threads;
 	pthread_t threads[THREADS_MAX];
 	uint64_t fill_ns; /* when `fill` was read */
+	bool fill_old;    /* blocks were stored or looked up since then */
 	struct cache_tier_fill fill;
 
 	_Atomic uint64_t waited, skipped;
@@ -341,7 +342,8 @@ static void look_at_fill(struct tier_io *t)
 {
 	struct cache_tier_fill fill;
 	uint64_t now = base_now_ns();
-	if (t->fill_ns && now - t->fill_ns < SECOND_NS)
+	t->fill_old = t->fill_ns && now - t->fill_ns < SECOND_NS;
+	if (t->fill_old)
 		return;
 	t->fill_ns = now;
 	pthread_mutex_unlock(&t->lock);
@@ -437,6 +439,13 @@ static void *pool_run(void *arg)
 		}
 		if (t->stop)
 			break;
+		uint64_t old_ns = t->fill_old ? base_now_ns() - t->fill_ns : 0;
+		if (old_ns >= SECOND_NS) {
+			look_at_fill(t);
+			continue;
+		}
+		if (t->fill_old && (!wait_ns || SECOND_NS - old_ns < wait_ns))
+			wait_ns = SECOND_NS - old_ns;
 		struct timespec until = base_until(wait_ns);
 		t->idle++;
 		if (wait_ns)
