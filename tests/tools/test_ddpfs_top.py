@@ -434,3 +434,34 @@ def test_a_mount_that_is_silent_from_the_beginning(dataset, mountpoint, backgrou
         assert [(m["mountpoint"], m["state"]) for m in frame["mounts"]] == [(str(mountpoint), "silent")]
     finally:
         os.kill(server, signal.SIGCONT)
+
+
+@pytest.fixture
+def tiered(mount, dataset, scratch):
+    (scratch / "tier").mkdir()
+    return mount(dataset, f"rank=0,world=1,order=full,memory=64M,tier={scratch / 'tier'},tier_size=64M")
+
+
+@pytest.mark.parametrize("columns", [60, 79, 80, 100, 124, 126, 300])
+def test_a_tier_has_columns(tiered, screen, columns):
+    s = screen("-d", "0.1", tiered.path, columns=columns)
+    frame = s.wait(lambda f: f[1].startswith("MOUNT") and len(f) > 2)
+    assert max(map(len, frame)) <= columns
+    assert columns == 300 or len(frame[1]) == columns, "nothing stands in the last column"
+    assert "HITS" in frame[1] and ("TIER" in frame[1]) == (columns >= 77) and ("FILL" in frame[1]) == (columns >= 96)
+
+
+def test_what_comes_from_a_tier(tiered, two, screen):
+    names = sorted(os.listdir(tiered.path))
+    for name in names:
+        (tiered.path / name).read_bytes()
+    wait_until(lambda: control.stats(tiered)["tier_used_bytes"] > 0, "the fill of the tier, though nothing is read")
+    control.settled(tiered)
+    filled = control.stats(tiered)
+    one = json.loads(tools.ddpfs("top", "--json", "-d", "0.1", "-n", "1", tiered.path).stdout)["mounts"][0]
+    assert one["tier_used_bytes"] == filled["tier_used_bytes"] > 0
+    assert one["tier_room_bytes"] == filled["tier_room_bytes"] and one["tier_bytes_per_s"] == 0
+    s = screen(columns=300)
+    s.wait(lambda f: shown(f, tiered.path, "FILL").endswith("%"))
+    frame = s.wait(lambda f: shown(f, two[0].path, "FILL") == "-")
+    assert shown(frame, two[0].path, "TIER") == "-"

@@ -105,7 +105,25 @@ static void put_number(char *cell, double number)
 	snprintf(cell, CELL_MAX, "%.0f", number);
 }
 
-enum column { RANK, EPOCH, DONE, FILES, OUT, READ, HITS, WAIT, P50, P99, MAX, WINDOW, DEPTH, MEMORY, N_COLUMNS };
+enum column {
+	RANK,
+	EPOCH,
+	DONE,
+	FILES,
+	OUT,
+	READ,
+	HITS,
+	WAIT,
+	P50,
+	P99,
+	MAX,
+	WINDOW,
+	DEPTH,
+	MEMORY,
+	TIER,
+	FILL,
+	N_COLUMNS
+};
 
 /* A cell that it leaves alone is unknown. */
 static void put(char *cell, enum column column, const struct line *l)
@@ -115,6 +133,8 @@ static void put(char *cell, enum column column, const struct line *l)
 	if (column == RANK)
 		put_rank(cell, l);
 	if (column == RANK || !c || ((column == FILES || column == OUT || column == READ) && !r->known))
+		return;
+	if ((column == TIER || column == FILL) && !c->tier_room_bytes)
 		return;
 	switch (column) {
 	case EPOCH:
@@ -156,6 +176,12 @@ static void put(char *cell, enum column column, const struct line *l)
 	case MEMORY:
 		put_size(cell, (double)c->resident_bytes);
 		break;
+	case TIER:
+		put_share(cell, r->tier, r->known ? r->tier + r->read : 0);
+		break;
+	case FILL:
+		put_share(cell, (double)c->tier_used_bytes, (double)c->tier_room_bytes);
+		break;
 	case RANK:
 	case N_COLUMNS:
 		break;
@@ -167,20 +193,22 @@ static const struct {
 	int width;
 	int importance; /* on a narrow terminal, columns of least importance go first */
 } columns[N_COLUMNS] = {
-	[RANK] = { "RANK", 7, 13 },
-	[EPOCH] = { "EPOCH", 5, 11 },
-	[DONE] = { "DONE", 5, 12 },
-	[FILES] = { "FILES/s", 7, 14 },
-	[OUT] = { "OUT/s", 5, 10 },
-	[READ] = { "READ/s", 6, 4 },
-	[HITS] = { "HITS", 5, 9 },
-	[WAIT] = { "WAIT", 5, 8 },
+	[RANK] = { "RANK", 7, 15 },
+	[EPOCH] = { "EPOCH", 5, 13 },
+	[DONE] = { "DONE", 5, 14 },
+	[FILES] = { "FILES/s", 7, 16 },
+	[OUT] = { "OUT/s", 5, 12 },
+	[READ] = { "READ/s", 6, 5 },
+	[HITS] = { "HITS", 5, 11 },
+	[WAIT] = { "WAIT", 5, 10 },
 	[P50] = { "P50", 5, 1 },
-	[P99] = { "P99", 5, 7 },
-	[MAX] = { "MAX", 5, 5 },
+	[P99] = { "P99", 5, 9 },
+	[MAX] = { "MAX", 5, 6 },
 	[WINDOW] = { "WINDOW", 6, 3 },
 	[DEPTH] = { "DEPTH", 5, 2 },
-	[MEMORY] = { "MEMORY", 6, 6 },
+	[MEMORY] = { "MEMORY", 6, 8 },
+	[TIER] = { "TIER", 5, 7 },
+	[FILL] = { "FILL", 5, 4 },
 };
 
 struct layout {
@@ -196,11 +224,57 @@ static int width_of(const struct layout *layout)
 	return width;
 }
 
-static struct layout lay_out(int longest, unsigned width)
+static int columns_of(const char *text)
 {
+	int n = 0;
+	for (; *text; text++)
+		n += ((unsigned char)*text & 0xc0) != 0x80;
+	return n;
+}
+
+/* The names in a server's answer are already quoted; the user's target is not. */
+static const char *name_of(const struct watched_mount *mount, char *buf)
+{
+	char pid[32];
+	snprintf(pid, sizeof(pid), "@%d", (int)mount->pid);
+	const char *name = mount->mountpoint ? mount->mountpoint : mount->target ? mount->target : pid;
+	static const char *const marks[] = {
+		[WATCHED_LIVE] = "", [WATCHED_SILENT] = "(silent) ", [WATCHED_GONE] = "(gone) "
+	};
+	const char *mark = mount->misuse ? "! " : marks[mount->state];
+	size_t n = strlen(mark);
+	memcpy(buf, mark, n);
+	base_err_printable(name, buf + n, SHOWN_MAX - (unsigned)n);
+	return buf;
+}
+
+static int longest_name(const struct watched *watched)
+{
+	int longest = SHOWN_MIN;
+	for (size_t i = 0; i < watched->n; i++) {
+		char name[SHOWN_MAX];
+		int n = columns_of(name_of(&watched->mounts[i], name));
+		longest = n > longest ? n : longest;
+	}
+	return longest;
+}
+
+static bool has_tier(const struct watched *watched)
+{
+	for (size_t i = 0; i < watched->n; i++)
+		if (watched->mounts[i].counted && watched->mounts[i].counts.tier_room_bytes)
+			return true;
+	return false;
+}
+
+/* width: columns of the terminal; 0: no limit. */
+static struct layout lay_out(const struct watched *watched, unsigned width)
+{
+	int longest = longest_name(watched);
+	bool tier = has_tier(watched);
 	struct layout layout = { .name = longest };
 	for (int i = 0; i < N_COLUMNS; i++)
-		layout.shown[i] = true;
+		layout.shown[i] = tier || (i != TIER && i != FILL);
 	if (!width)
 		return layout;
 	layout.name = SHOWN_MIN;
@@ -213,14 +287,6 @@ static struct layout lay_out(int longest, unsigned width)
 	if (layout.name < 1)
 		layout.name = 1;
 	return layout;
-}
-
-static int columns_of(const char *text)
-{
-	int n = 0;
-	for (; *text; text++)
-		n += ((unsigned char)*text & 0xc0) != 0x80;
-	return n;
 }
 
 /* Cuts a long path at its beginning, because its end says more. */
@@ -265,22 +331,6 @@ static void print_total(FILE *out, const struct layout *layout, const struct wat
 	print_line(out, layout, "total", &line);
 }
 
-/* The names in a server's answer are already quoted; the user's target is not. */
-static const char *name_of(const struct watched_mount *mount, char *buf)
-{
-	char pid[32];
-	snprintf(pid, sizeof(pid), "@%d", (int)mount->pid);
-	const char *name = mount->mountpoint ? mount->mountpoint : mount->target ? mount->target : pid;
-	static const char *const marks[] = {
-		[WATCHED_LIVE] = "", [WATCHED_SILENT] = "(silent) ", [WATCHED_GONE] = "(gone) "
-	};
-	const char *mark = mount->misuse ? "! " : marks[mount->state];
-	size_t n = strlen(mark);
-	memcpy(buf, mark, n);
-	base_err_printable(name, buf + n, SHOWN_MAX - (unsigned)n);
-	return buf;
-}
-
 static void print_mount(FILE *out, const struct layout *layout, const struct watched_mount *mount)
 {
 	char name[SHOWN_MAX];
@@ -288,17 +338,6 @@ static void print_mount(FILE *out, const struct layout *layout, const struct wat
 		.mount = mount, .c = mount->counted ? &mount->counts : NULL, .r = &mount->rates, .same_epoch = true
 	};
 	print_line(out, layout, name_of(mount, name), &line);
-}
-
-static int longest_name(const struct watched *watched)
-{
-	int longest = SHOWN_MIN;
-	for (size_t i = 0; i < watched->n; i++) {
-		char name[SHOWN_MAX];
-		int n = columns_of(name_of(&watched->mounts[i], name));
-		longest = n > longest ? n : longest;
-	}
-	return longest;
 }
 
 static struct tm local_time(void)
@@ -322,7 +361,7 @@ static void format_misuse(const struct watched_mount *mount, char buf[static SHO
 
 static void print_batch(const struct watched *watched)
 {
-	struct layout layout = lay_out(longest_name(watched), 0);
+	struct layout layout = lay_out(watched, 0);
 	char when[32];
 	struct tm now = local_time();
 	strftime(when, sizeof(when), "%Y-%m-%d %H:%M:%S", &now);
@@ -483,6 +522,7 @@ static void print_help_screen(FILE *out, unsigned width, unsigned height)
 		"P50, P99, MAX    how long a read waited that was not in memory",
 		"WINDOW, DEPTH    share of the window that is read ahead; reads in flight",
 		"MEMORY           bytes in memory",
+		"TIER, FILL       bytes that came from the tier; how full it is",
 		"!                the trainer uses this mount wrongly: see below the mounts",
 		"",
 		"q: quit   h: help   up, down (k, j): scroll",
@@ -527,7 +567,7 @@ static void print_table(FILE *out, const struct arguments *a, const struct watch
 	unsigned width, height;
 	char when[16], head[128];
 	terminal_size(&width, &height);
-	struct layout layout = lay_out(longest_name(watched), width);
+	struct layout layout = lay_out(watched, width);
 	size_t room = height > 3 ? height - 3 : 0;
 	if (*scroll + room > watched->n)
 		*scroll = watched->n > room ? watched->n - room : 0;

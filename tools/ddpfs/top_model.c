@@ -47,6 +47,9 @@ const struct watched_counter watched_counters[WATCHED_COUNTERS] = {
 	LARGEST(device_rate, "device_rate", "device_rate"), /* they may share the device */
 	COUNTER(resident_bytes, "resident_bytes"),
 	COUNTER(memory_bytes, "memory_bytes"),
+	RATED(tier_bytes, NULL, tier, 1, "tier_bytes_per_s"),
+	LARGEST(tier_used_bytes, "tier_used_bytes", "tier_used_bytes"), /* they may share the tier */
+	LARGEST(tier_room_bytes, "tier_room_bytes", "tier_room_bytes"),
 };
 
 /* Returns the counter, or its rate. */

@@ -33,6 +33,7 @@ struct watched_counts {
 	uint64_t window_bytes, window_limit_bytes;
 	uint64_t resident_bytes, memory_bytes, device_rate;
 	uint64_t depth, inflight;
+	uint64_t tier_bytes, tier_used_bytes, tier_room_bytes; /* without a tier 0 */
 };
 
 /* What grew per second between the latest two readings. */
@@ -43,6 +44,7 @@ struct watched_rates {
 	double misses;    /* files */
 	double delivered; /* bytes */
 	double read;      /* bytes */
+	double tier;      /* bytes */
 	double waited;    /* seconds; above 1 if several readers wait at once */
 };
 
@@ -56,7 +58,7 @@ struct watched_counter {
 	double rate_unit;     /* the rate counts these */
 	const char *rate_key; /* of the rate, in --json; NULL: not there */
 };
-enum { WATCHED_COUNTERS = 17 };
+enum { WATCHED_COUNTERS = 20 };
 extern const struct watched_counter watched_counters[WATCHED_COUNTERS];
 
 struct watched_mount {
