@@ -1,0 +1,154 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Rows of a dataset in a store with a tier on the local disk.  They count requests and bytes, so a busy machine does."""
+
+import contextlib
+import json
+import os
+import shutil
+import subprocess
+import threading
+import time
+from pathlib import Path
+
+import bar
+
+TIER_MIN = 64 << 20
+ORDER = "layout=flat,order=full"
+
+
+class Host:
+    """Mounts of one host, which share a tier of `size` bytes."""
+
+    def __init__(self, build, scratch, name, size):
+        self.build, self.size = build, size
+        self.place = Path(scratch) / f"tier-{name}"
+        shutil.rmtree(self.place, ignore_errors=True)
+        (self.place / "tier").mkdir(parents=True)
+
+    @contextlib.contextmanager
+    def mounted(self, dataset, options):
+        at = self.place / f"mnt-{threading.get_ident()}"
+        at.mkdir(exist_ok=True)
+        given = f"{ORDER},memory=32M,tier={self.place / 'tier'},tier_size={self.size // 1024}K,{options}"
+        subprocess.run([self.build / "tools/ddpfs", "mount", "-q", dataset, at, "-o", given], check=True)
+        try:
+            yield at
+        finally:
+            subprocess.run(["umount", at], check=True)
+
+    def stats(self, at):
+        return json.loads(subprocess.run([self.build / "tools/ddpfs", "stat", "--json", at], stdout=subprocess.PIPE,
+                                         check=True).stdout)
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_error):
+        shutil.rmtree(self.place)
+
+
+def read(at, first=0.0, last=1.0):
+    """Reads a part of the epoch that the root lists now."""
+    names = sorted(name for name in os.listdir(at) if name[0] != ".")
+    for name in names[int(len(names) * first):int(len(names) * last)]:
+        (at / name).read_bytes()
+    return names
+
+
+def read_listed(at, names, first):
+    for name in names[int(len(names) * first):]:
+        (at / name).read_bytes()
+
+
+def shards_of(packed):
+    return sum(path.stat().st_size for path in packed.path.glob("shard-*"))
+
+
+def row_whole(env, build, store, packed, url):
+    """The second epoch with a tier that holds all, in a mount of its own / the same from the dataset on the local disk."""
+    with Host(build, env.scratch, "whole", max(int(packed.bytes * 1.2), TIER_MIN)) as host:
+        with host.mounted(url, "rank=0,world=1") as at:
+            read(at)
+        before, start = store.counts(), time.monotonic()
+        with host.mounted(url, "rank=0,world=1,epoch=1") as at:
+            read(at)
+            second, s = time.monotonic() - start, host.stats(at)
+        requests = s["store_requests"]
+        print(f"tier       second epoch: {requests} requests for shards, {store.counts()[1] - before[1]} bytes in all, "
+              f"{s['tier_bytes'] / 1e6:.0f} MB from the tier, {s['tier_refused']} blocks were not stored", flush=True)
+        bar.show("tier of all: requests for shards in epoch 2", requests, 0, "")
+    start = time.monotonic()
+    with Host(build, env.scratch, "none", TIER_MIN) as host, host.mounted(packed.path, "rank=0,world=1,epoch=1") as at:
+        read(at)
+        local = time.monotonic() - start
+    bar.show("tier of all: epoch 2 / local dataset (quiet machine)", second / local, 1.1, "x")
+
+
+def row_quarter(env, build, store, packed, url):
+    """A tier of 25%, one host: bytes from the origin in epochs 2 and 3."""
+    with Host(build, env.scratch, "quarter", max(packed.bytes // 4, TIER_MIN)) as host, \
+            host.mounted(url, "rank=0,world=1") as at:
+        counts = []
+        for _ in range(3):
+            read(at)
+            counts.append(store.counts()[1])
+    for epoch in (2, 3):
+        share = (counts[epoch - 1] - counts[epoch - 2]) / packed.bytes
+        bar.show(f"tier of 25%, one host: origin bytes of epoch {epoch} / dataset", share, 0.77, "")
+
+
+def row_simulated(_env, build, _store, _packed, _url):
+    """The same code, simulated: tests/cache/test_tier_uses.c."""
+    done = subprocess.run([build / "tests/cache/test_cache_tier_uses"], stdout=subprocess.PIPE, text=True, check=True)
+    for line in done.stdout.splitlines():
+        if line.startswith(("a tier of", "mean of", "groups=")):
+            print(f"simulated  {line}", flush=True)
+        if line.startswith("mean of"):
+            bar.show("tier of 25%, one of 8 hosts: origin / bytes read", float(line.split(": ")[1].split(";")[0]), 0.45, "")
+
+
+def row_groups(env, build, store, packed, url):
+    """4 hosts, groups=4,redeal=4, a tier of 30% each.  The last tenth of epoch 4 does not count: epoch 5 has other samples,
+    and is read ahead meanwhile."""
+    for rank in range(4):
+        with Host(build, env.scratch, f"group{rank}", max(int(packed.bytes * 0.3), TIER_MIN)) as host, \
+                host.mounted(url, f"rank={rank},world=4,groups=4,redeal=4") as at:
+            counts = [store.counts()[1]]
+            for _ in range(3):
+                read(at)
+                counts.append(store.counts()[1])
+            names = read(at, last=0.9)
+            counts.append(store.counts()[1])
+            read_listed(at, names, 0.9)
+            refused = host.stats(at)["tier_refused"]
+        parts = ", ".join(f"{(b - a) / packed.bytes:.4f}" for a, b in zip(counts, counts[1:]))
+        print(f"groups     host {rank}: origin bytes of epochs 1 to 4 / dataset: {parts}; {refused} blocks were not stored",
+              flush=True)
+        bar.show(f"groups=4, host {rank}: origin bytes of epochs 2-4 / dataset", (counts[4] - counts[1]) / packed.bytes,
+                 0.01, "")
+
+
+def row_two(env, build, store, packed, url):
+    """Two mounts of one host, the two ranks of a job: bytes from the origin over one epoch / bytes of the shards."""
+    with Host(build, env.scratch, "two", max(int(packed.bytes * 1.2), TIER_MIN)) as host:
+        before = store.counts()[1]
+
+        def rank(number):
+            with host.mounted(url, f"rank={number},world=2") as at:
+                read(at)
+
+        ranks = [threading.Thread(target=rank, args=(number,)) for number in range(2)]
+        for one in ranks:
+            one.start()
+        for one in ranks:
+            one.join()
+        bar.show("two mounts: origin bytes / shards", (store.counts()[1] - before) / shards_of(packed), 1.02, "")
+
+
+ROWS = {"whole": row_whole, "quarter": row_quarter, "simulated": row_simulated, "groups": row_groups, "two": row_two}
+
+
+def run(env, build, store, packed, url):
+    for name, row in ROWS.items():
+        print(f"{name:10} {row.__doc__}", flush=True)
+        row(env, build, store, packed, url)
