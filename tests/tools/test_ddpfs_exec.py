@@ -135,6 +135,14 @@ def test_around_a_launcher_with_view_all(dataset, mountpoint):
     assert "view=all" in done.stderr
 
 
+def test_with_view_all_the_launchers_ranks_of_the_host_share_its_memory(cgroup, dataset, mountpoint):
+    """Each mounts for itself, in a mount namespace that the others do not see."""
+    env = {"OMPI_COMM_WORLD_RANK": 0, "OMPI_COMM_WORLD_SIZE": 14, "OMPI_COMM_WORLD_LOCAL_SIZE": 7}
+    with cgroup(1 << 30).inside():
+        done = run(dataset, mountpoint, tools.tool("ddpfs"), "stat", "--json", mountpoint, options=["-o", "view=all"], env=env)
+    assert json.loads(done.stdout)["memory_why"].endswith("for 7 mounts in use"), done.stdout
+
+
 def test_the_commands_environment(dataset, mountpoint):
     done = run(dataset, mountpoint, sys.executable, "-c", "import os, json; print(json.dumps(dict(os.environ)))",
                options=["-o", "rank=1,world=2"], env={"LD_PRELOAD": "libm.so.6", "PYTHONPATH": "", **tools.sanitizers("verify_asan_link_order=0")})
