@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from helpers import mounts, tools
+from helpers.debian_root import DebianRoot
 from helpers.waiting import PATIENCE_S, wait_until
 from mount import control
 
@@ -432,6 +433,15 @@ def test_a_chroot_is_not_called_a_container(private, dataset, who):
     said, code, ran = done.stdout.splitlines()
     assert "chroot" in said and "mount --bind DIR DIR" in said and "ddpfs mount" in said and "container" not in said
     assert (code, ran) == ("code 1", "ran"), "what it advises works"
+
+
+def test_the_interposer_and_the_hook_are_found_in_a_chroot(dataset, scratch, build_dir):
+    """There, /proc/self/exe gives a path from outside once `ddpfs exec` has a mount namespace of its own."""
+    done = DebianRoot("/", scratch).run(
+        "mkdir /tmp/mnt; /run/host/build/tools/ddpfs exec -q -o view=all /run/host/dataset /tmp/mnt -- "
+        "sh -c 'echo $LD_PRELOAD; echo $PYTHONPATH'", {"dataset": dataset, "build": build_dir})
+    assert done.stdout.split() == ["/run/host/build/tools/libddpfs_interpose.so", "/run/host/build/tools/python/exec"]
+    assert done.stderr == ""
 
 
 # The interposer

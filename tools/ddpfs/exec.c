@@ -37,6 +37,7 @@ struct arguments {
 	const char *launcher;
 	char **command;
 	bool no_interpose;
+	char place[PATH_MAX]; /* the directory of this program with '/' behind it, or "" */
 	bool quiet;
 	uint32_t task_rank;   /* of this process in its job, also with view=all; 0: the first one, or not known */
 	uint32_t local_world; /* ranks of this host, from the launcher; 0: not known */
@@ -179,28 +180,32 @@ static int start_server(const struct arguments *a)
 
 /* The command's environment. */
 
+/* Before this process has a mount namespace of its own: after chroot(2), the link then gives the path from outside the
+ * root, because the program's file lies in a mount of the old namespace. */
+static void find_place(char place[PATH_MAX])
+{
+	ssize_t n = readlink("/proc/self/exe", place, PATH_MAX - 1);
+	place[n > 0 ? n : 0] = '\0';
+	char *slash = strrchr(place, '/');
+	place[slash ? slash + 1 - place : 0] = '\0';
+}
+
 /* Finds a file that belongs to this program: beside the binary in a build tree, or where both are installed, or at the
  * configured place. */
-static const char *find_own(const char *name, char buf[PATH_MAX])
+static const char *find_own(const char *place, const char *name, char buf[PATH_MAX])
 {
 	static const char *const places[] = { "", "../" INTERPOSE_LIBDIR "/ddpfs/" };
-	char self[PATH_MAX];
-	ssize_t n = readlink("/proc/self/exe", self, sizeof(self) - 1);
-	self[n > 0 ? n : 0] = '\0';
-	char *slash = strrchr(self, '/');
-	for (int i = 0; slash && i < 2; i++) {
-		slash[1] = '\0';
-		if (snprintf(buf, PATH_MAX, "%s%s%s", self, places[i], name) < PATH_MAX && access(buf, R_OK) == 0)
+	for (int i = 0; place[0] && i < 2; i++)
+		if (snprintf(buf, PATH_MAX, "%s%s%s", place, places[i], name) < PATH_MAX && access(buf, R_OK) == 0)
 			return buf;
-	}
 	snprintf(buf, PATH_MAX, "%s/%s", INTERPOSE_DIR, name);
 	return access(buf, R_OK) == 0 ? buf : NULL;
 }
 
-static void set_preload(void)
+static void set_preload(const char *place)
 {
 	char buf[PATH_MAX];
-	const char *path = find_own(INTERPOSE_NAME, buf);
+	const char *path = find_own(place, INTERPOSE_NAME, buf);
 	const char *old = getenv("LD_PRELOAD");
 	if (!path) {
 		cli_warn("%s/%s is not there: Python's open() will take 40 us longer a file", INTERPOSE_DIR,
@@ -222,10 +227,10 @@ static void set_preload(void)
 }
 
 /* Python's start imports sitecustomize from here: gpu_stage/python/exec/sitecustomize.py. */
-static void set_pythonpath(void)
+static void set_pythonpath(const char *place)
 {
 	char buf[PATH_MAX];
-	const char *path = find_own("python/exec", buf);
+	const char *path = find_own(place, "python/exec", buf);
 	const char *old = getenv("PYTHONPATH");
 	/* The list has no escape for a colon. */
 	if (!path || strchr(path, ':')) {
@@ -255,9 +260,9 @@ static void set_environment(const struct arguments *a)
 		set_number("DDPFS_WORLD", fs->view.world);
 	}
 	if (!a->no_interpose) {
-		set_preload();
+		set_preload(a->place);
 		if (fs->view_all) /* a rank's view has an order of its own */
-			set_pythonpath();
+			set_pythonpath(a->place);
 	}
 }
 
@@ -291,6 +296,7 @@ static int run(struct arguments *a)
 		say_state(&a->options.view);
 	if (!existed && !a->quiet)
 		cli_note("made the directory '%s'; it stays, other ranks may be using it", a->target);
+	find_place(a->place);
 	r = namespace_enter(&err, &user);
 	if (r < 0)
 		return cli_fail(&err);
