@@ -41,16 +41,17 @@ def system(suite, work):
 WHEEL = r"""
 export PYTHONDONTWRITEBYTECODE=1
 python3 -m venv --system-site-packages /opt/venv
-find /opt/venv | sort >/tmp/before
+find /opt/venv ! -type d | sort >/tmp/before
 . /opt/venv/bin/activate
 pip install --disable-pip-version-check --no-index /run/host/wheel/*.whl
 ln -s "$(command -v mount.ddpfs)" /sbin/mount.ddpfs
 upgrade() { pip install --no-index --no-deps --force-reinstall /run/host/wheel/*.whl; }
 """
+# pip leaves empty directories.
 WHEEL_GONE = r"""
 rm /sbin/mount.ddpfs
 pip uninstall -y ddpfs
-find /opt/venv | sort | diff /tmp/before -
+find /opt/venv ! -type d | sort | diff /tmp/before -
 rm -r /opt/venv
 """
 
@@ -98,6 +99,7 @@ def test_the_quickstart_with_the_wheel_compiles_nothing(portable_wheel, package_
 
 
 TRAIN = r"""
+cp /run/host/hosts /etc/hosts # torchrun looks for localhost
 python3 -m venv /opt/venv
 . /opt/venv/bin/activate
 export PYTHONPATH=/run/host/site OMP_NUM_THREADS=1 GLOO_SOCKET_IFNAME=lo
@@ -119,8 +121,11 @@ def test_from_pip_install_to_a_trained_epoch_on_two_ranks(portable_wheel, packag
     place = system("bookworm", package_work)
     if not (place / f"usr/bin/python{sys.version_info[0]}.{sys.version_info[1]}").exists():
         pytest.skip("torch here is for another Python than that of Debian 12")
-    said = DebianRoot(place, scratch).run(TRAIN, {"wheel": portable_wheel.parent, "site": site, "images": digits,
-                                                  "trainers": ROOT / "tests/trainers"}, timeout=SECONDS).stdout
+    done = DebianRoot(place, scratch).run(TRAIN, {"wheel": portable_wheel.parent, "site": site, "images": digits,
+                                                  "trainers": ROOT / "tests/trainers", "hosts": "/etc/hosts"},
+                                          timeout=SECONDS)
+    assert "is not there" not in done.stderr, "ddpfs exec misses its own files"
+    said = done.stdout
     assert said.count('"accuracy"') == 2
     began, ended = (float(line.split()[1]) for line in said.splitlines() if line.startswith(("began ", "ended ")))
     with capsys.disabled():
