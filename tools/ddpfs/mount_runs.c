@@ -263,6 +263,8 @@ static int by_place(const void *a_, const void *b_)
 static void drop_earlier(struct mount_runs *runs, size_t first)
 {
 	size_t kept = first, end;
+	if (runs->n == first)
+		return; /* qsort takes no NULL */
 	qsort(runs->runs + first, runs->n - first, sizeof(*runs->runs), by_place);
 	for (size_t i = first; i < runs->n; i = end) {
 		double began = runs->runs[i].began_s; /* of the first one that is kept */
