@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Man pages and the bash completion list exactly the options that --help lists."""
+"""Man pages, the bash completion and the page of mount options list exactly the options that --help lists."""
 
 import re
 import shutil
@@ -124,3 +124,12 @@ def test_man_pages_are_well_formed(build_dir, page):
     done = subprocess.run(["mandoc", "-T", "lint", "-W", "warning", tools.ROOT / "tools" / page], capture_output=True,
                           text=True)
     assert done.returncode == 0, done.stdout
+
+
+def test_page_of_mount_options(build_dir):
+    """The first column of tools/OPTIONS.md names each mount option once; the last one says when it is needed."""
+    page = (tools.ROOT / "tools/OPTIONS.md").read_text().partition("\n## Names in a flat directory")[0]
+    rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in page.splitlines() if line.startswith("| `")]
+    listed = [name for row in rows for name in re.findall(r"(?:^|[ ,])`-?([a-z0-9_]+)(?==|`)", row[0])]
+    assert sorted(listed) == sorted(help_mount_options(help_of("ddpfs", "mount"))), "tools/OPTIONS.md and `ddpfs mount --help` differ"
+    assert all(len(row) == 3 and len(row[2]) > 5 for row in rows)
