@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Orders that nobody knows: the dataset is read in storage order meanwhile (prefetch/warm_up.c)."""
 
+import json
 import os
 import random
 import signal
@@ -16,6 +17,8 @@ FILES, CLASSES = 3000, 10
 ENOUGH = 128  # prefetch/warm_up.c
 NAMES = [f"class_{i % CLASSES:02d}/item_{i:05d}.bin" for i in range(FILES)]
 TREE = "view=all,layout=tree,memory=256M"
+SMALL = "view=all,layout=tree,memory=24M"  # about half of the dataset
+FIRST = 600  # files that come first in storage: a third of what fits
 
 
 def bytes_of(name):
@@ -110,6 +113,66 @@ def test_it_ends_when_an_order_is_known(mount, dataset):
     read(m, (m.path / ".ddpfs/epoch/0.list").read_text().splitlines())
     now = wait_until(lambda: (now := settled(m))["following"] and now, "an order that is followed")
     assert now["warm_up"].startswith("waits")
+
+
+def begun_and_full(m):
+    """A warm-up in a small budget, which it has filled.  Returns the counters."""
+    read(m, shuffled()[:2 * ENOUGH])
+    begun(m)
+    now = settled(m)
+    assert now["warm_up"].startswith("no order is known"), now["warm_up"]
+    return now
+
+
+def read_in_steps(m, names):
+    """Reads when the server has taken in all opens and has nothing left to read ahead.  Returns the counters."""
+    for at in range(0, len(names) + 1, 32):
+        now = wait_until(lambda: (now := stats(m))["idle"] and not now["recognise_queue"] and now, "an idle engine",
+                         pause_s=0.002)
+        read(m, names[at:at + 32])
+    return now
+
+
+def test_it_ends_when_an_order_is_announced(mount, dataset):
+    m = mount(dataset, SMALL)
+    begun_and_full(m)
+    names = shuffled()
+    tools.ddpfs("ctl", m.path, "follow", "-", input="".join(f"{name}\n" for name in names))
+    before = settled(m)
+    assert before["warm_up"].startswith("waits")
+    now = read_in_steps(m, names)
+    assert now["warm_up"].startswith("waits") and now["order_source"] == "announced"
+    assert (now["warm_ups"], now["warm_up_bytes"]) == (before["warm_ups"], before["warm_up_bytes"])
+    assert now["misses"] - before["misses"] <= taken(now) + 1024 * now["refetches"]
+
+
+def test_it_ends_when_a_sampler_is_recognised(mount, dataset):
+    m = mount(dataset, SMALL)
+    begun_and_full(m)
+    names, generator = sorted(NAMES), random.Random(42)
+    generator.shuffle(names)
+    read(m, names[:160])
+    before = wait_until(lambda: (now := settled(m))["recognised"] != "nothing" and now, "a sampler that is recognised")
+    assert before["recognised"].startswith("Python random.shuffle")
+    now = read_in_steps(m, names[160:])
+    assert now["warm_up"].startswith("waits") and now["warm_ups"] == before["warm_ups"]
+    assert now["misses"] - before["misses"] <= taken(now) + 1024 * now["refetches"] + 32, "the first step may come early"
+
+
+def test_readers_in_no_order_never_drop_what_it_holds(mount, dataset):
+    m = mount(dataset, SMALL)
+    begun_and_full(m)
+    stored = [json.loads(line) for line in tools.mkshard("ls", "--json", dataset).stdout.splitlines()]
+    order = [file["path"] for file in sorted(stored, key=lambda file: (file["shard"], file["offset"]))]
+    held, others = order[:FIRST], order[FIRST:]
+    before = settled(m)
+    for _ in range(3):
+        read(m, random.sample(others, len(others)))
+    between = settled(m)
+    assert between["misses"] - before["misses"] > ENOUGH, "the others do not fit"
+    read(m, held)
+    now = settled(m)
+    assert now["misses"] - between["misses"] <= taken(now)
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="writes to /proc/sys")
