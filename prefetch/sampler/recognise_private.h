@@ -428,6 +428,14 @@ int prefetch_part_lists_add(struct prefetch_recognise *r, const struct target *t
 int prefetch_part_lists_get(struct prefetch_recognise *r, struct prefetch_list *whole,
         const struct prefetch_list_part *part, struct prefetch_list **ret_list);
 
+/* ---- begun_parts.c ---- */
+
+enum { PREFETCH_PARTS_WORLD_MAX = 64 }; /* ranks with contiguous parts */
+
+/* Finds the fewest contiguous parts of a list of n_files that have all been begun at their beginnings.  opened: a bit a
+ * file of the list.  Returns false if there are none.  Pure; 64 x PARTS_KINDS walks over the bits at most. */
+bool prefetch_begun_parts(const uint64_t *opened, uint32_t n_files, struct parts *ret_parts);
+
 /* ---- track.c ---- */
 
 /* Returns the shuffle that makes the permutation of a source. */

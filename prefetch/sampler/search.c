@@ -23,7 +23,6 @@ enum {
 	FIRST_LOOK = 96,       /* opens: with so many the filter works best */
 	FIRST_SLACK = 128,     /* a first look at so many or more takes only FIRST_LOOK */
 	RANK_NATS = 4,         /* for each factor of e in the readers that a fit needs or leaves out: simple fits win */
-	PARTS_WORLD_MAX = 64,  /* ranks with contiguous parts */
 	PARTS_FILES_MIN = 200, /* of a part: a shorter one is a worker's batch */
 };
 
@@ -287,7 +286,7 @@ static bool in_step(const struct parts *parts, const uint64_t *positions, uint32
  * reader. */
 static bool has_ranks(const struct parts *parts, const struct prefetch_fit *fit, const uint64_t *positions, uint32_t n)
 {
-	uint32_t opens[PARTS_WORLD_MAX] = { 0 }, most = 0, ranks = 0;
+	uint32_t opens[PREFETCH_PARTS_WORLD_MAX] = { 0 }, most = 0, ranks = 0;
 	for (uint32_t i = 0; i < n; i++) {
 		uint32_t *of_rank = &opens[positions[i] % parts->world];
 		most = ++*of_rank > most ? *of_rank : most;
@@ -329,7 +328,7 @@ static double parts_score(const struct parts *parts, const struct prefetch_fit *
 
 bool prefetch_search_in_parts(uint32_t n_files, const uint32_t *indices, uint32_t n)
 {
-	for (uint32_t world = 2; world <= PARTS_WORLD_MAX; world++) {
+	for (uint32_t world = 2; world <= PREFETCH_PARTS_WORLD_MAX; world++) {
 		for (unsigned kind = PARTS_UP; kind < PARTS_KINDS; kind++) {
 			struct parts parts = { .n = n_files, .world = world, .kind = kind };
 			uint64_t positions[RING];
@@ -649,7 +648,7 @@ static int accept_simplest(struct prefetch_recognise *r)
 static int step_parts(struct prefetch_recognise *r, uint32_t from)
 {
 	struct search *s = &r->search;
-	const uint32_t worlds = PARTS_WORLD_MAX - 1;
+	const uint32_t worlds = PREFETCH_PARTS_WORLD_MAX - 1;
 	if (s->at < (uint64_t)(s->n_targets - from) * worlds) {
 		const struct target *target = &s->targets[from + s->at / worlds];
 		if (s->at % worlds == 0 && !lies_in_places(target, 0, 0))

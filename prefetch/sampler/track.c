@@ -692,12 +692,59 @@ static bool is_wrong(const struct prefetch_recognise *r, const struct track *t)
 	return false;
 }
 
+/* Takes the track out of the list of tracks. */
+static void take_out(struct prefetch_recognise *r, const struct track *t)
+{
+	unsigned at = 0;
+	while (r->tracks[at] != t)
+		at++;
+	for (r->n_tracks--; at < r->n_tracks; at++)
+		r->tracks[at] = r->tracks[at + 1];
+}
+
+/* Several ranks, each with a contiguous part, looked like one reader of the whole list, because one came first and
+ * alone.  Makes the track of all of them, if the opened files say which parts they are.  Returns false if not. */
+static bool divide(struct prefetch_recognise *r, struct track *t)
+{
+	struct parts parts;
+	if (t->source.sampler != PREFETCH_SAMPLER_SORTED || t->perm ||
+	        !prefetch_begun_parts(t->used, (uint32_t)t->size, &parts))
+		return false;
+	struct source source = { .sampler = PREFETCH_SAMPLER_SORTED, .seed = parts.world, .skip = parts.kind };
+	struct prefetch_part all = { .world = 1, .ranks = 1, .stride = parts.world };
+	struct prefetch_fit fit = { .world = 1, .ranks = 1, .score = t->score };
+	if (prefetch_recognise_refused(r, &source, t->list))
+		return false;
+	take_out(r, t);
+	r->restoring = true; /* it continues this track, and no other; so it comes last */
+	int rc = prefetch_track_new(r, &source, t->list, NULL, &fit, &all);
+	r->restoring = false;
+	if (rc < 0) {
+		r->tracks[r->n_tracks++] = t;
+		return false;
+	}
+	struct track *made = r->tracks[r->n_tracks - 1];
+	for (uint32_t i = 0; i < t->size; i++) {
+		if (!bit_get(t->used, i))
+			continue;
+		uint64_t position = prefetch_parts_place(&parts, i);
+		bit_set(made->used, position);
+		made->high = position >= made->high ? position + 1 : made->high;
+	}
+	made->began = made->high;
+	made->opens = t->opens;
+	made->epoch = t->epoch;
+	made->after = t->after;
+	r->wrong++;
+	prefetch_track_free(t);
+	return true;
+}
+
 /* Drops a wrong track.  Its latest opens go to the ring again, but no older ones, which may have been right. */
 static void drop(struct prefetch_recognise *r, struct track *t)
 {
 	uint32_t files[WRONG_LATEST], n = 0;
 	uint64_t n_recent = t->n_recent < WRONG_LATEST ? t->n_recent : WRONG_LATEST;
-	unsigned at = 0;
 	for (uint64_t i = 0; i < n_recent; i++) {
 		uint64_t position = t->recent[(t->n_recent - n_recent + i) % RING];
 		uint32_t index = (uint32_t)position;
@@ -708,10 +755,7 @@ static void drop(struct prefetch_recognise *r, struct track *t)
 			rc = prefetch_list_at(t->list, t->perm ? t->perm->at[position] : index, &files[n]);
 		n += rc == 0;
 	}
-	while (r->tracks[at] != t)
-		at++;
-	for (r->n_tracks--; at < r->n_tracks; at++)
-		r->tracks[at] = r->tracks[at + 1];
+	take_out(r, t);
 	r->refused[r->wrong++ % REFUSED_MAX] = (struct refused){
 		.list = t->list,
 		.sampler = t->source.sampler,
@@ -745,8 +789,11 @@ int prefetch_track_step(struct prefetch_recognise *r, struct track *t)
 			catch_up(r, t, n_recent);
 		return 1;
 	}
+	if (t->n_recent >= t->refit_at && divide(r, t))
+		return 1;
 	if ((t->n_recent >= t->refit_at || t->missed >= WRONG_LATEST || t->unverified) && is_wrong(r, t)) {
-		drop(r, t);
+		if (!divide(r, t))
+			drop(r, t);
 		return 1;
 	}
 	if (t->missed >= WRONG_LATEST)

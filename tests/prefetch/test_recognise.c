@@ -1497,6 +1497,68 @@ static void sorted_contiguous_parts_are_recognised(void **state)
 	synth_close(other);
 }
 
+/* Two ranks with a contiguous part each.  `lead` is alone for `late` opens, so far ahead that the latest opens alone
+ * leave the number of parts open; then they take turns, through two epochs. */
+static void one_rank_is_far_ahead(
+        const struct shard_index *few, const struct synth *synth, uint32_t lead, uint32_t late)
+{
+	enum { RANKS = 2, PART = DLIO_FILES / RANKS, EPOCHS = 2 };
+	struct prefetch_recognise_options options = { .index = few, .seed_max = 300, .popular_words = 1 };
+	struct prefetch_recognise *r;
+	struct prefetch_recognised track;
+	struct loader loaders[RANKS];
+	uint32_t fed = 0, epochs[RANKS] = { 0 };
+	uint64_t opens = 0;
+	assert_int_equal(prefetch_recognise_new(&options, &r), 0);
+	for (uint32_t i = 0; i < DLIO_FILES; i++) {
+		enum shard_kind kind;
+		char path[64];
+		snprintf(path, sizeof(path), "train/class_%04u/item_%06u.bin", synth_class(synth, i), i);
+		assert_int_equal(shard_index_find_path(few, path, &kind, &order[i]), 0);
+	}
+	for (uint32_t rank = 0; rank < RANKS; rank++) {
+		loaders[rank] = loader_of(order + rank * PART, PART, 1, 0, 1, 2);
+		loaders[rank].batch = 16;
+	}
+	while (epochs[0] < EPOCHS || epochs[1] < EPOCHS) {
+		uint32_t rank = fed < late ? lead : fed % RANKS;
+		rank = epochs[rank] < EPOCHS ? rank : 1 - rank;
+		uint32_t file = loader_next(&loaders[rank]);
+		if (file == UINT32_MAX) {
+			epochs[rank]++;
+			loader_rewind(&loaders[rank], order + rank * PART);
+			continue;
+		}
+		prefetch_recognise_opened(r, &file, 1);
+		if (++fed % 16 == 0)
+			work(r);
+		if (fed == PART &&
+		        (prefetch_recognise_get(r, 0, &track) < 0 || track.parts != RANKS || track.opens + 64 < fed))
+			fail_msg("lead %u, late %u: not in %u parts after %u opens, %u wrong", lead, late, RANKS, fed,
+			        searched(r).wrong);
+	}
+	work(r);
+	for (unsigned i = 0; prefetch_recognise_get(r, i, &track) == 0; i++) {
+		assert_int_equal(track.sampler, PREFETCH_SAMPLER_SORTED);
+		opens += track.opens;
+	}
+	if (opens * 10 < (uint64_t)fed * 9)
+		fail_msg("lead %u, late %u: %lu of %u opens", lead, late, opens, fed);
+	prefetch_recognise_free(r);
+}
+
+static void contiguous_parts_are_recognised_when_one_rank_is_far_ahead(void **state)
+{
+	struct synth synth = { .classes = DLIO_DIRS, .per_class = DLIO_EACH, .bytes = 1, .scattered = true };
+	struct shard_index *few = synth_open(&synth);
+	(void)state;
+	for (uint32_t lead = 0; lead < 2; lead++) {
+		one_rank_is_far_ahead(few, &synth, lead, 500);
+		one_rank_is_far_ahead(few, &synth, lead, 700);
+	}
+	synth_close(few);
+}
+
 /* It went through val/ in order, and goes on all over it. */
 static void a_wrong_match_is_dropped_after_a_few_opens(void **state)
 {
@@ -1878,6 +1940,7 @@ int main(void)
 		cmocka_unit_test(own_orders_are_recognised_wherever_they_are_entered),
 		cmocka_unit_test(own_orders_of_any_rank_are_followed),
 		cmocka_unit_test(sorted_contiguous_parts_are_recognised),
+		cmocka_unit_test(contiguous_parts_are_recognised_when_one_rank_is_far_ahead),
 		cmocka_unit_test(a_successor_goes_on_with_what_was_recognised),
 		cmocka_unit_test(what_a_predecessor_left_is_not_believed),
 		cmocka_unit_test(a_wrong_match_is_dropped_after_a_few_opens),
