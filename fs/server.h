@@ -79,6 +79,7 @@ struct fs_control;
 struct fs_stats;
 struct fs_stats_files;
 struct fs_recorder;
+struct fs_store_limits;
 struct fs_reads;
 struct fs_host_sharing;
 struct fs_sampler_streams;
@@ -161,6 +162,7 @@ struct fs_server {
 	struct fs_stats *stats;
 	struct fs_stats_files *stats_files;
 	struct fs_recorder *recorder;
+	struct fs_store_limits *store_limits;
 	struct fs_listing_ahead *listing_ahead;
 	struct fs_lookup_readahead *lookup_readahead;
 	struct fs_reads *reads;

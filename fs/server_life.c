@@ -35,6 +35,7 @@
 #include "fs/name.h"
 #include "fs/read.h"
 #include "fs/recorder.h"
+#include "fs/store_limit.h"
 #include "fs/sampler_streams.h"
 #include "fs/host_sharing.h"
 #include "fs/supervise/sigbus.h"
@@ -276,6 +277,8 @@ static int make_parts(struct fs_server *server, struct base_err *err)
 		rc = fs_stats_files_new(server, fs_stats_text, fs_metrics_text, fs_state_text, &server->stats_files);
 	if (rc == 0)
 		rc = fs_recorder_new(server, &server->recorder);
+	if (rc == 0)
+		rc = fs_store_limits_new(server, &server->store_limits);
 	if (rc == 0)
 		rc = fs_watch_new(server, &server->watch);
 	if (rc == 0)
@@ -558,6 +561,7 @@ static int wait_for_end(struct fs_server *server)
 		timeout_ms = sooner(timeout_ms, fs_budget_check(server->budget));
 		timeout_ms = sooner(timeout_ms, fs_recorder_check(server->recorder));
 		timeout_ms = sooner(timeout_ms, fs_tier_check(server));
+		timeout_ms = sooner(timeout_ms, fs_store_limit_check(server->store_limits));
 		if (poll(polls, (nfds_t)(3 + n), timeout_ms) < 0) {
 			if (errno == EINTR)
 				continue;
@@ -711,6 +715,7 @@ static void server_free(struct fs_server *server)
 	fs_log_queue_free(server->log);
 	fs_job_queue_free(server->jobs);
 	fs_recorder_free(server->recorder);
+	fs_store_limits_free(server->store_limits);
 	fs_stats_files_free(server->stats_files);
 	fs_stats_free(server->stats);
 	fs_reads_free(server->reads);

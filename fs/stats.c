@@ -20,6 +20,7 @@
 #include "fs/read_latency.h"
 #include "fs/announced_orders.h"
 #include "fs/sampler_streams.h"
+#include "fs/store_limit.h"
 #include "fs/warm_up.h"
 #include "fs/watch.h"
 #include "shard/base/cleanup.h"
@@ -311,6 +312,9 @@ static json_t *names(struct fs_server *server, struct fs_view *view)
 	struct remote_stats store;
 	if (prefetch_remote_stats(server->prefetch, &store) && store.error[0])
 		json_object_set_new(object, "store_error", text_value(store.error));
+	const char *limit = fs_store_limit_says(fs_store_limit_now(server->store_limits));
+	if (limit)
+		json_object_set_new(object, "limited_by", json_string(limit));
 	json_object_set_new(object, "identity", json_string(identity));
 	json_object_set_new(object, "view_identity", json_string(view_identity));
 	json_object_set_new(object, "layout", json_string(view->layout == FS_LAYOUT_FLAT ? "flat" : "tree"));

@@ -115,7 +115,7 @@ struct tier_io {
 	bool fill_old;    /* blocks were stored or looked up since then */
 	struct cache_tier_fill fill;
 
-	_Atomic uint64_t waited, skipped;
+	_Atomic uint64_t waited, skipped, look_up_ns;
 	struct tier_read reads[PREFETCH_OPS_MAX];
 	struct fetch fetches[PREFETCH_OPS_MAX];
 };
@@ -275,7 +275,8 @@ static void claim_one(struct tier_io *t, struct tier_read *read, uint32_t i, boo
 
 static void look_up(struct tier_io *t, struct tier_read *read, struct batch *batch)
 {
-	bool late = read->pause_ns && base_now_ns() - read->since_ns >= CLAIM_WAIT_S * SECOND_NS;
+	uint64_t start_ns = base_now_ns();
+	bool late = read->pause_ns && start_ns - read->since_ns >= CLAIM_WAIT_S * SECOND_NS;
 	for (uint32_t i = 0; i < read->n_parts; i++)
 		if (read->parts[i].state == NEW || read->parts[i].state == THEIRS)
 			look_up_part(t, read, &read->parts[i], batch);
@@ -290,6 +291,7 @@ static void look_up(struct tier_io *t, struct tier_read *read, struct batch *bat
 		for (uint32_t k = i; k < end; k++)
 			claim_one(t, read, k, late);
 	}
+	atomic_fetch_add_explicit(&t->look_up_ns, base_now_ns() - start_ns, memory_order_relaxed);
 }
 
 static void store_part(
@@ -736,11 +738,13 @@ void prefetch_io_tier_stats(struct prefetch_io_backend *io, struct prefetch_tier
 	struct prefetch_tier_stats stats = {
 		.waited = atomic_load_explicit(&t->waited, memory_order_relaxed),
 		.skipped = atomic_load_explicit(&t->skipped, memory_order_relaxed),
+		.look_up_ns = atomic_load_explicit(&t->look_up_ns, memory_order_relaxed),
 		.off = cache_tier_off(t->tier),
 	};
 	cache_tier_stats_get(t->tier, &stats.blocks);
 	pthread_mutex_lock(&t->lock);
 	stats.fill = t->fill;
+	stats.threads = t->n_threads;
 	pthread_mutex_unlock(&t->lock);
 	*ret_stats = stats;
 }

@@ -337,6 +337,15 @@ bool prefetch_idle(struct prefetch *p)
 	return idle;
 }
 
+static uint64_t cpu_ns(pthread_t thread)
+{
+	clockid_t clock;
+	struct timespec t;
+	if (pthread_getcpuclockid(thread, &clock) != 0 || clock_gettime(clock, &t) < 0)
+		return 0;
+	return (uint64_t)t.tv_sec * 1000000000 + (uint64_t)t.tv_nsec;
+}
+
 void prefetch_stats_get(struct prefetch *p, struct prefetch_stats *ret_stats)
 {
 	const struct prefetch_counters *c = &p->counters;
@@ -377,6 +386,8 @@ void prefetch_stats_get(struct prefetch *p, struct prefetch_stats *ret_stats)
 		.depth = atomic_load_explicit(&p->figures.depth, memory_order_relaxed),
 		.inflight = atomic_load_explicit(&p->figures.inflight, memory_order_relaxed),
 		.tid = atomic_load_explicit(&p->figures.tid, memory_order_relaxed),
+		.engine_cpu_ns = cpu_ns(p->engine_thread),
+		.deliver_cpu_ns = cpu_ns(p->deliver_thread),
 		.busy_ns = atomic_load_explicit(&p->figures.busy_ns, memory_order_relaxed),
 		.uring = p->io->uring,
 		.direct = atomic_load_explicit(&p->figures.direct, memory_order_relaxed),

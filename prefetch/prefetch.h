@@ -171,6 +171,8 @@ struct prefetch_stats {
 	uint32_t depth;       /* scheduled reads in flight that the engine allows now */
 	uint32_t inflight;    /* reads in flight now */
 	pid_t tid;            /* of the engine thread */
+	/* Processor time of these threads. */
+	uint64_t engine_cpu_ns, deliver_cpu_ns;
 	/* CLOCK_MONOTONIC when the engine thread began its present round of work; 0: it waits for work. */
 	uint64_t busy_ns;
 	bool uring;  /* false: pread threads */
@@ -190,7 +192,9 @@ struct prefetch_tier_stats {
 	uint64_t waited;             /* blocks of `blocks.hits` that another process fetched while this one waited */
 	/* Blocks that were not stored, because the disk was too slow, or others had found no room just before. */
 	uint64_t skipped;
-	int off; /* the errno that switched the tier off; 0: it is on */
+	uint64_t look_up_ns; /* that its threads looked blocks up, added over all threads */
+	uint32_t threads;    /* that look up and store */
+	int off;             /* the errno that switched the tier off; 0: it is on */
 };
 /* Reads these.  It waits for no disk.  Returns false: there is no tier. */
 bool prefetch_tier_stats(struct prefetch *prefetch, struct prefetch_tier_stats *ret_stats);

@@ -133,6 +133,14 @@ static void tell_error(struct remote_client *c, const char *text)
 	pthread_mutex_unlock(&c->lock);
 }
 
+/* Of this thread. */
+static uint64_t cpu_ns(void)
+{
+	struct timespec t = { 0 };
+	clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
+	return (uint64_t)t.tv_sec * S + (uint64_t)t.tv_nsec;
+}
+
 static uint64_t random_below(struct remote_client *c, uint64_t n)
 {
 	c->random ^= c->random >> 12;
@@ -604,13 +612,14 @@ static void start_reads(struct remote_client *c, uint64_t now)
 /* Takes in what was submitted.  Returns false when the thread ends. */
 static bool take_submitted(struct remote_client *c)
 {
-	uint64_t now = base_now_ns();
+	uint64_t now = base_now_ns(), cpu = cpu_ns();
 	pthread_mutex_lock(&c->lock);
 	struct remote_read *read = c->submitted;
 	c->submitted = NULL;
 	c->submitted_tail = &c->submitted;
 	bool stop = c->stop, cancelled = c->cancelled;
 	c->stats.running = c->n_running;
+	c->stats.cpu_ns = cpu;
 	c->stats.limit = c->limit;
 	c->stats.first_byte_p50_ns = c->latency.p50_ns;
 	c->stats.first_byte_p99_ns = c->latency.p99_ns;

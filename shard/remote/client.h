@@ -87,6 +87,7 @@ struct remote_stats {
 	uint64_t first_byte_p50_ns, first_byte_p99_ns; /* of the last 256 transfers */
 	uint32_t limit;                                /* transfers that may run at the same time, now */
 	uint32_t running;                              /* that run now */
+	uint64_t cpu_ns;                               /* processor time of the http thread */
 	/* How long reads have waited for a store that does not answer; 0: it answers. */
 	uint64_t away_ns;
 	char error[256]; /* the reason of the latest failure; "": none yet */

@@ -152,6 +152,15 @@ def test_the_statistics_tell_of_the_store(stored, http_store, mount):
     assert stats["store_first_byte_p50_ns"] > 0 and "503" in stats["store_error"]
 
 
+def test_the_statistics_say_what_limits(stored, mount):
+    """A reader that reads nothing is limited by nothing."""
+    m = mount(stored[0], "view=all,layout=tree,memory=64M")
+    deadline = time.monotonic() + 60
+    while not tools.stat_json(m.path).get("limited_by", "").startswith("nothing:"):
+        assert time.monotonic() < deadline, tools.stat_json(m.path)
+        time.sleep(0.5)
+
+
 @pytest.fixture
 def tls_store(scratch):
     """An HTTPS server whose certificate nobody signed, and the certificate."""
