@@ -17,6 +17,7 @@
 #include <cmocka.h>
 
 #include "prefetch/prefetch.h"
+#include "tests/prefetch/asked.h"
 #include "tests/prefetch/dataset.h"
 
 static const uint64_t SIZES[] = { 1, 511, 4096, 4097, 70000, 110001, 1 << 20, (1 << 20) + 1, (3 << 20) + 12345, 33 };
@@ -24,54 +25,14 @@ enum { N_SIZES = sizeof(SIZES) / sizeof(SIZES[0]), N_FILES = 100, N_SHARDS = 3 }
 
 static struct dataset data;
 
-/* A demand and where its answer goes. */
-struct asked {
-	struct prefetch_demand demand;
-	pthread_mutex_t lock;
-	pthread_cond_t cv;
-	bool done;
-	int rc;
-	bool right;
-	uint32_t len;
-};
-
-static void answered(struct prefetch_demand *demand, int rc, const uint8_t *bytes, uint32_t len)
-{
-	struct asked *a = (struct asked *)demand;
-	pthread_mutex_lock(&a->lock);
-	a->rc = rc;
-	a->len = len;
-	a->right = rc == 0 && dataset_equal(demand->file, (uint64_t)demand->block * SHARD_BLOCK, bytes, len);
-	a->done = true;
-	pthread_cond_signal(&a->cv);
-	pthread_mutex_unlock(&a->lock);
-}
-
 static void ask(struct prefetch *p, struct asked *a, uint32_t file, uint32_t block)
 {
-	*a = (struct asked){ .demand = { .file = file, .block = block, .done = answered } };
-	pthread_mutex_init(&a->lock, NULL);
-	pthread_cond_init(&a->cv, NULL);
-	prefetch_demand(p, &a->demand);
-}
-
-static int await(struct asked *a)
-{
-	pthread_mutex_lock(&a->lock);
-	while (!a->done)
-		pthread_cond_wait(&a->cv, &a->lock);
-	pthread_mutex_unlock(&a->lock);
-	return a->rc;
+	asked_begin(p, a, (struct prefetch_demand){ .file = file, .block = block });
 }
 
 static int get(struct prefetch *p, uint32_t file, uint32_t block)
 {
-	struct asked a;
-	ask(p, &a, file, block);
-	int rc = await(&a);
-	if (rc == 0)
-		assert_true(a.right);
-	return rc;
+	return asked_get(p, (struct prefetch_demand){ .file = file, .block = block });
 }
 
 static struct prefetch *open_engine(struct prefetch_options options)
@@ -272,7 +233,7 @@ static void demands_for_a_block_in_flight_join_it(void **state)
 		nanosleep(&(struct timespec){ .tv_nsec = held_ns }, NULL);
 		open_gate(&gate);
 		for (unsigned i = 0; i < 8; i++)
-			assert_true(await(&a[i]) == 0 && a[i].right);
+			assert_true(asked_wait(&a[i]) == 0 && a[i].right);
 		prefetch_stats_get(p, &st);
 		assert_int_equal(st.reads, 1);
 		assert_int_equal(st.joined, 7);
@@ -302,8 +263,8 @@ static void a_hint_does_not_stand_before_readers(void **state)
 		prefetch_stats_get(p, &st);
 		assert_int_equal(st.hinted, 0);
 		open_gate(&gate);
-		assert_true(await(&in_flight) == 0 && in_flight.right);
-		assert_true(await(&queued) == 0 && queued.right);
+		assert_true(asked_wait(&in_flight) == 0 && in_flight.right);
+		assert_true(asked_wait(&queued) == 0 && queued.right);
 		assert_true(prefetch_hint(p, 5, true));
 		prefetch_stats_get(p, &st);
 		assert_int_equal(st.hinted, 1);
@@ -350,7 +311,7 @@ static void delayed_reads_run_side_by_side(void **state)
 		for (unsigned i = 0; i < 50; i++)
 			ask(p, &a[i], i, 0);
 		for (unsigned i = 0; i < 50; i++)
-			assert_int_equal(await(&a[i]), 0);
+			assert_int_equal(asked_wait(&a[i]), 0);
 		free(a);
 		prefetch_free(p);
 		assert_int_equal(held.n, 0);
@@ -734,7 +695,7 @@ static void *hammer(void *arg)
 			ask(h->p, &a[i], file, (x >> 24) % blocks_of(file));
 		}
 		for (unsigned i = 0; i < BATCH; i++) {
-			if (await(&a[i]) != 0 || !a[i].right)
+			if (asked_wait(&a[i]) != 0 || !a[i].right)
 				h->wrong++;
 		}
 	}
@@ -828,7 +789,7 @@ static void memory_that_a_reader_gives_back_is_used(void **state)
 		assert_int_equal(st.demand_hits, BLOCKS);
 		assert_int_equal(st.buffer_bytes, PREFETCH_MEMORY_MIN);
 		open_gate(&gate);
-		assert_int_equal(await(&ninth), 0);
+		assert_int_equal(asked_wait(&ninth), 0);
 		assert_true(ninth.right);
 		for (uint32_t i = 0; i < BLOCKS; i++) {
 			pthread_join(readers[i], NULL);

@@ -17,6 +17,7 @@
 #include "prefetch/prefetch.h"
 #include "prefetch/sink.h"
 #include "prefetch/stream.h"
+#include "tests/prefetch/asked.h"
 #include "tests/prefetch/dataset.h"
 
 static const uint64_t SIZES[] = { 20000, 4096, 100, 70001, 30000, 0, 8192, 1, 120000, (1 << 20) + 77, 512, 40000 };
@@ -199,48 +200,18 @@ static uint32_t rank_of(void *user)
 	return ((struct trainer *)user)->rank;
 }
 
-struct asked {
-	struct prefetch_demand demand;
-	pthread_mutex_t lock;
-	pthread_cond_t cv;
-	bool done, right;
-	int rc;
-};
-
-static void answered(struct prefetch_demand *demand, int rc, const uint8_t *bytes, uint32_t len)
-{
-	struct asked *a = (struct asked *)demand;
-	pthread_mutex_lock(&a->lock);
-	a->rc = rc;
-	a->right = rc == 0 && dataset_equal(demand->file, (uint64_t)demand->block * SHARD_BLOCK, bytes, len);
-	a->done = true;
-	pthread_cond_signal(&a->cv);
-	pthread_mutex_unlock(&a->lock);
-}
-
 static int await(struct asked *a)
 {
-	pthread_mutex_lock(&a->lock);
-	while (!a->done)
-		pthread_cond_wait(&a->cv, &a->lock);
-	pthread_mutex_unlock(&a->lock);
-	if (a->rc == 0)
+	int rc = asked_wait(a);
+	if (rc == 0)
 		assert_true(a->right);
-	return a->rc;
+	return rc;
 }
 
 static int ask(struct prefetch *p, uint32_t file, uint32_t block)
 {
-	struct asked a = { .demand = {
-		                   .file = file,
-		                   .block = block,
-		                   .take = (uint32_t)block_bytes(file, block),
-		                   .done = answered,
-		           } };
-	pthread_mutex_init(&a.lock, NULL);
-	pthread_cond_init(&a.cv, NULL);
-	prefetch_demand(p, &a.demand);
-	return await(&a);
+	return asked_get(p,
+	        (struct prefetch_demand){ .file = file, .block = block, .take = (uint32_t)block_bytes(file, block) });
 }
 
 /* Until the engine has nothing more to do. */
@@ -1172,16 +1143,9 @@ static void memory_taken_away_shrinks_the_budget(void **state)
 	pthread_mutex_unlock(&sink.lock);
 	/* Many at once: what is lost now and then is chance, as seconds go. */
 	for (uint32_t file = 0; file < N_FILES; file++) {
-		bool small = blocks_of(file) == 1;
-		lost[file] = (struct asked){ .demand = {
-			                             .file = file,
-			                             .take = small ? (uint32_t)block_bytes(file, 0) : 0,
-			                             .done = answered,
-			                     } };
-		pthread_mutex_init(&lost[file].lock, NULL);
-		pthread_cond_init(&lost[file].cv, NULL);
-		if (small)
-			prefetch_demand(t.p, &lost[file].demand);
+		if (blocks_of(file) == 1)
+			asked_begin(t.p, &lost[file],
+			        (struct prefetch_demand){ .file = file, .take = (uint32_t)block_bytes(file, 0) });
 	}
 	for (uint32_t file = 0; file < N_FILES; file++)
 		if (blocks_of(file) == 1)
@@ -1379,13 +1343,9 @@ static void reads_past_the_page_cache_say_nothing(void **state)
 	start(&t, &sink, &(struct setup){ .memory = 256 << 20, .view = orders[0] });
 	for (unsigned pass = 0; pass < 2; pass++) { /* beside the first window; of what is resident */
 		for (uint32_t file = 0; file < N_FILES; file++) {
-			struct asked a = { .demand = { .file = file, .direct = true, .done = answered } };
-			if (!blocks_of(file))
-				continue;
-			pthread_mutex_init(&a.lock, NULL);
-			pthread_cond_init(&a.cv, NULL);
-			prefetch_demand(t.p, &a.demand);
-			assert_int_equal(await(&a), 0);
+			struct prefetch_demand demand = { .file = file, .direct = true };
+			if (blocks_of(file))
+				assert_int_equal(asked_get(t.p, demand), 0);
 		}
 		settle(&t);
 		read_epoch(&t, pass);
@@ -1480,12 +1440,8 @@ static void demands_that_join_a_read_do_not_wake_the_engine(void **state)
 	start(&t, &sink, &(struct setup){ .memory = 64 << 20, .view = orders[0], .hook = &hook, .doubtful = true });
 	settle(&t);
 	uint64_t before = stats(t.p).wake_ups;
-	for (unsigned i = 0; i <= JOIN; i++) {
-		asked[i] = (struct asked){ .demand = { .file = 0, .take = 4096, .done = answered } };
-		pthread_mutex_init(&asked[i].lock, NULL);
-		pthread_cond_init(&asked[i].cv, NULL);
-		prefetch_demand(t.p, &asked[i].demand);
-	}
+	for (unsigned i = 0; i <= JOIN; i++)
+		asked_begin(t.p, &asked[i], (struct prefetch_demand){ .file = 0, .take = 4096 });
 	for (unsigned i = 0; i <= JOIN; i++)
 		assert_int_equal(await(&asked[i]), 0);
 	settle(&t);

@@ -17,6 +17,7 @@
 #include "cache/tier.h"
 #include "prefetch/prefetch.h"
 #include "shard/base/io.h"
+#include "tests/prefetch/asked.h"
 #include "tests/prefetch/dataset.h"
 
 static const uint64_t SIZES[] = { 1, 511, 4096, 4097, 70000, 110001, 1 << 20, (1 << 20) + 1, (3 << 20) + 12345, 33 };
@@ -26,48 +27,21 @@ static struct dataset data;
 static char dir[64], file[80];
 static const uint8_t identity[CACHE_TIER_IDENTITY] = { 7 };
 
-struct asked {
-	struct prefetch_demand demand;
-	pthread_mutex_t lock;
-	pthread_cond_t cv;
-	bool done, right;
-	int rc;
-};
-
-static void answered(struct prefetch_demand *demand, int rc, const uint8_t *bytes, uint32_t len)
-{
-	struct asked *a = (struct asked *)demand;
-	pthread_mutex_lock(&a->lock);
-	a->rc = rc;
-	a->right = rc == 0 && dataset_equal(demand->file, (uint64_t)demand->block * SHARD_BLOCK, bytes, len);
-	a->done = true;
-	pthread_cond_signal(&a->cv);
-	pthread_mutex_unlock(&a->lock);
-}
-
 static void ask(struct prefetch *p, struct asked *a, uint32_t number, uint32_t block)
 {
-	*a = (struct asked){ .demand = { .file = number, .block = block, .done = answered } };
-	pthread_mutex_init(&a->lock, NULL);
-	pthread_cond_init(&a->cv, NULL);
-	prefetch_demand(p, &a->demand);
+	asked_begin(p, a, (struct prefetch_demand){ .file = number, .block = block });
 }
 
 static int await(struct asked *a)
 {
-	pthread_mutex_lock(&a->lock);
-	while (!a->done)
-		pthread_cond_wait(&a->cv, &a->lock);
-	pthread_mutex_unlock(&a->lock);
-	assert_true(a->rc < 0 || a->right);
-	return a->rc;
+	int rc = asked_wait(a);
+	assert_true(rc < 0 || a->right);
+	return rc;
 }
 
 static int get(struct prefetch *p, uint32_t number, uint32_t block)
 {
-	struct asked a;
-	ask(p, &a, number, block);
-	return await(&a);
+	return asked_get(p, (struct prefetch_demand){ .file = number, .block = block });
 }
 
 static uint32_t blocks_of(uint32_t number)

@@ -17,6 +17,7 @@
 #include "prefetch/prefetch.h"
 #include "prefetch/sink.h"
 #include "prefetch/stream.h"
+#include "tests/prefetch/asked.h"
 #include "tests/prefetch/dataset.h"
 
 static const uint64_t SIZES[] = { 20000, 4096, 100, 70001, 30000, 0, 8192, 1, 120000, 512, 40000 };
@@ -184,26 +185,6 @@ static void settle(struct bench *b)
 		usleep(50);
 }
 
-struct asked {
-	struct prefetch_demand demand;
-	pthread_mutex_t lock;
-	pthread_cond_t cv;
-	bool done;
-	int rc;
-};
-
-static void answered(struct prefetch_demand *demand, int rc, const uint8_t *bytes, uint32_t len)
-{
-	struct asked *a = (struct asked *)demand;
-	if (rc == 0)
-		assert_true(dataset_equal(demand->file, 0, bytes, len));
-	pthread_mutex_lock(&a->lock);
-	a->rc = rc;
-	a->done = true;
-	pthread_cond_signal(&a->cv);
-	pthread_mutex_unlock(&a->lock);
-}
-
 static bool has(struct bench *b, uint32_t file)
 {
 	pthread_mutex_lock(&b->sink.lock);
@@ -217,17 +198,9 @@ static void read_file(struct bench *b, uint32_t file)
 {
 	if (!dataset_length(&data, file) || has(b, file))
 		return;
-	struct asked a = { .demand = { .file = file, .take = (uint32_t)pages(file), .done = answered } };
-	pthread_mutex_init(&a.lock, NULL);
-	pthread_cond_init(&a.cv, NULL);
 	b->misses++;
 	b->asked[file] = true;
-	prefetch_demand(b->p, &a.demand);
-	pthread_mutex_lock(&a.lock);
-	while (!a.done)
-		pthread_cond_wait(&a.cv, &a.lock);
-	pthread_mutex_unlock(&a.lock);
-	assert_int_equal(a.rc, 0);
+	assert_int_equal(asked_get(b->p, (struct prefetch_demand){ .file = file, .take = (uint32_t)pages(file) }), 0);
 	pthread_mutex_lock(&b->sink.lock);
 	b->sink.named[file] = true;
 	appear(&b->sink, file);
