@@ -12,10 +12,10 @@
 
 #include <cmocka.h>
 
-#include "fs/common_files.h"
 #include "fs/name.h"
 #include "fs/node.h"
 #include "tests/fs/dataset.h"
+#include "tests/fs/fake_server.h"
 
 static const struct dataset_file files[] = {
 	{ .path = "a/b/deep" },
@@ -26,31 +26,16 @@ static const struct dataset_file files[] = {
 };
 enum { FILES = sizeof(files) / sizeof(files[0]), SAMPLES = FILES - 1 };
 
-/* A server that has what fs/node.h needs: index, common files and one view. */
 static struct fs_server *server_of(enum fs_layout layout)
 {
-	struct fs_options options = { .view = SHARD_VIEW_OPTIONS_DEFAULT, .layout = layout, .umask = 022 };
-	struct base_err err = { 0 };
-	struct fs_server *server = calloc(1, sizeof(*server));
-	assert_non_null(server);
-	server->options = options;
-	server->uid = 12;
-	server->gid = 34;
-	server->index = dataset_open(files, FILES);
-	server->info = shard_index_info(server->index);
-	assert_int_equal(fs_common_files_init(&server->common, server->index), 0);
-	if (fs_view_new(server->index, &options, 0, &err, &server->views[0]) < 0)
-		fail_msg("%s", err.text);
-	server->n_views = 1;
-	return server;
+	return &fake_server_new(dataset_open(files, FILES), layout, -1)->server;
 }
 
 static void free_server(struct fs_server *server)
 {
-	fs_view_free(server->views[0]);
-	fs_common_files_done(&server->common);
-	shard_index_close(server->index);
-	free(server);
+	struct shard_index *index = server->index;
+	fake_server_free((struct fake_server *)server); /* its first member */
+	shard_index_close(index);
 }
 
 static const struct fs_node root = { .kind = FS_ROOT };
@@ -225,8 +210,8 @@ static void attributes_are_those_of_the_record(void **state)
 	assert_int_equal(st.st_size, 1);
 	assert_int_equal(st.st_nlink, 1);
 	assert_int_equal(st.st_ino, fs_ino(node));
-	assert_int_equal(st.st_uid, 12);
-	assert_int_equal(st.st_gid, 34);
+	assert_int_equal(st.st_uid, FAKE_UID);
+	assert_int_equal(st.st_gid, FAKE_GID);
 	assert_true(timeout_s >= FS_FOREVER);
 	assert_int_equal(walk(server, "a", &node), 0);
 	assert_int_equal(fs_node_attr(server, node, &st, &timeout_s), 0);

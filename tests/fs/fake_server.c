@@ -1,0 +1,71 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* A server without a session; tests/fs/fake_server.h first. */
+#include "tests/fs/fake_server.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdlib.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#include "fs/job_queue.h"
+#include "fs/listing_ahead.h"
+#include "fs/log_queue.h"
+#include "fs/lookup_readahead.h"
+#include "fs/read_latency.h"
+#include "fs/watch.h"
+
+struct fake_server *fake_server_new(struct shard_index *index, enum fs_layout layout, int inotify_fd)
+{
+	struct base_err err = { 0 };
+	struct fake_server *fake = calloc(1, sizeof(*fake));
+	assert_non_null(fake);
+	struct fs_server *server = &fake->server;
+	bool kept;
+	server->options = (struct fs_options){ .view = SHARD_VIEW_OPTIONS_DEFAULT, .layout = layout, .umask = 022 };
+	server->uid = FAKE_UID;
+	server->gid = FAKE_GID;
+	server->index = index;
+	server->info = shard_index_info(index);
+	server->fuse_fd = -1;
+	server->mounts_fd = -1;
+	fake->channel = (struct fs_channel){ .inotify_fd = inotify_fd, .channel = -1 };
+	server->channel = &fake->channel;
+	assert_int_equal(fs_common_files_init(&server->common, index), 0);
+	if (fs_view_new(index, &server->options, 0, &err, &server->views[0]) < 0)
+		fail_msg("%s", err.text);
+	server->n_views = 1;
+	assert_int_equal(fs_handover_new(&fake->handover_fd, &fake->head), 0);
+	assert_int_equal(fs_handover_open(fake->handover_fd, 1, server->info->n_samples, server->info->n_samples,
+	                         &server->handover, &kept),
+	        0);
+	assert_int_equal(fs_job_queue_new(&server->jobs), 0);
+	assert_int_equal(fs_log_queue_new(index, server->jobs, &server->log), 0);
+	assert_int_equal(fs_listing_ahead_new(&server->listing_ahead), 0);
+	assert_int_equal(fs_lookup_readahead_new(&server->lookup_readahead), 0);
+	assert_int_equal(fs_read_latency_new(&server->read_latency), 0);
+	assert_int_equal(fs_watch_new(server, &server->watch), 0);
+	fs_watch_stop(server->watch);
+	return fake;
+}
+
+void fake_server_free(struct fake_server *fake)
+{
+	struct fs_server *server = &fake->server;
+	fs_watch_free(server->watch);
+	fs_read_latency_free(server->read_latency);
+	fs_lookup_readahead_free(server->lookup_readahead);
+	fs_listing_ahead_free(server->listing_ahead);
+	fs_job_queue_stop(server->jobs);
+	fs_log_queue_free(server->log);
+	fs_job_queue_free(server->jobs);
+	fs_handover_close(server->handover);
+	munmap(fake->head, FS_HANDOVER_HEAD_BYTES);
+	close(fake->handover_fd);
+	fs_view_free(server->views[0]);
+	fs_common_files_done(&server->common);
+	free(fake);
+}

@@ -1,0 +1,347 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The watcher without a session: a plain directory stands in place of the mount; fs/watch.h first. */
+#include <errno.h>
+#include <fcntl.h>
+#include <pthread.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/inotify.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#include "fs/name.h"
+#include "fs/node.h"
+#include "fs/watch.h"
+#include "shard/base/cleanup.h"
+#include "tests/fs/dataset.h"
+#include "tests/fs/fake_server.h"
+
+static const struct dataset_file files[] = {
+	{ .path = "a/b/deep" },
+	{ .path = "a/x" },
+	{ .path = "labels.csv", .common = true },
+	{ .path = "z" },
+};
+enum { FILES = sizeof(files) / sizeof(files[0]), SAMPLES = FILES - 1, DIRS = 3, HEARD_MAX = 64 };
+
+static struct shard_index *dataset;
+
+/* What the listener heard. */
+struct heard {
+	pthread_mutex_t lock;
+	unsigned n, batches;
+	struct {
+		uint32_t file;
+		uint64_t epoch, turn;
+	} opens[HEARD_MAX];
+};
+
+static void heard_open(void *arg, struct fs_view *view, uint32_t file, uint64_t epoch, uint64_t turn)
+{
+	struct heard *heard = arg;
+	(void)view;
+	lock_for_scope(&heard->lock);
+	if (heard->n == HEARD_MAX)
+		return;
+	heard->opens[heard->n].file = file;
+	heard->opens[heard->n].epoch = epoch;
+	heard->opens[heard->n++].turn = turn;
+}
+
+static void heard_batch(void *arg)
+{
+	struct heard *heard = arg;
+	lock_for_scope(&heard->lock);
+	heard->batches++;
+}
+
+/* A server whose mountpoint is a plain directory. */
+struct watched {
+	struct fake_server *fake;
+	char dir[64];
+	int inotify_fd;
+	struct heard heard;
+};
+
+/* The name of a turn of an epoch in a flat directory. */
+static void flat_name(const struct watched *w, uint64_t number, uint64_t turn, char ret_name[SHARD_NAME_MAX + 1])
+{
+	struct shard_epoch *epoch;
+	char path[SHARD_PATH_MAX + 1];
+	uint32_t sample, file;
+	uint64_t step;
+	assert_int_equal(shard_view_epoch(w->fake->server.views[0]->order, number, &epoch), 0);
+	assert_int_equal(shard_epoch_turn(epoch, 0, turn, &sample, &step), 0);
+	shard_epoch_put(epoch);
+	assert_int_equal(shard_index_sample_first(dataset, sample, &file), 0);
+	int len = shard_index_file_path(dataset, file, path, sizeof(path));
+	assert_true(len > 0);
+	fs_name_flat(number, step, path, (size_t)len, ret_name);
+}
+
+static void make_file(const struct watched *w, const char *name)
+{
+	char path[512];
+	snprintf(path, sizeof(path), "%s/%s", w->dir, name);
+	int fd = open(path, O_WRONLY | O_CREAT | O_CLOEXEC, 0600);
+	assert_true(fd >= 0);
+	close(fd);
+}
+
+static void make_dir(const struct watched *w, const char *name)
+{
+	char path[512];
+	snprintf(path, sizeof(path), "%s/%s", w->dir, name);
+	assert_int_equal(mkdir(path, 0700), 0);
+}
+
+/* Opens a file as a trainer does. */
+static void open_file(const struct watched *w, const char *name)
+{
+	char path[512];
+	snprintf(path, sizeof(path), "%s/%s", w->dir, name);
+	int fd = open(path, O_RDONLY | O_CLOEXEC);
+	assert_true(fd >= 0);
+	close(fd);
+}
+
+static void remove_all(const struct watched *w)
+{
+	char command[128];
+	snprintf(command, sizeof(command), "rm -r '%s'", w->dir);
+	assert_int_equal(system(command), 0);
+}
+
+static void start(struct watched *w, enum fs_layout layout)
+{
+	struct stat st;
+	*w = (struct watched){ .dir = "/tmp/ddpfs-test-watch.XXXXXX", .heard.lock = PTHREAD_MUTEX_INITIALIZER };
+	assert_non_null(mkdtemp(w->dir));
+	assert_int_equal(stat(w->dir, &st), 0);
+	w->inotify_fd = inotify_init1(IN_NONBLOCK | IN_CLOEXEC);
+	assert_true(w->inotify_fd >= 0);
+	w->fake = fake_server_new(dataset, layout, w->inotify_fd);
+	w->fake->server.options.mountpoint = w->dir;
+	w->fake->server.dev = st.st_dev;
+	make_dir(w, "a");
+	make_dir(w, "a/b");
+	for (unsigned i = 0; i < FILES; i++)
+		make_file(w, files[i].path);
+	make_file(w, "stranger");
+	for (uint64_t turn = 0; layout == FS_LAYOUT_FLAT && turn < SAMPLES; turn++) {
+		char name[SHARD_NAME_MAX + 1];
+		flat_name(w, 0, turn, name);
+		make_file(w, name);
+		flat_name(w, 5, turn, name);
+		make_file(w, name);
+	}
+	fs_watch_free(w->fake->server.watch); /* one whose thread has run does not start again */
+	assert_int_equal(fs_watch_new(&w->fake->server, &w->fake->server.watch), 0);
+	fs_watch_listen(w->fake->server.watch,
+	        (struct fs_watch_listener){ .opened = heard_open, .drained = heard_batch, .arg = &w->heard });
+	assert_int_equal(fs_watch_start(w->fake->server.watch), 0);
+	assert_int_equal(fs_watch_wait_ready(w->fake->server.watch), 0);
+	assert_true(fs_watch_is_ready(w->fake->server.watch));
+}
+
+static void stop(struct watched *w)
+{
+	fs_watch_stop(w->fake->server.watch);
+	fake_server_free(w->fake);
+	close(w->inotify_fd);
+	remove_all(w);
+}
+
+static uint32_t file_of(const char *path)
+{
+	enum shard_kind kind;
+	uint32_t id;
+	assert_int_equal(shard_index_find_path(dataset, path, &kind, &id), 0);
+	return id;
+}
+
+static void opens_in_a_tree_are_told_in_order(void **state)
+{
+	(void)state;
+	static const char *const order[] = { "z", "a/x", "a/b/deep", "labels.csv", "a/x" };
+	struct watched w;
+	struct fs_view_progress progress;
+	start(&w, FS_LAYOUT_TREE);
+	assert_int_equal(fs_watch_dirs(w.fake->server.watch), DIRS);
+	for (unsigned i = 0; i < 5; i++)
+		open_file(&w, order[i]);
+	fs_watch_drain(w.fake->server.watch);
+	assert_int_equal(w.heard.n, 5);
+	assert_true(w.heard.batches > 0);
+	for (unsigned i = 0; i < 5; i++) {
+		assert_int_equal(w.heard.opens[i].file, file_of(order[i]));
+		assert_int_equal(w.heard.opens[i].epoch, 0);
+	}
+	assert_int_equal(w.heard.opens[3].turn, UINT64_MAX); /* a common file has no turn */
+	assert_int_equal(w.heard.opens[4].turn, w.heard.opens[1].turn);
+	fs_view_progress(w.fake->server.views[0], &progress);
+	assert_int_equal(progress.n_opened, SAMPLES);
+	stop(&w);
+}
+
+static void flat_names_tell_their_epoch_and_turn(void **state)
+{
+	(void)state;
+	struct watched w;
+	struct fs_view_progress progress;
+	start(&w, FS_LAYOUT_FLAT);
+	assert_int_equal(fs_watch_dirs(w.fake->server.watch), 1);
+	for (uint64_t turn = 0; turn < SAMPLES; turn++) {
+		char name[SHARD_NAME_MAX + 1];
+		flat_name(&w, turn == 1 ? 5 : 0, turn, name);
+		open_file(&w, name);
+	}
+	open_file(&w, "labels.csv");
+	fs_watch_drain(w.fake->server.watch);
+	assert_int_equal(w.heard.n, SAMPLES + 1);
+	for (uint64_t turn = 0; turn < SAMPLES; turn++) {
+		assert_int_equal(w.heard.opens[turn].file, SHARD_NONE);
+		assert_int_equal(w.heard.opens[turn].epoch, turn == 1 ? 5 : 0);
+		assert_int_equal(w.heard.opens[turn].turn, turn);
+	}
+	assert_int_equal(w.heard.opens[SAMPLES].file, file_of("labels.csv"));
+	assert_int_equal(w.heard.opens[SAMPLES].turn, UINT64_MAX);
+	/* The name of another epoch is no progress in this one. */
+	fs_view_progress(w.fake->server.views[0], &progress);
+	assert_int_equal(progress.n_opened, SAMPLES - 1);
+	stop(&w);
+}
+
+static void names_that_are_not_of_the_dataset_are_not_told(void **state)
+{
+	(void)state;
+	struct watched w;
+	start(&w, FS_LAYOUT_TREE);
+	open_file(&w, "stranger");
+	fs_watch_drain(w.fake->server.watch);
+	assert_int_equal(w.heard.n, 0);
+	open_file(&w, "z");
+	fs_watch_drain(w.fake->server.watch);
+	assert_int_equal(w.heard.n, 1);
+	stop(&w);
+}
+
+static void a_read_makes_its_open_a_miss(void **state)
+{
+	(void)state;
+	const enum fs_layout layouts[] = { FS_LAYOUT_TREE, FS_LAYOUT_FLAT };
+	for (unsigned i = 0; i < 2; i++) {
+		struct watched w;
+		struct fs_hit_counting_count count;
+		char name[SHARD_NAME_MAX + 1];
+		struct fs_node node = { .id = file_of("z") };
+		start(&w, layouts[i]);
+		struct fs_server *server = &w.fake->server;
+		snprintf(name, sizeof(name), "z");
+		if (layouts[i] == FS_LAYOUT_FLAT) {
+			flat_name(&w, 0, 1, name);
+			assert_int_equal(fs_node_lookup(server, (struct fs_node){ .kind = FS_ROOT }, name, &node), 0);
+		}
+		open_file(&w, name);
+		fs_watch_read(server->watch, (uint32_t)node.id, true, base_now_ns());
+		open_file(&w, "labels.csv");
+		fs_watch_count(server->watch, &count);
+		assert_int_equal(count.opens, 2);
+		assert_int_equal(count.misses, 1);
+		assert_int_equal(count.hits, 1);
+		assert_int_equal(fs_counted(&server->counters.unwatched_reads), 0);
+		/* A READ of a file that nobody opened here. */
+		fs_watch_read(server->watch, file_of("a/b/deep") == node.id ? file_of("a/x") : file_of("a/b/deep"),
+		        true, base_now_ns());
+		fs_watch_count(server->watch, &count);
+		assert_int_equal(count.misses, 1);
+		assert_int_equal(fs_counted(&server->counters.unwatched_reads), 1);
+		stop(&w);
+	}
+}
+
+static void the_thread_drains_by_itself(void **state)
+{
+	(void)state;
+	struct watched w;
+	unsigned n = 0;
+	start(&w, FS_LAYOUT_TREE);
+	open_file(&w, "z");
+	for (unsigned i = 0; i < 10000 && !n; i++) {
+		usleep(1000);
+		lock_for_scope(&w.heard.lock);
+		n = w.heard.n;
+	}
+	assert_int_equal(n, 1);
+	stop(&w);
+}
+
+static void a_listener_that_was_replaced_hears_nothing(void **state)
+{
+	(void)state;
+	struct watched w;
+	struct heard second = { .lock = PTHREAD_MUTEX_INITIALIZER };
+	struct fs_hit_counting_count count;
+	start(&w, FS_LAYOUT_TREE);
+	fs_watch_listen(w.fake->server.watch, (struct fs_watch_listener){ .opened = heard_open, .arg = &second });
+	open_file(&w, "z");
+	fs_watch_drain(w.fake->server.watch);
+	assert_int_equal(w.heard.n, 0);
+	assert_int_equal(second.n, 1);
+	fs_watch_listen(w.fake->server.watch, (struct fs_watch_listener){ 0 });
+	open_file(&w, "z");
+	fs_watch_count(w.fake->server.watch, &count);
+	assert_int_equal(second.n, 1);
+	assert_int_equal(count.opens, 2); /* counted all the same */
+	stop(&w);
+}
+
+static void a_watcher_without_inotify_answers(void **state)
+{
+	(void)state;
+	struct fake_server *fake = fake_server_new(dataset, FS_LAYOUT_TREE, -1);
+	struct fs_hit_counting_count count;
+	fs_watch_read(fake->server.watch, 0, true, base_now_ns());
+	fs_watch_count(fake->server.watch, &count);
+	assert_int_equal(count.opens, 0);
+	assert_int_equal(fs_counted(&fake->server.counters.unwatched_reads), 1);
+	assert_int_equal(fs_watch_dirs(fake->server.watch), 0);
+	assert_int_equal(fs_watch_wait_ready(fake->server.watch), -ECANCELED); /* it was stopped */
+	fake_server_free(fake);
+}
+
+static int set_up(void **state)
+{
+	(void)state;
+	setenv("DDPFS_TEST_PAIR_MS", "600000", 1); /* a slow machine changes no count */
+	dataset = dataset_open(files, FILES);
+	return 0;
+}
+
+static int tear_down(void **state)
+{
+	(void)state;
+	shard_index_close(dataset);
+	return 0;
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(opens_in_a_tree_are_told_in_order),
+		cmocka_unit_test(flat_names_tell_their_epoch_and_turn),
+		cmocka_unit_test(names_that_are_not_of_the_dataset_are_not_told),
+		cmocka_unit_test(a_read_makes_its_open_a_miss),
+		cmocka_unit_test(the_thread_drains_by_itself),
+		cmocka_unit_test(a_listener_that_was_replaced_hears_nothing),
+		cmocka_unit_test(a_watcher_without_inotify_answers),
+	};
+	return cmocka_run_group_tests(tests, set_up, tear_down);
+}
