@@ -180,3 +180,21 @@ def test_cgroup_v2_files(tmp_path, monkeypatch):
     (top / "memory.stat").write_text("anon 1\nfile 2\nkernel 3\nslab 4\n")
     (top / "memory.current").write_text("10\n")
     assert v.memory("") == {"total": 10, "anon": 1, "file": 2, "kernel": 3}
+
+
+@pytest.mark.parametrize("version", [cgroup._V1, cgroup._V2])
+def test_cgroups_go_at_the_second_attempt(version, tmp_path, monkeypatch):
+    """A process that has just ended keeps its cgroup for a moment, when others are gone already."""
+    monkeypatch.setattr(cgroup, "ROOT", str(tmp_path))
+    v = version.__new__(version)
+    for sub in ("", "/reader", "/daemon"):
+        for d in v.dirs(sub):
+            os.makedirs(d, exist_ok=True)
+    os.makedirs(tmp_path / "blkio" / f"{cgroup.NAME}-rule")
+    busy = Path(v.dirs("/daemon")[-1]) / "process"
+    busy.touch()
+    with pytest.raises(OSError):
+        v.done()
+    busy.unlink()
+    v.done()
+    assert not list(tmp_path.rglob(cgroup.NAME))

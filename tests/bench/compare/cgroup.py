@@ -28,6 +28,13 @@ def _write(path, text):
         f.write(str(text))
 
 
+def _remove(directories):
+    """Removes cgroups.  Those that an attempt before has removed may be among them."""
+    for d in directories:
+        if os.path.isdir(d):
+            os.rmdir(d)
+
+
 def _fields(path):
     return {k: int(v) for k, v in (line.split() for line in _read(path).splitlines())}
 
@@ -85,9 +92,8 @@ class _V1:
 
     def done(self):
         for sub in ("/reader", "/daemon", ""):
-            for d in self.dirs(sub):
-                os.rmdir(d)
-        os.rmdir(f"{ROOT}/blkio/{NAME}-rule")
+            _remove(self.dirs(sub))
+        _remove([f"{ROOT}/blkio/{NAME}-rule"])
 
 
 class _V2:
@@ -129,7 +135,7 @@ class _V2:
 
     def done(self):
         for sub in ("/reader", "/daemon", ""):
-            os.rmdir(self.dirs(sub)[0])
+            _remove(self.dirs(sub))
 
 
 class Cgroup:
