@@ -1,16 +1,19 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""DLIO (dlio-benchmark of PyPI, unmodified) on ext4 and on a mount of the same files packed: RetinaNet profile.
+"""DLIO (dlio-benchmark of PyPI, unmodified) on ext4 and on a mount of the same files packed: three profiles.
 
-  sudo tests/bench/run dlio [--files 2400] [--scale 20] [--epochs 5] [--most 8] [--memory-mib N]
+  sudo tests/bench/run dlio [--profile retinanet|resnet50|unet3d] [--files N] [--scale X] [--shrink N] [--epochs 5]
+                            [--most 8] [--workers 2] [--memory-mib N]
 
-The profile: JPEG files of 323 KB, batches of 24, a step of 0.04755 s, AU of at least 85%.  A step takes --scale times as
-long here, because each core decodes some hundred such files a second.  Every rank of MPI is one emulated accelerator;
-their number grows until AU is too low.  Everything runs in one memory cgroup.  --memory-mib is its limit; without it, it
-is a fifth of the data and 640 MiB and 448 MiB an accelerator, for the processes.  Needs root and torch.
+PROFILES has the profiles.  A step takes --scale times as long here, because DLIO's processes need some of this machine's
+few cores for each file.  --shrink makes each file, and the time of a step, so many times smaller, for small disks: the
+bytes a second of an accelerator stay the same.  Every rank of MPI is one emulated accelerator; their number grows until
+AU is too low.  Everything runs in one memory cgroup.  --memory-mib is its limit; without it, it is a fifth of the data,
+and for the processes 640 MiB, 448 MiB an accelerator and two files a worker.  Needs root and torch.
 DLIO imports tensorflow without use under PyTorch, so its environment has an empty module of that name.
 """
 import argparse
+import dataclasses
 import json
 import os
 import shutil
@@ -27,8 +30,35 @@ sys.path.insert(0, str(HERE / "compare"))
 import cgroup  # noqa: E402
 
 PACKAGES = ["mpich", "mpi4py", "h5py", "hydra-core", "omegaconf", "pandas", "psutil", "pydftracer==1.0.2", "PyYAML"]
-STEP_SECONDS, BATCH, FILE_BYTES, AU = 0.04755, 24, 322957, 85
-RECORD_BYTES = 579000  # of pixels: as JPEG, DLIO's random grey images have 0.56 of it
+
+
+@dataclasses.dataclass
+class Profile:
+    title: str
+    model: str  # DLIO's word
+    files: int  # without --files
+    scale: float  # without --scale
+    format: str
+    file_bytes: int
+    record_bytes: int  # of what DLIO puts into a file
+    stdev_bytes: int
+    batch: int  # files a step
+    step_s: float
+    au: int  # percent; a run with less does not pass
+    item_bytes: int = 0  # of what the trainer gets of each file; 0: all
+
+
+PROFILES = {
+    # MLPerf Storage 3.0, B200.  As JPEG, DLIO's random grey images have 0.56 of their pixels.
+    "retinanet": Profile("RetinaNet", "retinanet", 2400, 20, "jpeg", 322957, 579000, 0, 24, 0.04755, 85),
+    # DLIO's resnet50_h100.yaml: files of 1,251 samples of 114,660 bytes, 400 samples a step of 0.224 s.  Under PyTorch,
+    # DLIO would load the whole file for each sample.  So here a file is loaded once, and is a step of 1,251 samples.
+    "resnet50": Profile("ResNet-50 (whole files)", "resnet50", 96, 4, "npz", 1251 * 114660, 1251 * 114660, 0, 1,
+                        0.224 * 1251 / 400, 90, item_bytes=150528),
+    # DLIO's unet3d_h100.yaml
+    "unet3d": Profile("3D U-Net", "unet3d", 168, 4, "npz", 146600628, 146600628, 68341808, 7, 0.323, 90,
+                      item_bytes=2097152),
+}
 
 
 def skip(why):
@@ -53,14 +83,30 @@ def environment():
     return place / "bin"
 
 
+def step_s(a):
+    return a.profile.step_s * a.scale / a.shrink
+
+
+def data_bytes(a):
+    return a.files * a.profile.file_bytes // a.shrink
+
+
+def memory_bytes(a, ranks):
+    """The limit of the cgroup.  A worker has the file that it loads, in two copies at worst."""
+    processes = (640 + 448 * ranks << 20) + 2 * ranks * a.workers * a.profile.file_bytes // a.shrink
+    return a.memory_mib << 20 if a.memory_mib else data_bytes(a) // 5 + processes
+
+
 def command(a, bin_dir, data, out, ranks, **workflow):
+    p = a.profile
     options = {
-        "framework": "pytorch", "model": "retinanet", "reader.data_loader": "pytorch", "dataset.format": "jpeg",
+        "framework": "pytorch", "model": p.model, "reader.data_loader": "pytorch", "dataset.format": p.format,
         "dataset.data_folder": data, "dataset.num_files_train": a.files, "dataset.num_files_eval": 1,
         "dataset.num_subfolders_train": 0, "dataset.num_subfolders_eval": 0, "dataset.num_samples_per_file": 1,
-        "dataset.record_length": RECORD_BYTES, "dataset.record_length_stdev": 0, "reader.batch_size": BATCH,
-        "reader.read_threads": a.workers, "reader.sample_shuffle": "seed", "train.epochs": a.epochs,
-        "train.computation_time": STEP_SECONDS * a.scale, "train.seed": 123, "output.folder": out,
+        "dataset.record_length": p.record_bytes // a.shrink,
+        "dataset.record_length_stdev": p.stdev_bytes // a.shrink, "dataset.record_length_resize": p.item_bytes,
+        "reader.batch_size": p.batch, "reader.read_threads": a.workers, "reader.sample_shuffle": "seed",
+        "train.epochs": a.epochs, "train.computation_time": step_s(a), "train.seed": 123, "output.folder": out,
         "workflow.evaluation": False, "workflow.checkpoint": False, **workflow}
     return [bin_dir / "mpiexec", "-n", str(ranks), bin_dir / "dlio_benchmark", "workload=default",
             *(f"++workload.{name}={value}" for name, value in options.items()), f"hydra.run.dir={out}/hydra"]
@@ -69,7 +115,7 @@ def command(a, bin_dir, data, out, ranks, **workflow):
 def train(a, cg, bin_dir, name, data, place, ranks):
     """Runs DLIO with so many accelerators, prints a row and returns AU in percent."""
     out = place / f"out-{name}-{ranks}"
-    cg.resize(a.memory_mib << 20 if a.memory_mib else a.files * FILE_BYTES // 5 + ((640 + 448 * ranks) << 20))
+    cg.resize(memory_bytes(a, ranks))
     before = cg.counters()
     with open(place / "log", "w") as log:
         cg.run("/reader", command(a, bin_dir, data, out, ranks, **{"workflow.train": True}), stdout=log, stderr=log)
@@ -83,10 +129,15 @@ def train(a, cg, bin_dir, name, data, place, ranks):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    for name, value in (("files", 2400), ("epochs", 5), ("most", 8), ("workers", 2), ("memory-mib", 0)):
+    parser.add_argument("--profile", choices=PROFILES, default="retinanet")
+    for name, value in (("files", 0), ("shrink", 1), ("epochs", 5), ("most", 8), ("workers", 2), ("memory-mib", 0)):
         parser.add_argument(f"--{name}", type=int, default=value)
-    parser.add_argument("--scale", type=float, default=20)
+    parser.add_argument("--scale", type=float, default=0)
     a = parser.parse_args()
+    a.profile = PROFILES[a.profile]
+    a.files, a.scale = a.files or a.profile.files, a.scale or a.profile.scale
+    if a.shrink > 1 and a.profile.format == "jpeg":
+        parser.error("--shrink is for the profiles with large files")
     if os.geteuid() != 0:
         skip("needs root (cgroups, dropping caches)")
     if subprocess.run([sys.executable, "-c", "import torch, PIL"], capture_output=True).returncode:
@@ -101,12 +152,14 @@ def main():
                            "workflow.train": False}), check=True, stdout=log, stderr=log)
         subprocess.run([BUILD / "tools/mkshard", "pack", data, place / "set"], check=True, stdout=subprocess.DEVNULL)
         mnt.mkdir()
-        print(f"DLIO, RetinaNet profile, a step {a.scale:g} times as long: {STEP_SECONDS * a.scale:.3f} s\n"
+        shrunk = f", files and steps {a.shrink} times smaller" if a.shrink > 1 else ""
+        print(f"DLIO, {a.profile.title} profile, {a.files} files, {data_bytes(a) / 1e6:.0f} MB, "
+              f"a step {a.scale:g} times as long{shrunk}: {step_s(a):.3f} s\n"
               f"{'':6} {'accelerators':>12} {'AU':>8} {'samples/s':>10} {'CPU s':>8} {'device MB':>10}")
         for name in ("ext4", "ddpfs"):
             for ranks in range(1, a.most + 1):
                 if name == "ddpfs":
-                    memory = max(64 << 20, a.files * FILE_BYTES // 5)
+                    memory = max(64 << 20, data_bytes(a) // 5)
                     cg.run("/daemon", [BUILD / "tools/ddpfs", "mount", place / "set", mnt, "-o",
                                        f"layout=tree,view=all,memory={memory}"])
                 try:
@@ -114,11 +167,11 @@ def main():
                 finally:
                     if name == "ddpfs":
                         subprocess.run(["umount", mnt], check=True)
-                if au < AU:
+                if au < a.profile.au:
                     break
                 most[name] = ranks
         for name in ("ext4", "ddpfs"):
-            print(f"{name}: {most.get(name, 0)} accelerators with AU of at least {AU}%")
+            print(f"{name}: {most.get(name, 0)} accelerators with AU of at least {a.profile.au}%")
     except subprocess.CalledProcessError:
         sys.stderr.write((place / "log").read_text()[-3000:])
         raise
