@@ -334,38 +334,42 @@ static bool knows(const struct command *command, const char *key)
 	return false;
 }
 
-/* Finds the command of a request. NULL: there is none, and *ret_why says why. */
-static const struct command *find(json_t *request, const char **ret_why)
+/* Finds the command of a request. NULL: there is none, and *ret_refusal says why. */
+static const struct command *find(json_t *request, json_t **ret_refusal)
 {
 	const char *cmd = json_string_value(json_object_get(request, "cmd"));
 	const struct command *found = NULL;
 	const char *key;
 	json_t *value;
-	*ret_why = "a request is one line of JSON: {\"cmd\":\"info\"}";
-	if (!json_is_object(request) || !cmd)
+	if (!json_is_object(request) || !cmd) {
+		*ret_refusal = refuse("a request is one line of JSON: {\"cmd\":\"info\"}");
 		return NULL;
-	*ret_why =
-	        "unknown command: info, stat, history, epoch, state, consumed, follow, unmount and restart are known";
+	}
 	for (size_t i = 0; i < sizeof(commands) / sizeof(commands[0]); i++)
 		if (strcmp(cmd, commands[i].name) == 0)
 			found = &commands[i];
-	if (!found)
+	if (!found) {
+		*ret_refusal =
+		        refuse("unknown command: info, stat, history, epoch, state, consumed, follow, unmount and "
+		               "restart are known");
 		return NULL;
-	*ret_why = "the request has a key that this command does not know";
+	}
 	json_object_foreach(request, key, value)
 	{
-		if (!knows(found, key))
+		if (!knows(found, key)) {
+			*ret_refusal = refuse("the request has a key that this command does not know");
 			return NULL;
+		}
 	}
 	return found;
 }
 
 char *fs_control_answer(struct fs_server *server, const char *line, size_t len)
 {
-	const char *why;
+	json_t *refusal = NULL;
 	cleanup_json json_t *request = json_loadb(line, len, JSON_REJECT_DUPLICATES, NULL);
-	const struct command *command = find(request, &why);
-	return finish(command ? command->answer(server, server->views[0], request) : refuse(why));
+	const struct command *command = find(request, &refusal);
+	return finish(command ? command->answer(server, server->views[0], request) : refusal);
 }
 
 /* ---- the socket ---- */

@@ -5,18 +5,18 @@
 #include <inttypes.h>
 #include <stdio.h>
 
-bool fs_read_ahead_note(const struct fs_read_ahead_counts *counts, char *ret_text)
+bool fs_read_ahead_note(const struct fs_read_ahead_counts *counts, char *ret_note)
 {
 	uint64_t percent = counts->opens > 0 ? counts->misses * 100 / counts->opens : 0;
 	if (counts->behind >= FS_READ_AHEAD_BEHIND_MIN) {
-		snprintf(ret_text, FS_READ_AHEAD_NOTE_MAX,
+		snprintf(ret_note, FS_READ_AHEAD_NOTE_MAX,
 		        "the recogniser is behind by %" PRIu64 " opens: files are read ahead late", counts->behind);
 		return true;
 	}
 	if (counts->recognised || counts->unexplained < FS_READ_AHEAD_UNEXPLAINED_MIN ||
 	        percent < FS_READ_AHEAD_MISSED_MIN)
 		return false;
-	snprintf(ret_text, FS_READ_AHEAD_NOTE_MAX,
+	snprintf(ret_note, FS_READ_AHEAD_NOTE_MAX,
 	        "nothing recognised after %" PRIu64 " opens, %" PRIu64
 	        "%% missed: shuffle with torch's DistributedSampler or a seeded generator, or open files in the order "
 	        "of .ddpfs/epoch/N.list",

@@ -23,8 +23,8 @@ struct fs_read_ahead_counts {
 	uint64_t misses;      /* of these opens; <= opens */
 };
 
-/* Writes the sentence into ret_text, which has room for FS_READ_AHEAD_NOTE_MAX bytes. Returns false, and leaves
- * ret_text as it is, if nothing has to be said. */
-bool fs_read_ahead_note(const struct fs_read_ahead_counts *counts, char *ret_text);
+/* Writes the sentence into ret_note, which has room for FS_READ_AHEAD_NOTE_MAX bytes. Returns false, and leaves
+ * ret_note as it is, if nothing has to be said. */
+bool fs_read_ahead_note(const struct fs_read_ahead_counts *counts, char *ret_note);
 
 #endif

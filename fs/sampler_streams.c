@@ -364,31 +364,31 @@ static void say_what_fails(const struct fs_sampler_streams *fr, bool recognised,
 static void say_order(const struct fs_sampler_streams *fr, const char *recognised, uint64_t unexplained, json_t *object)
 {
 	struct prefetch_stream_stats own;
-	char text[PREFETCH_TRACKS_MAX * TEXT_MAX + 16], what[256];
+	char note[PREFETCH_TRACKS_MAX * TEXT_MAX + 16], what[256];
 	const char *source = "unknown";
 	fs_sink_stats(fr->server->sink, fr->view, &own);
 	if (fs_announced_orders_live(fr->orders) > 0) {
 		source = "announced";
 		fs_announced_orders_describe(fr->orders, what, sizeof(what));
-		snprintf(text, sizeof(text), "announced: %s", what);
+		snprintf(note, sizeof(note), "announced: %s", what);
 	} else if (*recognised) {
 		source = "recognised";
-		snprintf(text, sizeof(text), "recognised: %s", recognised);
+		snprintf(note, sizeof(note), "recognised: %s", recognised);
 	} else if (!fr->view->all || fr->view->layout == FS_LAYOUT_FLAT || own.following) {
 		source = "own";
-		snprintf(text, sizeof(text), "own: the order of this mount");
+		snprintf(note, sizeof(note), "own: the order of this mount");
 	} else if (unexplained == 0) {
-		snprintf(text, sizeof(text),
+		snprintf(note, sizeof(note),
 		        "unknown: no opens yet; whoever knows the order can announce it: ddpfs ctl MNT follow LIST");
 	} else {
-		snprintf(text, sizeof(text),
+		snprintf(note, sizeof(note),
 		        "unknown: %" PRIu64
 		        " opens fit no sampler that ddpfs knows: announce the order with `ddpfs ctl MNT "
 		        "follow LIST` or ddpfs.Mount(MNT).follow(...)",
 		        unexplained);
 	}
 	json_object_set_new(object, "order_source", json_string(source));
-	json_object_set_new(object, "order_note", json_string(text));
+	json_object_set_new(object, "order_note", json_string(note));
 }
 
 void fs_sampler_streams_announced(struct fs_sampler_streams *fr, struct fs_announced_orders_counts *ret_counts)

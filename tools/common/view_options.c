@@ -19,15 +19,18 @@ enum { CHUNK_BYTES_MIN = 512 };
 
 static int bad(struct base_err *err, const char *key, const char *value, const char *expected)
 {
-
 	return base_err_set(err, -EINVAL, "%s=%s: %s", key, base_quoted(value), expected);
+}
+
+static int bad_past(struct base_err *err, const char *value)
+{
+	return bad(err, "past", value,
+	        "must be WORLDxSTEPS, joined with '+' where the world changed, such as 8x40960+6x600");
 }
 
 /* WORLDxSTEPS[+WORLDxSTEPS...] */
 static int past(struct base_err *err, const char *value, struct shard_view_options *view)
 {
-	static const char expected[] =
-	        "must be WORLDxSTEPS, joined with '+' where the world changed, such as 8x40960+6x600";
 	const char *at = value;
 	uint32_t count = 0;
 
@@ -40,17 +43,17 @@ static int past(struct base_err *err, const char *value, struct shard_view_optio
 		if (count == SHARD_DEAL_SEGMENTS_MAX)
 			return bad(err, "past", value, "has more than 16 parts");
 		if (len >= sizeof(text))
-			return bad(err, "past", value, expected);
+			return bad_past(err, value);
 		memcpy(text, at, len);
 		text[len] = '\0';
 		times = strchr(text, 'x');
 		if (!times)
-			return bad(err, "past", value, expected);
+			return bad_past(err, value);
 		*times++ = '\0';
 		if (base_parse_u64(text, SHARD_WORLD_MAX, &world) < 0 || world == 0 ||
 		        base_parse_u64(times, SHARD_PERMUTE_MAX, &view->past[count].steps) < 0 ||
 		        view->past[count].steps == 0)
-			return bad(err, "past", value, expected);
+			return bad_past(err, value);
 		view->past[count++].world = (uint32_t)world;
 		at += len;
 		if (*at == '\0')
