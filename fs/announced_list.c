@@ -431,10 +431,12 @@ static struct chunk *chunk_at(const struct fs_announced_list *list, uint64_t num
 static void set_chunk(struct fs_announced_list *list, uint64_t number, struct chunk *chunk)
 {
 	unsigned i = number % FS_ANNOUNCED_CHUNKS;
-	pthread_mutex_lock(&list->lock);
-	struct chunk *known = list->known[i];
-	list->known[i] = chunk_get(chunk);
-	pthread_mutex_unlock(&list->lock);
+	struct chunk *known;
+	{
+		lock_for_scope(&list->lock);
+		known = list->known[i];
+		list->known[i] = chunk_get(chunk);
+	}
 	chunk_put(known);
 	chunk_put(list->chunks[i]);
 	list->chunks[i] = chunk;
@@ -497,10 +499,9 @@ int fs_announced_list_build(struct fs_announced_list *list)
 static int given_get(void *user, uint64_t number, void **ret_epoch, uint64_t *ret_turns)
 {
 	struct fs_announced_list *list = user;
-	pthread_mutex_lock(&list->lock);
+	lock_for_scope(&list->lock);
 	struct chunk *chunk = list->known[number % FS_ANNOUNCED_CHUNKS];
 	chunk = chunk && chunk->number == number ? chunk_get(chunk) : NULL;
-	pthread_mutex_unlock(&list->lock);
 	if (!chunk)
 		return -ENODATA;
 	*ret_epoch = chunk;

@@ -170,16 +170,19 @@ int fs_budget_check(struct fs_budget *budget)
 	bool active = look_at_use(budget, &engine, now_ns);
 	uint32_t sockets = base_control_count();
 
-	pthread_mutex_lock(&budget->lock);
-	bool news = active != budget->active || sockets != budget->sockets;
-	uint64_t before = budget->bytes;
-	budget->active = active;
-	budget->sockets = sockets;
-	if (engine.shared && !budget->claims[0].fixed)
-		budget->claims[0].want_bytes = want_bytes(server, budget->servers);
-	work_out(budget, engine.resident_bytes);
-	uint64_t bytes = budget->bytes;
-	pthread_mutex_unlock(&budget->lock);
+	bool news;
+	uint64_t before, bytes;
+	{
+		lock_for_scope(&budget->lock);
+		news = active != budget->active || sockets != budget->sockets;
+		before = budget->bytes;
+		budget->active = active;
+		budget->sockets = sockets;
+		if (engine.shared && !budget->claims[0].fixed)
+			budget->claims[0].want_bytes = want_bytes(server, budget->servers);
+		work_out(budget, engine.resident_bytes);
+		bytes = budget->bytes;
+	}
 	if (bytes != before) {
 		prefetch_set_memory(server->prefetch, bytes);
 		log_change(budget, before);
@@ -194,11 +197,10 @@ void fs_budget_met(
 {
 	budget->known = mounts;
 	budget->servers = servers;
-	pthread_mutex_lock(&budget->lock);
+	lock_for_scope(&budget->lock);
 	budget->n_claims = n < FS_BUDGET_CLAIMS_MAX ? n + 1 : FS_BUDGET_CLAIMS_MAX;
 	memcpy(budget->claims + 1, claims, (budget->n_claims - 1) * sizeof(*claims));
 	add_unknown(budget);
-	pthread_mutex_unlock(&budget->lock);
 	budget->next_ns = 0; /* main checks at once */
 }
 

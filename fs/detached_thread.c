@@ -162,10 +162,9 @@ int fs_detached_new(const struct fs_server *server, struct fs_detached **ret_det
 		free(detached);
 		return rc;
 	}
-	pthread_mutex_lock(&detached->lock);
+	lock_for_scope(&detached->lock);
 	while (!detached->ready)
 		pthread_cond_wait(&detached->changed, &detached->lock);
-	pthread_mutex_unlock(&detached->lock);
 	*ret_detached = detached;
 	return 0;
 }
@@ -174,10 +173,11 @@ void fs_detached_free(struct fs_detached *detached)
 {
 	if (!detached)
 		return;
-	pthread_mutex_lock(&detached->lock);
-	detached->stop = true;
-	pthread_cond_broadcast(&detached->changed);
-	pthread_mutex_unlock(&detached->lock);
+	{
+		lock_for_scope(&detached->lock);
+		detached->stop = true;
+		pthread_cond_broadcast(&detached->changed);
+	}
 	pthread_join(detached->thread, NULL);
 	pthread_cond_destroy(&detached->changed);
 	pthread_mutex_destroy(&detached->busy);
@@ -198,9 +198,8 @@ void fs_detached_run(struct fs_detached *detached, fs_detached_fn *fn, void *arg
 
 void fs_detached_let_go(struct fs_detached *detached)
 {
-	pthread_mutex_lock(&detached->lock);
+	lock_for_scope(&detached->lock);
 	pthread_cond_broadcast(&detached->changed);
-	pthread_mutex_unlock(&detached->lock);
 }
 
 void fs_detached_hold(struct fs_detached *detached)

@@ -6,8 +6,9 @@
 #include <pthread.h>
 #include <stdlib.h>
 
-#include "shard/base/bits.h"
 #include "fs/server.h"
+#include "shard/base/bits.h"
+#include "shard/base/cleanup.h"
 
 struct fs_directory_names {
 	const struct shard_index *index;
@@ -64,10 +65,8 @@ bool fs_directory_names_known(struct fs_directory_names *names, uint32_t file)
 	uint64_t bytes;
 	if (directory_of(names, file, &dir, &bytes) < 0)
 		return false;
-	pthread_mutex_lock(&names->lock);
-	bool known = bit_get(names->known, dir);
-	pthread_mutex_unlock(&names->lock);
-	return known;
+	lock_for_scope(&names->lock);
+	return bit_get(names->known, dir);
 }
 
 bool fs_directory_names_list(struct fs_directory_names *names, uint32_t file, uint32_t *ret_dir)
@@ -76,13 +75,12 @@ bool fs_directory_names_list(struct fs_directory_names *names, uint32_t file, ui
 	uint64_t bytes;
 	if (directory_of(names, file, &dir, &bytes) < 0)
 		return false;
-	pthread_mutex_lock(&names->lock);
+	lock_for_scope(&names->lock);
 	bool list = !bit_get(names->known, dir) && bytes <= names->most_bytes - names->bytes;
 	if (list) {
 		bit_set(names->known, dir);
 		names->bytes += bytes;
 	}
-	pthread_mutex_unlock(&names->lock);
 	if (list)
 		*ret_dir = dir;
 	return list;
@@ -94,18 +92,15 @@ void fs_directory_names_forget(struct fs_directory_names *names, uint32_t file)
 	uint64_t bytes;
 	if (directory_of(names, file, &dir, &bytes) < 0)
 		return;
-	pthread_mutex_lock(&names->lock);
+	lock_for_scope(&names->lock);
 	if (bit_get(names->known, dir)) {
 		bit_clear(names->known, dir);
 		names->bytes -= bytes;
 	}
-	pthread_mutex_unlock(&names->lock);
 }
 
 uint64_t fs_directory_names_bytes(struct fs_directory_names *names)
 {
-	pthread_mutex_lock(&names->lock);
-	uint64_t bytes = names->bytes;
-	pthread_mutex_unlock(&names->lock);
-	return bytes;
+	lock_for_scope(&names->lock);
+	return names->bytes;
 }

@@ -45,14 +45,16 @@ void fs_job_queue_free(struct fs_job_queue *queue)
 void fs_job_queue_add(struct fs_job_queue *queue, struct fs_job *job)
 {
 	job->next = NULL;
-	pthread_mutex_lock(&queue->lock);
-	bool ending = queue->ending;
-	if (!ending) {
-		*queue->tail = job;
-		queue->tail = &job->next;
-		pthread_cond_signal(&queue->wake);
+	bool ending;
+	{
+		lock_for_scope(&queue->lock);
+		ending = queue->ending;
+		if (!ending) {
+			*queue->tail = job;
+			queue->tail = &job->next;
+			pthread_cond_signal(&queue->wake);
+		}
 	}
-	pthread_mutex_unlock(&queue->lock);
 	if (ending)
 		job->run(job, true);
 }

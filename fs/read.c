@@ -75,11 +75,13 @@ void fs_reads_free(struct fs_reads *reads)
 /* The number of synchronous readers is limited only by the host's processes, so a burst beyond the pool allocates. */
 static struct read_request *request_get(struct fs_reads *reads)
 {
-	pthread_mutex_lock(&reads->lock);
-	struct read_request *request = reads->free;
-	if (request)
-		reads->free = request->next_free;
-	pthread_mutex_unlock(&reads->lock);
+	struct read_request *request;
+	{
+		lock_for_scope(&reads->lock);
+		request = reads->free;
+		if (request)
+			reads->free = request->next_free;
+	}
 	if (!request) {
 		request = calloc(1, sizeof(*request));
 		if (request)

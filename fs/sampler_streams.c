@@ -106,12 +106,13 @@ static int order_get(void *user, uint64_t number, void **ret_epoch, uint64_t *re
 {
 	struct order *order = user;
 	struct prefetch_sequence *sequence = NULL;
-	pthread_mutex_lock(&order->lock);
-	for (unsigned i = 0; i < 2; i++) {
-		if (order->known[i] && prefetch_sequence_options_get(order->known[i])->number == number)
-			sequence = prefetch_sequence_get(order->known[i]);
+	{
+		lock_for_scope(&order->lock);
+		for (unsigned i = 0; i < 2; i++) {
+			if (order->known[i] && prefetch_sequence_options_get(order->known[i])->number == number)
+				sequence = prefetch_sequence_get(order->known[i]);
+		}
 	}
-	pthread_mutex_unlock(&order->lock);
 	if (!sequence)
 		return -ENODATA;
 	struct epoch *epoch = malloc(sizeof(*epoch));
@@ -187,10 +188,12 @@ static bool learn(struct fs_sampler_streams *fr, struct follow *f, const struct 
 	bool changed = f->next_known || f->epoch != track->epoch;
 	f->epoch = track->epoch;
 	for (unsigned i = 0; i < 2; i++) {
-		pthread_mutex_lock(&f->order.lock);
-		struct prefetch_sequence *old = f->order.known[i];
-		f->order.known[i] = known[i];
-		pthread_mutex_unlock(&f->order.lock);
+		struct prefetch_sequence *old;
+		{
+			lock_for_scope(&f->order.lock);
+			old = f->order.known[i];
+			f->order.known[i] = known[i];
+		}
 		prefetch_sequence_put(old);
 	}
 	return changed;
@@ -434,32 +437,32 @@ void fs_sampler_streams_stats(struct fs_sampler_streams *fr, json_t *object)
 	struct prefetch_searched searched = { 0 };
 	uint64_t behind = 0;
 	if (fr) {
-		pthread_mutex_lock(&fr->lock);
+		lock_for_scope(&fr->lock);
 		searched = fr->searched;
 		behind = fr->queued - fr->taken;
 		scanned = fr->scanned;
-	}
-	for (unsigned i = 0; fr && i < fr->n_shown; i++) {
-		const struct prefetch_recognised *t = &fr->shown[i].track;
-		size_t at = strlen(all);
-		if (!t->ready || t->unverified)
-			continue;
-		snprintf(all + at, sizeof(all) - at, "%s%s", at ? "; " : "", fr->shown[i].text);
-		if (t->repeated)
+		for (unsigned i = 0; i < fr->n_shown; i++) {
+			const struct prefetch_recognised *t = &fr->shown[i].track;
+			size_t at = strlen(all);
+			if (!t->ready || t->unverified)
+				continue;
+			snprintf(all + at, sizeof(all) - at, "%s%s", at ? "; " : "", fr->shown[i].text);
+			if (t->repeated)
+				snprintf(note, sizeof(note),
+				        "the same permutation came %u times again: call sampler.set_epoch(epoch)",
+				        t->repeated);
+			json_array_append_new(samplers,
+			        json_pack("{ss ss sI sI sI sI sI sI sI sI sI sI}", "text", fr->shown[i].text, "list",
+			                t->list, "seed", (json_int_t)t->seed, "world", (json_int_t)t->world, "first",
+			                (json_int_t)t->first, "ranks", (json_int_t)t->ranks, "epoch",
+			                (json_int_t)t->epoch, "turn", (json_int_t)t->turn, "turns",
+			                (json_int_t)t->turns, "opens", (json_int_t)t->opens, "repeated",
+			                (json_int_t)t->repeated, "after", (json_int_t)t->after));
+		}
+		if (fr->sharded_twice)
 			snprintf(note, sizeof(note),
-			        "the same permutation came %u times again: call sampler.set_epoch(epoch)", t->repeated);
-		json_array_append_new(
-		        samplers, json_pack("{ss ss sI sI sI sI sI sI sI sI sI sI}", "text", fr->shown[i].text, "list",
-		                          t->list, "seed", (json_int_t)t->seed, "world", (json_int_t)t->world, "first",
-		                          (json_int_t)t->first, "ranks", (json_int_t)t->ranks, "epoch",
-		                          (json_int_t)t->epoch, "turn", (json_int_t)t->turn, "turns",
-		                          (json_int_t)t->turns, "opens", (json_int_t)t->opens, "repeated",
-		                          (json_int_t)t->repeated, "after", (json_int_t)t->after));
+			        "the sampler shards this rank's part once more: mount with view=all");
 	}
-	if (fr && fr->sharded_twice)
-		snprintf(note, sizeof(note), "the sampler shards this rank's part once more: mount with view=all");
-	if (fr)
-		pthread_mutex_unlock(&fr->lock);
 	json_object_set_new(object, "recognised", json_string(*all ? all : "nothing"));
 	json_object_set_new(object, "recognise_unexplained", json_integer((json_int_t)searched.unexplained));
 	json_object_set_new(object, "recognise_looks", json_integer((json_int_t)searched.looks));
@@ -917,10 +920,11 @@ void fs_sampler_streams_end(struct fs_sampler_streams *fr)
 {
 	if (!fr)
 		return;
-	pthread_mutex_lock(&fr->lock);
-	fr->stop = true;
-	pthread_cond_signal(&fr->cond);
-	pthread_mutex_unlock(&fr->lock);
+	{
+		lock_for_scope(&fr->lock);
+		fr->stop = true;
+		pthread_cond_signal(&fr->cond);
+	}
 	pthread_join(fr->thread, NULL);
 }
 

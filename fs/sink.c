@@ -487,15 +487,17 @@ static int stream_new(struct fs_sink *sink, struct fs_view *view, const struct p
 static void stream_end(struct fs_sink *sink, struct fs_sink_stream **place)
 {
 	struct prefetch_stream_stats stats;
-	pthread_mutex_lock(&sink->lock);
-	struct fs_sink_stream *vs = *place;
-	*place = NULL;
-	if (vs) {
-		prefetch_stream_stats_get(vs->stream, &stats);
-		sink->gone_fetched += stats.fetched;
-		sink->gone_jumps += stats.jumps;
+	struct fs_sink_stream *vs;
+	{
+		lock_for_scope(&sink->lock);
+		vs = *place;
+		*place = NULL;
+		if (vs) {
+			prefetch_stream_stats_get(vs->stream, &stats);
+			sink->gone_fetched += stats.fetched;
+			sink->gone_jumps += stats.jumps;
+		}
 	}
-	pthread_mutex_unlock(&sink->lock);
 	if (!vs)
 		return;
 	prefetch_stream_free(vs->stream);
@@ -526,9 +528,11 @@ static int start_stream(struct fs_sink *sink, struct fs_view *view)
 
 void fs_sink_own(struct fs_sink *sink, struct fs_view *view, bool wanted)
 {
-	pthread_mutex_lock(&sink->lock);
-	bool there = sink->streams[view->number] != NULL;
-	pthread_mutex_unlock(&sink->lock);
+	bool there;
+	{
+		lock_for_scope(&sink->lock);
+		there = sink->streams[view->number] != NULL;
+	}
 	if (wanted && !there)
 		start_stream(sink, view); /* without memory: the next call tries again */
 	else if (!wanted && there)
@@ -549,13 +553,14 @@ int fs_sink_follow_from(struct fs_sink *sink, struct fs_view *view, struct shard
 	int rc = stream_new(sink, view, &options, &vs);
 	if (rc < 0)
 		return rc;
-	pthread_mutex_lock(&sink->lock);
 	unsigned i = 0;
-	while (i < FOLLOWED_MAX && sink->followed[i])
-		i++;
-	if (i < FOLLOWED_MAX)
-		sink->followed[i] = vs;
-	pthread_mutex_unlock(&sink->lock);
+	{
+		lock_for_scope(&sink->lock);
+		while (i < FOLLOWED_MAX && sink->followed[i])
+			i++;
+		if (i < FOLLOWED_MAX)
+			sink->followed[i] = vs;
+	}
 	if (i == FOLLOWED_MAX) {
 		prefetch_stream_free(vs->stream);
 		free(vs);

@@ -126,13 +126,15 @@ void fs_stats_files_read(fuse_req_t req, struct fs_node node, size_t size, off_t
 		return;
 	}
 	struct snapshot *snapshot = &files->views[node.view][place(node.kind)];
-	pthread_mutex_lock(&files->lock);
-	if (snapshot->made_ns == 0)
-		refresh(files, view, node.kind, snapshot);
-	size_t len = (size_t)off < snapshot->size ? snapshot->size - (size_t)off : 0;
-	if (len > size)
-		len = size;
-	memcpy(text, snapshot->text + (len ? off : 0), len);
-	pthread_mutex_unlock(&files->lock);
+	size_t len;
+	{
+		lock_for_scope(&files->lock);
+		if (snapshot->made_ns == 0)
+			refresh(files, view, node.kind, snapshot);
+		len = (size_t)off < snapshot->size ? snapshot->size - (size_t)off : 0;
+		if (len > size)
+			len = size;
+		memcpy(text, snapshot->text + (len ? off : 0), len);
+	}
 	fuse_reply_buf(req, text, len);
 }

@@ -56,31 +56,33 @@ static int switch_epoch(struct fs_view *view, uint64_t number, bool only_if_next
 		return rc;
 	uint64_t turns = shard_epoch_turns(epoch, view->options.rank);
 
-	pthread_mutex_lock(&view->lock);
-	bool late = only_if_next && view->epoch && shard_epoch_number(view->epoch) + 1 != number;
-	uint64_t *opened = late ? NULL : take_map(view, turns);
-	if (!opened) {
-		pthread_mutex_unlock(&view->lock);
-		shard_epoch_put(epoch);
-		return late ? -EALREADY : -ENOMEM;
+	struct shard_epoch *old_epoch;
+	uint64_t *old_opened, *old_again;
+	{
+		lock_for_scope(&view->lock);
+		bool late = only_if_next && view->epoch && shard_epoch_number(view->epoch) + 1 != number;
+		uint64_t *opened = late ? NULL : take_map(view, turns);
+		if (!opened) {
+			shard_epoch_put(epoch);
+			return late ? -EALREADY : -ENOMEM;
+		}
+		old_epoch = view->epoch;
+		old_opened = view->opened;
+		old_again = view->again;
+		bool first = !view->epoch;
+		view->epoch = epoch;
+		view->turns = turns;
+		view->opened = opened;
+		view->again = NULL;
+		view->n_opened = 0;
+		view->n_again = 0;
+		view->next_turn = 0;
+		view->told_again = false;
+		view->consumed = false;
+		if (!first)
+			clock_gettime(CLOCK_REALTIME, &view->listing_time);
+		record(view);
 	}
-	struct shard_epoch *old_epoch = view->epoch;
-	uint64_t *old_opened = view->opened;
-	uint64_t *old_again = view->again;
-	bool first = !view->epoch;
-	view->epoch = epoch;
-	view->turns = turns;
-	view->opened = opened;
-	view->again = NULL;
-	view->n_opened = 0;
-	view->n_again = 0;
-	view->next_turn = 0;
-	view->told_again = false;
-	view->consumed = false;
-	if (!first)
-		clock_gettime(CLOCK_REALTIME, &view->listing_time);
-	record(view);
-	pthread_mutex_unlock(&view->lock);
 
 	shard_epoch_put(old_epoch);
 	free_map(view, old_opened);
@@ -104,19 +106,21 @@ static int resume_record(struct fs_view *view, const struct fs_handover_record *
 	if (turns % 64)
 		opened[turns / 64] &= (UINT64_C(1) << turns % 64) - 1;
 
-	pthread_mutex_lock(&view->lock);
-	struct shard_epoch *old_epoch = view->epoch;
-	view->epoch = epoch;
-	view->turns = turns;
-	view->opened = opened;
-	view->map = old->map;
-	view->n_opened = bits_count(opened, turns);
-	for (view->next_turn = turns; view->next_turn > 0; view->next_turn--)
-		if (bit_get(opened, view->next_turn - 1))
-			break;
-	view->pinned = old->flags & FS_HANDOVER_PINNED;
-	view->listing_time = (struct timespec){ .tv_sec = old->listing_s, .tv_nsec = (long)old->listing_ns };
-	pthread_mutex_unlock(&view->lock);
+	struct shard_epoch *old_epoch;
+	{
+		lock_for_scope(&view->lock);
+		old_epoch = view->epoch;
+		view->epoch = epoch;
+		view->turns = turns;
+		view->opened = opened;
+		view->map = old->map;
+		view->n_opened = bits_count(opened, turns);
+		for (view->next_turn = turns; view->next_turn > 0; view->next_turn--)
+			if (bit_get(opened, view->next_turn - 1))
+				break;
+		view->pinned = old->flags & FS_HANDOVER_PINNED;
+		view->listing_time = (struct timespec){ .tv_sec = old->listing_s, .tv_nsec = (long)old->listing_ns };
+	}
 	shard_epoch_put(old_epoch);
 	if (old->flags & FS_HANDOVER_TRAINED)
 		fs_view_set_trained(view, old->trained_epoch, old->trained_steps);
@@ -208,11 +212,14 @@ struct shard_epoch *fs_view_epoch(struct fs_view *view)
 
 bool fs_view_listing(struct fs_view *view)
 {
-	pthread_mutex_lock(&view->lock);
-	uint64_t now = shard_epoch_number(view->epoch);
-	uint64_t wanted = view->consumed ? view->turns : (view->turns + 1) / 2;
-	bool due = !view->pinned && view->turns > 0 && view->n_opened >= wanted && now < FS_EPOCH_MAX;
-	pthread_mutex_unlock(&view->lock);
+	uint64_t now;
+	bool due;
+	{
+		lock_for_scope(&view->lock);
+		now = shard_epoch_number(view->epoch);
+		uint64_t wanted = view->consumed ? view->turns : (view->turns + 1) / 2;
+		due = !view->pinned && view->turns > 0 && view->n_opened >= wanted && now < FS_EPOCH_MAX;
+	}
 	/* Two listings can come at once (one from each DataLoader worker) and must advance once: the switch checks
 	 * that the epoch is still the next one. */
 	return due && switch_epoch(view, now + 1, true) == 0;
@@ -425,18 +432,19 @@ int fs_view_consumed(struct fs_view *view, uint64_t epoch, uint64_t steps, bool 
 	shard_epoch_put(e);
 	if (steps < start)
 		return -EINVAL;
-	pthread_mutex_lock(&view->lock);
-	bool changed = shard_epoch_number(view->epoch) != epoch;
-	pthread_mutex_unlock(&view->lock);
+	bool changed;
+	{
+		lock_for_scope(&view->lock);
+		changed = shard_epoch_number(view->epoch) != epoch;
+	}
 	rc = fs_view_set_trained(view, epoch, steps);
 	if (rc == 0 && changed)
 		rc = switch_epoch(view, epoch, false);
 	if (rc < 0)
 		return rc;
 	fs_view_opened_range(view, epoch, 0, turns);
-	pthread_mutex_lock(&view->lock);
+	lock_for_scope(&view->lock);
 	view->consumed = shard_epoch_number(view->epoch) == epoch;
-	pthread_mutex_unlock(&view->lock);
 	*ret_changed = changed;
 	return 0;
 }

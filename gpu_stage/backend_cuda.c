@@ -107,11 +107,10 @@ static int failure(struct cuda_backend *b, unsigned result, const char *what, st
 	struct base_err own = { 0 };
 	int rc = stage_cuda_error(b->cuda, result, b->ordinal, what, &own);
 	if (result != CUDA_OUT_OF_MEMORY) {
-		pthread_mutex_lock(&b->lock);
+		lock_for_scope(&b->lock);
 		if (!b->failed.code)
 			b->failed = own;
 		pthread_cond_broadcast(&b->freed_cv);
-		pthread_mutex_unlock(&b->lock);
 	}
 	return base_err_set(err, rc, "%s", own.text);
 }
@@ -273,11 +272,13 @@ static int event_new(struct cuda_backend *b, struct CUevent_st **event, bool tim
 /* Gives an upload, new or used before; its events stay with it.  In the context. */
 static int upload_new(struct cuda_backend *b, struct base_err *err, struct stage_upload **ret_upload)
 {
-	pthread_mutex_lock(&b->lock);
-	struct stage_upload *u = b->spare;
-	if (u)
-		b->spare = u->next;
-	pthread_mutex_unlock(&b->lock);
+	struct stage_upload *u;
+	{
+		lock_for_scope(&b->lock);
+		u = b->spare;
+		if (u)
+			b->spare = u->next;
+	}
 	if (!u)
 		u = calloc(1, sizeof(*u));
 	if (!u) {
@@ -373,10 +374,11 @@ static unsigned copy(struct cuda_backend *b, uint64_t to, const uint8_t *from, u
 {
 	if (!bytes)
 		return CUDA_OK;
-	pthread_mutex_lock(&b->lock);
-	b->stats.copies++;
-	b->stats.bytes += bytes;
-	pthread_mutex_unlock(&b->lock);
+	{
+		lock_for_scope(&b->lock);
+		b->stats.copies++;
+		b->stats.bytes += bytes;
+	}
 	return b->cuda->copy_up(to, from, bytes, b->stream);
 }
 
@@ -393,9 +395,10 @@ static unsigned copy_apart(struct cuda_backend *b, uint64_t to, uint8_t *staging
 	if (!staging)
 		return copy(b, to, item->data, item->len);
 	memcpy(staging, item->data, item->len);
-	pthread_mutex_lock(&b->lock);
-	b->stats.gathered_bytes += item->len;
-	pthread_mutex_unlock(&b->lock);
+	{
+		lock_for_scope(&b->lock);
+		b->stats.gathered_bytes += item->len;
+	}
 	return copy(b, to, staging, item->len);
 }
 
@@ -426,9 +429,10 @@ static unsigned copy_packed(struct cuda_backend *b, uint64_t to, uint8_t *stagin
 {
 	for (uint32_t i = 0; i < n; i++)
 		memcpy(staging + (uintptr_t)items[i].device, items[i].data, items[i].len);
-	pthread_mutex_lock(&b->lock);
-	b->stats.gathered_bytes += bytes;
-	pthread_mutex_unlock(&b->lock);
+	{
+		lock_for_scope(&b->lock);
+		b->stats.gathered_bytes += bytes;
+	}
 	return copy(b, to, staging, bytes);
 }
 
@@ -720,10 +724,11 @@ static void cuda_stop(struct stage_backend *backend)
 	struct cuda_backend *b = of(backend);
 	if (!b->thread_runs)
 		return;
-	pthread_mutex_lock(&b->lock);
-	b->ending = true;
-	pthread_cond_signal(&b->queue_cv);
-	pthread_mutex_unlock(&b->lock);
+	{
+		lock_for_scope(&b->lock);
+		b->ending = true;
+		pthread_cond_signal(&b->queue_cv);
+	}
 	pthread_join(b->thread, NULL);
 	b->thread_runs = false;
 }

@@ -566,9 +566,10 @@ static int next(struct assembly *a, struct ddpfs_batch **ret_batch)
 	rc = end(a, rc);
 	if (rc < 0)
 		return rc;
-	pthread_mutex_lock(&stage->lock);
-	stage->cursor += n_turns;
-	pthread_mutex_unlock(&stage->lock);
+	{
+		lock_for_scope(&stage->lock);
+		stage->cursor += n_turns;
+	}
 	if (stage->following) {
 		a->batch->place.epoch = shard_epoch_number(stage->epoch);
 		a->batch->place.steps = stage_steps(stage->epoch, stage->cursor - n_turns);
@@ -605,13 +606,10 @@ int ddpfs_stage_next(struct ddpfs_stage *stage, uint32_t n, unsigned flags, stru
 	int rc = take_turn(&a);
 	if (rc < 0)
 		return rc;
+	cleanup_unlock __attribute__((unused)) struct base_lock turn = { .mutex = &stage->turn };
 	uint64_t left = stage->turns - stage->cursor;
-	if (left) {
-		a.n = n < left ? n : (uint32_t)left;
-		rc = next(&a, ret_batch);
-	}
-	pthread_mutex_unlock(&stage->turn);
-	return rc;
+	a.n = n < left ? n : (uint32_t)left;
+	return left ? next(&a, ret_batch) : 0;
 }
 
 /* Brings one file.  Its entry may be there already, or on its way: then others have claimed its blocks, and this

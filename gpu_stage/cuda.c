@@ -8,6 +8,8 @@
 #include <stdbool.h>
 #include <string.h>
 
+#include "shard/base/cleanup.h"
+
 #define LIBRARY "libcuda.so.1"
 
 static struct stage_cuda table;
@@ -71,9 +73,8 @@ static int load(struct base_err *err)
 
 int stage_cuda_load(struct base_err *err, const struct stage_cuda **ret_cuda)
 {
-	pthread_mutex_lock(&load_lock);
+	lock_for_scope(&load_lock);
 	int rc = loaded ? 0 : load(err);
-	pthread_mutex_unlock(&load_lock);
 	if (rc == 0)
 		*ret_cuda = &table;
 	return rc;

@@ -37,7 +37,7 @@ static void answer(struct prefetch_demand *demand, int rc, const uint8_t *data, 
 	}
 	if (rc < 0)
 		stage_store_discard(demands->store, ask->entry);
-	pthread_mutex_lock(&demands->lock);
+	lock_for_scope(&demands->lock); /* the owner may free the ask from the end of this scope on */
 	if (rc < 0 && demands->rc == 0) {
 		demands->rc = rc;
 		demands->file = demand->file;
@@ -45,7 +45,6 @@ static void answer(struct prefetch_demand *demand, int rc, const uint8_t *data, 
 	}
 	if (--demands->pending == 0)
 		pthread_cond_signal(&demands->cv);
-	pthread_mutex_unlock(&demands->lock); /* the owner may free the ask from here on */
 }
 
 static void ask_block(struct stage_demands *demands, struct stage_demand *ask)
@@ -98,16 +97,18 @@ int stage_demands_add(struct stage_demands *demands, struct stage_entry *entry)
 
 int stage_demands_wait(struct stage_demands *demands, uint32_t *ret_file, uint32_t *ret_block)
 {
-	pthread_mutex_lock(&demands->lock);
-	while (demands->pending)
-		pthread_cond_wait(&demands->cv, &demands->lock);
-	int rc = demands->rc;
-	if (rc < 0) {
-		*ret_file = demands->file;
-		*ret_block = demands->block;
-		demands->rc = 0; /* returned: the owner may go on without that sample */
+	int rc;
+	{
+		lock_for_scope(&demands->lock);
+		while (demands->pending)
+			pthread_cond_wait(&demands->cv, &demands->lock);
+		rc = demands->rc;
+		if (rc < 0) {
+			*ret_file = demands->file;
+			*ret_block = demands->block;
+			demands->rc = 0; /* returned: the owner may go on without that sample */
+		}
 	}
-	pthread_mutex_unlock(&demands->lock);
 	while (demands->first) {
 		struct stage_demand *ask = demands->first;
 		demands->first = ask->next;

@@ -213,14 +213,13 @@ static void answer(struct prefetch_demand *demand, int rc, const uint8_t *data, 
 		rc = -ESTALE; /* the index changes */
 	if (rc == 0)
 		memcpy(piece->to, data + piece->begin, piece->len);
-	pthread_mutex_lock(&reading->lock);
+	lock_for_scope(&reading->lock); /* the reader may free the piece from the end of this scope on */
 	if (rc < 0 && piece->range->rc == 0)
 		piece->range->rc = rc;
 	piece->next = reading->free;
 	reading->free = piece;
 	reading->pending--;
 	pthread_cond_signal(&reading->cv);
-	pthread_mutex_unlock(&reading->lock); /* the reader may free the piece from here on */
 }
 
 /* Demands the blocks of a range. */
@@ -238,16 +237,19 @@ static void read_range(struct ddpfs_files *files, struct reading *reading, struc
 	while (left) {
 		uint32_t begin = (uint32_t)(at % SHARD_BLOCK);
 		uint32_t len = left < SHARD_BLOCK - begin ? (uint32_t)left : SHARD_BLOCK - begin;
-		pthread_mutex_lock(&reading->lock);
-		while (!reading->free)
-			pthread_cond_wait(&reading->cv, &reading->lock);
-		bool failed = range->rc < 0;
-		struct piece *piece = reading->free;
-		if (!failed) {
-			reading->free = piece->next;
-			reading->pending++;
+		bool failed;
+		struct piece *piece;
+		{
+			lock_for_scope(&reading->lock);
+			while (!reading->free)
+				pthread_cond_wait(&reading->cv, &reading->lock);
+			failed = range->rc < 0;
+			piece = reading->free;
+			if (!failed) {
+				reading->free = piece->next;
+				reading->pending++;
+			}
 		}
-		pthread_mutex_unlock(&reading->lock);
 		if (failed)
 			return;
 		*piece = (struct piece){
@@ -305,10 +307,11 @@ int ddpfs_files_read(struct ddpfs_files *files, struct ddpfs_range *ranges, uint
 	}
 	for (uint32_t i = 0; i < n; i++)
 		read_range(files, &reading, &ranges[i]);
-	pthread_mutex_lock(&reading.lock);
-	while (reading.pending)
-		pthread_cond_wait(&reading.cv, &reading.lock);
-	pthread_mutex_unlock(&reading.lock);
+	{
+		lock_for_scope(&reading.lock);
+		while (reading.pending)
+			pthread_cond_wait(&reading.cv, &reading.lock);
+	}
 	pthread_cond_destroy(&reading.cv);
 	pthread_mutex_destroy(&reading.lock);
 	free(reading.pieces);

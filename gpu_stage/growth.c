@@ -78,10 +78,11 @@ void stage_growth_end(struct stage_growth *g)
 {
 	if (!g)
 		return;
-	pthread_mutex_lock(&g->lock);
-	g->ending = true;
-	pthread_cond_signal(&g->wanted_cv);
-	pthread_mutex_unlock(&g->lock);
+	{
+		lock_for_scope(&g->lock);
+		g->ending = true;
+		pthread_cond_signal(&g->wanted_cv);
+	}
 	pthread_join(g->thread, NULL);
 }
 

@@ -88,10 +88,11 @@ void stage_progress_free(struct stage_progress *f)
 {
 	if (!f)
 		return;
-	pthread_mutex_lock(&f->lock);
-	f->ending = true;
-	pthread_cond_signal(&f->cv);
-	pthread_mutex_unlock(&f->lock);
+	{
+		lock_for_scope(&f->lock);
+		f->ending = true;
+		pthread_cond_signal(&f->cv);
+	}
 	pthread_join(f->thread, NULL);
 	pthread_cond_destroy(&f->cv);
 	pthread_mutex_destroy(&f->lock);

@@ -411,17 +411,21 @@ int stage_bind(struct ddpfs_stage *stage, struct shard_view *view, uint64_t epoc
 		                         stage->rank)
 		               : base_err_set(err, rc, "cannot start reading ahead: %s", base_err_str(rc));
 	}
-	pthread_mutex_lock(&stage->lock);
-	struct prefetch_stream *old_stream = stage->stream;
-	struct shard_epoch *old_epoch = stage->epoch;
-	struct shard_view *old_view = stage->view;
-	stage->stream = stream;
-	stage->epoch = e;
-	stage->view = view;
-	stage->cursor = 0;
-	stage->turns = shard_epoch_turns(e, stage->rank);
-	stage->following = like_the_mount(stage, view);
-	pthread_mutex_unlock(&stage->lock);
+	struct prefetch_stream *old_stream;
+	struct shard_epoch *old_epoch;
+	struct shard_view *old_view;
+	{
+		lock_for_scope(&stage->lock);
+		old_stream = stage->stream;
+		old_epoch = stage->epoch;
+		old_view = stage->view;
+		stage->stream = stream;
+		stage->epoch = e;
+		stage->view = view;
+		stage->cursor = 0;
+		stage->turns = shard_epoch_turns(e, stage->rank);
+		stage->following = like_the_mount(stage, view);
+	}
 	prefetch_stream_free(old_stream);
 	shard_epoch_put(old_epoch);
 	if (old_view != view)
@@ -436,12 +440,14 @@ static int go_on(struct ddpfs_stage *stage, uint64_t epoch, struct base_err *err
 	int rc = make_epoch(stage->view, epoch, err, &e);
 	if (rc < 0)
 		return rc;
-	pthread_mutex_lock(&stage->lock);
-	struct shard_epoch *old = stage->epoch;
-	stage->epoch = e;
-	stage->cursor = 0;
-	stage->turns = shard_epoch_turns(e, stage->rank);
-	pthread_mutex_unlock(&stage->lock);
+	struct shard_epoch *old;
+	{
+		lock_for_scope(&stage->lock);
+		old = stage->epoch;
+		stage->epoch = e;
+		stage->cursor = 0;
+		stage->turns = shard_epoch_turns(e, stage->rank);
+	}
 	shard_epoch_put(old);
 	prefetch_stream_epoch(stage->stream, epoch);
 	return 0;

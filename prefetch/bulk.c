@@ -395,10 +395,11 @@ void prefetch_bulk_free(struct prefetch_bulk *bulk)
 		;
 	if (bulk->uring)
 		prefetch_ring_exit(&bulk->ring);
-	pthread_mutex_lock(&bulk->lock);
-	bulk->stop = true;
-	pthread_cond_broadcast(&bulk->queued);
-	pthread_mutex_unlock(&bulk->lock);
+	{
+		lock_for_scope(&bulk->lock);
+		bulk->stop = true;
+		pthread_cond_broadcast(&bulk->queued);
+	}
 	for (uint32_t i = 0; i < bulk->n_threads; i++)
 		pthread_join(bulk->threads[i], NULL);
 	pthread_cond_destroy(&bulk->finished);

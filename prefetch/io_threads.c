@@ -116,10 +116,11 @@ static void threads_set_file(struct prefetch_io_backend *io, uint32_t slot, int 
 static void threads_free(struct prefetch_io_backend *io)
 {
 	struct threads_io *t = threads_of(io);
-	pthread_mutex_lock(&t->lock);
-	t->stop = true;
-	pthread_cond_broadcast(&t->waiting_cv);
-	pthread_mutex_unlock(&t->lock);
+	{
+		lock_for_scope(&t->lock);
+		t->stop = true;
+		pthread_cond_broadcast(&t->waiting_cv);
+	}
 	for (unsigned i = 0; i < t->n_threads; i++)
 		pthread_join(t->threads[i], NULL);
 	pthread_cond_destroy(&t->waiting_cv);

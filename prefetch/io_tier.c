@@ -613,12 +613,13 @@ static void tier_submit(struct prefetch_io_backend *io, struct prefetch_op *op)
 static struct prefetch_op **collect(struct tier_io *t, struct prefetch_op **tail)
 {
 	struct tier_read *read, *fetch, *done;
-	pthread_mutex_lock(&t->lock);
-	fetch = t->to_fetch.first;
-	done = t->done.first;
-	list_init(&t->to_fetch);
-	list_init(&t->done);
-	pthread_mutex_unlock(&t->lock);
+	{
+		lock_for_scope(&t->lock);
+		fetch = t->to_fetch.first;
+		done = t->done.first;
+		list_init(&t->to_fetch);
+		list_init(&t->done);
+	}
 	while ((read = fetch)) {
 		fetch = read->next;
 		begin_fetch(t, read);
@@ -661,20 +662,22 @@ static void tier_set_file(struct prefetch_io_backend *io, uint32_t slot, int fd)
 static void tier_cancel(struct prefetch_io_backend *io)
 {
 	struct tier_io *t = tier_of(io);
-	pthread_mutex_lock(&t->lock);
-	t->cancelled = true;
-	pthread_cond_broadcast(&t->pool_cv);
-	pthread_mutex_unlock(&t->lock);
+	{
+		lock_for_scope(&t->lock);
+		t->cancelled = true;
+		pthread_cond_broadcast(&t->pool_cv);
+	}
 	prefetch_io_cancel(t->origin);
 }
 
 static void tier_free(struct prefetch_io_backend *io)
 {
 	struct tier_io *t = tier_of(io);
-	pthread_mutex_lock(&t->lock);
-	t->stop = true;
-	pthread_cond_broadcast(&t->pool_cv);
-	pthread_mutex_unlock(&t->lock);
+	{
+		lock_for_scope(&t->lock);
+		t->stop = true;
+		pthread_cond_broadcast(&t->pool_cv);
+	}
 	for (unsigned i = 0; i < t->n_threads; i++)
 		pthread_join(t->threads[i], NULL);
 	prefetch_io_free(t->origin);
@@ -717,12 +720,14 @@ int prefetch_io_tier(struct cache_tier *tier, struct cache_tier_uses *uses, stru
 		t->fetches[i].next = t->unused_fetches;
 		t->unused_fetches = &t->fetches[i];
 	}
-	pthread_mutex_lock(&t->lock);
-	look_at_fill(t);
-	/* One thread must exist, or reads would never end. */
-	int rc = pthread_create(&t->threads[0], NULL, pool_run, t);
-	t->n_threads = rc == 0;
-	pthread_mutex_unlock(&t->lock);
+	int rc;
+	{
+		lock_for_scope(&t->lock);
+		look_at_fill(t);
+		/* One thread must exist, or reads would never end. */
+		rc = pthread_create(&t->threads[0], NULL, pool_run, t);
+		t->n_threads = rc == 0;
+	}
 	if (rc) {
 		t->origin = NULL; /* the caller keeps it */
 		tier_free(&t->base);
@@ -742,9 +747,8 @@ void prefetch_io_tier_stats(struct prefetch_io_backend *io, struct prefetch_tier
 		.off = cache_tier_off(t->tier),
 	};
 	cache_tier_stats_get(t->tier, &stats.blocks);
-	pthread_mutex_lock(&t->lock);
+	lock_for_scope(&t->lock);
 	stats.fill = t->fill;
 	stats.threads = t->n_threads;
-	pthread_mutex_unlock(&t->lock);
 	*ret_stats = stats;
 }

@@ -667,33 +667,32 @@ int shard_view_epoch(struct shard_view *view, uint64_t number, struct shard_epoc
 	struct shard_epoch *dropped;
 	int rc;
 
-	pthread_mutex_lock(&view->lock);
-	for (;;) {
-		place = cache_place(view, number);
-		if (place && !(place->used > 0 && place->number == number && place->building))
-			break;
-		pthread_cond_wait(&view->built, &view->lock);
+	{
+		lock_for_scope(&view->lock);
+		for (;;) {
+			place = cache_place(view, number);
+			if (place && !(place->used > 0 && place->number == number && place->building))
+				break;
+			pthread_cond_wait(&view->built, &view->lock);
+		}
+		if (place->used > 0 && place->number == number) {
+			place->used = ++view->tick;
+			*ret_epoch = shard_epoch_get(place->epoch);
+			return 0;
+		}
+		dropped = place->epoch;
+		*place = (struct cached_epoch){ .number = number, .used = ++view->tick, .building = true };
 	}
-	if (place->used > 0 && place->number == number) {
-		place->used = ++view->tick;
-		*ret_epoch = shard_epoch_get(place->epoch);
-		pthread_mutex_unlock(&view->lock);
-		return 0;
-	}
-	dropped = place->epoch;
-	*place = (struct cached_epoch){ .number = number, .used = ++view->tick, .building = true };
-	pthread_mutex_unlock(&view->lock);
 
 	shard_epoch_put(dropped);
 	rc = epoch_build(view, number, &epoch);
 
-	pthread_mutex_lock(&view->lock);
+	lock_for_scope(&view->lock);
 	if (rc < 0)
 		*place = (struct cached_epoch){ 0 };
 	else
 		*place = (struct cached_epoch){ .number = number, .used = view->tick, .epoch = shard_epoch_get(epoch) };
 	pthread_cond_broadcast(&view->built);
-	pthread_mutex_unlock(&view->lock);
 	if (rc == 0)
 		*ret_epoch = epoch;
 	return rc;

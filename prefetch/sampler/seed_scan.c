@@ -217,10 +217,11 @@ void prefetch_seed_scan_free(struct prefetch_seed_scan *u)
 {
 	if (!u)
 		return;
-	pthread_mutex_lock(&u->lock);
-	atomic_store(&u->stop, true);
-	pthread_cond_broadcast(&u->room);
-	pthread_mutex_unlock(&u->lock);
+	{
+		lock_for_scope(&u->lock);
+		atomic_store(&u->stop, true);
+		pthread_cond_broadcast(&u->room);
+	}
 	for (unsigned i = 0; i < u->n_threads; i++)
 		pthread_join(u->threads[i], NULL);
 	pthread_cond_destroy(&u->room);

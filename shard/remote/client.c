@@ -121,16 +121,14 @@ void remote_object_free(struct remote_object *object)
 
 static void count(struct remote_client *c, uint64_t *counter, uint64_t n)
 {
-	pthread_mutex_lock(&c->lock);
+	lock_for_scope(&c->lock);
 	*counter += n;
-	pthread_mutex_unlock(&c->lock);
 }
 
 static void tell_error(struct remote_client *c, const char *text)
 {
-	pthread_mutex_lock(&c->lock);
+	lock_for_scope(&c->lock);
 	snprintf(c->stats.error, sizeof(c->stats.error), "%.*s", (int)sizeof(c->stats.error) - 1, text);
-	pthread_mutex_unlock(&c->lock);
 }
 
 /* Of this thread. */
@@ -262,10 +260,9 @@ static size_t on_body(char *data, size_t size, size_t n, void *arg)
 	}
 	t->pos = end;
 	t->progress_ns = base_now_ns();
-	pthread_mutex_lock(&c->lock);
+	lock_for_scope(&c->lock);
 	c->stats.bytes += len;
 	c->stats.wasted_bytes += len - used;
-	pthread_mutex_unlock(&c->lock);
 	/* A server that answers with the whole object is stopped at the end of the range. */
 	return taken == len ? len : CURL_WRITEFUNC_ERROR;
 }
@@ -291,12 +288,11 @@ static struct remote_read *take_ready(struct remote_client *c)
 static void finish_read(struct remote_client *c, struct remote_read *read, int res)
 {
 	read->res = res;
-	pthread_mutex_lock(&c->lock);
+	lock_for_scope(&c->lock);
 	read->next = NULL;
 	*c->done_tail = read;
 	c->done_tail = &read->next;
 	pthread_cond_signal(&c->done_cv);
-	pthread_mutex_unlock(&c->lock);
 }
 
 /* ---- transfers ---- */
@@ -613,19 +609,23 @@ static void start_reads(struct remote_client *c, uint64_t now)
 static bool take_submitted(struct remote_client *c)
 {
 	uint64_t now = base_now_ns(), cpu = cpu_ns();
-	pthread_mutex_lock(&c->lock);
-	struct remote_read *read = c->submitted;
-	c->submitted = NULL;
-	c->submitted_tail = &c->submitted;
-	bool stop = c->stop, cancelled = c->cancelled;
-	c->stats.running = c->n_running;
-	c->stats.cpu_ns = cpu;
-	c->stats.limit = c->limit;
-	c->stats.first_byte_p50_ns = c->latency.p50_ns;
-	c->stats.first_byte_p99_ns = c->latency.p99_ns;
-	bool waits = c->paused != NULL;
-	c->stats.away_ns = waits && c->answered_ns && now - c->answered_ns > S ? now - c->answered_ns : 0;
-	pthread_mutex_unlock(&c->lock);
+	struct remote_read *read;
+	bool stop, cancelled;
+	{
+		lock_for_scope(&c->lock);
+		read = c->submitted;
+		c->submitted = NULL;
+		c->submitted_tail = &c->submitted;
+		stop = c->stop;
+		cancelled = c->cancelled;
+		c->stats.running = c->n_running;
+		c->stats.cpu_ns = cpu;
+		c->stats.limit = c->limit;
+		c->stats.first_byte_p50_ns = c->latency.p50_ns;
+		c->stats.first_byte_p99_ns = c->latency.p99_ns;
+		bool waits = c->paused != NULL;
+		c->stats.away_ns = waits && c->answered_ns && now - c->answered_ns > S ? now - c->answered_ns : 0;
+	}
 	while (read) {
 		struct remote_read *next = read->next;
 		read->high = 0;
@@ -722,9 +722,10 @@ void remote_client_free(struct remote_client *c)
 {
 	if (!c)
 		return;
-	pthread_mutex_lock(&c->lock);
-	c->stop = true;
-	pthread_mutex_unlock(&c->lock);
+	{
+		lock_for_scope(&c->lock);
+		c->stop = true;
+	}
 	curl_multi_wakeup(c->multi);
 	pthread_join(c->thread, NULL);
 	for (size_t i = 0; i < REMOTE_TRANSFERS_MAX; i++)
@@ -737,12 +738,14 @@ void remote_client_free(struct remote_client *c)
 
 void remote_client_submit(struct remote_client *c, struct remote_read *read)
 {
-	pthread_mutex_lock(&c->lock);
-	bool first = !c->submitted;
-	read->next = NULL;
-	*c->submitted_tail = read;
-	c->submitted_tail = &read->next;
-	pthread_mutex_unlock(&c->lock);
+	bool first;
+	{
+		lock_for_scope(&c->lock);
+		first = !c->submitted;
+		read->next = NULL;
+		*c->submitted_tail = read;
+		c->submitted_tail = &read->next;
+	}
 	if (first) /* the thread takes all of them at once */
 		curl_multi_wakeup(c->multi);
 }
@@ -754,7 +757,7 @@ void remote_client_wait(struct remote_client *c, int64_t timeout_ns, struct remo
 		uint64_t end = base_now_ns() + (uint64_t)timeout_ns;
 		until = (struct timespec){ .tv_sec = (time_t)(end / S), .tv_nsec = (long)(end % S) };
 	}
-	pthread_mutex_lock(&c->lock);
+	lock_for_scope(&c->lock);
 	while (!c->done && !c->woken && timeout_ns != 0) {
 		if (timeout_ns < 0)
 			pthread_cond_wait(&c->done_cv, &c->lock);
@@ -765,28 +768,26 @@ void remote_client_wait(struct remote_client *c, int64_t timeout_ns, struct remo
 	*ret_done = c->done;
 	c->done = NULL;
 	c->done_tail = &c->done;
-	pthread_mutex_unlock(&c->lock);
 }
 
 void remote_client_cancel(struct remote_client *c)
 {
-	pthread_mutex_lock(&c->lock);
-	c->cancelled = true;
-	pthread_mutex_unlock(&c->lock);
+	{
+		lock_for_scope(&c->lock);
+		c->cancelled = true;
+	}
 	curl_multi_wakeup(c->multi);
 }
 
 void remote_client_wake(struct remote_client *c)
 {
-	pthread_mutex_lock(&c->lock);
+	lock_for_scope(&c->lock);
 	c->woken = true;
 	pthread_cond_signal(&c->done_cv);
-	pthread_mutex_unlock(&c->lock);
 }
 
 void remote_client_stats_get(struct remote_client *c, struct remote_stats *ret_stats)
 {
-	pthread_mutex_lock(&c->lock);
+	lock_for_scope(&c->lock);
 	*ret_stats = c->stats;
-	pthread_mutex_unlock(&c->lock);
 }

@@ -177,9 +177,11 @@ static void *send_parts(void *arg)
 {
 	struct upload *u = arg;
 	for (;;) {
-		pthread_mutex_lock(&u->lock);
-		int rc = u->rc;
-		pthread_mutex_unlock(&u->lock);
+		int rc;
+		{
+			lock_for_scope(&u->lock);
+			rc = u->rc;
+		}
 		uint32_t part = atomic_fetch_add(&u->next, 1);
 		if (rc < 0 || part >= u->n_parts)
 			return NULL;

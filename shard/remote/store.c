@@ -212,10 +212,11 @@ void remote_store_close(struct remote_store *store)
 {
 	if (!store)
 		return;
-	pthread_mutex_lock(&store->lock);
-	store->stop = true;
-	pthread_cond_signal(&store->renew_cv);
-	pthread_mutex_unlock(&store->lock);
+	{
+		lock_for_scope(&store->lock);
+		store->stop = true;
+		pthread_cond_signal(&store->renew_cv);
+	}
 	if (store->thread_runs)
 		pthread_join(store->thread, NULL);
 	remote_credentials_free(store->credentials);
@@ -316,14 +317,13 @@ int remote_store_headers(struct remote_store *store, const char *url, const stru
 		struct curl_slist *longer = curl_slist_append(list, request->headers[i]);
 		rc = longer ? 0 : -ENOMEM;
 	}
-	pthread_mutex_lock(&store->lock);
+	lock_for_scope(&store->lock);
 	if (store->renew_at && !store->renew && now_s() >= store->renew_at)
 		renew(store);
 	if (rc == 0 && store->credentials)
 		rc = sign(store, url, request, &list);
 	else if (rc == 0 && store->s3 && store->settings.requester_pays)
 		rc = add(&list, "x-amz-request-payer", "requester");
-	pthread_mutex_unlock(&store->lock);
 	if (rc < 0) {
 		curl_slist_free_all(list);
 		return rc;

@@ -140,9 +140,10 @@ void progress_add(uint64_t bytes, uint64_t files)
 
 void progress_skip(uint64_t bytes, uint64_t files)
 {
-	pthread_mutex_lock(&lock);
-	bar.skipped_bytes += bytes;
-	pthread_mutex_unlock(&lock);
+	{
+		lock_for_scope(&lock);
+		bar.skipped_bytes += bytes;
+	}
 	progress_add(bytes, files);
 }
 
@@ -186,10 +187,11 @@ void progress_wait_start(const char *what)
 	sigset_t all, old;
 	if (!can_draw())
 		return;
-	pthread_mutex_lock(&lock);
-	snprintf(waits.what, sizeof(waits.what), "%s", what);
-	waits.ended = false;
-	pthread_mutex_unlock(&lock);
+	{
+		lock_for_scope(&lock);
+		snprintf(waits.what, sizeof(waits.what), "%s", what);
+		waits.ended = false;
+	}
 	if (waits.active)
 		return;
 	sigfillset(&all);
@@ -202,10 +204,11 @@ void progress_wait_done(void)
 {
 	if (!waits.active)
 		return;
-	pthread_mutex_lock(&lock);
-	waits.ended = true;
-	pthread_cond_signal(&wait_ended);
-	pthread_mutex_unlock(&lock);
+	{
+		lock_for_scope(&lock);
+		waits.ended = true;
+		pthread_cond_signal(&wait_ended);
+	}
 	pthread_join(waits.thread, NULL);
 	waits.active = false;
 }

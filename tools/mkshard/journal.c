@@ -238,13 +238,12 @@ int pack_journal_add(struct pack_journal *journal, const struct shard_pack_plan 
 		at = mempcpy(at, sums->blocks, record.n_blocks * sizeof(uint64_t));
 	sum = XXH3_64bits(bytes, body);
 	memcpy(at, &sum, sizeof(sum));
-	pthread_mutex_lock(&journal->lock);
+	lock_for_scope(&journal->lock);
 	int rc = base_pwrite_full(journal->fd, bytes, body + sizeof(sum), journal->end);
 	if (rc == 0 && fdatasync(journal->fd))
 		rc = -errno;
 	if (rc == 0)
 		journal->end += body + sizeof(sum);
-	pthread_mutex_unlock(&journal->lock);
 	return rc ? base_err_set(err, rc, "'%s': %s", journal->path, strerror(-rc)) : 0;
 }
 

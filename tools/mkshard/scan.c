@@ -135,10 +135,9 @@ int pack_input_refuse(struct pack_input *input, struct base_err *err)
 		return -ENOMEM;
 	}
 	int rc = 0;
-	pthread_mutex_lock(&input->lock);
+	lock_for_scope(&input->lock);
 	if (!input->keep_going && input->n_left_out == PACK_REFUSED_SHOWN) {
 		input->n_refused++;
-		pthread_mutex_unlock(&input->lock);
 		free(text);
 		return 0;
 	}
@@ -151,7 +150,6 @@ int pack_input_refuse(struct pack_input *input, struct base_err *err)
 		free(text);
 		rc = -ENOMEM;
 	}
-	pthread_mutex_unlock(&input->lock);
 	return rc;
 }
 

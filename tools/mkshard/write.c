@@ -582,14 +582,13 @@ static void *worker_thread(void *arg)
 			rc = write_shard(w, shard);
 	}
 	if (rc) {
-		pthread_mutex_lock(&run->lock);
+		lock_for_scope(&run->lock);
 		if (!run->err.code && rc != -ECANCELED) {
 			if (w && w->err.code)
 				run->err = w->err;
 			else
 				base_err_set(&run->err, rc, "packing: %s", strerror(-rc));
 		}
-		pthread_mutex_unlock(&run->lock);
 		atomic_store(&run->stop, true);
 	}
 	if (w)
