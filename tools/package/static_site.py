@@ -24,7 +24,7 @@ USERS = {
     "Begin": ["README.md", "tools/INSTALL.md", "tools/HOW_IT_WORKS.md", "tools/MIGRATION.md"],
     "Train": ["tools/OPTIONS.md", "tests/trainers/README.md", "tools/ORDERS.md", "tools/RESUME.md", "tools/LAUNCHERS.md",
               "tools/STORES.md", "gpu_stage/README.md", "tools/kubernetes/README.md", "tools/systemd/README.md"],
-    "Look": ["tools/TROUBLESHOOTING.md", "tools/MESSAGES.md", "tests/bench/README.md", "RELIABILITY.md",
+    "Look": ["tools/MONITORING.md", "tools/TROUBLESHOOTING.md", "tools/MESSAGES.md", "tests/bench/README.md", "RELIABILITY.md",
              "SECURITY.md", "CHANGELOG.md"],
     "Format": ["shard/FORMAT.md", "shard/ORDER.md"],
 }
