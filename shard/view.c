@@ -219,8 +219,8 @@ static int start_is_not_enough(
         const struct shard_view_options *o, const char *deal, const char *or_stride, struct base_err *err)
 {
 	return base_err_set(err, -EINVAL,
-	        "start=%" PRIu64 " with deal=%s: what is left depends on how many ranks there were: give state=FILE or "
-	        "past=WORLDxSTEPS of the job that stopped%s",
+	        "start=%" PRIu64 " with deal=%s: what is left depends on how many ranks there were: give state= of the "
+	        "job that stopped, or past=WORLDxSTEPS to a mount%s",
 	        o->start, deal, or_stride);
 }
 

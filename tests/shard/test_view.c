@@ -354,7 +354,7 @@ static void bad_options_get_one_sentence(void **state)
 	o.start = 131;
 	refused(index, &o, -EINVAL, "start=131");
 	o.start = 100;
-	refused(index, &o, -EINVAL, "state=FILE");
+	refused(index, &o, -EINVAL, "give state=");
 	o.n_past = 1;
 	o.past[0] = (struct shard_deal_segment){ 4, 99 };
 	refused(index, &o, -EINVAL, "add up");
@@ -453,7 +453,7 @@ static void auto_deals_blocks_where_each_rank_gets_many(void **state)
 	}
 	o.world = 12;
 	o.start = 10;
-	refused(index, &o, -EINVAL, "state=FILE or past=WORLDxSTEPS");
+	refused(index, &o, -EINVAL, "give state= of the job that stopped");
 	refused(index, &o, -EINVAL, "or deal=stride");
 	o.deal = SHARD_DEAL_STRIDE;
 	shard_view_free(open_view(index, &o));

@@ -113,7 +113,7 @@ def test_state_file_continues_a_job(dataset, scratch):
     ("order=random", 2, "full, chunk, torch or none"),
     ("subdir=nowhere", 1, "nowhere"),
     ("start=106", 1, "start=106"),
-    ("deal=block,start=5", 1, "state=FILE"),
+    ("deal=block,start=5", 1, "give state="),
     ("deal=block,start=5,past=2x4", 1, "adds up to 4"),
     ("colour=red", 2, "colour"),
     ("state=/nonexistent/state", 1, "/nonexistent/state"),
