@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Commands that wait for a store say so on a terminal."""
+"""Commands that wait for a store or read a tier say so on a terminal."""
+
+import shutil
 
 import pytest
 
@@ -49,3 +51,21 @@ def test_quiet_mount_says_nothing(silent, scratch):
         other.wait_for("opening the index, 3 s")  # the mount has waited for at least as long
         ran.read()
         assert ran.text == ""
+
+
+def test_verifying_a_tier_shows_how_far_it_is(http_store, build_dir, scratch):
+    """Each read of the tier takes 50 ms, because strace holds it up."""
+    if not shutil.which("strace"):
+        pytest.skip("strace is not installed")
+    datasets.write_tree(scratch / "source", classes=2, per_class=10, sizes=(60_000,))
+    tools.mkshard("pack", scratch / "source", http_store.root / "data")
+    url, tier = f"{http_store.url}/data", scratch / "tier"
+    tier.mkdir()
+    tools.ddpfs("warm", url, "-o", f"tier={tier},tier_size=64M")
+    with OnTerminal(["strace", "-f", "-qq", "-o", "/dev/null", "-e", "inject=pread64:delay_enter=50000", tools.tool("ddpfs"), "tier",
+                     f"--verify={url}", tier]) as ran:
+        assert ran.wait() == 0, ran.text
+    assert "verifying [" in ran.text and " of 20" in ran.text
+    http_store.set(latency_ms=3_600_000)
+    with OnTerminal([tools.tool("ddpfs"), "tier", f"--verify={url}", tier]) as ran:
+        ran.wait_for("opening the index, 2 s")

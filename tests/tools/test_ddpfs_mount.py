@@ -45,6 +45,24 @@ def mounted_on_a_terminal(dataset, mountpoint, options, *more):
     return [line for line in lines if line.startswith("ddpfs: ")]
 
 
+@pytest.mark.parametrize(("command", "says"), [
+    (["stat"], "waiting for the server of the mount, 2 s"),
+    (["ctl", "follow"], "announcing the list, 2 s"),
+    (["report", "-o", "/dev/null"], "reading the history, 2 s"),
+])
+def test_a_command_says_on_a_terminal_that_the_server_does_not_answer(dataset, mount, scratch, command, says):
+    m = mount(dataset, "view=all")
+    (scratch / "list").write_text("".join(f"{name}\n" for name in sorted(os.listdir(m.path))[:1]))
+    argv = ["ctl", m.path, "follow", scratch / "list"] if command[0] == "ctl" else [*command, m.path]
+    server = m.server_pid()
+    mounts.stop_and_wait(server)
+    try:
+        with OnTerminal([tools.tool("ddpfs"), *argv]) as ran:
+            ran.wait_for(says)
+    finally:
+        os.kill(server, signal.SIGCONT)
+
+
 def test_three_lines_introduce_a_mount_on_a_terminal(dataset, mountpoint):
     shown, does, following = mounted_on_a_terminal(dataset, mountpoint, "rank=0,world=2")
     assert shown == f"ddpfs: '{mountpoint}' shows the part of rank 0 of 2: 50 of 100 samples in epoch 0"

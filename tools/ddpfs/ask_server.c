@@ -10,6 +10,7 @@
 #include <unistd.h>
 
 #include "shard/base/cleanup.h"
+#include "tools/common/progress.h"
 #include "tools/ddpfs/mounts.h"
 
 enum { REPLY_MS = 30000 };
@@ -92,7 +93,7 @@ static void tell_place(json_t *object, const char *mountpoint)
 		json_object_set_new(object, "mountpoint", json_string(mountpoint));
 }
 
-int ask(const char *target, json_t *request, struct base_err *err, json_t **ret_reply)
+static int find_and_ask(const char *target, json_t *request, struct base_err *err, json_t **ret_reply)
 {
 	struct base_control_peer peer;
 	cleanup_free char *reply = NULL;
@@ -118,4 +119,12 @@ int ask(const char *target, json_t *request, struct base_err *err, json_t **ret_
 	json_object_del(object, "ok");
 	*ret_reply = object;
 	return 0;
+}
+
+int ask(const char *target, json_t *request, struct base_err *err, json_t **ret_reply)
+{
+	progress_wait_start("waiting for the server of the mount");
+	int r = find_and_ask(target, request, err, ret_reply);
+	progress_wait_done();
+	return r;
 }

@@ -17,6 +17,7 @@
 #include "shard/base/cleanup_json.h"
 #include "shard/base/units.h"
 #include "tools/common/cli.h"
+#include "tools/common/progress.h"
 #include "tools/ddpfs/ask_server.h"
 
 enum {
@@ -313,6 +314,7 @@ int ctl_follow(const char *target, const char *list_path, const struct ctl_follo
 		return cli_failf("out of memory");
 	job->options = options;
 	job->name = list_path && strcmp(list_path, "-") == 0 ? "standard input" : list_path;
+	progress_wait_start("announcing the list");
 	int rc = find_mount(job, target, &err);
 	if (rc == 0 && options->end) {
 		rc = send_request(job, "end", -1, &err);
@@ -321,6 +323,7 @@ int ctl_follow(const char *target, const char *list_path, const struct ctl_follo
 		rc = fd < 0 ? base_err_set(&err, -errno, "'%s': %s", job->name, strerror(errno))
 		            : follow_file(job, fd, &err);
 	}
+	progress_wait_done();
 	if (rc == 0)
 		print_result(job);
 	base_control_peer_done(&job->peer);

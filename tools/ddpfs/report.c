@@ -13,6 +13,7 @@
 #include "shard/base/units.h"
 #include "tools/common/cli.h"
 #include "tools/common/output_file.h"
+#include "tools/common/progress.h"
 #include "tools/ddpfs/ddpfs.h"
 #include "tools/ddpfs/mount_runs.h"
 #include "tools/ddpfs/report_plot.h"
@@ -886,8 +887,10 @@ int ddpfs_report(int argc, char **argv)
 	cli_parse(&line, argc, argv, &a);
 	if (a.targets.n == 0)
 		cli_usage("MNT or LOG is missing: a mountpoint, or the file of a mount with -o log=FILE");
+	progress_wait_start("reading the history");
 	for (int i = 0; i < a.targets.n && rc == 0; i++)
 		rc = read_target(&runs, a.targets.words[i], &err);
+	progress_wait_done();
 	if (rc == 0)
 		rc = write_output(a.output, &runs, &err);
 	mount_runs_done(&runs);

@@ -14,6 +14,7 @@
 #include "shard/base/units.h"
 #include "shard/index.h"
 #include "tools/common/cli.h"
+#include "tools/common/progress.h"
 #include "tools/ddpfs/ddpfs.h"
 
 struct arguments {
@@ -43,7 +44,7 @@ static int identity_of(const char *text, struct base_err *err, uint8_t ret_ident
 		const char digits[3] = { text[2 * i], text[2 * i + 1], '\0' };
 		bytes[i] = (uint8_t)strtoul(digits, NULL, 16);
 	}
-	int rc = hex ? 0 : shard_index_open(text, err, &index);
+	int rc = hex ? 0 : cli_index_open(text, err, &index);
 	if (rc < 0)
 		return rc;
 	if (!hex) {
@@ -87,8 +88,12 @@ static int verify_all(const char *dir, uint64_t size_bytes, const struct shard_i
 	int rc = cache_tier_open(dir, size_bytes, info->identity, err, &tier);
 	if (rc < 0)
 		return rc;
-	for (uint32_t file = 0; rc == 0 && file < info->n_files; file++)
+	progress_start("verifying", 0, info->n_files);
+	for (uint32_t file = 0; rc == 0 && file < info->n_files; file++) {
 		rc = verify_file(tier, index, file, data, &verified);
+		progress_add(0, 1);
+	}
+	progress_done();
 	cache_tier_stats_get(tier, &stats);
 	cache_tier_close(tier);
 	if (rc < 0)
@@ -102,7 +107,7 @@ static int verify_all(const char *dir, uint64_t size_bytes, const struct shard_i
 static int verify(const struct arguments *a, const struct tier_list *list, struct base_err *err, struct verified *ret)
 {
 	struct shard_index *index;
-	int rc = shard_index_open(a->verify, err, &index);
+	int rc = cli_index_open(a->verify, err, &index);
 	if (rc < 0)
 		return rc;
 	bool known = false;
