@@ -377,6 +377,12 @@ def test_bytes_are_right_whoever_reads(mount, dataset, scratch):
     assert train(m, 1, 0, 3, 2) == train(type("plain", (), {"path": scratch / "tree"}), 1, 0, 3, 2)
 
 
+def marked(m):
+    """What `ddpfs top` says about wrong use of a mount."""
+    text = tools.ddpfs("top", "--batch", "--count=1", "--delay=0.1", m.path).stdout
+    return [line.removeprefix(f"! {m.path}: ") for line in text.splitlines() if line.startswith(f"! {m.path}: ")]
+
+
 def test_a_forgotten_set_epoch_is_said_once(mount, dataset):
     m = mount(dataset, "layout=tree,view=all")
     train(m, 2, 0, 5, 3, set_epoch=False)
@@ -384,6 +390,7 @@ def test_a_forgotten_set_epoch_is_said_once(mount, dataset):
     assert stats["samplers"][0]["repeated"] == 2
     assert "set_epoch" in stats["recognised_note"]
     assert m.log().count("call sampler.set_epoch(epoch)") == 1
+    assert "set_epoch" in marked(m)[0]
 
 
 @pytest.mark.trainers  # test_recognise.c has the schedules; here they are chance
@@ -411,6 +418,7 @@ def test_a_sampler_over_a_ranks_part_shards_twice(mount, dataset, layout):
     stats = recognised(m)
     assert "view=all" in stats["recognised_note"]
     assert m.log().count("shards this rank's part once more") == 1
+    assert "view=all" in marked(m)[0]
 
 
 @pytest.mark.parametrize("memory", ["12M", "256M"])
