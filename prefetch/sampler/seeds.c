@@ -491,6 +491,24 @@ static bool fit_parts(const struct target *target, const uint64_t where[RING], s
 	return best > 0;
 }
 
+/* Whether the fit is of the first rank alone.  Its part is also the beginning of the whole permutation. */
+static bool is_first_part(const struct match *dealt)
+{
+	return dealt->fit.world > 1 && dealt->fit.first == 0 && dealt->fit.ranks == 1;
+}
+
+/* Makes the fit of a first part one of the whole permutation, because its reader may read on behind the part.  If it
+ * does not, its epoch ends early, which costs less. */
+static void make_whole(const struct target *target, const uint64_t where[RING], struct match *match)
+{
+	uint32_t turns = (uint32_t)((match->fit.high - 1) / match->fit.world + 1);
+	match->fit.world = match->fit.ranks = 1;
+	match->fit.low = 0;
+	match->fit.high = turns;
+	match->n = target->n_seen;
+	memcpy(match->positions, where, match->n * sizeof(*where));
+}
+
 /* Fits the positions to the reader of a whole permutation, of one rank's stride, or of contiguous parts. */
 static bool fit_shuffle(
         const struct target *target, const uint64_t where[RING], const struct source *source, struct match *ret_match)
@@ -511,6 +529,10 @@ static bool fit_shuffle(
 	deal = deal && (!whole || dealt.fit.score > ret_match->fit.score + MORE_PARTS);
 	if (deal)
 		*ret_match = dealt;
+	if (deal && !known && is_first_part(&dealt)) {
+		make_whole(target, where, ret_match);
+		deal = false;
+	}
 	ret_match->list = target->list;
 	ret_match->source = *source;
 	ret_match->source.deal = deal ? dealt.source.deal : 0;

@@ -440,6 +440,46 @@ static void a_successor_goes_on_with_a_shuffle(void **state)
 	}
 }
 
+static bool is_expected(struct prefetch_recognise *r, uint32_t file)
+{
+	struct prefetch_recognised track;
+	struct prefetch_sequence *sequence;
+	uint64_t turn;
+	if (prefetch_recognise_get(r, 0, &track) < 0 || prefetch_recognise_sequence(r, track.id, 0, &sequence) < 0)
+		return false;
+	bool expected = prefetch_sequence_find(sequence, file, &turn) == 0;
+	prefetch_sequence_put(sequence);
+	return expected;
+}
+
+/* Others open files before an epoch begins.  Then the ring may have more of theirs than of the epoch's.  The beginning
+ * of a whole permutation is also the first rank's part of it: it must not be taken for that. */
+static void the_whole_is_not_taken_for_the_first_part(void **state)
+{
+	enum { CASES = 4, RECOGNISED = 512 };
+	uint64_t random = 5;
+	(void)state;
+	for (unsigned i = 0; i < FAMILIES * CASES; i++) {
+		struct prefetch_recognise *r = new_recognise(100);
+		uint32_t before = 16 + i / FAMILIES * 16, misses = 0;
+		for (uint32_t k = 0; k < before; k++)
+			prefetch_recognise_opened(r, &(uint32_t){ (uint32_t)(loader_random(&random) % N) }, 1);
+		whole(N, &(struct prefetch_shuffle){ .kind = families[i % FAMILIES].kind, .seed = 42 }, order);
+		prefetch_recognise_opened(r, order, 160);
+		prefetch_recognise_pause(r);
+		work(r);
+		for (uint32_t k = 160; k < N; k++) {
+			misses += k >= RECOGNISED && !is_expected(r, order[k]);
+			prefetch_recognise_opened(r, &order[k], 1);
+			if (k % 16 == 15)
+				work(r);
+		}
+		if (misses > 0)
+			fail_msg("family %u, %u opens before: %u are not expected", i % FAMILIES, before, misses);
+		prefetch_recognise_free(r);
+	}
+}
+
 /* No list is shuffled in these orders; DDPFS_RANDOM_ORDERS=10000 tries so many. */
 static void nothing_is_recognised_in_orders_of_nobody(void **state)
 {
@@ -490,6 +530,7 @@ int main(void)
 		cmocka_unit_test(a_ranks_own_part_is_recognised),
 		cmocka_unit_test(dali_is_recognised_and_followed),
 		cmocka_unit_test(a_successor_goes_on_with_a_shuffle),
+		cmocka_unit_test(the_whole_is_not_taken_for_the_first_part),
 		cmocka_unit_test(nothing_is_recognised_in_orders_of_nobody),
 	};
 	cmocka_set_test_filter(getenv("DDPFS_TEST")); /* a pattern, or NULL */
