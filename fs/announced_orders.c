@@ -43,6 +43,7 @@ struct fs_announced_orders {
 	struct slot slots[SLOTS];
 	uint32_t next_id;
 	uint64_t explained, dropped;
+	uint64_t changes, taken_in; /* of the lists by main; those that the recognise thread has acted on */
 	_Atomic unsigned live;
 };
 
@@ -182,6 +183,7 @@ static int show(struct fs_announced_orders *orders, struct fs_announced_piece *p
 		slot->shown = true;
 		slot->writing = false;
 		slot->shown_ns = base_now_ns();
+		orders->changes++;
 		fs_announced_list_state(list, &state);
 		*ret_length = state.end - state.cursor;
 		fs_announced_list_save(list, (uint32_t)(slot - orders->slots));
@@ -219,8 +221,10 @@ static bool forget(struct fs_announced_orders *orders, const char *name)
 {
 	lock_for_scope(&orders->lock);
 	struct slot *slot = find(orders, name);
-	if (slot)
+	if (slot) {
 		slot->ending = true;
+		orders->changes++;
+	}
 	return slot != NULL;
 }
 
@@ -442,8 +446,21 @@ static void do_task(struct fs_announced_orders *orders, struct slot *slot, enum 
 	}
 }
 
+static uint64_t changes(struct fs_announced_orders *orders)
+{
+	lock_for_scope(&orders->lock);
+	return orders->changes;
+}
+
+static void took_in(struct fs_announced_orders *orders, uint64_t until)
+{
+	lock_for_scope(&orders->lock);
+	orders->taken_in = until;
+}
+
 bool fs_announced_orders_sync(struct fs_announced_orders *orders)
 {
+	uint64_t until = changes(orders);
 	bool confirmed = false;
 	for (unsigned i = 0; i < SLOTS; i++) {
 		struct slot *slot = &orders->slots[i];
@@ -459,6 +476,7 @@ bool fs_announced_orders_sync(struct fs_announced_orders *orders)
 			slot->told = confirmed = true;
 		do_task(orders, slot, task);
 	}
+	took_in(orders, until);
 	return confirmed;
 }
 
@@ -513,6 +531,7 @@ void fs_announced_orders_count(struct fs_announced_orders *orders, struct fs_ann
 		return;
 	ret_counts->memory_bytes = fs_order_memory_bytes(orders->memory);
 	lock_for_scope(&orders->lock);
+	ret_counts->waits = orders->taken_in != orders->changes;
 	ret_counts->explained = orders->explained;
 	ret_counts->dropped = orders->dropped;
 }

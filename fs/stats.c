@@ -147,8 +147,8 @@ static size_t collect_tier(struct fs_server *server, struct field fields[])
 	return TIER_FIELDS;
 }
 
-/* What is left to do is looked up before what was done: with no open in the queue, and then an idle engine, the other
- * counters are final until the trainer goes on. */
+/* What is left to do is looked up before what was done: with no open and no announced list in a queue, and then an idle
+ * engine, the other counters are final until the trainer goes on. */
 static size_t collect(struct fs_server *server, struct fs_view *view, struct field fields[FIELDS_MAX])
 {
 	const struct fs_counters *c = &server->counters;
@@ -158,15 +158,15 @@ static size_t collect(struct fs_server *server, struct fs_view *view, struct fie
 	uint64_t queued, behind;
 	fs_watch_count(server->watch, &opens); /* first, so that the queue and the engine know of all opens until now */
 	fs_sampler_streams_queue(server->samplers[view->number], &queued, &behind);
-	bool idle = prefetch_idle(server->prefetch);
+	struct fs_announced_orders_counts announced;
+	fs_sampler_streams_announced(server->samplers[view->number], &announced);
+	bool idle = !announced.waits && prefetch_idle(server->prefetch);
 	prefetch_stats_get(server->prefetch, &engine);
 	fs_view_progress(view, &progress);
 	struct prefetch_stream_stats stream;
 	fs_sink_stats(server->sink, view, &stream);
 	struct fs_read_latency_epoch waits;
 	fs_read_latency_get(server->read_latency, progress.epoch, &waits);
-	struct fs_announced_orders_counts announced;
-	fs_sampler_streams_announced(server->samplers[view->number], &announced);
 	const struct field all[] = {
 		{ "rank", "Rank of this view", false, view->options.rank },
 		{ "world", "Ranks of the job", false, view->options.world },

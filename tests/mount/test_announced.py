@@ -124,6 +124,15 @@ def lists_of(m):
     return {one["list"]: one for one in stats(m)["announced"]}
 
 
+def test_idle_waits_until_the_engine_knows_what_was_announced(mounted, packed):
+    paths = packed[1]
+    for _ in range(30):
+        follow(mounted, random.sample(paths, len(paths)))
+        assert settled(mounted)["following"] == 1
+        tools.ddpfs("ctl", mounted.path, "follow", "--end")
+        assert settled(mounted)["following"] == 0
+
+
 def test_what_is_announced_is_read_before_it_is_opened(mounted, packed):
     order = weighted(packed[1])
     assert stats(mounted)["order_source"] == "unknown"
