@@ -1,7 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a user does with installed programs, as a script.  It calls a shell function upgrade(), which installs them anew."""
+"""What a user does with installed programs, as a script.  It calls a shell function upgrade(), which installs them anew.
 
-USE = r"""
+`sh -e` goes on after "! COMMAND", whatever that gives: so what must fail stands behind `never`."""
+
+NEVER = r"""
+never() { if "$@"; then echo "not expected: $*" >&2; exit 1; fi; }
+no_server() { # the last one ends a moment after its mount
+    for i in $(seq 300); do pgrep -x ddpfs >/dev/null || break; sleep 0.1; done
+    never pgrep -x ddpfs
+}
+"""
+USE = NEVER + r"""
 mkdir /tmp/source /tmp/mnt
 for i in 1 2 3 4 5 6 7 8; do echo "sample $i" >/tmp/source/$i; done
 mkshard pack /tmp/source /tmp/dataset
@@ -16,8 +25,7 @@ ddpfs umount /tmp/mnt
 mount -t ddpfs -o view=all /tmp/dataset /tmp/mnt
 cmp /tmp/source/6 /tmp/mnt/6
 umount /tmp/mnt
-for i in $(seq 300); do pgrep -x ddpfs >/dev/null || break; sleep 0.1; done
-! pgrep -x ddpfs
+no_server
 
 python3 -B -c '
 import ddpfs
@@ -28,6 +36,8 @@ DEB_USED = r"""
 ldconfig -p | grep libddpfs_stage.so.0
 """
 DEB_GONE = r"""
-! ldconfig -p | grep libddpfs
-! dpkg -l | grep ddpfs
+ldconfig -p >/tmp/libraries
+dpkg -l >/tmp/packages
+never grep libddpfs /tmp/libraries
+never grep ddpfs /tmp/packages
 """

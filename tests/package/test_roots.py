@@ -13,7 +13,7 @@ import pytest
 from helpers import tools
 from helpers.debian_root import DebianRoot
 from helpers.tools import ROOT
-from package.life import DEB_GONE, DEB_USED, USE
+from package.life import DEB_GONE, DEB_USED, NEVER, USE
 
 if os.environ.get("DDPFS_ROOTS") != "debootstrap":
     pytest.skip("bare Debian systems are made by name: tests/run roots", allow_module_level=True)
@@ -59,7 +59,7 @@ rm -r /opt/venv
 @pytest.mark.parametrize("suite", SUITES)
 def test_the_wheel_is_installed_used_upgraded_and_removed(portable_wheel, package_work, scratch, suite):
     root = DebianRoot(system(suite, package_work), scratch)
-    said = root.run(". /etc/os-release; echo Debian $VERSION_ID; ! command -v cc" + WHEEL + USE + WHEEL_GONE,
+    said = root.run(". /etc/os-release; echo Debian $VERSION_ID" + NEVER + "never command -v cc"  + WHEEL + USE + WHEEL_GONE,
                     {"wheel": portable_wheel.parent}, timeout=SECONDS).stdout
     assert f"Debian {SUITES[suite]}\n" in said
     assert "samples of the module: 8\n" in said and "module: /opt/venv/" in said
@@ -98,36 +98,70 @@ def test_the_quickstart_with_the_wheel_compiles_nothing(portable_wheel, package_
     assert f"compared     {len(files)} files with the originals: equal" in said
 
 
-TRAIN = r"""
+# What a new user does; "install" and "remove" are those of a wheel or of Debian packages.
+WALK = NEVER + r"""
 cp /run/host/hosts /etc/hosts # torchrun looks for localhost
+export PYTHONPATH=/run/host/site OMP_NUM_THREADS=1 GLOO_SOCKET_IFNAME=lo
+mkdir /tmp/mnt /tmp/out
+cd /tmp/out
+cat >rank.sh <<'EOF'
+exec ddpfs exec -o view=all,log=/tmp/out/rank$RANK.log /tmp/dataset /tmp/mnt -- \
+    python3 -B /run/host/trainers/digits_train.py --train /tmp/mnt/train --val /tmp/mnt/val --epochs 1 --report /tmp/out/losses
+EOF
+date +"began %s.%N"
+{install}
+mkshard pack /run/host/images /tmp/dataset
+python3 -B -m torch.distributed.run --standalone --nproc-per-node=2 --no-python sh rank.sh
+date +"ended %s.%N"
+cat losses.?.json
+ddpfs report -o report.html rank0.log rank1.log
+ddpfs mount -o view=all /tmp/dataset /tmp/mnt
+ddpfs report -o live.html /tmp/mnt
+ddpfs umount /tmp/mnt
+{remove}
+no_server
+hash -r # sh remembers where programs were
+for name in ddpfs mkshard mount.ddpfs; do never command -v $name; done
+never grep ddpfs /proc/self/mountinfo
+cat report.html
+"""
+WAYS = {
+    "wheel": ("""
 python3 -m venv /opt/venv
 . /opt/venv/bin/activate
-export PYTHONPATH=/run/host/site OMP_NUM_THREADS=1 GLOO_SOCKET_IFNAME=lo
-mkdir /tmp/mnt
-cd /tmp
-date +"began %s.%N"
-pip install --no-index /run/host/wheel/*.whl
-mkshard pack /run/host/images /tmp/dataset
-python3 -m torch.distributed.run --standalone --nproc-per-node=2 --no-python ddpfs exec -o view=all /tmp/dataset /tmp/mnt -- \
-    python3 /run/host/trainers/digits_train.py --train /tmp/mnt/train --val /tmp/mnt/val --epochs 1 --report /tmp/report
-date +"ended %s.%N"
-cat /tmp/report.?.json
-"""
+pip install --no-index /run/host/package/*.whl
+""", """
+pip uninstall -y ddpfs
+find /opt/venv ! -type d >/tmp/files
+never grep ddpfs /tmp/files
+rm -r /opt/venv
+"""),
+    "deb": ("""
+apt-get update
+apt-get install -y /run/host/package/ddpfs_*.deb /run/host/package/libddpfs-stage0_*.deb /run/host/package/python3-ddpfs_*.deb
+""", APT_GONE.replace(" libddpfs-stage-dev", "")),
+}
 
 
-def test_from_pip_install_to_a_trained_epoch_on_two_ranks(portable_wheel, package_work, scratch, digits, capsys):
-    """With this environment's torch.  Prints how long it takes; the first batch comes before."""
+@pytest.mark.parametrize("way", WAYS)
+def test_a_new_user_installs_packs_trains_looks_at_the_report_and_uninstalls(request, package_work, scratch, digits, capsys, way):
+    """With this environment's torch.  Prints how long it takes to a trained epoch; the first batch comes before."""
+    package = request.getfixturevalue("portable_wheel") if way == "wheel" else request.getfixturevalue("packages")["ddpfs"]
     site = os.path.dirname(os.path.dirname(pytest.importorskip("torch").__file__))
     place = system("bookworm", package_work)
     if not (place / f"usr/bin/python{sys.version_info[0]}.{sys.version_info[1]}").exists():
         pytest.skip("torch here is for another Python than that of Debian 12")
-    done = DebianRoot(place, scratch).run(TRAIN, {"wheel": portable_wheel.parent, "site": site, "images": digits,
-                                                  "trainers": ROOT / "tests/trainers", "hosts": "/etc/hosts"},
-                                          timeout=SECONDS)
+    root = DebianRoot(place, scratch)
+    install, remove = WAYS[way]
+    done = root.run(WALK.replace("{install}", install).replace("{remove}", remove),
+                    {"package": package.parent, "site": site, "images": digits, "trainers": ROOT / "tests/trainers",
+                     "hosts": "/etc/hosts"}, timeout=SECONDS)
     assert "is not there" not in done.stderr, "ddpfs exec misses its own files"
-    said = done.stdout
+    said, _, report = done.stdout.partition("<!DOCTYPE html>")
     assert said.count('"accuracy"') == 2
+    assert "2 mounts" in report and report.count("<svg") == 6
+    assert [path for path in root.left() if path not in ("/etc/hosts", "/run", "/tmp")] == []
     began, ended = (float(line.split()[1]) for line in said.splitlines() if line.startswith(("began ", "ended ")))
     with capsys.disabled():
-        print(f"\npip install, pack, mount, train an epoch of {sum(1 for _ in digits.rglob('*.png'))} images: "
+        print(f"\n{way}: install, pack, mount, train an epoch of {sum(1 for _ in digits.rglob('*.png'))} images: "
               f"{ended - began:.1f} s, at {time.strftime('%H:%M:%S')}")
