@@ -526,10 +526,13 @@ void prefetch_each_stream(struct prefetch *p, bool (*fn)(struct prefetch *p, str
 /* The trainer has used a turn, or a sample. */
 void prefetch_tracking_use(struct prefetch *p, struct prefetch_stream *stream, const struct prefetch_use *use);
 void prefetch_tracking_sample(struct prefetch *p, struct prefetch_stream *stream, uint32_t sample);
+/* Returns whether a turn lies so near to the farthest one that a worker may use it now. */
+bool prefetch_tracking_near(const struct prefetch_stream *stream, uint64_t seq);
 /* Returns the seq of the oldest turn that workers behind the farthest one may still use.  It is of the same epoch,
  * because a given view (shard/view.h) may have dropped the one before. */
 uint64_t prefetch_tracking_oldest(struct prefetch_stream *stream);
-/* The sample of a turn that was fetched and not used is not in memory after all. */
+/* The sample of a turn that was fetched and not used is not in memory after all, or may not be.  It leaves the
+ * window. */
 void prefetch_tracking_gone(struct prefetch *p, struct prefetch_stream *stream, uint64_t seq);
 /* Begins to fetch again at the cursor: what was fetched and not used counts as absent. */
 void prefetch_tracking_refetch(struct prefetch *p, struct prefetch_stream *stream);

@@ -118,12 +118,15 @@ void prefetch_lost_suspects(struct prefetch *p, struct prefetch_stream *s)
  * fetch waits for thousands of drops. */
 static bool refetch_stream(struct prefetch *p, struct prefetch_stream *s)
 {
-	uint64_t end = cache_timeline_end(&s->tl);
+	uint64_t end = cache_timeline_end(&s->tl), fetched = s->fetch;
 	if (!s->following)
 		return false; /* nothing would be fetched */
 	if (s->options.warm_up && !prefetch_warm_up_again(p))
 		return false;
 	announce_again(p, s); /* the kernel takes names together with pages */
+	/* Else what the kernel took would fill the window, and nothing would be fetched until its turns have passed. */
+	for (uint64_t seq = s->fetch; seq < fetched; seq++)
+		prefetch_tracking_gone(p, s, seq);
 	s->suspected = s->fetch;
 	s->suspect = s->options.warm_up || end - s->fetch < p->losses.refetch_turns
 	                     ? end
@@ -148,11 +151,12 @@ static unsigned lost_of(const struct prefetch *p, unsigned uses)
 	return (unsigned)__builtin_popcountll(p->losses.history & ((UINT64_C(1) << uses) - 1));
 }
 
-/* Notes whether a stream will use the sample lost last at a turn that is to be fetched again anyway. */
+/* Notes whether a stream uses the sample lost last now, at a turn that is to be fetched again anyway. */
 static bool suspect(struct prefetch *p, struct prefetch_stream *s)
 {
 	uint64_t seq = s->suspected < s->suspect ? cache_timeline_next(&s->tl, p->losses.latest) : CACHE_NEVER;
-	p->losses.expected |= seq != CACHE_NEVER && seq >= s->suspected && seq < s->suspect;
+	p->losses.expected |=
+	        seq != CACHE_NEVER && seq >= s->suspected && seq < s->suspect && prefetch_tracking_near(s, seq);
 	return false;
 }
 

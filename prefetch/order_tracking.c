@@ -36,6 +36,11 @@ static bool inside(const struct prefetch_stream *s, uint64_t seq)
 	return seq + slack(s) >= low && seq < high + slack(s);
 }
 
+bool prefetch_tracking_near(const struct prefetch_stream *s, uint64_t seq)
+{
+	return seq + slack(s) >= s->high && seq < s->high + slack(s);
+}
+
 uint64_t prefetch_tracking_oldest(struct prefetch_stream *s)
 {
 	uint64_t turn, behind = slack(s);

@@ -4,8 +4,10 @@
 import ctypes
 import mmap
 import os
+from pathlib import Path
 
 import numpy as np
+import pytest
 
 libc = ctypes.CDLL(None, use_errno=True)
 
@@ -37,3 +39,21 @@ def read_dropped(path):
     with open(path, "rb", buffering=0) as f:
         os.posix_fadvise(f.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
         return f.read()
+
+
+def caches_dropped():
+    """How often somebody has had the kernel drop caches of the whole host; pages and names count each for itself."""
+    counts = dict(line.split() for line in Path("/proc/vmstat").read_text().splitlines())
+    return int(counts["drop_pagecache"]) + int(counts["drop_slab"])
+
+
+def undisturbed(measured, rounds=20):
+    """Calls `measured(begin)` until no other process drops the caches of the host meanwhile.  Returns what it gave.
+
+    `measured` calls `begin()` when its own drops are done: only others' drops after that disturb it."""
+    for _ in range(rounds):
+        began = []
+        result = measured(lambda began=began: began.append(caches_dropped()))
+        if began[-1] == caches_dropped():
+            return result
+    pytest.skip(f"another process dropped the caches of this host in each of {rounds} rounds")
