@@ -173,8 +173,13 @@ def test_names_in_one_directory_are_looked_up_side_by_side(mount, pack, tree, sc
     if subprocess.run(["mount", "-t", "fusectl", "fusectl", place], capture_output=True).returncode != 0:
         pytest.skip("fusectl cannot be mounted here")
     waiting = place / str(os.minor(os.stat(m.path).st_dev)) / "waiting"
-    threads = [threading.Thread(target=os.path.exists, args=(m.path / "class_00" / f"nothing{i}",)) for i in range(4)]
-    os.stat(m.path / "class_00")
+
+    def look_up(name):
+        with pytest.raises(FileNotFoundError):
+            os.stat(name, dir_fd=directory)
+
+    threads = [threading.Thread(target=look_up, args=(f"nothing{i}",)) for i in range(4)]
+    directory = os.open(m.path / "class_00", os.O_PATH)  # held, so that the kernel does not forget it
     server = m.server_pid()
     try:
         stop_and_wait(server)
@@ -186,6 +191,7 @@ def test_names_in_one_directory_are_looked_up_side_by_side(mount, pack, tree, sc
         for t in threads:
             if t.ident:
                 t.join()
+        os.close(directory)
         subprocess.run(["umount", place], check=True)
 
 
