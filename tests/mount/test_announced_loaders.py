@@ -120,8 +120,7 @@ def train(dataset, scratch):
     return run
 
 
-@pytest.mark.parametrize("workers", [2, 4])
-@pytest.mark.parametrize("kind", ["weighted", "buckets", "own", "no list"])
+@pytest.mark.parametrize("kind, workers", [("weighted", 2), ("buckets", 4), ("own", 2), ("no list", 4)])
 def test_what_a_sampler_draws_is_in_memory(train, kind, workers):
     since = train(kind, workers)
     assert since["opens"] >= COUNT - 8 * BATCH * workers

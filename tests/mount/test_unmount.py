@@ -81,7 +81,7 @@ def test_umount_right_after_mounting_is_not_busy(scratch, pack, mount, layout):
     source = scratch / "source"
     datasets.write_tree(source, classes=200, per_class=25, sizes=(100,))
     dataset = pack(source)
-    for number in range(15):
+    for number in range(8):
         m = mount(dataset, f"rank=0,world=2,seed={number},layout={layout}")
         subprocess.run(["umount", m.path], check=True)
         assert m.process.wait() == 0, m.log()
@@ -90,7 +90,7 @@ def test_umount_right_after_mounting_is_not_busy(scratch, pack, mount, layout):
 @pytest.mark.skipif(os.geteuid() != 0, reason="the server keeps off its own mount with a privilege that only root has")
 def test_umount_in_mid_epoch_is_not_busy(many, mount):
     """A trainer stops, and the server looks up the names of what would come next."""
-    for number in range(20):
+    for number in range(10):
         m = mount(many, f"rank=0,world=1,layout=tree,memory=512M,seed={number}")
         read_some(m.path, 300)
         subprocess.run(["umount", m.path], check=True)

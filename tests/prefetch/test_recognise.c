@@ -1780,7 +1780,7 @@ static void a_reader_who_goes_through_a_list_is_not_searched_for_seeds(void **st
 }
 
 /* What the thread at idle priority finds is taken in with the opens that follow. */
-static void all_seeds_are_tried_by_a_thread(void **state)
+static void all_seeds_are_scanned_by_threads(void **state)
 {
 	struct prefetch_recognise *r;
 	struct prefetch_recognise_options options = { .index = dataset,
@@ -1947,7 +1947,7 @@ int main(void)
 		cmocka_unit_test(what_nobody_knows_is_searched_within_a_budget),
 		cmocka_unit_test(a_search_takes_a_twentieth_of_the_time_that_passes),
 		cmocka_unit_test(a_reader_who_goes_through_a_list_is_not_searched_for_seeds),
-		cmocka_unit_test(all_seeds_are_tried_by_a_thread),
+		cmocka_unit_test(all_seeds_are_scanned_by_threads),
 		cmocka_unit_test(images_are_those_of_torchvision),
 		cmocka_unit_test(it_is_said_for_people),
 		cmocka_unit_test(memory_is_bounded),
