@@ -195,6 +195,7 @@ struct prefetch_stream {
 	uint32_t names_stored; /* samples stored since then */
 	uint32_t names_uses;   /* uses since then */
 	uint32_t names_vain;   /* how often in a row announcements were begun again and nothing was stored since */
+	uint64_t names_ns;     /* when announcements were last begun again */
 	/* Turns up to `suspect` are taken as lost and are fetched again; those up to `suspected` were so already. */
 	uint64_t suspected, suspect;
 	bool forgotten; /* announcements must begin again; nothing is fetched meanwhile */
@@ -497,6 +498,10 @@ int64_t prefetch_schedule_room_ns(const struct prefetch *p);
 /* Returns true for a demand's read that must not wait so.  If its sample is being dropped, the sink may wait for the
  * answer, because the kernel holds the page locks of a READ.  If its sample is coming, its room is booked already. */
 bool prefetch_schedule_cannot_wait(const struct prefetch *p, const struct prefetch_read *read);
+/* Returns how many turns a pool of order=chunk has, if a store is read by whole chunks; else 0.  The samples of a chunk
+ * lie anywhere in the turns of their pool.  So all of those are announced before it is fetched, and they are fetched
+ * again together. */
+uint64_t prefetch_schedule_pool_turns(const struct prefetch *p, const struct prefetch_stream *stream);
 /* Queues an event.  Any thread, under lock. */
 void prefetch_schedule_event(struct prefetch *p, const struct prefetch_event *event);
 /* Does the same, but does not wake the engine thread: a read that is queued or in flight will. */

@@ -25,14 +25,17 @@ enum {
 	/* So many of the latest 8 or 16 uses: the kernel takes back what comes next. */
 	BURST_OF_8 = 6,
 	BURST_OF_16 = 8,
-	HALVED_MAX = 3,      /* the window shrinks to an eighth */
-	SUSPECTS_STEP = 256, /* turns that are taken as lost at once: their drops take some milliseconds */
+	HALVED_MAX = 3, /* the window shrinks to an eighth */
+	/* Turns that are taken as lost at once: their drops take some milliseconds.  With a store it is all of them, so
+	 * that one request takes all that it can. */
+	SUSPECTS_STEP = 256,
 	/* If nothing was stored after names were announced again, the next try waits for NAMES_USES << names_vain
-	 * uses. */
+	 * uses, or NAMES_NS << names_vain ns: a reader that waits for a store uses little. */
 	NAMES_USES = 16,
 	NAMES_VAIN_MAX = 6, /* the most names_vain */
 };
 static const uint64_t LOST_NS = 1000000000;
+static const uint64_t NAMES_NS = 100000000;
 static const uint64_t LOST_USES_NS = 10000000000; /* losses count together with uses of so many ns at most */
 /* A store is far away, behind a network or the delay of a hook, if its reads take longer. */
 static const uint64_t FAR_NS = 1000000;
@@ -91,6 +94,7 @@ static void announce_again(struct prefetch *p, struct prefetch_stream *s)
 	s->batch = PREFETCH_ANNOUNCE_FIRST;
 	s->names_vain = s->names_stored ? 0 : s->names_vain + (s->names_vain < NAMES_VAIN_MAX);
 	s->names_stored = s->names_uses = 0;
+	s->names_ns = base_now_ns();
 	s->names++;
 	s->forgotten = false;
 }
@@ -102,7 +106,8 @@ void prefetch_lost_suspects(struct prefetch *p, struct prefetch_stream *s)
 	if (s->suspected >= s->suspect || s->suspected >= s->fetch + SUSPECTS_STEP)
 		return;
 	uint64_t left = s->suspect - s->suspected;
-	uint64_t end = s->suspected + (left < SUSPECTS_STEP ? left : SUSPECTS_STEP);
+	bool all = left < SUSPECTS_STEP || (p->store && !s->options.warm_up);
+	uint64_t end = s->suspected + (all ? left : SUSPECTS_STEP);
 	for (; s->suspected < end; s->suspected++) {
 		uint32_t sample;
 		if (cache_timeline_used(&s->tl, s->suspected) ||
@@ -114,11 +119,27 @@ void prefetch_lost_suspects(struct prefetch *p, struct prefetch_stream *s)
 	}
 }
 
-/* Fetches the next turns of a stream again.  They are taken as lost step by step, just before they are fetched: no
- * fetch waits for thousands of drops. */
+/* Returns the seq up to which turns are fetched again.  announced: no turn from it on was fetched.  A part of a
+ * pool would be many requests of a few samples each, so a store is asked for the whole pool. */
+static uint64_t refetch_end(struct prefetch *p, struct prefetch_stream *s, uint64_t announced)
+{
+	uint64_t pool = prefetch_schedule_pool_turns(p, s), end = cache_timeline_end(&s->tl), turn;
+	if (s->options.warm_up || end - s->fetch <= p->losses.refetch_turns)
+		return end;
+	uint64_t upto = s->fetch + p->losses.refetch_turns;
+	if (!pool || upto >= announced)
+		return upto;
+	cache_timeline_epoch_of(&s->tl, upto - 1, &turn);
+	upto += pool - 1 - turn % pool;
+	return upto < announced ? upto : announced;
+}
+
+/* Fetches the next turns of a stream again.  They are taken as lost just before they are fetched, step by step unless
+ * they lie in a store: no fetch waits for thousands of drops. */
 static bool refetch_stream(struct prefetch *p, struct prefetch_stream *s)
 {
-	uint64_t end = cache_timeline_end(&s->tl), fetched = s->fetch;
+	uint64_t fetched = s->fetch, end = cache_timeline_end(&s->tl);
+	uint64_t announced = s->limit < end ? s->limit : end;
 	if (!s->following)
 		return false; /* nothing would be fetched */
 	if (s->options.warm_up && !prefetch_warm_up_again(p))
@@ -128,9 +149,7 @@ static bool refetch_stream(struct prefetch *p, struct prefetch_stream *s)
 	for (uint64_t seq = s->fetch; seq < fetched; seq++)
 		prefetch_tracking_gone(p, s, seq);
 	s->suspected = s->fetch;
-	s->suspect = s->options.warm_up || end - s->fetch < p->losses.refetch_turns
-	                     ? end
-	                     : s->fetch + p->losses.refetch_turns;
+	s->suspect = refetch_end(p, s, announced);
 	return false;
 }
 
@@ -252,12 +271,13 @@ void prefetch_lost_refused(struct prefetch *p, const struct prefetch_item *item)
 	s->forgotten |= item->names == s->names; /* if they differ, names were announced again meanwhile */
 }
 
-/* Announces lost names again.  If nothing could be stored since the last time, it waits for more uses, because each
- * try costs reads. */
+/* Announces lost names again.  If nothing could be stored since the last time, it waits for more uses or some time,
+ * because each try costs reads. */
 static bool remember_names(struct prefetch *p, struct prefetch_stream *s)
 {
 	if (s->forgotten &&
-	        (s->names_stored || !s->names_vain || s->names_uses >= (uint32_t)NAMES_USES << s->names_vain))
+	        (s->names_stored || !s->names_vain || s->names_uses >= (uint32_t)NAMES_USES << s->names_vain ||
+	                base_now_ns() - s->names_ns >= NAMES_NS << s->names_vain))
 		announce_again(p, s);
 	return false;
 }

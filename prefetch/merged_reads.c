@@ -249,8 +249,15 @@ static bool plan_one(struct prefetch *p, struct prefetch_stream *stream, const s
 	return true;
 }
 
-/* Plans the neighbours in one direction. */
-static void plan_side(struct prefetch *p, struct prefetch_stream *stream, uint32_t slot, bool up,
+/* Returns whether the sink must drop a sample before it can be fetched. */
+static bool must_drop_first(struct prefetch *p, uint32_t sample)
+{
+	enum cache_state state = cache_ledger_state(p->ledger, sample);
+	return state == CACHE_LEAVING_FOR_GOOD || state == CACHE_HANDED;
+}
+
+/* Plans the neighbours in one direction.  Returns false: one of them cannot be fetched yet. */
+static bool plan_side(struct prefetch *p, struct prefetch_stream *stream, uint32_t slot, bool up,
         const struct reach *reach, struct plan *plan)
 {
 	const struct shard_info *info = shard_index_info(p->options.index);
@@ -262,16 +269,19 @@ static void plan_side(struct prefetch *p, struct prefetch_stream *stream, uint32
 		struct prefetch_neighbour this;
 		slot += up ? 1 : UINT32_MAX;
 		if (slot >= info->n_samples)
-			return;
+			return true;
 		if (!neighbour(p, stream, slot, &this) || cache_ledger_has(p->ledger, this.sample)) {
 			passed++;
 			continue;
 		}
 		if (!plan_one(p, stream, &this, reach, plan))
-			return;
+			return true;
+		if (must_drop_first(p, this.sample))
+			return false;
 		passed = 0;
 		i++;
 	}
+	return true;
 }
 
 /* Takes the turns from seq on that are announced and fit one read.  The next fetch takes the rest. */
@@ -424,12 +434,12 @@ static bool has_neighbours(struct prefetch *p, uint32_t sample, struct plan *pla
 	       shard_index_sample_slot(p->options.index, sample, ret_slot) == 0;
 }
 
-/* Plans a read of a store, and makes room for it.  Returns 0, or -EAGAIN: the room is not free yet. */
+/* Plans a read of a store, and makes room for it.  Returns 0, or -EAGAIN: the room or a neighbour's is not free yet. */
 static int plan_read(struct prefetch *p, struct prefetch_stream *stream, uint64_t seq, uint32_t slot,
         const struct reach *reach, struct plan *plan)
 {
-	plan_side(p, stream, slot, true, reach, plan);
-	plan_side(p, stream, slot, false, reach, plan);
+	if (!plan_side(p, stream, slot, true, reach, plan) || !plan_side(p, stream, slot, false, reach, plan))
+		return -EAGAIN;
 	if (!plan->n)
 		return 0;
 	int rc = cache_ledger_reserve(p->ledger, &stream->tl, seq, plan->cost);

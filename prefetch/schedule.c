@@ -567,9 +567,7 @@ static uint32_t piece(const struct prefetch_stream *s)
 	                                         : (uint32_t)(way / 4);
 }
 
-/* Returns the turns behind `fetch` that must be announced before anything is fetched.  A chunk of order=chunk is read
- * from a store by one request, so all of its samples must be announced: those of a pool. */
-static uint64_t pool_turns(const struct prefetch *p, const struct prefetch_stream *s)
+uint64_t prefetch_schedule_pool_turns(const struct prefetch *p, const struct prefetch_stream *s)
 {
 	const struct shard_view_options *o = shard_view_options_get(s->tl.view);
 	if (!p->store || s->options.warm_up || shard_view_is_given(s->tl.view) || o->order != SHARD_ORDER_CHUNK)
@@ -581,9 +579,12 @@ static uint64_t pool_turns(const struct prefetch *p, const struct prefetch_strea
 /* Returns whether fetching must wait for announcements.  The reader's next turns do not wait. */
 static bool held_back(const struct prefetch *p, struct prefetch_stream *s)
 {
-	uint64_t turns = pool_turns(p, s), far = lookahead(p, s), end = cache_timeline_end(&s->tl);
+	uint64_t turns = prefetch_schedule_pool_turns(p, s), far = lookahead(p, s), end = cache_timeline_end(&s->tl);
+	/* What was lost is announced again from the reader on.  Without neighbours each sample would be a request. */
+	if (p->store && !s->options.warm_up && !turns && s->fetch < s->suspect)
+		turns = s->suspect - s->fetch;
 	uint64_t until = s->fetch + (turns < far ? turns : far);
-	return turns && s->limit < (until < end ? until : end) && s->fetch >= s->high + PREFETCH_ANNOUNCE_FIRST &&
+	return s->limit < (until < end ? until : end) && s->fetch >= s->high + PREFETCH_ANNOUNCE_FIRST &&
 	       !(p->sink->ops->rests && p->sink->ops->rests(p->sink));
 }
 

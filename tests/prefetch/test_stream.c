@@ -1269,6 +1269,35 @@ static void a_refused_store_is_made_good_before_it_is_missed(void **state)
 	prefetch_free(t.p);
 }
 
+/* A reader that waits uses nothing, so uses alone do not say when names are announced again. */
+static void names_come_back_while_a_reader_waits(void **state)
+{
+	(void)state;
+	struct fake_sink sink;
+	struct trainer t = { 0 };
+	sink_init(&sink);
+	sink.refuse = true;
+	start(&t, &sink, &(struct setup){ .memory = 32 << 20, .view = orders[0] });
+	settle(&t);
+	pthread_mutex_lock(&sink.lock);
+	sink.refuse = false;
+	assert_int_equal(sink.bytes, 0);
+	pthread_mutex_unlock(&sink.lock);
+	uint32_t waits_for = sample_at(&t, 0, N_FILES - 1);
+	uint64_t came = 0;
+	for (unsigned tries = 0; tries < 2000 && !came; tries++) {
+		usleep(5000);
+		assert_int_equal(ask(t.p, waits_for, 0), 0);
+		settle(&t);
+		pthread_mutex_lock(&sink.lock);
+		came = sink.bytes;
+		pthread_mutex_unlock(&sink.lock);
+	}
+	assert_true(came > 0);
+	stop(&t);
+	prefetch_free(t.p);
+}
+
 /* The kernel holds less than the window, and what comes pushes out what came before, the next files first. */
 static void under_pressure_a_small_window_is_ahead_of_the_reader(void **state)
 {
@@ -1484,6 +1513,7 @@ int main(void)
 		cmocka_unit_test(what_the_kernel_took_back_is_fetched_again),
 		cmocka_unit_test(what_the_kernel_forgot_is_announced_again),
 		cmocka_unit_test(a_refused_store_is_made_good_before_it_is_missed),
+		cmocka_unit_test(names_come_back_while_a_reader_waits),
 		cmocka_unit_test(under_pressure_a_small_window_is_ahead_of_the_reader),
 		cmocka_unit_test(late_workers_do_not_read_again),
 		cmocka_unit_test(reads_past_the_page_cache_say_nothing),

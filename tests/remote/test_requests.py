@@ -1,13 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """How many requests a store gets: neighbours that are used soon come together."""
 
+import os
 import sys
 from pathlib import Path
 
 import pytest
 
-from helpers import datasets, tools
+from helpers import datasets, pages, tools
 from helpers.waiting import wait_until
+from mount import control
 
 FILES, SIZE = 3000, 4096
 STAGE = """
@@ -55,6 +57,23 @@ def test_a_mount_reads_a_chunk_by_one_request(http_store, url, mount):
             assert 0 < asked <= 2.5 * FILES * SIZE / (512 << 10)
             return
     pytest.skip("the kernel's caches were dropped during each of 8 tries")
+
+
+def test_what_the_kernel_took_back_comes_by_the_chunk(http_store, url, mount):
+    """A file of which a part is gone is asked for at once, and the next ones together."""
+    m = mount(url, "rank=0,world=1,order=chunk,chunk=512K,pool=4M,memory=64M")
+    names = [name for name in os.listdir(m.path) if not name.startswith(".")]
+    control.settled(m)
+    for name in names[:100]:
+        (m.path / name).read_bytes()
+    control.settled(m)
+    for file in (m.path / ".ddpfs" / "all").rglob("*.bin"):  # opens here are no uses
+        pages.drop(file)
+    asked = requests(http_store)
+    for name in names[100:]:
+        assert len((m.path / name).read_bytes()) == SIZE
+    assert control.settled(m)["refetches"] > 0
+    assert requests(http_store) - asked <= FILES / 6, "not by one request for each"
 
 
 def test_a_large_sample_is_one_request(scratch, build_dir, http_store):
