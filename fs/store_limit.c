@@ -12,6 +12,7 @@
 
 #include "shard/base/cleanup.h"
 #include "shard/base/clock.h"
+#include "shard/base/log.h"
 #include "shard/remote/client.h"
 
 enum {
@@ -27,6 +28,7 @@ struct fs_store_limits {
 	/* Of main: */
 	struct fs_store_reading before; /* at_ns 0: none yet */
 	uint64_t best_rate;             /* bytes per second, of all intervals */
+	bool away_told;                 /* the log says that the store is away */
 	_Atomic int latest;             /* enum fs_store_limit; any thread reads it */
 };
 
@@ -163,6 +165,17 @@ void fs_store_limits_free(struct fs_store_limits *limits)
 	free(limits);
 }
 
+/* Says once that the store is away. */
+static void tell_away(struct fs_store_limits *limits)
+{
+	struct remote_stats store = { 0 };
+	prefetch_remote_stats(limits->server->prefetch, &store);
+	if (store.away_ns && !limits->away_told)
+		log_warning("the store has not answered for %" PRIu64 " s (%s): reads wait for it",
+		        store.away_ns / 1000000000, store.error[0] ? store.error : "no reason is known");
+	limits->away_told = store.away_ns > 0;
+}
+
 int fs_store_limit_check(struct fs_store_limits *limits)
 {
 	const struct fs_store_reading *before = &limits->before;
@@ -178,6 +191,7 @@ int fs_store_limit_check(struct fs_store_limits *limits)
 		atomic_store(&limits->latest, (int)fs_store_limit_of(before, &now, limits->best_rate));
 	}
 	limits->before = now;
+	tell_away(limits);
 	return INTERVAL_MS;
 }
 

@@ -35,6 +35,7 @@ enum {
 #define HEDGE_MIN_NS (20 * MS)
 #define STALL_MIN_NS (5 * S)
 #define STALL_MAX_NS (60 * S)
+#define AWAY_NS (5 * S) /* of silence: a store that is only slow has answered something by then */
 
 /* One HTTP request. */
 struct transfer {
@@ -76,6 +77,7 @@ struct remote_client {
 	struct remote_latency latency;
 	uint64_t random;      /* of the jitter: xorshift64* */
 	uint64_t answered_ns; /* when a transfer last got an answer that was not a refusal */
+	uint64_t heard_ns;    /* when a byte of an object last came, or the thread began to wait for one */
 
 	pthread_mutex_t lock; /* guards what follows */
 	pthread_cond_t done_cv;
@@ -259,7 +261,7 @@ static size_t on_body(char *data, size_t size, size_t n, void *arg)
 		read->progress_ns = base_now_ns();
 	}
 	t->pos = end;
-	t->progress_ns = base_now_ns();
+	t->progress_ns = c->heard_ns = base_now_ns();
 	lock_for_scope(&c->lock);
 	c->stats.bytes += len;
 	c->stats.wasted_bytes += len - used;
@@ -623,8 +625,10 @@ static bool take_submitted(struct remote_client *c)
 		c->stats.limit = c->limit;
 		c->stats.first_byte_p50_ns = c->latency.p50_ns;
 		c->stats.first_byte_p99_ns = c->latency.p99_ns;
-		bool waits = c->paused != NULL;
-		c->stats.away_ns = waits && c->answered_ns && now - c->answered_ns > S ? now - c->answered_ns : 0;
+		if (TAILQ_EMPTY(&c->running) && !c->ready && !c->paused)
+			c->heard_ns = now;
+		uint64_t silent_ns = now - c->heard_ns;
+		c->stats.away_ns = silent_ns >= (c->paused ? S : AWAY_NS) ? silent_ns : 0;
 	}
 	while (read) {
 		struct remote_read *next = read->next;

@@ -122,6 +122,17 @@ static void set_method(CURL *handle, const struct remote_fetch *fetch)
 	}
 }
 
+static int on_progress(void *arg, curl_off_t body, curl_off_t got, curl_off_t upload, curl_off_t sent)
+{
+	const struct remote_fetch *const *fetch = arg;
+	(void)body;
+	(void)upload;
+	(void)sent;
+	if (got == 0)
+		(*fetch)->silent((*fetch)->arg);
+	return 0;
+}
+
 static int run(CURL *handle, const struct remote_fetch *fetch, struct base_err *err, struct remote_answer *answer)
 {
 	char detail[CURL_ERROR_SIZE] = "";
@@ -134,6 +145,11 @@ static int run(CURL *handle, const struct remote_fetch *fetch, struct base_err *
 	curl_easy_setopt(handle, CURLOPT_WRITEDATA, answer);
 	curl_easy_setopt(handle, CURLOPT_HEADERFUNCTION, take_header);
 	curl_easy_setopt(handle, CURLOPT_HEADERDATA, answer);
+	if (fetch->silent) {
+		curl_easy_setopt(handle, CURLOPT_NOPROGRESS, 0L);
+		curl_easy_setopt(handle, CURLOPT_XFERINFOFUNCTION, on_progress);
+		curl_easy_setopt(handle, CURLOPT_XFERINFODATA, &fetch);
+	}
 	set_method(handle, fetch);
 	CURLcode code = curl_easy_perform(handle);
 	curl_easy_getinfo(handle, CURLINFO_RESPONSE_CODE, &answer->status);

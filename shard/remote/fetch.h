@@ -21,6 +21,9 @@ struct remote_fetch {
 	size_t body_len;            /* bytes */
 	long timeout_s;             /* for all of it */
 	const char *ca_bundle;      /* a file of certificates; NULL: the system's */
+	/* Called about once a second while nothing of the answer has come; NULL: nobody wants to know. */
+	void (*silent)(void *arg);
+	void *arg;
 };
 
 struct remote_answer {

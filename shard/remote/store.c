@@ -14,6 +14,7 @@
 
 #include "shard/base/cleanup.h"
 #include "shard/base/clock.h"
+#include "shard/base/log.h"
 #include "shard/remote/credentials.h"
 #include "shard/remote/credentials_agent.h"
 #include "shard/remote/sigv4.h"
@@ -24,7 +25,8 @@ enum {
 	ASK_FOR_S = 10,     /* for which remote_store_ask tries again */
 	ASK_PAUSE_MS = 100, /* before its second try; doubles */
 	ASK_PAUSE_MAX_MS = 5000,
-	CODE_MAX = 128, /* bytes of S3's error code */
+	ASK_SILENT_MS = 1000, /* of silence, after which the log says that the store is waited for */
+	CODE_MAX = 128,       /* bytes of S3's error code */
 };
 
 struct remote_store {
@@ -341,9 +343,40 @@ static bool worth_another_try(int rc, long status)
 	return rc == -ETIMEDOUT || rc == -ECONNREFUSED || rc == -EHOSTUNREACH || rc == -EIO;
 }
 
-static int ask_once(struct remote_store *store, const struct remote_request *request, unsigned timeout_s,
+/* A call of remote_store_ask. */
+struct asking {
+	struct remote_store *store;
+	uint64_t began_ns, try_ns; /* when it began, and its latest try */
+	bool said;                 /* that it waits */
+};
+
+static void say_waiting(struct asking *asking, uint64_t since_ns, const char *why)
+{
+	if (asking->said || base_now_ns() - since_ns < ASK_SILENT_MS * UINT64_C(1000000))
+		return;
+	asking->said = true;
+	log_warning("%s: waiting for the store: %s", asking->store->location.name, why);
+}
+
+static void on_silence(void *arg)
+{
+	struct asking *asking = arg;
+	say_waiting(asking, asking->try_ns, "it has not answered yet");
+}
+
+/* Says why the store is asked again. */
+static void say_again(struct asking *asking, int rc, const struct base_err *err, long status)
+{
+	char text[64];
+	snprintf(text, sizeof(text), "it answers with status %ld", status);
+	say_waiting(asking, asking->began_ns, rc < 0 ? err->text : text);
+}
+
+static int ask_once(struct asking *asking, const struct remote_request *request, unsigned timeout_s,
         struct base_err *err, struct remote_answer *ret_answer)
 {
+	struct remote_store *store = asking->store;
+	asking->try_ns = base_now_ns();
 	cleanup_free char *url = remote_store_url(store, request->key);
 	cleanup_free char *whole = NULL;
 	struct curl_slist *list = NULL;
@@ -360,7 +393,10 @@ static int ask_once(struct remote_store *store, const struct remote_request *req
 	                          .body = request->body,
 	                          .body_len = request->body_len,
 	                          .timeout_s = (long)timeout_s,
-	                          .ca_bundle = store->settings.ca_bundle },
+	                          .ca_bundle = store->settings.ca_bundle,
+	                          /* A body that is sent, and what the store makes of it, takes its time. */
+	                          .silent = request->body_len ? NULL : on_silence,
+	                          .arg = asking },
 	        err, ret_answer);
 	curl_slist_free_all(list);
 	return rc;
@@ -369,8 +405,8 @@ static int ask_once(struct remote_store *store, const struct remote_request *req
 /* Adds to the sentence of a failure for how long it was tried. */
 static void tell_tries(struct base_err *err, unsigned tries, uint64_t began_ns)
 {
-	size_t len = err ? strlen(err->text) : 0;
-	if (err && tries > 1)
+	size_t len = strlen(err->text);
+	if (tries > 1)
 		snprintf(err->text + len, sizeof(err->text) - len, "; tried %u times, for %" PRIu64 " s", tries,
 		        (base_now_ns() - began_ns) / 1000000000);
 }
@@ -378,18 +414,22 @@ static void tell_tries(struct base_err *err, unsigned tries, uint64_t began_ns)
 int remote_store_ask(struct remote_store *store, const struct remote_request *request, unsigned timeout_s,
         struct base_err *err, struct remote_answer *ret_answer)
 {
-	const uint64_t began_ns = base_now_ns(), end_ns = began_ns + (uint64_t)ASK_FOR_S * 1000000000;
+	struct asking asking = { .store = store, .began_ns = base_now_ns() };
+	const uint64_t end_ns = asking.began_ns + (uint64_t)ASK_FOR_S * 1000000000;
+	struct base_err own = { 0 };
+	err = err ? err : &own;
 	unsigned pause_ms = ASK_PAUSE_MS;
 	for (unsigned tries = 1;; tries++) {
 		struct remote_answer answer;
-		int rc = ask_once(store, request, timeout_s, err, &answer);
+		int rc = ask_once(&asking, request, timeout_s, err, &answer);
 		if (!worth_another_try(rc, rc == 0 ? answer.status : 0) || base_now_ns() > end_ns) {
 			if (rc == 0)
 				*ret_answer = answer;
 			else
-				tell_tries(err, tries, began_ns);
+				tell_tries(err, tries, asking.began_ns);
 			return rc;
 		}
+		say_again(&asking, rc, err, rc == 0 ? answer.status : 0);
 		if (rc == 0)
 			remote_answer_done(&answer);
 		struct timespec pause = { .tv_sec = pause_ms / 1000, .tv_nsec = (long)(pause_ms % 1000) * 1000000 };

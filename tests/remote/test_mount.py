@@ -11,6 +11,7 @@ import pytest
 
 from helpers import datasets, mounts, tools
 from helpers.http_store import HttpStore
+from helpers.waiting import wait_until
 from mount import control
 
 FILE = "class_00/item_0003.bin"
@@ -64,6 +65,20 @@ def test_readers_wait_for_a_store_that_is_away(stored, http_store, mount):
     assert reader.poll() is None, "the reader did not wait"
     http_store.set()
     assert reader.communicate(timeout=60)[0].split()[0] == hashlib.md5(files[FILE]).hexdigest()
+
+
+def test_a_store_that_has_never_answered_is_away(stored, http_store, mount):
+    """The index came from the copy of an earlier mount; the shards have not been asked for before."""
+    url, _ = stored
+    mount(url, "view=all").unmount()
+    m = mount(url, "view=all,layout=tree,memory=64M")
+    http_store.set(down=1)
+    with subprocess.Popen(["md5sum", m.path / FILE], stdout=subprocess.DEVNULL):
+        wait_until(lambda: tools.stat_json(m.path)["store_away_ns"], "a store that is away")
+        assert tools.stat_json(m.path)["limited_by"] == "store: it does not answer"
+        control.wait_for_log(m, "the store has not answered for")
+        http_store.set()
+    wait_until(lambda: not tools.stat_json(m.path)["store_away_ns"], "a store that answers")
 
 
 def test_a_store_that_stays_away_is_eio_and_not_remembered(stored, http_store, mount):
