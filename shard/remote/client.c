@@ -48,6 +48,7 @@ struct transfer {
 	uint64_t started_ns;  /* when it began */
 	uint64_t progress_ns; /* when it began, or its last byte came */
 	bool first;           /* a byte of the body came */
+	bool ranged;          /* the answer says which range it is */
 	int refused;          /* -errno that the answer's headers led to, or 0 */
 	long status;          /* of the answer; 0: no answer yet */
 	uint64_t retry_after_ns;
@@ -188,10 +189,12 @@ static size_t on_header(char *line, size_t size, size_t n, void *arg)
 	size_t len = size * n;
 	if (len > 5 && strncmp(line, "HTTP/", 5) == 0) { /* the next answer, behind "100 Continue" */
 		t->refused = 0;
+		t->ranged = false;
 		t->retry_after_ns = 0;
 		t->etag[0] = t->modified[0] = t->region[0] = 0;
 	} else if (value_of(line, len, "content-range", value, sizeof(value))) {
 		t->refused = check_range(t, value);
+		t->ranged = true;
 	} else if (value_of(line, len, "retry-after", value, sizeof(value))) {
 		unsigned long seconds = strtoul(value, NULL, 10); /* a date counts as 0 */
 		t->retry_after_ns = (seconds < 120 ? seconds : 120) * S;
@@ -228,6 +231,8 @@ static bool begin_body(struct transfer *t)
 	}
 	if (t->status == 200) /* the server sends all of the object */
 		t->refused = t->read->offset + t->pos == 0 ? 0 : -EOPNOTSUPP;
+	if (t->status == 206 && !t->ranged) /* its bytes may be any part of the object */
+		t->refused = -EIO;
 	if ((t->status == 206 || t->status == 200) && t->refused == 0)
 		t->refused = check_object(t);
 	return t->refused == 0;
@@ -337,7 +342,7 @@ static void begin_transfer(struct transfer *t, struct remote_read *read)
 	t->pos = read->high;
 	t->headers = NULL;
 	t->started_ns = t->progress_ns = base_now_ns();
-	t->first = false;
+	t->first = t->ranged = false;
 	t->refused = 0;
 	t->status = 0;
 	t->retry_after_ns = 0;
@@ -368,6 +373,8 @@ static int start_transfer(struct remote_client *c, struct remote_read *read)
 	}
 	TAILQ_REMOVE(&c->idle, t, link);
 	TAILQ_INSERT_TAIL(&c->running, t, link);
+	if (!read->begun_ns) /* its time runs from here: it may have waited for the transfers of others */
+		read->progress_ns = t->started_ns;
 	read->transfers++;
 	read->begun_ns = t->started_ns;
 	c->n_running++;
@@ -437,11 +444,13 @@ static int judge(struct transfer *t, CURLcode code)
 {
 	struct remote_client *c = t->client;
 	char text[256];
-	if (t->refused && t->refused != -EIO) {
+	if (t->refused && (t->status == 206 || t->status == 200)) {
 		snprintf(text, sizeof(text), "'%s': %s", t->read->object->key,
-		        t->refused == -ESTALE ? "the object was replaced" : "the server does not answer ranges");
+		        t->refused == -ESTALE ? "the object was replaced"
+		        : t->refused == -EIO  ? "the server answers with another range than it was asked for"
+		                              : "the server does not answer ranges");
 		tell_error(c, text);
-		return t->refused;
+		return t->refused == -EIO ? -EAGAIN : t->refused;
 	}
 	if (code != CURLE_OK && code != CURLE_WRITE_ERROR) {
 		/* TLS that cannot be trusted does not heal, unless it worked before. */
@@ -634,6 +643,7 @@ static bool take_submitted(struct remote_client *c)
 		struct remote_read *next = read->next;
 		read->high = 0;
 		read->transfers = read->tries = 0;
+		read->begun_ns = 0;
 		read->progress_ns = now;
 		make_ready(c, read);
 		read = next;

@@ -71,9 +71,9 @@ struct remote_read {
 	uint32_t high;        /* bytes that are there */
 	unsigned transfers;   /* under way */
 	unsigned tries;       /* that failed since the last byte came */
-	uint64_t begun_ns;    /* when its latest transfer began */
+	uint64_t begun_ns;    /* when its latest transfer began; 0: none has begun */
 	uint64_t due_ns;      /* when the next try begins */
-	uint64_t progress_ns; /* when it was submitted, or its last byte came */
+	uint64_t progress_ns; /* when its first transfer began, or its last byte came */
 	struct remote_read *queued_next;
 };
 

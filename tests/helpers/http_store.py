@@ -18,6 +18,8 @@ Faults are set while it runs (`store.set(latency_ms=20, p503=0.05)`):
     flip_over       bodies of more bytes have one wrong byte
     whole           1: ranges are not answered; the whole object comes
     bps             bytes a second of one connection
+    wrong_range     share of answers whose Content-Range is another one than was asked for
+    no_range        share of answers with status 206 that have no Content-Range
     down            1: connections are closed at once
     key             access keys, with spaces between, that requests must be signed with; others get 403 ExpiredToken
 
@@ -192,8 +194,9 @@ class Handler(BaseHTTPRequestHandler):
         self.send_header("Content-Length", str(last - first + 1))
         self.send_header("ETag", etag)
         self.send_header("Last-Modified", email.utils.formatdate(st.st_mtime, usegmt=True))
-        if status == 206:
-            self.send_header("Content-Range", f"bytes {first}-{last}/{size}")
+        if status == 206 and self.server.chance() >= fault("no_range"):
+            away = 1 if self.server.chance() < fault("wrong_range") else 0
+            self.send_header("Content-Range", f"bytes {first + away}-{last + away}/{size}")
         self.end_headers()
         if body:
             self.note(status, first, last)

@@ -104,6 +104,22 @@ def test_a_store_that_is_asked_too_much_is_asked_less(http_store, object_bytes, 
     assert stats["limit"] < 32
 
 
+@pytest.mark.parametrize("fault", ["wrong_range", "no_range"])
+def test_bytes_of_another_range_are_not_taken(fault, http_store, object_bytes, read):
+    http_store.set(**{fault: 0.2})
+    data, stats, errors = read()
+    assert not errors and data == object_bytes
+    assert stats["retries"] > 0 and "another range" in stats["error"], stats
+
+
+def test_the_time_of_a_read_begins_with_its_first_request(http_store, object_bytes, read):
+    """More are asked for than there are transfers.  The refusal meets one that has waited for its turn."""
+    http_store.set(latency_ms=1500, each_503=600)
+    data, stats, errors = read(chunk=40_000, depth=620, timeout_ms=2900)
+    assert not errors and data == object_bytes, (errors, stats)
+    assert stats["retries"] > 0, stats
+
+
 def test_an_object_that_is_replaced_is_stale(http_store, object_bytes, read):
     http_store.set(latency_ms=20)
     path = http_store.root / "a b=c.bin"
