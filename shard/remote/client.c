@@ -20,14 +20,14 @@
 #define S UINT64_C(1000000000)
 
 enum {
-	ERROR_BODY_MAX = 1024,    /* bytes of a refusal that are kept */
-	BUFFER_BYTES = 256 << 10, /* libcurl's, for each connection */
-	TICK_MS = 1000,           /* the longest sleep of the thread */
-	HEDGE_CREDITS_MAX = 16,   /* second transfers in a row */
-	ADJUST_ANSWERS = 32,      /* the fewest answers that say something of the store */
-	THROTTLED_SHARE = 5,      /* a fifth of answers 429 and 503: the store is asked too much */
-	READ_TRANSFERS_MAX = 4,   /* of one read, at the same time */
-	HEDGE_EVERY = 30,         /* reads for one second transfer: 3% */
+	ERROR_BODY_MAX = 1024,   /* bytes of a refusal that are kept */
+	BUFFER_BYTES = 64 << 10, /* of libcurl, for each transfer: 32 MiB at most, beside the budget */
+	TICK_MS = 1000,          /* the longest sleep of the thread */
+	HEDGE_CREDITS_MAX = 16,  /* second transfers in a row */
+	ADJUST_ANSWERS = 32,     /* the fewest answers that say something of the store */
+	THROTTLED_SHARE = 5,     /* a fifth of answers 429 and 503: the store is asked too much */
+	READ_TRANSFERS_MAX = 4,  /* of one read, at the same time */
+	HEDGE_EVERY = 30,        /* reads for one second transfer: 3% */
 };
 
 #define PAUSE_MIN_NS (50 * MS)
