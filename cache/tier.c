@@ -46,6 +46,7 @@ enum {
 	POLL_MOST_NS = 1000000,
 	PATIENCE_NS = 1000000000, /* how long a change waits for the lock */
 };
+#define OPEN_NS UINT64_C(10000000000)      /* how long an open waits for others that open the tier */
 #define STUCK_NS UINT64_C(10000000000)     /* how long no change waits after one has waited in vain */
 #define MAGIC UINT64_C(0x3252454954504444) /* "DDPTIER2" */
 
@@ -431,6 +432,21 @@ static int register_dataset(struct cache_tier *tier)
 	return rc;
 }
 
+/* Locks the directory.  A process that was stopped while it opened the tier keeps the lock, so the wait has an end. */
+static int lock_directory(int dir_fd)
+{
+	uint64_t start_ns = base_now_ns();
+	for (long pause_ns = POLL_FIRST_NS;; pause_ns *= pause_ns < POLL_MOST_NS ? 2 : 1) {
+		if (flock(dir_fd, LOCK_EX | LOCK_NB) == 0)
+			return 0;
+		if (errno != EWOULDBLOCK && errno != EINTR)
+			return -errno;
+		if (base_now_ns() - start_ns >= OPEN_NS)
+			return -ETIMEDOUT;
+		nanosleep(&(struct timespec){ .tv_nsec = pause_ns }, NULL);
+	}
+}
+
 /* Opens the file for one process at a time, which the lock on the directory ensures.  The lock ends when *ret_dir_fd is
  * closed.  flags: O_CREAT or 0. */
 static int open_locked(const char *dir, int flags, struct base_err *err, int *ret_dir_fd, int *ret_fd)
@@ -438,10 +454,10 @@ static int open_locked(const char *dir, int flags, struct base_err *err, int *re
 	cleanup_close int dir_fd = open(dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
 	cleanup_close int fd = -1;
 	struct stat st;
-	int rc = dir_fd < 0 ? -errno : 0;
-	while (rc == 0 && flock(dir_fd, LOCK_EX) < 0)
-		if (errno != EINTR)
-			rc = -errno;
+	int rc = dir_fd < 0 ? -errno : lock_directory(dir_fd);
+	if (rc == -ETIMEDOUT)
+		return base_err_set(
+		        err, rc, "another process is opening the tier in '%s', and does not end", base_quoted(dir));
 	if (rc == 0) {
 		fd = openat(dir_fd, "tier", O_RDWR | flags | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC, 0600);
 		if (fd < 0 || fstat(fd, &st) < 0)

@@ -49,7 +49,8 @@ int fs_tier_open(struct fs_server *server, struct base_err *err)
 	int rc = cache_tier_open(dir, server->options.tier_bytes, server->info->identity, err, &server->tier);
 	if (rc == 0)
 		rc = tell_uses(server, err);
-	if (rc < 0 && server->successor) {
+	/* A tier is no reason for a trainer to wait, or not to begin. */
+	if (rc == -ETIMEDOUT || (rc < 0 && server->successor)) {
 		log_warning("%s: the mount goes on without a tier", err ? err->text : strerror(-rc));
 		return 0;
 	}

@@ -4,6 +4,7 @@
 DDPFS_KILLS says how often a server or a mount is killed (default 20; a release: 100)."""
 
 import errno
+import fcntl
 import json
 import os
 import random
@@ -95,6 +96,19 @@ def test_readers_of_the_tier_do_not_need_the_store(stored, scratch, http_store, 
     m = mount(url, options(scratch))
     http_store.set(down=1)
     assert contents(m.path) == files
+
+
+def test_a_tier_that_another_process_keeps_locked_is_gone_without(stored, scratch, mount):
+    """A process that was stopped while it opened the tier; the mount waits for it for 10 s."""
+    url, files = stored
+    directory = os.open(scratch / "tier", os.O_RDONLY)
+    fcntl.flock(directory, fcntl.LOCK_EX)
+    m = mount(url, options(scratch))
+    os.close(directory)
+    assert contents(m.path) == files
+    stats = control.stats(m)
+    assert "tier_hits" not in stats
+    assert m.log().count("the mount goes on without a tier") == 1, m.log()
 
 
 def test_a_damaged_tier_gives_no_wrong_byte(stored, scratch, http_store, mount):
