@@ -465,6 +465,8 @@ static void tell_opened(struct fs_sink_stream *vs, uint64_t epoch, uint64_t turn
 static int stream_new(struct fs_sink *sink, struct fs_view *view, const struct prefetch_stream_options *wanted,
         struct fs_sink_stream **ret_stream)
 {
+	if (!sink->toucher)
+		return -EAGAIN; /* nobody could announce */
 	struct fs_sink_stream *vs = calloc(1, sizeof(*vs));
 	if (!vs)
 		return -ENOMEM;

@@ -6,7 +6,12 @@
  *     store      FUSE_NOTIFY_STORE: a file's bytes into its page cache
  *     drop       FUSE_NOTIFY_PRUNE if the kernel has it (inode, names and pages), else INVAL_INODE (pages)
  *
- * The watcher reports what the trainer opens, and that moves the streams.
+ * The watcher reports what the trainer opens, and that moves the streams. A sample that was opened counts as in the
+ * kernel's memory from then on, stored or not, because its reader reads it. If it does not, and a READ comes later, the
+ * sample counts as lost.
+ *
+ * Order of calls: fs_sink_new, prefetch_new with fs_sink_base, fs_sink_start, then fs_sink_follow and fs_sink_own;
+ * fs_sink_stop, prefetch_free, fs_sink_free.
  *
  * Threads: operations of struct prefetch_sink as prefetch/sink.h says. Functions below: main, if they do not say
  * otherwise.
@@ -54,8 +59,8 @@ void fs_sink_gone(struct fs_sink *sink);
 
 /* Makes a stream for what a trainer of the view was recognised to read.
  * @order: an order that is given (shard/view.h), of tree names, from the beginning of @epoch.
- * Returns 0; -ENOMEM, -ENODATA; -E2BIG: there are 192 such streams; errors of prefetch_stream_new. One thread calls
- * this function and the next four. */
+ * Returns 0; -ENOMEM, -ENODATA; -E2BIG: there are 192 such streams; -EAGAIN: before fs_sink_start or after
+ * fs_sink_stop; errors of prefetch_stream_new. One thread calls this function and the next four. */
 int fs_sink_follow(struct fs_sink *sink, struct fs_view *view, struct shard_view *order, uint64_t epoch,
         struct fs_sink_stream **ret_stream);
 /* Does the same, from @turn of @epoch on. */

@@ -300,6 +300,23 @@ static void a_sink_holds_at_most_192_followed_orders(void **state)
 	stop(fake);
 }
 
+static void no_order_is_followed_before_the_start_and_after_the_end(void **state)
+{
+	(void)state;
+	struct fake_server *fake = start(FS_LAYOUT_TREE);
+	struct fs_server *server = &fake->server;
+	struct fs_view *view = server->views[0];
+	struct fs_sink_stream *stream;
+	assert_int_equal(fs_sink_follow(server->sink, view, view->order, 0, &stream), -EAGAIN);
+	fs_sink_own(server->sink, view, true);
+	assert_int_equal(fs_sink_start(server->sink), 0);
+	assert_int_equal(fs_sink_follow(server->sink, view, view->order, 0, &stream), 0);
+	fs_sink_unfollow(server->sink, stream);
+	fs_sink_stop(server->sink);
+	assert_int_equal(fs_sink_follow(server->sink, view, view->order, 0, &stream), -EAGAIN);
+	stop(fake);
+}
+
 static int set_up(void **state)
 {
 	(void)state;
@@ -325,6 +342,7 @@ int main(void)
 		cmocka_unit_test(a_store_reaches_the_file_s_inode),
 		cmocka_unit_test(each_file_is_stored_before_its_turn_is_opened),
 		cmocka_unit_test(a_sink_holds_at_most_192_followed_orders),
+		cmocka_unit_test(no_order_is_followed_before_the_start_and_after_the_end),
 	};
 	return cmocka_run_group_tests(tests, set_up, tear_down);
 }
