@@ -22,36 +22,18 @@
 #include "shard/base/io.h"
 #include "shard/block_sum.h"
 #include "shard/format.h"
+#include "tests/cache/tier_dir.h"
 
 enum { MIB = 1 << 20, LEN = 100000, PAGE = 4096, BUCKETS_AT = 45056 /* before it: header and records */ };
 #define SIZE CACHE_TIER_SIZE_MIN
 
 static const uint8_t one[CACHE_TIER_IDENTITY] = { 1 }, two[CACHE_TIER_IDENTITY] = { 2 };
-static char dir[64], file[80];
-
-static int set_up(void **state)
-{
-	(void)state;
-	strcpy(dir, "/tmp/ddpfs-test-tier-XXXXXX");
-	if (!mkdtemp(dir))
-		return -1;
-	snprintf(file, sizeof(file), "%s/tier", dir);
-	return 0;
-}
-
-static int tear_down(void **state)
-{
-	(void)state;
-	base_io = &base_io_libc;
-	unlink(file);
-	return rmdir(dir);
-}
 
 static struct cache_tier *opened(const uint8_t *identity)
 {
 	struct cache_tier *tier;
 	struct base_err err = { 0 };
-	if (cache_tier_open(dir, SIZE, identity, &err, &tier) < 0)
+	if (cache_tier_open(tier_dir, SIZE, identity, &err, &tier) < 0)
 		fail_msg("%s", err.text);
 	return tier;
 }
@@ -118,7 +100,7 @@ static struct cache_tier_stats stats_of(struct cache_tier *tier)
 static void change_byte(off_t at, uint8_t by)
 {
 	uint8_t byte;
-	int fd = open(file, O_RDWR | O_CLOEXEC);
+	int fd = open(tier_file, O_RDWR | O_CLOEXEC);
 	assert_true(fd >= 0);
 	assert_int_equal(pread(fd, &byte, 1, at), 1);
 	byte = (uint8_t)(byte + by);
@@ -193,7 +175,7 @@ enum { FLIPPED_BLOCKS = 4, FLIPPED_LEN = 9001 };
 /* Makes the same tier anew, with some blocks. */
 static struct cache_tier *made_anew(void)
 {
-	unlink(file);
+	unlink(tier_file);
 	struct cache_tier *tier = opened(one);
 	assert_int_equal(missing(tier, FLIPPED_BLOCKS, FLIPPED_LEN), FLIPPED_BLOCKS);
 	return tier;
@@ -206,7 +188,7 @@ static unsigned each_byte(off_t from, off_t to, void (*flip)(off_t at, struct ca
 	static uint8_t page[PAGE];
 	unsigned n = 0;
 	cache_tier_close(made_anew());
-	int fd = open(file, O_RDONLY | O_CLOEXEC); /* stays open while the file is made anew */
+	int fd = open(tier_file, O_RDONLY | O_CLOEXEC); /* stays open while the file is made anew */
 	assert_true(fd >= 0);
 	for (off_t at = lseek(fd, from, SEEK_DATA); at >= 0 && at < to; at = lseek(fd, at + PAGE, SEEK_DATA)) {
 		uint32_t set = 0;
@@ -265,7 +247,7 @@ static void a_block_that_was_never_written_is_a_miss(void **state)
 	struct cache_tier *tier = opened(one);
 	(void)state;
 	assert_int_equal(put(tier, 1, LEN), 0);
-	int fd = open(file, O_RDWR | O_CLOEXEC);
+	int fd = open(tier_file, O_RDWR | O_CLOEXEC);
 	assert_true(fd >= 0);
 	off_t at = 0;
 	for (off_t next = 0; next >= 0; next = lseek(fd, next + PAGE, SEEK_DATA)) {
@@ -293,7 +275,7 @@ static pid_t writer(uint32_t first, uint32_t n, int *ret_pipe)
 	assert_true(pid >= 0);
 	if (pid == 0) {
 		struct cache_tier *tier;
-		if (cache_tier_open(dir, SIZE, one, NULL, &tier) < 0)
+		if (cache_tier_open(tier_dir, SIZE, one, NULL, &tier) < 0)
 			_exit(1);
 		for (uint32_t i = first; i < first + n; i++)
 			if (put(tier, i, LEN) < 0 || write(ends[1], "", 1) != 1)
@@ -396,7 +378,7 @@ static void its_size_is_never_exceeded_and_it_keeps_what_it_has(void **state)
 	assert_int_equal(stats_of(tier).refused, 51);
 	for (uint32_t i = 0; i < n; i++)
 		assert_int_equal(get(tier, i, LEN), 0);
-	assert_int_equal(stat(file, &st), 0);
+	assert_int_equal(stat(tier_file, &st), 0);
 	assert_int_equal(st.st_size, SIZE);
 	cache_tier_close(tier);
 }
@@ -508,7 +490,7 @@ static void a_file_that_was_cut_switches_it_off(void **state)
 	struct cache_tier *tier = opened(one);
 	(void)state;
 	assert_int_equal(put(tier, 1, LEN), 0);
-	assert_int_equal(truncate(file, PAGE), 0);
+	assert_int_equal(truncate(tier_file, PAGE), 0);
 	assert_int_equal(get(tier, 1, LEN), -ENODATA);
 	cache_tier_close(tier);
 	tier = opened(one); /* made anew */
@@ -528,7 +510,7 @@ static void a_claim_ends_with_its_process(void **state)
 	assert_true(pid >= 0);
 	if (pid == 0) {
 		struct cache_tier *mine;
-		if (cache_tier_open(dir, SIZE, one, NULL, &mine) < 0 || cache_tier_claim(mine, 0, 7, 1) < 0 ||
+		if (cache_tier_open(tier_dir, SIZE, one, NULL, &mine) < 0 || cache_tier_claim(mine, 0, 7, 1) < 0 ||
 		        write(ends[1], "", 1) != 1)
 			_exit(1);
 		for (;;)
@@ -566,7 +548,7 @@ static void a_tier_of_a_terabyte_opens_with_a_few_reads(void **state)
 	for (int i = 0; i < 2; i++) {
 		base_io = &io;
 		calls = 0;
-		int rc = cache_tier_open(dir, UINT64_C(1) << 40, one, NULL, &tier);
+		int rc = cache_tier_open(tier_dir, UINT64_C(1) << 40, one, NULL, &tier);
 		base_io = &base_io_libc;
 		if (rc == -EFBIG)
 			skip(); /* the file system of /tmp has no files of that size */
@@ -575,7 +557,7 @@ static void a_tier_of_a_terabyte_opens_with_a_few_reads(void **state)
 		assert_int_equal(i == 0 ? put(tier, 1, LEN) : get(tier, 1, LEN), 0);
 		cache_tier_close(tier);
 	}
-	assert_int_equal(stat(file, &st), 0);
+	assert_int_equal(stat(tier_file, &st), 0);
 	assert_true(st.st_blocks * 512 < 64 * MIB);
 }
 
@@ -585,14 +567,14 @@ static void another_size_makes_it_anew_unless_it_is_in_use(void **state)
 	struct base_err err = { 0 };
 	(void)state;
 	assert_int_equal(put(tier, 1, LEN), 0);
-	assert_int_equal(cache_tier_open(dir, SIZE * 2, one, &err, &other), -EBUSY);
+	assert_int_equal(cache_tier_open(tier_dir, SIZE * 2, one, &err, &other), -EBUSY);
 	assert_non_null(strstr(err.text, "tier_size"));
 	assert_int_equal(get(tier, 1, LEN), 0);
 	cache_tier_close(tier);
-	assert_int_equal(cache_tier_open(dir, SIZE * 2, one, &err, &other), 0);
+	assert_int_equal(cache_tier_open(tier_dir, SIZE * 2, one, &err, &other), 0);
 	assert_int_equal(get(other, 1, LEN), -ENOENT);
 	cache_tier_close(other);
-	assert_int_equal(cache_tier_open(dir, SIZE - 1, one, &err, &other), -EINVAL);
+	assert_int_equal(cache_tier_open(tier_dir, SIZE - 1, one, &err, &other), -EINVAL);
 }
 
 static void a_file_that_others_can_read_or_that_is_a_link_is_refused(void **state)
@@ -601,14 +583,14 @@ static void a_file_that_others_can_read_or_that_is_a_link_is_refused(void **stat
 	struct base_err err = { 0 };
 	(void)state;
 	cache_tier_close(tier);
-	assert_int_equal(chmod(file, 0644), 0);
-	assert_int_equal(cache_tier_open(dir, SIZE, one, &err, &tier), -EPERM);
-	unlink(file);
-	assert_int_equal(symlink("/dev/null", file), 0);
-	assert_int_equal(cache_tier_open(dir, SIZE, one, &err, &tier), -ELOOP);
-	unlink(file);
-	assert_int_equal(mkfifo(file, 0600), 0);
-	assert_int_equal(cache_tier_open(dir, SIZE, one, &err, &tier), -EPERM);
+	assert_int_equal(chmod(tier_file, 0644), 0);
+	assert_int_equal(cache_tier_open(tier_dir, SIZE, one, &err, &tier), -EPERM);
+	unlink(tier_file);
+	assert_int_equal(symlink("/dev/null", tier_file), 0);
+	assert_int_equal(cache_tier_open(tier_dir, SIZE, one, &err, &tier), -ELOOP);
+	unlink(tier_file);
+	assert_int_equal(mkfifo(tier_file, 0600), 0);
+	assert_int_equal(cache_tier_open(tier_dir, SIZE, one, &err, &tier), -EPERM);
 }
 
 static void datasets_are_listed_and_removed(void **state)
@@ -618,13 +600,13 @@ static void datasets_are_listed_and_removed(void **state)
 	struct base_err err = { 0 };
 	uint32_t n = 7;
 	(void)state;
-	assert_int_equal(cache_tier_list(dir, &err, all, &n, &fill), -ENOENT);
+	assert_int_equal(cache_tier_list(tier_dir, &err, all, &n, &fill), -ENOENT);
 	struct cache_tier *a = opened(one), *b = opened(two);
 	assert_int_equal(put(a, 1, LEN), 0);
 	assert_int_equal(put(b, 2, LEN), 0);
 	assert_int_equal(put(b, 3, LEN), 0);
 	cache_tier_close(a);
-	assert_int_equal(cache_tier_list(dir, &err, all, &n, &fill), 0);
+	assert_int_equal(cache_tier_list(tier_dir, &err, all, &n, &fill), 0);
 	assert_int_equal(n, 2);
 	assert_int_equal(fill.used_bytes, 3 * LEN);
 	for (uint32_t i = 0; i < n; i++) {
@@ -632,16 +614,16 @@ static void datasets_are_listed_and_removed(void **state)
 		assert_int_equal(all[i].bytes, first ? LEN : 2 * LEN);
 		assert_int_equal(all[i].open, !first);
 	}
-	assert_int_equal(cache_tier_remove(dir, two, &err), -EBUSY);
-	assert_int_equal(cache_tier_remove(dir, one, &err), 0);
-	assert_int_equal(cache_tier_remove(dir, one, &err), -ESRCH);
-	assert_int_equal(cache_tier_list(dir, &err, all, &n, &fill), 0);
+	assert_int_equal(cache_tier_remove(tier_dir, two, &err), -EBUSY);
+	assert_int_equal(cache_tier_remove(tier_dir, one, &err), 0);
+	assert_int_equal(cache_tier_remove(tier_dir, one, &err), -ESRCH);
+	assert_int_equal(cache_tier_list(tier_dir, &err, all, &n, &fill), 0);
 	assert_int_equal(n, 1);
 	assert_int_equal(fill.used_bytes, 2 * LEN);
 	assert_int_equal(get(b, 2, LEN), 0);
 	cache_tier_close(b);
-	assert_int_equal(truncate(file, 0), 0);
-	assert_int_equal(cache_tier_list(dir, &err, all, &n, &fill), -EUCLEAN);
+	assert_int_equal(truncate(tier_file, 0), 0);
+	assert_int_equal(cache_tier_list(tier_dir, &err, all, &n, &fill), -EUCLEAN);
 }
 
 static void a_full_tier_is_told_for_blocks_that_found_no_room(void **state)
@@ -737,7 +719,7 @@ static void a_lock_that_stays_taken_costs_changes_and_no_reads(void **state)
 	struct flock lock = { .l_type = F_WRLCK, .l_whence = SEEK_SET, .l_start = (off_t)1 << 60, .l_len = 1 };
 	struct cache_tier_block there = block_of(1, LEN, bytes);
 	assert_int_equal(cache_tier_put(tier, &there, bytes), 0);
-	int fd = open(file, O_RDWR);
+	int fd = open(tier_file, O_RDWR);
 	assert_true(fd >= 0 && fcntl(fd, F_OFD_SETLK, &lock) == 0);
 	for (uint32_t i = 2; i < 100; i++) /* only the first one waits */
 		assert_int_equal(put(tier, i, LEN), -ENOBUFS);
@@ -751,7 +733,7 @@ static void a_lock_that_stays_taken_costs_changes_and_no_reads(void **state)
 	cache_tier_close(tier);
 }
 
-#define TEST(f) cmocka_unit_test_setup_teardown(f, set_up, tear_down)
+#define TEST(f) cmocka_unit_test_setup_teardown(f, tier_dir_set_up, tier_dir_tear_down)
 
 int main(void)
 {

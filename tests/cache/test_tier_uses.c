@@ -21,6 +21,7 @@
 #include "shard/base/io.h"
 #include "shard/block_sum.h"
 #include "shard/format.h"
+#include "tests/cache/tier_dir.h"
 #include "tests/shard/synth.h"
 
 enum { LEN = 256 << 10, PAGE = 4096, EPOCH = CACHE_TIER_EPOCH, N = 1 << 16 };
@@ -28,7 +29,6 @@ enum { LEN = 256 << 10, PAGE = 4096, EPOCH = CACHE_TIER_EPOCH, N = 1 << 16 };
 #define LARGE ((uint64_t)4 << 30) /* with as many segments as a tier can have */
 
 static const uint8_t one[CACHE_TIER_IDENTITY] = { 1 };
-static char dir[64], file[80];
 static uint64_t *data; /* for each page of the file: the number of the block that begins there, + 1 */
 
 /* The bytes of block i are its number, then zeros.  A simulation writes and reads only the number, in memory: `bytes`
@@ -59,7 +59,6 @@ static struct base_io io_without_data;
 
 static int set_up(void **state)
 {
-	(void)state;
 	io_without_data = base_io_libc;
 	io_without_data.pread = read_number;
 	io_without_data.pwrite = write_number;
@@ -67,27 +66,20 @@ static int set_up(void **state)
 	data = calloc(LARGE / PAGE, sizeof(*data));
 	if (!data)
 		return -1;
-	strcpy(dir, "/tmp/ddpfs-test-uses-XXXXXX");
-	if (!mkdtemp(dir))
-		return -1;
-	snprintf(file, sizeof(file), "%s/tier", dir);
-	return 0;
+	return tier_dir_set_up(state);
 }
 
 static int tear_down(void **state)
 {
-	(void)state;
-	base_io = &base_io_libc;
 	free(data);
-	unlink(file);
-	return rmdir(dir);
+	return tier_dir_tear_down(state);
 }
 
 static struct cache_tier *opened(const uint8_t *identity, uint64_t size)
 {
 	struct cache_tier *tier;
 	struct base_err err = { 0 };
-	if (cache_tier_open(dir, size, identity, &err, &tier) < 0)
+	if (cache_tier_open(tier_dir, size, identity, &err, &tier) < 0)
 		fail_msg("%s", err.text);
 	return tier;
 }
@@ -278,7 +270,7 @@ static void what_comes_soon_survives_kills(void **state)
 		assert_true(pid >= 0);
 		if (pid == 0) {
 			struct cache_tier *mine;
-			if (cache_tier_open(dir, SMALL, one, NULL, &mine) < 0 || cache_tier_join(mine, 7, 1) < 0 ||
+			if (cache_tier_open(tier_dir, SMALL, one, NULL, &mine) < 0 || cache_tier_join(mine, 7, 1) < 0 ||
 			        write(ends[1], "", 1) != 1)
 				_exit(1);
 			for (uint32_t i = 0;; i++) /* each for an earlier use than the one before */

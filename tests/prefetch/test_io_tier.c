@@ -21,11 +21,11 @@
 #include "shard/base/clock.h"
 #include "shard/base/io.h"
 #include "shard/block_sum.h"
+#include "tests/cache/tier_dir.h"
 
 enum { SHARD = 9, LEN = 1000, BLOCKS = 600, GAP = 100, PITCH = LEN + GAP };
 
 static const uint8_t identity[CACHE_TIER_IDENTITY] = { 3 };
-static char dir[64], file[80];
 static uint8_t truth[BLOCKS * PITCH], data[BLOCKS * PITCH];
 static struct prefetch_block blocks[BLOCKS];
 static struct cache_tier *tier;
@@ -50,7 +50,7 @@ struct source {
 static off_t first_claim(void)
 {
 	struct flock lock = { .l_type = F_WRLCK, .l_whence = SEEK_SET, .l_start = (off_t)1 << 61, .l_len = 0 };
-	int fd = open(file, O_RDWR);
+	int fd = open(tier_file, O_RDWR);
 	assert_true(fd >= 0 && fcntl(fd, F_OFD_GETLK, &lock) == 0);
 	close(fd);
 	return lock.l_type == F_UNLCK ? 0 : lock.l_len;
@@ -106,11 +106,8 @@ static const struct prefetch_io_ops source_ops = {
 static int set_up(void **state)
 {
 	struct base_err err = { 0 };
-	(void)state;
-	strcpy(dir, "/tmp/ddpfs-test-io-tier-XXXXXX");
-	if (!mkdtemp(dir) || cache_tier_open(dir, CACHE_TIER_SIZE_MIN, identity, &err, &tier) < 0)
+	if (tier_dir_set_up(state) < 0 || cache_tier_open(tier_dir, CACHE_TIER_SIZE_MIN, identity, &err, &tier) < 0)
 		return -1;
-	snprintf(file, sizeof(file), "%s/tier", dir);
 	for (uint32_t i = 0; i < sizeof(truth); i++)
 		truth[i] = (uint8_t)(i * 2654435761U >> 24);
 	for (uint32_t i = 0; i < BLOCKS; i++)
@@ -127,10 +124,8 @@ static int set_up(void **state)
 
 static int tear_down(void **state)
 {
-	(void)state;
 	cache_tier_close(tier);
-	unlink(file);
-	return rmdir(dir);
+	return tier_dir_tear_down(state);
 }
 
 /* Puts block `i` into the tier. */
@@ -283,7 +278,7 @@ static void an_error_is_the_result_and_nothing_is_stored(void **state)
 	/* No claim is left. */
 	struct cache_tier *other;
 	struct base_err err = { 0 };
-	assert_int_equal(cache_tier_open(dir, CACHE_TIER_SIZE_MIN, identity, &err, &other), 0);
+	assert_int_equal(cache_tier_open(tier_dir, CACHE_TIER_SIZE_MIN, identity, &err, &other), 0);
 	for (uint32_t i = 0; i < 4; i++)
 		assert_int_equal(cache_tier_claim(other, SHARD, blocks[i].offset, LEN), 0);
 	cache_tier_close(other);
@@ -321,7 +316,7 @@ static void a_full_tier_is_not_claimed(void **state)
 			block.len /= 2;
 	}
 	/* A process that has no room either has claimed all of it. */
-	assert_int_equal(cache_tier_open(dir, CACHE_TIER_SIZE_MIN, identity, &err, &other), 0);
+	assert_int_equal(cache_tier_open(tier_dir, CACHE_TIER_SIZE_MIN, identity, &err, &other), 0);
 	for (uint32_t i = 0; i < 4; i++)
 		assert_int_equal(cache_tier_claim(other, SHARD, blocks[i].offset, LEN), 0);
 	assert_int_equal(read_blocks(4, 0, NULL), 4 * PITCH - GAP);
@@ -408,7 +403,7 @@ static void blocks_that_others_fetch_are_waited_for(void **state)
 	struct base_err err = { 0 };
 	pthread_t thread;
 	uint32_t from_tier;
-	assert_int_equal(cache_tier_open(dir, CACHE_TIER_SIZE_MIN, identity, &err, &other), 0);
+	assert_int_equal(cache_tier_open(tier_dir, CACHE_TIER_SIZE_MIN, identity, &err, &other), 0);
 	for (uint32_t i = 2; i < 4; i++)
 		assert_int_equal(cache_tier_claim(other, SHARD, blocks[i].offset, LEN), 0);
 	assert_int_equal(pthread_create(&thread, NULL, store_later, other), 0);

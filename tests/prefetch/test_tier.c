@@ -17,6 +17,7 @@
 #include "cache/tier.h"
 #include "prefetch/prefetch.h"
 #include "shard/base/io.h"
+#include "tests/cache/tier_dir.h"
 #include "tests/prefetch/asked.h"
 #include "tests/prefetch/dataset.h"
 
@@ -24,7 +25,6 @@ static const uint64_t SIZES[] = { 1, 511, 4096, 4097, 70000, 110001, 1 << 20, (1
 enum { N_SIZES = sizeof(SIZES) / sizeof(SIZES[0]), N_FILES = 60, N_SHARDS = 3, MIB = 1 << 20 };
 
 static struct dataset data;
-static char dir[64], file[80];
 static const uint8_t identity[CACHE_TIER_IDENTITY] = { 7 };
 
 static void ask(struct prefetch *p, struct asked *a, uint32_t number, uint32_t block)
@@ -59,7 +59,7 @@ static struct process begin(bool threads)
 {
 	struct process one;
 	struct base_err err = { 0 };
-	if (cache_tier_open(dir, CACHE_TIER_SIZE_MIN, identity, &err, &one.tier) < 0)
+	if (cache_tier_open(tier_dir, CACHE_TIER_SIZE_MIN, identity, &err, &one.tier) < 0)
 		fail_msg("%s", err.text);
 	struct prefetch_options options = {
 		.index = data.index, .memory_bytes = 64 << 20, .threads = threads, .tier = one.tier
@@ -121,7 +121,7 @@ static void what_was_fetched_is_not_fetched_again(void **state)
 		assert_int_equal(read_bytes(&one), 0);
 		assert_true(stats.fill.dataset_bytes >= stats.blocks.hit_bytes);
 		end(&one);
-		unlink(file);
+		unlink(tier_file);
 	}
 }
 
@@ -133,7 +133,7 @@ static void damaged_blocks_are_fetched_again(void **state)
 	read_all(&one);
 	uint64_t used = tier_stats(&one).blocks.stored_bytes;
 	end(&one);
-	int fd = open(file, O_RDWR);
+	int fd = open(tier_file, O_RDWR);
 	struct stat st;
 	assert_true(fd >= 0 && fstat(fd, &st) == 0);
 	/* One byte in each 64 KiB: records, entries and blocks, but not the header. */
@@ -156,7 +156,7 @@ static void damaged_blocks_are_fetched_again(void **state)
 static bool claims_are_there(void)
 {
 	struct flock lock = { .l_type = F_WRLCK, .l_whence = SEEK_SET, .l_start = (off_t)1 << 61, .l_len = 0 };
-	int fd = open(file, O_RDWR);
+	int fd = open(tier_file, O_RDWR);
 	assert_true(fd >= 0 && fcntl(fd, F_OFD_GETLK, &lock) == 0);
 	close(fd);
 	return lock.l_type != F_UNLCK;
@@ -190,7 +190,7 @@ static void claims_of_a_process_that_hangs_are_waited_for_and_passed(void **stat
 	(void)state;
 	struct process one = begin(false);
 	struct flock lock = { .l_type = F_WRLCK, .l_whence = SEEK_SET, .l_start = (off_t)1 << 61, .l_len = 0 };
-	int fd = open(file, O_RDWR);
+	int fd = open(tier_file, O_RDWR);
 	struct asked a;
 	assert_true(fd >= 0 && fcntl(fd, F_OFD_SETLK, &lock) == 0); /* all claims there are */
 	ask(one.p, &a, 5, 0);
@@ -210,7 +210,7 @@ static void freeing_does_not_wait_for_claims(void **state)
 	(void)state;
 	struct process one = begin(false);
 	struct flock lock = { .l_type = F_WRLCK, .l_whence = SEEK_SET, .l_start = (off_t)1 << 61, .l_len = 0 };
-	int fd = open(file, O_RDWR);
+	int fd = open(tier_file, O_RDWR);
 	struct asked a;
 	assert_true(fd >= 0 && fcntl(fd, F_OFD_SETLK, &lock) == 0);
 	ask(one.p, &a, 5, 0);
@@ -290,24 +290,6 @@ static void an_error_of_the_source_ends_the_claim(void **state)
 	dataset_new(&data, N_FILES, N_SHARDS, SIZES, N_SIZES);
 }
 
-static int set_up(void **state)
-{
-	(void)state;
-	strcpy(dir, "/tmp/ddpfs-test-tier-XXXXXX");
-	if (!mkdtemp(dir))
-		return -1;
-	snprintf(file, sizeof(file), "%s/tier", dir);
-	return 0;
-}
-
-static int tear_down(void **state)
-{
-	(void)state;
-	base_io = &base_io_libc;
-	unlink(file);
-	return rmdir(dir);
-}
-
 static int group_set_up(void **state)
 {
 	(void)state;
@@ -322,7 +304,7 @@ static int group_tear_down(void **state)
 	return 0;
 }
 
-#define TEST(name) cmocka_unit_test_setup_teardown(name, set_up, tear_down)
+#define TEST(name) cmocka_unit_test_setup_teardown(name, tier_dir_set_up, tier_dir_tear_down)
 
 int main(void)
 {
