@@ -2,9 +2,9 @@
 /* The budget of a mount without `memory=`: it follows the host.
  *
  * A mount wants what its dataset can use. It gets the smaller of two: what it wants, or its part of half of what host
- * and cgroup leave free (fs/memory.h). Only mounts that were used in the last FS_BUDGET_IDLE_S seconds take part. The
- * server checks the budget every FS_BUDGET_CHECK_MS. It changes it if the difference is more than a sixteenth, or if
- * the mount can have all that it wants.
+ * and cgroup leave free (fs/host_memory.h). Only mounts that were used in the last FS_BUDGET_IDLE_S seconds take part.
+ * The server checks the budget every FS_BUDGET_CHECK_MS. It changes it if the difference is more than a sixteenth, or
+ * if the mount can have all that it wants.
  *
  * The greeter brings the claims of other mounts (fs/host_sharing.h). This file asks for a greeter when the number of
  * control sockets changes, and when this mount begins to be used or becomes idle.
@@ -15,7 +15,7 @@
 
 #include <jansson.h>
 
-#include "fs/memory.h"
+#include "fs/host_memory.h"
 #include "fs/server.h"
 
 enum {

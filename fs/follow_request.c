@@ -14,7 +14,7 @@
 #include <unistd.h>
 
 #include "fs/announced_orders.h"
-#include "fs/health.h"
+#include "fs/heartbeat.h"
 #include "fs/node.h"
 #include "fs/order_numbers.h"
 #include "fs/sampler_streams.h"
@@ -209,7 +209,7 @@ static int take_numbers(struct asked *a)
 			return rc;
 		a->at += some;
 		if (pieces % BEAT_PIECES == BEAT_PIECES - 1)
-			fs_health_check(a->server->health);
+			fs_heartbeat_check(a->server->heartbeat);
 	}
 	return 0;
 }
@@ -299,7 +299,7 @@ static int take_text(struct asked *a)
 				return rc;
 		}
 		if (a->at % PIECE == 0)
-			fs_health_check(a->server->health);
+			fs_heartbeat_check(a->server->heartbeat);
 	}
 	return take(a, samples, n);
 }

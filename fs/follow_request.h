@@ -7,7 +7,7 @@
  * may let the server wait.
  *
  * Threads: main. Main needs some tenths of a second for a large announcement. Meanwhile it tells the watchdog that it
- * is alive (fs/health.h). */
+ * is alive (fs/heartbeat.h). */
 #ifndef DDPFS_FS_FOLLOW_REQUEST_H
 #define DDPFS_FS_FOLLOW_REQUEST_H
 

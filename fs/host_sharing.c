@@ -11,7 +11,7 @@
 
 #include "fs/budget.h"
 #include "shard/base/control_client.h"
-#include "fs/memory.h"
+#include "fs/host_memory.h"
 #include "fs/supervise/mount.h"
 #include "shard/base/cleanup.h"
 #include "shard/base/cleanup_json.h"

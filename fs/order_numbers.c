@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "prefetch/sampler/list.h"
+#include "prefetch/sampler/file_list.h"
 
 enum { SORTED, IMAGEFOLDER, TABLE };
 

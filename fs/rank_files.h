@@ -7,7 +7,7 @@
 #define DDPFS_FS_RANK_FILES_H
 
 #include "fs/server.h"
-#include "prefetch/sampler/list.h"
+#include "prefetch/sampler/file_list.h"
 
 enum { FS_RANK_FILES_LISTS = 2 };
 

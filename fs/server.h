@@ -87,7 +87,7 @@ struct fs_sink;
 struct fs_read_latency;
 struct fs_listing_ahead;
 struct fs_lookup_readahead;
-struct fs_health;
+struct fs_heartbeat;
 
 /* Where a thread hangs, for tests (fs/hang_injection.h). */
 enum fs_hang {
@@ -112,7 +112,7 @@ struct fs_server {
 	struct fs_options options; /* the server owns the strings */
 	const struct fs_channel *channel;
 	struct fs_handover *handover;
-	struct fs_health *health;
+	struct fs_heartbeat *heartbeat;
 	bool successor;
 	struct shard_index *index;
 	const struct shard_info *info;

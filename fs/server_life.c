@@ -26,7 +26,7 @@
 #include "fs/stats_files.h"
 #include "fs/lookup_readahead.h"
 #include "fs/hang_injection.h"
-#include "fs/health.h"
+#include "fs/heartbeat.h"
 #include "fs/epoch_list.h"
 #include "fs/job_queue.h"
 #include "fs/log_queue.h"
@@ -284,7 +284,7 @@ static int make_parts(struct fs_server *server, struct base_err *err)
 	if (rc == 0)
 		rc = fs_control_open(server, &server->control);
 	if (rc == 0)
-		rc = fs_health_new(server, &server->health);
+		rc = fs_heartbeat_new(server, &server->heartbeat);
 	return rc < 0 ? base_err_set(err, rc, "%s", base_err_str(rc)) : 0;
 }
 
@@ -557,7 +557,7 @@ static int wait_for_end(struct fs_server *server)
 			{ .fd = server->mounts_fd, .events = POLLPRI } };
 		int timeout_ms;
 		size_t n = fs_control_polls(server->control, polls + 3, &timeout_ms);
-		timeout_ms = sooner(timeout_ms, fs_health_check(server->health));
+		timeout_ms = sooner(timeout_ms, fs_heartbeat_check(server->heartbeat));
 		timeout_ms = sooner(timeout_ms, fs_budget_check(server->budget));
 		timeout_ms = sooner(timeout_ms, fs_recorder_check(server->recorder));
 		timeout_ms = sooner(timeout_ms, fs_tier_check(server));
@@ -735,7 +735,7 @@ static void server_free(struct fs_server *server)
 		close(server->stop_fd);
 	if (server->mounts_fd >= 0)
 		close(server->mounts_fd);
-	fs_health_free(server->health);
+	fs_heartbeat_free(server->heartbeat);
 	fs_handover_close(server->handover);
 	free((void *)(uintptr_t)server->options.dataset);
 	free((void *)(uintptr_t)server->options.mountpoint);

@@ -4,10 +4,9 @@
  * The caller feeds it the files that a trainer opens, in the order seen.  Opens that no known sampler explains go
  * into a ring of the first few hundred.  From time to time a search compares the ring with hypotheses: ddpfs's own
  * orders, sorted lists, torch's DistributedSampler and RandomSampler, and numpy's, Python's and DALI's shuffles, over
- * each list that the files may come from (prefetch/sampler/list.h).  A hypothesis that explains the ring by more than
- * chance (prefetch/sampler/fit.h has the bound) becomes a *track*.  Opens that a track explains do not enter the ring.
- * So a validation loader or a second
- * job is found beside the first one.
+ * each list that the files may come from (prefetch/sampler/file_list.h).  A hypothesis that explains the ring by more
+ * than chance (prefetch/sampler/fit.h has the bound) becomes a *track*.  Opens that a track explains do not enter the
+ * ring.  So a validation loader or a second job is found beside the first one.
  *
  *   opens --> tracks: expected here? --no--> ring --search--> new track
  *                |
@@ -45,7 +44,7 @@
 #include <stdint.h>
 
 #include "prefetch/sampler/fit.h"
-#include "prefetch/sampler/list.h"
+#include "prefetch/sampler/file_list.h"
 #include "prefetch/sampler/sequence.h"
 
 enum {

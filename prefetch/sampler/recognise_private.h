@@ -13,7 +13,7 @@
 #include "prefetch/sampler/parts.h"
 #include "prefetch/sampler/recognise.h"
 #include "prefetch/sampler/torch.h"
-#include "prefetch/sampler/trace.h"
+#include "prefetch/sampler/shuffle_trace.h"
 #include "prefetch/sampler/seed_scan.h"
 #include "shard/base/bits.h"
 #include "shard/base/clock.h"
@@ -411,7 +411,7 @@ void prefetch_unseeded_end(struct prefetch_recognise *r);
 /* Ends the scan if it is about this list, because a reader of the list was recognised. */
 void prefetch_unseeded_found(struct prefetch_recognise *r, const struct prefetch_list *list);
 
-/* ---- lists.c ---- */
+/* ---- candidate_lists.c ---- */
 
 /* Makes the lists that the ring's files may come from, one slice.  Returns 1: there is more to do; 0: done; -errno. */
 int prefetch_lists_step(struct prefetch_recognise *r);

@@ -15,7 +15,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "prefetch/sampler/list.h"
+#include "prefetch/sampler/file_list.h"
 #include "prefetch/sampler/perm.h"
 
 struct prefetch_sequence; /* opaque */

@@ -8,7 +8,7 @@
 #include <string.h>
 #include <cmocka.h>
 
-#include "prefetch/sampler/list.h"
+#include "prefetch/sampler/file_list.h"
 #include "shard/view.h"
 #include "tests/shard/synth.h"
 

@@ -11,7 +11,7 @@
 #include "prefetch/sampler/perm.h"
 #include "prefetch/sampler/recognise.h"
 #include "prefetch/sampler/shuffle.h"
-#include "prefetch/sampler/trace.h"
+#include "prefetch/sampler/shuffle_trace.h"
 #include "tests/prefetch/loader.h"
 #include "tests/shard/synth.h"
 

@@ -11,7 +11,7 @@
 #include <sys/statvfs.h>
 #include <unistd.h>
 
-#include "fs/memory.h"
+#include "fs/host_memory.h"
 #include "prefetch/io_backend.h"
 #include "shard/base/cleanup.h"
 #include "shard/base/control_client.h"

@@ -25,7 +25,7 @@ enum {
 	VALUE_MAX = 4096,     /* one option with its value */
 	MEMORY_MIN = 8 << 20, /* what the engine needs (prefetch/prefetch.h) */
 	ID_MAX = 0x7fffffff,  /* uid and gid */
-	WATCHDOG_S = 20,      /* requests take less than a tenth, except behind a disk (fs/health.h) */
+	WATCHDOG_S = 20,      /* requests take less than a tenth, except behind a disk (fs/heartbeat.h) */
 	WATCHDOG_MAX_S = 86400,
 	TIMEOUT_MAX_S = 86400 * 7,
 };

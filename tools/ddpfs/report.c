@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* `ddpfs report`: one HTML page about what mounts did; mount_runs.h and report_plot.h first. */
+/* `ddpfs report`: one HTML page about what mounts did; mount_histories.h and report_plot.h first. */
 #include <errno.h>
 #include <inttypes.h>
 #include <math.h>
@@ -15,7 +15,7 @@
 #include "tools/common/output_file.h"
 #include "tools/common/progress.h"
 #include "tools/ddpfs/ddpfs.h"
-#include "tools/ddpfs/mount_runs.h"
+#include "tools/ddpfs/mount_histories.h"
 #include "tools/ddpfs/report_plot.h"
 
 enum {
@@ -31,7 +31,7 @@ struct arguments {
 
 /* What the page shows. Its times are seconds from `zero`. */
 struct page {
-	struct mount_runs *runs;
+	struct mount_histories *runs;
 	double *offset;                /* of each run: its beginning */
 	char (*names)[NAME_MAX_BYTES]; /* of each run; no two are equal */
 	bool together; /* the runs overlap: `zero` is the beginning of the first one; else each has its own */
@@ -45,18 +45,18 @@ struct page {
 
 /* ---- numbers ---- */
 
-static double last_of(const struct mount_run *run, enum mount_run_field field)
+static double last_of(const struct mount_history *run, enum mount_history_field field)
 {
 	return run->n ? run->readings[run->n - 1][field] : 0;
 }
 
-static double grown(const struct mount_run *run, enum mount_run_field field)
+static double grown(const struct mount_history *run, enum mount_history_field field)
 {
 	return run->n ? fmax(0, last_of(run, field) - run->readings[0][field]) : 0;
 }
 
 /* Returns the number of the last reading at or before `at`; 0: there is none before. */
-static size_t reading_at(const struct mount_run *run, double at)
+static size_t reading_at(const struct mount_history *run, double at)
 {
 	size_t low = 0, high = run->n;
 	while (low + 1 < high) {
@@ -70,7 +70,7 @@ static size_t reading_at(const struct mount_run *run, double at)
 }
 
 /* The value of a counter between two readings lies on the line between them. */
-static double counter_at(const struct mount_run *run, enum mount_run_field field, double at)
+static double counter_at(const struct mount_history *run, enum mount_history_field field, double at)
 {
 	size_t i = reading_at(run, at);
 	const double *a = run->readings[i];
@@ -86,24 +86,24 @@ static double bin_edge(const struct page *page, unsigned bin)
 }
 
 /* What a counter of run `r` grew by in a bin; NAN: the run was not there. */
-static double bin_growth(const struct page *page, size_t r, enum mount_run_field field, unsigned bin)
+static double bin_growth(const struct page *page, size_t r, enum mount_history_field field, unsigned bin)
 {
-	const struct mount_run *run = &page->runs->runs[r];
+	const struct mount_history *run = &page->runs->runs[r];
 	double from = bin_edge(page, bin) - page->offset[r], to = bin_edge(page, bin + 1) - page->offset[r];
 	if (run->n < 2 || from >= last_of(run, RUN_AT) || to <= run->readings[0][RUN_AT])
 		return NAN;
 	return fmax(0, counter_at(run, field, to) - counter_at(run, field, from));
 }
 
-static double bin_rate(const struct page *page, size_t r, enum mount_run_field field, unsigned bin)
+static double bin_rate(const struct page *page, size_t r, enum mount_history_field field, unsigned bin)
 {
 	return bin_growth(page, r, field, bin) / (bin_edge(page, bin + 1) - bin_edge(page, bin));
 }
 
 /* The highest value of a gauge in a bin, or the last one before it. */
-static double bin_high(const struct page *page, size_t r, enum mount_run_field field, unsigned bin)
+static double bin_high(const struct page *page, size_t r, enum mount_history_field field, unsigned bin)
 {
-	const struct mount_run *run = &page->runs->runs[r];
+	const struct mount_history *run = &page->runs->runs[r];
 	double from = bin_edge(page, bin) - page->offset[r], to = bin_edge(page, bin + 1) - page->offset[r];
 	if (run->n == 0 || from > last_of(run, RUN_AT) || to <= run->readings[0][RUN_AT])
 		return NAN;
@@ -114,7 +114,7 @@ static double bin_high(const struct page *page, size_t r, enum mount_run_field f
 	return high;
 }
 
-static double mean_file(const struct mount_run *run)
+static double mean_file(const struct mount_history *run)
 {
 	return run->files ? (double)run->content_bytes / (double)run->files : 0;
 }
@@ -123,7 +123,7 @@ static double mean_file(const struct mount_run *run)
 
 static int by_rank(const void *a_, const void *b_)
 {
-	const struct mount_run *a = a_, *b = b_;
+	const struct mount_history *a = a_, *b = b_;
 	if (a->rank != b->rank)
 		return a->rank < b->rank ? -1 : 1;
 	int order = strcmp(a->mountpoint, b->mountpoint);
@@ -134,7 +134,7 @@ static int by_rank(const void *a_, const void *b_)
 
 static void place_runs(struct page *page)
 {
-	const struct mount_runs *runs = page->runs;
+	const struct mount_histories *runs = page->runs;
 	double zero = INFINITY, last_begin = -INFINITY, first_end = INFINITY;
 	for (size_t r = 0; r < runs->n; r++) {
 		double begin = runs->runs[r].began_s;
@@ -153,7 +153,7 @@ static void find_range(struct page *page)
 	page->from = INFINITY;
 	page->to = -INFINITY;
 	for (size_t r = 0; r < page->runs->n; r++) {
-		const struct mount_run *run = &page->runs->runs[r];
+		const struct mount_history *run = &page->runs->runs[r];
 		for (size_t i = 1; i < run->n; i++) {
 			if (run->readings[i][RUN_OPENS] <= run->readings[i - 1][RUN_OPENS])
 				continue;
@@ -167,7 +167,7 @@ static void find_range(struct page *page)
 }
 
 /* With view=all nobody may know the epoch: then all readings have 0. */
-static bool knows_epochs(const struct mount_run *run)
+static bool knows_epochs(const struct mount_history *run)
 {
 	return !run->view_all || last_of(run, RUN_EPOCH) > 0;
 }
@@ -175,7 +175,7 @@ static bool knows_epochs(const struct mount_run *run)
 /* Marks where an epoch of the first run begins. */
 static int mark_epochs(struct page *page)
 {
-	const struct mount_run *run = &page->runs->runs[0];
+	const struct mount_history *run = &page->runs->runs[0];
 	page->marks = calloc(MARKS_MAX, sizeof(*page->marks));
 	if (!page->marks)
 		return -ENOMEM;
@@ -244,7 +244,7 @@ static bool is_store(const char *dataset)
 	return strstr(dataset, "://") != NULL;
 }
 
-static bool all_ranks_differ(const struct mount_runs *runs)
+static bool all_ranks_differ(const struct mount_histories *runs)
 {
 	for (size_t r = 1; r < runs->n; r++)
 		if (runs->runs[r].rank == runs->runs[r - 1].rank)
@@ -252,7 +252,7 @@ static bool all_ranks_differ(const struct mount_runs *runs)
 	return true;
 }
 
-static bool shares_mountpoint(const struct mount_runs *runs, size_t r)
+static bool shares_mountpoint(const struct mount_histories *runs, size_t r)
 {
 	for (size_t i = 0; i < runs->n; i++)
 		if (i != r && strcmp(runs->runs[i].mountpoint, runs->runs[r].mountpoint) == 0)
@@ -261,9 +261,9 @@ static bool shares_mountpoint(const struct mount_runs *runs, size_t r)
 }
 
 /* Writes how the page calls a run if that is enough to tell it from the others. */
-static void name_run(const struct mount_runs *runs, size_t r, bool by_mountpoint, char name[NAME_MAX_BYTES])
+static void name_run(const struct mount_histories *runs, size_t r, bool by_mountpoint, char name[NAME_MAX_BYTES])
 {
-	const struct mount_run *run = &runs->runs[r];
+	const struct mount_history *run = &runs->runs[r];
 	size_t len = strlen(run->mountpoint), cut = len > 40 ? len - 40 : 0;
 	if (!by_mountpoint && run->view_all)
 		snprintf(name, NAME_MAX_BYTES, "all files");
@@ -289,7 +289,7 @@ static unsigned with_name_of(const struct page *page, size_t r, size_t n)
  * several hosts may have one PID, too. */
 static int name_runs(struct page *page)
 {
-	const struct mount_runs *runs = page->runs;
+	const struct mount_histories *runs = page->runs;
 	bool by_mountpoint = runs->n > 1 && !all_ranks_differ(runs);
 	cleanup_free unsigned *twins = calloc(runs->n, sizeof(*twins));
 	page->names = calloc(runs->n, sizeof(*page->names));
@@ -400,7 +400,7 @@ struct sums {
 	double opens, misses, waited, read, tier, opened_bytes;
 };
 
-static struct sums sums_of(const struct mount_runs *runs)
+static struct sums sums_of(const struct mount_histories *runs)
 {
 	struct sums sums = { 0 };
 	for (size_t r = 0; r < runs->n; r++) {
@@ -548,7 +548,7 @@ static void write_plots(FILE *out, struct page *page)
 /* ---- figures and tables ---- */
 
 /* Finds the readings between which files of a run were opened; both stay as they are if none was. */
-static void busy(const struct mount_run *run, size_t *ret_a, size_t *ret_b)
+static void busy(const struct mount_history *run, size_t *ret_a, size_t *ret_b)
 {
 	bool any = false;
 	for (size_t i = 1; i < run->n; i++) {
@@ -570,7 +570,7 @@ static double busy_seconds(const struct page *page)
 	for (;;) { /* each turn counts the interval that begins next */
 		double from = INFINITY, to = 0;
 		for (size_t r = 0; r < page->runs->n; r++) {
-			const struct mount_run *run = &page->runs->runs[r];
+			const struct mount_history *run = &page->runs->runs[r];
 			size_t a = 0, b = 0;
 			busy(run, &a, &b);
 			double end = run->began_s + run->readings[b][RUN_AT];
@@ -617,7 +617,7 @@ static void write_figures(FILE *out, const struct page *page)
 }
 
 /* The cells of one line: what grew from reading `a` to reading `b` in so many seconds. */
-static void put_cells(FILE *out, const struct mount_run *run, size_t a, size_t b)
+static void put_cells(FILE *out, const struct mount_history *run, size_t a, size_t b)
 {
 	const double *from = run->readings[a], *to = run->readings[b];
 	double seconds = to[RUN_AT] - from[RUN_AT], opens = fmax(0, to[RUN_OPENS] - from[RUN_OPENS]);
@@ -649,7 +649,7 @@ static void write_ranks(FILE *out, const struct page *page)
 	      "<th>taken back<th>errors<th>restarts<th class=\"text\">mountpoint\n",
 	        out);
 	for (size_t r = 0; r < page->runs->n; r++) {
-		const struct mount_run *run = &page->runs->runs[r];
+		const struct mount_history *run = &page->runs->runs[r];
 		size_t a = 0, b = 0;
 		fputs("<tr>", out);
 		put_run_name(out, page, r);
@@ -666,7 +666,7 @@ static void write_ranks(FILE *out, const struct page *page)
 /* Writes the epochs of a run in which files were opened, at most *left of them. */
 static void write_epochs_of(FILE *out, const struct page *page, size_t r, size_t *left)
 {
-	const struct mount_run *run = &page->runs->runs[r];
+	const struct mount_history *run = &page->runs->runs[r];
 	for (size_t a = 0, b; a + 1 < run->n && knows_epochs(run); a = b) {
 		double epoch = run->readings[a][RUN_EPOCH];
 		for (b = a + 1; b + 1 < run->n && run->readings[b][RUN_EPOCH] == epoch; b++) {
@@ -757,7 +757,7 @@ static const char script[] =
 
 static void write_head(FILE *out, const struct page *page)
 {
-	const struct mount_run *first = &page->runs->runs[0];
+	const struct mount_history *first = &page->runs->runs[0];
 	const char *slash = strrchr(first->dataset, '/');
 	const char *name = slash && slash[1] ? slash + 1 : first->dataset;
 	char when[32] = "";
@@ -815,19 +815,19 @@ static void write_page(FILE *out, struct page *page)
 
 /* ---- the command ---- */
 
-static int read_target(struct mount_runs *runs, const char *target, struct base_err *err)
+static int read_target(struct mount_histories *runs, const char *target, struct base_err *err)
 {
 	struct stat st;
 	size_t bad = 0;
 	if (stat(target, &st) < 0 || !S_ISREG(st.st_mode))
-		return mount_runs_ask(runs, target, err);
-	int rc = mount_runs_read(runs, target, &bad, err);
+		return mount_histories_ask(runs, target, err);
+	int rc = mount_histories_read(runs, target, &bad, err);
 	if (rc == 0 && bad > 0)
 		cli_warn("'%s': %zu lines of its history are damaged: they are left out", base_quoted(target), bad);
 	return rc;
 }
 
-static int make_page(struct mount_runs *runs, char **ret_text, size_t *ret_len)
+static int make_page(struct mount_histories *runs, char **ret_text, size_t *ret_len)
 {
 	static struct page page;
 	page = (struct page){ .runs = runs };
@@ -852,7 +852,7 @@ static int make_page(struct mount_runs *runs, char **ret_text, size_t *ret_len)
 	return rc;
 }
 
-static int write_output(const char *output, struct mount_runs *runs, struct base_err *err)
+static int write_output(const char *output, struct mount_histories *runs, struct base_err *err)
 {
 	cleanup_free char *text = NULL;
 	size_t len = 0;
@@ -882,7 +882,7 @@ int ddpfs_report(int argc, char **argv)
 		.more = true, .rest = offsetof(struct arguments, targets) };
 	struct arguments a = { .output = "report.html" };
 	struct base_err err = { 0 };
-	struct mount_runs runs = { 0 };
+	struct mount_histories runs = { 0 };
 	int rc = 0;
 	cli_parse(&line, argc, argv, &a);
 	if (a.targets.n == 0)
@@ -893,6 +893,6 @@ int ddpfs_report(int argc, char **argv)
 	progress_wait_done();
 	if (rc == 0)
 		rc = write_output(a.output, &runs, &err);
-	mount_runs_done(&runs);
+	mount_histories_done(&runs);
 	return rc < 0 ? cli_fail(&err) : CLI_DONE;
 }

@@ -2,7 +2,7 @@
 /* The parts of `mkshard pack`, in the order in which they run.
  *
  *   scan.c     sources -> items (directories, lists)       \
- *   archive.c  sources -> items (tar, zip, compressed tar)  > shard/pack: the plan
+ *   scan_archive.c  sources -> items (tar, zip, compressed tar)  > shard/pack: the plan
  *   write.c    plan -> shards in DATASET.partial/, by several threads
  *   journal.c  which shards are complete, with their sums: what a rerun after a kill goes on from
  *   publish.c  the places, and publication under the final name

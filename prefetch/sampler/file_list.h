@@ -17,8 +17,8 @@
  * list by name has no runs: it takes 8 bytes a file.
  *
  * Threads: lists and complete filters are immutable and have reference counts: any thread may read them. */
-#ifndef DDPFS_PREFETCH_SAMPLER_LIST_H
-#define DDPFS_PREFETCH_SAMPLER_LIST_H
+#ifndef DDPFS_PREFETCH_SAMPLER_FILE_LIST_H
+#define DDPFS_PREFETCH_SAMPLER_FILE_LIST_H
 
 #include <stdbool.h>
 #include <stddef.h>

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Traces opened files through a shuffle; prefetch/sampler/trace.h first: it has the idea. */
-#include "prefetch/sampler/trace.h"
+/* Traces opened files through a shuffle; prefetch/sampler/shuffle_trace.h first: it has the idea. */
+#include "prefetch/sampler/shuffle_trace.h"
 
 #include <assert.h>
 #include <errno.h>

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Reads the histories of mounts from servers and logs; mount_runs.h first. */
-#include "tools/ddpfs/mount_runs.h"
+/* Reads the histories of mounts from servers and logs; mount_histories.h first. */
+#include "tools/ddpfs/mount_histories.h"
 
 #include <errno.h>
 #include <math.h>
@@ -41,20 +41,20 @@ static const struct {
 	[RUN_RESTARTS] = { "restarts", 1 },
 };
 
-static void run_done(struct mount_run *run)
+static void run_done(struct mount_history *run)
 {
 	free(run->mountpoint);
 	free(run->dataset);
 	free(run->readings);
-	*run = (struct mount_run){ 0 };
+	*run = (struct mount_history){ 0 };
 }
 
-void mount_runs_done(struct mount_runs *runs)
+void mount_histories_done(struct mount_histories *runs)
 {
 	for (size_t i = 0; i < runs->n; i++)
 		run_done(&runs->runs[i]);
 	free(runs->runs);
-	*runs = (struct mount_runs){ 0 };
+	*runs = (struct mount_histories){ 0 };
 }
 
 static bool number(const json_t *object, const char *key, uint64_t *ret_value)
@@ -80,9 +80,9 @@ static bool read_began(const json_t *object, double *ret_s)
 }
 
 /* Reads what stands before the readings. Returns 0; -EPROTO; -ENOMEM. */
-static int read_head(const json_t *object, struct mount_run *ret_run)
+static int read_head(const json_t *object, struct mount_history *ret_run)
 {
-	struct mount_run run = { 0 };
+	struct mount_history run = { 0 };
 	uint64_t rank = 0, world = 0;
 	const char *mountpoint = json_string_value(json_object_get(object, "mountpoint"));
 	const char *dataset = json_string_value(json_object_get(object, "dataset"));
@@ -123,7 +123,7 @@ static bool find_fields(const json_t *names, int ret_at[RUN_FIELDS])
 	return ret_at[RUN_AT] >= 0;
 }
 
-static int grow(struct mount_run *run)
+static int grow(struct mount_history *run)
 {
 	if (run->n < run->room)
 		return 0;
@@ -139,7 +139,7 @@ static int grow(struct mount_run *run)
 }
 
 /* Adds one reading. One that is not later than the last one is left out. Returns 0; -EPROTO, -E2BIG, -ENOMEM. */
-static int add_reading(struct mount_run *run, const int at[RUN_FIELDS], const json_t *values, size_t n_names)
+static int add_reading(struct mount_history *run, const int at[RUN_FIELDS], const json_t *values, size_t n_names)
 {
 	double reading[RUN_FIELDS] = { 0 };
 	if (!json_is_array(values) || json_array_size(values) != n_names)
@@ -159,7 +159,7 @@ static int add_reading(struct mount_run *run, const int at[RUN_FIELDS], const js
 }
 
 /* Adds the readings of an object. Those before a damaged one stay. */
-static int add_readings(struct mount_run *run, const json_t *object)
+static int add_readings(struct mount_history *run, const json_t *object)
 {
 	int at[RUN_FIELDS];
 	size_t i;
@@ -177,22 +177,22 @@ static int add_readings(struct mount_run *run, const json_t *object)
 }
 
 /* Takes over `run`. */
-static int add_run(struct mount_runs *runs, struct mount_run *run)
+static int add_run(struct mount_histories *runs, struct mount_history *run)
 {
-	struct mount_run *all = runs->n < RUNS_MAX ? realloc(runs->runs, (runs->n + 1) * sizeof(*all)) : NULL;
+	struct mount_history *all = runs->n < RUNS_MAX ? realloc(runs->runs, (runs->n + 1) * sizeof(*all)) : NULL;
 	if (!all) {
 		run_done(run);
 		return runs->n < RUNS_MAX ? -ENOMEM : -E2BIG;
 	}
 	runs->runs = all;
 	runs->runs[runs->n++] = *run;
-	*run = (struct mount_run){ 0 };
+	*run = (struct mount_history){ 0 };
 	return 0;
 }
 
 /* ---- a live mount ---- */
 
-static int ask_all(const char *socket, struct base_err *err, struct mount_run *run)
+static int ask_all(const char *socket, struct base_err *err, struct mount_history *run)
 {
 	for (bool more = true, first = true; more; first = false) {
 		char request[64];
@@ -217,10 +217,10 @@ static int ask_all(const char *socket, struct base_err *err, struct mount_run *r
 	return 0;
 }
 
-int mount_runs_ask(struct mount_runs *runs, const char *target, struct base_err *err)
+int mount_histories_ask(struct mount_histories *runs, const char *target, struct base_err *err)
 {
 	struct base_control_peer peer;
-	struct mount_run run = { 0 };
+	struct mount_history run = { 0 };
 	int rc = ask_find(target, err, &peer);
 	if (rc < 0)
 		return rc;
@@ -238,12 +238,12 @@ int mount_runs_ask(struct mount_runs *runs, const char *target, struct base_err 
 
 /* ---- a log ---- */
 
-static bool is_same_place(const struct mount_run *a, const struct mount_run *b)
+static bool is_same_place(const struct mount_history *a, const struct mount_history *b)
 {
 	return a->rank == b->rank && strcmp(a->mountpoint, b->mountpoint) == 0;
 }
 
-static double end_of(const struct mount_run *run)
+static double end_of(const struct mount_history *run)
 {
 	return run->began_s + run->readings[run->n - 1][RUN_AT];
 }
@@ -251,7 +251,7 @@ static double end_of(const struct mount_run *run)
 /* By place, the latest mount first. */
 static int by_place(const void *a_, const void *b_)
 {
-	const struct mount_run *a = a_, *b = b_;
+	const struct mount_history *a = a_, *b = b_;
 	int order = strcmp(a->mountpoint, b->mountpoint);
 	if (order == 0)
 		order = (a->rank > b->rank) - (a->rank < b->rank);
@@ -260,7 +260,7 @@ static int by_place(const void *a_, const void *b_)
 
 /* Keeps of each place the mount that began last, and those that were there together with it: ranks under `ddpfs exec`
  * have one mountpoint, each in a mount namespace of its own. Drops earlier ones. */
-static void drop_earlier(struct mount_runs *runs, size_t first)
+static void drop_earlier(struct mount_histories *runs, size_t first)
 {
 	size_t kept = first, end;
 	if (runs->n == first)
@@ -272,7 +272,7 @@ static void drop_earlier(struct mount_runs *runs, size_t first)
 			if (end_of(&runs->runs[end]) > began)
 				began = runs->runs[end].began_s;
 		for (size_t j = i; j < end; j++) {
-			struct mount_run run = runs->runs[j];
+			struct mount_history run = runs->runs[j];
 			if (run.began_s < began)
 				run_done(&run);
 			else
@@ -283,7 +283,7 @@ static void drop_earlier(struct mount_runs *runs, size_t first)
 }
 
 /* Whether a run has all readings of a line already: the log holds the line twice. */
-static bool has_all(const struct mount_run *run, const struct mount_run *line)
+static bool has_all(const struct mount_history *run, const struct mount_history *line)
 {
 	size_t i = 0;
 	while (i < run->n && run->readings[i][RUN_AT] < line->readings[0][RUN_AT])
@@ -292,7 +292,7 @@ static bool has_all(const struct mount_run *run, const struct mount_run *line)
 	       memcmp(run->readings + i, line->readings, line->n * sizeof(*line->readings)) == 0;
 }
 
-static int append(struct mount_run *run, const struct mount_run *line)
+static int append(struct mount_history *run, const struct mount_history *line)
 {
 	for (size_t i = 0; i < line->n; i++) {
 		int rc = grow(run);
@@ -308,11 +308,11 @@ static int append(struct mount_run *run, const struct mount_run *line)
 /* Adds the readings of a line to the run of this log that they go on with, or to a new one. The lines of a run come in
  * the order of time, so a line that is not later than the run's last reading belongs to another process, which has the
  * pid again, or has it in another pid namespace. Returns 0; -E2BIG, -ENOMEM. */
-static int place(struct mount_runs *runs, size_t first, struct mount_run *line)
+static int place(struct mount_histories *runs, size_t first, struct mount_history *line)
 {
-	struct mount_run *found = NULL;
+	struct mount_history *found = NULL;
 	for (size_t i = first; i < runs->n; i++) {
-		struct mount_run *run = &runs->runs[i];
+		struct mount_history *run = &runs->runs[i];
 		if (run->pid != line->pid || !is_same_place(run, line))
 			continue;
 		if (has_all(run, line))
@@ -329,10 +329,10 @@ static int place(struct mount_runs *runs, size_t first, struct mount_run *line)
 	return add_run(runs, line);
 }
 
-static int take_line(struct mount_runs *runs, size_t first, const char *text, size_t len)
+static int take_line(struct mount_histories *runs, size_t first, const char *text, size_t len)
 {
 	cleanup_json json_t *object = json_loadb(text, len, 0, NULL);
-	struct mount_run line = { 0 };
+	struct mount_history line = { 0 };
 	int rc = read_head(object, &line);
 	if (rc < 0)
 		return rc;
@@ -353,7 +353,7 @@ static size_t read_piece(FILE *in, char *buf, size_t size)
 }
 
 /* Reads all lines; *ret_bad: damaged ones, *ret_bad_at: the number of the first of them. */
-static int take_lines(struct mount_runs *runs, size_t first, FILE *in, size_t *ret_bad, size_t *ret_bad_at)
+static int take_lines(struct mount_histories *runs, size_t first, FILE *in, size_t *ret_bad, size_t *ret_bad_at)
 {
 	cleanup_free char *line = malloc(LINE_BYTES_MAX);
 	const size_t head = strlen(LINE_BEGINS);
@@ -375,7 +375,7 @@ static int take_lines(struct mount_runs *runs, size_t first, FILE *in, size_t *r
 	return ferror(in) ? -EIO : 0;
 }
 
-int mount_runs_read(struct mount_runs *runs, const char *path, size_t *ret_bad, struct base_err *err)
+int mount_histories_read(struct mount_histories *runs, const char *path, size_t *ret_bad, struct base_err *err)
 {
 	size_t first = runs->n, bad = 0, bad_at = 0;
 	const char *quoted = base_quoted(path);

@@ -5,8 +5,8 @@
  * missing is all zeros.
  *
  * Threads: one caller. */
-#ifndef DDPFS_TOOLS_DDPFS_MOUNT_RUNS_H
-#define DDPFS_TOOLS_DDPFS_MOUNT_RUNS_H
+#ifndef DDPFS_TOOLS_DDPFS_MOUNT_HISTORIES_H
+#define DDPFS_TOOLS_DDPFS_MOUNT_HISTORIES_H
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -14,7 +14,7 @@
 
 #include "shard/base/err.h"
 
-enum mount_run_field {
+enum mount_history_field {
 	RUN_AT, /* seconds since the mount was made */
 	RUN_EPOCH,
 	RUN_OPENS,
@@ -38,7 +38,7 @@ enum {
 };
 
 /* One mount, from its beginning. */
-struct mount_run {
+struct mount_history {
 	char *mountpoint, *dataset; /* owned */
 	uint64_t pid;               /* of the supervisor */
 	double began_s;             /* since 1970, UTC */
@@ -49,22 +49,22 @@ struct mount_run {
 	size_t n, room;
 };
 
-struct mount_runs {
-	struct mount_run *runs;
+struct mount_histories {
+	struct mount_history *runs;
 	size_t n;
 };
 
 /* Frees what is in `runs`. */
-void mount_runs_done(struct mount_runs *runs);
+void mount_histories_done(struct mount_histories *runs);
 
 /* Adds the run of a live mount. `target` is one of ask_find. Returns 0, or with a sentence: the errors of ask_find and
  * base_control_request, -EPROTO: the answer has not the right form; -ENOMEM. */
-int mount_runs_ask(struct mount_runs *runs, const char *target, struct base_err *err);
+int mount_histories_ask(struct mount_histories *runs, const char *target, struct base_err *err);
 
 /* Adds the runs of a log file: of each mountpoint and rank the one that began last, and those that were there together
  * with it. *ret_bad: how many lines were left
  * out because they are damaged. Returns 0, or with a sentence: -ENODATA: it has no history, or a damaged one only;
  * -E2BIG: too many runs or readings; -ENOMEM; another -errno of reading. */
-int mount_runs_read(struct mount_runs *runs, const char *path, size_t *ret_bad, struct base_err *err);
+int mount_histories_read(struct mount_histories *runs, const char *path, size_t *ret_bad, struct base_err *err);
 
 #endif

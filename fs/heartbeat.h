@@ -7,17 +7,17 @@
  * because a successor would wait for the same disk.
  *
  * Threads: main. */
-#ifndef DDPFS_FS_HEALTH_H
-#define DDPFS_FS_HEALTH_H
+#ifndef DDPFS_FS_HEARTBEAT_H
+#define DDPFS_FS_HEARTBEAT_H
 
 #include "fs/server.h"
 
-struct fs_health; /* opaque */
+struct fs_heartbeat; /* opaque */
 
-int fs_health_new(struct fs_server *server, struct fs_health **ret_health); /* -ENOMEM */
-void fs_health_free(struct fs_health *health);                              /* NULL is fine */
+int fs_heartbeat_new(struct fs_server *server, struct fs_heartbeat **ret_heartbeat); /* -ENOMEM */
+void fs_heartbeat_free(struct fs_heartbeat *heartbeat);                              /* NULL is fine */
 
 /* Beats if it is time and the server is well. Returns the milliseconds until the next call; -1: never. */
-int fs_health_check(struct fs_health *health);
+int fs_heartbeat_check(struct fs_heartbeat *heartbeat);
 
 #endif

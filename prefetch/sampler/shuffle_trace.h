@@ -14,8 +14,8 @@
  * are all alike.  One open in ten may be another reader's.
  *
  * Threads: any, one at a time for each object. */
-#ifndef DDPFS_PREFETCH_SAMPLER_TRACE_H
-#define DDPFS_PREFETCH_SAMPLER_TRACE_H
+#ifndef DDPFS_PREFETCH_SAMPLER_SHUFFLE_TRACE_H
+#define DDPFS_PREFETCH_SAMPLER_SHUFFLE_TRACE_H
 
 #include <stdbool.h>
 #include <stdint.h>

@@ -12,7 +12,7 @@
 
 #include <cmocka.h>
 
-#include "fs/memory.h"
+#include "fs/host_memory.h"
 #include "shard/base/units.h"
 
 static char root[] = "/tmp/ddpfs-test-memory.XXXXXX";

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The beat for the watchdog; fs/health.h first. */
-#include "fs/health.h"
+/* The beat for the watchdog; fs/heartbeat.h first. */
+#include "fs/heartbeat.h"
 
 #include <errno.h>
 #include <stdio.h>
@@ -13,7 +13,7 @@
 #include "fs/supervise/handover_memory.h"
 #include "shard/base/cleanup.h"
 
-struct fs_health {
+struct fs_heartbeat {
 	struct fs_server *server;
 	uint64_t next_ns;
 	/* The last time that no READ waited, or one was answered, or the engine was reading. */
@@ -21,20 +21,20 @@ struct fs_health {
 	uint64_t replies;
 };
 
-int fs_health_new(struct fs_server *server, struct fs_health **ret_health)
+int fs_heartbeat_new(struct fs_server *server, struct fs_heartbeat **ret_heartbeat)
 {
-	struct fs_health *health = calloc(1, sizeof(*health));
-	if (!health)
+	struct fs_heartbeat *heartbeat = calloc(1, sizeof(*heartbeat));
+	if (!heartbeat)
 		return -ENOMEM;
-	health->server = server;
-	health->answered_ns = base_now_ns();
-	*ret_health = health;
+	heartbeat->server = server;
+	heartbeat->answered_ns = base_now_ns();
+	*ret_heartbeat = heartbeat;
 	return 0;
 }
 
-void fs_health_free(struct fs_health *health)
+void fs_heartbeat_free(struct fs_heartbeat *heartbeat)
 {
-	free(health);
+	free(heartbeat);
 }
 
 /* busy_ns: since when the thread has been busy; 0: it waits for work. */
@@ -50,33 +50,33 @@ static bool worker_hangs(const struct fs_worker *worker, uint64_t now_ns, uint64
 	return thread_hangs(worker->tid, busy_ns, now_ns, limit_ns);
 }
 
-static bool reads_hang(struct fs_health *health, uint64_t now_ns, uint64_t limit_ns)
+static bool reads_hang(struct fs_heartbeat *heartbeat, uint64_t now_ns, uint64_t limit_ns)
 {
-	const struct fs_server *server = health->server;
+	const struct fs_server *server = heartbeat->server;
 	struct prefetch_stats engine = { 0 };
 	/* In this order: a READ that comes and is answered between the two loads counts as none, not as one that
 	 * waits. */
 	uint64_t asked = fs_counted(&server->counters.asked);
 	uint64_t replies = fs_counted(&server->counters.replies);
 	prefetch_stats_get(server->prefetch, &engine);
-	if (replies >= asked || replies != health->replies || engine.inflight > 0)
-		health->answered_ns = now_ns;
-	health->replies = replies;
-	return now_ns - health->answered_ns > limit_ns || thread_hangs(engine.tid, engine.busy_ns, now_ns, limit_ns);
+	if (replies >= asked || replies != heartbeat->replies || engine.inflight > 0)
+		heartbeat->answered_ns = now_ns;
+	heartbeat->replies = replies;
+	return now_ns - heartbeat->answered_ns > limit_ns || thread_hangs(engine.tid, engine.busy_ns, now_ns, limit_ns);
 }
 
-int fs_health_check(struct fs_health *health)
+int fs_heartbeat_check(struct fs_heartbeat *heartbeat)
 {
-	struct fs_server *server = health->server;
+	struct fs_server *server = heartbeat->server;
 	uint32_t beat_ms = server->channel->beat_ms;
 	uint64_t now_ns = base_now_ns();
 	if (beat_ms == 0)
 		return -1;
-	if (now_ns < health->next_ns)
-		return (int)((health->next_ns - now_ns) / 1000000) + 1;
-	health->next_ns = now_ns + beat_ms * UINT64_C(1000000);
+	if (now_ns < heartbeat->next_ns)
+		return (int)((heartbeat->next_ns - now_ns) / 1000000) + 1;
+	heartbeat->next_ns = now_ns + beat_ms * UINT64_C(1000000);
 	uint64_t limit_ns = server->channel->hang_ms * UINT64_C(1000000);
-	bool hangs = reads_hang(health, now_ns, limit_ns);
+	bool hangs = reads_hang(heartbeat, now_ns, limit_ns);
 	for (uint32_t i = 0; i < server->n_workers && !hangs; i++)
 		hangs = worker_hangs(&server->workers[i], now_ns, limit_ns);
 	/* If a store does not answer, this server is not at fault, and a successor could not help. */

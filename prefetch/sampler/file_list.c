@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Makes filters and lists, and looks files and indices up in them; prefetch/sampler/list.h first. */
-#include "prefetch/sampler/list.h"
+/* Makes filters and lists, and looks files and indices up in them; prefetch/sampler/file_list.h first. */
+#include "prefetch/sampler/file_list.h"
 
 #include <assert.h>
 #include <errno.h>

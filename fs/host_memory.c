@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What host and cgroups leave free, and how mounts share it; fs/memory.h first. */
-#include "fs/memory.h"
+/* What host and cgroups leave free, and how mounts share it; fs/host_memory.h first. */
+#include "fs/host_memory.h"
 
 #include <ctype.h>
 #include <inttypes.h>

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Makes the lists that the opened files may come from: those of the directories that hold a good part of these files.
- * prefetch/sampler/list.h first. */
+ * prefetch/sampler/file_list.h first. */
 #include <errno.h>
 #include <string.h>
 

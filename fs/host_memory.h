@@ -2,8 +2,8 @@
 /* How much memory the host and the cgroups above this process leave free, and how mounts share it.
  *
  * Threads: any. No state; the functions read files of /proc and /sys. */
-#ifndef DDPFS_FS_MEMORY_H
-#define DDPFS_FS_MEMORY_H
+#ifndef DDPFS_FS_HOST_MEMORY_H
+#define DDPFS_FS_HOST_MEMORY_H
 
 #include <stdbool.h>
 #include <stddef.h>
