@@ -9,6 +9,7 @@
 #include <string.h>
 
 #include "fs/budget.h"
+#include "fs/server.h"
 #include "fs/sink.h"
 #include "shard/base/cleanup.h"
 #include "shard/base/log.h"

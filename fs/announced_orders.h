@@ -17,9 +17,14 @@
 #define DDPFS_FS_ANNOUNCED_ORDERS_H
 
 #include <jansson.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
 
 #include "fs/announced_list.h"
-#include "fs/server.h"
+
+struct fs_server;
+struct fs_view;
 
 enum { FS_ANNOUNCED_LISTS = 64 };
 

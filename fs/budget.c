@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "fs/server.h"
 #include "shard/base/cleanup.h"
 #include "shard/base/control_client.h"
 #include "fs/supervise/mount.h"

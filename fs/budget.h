@@ -14,9 +14,12 @@
 #define DDPFS_FS_BUDGET_H
 
 #include <jansson.h>
+#include <stddef.h>
+#include <stdint.h>
 
 #include "fs/host_memory.h"
-#include "fs/server.h"
+
+struct fs_server;
 
 enum {
 	FS_BUDGET_CHECK_MS = 2000,

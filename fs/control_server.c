@@ -15,6 +15,7 @@
 #include <jansson.h>
 
 #include "fs/budget.h"
+#include "fs/server.h"
 #include "shard/base/control_client.h"
 #include "fs/follow_request.h"
 #include "fs/recorder.h"

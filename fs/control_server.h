@@ -10,9 +10,12 @@
 #define DDPFS_FS_CONTROL_SERVER_H
 
 #include <poll.h>
+#include <stddef.h>
 
 #include "shard/base/control_client.h"
-#include "fs/server.h"
+
+struct fs_server;
+struct fs_control;
 
 enum {
 	FS_CONTROL_CLIENTS_MAX = 16, /* at once; more wait in the listen queue */

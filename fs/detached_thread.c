@@ -14,6 +14,7 @@
 #include <sys/sysmacros.h>
 #include <unistd.h>
 
+#include "fs/server.h"
 #include "fs/supervise/mount.h"
 #include "shard/base/cleanup.h"
 

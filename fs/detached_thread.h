@@ -15,8 +15,9 @@
 #define DDPFS_FS_DETACHED_THREAD_H
 
 #include <limits.h>
+#include <stdbool.h>
 
-#include "fs/server.h"
+struct fs_server;
 
 /* Takes this thread out of the shared descriptor table, and closes /dev/fuse and the supervisor's socket in its own
  * copy. What the thread opens later is its own.

@@ -6,7 +6,7 @@
 #include <pthread.h>
 #include <stdlib.h>
 
-#include "fs/server.h"
+#include "fs/counters.h"
 #include "shard/base/bits.h"
 #include "shard/base/cleanup.h"
 

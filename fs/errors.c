@@ -5,6 +5,7 @@
 #include <errno.h>
 
 #include "fs/log_queue.h"
+#include "fs/server.h"
 
 int fs_errno(int rc)
 {

@@ -3,7 +3,7 @@
 #ifndef DDPFS_FS_ERRORS_H
 #define DDPFS_FS_ERRORS_H
 
-#include "fs/server.h"
+struct fs_server;
 
 /* The one place where codes are translated: a negative errno of ours into one for a reader, also negative. fs_errno
  * is for requests in general, fs_read_errno for a READ whose data failed (-EIO, or -ENOMEM). */

@@ -18,6 +18,7 @@
 #include "fs/node.h"
 #include "fs/order_numbers.h"
 #include "fs/sampler_streams.h"
+#include "fs/server.h"
 #include "shard/base/cleanup.h"
 
 enum {

@@ -13,7 +13,8 @@
 
 #include <jansson.h>
 
-#include "fs/server.h"
+struct fs_server;
+struct fs_view;
 
 /* Answers the request. @fd: the descriptor that came with it, or -1; the caller closes it. Returns the reply. */
 json_t *fs_follow_request(struct fs_server *server, struct fs_view *view, json_t *request, int fd);

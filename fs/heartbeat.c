@@ -8,6 +8,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "fs/server.h"
 #include "fs/stats.h"
 #include "fs/supervise/thread_state.h"
 #include "fs/supervise/handover_memory.h"

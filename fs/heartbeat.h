@@ -10,7 +10,7 @@
 #ifndef DDPFS_FS_HEARTBEAT_H
 #define DDPFS_FS_HEARTBEAT_H
 
-#include "fs/server.h"
+struct fs_server;
 
 struct fs_heartbeat; /* opaque */
 

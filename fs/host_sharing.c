@@ -10,6 +10,7 @@
 #include <jansson.h>
 
 #include "fs/budget.h"
+#include "fs/server.h"
 #include "shard/base/control_client.h"
 #include "fs/host_memory.h"
 #include "fs/supervise/mount.h"

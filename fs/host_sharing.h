@@ -16,7 +16,9 @@
 #ifndef DDPFS_FS_HOST_SHARING_H
 #define DDPFS_FS_HOST_SHARING_H
 
-#include "fs/server.h"
+#include <stdint.h>
+
+struct fs_server;
 
 struct fs_host_sharing; /* opaque */
 

@@ -8,6 +8,7 @@
 #include <string.h>
 #include <sys/stat.h>
 
+#include "fs/server.h"
 #include "shard/base/cleanup.h"
 #include "shard/base/log.h"
 

@@ -6,7 +6,7 @@
 #ifndef DDPFS_FS_MOUNT_CHECK_H
 #define DDPFS_FS_MOUNT_CHECK_H
 
-#include "fs/server.h"
+struct fs_server;
 
 /* Checks the mount; opens at most 256 shards, but reads none. */
 void fs_mount_check(const struct fs_server *server);

@@ -5,6 +5,7 @@
 #include <errno.h>
 #include <string.h>
 
+#include "fs/server.h"
 #include "fs/stats_files.h"
 #include "fs/name.h"
 

@@ -6,7 +6,14 @@
 #ifndef DDPFS_FS_NODE_H
 #define DDPFS_FS_NODE_H
 
-#include "fs/server.h"
+#include <stdint.h>
+#include <sys/stat.h>
+
+#include "fs/ino.h"
+
+struct fs_server;
+struct fs_view;
+struct shard_file;
 
 /* Finds the child @name of a directory. Returns 0; -ENOENT: there is none, and there never will be; -ENOTDIR,
  * -ESTALE; index errors. */

@@ -6,25 +6,26 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "fs/view.h"
 #include "prefetch/sampler/file_list.h"
 
 enum { SORTED, IMAGEFOLDER, TABLE };
 
 struct fs_order_numbers {
-	struct fs_server *server;
+	const struct shard_index *index;
 	struct fs_view *view;
 	struct fs_order_memory *memory;
 	uint64_t tick;
 	struct fs_order_numbering all[FS_ORDER_NUMBERINGS];
 };
 
-int fs_order_numbers_new(struct fs_server *server, struct fs_view *view, struct fs_order_memory *memory,
+int fs_order_numbers_new(const struct shard_index *index, struct fs_view *view, struct fs_order_memory *memory,
         struct fs_order_numbers **ret_numbers)
 {
 	struct fs_order_numbers *numbers = calloc(1, sizeof(*numbers));
 	if (!numbers)
 		return -ENOMEM;
-	numbers->server = server;
+	numbers->index = index;
 	numbers->view = view;
 	numbers->memory = memory;
 	*ret_numbers = numbers;
@@ -96,7 +97,7 @@ static int reserve(struct fs_order_numbers *numbers, struct fs_order_numbering *
 static int sample_of(const struct fs_order_numbers *numbers, uint32_t file, uint32_t *ret_sample)
 {
 	struct shard_place place;
-	int rc = shard_index_place(numbers->server->index, file, &place);
+	int rc = shard_index_place(numbers->index, file, &place);
 	if (rc == 0 && place.sample == SHARD_NONE) {
 		*ret_sample = SHARD_NONE;
 		return 0;
@@ -137,7 +138,7 @@ static int fill(struct fs_order_numbers *numbers, struct fs_order_numbering *one
 static int list_dir(struct fs_order_numbers *numbers, bool imagefolder, uint32_t dir, struct prefetch_list **ret_list)
 {
 	struct prefetch_filters filters;
-	int rc = prefetch_filters_init(&filters, numbers->server->index, numbers->view->order, "");
+	int rc = prefetch_filters_init(&filters, numbers->index, numbers->view->order, "");
 	while (rc == 0 && (rc = prefetch_filters_step(&filters, UINT32_MAX)) > 0)
 		rc = 0;
 	if (rc == 0)
@@ -158,7 +159,7 @@ int fs_order_numbers_listing(
 		*ret_numbering = one;
 		return 0;
 	}
-	int rc = shard_index_find_path(numbers->server->index, dir, &kind, &id);
+	int rc = shard_index_find_path(numbers->index, dir, &kind, &id);
 	if (rc == 0 && kind != SHARD_KIND_DIR)
 		rc = -ENOENT;
 	if (rc == 0)

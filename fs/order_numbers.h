@@ -12,18 +12,21 @@
 #ifndef DDPFS_FS_ORDER_NUMBERS_H
 #define DDPFS_FS_ORDER_NUMBERS_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
 #include "fs/order_memory.h"
-#include "fs/server.h"
+
+struct shard_index;
+struct fs_view;
 
 enum { FS_ORDER_NUMBERINGS = 8 };
 
 struct fs_order_numbers;   /* opaque: all numberings of a view */
 struct fs_order_numbering; /* opaque: one of them, valid until the next call that makes one */
 
-int fs_order_numbers_new(struct fs_server *server, struct fs_view *view, struct fs_order_memory *memory,
+int fs_order_numbers_new(const struct shard_index *index, struct fs_view *view, struct fs_order_memory *memory,
         struct fs_order_numbers **ret_numbers);               /* -ENOMEM */
 void fs_order_numbers_free(struct fs_order_numbers *numbers); /* NULL is fine */
 

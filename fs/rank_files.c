@@ -5,6 +5,7 @@
 #include <errno.h>
 #include <stdlib.h>
 
+#include "fs/view.h"
 #include "shard/base/list.h"
 
 enum { TURNS_MAX = 1 << 24 }; /* a larger part is refused: its list takes 4 bytes a file */
@@ -101,11 +102,11 @@ static void order_by_file(struct list *list)
 	list->n = n;
 }
 
-static int add_sample(const struct fs_server *server, bool flat, uint32_t sample, struct list *list)
+static int add_sample(const struct shard_index *index, bool flat, uint32_t sample, struct list *list)
 {
 	uint32_t files[SHARD_SAMPLE_FILES_MAX], n = 1;
-	int rc = flat ? shard_index_sample_first(server->index, sample, files)
-	              : shard_index_sample_files(server->index, sample, files, SHARD_SAMPLE_FILES_MAX, &n);
+	int rc = flat ? shard_index_sample_first(index, sample, files)
+	              : shard_index_sample_files(index, sample, files, SHARD_SAMPLE_FILES_MAX, &n);
 	for (uint32_t i = 0; rc == 0 && i < n; i++)
 		rc = add(list, files[i]);
 	return rc;
@@ -120,11 +121,11 @@ static int has(const void *user, uint32_t id, const struct shard_file *file)
 }
 
 /* fill_class: adds the files that fs/dir.c shows in directories where this rank has none. */
-static int fill(const struct fs_server *server, const struct fs_view *view, struct list *list)
+static int fill(const struct shard_index *index, const struct fs_view *view, struct list *list)
 {
 	struct list more = { 0 };
 	struct shard_dir dir;
-	int rc = shard_index_dir(server->index, view->subdir, &dir);
+	int rc = shard_index_dir(index, view->subdir, &dir);
 	for (uint32_t id = view->subdir; rc == 0 && id < dir.end_dir; id++) {
 		uint32_t file;
 		rc = fs_view_stand_in(view, id, has, list, &file);
@@ -139,12 +140,12 @@ static int fill(const struct fs_server *server, const struct fs_view *view, stru
 }
 
 /* Collects the images among a tree's files. */
-static int look(const struct fs_server *server, struct fs_rank_files *part)
+static int look(const struct shard_index *index, struct fs_rank_files *part)
 {
 	struct shard_file file;
 	int rc = 0;
 	for (uint32_t i = 0; rc == 0 && i < part->all.n; i++) {
-		rc = shard_index_file(server->index, part->all.files[i], &file);
+		rc = shard_index_file(index, part->all.files[i], &file);
 		if (rc < 0)
 			return rc;
 		if (prefetch_list_is_image(file.name, file.name_len))
@@ -153,7 +154,7 @@ static int look(const struct fs_server *server, struct fs_rank_files *part)
 	return rc;
 }
 
-static int add_turns(const struct fs_server *server, const struct fs_view *view, struct shard_epoch *epoch,
+static int add_turns(const struct shard_index *index, const struct fs_view *view, struct shard_epoch *epoch,
         uint64_t turns, struct list *list)
 {
 	uint32_t sample;
@@ -161,14 +162,14 @@ static int add_turns(const struct fs_server *server, const struct fs_view *view,
 	for (uint64_t t = 0; rc == 0 && t < turns; t++) {
 		rc = shard_epoch_turn(epoch, view->options.rank, t, &sample, NULL);
 		if (rc == 0)
-			rc = add_sample(server, view->layout == FS_LAYOUT_FLAT, sample, list);
+			rc = add_sample(index, view->layout == FS_LAYOUT_FLAT, sample, list);
 	}
 	return rc;
 }
 
 /* In a tree a replaced sample keeps its name and place. So the loop asks for each sample whether it is this rank's. */
 static int add_names(
-        const struct fs_server *server, const struct fs_view *view, struct shard_epoch *epoch, struct list *list)
+        const struct shard_index *index, const struct fs_view *view, struct shard_epoch *epoch, struct list *list)
 {
 	int rc = 0;
 	for (uint32_t sample = view->sample0; rc == 0 && sample < view->sample_end; sample++) {
@@ -178,7 +179,7 @@ static int add_names(
 			continue; /* the sample is left out */
 		rc = fs_view_turn(view, epoch, sample, &turn);
 		if (rc == 0)
-			rc = add_sample(server, false, sample, list);
+			rc = add_sample(index, false, sample, list);
 		else if (rc == -ENOENT)
 			rc = 0;
 	}
@@ -186,15 +187,15 @@ static int add_names(
 }
 
 static int make(
-        const struct fs_server *server, struct fs_view *view, struct shard_epoch *epoch, struct fs_rank_files *part)
+        const struct shard_index *index, struct fs_view *view, struct shard_epoch *epoch, struct fs_rank_files *part)
 {
 	bool flat = view->layout == FS_LAYOUT_FLAT;
 	uint64_t turns = shard_epoch_turns(epoch, view->options.rank);
 	part->epoch = shard_epoch_number(epoch);
 	if (turns == 0 || turns > TURNS_MAX)
 		return -ENODATA;
-	int rc = !flat && shard_view_n_bad(view->order) > 0 ? add_names(server, view, epoch, &part->all)
-	                                                    : add_turns(server, view, epoch, turns, &part->all);
+	int rc = !flat && shard_view_n_bad(view->order) > 0 ? add_names(index, view, epoch, &part->all)
+	                                                    : add_turns(index, view, epoch, turns, &part->all);
 	if (rc == 0 && part->all.n == 0)
 		rc = -ENODATA;
 	if (rc < 0)
@@ -203,17 +204,17 @@ static int make(
 		return order_by_turn(&part->all);
 	order_by_file(&part->all);
 	if (view->fill_class)
-		rc = fill(server, view, &part->all);
-	return rc < 0 ? rc : look(server, part);
+		rc = fill(index, view, &part->all);
+	return rc < 0 ? rc : look(index, part);
 }
 
-int fs_rank_files_new(const struct fs_server *server, struct fs_view *view, struct fs_rank_files **ret_part)
+int fs_rank_files_new(const struct shard_index *index, struct fs_view *view, struct fs_rank_files **ret_part)
 {
 	struct fs_rank_files *part = calloc(1, sizeof(*part));
 	if (!part)
 		return -ENOMEM;
 	struct shard_epoch *epoch = fs_view_epoch(view);
-	int rc = make(server, view, epoch, part);
+	int rc = make(index, view, epoch, part);
 	shard_epoch_put(epoch);
 	if (rc < 0) {
 		fs_rank_files_free(part);

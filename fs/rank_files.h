@@ -6,8 +6,13 @@
 #ifndef DDPFS_FS_RANK_FILES_H
 #define DDPFS_FS_RANK_FILES_H
 
-#include "fs/server.h"
+#include <stdbool.h>
+#include <stdint.h>
+
 #include "prefetch/sampler/file_list.h"
+
+struct shard_index;
+struct fs_view;
 
 enum { FS_RANK_FILES_LISTS = 2 };
 
@@ -15,7 +20,7 @@ struct fs_rank_files; /* opaque */
 
 /* Makes the list of the view's current epoch. Returns 0; -ENODATA: this rank has no turns, or more than 2^24;
  * -ENOMEM, index errors. */
-int fs_rank_files_new(const struct fs_server *server, struct fs_view *view, struct fs_rank_files **ret_part);
+int fs_rank_files_new(const struct shard_index *index, struct fs_view *view, struct fs_rank_files **ret_part);
 void fs_rank_files_free(struct fs_rank_files *part); /* NULL is fine */
 
 /* Returns the epoch of the list. */

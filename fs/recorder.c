@@ -11,6 +11,7 @@
 
 #include "fs/history.h"
 #include "fs/job_queue.h"
+#include "fs/server.h"
 #include "fs/stats.h"
 #include "fs/supervise/handover_memory.h"
 #include "shard/base/cleanup.h"

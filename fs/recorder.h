@@ -13,8 +13,9 @@
 #define DDPFS_FS_RECORDER_H
 
 #include <jansson.h>
+#include <stdint.h>
 
-#include "fs/server.h"
+struct fs_server;
 
 enum {
 	FS_RECORDER_LINE = 16,   /* readings of a line of the log at most */

@@ -12,6 +12,7 @@
 
 #include "fs/announced_orders.h"
 #include "fs/order_numbers.h"
+#include "fs/server.h"
 #include "fs/supervise/handover_memory.h"
 #include "fs/rank_files.h"
 #include "fs/read_ahead_note.h"
@@ -597,7 +598,7 @@ static int plan_part(struct fs_sampler_streams *fr, struct prefetch_list_given l
 	if (fr->coming)
 		fr->part = fr->coming;
 	else
-		rc = fs_rank_files_new(fr->server, fr->view, &fr->part);
+		rc = fs_rank_files_new(fr->server->index, fr->view, &fr->part);
 	fr->coming = NULL;
 	if (rc < 0)
 		return rc;
@@ -709,7 +710,7 @@ static void look_ahead(struct fs_sampler_streams *fr)
 		return;
 	fs_rank_files_free(fr->coming);
 	fr->coming = NULL;
-	if (fs_rank_files_new(fr->server, fr->view, &fr->coming) < 0)
+	if (fs_rank_files_new(fr->server->index, fr->view, &fr->coming) < 0)
 		fr->coming = NULL; /* nothing is dealt, or no memory: keep the part that there is */
 }
 
@@ -892,7 +893,7 @@ int fs_sampler_streams_new(struct fs_server *server, struct fs_view *view, struc
 	fr->view = view;
 	int rc = fs_announced_orders_new(server, view, wake, fr, &fr->orders);
 	if (rc == 0)
-		rc = fs_order_numbers_new(server, view, fs_announced_orders_memory(fr->orders), &fr->numbers);
+		rc = fs_order_numbers_new(server->index, view, fs_announced_orders_memory(fr->orders), &fr->numbers);
 	/* Before main serves requests, which may append to the lists. */
 	if (rc == 0 && server->successor)
 		fs_announced_orders_restore(fr->orders);

@@ -27,8 +27,11 @@
 #define DDPFS_FS_SAMPLER_STREAMS_H
 
 #include <jansson.h>
+#include <stdbool.h>
+#include <stdint.h>
 
-#include "fs/server.h"
+struct fs_server;
+struct fs_view;
 
 enum {
 	FS_SAMPLER_STREAMS_QUEUE = 1 << 15, /* opens that wait for the thread; more are lost, which costs hits only */

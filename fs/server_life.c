@@ -278,7 +278,7 @@ static int make_parts(struct fs_server *server, struct base_err *err)
 	if (rc == 0)
 		rc = fs_recorder_new(server, &server->recorder);
 	if (rc == 0)
-		rc = fs_store_limits_new(server, &server->store_limits);
+		rc = fs_store_limits_new(server->prefetch, &server->counters, &server->store_limits);
 	if (rc == 0)
 		rc = fs_watch_new(server, &server->watch);
 	if (rc == 0)

@@ -17,6 +17,7 @@
 #include "fs/hang_injection.h"
 #include "fs/listing_offset.h"
 #include "fs/detached_thread.h"
+#include "fs/server.h"
 #include "fs/warm_up.h"
 #include "shard/base/cleanup.h"
 
@@ -609,7 +610,7 @@ static int start_warm_up(struct fs_sink *sink)
 	}
 	if (!view)
 		return 0;
-	int rc = fs_warm_up_new(sink->server, view, &sink->warm_up);
+	int rc = fs_warm_up_new(sink->server->index, view, &sink->warm_up);
 	if (rc < 0)
 		return rc;
 	struct prefetch_stream_options options = { .view = fs_warm_up_order(sink->warm_up), .warm_up = true };

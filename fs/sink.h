@@ -22,10 +22,14 @@
 #define DDPFS_FS_SINK_H
 
 #include <jansson.h>
+#include <stdbool.h>
+#include <stdint.h>
 
-#include "fs/server.h"
 #include "prefetch/sink.h"
 #include "prefetch/stream.h"
+
+struct fs_server;
+struct fs_view;
 
 struct fs_sink;        /* opaque */
 struct fs_sink_stream; /* opaque: a stream of the engine */

@@ -15,6 +15,7 @@
 
 #include "fs/budget.h"
 #include "fs/history.h"
+#include "fs/server.h"
 #include "fs/supervise/handover_memory.h"
 #include "fs/sink.h"
 #include "fs/read_latency.h"
@@ -407,7 +408,7 @@ static json_t *stats_object(struct fs_server *server, struct fs_view *view)
 	fs_budget_why(server->budget, why, sizeof(why));
 	json_object_set_new(object, "memory_why", json_string(why));
 	fs_sampler_streams_stats(server->samplers[view->number], object);
-	const char *warm_up = fs_warm_up_says(server);
+	const char *warm_up = fs_warm_up_says(server->prefetch);
 	if (warm_up)
 		json_object_set_new(object, "warm_up", json_string(warm_up));
 	json_object_set_new(object, "epochs", epochs(server));

@@ -8,7 +8,11 @@
 #ifndef DDPFS_FS_STATS_H
 #define DDPFS_FS_STATS_H
 
-#include "fs/server.h"
+#include <stddef.h>
+
+struct fs_server;
+struct fs_view;
+struct fs_stats;
 
 /* Makes the statistics; a successor takes over what earlier servers counted. Returns 0; -ENOMEM. */
 int fs_stats_new(struct fs_server *server, struct fs_stats **ret_stats);

@@ -10,6 +10,8 @@
 #include <stdlib.h>
 #include <unistd.h>
 
+#include "fs/counters.h"
+#include "prefetch/prefetch.h"
 #include "shard/base/cleanup.h"
 #include "shard/base/clock.h"
 #include "shard/base/log.h"
@@ -24,7 +26,8 @@ enum {
 };
 
 struct fs_store_limits {
-	struct fs_server *server;
+	struct prefetch *prefetch;
+	const struct fs_counters *counters;
 	/* Of main: */
 	struct fs_store_reading before; /* at_ns 0: none yet */
 	uint64_t best_rate;             /* bytes per second, of all intervals */
@@ -125,24 +128,24 @@ static void read_host(struct fs_store_reading *reading)
 }
 
 /* Returns false if the dataset lies on a disk. */
-static bool read_counters(struct fs_server *server, struct fs_store_reading *reading)
+static bool read_counters(const struct fs_store_limits *limits, struct fs_store_reading *reading)
 {
 	struct remote_stats store;
 	struct prefetch_stats engine;
 	struct prefetch_tier_stats tier = { 0 };
-	if (!prefetch_remote_stats(server->prefetch, &store))
+	if (!prefetch_remote_stats(limits->prefetch, &store))
 		return false;
-	prefetch_stats_get(server->prefetch, &engine);
+	prefetch_stats_get(limits->prefetch, &engine);
 	*reading = (struct fs_store_reading){
 		.at_ns = base_now_ns(),
 		.away_ns = store.away_ns,
-		.waited_ns = fs_counted(&server->counters.waited_ns),
+		.waited_ns = fs_counted(&limits->counters->waited_ns),
 		.requests = store.requests,
 		.throttled = store.throttled,
 		.bytes = store.bytes,
 		.thread_ns = { engine.engine_cpu_ns, engine.deliver_cpu_ns, store.cpu_ns },
 	};
-	if (prefetch_tier_stats(server->prefetch, &tier)) {
+	if (prefetch_tier_stats(limits->prefetch, &tier)) {
 		reading->tier_ns = tier.look_up_ns;
 		reading->tier_threads = tier.threads;
 	}
@@ -150,12 +153,14 @@ static bool read_counters(struct fs_server *server, struct fs_store_reading *rea
 	return true;
 }
 
-int fs_store_limits_new(struct fs_server *server, struct fs_store_limits **ret_limits)
+int fs_store_limits_new(
+        struct prefetch *prefetch, const struct fs_counters *counters, struct fs_store_limits **ret_limits)
 {
 	struct fs_store_limits *limits = calloc(1, sizeof(*limits));
 	if (!limits)
 		return -ENOMEM;
-	limits->server = server;
+	limits->prefetch = prefetch;
+	limits->counters = counters;
 	*ret_limits = limits;
 	return 0;
 }
@@ -169,7 +174,7 @@ void fs_store_limits_free(struct fs_store_limits *limits)
 static void tell_away(struct fs_store_limits *limits)
 {
 	struct remote_stats store = { 0 };
-	prefetch_remote_stats(limits->server->prefetch, &store);
+	prefetch_remote_stats(limits->prefetch, &store);
 	if (store.away_ns && !limits->away_told)
 		log_warning("the store has not answered for %" PRIu64 " s (%s): reads wait for it",
 		        store.away_ns / 1000000000, store.error[0] ? store.error : "no reason is known");
@@ -183,7 +188,7 @@ int fs_store_limit_check(struct fs_store_limits *limits)
 	if (before->at_ns && age_ms < INTERVAL_MS)
 		return (int)(INTERVAL_MS - age_ms);
 	struct fs_store_reading now;
-	if (!read_counters(limits->server, &now))
+	if (!read_counters(limits, &now))
 		return -1;
 	if (before->at_ns) {
 		uint64_t rate = fs_store_limit_rate(before, &now);
@@ -198,7 +203,7 @@ int fs_store_limit_check(struct fs_store_limits *limits)
 enum fs_store_limit fs_store_limit_now(struct fs_store_limits *limits)
 {
 	struct remote_stats store;
-	if (!prefetch_remote_stats(limits->server->prefetch, &store))
+	if (!prefetch_remote_stats(limits->prefetch, &store))
 		return FS_STORE_LIMIT_UNKNOWN;
 	return store.away_ns ? FS_STORE_LIMIT_AWAY : (enum fs_store_limit)atomic_load(&limits->latest);
 }

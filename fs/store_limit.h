@@ -15,7 +15,8 @@
 
 #include <stdint.h>
 
-#include "fs/server.h"
+struct prefetch;
+struct fs_counters;
 
 enum fs_store_limit {
 	FS_STORE_LIMIT_UNKNOWN, /* the first interval is not over, or the dataset lies on a disk */
@@ -55,8 +56,9 @@ const char *fs_store_limit_says(enum fs_store_limit limit);
 
 struct fs_store_limits; /* opaque: the readings of a mount */
 
-/* Returns 0 or -ENOMEM. */
-int fs_store_limits_new(struct fs_server *server, struct fs_store_limits **ret_limits);
+/* Makes the readings of an engine and a server's counters, which outlive them.  Returns 0 or -ENOMEM. */
+int fs_store_limits_new(
+        struct prefetch *prefetch, const struct fs_counters *counters, struct fs_store_limits **ret_limits);
 void fs_store_limits_free(struct fs_store_limits *limits); /* NULL is fine */
 
 /* Takes a reading if one is due.  Returns the milliseconds until the next call; -1: the dataset lies on a disk. */

@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "fs/server.h"
 #include "fs/view.h"
 #include "shard/base/log.h"
 

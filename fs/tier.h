@@ -8,7 +8,8 @@
 #ifndef DDPFS_FS_TIER_H
 #define DDPFS_FS_TIER_H
 
-#include "fs/server.h"
+struct fs_server;
+struct base_err;
 
 /* Opens the tier that the options name, if they name one. Call it after the dataset and the first view are open, and
  * before the filter of fs/supervise/confine.h. A successor that cannot open it logs that, and goes on without.

@@ -8,6 +8,7 @@
 #include <stdlib.h>
 
 #include "fs/view.h"
+#include "prefetch/prefetch.h"
 
 struct fs_warm_up {
 	const struct shard_index *index;
@@ -65,19 +66,19 @@ static int order_find(void *epoch, uint32_t sample, uint64_t *ret_turn)
 	return rc;
 }
 
-int fs_warm_up_new(struct fs_server *server, const struct fs_view *view, struct fs_warm_up **ret_warm_up)
+int fs_warm_up_new(const struct shard_index *index, const struct fs_view *view, struct fs_warm_up **ret_warm_up)
 {
 	struct fs_warm_up *warm_up = calloc(1, sizeof(*warm_up));
 	if (!warm_up)
 		return -ENOMEM;
-	warm_up->index = server->index;
+	warm_up->index = index;
 	warm_up->shown = view->order;
 	warm_up->first = view->sample0;
 	warm_up->end = view->sample_end;
 	const struct shard_view_given given = {
 		.user = warm_up, .get = order_get, .put = order_put, .turn = order_turn, .find = order_find
 	};
-	int rc = shard_view_new_given(server->index, &given, &warm_up->order);
+	int rc = shard_view_new_given(index, &given, &warm_up->order);
 	if (rc < 0) {
 		free(warm_up);
 		return rc;
@@ -99,7 +100,7 @@ struct shard_view *fs_warm_up_order(struct fs_warm_up *warm_up)
 	return warm_up->order;
 }
 
-const char *fs_warm_up_says(struct fs_server *server)
+const char *fs_warm_up_says(struct prefetch *prefetch)
 {
 	static const char *const says[] = {
 		[PREFETCH_WARM_UP_WATCHES] = "waits: few opens have missed, or the order is known",
@@ -116,6 +117,6 @@ const char *fs_warm_up_says(struct fs_server *server)
 		[PREFETCH_WARM_UP_DONE] = "no order is known: the whole dataset was read in storage order",
 	};
 	struct prefetch_stats engine;
-	prefetch_stats_get(server->prefetch, &engine);
+	prefetch_stats_get(prefetch, &engine);
 	return says[engine.warm_up];
 }

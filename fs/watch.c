@@ -12,6 +12,7 @@
 #include <sys/inotify.h>
 #include <unistd.h>
 
+#include "fs/server.h"
 #include "fs/supervise/handover_memory.h"
 #include "fs/log_queue.h"
 #include "fs/node.h"

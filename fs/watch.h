@@ -15,8 +15,14 @@
 #ifndef DDPFS_FS_WATCH_H
 #define DDPFS_FS_WATCH_H
 
+#include <stdbool.h>
+#include <stdint.h>
+
 #include "fs/hit_counting.h"
-#include "fs/server.h"
+
+struct fs_server;
+struct fs_view;
+struct fs_watch;
 
 enum {
 	FS_WATCH_BATCH_MS = 3, /* pause between drains; the queue holds 100 ms of 160,000 opens a second */

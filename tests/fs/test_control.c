@@ -25,6 +25,7 @@
 #include <cmocka.h>
 
 #include "fs/control_server.h"
+#include "fs/server.h"
 #include "fs/supervise/control_socket.h"
 
 static char dir[64];

@@ -12,6 +12,7 @@
 #include <jansson.h>
 
 #include "fs/control_server.h"
+#include "fs/server.h"
 #include "tests/fuzz/fuzz.h"
 #include "tests/shard/tree.h"
 
