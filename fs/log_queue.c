@@ -81,16 +81,17 @@ void fs_log_queue_read_failed(struct fs_log_queue *log, uint32_t file, uint32_t 
 		fs_log_queue_index_stale(log);
 		return;
 	}
-	pthread_mutex_lock(&log->lock);
-	struct failure *last = log->n_failures ? &log->failures[log->n_failures - 1] : NULL;
-	if (last && last->file == file && last->block == block && last->rc == rc) {
-		/* a reader that tries the same block again */
-	} else if (log->n_failures < FS_LOG_QUEUE_ERRORS_MAX) {
-		log->failures[log->n_failures++] = (struct failure){ .file = file, .block = block, .rc = rc };
-	} else {
-		log->unlogged++;
+	{
+		lock_for_scope(&log->lock);
+		struct failure *last = log->n_failures ? &log->failures[log->n_failures - 1] : NULL;
+		if (last && last->file == file && last->block == block && last->rc == rc) {
+			/* a reader that tries the same block again */
+		} else if (log->n_failures < FS_LOG_QUEUE_ERRORS_MAX) {
+			log->failures[log->n_failures++] = (struct failure){ .file = file, .block = block, .rc = rc };
+		} else {
+			log->unlogged++;
+		}
 	}
-	pthread_mutex_unlock(&log->lock);
 	fs_job_queue_wake(log->queue);
 }
 
@@ -206,18 +207,21 @@ void fs_log_queue_write(struct fs_log_queue *log)
 	char notes[NOTES_MAX][NOTE_BYTES];
 	struct base_err err = { 0 };
 
-	pthread_mutex_lock(&log->lock);
-	uint32_t n = log->n_failures;
-	bool stale = log->stale;
-	log->stale = false;
-	memcpy(failures, log->failures, n * sizeof(failures[0]));
-	log->budget.held_back += log->unlogged;
-	log->n_failures = 0;
-	log->unlogged = 0;
-	uint32_t n_notes = log->n_notes;
-	memcpy(notes, log->notes, n_notes * sizeof(notes[0]));
-	log->n_notes = 0;
-	pthread_mutex_unlock(&log->lock);
+	uint32_t n, n_notes;
+	bool stale;
+	{
+		lock_for_scope(&log->lock);
+		n = log->n_failures;
+		stale = log->stale;
+		log->stale = false;
+		memcpy(failures, log->failures, n * sizeof(failures[0]));
+		log->budget.held_back += log->unlogged;
+		log->n_failures = 0;
+		log->unlogged = 0;
+		n_notes = log->n_notes;
+		memcpy(notes, log->notes, n_notes * sizeof(notes[0]));
+		log->n_notes = 0;
+	}
 
 	if (stale && shard_index_explain(log->index, &err) < 0)
 		log_error("%s", err.text);
