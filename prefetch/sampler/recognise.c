@@ -521,7 +521,7 @@ size_t prefetch_recognise_used(
 	}
 	for (; t && n < max; ++*turn) {
 		uint64_t position = *turn / t->part.ranks * t->part.world + t->part.first + *turn % t->part.ranks;
-		if (position >= t->size)
+		if (position >= t->high) /* beyond it are loose opens */
 			break;
 		if (bit_get(t->used, position))
 			turns[n++] = *turn;

@@ -81,6 +81,7 @@ struct track {
 		uint64_t position;
 		uint64_t at; /* the recogniser's `opens` then */
 		uint32_t file;
+		bool told;  /* that it was opened */
 	} loose[LOOSE_MAX]; /* opened, but none just before it: it begins a batch, or another reader opened it */
 	uint32_t n_loose;
 	uint64_t refit_at;                /* n_recent at the next refit */

@@ -6,7 +6,8 @@
  *
  * An expected open is *loose* if nothing just before it was opened.  It begins a batch, or it is a second job's,
  * whose files lie anywhere in this permutation.  A loose open that no other one follows soon goes to the ring, where
- * the second job is found.  (A stream that counted it as used loses one file at most.)
+ * the second job is found.  Ahead of the farthest position it is told to nobody before others have followed it: who
+ * reads ahead would else believe that the reader is there, and drop what lies between.
  *
  * Unexpected opens of the list's files are a *trial*.  It shows that an epoch has begun if three quarters of it lie
  * at the beginning of the next permutation, or of this one.  These must be at least TRIAL_SURE opens, and more than
@@ -427,7 +428,7 @@ void prefetch_track_free(struct track *t)
 /* Whether enough of the SUPPORT turns just before it (or ahead of it), or of the same reader's turns there, were
  * opened.  One or two are not enough, because a second job's files lie anywhere, and sometimes two are close
  * together. */
-static bool joins(const struct track *t, uint64_t position, bool ahead_of_it)
+static bool supported(const struct track *t, uint64_t position, bool ahead_of_it, uint32_t least)
 {
 	uint64_t turn = turn_of(t, position), stride = t->part.stride;
 	uint32_t turns = 0, reader = 0;
@@ -440,7 +441,12 @@ static bool joins(const struct track *t, uint64_t position, bool ahead_of_it)
 		turns += near < t->size && bit_get(t->used, near);
 		reader += own < t->size && bit_get(t->used, own);
 	}
-	return turns >= SUPPORT_MIN || reader >= SUPPORT_MIN;
+	return turns >= least || reader >= least;
+}
+
+static bool joins(const struct track *t, uint64_t position, bool ahead_of_it)
+{
+	return supported(t, position, ahead_of_it, SUPPORT_MIN);
 }
 
 static int begin_next(struct track *t)
@@ -601,6 +607,37 @@ static void refit(struct prefetch_recognise *r, struct track *t)
 	        before.stride == t->pace.stride && before.workers == t->pace.workers && before.batch == t->pace.batch;
 	judge_batch(t);
 	t->pace_sure = again && t->pace.batch == t->batch && !t->batch_doubtful && t->batch_starts >= BATCH_SURE;
+}
+
+/* The ring has what others opened before this trainer began, too.  Those opens lie anywhere in the permutation.  Some
+ * support each other, so that the farthest may be thousands of positions ahead of the trainer.  Forgets what lies far
+ * beyond the positions that are dense. */
+static void forget_strangers(struct track *t)
+{
+	uint64_t end = 0, kept = 0, n = t->n_recent < RING ? t->n_recent : RING;
+	for (uint64_t position = t->began; position < t->high; position++) {
+		if (in_part(t, position) && bit_get(t->used, position) && supported(t, position, false, SUPPORT / 2))
+			end = position + 1;
+	}
+	if (end == 0 || t->n_recent > RING || t->high - end <= slack_rank(t) * ranks(t))
+		return; /* workers of the trainer may be so far apart */
+	t->high = end;
+	for (uint64_t i = 0; i < n; i++) {
+		uint64_t position = t->recent[i];
+		if (position < end) {
+			t->recent[kept++] = position;
+		} else if (bit_get(t->used, position)) {
+			bit_clear(t->used, position);
+			t->opens--;
+		}
+	}
+	t->n_recent = kept;
+	kept = 0;
+	for (uint32_t i = 0; i < t->n_loose; i++) {
+		if (t->loose[i].position < end)
+			t->loose[kept++] = t->loose[i];
+	}
+	t->n_loose = (uint32_t)kept;
 }
 
 /* Finds how far the trainer is, if recognition took long.  The trainer is far ahead of what the ring could hold.
@@ -787,6 +824,8 @@ int prefetch_track_step(struct prefetch_recognise *r, struct track *t)
 		prefetch_recognise_sift(r);
 		if (late)
 			catch_up(r, t, n_recent);
+		else if (shuffled(&t->source))
+			forget_strangers(t);
 		return 1;
 	}
 	if (t->n_recent >= t->refit_at && divide(r, t))
@@ -941,6 +980,23 @@ enum track_fit prefetch_track_fit(const struct track *t, uint32_t file, uint64_t
 	return t->n_loose < LOOSE_MAX ? TRACK_LOOSE : TRACK_NOT;
 }
 
+/* Says that a position was opened. */
+static void tell(const struct prefetch_recognise *r, const struct track *t, uint64_t position)
+{
+	if (r->options.explained)
+		r->options.explained(r->options.user, t->id, t->generation, t->epoch, turn_of(t, position));
+}
+
+static void tell_loose_below_high(const struct prefetch_recognise *r, struct track *t)
+{
+	for (uint32_t i = 0; i < t->n_loose; i++) {
+		if (!t->loose[i].told && t->loose[i].position < t->high) {
+			t->loose[i].told = true;
+			tell(r, t, t->loose[i].position);
+		}
+	}
+}
+
 void prefetch_track_open(struct prefetch_recognise *r, struct track *t, uint32_t file, uint64_t position, bool loose)
 {
 	if (loose)
@@ -956,8 +1012,9 @@ void prefetch_track_open(struct prefetch_recognise *r, struct track *t, uint32_t
 		t->high = position + 1;
 	if (t->trial > 0 && ++t->calm == CALM)
 		t->trial = 0;
-	if (r->options.explained)
-		r->options.explained(r->options.user, t->id, t->generation, t->epoch, turn_of(t, position));
+	if (!loose)
+		tell(r, t, position);
+	tell_loose_below_high(r, t);
 }
 
 bool prefetch_track_stranger(const struct prefetch_recognise *r, struct track *t, uint32_t *ret_file)
@@ -966,9 +1023,13 @@ bool prefetch_track_stranger(const struct prefetch_recognise *r, struct track *t
 		struct loose loose = t->loose[0];
 		memmove(&t->loose[0], &t->loose[1], --t->n_loose * sizeof(t->loose[0]));
 		/* If it began a batch, others have followed. */
-		if (!in_part(t, loose.position) || loose.position + SUPPORT * ranks(t) >= t->size ||
-		        joins(t, loose.position, true))
+		if (!in_part(t, loose.position))
 			continue;
+		if (loose.position + SUPPORT * ranks(t) >= t->size || joins(t, loose.position, true)) {
+			if (!loose.told)
+				tell(r, t, loose.position);
+			continue;
+		}
 		bit_clear(t->used, loose.position);
 		t->opens--;
 		*ret_file = loose.file;
