@@ -131,7 +131,7 @@ static bool expected(struct prefetch_recognise *r, uint32_t file, enum track_fit
 	}
 	if (best_fit < least)
 		return false;
-	prefetch_track_open(r, best, file, best_position, best_fit == TRACK_LOOSE);
+	prefetch_track_open(r, best, file, best_position, best_fit);
 	return true;
 }
 
@@ -541,7 +541,7 @@ uint64_t prefetch_recognise_bytes(const struct prefetch_recognise *r)
 		bytes += prefetch_list_bytes(r->lists[i]);
 	for (unsigned i = 0; i < r->n_tracks; i++) {
 		const struct track *t = r->tracks[i];
-		bytes += sizeof(*t) + t->size / 8;
+		bytes += sizeof(*t) + t->size / 8 * (t->used_before ? 2 : 1);
 		bytes += t->perm ? (uint64_t)t->perm->n * 8 : 0;
 		bytes += t->next ? (uint64_t)t->next->n * 8 : 0;
 	}

@@ -74,6 +74,8 @@ struct track {
 	struct prefetch_perm *perm, *next;    /* this epoch's and the next one's; NULL: no shuffle, or not begun */
 	struct prefetch_sequence *now, *then; /* the same as sequences; NULL: not made yet */
 	uint64_t *used;                       /* a bit a position: opened in this epoch */
+	uint64_t *used_before;                /* opened in the epoch before, while some are late; NULL: none was */
+	bool late;                            /* a rank with a part of its own may still read the epoch before */
 	uint64_t high;                        /* behind the farthest position opened */
 	uint64_t recent[RING]; /* opened positions near `high`, of any rank, in the order of the opens; a ring */
 	uint64_t n_recent;     /* in this epoch */
@@ -452,12 +454,17 @@ void prefetch_track_resume(struct track *track, const struct prefetch_saved_trac
 void prefetch_track_free(struct track *track); /* NULL is fine */
 
 /* How well the track expected an open. */
-enum track_fit { TRACK_NOT, TRACK_LOOSE, TRACK_FITS }; /* a better fit is greater */
+enum track_fit {
+	TRACK_NOT,
+	TRACK_LOOSE,
+	TRACK_FITS,
+	TRACK_LATE, /* it fits the epoch before, which this rank still reads */
+};                  /* a better fit is greater */
 enum track_fit prefetch_track_fit(const struct track *track, uint32_t file, uint64_t *ret_position);
 
-/* Takes the open of `file` as the track's, at `position`. */
+/* Takes the open of `file` as the track's, at `position`.  fit: what prefetch_track_fit returned, not TRACK_NOT. */
 void prefetch_track_open(
-        struct prefetch_recognise *r, struct track *track, uint32_t file, uint64_t position, bool loose);
+        struct prefetch_recognise *r, struct track *track, uint32_t file, uint64_t position, enum track_fit fit);
 
 /* Gets back a loose open that no other has followed: it is another reader's.  Returns false if there is none. */
 bool prefetch_track_stranger(const struct prefetch_recognise *r, struct track *track, uint32_t *ret_file);

@@ -34,6 +34,7 @@ enum {
 	SETTLED_PERIODS = 8,   /* of a pattern, at least */
 	SUPPORT = 16,          /* turns before (or behind) an open that are checked */
 	SUPPORT_MIN = 3,       /* it is not loose if so many of them were opened */
+	LATE_TURNS = 256,      /* of a rank, in which its first opens of an epoch lie */
 	LOOSE_OPENS = 128,     /* a loose open must be followed within so many opens */
 	CALM = 64,             /* expected opens that end a trial */
 	BATCH_STARTS_MIN = 4,  /* batches that were seen to begin, for a refit to say their size */
@@ -422,6 +423,7 @@ void prefetch_track_free(struct track *t)
 	prefetch_perm_put(t->next);
 	prefetch_list_put(t->list);
 	free(t->used);
+	free(t->used_before);
 	free(t);
 }
 
@@ -674,7 +676,7 @@ static void catch_up(struct prefetch_recognise *r, struct track *t, uint64_t n_r
 		if (fit == TRACK_NOT)
 			continue;
 		bit_clear(r->seen, file);
-		prefetch_track_open(r, t, file, position, fit == TRACK_LOOSE);
+		prefetch_track_open(r, t, file, position, fit);
 	}
 	uint32_t kept = 0; /* of the ring, which may have been filled long after the beginning */
 	for (uint32_t i = 0; i < r->n_ring; i++) {
@@ -857,8 +859,25 @@ int prefetch_track_step(struct prefetch_recognise *r, struct track *t)
 	return rc < 0 ? rc : 1;
 }
 
+/* Ranks with a part each do not begin an epoch at the same time: keeps what the others have opened of theirs. */
+static void keep_late(struct track *t)
+{
+	t->late = false;
+	if (!in_parts(t))
+		return;
+	if (!t->used_before)
+		t->used_before = calloc(t->size / 64 + 1, sizeof(*t->used_before));
+	if (!t->used_before)
+		return;
+	uint64_t *used = t->used;
+	t->used = t->used_before;
+	t->used_before = used;
+	t->late = true;
+}
+
 static void begin_epoch(struct track *t)
 {
+	keep_late(t);
 	memset(t->used, 0, (t->size / 64 + 1) * sizeof(*t->used));
 	t->high = t->began = 0;
 	t->n_recent = 0;
@@ -967,11 +986,33 @@ static bool is_near(const struct track *t, uint64_t position)
 	return position + behind(t) >= t->high && position < t->high + ahead(t);
 }
 
+/* Whether the rank that reads this position has opened a file of its beginning in this epoch. */
+static bool has_begun(const struct track *t, uint64_t position)
+{
+	uint64_t world = t->source.seed;
+	for (uint64_t at = position % world, n = 0; at < t->size && n < LATE_TURNS; at += world, n++) {
+		if (bit_get(t->used, at))
+			return true;
+	}
+	return false;
+}
+
+static bool is_late(const struct track *t, uint64_t position)
+{
+	struct parts parts = { .n = (uint32_t)t->size, .world = (uint32_t)t->source.seed, .kind = t->source.skip };
+	if (!t->late || t->n_recent > t->size / 2 || bit_get(t->used_before, position))
+		return false;
+	/* The files beyond the length of the shortest part come last, whichever rank reads them. */
+	return position >= (uint64_t)prefetch_parts_shortest(&parts) * parts.world || !has_begun(t, position);
+}
+
 enum track_fit prefetch_track_fit(const struct track *t, uint32_t file, uint64_t *ret_position)
 {
 	if (!t->now || prefetch_sequence_position(t->now, file, ret_position) < 0)
 		return TRACK_NOT;
 	uint64_t position = *ret_position;
+	if (is_late(t, position))
+		return TRACK_LATE;
 	if (!is_near(t, position) || !in_part(t, position) || bit_get(t->used, position))
 		return TRACK_NOT;
 	bool next = position >= t->high && position < t->high + t->part.world;
@@ -997,8 +1038,25 @@ static void tell_loose_below_high(const struct prefetch_recognise *r, struct tra
 	}
 }
 
-void prefetch_track_open(struct prefetch_recognise *r, struct track *t, uint32_t file, uint64_t position, bool loose)
+/* Takes an open in the epoch before. */
+static void open_late(struct prefetch_recognise *r, struct track *t, uint64_t position)
 {
+	bit_set(t->used_before, position);
+	t->opens++;
+	t->fitted++;
+	t->last_open = r->opens;
+	if (r->options.explained)
+		r->options.explained(r->options.user, t->id, t->generation, t->epoch - 1, turn_of(t, position));
+}
+
+void prefetch_track_open(
+        struct prefetch_recognise *r, struct track *t, uint32_t file, uint64_t position, enum track_fit fit)
+{
+	bool loose = fit == TRACK_LOOSE;
+	if (fit == TRACK_LATE) {
+		open_late(r, t, position);
+		return;
+	}
 	if (loose)
 		t->loose[t->n_loose++] = (struct loose){ .position = position, .at = r->opens, .file = file };
 	bit_set(t->used, position);
@@ -1010,7 +1068,8 @@ void prefetch_track_open(struct prefetch_recognise *r, struct track *t, uint32_t
 	t->last_open = r->opens;
 	if (position >= t->high && !loose)
 		t->high = position + 1;
-	if (t->trial > 0 && ++t->calm == CALM)
+	/* One rank of many may begin its next epoch while all others go on. */
+	if (t->trial > 0 && ++t->calm >= CALM * (in_parts(t) ? t->source.seed : 1))
 		t->trial = 0;
 	if (!loose)
 		tell(r, t, position);
@@ -1071,6 +1130,6 @@ bool prefetch_track_unexpected(struct prefetch_recognise *r, struct track *t, ui
 		return false;
 	enum track_fit fit = prefetch_track_fit(t, file, &position);
 	if (fit != TRACK_NOT)
-		prefetch_track_open(r, t, file, position, fit == TRACK_LOOSE);
+		prefetch_track_open(r, t, file, position, fit);
 	return fit != TRACK_NOT;
 }

@@ -1547,6 +1547,67 @@ static void one_rank_is_far_ahead(
 	prefetch_recognise_free(r);
 }
 
+/* One rank still reads the end of its part when another has begun its next epoch.  The list is sorted by name over all
+ * directories. */
+static void ranks_out_of_step(const struct shard_index *few, uint64_t id)
+{
+	static const uint32_t worlds[] = { 2, 2, 3, 4 }, lags[] = { 40, 80, 160, 320 }, steps[] = { 1, 16, 40 };
+	enum { EPOCHS = 4 };
+	struct prefetch_recognise_options options = { .index = few, .seed_max = 300, .popular_words = 1 };
+	struct prefetch_recognise *r;
+	struct prefetch_recognised track;
+	struct loader loaders[4];
+	uint64_t random = id * 7919;
+	uint32_t world = pick(&random, worlds, 4), lag = pick(&random, lags, 4), every = pick(&random, steps, 3);
+	uint32_t part = DLIO_FILES / world, fed = 0, left = world, epochs[4] = { 0 }, opened[4] = { 0 };
+	lag = lag < part / 4 ? lag : part / 4;
+	char text[512];
+	assert_int_equal(prefetch_recognise_new(&options, &r), 0);
+	for (uint32_t i = 0; i < DLIO_FILES; i++)
+		order[i] = i % DLIO_DIRS * DLIO_EACH + i / DLIO_DIRS;
+	for (uint32_t rank = 0; rank < world; rank++) {
+		loaders[rank] = loader_of(order + rank * part, part, 1, 0, 1, 2);
+		loaders[rank].batch = 16;
+		loaders[rank].random = loader_random(&random);
+	}
+	while (left > 0) {
+		uint32_t rank = (uint32_t)(loader_random(&random) % world), slowest = UINT32_MAX;
+		for (uint32_t i = 0; i < world; i++) {
+			if (epochs[i] < EPOCHS && opened[i] < slowest)
+				slowest = opened[i];
+		}
+		if (epochs[rank] == EPOCHS || opened[rank] > slowest + (fed < 1000 ? 32 : lag))
+			continue;
+		uint32_t file = loader_next(&loaders[rank]);
+		if (file == UINT32_MAX) {
+			left -= ++epochs[rank] == EPOCHS;
+			loader_rewind(&loaders[rank], order + rank * part);
+			continue;
+		}
+		opened[rank]++;
+		prefetch_recognise_opened(r, &file, 1);
+		if (++fed % every == 0)
+			work(r);
+	}
+	work(r);
+	if (recognised_tracks(r) != 1 || prefetch_recognise_get(r, 0, &track) < 0 || track.epoch != EPOCHS - 1 ||
+	        track.opens + fed / 20 < fed)
+		fail_msg("id %lu, %u ranks, lag %u, every %u: %u wrong, %u tracks, epoch %lu, %lu of %u opens, %s", id,
+		        world, lag, every, searched(r).wrong, recognised_tracks(r), track.epoch, track.opens, fed,
+		        prefetch_recognise_describe(&track, text, sizeof(text)));
+	prefetch_recognise_free(r);
+}
+
+static void ranks_with_parts_may_begin_their_epochs_out_of_step(void **state)
+{
+	struct shard_index *few =
+	        synth_open(&(struct synth){ .classes = DLIO_DIRS, .per_class = DLIO_EACH, .bytes = 1 });
+	(void)state;
+	for (uint64_t id = 1; id <= (long_run() ? 200 : 10); id++)
+		ranks_out_of_step(few, id);
+	synth_close(few);
+}
+
 static void contiguous_parts_are_recognised_when_one_rank_is_far_ahead(void **state)
 {
 	struct synth synth = { .classes = DLIO_DIRS, .per_class = DLIO_EACH, .bytes = 1, .scattered = true };
@@ -1941,6 +2002,7 @@ int main(void)
 		cmocka_unit_test(own_orders_of_any_rank_are_followed),
 		cmocka_unit_test(sorted_contiguous_parts_are_recognised),
 		cmocka_unit_test(contiguous_parts_are_recognised_when_one_rank_is_far_ahead),
+		cmocka_unit_test(ranks_with_parts_may_begin_their_epochs_out_of_step),
 		cmocka_unit_test(a_successor_goes_on_with_what_was_recognised),
 		cmocka_unit_test(what_a_predecessor_left_is_not_believed),
 		cmocka_unit_test(a_wrong_match_is_dropped_after_a_few_opens),
