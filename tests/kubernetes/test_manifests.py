@@ -21,7 +21,7 @@ TRAINERS = Path(os.environ.get("DDPFS_TRAINERS", tools.ROOT / ".venv-trainers"))
 ALL_VALUES = {"stores": ["s3://bucket/sets"], "storesSecret": "keys", "options": "s3_region=eu-west-1,timeout=30",
               "datasets": ["/data", "/scratch/sets"], "driverName": "other.ddpfs",
               "kubeletDirectory": "/var/data/kubelet", "nodeSelector": {"gpu": "yes"},
-              "imagePullSecrets": [{"name": "pull"}]}
+              "imagePullSecrets": [{"name": "pull"}], "lookupPods": True}
 HELM = """
 import json, sys
 import helm_python, kubernetes_validate, yaml
@@ -82,9 +82,23 @@ def test_the_chart_renders_to_what_kubernetes_and_the_driver_take(values):
     assert spec["podInfoOnMount"] and not spec["attachRequired"] and spec["volumeLifecycleModes"] == ["Ephemeral"]
 
 
+def test_the_driver_gets_pods_only_if_the_administrator_says_so():
+    rendered = render({"lookupPods": True})
+    pod = rendered["DaemonSet"]["spec"]["template"]["spec"]
+    account, role, binding = (rendered[kind] for kind in ("ServiceAccount", "ClusterRole", "ClusterRoleBinding"))
+    assert role["rules"] == [{"apiGroups": [""], "resources": ["pods"], "verbs": ["get"]}]
+    assert binding["roleRef"]["name"] == role["metadata"]["name"]
+    assert binding["subjects"] == [{"kind": "ServiceAccount", "name": pod["serviceAccountName"],
+                                    "namespace": account["metadata"]["namespace"]}]
+    assert account["metadata"]["name"] == pod["serviceAccountName"] and pod["automountServiceAccountToken"]
+    rendered = render({})
+    assert set(rendered) == {"CSIDriver", "DaemonSet"}
+    assert not rendered["DaemonSet"]["spec"]["template"]["spec"]["automountServiceAccountToken"]
+
+
 @pytest.mark.parametrize("values", [
     {"datasets": []}, {"datasets": ["relative"]}, {"datasets": ["/a,b"]}, {"stores": ["file:///"]},
-    {"memoryMax": "much"}, {"serversMax": 0}, {"dataset": ["/data"]}, {"driverName": "UPPER"}])
+    {"memoryMax": "much"}, {"serversMax": 0}, {"lookupPods": "yes"}, {"dataset": ["/data"]}, {"driverName": "UPPER"}])
 def test_values_that_are_wrong_are_refused(values):
     done = with_packages(HELM, [str(PLACE / "chart"), values])
     assert done.returncode != 0 and "AssertionError" in done.stderr + done.stdout and next(iter(values)) in done.stderr
