@@ -3,6 +3,7 @@
 
 import functools
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -10,6 +11,7 @@ import sys
 import pytest
 
 from helpers import mounts, tools
+from helpers.api_server import TOKEN, FakeApiServer
 from helpers.waiting import PATIENCE_S
 
 # Else gRPC starts its threads anew in a child that has not called exec yet.
@@ -96,7 +98,8 @@ class Kubelet:
         capability = csi.VolumeCapability(mount=csi.VolumeCapability.MountVolume(),
                                           access_mode=mode(mode=mode.SINGLE_NODE_WRITER))
         context = {"csi.storage.k8s.io/ephemeral": "true", "csi.storage.k8s.io/pod.name": pod,
-                   "csi.storage.k8s.io/pod.namespace": "team", **{k: str(v) for k, v in attributes.items()}}
+                   "csi.storage.k8s.io/pod.namespace": "team", "csi.storage.k8s.io/pod.uid": f"uid-of-{pod}",
+                   **{k: str(v) for k, v in attributes.items()}}
         fields = {"volume_id": f"csi-{pod}", "target_path": str(self.target(pod)), "volume_capability": capability,
                   "readonly": True, "volume_context": context, **changes}
         return csi.NodePublishVolumeRequest(**{k: v for k, v in fields.items() if v is not None})
@@ -142,6 +145,25 @@ def kubelet(build_dir, scratch, messages):
     if one.process:
         # What it says is for a person who looks at a failed test.
         print(one.log.read_text())
+
+
+@pytest.fixture
+def api(scratch):
+    """A fake of the cluster's API server."""
+    if not shutil.which("openssl"):
+        pytest.skip("openssl is not installed")
+    one = FakeApiServer(scratch / "account")
+    yield one
+    one.close()
+
+
+@pytest.fixture
+def cluster(api, kubelet):
+    """The kubelet, whose driver asks `api`."""
+    kubelet.environment.update(api.environment)
+    kubelet.start("--service-account", api.account)
+    yield kubelet
+    assert TOKEN not in kubelet.log.read_text()
 
 
 @pytest.fixture

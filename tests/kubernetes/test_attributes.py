@@ -112,6 +112,14 @@ def test_rank_of_a_pod(rank, pod, more, expected, policy, images):
     assert resolve({"dataset": images, "rank": rank, "world": "64", POD: pod, **more}, policy)[1]["rank"] == expected
 
 
+def test_the_ranks_of_the_manual_are_values():
+    text = (tools.ROOT / "tools" / "kubernetes" / "README.md").read_text()
+    found = re.findall(r"(rank|world): ([a-z]+:[^`\s]+|\"[0-9]+\")", text)
+    assert len(found) >= 12
+    for name, value in found:
+        assert re.fullmatch(attributes.OPTIONS[name], value.strip('"')), value
+
+
 @pytest.mark.parametrize("given", [
     {"rank": "job-index", "world": "4", POD: "train-x7k2p"},
     {"rank": "job-index", "world": "4", POD: "train-3"},

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from helpers import mounts, tools
+from helpers.api_server import variable
 from helpers.waiting import wait_until
 
 
@@ -381,6 +382,64 @@ def test_a_driver_that_cannot_work_says_why(kubelet):
                           "--datasets", "/d", "--directory", kubelet.servers, *options], check=False,
                          env=kubelet.environment)
         assert done.returncode == 2 and words in done.stderr
+
+
+# Ranks that the API server tells (test_pod_numbers.py has its answers)
+
+
+def test_pods_of_a_pytorchjob_share_the_files_among_them(api, cluster, dataset):
+    names = []
+    for rank, pod in enumerate(("train-master-0", "train-worker-0")):
+        api.add(pod, env=[variable("WORLD_SIZE", "2"), variable("RANK", str(rank))])
+        target = cluster.publish(pod, dataset=dataset[0], rank="env:RANK", world="env:WORLD_SIZE", layout="tree",
+                                 tail="drop")
+        stats = tools.stat_json(target)
+        assert (stats["rank"], stats["world"]) == (rank, 2)
+        names.append(set(content(target)))
+    assert names[0] | names[1] == set(dataset[1]) and not names[0] & names[1]
+    for pod in "train-master-0", "train-worker-0":
+        cluster.unpublish(pod)
+    assert cluster.mounted() == []
+
+
+def test_a_volume_keeps_its_rank_until_its_server_dies(api, cluster, dataset):
+    pod = api.add("a", annotations={"rank": "0"})
+    attributes = {"dataset": dataset[0], "rank": "annotation:rank", "world": 2}
+    target = cluster.publish("a", **attributes)
+    pids, asked = pids_of(target), len(api.paths)
+    pod["metadata"]["annotations"]["rank"] = "1"
+    api.status = 503
+    cluster.publish("a", **attributes)
+    cluster.restart(signal.SIGKILL)
+    cluster.publish("a", **attributes)
+    assert pids_of(target) == pids and len(api.paths) == asked
+    mounts.kill_with_supervisor(*pids)
+    wait_for_end(*pids)
+    assert cluster.refusal(cluster.publish, "a", **attributes)[0] == "UNAVAILABLE"
+    api.status = None
+    cluster.publish("a", **attributes)
+    assert tools.stat_json(target)["rank"] == 1
+
+
+def test_what_the_api_server_says_reaches_the_pod_and_mounts_nothing(api, cluster, dataset):
+    attributes = {"dataset": dataset[0], "rank": "label:rank", "world": 2}
+    for number, (status, code) in enumerate(((403, "PERMISSION_DENIED"), (500, "UNAVAILABLE"))):
+        api.status = status
+        assert cluster.refusal(cluster.publish, f"pod{number}", **attributes)[0] == code
+    api.status = None
+    api.add("b", uid="another")
+    assert cluster.refusal(cluster.publish, "b", **attributes)[0] == "NOT_FOUND"
+    api.add("c", labels={"other": "1"})
+    code, text = cluster.refusal(cluster.publish, "c", **attributes)
+    assert code == "INVALID_ARGUMENT" and "no label 'rank'" in text
+    assert cluster.mounted() == [] and not cluster.target("c").exists()
+
+
+def test_a_volume_without_such_a_rank_asks_nobody(api, cluster, dataset):
+    api.status = 500
+    cluster.publish("train-1", dataset=dataset[0], rank="ordinal", world=2)
+    cluster.publish("train-2", dataset=dataset[0], view="all")
+    assert api.paths == []
 
 
 # Servers that end, hang, or never come

@@ -10,6 +10,7 @@ import os
 import re
 from dataclasses import dataclass
 
+from ddpfs_csi import pod_numbers
 from ddpfs_csi.failure import Failure, invalid
 
 NUMBER = r"[0-9]{1,18}"
@@ -38,8 +39,8 @@ OPTIONS = {
     "uid": "[0-9]{1,9}",
     "gid": "[0-9]{1,9}",
     "umask": "[0-7]{1,4}",
-    "rank": "[0-9]{1,9}|job-index|ordinal",
-    "world": "[0-9]{1,9}",
+    "rank": f"{pod_numbers.NUMBER}|job-index|ordinal|{pod_numbers.SOURCE}",
+    "world": f"{pod_numbers.NUMBER}|{pod_numbers.SOURCE}",
 }
 OTHERS = {"dataset": r"[^,\\\x00-\x1f\x7f]{1,4095}", "podRanks": "[0-9]{1,5}", "localRank": "[0-9]{1,5}"}
 FROM_KUBELET = "csi.storage.k8s.io/"
@@ -103,40 +104,59 @@ def find_dataset(asked, policy):
     return path
 
 
-def find_rank(attributes):
-    """The rank as digits, or None.  A pod's rank is its number x podRanks + localRank."""
-    rank, world = attributes.get("rank"), attributes.get("world")
-    if rank in POD_NUMBER:
-        pod = attributes.get(FROM_KUBELET + "pod.name", "")
-        match = POD_NUMBER[rank].fullmatch(pod)
-        if not match:
-            raise invalid(f"volumeAttributes: rank: {rank}: the name of pod '{pod}' has no such number")
-        each, local = int(attributes.get("podRanks", 1)), int(attributes.get("localRank", 0))
-        if local >= each:
-            raise invalid(f"volumeAttributes: localRank: {local} must be less than podRanks, {each}")
-        rank = str(int(match[1]) * each + local)
-    elif "podRanks" in attributes or "localRank" in attributes:
-        raise invalid("volumeAttributes: podRanks and localRank need rank: job-index or rank: ordinal")
-    if (rank is None) != (world is None):
+def asks_api_server(attributes):
+    """Whether rank or world stand in the pod, which only the API server shows."""
+    return any(pod_numbers.is_source(attributes.get(name, "")) for name in ("rank", "world"))
+
+
+def find_number(option, attributes, pod):
+    """The number of `rank` or `world`; `pod` is that of the API, or None if neither needs it."""
+    source = attributes[option]
+    if pod_numbers.is_source(source):
+        return pod_numbers.read(pod, source)
+    if source not in POD_NUMBER:
+        return int(source)
+    name = attributes.get(FROM_KUBELET + "pod.name", "")
+    match = POD_NUMBER[source].fullmatch(name)
+    if not match:
+        raise invalid(f"volumeAttributes: {option}: {source}: the name of pod '{name}' has no such number")
+    return int(match[1])
+
+
+def find_rank(attributes, find_pod):
+    """{'rank': digits, 'world': digits}, or {}.  A pod's rank is its number x podRanks + localRank."""
+    if ("rank" in attributes) != ("world" in attributes):
         raise invalid("volumeAttributes: rank and world belong together")
-    if rank is not None and int(rank) >= int(world):
-        raise invalid(f"volumeAttributes: rank {rank} must be less than world, {world}")
-    return rank
+    if re.fullmatch(pod_numbers.NUMBER, attributes.get("rank", "0")) and {"podRanks", "localRank"} & set(attributes):
+        raise invalid("volumeAttributes: podRanks and localRank need a rank that the pod tells, as rank: job-index")
+    if "rank" not in attributes:
+        return {}
+    each, local = int(attributes.get("podRanks", 1)), int(attributes.get("localRank", 0))
+    if local >= each:
+        raise invalid(f"volumeAttributes: localRank: {local} must be less than podRanks, {each}")
+    pod = None
+    if asks_api_server(attributes):
+        pod = find_pod(*(attributes.get(f"{FROM_KUBELET}pod.{field}", "") for field in ("namespace", "name", "uid")))
+    world = find_number("world", attributes, pod)
+    rank = find_number("rank", attributes, pod) * each + local
+    if rank >= world:
+        raise invalid(f"volumeAttributes: rank {rank} must be less than world, {world}, which counts the ranks of all "
+                      "pods")
+    return {"rank": str(rank), "world": str(world)}
 
 
-def resolve(attributes, policy):
-    """(dataset, {option: value}) of a volume; raises Failure."""
+def resolve(attributes, policy, find_pod=None):
+    """(dataset, {option: value}) of a volume; raises Failure.  find_pod(namespace, name, uid) returns the pod as the
+    API has it; it is called only if asks_api_server()."""
     check_values(attributes)
     if "dataset" not in attributes:
         raise invalid("volumeAttributes: dataset is missing")
     options = {name: value for name, value in attributes.items() if name in OPTIONS}
     if ".." in options.get("subdir", "").split("/"):
         raise invalid("volumeAttributes: subdir: '..' leads out of the dataset")
-    rank = find_rank(attributes)
-    if rank is not None:
-        options["rank"] = rank
     if policy.memory_max:
         if size_bytes(options.setdefault("memory", policy.memory_max)) > size_bytes(policy.memory_max):
             raise invalid(f"volumeAttributes: memory: {options['memory']} is more than a volume may have here, "
                           f"{policy.memory_max}")
-    return find_dataset(attributes["dataset"], policy), options
+    dataset = find_dataset(attributes["dataset"], policy)
+    return dataset, {**options, **find_rank(attributes, find_pod)}

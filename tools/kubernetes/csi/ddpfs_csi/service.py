@@ -8,7 +8,7 @@ import grpc
 
 import csi_pb2 as csi
 import csi_pb2_grpc
-from ddpfs_csi.attributes import resolve
+from ddpfs_csi.attributes import asks_api_server, resolve
 from ddpfs_csi.failure import Failure, invalid
 from ddpfs_csi.servers import DEAD, FINE
 
@@ -81,14 +81,22 @@ class Identity(csi_pb2_grpc.IdentityServicer):
 
 
 class Node(csi_pb2_grpc.NodeServicer):
-    def __init__(self, node, servers, policy):
-        self._node, self._servers, self._policy = node, servers, policy
+    def __init__(self, node, servers, policy, find_pod):
+        self._node, self._servers, self._policy, self._find_pod = node, servers, policy, find_pod
+
+    def _is_fine(self, target):
+        found = self._servers.condition(target)
+        return found is not None and found[0] == FINE
 
     def NodePublishVolume(self, request, context):
         with status(context):
             need_path(request, "target_path")
             check_capability(request)
-            dataset, options = resolve(request.volume_context, self._policy)
+            # The kubelet asks for each volume again and again.  A volume keeps its rank, whatever happens to the pod's
+            # annotations or the API server.
+            if asks_api_server(request.volume_context) and self._is_fine(request.target_path):
+                return csi.NodePublishVolumeResponse()
+            dataset, options = resolve(request.volume_context, self._policy, self._find_pod)
             self._servers.publish(dataset, options, request.target_path)
         return csi.NodePublishVolumeResponse()
 
