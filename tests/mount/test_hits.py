@@ -175,8 +175,8 @@ def test_top_stat_and_metrics_follow(mount, dataset):
         read_cold(m.path / ".ddpfs/all" / path)
     shown = dict(line.split(None, 1) for line in tools.ddpfs("stat", m.path).stdout.splitlines() if " " in line.strip())
     stats = tools.stat_json(m.path)
-    assert (shown["opens"], shown["hits"], shown["misses"]) == ("0", "0", "0")
-    assert int(shown["unwatched_reads"]) == stats["unwatched_reads"] == stats["reads"] >= 60
+    assert (shown["opens"], shown["hits"], shown["misses"]) == ("0 opens",) * 3
+    assert int(shown["unwatched_reads"].removesuffix(" reads")) == stats["unwatched_reads"] == stats["reads"] >= 60
     metrics = (m.path / ".ddpfs/metrics").read_text()
     assert f"}} {stats['unwatched_reads']}\n" in metrics.split("\nddpfs_unwatched_reads_total")[1].split("#")[0]
     assert "\nddpfs_misses_total{" in metrics

@@ -260,7 +260,7 @@ def test_stat(dataset, mountpoint, background):
     text = tools.ddpfs("stat", mountpoint / ".").stdout
     assert all(len(line) <= 120 for line in text.splitlines())
     shown = dict(line.split(None, 1) for line in text.splitlines() if len(line.split(None, 1)) == 2)
-    assert shown["opened"] == "50" and shown["world"] == "2"
+    assert shown["opened"] == "50 samples" and shown["world"] == "2 ranks"
     assert shown["content"].endswith(("KiB", "MiB"))
     assert shown["wait_p99"].split()[1] in ("us", "ms", "s")
 
@@ -279,6 +279,23 @@ def test_stat_is_grouped_and_has_units(dataset, mountpoint, background):
     assert "memory " not in groups["dataset"] and "recognise" not in groups["read-ahead"]
     values = dict(line.split(None, 1) for line in text.splitlines() if len(line.split(None, 1)) == 2)
     assert re.fullmatch(r"\d+ s", values["uptime"]) and values["device_rate"].endswith("/s")
+
+
+def test_stat_says_what_it_counts_and_uses_no_name_twice(dataset, mountpoint, background):
+    """Numbers without a unit are those of processes, ranks, epochs and seeds."""
+    background(dataset, mountpoint, "view=all,seed_search=1")
+    text = tools.ddpfs("stat", mountpoint).stdout
+    lines = [line.split(None, 1) for line in text.splitlines() if " " in line.strip()]
+    names = [name for name, _ in lines if name not in ("sampler", "problem")]
+    assert sorted(names) == sorted(set(names))
+    values = dict(lines)
+    assert {name for name in values if values[name].isdigit()} == {"pid", "server_pid", "seed", "rank", "epoch"}
+    assert values["turns"] == values["samples"] == values["files"].replace("file", "sample") == "100 samples"
+    assert values["restarts"] == "0 times" and values["world"] == "1 rank" and values["depth"].endswith(" reads")
+    assert (values["following"], values["idle"], values["shared"]) == ("no", "yes", "no")
+    assert values["warm_up_read"] == "0 B" and values["warm_up"].startswith("waits")
+    exact = tools.stat_json(mountpoint)
+    assert (exact["following"], exact["idle"], exact["warm_up_bytes"], exact["turns"]) == (0, 1, 0, 100)
 
 
 def test_stat_of_nothing(build_dir, mountpoint):

@@ -39,6 +39,33 @@ static const struct {
 };
 enum { GROUPS = sizeof(groups) / sizeof(groups[0]) };
 
+/* What the integers count: the unit of one; of more it ends with "s".  Other integers number a process or a rank. */
+static const struct {
+	const char *unit;
+	const char *members;
+} units[] = {
+	{ "sample", "position turns opened fetched evicted lost samples quarantined" },
+	{ "file", "hinted fill_class files" },
+	{ "open", "opens hits misses announced_opens recognise_queue recognise_behind recognise_unexplained" },
+	{ "read", "reads unwatched_reads epoch_reads errors depth inflight io_errors" },
+	{ "block", "evicted_blocks bad_blocks mended_blocks tier_hits tier_waited tier_misses tier_bad tier_refused" },
+	{ "request", "lookups getattrs store_requests store_retries store_hedged store_limit store_running" },
+	{ "answer", "store_throttled" },
+	{ "name", "entries" },
+	{ "dir", "watched_dirs" },
+	{ "list", "orders_dropped" },
+	{ "sampler", "recognise_wrong" },
+	{ "seed", "recognise_seeds tried found" },
+	{ "epoch", "redeal" },
+	{ "rank", "world" },
+	{ "group", "groups" },
+	{ "time", "restarts jumps refetches warm_ups listings watch_overflows recognise_looks begun" },
+};
+enum { UNITS = sizeof(units) / sizeof(units[0]) };
+
+/* Integers that are 0 or 1. */
+static const char flags[] = "following idle shared";
+
 static bool has_member(const char *members, const char *key)
 {
 	for (const char *word = members; *word; word += strspn(word, " ")) {
@@ -76,7 +103,28 @@ static void format_ns(double ns, char *buf, size_t size)
 		snprintf(buf, size, "%.1f us", ns / 1e3);
 }
 
-/* The name ends with the unit: window_bytes, wait_p99_ns. */
+/* Bytes have the name of what was done with them, and `warm_up` is the name of a sentence. */
+static const char *label_of(const char *key)
+{
+	return strcmp(key, "warm_up_bytes") == 0 ? "warm_up_read_bytes" : key;
+}
+
+static void format_count(const char *key, long long value, char *buf, size_t size)
+{
+	unsigned u = 0;
+	while (u < UNITS && !has_member(units[u].members, key))
+		u++;
+	if (has_member(flags, key))
+		snprintf(buf, size, "%s", value ? "yes" : "no");
+	else if (strcmp(key, "tier_off") == 0)
+		snprintf(buf, size, "%s", value ? strerror((int)value) : "no");
+	else if (u < UNITS)
+		snprintf(buf, size, "%lld %s%s", value, units[u].unit, value == 1 ? "" : "s");
+	else
+		snprintf(buf, size, "%lld", value);
+}
+
+/* The name ends with the unit: window_bytes, wait_p99_ns; or `units` has it. */
 static void print_value(const char *key, const char *label, const json_t *value)
 {
 	char name[LABEL_MAX];
@@ -92,11 +140,11 @@ static void print_value(const char *key, const char *label, const json_t *value)
 	} else if (json_is_integer(value) && strcmp(key, "device_rate") == 0) {
 		char size[16];
 		snprintf(text, sizeof(text), "%s/s", base_format_size((uint64_t)json_integer_value(value), size));
-	} else if (json_is_integer(value) && ends_with(key, "_s")) {
+	} else if (json_is_number(value) && ends_with(key, "_s")) {
 		name[strlen(name) - strlen("_s")] = '\0';
-		snprintf(text, sizeof(text), "%lld s", (long long)json_integer_value(value));
+		snprintf(text, sizeof(text), "%.*f s", json_is_real(value) ? 3 : 0, json_number_value(value));
 	} else if (json_is_integer(value)) {
-		snprintf(text, sizeof(text), "%lld", (long long)json_integer_value(value));
+		format_count(key, (long long)json_integer_value(value), text, sizeof(text));
 	} else if (json_is_real(value)) {
 		snprintf(text, sizeof(text), "%.4g", json_real_value(value));
 	} else if (json_is_boolean(value)) {
@@ -114,7 +162,7 @@ static void print_member(const char *prefix, const char *key, const json_t *valu
 	char label[LABEL_MAX];
 	const char *inner;
 	json_t *inner_value;
-	int n = snprintf(label, sizeof(label), "%s%s%s", prefix, *prefix ? "." : "", key);
+	int n = snprintf(label, sizeof(label), "%s%s%s", prefix, *prefix ? "." : "", label_of(key));
 	if (n >= (int)sizeof(label) || json_is_array(value))
 		return;
 	if (!json_is_object(value)) {
@@ -161,7 +209,8 @@ static void print_taken_back(const json_t *stats)
 {
 	long long lost = (long long)json_integer_value(json_object_get(stats, "lost"));
 	if (lost > 0)
-		printf("%-24s the kernel took back %lld samples that were read ahead or their names\n", "memory", lost);
+		printf("%-24s the kernel took back %lld samples that were read ahead or their names\n", "taken_back",
+		        lost);
 }
 
 /* Printed last, because the end of the output stays in view on a terminal. */
@@ -190,8 +239,8 @@ int ddpfs_stat(int argc, char **argv)
 		"  opens, hits, misses   files opened; without, and with waiting for the server\n"
 		"  reads, unwatched_reads  read requests that reached it; for no open it saw\n"
 		"  epoch, opened, turns  the epoch; of its samples of this rank, those opened\n"
-		"  following             1 while the order is followed and read ahead\n"
-		"  idle                  1 while nothing is left to read ahead\n"
+		"  following             yes while the order is followed and read ahead\n"
+		"  idle                  yes while nothing is left to read ahead\n"
 		"  wait_p50, p99, max    how long reads waited; epoch_wait_...: this epoch's\n"
 		"  window, resident      read ahead and not yet used; held in memory\n"
 		"  memory_bytes, _why    the budget, and why it is what it is\n"
@@ -200,6 +249,7 @@ int ddpfs_stat(int argc, char **argv)
 		"  io_errors, bad_blocks failed reads of shards; wrong checksums\n"
 		"  device_rate           bytes per second that the device was measured to give\n"
 		"  read_ahead_note       why files are not read ahead, and what helps\n"
+		"  depth, inflight       reads at once: the most that are allowed, and now\n"
 		"  warm_up               what is read in storage order while no order is known\n"
 		"  problem               the last 8 errors and warnings of the server\n"
 		"Each counter has a line of its own in MNT/.ddpfs/metrics (HELP).",
