@@ -14,6 +14,7 @@ import pytest
 from helpers import mounts, tools
 from helpers.http_store import HttpStore
 from helpers.seccomp import IO_URING_ENTER, IO_URING_SETUP, refused
+from helpers.terminal import OnTerminal
 from helpers.waiting import wait_until
 
 UNSHARE = {"x86_64": 272, "aarch64": 97}  # asm/unistd.h
@@ -210,6 +211,21 @@ def test_a_machine_that_is_well(dataset):
     """What a busy machine may say of its memory, its kernel or its disk is no part of this."""
     ok = {finding["check"] for finding in doctor(dataset) if finding["level"] == "ok"}
     assert {"fuse", "fusermount3", "control", "dataset", "checksums"} <= ok
+
+
+def test_a_terminal_shows_what_is_checked(mount, dataset, pack):
+    """The dataset lies in a mount that does not answer: neither to whether it has an index, nor to the check of it."""
+    outer = mount(pack(dataset), "layout=tree,view=all")
+    place = outer.path / ".ddpfs/all"
+    os.listdir(place)
+    server = outer.server_pid()
+    mounts.stop_and_wait(server)
+    try:
+        with OnTerminal([tools.tool("ddpfs"), "doctor", place], stdout=subprocess.DEVNULL) as ran:
+            ran.wait_for("checking dataset, 2 s")
+            ran.wait_for("checking dataset: reads an index of up to 64 MiB, 2 s")
+    finally:
+        os.kill(server, signal.SIGCONT)
 
 
 def test_a_damaged_shard(dataset):

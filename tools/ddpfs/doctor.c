@@ -22,6 +22,7 @@
 #include "shard/base/clock.h"
 #include "shard/remote/location.h"
 #include "tools/common/cli.h"
+#include "tools/common/progress.h"
 #include "tools/ddpfs/ask_server.h"
 #include "tools/ddpfs/ddpfs.h"
 #include "tools/ddpfs/mounts.h"
@@ -196,7 +197,16 @@ static _Noreturn void look(const struct check *check, const struct subject *subj
 	_exit(json_dumpfd(findings, fd, 0) < 0);
 }
 
-/* Runs a check in a process of its own.  Returns its findings; NULL: it did not end in time, or crashed. */
+static void say_what_is_checked(const struct check *check)
+{
+	char what[100];
+	snprintf(what, sizeof(what), "checking %s%s%s", check->name, check->cost ? ": " : "",
+	        check->cost ? check->cost : "");
+	progress_wait_start(what);
+}
+
+/* Runs a check in a process of its own, and says on a terminal what it looks at, after 2 s.  Returns its findings;
+ * NULL: it did not end in time, or crashed. */
 static json_t *run(const struct check *check, const struct subject *subject)
 {
 	int pipe_fds[2];
@@ -211,7 +221,10 @@ static json_t *run(const struct check *check, const struct subject *subject)
 	close(pipe_fds[1]);
 	if (pid < 0)
 		return NULL;
+	/* Only now, because a fork does not take the thread along that draws. */
+	say_what_is_checked(check);
 	json_t *findings = read_findings(in, base_now_ms() + (int64_t)check->limit_s * 1000);
+	progress_wait_done();
 	kill(pid, SIGKILL);
 	/* A process that the kernel does not end, because its read hangs, is left to init. */
 	waitpid(pid, NULL, findings ? 0 : WNOHANG);
