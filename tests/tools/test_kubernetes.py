@@ -5,6 +5,7 @@ No cluster is asked: the schema is Kubernetes' own, where the package that holds
 
 import json
 import os
+import re
 import shlex
 import sys
 from pathlib import Path
@@ -71,6 +72,11 @@ def test_propagation_and_privilege():
     assert not trainer["securityContext"]["allowPrivilegeEscalation"]
 
 
+def test_no_manifest_mounts_over_all_of_mnt():
+    for manifest in sorted((tools.ROOT / "tools/kubernetes").rglob("*.yaml")):
+        assert not re.search(r"/mnt/?[\"']?$", manifest.read_text(), re.MULTILINE), manifest
+
+
 def test_job_exec_runs(build_dir, scratch):
     """The container's command line from `ddpfs` on, as one rank."""
     source = scratch / "source"
@@ -79,7 +85,7 @@ def test_job_exec_runs(build_dir, scratch):
     (scratch / "mnt").mkdir()
     words = pod_spec("job-exec.yaml")["containers"][0]["command"]
     words = words[words.index("ddpfs") + 1:words.index("--")]
-    paths = {"/data/images.ddpfs": str(scratch / "images.ddpfs"), "/mnt": str(scratch / "mnt")}
+    paths = {"/data/images.ddpfs": str(scratch / "images.ddpfs"), "/mnt/ddpfs": str(scratch / "mnt")}
     done = tools.ddpfs(*(paths.get(word, word) for word in words), "--", "ls", scratch / "mnt",
                        env={"RANK": 1, "WORLD_SIZE": 2})
     assert len(done.stdout.split()) == 50
