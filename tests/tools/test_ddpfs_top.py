@@ -133,6 +133,14 @@ def test_h_says_what_the_columns_mean(two, screen):
     assert s.end() == 0
 
 
+def test_the_readme_names_the_wrong_uses_that_are_marked():
+    """And says it within 150 lines."""
+    text = (tools.ROOT / "README.md").read_text()
+    sentence = " ".join(text.split()).partition("`ddpfs top` marks wrong use: ")[2].partition(". ")[0]
+    assert [word in sentence for word in ("listed only once", "sharded a second time", "`set_epoch`")] == [True] * 3
+    assert len(text.splitlines()) <= 150
+
+
 def test_wrong_use_is_marked(mount, dataset, screen):
     """A trainer that lists once, on a rank's view."""
     m = mount(dataset, "rank=0,world=2,seed=7")
