@@ -179,3 +179,13 @@ def test_allow_other_is_blamed_only_where_it_is_why(private, dataset, scratch):
     assert "/etc/fuse.conf" in forbidden and "add that line as root" in forbidden
     assert "too many mounts" in full and "user_allow_other" not in full and "add that line" not in full
     assert code == code_again == "code 1"
+
+
+def test_a_user_without_fusermount3_is_told_to_install_it(private, dataset):
+    """The sentence of MESSAGES.md; root mounts without the program."""
+    mountpoint = private.directory_of_nobody("nb")
+    mount = f"env PATH=/nowhere $ddpfs mount -q -o view=all {dataset} {mountpoint} 2>&1 || echo code $?"
+    said, code = private.run(f"chmod -R a+rX {dataset}; $nobody {mount}; {mount}; umount {mountpoint}").stdout.splitlines()
+    sentence = "cannot run fusermount3 (No such file or directory): install the package fuse3, or mount as root"
+    assert said.endswith(f": {sentence}") and code == "code 1"
+    assert sentence.replace("No such file or directory", "…") in (tools.ROOT / "tools/MESSAGES.md").read_text().splitlines()
