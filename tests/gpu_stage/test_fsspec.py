@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""ddpfs:// URLs: fsspec's own tests for reading, paths and options, and the libraries that use them."""
+"""ddpfs:// URLs: fsspec's own tests for reading, paths and options, and libraries that use them;
+tests/trainers/test_urls.py has the heavy ones."""
 
 import errno
 import multiprocessing
@@ -17,7 +18,7 @@ pytest.importorskip("numpy", reason="numpy is not installed")
 
 from fsspec.tests.abstract import AbstractFixtures, AbstractGetTests  # noqa: E402
 
-from helpers import tools  # noqa: E402
+from helpers import datasets, tools  # noqa: E402
 
 PACKAGE = tools.ROOT / "gpu_stage" / "python"
 sys.path.insert(0, str(PACKAGE))
@@ -397,16 +398,8 @@ def test_an_installed_package_registers_the_protocol(packed, scratch):
 @pytest.fixture
 def tables(scratch, pack):
     """A dataset of 4 Parquet files and a CSV file, and the rows of the Parquet files."""
-    pa = pytest.importorskip("pyarrow", reason="pyarrow is not installed")
-    pq = pytest.importorskip("pyarrow.parquet", reason="pyarrow is not installed")
-    source = scratch / "tables"
-    (source / "parts").mkdir(parents=True)
-    rows = list(range(4000))
-    for k in range(4):
-        table = pa.table({"x": rows[k * 1000:(k + 1) * 1000], "part": [k] * 1000})
-        pq.write_table(table, source / f"parts/{k}.parquet")
-    (source / "labels.csv").write_text("name,label\na,1\nb,2\n")
-    return str(pack(source)), rows
+    pytest.importorskip("pyarrow.parquet", reason="pyarrow is not installed")
+    return str(pack(datasets.write_tables(scratch / "tables"))), list(range(4000))
 
 
 def test_pyarrow_dataset(tables, fs):
@@ -421,43 +414,8 @@ def test_pyarrow_dataset(tables, fs):
     assert arrow.get_file_info(tables[0] + "/none").type == pyarrow.fs.FileType.NotFound
 
 
-def test_pandas(tables):
-    pandas = pytest.importorskip("pandas", reason="pandas is not installed")
-    assert pandas.read_csv(f"ddpfs://{tables[0]}/labels.csv").values.tolist() == [["a", 1], ["b", 2]]
-    same = pandas.read_csv("ddpfs://labels.csv", storage_options={"dataset": tables[0]})
-    assert same.label.tolist() == [1, 2]
-    assert pandas.read_parquet(f"ddpfs://{tables[0]}/parts/1.parquet").x.tolist() == tables[1][1000:2000]
-
-
-@pytest.mark.parametrize("streaming", [False, True])
-def test_hugging_face_datasets(tables, scratch, streaming):
-    datasets = pytest.importorskip("datasets", reason="Hugging Face datasets is not installed")
-    got = datasets.load_dataset("parquet", data_files=f"ddpfs://{tables[0]}/parts/*.parquet", split="train",
-                                streaming=streaming, cache_dir=str(scratch / "cache"))
-    assert sorted(row["x"] for row in got) == tables[1]
-
-
-RAY = """
-import sys, fsspec, ray
-ray.init(num_cpus=1, include_dashboard=False, log_to_driver=False, _temp_dir=sys.argv[2])
-import ddpfs.fsspec
-rows = ray.data.read_parquet(sys.argv[1] + "/parts", filesystem=fsspec.filesystem("ddpfs")).take_all()
-assert sorted(row["x"] for row in rows) == list(range(4000))
-ray.shutdown()
-"""
-
-
-@pytest.mark.trainers
-def test_ray_data(tables, scratch):
-    """Its workers get the file system pickled."""
-    pytest.importorskip("ray.data", reason="Ray Data is not installed")
-    done = subprocess.run([sys.executable, "-c", RAY, tables[0], scratch / "ray"], capture_output=True, text=True,
-                          timeout=280, env={**os.environ, "RAY_USAGE_STATS_ENABLED": "0"})
-    assert done.returncode == 0, done.stderr
-
-
 class ReadsByUrl:
-    """A map-style dataset that reads each file by fsspec, as Lightning and other libraries do with URLs."""
+    """A map-style dataset that reads each file by fsspec, as libraries do with URLs."""
 
     def __init__(self, root):
         self.fs, self.root = fsspec.url_to_fs(root)

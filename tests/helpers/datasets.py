@@ -36,3 +36,16 @@ def read_tree(root):
             with open(full, "rb") as f:
                 files[os.path.relpath(full, root)] = f.read()
     return files
+
+
+def write_tables(root):
+    """4 Parquet files with the numbers 0 to 3999 in column x, and a CSV file.  Needs pyarrow."""
+    import pyarrow
+    import pyarrow.parquet
+
+    (root / "parts").mkdir(parents=True)
+    for k in range(4):
+        table = pyarrow.table({"x": range(k * 1000, (k + 1) * 1000), "part": [k] * 1000})
+        pyarrow.parquet.write_table(table, root / f"parts/{k}.parquet")
+    (root / "labels.csv").write_text("name,label\na,1\nb,2\n")
+    return root
