@@ -196,7 +196,7 @@ static size_t collect(struct fs_server *server, struct fs_view *view, struct fie
 		{ "epoch_wait_max_ns", "Longest wait of these reads", false, waits.max_ns },
 		{ "read_bytes", "Bytes read from the shards", true, engine.read_bytes },
 		{ "delivered_bytes", "Verified bytes delivered", true, engine.delivered_bytes + engine.stored_bytes },
-		{ "wasted_bytes", "Bytes read ahead and never used", true, engine.wasted_bytes },
+		{ "wasted_bytes", "Bytes read ahead that nobody used", true, engine.wasted_bytes },
 		{ "window_bytes", "Bytes read ahead and not yet used", false, stream.window_bytes },
 		{ "window_limit_bytes", "Bytes that may be read ahead", false, stream.window_limit },
 		{ "fetched", "Samples read ahead", true, stream.fetched },

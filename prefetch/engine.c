@@ -214,6 +214,8 @@ static void finish(struct prefetch *p, struct prefetch_read *read)
 	if (read->got >= read->want) {
 		if (read->again && prefetch_shards_check(p->files, read->slot, true) == -ESTALE)
 			read->changed = true;
+		if (p->io == p->origin) /* a tier fetches only what is missing */
+			count(&p->counters.wasted_bytes, read->between);
 		prefetch_engine_land(p, read, 0);
 	} else if (prefetch_shards_check(p->files, read->slot, res == 0) == -ESTALE || res == 0) {
 		/* The shard is shorter than the index says. */

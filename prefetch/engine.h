@@ -125,6 +125,7 @@ struct prefetch_read {
 	uint64_t offset; /* the extent is [offset, offset + len) of the shard */
 	uint32_t len;
 	uint32_t gap_bytes; /* prefetch_op.gap_bytes */
+	uint32_t between;   /* bytes of the extent between its blocks, when it was planned */
 	/* Owned by the engine thread until the read lands: */
 	struct cache_area *area; /* where the bytes arrive; NULL before that, and when the read failed */
 	uint32_t slot;           /* number in the table of open shards; UINT32_MAX: none */
@@ -537,8 +538,10 @@ bool prefetch_tracking_near(const struct prefetch_stream *stream, uint64_t seq);
  * because a given view (shard/view.h) may have dropped the one before. */
 uint64_t prefetch_tracking_oldest(struct prefetch_stream *stream);
 /* The sample of a turn that was fetched and not used is not in memory after all, or may not be.  It leaves the
- * window. */
-void prefetch_tracking_gone(struct prefetch *p, struct prefetch_stream *stream, uint64_t seq);
+ * window.  Returns its cost, in bytes; 0: it was not in the window. */
+uint64_t prefetch_tracking_gone(struct prefetch *p, struct prefetch_stream *stream, uint64_t seq);
+/* Counts bytes that were fetched and that nobody will use. */
+void prefetch_tracking_wasted(struct prefetch *p, uint64_t bytes);
 /* Begins to fetch again at the cursor: what was fetched and not used counts as absent. */
 void prefetch_tracking_refetch(struct prefetch *p, struct prefetch_stream *stream);
 /* The trainer starts an epoch. */

@@ -110,11 +110,13 @@ void prefetch_lost_suspects(struct prefetch *p, struct prefetch_stream *s)
 	uint64_t end = s->suspected + (all ? left : SUSPECTS_STEP);
 	for (; s->suspected < end; s->suspected++) {
 		uint32_t sample;
+		uint64_t cost;
 		if (cache_timeline_used(&s->tl, s->suspected) ||
-		        cache_timeline_sample(&s->tl, s->suspected, &sample) < 0 ||
+		        cache_ledger_turn(p->ledger, &s->tl, s->suspected, &sample, &cost) < 0 ||
 		        !cache_ledger_resident(p->ledger, sample))
 			continue;
 		prefetch_tracking_gone(p, s, s->suspected);
+		prefetch_tracking_wasted(p, cost);
 		cache_ledger_lose(p->ledger, sample);
 	}
 }

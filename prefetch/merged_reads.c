@@ -111,7 +111,9 @@ static int take(struct prefetch *p, struct prefetch_stream *stream, uint64_t seq
 	p->schedule.n_cost++;
 	struct prefetch_item *item = item_new(p, stream, seq, sample, cost);
 	rc = item ? want_sample(p, sample, item, &fetch->n) : -ENOMEM;
-	if (!was_ahead)
+	if (was_ahead) /* it was dropped before its use */
+		prefetch_tracking_wasted(p, cost);
+	else
 		stream->ahead_bytes += cost;
 	if (!was_ahead && seq < stream->high)
 		stream->lag_bytes += cost;
@@ -374,6 +376,8 @@ static void merge(struct prefetch *p, const struct fetch *fetch, bool warm_up, s
 			read->shard = w->shard;
 			read->offset = w->offset;
 			TAILQ_INSERT_TAIL(reads, read, link);
+		} else {
+			read->between += (uint32_t)(w->offset - end);
 		}
 		read->len = (uint32_t)(w->offset + w->len - read->offset);
 		w->block->read = read;

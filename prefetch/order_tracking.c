@@ -62,13 +62,19 @@ static uint64_t ahead_cost(struct prefetch *p, struct prefetch_stream *s, uint64
 	return cost;
 }
 
-void prefetch_tracking_gone(struct prefetch *p, struct prefetch_stream *s, uint64_t seq)
+void prefetch_tracking_wasted(struct prefetch *p, uint64_t bytes)
+{
+	atomic_fetch_add_explicit(&p->counters.wasted_bytes, bytes, memory_order_relaxed);
+}
+
+uint64_t prefetch_tracking_gone(struct prefetch *p, struct prefetch_stream *s, uint64_t seq)
 {
 	uint64_t turn, cost = ahead_cost(p, s, seq);
 	struct cache_timeline_epoch *ep = cache_timeline_epoch_of(&s->tl, seq, &turn);
 	s->ahead_bytes -= cost;
 	s->lag_bytes -= seq < s->high ? cost : 0;
 	bit_clear(ep->ahead, turn);
+	return cost;
 }
 
 /* Books a use: had, or passed over. */
@@ -113,7 +119,7 @@ static bool move(struct prefetch *p, struct prefetch_stream *s, uint64_t epoch, 
 	if (cache_timeline_jump(&s->tl, epoch, turn, repeat) < 0)
 		return false; /* no memory, or no such turn: reads are served on demand */
 	cache_ledger_rebuild(p->ledger, &s->tl);
-	atomic_fetch_add_explicit(&p->counters.wasted_bytes, s->ahead_bytes, memory_order_relaxed);
+	prefetch_tracking_wasted(p, s->ahead_bytes);
 	s->coming_end = 0; /* the seqs may have other samples now */
 	s->fetch = s->announced = s->high = s->limit = s->tl.cursor;
 	s->filled = s->waited = false;

@@ -149,14 +149,16 @@ struct prefetch_stats {
 	uint64_t stored_bytes;    /* bytes of blocks handed to the sink */
 	/* Blocks whose checksum did not match twice.  Each counts once while it is one of the last 1024 of them. */
 	uint64_t bad_blocks;
-	uint64_t mended_blocks;  /* blocks whose checksum matched when they were read a second time */
-	uint64_t io_errors;      /* reads that failed, each once, also when the second try succeeded */
-	uint64_t wait_p50_ns;    /* from a demand to its answer: the median, */
-	uint64_t wait_p99_ns;    /* ... the 99th percentile, */
-	uint64_t wait_max_ns;    /* ... and the longest */
-	uint64_t buffer_bytes;   /* landing memory in use now */
-	uint64_t used;           /* turns that trainers used, of all streams */
-	uint64_t wasted_bytes;   /* bytes read ahead and given up before their use */
+	uint64_t mended_blocks; /* blocks whose checksum matched when they were read a second time */
+	uint64_t io_errors;     /* reads that failed, each once, also when the second try succeeded */
+	uint64_t wait_p50_ns;   /* from a demand to its answer: the median, */
+	uint64_t wait_p99_ns;   /* ... the 99th percentile, */
+	uint64_t wait_max_ns;   /* ... and the longest */
+	uint64_t buffer_bytes;  /* landing memory in use now */
+	uint64_t used;          /* turns that trainers used, of all streams */
+	/* Bytes read ahead that nobody used: between the blocks of a read (not with a tier), given up, dropped or lost
+	 * before their use.  Of samples, as they are booked in memory. */
+	uint64_t wasted_bytes;
 	uint64_t misses;         /* files whose first block a demand had to wait for */
 	uint64_t resident_bytes; /* in the sink or coming, overhead included, now */
 	uint64_t budget_bytes;   /* the most that resident_bytes may be, now */

@@ -250,7 +250,7 @@ static void give_up_laggards(struct prefetch *p, struct prefetch_stream *s)
 		if (bit_get(ep->ahead, turn) && cache_ledger_turn(p->ledger, tl, tl->cursor, &sample, &cost) == 0) {
 			s->ahead_bytes -= cost;
 			s->lag_bytes -= cost;
-			atomic_fetch_add_explicit(&p->counters.wasted_bytes, cost, memory_order_relaxed);
+			prefetch_tracking_wasted(p, cost);
 		}
 		cache_ledger_use(p->ledger, tl, tl->cursor, false);
 		if (cache_timeline_advance(tl) < 0)
@@ -685,7 +685,7 @@ static void go_back(struct prefetch *p, struct prefetch_stream *s)
 		const struct cache_timeline_epoch *ep = cache_timeline_epoch_of(&s->tl, seq, &turn);
 		if (bit_get(ep->ahead, turn) && cache_timeline_sample(&s->tl, seq, &sample) == 0 &&
 		        !cache_ledger_has(p->ledger, sample))
-			prefetch_tracking_gone(p, s, seq);
+			prefetch_tracking_wasted(p, prefetch_tracking_gone(p, s, seq));
 	}
 	s->fetch = hole;
 	s->filled = s->waited = false;

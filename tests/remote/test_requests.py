@@ -59,6 +59,19 @@ def test_a_mount_reads_a_chunk_by_one_request(http_store, url, mount):
     pytest.skip("the kernel's caches were dropped during each of 8 tries")
 
 
+def test_what_a_request_brought_is_delivered_or_wasted(http_store, url, mount):
+    """The headers between the files of a chunk come with them, and nobody uses them."""
+    for _ in range(8):
+        before = drops()
+        m = mount(url, "rank=0,world=1,order=chunk,chunk=512K,pool=4M,memory=64M")
+        stats = control.settled(m)
+        m.unmount()
+        if drops() == before and not stats["lost"] + stats["evicted"]:
+            assert 0 < stats["wasted_bytes"] == stats["read_bytes"] - stats["delivered_bytes"], stats
+            return
+    pytest.skip("the kernel's caches were dropped during each of 8 tries")
+
+
 def test_what_the_kernel_took_back_comes_by_the_chunk(http_store, url, mount):
     """A file of which a part is gone is asked for at once, and the next ones together."""
     m = mount(url, "rank=0,world=1,order=chunk,chunk=512K,pool=4M,memory=64M")

@@ -124,7 +124,7 @@ def test_h_says_what_the_columns_mean(two, screen):
     s.wait(lambda frame: any(line.startswith("MOUNT") for line in frame))
     s.key("h")
     frame = s.wait(lambda frame: frame[0].startswith("ddpfs top: what the columns mean"))
-    for title in ("RANK", "EPOCH", "FILES/s", "HITS", "WAIT", "P50", "WINDOW", "MEMORY", "!"):
+    for title in ("RANK", "EPOCH", "FILES/s", "WASTE/s", "HITS", "WAIT", "P50", "WINDOW", "MEMORY", "!"):
         assert any(line.startswith(title) for line in frame), frame
     assert all(len(line) < 80 for line in frame)
     s.key("h")
@@ -469,7 +469,8 @@ def test_what_comes_from_a_tier(tiered, two, screen):
     one = json.loads(tools.ddpfs("top", "--json", "-d", "0.1", "-n", "1", tiered.path).stdout)["mounts"][0]
     assert one["tier_used_bytes"] == filled["tier_used_bytes"] > 0
     assert one["tier_room_bytes"] == filled["tier_room_bytes"] and one["tier_bytes_per_s"] == 0
+    assert one["wasted_bytes_per_s"] == 0
     s = screen(columns=300)
     s.wait(lambda f: shown(f, tiered.path, "FILL").endswith("%"))
-    frame = s.wait(lambda f: shown(f, two[0].path, "FILL") == "-")
+    frame = s.wait(lambda f: shown(f, two[0].path, "FILL") == "-" and shown(f, two[0].path, "WASTE/s") != "-")
     assert shown(frame, two[0].path, "TIER") == "-"

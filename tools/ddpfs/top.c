@@ -112,6 +112,7 @@ enum column {
 	FILES,
 	OUT,
 	READ,
+	WASTE,
 	HITS,
 	WAIT,
 	P50,
@@ -132,7 +133,8 @@ static void put(char *cell, enum column column, const struct line *l)
 	const struct watched_rates *r = l->r;
 	if (column == RANK)
 		put_rank(cell, l);
-	if (column == RANK || !c || ((column == FILES || column == OUT || column == READ) && !r->known))
+	if (column == RANK || !c ||
+	        ((column == FILES || column == OUT || column == READ || column == WASTE) && !r->known))
 		return;
 	if ((column == TIER || column == FILL) && !c->tier_room_bytes)
 		return;
@@ -151,6 +153,9 @@ static void put(char *cell, enum column column, const struct line *l)
 		break;
 	case READ:
 		put_size(cell, r->read);
+		break;
+	case WASTE:
+		put_size(cell, r->wasted);
 		break;
 	case HITS:
 		put_share(cell, watched_hit_rate(r), 1);
@@ -199,6 +204,7 @@ static const struct {
 	[FILES] = { "FILES/s", 7, 16 },
 	[OUT] = { "OUT/s", 5, 12 },
 	[READ] = { "READ/s", 6, 5 },
+	[WASTE] = { "WASTE/s", 7, 0 },
 	[HITS] = { "HITS", 5, 11 },
 	[WAIT] = { "WAIT", 5, 10 },
 	[P50] = { "P50", 5, 1 },
@@ -278,7 +284,7 @@ static struct layout lay_out(const struct watched *watched, unsigned width)
 	if (!width)
 		return layout;
 	layout.name = SHOWN_MIN;
-	for (int least = 1; width_of(&layout) > (int)width && least <= N_COLUMNS; least++)
+	for (int least = 0; width_of(&layout) > (int)width && least < N_COLUMNS; least++)
 		for (int i = 0; i < N_COLUMNS; i++)
 			if (columns[i].importance == least)
 				layout.shown[i] = false;
@@ -517,6 +523,7 @@ static void print_help_screen(FILE *out, unsigned width, unsigned height)
 		"EPOCH, DONE      the epoch, and how much of it this rank has read",
 		"FILES/s          files opened",
 		"OUT/s, READ/s    bytes to the trainer; bytes from the shards",
+		"WASTE/s          bytes read ahead that nobody uses",
 		"HITS             files that were in memory when they were opened",
 		"WAIT             time that readers waited, as a share of the time",
 		"P50, P99, MAX    how long a read waited that was not in memory",

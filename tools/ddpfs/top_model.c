@@ -36,6 +36,7 @@ const struct watched_counter watched_counters[WATCHED_COUNTERS] = {
 	RATED(misses, "misses", misses, 1, NULL),
 	RATED(delivered_bytes, NULL, delivered, 1, "delivered_bytes_per_s"),
 	RATED(read_bytes, NULL, read, 1, "read_bytes_per_s"),
+	RATED(wasted_bytes, NULL, wasted, 1, "wasted_bytes_per_s"),
 	RATED(waited_ns, NULL, waited, 1e9, "waited_share"),
 	LARGEST(wait_p50_ns, "epoch_wait_p50_ns", "wait_p50_ns"),
 	LARGEST(wait_p99_ns, "epoch_wait_p99_ns", "wait_p99_ns"),

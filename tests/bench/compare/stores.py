@@ -218,9 +218,9 @@ class Ddpfs(Store):
 
     def ahead_bytes(self, consumed):
         """Bytes read for later epochs when a reader has consumed these: not more than the window, and not more than was
-        delivered beyond them."""
+        read beyond them."""
         stats = self.stats()
-        return max(0, min(stats["window_bytes"], stats["delivered_bytes"] - stats["wasted_bytes"] - consumed))
+        return max(0, min(stats["window_bytes"], stats["read_bytes"] - stats["wasted_bytes"] - consumed))
 
     def umount(self):
         for _ in range(100):
