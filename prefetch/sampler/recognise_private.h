@@ -77,6 +77,7 @@ struct track {
 	uint64_t *used_before;                /* opened in the epoch before, while some are late; NULL: none was */
 	bool late;                            /* a rank with a part of its own may still read the epoch before */
 	uint64_t high;                        /* behind the farthest position opened */
+	uint64_t window; /* while the ring's opens are taken in: all below it fit, because the search found so many */
 	uint64_t recent[RING]; /* opened positions near `high`, of any rank, in the order of the opens; a ring */
 	uint64_t n_recent;     /* in this epoch */
 	struct loose {

@@ -366,6 +366,7 @@ int prefetch_track_new(struct prefetch_recognise *r, const struct source *source
 	t->size = list ? prefetch_list_size(list) : r->own.size;
 	t->part = *part;
 	t->high = t->began = fit->low;
+	t->window = shuffled(source) && !r->restoring ? fit->high : 0;
 	t->last_open = t->made_at = r->opens;
 	t->refit_at = REFIT_FIRST;
 	t->score = fit->score;
@@ -611,23 +612,16 @@ static void refit(struct prefetch_recognise *r, struct track *t)
 	t->pace_sure = again && t->pace.batch == t->batch && !t->batch_doubtful && t->batch_starts >= BATCH_SURE;
 }
 
-/* The ring has what others opened before this trainer began, too.  Those opens lie anywhere in the permutation.  Some
- * support each other, so that the farthest may be thousands of positions ahead of the trainer.  Forgets what lies far
- * beyond the positions that are dense. */
-static void forget_strangers(struct track *t)
+/* Forgets the opens beyond `end` that came before number `since` of `recent`. */
+static void forget_beyond(struct track *t, uint64_t end, uint64_t since)
 {
-	uint64_t end = 0, kept = 0, n = t->n_recent < RING ? t->n_recent : RING;
-	for (uint64_t position = t->began; position < t->high; position++) {
-		if (in_part(t, position) && bit_get(t->used, position) && supported(t, position, false, SUPPORT / 2))
-			end = position + 1;
-	}
-	if (end == 0 || t->n_recent > RING || t->high - end <= slack_rank(t) * ranks(t))
-		return; /* workers of the trainer may be so far apart */
+	uint64_t kept = 0;
 	t->high = end;
-	for (uint64_t i = 0; i < n; i++) {
+	for (uint64_t i = 0; i < t->n_recent; i++) {
 		uint64_t position = t->recent[i];
-		if (position < end) {
+		if (position < end || i >= since) {
 			t->recent[kept++] = position;
+			t->high = position >= t->high ? position + 1 : t->high;
 		} else if (bit_get(t->used, position)) {
 			bit_clear(t->used, position);
 			t->opens--;
@@ -640,6 +634,31 @@ static void forget_strangers(struct track *t)
 			t->loose[kept++] = t->loose[i];
 	}
 	t->n_loose = (uint32_t)kept;
+}
+
+/* The ring has what others opened before this trainer began, too.  Those opens lie anywhere in the permutation.  Some
+ * support each other, so that the farthest may be thousands of positions ahead of the trainer.  Forgets what lies
+ * beyond the positions that are dense, and was opened before the trainer began.  Then only the trainer's own workers
+ * are ahead.  If the farthest is farther ahead than workers can be, it forgets all that lie there. */
+static void forget_strangers(struct track *t)
+{
+	uint64_t end = 0, dense = 0, since = 0;
+	if (t->n_recent > RING)
+		return;
+	for (uint64_t position = t->began; position < t->high; position++) {
+		if (in_part(t, position) && bit_get(t->used, position) && supported(t, position, false, SUPPORT / 2))
+			end = position + 1;
+	}
+	if (end == 0)
+		return;
+	for (uint64_t i = 0; i < t->n_recent; i++)
+		dense += t->recent[i] < end;
+	/* Some of the dense ones are strangers', too. */
+	for (uint64_t before = 0; before < dense / 4; since++)
+		before += t->recent[since] < end;
+	forget_beyond(t, end, since);
+	if (t->high - end > slack_rank(t) * ranks(t))
+		forget_beyond(t, end, t->n_recent);
 }
 
 /* Finds how far the trainer is, if recognition took long.  The trainer is far ahead of what the ring could hold.
@@ -824,6 +843,7 @@ int prefetch_track_step(struct prefetch_recognise *r, struct track *t)
 		bool late = r->n_ring == RING || t->source.sampler == PREFETCH_SAMPLER_UNSEEDED;
 		uint64_t n_recent = r->n_recent; /* sifting keeps `recent`, but sets its count to 0 */
 		prefetch_recognise_sift(r);
+		t->window = 0;
 		if (late)
 			catch_up(r, t, n_recent);
 		else if (shuffled(&t->source))
@@ -1013,10 +1033,11 @@ enum track_fit prefetch_track_fit(const struct track *t, uint32_t file, uint64_t
 	uint64_t position = *ret_position;
 	if (is_late(t, position))
 		return TRACK_LATE;
-	if (!is_near(t, position) || !in_part(t, position) || bit_get(t->used, position))
+	bool sure = position < t->window;
+	if (!(sure || is_near(t, position)) || !in_part(t, position) || bit_get(t->used, position))
 		return TRACK_NOT;
 	bool next = position >= t->high && position < t->high + t->part.world;
-	if (next || joins(t, position, false))
+	if (sure || next || joins(t, position, false))
 		return TRACK_FITS;
 	return t->n_loose < LOOSE_MAX ? TRACK_LOOSE : TRACK_NOT;
 }

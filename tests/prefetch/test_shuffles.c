@@ -480,6 +480,34 @@ static void the_whole_is_not_taken_for_the_first_part(void **state)
 	}
 }
 
+/* What others opened before an epoch begins lies anywhere in its permutation.  It is not taken for the trainer's place,
+ * also where it lies a little ahead of the trainer.  If it were, what lies between would fill the memory. */
+static void strangers_a_little_ahead_are_not_the_trainers_place(void **state)
+{
+	enum { FILES = 3000, OPENED = 160, BEFORE = 256, CASES = 60, AHEAD_MAX = 48 };
+	struct shard_index *files = synth_open(&(struct synth){ .classes = 10, .per_class = FILES / 10, .bytes = 1 });
+	uint64_t random = 9;
+	(void)state;
+	whole(FILES, &(struct prefetch_shuffle){ .kind = PREFETCH_SHUFFLE_PYTHON, .seed = 42 }, order);
+	for (unsigned i = 0; i < CASES; i++) {
+		struct prefetch_recognise *r;
+		struct prefetch_recognise_options options = { .index = files, .seed_max = 100 };
+		assert_int_equal(prefetch_recognise_new(&options, &r), 0);
+		for (uint32_t k = 0; k < BEFORE; k++)
+			prefetch_recognise_opened(r, &(uint32_t){ (uint32_t)(loader_random(&random) % FILES) }, 1);
+		prefetch_recognise_opened(r, order, OPENED);
+		prefetch_recognise_pause(r);
+		work(r);
+		struct prefetch_recognised track;
+		if (prefetch_recognise_get(r, 0, &track) < 0)
+			fail_msg("case %u is not recognised", i);
+		if (track.turn < OPENED - 8 || track.turn > OPENED + AHEAD_MAX)
+			fail_msg("case %u: turn %llu", i, (unsigned long long)track.turn);
+		prefetch_recognise_free(r);
+	}
+	synth_close(files);
+}
+
 /* No list is shuffled in these orders; DDPFS_RANDOM_ORDERS=10000 tries so many. */
 static void nothing_is_recognised_in_orders_of_nobody(void **state)
 {
@@ -531,6 +559,7 @@ int main(void)
 		cmocka_unit_test(dali_is_recognised_and_followed),
 		cmocka_unit_test(a_successor_goes_on_with_a_shuffle),
 		cmocka_unit_test(the_whole_is_not_taken_for_the_first_part),
+		cmocka_unit_test(strangers_a_little_ahead_are_not_the_trainers_place),
 		cmocka_unit_test(nothing_is_recognised_in_orders_of_nobody),
 	};
 	cmocka_set_test_filter(getenv("DDPFS_TEST")); /* a pattern, or NULL */
