@@ -1043,10 +1043,10 @@ enum track_fit prefetch_track_fit(const struct track *t, uint32_t file, uint64_t
 }
 
 /* Says that a position was opened. */
-static void tell(const struct prefetch_recognise *r, const struct track *t, uint64_t position)
+static void tell(const struct prefetch_recognise *r, const struct track *t, uint64_t epoch, uint64_t position)
 {
 	if (r->options.explained)
-		r->options.explained(r->options.user, t->id, t->generation, t->epoch, turn_of(t, position));
+		r->options.explained(r->options.user, t->id, t->generation, epoch, turn_of(t, position));
 }
 
 static void tell_loose_below_high(const struct prefetch_recognise *r, struct track *t)
@@ -1054,7 +1054,7 @@ static void tell_loose_below_high(const struct prefetch_recognise *r, struct tra
 	for (uint32_t i = 0; i < t->n_loose; i++) {
 		if (!t->loose[i].told && t->loose[i].position < t->high) {
 			t->loose[i].told = true;
-			tell(r, t, t->loose[i].position);
+			tell(r, t, t->epoch, t->loose[i].position);
 		}
 	}
 }
@@ -1066,8 +1066,7 @@ static void open_late(struct prefetch_recognise *r, struct track *t, uint64_t po
 	t->opens++;
 	t->fitted++;
 	t->last_open = r->opens;
-	if (r->options.explained)
-		r->options.explained(r->options.user, t->id, t->generation, t->epoch - 1, turn_of(t, position));
+	tell(r, t, t->epoch - 1, position);
 }
 
 void prefetch_track_open(
@@ -1093,7 +1092,7 @@ void prefetch_track_open(
 	if (t->trial > 0 && ++t->calm >= CALM * (in_parts(t) ? t->source.seed : 1))
 		t->trial = 0;
 	if (!loose)
-		tell(r, t, position);
+		tell(r, t, t->epoch, position);
 	tell_loose_below_high(r, t);
 }
 
@@ -1107,7 +1106,7 @@ bool prefetch_track_stranger(const struct prefetch_recognise *r, struct track *t
 			continue;
 		if (loose.position + SUPPORT * ranks(t) >= t->size || joins(t, loose.position, true)) {
 			if (!loose.told)
-				tell(r, t, loose.position);
+				tell(r, t, t->epoch, loose.position);
 			continue;
 		}
 		bit_clear(t->used, loose.position);
