@@ -86,6 +86,7 @@ struct fs_sampler_streams {
 	pthread_cond_t cond;
 	bool stop;
 	bool woken; /* something was announced */
+	bool begun; /* what a predecessor left is read ahead */
 	uint32_t queue[FS_SAMPLER_STREAMS_QUEUE];
 	uint64_t queued, taken, published; /* all since the start; published <= taken <= queued */
 	struct shown shown[PREFETCH_TRACKS_MAX];
@@ -343,8 +344,10 @@ static void publish(struct fs_sampler_streams *fr, bool busy)
 			fr->sharded_twice = shown[i].track.shards_twice;
 	fr->scanned = scanned;
 	fr->searched = searched;
-	if (!busy)
+	if (!busy) {
 		fr->published = fr->taken;
+		fr->begun = true;
+	}
 }
 
 /* Adds one sentence if the recogniser is the reason that opens are not read ahead. `object` has the counters, if they
@@ -408,6 +411,14 @@ void fs_sampler_streams_queue(struct fs_sampler_streams *fr, uint64_t *ret_queue
 	lock_for_scope(&fr->lock);
 	*ret_queued = fr->queued - fr->published;
 	*ret_behind = fr->queued - fr->taken;
+}
+
+bool fs_sampler_streams_begun(struct fs_sampler_streams *fr)
+{
+	if (!fr)
+		return true;
+	lock_for_scope(&fr->lock);
+	return fr->begun;
 }
 
 bool fs_sampler_streams_progress(
@@ -745,6 +756,7 @@ static bool can_look(struct fs_sampler_streams *fr, bool *ret_failed)
 	*ret_failed |= rc != -ENODATA;
 	lock_for_scope(&fr->lock);
 	fr->published = fr->taken;
+	fr->begun = true;
 	fr->n_shown = 0;
 	return false;
 }

@@ -161,7 +161,8 @@ static size_t collect(struct fs_server *server, struct fs_view *view, struct fie
 	fs_sampler_streams_queue(server->samplers[view->number], &queued, &behind);
 	struct fs_announced_orders_counts announced;
 	fs_sampler_streams_announced(server->samplers[view->number], &announced);
-	bool idle = !announced.waits && prefetch_idle(server->prefetch);
+	bool idle = fs_sampler_streams_begun(server->samplers[view->number]) && !announced.waits &&
+	            prefetch_idle(server->prefetch);
 	prefetch_stats_get(server->prefetch, &engine);
 	fs_view_progress(view, &progress);
 	struct prefetch_stream_stats stream;

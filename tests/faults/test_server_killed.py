@@ -919,7 +919,8 @@ def test_a_recognised_order_is_gone_on_with(pack, source, mount, how):
     else:
         tools.ddpfs("restart", m.path)
     wait_for_another(m, pid)
-    wait_until(recognised, "reading ahead")
+    restored = wait_until(recognised, "reading ahead")
+    assert restored["fetched"] > 0, "idle before the order that was left is followed"
     misses = stat(m)["misses"]
     for path in paths[half:half + 24]:
         (m.path / path).read_bytes()
