@@ -26,7 +26,8 @@ CLASSES, PER_CLASS = 20, 150
 PAGE_COST = 4096 + 1490  # of a file of a page: what the server counts for it in resident_bytes
 
 # With `gate` the reader of a file behind the first three batches waits until the server has read ahead the whole epoch: READs
-# that come then are ones that no wait would have spared, on a machine of whatever speed.
+# that come then are ones that no wait would have spared, on a machine of whatever speed.  What the kernel has taken back behind
+# the reader is not read again in this epoch.
 TRAINER = f'''
 import json, os, sys, time
 import torch
@@ -52,7 +53,8 @@ class Files(Dataset):
         while not self.there:
             with open(root + "/.ddpfs/stats.json") as file:
                 stats = json.load(file)
-            self.there = stats["recognised"] != "nothing" and stats["resident_bytes"] >= len(self.wanted) * {PAGE_COST}
+            all_of_it = stats["resident_bytes"] >= len(self.wanted) * {PAGE_COST} or stats["lost"] and stats["idle"]
+            self.there = stats["recognised"] != "nothing" and all_of_it
             if time.monotonic() > end:
                 raise TimeoutError(f"{{len(self.wanted)}} files are not read ahead: {{stats}}")
             time.sleep(0.02)
@@ -109,7 +111,7 @@ class Files(Dataset):
             with open(root + "/.ddpfs/stats.json") as file:
                 stats = json.load(file)
             if len(stats["samplers"]) >= self.samplers and stats["recognise_queue"] == 0 and stats["idle"] and \\
-                    stats["resident_bytes"] >= self.wanted * {PAGE_COST}:
+                    (stats["resident_bytes"] >= self.wanted * {PAGE_COST} or stats["lost"]):
                 return
             if time.monotonic() > end:
                 raise TimeoutError(f"{{self.wanted}} files are not read ahead: {{stats}}")
