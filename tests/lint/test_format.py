@@ -62,8 +62,9 @@ def test_shellcheck():
 
 
 def test_python_compiles():
+    scripts = sources.scripts("python")
     for name in sources.files():
-        if name.endswith(".py") or name in sources.scripts("python"):
+        if name.endswith(".py") or name in scripts:
             compile(sources.text(name), name, "exec")
 
 
