@@ -41,7 +41,7 @@
 #include "fs/supervise/sigbus.h"
 #include "fs/supervise/supervisor.h"
 #include "fs/sink.h"
-#include "fs/tier.h"
+#include "fs/mount_tier.h"
 #include "fs/read_latency.h"
 #include "fs/watch.h"
 #include "shard/base/cleanup.h"

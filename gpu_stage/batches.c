@@ -82,8 +82,8 @@ static int fail_block(struct assembly *a, int rc, uint32_t file, uint32_t block)
 
 static uint64_t held_bytes(struct ddpfs_stage *stage)
 {
-	struct stage_store_stats stats;
-	stage_store_stats_get(stage->store, &stats);
+	struct stage_samples_stats stats;
+	stage_samples_stats_get(stage->samples, &stats);
 	return stats.held_bytes;
 }
 
@@ -136,9 +136,9 @@ static void tell_used(struct assembly *a, uint32_t from, uint32_t n)
 
 /* Gives the entry of a layout, pinned, as soon as there is room.  The layout is spent.
  *
- * There is no room while others hold more than the arena less this batch (store.h).  Others are finished batches, which
- * their consumers release; a batch that another thread puts together, which is finished or given up; and, for a moment,
- * writers. */
+ * There is no room while others hold more than the arena less this batch (arena_samples.h).  Others are finished
+ * batches, which their consumers release; a batch that another thread puts together, which is finished or given up;
+ * and, for a moment, writers. */
 static int open_patiently(struct assembly *a, struct stage_layout *l, struct stage_entry **ret_entry)
 {
 	struct ddpfs_stage *stage = a->stage;
@@ -147,8 +147,8 @@ static int open_patiently(struct assembly *a, struct stage_layout *l, struct sta
 	unsigned alone = 0;
 	int rc;
 	for (;;) {
-		uint64_t freed = stage_store_freed(stage->store);
-		rc = stage_store_open(stage->store, l, STAGE_ROOM_NOW, kept, ret_entry);
+		uint64_t freed = stage_samples_freed(stage->samples);
+		rc = stage_samples_open(stage->samples, l, STAGE_ROOM_NOW, kept, ret_entry);
 		if (rc != -ENOBUFS || (a->pages + l->pages) * STAGE_PAGE > stage->bytes)
 			break;
 		uint64_t now_ns = base_now_ns();
@@ -163,7 +163,7 @@ static int open_patiently(struct assembly *a, struct stage_layout *l, struct sta
 		alone_ns = alone > 1 ? alone_ns : now_ns;
 		if (alone > ALONE_TRIES && now_ns - alone_ns > ALONE_MIN_NS)
 			break; /* free pages are in pieces, and there is no place apart (space.h) */
-		stage_store_wait_freed(stage->store, freed, held ? until_ns : now_ns + ALONE_NS);
+		stage_samples_wait_freed(stage->samples, freed, held ? until_ns : now_ns + ALONE_NS);
 	}
 	if (began)
 		atomic_fetch_add(&stage->wait_memory_ns, base_now_ns() - began);
@@ -180,7 +180,7 @@ static int ask_entry(struct assembly *a, struct stage_entry *entry)
 {
 	int rc = stage_demands_add(&a->demands, entry);
 	if (rc < 0) {
-		stage_store_unpin(a->stage->store, &entry, 1);
+		stage_samples_unpin(a->stage->samples, &entry, 1);
 		return fail(a, rc, DDPFS_STAGE_NONE, entry->sample, "out of memory");
 	}
 	return 0;
@@ -219,13 +219,13 @@ static int ask_from(struct assembly *a, uint32_t i, struct stage_layout *first)
 		bytes += (uint64_t)l.pages * STAGE_PAGE;
 		/* STAGE_ROOM_AHEAD: samples that were read ahead stay, because the rest of the batch may be among
 		 * them. */
-		rc = stage_store_open(stage->store, &l, STAGE_ROOM_AHEAD, l.pages <= stage->keep_pages, &entry);
+		rc = stage_samples_open(stage->samples, &l, STAGE_ROOM_AHEAD, l.pages <= stage->keep_pages, &entry);
 		if (rc < 0) {
 			stage_layout_done(&l);
 			rc = 0;
 			break;
 		}
-		a->asked += !stage_store_ready(stage->store, entry);
+		a->asked += !stage_samples_ready(stage->samples, entry);
 		rc = ask_entry(a, entry);
 		if (rc < 0)
 			break;
@@ -244,7 +244,7 @@ static bool comes(struct ddpfs_stage *stage, uint64_t key)
 	for (unsigned i = 0; outcome == STAGE_WAIT_QUIET && !idle && i < GRACES; i++) {
 		idle = prefetch_idle(
 		        stage->prefetch); /* first this, then the look: so samples that came meanwhile are seen */
-		outcome = stage_store_wait(stage->store, key, idle ? 0 : GRACE_NS);
+		outcome = stage_samples_wait(stage->samples, key, idle ? 0 : GRACE_NS);
 	}
 	atomic_fetch_add(&stage->wait_ns, base_now_ns() - began);
 	return outcome == STAGE_WAIT_READY;
@@ -414,16 +414,16 @@ static uint32_t take_ready(struct assembly *a, uint32_t from, bool *ret_discarde
 		.lend = a->flags & DDPFS_STAGE_LEND,
 		.entries = entries,
 		.doubtful = a->doubtful + from };
-	uint32_t got = stage_store_take(stage->store, &take, ret_discarded), good = got;
+	uint32_t got = stage_samples_take(stage->samples, &take, ret_discarded), good = got;
 	for (uint32_t i = 0; i < got; i++) {
 		if (!take.doubtful[i] || unchanged(stage->index, entries[i]))
 			continue;
-		stage_store_discard(stage->store, entries[i]);
+		stage_samples_discard(stage->samples, entries[i]);
 		atomic_fetch_add(&stage->n_changed, 1);
 		*ret_discarded = true;
 		good = i < good ? i : good;
 	}
-	stage_store_give_back(stage->store, entries + good, got - good);
+	stage_samples_give_back(stage->samples, entries + good, got - good);
 	for (uint32_t i = 0; i < good; i++)
 		a->pages += entries[i]->pages;
 	a->batch->n_entries += good;
@@ -510,7 +510,7 @@ static int begin(struct assembly *a, bool ordered)
 	a->steps = ordered ? malloc(a->n * sizeof(uint64_t)) : NULL;
 	a->turns = ordered ? malloc(a->n * sizeof(uint32_t)) : NULL;
 	a->doubtful = malloc(a->n * sizeof(bool));
-	stage_demands_init(&a->demands, a->stage->prefetch, a->stage->store);
+	stage_demands_init(&a->demands, a->stage->prefetch, a->stage->samples);
 	if (ordered)
 		counted(a);
 	if (a->batch && a->keys && a->doubtful && ((a->steps && a->turns) || !ordered))
@@ -526,7 +526,7 @@ static int end(struct assembly *a, int rc)
 	if (rc < 0 && a->counted)
 		atomic_fetch_sub(&a->stage->batches_held, 1); /* first, as in batch_done */
 	if (rc < 0 && a->batch) {
-		stage_store_give_back(a->stage->store, a->batch->entries, a->batch->n_entries);
+		stage_samples_give_back(a->stage->samples, a->batch->entries, a->batch->n_entries);
 		free(a->batch->items);
 		free(a->batch);
 	}
@@ -633,14 +633,14 @@ static int get(struct assembly *a, uint32_t file)
 			return rc;
 		if (!a->counted)
 			counted(a);
-		bool ready = stage_store_ready(stage->store, entry);
+		bool ready = stage_samples_ready(stage->samples, entry);
 		a->demands.again = discarded;
 		rc = ask_entry(a, entry); /* it keeps the pin until the batch is put together */
 		if (rc == 0 && !ready)
 			rc = wait_asked(a);
 		if (rc < 0)
 			return rc;
-		if (!ready && !stage_store_ready(stage->store, entry))
+		if (!ready && !stage_samples_ready(stage->samples, entry))
 			nanosleep(&(struct timespec){ .tv_nsec = 100000 }, NULL); /* another thread is copying it */
 	}
 	if (!a->counted)
@@ -714,7 +714,7 @@ static void batch_done(void *arg)
 	struct ddpfs_stage *stage = b->stage;
 	/* First, so that no thread waits for memory from a batch that has given all of it back. */
 	atomic_fetch_sub(&stage->batches_held, 1);
-	stage_store_give_back(stage->store, b->entries, b->n_entries);
+	stage_samples_give_back(stage->samples, b->entries, b->n_entries);
 	free(b->items);
 	free(b);
 }

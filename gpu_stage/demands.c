@@ -17,9 +17,9 @@ struct stage_demand {
 	struct stage_demand *next;
 };
 
-void stage_demands_init(struct stage_demands *demands, struct prefetch *prefetch, struct stage_store *store)
+void stage_demands_init(struct stage_demands *demands, struct prefetch *prefetch, struct stage_samples *samples)
 {
-	*demands = (struct stage_demands){ .prefetch = prefetch, .store = store };
+	*demands = (struct stage_demands){ .prefetch = prefetch, .samples = samples };
 	pthread_mutex_init(&demands->lock, NULL);
 	pthread_cond_init(&demands->cv, NULL);
 }
@@ -30,13 +30,13 @@ static void answer(struct prefetch_demand *demand, int rc, const uint8_t *data, 
 	struct stage_demands *demands = ask->demands;
 	if (rc == 0 && len != ask->len)
 		rc = -ESTALE; /* the index changes */
-	uint8_t *to = rc == 0 ? stage_store_claim(demands->store, ask->entry, ask->block) : NULL;
+	uint8_t *to = rc == 0 ? stage_samples_claim(demands->samples, ask->entry, ask->block) : NULL;
 	if (to) {
 		memcpy(to, data, len);
-		stage_store_wrote(demands->store, ask->entry, len);
+		stage_samples_wrote(demands->samples, ask->entry, len);
 	}
 	if (rc < 0)
-		stage_store_discard(demands->store, ask->entry);
+		stage_samples_discard(demands->samples, ask->entry);
 	lock_for_scope(&demands->lock); /* the owner may free the ask from the end of this scope on */
 	if (rc < 0 && demands->rc == 0) {
 		demands->rc = rc;
@@ -72,7 +72,7 @@ int stage_demands_add(struct stage_demands *demands, struct stage_entry *entry)
 		const struct stage_part *part = &entry->parts[p];
 		uint32_t end = p + 1 < entry->n_parts ? entry->parts[p + 1].first_block : entry->n_blocks;
 		for (uint32_t b = part->first_block; b < end; b++) {
-			if (stage_store_claimed(demands->store, entry, b))
+			if (stage_samples_claimed(demands->samples, entry, b))
 				continue;
 			struct stage_demand *ask = calloc(1, sizeof(*ask));
 			if (!ask && p == 0 && b == 0)
@@ -119,7 +119,7 @@ int stage_demands_wait(struct stage_demands *demands, uint32_t *ret_file, uint32
 
 void stage_demands_unpin(struct stage_demands *demands)
 {
-	stage_store_unpin(demands->store, demands->entries, demands->n_entries);
+	stage_samples_unpin(demands->samples, demands->entries, demands->n_entries);
 	demands->n_entries = 0;
 	demands->bytes = 0;
 }

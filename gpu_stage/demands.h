@@ -13,14 +13,14 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "gpu_stage/store.h"
+#include "gpu_stage/arena_samples.h"
 #include "prefetch/prefetch.h"
 
 struct stage_demand;
 
 struct stage_demands {
 	struct prefetch *prefetch;
-	struct stage_store *store;
+	struct stage_samples *samples;
 	pthread_mutex_t lock; /* guards pending, rc, file and block */
 	pthread_cond_t cv;
 	uint32_t pending; /* demands without an answer */
@@ -36,7 +36,7 @@ struct stage_demands {
 };
 
 /* Both are borrowed and outlive the demands. */
-void stage_demands_init(struct stage_demands *demands, struct prefetch *prefetch, struct stage_store *store);
+void stage_demands_init(struct stage_demands *demands, struct prefetch *prefetch, struct stage_samples *samples);
 /* Waits for all answers, unpins all entries and frees everything. */
 void stage_demands_done(struct stage_demands *demands);
 /* Unpins the entries that were demanded; no answer may be pending. */

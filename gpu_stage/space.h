@@ -11,7 +11,7 @@
  *
  * Places apart are never pinned.  With a GPU the arena is pinned, and its memory does not go back to the system.
  *
- * Threads: none of its own; the owner (store.c) locks. */
+ * Threads: none of its own; the owner (arena_samples.c) locks. */
 #ifndef DDPFS_GPU_STAGE_SPACE_H
 #define DDPFS_GPU_STAGE_SPACE_H
 

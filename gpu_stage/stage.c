@@ -35,7 +35,7 @@ static void sink_expect(struct prefetch_sink *sink, uint32_t sample, uint32_t fi
 {
 	struct ddpfs_stage *stage = (struct ddpfs_stage *)sink;
 	shard_index_hint_record(stage->index, file);
-	stage_store_hint(stage->store, stage_sample_key(sample));
+	stage_samples_hint(stage->samples, stage_sample_key(sample));
 }
 
 static int sink_store(struct prefetch_sink *sink, uint32_t file, uint64_t offset, const uint8_t *data, uint32_t len)
@@ -48,7 +48,7 @@ static int sink_store(struct prefetch_sink *sink, uint32_t file, uint64_t offset
 		rc = stage_layout_around(stage->index, file, &place, &layout);
 	if (rc < 0)
 		return rc;
-	rc = stage_store_write(stage->store, &layout, file, (uint32_t)(offset / SHARD_BLOCK), data, len);
+	rc = stage_samples_write(stage->samples, &layout, file, (uint32_t)(offset / SHARD_BLOCK), data, len);
 	if (rc < 0)
 		stage_layout_done(&layout);
 	else
@@ -61,10 +61,10 @@ static void sink_drop(struct prefetch_sink *sink, const struct cache_victim *vic
 	struct ddpfs_stage *stage = (struct ddpfs_stage *)sink;
 	uint32_t samples[STAGE_DROPS], n_samples = 0;
 	for (size_t i = 0; i < n; i++) {
-		if (victims[i].block == CACHE_WHOLE) /* blocks that demands brought in are the store's own */
+		if (victims[i].block == CACHE_WHOLE) /* arena_samples.c decides about blocks that demands brought in */
 			samples[n_samples++] = victims[i].id;
 		if (n_samples == STAGE_DROPS || i + 1 == n) {
-			stage_store_drop(stage->store, samples, n_samples);
+			stage_samples_drop(stage->samples, samples, n_samples);
 			n_samples = 0;
 		}
 	}
@@ -129,7 +129,7 @@ static int start_engine(struct ddpfs_stage *stage, const struct ddpfs_stage_opti
 	stage->ready = true;
 	if (stage->backend->device)
 		stage_space_set_pinned(stage->space);
-	rc = stage_store_new(stage->index, stage->space, &stage->store);
+	rc = stage_samples_new(stage->index, stage->space, &stage->samples);
 	if (rc < 0)
 		return base_err_set(err, rc, "cannot set up the arena: %s", base_err_str(rc));
 	stage->sink.ops = &sink_ops;
@@ -166,7 +166,7 @@ static void stage_free(struct ddpfs_stage *stage)
 	free((char *)(uintptr_t)stage->words.tail);
 	free((char *)(uintptr_t)stage->words.subdir);
 	free(stage->found);
-	stage_store_free(stage->store);
+	stage_samples_free(stage->samples);
 	if (stage->ready && stage->backend->ops->memory_free)
 		stage->backend->ops->memory_free(stage->backend, stage->base);
 	stage_space_free(stage->space);
@@ -578,10 +578,10 @@ void ddpfs_stage_arena(struct ddpfs_stage *stage, const uint8_t **ret_base, uint
 void ddpfs_stage_stats_get(struct ddpfs_stage *stage, struct ddpfs_stage_stats *ret_stats)
 {
 	struct prefetch_stats engine;
-	struct stage_store_stats store;
+	struct stage_samples_stats samples;
 	struct stage_upload_stats upload = { 0 };
 	prefetch_stats_get(stage->prefetch, &engine);
-	stage_store_stats_get(stage->store, &store);
+	stage_samples_stats_get(stage->samples, &samples);
 	if (stage->backend->ops->stats)
 		stage->backend->ops->stats(stage->backend, &upload);
 	*ret_stats = (struct ddpfs_stage_stats){
@@ -594,11 +594,11 @@ void ddpfs_stage_stats_get(struct ddpfs_stage *stage, struct ddpfs_stage_stats *
 		.wait_ns = atomic_load(&stage->wait_ns),
 		.wait_memory_ns = atomic_load(&stage->wait_memory_ns) + upload.wait_ns,
 		.arena_bytes = stage->bytes,
-		.used_bytes = store.used_bytes,
-		.held_bytes = store.held_bytes,
+		.used_bytes = samples.used_bytes,
+		.held_bytes = samples.held_bytes,
 		.landing_bytes = engine.buffer_bytes,
-		.refused = store.refused,
-		.evicted = store.evicted,
+		.refused = samples.refused,
+		.evicted = samples.evicted,
 		.reads = engine.reads,
 		.read_bytes = engine.read_bytes,
 		.bad_blocks = engine.bad_blocks,
@@ -606,7 +606,7 @@ void ddpfs_stage_stats_get(struct ddpfs_stage *stage, struct ddpfs_stage_stats *
 		.left_out = atomic_load(&stage->n_left_out),
 		.replaced = atomic_load(&stage->n_replaced),
 		.changed = atomic_load(&stage->n_changed),
-		.copied_bytes = store.came_bytes + upload.gathered_bytes,
+		.copied_bytes = samples.came_bytes + upload.gathered_bytes,
 		.uploads = upload.uploads,
 		.upload_copies = upload.copies,
 		.upload_bytes = upload.bytes,

@@ -7,9 +7,9 @@
  *         wait, or demand     bytes into their entry        lets go of samples
  *         hand out            (the one copy of a byte)
  *
- * Lock order: turn, lock; then those of store.c, demands.c, mount_progress.c and the engine, each by itself.  A thread
- * holds `turn` while it puts a batch together, so one thread at a time collects memory.  Two threads that each held
- * half of what they need would wait for ever. */
+ * Lock order: turn, lock; then those of arena_samples.c, demands.c, mount_progress.c and the engine, each by
+ * itself.  A thread holds `turn` while it puts a batch together, so one thread at a time collects memory.  Two threads
+ * that each held half of what they need would wait for ever. */
 #ifndef DDPFS_GPU_STAGE_STAGE_PRIVATE_H
 #define DDPFS_GPU_STAGE_STAGE_PRIVATE_H
 
@@ -21,7 +21,7 @@
 #include "gpu_stage/backend.h"
 #include "gpu_stage/mount_progress.h"
 #include "gpu_stage/stage.h"
-#include "gpu_stage/store.h"
+#include "gpu_stage/arena_samples.h"
 #include "prefetch/prefetch.h"
 #include "prefetch/sink.h"
 #include "prefetch/stream.h"
@@ -36,7 +36,7 @@ struct ddpfs_stage {
 	uint8_t *base;
 	uint64_t bytes; /* of the arena */
 	bool ready;     /* the arena is readied: memory_free must undo it */
-	struct stage_store *store;
+	struct stage_samples *samples;
 	struct prefetch *prefetch;
 	struct stage_growth *growth; /* NULL: the whole arena is open from the beginning */
 	uint64_t landing;            /* bytes of the engine's landing memory */

@@ -15,7 +15,7 @@
 #include "shard/base/io.h"
 #include "shard/base/list.h"
 #include "shard/base/units.h"
-#include "shard/remote/object.h"
+#include "shard/remote/store_objects.h"
 
 enum { PATH_SHOWN_MAX = 256 }; /* bytes of a path in a line, for people */
 _Static_assert((int)SHARD_QUARANTINE_OBJECT_MAX <= (int)REMOTE_FETCH_MAX, "an answer has room for a list");

@@ -19,7 +19,7 @@
 #include "gpu_stage/pages.h"
 #include "gpu_stage/clock.h"
 #include "gpu_stage/stage.h"
-#include "gpu_stage/store.h"
+#include "gpu_stage/arena_samples.h"
 #include "shard/view.h"
 #include "tests/prefetch/dataset.h"
 
@@ -269,33 +269,33 @@ static void held_samples_keep_their_bytes(void **state)
 }
 
 /* Stores a sample as the read-ahead does. */
-static int bring(struct stage_store *store, uint32_t sample)
+static int bring(struct stage_samples *samples, uint32_t sample)
 {
 	struct stage_layout layout;
 	struct stage_entry *entry;
 	assert_int_equal(stage_layout_sample(data.index, sample, &layout), 0);
-	int rc = stage_store_open(store, &layout, STAGE_ROOM_AHEAD, true, &entry);
+	int rc = stage_samples_open(samples, &layout, STAGE_ROOM_AHEAD, true, &entry);
 	if (rc < 0)
 		return rc;
-	assert_non_null(stage_store_claim(store, entry, 0));
-	stage_store_wrote(store, entry, entry->one.len);
-	stage_store_unpin(store, &entry, 1);
+	assert_non_null(stage_samples_claim(samples, entry, 0));
+	stage_samples_wrote(samples, entry, entry->one.len);
+	stage_samples_unpin(samples, &entry, 1);
 	return 0;
 }
 
 /* Hands a sample out, and takes it back unless `held` wants it.  False: it is not there. */
-static bool hand_out(struct stage_store *store, uint32_t sample, struct stage_entry **held)
+static bool hand_out(struct stage_samples *samples, uint32_t sample, struct stage_entry **held)
 {
 	uint64_t key = stage_sample_key(sample);
 	struct stage_entry *entry;
 	bool doubtful, discarded = false;
 	struct stage_take take = { .keys = &key, .n = 1, .keep_pages = 1, .entries = &entry, .doubtful = &doubtful };
-	if (!stage_store_take(store, &take, &discarded))
+	if (!stage_samples_take(samples, &take, &discarded))
 		return false;
 	if (held)
 		*held = entry;
 	else
-		stage_store_give_back(store, &entry, 1);
+		stage_samples_give_back(samples, &entry, 1);
 	return true;
 }
 
@@ -303,13 +303,13 @@ static void room_is_taken_from_what_nobody_holds_and_was_used_longest_ago(void *
 {
 	enum { ROOM = 8, SAMPLES = 16 };
 	uint32_t ids[SAMPLES], n = 0;
-	struct stage_store *store;
+	struct stage_samples *samples;
 	struct stage_entry *held;
-	struct stage_store_stats stats;
+	struct stage_samples_stats stats;
 	struct stage_space *space;
 	(void)state;
 	assert_int_equal(stage_space_new(ROOM * STAGE_PAGE, &space), 0);
-	assert_int_equal(stage_store_new(data.index, space, &store), 0);
+	assert_int_equal(stage_samples_new(data.index, space, &samples), 0);
 	for (uint32_t sample = 0; n < SAMPLES; sample++) {
 		struct stage_layout layout;
 		assert_int_equal(stage_layout_sample(data.index, sample, &layout), 0);
@@ -318,30 +318,30 @@ static void room_is_taken_from_what_nobody_holds_and_was_used_longest_ago(void *
 		stage_layout_done(&layout);
 	}
 	for (unsigned i = 0; i < ROOM; i++)
-		assert_int_equal(bring(store, ids[i]), 0);
-	assert_int_equal(bring(store, ids[ROOM]), -ENOBUFS); /* nothing was used yet */
+		assert_int_equal(bring(samples, ids[i]), 0);
+	assert_int_equal(bring(samples, ids[ROOM]), -ENOBUFS); /* nothing was used yet */
 	for (unsigned i = 0; i < ROOM; i++)
-		assert_true(hand_out(store, ids[i], NULL));
+		assert_true(hand_out(samples, ids[i], NULL));
 	/* A later epoch: the first is held, the second was had again. */
-	assert_true(hand_out(store, ids[0], &held));
-	assert_true(hand_out(store, ids[1], NULL));
+	assert_true(hand_out(samples, ids[0], &held));
+	assert_true(hand_out(samples, ids[1], NULL));
 	for (unsigned i = ROOM; i < 2 * ROOM - 2; i++)
-		assert_int_equal(bring(store, ids[i]), 0);
+		assert_int_equal(bring(samples, ids[i]), 0);
 	for (unsigned i = 2; i < ROOM; i++)
-		assert_false(hand_out(store, ids[i], NULL));
-	assert_int_equal(bring(store, ids[14]), 0); /* the second had its chance */
-	assert_false(hand_out(store, ids[1], NULL));
-	assert_int_equal(bring(store, ids[15]), -ENOBUFS);
-	assert_true(hand_out(store, ids[0], NULL)); /* still, and held */
-	assert_int_equal(bring(store, ids[15]), -ENOBUFS);
-	stage_store_give_back(store, &held, 1);
-	assert_int_equal(bring(store, ids[15]), 0);
-	assert_false(hand_out(store, ids[0], NULL));
-	stage_store_stats_get(store, &stats);
+		assert_false(hand_out(samples, ids[i], NULL));
+	assert_int_equal(bring(samples, ids[14]), 0); /* the second had its chance */
+	assert_false(hand_out(samples, ids[1], NULL));
+	assert_int_equal(bring(samples, ids[15]), -ENOBUFS);
+	assert_true(hand_out(samples, ids[0], NULL)); /* still, and held */
+	assert_int_equal(bring(samples, ids[15]), -ENOBUFS);
+	stage_samples_give_back(samples, &held, 1);
+	assert_int_equal(bring(samples, ids[15]), 0);
+	assert_false(hand_out(samples, ids[0], NULL));
+	stage_samples_stats_get(samples, &stats);
 	assert_int_equal(stats.evicted, ROOM);
 	assert_int_equal(stats.held_bytes, 0);
 	assert_int_equal(stats.used_bytes, ROOM * STAGE_PAGE);
-	stage_store_free(store);
+	stage_samples_free(samples);
 	stage_space_free(space);
 }
 
@@ -378,7 +378,7 @@ static uint32_t any_size(uint32_t *x, uint32_t max)
 	}
 }
 
-/* Entries of the store that a consumer holds, each filled with its key. */
+/* Entries of the arena that a consumer holds, each filled with its key. */
 enum { HOLDS_MAX = 160 };
 struct holds {
 	uint32_t n;
@@ -386,14 +386,14 @@ struct holds {
 	uint64_t pages;
 };
 
-static void let_go(struct stage_store *store, struct holds *h, uint32_t i)
+static void let_go(struct stage_samples *samples, struct holds *h, uint32_t i)
 {
 	struct stage_entry *e = h->entries[i];
 	for (uint32_t page = 0; page < e->pages; page++)
 		assert_int_equal(*(const uint64_t *)(e->data + (size_t)page * STAGE_PAGE), e->key << 20 | page);
 	h->pages -= e->pages;
 	h->entries[i] = h->entries[--h->n];
-	stage_store_unpin(store, &e, 1);
+	stage_samples_unpin(samples, &e, 1);
 }
 
 /* A sample has room whenever its pages and those held are not more than the arena, wherever these lie and whatever
@@ -405,14 +405,14 @@ static void whatever_is_not_held_is_room(void **state)
 	(void)state;
 	for (uint32_t seed = 1; seed <= SEEDS; seed++) {
 		struct stage_space *space;
-		struct stage_store *store;
-		struct stage_store_stats stats;
+		struct stage_samples *samples;
+		struct stage_samples_stats stats;
 		struct holds h = { 0 };
 		uint32_t x = seed;
 		assert_int_equal(stage_space_new(ROOM * STAGE_PAGE, &space), 0);
 		/* A huge page would be there as a whole.  A kernel that has none refuses this. */
 		madvise(stage_space_arena(space), ROOM * STAGE_PAGE, MADV_NOHUGEPAGE);
-		assert_int_equal(stage_store_new(data.index, space, &store), 0);
+		assert_int_equal(stage_samples_new(data.index, space, &samples), 0);
 		for (uint64_t key = 1; key <= STEPS; key++) {
 			uint32_t pages = any_size(&x, ROOM), kept = next_random(&x, 2);
 			struct stage_layout l = { .key = key,
@@ -423,28 +423,28 @@ static void whatever_is_not_held_is_room(void **state)
 				.one = { .len = (uint64_t)pages * STAGE_PAGE } };
 			struct stage_entry *e = NULL;
 			while (h.n == HOLDS_MAX || h.pages + pages > ROOM)
-				let_go(store, &h, next_random(&x, h.n));
-			assert_int_equal(stage_store_open(store, &l, STAGE_ROOM_NOW, kept, &e), 0);
-			assert_non_null(stage_store_claim(store, e, 0));
+				let_go(samples, &h, next_random(&x, h.n));
+			assert_int_equal(stage_samples_open(samples, &l, STAGE_ROOM_NOW, kept, &e), 0);
+			assert_non_null(stage_samples_claim(samples, e, 0));
 			for (uint32_t page = 0; page < pages; page++)
 				*(uint64_t *)(e->data + (size_t)page * STAGE_PAGE) = key << 20 | page;
-			stage_store_wrote(store, e, e->one.len);
+			stage_samples_wrote(samples, e, e->one.len);
 			h.entries[h.n++] = e;
 			h.pages += pages;
 			for (uint32_t i = next_random(&x, 3); i && h.n; i--)
-				let_go(store, &h, next_random(&x, h.n));
+				let_go(samples, &h, next_random(&x, h.n));
 			if (key % 500 == 0) {
-				stage_store_stats_get(store, &stats);
+				stage_samples_stats_get(samples, &stats);
 				uint64_t there = resident(stage_space_arena(space), ROOM);
 				assert_true(there + stats.apart_bytes / STAGE_PAGE <= ROOM);
 			}
 		}
-		stage_store_stats_get(store, &stats);
+		stage_samples_stats_get(samples, &stats);
 		assert_true(stats.apart > 10);
 		assert_int_equal(stats.held_bytes, h.pages * STAGE_PAGE);
 		while (h.n)
-			let_go(store, &h, 0);
-		stage_store_free(store);
+			let_go(samples, &h, 0);
+		stage_samples_free(samples);
 		stage_space_free(space);
 	}
 }

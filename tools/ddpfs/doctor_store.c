@@ -12,7 +12,7 @@
 #include "shard/index.h"
 #include "shard/remote/credentials.h"
 #include "shard/remote/index_copy.h"
-#include "shard/remote/object.h"
+#include "shard/remote/store_objects.h"
 #include "tools/ddpfs/doctor.h"
 
 enum {

@@ -13,7 +13,7 @@
 
 #include "shard/base/cleanup.h"
 #include "shard/remote/index_copy.h"
-#include "shard/remote/object.h"
+#include "shard/remote/store_objects.h"
 #include "tools/mkshard/index.h"
 #include "tools/mkshard/shards.h"
 

@@ -16,7 +16,7 @@
 #include "shard/base/cleanup.h"
 #include "shard/format.h"
 #include "shard/remote/index_copy.h"
-#include "shard/remote/object.h"
+#include "shard/remote/store_objects.h"
 #include "shard/unfinished.h"
 #include "tools/common/cli.h"
 

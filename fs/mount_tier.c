@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Opens the tier of a mount, and tells when it is off; fs/tier.h first. */
-#include "fs/tier.h"
+/* Opens the tier of a mount, and tells when it is off; fs/mount_tier.h first. */
+#include "fs/mount_tier.h"
 
 #include <errno.h>
 #include <limits.h>

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The samples that the arena holds: table, lists, room, waiting; store.h first. */
-#include "gpu_stage/store.h"
+/* The samples that the arena holds: table, lists, room, waiting; arena_samples.h first. */
+#include "gpu_stage/arena_samples.h"
 
 #include <assert.h>
 #include <errno.h>
@@ -36,7 +36,7 @@ struct list {
 	struct stage_entry *oldest, *newest;
 };
 
-struct stage_store {
+struct stage_samples {
 	const struct shard_index *index;
 	struct stage_space *space;
 	uint32_t n_pages;
@@ -163,12 +163,12 @@ static void list_append(struct list *list, struct stage_entry *e)
 	list->newest = e;
 }
 
-static struct stage_entry **bucket_of(struct stage_store *s, uint64_t key)
+static struct stage_entry **bucket_of(struct stage_samples *s, uint64_t key)
 {
 	return &s->buckets[(key * UINT64_C(0x9e3779b97f4a7c15) >> 32) & s->bucket_mask];
 }
 
-static struct stage_entry *find(struct stage_store *s, uint64_t key)
+static struct stage_entry *find(struct stage_samples *s, uint64_t key)
 {
 	struct stage_entry *e = *bucket_of(s, key);
 	while (e && e->key != key)
@@ -176,7 +176,7 @@ static struct stage_entry *find(struct stage_store *s, uint64_t key)
 	return e;
 }
 
-static void unhash(struct stage_store *s, struct stage_entry *e)
+static void unhash(struct stage_samples *s, struct stage_entry *e)
 {
 	struct stage_entry **link = bucket_of(s, e->key);
 	while (*link != e)
@@ -185,7 +185,7 @@ static void unhash(struct stage_store *s, struct stage_entry *e)
 	e->dead = true;
 }
 
-static struct list *list_of(struct stage_store *s, const struct stage_entry *e)
+static struct list *list_of(struct stage_samples *s, const struct stage_entry *e)
 {
 	return e->used ? &s->idle_used : &s->idle_ahead;
 }
@@ -198,7 +198,7 @@ static void ask_huge_pages(void *at, size_t bytes)
 		madvise((void *)from, end - from, MADV_HUGEPAGE); /* without huge pages, small ones work */
 }
 
-static int chunk_new(struct stage_store *s)
+static int chunk_new(struct stage_samples *s)
 {
 	size_t bytes = sizeof(struct chunk) + s->chunk_n * sizeof(struct stage_entry);
 	bool whole = s->chunk_n == CHUNK_ENTRIES;
@@ -213,7 +213,7 @@ static int chunk_new(struct stage_store *s)
 	return 0;
 }
 
-static struct stage_entry *entry_new(struct stage_store *s)
+static struct stage_entry *entry_new(struct stage_samples *s)
 {
 	struct stage_entry *e = s->spare;
 	if (e) {
@@ -225,14 +225,14 @@ static struct stage_entry *entry_new(struct stage_store *s)
 	return &s->chunks->entries[s->chunk_used++];
 }
 
-static void entry_free(struct stage_store *s, struct stage_entry *e)
+static void entry_free(struct stage_samples *s, struct stage_entry *e)
 {
 	e->hash_next = s->spare;
 	s->spare = e;
 }
 
 /* Frees an entry that nobody pins and that is in no list.  Under the lock. */
-static void destroy(struct stage_store *s, struct stage_entry *e)
+static void destroy(struct stage_samples *s, struct stage_entry *e)
 {
 	if (!e->dead)
 		unhash(s, e);
@@ -252,7 +252,7 @@ static void destroy(struct stage_store *s, struct stage_entry *e)
 
 /* A used entry stays in its list when it is pinned: later epochs pin each sample once, and unlinking costs two cache
  * misses, one for each neighbour. */
-static void pin(struct stage_store *s, struct stage_entry *e)
+static void pin(struct stage_samples *s, struct stage_entry *e)
 {
 	if (e->pins++)
 		return;
@@ -264,7 +264,7 @@ static void pin(struct stage_store *s, struct stage_entry *e)
 	e->listed = e->used;
 }
 
-static void unpin(struct stage_store *s, struct stage_entry *e)
+static void unpin(struct stage_samples *s, struct stage_entry *e)
 {
 	assert(e->pins > 0);
 	if (--e->pins)
@@ -291,7 +291,7 @@ enum { CHANCES_MAX = 1024 }; /* entries looked at one after the other, under the
 
 /* Drops one entry: the oldest used one that was not pinned again since it was listed, otherwise (room now) the newest
  * that was read ahead.  Returns false if there is none. */
-static bool evict_one(struct stage_store *s, enum stage_room room)
+static bool evict_one(struct stage_samples *s, enum stage_room room)
 {
 	struct list *list = &s->idle_used;
 	struct stage_entry *e;
@@ -315,11 +315,11 @@ static bool evict_one(struct stage_store *s, enum stage_room room)
 	return true;
 }
 
-/* ---- the store ---- */
+/* ---- the samples ---- */
 
-int stage_store_new(const struct shard_index *index, struct stage_space *space, struct stage_store **ret_store)
+int stage_samples_new(const struct shard_index *index, struct stage_space *space, struct stage_samples **ret_samples)
 {
-	struct stage_store *s = calloc(1, sizeof(*s));
+	struct stage_samples *s = calloc(1, sizeof(*s));
 	if (!s)
 		return -ENOMEM;
 	uint64_t n_pages = stage_space_arena_bytes(space) / STAGE_PAGE;
@@ -346,11 +346,11 @@ int stage_store_new(const struct shard_index *index, struct stage_space *space, 
 	pthread_mutex_init(&s->lock, NULL);
 	base_cond_init(&s->ready_cv);
 	base_cond_init(&s->freed_cv);
-	*ret_store = s;
+	*ret_samples = s;
 	return 0;
 }
 
-void stage_store_free(struct stage_store *s)
+void stage_samples_free(struct stage_samples *s)
 {
 	if (!s)
 		return;
@@ -378,7 +378,7 @@ void stage_store_free(struct stage_store *s)
 
 /* Prefetches cache lines of samples ahead of i.  The order is random, so each sample costs the line of its bucket and
  * the two lines of its entry. */
-static void approach(struct stage_store *s, const uint64_t *keys, uint32_t i, uint32_t n)
+static void approach(struct stage_samples *s, const uint64_t *keys, uint32_t i, uint32_t n)
 {
 	enum { BUCKET = 16, ENTRY = 8 };
 	if (i + BUCKET < n)
@@ -390,7 +390,7 @@ static void approach(struct stage_store *s, const uint64_t *keys, uint32_t i, ui
 	}
 }
 
-uint32_t stage_store_take(struct stage_store *s, const struct stage_take *take, bool *ret_discarded)
+uint32_t stage_samples_take(struct stage_samples *s, const struct stage_take *take, bool *ret_discarded)
 {
 	uint32_t i;
 	lock_for_scope(&s->lock);
@@ -415,7 +415,7 @@ uint32_t stage_store_take(struct stage_store *s, const struct stage_take *take, 
 	return i;
 }
 
-void stage_store_give_back(struct stage_store *s, struct stage_entry *const *entries, uint32_t n)
+void stage_samples_give_back(struct stage_samples *s, struct stage_entry *const *entries, uint32_t n)
 {
 	lock_for_scope(&s->lock);
 	for (uint32_t i = 0; i < n; i++) {
@@ -427,7 +427,7 @@ void stage_store_give_back(struct stage_store *s, struct stage_entry *const *ent
 	pthread_cond_broadcast(&s->freed_cv);
 }
 
-void stage_store_unpin(struct stage_store *s, struct stage_entry *const *entries, uint32_t n)
+void stage_samples_unpin(struct stage_samples *s, struct stage_entry *const *entries, uint32_t n)
 {
 	lock_for_scope(&s->lock);
 	for (uint32_t i = 0; i < n; i++)
@@ -444,7 +444,7 @@ struct place {
 };
 
 /* Puts an entry apart, if as many pages of the arena are free. */
-static bool place_apart(struct stage_store *s, uint32_t pages, struct place *ret_place)
+static bool place_apart(struct stage_samples *s, uint32_t pages, struct place *ret_place)
 {
 	uint8_t *data = stage_pages_free_pages(s->pages) >= pages ? stage_space_take(s->space, pages) : NULL;
 	if (!data)
@@ -461,7 +461,7 @@ static bool place_apart(struct stage_store *s, uint32_t pages, struct place *ret
 
 /* Finds room for `pages`.  A large entry (APART_PAGES) goes apart as soon as as many pages are free.  For a small one,
  * entries are dropped until a run is long enough, because that happens soon. */
-static bool place(struct stage_store *s, uint32_t pages, enum stage_room room, struct place *ret_place)
+static bool place(struct stage_samples *s, uint32_t pages, enum stage_room room, struct place *ret_place)
 {
 	uint32_t first = pages ? stage_pages_get(s->pages, pages) : 0;
 	while (first == STAGE_PAGES_NONE) {
@@ -477,8 +477,8 @@ static bool place(struct stage_store *s, uint32_t pages, enum stage_room room, s
 }
 
 /* Makes an entry, pinned once, and takes over the layout.  Under the lock. */
-static int make(
-        struct stage_store *s, struct stage_layout *l, enum stage_room room, bool kept, struct stage_entry **ret_entry)
+static int make(struct stage_samples *s, struct stage_layout *l, enum stage_room room, bool kept,
+        struct stage_entry **ret_entry)
 {
 	struct place at;
 	struct stage_entry *e = entry_new(s);
@@ -518,7 +518,7 @@ static int make(
 }
 
 /* Under the lock.  The layout is spent on success. */
-static int open_entry(struct stage_store *s, struct stage_layout *layout, enum stage_room room, bool kept,
+static int open_entry(struct stage_samples *s, struct stage_layout *layout, enum stage_room room, bool kept,
         struct stage_entry **ret_entry)
 {
 	struct stage_entry *e = find(s, layout->key);
@@ -536,7 +536,7 @@ static int open_entry(struct stage_store *s, struct stage_layout *layout, enum s
 	return 0;
 }
 
-int stage_store_open(struct stage_store *s, struct stage_layout *layout, enum stage_room room, bool kept,
+int stage_samples_open(struct stage_samples *s, struct stage_layout *layout, enum stage_room room, bool kept,
         struct stage_entry **ret_entry)
 {
 	if (layout->pages > s->n_pages)
@@ -565,20 +565,20 @@ static uint8_t *claim(struct stage_entry *e, uint32_t block)
 	return e->data + e->parts[part].offset + (uint64_t)(block - e->parts[part].first_block) * SHARD_BLOCK;
 }
 
-uint8_t *stage_store_claim(struct stage_store *s, struct stage_entry *e, uint32_t block)
+uint8_t *stage_samples_claim(struct stage_samples *s, struct stage_entry *e, uint32_t block)
 {
 	lock_for_scope(&s->lock);
 	return claim(e, block);
 }
 
-bool stage_store_claimed(struct stage_store *s, struct stage_entry *e, uint32_t block)
+bool stage_samples_claimed(struct stage_samples *s, struct stage_entry *e, uint32_t block)
 {
 	lock_for_scope(&s->lock);
 	return *claim_word(e, block) >> (block % 64) & 1;
 }
 
 /* Under the lock. */
-static void wrote(struct stage_store *s, struct stage_entry *e, uint64_t bytes)
+static void wrote(struct stage_samples *s, struct stage_entry *e, uint64_t bytes)
 {
 	assert(e->missing > 0);
 	s->came_bytes += bytes;
@@ -586,13 +586,13 @@ static void wrote(struct stage_store *s, struct stage_entry *e, uint64_t bytes)
 		pthread_cond_broadcast(&s->ready_cv);
 }
 
-void stage_store_wrote(struct stage_store *s, struct stage_entry *e, uint64_t bytes)
+void stage_samples_wrote(struct stage_samples *s, struct stage_entry *e, uint64_t bytes)
 {
 	lock_for_scope(&s->lock);
 	wrote(s, e, bytes);
 }
 
-int stage_store_write(struct stage_store *s, struct stage_layout *layout, uint32_t file, uint32_t block,
+int stage_samples_write(struct stage_samples *s, struct stage_layout *layout, uint32_t file, uint32_t block,
         const uint8_t *data, uint32_t len)
 {
 	struct stage_entry *e = NULL;
@@ -622,25 +622,25 @@ int stage_store_write(struct stage_store *s, struct stage_layout *layout, uint32
 	return rc;
 }
 
-bool stage_store_ready(struct stage_store *s, struct stage_entry *e)
+bool stage_samples_ready(struct stage_samples *s, struct stage_entry *e)
 {
 	lock_for_scope(&s->lock);
 	return e->missing == 0;
 }
 
-void stage_store_discard(struct stage_store *s, struct stage_entry *e)
+void stage_samples_discard(struct stage_samples *s, struct stage_entry *e)
 {
 	lock_for_scope(&s->lock);
 	if (!e->dead)
 		unhash(s, e);
 }
 
-void stage_store_drop(struct stage_store *s, const uint32_t *samples, uint32_t n)
+void stage_samples_drop(struct stage_samples *s, const uint32_t *ids, uint32_t n)
 {
 	uint64_t keys[STAGE_DROPS];
 	assert(n <= STAGE_DROPS);
 	for (uint32_t i = 0; i < n; i++)
-		keys[i] = stage_sample_key(samples[i]);
+		keys[i] = stage_sample_key(ids[i]);
 	lock_for_scope(&s->lock);
 	for (uint32_t i = 0; i < n; i++) {
 		approach(s, keys, i, n);
@@ -654,12 +654,12 @@ void stage_store_drop(struct stage_store *s, const uint32_t *samples, uint32_t n
 	}
 }
 
-void stage_store_hint(struct stage_store *s, uint64_t key)
+void stage_samples_hint(struct stage_samples *s, uint64_t key)
 {
 	__builtin_prefetch(bucket_of(s, key));
 }
 
-enum stage_wait stage_store_wait(struct stage_store *s, uint64_t key, uint64_t grace_ns)
+enum stage_wait stage_samples_wait(struct stage_samples *s, uint64_t key, uint64_t grace_ns)
 {
 	enum stage_wait outcome;
 	bool quiet = false;
@@ -688,13 +688,13 @@ enum stage_wait stage_store_wait(struct stage_store *s, uint64_t key, uint64_t g
 	return outcome;
 }
 
-uint64_t stage_store_freed(struct stage_store *s)
+uint64_t stage_samples_freed(struct stage_samples *s)
 {
 	lock_for_scope(&s->lock);
 	return s->freed;
 }
 
-void stage_store_wait_freed(struct stage_store *s, uint64_t seen, uint64_t until_ns)
+void stage_samples_wait_freed(struct stage_samples *s, uint64_t seen, uint64_t until_ns)
 {
 	int rc = 0;
 	lock_for_scope(&s->lock);
@@ -702,10 +702,10 @@ void stage_store_wait_freed(struct stage_store *s, uint64_t seen, uint64_t until
 		rc = stage_cond_wait_until(&s->freed_cv, &s->lock, until_ns);
 }
 
-void stage_store_stats_get(struct stage_store *s, struct stage_store_stats *ret_stats)
+void stage_samples_stats_get(struct stage_samples *s, struct stage_samples_stats *ret_stats)
 {
 	lock_for_scope(&s->lock);
-	*ret_stats = (struct stage_store_stats){
+	*ret_stats = (struct stage_samples_stats){
 		.used_bytes = stage_pages_used(s->pages) * STAGE_PAGE,
 		.held_bytes = s->held_pages * STAGE_PAGE,
 		.refused = s->refused,

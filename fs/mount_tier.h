@@ -5,8 +5,8 @@
  * end.
  *
  * Threads: main. */
-#ifndef DDPFS_FS_TIER_H
-#define DDPFS_FS_TIER_H
+#ifndef DDPFS_FS_MOUNT_TIER_H
+#define DDPFS_FS_MOUNT_TIER_H
 
 struct fs_server;
 struct base_err;

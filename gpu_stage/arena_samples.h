@@ -15,8 +15,8 @@
  *
  * Threads: any thread may call any function.  There is one mutex.  It is not held while bytes are copied or the index
  * is read. */
-#ifndef DDPFS_GPU_STAGE_STORE_H
-#define DDPFS_GPU_STAGE_STORE_H
+#ifndef DDPFS_GPU_STAGE_ARENA_SAMPLES_H
+#define DDPFS_GPU_STAGE_ARENA_SAMPLES_H
 
 #include <pthread.h>
 #include <stdbool.h>
@@ -25,7 +25,7 @@
 #include "gpu_stage/space.h"
 #include "shard/index.h"
 
-struct stage_store; /* opaque */
+struct stage_samples; /* opaque */
 
 /* One file of an entry. */
 struct stage_part {
@@ -63,7 +63,7 @@ struct stage_entry {
 	uint32_t n_parts;
 	uint32_t n_blocks;
 	const struct stage_part *parts; /* constant */
-	/* Of store.c, under its lock: */
+	/* Of arena_samples.c, under its lock: */
 	struct stage_part one;
 	uint32_t first_page;   /* in the arena, see `apart` */
 	uint32_t pins;         /* 0: nobody needs it now */
@@ -80,11 +80,11 @@ struct stage_entry {
 	struct stage_entry *older, *newer;
 };
 
-/* Makes an empty store over a space, which it does not own.  It takes 28 to 44 bytes a page of the arena besides, of
- * these at most 256 MiB of buckets, and 128 an entry.
+/* Makes an empty set of samples over a space, which it does not own.  It takes 28 to 44 bytes a page of the arena
+ * besides, of these at most 256 MiB of buckets, and 128 an entry.
  * Returns 0, or -EINVAL (size of the arena), -ENOMEM. */
-int stage_store_new(const struct shard_index *index, struct stage_space *space, struct stage_store **ret_store);
-void stage_store_free(struct stage_store *store); /* nothing may be pinned; NULL: does nothing */
+int stage_samples_new(const struct shard_index *index, struct stage_space *space, struct stage_samples **ret_samples);
+void stage_samples_free(struct stage_samples *samples); /* nothing may be pinned; NULL: does nothing */
 
 /* The key of a sample. */
 static inline uint64_t stage_sample_key(uint32_t sample)
@@ -93,7 +93,7 @@ static inline uint64_t stage_sample_key(uint32_t sample)
 }
 
 /* Makes the layout of a sample, or of one file.  The layout of a file is that of its sample, if that has no other file.
- * End with stage_layout_done, unless stage_store_open or stage_store_write takes it.
+ * End with stage_layout_done, unless stage_samples_open or stage_samples_write takes it.
  * Returns 0, or -EFBIG (more than 2^31 pages), -ENOMEM, or an error of the index. */
 int stage_layout_sample(const struct shard_index *index, uint32_t sample, struct stage_layout *ret_layout);
 int stage_layout_file(const struct shard_index *index, uint32_t file, struct stage_layout *ret_layout);
@@ -103,7 +103,7 @@ int stage_layout_around(const struct shard_index *index, uint32_t file, const st
 /* Frees what a layout owns. */
 void stage_layout_done(struct stage_layout *layout);
 
-/* What stage_store_take takes, and where it puts it. */
+/* What stage_samples_take takes, and where it puts it. */
 struct stage_take {
 	const uint64_t *keys;
 	uint32_t n;
@@ -117,11 +117,11 @@ struct stage_take {
  * time.  If an entry is in another batch, and it is lent or this batch lends, it is discarded and the search ends
  * there.  *ret_discarded becomes true then; else it is untouched.
  * Returns how many entries it took. */
-uint32_t stage_store_take(struct stage_store *store, const struct stage_take *take, bool *ret_discarded);
-/* Gives back n entries that stage_store_take took.  Wakes the threads in stage_store_wait_freed, even if n is 0. */
-void stage_store_give_back(struct stage_store *store, struct stage_entry *const *entries, uint32_t n);
-/* Unpins n entries.  Wakes the threads in stage_store_wait_freed, even if n is 0. */
-void stage_store_unpin(struct stage_store *store, struct stage_entry *const *entries, uint32_t n);
+uint32_t stage_samples_take(struct stage_samples *samples, const struct stage_take *take, bool *ret_discarded);
+/* Gives back n entries that stage_samples_take took.  Wakes the threads in stage_samples_wait_freed, even if n is 0. */
+void stage_samples_give_back(struct stage_samples *samples, struct stage_entry *const *entries, uint32_t n);
+/* Unpins n entries.  Wakes the threads in stage_samples_wait_freed, even if n is 0. */
+void stage_samples_unpin(struct stage_samples *samples, struct stage_entry *const *entries, uint32_t n);
 
 /* What may be dropped to make room. */
 enum stage_room {
@@ -131,36 +131,36 @@ enum stage_room {
 /* Gives the entry of a layout, pinned; makes it, kept or not, if it is not there.
  * Returns 0: the layout is spent.  Else -ENOBUFS (no room now), -EFBIG (larger than the arena), -ENOMEM: the layout is
  * the caller's. */
-int stage_store_open(struct stage_store *store, struct stage_layout *layout, enum stage_room room, bool kept,
+int stage_samples_open(struct stage_samples *samples, struct stage_layout *layout, enum stage_room room, bool kept,
         struct stage_entry **ret_entry);
 
 /* Copies a block of `file` that was read ahead into the entry of its sample; makes the entry, kept, if it is not there.
  * Copies nothing if somebody has written the block, or does so.
- * Returns as stage_store_open, and -EUCLEAN: the sample has no such file, or the block has another length. */
-int stage_store_write(struct stage_store *store, struct stage_layout *layout, uint32_t file, uint32_t block,
+ * Returns as stage_samples_open, and -EUCLEAN: the sample has no such file, or the block has another length. */
+int stage_samples_write(struct stage_samples *samples, struct stage_layout *layout, uint32_t file, uint32_t block,
         const uint8_t *data, uint32_t len);
 
-/* Claims a block of a pinned entry.  Returns where to write it; call stage_store_wrote after.  NULL: somebody has
+/* Claims a block of a pinned entry.  Returns where to write it; call stage_samples_wrote after.  NULL: somebody has
  * written the block, or does so. */
-uint8_t *stage_store_claim(struct stage_store *store, struct stage_entry *entry, uint32_t block);
+uint8_t *stage_samples_claim(struct stage_samples *samples, struct stage_entry *entry, uint32_t block);
 /* A claimed block is written; bytes: of the block. */
-void stage_store_wrote(struct stage_store *store, struct stage_entry *entry, uint64_t bytes);
+void stage_samples_wrote(struct stage_samples *samples, struct stage_entry *entry, uint64_t bytes);
 /* Tells whether somebody has claimed a block. */
-bool stage_store_claimed(struct stage_store *store, struct stage_entry *entry, uint32_t block);
+bool stage_samples_claimed(struct stage_samples *samples, struct stage_entry *entry, uint32_t block);
 /* Tells whether no block is missing. */
-bool stage_store_ready(struct stage_store *store, struct stage_entry *entry);
+bool stage_samples_ready(struct stage_samples *samples, struct stage_entry *entry);
 
 /* Discards an entry, because its bytes are bad or have changed: nobody finds it from now on, and it goes with its last
  * pin. */
-void stage_store_discard(struct stage_store *store, struct stage_entry *entry);
+void stage_samples_discard(struct stage_samples *samples, struct stage_entry *entry);
 
-/* The most samples of one stage_store_drop. */
+/* The most samples of one stage_samples_drop. */
 enum { STAGE_DROPS = 64 };
-/* Drops n samples that the ledger has let go of; those that are pinned are dropped with their last pin. */
-void stage_store_drop(struct stage_store *store, const uint32_t *samples, uint32_t n);
+/* Drops the n samples `ids` that the ledger has let go of; those that are pinned are dropped with their last pin. */
+void stage_samples_drop(struct stage_samples *samples, const uint32_t *ids, uint32_t n);
 
 /* Says that the key will be looked for in some hundred nanoseconds.  Only affects speed; takes no lock. */
-void stage_store_hint(struct stage_store *store, uint64_t key);
+void stage_samples_hint(struct stage_samples *samples, uint64_t key);
 
 /* How a wait ended. */
 enum stage_wait {
@@ -169,23 +169,23 @@ enum stage_wait {
 	STAGE_WAIT_PASSED, /* it will not come: more came than is ever in flight, or the arena refused something */
 };
 /* Waits for an entry that read-ahead should bring.  One thread at a time. */
-enum stage_wait stage_store_wait(struct stage_store *store, uint64_t key, uint64_t grace_ns);
+enum stage_wait stage_samples_wait(struct stage_samples *samples, uint64_t key, uint64_t grace_ns);
 
 /* Counts how often memory was given back. */
-uint64_t stage_store_freed(struct stage_store *store);
-/* Waits until memory is given back after `seen` (a value of stage_store_freed), or until a stage_now_ns time (0: no
+uint64_t stage_samples_freed(struct stage_samples *samples);
+/* Waits until memory is given back after `seen` (a value of stage_samples_freed), or until a stage_now_ns time (0: no
  * limit). */
-void stage_store_wait_freed(struct stage_store *store, uint64_t seen, uint64_t until_ns);
+void stage_samples_wait_freed(struct stage_samples *samples, uint64_t seen, uint64_t until_ns);
 
-struct stage_store_stats {
+struct stage_samples_stats {
 	/* Bytes of the arena in use or lent; bytes of pinned entries; blocks that found no room ahead; entries
-	 * dropped to make room.  The last two are counted since the store was made. */
+	 * dropped to make room.  The last two are counted since the set was made. */
 	uint64_t used_bytes, held_bytes, refused, evicted;
 	uint64_t touched_bytes; /* of the arena; those beyond were never used */
 	uint64_t apart;         /* entries placed apart, ever */
 	uint64_t apart_bytes;   /* of entries that lie apart now */
 	uint64_t came_bytes;    /* written into entries, ever */
 };
-void stage_store_stats_get(struct stage_store *store, struct stage_store_stats *ret_stats);
+void stage_samples_stats_get(struct stage_samples *samples, struct stage_samples_stats *ret_stats);
 
 #endif

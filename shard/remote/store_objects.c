@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Reads, writes, lists and removes objects; shard/remote/object.h first.
+/* Reads, writes, lists and removes objects; shard/remote/store_objects.h first.
  *
  * Source: Amazon S3 API Reference: PutObject, CreateMultipartUpload, UploadPart, CompleteMultipartUpload,
  * AbortMultipartUpload, ListMultipartUploads, ListObjectsV2, DeleteObject. */
-#include "shard/remote/object.h"
+#include "shard/remote/store_objects.h"
 
 #include <errno.h>
 #include <inttypes.h>

@@ -6,8 +6,8 @@
  * -EROFS: the store is a plain HTTP server; -ENOMEM.
  *
  * Threads: any. */
-#ifndef DDPFS_SHARD_REMOTE_OBJECT_H
-#define DDPFS_SHARD_REMOTE_OBJECT_H
+#ifndef DDPFS_SHARD_REMOTE_STORE_OBJECTS_H
+#define DDPFS_SHARD_REMOTE_STORE_OBJECTS_H
 
 #include <stdbool.h>
 #include <stddef.h>
