@@ -201,6 +201,20 @@ static int copy_options(struct fs_server *server, const struct fs_options *optio
 	return 0;
 }
 
+/* The first rank warns if hosts do not keep their part of the samples (shard/deal.h). */
+static void check_groups(const struct fs_server *server)
+{
+	const struct fs_view *view = server->views[0];
+	uint64_t groups = view->options.groups;
+	if (groups <= 1 || view->options.rank > 0 || server->successor || view->options.world % groups == 0 ||
+	        groups % view->options.world == 0)
+		return;
+	log_warning("groups=%" PRIu64
+	            " does not fit world=%u: other hosts read the groups of a host, too; give as many groups "
+	            "as the job has hosts",
+	        groups, view->options.world);
+}
+
 static int open_dataset(struct fs_server *server, const struct fs_options *options, struct base_err *err)
 {
 	char path[PATH_MAX];
@@ -233,6 +247,7 @@ static int open_dataset(struct fs_server *server, const struct fs_options *optio
 	if (rc < 0)
 		return rc;
 	server->n_views = 1;
+	check_groups(server);
 	return shard_index_check_err(server->index, err); /* what is in memory now was made of the index's records */
 }
 

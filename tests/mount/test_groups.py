@@ -16,6 +16,15 @@ def listed(m, epoch):
     return (m.path / f".ddpfs/epoch/{epoch}.list").read_text().splitlines()
 
 
+@pytest.mark.parametrize("rank, world, groups, warned", [
+    (0, 6, 4, True), (1, 6, 4, False), (0, 3, 4, True), (0, 4, 4, False), (0, 8, 4, False), (0, 2, 4, False),
+])
+def test_groups_that_do_not_fit_the_world_are_warned_of(mount, pack, tree, rank, world, groups, warned):
+    """Once a job: by the first rank."""
+    m = mount(pack(tree[0]), f"rank={rank},world={world},groups={groups},order=full")
+    assert m.log().count(f"groups={groups} does not fit world={world}") == warned, m.log()
+
+
 @pytest.mark.parametrize("order", ["full", "chunk,chunk=64K"])
 @pytest.mark.parametrize("layout", ["flat", "tree"])
 def test_four_ranks_keep_their_files_for_three_epochs(mount, pack, tree, order, layout):
