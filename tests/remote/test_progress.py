@@ -42,6 +42,7 @@ def test_of_the_ranks_on_a_terminal_the_first_one_says_that_it_waits(silent, scr
     with rank(1) as other, rank(0) as first:
         first.wait_for("waiting for the mount to answer, 3 s")
         other.read()
+        other.wait_for("ddpfs: rank 1: warning: ")
         lines = [line for line in other.text.splitlines() if "waiting for the store" not in line]
         assert "waiting" not in other.text.replace("waiting for the store", "") and len(lines) == 1, other.text
 
@@ -63,6 +64,12 @@ def test_mount_says_in_a_log_that_it_waits(silent, scratch):
     assert f"{silent}: waiting for the store: it has not answered yet" in mount.stderr.readline()
     mount.terminate()
     mount.communicate(timeout=60)
+
+
+def test_a_warning_of_mkshard_names_mkshard(build_dir):
+    done = tools.run([tools.tool("mkshard"), "info", "http://127.0.0.1:1/x"], check=False)
+    assert [line for line in done.stderr.splitlines() if "waiting for the store" in line]
+    assert all(line.startswith("mkshard: ") for line in done.stderr.splitlines()), done.stderr
 
 
 def test_a_store_that_refuses_is_named_with_its_reason(scratch, build_dir):

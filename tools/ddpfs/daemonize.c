@@ -269,8 +269,11 @@ static void on_ready(void *arg)
 
 static int serve_child(struct child *child, struct base_err *err)
 {
+	static char name[32] = "ddpfs"; /* of lines, until the mount answers */
 	const struct options *options = child->how->options;
-	base_log_init("ddpfs", options->log_level, false);
+	if (child->how->task_world > 1)
+		snprintf(name, sizeof(name), "ddpfs: rank %u", child->how->task_rank);
+	base_log_init(name, options->log_level, false);
 	struct fs_options fs = options->fs;
 	bool ready;
 	fs.gives_up_stderr = gives_up_stderr(child->how);

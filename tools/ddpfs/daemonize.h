@@ -5,6 +5,7 @@
 #ifndef DDPFS_TOOLS_DDPFS_DAEMONIZE_H
 #define DDPFS_TOOLS_DDPFS_DAEMONIZE_H
 
+#include <stdint.h>
 #include <sys/types.h>
 
 #include "shard/base/err.h"
@@ -23,6 +24,8 @@ struct serve_background {
 	int owner_pidfd;
 	bool keep_stderr; /* log on stderr instead of to syslog */
 	bool quiet;       /* a terminal does not show that the mount takes long to answer */
+	/* Of this process in its job.  If there are several, lines name the rank until the mount answers. */
+	uint32_t task_rank, task_world;
 };
 
 /* Starts the server in a process with its own session (not on a mountpoint of autofs: there it stays in the process

@@ -40,6 +40,7 @@ struct arguments {
 	char place[PATH_MAX]; /* the directory of this program with '/' behind it, or "" */
 	bool quiet;
 	uint32_t task_rank;   /* of this process in its job, also with view=all; 0: the first one, or not known */
+	uint32_t task_world;  /* processes of the job; 0: not known */
 	uint32_t local_world; /* ranks of this host, from the launcher; 0: not known */
 };
 
@@ -83,6 +84,7 @@ static int find_rank(struct arguments *a, struct base_err *err)
 		/* The view needs no rank, so a launcher that is not clear is no error. */
 		if (launcher_find(a->launcher, err, &found) == 0) {
 			a->task_rank = found.rank;
+			a->task_world = found.world;
 			a->local_world = found.local_world;
 		}
 		*err = (struct base_err){ 0 };
@@ -94,6 +96,7 @@ static int find_rank(struct arguments *a, struct base_err *err)
 			cli_note("rank %u of %u (-o rank, world)", o->view.view.rank, o->view.view.world);
 		warn_of_launcher(a);
 		a->task_rank = o->view.view.rank;
+		a->task_world = o->view.view.world;
 		return 0; /* if only one is given, options_finish says what is missing */
 	}
 	int r = launcher_find(a->launcher, err, &found);
@@ -111,6 +114,7 @@ static int find_rank(struct arguments *a, struct base_err *err)
 	o->view.view.world = found.world;
 	o->view.set |= VIEW_OPTIONS_SET_RANK | VIEW_OPTIONS_SET_WORLD;
 	a->task_rank = found.rank;
+	a->task_world = found.world;
 	a->local_world = found.local_world;
 	if (!a->quiet)
 		cli_note("rank %u of %u (%s, %s: %s%s%s)", found.rank, found.world, found.rank_name, found.world_name,
@@ -151,7 +155,9 @@ static _Noreturn void middle_main(const struct arguments *a, int owner_pidfd)
 	int r = serve_background(&(struct serve_background){ .options = &a->options,
 	                                 .owner_pidfd = owner_pidfd,
 	                                 .keep_stderr = true,
-	                                 .quiet = a->quiet || a->task_rank > 0 }, /* ranks share a terminal */
+	                                 .quiet = a->quiet || a->task_rank > 0, /* ranks share a terminal */
+	                                 .task_rank = a->task_rank,
+	                                 .task_world = a->task_world },
 	        &err, &server);
 	_exit(r < 0 ? cli_fail(&err) : CLI_DONE);
 }

@@ -4,6 +4,7 @@
 
 #include <signal.h>
 
+#include "shard/base/log.h"
 #include "shard/index.h"
 #include "tools/common/cli.h"
 
@@ -37,5 +38,6 @@ int main(int argc, char **argv)
 		.commands = commands,
 	};
 	sigaction(SIGBUS, &action, NULL);
+	base_log_init("mkshard", BASE_LOG_INFO, false);
 	return cli_main(&program, argc, argv);
 }
