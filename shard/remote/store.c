@@ -440,28 +440,32 @@ int remote_store_ask(struct remote_store *store, const struct remote_request *re
 
 /* ---- refusals ---- */
 
-/* Copies S3's error code, as "NoSuchBucket", out of the XML. */
-static void error_code(const struct remote_answer *answer, char code[CODE_MAX])
+/* Copies what stands behind a tag of the XML of S3's error: as "NoSuchBucket" behind "<Code>".  Empty if the answer has
+ * no such tag. */
+static void copy_element(const struct remote_answer *answer, const char *tag, char element[CODE_MAX])
 {
-	const char *at = answer->body ? strstr(answer->body, "<Code>") : NULL;
-	code[0] = 0;
+	const char *at = answer->body ? strstr(answer->body, tag) : NULL;
+	element[0] = 0;
 	if (at)
-		snprintf(code, CODE_MAX, "%.*s", (int)strcspn(at + 6, "<"), at + 6);
+		snprintf(element, CODE_MAX, "%.*s", (int)strcspn(at + strlen(tag), "<"), at + strlen(tag));
 }
 
 int remote_store_refusal(
         const struct remote_store *store, const char *key, const struct remote_answer *answer, struct base_err *err)
 {
-	char code[CODE_MAX], what[512], quoted[512];
-	error_code(answer, code);
+	char code[CODE_MAX], region[CODE_MAX], what[512], quoted[512];
+	copy_element(answer, "<Code>", code);
+	copy_element(answer, "<Region>", region); /* AWS says it in a header, too; others only here */
+	if (answer->region[0])
+		snprintf(region, sizeof(region), "%s", answer->region);
 	base_err_quote(key ? key : "", quoted, sizeof(quoted));
 	snprintf(what, sizeof(what), "%s", key ? quoted : "the bucket");
 	const char *name = store->s3 ? store->location.bucket : store->origin;
-	if (answer->region[0] && store->s3 && strcmp(answer->region, store->region) != 0)
+	if (region[0] && store->s3 && strcmp(region, store->region) != 0)
 		return base_err_set(err, -EREMCHG,
 		        "%s: the bucket is in region '%s', and requests go to '%s'; set AWS_REGION=%s, or the "
 		        "mount option s3_region=%s",
-		        store->location.name, answer->region, store->region, answer->region, answer->region);
+		        store->location.name, region, store->region, region, region);
 	if (strcmp(code, "NoSuchBucket") == 0)
 		return base_err_set(err, -ENOENT, "%s: there is no bucket '%s'", store->location.name, name);
 	switch (answer->status) {
