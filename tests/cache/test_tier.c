@@ -538,6 +538,17 @@ static ssize_t counting_pread(int fd, void *buf, size_t len, off_t offset)
 	return base_io_libc.pread(fd, buf, len, offset);
 }
 
+/* Returns the bytes of this process's memory that it alone uses. */
+static uint64_t own_memory(void)
+{
+	unsigned long pages = 0;
+	FILE *statm = fopen("/proc/self/statm", "re");
+	assert_non_null(statm);
+	assert_int_equal(fscanf(statm, "%*u %*u %*u %*u %*u %lu", &pages), 1); /* data and stack, touched or not */
+	fclose(statm);
+	return (uint64_t)pages * (uint64_t)sysconf(_SC_PAGESIZE);
+}
+
 static void a_tier_of_a_terabyte_opens_with_a_few_reads(void **state)
 {
 	struct base_io io = base_io_libc;
@@ -546,6 +557,7 @@ static void a_tier_of_a_terabyte_opens_with_a_few_reads(void **state)
 	(void)state;
 	io.pread = counting_pread;
 	for (int i = 0; i < 2; i++) {
+		uint64_t memory = own_memory();
 		base_io = &io;
 		calls = 0;
 		int rc = cache_tier_open(tier_dir, UINT64_C(1) << 40, one, NULL, &tier);
@@ -555,6 +567,7 @@ static void a_tier_of_a_terabyte_opens_with_a_few_reads(void **state)
 		assert_int_equal(rc, 0);
 		assert_true(calls <= 1100); /* at most one for each segment */
 		assert_int_equal(i == 0 ? put(tier, 1, LEN) : get(tier, 1, LEN), 0);
+		assert_true(own_memory() - memory < 64 * MIB);
 		cache_tier_close(tier);
 	}
 	assert_int_equal(stat(tier_file, &st), 0);

@@ -14,6 +14,7 @@ from helpers.http_store import HttpStore
 from helpers.waiting import wait_until
 from mount import control
 
+AWAY_S = float(os.environ.get("DDPFS_AWAY_S", "3"))  # how long a store is away
 FILE = "class_00/item_0003.bin"
 
 
@@ -61,7 +62,7 @@ def test_readers_wait_for_a_store_that_is_away(stored, http_store, mount):
     m = mount(url, "view=all,layout=tree,memory=64M")
     http_store.set(down=1)
     reader = subprocess.Popen(["md5sum", m.path / FILE], stdout=subprocess.PIPE, text=True)
-    time.sleep(3)
+    time.sleep(AWAY_S)
     assert reader.poll() is None, "the reader did not wait"
     http_store.set()
     assert reader.communicate(timeout=60)[0].split()[0] == hashlib.md5(files[FILE]).hexdigest()

@@ -236,6 +236,30 @@ def test_a_group_that_was_dealt_anew_takes_the_room_of_the_old_one(build_dir, sc
     assert fetched(5) <= 1_000_000 and fetched(6) <= 1_000_000
 
 
+def test_a_mount_of_all_files_keeps_what_a_full_tier_has(build_dir, scratch, mount):
+    """Whatever order its files are opened in: the tier is told no next uses, and does not churn."""
+    files = sorted(datasets.write_tree(scratch / "source", classes=1, per_class=200, sizes=(500_000,)))
+    tools.mkshard("pack", scratch / "source", scratch / "data")
+    (scratch / "tier").mkdir()
+
+    def epoch():
+        m = mount(scratch / "data", options(scratch))
+        for name in random.sample(files, len(files)):
+            (m.path / name).read_bytes()
+        stats = control.settled(m)
+        m.unmount()
+        return stats
+
+    used = 0
+    while (stored := epoch()["tier_stored_bytes"]) > 0:  # it skips blocks for which its disk is too slow
+        used += stored
+    assert 40_000_000 < used <= SIZE, "the tier is not full"
+    for _ in range(2):
+        stats = epoch()
+        assert stats["tier_moved_bytes"] == stats["tier_stored_bytes"] == 0
+        assert stats["tier_bytes"] >= used and stats["tier_refused"] > 0, stats
+
+
 def test_a_restart_keeps_the_tier(stored, scratch, http_store, mount):
     url, files = stored
     fill(mount, url, lambda m: contents(m.path), scratch)
