@@ -21,6 +21,7 @@ EVERYWHERE = {"cli_usage": 0, "cli_failf": 0, "cli_warn": 0, "cli_note": 0, "arg
               "base_err_prefix": 1, "log_error": 0, "log_warning": 0, "log_info": 0, "fs_log_queue_note": 1,
               "doctor_say": 3, "snprintf": 2}
 NOTES = ("note", "ret_note")  # snprintf counts with these only: notes of `ddpfs stat`
+NOTE_IS = re.compile(r"\bnote\s*=(?=\s*\")")  # and so does a string that becomes a note: of `ddpfs top`
 IN_FILE = {"fs/control_server.c": {"refuse": 0},
            "fs/follow_request.c": {"refuse_at": 2},
            "tools/common/view_options.c": {"bad": 3}}
@@ -88,6 +89,9 @@ def calls():
             arguments = [piece.strip() for piece, _ in pieces(text, call.end(), ",")]
             if call.group(1) != "snprintf" or arguments[0] in NOTES:
                 yield name, call.group(1), arguments, arguments[functions[call.group(1)]]
+        for note in NOTE_IS.finditer(text):
+            value = text[note.end():text.index(";", note.end())]
+            yield name, "note", [value], value
 
 
 def printed():
