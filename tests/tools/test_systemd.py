@@ -12,26 +12,44 @@ import pytest
 from helpers import datasets, mounts, tools
 
 UNIT = tools.ROOT / "tools/systemd/mnt-imagenet.mount"
+AUTOMOUNT = UNIT.with_suffix(".automount")
+
+
+def section(unit, name):
+    parser = configparser.ConfigParser(interpolation=None, comment_prefixes="#")
+    parser.optionxform = str
+    parser.read(unit)
+    return parser[name]
 
 
 def mount_section():
-    parser = configparser.ConfigParser(interpolation=None, comment_prefixes="#")
-    parser.optionxform = str
-    parser.read(UNIT)
-    return parser["Mount"]
+    return section(UNIT, "Mount")
 
 
-def test_systemd_takes_the_unit(scratch):
+def complaints(unit, *others):
+    """What systemd-analyze says of a unit; it finds the others that the unit names beside it."""
+    done = tools.run(["systemd-analyze", "verify", unit, *others], check=False, env={"XDG_RUNTIME_DIR": unit.parent})
+    return done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("unit, wrong", [(UNIT, "MemoryHigh="), (AUTOMOUNT, "TimeoutIdleSec=")], ids=["mount", "automount"])
+def test_systemd_takes_the_unit(scratch, unit, wrong):
     if not shutil.which("systemd-analyze"):
         pytest.skip("systemd-analyze is not installed")
-    done = tools.run(["systemd-analyze", "verify", UNIT], check=False, env={"XDG_RUNTIME_DIR": scratch})
-    said = [line for line in (done.stdout + done.stderr).splitlines() if UNIT.name in line]
+    for path in UNIT, AUTOMOUNT:
+        shutil.copy(path, scratch)
+    copy = scratch / unit.name
+    said = [line for line in complaints(copy, scratch / UNIT.name).splitlines() if unit.name in line]
     assert not said, "\n".join(said)
-    wrong = scratch / UNIT.name
-    wrong.write_text(UNIT.read_text().replace("Where=/mnt/imagenet", "Where=/mnt/other").replace("MemoryHigh=", "MemoryHih="))
-    done = tools.run(["systemd-analyze", "verify", wrong], check=False, env={"XDG_RUNTIME_DIR": scratch})
-    if "MemoryHih" not in done.stdout + done.stderr:
-        pytest.skip(f"systemd-analyze looks at no units here: {done.stderr.strip()[-300:]}")
+    copy.write_text(unit.read_text().replace(wrong, f"X{wrong[1:]}"))
+    said = complaints(copy, scratch / UNIT.name)
+    if f"X{wrong[1:-1]}" not in said:
+        pytest.skip(f"systemd-analyze looks at no units here: {said.strip()[-300:]}")
+
+
+def test_the_automount_unit_is_for_the_mount_unit():
+    assert section(AUTOMOUNT, "Automount")["Where"] == mount_section()["Where"]
+    assert section(AUTOMOUNT, "Install") == section(UNIT, "Install")
 
 
 def test_mount_ddpfs_takes_its_options_and_the_line_of_fstab(pack, tree, scratch):
