@@ -145,7 +145,7 @@ static json_t *answer_state(struct fs_server *server, struct fs_view *view, json
 	int rc = 0;
 	if (view->all && view->layout == FS_LAYOUT_TREE)
 		return refuse("a mount with view=all has no resume state: every file is there in every epoch, and the "
-		              "trainer's own sampler goes on where it stopped (tools/RESUME.md)");
+		              "trainer's own sampler goes on where it stopped (share/doc/ddpfs/tools/RESUME.md)");
 	if (steps && turns)
 		return refuse("\"steps\" and \"turns\" both say what was trained: give one of them");
 	if (which && !steps && !turns)

@@ -38,7 +38,8 @@ def test_the_programs_have_their_manuals_their_completion_and_the_unit(packages)
                  "/usr/lib/.*/ddpfs/libddpfs_interpose.so", "/usr/lib/.*/ddpfs/python/exec/sitecustomize.py",
                  "/usr/share/man/man1/ddpfs.1.gz", "/usr/share/man/man1/mkshard.1.gz", "/usr/share/man/man8/mount.ddpfs.8.gz",
                  "/usr/share/bash-completion/completions/ddpfs", "/usr/share/bash-completion/completions/mkshard",
-                 "/usr/share/doc/ddpfs/examples/mnt-imagenet.mount", "/usr/share/doc/ddpfs/copyright") == []
+                 "/usr/share/doc/ddpfs/tools/systemd/mnt-imagenet.mount", "/usr/share/doc/ddpfs/tools/MESSAGES.md",
+                 "/usr/share/doc/ddpfs/copyright") == []
 
 
 def test_the_library_is_apart_from_what_compiles_against_it(packages):

@@ -2,12 +2,17 @@
 """meson install: everything is where its users look for it."""
 
 import os
+import re
 import shutil
 import sys
 
 import pytest
 
 from helpers import tools
+from lint import sources
+
+sys.path.insert(0, str(tools.ROOT / "tools/package"))
+from static_site import USERS  # noqa: E402
 
 
 @pytest.fixture
@@ -29,6 +34,27 @@ def test_files(installed):
     for name in "ddpfs.1", "mkshard.1", "mount.ddpfs.8", "libddpfs_interpose.so":
         assert find(installed, name).is_file()
     assert len([p for p in installed.rglob("completions/*")]) == 2
+
+
+def test_the_pages_that_programs_and_manuals_name_are_installed(installed):
+    """Who has no clone finds them: share/doc/ddpfs/, with the paths that they have in the repository."""
+    named = set()
+    for name in sources.files():
+        if re.search(r"\.[1-8]$", name) or (name.startswith(("tools/", "fs/", "gpu_stage/")) and name.endswith((".c", ".h"))):
+            text = sources.text(name)
+            strings = [text] if name[-1].isdigit() else re.findall(r'"(?:[^"\\\n]|\\.)*"', text)
+            named |= {path for string in strings for path in re.findall(r"[\w./-]+[A-Z]\.md\b", string)}
+    assert len(named) > 3
+    [doc] = installed.rglob("share/doc/ddpfs")
+    for path in named:
+        assert path.startswith("share/doc/ddpfs/"), f"{path}: a user who has installed ddpfs does not find it"
+        assert (doc / path.removeprefix("share/doc/ddpfs/")).is_file(), path
+
+
+def test_the_installed_pages_are_those_for_users(installed):
+    [doc] = installed.rglob("share/doc/ddpfs")
+    users = {page for part in USERS.values() for page in part} - {"tests/bench/README.md"}  # it needs the benches
+    assert {str(path.relative_to(doc)) for path in doc.rglob("*.md")} == users
 
 
 def test_mount_finds_its_helper(installed):

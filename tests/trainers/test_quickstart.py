@@ -6,6 +6,7 @@ import re
 import shutil
 import signal
 import subprocess
+import sys
 import time
 
 import pytest
@@ -40,6 +41,22 @@ def test_programs_that_are_not_installed_are_missed(tree, scratch):
     if shutil.which("ddpfs", path="/usr/sbin:/usr/bin:/sbin:/bin"):
         pytest.skip("ddpfs is installed here")
     assert done.returncode == 1 and "mkshard and ddpfs are not in PATH: tools/INSTALL.md says" in done.stderr
+
+
+def test_the_page_for_users_says_what_works(digits, scratch, build_dir):
+    """Every command of tools/QUICK_START.md, in its order, with other places."""
+    page = (tools.ROOT / "tools/QUICK_START.md").read_text()
+    script = "set -e\n" + "".join(re.findall(r"```sh\n(.*?)```", page, re.S))
+    images = scratch / "images"
+    images.symlink_to(digits)
+    script = script.replace("/data/images", str(images)).replace("/mnt/ddpfs", str(scratch / "mnt"))
+    script = script.replace("train.py", f"{tools.ROOT}/tests/trainers/digits_train.py --epochs 1")
+    done = tools.run(["sh", "-c", script], cwd=scratch,
+                     env={"PATH": f"{build_dir}/tools:{os.path.dirname(sys.executable)}:{os.environ['PATH']}", "TMPDIR": scratch,
+                          "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"})
+    assert "\ntrain\nval\n" in done.stdout and re.search(r"^ *hits +\d", done.stdout, re.M)
+    assert (scratch / "report.html").read_text().count("<svg") == 6
+    assert not mounts.mounts_below(scratch)
 
 
 def test_common_and_padded_files_are_told_apart(scratch, build_dir):

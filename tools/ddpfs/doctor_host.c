@@ -192,7 +192,7 @@ void doctor_kernel(const char *release, json_t *findings)
 	static const struct kernel_feature features[] = {
 		{ 5, 3, DOCTOR_FAILURE, "'ddpfs exec' does not work (pidfd_open)" },
 		{ 5, 6, DOCTOR_FAILURE, "io_uring cannot read files as ddpfs does (IORING_OP_READ)" },
-		{ 5, 10, DOCTOR_WARNING, "a server's ring is not restricted to reads (SECURITY.md)" },
+		{ 5, 10, DOCTOR_WARNING, "a server's ring is not restricted to reads (share/doc/ddpfs/SECURITY.md)" },
 		{ 6, 9, DOCTOR_WARNING,
 		        "a server that is killed can take its mount with it, and 'ddpfs restart' does not work "
 		        "(FUSE_NOTIFY_RESEND)" },

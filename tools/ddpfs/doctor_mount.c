@@ -131,7 +131,7 @@ static void say_problems(const json_t *stats, json_t *findings)
 	const json_t *problems = json_object_get(stats, "problems");
 	size_t n = json_array_size(problems);
 	for (size_t i = n > PROBLEMS_SHOWN ? n - PROBLEMS_SHOWN : 0; i < n; i++)
-		doctor_say(findings, DOCTOR_WARNING, "find the message in tools/MESSAGES.md",
+		doctor_say(findings, DOCTOR_WARNING, "find the message in share/doc/ddpfs/tools/MESSAGES.md",
 		        "the server's log says: %s", text(json_array_get(problems, i), "text"));
 }
 

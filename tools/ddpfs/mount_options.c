@@ -542,7 +542,7 @@ int options_finish(struct options *o, struct base_err *err)
 	if (resumes && fs->view_all && fs->layout == FS_LAYOUT_TREE)
 		return base_err_set(err, -EINVAL,
 		        "%s= is for rank views: view=all shows every file in every epoch, and it is the trainer's own "
-		        "sampler that goes on where it stopped. Leave %s= out, and see tools/RESUME.md",
+		        "sampler that goes on where it stopped. Leave %s= out, and see share/doc/ddpfs/tools/RESUME.md",
 		        resumes, resumes);
 	if (o->view.view.groups > 1 && fs->view_all)
 		return base_err_set(err, -EINVAL,

@@ -21,7 +21,7 @@ except ImportError:  # Python 3.9 and 3.10
 
 PROGRAMS = ("mkshard", "ddpfs", "mount.ddpfs")
 # Only where programs look for them by themselves: `man` below the environment's bin/, and bash-completion.
-SHARED = ("man", "bash-completion")
+SHARED = ("man", "bash-completion", "doc")
 
 
 def project(root):

@@ -21,7 +21,7 @@ import sdist  # noqa: E402
 ROOT = Path(__file__).resolve().parents[2]
 # The pages for users, in reading order.  All other pages follow, by folder.
 USERS = {
-    "Begin": ["README.md", "tools/INSTALL.md", "tools/HOW_IT_WORKS.md", "tools/MIGRATION.md"],
+    "Begin": ["README.md", "tools/QUICK_START.md", "tools/INSTALL.md", "tools/HOW_IT_WORKS.md", "tools/MIGRATION.md"],
     "Train": ["tools/OPTIONS.md", "tests/trainers/README.md", "tools/ORDERS.md", "tools/RESUME.md", "tools/LAUNCHERS.md",
               "tools/STORES.md", "gpu_stage/README.md", "tools/kubernetes/README.md", "tools/systemd/README.md"],
     "Look": ["tools/MONITORING.md", "tools/TROUBLESHOOTING.md", "tools/MESSAGES.md", "tests/bench/README.md", "RELIABILITY.md",
