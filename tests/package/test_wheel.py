@@ -153,11 +153,21 @@ def test_nothing_stays_behind_after_uninstall(wheel, tmp_path):
     assert files() == before
 
 
+def interpreter(name):
+    """Of the system, or of pyenv; None: there is none that runs."""
+    versions = Path(os.environ.get("PYENV_ROOT", Path.home() / ".pyenv")) / "versions"
+    for path in [shutil.which(name), *sorted(versions.glob(f"*/bin/{name}"))]:
+        if path and subprocess.run([path, "-c", ""], capture_output=True).returncode == 0:
+            return path
+    return None
+
+
 @pytest.mark.parametrize("python", ["python3.9", "python3.10", "python3.11", "python3.12", "python3.13", "python3.14"])
 def test_each_python_runs_the_programs(wheel, tmp_path, python):
-    if not shutil.which(python) or subprocess.run([python, "-c", ""], capture_output=True).returncode != 0:
+    found = interpreter(python)
+    if not found:
         pytest.skip(f"no {python} on this machine")
-    run = environment(tmp_path, python)
+    run = environment(tmp_path, found)
     run("python", "-m", "pip", "install", "--no-deps", "--no-index", wheel)
     assert run("ddpfs", "--version").startswith("ddpfs ")
     [module] = tmp_path.glob("lib/python*/site-packages/ddpfs/_lib.py")  # by itself: `import ddpfs` needs numpy
