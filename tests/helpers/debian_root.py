@@ -7,6 +7,9 @@ ends, however it ends, the kernel kills what it started, and its mounts and file
 
 import os
 import shlex
+import shutil
+import urllib.error
+import urllib.request
 from pathlib import Path
 
 import pytest
@@ -15,6 +18,36 @@ from helpers import tools
 
 # What dpkg, apt and their triggers keep for themselves, whatever was installed and removed.
 KEPT = ("/var/lib/dpkg/", "/var/lib/apt/", "/var/log/", "/var/cache/", "/etc/ld.so.cache", "/var/lib/systemd/deb-systemd-helper")
+SCRIPTS = "/usr/share/debootstrap/scripts"
+MIRROR = "http://deb.debian.org/debian"
+
+
+def _is_there(suite):
+    """False: the mirror says that it has no such suite."""
+    try:
+        urllib.request.urlopen(urllib.request.Request(f"{MIRROR}/dists/{suite}/Release", method="HEAD"), timeout=30).close()
+    except urllib.error.HTTPError as error:
+        return error.code != 404
+    except OSError:  # debootstrap says what is wrong
+        pass
+    return True
+
+
+def debian_system(suite, packages, place, seconds):
+    """A bare system with `packages` (names with commas) in the directory `place`, which the first call makes: its path."""
+    if os.geteuid() != 0 or not shutil.which("debootstrap"):
+        pytest.skip("needs root and the package debootstrap")
+    if not place.exists():
+        if not _is_there(suite):
+            pytest.skip(f"{MIRROR} has no suite {suite}")
+        # A debootstrap that is older than the suite has no script of that name; all later ones are that of sid.
+        script = next(f"{SCRIPTS}/{name}" for name in (suite, "sid") if os.path.exists(f"{SCRIPTS}/{name}"))
+        unfinished = place.with_name("root-unfinished")
+        shutil.rmtree(unfinished, ignore_errors=True)
+        include = [f"--include={packages}"] if packages else []
+        tools.run(["debootstrap", "--variant=minbase", *include, suite, unfinished, MIRROR, script], timeout=seconds)
+        unfinished.rename(place)
+    return place
 
 
 class DebianRoot:

@@ -4,16 +4,12 @@
 They need the network the first time.  The systems stay beside what is built; each test works in a layer above one."""
 
 import os
-import shutil
 import sys
 import time
-import urllib.error
-import urllib.request
 
 import pytest
 
-from helpers import tools
-from helpers.debian_root import DebianRoot
+from helpers.debian_root import DebianRoot, debian_system
 from helpers.tools import ROOT
 from package.life import DEB_GONE, DEB_USED, NEVER, USE
 
@@ -23,37 +19,11 @@ if os.environ.get("DDPFS_ROOTS") != "debootstrap":
 # What a user's machine has.  The module needs numpy, which pip takes from PyPI: here it is Debian's.
 PACKAGES = "python3-venv,python3-numpy,attr,procps"
 SUITES = "bullseye", "bookworm", "trixie", "forky"  # Debian 11, 12, 13 and testing
-SCRIPTS = "/usr/share/debootstrap/scripts"
-MIRROR = "http://deb.debian.org/debian"
 SECONDS = 1800
 
 
-def is_there(suite):
-    """False: the mirror says that it has no such suite."""
-    try:
-        urllib.request.urlopen(urllib.request.Request(f"{MIRROR}/dists/{suite}/Release", method="HEAD"), timeout=30).close()
-    except urllib.error.HTTPError as error:
-        return error.code != 404
-    except OSError:  # debootstrap says what is wrong
-        pass
-    return True
-
-
 def system(suite, work):
-    """The path of a bare system."""
-    if os.geteuid() != 0 or not shutil.which("debootstrap"):
-        pytest.skip("needs root and the package debootstrap")
-    place = work / f"root-{suite}"
-    if not place.exists():
-        if not is_there(suite):
-            pytest.skip(f"{MIRROR} has no suite {suite}")
-        # A debootstrap that is older than the suite has no script of that name; all later ones are that of sid.
-        script = next(f"{SCRIPTS}/{name}" for name in (suite, "sid") if os.path.exists(f"{SCRIPTS}/{name}"))
-        shutil.rmtree(work / "root-unfinished", ignore_errors=True)
-        tools.run(["debootstrap", "--variant=minbase", f"--include={PACKAGES}", suite, work / "root-unfinished", MIRROR,
-                   script], timeout=SECONDS)
-        (work / "root-unfinished").rename(place)
-    return place
+    return debian_system(suite, PACKAGES, work / f"root-{suite}", SECONDS)
 
 
 WHEEL = r"""
