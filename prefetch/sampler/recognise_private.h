@@ -74,7 +74,7 @@ struct track {
 	struct prefetch_perm *perm, *next;    /* this epoch's and the next one's; NULL: no shuffle, or not begun */
 	struct prefetch_sequence *now, *then; /* the same as sequences; NULL: not made yet */
 	uint64_t *used;                       /* a bit a position: opened in this epoch */
-	uint64_t *used_before;                /* opened in the epoch before, valid if `late`; NULL until the first time */
+	uint64_t *used_before;                /* opened in the epoch before, valid if `late`; NULL before the first */
 	bool late;                            /* a rank with a part of its own may still read the epoch before */
 	uint64_t high;                        /* behind the farthest position opened */
 	uint64_t window; /* while the ring's opens are taken in: all below it fit, because the search found so many */
