@@ -76,4 +76,4 @@ never grep fuse.ddpfs /proc/self/mountinfo
 
 def test_the_image_says_how_to_use_it(image, scratch):
     said = DebianRoot(image.root, scratch).run(" ".join(json.loads(image.command))).stdout
-    assert said.startswith("usage: ddpfs ")
+    assert said.startswith("Usage: ddpfs ")
