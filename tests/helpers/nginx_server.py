@@ -47,7 +47,7 @@ class NginxServer:
                 time.sleep(0.05)
 
     def close(self):
-        self.process.kill()
+        self.process.terminate()  # a killed one would leave its worker, which goes on
         self.process.wait()
 
     def __enter__(self):
