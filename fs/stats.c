@@ -2,6 +2,7 @@
 /* The statistics of a mount, as JSON and for Prometheus; fs/stats.h first. */
 #include "fs/stats.h"
 
+#include <assert.h>
 #include <errno.h>
 #include <inttypes.h>
 #include <stdio.h>
@@ -63,9 +64,12 @@ void fs_stats_free(struct fs_stats *stats)
 struct field {
 	const char *name;
 	const char *help; /* of the metric */
-	bool counter;     /* it only grows */
+	bool counter;     /* it only grows; write COUNTER */
 	uint64_t value;
 };
+/* True; the compiler counts how often it stands in the tables below. */
+enum { FIRST_COUNTER = __COUNTER__ };
+#define COUNTER (__COUNTER__ >= 0)
 
 /* Adds what earlier servers counted, and leaves the sums to the next server. */
 static void carry(struct fs_server *server, const struct fs_view *view, struct field *fields, size_t n)
@@ -80,8 +84,7 @@ static void carry(struct fs_server *server, const struct fs_view *view, struct f
 	for (size_t i = 0; i < n; i++) {
 		if (!fields[i].counter || strcmp(fields[i].name, "restarts") == 0) /* the supervisor counts these */
 			continue;
-		if (next.n == FS_HANDOVER_COUNTS_MAX) /* later counters begin anew with each server */
-			break;
+		assert(next.n < FS_HANDOVER_COUNTS_MAX);
 		uint64_t key = XXH3_64bits(fields[i].name, strlen(fields[i].name));
 		for (uint64_t k = 0; k < stats->before.n; k++)
 			if (stats->before.counts[k].key == key)
@@ -103,13 +106,13 @@ static size_t collect_store(struct fs_server *server, struct field fields[])
 	if (!prefetch_remote_stats(server->prefetch, &s))
 		return 0;
 	const struct field all[] = {
-		{ "store_requests", "Requests to the store", true, s.requests },
-		{ "store_retries", "Requests that took the place of one that failed", true, s.retries },
-		{ "store_hedged", "Requests beside a slow one", true, s.hedged },
-		{ "store_throttled", "Answers by which the store asked for fewer requests (429, 503)", true,
+		{ "store_requests", "Requests to the store", COUNTER, s.requests },
+		{ "store_retries", "Requests that took the place of one that failed", COUNTER, s.retries },
+		{ "store_hedged", "Requests beside a slow one", COUNTER, s.hedged },
+		{ "store_throttled", "Answers by which the store asked for fewer requests (429, 503)", COUNTER,
 		        s.throttled },
-		{ "store_bytes", "Bytes that the store sent", true, s.bytes },
-		{ "store_wasted_bytes", "Bytes that it sent twice", true, s.wasted_bytes },
+		{ "store_bytes", "Bytes that the store sent", COUNTER, s.bytes },
+		{ "store_wasted_bytes", "Bytes that it sent twice", COUNTER, s.wasted_bytes },
 		{ "store_first_byte_p50_ns", "Median time to the first byte of an answer", false, s.first_byte_p50_ns },
 		{ "store_first_byte_p99_ns", "99th percentile of the time to the first byte", false,
 		        s.first_byte_p99_ns },
@@ -129,15 +132,15 @@ static size_t collect_tier(struct fs_server *server, struct field fields[])
 	if (!prefetch_tier_stats(server->prefetch, &s))
 		return 0;
 	const struct field all[] = {
-		{ "tier_hits", "Blocks that the tier had", true, s.blocks.hits },
-		{ "tier_bytes", "Bytes of these blocks", true, s.blocks.hit_bytes },
-		{ "tier_waited", "Those of them that another process fetched meanwhile", true, s.waited },
-		{ "tier_misses", "Blocks that the tier did not have", true, s.blocks.misses },
-		{ "tier_bad", "Blocks and entries of the tier that were damaged", true, s.blocks.bad },
-		{ "tier_stored_bytes", "Bytes stored in the tier", true, s.blocks.stored_bytes },
-		{ "tier_moved_bytes", "Bytes of these that were there, for an earlier use", true,
+		{ "tier_hits", "Blocks that the tier had", COUNTER, s.blocks.hits },
+		{ "tier_bytes", "Bytes of these blocks", COUNTER, s.blocks.hit_bytes },
+		{ "tier_waited", "Those of them that another process fetched meanwhile", COUNTER, s.waited },
+		{ "tier_misses", "Blocks that the tier did not have", COUNTER, s.blocks.misses },
+		{ "tier_bad", "Blocks and entries of the tier that were damaged", COUNTER, s.blocks.bad },
+		{ "tier_stored_bytes", "Bytes stored in the tier", COUNTER, s.blocks.stored_bytes },
+		{ "tier_moved_bytes", "Bytes of these that were there, for an earlier use", COUNTER,
 		        s.blocks.moved_bytes },
-		{ "tier_refused", "Blocks that found no room in the tier", true, s.blocks.refused + s.skipped },
+		{ "tier_refused", "Blocks that found no room in the tier", COUNTER, s.blocks.refused + s.skipped },
 		{ "tier_used_bytes", "Bytes in the tier, of all datasets", false, s.fill.used_bytes },
 		{ "tier_dataset_bytes", "Bytes in the tier, of this dataset", false, s.fill.dataset_bytes },
 		{ "tier_room_bytes", "Bytes that the tier can hold", false, s.fill.room_bytes },
@@ -177,44 +180,45 @@ static size_t collect(struct fs_server *server, struct fs_view *view, struct fie
 		        progress.next_turn },
 		{ "turns", "Samples of this rank in this epoch", false, progress.turns },
 		{ "opened", "Samples of this rank opened in this epoch", false, progress.n_opened },
-		{ "opens", "Files opened by watched names", true, opens.opens },
-		{ "hits", "Opens served by the page cache alone", true, opens.hits },
-		{ "misses", "Opens of which a read reached the server", true, opens.misses },
-		{ "reads", "Read requests that reached the server", true, fs_counted(&c->reads) },
-		{ "unwatched_reads", "Read requests for no open of a watched name", true,
+		{ "opens", "Files opened by watched names", COUNTER, opens.opens },
+		{ "hits", "Opens served by the page cache alone", COUNTER, opens.hits },
+		{ "misses", "Opens of which a read reached the server", COUNTER, opens.misses },
+		{ "reads", "Read requests that reached the server", COUNTER, fs_counted(&c->reads) },
+		{ "unwatched_reads", "Read requests for no open of a watched name", COUNTER,
 		        fs_counted(&c->unwatched_reads) },
-		{ "read_reply_bytes", "Bytes answered to read requests", true, fs_counted(&c->read_reply_bytes) },
-		{ "errors", "Read requests answered with an error", true, fs_counted(&c->errors) },
+		{ "read_reply_bytes", "Bytes answered to read requests", COUNTER, fs_counted(&c->read_reply_bytes) },
+		{ "errors", "Read requests answered with an error", COUNTER, fs_counted(&c->errors) },
 		{ "wait_p50_ns", "Median wait of a read for its block", false, engine.wait_p50_ns },
 		{ "wait_p99_ns", "99th percentile of the wait of a read for its block", false, engine.wait_p99_ns },
 		{ "wait_max_ns", "Longest wait of a read for its block", false, engine.wait_max_ns },
-		{ "waited_ns", "Time that reads waited in all, readers side by side each for itself", true,
+		{ "waited_ns", "Time that reads waited in all, readers side by side each for itself", COUNTER,
 		        fs_counted(&c->waited_ns) },
 		{ "epoch_reads", "Reads of this epoch that had to wait", false, waits.n },
 		{ "epoch_waited_ns", "Time that reads of this epoch waited in all", false, waits.sum_ns },
 		{ "epoch_wait_p50_ns", "Median wait of these reads", false, waits.p50_ns },
 		{ "epoch_wait_p99_ns", "99th percentile of the wait of these reads", false, waits.p99_ns },
 		{ "epoch_wait_max_ns", "Longest wait of these reads", false, waits.max_ns },
-		{ "read_bytes", "Bytes read from the shards", true, engine.read_bytes },
-		{ "delivered_bytes", "Verified bytes delivered", true, engine.delivered_bytes + engine.stored_bytes },
-		{ "wasted_bytes", "Bytes read ahead that nobody used", true, engine.wasted_bytes },
+		{ "read_bytes", "Bytes read from the shards", COUNTER, engine.read_bytes },
+		{ "delivered_bytes", "Verified bytes delivered", COUNTER,
+		        engine.delivered_bytes + engine.stored_bytes },
+		{ "wasted_bytes", "Bytes read ahead that nobody used", COUNTER, engine.wasted_bytes },
 		{ "window_bytes", "Bytes read ahead and not yet used", false, stream.window_bytes },
 		{ "window_limit_bytes", "Bytes that may be read ahead", false, stream.window_limit },
-		{ "fetched", "Samples read ahead", true, stream.fetched },
+		{ "fetched", "Samples read ahead", COUNTER, stream.fetched },
 		{ "following", "1 while the order is followed and read ahead", false, stream.following },
-		{ "jumps", "Times the trainer was found at another place of the order", true, stream.jumps },
-		{ "stored_bytes", "Bytes put into the page cache ahead of their reader", true, engine.stored_bytes },
-		{ "evicted", "Samples dropped to make room", true, engine.evicted },
-		{ "evicted_blocks", "Blocks of large and common files dropped to make room", true,
+		{ "jumps", "Times the trainer was found at another place of the order", COUNTER, stream.jumps },
+		{ "stored_bytes", "Bytes put into the page cache ahead of their reader", COUNTER, engine.stored_bytes },
+		{ "evicted", "Samples dropped to make room", COUNTER, engine.evicted },
+		{ "evicted_blocks", "Blocks of large and common files dropped to make room", COUNTER,
 		        engine.evicted_blocks },
-		{ "lost", "Samples that the kernel took back", true, engine.lost },
-		{ "refetches", "Times that what comes next was read again because the kernel had taken much back", true,
-		        engine.refetches },
-		{ "warm_ups", "Times that the dataset was read in storage order, because no order was known", true,
+		{ "lost", "Samples that the kernel took back", COUNTER, engine.lost },
+		{ "refetches", "Times that what comes next was read again because the kernel had taken much back",
+		        COUNTER, engine.refetches },
+		{ "warm_ups", "Times that the dataset was read in storage order, because no order was known", COUNTER,
 		        engine.warm_ups },
-		{ "warm_up_bytes", "Bytes read so", true, engine.warm_up_bytes },
-		{ "announced_opens", "Opens that an announced list explains", true, announced.explained },
-		{ "orders_dropped", "Announced lists that the opens did not follow", true, announced.dropped },
+		{ "warm_up_bytes", "Bytes read so", COUNTER, engine.warm_up_bytes },
+		{ "announced_opens", "Opens that an announced list explains", COUNTER, announced.explained },
+		{ "orders_dropped", "Announced lists that the opens did not follow", COUNTER, announced.dropped },
 		{ "order_memory_bytes", "Memory of announced lists", false, announced.memory_bytes },
 		{ "device_rate", "Bytes per second that the device was measured to give", false, engine.device_rate },
 		{ "resident_bytes", "Bytes held in memory", false, engine.buffer_bytes + engine.resident_bytes },
@@ -225,30 +229,31 @@ static size_t collect(struct fs_server *server, struct fs_view *view, struct fie
 		{ "recognise_behind", "Opens that it has not begun to examine", false, behind },
 		{ "shared", "1 while shards are read through the page cache, shared with other mounts", false,
 		        engine.shared },
-		{ "bad_blocks", "Bad blocks: their checksum did not match, read twice", true, engine.bad_blocks },
-		{ "mended_blocks", "Blocks whose checksum matched when read a second time", true,
+		{ "bad_blocks", "Bad blocks: their checksum did not match, read twice", COUNTER, engine.bad_blocks },
+		{ "mended_blocks", "Blocks whose checksum matched when read a second time", COUNTER,
 		        engine.mended_blocks },
-		{ "io_errors", "Reads of shards that failed, each once, also when a second try succeeded", true,
+		{ "io_errors", "Reads of shards that failed, each once, also when a second try succeeded", COUNTER,
 		        engine.io_errors },
-		{ "listings", "Directories opened for listing", true, fs_counted(&c->listings) },
-		{ "entries", "Names listed", true, fs_counted(&c->entries) },
-		{ "lookups", "Lookups answered", true, fs_counted(&c->lookups) },
-		{ "hinted", "Files read as soon as they were looked up", true, engine.hinted },
-		{ "getattrs", "Attribute requests answered", true, fs_counted(&c->getattrs) },
-		{ "fill_class", "Files of other ranks listed in classes without one of this rank", true,
+		{ "listings", "Directories opened for listing", COUNTER, fs_counted(&c->listings) },
+		{ "entries", "Names listed", COUNTER, fs_counted(&c->entries) },
+		{ "lookups", "Lookups answered", COUNTER, fs_counted(&c->lookups) },
+		{ "hinted", "Files read as soon as they were looked up", COUNTER, engine.hinted },
+		{ "getattrs", "Attribute requests answered", COUNTER, fs_counted(&c->getattrs) },
+		{ "fill_class", "Files of other ranks listed in classes without one of this rank", COUNTER,
 		        fs_counted(&c->fill_class) },
 		{ "watched_dirs", "Directories watched for opens", false, fs_watch_dirs(server->watch) },
-		{ "watch_overflows", "Times the queue of opens overflowed", true, fs_counted(&c->watch_overflows) },
+		{ "watch_overflows", "Times the queue of opens overflowed", COUNTER, fs_counted(&c->watch_overflows) },
 		{ "memory_bytes", "Memory budget", false, fs_budget_bytes(server->budget) },
 		{ "samples", "Samples dealt in an epoch, all ranks", false, shard_view_samples(view->order) },
 		{ "quarantined", "Samples of the quarantine list that on_bad leaves out or replaces", false,
 		        shard_view_n_bad(view->order) },
 		{ "files", "Files of the dataset", false, server->info->n_files },
 		{ "content_bytes", "Bytes of all files of the dataset", false, server->info->content_bytes },
-		{ "restarts", "Times that a new server took the place of one", true, server->channel->restarts },
+		{ "restarts", "Times that a new server took the place of one", COUNTER, server->channel->restarts },
 		{ "uptime_s", "Seconds since the mount", false, (base_now_ns() - server->started_ns) / 1000000000 },
 	};
 	size_t n = sizeof(all) / sizeof(all[0]);
+	_Static_assert(__COUNTER__ - FIRST_COUNTER - 1 <= FS_HANDOVER_COUNTS_MAX, "a successor gets every counter");
 	_Static_assert(sizeof(all) / sizeof(all[0]) + STORE_FIELDS + TIER_FIELDS <= FIELDS_MAX, "fields fit");
 	memcpy(fields, all, sizeof(all));
 	n += collect_store(server, fields + n);
