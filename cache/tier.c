@@ -981,11 +981,6 @@ int cache_tier_put_all(struct cache_tier *tier, const struct cache_tier_block *b
 	return batch.refused ? -ENOBUFS : 0;
 }
 
-int cache_tier_put(struct cache_tier *tier, const struct cache_tier_block *block, const void *data)
-{
-	return cache_tier_put_all(tier, block, 1, data);
-}
-
 /* ---- claims, numbers ---- */
 
 /* Returns the lock's first byte for an offset in a shard. */

@@ -114,14 +114,11 @@ int cache_tier_join(struct cache_tier *tier, uint64_t order, uint32_t rank);
 /* Sets the bits of the ranks below `world` that other processes have joined with. */
 void cache_tier_ranks(struct cache_tier *tier, uint32_t world, uint64_t *ranks);
 
-/* Stores a block, if there is room.  The caller has verified `data`.  A block that is there stays as it is, or moves if
- * its next use is later than the one that it was stored for.
- * Returns 0, -ENOBUFS (there is no room for it, or another process holds the lock for long), -ENODEV (the tier is
- * off), or the error of a system call that switches it off now. */
-int cache_tier_put(struct cache_tier *tier, const struct cache_tier_block *block, const void *data);
-
-/* Does the same for n blocks, 1 .. CACHE_TIER_PUT_MAX; data: their bytes, one after the other.  It takes the locks
- * twice for all of them, and writes neighbours at once.  After -ENOBUFS, those that found room are stored. */
+/* Stores n blocks, 1 .. CACHE_TIER_PUT_MAX, as far as there is room.  data: their bytes, one after the other; the
+ * caller has verified them.  A block that is there stays as it is, or moves if its next use is later than the one that
+ * it was stored for.  It takes the locks twice for all blocks, and writes neighbours at once.
+ * Returns 0, -ENOBUFS (there is no room for some, or another process holds the lock for long; those that found room are
+ * stored), -ENODEV (the tier is off), or the error of a system call that switches it off now. */
 int cache_tier_put_all(struct cache_tier *tier, const struct cache_tier_block *blocks, uint32_t n, const void *data);
 
 /* Tells whether a put of such a block was -ENOBUFS in this process, less than a second ago: one that was not larger,
@@ -137,7 +134,7 @@ bool cache_tier_full(struct cache_tier *tier, const struct cache_tier_block *blo
  * Returns 0, -EAGAIN (another process has claimed a part of it: call cache_tier_get_again later), or an error of
  * fcntl(2) (-ENOLCK). */
 int cache_tier_claim(struct cache_tier *tier, uint32_t shard, uint64_t offset, uint64_t len);
-/* Ends the claims of these bytes; call it after cache_tier_put, or after the fetch has failed. */
+/* Ends the claims of these bytes; call it after cache_tier_put_all, or after the fetch has failed. */
 void cache_tier_unclaim(struct cache_tier *tier, uint32_t shard, uint64_t offset, uint64_t len);
 
 /* Returns the errno that switched the tier off, as a positive number, or 0. */

@@ -98,9 +98,3 @@ void fs_directory_names_forget(struct fs_directory_names *names, uint32_t file)
 		names->bytes -= bytes;
 	}
 }
-
-uint64_t fs_directory_names_bytes(struct fs_directory_names *names)
-{
-	lock_for_scope(&names->lock);
-	return names->bytes;
-}

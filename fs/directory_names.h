@@ -34,7 +34,4 @@ bool fs_directory_names_list(struct fs_directory_names *names, uint32_t file, ui
 /* The kernel has forgotten the name of @file, and probably others of its directory. */
 void fs_directory_names_forget(struct fs_directory_names *names, uint32_t file);
 
-/* Returns the bytes that all names take that were listed. */
-uint64_t fs_directory_names_bytes(struct fs_directory_names *names);
-
 #endif

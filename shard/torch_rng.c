@@ -1,11 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* MT19937 and torch's permutation, whole or its first entries; shard/torch_rng.h first. */
+/* MT19937 and torch's permutation; shard/torch_rng.h first. */
 #include "shard/torch_rng.h"
-
-#include <errno.h>
-#include <stdlib.h>
-
-#include "shard/base/cleanup.h"
 
 enum { MT_SHIFT = 397 };
 
@@ -60,28 +55,18 @@ uint64_t shard_mt19937_next64(struct shard_mt19937 *mt)
 	return high << 32 | shard_mt19937_next32(mt);
 }
 
-/* Inside-out for the first `keep` cells only: no step reads a later cell to fill one of these. */
-static void randperm_inside_out(struct shard_mt19937 *mt, uint32_t n, uint32_t keep, uint32_t *perm)
-{
-	for (uint32_t i = 0; i < n; i++) {
-		uint64_t z = shard_mt19937_next64(mt) % ((uint64_t)i + 1);
-
-		if (i < keep) {
-			perm[i] = i;
-			perm[i] = perm[z];
-		}
-		if (z < keep)
-			perm[z] = i;
-	}
-}
-
 void shard_torch_randperm(uint32_t n, uint64_t seed, uint32_t *perm)
 {
 	struct shard_mt19937 mt;
 
 	shard_mt19937_seed(&mt, seed);
 	if (n >= SHARD_TORCH_INSIDE_OUT) {
-		randperm_inside_out(&mt, n, n, perm);
+		for (uint32_t i = 0; i < n; i++) {
+			uint64_t z = shard_mt19937_next64(&mt) % ((uint64_t)i + 1);
+			perm[i] = i;
+			perm[i] = perm[z];
+			perm[z] = i;
+		}
 		return;
 	}
 	for (uint32_t i = 0; i < n; i++)
@@ -93,58 +78,4 @@ void shard_torch_randperm(uint32_t n, uint64_t seed, uint32_t *perm)
 		perm[i] = perm[j];
 		perm[j] = kept;
 	}
-}
-
-/* The cells after the prefix that Fisher-Yates has changed: at most one for each step.  A hash table with open
- * addressing, at most half full.  Keys are cell + 1, so zeroed memory is an empty table. */
-struct cell_map {
-	uint64_t *slots; /* (cell + 1) << 32 | value */
-	uint32_t bits;
-};
-
-static uint64_t *cell_find(const struct cell_map *map, uint32_t cell)
-{
-	uint64_t mask = (UINT64_C(1) << map->bits) - 1;
-	uint64_t at = cell * UINT64_C(0x9e3779b97f4a7c15) >> (64 - map->bits);
-
-	while (map->slots[at] != 0 && map->slots[at] >> 32 != (uint64_t)cell + 1)
-		at = (at + 1) & mask;
-	return &map->slots[at];
-}
-
-int shard_torch_randperm_prefix(uint32_t n, uint64_t seed, uint32_t k, uint32_t *ret_perm)
-{
-	struct shard_mt19937 mt;
-	cleanup_free uint64_t *slots = NULL;
-	struct cell_map map = { .bits = 4 };
-
-	if (k > n)
-		return -EINVAL;
-	shard_mt19937_seed(&mt, seed);
-	if (n >= SHARD_TORCH_INSIDE_OUT) {
-		randperm_inside_out(&mt, n, k, ret_perm);
-		return 0;
-	}
-	while (UINT64_C(1) << map.bits < (uint64_t)k * 2)
-		map.bits++;
-	map.slots = slots = calloc((size_t)1 << map.bits, sizeof(*slots));
-	if (!slots)
-		return -ENOMEM;
-	for (uint32_t i = 0; i < k; i++)
-		ret_perm[i] = i;
-	for (uint32_t i = 0; i < k && i + 1 < n; i++) {
-		uint32_t j = i + shard_mt19937_next32(&mt) % (n - i);
-		uint32_t kept = ret_perm[i];
-
-		if (j < k) {
-			ret_perm[i] = ret_perm[j];
-			ret_perm[j] = kept;
-		} else {
-			uint64_t *slot = cell_find(&map, j);
-
-			ret_perm[i] = *slot ? (uint32_t)*slot : j;
-			*slot = ((uint64_t)j + 1) << 32 | kept;
-		}
-	}
-	return 0;
 }

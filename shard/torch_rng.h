@@ -31,8 +31,4 @@ uint64_t shard_mt19937_next64(struct shard_mt19937 *mt);
 /* Writes the whole permutation into perm, n entries.  O(n) time. */
 void shard_torch_randperm(uint32_t n, uint64_t seed, uint32_t *perm);
 
-/* Writes the first k entries into ret_perm, in O(k) time and memory; O(n) time for n >= SHARD_TORCH_INSIDE_OUT.
- * Returns 0; -EINVAL: k > n; -ENOMEM. */
-int shard_torch_randperm_prefix(uint32_t n, uint64_t seed, uint32_t k, uint32_t *ret_perm);
-
 #endif

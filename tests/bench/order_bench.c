@@ -164,27 +164,6 @@ static void bench_array(uint32_t n, uint64_t count)
 	free(perm);
 }
 
-static void bench_prefix(uint32_t n, uint32_t k)
-{
-	uint32_t *perm = malloc(k * sizeof(*perm));
-	double rounds[ROUNDS];
-
-	if (!perm)
-		return;
-	for (unsigned r = 0; r < ROUNDS; r++) {
-		double start = now_ns();
-
-		for (unsigned i = 0; i < 1000; i++) {
-			if (shard_torch_randperm_prefix(n, i, k, perm) < 0)
-				return;
-			sink = perm[k - 1];
-		}
-		rounds[r] = (now_ns() - start) / 1000;
-	}
-	printf("first %" PRIu32 " of torch.randperm(%" PRIu32 "): %.1f us a seed\n", k, n, median(rounds) / 1000);
-	free(perm);
-}
-
 int main(int argc, char **argv)
 {
 	static const enum shard_order_mode modes[] = { SHARD_ORDER_FULL, SHARD_ORDER_CHUNK, SHARD_ORDER_TORCH,
@@ -201,7 +180,5 @@ int main(int argc, char **argv)
 	}
 	bench_array(1000000, count);
 	bench_array(1280000, count);
-	bench_prefix(1280000, 96);
-	bench_prefix(1280000, 1000);
 	return 0;
 }

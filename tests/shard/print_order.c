@@ -14,14 +14,15 @@
 static int print_prefix(char **argv)
 {
 	uint32_t k = (uint32_t)strtoul(argv[4], NULL, 10);
-	uint32_t *perm = malloc((k + 1) * sizeof(*perm));
-	int rc =
-	        shard_torch_randperm_prefix((uint32_t)strtoul(argv[2], NULL, 10), strtoull(argv[3], NULL, 10), k, perm);
-
-	for (uint32_t i = 0; rc == 0 && i < k; i++)
+	uint32_t n = (uint32_t)strtoul(argv[2], NULL, 10);
+	uint32_t *perm = malloc(((size_t)n + 1) * sizeof(*perm));
+	if (!perm)
+		return 1;
+	shard_torch_randperm(n, strtoull(argv[3], NULL, 10), perm);
+	for (uint32_t i = 0; i < k && i < n; i++)
 		printf("%u\n", perm[i]);
 	free(perm);
-	return rc == 0 ? 0 : 1;
+	return 0;
 }
 
 int main(int argc, char **argv)

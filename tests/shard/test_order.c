@@ -229,24 +229,6 @@ static void torch_matches_a_known_permutation(void **state)
 	assert_memory_equal(perm, known, sizeof(known));
 }
 
-static void torch_prefix_is_the_permutations_beginning(void **state)
-{
-	uint32_t whole[2000];
-	uint32_t prefix[2000];
-	(void)state;
-
-	for (uint32_t n = 0; n <= 2000; n = n < 40 ? n + 1 : n * 3 / 2) {
-		shard_torch_randperm(n, n, whole);
-		for (uint32_t k = 0; k <= n; k = k < 40 ? k + 1 : k + 37) {
-			assert_int_equal(shard_torch_randperm_prefix(n, n, k, prefix), 0);
-			assert_memory_equal(whole, prefix, k * sizeof(*whole));
-		}
-		assert_int_equal(shard_torch_randperm_prefix(n, n, n, prefix), 0);
-		assert_memory_equal(whole, prefix, n * sizeof(*whole));
-	}
-	assert_int_equal(shard_torch_randperm_prefix(3, 0, 4, prefix), -EINVAL);
-}
-
 /* A pool draws on its own chunks only; every pool but the last two has the full number, none less than half. */
 static void chunk_pools_keep_their_chunks(void **state)
 {
@@ -432,7 +414,6 @@ int main(void)
 		cmocka_unit_test(orders_are_frozen),
 		cmocka_unit_test(torch_ignores_the_key_and_adds_seed_and_epoch),
 		cmocka_unit_test(torch_matches_a_known_permutation),
-		cmocka_unit_test(torch_prefix_is_the_permutations_beginning),
 		cmocka_unit_test(chunk_pools_keep_their_chunks),
 		cmocka_unit_test(small_permutations_are_equally_likely),
 		cmocka_unit_test(neighbours_are_equally_likely),

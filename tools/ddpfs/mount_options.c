@@ -570,11 +570,6 @@ int options_settle_view(struct options *o, struct base_err *err)
 	return 0;
 }
 
-const char *options_name(unsigned i)
-{
-	return i < OPTIONS_KNOWN ? options_known[i].key : NULL;
-}
-
 void options_print_help(FILE *out)
 {
 	fprintf(out, "Mount options (-o KEY=VALUE,...):\n");

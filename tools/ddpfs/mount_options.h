@@ -64,9 +64,6 @@ int options_settle_view(struct options *options, struct base_err *err);
  * texts. */
 const char *options_keep(struct options *options, const char *text);
 
-/* Returns the i-th option's name, or NULL after the last one. */
-const char *options_name(unsigned i);
-
 /* Prints the list of options for --help, within 80 columns. */
 void options_print_help(FILE *out);
 
