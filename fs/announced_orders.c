@@ -374,7 +374,8 @@ static int begin_slot(struct fs_announced_orders *orders, struct slot *slot)
 	int rc = shard_view_new_given(orders->server->index, &given, &slot->order);
 	if (rc < 0)
 		return rc;
-	rc = fs_sink_follow_from(orders->server->sink, orders->view, slot->order, epoch, turn, &slot->stream);
+	struct prefetch_stream_options options = { .view = slot->order, .epoch = epoch, .turn = turn };
+	rc = fs_sink_follow(orders->server->sink, orders->view, &options, &slot->stream);
 	if (rc < 0) {
 		shard_view_free(slot->order);
 		slot->order = NULL;

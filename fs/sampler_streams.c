@@ -229,7 +229,12 @@ static int follow_new(struct fs_sampler_streams *fr, const struct prefetch_recog
 	learn(fr, f, track);
 	int rc = shard_view_new_given(fr->server->index, &mine, &f->view);
 	if (rc == 0) {
-		rc = fs_sink_follow(fr->server->sink, fr->view, f->view, f->epoch, &f->stream);
+		struct prefetch_stream_options options = {
+			.view = f->view,
+			.epoch = f->epoch,
+			.buffered = track->buffer > 0,
+		};
+		rc = fs_sink_follow(fr->server->sink, fr->view, &options, &f->stream);
 		if (rc < 0)
 			shard_view_free(f->view);
 	}

@@ -542,18 +542,11 @@ void fs_sink_own(struct fs_sink *sink, struct fs_view *view, bool wanted)
 		stream_end(sink, &sink->streams[view->number]);
 }
 
-int fs_sink_follow(struct fs_sink *sink, struct fs_view *view, struct shard_view *order, uint64_t epoch,
+int fs_sink_follow(struct fs_sink *sink, struct fs_view *view, const struct prefetch_stream_options *options,
         struct fs_sink_stream **ret_stream)
 {
-	return fs_sink_follow_from(sink, view, order, epoch, 0, ret_stream);
-}
-
-int fs_sink_follow_from(struct fs_sink *sink, struct fs_view *view, struct shard_view *order, uint64_t epoch,
-        uint64_t turn, struct fs_sink_stream **ret_stream)
-{
-	struct prefetch_stream_options options = { .view = order, .epoch = epoch, .turn = turn };
 	struct fs_sink_stream *vs;
-	int rc = stream_new(sink, view, &options, &vs);
+	int rc = stream_new(sink, view, options, &vs);
 	if (rc < 0)
 		return rc;
 	unsigned i = 0;

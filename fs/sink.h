@@ -62,14 +62,11 @@ void fs_sink_release(struct fs_sink *sink);
 void fs_sink_gone(struct fs_sink *sink);
 
 /* Makes a stream for what a trainer of the view was recognised to read.
- * @order: an order that is given (shard/view.h), of tree names, from the beginning of @epoch.
+ * @options: its view is an order that is given (shard/view.h), of tree names.
  * Returns 0; -ENOMEM, -ENODATA; -E2BIG: there are 192 such streams; -EAGAIN: before fs_sink_start or after
  * fs_sink_stop; errors of prefetch_stream_new. One thread calls this function and the next four. */
-int fs_sink_follow(struct fs_sink *sink, struct fs_view *view, struct shard_view *order, uint64_t epoch,
+int fs_sink_follow(struct fs_sink *sink, struct fs_view *view, const struct prefetch_stream_options *options,
         struct fs_sink_stream **ret_stream);
-/* Does the same, from @turn of @epoch on. */
-int fs_sink_follow_from(struct fs_sink *sink, struct fs_view *view, struct shard_view *order, uint64_t epoch,
-        uint64_t turn, struct fs_sink_stream **ret_stream);
 /* Ends such a stream. */
 void fs_sink_unfollow(struct fs_sink *sink, struct fs_sink_stream *stream);
 /* Records that the trainer used @turn; the uses are gathered until fs_sink_flush. `past` is as in prefetch/stream.h. */

@@ -39,7 +39,10 @@ struct prefetch_stream_options {
 	uint64_t epoch;        /* where to start */
 	uint64_t turn;         /* ... in that epoch; earlier turns count as used */
 	uint64_t window_bytes; /* the most that may be fetched and not used; 0: depends on the memory, see stream.c */
-	bool doubtful;         /* do not read ahead until the trainer follows the order */
+	/* A shuffle buffer lies behind the order: turns behind the farthest used one come later, in any order.  They
+	 * are kept while they fill three quarters of the budget at most. */
+	bool buffered;
+	bool doubtful; /* do not read ahead until the trainer follows the order */
 	/* Read while no other stream is followed and readers miss files: see prefetch/warm_up.c, README.md.  An engine
 	 * has at most one such stream.  The view has one epoch, whose turns are all samples in storage order.  No uses
 	 * are told. */

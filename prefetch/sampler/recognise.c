@@ -371,7 +371,10 @@ static int step_likely(struct prefetch_recognise *r)
 	case SEEDS_NONE:
 		break;
 	}
-	int rc = l->far ? prefetch_background_begin(r) : 0;
+	int rc = l->far ? prefetch_shuffle_buffer_try(r, false) : 0;
+	if (rc != 0)
+		return rc;
+	rc = l->far ? prefetch_background_begin(r) : 0;
 	l->running = l->due;
 	if (l->due) {
 		prefetch_seeds_begin(r, SEEDS_LIKELY, r->search.targets, r->search.n_targets, NULL, &l->seeds);
@@ -469,6 +472,7 @@ int prefetch_recognise_get(const struct prefetch_recognise *r, unsigned i, struc
 		.before = t->source.before,
 		.goes_on = t->source.goes_on,
 		.in_place = t->source.in_place,
+		.buffer = t->source.buffer,
 		.parts = t->source.sampler == PREFETCH_SAMPLER_SORTED ? (uint32_t)t->source.seed : t->source.deal,
 		.pace = t->pace,
 		.pace_sure = t->pace_sure,

@@ -167,6 +167,7 @@ struct prefetch_recognised {
 	bool goes_on, in_place;       /* the same: struct prefetch_shuffle */
 	uint64_t word;                /* RANDOM: the word of the default generator that seeded the permutation */
 	uint32_t world, first, ranks; /* as in prefetch/sampler/sequence.h */
+	uint32_t buffer;              /* files that a shuffle buffer behind the sorted list holds, about; 0: none */
 	uint32_t parts;               /* contiguous parts of the list or of its permutation, one a rank; else 0 */
 	struct prefetch_pace pace;
 	bool pace_sure;    /* two checks in a row gave this pace, enough batches were seen to begin, all of one size */
@@ -193,7 +194,7 @@ struct prefetch_saved_track {
 	uint32_t learned, repeated;
 	uint32_t dir, sort, filter;               /* the list; dir SHARD_NONE: ddpfs's own order */
 	uint32_t part_start, part_stride, part_n; /* a rank's part of it; part_n 0: the whole list */
-	uint32_t world, first, ranks, stride, workers, batch;
+	uint32_t world, first, ranks, stride, workers, batch, buffer;
 	uint64_t size, high, epoch;
 	char suffix[32];
 };

@@ -42,12 +42,14 @@ enum {
 /* Where a permutation comes from. */
 struct source {
 	enum prefetch_sampler sampler;
-	uint64_t seed; /* seeds the generator of the permutation; OWN: the epoch; SORTED: the contiguous parts */
-	uint64_t skip; /* words drawn from that generator before; SORTED: the kind of the parts */
-	uint64_t name; /* the seed for messages; RANDOM: the manual seed */
-	uint64_t word; /* RANDOM: which word of the manual seed's generator is `seed` */
-	uint64_t step; /* add this for the next epoch: to seed, word or skip */
-	bool learned;  /* `step` was seen; else it is assumed */
+	uint64_t seed;   /* seeds the generator of the permutation; OWN: the epoch; SORTED: the contiguous parts;
+	                * 1: behind a shuffle buffer */
+	uint64_t skip;   /* words drawn from that generator before; SORTED: the kind of the parts */
+	uint64_t name;   /* the seed for messages; RANDOM: the manual seed */
+	uint64_t word;   /* RANDOM: which word of the manual seed's generator is `seed` */
+	uint64_t step;   /* add this for the next epoch: to seed, word or skip */
+	uint32_t buffer; /* SORTED behind a shuffle buffer: the most files that it was seen to hold */
+	bool learned;    /* `step` was seen; else it is assumed */
 	/* The samplers of other libraries than torch: as in struct prefetch_shuffle. */
 	uint32_t before;
 	bool goes_on, in_place;
@@ -76,6 +78,8 @@ struct track {
 	uint64_t *used;                       /* a bit a position: opened in this epoch */
 	uint64_t *used_before;                /* opened in the epoch before, valid if `late`; NULL before the first */
 	bool late;                            /* a rank with a part of its own may still read the epoch before */
+	uint64_t opened;                      /* behind a shuffle buffer: opens of this epoch, ... */
+	uint32_t held;                        /* ... and the most files that the buffer held in it */
 	uint64_t high;                        /* behind the farthest position opened */
 	uint64_t window; /* while the ring's opens are taken in: all below it fit, because the search found so many */
 	uint64_t recent[RING]; /* opened positions near `high`, of any rank, in the order of the opens; a ring */
@@ -189,7 +193,8 @@ enum search_phase {
 	SEARCH_NAMED_PARTS, /* PARTS over these */
 	SEARCH_OWN_LAST,    /* ddpfs's own order, if own_last */
 	SEARCH_RANKS,       /* makes targets of ranks' parts of the lists */
-	SEARCH_GENERATORS   /* generators of tracks that go on; then the seeds begin */
+	SEARCH_GENERATORS,  /* generators of tracks that go on */
+	SEARCH_BUFFER       /* a shuffle buffer behind a list, if it can be nothing else; then the seeds begin */
 };
 
 /* A look at the ring: all hypotheses that cost little. */
@@ -336,6 +341,12 @@ int prefetch_search_accept(struct prefetch_recognise *r, const struct match *mat
  * n <= RING.  Pure; a few milliseconds. */
 bool prefetch_search_in_parts(uint32_t n_files, const uint32_t *indices, uint32_t n);
 
+/* Ranks how likely a trainer reads this list in its order.  3: its directory holds the directory of the file, as a
+ * dataset holds its classes; 2: it is the directory of the file; 1: another one; 0: the reader did not begin at its
+ * beginning. */
+unsigned prefetch_search_plausible(
+        const struct prefetch_recognise *r, const struct target *target, uint32_t a_file, uint64_t low);
+
 /* Ends all searches but the scan of unseeded.c, because the ring has changed. */
 void prefetch_search_end(struct prefetch_recognise *r);
 
@@ -439,6 +450,13 @@ enum { PREFETCH_PARTS_WORLD_MAX = 64 }; /* ranks with contiguous parts */
 /* Finds the fewest contiguous parts of a list of n_files that have all been begun at their beginnings.  opened: a bit a
  * file of the list.  Returns false if there are none.  Pure; 64 x PARTS_KINDS walks over the bits at most. */
 bool prefetch_begun_parts(const uint64_t *opened, uint32_t n_files, struct parts *ret_parts);
+
+/* ---- shuffle_buffer.c ---- */
+
+/* Tries whether the opens of the last look are those of a shuffle buffer behind one of its lists.  clear: only if they
+ * cannot be a shuffle of one rank's contiguous part, so that no seeds need to be tried before.  Returns 1: it was
+ * recognised; 0; -ENOMEM. */
+int prefetch_shuffle_buffer_try(struct prefetch_recognise *r, bool clear);
 
 /* ---- track.c ---- */
 

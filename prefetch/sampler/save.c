@@ -44,6 +44,7 @@ unsigned prefetch_recognise_save(
 		s->stride = t->part.stride;
 		s->workers = t->pace.workers;
 		s->batch = t->pace.batch;
+		s->buffer = t->source.buffer;
 		s->size = t->size;
 		s->high = t->high;
 		s->epoch = t->epoch;
@@ -116,7 +117,7 @@ static bool is_possible(const struct prefetch_recognise *r, const struct prefetc
 	       s->high <= s->size && s->skip <= SAVED_WORDS_MAX && (!random || s->word <= SAVED_WORDS_MAX) &&
 	       (foreign || (s->step <= SAVED_WORDS_MAX && s->seed <= UINT32_MAX)) && s->size > 0 &&
 	       s->size <= UINT32_MAX && s->before <= SAVED_WORDS_MAX / s->size && s->deal <= s->size &&
-	       s->deal_kind < PARTS_KINDS && s->batch <= UINT16_MAX && s->workers <= UINT16_MAX;
+	       s->deal_kind < PARTS_KINDS && s->buffer <= s->size && s->batch <= UINT16_MAX && s->workers <= UINT16_MAX;
 }
 
 static int restore(struct prefetch_recognise *r, const struct prefetch_saved_track *s)
@@ -130,7 +131,8 @@ static int restore(struct prefetch_recognise *r, const struct prefetch_saved_tra
 	uint64_t size = list ? prefetch_list_size(list) : r->own.size;
 	bool shuffled = s->sampler >= PREFETCH_SAMPLER_DISTRIBUTED;
 	bool parts = s->sampler == PREFETCH_SAMPLER_SORTED && s->seed > 1;
-	if (size != s->size || (shuffled && size >= SHARD_TORCH_INSIDE_OUT) ||
+	bool buffer = s->sampler == PREFETCH_SAMPLER_SORTED && s->seed == 1;
+	if (size != s->size || buffer != (s->buffer > 0) || (shuffled && size >= SHARD_TORCH_INSIDE_OUT) ||
 	        (parts && (s->seed > size || s->skip >= PARTS_KINDS)) ||
 	        (s->sampler == PREFETCH_SAMPLER_GENERATOR && s->step < size - 1))
 		return -EINVAL;
@@ -142,6 +144,7 @@ static int restore(struct prefetch_recognise *r, const struct prefetch_saved_tra
 		.word = s->word,
 		.step = s->step,
 		.learned = true,
+		.buffer = s->buffer,
 		.before = s->before,
 		.goes_on = s->goes_on != 0,
 		.in_place = s->in_place != 0,

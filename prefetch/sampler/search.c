@@ -143,10 +143,7 @@ static bool fits_in_order(const struct prefetch_fit_input *input, struct prefetc
 	       ret_fit->score >= PREFETCH_FIT_SURE;
 }
 
-/* Ranks how likely a trainer reads this list in its order.  3: its directory holds the directory of the file, as a
- * dataset holds its classes; 2: it is the directory of the file; 1: another one; 0: the reader did not begin at its
- * beginning. */
-static unsigned plausible(
+unsigned prefetch_search_plausible(
         const struct prefetch_recognise *r, const struct target *target, uint32_t a_file, uint64_t low)
 {
 	struct shard_file file;
@@ -189,7 +186,7 @@ static void try_sorted(struct prefetch_recognise *r, uint32_t i)
 	struct source source = { .sampler = PREFETCH_SAMPLER_SORTED };
 	if (!prefetch_recognise_refused(r, &source, target->list) && fits_in_order(&input, &fit) &&
 	        prefetch_list_at(target->list, (uint32_t)fit.low, &file) == 0)
-		prefer_sorted(&r->search, target, &fit, plausible(r, target, file, fit.low));
+		prefer_sorted(&r->search, target, &fit, prefetch_search_plausible(r, target, file, fit.low));
 }
 
 /* Tries a shorter list with the opens that fit the longer one.  The same opens are stronger evidence in a longer
@@ -223,7 +220,7 @@ static void try_within_sorted(struct prefetch_recognise *r, uint32_t i)
 		return;
 	fit.low = low;
 	fit.high = high;
-	prefer_sorted(&r->search, target, &fit, plausible(r, target, at_low, low));
+	prefer_sorted(&r->search, target, &fit, prefetch_search_plausible(r, target, at_low, low));
 }
 
 /* Whether one sorted reader, or several close together, explain most of the opens.  Ranks in step, each in a part of
@@ -725,7 +722,11 @@ static int look(struct prefetch_recognise *r)
 	case SEARCH_GENERATORS:
 		if (s->at < (uint64_t)r->n_tracks * SUCCESSORS)
 			return try_next(r, s->at++);
-		return end_look(r);
+		next_phase(s);
+		return 0;
+	case SEARCH_BUFFER:
+		rc = prefetch_shuffle_buffer_try(r, true);
+		return rc != 0 ? rc : end_look(r);
 	}
 	return 0;
 }

@@ -24,6 +24,15 @@ static int say_foreign(const struct prefetch_recognised *t, char *buf, size_t si
 	return snprintf(buf, size, "%s, seed+epoch %" PRIu64 "%s", names[t->sampler], t->seed, in_place);
 }
 
+/* Two digits: the opens do not tell more. */
+static uint32_t rounded(uint32_t n)
+{
+	uint32_t unit = 1;
+	while (n / unit >= 100)
+		unit *= 10;
+	return (n + unit / 2) / unit * unit;
+}
+
 static int say_sampler(const struct prefetch_recognised *t, char *buf, size_t size)
 {
 	switch (t->sampler) {
@@ -32,6 +41,9 @@ static int say_sampler(const struct prefetch_recognised *t, char *buf, size_t si
 	case PREFETCH_SAMPLER_SORTED:
 		if (t->parts > 1)
 			return snprintf(buf, size, "sorted, in %u contiguous parts", t->parts);
+		if (t->buffer > 0)
+			return snprintf(
+			        buf, size, "sorted order behind a shuffle buffer of about %u", rounded(t->buffer));
 		return snprintf(buf, size, t->world > 1 ? "torch DistributedSampler without shuffle" : "sorted");
 	case PREFETCH_SAMPLER_DISTRIBUTED:
 		return snprintf(buf, size, "torch DistributedSampler, seed+epoch %" PRIu64, t->seed);

@@ -43,6 +43,8 @@ enum {
 	REFIT_EVERY = 4096,    /* ... but no longer than this */
 	SLACK_RANK_MAX = 8192, /* turns; SLACK_RANK is the least */
 	WRONG_OPENS = 64,      /* a track is not judged before so many opens */
+	BUFFER_SPARE = 64,     /* files that a shuffle buffer may hold beyond those that it was seen to hold */
+	BUFFER_LOOK = 64,      /* opens between two looks at its front */
 	VERIFIED_OPENS = 16,   /* expected opens that confirm a restored track */
 	WRONG_LATEST = 128,    /* opens by which a track is judged */
 	WRONG_SHARE = 16,      /* wrong: fewer than one in so many opens of the list's files was expected */
@@ -51,6 +53,18 @@ enum {
 	APART_MAX = 1024,      /* in a long list */
 };
 static const double TRIAL_NATS = 23; /* 1e-10 */
+
+/* Whether the list is read through a shuffle buffer (shuffle_buffer.c). */
+static bool is_buffered(const struct track *t)
+{
+	return t->source.buffer > 0;
+}
+
+/* Returns how many turns of an epoch a buffer may have taken in before it gives the first one away. */
+static uint64_t buffer_room(const struct track *t)
+{
+	return t->source.buffer + t->source.buffer / 8 + BUFFER_SPARE;
+}
 
 /* Returns how many turns the workers of one rank may be apart: two batches each. */
 static uint64_t slack_rank(const struct track *t)
@@ -99,6 +113,8 @@ static bool few_turns(const struct track *t)
 static uint64_t start(const struct track *t)
 {
 	uint64_t start = START_MIN + slack_rank(t) * ranks(t);
+	if (is_buffered(t))
+		start = (buffer_room(t) + TRIAL_MAX) * t->part.world / t->part.ranks;
 	uint64_t most = few_turns(t) ? t->size : t->size / 2;
 	return start < most ? start : most;
 }
@@ -118,6 +134,12 @@ static uint64_t turn_of(const struct track *t, uint64_t position)
 static uint64_t position_of(const struct track *t, uint64_t turn)
 {
 	return turn / t->part.ranks * t->part.world + t->part.first + turn % t->part.ranks;
+}
+
+/* Returns the turns up to the farthest one opened. */
+static uint64_t turns_opened(const struct track *t)
+{
+	return t->high > 0 ? turn_of(t, t->high - 1) + 1 : 0;
 }
 
 static bool same(const struct source *a, const struct source *b)
@@ -400,6 +422,16 @@ int prefetch_track_new(struct prefetch_recognise *r, const struct source *source
 	return 0;
 }
 
+/* Files that the buffer has held for long are fewer than those that were opened. */
+static void resume_buffer(struct track *t)
+{
+	uint64_t turns = turns_opened(t), held = t->source.buffer;
+	for (uint64_t turn = 0; turn + 3 * held < turns; turn++)
+		bit_set(t->used, position_of(t, turn));
+	t->opened = turns > held ? turns - held : 0;
+	t->held = (uint32_t)held;
+}
+
 /* It is unknown which turns near the farthest one were opened.  So these still may be. */
 void prefetch_track_resume(struct track *t, const struct prefetch_saved_track *saved)
 {
@@ -408,6 +440,10 @@ void prefetch_track_resume(struct track *t, const struct prefetch_saved_track *s
 	t->repeated = saved->repeated;
 	t->high = saved->high;
 	t->unverified = true;
+	if (is_buffered(t)) {
+		resume_buffer(t);
+		return;
+	}
 	uint64_t slack = slack_rank(t) * ranks(t), end = t->high > slack ? t->high - slack : 0;
 	for (uint64_t position = 0; position < end; position++)
 		bit_set(t->used, position);
@@ -564,6 +600,19 @@ static void judge_batch(struct track *t)
 	t->batch_starts = t->n_recent >= 2 * RING ? t->batch_starts + t->pace.starts : t->pace.starts;
 }
 
+/* A stranger's open a little ahead looks like a larger buffer.  So the size shrinks again, slowly, where the farthest
+ * open stays behind the front. */
+static void look_at_buffer(struct track *t)
+{
+	uint64_t turns = turns_opened(t), front = t->opened + t->held, late = front > turns ? front - turns : 0;
+	uint32_t less = late / 4 < t->held / 64 ? (uint32_t)late / 4 : t->held / 64;
+	t->refit_at = t->n_recent + BUFFER_LOOK;
+	if (late <= BUFFER_SPARE || front >= prefetch_sequence_turns(t->now))
+		return;
+	t->source.buffer -= t->source.buffer == t->held ? less : 0;
+	t->held -= less;
+}
+
 /* Finds part and pace again, because more opens say more.  The part grows if opens outside of it follow one another,
  * which a second job's do not.  It shrinks only by positions that are behind every worker. */
 static void refit(struct prefetch_recognise *r, struct track *t)
@@ -573,6 +622,10 @@ static void refit(struct prefetch_recognise *r, struct track *t)
 	struct prefetch_part seen, settled;
 	t->refit_at = t->n_recent + (t->n_recent < REFIT_EVERY ? t->n_recent : REFIT_EVERY);
 	t->outside = 0;
+	if (is_buffered(t)) {
+		look_at_buffer(t);
+		return;
+	}
 	for (uint32_t i = 0; i < n; i++)
 		positions[i] = t->recent[(t->n_recent - n + i) % RING];
 	bool known = prefetch_part(positions, n, &seen);
@@ -661,6 +714,22 @@ static void forget_strangers(struct track *t)
 		forget_beyond(t, end, t->n_recent);
 }
 
+/* Takes in what was opened since the ring was full. */
+static void catch_up_buffer(struct prefetch_recognise *r, struct track *t)
+{
+	uint64_t turns = prefetch_sequence_turns(t->now), position;
+	uint32_t file;
+	for (uint64_t turn = 0; turn < turns; turn++) {
+		if (prefetch_sequence_file(t->now, turn, &file) < 0 || !bit_get(r->seen, file))
+			continue;
+		position = position_of(t, turn);
+		if (prefetch_track_fit(t, file, &position) == TRACK_FITS) {
+			bit_clear(r->seen, file);
+			prefetch_track_open(r, t, file, position, TRACK_FITS);
+		}
+	}
+}
+
 /* Finds how far the trainer is, if recognition took long.  The trainer is far ahead of what the ring could hold.
  * `seen` has what it opened, but also what others opened, who may read the same files in another order.  So the
  * trainer has come as far as most turns were opened.  Beyond that, one worker may be ahead of another.  There the
@@ -705,6 +774,17 @@ static void catch_up(struct prefetch_recognise *r, struct track *t, uint64_t n_r
 	r->n_ring = kept;
 }
 
+/* Whether the opens are not those of a shuffle buffer: most lie elsewhere, or the farthest does not move on with each
+ * open.  A buffer of B files has not opened one of the latest k that it took in with probability exp(-k^2 / 2B). */
+static bool is_no_buffer(const struct track *t)
+{
+	uint64_t turns = turns_opened(t), front = t->opened + t->held;
+	uint64_t late = front > turns ? front - turns : 0;
+	if (t->missed >= WRONG_LATEST && t->fitted * 2 < t->missed)
+		return true;
+	return front < prefetch_sequence_turns(t->now) && late > BUFFER_SPARE && late * late > UINT64_C(144) * t->held;
+}
+
 /* Whether a track is wrong: the list, or ddpfs's own order, is not read in its order.  Three signs show it:
  * - the opens are of other files of the list than expected
  * - several readers read in places far apart, because each has a part of the list.  If one of them was alone at first,
@@ -719,6 +799,8 @@ static bool is_wrong(const struct prefetch_recognise *r, const struct track *t)
 	struct prefetch_part part;
 	if (t->unverified && t->missed >= VERIFIED_OPENS && t->fitted * 2 < t->missed)
 		return true;
+	if (is_buffered(t))
+		return is_no_buffer(t);
 	if (t->missed >= WRONG_LATEST && t->fitted * WRONG_SHARE < t->missed)
 		return t->source.sampler <= PREFETCH_SAMPLER_SORTED;
 	/* Only opens since the track was made count.  Else track and search could alternate without any new open. */
@@ -765,7 +847,7 @@ static void take_out(struct prefetch_recognise *r, const struct track *t)
 static bool divide(struct prefetch_recognise *r, struct track *t)
 {
 	struct parts parts;
-	if (t->source.sampler != PREFETCH_SAMPLER_SORTED || t->perm ||
+	if (t->source.sampler != PREFETCH_SAMPLER_SORTED || t->perm || is_buffered(t) ||
 	        !prefetch_begun_parts(t->used, (uint32_t)t->size, &parts))
 		return false;
 	struct source source = { .sampler = PREFETCH_SAMPLER_SORTED, .seed = parts.world, .skip = parts.kind };
@@ -844,7 +926,9 @@ int prefetch_track_step(struct prefetch_recognise *r, struct track *t)
 		uint64_t n_recent = r->n_recent; /* sifting keeps `recent`, but sets its count to 0 */
 		prefetch_recognise_sift(r);
 		t->window = 0;
-		if (late)
+		if (late && is_buffered(t))
+			catch_up_buffer(r, t);
+		else if (late)
 			catch_up(r, t, n_recent);
 		else if (shuffled(&t->source))
 			forget_strangers(t);
@@ -899,7 +983,7 @@ static void begin_epoch(struct track *t)
 {
 	keep_late(t);
 	memset(t->used, 0, (t->size / 64 + 1) * sizeof(*t->used));
-	t->high = t->began = 0;
+	t->high = t->began = t->opened = t->held = 0;
 	t->n_recent = 0;
 	t->n_loose = 0;
 	t->outside = 0;
@@ -909,8 +993,22 @@ static void begin_epoch(struct track *t)
 	t->missed = t->fitted = 0;
 }
 
+/* A buffer's next epoch has begun with the opens of the trial.  Others opened what the ring has from before: it lies
+ * anywhere, and would look like a larger buffer. */
+static void forget_before_trial(struct prefetch_recognise *r, const struct track *t)
+{
+	uint32_t kept = r->n_ring < RING && t->trial < r->n_ring ? t->trial : r->n_ring < RING ? r->n_ring : 0;
+	uint32_t left = r->n_ring - kept;
+	for (uint32_t i = 0; i < left; i++)
+		bit_clear(r->seen, r->ring[i]);
+	memmove(&r->ring[0], &r->ring[left], kept * sizeof(r->ring[0]));
+	r->n_ring = kept;
+}
+
 static int enter_next(struct prefetch_recognise *r, struct track *t)
 {
+	if (is_buffered(t))
+		forget_before_trial(r, t);
 	prefetch_sequence_put(t->now);
 	prefetch_perm_put(t->perm);
 	if (shuffled(&t->source) && same(&t->source, &t->next_source))
@@ -918,6 +1016,7 @@ static int enter_next(struct prefetch_recognise *r, struct track *t)
 	t->before_source = t->source;
 	t->now = t->then;
 	t->perm = t->next;
+	t->next_source.buffer = t->source.buffer;
 	t->source = t->next_source;
 	t->then = NULL;
 	t->next = NULL;
@@ -966,7 +1065,7 @@ static bool begins_in_order(const struct track *t)
 	uint64_t positions[TRIAL_MAX], low = UINT64_MAX;
 	uint32_t n = 0;
 	struct prefetch_part part;
-	if (t->source.sampler != PREFETCH_SAMPLER_SORTED || t->trial < TRIAL_ORDER)
+	if (t->source.sampler != PREFETCH_SAMPLER_SORTED || is_buffered(t) || t->trial < TRIAL_ORDER)
 		return false;
 	for (uint32_t i = 0; i < t->trial; i++) {
 		if (!in_part(t, t->trial_at[i]) || !bit_get(t->used, t->trial_at[i]))
@@ -1033,6 +1132,13 @@ enum track_fit prefetch_track_fit(const struct track *t, uint32_t file, uint64_t
 	uint64_t position = *ret_position;
 	if (is_late(t, position))
 		return TRACK_LATE;
+	if (is_buffered(t)) {
+		/* A pause of the watch leaves out opens.  So what lies a little beyond the farthest one fits, too. */
+		uint64_t turns = turns_opened(t), front = t->opened + t->source.buffer;
+		uint64_t most = (turns > front ? turns : front) - t->source.buffer + buffer_room(t);
+		return in_part(t, position) && !bit_get(t->used, position) && turn_of(t, position) < most ? TRACK_FITS
+		                                                                                          : TRACK_NOT;
+	}
 	bool sure = position < t->window;
 	if (!(sure || is_near(t, position)) || !in_part(t, position) || bit_get(t->used, position))
 		return TRACK_NOT;
@@ -1069,6 +1175,16 @@ static void open_late(struct prefetch_recognise *r, struct track *t, uint64_t po
 	tell(r, t, t->epoch - 1, position);
 }
 
+/* Counts what a buffer holds: what it took in, less what was opened. */
+static void take_held(struct track *t)
+{
+	uint64_t turns = turns_opened(t);
+	if (turns > t->opened + t->held)
+		t->held = (uint32_t)(turns - t->opened);
+	if (t->held > t->source.buffer)
+		t->source.buffer = t->held;
+}
+
 void prefetch_track_open(
         struct prefetch_recognise *r, struct track *t, uint32_t file, uint64_t position, enum track_fit fit)
 {
@@ -1088,6 +1204,9 @@ void prefetch_track_open(
 	t->last_open = r->opens;
 	if (position >= t->high && !loose)
 		t->high = position + 1;
+	t->opened++;
+	if (is_buffered(t))
+		take_held(t);
 	/* One rank of many may begin its next epoch while all others go on. */
 	if (t->trial > 0 && ++t->calm >= CALM * (in_parts(t) ? t->source.seed : 1))
 		t->trial = 0;

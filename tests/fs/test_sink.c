@@ -279,6 +279,12 @@ static void each_file_is_stored_before_its_turn_is_opened(void **state)
 	stop(fake);
 }
 
+static int follow(struct fs_server *server, struct fs_sink_stream **ret_stream)
+{
+	struct fs_view *view = server->views[0];
+	return fs_sink_follow(server->sink, view, &(struct prefetch_stream_options){ .view = view->order }, ret_stream);
+}
+
 static void a_sink_holds_at_most_192_followed_orders(void **state)
 {
 	(void)state;
@@ -288,13 +294,10 @@ static void a_sink_holds_at_most_192_followed_orders(void **state)
 	static struct fs_sink_stream *streams[FOLLOWED_MAX + 1];
 	assert_int_equal(fs_sink_start(server->sink), 0);
 	for (unsigned i = 0; i < FOLLOWED_MAX; i++)
-		assert_int_equal(
-		        fs_sink_follow(server->sink, server->views[0], server->views[0]->order, 0, &streams[i]), 0);
-	assert_int_equal(
-	        fs_sink_follow(server->sink, server->views[0], server->views[0]->order, 0, &streams[FOLLOWED_MAX]),
-	        -E2BIG);
+		assert_int_equal(follow(server, &streams[i]), 0);
+	assert_int_equal(follow(server, &streams[FOLLOWED_MAX]), -E2BIG);
 	fs_sink_unfollow(server->sink, streams[100]);
-	assert_int_equal(fs_sink_follow(server->sink, server->views[0], server->views[0]->order, 0, &streams[100]), 0);
+	assert_int_equal(follow(server, &streams[100]), 0);
 	for (unsigned i = 0; i < FOLLOWED_MAX; i++)
 		fs_sink_unfollow(server->sink, streams[i]);
 	stop(fake);
@@ -307,13 +310,13 @@ static void no_order_is_followed_before_the_start_and_after_the_end(void **state
 	struct fs_server *server = &fake->server;
 	struct fs_view *view = server->views[0];
 	struct fs_sink_stream *stream;
-	assert_int_equal(fs_sink_follow(server->sink, view, view->order, 0, &stream), -EAGAIN);
+	assert_int_equal(follow(server, &stream), -EAGAIN);
 	fs_sink_own(server->sink, view, true);
 	assert_int_equal(fs_sink_start(server->sink), 0);
-	assert_int_equal(fs_sink_follow(server->sink, view, view->order, 0, &stream), 0);
+	assert_int_equal(follow(server, &stream), 0);
 	fs_sink_unfollow(server->sink, stream);
 	fs_sink_stop(server->sink);
-	assert_int_equal(fs_sink_follow(server->sink, view, view->order, 0, &stream), -EAGAIN);
+	assert_int_equal(follow(server, &stream), -EAGAIN);
 	stop(fake);
 }
 

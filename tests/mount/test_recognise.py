@@ -2,6 +2,7 @@
 """Recognition through the kernel: torch's own DataLoader reads a tree of all files, and finds its files in the page cache."""
 
 import glob
+import itertools
 import json
 import os
 import random
@@ -337,6 +338,26 @@ def test_a_shuffle_of_python_is_read_ahead(mount, dataset):
     (sampler,) = recognised(m)["samplers"]
     assert sampler["text"].startswith("Python random.shuffle number 3 of seed 42, in place"), sampler
     assert sampler["epoch"] == 2 and sampler["opens"] >= 3 * len(paths) - 2 * 96, sampler
+
+
+def test_a_shuffle_buffer_is_read_ahead(mount, dataset):
+    """As tf.data's shuffle(SIZE): any file of the buffer, and the next one of the sorted list in its place."""
+    m, size = mount(dataset, "layout=tree,view=all,memory=256M"), 40
+    paths = sorted(m.path.glob("*/*"))
+    for epoch in range(3):
+        buffer, opened, later = [], 0, iter(paths)
+        while opened < len(paths):
+            buffer += itertools.islice(later, size - len(buffer))
+            buffer.pop(random.randrange(len(buffer))).read_bytes()
+            opened += 1
+            if epoch == 0 and opened == 96:
+                wait_until(lambda: recognised(m)["samplers"])
+    stats = recognised(m)
+    (sampler,) = stats["samplers"]
+    assert sampler["text"].startswith("sorted order behind a shuffle buffer of about "), sampler
+    assert stats["order_note"].startswith("recognised: sorted order behind a shuffle buffer"), stats["order_note"]
+    assert sampler["epoch"] == 2 and sampler["opens"] >= 3 * len(paths) - 8, sampler
+    assert stats["recognise_wrong"] == 0
 
 
 @pytest.mark.parametrize(("order", "epoch", "world", "rank"), [("full", 5, 1, 0), ("chunk", 2, 2, 1)])

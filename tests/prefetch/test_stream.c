@@ -303,7 +303,7 @@ struct setup {
 	struct shard_view_options view;
 	const struct prefetch_hook *hook;
 	bool threads;
-	bool doubtful;
+	bool doubtful, buffered;
 	uint64_t window;
 };
 
@@ -331,6 +331,7 @@ static void start(struct trainer *t, struct fake_sink *sink, const struct setup 
 		.rank = view.rank,
 		.epoch = view.epoch,
 		.doubtful = setup->doubtful,
+		.buffered = setup->buffered,
 		.window_bytes = setup->window,
 		.user = t,
 	};
@@ -662,6 +663,39 @@ static void a_window_grows_with_the_workers_batches(void **state)
 	assert_int_equal(t.misses + t.errors, 0);
 	/* Budget and batches are of about the same size, so some samples are dropped and fetched again. */
 	assert_true(stats(t.p).wasted_bytes < stats(t.p).read_bytes / 8);
+	check_sink(&sink);
+	stop(&t);
+	prefetch_free(t.p);
+}
+
+/* A shuffle buffer behind the order: a few turns come late by many times its size, and are kept for so long.  There is
+ * memory for three times what the buffer holds on average: a few files are large. */
+static void turns_that_a_shuffle_buffer_holds_are_kept(void **state)
+{
+	(void)state;
+	enum { BUFFER = 100 };
+	struct fake_sink sink;
+	struct trainer t = { .paced = true };
+	uint32_t random = 1, held[BUFFER], n_held = 0, next = 0, opens = 0;
+	sink_init(&sink);
+	start(&t, &sink, &(struct setup){ .memory = 48 << 20, .view = orders[0], .buffered = true });
+	settle(&t);
+	for (uint64_t k = 0; k < N_FILES; k++) {
+		while (n_held < BUFFER && next < N_FILES)
+			held[n_held++] = next++;
+		uint32_t i = next_random(&random) % n_held;
+		read_turn(&t, 0, held[i]);
+		held[i] = held[--n_held];
+		if (++opens == BUFFER)
+			t.misses = 0;
+	}
+	struct prefetch_stream_stats ss;
+	prefetch_stream_stats_get(t.stream, &ss);
+	assert_true(ss.following);
+	assert_int_equal(ss.jumps, 0);
+	assert_int_equal(t.errors, 0);
+	if (t.misses > N_FILES / 100)
+		fail_msg("%u misses", (unsigned)t.misses);
 	check_sink(&sink);
 	stop(&t);
 	prefetch_free(t.p);
@@ -1519,6 +1553,7 @@ int main(void)
 		cmocka_unit_test(a_store_that_waits_for_a_reader_does_not_stop_him),
 		cmocka_unit_test(workers_out_of_step_do_not_matter),
 		cmocka_unit_test(a_window_grows_with_the_workers_batches),
+		cmocka_unit_test(turns_that_a_shuffle_buffer_holds_are_kept),
 		cmocka_unit_test(bursts_larger_than_the_window_make_it_grow),
 		cmocka_unit_test(streams_that_take_turns_miss_nothing),
 		cmocka_unit_test(files_that_are_left_out_do_not_stop_the_window),

@@ -1,0 +1,111 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* A sorted list behind a shuffle buffer (tf.data, WebDataset): the reader fills a buffer with the first files of the
+ * list, opens any of them, and puts the next file of the list in its place.
+ *
+ *   list    o o . o o o . o . o . . o . | . . . . . . . . .
+ *           opened, or in the buffer    front: files opened + size of the buffer
+ *
+ * So all opens lie before the front.  A buffer is found if they do, and the front is an eighth of the list at most.
+ * Readers who shuffle a short list of their own look the same at first, if that list is the beginning of this one: a
+ * directory, or one rank's contiguous part.  If the opens lie all over such a shorter list, it is taken for theirs, and
+ * nothing is found here.  Where a rank's part may end at the front, all likely seeds are tried before.  A track finds
+ * out later whether the front moves (track.c). */
+#include <math.h>
+
+#include "prefetch/sampler/recognise_private.h"
+
+enum {
+	SHARE = 8,        /* the front is in this part of the list, ... */
+	SHARE_CLEAR = 64, /* ... or in this one: then it is no rank's part */
+	WORLD_MAX = 64,
+};
+/* Opens that lie all over a list come so close to its ends in all but e^-12 of cases. */
+static const double CONFINED_NATS = 12;
+
+static bool has_most(const struct search *s, const struct target *target)
+{
+	return target->n_seen * 8 >= s->n_ring * 7;
+}
+
+static bool has_nearly_all(const struct search *s, const struct target *target)
+{
+	return target->n_seen * 32 >= s->n_ring * 31;
+}
+
+/* Whether the opens lie all over the list of the target. */
+static bool lie_all_over(const struct target *target)
+{
+	uint32_t low = target->n, high = 0;
+	for (uint32_t i = 0; i < target->n_seen; i++) {
+		low = target->indices[i] < low ? target->indices[i] : low;
+		high = target->indices[i] > high ? target->indices[i] : high;
+	}
+	return target->n_seen * log((double)target->n / (high - low + 1)) < CONFINED_NATS;
+}
+
+static bool fits(const struct search *s, const struct target *target, uint32_t share, struct prefetch_fit *ret_fit)
+{
+	uint64_t positions[RING];
+	for (uint32_t i = 0; i < target->n_seen; i++)
+		positions[i] = target->indices[i];
+	struct prefetch_fit_input input = {
+		.positions = positions,
+		.n = target->n_seen,
+		.size = target->n,
+		.seen = target->n_seen,
+		.world_max = WORLD_MAX,
+	};
+	if (!has_most(s, target) || !prefetch_fit(&input, ret_fit) || ret_fit->score < PREFETCH_FIT_SURE)
+		return false;
+	return ret_fit->hits * 8 >= target->n_seen * 7 &&
+	       (uint64_t)(ret_fit->cells - ret_fit->hits) * share * ret_fit->world <=
+	               (uint64_t)target->n * ret_fit->ranks;
+}
+
+static int accept(struct prefetch_recognise *r, const struct target *target, const struct prefetch_fit *fit)
+{
+	struct match *match = &r->search.match;
+	*match = (struct match){
+		.list = target->list,
+		.source = { .sampler = PREFETCH_SAMPLER_SORTED, .seed = 1, .buffer = fit->cells - fit->hits + 1 },
+		.fit = *fit,
+		.n = target->n_seen,
+	};
+	struct prefetch_part part = {
+		.world = fit->world, .first = fit->first, .ranks = fit->ranks, .stride = fit->world / fit->ranks
+	};
+	prefetch_search_end(r);
+	r->unexplained = 0;
+	prefetch_unseeded_found(r, match->list);
+	int rc = prefetch_track_new(r, &match->source, match->list, NULL, fit, &part);
+	return rc < 0 ? rc : 1;
+}
+
+int prefetch_shuffle_buffer_try(struct prefetch_recognise *r, bool clear)
+{
+	const struct search *s = &r->search;
+	const struct source source = { .sampler = PREFETCH_SAMPLER_SORTED, .seed = 1 };
+	const struct target *best = NULL;
+	struct prefetch_fit fit, best_fit = { 0 };
+	unsigned rank, best_rank = 0;
+	uint32_t file;
+	for (uint32_t i = 0; i < s->n_targets; i++) {
+		const struct target *target = &s->targets[i];
+		struct prefetch_list_part part;
+		if (!target->list || prefetch_list_part(target->list, &part))
+			continue; /* a rank's part: it is read by a stride, or looks like a list of its own */
+		if (has_nearly_all(s, target) && lie_all_over(target))
+			return 0;
+		if (!fits(s, target, clear ? SHARE_CLEAR : SHARE, &fit) ||
+		        prefetch_recognise_refused(r, &source, target->list) ||
+		        prefetch_list_at(target->list, target->indices[0], &file) < 0)
+			continue;
+		rank = prefetch_search_plausible(r, target, file, 0);
+		if (best && (rank < best_rank || (rank == best_rank && target->n >= best->n)))
+			continue;
+		best = target;
+		best_fit = fit;
+		best_rank = rank;
+	}
+	return best ? accept(r, best, &best_fit) : 0;
+}

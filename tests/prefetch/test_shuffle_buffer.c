@@ -1,0 +1,254 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Shuffle buffers behind sorted lists: recognised after few opens, and followed from epoch to epoch.
+ * test_recognise_libraries.py compares the buffers with the libraries' own. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <cmocka.h>
+
+#include "prefetch/sampler/recognise.h"
+#include "tests/prefetch/loader.h"
+#include "tests/shard/synth.h"
+
+enum { CLASSES = 20, PER_CLASS = 500, N = CLASSES * PER_CLASS, EPOCHS = 3, OPENS_MAX = 96 };
+
+static struct shard_index *dataset;
+static uint32_t list[N], order[N];
+
+static void work(struct prefetch_recognise *r)
+{
+	int rc;
+	while ((rc = prefetch_recognise_step(r, UINT64_C(1000000000))) > 0)
+		;
+	assert_int_equal(rc, 0);
+}
+
+static struct prefetch_recognise *new_recognise(void)
+{
+	struct prefetch_recognise *r;
+	struct prefetch_recognise_options options = { .index = dataset, .seed_max = 100, .popular_words = 1 };
+	assert_int_equal(prefetch_recognise_new(&options, &r), 0);
+	return r;
+}
+
+/* tf.data.Dataset.shuffle(size), and webdataset's shuffle(size, initial): that one takes in two files for each that it
+ * gives away, until it has `size`, and gives away the first when it has `initial`. */
+static void buffered(const uint32_t *from, uint32_t n, uint32_t size, uint32_t initial, uint64_t *random, uint32_t *to)
+{
+	uint32_t *held = malloc((size + 2) * sizeof(*held)), n_held = 0, next = 0;
+	for (uint32_t k = 0; k < n;) {
+		for (uint32_t i = 0; i < (n_held < size ? 2 : 1) && next < n; i++)
+			held[n_held++] = from[next++];
+		if (n_held < initial && next < n)
+			continue;
+		uint32_t i = (uint32_t)(loader_random(random) % n_held);
+		to[k++] = held[i];
+		held[i] = held[--n_held];
+	}
+	free(held);
+}
+
+static void shuffle(uint32_t *at, uint32_t n, uint64_t *random)
+{
+	for (uint32_t i = n - 1; i > 0; i--) {
+		uint32_t j = (uint32_t)(loader_random(random) % (i + 1)), kept = at[i];
+		at[i] = at[j];
+		at[j] = kept;
+	}
+}
+
+/* Opens files until a track is ready.  Returns after how many. */
+static uint32_t open_some(struct prefetch_recognise *r, const uint32_t *files, uint32_t n)
+{
+	struct prefetch_recognised track;
+	for (uint32_t i = 0; i < n; i++) {
+		prefetch_recognise_opened(r, &files[i], 1);
+		if (i % 16 == 15)
+			work(r);
+		if (prefetch_recognise_get(r, 0, &track) == 0 && track.ready)
+			return i + 1;
+	}
+	return n + 1;
+}
+
+static void open_rest(struct prefetch_recognise *r, const uint32_t *files, uint32_t from, uint32_t n)
+{
+	for (uint32_t i = from; i < n; i++) {
+		prefetch_recognise_opened(r, &files[i], 1);
+		if (i % 16 == 15)
+			work(r);
+	}
+	work(r);
+}
+
+static struct prefetch_recognised only_track(struct prefetch_recognise *r)
+{
+	struct prefetch_recognised track;
+	assert_int_equal(recognised_tracks(r), 1);
+	assert_int_equal(prefetch_recognise_get(r, 0, &track), 0);
+	return track;
+}
+
+static const struct {
+	uint32_t size, initial, world, rank;
+} buffers[] = {
+	{ 16, 16, 1, 0 },
+	{ 100, 100, 1, 0 },
+	{ 1000, 1000, 1, 0 },
+	{ N / 8, N / 8, 1, 0 },
+	{ 1000, 100, 1, 0 },
+	{ 64, 64, 4, 2 },
+	{ 300, 300, 4, 0 },
+};
+enum { BUFFERS = sizeof(buffers) / sizeof(buffers[0]) };
+
+static void buffers_are_recognised_and_followed(void **state)
+{
+	uint64_t random = 3;
+	(void)state;
+	for (unsigned i = 0; i < BUFFERS; i++) {
+		struct prefetch_recognise *r = new_recognise();
+		struct prefetch_recognised track;
+		uint32_t n = 0, size = buffers[i].size;
+		for (uint32_t file = buffers[i].rank; file < N; file += buffers[i].world)
+			list[n++] = file;
+		for (uint32_t epoch = 0; epoch < EPOCHS; epoch++) {
+			buffered(list, n, size, buffers[i].initial, &random, order);
+			uint32_t opens = epoch == 0 ? open_some(r, order, 512) : 0;
+			if (opens > OPENS_MAX)
+				fail_msg("buffer %u: %u opens", i, opens);
+			open_rest(r, order, opens, n);
+			track = only_track(r);
+			assert_int_equal(track.sampler, PREFETCH_SAMPLER_SORTED);
+			assert_int_equal(track.epoch, epoch);
+			assert_int_equal(track.world, buffers[i].world);
+			assert_int_equal(track.first, buffers[i].rank);
+			if (track.buffer + size / 16 < size || track.buffer > size + size / 16 + 32)
+				fail_msg("buffer %u: %u files of %u", i, track.buffer, size);
+		}
+		if (track.opens + EPOCHS * 2 < EPOCHS * n)
+			fail_msg("buffer %u: %u opens of %u", i, (unsigned)track.opens, EPOCHS * n);
+		prefetch_recognise_free(r);
+	}
+}
+
+/* Opens that others make between those of the buffer do not matter. */
+static void other_readers_do_not_matter(void **state)
+{
+	uint64_t random = 7;
+	(void)state;
+	for (uint32_t i = 0; i < N; i++)
+		list[i] = i;
+	struct prefetch_recognise *r = new_recognise();
+	for (uint32_t epoch = 0; epoch < 2; epoch++) {
+		buffered(list, N, 500, 500, &random, order);
+		for (uint32_t k = 0; k < N; k++) {
+			if (k % 16 == 5)
+				prefetch_recognise_opened(r, &(uint32_t){ (uint32_t)(loader_random(&random) % N) }, 1);
+			prefetch_recognise_opened(r, &order[k], 1);
+			if (k % 16 == 15)
+				work(r);
+		}
+	}
+	struct prefetch_recognised track = only_track(r);
+	assert_true(track.buffer > 0 && track.opens + 2 * 300 >= 2 * N);
+	prefetch_recognise_free(r);
+}
+
+/* What a predecessor has left is followed. */
+static void a_successor_goes_on_with_a_buffer(void **state)
+{
+	struct prefetch_saved_track saved[PREFETCH_TRACKS_MAX];
+	struct prefetch_recognise *r = new_recognise(), *later = new_recognise();
+	char text[128];
+	uint64_t random = 4;
+	(void)state;
+	for (uint32_t i = 0; i < N; i++)
+		list[i] = i;
+	buffered(list, N, 1000, 1000, &random, order);
+	open_rest(r, order, 0, N / 2);
+	struct prefetch_recognised before = only_track(r);
+	prefetch_recognise_describe(&before, text, sizeof(text));
+	assert_string_equal(text, "sorted order behind a shuffle buffer of about 1000");
+	assert_int_equal(prefetch_recognise_save(r, saved), 1);
+	assert_int_equal(prefetch_recognise_restore(later, saved, 1), 0);
+	work(later);
+	open_rest(later, order, N / 2, N);
+	struct prefetch_recognised track = only_track(later);
+	assert_false(track.unverified);
+	assert_true(track.opens >= N / 2 - 200); /* a seventh of the buffer was in it for too long */
+	saved[0].buffer = 0;
+	struct prefetch_recognise *third = new_recognise();
+	assert_int_equal(prefetch_recognise_restore(third, saved, 1), 0);
+	assert_int_equal(recognised_tracks(third), 0);
+	prefetch_recognise_free(third);
+	prefetch_recognise_free(later);
+	prefetch_recognise_free(r);
+}
+
+/* A directory, the first files of the list, or a rank's contiguous part, each shuffled by somebody.  None of them is a
+ * buffer, because the farthest file does not move on. */
+static void a_shuffled_beginning_is_no_buffer(void **state)
+{
+	enum { CASES = 3 };
+	uint64_t random = 5;
+	(void)state;
+	for (unsigned i = 0; i < CASES; i++) {
+		struct prefetch_recognise *r = new_recognise();
+		uint32_t n = i % 3 == 0 ? PER_CLASS : i % 3 == 1 ? N / 10 : N / 8;
+		for (uint32_t k = 0; k < n; k++)
+			order[k] = k;
+		shuffle(order, n, &random);
+		open_rest(r, order, 0, n);
+		struct prefetch_recognised track;
+		if (prefetch_recognise_get(r, 0, &track) == 0)
+			fail_msg("case %u: %u files of a buffer of %u", i, n, track.buffer);
+		prefetch_recognise_free(r);
+	}
+}
+
+/* DDPFS_RANDOM_ORDERS=10000 tries so many. */
+static void nothing_is_recognised_in_orders_of_nobody(void **state)
+{
+	const char *orders = getenv("DDPFS_RANDOM_ORDERS");
+	uint64_t random = 11;
+	(void)state;
+	for (long k = 0; k < (orders ? atol(orders) : 40); k++) {
+		struct prefetch_recognise *r = new_recognise();
+		for (uint32_t i = 0; i < N; i++)
+			order[i] = i;
+		shuffle(order, N, &random);
+		if (open_some(r, order, 512) <= 512)
+			fail_msg("order %ld is recognised", k);
+		prefetch_recognise_free(r);
+	}
+}
+
+static int setup(void **state)
+{
+	(void)state;
+	dataset = synth_open(&(struct synth){ .classes = CLASSES, .per_class = PER_CLASS, .bytes = 1 });
+	return 0;
+}
+
+static int teardown(void **state)
+{
+	(void)state;
+	synth_close(dataset);
+	return 0;
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(buffers_are_recognised_and_followed),
+		cmocka_unit_test(other_readers_do_not_matter),
+		cmocka_unit_test(a_successor_goes_on_with_a_buffer),
+		cmocka_unit_test(a_shuffled_beginning_is_no_buffer),
+		cmocka_unit_test(nothing_is_recognised_in_orders_of_nobody),
+	};
+	cmocka_set_test_filter(getenv("DDPFS_TEST")); /* a pattern, or NULL */
+	return cmocka_run_group_tests(tests, setup, teardown);
+}
