@@ -101,3 +101,17 @@ def test_the_second_run_counts_and_is_told(tmp_path, capsys, second, rc, counts)
     lines = capsys.readouterr().out.splitlines()
     assert lines[-1] == counts
     assert ("unsteady: m.test_a.b[1-x]: x" in lines) == (rc == 0)
+
+
+@pytest.mark.parametrize("form", ["unit - ddpfs:{}", "ddpfs:unit / {}"])
+def test_what_ran_with_little_time_and_must_run_again(tmp_path, form):
+    """Failed checks and tests that were interrupted; a crash or a sanitizer's report stands."""
+    log, out = tmp_path / "beside.json", tmp_path / "clang-beside.meson.json"
+    outcomes = {
+        "fs/ok": {}, "skipped": {"result": "SKIP", "code": 77}, "crashed": {"result": "FAIL", "stderr": CMOCKA, "code": -11},
+        "race, reported": {"result": "FAIL", "stderr": CMOCKA + "WARNING: ThreadSanitizer: data race", "code": 66},
+        "slow": {"result": "FAIL", "stderr": CMOCKA, "code": 1}, "hung": {"result": "TIMEOUT"}, "ended": {"result": "INTERRUPT"}}
+    log.write_text("".join(program(**how).replace("unit - ddpfs:fs/t", form.format(name)) for name, how in outcomes.items()))
+    tests = [form.format(name) for name in [*outcomes, "not reached"]]
+    assert tally.left(tests, log, out) == ["slow", "hung", "ended", "not reached"]
+    assert out.read_text().count("\n") == 4 and tally.main(tmp_path) == 1
