@@ -150,7 +150,7 @@ class Cgroup:
         self._v.limit(limit_bytes)
         self._v.throttle(0, 0)
         self.limit_bytes, self.filler = limit_bytes, filler
-        self.throttle, self.memory = self._v.throttle, self._v.memory
+        self.throttle, self.memory, self.directories = self._v.throttle, self._v.memory, self._v.dirs
 
     def enter(self, sub):
         """For preexec_fn: the child starts in /reader or /daemon."""
