@@ -140,15 +140,16 @@ static uint64_t refetch_end(struct prefetch *p, struct prefetch_stream *s, uint6
  * they lie in a store: no fetch waits for thousands of drops. */
 static bool refetch_stream(struct prefetch *p, struct prefetch_stream *s)
 {
-	uint64_t fetched = s->fetch, end = cache_timeline_end(&s->tl);
+	uint64_t end = cache_timeline_end(&s->tl);
 	uint64_t announced = s->limit < end ? s->limit : end;
 	if (!s->following)
 		return false; /* nothing would be fetched */
 	if (s->options.warm_up && !prefetch_warm_up_again(p))
 		return false;
 	announce_again(p, s); /* the kernel takes names together with pages */
-	/* Else what the kernel took would fill the window, and nothing would be fetched until its turns have passed. */
-	for (uint64_t seq = s->fetch; seq < fetched; seq++)
+	/* Else what the kernel took would fill the window, and nothing would be fetched until its turns have passed.  A
+	 * hole or a refused store may have moved `fetch` back before, so some of it lies beyond the old `fetch`. */
+	for (uint64_t seq = s->fetch; seq < end && s->ahead_bytes > 0; seq++)
 		prefetch_tracking_gone(p, s, seq);
 	s->suspected = s->fetch;
 	s->suspect = refetch_end(p, s, announced);

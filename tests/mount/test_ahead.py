@@ -355,3 +355,33 @@ def test_names_and_pages_that_the_kernel_took_back_are_there_again(mount, pack, 
         before, after = undisturbed(lambda begin: goes_on(begin, 400))
         assert after["following"] == 1 and after["errors"] == 0
         assert after["misses"] - before["misses"] <= 100
+
+
+def test_what_is_taken_back_again_and_again_does_not_fill_the_window(mount, pack, many, take_back):
+    """Three times, before all is there again: some turns of what comes next are fetched, some are lost.  The engine once held
+    lost ones for fetched, and nothing was read ahead any more."""
+    m = mount(pack(many[0]), "view=all,layout=tree,memory=256M")
+    opens = sampled(m.path)
+
+    def read(n):
+        before = settled(m)
+        for i, path in enumerate(islice(opens, n)):
+            assert (m.path / path).read_bytes() == many[1][path], path
+            if i % 4 == 3:
+                settled(m)
+        return before, settled(m)
+
+    def taken_back(begin):
+        for n in 64, 16:
+            take_back()
+            read(n)
+        take_back()
+        begin()
+        return read(300)
+
+    read(2000)
+    for _ in range(6):
+        before, after = undisturbed(taken_back)
+        assert after["misses"] - before["misses"] <= 240
+        assert after["errors"] == 0
+        read(400)
