@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Shuffle buffers behind sorted lists: recognised after few opens, and followed from epoch to epoch.
- * test_recognise_libraries.py compares the buffers with the libraries' own. */
+ * The buffers are simulated; trainers/README.md says what they stand for. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdio.h>
