@@ -449,12 +449,6 @@ void prefetch_recognise_searched(const struct prefetch_recognise *r, struct pref
 	};
 }
 
-static uint64_t turns_below(const struct prefetch_part *part, uint64_t position)
-{
-	uint64_t residue = position % part->world, rest = residue > part->first ? residue - part->first : 0;
-	return position / part->world * part->ranks + (rest < part->ranks ? rest : part->ranks);
-}
-
 int prefetch_recognise_get(const struct prefetch_recognise *r, unsigned i, struct prefetch_recognised *ret_track)
 {
 	if (i >= r->n_tracks)
@@ -477,7 +471,7 @@ int prefetch_recognise_get(const struct prefetch_recognise *r, unsigned i, struc
 		.pace = t->pace,
 		.pace_sure = t->pace_sure,
 		.epoch = t->epoch,
-		.turn = turns_below(&t->part, t->high),
+		.turn = prefetch_track_turns_opened(t),
 		.turns = (t->size + t->part.world - 1) / t->part.world * t->part.ranks,
 		.opens = t->opens,
 		.since = r->opens - t->last_open,

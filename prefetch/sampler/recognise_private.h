@@ -468,6 +468,9 @@ struct prefetch_shuffle prefetch_source_shuffle(const struct source *source);
 int prefetch_track_new(struct prefetch_recognise *r, const struct source *source, struct prefetch_list *list,
         const struct shard_mt19937 *mt, const struct prefetch_fit *fit, const struct prefetch_part *part);
 
+/* Returns how many turns lie before the farthest open. */
+uint64_t prefetch_track_turns_opened(const struct track *track);
+
 /* Sets a new track to the position and the epoch of a saved one. */
 void prefetch_track_resume(struct track *track, const struct prefetch_saved_track *saved);
 void prefetch_track_free(struct track *track); /* NULL is fine */

@@ -136,10 +136,11 @@ static uint64_t position_of(const struct track *t, uint64_t turn)
 	return turn / t->part.ranks * t->part.world + t->part.first + turn % t->part.ranks;
 }
 
-/* Returns the turns up to the farthest one opened. */
-static uint64_t turns_opened(const struct track *t)
+uint64_t prefetch_track_turns_opened(const struct track *t)
 {
-	return t->high > 0 ? turn_of(t, t->high - 1) + 1 : 0;
+	const struct prefetch_part *part = &t->part;
+	uint64_t residue = t->high % part->world, rest = residue > part->first ? residue - part->first : 0;
+	return t->high / part->world * part->ranks + (rest < part->ranks ? rest : part->ranks);
 }
 
 static bool same(const struct source *a, const struct source *b)
@@ -425,7 +426,7 @@ int prefetch_track_new(struct prefetch_recognise *r, const struct source *source
 /* Files that the buffer has held for long are fewer than those that were opened. */
 static void resume_buffer(struct track *t)
 {
-	uint64_t turns = turns_opened(t), held = t->source.buffer;
+	uint64_t turns = prefetch_track_turns_opened(t), held = t->source.buffer;
 	for (uint64_t turn = 0; turn + 3 * held < turns; turn++)
 		bit_set(t->used, position_of(t, turn));
 	t->opened = turns > held ? turns - held : 0;
@@ -604,7 +605,8 @@ static void judge_batch(struct track *t)
  * open stays behind the front. */
 static void look_at_buffer(struct track *t)
 {
-	uint64_t turns = turns_opened(t), front = t->opened + t->held, late = front > turns ? front - turns : 0;
+	uint64_t turns = prefetch_track_turns_opened(t), front = t->opened + t->held,
+	         late = front > turns ? front - turns : 0;
 	uint32_t less = late / 4 < t->held / 64 ? (uint32_t)late / 4 : t->held / 64;
 	t->refit_at = t->n_recent + BUFFER_LOOK;
 	if (late <= BUFFER_SPARE || front >= prefetch_sequence_turns(t->now))
@@ -778,7 +780,7 @@ static void catch_up(struct prefetch_recognise *r, struct track *t, uint64_t n_r
  * open.  A buffer of B files has not opened one of the latest k that it took in with probability exp(-k^2 / 2B). */
 static bool is_no_buffer(const struct track *t)
 {
-	uint64_t turns = turns_opened(t), front = t->opened + t->held;
+	uint64_t turns = prefetch_track_turns_opened(t), front = t->opened + t->held;
 	uint64_t late = front > turns ? front - turns : 0;
 	if (t->missed >= WRONG_LATEST && t->fitted * 2 < t->missed)
 		return true;
@@ -1134,7 +1136,7 @@ enum track_fit prefetch_track_fit(const struct track *t, uint32_t file, uint64_t
 		return TRACK_LATE;
 	if (is_buffered(t)) {
 		/* A pause of the watch leaves out opens.  So what lies a little beyond the farthest one fits, too. */
-		uint64_t turns = turns_opened(t), front = t->opened + t->source.buffer;
+		uint64_t turns = prefetch_track_turns_opened(t), front = t->opened + t->source.buffer;
 		uint64_t most = (turns > front ? turns : front) - t->source.buffer + buffer_room(t);
 		return in_part(t, position) && !bit_get(t->used, position) && turn_of(t, position) < most ? TRACK_FITS
 		                                                                                          : TRACK_NOT;
@@ -1178,7 +1180,7 @@ static void open_late(struct prefetch_recognise *r, struct track *t, uint64_t po
 /* Counts what a buffer holds: what it took in, less what was opened. */
 static void take_held(struct track *t)
 {
-	uint64_t turns = turns_opened(t);
+	uint64_t turns = prefetch_track_turns_opened(t);
 	if (turns > t->opened + t->held)
 		t->held = (uint32_t)(turns - t->opened);
 	if (t->held > t->source.buffer)

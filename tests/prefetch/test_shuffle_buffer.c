@@ -188,6 +188,45 @@ static void a_successor_goes_on_with_a_buffer(void **state)
 	prefetch_recognise_free(r);
 }
 
+static void what_a_predecessor_left_of_a_buffer_is_not_believed(void **state)
+{
+	struct prefetch_saved_track saved[PREFETCH_TRACKS_MAX], any;
+	struct prefetch_recognise *r = new_recognise();
+	uint64_t random = 12;
+	(void)state;
+	for (uint32_t i = 0; i < N; i++)
+		list[i] = i;
+	buffered(list, N, 300, 300, &random, order);
+	open_rest(r, order, 0, N / 2);
+	assert_int_equal(prefetch_recognise_save(r, saved), 1);
+	prefetch_recognise_free(r);
+	/* Positions before the part, and beyond the list if one part of so many were the whole. */
+	struct {
+		uint32_t world, first, high;
+	} parts[] = { { 4, 2, 1 }, { 4096, 0, 8192 }, { 4096, 4095, 4000 }, { 4096, 1, N } };
+	for (unsigned i = 0; i < sizeof(parts) / sizeof(parts[0]); i++) {
+		any = saved[0];
+		any.world = any.stride = parts[i].world;
+		any.first = parts[i].first;
+		any.ranks = any.buffer = 1;
+		any.high = parts[i].high;
+		r = new_recognise();
+		assert_int_equal(prefetch_recognise_restore(r, &any, 1), 0);
+		assert_int_equal(recognised_tracks(r), 1);
+		prefetch_recognise_free(r);
+	}
+	for (unsigned i = 0; i < 500; i++) {
+		any = saved[0];
+		for (unsigned k = 0; k < 1 + i % 4; k++)
+			((uint8_t *)&any)[loader_random(&random) % sizeof(any)] = (uint8_t)loader_random(&random);
+		if (any.skip > 100000 || any.high > 2 * N)
+			continue; /* takes long, or is refused at once */
+		r = new_recognise();
+		assert_int_equal(prefetch_recognise_restore(r, &any, 1), 0);
+		prefetch_recognise_free(r);
+	}
+}
+
 /* A directory, the first files of the list, or a rank's contiguous part, each shuffled by somebody.  None of them is a
  * buffer, because the farthest file does not move on. */
 static void a_shuffled_beginning_is_no_buffer(void **state)
@@ -246,6 +285,7 @@ int main(void)
 		cmocka_unit_test(buffers_are_recognised_and_followed),
 		cmocka_unit_test(other_readers_do_not_matter),
 		cmocka_unit_test(a_successor_goes_on_with_a_buffer),
+		cmocka_unit_test(what_a_predecessor_left_of_a_buffer_is_not_believed),
 		cmocka_unit_test(a_shuffled_beginning_is_no_buffer),
 		cmocka_unit_test(nothing_is_recognised_in_orders_of_nobody),
 	};
