@@ -181,6 +181,7 @@ struct prefetch_stream {
 	uint64_t coming_end;              /* seq behind the last one in `coming` */
 	uint32_t coming[PREFETCH_COMING]; /* samples of the seqs before coming_end, by seq modulo; SHARD_NONE: error */
 	uint64_t announced;               /* the lister has been asked to announce the seqs below it */
+	uint64_t taken;                   /* seq behind the farthest one that was fetched since the stream moved */
 	uint64_t limit;                   /* seqs below it are announced, and may be fetched */
 	uint64_t high;                    /* seq behind the farthest used one */
 	uint64_t ahead_bytes;             /* fetched and not used */

@@ -149,7 +149,7 @@ static bool refetch_stream(struct prefetch *p, struct prefetch_stream *s)
 	announce_again(p, s); /* the kernel takes names together with pages */
 	/* Else what the kernel took would fill the window, and nothing would be fetched until its turns have passed.  A
 	 * hole or a refused store may have moved `fetch` back before, so some of it lies beyond the old `fetch`. */
-	for (uint64_t seq = s->fetch; seq < end && s->ahead_bytes > 0; seq++)
+	for (uint64_t seq = s->fetch; seq < s->taken && seq < end; seq++)
 		prefetch_tracking_gone(p, s, seq);
 	s->suspected = s->fetch;
 	s->suspect = refetch_end(p, s, announced);

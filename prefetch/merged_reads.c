@@ -117,6 +117,8 @@ static int take(struct prefetch *p, struct prefetch_stream *stream, uint64_t seq
 		stream->ahead_bytes += cost;
 	if (!was_ahead && seq < stream->high)
 		stream->lag_bytes += cost;
+	if (seq >= stream->taken)
+		stream->taken = seq + 1;
 	if (rc == 0) {
 		item->pending = 1; /* until publish() has counted its blocks */
 		STAILQ_INSERT_TAIL(&fetch->items, item, link);

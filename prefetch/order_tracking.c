@@ -123,7 +123,7 @@ static bool move(struct prefetch *p, struct prefetch_stream *s, uint64_t epoch, 
 	s->coming_end = 0; /* the seqs may have other samples now */
 	s->fetch = s->announced = s->high = s->limit = s->tl.cursor;
 	s->filled = s->waited = false;
-	s->ahead_bytes = s->lag_bytes = 0;
+	s->ahead_bytes = s->lag_bytes = s->taken = 0;
 	s->batch = PREFETCH_ANNOUNCE_FIRST;
 	return true;
 }
