@@ -455,9 +455,9 @@ int remote_store_refusal(
 {
 	char code[CODE_MAX], region[CODE_MAX], what[512], quoted[512];
 	copy_element(answer, "<Code>", code);
-	copy_element(answer, "<Region>", region); /* AWS says it in a header, too; others only here */
-	if (answer->region[0])
-		snprintf(region, sizeof(region), "%s", answer->region);
+	snprintf(region, sizeof(region), "%s", answer->region);
+	if (!region[0] && (answer->status == 301 || answer->status == 400 || answer->status == 403))
+		copy_element(answer, "<Region>", region); /* AWS says it in the header, too; others only here */
 	base_err_quote(key ? key : "", quoted, sizeof(quoted));
 	snprintf(what, sizeof(what), "%s", key ? quoted : "the bucket");
 	const char *name = store->s3 ? store->location.bucket : store->origin;
