@@ -317,6 +317,7 @@ static void test_every_option_is_handed_over(void **state)
 		free(with);
 		free(without);
 	}
+	free(help);
 }
 
 static void test_a_program_that_knew_no_timeout(void **state)
