@@ -176,7 +176,11 @@ class Mounter:
             if process.poll() is not None and not is_mounted(path):
                 raise AssertionError(f"{' '.join(argv)}\nended with {process.returncode}:\n{mount.log()}")
             time.sleep(0.01)
-        os.listdir(path / ".ddpfs")  # the first listing waits for the watches
+        try:
+            os.listdir(path / ".ddpfs")  # the first listing waits for the watches
+        except OSError as error:
+            process.wait(60)
+            raise AssertionError(f"{' '.join(argv)}\nended with {process.returncode}:\n{mount.log()}") from error
         return mount
 
     def close(self):
