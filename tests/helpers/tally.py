@@ -12,11 +12,7 @@ A test program that crashes counts as failed, whatever it had printed before.  N
 
 `tally.py --again FOLDER` prints what to run a second time, a line each: `python<TAB>NODE` or `c<TAB>RUN<TAB>NAME`.  At most
 AGAIN_MAX tests, or none: where more fail, the program is wrong.  Crashes, hangs and sanitizers' reports are never forgiven.  A test that
-passes at the second run is counted as passed, and a line `unsteady: NAME: REASON` says so.
-
-`meson test --list | tally.py --left LOG OUT` prints which of these tests must run, because a run with less processor time, of which
-LOG is meson's log, has not settled them.  Settled are tests that passed or were skipped, and those whose failure is no matter of time:
-crashes and sanitizers' reports.  Their lines go to OUT."""
+passes at the second run is counted as passed, and a line `unsteady: NAME: REASON` says so."""
 
 import json
 import re
@@ -62,7 +58,7 @@ class Tally:
         self.passed += sum(outcome == "OK" for outcome in outcomes.values())
         self.failed += [f"{where}: {name}" for name in failed]
         how = ("c", run, name_of(test["name"]))
-        if failed and may_be_forgiven(test):
+        if test["result"] == "FAIL" and (test.get("returncode") or 0) >= 0 and failed and "Sanitizer" not in output:
             self.again.update((line, how) for line in self.failed[-len(failed):])
         reasons = re.findall(r"^skip(?:ped)?: (.*)$", output, re.M)
         self.skipped += [f"{where}: {name}: {'; '.join(reasons) or 'no reason given'}" for name in skipped]
@@ -95,25 +91,6 @@ class Tally:
 def name_of(line):
     """The name of a C test as `meson test` takes it: "SUITE - ddpfs:NAME", or of older meson "ddpfs:SUITE / NAME"."""
     return re.split(" [-/] ", line, maxsplit=1)[-1].removeprefix("ddpfs:")
-
-
-def may_be_forgiven(test):
-    """A check failed, which can be due to a slow machine.  A crash or a sanitizer's report cannot."""
-    output = (test.get("stdout") or "") + (test.get("stderr") or "")
-    return test["result"] == "FAIL" and (test.get("returncode") or 0) >= 0 and "Sanitizer" not in output
-
-
-def left(tests, log, out):
-    settled = set()
-    with open(log) as lines, open(out, "w") as file:
-        for line in lines:
-            if not line.endswith("\n"):
-                break  # whoever wrote it was killed
-            test = json.loads(line)
-            if test["result"] in ("OK", "EXPECTEDFAIL", "SKIP") or test["result"] == "FAIL" and not may_be_forgiven(test):
-                file.write(line)
-                settled.add(name_of(test["name"]))
-    return [name_of(line) for line in tests if name_of(line) not in settled]
 
 
 def read(folder):
@@ -160,8 +137,5 @@ if __name__ == "__main__":
     if sys.argv[1] == "--again":
         for line in to_run_again(read(sys.argv[2])):
             print("\t".join(line))
-    elif sys.argv[1] == "--left":
-        for test in left(sys.stdin.read().splitlines(), *sys.argv[2:]):
-            print(test)
     else:
         sys.exit(main(sys.argv[1]))
