@@ -30,12 +30,11 @@ def test_files_of_an_unknown_order_are_read_when_looked_up(mount, dataset):
     m = mount(dataset[0], "rank=0,world=1,layout=tree")
     files = dataset[1]
     names = sorted(files)
-    random.Random(5).shuffle(names)
+    random.Random("no number").shuffle(names)  # a shuffle of a number is recognised
     for name in names[:300]:
         assert (m.path / name).read_bytes() == files[name]
     before = settled(m)
-    # A READ can overtake the hint on a busy machine.
-    assert (300 - PENDING - ENOUGH) / 2 <= before["hinted"] <= 300 - PENDING - ENOUGH
+    assert 300 - PENDING - ENOUGH - 20 <= before["hinted"] <= 300 - PENDING - ENOUGH
     assert before["reads"] == 300 and before["read_bytes"] < 2 * sum(map(len, files.values()))
     for name in names[300:600]:
         assert os.stat(m.path / name).st_size == len(files[name])
