@@ -39,7 +39,7 @@ struct prefetch_stream_options {
 	uint64_t epoch;        /* where to start */
 	uint64_t turn;         /* ... in that epoch; earlier turns count as used */
 	uint64_t window_bytes; /* the most that may be fetched and not used; 0: depends on the memory, see stream.c */
-	/* A shuffle buffer lies behind the order: turns behind the farthest used one come later, in any order.  They
+	/* A shuffle buffer lies behind the order: turns before the farthest used one come later, in any order.  They
 	 * are kept while they fill three quarters of the budget at most. */
 	bool buffered;
 	bool doubtful; /* do not read ahead until the trainer follows the order */
