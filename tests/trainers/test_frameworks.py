@@ -4,6 +4,9 @@ losses and weights; ranks that divide the set; and whether the mount recognises 
 Under `ddpfs exec` every sampler is announced."""
 
 import json
+import shutil
+import threading
+from pathlib import Path
 
 import pytest
 
@@ -87,3 +90,37 @@ def test_framework_is_announced_under_exec(what, package, world, arguments, _, d
                                     "opens": stats["opens"], "misses": stats["misses"]})
     assert stats["order_source"] == "announced" and stats["orders_dropped"] == 0
     assert stats["announced_opens"] > 0.8 * stats["opens"], "what comes before the first announcement is not counted"
+
+
+def test_lightning_while_the_kernel_takes_pages_back(digits, pack, mount, scratch):
+    """500 files, a step of 50 ms on two ranks, and each second all pages, names and inodes of the host are taken back."""
+    heavy.need("lightning")
+    control = Path("/proc/sys/vm/drop_caches")
+    images = scratch / "images"
+    for file in sorted((digits / "train").rglob("*.png"))[::2][:500]:
+        (images / "train" / file.parent.name).mkdir(parents=True, exist_ok=True)
+        shutil.copy(file, images / "train" / file.parent.name)
+    arguments = ["--epochs", 8, "--step", 0.05]
+    plain = train("lightning", 2, arguments, images, scratch / "plain")
+    m = mount(pack(images), "view=all")
+    done, drops = threading.Event(), 0
+
+    def press():
+        nonlocal drops
+        while not done.wait(1):
+            if tools.stat_json(m.path)["following"]:
+                control.write_text("3")
+                drops += 1
+
+    presser = threading.Thread(target=press)
+    presser.start()
+    try:
+        assert train("lightning", 2, arguments, m.path, scratch / "mounted") == plain
+    finally:
+        done.set()
+        presser.join()
+    stats = tools.stat_json(m.path)
+    assert drops >= 3 and stats["lost"] > 0
+    assert stats["recognised"].startswith("torch DistributedSampler") and stats["errors"] == 0
+    # 96 opens tell the sampler.  After a drop the next files of both ranks and their workers miss until they are there again.
+    assert stats["misses"] <= 96 + 64 * drops
