@@ -17,9 +17,9 @@
  * The file is never mapped, so a full or failing disk is an error of a system call, and never SIGBUS.  The first such
  * error switches the tier off for this process (cache_tier_off).
  *
- * When the tier is full, it keeps what it holds, and a put finds no room.  A dataset that no process has open gives a
- * segment first: that of the dataset which was opened longest ago.  So epochs that read everything do not replace their
- * own blocks.
+ * When the tier is full, it keeps what it holds, and a put finds no room.  It first
+ * takes a segment from a dataset that no process has open: from the one that was opened longest ago.  So epochs that
+ * read everything do not replace their own blocks.
  *
  * A caller that knows the order tells the next use of each block (cache_tier_join, cache/tier_uses.h).  Blocks with the
  * same time of use lie in the same segments:
@@ -28,14 +28,14 @@
  *     a put for epoch 4 takes one of these:  <------------------------------->   and none of these
  *
  * So it replaces only what is used later, if it is used at all.  A put that tells nothing replaces no block of its
- * dataset.  If a block is put again after a use, for a later one, it moves to a segment of that.
+ * dataset.  If a block is put again for a later use, it moves to a segment of that use.
  *
  * Locks between processes are open file description locks on bytes behind the end of the file (fcntl(2)).  They end
  * with the process that holds them.  A child made by fork(2) shares them; it must close the descriptor or call exec.
  *
  * Threads: any thread may call every function but open and close.  One mutex guards changes.  It is held during reads
  * and writes of entries and records, and never during those of blocks.  A change waits at most a second for other
- * processes: one that is stopped while it holds the lock costs the others their changes, and never their reads. */
+ * processes.  If a process stops while it holds the lock, the others cannot change the tier, but they can read it. */
 #ifndef DDPFS_CACHE_TIER_H
 #define DDPFS_CACHE_TIER_H
 

@@ -5,8 +5,8 @@
  * this host reads it is found by the inverse of the order, epoch after epoch, in a microsecond or two.  Ranks of the
  * host find each other by locks in the tier (cache_tier_join).
  *
- * Nothing is told, and the tier keeps what it has, if that is as good: the ranks of this host read everything in each
- * epoch, or a group that keeps its samples always; or the tier has room for the dataset.
+ * The tier is not told next uses in three cases: the ranks of this host read all samples in each epoch; they keep one
+ * group for ever; or the tier has room for the whole dataset.  Then it keeps what it has.
  *
  * Memory: up to 32 MiB for order=torch, else some KiB and a bit for each rank of the world.
  * Threads: any thread may call cache_tier_uses_of.  One mutex guards everything. */

@@ -296,9 +296,9 @@ int shard_index_explain(const struct shard_index *index, struct base_err *err)
 	if (what == NOTHING)
 		return 0;
 	return base_err_set(err, -ESTALE,
-	        "'%s' %s: it was written in place while it was in use; only what is in memory already is read on: "
-	        "unmount, bring the dataset back ('mkshard verify' checks it) and mount again, or 'ddpfs restart' the "
-	        "mount where it is the same dataset; 'mkshard pack --force' and rename(2) replace a dataset safely",
+	        "'%s' %s: somebody wrote into it while it was in use. Readers get only what is in memory. Unmount, "
+	        "restore the dataset ('mkshard verify' checks it), and mount again. Next time replace a dataset with "
+	        "'mkshard pack --force' or rename(2)",
 	        index->path, whats[what]);
 }
 

@@ -44,8 +44,9 @@ bool index_change_is_stale(const struct index_change *change);
 /* Counts how often the marked pieces were verified again; 0 for NULL. */
 uint64_t index_change_rounds(const struct index_change *change);
 
-/* Marks a piece as verified: sets bit i of `bits`.  Returns false and does nothing if the count is not `rounds`, what
- * it was before the piece was verified: that round did not see the mark, so the piece must be verified again. */
+/* Marks a piece as verified: sets bit i of `bits`.  `rounds` is index_change_rounds() before the piece was verified.
+ * If it has changed, a round missed this piece: the function marks nothing and returns false, and the caller verifies
+ * the piece again. */
 bool index_change_mark(struct index_change *change, uint64_t rounds, _Atomic uint64_t *bits, uint64_t i);
 
 #endif

@@ -1040,7 +1040,7 @@ static int make(struct supervisor *sup)
 	held->started_ns = base_now_ns();
 	held->inotify_fd = inotify_init1(IN_NONBLOCK | IN_CLOEXEC);
 	if (held->inotify_fd < 0)
-		log_warning("inotify is not to be had (%s): epochs do not advance by themselves; raise "
+		log_warning("inotify cannot start (%s): epochs do not advance by themselves; raise "
 		            "fs.inotify.max_user_instances",
 		        strerror(errno));
 	rc = fs_control_socket(sup->how->control_path, sup->err, held->control_path, &held->control_fd);

@@ -224,7 +224,7 @@ def new_reader(m, made, truth, view, also=frozenset()):
 
 def the_log_says_so(m):
     log = wait_for_log(m, "index.ddpfs'")
-    assert "written in place" in log and "mkshard verify" in log
+    assert "somebody wrote into it" in log and "mkshard verify" in log
 
 def covering(*columns):
     """Rows so that each pair of values of two columns is in one of them."""
@@ -334,6 +334,6 @@ def test_it_is_copied_over_under_a_tool(made, scratch, tool, way):
         process.kill()
         process.wait()
     assert process.returncode == 1
-    assert "index.ddpfs'" in said.decode() and "written in place" in said.decode()
+    assert "index.ddpfs'" in said.decode() and "somebody wrote into it" in said.decode()
     if tool == "cat":
         assert whole.startswith(came + rest)

@@ -55,7 +55,7 @@ def test_a_truncated_index_is_refused_with_a_sentence(mount, pack, wide, left):
     failed, errors = read_all(m)
     assert failed > 0 and errors <= REFUSED, errors
     log = wait_for_log(m, f"{index}' ")
-    assert "written in place" in log and "mkshard verify" in log
+    assert "somebody wrote into it" in log and "mkshard verify" in log
     assert m.server_pid() == server
     m.unmount()
 

@@ -211,7 +211,7 @@ int main(void)
 		cmocka_unit_test(a_ring_that_cannot_be_entered_is_refused_at_once),
 	};
 	if (setup(NULL) != 0) {
-		fputs("io_uring is not to be had here, or older than Linux 5.10\n", stderr);
+		fputs("this kernel forbids io_uring, or it is older than Linux 5.10\n", stderr);
 		return 77;
 	}
 	teardown(NULL);

@@ -46,8 +46,8 @@ static int refuse(int r, struct base_err *err)
 {
 	if (in_plain_chroot())
 		return base_err_set(err, r,
-		        "a private mount namespace is not to be had (%s): this is a chroot and its / no mount point; "
-		        "make it one before the chroot (mount --bind DIR DIR) and run ddpfs as root, " OTHER_WAY,
+		        "cannot make a private mount namespace (%s): the root of this chroot is no mount point; run "
+		        "'mount --bind DIR DIR' as root before the chroot, and run ddpfs as root, " OTHER_WAY,
 		        strerror(-r));
 	if (geteuid() == 0)
 		return base_err_set(err, r,

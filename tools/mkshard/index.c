@@ -359,9 +359,9 @@ static void warn_of_changes(const struct indexing *indexing)
 	const char *dataset = base_quoted(indexing->args->dataset);
 	int rc = shard_index_open(indexing->args->dataset, NULL, &old);
 	if (rc < 0 && rc != -ENOENT)
-		cli_warn("the index that '%s' had cannot be read (%s): nothing says any more whether the bytes of its "
-		         "files are right, and 'mkshard verify' will find them good; a copy of " SHARD_INDEX_NAME
-		         " in its place can tell",
+		cli_warn("the old index of '%s' cannot be read (%s), so the files cannot be compared with it. The new "
+		         "index takes their bytes as they are. To compare, restore a copy of " SHARD_INDEX_NAME
+		         " and run this command again",
 		        dataset, base_err_str(rc));
 	if (rc < 0)
 		return;
@@ -380,13 +380,13 @@ static void warn_of_changes(const struct indexing *indexing)
 	}
 	if (changed.n)
 		cli_warn("%" PRIu64
-		         " of the files of '%s' are not what its index said until now, first '%s': damaged, or written "
-		         "anew; the new index takes them as they are, and 'mkshard verify' will find them good",
+		         " of the files of '%s' differ from the old index, first '%s': they are damaged, or somebody "
+		         "wrote them anew. The new index takes their bytes as they are",
 		        changed.n, dataset, base_quoted(changed.first));
 	if (unread.n)
-		cli_warn("the index that '%s' had is damaged: it cannot tell of %" PRIu64
-		         " of the files, first '%s', and nothing says any more whether their bytes are right; "
-		         "'mkshard verify' will find them good; a copy of " SHARD_INDEX_NAME " in its place can tell",
+		cli_warn("the old index of '%s' is damaged, so %" PRIu64
+		         " of its files (first '%s') cannot be compared with it. The new index takes their bytes as "
+		         "they are. To compare, restore a copy of " SHARD_INDEX_NAME " and run this command again",
 		        dataset, unread.n, base_quoted(unread.first));
 	shard_index_close(old);
 }

@@ -63,10 +63,9 @@ int found_shard_leave_out(struct found_shard *shard, const char *text);
 bool found_shard_is_name(const char *name);
 
 /* Reads the shard `shard->file`, or if store is not NULL its object `shard->stored`, tar or bare, and fills the other
- * members.  timeout_s: how long a read waits for a store that does not answer.  With `keep_going` it leaves out what it
- * would otherwise refuse: members that a dataset cannot hold, the rest of a tar after damage, a shard that cannot be
- * read, but not what a store that does not answer would have.  Returns 0, or -errno with a sentence that names shard
- * and byte. */
+ * members.  timeout_s: how long a read waits for a store that does not answer.  With `keep_going` it skips members
+ * that a dataset cannot hold, the rest of a damaged tar, and shards that cannot be read.  It still fails if a store
+ * does not answer.  Returns 0, or -errno with a sentence that names shard and byte. */
 int found_shard_parse(struct found_shard *shard, struct remote_store *store, uint64_t timeout_s, bool keep_going,
         struct base_err *err);
 

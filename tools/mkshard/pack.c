@@ -249,8 +249,8 @@ static void warn_of_pairs(const struct pack_args *args, const struct shard_pack_
 		last = item;
 	}
 	if (pair[0] && mkshard_keys_paired(&keys))
-		cli_warn("'%s' and '%s' are samples by themselves, and so are others: --sample=key keeps files of one "
-		         "name together (--sample=file: this is meant)",
+		cli_warn("'%s' and '%s' have the same name but are two samples (so are others). --sample=key makes one "
+		         "sample of them; --sample=file keeps this and is silent",
 		        base_quoted(pair[0]->path), base_quoted(pair[1]->path));
 }
 
