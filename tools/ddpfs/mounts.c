@@ -86,31 +86,6 @@ int mounts_find(const char *path, struct mounts_entry *ret_entry)
 	return found ? 0 : -ENOENT;
 }
 
-/* "36 35 0:52 ... - fuse.x source rw,user_id=1000,..." */
-static int fuse_owner_in(const char *line, uint64_t dev, uid_t *ret_uid)
-{
-	unsigned major_id;
-	unsigned minor_id;
-	const char *type = strstr(line, " - ");
-	const char *options = strrchr(line, ' '); /* the source before them may be any text without blanks */
-	if (sscanf(line, "%*d %*d %u:%u", &major_id, &minor_id) != 2 || makedev(major_id, minor_id) != dev || !type ||
-	        strncmp(type + 3, "fuse", 4) != 0)
-		return -ENOENT;
-	const char *owner = strstr(options, ",user_id=");
-	return owner && sscanf(owner, ",user_id=%u", ret_uid) == 1 ? 0 : -EACCES;
-}
-
-int mounts_fuse_owner(uint64_t dev, uid_t *ret_uid)
-{
-	cleanup_fclose FILE *file = fopen("/proc/self/mountinfo", "re");
-	cleanup_free char *line = NULL;
-	size_t size = 0;
-	int rc = file ? -ENOENT : -errno;
-	while (rc == -ENOENT && file && getline(&line, &size, file) > 0)
-		rc = fuse_owner_in(line, dev, ret_uid);
-	return rc;
-}
-
 /* "36 35 0:52 / /target ...": stores the target if the file system's root is mounted there. */
 static bool root_target(const char *line, uint64_t dev, char *buf, size_t size)
 {

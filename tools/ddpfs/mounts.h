@@ -22,11 +22,6 @@ struct mounts_entry {
  * system, so it finds hung and dead mounts too.  Returns 0; -ENOENT if there is none; -errno of opening mountinfo. */
 int mounts_find(const char *path, struct mounts_entry *ret_entry);
 
-/* Stores who mounted the FUSE file system with this st_dev; the server of such a file system can report false owners.
- * Returns 0; -ENOENT if `dev` is no FUSE file system (virtiofs is none); -EACCES if mountinfo does not name the user;
- * -errno of opening mountinfo. */
-int mounts_fuse_owner(uint64_t dev, uid_t *ret_uid);
-
 /* Stores where this process sees the file system with this st_dev mounted, as text of base_err_quote.  If `known` is
  * one of the places, the function stores `known`, else the first place.  Returns 0; -ENOENT if it is not mounted
  * here; -errno of opening mountinfo. */

@@ -18,12 +18,12 @@
 
 #include <jansson.h>
 
+#include "fs/supervise/executable_check.h"
 #include "shard/base/cleanup.h"
 #include "shard/base/clock.h"
 #include "shard/index.h"
 #include "tools/common/cli.h"
 #include "tools/ddpfs/ddpfs.h"
-#include "tools/ddpfs/executable_check.h"
 
 enum { TRY_MS = 20000 }; /* for another program to say whether it can go on */
 
@@ -367,7 +367,7 @@ int takeover_try(const char *program, const struct takeover *takeover, struct ba
 	int ends[2];
 	int status = 0;
 	cleanup_close int fd = -1;
-	int rc = trust_program(program, takeover->held.mount.dev, err, path);
+	int rc = fs_executable_check(program, takeover->held.mount.dev, err, path);
 	if (rc == 0)
 		rc = put_in_memfd(takeover, err, &fd);
 	if (rc < 0)
@@ -405,7 +405,7 @@ int takeover_become(const char *program, const struct takeover *takeover, struct
 	char path[PATH_MAX];
 	char number[16];
 	cleanup_close int fd = -1;
-	int rc = trust_program(program, takeover->held.mount.dev, err, path);
+	int rc = fs_executable_check(program, takeover->held.mount.dev, err, path);
 	if (rc == 0)
 		rc = put_in_memfd(takeover, err, &fd);
 	if (rc < 0)

@@ -1,18 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Walks the path of a program and checks each component; executable_check.h first. */
-#include "tools/ddpfs/executable_check.h"
+#include "fs/supervise/executable_check.h"
 
 #include <errno.h>
 #include <fcntl.h>
 #include <stdbool.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <sys/sysmacros.h>
 #include <unistd.h>
 
 #include "shard/base/cleanup.h"
-#include "tools/ddpfs/mounts.h"
 
 /* The state of a walk. */
 struct walk {
@@ -31,10 +31,37 @@ static bool trusts_user(uid_t uid)
 	       (stat("/proc/self/exe", &self) == 0 && uid == self.st_uid);
 }
 
+/* "36 35 0:52 ... - fuse.x source rw,user_id=1000,..." (proc(5)) */
+static int fuse_owner_in(const char *line, uint64_t dev, uid_t *ret_uid)
+{
+	unsigned major_id;
+	unsigned minor_id;
+	const char *type = strstr(line, " - ");
+	const char *options = strrchr(line, ' '); /* the source before them may be any text without blanks */
+	if (sscanf(line, "%*d %*d %u:%u", &major_id, &minor_id) != 2 || makedev(major_id, minor_id) != dev || !type ||
+	        strncmp(type + 3, "fuse", 4) != 0)
+		return -ENOENT;
+	const char *owner = strstr(options, ",user_id=");
+	return owner && sscanf(owner, ",user_id=%u", ret_uid) == 1 ? 0 : -EACCES;
+}
+
+/* Stores who mounted the FUSE file system with this st_dev.  Returns 0; -ENOENT if `dev` is no FUSE file system
+ * (virtiofs is none); -EACCES if mountinfo does not name the user; -errno of opening mountinfo. */
+static int fuse_owner(uint64_t dev, uid_t *ret_uid)
+{
+	cleanup_fclose FILE *file = fopen("/proc/self/mountinfo", "re");
+	cleanup_free char *line = NULL;
+	size_t size = 0;
+	int rc = file ? -ENOENT : -errno;
+	while (rc == -ENOENT && file && getline(&line, &size, file) > 0)
+		rc = fuse_owner_in(line, dev, ret_uid);
+	return rc;
+}
+
 static bool trusts_mounter(uint64_t dev)
 {
 	uid_t uid;
-	int rc = mounts_fuse_owner(dev, &uid);
+	int rc = fuse_owner(dev, &uid);
 	return rc == -ENOENT || (rc == 0 && trusts_user(uid));
 }
 
@@ -62,7 +89,7 @@ static int begin_anew(struct walk *walk, const char *target)
 	int n = snprintf(rest, sizeof(rest), "%s/%s/%s", from, target, walk->rest);
 	if (n < 0 || (size_t)n >= sizeof(rest))
 		return -ENAMETOOLONG;
-	if (walk->links++ >= TRUST_LINKS_MAX)
+	if (walk->links++ >= FS_EXECUTABLE_LINKS_MAX)
 		return -ELOOP;
 	int root = open("/", O_PATH | O_DIRECTORY | O_CLOEXEC);
 	if (root < 0)
@@ -153,7 +180,7 @@ static int walk_to(struct walk *walk, struct stat *ret_st)
 	return runs ? 0 : -EINVAL;
 }
 
-int trust_program(const char *program, uint64_t mount_dev, struct base_err *err, char ret_path[PATH_MAX])
+int fs_executable_check(const char *program, uint64_t mount_dev, struct base_err *err, char ret_path[PATH_MAX])
 {
 	struct stat st;
 	struct walk walk = { .mount_dev = mount_dev, .fd = -1 };

@@ -11,21 +11,21 @@
  * - if they lie on a FUSE file system, a trusted user has mounted it, because its server can report false owners.
  *
  * Threads: any; no shared state. */
-#ifndef DDPFS_TOOLS_DDPFS_EXECUTABLE_CHECK_H
-#define DDPFS_TOOLS_DDPFS_EXECUTABLE_CHECK_H
+#ifndef DDPFS_FS_SUPERVISE_EXECUTABLE_CHECK_H
+#define DDPFS_FS_SUPERVISE_EXECUTABLE_CHECK_H
 
 #include <limits.h>
 #include <stdint.h>
 
 #include "shard/base/err.h"
 
-enum { TRUST_LINKS_MAX = 40 }; /* links and ".." components; each restarts the walk; as in path_resolution(7) */
+enum { FS_EXECUTABLE_LINKS_MAX = 40 }; /* links and ".." components; each restarts the walk; as in path_resolution(7) */
 
 /* Checks `program` (an absolute path) and stores its path without links and dots.  It sends no request to the file
  * system `mount_dev` (st_dev), whose server may not answer.
  *
  * Returns 0, or with a sentence: -EINVAL if no such program can be run; -EPERM if an untrusted user can replace it,
  * or if it lies in `mount_dev`. */
-int trust_program(const char *program, uint64_t mount_dev, struct base_err *err, char ret_path[PATH_MAX]);
+int fs_executable_check(const char *program, uint64_t mount_dev, struct base_err *err, char ret_path[PATH_MAX]);
 
 #endif
