@@ -178,22 +178,23 @@ static void answer_blocks(
 		if (right[i] && read->again)
 			count(&p->counters.mended_blocks, 1);
 	}
-	prefetch_lock(p);
-	for (uint32_t i = 0; i < batch->n; i++) {
-		struct prefetch_block *block = batch->blocks[i];
-		struct cache_buffer *buffer = NULL;
-		rcs[i] = take_bytes(p, read, block, right[i], stale, &buffer);
-		moved[i] = rcs[i] == -EBADMSG && read_again(p, block); /* then the other read has it */
-		if (moved[i])
-			continue;
-		if (rcs[i] == -EBADMSG)
-			count_bad(p, block->key);
-		waiters[i] = block->waiters;
-		block->waiters = NULL;
-		prefetch_block_unhash(p, block);
-		block->buffer = buffer; /* the block is out of the table, so no other thread uses it */
+	{
+		prefetch_lock_for_scope(p);
+		for (uint32_t i = 0; i < batch->n; i++) {
+			struct prefetch_block *block = batch->blocks[i];
+			struct cache_buffer *buffer = NULL;
+			rcs[i] = take_bytes(p, read, block, right[i], stale, &buffer);
+			moved[i] = rcs[i] == -EBADMSG && read_again(p, block); /* then the other read has it */
+			if (moved[i])
+				continue;
+			if (rcs[i] == -EBADMSG)
+				count_bad(p, block->key);
+			waiters[i] = block->waiters;
+			block->waiters = NULL;
+			prefetch_block_unhash(p, block);
+			block->buffer = buffer; /* the block is out of the table, so no other thread uses it */
+		}
 	}
-	prefetch_unlock(p);
 	for (uint32_t i = 0; i < batch->n; i++) {
 		struct prefetch_block *block = batch->blocks[i];
 		if (moved[i])
@@ -277,25 +278,29 @@ void prefetch_deliver_read(struct prefetch *p, struct prefetch_read *read, bool 
 	prefetch_engine_step(p, PREFETCH_MEMORY);
 }
 
+/* Waits for a read that has landed, and takes it.  Returns NULL when the thread shall end. */
+static struct prefetch_read *wait_landed(struct prefetch *p)
+{
+	struct prefetch_read *read;
+	prefetch_lock_for_scope(p);
+	while (!(read = TAILQ_FIRST(&p->delivery.landed)) && !p->delivery.stop) {
+		p->delivery.idle = true;
+		pthread_cond_wait(&p->delivery.landed_cv, &p->lock);
+		p->delivery.idle = false;
+	}
+	if (read) {
+		TAILQ_REMOVE(&p->delivery.landed, read, link);
+		read->state = PREFETCH_READ_DELIVERY;
+	}
+	return read;
+}
+
 void *prefetch_deliver_run(void *arg)
 {
 	struct prefetch *p = arg;
+	struct prefetch_read *read;
 	pthread_setname_np(pthread_self(), "deliver");
-	for (;;) {
-		prefetch_lock(p);
-		struct prefetch_read *read;
-		while (!(read = TAILQ_FIRST(&p->delivery.landed)) && !p->delivery.stop) {
-			p->delivery.idle = true;
-			pthread_cond_wait(&p->delivery.landed_cv, &p->lock);
-			p->delivery.idle = false;
-		}
-		if (read) {
-			TAILQ_REMOVE(&p->delivery.landed, read, link);
-			read->state = PREFETCH_READ_DELIVERY;
-		}
-		prefetch_unlock(p);
-		if (!read)
-			return NULL;
+	while ((read = wait_landed(p)))
 		prefetch_deliver_read(p, read, true);
-	}
+	return NULL;
 }

@@ -321,16 +321,18 @@ static struct prefetch_read *next_urgent(struct prefetch *p, bool *ret_held)
 static bool start_urgent(struct prefetch *p)
 {
 	while (p->reading.inflight < PREFETCH_OPS_MAX) {
-		prefetch_lock(p);
-		bool held;
-		struct prefetch_read *read = next_urgent(p, &held);
-		if (read) {
-			TAILQ_REMOVE(&p->locked.urgent, read, link);
-			read->state = PREFETCH_READ_INFLIGHT;
+		struct prefetch_read *read;
+		bool held, stopping;
+		{
+			prefetch_lock_for_scope(p);
+			read = next_urgent(p, &held);
+			if (read) {
+				TAILQ_REMOVE(&p->locked.urgent, read, link);
+				read->state = PREFETCH_READ_INFLIGHT;
+			}
+			prefetch_engine_step(p, read || held ? PREFETCH_ASKS : PREFETCH_SERVED);
+			stopping = p->locked.stopping;
 		}
-		prefetch_engine_step(p, read || held ? PREFETCH_ASKS : PREFETCH_SERVED);
-		bool stopping = p->locked.stopping;
-		prefetch_unlock(p);
 		if (!read)
 			return !held;
 		int rc = 0;
@@ -450,10 +452,11 @@ void *prefetch_engine_run(void *arg)
 	p->figures.tid = gettid();
 	take_short_slices();
 	int rc = engine_init(p);
-	prefetch_lock(p);
-	p->locked.started = rc < 0 ? rc : 1;
-	pthread_cond_signal(&p->locked.started_cv);
-	prefetch_unlock(p);
+	{
+		prefetch_lock_for_scope(p);
+		p->locked.started = rc < 0 ? rc : 1;
+		pthread_cond_signal(&p->locked.started_cv);
+	}
 	if (rc < 0)
 		return NULL;
 

@@ -66,19 +66,22 @@ void prefetch_readahead_demanded(
 	uint32_t from, to, n_blocks = shard_blocks(place->length);
 	if (n_blocks < 2 || !p->run_max)
 		return;
-	prefetch_lock(p);
-	advance(p, file, block, n_blocks, there, &from, &to);
-	prefetch_unlock(p);
+	{
+		prefetch_lock_for_scope(p);
+		advance(p, file, block, n_blocks, there, &from, &to);
+	}
 	for (uint32_t b = from; b < to; b++) {
 		uint64_t key = cache_block_key(file, b), offset, xxh3;
 		uint32_t len;
 		if (shard_index_block(p->options.index, file, b, &offset, &len, &xxh3) < 0)
 			break;
-		prefetch_lock(p);
-		struct cache_buffer *buffer = cache_find(p->cache, key);
-		if (!buffer && !prefetch_block_find(p, key))
-			prefetch_queue_block(p, key, place, offset, len, xxh3, NULL);
-		prefetch_unlock(p);
+		struct cache_buffer *buffer;
+		{
+			prefetch_lock_for_scope(p);
+			buffer = cache_find(p->cache, key);
+			if (!buffer && !prefetch_block_find(p, key))
+				prefetch_queue_block(p, key, place, offset, len, xxh3, NULL);
+		}
 		if (buffer)
 			prefetch_put(p, buffer);
 	}

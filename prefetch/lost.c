@@ -84,10 +84,11 @@ static void regrow_budget(struct prefetch *p)
 static void announce_again(struct prefetch *p, struct prefetch_stream *s)
 {
 	uint64_t from = prefetch_tracking_oldest(s);
-	prefetch_lock(p);
-	s->announce = s->announce >= PREFETCH_BUSY ? PREFETCH_VOID : PREFETCH_IDLE;
-	s->announce_done = from;
-	prefetch_unlock(p);
+	{
+		prefetch_lock_for_scope(p);
+		s->announce = s->announce >= PREFETCH_BUSY ? PREFETCH_VOID : PREFETCH_IDLE;
+		s->announce_done = from;
+	}
 	s->fetch = s->announced = s->limit = from;
 	s->filled = s->waited = false;
 	s->coming_end = 0;

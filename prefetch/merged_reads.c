@@ -400,19 +400,16 @@ bool prefetch_fetch_parked(struct prefetch *p)
 	return true;
 }
 
-/* Makes the fetch visible to demands and starts its reads. */
-static void publish(struct prefetch *p, struct fetch *fetch, bool warm_up)
+/* Makes the fetch visible to demands.  *reads: what is to be read for it. */
+static void publish_blocks(struct prefetch *p, struct fetch *fetch, bool warm_up, struct prefetch_read_list *reads)
 {
-	struct prefetch_read_list reads = TAILQ_HEAD_INITIALIZER(reads);
 	struct prefetch_item_list ready = STAILQ_HEAD_INITIALIZER(ready);
-	struct prefetch_read *from_memory = NULL, *read;
+	struct prefetch_read *from_memory = NULL;
 	struct prefetch_item *item;
-	if (fetch->n > 1)
-		qsort(p->schedule.wants, fetch->n, sizeof(p->schedule.wants[0]), by_place);
-	prefetch_lock(p);
+	prefetch_lock_for_scope(p);
 	for (uint32_t i = 0; i < fetch->n; i++)
 		publish_block(p, &p->schedule.wants[i], &from_memory);
-	merge(p, fetch, warm_up, &reads);
+	merge(p, fetch, warm_up, reads);
 	while ((item = STAILQ_FIRST(&fetch->items))) {
 		STAILQ_REMOVE_HEAD(&fetch->items, link);
 		if (--item->pending == 0)
@@ -424,7 +421,16 @@ static void publish(struct prefetch *p, struct fetch *fetch, bool warm_up)
 		TAILQ_INSERT_TAIL(&p->delivery.landed, from_memory, link);
 		pthread_cond_signal(&p->delivery.landed_cv);
 	}
-	prefetch_unlock(p);
+}
+
+/* Makes the fetch visible to demands and starts its reads. */
+static void publish(struct prefetch *p, struct fetch *fetch, bool warm_up)
+{
+	struct prefetch_read_list reads = TAILQ_HEAD_INITIALIZER(reads);
+	struct prefetch_read *read;
+	if (fetch->n > 1)
+		qsort(p->schedule.wants, fetch->n, sizeof(p->schedule.wants[0]), by_place);
+	publish_blocks(p, fetch, warm_up, &reads);
 	while ((read = TAILQ_FIRST(&reads))) {
 		TAILQ_REMOVE(&reads, read, link);
 		if (!TAILQ_EMPTY(&p->reading.parked) || prefetch_engine_start(p, read) < 0)

@@ -38,10 +38,11 @@ static void free_all(struct prefetch *p)
 
 static void stop_engine(struct prefetch *p)
 {
-	prefetch_lock(p);
-	p->locked.stopping = true;
-	prefetch_engine_step(p, PREFETCH_WORK);
-	prefetch_unlock(p);
+	{
+		prefetch_lock_for_scope(p);
+		p->locked.stopping = true;
+		prefetch_engine_step(p, PREFETCH_WORK);
+	}
 	prefetch_io_cancel(p->io);
 	pthread_join(p->engine_thread, NULL);
 }
@@ -51,11 +52,12 @@ static int start_engine(struct prefetch *p)
 	int rc = -pthread_create(&p->engine_thread, NULL, prefetch_engine_run, p);
 	if (rc < 0)
 		return rc;
-	prefetch_lock(p);
-	while (!p->locked.started)
-		pthread_cond_wait(&p->locked.started_cv, &p->lock);
-	rc = p->locked.started < 0 ? p->locked.started : 0;
-	prefetch_unlock(p);
+	{
+		prefetch_lock_for_scope(p);
+		while (!p->locked.started)
+			pthread_cond_wait(&p->locked.started_cv, &p->lock);
+		rc = p->locked.started < 0 ? p->locked.started : 0;
+	}
 	if (rc < 0)
 		pthread_join(p->engine_thread, NULL);
 	return rc;
@@ -136,6 +138,16 @@ int prefetch_new(const struct prefetch_options *options, struct base_err *err, s
 	return rc;
 }
 
+static void stop_lister(struct prefetch *p)
+{
+	{
+		prefetch_lock_for_scope(p);
+		p->lister.stop = true;
+		pthread_cond_signal(&p->lister.cv);
+	}
+	pthread_join(p->lister_thread, NULL);
+}
+
 void prefetch_free(struct prefetch *p)
 {
 	if (!p)
@@ -143,13 +155,8 @@ void prefetch_free(struct prefetch *p)
 	assert(TAILQ_EMPTY(&p->locked.streams));
 	stop_engine(p);
 	pthread_join(p->deliver_thread, NULL);
-	if (p->sink) {
-		prefetch_lock(p);
-		p->lister.stop = true;
-		pthread_cond_signal(&p->lister.cv);
-		prefetch_unlock(p);
-		pthread_join(p->lister_thread, NULL);
-	}
+	if (p->sink)
+		stop_lister(p);
 	p->source->ops->free(p->source);
 	free_all(p);
 }
@@ -290,17 +297,20 @@ bool prefetch_hint(struct prefetch *p, uint32_t number, bool read)
 	if (shard_index_place(p->options.index, number, &file) < 0 || shard_blocks(file.length) != 1 ||
 	        shard_index_block(p->options.index, number, 0, &offset, &len, &xxh3) < 0)
 		return false;
-	prefetch_lock(p);
-	struct cache_buffer *buffer = cache_find(p->cache, key);
-	bool there = buffer || prefetch_block_find(p, key) ||
-	             (p->ledger && file.sample != SHARD_NONE && cache_ledger_has(p->ledger, file.sample));
-	/* Demands go first. */
-	if (!there && read && TAILQ_EMPTY(&p->locked.urgent) &&
-	        prefetch_queue_block(p, key, &file, offset, len, xxh3, NULL) == 0) {
-		prefetch_block_find(p, key)->asked = false; /* if a stream fetches it meanwhile, it is stored */
-		atomic_fetch_add_explicit(&p->counters.hinted, 1, memory_order_relaxed);
+	struct cache_buffer *buffer;
+	bool there;
+	{
+		prefetch_lock_for_scope(p);
+		buffer = cache_find(p->cache, key);
+		there = buffer || prefetch_block_find(p, key) ||
+		        (p->ledger && file.sample != SHARD_NONE && cache_ledger_has(p->ledger, file.sample));
+		/* Demands go first. */
+		if (!there && read && TAILQ_EMPTY(&p->locked.urgent) &&
+		        prefetch_queue_block(p, key, &file, offset, len, xxh3, NULL) == 0) {
+			prefetch_block_find(p, key)->asked = false; /* if a stream fetches it, it is stored */
+			atomic_fetch_add_explicit(&p->counters.hinted, 1, memory_order_relaxed);
+		}
 	}
-	prefetch_unlock(p);
 	if (buffer)
 		prefetch_put(p, buffer);
 	return !there;

@@ -79,13 +79,14 @@ void prefetch_each_stream(struct prefetch *p, bool (*fn)(struct prefetch *p, str
 {
 	struct prefetch_stream *live[CACHE_STREAMS_MAX], *s;
 	size_t n = 0;
-	prefetch_lock(p);
-	TAILQ_FOREACH(s, &p->locked.streams, link)
 	{
-		if (s->state == PREFETCH_STREAM_LIVE && n < CACHE_STREAMS_MAX)
-			live[n++] = s;
+		prefetch_lock_for_scope(p);
+		TAILQ_FOREACH(s, &p->locked.streams, link)
+		{
+			if (s->state == PREFETCH_STREAM_LIVE && n < CACHE_STREAMS_MAX)
+				live[n++] = s;
+		}
 	}
-	prefetch_unlock(p);
 	for (bool more = true; more;) {
 		more = false;
 		for (size_t i = 0; i < n; i++)
@@ -314,26 +315,30 @@ static void remove_stream(struct prefetch *p, struct prefetch_stream *s)
 	pthread_cond_broadcast(&p->locked.streams_cv);
 }
 
+/* Finds a stream that is new, or one that is closing and has nothing under way.  Returns NULL if there is none. */
+static struct prefetch_stream *changing(struct prefetch *p)
+{
+	struct prefetch_stream *s;
+	prefetch_lock_for_scope(p);
+	TAILQ_FOREACH(s, &p->locked.streams, link)
+	{
+		if (s->state == PREFETCH_STREAM_NEW)
+			return s;
+		if (s->state == PREFETCH_STREAM_CLOSING && !s->items && s->announce < PREFETCH_BUSY &&
+		        !p->locked.n_events) {
+			s->announce = PREFETCH_IDLE;
+			return s;
+		}
+	}
+	return NULL;
+}
+
 /* Adds new streams and removes closing ones, each without the lock: adding reads the index, removing looks at all
  * resident samples. */
 static void come_and_go(struct prefetch *p)
 {
-	for (;;) {
-		struct prefetch_stream *s;
-		prefetch_lock(p);
-		TAILQ_FOREACH(s, &p->locked.streams, link)
-		{
-			if (s->state == PREFETCH_STREAM_NEW)
-				break;
-			if (s->state == PREFETCH_STREAM_CLOSING && !s->items && s->announce < PREFETCH_BUSY &&
-			        !p->locked.n_events) {
-				s->announce = PREFETCH_IDLE;
-				break;
-			}
-		}
-		prefetch_unlock(p);
-		if (!s)
-			return;
+	struct prefetch_stream *s;
+	while ((s = changing(p))) {
 		if (s->state == PREFETCH_STREAM_NEW)
 			add_stream(p, s);
 		else
@@ -355,13 +360,16 @@ static bool mark_announced(struct prefetch *p, struct prefetch_stream *s)
 	return false;
 }
 
+static bool lister_is_idle(struct prefetch *p)
+{
+	prefetch_lock_for_scope(p);
+	return p->lister.request == PREFETCH_IDLE;
+}
+
 /* Gives the lister its next drops if it has done the last ones. */
 static void pass_on_drops(struct prefetch *p)
 {
-	prefetch_lock(p);
-	bool idle = p->lister.request == PREFETCH_IDLE;
-	prefetch_unlock(p);
-	if (!idle)
+	if (!lister_is_idle(p))
 		return;
 	cache_ledger_dropped(p->ledger, p->lister.drops, p->lister.n_drops);
 	p->lister.n_drops = cache_ledger_drops(p->ledger, p->lister.drops, PREFETCH_DROPS_MAX);
@@ -505,21 +513,27 @@ static void find_away(struct prefetch *p)
 void prefetch_schedule_news(struct prefetch *p)
 {
 	struct prefetch_item_list arrived = STAILQ_HEAD_INITIALIZER(arrived);
-	prefetch_lock(p);
-	bool poke = p->locked.state == PREFETCH_POKED || p->locked.n_events > 0;
-	uint64_t share_bytes = p->locked.share_bytes;
-	uint64_t memory_bytes = p->locked.new_memory_bytes;
-	p->locked.new_memory_bytes = 0;
-	prefetch_engine_step(p, PREFETCH_ROUND);
-	struct prefetch_event *events = p->locked.events;
-	size_t n = p->locked.n_events, room = p->locked.events_room;
-	if (n) {
-		p->locked.events = p->schedule.events_spare;
-		p->locked.events_room = p->schedule.events_spare_room;
-		p->locked.n_events = 0;
+	bool poke;
+	uint64_t share_bytes, memory_bytes;
+	struct prefetch_event *events;
+	size_t n, room;
+	{
+		prefetch_lock_for_scope(p);
+		poke = p->locked.state == PREFETCH_POKED || p->locked.n_events > 0;
+		share_bytes = p->locked.share_bytes;
+		memory_bytes = p->locked.new_memory_bytes;
+		p->locked.new_memory_bytes = 0;
+		prefetch_engine_step(p, PREFETCH_ROUND);
+		events = p->locked.events;
+		n = p->locked.n_events;
+		room = p->locked.events_room;
+		if (n) {
+			p->locked.events = p->schedule.events_spare;
+			p->locked.events_room = p->schedule.events_spare_room;
+			p->locked.n_events = 0;
+		}
+		STAILQ_CONCAT(&arrived, &p->locked.arrived);
 	}
-	STAILQ_CONCAT(&arrived, &p->locked.arrived);
-	prefetch_unlock(p);
 	if (!p->ledger)
 		return;
 	take_arrived(p, &arrived);
@@ -607,9 +621,10 @@ static void announce(struct prefetch *p, struct prefetch_stream *s)
 		return;
 	const struct cache_timeline_epoch *ep = cache_timeline_epoch_of(tl, s->announced, &turn);
 	uint64_t n = ep->turns - turn < s->batch ? ep->turns - turn : s->batch;
-	prefetch_lock(p);
-	bool idle = s->announce == PREFETCH_IDLE && s->state == PREFETCH_STREAM_LIVE;
-	if (idle) {
+	{
+		prefetch_lock_for_scope(p);
+		if (s->announce != PREFETCH_IDLE || s->state != PREFETCH_STREAM_LIVE)
+			return;
 		s->announce = PREFETCH_ASKED;
 		s->announce_epoch = ep->number;
 		s->announce_turn = turn;
@@ -618,9 +633,6 @@ static void announce(struct prefetch *p, struct prefetch_stream *s)
 		s->announce_upto = s->announced + n;
 		pthread_cond_signal(&p->lister.cv);
 	}
-	prefetch_unlock(p);
-	if (!idle)
-		return;
 	s->announced += n;
 	s->batch = s->batch * 2 > BATCH_MAX ? BATCH_MAX : s->batch * 2;
 }
@@ -721,9 +733,10 @@ static bool fetch_one(struct prefetch *p, struct prefetch_stream *s)
 	if (too_early(p, s))
 		return false;
 	announce(p, s);
-	prefetch_lock(p);
-	s->limit = p->sink->ops->announce ? s->announce_done : s->announced;
-	prefetch_unlock(p);
+	{
+		prefetch_lock_for_scope(p);
+		s->limit = p->sink->ops->announce ? s->announce_done : s->announced;
+	}
 	for (; s->fetch < s->limit && may_read(p) && !held_back(p, s); s->fetch++) {
 		uint32_t sample;
 		prefetch_lost_suspects(p, s);

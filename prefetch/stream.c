@@ -27,6 +27,25 @@ static uint64_t default_window(const struct shard_info *info, uint64_t memory_by
 	return window > WINDOW_MAX ? WINDOW_MAX : window;
 }
 
+/* Waits until the engine thread has added the stream.  Returns 0 or why it could not. */
+static int wait_added(struct prefetch *p, struct prefetch_stream *s)
+{
+	prefetch_lock_for_scope(p);
+	while (s->state == PREFETCH_STREAM_NEW)
+		pthread_cond_wait(&p->locked.streams_cv, &p->lock);
+	if (s->add_rc < 0)
+		TAILQ_REMOVE(&p->locked.streams, s, link);
+	return s->add_rc;
+}
+
+static void wait_gone(struct prefetch *p, struct prefetch_stream *s)
+{
+	prefetch_lock_for_scope(p);
+	while (s->state != PREFETCH_STREAM_GONE)
+		pthread_cond_wait(&p->locked.streams_cv, &p->lock);
+	TAILQ_REMOVE(&p->locked.streams, s, link);
+}
+
 int prefetch_stream_new(
         struct prefetch *p, const struct prefetch_stream_options *options, struct prefetch_stream **ret_stream)
 {
@@ -39,19 +58,13 @@ int prefetch_stream_new(
 	s->options = *options;
 	s->window = options->window_bytes ? options->window_bytes
 	                                  : default_window(shard_index_info(p->options.index), p->options.memory_bytes);
-	prefetch_lock(p);
-	s->state = PREFETCH_STREAM_NEW;
-	TAILQ_INSERT_TAIL(&p->locked.streams, s, link);
-	prefetch_engine_step(p, PREFETCH_NEWS);
-	prefetch_unlock(p);
-
-	prefetch_lock(p);
-	while (s->state == PREFETCH_STREAM_NEW)
-		pthread_cond_wait(&p->locked.streams_cv, &p->lock);
-	int rc = s->add_rc;
-	if (rc < 0)
-		TAILQ_REMOVE(&p->locked.streams, s, link);
-	prefetch_unlock(p);
+	{
+		prefetch_lock_for_scope(p);
+		s->state = PREFETCH_STREAM_NEW;
+		TAILQ_INSERT_TAIL(&p->locked.streams, s, link);
+		prefetch_engine_step(p, PREFETCH_NEWS); /* the end of the scope wakes the engine thread */
+	}
+	int rc = wait_added(p, s);
 	if (rc < 0) {
 		free(s);
 		return rc;
@@ -65,15 +78,12 @@ void prefetch_stream_free(struct prefetch_stream *s)
 	if (!s)
 		return;
 	struct prefetch *p = s->p;
-	prefetch_lock(p);
-	s->state = PREFETCH_STREAM_CLOSING;
-	prefetch_engine_step(p, PREFETCH_NEWS);
-	prefetch_unlock(p);
-	prefetch_lock(p);
-	while (s->state != PREFETCH_STREAM_GONE)
-		pthread_cond_wait(&p->locked.streams_cv, &p->lock);
-	TAILQ_REMOVE(&p->locked.streams, s, link);
-	prefetch_unlock(p);
+	{
+		prefetch_lock_for_scope(p);
+		s->state = PREFETCH_STREAM_CLOSING;
+		prefetch_engine_step(p, PREFETCH_NEWS); /* the end of the scope wakes the engine thread */
+	}
+	wait_gone(p, s);
 	free(s);
 }
 

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""prefetch/engine.h: no I/O under the engine's lock. The index is a mapped file, so a look into it can wait for a disk."""
+"""prefetch/engine.h: no I/O under the engine's lock. The index is a mapped file, so a look into it can wait for a disk.
+prefetch/README.md: which files lock by hand."""
 
 import re
 
@@ -55,3 +56,10 @@ def test_the_index_is_not_looked_at_under_the_engine_s_lock():
     wrong = [f"{file}: {name} calls {call} with the lock held" for (file, name), body in bodies.items()
              for call, held in calls(body) if held and is_slow(file, call)]
     assert not wrong, "\n".join(wrong)
+
+
+def test_the_readme_names_the_files_that_lock_by_hand():
+    files = {name for name in sources.c_files() if re.fullmatch(r"prefetch/\w+\.c", name)
+             and re.search(r"\b(prefetch|pthread_mutex)_unlock\(", sources.text(name))}
+    sentence = re.search(r"files also unlock and lock by hand: (.*?)\. ", sources.text("prefetch/README.md"), re.S)
+    assert files == {f"prefetch/{name}" for name in re.findall(r"`(\w+\.c)`", sentence.group(1))}
