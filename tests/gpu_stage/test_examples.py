@@ -229,7 +229,7 @@ def test_the_kernels_of_the_ptx_are_those_of_the_source(scratch):
         pytest.skip("this nvcc is not the one that made mlp.ptx: the names agree, the rest was not compiled anew")
     tools.run([nvcc, "-ptx", "-arch=compute_75", f"-I{tools.ROOT}", "-o", scratch / "mlp.ptx", EXAMPLES / "mlp.cu"], env=env)
     made = re.sub(r"^\.version .*", ".version 6.4", (scratch / "mlp.ptx").read_text(), flags=re.M)
-    assert made == checked_in
+    assert "// SPDX-License-Identifier: Apache-2.0\n" + made == checked_in
 
 
 @pytest.mark.trainers

@@ -92,7 +92,8 @@ def first_is_script(name):
 
 def test_every_file_says_its_licence():
     kinds = (".c", ".h", ".py", ".build", ".cu", ".map", ".ini", ".toml", ".yaml", ".bash-completion", ".1", ".3", ".8",
-             ".mount", ".clang-format", ".clang-tidy", ".gitignore")
+             ".mount", ".clang-format", ".clang-tidy", ".gitignore", ".txt", ".ptx", ".install",
+             ".manpages", "debian/control")
     asked = [n for n in sources.files() if "corpus/" not in n and (n.endswith(kinds) or sources.first_line(n).startswith("#!"))]
     without = [n for n in asked if "SPDX-License-Identifier: Apache-2.0" not in sources.text(n)[:300]]
     assert asked and not without, f"no SPDX line at the top of {without}"
