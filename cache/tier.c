@@ -302,12 +302,12 @@ static bool entry_stale(struct cache_tier *tier, const struct entry *e)
 	return !entry_segment(tier, e).owner;
 }
 
-/* Removes entry `slot` of a bucket if it still is `e`.  Returns 1, 0 (it is another one, or stays because the lock is
- * not free), or an error of a system call. */
-static int entry_remove(struct cache_tier *tier, uint64_t bucket, uint32_t slot, const struct entry *e)
+/* Removes an entry of a bucket, given by its number, if it still is `e`.  Returns 1, 0 (it is another one, or stays
+ * because the lock is not free), or an error of a system call. */
+static int entry_remove(struct cache_tier *tier, uint64_t bucket, uint32_t entry, const struct entry *e)
 {
 	struct entry now;
-	uint64_t at = bucket + slot * sizeof(now);
+	uint64_t at = bucket + entry * sizeof(now);
 	int rc = lock_changes(tier);
 	if (rc < 0)
 		return rc == -EAGAIN ? 0 : rc;
@@ -535,16 +535,16 @@ int cache_tier_off(struct cache_tier *tier)
 	return atomic_load(&tier->off);
 }
 
-/* Reads a bucket.  *ret_slot: that of the hash, or ENTRIES. */
-static int find(struct cache_tier *tier, uint64_t hash, struct entry entries[ENTRIES], uint32_t *ret_slot)
+/* Reads a bucket.  *ret_entry: that of the hash, or ENTRIES. */
+static int find(struct cache_tier *tier, uint64_t hash, struct entry entries[ENTRIES], uint32_t *ret_entry)
 {
 	int rc = base_pread_full(tier->fd, entries, PAGE, bucket_at(tier, hash));
-	uint32_t slot = 0;
+	uint32_t entry = 0;
 	if (rc < 0)
 		return rc;
-	while (slot < ENTRIES && !(entries[slot].hash == hash && entry_ok(tier, &entries[slot])))
-		slot++;
-	*ret_slot = slot;
+	while (entry < ENTRIES && !(entries[entry].hash == hash && entry_ok(tier, &entries[entry])))
+		entry++;
+	*ret_entry = entry;
 	return 0;
 }
 
@@ -568,19 +568,19 @@ static int get(struct cache_tier *tier, const struct cache_tier_block *block, vo
 {
 	struct entry entries[ENTRIES];
 	uint64_t hash = hash_of(tier, block->key);
-	uint32_t slot;
+	uint32_t entry;
 	assert(block->len > 0 && block->len <= SHARD_BLOCK);
 	if (cache_tier_off(tier))
 		return -ENODEV;
-	int rc = find(tier, hash, entries, &slot);
+	int rc = find(tier, hash, entries, &entry);
 	if (rc < 0)
 		return switch_off(tier, rc);
-	if (slot == ENTRIES) {
+	if (entry == ENTRIES) {
 		count(misses, 1);
 		rc = remove_damaged(tier, bucket_at(tier, hash), entries);
 		return rc < 0 ? switch_off(tier, rc) : -ENOENT;
 	}
-	const struct entry *e = &entries[slot];
+	const struct entry *e = &entries[entry];
 	if (e->len == block->len) {
 		rc = base_pread_full(tier->fd, data, e->len, e->place);
 		if (rc < 0)
@@ -593,7 +593,7 @@ static int get(struct cache_tier *tier, const struct cache_tier_block *block, vo
 	}
 	count(misses, 1);
 	bool stale = entry_stale(tier, e);
-	rc = entry_remove(tier, bucket_at(tier, hash), slot, e);
+	rc = entry_remove(tier, bucket_at(tier, hash), entry, e);
 	if (rc < 0)
 		return switch_off(tier, rc);
 	count(&tier->bad, rc == 1 && !stale);
@@ -841,8 +841,8 @@ static int take_rooms(struct cache_tier *tier, struct batch *batch)
 	return rc;
 }
 
-/* Returns the slot of a bucket where a new entry can stand, or ENTRIES.  *ret_damaged: a damaged one stands there. */
-static uint32_t free_slot(struct cache_tier *tier, const struct entry entries[ENTRIES], bool *ret_damaged)
+/* Returns the number of an entry of a bucket that may be replaced, or ENTRIES.  *ret_damaged: it is damaged. */
+static uint32_t free_entry(struct cache_tier *tier, const struct entry entries[ENTRIES], bool *ret_damaged)
 {
 	*ret_damaged = false;
 	for (uint32_t i = 0; i < ENTRIES; i++)
@@ -863,35 +863,36 @@ static bool moves(const struct cache_tier *tier, const struct segment *s, const 
 	return last && block->next - block->now < CACHE_TIER_FAR && (s->order != tier->order || s->last < last);
 }
 
-/* Finds the slot for the entry of a block.  *ret_moves: an entry of it is there, and the block moves.
+/* Finds where the entry of a block stands, or can stand, in its bucket.  *ret_moves: an entry of it is there, and the
+ * block moves.
  * Returns 0, -EEXIST (an entry is there, and the block stays), -ENOBUFS (the bucket is full), or an error of a system
  * call. */
-static int find_slot(struct cache_tier *tier, uint64_t hash, const struct cache_tier_block *block, uint32_t *ret_slot,
+static int find_entry(struct cache_tier *tier, uint64_t hash, const struct cache_tier_block *block, uint32_t *ret_entry,
         bool *ret_damaged, bool *ret_moves)
 {
 	struct entry entries[ENTRIES];
 	*ret_damaged = *ret_moves = false;
-	int rc = find(tier, hash, entries, ret_slot);
+	int rc = find(tier, hash, entries, ret_entry);
 	if (rc < 0)
 		return rc;
-	if (*ret_slot < ENTRIES) {
-		struct segment s = entry_segment(tier, &entries[*ret_slot]);
+	if (*ret_entry < ENTRIES) {
+		struct segment s = entry_segment(tier, &entries[*ret_entry]);
 		*ret_moves = s.owner && moves(tier, &s, block);
 		return s.owner && !*ret_moves ? -EEXIST : 0;
 	}
-	*ret_slot = free_slot(tier, entries, ret_damaged);
-	return *ret_slot < ENTRIES ? 0 : -ENOBUFS;
+	*ret_entry = free_entry(tier, entries, ret_damaged);
+	return *ret_entry < ENTRIES ? 0 : -ENOBUFS;
 }
 
 /* Fills the entries.  Blocks that are there, or whose bucket is full, need no place. */
-static int look_for_slots(struct cache_tier *tier, struct batch *batch)
+static int look_for_entries(struct cache_tier *tier, struct batch *batch)
 {
 	for (uint32_t i = 0; i < batch->n; i++) {
 		struct entry *e = &batch->entries[i];
-		uint32_t slot;
+		uint32_t entry;
 		bool damaged;
 		*e = (struct entry){ .hash = hash_of(tier, batch->blocks[i].key), .len = batch->blocks[i].len };
-		int rc = find_slot(tier, e->hash, &batch->blocks[i], &slot, &damaged, &batch->moves[i]);
+		int rc = find_entry(tier, e->hash, &batch->blocks[i], &entry, &damaged, &batch->moves[i]);
 		if (rc == -EEXIST)
 			e->len = 0;
 		else if (rc == -ENOBUFS)
@@ -927,11 +928,11 @@ static int write_entries(struct cache_tier *tier, struct batch *batch)
 		return rc;
 	for (uint32_t i = 0; rc == 0 && i < batch->n; i++) {
 		struct entry *e = &batch->entries[i];
-		uint32_t slot;
+		uint32_t entry;
 		bool damaged, moved;
 		if (!e->len)
 			continue;
-		rc = find_slot(tier, e->hash, &batch->blocks[i], &slot, &damaged, &moved);
+		rc = find_entry(tier, e->hash, &batch->blocks[i], &entry, &damaged, &moved);
 		if (rc == -ENOBUFS)
 			refuse(batch, i);
 		if (rc == -ENOBUFS || rc == -EEXIST) {
@@ -941,7 +942,7 @@ static int write_entries(struct cache_tier *tier, struct batch *batch)
 		count(&tier->bad, damaged);
 		e->check = check_of(e);
 		if (rc == 0)
-			rc = base_pwrite_full(tier->fd, e, sizeof(*e), bucket_at(tier, e->hash) + slot * sizeof(*e));
+			rc = base_pwrite_full(tier->fd, e, sizeof(*e), bucket_at(tier, e->hash) + entry * sizeof(*e));
 		batch->stored += rc == 0;
 		batch->stored_bytes += rc == 0 ? e->len : 0;
 		batch->moved += rc == 0 && moved;
@@ -959,7 +960,7 @@ int cache_tier_put_all(struct cache_tier *tier, const struct cache_tier_block *b
 		assert(blocks[i].len > 0 && blocks[i].len <= SHARD_BLOCK);
 	if (cache_tier_off(tier))
 		return -ENODEV;
-	int rc = look_for_slots(tier, &batch);
+	int rc = look_for_entries(tier, &batch);
 	if (rc == 0)
 		rc = take_rooms(tier, &batch);
 	if (rc == 0)

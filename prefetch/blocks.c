@@ -64,7 +64,7 @@ struct prefetch_read *prefetch_read_new(struct prefetch *p)
 		return NULL;
 	memset(read, 0, sizeof(*read));
 	STAILQ_INIT(&read->blocks);
-	read->slot = UINT32_MAX;
+	read->entry = UINT32_MAX;
 	return read;
 }
 

@@ -14,7 +14,7 @@
 #include "shard/base/cleanup.h"
 #include "shard/base/units.h"
 
-/* The steps of a file in its slot, one at a time:
+/* The steps of a file, one at a time:
  *
  *   openat (ring) -> statx -> preadv2(RWF_NOWAIT): all cached? -> statx -> close -> done
  *                                 \-> O_DIRECT read (ring) ... ->/
@@ -32,17 +32,18 @@ enum {
 };
 
 /* FREE -> OPENING -> READING -> DONE -> FREE; a cached file has no READING. */
-enum slot_state { SLOT_FREE, SLOT_OPENING, SLOT_READING, SLOT_DONE };
+enum entry_state { ENTRY_FREE, ENTRY_OPENING, ENTRY_READING, ENTRY_DONE };
 
-struct slot {
+/* An entry of the table of files that are being read. */
+struct entry {
 	struct prefetch_bulk_file *file;
-	enum slot_state state;
+	enum entry_state state;
 	int fd;
-	bool direct;       /* the descriptor has O_DIRECT set */
-	bool bounced;      /* reads go to `bounce` */
-	uint64_t done;     /* bytes of `want` that are in place */
-	uint8_t *bounce;   /* BOUNCE_BYTES, aligned */
-	struct slot *next; /* in the free or done list */
+	bool direct;        /* the descriptor has O_DIRECT set */
+	bool bounced;       /* reads go to `bounce` */
+	uint64_t done;      /* bytes of `want` that are in place */
+	uint8_t *bounce;    /* BOUNCE_BYTES, aligned */
+	struct entry *next; /* in the free or done list */
 };
 
 struct prefetch_bulk {
@@ -50,30 +51,30 @@ struct prefetch_bulk {
 	bool uring;
 	uint32_t depth;
 	uint32_t in_flight; /* submitted, not reaped */
-	struct slot *slots;
-	struct slot *free_slots, *done_slots;
+	struct entry *entries;
+	struct entry *free_entries, *done_entries;
 	uint8_t *bounce_memory;
-	/* Without io_uring; `lock` guards queue, done_slots and stop. */
+	/* Without io_uring; `lock` guards queue, done_entries and stop. */
 	pthread_t threads[FALLBACK_THREADS];
 	uint32_t n_threads;
 	pthread_mutex_t lock;
 	pthread_cond_t queued, finished;
-	struct slot *queue;
+	struct entry *queue;
 	bool stop;
 };
 
-static void push(struct slot **list, struct slot *slot)
+static void push(struct entry **list, struct entry *entry)
 {
-	slot->next = *list;
-	*list = slot;
+	entry->next = *list;
+	*list = entry;
 }
 
-static struct slot *pop(struct slot **list)
+static struct entry *pop(struct entry **list)
 {
-	struct slot *slot = *list;
-	if (slot)
-		*list = slot->next;
-	return slot;
+	struct entry *entry = *list;
+	if (entry)
+		*list = entry->next;
+	return entry;
 }
 
 /* Checks that this is still the file that was scanned.  *ret_mem_align, *ret_offset_align: alignment of direct reads;
@@ -103,9 +104,9 @@ static uint64_t round_up(uint64_t value, uint64_t align)
 }
 
 /* Decides whether a file is read with O_DIRECT, and into which buffer. */
-static void choose_read(struct slot *slot, uint32_t mem_align, uint32_t offset_align)
+static void choose_read(struct entry *entry, uint32_t mem_align, uint32_t offset_align)
 {
-	const struct prefetch_bulk_file *file = slot->file;
+	const struct prefetch_bulk_file *file = entry->file;
 	if (!mem_align || !offset_align || mem_align > PREFETCH_BULK_ALIGN || offset_align > PREFETCH_BULK_ALIGN ||
 	        file->offset % offset_align)
 		return;
@@ -113,106 +114,106 @@ static void choose_read(struct slot *slot, uint32_t mem_align, uint32_t offset_a
 	bool in_place = (uintptr_t)file->buf % mem_align == 0 && rounded <= file->room;
 	if (!in_place && rounded > BOUNCE_BYTES)
 		return;
-	if (fcntl(slot->fd, F_SETFL, O_RDONLY | O_DIRECT))
+	if (fcntl(entry->fd, F_SETFL, O_RDONLY | O_DIRECT))
 		return;
-	slot->direct = true;
-	slot->bounced = !in_place;
+	entry->direct = true;
+	entry->bounced = !in_place;
 }
 
-static void go_buffered(struct slot *slot)
+static void go_buffered(struct entry *entry)
 {
-	slot->direct = slot->bounced = false;
-	fcntl(slot->fd, F_SETFL, O_RDONLY);
+	entry->direct = entry->bounced = false;
+	fcntl(entry->fd, F_SETFL, O_RDONLY);
 }
 
 /* Copies the range from the page cache.  Returns 1 when all of it was there. */
-static int read_cached(struct slot *slot)
+static int read_cached(struct entry *entry)
 {
-	struct prefetch_bulk_file *file = slot->file;
+	struct prefetch_bulk_file *file = entry->file;
 	if (file->want == 0)
 		return 1;
 	struct iovec iov = { .iov_base = file->buf, .iov_len = file->want };
-	ssize_t n = preadv2(slot->fd, &iov, 1, (off_t)file->offset, RWF_NOWAIT);
+	ssize_t n = preadv2(entry->fd, &iov, 1, (off_t)file->offset, RWF_NOWAIT);
 	return n == (ssize_t)file->want;
 }
 
 /* The second step, after the open.  Returns 1 when the range is complete, 0 when it must be read, or -errno. */
-static int opened(struct slot *slot)
+static int opened(struct entry *entry)
 {
 	uint32_t mem_align, offset_align;
-	int rc = check_identity(slot->file, slot->fd, &mem_align, &offset_align);
+	int rc = check_identity(entry->file, entry->fd, &mem_align, &offset_align);
 	if (rc)
 		return rc;
-	if (read_cached(slot))
+	if (read_cached(entry))
 		return 1;
-	choose_read(slot, mem_align, offset_align);
-	if (!slot->direct)
-		go_buffered(slot); /* without O_NONBLOCK, because the ring would return -EAGAIN instead of waiting */
+	choose_read(entry, mem_align, offset_align);
+	if (!entry->direct)
+		go_buffered(entry); /* without O_NONBLOCK, because the ring would return -EAGAIN instead of waiting */
 	return 0;
 }
 
-/* Gives the next read of a slot: buffer, bytes and offset in the file. */
-static void next_read(const struct slot *slot, uint8_t **ret_buf, uint32_t *ret_len, uint64_t *ret_offset)
+/* Gives the next read of a file: buffer, bytes and offset in the file. */
+static void next_read(const struct entry *entry, uint8_t **ret_buf, uint32_t *ret_len, uint64_t *ret_offset)
 {
-	const struct prefetch_bulk_file *file = slot->file;
-	uint64_t left = file->want - slot->done;
+	const struct prefetch_bulk_file *file = entry->file;
+	uint64_t left = file->want - entry->done;
 	uint64_t len = left > READ_MAX ? READ_MAX : left;
-	if (slot->direct)
-		len = round_up(len, PREFETCH_BULK_ALIGN) <= file->room - slot->done || slot->bounced
+	if (entry->direct)
+		len = round_up(len, PREFETCH_BULK_ALIGN) <= file->room - entry->done || entry->bounced
 		              ? round_up(len, PREFETCH_BULK_ALIGN)
 		              : round_up(len, 512);
-	*ret_buf = (slot->bounced ? slot->bounce : file->buf) + slot->done;
+	*ret_buf = (entry->bounced ? entry->bounce : file->buf) + entry->done;
 	*ret_len = (uint32_t)len;
-	*ret_offset = file->offset + slot->done;
+	*ret_offset = file->offset + entry->done;
 }
 
 /* Takes the result of a read.  Returns 1 when the range is complete, 0 to read on, or -errno. */
-static int landed(struct slot *slot, int res)
+static int landed(struct entry *entry, int res)
 {
-	struct prefetch_bulk_file *file = slot->file;
+	struct prefetch_bulk_file *file = entry->file;
 	if (res == -EINTR || res == -EAGAIN)
 		return 0;
-	if (res == -EINVAL && slot->direct) {
-		slot->done = 0;
-		go_buffered(slot);
+	if (res == -EINVAL && entry->direct) {
+		entry->done = 0;
+		go_buffered(entry);
 		return 0;
 	}
 	if (res < 0)
 		return res;
 	if (res == 0)
 		return -ESTALE; /* the file is shorter than when it was scanned */
-	slot->done += (uint64_t)res;
-	if (slot->done >= file->want) {
-		if (slot->bounced)
-			memcpy(file->buf, slot->bounce, file->want);
+	entry->done += (uint64_t)res;
+	if (entry->done >= file->want) {
+		if (entry->bounced)
+			memcpy(file->buf, entry->bounce, file->want);
 		return 1;
 	}
 	/* After a short read that ends off the alignment, O_DIRECT cannot go on. */
-	if (slot->direct && slot->done % PREFETCH_BULK_ALIGN) {
-		if (slot->bounced)
-			memcpy(file->buf, slot->bounce, slot->done);
-		go_buffered(slot);
+	if (entry->direct && entry->done % PREFETCH_BULK_ALIGN) {
+		if (entry->bounced)
+			memcpy(file->buf, entry->bounce, entry->done);
+		go_buffered(entry);
 	}
 	return 0;
 }
 
 /* The last step of a file: checks that it has not changed, and closes it. */
-static void finish(struct slot *slot, int rc)
+static void finish(struct entry *entry, int rc)
 {
-	if (rc == 0 && slot->fd >= 0)
-		rc = check_identity(slot->file, slot->fd, NULL, NULL);
-	if (slot->fd >= 0)
-		close(slot->fd);
-	slot->fd = -1;
-	slot->file->rc = rc;
-	slot->state = SLOT_DONE;
+	if (rc == 0 && entry->fd >= 0)
+		rc = check_identity(entry->file, entry->fd, NULL, NULL);
+	if (entry->fd >= 0)
+		close(entry->fd);
+	entry->fd = -1;
+	entry->file->rc = rc;
+	entry->state = ENTRY_DONE;
 }
 
 /* io_uring */
 
-/* Returns an entry of the ring.  The ring has an entry for each slot, and a slot has one operation, so there is one
- * after a submit. */
-static struct io_uring_sqe *get_sqe(struct prefetch_bulk *bulk, struct slot *slot)
+/* Returns a submission queue entry (SQE).  The ring has one SQE for each file in flight, and a file has one operation
+ * at a time, so an SQE is free after a submit. */
+static struct io_uring_sqe *get_sqe(struct prefetch_bulk *bulk, struct entry *entry)
 {
 	struct io_uring_sqe *sqe = io_uring_get_sqe(&bulk->ring);
 	if (!sqe) {
@@ -220,70 +221,70 @@ static struct io_uring_sqe *get_sqe(struct prefetch_bulk *bulk, struct slot *slo
 		sqe = io_uring_get_sqe(&bulk->ring);
 	}
 	if (!sqe) {
-		finish(slot, -EBUSY);
-		push(&bulk->done_slots, slot);
+		finish(entry, -EBUSY);
+		push(&bulk->done_entries, entry);
 	}
 	return sqe;
 }
 
-static void queue_open(struct prefetch_bulk *bulk, struct slot *slot)
+static void queue_open(struct prefetch_bulk *bulk, struct entry *entry)
 {
-	struct io_uring_sqe *sqe = get_sqe(bulk, slot);
+	struct io_uring_sqe *sqe = get_sqe(bulk, entry);
 	if (!sqe)
 		return;
-	io_uring_prep_openat(sqe, slot->file->dirfd, slot->file->path, OPEN_FLAGS, 0);
-	io_uring_sqe_set_data(sqe, slot);
-	slot->state = SLOT_OPENING;
+	io_uring_prep_openat(sqe, entry->file->dirfd, entry->file->path, OPEN_FLAGS, 0);
+	io_uring_sqe_set_data(sqe, entry);
+	entry->state = ENTRY_OPENING;
 }
 
-static void queue_read(struct prefetch_bulk *bulk, struct slot *slot)
+static void queue_read(struct prefetch_bulk *bulk, struct entry *entry)
 {
 	uint8_t *buf;
 	uint32_t len;
 	uint64_t offset;
-	next_read(slot, &buf, &len, &offset);
-	struct io_uring_sqe *sqe = get_sqe(bulk, slot);
+	next_read(entry, &buf, &len, &offset);
+	struct io_uring_sqe *sqe = get_sqe(bulk, entry);
 	if (!sqe)
 		return;
-	io_uring_prep_read(sqe, slot->fd, buf, len, offset);
-	io_uring_sqe_set_data(sqe, slot);
-	slot->state = SLOT_READING;
+	io_uring_prep_read(sqe, entry->fd, buf, len, offset);
+	io_uring_sqe_set_data(sqe, entry);
+	entry->state = ENTRY_READING;
 }
 
-static void completed(struct prefetch_bulk *bulk, struct slot *slot, int res)
+static void completed(struct prefetch_bulk *bulk, struct entry *entry, int res)
 {
 	int rc;
-	if (slot->state == SLOT_OPENING) {
+	if (entry->state == ENTRY_OPENING) {
 		if (res == -EINTR || res == -EAGAIN) {
-			queue_open(bulk, slot);
+			queue_open(bulk, entry);
 			return;
 		}
-		slot->fd = res >= 0 ? res : -1;
-		rc = res >= 0 ? opened(slot) : res;
+		entry->fd = res >= 0 ? res : -1;
+		rc = res >= 0 ? opened(entry) : res;
 	} else {
-		rc = landed(slot, res);
+		rc = landed(entry, res);
 	}
 	if (rc == 0) {
-		queue_read(bulk, slot);
+		queue_read(bulk, entry);
 		return;
 	}
-	finish(slot, rc > 0 ? 0 : rc);
-	push(&bulk->done_slots, slot);
+	finish(entry, rc > 0 ? 0 : rc);
+	push(&bulk->done_entries, entry);
 }
 
 static int ring_reap(struct prefetch_bulk *bulk, bool wait)
 {
-	while (!bulk->done_slots) {
+	while (!bulk->done_entries) {
 		int rc = io_uring_submit_and_wait(&bulk->ring, wait && bulk->in_flight ? 1 : 0);
 		if (rc < 0 && rc != -EINTR && rc != -EAGAIN && rc != -EBUSY)
 			return rc;
 		struct io_uring_cqe *cqe;
 		unsigned n = 0;
 		while (io_uring_peek_cqe(&bulk->ring, &cqe) == 0) {
-			struct slot *slot = io_uring_cqe_get_data(cqe);
+			struct entry *entry = io_uring_cqe_get_data(cqe);
 			int res = cqe->res;
 			io_uring_cqe_seen(&bulk->ring, cqe);
-			completed(bulk, slot, res);
+			completed(bulk, entry, res);
 			n++;
 		}
 		if (!wait || (n == 0 && bulk->in_flight == 0))
@@ -301,21 +302,21 @@ static int ring_init(struct prefetch_bulk *bulk)
 
 /* Threads instead */
 
-static void read_blocking(struct slot *slot)
+static void read_blocking(struct entry *entry)
 {
-	struct prefetch_bulk_file *file = slot->file;
+	struct prefetch_bulk_file *file = entry->file;
 	int rc;
-	slot->fd = openat(file->dirfd, file->path, OPEN_FLAGS);
-	rc = slot->fd >= 0 ? opened(slot) : -errno;
+	entry->fd = openat(file->dirfd, file->path, OPEN_FLAGS);
+	rc = entry->fd >= 0 ? opened(entry) : -errno;
 	while (rc == 0) {
 		uint8_t *buf;
 		uint32_t len;
 		uint64_t offset;
-		next_read(slot, &buf, &len, &offset);
-		ssize_t n = pread(slot->fd, buf, len, (off_t)offset);
-		rc = landed(slot, n < 0 ? -errno : (int)n);
+		next_read(entry, &buf, &len, &offset);
+		ssize_t n = pread(entry->fd, buf, len, (off_t)offset);
+		rc = landed(entry, n < 0 ? -errno : (int)n);
 	}
-	finish(slot, rc > 0 ? 0 : rc);
+	finish(entry, rc > 0 ? 0 : rc);
 }
 
 static void *fallback_thread(void *arg)
@@ -323,17 +324,17 @@ static void *fallback_thread(void *arg)
 	struct prefetch_bulk *bulk = arg;
 	pthread_mutex_lock(&bulk->lock);
 	for (;;) {
-		struct slot *slot = pop(&bulk->queue);
-		if (!slot) {
+		struct entry *entry = pop(&bulk->queue);
+		if (!entry) {
 			if (bulk->stop)
 				break;
 			pthread_cond_wait(&bulk->queued, &bulk->lock);
 			continue;
 		}
 		pthread_mutex_unlock(&bulk->lock);
-		read_blocking(slot);
+		read_blocking(entry);
 		pthread_mutex_lock(&bulk->lock);
-		push(&bulk->done_slots, slot);
+		push(&bulk->done_entries, entry);
 		pthread_cond_signal(&bulk->finished);
 	}
 	pthread_mutex_unlock(&bulk->lock);
@@ -365,16 +366,16 @@ int prefetch_bulk_new(uint32_t depth, unsigned flags, struct prefetch_bulk **ret
 	pthread_mutex_init(&bulk->lock, NULL);
 	pthread_cond_init(&bulk->queued, NULL);
 	pthread_cond_init(&bulk->finished, NULL);
-	bulk->slots = calloc(depth, sizeof(*bulk->slots));
+	bulk->entries = calloc(depth, sizeof(*bulk->entries));
 	bulk->bounce_memory = aligned_alloc(PREFETCH_BULK_ALIGN, (size_t)depth * BOUNCE_BYTES);
-	if (!bulk->slots || !bulk->bounce_memory) {
+	if (!bulk->entries || !bulk->bounce_memory) {
 		prefetch_bulk_free(bulk);
 		return -ENOMEM;
 	}
 	for (uint32_t i = depth; i-- > 0;) {
-		bulk->slots[i].fd = -1;
-		bulk->slots[i].bounce = bulk->bounce_memory + (size_t)i * BOUNCE_BYTES;
-		push(&bulk->free_slots, &bulk->slots[i]);
+		bulk->entries[i].fd = -1;
+		bulk->entries[i].bounce = bulk->bounce_memory + (size_t)i * BOUNCE_BYTES;
+		push(&bulk->free_entries, &bulk->entries[i]);
 	}
 	bulk->uring = !(flags & PREFETCH_BULK_THREADS) && ring_init(bulk) == 0;
 	int rc = bulk->uring ? 0 : threads_init(bulk);
@@ -406,49 +407,49 @@ void prefetch_bulk_free(struct prefetch_bulk *bulk)
 	pthread_cond_destroy(&bulk->queued);
 	pthread_mutex_destroy(&bulk->lock);
 	free(bulk->bounce_memory);
-	free(bulk->slots);
+	free(bulk->entries);
 	free(bulk);
 }
 
 int prefetch_bulk_submit(struct prefetch_bulk *bulk, struct prefetch_bulk_file *file)
 {
-	struct slot *slot = pop(&bulk->free_slots);
-	if (!slot)
+	struct entry *entry = pop(&bulk->free_entries);
+	if (!entry)
 		return -EAGAIN;
-	slot->file = file;
-	slot->state = SLOT_OPENING;
-	slot->direct = slot->bounced = false;
-	slot->done = 0;
+	entry->file = file;
+	entry->state = ENTRY_OPENING;
+	entry->direct = entry->bounced = false;
+	entry->done = 0;
 	bulk->in_flight++;
 	if (bulk->uring) {
-		queue_open(bulk, slot);
+		queue_open(bulk, entry);
 		return 0;
 	}
 	lock_for_scope(&bulk->lock);
-	push(&bulk->queue, slot);
+	push(&bulk->queue, entry);
 	pthread_cond_signal(&bulk->queued);
 	return 0;
 }
 
 int prefetch_bulk_reap(struct prefetch_bulk *bulk, bool wait, struct prefetch_bulk_file **ret_file)
 {
-	struct slot *slot;
+	struct entry *entry;
 	if (bulk->uring) {
 		int rc = ring_reap(bulk, wait);
 		if (rc)
 			return rc;
-		slot = pop(&bulk->done_slots);
+		entry = pop(&bulk->done_entries);
 	} else {
 		lock_for_scope(&bulk->lock);
-		while (!bulk->done_slots && wait && bulk->in_flight)
+		while (!bulk->done_entries && wait && bulk->in_flight)
 			pthread_cond_wait(&bulk->finished, &bulk->lock);
-		slot = pop(&bulk->done_slots);
+		entry = pop(&bulk->done_entries);
 	}
-	if (!slot)
+	if (!entry)
 		return 0;
-	*ret_file = slot->file;
-	slot->state = SLOT_FREE;
+	*ret_file = entry->file;
+	entry->state = ENTRY_FREE;
 	bulk->in_flight--;
-	push(&bulk->free_slots, slot);
+	push(&bulk->free_entries, entry);
 	return 1;
 }

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Reads one large file from front to back (prefetch_bulk_stream); prefetch/bulk.h first.
  *
- *   piece:   0    1    2    3    4    5 ...        each STREAM_PIECE bytes, slot = piece % STREAM_DEPTH
+ *   piece:   0    1    2    3    4    5 ...        each STREAM_PIECE bytes, buffer = piece % STREAM_DEPTH
  *            ^deliver            ^submitted
  */
 #include <errno.h>
@@ -20,7 +20,7 @@
  * give all of it. */
 enum { STREAM_PIECE = 1 << 20, STREAM_DEPTH = 2 };
 
-struct stream_slot {
+struct piece_buffer {
 	uint8_t *buf;
 	uint32_t len;   /* bytes of the file in this piece */
 	uint32_t reads; /* bytes asked for: len, rounded up for direct reads */
@@ -34,7 +34,7 @@ struct stream {
 	struct io_uring ring;
 	bool uring;
 	uint8_t *memory;
-	struct stream_slot slots[STREAM_DEPTH];
+	struct piece_buffer buffers[STREAM_DEPTH];
 	uint64_t start, end;
 };
 
@@ -69,7 +69,7 @@ static int stream_init(struct stream *stream, const char *path)
 	if (!stream->memory)
 		return -ENOMEM;
 	for (unsigned i = 0; i < STREAM_DEPTH; i++)
-		stream->slots[i].buf = stream->memory + (size_t)i * STREAM_PIECE;
+		stream->buffers[i].buf = stream->memory + (size_t)i * STREAM_PIECE;
 	if (stream->start % PREFETCH_BULK_ALIGN == 0)
 		stream->direct = open(path, O_RDONLY | O_CLOEXEC | O_DIRECT | O_NOCTTY);
 	stream->uring = prefetch_ring_init(&stream->ring, STREAM_DEPTH, 0) == 0;
@@ -81,38 +81,38 @@ static int stream_init(struct stream *stream, const char *path)
 /* Starts the read of a piece: from the page cache at once, else through the ring. */
 static void submit(struct stream *stream, uint64_t piece)
 {
-	struct stream_slot *slot = &stream->slots[piece % STREAM_DEPTH];
+	struct piece_buffer *buffer = &stream->buffers[piece % STREAM_DEPTH];
 	uint64_t offset = piece_offset(stream, piece);
-	slot->len = (uint32_t)(stream->end - offset < STREAM_PIECE ? stream->end - offset : STREAM_PIECE);
-	slot->rc = -EAGAIN;
-	slot->busy = false;
-	struct iovec iov = { .iov_base = slot->buf, .iov_len = slot->len };
-	if (preadv2(stream->fd, &iov, 1, (off_t)offset, RWF_NOWAIT) == (ssize_t)slot->len) {
-		slot->rc = 0;
+	buffer->len = (uint32_t)(stream->end - offset < STREAM_PIECE ? stream->end - offset : STREAM_PIECE);
+	buffer->rc = -EAGAIN;
+	buffer->busy = false;
+	struct iovec iov = { .iov_base = buffer->buf, .iov_len = buffer->len };
+	if (preadv2(stream->fd, &iov, 1, (off_t)offset, RWF_NOWAIT) == (ssize_t)buffer->len) {
+		buffer->rc = 0;
 		return;
 	}
 	struct io_uring_sqe *sqe = stream->uring ? io_uring_get_sqe(&stream->ring) : NULL;
 	if (!sqe)
 		return; /* read when it is due */
 	bool direct = stream->direct >= 0;
-	slot->reads =
-	        direct ? (slot->len + PREFETCH_BULK_ALIGN - 1) / PREFETCH_BULK_ALIGN * PREFETCH_BULK_ALIGN : slot->len;
-	io_uring_prep_read(sqe, direct ? stream->direct : stream->fd, slot->buf, slot->reads, offset);
-	io_uring_sqe_set_data(sqe, slot);
-	slot->busy = true;
+	buffer->reads = direct ? (buffer->len + PREFETCH_BULK_ALIGN - 1) / PREFETCH_BULK_ALIGN * PREFETCH_BULK_ALIGN
+	                       : buffer->len;
+	io_uring_prep_read(sqe, direct ? stream->direct : stream->fd, buffer->buf, buffer->reads, offset);
+	io_uring_sqe_set_data(sqe, buffer);
+	buffer->busy = true;
 	io_uring_submit(&stream->ring);
 }
 
-static int wait_for(struct stream *stream, struct stream_slot *slot)
+static int wait_for(struct stream *stream, struct piece_buffer *buffer)
 {
-	while (slot->busy) {
+	while (buffer->busy) {
 		struct io_uring_cqe *cqe;
 		int rc = io_uring_wait_cqe(&stream->ring, &cqe);
 		if (rc == -EINTR)
 			continue;
 		if (rc)
 			return rc;
-		struct stream_slot *done = io_uring_cqe_get_data(cqe);
+		struct piece_buffer *done = io_uring_cqe_get_data(cqe);
 		/* A short or failed read is done again with pread, which tells what is wrong. */
 		done->rc = cqe->res >= 0 && (uint32_t)cqe->res >= done->len ? 0 : -EAGAIN;
 		done->busy = false;
@@ -124,7 +124,7 @@ static int wait_for(struct stream *stream, struct stream_slot *slot)
 static void drain(struct stream *stream)
 {
 	for (unsigned i = 0; i < STREAM_DEPTH; i++)
-		if (wait_for(stream, &stream->slots[i]))
+		if (wait_for(stream, &stream->buffers[i]))
 			return;
 }
 
@@ -138,15 +138,15 @@ int prefetch_bulk_stream(const char *path, uint64_t offset, uint64_t len,
 	for (uint64_t piece = 0; rc == 0 && piece < n_pieces; piece++) {
 		for (; submitted < n_pieces && submitted < piece + STREAM_DEPTH; submitted++)
 			submit(&stream, submitted);
-		struct stream_slot *slot = &stream.slots[piece % STREAM_DEPTH];
+		struct piece_buffer *buffer = &stream.buffers[piece % STREAM_DEPTH];
 		at = piece_offset(&stream, piece);
-		rc = wait_for(&stream, slot);
-		if (rc == 0 && slot->rc == -EAGAIN)
-			slot->rc = base_pread_full(stream.fd, slot->buf, slot->len, at);
+		rc = wait_for(&stream, buffer);
+		if (rc == 0 && buffer->rc == -EAGAIN)
+			buffer->rc = base_pread_full(stream.fd, buffer->buf, buffer->len, at);
 		if (rc == 0)
-			rc = slot->rc;
+			rc = buffer->rc;
 		if (rc == 0)
-			rc = chunk(arg, at, slot->buf, slot->len);
+			rc = chunk(arg, at, buffer->buf, buffer->len);
 	}
 	if (rc == 0)
 		at = stream.end;

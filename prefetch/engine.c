@@ -78,9 +78,9 @@ static bool count_failed(struct prefetch *p, struct prefetch_read *read)
 
 void prefetch_engine_land(struct prefetch *p, struct prefetch_read *read, int rc)
 {
-	if (read->slot != UINT32_MAX)
-		prefetch_shards_put(p->files, read->slot);
-	read->slot = UINT32_MAX;
+	if (read->entry != UINT32_MAX)
+		prefetch_shards_put(p->files, read->entry);
+	read->entry = UINT32_MAX;
 	if (rc < 0 && read->area) {
 		if (read->ahead)
 			atomic_fetch_sub(&p->reading.ahead_landing, read->area->span.bytes);
@@ -108,17 +108,17 @@ void prefetch_engine_land(struct prefetch *p, struct prefetch_read *read, int rc
  * there. */
 static uint32_t kept(const struct prefetch *p, const struct prefetch_read *read)
 {
-	return read->got & ~(prefetch_shards_object(p->files, read->slot)->align - 1);
+	return read->got & ~(prefetch_shards_object(p->files, read->entry)->align - 1);
 }
 
 static void submit(struct prefetch *p, struct prefetch_read *read)
 {
-	struct prefetch_object *object = prefetch_shards_object(p->files, read->slot);
+	struct prefetch_object *object = prefetch_shards_object(p->files, read->entry);
 	uint32_t got = kept(p, read);
 	read->got = got;
 	read->op = (struct prefetch_op){
 		.object = object,
-		.slot = read->slot,
+		.entry = read->entry,
 		.segment = read->area->span.segment,
 		.data = read->area->span.data + got,
 		.len = read->span - got,
@@ -140,8 +140,8 @@ static void submit(struct prefetch *p, struct prefetch_read *read)
 int prefetch_engine_start(struct prefetch *p, struct prefetch_read *read)
 {
 	int rc = 0;
-	if (read->slot == UINT32_MAX)
-		rc = prefetch_shards_get(p->files, read->shard, &read->slot);
+	if (read->entry == UINT32_MAX)
+		rc = prefetch_shards_get(p->files, read->shard, &read->entry);
 	if (rc == -EBUSY)
 		return -EAGAIN;
 	if (rc < 0) {
@@ -149,7 +149,7 @@ int prefetch_engine_start(struct prefetch *p, struct prefetch_read *read)
 		prefetch_engine_land(p, read, rc);
 		return 0;
 	}
-	const struct prefetch_object *object = prefetch_shards_object(p->files, read->slot);
+	const struct prefetch_object *object = prefetch_shards_object(p->files, read->entry);
 	atomic_store_explicit(&p->figures.direct, object->direct, memory_order_relaxed);
 	uint64_t mask = object->align - 1;
 	read->start = read->offset & ~mask;
@@ -157,8 +157,8 @@ int prefetch_engine_start(struct prefetch *p, struct prefetch_read *read)
 	read->span = (uint32_t)((read->want + mask) & ~mask);
 	rc = cache_area_new(p->cache, read->span, &read->area);
 	if (rc == -ENOBUFS) {
-		prefetch_shards_put(p->files, read->slot);
-		read->slot = UINT32_MAX;
+		prefetch_shards_put(p->files, read->entry);
+		read->entry = UINT32_MAX;
 		return -EAGAIN;
 	}
 	if (rc < 0) {
@@ -175,7 +175,7 @@ int prefetch_engine_start(struct prefetch *p, struct prefetch_read *read)
  * off; returns false when it was off. */
 static bool leave_direct(struct prefetch *p, struct prefetch_read *read)
 {
-	if (!prefetch_shards_leave_direct(prefetch_shards_object(p->files, read->slot)))
+	if (!prefetch_shards_leave_direct(prefetch_shards_object(p->files, read->entry)))
 		return false;
 	atomic_store_explicit(&p->figures.direct, false, memory_order_relaxed);
 	return true;
@@ -184,7 +184,7 @@ static bool leave_direct(struct prefetch *p, struct prefetch_read *read)
 /* Returns true when the read must be tried again. */
 static bool retry_error(struct prefetch *p, struct prefetch_read *read, int rc)
 {
-	if (prefetch_shards_object(p->files, read->slot)->remote)
+	if (prefetch_shards_object(p->files, read->entry)->remote)
 		return false; /* the backend has tried for long */
 	if (rc == -EAGAIN || rc == -EINTR)
 		return ++read->tries < PREFETCH_TRIES_MAX;
@@ -212,12 +212,12 @@ static void finish(struct prefetch *p, struct prefetch_read *read)
 	uint32_t before = read->got;
 	read->got += (uint32_t)res;
 	if (read->got >= read->want) {
-		if (read->again && prefetch_shards_check(p->files, read->slot, true) == -ESTALE)
+		if (read->again && prefetch_shards_check(p->files, read->entry, true) == -ESTALE)
 			read->changed = true;
 		if (p->io == p->origin) /* a tier fetches only what is missing */
 			count(&p->counters.wasted_bytes, read->between);
 		prefetch_engine_land(p, read, 0);
-	} else if (prefetch_shards_check(p->files, read->slot, res == 0) == -ESTALE || res == 0) {
+	} else if (prefetch_shards_check(p->files, read->entry, res == 0) == -ESTALE || res == 0) {
 		/* The shard is shorter than the index says. */
 		count_failed(p, read);
 		prefetch_engine_land(p, read, -ESTALE);

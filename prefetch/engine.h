@@ -128,7 +128,7 @@ struct prefetch_read {
 	uint32_t between;   /* bytes of the extent between its blocks, when it was planned */
 	/* Owned by the engine thread until the read lands: */
 	struct cache_area *area; /* where the bytes arrive; NULL before that, and when the read failed */
-	uint32_t slot;           /* number in the table of open shards; UINT32_MAX: none */
+	uint32_t entry;          /* number in the table of open shards; UINT32_MAX: none */
 	uint64_t start;          /* offset in the shard of area's first byte: `offset`, aligned down */
 	uint32_t want;           /* bytes from start to the end of the extent */
 	uint32_t span;           /* `want`, rounded up to the alignment: what the source is asked for */

@@ -26,7 +26,7 @@ struct prefetch_tier_stats; /* prefetch/prefetch.h */
 /* One read.  The owner keeps it until prefetch_io_wait has returned it. */
 struct prefetch_op {
 	const struct prefetch_object *object;
-	uint32_t slot;    /* the object's number in the file table */
+	uint32_t entry;   /* of the object in the file table */
 	uint32_t segment; /* number of the arena's segment in which data lies */
 	uint8_t *data;    /* room for `len` bytes */
 	uint32_t len;     /* bytes */
@@ -49,7 +49,7 @@ struct prefetch_io_ops {
 	void (*submit)(struct prefetch_io_backend *io, struct prefetch_op *op);
 	void (*wait)(struct prefetch_io_backend *io, int64_t timeout_ns, struct prefetch_op **ret_done);
 	void (*wake)(struct prefetch_io_backend *io);
-	void (*set_file)(struct prefetch_io_backend *io, uint32_t slot, int fd);
+	void (*set_file)(struct prefetch_io_backend *io, uint32_t entry, int fd);
 	void (*cancel)(struct prefetch_io_backend *io); /* NULL: its reads end soon by themselves */
 	void (*free)(struct prefetch_io_backend *io);
 };
@@ -110,10 +110,10 @@ static inline void prefetch_io_wake(struct prefetch_io_backend *io)
 	io->ops->wake(io);
 }
 
-/* Puts a descriptor into entry `slot` of the file table, or removes it (fd -1). */
-static inline void prefetch_io_set_file(struct prefetch_io_backend *io, uint32_t slot, int fd)
+/* Puts a descriptor into entry `entry` of the file table, or removes it (fd -1). */
+static inline void prefetch_io_set_file(struct prefetch_io_backend *io, uint32_t entry, int fd)
 {
-	io->ops->set_file(io, slot, fd);
+	io->ops->set_file(io, entry, fd);
 }
 
 /* Ends all reads in flight, and all that are submitted later, with -ECANCELED, if they could wait for long. */

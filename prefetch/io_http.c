@@ -61,10 +61,10 @@ static void http_wake(struct prefetch_io_backend *io)
 	remote_client_wake(http_of(io)->client);
 }
 
-static void http_set_file(struct prefetch_io_backend *io, uint32_t slot, int fd)
+static void http_set_file(struct prefetch_io_backend *io, uint32_t entry, int fd)
 {
 	(void)io;
-	(void)slot;
+	(void)entry;
 	(void)fd;
 }
 

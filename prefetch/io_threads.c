@@ -106,10 +106,10 @@ static void threads_wake(struct prefetch_io_backend *io)
 	pthread_cond_signal(&t->done_cv);
 }
 
-static void threads_set_file(struct prefetch_io_backend *io, uint32_t slot, int fd)
+static void threads_set_file(struct prefetch_io_backend *io, uint32_t entry, int fd)
 {
 	(void)io;
-	(void)slot;
+	(void)entry;
 	(void)fd;
 }
 

@@ -654,9 +654,9 @@ static void tier_wake(struct prefetch_io_backend *io)
 	prefetch_io_wake(tier_of(io)->origin);
 }
 
-static void tier_set_file(struct prefetch_io_backend *io, uint32_t slot, int fd)
+static void tier_set_file(struct prefetch_io_backend *io, uint32_t entry, int fd)
 {
-	prefetch_io_set_file(tier_of(io)->origin, slot, fd);
+	prefetch_io_set_file(tier_of(io)->origin, entry, fd);
 }
 
 static void tier_cancel(struct prefetch_io_backend *io)

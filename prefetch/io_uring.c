@@ -63,8 +63,8 @@ static void uring_submit(struct prefetch_io_backend *io, struct prefetch_op *op)
 	struct uring_io *u = uring_of(io);
 	bool fixed = segment_fixed(u, op->segment);
 	struct io_uring_sqe *sqe = get_sqe(u);
-	bool registered = op->slot < u->files;
-	int fd = registered ? (int)op->slot : op->object->fd;
+	bool registered = op->entry < u->files;
+	int fd = registered ? (int)op->entry : op->object->fd;
 	if (fixed)
 		io_uring_prep_read_fixed(sqe, fd, op->data, op->len, op->offset, (int)op->segment);
 	else
@@ -129,11 +129,11 @@ static void uring_wake(struct prefetch_io_backend *io)
 		;
 }
 
-static void uring_set_file(struct prefetch_io_backend *io, uint32_t slot, int fd)
+static void uring_set_file(struct prefetch_io_backend *io, uint32_t entry, int fd)
 {
 	struct uring_io *u = uring_of(io);
 	/* After an update that failed the table is not reliable, so it is not used from then on. */
-	if (slot < u->files && io_uring_register_files_update(&u->ring, slot, &fd, 1) != 1)
+	if (entry < u->files && io_uring_register_files_update(&u->ring, entry, &fd, 1) != 1)
 		u->files = 0;
 }
 

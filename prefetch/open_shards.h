@@ -21,17 +21,17 @@ void prefetch_shards_free(struct prefetch_shards *files);
 /* Gives the number of a shard's entry, and opens the shard if it is not open.  The entry is in use until
  * prefetch_shards_put.
  * Returns 0, -EBUSY (all entries are in use: try again after a put) or an error of prefetch_source_ops.open. */
-int prefetch_shards_get(struct prefetch_shards *files, uint32_t shard, uint32_t *ret_slot);
+int prefetch_shards_get(struct prefetch_shards *files, uint32_t shard, uint32_t *ret_entry);
 /* Ends a use of an entry. */
-void prefetch_shards_put(struct prefetch_shards *files, uint32_t slot);
+void prefetch_shards_put(struct prefetch_shards *files, uint32_t entry);
 
 /* Returns the object of an entry, valid while the entry is in use. */
-struct prefetch_object *prefetch_shards_object(struct prefetch_shards *files, uint32_t slot);
+struct prefetch_object *prefetch_shards_object(struct prefetch_shards *files, uint32_t entry);
 
 /* Checks whether a shard is still what the index describes.  If not, the shard is opened again at its next use.
  * wrong: see prefetch_source_ops.check.
  * Returns 0, or an error of prefetch_source_ops.check (-ESTALE: it has changed). */
-int prefetch_shards_check(struct prefetch_shards *files, uint32_t slot, bool wrong);
+int prefetch_shards_check(struct prefetch_shards *files, uint32_t entry, bool wrong);
 
 /* Returns how many shards this process may keep open: a quarter of RLIMIT_NOFILE, 4 .. PREFETCH_SHARDS_MAX. */
 uint32_t prefetch_shards_limit(void);

@@ -30,7 +30,7 @@ struct piece {
 	struct prefetch_block_list list;
 	struct prefetch_block blocks[PIECE_BLOCKS];
 	uint32_t n, bytes; /* blocks, and their bytes */
-	uint32_t shard, slot;
+	uint32_t shard, entry;
 	uint64_t start, end; /* the extent of the blocks */
 	unsigned tries;
 	uint8_t *data; /* PIECE_BYTES + 2 * PREFETCH_ALIGN_MAX */
@@ -58,8 +58,8 @@ static void fail(struct fill *f, int rc, uint32_t shard)
 
 static void release(struct fill *f, struct piece *piece)
 {
-	if (piece->slot != UINT32_MAX)
-		prefetch_shards_put(f->shards, piece->slot);
+	if (piece->entry != UINT32_MAX)
+		prefetch_shards_put(f->shards, piece->entry);
 	piece->next = f->unused;
 	f->unused = piece;
 }
@@ -67,10 +67,10 @@ static void release(struct fill *f, struct piece *piece)
 /* Submits a piece, from its beginning. */
 static void submit(struct fill *f, struct piece *piece)
 {
-	struct prefetch_object *object = prefetch_shards_object(f->shards, piece->slot);
+	struct prefetch_object *object = prefetch_shards_object(f->shards, piece->entry);
 	uint64_t mask = object->align - 1, start = piece->start & ~mask, end = (piece->end + mask) & ~mask;
 	piece->op = (struct prefetch_op){ .object = object,
-		.slot = piece->slot,
+		.entry = piece->entry,
 		.data = piece->data,
 		.len = (uint32_t)(end - start),
 		.offset = start,
@@ -85,7 +85,7 @@ static void submit(struct fill *f, struct piece *piece)
 /* Returns true if a read of a local file that failed, or was short, is tried again. */
 static bool again(struct fill *f, struct piece *piece, int res)
 {
-	struct prefetch_object *object = prefetch_shards_object(f->shards, piece->slot);
+	struct prefetch_object *object = prefetch_shards_object(f->shards, piece->entry);
 	if (object->remote || piece->tries >= TRIES_MAX || f->rc < 0)
 		return false;
 	return res != -EINVAL || prefetch_shards_leave_direct(object);
@@ -156,13 +156,13 @@ static void flush(struct fill *f)
 	while (f->in_flight >= most)
 		wait_for_one(f);
 	int rc;
-	while ((rc = prefetch_shards_get(f->shards, piece->shard, &piece->slot)) == -EBUSY && f->in_flight)
+	while ((rc = prefetch_shards_get(f->shards, piece->shard, &piece->entry)) == -EBUSY && f->in_flight)
 		wait_for_one(f);
 	if (rc == 0) {
 		submit(f, piece);
 		return;
 	}
-	piece->slot = UINT32_MAX;
+	piece->entry = UINT32_MAX;
 	fail(f, rc, piece->shard);
 	release(f, piece);
 }
@@ -260,7 +260,7 @@ static int start(struct fill *f, struct base_err *err)
 	for (uint32_t i = 0; rc == 0 && i < PIECES; i++) {
 		struct piece *piece = &f->pieces[i];
 		piece->data = aligned_alloc(PREFETCH_ALIGN_MAX, PIECE_BYTES + 2 * (size_t)PREFETCH_ALIGN_MAX);
-		piece->slot = UINT32_MAX;
+		piece->entry = UINT32_MAX;
 		piece->next = f->unused;
 		f->unused = piece;
 		if (!piece->data)

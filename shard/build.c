@@ -59,7 +59,7 @@ int shard_builder_new(struct shard_builder **ret_builder)
 
 static void table_done(struct build_table *t)
 {
-	free(t->slots);
+	free(t->cells);
 	*t = (struct build_table){ 0 };
 }
 
@@ -131,24 +131,24 @@ int shard_path_check(const char *path, struct base_err *err)
 static int table_reserve(struct build_table *t, const struct shard_builder *b,
         uint64_t (*hash_of)(const struct shard_builder *b, uint32_t n))
 {
-	if (t->used < t->n_slots / 2)
+	if (t->used < t->n_cells / 2)
 		return 0;
 
-	uint64_t n_slots = t->n_slots ? t->n_slots * 2 : 1024;
-	uint32_t *slots = calloc(n_slots, sizeof *slots);
-	if (!slots)
+	uint64_t n_cells = t->n_cells ? t->n_cells * 2 : 1024;
+	uint32_t *cells = calloc(n_cells, sizeof *cells);
+	if (!cells)
 		return -ENOMEM;
-	for (uint64_t i = 0; i < t->n_slots; i++) {
-		if (!t->slots[i])
+	for (uint64_t i = 0; i < t->n_cells; i++) {
+		if (!t->cells[i])
 			continue;
-		uint64_t at = hash_of(b, t->slots[i] - 1) & (n_slots - 1);
-		while (slots[at])
-			at = (at + 1) & (n_slots - 1);
-		slots[at] = t->slots[i];
+		uint64_t at = hash_of(b, t->cells[i] - 1) & (n_cells - 1);
+		while (cells[at])
+			at = (at + 1) & (n_cells - 1);
+		cells[at] = t->cells[i];
 	}
-	free(t->slots);
-	t->slots = slots;
-	t->n_slots = n_slots;
+	free(t->cells);
+	t->cells = cells;
+	t->n_cells = n_cells;
 	return 0;
 }
 
@@ -166,12 +166,12 @@ static int dir_enter(struct shard_builder *b, uint32_t parent, const char *name,
 		return r;
 
 	struct build_table *t = &b->dir_table;
-	uint64_t at = XXH3_64bits_withSeed(name, len, parent) & (t->n_slots - 1);
-	for (; t->slots[at]; at = (at + 1) & (t->n_slots - 1)) {
-		const struct build_dir *dir = &build_dirs(b)[t->slots[at] - 1];
+	uint64_t at = XXH3_64bits_withSeed(name, len, parent) & (t->n_cells - 1);
+	for (; t->cells[at]; at = (at + 1) & (t->n_cells - 1)) {
+		const struct build_dir *dir = &build_dirs(b)[t->cells[at] - 1];
 		if (dir->parent == parent && dir->name_len == len &&
 		        memcmp(b->names.data + dir->name, name, len) == 0) {
-			*ret_number = t->slots[at] - 1;
+			*ret_number = t->cells[at] - 1;
 			return 0;
 		}
 	}
@@ -189,7 +189,7 @@ static int dir_enter(struct shard_builder *b, uint32_t parent, const char *name,
 		.mode = 0755,
 		.name_len = (uint8_t)len,
 		.depth = (uint8_t)(build_dirs(b)[parent].depth + 1) };
-	t->slots[at] = ++b->n_dirs;
+	t->cells[at] = ++b->n_dirs;
 	t->used++;
 	*ret_number = b->n_dirs - 1;
 	return 0;
@@ -233,12 +233,12 @@ static int group_enter(struct shard_builder *b, const char *key, uint32_t *ret_n
 	size_t len = strlen(key);
 	struct build_table *t = &b->group_table;
 	uint64_t hash = XXH3_64bits(key, len);
-	uint64_t at = hash & (t->n_slots - 1);
-	for (; t->slots[at]; at = (at + 1) & (t->n_slots - 1)) {
+	uint64_t at = hash & (t->n_cells - 1);
+	for (; t->cells[at]; at = (at + 1) & (t->n_cells - 1)) {
 		const struct build_group *g =
-		        &((const struct build_group *)(const void *)b->groups.data)[t->slots[at] - 1];
+		        &((const struct build_group *)(const void *)b->groups.data)[t->cells[at] - 1];
 		if (g->hash == hash && strcmp((const char *)b->group_keys.data + g->key, key) == 0) {
-			*ret_number = t->slots[at] - 1;
+			*ret_number = t->cells[at] - 1;
 			return 0;
 		}
 	}
@@ -250,7 +250,7 @@ static int group_enter(struct shard_builder *b, const char *key, uint32_t *ret_n
 		return -ENOMEM;
 	memcpy(copy, key, len + 1);
 	*group = (struct build_group){ .hash = hash, .key = offset };
-	t->slots[at] = ++b->n_groups;
+	t->cells[at] = ++b->n_groups;
 	t->used++;
 	*ret_number = b->n_groups - 1;
 	return 0;

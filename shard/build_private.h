@@ -38,9 +38,9 @@ struct build_dir {
 
 /* A hash table with open addressing: hash -> number + 1.  Its users compare the keys. */
 struct build_table {
-	uint32_t *slots;  /* number + 1; 0 = empty; owned */
-	uint64_t n_slots; /* a power of two */
-	uint64_t used;    /* slots in use, at most half of them */
+	uint32_t *cells;  /* number + 1; 0 = empty; owned */
+	uint64_t n_cells; /* a power of two */
+	uint64_t used;    /* cells in use, at most half of them */
 };
 
 /* A group of files that form one sample. */

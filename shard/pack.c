@@ -101,8 +101,8 @@ static uint64_t path_hash(const char *path, size_t len)
 
 /* A hash table of files: path -> item number, by open addressing. */
 struct table {
-	uint32_t *slots; /* item number; SHARD_NONE = empty; owned */
-	uint64_t mask;   /* number of slots - 1 */
+	uint32_t *cells; /* item number; SHARD_NONE = empty; owned */
+	uint64_t mask;   /* number of cells - 1 */
 };
 
 static int table_init(struct table *table, const struct shard_pack_item *items, uint64_t n_items)
@@ -110,18 +110,18 @@ static int table_init(struct table *table, const struct shard_pack_item *items, 
 	uint64_t buckets = 16;
 	while (buckets < n_items * 2)
 		buckets *= 2;
-	table->slots = malloc(buckets * sizeof(*table->slots));
-	if (!table->slots)
+	table->cells = malloc(buckets * sizeof(*table->cells));
+	if (!table->cells)
 		return -ENOMEM;
-	memset(table->slots, 0xff, buckets * sizeof(*table->slots));
+	memset(table->cells, 0xff, buckets * sizeof(*table->cells));
 	table->mask = buckets - 1;
 	for (uint64_t i = 0; i < n_items; i++) {
 		if (items[i].directory)
 			continue;
 		uint64_t at = path_hash(items[i].path, strlen(items[i].path)) & table->mask;
-		while (table->slots[at] != SHARD_NONE)
+		while (table->cells[at] != SHARD_NONE)
 			at = (at + 1) & table->mask;
-		table->slots[at] = (uint32_t)i;
+		table->cells[at] = (uint32_t)i;
 	}
 	return 0;
 }
@@ -130,10 +130,10 @@ static struct shard_pack_item *table_find(
         const struct table *table, struct shard_pack_item *items, const char *path, size_t len)
 {
 	uint64_t at = path_hash(path, len) & table->mask;
-	for (; table->slots[at] != SHARD_NONE; at = (at + 1) & table->mask) {
-		const char *other = items[table->slots[at]].path;
+	for (; table->cells[at] != SHARD_NONE; at = (at + 1) & table->mask) {
+		const char *other = items[table->cells[at]].path;
 		if (!strncmp(other, path, len) && !other[len])
-			return &items[table->slots[at]];
+			return &items[table->cells[at]];
 	}
 	return NULL;
 }
@@ -205,7 +205,7 @@ static int check_conflicts(
 		rc = check_parents(options, &table, items, &items[i], known, err);
 		last = items[i].left_out ? "" : items[i].path; /* left out: check the whole path of the next */
 	}
-	free(table.slots);
+	free(table.cells);
 	return rc;
 }
 

@@ -122,11 +122,11 @@ void prefetch_torch_prefix(struct shard_mt19937 mt, uint32_t n, uint32_t k, uint
 		}
 		/* An entry is (cell + 1) << 32 | value, for a cell behind the prefix that has got another value by a
 		 * swap. */
-		uint64_t slot = j * UINT64_C(0x9e3779b97f4a7c15) >> (64 - bits);
-		while (table[slot] != 0 && table[slot] >> 32 != (uint64_t)j + 1)
-			slot = (slot + 1) & mask;
-		perm[i] = table[slot] ? (uint32_t)table[slot] : j;
-		table[slot] = ((uint64_t)j + 1) << 32 | kept;
+		uint64_t entry = j * UINT64_C(0x9e3779b97f4a7c15) >> (64 - bits);
+		while (table[entry] != 0 && table[entry] >> 32 != (uint64_t)j + 1)
+			entry = (entry + 1) & mask;
+		perm[i] = table[entry] ? (uint32_t)table[entry] : j;
+		table[entry] = ((uint64_t)j + 1) << 32 | kept;
 	}
 	memset(table, 0, (mask + 1) * sizeof(*table));
 }

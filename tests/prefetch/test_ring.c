@@ -140,7 +140,7 @@ static void a_wait_with_a_time_limit_needs_no_ext_arg(void **state)
 	hidden_features = 0;
 	for (unsigned i = 0; i < ROUNDS; i++) {
 		struct prefetch_op op = {
-			.object = &object, .slot = 8, .data = cache_arena_segment(arena, 0), .len = 64
+			.object = &object, .entry = 8, .data = cache_arena_segment(arena, 0), .len = 64
 		};
 		prefetch_io_wait(io, LIMIT_NS, &done); /* nothing is under way: it ends by its limit */
 		assert_null(done);
