@@ -10,6 +10,7 @@
 
 #include "gpu_stage/clock.h"
 #include "gpu_stage/pages.h"
+#include "shard/base/bits.h"
 #include "shard/base/cleanup.h"
 
 /* More than the engine ever has in flight (224 reads of up to 128 KiB).  When so many bytes have come since a wait
@@ -545,20 +546,17 @@ int stage_samples_open(struct stage_samples *s, struct stage_layout *layout, enu
 	return open_entry(s, layout, room, kept, ret_entry);
 }
 
-static uint64_t *claim_word(struct stage_entry *e, uint32_t block)
+static uint64_t *claims(struct stage_entry *e)
 {
-	assert(block < e->n_blocks);
-	return e->claimed ? &e->claimed[block / 64] : &e->claimed_few;
+	return e->claimed ? e->claimed : &e->claimed_few;
 }
 
 /* Claims a block and returns where to write it; NULL: it is claimed.  Under the lock. */
 static uint8_t *claim(struct stage_entry *e, uint32_t block)
 {
-	uint64_t bit = UINT64_C(1) << (block % 64);
-	uint64_t *word = claim_word(e, block);
-	if (*word & bit)
+	assert(block < e->n_blocks);
+	if (!bit_set(claims(e), block))
 		return NULL;
-	*word |= bit;
 	uint32_t part = 0;
 	while (part + 1 < e->n_parts && e->parts[part + 1].first_block <= block)
 		part++;
@@ -574,7 +572,8 @@ uint8_t *stage_samples_claim(struct stage_samples *s, struct stage_entry *e, uin
 bool stage_samples_claimed(struct stage_samples *s, struct stage_entry *e, uint32_t block)
 {
 	lock_for_scope(&s->lock);
-	return *claim_word(e, block) >> (block % 64) & 1;
+	assert(block < e->n_blocks);
+	return bit_get(claims(e), block);
 }
 
 /* Under the lock. */

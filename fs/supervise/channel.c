@@ -7,8 +7,9 @@
 #include <stdio.h>
 #include <string.h>
 #include <sys/socket.h>
-#include <time.h>
 #include <unistd.h>
+
+#include "shard/base/clock.h"
 
 union control {
 	struct cmsghdr align;
@@ -116,20 +117,13 @@ int fs_channel_answer(int channel, uint32_t id, int code, const char *text)
 	return send_plain(channel, &message, MSG_DONTWAIT);
 }
 
-static int64_t now_ms(void)
-{
-	struct timespec ts;
-	clock_gettime(CLOCK_MONOTONIC, &ts);
-	return (int64_t)ts.tv_sec * 1000 + ts.tv_nsec / 1000000;
-}
-
 /* Waits until a message can be received.  0: look for one; -ETIMEDOUT: timeout_ms after begin_ms. */
 static int wait_for_message(int channel, int timeout_ms, int64_t begin_ms)
 {
 	struct pollfd p = { .fd = channel, .events = POLLIN };
 	int left_ms = -1;
 	if (timeout_ms >= 0) {
-		int64_t passed_ms = now_ms() - begin_ms;
+		int64_t passed_ms = base_now_ms() - begin_ms;
 		left_ms = passed_ms < timeout_ms ? timeout_ms - (int)passed_ms : 0;
 	}
 	int n = poll(&p, 1, left_ms);
@@ -143,7 +137,7 @@ int fs_channel_ask(int channel, enum fs_channel_kind kind, int code, const char 
 {
 	static uint32_t last_id; /* main only */
 	struct fs_channel_message message;
-	int64_t begin_ms = now_ms();
+	int64_t begin_ms = base_now_ms();
 	uint32_t id = ++last_id ? last_id : ++last_id;
 	fill(&message, kind, id, code, text);
 	int rc = send_plain(channel, &message, 0);

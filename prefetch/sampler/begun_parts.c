@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Finds contiguous parts of a sorted list by where its readers began, however far apart they are since.
+ * prefetch/sampler/recognise_private.h first.
  *
  * One rank comes first and alone: it looks like a reader of the whole list.  When the others come, it may be so far
  * ahead of them that the latest opens alone do not say how many parts there are:

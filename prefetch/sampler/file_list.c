@@ -9,6 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "shard/base/bits.h"
 #include "shard/base/cleanup.h"
 #include "shard/view.h"
 
@@ -76,7 +77,7 @@ static struct prefetch_filter *filter_new(uint32_t n_files)
 
 static bool filter_has(const struct prefetch_filter *filter, uint32_t file)
 {
-	return file < filter->n_files && (filter->words[file / 64] >> (file % 64) & 1);
+	return file < filter->n_files && bit_get(filter->words, file);
 }
 
 static void filter_count(struct prefetch_filter *filter)
@@ -185,7 +186,6 @@ int prefetch_filters_step(struct prefetch_filters *filters, uint32_t max)
 		return 0;
 	for (; max > 0 && filters->next < n_files; max--, filters->next++) {
 		uint32_t id = filters->next;
-		uint64_t bit = UINT64_C(1) << (id % 64);
 		struct shard_file file;
 		int rc = shard_index_file(filters->index, id, &file);
 		if (rc < 0)
@@ -193,14 +193,14 @@ int prefetch_filters_step(struct prefetch_filters *filters, uint32_t max)
 		uint32_t instead;
 		if (filters->shown && !file.common && shard_view_instead(filters->shown, file.sample, &instead) < 0)
 			continue; /* the view leaves its sample out */
-		filters->filters[PREFETCH_FILTER_ALL]->words[id / 64] |= bit;
+		bit_set(filters->filters[PREFETCH_FILTER_ALL]->words, id);
 		if (!file.common)
-			filters->filters[PREFETCH_FILTER_DEALT]->words[id / 64] |= bit;
+			bit_set(filters->filters[PREFETCH_FILTER_DEALT]->words, id);
 		if (prefetch_list_is_image(file.name, file.name_len))
-			filters->filters[PREFETCH_FILTER_IMAGES]->words[id / 64] |= bit;
+			bit_set(filters->filters[PREFETCH_FILTER_IMAGES]->words, id);
 		if (suffix_len > 0 && file.name_len >= suffix_len &&
 		        memcmp(file.name + file.name_len - suffix_len, filters->suffix, suffix_len) == 0)
-			filters->filters[PREFETCH_FILTER_SUFFIX]->words[id / 64] |= bit;
+			bit_set(filters->filters[PREFETCH_FILTER_SUFFIX]->words, id);
 	}
 	if (filters->next < n_files)
 		return 1;

@@ -1,5 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Lists of one rank's part, for trainers that share out the files before they shuffle: each rank shuffles its own part.
+/* Makes lists of one rank's part, for trainers that share out the files before they shuffle: each rank shuffles its own
+ * part.  prefetch/sampler/recognise_private.h first.
+ *
  * The opens say which part it is, because all of them are in it. */
 #include <errno.h>
 #include <stdlib.h>

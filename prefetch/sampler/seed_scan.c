@@ -12,6 +12,7 @@
 #include <unistd.h>
 
 #include "prefetch/sampler/torch.h"
+#include "shard/base/bits.h"
 #include "shard/base/cleanup.h"
 #include "shard/base/clock.h"
 
@@ -177,10 +178,8 @@ static bool list_init(struct list *list, const struct prefetch_seed_scan_list *g
 	list->n = given->n;
 	for (uint32_t i = 0; i < OUTPUTS; i++)
 		list->magic[i] = UINT64_MAX / (given->n - i) + 1;
-	for (uint32_t i = 0; i < given->n_indices; i++) {
-		uint32_t bit = given->indices[i] % PREFETCH_SEEN_BITS;
-		list->bits[bit / 64] |= UINT64_C(1) << (bit % 64);
-	}
+	for (uint32_t i = 0; i < given->n_indices; i++)
+		bit_set(list->bits, given->indices[i] % PREFETCH_SEEN_BITS);
 	return true;
 }
 

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* A sorted list behind a shuffle buffer (tf.data, WebDataset): the reader fills a buffer with the first files of the
  * list, opens any of them, and puts the next file of the list in its place.
+ * prefetch/sampler/recognise_private.h first.
  *
  *   list    o o . o o o . o . o . . o . | . . . . . . . . .
  *           opened, or in the buffer    front: files opened + size of the buffer

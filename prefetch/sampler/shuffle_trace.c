@@ -7,6 +7,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "shard/base/bits.h"
+
 enum {
 	TOUCHED_MAX = 8192, /* cells that got an opened file: 512 files move about ln(n) times each */
 	SMALL = 8,          /* a small gap is a mean gap / SMALL at most */
@@ -61,32 +63,17 @@ uint32_t prefetch_trace_room(const struct prefetch_trace *t)
 	return t->room;
 }
 
-static bool get(const struct prefetch_trace *t, uint32_t cell)
-{
-	return t->bits[cell / 64] >> (cell % 64) & 1;
-}
-
-static void set(struct prefetch_trace *t, uint32_t cell)
-{
-	t->bits[cell / 64] |= UINT64_C(1) << (cell % 64);
-}
-
-static void clear(struct prefetch_trace *t, uint32_t cell)
-{
-	t->bits[cell / 64] &= ~(UINT64_C(1) << (cell % 64));
-}
-
 void prefetch_trace_set(struct prefetch_trace *t, uint32_t n, const uint32_t *cells, uint32_t n_opened)
 {
 	assert(n >= 2 && n <= t->room && n_opened > 0 && n_opened <= PREFETCH_TRACE_OPENED_MAX);
 	for (uint32_t i = 0; i < t->n_opened; i++)
-		clear(t, t->cells[i]);
+		bit_clear(t->bits, t->cells[i]);
 	t->n = n;
 	t->n_opened = n_opened;
 	t->per_step = (float)n_opened / (float)n;
 	for (uint32_t i = 0; i < n_opened; i++) {
 		t->cells[i] = cells[i];
-		set(t, cells[i]);
+		bit_set(t->bits, cells[i]);
 	}
 }
 
@@ -102,14 +89,14 @@ static bool decide(struct prefetch_trace *t, uint32_t step)
 /* Cell `top` is final from this step on, and `from` is the cell whose file it gets.  False: the seed is decided. */
 static bool move(struct prefetch_trace *t, uint32_t top, uint32_t from, uint32_t step)
 {
-	bool moved = get(t, top), final = get(t, from);
+	bool moved = bit_get(t->bits, top), final = bit_get(t->bits, from);
 	if (moved && !final) {
 		if (t->n_touched == TOUCHED_MAX)
 			return false;
 		t->touched[t->n_touched++] = from;
-		set(t, from);
+		bit_set(t->bits, from);
 	} else if (final && !moved && from != top) {
-		clear(t, from);
+		bit_clear(t->bits, from);
 	}
 	return !final || decide(t, step);
 }
@@ -179,7 +166,7 @@ static uint32_t forwards(struct prefetch_trace *t)
 {
 	for (uint32_t i = 0; i + 1 < t->n; i++) {
 		uint32_t j = i + word(t, false) % (t->n - i);
-		if ((get(t, i) || get(t, j)) && !move(t, i, j, i))
+		if ((bit_get(t->bits, i) || bit_get(t->bits, j)) && !move(t, i, j, i))
 			return i;
 	}
 	return t->n - 1;
@@ -215,9 +202,9 @@ bool prefetch_trace_try(struct prefetch_trace *t, enum prefetch_shuffle_kind kin
 	}
 	*steps += done;
 	for (uint32_t i = 0; i < t->n_touched; i++)
-		clear(t, t->touched[i]);
+		bit_clear(t->bits, t->touched[i]);
 	for (uint32_t i = 0; i < t->n_opened; i++)
-		set(t, t->cells[i]);
+		bit_set(t->bits, t->cells[i]);
 	return t->nats > WRONG_NATS;
 }
 

@@ -6,6 +6,8 @@
 #include <math.h>
 #include <string.h>
 
+#include "shard/base/bits.h"
+
 enum { MT_SHIFT = 397 };
 
 /* Sixteen generators side by side.  The compiler uses the vector instructions of its target. */
@@ -22,10 +24,8 @@ void prefetch_torch_filter_init(
 {
 	*filter = (struct prefetch_torch_filter){ .n = n, .seen = n_indices };
 	filter->outputs = n - 1 < PREFETCH_FILTER_WORDS ? n - 1 : PREFETCH_FILTER_WORDS;
-	for (uint32_t i = 0; i < n_indices; i++) {
-		uint32_t bit = indices[i] % PREFETCH_SEEN_BITS;
-		filter->bits[bit / 64] |= UINT64_C(1) << (bit % 64);
-	}
+	for (uint32_t i = 0; i < n_indices; i++)
+		bit_set(filter->bits, indices[i] % PREFETCH_SEEN_BITS);
 	for (uint32_t i = 0; i < filter->outputs; i++)
 		filter->magic[i] = UINT64_MAX / (n - i) + 1;
 }

@@ -160,3 +160,8 @@ def test_headers_say_what_they_are_for_and_guard_themselves():
 def test_sources_begin_with_a_sentence():
     wrong = [n for n in sources.c_files() if n.endswith(".c") and not re.match(r"/\*.*\*/\n/\*", sources.text(n))]
     assert not wrong, f"no comment after the licence that says what it is: {wrong}"
+    opening = re.compile(r"/\*[^\n]*\*/\n/\*(.*?)\*/", re.S)
+    unled = [n for n in sources.c_files() if n.endswith(".c") and folder_of(n) != "tests"
+             and re.search(r'^#include "', sources.text(n), re.M)
+             and not re.search(r"\w\.h\b", opening.match(sources.text(n)).group(1))]
+    assert not unled, f"the comment at the top names no header to read first: {unled}"
