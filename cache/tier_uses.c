@@ -178,6 +178,14 @@ int cache_tier_uses_new(
 	return 0;
 }
 
+int cache_tier_uses_add(struct cache_tier_uses *uses, uint32_t rank)
+{
+	int rc = cache_tier_join(uses->tier, order_of(uses->view), rank);
+	if (rc == 0)
+		bit_set(uses->ranks, rank);
+	return rc;
+}
+
 void cache_tier_uses_free(struct cache_tier_uses *uses)
 {
 	if (!uses)

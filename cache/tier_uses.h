@@ -26,6 +26,9 @@ struct cache_tier_uses; /* opaque */
  * Returns 0; -EOPNOTSUPP: nothing is told for this view; -ENOMEM; an error of a system call. */
 int cache_tier_uses_new(
         struct cache_tier *tier, struct shard_view *view, uint32_t rank, struct cache_tier_uses **ret_uses);
+/* Says that this process reads for another rank of the view, too. Before the first cache_tier_uses_of. Returns 0 or an
+ * error of fcntl(2). */
+int cache_tier_uses_add(struct cache_tier_uses *uses, uint32_t rank);
 /* NULL is fine. */
 void cache_tier_uses_free(struct cache_tier_uses *uses);
 
