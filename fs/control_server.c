@@ -91,6 +91,22 @@ static json_t *with_object(const char *key, char *given)
 	return steal_ptr(&reply);
 }
 
+/* Whether a request is about this view. @view: the one that it names; NULL: it is about all ranks. */
+static bool is_meant(const struct fs_view *view, const struct fs_view *one)
+{
+	return !view || view == one;
+}
+
+static int set_epoch(struct fs_server *server, struct fs_view *view, uint64_t epoch)
+{
+	int rc = fs_view_set_epoch(view, epoch);
+	if (rc < 0)
+		return rc;
+	fs_server_root_changed(server, view);
+	fs_sink_epoch(server->sink, view, epoch);
+	return 0;
+}
+
 static json_t *answer_epoch(struct fs_server *server, struct fs_view *view, json_t *request)
 {
 	json_t *set = json_object_get(request, "set");
@@ -103,21 +119,20 @@ static json_t *answer_epoch(struct fs_server *server, struct fs_view *view, json
 		return refuse("\"set\" must be an epoch: a whole number from 0 to 4294967295");
 	if (advance && (!mode || (strcmp(mode, "auto") != 0 && strcmp(mode, "off") != 0)))
 		return refuse("\"advance\" must be \"auto\" or \"off\"");
-	if (set) {
-		int rc = fs_view_set_epoch(view, (uint64_t)json_integer_value(set));
+	for (uint32_t i = 0; i < server->n_views; i++) {
+		struct fs_view *one = server->views[i];
+		int rc = set && is_meant(view, one) ? set_epoch(server, one, (uint64_t)json_integer_value(set)) : 0;
 		if (rc < 0)
 			return refuse(base_err_str(rc));
-		fs_server_root_changed(server, view);
-		fs_sink_epoch(server->sink, view, (uint64_t)json_integer_value(set));
+		if (mode && is_meant(view, one))
+			fs_view_set_advance(one, strcmp(mode, "auto") == 0);
 	}
-	if (mode)
-		fs_view_set_advance(view, strcmp(mode, "auto") == 0);
 	fs_watch_drain(server->watch);
-	fs_view_progress(view, &progress);
+	fs_server_progress(server, view, &progress);
 	json_t *reply = json_pack("{s:b,s:I,s:I,s:I,s:s}", "ok", 1, "epoch", (json_int_t)progress.epoch, "turns",
 	        (json_int_t)progress.turns, "opened", (json_int_t)progress.n_opened, "advance",
 	        progress.automatic ? "auto" : "off");
-	if (reply && view->all)
+	if (reply && view && view->all)
 		fs_sampler_streams_stats(server->samplers[view->number], reply);
 	return reply;
 }
@@ -132,9 +147,20 @@ static bool whole(const json_t *value, uint64_t *ret_value)
 	return true;
 }
 
-static json_t *answer_state(struct fs_server *server, struct fs_view *view, json_t *request)
+/* Records what was trained, in every view that is meant. */
+static int set_trained(struct fs_server *server, const struct fs_view *meant, uint64_t epoch, uint64_t steps)
 {
-	(void)server;
+	int rc = 0;
+	for (uint32_t i = 0; rc == 0 && i < server->n_views; i++)
+		if (is_meant(meant, server->views[i]))
+			rc = fs_view_set_trained(server->views[i], epoch, steps);
+	return rc;
+}
+
+/* Without a rank it tells the state of the first one, and records for all of them. */
+static json_t *answer_state(struct fs_server *server, struct fs_view *meant, json_t *request)
+{
+	struct fs_view *view = meant ? meant : server->views[0];
 	json_t *steps = json_object_get(request, "steps");
 	json_t *turns = json_object_get(request, "turns");
 	json_t *which = json_object_get(request, "epoch");
@@ -171,7 +197,7 @@ static json_t *answer_state(struct fs_server *server, struct fs_view *view, json
 		rc = shard_state_format(view->order, epoch, trained, text, sizeof(text));
 	if (rc == -EINVAL)
 		return refuse("the mount began this epoch after that step: steps count from the epoch's beginning");
-	if (rc == 0 && (steps || turns) && fs_view_set_trained(view, epoch, trained) < 0)
+	if (rc == 0 && (steps || turns) && set_trained(server, meant, epoch, trained) < 0)
 		return refuse("an epoch has fewer steps than that: steps count the samples of all ranks");
 	return rc < 0 ? refuse(base_err_str(rc)) : with_object("state", strdup(text));
 }
@@ -184,6 +210,8 @@ static json_t *answer_consumed(struct fs_server *server, struct fs_view *view, j
 	uint64_t epoch = 0;
 	uint64_t trained = 0;
 	bool changed = false;
+	if (!view)
+		return refuse("this mount shows several ranks: \"rank\" must say which one is meant");
 	if (!which || !whole(which, &epoch))
 		return refuse("\"epoch\" must be a whole number");
 	if (!steps || !whole(steps, &trained))
@@ -304,13 +332,17 @@ static json_t *answer_history(struct fs_server *server, struct fs_view *view, js
 
 static json_t *answer_follow(struct fs_server *server, struct fs_view *view, json_t *request)
 {
+	if (server->options.n_ranks > 0)
+		return refuse(
+		        "a mount of several ranks follows the orders of its ranks: announce orders to a mount with "
+		        "view=all, or to one of a single rank");
 	return fs_follow_request(server, view, request, server->control_passed);
 }
 
 static const struct command {
 	const char *name;
 	json_t *(*answer)(struct fs_server *server, struct fs_view *view, json_t *request);
-	const char *keys[10]; /* besides "cmd"; ended by NULL */
+	const char *keys[10]; /* besides "cmd" and "rank"; ended by NULL */
 } commands[] = {
 	{ "info", answer_info, { NULL } },
 	{ "stat", answer_stat, { NULL } },
@@ -327,12 +359,29 @@ static const struct command {
 
 static bool knows(const struct command *command, const char *key)
 {
-	if (strcmp(key, "cmd") == 0)
+	if (strcmp(key, "cmd") == 0 || strcmp(key, "rank") == 0)
 		return true;
 	for (int k = 0; command->keys[k]; k++)
 		if (strcmp(key, command->keys[k]) == 0)
 			return true;
 	return false;
+}
+
+/* Finds the view of a request: the one of its rank, or the only one. NULL: all ranks. Returns false if the mount does
+ * not show this rank. */
+static bool find_view(struct fs_server *server, json_t *request, struct fs_view **ret_view)
+{
+	uint64_t rank = 0;
+	json_t *value = json_object_get(request, "rank");
+	*ret_view = server->options.n_ranks == 0 ? server->views[0] : NULL;
+	if (!value)
+		return true;
+	if (!whole(value, &rank))
+		return false;
+	for (uint32_t i = 0; i < server->n_views; i++)
+		if (server->views[i]->options.rank == rank)
+			*ret_view = server->views[i];
+	return *ret_view && (*ret_view)->options.rank == rank;
 }
 
 /* Finds the command of a request. NULL: there is none, and *ret_refusal says why. */
@@ -370,7 +419,12 @@ char *fs_control_answer(struct fs_server *server, const char *line, size_t len)
 	json_t *refusal = NULL;
 	cleanup_json json_t *request = json_loadb(line, len, JSON_REJECT_DUPLICATES, NULL);
 	const struct command *command = find(request, &refusal);
-	return finish(command ? command->answer(server, server->views[0], request) : refusal);
+	struct fs_view *view;
+	if (!command)
+		return finish(refusal);
+	if (!find_view(server, request, &view))
+		return finish(refuse("\"rank\" must be a rank that the mount shows"));
+	return finish(command->answer(server, view, request));
 }
 
 /* ---- the socket ---- */

@@ -13,6 +13,7 @@
 #include "fs/log_queue.h"
 #include "fs/name.h"
 #include "fs/node.h"
+#include "fs/sampler_streams.h"
 #include "fs/watch.h"
 #include "shard/base/cleanup.h"
 
@@ -109,7 +110,7 @@ static int dir_init(struct fs_server *server, struct fs_node node, struct dir *d
 		return -ESTALE;
 	if (!fs_node_is_dir(node))
 		return -ENOTDIR;
-	dir->dir = is_tree(dir) ? (uint32_t)node.id : 0;
+	dir->dir = is_tree(dir) && node.kind != FS_ROOT ? (uint32_t)node.id : 0;
 	dir->filtered = is_tree(dir) && node.kind != FS_ALL_DIR && !dir->view->all;
 	return 0;
 }
@@ -133,6 +134,8 @@ static int dir_begin(struct fs_server *server, struct fs_node node, bool trainer
 		return rc;
 	struct fs_view *view = dir->view;
 	dir->marked = marked;
+	if (trainer && (node.kind == FS_ROOT || node.kind == FS_TREE_DIR))
+		fs_sampler_streams_read(server->samplers[view->number]);
 	if (begins_listing(dir) && trainer) {
 		/* What was opened before this listing counts in the epoch before it. */
 		fs_watch_drain(server->watch);
@@ -158,7 +161,7 @@ static uint64_t dir_handle(const struct dir *dir)
 static int dir_resume(struct fs_server *server, fuse_ino_t ino, uint64_t handle, struct dir *dir)
 {
 	struct fs_node node = { 0 };
-	int rc = fs_ino_node(ino, &node);
+	int rc = fs_server_node(server, ino, &node);
 	*dir = (struct dir){ 0 };
 	if (rc == 0)
 		rc = dir_init(server, node, dir);
@@ -212,7 +215,7 @@ static void opendir_any(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *f
 	bool trainer = !(fi->flags & FS_DIR_MARK);
 	bool marked = !trainer && lister != 0 && fuse_req_ctx(req)->pid == lister;
 
-	int rc = fs_ino_node(ino, &node);
+	int rc = fs_server_node(server, ino, &node);
 	/* What is opened after a listing counts, so the watches must be set. */
 	if (rc == 0 && trainer && !waited && !fs_watch_is_ready(server->watch)) {
 		opendir_later(req, ino, fi);
@@ -498,6 +501,18 @@ static int add_fixed(struct fill *fill, uint64_t off)
 	return 0;
 }
 
+static int add_ranks(struct fill *fill, uint64_t off)
+{
+	for (; off - FS_OFFSET_FIXED < fill->server->n_views; off++) {
+		uint32_t view = (uint32_t)(off - FS_OFFSET_FIXED);
+		char name[32];
+		snprintf(name, sizeof(name), FS_RANK_PREFIX "%u", fill->server->views[view]->options.rank);
+		if (add(fill, name, fs_server_root(fill->server, view), NULL, off + 1))
+			return 1;
+	}
+	return 0;
+}
+
 static int fill_all(struct fill *fill, uint64_t off)
 {
 	int rc = add_dots(fill, &off);
@@ -514,7 +529,7 @@ static int fill_all(struct fill *fill, uint64_t off)
 			rc = add_tree_files(fill, &rec, &off);
 		return rc != 0 ? rc : add_tree_dirs(fill, &rec, off);
 	}
-	return add_fixed(fill, off);
+	return fill->dir->node.kind == FS_RANKS ? add_ranks(fill, off) : add_fixed(fill, off);
 }
 
 /* Makes a piece. If an error comes after some names, the piece holds these names, and the error comes again with the

@@ -17,6 +17,7 @@ enum fs_layout { FS_LAYOUT_FLAT, FS_LAYOUT_TREE };
 enum fs_advance { FS_ADVANCE_AUTO, FS_ADVANCE_OFF };
 
 enum { FS_TIMEOUT_S = 60 }; /* default of fs_options.timeout_s */
+enum { FS_RANKS_MAX = 256 /* ranks of one mount: as many as inode numbers can tell apart (fs/ino.h) */ };
 enum { FS_THREADS_MAX = 64 /* FUSE workers at most: more of them only compete for one device queue */ };
 
 struct fs_options {
@@ -25,6 +26,9 @@ struct fs_options {
 	enum fs_layout layout;
 	bool view_all; /* view=all: every file; rank and world are then 0 and 1 */
 	struct shard_view_options view;
+	/* Ranks that the mount shows as directories, from view.rank on; at most FS_RANKS_MAX. 0: the mount itself is
+	 * the view of view.rank. */
+	uint32_t n_ranks;
 	bool fill_class; /* layout=tree, view=rank: a class that would be empty lists one file of another rank */
 	enum fs_advance advance;
 	uint64_t memory_bytes; /* the budget; 0: it follows the host (fs/budget.h) */

@@ -6,6 +6,7 @@
 #include <pthread.h>
 #include <stdlib.h>
 
+#include "fs/ino.h"
 #include "shard/base/cleanup.h"
 
 enum { WAYS = 4, SETS = FS_HIT_COUNTING_KEPT / WAYS };
@@ -22,9 +23,11 @@ struct fs_hit_counting {
 	uint64_t pair_ns;
 	uint64_t on_ns;
 	struct kept kept[SETS][WAYS];
-	uint64_t opens;
-	uint64_t misses;     /* found so far */
-	uint64_t shown_hits; /* the largest number of hits that was shown */
+	struct counts {
+		uint64_t opens;
+		uint64_t misses;     /* found so far */
+		uint64_t shown_hits; /* the largest number of hits that was shown */
+	} all, views[FS_VIEWS_MAX];
 
 	pthread_mutex_t lock; /* guards what follows */
 	struct fs_hit_counting_read reads[2][FS_HIT_COUNTING_READS];
@@ -93,13 +96,15 @@ void fs_hit_counting_opened(struct fs_hit_counting *opens, struct fs_hit_countin
 {
 	struct kept *set = set_of(opens, key);
 	struct kept *at = &set[0];
-	opens->opens++;
+	opens->all.opens++;
+	opens->views[key.view].opens++;
 	for (int i = 0; i < WAYS; i++) {
 		if (is_key(&set[i], key)) {
 			if (!within(now_ns, set[i].opened_ns, opens->pair_ns))
 				set[i].unread = 0;
 			set[i].unread++;
 			set[i].opened_ns = now_ns;
+			set[i].key.view = key.view;
 			return;
 		}
 		if (set[i].opened_ns < at->opened_ns)
@@ -135,7 +140,8 @@ bool fs_hit_counting_pair(struct fs_hit_counting *opens, const struct fs_hit_cou
 	if (fresh && (read->first || !on)) {
 		fresh->unread--;
 		fresh->read_ns = read->ns;
-		opens->misses++;
+		opens->all.misses++;
+		opens->views[fresh->key.view].misses++;
 		return true;
 	}
 	if (on)
@@ -143,14 +149,15 @@ bool fs_hit_counting_pair(struct fs_hit_counting *opens, const struct fs_hit_cou
 	return on;
 }
 
-void fs_hit_counting_count(struct fs_hit_counting *opens, struct fs_hit_counting_count *ret_count)
+void fs_hit_counting_count(struct fs_hit_counting *opens, uint32_t view, struct fs_hit_counting_count *ret_count)
 {
-	uint64_t hits = opens->opens - opens->misses;
-	if (hits > opens->shown_hits)
-		opens->shown_hits = hits;
+	struct counts *of = view == FS_HIT_COUNTING_ALL ? &opens->all : &opens->views[view];
+	uint64_t hits = of->opens - of->misses;
+	if (hits > of->shown_hits)
+		of->shown_hits = hits;
 	*ret_count = (struct fs_hit_counting_count){
-		.opens = opens->opens,
-		.hits = opens->shown_hits,
-		.misses = opens->opens - opens->shown_hits,
+		.opens = of->opens,
+		.hits = of->shown_hits,
+		.misses = of->opens - of->shown_hits,
 	};
 }

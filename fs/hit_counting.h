@@ -53,6 +53,7 @@ bool fs_hit_counting_read(struct fs_hit_counting *opens, struct fs_hit_counting_
 struct fs_hit_counting_key {
 	uint64_t place; /* fs_hit_counting_place */
 	uint64_t id;    /* file or turn */
+	uint32_t view;  /* in which view it was opened; does not tell keys apart */
 };
 static inline uint64_t fs_hit_counting_place(uint32_t view, uint64_t epoch)
 {
@@ -76,7 +77,9 @@ struct fs_hit_counting_count {
 	uint64_t hits;   /* no READ came, as far as is known */
 	uint64_t misses; /* a READ came */
 };
-/* Tells the counts. */
-void fs_hit_counting_count(struct fs_hit_counting *opens, struct fs_hit_counting_count *ret_count);
+/* Tells the counts of a view, or of all views together (FS_HIT_COUNTING_ALL). If two views open a file by its name in a
+ * tree at the same time, the miss counts in the one that opened it last. */
+#define FS_HIT_COUNTING_ALL UINT32_MAX
+void fs_hit_counting_count(struct fs_hit_counting *opens, uint32_t view, struct fs_hit_counting_count *ret_count);
 
 #endif

@@ -57,34 +57,35 @@ static void look_at_shards(const struct fs_server *server)
 		        wrong, looked, first);
 }
 
-/* Warns if there are more ranks than samples, or nearly so. */
-static void tell_if_few(const struct fs_server *server)
+/* Warns if there are more ranks than samples, or nearly so. Returns whether it warned. */
+static bool tell_if_few(struct fs_view *view)
 {
-	for (uint32_t i = 0; i < server->n_views; i++) {
-		struct fs_view *view = server->views[i];
-		struct fs_view_progress progress;
-		fs_view_progress(view, &progress);
-		uint64_t samples = shard_view_samples(view->order);
-		if (view->all)
-			continue;
-		if (samples == 0)
-			log_warning(
-			        "there is no sample to deal: every file is common, shown on every rank (`mkshard pack "
-			        "--common=''` deals them)");
-		else if (progress.turns == 0)
-			log_warning("rank %u of %u has no sample: the order deals %llu, tail=%s: its mount holds no "
-			            "more than common files; take fewer ranks, or tail=pad",
-			        view->options.rank, view->options.world, (unsigned long long)samples,
-			        shard_tail_name(view->options.tail));
-		else if (view->options.world > samples && view->options.tail == SHARD_TAIL_PAD)
-			log_warning("world=%u is more than the samples that are dealt, %llu: with tail=pad ranks "
-			            "repeat samples of others; take at most %llu ranks to see each once an epoch",
-			        view->options.world, (unsigned long long)samples, (unsigned long long)samples);
-	}
+	struct fs_view_progress progress;
+	fs_view_progress(view, &progress);
+	uint64_t samples = shard_view_samples(view->order);
+	if (view->all)
+		return false;
+	if (samples == 0)
+		log_warning("there is no sample to deal: every file is common, shown on every rank (`mkshard pack "
+		            "--common=''` deals them)");
+	else if (progress.turns == 0)
+		log_warning("rank %u of %u has no sample: the order deals %llu, tail=%s: its mount holds no "
+		            "more than common files; take fewer ranks, or tail=pad",
+		        view->options.rank, view->options.world, (unsigned long long)samples,
+		        shard_tail_name(view->options.tail));
+	else if (view->options.world > samples && view->options.tail == SHARD_TAIL_PAD)
+		log_warning("world=%u is more than the samples that are dealt, %llu: with tail=pad ranks "
+		            "repeat samples of others; take at most %llu ranks to see each once an epoch",
+		        view->options.world, (unsigned long long)samples, (unsigned long long)samples);
+	else
+		return false;
+	return true;
 }
 
 void fs_mount_check(const struct fs_server *server)
 {
-	tell_if_few(server);
+	bool told = false;
+	for (uint32_t i = 0; i < server->n_views && !told; i++)
+		told = tell_if_few(server->views[i]); /* of several ranks, one is enough */
 	look_at_shards(server);
 }

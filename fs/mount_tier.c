@@ -23,13 +23,15 @@ static bool below_mount(const struct fs_server *server)
 	       (path[len] == '/' || path[len] == '\0');
 }
 
-/* The order of a rank view is known.  With view=all, the trainer has its own. */
+/* The order of rank views is known.  With view=all, the trainer has its own. */
 static int tell_uses(struct fs_server *server, struct base_err *err)
 {
 	struct fs_view *view = server->views[0];
 	if (view->all)
 		return 0;
 	int rc = cache_tier_uses_new(server->tier, view->order, view->options.rank, &server->tier_uses);
+	for (uint32_t i = 1; rc == 0 && i < server->n_views; i++)
+		rc = cache_tier_uses_add(server->tier_uses, server->views[i]->options.rank);
 	if (rc == 0 || rc == -EOPNOTSUPP)
 		return 0;
 	cache_tier_close(server->tier);

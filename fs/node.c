@@ -174,6 +174,19 @@ static int epochs_lookup(uint32_t view, const char *name, struct fs_node *ret_no
 	return rc;
 }
 
+static int ranks_lookup(struct fs_server *server, const char *name, struct fs_node *ret_node)
+{
+	static const char prefix[] = FS_RANK_PREFIX;
+	const size_t len = sizeof(prefix) - 1;
+	uint32_t first = server->views[0]->options.rank;
+	uint64_t rank;
+	if (strncmp(name, prefix, len) != 0 || fs_name_number(name + len, strlen(name + len), UINT32_MAX, &rank) < 0 ||
+	        rank < first || rank - first >= server->n_views)
+		return -ENOENT;
+	*ret_node = fs_server_root(server, (uint32_t)rank - first);
+	return 0;
+}
+
 static int flat_lookup(struct fs_server *server, struct fs_view *view, const char *name, const uint64_t *only_epoch,
         struct fs_node *ret_node)
 {
@@ -201,13 +214,15 @@ int fs_node_lookup(struct fs_server *server, struct fs_node parent, const char *
 	case FS_TREE_DIR:
 		return dir_lookup(server, view, (uint32_t)parent.id, name, FS_TREE_DIR, parent.view, ret_node);
 	case FS_ALL_DIR:
-		return dir_lookup(server, NULL, (uint32_t)parent.id, name, FS_ALL_DIR, 0, ret_node);
+		return dir_lookup(server, NULL, (uint32_t)parent.id, name, FS_ALL_DIR, parent.view, ret_node);
 	case FS_HIDDEN:
 		return hidden_lookup(parent.view, name, ret_node);
 	case FS_EPOCHS:
 		return epochs_lookup(parent.view, name, ret_node);
 	case FS_EPOCH_DIR:
 		return flat_lookup(server, view, name, &parent.id, ret_node);
+	case FS_RANKS:
+		return ranks_lookup(server, name, ret_node);
 	case FS_FILE:
 	case FS_EPOCH_LIST:
 	case FS_EPOCH_LIST0:
@@ -222,7 +237,7 @@ int fs_node_lookup(struct fs_server *server, struct fs_node parent, const char *
 
 int fs_node_parent(struct fs_server *server, struct fs_node node, struct fs_node *ret_parent)
 {
-	struct fs_node parent = { .kind = FS_ROOT, .view = node.view };
+	struct fs_node parent = fs_server_root(server, node.view);
 	struct shard_dir dir;
 	int rc;
 	switch (node.kind) {
@@ -232,7 +247,7 @@ int fs_node_parent(struct fs_server *server, struct fs_node node, struct fs_node
 		if (rc < 0)
 			return rc;
 		if (dir.parent == SHARD_NONE)
-			parent.kind = FS_HIDDEN;
+			parent = (struct fs_node){ .kind = FS_HIDDEN, .view = node.view };
 		else if (dir.parent != 0 || node.kind == FS_ALL_DIR)
 			parent = (struct fs_node){ .kind = node.kind, .view = node.view, .id = dir.parent };
 		break;
@@ -240,14 +255,20 @@ int fs_node_parent(struct fs_server *server, struct fs_node node, struct fs_node
 	case FS_STATS:
 	case FS_METRICS:
 	case FS_STATE:
-		parent.kind = FS_HIDDEN;
+		parent = (struct fs_node){ .kind = FS_HIDDEN, .view = node.view };
 		break;
 	case FS_EPOCH_DIR:
 	case FS_EPOCH_LIST:
 	case FS_EPOCH_LIST0:
-		parent.kind = FS_EPOCHS;
+		parent = (struct fs_node){ .kind = FS_EPOCHS, .view = node.view };
+		break;
+	case FS_RANKS:
+		parent = node;
 		break;
 	case FS_ROOT:
+		if (node.id)
+			parent = (struct fs_node){ .kind = FS_RANKS };
+		break;
 	case FS_FILE:
 	case FS_HIDDEN:
 	case FS_KIND_COUNT:
@@ -376,6 +397,9 @@ int fs_node_attr(struct fs_server *server, struct fs_node node, struct stat *ret
 		break;
 	case FS_EPOCHS:
 		st.st_nlink = 3; /* for the current epoch, which is listed */
+		break;
+	case FS_RANKS:
+		st.st_nlink = 2 + server->n_views;
 		break;
 	case FS_STATS:
 	case FS_METRICS:

@@ -74,7 +74,7 @@ static void do_lookup(fuse_req_t req, fuse_ino_t parent, const char *name)
 	struct fs_node node;
 	fs_count(&server->counters.lookups, 1);
 
-	int rc = strlen(name) > SHARD_NAME_MAX ? -ENAMETOOLONG : fs_ino_node(parent, &dir);
+	int rc = strlen(name) > SHARD_NAME_MAX ? -ENAMETOOLONG : fs_server_node(server, parent, &dir);
 	if (rc == 0 && (strcmp(name, ".") == 0 || strcmp(name, "..") == 0))
 		rc = lookup_dots(server, dir, name, &node);
 	else if (rc == 0)
@@ -111,7 +111,7 @@ static void do_getattr(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi
 	double timeout_s;
 	(void)fi;
 	fs_count(&server->counters.getattrs, 1);
-	int rc = fs_ino_node(ino, &node);
+	int rc = fs_server_node(server, ino, &node);
 	if (rc == 0 && fs_node_is_list(node)) {
 		fs_epoch_list_reply(req, &(struct fs_epoch_list_request){ .op = FS_EPOCH_LIST_GETATTR, .node = node });
 		return;
@@ -153,7 +153,7 @@ static void do_open(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi)
 static void do_read(fuse_req_t req, fuse_ino_t ino, size_t size, off_t off, struct fuse_file_info *fi)
 {
 	struct fs_node node;
-	int rc = fs_ino_node(ino, &node);
+	int rc = fs_server_node(fs_server_of(req), ino, &node);
 	if (rc < 0)
 		fuse_reply_err(req, -rc);
 	else if (node.kind == FS_FILE)
@@ -259,7 +259,7 @@ static void do_getxattr(fuse_req_t req, fuse_ino_t ino, const char *name, size_t
 	struct fs_node node;
 	fs_hang_here(server, FS_HANG_WORKER);
 	/* ls and tar ask for security.* and system.posix_acl_* of every file, so the first byte decides. */
-	int len = name[0] != 'u' ? -ENODATA : fs_ino_node(ino, &node);
+	int len = name[0] != 'u' ? -ENODATA : fs_server_node(server, ino, &node);
 	if (len == 0 && !fs_server_view(server, node))
 		len = -ESTALE;
 	if (len == 0) {
@@ -283,7 +283,7 @@ static void do_listxattr(fuse_req_t req, fuse_ino_t ino, size_t size)
 	char value[SHARD_PATH_MAX + 1];
 	struct fs_node node;
 	int len = 0;
-	int rc = fs_ino_node(ino, &node);
+	int rc = fs_server_node(server, ino, &node);
 	if (rc == 0 && !fs_server_view(server, node))
 		rc = -ESTALE;
 	for (size_t i = 0; rc == 0 && i < N_XATTRS; i++) {

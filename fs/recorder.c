@@ -98,6 +98,8 @@ static json_t *history_json(const struct fs_recorder *recorder, uint64_t after_m
 	json_object_set_new(object, "mountpoint", text_value(server->options.mountpoint));
 	json_object_set_new(object, "dataset", text_value(shard_index_dataset(server->index)));
 	json_object_set_new(object, "rank", number(view->options.rank));
+	if (server->options.n_ranks > 0)
+		json_object_set_new(object, "ranks", number(server->n_views));
 	json_object_set_new(object, "world", number(view->options.world));
 	json_object_set_new(object, "view", json_string(view->all ? "all" : "rank"));
 	json_object_set_new(object, "began_ms", number(began_ms(recorder)));
@@ -157,7 +159,7 @@ static struct line *make_line(const struct fs_recorder *recorder)
 static void take(struct fs_recorder *recorder)
 {
 	struct fs_history_reading reading = { 0 };
-	fs_stats_reading(recorder->server, recorder->server->views[0], &reading);
+	fs_stats_reading(recorder->server, &reading);
 	reading.values[0] = now_ms(recorder);
 	fs_history_add(recorder->history, &reading);
 }

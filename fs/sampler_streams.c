@@ -75,6 +75,8 @@ struct fs_sampler_streams {
 	uint64_t manual, word;          /* where a RandomSampler's generator was seen last; word 0: nowhere */
 	_Atomic bool part_made;         /* flat: `part` is constant from then on */
 	_Atomic bool settled;           /* flat: a sampler reads the whole part, so the search has ended */
+	_Atomic bool read;              /* several ranks: this one has a reader */
+	bool own_begun;                 /* ... and so the view's own stream was begun */
 	struct prefetch_saved_track saved[PREFETCH_TRACKS_MAX]; /* the last that was left to a successor */
 	unsigned n_saved;
 	bool restored;                            /* what a predecessor left was taken over */
@@ -799,6 +801,15 @@ static size_t announced(struct fs_sampler_streams *fr, size_t n)
 	return left;
 }
 
+/* Many ranks may be shown and few of them be read, so only those with a reader get a window. */
+static void begin_own(struct fs_sampler_streams *fr)
+{
+	if (!atomic_load(&fr->read) || fr->own_begun)
+		return;
+	fr->own_begun = true;
+	fs_sink_own(fr->server->sink, fr->view, true);
+}
+
 /* The thread's loop: it takes in everything that is queued before it searches, and updates the streams after each
  * batch. */
 static void *recognise_run(void *arg)
@@ -812,6 +823,7 @@ static void *recognise_run(void *arg)
 	can_look(fr, &failed); /* before the first opens, because opens of a flat view are not even queued until then */
 	while ((n = take(fr, wait_ns)) != SIZE_MAX) {
 		wait_ns = pause_ns;
+		begin_own(fr);
 		size_t left = announced(fr, n);
 		if (!can_look(fr, &failed))
 			continue;
@@ -842,7 +854,7 @@ static void *recognise_run(void *arg)
 	return NULL;
 }
 
-/* Main: something was announced. */
+/* Something was announced, or the rank has a reader. */
 static void wake(void *arg)
 {
 	struct fs_sampler_streams *fr = arg;
@@ -876,6 +888,12 @@ void fs_sampler_streams_opened(struct fs_sampler_streams *fr, uint32_t file, uin
 		return;
 	lock_for_scope(&fr->lock);
 	fr->queue[fr->queued++ % FS_SAMPLER_STREAMS_QUEUE] = file;
+}
+
+void fs_sampler_streams_read(struct fs_sampler_streams *fr)
+{
+	if (fr && fr->server->options.n_ranks > 0 && !atomic_exchange(&fr->read, true))
+		wake(fr);
 }
 
 void fs_sampler_streams_drained(struct fs_sampler_streams *fr)
@@ -912,7 +930,7 @@ int fs_sampler_streams_new(struct fs_server *server, struct fs_view *view, struc
 	if (rc == 0)
 		rc = fs_order_numbers_new(server->index, view, fs_announced_orders_memory(fr->orders), &fr->numbers);
 	/* Before main serves requests, which may append to the lists. */
-	if (rc == 0 && server->successor)
+	if (rc == 0 && server->successor && server->options.n_ranks == 0)
 		fs_announced_orders_restore(fr->orders);
 	if (rc == 0)
 		rc = -pthread_create(&fr->thread, NULL, recognise_run, fr);

@@ -51,6 +51,9 @@ void fs_sampler_streams_free(struct fs_sampler_streams *recognise);
 /* Records that a file was opened: by name in a tree, or at a turn of an epoch in a flat view (@file is SHARD_NONE).
  * Never waits for the thread's work. */
 void fs_sampler_streams_opened(struct fs_sampler_streams *recognise, uint32_t file, uint64_t epoch, uint64_t turn);
+/* Tells that somebody lists the view or opens its files. In a mount of several ranks, its order is read ahead from then
+ * on. Any thread; @recognise may be NULL. */
+void fs_sampler_streams_read(struct fs_sampler_streams *recognise);
 /* Tells that a batch of opens is complete. */
 void fs_sampler_streams_drained(struct fs_sampler_streams *recognise);
 

@@ -5,6 +5,39 @@
 #include <errno.h>
 #include <unistd.h>
 
+int fs_server_node(const struct fs_server *server, uint64_t ino, struct fs_node *ret_node)
+{
+	struct fs_node node;
+	bool ranks = server->options.n_ranks > 0;
+	int rc = fs_ino_node(ino, &node);
+	if (rc < 0)
+		return rc;
+	if (node.kind == FS_ROOT && !node.id && ranks) {
+		if (node.view != 0)
+			return -ESTALE;
+		node.kind = FS_RANKS;
+	} else if (node.kind == FS_ROOT && node.id && !ranks) {
+		return -ESTALE;
+	}
+	*ret_node = node;
+	return 0;
+}
+
+void fs_server_progress(const struct fs_server *server, struct fs_view *view, struct fs_view_progress *ret_progress)
+{
+	struct fs_view_progress all, one;
+	fs_view_progress(view ? view : server->views[0], &all);
+	for (uint32_t i = 1; !view && i < server->n_views; i++) {
+		fs_view_progress(server->views[i], &one);
+		all.epoch = one.epoch < all.epoch ? one.epoch : all.epoch;
+		all.turns += one.turns;
+		all.n_opened += one.n_opened;
+		all.next_turn += one.next_turn;
+		all.automatic &= one.automatic;
+	}
+	*ret_progress = all;
+}
+
 void fs_server_stop(struct fs_server *server)
 {
 	uint64_t one = 1;
@@ -27,7 +60,7 @@ int fs_server_unmount(struct fs_server *server, bool lazy)
 
 void fs_server_root_changed(struct fs_server *server, struct fs_view *view)
 {
-	fuse_ino_t ino = fs_ino((struct fs_node){ .kind = FS_ROOT, .view = view->number });
+	fuse_ino_t ino = fs_ino(fs_server_root(server, view->number));
 	/* A negative offset drops attributes only. -ENOENT: the kernel does not have the inode, and so no old
 	 * attributes. */
 	fuse_lowlevel_notify_inval_inode(server->session, ino, -1, 0);

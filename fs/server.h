@@ -137,6 +137,8 @@ struct fs_server {
 	struct fs_read_latency *read_latency;
 };
 
+_Static_assert((int)FS_RANKS_MAX <= FS_VIEWS_MAX, "each rank of a mount has a view");
+
 static inline struct fs_server *fs_server_of(fuse_req_t req)
 {
 	return fuse_req_userdata(req);
@@ -146,6 +148,20 @@ static inline struct fs_view *fs_server_view(const struct fs_server *server, str
 {
 	return node.view < server->n_views ? server->views[node.view] : NULL;
 }
+
+/* Finds the node of an inode number, as fs_ino_node does, but knows what the root of this mount is. Returns 0; -ESTALE:
+ * this mount never gives this number. */
+int fs_server_node(const struct fs_server *server, uint64_t ino, struct fs_node *ret_node);
+
+/* Returns the root of a view: that of the mount, or a directory of it. */
+static inline struct fs_node fs_server_root(const struct fs_server *server, uint32_t view)
+{
+	return (struct fs_node){ .kind = FS_ROOT, .view = view, .id = server->options.n_ranks > 0 };
+}
+
+/* Tells how far the trainer is, as fs_view_progress does. @view: NULL: all ranks together, that is the sums of turns,
+ * and the lowest epoch. Any thread. */
+void fs_server_progress(const struct fs_server *server, struct fs_view *view, struct fs_view_progress *ret_progress);
 
 /* Asks the server to end soon. Any thread; async-signal-safe. */
 void fs_server_stop(struct fs_server *server);

@@ -215,6 +215,17 @@ static void check_groups(const struct fs_server *server)
 	        groups, view->options.world);
 }
 
+static int make_views(struct fs_server *server, const struct fs_options *options, struct base_err *err)
+{
+	int rc = fs_view_new(server->index, options, 0, err, &server->views[0]);
+	server->n_views = rc == 0;
+	for (uint32_t i = 1; rc == 0 && i < options->n_ranks; i++) {
+		rc = fs_view_new_rank(server->views[0], i, err, &server->views[i]);
+		server->n_views += rc == 0;
+	}
+	return rc;
+}
+
 static int open_dataset(struct fs_server *server, const struct fs_options *options, struct base_err *err)
 {
 	char path[PATH_MAX];
@@ -243,10 +254,9 @@ static int open_dataset(struct fs_server *server, const struct fs_options *optio
 		        "new one",
 		        server->options.dataset);
 	memcpy(server->mount.identity, server->info->identity, FS_IDENTITY_BYTES);
-	rc = fs_view_new(server->index, options, 0, err, &server->views[0]);
+	rc = make_views(server, options, err);
 	if (rc < 0)
 		return rc;
-	server->n_views = 1;
 	check_groups(server);
 	return shard_index_check_err(server->index, err); /* what is in memory now was made of the index's records */
 }
@@ -599,6 +609,7 @@ static int wait_for_end(struct fs_server *server)
 static void opened(void *arg, struct fs_view *view, uint32_t file, uint64_t epoch, uint64_t turn)
 {
 	struct fs_server *server = arg;
+	fs_sampler_streams_read(server->samplers[view->number]);
 	fs_sampler_streams_opened(server->samplers[view->number], file, epoch, turn);
 	fs_sink_opened(server->sink, view, file, epoch, turn);
 }
@@ -740,7 +751,7 @@ static void server_free(struct fs_server *server)
 	fs_host_sharing_free(server->host_sharing);
 	fs_budget_free(server->budget);
 	fs_sink_free(server->sink);
-	for (uint32_t i = 0; i < server->n_views; i++) {
+	for (uint32_t i = server->n_views; i-- > 0;) { /* view 0 owns the order of all */
 		fs_sampler_streams_free(server->samplers[i]);
 		fs_view_free(server->views[i]);
 	}

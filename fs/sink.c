@@ -100,12 +100,13 @@ static void list_entries(struct fs_sink *sink, int fd, uint64_t offset, uint64_t
 	}
 }
 
-static void announce_flat(
-        struct fs_sink *sink, const struct fs_detached_root *root, uint64_t epoch, uint64_t turn, uint32_t n)
+static void announce_flat(struct fs_sink *sink, const struct fs_detached_root *root, const struct fs_view *view,
+        uint64_t epoch, uint64_t turn, uint32_t n)
 {
 	char path[PATH_MAX];
 	sink->server->lister_epoch = epoch;
-	snprintf(path, sizeof(path), "%s.", root->at);
+	if (snprintf(path, sizeof(path), "%s%s.", root->at, view->place) >= (int)sizeof(path))
+		return;
 	cleanup_detached_fd int fd = fs_detached_open(root->fd, path, O_RDONLY | O_DIRECTORY | O_NOCTTY | FS_DIR_MARK);
 	if (fd >= 0)
 		list_entries(sink, fd, fs_offset_turn(turn), n);
@@ -113,11 +114,14 @@ static void announce_flat(
 
 /* A file has one inode under all of its names. So in a flat view, where a name tells an epoch, its name in the tree of
  * all files (which is not watched) makes the inode known. */
-static void look_up(struct fs_sink *sink, const struct fs_detached_root *root, bool flat, uint32_t file)
+static void look_up(
+        struct fs_sink *sink, const struct fs_detached_root *root, const struct fs_view *view, uint32_t file)
 {
 	char path[PATH_MAX];
 	struct statx st;
-	size_t len = (size_t)snprintf(path, sizeof(path), "%s%s", root->at, flat ? FS_HIDDEN_NAME "/all/" : "");
+	bool flat = view->layout == FS_LAYOUT_FLAT;
+	size_t len = (size_t)snprintf(
+	        path, sizeof(path), "%s%s%s", root->at, view->place, flat ? FS_HIDDEN_NAME "/all/" : "");
 	if (len >= sizeof(path) || shard_index_file_path(sink->server->index, file, path + len, sizeof(path) - len) < 0)
 		return;
 	/* Asks for nothing but the size: if the kernel knows the name, this costs no request. */
@@ -163,7 +167,7 @@ static void announce_tree(struct fs_sink *sink, const struct fs_detached_root *r
 			        sink->server->index, sample, files, SHARD_SAMPLE_FILES_MAX, &n_files);
 		for (uint32_t f = 0; rc == 0 && f < n_files; f++) {
 			if (flat || !vs->by_directory || !list_directory(sink, root, files[f]))
-				look_up(sink, root, flat, files[f]);
+				look_up(sink, root, vs->view, files[f]);
 		}
 	}
 	shard_epoch_put(e);
@@ -187,7 +191,7 @@ static void announce_now(void *arg, const struct fs_detached_root *root)
 		return;
 	a->sink->pins = root->fd < 0;
 	if (a->stream->view->layout == FS_LAYOUT_FLAT && !shard_view_is_given(a->stream->order))
-		announce_flat(a->sink, root, a->epoch, a->turn, a->n);
+		announce_flat(a->sink, root, a->stream->view, a->epoch, a->turn, a->n);
 	else
 		announce_tree(a->sink, root, a->stream, a->epoch, a->turn, a->n);
 }
@@ -385,26 +389,33 @@ void fs_sink_gone(struct fs_sink *sink)
 		fs_detached_let_go(sink->toucher);
 }
 
-void fs_sink_stats(struct fs_sink *sink, struct fs_view *view, struct prefetch_stream_stats *ret_stats)
+/* @view: only the streams of this one; NULL: of all. */
+static void add_stats(struct fs_sink_stream *vs, const struct fs_view *view, struct prefetch_stream_stats *stats)
+{
+	struct prefetch_stream_stats one;
+	if (!vs || (view && vs->view != view))
+		return;
+	prefetch_stream_stats_get(vs->stream, &one);
+	stats->used += one.used;
+	stats->fetched += one.fetched;
+	stats->window_bytes += one.window_bytes;
+	stats->window_limit += one.window_limit;
+	stats->jumps += one.jumps;
+	stats->following |= one.following;
+}
+
+void fs_sink_stats(struct fs_sink *sink, const struct fs_view *view, struct prefetch_stream_stats *ret_stats)
 {
 	*ret_stats = (struct prefetch_stream_stats){ 0 };
 	if (!sink)
 		return;
 	lock_for_scope(&sink->lock);
-	if (sink->streams[view->number])
-		prefetch_stream_stats_get(sink->streams[view->number]->stream, ret_stats);
-	for (unsigned i = 0; i < FOLLOWED_MAX; i++) {
-		struct prefetch_stream_stats one;
-		if (!sink->followed[i] || sink->followed[i]->view != view)
-			continue;
-		prefetch_stream_stats_get(sink->followed[i]->stream, &one);
-		ret_stats->used += one.used;
-		ret_stats->fetched += one.fetched;
-		ret_stats->window_bytes += one.window_bytes;
-		ret_stats->window_limit += one.window_limit;
-		ret_stats->jumps += one.jumps;
-		ret_stats->following |= one.following;
-	}
+	for (uint32_t i = 0; i < sink->server->n_views; i++)
+		add_stats(sink->streams[i], view, ret_stats);
+	for (unsigned i = 0; i < FOLLOWED_MAX; i++)
+		add_stats(sink->followed[i], view, ret_stats);
+	if (view && sink->server->n_views > 1)
+		return; /* whose stream ended is not known */
 	ret_stats->fetched += sink->gone_fetched;
 	ret_stats->jumps += sink->gone_jumps;
 }
@@ -617,8 +628,12 @@ int fs_sink_start(struct fs_sink *sink)
 	int rc = fs_detached_new(server, &sink->toucher);
 	if (rc < 0)
 		return rc;
-	for (uint32_t i = 0; rc == 0 && i < server->n_views; i++)
-		rc = start_stream(sink, server->views[i]);
+	for (uint32_t i = 0; rc == 0 && i < server->n_views; i++) {
+		struct fs_view_progress progress;
+		fs_view_progress(server->views[i], &progress);
+		if (server->options.n_ranks == 0 || progress.n_opened > 0)
+			rc = start_stream(sink, server->views[i]);
+	}
 	if (rc == 0)
 		rc = start_warm_up(sink);
 	if (rc < 0)

@@ -81,8 +81,8 @@ void fs_sink_own(struct fs_sink *sink, struct fs_view *view, bool wanted);
 void fs_sink_opened(struct fs_sink *sink, struct fs_view *view, uint32_t file, uint64_t epoch, uint64_t turn);
 void fs_sink_drained(struct fs_sink *sink);
 
-/* Sums up a view's streams: its own and the recognised ones. Zeros if there is
- * none. Any thread. */
-void fs_sink_stats(struct fs_sink *sink, struct fs_view *view, struct prefetch_stream_stats *ret_stats);
+/* Sums up a view's streams: its own and the recognised ones. @view: NULL: those of all views. Zeros if there is none.
+ * In a mount of several ranks, what streams fetched that have ended counts in the sum of all only. Any thread. */
+void fs_sink_stats(struct fs_sink *sink, const struct fs_view *view, struct prefetch_stream_stats *ret_stats);
 
 #endif

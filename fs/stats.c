@@ -71,18 +71,30 @@ struct field {
 enum { FIRST_COUNTER = __COUNTER__ };
 #define COUNTER (__COUNTER__ >= 0)
 
-/* Adds what earlier servers counted, and leaves the sums to the next server. */
+/* Whether a counter is of one rank, if @view is one of several. All others are the same for all ranks. */
+static bool is_of_rank(const char *name, const struct fs_view *view)
+{
+	static const char *const names[] = { "opens", "hits", "misses", "fetched", "jumps", "announced_opens",
+		"orders_dropped" };
+	bool found = false;
+	for (size_t i = 0; view && i < sizeof(names) / sizeof(names[0]); i++)
+		found |= strcmp(name, names[i]) == 0;
+	return found;
+}
+
+/* Adds what earlier servers counted, and leaves the sums to the next server. @view: NULL: the whole mount. What one of
+ * several ranks counted is left as a part of the whole only, so a rank begins anew. */
 static void carry(struct fs_server *server, const struct fs_view *view, struct field *fields, size_t n)
 {
 	struct fs_stats *stats = server->stats;
 	struct fs_handover_counts last = { 0 };
 	struct fs_handover_counts next = { 0 };
-	if (view->number != 0)
-		return; /* there is room for one more */
 	lock_for_scope(&stats->lock);
 	fs_handover_load_counts(server->handover, &last);
 	for (size_t i = 0; i < n; i++) {
 		if (!fields[i].counter || strcmp(fields[i].name, "restarts") == 0) /* the supervisor counts these */
+			continue;
+		if (is_of_rank(fields[i].name, view))
 			continue;
 		assert(next.n < FS_HANDOVER_COUNTS_MAX);
 		uint64_t key = XXH3_64bits(fields[i].name, strlen(fields[i].name));
@@ -96,7 +108,8 @@ static void carry(struct fs_server *server, const struct fs_view *view, struct f
 				value = last.counts[k].value;
 		next.counts[next.n++] = (struct fs_handover_count){ .key = key, .value = value };
 	}
-	fs_handover_store_counts(server->handover, &next);
+	if (!view)
+		fs_handover_store_counts(server->handover, &next);
 }
 
 /* Of the client of a store, if the dataset lies in one. */
@@ -151,25 +164,59 @@ static size_t collect_tier(struct fs_server *server, struct field fields[])
 	return TIER_FIELDS;
 }
 
+/* What the recognise threads of a view have left to do; NULL: those of all views. */
+struct left_to_do {
+	uint64_t queued, behind;
+	bool begun;
+	struct fs_announced_orders_counts announced;
+};
+
+static void look_at_samplers(struct fs_server *server, const struct fs_view *view, struct left_to_do *ret_left)
+{
+	*ret_left = (struct left_to_do){ .begun = true };
+	for (uint32_t i = 0; i < server->n_views; i++) {
+		uint64_t queued, behind;
+		struct fs_announced_orders_counts announced;
+		if (view && view->number != i)
+			continue;
+		fs_sampler_streams_queue(server->samplers[i], &queued, &behind);
+		fs_sampler_streams_announced(server->samplers[i], &announced);
+		ret_left->queued += queued;
+		ret_left->behind += behind;
+		ret_left->begun &= fs_sampler_streams_begun(server->samplers[i]);
+		ret_left->announced.explained += announced.explained;
+		ret_left->announced.dropped += announced.dropped;
+		ret_left->announced.memory_bytes += announced.memory_bytes;
+		ret_left->announced.waits |= announced.waits;
+	}
+}
+
+/* Finds what `view` means: NULL if it is all that the mount shows. *ret_any: a view whose options are those of all. */
+static const struct fs_view *part_of(const struct fs_server *server, struct fs_view *view, struct fs_view **ret_any)
+{
+	*ret_any = view ? view : server->views[0];
+	return server->n_views > 1 ? view : NULL;
+}
+
 /* What is left to do is looked up before what was done: with no open and no announced list in a queue, and then an idle
- * engine, the other counters are final until the trainer goes on. */
-static size_t collect(struct fs_server *server, struct fs_view *view, struct field fields[FIELDS_MAX])
+ * engine, the other counters are final until the trainer goes on. @shown: NULL: all ranks together. */
+static size_t collect(struct fs_server *server, struct fs_view *shown, struct field fields[FIELDS_MAX])
 {
 	const struct fs_counters *c = &server->counters;
 	struct prefetch_stats engine = { 0 };
 	struct fs_view_progress progress;
 	struct fs_hit_counting_count opens;
-	uint64_t queued, behind;
-	fs_watch_count(server->watch, &opens); /* first, so that the queue and the engine know of all opens until now */
-	fs_sampler_streams_queue(server->samplers[view->number], &queued, &behind);
-	struct fs_announced_orders_counts announced;
-	fs_sampler_streams_announced(server->samplers[view->number], &announced);
-	bool idle = fs_sampler_streams_begun(server->samplers[view->number]) && !announced.waits &&
-	            prefetch_idle(server->prefetch);
+	struct left_to_do left;
+	struct fs_view *view;
+	const struct fs_view *part = part_of(server, shown, &view);
+	fs_watch_count(
+	        server->watch, part, &opens); /* first, so that the queue and the engine know of all opens until now */
+	look_at_samplers(server, part, &left);
+	bool idle = left.begun && !left.announced.waits && prefetch_idle(server->prefetch);
 	prefetch_stats_get(server->prefetch, &engine);
-	fs_view_progress(view, &progress);
+	fs_server_progress(server, shown, &progress);
 	struct prefetch_stream_stats stream;
-	fs_sink_stats(server->sink, view, &stream);
+	fs_sink_stats(server->sink, part, &stream);
 	struct fs_read_latency_epoch waits;
 	fs_read_latency_get(server->read_latency, progress.epoch, &waits);
 	const struct field all[] = {
@@ -217,16 +264,16 @@ static size_t collect(struct fs_server *server, struct fs_view *view, struct fie
 		{ "warm_ups", "Times that the dataset was read in storage order, because no order was known", COUNTER,
 		        engine.warm_ups },
 		{ "warm_up_bytes", "Bytes read so", COUNTER, engine.warm_up_bytes },
-		{ "announced_opens", "Opens that an announced list explains", COUNTER, announced.explained },
-		{ "orders_dropped", "Announced lists that the opens did not follow", COUNTER, announced.dropped },
-		{ "order_memory_bytes", "Memory of announced lists", false, announced.memory_bytes },
+		{ "announced_opens", "Opens that an announced list explains", COUNTER, left.announced.explained },
+		{ "orders_dropped", "Announced lists that the opens did not follow", COUNTER, left.announced.dropped },
+		{ "order_memory_bytes", "Memory of announced lists", false, left.announced.memory_bytes },
 		{ "device_rate", "Bytes per second that the device was measured to give", false, engine.device_rate },
 		{ "resident_bytes", "Bytes held in memory", false, engine.buffer_bytes + engine.resident_bytes },
 		{ "depth", "Reads in flight that the engine allows", false, engine.depth },
 		{ "inflight", "Reads in flight", false, engine.inflight },
 		{ "idle", "1 while nothing is left to read ahead until the trainer goes on", false, idle },
-		{ "recognise_queue", "Opens that the recogniser has not finished to examine", false, queued },
-		{ "recognise_behind", "Opens that it has not begun to examine", false, behind },
+		{ "recognise_queue", "Opens that the recogniser has not finished to examine", false, left.queued },
+		{ "recognise_behind", "Opens that it has not begun to examine", false, left.behind },
 		{ "shared", "1 while shards are read through the page cache, shared with other mounts", false,
 		        engine.shared },
 		{ "bad_blocks", "Bad blocks: their checksum did not match, read twice", COUNTER, engine.bad_blocks },
@@ -258,14 +305,14 @@ static size_t collect(struct fs_server *server, struct fs_view *view, struct fie
 	memcpy(fields, all, sizeof(all));
 	n += collect_store(server, fields + n);
 	n += collect_tier(server, fields + n);
-	carry(server, view, fields, n);
+	carry(server, part, fields, n);
 	return n;
 }
 
 void fs_stats_keep(struct fs_server *server)
 {
 	struct field fields[FIELDS_MAX];
-	collect(server, server->views[0], fields);
+	collect(server, NULL, fields);
 }
 
 static void put(struct fs_history_reading *reading, const char *name, uint64_t value)
@@ -275,11 +322,12 @@ static void put(struct fs_history_reading *reading, const char *name, uint64_t v
 			reading->values[i] = value;
 }
 
-void fs_stats_reading(struct fs_server *server, struct fs_view *view, struct fs_history_reading *ret_reading)
+void fs_stats_reading(struct fs_server *server, struct fs_history_reading *ret_reading)
 {
+	struct fs_view *view = server->views[0];
 	struct field fields[FIELDS_MAX];
 	uint64_t epoch, turn, turns;
-	size_t n = collect(server, view, fields);
+	size_t n = collect(server, NULL, fields);
 	for (size_t i = 0; i < n; i++)
 		put(ret_reading, fields[i].name, fields[i].value);
 	if (!view->all || !fs_sampler_streams_progress(server->samplers[view->number], &epoch, &turn, &turns))
@@ -396,24 +444,29 @@ static json_t *problems(void)
 	return list;
 }
 
-static json_t *stats_object(struct fs_server *server, struct fs_view *view)
+static json_t *stats_object(struct fs_server *server, struct fs_view *shown)
 {
 	struct field fields[FIELDS_MAX];
 	struct prefetch_stats engine = { 0 };
 	struct fs_view_progress progress;
-	size_t n = collect(server, view, fields);
+	struct fs_view *view;
+	part_of(server, shown, &view);
+	size_t n = collect(server, shown, fields);
 	prefetch_stats_get(server->prefetch, &engine);
-	fs_view_progress(view, &progress);
+	fs_server_progress(server, shown, &progress);
 	json_t *object = names(server, view);
 	json_object_set_new(object, "advance", json_string(progress.automatic ? "auto" : "off"));
 	json_object_set_new(object, "io", json_string(engine.uring ? "io_uring" : "pread"));
 	json_object_set_new(object, "direct", json_boolean(engine.direct));
 	for (size_t i = 0; i < n; i++)
 		json_object_set_new(object, fields[i].name, json_integer((json_int_t)fields[i].value));
+	if (server->options.n_ranks > 0)
+		json_object_set_new(object, "ranks", json_integer(shown ? 1 : server->n_views));
 	char why[FS_BUDGET_WHY_BYTES];
 	fs_budget_why(server->budget, why, sizeof(why));
 	json_object_set_new(object, "memory_why", json_string(why));
-	fs_sampler_streams_stats(server->samplers[view->number], object);
+	if (shown || server->n_views == 1) /* samplers are recognised in each rank by itself */
+		fs_sampler_streams_stats(server->samplers[view->number], object);
 	const char *warm_up = fs_warm_up_says(server->prefetch);
 	if (warm_up)
 		json_object_set_new(object, "warm_up", json_string(warm_up));
@@ -434,12 +487,16 @@ char *fs_stats_json(struct fs_server *server, struct fs_view *view)
 	return dump(stats_object(server, view));
 }
 
-char *fs_info_json(struct fs_server *server, struct fs_view *view)
+char *fs_info_json(struct fs_server *server, struct fs_view *shown)
 {
 	struct fs_view_progress progress;
-	fs_view_progress(view, &progress);
+	struct fs_view *view;
+	part_of(server, shown, &view);
+	fs_server_progress(server, shown, &progress);
 	json_t *object = names(server, view);
 	json_object_set_new(object, "rank", json_integer(view->options.rank));
+	if (server->options.n_ranks > 0)
+		json_object_set_new(object, "ranks", json_integer(shown ? 1 : server->n_views));
 	json_object_set_new(object, "world", json_integer(view->options.world));
 	json_object_set_new(object, "dev", json_integer((json_int_t)server->dev));
 	json_object_set_new(object, "advance", json_string(progress.automatic ? "auto" : "off"));

@@ -23,12 +23,13 @@ void fs_stats_free(struct fs_stats *stats); /* NULL is fine */
 void fs_stats_keep(struct fs_server *server);
 
 struct fs_history_reading;
-/* Writes the statistics that fs_history_names names into a reading, but not its time. With view=all a recognised
- * sampler says how far the trainer is. */
-void fs_stats_reading(struct fs_server *server, struct fs_view *view, struct fs_history_reading *ret_reading);
+/* Writes the statistics of the whole mount that fs_history_names names into a reading, but not its time. With view=all
+ * a recognised sampler says how far the trainer is. */
+void fs_stats_reading(struct fs_server *server, struct fs_history_reading *ret_reading);
 
 /* Returns the object of stats.json (fs_stats_json), or the options as "info" of the control socket tells them
- * (fs_info_json). JSON text without newline, malloc'd; NULL: out of memory. */
+ * (fs_info_json). @view: NULL: of all ranks together (fs_server_progress). JSON text without newline, malloc'd; NULL:
+ * out of memory. */
 char *fs_stats_json(struct fs_server *server, struct fs_view *view);
 char *fs_info_json(struct fs_server *server, struct fs_view *view);
 

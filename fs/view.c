@@ -3,6 +3,7 @@
 #include "fs/view.h"
 
 #include <errno.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -148,6 +149,26 @@ int fs_view_keep(struct fs_view *view, const struct fs_handover_view *handover, 
 	return 0;
 }
 
+static void set_place(struct fs_view *view)
+{
+	snprintf(view->place, sizeof(view->place), FS_RANK_PREFIX "%u/", view->options.rank);
+}
+
+/* Opens the first epoch of a view that is complete otherwise. @rc: an error that came before. */
+static int begin(struct fs_view *view, int rc, struct base_err *err, struct fs_view **ret_view)
+{
+	uint64_t epoch = view->options.epoch;
+	if (rc == 0)
+		rc = switch_epoch(view, epoch, false);
+	if (rc < 0) {
+		fs_view_free(view);
+		return base_err_set(
+		        err, rc, "cannot compute epoch %llu: %s", (unsigned long long)epoch, base_err_str(rc));
+	}
+	*ret_view = view;
+	return 0;
+}
+
 int fs_view_new(const struct shard_index *index, const struct fs_options *options, uint32_t number,
         struct base_err *err, struct fs_view **ret_view)
 {
@@ -179,16 +200,31 @@ int fs_view_new(const struct shard_index *index, const struct fs_options *option
 	view->fill_class = options->fill_class && !options->view_all && options->layout == FS_LAYOUT_TREE;
 	view->subdir = shard_view_subdir(view->order);
 	view->pinned = options->advance == FS_ADVANCE_OFF;
+	if (options->n_ranks > 0)
+		set_place(view);
 	rc = shard_index_dir_samples(index, view->subdir, &view->sample0, &view->sample_end);
-	if (rc == 0)
-		rc = switch_epoch(view, asked.epoch, false);
-	if (rc < 0) {
-		fs_view_free(view);
-		return base_err_set(
-		        err, rc, "cannot compute epoch %llu: %s", (unsigned long long)asked.epoch, base_err_str(rc));
-	}
-	*ret_view = view;
-	return 0;
+	return begin(view, rc, err, ret_view);
+}
+
+int fs_view_new_rank(struct fs_view *first, uint32_t number, struct base_err *err, struct fs_view **ret_view)
+{
+	struct fs_view *view = calloc(1, sizeof(*view));
+	if (!view)
+		return base_err_set(err, -ENOMEM, "out of memory");
+	pthread_mutex_init(&view->lock, NULL);
+	view->number = number;
+	view->index = first->index;
+	view->order = first->order;
+	view->options = first->options;
+	view->options.rank += number;
+	view->layout = first->layout;
+	view->fill_class = first->fill_class;
+	view->subdir = first->subdir;
+	view->sample0 = first->sample0;
+	view->sample_end = first->sample_end;
+	view->pinned = first->pinned;
+	set_place(view);
+	return begin(view, 0, err, ret_view);
 }
 
 void fs_view_free(struct fs_view *view)
@@ -196,7 +232,7 @@ void fs_view_free(struct fs_view *view)
 	if (!view)
 		return;
 	shard_epoch_put(view->epoch);
-	if (view->order)
+	if (view->order && view->number == 0)
 		shard_view_free(view->order);
 	free_map(view, view->opened);
 	free(view->again);

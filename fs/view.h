@@ -20,10 +20,14 @@
 #include "fs/supervise/handover_memory.h"
 #include "shard/view.h"
 
+/* The names of the directories of a mount of several ranks: "rank3". */
+#define FS_RANK_PREFIX "rank"
+
 struct fs_view {
 	uint32_t number; /* in inode numbers */
+	char place[24]; /* where its root is below the root of the mount: "", or "rank3/" in a mount of several ranks */
 	const struct shard_index *index;
-	struct shard_view *order;
+	struct shard_view *order;          /* the same in all views of a server; that of view 0 owns it */
 	struct shard_view_options options; /* with all defaults filled in */
 	enum fs_layout layout;
 	bool all;         /* every file: rank 0 of 1 */
@@ -52,10 +56,14 @@ struct fs_view {
 };
 
 /* Makes the view of @options and opens its first epoch.
- * @number: the view's number in inode numbers, below FS_VIEWS_MAX.
+ * @number: the view's number in inode numbers, below FS_VIEWS_MAX. View 0 owns the order.
  * Returns 0; -EINVAL: the epoch is above FS_EPOCH_MAX; errors of shard_view_new; -ENOMEM. */
 int fs_view_new(const struct shard_index *index, const struct fs_options *options, uint32_t number,
         struct base_err *err, struct fs_view **ret_view);
+/* Makes the view of the rank that is @number behind that of @first, in the same order, of a mount of several ranks.
+ * @first is view 0 and outlives it.
+ * Returns 0; -ENOMEM, index errors. */
+int fs_view_new_rank(struct fs_view *first, uint32_t number, struct base_err *err, struct fs_view **ret_view);
 void fs_view_free(struct fs_view *view); /* NULL is fine */
 
 /* Keeps the view's progress in @handover, which outlives the view, from now on.

@@ -27,6 +27,7 @@ enum {
 	IN_ORDER_FULL = 64,   /* events in a row within the slack after which an order is trusted */
 	PAIR_MS_MAX = 3600000,
 	EPOCHS_KEPT = 2, /* epochs whose turns READs are compared with: the current one, and the one before */
+	KEYS_MAX = 16, /* names of a file that a READ is looked for by: itself, and a turn in each epoch of some rank */
 };
 
 #define PAIR_ENVIRON "DDPFS_TEST_PAIR_MS" /* for tests: counts must not depend on how busy the machine is */
@@ -34,6 +35,19 @@ enum {
 struct watched {
 	struct fs_view *view;
 	uint32_t dir; /* tree: the directory; flat: 0 */
+};
+
+/* An epoch whose turns READs are compared with. */
+struct kept_epoch {
+	struct shard_epoch *epoch; /* referenced; NULL: none */
+	uint64_t turns;            /* of the view's rank */
+	uint32_t last; /* the sample of its last turn, which tail=pad may deal to two ranks; or SHARD_NONE */
+};
+
+struct watched_view {
+	uint32_t in_order;                     /* how far the opens follow the order, 0..IN_ORDER_FULL */
+	bool lost;                             /* events were lost after the last one that had a turn */
+	struct kept_epoch epochs[EPOCHS_KEPT]; /* of a flat view with opens, latest first */
 };
 
 struct fs_watch {
@@ -55,22 +69,17 @@ struct fs_watch {
 	struct fs_watch_listener listener;
 	struct watched *by_wd;
 	size_t by_wd_size;
-	uint32_t in_order; /* how far the opens follow the order, 0..IN_ORDER_FULL */
-	bool lost;         /* events were lost after the last one that had a turn */
 	struct fs_hit_counting *opens;
-	struct {
-		struct fs_view *view;
-		struct shard_epoch *epoch; /* referenced; NULL: none */
-	} epochs[EPOCHS_KEPT];             /* of flat views with opens, latest first */
-	struct fs_handover_opens *kept;    /* buffer for events, in the handover memory */
-	bool has_left;                     /* a predecessor may have left events there */
+	struct watched_view *views;     /* one for each view of the server */
+	struct fs_handover_opens *kept; /* buffer for events, in the handover memory */
+	bool has_left;                  /* a predecessor may have left events there */
 };
 
 /* A predecessor's opens came in order if nearly all turns up to the farthest one were opened. */
-static uint32_t seen_in_order(const struct fs_server *server)
+static uint32_t seen_in_order(struct fs_view *view)
 {
 	struct fs_view_progress progress;
-	fs_view_progress(server->views[0], &progress);
+	fs_view_progress(view, &progress);
 	bool most = progress.n_opened >= IN_ORDER_FULL && progress.n_opened >= progress.next_turn / 10 * 9;
 	return most ? IN_ORDER_FULL : 0;
 }
@@ -93,7 +102,8 @@ int fs_watch_new(struct fs_server *server, struct fs_watch **ret_watch)
 	pthread_cond_init(&watch->ready_cond, NULL);
 	watch->poke_fd = -1;
 	watch->fd = server->channel->inotify_fd; /* has watches and events already if there was a server before */
-	if (fs_hit_counting_new(pair_ms(), &watch->opens) < 0) {
+	watch->views = calloc(server->n_views, sizeof(*watch->views));
+	if (!watch->views || fs_hit_counting_new(pair_ms(), &watch->opens) < 0) {
 		fs_watch_free(watch);
 		return -ENOMEM;
 	}
@@ -106,8 +116,8 @@ int fs_watch_new(struct fs_server *server, struct fs_watch **ret_watch)
 	watch->settled = !server->successor;
 	watch->has_left = server->successor;
 	watch->kept = fs_handover_opens(server->handover);
-	if (server->successor)
-		watch->in_order = seen_in_order(server);
+	for (uint32_t i = 0; server->successor && i < server->n_views; i++)
+		watch->views[i].in_order = seen_in_order(server->views[i]);
 	*ret_watch = watch;
 	return 0;
 }
@@ -119,8 +129,10 @@ void fs_watch_free(struct fs_watch *watch)
 	if (watch->poke_fd >= 0)
 		close(watch->poke_fd);
 	free(watch->by_wd);
-	for (size_t i = 0; i < EPOCHS_KEPT; i++)
-		shard_epoch_put(watch->epochs[i].epoch);
+	for (uint32_t v = 0; watch->views && v < watch->server->n_views; v++)
+		for (size_t i = 0; i < EPOCHS_KEPT; i++)
+			shard_epoch_put(watch->views[v].epochs[i].epoch);
+	free(watch->views);
 	fs_hit_counting_free(watch->opens);
 	pthread_cond_destroy(&watch->ready_cond);
 	pthread_mutex_destroy(&watch->ready_lock);
@@ -175,14 +187,15 @@ static int remember(struct fs_watch *watch, int wd, struct fs_view *view, uint32
  * event that comes before `remember` waits for the lock. */
 static int watch_dir(struct fs_watch *watch, const struct fs_detached_root *root, struct fs_view *view, uint32_t dir)
 {
-	char path[PATH_MAX + SHARD_PATH_MAX + 2];
+	char path[PATH_MAX + sizeof(view->place) + SHARD_PATH_MAX + 2];
 	char inner[SHARD_PATH_MAX + 1];
 	int rc = shard_index_dir_path(watch->server->index, dir, inner, sizeof(inner));
 	if (rc < 0)
 		return rc;
 	/* inotify_add_watch(2) takes no directory descriptor to start from. */
-	int len = root->fd < 0 ? snprintf(path, sizeof(path), "%s%s", root->at, inner)
-	                       : snprintf(path, sizeof(path), "/proc/thread-self/fd/%d/%s", root->fd, inner);
+	int len = root->fd < 0
+	                  ? snprintf(path, sizeof(path), "%s%s%s", root->at, view->place, inner)
+	                  : snprintf(path, sizeof(path), "/proc/thread-self/fd/%d/%s%s", root->fd, view->place, inner);
 	if (len < 0 || len >= PATH_MAX)
 		return -ENAMETOOLONG;
 	int wd = inotify_add_watch(watch->fd, path, IN_OPEN | IN_ONLYDIR);
@@ -253,7 +266,8 @@ bool fs_watch_is_ready(struct fs_watch *watch)
 static void overflowed(struct fs_watch *watch)
 {
 	fs_count(&watch->server->counters.watch_overflows, 1);
-	watch->lost = true;
+	for (uint32_t i = 0; i < watch->server->n_views; i++)
+		watch->views[i].lost = true;
 }
 
 /* After a loss, the next event says where the trainer is now. If the trainer went in order until the loss, it also
@@ -261,23 +275,24 @@ static void overflowed(struct fs_watch *watch)
 static void recover(struct fs_watch *watch, struct fs_view *view, uint64_t epoch, uint64_t turn)
 {
 	struct fs_view_progress progress;
-	watch->lost = false;
+	watch->views[view->number].lost = false;
 	fs_view_progress(view, &progress);
-	if (watch->in_order == IN_ORDER_FULL && turn > progress.next_turn + FS_WATCH_SLACK)
+	if (watch->views[view->number].in_order == IN_ORDER_FULL && turn > progress.next_turn + FS_WATCH_SLACK)
 		fs_view_opened_range(view, epoch, progress.next_turn, turn - FS_WATCH_SLACK);
 }
 
 static void took_turn(struct fs_watch *watch, struct fs_view *view, uint64_t epoch, uint64_t turn)
 {
 	struct fs_view_progress progress;
-	if (watch->lost)
+	struct watched_view *of = &watch->views[view->number];
+	if (of->lost)
 		recover(watch, view, epoch, turn);
 	fs_view_progress(view, &progress);
 	uint64_t apart = turn > progress.next_turn ? turn - progress.next_turn : progress.next_turn - turn;
 	if (apart > FS_WATCH_SLACK)
-		watch->in_order /= 2;
-	else if (watch->in_order < IN_ORDER_FULL)
-		watch->in_order++;
+		of->in_order /= 2;
+	else if (of->in_order < IN_ORDER_FULL)
+		of->in_order++;
 	if (fs_view_opened(view, epoch, turn) && (view->layout == FS_LAYOUT_FLAT || !view->all))
 		fs_log_queue_note(watch->server->log,
 		        "the trainer reads a list of epoch %llu again: it lists once, so epoch %llu's part is all it "
@@ -321,19 +336,24 @@ static struct open_at locate(
 
 static void keep_epoch(struct fs_watch *watch, struct fs_view *view, struct shard_epoch *epoch)
 {
-	if (view->layout != FS_LAYOUT_FLAT || (watch->epochs[0].view == view && watch->epochs[0].epoch == epoch))
+	struct kept_epoch *kept = watch->views[view->number].epochs;
+	if (view->layout != FS_LAYOUT_FLAT || kept[0].epoch == epoch)
 		return;
-	shard_epoch_put(watch->epochs[EPOCHS_KEPT - 1].epoch);
-	memmove(watch->epochs + 1, watch->epochs, (EPOCHS_KEPT - 1) * sizeof(watch->epochs[0]));
-	watch->epochs[0].view = view;
-	watch->epochs[0].epoch = shard_epoch_get(epoch);
+	shard_epoch_put(kept[EPOCHS_KEPT - 1].epoch);
+	memmove(kept + 1, kept, (EPOCHS_KEPT - 1) * sizeof(*kept));
+	kept[0] = (struct kept_epoch){ .epoch = shard_epoch_get(epoch),
+		.turns = shard_epoch_turns(epoch, view->options.rank),
+		.last = SHARD_NONE };
+	if (kept[0].turns > 0 && view->options.tail == SHARD_TAIL_PAD &&
+	        shard_epoch_turn(epoch, view->options.rank, kept[0].turns - 1, &kept[0].last, NULL) < 0)
+		kept[0].last = SHARD_NONE;
 }
 
 static bool is_kept(const struct fs_watch *watch, const struct fs_view *view, uint64_t epoch)
 {
+	const struct kept_epoch *kept = watch->views[view->number].epochs;
 	for (size_t i = 0; i < EPOCHS_KEPT; i++)
-		if (watch->epochs[i].epoch && watch->epochs[i].view == view &&
-		        shard_epoch_number(watch->epochs[i].epoch) == epoch)
+		if (kept[i].epoch && shard_epoch_number(kept[i].epoch) == epoch)
 			return true;
 	return false;
 }
@@ -342,7 +362,7 @@ static bool is_kept(const struct fs_watch *watch, const struct fs_view *view, ui
 static void count_open(struct fs_watch *watch, const struct watched *where, const char *name, const struct open_at *at,
         uint64_t now_ns)
 {
-	struct fs_hit_counting_key key = { .id = at->file };
+	struct fs_hit_counting_key key = { .id = at->file, .view = where->view->number };
 	/* Count it under the inode that READs will name. */
 	uint32_t shown;
 	if (at->file != SHARD_NONE && where->view->layout == FS_LAYOUT_TREE &&
@@ -350,7 +370,8 @@ static void count_open(struct fs_watch *watch, const struct watched *where, cons
 		key.id = shown;
 	if (at->file == SHARD_NONE && is_kept(watch, where->view, at->epoch))
 		key = (struct fs_hit_counting_key){ .place = fs_hit_counting_place(where->view->number, at->epoch),
-			.id = at->turn };
+			.id = at->turn,
+			.view = where->view->number };
 	else if (at->file == SHARD_NONE) {
 		uint32_t file;
 		key.id = event_file(watch, where, name, &file) == 0 ? file : SHARD_NONE;
@@ -385,21 +406,43 @@ static void handle(struct fs_watch *watch, const struct inotify_event *event, ui
 		listener->opened(listener->arg, where->view, at.file, at.epoch, at.turn);
 }
 
+/* Finds the turns by which flat views may have opened a sample. Ranks in the same epoch share one look at its order.
+ * Returns how many keys there are, at most @max. */
+static size_t turns_of(struct fs_watch *watch, uint32_t sample, struct fs_hit_counting_key *keys, size_t max)
+{
+	size_t n = 0;
+	for (size_t i = 0; i < EPOCHS_KEPT; i++) {
+		uint64_t number = UINT64_MAX, turn = 0;
+		uint32_t rank = UINT32_MAX;
+		for (uint32_t v = 0; v < watch->server->n_views && n < max; v++) {
+			const struct fs_view *view = watch->server->views[v];
+			const struct kept_epoch *kept = &watch->views[v].epochs[i];
+			if (!kept->epoch)
+				continue;
+			if (number != shard_epoch_number(kept->epoch)) {
+				number = shard_epoch_number(kept->epoch);
+				if (shard_epoch_find(kept->epoch, sample, NULL, &rank, &turn) < 0)
+					rank = UINT32_MAX;
+			}
+			bool own = rank == view->options.rank && turn < kept->turns;
+			if (own || sample == kept->last)
+				keys[n++] = (struct fs_hit_counting_key){
+					.place = fs_hit_counting_place(v, number),
+					.id = own ? turn : kept->turns - 1,
+				};
+		}
+	}
+	return n;
+}
+
 /* Pairs a READ with the open that it belongs to. */
 static void pair(struct fs_watch *watch, const struct fs_hit_counting_read *read)
 {
-	struct fs_hit_counting_key keys[1 + EPOCHS_KEPT] = { { .id = read->file } };
+	struct fs_hit_counting_key keys[KEYS_MAX] = { { .id = read->file } };
 	size_t n = 1;
 	struct shard_file file;
-	if (shard_index_file(watch->server->index, read->file, &file) == 0) {
-		for (size_t i = 0; i < EPOCHS_KEPT && watch->epochs[i].epoch; i++) {
-			struct fs_view *view = watch->epochs[i].view;
-			struct shard_epoch *epoch = watch->epochs[i].epoch;
-			keys[n].place = fs_hit_counting_place(view->number, shard_epoch_number(epoch));
-			if (fs_view_turn(view, epoch, file.sample, &keys[n].id) == 0)
-				n++;
-		}
-	}
+	if (shard_index_file(watch->server->index, read->file, &file) == 0 && file.sample != SHARD_NONE)
+		n += turns_of(watch, file.sample, keys + 1, KEYS_MAX - 1);
 	if (!fs_hit_counting_pair(watch->opens, keys, n, read))
 		fs_count(&watch->server->counters.unwatched_reads, 1);
 }
@@ -452,11 +495,11 @@ void fs_watch_read(struct fs_watch *watch, uint32_t file, bool first, uint64_t n
 		fs_watch_drain(watch);
 }
 
-void fs_watch_count(struct fs_watch *watch, struct fs_hit_counting_count *ret_count)
+void fs_watch_count(struct fs_watch *watch, const struct fs_view *view, struct fs_hit_counting_count *ret_count)
 {
 	lock_for_scope(&watch->lock);
 	drain_locked(watch);
-	fs_hit_counting_count(watch->opens, ret_count);
+	fs_hit_counting_count(watch->opens, view ? view->number : FS_HIT_COUNTING_ALL, ret_count);
 }
 
 /* ---- the thread ---- */

@@ -6,7 +6,7 @@
  * It drains events in batches, every few milliseconds and before a listing. An overflow costs precision, never
  * correctness.
  *
- * Watched: the root of layout=flat, or every directory of the tree that holds files. Not watched: .ddpfs/.
+ * Watched in each view: the root of layout=flat, or every directory of the tree that holds files. Not watched: .ddpfs/.
  *
  * Threads: one `watcher`, which adds the watches and drains. The FUSE workers answer its lookups, so it runs only
  * while they run. fs_watch_drain from any thread.
@@ -52,8 +52,9 @@ void fs_watch_drain(struct fs_watch *watch);
  * @now_ns: CLOCK_MONOTONIC. */
 void fs_watch_read(struct fs_watch *watch, uint32_t file, bool first, uint64_t now_ns);
 
-/* Drains, then tells how many opens there were and how many of them missed (fs/hit_counting.h). Any thread. */
-void fs_watch_count(struct fs_watch *watch, struct fs_hit_counting_count *ret_count);
+/* Drains, then tells how many opens there were and how many of them missed (fs/hit_counting.h), in one view, or in all
+ * (@view: NULL). Any thread. */
+void fs_watch_count(struct fs_watch *watch, const struct fs_view *view, struct fs_hit_counting_count *ret_count);
 
 /* Returns how many directories are watched now; 0 if @watch is NULL. */
 uint64_t fs_watch_dirs(struct fs_watch *watch);

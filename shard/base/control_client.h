@@ -12,11 +12,13 @@
  * it sees the same /run.
  *
  * Requests, and what the reply holds besides "ok":true.  A request is an object on one line of at most
- * BASE_CONTROL_LINE_MAX bytes.
+ * BASE_CONTROL_LINE_MAX bytes.  If the mount shows several ranks (`rank=0-7`), "rank":R says which one is meant.
+ * Without it, the reply is about all ranks together (sums, the lowest epoch), or about the first one (state, the
+ * options).  What such a request changes, it changes for all.  consumed needs a rank.
  *   {"cmd":"info"}                       pid (of the supervisor, which stays), server_pid, version, mountpoint,
  *                                        dataset, layout, view ("rank"|"all"), rank, world, order, deal, tail, seed,
  *                                        subdir, identity (of the dataset), view_identity, dev (st_dev of the mount),
- *                                        advance
+ *                                        advance; if the mount shows several ranks, also ranks (how many, from rank on)
  *   {"cmd":"stat"}                       stats: the object that .ddpfs/stats.json shows
  *   {"cmd":"history","after":MS}         the mount's history (fs/recorder.h) from MS milliseconds after its beginning
  *                                        on; default: from the beginning.  "more": ask again, with the last at_ms
@@ -102,6 +104,7 @@ struct base_control_peer {
 	uint64_t dev;                       /* st_dev of the mount; 0 while it is being set up */
 	uint32_t rank;
 	uint32_t world;
+	uint32_t ranks;   /* how many ranks the mount shows as directories, from `rank` on; 0: it is one view */
 	bool view_all;    /* view=all */
 	char *mountpoint; /* as the server sees it; owned, never NULL */
 	char *dataset;    /* owned, never NULL */

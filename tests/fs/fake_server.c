@@ -18,14 +18,14 @@
 #include "fs/read_latency.h"
 #include "fs/watch.h"
 
-struct fake_server *fake_server_new(struct shard_index *index, enum fs_layout layout, int inotify_fd)
+static struct fake_server *make(struct shard_index *index, const struct fs_options *options, int inotify_fd)
 {
 	struct base_err err = { 0 };
 	struct fake_server *fake = calloc(1, sizeof(*fake));
 	assert_non_null(fake);
 	struct fs_server *server = &fake->server;
 	bool kept;
-	server->options = (struct fs_options){ .view = SHARD_VIEW_OPTIONS_DEFAULT, .layout = layout, .umask = 022 };
+	server->options = *options;
 	server->uid = FAKE_UID;
 	server->gid = FAKE_GID;
 	server->index = index;
@@ -37,10 +37,12 @@ struct fake_server *fake_server_new(struct shard_index *index, enum fs_layout la
 	assert_int_equal(fs_common_files_init(&server->common, index), 0);
 	if (fs_view_new(index, &server->options, 0, &err, &server->views[0]) < 0)
 		fail_msg("%s", err.text);
-	server->n_views = 1;
+	for (server->n_views = 1; server->n_views < options->n_ranks; server->n_views++)
+		if (fs_view_new_rank(server->views[0], server->n_views, &err, &server->views[server->n_views]) < 0)
+			fail_msg("%s", err.text);
 	assert_int_equal(fs_handover_new(&fake->handover_fd, &fake->head), 0);
-	assert_int_equal(fs_handover_open(fake->handover_fd, 1, server->info->n_samples, server->info->n_samples,
-	                         &server->handover, &kept),
+	assert_int_equal(fs_handover_open(fake->handover_fd, server->n_views, server->info->n_samples,
+	                         server->info->n_samples, &server->handover, &kept),
 	        0);
 	assert_int_equal(fs_job_queue_new(&server->jobs), 0);
 	assert_int_equal(fs_log_queue_new(index, server->jobs, &server->log), 0);
@@ -50,6 +52,23 @@ struct fake_server *fake_server_new(struct shard_index *index, enum fs_layout la
 	assert_int_equal(fs_watch_new(server, &server->watch), 0);
 	fs_watch_stop(server->watch);
 	return fake;
+}
+
+struct fake_server *fake_server_new(struct shard_index *index, enum fs_layout layout, int inotify_fd)
+{
+	const struct fs_options options = { .view = SHARD_VIEW_OPTIONS_DEFAULT, .layout = layout, .umask = 022 };
+	return make(index, &options, inotify_fd);
+}
+
+struct fake_server *fake_server_new_ranks(
+        struct shard_index *index, enum fs_layout layout, uint32_t first, uint32_t n, uint32_t world)
+{
+	struct fs_options options = {
+		.view = SHARD_VIEW_OPTIONS_DEFAULT, .layout = layout, .umask = 022, .n_ranks = n
+	};
+	options.view.rank = first;
+	options.view.world = world;
+	return make(index, &options, -1);
 }
 
 void fake_server_free(struct fake_server *fake)
@@ -65,7 +84,8 @@ void fake_server_free(struct fake_server *fake)
 	fs_handover_close(server->handover);
 	munmap(fake->head, FS_HANDOVER_HEAD_BYTES);
 	close(fake->handover_fd);
-	fs_view_free(server->views[0]);
+	while (server->n_views > 0)
+		fs_view_free(server->views[--server->n_views]);
 	fs_common_files_done(&server->common);
 	free(fake);
 }

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A server without a session, for tests of one file of fs/: index, one view, watcher and what these need. A test adds
+/* A server without a session, for tests of one file of fs/: index, view, watcher and what these need. A test adds
  * the part that it is about. The watcher's thread does not run, and the watcher counts as ready. */
 #ifndef DDPFS_TESTS_FS_FAKE_SERVER_H
 #define DDPFS_TESTS_FS_FAKE_SERVER_H
@@ -19,6 +19,9 @@ enum { FAKE_UID = 12, FAKE_GID = 34 };
 /* Makes a server of an index, which the caller closes after fake_server_free.
  * @inotify_fd: what the watcher reads and closes never; -1: it sees no opens. */
 struct fake_server *fake_server_new(struct shard_index *index, enum fs_layout layout, int inotify_fd);
+/* Makes one that shows @n ranks of @world, from rank @first on, as directories. */
+struct fake_server *fake_server_new_ranks(
+        struct shard_index *index, enum fs_layout layout, uint32_t first, uint32_t n, uint32_t world);
 void fake_server_free(struct fake_server *fake);
 
 #endif

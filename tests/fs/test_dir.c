@@ -367,6 +367,31 @@ static int tear_down(void **state)
 	return 0;
 }
 
+static void a_mount_of_several_ranks_lists_them(void **state)
+{
+	(void)state;
+	for (int layout = FS_LAYOUT_FLAT; layout <= FS_LAYOUT_TREE; layout++) {
+		struct fake_server *fake = fake_server_new_ranks(dataset, (enum fs_layout)layout, 0, 2, 2);
+		struct shown shown, in;
+		unsigned listed = 0;
+		list(fake, (struct fs_node){ .kind = FS_RANKS }, &shown);
+		assert_int_equal(shown.n, 4);
+		assert_int_equal(ino_of(&shown, ".."), 1);
+		for (uint32_t view = 0; view < 2; view++) {
+			struct fs_node rank = fs_server_root(&fake->server, view);
+			assert_int_equal(ino_of(&shown, view ? "rank1" : "rank0"), fs_ino(rank));
+			list(fake, rank, &in);
+			assert_int_equal(ino_of(&in, "."), fs_ino(rank));
+			assert_int_equal(ino_of(&in, ".."), 1);
+			assert_int_equal(ino_of(&in, "labels.csv"), file_ino("labels.csv"));
+			listed += in.n - 3;
+		}
+		if (layout == FS_LAYOUT_FLAT)
+			assert_int_equal(listed, SAMPLES);
+		fake_server_free(fake);
+	}
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -378,6 +403,7 @@ int main(void)
 		cmocka_unit_test(only_the_lister_s_marked_listing_makes_inodes),
 		cmocka_unit_test(an_opendir_before_the_watches_are_set_is_answered_by_the_helper),
 		cmocka_unit_test(what_is_no_directory_is_refused),
+		cmocka_unit_test(a_mount_of_several_ranks_lists_them),
 	};
 	return cmocka_run_group_tests(tests, set_up, tear_down);
 }

@@ -38,7 +38,7 @@ static void opened(struct fs_hit_counting *opens, struct fs_hit_counting_key key
 static void assert_count(struct fs_hit_counting *opens, uint64_t hits, uint64_t misses)
 {
 	struct fs_hit_counting_count count;
-	fs_hit_counting_count(opens, &count);
+	fs_hit_counting_count(opens, FS_HIT_COUNTING_ALL, &count);
 	assert_int_equal(count.hits, hits);
 	assert_int_equal(count.misses, misses);
 	assert_int_equal(count.opens, hits + misses);
@@ -52,6 +52,26 @@ static void test_a_read_makes_its_open_a_miss(void **state)
 	opened(opens, turn(0, 2), 10);
 	opened(opens, turn(1, 1), 10);
 	assert_true(reads(opens, turn(0, 1), true, 9)); /* came while its event was waiting */
+	assert_count(opens, 2, 1);
+	fs_hit_counting_free(opens);
+}
+
+static void test_each_view_counts_its_own(void **state)
+{
+	struct fs_hit_counting *opens = fresh();
+	struct fs_hit_counting_key keys[] = { { .id = 1, .view = 0 }, { .id = 2, .view = 5 }, { .id = 3, .view = 5 } };
+	static const uint64_t want[][3] = { { 0, 1, 0 }, { 5, 2, 1 }, { 7, 0, 0 } }; /* view, opens, misses */
+	(void)state;
+	for (size_t i = 0; i < 3; i++)
+		opened(opens, keys[i], 10);
+	assert_true(reads(opens, (struct fs_hit_counting_key){ .id = 3 }, true, 11));
+	for (size_t i = 0; i < 3; i++) {
+		struct fs_hit_counting_count count;
+		fs_hit_counting_count(opens, (uint32_t)want[i][0], &count);
+		assert_int_equal(count.opens, want[i][1]);
+		assert_int_equal(count.misses, want[i][2]);
+		assert_int_equal(count.hits, want[i][1] - want[i][2]);
+	}
 	assert_count(opens, 2, 1);
 	fs_hit_counting_free(opens);
 }
@@ -178,7 +198,7 @@ static void test_counts_of_chance(void **state)
 		}
 		if (i % 10)
 			continue;
-		fs_hit_counting_count(opens, &count);
+		fs_hit_counting_count(opens, FS_HIT_COUNTING_ALL, &count);
 		assert_int_equal(count.opens, n);
 		assert_int_equal(count.hits + count.misses, n);
 		assert_true(count.hits >= last.hits && count.misses >= last.misses);
@@ -223,6 +243,7 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_a_read_makes_its_open_a_miss),
+		cmocka_unit_test(test_each_view_counts_its_own),
 		cmocka_unit_test(test_an_open_misses_once),
 		cmocka_unit_test(test_several_opens_of_a_file),
 		cmocka_unit_test(test_the_beginning_may_be_there_and_the_rest_not),

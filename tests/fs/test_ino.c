@@ -34,10 +34,12 @@ static void there_and_back(void **state)
 				uint64_t ino = fs_ino(node);
 				if (node.kind == FS_TREE_DIR && node.id == 0)
 					continue; /* that directory is the root */
+				if (node.kind == FS_RANKS)
+					continue; /* 1, as an FS_ROOT: the server tells them apart */
 				assert_int_equal(fs_ino_node(ino, &back), 0);
 				assert_int_equal(back.kind, node.kind);
 				assert_int_equal(fs_ino(back), ino);
-				if (node.kind == FS_FILE || node.kind == FS_ALL_DIR)
+				if (node.kind == FS_FILE)
 					assert_int_equal(back.view, 0);
 				else
 					assert_int_equal(back.view, node.view);
@@ -54,12 +56,37 @@ static void a_file_is_one_inode_in_every_view(void **state)
 		        fs_ino((struct fs_node){ .kind = FS_FILE, .id = 77 }));
 }
 
+static void a_directory_has_one_number_in_each_view(void **state)
+{
+	(void)state;
+	static const struct fs_node dirs[] = { { .kind = FS_ROOT, .id = 1 }, { .kind = FS_TREE_DIR, .id = 5 },
+		{ .kind = FS_ALL_DIR }, { .kind = FS_ALL_DIR, .id = 5 }, { .kind = FS_HIDDEN }, { .kind = FS_EPOCHS } };
+	for (size_t i = 0; i < sizeof(dirs) / sizeof(dirs[0]); i++) {
+		struct fs_node other = dirs[i];
+		other.view = 3;
+		assert_int_not_equal(fs_ino(other), fs_ino(dirs[i]));
+	}
+}
+
+static void the_root_of_ranks_is_the_kernels_root(void **state)
+{
+	(void)state;
+	const struct fs_node rank = { .kind = FS_ROOT, .id = 1 };
+	struct fs_node node;
+	assert_int_equal(fs_ino((struct fs_node){ .kind = FS_RANKS }), 1);
+	assert_int_not_equal(fs_ino(rank), 1);
+	assert_int_equal(fs_ino_node(fs_ino(rank), &node), 0);
+	assert_int_equal(node.kind, FS_ROOT);
+	assert_int_equal(node.id, 1);
+}
+
 static void kinds_never_meet(void **state)
 {
 	(void)state;
 	for (int a = 0; a < FS_KIND_COUNT; a++)
 		for (int b = 0; b < FS_KIND_COUNT; b++)
-			for (size_t i = 0; a != b && i < sizeof(ids) / sizeof(ids[0]); i++)
+			for (size_t i = 0; a != b && a != FS_RANKS && b != FS_RANKS && i < sizeof(ids) / sizeof(ids[0]);
+			        i++)
 				assert_int_not_equal(fs_ino((struct fs_node){ .kind = (enum fs_kind)a, .id = ids[i] }),
 				        fs_ino((struct fs_node){ .kind = (enum fs_kind)b, .id = ids[i] }));
 }
@@ -69,7 +96,8 @@ static void numbers_never_given_are_stale(void **state)
 	(void)state;
 	static const uint64_t bad[] = {
 		0,                                                  /* root has id 1 */
-		2,                                                  /* so has nothing else of that kind */
+		3,                                                  /* or, below a root of ranks, 2 */
+		(uint64_t)FS_RANKS << 40,                           /* the root of ranks is 1 */
 		(uint64_t)FS_KIND_COUNT << 40,                      /* no such kind */
 		UINT64_MAX,                                         /* nor this */
 		(uint64_t)FS_TREE_DIR << 40,                        /* directory 0 is the root */
@@ -106,6 +134,8 @@ int main(void)
 		cmocka_unit_test(root_is_the_kernels_root),
 		cmocka_unit_test(there_and_back),
 		cmocka_unit_test(a_file_is_one_inode_in_every_view),
+		cmocka_unit_test(a_directory_has_one_number_in_each_view),
+		cmocka_unit_test(the_root_of_ranks_is_the_kernels_root),
 		cmocka_unit_test(kinds_never_meet),
 		cmocka_unit_test(numbers_never_given_are_stale),
 		cmocka_unit_test(any_number_is_decoded_or_refused),

@@ -224,6 +224,58 @@ static void attributes_are_those_of_the_record(void **state)
 	free_server(server);
 }
 
+static void a_mount_of_several_ranks_has_a_directory_for_each(void **state)
+{
+	(void)state;
+	static const char *absent[] = { "rank0", "rank4", "rank01", "rank", "rank1x", "a", FS_HIDDEN_NAME };
+	struct fs_server *server = &fake_server_new_ranks(dataset_open(files, FILES), FS_LAYOUT_TREE, 1, 3, 5)->server;
+	struct fs_node ranks, node, parent;
+	struct stat st;
+	double timeout_s;
+	assert_int_equal(fs_server_node(server, 1, &ranks), 0);
+	assert_int_equal(ranks.kind, FS_RANKS);
+	assert_int_equal(fs_node_attr(server, ranks, &st, &timeout_s), 0);
+	assert_int_equal(st.st_ino, 1);
+	assert_int_equal(st.st_nlink, 2 + 3);
+	assert_int_equal(fs_node_parent(server, ranks, &parent), 0);
+	assert_int_equal(fs_ino(parent), 1);
+	for (uint32_t view = 0; view < 3; view++) {
+		static const char *below[] = { "a", FS_HIDDEN_NAME };
+		char name[16];
+		snprintf(name, sizeof(name), "rank%u", view + 1);
+		assert_int_equal(fs_node_lookup(server, ranks, name, &node), 0);
+		assert_int_equal(node.kind, FS_ROOT);
+		assert_int_equal(node.view, view);
+		assert_int_equal(server->views[view]->options.rank, view + 1);
+		assert_int_equal(fs_node_parent(server, node, &parent), 0);
+		assert_int_equal(fs_ino(parent), 1);
+		struct fs_node back;
+		assert_int_equal(fs_server_node(server, fs_ino(node), &back), 0);
+		assert_memory_equal(&back, &node, sizeof(node));
+		for (size_t i = 0; i < 2; i++) {
+			struct fs_node child;
+			assert_int_equal(fs_node_lookup(server, node, below[i], &child), 0);
+			assert_int_equal(child.view, view);
+			assert_int_equal(fs_node_parent(server, child, &parent), 0);
+			assert_int_equal(fs_ino(parent), fs_ino(node));
+		}
+	}
+	for (size_t i = 0; i < sizeof(absent) / sizeof(absent[0]); i++)
+		assert_int_equal(fs_node_lookup(server, ranks, absent[i], &node), -ENOENT);
+	free_server(server);
+}
+
+static void the_root_of_a_rank_is_no_inode_of_a_mount_of_one(void **state)
+{
+	(void)state;
+	struct fs_server *server = server_of(FS_LAYOUT_FLAT);
+	struct fs_node node;
+	assert_int_equal(fs_server_node(server, 1, &node), 0);
+	assert_int_equal(node.kind, FS_ROOT);
+	assert_int_equal(fs_server_node(server, fs_ino((struct fs_node){ .kind = FS_ROOT, .id = 1 }), &node), -ESTALE);
+	free_server(server);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -233,6 +285,8 @@ int main(void)
 		cmocka_unit_test(flat_names_of_any_epoch_are_found),
 		cmocka_unit_test(the_directory_of_an_epoch_has_its_own_names_only),
 		cmocka_unit_test(attributes_are_those_of_the_record),
+		cmocka_unit_test(a_mount_of_several_ranks_has_a_directory_for_each),
+		cmocka_unit_test(the_root_of_a_rank_is_no_inode_of_a_mount_of_one),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -194,7 +194,7 @@ static void watcher_and_latency_hear_of_each_read(void **state)
 	struct fs_read_latency_epoch latency;
 	for (uint32_t file = 0; file < 3; file++)
 		assert_true(get(fake, file, 4096, 0) > 0);
-	fs_watch_count(fake->server.watch, &opens);
+	fs_watch_count(fake->server.watch, NULL, &opens);
 	assert_int_equal(opens.opens, 0);
 	assert_int_equal(count(&fake->server.counters.unwatched_reads), 3);
 	fs_read_latency_get(fake->server.read_latency, 0, &latency);

@@ -215,6 +215,29 @@ static void trained_is_what_was_recorded(void **state)
 	close_view(f);
 }
 
+static void ranks_of_a_mount_share_an_order_and_nothing_else(void **state)
+{
+	(void)state;
+	struct fs_options options = rank_of(1, 4);
+	struct base_err err = { 0 };
+	struct fs_view *second;
+	options.n_ranks = 2;
+	struct fixture f = open_view(100, options);
+	assert_int_equal(fs_view_new_rank(f.view, 1, &err, &second), 0);
+	assert_ptr_equal(second->order, f.view->order);
+	assert_int_equal(second->options.rank, 2);
+	assert_int_equal(second->number, 1);
+	assert_string_equal(f.view->place, "rank1/");
+	assert_string_equal(second->place, "rank2/");
+	open_turns(second, 0, 20);
+	assert_true(fs_view_listing(second));
+	assert_false(fs_view_listing(f.view));
+	assert_int_equal(epoch_now(second), 1);
+	assert_int_equal(epoch_now(f.view), 0);
+	fs_view_free(second);
+	close_view(f);
+}
+
 static void view_all_is_one_rank(void **state)
 {
 	(void)state;
@@ -241,6 +264,7 @@ int main(void)
 		cmocka_unit_test(opening_twice_is_no_second_pass),
 		cmocka_unit_test(turns_are_found_back),
 		cmocka_unit_test(trained_is_what_was_recorded),
+		cmocka_unit_test(ranks_of_a_mount_share_an_order_and_nothing_else),
 		cmocka_unit_test(view_all_is_one_rank),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);

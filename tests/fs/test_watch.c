@@ -252,7 +252,7 @@ static void a_read_makes_its_open_a_miss(void **state)
 		open_file(&w, name);
 		fs_watch_read(server->watch, (uint32_t)node.id, true, base_now_ns());
 		open_file(&w, "labels.csv");
-		fs_watch_count(server->watch, &count);
+		fs_watch_count(server->watch, NULL, &count);
 		assert_int_equal(count.opens, 2);
 		assert_int_equal(count.misses, 1);
 		assert_int_equal(count.hits, 1);
@@ -260,7 +260,7 @@ static void a_read_makes_its_open_a_miss(void **state)
 		/* A READ of a file that nobody opened here. */
 		fs_watch_read(server->watch, file_of("a/b/deep") == node.id ? file_of("a/x") : file_of("a/b/deep"),
 		        true, base_now_ns());
-		fs_watch_count(server->watch, &count);
+		fs_watch_count(server->watch, NULL, &count);
 		assert_int_equal(count.misses, 1);
 		assert_int_equal(fs_counted(&server->counters.unwatched_reads), 1);
 		stop(&w);
@@ -297,7 +297,7 @@ static void a_listener_that_was_replaced_hears_nothing(void **state)
 	assert_int_equal(second.n, 1);
 	fs_watch_listen(w.fake->server.watch, (struct fs_watch_listener){ 0 });
 	open_file(&w, "z");
-	fs_watch_count(w.fake->server.watch, &count);
+	fs_watch_count(w.fake->server.watch, NULL, &count);
 	assert_int_equal(second.n, 1);
 	assert_int_equal(count.opens, 2); /* counted all the same */
 	stop(&w);
@@ -309,7 +309,7 @@ static void a_watcher_without_inotify_answers(void **state)
 	struct fake_server *fake = fake_server_new(dataset, FS_LAYOUT_TREE, -1);
 	struct fs_hit_counting_count count;
 	fs_watch_read(fake->server.watch, 0, true, base_now_ns());
-	fs_watch_count(fake->server.watch, &count);
+	fs_watch_count(fake->server.watch, NULL, &count);
 	assert_int_equal(count.opens, 0);
 	assert_int_equal(fs_counted(&fake->server.counters.unwatched_reads), 1);
 	assert_int_equal(fs_watch_dirs(fake->server.watch), 0);
