@@ -134,6 +134,7 @@ static int parse_peer(const char *path, char *reply, struct base_control_peer *r
 			.dev = (uint64_t)json_integer_value(json_object_get(root, "dev")),
 			.rank = (uint32_t)json_integer_value(json_object_get(root, "rank")),
 			.world = (uint32_t)json_integer_value(json_object_get(root, "world")),
+			.ranks = (uint32_t)json_integer_value(json_object_get(root, "ranks")),
 			.view_all = strcmp(view, "all") == 0,
 			.mountpoint = strdup(mountpoint),
 			.dataset = strdup(dataset),

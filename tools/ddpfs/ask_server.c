@@ -7,9 +7,12 @@
 #include <stdio.h>
 #include <string.h>
 #include <pwd.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
+#include "fs/ino.h"
 #include "shard/base/cleanup.h"
+#include "shard/base/cleanup_json.h"
 #include "tools/common/progress.h"
 #include "tools/ddpfs/mounts.h"
 
@@ -93,18 +96,38 @@ static void tell_place(json_t *object, const char *mountpoint)
 		json_object_set_new(object, "mountpoint", json_string(mountpoint));
 }
 
-static int find_and_ask(const char *target, json_t *request, struct base_err *err, json_t **ret_reply)
+bool ask_rank(const char *target, const struct base_control_peer *peer, uint32_t *ret_rank)
+{
+	cleanup_free char *path = peer->ranks > 0 && target[0] != '@' ? realpath(target, NULL) : NULL;
+	struct stat st;
+	struct fs_node node;
+	/* A file is one inode in all ranks, so the directory that holds it tells the rank. */
+	while (path && stat(path, &st) == 0 && st.st_dev == peer->dev && fs_ino_node(st.st_ino, &node) == 0) {
+		if (node.kind == FS_ROOT && !node.id)
+			return false; /* the mount's own root */
+		if (node.kind != FS_FILE) {
+			*ret_rank = peer->rank + node.view;
+			return true;
+		}
+		*strrchr(path, '/') = '\0';
+	}
+	return false;
+}
+
+static int find_and_ask(const char *target, json_t *given, struct base_err *err, json_t **ret_reply)
 {
 	struct base_control_peer peer;
 	cleanup_free char *reply = NULL;
-	cleanup_free char *text = json_dumps(request, JSON_COMPACT | JSON_PRESERVE_ORDER);
-	json_decref(request);
-	if (!text)
-		return base_err_set(err, -ENOMEM, "out of memory");
+	cleanup_json json_t *request = given;
+	uint32_t rank;
 	int r = ask_find(target, err, &peer);
 	if (r < 0)
 		return r;
-	r = base_control_request(peer.socket, text, REPLY_MS, err, &reply);
+	if (ask_rank(target, &peer, &rank))
+		json_object_set_new(request, "rank", json_integer(rank));
+	cleanup_free char *text = json_dumps(request, JSON_COMPACT | JSON_PRESERVE_ORDER);
+	r = text ? base_control_request(peer.socket, text, REPLY_MS, err, &reply)
+	         : base_err_set(err, -ENOMEM, "out of memory");
 	json_t *object = r == 0 ? json_loads(reply, 0, NULL) : NULL;
 	tell_place(object, peer.mountpoint);
 	tell_place(json_object_get(object, "stats"), peer.mountpoint);

@@ -21,6 +21,10 @@ int ask_find(const char *target, struct base_err *err, struct base_control_peer 
 /* Like ask_find, but waits at most limit_ms for a silent server (ask_find: BASE_CONTROL_TIMEOUT_MS). */
 int ask_find_within(const char *target, unsigned limit_ms, struct base_err *err, struct base_control_peer *ret_peer);
 
+/* Finds which rank of a mount of several ranks a path belongs to, also by a bind mount of the rank's directory.
+ * Returns false if it belongs to none: the root of the mount, a control socket, @PID. */
+bool ask_rank(const char *target, const struct base_control_peer *peer, uint32_t *ret_rank);
+
 /* Stores who mounted the ddpfs mount in which the path `target` lies.  Returns 0, or the errors of mounts_absolute
  * and mounts_ddpfs_owner (-ENOENT: it lies in no ddpfs mount). */
 int ask_owner(const char *target, uid_t *ret_uid);

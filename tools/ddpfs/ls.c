@@ -56,9 +56,12 @@ static void print_table(const struct found *found)
 	printf("%-*s  %-11s  %7s  %s\n", width, "MOUNT", "RANK", "PID", "DATASET");
 	for (size_t i = 0; i < found->n; i++) {
 		const struct base_control_peer *peer = &found->peers[i];
-		char rank[32] = "all";
+		char rank[64] = "all";
 		char dataset[1024];
-		if (!peer->view_all)
+		if (peer->ranks > 1)
+			snprintf(rank, sizeof(rank), "%u-%u of %u", peer->rank, peer->rank + peer->ranks - 1,
+			        peer->world);
+		else if (!peer->view_all)
 			snprintf(rank, sizeof(rank), "%u of %u", peer->rank, peer->world);
 		printf("%-*s  %-11s  %7d  %s\n", width, base_err_printable(peer->mountpoint, target, sizeof(target)),
 		        rank, (int)peer->pid, base_err_printable(peer->dataset, dataset, sizeof(dataset)));

@@ -128,6 +128,29 @@ static int set_view_key(struct options *o, const struct option_def *def, const c
 	return r < 0 ? r : 0;
 }
 
+/* "3", "0-7" or "all". */
+static int set_rank(struct options *o, const struct option_def *def, const char *value, struct base_err *err)
+{
+	uint64_t first, last;
+	char text[32];
+	size_t len = strcspn(value, "-");
+	o->all_ranks = strcmp(value, "all") == 0;
+	o->fs.n_ranks = 0;
+	if (o->all_ranks)
+		return set_view_key(o, def, "0", err);
+	if (value[len] == '\0')
+		return set_view_key(o, def, value, err);
+	snprintf(text, sizeof(text), "%.*s", (int)len, value);
+	if (len >= sizeof(text) || base_parse_u64(text, SHARD_WORLD_MAX - 1, &first) < 0 ||
+	        base_parse_u64(value + len + 1, SHARD_WORLD_MAX - 1, &last) < 0 || last < first)
+		return bad_value(err, def->key, value, "a rank, such as 3, a range such as 0-7, or all");
+	if (last - first >= FS_RANKS_MAX)
+		return base_err_set(err, -EINVAL, "option %s: %s are %" PRIu64 " ranks: one mount shows at most %d",
+		        def->key, value, last - first + 1, (int)FS_RANKS_MAX);
+	o->fs.n_ranks = (uint32_t)(last - first + 1);
+	return set_view_key(o, def, text, err);
+}
+
 static int set_memory(struct options *o, const struct option_def *def, const char *value, struct base_err *err)
 {
 	uint64_t bytes;
@@ -267,7 +290,10 @@ static int set_s3_path(struct options *o, const struct option_def *def, const ch
 }
 
 static const struct option_def options_known[] = {
-	{ "rank", "R", "this rank, from 0; needs world", .set = set_view_key },
+	{ "rank", "R|A-B|all",
+	        "this rank, from 0; or ranks A to B (all: every one),\neach in a directory rankR of the mount; needs "
+	        "world",
+	        .set = set_rank },
 	{ "world", "W", "number of ranks", .set = set_view_key },
 	{ "view", "rank|all",
 	        "this rank's files (rank), or every file, for trainers\nthat bring their own sampler (all)",
@@ -495,13 +521,21 @@ int options_take(void *at, char *text, struct base_err *err)
 	return options_parse(at, text, err);
 }
 
-int options_check_rank(const struct options *o, struct base_err *err)
+int options_check_rank(struct options *o, struct base_err *err)
 {
-	uint32_t rank = o->view.view.rank, world = o->view.view.world;
 	if (!(o->view.set & VIEW_OPTIONS_SET_RANK))
 		return 0;
 	if (!(o->view.set & VIEW_OPTIONS_SET_WORLD))
 		return base_err_set(err, -EINVAL, "world is missing: add -o world=W, the number of ranks");
+	uint32_t world = o->view.view.world;
+	if (o->all_ranks && world > FS_RANKS_MAX)
+		return base_err_set(err, -EINVAL,
+		        "rank=all with world=%u: one mount shows at most %d ranks: give those of this host, such as "
+		        "rank=0-7",
+		        world, (int)FS_RANKS_MAX);
+	if (o->all_ranks)
+		o->fs.n_ranks = world;
+	uint32_t rank = o->view.view.rank + (o->fs.n_ranks ? o->fs.n_ranks - 1 : 0); /* the last one */
 	if (rank >= world)
 		return base_err_set(err, -EINVAL, "rank=%u is not below world=%u: ranks count from 0 to %u", rank,
 		        world, world - 1);

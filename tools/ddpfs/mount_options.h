@@ -27,6 +27,7 @@ struct options {
 	struct fs_options fs;     /* its strings belong to this object */
 	struct view_options view; /* options_settle_view copies it to fs.view */
 	bool layout_set;          /* layout= was given */
+	bool all_ranks;           /* rank=all was given */
 	const char *log_file;     /* NULL: stderr in the foreground, syslog in the background */
 	enum base_log_level log_level;
 	bool log_level_set;                 /* log_level= was given */
@@ -47,9 +48,9 @@ int options_parse(struct options *options, const char *text, struct base_err *er
 
 /* The same as the take() of an option (tools/common/cli.h); `at` is the struct options. */
 int options_take(void *at, char *text, struct base_err *err);
-/* Checks rank and world.  Returns 0, also if no rank was given; -EINVAL with a sentence if world is missing, or if
- * rank >= world. */
-int options_check_rank(const struct options *options, struct base_err *err);
+/* Checks rank and world, and counts the ranks of rank=all.  Returns 0, also if no rank was given; -EINVAL with a
+ * sentence if world is missing, if rank >= world, or if rank=all are too many. */
+int options_check_rank(struct options *options, struct base_err *err);
 
 /* Checks and completes what depends on several options; call it after the last options_parse.  It sets the default
  * layout.  Returns 0, or -EINVAL with a sentence, for example if neither rank and world nor view=all was given. */

@@ -206,6 +206,8 @@ int ddpfs_order(int argc, char **argv)
 	cli_parse(&line, argc, argv, &a);
 	if (options_check_rank(&a.options, &err) < 0)
 		cli_usage("%s", err.text);
+	if (a.options.fs.n_ranks > 0)
+		cli_usage("several ranks are for 'ddpfs mount': give one rank=R");
 	rc = run(&a, &err);
 	options_done(&a.options);
 	return rc < 0 ? cli_fail(&err) : CLI_DONE;

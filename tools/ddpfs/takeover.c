@@ -58,6 +58,7 @@ static const struct field fields[] = {
 	FIELD(FIELD_U64, fs.view.start),
 	FIELD(FIELD_INT, fs.view.rank),
 	FIELD(FIELD_INT, fs.view.world),
+	FIELD(FIELD_INT, fs.n_ranks),
 	FIELD(FIELD_TEXT, fs.view.subdir),
 	FIELD(FIELD_U64, fs.view.chunk_bytes),
 	FIELD(FIELD_U64, fs.view.pool_bytes),
