@@ -93,7 +93,8 @@ static int find_rank(struct arguments *a, struct base_err *err)
 	unsigned given = o->view.set & (VIEW_OPTIONS_SET_RANK | VIEW_OPTIONS_SET_WORLD);
 	if (o->all_ranks || o->fs.n_ranks > 0)
 		return base_err_set(err, -EINVAL,
-		        "exec starts one rank: give one rank=R or none. For one mount of all ranks of a host, use 'ddpfs "
+		        "exec starts one rank: give one rank=R or none. For one mount of all ranks of a host, use "
+		        "'ddpfs "
 		        "mount -o rank=A-B,world=W' before they start");
 	if (given) {
 		if (!a->quiet && given == (VIEW_OPTIONS_SET_RANK | VIEW_OPTIONS_SET_WORLD))

@@ -83,7 +83,7 @@ static bool read_began(const json_t *object, double *ret_s)
 static int read_head(const json_t *object, struct mount_history *ret_run)
 {
 	struct mount_history run = { 0 };
-	uint64_t rank = 0, world = 0;
+	uint64_t rank = 0, world = 0, ranks = 1;
 	const char *mountpoint = json_string_value(json_object_get(object, "mountpoint"));
 	const char *dataset = json_string_value(json_object_get(object, "dataset"));
 	const char *view = json_string_value(json_object_get(object, "view"));
@@ -92,7 +92,11 @@ static int read_head(const json_t *object, struct mount_history *ret_run)
 	        !number(object, "files", &run.files) || !number(object, "content_bytes", &run.content_bytes) ||
 	        world > UINT32_MAX || rank > world)
 		return -EPROTO;
+	number(object, "ranks", &ranks); /* only a mount of several ranks has it */
+	if (ranks == 0 || ranks > world)
+		return -EPROTO;
 	run.rank = (uint32_t)rank;
+	run.ranks = (uint32_t)ranks;
 	run.world = (uint32_t)world;
 	run.view_all = strcmp(view, "all") == 0;
 	run.mountpoint = strdup(mountpoint);

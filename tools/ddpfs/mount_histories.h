@@ -43,6 +43,7 @@ struct mount_history {
 	uint64_t pid;               /* of the supervisor */
 	double began_s;             /* since 1970, UTC */
 	uint32_t rank, world;       /* with view_all: no rank's */
+	uint32_t ranks;             /* of how many ranks it is, from `rank` on */
 	bool view_all;
 	uint64_t files, content_bytes;  /* of the dataset */
 	double (*readings)[RUN_FIELDS]; /* `n` of them, at least one; RUN_AT ascends; owned */

@@ -22,6 +22,7 @@ enum {
 	MARKS_MAX = 400,  /* epochs that are marked; more would be a grey area */
 	EPOCHS_MAX = 200, /* lines of the table of epochs */
 	NAME_MAX_BYTES = 96,
+	RANKS_MAX_BYTES = 32,
 };
 
 struct arguments {
@@ -260,18 +261,28 @@ static bool shares_mountpoint(const struct mount_histories *runs, size_t r)
 	return false;
 }
 
+static const char *ranks_of(const struct mount_history *run, char text[RANKS_MAX_BYTES])
+{
+	if (run->ranks > 1)
+		snprintf(text, RANKS_MAX_BYTES, "ranks %" PRIu32 "-%" PRIu32, run->rank, run->rank + run->ranks - 1);
+	else
+		snprintf(text, RANKS_MAX_BYTES, "rank %" PRIu32, run->rank);
+	return text;
+}
+
 /* Writes how the page calls a run if that is enough to tell it from the others. */
 static void name_run(const struct mount_histories *runs, size_t r, bool by_mountpoint, char name[NAME_MAX_BYTES])
 {
 	const struct mount_history *run = &runs->runs[r];
 	size_t len = strlen(run->mountpoint), cut = len > 40 ? len - 40 : 0;
+	char ranks[RANKS_MAX_BYTES];
 	if (!by_mountpoint && run->view_all)
 		snprintf(name, NAME_MAX_BYTES, "all files");
 	else if (!by_mountpoint)
-		snprintf(name, NAME_MAX_BYTES, "rank %" PRIu32, run->rank);
+		snprintf(name, NAME_MAX_BYTES, "%s", ranks_of(run, ranks));
 	else if (!run->view_all && shares_mountpoint(runs, r))
-		snprintf(name, NAME_MAX_BYTES, "%s%s, rank %" PRIu32, cut ? "..." : "", run->mountpoint + cut,
-		        run->rank);
+		snprintf(name, NAME_MAX_BYTES, "%s%s, %s", cut ? "..." : "", run->mountpoint + cut,
+		        ranks_of(run, ranks));
 	else
 		snprintf(name, NAME_MAX_BYTES, "%s%s", cut ? "..." : "", run->mountpoint + cut);
 }
@@ -760,7 +771,7 @@ static void write_head(FILE *out, const struct page *page)
 	const struct mount_history *first = &page->runs->runs[0];
 	const char *slash = strrchr(first->dataset, '/');
 	const char *name = slash && slash[1] ? slash + 1 : first->dataset;
-	char when[32] = "";
+	char when[32] = "", ranks[RANKS_MAX_BYTES];
 	time_t began = (time_t)first->began_s;
 	struct tm utc;
 	if (gmtime_r(&began, &utc))
@@ -786,7 +797,7 @@ static void write_head(FILE *out, const struct page *page)
 	else if (first->view_all)
 		fputs(" &middot; all files", out);
 	else
-		fprintf(out, " &middot; rank %" PRIu32 " of %" PRIu32, first->rank, first->world);
+		fprintf(out, " &middot; %s of %" PRIu32, ranks_of(first, ranks), first->world);
 	fprintf(out, " &middot; mounted %s UTC</p>\n</header>\n", when);
 }
 

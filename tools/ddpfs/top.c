@@ -96,6 +96,9 @@ static void put_rank(char *cell, const struct line *l)
 		return; /* its server has not answered yet */
 	if (!l->mount || l->mount->view_all)
 		snprintf(cell, CELL_MAX, "%s", l->mount ? "all" : "");
+	else if (l->mount->ranks > 1)
+		snprintf(cell, CELL_MAX, "%u-%u/%u", l->mount->rank, l->mount->rank + l->mount->ranks - 1,
+		        l->mount->world);
 	else
 		snprintf(cell, CELL_MAX, "%u/%u", l->mount->rank, l->mount->world);
 }

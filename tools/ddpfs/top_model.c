@@ -171,6 +171,7 @@ static int mount_set(struct watched_mount *mount, const struct base_control_peer
 		.mountpoint = strdup(peer->mountpoint),
 		.pid = peer->pid,
 		.rank = peer->rank,
+		.ranks = peer->ranks,
 		.world = peer->world,
 		.view_all = peer->view_all,
 	};

@@ -68,6 +68,7 @@ struct watched_mount {
 	char socket[BASE_CONTROL_PATH_MAX];
 	pid_t pid;
 	uint32_t rank, world;
+	uint32_t ranks; /* how many the mount shows, from `rank` on; 0: it is one view */
 	bool view_all;
 	enum watched_state state;
 	bool counted; /* `counts` is valid; false if not WATCHED_LIVE */
