@@ -15,6 +15,7 @@
 
 struct stage_progress {
 	char control[BASE_CONTROL_PATH_MAX]; /* the mount's control socket */
+	char rank[32];                       /* what a request says of the rank: "", or ",\"rank\":3" */
 	pthread_t thread;
 	pthread_mutex_t lock; /* guards all below */
 	pthread_cond_t cv;
@@ -33,8 +34,8 @@ static bool tell(const struct stage_progress *f, uint64_t epoch, uint64_t steps)
 {
 	char line[128];
 	cleanup_free char *reply = NULL;
-	snprintf(
-	        line, sizeof(line), "{\"cmd\":\"consumed\",\"epoch\":%" PRIu64 ",\"steps\":%" PRIu64 "}", epoch, steps);
+	snprintf(line, sizeof(line), "{\"cmd\":\"consumed\",\"epoch\":%" PRIu64 ",\"steps\":%" PRIu64 "%s}", epoch,
+	        steps, f->rank);
 	return base_control_request(f->control, line, STAGE_PROGRESS_TIMEOUT_S * 1000, NULL, &reply) == 0;
 }
 
@@ -64,12 +65,14 @@ static void *follow_thread(void *arg)
 
 /* ---- what consumers do with batches ---- */
 
-int stage_progress_new(const char *socket, struct stage_progress **ret_follow)
+int stage_progress_new(const char *socket, const uint32_t *rank, struct stage_progress **ret_follow)
 {
 	struct stage_progress *f = calloc(1, sizeof(*f));
 	if (!f)
 		return -ENOMEM;
 	snprintf(f->control, sizeof(f->control), "%s", socket);
+	if (rank)
+		snprintf(f->rank, sizeof(f->rank), ",\"rank\":%" PRIu32, *rank);
 	pthread_mutex_init(&f->lock, NULL);
 	base_cond_init(&f->cv);
 	int rc = -pthread_create(&f->thread, NULL, follow_thread, f);

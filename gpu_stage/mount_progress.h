@@ -31,9 +31,10 @@ struct stage_place {
 	struct stage_place *older, *newer;
 };
 
-/* Starts the thread.  socket: path of the mount's control socket; copied.  Returns 0, or -ENOMEM, -EAGAIN (no
+/* Starts the thread.  socket: path of the mount's control socket; copied.  rank: the rank of this stage, if the mount
+ * shows several; else NULL.  Returns 0, or -ENOMEM, -EAGAIN (no
  * thread). */
-int stage_progress_new(const char *socket, struct stage_progress **ret_follow);
+int stage_progress_new(const char *socket, const uint32_t *rank, struct stage_progress **ret_follow);
 /* Tells the last place, then ends the thread.  NULL: does nothing, here and below. */
 void stage_progress_free(struct stage_progress *follow);
 

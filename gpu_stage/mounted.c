@@ -41,6 +41,7 @@ static int read_stats(const char *text, struct stage_mounted *m)
 		m->dataset = strdup(dataset);
 		m->rank = (uint32_t)rank;
 		m->world = (uint32_t)world;
+		m->several = json_object_get(stats, "ranks") != NULL;
 		m->control = control ? strdup(control) : NULL;
 		rc = m->dataset && (m->control || !control) ? 0 : -ENOMEM;
 	}

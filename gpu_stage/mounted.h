@@ -17,9 +17,11 @@ struct stage_mounted {
 	char *state;
 	char *control; /* owned: path of its control socket; NULL: the mount does not say */
 	uint32_t rank, world;
+	bool several; /* `path` is the directory of a rank: the mount shows several */
 };
 
-/* Tells whether `path` is the root of a mount: its extended attribute user.ddpfs.view exists. */
+/* Tells whether `path` is the root of a mount, or the directory of a rank in a mount of several: its extended attribute
+ * user.ddpfs.view exists. */
 bool stage_mounted_is(const char *path);
 
 /* Reads the two files of a mount; end with stage_mounted_done.

@@ -207,7 +207,7 @@ static int follow_mount(struct ddpfs_stage *stage, const struct stage_mounted *m
 	int rc = shard_state_parse(mounted->state, strlen(mounted->state), err, &stage->mount_state);
 	if (rc < 0)
 		return rc;
-	rc = stage_progress_new(mounted->control, &stage->follow);
+	rc = stage_progress_new(mounted->control, mounted->several ? &mounted->rank : NULL, &stage->follow);
 	if (rc < 0)
 		return base_err_set(err, rc, "cannot start a thread: %s", base_err_str(rc));
 	return 0;
