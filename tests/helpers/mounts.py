@@ -176,8 +176,9 @@ class Mounter:
             if process.poll() is not None and not is_mounted(path):
                 raise AssertionError(f"{' '.join(argv)}\nended with {process.returncode}:\n{mount.log()}")
             time.sleep(0.01)
+        hidden = path / ".ddpfs"  # a mount of several ranks has none
         try:
-            os.listdir(path / ".ddpfs")  # the first listing waits for the watches
+            os.listdir(hidden if hidden.is_dir() else path)  # the first listing waits for the watches
         except OSError as error:
             process.wait(60)
             raise AssertionError(f"{' '.join(argv)}\nended with {process.returncode}:\n{mount.log()}") from error

@@ -1,0 +1,284 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Several ranks in one mount: each is what a mount of that rank alone shows, and goes on by itself."""
+
+import json
+import os
+import signal
+import subprocess
+import threading
+
+import pytest
+
+from helpers import tools
+from helpers.datasets import read_tree
+from helpers.waiting import wait_until
+from mount import control
+from mount.test_epochs import epoch_of
+from mount.test_flat import dealt
+
+WORLD = 4
+
+
+def ranks_of(m, world=WORLD):
+    return [m.path / f"rank{rank}" for rank in range(world)]
+
+
+def listing(path):
+    """{path below: inode number or None for directories} of a directory, without .ddpfs."""
+    found = {}
+    for directory, dirs, files in os.walk(path):
+        for name in files + dirs:
+            full = os.path.join(directory, name)
+            found[os.path.relpath(full, path)] = None if name in dirs else os.stat(full).st_ino
+    return found
+
+
+def read_all(path):
+    for name in sorted(os.listdir(path)):
+        (path / name).read_bytes()
+
+
+def ctl(path, *words):
+    return json.loads(tools.ddpfs("ctl", "--json", path, *words).stdout)
+
+
+def test_the_root_lists_the_ranks(mount, pack, tree):
+    m = mount(pack(tree[0]), f"rank=all,world={WORLD}")
+    assert sorted(os.listdir(m.path)) == [f"rank{r}" for r in range(WORLD)]
+    for path in ranks_of(m):
+        assert os.stat(path / "..").st_ino == os.stat(m.path).st_ino == 1
+        assert os.stat(path / ".").st_ino == os.stat(path).st_ino
+    assert not (m.path / ".ddpfs").exists() and not (m.path / "rank4").exists() and not (m.path / "rank01").exists()
+    assert os.stat(m.path).st_nlink == 2 + WORLD
+
+
+def test_a_range_shows_the_ranks_of_a_host(mount, pack, tree):
+    m = mount(pack(tree[0]), "rank=4-5,world=8,seed=2")
+    assert sorted(os.listdir(m.path)) == ["rank4", "rank5"]
+    alone = mount(pack(tree[0]), "rank=5,world=8,seed=2")
+    assert os.listdir(m.path / "rank5") == os.listdir(alone.path)
+
+
+@pytest.mark.parametrize("layout", ["flat", "tree"])
+@pytest.mark.parametrize("order", ["full", "chunk", "torch"])
+def test_each_rank_is_what_its_own_mount_shows(mount, pack, tree, layout, order):
+    dataset = pack(tree[0])
+    options = f"world={WORLD},seed=5,layout={layout},order={order}"
+    m = mount(dataset, f"rank=0-{WORLD - 1},{options}")
+    for rank, path in enumerate(ranks_of(m)):
+        alone = mount(dataset, f"rank={rank},{options}")
+        for epoch in 0, 3:
+            control.ask(alone, "epoch", set=epoch)
+            ctl(path, "epoch", epoch)
+            assert os.listdir(path) == os.listdir(alone.path)
+            assert listing(path) == listing(alone.path)  # inode numbers of files, too
+        for name in "all", "epoch/2":
+            assert sorted(os.listdir(path / ".ddpfs" / name)) == sorted(os.listdir(alone.path / ".ddpfs" / name))
+        for name in "epoch/2.list", "state":
+            assert (path / ".ddpfs" / name).read_bytes() == (alone.path / ".ddpfs" / name).read_bytes()
+        assert os.getxattr(path, "user.ddpfs.view") == os.getxattr(alone.path, "user.ddpfs.view")
+        assert read_tree(path / ".ddpfs/all") == tree[1]
+        alone.unmount()
+
+
+@pytest.mark.parametrize("world", [1, 3, 7])
+def test_ranks_partition_the_set(mount, pack, tree, world):
+    m = mount(pack(tree[0]), f"rank=all,world={world},seed=3,tail=short")
+    for epoch in 0, 1:
+        ctl(m.path, "epoch", epoch)
+        seen = [step for path in ranks_of(m, world) for step in dealt(path)]
+        assert [step for step, _ in sorted(seen)] == list(range(len(tree[1])))
+        assert sorted(path for _, path in seen) == sorted(tree[1])
+
+
+def test_files_are_right_in_every_rank(mount, pack, tree):
+    m = mount(pack(tree[0]), f"rank=all,world={WORLD}")
+    for path in ranks_of(m):
+        for (_, name), entry in zip(dealt(path), sorted(os.listdir(path))):
+            assert (path / entry).read_bytes() == tree[1][name]
+
+
+def test_a_file_is_one_inode_in_all_ranks(mount, pack, tree):
+    m = mount(pack(tree[0]), f"rank=all,world={WORLD},layout=tree")
+    name = sorted(tree[1])[0]
+    assert len({os.stat(path / name).st_ino for path in ranks_of(m)}) == 1
+    assert len({os.stat(path / ".ddpfs/all").st_ino for path in ranks_of(m)}) == WORLD
+
+
+@pytest.mark.parametrize("layout", ["flat", "tree"])
+def test_epochs_advance_in_each_rank_by_itself(mount, pack, tree, layout):
+    m = mount(pack(tree[0]), f"rank=all,world={WORLD},seed=7,layout={layout}")
+    zero, one = ranks_of(m)[:2]
+    before = listing(zero)
+    for name in sorted(listing(one)):
+        if (one / name).is_file():
+            (one / name).read_bytes()
+    os.listdir(one)
+    assert ctl(one, "epoch")["epoch"] == 1 and ctl(zero, "epoch")["epoch"] == 0
+    assert ctl(zero, "epoch")["opened"] == 0
+    assert listing(zero) == before
+
+
+def test_epoch_and_advance_are_set_for_one_rank_or_for_all(mount, pack, tree):
+    m = mount(pack(tree[0]), f"rank=all,world={WORLD},seed=7")
+    paths = ranks_of(m)
+    assert ctl(paths[2], "epoch", 5)["epoch"] == 5
+    assert [epoch_of(path) for path in paths] == [0, 0, 5, 0]
+    assert ctl(m.path, "epoch") == {"epoch": 0, "turns": len(tree[1]), "opened": 0, "advance": "off"}  # of all
+    ctl(m.path, "epoch", 9)
+    assert [epoch_of(path) for path in paths] == [9] * WORLD
+    ctl(paths[1], "advance", "auto")
+    for path in paths:
+        read_all(path)
+    assert [epoch_of(path) for path in paths] == [9, 10, 9, 9]
+
+
+def test_the_state_of_one_rank_is_its_own(mount, pack, tree):
+    m = mount(pack(tree[0]), f"rank=all,world={WORLD},seed=7")
+    paths = ranks_of(m)
+    ctl(paths[3], "state", 40)
+    states = [json.loads((path / ".ddpfs/state").read_text()) for path in paths]
+    assert [s["start"] for s in states] == [0, 0, 0, 40]
+    ctl(m.path, "state", 60)
+    states = [json.loads((path / ".ddpfs/state").read_text()) for path in paths]
+    assert [s["start"] for s in states] == [60] * WORLD
+
+
+def test_statistics_of_one_rank_and_of_all(mount, pack, tree):
+    m = mount(pack(tree[0]), f"rank=all,world={WORLD},seed=7", env={"DDPFS_TEST_PAIR_MS": "600000"})
+    paths = ranks_of(m)
+    names = sorted(os.listdir(paths[3]))
+    for name in names[:7]:
+        (paths[3] / name).read_bytes()
+    (paths[1] / sorted(os.listdir(paths[1]))[0]).read_bytes()
+
+    def stat(target):
+        return json.loads(tools.ddpfs("stat", "--json", target).stdout)
+
+    for target in paths[3], paths[3] / ".ddpfs", paths[3] / names[0]:  # a directory of it, and a file in it
+        of = stat(target)
+        assert (of["rank"], of["world"], of["ranks"], of["opened"], of["opens"]) == (3, WORLD, 1, 7, 7)
+        assert of["hits"] + of["misses"] == of["opens"] and of["turns"] == len(names)
+    of = stat(m.path)
+    assert (of["rank"], of["ranks"], of["opened"], of["opens"], of["turns"]) == (0, WORLD, 8, 8, len(tree[1]))
+    assert json.loads((paths[1] / ".ddpfs/stats.json").read_text())["opened"] == 1
+    assert 'rank="1"' in (paths[1] / ".ddpfs/metrics").read_text()
+    assert stat(paths[0])["window_bytes"] == 0, "nobody reads this rank"
+    wait_until(lambda: stat(paths[3])["fetched"], "files read ahead for rank 3")
+
+
+def test_a_bind_mount_is_its_rank(mount, pack, tree, scratch):
+    m = mount(pack(tree[0]), f"rank=all,world={WORLD},seed=7")
+    pod = scratch / "pod"
+    pod.mkdir()
+    subprocess.run(["mount", "--bind", m.path / "rank2", pod], check=True)
+    try:
+        assert os.listdir(pod) == os.listdir(m.path / "rank2")
+        ctl(pod, "epoch", 4)
+        assert [epoch_of(path) for path in ranks_of(m)] == [0, 0, 4, 0]
+        assert json.loads(tools.ddpfs("stat", "--json", pod / os.listdir(pod)[0]).stdout)["rank"] == 2
+    finally:
+        subprocess.run(["umount", pod], check=True)
+
+
+def test_ranks_read_at_the_same_time_and_hit(mount, pack, tree):
+    m = mount(pack(tree[0]), f"rank=all,world={WORLD},seed=7,memory=64M", env={"DDPFS_TEST_PAIR_MS": "600000"})
+    paths = ranks_of(m)[:2]
+    for path in paths:
+        os.listdir(path)
+    control.settled(m)
+    threads = [threading.Thread(target=read_all, args=[path]) for path in paths]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    for rank, path in enumerate(paths):
+        of = json.loads(tools.ddpfs("stat", "--json", path).stdout)
+        assert of["opens"] == of["opened"] == of["turns"] and of["misses"] == 0
+
+
+@pytest.mark.parametrize("layout", ["flat", "tree"])
+def test_ranks_go_on_after_a_kill(mount, pack, tree, layout):
+    m = mount(pack(tree[0]), f"rank=all,world={WORLD},seed=7,layout={layout}")
+    paths = ranks_of(m)
+    ctl(paths[2], "epoch", 3)
+    before = [listing(path) for path in paths]
+    for name in sorted(before[1]):
+        if (paths[1] / name).is_file():
+            (paths[1] / name).read_bytes()
+    assert ctl(paths[1], "epoch")["opened"] == ctl(paths[1], "epoch")["turns"]
+    server = control.stats(m)["server_pid"]
+    os.kill(server, signal.SIGKILL)
+    wait_until(lambda: control.stats(m)["server_pid"] != server, "a successor")
+    assert [ctl(path, "epoch")["epoch"] for path in paths] == [0, 0, 3, 0]
+    assert [ctl(path, "epoch")["opened"] > 0 for path in paths] == [False, True, False, False]
+    assert [listing(path) for path in (paths[0], *paths[2:])] == [before[0], *before[2:]]
+    os.listdir(paths[1])
+    assert ctl(paths[1], "epoch")["epoch"] == 1
+    for (_, name), entry in zip(dealt(paths[0]), sorted(os.listdir(paths[0]))):
+        assert (paths[0] / entry).read_bytes() == tree[1][name]
+    m.unmount()
+
+
+def test_restart_keeps_the_ranks(mount, pack, tree):
+    m = mount(pack(tree[0]), f"rank=0-2,world={WORLD},seed=7")
+    ctl(m.path / "rank2", "epoch", 6)
+    before = [os.listdir(m.path / f"rank{r}") for r in range(3)]
+    server = control.stats(m)["server_pid"]
+    tools.ddpfs("restart", m.path)
+    assert control.stats(m)["server_pid"] != server
+    assert sorted(os.listdir(m.path)) == ["rank0", "rank1", "rank2"]
+    assert [os.listdir(m.path / f"rank{r}") for r in range(3)] == before
+    m.unmount()
+
+
+def test_requests_name_a_rank_of_the_mount(mount, pack, tree):
+    m = mount(pack(tree[0]), "rank=2-3,world=4")
+    assert control.ask(m, "epoch", rank=3)["turns"] == 25
+    for rank in 1, 4, -1, "2":
+        assert "rank" in control.ask(m, "epoch", rank=rank)["error"]
+    assert "several ranks" in control.ask(m, "consumed", epoch=0, steps=4)["error"]
+    assert control.ask(m, "consumed", epoch=0, steps=4, rank=2)["ok"]
+    assert "several ranks" in control.ask(m, "follow", how="end")["error"]
+    one = mount(pack(tree[0]), "rank=2,world=4")
+    assert control.ask(one, "epoch", rank=2)["ok"] and not control.ask(one, "epoch", rank=3)["ok"]
+
+
+def test_ls_shows_the_ranks(mount, pack, tree):
+    m = mount(pack(tree[0]), "rank=2-3,world=4")
+    line = next(line for line in tools.ddpfs("ls").stdout.splitlines() if str(m.path) in line)
+    assert "2-3 of 4" in line
+
+
+@pytest.mark.parametrize("options, says", [
+    ("rank=all", "world is missing"),
+    ("rank=0-4,world=4", "not below world=4"),
+    ("rank=3-1,world=4", "range such as 0-7"),
+    ("rank=0-,world=4", "range such as 0-7"),
+    ("rank=0-1-2,world=4", "range such as 0-7"),
+    ("rank=-1,world=4", "range such as 0-7"),
+    ("rank=all,world=257", "at most 256"),
+    ("rank=0-256,world=300", "at most 256"),
+    ("rank=all,world=4,view=all", "leave out rank and world"),
+])
+def test_wrong_options_are_refused(pack, tree, scratch, options, says):
+    (scratch / "mnt").mkdir(exist_ok=True)
+    done = tools.ddpfs("mount", "-o", options, pack(tree[0]), scratch / "mnt", check=False)
+    assert done.returncode == 2 and says in done.stderr
+
+
+def test_other_commands_take_one_rank(pack, tree, scratch):
+    dataset = pack(tree[0])
+    for argv in ["order", "-o", "rank=0-1,world=2", dataset], ["exec", "-o", "rank=all,world=2", dataset, scratch / "m",
+                                                              "--", "true"]:
+        done = tools.ddpfs(*argv, check=False)
+        assert done.returncode == 2 and "rank=R" in done.stderr
+
+
+def test_as_many_ranks_as_there_may_be(mount, pack, tree):
+    m = mount(pack(tree[0]), "rank=all,world=256,tail=short")
+    assert len(os.listdir(m.path)) == 256
+    seen = [step for path in ranks_of(m, 256) for step in dealt(path)]
+    assert sorted(path for _, path in seen) == sorted(tree[1])
+    assert len(os.listdir(m.path / "rank99")) == 1 and os.listdir(m.path / "rank255") == []
+    m.unmount()
