@@ -270,6 +270,49 @@ def test_pods_of_an_indexed_job_share_the_files_among_them(kubelet, dataset):
     assert names[0] | names[1] == set(dataset[1]) and not names[0] & names[1]
 
 
+def test_ranks_of_a_job_share_a_server(kubelet, dataset):
+    kubelet.start()
+    targets = [kubelet.publish(f"train-{rank}-x7k2p", dataset=dataset[0], rank=rank, world=3) for rank in range(3)]
+    assert len(kubelet.mounted()) == 1 and len({pids_of(target) for target in targets}) == 1
+    for rank, target in enumerate(targets):
+        stats = tools.stat_json(target)
+        assert (stats["rank"], stats["world"], stats["opened"]) == (rank, 3, 0)
+    for name in os.listdir(targets[1]):
+        (targets[1] / name).read_bytes()
+    os.listdir(targets[1])
+    assert [tools.stat_json(target)["epoch"] for target in targets] == [0, 1, 0]
+    pids = pids_of(targets[0])
+    for rank in range(3):
+        kubelet.publish(f"train-{rank}-x7k2p", dataset=dataset[0], rank=rank, world=3)  # again
+        assert len(mounts.mounts_below(targets[rank])) == 1
+        kubelet.unpublish(f"train-{rank}-x7k2p")
+    assert kubelet.mounted() == []
+    wait_for_end(*pids)
+
+
+def test_another_rank_on_a_target_is_refused(kubelet, dataset):
+    kubelet.start()
+    target = kubelet.publish("a", dataset=dataset[0], rank=0, world=2)
+    assert kubelet.refusal(kubelet.publish, "a", dataset=dataset[0], rank=1, world=2)[0] == "ALREADY_EXISTS"
+    assert tools.stat_json(target)["rank"] == 0 and len(kubelet.mounted()) == 1
+
+
+def test_ranks_of_a_job_that_one_server_cannot_show(kubelet, dataset):
+    kubelet.start()
+    targets = [kubelet.publish(f"a{rank}", dataset=dataset[0], rank=rank, world=257) for rank in range(2)]
+    assert len(kubelet.mounted()) == 2
+    assert [tools.stat_json(target)["rank"] for target in targets] == [0, 1]
+
+
+def test_a_rank_outlives_a_kill_of_its_server(kubelet, dataset):
+    kubelet.start()
+    target = kubelet.publish("a", dataset=dataset[0], rank=1, world=2)
+    before, server = os.listdir(target), pids_of(target)[1]
+    os.kill(server, signal.SIGKILL)
+    wait_until(lambda: pids_of(target)[1] != server, "a successor")
+    assert os.listdir(target) == before and tools.stat_json(target)["rank"] == 1
+
+
 def test_many_calls_at_once_make_one_server(kubelet, dataset):
     kubelet.start()
     pods = [f"pod{n}" for n in range(8)]

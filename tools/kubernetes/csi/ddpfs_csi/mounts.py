@@ -19,10 +19,12 @@ _libc.umount2.argtypes = (ctypes.c_char_p, ctypes.c_int)
 
 @dataclass(frozen=True)
 class Mount:
-    """One line: `device` names the file system, so a server's mount and its bind mounts have the same one."""
+    """One line: `device` names the file system, so a server's mount and its bind mounts have the same one.  `root` is
+    which directory of the file system is shown."""
     path: str
     device: str
     kind: str
+    root: str
 
 
 def _plain(field):
@@ -37,7 +39,8 @@ def mounts():
         for line in f.read().rstrip(b"\n").split(b"\n"):
             left, right = line.split(b" - ", 1)
             fields = left.split(b" ")
-            found.append(Mount(_plain(fields[4]), fields[2].decode(), _plain(right.split(b" ")[0])))
+            found.append(Mount(_plain(fields[4]), fields[2].decode(), _plain(right.split(b" ")[0]),
+                               _plain(fields[3])))
     return found
 
 

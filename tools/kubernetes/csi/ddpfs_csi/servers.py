@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One ddpfs server for all volumes of the node that ask for the same dataset and options.
+"""One ddpfs server for all volumes of the node that ask for the same dataset and options, whatever their ranks.
 
-A server is mounted on DIRECTORY/KEY, where KEY is a hash of dataset and options.  Each volume is a bind mount of it.
+A server is mounted on DIRECTORY/KEY, where KEY is a hash of dataset and options without the rank.  Each volume is a bind
+mount of it, or of the directory of its rank.
 /proc/self/mountinfo is the only state: the bind mounts of a server are its users, and the last that goes takes the
 server along.  So a driver that starts anew knows what the one before it knew."""
 
@@ -22,6 +23,14 @@ FINE, DEAD, HUNG = "fine", "dead", "hung"
 ENDED = "Transport endpoint is not connected", "Software caused connection abort", "Connection refused"
 STOP_S = 10  # for `ddpfs mount` to end the server that it has started
 TEXT_MAX = 1000  # characters of an error; gRPC carries it in a header
+RANKS_MAX = 256  # that one server shows; the volumes of a larger job have a server each
+
+
+def split_rank(options):
+    """(options of the server, the directory that the volume shows)."""
+    if "rank" not in options or int(options["world"]) > RANKS_MAX:
+        return options, "/"
+    return {**options, "rank": "all"}, f"/rank{int(options['rank'])}"
 
 
 class Servers:
@@ -97,22 +106,24 @@ class Servers:
 
     def publish(self, dataset, options, target):
         target = mounts.canonical(target)
+        options, shown = split_rank(options)
         key = self._key(dataset, options)
         with self._alone(target), self._lock(key):
             found = mounts.on(target)
             if found and found.kind != mounts.KIND:
                 raise Failure("INTERNAL", f"'{target}' is a mount of {found.kind} already")
             other = found and self._keys().get(found.device)
+            differs = other and (other != key or found.root != shown)
             # The administrator may have changed options since, by a new container: with the old one its servers ended.
-            if other and other != key and self.probe(target)[0] != DEAD:
+            if differs and self.probe(target)[0] != DEAD:
                 raise Failure("ALREADY_EXISTS", f"'{target}' shows another dataset, or the same with other options")
             self._ensure(key, dataset, options)
-            if found and self._keys().get(found.device) == key:
+            if found and not differs and self._keys().get(found.device) == key:
                 return
             try:
                 mounts.detach(target)  # of a server that has ended
                 os.makedirs(target, mode=0o750, exist_ok=True)
-                mounts.bind(self._place(key), target)
+                mounts.bind(self._place(key) + shown, target)
             except OSError:
                 self._take_away_unused(key)
                 raise
