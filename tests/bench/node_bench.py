@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Memory and files per second of 8 volumes of one dataset on one node: one server for all, one server each, rank views.
+"""Memory and files per second of 8 volumes of one dataset on one node: one server for all or one each, and the same for
+8 ranks of one job.
 
     sudo tests/bench/run node_bench [--files 20000] [--volumes 8] [--epochs 3] [--rounds 3]
 
@@ -30,7 +31,9 @@ from torch.utils.data import DistributedSampler  # noqa: E402
 
 MIB = 1 << 20
 LIMIT = 16 << 30  # bytes: of the cgroup, more than any way takes
-ONE, NODE, EACH, RANKS = "one volume", "one server", "a server each", "rank views"
+ONE, NODE, EACH = "one volume", "one server", "a server each"
+RANKS, RANKS_EACH = "rank views, one server", "rank views, each"
+RANKS_MAX = servers.RANKS_MAX
 
 
 class Ways:
@@ -51,7 +54,7 @@ class Ways:
 
     def volumes(self, way):
         """(directory of the driver, options, world) of each volume."""
-        if way == RANKS:
+        if way in (RANKS, RANKS_EACH):
             return [("driver", {"rank": str(i), "world": str(self.a.volumes)}, self.a.volumes)
                     for i in range(self.a.volumes)]
         number = 1 if way == ONE else self.a.volumes
@@ -73,7 +76,7 @@ class Ways:
         """Files a second, until the last reader has read its part."""
         names, readers = [name for name, _ in self.dataset.files], []
         for i, ((_, _, world), target) in enumerate(zip(volumes, targets)):
-            if way == RANKS:
+            if way in (RANKS, RANKS_EACH):
                 what = ["-d", str(target)]
             else:
                 sampler = DistributedSampler(range(len(names)), num_replicas=world, rank=i)
@@ -93,6 +96,7 @@ class Ways:
     def measure(self, way):
         """{"memory": MiB, "first": files/s, "later": files/s}"""
         self.forget()
+        servers.RANKS_MAX = 0 if way == RANKS_EACH else RANKS_MAX  # 0: the driver gives each rank a server
         base, volumes, targets = self.charged(), self.volumes(way), []
         drivers = {name: servers.Servers(str(self.place / name), str(self.program)) for name, _, _ in volumes}
         try:
@@ -100,7 +104,7 @@ class Ways:
                 targets.append(self.place / f"volume-{i}")
                 drivers[name].publish(self.packed, {**options, "memory": self.memory}, str(targets[-1]))
             count = sum(m.kind == mounts.KIND and Path(m.path).parent.parent == self.place for m in mounts.mounts())
-            assert count == (1 if way in (ONE, NODE) else self.a.volumes), count
+            assert count == (1 if way in (ONE, NODE, RANKS) else self.a.volumes), count
             rates = [self.epoch(way, volumes, targets, number) for number in range(self.a.epochs)]
             return {"memory": (self.charged() - base) / MIB, "first": rates[0], "later": statistics.median(rates[1:])}
         finally:
@@ -121,16 +125,16 @@ def main():
         group = cgroup.Cgroup(place, LIMIT, None)
         try:
             ways = Ways(a, place, group)
-            found = {way: [] for way in (ONE, NODE, EACH, RANKS)}
+            found = {way: [] for way in (ONE, NODE, EACH, RANKS, RANKS_EACH)}
             for _ in range(a.rounds):
                 for way in found:
                     found[way].append(ways.measure(way))
             print(f"{a.files} files, {ways.dataset.bytes // MIB} MiB, {a.volumes} volumes, memory={ways.memory}; "
                   f"medians of {a.rounds} (range)")
-            print(f"{'':16}{'MiB':>22}{'files/s, first epoch':>26}{'later epochs':>26}")
+            print(f"{'':24}{'MiB':>22}{'files/s, first epoch':>26}{'later epochs':>26}")
             for way, rounds in found.items():
                 cells = [[r[key] for r in rounds] for key in ("memory", "first", "later")]
-                print(f"{way:16}" + "".join(f"{f'{statistics.median(c):.0f} ({min(c):.0f}-{max(c):.0f})':>{w}}"
+                print(f"{way:24}" + "".join(f"{f'{statistics.median(c):.0f} ({min(c):.0f}-{max(c):.0f})':>{w}}"
                                             for c, w in zip(cells, (22, 26, 26))))
         finally:
             group.done()
@@ -139,9 +143,12 @@ def main():
         return statistics.median(x[key] / y[key] for x, y in zip(found[way], found[other]))
 
     bar.show(f"memory: {a.volumes} volumes, one server / one volume", ratio(NODE, ONE, "memory"), 1.5, "")
-    bar.show(f"memory: {a.volumes} rank views / one volume", ratio(RANKS, ONE, "memory"), 1.5, "")
+    bar.show(f"memory: {a.volumes} rank views, one server / one volume", ratio(RANKS, ONE, "memory"), 1.5, "")
     bar.show("first epoch: one server / a server each", ratio(NODE, EACH, "first"), 1, "", above=True)
     bar.show("later epochs: one server / a server each", ratio(NODE, EACH, "later"), 1, "", above=True)
+    for what, key in ("first epoch", "first"), ("later epochs", "later"):
+        bar.show(f"{what}: {a.volumes} rank views, one server / a server each", ratio(RANKS, RANKS_EACH, key), 1, "",
+                 above=True)
 
 
 if __name__ == "__main__":
