@@ -395,6 +395,52 @@ static void one_of_eight_hosts_keeps_what_comes_next(void **state)
 	synth_close(index);
 }
 
+/* The epoch in which a block is used next, by what the tier is told; 0: nothing is told. */
+static uint64_t next_epoch(struct host *host, uint32_t file)
+{
+	static uint8_t want[LEN];
+	struct cache_tier_block block = block_of(file, 0, 0, want);
+	cache_tier_uses_of(host->uses, 0, &block);
+	return block.next ? (block.next - 1) / CACHE_TIER_EPOCH : 0;
+}
+
+static void ranks_of_one_process_are_ranks_of_the_host(void **state)
+{
+	struct shard_index *index = dataset(N / 4);
+	const struct shard_view_options options = { .rank = 0, .world = 3 };
+	struct host other = host_of(index, options, LARGE / 4), own = host_of(index, options, LARGE / 4);
+	struct shard_epoch *first, *second;
+	uint64_t ranks = 0, moved = 0;
+	(void)state;
+	assert_int_equal(cache_tier_uses_add(own.uses, 1), 0);
+	cache_tier_ranks(other.tier, 3, &ranks); /* as another process sees them */
+	assert_int_equal(ranks, 3);
+	assert_int_equal(shard_view_epoch(own.view, 0, &first), 0);
+	assert_int_equal(shard_view_epoch(own.view, 1, &second), 0);
+	for (uint64_t turn = 0; turn < 50; turn++) {
+		uint32_t sample, file, rank;
+		assert_int_equal(shard_epoch_turn(first, 0, turn, &sample, NULL), 0);
+		assert_int_equal(shard_index_sample_first(index, sample, &file), 0);
+		assert_int_equal(shard_epoch_find(second, sample, NULL, &rank, NULL), 0);
+		if (rank == 2)
+			assert_true(next_epoch(&own, file) > 1);
+		else
+			assert_int_equal(next_epoch(&own, file), 1);
+		moved += rank == 1;
+	}
+	assert_true(moved > 0);
+	shard_epoch_put(second);
+	shard_epoch_put(first);
+	host_done(&own);
+	own = host_of(index, options, LARGE / 4);
+	assert_int_equal(cache_tier_uses_add(own.uses, 1), 0);
+	assert_int_equal(cache_tier_uses_add(own.uses, 2), 0);
+	assert_int_equal(next_epoch(&own, 0), 0); /* all ranks are here, so all is used in each epoch */
+	host_done(&own);
+	host_done(&other);
+	synth_close(index);
+}
+
 static void a_group_keeps_its_samples_until_the_next_deal(void **state)
 {
 	struct shard_index *index = dataset(N / 4);
@@ -435,6 +481,7 @@ int main(void)
 		TEST(what_comes_soon_survives_kills),
 		TEST(one_host_keeps_what_it_has),
 		TEST(one_of_eight_hosts_keeps_what_comes_next),
+		TEST(ranks_of_one_process_are_ranks_of_the_host),
 		TEST(a_group_keeps_its_samples_until_the_next_deal),
 	};
 	return cmocka_run_group_tests_name("cache/tier_uses", tests, NULL, NULL);
