@@ -190,7 +190,20 @@ static int xattr_path(struct fs_server *server, struct fs_node node, char *buf, 
 	return shard_index_file_path(server->index, (uint32_t)node.id, buf, size);
 }
 
-/* The global step of the file in the current epoch of view 0: the P of its flat name. */
+/* Whether all ranks are in the same epoch. A file is one inode in all of them, so nothing tells which one is meant. */
+static bool one_epoch(const struct fs_server *server)
+{
+	struct fs_view_progress first, other;
+	fs_view_progress(server->views[0], &first);
+	for (uint32_t i = 1; i < server->n_views; i++) {
+		fs_view_progress(server->views[i], &other);
+		if (other.epoch != first.epoch)
+			return false;
+	}
+	return true;
+}
+
+/* The global step of the file in the current epoch: the P of its flat name. */
 static int xattr_position(struct fs_server *server, struct fs_node node, char *buf, size_t size)
 {
 	struct fs_view *view = fs_server_view(server, node);
@@ -201,7 +214,7 @@ static int xattr_position(struct fs_server *server, struct fs_node node, char *b
 	int rc = shard_index_file(server->index, (uint32_t)node.id, &file);
 	if (rc < 0)
 		return rc;
-	if (file.sample == SHARD_NONE || !view)
+	if (file.sample == SHARD_NONE || !view || !one_epoch(server))
 		return -ENODATA;
 	struct shard_epoch *epoch = fs_view_epoch(view);
 	rc = shard_epoch_find(epoch, file.sample, &step, &rank, &turn);

@@ -35,8 +35,9 @@
 enum { TEXT_SHOWN_MAX = 512, FIELDS_MAX = 105, STORE_FIELDS = 11, TIER_FIELDS = 12, QUARANTINE_SHOWN_MAX = 4 };
 
 struct fs_stats {
-	struct fs_handover_counts before; /* what earlier servers counted */
-	pthread_mutex_t lock;             /* guards the counts in the handover memory; a leaf */
+	struct fs_handover_counts before;                       /* what earlier servers counted ... */
+	struct fs_handover_rank_counts before_of[FS_VIEWS_MAX]; /* ... and of each rank, if there are several */
+	pthread_mutex_t lock;                                   /* guards the counts in the handover memory; a leaf */
 };
 
 int fs_stats_new(struct fs_server *server, struct fs_stats **ret_stats)
@@ -47,6 +48,10 @@ int fs_stats_new(struct fs_server *server, struct fs_stats **ret_stats)
 	pthread_mutex_init(&stats->lock, NULL);
 	if (server->successor)
 		fs_handover_load_counts(server->handover, &stats->before);
+	for (uint32_t i = 0; server->successor && i < server->n_views; i++) {
+		const struct fs_handover_view place = fs_handover_view(server->handover, i);
+		fs_handover_load_rank_counts(&place, &stats->before_of[i]);
+	}
 	*ret_stats = stats;
 	return 0;
 }
@@ -71,19 +76,47 @@ struct field {
 enum { FIRST_COUNTER = __COUNTER__ };
 #define COUNTER (__COUNTER__ >= 0)
 
-/* Whether a counter is of one rank, if @view is one of several. All others are the same for all ranks. */
-static bool is_of_rank(const char *name, const struct fs_view *view)
+/* The counters of which each of several ranks has its own; all others are the same for all ranks. New names at the end
+ * only: a successor finds a value by its place. */
+static const char *const rank_counters[] = { "opens", "hits", "misses", "fetched", "jumps" };
+enum { RANK_COUNTERS = sizeof(rank_counters) / sizeof(rank_counters[0]) };
+_Static_assert((int)RANK_COUNTERS <= (int)FS_HANDOVER_RANK_COUNTS, "a successor gets every counter of a rank");
+
+static int rank_counter(const char *name)
 {
-	static const char *const names[] = { "opens", "hits", "misses", "fetched", "jumps", "announced_opens",
-		"orders_dropped" };
-	bool found = false;
-	for (size_t i = 0; view && i < sizeof(names) / sizeof(names[0]); i++)
-		found |= strcmp(name, names[i]) == 0;
-	return found;
+	for (int i = 0; i < RANK_COUNTERS; i++)
+		if (strcmp(name, rank_counters[i]) == 0)
+			return i;
+	return -1;
 }
 
-/* Adds what earlier servers counted, and leaves the sums to the next server. @view: NULL: the whole mount. What one of
- * several ranks counted is left as a part of the whole only, so a rank begins anew. */
+/* Adds what earlier servers counted of one of several ranks, and leaves the sums. Under the lock. */
+static void carry_rank(struct fs_server *server, const struct fs_view *view, struct field *fields, size_t n)
+{
+	const struct fs_handover_view place = fs_handover_view(server->handover, view->number);
+	struct fs_handover_rank_counts last = { 0 };
+	fs_handover_load_rank_counts(&place, &last);
+	for (size_t i = 0; i < n; i++) {
+		int at = fields[i].counter ? rank_counter(fields[i].name) : -1;
+		if (at < 0)
+			continue;
+		fields[i].value += server->stats->before_of[view->number].values[at];
+		if (fields[i].value > last.values[at])
+			last.values[at] = fields[i].value;
+	}
+	fs_handover_store_rank_counts(&place, &last);
+}
+
+static uint64_t count_of(const struct fs_handover_counts *counts, uint64_t key)
+{
+	for (uint64_t k = 0; k < counts->n; k++)
+		if (counts->counts[k].key == key)
+			return counts->counts[k].value;
+	return 0;
+}
+
+/* Adds what earlier servers counted, and leaves the sums to the next server. @view: NULL: the whole mount; else one of
+ * several ranks. */
 static void carry(struct fs_server *server, const struct fs_view *view, struct field *fields, size_t n)
 {
 	struct fs_stats *stats = server->stats;
@@ -94,22 +127,19 @@ static void carry(struct fs_server *server, const struct fs_view *view, struct f
 	for (size_t i = 0; i < n; i++) {
 		if (!fields[i].counter || strcmp(fields[i].name, "restarts") == 0) /* the supervisor counts these */
 			continue;
-		if (is_of_rank(fields[i].name, view))
-			continue;
 		assert(next.n < FS_HANDOVER_COUNTS_MAX);
 		uint64_t key = XXH3_64bits(fields[i].name, strlen(fields[i].name));
-		for (uint64_t k = 0; k < stats->before.n; k++)
-			if (stats->before.counts[k].key == key)
-				fields[i].value += stats->before.counts[k].value;
-		uint64_t value = fields[i].value;
 		/* Two threads may come here in another order than they counted: a value that was shown is kept. */
-		for (uint64_t k = 0; k < last.n; k++)
-			if (last.counts[k].key == key && last.counts[k].value > value)
-				value = last.counts[k].value;
+		uint64_t value = count_of(&last, key);
+		if (!view || rank_counter(fields[i].name) < 0) {
+			fields[i].value += count_of(&stats->before, key);
+			value = fields[i].value > value ? fields[i].value : value;
+		}
 		next.counts[next.n++] = (struct fs_handover_count){ .key = key, .value = value };
 	}
-	if (!view)
-		fs_handover_store_counts(server->handover, &next);
+	fs_handover_store_counts(server->handover, &next);
+	if (view)
+		carry_rank(server, view, fields, n);
 }
 
 /* Of the client of a store, if the dataset lies in one. */
@@ -313,6 +343,8 @@ void fs_stats_keep(struct fs_server *server)
 {
 	struct field fields[FIELDS_MAX];
 	collect(server, NULL, fields);
+	for (uint32_t i = 0; server->n_views > 1 && i < server->n_views; i++)
+		collect(server, server->views[i], fields);
 }
 
 static void put(struct fs_history_reading *reading, const char *name, uint64_t value)

@@ -22,7 +22,10 @@ enum { PAGE = FS_HANDOVER_HEAD_BYTES, BLOCK_BYTES = FS_HANDOVER_BLOCK_ENTRIES * 
 _Static_assert(sizeof(struct fs_handover_head) <= FS_HANDOVER_HEAD_BYTES, "the head fits its page");
 _Static_assert(sizeof(struct fs_handover_record) == 64, "no padding: the checksum covers every byte");
 _Static_assert(sizeof(struct fs_handover_list) == 56 + FS_HANDOVER_LIST_NAME, "no padding");
-enum { ORDERS_AT = 1024 }; /* in the page of a view's records */
+enum { COUNTS_AT = 512, ORDERS_AT = 1024 }; /* in the page of a view's records */
+_Static_assert(sizeof(struct fs_handover_rank_counts) == 16 + 8 * FS_HANDOVER_RANK_COUNTS, "no padding");
+_Static_assert(2 * sizeof(struct fs_handover_record) <= COUNTS_AT, "records fit their place");
+_Static_assert(COUNTS_AT + 2 * sizeof(struct fs_handover_rank_counts) <= ORDERS_AT, "counts fit their place");
 _Static_assert(sizeof(struct fs_handover_orders) == 24 + FS_HANDOVER_ORDERS_BYTES, "no padding");
 _Static_assert(ORDERS_AT + 2 * sizeof(struct fs_handover_orders) <= FS_HANDOVER_HEAD_BYTES, "orders fit their page");
 
@@ -134,6 +137,7 @@ struct fs_handover_view fs_handover_view(struct fs_handover *handover, uint32_t 
 	return (struct fs_handover_view){
 		.records = (struct fs_handover_record *)at,
 		.orders = (struct fs_handover_orders *)(at + ORDERS_AT),
+		.counts = (struct fs_handover_rank_counts *)(at + COUNTS_AT),
 		.maps = { (uint64_t *)(at + PAGE), (uint64_t *)(at + PAGE + handover->map_bytes) },
 		.bits = handover->want.view_bits,
 	};
@@ -351,6 +355,35 @@ void fs_handover_store_counts(struct fs_handover *handover, const struct fs_hand
 	next.age = last.age + 1;
 	next.xxh3 = counts_sum(&next);
 	head_of(handover)->counts[next.age & 1] = next;
+}
+
+static uint64_t rank_counts_sum(const struct fs_handover_rank_counts *counts)
+{
+	return XXH3_64bits(counts, offsetof(struct fs_handover_rank_counts, xxh3));
+}
+
+bool fs_handover_load_rank_counts(const struct fs_handover_view *view, struct fs_handover_rank_counts *ret_counts)
+{
+	bool found = false;
+	for (int i = 0; i < 2; i++) {
+		struct fs_handover_rank_counts counts = view->counts[i];
+		if (counts.age == 0 || counts.xxh3 != rank_counts_sum(&counts))
+			continue;
+		if (!found || counts.age > ret_counts->age)
+			*ret_counts = counts;
+		found = true;
+	}
+	return found;
+}
+
+void fs_handover_store_rank_counts(const struct fs_handover_view *view, const struct fs_handover_rank_counts *counts)
+{
+	struct fs_handover_rank_counts last = { 0 };
+	struct fs_handover_rank_counts next = *counts;
+	fs_handover_load_rank_counts(view, &last);
+	next.age = last.age + 1;
+	next.xxh3 = rank_counts_sum(&next);
+	view->counts[next.age & 1] = next;
 }
 
 /* ---- for the supervisor ---- */

@@ -17,7 +17,7 @@
  * Threads: main opens and closes.  After that each part has an owner:
  *
  *     beat                          main
- *     counts                        the lock of fs/stats.c
+ *     counts, those of a view too   the lock of fs/stats.c
  *     records, bitmaps of a view    the lock of the view
  *     orders of a view              the recognise thread
  *     resident                      the engine (prefetch/prefetch.h)
@@ -71,10 +71,19 @@ enum { FS_HANDOVER_PINNED = 1, FS_HANDOVER_TRAINED = 2 };
 
 /* Where a view's part lies. */
 struct fs_handover_view {
-	struct fs_handover_record *records; /* 2 */
-	struct fs_handover_orders *orders;  /* 2 */
-	uint64_t *maps[2];                  /* a bit a turn: opened */
-	uint64_t bits;                      /* of each map */
+	struct fs_handover_record *records;     /* 2 */
+	struct fs_handover_orders *orders;      /* 2 */
+	struct fs_handover_rank_counts *counts; /* 2 */
+	uint64_t *maps[2];                      /* a bit a turn: opened */
+	uint64_t bits;                          /* of each map */
+};
+
+/* What one of several ranks counted (fs/stats.c), in the page of its records. */
+enum { FS_HANDOVER_RANK_COUNTS = 14 };
+struct fs_handover_rank_counts {
+	uint64_t age; /* as in a record */
+	uint64_t values[FS_HANDOVER_RANK_COUNTS];
+	uint64_t xxh3; /* XXH3-64 of the bytes before it */
 };
 
 /* Opens that the watcher has read from inotify and not handled yet.  The kernel does not have them any more, so a
@@ -172,6 +181,10 @@ void fs_handover_clear(const struct fs_handover_view *view, uint32_t map);
 /* The same for the counters: get the younger valid ones (false: there are none); overwrite the older ones. */
 bool fs_handover_load_counts(const struct fs_handover *handover, struct fs_handover_counts *ret_counts);
 void fs_handover_store_counts(struct fs_handover *handover, const struct fs_handover_counts *counts);
+
+/* The same for the counters of a view. */
+bool fs_handover_load_rank_counts(const struct fs_handover_view *view, struct fs_handover_rank_counts *ret_counts);
+void fs_handover_store_rank_counts(const struct fs_handover_view *view, const struct fs_handover_rank_counts *counts);
 
 /* Returns the next whole event, its name ended with NUL.  NULL: there are no more, and `events` is all zeros again.
  * A returned event counts as handled: if a server dies over it, the next server must not die over it, too. */

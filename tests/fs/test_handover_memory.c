@@ -298,6 +298,31 @@ static void test_counts_outlive_what_else_is_lost(void **state)
 	done(&m);
 }
 
+static void test_each_rank_has_counts_of_its_own(void **state)
+{
+	struct made m = make();
+	struct fs_handover_rank_counts counts = { 0 }, found;
+	(void)state;
+	for (uint32_t v = 0; v < VIEWS; v++) {
+		struct fs_handover_view view = fs_handover_view(m.handover, v);
+		struct fs_handover_record next = record(9), there;
+		fs_handover_store(&view, &next);
+		assert_false(fs_handover_load_rank_counts(&view, &found));
+		for (uint64_t n = 1; n <= 3; n++) {
+			for (size_t i = 0; i < FS_HANDOVER_RANK_COUNTS; i++)
+				counts.values[i] = 1000 * v + 100 * n + i;
+			fs_handover_store_rank_counts(&view, &counts);
+			assert_true(fs_handover_load_rank_counts(&view, &found));
+			assert_memory_equal(found.values, counts.values, sizeof(counts.values));
+		}
+		assert_true(fs_handover_load(&view, &there) && same(&there, 9));
+		view.counts[found.age & 1].values[2] ^= 1; /* the younger ones do not count any more */
+		assert_true(fs_handover_load_rank_counts(&view, &found));
+		assert_int_equal(found.values[2], 1000 * v + 202);
+	}
+	done(&m);
+}
+
 static size_t put_event(struct fs_handover_opens *opens, size_t at, int wd, const char *name, uint32_t len)
 {
 	struct inotify_event event = { .wd = wd, .mask = IN_OPEN, .len = len };
@@ -410,6 +435,7 @@ int main(void)
 		cmocka_unit_test(test_no_flipped_bit_is_believed),
 		cmocka_unit_test(test_a_torn_record_leaves_the_one_before),
 		cmocka_unit_test(test_counts_outlive_what_else_is_lost),
+		cmocka_unit_test(test_each_rank_has_counts_of_its_own),
 		cmocka_unit_test(test_events_are_taken_once_whoever_dies),
 		cmocka_unit_test(test_events_that_cannot_be_are_not_taken),
 		cmocka_unit_test(test_what_cannot_be_is_refused),

@@ -103,6 +103,11 @@ def test_a_file_is_one_inode_in_all_ranks(mount, pack, tree):
     name = sorted(tree[1])[0]
     assert len({os.stat(path / name).st_ino for path in ranks_of(m)}) == 1
     assert len({os.stat(path / ".ddpfs/all").st_ino for path in ranks_of(m)}) == WORLD
+    one, other = ranks_of(m)[:2]
+    assert os.getxattr(one / name, "user.ddpfs.position")
+    ctl(other, "epoch", 1)
+    with pytest.raises(OSError, match="No data"):  # in which rank?
+        os.getxattr(one / name, "user.ddpfs.position")
 
 
 @pytest.mark.parametrize("layout", ["flat", "tree"])
@@ -152,19 +157,16 @@ def test_statistics_of_one_rank_and_of_all(mount, pack, tree):
         (paths[3] / name).read_bytes()
     (paths[1] / sorted(os.listdir(paths[1]))[0]).read_bytes()
 
-    def stat(target):
-        return json.loads(tools.ddpfs("stat", "--json", target).stdout)
-
     for target in paths[3], paths[3] / ".ddpfs", paths[3] / names[0]:  # a directory of it, and a file in it
-        of = stat(target)
+        of = tools.stat_json(target)
         assert (of["rank"], of["world"], of["ranks"], of["opened"], of["opens"]) == (3, WORLD, 1, 7, 7)
         assert of["hits"] + of["misses"] == of["opens"] and of["turns"] == len(names)
-    of = stat(m.path)
+    of = tools.stat_json(m.path)
     assert (of["rank"], of["ranks"], of["opened"], of["opens"], of["turns"]) == (0, WORLD, 8, 8, len(tree[1]))
     assert json.loads((paths[1] / ".ddpfs/stats.json").read_text())["opened"] == 1
     assert 'rank="1"' in (paths[1] / ".ddpfs/metrics").read_text()
-    assert stat(paths[0])["window_bytes"] == 0, "nobody reads this rank"
-    wait_until(lambda: stat(paths[3])["fetched"], "files read ahead for rank 3")
+    assert tools.stat_json(paths[0])["window_bytes"] == 0, "nobody reads this rank"
+    wait_until(lambda: tools.stat_json(paths[3])["fetched"], "files read ahead for rank 3")
 
 
 def test_a_bind_mount_is_its_rank(mount, pack, tree, scratch):
@@ -176,7 +178,7 @@ def test_a_bind_mount_is_its_rank(mount, pack, tree, scratch):
         assert os.listdir(pod) == os.listdir(m.path / "rank2")
         ctl(pod, "epoch", 4)
         assert [epoch_of(path) for path in ranks_of(m)] == [0, 0, 4, 0]
-        assert json.loads(tools.ddpfs("stat", "--json", pod / os.listdir(pod)[0]).stdout)["rank"] == 2
+        assert tools.stat_json(pod / os.listdir(pod)[0])["rank"] == 2
     finally:
         subprocess.run(["umount", pod], check=True)
 
@@ -193,7 +195,7 @@ def test_ranks_read_at_the_same_time_and_hit(mount, pack, tree):
     for thread in threads:
         thread.join()
     for rank, path in enumerate(paths):
-        of = json.loads(tools.ddpfs("stat", "--json", path).stdout)
+        of = tools.stat_json(path)
         assert of["opens"] == of["opened"] == of["turns"] and of["misses"] == 0
 
 
@@ -207,9 +209,11 @@ def test_ranks_go_on_after_a_kill(mount, pack, tree, layout):
         if (paths[1] / name).is_file():
             (paths[1] / name).read_bytes()
     assert ctl(paths[1], "epoch")["opened"] == ctl(paths[1], "epoch")["turns"]
+    counted = [tools.stat_json(path)["opens"] for path in paths]
     server = control.stats(m)["server_pid"]
     os.kill(server, signal.SIGKILL)
     wait_until(lambda: control.stats(m)["server_pid"] != server, "a successor")
+    assert [tools.stat_json(path)["opens"] for path in paths] == counted and counted[1] > 0
     assert [ctl(path, "epoch")["epoch"] for path in paths] == [0, 0, 3, 0]
     assert [ctl(path, "epoch")["opened"] > 0 for path in paths] == [False, True, False, False]
     assert [listing(path) for path in (paths[0], *paths[2:])] == [before[0], *before[2:]]
