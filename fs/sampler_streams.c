@@ -21,6 +21,8 @@
 #include "shard/base/cleanup.h"
 #include "shard/base/log.h"
 
+#define NO_READER_NS UINT64_C(3600000000000) /* between two looks of a rank that nobody reads; a reader wakes it */
+
 enum {
 	STEP_NS = 2000000,   /* processor time of a search between two looks at the queue */
 	LATER_NS = 20000000, /* pause until the search may go on */
@@ -75,7 +77,7 @@ struct fs_sampler_streams {
 	uint64_t manual, word;          /* where a RandomSampler's generator was seen last; word 0: nowhere */
 	_Atomic bool part_made;         /* flat: `part` is constant from then on */
 	_Atomic bool settled;           /* flat: a sampler reads the whole part, so the search has ended */
-	_Atomic bool read;              /* several ranks: this one has a reader */
+	_Atomic bool read;              /* several ranks: this one has a reader, or a predecessor's had one */
 	bool own_begun;                 /* ... and so the view's own stream was begun */
 	struct prefetch_saved_track saved[PREFETCH_TRACKS_MAX]; /* the last that was left to a successor */
 	unsigned n_saved;
@@ -752,10 +754,16 @@ static int begin_again(struct fs_sampler_streams *fr)
 	return begin(fr);
 }
 
-/* Returns false while the search cannot run: nothing is dealt to this rank, or there is no memory. */
+/* Many ranks may be shown and few of them be read, so only those with a reader get a search and a window. */
+static bool has_reader(const struct fs_sampler_streams *fr)
+{
+	return fr->server->options.n_ranks == 0 || atomic_load(&fr->read);
+}
+
+/* Returns false while the search cannot run: nothing is dealt to this rank, nobody reads it, or there is no memory. */
 static bool can_look(struct fs_sampler_streams *fr, bool *ret_failed)
 {
-	int rc = fr->r ? 0 : begin(fr);
+	int rc = fr->r ? 0 : has_reader(fr) ? begin(fr) : -ENODATA;
 	if (rc == 0)
 		return true;
 	if (rc != -ENODATA && !*ret_failed)
@@ -801,10 +809,9 @@ static size_t announced(struct fs_sampler_streams *fr, size_t n)
 	return left;
 }
 
-/* Many ranks may be shown and few of them be read, so only those with a reader get a window. */
 static void begin_own(struct fs_sampler_streams *fr)
 {
-	if (!atomic_load(&fr->read) || fr->own_begun)
+	if (fr->server->options.n_ranks == 0 || !has_reader(fr) || fr->own_begun)
 		return;
 	fr->own_begun = true;
 	fs_sink_own(fr->server->sink, fr->view, true);
@@ -822,7 +829,7 @@ static void *recognise_run(void *arg)
 	pthread_setname_np(pthread_self(), "recognise");
 	can_look(fr, &failed); /* before the first opens, because opens of a flat view are not even queued until then */
 	while ((n = take(fr, wait_ns)) != SIZE_MAX) {
-		wait_ns = pause_ns;
+		wait_ns = has_reader(fr) ? pause_ns : NO_READER_NS;
 		begin_own(fr);
 		size_t left = announced(fr, n);
 		if (!can_look(fr, &failed))
@@ -920,12 +927,15 @@ static void dispose(struct fs_sampler_streams *fr)
 int fs_sampler_streams_new(struct fs_server *server, struct fs_view *view, struct fs_sampler_streams **ret_recognise)
 {
 	struct fs_sampler_streams *fr = calloc(1, sizeof(*fr));
+	struct fs_view_progress progress;
 	if (!fr)
 		return -ENOMEM;
 	pthread_mutex_init(&fr->lock, NULL);
 	base_cond_init(&fr->cond);
 	fr->server = server;
 	fr->view = view;
+	fs_view_progress(view, &progress);
+	fr->read = progress.n_opened > 0;
 	int rc = fs_announced_orders_new(server, view, wake, fr, &fr->orders);
 	if (rc == 0)
 		rc = fs_order_numbers_new(server->index, view, fs_announced_orders_memory(fr->orders), &fr->numbers);
