@@ -254,6 +254,58 @@ static void finish_wants_rank_and_world_or_all(void **state)
 	}
 }
 
+static void several_ranks_are_a_range_or_all(void **state)
+{
+	static const struct {
+		const char *text;
+		uint32_t first, n; /* n 0: one rank, without a directory */
+	} right[] = {
+		{ "rank=0-7,world=8", 0, 8 },
+		{ "rank=8-15,world=64", 8, 8 },
+		{ "rank=3-3,world=4", 3, 1 },
+		{ "rank=3,world=4", 3, 0 },
+		{ "rank=all,world=4", 0, 4 },
+		{ "world=256,rank=all", 0, 256 },
+		{ "rank=1000-1255,world=4000", 1000, 256 },
+		{ "rank=all,world=4,rank=2", 2, 0 },
+		{ "rank=0-1,world=4,rank=all", 0, 4 },
+		{ "rank=all,rank=1-2,world=4", 1, 2 },
+	};
+	static const struct {
+		const char *text, *word;
+	} wrong[] = {
+		{ "rank=0-8,world=8", "rank=8" },
+		{ "rank=all", "world is missing" },
+		{ "rank=all,world=257", "at most 256" },
+		{ "rank=all,world=4,view=all", "leave out rank" },
+	};
+	(void)state;
+	for (size_t i = 0; i < sizeof(right) / sizeof(right[0]); i++) {
+		struct options o;
+		struct base_err err = { 0 };
+		taken(right[i].text, &o);
+		assert_int_equal(options_finish(&o, &err), 0);
+		assert_int_equal(o.view.view.rank, right[i].first);
+		assert_int_equal(o.fs.n_ranks, right[i].n);
+		options_done(&o);
+	}
+	for (size_t i = 0; i < sizeof(wrong) / sizeof(wrong[0]); i++) {
+		struct options o;
+		struct base_err err = { 0 };
+		taken(wrong[i].text, &o);
+		assert_int_equal(options_finish(&o, &err), -EINVAL);
+		if (!strstr(err.text, wrong[i].word))
+			fail_msg("'%s': %s", wrong[i].text, err.text);
+		options_done(&o);
+	}
+	refused("rank=7-0", "0-7");
+	refused("rank=0-", "0-7");
+	refused("rank=-7", "0-7");
+	refused("rank=1-2-3", "0-7");
+	refused("rank=0-256", "at most 256");
+	refused("rank=0-18446744073709551615", "0-7");
+}
+
 static void finish_chooses_the_layout(void **state)
 {
 	struct options o;
@@ -324,6 +376,7 @@ int main(void)
 		cmocka_unit_test(wrong_values_are_named),
 		cmocka_unit_test(a_value_of_any_length_is_bounded),
 		cmocka_unit_test(finish_wants_rank_and_world_or_all),
+		cmocka_unit_test(several_ranks_are_a_range_or_all),
 		cmocka_unit_test(finish_chooses_the_layout),
 		cmocka_unit_test(help_fits_80_columns_and_lists_each_option),
 		cmocka_unit_test(absolute_paths),

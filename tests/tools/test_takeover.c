@@ -26,6 +26,7 @@ static struct takeover full(void)
 		        .layout = FS_LAYOUT_TREE,
 		        .view_all = true,
 		        .view = SHARD_VIEW_OPTIONS_DEFAULT,
+		        .n_ranks = 8,
 		        .memory_bytes = UINT64_MAX,
 		        .uid = 4294967294,
 		        .umask = 077,
@@ -99,6 +100,7 @@ static void test_all_comes_back(void **state)
 	assert_true(back.fs.tier_bytes == t.fs.tier_bytes);
 	assert_int_equal(back.fs.uid, t.fs.uid);
 	assert_int_equal(back.fs.timeout_s, 7);
+	assert_int_equal(back.fs.n_ranks, 8);
 	assert_int_equal(back.held.first_start_ns, 123456789);
 	assert_int_equal(back.fs.view.past[1].world, UINT32_MAX);
 	assert_int_equal(back.held.mount.dev, t.held.mount.dev);

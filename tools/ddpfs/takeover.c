@@ -270,7 +270,8 @@ static bool makes_sense(const struct takeover *t)
 	       t->fs.layout >= FS_LAYOUT_FLAT && t->fs.layout <= FS_LAYOUT_TREE && t->fs.advance >= FS_ADVANCE_AUTO &&
 	       t->fs.advance <= FS_ADVANCE_OFF && t->log_level >= BASE_LOG_ERROR && t->log_level <= BASE_LOG_DEBUG &&
 	       t->fs.watchdog_s <= INT_MAX / 1000 && t->fs.timeout_s <= INT_MAX / 1000 &&
-	       t->fs.scan_threads <= PREFETCH_SEED_SCAN_THREADS_MAX;
+	       t->fs.scan_threads <= PREFETCH_SEED_SCAN_THREADS_MAX && t->fs.n_ranks <= FS_RANKS_MAX &&
+	       (uint64_t)t->fs.view.rank + t->fs.n_ranks <= UINT32_MAX;
 }
 
 void takeover_done(struct takeover *t)
