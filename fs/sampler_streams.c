@@ -89,8 +89,8 @@ struct fs_sampler_streams {
 	pthread_mutex_t lock; /* guards what follows */
 	pthread_cond_t cond;
 	bool stop;
-	bool woken; /* something was announced */
-	bool begun; /* what a predecessor left is read ahead */
+	bool woken; /* something was announced, or the rank has a reader */
+	bool begun; /* what a predecessor left is read ahead, or what the first reader of the rank reads */
 	uint32_t queue[FS_SAMPLER_STREAMS_QUEUE];
 	uint64_t queued, taken, published; /* all since the start; published <= taken <= queued */
 	struct shown shown[PREFETCH_TRACKS_MAX];
@@ -861,7 +861,7 @@ static void *recognise_run(void *arg)
 	return NULL;
 }
 
-/* Something was announced, or the rank has a reader. */
+/* Main: something was announced. */
 static void wake(void *arg)
 {
 	struct fs_sampler_streams *fr = arg;
@@ -899,8 +899,12 @@ void fs_sampler_streams_opened(struct fs_sampler_streams *fr, uint32_t file, uin
 
 void fs_sampler_streams_read(struct fs_sampler_streams *fr)
 {
-	if (fr && fr->server->options.n_ranks > 0 && !atomic_exchange(&fr->read, true))
-		wake(fr);
+	if (!fr || fr->server->options.n_ranks == 0 || atomic_exchange(&fr->read, true))
+		return;
+	lock_for_scope(&fr->lock);
+	fr->begun = false; /* the engine is not idle before it knows the stream */
+	fr->woken = true;
+	pthread_cond_signal(&fr->cond);
 }
 
 void fs_sampler_streams_drained(struct fs_sampler_streams *fr)

@@ -81,8 +81,8 @@ void fs_sampler_streams_stats(struct fs_sampler_streams *recognise, json_t *obje
  * thread. @recognise may be NULL. */
 void fs_sampler_streams_queue(struct fs_sampler_streams *recognise, uint64_t *ret_queued, uint64_t *ret_behind);
 
-/* Returns whether the thread has made streams of what a predecessor left, if that was something. Any thread.
- * @recognise may be NULL. */
+/* Returns whether the thread has made streams of what a predecessor left, and of what the first reader of a rank reads.
+ * Any thread. @recognise may be NULL. */
 bool fs_sampler_streams_begun(struct fs_sampler_streams *recognise);
 
 /* Tells how far the recognised sampler with the most opens is. Returns false if none is recognised. Any thread.
