@@ -145,6 +145,20 @@ def test_a_resumed_stage_moves_the_mount(dataset, mount):
     wait_place(m, (0, 40))
 
 
+def test_a_stage_on_one_of_several_ranks_moves_that_one(dataset, mount):
+    m = mount(dataset, "rank=all,world=4,order=full,seed=7")
+    stage = ddpfs.Stage(m.path / "rank1", batch=5, memory="64M")
+    whole = names(ddpfs.Stage(dataset, batch=5, memory="64M", rank=1, world=4, order="full", seed=7))
+    first = stage.next()
+    assert [first.path(i) for i in range(5)] == whole[:5]
+    first.release()
+    stage.next().release()
+    wait_until(lambda: ask(m, "state", rank=1)["state"]["start"] == 40, "the rank at 40 steps")
+    assert stage.stats()["untold"] == 0
+    assert [ask(m, "epoch", rank=r)["opened"] for r in range(4)] == [0, 10, 0, 0]
+    assert [ask(m, "state", rank=r)["state"]["start"] for r in (0, 2, 3)] == [0, 0, 0]
+
+
 @pytest.mark.parametrize("options", [{"rank": 1, "world": 2}, {"state": "seed 8"}])
 def test_another_share_or_order_is_not_told(dataset, mount, options):
     m = mount(dataset, OPTIONS)
