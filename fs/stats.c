@@ -558,6 +558,18 @@ static void label(const char *text, char *out, size_t size)
 	out[n] = '\0';
 }
 
+/* Whether the metrics of a rank have this one. Those of the server stand in the file of the first rank only, so that
+ * sums over ranks are right. */
+static bool has_metric(const struct fs_server *server, const struct fs_view *view, const char *name)
+{
+	static const char *const gauges[] = { "rank", "world", "epoch", "position", "turns", "opened", "window_bytes",
+		"window_limit_bytes", "following", "recognise_queue", "recognise_behind" };
+	bool own = server->n_views == 1 || view->number == 0 || rank_counter(name) >= 0;
+	for (size_t i = 0; i < sizeof(gauges) / sizeof(gauges[0]); i++)
+		own |= strcmp(name, gauges[i]) == 0;
+	return own;
+}
+
 size_t fs_metrics_text(struct fs_server *server, struct fs_view *view, char *buf, size_t size)
 {
 	struct field fields[FIELDS_MAX];
@@ -567,6 +579,8 @@ size_t fs_metrics_text(struct fs_server *server, struct fs_view *view, char *buf
 	label(server->options.mountpoint, mountpoint, sizeof(mountpoint));
 	for (size_t i = 0; i < n_fields; i++) {
 		const char *suffix = fields[i].counter ? "_total" : "";
+		if (!has_metric(server, view, fields[i].name))
+			continue;
 		int len = snprintf(buf + n, size - n,
 		        "# HELP ddpfs_%s%s %s.\n# TYPE ddpfs_%s%s %s\nddpfs_%s%s{mountpoint=\"%s\",rank=\"%u\"} "
 		        "%" PRIu64 "\n",

@@ -164,7 +164,10 @@ def test_statistics_of_one_rank_and_of_all(mount, pack, tree):
     of = tools.stat_json(m.path)
     assert (of["rank"], of["ranks"], of["opened"], of["opens"], of["turns"]) == (0, WORLD, 8, 8, len(tree[1]))
     assert json.loads((paths[1] / ".ddpfs/stats.json").read_text())["opened"] == 1
-    assert 'rank="1"' in (paths[1] / ".ddpfs/metrics").read_text()
+    metrics = [(path / ".ddpfs/metrics").read_text() for path in paths[:2]]
+    assert 'ddpfs_opened{mountpoint="%s",rank="1"} 1\n' % m.path in metrics[1]
+    # Counters of the server are in one file, so sums over ranks are right.
+    assert "ddpfs_read_bytes_total" in metrics[0] and "ddpfs_read_bytes_total" not in metrics[1]
     assert tools.stat_json(paths[0])["window_bytes"] == 0, "nobody reads this rank"
     wait_until(lambda: tools.stat_json(paths[3])["fetched"], "files read ahead for rank 3")
 
