@@ -265,16 +265,18 @@ def nested(scratch):
     return root
 
 
-@pytest.mark.parametrize("options", ["view=all,layout=tree", "rank=1,world=2,layout=tree", "rank=0,world=2"])
+@pytest.mark.parametrize("options", ["view=all,layout=tree", "rank=1,world=2,layout=tree", "rank=0,world=2",
+                                     "rank=all,world=2,layout=tree", "rank=all,world=2"])
 def test_link_counts_and_listings_agree(mount, pack, nested, options):
     """A directory has 2 links and one for each subdirectory that is listed (find(1) counts on it), a file 1; d_type and
     d_ino are st_mode's and st_ino's; "." is the directory and ".." the one above."""
     m = mount(pack(nested), options)
     seen = 0
-    for top in (m.path, m.path / ".ddpfs", m.path / ".ddpfs/all", m.path / ".ddpfs/epoch"):
+    views = [m.path / f"rank{rank}" for rank in range(2)] if "rank=all" in options else [m.path]
+    for top in m.path, *(view / name for view in views for name in (".ddpfs", ".ddpfs/all", ".ddpfs/epoch")):
         for directory, subdirectories, _ in os.walk(top):
             here = os.stat(directory)
-            hidden = 1 if top == m.path / ".ddpfs/epoch" and directory == str(top) else 0
+            hidden = 1 if top.name == "epoch" and directory == str(top) else 0
             assert here.st_nlink in (2 + len(subdirectories), 2 + len(subdirectories) + hidden), directory
             entries = {name: (ino, kind) for ino, _, kind, name in entries_of(directory)}
             assert entries["."] == (here.st_ino, stat.S_IFDIR >> 12)
