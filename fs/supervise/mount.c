@@ -59,6 +59,7 @@ static void unescape(char *s)
 
 struct mount_line {
 	uint64_t dev;
+	bool is_root; /* of the file system; a bind mount may show a directory of it */
 	char *mountpoint;
 	char *type;
 };
@@ -76,8 +77,10 @@ static bool parse_line(char *line, struct mount_line *ret_line)
 		field = strtok_r(NULL, " \n", &save);
 	if (!field || sscanf(field, "%u:%u", &dev_major, &dev_minor) != 2)
 		return false;
-	if (!strtok_r(NULL, " \n", &save))
+	field = strtok_r(NULL, " \n", &save);
+	if (!field)
 		return false;
+	ret_line->is_root = strcmp(field, "/") == 0;
 	ret_line->mountpoint = strtok_r(NULL, " \n", &save);
 	while ((field = strtok_r(NULL, " \n", &save)) && strcmp(field, "-") != 0)
 		;
@@ -158,23 +161,34 @@ bool fs_mount_leads_to(const char *path, uint64_t dev)
 	return makedev(st.stx_dev_major, st.stx_dev_minor) == dev;
 }
 
-int fs_mount_path(uint64_t dev, const char *mountpoint, char ret_path[PATH_MAX])
+/* Finds where `dev` is mounted: on `mountpoint`, else elsewhere; else, unless only its root is asked for, a bind mount
+ * of a directory of it. */
+static int find_place(uint64_t dev, const char *mountpoint, bool only_root, char ret_path[PATH_MAX])
 {
 	cleanup_fclose FILE *f = fopen("/proc/self/mountinfo", "re");
 	cleanup_free char *text = NULL;
 	size_t room = 0;
-	ret_path[0] = '\0';
+	int best = 0;
 	if (!f)
 		return -errno;
 	while (getline(&text, &room, f) > 0) {
 		struct mount_line line;
-		if (parse_line(text, &line) && line.dev == dev && strcmp(ret_path, mountpoint) != 0 &&
-		        strlen(line.mountpoint) < PATH_MAX)
-			memcpy(ret_path, line.mountpoint, strlen(line.mountpoint) + 1);
+		if (!parse_line(text, &line) || line.dev != dev || strlen(line.mountpoint) >= PATH_MAX)
+			continue;
+		int good = !line.is_root ? 1 : strcmp(line.mountpoint, mountpoint) == 0 ? 3 : 2;
+		if (good < best || (only_root && !line.is_root))
+			continue;
+		best = good;
+		memcpy(ret_path, line.mountpoint, strlen(line.mountpoint) + 1);
 	}
-	if (!ret_path[0])
+	if (best == 0)
 		return -ENOENT;
 	return fs_mount_leads_to(ret_path, dev) ? 0 : -EXDEV;
+}
+
+int fs_mount_path(uint64_t dev, const char *mountpoint, char ret_path[PATH_MAX])
+{
+	return find_place(dev, mountpoint, true, ret_path);
 }
 
 static bool has_dev(const uint64_t *devs, uint32_t n, uint64_t dev)
@@ -524,10 +538,10 @@ int fs_mount_clone(int fd, struct base_err *err)
 bool fs_mount_in_use(const char *mountpoint, uint64_t dev)
 {
 	char path_now[PATH_MAX];
-	/* The first call with MNT_EXPIRE marks the mount, and the second one unmounts.  fs_mount_path uses the mount,
+	/* The first call with MNT_EXPIRE marks the mount, and the second one unmounts.  find_place uses the mount,
 	 * which takes an old mark away. */
-	return fs_mount_path(dev, mountpoint, path_now) == 0 && umount2(path_now, MNT_EXPIRE | UMOUNT_NOFOLLOW) < 0 &&
-	       errno == EBUSY;
+	return find_place(dev, mountpoint, false, path_now) == 0 &&
+	       umount2(path_now, MNT_EXPIRE | UMOUNT_NOFOLLOW) < 0 && errno == EBUSY;
 }
 
 int fs_mount_abort(const char *mountpoint, uint64_t dev)
@@ -538,7 +552,7 @@ int fs_mount_abort(const char *mountpoint, uint64_t dev)
 	if (fd >= 0 && write(fd, "1", 1) == 1)
 		return 0;
 	char path_now[PATH_MAX];
-	int rc = fs_mount_path(dev, mountpoint, path_now);
+	int rc = find_place(dev, mountpoint, false, path_now);
 	if (rc < 0)
 		return rc;
 	/* While the mount is in use, MNT_FORCE aborts it and fails with EBUSY, so it stays mounted.  If it were
@@ -574,7 +588,7 @@ static int unmount_helper(const char *mountpoint, bool lazy)
 int fs_unmount(const char *mountpoint, uint64_t dev, bool fusermount, bool lazy)
 {
 	char path_now[PATH_MAX];
-	int rc = dev ? fs_mount_path(dev, mountpoint, path_now) : 0;
+	int rc = dev ? find_place(dev, mountpoint, false, path_now) : 0;
 	if (rc == -ENOENT)
 		return 0;
 	if (rc == -EXDEV)

@@ -31,10 +31,10 @@ struct fs_mount_options {
 int fs_mount(const struct fs_mount_options *options, struct base_err *err, int *ret_fd, uint64_t *ret_dev,
         bool *ret_fusermount);
 
-/* Finds in /proc/self/mountinfo where the file system `dev` is mounted now: on `mountpoint`, or elsewhere if a
- * directory above it was renamed.
- * Returns 0; -ENOENT: nowhere; -EXDEV: another file system is mounted over it; another -errno of fopen(3).  Any
- * thread. */
+/* Finds in /proc/self/mountinfo where the root of the file system `dev` is mounted now: on `mountpoint`, or elsewhere
+ * if a directory above it was renamed.
+ * Returns 0; -ENOENT: nowhere, or only a directory of it is (a bind mount); -EXDEV: another file system is mounted
+ * over it; another -errno of fopen(3).  Any thread. */
 int fs_mount_path(uint64_t dev, const char *mountpoint, char ret_path[PATH_MAX]);
 
 /* Returns whether the file system `dev` is in /proc/self/mountinfo: mounted somewhere, covered or not.  mountinfo: a
@@ -48,8 +48,9 @@ bool fs_mount_listed(int mountinfo, uint64_t dev);
  * umount(2) at that moment fails.  Any thread. */
 bool fs_mount_leads_to(const char *path, uint64_t dev);
 
-/* Unmounts `dev` from where it is now (0: what is mounted on `mountpoint`).  fusermount: through fusermount3.  lazy:
- * detaches the mount if it is busy.  umount(2) waits for the server.
+/* Unmounts `dev` from where it is now, else a bind mount of a directory of it (`dev` 0: what is mounted on
+ * `mountpoint`).  fusermount: through fusermount3.  lazy: detaches the mount if it is busy.  umount(2) waits for the
+ * server.
  * Returns 0, also if it is not mounted; -EBUSY: in use, or fusermount3 failed; -EXDEV: another file system is mounted
  * over it; -EPERM; another -errno. */
 int fs_unmount(const char *mountpoint, uint64_t dev, bool fusermount, bool lazy);
@@ -74,7 +75,7 @@ bool fs_mount_in_use(const char *mountpoint, uint64_t dev);
 
 /* Ends the session, even while processes have its descriptor open.  Waiting requests fail with ECONNABORTED, later
  * ones with ENOTCONN.  The mount stays.  Uses fusectl, or umount2(MNT_FORCE) if that is not allowed.
- * Returns 0; -ENOENT, -EXDEV: as fs_mount_path; another -errno: neither is allowed. */
+ * Returns 0; -ENOENT: `dev` is not mounted; -EXDEV: as fs_mount_path; another -errno: neither is allowed. */
 int fs_mount_abort(const char *mountpoint, uint64_t dev);
 
 /* Finds the st_dev of the file system mounted last on exactly `mountpoint`, from /proc/self/mountinfo (no request to
