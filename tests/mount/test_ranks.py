@@ -9,7 +9,7 @@ import threading
 
 import pytest
 
-from helpers import tools
+from helpers import mounts, tools
 from helpers.datasets import read_tree
 from helpers.waiting import wait_until
 from mount import control
@@ -184,6 +184,55 @@ def test_a_bind_mount_is_its_rank(mount, pack, tree, scratch):
         assert tools.stat_json(pod / os.listdir(pod)[0])["rank"] == 2
     finally:
         subprocess.run(["umount", pod], check=True)
+
+
+@pytest.fixture
+def pod(scratch):
+    """pod(directory): a bind mount of it."""
+    path = scratch / "pod"
+
+    def bind(directory):
+        path.mkdir()
+        subprocess.run(["mount", "--bind", directory, path], check=True)
+        return path
+
+    yield bind
+    subprocess.run(["umount", path], capture_output=True)
+
+
+@pytest.mark.parametrize("how", ["restart", "umount"])
+def test_a_bind_mount_is_not_the_place_of_the_mount(mount, pack, tree, scratch, pod, how):
+    (scratch / "above/mnt").mkdir(parents=True)
+    m = mount(pack(tree[0]), f"rank=all,world={WORLD}", mountpoint=scratch / "above/mnt")
+    there = pod(m.path / "rank2")
+    (scratch / "above").rename(scratch / "renamed")
+    m.path = scratch / "renamed/mnt"
+    if how == "umount":
+        tools.ddpfs("umount", "--lazy", m.path)
+        assert not mounts.is_mounted(m.path) and mounts.is_mounted(there)
+        subprocess.run(["umount", there], check=True)
+        assert m.process.wait(60) == 0
+        return
+    tools.ddpfs("restart", m.path)
+    assert control.stats(m)["mountpoint"] == str(m.path)
+    os.listdir(m.path / "rank1")
+    read_all(m.path / "rank1")
+    wait_until(lambda: ctl(m.path / "rank1", "epoch")["opened"], "opens of a rank that is watched")
+
+
+def test_umount_of_a_rank_leaves_the_mount(mount, pack, tree, pod):
+    m = mount(pack(tree[0]), f"rank=all,world={WORLD}")
+    there = pod(m.path / "rank2")
+    for path in m.path / "rank3", m.path / "rank3" / os.listdir(m.path / "rank3")[0], there / os.listdir(there)[0]:
+        said = tools.ddpfs("umount", path, check=False)
+        assert said.returncode == 1 and f"of '{m.path}', which has other ranks" in said.stderr
+    with open(there / os.listdir(there)[0]):
+        said = tools.ddpfs("umount", there, check=False)
+        assert said.returncode == 1 and "is in use" in said.stderr
+    tools.ddpfs("umount", there)
+    assert not mounts.is_mounted(there) and len(os.listdir(m.path)) == WORLD
+    tools.ddpfs("umount", m.path)
+    assert not mounts.is_mounted(m.path)
 
 
 def test_ranks_read_at_the_same_time_and_hit(mount, pack, tree):

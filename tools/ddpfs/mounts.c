@@ -48,8 +48,10 @@ static bool parse_line(const char *line, struct mounts_entry *entry)
 {
 	const char *w = NULL;
 	size_t len = 0;
-	for (int i = 0; i < 5; i++)
+	for (int i = 0; i < 4; i++)
 		w = word(&line, &len);
+	entry->whole = w && len == 1;
+	w = word(&line, &len);
 	if (!w)
 		return false;
 	unescape(w, len, entry->target, sizeof(entry->target));

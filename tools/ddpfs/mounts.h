@@ -16,6 +16,7 @@ struct mounts_entry {
 	char target[PATH_MAX]; /* the mountpoint */
 	char source[PATH_MAX]; /* for ddpfs the dataset */
 	char type[64];         /* "fuse.ddpfs" */
+	bool whole;            /* the file system's root is mounted there; false: a bind mount of a directory of it */
 };
 
 /* Finds the topmost mount on exactly this absolute path.  Reads only /proc/self/mountinfo and never asks the file

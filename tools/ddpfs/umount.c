@@ -135,6 +135,17 @@ static int unmount_by_server(
 	return r == -EREMOTEIO && strstr(err->text, "busy") ? busy(target, err, ret_found) : r;
 }
 
+/* Refuses a path in a rank of a mount of several: all of them would lose the mount. */
+static int check_rank(const struct base_control_peer *peer, const char *path, struct base_err *err)
+{
+	uint32_t rank;
+	if (!ask_rank(path, peer, &rank))
+		return 0;
+	return base_err_set(err, -EINVAL,
+	        "'%s' is in rank %u of '%s', which has other ranks too: to unmount all, run 'ddpfs umount %s'", path,
+	        rank, peer->mountpoint, peer->mountpoint);
+}
+
 static int unmount(const struct arguments *a, struct base_err *err, bool *ret_found)
 {
 	struct base_control_peer peer;
@@ -148,9 +159,13 @@ static int unmount(const struct arguments *a, struct base_err *err, bool *ret_fo
 	if (here && !mounts_is_ddpfs(&entry))
 		return base_err_set(
 		        err, -EINVAL, "'%s' is a mount of type %s, not of ddpfs: use umount", path, entry.type);
+	if (here && !entry.whole)
+		return unmount_by_hand(path, a->lazy, err, ret_found);
 	r = ask_find(by_pid ? a->target : path, err, &peer);
 	if (r == 0) {
-		r = unmount_by_server(&peer, here ? path : peer.mountpoint, a->lazy, err, ret_found);
+		r = here ? 0 : check_rank(&peer, path, err);
+		if (r == 0)
+			r = unmount_by_server(&peer, here ? path : peer.mountpoint, a->lazy, err, ret_found);
 		base_control_peer_done(&peer);
 		if (r == 0 || r == -EBUSY || r == -EREMOTEIO || !here)
 			return r;
