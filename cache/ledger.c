@@ -9,6 +9,7 @@
 
 #include "cache/arena.h"
 #include "shard/base/bits.h"
+#include "shard/base/cleanup.h"
 
 struct entry {
 	struct cache_victim what;
@@ -18,6 +19,8 @@ struct entry {
 /* MARK_STATE: mask of an enum cache_state; MARK_LISTED: the sample is in `idle`. */
 enum { MARK_STATE = 7, MARK_LISTED = 8 };
 _Static_assert((unsigned)CACHE_HANDED <= MARK_STATE, "a state fits");
+
+enum { TURNS_AT_ONCE = 64 }; /* of which the samples are worked out together */
 
 /* A first-in-first-out queue that grows. */
 struct ring {
@@ -324,11 +327,13 @@ static const struct use UNKNOWN = { .tl = NULL };
  * Returns false when no stream has a use. */
 static bool keep(struct cache_ledger *ledger, uint32_t sample, struct use known)
 {
+	struct cache_found found;
 	bool wanted = false;
+	found.n = 0;
 	for (uint32_t i = 0; i < ledger->n_timelines; i++) {
 		struct cache_timeline *tl = ledger->timelines[i];
-		uint64_t next = tl == known.tl ? cache_timeline_next_from(tl, sample, known.seq)
-		                               : cache_timeline_next(tl, sample);
+		uint64_t next = cache_timeline_next_shared(
+		        tl, sample, tl == known.tl ? known.seq : CACHE_NEVER, ledger->n_timelines > 1 ? &found : NULL);
 		if (next == CACHE_NEVER)
 			continue;
 		cache_timeline_set_kept(tl, next);
@@ -341,9 +346,11 @@ static bool keep(struct cache_ledger *ledger, uint32_t sample, struct use known)
  * hole: the sample was dropped, and may be fetched again for it. */
 static void unkeep(struct cache_ledger *ledger, uint32_t sample, struct use next, bool hole)
 {
+	struct cache_found found;
+	found.n = 0;
 	for (uint32_t i = 0; i < ledger->n_timelines; i++) {
 		struct cache_timeline *tl = ledger->timelines[i];
-		uint64_t seq = tl == next.tl ? next.seq : cache_timeline_next(tl, sample);
+		uint64_t seq = tl == next.tl ? next.seq : cache_timeline_next_shared(tl, sample, CACHE_NEVER, &found);
 		if (seq == CACHE_NEVER)
 			continue;
 		cache_timeline_clear_kept(tl, seq);
@@ -435,10 +442,13 @@ static uint64_t farthest(struct cache_ledger *ledger, uint32_t *ret_sample, stru
 			continue;
 		}
 		/* If another stream uses the sample sooner, it is kept for that use. */
+		struct cache_found found;
 		bool nearer = false;
+		found.n = 0;
 		for (uint32_t i = 0; i < ledger->n_timelines; i++) {
 			struct cache_timeline *tl = ledger->timelines[i];
-			uint64_t next = tl == from ? CACHE_NEVER : cache_timeline_next(tl, sample);
+			uint64_t next =
+			        tl == from ? CACHE_NEVER : cache_timeline_next_shared(tl, sample, CACHE_NEVER, &found);
 			if (next == CACHE_NEVER || cache_timeline_distance(tl, next) >= best)
 				continue;
 			cache_timeline_set_kept(tl, next);
@@ -613,15 +623,6 @@ void cache_ledger_block(struct cache_ledger *ledger, uint32_t file, uint32_t blo
 	add(&ledger->resident_bytes, bytes);
 }
 
-int cache_ledger_add(struct cache_ledger *ledger, struct cache_timeline *tl)
-{
-	if (ledger->n_timelines == CACHE_STREAMS_MAX)
-		return -E2BIG;
-	ledger->timelines[ledger->n_timelines++] = tl;
-	cache_ledger_rebuild(ledger, tl);
-	return 0;
-}
-
 /* Calls fn for each resident sample. */
 static void each_resident(struct cache_ledger *ledger,
         void (*fn)(struct cache_ledger *ledger, struct cache_timeline *tl, uint32_t sample), struct cache_timeline *tl)
@@ -636,26 +637,96 @@ static void each_resident(struct cache_ledger *ledger,
 	}
 }
 
+static void keep_in_one(struct cache_ledger *ledger, struct cache_timeline *tl, uint32_t sample)
+{
+	(void)ledger;
+	uint64_t next = cache_timeline_next(tl, sample);
+	if (next != CACHE_NEVER)
+		cache_timeline_set_kept(tl, next);
+}
+
+/* Sets the kept bits of an epoch.  seen: a bit a sample that an earlier epoch of the timeline uses.
+ * Returns 0 or an error of the index. */
+static int keep_epoch(
+        struct cache_ledger *ledger, struct cache_timeline *tl, const struct cache_timeline_epoch *ep, uint64_t *seen)
+{
+	uint32_t samples[TURNS_AT_ONCE];
+	uint64_t steps[TURNS_AT_ONCE];
+	for (uint64_t turn = tl->cursor > ep->first ? tl->cursor - ep->first : 0; turn < ep->turns;) {
+		uint32_t n = ep->turns - turn < TURNS_AT_ONCE ? (uint32_t)(ep->turns - turn) : TURNS_AT_ONCE;
+		int rc = shard_epoch_samples(ep->epoch, tl->rank, turn, n, samples, steps);
+		if (rc < 0)
+			return rc;
+		for (uint32_t i = 0; i < n; i++, turn++) {
+			if (bit_get(ep->used, turn) || !cache_ledger_resident(ledger, samples[i]))
+				continue;
+			/* With tail=pad the last turn may show a sample for the second time. */
+			if (turn + 1 == ep->turns && cache_timeline_next(tl, samples[i]) != ep->first + turn)
+				continue;
+			if (bit_set(seen, samples[i]))
+				cache_timeline_set_kept(tl, ep->first + turn);
+		}
+	}
+	return 0;
+}
+
+/* Does the same as keep_in_one for each resident sample, by the turns of the timeline: a rank of many has few.
+ * Returns false without memory, or when the index cannot be read. */
+static bool keep_by_turn(struct cache_ledger *ledger, struct cache_timeline *tl)
+{
+	cleanup_free uint64_t *seen = bits_new(ledger->n_samples);
+	int rc = seen ? 0 : -ENOMEM;
+	for (unsigned i = 0; i < CACHE_EPOCHS && rc == 0; i++)
+		rc = keep_epoch(ledger, tl, &tl->epochs[i], seen);
+	return rc == 0;
+}
+
+void cache_ledger_keep(struct cache_ledger *ledger, struct cache_timeline *tl)
+{
+	uint64_t turns = cache_timeline_end(tl) - tl->cursor;
+	if (!tl->exact || turns >= load(&ledger->n_resident) || !keep_by_turn(ledger, tl))
+		each_resident(ledger, keep_in_one, tl);
+}
+
 static void rebuild_one(struct cache_ledger *ledger, struct cache_timeline *tl, uint32_t sample)
 {
 	(void)tl;
 	keep_or_idle(ledger, sample, 0, UNKNOWN);
 }
 
-void cache_ledger_rebuild(struct cache_ledger *ledger, struct cache_timeline *tl)
+void cache_ledger_rebuild(struct cache_ledger *ledger)
 {
-	each_resident(ledger, rebuild_one, tl);
+	each_resident(ledger, rebuild_one, NULL);
 }
 
+int cache_ledger_add(struct cache_ledger *ledger, struct cache_timeline *tl)
+{
+	if (ledger->n_timelines == CACHE_STREAMS_MAX)
+		return -E2BIG;
+	ledger->timelines[ledger->n_timelines++] = tl;
+	if (ledger->n_timelines > 1)
+		cache_ledger_keep(ledger, tl);
+	else
+		cache_ledger_rebuild(ledger); /* what cache_ledger_share found is not listed as idle yet */
+	return 0;
+}
+
+/* What is resident is listed as idle, or has a kept bit in some timeline.  So a timeline that goes concerns only the
+ * samples that have theirs in it. */
 void cache_ledger_remove(struct cache_ledger *ledger, struct cache_timeline *tl)
 {
-	for (uint32_t i = 0; i < ledger->n_timelines; i++) {
-		if (ledger->timelines[i] == tl) {
-			ledger->timelines[i] = ledger->timelines[--ledger->n_timelines];
-			break;
-		}
+	uint32_t place = 0, sample;
+	uint64_t seq;
+	while (place < ledger->n_timelines && ledger->timelines[place] != tl)
+		place++;
+	if (place == ledger->n_timelines)
+		return;
+	ledger->timelines[place] = ledger->timelines[--ledger->n_timelines];
+	while ((seq = cache_timeline_last_kept(tl)) != CACHE_NEVER) {
+		cache_timeline_clear_kept(tl, seq);
+		if (cache_timeline_sample(tl, seq, &sample) == 0 && cache_ledger_resident(ledger, sample))
+			keep_or_idle(ledger, sample, 0, UNKNOWN);
 	}
-	each_resident(ledger, rebuild_one, NULL);
 }
 
 void cache_ledger_lose(struct cache_ledger *ledger, uint32_t sample)

@@ -81,13 +81,16 @@ void cache_ledger_share(struct cache_ledger *ledger, uint64_t *resident);
 /* Sets the budget.  What exceeds it is dropped at the next fetch or cache_ledger_trim. */
 void cache_ledger_set_budget(struct cache_ledger *ledger, uint64_t budget_bytes);
 
-/* Makes the ledger consider the uses of a timeline until cache_ledger_remove.
+/* Makes the ledger consider the uses of a timeline until cache_ledger_remove.  Its time is that of cache_ledger_keep.
  * Returns 0, or -E2BIG: there are CACHE_STREAMS_MAX timelines already. */
 int cache_ledger_add(struct cache_ledger *ledger, struct cache_timeline *tl);
 void cache_ledger_remove(struct cache_ledger *ledger, struct cache_timeline *tl);
+/* Keeps resident samples for the next uses that a timeline has.  Call it when an epoch of it has become known.  Its time
+ * is O(n_samples / 64 + resident samples), or O(turns of the timeline) if these are less. */
+void cache_ledger_keep(struct cache_ledger *ledger, struct cache_timeline *tl);
 /* Works out again for which use each resident sample is kept.  Call it after cache_timeline_jump.  Its time is
- * O(n_samples / 64 + resident samples). */
-void cache_ledger_rebuild(struct cache_ledger *ledger, struct cache_timeline *tl);
+ * O(n_samples / 64 + resident samples x timelines); timelines of ranks that share a view share most of it. */
+void cache_ledger_rebuild(struct cache_ledger *ledger);
 
 /* Gives the bytes that a sample takes while it is resident.  Any thread.
  * Returns 0, -EFBIG (more than a quarter of the first budget: it is booked by the block) or an error of the index. */

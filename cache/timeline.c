@@ -164,28 +164,52 @@ int cache_timeline_sample(struct cache_timeline *tl, uint64_t seq, uint32_t *ret
 	return rc;
 }
 
+/* Finds the rank and the turn of a sample in an epoch.  found: may be NULL. */
+static bool find(const struct cache_timeline *tl, const struct cache_timeline_epoch *ep, uint32_t sample,
+        uint32_t stored, struct cache_found *found, uint32_t *ret_rank, uint64_t *ret_turn)
+{
+	for (uint32_t i = 0; found && i < found->n; i++) {
+		if (found->places[i].view != tl->view || found->places[i].number != ep->number)
+			continue;
+		*ret_rank = found->places[i].rank;
+		*ret_turn = found->places[i].turn;
+		return *ret_rank != UINT32_MAX;
+	}
+	*ret_rank = UINT32_MAX;
+	*ret_turn = 0;
+	int rc = shard_epoch_find_stored(ep->epoch, sample, stored, NULL, ret_rank, ret_turn);
+	if (found && found->n < CACHE_FOUND_MAX && !shard_view_is_given(tl->view)) {
+		found->places[found->n].view = tl->view;
+		found->places[found->n].number = ep->number;
+		found->places[found->n].turn = *ret_turn;
+		found->places[found->n++].rank = *ret_rank;
+	}
+	return rc == 0;
+}
+
 /* Finds the first unused turn of a sample in an epoch, from the cursor on.  Returns false when there is none. */
 static bool next_turn(const struct cache_timeline *tl, const struct cache_timeline_epoch *ep, uint32_t sample,
-        uint32_t stored, uint64_t *ret)
+        uint32_t stored, struct cache_found *found, uint64_t *ret)
 {
-	uint64_t step, from = tl->cursor > ep->first ? tl->cursor - ep->first : 0;
+	uint64_t from = tl->cursor > ep->first ? tl->cursor - ep->first : 0;
 	uint32_t rank;
 	int rc = shard_epoch_find_from(ep->epoch, sample, from, ret);
 	if (rc == -EOPNOTSUPP)
-		return shard_epoch_find_stored(ep->epoch, sample, stored, &step, &rank, ret) == 0 && rank == tl->rank &&
-		       *ret < ep->turns && !bit_get(ep->used, *ret);
+		return find(tl, ep, sample, stored, found, &rank, ret) && rank == tl->rank && *ret < ep->turns &&
+		       !bit_get(ep->used, *ret);
 	while (rc == 0 && *ret < ep->turns && bit_get(ep->used, *ret))
 		rc = shard_epoch_find_from(ep->epoch, sample, *ret + 1, ret);
 	return rc == 0 && *ret < ep->turns;
 }
 
 /* As cache_timeline_next_below, in the epochs from epochs[i] on. */
-static uint64_t next_in(struct cache_timeline *tl, unsigned i, uint32_t sample, uint32_t stored, uint64_t limit)
+static uint64_t next_in(struct cache_timeline *tl, unsigned i, uint32_t sample, uint32_t stored, uint64_t limit,
+        struct cache_found *found)
 {
 	for (; i < CACHE_EPOCHS && tl->epochs[i].first < limit; i++) {
 		const struct cache_timeline_epoch *ep = &tl->epochs[i];
 		uint64_t turn;
-		if (tl->cursor >= ep->first + ep->turns || !next_turn(tl, ep, sample, stored, &turn))
+		if (tl->cursor >= ep->first + ep->turns || !next_turn(tl, ep, sample, stored, found, &turn))
 			continue;
 		if (ep->first + turn >= limit)
 			return CACHE_NEVER;
@@ -198,22 +222,27 @@ static uint64_t next_in(struct cache_timeline *tl, unsigned i, uint32_t sample, 
 
 uint64_t cache_timeline_next(struct cache_timeline *tl, uint32_t sample)
 {
-	return next_in(tl, 0, sample, SHARD_NONE, CACHE_NEVER);
+	return next_in(tl, 0, sample, SHARD_NONE, CACHE_NEVER, NULL);
 }
 
-uint64_t cache_timeline_next_from(struct cache_timeline *tl, uint32_t sample, uint64_t seq)
+uint64_t cache_timeline_next_shared(struct cache_timeline *tl, uint32_t sample, uint64_t seq, struct cache_found *found)
 {
 	const struct cache_timeline_epoch *ep = &tl->epochs[0];
 	uint64_t turn = seq - ep->first; /* a seq before epochs[0] wraps, and lies beyond all turns */
 	/* With tail=pad the last turn may show a sample for the second time. */
 	if (!tl->exact || turn >= ep->turns || turn + 1 == ep->turns)
-		return cache_timeline_next(tl, sample);
-	return bit_get(ep->used, turn) ? next_in(tl, 1, sample, SHARD_NONE, CACHE_NEVER) : seq;
+		return next_in(tl, 0, sample, SHARD_NONE, CACHE_NEVER, found);
+	return bit_get(ep->used, turn) ? next_in(tl, 1, sample, SHARD_NONE, CACHE_NEVER, found) : seq;
+}
+
+uint64_t cache_timeline_next_from(struct cache_timeline *tl, uint32_t sample, uint64_t seq)
+{
+	return cache_timeline_next_shared(tl, sample, seq, NULL);
 }
 
 uint64_t cache_timeline_next_below(struct cache_timeline *tl, uint32_t sample, uint32_t stored, uint64_t limit)
 {
-	return next_in(tl, 0, sample, stored, limit);
+	return next_in(tl, 0, sample, stored, limit, NULL);
 }
 
 static int retire_first(struct cache_timeline *tl)

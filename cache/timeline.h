@@ -102,6 +102,22 @@ uint64_t cache_timeline_next(struct cache_timeline *tl, uint32_t sample);
 /* As cache_timeline_next, but cheaper when the sample comes at `seq`, used or not: an epoch mostly has a sample once.
  * seq: may lie before epochs[0] or be CACHE_NEVER; then it does not help. */
 uint64_t cache_timeline_next_from(struct cache_timeline *tl, uint32_t sample, uint64_t seq);
+/* Where a sample comes in epochs of views, as far as it was worked out.  The timelines of ranks that share a view share
+ * it: the order tells the rank, too, so that one look finds which of them uses the sample.  For one sample; starts with
+ * n = 0. */
+enum { CACHE_FOUND_MAX = 8 }; /* epochs: those of timelines that are a few epochs apart; further ones are not noted */
+struct cache_found {
+	uint32_t n;
+	struct {
+		const struct shard_view *view;
+		uint64_t number; /* of the epoch */
+		uint64_t turn;
+		uint32_t rank; /* UINT32_MAX: the epoch does not have the sample */
+	} places[CACHE_FOUND_MAX];
+};
+/* As cache_timeline_next_from, but looks into *found first, and adds what it works out. */
+uint64_t cache_timeline_next_shared(
+        struct cache_timeline *tl, uint32_t sample, uint64_t seq, struct cache_found *found);
 /* As cache_timeline_next, but returns CACHE_NEVER when the seq is not below `limit`; epochs behind that are not
  * looked at.  stored: the sample's storage slot, or SHARD_NONE: the index is asked for it. */
 uint64_t cache_timeline_next_below(struct cache_timeline *tl, uint32_t sample, uint32_t stored, uint64_t limit);

@@ -118,7 +118,7 @@ static bool move(struct prefetch *p, struct prefetch_stream *s, uint64_t epoch, 
 {
 	if (cache_timeline_jump(&s->tl, epoch, turn, repeat) < 0)
 		return false; /* no memory, or no such turn: reads are served on demand */
-	cache_ledger_rebuild(p->ledger, &s->tl);
+	cache_ledger_rebuild(p->ledger);
 	prefetch_tracking_wasted(p, s->ahead_bytes);
 	s->coming_end = 0; /* the seqs may have other samples now */
 	s->fetch = s->announced = s->high = s->limit = s->tl.cursor;

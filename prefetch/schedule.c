@@ -147,8 +147,8 @@ static void refresh(struct prefetch *p, struct prefetch_stream *s)
 	bool grown = cache_timeline_grow(&s->tl), came = cache_timeline_refresh(&s->tl);
 	if (grown || came)
 		cache_timeline_advance(&s->tl);
-	if (came)
-		cache_ledger_rebuild(p->ledger, &s->tl);
+	if (came && s->booked)
+		cache_ledger_keep(p->ledger, &s->tl);
 }
 
 static void one_event(struct prefetch *p, const struct prefetch_event *event)

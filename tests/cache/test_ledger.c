@@ -12,6 +12,7 @@
 #include <cmocka.h>
 
 #include "cache/ledger.h"
+#include "shard/base/bits.h"
 #include "shard/build.h"
 
 enum { PAGE = 4096 };
@@ -287,6 +288,114 @@ static void two_ranks_share_one_residency(void **state)
 	cache_ledger_stats_get(ledger, &st);
 	assert_int_equal(st.resident, N); /* nobody wants them any more, but somebody may come */
 	cache_ledger_free(ledger);
+	dataset_free(&d);
+}
+
+/* How often an order was asked where it has a sample. */
+static uint64_t looks;
+
+int __real_shard_epoch_find_stored(const struct shard_epoch *epoch, uint32_t sample, uint32_t slot, uint64_t *ret_step,
+        uint32_t *ret_rank, uint64_t *ret_turn);
+int __wrap_shard_epoch_find_stored(const struct shard_epoch *epoch, uint32_t sample, uint32_t slot, uint64_t *ret_step,
+        uint32_t *ret_rank, uint64_t *ret_turn);
+int __wrap_shard_epoch_find_stored(const struct shard_epoch *epoch, uint32_t sample, uint32_t slot, uint64_t *ret_step,
+        uint32_t *ret_rank, uint64_t *ret_turn)
+{
+	looks++;
+	return __real_shard_epoch_find_stored(epoch, sample, slot, ret_step, ret_rank, ret_turn);
+}
+
+static void ranks_of_a_view_share_a_look_at_its_order(void **state)
+{
+	enum { N = 400, WORLD = 8, EPOCHS = 3, USES = N * EPOCHS };
+	struct dataset d;
+	struct cache_ledger *ledger;
+	struct cache_timeline tl[WORLD];
+	uint64_t fetches = 0;
+	(void)state;
+	dataset_new(&d, N);
+	struct shard_view *view = view_new(&d, 0, WORLD, 9);
+	assert_int_equal(cache_ledger_new(d.index, N * PAGE, 0, 0, &ledger), 0);
+	for (uint32_t r = 0; r < WORLD; r++) {
+		assert_int_equal(cache_timeline_init(&tl[r], view, r, 0), 0);
+		assert_int_equal(cache_ledger_add(ledger, &tl[r]), 0);
+	}
+	looks = 0;
+	for (uint64_t seq = 0; seq < N / WORLD * EPOCHS; seq++) {
+		for (uint32_t r = 0; r < WORLD; r++)
+			fetches += take_turn(ledger, &tl[r], seq);
+	}
+	assert_int_equal(fetches, N);
+	/* Each use, and each arrival, looks at three epochs. */
+	assert_true(looks <= (USES + N) * (CACHE_EPOCHS + 1));
+	looks = 0;
+	for (uint32_t r = 0; r < WORLD; r++) {
+		cache_ledger_remove(ledger, &tl[r]);
+		assert_int_equal(cache_ledger_add(ledger, &tl[r]), 0);
+	}
+	assert_true(looks <= N * (CACHE_EPOCHS + 1)); /* and not once for each rank */
+	for (uint32_t r = 0; r < WORLD; r++) {
+		cache_ledger_remove(ledger, &tl[r]);
+		cache_timeline_done(&tl[r]);
+	}
+	cache_ledger_free(ledger);
+	shard_view_free(view);
+	dataset_free(&d);
+}
+
+/* Each resident sample has one kept bit in the timeline, at its next use there. */
+static void check_kept(struct cache_ledger *ledger, struct cache_timeline *tl, uint32_t n)
+{
+	uint64_t kept = 0, want = 0;
+	for (uint32_t sample = 0; sample < n; sample++) {
+		uint64_t turn, seq = cache_timeline_next(tl, sample);
+		if (!cache_ledger_resident(ledger, sample) || seq == CACHE_NEVER)
+			continue;
+		const struct cache_timeline_epoch *ep = cache_timeline_epoch_of(tl, seq, &turn);
+		assert_true(bit_get(ep->kept, turn));
+		want++;
+	}
+	for (unsigned i = 0; i < CACHE_EPOCHS; i++)
+		kept += bits_count(tl->epochs[i].kept, tl->epochs[i].turns);
+	assert_int_equal(kept, want);
+}
+
+static void a_stream_that_comes_keeps_its_next_uses(void **state)
+{
+	enum { N = 203, WORLD = 8 };
+	struct dataset d;
+	struct cache_ledger *ledger;
+	struct cache_timeline first, later;
+	(void)state;
+	dataset_new(&d, N);
+	struct shard_view *all = view_new(&d, 0, 1, 5), *view = view_new(&d, 0, WORLD, 9); /* tail=pad */
+	/* Samples that are resident: few, about as many as a rank has turns in three epochs, and all. */
+	for (uint64_t n = 1; n <= N; n += n < 70 ? 23 : 67) {
+		assert_int_equal(cache_ledger_new(d.index, N * PAGE, 0, 0, &ledger), 0);
+		assert_int_equal(cache_timeline_init(&first, all, 0, 0), 0);
+		assert_int_equal(cache_ledger_add(ledger, &first), 0);
+		for (uint64_t seq = 0; seq < n; seq++)
+			take_turn(ledger, &first, seq);
+		for (uint32_t r = 0; r < WORLD; r++) {
+			assert_int_equal(cache_timeline_init(&later, view, r, 0), 0);
+			assert_int_equal(cache_timeline_jump(&later, 3, 5 * r % 25, r == 6), 0);
+			assert_int_equal(cache_ledger_add(ledger, &later), 0);
+			check_kept(ledger, &later, N);
+			cache_ledger_remove(ledger, &later);
+			cache_timeline_done(&later);
+		}
+		cache_ledger_remove(ledger, &first);
+		cache_timeline_done(&first);
+		struct cache_ledger_stats st;
+		cache_ledger_set_budget(ledger, 0);
+		cache_ledger_trim(ledger);
+		cache_ledger_stats_get(ledger, &st);
+		assert_int_equal(st.resident, 0); /* what no stream uses any more was listed */
+		assert_int_equal(st.evicted, n);
+		cache_ledger_free(ledger);
+	}
+	shard_view_free(view);
+	shard_view_free(all);
 	dataset_free(&d);
 }
 
@@ -688,7 +797,7 @@ static void a_jump_keeps_the_books(void **state)
 	} jumps[] = { { 0, 0, true }, { 5, 70, false }, { 2, 0, false }, { 2, 79, true } };
 	for (unsigned j = 0; j < 4; j++) {
 		assert_int_equal(cache_timeline_jump(&tl, jumps[j].epoch, jumps[j].turn, jumps[j].repeat), 0);
-		cache_ledger_rebuild(ledger, &tl);
+		cache_ledger_rebuild(ledger);
 		assert_int_equal(tl.epochs[1].number, jumps[j].repeat ? jumps[j].epoch : jumps[j].epoch + 1);
 		for (unsigned i = 0; i < 150; i++)
 			take_turn(ledger, &tl, tl.cursor);
@@ -762,7 +871,7 @@ static void notes_say_what_the_order_says(void **state)
 		while (tl.cursor < end)
 			use_some(ledger, &tl, &random);
 		assert_int_equal(cache_timeline_jump(&tl, (jump + 1) * 5, jump * 1000, jump == 1), 0);
-		cache_ledger_rebuild(ledger, &tl);
+		cache_ledger_rebuild(ledger);
 	}
 	cache_ledger_remove(ledger, &tl);
 	cache_timeline_done(&tl);
@@ -830,6 +939,8 @@ int main(void)
 		cmocka_unit_test(fetching_never_drops_what_is_used_sooner),
 		cmocka_unit_test(a_drop_can_be_taken_back),
 		cmocka_unit_test(two_ranks_share_one_residency),
+		cmocka_unit_test(ranks_of_a_view_share_a_look_at_its_order),
+		cmocka_unit_test(a_stream_that_comes_keeps_its_next_uses),
 		cmocka_unit_test(what_fits_stays_whatever_comes_next),
 		cmocka_unit_test(what_has_no_known_use_goes_first),
 		cmocka_unit_test(what_is_reserved_is_fetched),
