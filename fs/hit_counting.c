@@ -2,6 +2,7 @@
 /* Pairs READs with opens, in a table of the latest opens; fs/hit_counting.h first. */
 #include "fs/hit_counting.h"
 
+#include <assert.h>
 #include <errno.h>
 #include <pthread.h>
 #include <stdlib.h>
@@ -11,6 +12,7 @@
 
 enum { WAYS = 4, SETS = FS_HIT_COUNTING_KEPT / WAYS };
 _Static_assert((SETS & (SETS - 1)) == 0, "sets are found by a mask");
+_Static_assert(FS_VIEWS_MAX == 256, "a place ends with the view");
 
 struct kept {
 	struct fs_hit_counting_key key;
@@ -82,6 +84,11 @@ static struct kept *set_of(struct fs_hit_counting *opens, struct fs_hit_counting
 	return opens->kept[(key.id + key.place * UINT64_C(0x9e3779b97f4a7c15)) & (SETS - 1)];
 }
 
+static struct counts *view_of(struct fs_hit_counting *opens, struct fs_hit_counting_key key)
+{
+	return &opens->views[key.place % FS_VIEWS_MAX];
+}
+
 static bool is_key(const struct kept *kept, struct fs_hit_counting_key key)
 {
 	return kept->opened_ns && kept->key.id == key.id && kept->key.place == key.place;
@@ -97,14 +104,13 @@ void fs_hit_counting_opened(struct fs_hit_counting *opens, struct fs_hit_countin
 	struct kept *set = set_of(opens, key);
 	struct kept *at = &set[0];
 	opens->all.opens++;
-	opens->views[key.view].opens++;
+	view_of(opens, key)->opens++;
 	for (int i = 0; i < WAYS; i++) {
 		if (is_key(&set[i], key)) {
 			if (!within(now_ns, set[i].opened_ns, opens->pair_ns))
 				set[i].unread = 0;
 			set[i].unread++;
 			set[i].opened_ns = now_ns;
-			set[i].key.view = key.view;
 			return;
 		}
 		if (set[i].opened_ns < at->opened_ns)
@@ -128,7 +134,7 @@ bool fs_hit_counting_pair(struct fs_hit_counting *opens, const struct fs_hit_cou
 	struct kept *fresh = NULL; /* the latest open that was not read */
 	struct kept *on = NULL;    /* an open that is being read */
 	for (size_t i = 0; i < n_keys; i++) {
-		struct kept *at = find(opens, keys[i]);
+		struct kept *at = view_of(opens, keys[i])->opens ? find(opens, keys[i]) : NULL;
 		if (!at)
 			continue;
 		if (at->read_ns && within(read->ns, at->read_ns, opens->on_ns))
@@ -141,7 +147,7 @@ bool fs_hit_counting_pair(struct fs_hit_counting *opens, const struct fs_hit_cou
 		fresh->unread--;
 		fresh->read_ns = read->ns;
 		opens->all.misses++;
-		opens->views[fresh->key.view].misses++;
+		view_of(opens, fresh->key)->misses++;
 		return true;
 	}
 	if (on)
@@ -152,6 +158,7 @@ bool fs_hit_counting_pair(struct fs_hit_counting *opens, const struct fs_hit_cou
 void fs_hit_counting_count(struct fs_hit_counting *opens, uint32_t view, struct fs_hit_counting_count *ret_count)
 {
 	struct counts *of = view == FS_HIT_COUNTING_ALL ? &opens->all : &opens->views[view];
+	assert(of->misses <= of->opens);
 	uint64_t hits = of->opens - of->misses;
 	if (hits > of->shown_hits)
 		of->shown_hits = hits;

@@ -49,13 +49,16 @@ struct fs_hit_counting_read {
 /* Records a READ. Returns false if there is no room; there is room after a drain. */
 bool fs_hit_counting_read(struct fs_hit_counting *opens, struct fs_hit_counting_read read);
 
-/* What is opened: a file (place 0), or a turn of an epoch, as flat names tell it. */
+/* What is opened: a file of a view, or a turn of one of its epochs, as flat names tell it. */
 struct fs_hit_counting_key {
-	uint64_t place; /* fs_hit_counting_place */
+	uint64_t place; /* fs_hit_counting_files or fs_hit_counting_turns */
 	uint64_t id;    /* file or turn */
-	uint32_t view;  /* in which view it was opened; does not tell keys apart */
 };
-static inline uint64_t fs_hit_counting_place(uint32_t view, uint64_t epoch)
+static inline uint64_t fs_hit_counting_files(uint32_t view)
+{
+	return view;
+}
+static inline uint64_t fs_hit_counting_turns(uint32_t view, uint64_t epoch)
 {
 	return epoch << 8 | view | UINT64_C(1) << 63;
 }
@@ -66,7 +69,7 @@ void fs_hit_counting_opened(struct fs_hit_counting *opens, struct fs_hit_countin
 /* Returns how many READs came since the last call; *ret_reads: oldest first, valid until the next call. */
 size_t fs_hit_counting_take(struct fs_hit_counting *opens, const struct fs_hit_counting_read **ret_reads);
 
-/* Pairs a READ with an open of one of @keys, which are all names of the file. Returns false if there was no such
+/* Pairs a READ with an open of one of @keys, which are all names of the file in all views. Returns false if there was no such
  * open. */
 bool fs_hit_counting_pair(struct fs_hit_counting *opens, const struct fs_hit_counting_key *keys, size_t n_keys,
         const struct fs_hit_counting_read *read);
@@ -78,7 +81,7 @@ struct fs_hit_counting_count {
 	uint64_t misses; /* a READ came */
 };
 /* Tells the counts of a view, or of all views together (FS_HIT_COUNTING_ALL). If two views open a file by its name in a
- * tree at the same time, the miss counts in the one that opened it last. */
+ * tree at the same time, the first READ counts in the one that opened it last. */
 #define FS_HIT_COUNTING_ALL UINT32_MAX
 void fs_hit_counting_count(struct fs_hit_counting *opens, uint32_t view, struct fs_hit_counting_count *ret_count);
 

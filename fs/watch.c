@@ -27,7 +27,8 @@ enum {
 	IN_ORDER_FULL = 64,   /* events in a row within the slack after which an order is trusted */
 	PAIR_MS_MAX = 3600000,
 	EPOCHS_KEPT = 2, /* epochs whose turns READs are compared with: the current one, and the one before */
-	KEYS_MAX = 16, /* names of a file that a READ is looked for by: itself, and a turn in each epoch of some rank */
+	/* names of a file that a READ is looked for by: in each view the file itself, and a turn of each epoch */
+	KEYS_MAX = FS_VIEWS_MAX * (1 + EPOCHS_KEPT),
 };
 
 #define PAIR_ENVIRON "DDPFS_TEST_PAIR_MS" /* for tests: counts must not depend on how busy the machine is */
@@ -362,16 +363,15 @@ static bool is_kept(const struct fs_watch *watch, const struct fs_view *view, ui
 static void count_open(struct fs_watch *watch, const struct watched *where, const char *name, const struct open_at *at,
         uint64_t now_ns)
 {
-	struct fs_hit_counting_key key = { .id = at->file, .view = where->view->number };
+	uint32_t view = where->view->number;
+	struct fs_hit_counting_key key = { .place = fs_hit_counting_files(view), .id = at->file };
 	/* Count it under the inode that READs will name. */
 	uint32_t shown;
 	if (at->file != SHARD_NONE && where->view->layout == FS_LAYOUT_TREE &&
 	        shard_view_instead_file(where->view->order, at->file, &shown) == 0)
 		key.id = shown;
 	if (at->file == SHARD_NONE && is_kept(watch, where->view, at->epoch))
-		key = (struct fs_hit_counting_key){ .place = fs_hit_counting_place(where->view->number, at->epoch),
-			.id = at->turn,
-			.view = where->view->number };
+		key = (struct fs_hit_counting_key){ .place = fs_hit_counting_turns(view, at->epoch), .id = at->turn };
 	else if (at->file == SHARD_NONE) {
 		uint32_t file;
 		key.id = event_file(watch, where, name, &file) == 0 ? file : SHARD_NONE;
@@ -407,14 +407,14 @@ static void handle(struct fs_watch *watch, const struct inotify_event *event, ui
 }
 
 /* Finds the turns by which flat views may have opened a sample. Ranks in the same epoch share one look at its order.
- * Returns how many keys there are, at most @max. */
-static size_t turns_of(struct fs_watch *watch, uint32_t sample, struct fs_hit_counting_key *keys, size_t max)
+ * Returns how many keys there are. */
+static size_t turns_of(struct fs_watch *watch, uint32_t sample, struct fs_hit_counting_key *keys)
 {
 	size_t n = 0;
 	for (size_t i = 0; i < EPOCHS_KEPT; i++) {
 		uint64_t number = UINT64_MAX, turn = 0;
 		uint32_t rank = UINT32_MAX;
-		for (uint32_t v = 0; v < watch->server->n_views && n < max; v++) {
+		for (uint32_t v = 0; v < watch->server->n_views; v++) {
 			const struct fs_view *view = watch->server->views[v];
 			const struct kept_epoch *kept = &watch->views[v].epochs[i];
 			if (!kept->epoch)
@@ -427,7 +427,7 @@ static size_t turns_of(struct fs_watch *watch, uint32_t sample, struct fs_hit_co
 			bool own = rank == view->options.rank && turn < kept->turns;
 			if (own || sample == kept->last)
 				keys[n++] = (struct fs_hit_counting_key){
-					.place = fs_hit_counting_place(v, number),
+					.place = fs_hit_counting_turns(v, number),
 					.id = own ? turn : kept->turns - 1,
 				};
 		}
@@ -438,11 +438,13 @@ static size_t turns_of(struct fs_watch *watch, uint32_t sample, struct fs_hit_co
 /* Pairs a READ with the open that it belongs to. */
 static void pair(struct fs_watch *watch, const struct fs_hit_counting_read *read)
 {
-	struct fs_hit_counting_key keys[KEYS_MAX] = { { .id = read->file } };
-	size_t n = 1;
+	struct fs_hit_counting_key keys[KEYS_MAX];
+	size_t n = 0;
 	struct shard_file file;
+	for (uint32_t v = 0; v < watch->server->n_views; v++)
+		keys[n++] = (struct fs_hit_counting_key){ .place = fs_hit_counting_files(v), .id = read->file };
 	if (shard_index_file(watch->server->index, read->file, &file) == 0 && file.sample != SHARD_NONE)
-		n += turns_of(watch, file.sample, keys + 1, KEYS_MAX - 1);
+		n += turns_of(watch, file.sample, keys + n);
 	if (!fs_hit_counting_pair(watch->opens, keys, n, read))
 		fs_count(&watch->server->counters.unwatched_reads, 1);
 }

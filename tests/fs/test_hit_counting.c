@@ -21,7 +21,7 @@ static struct fs_hit_counting *fresh(void)
 
 static struct fs_hit_counting_key turn(uint64_t epoch, uint64_t turn)
 {
-	return (struct fs_hit_counting_key){ .place = fs_hit_counting_place(0, epoch), .id = turn };
+	return (struct fs_hit_counting_key){ .place = fs_hit_counting_turns(0, epoch), .id = turn };
 }
 
 static bool reads(struct fs_hit_counting *opens, struct fs_hit_counting_key key, bool first, uint64_t ms)
@@ -59,12 +59,13 @@ static void test_a_read_makes_its_open_a_miss(void **state)
 static void test_each_view_counts_its_own(void **state)
 {
 	struct fs_hit_counting *opens = fresh();
-	struct fs_hit_counting_key keys[] = { { .id = 1, .view = 0 }, { .id = 2, .view = 5 }, { .id = 3, .view = 5 } };
+	struct fs_hit_counting_key keys[] = { { 0, 1 }, { fs_hit_counting_files(5), 2 },
+		{ fs_hit_counting_turns(5, 1), 3 } };
 	static const uint64_t want[][3] = { { 0, 1, 0 }, { 5, 2, 1 }, { 7, 0, 0 } }; /* view, opens, misses */
 	(void)state;
 	for (size_t i = 0; i < 3; i++)
 		opened(opens, keys[i], 10);
-	assert_true(reads(opens, (struct fs_hit_counting_key){ .id = 3 }, true, 11));
+	assert_true(reads(opens, keys[2], true, 11));
 	for (size_t i = 0; i < 3; i++) {
 		struct fs_hit_counting_count count;
 		fs_hit_counting_count(opens, (uint32_t)want[i][0], &count);
@@ -73,6 +74,31 @@ static void test_each_view_counts_its_own(void **state)
 		assert_int_equal(count.hits, want[i][1] - want[i][2]);
 	}
 	assert_count(opens, 2, 1);
+	fs_hit_counting_free(opens);
+}
+
+/* Several ranks read a common file with O_DIRECT: as many READs of its beginning as opens. */
+static void test_views_that_open_the_same_file(void **state)
+{
+	enum { VIEWS = 8 };
+	struct fs_hit_counting *opens = fresh();
+	struct fs_hit_counting_key keys[VIEWS];
+	struct fs_hit_counting_read read = { .file = 7, .first = true, .ns = START + 11 * MS };
+	(void)state;
+	for (uint32_t v = 0; v < VIEWS; v++) {
+		keys[v] = (struct fs_hit_counting_key){ .place = fs_hit_counting_files(v), .id = 7 };
+		opened(opens, keys[v], 10);
+	}
+	for (int i = 0; i < 2 * VIEWS; i++) /* each of them reads from the disk, and then again */
+		assert_true(fs_hit_counting_pair(opens, keys, VIEWS, &read));
+	for (uint32_t v = 0; v < VIEWS; v++) {
+		struct fs_hit_counting_count count;
+		fs_hit_counting_count(opens, v, &count);
+		assert_int_equal(count.opens, 1);
+		assert_int_equal(count.misses, 1);
+		assert_int_equal(count.hits, 0);
+	}
+	assert_count(opens, 0, VIEWS);
 	fs_hit_counting_free(opens);
 }
 
@@ -244,6 +270,7 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_a_read_makes_its_open_a_miss),
 		cmocka_unit_test(test_each_view_counts_its_own),
+		cmocka_unit_test(test_views_that_open_the_same_file),
 		cmocka_unit_test(test_an_open_misses_once),
 		cmocka_unit_test(test_several_opens_of_a_file),
 		cmocka_unit_test(test_the_beginning_may_be_there_and_the_rest_not),
