@@ -265,13 +265,7 @@ static int open_dataset(struct fs_server *server, const struct fs_options *optio
 static int settle_handover(struct fs_server *server, struct base_err *err)
 {
 	bool kept = false;
-	uint64_t bits = 0;
-	for (uint32_t i = 0; i < server->n_views; i++) {
-		const struct shard_view *order = server->views[i]->order;
-		/* A rank's turns of any epoch: at most all samples, and what tail=pad repeats. */
-		uint64_t turns = shard_view_samples(order) + server->views[i]->options.world;
-		bits = turns > bits ? turns : bits;
-	}
+	uint64_t bits = fs_view_turns_max(server->views[0]); /* other ranks have the same world and samples */
 	int rc = fs_handover_open(
 	        server->channel->handover_fd, server->n_views, bits, server->info->n_samples, &server->handover, &kept);
 	for (uint32_t i = 0; rc == 0 && i < server->n_views; i++) {
@@ -295,7 +289,7 @@ static int make_parts(struct fs_server *server, struct base_err *err)
 	if (rc == 0)
 		rc = fs_log_queue_new(server->index, server->jobs, &server->log);
 	if (rc == 0)
-		rc = fs_lists_new(server->index, &server->lists);
+		rc = fs_lists_new(server->index, server->n_views, &server->lists);
 	if (rc == 0)
 		rc = fs_stats_new(server, &server->stats);
 	if (rc == 0)

@@ -2,6 +2,7 @@
 /* A view that is served: its epochs, what was opened, what was trained; fs/view.h first. */
 #include "fs/view.h"
 
+#include <assert.h>
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -35,6 +36,7 @@ static uint64_t *take_map(struct fs_view *view, uint64_t turns)
 {
 	if (!view->handover.records)
 		return bits_new(turns);
+	assert(turns <= view->handover.bits);
 	view->map ^= 1;
 	fs_handover_clear(&view->handover, view->map);
 	return view->handover.maps[view->map];
@@ -238,6 +240,13 @@ void fs_view_free(struct fs_view *view)
 	free(view->again);
 	pthread_mutex_destroy(&view->lock);
 	free(view);
+}
+
+uint64_t fs_view_turns_max(const struct fs_view *view)
+{
+	uint64_t samples = shard_view_samples(view->order);
+	bool one_of_several = view->place[0];
+	return one_of_several ? samples / view->options.world + 1 : samples + view->options.world;
 }
 
 struct shard_epoch *fs_view_epoch(struct fs_view *view)

@@ -65,6 +65,9 @@ int fs_view_new(const struct shard_index *index, const struct fs_options *option
  * Returns 0; -ENOMEM, index errors. */
 int fs_view_new_rank(struct fs_view *first, uint32_t number, struct base_err *err, struct fs_view **ret_view);
 void fs_view_free(struct fs_view *view); /* NULL is fine */
+/* Returns how many turns the view has in any epoch at most. In a mount of one rank that is a higher bound, by which the
+ * handover memory was always laid out: a successor of another version finds what was left. */
+uint64_t fs_view_turns_max(const struct fs_view *view);
 
 /* Keeps the view's progress in @handover, which outlives the view, from now on.
  * @resume: first take over what a predecessor left there, as far as it can be true.

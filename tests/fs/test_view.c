@@ -238,6 +238,35 @@ static void ranks_of_a_mount_share_an_order_and_nothing_else(void **state)
 	close_view(f);
 }
 
+/* The handover memory has room for the turns of each rank, and not for all samples in each rank. */
+static void no_epoch_has_more_turns_than_there_is_room_for(void **state)
+{
+	static const uint32_t worlds[] = { 1, 3, 8, 256 };
+	enum { N = 101 };
+	(void)state;
+	for (enum shard_tail tail = SHARD_TAIL_PAD; tail <= SHARD_TAIL_SHORT; tail++) {
+		for (size_t w = 0; w < sizeof(worlds) / sizeof(worlds[0]); w++) {
+			struct fs_options options = rank_of(0, worlds[w]);
+			options.n_ranks = worlds[w];
+			options.view.tail = tail;
+			options.view.start = w == 1 ? 50 : 0;
+			struct fixture f = open_view(N, options);
+			for (uint64_t number = 0; number < 2; number++) {
+				struct shard_epoch *epoch;
+				assert_int_equal(shard_view_epoch(f.view->order, number, &epoch), 0);
+				for (uint32_t rank = 0; rank < worlds[w]; rank++)
+					assert_true(shard_epoch_turns(epoch, rank) <= fs_view_turns_max(f.view));
+				shard_epoch_put(epoch);
+			}
+			assert_true(fs_view_turns_max(f.view) <= N / worlds[w] + 1);
+			close_view(f);
+		}
+	}
+	struct fixture one = open_view(N, rank_of(0, 8));
+	assert_int_equal(fs_view_turns_max(one.view), N + 8); /* as servers of all versions have it */
+	close_view(one);
+}
+
 static void view_all_is_one_rank(void **state)
 {
 	(void)state;
@@ -265,6 +294,7 @@ int main(void)
 		cmocka_unit_test(turns_are_found_back),
 		cmocka_unit_test(trained_is_what_was_recorded),
 		cmocka_unit_test(ranks_of_a_mount_share_an_order_and_nothing_else),
+		cmocka_unit_test(no_epoch_has_more_turns_than_there_is_room_for),
 		cmocka_unit_test(view_all_is_one_rank),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
