@@ -19,15 +19,18 @@ struct list {
 struct fs_lists {
 	const struct shard_index *index;
 	uint64_t clock;
-	struct list kept[FS_LISTS_KEPT];
+	size_t n_kept;
+	struct list kept[];
 };
 
-int fs_lists_new(const struct shard_index *index, struct fs_lists **ret_lists)
+int fs_lists_new(const struct shard_index *index, uint32_t n_views, struct fs_lists **ret_lists)
 {
-	struct fs_lists *lists = calloc(1, sizeof(*lists));
+	size_t n_kept = FS_LISTS_KEPT + n_views - 1;
+	struct fs_lists *lists = calloc(1, sizeof(*lists) + n_kept * sizeof(lists->kept[0]));
 	if (!lists)
 		return -ENOMEM;
 	lists->index = index;
+	lists->n_kept = n_kept;
 	*ret_lists = lists;
 	return 0;
 }
@@ -43,7 +46,7 @@ void fs_lists_free(struct fs_lists *lists)
 {
 	if (!lists)
 		return;
-	for (size_t i = 0; i < FS_LISTS_KEPT; i++)
+	for (size_t i = 0; i < lists->n_kept; i++)
 		list_done(&lists->kept[i]);
 	free(lists);
 }
@@ -96,7 +99,7 @@ static int list_get(struct fs_lists *lists, struct fs_view *view, uint64_t numbe
         struct list **ret_list)
 {
 	struct list *oldest = &lists->kept[0];
-	for (size_t i = 0; i < FS_LISTS_KEPT; i++) {
+	for (size_t i = 0; i < lists->n_kept; i++) {
 		struct list *list = &lists->kept[i];
 		if (list->view == view && list->number == number) {
 			list->used = ++lists->clock;

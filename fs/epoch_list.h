@@ -3,7 +3,8 @@
  * because a path may hold newlines, by a NUL.
  *
  * To find the size, this code goes through the epoch once. It remembers a byte offset for every FS_EPOCH_LIST_STEP
- * turns. Then it makes any range from the nearest offset before it. FS_LISTS_KEPT lists are kept.
+ * turns. Then it makes any range from the nearest offset before it. FS_LISTS_KEPT lists are kept, and one for each
+ * further rank of the mount: ranks read theirs at the same time.
  *
  * Threads: one user at a time (the helper). */
 #ifndef DDPFS_FS_EPOCH_LIST_H
@@ -18,7 +19,8 @@ enum {
 
 struct fs_lists; /* opaque */
 
-int fs_lists_new(const struct shard_index *index, struct fs_lists **ret_lists); /* -ENOMEM */
+/* @n_views: of the mount, from 1. Returns 0; -ENOMEM. */
+int fs_lists_new(const struct shard_index *index, uint32_t n_views, struct fs_lists **ret_lists);
 /* Frees the lists; NULL is fine. */
 void fs_lists_free(struct fs_lists *lists);
 

@@ -51,7 +51,7 @@ static void ranges(void **state)
 		struct fs_lists *lists;
 		options.view.world = s % 2 ? 2 : 1;
 		assert_int_equal(fs_view_new(index, &options, 0, NULL, &view), 0);
-		assert_int_equal(fs_lists_new(index, &lists), 0);
+		assert_int_equal(fs_lists_new(index, 1, &lists), 0);
 		for (uint64_t epoch = 0; epoch < FS_LISTS_KEPT + 3; epoch++) {
 			size_t len;
 			uint64_t bytes;
@@ -93,7 +93,7 @@ static void cancelled(void **state)
 	struct fs_lists *lists;
 	uint64_t bytes = 7;
 	assert_int_equal(fs_view_new(index, &options, 0, NULL, &view), 0);
-	assert_int_equal(fs_lists_new(index, &lists), 0);
+	assert_int_equal(fs_lists_new(index, 1, &lists), 0);
 	assert_int_equal(fs_epoch_list_size(lists, view, 0, &cancel, &bytes), -ECANCELED);
 	assert_int_equal(bytes, 7);
 	cancel = false;
@@ -104,8 +104,37 @@ static void cancelled(void **state)
 	shard_index_close(index);
 }
 
+/* At the beginning of an epoch each rank reads its list in pieces, and they take turns. */
+static void a_list_of_each_rank_is_kept(void **state)
+{
+	enum { RANKS = 9 };
+	(void)state;
+	struct shard_index *index = dataset_open_n(1000, 3);
+	struct fs_options options = { .view = SHARD_VIEW_OPTIONS_DEFAULT, .n_ranks = RANKS };
+	_Atomic bool cancel = true; /* nothing is worked out again */
+	struct fs_view *views[RANKS];
+	struct fs_lists *lists;
+	char buf[64];
+	size_t len;
+	options.view.world = RANKS;
+	assert_int_equal(fs_view_new(index, &options, 0, NULL, &views[0]), 0);
+	for (uint32_t rank = 1; rank < RANKS; rank++)
+		assert_int_equal(fs_view_new_rank(views[0], rank, NULL, &views[rank]), 0);
+	assert_int_equal(fs_lists_new(index, RANKS, &lists), 0);
+	for (uint32_t rank = 0; rank < RANKS; rank++)
+		assert_int_equal(fs_epoch_list_read(lists, views[rank], 0, '\n', NULL, 0, buf, sizeof(buf), &len), 0);
+	for (uint32_t rank = 0; rank < RANKS; rank++)
+		assert_int_equal(
+		        fs_epoch_list_read(lists, views[rank], 0, '\n', &cancel, 64, buf, sizeof(buf), &len), 0);
+	fs_lists_free(lists);
+	for (uint32_t rank = RANKS; rank-- > 0;)
+		fs_view_free(views[rank]);
+	shard_index_close(index);
+}
+
 int main(void)
 {
-	const struct CMUnitTest tests[] = { cmocka_unit_test(ranges), cmocka_unit_test(cancelled) };
+	const struct CMUnitTest tests[] = { cmocka_unit_test(ranges), cmocka_unit_test(cancelled),
+		cmocka_unit_test(a_list_of_each_rank_is_kept) };
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }
