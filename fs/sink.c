@@ -67,9 +67,9 @@ struct fs_sink {
 	struct fs_warm_up *warm_up;
 	struct fs_sink_stream *warm_up_stream;
 	struct fs_directory_names *names;
-	uint64_t gone_fetched, gone_jumps; /* of streams that ended */
-	struct fs_detached *toucher;       /* the thread that lists and looks up */
-	_Atomic uint64_t opened_ns;        /* the last open of a watched file; 0: none yet */
+	uint64_t gone_fetched[FS_VIEWS_MAX], gone_jumps[FS_VIEWS_MAX]; /* of each view's streams that ended */
+	struct fs_detached *toucher;                                   /* the thread that lists and looks up */
+	_Atomic uint64_t opened_ns; /* the last open of a watched file; 0: none yet */
 	_Atomic bool pins; /* the thread's work makes the mount busy: there is no copy (fs/detached_thread.h) */
 	bool no_prune;     /* lister's: this kernel does not have FUSE_NOTIFY_PRUNE */
 	char *list_buf;    /* lister's, LIST_BYTES */
@@ -410,14 +410,15 @@ void fs_sink_stats(struct fs_sink *sink, const struct fs_view *view, struct pref
 	if (!sink)
 		return;
 	lock_for_scope(&sink->lock);
-	for (uint32_t i = 0; i < sink->server->n_views; i++)
+	for (uint32_t i = 0; i < sink->server->n_views; i++) {
 		add_stats(sink->streams[i], view, ret_stats);
+		if (view && view->number != i)
+			continue;
+		ret_stats->fetched += sink->gone_fetched[i];
+		ret_stats->jumps += sink->gone_jumps[i];
+	}
 	for (unsigned i = 0; i < FOLLOWED_MAX; i++)
 		add_stats(sink->followed[i], view, ret_stats);
-	if (view && sink->server->n_views > 1)
-		return; /* whose stream ended is not known */
-	ret_stats->fetched += sink->gone_fetched;
-	ret_stats->jumps += sink->gone_jumps;
 }
 
 /* ---- life ---- */
@@ -508,8 +509,8 @@ static void stream_end(struct fs_sink *sink, struct fs_sink_stream **place)
 		*place = NULL;
 		if (vs) {
 			prefetch_stream_stats_get(vs->stream, &stats);
-			sink->gone_fetched += stats.fetched;
-			sink->gone_jumps += stats.jumps;
+			sink->gone_fetched[vs->view->number] += stats.fetched;
+			sink->gone_jumps[vs->view->number] += stats.jumps;
 		}
 	}
 	if (!vs)

@@ -82,7 +82,7 @@ void fs_sink_opened(struct fs_sink *sink, struct fs_view *view, uint32_t file, u
 void fs_sink_drained(struct fs_sink *sink);
 
 /* Sums up a view's streams: its own and the recognised ones. @view: NULL: those of all views. Zeros if there is none.
- * In a mount of several ranks, what streams fetched that have ended counts in the sum of all only. Any thread. */
+ * What streams fetched that have ended counts, too. Any thread. */
 void fs_sink_stats(struct fs_sink *sink, const struct fs_view *view, struct prefetch_stream_stats *ret_stats);
 
 #endif

@@ -66,11 +66,10 @@ static int take_inval(void *arg, uint64_t ino, off_t offset, off_t len)
 	return 0;
 }
 
-static struct fake_server *start(enum fs_layout layout)
+static struct fake_server *start_server(struct fake_server *fake)
 {
 	struct base_err err = { 0 };
 	struct stat st;
-	struct fake_server *fake = fake_server_new(data.index, layout, -1);
 	struct fs_server *server = &fake->server;
 	told = (struct told){ .lock = PTHREAD_MUTEX_INITIALIZER };
 	assert_int_equal(stat(mountpoint, &st), 0);
@@ -85,6 +84,11 @@ static struct fake_server *start(enum fs_layout layout)
 	if (prefetch_new(&options, &err, &server->prefetch) < 0)
 		fail_msg("%s", err.text);
 	return fake;
+}
+
+static struct fake_server *start(enum fs_layout layout)
+{
+	return start_server(fake_server_new(data.index, layout, -1));
 }
 
 static void stop(struct fake_server *fake)
@@ -279,6 +283,33 @@ static void each_file_is_stored_before_its_turn_is_opened(void **state)
 	stop(fake);
 }
 
+static void what_a_rank_s_stream_did_counts_for_that_rank_after_its_end(void **state)
+{
+	(void)state;
+	enum { RANKS = 2 };
+	struct fake_server *fake = start_server(fake_server_new_ranks(data.index, FS_LAYOUT_FLAT, 0, RANKS, RANKS));
+	struct fs_server *server = &fake->server;
+	struct prefetch_stream_stats of[RANKS] = { 0 }, all;
+	assert_int_equal(fs_sink_start(server->sink), 0);
+	for (uint32_t i = 0; i < RANKS; i++) {
+		fs_sink_own(server->sink, server->views[i], true);
+		for (unsigned ms = 0; ms < 60000 && of[i].fetched < N_FILES / RANKS; ms++) {
+			usleep(1000);
+			fs_sink_stats(server->sink, server->views[i], &of[i]);
+		}
+		assert_true(of[i].fetched > 0);
+	}
+	for (uint32_t i = 0; i < RANKS; i++) {
+		struct prefetch_stream_stats now;
+		fs_sink_own(server->sink, server->views[i], false);
+		fs_sink_stats(server->sink, server->views[i], &now);
+		assert_int_equal(now.fetched, of[i].fetched);
+	}
+	fs_sink_stats(server->sink, NULL, &all);
+	assert_int_equal(all.fetched, of[0].fetched + of[1].fetched);
+	stop(fake);
+}
+
 static int follow(struct fs_server *server, struct fs_sink_stream **ret_stream)
 {
 	struct fs_view *view = server->views[0];
@@ -344,6 +375,7 @@ int main(void)
 		cmocka_unit_test(a_kernel_without_prune_drops_the_pages_of_each_file),
 		cmocka_unit_test(a_store_reaches_the_file_s_inode),
 		cmocka_unit_test(each_file_is_stored_before_its_turn_is_opened),
+		cmocka_unit_test(what_a_rank_s_stream_did_counts_for_that_rank_after_its_end),
 		cmocka_unit_test(a_sink_holds_at_most_192_followed_orders),
 		cmocka_unit_test(no_order_is_followed_before_the_start_and_after_the_end),
 	};
