@@ -90,21 +90,26 @@ static int rank_counter(const char *name)
 	return -1;
 }
 
-/* Adds what earlier servers counted of one of several ranks, and leaves the sums. Under the lock. */
+/* Adds what earlier servers counted of one of several ranks, and leaves the sums. Under the lock. The memory of a rank
+ * that nobody reads stays untouched. */
 static void carry_rank(struct fs_server *server, const struct fs_view *view, struct field *fields, size_t n)
 {
 	const struct fs_handover_view place = fs_handover_view(server->handover, view->number);
 	struct fs_handover_rank_counts last = { 0 };
+	bool grown = false;
 	fs_handover_load_rank_counts(&place, &last);
 	for (size_t i = 0; i < n; i++) {
 		int at = fields[i].counter ? rank_counter(fields[i].name) : -1;
 		if (at < 0)
 			continue;
 		fields[i].value += server->stats->before_of[view->number].values[at];
-		if (fields[i].value > last.values[at])
+		if (fields[i].value > last.values[at]) {
 			last.values[at] = fields[i].value;
+			grown = true;
+		}
 	}
-	fs_handover_store_rank_counts(&place, &last);
+	if (grown)
+		fs_handover_store_rank_counts(&place, &last);
 }
 
 static uint64_t count_of(const struct fs_handover_counts *counts, uint64_t key)
@@ -140,6 +145,28 @@ static void carry(struct fs_server *server, const struct fs_view *view, struct f
 	fs_handover_store_counts(server->handover, &next);
 	if (view)
 		carry_rank(server, view, fields, n);
+}
+
+/* Leaves what each of several ranks counted. So nothing of a rank falls behind what was shown of the whole mount. */
+static void keep_ranks(struct fs_server *server)
+{
+	for (uint32_t i = 0; server->n_views > 1 && i < server->n_views; i++) {
+		const struct fs_view *view = server->views[i];
+		struct fs_hit_counting_count opens;
+		struct prefetch_stream_stats stream;
+		fs_watch_count(server->watch, view, &opens);
+		fs_sink_stats(server->sink, view, &stream);
+		struct field fields[] = {
+			{ "opens", NULL, true, opens.opens },
+			{ "hits", NULL, true, opens.hits },
+			{ "misses", NULL, true, opens.misses },
+			{ "fetched", NULL, true, stream.fetched },
+			{ "jumps", NULL, true, stream.jumps },
+		};
+		_Static_assert(sizeof(fields) / sizeof(fields[0]) == RANK_COUNTERS, "every counter of a rank");
+		lock_for_scope(&server->stats->lock);
+		carry_rank(server, view, fields, RANK_COUNTERS);
+	}
 }
 
 /* Of the client of a store, if the dataset lies in one. */
@@ -336,6 +363,8 @@ static size_t collect(struct fs_server *server, struct fs_view *shown, struct fi
 	n += collect_store(server, fields + n);
 	n += collect_tier(server, fields + n);
 	carry(server, part, fields, n);
+	if (!part)
+		keep_ranks(server);
 	return n;
 }
 
@@ -343,8 +372,6 @@ void fs_stats_keep(struct fs_server *server)
 {
 	struct field fields[FIELDS_MAX];
 	collect(server, NULL, fields);
-	for (uint32_t i = 0; server->n_views > 1 && i < server->n_views; i++)
-		collect(server, server->views[i], fields);
 }
 
 static void put(struct fs_history_reading *reading, const char *name, uint64_t value)
