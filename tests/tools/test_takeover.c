@@ -24,7 +24,6 @@ static struct takeover full(void)
 		.fs = { .dataset = "/data/\xff\"x",
 		        .mountpoint = "/mnt",
 		        .layout = FS_LAYOUT_TREE,
-		        .view_all = true,
 		        .view = SHARD_VIEW_OPTIONS_DEFAULT,
 		        .n_ranks = 8,
 		        .memory_bytes = UINT64_MAX,
@@ -47,6 +46,7 @@ static struct takeover full(void)
 		.log_level = BASE_LOG_DEBUG,
 		.owner_pidfd = -1,
 	};
+	t.fs.view.world = 16;
 	t.fs.view.seed = UINT64_MAX;
 	t.fs.view.subdir = "train";
 	t.fs.view.n_past = 2;
@@ -191,7 +191,8 @@ static void test_numbers_are_what_they_stand_for(void **state)
 	} wrong[] = { { "fs.layout", 2 }, { "fs.layout", -1 }, { "fs.advance", 2 }, { "log_level", 4 },
 		{ "log_level", -1 }, { "held.fuse_fd", -1 }, { "held.control_fd", -7 }, { "held.inotify_fd", -2 },
 		{ "owner_pidfd", -2 }, { "fs.watchdog_s", -1 }, { "fs.watchdog_s", 2147484 }, { "fs.timeout_s", -1 },
-		{ "fs.timeout_s", 2147484 }, { "fs.uid", (json_int_t)1 << 32 } };
+		{ "fs.timeout_s", 2147484 }, { "fs.uid", (json_int_t)1 << 32 }, { "fs.n_ranks", 17 },
+		{ "fs.view.rank", 9 } };
 	struct takeover t = full();
 	(void)state;
 	for (size_t i = 0; i < sizeof(wrong) / sizeof(wrong[0]); i++) {
@@ -200,6 +201,16 @@ static void test_numbers_are_what_they_stand_for(void **state)
 		assert_true(read_object(object) < 0);
 		json_decref(object);
 	}
+	t.fs.view.world = 1000;
+	t.fs.n_ranks = 257;
+	json_t *many = object_of(&t);
+	assert_true(read_object(many) < 0);
+	json_decref(many);
+	t.fs.n_ranks = 8;
+	t.fs.view_all = true; /* such a mount has one view */
+	json_t *all = object_of(&t);
+	assert_true(read_object(all) < 0);
+	json_decref(all);
 }
 
 static void test_texts_fit(void **state)

@@ -261,6 +261,12 @@ static int read_key(struct takeover *t, const char *key, const json_t *value)
 	return -EINVAL;
 }
 
+static bool ranks_make_sense(const struct fs_options *fs)
+{
+	return fs->n_ranks == 0 || (!fs->view_all && fs->n_ranks <= FS_RANKS_MAX &&
+	                                   (uint64_t)fs->view.rank + fs->n_ranks <= fs->view.world);
+}
+
 /* Checks what the rest of the program expects the parser of the options to have checked. */
 static bool makes_sense(const struct takeover *t)
 {
@@ -270,8 +276,7 @@ static bool makes_sense(const struct takeover *t)
 	       t->fs.layout >= FS_LAYOUT_FLAT && t->fs.layout <= FS_LAYOUT_TREE && t->fs.advance >= FS_ADVANCE_AUTO &&
 	       t->fs.advance <= FS_ADVANCE_OFF && t->log_level >= BASE_LOG_ERROR && t->log_level <= BASE_LOG_DEBUG &&
 	       t->fs.watchdog_s <= INT_MAX / 1000 && t->fs.timeout_s <= INT_MAX / 1000 &&
-	       t->fs.scan_threads <= PREFETCH_SEED_SCAN_THREADS_MAX && t->fs.n_ranks <= FS_RANKS_MAX &&
-	       (uint64_t)t->fs.view.rank + t->fs.n_ranks <= UINT32_MAX;
+	       t->fs.scan_threads <= PREFETCH_SEED_SCAN_THREADS_MAX && ranks_make_sense(&t->fs);
 }
 
 void takeover_done(struct takeover *t)
