@@ -28,7 +28,9 @@
 #include "cache/timeline.h"
 #include "shard/index.h"
 
-enum { CACHE_STREAMS_MAX = 256 }; /* streams of a ledger: those of all ranks and jobs of one mount */
+/* Streams of a ledger: those of all ranks and jobs of one mount.  A mount shows at most 256 ranks, each with its own
+ * stream, and follows at most 448 orders (fs/sink.c). */
+enum { CACHE_STREAMS_MAX = 768 };
 
 struct cache_ledger; /* opaque */
 

@@ -81,6 +81,7 @@ struct fs_sampler_streams {
 	bool own_begun;                 /* ... and so the view's own stream was begun */
 	struct prefetch_saved_track saved[PREFETCH_TRACKS_MAX]; /* the last that was left to a successor */
 	unsigned n_saved;
+	bool told_not_followed;                   /* the last try to follow a track failed, and the log says so */
 	bool restored;                            /* what a predecessor left was taken over */
 	uint64_t opened_ns;                       /* time of the last opens */
 	uint32_t batch[FS_SAMPLER_STREAMS_BATCH]; /* ... to here */
@@ -293,8 +294,9 @@ static void follow_track(struct fs_sampler_streams *fr, const struct prefetch_re
 		if (fr->follows[i].live)
 			continue;
 		int rc = follow_new(fr, track, &fr->follows[i]);
-		if (rc < 0 && rc != -ENODATA)
+		if (rc < 0 && rc != -ENODATA && !fr->told_not_followed)
 			log_warning("what was recognised is not read ahead: %s", base_err_str(rc));
+		fr->told_not_followed = rc < 0 && rc != -ENODATA;
 		return;
 	}
 }

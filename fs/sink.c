@@ -12,6 +12,7 @@
 #include <sys/uio.h>
 #include <unistd.h>
 
+#include "cache/ledger.h"
 #include "fs/budget.h"
 #include "fs/directory_names.h"
 #include "fs/hang_injection.h"
@@ -26,9 +27,12 @@ enum {
 	PRUNE_MAX = 256,       /* inodes in one message */
 	USES_MAX = 1024,       /* uses handed to the engine at once */
 	LIST_BYTES = 64 << 10, /* bytes of directory entries taken from the kernel at once */
-	FOLLOWED_MAX = 192,    /* announced lists, those that replace them, and recognised samplers */
 	REST_MS = 100, /* ms without an open, after which nothing is looked up if there is no copy of the mount */
+	/* Announced lists, those that replace them, and recognised samplers: one at least in each rank. */
+	FOLLOWED_MAX = 192 + FS_VIEWS_MAX,
 };
+_Static_assert((int)FS_VIEWS_MAX + (int)FOLLOWED_MAX + 1 <= (int)CACHE_STREAMS_MAX,
+        "the ledger takes the views' own streams, those that are followed, and the warm-up");
 
 /* The message's payload, as the kernel's include/uapi/linux/fuse.h has it. */
 struct prune_out {

@@ -63,7 +63,7 @@ void fs_sink_gone(struct fs_sink *sink);
 
 /* Makes a stream for what a trainer of the view was recognised to read.
  * @options: its view is an order that is given (shard/view.h), of tree names.
- * Returns 0; -ENOMEM, -ENODATA; -E2BIG: there are 192 such streams; -EAGAIN: before fs_sink_start or after
+ * Returns 0; -ENOMEM, -ENODATA; -E2BIG: there are 448 such streams; -EAGAIN: before fs_sink_start or after
  * fs_sink_stop; errors of prefetch_stream_new. One thread calls this function and the next four. */
 int fs_sink_follow(struct fs_sink *sink, struct fs_view *view, const struct prefetch_stream_options *options,
         struct fs_sink_stream **ret_stream);
