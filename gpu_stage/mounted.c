@@ -2,9 +2,9 @@
 /* Reads .ddpfs/stats.json and .ddpfs/state of a mount; mounted.h first. */
 #include "gpu_stage/mounted.h"
 
+#include <dirent.h>
 #include <errno.h>
 #include <jansson.h>
-#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -18,6 +18,18 @@ enum { FILE_MAX = 1 << 20 };
 bool stage_mounted_is(const char *path)
 {
 	return getxattr(path, "user.ddpfs.view", NULL, 0) > 0;
+}
+
+bool stage_mounted_ranks(const char *path, char ret_rank[PATH_MAX])
+{
+	cleanup_closedir DIR *dir = opendir(path);
+	struct dirent *entry;
+	while (dir && (entry = readdir(dir))) {
+		if (strncmp(entry->d_name, "rank", 4) == 0 &&
+		        snprintf(ret_rank, PATH_MAX, "%s/%s", path, entry->d_name) < PATH_MAX)
+			return stage_mounted_is(ret_rank); /* such a root lists nothing else */
+	}
+	return false;
 }
 
 static int read_below(const char *root, const char *name, struct base_err *err, char **ret_text)

@@ -6,6 +6,7 @@
 #ifndef DDPFS_GPU_STAGE_MOUNTED_H
 #define DDPFS_GPU_STAGE_MOUNTED_H
 
+#include <limits.h>
 #include <stdbool.h>
 #include <stdint.h>
 
@@ -23,6 +24,9 @@ struct stage_mounted {
 /* Tells whether `path` is the root of a mount, or the directory of a rank in a mount of several: its extended attribute
  * user.ddpfs.view exists. */
 bool stage_mounted_is(const char *path);
+
+/* Tells whether `path` is the root of a mount of several ranks, and gives the directory of one of them. */
+bool stage_mounted_ranks(const char *path, char ret_rank[PATH_MAX]);
 
 /* Reads the two files of a mount; end with stage_mounted_done.
  * Returns 0, or -EUCLEAN (stats.json is not that of this version), -EFBIG (file over 1 MiB), -ENAMETOOLONG, -ENOMEM,

@@ -322,11 +322,17 @@ int ddpfs_stage_open(const char *dataset, const struct ddpfs_stage_options *give
 	struct base_err err = { 0 };
 	struct ddpfs_stage_options options;
 	struct ddpfs_stage *stage;
+	char rank[PATH_MAX];
 	int rc = stage_options_check(given, &err, &options);
 	if (rc == 0 && stage_mounted_is(dataset))
 		rc = open_mount(dataset, given && given->world, &options, &err, &stage);
-	else if (rc == 0)
+	else if (rc == 0) {
 		rc = open_dataset(dataset, &options, NULL, &err, &stage);
+		if (rc < 0 && stage_mounted_ranks(dataset, rank))
+			base_err_set(&err, rc,
+			        "'%s' is a mount of several ranks: give the directory of one, such as '%s'", dataset,
+			        rank);
+	}
 	if (rc < 0)
 		return stage_error(error, &err);
 	*ret_stage = stage;

@@ -67,6 +67,19 @@ def test_the_state_is_where_the_oldest_batch_begins_that_is_out(dataset, mount):
     assert place(m) == (1, 0), "a whole epoch is the next one's beginning"
 
 
+def test_the_root_of_several_ranks_is_no_dataset(dataset, mount):
+    m = mount(dataset, "rank=2-3,world=4")
+    with pytest.raises(OSError, match=r"mount of several ranks: give the directory of one, such as '.*/rank[23]'"):
+        ddpfs.Stage(m.path, batch=5, memory="64M").next()
+
+
+@pytest.mark.parametrize("place", ["", "rank3", "rank3/.ddpfs"])
+def test_the_server_says_why_it_follows_no_order_of_several_ranks(dataset, mount, place):
+    m = mount(dataset, "rank=2-3,world=4")
+    with pytest.raises(ValueError, match="several ranks follows the orders of its ranks"):
+        ddpfs.Mount(m.path / place).follow([0, 1])
+
+
 def test_a_batch_that_is_held_holds_the_cursor(dataset, mount):
     m = mount(dataset, OPTIONS)
     stage = ddpfs.Stage(m.path, batch=5, memory="64M")

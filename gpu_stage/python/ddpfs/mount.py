@@ -94,15 +94,19 @@ class Mount(type(Path())):
         self._ctl("epoch", epoch)
 
     def _control_socket(self):
-        try:
-            return json.loads((self / ".ddpfs" / "stats.json").read_text())["control"]
-        except (FileNotFoundError, NotADirectoryError) as e:
-            raise OSError(errno.ENODEV, f"'{self}' is no ddpfs mount: give the mountpoint") from e
+        """Finds the server by its stats.json: below the mountpoint, or in a mount of several ranks below each rank."""
+        here, mountpoint = Path(os.path.realpath(self)), Path(os.path.realpath(_mountpoint(self)))
+        within = [place for place in (here, *here.parents) if mountpoint in (place, *place.parents)]
+        for place in (*within, *mountpoint.glob("rank*")):
+            try:
+                return json.loads((place / ".ddpfs" / "stats.json").read_text())["control"]
+            except (FileNotFoundError, NotADirectoryError):
+                continue
+        raise OSError(errno.ENODEV, f"'{self}' is no ddpfs mount: give the mountpoint")
 
     def _follower(self):
         if self._connection is None:
-            mountpoint = _mountpoint(self)
-            self._connection = _follow.Connection(mountpoint, Mount(mountpoint)._control_socket)
+            self._connection = _follow.Connection(_mountpoint(self), Mount(self)._control_socket)
         return self._connection
 
     def follow(self, order, *, list="default", append=False, files=None, dir=None, listing="sorted",
