@@ -83,9 +83,14 @@ int fs_flat_lookup(struct fs_server *server, struct fs_view *view, const char *n
 	uint64_t number;
 	uint64_t step;
 	if (fs_name_parse(name, &number, &step) == 0 && (!only_epoch || *only_epoch == number)) {
-		struct shard_epoch *epoch;
+		/* Not from the cache of all ranks, which may have dropped it, unless the name is of another epoch. */
+		struct shard_epoch *epoch = fs_view_epoch(view);
 		uint32_t sample;
-		int rc = shard_view_epoch(view->order, number, &epoch);
+		int rc = 0;
+		if (shard_epoch_number(epoch) != number) {
+			shard_epoch_put(epoch);
+			rc = shard_view_epoch(view->order, number, &epoch);
+		}
 		if (rc < 0)
 			return rc;
 		rc = shard_epoch_step_sample(epoch, step, &sample);

@@ -204,6 +204,8 @@ int fs_view_new(const struct shard_index *index, const struct fs_options *option
 	view->pinned = options->advance == FS_ADVANCE_OFF;
 	if (options->n_ranks > 0)
 		set_place(view);
+	if (options->n_ranks > 1)
+		shard_view_share(view->order);
 	rc = shard_index_dir_samples(index, view->subdir, &view->sample0, &view->sample_end);
 	return begin(view, rc, err, ret_view);
 }

@@ -52,11 +52,12 @@ struct shard_view {
 	uint64_t block_items; /* deal=block: positions of a block */
 	bool is_given;        /* shard_view_new_given made it; `given` is set */
 	struct shard_view_given given;
+	unsigned n_cache; /* entries of `cache` that are used */
 
 	pthread_mutex_t lock; /* guards what follows */
 	pthread_cond_t built; /* an epoch was built, or building failed */
 	uint64_t tick;        /* counts uses of the cache */
-	struct cached_epoch cache[SHARD_VIEW_EPOCHS_CACHED];
+	struct cached_epoch cache[SHARD_VIEW_EPOCHS_SHARED];
 };
 
 static int find_subdir(struct shard_view *view, const char *path, struct base_err *err)
@@ -446,6 +447,7 @@ int shard_view_new(const struct shard_index *index, const struct shard_view_opti
 		return base_err_set(err, -ENOMEM, "out of memory");
 	view->index = index;
 	view->options = *options;
+	view->n_cache = SHARD_VIEW_EPOCHS_CACHED;
 	pthread_mutex_init(&view->lock, NULL); /* these two cannot fail with default attributes */
 	pthread_cond_init(&view->built, NULL);
 	rc = view_init(view, err);
@@ -461,7 +463,7 @@ void shard_view_free(struct shard_view *view)
 {
 	if (!view)
 		return;
-	for (unsigned i = 0; i < SHARD_VIEW_EPOCHS_CACHED; i++) {
+	for (unsigned i = 0; i < view->n_cache; i++) {
 		assert(!view->cache[i].building);
 		shard_epoch_put(view->cache[i].epoch);
 	}
@@ -471,6 +473,11 @@ void shard_view_free(struct shard_view *view)
 	free(view->bad_slots);
 	free(view->stand_ins);
 	free(view);
+}
+
+void shard_view_share(struct shard_view *view)
+{
+	view->n_cache = SHARD_VIEW_EPOCHS_SHARED;
 }
 
 const struct shard_view_options *shard_view_options_get(const struct shard_view *view)
@@ -608,7 +615,7 @@ static struct cached_epoch *cache_place(struct shard_view *view, uint64_t number
 {
 	struct cached_epoch *oldest = NULL;
 
-	for (unsigned i = 0; i < SHARD_VIEW_EPOCHS_CACHED; i++) {
+	for (unsigned i = 0; i < view->n_cache; i++) {
 		struct cached_epoch *place = &view->cache[i];
 
 		if (place->used > 0 && place->number == number)

@@ -567,6 +567,27 @@ static void epochs_are_cached_and_outlive_the_cache(void **state)
 	shard_view_free(NULL);
 }
 
+/* Ranks that are two epochs apart do not push each other's epochs out. */
+static void a_shared_view_caches_more_epochs(void **state)
+{
+	const struct shard_index *index = *state;
+	struct shard_view_options o = { .order = SHARD_ORDER_TORCH, .world = 4 };
+	struct shard_view *view = open_view(index, &o);
+	struct shard_epoch *held, *again;
+
+	shard_view_share(view);
+	assert_int_equal(shard_view_epoch(view, 0, &held), 0);
+	for (uint64_t number = 1; number < SHARD_VIEW_EPOCHS_SHARED; number++) {
+		assert_int_equal(shard_view_epoch(view, number, &again), 0);
+		shard_epoch_put(again);
+	}
+	assert_int_equal(shard_view_epoch(view, 0, &again), 0);
+	assert_ptr_equal(held, again);
+	shard_epoch_put(again);
+	shard_epoch_put(held);
+	shard_view_free(view);
+}
+
 struct reader {
 	struct shard_view *view;
 	unsigned number;
@@ -633,6 +654,7 @@ int main(void)
 		cmocka_unit_test(blocks_keep_hosts_apart),
 		cmocka_unit_test(a_dataset_of_common_files_deals_nothing),
 		cmocka_unit_test(epochs_are_cached_and_outlive_the_cache),
+		cmocka_unit_test(a_shared_view_caches_more_epochs),
 		cmocka_unit_test(many_threads_share_a_view),
 	};
 	int failed = cmocka_run_group_tests_name("view, packed in order", tests, synth_setup_sorted, synth_teardown);
