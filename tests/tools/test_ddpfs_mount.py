@@ -68,6 +68,9 @@ def test_three_lines_introduce_a_mount_on_a_terminal(dataset, mountpoint):
     assert shown == f"ddpfs: '{mountpoint}' shows the part of rank 0 of 2: 50 of 100 samples in epoch 0"
     assert "reads ahead in the order of the epoch" in does
     assert f"'ddpfs stat {mountpoint}'" in following and f"'ddpfs umount {mountpoint}'" in following
+    shown, _, _ = mounted_on_a_terminal(dataset, mountpoint, "rank=all,world=8")  # tail=pad repeats four of them
+    assert shown == (f"ddpfs: '{mountpoint}' shows ranks 0 to 7 of 8, each in a directory: 100 of 100 samples in "
+                     "epoch 0")
     shown, does, following = mounted_on_a_terminal(dataset, mountpoint, "view=all")
     assert shown.startswith(f"ddpfs: '{mountpoint}' shows all 100 files of the dataset (")
     assert "recognises the trainer's sampler" in does

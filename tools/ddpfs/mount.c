@@ -160,12 +160,14 @@ static void introduce(const struct fs_options *fs)
 		if (fs->view_all)
 			cli_note("'%s' shows all %" PRIu64 " samples, named in the order of epoch %" PRIu64, quoted,
 			        number(stats, "turns"), number(stats, "epoch"));
-		else if (fs->n_ranks > 0)
+		else if (fs->n_ranks > 0) {
+			/* With tail=pad the ranks have more turns than there are samples. */
+			uint64_t turns = number(stats, "turns"), samples = number(stats, "samples");
 			cli_note("'%s' shows ranks %u to %u of %u, each in a directory: %" PRIu64 " of %" PRIu64
 			         " samples in epoch %" PRIu64,
 			        quoted, fs->view.rank, fs->view.rank + fs->n_ranks - 1, fs->view.world,
-			        number(stats, "turns"), number(stats, "samples"), number(stats, "epoch"));
-		else
+			        turns < samples ? turns : samples, samples, number(stats, "epoch"));
+		} else
 			cli_note("'%s' shows the part of rank %u of %u: %" PRIu64 " of %" PRIu64
 			         " samples in epoch %" PRIu64,
 			        quoted, fs->view.rank, fs->view.world, number(stats, "turns"), number(stats, "samples"),
