@@ -248,32 +248,36 @@ static void look_at_samplers(struct fs_server *server, const struct fs_view *vie
 	}
 }
 
-/* Finds what `view` means: NULL if it is all that the mount shows. *ret_any: a view whose options are those of all. */
-static const struct fs_view *part_of(const struct fs_server *server, struct fs_view *view, struct fs_view **ret_any)
+/* What numbers are about. */
+struct scope {
+	struct fs_view *only; /* one of several ranks; NULL: the whole mount */
+	struct fs_view *any;  /* a view whose options are those of all that is meant */
+};
+
+/* @view: NULL: the whole mount. */
+static struct scope scope_of(const struct fs_server *server, struct fs_view *view)
 {
-	*ret_any = view ? view : server->views[0];
-	return server->n_views > 1 ? view : NULL;
+	return (struct scope){ .only = server->n_views > 1 ? view : NULL, .any = view ? view : server->views[0] };
 }
 
 /* What is left to do is looked up before what was done: with no open and no announced list in a queue, and then an idle
- * engine, the other counters are final until the trainer goes on. @shown: NULL: all ranks together. */
-static size_t collect(struct fs_server *server, struct fs_view *shown, struct field fields[FIELDS_MAX])
+ * engine, the other counters are final until the trainer goes on. */
+static size_t collect(struct fs_server *server, struct scope scope, struct field fields[FIELDS_MAX])
 {
 	const struct fs_counters *c = &server->counters;
 	struct prefetch_stats engine = { 0 };
 	struct fs_view_progress progress;
 	struct fs_hit_counting_count opens;
 	struct left_to_do left;
-	struct fs_view *view;
-	const struct fs_view *part = part_of(server, shown, &view);
-	fs_watch_count(
-	        server->watch, part, &opens); /* first, so that the queue and the engine know of all opens until now */
-	look_at_samplers(server, part, &left);
+	const struct fs_view *view = scope.any;
+	/* First, so that the queue and the engine know of all opens until now. */
+	fs_watch_count(server->watch, scope.only, &opens);
+	look_at_samplers(server, scope.only, &left);
 	bool idle = left.begun && !left.announced.waits && prefetch_idle(server->prefetch);
 	prefetch_stats_get(server->prefetch, &engine);
-	fs_server_progress(server, shown, &progress);
+	fs_server_progress(server, scope.only, &progress);
 	struct prefetch_stream_stats stream;
-	fs_sink_stats(server->sink, part, &stream);
+	fs_sink_stats(server->sink, scope.only, &stream);
 	struct fs_read_latency_epoch waits;
 	fs_read_latency_get(server->read_latency, progress.epoch, &waits);
 	const struct field all[] = {
@@ -362,8 +366,8 @@ static size_t collect(struct fs_server *server, struct fs_view *shown, struct fi
 	memcpy(fields, all, sizeof(all));
 	n += collect_store(server, fields + n);
 	n += collect_tier(server, fields + n);
-	carry(server, part, fields, n);
-	if (!part)
+	carry(server, scope.only, fields, n);
+	if (!scope.only)
 		keep_ranks(server);
 	return n;
 }
@@ -371,7 +375,7 @@ static size_t collect(struct fs_server *server, struct fs_view *shown, struct fi
 void fs_stats_keep(struct fs_server *server)
 {
 	struct field fields[FIELDS_MAX];
-	collect(server, NULL, fields);
+	collect(server, scope_of(server, NULL), fields);
 }
 
 static void put(struct fs_history_reading *reading, const char *name, uint64_t value)
@@ -386,7 +390,7 @@ void fs_stats_reading(struct fs_server *server, struct fs_history_reading *ret_r
 	struct fs_view *view = server->views[0];
 	struct field fields[FIELDS_MAX];
 	uint64_t epoch, turn, turns;
-	size_t n = collect(server, NULL, fields);
+	size_t n = collect(server, scope_of(server, NULL), fields);
 	for (size_t i = 0; i < n; i++)
 		put(ret_reading, fields[i].name, fields[i].value);
 	if (!view->all || !fs_sampler_streams_progress(server->samplers[view->number], &epoch, &turn, &turns))
@@ -409,7 +413,7 @@ static json_t *number(uint64_t value)
 	return value <= INT64_MAX ? json_integer((json_int_t)value) : json_sprintf("%" PRIu64, value);
 }
 
-static json_t *names(struct fs_server *server, struct fs_view *view)
+static json_t *names(struct fs_server *server, const struct fs_view *view)
 {
 	char identity[33];
 	char view_identity[33];
@@ -456,7 +460,7 @@ static json_t *sample_path(struct fs_server *server, uint32_t sample)
 }
 
 /* The first samples that on_bad leaves out or replaces, and what replaces them. */
-static json_t *quarantine(struct fs_server *server, struct fs_view *view)
+static json_t *quarantine(struct fs_server *server, const struct fs_view *view)
 {
 	json_t *list = json_array();
 	const struct shard_quarantine *q = view->options.quarantine;
@@ -503,34 +507,32 @@ static json_t *problems(void)
 	return list;
 }
 
-static json_t *stats_object(struct fs_server *server, struct fs_view *shown)
+static json_t *stats_object(struct fs_server *server, struct scope scope)
 {
 	struct field fields[FIELDS_MAX];
 	struct prefetch_stats engine = { 0 };
 	struct fs_view_progress progress;
-	struct fs_view *view;
-	part_of(server, shown, &view);
-	size_t n = collect(server, shown, fields);
+	size_t n = collect(server, scope, fields);
 	prefetch_stats_get(server->prefetch, &engine);
-	fs_server_progress(server, shown, &progress);
-	json_t *object = names(server, view);
+	fs_server_progress(server, scope.only, &progress);
+	json_t *object = names(server, scope.any);
 	json_object_set_new(object, "advance", json_string(progress.automatic ? "auto" : "off"));
 	json_object_set_new(object, "io", json_string(engine.uring ? "io_uring" : "pread"));
 	json_object_set_new(object, "direct", json_boolean(engine.direct));
 	for (size_t i = 0; i < n; i++)
 		json_object_set_new(object, fields[i].name, json_integer((json_int_t)fields[i].value));
 	if (server->options.n_ranks > 0)
-		json_object_set_new(object, "ranks", json_integer(shown ? 1 : server->n_views));
+		json_object_set_new(object, "ranks", json_integer(scope.only ? 1 : server->n_views));
 	char why[FS_BUDGET_WHY_BYTES];
 	fs_budget_why(server->budget, why, sizeof(why));
 	json_object_set_new(object, "memory_why", json_string(why));
-	if (shown || server->n_views == 1) /* samplers are recognised in each rank by itself */
-		fs_sampler_streams_stats(server->samplers[view->number], object);
+	if (scope.only || server->n_views == 1) /* samplers are recognised in each rank by itself */
+		fs_sampler_streams_stats(server->samplers[scope.any->number], object);
 	const char *warm_up = fs_warm_up_says(server->prefetch);
 	if (warm_up)
 		json_object_set_new(object, "warm_up", json_string(warm_up));
 	json_object_set_new(object, "epochs", epochs(server));
-	json_object_set_new(object, "quarantine", quarantine(server, view));
+	json_object_set_new(object, "quarantine", quarantine(server, scope.any));
 	json_object_set_new(object, "problems", problems());
 	return object;
 }
@@ -543,20 +545,19 @@ static char *dump(json_t *given)
 
 char *fs_stats_json(struct fs_server *server, struct fs_view *view)
 {
-	return dump(stats_object(server, view));
+	return dump(stats_object(server, scope_of(server, view)));
 }
 
-char *fs_info_json(struct fs_server *server, struct fs_view *shown)
+char *fs_info_json(struct fs_server *server, struct fs_view *view)
 {
 	struct fs_view_progress progress;
-	struct fs_view *view;
-	part_of(server, shown, &view);
-	fs_server_progress(server, shown, &progress);
-	json_t *object = names(server, view);
-	json_object_set_new(object, "rank", json_integer(view->options.rank));
+	struct scope scope = scope_of(server, view);
+	fs_server_progress(server, scope.only, &progress);
+	json_t *object = names(server, scope.any);
+	json_object_set_new(object, "rank", json_integer(scope.any->options.rank));
 	if (server->options.n_ranks > 0)
-		json_object_set_new(object, "ranks", json_integer(shown ? 1 : server->n_views));
-	json_object_set_new(object, "world", json_integer(view->options.world));
+		json_object_set_new(object, "ranks", json_integer(scope.only ? 1 : server->n_views));
+	json_object_set_new(object, "world", json_integer(scope.any->options.world));
 	json_object_set_new(object, "dev", json_integer((json_int_t)server->dev));
 	json_object_set_new(object, "advance", json_string(progress.automatic ? "auto" : "off"));
 	json_object_set_new(object, "memory", fs_budget_json(server->budget));
@@ -567,7 +568,7 @@ char *fs_info_json(struct fs_server *server, struct fs_view *shown)
 
 size_t fs_stats_text(struct fs_server *server, struct fs_view *view, char *buf, size_t size)
 {
-	cleanup_json json_t *object = stats_object(server, view);
+	cleanup_json json_t *object = stats_object(server, scope_of(server, view));
 	size_t len = object ? json_dumpb(object, buf, size - 1, JSON_INDENT(1)) : 0;
 	return len < size ? len : 0;
 }
@@ -601,7 +602,7 @@ size_t fs_metrics_text(struct fs_server *server, struct fs_view *view, char *buf
 {
 	struct field fields[FIELDS_MAX];
 	char mountpoint[2 * 128];
-	size_t n_fields = collect(server, view, fields);
+	size_t n_fields = collect(server, scope_of(server, view), fields);
 	size_t n = 0;
 	label(server->options.mountpoint, mountpoint, sizeof(mountpoint));
 	for (size_t i = 0; i < n_fields; i++) {
