@@ -684,7 +684,9 @@ static bool keep_by_turn(struct cache_ledger *ledger, struct cache_timeline *tl)
 void cache_ledger_keep(struct cache_ledger *ledger, struct cache_timeline *tl)
 {
 	uint64_t turns = cache_timeline_end(tl) - tl->cursor;
-	if (!tl->exact || turns >= load(&ledger->n_resident) || !keep_by_turn(ledger, tl))
+	/* Stand-ins of bad samples (on_bad) come at turns where a sample is not found. */
+	bool found_at_turns = tl->exact || shard_view_is_given(tl->view);
+	if (!found_at_turns || turns >= load(&ledger->n_resident) || !keep_by_turn(ledger, tl))
 		each_resident(ledger, keep_in_one, tl);
 }
 
