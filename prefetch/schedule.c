@@ -289,6 +289,7 @@ static void add_stream(struct prefetch *p, struct prefetch_stream *s)
 			cache_timeline_done(&s->tl);
 	}
 	s->fetch = s->announced = s->high = s->limit = s->tl.cursor;
+	s->used_at = p->schedule.all_uses; /* a reader that comes after others is not away */
 	s->batch = PREFETCH_ANNOUNCE_FIRST;
 	s->missing = MISSING_ONE;
 	if (p->schedule.shared)

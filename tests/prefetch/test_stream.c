@@ -786,6 +786,32 @@ static void streams_that_take_turns_miss_nothing(void **state)
 	prefetch_free(t[0].p);
 }
 
+static void a_stream_that_comes_second_is_read_ahead_at_once(void **state)
+{
+	(void)state;
+	struct fake_sink sink;
+	struct trainer t[2] = { 0 };
+	struct setup setup = { .memory = 16 << 20, .view = orders[0], .window = 8 << 20 };
+	struct prefetch_stream_stats second;
+	sink_init(&sink);
+	setup.view.world = 2;
+	for (uint32_t r = 0; r < 2; r++) {
+		t[r].p = t[0].p;
+		t[r].paced = true;
+		setup.view.rank = r;
+		start(&t[r], &sink, &setup);
+		settle(&t[0]);
+		for (uint64_t k = 0; r == 0 && k < turns_of(&t[0], 0) / 4; k++)
+			read_turn(&t[0], 0, k);
+		settle(&t[0]);
+	}
+	prefetch_stream_stats_get(t[1].stream, &second);
+	assert_true(second.fetched > 0);
+	stop(&t[0]);
+	stop(&t[1]);
+	prefetch_free(t[0].p);
+}
+
 static void files_that_are_left_out_do_not_stop_the_window(void **state)
 {
 	(void)state;
@@ -1569,6 +1595,7 @@ int main(void)
 		cmocka_unit_test(faults_are_mended_on_the_way),
 		cmocka_unit_test(a_bad_sample_does_not_stop_the_others),
 		cmocka_unit_test(a_sink_that_refuses_leaves_demands_working),
+		cmocka_unit_test(a_stream_that_comes_second_is_read_ahead_at_once),
 		cmocka_unit_test(memory_taken_away_shrinks_the_budget),
 		cmocka_unit_test(what_the_kernel_took_back_is_fetched_again),
 		cmocka_unit_test(what_the_kernel_forgot_is_announced_again),
