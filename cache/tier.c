@@ -95,8 +95,8 @@ static_assert(sizeof(struct header) == 32 && sizeof(struct dataset) == 32 && siz
 struct cache_tier {
 	int fd;
 	uint8_t identity[CACHE_TIER_IDENTITY];
-	uint32_t number; /* of the dataset */
-	uint32_t order;  /* in which this process tells next uses; 0: in none.  Set before the first put */
+	uint32_t number;        /* of the dataset */
+	_Atomic uint32_t order; /* in which this process tells next uses; 0: in none so far */
 	uint64_t size_bytes, data_at, segment_bytes;
 	uint32_t n_segments;
 	uint64_t n_buckets;

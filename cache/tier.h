@@ -107,9 +107,9 @@ int cache_tier_get(struct cache_tier *tier, const struct cache_tier_block *block
  * stored since then. */
 int cache_tier_get_again(struct cache_tier *tier, const struct cache_tier_block *block, void *data);
 
-/* Joins the ranks of this host that use the dataset in one order.  Call it once for each rank of this process, before
- * puts that tell a next use, which is then a time in this order.  order: names the order, the same for all ranks of a
- * job.  rank: below 2^20.
+/* Joins the ranks of this host that use the dataset in one order.  Call it for each rank of this process, for
+ * one of them before puts that tell a next use, which is then a time in this order.  order: names the order, the same
+ * for all ranks of a job.  rank: below 2^20.
  * Returns 0 or an error of fcntl(2). */
 int cache_tier_join(struct cache_tier *tier, uint64_t order, uint32_t rank);
 /* Sets the bits of the ranks below `world` that other processes have joined with. */

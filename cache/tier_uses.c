@@ -32,6 +32,7 @@ struct cache_tier_uses {
 	uint64_t latest;      /* epoch */
 	struct shard_epoch *epochs[EPOCHS];
 	uint64_t *ranks; /* a bit for each rank of this host */
+	bool joined;     /* this process has a rank */
 	bool all;        /* all ranks are on this host */
 	uint64_t ranks_ns;
 };
@@ -112,6 +113,8 @@ void cache_tier_uses_of(struct cache_tier_uses *uses, uint64_t epoch, struct cac
 	        shard_index_sample_slot(index, place.sample, &slot) < 0)
 		return;
 	lock_for_scope(&uses->lock);
+	if (!uses->joined)
+		return;
 	look_at_ranks(uses);
 	if (epoch == UINT64_MAX)
 		epoch = uses->latest;
@@ -148,8 +151,7 @@ static uint32_t epochs_ahead(const struct cache_tier_fill *fill, const struct sh
 	return n < 3 ? 0 : n - 2 < AHEAD ? (uint32_t)n - 2 : AHEAD;
 }
 
-int cache_tier_uses_new(
-        struct cache_tier *tier, struct shard_view *view, uint32_t rank, struct cache_tier_uses **ret_uses)
+int cache_tier_uses_new(struct cache_tier *tier, struct shard_view *view, struct cache_tier_uses **ret_uses)
 {
 	const struct shard_view_options *o = shard_view_options_get(view);
 	struct cache_tier_fill fill;
@@ -168,22 +170,24 @@ int cache_tier_uses_new(
 		.redeal = o->redeal };
 	pthread_mutex_init(&uses->lock, NULL);
 	uses->ranks = bits_new(o->world);
-	rc = uses->ranks ? cache_tier_join(tier, order_of(view), rank) : -ENOMEM;
-	if (rc < 0) {
+	if (!uses->ranks) {
 		cache_tier_uses_free(uses);
-		return rc;
+		return -ENOMEM;
 	}
-	bit_set(uses->ranks, rank);
 	*ret_uses = uses;
 	return 0;
 }
 
 int cache_tier_uses_add(struct cache_tier_uses *uses, uint32_t rank)
 {
+	lock_for_scope(&uses->lock);
 	int rc = cache_tier_join(uses->tier, order_of(uses->view), rank);
-	if (rc == 0)
-		bit_set(uses->ranks, rank);
-	return rc;
+	if (rc < 0)
+		return rc;
+	bit_set(uses->ranks, rank);
+	uses->joined = true;
+	uses->ranks_ns = 0; /* look at once whether all ranks are here now */
+	return 0;
 }
 
 void cache_tier_uses_free(struct cache_tier_uses *uses)

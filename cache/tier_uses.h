@@ -9,7 +9,7 @@
  * group for ever; or the tier has room for the whole dataset.  Then it keeps what it has.
  *
  * Memory: up to 32 MiB for order=torch, else some KiB and a bit for each rank of the world.
- * Threads: any thread may call cache_tier_uses_of.  One mutex guards everything. */
+ * Threads: any thread may call cache_tier_uses_of and _add.  One mutex guards everything. */
 #ifndef DDPFS_CACHE_TIER_USES_H
 #define DDPFS_CACHE_TIER_USES_H
 
@@ -21,13 +21,12 @@
 
 struct cache_tier_uses; /* opaque */
 
-/* Makes it for one rank of a view.  It tells the other ranks of the host that this one is here.
+/* Makes it for a view.  Until the first cache_tier_uses_add, nothing is told.
  * tier, view: not owned, outlive it.  The view computes its order: it is no given one.
  * Returns 0; -EOPNOTSUPP: nothing is told for this view; -ENOMEM; an error of a system call. */
-int cache_tier_uses_new(
-        struct cache_tier *tier, struct shard_view *view, uint32_t rank, struct cache_tier_uses **ret_uses);
-/* Says that this process reads for another rank of the view, too. Before the first cache_tier_uses_of. Returns 0 or an
- * error of fcntl(2). */
+int cache_tier_uses_new(struct cache_tier *tier, struct shard_view *view, struct cache_tier_uses **ret_uses);
+/* Says that this process reads for a rank of the view, and tells it to the other ranks of the host.  A rank may be
+ * added again.  Returns 0 or an error of fcntl(2). */
 int cache_tier_uses_add(struct cache_tier_uses *uses, uint32_t rank);
 /* NULL is fine. */
 void cache_tier_uses_free(struct cache_tier_uses *uses);

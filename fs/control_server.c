@@ -97,14 +97,26 @@ static bool is_meant(const struct fs_view *view, const struct fs_view *one)
 	return !view || view == one;
 }
 
-static int set_epoch(struct fs_server *server, struct fs_view *view, uint64_t epoch)
+/* Makes an epoch the current one of each view that is meant. The order of the epoch is computed first, so that no view
+ * is changed if there is no memory for it. */
+static int set_epoch(struct fs_server *server, const struct fs_view *meant, uint64_t number)
 {
-	int rc = fs_view_set_epoch(view, epoch);
+	struct shard_epoch *epoch;
+	int rc = shard_view_epoch(server->views[0]->order, number, &epoch);
 	if (rc < 0)
 		return rc;
-	fs_server_root_changed(server, view);
-	fs_sink_epoch(server->sink, view, epoch);
-	return 0;
+	for (uint32_t i = 0; rc == 0 && i < server->n_views; i++) {
+		struct fs_view *view = server->views[i];
+		if (!is_meant(meant, view))
+			continue;
+		rc = fs_view_set_epoch(view, number);
+		if (rc == 0) {
+			fs_server_epoch_changed(server, view);
+			fs_sink_epoch(server->sink, view, number);
+		}
+	}
+	shard_epoch_put(epoch);
+	return rc;
 }
 
 static json_t *answer_epoch(struct fs_server *server, struct fs_view *view, json_t *request)
@@ -119,14 +131,12 @@ static json_t *answer_epoch(struct fs_server *server, struct fs_view *view, json
 		return refuse("\"set\" must be an epoch: a whole number from 0 to 4294967295");
 	if (advance && (!mode || (strcmp(mode, "auto") != 0 && strcmp(mode, "off") != 0)))
 		return refuse("\"advance\" must be \"auto\" or \"off\"");
-	for (uint32_t i = 0; i < server->n_views; i++) {
-		struct fs_view *one = server->views[i];
-		int rc = set && is_meant(view, one) ? set_epoch(server, one, (uint64_t)json_integer_value(set)) : 0;
-		if (rc < 0)
-			return refuse(base_err_str(rc));
-		if (mode && is_meant(view, one))
-			fs_view_set_advance(one, strcmp(mode, "auto") == 0);
-	}
+	int rc = set ? set_epoch(server, view, (uint64_t)json_integer_value(set)) : 0;
+	if (rc < 0)
+		return refuse(base_err_str(rc));
+	for (uint32_t i = 0; mode && i < server->n_views; i++)
+		if (is_meant(view, server->views[i]))
+			fs_view_set_advance(server->views[i], strcmp(mode, "auto") == 0);
 	fs_watch_drain(server->watch);
 	fs_server_progress(server, view, &progress);
 	json_t *reply = json_pack("{s:b,s:I,s:I,s:I,s:s}", "ok", 1, "epoch", (json_int_t)progress.epoch, "turns",
@@ -157,10 +167,10 @@ static int set_trained(struct fs_server *server, const struct fs_view *meant, ui
 	return rc;
 }
 
-/* Without a rank it tells the state of the first one, and records for all of them. */
+/* Without a rank it tells the state of the first one with a reader, and records for all of them. */
 static json_t *answer_state(struct fs_server *server, struct fs_view *meant, json_t *request)
 {
-	struct fs_view *view = meant ? meant : server->views[0];
+	struct fs_view *view = meant ? meant : fs_server_first_reader(server);
 	json_t *steps = json_object_get(request, "steps");
 	json_t *turns = json_object_get(request, "turns");
 	json_t *which = json_object_get(request, "epoch");
@@ -176,6 +186,9 @@ static json_t *answer_state(struct fs_server *server, struct fs_view *meant, jso
 		return refuse("\"steps\" and \"turns\" both say what was trained: give one of them");
 	if (which && !steps && !turns)
 		return refuse("\"epoch\" goes with \"steps\" or \"turns\"");
+	if ((steps || turns) && !which && !meant && server->lowest_epoch != server->highest_epoch)
+		return refuse("the ranks are in different epochs: \"epoch\" must say in which one it was trained, or "
+		              "\"rank\" which rank is meant");
 	fs_view_trained(view, &epoch, &trained);
 	if (steps || turns) {
 		fs_view_progress(view, &progress);
@@ -219,8 +232,9 @@ static json_t *answer_consumed(struct fs_server *server, struct fs_view *view, j
 	int rc = shard_state_format(view->order, epoch, trained, text, sizeof(text));
 	if (rc == 0)
 		rc = fs_view_consumed(view, epoch, trained, &changed);
-	if (changed)
-		fs_server_root_changed(server, view);
+	bool began = rc == 0 && fs_view_begin(view); /* the library reads for the rank */
+	if (changed || began)
+		fs_server_epoch_changed(server, view);
 	if (rc == -EINVAL)
 		return refuse("the mount began this epoch after that step: steps count from the epoch's beginning");
 	return rc < 0 ? refuse(base_err_str(rc)) : with_object("state", strdup(text));

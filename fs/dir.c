@@ -13,7 +13,7 @@
 #include "fs/log_queue.h"
 #include "fs/name.h"
 #include "fs/node.h"
-#include "fs/sampler_streams.h"
+#include "fs/ranks.h"
 #include "fs/watch.h"
 #include "shard/base/cleanup.h"
 
@@ -134,13 +134,11 @@ static int dir_begin(struct fs_server *server, struct fs_node node, bool trainer
 		return rc;
 	struct fs_view *view = dir->view;
 	dir->marked = marked;
-	if (trainer && (node.kind == FS_ROOT || node.kind == FS_TREE_DIR))
-		fs_sampler_streams_read(server->samplers[view->number]);
 	if (begins_listing(dir) && trainer) {
 		/* What was opened before this listing counts in the epoch before it. */
 		fs_watch_drain(server->watch);
 		if (fs_view_listing(view))
-			fs_server_root_changed(server, view);
+			fs_server_epoch_changed(server, view);
 	}
 	if (node.kind == FS_EPOCH_DIR)
 		rc = shard_view_epoch(view->order, node.id, &dir->epoch);
@@ -175,7 +173,8 @@ static int dir_resume(struct fs_server *server, fuse_ino_t ino, uint64_t handle,
 
 static void opendir_any(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi, bool waited);
 
-/* An OPENDIR that comes before the watches are set. The helper waits for the watches before its first job. */
+/* An OPENDIR that comes before the watches are set. The helper waits for the watches of the mount before its first job,
+ * and here for those of a rank. */
 struct opendir_job {
 	struct fs_job job;
 	fuse_req_t req;
@@ -204,6 +203,19 @@ static void opendir_later(fuse_req_t req, fuse_ino_t ino, const struct fuse_file
 	fs_job_queue_add(fs_server_of(req)->jobs, &o->job);
 }
 
+/* What is opened after a listing counts, so the watches must be set. Those of a rank are set for its first reader.
+ * @may_wait: do wait for them. Returns whether they are set. */
+static bool are_watches_set(struct fs_server *server, struct fs_node node, bool may_wait)
+{
+	bool rank = server->options.n_ranks > 0 && (node.kind == FS_ROOT || node.kind == FS_TREE_DIR);
+	struct fs_view *view = rank ? fs_server_view(server, node) : NULL;
+	if (view)
+		fs_ranks_begin_one(server, view);
+	if (view && may_wait)
+		fs_watch_wait_view(server->watch, view);
+	return may_wait || fs_watch_is_ready(server->watch, view);
+}
+
 static void opendir_any(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi, bool waited)
 {
 	struct fs_server *server = fs_server_of(req);
@@ -216,8 +228,7 @@ static void opendir_any(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *f
 	bool marked = !trainer && lister != 0 && fuse_req_ctx(req)->pid == lister;
 
 	int rc = fs_server_node(server, ino, &node);
-	/* What is opened after a listing counts, so the watches must be set. */
-	if (rc == 0 && trainer && !waited && !fs_watch_is_ready(server->watch)) {
+	if (rc == 0 && trainer && !are_watches_set(server, node, waited)) {
 		opendir_later(req, ino, fi);
 		return;
 	}

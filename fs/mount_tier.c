@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "fs/log_queue.h"
 #include "fs/server.h"
 #include "fs/view.h"
 #include "shard/base/log.h"
@@ -23,17 +24,20 @@ static bool below_mount(const struct fs_server *server)
 	       (path[len] == '/' || path[len] == '\0');
 }
 
-/* The order of rank views is known.  With view=all, the trainer has its own. */
+/* The order of rank views is known.  With view=all, the trainer has its own.  A host may show the ranks of a whole job,
+ * but it uses what its readers use.  So each of several ranks is told when it begins. */
 static int tell_uses(struct fs_server *server, struct base_err *err)
 {
 	struct fs_view *view = server->views[0];
 	if (view->all)
 		return 0;
-	int rc = cache_tier_uses_new(server->tier, view->order, view->options.rank, &server->tier_uses);
-	for (uint32_t i = 1; rc == 0 && i < server->n_views; i++)
-		rc = cache_tier_uses_add(server->tier_uses, server->views[i]->options.rank);
+	int rc = cache_tier_uses_new(server->tier, view->order, &server->tier_uses);
+	if (rc == 0 && server->options.n_ranks == 0)
+		rc = cache_tier_uses_add(server->tier_uses, view->options.rank);
 	if (rc == 0 || rc == -EOPNOTSUPP)
 		return 0;
+	cache_tier_uses_free(server->tier_uses);
+	server->tier_uses = NULL;
 	cache_tier_close(server->tier);
 	server->tier = NULL;
 	return base_err_set(
@@ -58,6 +62,16 @@ int fs_tier_open(struct fs_server *server, struct base_err *err)
 		return 0;
 	}
 	return rc;
+}
+
+void fs_tier_begin(struct fs_server *server, const struct fs_view *view)
+{
+	if (server->options.n_ranks == 0 || !server->tier_uses)
+		return;
+	int rc = cache_tier_uses_add(server->tier_uses, view->options.rank);
+	if (rc < 0)
+		fs_log_queue_note(server->log, "the tier does not keep what rank %u uses next: %s", view->options.rank,
+		        base_err_str(rc));
 }
 
 int fs_tier_check(struct fs_server *server)

@@ -4,18 +4,22 @@
  * The server's own descriptor holds the claims of the tier. The supervisor has no copy, so the claims of a dead server
  * end.
  *
- * Threads: main. */
+ * Threads: main, and any for fs_tier_begin. */
 #ifndef DDPFS_FS_MOUNT_TIER_H
 #define DDPFS_FS_MOUNT_TIER_H
 
 struct fs_server;
 struct base_err;
+struct fs_view;
 
 /* Opens the tier that the options name, if they name one. Call it after the dataset and the first view are open, and
  * before the filter of fs/supervise/confine.h. A successor that cannot open it logs that, and goes on without.
  * Returns 0; -EINVAL: the directory lies below the mountpoint; an error of cache_tier_open. err says it in a
  * sentence. */
 int fs_tier_open(struct fs_server *server, struct base_err *err);
+
+/* Tells the tier that a rank of a mount of several ranks has a reader. Once for each rank, or more often. */
+void fs_tier_begin(struct fs_server *server, const struct fs_view *view);
 
 /* Logs once that the tier is off. Returns the ms until it must be called again; -1: never. */
 int fs_tier_check(struct fs_server *server);

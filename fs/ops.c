@@ -14,6 +14,7 @@
 #include "fs/epoch_list_reply.h"
 #include "fs/errors.h"
 #include "fs/node.h"
+#include "fs/ranks.h"
 #include "fs/read.h"
 #include "fs/server.h"
 
@@ -66,6 +67,14 @@ static void guess_read(struct fs_server *server, pid_t pid, uint32_t file)
 		fs_lookup_readahead_looked_up(server->lookup_readahead, file);
 }
 
+/* Who looks up a file of a rank opens it next, perhaps without a listing. The server's own thread does it, too. */
+static void begin_rank(struct fs_server *server, struct fs_node dir, struct fs_node node, pid_t pid)
+{
+	if (server->options.n_ranks > 0 && node.kind == FS_FILE && (dir.kind == FS_ROOT || dir.kind == FS_TREE_DIR) &&
+	        pid != atomic_load(&server->lister))
+		fs_ranks_begin_one(server, fs_server_view(server, dir));
+}
+
 static void do_lookup(fuse_req_t req, fuse_ino_t parent, const char *name)
 {
 	struct fs_server *server = fs_server_of(req);
@@ -98,6 +107,7 @@ static void do_lookup(fuse_req_t req, fuse_ino_t parent, const char *name)
 	}
 	e.ino = e.attr.st_ino;
 	pid_t pid = fuse_req_ctx(req)->pid; /* the reply frees the request */
+	begin_rank(server, dir, node, pid);
 	fuse_reply_entry(req, &e);
 	if (node.kind == FS_FILE)
 		guess_read(server, pid, (uint32_t)node.id);
@@ -190,23 +200,10 @@ static int xattr_path(struct fs_server *server, struct fs_node node, char *buf, 
 	return shard_index_file_path(server->index, (uint32_t)node.id, buf, size);
 }
 
-/* Whether all ranks are in the same epoch. A file is one inode in all of them, so nothing tells which one is meant. */
-static bool one_epoch(const struct fs_server *server)
-{
-	struct fs_view_progress first, other;
-	fs_view_progress(server->views[0], &first);
-	for (uint32_t i = 1; i < server->n_views; i++) {
-		fs_view_progress(server->views[i], &other);
-		if (other.epoch != first.epoch)
-			return false;
-	}
-	return true;
-}
-
-/* The global step of the file in the current epoch: the P of its flat name. */
+/* The global step of the file in the current epoch: the P of its flat name. A file is one inode in all ranks, so if
+ * their readers are in different epochs, nothing tells which one is meant. */
 static int xattr_position(struct fs_server *server, struct fs_node node, char *buf, size_t size)
 {
-	struct fs_view *view = fs_server_view(server, node);
 	struct shard_file file;
 	uint64_t step;
 	uint64_t turn;
@@ -214,9 +211,9 @@ static int xattr_position(struct fs_server *server, struct fs_node node, char *b
 	int rc = shard_index_file(server->index, (uint32_t)node.id, &file);
 	if (rc < 0)
 		return rc;
-	if (file.sample == SHARD_NONE || !view || !one_epoch(server))
+	if (file.sample == SHARD_NONE || server->lowest_epoch != server->highest_epoch)
 		return -ENODATA;
-	struct shard_epoch *epoch = fs_view_epoch(view);
+	struct shard_epoch *epoch = fs_view_epoch(fs_server_first_reader(server));
 	rc = shard_epoch_find(epoch, file.sample, &step, &rank, &turn);
 	shard_epoch_put(epoch);
 	if (rc < 0)

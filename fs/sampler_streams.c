@@ -17,6 +17,7 @@
 #include "fs/rank_files.h"
 #include "fs/read_ahead_note.h"
 #include "fs/sink.h"
+#include "fs/watch.h"
 #include "prefetch/sampler/recognise.h"
 #include "shard/base/cleanup.h"
 #include "shard/base/log.h"
@@ -77,8 +78,7 @@ struct fs_sampler_streams {
 	uint64_t manual, word;          /* where a RandomSampler's generator was seen last; word 0: nowhere */
 	_Atomic bool part_made;         /* flat: `part` is constant from then on */
 	_Atomic bool settled;           /* flat: a sampler reads the whole part, so the search has ended */
-	_Atomic bool read;              /* several ranks: this one has a reader, or a predecessor's had one */
-	bool own_begun;                 /* ... and so the view's own stream was begun */
+	bool own_begun;                 /* several ranks: the view's own stream was begun for its reader */
 	struct prefetch_saved_track saved[PREFETCH_TRACKS_MAX]; /* the last that was left to a successor */
 	unsigned n_saved;
 	bool told_not_followed;                   /* the last try to follow a track failed, and the log says so */
@@ -90,8 +90,9 @@ struct fs_sampler_streams {
 	pthread_mutex_t lock; /* guards what follows */
 	pthread_cond_t cond;
 	bool stop;
-	bool woken; /* something was announced, or the rank has a reader */
-	bool begun; /* what a predecessor left is read ahead, or what the first reader of the rank reads */
+	bool woken;  /* something was announced, or a reader of the rank came or went */
+	bool forget; /* the reader of the rank has gone: everything begins anew */
+	bool begun;  /* what a predecessor left, and what the first reader of the rank reads, is read ahead */
 	uint32_t queue[FS_SAMPLER_STREAMS_QUEUE];
 	uint64_t queued, taken, published; /* all since the start; published <= taken <= queued */
 	struct shown shown[PREFETCH_TRACKS_MAX];
@@ -357,7 +358,7 @@ static void publish(struct fs_sampler_streams *fr, bool busy)
 	fr->searched = searched;
 	if (!busy) {
 		fr->published = fr->taken;
-		fr->begun = true;
+		fr->begun |= !fr->woken; /* else somebody came meanwhile */
 	}
 }
 
@@ -572,8 +573,9 @@ static void settle(struct fs_sampler_streams *fr)
 	}
 }
 
-/* Takes what is queued, or waits up to `wait_ns` for it. Returns how many opens, or SIZE_MAX if the thread must end. */
-static size_t take(struct fs_sampler_streams *fr, uint64_t wait_ns)
+/* Takes what is queued, or waits up to `wait_ns` for it. *ret_forget: what was taken before is forgotten. Returns how
+ * many opens, or SIZE_MAX if the thread must end. */
+static size_t take(struct fs_sampler_streams *fr, uint64_t wait_ns, bool *ret_forget)
 {
 	size_t n = 0;
 	int rc = 0;
@@ -586,7 +588,8 @@ static size_t take(struct fs_sampler_streams *fr, uint64_t wait_ns)
 	while (n < FS_SAMPLER_STREAMS_BATCH && fr->taken < fr->queued)
 		fr->batch[n++] = fr->queue[fr->taken++ % FS_SAMPLER_STREAMS_QUEUE];
 	bool stop = fr->stop;
-	fr->woken = false;
+	*ret_forget = fr->forget;
+	fr->woken = fr->forget = false;
 	return stop ? SIZE_MAX : n;
 }
 
@@ -756,16 +759,10 @@ static int begin_again(struct fs_sampler_streams *fr)
 	return begin(fr);
 }
 
-/* Many ranks may be shown and few of them be read, so only those with a reader get a search and a window. */
-static bool has_reader(const struct fs_sampler_streams *fr)
-{
-	return fr->server->options.n_ranks == 0 || atomic_load(&fr->read);
-}
-
 /* Returns false while the search cannot run: nothing is dealt to this rank, nobody reads it, or there is no memory. */
 static bool can_look(struct fs_sampler_streams *fr, bool *ret_failed)
 {
-	int rc = fr->r ? 0 : has_reader(fr) ? begin(fr) : -ENODATA;
+	int rc = fr->r ? 0 : fs_view_has_reader(fr->view) ? begin(fr) : -ENODATA;
 	if (rc == 0)
 		return true;
 	if (rc != -ENODATA && !*ret_failed)
@@ -773,7 +770,7 @@ static bool can_look(struct fs_sampler_streams *fr, bool *ret_failed)
 	*ret_failed |= rc != -ENODATA;
 	lock_for_scope(&fr->lock);
 	fr->published = fr->taken;
-	fr->begun = true;
+	fr->begun |= !fr->woken;
 	fr->n_shown = 0;
 	return false;
 }
@@ -811,12 +808,30 @@ static size_t announced(struct fs_sampler_streams *fr, size_t n)
 	return left;
 }
 
+/* Without memory, the next batch of opens tries again. */
 static void begin_own(struct fs_sampler_streams *fr)
 {
-	if (fr->server->options.n_ranks == 0 || !has_reader(fr) || fr->own_begun)
-		return;
-	fr->own_begun = true;
-	fs_sink_own(fr->server->sink, fr->view, true);
+	if (fr->server->options.n_ranks > 0 && fs_view_has_reader(fr->view) && !fr->own_begun)
+		fr->own_begun = fs_sink_own(fr->server->sink, fr->view, true) == 0;
+}
+
+/* Makes everything as it was before the first reader of the rank. */
+static void forget(struct fs_sampler_streams *fr)
+{
+	end(fr);
+	atomic_store(&fr->part_made, false);
+	fs_watch_drain(fr->server->watch); /* who looks at `part` has the watcher's lock */
+	fs_rank_files_free(fr->part);
+	fs_rank_files_free(fr->coming);
+	fr->part = fr->coming = NULL;
+	fr->manual = fr->word = 0;
+	memset(fr->told, 0, sizeof(fr->told));
+	atomic_store(&fr->settled, false);
+	fs_sink_own(fr->server->sink, fr->view, false);
+	fr->own_begun = false;
+	lock_for_scope(&fr->lock);
+	fr->n_shown = 0;
+	fr->sharded_twice = false;
 }
 
 /* The thread's loop: it takes in everything that is queued before it searches, and updates the streams after each
@@ -824,14 +839,16 @@ static void begin_own(struct fs_sampler_streams *fr)
 static void *recognise_run(void *arg)
 {
 	struct fs_sampler_streams *fr = arg;
-	bool failed = false, paused = true;
+	bool failed = false, paused = true, anew = false;
 	const uint64_t pause_ns = FS_SAMPLER_STREAMS_PAUSE_S * UINT64_C(1000000000);
 	uint64_t wait_ns = 0; /* 0 at first, so that what was restored is ready before the first opens */
 	size_t n;
 	pthread_setname_np(pthread_self(), "recognise");
 	can_look(fr, &failed); /* before the first opens, because opens of a flat view are not even queued until then */
-	while ((n = take(fr, wait_ns)) != SIZE_MAX) {
-		wait_ns = has_reader(fr) ? pause_ns : NO_READER_NS;
+	while ((n = take(fr, wait_ns, &anew)) != SIZE_MAX) {
+		if (anew)
+			forget(fr);
+		wait_ns = fs_view_has_reader(fr->view) ? pause_ns : NO_READER_NS;
 		begin_own(fr);
 		size_t left = announced(fr, n);
 		if (!can_look(fr, &failed))
@@ -899,18 +916,29 @@ void fs_sampler_streams_opened(struct fs_sampler_streams *fr, uint32_t file, uin
 	fr->queue[fr->queued++ % FS_SAMPLER_STREAMS_QUEUE] = file;
 }
 
-void fs_sampler_streams_read(struct fs_sampler_streams *fr)
+void fs_sampler_streams_wake(struct fs_sampler_streams *fr)
 {
-	if (!fr || fr->server->options.n_ranks == 0 || atomic_exchange(&fr->read, true))
-		return;
 	lock_for_scope(&fr->lock);
 	fr->begun = false; /* the engine is not idle before it knows the stream */
 	fr->woken = true;
 	pthread_cond_signal(&fr->cond);
 }
 
+void fs_sampler_streams_forget(struct fs_sampler_streams *fr)
+{
+	if (!fr)
+		return;
+	lock_for_scope(&fr->lock);
+	fr->taken = fr->queued;
+	fr->forget = fr->woken = true;
+	fr->begun = false;
+	pthread_cond_signal(&fr->cond);
+}
+
 void fs_sampler_streams_drained(struct fs_sampler_streams *fr)
 {
+	if (!fr)
+		return;
 	lock_for_scope(&fr->lock);
 	if (fr->queued != fr->taken)
 		pthread_cond_signal(&fr->cond);
@@ -933,15 +961,12 @@ static void dispose(struct fs_sampler_streams *fr)
 int fs_sampler_streams_new(struct fs_server *server, struct fs_view *view, struct fs_sampler_streams **ret_recognise)
 {
 	struct fs_sampler_streams *fr = calloc(1, sizeof(*fr));
-	struct fs_view_progress progress;
 	if (!fr)
 		return -ENOMEM;
 	pthread_mutex_init(&fr->lock, NULL);
 	base_cond_init(&fr->cond);
 	fr->server = server;
 	fr->view = view;
-	fs_view_progress(view, &progress);
-	fr->read = progress.n_opened > 0;
 	int rc = fs_announced_orders_new(server, view, wake, fr, &fr->orders);
 	if (rc == 0)
 		rc = fs_order_numbers_new(server->index, view, fs_announced_orders_memory(fr->orders), &fr->numbers);
@@ -968,16 +993,19 @@ struct fs_order_numbers *fs_sampler_streams_numbers(struct fs_sampler_streams *f
 	return fr->numbers;
 }
 
-void fs_sampler_streams_end(struct fs_sampler_streams *fr)
+void fs_sampler_streams_stop(struct fs_sampler_streams *fr)
 {
 	if (!fr)
 		return;
-	{
-		lock_for_scope(&fr->lock);
-		fr->stop = true;
-		pthread_cond_signal(&fr->cond);
-	}
-	pthread_join(fr->thread, NULL);
+	lock_for_scope(&fr->lock);
+	fr->stop = true;
+	pthread_cond_signal(&fr->cond);
+}
+
+void fs_sampler_streams_end(struct fs_sampler_streams *fr)
+{
+	if (fr)
+		pthread_join(fr->thread, NULL);
 }
 
 void fs_sampler_streams_free(struct fs_sampler_streams *fr)

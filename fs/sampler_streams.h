@@ -21,8 +21,8 @@
  * flat view the order is the listing's. There the search ends when a sampler (mostly the list as it is) explains some
  * thousands of opens: `samplers` in the statistics does not change after that.
  *
- * Threads: one `recognise` for each view does all that takes long (searches, permutations). fs_sampler_streams_opened
- * from the watcher, the rest from any. `lock` is a leaf. */
+ * Threads: one `recognise` for each view with a reader does all that takes long (searches, permutations).
+ * fs_sampler_streams_opened from the watcher, the rest from any. `lock` is a leaf. */
 #ifndef DDPFS_FS_SAMPLER_STREAMS_H
 #define DDPFS_FS_SAMPLER_STREAMS_H
 
@@ -41,9 +41,12 @@ enum {
 
 struct fs_sampler_streams; /* opaque */
 
-/* Starts the thread. The workers must run. Returns 0; -ENOMEM, -EAGAIN. */
+/* Starts the thread. The workers must run. One of several ranks has a reader when this is called, and its order is read
+ * ahead from then on. Returns 0; -ENOMEM, -EAGAIN. */
 int fs_sampler_streams_new(struct fs_server *server, struct fs_view *view, struct fs_sampler_streams **ret_recognise);
-/* Ends the thread and its streams; NULL is fine. The session must still be answered. */
+/* Tells the thread to end; NULL is fine. It may take a while, so all threads are told before one is waited for. */
+void fs_sampler_streams_stop(struct fs_sampler_streams *recognise);
+/* Waits for the end of the thread and its streams; NULL is fine. The session must still be answered. */
 void fs_sampler_streams_end(struct fs_sampler_streams *recognise);
 /* Frees it, after fs_sampler_streams_end; NULL is fine. */
 void fs_sampler_streams_free(struct fs_sampler_streams *recognise);
@@ -51,10 +54,12 @@ void fs_sampler_streams_free(struct fs_sampler_streams *recognise);
 /* Records that a file was opened: by name in a tree, or at a turn of an epoch in a flat view (@file is SHARD_NONE).
  * Never waits for the thread's work. */
 void fs_sampler_streams_opened(struct fs_sampler_streams *recognise, uint32_t file, uint64_t epoch, uint64_t turn);
-/* Tells that somebody lists the view or opens its files. In a mount of several ranks, its order is read ahead from then
- * on. Any thread; @recognise may be NULL. */
-void fs_sampler_streams_read(struct fs_sampler_streams *recognise);
-/* Tells that a batch of opens is complete. */
+/* Tells that a rank whose reader had gone (fs_sampler_streams_forget) has one again. */
+void fs_sampler_streams_wake(struct fs_sampler_streams *recognise);
+/* Forgets what the reader of one of several ranks did, and ends its streams, because it has no reader any more
+ * (fs_view_reset). @recognise may be NULL. */
+void fs_sampler_streams_forget(struct fs_sampler_streams *recognise);
+/* Tells that a batch of opens is complete. @recognise may be NULL. */
 void fs_sampler_streams_drained(struct fs_sampler_streams *recognise);
 
 /* Returns the announced orders of the view, and what their numbers mean. Main. */

@@ -5,6 +5,8 @@
 #include <errno.h>
 #include <unistd.h>
 
+#include "shard/base/cleanup.h"
+
 int fs_server_node(const struct fs_server *server, uint64_t ino, struct fs_node *ret_node)
 {
 	struct fs_node node;
@@ -26,8 +28,12 @@ int fs_server_node(const struct fs_server *server, uint64_t ino, struct fs_node 
 void fs_server_progress(const struct fs_server *server, struct fs_view *view, struct fs_view_progress *ret_progress)
 {
 	struct fs_view_progress all, one;
-	fs_view_progress(view ? view : server->views[0], &all);
-	for (uint32_t i = 1; !view && i < server->n_views; i++) {
+	struct fs_view *first = view ? view : fs_server_first_reader(server);
+	bool readers = fs_view_has_reader(first);
+	fs_view_progress(first, &all);
+	for (uint32_t i = first->number + 1; !view && i < server->n_views; i++) {
+		if (readers && !fs_view_has_reader(server->views[i]))
+			continue;
 		fs_view_progress(server->views[i], &one);
 		all.epoch = one.epoch < all.epoch ? one.epoch : all.epoch;
 		all.turns += one.turns;
@@ -36,6 +42,31 @@ void fs_server_progress(const struct fs_server *server, struct fs_view *view, st
 		all.automatic &= one.automatic;
 	}
 	*ret_progress = all;
+}
+
+struct fs_view *fs_server_first_reader(const struct fs_server *server)
+{
+	for (uint32_t i = 0; i < server->n_views; i++)
+		if (fs_view_has_reader(server->views[i]))
+			return server->views[i];
+	return server->views[0];
+}
+
+void fs_server_find_epochs(struct fs_server *server)
+{
+	uint64_t lowest = UINT64_MAX, highest = 0;
+	lock_for_scope(&server->epochs_lock); /* of two changes at once somebody finds the later one */
+	bool readers = fs_view_has_reader(fs_server_first_reader(server));
+	for (uint32_t i = 0; i < server->n_views; i++) {
+		struct fs_view_progress progress;
+		if (readers && !fs_view_has_reader(server->views[i]))
+			continue;
+		fs_view_progress(server->views[i], &progress);
+		lowest = progress.epoch < lowest ? progress.epoch : lowest;
+		highest = progress.epoch > highest ? progress.epoch : highest;
+	}
+	atomic_store_explicit(&server->lowest_epoch, lowest, memory_order_relaxed);
+	atomic_store_explicit(&server->highest_epoch, highest, memory_order_relaxed);
 }
 
 void fs_server_stop(struct fs_server *server)
@@ -58,8 +89,9 @@ int fs_server_unmount(struct fs_server *server, bool lazy)
 	return rc < 0 ? rc : answer.code;
 }
 
-void fs_server_root_changed(struct fs_server *server, struct fs_view *view)
+void fs_server_epoch_changed(struct fs_server *server, struct fs_view *view)
 {
+	fs_server_find_epochs(server);
 	fuse_ino_t ino = fs_ino(fs_server_root(server, view->number));
 	/* A negative offset drops attributes only. -ENOENT: the kernel does not have the inode, and so no old
 	 * attributes. */

@@ -6,6 +6,7 @@
  *     main      fs/server_life.c: the supervisor's messages, the control socket, the end.
  *     fuse-N    read requests from /dev/fuse and answer them; none waits for I/O.
  *     watcher   fs/watch.c.
+ *     recognise fs/sampler_streams.h, one for each view with a reader.
  *     helper    fs/job_queue.h: what takes long or may sleep (the lists of epochs, log lines).
  *     engine's  prefetch/: call back with blocks; replies of READs leave from there.
  *
@@ -96,6 +97,11 @@ struct fs_server {
 
 	struct fs_view *views[FS_VIEWS_MAX];
 	uint32_t n_views;
+	/* Of the views with a reader, or of all if none has one. Written with epochs_lock held. */
+	_Atomic uint64_t lowest_epoch, highest_epoch;
+	pthread_mutex_t epochs_lock; /* held while they are found */
+	pthread_mutex_t ranks_lock;  /* fs/ranks.h: held while a rank begins */
+	bool ranks_may_begin;        /* between the start of the threads and their end; under ranks_lock */
 
 	/* The session. */
 	struct fuse_session *session;
@@ -133,7 +139,7 @@ struct fs_server {
 	struct fs_reads *reads;
 	struct fs_host_sharing *host_sharing;
 	struct fs_sink *sink;
-	_Atomic(struct fs_sampler_streams *) samplers[FS_VIEWS_MAX]; /* of each view; NULL: not started */
+	_Atomic(struct fs_sampler_streams *) samplers[FS_VIEWS_MAX]; /* of each view; NULL: it had no reader yet */
 	struct fs_read_latency *read_latency;
 };
 
@@ -160,8 +166,11 @@ static inline struct fs_node fs_server_root(const struct fs_server *server, uint
 }
 
 /* Tells how far the trainer is, as fs_view_progress does. @view: NULL: all ranks together, that is the sums of turns,
- * and the lowest epoch. Any thread. */
+ * and the lowest epoch. Ranks without a reader do not count, unless none has one. Any thread. */
 void fs_server_progress(const struct fs_server *server, struct fs_view *view, struct fs_view_progress *ret_progress);
+
+/* Returns the first view with a reader, or view 0 if none has one. Any thread. */
+struct fs_view *fs_server_first_reader(const struct fs_server *server);
 
 /* Asks the server to end soon. Any thread; async-signal-safe. */
 void fs_server_stop(struct fs_server *server);
@@ -171,8 +180,11 @@ void fs_server_stop(struct fs_server *server);
  * Returns what fs_unmount returns (fs/supervise/mount.h); -EPIPE: the supervisor is gone. Main only. */
 int fs_server_unmount(struct fs_server *server, bool lazy);
 
-/* Tells the kernel that the root's listing changed (a new epoch), so that it forgets the root's mtime. Any thread. */
-void fs_server_root_changed(struct fs_server *server, struct fs_view *view);
+/* The view has another epoch: the lowest and the highest one are found anew, and the kernel forgets the mtime of the
+ * view's root, because its listing changed. Any thread. */
+void fs_server_epoch_changed(struct fs_server *server, struct fs_view *view);
+/* Finds the lowest and the highest epoch anew. Any thread. */
+void fs_server_find_epochs(struct fs_server *server);
 
 extern const struct fuse_lowlevel_ops fs_ops; /* fs/ops.c */
 

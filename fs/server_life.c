@@ -33,6 +33,7 @@
 #include "fs/mount_check.h"
 #include "fs/supervise/mount.h"
 #include "fs/name.h"
+#include "fs/ranks.h"
 #include "fs/read.h"
 #include "fs/recorder.h"
 #include "fs/store_limit.h"
@@ -271,6 +272,8 @@ static int settle_handover(struct fs_server *server, struct base_err *err)
 	for (uint32_t i = 0; rc == 0 && i < server->n_views; i++) {
 		const struct fs_handover_view view = fs_handover_view(server->handover, i);
 		rc = fs_view_keep(server->views[i], &view, kept && server->successor);
+		if (rc == 0 && server->successor && !kept)
+			fs_view_begin(server->views[i]); /* nothing tells which ranks had readers */
 	}
 	return rc < 0 ? base_err_set(err, rc, "memory for a successor: %s", base_err_str(rc)) : 0;
 }
@@ -431,6 +434,8 @@ static int server_new(const struct fs_options *options, const struct fs_channel 
 	struct fs_server *server = calloc(1, sizeof(*server));
 	if (!server)
 		return base_err_set(err, -ENOMEM, "out of memory");
+	pthread_mutex_init(&server->epochs_lock, NULL);
+	pthread_mutex_init(&server->ranks_lock, NULL);
 	server->channel = channel;
 	server->successor = channel->fuse_fd >= 0;
 	server->mount = channel->mount;
@@ -563,6 +568,7 @@ static void mounts_changed(struct fs_server *server)
 		return;
 	server->gone = true;
 	fs_sink_gone(server->sink);
+	fs_watch_gone(server->watch);
 }
 
 /* Main waits for the end. Meanwhile it serves the control socket, and tells the supervisor that the server is well. */
@@ -603,8 +609,10 @@ static int wait_for_end(struct fs_server *server)
 static void opened(void *arg, struct fs_view *view, uint32_t file, uint64_t epoch, uint64_t turn)
 {
 	struct fs_server *server = arg;
-	fs_sampler_streams_read(server->samplers[view->number]);
-	fs_sampler_streams_opened(server->samplers[view->number], file, epoch, turn);
+	if (!fs_view_has_reader(view))
+		fs_ranks_begin_one(server, view);
+	if (server->samplers[view->number])
+		fs_sampler_streams_opened(server->samplers[view->number], file, epoch, turn);
 	fs_sink_opened(server->sink, view, file, epoch, turn);
 }
 
@@ -618,12 +626,7 @@ static void drained(void *arg)
 
 static int start_samplers(struct fs_server *server)
 {
-	int rc = 0;
-	for (uint32_t i = 0; rc == 0 && i < server->n_views; i++) {
-		struct fs_sampler_streams *samplers = NULL;
-		rc = fs_sampler_streams_new(server, server->views[i], &samplers);
-		server->samplers[i] = samplers;
-	}
+	int rc = fs_ranks_begin(server);
 	if (rc == 0)
 		fs_watch_listen(server->watch,
 		        (struct fs_watch_listener){ .opened = opened, .drained = drained, .arg = server });
@@ -634,6 +637,9 @@ static int start_samplers(struct fs_server *server)
 static void stop_samplers(struct fs_server *server)
 {
 	fs_watch_listen(server->watch, (struct fs_watch_listener){ 0 });
+	fs_ranks_end(server);
+	for (uint32_t i = 0; i < server->n_views; i++)
+		fs_sampler_streams_stop(server->samplers[i]);
 	for (uint32_t i = 0; i < server->n_views; i++)
 		fs_sampler_streams_end(server->samplers[i]);
 }
@@ -749,6 +755,8 @@ static void server_free(struct fs_server *server)
 		fs_sampler_streams_free(server->samplers[i]);
 		fs_view_free(server->views[i]);
 	}
+	pthread_mutex_destroy(&server->ranks_lock);
+	pthread_mutex_destroy(&server->epochs_lock);
 	fs_common_files_done(&server->common);
 	shard_index_close(server->index);
 	if (server->stop_fd >= 0)

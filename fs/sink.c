@@ -545,17 +545,19 @@ static int start_stream(struct fs_sink *sink, struct fs_view *view)
 	return 0;
 }
 
-void fs_sink_own(struct fs_sink *sink, struct fs_view *view, bool wanted)
+int fs_sink_own(struct fs_sink *sink, struct fs_view *view, bool wanted)
 {
 	bool there;
+	int rc = 0;
 	{
 		lock_for_scope(&sink->lock);
 		there = sink->streams[view->number] != NULL;
 	}
 	if (wanted && !there)
-		start_stream(sink, view); /* without memory: the next call tries again */
+		rc = start_stream(sink, view);
 	else if (!wanted && there)
 		stream_end(sink, &sink->streams[view->number]);
+	return rc;
 }
 
 int fs_sink_follow(struct fs_sink *sink, struct fs_view *view, const struct prefetch_stream_options *options,
@@ -634,9 +636,7 @@ int fs_sink_start(struct fs_sink *sink)
 	if (rc < 0)
 		return rc;
 	for (uint32_t i = 0; rc == 0 && i < server->n_views; i++) {
-		struct fs_view_progress progress;
-		fs_view_progress(server->views[i], &progress);
-		if (server->options.n_ranks == 0 || progress.n_opened > 0)
+		if (fs_view_has_reader(server->views[i]))
 			rc = start_stream(sink, server->views[i]);
 	}
 	if (rc == 0)

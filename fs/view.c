@@ -22,7 +22,8 @@ static void record(struct fs_view *view)
 	const struct fs_handover_record now = {
 		.epoch = shard_epoch_number(view->epoch),
 		.map = view->map,
-		.flags = (view->pinned ? FS_HANDOVER_PINNED : 0) | (view->trained_set ? FS_HANDOVER_TRAINED : 0),
+		.flags = (view->pinned ? FS_HANDOVER_PINNED : 0) | (view->trained_set ? FS_HANDOVER_TRAINED : 0) |
+		         (view->has_reader ? FS_HANDOVER_READER : 0),
 		.trained_epoch = view->trained_epoch,
 		.trained_steps = view->trained_steps,
 		.listing_s = view->listing_time.tv_sec,
@@ -122,6 +123,7 @@ static int resume_record(struct fs_view *view, const struct fs_handover_record *
 			if (bit_get(opened, view->next_turn - 1))
 				break;
 		view->pinned = old->flags & FS_HANDOVER_PINNED;
+		view->has_reader |= (old->flags & FS_HANDOVER_READER) != 0;
 		view->listing_time = (struct timespec){ .tv_sec = old->listing_s, .tv_nsec = (long)old->listing_ns };
 	}
 	shard_epoch_put(old_epoch);
@@ -142,6 +144,7 @@ int fs_view_keep(struct fs_view *view, const struct fs_handover_view *handover, 
 		return 0;
 	}
 	free(own);
+	view->has_reader |= resume; /* what was left is lost, but whoever read goes on */
 	int rc = switch_epoch(view, number, false);
 	if (rc < 0)
 		return rc;
@@ -201,7 +204,8 @@ int fs_view_new(const struct shard_index *index, const struct fs_options *option
 	view->all = options->view_all;
 	view->fill_class = options->fill_class && !options->view_all && options->layout == FS_LAYOUT_TREE;
 	view->subdir = shard_view_subdir(view->order);
-	view->pinned = options->advance == FS_ADVANCE_OFF;
+	view->stays = view->pinned = options->advance == FS_ADVANCE_OFF;
+	view->has_reader = options->n_ranks == 0;
 	if (options->n_ranks > 0)
 		set_place(view);
 	if (options->n_ranks > 1)
@@ -226,7 +230,7 @@ int fs_view_new_rank(struct fs_view *first, uint32_t number, struct base_err *er
 	view->subdir = first->subdir;
 	view->sample0 = first->sample0;
 	view->sample_end = first->sample_end;
-	view->pinned = first->pinned;
+	view->stays = view->pinned = first->stays;
 	set_place(view);
 	return begin(view, 0, err, ret_view);
 }
@@ -291,6 +295,29 @@ void fs_view_set_advance(struct fs_view *view, bool automatic)
 	lock_for_scope(&view->lock);
 	view->pinned = !automatic;
 	record(view);
+}
+
+bool fs_view_begin(struct fs_view *view)
+{
+	lock_for_scope(&view->lock);
+	if (view->has_reader)
+		return false;
+	view->has_reader = true;
+	record(view);
+	return true;
+}
+
+int fs_view_reset(struct fs_view *view)
+{
+	int rc = switch_epoch(view, view->options.epoch, false);
+	if (rc < 0)
+		return rc;
+	lock_for_scope(&view->lock);
+	view->pinned = view->stays;
+	view->trained_set = false;
+	view->has_reader = !view->place[0];
+	record(view);
+	return 0;
 }
 
 /* A loader that opens each file twice must not look like a second pass. So opens count in `again` only after nine

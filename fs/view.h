@@ -30,10 +30,12 @@ struct fs_view {
 	struct shard_view *order;          /* the same in all views of a server; that of view 0 owns it */
 	struct shard_view_options options; /* with all defaults filled in */
 	enum fs_layout layout;
-	bool all;         /* every file: rank 0 of 1 */
-	bool fill_class;  /* only with layout=tree and !all */
-	uint32_t subdir;  /* the directory whose samples are dealt; 0: all */
-	uint32_t sample0; /* dealt samples: [sample0, sample_end) */
+	bool all;                /* every file: rank 0 of 1 */
+	bool fill_class;         /* only with layout=tree and !all */
+	bool stays;              /* advance=off */
+	_Atomic bool has_reader; /* see fs_view_begin */
+	uint32_t subdir;         /* the directory whose samples are dealt; 0: all */
+	uint32_t sample0;        /* dealt samples: [sample0, sample_end) */
 	uint32_t sample_end;
 
 	pthread_mutex_t lock;
@@ -94,6 +96,18 @@ bool fs_view_listing(struct fs_view *view);
 int fs_view_set_epoch(struct fs_view *view, uint64_t epoch);
 /* Says whether listings advance the epoch (true) or leave it (false). */
 void fs_view_set_advance(struct fs_view *view, bool automatic);
+
+/* Records that the view has a reader: somebody who lists it or opens its files. The view of a mount of one rank has one
+ * from its beginning. A successor finds it in the handover memory. Returns whether the view had none. */
+bool fs_view_begin(struct fs_view *view);
+static inline bool fs_view_has_reader(const struct fs_view *view)
+{
+	return atomic_load_explicit(&view->has_reader, memory_order_relaxed);
+}
+
+/* Makes everything what it is at the mount: the epoch, nothing opened, nothing trained, and one of several ranks has no
+ * reader. Returns 0; -ENOMEM, index errors. */
+int fs_view_reset(struct fs_view *view);
 
 /* Records that a turn of @epoch was opened. Returns true once in the life of an epoch: when the trainer goes through
  * a list again that it has read before. The caller then tells the user. */

@@ -22,7 +22,8 @@
 #include "shard/base/log.h"
 
 enum {
-	READY_DIRS = 4096,    /* directories that are watched before the mount is called ready */
+	READY_DIRS = 4096, /* directories that are watched before the mount, or a rank of it, is called ready */
+	DRAIN_DIRS = 64,   /* directories that are watched between two drains; the look-up of one takes about 25 us */
 	DRAIN_READS_MAX = 64, /* reads of FS_HANDOVER_EVENTS_BYTES in one drain: a limit under a flood of events */
 	IN_ORDER_FULL = 64,   /* events in a row within the slack after which an order is trusted */
 	PAIR_MS_MAX = 3600000,
@@ -46,6 +47,9 @@ struct kept_epoch {
 };
 
 struct watched_view {
+	_Atomic bool wanted;                   /* the view has a reader */
+	_Atomic bool ready;                    /* its first watches are set; changes with ready_lock held */
+	bool watched;                          /* the thread's own: its watches are set, as far as they can be */
 	uint32_t in_order;                     /* how far the opens follow the order, 0..IN_ORDER_FULL */
 	bool lost;                             /* events were lost after the last one that had a turn */
 	struct kept_epoch epochs[EPOCHS_KEPT]; /* of a flat view with opens, latest first */
@@ -56,7 +60,7 @@ struct fs_watch {
 	pthread_t thread;
 	bool started;
 	int fd;
-	int poke_fd; /* eventfd: the thread must end */
+	int poke_fd; /* eventfd: the thread must end, watch a view, or look whether the mount is gone */
 	_Atomic bool stopping;
 	_Atomic bool settled; /* the number of every watch is known, so a predecessor's events can be read */
 	_Atomic uint64_t n_dirs;
@@ -65,6 +69,11 @@ struct fs_watch {
 	pthread_cond_t ready_cond;
 	_Atomic bool ready; /* changes with ready_lock held */
 	int answer;         /* result of the first stat, 0 or -errno; set before `ready` */
+
+	/* The thread's own. */
+	struct fs_detached_root root;
+	bool has_root;
+	bool told_full; /* the note that there are no more watches was given */
 
 	pthread_mutex_t lock; /* guards what follows */
 	struct fs_watch_listener listener;
@@ -117,8 +126,10 @@ int fs_watch_new(struct fs_server *server, struct fs_watch **ret_watch)
 	watch->settled = !server->successor;
 	watch->has_left = server->successor;
 	watch->kept = fs_handover_opens(server->handover);
-	for (uint32_t i = 0; server->successor && i < server->n_views; i++)
-		watch->views[i].in_order = seen_in_order(server->views[i]);
+	for (uint32_t i = 0; i < server->n_views; i++) {
+		watch->views[i].wanted = fs_view_has_reader(server->views[i]);
+		watch->views[i].in_order = server->successor ? seen_in_order(server->views[i]) : 0;
+	}
 	*ret_watch = watch;
 	return 0;
 }
@@ -216,6 +227,26 @@ static void set_ready(struct fs_watch *watch)
 	pthread_cond_broadcast(&watch->ready_cond);
 }
 
+static void set_view_ready(struct fs_watch *watch, const struct fs_view *view)
+{
+	lock_for_scope(&watch->ready_lock);
+	watch->views[view->number].ready = true;
+	pthread_cond_broadcast(&watch->ready_cond);
+}
+
+static void note_full(struct fs_watch *watch)
+{
+	uint64_t n = 0;
+	for (uint32_t i = 0; i < watch->server->n_views; i++)
+		n += watch->views[i].wanted ? watch->server->info->n_dirs : 0;
+	if (!watch->told_full)
+		fs_log_queue_note(watch->server->log,
+		        "only %llu of %llu directories are watched: opens in the others are not counted; raise "
+		        "fs.inotify.max_user_watches",
+		        (unsigned long long)fs_watch_dirs(watch), (unsigned long long)n);
+	watch->told_full = true;
+}
+
 static void watch_tree(struct fs_watch *watch, const struct fs_detached_root *root, struct fs_view *view)
 {
 	uint32_t n_dirs = watch->server->info->n_dirs;
@@ -228,18 +259,19 @@ static void watch_tree(struct fs_watch *watch, const struct fs_detached_root *ro
 		if (rc == -ENAMETOOLONG) {
 			too_long++;
 		} else if (rc == -ENOSPC) {
-			fs_log_queue_note(watch->server->log,
-			        "only %llu of %u directories are watched: opens in the others are not counted; raise "
-			        "fs.inotify.max_user_watches",
-			        (unsigned long long)fs_watch_dirs(watch), n_dirs);
+			note_full(watch);
 			break;
 		} else if (rc < 0 && !watch->stopping) {
 			fs_log_queue_note(watch->server->log,
 			        "directory %u of the mount cannot be watched (%s): opens in it are not counted", dir,
 			        base_err_str(rc));
 		}
-		if (dir == READY_DIRS)
+		if (dir == READY_DIRS) {
 			set_ready(watch);
+			set_view_ready(watch, view);
+		}
+		if (watch->settled && dir % DRAIN_DIRS == DRAIN_DIRS - 1)
+			fs_watch_drain(watch); /* other ranks are read meanwhile */
 		if (watch->server->gone)
 			break; /* unmounted: only `root` keeps the session alive */
 	}
@@ -257,9 +289,27 @@ int fs_watch_wait_ready(struct fs_watch *watch)
 	return watch->stopping ? -ECANCELED : watch->answer;
 }
 
-bool fs_watch_is_ready(struct fs_watch *watch)
+void fs_watch_wait_view(struct fs_watch *watch, const struct fs_view *view)
 {
-	return watch->ready;
+	lock_for_scope(&watch->ready_lock);
+	while (!watch->views[view->number].ready && !watch->stopping)
+		pthread_cond_wait(&watch->ready_cond, &watch->ready_lock);
+}
+
+bool fs_watch_is_ready(struct fs_watch *watch, const struct fs_view *view)
+{
+	return watch->ready && (!view || watch->views[view->number].ready || watch->stopping);
+}
+
+void fs_watch_begin(struct fs_watch *watch, const struct fs_view *view)
+{
+	if (!atomic_exchange(&watch->views[view->number].wanted, true))
+		poke(watch);
+}
+
+void fs_watch_gone(struct fs_watch *watch)
+{
+	poke(watch);
 }
 
 /* ---- events ---- */
@@ -506,29 +556,85 @@ void fs_watch_count(struct fs_watch *watch, const struct fs_view *view, struct f
 
 /* ---- the thread ---- */
 
-static void watch_all(struct fs_watch *watch)
+static int get_root(struct fs_watch *watch)
+{
+	int rc = watch->has_root ? 0 : fs_detached_root_open(watch->server, &watch->root);
+	watch->has_root = rc == 0;
+	return rc;
+}
+
+static void put_root(struct fs_watch *watch)
+{
+	if (watch->has_root)
+		fs_detached_root_close(&watch->root);
+	watch->has_root = false;
+}
+
+/* The copy of the mount is kept while there are views that may get a reader: to make it would make the mount busy. A
+ * path that is kept instead might lead elsewhere later; and who keeps a copy must hear of the unmount. */
+static bool may_keep_root(const struct fs_watch *watch)
+{
+	const struct fs_server *server = watch->server;
+	bool all = true;
+	for (uint32_t i = 0; i < server->n_views; i++)
+		all &= watch->views[i].watched;
+	return !all && watch->has_root && watch->root.fd >= 0 && server->mounts_fd >= 0 && !server->gone;
+}
+
+static void watch_view(struct fs_watch *watch, struct fs_view *view)
+{
+	int rc = get_root(watch);
+	if (rc == 0 && view->layout == FS_LAYOUT_TREE)
+		watch_tree(watch, &watch->root, view);
+	else if (rc == 0)
+		rc = watch_dir(watch, &watch->root, view, 0);
+	if (rc < 0 && !watch->stopping)
+		fs_log_queue_note(watch->server->log,
+		        "the mount cannot be watched (%s): epochs do not advance by themselves", base_err_str(rc));
+}
+
+/* Watches the views that have got a reader. */
+static void watch_wanted(struct fs_watch *watch)
 {
 	struct fs_server *server = watch->server;
-	struct fs_detached_root root;
-	struct statx st;
-	int opened = fs_detached_root_open(server, &root);
-	/* One answer through the kernel: from then on everybody gets answers. */
-	if (opened == 0 && statx(root.fd, root.at, AT_EMPTY_PATH, STATX_BASIC_STATS, &st) < 0)
-		watch->answer = -errno;
-	for (uint32_t i = 0; i < server->n_views && watch->fd >= 0 && !watch->stopping; i++) {
-		struct fs_view *view = server->views[i];
-		int rc = opened;
-		if (rc == 0 && view->layout == FS_LAYOUT_TREE)
-			watch_tree(watch, &root, view);
-		else if (rc == 0)
-			rc = watch_dir(watch, &root, view, 0);
-		if (rc < 0 && !watch->stopping)
-			fs_log_queue_note(server->log,
-			        "the mount cannot be watched (%s): epochs do not advance by themselves",
-			        base_err_str(rc));
+	for (uint32_t i = 0; i < server->n_views && !watch->stopping; i++) {
+		struct watched_view *of = &watch->views[i];
+		if (!of->wanted || of->watched)
+			continue;
+		if (watch->fd >= 0 && !server->gone)
+			watch_view(watch, server->views[i]);
+		of->watched = true;
+		if (watch->settled)
+			set_view_ready(watch, server->views[i]);
 	}
-	if (opened == 0)
-		fs_detached_root_close(&root);
+	if (!may_keep_root(watch))
+		put_root(watch);
+}
+
+/* What comes first: an answer, and the watches of the views that have a reader from the beginning. */
+static void begin(struct fs_watch *watch)
+{
+	struct fs_server *server = watch->server;
+	struct statx st;
+	/* One answer through the kernel: from then on everybody gets answers. */
+	if (get_root(watch) == 0 && statx(watch->root.fd, watch->root.at, AT_EMPTY_PATH, STATX_BASIC_STATS, &st) < 0)
+		watch->answer = -errno;
+	if (server->options.n_ranks > 0)
+		set_ready(watch); /* a listing of a rank waits for the watches of that rank */
+	watch_wanted(watch);
+	watch->settled = true;
+	for (uint32_t i = 0; i < server->n_views; i++)
+		if (watch->views[i].watched)
+			set_view_ready(watch, server->views[i]);
+	set_ready(watch);
+}
+
+static void poked(struct fs_watch *watch)
+{
+	uint64_t n;
+	ssize_t len = read(watch->poke_fd, &n, sizeof(n));
+	(void)len;
+	watch_wanted(watch);
 }
 
 static void *watch_run(void *arg)
@@ -537,9 +643,7 @@ static void *watch_run(void *arg)
 	struct fs_server *server = watch->server;
 	pthread_setname_np(pthread_self(), "watcher");
 	fs_detached_detach(server, true);
-	watch_all(watch);
-	watch->settled = true;
-	set_ready(watch);
+	begin(watch);
 
 	/* poll(2) skips descriptors below 0. */
 	struct pollfd fds[2] = { { .fd = watch->poke_fd, .events = POLLIN }, { .fd = watch->fd, .events = POLLIN } };
@@ -548,10 +652,13 @@ static void *watch_run(void *arg)
 			break;
 		if (watch->stopping)
 			break;
+		if (fds[0].revents)
+			poked(watch);
 		/* Let a batch gather; a stop ends the pause. */
 		poll(fds, 1, FS_WATCH_BATCH_MS);
 		fs_watch_drain(watch);
 	}
+	put_root(watch);
 	return NULL;
 }
 

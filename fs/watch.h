@@ -7,6 +7,8 @@
  * correctness.
  *
  * Watched in each view: the root of layout=flat, or every directory of the tree that holds files. Not watched: .ddpfs/.
+ * Of several ranks, those with a reader are watched, from its coming on: a watch holds more than 1 KiB of the kernel's
+ * memory, and a user has only so many.
  *
  * Threads: one `watcher`, which adds the watches and drains. The FUSE workers answer its lookups, so it runs only
  * while they run. fs_watch_drain from any thread.
@@ -37,12 +39,20 @@ void fs_watch_stop(struct fs_watch *watch);
 /* Frees the watcher after fs_watch_stop; NULL is fine. */
 void fs_watch_free(struct fs_watch *watch);
 
-/* Waits until the mount has answered a stat and the first watches are set (all of them in datasets of some thousand
- * directories).
+/* Waits until the mount has answered a stat and, with one rank, the first watches are set (all of them in datasets of
+ * some thousand directories).
  * Returns 0; -ECANCELED: the watcher was stopped; -errno of the stat. */
 int fs_watch_wait_ready(struct fs_watch *watch);
-/* Returns whether fs_watch_wait_ready would return at once. Any thread. */
-bool fs_watch_is_ready(struct fs_watch *watch);
+/* Waits until the first watches of a rank with a reader are set, or the watcher is stopped. */
+void fs_watch_wait_view(struct fs_watch *watch, const struct fs_view *view);
+/* Returns whether fs_watch_wait_ready and fs_watch_wait_view would return at once. @view: NULL: no rank is meant. Any
+ * thread. */
+bool fs_watch_is_ready(struct fs_watch *watch, const struct fs_view *view);
+
+/* Has the directories of a view watched soon, because it has a reader. Any thread. */
+void fs_watch_begin(struct fs_watch *watch, const struct fs_view *view);
+/* Tells that the mount was unmounted (fs_server.gone), so that the thread closes its copy of it. */
+void fs_watch_gone(struct fs_watch *watch);
 
 /* Takes in the events that the kernel has queued so far. `watch` may be NULL. Any thread. */
 void fs_watch_drain(struct fs_watch *watch);

@@ -67,7 +67,7 @@ struct fs_handover_record {
 	uint64_t listing_ns; /* ... and nanoseconds */
 	uint64_t xxh3;       /* XXH3-64 of the bytes before it */
 };
-enum { FS_HANDOVER_PINNED = 1, FS_HANDOVER_TRAINED = 2 };
+enum { FS_HANDOVER_PINNED = 1, FS_HANDOVER_TRAINED = 2, FS_HANDOVER_READER = 4 };
 
 /* Where a view's part lies. */
 struct fs_handover_view {

@@ -13,8 +13,9 @@
  *
  * Requests, and what the reply holds besides "ok":true.  A request is an object on one line of at most
  * BASE_CONTROL_LINE_MAX bytes.  If the mount shows several ranks (`rank=0-7`), "rank":R says which one is meant.
- * Without it, the reply is about all ranks together (sums, the lowest epoch), or about the first one (state, the
- * options).  What such a request changes, it changes for all.  consumed needs a rank.
+ * Without it, the reply is about all ranks with a reader together (sums, the lowest epoch), or about the first of them
+ * (state), or the first rank (the options).  If no rank has a reader, all of them count.  What such a request changes,
+ * it changes for all.  consumed needs a rank.
  *   {"cmd":"info"}                       pid (of the supervisor, which stays), server_pid, version, mountpoint,
  *                                        dataset, layout, view ("rank"|"all"), rank, world, order, deal, tail, seed,
  *                                        subdir, identity (of the dataset), view_identity, dev (st_dev of the mount),

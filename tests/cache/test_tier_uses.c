@@ -311,8 +311,10 @@ static struct host host_of(const struct shard_index *index, struct shard_view_op
 	if (shard_view_new(index, &options, &err, &host.view) < 0)
 		fail_msg("%s", err.text);
 	host.tier = opened(shard_index_info(index)->identity, size);
-	int rc = cache_tier_uses_new(host.tier, host.view, host.rank, &host.uses);
+	int rc = cache_tier_uses_new(host.tier, host.view, &host.uses);
 	assert_true(rc == 0 || (rc == -EOPNOTSUPP && options.world == 1));
+	if (rc == 0)
+		assert_int_equal(cache_tier_uses_add(host.uses, host.rank), 0);
 	return host;
 }
 
@@ -431,12 +433,34 @@ static void ranks_of_one_process_are_ranks_of_the_host(void **state)
 	assert_true(moved > 0);
 	shard_epoch_put(second);
 	shard_epoch_put(first);
-	host_done(&own);
-	own = host_of(index, options, LARGE / 4);
-	assert_int_equal(cache_tier_uses_add(own.uses, 1), 0);
+	assert_int_equal(cache_tier_uses_add(own.uses, 1), 0); /* again: nothing changes */
+	assert_int_not_equal(next_epoch(&own, 0), 0);
 	assert_int_equal(cache_tier_uses_add(own.uses, 2), 0);
-	assert_int_equal(next_epoch(&own, 0), 0); /* all ranks are here, so all is used in each epoch */
+	assert_int_equal(next_epoch(&own, 0), 0); /* all ranks are here now, so all is used in each epoch */
 	host_done(&own);
+	host_done(&other);
+	synth_close(index);
+}
+
+/* A server may show ranks that nobody of this host reads. */
+static void before_the_first_rank_nothing_is_told(void **state)
+{
+	struct shard_index *index = dataset(N / 4);
+	const struct shard_view_options options = { .rank = 0, .world = 3 };
+	struct host other = host_of(index, options, LARGE / 4);
+	struct host own = { .tier = opened(shard_index_info(index)->identity, LARGE / 4), .view = other.view };
+	uint64_t ranks = 0;
+	(void)state;
+	assert_int_equal(cache_tier_uses_new(own.tier, own.view, &own.uses), 0);
+	assert_int_equal(next_epoch(&own, 0), 0);
+	cache_tier_ranks(other.tier, 3, &ranks);
+	assert_int_equal(ranks, 0);
+	assert_int_equal(cache_tier_uses_add(own.uses, 2), 0);
+	assert_int_not_equal(next_epoch(&own, 0), 0);
+	cache_tier_ranks(other.tier, 3, &ranks);
+	assert_int_equal(ranks, 1 << 2);
+	cache_tier_uses_free(own.uses);
+	cache_tier_close(own.tier);
 	host_done(&other);
 	synth_close(index);
 }
@@ -482,6 +506,7 @@ int main(void)
 		TEST(one_host_keeps_what_it_has),
 		TEST(one_of_eight_hosts_keeps_what_comes_next),
 		TEST(ranks_of_one_process_are_ranks_of_the_host),
+		TEST(before_the_first_rank_nothing_is_told),
 		TEST(a_group_keeps_its_samples_until_the_next_deal),
 	};
 	return cmocka_run_group_tests_name("cache/tier_uses", tests, NULL, NULL);

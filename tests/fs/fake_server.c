@@ -25,6 +25,8 @@ static struct fake_server *make(struct shard_index *index, const struct fs_optio
 	assert_non_null(fake);
 	struct fs_server *server = &fake->server;
 	bool kept;
+	pthread_mutex_init(&server->epochs_lock, NULL);
+	pthread_mutex_init(&server->ranks_lock, NULL);
 	server->options = *options;
 	server->uid = FAKE_UID;
 	server->gid = FAKE_GID;
@@ -86,6 +88,8 @@ void fake_server_free(struct fake_server *fake)
 	close(fake->handover_fd);
 	while (server->n_views > 0)
 		fs_view_free(server->views[--server->n_views]);
+	pthread_mutex_destroy(&server->ranks_lock);
+	pthread_mutex_destroy(&server->epochs_lock);
 	fs_common_files_done(&server->common);
 	free(fake);
 }

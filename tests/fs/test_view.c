@@ -6,6 +6,9 @@
 #include <stddef.h>
 #include <stdint.h>
 #include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
 
 #include <cmocka.h>
 
@@ -267,6 +270,74 @@ static void no_epoch_has_more_turns_than_there_is_room_for(void **state)
 	close_view(one);
 }
 
+static void a_rank_begins_with_its_reader_and_anew_with_the_next(void **state)
+{
+	(void)state;
+	struct fs_options options = rank_of(1, 4);
+	uint64_t epoch, steps;
+	options.n_ranks = 1;
+	options.view.epoch = 3;
+	options.view.start = 20;
+	struct fixture f = open_view(100, options);
+	assert_false(fs_view_has_reader(f.view));
+	assert_true(fs_view_begin(f.view));
+	assert_false(fs_view_begin(f.view));
+	assert_true(fs_view_has_reader(f.view));
+	open_turns(f.view, 0, 15);
+	assert_true(fs_view_listing(f.view));
+	open_turns(f.view, 0, 3);
+	assert_int_equal(fs_view_set_trained(f.view, 4, 50), 0);
+	fs_view_set_advance(f.view, false);
+	assert_int_equal(fs_view_reset(f.view), 0);
+	struct fs_view_progress progress;
+	fs_view_progress(f.view, &progress);
+	assert_int_equal(progress.epoch, 3);
+	assert_int_equal(progress.n_opened, 0);
+	assert_int_equal(progress.next_turn, 0);
+	assert_true(progress.automatic);
+	fs_view_trained(f.view, &epoch, &steps);
+	assert_int_equal(epoch, 3);
+	assert_int_equal(steps, 20);
+	assert_false(fs_view_has_reader(f.view));
+	close_view(f);
+	f = open_view(100, rank_of(1, 4));
+	assert_true(fs_view_has_reader(f.view)); /* the only view of its mount */
+	close_view(f);
+}
+
+static void a_successor_knows_which_ranks_have_a_reader(void **state)
+{
+	(void)state;
+	struct fs_handover *handover;
+	struct fs_handover_head *head;
+	struct fs_options options = rank_of(1, 4);
+	bool kept;
+	int fd;
+	options.n_ranks = 1;
+	assert_int_equal(fs_handover_new(&fd, &head), 0);
+	assert_int_equal(fs_handover_open(fd, 1, 200, 100, &handover, &kept), 0);
+	const struct fs_handover_view place = fs_handover_view(handover, 0);
+	struct fixture first = open_view(100, options), second = open_view(100, options);
+	assert_int_equal(fs_view_keep(first.view, &place, false), 0);
+	assert_int_equal(fs_view_keep(second.view, &place, true), 0);
+	assert_false(fs_view_has_reader(second.view));
+	assert_true(fs_view_begin(first.view));
+	close_view(second);
+	second = open_view(100, options);
+	assert_int_equal(fs_view_keep(second.view, &place, true), 0);
+	assert_true(fs_view_has_reader(second.view));
+	close_view(second);
+	memset(place.records, 0, 2 * sizeof(*place.records)); /* what was left is lost, but not the reader */
+	second = open_view(100, options);
+	assert_int_equal(fs_view_keep(second.view, &place, true), 0);
+	assert_true(fs_view_has_reader(second.view));
+	close_view(second);
+	close_view(first);
+	fs_handover_close(handover);
+	munmap(head, FS_HANDOVER_HEAD_BYTES);
+	close(fd);
+}
+
 static void view_all_is_one_rank(void **state)
 {
 	(void)state;
@@ -295,6 +366,8 @@ int main(void)
 		cmocka_unit_test(trained_is_what_was_recorded),
 		cmocka_unit_test(ranks_of_a_mount_share_an_order_and_nothing_else),
 		cmocka_unit_test(no_epoch_has_more_turns_than_there_is_room_for),
+		cmocka_unit_test(a_rank_begins_with_its_reader_and_anew_with_the_next),
+		cmocka_unit_test(a_successor_knows_which_ranks_have_a_reader),
 		cmocka_unit_test(view_all_is_one_rank),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);

@@ -70,20 +70,31 @@ struct watched {
 	struct heard heard;
 };
 
-/* The name of a turn of an epoch in a flat directory. */
-static void flat_name(const struct watched *w, uint64_t number, uint64_t turn, char ret_name[SHARD_NAME_MAX + 1])
+/* The name of a turn of an epoch in a flat directory of a rank. */
+static void name_of(const struct watched *w, uint32_t rank, uint64_t number, uint64_t turn, char *ret_name)
 {
 	struct shard_epoch *epoch;
 	char path[SHARD_PATH_MAX + 1];
 	uint32_t sample, file;
 	uint64_t step;
 	assert_int_equal(shard_view_epoch(w->fake->server.views[0]->order, number, &epoch), 0);
-	assert_int_equal(shard_epoch_turn(epoch, 0, turn, &sample, &step), 0);
+	assert_int_equal(shard_epoch_turn(epoch, rank, turn, &sample, &step), 0);
 	shard_epoch_put(epoch);
 	assert_int_equal(shard_index_sample_first(dataset, sample, &file), 0);
 	int len = shard_index_file_path(dataset, file, path, sizeof(path));
 	assert_true(len > 0);
 	fs_name_flat(number, step, path, (size_t)len, ret_name);
+}
+
+static void flat_name(const struct watched *w, uint64_t number, uint64_t turn, char ret_name[SHARD_NAME_MAX + 1])
+{
+	name_of(w, 0, number, turn, ret_name);
+}
+
+/* The name of the first turn of a rank in an epoch. */
+static void rank_name(const struct watched *w, uint32_t rank, uint64_t number, char ret_name[SHARD_NAME_MAX + 1])
+{
+	name_of(w, rank, number, 0, ret_name);
 }
 
 static void make_file(const struct watched *w, const char *name)
@@ -148,7 +159,7 @@ static void start(struct watched *w, enum fs_layout layout)
 	        (struct fs_watch_listener){ .opened = heard_open, .drained = heard_batch, .arg = &w->heard });
 	assert_int_equal(fs_watch_start(w->fake->server.watch), 0);
 	assert_int_equal(fs_watch_wait_ready(w->fake->server.watch), 0);
-	assert_true(fs_watch_is_ready(w->fake->server.watch));
+	assert_true(fs_watch_is_ready(w->fake->server.watch, NULL));
 }
 
 static void stop(struct watched *w)
@@ -165,6 +176,144 @@ static uint32_t file_of(const char *path)
 	uint32_t id;
 	assert_int_equal(shard_index_find_path(dataset, path, &kind, &id), 0);
 	return id;
+}
+
+/* Begins a rank as its first reader does, and waits until it is watched. */
+static void begin_rank(struct watched *w, uint32_t view)
+{
+	assert_true(fs_view_begin(w->fake->server.views[view]));
+	fs_watch_begin(w->fake->server.watch, w->fake->server.views[view]);
+	fs_watch_wait_view(w->fake->server.watch, w->fake->server.views[view]);
+}
+
+/* A server of all 3 ranks of a job, whose mountpoint is a plain directory. Ranks from @n_read on have no reader. */
+static void start_ranks(struct watched *w, enum fs_layout layout, uint32_t n_read)
+{
+	enum { RANKS = 3 };
+	struct stat st;
+	char name[SHARD_NAME_MAX + 16];
+	*w = (struct watched){ .dir = "/tmp/ddpfs-test-watch.XXXXXX", .heard.lock = PTHREAD_MUTEX_INITIALIZER };
+	assert_non_null(mkdtemp(w->dir));
+	assert_int_equal(stat(w->dir, &st), 0);
+	w->inotify_fd = inotify_init1(IN_NONBLOCK | IN_CLOEXEC);
+	assert_true(w->inotify_fd >= 0);
+	w->fake = fake_server_new_ranks(dataset, layout, 0, RANKS, RANKS);
+	struct fs_server *server = &w->fake->server;
+	server->options.mountpoint = w->dir;
+	server->dev = st.st_dev;
+	w->fake->channel.inotify_fd = w->inotify_fd;
+	for (uint32_t rank = 0; rank < RANKS; rank++) {
+		for (unsigned i = 0; i < 3; i++) {
+			static const char *const dirs[] = { "", "/a", "/a/b" };
+			snprintf(name, sizeof(name), "rank%u%s", rank, dirs[i]);
+			make_dir(w, name);
+		}
+		for (unsigned i = 0; i < FILES; i++) {
+			snprintf(name, sizeof(name), "rank%u/%s", rank, files[i].path);
+			make_file(w, name);
+		}
+		for (uint64_t number = 0; layout == FS_LAYOUT_FLAT && number < 2; number++) {
+			snprintf(name, sizeof(name), "rank%u/", rank);
+			rank_name(w, rank, number, name + strlen(name));
+			make_file(w, name);
+		}
+	}
+	for (uint32_t view = 0; view < n_read; view++)
+		assert_true(fs_view_begin(server->views[view]));
+	fs_watch_free(server->watch);
+	assert_int_equal(fs_watch_new(server, &server->watch), 0);
+	fs_watch_listen(server->watch,
+	        (struct fs_watch_listener){ .opened = heard_open, .drained = heard_batch, .arg = &w->heard });
+	assert_int_equal(fs_watch_start(server->watch), 0);
+	assert_int_equal(fs_watch_wait_ready(server->watch), 0);
+}
+
+static void a_rank_is_watched_from_its_first_reader_on(void **state)
+{
+	(void)state;
+	struct watched w;
+	start_ranks(&w, FS_LAYOUT_TREE, 0);
+	struct fs_server *server = &w.fake->server;
+	assert_true(fs_watch_is_ready(server->watch, NULL));
+	assert_false(fs_watch_is_ready(server->watch, server->views[2]));
+	assert_int_equal(fs_watch_dirs(server->watch), 0);
+	open_file(&w, "rank2/z");
+	begin_rank(&w, 2);
+	assert_true(fs_watch_is_ready(server->watch, server->views[2]));
+	assert_false(fs_watch_is_ready(server->watch, server->views[1]));
+	assert_int_equal(fs_watch_dirs(server->watch), DIRS);
+	open_file(&w, "rank1/z");
+	open_file(&w, "rank2/a/x");
+	fs_watch_drain(server->watch);
+	assert_int_equal(w.heard.n, 1);
+	assert_int_equal(w.heard.opens[0].file, file_of("a/x"));
+	begin_rank(&w, 1);
+	begin_rank(&w, 0);
+	assert_int_equal(fs_watch_dirs(server->watch), 3 * DIRS);
+	open_file(&w, "rank1/z");
+	fs_watch_drain(server->watch);
+	assert_int_equal(w.heard.n, 2);
+	stop(&w);
+}
+
+static void ranks_with_a_reader_at_the_start_are_watched_then(void **state)
+{
+	(void)state;
+	struct watched w;
+	start_ranks(&w, FS_LAYOUT_TREE, 2);
+	struct fs_server *server = &w.fake->server;
+	fs_watch_wait_view(server->watch, server->views[0]);
+	fs_watch_wait_view(server->watch, server->views[1]);
+	assert_int_equal(fs_watch_dirs(server->watch), 2 * DIRS);
+	stop(&w);
+}
+
+static void nobody_waits_for_a_watcher_that_was_stopped(void **state)
+{
+	(void)state;
+	struct watched w;
+	start_ranks(&w, FS_LAYOUT_FLAT, 0);
+	fs_watch_stop(w.fake->server.watch);
+	fs_watch_wait_view(w.fake->server.watch, w.fake->server.views[1]);
+	assert_true(fs_watch_is_ready(w.fake->server.watch, w.fake->server.views[1]));
+	stop(&w);
+}
+
+/* Each rank has one turn, so its first turn says all: rank 1 reads epoch 0 and then 1, rank 2 epoch 0. */
+static void a_miss_counts_in_the_rank_that_opened_the_file(void **state)
+{
+	(void)state;
+	static const struct {
+		uint32_t rank;
+		uint64_t epoch;
+	} opens[] = { { 1, 0 }, { 2, 0 }, { 1, 1 } };
+	struct watched w;
+	struct fs_hit_counting_count count;
+	uint64_t misses[3] = { 0 };
+	start_ranks(&w, FS_LAYOUT_FLAT, 0);
+	struct fs_server *server = &w.fake->server;
+	begin_rank(&w, 1);
+	begin_rank(&w, 2);
+	for (unsigned i = 0; i < 3; i++) {
+		char name[SHARD_NAME_MAX + 16];
+		struct fs_node node;
+		snprintf(name, sizeof(name), "rank%u/", opens[i].rank);
+		if (opens[i].epoch > 0)
+			assert_int_equal(fs_view_set_epoch(server->views[opens[i].rank], opens[i].epoch), 0);
+		rank_name(&w, opens[i].rank, opens[i].epoch, name + strlen(name));
+		assert_int_equal(
+		        fs_node_lookup(server, fs_server_root(server, opens[i].rank), strchr(name, '/') + 1, &node), 0);
+		open_file(&w, name);
+		fs_watch_read(server->watch, (uint32_t)node.id, true, base_now_ns());
+		misses[opens[i].rank]++;
+		for (uint32_t rank = 0; rank < 3; rank++) {
+			fs_watch_count(server->watch, server->views[rank], &count);
+			assert_int_equal(count.opens, misses[rank]);
+			assert_int_equal(count.misses, misses[rank]);
+		}
+	}
+	assert_int_equal(fs_counted(&server->counters.unwatched_reads), 0);
+	stop(&w);
 }
 
 static void opens_in_a_tree_are_told_in_order(void **state)
@@ -342,6 +491,10 @@ int main(void)
 		cmocka_unit_test(the_thread_drains_by_itself),
 		cmocka_unit_test(a_listener_that_was_replaced_hears_nothing),
 		cmocka_unit_test(a_watcher_without_inotify_answers),
+		cmocka_unit_test(a_rank_is_watched_from_its_first_reader_on),
+		cmocka_unit_test(ranks_with_a_reader_at_the_start_are_watched_then),
+		cmocka_unit_test(nobody_waits_for_a_watcher_that_was_stopped),
+		cmocka_unit_test(a_miss_counts_in_the_rank_that_opened_the_file),
 	};
 	return cmocka_run_group_tests(tests, set_up, tear_down);
 }

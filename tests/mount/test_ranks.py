@@ -2,10 +2,12 @@
 """Several ranks in one mount: each is what a mount of that rank alone shows, and goes on by itself."""
 
 import json
+import mmap
 import os
 import signal
 import subprocess
 import threading
+from pathlib import Path
 
 import pytest
 
@@ -162,7 +164,8 @@ def test_statistics_of_one_rank_and_of_all(mount, pack, tree):
         assert (of["rank"], of["world"], of["ranks"], of["opened"], of["opens"]) == (3, WORLD, 1, 7, 7)
         assert of["hits"] + of["misses"] == of["opens"] and of["turns"] == len(names)
     of = tools.stat_json(m.path)
-    assert (of["rank"], of["ranks"], of["opened"], of["opens"], of["turns"]) == (0, WORLD, 8, 8, len(tree[1]))
+    assert (of["rank"], of["ranks"], of["opened"], of["opens"]) == (0, WORLD, 8, 8)
+    assert of["turns"] == len(tree[1]) // 2, "of the ranks that have a reader"
     assert json.loads((paths[1] / ".ddpfs/stats.json").read_text())["opened"] == 1
     metrics = [(path / ".ddpfs/metrics").read_text() for path in paths[:2]]
     assert 'ddpfs_opened{mountpoint="%s",rank="1"} 1\n' % m.path in metrics[1]
@@ -273,6 +276,83 @@ def test_ranks_go_on_after_a_kill(mount, pack, tree, layout):
     assert ctl(paths[1], "epoch")["epoch"] == 1
     for (_, name), entry in zip(dealt(paths[0]), sorted(os.listdir(paths[0]))):
         assert (paths[0] / entry).read_bytes() == tree[1][name]
+    m.unmount()
+
+
+def recognisers(m):
+    """How many threads the server has that compare opens with samplers."""
+    tasks = Path(f"/proc/{control.stats(m)['server_pid']}/task")
+    return sum(task.read_text() == "recognise\n" for task in tasks.glob("*/comm"))
+
+
+def test_a_rank_begins_with_its_first_reader(mount, pack, tree):
+    m = mount(pack(tree[0]), f"rank=all,world={WORLD},seed=7,layout=tree", env={"DDPFS_TEST_PAIR_MS": "600000"})
+    paths, names = ranks_of(m), sorted(tree[1])
+    directories = len({os.path.dirname(name) for name in names})
+    os.listdir(m.path)
+    for path in paths:
+        os.stat(path), os.listdir(path / ".ddpfs"), os.listdir(path / ".ddpfs/all")
+        tools.stat_json(path), ctl(path, "epoch")
+    assert (control.stats(m)["watched_dirs"], recognisers(m)) == (0, 0)
+    os.listdir(paths[2])
+    for name in listing(paths[2]):
+        if (paths[2] / name).is_file():
+            (paths[2] / name).read_bytes()
+    assert (control.stats(m)["watched_dirs"], recognisers(m)) == (directories, 1)
+    of = tools.stat_json(paths[2])
+    assert of["opened"] == of["turns"] == of["opens"], "also what was opened right after the listing"
+    (paths[1] / names[0]).read_bytes()  # a reader that lists nothing
+    wait_until(lambda: control.stats(m)["watched_dirs"] == 2 * directories, "watches of the other rank")
+    assert recognisers(m) == 2
+
+
+def test_each_rank_is_watched_before_its_first_listing_ends(mount, pack, scratch):
+    for number in range(4200):
+        path = scratch / "many" / f"{number:04}"
+        path.mkdir(parents=True)
+        (path / "file").write_bytes(b"x")
+    m = mount(pack(scratch / "many"), "rank=all,world=2,layout=tree")
+    for rank, path in enumerate(ranks_of(m, 2)):
+        os.listdir(path)
+        name = next(name for name in sorted(os.listdir(path)) if os.listdir(path / name))
+        (path / name / "file").read_bytes()
+        assert ctl(path, "epoch")["opened"] == 1, f"rank {rank}"
+
+
+def test_ranks_without_a_reader_are_in_no_epoch(mount, pack, tree):
+    m = mount(pack(tree[0]), f"rank=all,world={WORLD},seed=7")
+    one = ranks_of(m)[1]
+    assert ctl(m.path, "epoch")["turns"] == len(tree[1]), "without a reader, all count"
+    read_all(one)
+    names = sorted(os.listdir(one))
+    assert ctl(m.path, "epoch") == {"epoch": 1, "turns": len(names), "opened": 0, "advance": "auto"}
+    fd = os.open(one / names[0], os.O_RDONLY | os.O_DIRECT)  # it waits for a READ
+    os.readv(fd, [mmap.mmap(-1, 4096)])
+    os.close(fd)
+    for path in m.path, one:
+        of = tools.stat_json(path)
+        assert (of["epoch"], of["epoch_reads"]) == (1, 1)
+    assert int(os.getxattr(one / names[0], "user.ddpfs.position")) == dealt(one)[0][0]
+    assert json.loads(tools.ddpfs("ctl", m.path, "state", "60").stdout)["epoch"] == 1
+    os.listdir(ranks_of(m)[3])
+    assert ctl(m.path, "epoch")["epoch"] == 0
+    refused = tools.ddpfs("ctl", m.path, "state", "60", check=False)
+    assert refused.returncode == 1 and "different epochs" in refused.stderr
+    assert json.loads(tools.ddpfs("ctl", m.path, "state", "60", "--epoch", "1").stdout)["start"] == 60
+
+
+def test_a_rank_that_was_only_listed_goes_on_after_a_kill(mount, pack, tree):
+    m = mount(pack(tree[0]), f"rank=all,world={WORLD},seed=7")
+    paths = ranks_of(m)
+    names = sorted(os.listdir(paths[2]))
+    server = control.stats(m)["server_pid"]
+    os.kill(server, signal.SIGKILL)
+    wait_until(lambda: control.stats(m)["server_pid"] != server, "a successor")
+    wait_until(lambda: control.stats(m)["watched_dirs"] == recognisers(m) == 1, "the rank to begin again")
+    wait_until(lambda: tools.stat_json(paths[2])["window_limit_bytes"], "a window")
+    (paths[2] / names[5]).read_bytes()
+    wait_until(lambda: ctl(paths[2], "epoch")["opened"] == 1, "the open to count")
+    assert tools.stat_json(paths[0])["window_limit_bytes"] == 0
     m.unmount()
 
 
