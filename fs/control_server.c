@@ -240,6 +240,26 @@ static json_t *answer_consumed(struct fs_server *server, struct fs_view *view, j
 	return rc < 0 ? refuse(base_err_str(rc)) : with_object("state", strdup(text));
 }
 
+/* A rank gets a new trainer. What the one before opened must not count for it. */
+static json_t *answer_reset(struct fs_server *server, struct fs_view *meant, json_t *request)
+{
+	(void)request;
+	if (server->options.n_ranks == 0)
+		return refuse("this mount shows one rank only: unmount it and mount it again");
+	fs_watch_drain(server->watch); /* opens until now are those of the old trainer */
+	for (uint32_t i = 0; i < server->n_views; i++) {
+		struct fs_view *view = server->views[i];
+		int rc = is_meant(meant, view) ? fs_view_reset(view) : 0;
+		if (rc < 0)
+			return refuse(base_err_str(rc));
+		if (is_meant(meant, view)) {
+			fs_sampler_streams_forget(server->samplers[i]);
+			fs_server_epoch_changed(server, view);
+		}
+	}
+	return json_pack("{s:b}", "ok", 1);
+}
+
 static json_t *answer_unmount(struct fs_server *server, struct fs_view *view, json_t *request)
 {
 	(void)view;
@@ -364,6 +384,7 @@ static const struct command {
 	{ "epoch", answer_epoch, { "set", "advance", NULL } },
 	{ "state", answer_state, { "steps", "turns", "epoch", NULL } },
 	{ "consumed", answer_consumed, { "epoch", "steps", NULL } },
+	{ "reset", answer_reset, { NULL } },
 	{ "unmount", answer_unmount, { "lazy", NULL } },
 	{ "neighbour", answer_neighbour, { "servers", "mounts", "claims", NULL } },
 	{ "restart", answer_restart, { "program", NULL } },
@@ -414,8 +435,8 @@ static const struct command *find(json_t *request, json_t **ret_refusal)
 			found = &commands[i];
 	if (!found) {
 		*ret_refusal =
-		        refuse("unknown command: info, stat, history, epoch, state, consumed, follow, unmount and "
-		               "restart are known");
+		        refuse("unknown command: info, stat, history, epoch, state, consumed, follow, reset, unmount "
+		               "and restart are known");
 		return NULL;
 	}
 	json_object_foreach(request, key, value)

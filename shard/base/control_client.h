@@ -40,6 +40,9 @@
  *                                        trained.  E becomes the current epoch, and this rank's part of the steps
  *                                        counts as opened.  The engine reads nothing ahead for it.  Listings stay in E
  *                                        until this rank has had all of it, or somebody opens files of it
+ *   {"cmd":"reset"}                      nothing; if the mount shows several ranks: epoch, advance and state are what
+ *                                        they were at the mount, nothing is opened, and there is no reader.  Counters
+ *                                        go on
  *   {"cmd":"unmount"}                    nothing; the server unmounts and ends.  It refuses with "busy" while files or
  *                                        directories of the mount are in use.  {"cmd":"unmount","lazy":true} detaches
  *                                        the mount; the server ends when the last of them is closed

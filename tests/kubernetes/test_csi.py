@@ -290,6 +290,35 @@ def test_ranks_of_a_job_share_a_server(kubelet, dataset):
     wait_for_end(*pids)
 
 
+def test_a_rank_begins_anew_with_its_next_pod(kubelet, dataset):
+    kubelet.start()
+
+    def publish(pod, rank):
+        return kubelet.publish(pod, dataset=dataset[0], rank=rank, world=2, epoch=3)
+
+    def read_epoch(target):
+        for name in os.listdir(target):
+            (target / name).read_bytes()
+
+    zero, one = publish("zero", 0), publish("one", 1)
+    first = os.listdir(one)
+    for target in zero, one, one:
+        read_epoch(target)
+    os.listdir(one), os.listdir(zero)
+    assert [tools.stat_json(target)["epoch"] for target in (zero, one)] == [4, 5]
+    read_epoch(one)
+    publish("one", 1)  # the kubelet asks again
+    other = publish("other", 1)  # a pod that reads the same rank
+    assert tools.stat_json(other)["epoch"] == 5
+    kubelet.unpublish("one")
+    kubelet.unpublish("other")
+    next_pod = publish("next", 1)
+    stats = tools.stat_json(next_pod)
+    assert (stats["epoch"], stats["opened"]) == (3, 0)
+    assert os.listdir(next_pod) == first
+    assert [tools.stat_json(target)["epoch"] for target in (zero, next_pod)] == [4, 3]
+
+
 def test_another_rank_on_a_target_is_refused(kubelet, dataset):
     kubelet.start()
     target = kubelet.publish("a", dataset=dataset[0], rank=0, world=2)

@@ -341,6 +341,46 @@ def test_ranks_without_a_reader_are_in_no_epoch(mount, pack, tree):
     assert json.loads(tools.ddpfs("ctl", m.path, "state", "60", "--epoch", "1").stdout)["start"] == 60
 
 
+@pytest.mark.parametrize("layout", ["flat", "tree"])
+def test_a_rank_begins_anew(mount, pack, tree, layout):
+    m = mount(pack(tree[0]), f"rank=all,world={WORLD},seed=7,layout={layout},epoch=2,start=40")
+    paths = ranks_of(m)
+    before, states = listing(paths[1]), (paths[1] / ".ddpfs/state").read_bytes()
+    for _ in range(2):
+        for name in listing(paths[1]):
+            if (paths[1] / name).is_file():
+                (paths[1] / name).read_bytes()
+    os.listdir(paths[1]), os.listdir(paths[2])
+    ctl(paths[1], "state", 60)
+    ctl(paths[1], "advance", "off")
+    assert (ctl(paths[1], "epoch")["epoch"], ctl(m.path, "epoch")["epoch"]) == (4, 2)
+    tools.ddpfs("ctl", paths[2], "epoch", 7)
+    opens = tools.stat_json(paths[1])["opens"]
+    tools.ddpfs("ctl", paths[1], "reset")
+    now = ctl(paths[1], "epoch")
+    assert (now["epoch"], now["opened"], now["advance"]) == (2, 0, "auto")
+    assert tools.stat_json(paths[1])["opens"] == opens > 0, "counters never fall"
+    assert (paths[1] / ".ddpfs/state").read_bytes() == states
+    assert ctl(m.path, "epoch")["epoch"] == 7, "the other rank has a reader"
+    wait_until(lambda: tools.stat_json(paths[1])["window_limit_bytes"] == 0, "the end of the window")
+    assert listing(paths[1]) == before
+    wait_until(lambda: tools.stat_json(paths[1])["window_limit_bytes"], "a window for the next reader")
+    for name in before:
+        if (paths[1] / name).is_file():
+            (paths[1] / name).read_bytes()
+    assert ctl(paths[1], "epoch")["opened"] == ctl(paths[1], "epoch")["turns"]
+    os.listdir(paths[1])
+    assert ctl(paths[1], "epoch")["epoch"] == 3
+    tools.ddpfs("ctl", m.path, "reset")
+    assert [ctl(path, "epoch")["epoch"] for path in paths] == [2] * WORLD
+
+
+def test_one_rank_alone_does_not_begin_anew(mount, pack, tree):
+    m = mount(pack(tree[0]), f"rank=1,world={WORLD}")
+    done = tools.ddpfs("ctl", m.path, "reset", check=False)
+    assert done.returncode == 1 and "one rank only" in done.stderr
+
+
 def test_a_rank_that_was_only_listed_goes_on_after_a_kill(mount, pack, tree):
     m = mount(pack(tree[0]), f"rank=all,world={WORLD},seed=7")
     paths = ranks_of(m)
@@ -354,6 +394,14 @@ def test_a_rank_that_was_only_listed_goes_on_after_a_kill(mount, pack, tree):
     wait_until(lambda: ctl(paths[2], "epoch")["opened"] == 1, "the open to count")
     assert tools.stat_json(paths[0])["window_limit_bytes"] == 0
     m.unmount()
+
+
+def test_a_path_that_names_no_rank_changes_none(mount, pack, tree):
+    m = mount(pack(tree[0]), "rank=0-1,world=4")
+    for name in "rank3", "rank0/none":
+        done = tools.ddpfs("ctl", m.path / name, "epoch", "5", check=False)
+        assert done.returncode == 1, done.stderr
+    assert ctl(m.path, "epoch")["epoch"] == 0
 
 
 def test_restart_keeps_the_ranks(mount, pack, tree):

@@ -42,8 +42,8 @@ static void check_words(const struct arguments *a, uint64_t *ret_number)
 	bool epoch = strcmp(a->command, "epoch") == 0;
 	bool state = strcmp(a->command, "state") == 0;
 	bool advance = strcmp(a->command, "advance") == 0;
-	if (!epoch && !state && !advance && strcmp(a->command, "info") != 0)
-		cli_usage("unknown command '%s': one of epoch, advance, state, follow, info", a->command);
+	if (!epoch && !state && !advance && strcmp(a->command, "info") != 0 && strcmp(a->command, "reset") != 0)
+		cli_usage("unknown command '%s': one of epoch, advance, state, follow, reset, info", a->command);
 	if (ctl_follow_is_set(&a->follow))
 		cli_usage("--null, --indices, --listing, --dir, --list, --append, --skip-unknown and --end belong to "
 		          "follow");
@@ -152,6 +152,8 @@ static int print_reply(const struct arguments *a, const json_t *reply)
 	}
 	if (!a->value && print_samplers(json_object_get(reply, "samplers")))
 		return CLI_DONE;
+	if (strcmp(a->command, "reset") == 0)
+		return CLI_DONE;
 	printf("epoch %lld: %lld of %lld samples opened, advance=%s\n",
 	        (long long)json_integer_value(json_object_get(reply, "epoch")),
 	        (long long)json_integer_value(json_object_get(reply, "opened")),
@@ -171,12 +173,13 @@ static void refuse_negative(int argc, char **argv)
 int ddpfs_ctl(int argc, char **argv)
 {
 	static const struct cli_line line = { "MNT|@PID epoch [N]\nMNT|@PID advance auto|off\nMNT|@PID state [STEPS]\n"
-		                              "MNT|@PID follow LIST\nMNT|@PID info",
+		                              "MNT|@PID follow LIST\nMNT/rankR reset\nMNT|@PID info",
 		"Asks or changes a live mount.\v"
 		"epoch N shows epoch N from the next listing on, and switches self-advancing off; advance auto "
 		"switches it on again. state STEPS notes that all ranks together have trained STEPS samples of the "
 		"epoch and prints the resume state for -o state=FILE. follow LIST announces the files that will be "
-		"opened, in order, so that they are read ahead; LIST is a file, or - for standard input.",
+		"opened, in order, so that they are read ahead; LIST is a file, or - for standard input. reset begins "
+		"a rank of a mount of several anew, for another trainer.",
 		.options = { { "epoch", "N", "With state: STEPS were counted in epoch N (default: the current one)",
 		                     CLI_NUMBER(struct arguments, epoch, 0, INT64_MAX) },
 		        { "turns", "K",
@@ -207,7 +210,7 @@ int ddpfs_ctl(int argc, char **argv)
 		        { "json", NULL, "Print the answer as JSON", CLI_FLAG(struct arguments, json) } },
 		.words = { { "MNT", .at = offsetof(struct arguments, target) },
 		        { "COMMAND", .at = offsetof(struct arguments, command),
-		                "say what to do: epoch, advance, state, follow or info" },
+		                "say what to do: epoch, advance, state, follow, reset or info" },
 		        { "VALUE", .at = offsetof(struct arguments, value), .may_lack = true } } };
 	struct arguments a = { .epoch = NOT_GIVEN, .turns = NOT_GIVEN };
 	struct base_err err = { 0 };

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """One ddpfs server for all volumes of the node that ask for the same dataset and options, whatever their ranks.
 
-A server is mounted on DIRECTORY/KEY, where KEY is a hash of dataset and options without the rank.  Each volume is a bind
-mount of it, or of the directory of its rank.
+A server is mounted on DIRECTORY/KEY, where KEY is a hash of dataset and options without the rank.  Each volume is a
+bind mount of it, or of the directory of its rank.  A rank that no volume shows begins anew with its next volume.
 /proc/self/mountinfo is the only state: the bind mounts of a server are its users, and the last that goes takes the
 server along.  So a driver that starts anew knows what the one before it knew."""
 
@@ -117,14 +117,16 @@ class Servers:
             # The administrator may have changed options since, by a new container: with the old one its servers ended.
             if differs and self.probe(target)[0] != DEAD:
                 raise Failure("ALREADY_EXISTS", f"'{target}' shows another dataset, or the same with other options")
-            self._ensure(key, dataset, options)
+            started = self._ensure(key, dataset, options)
             if found and not differs and self._keys().get(found.device) == key:
                 return
             try:
+                if not started and shown != "/":
+                    self._begin_rank(key, shown)
                 mounts.detach(target)  # of a server that has ended
                 os.makedirs(target, mode=0o750, exist_ok=True)
                 mounts.bind(self._place(key) + shown, target)
-            except OSError:
+            except (OSError, Failure):
                 self._take_away_unused(key)
                 raise
         if other and other != key:
@@ -152,12 +154,12 @@ class Servers:
     # Servers
 
     def _ensure(self, key, dataset, options):
-        """Under the lock of `key`: its server is mounted and answers."""
+        """Under the lock of `key`: its server is mounted and answers.  Returns whether it was started now."""
         place = self._place(key)
         if mounts.on(place):
             state, said = self.probe(place)
             if state == FINE:
-                return
+                return False
             if state == HUNG:
                 raise Failure("UNAVAILABLE", f"dataset '{dataset}': {said}")
             mounts.detach(place)
@@ -168,6 +170,24 @@ class Servers:
             except Failure:
                 self._take_away_unused(key)
                 raise
+        return True
+
+    def _begin_rank(self, key, shown):
+        """Under the lock of `key`: a rank that no volume shows begins anew, because its next pod knows nothing of the
+        pod before."""
+        server = mounts.on(self._place(key))
+        if any(m.device == server.device and m.root == shown for m in mounts.mounts()):
+            return
+        process = subprocess.Popen([self._program, "ctl", self._place(key) + shown, "reset"], text=True,
+                                   errors="replace", stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
+                                   stderr=subprocess.PIPE)
+        try:
+            _, said = process.communicate(timeout=self._patience_s)
+        except subprocess.TimeoutExpired:
+            process.kill()  # which a hung server may delay
+            raise Failure("UNAVAILABLE", f"the server has not answered for {self._patience_s:g} s") from None
+        if process.returncode != 0:
+            raise Failure("INTERNAL", said[-TEXT_MAX:] or f"ddpfs ctl ended with {process.returncode}")
 
     def _living(self):
         """The KEYs of the servers that are mounted and have not died."""
