@@ -96,22 +96,37 @@ static void tell_place(json_t *object, const char *mountpoint)
 		json_object_set_new(object, "mountpoint", json_string(mountpoint));
 }
 
-bool ask_rank(const char *target, const struct base_control_peer *peer, uint32_t *ret_rank)
+/* Returns 1 with the rank, 0 if the target means the whole mount, or -errno if nothing tells which of the two. */
+static int find_rank(const char *target, const struct base_control_peer *peer, uint32_t *ret_rank)
 {
-	cleanup_free char *path = peer->ranks > 0 && target[0] != '@' ? realpath(target, NULL) : NULL;
-	struct stat st;
-	struct fs_node node;
+	if (peer->ranks == 0 || target[0] == '@')
+		return 0;
+	cleanup_free char *path = realpath(target, NULL);
+	if (!path)
+		return -errno;
 	/* A file is one inode in all ranks, so the directory that holds it tells the rank. */
-	while (path && stat(path, &st) == 0 && st.st_dev == peer->dev && fs_ino_node(st.st_ino, &node) == 0) {
+	for (;;) {
+		struct stat st;
+		struct fs_node node;
+		if (stat(path, &st) < 0)
+			return -errno;
+		if (st.st_dev != peer->dev)
+			return 0; /* the control socket */
+		if (fs_ino_node(st.st_ino, &node) < 0)
+			return -ESTALE;
 		if (node.kind == FS_ROOT && !node.id)
-			return false; /* the mount's own root */
+			return 0; /* the mount's own root */
 		if (node.kind != FS_FILE) {
 			*ret_rank = peer->rank + node.view;
-			return true;
+			return 1;
 		}
 		*strrchr(path, '/') = '\0';
 	}
-	return false;
+}
+
+bool ask_rank(const char *target, const struct base_control_peer *peer, uint32_t *ret_rank)
+{
+	return find_rank(target, peer, ret_rank) > 0;
 }
 
 static int find_and_ask(const char *target, json_t *given, struct base_err *err, json_t **ret_reply)
@@ -123,7 +138,14 @@ static int find_and_ask(const char *target, json_t *given, struct base_err *err,
 	int r = ask_find(target, err, &peer);
 	if (r < 0)
 		return r;
-	if (ask_rank(target, &peer, &rank))
+	r = find_rank(target, &peer, &rank);
+	if (r < 0) {
+		base_err_set(err, r, "nothing tells which rank of '%s' is meant by '%s': %s", peer.mountpoint,
+		        base_quoted(target), strerror(-r));
+		base_control_peer_done(&peer);
+		return r;
+	}
+	if (r > 0)
 		json_object_set_new(request, "rank", json_integer(rank));
 	cleanup_free char *text = json_dumps(request, JSON_COMPACT | JSON_PRESERVE_ORDER);
 	r = text ? base_control_request(peer.socket, text, REPLY_MS, err, &reply)
