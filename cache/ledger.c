@@ -724,7 +724,9 @@ void cache_ledger_remove(struct cache_ledger *ledger, struct cache_timeline *tl)
 	if (place == ledger->n_timelines)
 		return;
 	ledger->timelines[place] = ledger->timelines[--ledger->n_timelines];
-	while ((seq = cache_timeline_last_kept(tl)) != CACHE_NEVER) {
+	if (ledger->n_timelines == 0)
+		cache_ledger_rebuild(ledger); /* quicker if there is nothing to look at but the list of idle samples */
+	while (ledger->n_timelines > 0 && (seq = cache_timeline_last_kept(tl)) != CACHE_NEVER) {
 		cache_timeline_clear_kept(tl, seq);
 		if (cache_timeline_sample(tl, seq, &sample) == 0 && cache_ledger_resident(ledger, sample))
 			keep_or_idle(ledger, sample, 0, UNKNOWN);
