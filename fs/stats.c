@@ -586,13 +586,13 @@ static void label(const char *text, char *out, size_t size)
 	out[n] = '\0';
 }
 
-/* Whether the metrics of a rank have this one. Those of the server stand in the file of the first rank only, so that
- * sums over ranks are right. */
+/* Whether the metrics of a rank have this one. Those of the server stand in the file of one rank only, so that sums
+ * over ranks are right: the first one that has a reader, because a pod sees its own rank only. */
 static bool has_metric(const struct fs_server *server, const struct fs_view *view, const char *name)
 {
 	static const char *const gauges[] = { "rank", "world", "epoch", "position", "turns", "opened", "window_bytes",
 		"window_limit_bytes", "following", "recognise_queue", "recognise_behind" };
-	bool own = server->n_views == 1 || view->number == 0 || rank_counter(name) >= 0;
+	bool own = view == fs_server_first_reader(server) || rank_counter(name) >= 0;
 	for (size_t i = 0; i < sizeof(gauges) / sizeof(gauges[0]); i++)
 		own |= strcmp(name, gauges[i]) == 0;
 	return own;
