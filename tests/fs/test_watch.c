@@ -186,10 +186,9 @@ static void begin_rank(struct watched *w, uint32_t view)
 	fs_watch_wait_view(w->fake->server.watch, w->fake->server.views[view]);
 }
 
-/* A server of all 3 ranks of a job, whose mountpoint is a plain directory. Ranks from @n_read on have no reader. */
-static void start_ranks(struct watched *w, enum fs_layout layout, uint32_t n_read)
+/* A server of all ranks of a job, whose mountpoint is a plain directory. Ranks from @n_read on have no reader. */
+static void start_ranks(struct watched *w, enum fs_layout layout, uint32_t n_ranks, uint32_t n_read)
 {
-	enum { RANKS = 3 };
 	struct stat st;
 	char name[SHARD_NAME_MAX + 16];
 	*w = (struct watched){ .dir = "/tmp/ddpfs-test-watch.XXXXXX", .heard.lock = PTHREAD_MUTEX_INITIALIZER };
@@ -197,12 +196,12 @@ static void start_ranks(struct watched *w, enum fs_layout layout, uint32_t n_rea
 	assert_int_equal(stat(w->dir, &st), 0);
 	w->inotify_fd = inotify_init1(IN_NONBLOCK | IN_CLOEXEC);
 	assert_true(w->inotify_fd >= 0);
-	w->fake = fake_server_new_ranks(dataset, layout, 0, RANKS, RANKS);
+	w->fake = fake_server_new_ranks(dataset, layout, 0, n_ranks, n_ranks);
 	struct fs_server *server = &w->fake->server;
 	server->options.mountpoint = w->dir;
 	server->dev = st.st_dev;
 	w->fake->channel.inotify_fd = w->inotify_fd;
-	for (uint32_t rank = 0; rank < RANKS; rank++) {
+	for (uint32_t rank = 0; rank < n_ranks; rank++) {
 		for (unsigned i = 0; i < 3; i++) {
 			static const char *const dirs[] = { "", "/a", "/a/b" };
 			snprintf(name, sizeof(name), "rank%u%s", rank, dirs[i]);
@@ -232,7 +231,7 @@ static void a_rank_is_watched_from_its_first_reader_on(void **state)
 {
 	(void)state;
 	struct watched w;
-	start_ranks(&w, FS_LAYOUT_TREE, 0);
+	start_ranks(&w, FS_LAYOUT_TREE, 3, 0);
 	struct fs_server *server = &w.fake->server;
 	assert_true(fs_watch_is_ready(server->watch, NULL));
 	assert_false(fs_watch_is_ready(server->watch, server->views[2]));
@@ -260,7 +259,7 @@ static void ranks_with_a_reader_at_the_start_are_watched_then(void **state)
 {
 	(void)state;
 	struct watched w;
-	start_ranks(&w, FS_LAYOUT_TREE, 2);
+	start_ranks(&w, FS_LAYOUT_TREE, 3, 2);
 	struct fs_server *server = &w.fake->server;
 	fs_watch_wait_view(server->watch, server->views[0]);
 	fs_watch_wait_view(server->watch, server->views[1]);
@@ -272,7 +271,7 @@ static void nobody_waits_for_a_watcher_that_was_stopped(void **state)
 {
 	(void)state;
 	struct watched w;
-	start_ranks(&w, FS_LAYOUT_FLAT, 0);
+	start_ranks(&w, FS_LAYOUT_FLAT, 3, 0);
 	fs_watch_stop(w.fake->server.watch);
 	fs_watch_wait_view(w.fake->server.watch, w.fake->server.views[1]);
 	assert_true(fs_watch_is_ready(w.fake->server.watch, w.fake->server.views[1]));
@@ -290,7 +289,7 @@ static void a_miss_counts_in_the_rank_that_opened_the_file(void **state)
 	struct watched w;
 	struct fs_hit_counting_count count;
 	uint64_t misses[3] = { 0 };
-	start_ranks(&w, FS_LAYOUT_FLAT, 0);
+	start_ranks(&w, FS_LAYOUT_FLAT, 3, 0);
 	struct fs_server *server = &w.fake->server;
 	begin_rank(&w, 1);
 	begin_rank(&w, 2);
@@ -311,6 +310,32 @@ static void a_miss_counts_in_the_rank_that_opened_the_file(void **state)
 			assert_int_equal(count.opens, misses[rank]);
 			assert_int_equal(count.misses, misses[rank]);
 		}
+	}
+	assert_int_equal(fs_counted(&server->counters.unwatched_reads), 0);
+	stop(&w);
+}
+
+/* With tail=pad, twenty ranks have the same sample. */
+static void a_miss_counts_also_in_the_last_of_many_ranks_that_have_the_file(void **state)
+{
+	(void)state;
+	enum { RANKS = 20 * SAMPLES };
+	struct watched w;
+	struct fs_hit_counting_count count;
+	start_ranks(&w, FS_LAYOUT_FLAT, RANKS, RANKS);
+	struct fs_server *server = &w.fake->server;
+	for (uint32_t rank = 0; rank < RANKS; rank++) {
+		char name[SHARD_NAME_MAX + 16];
+		struct fs_node node;
+		snprintf(name, sizeof(name), "rank%u/", rank);
+		rank_name(&w, rank, 0, name + strlen(name));
+		assert_int_equal(fs_node_lookup(server, fs_server_root(server, rank), strchr(name, '/') + 1, &node), 0);
+		fs_watch_wait_view(server->watch, server->views[rank]);
+		open_file(&w, name);
+		fs_watch_read(server->watch, (uint32_t)node.id, true, base_now_ns());
+		fs_watch_count(server->watch, server->views[rank], &count);
+		assert_int_equal(count.opens, 1);
+		assert_int_equal(count.misses, 1);
 	}
 	assert_int_equal(fs_counted(&server->counters.unwatched_reads), 0);
 	stop(&w);
@@ -495,6 +520,7 @@ int main(void)
 		cmocka_unit_test(ranks_with_a_reader_at_the_start_are_watched_then),
 		cmocka_unit_test(nobody_waits_for_a_watcher_that_was_stopped),
 		cmocka_unit_test(a_miss_counts_in_the_rank_that_opened_the_file),
+		cmocka_unit_test(a_miss_counts_also_in_the_last_of_many_ranks_that_have_the_file),
 	};
 	return cmocka_run_group_tests(tests, set_up, tear_down);
 }
