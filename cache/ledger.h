@@ -87,8 +87,8 @@ void cache_ledger_set_budget(struct cache_ledger *ledger, uint64_t budget_bytes)
  * Returns 0, or -E2BIG: there are CACHE_STREAMS_MAX timelines already. */
 int cache_ledger_add(struct cache_ledger *ledger, struct cache_timeline *tl);
 void cache_ledger_remove(struct cache_ledger *ledger, struct cache_timeline *tl);
-/* Keeps resident samples for the next uses that a timeline has.  Call it when an epoch of it has become known.  Its time
- * is O(n_samples / 64 + resident samples), or O(turns of the timeline) if these are less. */
+/* Keeps resident samples for the next uses that a timeline has.  Call it when an epoch of it has become known.  Its
+ * time is O(n_samples / 64 + resident samples), or O(turns of the timeline) if these are less. */
 void cache_ledger_keep(struct cache_ledger *ledger, struct cache_timeline *tl);
 /* Works out again for which use each resident sample is kept.  Call it after cache_timeline_jump.  Its time is
  * O(n_samples / 64 + resident samples x timelines); timelines of ranks that share a view share most of it. */

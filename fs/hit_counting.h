@@ -69,8 +69,8 @@ void fs_hit_counting_opened(struct fs_hit_counting *opens, struct fs_hit_countin
 /* Returns how many READs came since the last call; *ret_reads: oldest first, valid until the next call. */
 size_t fs_hit_counting_take(struct fs_hit_counting *opens, const struct fs_hit_counting_read **ret_reads);
 
-/* Pairs a READ with an open of one of @keys, which are all names of the file in all views. Returns false if there was no such
- * open. */
+/* Pairs a READ with an open of one of @keys, which are all names of the file in all views. Returns false if there was
+ * no such open. */
 bool fs_hit_counting_pair(struct fs_hit_counting *opens, const struct fs_hit_counting_key *keys, size_t n_keys,
         const struct fs_hit_counting_read *read);
 

@@ -9,8 +9,8 @@
  *   order=chunk or none with a subdir   4 bytes a sample of the subtree, once, if they are not stored in one stretch
  *
  * Threads: any thread may call every function.  Views and epochs do not change after creation.  One mutex guards the
- * cache of the last SHARD_VIEW_EPOCHS_CACHED epochs (shard_view_share: more).  An epoch is built outside the mutex; other threads that ask for
- * the same epoch wait until it is built. */
+ * cache of the last SHARD_VIEW_EPOCHS_CACHED epochs (shard_view_share: more).  An epoch is built outside the mutex; other
+ * threads that ask for the same epoch wait until it is built. */
 #ifndef DDPFS_SHARD_VIEW_H
 #define DDPFS_SHARD_VIEW_H
 
@@ -72,8 +72,8 @@ int shard_view_new(const struct shard_index *index, const struct shard_view_opti
         struct shard_view **ret_view);
 /* Frees a view.  All its epochs must have been put.  NULL is allowed. */
 void shard_view_free(struct shard_view *view);
-/* Makes the view cache SHARD_VIEW_EPOCHS_SHARED epochs, because several ranks are read through it.  Call it before other
- * threads know the view. */
+/* Makes the view cache SHARD_VIEW_EPOCHS_SHARED epochs, because several ranks are read through it.  Call it before
+ * other threads know the view. */
 void shard_view_share(struct shard_view *view);
 
 /* The order of a trainer, as far as it is known: callbacks of a view that does not compute its order. */

@@ -333,7 +333,7 @@ static void ranks_of_a_view_share_a_look_at_its_order(void **state)
 		cache_ledger_remove(ledger, &tl[r]);
 		assert_int_equal(cache_ledger_add(ledger, &tl[r]), 0);
 	}
-	/* One rank after the other goes and comes: three epochs for each next use, and a third of the samples has one. */
+	/* One rank after the other goes and comes: three epochs for each next use; a third of the samples has one. */
 	assert_true(looks <= 3 * N * (CACHE_EPOCHS + 1));
 	for (uint32_t r = 0; r < WORLD; r++) {
 		cache_ledger_remove(ledger, &tl[r]);
