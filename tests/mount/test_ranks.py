@@ -40,6 +40,13 @@ def read_all(path):
         (path / name).read_bytes()
 
 
+def read_from_server(path):
+    """Reads a file past the page cache."""
+    fd = os.open(path, os.O_RDONLY | os.O_DIRECT)
+    os.readv(fd, [mmap.mmap(-1, 4096)])
+    os.close(fd)
+
+
 def ctl(path, *words):
     return json.loads(tools.ddpfs("ctl", "--json", path, *words).stdout)
 
@@ -252,6 +259,8 @@ def test_ranks_read_at_the_same_time_and_hit(mount, pack, tree):
     for rank, path in enumerate(paths):
         of = tools.stat_json(path)
         assert of["opens"] == of["opened"] == of["turns"] and of["misses"] == 0
+    read_from_server(next(path for path in sorted(paths[1].iterdir()) if path.stat().st_size > 0))
+    assert [tools.stat_json(path)["misses"] for path in paths] == [0, 1]
 
 
 @pytest.mark.parametrize("layout", ["flat", "tree"])
@@ -326,9 +335,7 @@ def test_ranks_without_a_reader_are_in_no_epoch(mount, pack, tree):
     read_all(one)
     names = sorted(os.listdir(one))
     assert ctl(m.path, "epoch") == {"epoch": 1, "turns": len(names), "opened": 0, "advance": "auto"}
-    fd = os.open(one / names[0], os.O_RDONLY | os.O_DIRECT)  # it waits for a READ
-    os.readv(fd, [mmap.mmap(-1, 4096)])
-    os.close(fd)
+    read_from_server(one / names[0])
     for path in m.path, one:
         of = tools.stat_json(path)
         assert (of["epoch"], of["epoch_reads"]) == (1, 1)
@@ -379,6 +386,42 @@ def test_one_rank_alone_does_not_begin_anew(mount, pack, tree):
     m = mount(pack(tree[0]), f"rank=1,world={WORLD}")
     done = tools.ddpfs("ctl", m.path, "reset", check=False)
     assert done.returncode == 1 and "one rank only" in done.stderr
+
+
+def ranks_in_tier(directory):
+    """The ranks that servers of this host have told the tier (cache/tier.c: LOCK_RANKS and a lane of 2^20)."""
+    inodes = {str(path.stat().st_ino) for path in directory.rglob("*") if path.is_file()}
+    locks = [line.split() for line in Path("/proc/locks").read_text().splitlines()]
+    return sorted(int(lock[6]) % 2**20 for lock in locks
+                  if lock[5].split(":")[-1] in inodes and lock[3] == "READ" and 2**60 + 2**40 <= int(lock[6]) < 2**61)
+
+
+def test_the_tier_knows_the_ranks_with_a_reader(mount, pack, scratch):
+    tier, large = scratch / "tier", scratch / "large"
+    tier.mkdir()
+    large.mkdir()
+    for number in range(64):  # more than the tier holds
+        (large / f"{number:03}").write_bytes(os.urandom(2 << 20))
+    m = mount(pack(large), f"rank=all,world={WORLD},tier={tier},tier_size=64M")
+    assert ranks_in_tier(tier) == []
+    os.listdir(m.path / "rank2")
+    assert ranks_in_tier(tier) == [2]
+    os.listdir(m.path / "rank0")
+    server = control.stats(m)["server_pid"]
+    os.kill(server, signal.SIGKILL)
+    wait_until(lambda: control.stats(m)["server_pid"] != server, "a successor")
+    wait_until(lambda: ranks_in_tier(tier) == [0, 2], "the ranks of the successor")
+    m.unmount()
+
+
+def test_an_unmount_ends_a_server_whose_ranks_have_no_reader(mount, pack, tree):
+    for listed in None, "rank1":
+        m = mount(pack(tree[0]), f"rank=all,world={WORLD}")
+        server = control.stats(m)["server_pid"]
+        if listed:
+            os.listdir(m.path / listed)
+        subprocess.run(["umount", m.path], check=True)
+        wait_until(lambda: not mounts.is_alive(server), "the end of the server")
 
 
 def test_a_rank_that_was_only_listed_goes_on_after_a_kill(mount, pack, tree):
