@@ -9,8 +9,8 @@
  *   order=chunk or none with a subdir   4 bytes a sample of the subtree, once, if they are not stored in one stretch
  *
  * Threads: any thread may call every function.  Views and epochs do not change after creation.  One mutex guards the
- * cache of the last SHARD_VIEW_EPOCHS_CACHED epochs (shard_view_share: more).  An epoch is built outside the mutex; other
- * threads that ask for the same epoch wait until it is built. */
+ * cache of the last SHARD_VIEW_EPOCHS_CACHED epochs (shard_view_share: more).  An epoch is built outside the mutex;
+ * other threads that ask for the same epoch wait until it is built. */
 #ifndef DDPFS_SHARD_VIEW_H
 #define DDPFS_SHARD_VIEW_H
 
