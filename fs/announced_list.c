@@ -330,7 +330,7 @@ int fs_announced_list_restore(const struct fs_announced_list_options *options, c
 	return 0;
 }
 
-void fs_announced_list_save(const struct fs_announced_list *list, uint32_t slot)
+void fs_announced_list_save(const struct fs_announced_list *list, uint32_t number)
 {
 	struct fs_handover_list record = {
 		.id = list->id,
@@ -340,7 +340,7 @@ void fs_announced_list_save(const struct fs_announced_list *list, uint32_t slot)
 		.chunk = list->chunk_entries,
 	};
 	memcpy(record.name, list->name, sizeof(record.name));
-	fs_handover_store_list(fs_order_memory_records(list->memory), slot, &record);
+	fs_handover_store_list(fs_order_memory_records(list->memory), number, &record);
 }
 
 const char *fs_announced_list_name(const struct fs_announced_list *list)

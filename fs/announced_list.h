@@ -123,7 +123,7 @@ enum { FS_ANNOUNCED_RING = 32 };
 bool fs_announced_list_missed(
         struct fs_announced_list *list, uint32_t sample, uint64_t places[FS_ANNOUNCED_RING], size_t *ret_n);
 
-/* Writes what a successor needs into @slot of the records. With the caller's lock held. */
-void fs_announced_list_save(const struct fs_announced_list *list, uint32_t slot);
+/* Writes what a successor needs into the record of list @number. With the caller's lock held. */
+void fs_announced_list_save(const struct fs_announced_list *list, uint32_t number);
 
 #endif

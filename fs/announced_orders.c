@@ -15,14 +15,15 @@
 #include "shard/base/log.h"
 
 enum {
-	SLOTS = FS_HANDOVER_LISTS_MAX, /* twice the lists: a list and the one that replaces it */
-	BLOCKS_SHARED = 64,            /* blocks of the chunks of all lists together, about */
-	REST_MS = 1000,                /* a list that was read to its end ends when nothing was appended for so long */
+	LISTS_MAX = FS_HANDOVER_LISTS_MAX, /* twice the lists: a list and the one that replaces it */
+	BLOCKS_SHARED = 64,                /* blocks of the chunks of all lists together, about */
+	REST_MS = 1000, /* a list that was read to its end ends when nothing was appended for so long */
 };
 static const uint64_t MEMORY_MIN = 64 << 20; /* bytes that orders may always take */
 
-struct slot {
-	struct fs_announced_list *list; /* NULL: the slot is free */
+/* A list of the table, and what is known of it. */
+struct held {
+	struct fs_announced_list *list; /* NULL: this one is free */
 	bool writing;                   /* main writes into it */
 	bool shown;                     /* it has entries */
 	bool ending;                    /* it was replaced or forgotten */
@@ -40,8 +41,8 @@ struct fs_announced_orders {
 	void *arg;
 	struct fs_order_memory *memory;
 
-	pthread_mutex_t lock; /* guards the fields of slots, but those of the recognise thread */
-	struct slot slots[SLOTS];
+	pthread_mutex_t lock; /* guards the fields of the table, but those of the recognise thread */
+	struct held table[LISTS_MAX];
 	uint32_t next_id;
 	uint64_t explained, dropped;
 	uint64_t changes, taken_in; /* of the lists by main; those that the recognise thread has acted on */
@@ -79,9 +80,9 @@ void fs_announced_orders_free(struct fs_announced_orders *orders)
 {
 	if (!orders)
 		return;
-	for (unsigned i = 0; i < SLOTS; i++) {
-		if (orders->slots[i].list)
-			fs_announced_list_leave(orders->slots[i].list);
+	for (unsigned i = 0; i < LISTS_MAX; i++) {
+		if (orders->table[i].list)
+			fs_announced_list_leave(orders->table[i].list);
 	}
 	fs_order_memory_free(orders->memory);
 	pthread_mutex_destroy(&orders->lock);
@@ -101,12 +102,12 @@ unsigned fs_announced_orders_live(struct fs_announced_orders *orders)
 /* ---- main ---- */
 
 /* Finds the list that has this name and counts. NULL: there is none. Under the lock. */
-static struct slot *find(struct fs_announced_orders *orders, const char *name)
+static struct held *find(struct fs_announced_orders *orders, const char *name)
 {
-	for (unsigned i = 0; i < SLOTS; i++) {
-		struct slot *slot = &orders->slots[i];
-		if (slot->list && slot->shown && !slot->ending && strcmp(fs_announced_list_name(slot->list), name) == 0)
-			return slot;
+	for (unsigned i = 0; i < LISTS_MAX; i++) {
+		struct held *held = &orders->table[i];
+		if (held->list && held->shown && !held->ending && strcmp(fs_announced_list_name(held->list), name) == 0)
+			return held;
 	}
 	return NULL;
 }
@@ -120,15 +121,15 @@ static uint32_t chunk_blocks(const struct fs_announced_orders *orders, unsigned 
 	return (uint32_t)(blocks < FS_ANNOUNCED_CHUNK_BLOCKS ? blocks : FS_ANNOUNCED_CHUNK_BLOCKS);
 }
 
-static int new_list(struct fs_announced_orders *orders, const char *name, struct slot **ret_slot)
+static int new_list(struct fs_announced_orders *orders, const char *name, struct held **ret_held)
 {
-	struct slot *empty = NULL;
+	struct held *empty = NULL;
 	unsigned lists = 1;
-	for (unsigned i = 0; i < SLOTS; i++) {
-		struct slot *slot = &orders->slots[i];
-		lists += slot->list && !slot->ending;
-		if (!slot->list && !empty)
-			empty = slot;
+	for (unsigned i = 0; i < LISTS_MAX; i++) {
+		struct held *held = &orders->table[i];
+		lists += held->list && !held->ending;
+		if (!held->list && !empty)
+			empty = held;
 	}
 	if (!empty || (lists > FS_ANNOUNCED_LISTS && !find(orders, name)))
 		return -E2BIG;
@@ -139,12 +140,12 @@ static int new_list(struct fs_announced_orders *orders, const char *name, struct
 		.chunk_blocks = chunk_blocks(orders, lists),
 		.n_samples = orders->server->info->n_samples,
 	};
-	*empty = (struct slot){ 0 };
+	*empty = (struct held){ 0 };
 	int rc = fs_announced_list_new(&options, &empty->list);
 	if (rc < 0)
 		return rc;
 	orders->next_id++;
-	*ret_slot = empty;
+	*ret_held = empty;
 	return 0;
 }
 
@@ -153,21 +154,21 @@ int fs_announced_orders_begin(
 {
 	fs_order_memory_limit(orders->memory, fs_announced_orders_limit(orders));
 	lock_for_scope(&orders->lock);
-	struct slot *slot = append ? find(orders, name) : NULL;
-	int rc = slot ? 0 : new_list(orders, name, &slot);
+	struct held *held = append ? find(orders, name) : NULL;
+	int rc = held ? 0 : new_list(orders, name, &held);
 	if (rc == 0) {
-		slot->writing = true;
-		fs_announced_piece_begin(slot->list, ret_piece);
+		held->writing = true;
+		fs_announced_piece_begin(held->list, ret_piece);
 	}
 	return rc;
 }
 
-static struct slot *slot_of(struct fs_announced_orders *orders, const struct fs_announced_list *list)
+static struct held *held_of(struct fs_announced_orders *orders, const struct fs_announced_list *list)
 {
-	struct slot *slot = orders->slots;
-	while (slot->list != list)
-		slot++;
-	return slot;
+	struct held *held = orders->table;
+	while (held->list != list)
+		held++;
+	return held;
 }
 
 static int show(struct fs_announced_orders *orders, struct fs_announced_piece *piece, uint64_t *ret_length)
@@ -175,19 +176,19 @@ static int show(struct fs_announced_orders *orders, struct fs_announced_piece *p
 	struct fs_announced_state state;
 	struct fs_announced_list *list = piece->list;
 	lock_for_scope(&orders->lock);
-	struct slot *slot = slot_of(orders, list);
+	struct held *held = held_of(orders, list);
 	int rc = fs_announced_list_commit(piece);
 	if (rc == 0) {
-		struct slot *old = slot->shown ? NULL : find(orders, fs_announced_list_name(list));
+		struct held *old = held->shown ? NULL : find(orders, fs_announced_list_name(list));
 		if (old)
 			old->ending = true;
-		slot->shown = true;
-		slot->writing = false;
-		slot->shown_ns = base_now_ns();
+		held->shown = true;
+		held->writing = false;
+		held->shown_ns = base_now_ns();
 		orders->changes++;
 		fs_announced_list_state(list, &state);
 		*ret_length = state.end - state.cursor;
-		fs_announced_list_save(list, (uint32_t)(slot - orders->slots));
+		fs_announced_list_save(list, (uint32_t)(held - orders->table));
 	}
 	return rc;
 }
@@ -204,12 +205,12 @@ int fs_announced_orders_show(struct fs_announced_orders *orders, struct fs_annou
 static struct fs_announced_list *undo(struct fs_announced_orders *orders, struct fs_announced_piece *piece)
 {
 	lock_for_scope(&orders->lock);
-	struct slot *slot = slot_of(orders, piece->list);
-	struct fs_announced_list *unseen = slot->shown ? NULL : slot->list;
+	struct held *held = held_of(orders, piece->list);
+	struct fs_announced_list *unseen = held->shown ? NULL : held->list;
 	fs_announced_piece_undo(piece);
-	slot->writing = false;
+	held->writing = false;
 	if (unseen)
-		*slot = (struct slot){ 0 };
+		*held = (struct held){ 0 };
 	return unseen;
 }
 
@@ -221,12 +222,12 @@ void fs_announced_orders_undo(struct fs_announced_orders *orders, struct fs_anno
 static bool forget(struct fs_announced_orders *orders, const char *name)
 {
 	lock_for_scope(&orders->lock);
-	struct slot *slot = find(orders, name);
-	if (slot) {
-		slot->ending = true;
+	struct held *held = find(orders, name);
+	if (held) {
+		held->ending = true;
 		orders->changes++;
 	}
-	return slot != NULL;
+	return held != NULL;
 }
 
 bool fs_announced_orders_forget(struct fs_announced_orders *orders, const char *name)
@@ -241,42 +242,42 @@ bool fs_announced_orders_forget(struct fs_announced_orders *orders, const char *
 
 /* An open, and the list that it fits best. */
 struct fitting {
-	struct slot *slot; /* NULL: none */
+	struct held *held; /* NULL: none */
 	enum fs_announced_fit fit;
 	uint64_t place, apart;
 };
 
-static void fit_one(struct slot *slot, uint32_t sample, struct fitting *best)
+static void fit_one(struct held *held, uint32_t sample, struct fitting *best)
 {
 	uint64_t place = 0;
 	struct fs_announced_state state;
-	enum fs_announced_fit fit = fs_announced_list_fit(slot->list, sample, &place);
+	enum fs_announced_fit fit = fs_announced_list_fit(held->list, sample, &place);
 	if (fit == FS_ANNOUNCED_ELSEWHERE || fit < best->fit)
 		return;
-	fs_announced_list_state(slot->list, &state);
+	fs_announced_list_state(held->list, &state);
 	uint64_t apart = place > state.high ? place - state.high : state.high - place;
 	if (fit == best->fit && apart >= best->apart)
 		return;
-	*best = (struct fitting){ .slot = slot, .fit = fit, .place = place, .apart = apart };
+	*best = (struct fitting){ .held = held, .fit = fit, .place = place, .apart = apart };
 }
 
-static void tell_used(struct slot *slot, uint64_t place, bool past)
+static void tell_used(struct held *held, uint64_t place, bool past)
 {
 	uint64_t epoch, turn;
-	fs_announced_list_turn(slot->list, place, &epoch, &turn);
-	fs_sink_used(slot->stream, epoch, turn, past);
+	fs_announced_list_turn(held->list, place, &epoch, &turn);
+	fs_sink_used(held->stream, epoch, turn, past);
 }
 
 static void missed(struct fs_announced_orders *orders, uint32_t sample)
 {
 	uint64_t places[FS_ANNOUNCED_RING];
 	size_t n;
-	for (unsigned i = 0; i < SLOTS; i++) {
-		struct slot *slot = &orders->slots[i];
-		if (!slot->stream || slot->ending || !fs_announced_list_missed(slot->list, sample, places, &n))
+	for (unsigned i = 0; i < LISTS_MAX; i++) {
+		struct held *held = &orders->table[i];
+		if (!held->stream || held->ending || !fs_announced_list_missed(held->list, sample, places, &n))
 			continue;
 		for (size_t k = 0; k < n; k++)
-			tell_used(slot, places[k], true);
+			tell_used(held, places[k], true);
 	}
 }
 
@@ -290,19 +291,19 @@ static bool opened(struct fs_announced_orders *orders, uint32_t file)
 	if (shard_index_place(orders->server->index, file, &at) < 0 || at.sample == SHARD_NONE ||
 	        shard_view_instead(orders->view->order, at.sample, &sample) < 0)
 		return false;
-	for (unsigned i = 0; i < SLOTS; i++) {
-		if (orders->slots[i].stream && !orders->slots[i].ending)
-			fit_one(&orders->slots[i], sample, &best);
+	for (unsigned i = 0; i < LISTS_MAX; i++) {
+		if (orders->table[i].stream && !orders->table[i].ending)
+			fit_one(&orders->table[i], sample, &best);
 	}
-	if (!best.slot) {
+	if (!best.held) {
 		missed(orders, sample);
 		return false;
 	}
 	if (best.fit == FS_ANNOUNCED_AGAIN)
 		return true;
-	fs_announced_list_use(best.slot->list, best.place, best.fit == FS_ANNOUNCED_SURELY);
-	tell_used(best.slot, best.place, false);
-	fs_announced_list_state(best.slot->list, &state);
+	fs_announced_list_use(best.held->list, best.place, best.fit == FS_ANNOUNCED_SURELY);
+	tell_used(best.held, best.place, false);
+	fs_announced_list_state(best.held->list, &state);
 	bool explains = best.fit == FS_ANNOUNCED_SURELY || state.confirmed;
 	orders->explained += explains;
 	return explains;
@@ -318,100 +319,100 @@ size_t fs_announced_orders_opened(struct fs_announced_orders *orders, uint32_t *
 		if (!opened(orders, files[i]))
 			files[left++] = files[i];
 	}
-	for (unsigned i = 0; i < SLOTS; i++) {
-		if (orders->slots[i].stream)
-			fs_sink_flush(orders->slots[i].stream);
+	for (unsigned i = 0; i < LISTS_MAX; i++) {
+		if (orders->table[i].stream)
+			fs_sink_flush(orders->table[i].stream);
 	}
 	return left;
 }
 
 /* ---- streams ---- */
 
-static void end_stream(struct fs_announced_orders *orders, struct slot *slot)
+static void end_stream(struct fs_announced_orders *orders, struct held *held)
 {
-	if (slot->stream) {
-		fs_sink_unfollow(orders->server->sink, slot->stream);
+	if (held->stream) {
+		fs_sink_unfollow(orders->server->sink, held->stream);
 		atomic_fetch_sub(&orders->live, 1);
 	}
-	slot->stream = NULL;
-	shard_view_free(slot->order);
-	slot->order = NULL;
+	held->stream = NULL;
+	shard_view_free(held->order);
+	held->order = NULL;
 }
 
-/* Returns the list of the slot; the caller frees it. */
-static struct fs_announced_list *empty_slot(struct fs_announced_orders *orders, struct slot *slot)
+/* Takes a list out of the table; the caller frees it. */
+static struct fs_announced_list *take_list(struct fs_announced_orders *orders, struct held *held)
 {
 	static const struct fs_handover_list none = { 0 };
 	lock_for_scope(&orders->lock);
-	struct fs_announced_list *list = slot->list;
-	fs_handover_store_list(fs_order_memory_records(orders->memory), (uint32_t)(slot - orders->slots), &none);
-	*slot = (struct slot){ 0 };
+	struct fs_announced_list *list = held->list;
+	fs_handover_store_list(fs_order_memory_records(orders->memory), (uint32_t)(held - orders->table), &none);
+	*held = (struct held){ 0 };
 	return list;
 }
 
-/* Only this thread ends lists, so a slot that it found stays. */
-static void end_slot(struct fs_announced_orders *orders, struct slot *slot)
+/* Only this thread ends lists, so one that it found stays. */
+static void end_list(struct fs_announced_orders *orders, struct held *held)
 {
-	end_stream(orders, slot);
-	fs_announced_list_free(empty_slot(orders, slot));
+	end_stream(orders, held);
+	fs_announced_list_free(take_list(orders, held));
 }
 
 /* What a list is doing.  Main may append to it meanwhile. */
-static void state_of(struct fs_announced_orders *orders, const struct slot *slot, struct fs_announced_state *ret_state)
+static void state_of(struct fs_announced_orders *orders, const struct held *held, struct fs_announced_state *ret_state)
 {
 	lock_for_scope(&orders->lock);
-	fs_announced_list_state(slot->list, ret_state);
+	fs_announced_list_state(held->list, ret_state);
 }
 
-static int begin_slot(struct fs_announced_orders *orders, struct slot *slot)
+static int begin_list(struct fs_announced_orders *orders, struct held *held)
 {
 	struct fs_announced_state state;
 	struct shard_view_given given;
 	uint64_t epoch, turn;
-	fs_announced_list_given(slot->list, &given);
-	state_of(orders, slot, &state);
-	fs_announced_list_turn(slot->list, state.cursor, &epoch, &turn);
-	int rc = shard_view_new_given(orders->server->index, &given, &slot->order);
+	fs_announced_list_given(held->list, &given);
+	state_of(orders, held, &state);
+	fs_announced_list_turn(held->list, state.cursor, &epoch, &turn);
+	int rc = shard_view_new_given(orders->server->index, &given, &held->order);
 	if (rc < 0)
 		return rc;
-	struct prefetch_stream_options options = { .view = slot->order, .epoch = epoch, .turn = turn };
-	rc = fs_sink_follow(orders->server->sink, orders->view, &options, &slot->stream);
+	struct prefetch_stream_options options = { .view = held->order, .epoch = epoch, .turn = turn };
+	rc = fs_sink_follow(orders->server->sink, orders->view, &options, &held->stream);
 	if (rc < 0) {
-		shard_view_free(slot->order);
-		slot->order = NULL;
+		shard_view_free(held->order);
+		held->order = NULL;
 		return rc;
 	}
 	atomic_fetch_add(&orders->live, 1);
 	return 0;
 }
 
-/* What is to be done with a slot. */
+/* What is to be done with a list. */
 enum task { TASK_NONE, TASK_END, TASK_DROP, TASK_BEGIN, TASK_REFRESH };
 
 /* Under the lock. */
-static enum task task_of(struct fs_announced_orders *orders, struct slot *slot)
+static enum task task_of(struct fs_announced_orders *orders, struct held *held)
 {
 	struct fs_announced_state state;
-	if (!slot->list || !slot->shown)
+	if (!held->list || !held->shown)
 		return TASK_NONE;
-	if (slot->ending)
-		return slot->writing ? TASK_NONE : TASK_END;
-	int rc = fs_announced_list_build(slot->list);
-	fs_announced_list_state(slot->list, &state);
-	if (slot->stream)
-		fs_announced_list_save(slot->list, (uint32_t)(slot - orders->slots));
-	if (state.wrong && !slot->writing) {
-		slot->ending = true;
+	if (held->ending)
+		return held->writing ? TASK_NONE : TASK_END;
+	int rc = fs_announced_list_build(held->list);
+	fs_announced_list_state(held->list, &state);
+	if (held->stream)
+		fs_announced_list_save(held->list, (uint32_t)(held - orders->table));
+	if (state.wrong && !held->writing) {
+		held->ending = true;
 		return TASK_DROP;
 	}
-	if (state.cursor == state.end && !slot->writing &&
-	        base_now_ns() - slot->shown_ns > REST_MS * UINT64_C(1000000)) {
-		slot->ending = true;
+	if (state.cursor == state.end && !held->writing &&
+	        base_now_ns() - held->shown_ns > REST_MS * UINT64_C(1000000)) {
+		held->ending = true;
 		return TASK_END;
 	}
-	if (rc < 0 || slot->failed)
+	if (rc < 0 || held->failed)
 		return TASK_NONE; /* the next call tries again */
-	return !slot->stream ? TASK_BEGIN : rc > 0 ? TASK_REFRESH : TASK_NONE;
+	return !held->stream ? TASK_BEGIN : rc > 0 ? TASK_REFRESH : TASK_NONE;
 }
 
 static void count_dropped(struct fs_announced_orders *orders)
@@ -420,7 +421,7 @@ static void count_dropped(struct fs_announced_orders *orders)
 	orders->dropped++;
 }
 
-static void do_task(struct fs_announced_orders *orders, struct slot *slot, enum task task)
+static void do_task(struct fs_announced_orders *orders, struct held *held, enum task task)
 {
 	int rc = 0;
 	switch (task) {
@@ -428,22 +429,22 @@ static void do_task(struct fs_announced_orders *orders, struct slot *slot, enum 
 		return;
 	case TASK_DROP:
 		log_info("the announced list '%s' is dropped: what is opened is not in it, or comes in another order",
-		        fs_announced_list_name(slot->list));
+		        fs_announced_list_name(held->list));
 		count_dropped(orders);
-		end_slot(orders, slot);
+		end_list(orders, held);
 		return;
 	case TASK_END:
-		end_slot(orders, slot);
+		end_list(orders, held);
 		return;
 	case TASK_BEGIN:
-		rc = begin_slot(orders, slot);
+		rc = begin_list(orders, held);
 		if (rc < 0)
-			log_warning("the announced list '%s' is not read ahead: %s", fs_announced_list_name(slot->list),
+			log_warning("the announced list '%s' is not read ahead: %s", fs_announced_list_name(held->list),
 			        base_err_str(rc));
-		slot->failed = rc < 0;
+		held->failed = rc < 0;
 		return;
 	case TASK_REFRESH:
-		fs_sink_refresh(slot->stream);
+		fs_sink_refresh(held->stream);
 		return;
 	}
 }
@@ -464,19 +465,19 @@ bool fs_announced_orders_sync(struct fs_announced_orders *orders)
 {
 	uint64_t until = changes(orders);
 	bool confirmed = false;
-	for (unsigned i = 0; i < SLOTS; i++) {
-		struct slot *slot = &orders->slots[i];
+	for (unsigned i = 0; i < LISTS_MAX; i++) {
+		struct held *held = &orders->table[i];
 		struct fs_announced_state state = { 0 };
 		enum task task;
 		{
 			lock_for_scope(&orders->lock);
-			task = task_of(orders, slot);
-			if (slot->list)
-				fs_announced_list_state(slot->list, &state);
+			task = task_of(orders, held);
+			if (held->list)
+				fs_announced_list_state(held->list, &state);
 		}
-		if (state.confirmed && !slot->told)
-			slot->told = confirmed = true;
-		do_task(orders, slot, task);
+		if (state.confirmed && !held->told)
+			held->told = confirmed = true;
+		do_task(orders, held, task);
 	}
 	took_in(orders, until);
 	return confirmed;
@@ -484,21 +485,21 @@ bool fs_announced_orders_sync(struct fs_announced_orders *orders)
 
 void fs_announced_orders_end(struct fs_announced_orders *orders)
 {
-	for (unsigned i = 0; i < SLOTS; i++)
-		end_stream(orders, &orders->slots[i]);
+	for (unsigned i = 0; i < LISTS_MAX; i++)
+		end_stream(orders, &orders->table[i]);
 }
 
 /* ---- a successor ---- */
 
-static int restore_slot(struct fs_announced_orders *orders, struct slot *slot,
+static int restore_list(struct fs_announced_orders *orders, struct held *held,
         const struct fs_announced_list_options *options, const struct fs_handover_list *record)
 {
 	lock_for_scope(&orders->lock);
 	if (record->id >= orders->next_id)
 		orders->next_id = (uint32_t)record->id + 1;
-	int rc = slot->list ? -EEXIST : fs_announced_list_restore(options, record, &slot->list);
-	slot->shown = rc == 0;
-	slot->shown_ns = base_now_ns();
+	int rc = held->list ? -EEXIST : fs_announced_list_restore(options, record, &held->list);
+	held->shown = rc == 0;
+	held->shown_ns = base_now_ns();
 	orders->dropped += rc < 0;
 	return rc;
 }
@@ -506,9 +507,9 @@ static int restore_slot(struct fs_announced_orders *orders, struct slot *slot,
 void fs_announced_orders_restore(struct fs_announced_orders *orders)
 {
 	struct fs_handover_announced *records = fs_order_memory_records(orders->memory);
-	for (uint32_t i = 0; i < SLOTS; i++) {
+	for (uint32_t i = 0; i < LISTS_MAX; i++) {
 		struct fs_handover_list record;
-		struct slot *slot = &orders->slots[i];
+		struct held *held = &orders->table[i];
 		if (!fs_handover_load_list(records, i, &record))
 			continue;
 		struct fs_announced_list_options options = {
@@ -518,7 +519,7 @@ void fs_announced_orders_restore(struct fs_announced_orders *orders)
 			.chunk_blocks = chunk_blocks(orders, 1),
 			.n_samples = orders->server->info->n_samples,
 		};
-		if (restore_slot(orders, slot, &options, &record) < 0)
+		if (restore_list(orders, held, &options, &record) < 0)
 			log_warning("the announced list of a server that ended is lost: announce it again");
 	}
 	fs_order_memory_sweep(orders->memory);
@@ -543,14 +544,14 @@ void fs_announced_orders_stats(struct fs_announced_orders *orders, json_t *objec
 	json_t *lists = json_array();
 	if (orders) {
 		lock_for_scope(&orders->lock);
-		for (unsigned i = 0; i < SLOTS; i++) {
-			const struct slot *slot = &orders->slots[i];
+		for (unsigned i = 0; i < LISTS_MAX; i++) {
+			const struct held *held = &orders->table[i];
 			struct fs_announced_state state;
-			if (!slot->list || !slot->shown || slot->ending)
+			if (!held->list || !held->shown || held->ending)
 				continue;
-			fs_announced_list_state(slot->list, &state);
+			fs_announced_list_state(held->list, &state);
 			json_array_append_new(
-			        lists, json_pack("{ss sI sI sI sI sb}", "list", fs_announced_list_name(slot->list),
+			        lists, json_pack("{ss sI sI sI sI sb}", "list", fs_announced_list_name(held->list),
 			                       "entries", (json_int_t)state.end, "place", (json_int_t)state.high,
 			                       "opens", (json_int_t)(state.sure + state.loose), "moves",
 			                       (json_int_t)state.moves, "confirmed", (int)state.confirmed));
@@ -565,16 +566,16 @@ void fs_announced_orders_describe(struct fs_announced_orders *orders, char *buf,
 	uint64_t place = 0, end = 0;
 	const char *name = "";
 	lock_for_scope(&orders->lock);
-	for (unsigned i = 0; i < SLOTS; i++) {
-		const struct slot *slot = &orders->slots[i];
+	for (unsigned i = 0; i < LISTS_MAX; i++) {
+		const struct held *held = &orders->table[i];
 		struct fs_announced_state state;
-		if (!slot->list || !slot->shown || slot->ending)
+		if (!held->list || !held->shown || held->ending)
 			continue;
-		fs_announced_list_state(slot->list, &state);
+		fs_announced_list_state(held->list, &state);
 		lists++;
 		place += state.high;
 		end += state.end;
-		name = fs_announced_list_name(slot->list);
+		name = fs_announced_list_name(held->list);
 	}
 	if (lists == 1)
 		snprintf(buf, size, "list '%s', %" PRIu64 " of %" PRIu64 " entries read", name, place, end);

@@ -294,11 +294,11 @@ static uint64_t list_sum(const struct fs_handover_list *list)
 
 /* Gets the younger valid record. Returns its age, or 0. */
 static uint64_t younger_list(
-        const struct fs_handover_announced *announced, uint32_t slot, struct fs_handover_list *ret_list)
+        const struct fs_handover_announced *announced, uint32_t number, struct fs_handover_list *ret_list)
 {
 	uint64_t age = 0;
 	for (int i = 0; i < 2; i++) {
-		struct fs_handover_list list = announced->lists[slot][i];
+		struct fs_handover_list list = announced->lists[number][i];
 		if (list.age <= age || list.xxh3 != list_sum(&list))
 			continue;
 		age = list.age;
@@ -308,22 +308,23 @@ static uint64_t younger_list(
 }
 
 bool fs_handover_load_list(
-        const struct fs_handover_announced *announced, uint32_t slot, struct fs_handover_list *ret_list)
+        const struct fs_handover_announced *announced, uint32_t number, struct fs_handover_list *ret_list)
 {
 	struct fs_handover_list list;
-	if (younger_list(announced, slot, &list) == 0 || list.id == 0 || list.id > UINT32_MAX ||
+	if (younger_list(announced, number, &list) == 0 || list.id == 0 || list.id > UINT32_MAX ||
 	        !memchr(list.name, '\0', sizeof(list.name)))
 		return false;
 	*ret_list = list;
 	return true;
 }
 
-void fs_handover_store_list(struct fs_handover_announced *announced, uint32_t slot, const struct fs_handover_list *list)
+void fs_handover_store_list(
+        struct fs_handover_announced *announced, uint32_t number, const struct fs_handover_list *list)
 {
 	struct fs_handover_list last, next = *list;
-	next.age = younger_list(announced, slot, &last) + 1;
+	next.age = younger_list(announced, number, &last) + 1;
 	next.xxh3 = list_sum(&next);
-	announced->lists[slot][next.age & 1] = next;
+	announced->lists[number][next.age & 1] = next;
 }
 
 /* ---- counts ---- */

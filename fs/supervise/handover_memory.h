@@ -155,13 +155,13 @@ uint32_t *fs_handover_block(struct fs_handover *handover, uint32_t block);
 /* Gives the memory of a block back to the kernel; its entries are zeros. */
 void fs_handover_release_block(struct fs_handover *handover, uint32_t block);
 
-/* Gets the younger valid record of list `slot`, below FS_HANDOVER_LISTS_MAX. Returns false if there is none, or no
+/* Gets the younger valid record of list `number`, below FS_HANDOVER_LISTS_MAX. Returns false if there is none, or no
  * list. */
 bool fs_handover_load_list(
-        const struct fs_handover_announced *announced, uint32_t slot, struct fs_handover_list *ret_list);
-/* Overwrites the older record of list `slot`. Fills in age and xxh3 itself. */
+        const struct fs_handover_announced *announced, uint32_t number, struct fs_handover_list *ret_list);
+/* Overwrites the older record of list `number`. Fills in age and xxh3 itself. */
 void fs_handover_store_list(
-        struct fs_handover_announced *announced, uint32_t slot, const struct fs_handover_list *list);
+        struct fs_handover_announced *announced, uint32_t number, const struct fs_handover_list *list);
 
 /* Gets the younger valid record.  Returns false if there is none. */
 bool fs_handover_load(const struct fs_handover_view *view, struct fs_handover_record *ret_record);

@@ -118,7 +118,7 @@ struct target {
 	uint32_t n, n_seen;         /* files of the list; entries of `indices` */
 	uint32_t threshold;         /* a hypothesis of the current family passes the filter with so many hits */
 	uint32_t indices[RING];     /* of the ring's files in this list, in the order of the opens */
-	uint32_t slots[RING * 4];   /* hash table, open addressing: index + 1; 0: empty */
+	uint32_t entries[RING * 4]; /* hash table, open addressing: index + 1; 0: empty */
 	uint16_t numbers[RING * 4]; /* the entry's place in `indices` */
 	struct prefetch_torch_filter filter;
 };
@@ -402,15 +402,15 @@ void prefetch_background_give_up(struct prefetch_recognise *r);
 
 bool prefetch_background_busy(const struct prefetch_recognise *r);
 
-/* Returns the slot of an index in target->slots: the one that has it, or the empty one where it belongs. */
-static inline uint32_t prefetch_target_slot(const struct target *target, uint32_t index)
+/* Returns the entry of an index in target->entries: the one that has it, or the empty one where it belongs. */
+static inline uint32_t prefetch_target_entry(const struct target *target, uint32_t index)
 {
-	uint32_t slot = index * UINT32_C(0x9e3779b9) >> 21; /* 11 bits: RING * 4 slots */
-	while (target->slots[slot] != 0 && target->slots[slot] != index + 1)
-		slot = (slot + 1) % (RING * 4);
-	return slot;
+	uint32_t entry = index * UINT32_C(0x9e3779b9) >> 21; /* 11 bits: RING * 4 entries */
+	while (target->entries[entry] != 0 && target->entries[entry] != index + 1)
+		entry = (entry + 1) % (RING * 4);
+	return entry;
 }
-_Static_assert(RING * 4 == 1 << 11, "prefetch_target_slot makes 11 bits");
+_Static_assert(RING * 4 == 1 << 11, "prefetch_target_entry makes 11 bits");
 
 /* ---- unseeded.c ---- */
 

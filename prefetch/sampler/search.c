@@ -66,11 +66,11 @@ bool prefetch_search_due(const struct prefetch_recognise *r)
 
 static void add_index(struct target *target, uint32_t index)
 {
-	uint32_t slot = prefetch_target_slot(target, index);
-	if (target->slots[slot] != 0)
+	uint32_t entry = prefetch_target_entry(target, index);
+	if (target->entries[entry] != 0)
 		return;
-	target->slots[slot] = index + 1;
-	target->numbers[slot] = (uint16_t)target->n_seen;
+	target->entries[entry] = index + 1;
+	target->numbers[entry] = (uint16_t)target->n_seen;
 	target->indices[target->n_seen++] = index;
 }
 
@@ -80,7 +80,7 @@ static void add_target(struct prefetch_recognise *r, struct prefetch_list *list)
 	target->list = list;
 	target->n = prefetch_list_size(list);
 	target->n_seen = 0;
-	memset(target->slots, 0, sizeof(target->slots));
+	memset(target->entries, 0, sizeof(target->entries));
 	for (uint32_t i = 0; i < r->search.n_ring; i++) {
 		uint32_t index;
 		if (prefetch_list_find(list, r->ring[i], &index) == 0)
@@ -496,9 +496,9 @@ static void last_cells(const struct track *t, const struct target *target, uint3
 		return;
 	}
 	for (uint32_t q = 0; q < perm->n; q++) {
-		uint32_t slot = prefetch_target_slot(target, prefetch_perm_undealt(perm, q));
-		if (target->slots[slot] != 0)
-			cells[target->numbers[slot]] = q;
+		uint32_t entry = prefetch_target_entry(target, prefetch_perm_undealt(perm, q));
+		if (target->entries[entry] != 0)
+			cells[target->numbers[entry]] = q;
 	}
 }
 

@@ -369,9 +369,9 @@ static bool fit_prefix(
 	uint64_t where[RING];
 	memset(where, 0xff, sizeof(where));
 	for (uint32_t i = 0; i < outputs; i++) {
-		uint32_t slot = prefetch_target_slot(target, bench->perm[i]);
-		if (target->slots[slot] != 0)
-			where[target->numbers[slot]] = i;
+		uint32_t entry = prefetch_target_entry(target, bench->perm[i]);
+		if (target->entries[entry] != 0)
+			where[target->numbers[entry]] = i;
 	}
 	return fit_where(target, where, outputs, PREFETCH_FIT_SURE, ret_match);
 }
