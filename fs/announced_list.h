@@ -13,10 +13,10 @@
  * sample comes several times.
  *
  * An open belongs to a place if the entry there is the opened sample and no other open used the place. The place must
- * lie near the farthest place that was used. The open is *sure* if a place just before it was used, too: each of
- * several readers goes on in order. If several opens follow each other at another place of the list, the reader is
- * moved there. A list is *confirmed* when many opens were sure. A list is *wrong* if too many opens do not follow it;
- * then it is dropped.
+ * lie near the farthest place that was used. The open is *sure* if an entry shortly before this place was also used,
+ * because each reader opens its entries in order. If several opens follow each other at another place of the list, the
+ * reader is moved there. A list is *confirmed* when many opens were sure. A list is *wrong* if too many opens do not
+ * follow it; then it is dropped.
  *
  * Threads: `lock` of the caller guards append and the fields of struct fs_announced_state that say so. One thread (the
  * recognise thread) calls all other functions, with that lock held where they say so. The engine's threads call the

@@ -203,8 +203,8 @@ static json_t *answer_state(struct fs_server *server, struct fs_view *meant, jso
 	if (turns)
 		rc = fs_view_steps(view, epoch, trained, &trained);
 	if (turns && rc == -ERANGE)
-		return refuse("\"turns\" or \"epoch\" is beyond what the order has: no rank has so many samples in an "
-		              "epoch, or epochs do not go so far");
+		return refuse("\"turns\" or \"epoch\" is too large: no rank has so many samples in an epoch, or "
+		              "there is no such epoch");
 	/* The given epoch counts, even if a loader lists a later one already. */
 	if (rc == 0)
 		rc = shard_state_format(view->order, epoch, trained, text, sizeof(text));

@@ -71,8 +71,8 @@ struct fs_supervise;
 int fs_serve(const void *options, const struct fs_channel *channel, void (*ready)(void *arg), void *ready_arg,
         struct base_err *err);
 
-/* Fills in what a supervisor of this mount needs of the options (fs/supervise/supervisor.h), except the members that
- * say who is told and how it restarts. @options outlives @ret_supervise. */
+/* Fills in what a supervisor of this mount needs of the options (fs/supervise/supervisor.h). The caller sets ready,
+ * ready_server, restart, arg, takeover and owner_pidfd afterwards. @options outlives @ret_supervise. */
 void fs_supervise_options(const struct fs_options *options, struct fs_supervise *ret_supervise);
 
 #endif

@@ -18,8 +18,8 @@
  * In the view of one rank, samplers are compared with its part (fs/rank_files.h). A DistributedSampler over the part
  * shards twice; the log and the statistics say so. In a tree the part is another one in each epoch. Recognition
  * begins anew when the first file of the new part is opened, and what is recognised is read ahead there, too. In a
- * flat view the order is the listing's. There the search ends when a sampler (mostly the list as it is) explains some
- * thousands of opens: `samplers` in the statistics does not change after that.
+ * flat view the order is the listing's. There the search ends when one sampler (usually the listing itself) explains
+ * 4,096 opens. `samplers` in the statistics does not change after that.
  *
  * Threads: one `recognise` for each view with a reader does all that takes long (searches, permutations).
  * fs_sampler_streams_opened from the watcher, the rest from any. `lock` is a leaf. */

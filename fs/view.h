@@ -151,8 +151,8 @@ void fs_view_trained(struct fs_view *view, uint64_t *ret_epoch, uint64_t *ret_st
 /* Returns whether the view deals the sample of a file: it is of the subdir, and not common. */
 bool fs_view_deals(const struct fs_view *view, const struct shard_file *file);
 
-/* fill_class: finds the file that a directory without a file of this rank shows: the first one that a rank shows,
- * because ImageFolder stops at a class without a file.
+/* For fill_class: if a directory has no file of this rank, it lists one file of another rank, because ImageFolder
+ * stops at a class without a file. Finds that file: the first one that a rank shows.
  * @shows: says whether this rank shows a file; returns 1, 0 or -errno. The search ends at the first file that it
  * shows, after about `world` files.
  * Returns 0 or an error of the index or of @shows; *ret_file is SHARD_NONE if the directory needs no such file. */

@@ -387,7 +387,7 @@ def test_ctl_tells_a_negative_number_as_one(build_dir, mountpoint, arguments):
 def test_ctl_state_refuses_turns_that_no_order_has(dataset, mountpoint, background):
     background(dataset, mountpoint)
     for turns in 2**63 - 1, 2**63 // 4, 1 << 21, 1_000_000, 201:  # no batch is larger than all 100 samples
-        assert "beyond what the order has" in said_by("ctl", mountpoint, "state", f"--turns={turns}")
+        assert "is too large: no rank has" in said_by("ctl", mountpoint, "state", f"--turns={turns}")
     assert state_of(mountpoint, "--turns=0") == (0, 0), "what was refused changed nothing"
     assert state_of(mountpoint, "--turns=200") == (1, 0)
 
