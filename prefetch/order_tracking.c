@@ -23,6 +23,9 @@ _Static_assert((int)CLUSTER <= (int)PREFETCH_RING, "the ring holds a cluster");
 /* Returns how many turns a use may lie outside of the window. */
 static uint64_t slack(const struct prefetch_stream *s)
 {
+	/* What a shuffle buffer gives away lies anywhere in it, and it may hold half of the epoch. */
+	if (s->options.buffered)
+		return s->tl.epochs[0].turns / 2;
 	/* In a recognised order turns are certain, so the slack can be large: in a small epoch, workers with large
 	 * batches may be half an epoch apart. */
 	uint64_t turns = s->tl.epochs[0].turns / (shard_view_is_given(s->tl.view) ? 2 : 16);

@@ -10,13 +10,14 @@
 #include "shard/base/bits.h"
 
 enum {
-	BATCH_MAX = 512,         /* most turns of an announcement */
-	DROP_LAG_MAX = 4 << 20,  /* bytes of the latest drops, which wait because their files may still be open */
-	WORKERS_TURNS = 4096,    /* turns that workers who read side by side are apart at most */
-	LAG_TURNS_MAX = 1 << 16, /* most turns from the oldest unused to the farthest used one */
-	MISSING_ONE = 1 << 16,   /* prefetch_stream.missing when all turns had to be fetched */
-	MISSING_TURNS = 256,     /* turns over which `missing` is averaged */
-	AWAY_BETWEEN = 16,       /* a stream between two epochs is away after so many uses of others, */
+	BATCH_MAX = 512,        /* most turns of an announcement */
+	DROP_LAG_MAX = 4 << 20, /* bytes of the latest drops, which wait because their files may still be open */
+	WORKERS_TURNS = 4096,   /* turns that workers who read side by side are apart at most */
+	LAG_TURNS_MAX =
+	        1 << 16, /* most turns from the oldest unused to the farthest used one, without a shuffle buffer */
+	MISSING_ONE = 1 << 16, /* prefetch_stream.missing when all turns had to be fetched */
+	MISSING_TURNS = 256,   /* turns over which `missing` is averaged */
+	AWAY_BETWEEN = 16,     /* a stream between two epochs is away after so many uses of others, */
 	AWAY_WITHIN = 1024, /* ... a stream within an epoch after so many per stream, because workers read in bursts */
 	COST_KNOWN = 256,   /* samples that must be fetched before their mean cost is used */
 };
@@ -240,12 +241,14 @@ static void give_up_laggards(struct prefetch *p, struct prefetch_stream *s)
 	while (!s->options.buffered && late_bytes > s->window / 2 && widen(p, s))
 		;
 	uint64_t in_next = s->high > next->first ? s->high - next->first : 0;
-	/* A loader with its own order begins an epoch when it has read the whole last one. */
-	uint64_t ended = next->turns / (shard_view_is_given(tl->view) ? 8 : 2);
+	/* A loader with its own order begins an epoch when it has read the whole last one.  A shuffle buffer may mix
+	 * the two. */
+	bool mixed = s->options.buffered || !shard_view_is_given(tl->view);
+	uint64_t ended = next->turns / (mixed ? 2 : 8), farthest = s->options.buffered ? UINT64_MAX : LAG_TURNS_MAX;
 	uint64_t most = late ? s->window / 4 * 3 : s->window / 2;
 	if (s->options.buffered)
 		most = p->schedule.budget / 4 * 3;
-	while (tl->cursor < s->high && (s->lag_bytes > most || s->high - tl->cursor > LAG_TURNS_MAX ||
+	while (tl->cursor < s->high && (s->lag_bytes > most || s->high - tl->cursor > farthest ||
 	                                       (in_next > ended && tl->cursor < next->first))) {
 		uint64_t turn, cost = 0;
 		struct cache_timeline_epoch *ep = cache_timeline_epoch_of(tl, tl->cursor, &turn);

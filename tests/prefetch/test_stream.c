@@ -701,6 +701,82 @@ static void turns_that_a_shuffle_buffer_holds_are_kept(void **state)
 	prefetch_free(t.p);
 }
 
+/* An epoch of many turns, of which few have samples. */
+enum { LONG_TURNS = 200000, LONG_EACH = 1000 };
+
+static int long_get(void *user, uint64_t number, void **ret_epoch, uint64_t *ret_turns)
+{
+	(void)number;
+	*ret_epoch = user;
+	*ret_turns = LONG_TURNS;
+	return 0;
+}
+
+static void long_put(void *epoch)
+{
+	(void)epoch;
+}
+
+static int long_turn(void *epoch, uint64_t turn, uint32_t *ret_sample)
+{
+	(void)epoch;
+	*ret_sample = (uint32_t)(turn / LONG_EACH);
+	return turn % LONG_EACH == 0 ? 0 : -ENOENT;
+}
+
+static int long_find(void *epoch, uint32_t sample, uint64_t *ret_turn)
+{
+	(void)epoch;
+	*ret_turn = (uint64_t)sample * LONG_EACH;
+	return *ret_turn < LONG_TURNS ? 0 : -ENOENT;
+}
+
+/* A buffer of 90,000 files is followed through two epochs.  One file stays in it for a whole epoch, and is kept. */
+static void a_large_shuffle_buffer_is_followed(void **state)
+{
+	enum { BUFFER = 90000, STAYS = LONG_EACH };
+	static const struct shard_view_given given = {
+		.user = &data, .get = long_get, .put = long_put, .turn = long_turn, .find = long_find
+	};
+	static const struct prefetch_sink_ops ops = { .store = fake_store, .drop = fake_drop };
+	static uint32_t held[BUFFER];
+	struct fake_sink sink;
+	struct trainer t = { .sink = &sink };
+	struct base_err err = { 0 };
+	struct prefetch_stream_stats ss;
+	uint32_t random = 1;
+	(void)state;
+	sink_init(&sink);
+	sink.base.ops = &ops;
+	struct prefetch_options options = { .index = data.index, .memory_bytes = 256 << 20, .sink = &sink.base };
+	assert_int_equal(prefetch_new(&options, &err, &t.p), 0);
+	assert_int_equal(shard_view_new_given(data.index, &given, &t.view), 0);
+	struct prefetch_stream_options stream = { .view = t.view, .buffered = true, .user = &t };
+	assert_int_equal(prefetch_stream_new(t.p, &stream, &t.stream), 0);
+	for (uint64_t epoch = 0; epoch < 2; epoch++) {
+		uint32_t n_held = 0, next = 0;
+		for (uint32_t k = 0; k + 1 < LONG_TURNS; k++) {
+			while (n_held < BUFFER && next < LONG_TURNS)
+				held[n_held++] = next++;
+			uint32_t i = next_random(&random) % n_held;
+			while (held[i] == STAYS)
+				i = (i + 1) % n_held;
+			prefetch_stream_used(t.stream, &(struct prefetch_use){ .epoch = epoch, .turn = held[i] }, 1);
+			held[i] = held[--n_held];
+			if (k % 1024 == 0)
+				settle(&t);
+		}
+		settle(&t);
+		prefetch_stream_stats_get(t.stream, &ss);
+		if (!ss.following || ss.jumps > 0 || ss.epoch != epoch || ss.turn != STAYS)
+			fail_msg("epoch %u: following %u, %u jumps, turn %u of epoch %u", (unsigned)epoch, ss.following,
+			        (unsigned)ss.jumps, (unsigned)ss.turn, (unsigned)ss.epoch);
+		prefetch_stream_used(t.stream, &(struct prefetch_use){ .epoch = epoch, .turn = STAYS }, 1);
+	}
+	stop(&t);
+	prefetch_free(t.p);
+}
+
 static uint64_t always_late(void *arg, uint32_t shard, uint64_t offset, uint32_t len)
 {
 	(void)arg;
@@ -1580,6 +1656,7 @@ int main(void)
 		cmocka_unit_test(workers_out_of_step_do_not_matter),
 		cmocka_unit_test(a_window_grows_with_the_workers_batches),
 		cmocka_unit_test(turns_that_a_shuffle_buffer_holds_are_kept),
+		cmocka_unit_test(a_large_shuffle_buffer_is_followed),
 		cmocka_unit_test(bursts_larger_than_the_window_make_it_grow),
 		cmocka_unit_test(streams_that_take_turns_miss_nothing),
 		cmocka_unit_test(files_that_are_left_out_do_not_stop_the_window),
@@ -1608,5 +1685,6 @@ int main(void)
 		cmocka_unit_test(names_without_an_epoch_follow_too),
 		cmocka_unit_test(demands_that_join_a_read_do_not_wake_the_engine),
 	};
+	cmocka_set_test_filter(getenv("DDPFS_TEST")); /* a pattern, or NULL */
 	return cmocka_run_group_tests_name("prefetch/stream", tests, setup, teardown);
 }
