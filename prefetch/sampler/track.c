@@ -667,6 +667,15 @@ static void refit(struct prefetch_recognise *r, struct track *t)
 	t->pace_sure = again && t->pace.batch == t->batch && !t->batch_doubtful && t->batch_starts >= BATCH_SURE;
 }
 
+static bool is_loose(const struct track *t, uint64_t position)
+{
+	for (uint32_t i = 0; i < t->n_loose; i++) {
+		if (t->loose[i].position == position)
+			return true;
+	}
+	return false;
+}
+
 /* Forgets the opens beyond `end` that came before number `since` of `recent`. */
 static void forget_beyond(struct track *t, uint64_t end, uint64_t since)
 {
@@ -676,7 +685,8 @@ static void forget_beyond(struct track *t, uint64_t end, uint64_t since)
 		uint64_t position = t->recent[i];
 		if (position < end || i >= since) {
 			t->recent[kept++] = position;
-			t->high = position >= t->high ? position + 1 : t->high;
+			if (position >= t->high && !is_loose(t, position))
+				t->high = position + 1;
 		} else if (bit_get(t->used, position)) {
 			bit_clear(t->used, position);
 			t->opens--;
@@ -685,7 +695,7 @@ static void forget_beyond(struct track *t, uint64_t end, uint64_t since)
 	t->n_recent = kept;
 	kept = 0;
 	for (uint32_t i = 0; i < t->n_loose; i++) {
-		if (t->loose[i].position < end)
+		if (bit_get(t->used, t->loose[i].position))
 			t->loose[kept++] = t->loose[i];
 	}
 	t->n_loose = (uint32_t)kept;

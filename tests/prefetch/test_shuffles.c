@@ -508,6 +508,21 @@ static void strangers_a_little_ahead_are_not_the_trainers_place(void **state)
 	synth_close(files);
 }
 
+/* One of these strangers comes late, so that it is not older than the trainer's first opens. */
+static void a_stranger_among_the_first_opens_is_not_the_trainers_place(void **state)
+{
+	enum { OPENED = 96, AT = 70, AHEAD = 400 };
+	struct prefetch_recognise *r = new_recognise(100);
+	(void)state;
+	whole(N, &(struct prefetch_shuffle){ .kind = PREFETCH_SHUFFLE_NUMPY, .seed = 42 }, order);
+	prefetch_recognise_opened(r, order, AT);
+	prefetch_recognise_opened(r, &order[AHEAD], 1);
+	prefetch_recognise_opened(r, order + AT, OPENED - AT);
+	work(r);
+	assert_in_range(only_track(r).turn, OPENED - 8, OPENED);
+	prefetch_recognise_free(r);
+}
+
 /* No list is shuffled in these orders; DDPFS_RANDOM_ORDERS=10000 tries so many. */
 static void nothing_is_recognised_in_orders_of_nobody(void **state)
 {
@@ -560,6 +575,7 @@ int main(void)
 		cmocka_unit_test(a_successor_goes_on_with_a_shuffle),
 		cmocka_unit_test(the_whole_is_not_taken_for_the_first_part),
 		cmocka_unit_test(strangers_a_little_ahead_are_not_the_trainers_place),
+		cmocka_unit_test(a_stranger_among_the_first_opens_is_not_the_trainers_place),
 		cmocka_unit_test(nothing_is_recognised_in_orders_of_nobody),
 	};
 	cmocka_set_test_filter(getenv("DDPFS_TEST")); /* a pattern, or NULL */
