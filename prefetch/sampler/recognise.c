@@ -172,16 +172,19 @@ static void begin_pass(struct prefetch_recognise *r)
 	}
 }
 
-static bool tries_seeds(const struct prefetch_recognise *r)
+/* Whether something was recognised, or may be: then track.c catches up with what `seen` has. */
+static bool needs_seen(const struct prefetch_recognise *r)
 {
-	return r->unseeded.scan || r->likely.running || prefetch_background_busy(r);
+	bool made = true;
+	for (unsigned i = 0; i < r->n_tracks; i++)
+		made = made && r->tracks[i]->now;
+	return !made || r->unseeded.scan || r->likely.running || prefetch_background_busy(r);
 }
 
-/* Begins a new ring.  While seeds are tried the pass goes on, because catch_up() in track.c needs `seen` when one is
- * found. */
+/* Begins a new ring.  While seeds are tried, and until their track is made, the pass goes on. */
 static void begin_ring(struct prefetch_recognise *r)
 {
-	if (!tries_seeds(r)) {
+	if (!needs_seen(r)) {
 		begin_pass(r);
 		return;
 	}
@@ -275,6 +278,7 @@ void prefetch_recognise_sift(struct prefetch_recognise *r)
 {
 	/* A track that changes while it is asked may explain opens that were kept before.  So ask again; each change
 	 * takes opens from the ring, so this ends. */
+	r->sifting = true;
 	do {
 		uint32_t kept = 0;
 		r->changed = false;
@@ -289,7 +293,7 @@ void prefetch_recognise_sift(struct prefetch_recognise *r)
 		if (!fewer)
 			break;
 	} while (r->changed);
-	r->changed = r->astray = false;
+	r->changed = r->astray = r->sifting = false;
 	r->looked = 0;
 	r->n_recent = 0;
 	r->again = 0;
@@ -308,7 +312,8 @@ bool prefetch_recognise_refused(
 	for (unsigned i = 0; i < REFUSED_MAX; i++) {
 		const struct refused *refused = &r->refused[i];
 		if (refused->opens > 0 && refused->opens + REFUSED_OPENS > r->opens && refused->list == list &&
-		        refused->sampler == source->sampler && refused->seed == source->seed)
+		        refused->sampler == source->sampler && refused->seed == source->seed &&
+		        refused->buffered == (source->buffer > 0))
 			return true;
 	}
 	return false;
@@ -371,10 +376,9 @@ static int step_likely(struct prefetch_recognise *r)
 	case SEEDS_NONE:
 		break;
 	}
-	int rc = l->far ? prefetch_shuffle_buffer_try(r, false) : 0;
-	if (rc != 0)
-		return rc;
-	rc = l->far ? prefetch_background_begin(r) : 0;
+	if (l->far && l->buffer.list)
+		return prefetch_shuffle_buffer_accept(r, &l->buffer);
+	int rc = l->far ? prefetch_background_begin(r) : 0;
 	l->running = l->due;
 	if (l->due) {
 		prefetch_seeds_begin(r, SEEDS_LIKELY, r->search.targets, r->search.n_targets, NULL, &l->seeds);

@@ -42,13 +42,12 @@ enum {
 /* Where a permutation comes from. */
 struct source {
 	enum prefetch_sampler sampler;
-	uint64_t seed;   /* seeds the generator of the permutation; OWN: the epoch; SORTED: the contiguous parts;
-	                * 1: behind a shuffle buffer */
-	uint64_t skip;   /* words drawn from that generator before; SORTED: the kind of the parts */
-	uint64_t name;   /* the seed for messages; RANDOM: the manual seed */
-	uint64_t word;   /* RANDOM: which word of the manual seed's generator is `seed` */
-	uint64_t step;   /* add this for the next epoch: to seed, word or skip */
-	uint32_t buffer; /* SORTED behind a shuffle buffer: the most files that it was seen to hold */
+	uint64_t seed; /* seeds the generator of the permutation; OWN: the epoch; SORTED: the contiguous parts, or 0 */
+	uint64_t skip; /* words drawn from that generator before; SORTED: the kind of the parts */
+	uint64_t name; /* the seed for messages; RANDOM: the manual seed */
+	uint64_t word; /* RANDOM: which word of the manual seed's generator is `seed` */
+	uint64_t step; /* add this for the next epoch: to seed, word or skip */
+	uint32_t buffer; /* SORTED behind a shuffle buffer: the most files that it was seen to hold; else 0 */
 	bool learned;    /* `step` was seen; else it is assumed */
 	/* The samplers of other libraries than torch: as in struct prefetch_shuffle. */
 	uint32_t before;
@@ -77,10 +76,10 @@ struct track {
 	struct prefetch_sequence *now, *then; /* the same as sequences; NULL: not made yet */
 	uint64_t *used;                       /* a bit a position: opened in this epoch */
 	uint64_t *used_before;                /* opened in the epoch before, valid if `late`; NULL before the first */
-	bool late;                            /* a rank with a part of its own may still read the epoch before */
-	uint64_t opened;                      /* behind a shuffle buffer: opens of this epoch, ... */
-	uint32_t held;                        /* ... and the most files that the buffer held in it */
-	uint64_t high;                        /* behind the farthest position opened */
+	bool late;       /* a rank with a part of its own, or a shuffle buffer, may still read the epoch before */
+	uint64_t opened; /* behind a shuffle buffer: opens of this epoch, ... */
+	uint32_t held;   /* ... and the most files that the buffer held in it */
+	uint64_t high;   /* behind the farthest position opened */
 	uint64_t window; /* while the ring's opens are taken in: all below it fit, because the search found so many */
 	uint64_t recent[RING]; /* opened positions near `high`, of any rank, in the order of the opens; a ring */
 	uint64_t n_recent;     /* in this epoch */
@@ -218,11 +217,18 @@ struct search {
 	struct match match;
 };
 
+/* A shuffle buffer behind a list, which explains the opens of a look. */
+struct buffer_match {
+	struct prefetch_list *list; /* no reference; NULL: none */
+	struct prefetch_fit fit;
+};
+
 /* The likely seeds of the last look. */
 struct likely {
 	bool running;
-	bool due;          /* another look came meanwhile: its likely seeds come next */
-	bool far, far_due; /* all seeds come after these; after those that are due */
+	bool due;                   /* another look came meanwhile: its likely seeds come next */
+	bool far, far_due;          /* all seeds come after these; after those that are due */
+	struct buffer_match buffer; /* of the pass's first look that found one; taken if these seeds are in vain */
 	struct seeds seeds;
 };
 
@@ -279,6 +285,7 @@ struct prefetch_recognise {
 	bool rolling;      /* the ring began in the middle of an epoch: only likely hypotheses */
 	bool astray;       /* a track's trainer does something else */
 	bool changed;      /* a track has changed: sift the ring */
+	bool sifting;      /* the tracks are asked about opens of the ring, once more */
 	uint64_t overflow; /* unexplained opens since the ring was full */
 	uint64_t patience; /* so many of them begin a new ring */
 	uint64_t again;    /* the last 64 unexplained opens, a bit each: the file was in `seen` already */
@@ -305,6 +312,7 @@ struct prefetch_recognise {
 		const struct prefetch_list *list;
 		enum prefetch_sampler sampler;
 		uint64_t seed;
+		bool buffered;
 		uint64_t opens; /* then; 0: an empty entry */
 	} refused[REFUSED_MAX]; /* the dropped tracks; a ring by `wrong` */
 };
@@ -453,10 +461,13 @@ bool prefetch_begun_parts(const uint64_t *opened, uint32_t n_files, struct parts
 
 /* ---- shuffle_buffer.c ---- */
 
-/* Tries whether the opens of the last look are those of a shuffle buffer behind one of its lists.  clear: only if they
- * cannot be a shuffle of one rank's contiguous part, so that no seeds need to be tried before.  Returns 1: it was
- * recognised; 0; -ENOMEM. */
-int prefetch_shuffle_buffer_try(struct prefetch_recognise *r, bool clear);
+/* Tries whether the opens of the last look are those of a shuffle buffer behind one of its lists.  If they may also be
+ * a shuffle of one rank's contiguous part, the likely seeds have to be tried first: then likely.buffer has what was
+ * found.  Returns 1: it was recognised; 0; -ENOMEM. */
+int prefetch_shuffle_buffer_try(struct prefetch_recognise *r);
+
+/* Makes a track of what was found, and ends the searches.  Returns 1 or -ENOMEM. */
+int prefetch_shuffle_buffer_accept(struct prefetch_recognise *r, const struct buffer_match *match);
 
 /* ---- track.c ---- */
 

@@ -130,10 +130,9 @@ static int restore(struct prefetch_recognise *r, const struct prefetch_saved_tra
 		return rc;
 	uint64_t size = list ? prefetch_list_size(list) : r->own.size;
 	bool shuffled = s->sampler >= PREFETCH_SAMPLER_DISTRIBUTED;
-	bool parts = s->sampler == PREFETCH_SAMPLER_SORTED && s->seed > 1;
-	bool buffer = s->sampler == PREFETCH_SAMPLER_SORTED && s->seed == 1;
-	if (size != s->size || buffer != (s->buffer > 0) || (shuffled && size >= SHARD_TORCH_INSIDE_OUT) ||
-	        (parts && (s->seed > size || s->skip >= PARTS_KINDS)) ||
+	bool sorted = s->sampler == PREFETCH_SAMPLER_SORTED, parts = sorted && s->seed > 0;
+	if (size != s->size || (s->buffer > 0 && (!sorted || parts)) || (shuffled && size >= SHARD_TORCH_INSIDE_OUT) ||
+	        (parts && (s->seed < 2 || s->seed > size || s->skip >= PARTS_KINDS)) ||
 	        (s->sampler == PREFETCH_SAMPLER_GENERATOR && s->step < size - 1))
 		return -EINVAL;
 	struct source source = {

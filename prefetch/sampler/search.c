@@ -119,6 +119,7 @@ void prefetch_search_end(struct prefetch_recognise *r)
 {
 	r->search.running = false;
 	r->likely.running = r->likely.due = false;
+	r->likely.buffer.list = NULL;
 	prefetch_background_give_up(r);
 }
 
@@ -725,7 +726,7 @@ static int look(struct prefetch_recognise *r)
 		next_phase(s);
 		return 0;
 	case SEARCH_BUFFER:
-		rc = prefetch_shuffle_buffer_try(r, true);
+		rc = prefetch_shuffle_buffer_try(r);
 		return rc != 0 ? rc : end_look(r);
 	}
 	return 0;

@@ -9,8 +9,10 @@
  * So all opens lie before the front.  A buffer is found if they do, and the front is an eighth of the list at most.
  * Readers who shuffle a short list of their own look the same at first, if that list is the beginning of this one: a
  * directory, or one rank's contiguous part.  If the opens lie all over such a shorter list, it is taken for theirs, and
- * nothing is found here.  Where a rank's part may end at the front, all likely seeds are tried before.  A track finds
- * out later whether the front moves (track.c). */
+ * nothing is found here.  Where a rank's part may end at the front, all likely seeds are tried before, unless a later
+ * look shows that the front moves on: the first 96 opens of a part would come closer to its end in all but e^-12 of
+ * cases.  The trainer goes on meanwhile, so what the first opens showed is kept (struct likely).  A track finds out
+ * later whether the front moves (track.c). */
 #include <math.h>
 
 #include "prefetch/sampler/recognise_private.h"
@@ -63,31 +65,13 @@ static bool fits(const struct search *s, const struct target *target, uint32_t s
 	               (uint64_t)target->n * ret_fit->ranks;
 }
 
-static int accept(struct prefetch_recognise *r, const struct target *target, const struct prefetch_fit *fit)
-{
-	struct match *match = &r->search.match;
-	*match = (struct match){
-		.list = target->list,
-		.source = { .sampler = PREFETCH_SAMPLER_SORTED, .seed = 1, .buffer = fit->cells - fit->hits + 1 },
-		.fit = *fit,
-		.n = target->n_seen,
-	};
-	struct prefetch_part part = {
-		.world = fit->world, .first = fit->first, .ranks = fit->ranks, .stride = fit->world / fit->ranks
-	};
-	prefetch_search_end(r);
-	r->unexplained = 0;
-	prefetch_unseeded_found(r, match->list);
-	int rc = prefetch_track_new(r, &match->source, match->list, NULL, fit, &part);
-	return rc < 0 ? rc : 1;
-}
-
-int prefetch_shuffle_buffer_try(struct prefetch_recognise *r, bool clear)
+/* Finds the list whose beginning, up to this share of it, has all opens of the look.  Returns false: there is none. */
+static bool find(const struct prefetch_recognise *r, uint32_t share, struct buffer_match *ret_match)
 {
 	const struct search *s = &r->search;
-	const struct source source = { .sampler = PREFETCH_SAMPLER_SORTED, .seed = 1 };
+	const struct source source = { .sampler = PREFETCH_SAMPLER_SORTED, .buffer = 1 };
 	const struct target *best = NULL;
-	struct prefetch_fit fit, best_fit = { 0 };
+	struct prefetch_fit fit;
 	unsigned rank, best_rank = 0;
 	uint32_t file;
 	for (uint32_t i = 0; i < s->n_targets; i++) {
@@ -96,17 +80,44 @@ int prefetch_shuffle_buffer_try(struct prefetch_recognise *r, bool clear)
 		if (!target->list || prefetch_list_part(target->list, &part))
 			continue; /* a rank's part: it is read by a stride, or looks like a list of its own */
 		if (has_nearly_all(s, target) && lie_all_over(target))
-			return 0;
-		if (!fits(s, target, clear ? SHARE_CLEAR : SHARE, &fit) ||
-		        prefetch_recognise_refused(r, &source, target->list) ||
+			return false;
+		if (!fits(s, target, share, &fit) || prefetch_recognise_refused(r, &source, target->list) ||
 		        prefetch_list_at(target->list, target->indices[0], &file) < 0)
 			continue;
 		rank = prefetch_search_plausible(r, target, file, 0);
 		if (best && (rank < best_rank || (rank == best_rank && target->n >= best->n)))
 			continue;
 		best = target;
-		best_fit = fit;
 		best_rank = rank;
+		*ret_match = (struct buffer_match){ .list = target->list, .fit = fit };
 	}
-	return best ? accept(r, best, &best_fit) : 0;
+	return best != NULL;
+}
+
+int prefetch_shuffle_buffer_accept(struct prefetch_recognise *r, const struct buffer_match *match)
+{
+	const struct prefetch_fit fit = match->fit;
+	struct prefetch_list *list = match->list;
+	struct source source = { .sampler = PREFETCH_SAMPLER_SORTED, .buffer = fit.cells - fit.hits + 1 };
+	struct prefetch_part part = {
+		.world = fit.world, .first = fit.first, .ranks = fit.ranks, .stride = fit.world / fit.ranks
+	};
+	prefetch_search_end(r);
+	r->unexplained = 0;
+	prefetch_unseeded_found(r, list);
+	int rc = prefetch_track_new(r, &source, list, NULL, &fit, &part);
+	return rc < 0 ? rc : 1;
+}
+
+int prefetch_shuffle_buffer_try(struct prefetch_recognise *r)
+{
+	const struct buffer_match *kept = &r->likely.buffer;
+	struct buffer_match match;
+	if (find(r, SHARE_CLEAR, &match))
+		return prefetch_shuffle_buffer_accept(r, &match);
+	if (kept->list && find(r, 1, &match) && match.list == kept->list && match.fit.high / 9 * 8 > kept->fit.high)
+		return prefetch_shuffle_buffer_accept(r, kept);
+	if (r->search.all && !kept->list && find(r, SHARE, &match))
+		r->likely.buffer = match;
+	return 0;
 }

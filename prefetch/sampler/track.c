@@ -66,6 +66,19 @@ static uint64_t buffer_room(const struct track *t)
 	return t->source.buffer + t->source.buffer / 8 + BUFFER_SPARE;
 }
 
+/* Returns the farthest turn that a buffer may have taken in. */
+static uint64_t front(const struct track *t)
+{
+	uint64_t turns = prefetch_track_turns_opened(t), taken = t->opened + t->source.buffer;
+	return turns > taken ? turns : taken;
+}
+
+/* Whether a buffer takes in no more of this epoch.  A repeated dataset then fills it with the next one. */
+static bool is_taken_in(const struct track *t)
+{
+	return is_buffered(t) && front(t) >= prefetch_sequence_turns(t->now);
+}
+
 /* Returns how many turns the workers of one rank may be apart: two batches each. */
 static uint64_t slack_rank(const struct track *t)
 {
@@ -147,7 +160,7 @@ static bool same(const struct source *a, const struct source *b)
 {
 	return a->sampler == b->sampler && a->seed == b->seed && a->skip == b->skip && a->before == b->before &&
 	       a->goes_on == b->goes_on && a->in_place == b->in_place && a->deal == b->deal &&
-	       a->deal_kind == b->deal_kind;
+	       a->deal_kind == b->deal_kind && (a->buffer > 0) == (b->buffer > 0);
 }
 
 static bool shuffled(const struct source *source)
@@ -158,7 +171,7 @@ static bool shuffled(const struct source *source)
 /* Whether the list is sorted and read in contiguous parts (parts.c). */
 static bool in_parts(const struct track *t)
 {
-	return t->source.sampler == PREFETCH_SAMPLER_SORTED && t->source.seed > 1;
+	return t->source.sampler == PREFETCH_SAMPLER_SORTED && t->source.seed > 0;
 }
 
 struct prefetch_shuffle prefetch_source_shuffle(const struct source *source)
@@ -605,11 +618,11 @@ static void judge_batch(struct track *t)
  * open stays behind the front. */
 static void look_at_buffer(struct track *t)
 {
-	uint64_t turns = prefetch_track_turns_opened(t), front = t->opened + t->held,
-	         late = front > turns ? front - turns : 0;
+	uint64_t turns = prefetch_track_turns_opened(t), taken = t->opened + t->held,
+	         late = taken > turns ? taken - turns : 0;
 	uint32_t less = late / 4 < t->held / 64 ? (uint32_t)late / 4 : t->held / 64;
 	t->refit_at = t->n_recent + BUFFER_LOOK;
-	if (late <= BUFFER_SPARE || front >= prefetch_sequence_turns(t->now))
+	if (late <= BUFFER_SPARE || taken >= prefetch_sequence_turns(t->now))
 		return;
 	t->source.buffer -= t->source.buffer == t->held ? less : 0;
 	t->held -= less;
@@ -726,7 +739,18 @@ static void forget_strangers(struct track *t)
 		forget_beyond(t, end, t->n_recent);
 }
 
-/* Takes in what was opened since the ring was full. */
+/* Takes out of the ring what a track has caught up with. */
+static void forget_caught_up(struct prefetch_recognise *r)
+{
+	uint32_t kept = 0;
+	for (uint32_t i = 0; i < r->n_ring; i++) {
+		if (bit_get(r->seen, r->ring[i]))
+			r->ring[kept++] = r->ring[i];
+	}
+	r->n_ring = kept;
+}
+
+/* Takes in what was opened before the buffer was recognised: the ring may have been filled long after its beginning. */
 static void catch_up_buffer(struct prefetch_recognise *r, struct track *t)
 {
 	uint64_t turns = prefetch_sequence_turns(t->now), position;
@@ -740,6 +764,7 @@ static void catch_up_buffer(struct prefetch_recognise *r, struct track *t)
 			prefetch_track_open(r, t, file, position, TRACK_FITS);
 		}
 	}
+	forget_caught_up(r);
 }
 
 /* Finds how far the trainer is, if recognition took long.  The trainer is far ahead of what the ring could hold.
@@ -778,23 +803,19 @@ static void catch_up(struct prefetch_recognise *r, struct track *t, uint64_t n_r
 		bit_clear(r->seen, file);
 		prefetch_track_open(r, t, file, position, fit);
 	}
-	uint32_t kept = 0; /* of the ring, which may have been filled long after the beginning */
-	for (uint32_t i = 0; i < r->n_ring; i++) {
-		if (bit_get(r->seen, r->ring[i]))
-			r->ring[kept++] = r->ring[i];
-	}
-	r->n_ring = kept;
+	forget_caught_up(r);
 }
 
-/* Whether the opens are not those of a shuffle buffer: most lie elsewhere, or the farthest does not move on with each
- * open.  A buffer of B files has not opened one of the latest k that it took in with probability exp(-k^2 / 2B). */
+/* Whether the opens are not those of a shuffle buffer: most lie elsewhere, it would hold half of the list, or the
+ * farthest does not move on with each open.  A buffer of B files has not opened one of the latest k that it took in
+ * with probability exp(-k^2 / 2B). */
 static bool is_no_buffer(const struct track *t)
 {
-	uint64_t turns = prefetch_track_turns_opened(t), front = t->opened + t->held;
-	uint64_t late = front > turns ? front - turns : 0;
-	if (t->missed >= WRONG_LATEST && t->fitted * 2 < t->missed)
+	uint64_t turns = prefetch_track_turns_opened(t), end = prefetch_sequence_turns(t->now);
+	uint64_t taken = t->opened + t->held, late = taken > turns ? taken - turns : 0;
+	if ((t->missed >= WRONG_LATEST && t->fitted * 2 < t->missed) || t->held > end / 2)
 		return true;
-	return front < prefetch_sequence_turns(t->now) && late > BUFFER_SPARE && late * late > UINT64_C(144) * t->held;
+	return taken < end && late > BUFFER_SPARE && late * late > UINT64_C(144) * t->held;
 }
 
 /* Whether a track is wrong: the list, or ddpfs's own order, is not read in its order.  Three signs show it:
@@ -912,6 +933,7 @@ static void drop(struct prefetch_recognise *r, struct track *t)
 		.list = t->list,
 		.sampler = t->source.sampler,
 		.seed = t->source.seed,
+		.buffered = is_buffered(t),
 		.opens = r->opens,
 	};
 	prefetch_track_free(t);
@@ -936,11 +958,11 @@ int prefetch_track_step(struct prefetch_recognise *r, struct track *t)
 			return rc;
 		bool late = r->n_ring == RING || t->source.sampler == PREFETCH_SAMPLER_UNSEEDED;
 		uint64_t n_recent = r->n_recent; /* sifting keeps `recent`, but sets its count to 0 */
+		if (is_buffered(t))
+			catch_up_buffer(r, t);
 		prefetch_recognise_sift(r);
 		t->window = 0;
-		if (late && is_buffered(t))
-			catch_up_buffer(r, t);
-		else if (late)
+		if (late && !is_buffered(t))
 			catch_up(r, t, n_recent);
 		else if (shuffled(&t->source))
 			forget_strangers(t);
@@ -975,11 +997,12 @@ int prefetch_track_step(struct prefetch_recognise *r, struct track *t)
 	return rc < 0 ? rc : 1;
 }
 
-/* Ranks with a part each do not begin an epoch at the same time: keeps what the others have opened of theirs. */
+/* Ranks with a part each do not begin an epoch at the same time, and a buffer may hold files of two: keeps what was
+ * opened in this one. */
 static void keep_late(struct track *t)
 {
 	t->late = false;
-	if (!in_parts(t))
+	if (!in_parts(t) && !is_buffered(t))
 		return;
 	if (!t->used_before)
 		t->used_before = calloc(t->size / 64 + 1, sizeof(*t->used_before));
@@ -1017,10 +1040,19 @@ static void forget_before_trial(struct prefetch_recognise *r, const struct track
 	r->n_ring = kept;
 }
 
+/* Other readers of the list make a buffer look larger than it is.  So the next epoch begins with the size that this one
+ * has shown in the end, if most of it was read. */
+static void settle_buffer(struct track *t)
+{
+	if (is_buffered(t) && t->held > 0 && t->opened * 2 > prefetch_sequence_turns(t->now))
+		t->source.buffer = t->held;
+}
+
 static int enter_next(struct prefetch_recognise *r, struct track *t)
 {
 	if (is_buffered(t))
 		forget_before_trial(r, t);
+	settle_buffer(t);
 	prefetch_sequence_put(t->now);
 	prefetch_perm_put(t->perm);
 	if (shuffled(&t->source) && same(&t->source, &t->next_source))
@@ -1045,6 +1077,9 @@ static int enter_again(struct prefetch_recognise *r, struct track *t)
 	int rc = sequence_new(r, t, &t->source, t->perm, t->epoch + 1, &now);
 	if (rc < 0)
 		return rc;
+	if (is_buffered(t))
+		forget_before_trial(r, t);
+	settle_buffer(t);
 	prefetch_sequence_put(t->now);
 	t->now = now;
 	/* The same permutation is expected once more, and not the next seed. */
@@ -1128,13 +1163,23 @@ static bool has_begun(const struct track *t, uint64_t position)
 	return false;
 }
 
+/* Whether the open fits the epoch before, where a rank's part, or what a buffer still holds, is read to its end. */
 static bool is_late(const struct track *t, uint64_t position)
 {
 	struct parts parts = { .n = (uint32_t)t->size, .world = (uint32_t)t->source.seed, .kind = t->source.skip };
-	if (!t->late || t->n_recent > t->size / 2 || bit_get(t->used_before, position))
+	if (!t->late || t->n_recent > prefetch_sequence_turns(t->now) / 2 || bit_get(t->used_before, position))
 		return false;
+	if (is_buffered(t))
+		return in_part(t, position);
 	/* The files beyond the length of the shortest part come last, whichever rank reads them. */
 	return position >= (uint64_t)prefetch_parts_shortest(&parts) * parts.world || !has_begun(t, position);
+}
+
+/* A pause of the watch leaves out opens.  So what lies a little beyond the front of the buffer fits, too. */
+static bool fits_buffer(const struct track *t, uint64_t position)
+{
+	uint64_t most = front(t) - t->source.buffer + buffer_room(t);
+	return in_part(t, position) && !bit_get(t->used, position) && turn_of(t, position) < most;
 }
 
 enum track_fit prefetch_track_fit(const struct track *t, uint32_t file, uint64_t *ret_position)
@@ -1142,15 +1187,12 @@ enum track_fit prefetch_track_fit(const struct track *t, uint32_t file, uint64_t
 	if (!t->now || prefetch_sequence_position(t->now, file, ret_position) < 0)
 		return TRACK_NOT;
 	uint64_t position = *ret_position;
+	if (is_buffered(t) && fits_buffer(t, position))
+		return TRACK_FITS;
 	if (is_late(t, position))
 		return TRACK_LATE;
-	if (is_buffered(t)) {
-		/* A pause of the watch leaves out opens.  So what lies a little beyond the farthest one fits, too. */
-		uint64_t turns = prefetch_track_turns_opened(t), front = t->opened + t->source.buffer;
-		uint64_t most = (turns > front ? turns : front) - t->source.buffer + buffer_room(t);
-		return in_part(t, position) && !bit_get(t->used, position) && turn_of(t, position) < most ? TRACK_FITS
-		                                                                                          : TRACK_NOT;
-	}
+	if (is_buffered(t))
+		return TRACK_NOT;
 	bool sure = position < t->window;
 	if (!(sure || is_near(t, position)) || !in_part(t, position) || bit_get(t->used, position))
 		return TRACK_NOT;
@@ -1220,7 +1262,7 @@ void prefetch_track_open(
 	if (is_buffered(t))
 		take_held(t);
 	/* One rank of many may begin its next epoch while all others go on. */
-	if (t->trial > 0 && ++t->calm >= CALM * (in_parts(t) ? t->source.seed : 1))
+	if (t->trial > 0 && !is_taken_in(t) && ++t->calm >= CALM * (in_parts(t) ? t->source.seed : 1))
 		t->trial = 0;
 	if (!loose)
 		tell(r, t, t->epoch, position);
@@ -1266,6 +1308,8 @@ bool prefetch_track_unexpected(struct prefetch_recognise *r, struct track *t, ui
 	uint64_t position;
 	if (!t->now || prefetch_sequence_position(t->now, file, &position) < 0)
 		return false;
+	if (r->sifting && is_buffered(t))
+		return false; /* it was asked when the file was opened */
 	t->missed++;
 	/* Another file of a sample that was opened already. */
 	if (t->source.sampler == PREFETCH_SAMPLER_OWN && r->own.several && is_near(t, position) &&

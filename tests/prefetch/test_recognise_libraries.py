@@ -25,7 +25,7 @@ def recognise(build_dir, scratch):
         found, dataset = {}, scratch / "dataset"
         classes = len(paths) // PER_CLASS
         tools.run([programs / "shard" / "make_index", dataset, classes, PER_CLASS, 1, "shuffled"])
-        text = tools.run([programs / "prefetch" / "recognise_trace", dataset], input="".join(PATHS[i] + "\n" for i in indices))
+        text = tools.run([programs / "prefetch" / "recognise_trace", dataset], input="".join(paths[i] + "\n" for i in indices))
         for line in text.stdout.splitlines():
             head, *rest = line.split("\t")
             kind, number = head.split()
@@ -164,6 +164,20 @@ def test_epochs_of_one_trainer(recognise, way):
     assert track["opens"] >= N + OPENS - 2 * 96
     assert track["now"] == [PATHS[i] for i in second]
     assert track["next"] == [PATHS[i] for i in third]
+
+
+@pytest.mark.parametrize(("n", "size", "initial"), [(10**4, 1000, 100), (10**4, 1250, 1250), (10**5, 1000, 1000), (10**5, 10**4, 5000)])
+def test_a_shuffle_buffer_of_webdataset(recognise, n, size, initial):
+    webdataset = pytest.importorskip("webdataset", reason="WebDataset is not installed")
+    print("webdataset", webdataset.__version__)
+    paths = [f"class_{i // PER_CLASS:04d}/item_{i % PER_CLASS:06d}.bin" for i in range(n)]
+    rng, opens = random.Random(2**40 + 7), []
+    for _ in range(2):
+        opens += webdataset.filters.shuffle(size, initial=initial, rng=rng)(iter(range(n)))
+    (track,) = recognise(opens, paths)
+    assert track["text"].startswith("sorted order behind a shuffle buffer of about ")
+    assert track["opens"] >= 2 * n - 8
+    assert track["now"] == paths
 
 
 DALI = {

@@ -33,6 +33,13 @@ static struct prefetch_recognise *new_recognise(void)
 	return r;
 }
 
+static unsigned wrong(const struct prefetch_recognise *r)
+{
+	struct prefetch_searched searched;
+	prefetch_recognise_searched(r, &searched);
+	return searched.wrong;
+}
+
 /* tf.data.Dataset.shuffle(size), and webdataset's shuffle(size, initial): that one takes in two files for each that it
  * gives away, until it has `size`, and gives away the first when it has `initial`. */
 static void buffered(const uint32_t *from, uint32_t n, uint32_t size, uint32_t initial, uint64_t *random, uint32_t *to)
@@ -134,6 +141,102 @@ static void buffers_are_recognised_and_followed(void **state)
 	}
 }
 
+/* The search does one slice while the trainer opens so many files.  So a large buffer, which has to wait for the likely
+ * seeds, is found when the trainer is far from the beginning. */
+static void a_trainer_may_be_faster_than_the_search(void **state)
+{
+	static const uint32_t sizes[] = { N / 40, N / 20, N / 9 }, speeds[] = { 1, 4 };
+	uint64_t random = 21;
+	(void)state;
+	for (uint32_t i = 0; i < N; i++)
+		list[i] = i;
+	for (unsigned i = 0; i < 3 * 2; i++) {
+		struct prefetch_recognise *r = new_recognise();
+		uint32_t size = sizes[i / 2], speed = speeds[i % 2], found = N;
+		struct prefetch_recognised track;
+		for (uint32_t epoch = 0; epoch < 2; epoch++) {
+			buffered(list, N, size, size, &random, order);
+			for (uint32_t k = 0; k < N; k++) {
+				prefetch_recognise_opened(r, &order[k], 1);
+				if (k % speed == 0)
+					prefetch_recognise_step(r, 0);
+				if (found == N && recognised_tracks(r) > 0)
+					found = k;
+			}
+			if (recognised_tracks(r) != 1)
+				fail_msg("buffer of %u, %u opens a slice: epoch %u is lost", size, speed, epoch);
+			track = only_track(r);
+			assert_int_equal(track.epoch, epoch);
+		}
+		if (found > N / 8)
+			fail_msg("buffer of %u, %u opens a slice: recognised after %u opens", size, speed, found);
+		if (track.opens + 2 * 2 < 2 * N || track.buffer + size / 16 < size ||
+		        track.buffer > size + size / 16 + 32 || wrong(r) > 0)
+			fail_msg("buffer of %u, %u opens a slice: %u opens, a buffer of %u, %u wrong", size, speed,
+			        (unsigned)track.opens, track.buffer, wrong(r));
+		prefetch_recognise_free(r);
+	}
+}
+
+/* repeat().shuffle(SIZE): the buffer is never empty, so where two epochs meet it holds files of both. */
+static void a_repeated_dataset_is_followed(void **state)
+{
+	static uint32_t repeated[EPOCHS * N], opened[EPOCHS * N];
+	uint64_t random = 31;
+	(void)state;
+	for (unsigned i = 0; i < BUFFERS; i++) {
+		struct prefetch_recognise *r = new_recognise();
+		uint32_t n = 0, size = buffers[i].size, lost = 0;
+		for (uint32_t epoch = 0; epoch < EPOCHS; epoch++) {
+			for (uint32_t file = buffers[i].rank; file < N; file += buffers[i].world)
+				repeated[n++] = file;
+		}
+		buffered(repeated, n, size, buffers[i].initial, &random, opened);
+		for (uint32_t k = 0; k < n; k++) {
+			prefetch_recognise_opened(r, &opened[k], 1);
+			if (k % 16 == 15)
+				work(r);
+			lost += k >= OPENS_MAX && recognised_tracks(r) != 1;
+		}
+		work(r);
+		struct prefetch_recognised track = only_track(r);
+		if (lost > 0 || track.epoch + 1 != EPOCHS || track.opens + EPOCHS * 8 < n || wrong(r) > 0)
+			fail_msg("buffer %u: lost for %u opens, epoch %u, %u opens of %u, %u wrong", i, lost,
+			        (unsigned)track.epoch, (unsigned)track.opens, n, wrong(r));
+		prefetch_recognise_free(r);
+	}
+}
+
+/* A second reader of the list, a little ahead, makes the buffer look larger, but for no longer than it reads. */
+static void a_buffer_that_looked_too_large_shrinks_again(void **state)
+{
+	enum { SIZE = 500, AHEAD = 600, OTHERS = 1500 };
+	struct prefetch_recognised track;
+	struct prefetch_recognise *r = new_recognise();
+	uint64_t random = 17;
+	uint32_t grown = 0;
+	(void)state;
+	for (uint32_t i = 0; i < N; i++)
+		list[i] = i;
+	for (uint32_t epoch = 0; epoch < 4; epoch++) {
+		buffered(list, N, SIZE, SIZE, &random, order);
+		for (uint32_t k = 0; k < N; k++) {
+			uint32_t ahead = k + AHEAD + (uint32_t)(loader_random(&random) % OTHERS);
+			if (epoch == 0 && k > N - 4000 && k % 4 == 0 && ahead < N)
+				prefetch_recognise_opened(r, &ahead, 1);
+			prefetch_recognise_opened(r, &order[k], 1);
+			if (k % 16 == 15)
+				work(r);
+		}
+		track = only_track(r);
+		assert_int_equal(track.epoch, epoch);
+		grown = epoch == 0 ? track.buffer : grown;
+	}
+	assert_true(grown > 2 * SIZE);
+	assert_true(track.buffer >= SIZE - SIZE / 16 && track.buffer <= SIZE + SIZE / 8 + 32);
+	prefetch_recognise_free(r);
+}
+
 /* Opens that others make between those of the buffer do not matter. */
 static void other_readers_do_not_matter(void **state)
 {
@@ -179,7 +282,7 @@ static void a_successor_goes_on_with_a_buffer(void **state)
 	struct prefetch_recognised track = only_track(later);
 	assert_false(track.unverified);
 	assert_true(track.opens >= N / 2 - 200); /* a seventh of the buffer was in it for too long */
-	saved[0].buffer = 0;
+	saved[0].seed = 2;                       /* in contiguous parts, too */
 	struct prefetch_recognise *third = new_recognise();
 	assert_int_equal(prefetch_recognise_restore(third, saved, 1), 0);
 	assert_int_equal(recognised_tracks(third), 0);
@@ -283,6 +386,9 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(buffers_are_recognised_and_followed),
+		cmocka_unit_test(a_trainer_may_be_faster_than_the_search),
+		cmocka_unit_test(a_repeated_dataset_is_followed),
+		cmocka_unit_test(a_buffer_that_looked_too_large_shrinks_again),
 		cmocka_unit_test(other_readers_do_not_matter),
 		cmocka_unit_test(a_successor_goes_on_with_a_buffer),
 		cmocka_unit_test(what_a_predecessor_left_of_a_buffer_is_not_believed),
