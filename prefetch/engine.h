@@ -55,6 +55,7 @@ enum {
 	PREFETCH_DROPS_MAX = 512,       /* samples handed to the sink at once */
 	PREFETCH_BAD_MAX = 1024,        /* latest bad blocks, kept so that each is counted once */
 	PREFETCH_LOST_USES = 512,       /* uses over which losses are counted */
+	PREFETCH_USED_LATELY = 64,      /* latest uses whose READ may come yet: the watcher and readers race */
 	PREFETCH_NEIGHBOURS_MAX = 4096, /* samples beside one that a fetch takes */
 	/* Blocks of one fetch: a sample, or small neighbours. */
 	PREFETCH_WANTS_MAX = SHARD_SAMPLE_FILES_MAX + PREFETCH_NEIGHBOURS_MAX,
@@ -369,6 +370,12 @@ struct prefetch_schedule {
 	_Atomic bool shared;         /* prefetch_share took effect; any thread reads it */
 };
 
+/* One of the latest uses. */
+struct prefetch_used {
+	uint32_t sample;
+	uint64_t ahead_bytes; /* that were read ahead for it, as the ledger counts; 0: none */
+};
+
 /* What the sink has lost (lost.c).  Owned by the engine thread. */
 struct prefetch_losses {
 	uint64_t since_ns;  /* start of the interval of `recently` */
@@ -379,6 +386,7 @@ struct prefetch_losses {
 	uint32_t lost;      /* samples that were lost since then */
 	uint64_t first_ns;  /* when the first of them was lost */
 	uint64_t history;   /* a bit for each of the latest 64 uses, set: its sample was lost */
+	struct prefetch_used used[PREFETCH_USED_LATELY]; /* by prefetch_schedule.all_uses modulo */
 	bool expected;      /* `latest` is to be fetched again anyway */
 	uint32_t halved;    /* windows are divided by 2 so many times, because the kernel holds less */
 	uint64_t halved_ns; /* when that last changed */

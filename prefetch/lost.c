@@ -116,8 +116,7 @@ void prefetch_lost_suspects(struct prefetch *p, struct prefetch_stream *s)
 		        cache_ledger_turn(p->ledger, &s->tl, s->suspected, &sample, &cost) < 0 ||
 		        !cache_ledger_resident(p->ledger, sample))
 			continue;
-		prefetch_tracking_gone(p, s, s->suspected);
-		prefetch_tracking_wasted(p, cost);
+		prefetch_tracking_wasted(p, prefetch_tracking_gone(p, s, s->suspected));
 		cache_ledger_lose(p->ledger, sample);
 	}
 }
@@ -150,10 +149,15 @@ static bool refetch_stream(struct prefetch *p, struct prefetch_stream *s)
 	announce_again(p, s); /* the kernel takes names together with pages */
 	/* Else what the kernel took would fill the window, and nothing would be fetched until its turns have passed.  A
 	 * hole or a refused store may have moved `fetch` back before, so some of it lies beyond the old `fetch`. */
-	for (uint64_t seq = s->fetch; seq < s->taken && seq < end; seq++)
-		prefetch_tracking_gone(p, s, seq);
 	s->suspected = s->fetch;
 	s->suspect = refetch_end(p, s, announced);
+	for (uint64_t seq = s->fetch; seq < s->taken && seq < end; seq++) {
+		uint64_t cost = prefetch_tracking_gone(p, s, seq);
+		uint32_t sample;
+		if (seq < s->suspect && cache_timeline_sample(&s->tl, seq, &sample) == 0 &&
+		        cache_ledger_resident(p->ledger, sample))
+			prefetch_tracking_wasted(p, cost);
+	}
 	return false;
 }
 
@@ -250,10 +254,34 @@ static void refetch_lost(struct prefetch *p)
 	atomic_fetch_add_explicit(&p->counters.refetches, 1, memory_order_relaxed);
 }
 
+/* If a stream read the sample lost last ahead for a use to come, this was in vain. */
+static bool waste_ahead(struct prefetch *p, struct prefetch_stream *s)
+{
+	uint64_t seq = cache_timeline_next(&s->tl, p->losses.latest);
+	if (seq != CACHE_NEVER)
+		prefetch_tracking_wasted(p, prefetch_tracking_gone(p, s, seq));
+	return false;
+}
+
+/* Counts the sample lost last as wasted if it was read ahead and its reader did not find it.  The engine learns of a
+ * use before or after the READ. */
+static void count_wasted(struct prefetch *p)
+{
+	for (uint32_t i = 0; i < PREFETCH_USED_LATELY; i++) {
+		struct prefetch_used *used = &p->losses.used[i];
+		if (used->sample == p->losses.latest) {
+			prefetch_tracking_wasted(p, used->ahead_bytes);
+			used->ahead_bytes = 0;
+		}
+	}
+	prefetch_each_stream(p, waste_ahead);
+}
+
 void prefetch_lost_sample(struct prefetch *p, uint32_t sample)
 {
 	shrink_budget(p);
 	count_lost(p, sample);
+	count_wasted(p);
 }
 
 /* If the sink has never had the names of a stream, a refused store does not count as a loss. */

@@ -89,6 +89,8 @@ static void use(struct prefetch *p, struct prefetch_stream *s, uint64_t seq, boo
 		s->lag_bytes -= cost;
 	cache_ledger_use(p->ledger, &s->tl, seq, had);
 	s->used_at = ++p->schedule.all_uses;
+	struct prefetch_used *used = &p->losses.used[s->used_at % PREFETCH_USED_LATELY];
+	used->ahead_bytes = cache_timeline_sample(&s->tl, seq, &used->sample) == 0 ? cost : 0;
 	p->losses.refetch_uses++;
 	p->losses.history <<= 1;
 	s->names_uses++;

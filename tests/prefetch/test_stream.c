@@ -1332,6 +1332,67 @@ static void reclaim_every_other(struct fake_sink *sink)
 	pthread_mutex_unlock(&sink->lock);
 }
 
+/* Takes a file's pages back.  Returns their bytes. */
+static uint64_t reclaim(struct fake_sink *sink, uint32_t file)
+{
+	uint64_t bytes = 0;
+	pthread_mutex_lock(&sink->lock);
+	for (uint32_t b = 0; b < blocks_of(file); b++)
+		bytes += sink->blocks[file] >> b & 1 ? block_bytes(file, b) : 0;
+	sink->bytes -= bytes;
+	sink->blocks[file] = sink->by_store[file] = 0;
+	pthread_mutex_unlock(&sink->lock);
+	return bytes;
+}
+
+/* Of turns 0 to 99 of an epoch, every thirtieth is lost: too few to fetch others again.  before: the READ comes before
+ * its use is known.  Returns the lost bytes. */
+static uint64_t read_with_losses(struct trainer *t, uint64_t epoch, bool before)
+{
+	uint64_t bytes = 0;
+	for (uint64_t k = 0; k < 100; k++) {
+		uint32_t file = sample_at(t, epoch, k);
+		bytes += k % 30 == 10 ? reclaim(t->sink, file) : 0;
+		if (before)
+			read_file(t, file);
+		prefetch_stream_used(t->stream, &(struct prefetch_use){ .epoch = epoch, .turn = k }, 1);
+		if (!before)
+			read_file(t, file);
+		settle(t);
+	}
+	return bytes;
+}
+
+/* What the kernel takes back is wasted if it was read ahead and nobody used it.  If somebody did, it is not. */
+static void what_is_lost_before_its_use_is_wasted(void **state)
+{
+	(void)state;
+	for (unsigned before = 0; before < 2; before++) {
+		struct fake_sink sink;
+		struct trainer t = { .paced = true };
+		sink_init(&sink);
+		start(&t, &sink, &(struct setup){ .memory = 256 << 20, .view = orders[0] });
+		settle(&t);
+		uint64_t wasted = stats(t.p).wasted_bytes, lost = read_with_losses(&t, 0, before);
+		assert_true(lost > 0);
+		assert_int_equal(stats(t.p).wasted_bytes - wasted, lost);
+		for (uint64_t k = 100; k < N_FILES; k++)
+			read_turn(&t, 0, k);
+		wasted = stats(t.p).wasted_bytes;
+		assert_true(read_with_losses(&t, 1, before) > 0);
+		assert_int_equal(stats(t.p).wasted_bytes, wasted); /* epoch 0 has used them */
+		reclaim_every_other(&sink);
+		for (uint64_t k = 100; k < N_FILES && !stats(t.p).refetches; k++)
+			read_turn(&t, 1, k);
+		settle(&t);
+		assert_int_equal(stats(t.p).refetches, 1);
+		/* What was fetched again has gaps. */
+		assert_in_range(stats(t.p).wasted_bytes - wasted, 0, data_bytes / 8);
+		stop(&t);
+		prefetch_free(t.p);
+	}
+}
+
 /* Much of what waits was reclaimed: that is noticed by the first who miss it, the others have it again. */
 static void what_the_kernel_took_back_is_fetched_again(void **state)
 {
@@ -1669,6 +1730,7 @@ int main(void)
 		cmocka_unit_test(sharing_starts_in_the_middle),
 		cmocka_unit_test(the_budget_shrinks_and_grows_in_the_middle),
 		cmocka_unit_test(what_is_dropped_before_its_use_is_wasted),
+		cmocka_unit_test(what_is_lost_before_its_use_is_wasted),
 		cmocka_unit_test(faults_are_mended_on_the_way),
 		cmocka_unit_test(a_bad_sample_does_not_stop_the_others),
 		cmocka_unit_test(a_sink_that_refuses_leaves_demands_working),
