@@ -193,6 +193,8 @@ struct prefetch_stream {
 	uint64_t used_at;                 /* prefetch_schedule.all_uses at its latest use */
 	uint32_t missing;                 /* share of the latest turns looked at that had to be fetched, in 1/65536 */
 	uint32_t batch;                   /* turns of the next announcement */
+	uint64_t hold_ns; /* since when the reader's next turns wait for announcements of their pool; 0: they do not */
+	uint64_t hold_from; /* ... from this seq on */
 	/* When the sink has lost what was announced (lost.c): */
 	uint32_t names;        /* how often announcements were begun again */
 	uint32_t names_stored; /* samples stored since then */
@@ -387,7 +389,7 @@ struct prefetch_losses {
 	uint64_t first_ns;  /* when the first of them was lost */
 	uint64_t history;   /* a bit for each of the latest 64 uses, set: its sample was lost */
 	struct prefetch_used used[PREFETCH_USED_LATELY]; /* by prefetch_schedule.all_uses modulo */
-	bool expected;      /* `latest` is to be fetched again anyway */
+	bool expected;                                   /* `latest` is to be fetched again anyway */
 	uint32_t halved;    /* windows are divided by 2 so many times, because the kernel holds less */
 	uint64_t halved_ns; /* when that last changed */
 	bool refetch;       /* the next refetch_turns of all streams must be fetched again */
@@ -512,6 +514,9 @@ bool prefetch_schedule_cannot_wait(const struct prefetch *p, const struct prefet
  * lie anywhere in the turns of their pool.  So all of those are announced before it is fetched, and they are fetched
  * again together. */
 uint64_t prefetch_schedule_pool_turns(const struct prefetch *p, const struct prefetch_stream *stream);
+/* Returns the seq below which a fetch of the turn at stream->fetch may take neighbours: of its own pool, and of pools
+ * that are announced.  A part of another pool's chunk would leave the chunk's other samples to many small requests. */
+uint64_t prefetch_schedule_neighbours_limit(const struct prefetch *p, struct prefetch_stream *stream);
 /* Queues an event.  Any thread, under lock. */
 void prefetch_schedule_event(struct prefetch *p, const struct prefetch_event *event);
 /* Does the same, but does not wake the engine thread: a read that is queued or in flight will. */

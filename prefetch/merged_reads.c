@@ -160,32 +160,38 @@ struct reach {
 	uint32_t bytes;      /* of the read, at most */
 	uint32_t gap_bytes;  /* of a gap; in a store's read, of all gaps together */
 	uint32_t neighbours; /* samples on each side, at most */
+	uint64_t limit;      /* their seqs are below it */
 };
 
-static struct reach reach_of(struct prefetch *p)
+static struct reach reach_of(struct prefetch *p, struct prefetch_stream *stream)
 {
 	struct remote_stats stats = { 0 };
 	if (!p->store)
-		return (struct reach){ .bytes = MERGE_BYTES, .gap_bytes = GAP_BYTES, .neighbours = NEIGHBOURS_MAX };
+		return (struct reach){ .bytes = MERGE_BYTES,
+			.gap_bytes = GAP_BYTES,
+			.neighbours = NEIGHBOURS_MAX,
+			.limit = stream->limit };
 	prefetch_io_http_stats(p->origin, &stats);
 	return (struct reach){
 		.bytes = p->reading.read_max,
 		.gap_bytes =
 		        prefetch_request_cost_bytes(&p->reading.cost, stats.first_byte_p50_ns, p->reading.depth.depth),
 		.neighbours = PREFETCH_NEIGHBOURS_MAX / 2,
+		.limit = prefetch_schedule_neighbours_limit(p, stream),
 	};
 }
 
-/* Gives the sample in a storage slot, if the stream uses it within the window.  For most samples the order tells that
- * it does not, and their records are not read.  A record that is needed soon is prefetched into the processor's
+/* Gives the sample in a storage slot, if the stream uses it before the seq `limit`.  For most samples the order tells
+ * that it does not, and their records are not read.  A record that is needed soon is prefetched into the processor's
  * cache. */
-static bool neighbour(struct prefetch *p, struct prefetch_stream *stream, uint32_t slot, struct prefetch_neighbour *ret)
+static bool neighbour(struct prefetch *p, struct prefetch_stream *stream, uint32_t slot, uint64_t limit,
+        struct prefetch_neighbour *ret)
 {
 	uint32_t file;
 	if (slot >= shard_index_info(p->options.index)->n_samples ||
 	        shard_index_slot_sample(p->options.index, slot, &ret->sample) < 0)
 		return false;
-	ret->seq = cache_timeline_next_below(&stream->tl, ret->sample, slot, stream->limit);
+	ret->seq = cache_timeline_next_below(&stream->tl, ret->sample, slot, limit);
 	if (ret->seq < stream->fetch || ret->seq == CACHE_NEVER)
 		return false;
 	if (shard_index_sample_first(p->options.index, ret->sample, &file) == 0)
@@ -199,13 +205,13 @@ static void take_neighbours(struct prefetch *p, struct prefetch_stream *stream, 
 {
 	struct prefetch_neighbour this, next;
 	slot += up ? 1 : UINT32_MAX; /* below slot 0 it is UINT32_MAX, which no sample has */
-	bool wanted = neighbour(p, stream, slot, &next);
+	bool wanted = neighbour(p, stream, slot, reach->limit, &next);
 	for (unsigned i = 0; i < reach->neighbours && wanted; i++) {
 		uint32_t its_shard;
 		uint64_t its_start, its_end;
 		this = next;
 		slot += up ? 1 : UINT32_MAX;
-		wanted = neighbour(p, stream, slot, &next);
+		wanted = neighbour(p, stream, slot, reach->limit, &next);
 		if (fetch->n >= PREFETCH_WANTS_MAX - 1 ||
 		        !small_place(p, this.sample, &its_shard, &its_start, &its_end) || its_shard != shard)
 			return;
@@ -274,7 +280,7 @@ static bool plan_side(struct prefetch *p, struct prefetch_stream *stream, uint32
 		slot += up ? 1 : UINT32_MAX;
 		if (slot >= info->n_samples)
 			return true;
-		if (!neighbour(p, stream, slot, &this) || cache_ledger_has(p->ledger, this.sample)) {
+		if (!neighbour(p, stream, slot, reach->limit, &this) || cache_ledger_has(p->ledger, this.sample)) {
 			passed++;
 			continue;
 		}
@@ -462,7 +468,7 @@ static int plan_read(struct prefetch *p, struct prefetch_stream *stream, uint64_
 
 int prefetch_fetch(struct prefetch *p, struct prefetch_stream *stream, uint64_t seq, uint32_t sample)
 {
-	const struct reach reach = reach_of(p);
+	const struct reach reach = reach_of(p, stream);
 	struct fetch fetch = { .gap_bytes = reach.gap_bytes,
 		.request_bytes = reach.gap_bytes,
 		.items = STAILQ_HEAD_INITIALIZER(fetch.items) };

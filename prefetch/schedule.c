@@ -23,6 +23,8 @@ enum {
 };
 /* The longest that demands wait for drops; those of 512 samples take 4 ms. */
 static const uint64_t DROP_WAIT_NS = 2000000000;
+/* The longest that a reader's next turns wait until their pool is announced: 29,000 names take 0.2 to 1 s. */
+static const uint64_t HOLD_NS = 1000000000;
 
 /* Returns the bytes of memory_bytes that are for the sink: all but landing memory. */
 static uint64_t sink_bytes(const struct prefetch *p, uint64_t memory_bytes)
@@ -596,16 +598,45 @@ uint64_t prefetch_schedule_pool_turns(const struct prefetch *p, const struct pre
 	return o->deal == SHARD_DEAL_BLOCK ? turns : turns / o->world;
 }
 
-/* Returns whether fetching must wait for announcements.  The reader's next turns do not wait. */
+uint64_t prefetch_schedule_neighbours_limit(const struct prefetch *p, struct prefetch_stream *s)
+{
+	uint64_t pool = prefetch_schedule_pool_turns(p, s), turn;
+	if (!pool || s->limit >= cache_timeline_end(&s->tl))
+		return s->limit;
+	cache_timeline_epoch_of(&s->tl, s->limit, &turn);
+	uint64_t whole = s->limit - turn % pool; /* pools before it are announced */
+	const struct cache_timeline_epoch *ep = cache_timeline_epoch_of(&s->tl, s->fetch, &turn);
+	uint64_t left = pool - turn % pool, end = s->fetch + (left < ep->turns - turn ? left : ep->turns - turn);
+	whole = whole > end ? whole : end;
+	return whole < s->limit ? whole : s->limit;
+}
+
+/* Returns whether fetching must wait for announcements.  The reader's next turns do not wait.  While a pool is
+ * announced, each of them is a request of its own.  So a reader at the pool's first turns gets
+ * PREFETCH_ANNOUNCE_FIRST of them, and the next ones when the pool is announced, or after HOLD_NS.  Demands do not
+ * wait. */
 static bool held_back(const struct prefetch *p, struct prefetch_stream *s)
 {
 	uint64_t turns = prefetch_schedule_pool_turns(p, s), far = lookahead(p, s), end = cache_timeline_end(&s->tl);
+	bool pool = turns > 0;
 	/* What was lost is announced again from the reader on.  Without neighbours each sample would be a request. */
 	if (p->store && !s->options.warm_up && !turns && s->fetch < s->suspect)
 		turns = s->suspect - s->fetch;
 	uint64_t until = s->fetch + (turns < far ? turns : far);
-	return s->limit < (until < end ? until : end) && s->fetch >= s->high + PREFETCH_ANNOUNCE_FIRST &&
-	       !(p->sink->ops->rests && p->sink->ops->rests(p->sink));
+	if (s->limit >= (until < end ? until : end) || (p->sink->ops->rests && p->sink->ops->rests(p->sink))) {
+		s->hold_ns = 0;
+		return false;
+	}
+	if (s->fetch >= s->high + PREFETCH_ANNOUNCE_FIRST)
+		return true;
+	if (!pool)
+		return false;
+	uint64_t now = base_now_ns();
+	if (!s->hold_ns) {
+		s->hold_ns = now;
+		s->hold_from = s->high + PREFETCH_ANNOUNCE_FIRST;
+	}
+	return s->fetch >= s->hold_from && now - s->hold_ns < HOLD_NS;
 }
 
 /* Asks the lister to announce the next turns, one batch at a time. */
