@@ -7,10 +7,14 @@
  * bandwidth.  A reset closes the connection without an answer; a cut ends a body in the middle; a stalled body stops
  * there for 5 s.  GET /.stats gives "REQUESTS BYTES" of all answers so far.
  *
+ * For clients of S3, a directory of DIRECTORY is a bucket: GET /BUCKET?prefix=P&delimiter=/ lists its keys, all in one
+ * answer.  Signatures are not looked at.
+ *
  * A thread serves a connection.  The link is a clock: each piece of a body is sent when the pieces before it have
  * passed, whichever connection has them. */
 #define _GNU_SOURCE
 #include <arpa/inet.h>
+#include <dirent.h>
 #include <fcntl.h>
 #include <netinet/tcp.h>
 #include <pthread.h>
@@ -88,9 +92,86 @@ static bool send_all(int fd, const char *data, size_t len, int flags)
 static bool answer_text(int fd, int status, const char *text)
 {
 	char head[512];
-	int n = snprintf(
-	        head, sizeof(head), "HTTP/1.1 %d X\r\nContent-Length: %zu\r\n\r\n%s", status, strlen(text), text);
-	return send_all(fd, head, (size_t)n, 0);
+	size_t len = strlen(text);
+	int n = snprintf(head, sizeof(head),
+	        "HTTP/1.1 %d X\r\nContent-Type: application/xml\r\nContent-Length: %zu\r\n\r\n", status, len);
+	return send_all(fd, head, (size_t)n, len ? MSG_MORE : 0) && send_all(fd, text, len, 0);
+}
+
+/* Writes what `directory` has of a list of keys.  dir: its keys begin so; start: then their names do. */
+static void list_keys(FILE *out, const char *directory, const char *dir, const char *start, bool deep)
+{
+	char path[2048];
+	struct dirent **names;
+	struct stat st;
+	snprintf(path, sizeof(path), "%s/%s", directory, dir);
+	int n = scandir(path, &names, NULL, alphasort);
+	for (int i = 0; i < n; i++) {
+		char key[1024];
+		const char *name = names[i]->d_name;
+		snprintf(key, sizeof(key), "%s%s", dir, name);
+		snprintf(path, sizeof(path), "%s/%s", directory, key);
+		bool wanted = name[0] != '.' && strncmp(name, start, strlen(start)) == 0 && stat(path, &st) == 0;
+		if (wanted && S_ISREG(st.st_mode)) {
+			fprintf(out,
+			        "<Contents><Key>%s</Key><LastModified>2026-01-01T00:00:00.000Z</LastModified>"
+			        "<ETag>&quot;%llx-%llx&quot;</ETag><Size>%llu</Size><StorageClass>STANDARD</"
+			        "StorageClass>"
+			        "</Contents>",
+			        key, (unsigned long long)st.st_mtime, (unsigned long long)st.st_size,
+			        (unsigned long long)st.st_size);
+		} else if (wanted && deep) {
+			snprintf(key, sizeof(key), "%s%s/", dir, name);
+			list_keys(out, directory, key, "", true);
+		} else if (wanted) {
+			fprintf(out, "<CommonPrefixes><Prefix>%s/</Prefix></CommonPrefixes>", key);
+		}
+		free(names[i]);
+	}
+	if (n >= 0)
+		free(names);
+}
+
+/* Gives the decoded value of a query's parameter; "": it has none. */
+static void parameter(const char *query, const char *name, char *room, size_t size)
+{
+	size_t len = strlen(name), n = 0;
+	unsigned code;
+	*room = 0;
+	while (query && strncmp(query, name, len) != 0) {
+		query = strchr(query, '&');
+		query += query != NULL;
+	}
+	for (query = query ? query + len : ""; *query && *query != '&' && n + 1 < size; query++) {
+		bool coded = *query == '%' && sscanf(query + 1, "%2x", &code) == 1;
+		room[n++] = coded ? (char)code : *query;
+		query += coded ? 2 : 0;
+	}
+	room[n] = 0;
+}
+
+static bool answer_list(int fd, const char *directory, const char *query)
+{
+	char prefix[1024], delimiter[8], *text = NULL;
+	size_t len;
+	parameter(query, "prefix=", prefix, sizeof(prefix));
+	parameter(query, "delimiter=", delimiter, sizeof(delimiter));
+	FILE *out = open_memstream(&text, &len);
+	if (!out || strstr(prefix, ".."))
+		return false;
+	fprintf(out,
+	        "<?xml version=\"1.0\" encoding=\"UTF-8\"?>"
+	        "<ListBucketResult xmlns=\"http://s3.amazonaws.com/doc/2006-03-01/\"><Name>bench</Name>"
+	        "<Prefix>%s</Prefix><MaxKeys>1000</MaxKeys><IsTruncated>false</IsTruncated>",
+	        prefix);
+	char *slash = strrchr(prefix, '/'), start[1024];
+	snprintf(start, sizeof(start), "%s", slash ? slash + 1 : prefix);
+	*(slash ? slash + 1 : prefix) = 0;
+	list_keys(out, directory, prefix, start, !delimiter[0]);
+	fputs("</ListBucketResult>", out);
+	bool ok = fclose(out) == 0 && answer_text(fd, 200, text);
+	free(text);
+	return ok;
 }
 
 static bool send_body(int fd, int file, off_t at, uint64_t left)
@@ -134,30 +215,41 @@ static bool answer(int fd, const char *text)
 		return false;
 	if (chance(opt.p503))
 		return answer_text(fd, 503, "");
-	path[strcspn(path, "?")] = 0;
+	char *query = strchr(path, '?');
+	if (query)
+		*query++ = 0;
+	bool head_only = strncmp(text, "HEAD", 4) == 0;
 	snprintf(name, sizeof(name), "%s%s", opt.directory, path);
+	const char *slash = strchr(path + 1, '/');
+	bool bucket = path[1] && (!slash || !slash[1]);
 	int file = open(name, O_RDONLY | O_CLOEXEC);
 	struct stat st;
 	if (file < 0 || fstat(file, &st) < 0 || !S_ISREG(st.st_mode)) {
+		bucket = bucket && file >= 0;
 		if (file >= 0)
 			close(file);
-		return answer_text(fd, 404, "");
+		if (bucket && !head_only)
+			return answer_list(fd, name, query);
+		return answer_text(fd, bucket ? 200 : 404, "");
 	}
 	const char *range = strcasestr(text, "\r\nrange: bytes=");
 	unsigned long long first = 0, last = (unsigned long long)st.st_size - 1;
 	bool part = range && sscanf(range + 15, "%llu-%llu", &first, &last) >= 1;
 	if (last >= (unsigned long long)st.st_size)
 		last = (unsigned long long)st.st_size - 1;
+	char modified[64], part_of[96] = "";
+	struct tm tm;
+	strftime(modified, sizeof(modified), "%a, %d %b %Y %H:%M:%S GMT", gmtime_r(&st.st_mtime, &tm));
+	if (part)
+		snprintf(part_of, sizeof(part_of), "Content-Range: bytes %llu-%llu/%llu\r\n", first, last,
+		        (unsigned long long)st.st_size);
 	int n = snprintf(head, sizeof(head),
 	        "HTTP/1.1 %s\r\nContent-Length: %llu\r\nAccept-Ranges: bytes\r\nETag: \"%llx-%llx\"\r\n"
-	        "Content-Range: bytes %llu-%llu/%llu\r\n\r\n",
+	        "Last-Modified: %s\r\n%s\r\n",
 	        part ? "206 Partial Content" : "200 OK", last + 1 - first, (unsigned long long)st.st_mtime,
-	        (unsigned long long)st.st_size, first, last, (unsigned long long)st.st_size);
-	bool ok = send_all(fd, head, (size_t)n, MSG_MORE);
-	if (ok && strncmp(text, "HEAD", 4) != 0)
-		ok = send_body(fd, file, (off_t)first, last + 1 - first);
-	else
-		ok = false;
+	        (unsigned long long)st.st_size, modified, part_of);
+	bool ok = send_all(fd, head, (size_t)n, head_only ? 0 : MSG_MORE) &&
+	          (head_only || send_body(fd, file, (off_t)first, last + 1 - first));
 	close(file);
 	return ok;
 }
