@@ -46,7 +46,9 @@ bool prefetch_tracking_near(const struct prefetch_stream *s, uint64_t seq)
 
 uint64_t prefetch_tracking_oldest(struct prefetch_stream *s)
 {
-	uint64_t turn, behind = slack(s);
+	/* Behind a large shuffle buffer nearly all of the turns before were used.  Announced again, they would delay
+	 * what the reader uses next. */
+	uint64_t turn, behind = slack(s) < SLACK_MAX ? slack(s) : SLACK_MAX;
 	if (s->high <= s->tl.cursor)
 		return s->tl.cursor;
 	cache_timeline_epoch_of(&s->tl, s->high - 1, &turn);
