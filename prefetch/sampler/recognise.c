@@ -116,7 +116,7 @@ static bool opened_just_now(const struct prefetch_recognise *r, uint32_t file)
 	return false;
 }
 
-static bool expected(struct prefetch_recognise *r, uint32_t file, enum track_fit least)
+static bool expected(struct prefetch_recognise *r, uint32_t file, bool loosely)
 {
 	struct track *best = NULL;
 	enum track_fit best_fit = TRACK_NOT;
@@ -129,7 +129,7 @@ static bool expected(struct prefetch_recognise *r, uint32_t file, enum track_fit
 		best_fit = fit;
 		best_position = position;
 	}
-	if (best_fit < least)
+	if (best_fit < (loosely ? TRACK_LOOSE : TRACK_LATE))
 		return false;
 	prefetch_track_open(r, best, file, best_position, best_fit);
 	return true;
@@ -137,7 +137,7 @@ static bool expected(struct prefetch_recognise *r, uint32_t file, enum track_fit
 
 static bool explained(struct prefetch_recognise *r, uint32_t file)
 {
-	if (expected(r, file, TRACK_LOOSE))
+	if (expected(r, file, true))
 		return true;
 	for (unsigned i = 0; i < r->n_tracks; i++) {
 		if (prefetch_track_unexpected(r, r->tracks[i], file))
@@ -241,7 +241,7 @@ void prefetch_recognise_opened(struct prefetch_recognise *r, const uint32_t *fil
 		if (files[i] >= r->n_files)
 			continue;
 		r->opens++;
-		bool known = expected(r, files[i], TRACK_FITS);
+		bool known = expected(r, files[i], false);
 		if (!known && opened_just_now(r, files[i])) {
 			r->opens--;
 			continue;

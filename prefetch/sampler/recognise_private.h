@@ -486,13 +486,14 @@ uint64_t prefetch_track_turns_opened(const struct track *track);
 void prefetch_track_resume(struct track *track, const struct prefetch_saved_track *saved);
 void prefetch_track_free(struct track *track); /* NULL is fine */
 
-/* How well the track expected an open. */
+/* How well the track expected an open.  A better fit is greater: what one track still waits for may be what another
+ * one opens next. */
 enum track_fit {
 	TRACK_NOT,
 	TRACK_LOOSE,
-	TRACK_FITS,
 	TRACK_LATE, /* it fits the epoch before, which this rank still reads */
-};                  /* a better fit is greater */
+	TRACK_FITS,
+};
 enum track_fit prefetch_track_fit(const struct track *track, uint32_t file, uint64_t *ret_position);
 
 /* Takes the open of `file` as the track's, at `position`.  fit: what prefetch_track_fit returned, not TRACK_NOT. */

@@ -9,6 +9,7 @@
 #include <cmocka.h>
 
 #include "prefetch/sampler/recognise.h"
+#include "shard/torch_rng.h"
 #include "tests/prefetch/loader.h"
 #include "tests/shard/synth.h"
 
@@ -260,6 +261,41 @@ static void other_readers_do_not_matter(void **state)
 	prefetch_recognise_free(r);
 }
 
+static uint64_t opens_of(struct prefetch_recognise *r, enum prefetch_sampler sampler)
+{
+	struct prefetch_recognised track;
+	for (unsigned i = 0; prefetch_recognise_get(r, i, &track) == 0; i++) {
+		if (track.sampler == sampler)
+			return track.opens;
+	}
+	return 0;
+}
+
+/* A job behind a buffer reads half of each epoch.  What it did not open of its first epoch is not kept for it when a
+ * second job, whose order is known, opens it. */
+static void a_second_job_keeps_its_opens(void **state)
+{
+	static uint32_t others[N];
+	struct prefetch_recognise *r = new_recognise();
+	uint64_t random = 23;
+	(void)state;
+	for (uint32_t i = 0; i < N; i++)
+		list[i] = i;
+	shard_torch_randperm(N, 5, others);
+	open_rest(r, others, 0, N / 4);
+	for (uint32_t epoch = 0; epoch < 2; epoch++) {
+		buffered(list, N, 500, 500, &random, order);
+		open_rest(r, order, 0, epoch == 0 ? N / 2 : 500);
+	}
+	uint64_t before = opens_of(r, PREFETCH_SAMPLER_DISTRIBUTED), buffer = opens_of(r, PREFETCH_SAMPLER_SORTED);
+	assert_true(before >= N / 4 - 16 && buffer > N / 2);
+	open_rest(r, others, N / 4, N / 2);
+	uint64_t after = opens_of(r, PREFETCH_SAMPLER_DISTRIBUTED);
+	if (after < before + N / 4 - 16)
+		fail_msg("%u of %u opens are taken for the second job's", (unsigned)(after - before), N / 4);
+	prefetch_recognise_free(r);
+}
+
 /* What a predecessor has left is followed. */
 static void a_successor_goes_on_with_a_buffer(void **state)
 {
@@ -390,6 +426,7 @@ int main(void)
 		cmocka_unit_test(a_repeated_dataset_is_followed),
 		cmocka_unit_test(a_buffer_that_looked_too_large_shrinks_again),
 		cmocka_unit_test(other_readers_do_not_matter),
+		cmocka_unit_test(a_second_job_keeps_its_opens),
 		cmocka_unit_test(a_successor_goes_on_with_a_buffer),
 		cmocka_unit_test(what_a_predecessor_left_of_a_buffer_is_not_believed),
 		cmocka_unit_test(a_shuffled_beginning_is_no_buffer),
