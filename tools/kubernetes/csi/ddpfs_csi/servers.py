@@ -122,7 +122,7 @@ class Servers:
                 return
             try:
                 if not started and shown != "/":
-                    self._begin_rank(key, shown)
+                    self._reset_rank(key, shown)
                 mounts.detach(target)  # of a server that has ended
                 os.makedirs(target, mode=0o750, exist_ok=True)
                 mounts.bind(self._place(key) + shown, target)
@@ -138,8 +138,14 @@ class Servers:
             found = mounts.on(target)
             if found and found.kind != mounts.KIND:
                 raise Failure("INTERNAL", f"'{target}' is a mount of {found.kind}, not of this driver")
+            key = found and self._keys().get(found.device)
             try:
-                mounts.detach(target)
+                with self._lock(key) if key else contextlib.nullcontext():
+                    mounts.detach(target)
+                    if key and found.root != "/" and self._used(key):
+                        # A rank without a pod must not hold back the epoch of the mount.  publish() resets it, too.
+                        with contextlib.suppress(Failure):
+                            self._reset_rank(key, found.root)
                 with contextlib.suppress(FileNotFoundError):
                     os.rmdir(target)
             finally:
@@ -172,9 +178,9 @@ class Servers:
                 raise
         return True
 
-    def _begin_rank(self, key, shown):
-        """Under the lock of `key`: a rank that no volume shows begins anew, because its next pod knows nothing of the
-        pod before."""
+    def _reset_rank(self, key, shown):
+        """Under the lock of `key`: makes a rank that no volume shows what it was at the mount, because its next pod knows
+        nothing of the pod before."""
         server = mounts.on(self._place(key))
         if any(m.device == server.device and m.root == shown for m in mounts.mounts()):
             return
@@ -237,12 +243,16 @@ class Servers:
             process.wait()
         process.stderr.close()
 
-    def _take_away_unused(self, key):
-        """Under the lock of `key`: unmounts its server if no volume shows it."""
+    def _used(self, key):
         place = self._place(key)
         server = mounts.on(place)
-        if server and any(m.device == server.device and m.path != place for m in mounts.mounts()):
+        return server and any(m.device == server.device and m.path != place for m in mounts.mounts())
+
+    def _take_away_unused(self, key):
+        """Under the lock of `key`: unmounts its server if no volume shows it."""
+        if self._used(key):
             return
+        place = self._place(key)
         mounts.detach(place)
         with contextlib.suppress(OSError):
             os.rmdir(place)
