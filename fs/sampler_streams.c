@@ -749,12 +749,18 @@ static size_t still_here(const struct fs_sampler_streams *fr, size_t n)
 	return n;
 }
 
+static void free_part(struct fs_sampler_streams *fr)
+{
+	atomic_store(&fr->part_made, false);
+	fs_watch_drain(fr->server->watch); /* who looks at `part` has the watcher's lock */
+	fs_rank_files_free(fr->part);
+	fr->part = NULL;
+}
+
 static int begin_again(struct fs_sampler_streams *fr)
 {
-	struct fs_rank_files *old = fr->part;
 	end(fr);
-	fr->part = NULL;
-	fs_rank_files_free(old);
+	free_part(fr);
 	fs_sink_own(fr->server->sink, fr->view, true);
 	return begin(fr);
 }
@@ -819,11 +825,9 @@ static void begin_own(struct fs_sampler_streams *fr)
 static void forget(struct fs_sampler_streams *fr)
 {
 	end(fr);
-	atomic_store(&fr->part_made, false);
-	fs_watch_drain(fr->server->watch); /* who looks at `part` has the watcher's lock */
-	fs_rank_files_free(fr->part);
+	free_part(fr);
 	fs_rank_files_free(fr->coming);
-	fr->part = fr->coming = NULL;
+	fr->coming = NULL;
 	fr->manual = fr->word = 0;
 	memset(fr->told, 0, sizeof(fr->told));
 	atomic_store(&fr->settled, false);
