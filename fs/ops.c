@@ -211,7 +211,7 @@ static int xattr_position(struct fs_server *server, struct fs_node node, char *b
 	int rc = shard_index_file(server->index, (uint32_t)node.id, &file);
 	if (rc < 0)
 		return rc;
-	if (file.sample == SHARD_NONE || server->lowest_epoch != server->highest_epoch)
+	if (file.sample == SHARD_NONE || (server->n_views > 1 && server->lowest_epoch != server->highest_epoch))
 		return -ENODATA;
 	struct shard_epoch *epoch = fs_view_epoch(fs_server_first_reader(server));
 	rc = shard_epoch_find(epoch, file.sample, &step, &rank, &turn);

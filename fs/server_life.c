@@ -275,7 +275,10 @@ static int settle_handover(struct fs_server *server, struct base_err *err)
 		if (rc == 0 && server->successor && !kept)
 			fs_view_begin(server->views[i]); /* nothing tells which ranks had readers */
 	}
-	return rc < 0 ? base_err_set(err, rc, "memory for a successor: %s", base_err_str(rc)) : 0;
+	if (rc < 0)
+		return base_err_set(err, rc, "memory for a successor: %s", base_err_str(rc));
+	fs_server_find_epochs(server); /* the first READs may come before the ranks begin */
+	return 0;
 }
 
 static int make_parts(struct fs_server *server, struct base_err *err)
