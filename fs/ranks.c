@@ -32,6 +32,16 @@ static int begin_one(struct fs_server *server, struct fs_view *view)
 	return start_samplers(server, view);
 }
 
+/* Under ranks_lock.  Each later file that somebody looks up tries again, so the log has one line. */
+static void tell_failure(struct fs_server *server, const struct fs_view *view, int rc)
+{
+	if (!server->ranks_failure_told)
+		fs_log_queue_note(server->log,
+		        "rank %u is not read ahead until its reader lists a directory or looks up a file again: %s",
+		        view->options.rank, base_err_str(rc));
+	server->ranks_failure_told = true;
+}
+
 void fs_ranks_begin_one(struct fs_server *server, struct fs_view *view)
 {
 	if (server->options.n_ranks == 0 || (fs_view_has_reader(view) && server->samplers[view->number]))
@@ -43,8 +53,7 @@ void fs_ranks_begin_one(struct fs_server *server, struct fs_view *view)
 	}
 	int rc = begin_one(server, view);
 	if (rc < 0)
-		fs_log_queue_note(server->log, "rank %u is not read ahead until somebody lists it again: %s",
-		        view->options.rank, base_err_str(rc));
+		tell_failure(server, view, rc);
 }
 
 int fs_ranks_begin(struct fs_server *server)
@@ -52,9 +61,15 @@ int fs_ranks_begin(struct fs_server *server)
 	int rc = 0;
 	lock_for_scope(&server->ranks_lock);
 	server->ranks_may_begin = true;
-	for (uint32_t i = 0; rc == 0 && i < server->n_views; i++)
-		if (fs_view_has_reader(server->views[i]))
-			rc = begin_one(server, server->views[i]);
+	for (uint32_t i = 0; rc == 0 && i < server->n_views; i++) {
+		if (!fs_view_has_reader(server->views[i]))
+			continue;
+		rc = begin_one(server, server->views[i]);
+		if (rc < 0 && server->options.n_ranks > 0) { /* the other ranks go on */
+			tell_failure(server, server->views[i], rc);
+			rc = 0;
+		}
+	}
 	fs_server_find_epochs(server);
 	return rc;
 }

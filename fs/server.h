@@ -102,6 +102,7 @@ struct fs_server {
 	pthread_mutex_t epochs_lock; /* held while they are found */
 	pthread_mutex_t ranks_lock;  /* fs/ranks.h: held while a rank begins */
 	bool ranks_may_begin;        /* between the start of the threads and their end; under ranks_lock */
+	bool ranks_failure_told;     /* the log says that a rank could not begin; under ranks_lock */
 
 	/* The session. */
 	struct fuse_session *session;
