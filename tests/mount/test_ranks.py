@@ -241,8 +241,27 @@ def test_umount_of_a_rank_leaves_the_mount(mount, pack, tree, pod):
         assert said.returncode == 1 and "is in use" in said.stderr
     tools.ddpfs("umount", there)
     assert not mounts.is_mounted(there) and len(os.listdir(m.path)) == WORLD
-    tools.ddpfs("umount", m.path)
+    tools.ddpfs("umount", f"@{tools.stat_json(m.path)['pid']}")
     assert not mounts.is_mounted(m.path)
+
+
+def test_a_mount_of_another_namespace_is_named_by_its_path(pack, tree, scratch):
+    place, out = scratch / "mounts", scratch / "out"
+    place.mkdir()
+    alone = subprocess.Popen(
+        ["unshare", "--mount", "--propagation", "slave", "sh", "-ec", '''
+         mount -t tmpfs tmpfs "$2"; mkdir "$2/m"
+         "$0" mount -o rank=all,world=2 "$1" "$2/m"
+         echo ready; read end || true
+         "$0" umount "$2/m"''', tools.tool("ddpfs"), pack(tree[0]), place],
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=open(out, "w"), text=True)
+    try:
+        assert "ready\n" in iter(alone.stdout.readline, ""), out.read_text()
+        assert not (place / "m").exists()
+        assert ctl(place / "m", "epoch")["epoch"] == 0
+    finally:
+        alone.communicate("end\n", timeout=60)
+    assert alone.returncode == 0, out.read_text()
 
 
 def test_ranks_read_at_the_same_time_and_hit(mount, pack, tree):

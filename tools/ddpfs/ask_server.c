@@ -99,7 +99,7 @@ static void tell_place(json_t *object, const char *mountpoint)
 /* Returns 1 with the rank, 0 if the target means the whole mount, or -errno if nothing tells which of the two. */
 static int find_rank(const char *target, const struct base_control_peer *peer, uint32_t *ret_rank)
 {
-	if (peer->ranks == 0 || target[0] == '@')
+	if (peer->ranks == 0 || target[0] == '@' || strcmp(target, peer->mountpoint) == 0)
 		return 0;
 	cleanup_free char *path = realpath(target, NULL);
 	if (!path)

@@ -163,7 +163,7 @@ static int unmount(const struct arguments *a, struct base_err *err, bool *ret_fo
 		return unmount_by_hand(path, a->lazy, err, ret_found);
 	r = ask_find(by_pid ? a->target : path, err, &peer);
 	if (r == 0) {
-		r = here ? 0 : check_rank(&peer, path, err);
+		r = here || by_pid ? 0 : check_rank(&peer, path, err);
 		if (r == 0)
 			r = unmount_by_server(&peer, here ? path : peer.mountpoint, a->lazy, err, ret_found);
 		base_control_peer_done(&peer);
