@@ -23,7 +23,7 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "mount"))
 import control
 from helpers import datasets, mounts, tools
 from helpers.waiting import wait_until
-from helpers.pages import resident
+from helpers.pages import caches_dropped, resident
 
 KILLS = int(os.environ.get("DDPFS_KILLS", "20"))
 WORLD = 2
@@ -921,7 +921,7 @@ def test_a_recognised_order_is_gone_on_with(pack, source, mount, how):
     wait_for_another(m, pid)
     restored = wait_until(recognised, "reading ahead")
     assert restored["fetched"] > 0, "idle before the order that was left is followed"
-    misses = stat(m)["misses"]
+    misses, drops = stat(m)["misses"], caches_dropped()
     for path in paths[half:half + 24]:
         (m.path / path).read_bytes()
     after = wait_until(recognised, "reading ahead")
@@ -930,4 +930,5 @@ def test_a_recognised_order_is_gone_on_with(pack, source, mount, how):
     assert sampler["after"] == 0, "it was recognised anew"
     assert half <= sampler["turn"] <= half + 24, sampler
     lost = after["lost"] + after["evicted"]
-    assert after["misses"] - misses <= lost, after
+    if caches_dropped() == drops:  # by nobody in between
+        assert after["misses"] - misses <= lost, after
