@@ -15,7 +15,8 @@ struct fs_server;
 struct fs_view;
 
 /* Lets ranks begin from now on, and begins those whose reader came earlier, or read from a predecessor. The workers
- * must run, and the sink. Returns 0; -ENOMEM, -EAGAIN. */
+ * must run, and the sink.  Returns 0; in a mount of one rank -ENOMEM, -EAGAIN.  In a mount of several the log tells of
+ * a rank that could not begin, and the others begin. */
 int fs_ranks_begin(struct fs_server *server);
 /* No rank begins after this. */
 void fs_ranks_end(struct fs_server *server);
