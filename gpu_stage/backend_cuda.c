@@ -39,9 +39,9 @@ enum {
 	ALIGN = 16,           /* bytes, of a file in its batch: the widest load of a kernel */
 	DEVICE_MIN = 1 << 20, /* bytes of device memory at least */
 	BUS_NAME = 32,        /* room for a name like "0000:3b:00.0" */
-	/* copy=auto: from this mean file size on, in bytes, one copy a file costs less than gathering.  Not measured
-	 * on a GPU: assumes that queueing a copy takes the host 2-3 us, and that it gathers 10 GB/s. */
-	EACH_FROM = 32 * 1024,
+	COPIES_MAX = 256,     /* queued by one call of the driver */
+	/* copy=auto: from this mean file size on, in bytes, one copy a file is faster than gathering (tests/bench). */
+	EACH_FROM = 12 * 1024,
 };
 
 enum copy { COPY_AUTO, COPY_EACH, COPY_PACKED };
@@ -368,18 +368,45 @@ static uint64_t lay_out(struct ddpfs_item *items, uint32_t n)
 	return at;
 }
 
-/* Queues one copy.  `to` is a device address, here and below; staging is the place in staging memory that belongs to
- * it, or NULL. */
-static unsigned copy(struct cuda_backend *b, uint64_t to, const uint8_t *from, uint64_t bytes)
+/* Copies that are queued together.  Addresses `to` are of the device, here and below. */
+struct copies {
+	uint32_t n;
+	unsigned long long to[COPIES_MAX], from[COPIES_MAX];
+	size_t bytes[COPIES_MAX];
+};
+
+/* Queues the copies and empties the list: by one call of the driver, if it has a call for many. */
+static unsigned queue_copies(struct cuda_backend *b, struct copies *c)
+{
+	struct cuda_copy_attributes attributes = { .source_order = CUDA_SOURCE_IN_STREAM_ORDER };
+	size_t first_of_attribute = 0;
+	unsigned result = CUDA_OK;
+	{
+		lock_for_scope(&b->lock);
+		b->stats.copies += c->n;
+		for (uint32_t i = 0; i < c->n; i++)
+			b->stats.bytes += c->bytes[i];
+	}
+	if (b->cuda->copy_many && c->n > 1) {
+		result = b->cuda->copy_many(
+		        c->to, c->from, c->bytes, c->n, &attributes, &first_of_attribute, 1, b->stream);
+	} else {
+		for (uint32_t i = 0; result == CUDA_OK && i < c->n; i++)
+			result =
+			        b->cuda->copy_up(c->to[i], (const void *)(uintptr_t)c->from[i], c->bytes[i], b->stream);
+	}
+	c->n = 0;
+	return result;
+}
+
+static unsigned add_copy(struct cuda_backend *b, struct copies *c, uint64_t to, const uint8_t *from, uint64_t bytes)
 {
 	if (!bytes)
 		return CUDA_OK;
-	{
-		lock_for_scope(&b->lock);
-		b->stats.copies++;
-		b->stats.bytes += bytes;
-	}
-	return b->cuda->copy_up(to, from, bytes, b->stream);
+	c->to[c->n] = to;
+	c->from[c->n] = (uintptr_t)from;
+	c->bytes[c->n++] = bytes;
+	return c->n == COPIES_MAX ? queue_copies(b, c) : (unsigned)CUDA_OK;
 }
 
 static bool is_apart(const struct cuda_backend *b, const struct ddpfs_item *item)
@@ -387,53 +414,63 @@ static bool is_apart(const struct cuda_backend *b, const struct ddpfs_item *item
 	return item->len && (uintptr_t)item->data - (uintptr_t)b->arena >= b->arena_bytes;
 }
 
-/* Queues the copy of a file that lies apart (space.h) and is not pinned, by way of the staging memory where there is
- * some.  Else the driver takes the bytes into pinned memory of its own before it returns, and the copy to the GPU runs
- * on the stream like any other (CUDA Driver API, "API synchronization behavior"). */
-static unsigned copy_apart(struct cuda_backend *b, uint64_t to, uint8_t *staging, const struct ddpfs_item *item)
+static void gathered(struct cuda_backend *b, uint64_t bytes)
 {
-	if (!staging)
-		return copy(b, to, item->data, item->len);
-	memcpy(staging, item->data, item->len);
-	{
-		lock_for_scope(&b->lock);
-		b->stats.gathered_bytes += item->len;
-	}
-	return copy(b, to, staging, item->len);
+	lock_for_scope(&b->lock);
+	b->stats.gathered_bytes += bytes;
 }
 
-/* Queues one copy a file.  Files that are neighbours in the arena and in the batch go together. */
+/* Copies a file that lies apart (space.h) and is not pinned, by way of the staging memory where there is some.  Else
+ * the driver takes the bytes into pinned memory of its own before it returns, and the copy to the GPU runs on the
+ * stream like any other (CUDA Driver API, "API synchronization behavior").  That is so for a single copy only. */
+static unsigned copy_apart(
+        struct cuda_backend *b, struct copies *c, uint64_t to, uint8_t *staging, const struct ddpfs_item *item)
+{
+	if (staging) {
+		memcpy(staging, item->data, item->len);
+		gathered(b, item->len);
+		return add_copy(b, c, to, staging, item->len);
+	}
+	unsigned result = queue_copies(b, c);
+	struct copies alone = { .n = 1, .to = { to }, .from = { (uintptr_t)item->data }, .bytes = { item->len } };
+	return result == CUDA_OK ? queue_copies(b, &alone) : result;
+}
+
+/* Queues one copy a file.  Files that are neighbours in the arena and in the batch go together.  staging: the place in
+ * staging memory that belongs to `to`, or NULL. */
 static unsigned copy_each(
         struct cuda_backend *b, uint64_t to, uint8_t *staging, const struct ddpfs_item *items, uint32_t n)
 {
+	struct copies copies;
 	unsigned result = CUDA_OK;
+	copies.n = 0;
 	for (uint32_t i = 0; result == CUDA_OK && i < n;) {
 		const struct ddpfs_item *first = &items[i];
 		uint64_t len = first->len, at = (uintptr_t)first->device;
 		if (is_apart(b, first)) {
-			result = copy_apart(b, to + at, staging ? staging + at : NULL, first);
+			result = copy_apart(b, &copies, to + at, staging ? staging + at : NULL, first);
 			i++;
 			continue;
 		}
 		while (++i < n && items[i].data == first->data + len && (uintptr_t)items[i].device == at + len &&
 		        !is_apart(b, &items[i]))
 			len += items[i].len;
-		result = copy(b, to + at, first->data, len);
+		result = add_copy(b, &copies, to + at, first->data, len);
 	}
-	return result;
+	return result == CUDA_OK ? queue_copies(b, &copies) : result;
 }
 
 /* Gathers all files in staging memory, then queues one copy. */
 static unsigned copy_packed(struct cuda_backend *b, uint64_t to, uint8_t *staging, const struct ddpfs_item *items,
         uint32_t n, uint64_t bytes)
 {
+	struct copies one;
+	one.n = 0;
 	for (uint32_t i = 0; i < n; i++)
 		memcpy(staging + (uintptr_t)items[i].device, items[i].data, items[i].len);
-	{
-		lock_for_scope(&b->lock);
-		b->stats.gathered_bytes += bytes;
-	}
-	return copy(b, to, staging, bytes);
+	gathered(b, bytes);
+	unsigned result = add_copy(b, &one, to, staging, bytes);
+	return result == CUDA_OK ? queue_copies(b, &one) : result;
 }
 
 /* Queues the copies of a batch.  In the context.  After a failure none of them runs. */

@@ -16,14 +16,20 @@ static struct stage_cuda table;
 static bool loaded;
 static pthread_mutex_t load_lock = PTHREAD_MUTEX_INITIALIZER; /* guards both */
 
-static int find(void *library, const char *symbol, void *ret_function, struct base_err *err)
+/* *ret_function becomes NULL if the library has no such symbol. */
+static void look_up(void *library, const char *symbol, void *ret_function)
 {
 	void *address = dlsym(library, symbol);
-	if (!address)
-		return base_err_set(err, -ENODEV, "%s has no %s: install a newer NVIDIA driver, or use the backend cpu",
-		        LIBRARY, symbol);
 	memcpy(ret_function, &address,
 	        sizeof(address)); /* ISO C has no cast from an object pointer to a function pointer */
+}
+
+static int find(void *library, const char *symbol, void *ret_function, struct base_err *err)
+{
+	if (!dlsym(library, symbol))
+		return base_err_set(err, -ENODEV, "%s has no %s: install a newer NVIDIA driver, or use the backend cpu",
+		        LIBRARY, symbol);
+	look_up(library, symbol, ret_function);
 	return 0;
 }
 
@@ -60,6 +66,9 @@ static int load(struct base_err *err)
 		rc = find(library, #symbol, (void *)&cuda.member, err);
 	STAGE_CUDA_FUNCTIONS(FIND)
 #undef FIND
+#define LOOK_UP(symbol, member, parameters) look_up(library, #symbol, (void *)&cuda.member);
+	STAGE_CUDA_NEWER_FUNCTIONS(LOOK_UP)
+#undef LOOK_UP
 	if (rc == 0)
 		rc = initialise(&cuda, err);
 	if (rc < 0) {

@@ -45,6 +45,17 @@ enum {
 	CUDA_EVENT_NO_TIMING = 2,
 };
 
+/* CUmemcpyAttributes: how copies read their sources. */
+struct cuda_copy_attributes {
+	int source_order; /* CUDA_SOURCE_* */
+	struct {
+		int type, id;
+	} source_hint, destination_hint; /* for managed memory only */
+	unsigned flags;
+};
+
+enum { CUDA_SOURCE_IN_STREAM_ORDER = 1 };
+
 /* X(symbol, member, parameters) */
 #define STAGE_CUDA_FUNCTIONS(X)                                                                                        \
 	X(cuInit, init, (unsigned flags))                                                                              \
@@ -91,10 +102,19 @@ enum {
 	                unsigned block_y, unsigned block_z, unsigned shared_bytes, struct CUstream_st *stream,         \
 	                void **parameters, void **extra))
 
+/* Functions that older drivers lack: NULL there. */
+#define STAGE_CUDA_NEWER_FUNCTIONS(X)                                                                                  \
+	/* Driver 580 (CUDA 13.0).  Copies of one call run in any order; not for stream 0, not for 0 bytes. */         \
+	X(cuMemcpyBatchAsync_v2, copy_many,                                                                            \
+	        (unsigned long long *to, unsigned long long *from, size_t *bytes, size_t n,                            \
+	                struct cuda_copy_attributes *attributes, size_t *first_of_attribute, size_t n_attributes,      \
+	                struct CUstream_st *stream))
+
 struct stage_cuda {
 /* NOLINTNEXTLINE(bugprone-macro-parentheses): a declaration, not an expression */
 #define STAGE_CUDA_MEMBER(symbol, member, parameters) unsigned(*member) parameters;
 	STAGE_CUDA_FUNCTIONS(STAGE_CUDA_MEMBER)
+	STAGE_CUDA_NEWER_FUNCTIONS(STAGE_CUDA_MEMBER)
 #undef STAGE_CUDA_MEMBER
 };
 

@@ -172,12 +172,16 @@ static void assert_arrives(struct gpu *gpu, struct ddpfs_batch *batch)
 
 static void batches_arrive_in_order_with_the_sources_bytes(void **state)
 {
-	static const char *const modes[] = { NULL, "each", "packed" };
+	static const char *const modes[] = { NULL, "each", "packed", "each" };
+	struct stage_cuda *in_table = (struct stage_cuda *)(uintptr_t)cuda, saved = *cuda;
 	struct ddpfs_stage_stats stats;
 	char route[DDPFS_STAGE_TEXT_MAX];
 	struct gpu gpu;
 	(void)state;
-	for (unsigned m = 0; m < 3; m++) {
+	for (unsigned m = 0; m < 4; m++) {
+		bool older = m == 3;
+		if (older) /* a driver that has no call for many copies */
+			in_table->copy_many = NULL;
 		struct ddpfs_stage *stage = open_stage((struct ddpfs_stage_options){ .copy = modes[m], .seed = 4 });
 		struct ddpfs_stage *host = open_stage((struct ddpfs_stage_options){ .backend = "cpu", .seed = 4 });
 		gpu_open(&gpu, 0);
@@ -207,13 +211,14 @@ static void batches_arrive_in_order_with_the_sources_bytes(void **state)
 			assert_true(
 			        stats.copied_bytes >= stats.bytes / 2 + stats.bytes); /* landed once, gathered twice */
 		}
-		if (m == 1)
+		if (m == 1 || older)
 			assert_true(stats.upload_copies > stats.uploads && stats.upload_bytes == stats.bytes);
 		assert_int_equal(ddpfs_stage_close(host), 0);
 		assert_int_equal(ddpfs_stage_close(stage), 0);
 		gpu_close(&gpu);
 		nothing_is_left();
 	}
+	*in_table = saved;
 }
 
 static void files_of_one_length_are_dense_others_aligned(void **state)

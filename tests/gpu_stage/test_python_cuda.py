@@ -134,6 +134,26 @@ def cuda_h():
     return next((p for p in places if (p / "cuda.h").exists()), None)
 
 
+# Of CUDA 13.0 on.  The attributes are a struct of another name there.
+NEWER = """
+#include <stddef.h>
+#if CUDA_VERSION >= 13000
+#define SAME(ours, theirs) \\
+	_Static_assert(offsetof(struct cuda_copy_attributes, ours) == offsetof(CUmemcpyAttributes, theirs), #ours);
+SAME(source_order, srcAccessOrder)
+SAME(source_hint.type, srcLocHint.type)
+SAME(source_hint.id, srcLocHint.id)
+SAME(destination_hint, dstLocHint)
+SAME(flags, flags)
+_Static_assert(sizeof(struct cuda_copy_attributes) == sizeof(CUmemcpyAttributes), "size");
+_Static_assert((int)CUDA_SOURCE_IN_STREAM_ORDER == (int)CU_MEMCPY_SRC_ACCESS_ORDER_STREAM, "order");
+unsigned (*const copy_many)(unsigned long long *to, unsigned long long *from, size_t *bytes, size_t n,
+        CUmemcpyAttributes *attributes, size_t *first, size_t n_attributes, struct CUstream_st *stream) =
+        cuMemcpyBatchAsync;
+#endif
+"""
+
+
 def test_the_declarations_are_those_of_the_real_header(scratch):
     """Every function of cuda.h of this tree, and every number, against <cuda.h>."""
     folder = cuda_h()
@@ -148,7 +168,7 @@ def test_the_declarations_are_those_of_the_real_header(scratch):
     source = ["#include <cuda.h>", '#include "gpu_stage/cuda.h"',
               # An enum and `unsigned` are compatible, so pointers to such functions are; other differences are errors.
               "#define CHECK(symbol, member, parameters) unsigned(*check_##member) parameters = symbol;",
-              "STAGE_CUDA_FUNCTIONS(CHECK)"]
+              "STAGE_CUDA_FUNCTIONS(CHECK)", NEWER]
     source += [f'_Static_assert({name} == (int){numbers.get(name, name.replace("CUDA_", "CUDA_ERROR_", 1))}, "{name}");'
                for name in named]
     (scratch / "check.c").write_text("\n".join(source) + "\n")

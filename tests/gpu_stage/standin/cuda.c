@@ -601,6 +601,30 @@ EXPORT unsigned cuMemcpyHtoDAsync_v2(unsigned long long to, const void *from, si
 	return result;
 }
 
+EXPORT unsigned cuMemcpyBatchAsync_v2(unsigned long long *to, unsigned long long *from, size_t *bytes, size_t n,
+        struct cuda_copy_attributes *attributes, size_t *first_of_attribute, size_t n_attributes,
+        struct CUstream_st *stream);
+EXPORT unsigned cuMemcpyBatchAsync_v2(unsigned long long *to, unsigned long long *from, size_t *bytes, size_t n,
+        struct cuda_copy_attributes *attributes, size_t *first_of_attribute, size_t n_attributes,
+        struct CUstream_st *stream)
+{
+	if (!stream || !n || n_attributes != 1 || first_of_attribute[0] ||
+	        attributes->source_order != CUDA_SOURCE_IN_STREAM_ORDER)
+		return CUDA_INVALID_VALUE;
+	pthread_mutex_lock(&lock);
+	unsigned result = counted_in_context(false);
+	for (size_t i = n; result == CUDA_OK && i-- > 0;) { /* the last first: the order is not promised */
+		must_hold(allocated, (void *)(uintptr_t)to[i], bytes[i], "device memory");
+		must_hold(pinned, (void *)(uintptr_t)from[i], bytes[i], "pinned memory");
+		queue(stream, (struct work){ .kind = COPY_UP,
+		                      .to = (void *)(uintptr_t)to[i],
+		                      .from = (void *)(uintptr_t)from[i],
+		                      .bytes = bytes[i] });
+	}
+	pthread_mutex_unlock(&lock);
+	return result;
+}
+
 EXPORT unsigned cuMemcpyDtoHAsync_v2(void *to, unsigned long long from, size_t bytes, struct CUstream_st *stream);
 EXPORT unsigned cuMemcpyDtoHAsync_v2(void *to, unsigned long long from, size_t bytes, struct CUstream_st *stream)
 {
