@@ -94,7 +94,10 @@ def main():
     else:
         torch.set_num_threads(1)
     if world > 1:
-        dist.init_process_group("nccl" if args.backend == "cuda" else "gloo")
+        if args.backend == "cuda":
+            dist.init_process_group("nccl", device_id=device)
+        else:
+            dist.init_process_group("gloo")
     torch.manual_seed(args.seed)
     model = nn.Sequential(nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 10)).to(device)
     network = DistributedDataParallel(model) if world > 1 else model
