@@ -10,7 +10,10 @@
 #include <stdlib.h>
 #include <string.h>
 #include <strings.h>
+#include <sys/epoll.h>
+#include <sys/eventfd.h>
 #include <sys/queue.h>
+#include <unistd.h>
 
 #include "shard/base/cleanup.h"
 #include "shard/base/clock.h"
@@ -23,6 +26,7 @@ enum {
 	ERROR_BODY_MAX = 1024,   /* bytes of a refusal that are kept */
 	BUFFER_BYTES = 64 << 10, /* of libcurl, for each transfer: 32 MiB at most, beside the budget */
 	TICK_MS = 1000,          /* the longest sleep of the thread */
+	EVENTS_MAX = 64,         /* sockets looked at between two looks at the queues */
 	HEDGE_CREDITS_MAX = 16,  /* second transfers in a row */
 	ADJUST_ANSWERS = 32,     /* the fewest answers that say something of the store */
 	THROTTLED_SHARE = 5,     /* a fifth of answers 429 and 503: the store is asked too much */
@@ -64,8 +68,11 @@ struct remote_client {
 	uint64_t timeout_ns;
 	pthread_t thread;
 	CURLM *multi;
+	int wake_fd; /* eventfd: the http thread must look at what `lock` guards */
 
 	/* Of the http thread: */
+	int epoll_fd;     /* the sockets of libcurl, and wake_fd */
+	uint64_t curl_ns; /* when libcurl wants to be called without a socket's event; UINT64_MAX: not */
 	struct transfer transfers[REMOTE_TRANSFERS_MAX];
 	struct transfer_list idle, running;
 	uint32_t n_running;
@@ -667,21 +674,68 @@ static void take_ends(struct remote_client *c)
 	}
 }
 
+/* libcurl tells what it waits for at a socket.  With hundreds of transfers, a poll of all sockets for each piece that
+ * comes would take most of a processor, so they are in an epoll set. */
+static int on_socket(CURL *easy, curl_socket_t fd, int what, void *arg, void *unused)
+{
+	(void)easy;
+	(void)unused;
+	struct remote_client *c = arg;
+	struct epoll_event event = { .data.fd = fd };
+	if (what == CURL_POLL_REMOVE) {
+		epoll_ctl(c->epoll_fd, EPOLL_CTL_DEL, fd, NULL);
+		return 0;
+	}
+	event.events = (what & CURL_POLL_IN ? EPOLLIN : 0U) | (what & CURL_POLL_OUT ? EPOLLOUT : 0U);
+	if (epoll_ctl(c->epoll_fd, EPOLL_CTL_MOD, fd, &event) < 0)
+		return epoll_ctl(c->epoll_fd, EPOLL_CTL_ADD, fd, &event); /* -1: the transfers fail */
+	return 0;
+}
+
+static int on_timer(CURLM *multi, long ms, void *arg)
+{
+	(void)multi;
+	struct remote_client *c = arg;
+	c->curl_ns = ms < 0 ? UINT64_MAX : base_now_ns() + (uint64_t)ms * MS;
+	return 0;
+}
+
+/* Waits until something happens, until next_ns at most, and lets libcurl read and write. */
+static void wait_for_sockets(struct remote_client *c, uint64_t next_ns)
+{
+	struct epoll_event events[EVENTS_MAX];
+	int running;
+	uint64_t now = base_now_ns(), value;
+	next_ns = next_ns < c->curl_ns ? next_ns : c->curl_ns;
+	uint64_t wait_ms = next_ns <= now ? 0 : (next_ns - now) / MS + 1;
+	int n = epoll_wait(c->epoll_fd, events, EVENTS_MAX, wait_ms < TICK_MS ? (int)wait_ms : TICK_MS);
+	for (int i = 0; i < n; i++) {
+		if (events[i].data.fd == c->wake_fd) {
+			while (read(c->wake_fd, &value, sizeof(value)) < 0 && errno == EINTR)
+				;
+			continue;
+		}
+		uint32_t is = events[i].events;
+		int what = (is & EPOLLIN ? CURL_CSELECT_IN : 0) | (is & EPOLLOUT ? CURL_CSELECT_OUT : 0) |
+		           (is & (EPOLLERR | EPOLLHUP) ? CURL_CSELECT_ERR : 0);
+		curl_multi_socket_action(c->multi, events[i].data.fd, what, &running);
+	}
+	if (c->curl_ns <= base_now_ns()) {
+		c->curl_ns = UINT64_MAX;
+		curl_multi_socket_action(c->multi, CURL_SOCKET_TIMEOUT, 0, &running);
+	}
+}
+
 static void *run(void *arg)
 {
 	struct remote_client *c = arg;
 	pthread_setname_np(pthread_self(), "http");
 	while (take_submitted(c)) {
-		int running = 0;
-		start_reads(c, base_now_ns());
-		curl_multi_perform(c->multi, &running);
 		take_ends(c);
 		uint64_t now = base_now_ns();
+		start_reads(c, now);
 		uint64_t slow = look_at_slow(c, now), due = next_due(c); /* transfers that ended have added some */
-		uint64_t next = slow < due ? slow : due;
-		bool more = c->ready && c->n_running < c->limit;
-		uint64_t wait_ms = next <= now ? 0 : (next - now) / MS + 1;
-		curl_multi_poll(c->multi, NULL, 0, more ? 0 : wait_ms < TICK_MS ? (int)wait_ms : TICK_MS, NULL);
+		wait_for_sockets(c, slow < due ? slow : due);
 	}
 	while (!TAILQ_EMPTY(&c->running))
 		end_transfer(TAILQ_FIRST(&c->running));
@@ -689,6 +743,47 @@ static void *run(void *arg)
 }
 
 /* ---- the owner's side ---- */
+
+static void wake(struct remote_client *c)
+{
+	const uint64_t one = 1;
+	while (write(c->wake_fd, &one, sizeof(one)) < 0 && errno == EINTR)
+		;
+}
+
+/* Makes libcurl's handle and what its thread waits at.  Returns 0, -ENOMEM, or -errno of a descriptor. */
+static int open_multi(struct remote_client *c)
+{
+	c->multi = curl_multi_init();
+	if (!c->multi)
+		return -ENOMEM;
+	curl_multi_setopt(c->multi, CURLMOPT_MAXCONNECTS, (long)REMOTE_TRANSFERS_MAX);
+	curl_multi_setopt(c->multi, CURLMOPT_SOCKETFUNCTION, on_socket);
+	curl_multi_setopt(c->multi, CURLMOPT_SOCKETDATA, c);
+	curl_multi_setopt(c->multi, CURLMOPT_TIMERFUNCTION, on_timer);
+	curl_multi_setopt(c->multi, CURLMOPT_TIMERDATA, c);
+	c->epoll_fd = epoll_create1(EPOLL_CLOEXEC);
+	c->wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+	struct epoll_event event = { .events = EPOLLIN, .data.fd = c->wake_fd };
+	if (c->epoll_fd < 0 || c->wake_fd < 0 || epoll_ctl(c->epoll_fd, EPOLL_CTL_ADD, c->wake_fd, &event) < 0)
+		return -errno;
+	return 0;
+}
+
+/* Frees what belongs to the client.  Its thread does not run. */
+static void close_client(struct remote_client *c)
+{
+	for (size_t i = 0; i < REMOTE_TRANSFERS_MAX; i++)
+		curl_easy_cleanup(c->transfers[i].easy);
+	curl_multi_cleanup(c->multi);
+	if (c->wake_fd >= 0)
+		close(c->wake_fd);
+	if (c->epoll_fd >= 0)
+		close(c->epoll_fd);
+	pthread_cond_destroy(&c->done_cv);
+	pthread_mutex_destroy(&c->lock);
+	free(c);
+}
 
 int remote_client_new(struct remote_store *store, uint64_t timeout_ns, struct remote_client **ret_client)
 {
@@ -715,17 +810,13 @@ int remote_client_new(struct remote_store *store, uint64_t timeout_ns, struct re
 	pthread_mutex_init(&c->lock, NULL);
 	pthread_cond_init(&c->done_cv, &monotonic);
 	pthread_condattr_destroy(&monotonic);
-	c->multi = curl_multi_init();
-	int rc = c->multi ? 0 : -ENOMEM;
-	if (rc == 0) {
-		curl_multi_setopt(c->multi, CURLMOPT_MAXCONNECTS, (long)REMOTE_TRANSFERS_MAX);
+	c->wake_fd = c->epoll_fd = -1;
+	c->curl_ns = UINT64_MAX;
+	int rc = open_multi(c);
+	if (rc == 0)
 		rc = -pthread_create(&c->thread, NULL, run, c);
-	}
 	if (rc < 0) {
-		curl_multi_cleanup(c->multi);
-		pthread_cond_destroy(&c->done_cv);
-		pthread_mutex_destroy(&c->lock);
-		free(c);
+		close_client(c);
 		return rc;
 	}
 	*ret_client = c;
@@ -740,14 +831,9 @@ void remote_client_free(struct remote_client *c)
 		lock_for_scope(&c->lock);
 		c->stop = true;
 	}
-	curl_multi_wakeup(c->multi);
+	wake(c);
 	pthread_join(c->thread, NULL);
-	for (size_t i = 0; i < REMOTE_TRANSFERS_MAX; i++)
-		curl_easy_cleanup(c->transfers[i].easy);
-	curl_multi_cleanup(c->multi);
-	pthread_cond_destroy(&c->done_cv);
-	pthread_mutex_destroy(&c->lock);
-	free(c);
+	close_client(c);
 }
 
 void remote_client_submit(struct remote_client *c, struct remote_read *read)
@@ -761,7 +847,7 @@ void remote_client_submit(struct remote_client *c, struct remote_read *read)
 		c->submitted_tail = &read->next;
 	}
 	if (first) /* the thread takes all of them at once */
-		curl_multi_wakeup(c->multi);
+		wake(c);
 }
 
 void remote_client_wait(struct remote_client *c, int64_t timeout_ns, struct remote_read **ret_done)
@@ -790,7 +876,7 @@ void remote_client_cancel(struct remote_client *c)
 		lock_for_scope(&c->lock);
 		c->cancelled = true;
 	}
-	curl_multi_wakeup(c->multi);
+	wake(c);
 }
 
 void remote_client_wake(struct remote_client *c)
