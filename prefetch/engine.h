@@ -61,6 +61,8 @@ enum {
 	PREFETCH_WANTS_MAX = SHARD_SAMPLE_FILES_MAX + PREFETCH_NEIGHBOURS_MAX,
 	/* The largest scheduled read of a store: a chunk of 4 MiB with its tar headers. */
 	PREFETCH_STORE_READ_MAX = 6 << 20,
+	/* ns: a store is far away, behind a network or the delay of a hook, if its reads take longer. */
+	PREFETCH_FAR_NS = 1000000,
 };
 
 struct prefetch_read;
@@ -193,8 +195,8 @@ struct prefetch_stream {
 	uint64_t used_at;                 /* prefetch_schedule.all_uses at its latest use */
 	uint32_t missing;                 /* share of the latest turns looked at that had to be fetched, in 1/65536 */
 	uint32_t batch;                   /* turns of the next announcement */
-	uint64_t hold_ns; /* since when the reader's next turns wait for announcements of their pool; 0: they do not */
-	uint64_t hold_from; /* ... from this seq on */
+	uint64_t hold_from; /* from this seq on, next turns wait for the names of their pool; 0: none does */
+	uint64_t hold_ns;   /* since when the first of them waits; 0: none does */
 	/* When the sink has lost what was announced (lost.c): */
 	uint32_t names;        /* how often announcements were begun again */
 	uint32_t names_stored; /* samples stored since then */
@@ -510,13 +512,20 @@ int64_t prefetch_schedule_room_ns(const struct prefetch *p);
 /* Returns true for a demand's read that must not wait so.  If its sample is being dropped, the sink may wait for the
  * answer, because the kernel holds the page locks of a READ.  If its sample is coming, its room is booked already. */
 bool prefetch_schedule_cannot_wait(const struct prefetch *p, const struct prefetch_read *read);
-/* Returns how many turns a pool of order=chunk has, if a store is read by whole chunks; else 0.  The samples of a chunk
+/* The turns of a pool of order=chunk in one epoch: seq first .. end - 1. */
+struct prefetch_pool {
+	uint64_t first, end;
+};
+/* Finds the pool that a turn lies in, if a store is read by whole chunks; else returns false.  The samples of a chunk
  * lie anywhere in the turns of their pool.  So all of those are announced before it is fetched, and they are fetched
  * again together. */
-uint64_t prefetch_schedule_pool_turns(const struct prefetch *p, const struct prefetch_stream *stream);
+bool prefetch_schedule_pool(
+        const struct prefetch *p, struct prefetch_stream *stream, uint64_t seq, struct prefetch_pool *ret);
 /* Returns the seq below which a fetch of the turn at stream->fetch may take neighbours: of its own pool, and of pools
  * that are announced.  A part of another pool's chunk would leave the chunk's other samples to many small requests. */
 uint64_t prefetch_schedule_neighbours_limit(const struct prefetch *p, struct prefetch_stream *stream);
+/* The stream's window has moved: nothing waits for the pool that it left. */
+void prefetch_schedule_moved(struct prefetch_stream *stream);
 /* Queues an event.  Any thread, under lock. */
 void prefetch_schedule_event(struct prefetch *p, const struct prefetch_event *event);
 /* Does the same, but does not wake the engine thread: a read that is queued or in flight will. */

@@ -36,9 +36,7 @@ enum {
 };
 static const uint64_t LOST_NS = 1000000000;
 static const uint64_t NAMES_NS = 100000000;
-static const uint64_t LOST_USES_NS = 10000000000; /* losses count together with uses of so many ns at most */
-/* A store is far away, behind a network or the delay of a hook, if its reads take longer. */
-static const uint64_t FAR_NS = 1000000;
+static const uint64_t LOST_USES_NS = 10000000000;     /* losses count together with uses of so many ns at most */
 static const uint64_t REFETCH_AGAIN_NS = 10000000000; /* losses within this time after a refetch are more of the same */
 
 /* Shrinks the budget after many losses, because the host lacks the memory that the budget allows.  A few losses are
@@ -92,6 +90,7 @@ static void announce_again(struct prefetch *p, struct prefetch_stream *s)
 	s->fetch = s->announced = s->limit = from;
 	s->filled = s->waited = false;
 	s->coming_end = 0;
+	prefetch_schedule_moved(s);
 	s->batch = PREFETCH_ANNOUNCE_FIRST;
 	s->names_vain = s->names_stored ? 0 : s->names_vain + (s->names_vain < NAMES_VAIN_MAX);
 	s->names_stored = s->names_uses = 0;
@@ -125,15 +124,14 @@ void prefetch_lost_suspects(struct prefetch *p, struct prefetch_stream *s)
  * pool would be many requests of a few samples each, so a store is asked for the whole pool. */
 static uint64_t refetch_end(struct prefetch *p, struct prefetch_stream *s, uint64_t announced)
 {
-	uint64_t pool = prefetch_schedule_pool_turns(p, s), end = cache_timeline_end(&s->tl), turn;
+	uint64_t end = cache_timeline_end(&s->tl);
+	struct prefetch_pool pool;
 	if (s->options.warm_up || end - s->fetch <= p->losses.refetch_turns)
 		return end;
 	uint64_t upto = s->fetch + p->losses.refetch_turns;
-	if (!pool || upto >= announced)
+	if (upto >= announced || !prefetch_schedule_pool(p, s, upto - 1, &pool))
 		return upto;
-	cache_timeline_epoch_of(&s->tl, upto - 1, &turn);
-	upto += pool - 1 - turn % pool;
-	return upto < announced ? upto : announced;
+	return pool.end < announced ? pool.end : announced;
 }
 
 /* Fetches the next turns of a stream again.  They are taken as lost just before they are fetched, step by step unless
@@ -197,7 +195,7 @@ static bool worth_a_refetch(const struct prefetch *p)
 		return false;
 	if (p->losses.lost >= LOST_MIN && p->losses.lost * 4 >= p->losses.uses)
 		return true;
-	if (p->reading.depth.least_ns < FAR_NS)
+	if (p->reading.depth.least_ns < PREFETCH_FAR_NS)
 		return false;
 	double bytes = p->schedule.n_cost ? (double)p->schedule.cost_bytes / (double)p->schedule.n_cost : 0;
 	/* Bytes that can be read while one read is waited for.  While the rate is not known: those in flight. */

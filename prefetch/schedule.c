@@ -589,54 +589,82 @@ static uint32_t piece(const struct prefetch_stream *s)
 	                                         : (uint32_t)(way / 4);
 }
 
-uint64_t prefetch_schedule_pool_turns(const struct prefetch *p, const struct prefetch_stream *s)
+bool prefetch_schedule_pool(
+        const struct prefetch *p, struct prefetch_stream *s, uint64_t seq, struct prefetch_pool *ret)
 {
 	const struct shard_view_options *o = shard_view_options_get(s->tl.view);
+	const struct shard_info *info = shard_index_info(p->options.index);
 	if (!p->store || s->options.warm_up || shard_view_is_given(s->tl.view) || o->order != SHARD_ORDER_CHUNK)
-		return 0;
-	uint64_t turns = o->chunk_items * o->pool_chunks;
-	return o->deal == SHARD_DEAL_BLOCK ? turns : turns / o->world;
+		return false;
+	if (info->grouped || info->content_bytes / info->n_samples >= PREFETCH_SMALL_BYTES)
+		return false; /* they are read alone */
+	if (seq >= cache_timeline_end(&s->tl))
+		return false;
+	uint64_t turn, step = o->deal == SHARD_DEAL_BLOCK ? 1 : o->world, groups = o->groups ? o->groups : 1;
+	const struct cache_timeline_epoch *ep = cache_timeline_epoch_of(&s->tl, seq, &turn);
+	/* Places of the order, or of each of its groups.  Its last two pools share what is left (shard/order.h). */
+	uint64_t n = (ep->turns * step + groups - 1) / groups, place = turn * step / groups,
+	         pool = o->chunk_items * o->pool_chunks;
+	uint64_t pools = (n + pool - 1) / pool, last_two = pools > 2 ? (pools - 2) * pool : 0;
+	uint64_t chunks = (n - last_two + o->chunk_items - 1) / o->chunk_items;
+	uint64_t last = pools > 1 ? last_two + (chunks - chunks / 2) * o->chunk_items : n;
+	uint64_t first = place >= last ? last : place >= last_two ? last_two : place - place % pool;
+	uint64_t end = place >= last ? n : place >= last_two ? last : first + pool;
+	ret->first = seq - turn + first * groups / step;
+	ret->end = seq - turn + (end * groups + step - 1) / step;
+	ret->end = ret->end < ep->first + ep->turns ? ret->end : ep->first + ep->turns;
+	return true;
 }
 
 uint64_t prefetch_schedule_neighbours_limit(const struct prefetch *p, struct prefetch_stream *s)
 {
-	uint64_t pool = prefetch_schedule_pool_turns(p, s), turn;
-	if (!pool || s->limit >= cache_timeline_end(&s->tl))
+	struct prefetch_pool last, own;
+	if (!prefetch_schedule_pool(p, s, s->limit, &last) || !prefetch_schedule_pool(p, s, s->fetch, &own))
 		return s->limit;
-	cache_timeline_epoch_of(&s->tl, s->limit, &turn);
-	uint64_t whole = s->limit - turn % pool; /* pools before it are announced */
-	const struct cache_timeline_epoch *ep = cache_timeline_epoch_of(&s->tl, s->fetch, &turn);
-	uint64_t left = pool - turn % pool, end = s->fetch + (left < ep->turns - turn ? left : ep->turns - turn);
-	whole = whole > end ? whole : end;
+	uint64_t whole = last.first > own.end ? last.first : own.end; /* pools before last.first are announced */
 	return whole < s->limit ? whole : s->limit;
 }
 
-/* Returns whether fetching must wait for announcements.  The reader's next turns do not wait.  While a pool is
- * announced, each of them is a request of its own.  So a reader at the pool's first turns gets
- * PREFETCH_ANNOUNCE_FIRST of them, and the next ones when the pool is announced, or after HOLD_NS.  Demands do not
- * wait. */
-static bool held_back(const struct prefetch *p, struct prefetch_stream *s)
+void prefetch_schedule_moved(struct prefetch_stream *s)
 {
-	uint64_t turns = prefetch_schedule_pool_turns(p, s), far = lookahead(p, s), end = cache_timeline_end(&s->tl);
-	bool pool = turns > 0;
-	/* What was lost is announced again from the reader on.  Without neighbours each sample would be a request. */
-	if (p->store && !s->options.warm_up && !turns && s->fetch < s->suspect)
-		turns = s->suspect - s->fetch;
-	uint64_t until = s->fetch + (turns < far ? turns : far);
-	if (s->limit >= (until < end ? until : end) || (p->sink->ops->rests && p->sink->ops->rests(p->sink))) {
-		s->hold_ns = 0;
+	s->hold_from = s->hold_ns = 0;
+}
+
+/* Returns whether the turn at `fetch` waits although it is one of the reader's next turns.  While a pool is announced,
+ * each of them is a request of its own.  So a reader gets PREFETCH_ANNOUNCE_FIRST of them, and the next ones when the
+ * pool is announced, or after HOLD_NS.  Demands do not wait.  From a store that is near, or from a tier, single
+ * requests are quick. */
+static bool hold(const struct prefetch *p, struct prefetch_stream *s)
+{
+	if (p->reading.depth.least_ns && p->reading.depth.least_ns < PREFETCH_FAR_NS)
 		return false;
-	}
-	if (s->fetch >= s->high + PREFETCH_ANNOUNCE_FIRST)
-		return true;
-	if (!pool)
+	if (!s->hold_from)
+		s->hold_from = s->high + PREFETCH_ANNOUNCE_FIRST;
+	if (s->fetch < s->hold_from)
 		return false;
 	uint64_t now = base_now_ns();
-	if (!s->hold_ns) {
+	if (!s->hold_ns)
 		s->hold_ns = now;
-		s->hold_from = s->high + PREFETCH_ANNOUNCE_FIRST;
+	return now - s->hold_ns < HOLD_NS;
+}
+
+/* Returns whether fetching must wait for announcements, of as many turns as a pool has: then each chunk is one request.
+ * (To wait for the turn's own pool only made 400 requests/GB of 300.)  The reader's next turns wait less (hold). */
+static bool held_back(const struct prefetch *p, struct prefetch_stream *s)
+{
+	struct prefetch_pool pool;
+	uint64_t far = s->fetch + lookahead(p, s), end = cache_timeline_end(&s->tl), until = s->fetch;
+	bool pools = prefetch_schedule_pool(p, s, s->fetch, &pool);
+	if (pools)
+		until = s->fetch + (pool.end - pool.first);
+	else if (p->store && !s->options.warm_up && s->fetch < s->suspect)
+		until = s->suspect; /* lost turns are announced again; without neighbours each would be a request */
+	until = until < far ? until : far;
+	if (s->limit >= (until < end ? until : end) || (p->sink->ops->rests && p->sink->ops->rests(p->sink))) {
+		prefetch_schedule_moved(s);
+		return false;
 	}
-	return s->fetch >= s->hold_from && now - s->hold_ns < HOLD_NS;
+	return s->fetch >= s->high + PREFETCH_ANNOUNCE_FIRST || (pools && hold(p, s));
 }
 
 /* Asks the lister to announce the next turns, one batch at a time. */
