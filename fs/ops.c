@@ -177,6 +177,17 @@ static void do_read(fuse_req_t req, fuse_ino_t ino, size_t size, off_t off, stru
 		fs_stats_files_read(req, node, size, off);
 }
 
+/* What the kernel has of a byte that the sink asked it for (fs/sink.c). */
+static void do_retrieve_reply(fuse_req_t req, void *cookie, fuse_ino_t ino, off_t offset, struct fuse_bufvec *bufv)
+{
+	struct fs_server *server = fs_server_of(req);
+	struct fs_node node;
+	(void)cookie;
+	if (fuse_buf_size(bufv) == 0 && fs_server_node(server, ino, &node) == 0 && node.kind == FS_FILE)
+		prefetch_gone(server->prefetch, (uint32_t)node.id, (uint64_t)offset);
+	fuse_reply_none(req);
+}
+
 static void do_ioctl(fuse_req_t req, fuse_ino_t ino, unsigned int cmd, void *arg, struct fuse_file_info *fi,
         unsigned flags, const void *in_buf, size_t in_bufsz, size_t out_bufsz)
 {
@@ -319,4 +330,5 @@ const struct fuse_lowlevel_ops fs_ops = {
 	.getxattr = do_getxattr,
 	.listxattr = do_listxattr,
 	.ioctl = do_ioctl,
+	.retrieve_reply = do_retrieve_reply,
 };

@@ -233,6 +233,16 @@ static int sink_store(struct prefetch_sink *base, uint32_t file, uint64_t offset
 	return rc;
 }
 
+/* ---- look ---- */
+
+/* The kernel answers with what it has of this byte. Without an inode it has nothing, and nothing can be stored. */
+static void sink_look(struct prefetch_sink *base, uint32_t file, uint64_t offset)
+{
+	const struct fs_server *server = sink_of(base)->server;
+	fuse_lowlevel_notify_retrieve(
+	        server->session, fs_ino((struct fs_node){ .kind = FS_FILE, .id = file }), 1, (off_t)offset, NULL);
+}
+
 /* ---- drop ---- */
 
 /* Drops many inodes with one message. The kernel keeps those in use. */
@@ -431,6 +441,7 @@ static const struct prefetch_sink_ops sink_ops = {
 	.announce = sink_announce,
 	.rests = sink_rests,
 	.store = sink_store,
+	.look = sink_look,
 	.drop = sink_drop,
 };
 

@@ -322,6 +322,8 @@ static size_t collect(struct fs_server *server, struct scope scope, struct field
 		{ "lost", "Samples that the kernel took back", COUNTER, engine.lost },
 		{ "refetches", "Times that what comes next was read again because the kernel had taken much back",
 		        COUNTER, engine.refetches },
+		{ "regained", "Blocks that the kernel had taken back and that were read again before their use",
+		        COUNTER, engine.regained },
 		{ "warm_ups", "Times that the dataset was read in storage order, because no order was known", COUNTER,
 		        engine.warm_ups },
 		{ "warm_up_bytes", "Bytes read so", COUNTER, engine.warm_up_bytes },

@@ -187,6 +187,7 @@ struct prefetch_stream {
 	uint64_t taken;                   /* seq behind the farthest one that was fetched since the stream moved */
 	uint64_t limit;                   /* seqs below it are announced, and may be fetched */
 	uint64_t high;                    /* seq behind the farthest used one */
+	uint64_t looked;                  /* the sink was asked whether it still has the seqs below it */
 	uint64_t ahead_bytes;             /* fetched and not used */
 	uint64_t lag_bytes;               /* the part of ahead_bytes below `high` */
 	_Atomic uint64_t window;          /* most ahead_bytes, while nothing is in memory yet */
@@ -233,7 +234,8 @@ TAILQ_HEAD(prefetch_stream_list, prefetch_stream);
 /* The counters of prefetch_stats; any thread adds to them. */
 struct prefetch_counters {
 	_Atomic uint64_t demands, demand_hits, hinted, joined, reads, read_bytes, delivered_bytes, stored_bytes,
-	        bad_blocks, mended_blocks, io_errors, misses, used, wasted_bytes, refetches, forgotten, wake_ups;
+	        bad_blocks, mended_blocks, io_errors, misses, used, wasted_bytes, refetches, regained, forgotten,
+	        wake_ups;
 };
 
 /* A block of a sample that is being fetched; see merged_reads.c. */
@@ -396,6 +398,7 @@ struct prefetch_losses {
 	uint64_t halved_ns; /* when that last changed */
 	bool refetch;       /* the next refetch_turns of all streams must be fetched again */
 	uint32_t refetch_turns;
+	uint32_t looked_at;    /* samples that the sink was asked for (prefetch_sink_ops.look), and not judged yet */
 	uint64_t refetch_uses; /* uses since `refetch` was last set */
 	uint64_t refetch_ns;   /* when it was last set; 0: never */
 };
@@ -451,6 +454,8 @@ struct prefetch {
 	struct prefetch_losses losses;
 	struct prefetch_warm_up warm_up;
 
+	_Atomic uint64_t lost_ns;   /* when the sink was last found to have lost something; 0: never */
+	_Atomic uint32_t look_gone; /* answers since losses.looked_at was 0: gone */
 	struct prefetch_counters counters;
 	struct prefetch_figures figures;
 };
@@ -546,6 +551,8 @@ void prefetch_lost_sample(struct prefetch *p, uint32_t sample);
 void prefetch_lost_refused(struct prefetch *p, const struct prefetch_item *item);
 /* Takes the next turns from `fetch` on as lost, if they are to be fetched again. */
 void prefetch_lost_suspects(struct prefetch *p, struct prefetch_stream *stream);
+/* Asks the sink whether it still has what the reader uses next, if that may be lost and lies in a store far away. */
+void prefetch_lost_look(struct prefetch *p, struct prefetch_stream *stream);
 /* Acts on losses: fetches again, announces again, raises a budget that had shrunk. */
 void prefetch_lost_settle(struct prefetch *p);
 /* schedule.c: calls fn for each live stream, again and again until all return false. */

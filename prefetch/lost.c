@@ -9,6 +9,10 @@
  * A store returns -ENOENT: the name is gone.  Then all names from the reader on are announced again before anything
  * is fetched.
  *
+ * In the seconds after a loss the sink is asked whether it still has what the reader uses next, if that lies in a store
+ * far away.  What is gone is read into landing memory at once, or if it is much, all of it is fetched again.  Otherwise
+ * a reader would wait for each such sample.
+ *
  * If what was fetched again is lost again, the kernel holds less than the window.  Then the window is halved, so that
  * files are there just before their use.  It grows again when nothing was lost for some seconds.
  *
@@ -33,9 +37,14 @@ enum {
 	 * uses, or NAMES_NS << names_vain ns: a reader that waits for a store uses little. */
 	NAMES_USES = 16,
 	NAMES_VAIN_MAX = 6, /* the most names_vain */
+	LOOK_TURNS = 2048,  /* most turns ahead of the reader that the sink is asked for; of these, */
+	LOOK_PART = 8,      /* ... those that fit so large a part of landing memory */
+	LOOK_STEP = 128,    /* turns looked at before the answers count */
+	LOOK_GONE = 4,      /* if so large a part is gone, whole chunks are fetched again, not single samples */
 };
 static const uint64_t LOST_NS = 1000000000;
 static const uint64_t NAMES_NS = 100000000;
+static const uint64_t LOOK_NS = 60000000000;          /* what is taken back by and by is seldom taken for so long */
 static const uint64_t LOST_USES_NS = 10000000000;     /* losses count together with uses of so many ns at most */
 static const uint64_t REFETCH_AGAIN_NS = 10000000000; /* losses within this time after a refetch are more of the same */
 
@@ -205,6 +214,24 @@ static bool worth_a_refetch(const struct prefetch *p)
 	return p->losses.lost >= LOST_MIN / 2 && p->losses.lost * meanwhile > p->losses.uses * 2 * bytes;
 }
 
+/* Decides that the next turns are fetched again, unless they just were. */
+static void refetch(struct prefetch *p, uint64_t now)
+{
+	bool again = p->losses.refetch_ns && now - p->losses.refetch_ns < REFETCH_AGAIN_NS;
+	if (again && p->losses.refetch_uses < REFETCH_USES)
+		return; /* it takes some uses until the next turns are there */
+	if (again && p->losses.refetch_uses < p->losses.refetch_turns) {
+		p->losses.halved += p->losses.halved < HALVED_MAX;
+		p->losses.halved_ns = now;
+	}
+	p->losses.refetch_turns = again ? REFETCH_TURNS_MAX : REFETCH_TURNS;
+	p->losses.refetch_uses = 0;
+	p->losses.refetch_ns = now;
+	p->losses.refetch = true;
+	p->losses.uses = p->losses.lost = 0;
+	p->losses.history = 0;
+}
+
 /* Counts a lost sample, and decides whether the next turns are fetched again.  The kernel takes back pages that were
  * not used for long (DAMON, reclaim of a cgroup).  Of a window that waited, it takes a part, which only READs reveal,
  * one by one.  So the next turns are taken as lost and fetched again.  If turns behind them are lost soon after that,
@@ -225,21 +252,8 @@ static void count_lost(struct prefetch *p, uint32_t sample)
 	}
 	p->losses.lost++;
 	p->losses.history |= p->losses.history + 1; /* its use may not be known yet */
-	if (!worth_a_refetch(p))
-		return;
-	bool again = p->losses.refetch_ns && now - p->losses.refetch_ns < REFETCH_AGAIN_NS;
-	if (again && p->losses.refetch_uses < REFETCH_USES)
-		return; /* it takes some uses until the next turns are there */
-	if (again && p->losses.refetch_uses < p->losses.refetch_turns) {
-		p->losses.halved += p->losses.halved < HALVED_MAX;
-		p->losses.halved_ns = now;
-	}
-	p->losses.refetch_turns = again ? REFETCH_TURNS_MAX : REFETCH_TURNS;
-	p->losses.refetch_uses = 0;
-	p->losses.refetch_ns = now;
-	p->losses.refetch = true;
-	p->losses.uses = p->losses.lost = 0;
-	p->losses.history = 0;
+	if (worth_a_refetch(p))
+		refetch(p, now);
 }
 
 /* Fetches the next turns of all streams again, if that was decided. */
@@ -275,8 +289,52 @@ static void count_wasted(struct prefetch *p)
 	prefetch_each_stream(p, waste_ahead);
 }
 
+/* Asks for the first and the last byte of a file: the kernel takes what lies together. */
+static void look_at(struct prefetch *p, uint32_t file)
+{
+	struct shard_place f;
+	if (shard_index_place(p->options.index, file, &f) < 0 || !f.length)
+		return;
+	p->sink->ops->look(p->sink, file, 0);
+	if (f.length > CACHE_PAGE)
+		p->sink->ops->look(p->sink, file, f.length - 1);
+}
+
+void prefetch_lost_look(struct prefetch *p, struct prefetch_stream *s)
+{
+	uint64_t lost_ns = atomic_load_explicit(&p->lost_ns, memory_order_relaxed);
+	if (!p->store || !p->sink->ops->look || !s->following || p->reading.depth.least_ns < PREFETCH_FAR_NS ||
+	        !lost_ns || base_now_ns() - lost_ns > LOOK_NS)
+		return;
+	const struct shard_info *info = shard_index_info(p->options.index);
+	uint64_t turns =
+	        cache_arena_size(cache_arena_of(p->cache)) / LOOK_PART / (info->content_bytes / info->n_samples + 1);
+	uint64_t until = s->high + (turns < LOOK_TURNS ? turns : LOOK_TURNS);
+	until = until < s->fetch ? until : s->fetch;
+	if (p->losses.looked_at >= LOOK_STEP) {
+		uint32_t gone = atomic_exchange_explicit(&p->look_gone, 0, memory_order_relaxed);
+		if (gone > p->losses.looked_at / LOOK_GONE)
+			refetch(p, base_now_ns());
+		p->losses.looked_at = 0;
+	}
+	if (s->looked < s->high)
+		s->looked = s->high;
+	until = until < s->looked + LOOK_STEP ? until : s->looked + LOOK_STEP;
+	for (; s->looked < until && !p->losses.refetch; s->looked++) {
+		uint32_t sample, files[SHARD_SAMPLE_FILES_MAX], n = 0;
+		if (cache_timeline_used(&s->tl, s->looked) || cache_timeline_sample(&s->tl, s->looked, &sample) < 0 ||
+		        !cache_ledger_resident(p->ledger, sample) ||
+		        shard_index_sample_files(p->options.index, sample, files, SHARD_SAMPLE_FILES_MAX, &n) < 0)
+			continue;
+		for (uint32_t i = 0; i < n; i++)
+			look_at(p, files[i]);
+		p->losses.looked_at++;
+	}
+}
+
 void prefetch_lost_sample(struct prefetch *p, uint32_t sample)
 {
+	atomic_store_explicit(&p->lost_ns, base_now_ns(), memory_order_relaxed);
 	shrink_budget(p);
 	count_lost(p, sample);
 	count_wasted(p);

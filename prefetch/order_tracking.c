@@ -128,7 +128,7 @@ static bool move(struct prefetch *p, struct prefetch_stream *s, uint64_t epoch, 
 	cache_ledger_rebuild(p->ledger);
 	prefetch_tracking_wasted(p, s->ahead_bytes);
 	s->coming_end = 0; /* the seqs may have other samples now */
-	s->fetch = s->announced = s->high = s->limit = s->tl.cursor;
+	s->fetch = s->announced = s->high = s->limit = s->looked = s->tl.cursor;
 	prefetch_schedule_moved(s);
 	s->filled = s->waited = false;
 	s->ahead_bytes = s->lag_bytes = s->taken = 0;

@@ -316,6 +316,29 @@ bool prefetch_hint(struct prefetch *p, uint32_t number, bool read)
 	return !there;
 }
 
+void prefetch_gone(struct prefetch *p, uint32_t number, uint64_t at)
+{
+	struct shard_place file;
+	uint64_t offset = 0, xxh3 = 0;
+	uint32_t len = 0, block = (uint32_t)(at / SHARD_BLOCK);
+	if (shard_index_place(p->options.index, number, &file) < 0 ||
+	        shard_index_block(p->options.index, number, block, &offset, &len, &xxh3) < 0)
+		return;
+	uint64_t key = cache_block_key(number, block);
+	struct cache_buffer *buffer;
+	{
+		prefetch_lock_for_scope(p);
+		buffer = cache_find(p->cache, key);
+		if (!buffer && !prefetch_block_find(p, key) &&
+		        prefetch_queue_block(p, key, &file, offset, len, xxh3, NULL) == 0)
+			atomic_fetch_add_explicit(&p->counters.regained, 1, memory_order_relaxed);
+	}
+	atomic_store_explicit(&p->lost_ns, base_now_ns(), memory_order_relaxed);
+	atomic_fetch_add_explicit(&p->look_gone, 1, memory_order_relaxed);
+	if (buffer)
+		prefetch_put(p, buffer);
+}
+
 void prefetch_set_memory(struct prefetch *p, uint64_t memory_bytes)
 {
 	prefetch_lock_for_scope(p);
@@ -392,6 +415,7 @@ void prefetch_stats_get(struct prefetch *p, struct prefetch_stats *ret_stats)
 		.warm_up_bytes = atomic_load_explicit(&p->warm_up.bytes, memory_order_relaxed),
 		.warm_up = (enum prefetch_warm_up_state)atomic_load_explicit(&p->warm_up.state, memory_order_relaxed),
 		.refetches = atomic_load_explicit(&c->refetches, memory_order_relaxed),
+		.regained = atomic_load_explicit(&c->regained, memory_order_relaxed),
 		.device_rate = atomic_load_explicit(&p->figures.rate, memory_order_relaxed),
 		.depth = atomic_load_explicit(&p->figures.depth, memory_order_relaxed),
 		.inflight = atomic_load_explicit(&p->figures.inflight, memory_order_relaxed),

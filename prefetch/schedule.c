@@ -471,6 +471,7 @@ static bool settle(struct prefetch *p, struct prefetch_stream *s)
 		widen(p, s);
 	}
 	s->tl.reader = s->high;
+	prefetch_lost_look(p, s);
 	show(s);
 	return false;
 }

@@ -11,10 +11,10 @@
  * for a turn that is announced already.  Then cache_victim.announced is set: the sink must keep its names.
  *
  * A sink may lose what it holds, because the kernel takes pages, names and inodes back.  The engine learns it when
- * store returns -ENOENT, or when a demand comes for a block of a resident sample.
+ * store returns -ENOENT, when a demand comes for a block of a resident sample, or when it asks (look).
  *
  * Threads: the `lister` thread calls announce and drop, the `deliver` thread calls expect and store, the `engine`
- * thread calls rests.  They may run at the same time.  None may call prefetch_free or prefetch_stream_free.
+ * thread calls rests and look.  They may run at the same time.  None may call prefetch_free or prefetch_stream_free.
  * announce, store and drop may block, and may wait for the answer of a demand: a demand waits at most 2 s for a drop
  * and 0.5 ms for a store. */
 #ifndef DDPFS_PREFETCH_SINK_H
@@ -45,6 +45,10 @@ struct prefetch_sink_ops {
 	 * Returns 0 or -errno; then the sample is not resident and is read on demand.  After -ENOENT (the sink has lost
 	 * what was announced) the engine announces and stores the next turns again, this one among them. */
 	int (*store)(struct prefetch_sink *sink, uint32_t file, uint64_t offset, const uint8_t *data, uint32_t len);
+
+	/* Asks whether the byte at `offset` of a file that was stored is still there.  If not, prefetch_gone is called
+	 * later, by any thread.  Must not block.  NULL: what is stored stays. */
+	void (*look)(struct prefetch_sink *sink, uint32_t file, uint64_t offset);
 
 	/* Drops samples with all their files, and blocks of files.  Readers brought in these blocks, not store. */
 	void (*drop)(struct prefetch_sink *sink, const struct cache_victim *victims, size_t n);
