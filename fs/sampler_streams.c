@@ -238,7 +238,7 @@ static int follow_new(struct fs_sampler_streams *fr, const struct prefetch_recog
 		struct prefetch_stream_options options = {
 			.view = f->view,
 			.epoch = f->epoch,
-			.buffered = track->buffer > 0,
+			.buffer_turns = track->buffer,
 		};
 		rc = fs_sink_follow(fr->server->sink, fr->view, &options, &f->stream);
 		if (rc < 0)
@@ -284,6 +284,8 @@ static void follow_track(struct fs_sampler_streams *fr, const struct prefetch_re
 	if (f && f->generation == track->generation && !silent(track)) {
 		if (learn(fr, f, track))
 			fs_sink_refresh(f->stream);
+		if (track->buffer > 0)
+			fs_sink_buffer(f->stream, track->buffer);
 		fs_sink_flush(f->stream);
 		return;
 	}

@@ -621,6 +621,11 @@ void fs_sink_refresh(struct fs_sink_stream *vs)
 	prefetch_stream_refresh(vs->stream);
 }
 
+void fs_sink_buffer(struct fs_sink_stream *vs, uint64_t turns)
+{
+	prefetch_stream_buffer(vs->stream, turns);
+}
+
 /* Starts the stream of the warm-up, for the first view that is a tree of all files. */
 static int start_warm_up(struct fs_sink *sink)
 {

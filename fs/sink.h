@@ -74,6 +74,8 @@ void fs_sink_used(struct fs_sink_stream *stream, uint64_t epoch, uint64_t turn, 
 /* Hands the gathered uses to the engine. */
 void fs_sink_flush(struct fs_sink_stream *stream);
 void fs_sink_refresh(struct fs_sink_stream *stream); /* the order knows one more epoch */
+/* The shuffle buffer holds about so many turns: prefetch_stream_buffer(). */
+void fs_sink_buffer(struct fs_sink_stream *stream, uint64_t turns);
 /* Starts or ends the view's stream of its own order, if it is not so already. One thread at a time for each view.
  * Returns 0, also if nothing is dealt to the rank; -ENOMEM, -E2BIG. */
 int fs_sink_own(struct fs_sink *sink, struct fs_view *view, bool wanted);

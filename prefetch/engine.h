@@ -191,6 +191,7 @@ struct prefetch_stream {
 	uint64_t ahead_bytes;             /* fetched and not used */
 	uint64_t lag_bytes;               /* the part of ahead_bytes below `high` */
 	_Atomic uint64_t window;          /* most ahead_bytes, while nothing is in memory yet */
+	_Atomic uint64_t buffer_turns;    /* options.buffer_turns, as it is known now; any thread sets it */
 	bool filled;                      /* the window was full since it was last widened, or the stream moved */
 	bool waited;                      /* a reader waited since then for a sample that was on its way */
 	uint64_t used_at;                 /* prefetch_schedule.all_uses at its latest use */
@@ -562,6 +563,8 @@ void prefetch_each_stream(struct prefetch *p, bool (*fn)(struct prefetch *p, str
 /* The trainer has used a turn, or a sample. */
 void prefetch_tracking_use(struct prefetch *p, struct prefetch_stream *stream, const struct prefetch_use *use);
 void prefetch_tracking_sample(struct prefetch *p, struct prefetch_stream *stream, uint32_t sample);
+/* Returns how many turns a shuffle buffer behind the order may hold a sample back; 0: there is none. */
+uint64_t prefetch_tracking_held(const struct prefetch_stream *stream);
 /* Returns whether a turn lies so near to the farthest one that a worker may use it now. */
 bool prefetch_tracking_near(const struct prefetch_stream *stream, uint64_t seq);
 /* Returns the seq of the oldest turn that workers behind the farthest one may still use.  It is of the same epoch,

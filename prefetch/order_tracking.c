@@ -12,6 +12,8 @@
 enum {
 	SLACK_MIN = 256, /* turns */
 	SLACK_MAX = 8192,
+	BUFFERS = 16,         /* a shuffle buffer holds e^-16 of its files for longer than so many times its size */
+	HELD_MIN = 1 << 16,   /* turns that one may always hold: how large it is shows only later */
 	DOUBT = 24,           /* with fewer uses, the stream follows even if most were outside */
 	CLUSTER = 32,         /* uses that must lie close together */
 	CLUSTER_SPAN = 16384, /* turns; enough for 16 workers with batches of 1024 side by side */
@@ -20,12 +22,21 @@ enum {
 };
 _Static_assert((int)CLUSTER <= (int)PREFETCH_RING, "the ring holds a cluster");
 
+uint64_t prefetch_tracking_held(const struct prefetch_stream *s)
+{
+	uint64_t turns = atomic_load_explicit(&s->buffer_turns, memory_order_relaxed);
+	if (turns == 0)
+		return 0;
+	turns = turns < UINT64_MAX / BUFFERS ? turns * BUFFERS : UINT64_MAX;
+	return turns > HELD_MIN ? turns : HELD_MIN;
+}
+
 /* Returns how many turns a use may lie outside of the window. */
 static uint64_t slack(const struct prefetch_stream *s)
 {
-	/* What a shuffle buffer gives away lies anywhere in it, and it may hold half of the epoch. */
-	if (s->options.buffered)
-		return s->tl.epochs[0].turns / 2;
+	uint64_t held = prefetch_tracking_held(s), half = s->tl.epochs[0].turns / 2;
+	if (held > 0)
+		return held < half ? held : half;
 	/* In a recognised order turns are certain, so the slack can be large: in a small epoch, workers with large
 	 * batches may be half an epoch apart. */
 	uint64_t turns = s->tl.epochs[0].turns / (shard_view_is_given(s->tl.view) ? 2 : 16);

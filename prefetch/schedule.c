@@ -240,15 +240,16 @@ static void give_up_laggards(struct prefetch *p, struct prefetch_stream *s)
 	const struct cache_timeline_epoch *next = &tl->epochs[1];
 	uint64_t late = late_turns(s), late_bytes = late * mean_cost(p);
 	late_bytes = late && s->lag_bytes > late_bytes ? s->lag_bytes : late_bytes;
-	while (!s->options.buffered && late_bytes > s->window / 2 && widen(p, s))
+	const uint64_t held = prefetch_tracking_held(s);
+	while (!held && late_bytes > s->window / 2 && widen(p, s))
 		;
 	uint64_t in_next = s->high > next->first ? s->high - next->first : 0;
 	/* A loader with its own order begins an epoch when it has read the whole last one.  A shuffle buffer may mix
 	 * the two. */
-	bool mixed = s->options.buffered || !shard_view_is_given(tl->view);
-	uint64_t ended = next->turns / (mixed ? 2 : 8), farthest = s->options.buffered ? UINT64_MAX : LAG_TURNS_MAX;
+	bool mixed = held || !shard_view_is_given(tl->view);
+	uint64_t ended = next->turns / (mixed ? 2 : 8), farthest = held ? held : LAG_TURNS_MAX;
 	uint64_t most = late ? s->window / 4 * 3 : s->window / 2;
-	if (s->options.buffered)
+	if (held)
 		most = p->schedule.budget / 4 * 3;
 	while (tl->cursor < s->high && (s->lag_bytes > most || s->high - tl->cursor > farthest ||
 	                                       (in_next > ended && tl->cursor < next->first))) {

@@ -56,6 +56,7 @@ int prefetch_stream_new(
 		return -ENOMEM;
 	s->p = p;
 	s->options = *options;
+	s->buffer_turns = options->buffer_turns;
 	s->window = options->window_bytes ? options->window_bytes
 	                                  : default_window(shard_index_info(p->options.index), p->options.memory_bytes);
 	{
@@ -117,6 +118,11 @@ void prefetch_stream_refresh(struct prefetch_stream *s)
 {
 	prefetch_lock_for_scope(s->p);
 	prefetch_schedule_event(s->p, &(struct prefetch_event){ .kind = PREFETCH_EVENT_REFRESH, .stream = s });
+}
+
+void prefetch_stream_buffer(struct prefetch_stream *s, uint64_t turns)
+{
+	atomic_store_explicit(&s->buffer_turns, turns, memory_order_relaxed);
 }
 
 void prefetch_stream_stats_get(struct prefetch_stream *s, struct prefetch_stream_stats *ret_stats)

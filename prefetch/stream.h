@@ -39,9 +39,10 @@ struct prefetch_stream_options {
 	uint64_t epoch;        /* where to start */
 	uint64_t turn;         /* ... in that epoch; earlier turns count as used */
 	uint64_t window_bytes; /* the most that may be fetched and not used; 0: depends on the memory, see stream.c */
-	/* A shuffle buffer lies behind the order: turns before the farthest used one come later, in any order.  They
-	 * are kept while they fill three quarters of the budget at most. */
-	bool buffered;
+	/* About so many turns lie in a shuffle buffer behind the order; 0: there is none.  Turns before the farthest
+	 * used one come later, in any order.  They are kept while they fill three quarters of the budget at most, and
+	 * until the reader is 16 x buffer_turns ahead of them, or 65,536 turns if that is more. */
+	uint64_t buffer_turns;
 	bool doubtful; /* do not read ahead until the trainer follows the order */
 	/* Read while no other stream is followed and readers miss files: see prefetch/warm_up.c, README.md.  An engine
 	 * has at most one such stream.  The view has one epoch, whose turns are all samples in storage order.  No uses
@@ -79,6 +80,9 @@ void prefetch_stream_epoch(struct prefetch_stream *stream, uint64_t epoch);
 
 /* Says that the stream's view, a given one (shard/view.h), knows an epoch that it did not know before. */
 void prefetch_stream_refresh(struct prefetch_stream *stream);
+
+/* Says that the shuffle buffer holds about so many turns.  Only for a stream that was made with one; turns > 0. */
+void prefetch_stream_buffer(struct prefetch_stream *stream, uint64_t turns);
 
 struct prefetch_stream_stats {
 	uint64_t epoch;        /* of the first turn that is not used */

@@ -303,7 +303,8 @@ struct setup {
 	struct shard_view_options view;
 	const struct prefetch_hook *hook;
 	bool threads;
-	bool doubtful, buffered;
+	bool doubtful;
+	uint64_t buffer;
 	uint64_t window;
 };
 
@@ -331,7 +332,7 @@ static void start(struct trainer *t, struct fake_sink *sink, const struct setup 
 		.rank = view.rank,
 		.epoch = view.epoch,
 		.doubtful = setup->doubtful,
-		.buffered = setup->buffered,
+		.buffer_turns = setup->buffer,
 		.window_bytes = setup->window,
 		.user = t,
 	};
@@ -678,7 +679,7 @@ static void turns_that_a_shuffle_buffer_holds_are_kept(void **state)
 	struct trainer t = { .paced = true };
 	uint32_t random = 1, held[BUFFER], n_held = 0, next = 0, opens = 0;
 	sink_init(&sink);
-	start(&t, &sink, &(struct setup){ .memory = 48 << 20, .view = orders[0], .buffered = true });
+	start(&t, &sink, &(struct setup){ .memory = 48 << 20, .view = orders[0], .buffer = BUFFER });
 	settle(&t);
 	for (uint64_t k = 0; k < N_FILES; k++) {
 		while (n_held < BUFFER && next < N_FILES)
@@ -751,8 +752,9 @@ static void a_large_shuffle_buffer_is_followed(void **state)
 	struct prefetch_options options = { .index = data.index, .memory_bytes = 256 << 20, .sink = &sink.base };
 	assert_int_equal(prefetch_new(&options, &err, &t.p), 0);
 	assert_int_equal(shard_view_new_given(data.index, &given, &t.view), 0);
-	struct prefetch_stream_options stream = { .view = t.view, .buffered = true, .user = &t };
+	struct prefetch_stream_options stream = { .view = t.view, .buffer_turns = 1, .user = &t };
 	assert_int_equal(prefetch_stream_new(t.p, &stream, &t.stream), 0);
+	prefetch_stream_buffer(t.stream, BUFFER); /* how large it is shows only later */
 	for (uint64_t epoch = 0; epoch < 2; epoch++) {
 		uint32_t n_held = 0, next = 0;
 		for (uint32_t k = 0; k + 1 < LONG_TURNS; k++) {
@@ -773,6 +775,43 @@ static void a_large_shuffle_buffer_is_followed(void **state)
 			        (unsigned)ss.jumps, (unsigned)ss.turn, (unsigned)ss.epoch);
 		prefetch_stream_used(t.stream, &(struct prefetch_use){ .epoch = epoch, .turn = STAYS }, 1);
 	}
+	stop(&t);
+	prefetch_free(t.p);
+}
+
+/* A turn that a small buffer cannot hold any more was skipped.  It is not kept in memory until the next epoch. */
+static void what_a_small_buffer_skips_is_given_up(void **state)
+{
+	enum { SKIPPED = 2 * LONG_EACH, KEPT = SKIPPED + 60000, GIVEN_UP = SKIPPED + 70000 };
+	static const struct shard_view_given given = {
+		.user = &data, .get = long_get, .put = long_put, .turn = long_turn, .find = long_find
+	};
+	static const struct prefetch_sink_ops ops = { .store = fake_store, .drop = fake_drop };
+	struct fake_sink sink;
+	struct trainer t = { .sink = &sink };
+	struct base_err err = { 0 };
+	struct prefetch_stream_stats ss;
+	(void)state;
+	sink_init(&sink);
+	sink.base.ops = &ops;
+	struct prefetch_options options = { .index = data.index, .memory_bytes = 256 << 20, .sink = &sink.base };
+	assert_int_equal(prefetch_new(&options, &err, &t.p), 0);
+	assert_int_equal(shard_view_new_given(data.index, &given, &t.view), 0);
+	struct prefetch_stream_options stream = { .view = t.view, .buffer_turns = 1000, .user = &t };
+	assert_int_equal(prefetch_stream_new(t.p, &stream, &t.stream), 0);
+	for (uint64_t turn = 0; turn < GIVEN_UP; turn++) {
+		if (turn != SKIPPED)
+			prefetch_stream_used(t.stream, &(struct prefetch_use){ .epoch = 0, .turn = turn }, 1);
+		if (turn % 1024 == 0 || turn == KEPT)
+			settle(&t);
+		if (turn == KEPT) {
+			prefetch_stream_stats_get(t.stream, &ss);
+			assert_int_equal(ss.turn, SKIPPED);
+		}
+	}
+	settle(&t);
+	prefetch_stream_stats_get(t.stream, &ss);
+	assert_true(ss.following && ss.turn > SKIPPED);
 	stop(&t);
 	prefetch_free(t.p);
 }
@@ -1718,6 +1757,7 @@ int main(void)
 		cmocka_unit_test(a_window_grows_with_the_workers_batches),
 		cmocka_unit_test(turns_that_a_shuffle_buffer_holds_are_kept),
 		cmocka_unit_test(a_large_shuffle_buffer_is_followed),
+		cmocka_unit_test(what_a_small_buffer_skips_is_given_up),
 		cmocka_unit_test(bursts_larger_than_the_window_make_it_grow),
 		cmocka_unit_test(streams_that_take_turns_miss_nothing),
 		cmocka_unit_test(files_that_are_left_out_do_not_stop_the_window),
