@@ -166,7 +166,7 @@ static void begin_pass(struct prefetch_recognise *r)
 	r->overflow = 0;
 	r->ring_since = r->opens;
 	for (uint64_t i = first; i < r->n_recent; i++) {
-		uint32_t file = r->recent[i % RECENT];
+		uint32_t file = r->recent[i % TAIL];
 		r->ring[r->n_ring++] = file;
 		bit_set(r->seen, file);
 	}
@@ -178,7 +178,7 @@ static bool needs_seen(const struct prefetch_recognise *r)
 	bool made = true;
 	for (unsigned i = 0; i < r->n_tracks; i++)
 		made = made && r->tracks[i]->now;
-	return !made || r->unseeded.scan || r->likely.running || prefetch_background_busy(r);
+	return !made || r->unseeded.scan || (r->likely.running && !r->likely.tail) || prefetch_background_busy(r);
 }
 
 /* Begins a new ring.  While seeds are tried, and until their track is made, the pass goes on. */
@@ -197,7 +197,8 @@ static void begin_ring(struct prefetch_recognise *r)
 static void collect(struct prefetch_recognise *r, uint32_t file)
 {
 	bool seen = bit_get(r->seen, file);
-	r->recent[r->n_recent++ % RECENT] = file;
+	r->recent[r->n_recent++ % TAIL] = file;
+	r->tail.since++;
 	r->again = r->again << 1 | seen;
 	/* Two jobs also open the same files.  So a ring that is due for a look stays until the look is done. */
 	bool looked = !r->search.running && !prefetch_search_due(r);
@@ -362,26 +363,38 @@ static bool may_try(const struct prefetch_recognise *r, bool all)
 
 /* ---- steps ---- */
 
+/* WebDataset's buffer draws the numbers of random.sample: with a small seed it looks like a sample of the files with
+ * which it was filled.  But of 96 opens some are of files that came later. */
+static bool may_be_a_buffer(const struct likely *l)
+{
+	enum { SURE_OPENS = 96 };
+	const struct match *match = &l->seeds.match;
+	return l->also.list && match->source.sampler == PREFETCH_SAMPLER_PYTHON_SAMPLE &&
+	       (l->opens < SURE_OPENS || match->n < l->also.opens);
+}
+
 /* Tries likely seeds.  Afterwards those of the look that came meanwhile are next. */
 static int step_likely(struct prefetch_recognise *r)
 {
 	struct likely *l = &r->likely;
+	int rc;
 	switch (prefetch_seeds_step(&l->seeds)) {
 	case SEEDS_MORE:
 		return 1;
-	case SEEDS_FOUND: {
-		int rc = prefetch_search_accept(r, &l->seeds.match);
+	case SEEDS_FOUND:
+		if (may_be_a_buffer(l))
+			break;
+		rc = prefetch_search_accept(r, &l->seeds.match);
 		return rc < 0 ? rc : 1;
-	}
 	case SEEDS_NONE:
 		break;
 	}
 	if (l->far && l->buffer.list)
 		return prefetch_shuffle_buffer_accept(r, &l->buffer);
-	int rc = l->far ? prefetch_background_begin(r) : 0;
-	l->running = l->due;
+	rc = l->far ? prefetch_background_begin(r) : 0;
+	l->running = false;
 	if (l->due) {
-		prefetch_seeds_begin(r, SEEDS_LIKELY, r->search.targets, r->search.n_targets, NULL, &l->seeds);
+		prefetch_search_seeds(r, SEEDS_LIKELY);
 		l->far = l->far_due;
 	}
 	l->due = l->far_due = false;
@@ -405,6 +418,10 @@ static int step_search(struct prefetch_recognise *r)
 		return step_look(r);
 	if (r->likely.running)
 		return may_try(r, false) ? step_likely(r) : PREFETCH_RECOGNISE_LATER;
+	if (prefetch_search_tail_due(r) && may_try(r, false)) {
+		prefetch_search_tail_begin(r);
+		return 1;
+	}
 	bool here = !r->background.has_thread && prefetch_background_busy(r);
 	if (here && !may_try(r, true))
 		return 0;

@@ -21,6 +21,7 @@
 enum {
 	RING = PREFETCH_FIT_MAX, /* opens in the ring */
 	RECENT = 64,             /* of these the latest, with which a new ring begins */
+	TAIL = 96,               /* of these the latest, at which the search looks alone (struct tail) */
 	LATEST = 256,            /* of all opens the latest: a file among them that is opened again counts once */
 	LOOSE_MAX = 64,
 	TRIAL_MAX = 64,
@@ -155,10 +156,11 @@ struct match {
 /* What a family of hypotheses costs, which says when it is tried:
  *
  *   orders   lists as they are, ddpfs's own epochs, generators that go on: the search tries them at once
+ *   FIRST    a few seeds of shuffles that the ring's look may have missed (struct tail)
  *   LIKELY   the first seeds, milliseconds: the recogniser's thread tries them while the budget lasts
  *   FAR      all seeds up to a million, seconds: with the rest of the budget, by a thread at idle priority if there is
  *            one (background.c) */
-enum seeds_cost { SEEDS_LIKELY, SEEDS_FAR };
+enum seeds_cost { SEEDS_FIRST, SEEDS_LIKELY, SEEDS_FAR };
 
 /* Where a run of FAR seeds ended. */
 struct seeds_place {
@@ -196,10 +198,18 @@ enum search_phase {
 	SEARCH_BUFFER       /* a shuffle buffer behind a list, if it can be nothing else; then the seeds begin */
 };
 
+/* A shuffle buffer behind a list, which explains the opens of a look. */
+struct buffer_match {
+	struct prefetch_list *list; /* no reference; NULL: none */
+	struct prefetch_fit fit;
+	uint32_t opens; /* of the list's files */
+};
+
 /* A look at the ring: all hypotheses that cost little. */
 struct search {
 	bool running;
-	bool all; /* afterwards all seeds are tried, not only the likely ones */
+	bool all;  /* afterwards all seeds are tried, not only the likely ones */
+	bool tail; /* a look at the tail: only for seeds */
 	enum search_phase phase;
 	const struct target *sorted; /* the list that a sorted reader fits best so far, or NULL */
 	struct prefetch_fit sorted_fit;
@@ -208,7 +218,10 @@ struct search {
 	struct parts parts;   /* those that fit best so far; world 0: none */
 	double parts_score;
 	const struct target *parts_target;
-	uint32_t n_ring; /* the look takes so many opens of the ring, the first ones */
+	/* The look takes these opens: the first n_ring of the ring, or those of the tail. */
+	const uint32_t *files;
+	uint32_t n_ring, tail_files[TAIL];
+	struct buffer_match buffer; /* explains these opens, too */
 	uint32_t n_targets;
 	uint64_t at;            /* the phase's next item */
 	struct target *targets; /* room for LISTS_MAX + 1; of the last look */
@@ -217,18 +230,22 @@ struct search {
 	struct match match;
 };
 
-/* A shuffle buffer behind a list, which explains the opens of a look. */
-struct buffer_match {
-	struct prefetch_list *list; /* no reference; NULL: none */
-	struct prefetch_fit fit;
+/* Others may open files right before an epoch begins.  Then most of the ring is theirs, and no seed explains it.  So the
+ * search also looks at the tail, the latest opens alone.  Each look moves on by a third of it. */
+struct tail {
+	uint64_t since; /* opens since the last such look */
+	uint32_t looks; /* one of three tries all likely seeds, the others the first ones of other libraries */
 };
 
 /* The likely seeds of the last look. */
 struct likely {
 	bool running;
+	bool tail;                  /* of a look at the tail */
 	bool due;                   /* another look came meanwhile: its likely seeds come next */
 	bool far, far_due;          /* all seeds come after these; after those that are due */
 	struct buffer_match buffer; /* of the pass's first look that found one; taken if these seeds are in vain */
+	struct buffer_match also;   /* explains the opens of these seeds, too */
+	uint32_t opens;             /* of these seeds */
 	struct seeds seeds;
 };
 
@@ -279,7 +296,7 @@ struct prefetch_recognise {
 	uint64_t ring_since;     /* `opens` at its first entry */
 	uint32_t looked;         /* n_ring at the last look */
 	bool pressing;           /* opens have paused, so there may come no more: look at what is there */
-	uint32_t recent[RECENT]; /* files of the latest unexplained opens; a ring */
+	uint32_t recent[TAIL];   /* files of the latest unexplained opens; a ring */
 	uint64_t n_recent;
 	uint64_t *seen;    /* a bit a file: its open in this pass is unexplained */
 	bool rolling;      /* the ring began in the middle of an epoch: only likely hypotheses */
@@ -297,6 +314,7 @@ struct prefetch_recognise {
 	bool restoring; /* new tracks come from saved ones, so none continues another */
 	uint32_t next_id;
 	struct search search;
+	struct tail tail;
 	struct likely likely;
 	struct background background;
 	struct unseeded unseeded;
@@ -336,8 +354,15 @@ void prefetch_search_done(struct search *search);
 /* Returns whether there are enough new opens in the ring for a look. */
 bool prefetch_search_due(const struct prefetch_recognise *r);
 
+/* Tries the likely seeds of the last look.  cost: FIRST or LIKELY. */
+void prefetch_search_seeds(struct prefetch_recognise *r, enum seeds_cost cost);
+
 /* Begins a look at the ring.  Returns 0. */
 int prefetch_search_begin(struct prefetch_recognise *r);
+
+/* Returns whether there are enough new opens for a look at the tail. */
+bool prefetch_search_tail_due(const struct prefetch_recognise *r);
+void prefetch_search_tail_begin(struct prefetch_recognise *r);
 
 /* Does one slice of the look.  Returns 1 or -errno. */
 int prefetch_search_step(struct prefetch_recognise *r);
@@ -463,7 +488,7 @@ bool prefetch_begun_parts(const uint64_t *opened, uint32_t n_files, struct parts
 
 /* Tries whether the opens of the last look are those of a shuffle buffer behind one of its lists.  If they may also be
  * a shuffle of one rank's contiguous part, the likely seeds have to be tried first: then likely.buffer has what was
- * found.  Returns 1: it was recognised; 0; -ENOMEM. */
+ * found.  Of a look at the tail only search.buffer is set.  Returns 1: it was recognised; 0; -ENOMEM. */
 int prefetch_shuffle_buffer_try(struct prefetch_recognise *r);
 
 /* Makes a track of what was found, and ends the searches.  Returns 1 or -ENOMEM. */

@@ -22,6 +22,8 @@ enum {
 	LEVELS = sizeof(levels) / sizeof(levels[0]),
 	FIRST_LOOK = 96,       /* opens: with so many the filter works best */
 	FIRST_SLACK = 128,     /* a first look at so many or more takes only FIRST_LOOK */
+	TAIL_SHARE = 16,       /* opens between two looks at the tail, as a share of the opens that bring a new ring */
+	TAIL_NEAR = 3,         /* one of so many looks at the tail tries all likely seeds */
 	RANK_NATS = 4,         /* for each factor of e in the readers that a fit needs or leaves out: simple fits win */
 	PARTS_FILES_MIN = 200, /* of a part: a shorter one is a worker's batch */
 };
@@ -83,7 +85,7 @@ static void add_target(struct prefetch_recognise *r, struct prefetch_list *list)
 	memset(target->entries, 0, sizeof(target->entries));
 	for (uint32_t i = 0; i < r->search.n_ring; i++) {
 		uint32_t index;
-		if (prefetch_list_find(list, r->ring[i], &index) == 0)
+		if (prefetch_list_find(list, r->search.files[i], &index) == 0)
 			add_index(target, index);
 	}
 	if (target->n_seen < PREFETCH_FIT_HITS_MIN || target->n < 2 * PREFETCH_FIT_HITS_MIN)
@@ -552,25 +554,59 @@ static int try_next(struct prefetch_recognise *r, uint64_t i)
 	return i % SUCCESSORS == 0 ? try_generators(r, (unsigned)(i / SUCCESSORS)) : 0;
 }
 
-int prefetch_search_begin(struct prefetch_recognise *r)
+static void begin(struct search *s)
 {
-	struct search *s = &r->search;
-	s->n_ring = r->n_ring;
-	/* Opens came faster than looks.  The more opens there are, the less the beginning of a permutation stands
-	 * out, so the first look takes only the first opens. */
-	if (r->looked < FIRST_LOOK && r->n_ring >= FIRST_SLACK)
-		s->n_ring = FIRST_LOOK;
-	passes_level(r, r->looked, s->n_ring, &s->all);
-	r->looked = s->n_ring;
-	r->looks++;
-	r->pressing = false;
 	s->n_targets = 0;
 	s->phase = SEARCH_TARGETS;
 	s->at = 0;
 	s->sorted = NULL;
 	s->parts.world = 0;
 	s->running = true;
+}
+
+int prefetch_search_begin(struct prefetch_recognise *r)
+{
+	struct search *s = &r->search;
+	s->files = r->ring;
+	s->n_ring = r->n_ring;
+	s->tail = false;
+	/* Opens came faster than looks.  The more opens there are, the less the beginning of a permutation stands
+	 * out, so the first look takes only the first opens. */
+	if (r->looked < FIRST_LOOK && r->n_ring >= FIRST_SLACK)
+		s->n_ring = FIRST_LOOK;
+	passes_level(r, r->looked, s->n_ring, &s->all);
+	if (s->n_ring <= TAIL)
+		r->tail.since = r->n_ring - s->n_ring; /* this look is one at the tail, too */
+	r->looked = s->n_ring;
+	r->looks++;
+	r->pressing = false;
+	begin(s);
 	return 0;
+}
+
+bool prefetch_search_tail_due(const struct prefetch_recognise *r)
+{
+	for (unsigned i = 0; i < r->n_tracks; i++) {
+		if (!r->tracks[i]->now)
+			return false; /* it may explain these opens */
+	}
+	return r->n_recent > TAIL && r->tail.since >= r->patience / TAIL_SHARE && !r->search.running &&
+	       !r->likely.running;
+}
+
+void prefetch_search_tail_begin(struct prefetch_recognise *r)
+{
+	struct search *s = &r->search;
+	for (uint32_t i = 0; i < TAIL; i++)
+		s->tail_files[i] = r->recent[(r->n_recent + i) % TAIL];
+	s->files = s->tail_files;
+	s->n_ring = TAIL;
+	s->tail = true;
+	s->all = false;
+	r->tail.since = 0;
+	r->tail.looks++;
+	r->looks++;
+	begin(s);
 }
 
 static void next_phase(struct search *s)
@@ -590,6 +626,17 @@ static int step_own(struct prefetch_recognise *r)
 	return rc;
 }
 
+void prefetch_search_seeds(struct prefetch_recognise *r, enum seeds_cost cost)
+{
+	struct search *s = &r->search;
+	struct likely *l = &r->likely;
+	prefetch_seeds_begin(r, cost, s->targets, s->n_targets, NULL, &l->seeds);
+	l->also = s->buffer;
+	l->opens = s->n_ring;
+	l->tail = s->tail;
+	l->running = true;
+}
+
 /* Ends a look: its seeds are next, or come after those of another look. */
 static int end_look(struct prefetch_recognise *r)
 {
@@ -598,13 +645,15 @@ static int end_look(struct prefetch_recognise *r)
 	s->running = false;
 	if (s->n_targets == 0)
 		return 0;
-	if (l->running) {
+	if (s->tail) {
+		prefetch_search_seeds(r, r->tail.looks % TAIL_NEAR == 0 ? SEEDS_LIKELY : SEEDS_FIRST);
+		l->far = false;
+	} else if (l->running) {
 		l->far_due = (l->due && l->far_due) || s->all;
 		l->due = true;
 	} else {
-		prefetch_seeds_begin(r, SEEDS_LIKELY, s->targets, s->n_targets, NULL, &l->seeds);
+		prefetch_search_seeds(r, SEEDS_LIKELY);
 		l->far = s->all;
-		l->running = true;
 	}
 	return s->all ? prefetch_unseeded_begin(r) : 0;
 }
@@ -666,7 +715,7 @@ static int step_ranks(struct prefetch_recognise *r)
 	struct search *s = &r->search;
 	uint32_t whole = s->n_targets;
 	int rc = 0;
-	for (uint32_t i = 0; i < whole && rc == 0 && !r->rolling; i++)
+	for (uint32_t i = 0; i < whole && rc == 0 && (s->tail || !r->rolling); i++)
 		rc = prefetch_part_lists_add(r, &s->targets[i]);
 	for (uint32_t i = 0; i < r->n_part_lists && s->n_targets < LISTS_MAX; i++)
 		add_target(r, r->part_lists[i]);
@@ -686,6 +735,7 @@ static int look(struct prefetch_recognise *r)
 		} else {
 			s->sorted_from = s->n_targets;
 			next_phase(s);
+			s->phase = s->tail ? SEARCH_RANKS : s->phase;
 		}
 		return 0;
 	case SEARCH_OWN:
@@ -719,7 +769,9 @@ static int look(struct prefetch_recognise *r)
 		next_phase(s);
 		return 0;
 	case SEARCH_RANKS:
-		return step_ranks(r);
+		rc = step_ranks(r);
+		s->phase = s->tail ? SEARCH_BUFFER : s->phase;
+		return rc;
 	case SEARCH_GENERATORS:
 		if (s->at < (uint64_t)r->n_tracks * SUCCESSORS)
 			return try_next(r, s->at++);

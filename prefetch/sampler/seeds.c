@@ -153,7 +153,7 @@ static void plan_few(const struct prefetch_recognise *r, struct seeds *s)
 	bool few = false;
 	for (uint32_t i = 0; i < s->n_targets; i++)
 		few |= s->targets[i].n <= FEW_FILES;
-	if (few && !r->rolling && r->search.n_ring <= FEW_RING)
+	if (few && !r->rolling && !r->search.tail && r->search.n_ring <= FEW_RING)
 		add_family(s, (struct family){ .sampler = PREFETCH_SAMPLER_DISTRIBUTED,
 		                      .to = likely_seeds(r) < FEW_SEEDS ? likely_seeds(r) : FEW_SEEDS,
 		                      .outputs = FEW_FILES });
@@ -204,12 +204,16 @@ static uint32_t near_shuffles(const struct prefetch_recognise *r)
 	return n < SHUFFLE_FIRST ? SHUFFLE_FIRST : n < SHUFFLE_NEAR ? n : SHUFFLE_NEAR;
 }
 
-/* Only at the beginning of an epoch do the opens lie together. */
-static void plan_shuffles(const struct prefetch_recognise *r, struct seeds *s)
+/* Whether the opens may be the beginning of an epoch.  Only there do they lie together. */
+static bool may_begin(const struct prefetch_recognise *r)
 {
-	bool near = r->search.n_ring >= SHUFFLE_OPENS;
-	uint32_t end = near ? near_shuffles(r) : SHUFFLE_FIRST, epochs = near ? end / SHUFFLE_EPOCHS : 1;
-	if (r->rolling)
+	return !r->rolling || r->search.tail;
+}
+
+/* Seeds below `end`, and behind each popular one `epochs` more. */
+static void plan_seeds(const struct prefetch_recognise *r, struct seeds *s, uint32_t end, uint32_t epochs)
+{
+	if (!may_begin(r))
 		return;
 	add_shuffles(s, 0, end <= r->options.shuffle_max ? end : r->options.shuffle_max + 1);
 	for (unsigned i = 0; i < POPULAR; i++) {
@@ -218,9 +222,21 @@ static void plan_shuffles(const struct prefetch_recognise *r, struct seeds *s)
 	}
 }
 
+static void plan_shuffles(const struct prefetch_recognise *r, struct seeds *s)
+{
+	bool near = r->search.n_ring >= SHUFFLE_OPENS;
+	uint32_t end = near ? near_shuffles(r) : SHUFFLE_FIRST;
+	plan_seeds(r, s, end, near ? end / SHUFFLE_EPOCHS : 1);
+}
+
+static void plan_first_shuffles(const struct prefetch_recognise *r, struct seeds *s)
+{
+	plan_seeds(r, s, SHUFFLE_FIRST, 1);
+}
+
 static void plan_dali(const struct prefetch_recognise *r, struct seeds *s)
 {
-	if (r->rolling)
+	if (!may_begin(r))
 		return;
 	add_family(s, (struct family){ .sampler = PREFETCH_SAMPLER_DALI, .to = 1, .traced = true });
 	add_family(
@@ -259,6 +275,8 @@ static const struct {
 	enum seeds_cost cost;
 	void (*plan)(const struct prefetch_recognise *r, struct seeds *s);
 } plans[] = {
+	{ SEEDS_FIRST, plan_near_shuffles },
+	{ SEEDS_FIRST, plan_first_shuffles },
 	{ SEEDS_LIKELY, plan_near },
 	{ SEEDS_LIKELY, plan_distributed },
 	{ SEEDS_LIKELY, plan_generators },

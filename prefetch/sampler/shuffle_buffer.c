@@ -14,14 +14,16 @@
  * cases.  The trainer goes on meanwhile, so what the first opens showed is kept (struct likely).  A track finds out
  * later whether the front moves (track.c). */
 #include <math.h>
+#include <string.h>
 
 #include "prefetch/sampler/recognise_private.h"
 
 enum {
-	SHARE = 8,        /* the front is in this part of the list, ... */
-	SHARE_CLEAR = 64, /* ... or in this one: then it is no rank's part */
 	WORLD_MAX = 64,
 };
+/* The front is in this part of the list at most.  CLEAR: it is no rank's part. */
+enum share { CLEAR, EIGHTH, ANYWHERE, SHARES };
+static const uint32_t shares[SHARES] = { [CLEAR] = 64, [EIGHTH] = 8, [ANYWHERE] = 1 };
 /* Opens that lie all over a list come so close to its ends in all but e^-12 of cases. */
 static const double CONFINED_NATS = 12;
 
@@ -46,7 +48,7 @@ static bool lie_all_over(const struct target *target)
 	return target->n_seen * log((double)target->n / (high - low + 1)) < CONFINED_NATS;
 }
 
-static bool fits(const struct search *s, const struct target *target, uint32_t share, struct prefetch_fit *ret_fit)
+static bool fits(const struct search *s, const struct target *target, struct prefetch_fit *ret_fit)
 {
 	uint64_t positions[RING];
 	for (uint32_t i = 0; i < target->n_seen; i++)
@@ -58,40 +60,46 @@ static bool fits(const struct search *s, const struct target *target, uint32_t s
 		.seen = target->n_seen,
 		.world_max = WORLD_MAX,
 	};
-	if (!has_most(s, target) || !prefetch_fit(&input, ret_fit) || ret_fit->score < PREFETCH_FIT_SURE)
-		return false;
-	return ret_fit->hits * 8 >= target->n_seen * 7 &&
-	       (uint64_t)(ret_fit->cells - ret_fit->hits) * share * ret_fit->world <=
-	               (uint64_t)target->n * ret_fit->ranks;
+	return has_most(s, target) && prefetch_fit(&input, ret_fit) && ret_fit->score >= PREFETCH_FIT_SURE &&
+	       ret_fit->hits * 8 >= target->n_seen * 7;
 }
 
-/* Finds the list whose beginning, up to this share of it, has all opens of the look.  Returns false: there is none. */
-static bool find(const struct prefetch_recognise *r, uint32_t share, struct buffer_match *ret_match)
+static bool is_within(const struct target *target, const struct prefetch_fit *fit, uint32_t share)
+{
+	return (uint64_t)(fit->cells - fit->hits) * share * fit->world <= (uint64_t)target->n * fit->ranks;
+}
+
+/* Finds for each share the list whose beginning, up to this share of it, has all opens of the look. */
+static void find(const struct prefetch_recognise *r, struct buffer_match ret_found[SHARES])
 {
 	const struct search *s = &r->search;
 	const struct source source = { .sampler = PREFETCH_SAMPLER_SORTED, .buffer = 1 };
-	const struct target *best = NULL;
 	struct prefetch_fit fit;
-	unsigned rank, best_rank = 0;
+	unsigned rank, best_rank[SHARES] = { 0 };
 	uint32_t file;
+	memset(ret_found, 0, SHARES * sizeof(*ret_found));
 	for (uint32_t i = 0; i < s->n_targets; i++) {
 		const struct target *target = &s->targets[i];
 		struct prefetch_list_part part;
 		if (!target->list || prefetch_list_part(target->list, &part))
 			continue; /* a rank's part: it is read by a stride, or looks like a list of its own */
-		if (has_nearly_all(s, target) && lie_all_over(target))
-			return false;
-		if (!fits(s, target, share, &fit) || prefetch_recognise_refused(r, &source, target->list) ||
+		if (has_nearly_all(s, target) && lie_all_over(target)) {
+			memset(ret_found, 0, SHARES * sizeof(*ret_found));
+			return;
+		}
+		if (!fits(s, target, &fit) || prefetch_recognise_refused(r, &source, target->list) ||
 		        prefetch_list_at(target->list, target->indices[0], &file) < 0)
 			continue;
 		rank = prefetch_search_plausible(r, target, file, 0);
-		if (best && (rank < best_rank || (rank == best_rank && target->n >= best->n)))
-			continue;
-		best = target;
-		best_rank = rank;
-		*ret_match = (struct buffer_match){ .list = target->list, .fit = fit };
+		for (unsigned k = 0; k < SHARES; k++) {
+			const struct prefetch_list *best = ret_found[k].list;
+			if (!is_within(target, &fit, shares[k]) || (best && rank < best_rank[k]) ||
+			        (best && rank == best_rank[k] && target->n >= prefetch_list_size(best)))
+				continue;
+			best_rank[k] = rank;
+			ret_found[k] = (struct buffer_match){ .list = target->list, .fit = fit, .opens = target->n_seen };
+		}
 	}
-	return best != NULL;
 }
 
 int prefetch_shuffle_buffer_accept(struct prefetch_recognise *r, const struct buffer_match *match)
@@ -112,12 +120,16 @@ int prefetch_shuffle_buffer_accept(struct prefetch_recognise *r, const struct bu
 int prefetch_shuffle_buffer_try(struct prefetch_recognise *r)
 {
 	const struct buffer_match *kept = &r->likely.buffer;
-	struct buffer_match match;
-	if (find(r, SHARE_CLEAR, &match))
-		return prefetch_shuffle_buffer_accept(r, &match);
-	if (kept->list && find(r, 1, &match) && match.list == kept->list && match.fit.high / 9 * 8 > kept->fit.high)
+	struct buffer_match found[SHARES];
+	find(r, found);
+	r->search.buffer = found[EIGHTH];
+	if (r->search.tail)
+		return 0;
+	if (found[CLEAR].list)
+		return prefetch_shuffle_buffer_accept(r, &found[CLEAR]);
+	if (kept->list && found[ANYWHERE].list == kept->list && found[ANYWHERE].fit.high / 9 * 8 > kept->fit.high)
 		return prefetch_shuffle_buffer_accept(r, kept);
-	if (r->search.all && !kept->list && find(r, SHARE, &match))
-		r->likely.buffer = match;
+	if (r->search.all && !kept->list)
+		r->likely.buffer = found[EIGHTH];
 	return 0;
 }

@@ -796,7 +796,7 @@ static void catch_up(struct prefetch_recognise *r, struct track *t, uint64_t n_r
 	if (end > begin)
 		t->last_open = r->opens;
 	for (uint64_t i = n_recent > RECENT ? n_recent - RECENT : 0; i < n_recent; i++) {
-		file = r->recent[i % RECENT];
+		file = r->recent[i % TAIL];
 		enum track_fit fit = bit_get(r->seen, file) ? prefetch_track_fit(t, file, &position) : TRACK_NOT;
 		if (fit == TRACK_NOT)
 			continue;

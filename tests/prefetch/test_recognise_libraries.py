@@ -180,6 +180,42 @@ def test_a_shuffle_buffer_of_webdataset(recognise, n, size, initial):
     assert track["now"] == paths
 
 
+def shuffled_like_webdataset(n, size, rng):
+    """WebDataset's shuffle: its numbers are those of random.sample of the files that fill the buffer."""
+    held = []
+    for i in range(n):
+        held.append(i)
+        if len(held) >= size:
+            k = rng.randint(0, len(held) - 1)
+            yield held[k]
+            held[k] = held[-1]
+            held.pop()
+    while held:
+        k = rng.randint(0, len(held) - 1)
+        yield held[k]
+        held[k] = held[-1]
+        held.pop()
+
+
+@pytest.mark.parametrize("seed", [0, 1, 7, 42])
+def test_a_shuffle_buffer_with_a_likely_seed_is_no_random_sample(recognise, seed):
+    n, size = 10**4, 1000
+    paths = [f"class_{i // PER_CLASS:04d}/item_{i % PER_CLASS:06d}.bin" for i in range(n)]
+    rng = random.Random(seed)
+    opens = [i for _ in range(2) for i in shuffled_like_webdataset(n, size, rng)]
+    (track,) = recognise(opens, paths)
+    assert track["text"].startswith("sorted order behind a shuffle buffer of about ")
+    assert track["opens"] >= 2 * n - 8
+
+
+def test_a_sample_of_a_ranks_part_is_no_shuffle_buffer(recognise):
+    part = random.Random(7).sample(range(N // 10), N // 10)
+    (track,) = recognise(part[:OPENS])
+    assert "Python random.sample, seed+epoch 7" in track["text"]
+    assert track["after"] <= 96
+    assert track["now"] == [PATHS[i] for i in part]
+
+
 DALI = {
     "DALI random_shuffle": {"random_shuffle": True, "initial_fill": 1},  # a buffer of one file: given out as they are opened
     "DALI shuffle_after_epoch, epoch 1": {"shuffle_after_epoch": True},

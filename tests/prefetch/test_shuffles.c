@@ -480,6 +480,46 @@ static void the_whole_is_not_taken_for_the_first_part(void **state)
 	}
 }
 
+/* Others open `before` files right before an epoch.  Returns after how many opens of the epoch it is recognised. */
+static uint32_t opens_behind_strangers(unsigned family, uint32_t seed, uint32_t before, uint64_t *random)
+{
+	struct prefetch_recognise *r = new_recognise(1000);
+	char text[256];
+	for (uint32_t k = 0; k < before; k++) {
+		prefetch_recognise_opened(r, &(uint32_t){ (uint32_t)(loader_random(random) % N) }, 1);
+		if (k % 16 == 15)
+			work(r);
+	}
+	whole(N, &(struct prefetch_shuffle){ .kind = families[family].kind, .seed = seed }, order);
+	uint32_t opens = open_some(r, order, 512);
+	if (opens <= 512) {
+		struct prefetch_recognised track = only_track(r);
+		prefetch_recognise_describe(&track, text, sizeof(text));
+		if (track.sampler != families[family].sampler || track.seed != seed ||
+		        missed(r, track.id, 0, order, N) > 0 || track.turn > 512 + 64)
+			fail_msg("%u opens before: %s, turn %u", before, text, (unsigned)track.turn);
+	}
+	prefetch_recognise_free(r);
+	return opens;
+}
+
+/* A pass of another job or a tool ends, and a shuffled epoch begins without a pause. */
+static void an_epoch_is_found_behind_opens_of_others(void **state)
+{
+	static const uint32_t befores[] = { 96, 192, 600 };
+	uint64_t random = 13;
+	(void)state;
+	for (unsigned i = 0; i < FAMILIES * 3; i++) {
+		unsigned f = i % FAMILIES;
+		uint32_t before = befores[i / FAMILIES];
+		uint32_t first = opens_behind_strangers(f, 42, before, &random);
+		uint32_t likely = opens_behind_strangers(f, 700, before, &random);
+		/* The tail moves on by a third; likely seeds are tried after each third look. */
+		if (first > OPENS_MAX + 32 || likely > 2 * OPENS_MAX)
+			fail_msg("family %u, %u opens before: %u and %u opens", f, before, first, likely);
+	}
+}
+
 /* What others opened before an epoch begins lies anywhere in its permutation.  It is not taken for the trainer's place,
  * also where it lies a little ahead of the trainer.  If it were, what lies between would fill the memory. */
 static void strangers_a_little_ahead_are_not_the_trainers_place(void **state)
@@ -563,7 +603,6 @@ static int teardown(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-
 		cmocka_unit_test(shuffles_are_those_of_the_libraries),
 		cmocka_unit_test(permutations_in_slices_are_whole_ones),
 		cmocka_unit_test(a_trace_puts_files_where_the_shuffle_puts_them),
@@ -574,6 +613,7 @@ int main(void)
 		cmocka_unit_test(dali_is_recognised_and_followed),
 		cmocka_unit_test(a_successor_goes_on_with_a_shuffle),
 		cmocka_unit_test(the_whole_is_not_taken_for_the_first_part),
+		cmocka_unit_test(an_epoch_is_found_behind_opens_of_others),
 		cmocka_unit_test(strangers_a_little_ahead_are_not_the_trainers_place),
 		cmocka_unit_test(a_stranger_among_the_first_opens_is_not_the_trainers_place),
 		cmocka_unit_test(nothing_is_recognised_in_orders_of_nobody),
