@@ -230,8 +230,8 @@ struct search {
 	struct match match;
 };
 
-/* Others may open files right before an epoch begins.  Then most of the ring is theirs, and no seed explains it.  So the
- * search also looks at the tail, the latest opens alone.  Each look moves on by a third of it. */
+/* Others may open files right before an epoch begins.  Then most of the ring is theirs, and no seed explains it.  So
+ * the search also looks at the tail, the latest opens alone.  Each look moves on by a third of it. */
 struct tail {
 	uint64_t since; /* opens since the last such look */
 	uint32_t looks; /* one of three tries all likely seeds, the others the first ones of other libraries */
@@ -293,10 +293,10 @@ struct prefetch_recognise {
 	uint64_t n_latest;       /* since the last pause */
 	uint32_t ring[RING];     /* files of unexplained opens, each once, in their order */
 	uint32_t n_ring;
-	uint64_t ring_since;     /* `opens` at its first entry */
-	uint32_t looked;         /* n_ring at the last look */
-	bool pressing;           /* opens have paused, so there may come no more: look at what is there */
-	uint32_t recent[TAIL];   /* files of the latest unexplained opens; a ring */
+	uint64_t ring_since;   /* `opens` at its first entry */
+	uint32_t looked;       /* n_ring at the last look */
+	bool pressing;         /* opens have paused, so there may come no more: look at what is there */
+	uint32_t recent[TAIL]; /* files of the latest unexplained opens; a ring */
 	uint64_t n_recent;
 	uint64_t *seen;    /* a bit a file: its open in this pass is unexplained */
 	bool rolling;      /* the ring began in the middle of an epoch: only likely hypotheses */

@@ -97,7 +97,8 @@ static void find(const struct prefetch_recognise *r, struct buffer_match ret_fou
 			        (best && rank == best_rank[k] && target->n >= prefetch_list_size(best)))
 				continue;
 			best_rank[k] = rank;
-			ret_found[k] = (struct buffer_match){ .list = target->list, .fit = fit, .opens = target->n_seen };
+			ret_found[k] =
+			        (struct buffer_match){ .list = target->list, .fit = fit, .opens = target->n_seen };
 		}
 	}
 }

@@ -37,6 +37,7 @@ enum {
 	LATE_TURNS = 256,      /* of a rank, in which its first opens of an epoch lie */
 	LOOSE_OPENS = 128,     /* a loose open must be followed within so many opens */
 	CALM = 64,             /* expected opens that end a trial */
+	CALM_BUFFER = 16,      /* so many times more where a buffer takes in the next epoch */
 	BATCH_STARTS_MIN = 4,  /* batches that were seen to begin, for a refit to say their size */
 	BATCH_SURE = 10,       /* the same of all refits: by chance one time in 1,000 */
 	REFIT_FIRST = 64,      /* opens before the first refit; each next one waits for twice as many */
@@ -71,6 +72,14 @@ static uint64_t front(const struct track *t)
 {
 	uint64_t turns = prefetch_track_turns_opened(t), taken = t->opened + t->source.buffer;
 	return turns > taken ? turns : taken;
+}
+
+/* Returns the turn before which a buffer's next open lies.  A pause of the watch leaves out opens, so what lies a
+ * little beyond the front fits, too. */
+static uint64_t buffer_end(const struct track *t)
+{
+	uint64_t end = front(t) - t->source.buffer + buffer_room(t), turns = prefetch_sequence_turns(t->now);
+	return end < turns ? end : turns;
 }
 
 /* Whether a buffer takes in no more of this epoch.  A repeated dataset then fills it with the next one. */
@@ -753,9 +762,9 @@ static void forget_caught_up(struct prefetch_recognise *r)
 /* Takes in what was opened before the buffer was recognised: the ring may have been filled long after its beginning. */
 static void catch_up_buffer(struct prefetch_recognise *r, struct track *t)
 {
-	uint64_t turns = prefetch_sequence_turns(t->now), position;
+	uint64_t position;
 	uint32_t file;
-	for (uint64_t turn = 0; turn < turns; turn++) {
+	for (uint64_t turn = 0; turn < buffer_end(t); turn++) {
 		if (prefetch_sequence_file(t->now, turn, &file) < 0 || !bit_get(r->seen, file))
 			continue;
 		position = position_of(t, turn);
@@ -1028,15 +1037,20 @@ static void begin_epoch(struct track *t)
 	t->missed = t->fitted = 0;
 }
 
-/* A buffer's next epoch has begun with the opens of the trial.  Others opened what the ring has from before: it lies
- * anywhere, and would look like a larger buffer. */
+/* A buffer's next epoch has begun with the opens of the trial.  Others opened what the ring has of the list from
+ * before: it lies anywhere, and would look like a larger buffer. */
 static void forget_before_trial(struct prefetch_recognise *r, const struct track *t)
 {
-	uint32_t kept = r->n_ring < RING && t->trial < r->n_ring ? t->trial : r->n_ring < RING ? r->n_ring : 0;
-	uint32_t left = r->n_ring - kept;
-	for (uint32_t i = 0; i < left; i++)
-		bit_clear(r->seen, r->ring[i]);
-	memmove(&r->ring[0], &r->ring[left], kept * sizeof(r->ring[0]));
+	uint32_t trial = r->n_ring < RING && t->trial < r->n_ring ? t->trial : r->n_ring < RING ? r->n_ring : 0;
+	uint32_t kept = 0, before = r->n_ring - trial;
+	uint64_t position;
+	for (uint32_t i = 0; i < r->n_ring; i++) {
+		uint32_t file = r->ring[i];
+		if (i >= before || prefetch_sequence_position(t->now, file, &position) < 0)
+			r->ring[kept++] = file;
+		else
+			bit_clear(r->seen, file);
+	}
 	r->n_ring = kept;
 }
 
@@ -1175,11 +1189,9 @@ static bool is_late(const struct track *t, uint64_t position)
 	return position >= (uint64_t)prefetch_parts_shortest(&parts) * parts.world || !has_begun(t, position);
 }
 
-/* A pause of the watch leaves out opens.  So what lies a little beyond the front of the buffer fits, too. */
 static bool fits_buffer(const struct track *t, uint64_t position)
 {
-	uint64_t most = front(t) - t->source.buffer + buffer_room(t);
-	return in_part(t, position) && !bit_get(t->used, position) && turn_of(t, position) < most;
+	return in_part(t, position) && !bit_get(t->used, position) && turn_of(t, position) < buffer_end(t);
 }
 
 enum track_fit prefetch_track_fit(const struct track *t, uint32_t file, uint64_t *ret_position)
@@ -1229,6 +1241,15 @@ static void open_late(struct prefetch_recognise *r, struct track *t, uint64_t po
 	tell(r, t, t->epoch - 1, position);
 }
 
+/* Returns how many expected opens end a trial.  One rank of many may begin its next epoch while all others go on.  A
+ * buffer that is filled with the next epoch gives away few files of that at first. */
+static uint64_t calm_after(const struct track *t)
+{
+	if (is_taken_in(t))
+		return CALM * CALM_BUFFER;
+	return CALM * (in_parts(t) ? t->source.seed : 1);
+}
+
 /* Counts what a buffer holds: what it took in, less what was opened. */
 static void take_held(struct track *t)
 {
@@ -1261,8 +1282,7 @@ void prefetch_track_open(
 	t->opened++;
 	if (is_buffered(t))
 		take_held(t);
-	/* One rank of many may begin its next epoch while all others go on. */
-	if (t->trial > 0 && !is_taken_in(t) && ++t->calm >= CALM * (in_parts(t) ? t->source.seed : 1))
+	if (t->trial > 0 && ++t->calm >= calm_after(t))
 		t->trial = 0;
 	if (!loose)
 		tell(r, t, t->epoch, position);
