@@ -29,7 +29,7 @@ static const struct {
 	{ "trainer", "opens hits misses reads unwatched_reads read_reply_bytes wait_* waited_ns epoch_*" },
 	{ "read-ahead",
 	        "read_bytes delivered_bytes wasted_bytes window_* fetched following jumps stored_bytes evicted* lost "
-	        "refetches warm_up* device_rate depth inflight idle shared read_ahead_note" },
+	        "refetches regained warm_up* device_rate depth inflight idle shared read_ahead_note" },
 	{ "errors", "errors bad_blocks mended_blocks io_errors" },
 	{ "names", "listings entries lookups hinted getattrs fill_class watched_dirs watch_overflows" },
 	{ "dataset", "samples quarantined files content_bytes" }, { "store", "store_*" }, { "tier", "tier_*" },
@@ -48,7 +48,8 @@ static const struct {
 	{ "file", "hinted fill_class files" },
 	{ "open", "opens hits misses announced_opens recognise_queue recognise_behind recognise_unexplained" },
 	{ "read", "reads unwatched_reads epoch_reads errors depth inflight io_errors" },
-	{ "block", "evicted_blocks bad_blocks mended_blocks tier_hits tier_waited tier_misses tier_bad tier_refused" },
+	{ "block", "evicted_blocks regained bad_blocks mended_blocks tier_hits tier_waited tier_misses tier_bad "
+	           "tier_refused" },
 	{ "request", "lookups getattrs store_requests store_retries store_hedged store_limit store_running" },
 	{ "answer", "store_throttled" },
 	{ "name", "entries" },
