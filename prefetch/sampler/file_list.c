@@ -586,6 +586,11 @@ int prefetch_list_new_part(
 	return 0;
 }
 
+const struct prefetch_list *prefetch_list_whole(const struct prefetch_list *list)
+{
+	return list->whole;
+}
+
 bool prefetch_list_part(const struct prefetch_list *list, struct prefetch_list_part *ret_part)
 {
 	if (list->whole)

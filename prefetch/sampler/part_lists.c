@@ -2,7 +2,9 @@
 /* Makes lists of one rank's part, for trainers that share out the files before they shuffle: each rank shuffles its own
  * part.  prefetch/sampler/recognise_private.h first.
  *
- * The opens say which part it is, because all of them are in it. */
+ * If one rank reads, the opens say which part it is, because all of them are in it.  If several ranks read through one
+ * mount, their opens lie all over the list, and each number of ranks has to be tried: the part with most opens, of 2, 4
+ * and 8.  When one rank is found, the parts of the others are known. */
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
@@ -12,29 +14,47 @@
 enum {
 	RANKS_MAX = 64,
 	FILES_MIN = RING, /* of a part: in a shorter one many opens lie for other reasons */
+	HOST_RANKS = 8,   /* ranks that each have a part, through one mount */
+	HOST_LOOK = 128,  /* opens: before, one reader of the list is more likely */
+	RANK_OPENS = 48,  /* of the rank that is tried, at least */
 };
+
+/* Returns the list of `lists` that is equal to `list`, or NULL. */
+static struct prefetch_list *equal_one(struct prefetch_list *const *lists, uint32_t n, const struct prefetch_list *list)
+{
+	for (uint32_t i = 0; i < n; i++) {
+		if (prefetch_list_equal(list, lists[i]))
+			return lists[i];
+	}
+	return NULL;
+}
+
+/* Finds this part of a list among all parts, or makes it and adds it to `lists`, which has room for `max`.  Returns as
+ * prefetch_part_lists_get. */
+static int get(const struct prefetch_recognise *r, struct prefetch_list **lists, uint32_t *n, uint32_t max,
+        struct prefetch_list *whole, const struct prefetch_list_part *part, struct prefetch_list **ret_list)
+{
+	struct prefetch_list *list, *other;
+	int rc = prefetch_list_new_part(whole, part, &list);
+	if (rc < 0)
+		return rc;
+	other = equal_one(r->part_lists, r->n_part_lists, list);
+	if (!other)
+		other = equal_one(r->rank_lists, r->n_rank_lists, list);
+	if (other || *n == max) {
+		prefetch_list_put(list);
+		*ret_list = other;
+		return other ? 0 : -ENOSPC;
+	}
+	lists[(*n)++] = list;
+	*ret_list = list;
+	return 0;
+}
 
 int prefetch_part_lists_get(struct prefetch_recognise *r, struct prefetch_list *whole,
         const struct prefetch_list_part *part, struct prefetch_list **ret_list)
 {
-	struct prefetch_list *list;
-	int rc = prefetch_list_new_part(whole, part, &list);
-	if (rc < 0)
-		return rc;
-	for (uint32_t i = 0; i < r->n_part_lists; i++) {
-		if (!prefetch_list_equal(list, r->part_lists[i]))
-			continue;
-		prefetch_list_put(list);
-		*ret_list = r->part_lists[i];
-		return 0;
-	}
-	if (r->n_part_lists == PART_LISTS_MAX) {
-		prefetch_list_put(list);
-		return -ENOSPC;
-	}
-	r->part_lists[r->n_part_lists++] = list;
-	*ret_list = list;
-	return 0;
+	return get(r, r->part_lists, &r->n_part_lists, PART_LISTS_MAX, whole, part, ret_list);
 }
 
 static int add(struct prefetch_recognise *r, const struct target *target, const struct prefetch_list_part *part)
@@ -100,6 +120,97 @@ static int add_contiguous(struct prefetch_recognise *r, const struct target *tar
 		}
 	}
 	return 0;
+}
+
+static struct prefetch_list_part part_of(const struct parts *parts, uint32_t rank)
+{
+	uint32_t start = prefetch_parts_start(parts, rank);
+	return (struct prefetch_list_part){
+		.start = start, .stride = 1, .n = prefetch_parts_start(parts, rank + 1) - start
+	};
+}
+
+/* Adds a rank's part to the lists of this look. */
+static int add_rank(struct prefetch_recognise *r, const struct target *whole, const struct parts *parts, uint32_t rank,
+        struct rank_lists *ret_lists)
+{
+	struct prefetch_list_part part = part_of(parts, rank);
+	struct prefetch_list *list;
+	if (part.n < FILES_MIN || ret_lists->n == HOST_RANKS_TRIED)
+		return 0;
+	int rc = get(r, r->rank_lists, &r->n_rank_lists, RANK_LISTS_MAX, whole->list, &part, &list);
+	if (rc == 0)
+		ret_lists->lists[ret_lists->n++] = list;
+	return rc == -ENOMEM ? rc : 0;
+}
+
+/* Whether a track follows this part of the list. */
+static bool is_followed(
+        const struct prefetch_recognise *r, const struct target *whole, const struct parts *parts, uint32_t rank)
+{
+	struct prefetch_list_part want = part_of(parts, rank), part;
+	for (unsigned i = 0; i < r->n_tracks; i++) {
+		const struct prefetch_list *list = r->tracks[i]->list;
+		if (list && prefetch_list_whole(list) == whole->list && prefetch_list_part(list, &part) &&
+		        part.start == want.start && part.stride == 1 && part.n == want.n)
+			return true;
+	}
+	return false;
+}
+
+/* Finds the parts of the list of which a track follows one.  Returns false if there are none. */
+static bool followed_parts(const struct prefetch_recognise *r, const struct target *whole, struct parts *ret_parts)
+{
+	for (uint32_t world = 2; world <= HOST_RANKS; world++) {
+		for (unsigned kind = PARTS_UP; kind < PARTS_KINDS; kind++) {
+			struct parts parts = { .n = whole->n, .world = world, .kind = kind };
+			for (uint32_t rank = 0; rank < world; rank++) {
+				if (!is_followed(r, whole, &parts, rank))
+					continue;
+				*ret_parts = parts;
+				return true;
+			}
+		}
+	}
+	return false;
+}
+
+static uint32_t rank_with_most(const struct target *whole, const struct parts *parts)
+{
+	uint32_t opens[HOST_RANKS] = { 0 }, most = 0;
+	for (uint32_t i = 0; i < whole->n_seen; i++) {
+		uint32_t rank = 0;
+		while (rank + 1 < parts->world && prefetch_parts_start(parts, rank + 1) <= whole->indices[i])
+			rank++;
+		opens[rank]++;
+	}
+	for (uint32_t rank = 1; rank < parts->world; rank++)
+		most = opens[rank] > opens[most] ? rank : most;
+	return most;
+}
+
+int prefetch_part_lists_of_ranks(struct prefetch_recognise *r, const struct target *whole, struct rank_lists *ret_lists)
+{
+	static const enum parts_kind kinds[] = { PARTS_SPREAD, PARTS_UP };
+	struct parts parts;
+	int rc = 0;
+	if (r->n_tracks == PREFETCH_TRACKS_MAX)
+		return 0; /* another one would end one of these */
+	if (followed_parts(r, whole, &parts)) {
+		for (uint32_t rank = 0; rank < parts.world && rc == 0; rank++) {
+			if (!is_followed(r, whole, &parts, rank))
+				rc = add_rank(r, whole, &parts, rank, ret_lists);
+		}
+		return rc;
+	}
+	for (uint32_t world = 2; world <= HOST_RANKS && r->search.n_ring >= HOST_LOOK; world *= 2) {
+		for (unsigned k = 0; k < (whole->n % world ? 2 : 1) && rc == 0; k++) {
+			parts = (struct parts){ .n = whole->n, .world = world, .kind = kinds[k] };
+			if (whole->n_seen >= world * RANK_OPENS)
+				rc = add_rank(r, whole, &parts, rank_with_most(whole, &parts), ret_lists);
+		}
+	}
+	return rc;
 }
 
 int prefetch_part_lists_add(struct prefetch_recognise *r, const struct target *target)

@@ -80,6 +80,8 @@ void prefetch_recognise_free(struct prefetch_recognise *r)
 		prefetch_list_put(r->lists[i]);
 	for (unsigned i = 0; i < r->n_part_lists; i++)
 		prefetch_list_put(r->part_lists[i]);
+	for (unsigned i = 0; i < r->n_rank_lists; i++)
+		prefetch_list_put(r->rank_lists[i]);
 	prefetch_filters_done(&r->filters);
 	free(r->seen);
 	free(r);
@@ -551,9 +553,9 @@ size_t prefetch_recognise_used(
 uint64_t prefetch_recognise_bytes(const struct prefetch_recognise *r)
 {
 	unsigned benches = r->background.seeds ? 3 : 2;
-	uint64_t bytes =
-	        sizeof(*r) + (uint64_t)r->n_files / 8 +
-	        benches * (LISTS_MAX * sizeof(struct target) + FAR_OUTPUTS * (sizeof(uint32_t) + 2 * sizeof(uint64_t)));
+	uint64_t bytes = sizeof(*r) + (uint64_t)r->n_files / 8 +
+	                 benches * (TARGETS_MAX * sizeof(struct target) +
+	                                   FAR_OUTPUTS * (sizeof(uint32_t) + 2 * sizeof(uint64_t)));
 	if (r->filters_begun)
 		bytes += (uint64_t)r->n_files / 8 * PREFETCH_FILTER_KINDS;
 	for (unsigned i = 0; i < r->n_lists; i++)

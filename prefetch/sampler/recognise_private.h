@@ -27,6 +27,9 @@ enum {
 	TRIAL_MAX = 64,
 	LISTS_MAX = 32,
 	PART_LISTS_MAX = 16,
+	RANK_LISTS_MAX = 64,
+	HOST_RANKS_TRIED = 8, /* lists of several ranks in one look */
+	TARGETS_MAX = LISTS_MAX + HOST_RANKS_TRIED,
 	SAVED_WORDS_MAX = 1 << 28, /* of a generator, in a saved track: they take a second to draw */
 	REFUSED_MAX = 8,
 	REFUSED_OPENS = 2048,  /* a dropped track is not tried again for so many opens */
@@ -171,17 +174,19 @@ struct seeds_place {
 /* Seeds that are tried on a copy of the ring.  It shares nothing with the recogniser, so any one thread may go on
  * with it. */
 struct seeds {
-	uint32_t n_targets, n_families, family, far_target;
+	/* The targets before n_targets; after these up to n_traced are those that only families with `traced` try. */
+	uint32_t n_targets, n_traced;
+	uint32_t n_families, family, far_target;
 	uint32_t n_planned, turned; /* families of the plan; which of them came first */
 	uint64_t at;                /* the next seed or word of the family */
 	uint64_t tried;             /* seeds, once for each list, since prefetch_seeds_init() */
-	struct target *targets;     /* room for LISTS_MAX + 1 */
+	struct target *targets;     /* room for TARGETS_MAX + 1 */
 	struct family families[FAMILIES_MAX];
 	struct shard_mt19937 deep_mt; /* `deep`: the generator at word `at` */
 	struct shard_mt19937 exact_mt;
 	struct prefetch_torch_words words;
 	struct workbench bench;
-	struct prefetch_trace *traces[LISTS_MAX + 1]; /* of the targets, made when needed; NULL: none, or no memory */
+	struct prefetch_trace *traces[TARGETS_MAX + 1]; /* of the targets, made when needed; NULL: none, or no memory */
 	struct match match;
 };
 
@@ -221,10 +226,10 @@ struct search {
 	/* The look takes these opens: the first n_ring of the ring, or those of the tail. */
 	const uint32_t *files;
 	uint32_t n_ring, tail_files[TAIL];
-	struct buffer_match buffer; /* explains these opens, too */
-	uint32_t n_targets;
-	uint64_t at;            /* the phase's next item */
-	struct target *targets; /* room for LISTS_MAX + 1; of the last look */
+	struct buffer_match buffer;  /* explains these opens, too */
+	uint32_t n_targets, n_ranks; /* n_ranks: behind these, of single ranks among several (part_lists.c) */
+	uint64_t at;                 /* the phase's next item */
+	struct target *targets;      /* room for TARGETS_MAX + 1; of the last look */
 	struct workbench bench;
 	struct shard_mt19937 mt;
 	struct match match;
@@ -281,6 +286,8 @@ struct prefetch_recognise {
 	uint32_t n_lists;
 	struct prefetch_list *part_lists[PART_LISTS_MAX]; /* ranks' parts of these, shuffled by themselves */
 	uint32_t n_part_lists;
+	struct prefetch_list *rank_lists[RANK_LISTS_MAX]; /* parts of single ranks among several */
+	uint32_t n_rank_lists;
 	uint32_t listed[DIRS_MAX * 4]; /* directories whose lists are made */
 	uint32_t n_listed;
 	unsigned listing;             /* lists of the next directory that are made */
@@ -394,6 +401,9 @@ void prefetch_seeds_done(struct seeds *seeds);
 void prefetch_seeds_begin(const struct prefetch_recognise *r, enum seeds_cost cost, const struct target *targets,
         uint32_t n_targets, const struct seeds_place *place, struct seeds *seeds);
 
+/* Adds targets that only families with `traced` try.  After prefetch_seeds_begin(). */
+void prefetch_seeds_add_traced(struct seeds *seeds, const struct target *targets, uint32_t n_targets);
+
 /* Returns where it is, for a later prefetch_seeds_begin(). */
 struct seeds_place prefetch_seeds_place(const struct seeds *seeds);
 
@@ -471,6 +481,15 @@ int prefetch_lists_by_name(struct prefetch_recognise *r);
 
 /* Makes the lists of ranks' parts of a target's list that hold most of its opens.  Returns 0 or -ENOMEM. */
 int prefetch_part_lists_add(struct prefetch_recognise *r, const struct target *target);
+
+struct rank_lists {
+	struct prefetch_list *lists[HOST_RANKS_TRIED]; /* no references */
+	uint32_t n;
+};
+/* Adds the lists of single ranks that may be among several readers of a target's list, each with its own part.  Returns
+ * 0 or -ENOMEM. */
+int prefetch_part_lists_of_ranks(
+        struct prefetch_recognise *r, const struct target *whole, struct rank_lists *ret_lists);
 
 /* Finds or makes this part of a list.  Returns 0; -ENOSPC: there are too many; errors of prefetch_list_new_part. */
 int prefetch_part_lists_get(struct prefetch_recognise *r, struct prefetch_list *whole,

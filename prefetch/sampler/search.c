@@ -30,7 +30,7 @@ enum {
 
 int prefetch_search_init(struct search *search)
 {
-	search->targets = calloc(LISTS_MAX + 1, sizeof(*search->targets));
+	search->targets = calloc(TARGETS_MAX + 1, sizeof(*search->targets));
 	int rc = prefetch_workbench_init(&search->bench);
 	return search->targets ? rc : -ENOMEM;
 }
@@ -76,9 +76,9 @@ static void add_index(struct target *target, uint32_t index)
 	target->indices[target->n_seen++] = index;
 }
 
-static void add_target(struct prefetch_recognise *r, struct prefetch_list *list)
+/* Makes a target of the list.  Returns false: too few opens are of its files. */
+static bool make_target(struct prefetch_recognise *r, struct prefetch_list *list, struct target *target)
 {
-	struct target *target = &r->search.targets[r->search.n_targets];
 	target->list = list;
 	target->n = prefetch_list_size(list);
 	target->n_seen = 0;
@@ -89,9 +89,14 @@ static void add_target(struct prefetch_recognise *r, struct prefetch_list *list)
 			add_index(target, index);
 	}
 	if (target->n_seen < PREFETCH_FIT_HITS_MIN || target->n < 2 * PREFETCH_FIT_HITS_MIN)
-		return;
+		return false;
 	prefetch_torch_filter_init(&target->filter, target->n, target->indices, target->n_seen);
-	r->search.n_targets++;
+	return true;
+}
+
+static void add_target(struct prefetch_recognise *r, struct prefetch_list *list)
+{
+	r->search.n_targets += make_target(r, list, &r->search.targets[r->search.n_targets]);
 }
 
 int prefetch_search_accept(struct prefetch_recognise *r, const struct match *match)
@@ -556,7 +561,7 @@ static int try_next(struct prefetch_recognise *r, uint64_t i)
 
 static void begin(struct search *s)
 {
-	s->n_targets = 0;
+	s->n_targets = s->n_ranks = 0;
 	s->phase = SEARCH_TARGETS;
 	s->at = 0;
 	s->sorted = NULL;
@@ -631,6 +636,7 @@ void prefetch_search_seeds(struct prefetch_recognise *r, enum seeds_cost cost)
 	struct search *s = &r->search;
 	struct likely *l = &r->likely;
 	prefetch_seeds_begin(r, cost, s->targets, s->n_targets, NULL, &l->seeds);
+	prefetch_seeds_add_traced(&l->seeds, &s->targets[s->n_targets], s->n_ranks);
 	l->also = s->buffer;
 	l->opens = s->n_ring;
 	l->tail = s->tail;
@@ -709,6 +715,20 @@ static int step_parts(struct prefetch_recognise *r, uint32_t from)
 	return last ? accept_simplest(r) : 0;
 }
 
+/* Several ranks, each with a part of its own: of the first list that has most opens. */
+static int add_ranks(struct prefetch_recognise *r, uint32_t whole)
+{
+	struct search *s = &r->search;
+	struct rank_lists ranks = { .n = 0 };
+	uint32_t i = 0;
+	while (i < whole && s->targets[i].n_seen * 8 < s->n_ring * 7)
+		i++;
+	int rc = i < whole ? prefetch_part_lists_of_ranks(r, &s->targets[i], &ranks) : 0;
+	for (i = 0; i < ranks.n; i++)
+		s->n_ranks += make_target(r, ranks.lists[i], &s->targets[s->n_targets + s->n_ranks]);
+	return rc;
+}
+
 /* The lists of parts are for shuffles only: a reader without a shuffle is found in the whole list. */
 static int step_ranks(struct prefetch_recognise *r)
 {
@@ -719,6 +739,8 @@ static int step_ranks(struct prefetch_recognise *r)
 		rc = prefetch_part_lists_add(r, &s->targets[i]);
 	for (uint32_t i = 0; i < r->n_part_lists && s->n_targets < LISTS_MAX; i++)
 		add_target(r, r->part_lists[i]);
+	if (rc == 0 && !s->tail && !r->rolling)
+		rc = add_ranks(r, whole);
 	next_phase(s);
 	return rc;
 }

@@ -62,14 +62,14 @@ void prefetch_workbench_done(struct workbench *bench)
 
 int prefetch_seeds_init(struct seeds *seeds)
 {
-	seeds->targets = calloc(LISTS_MAX + 1, sizeof(*seeds->targets));
+	seeds->targets = calloc(TARGETS_MAX + 1, sizeof(*seeds->targets));
 	int rc = prefetch_workbench_init(&seeds->bench);
 	return seeds->targets ? rc : -ENOMEM;
 }
 
 void prefetch_seeds_done(struct seeds *seeds)
 {
-	for (unsigned i = 0; i <= LISTS_MAX; i++)
+	for (unsigned i = 0; i <= TARGETS_MAX; i++)
 		prefetch_trace_free(seeds->traces[i]);
 	free(seeds->targets);
 	prefetch_workbench_done(&seeds->bench);
@@ -331,6 +331,7 @@ void prefetch_seeds_begin(const struct prefetch_recognise *r, enum seeds_cost co
 		if (lies_all_over(&targets[i]))
 			s->targets[s->n_targets++] = targets[i];
 	}
+	s->n_traced = s->n_targets;
 	s->n_families = s->family = s->turned = 0;
 	s->far_target = 0;
 	for (unsigned i = 0; i < sizeof(plans) / sizeof(plans[0]); i++) {
@@ -341,6 +342,14 @@ void prefetch_seeds_begin(const struct prefetch_recognise *r, enum seeds_cost co
 	if (place)
 		turn_to(s, place);
 	s->at = s->n_families > 0 ? s->families[0].from : 0;
+}
+
+void prefetch_seeds_add_traced(struct seeds *s, const struct target *targets, uint32_t n_targets)
+{
+	for (uint32_t i = 0; i < n_targets && s->n_traced < TARGETS_MAX; i++) {
+		if (lies_all_over(&targets[i]))
+			s->targets[s->n_traced++] = targets[i];
+	}
 }
 
 struct seeds_place prefetch_seeds_place(const struct seeds *s)
@@ -527,6 +536,13 @@ static void make_whole(const struct target *target, const uint64_t where[RING], 
 	memcpy(match->positions, where, match->n * sizeof(*where));
 }
 
+/* A rank's own part is not shared out once more. */
+static bool is_part(const struct target *target)
+{
+	struct prefetch_list_part part;
+	return prefetch_list_part(target->list, &part);
+}
+
 /* Fits the positions to the reader of a whole permutation, of one rank's stride, or of contiguous parts. */
 static bool fit_shuffle(
         const struct target *target, const uint64_t where[RING], const struct source *source, struct match *ret_match)
@@ -538,7 +554,7 @@ static bool fit_shuffle(
 	bool whole = !(known && source->deal) && lie_in_front(target, where) &&
 	             fit_where(target, where, outputs, PREFETCH_FIT_SURE + MORE_SHUFFLES, ret_match);
 	bool deal = false;
-	if (!known)
+	if (!known && !is_part(target))
 		deal = fit_parts(target, where, &dealt);
 	else if (source->deal)
 		deal = fit_deal(target, where, &parts, &dealt);
@@ -591,7 +607,7 @@ static bool verify_traced(struct seeds *s, uint32_t passed, const struct source 
 	struct prefetch_rng rng;
 	struct match match;
 	bool found = false;
-	for (uint32_t i = 0; i < s->n_targets; i++) {
+	for (uint32_t i = 0; i < s->n_traced; i++) {
 		if (s->targets[i].n != s->targets[passed].n || !s->traces[i])
 			continue;
 		prefetch_rng_seed(&rng, shuffle.kind, shuffle.seed);
@@ -643,6 +659,16 @@ static bool try_dali(struct seeds *s, const struct family *family, uint64_t *ste
 	return false;
 }
 
+/* Whether this seed is left out for one rank among several: a short list is shuffled whole for each seed. */
+static bool costs_much(const struct family *family, const struct target *target, uint64_t seed)
+{
+	for (unsigned i = 0; i < POPULAR; i++) {
+		if (popular[i] == seed)
+			return false;
+	}
+	return target->n <= PREFETCH_TRACE_SHORT && family->from == 0 && seed >= SHUFFLE_FIRST;
+}
+
 /* Tries one seed on all lists.  Python's sample of a whole list is its shuffle backwards. */
 static bool try_traced(struct seeds *s, const struct family *family, uint64_t *steps)
 {
@@ -650,7 +676,9 @@ static bool try_traced(struct seeds *s, const struct family *family, uint64_t *s
 	enum prefetch_shuffle_kind kind = prefetch_source_shuffle(&source).kind;
 	if (family->sampler >= PREFETCH_SAMPLER_DALI)
 		return try_dali(s, family, steps);
-	for (uint32_t i = 0; i < s->n_targets; i++) {
+	for (uint32_t i = 0; i < s->n_traced; i++) {
+		if (i >= s->n_targets && costs_much(family, &s->targets[i], s->at))
+			continue;
 		s->tried++;
 		if (!s->traces[i] || !prefetch_trace_try(s->traces[i], kind, s->at, steps))
 			continue;
@@ -804,7 +832,7 @@ static void begin_family(struct seeds *s)
 {
 	const struct family *family = &s->families[s->family];
 	s->at = family->from;
-	for (uint32_t i = 0; family->traced && i < s->n_targets; i++)
+	for (uint32_t i = 0; family->traced && i < s->n_traced; i++)
 		trace_of(s, i);
 	for (uint32_t i = 0; !family->traced && i < s->n_targets; i++) {
 		struct target *target = &s->targets[i];

@@ -364,6 +364,45 @@ static void a_ranks_own_part_is_recognised(void **state)
 	}
 }
 
+/* Several ranks of a host read through one mount, and each shuffles its own contiguous part. */
+static void ranks_with_their_own_parts_are_recognised(void **state)
+{
+	enum { EPOCHS = 2 };
+	static uint32_t at[4][N];
+	uint64_t random = 19;
+	(void)state;
+	for (unsigned i = 0; i < 2 * (FAMILIES - 1); i++) {
+		uint32_t world = i % 2 ? 4 : 2, f = i / 2, part = N / world, next[4], opened = 0;
+		struct prefetch_recognise *r = new_recognise(200);
+		for (uint32_t epoch = 0; epoch < EPOCHS; epoch++) {
+			for (uint32_t rank = 0; rank < world; rank++) {
+				whole(part, &(struct prefetch_shuffle){ .kind = families[f].kind, .seed = 123 + epoch },
+				        at[rank]);
+				next[rank] = 0;
+			}
+			for (uint32_t k = 0; k < N; k++) {
+				uint32_t rank = (uint32_t)(loader_random(&random) % world);
+				while (next[rank] == part)
+					rank = (rank + 1) % world;
+				prefetch_recognise_opened(r, &(uint32_t){ rank * part + at[rank][next[rank]++] }, 1);
+				if (k % 16 == 15)
+					work(r);
+			}
+		}
+		work(r);
+		for (unsigned t = 0; t < recognised_tracks(r); t++) {
+			struct prefetch_recognised track;
+			assert_int_equal(prefetch_recognise_get(r, t, &track), 0);
+			assert_int_equal(track.sampler, families[f].sampler);
+			opened += (uint32_t)track.opens;
+		}
+		if (recognised_tracks(r) != world || opened + EPOCHS * N / 100 < EPOCHS * N)
+			fail_msg("family %u, %u ranks: %u samplers, %u of %u opens", f, world, recognised_tracks(r),
+			        opened, EPOCHS * N);
+		prefetch_recognise_free(r);
+	}
+}
+
 /* DALI's readers.file: random_shuffle, and shuffle_after_epoch with and without checkpoints. */
 static void dali_is_recognised_and_followed(void **state)
 {
@@ -610,6 +649,7 @@ int main(void)
 		cmocka_unit_test(each_family_is_recognised_however_it_is_dealt),
 		cmocka_unit_test(epochs_are_followed_however_they_follow),
 		cmocka_unit_test(a_ranks_own_part_is_recognised),
+		cmocka_unit_test(ranks_with_their_own_parts_are_recognised),
 		cmocka_unit_test(dali_is_recognised_and_followed),
 		cmocka_unit_test(a_successor_goes_on_with_a_shuffle),
 		cmocka_unit_test(the_whole_is_not_taken_for_the_first_part),
