@@ -6,13 +6,15 @@ import json
 
 import pytest
 
+from helpers import tools
+from helpers.waiting import wait_until
 from trainers import heavy, launch
 
 pytestmark = pytest.mark.trainers
 
 
-def read(program, root, report):
-    heavy.run(launch.HERE / program, root, report)
+def read(program, root, report, *arguments):
+    heavy.run(launch.HERE / program, root, *arguments, report)
     return json.loads(report.read_text())
 
 
@@ -25,6 +27,27 @@ def test_tensorflow(digits, pack, mount, scratch):
     mounted = read("tensorflow_read.py", mount(pack(digits), "view=all").path / "val", scratch / "mounted")
     assert mounted == read("tensorflow_read.py", digits / "val", scratch / "plain")
     assert sorted(sha for _, sha in mounted) == hashes((digits / "val").rglob("*.png"))
+
+
+def test_a_shuffle_buffer_of_tf_data_is_followed(pack, mount, scratch):
+    """The sorted list is read ahead; what the buffer still holds stays in memory."""
+    heavy.need("tensorflow-cpu")
+    for i in range(3000):
+        path = scratch / f"tree/class_{i // 300:02d}/img_{i:04d}.bin"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(bytes(500 + i % 7))
+    m = mount(pack(scratch / "tree"), "layout=tree,view=all,memory=256M")
+    report = read("tensorflow_buffer_read.py", m.path, scratch / "report", 40)
+    print("tensorflow", report["tensorflow"])
+    sizes = {f"class_{i // 300:02d}/img_{i:04d}.bin": 500 + i % 7 for i in range(3000)}
+    for epoch in report["epochs"]:
+        assert dict(epoch) == sizes and len(epoch) == len(sizes)
+    wait_until(lambda: tools.stat_json(m.path)["recognise_queue"] == 0)
+    stats = tools.stat_json(m.path)
+    (sampler,) = stats["samplers"]
+    assert sampler["text"].startswith("sorted order behind a shuffle buffer of about "), sampler
+    assert sampler["epoch"] == 2 and sampler["opens"] >= 3 * 3000 * 0.97, sampler
+    assert stats["recognise_wrong"] == 0
 
 
 def test_dali(digits, pack, mount, scratch):
