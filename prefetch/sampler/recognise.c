@@ -196,14 +196,23 @@ static void begin_ring(struct prefetch_recognise *r)
 	r->rolling = false;
 }
 
+/* Whether there is time for opens in the middle of an epoch.  To look there is rarely of use, so it leaves the reserve
+ * to an epoch that begins: otherwise an order that nobody knows would end the search for all later ones. */
+static bool may_look(const struct prefetch_recognise *r)
+{
+	return !bounded(r) || r->budget.left_ns > (int64_t)r->options.search_burst_ns / RESERVE;
+}
+
 static void collect(struct prefetch_recognise *r, uint32_t file)
 {
 	bool seen = bit_get(r->seen, file);
 	r->recent[r->n_recent++ % TAIL] = file;
 	r->tail.since++;
 	r->again = r->again << 1 | seen;
-	/* Two jobs also open the same files.  So a ring that is due for a look stays until the look is done. */
-	bool looked = !r->search.running && !prefetch_search_due(r);
+	/* Two jobs also open the same files.  So a ring that is due for a look stays until the look is done, unless
+	 * that has to wait for its time. */
+	bool waits = r->rolling && !may_look(r) && !prefetch_background_busy(r);
+	bool looked = waits || (!r->search.running && !prefetch_search_due(r));
 	if (__builtin_popcountll(r->again) >= AGAIN_MIN && r->n_recent >= RECENT && looked) {
 		begin_pass(r);
 		r->patience = PATIENCE_MIN;
@@ -403,7 +412,8 @@ static int step_likely(struct prefetch_recognise *r)
 	return rc < 0 ? rc : 1;
 }
 
-/* A look costs little, so it does not wait for the budget; but it takes its time from the budget of the seeds. */
+/* A look at the beginning of an epoch costs little, so it does not wait for the budget; but it takes its time from the
+ * budget of the seeds. */
 static int step_look(struct prefetch_recognise *r)
 {
 	if (r->search.running)
@@ -416,11 +426,11 @@ static int step_look(struct prefetch_recognise *r)
 
 static int step_search(struct prefetch_recognise *r)
 {
-	if (r->search.running || prefetch_search_due(r))
+	if (r->search.running || (prefetch_search_due(r) && (!r->rolling || may_look(r))))
 		return step_look(r);
 	if (r->likely.running)
-		return may_try(r, false) ? step_likely(r) : PREFETCH_RECOGNISE_LATER;
-	if (prefetch_search_tail_due(r) && may_try(r, false)) {
+		return (r->likely.middle ? may_look(r) : may_try(r, false)) ? step_likely(r) : PREFETCH_RECOGNISE_LATER;
+	if (prefetch_search_tail_due(r) && may_look(r)) {
 		prefetch_search_tail_begin(r);
 		return 1;
 	}

@@ -246,6 +246,7 @@ struct tail {
 struct likely {
 	bool running;
 	bool tail;                  /* of a look at the tail */
+	bool middle;                /* of that, or of a ring that began in the middle of an epoch */
 	bool due;                   /* another look came meanwhile: its likely seeds come next */
 	bool far, far_due;          /* all seeds come after these; after those that are due */
 	struct buffer_match buffer; /* of the pass's first look that found one; taken if these seeds are in vain */

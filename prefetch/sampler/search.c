@@ -640,6 +640,7 @@ void prefetch_search_seeds(struct prefetch_recognise *r, enum seeds_cost cost)
 	l->also = s->buffer;
 	l->opens = s->n_ring;
 	l->tail = s->tail;
+	l->middle = s->tail || r->rolling;
 	l->running = true;
 }
 

@@ -1735,14 +1735,14 @@ static uint64_t elapsed_clock(void *user)
 	return ((struct clocks *)user)->elapsed_ns;
 }
 
-enum { BURST_MS = 100 };
+enum { BURST_MS = 100, BURST_NS = BURST_MS * 1000000 };
 
-static struct prefetch_recognise *new_bounded(struct clocks *clocks)
+static struct prefetch_recognise *new_bounded(struct clocks *clocks, uint64_t burst_ns)
 {
 	struct prefetch_recognise *r;
 	struct prefetch_recognise_options options = {
 		.index = dataset,
-		.search_burst_ns = (uint64_t)BURST_MS * 1000000,
+		.search_burst_ns = burst_ns,
 		.search_permille = 50,
 		.cpu_ns = cpu_clock,
 		.elapsed_ns = elapsed_clock,
@@ -1773,11 +1773,27 @@ static void order_of_nobody(uint32_t n, uint64_t random)
 	shuffle_by_nobody(scratch, n, &random);
 }
 
+/* Looks in the middle of an order of nobody leave time for the seeds of the epoch after it. */
+static void an_epoch_in_vain_leaves_time_for_the_next(void **state)
+{
+	struct clocks clocks = { 0 };
+	struct prefetch_recognise *r = new_bounded(&clocks, PREFETCH_SEARCH_BURST_NS);
+	(void)state;
+	for (unsigned i = 0; i < 3; i++) {
+		order_of_nobody(N, 77 + i);
+		feed_bounded(r, &clocks, scratch, N, 200000);
+	}
+	randperm(N, 47, 0, order);
+	feed_bounded(r, &clocks, order, 600, 200000);
+	assert_int_equal(only_track(r).seed, 47);
+	prefetch_recognise_free(r);
+}
+
 /* Of a processor as much as is granted, however many opens come; and orders that cost little are found all the same. */
 static void what_nobody_knows_is_searched_within_a_budget(void **state)
 {
 	struct clocks clocks = { 0 };
-	struct prefetch_recognise *r = new_bounded(&clocks);
+	struct prefetch_recognise *r = new_bounded(&clocks, BURST_NS);
 	(void)state;
 	order_of_nobody(N, 8);
 	feed_bounded(r, &clocks, scratch, 20000, 0);
@@ -1800,7 +1816,7 @@ static void a_search_takes_a_twentieth_of_the_time_that_passes(void **state)
 {
 	enum { OPENS = 20000, MS = 1000000 };
 	struct clocks clocks = { 0 };
-	struct prefetch_recognise *r = new_bounded(&clocks);
+	struct prefetch_recognise *r = new_bounded(&clocks, BURST_NS);
 	(void)state;
 	order_of_nobody(N, 9);
 	feed_bounded(r, &clocks, scratch, OPENS, MS);
@@ -2008,6 +2024,7 @@ int main(void)
 		cmocka_unit_test(what_a_predecessor_left_is_not_believed),
 		cmocka_unit_test(a_wrong_match_is_dropped_after_a_few_opens),
 		cmocka_unit_test(what_nobody_knows_is_searched_within_a_budget),
+		cmocka_unit_test(an_epoch_in_vain_leaves_time_for_the_next),
 		cmocka_unit_test(a_search_takes_a_twentieth_of_the_time_that_passes),
 		cmocka_unit_test(a_reader_who_goes_through_a_list_is_not_searched_for_seeds),
 		cmocka_unit_test(all_seeds_are_scanned_by_threads),
