@@ -4,6 +4,7 @@ import contextlib
 import os
 import random
 import statistics
+import subprocess
 import sys
 import threading
 import time
@@ -11,7 +12,7 @@ import time
 import measure
 import replacement
 from measure import c_reader, mounted, reading
-from stores import store
+from stores import TOP, store
 from table import Check, gbps
 
 MIB = 1 << 20
@@ -279,6 +280,83 @@ def foreign_torch(env):
     return out
 
 
+# --- orders that are not ours, but known ------------------------------------------------------------------------------
+
+def _announced(env, s, paths):
+    """One cold pass of the C reader over the paths, which are announced first, within the time."""
+    listed = env.dataset.write_list(s.mnt, paths, "list-announced")
+    os.makedirs(s.mnt, exist_ok=True)
+    with reading(env, c_reader(env, listed)) as child:
+        env.cg.recycle()
+        with mounted(env, s) as mounts:
+            env.cg.run("/daemon", [s.tools.ddpfs, "ctl", s.mnt, "follow", listed], stdout=subprocess.DEVNULL)
+            return child.one_pass(mounts)
+
+
+def announced(env):
+    """The files of a rank in ddpfs's own order: through the rank's mount, and announced to a mount of all files.  The
+    latter also over a store that answers each read after 20 ms."""
+    out = []
+    for order in _orders(env):
+        own = _ddpfs(env, f"ddpfs-{order}", memory="512M")
+        told = _ddpfs(env, f"ddpfs-{order}", tag="-announced", rank=None, world=None, view="all", layout="tree",
+                      memory="512M")
+        with mounted(env, own):
+            paths = own.epoch_list(0)
+        seconds = {"own": [], "": [], "20000": []}
+        for _ in range(env.reps + 1):  # the first round is discarded
+            seconds["own"].append(_cold(env, own)["sec"])
+            for delay_us in ("", "20000"):
+                with _environ(DELAY_ENVIRON, delay_us):
+                    seconds[delay_us].append(_announced(env, told, paths)["sec"])
+        ours, now, late = (_median(runs[1:]) for runs in seconds.values())
+        out.append(Check(f"order={order}, announced / the same as ddpfs's own order, cold", ours / now, ">=", 0.97,
+                         f"{now:.2f} / {ours:.2f} s"))
+        out.append(Check(f"order={order}, announced: epoch with every read answered after 20 ms / without", late / now,
+                         "<=", 1.10, f"{late:.2f} / {now:.2f} s"))
+    return out
+
+
+def known_torch(env):
+    """PyTorch with 2 workers over a tree of all files, beside the same on loose files: a sampler that is recognised
+    (DistributedSampler), and one that the hook of `ddpfs exec` announces (numpy's, without a seed)."""
+    names = [name for name, _ in env.dataset.files]
+    bar = 2.5 if env.dataset.kind == "B" else None
+    out = []
+    for what, kind in (("recognised", "torch"), ("announced", "numpy")):
+        ratios, missed = [[], []], []
+        for rep in range(env.reps + 1):
+            loose = None
+            for s in (store("ext4", env.tools, env.dataset),
+                      _ddpfs(env, "ddpfs-full", rank=None, world=None, view="all", layout="tree", memory="512M")):
+                root, environ = env.dataset.path, {}
+                if s.mounted_by_ddpfs:
+                    root, environ = s.mnt, {**s.environ(), "DDPFS_MOUNT": s.mnt, "DDPFS_VIEW": "all",
+                                            "PYTHONPATH": f"{TOP}/gpu_stage/python/exec"}
+                    os.makedirs(s.mnt, exist_ok=True)
+                listed = env.dataset.write_list(root, names, f"list-{what}-{s.name}")
+                with reading(env, measure.py_reader(env, kind, listed), environ) as child:
+                    env.cg.recycle()
+                    with mounted(env, s) as mounts:
+                        passes = [child.one_pass(mounts)]
+                        if loose is None:
+                            loose = gbps(passes[0])
+                            continue
+                        stats = s.stats()
+                        if stats["order_source"] != what:
+                            raise RuntimeError(f"{what}: the order is {stats['order_source']}: {stats['order_note']}")
+                        passes.append(child.one_pass())
+                if rep:  # the first round is discarded
+                    missed.append(stats["misses"] / stats["opens"])
+                    for epoch in (0, 1):
+                        ratios[epoch].append(gbps(passes[epoch]) / loose)
+        for epoch in (0, 1):
+            out.append(Check(f"{what}, PyTorch, memory=512M, epoch {epoch + 1} / loose ext4 cold", _median(ratios[epoch]),
+                             ">=", bar))
+        out.append(Check(f"{what}, PyTorch: opens that miss, first window included", _median(missed), "<=", 0.01))
+    return out
+
+
 @contextlib.contextmanager
 def _two_ranks(env, *options, **mount_options):
     """Both ranks' mounts of one host, each with a waiting reader.  Yields (children, mounts)."""
@@ -448,6 +526,7 @@ def stage(env):
 
 
 CASES = {"demand85": demand85, "delay20ms": delay20ms, "boundaries": boundaries, "foreign": foreign, "foreign-torch": foreign_torch,
+         "announced": announced, "known-torch": known_torch,
          "two-ranks": two_ranks, "shared-memory": shared_memory, "partial-memory": partial_memory,
          "deal-block": deal_block, "limited": limited, "memory-bound": memory_bound, "first-sample": first_sample, "python": python,
          "stage": stage}
