@@ -241,8 +241,13 @@ def test_killed_between_two_renames(store, scratch, archive, pack):
     args = [*PACK, "--force", archive, dataset]
     gone = 0
 
-    def prepare():
+    def removed():
+        """A file that was closed a moment ago keeps a hidden name there until FUSE has released it."""
         shutil.rmtree(dataset, ignore_errors=True)
+        return not dataset.exists()
+
+    def prepare():
+        wait_until(removed, "the removal of the dataset")
         shutil.copytree(other, dataset)
 
     prepare()
