@@ -183,8 +183,8 @@ static void do_retrieve_reply(fuse_req_t req, void *cookie, fuse_ino_t ino, off_
 	struct fs_server *server = fs_server_of(req);
 	struct fs_node node;
 	(void)cookie;
-	if (fuse_buf_size(bufv) == 0 && fs_server_node(server, ino, &node) == 0 && node.kind == FS_FILE)
-		prefetch_gone(server->prefetch, (uint32_t)node.id, (uint64_t)offset);
+	if (fs_server_node(server, ino, &node) == 0 && node.kind == FS_FILE)
+		prefetch_looked(server->prefetch, (uint32_t)node.id, (uint64_t)offset, fuse_buf_size(bufv) > 0);
 	fuse_reply_none(req);
 }
 

@@ -235,11 +235,11 @@ static int sink_store(struct prefetch_sink *base, uint32_t file, uint64_t offset
 
 /* ---- look ---- */
 
-/* The kernel answers with what it has of this byte. Without an inode it has nothing, and nothing can be stored. */
-static void sink_look(struct prefetch_sink *base, uint32_t file, uint64_t offset)
+/* The kernel answers with what it has of this byte. Without an inode it has nothing: -ENOENT. */
+static int sink_look(struct prefetch_sink *base, uint32_t file, uint64_t offset)
 {
 	const struct fs_server *server = sink_of(base)->server;
-	fuse_lowlevel_notify_retrieve(
+	return fuse_lowlevel_notify_retrieve(
 	        server->session, fs_ino((struct fs_node){ .kind = FS_FILE, .id = file }), 1, (off_t)offset, NULL);
 }
 

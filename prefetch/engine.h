@@ -333,6 +333,14 @@ struct prefetch_delivery {
 	_Atomic uint64_t storing_ns;    /* without lock: when it entered the sink's store; 0: it is not there */
 };
 
+/* A byte that the sink is asked for (prefetch_sink_ops.look). */
+struct prefetch_look {
+	uint64_t offset;
+	uint32_t file;
+};
+
+enum { PREFETCH_LOOKS_MAX = 256 }; /* asked for at a time */
+
 /* The lister thread's work, under `lock`; the announcements are in the streams. */
 struct prefetch_lister {
 	pthread_cond_t cv; /* announcements or drops, or `stop` */
@@ -341,7 +349,10 @@ struct prefetch_lister {
 	/* Owned by the engine thread; the lister reads it while the request is not IDLE: */
 	struct cache_victim drops[PREFETCH_DROPS_MAX];
 	size_t n_drops;
-	uint64_t since_ns; /* when the lister was given `drops` */
+	uint64_t since_ns;          /* when the lister was given `drops` */
+	enum prefetch_request look; /* ask the sink for `looks`; while it is IDLE, they are the engine thread's */
+	uint32_t n_looks;
+	struct prefetch_look looks[PREFETCH_LOOKS_MAX];
 };
 
 /* Reads in flight.  Owned by the engine thread. */
@@ -399,7 +410,7 @@ struct prefetch_losses {
 	uint64_t halved_ns; /* when that last changed */
 	bool refetch;       /* the next refetch_turns of all streams must be fetched again */
 	uint32_t refetch_turns;
-	uint32_t looked_at;    /* samples that the sink was asked for (prefetch_sink_ops.look), and not judged yet */
+	uint64_t looked_ns;    /* when the sink was asked for the lister's `looks` */
 	uint64_t refetch_uses; /* uses since `refetch` was last set */
 	uint64_t refetch_ns;   /* when it was last set; 0: never */
 };
@@ -455,8 +466,8 @@ struct prefetch {
 	struct prefetch_losses losses;
 	struct prefetch_warm_up warm_up;
 
-	_Atomic uint64_t lost_ns;   /* when the sink was last found to have lost something; 0: never */
-	_Atomic uint32_t look_gone; /* answers since losses.looked_at was 0: gone */
+	_Atomic uint64_t lost_ns;                 /* when the sink was last found to have lost something; 0: never */
+	_Atomic uint32_t look_answers, look_gone; /* of the lister's `looks`: answers; of these, gone */
 	struct prefetch_counters counters;
 	struct prefetch_figures figures;
 };

@@ -9,7 +9,7 @@
  * A store returns -ENOENT: the name is gone.  Then all names from the reader on are announced again before anything
  * is fetched.
  *
- * In the seconds after a loss the sink is asked whether it still has what the reader uses next, if that lies in a store
+ * In the minute after a loss the sink is asked whether it still has what the reader uses next, if that lies in a store
  * far away.  What is gone is read into landing memory at once, or if it is much, all of it is fetched again.  Otherwise
  * a reader would wait for each such sample.
  *
@@ -38,14 +38,14 @@ enum {
 	NAMES_USES = 16,
 	NAMES_VAIN_MAX = 6, /* the most names_vain */
 	LOOK_TURNS = 2048,  /* most turns ahead of the reader that the sink is asked for; of these, */
-	LOOK_PART = 8,      /* ... those that fit so large a part of landing memory */
-	LOOK_STEP = 128,    /* turns looked at before the answers count */
-	LOOK_GONE = 4,      /* if so large a part is gone, whole chunks are fetched again, not single samples */
+	LOOK_PART = 8,      /* ... those that fit 1/8 of landing memory */
+	LOOK_GONE = 4,      /* if more than 1/4 of what was asked for is gone, whole chunks are fetched again */
 };
 static const uint64_t LOST_NS = 1000000000;
 static const uint64_t NAMES_NS = 100000000;
-static const uint64_t LOOK_NS = 60000000000;          /* what is taken back by and by is seldom taken for so long */
-static const uint64_t LOST_USES_NS = 10000000000;     /* losses count together with uses of so many ns at most */
+static const uint64_t LOOK_NS = 60000000000;       /* looking ends so long after a reader found a loss */
+static const uint64_t LOOK_ANSWER_NS = 1000000000; /* an answer takes microseconds; one that is lost is not awaited */
+static const uint64_t LOST_USES_NS = 10000000000;  /* losses count together with uses of so many ns at most */
 static const uint64_t REFETCH_AGAIN_NS = 10000000000; /* losses within this time after a refetch are more of the same */
 
 /* Shrinks the budget after many losses, because the host lacks the memory that the budget allows.  A few losses are
@@ -289,47 +289,78 @@ static void count_wasted(struct prefetch *p)
 	prefetch_each_stream(p, waste_ahead);
 }
 
-/* Asks for the first and the last byte of a file: the kernel takes what lies together. */
+/* Adds the first and the last byte of a file to what the sink is asked for: the kernel usually takes all pages of a
+ * file. */
 static void look_at(struct prefetch *p, uint32_t file)
 {
+	struct prefetch_lister *l = &p->lister;
 	struct shard_place f;
 	if (shard_index_place(p->options.index, file, &f) < 0 || !f.length)
 		return;
-	p->sink->ops->look(p->sink, file, 0);
-	if (f.length > CACHE_PAGE)
-		p->sink->ops->look(p->sink, file, f.length - 1);
+	if (l->n_looks < PREFETCH_LOOKS_MAX)
+		l->looks[l->n_looks++] = (struct prefetch_look){ .file = file };
+	if (f.length > CACHE_PAGE && l->n_looks < PREFETCH_LOOKS_MAX)
+		l->looks[l->n_looks++] = (struct prefetch_look){ .file = file, .offset = f.length - 1 };
+}
+
+/* Judges the answers to what the sink was asked for last.  Returns false while they may still come. */
+static bool answered(struct prefetch *p)
+{
+	uint64_t now = base_now_ns();
+	{
+		prefetch_lock_for_scope(p);
+		if (p->lister.look != PREFETCH_IDLE)
+			return false;
+	}
+	uint32_t asked = p->lister.n_looks;
+	if (!asked)
+		return true;
+	if (atomic_load_explicit(&p->look_answers, memory_order_relaxed) < asked &&
+	        now - p->losses.looked_ns < LOOK_ANSWER_NS)
+		return false;
+	atomic_store_explicit(&p->look_answers, 0, memory_order_relaxed);
+	if (atomic_exchange_explicit(&p->look_gone, 0, memory_order_relaxed) > asked / LOOK_GONE)
+		refetch(p, now);
+	p->lister.n_looks = 0;
+	return true;
+}
+
+/* Adds what a stream's reader uses next, as much as the sink may be asked for at a time. */
+static void look_ahead(struct prefetch *p, struct prefetch_stream *s)
+{
+	const struct shard_info *info = shard_index_info(p->options.index);
+	uint64_t turns =
+	        cache_arena_size(cache_arena_of(p->cache)) / LOOK_PART / (info->content_bytes / info->n_samples + 1);
+	uint64_t until = s->high + (turns < LOOK_TURNS ? turns : LOOK_TURNS);
+	until = until < s->fetch ? until : s->fetch;
+	if (s->looked < s->high)
+		s->looked = s->high;
+	for (; s->looked < until; s->looked++) {
+		uint32_t sample, files[SHARD_SAMPLE_FILES_MAX], n = 0;
+		if (cache_timeline_used(&s->tl, s->looked) || cache_timeline_sample(&s->tl, s->looked, &sample) < 0 ||
+		        !cache_ledger_resident(p->ledger, sample) ||
+		        shard_index_sample_files(p->options.index, sample, files, SHARD_SAMPLE_FILES_MAX, &n) < 0)
+			continue;
+		if (p->lister.n_looks > 0 && p->lister.n_looks + 2 * n > PREFETCH_LOOKS_MAX)
+			return;
+		for (uint32_t i = 0; i < n; i++)
+			look_at(p, files[i]);
+	}
 }
 
 void prefetch_lost_look(struct prefetch *p, struct prefetch_stream *s)
 {
 	uint64_t lost_ns = atomic_load_explicit(&p->lost_ns, memory_order_relaxed);
 	if (!p->store || !p->sink->ops->look || !s->following || p->reading.depth.least_ns < PREFETCH_FAR_NS ||
-	        !lost_ns || base_now_ns() - lost_ns > LOOK_NS)
+	        !lost_ns || base_now_ns() - lost_ns > LOOK_NS || !answered(p) || p->losses.refetch)
 		return;
-	const struct shard_info *info = shard_index_info(p->options.index);
-	uint64_t turns =
-	        cache_arena_size(cache_arena_of(p->cache)) / LOOK_PART / (info->content_bytes / info->n_samples + 1);
-	uint64_t until = s->high + (turns < LOOK_TURNS ? turns : LOOK_TURNS);
-	until = until < s->fetch ? until : s->fetch;
-	if (p->losses.looked_at >= LOOK_STEP) {
-		uint32_t gone = atomic_exchange_explicit(&p->look_gone, 0, memory_order_relaxed);
-		if (gone > p->losses.looked_at / LOOK_GONE)
-			refetch(p, base_now_ns());
-		p->losses.looked_at = 0;
-	}
-	if (s->looked < s->high)
-		s->looked = s->high;
-	until = until < s->looked + LOOK_STEP ? until : s->looked + LOOK_STEP;
-	for (; s->looked < until && !p->losses.refetch; s->looked++) {
-		uint32_t sample, files[SHARD_SAMPLE_FILES_MAX], n = 0;
-		if (cache_timeline_used(&s->tl, s->looked) || cache_timeline_sample(&s->tl, s->looked, &sample) < 0 ||
-		        !cache_ledger_resident(p->ledger, sample) ||
-		        shard_index_sample_files(p->options.index, sample, files, SHARD_SAMPLE_FILES_MAX, &n) < 0)
-			continue;
-		for (uint32_t i = 0; i < n; i++)
-			look_at(p, files[i]);
-		p->losses.looked_at++;
-	}
+	look_ahead(p, s);
+	if (!p->lister.n_looks)
+		return;
+	p->losses.looked_ns = base_now_ns();
+	prefetch_lock_for_scope(p);
+	p->lister.look = PREFETCH_ASKED;
+	pthread_cond_signal(&p->lister.cv);
 }
 
 void prefetch_lost_sample(struct prefetch *p, uint32_t sample)

@@ -316,27 +316,36 @@ bool prefetch_hint(struct prefetch *p, uint32_t number, bool read)
 	return !there;
 }
 
-void prefetch_gone(struct prefetch *p, uint32_t number, uint64_t at)
+/* Reads a block into landing memory that the sink has lost. */
+static void regain(struct prefetch *p, uint32_t number, uint32_t block)
 {
 	struct shard_place file;
-	uint64_t offset = 0, xxh3 = 0;
-	uint32_t len = 0, block = (uint32_t)(at / SHARD_BLOCK);
+	uint64_t offset = 0, xxh3 = 0, key = cache_block_key(number, block);
+	uint32_t len = 0;
 	if (shard_index_place(p->options.index, number, &file) < 0 ||
 	        shard_index_block(p->options.index, number, block, &offset, &len, &xxh3) < 0)
 		return;
-	uint64_t key = cache_block_key(number, block);
 	struct cache_buffer *buffer;
 	{
 		prefetch_lock_for_scope(p);
 		buffer = cache_find(p->cache, key);
 		if (!buffer && !prefetch_block_find(p, key) &&
-		        prefetch_queue_block(p, key, &file, offset, len, xxh3, NULL) == 0)
+		        prefetch_queue_block(p, key, &file, offset, len, xxh3, NULL) == 0) {
+			prefetch_block_find(p, key)->asked = false; /* if a stream fetches it, it is stored */
 			atomic_fetch_add_explicit(&p->counters.regained, 1, memory_order_relaxed);
+		}
 	}
-	atomic_store_explicit(&p->lost_ns, base_now_ns(), memory_order_relaxed);
-	atomic_fetch_add_explicit(&p->look_gone, 1, memory_order_relaxed);
 	if (buffer)
 		prefetch_put(p, buffer);
+}
+
+void prefetch_looked(struct prefetch *p, uint32_t number, uint64_t at, bool there)
+{
+	if (!there) {
+		regain(p, number, (uint32_t)(at / SHARD_BLOCK));
+		atomic_fetch_add_explicit(&p->look_gone, 1, memory_order_relaxed);
+	}
+	atomic_fetch_add_explicit(&p->look_answers, 1, memory_order_relaxed);
 }
 
 void prefetch_set_memory(struct prefetch *p, uint64_t memory_bytes)
@@ -362,7 +371,7 @@ bool prefetch_idle(struct prefetch *p)
 	prefetch_lock_for_scope(p);
 	bool idle = p->locked.state >= PREFETCH_ASLEEP && !p->locked.resting && TAILQ_EMPTY(&p->locked.urgent) &&
 	            TAILQ_EMPTY(&p->delivery.landed) && p->delivery.idle && p->lister.request == PREFETCH_IDLE &&
-	            !atomic_load(&p->figures.inflight);
+	            p->lister.look == PREFETCH_IDLE && !atomic_load(&p->figures.inflight);
 	TAILQ_FOREACH(s, &p->locked.streams, link)
 	{
 		idle = idle && s->state == PREFETCH_STREAM_LIVE && s->announce == PREFETCH_IDLE;

@@ -110,9 +110,9 @@ void prefetch_demand(struct prefetch *prefetch, struct prefetch_demand *demand);
  * exactly one block. */
 bool prefetch_hint(struct prefetch *prefetch, uint32_t file, bool read);
 
-/* The sink has lost the block of a file in which `offset` lies (prefetch_sink_ops.look).  The block is read into
+/* The answer to prefetch_sink_ops.look.  If the byte is gone, the block of the file in which `offset` lies is read into
  * landing memory, before its reader asks for it.  Never blocks. */
-void prefetch_gone(struct prefetch *prefetch, uint32_t file, uint64_t offset);
+void prefetch_looked(struct prefetch *prefetch, uint32_t file, uint64_t offset, bool there);
 
 /* Sets the budget to `memory_bytes` (at least PREFETCH_MEMORY_MIN).  Landing memory and the windows of streams keep
  * their size.  A larger budget fills as samples are read; for a smaller one samples are dropped.  No effect after
@@ -174,7 +174,7 @@ struct prefetch_stats {
 	uint64_t warm_up_bytes;  /* bytes that it read */
 	enum prefetch_warm_up_state warm_up;
 	uint64_t refetches;   /* how often the next turns were fetched again after losses */
-	uint64_t regained;    /* blocks that prefetch_gone has had read */
+	uint64_t regained;    /* blocks that prefetch_looked has had read */
 	uint64_t device_rate; /* bytes per second of the source at the settled depth; 0: not measured */
 	uint32_t depth;       /* scheduled reads in flight that the engine allows now */
 	uint32_t inflight;    /* reads in flight now */

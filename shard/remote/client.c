@@ -735,7 +735,8 @@ static void *run(void *arg)
 		uint64_t now = base_now_ns();
 		start_reads(c, now);
 		uint64_t slow = look_at_slow(c, now), due = next_due(c); /* transfers that ended have added some */
-		wait_for_sockets(c, slow < due ? slow : due);
+		bool more = c->ready && c->n_running < c->limit;         /* ... and left their places */
+		wait_for_sockets(c, more ? now : slow < due ? slow : due);
 	}
 	while (!TAILQ_EMPTY(&c->running))
 		end_transfer(TAILQ_FIRST(&c->running));

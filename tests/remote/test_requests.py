@@ -112,7 +112,7 @@ def test_what_the_kernel_took_back_comes_by_the_chunk(http_store, url, mount):
 def test_what_the_kernel_took_back_is_there_before_its_use(http_store, url, mount):
     """Now and then a file is gone.  After the first one the engine finds them, and their reader does not wait."""
     http_store.set(latency_ms=20)
-    lost = []
+    runs = []
     for _ in range(6):  # the kernel may take more meanwhile
         m = mount(url, "rank=0,world=1,order=chunk,chunk=512K,pool=4M,memory=64M")
         names = [name for name in os.listdir(m.path) if not name.startswith(".")]
@@ -125,10 +125,10 @@ def test_what_the_kernel_took_back_is_there_before_its_use(http_store, url, moun
             time.sleep(0.001)
         after = control.stats(m)
         m.unmount()
-        lost.append(after["lost"] - before)
-        if lost[-1] <= 10 and after["regained"] >= 25:
+        runs.append((after["lost"] - before, after["regained"]))
+        if runs[-1][0] <= 10 and runs[-1][1] >= 25:
             return
-    assert min(lost) <= 10, lost  # each is a wait of 20 ms; 45 without looking
+    raise AssertionError(f"lost, each a wait of 20 ms (45 without looking), and regained: {runs}")
 
 
 def test_a_large_sample_is_one_request(scratch, build_dir, http_store):
