@@ -602,19 +602,25 @@ bool prefetch_schedule_pool(
 		return false; /* they are read alone */
 	if (seq >= cache_timeline_end(&s->tl))
 		return false;
-	uint64_t turn, step = o->deal == SHARD_DEAL_BLOCK ? 1 : o->world, groups = o->groups ? o->groups : 1;
+	uint64_t turn, pool = o->chunk_items * o->pool_chunks, first, end;
 	const struct cache_timeline_epoch *ep = cache_timeline_epoch_of(&s->tl, seq, &turn);
-	/* Places of the order, or of each of its groups.  Its last two pools share what is left (shard/order.h). */
-	uint64_t n = (ep->turns * step + groups - 1) / groups, place = turn * step / groups,
-	         pool = o->chunk_items * o->pool_chunks;
-	uint64_t pools = (n + pool - 1) / pool, last_two = pools > 2 ? (pools - 2) * pool : 0;
-	uint64_t chunks = (n - last_two + o->chunk_items - 1) / o->chunk_items;
-	uint64_t last = pools > 1 ? last_two + (chunks - chunks / 2) * o->chunk_items : n;
-	uint64_t first = place >= last ? last : place >= last_two ? last_two : place - place % pool;
-	uint64_t end = place >= last ? n : place >= last_two ? last : first + pool;
-	ret->first = seq - turn + first * groups / step;
-	ret->end = seq - turn + (end * groups + step - 1) / step;
-	ret->end = ret->end < ep->first + ep->turns ? ret->end : ep->first + ep->turns;
+	if (o->deal == SHARD_DEAL_BLOCK) { /* a rank has whole pools, and a smaller one at the end */
+		first = turn - turn % pool;
+		end = first + pool;
+	} else {
+		/* Places of the order, or of each of its groups.  Its last two pools share what is left (shard/order.h). */
+		uint64_t groups = o->groups ? o->groups : 1, n = (ep->turns * o->world + groups - 1) / groups,
+		         place = turn * o->world / groups, pools = (n + pool - 1) / pool;
+		uint64_t last_two = pools > 2 ? (pools - 2) * pool : 0;
+		uint64_t chunks = (n - last_two + o->chunk_items - 1) / o->chunk_items;
+		uint64_t last = pools > 1 ? last_two + (chunks - chunks / 2) * o->chunk_items : n;
+		first = place >= last ? last : place >= last_two ? last_two : place - place % pool;
+		end = place >= last ? n : place >= last_two ? last : first + pool;
+		first = first * groups / o->world;
+		end = (end * groups + o->world - 1) / o->world;
+	}
+	ret->first = seq - turn + first;
+	ret->end = seq - turn + (end < ep->turns ? end : ep->turns);
 	return true;
 }
 
@@ -634,8 +640,8 @@ void prefetch_schedule_moved(struct prefetch_stream *s)
 
 /* Returns whether the turn at `fetch` waits although it is one of the reader's next turns.  While a pool is announced,
  * each of them is a request of its own.  So a reader gets PREFETCH_ANNOUNCE_FIRST of them, and the next ones when the
- * pool is announced, or after HOLD_NS.  Demands do not wait.  From a store that is near, or from a tier, single
- * requests are quick. */
+ * pool is announced, or after HOLD_NS.  Demands do not wait.  From a store that is near, single requests are
+ * quick.  (What a tier has does not tell: its first reader waits, too.) */
 static bool hold(const struct prefetch *p, struct prefetch_stream *s)
 {
 	if (p->reading.depth.least_ns && p->reading.depth.least_ns < PREFETCH_FAR_NS)
