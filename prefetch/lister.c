@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The lister thread: it calls the sink to announce, to drop and to look; prefetch/sink.h and prefetch/engine.h first. */
+/* The lister thread: it calls the sink to announce, drop and look; prefetch/sink.h and prefetch/engine.h first. */
 #include "prefetch/engine.h"
 
 #include <assert.h>
@@ -53,20 +53,16 @@ static void drop(struct prefetch *p)
 	prefetch_engine_step(p, PREFETCH_NEWS); /* memory came back, and there may be more to drop */
 }
 
-/* Asks the sink for what may be gone; locks as in drop().  The kernel may make this thread wait until a READ is answered,
- * so it must not be the engine thread. */
+/* Asks the sink for what may be gone.  Without lock.  The kernel may make this thread wait until a READ is answered, so
+ * it must not be the engine thread. */
 static void look(struct prefetch *p)
 {
-	p->lister.look = PREFETCH_BUSY;
-	prefetch_unlock(p);
 	for (uint32_t i = 0; i < p->lister.n_looks; i++) {
 		const struct prefetch_look *at = &p->lister.looks[i];
 		int rc = p->sink->ops->look(p->sink, at->file, at->offset);
 		if (rc < 0)
 			prefetch_looked(p, at->file, at->offset, rc != -ENOENT);
 	}
-	prefetch_lock(p);
-	p->lister.look = PREFETCH_IDLE;
 }
 
 /* Drops go first, because the names of a sample that is announced again must not be dropped after that. */
@@ -82,7 +78,11 @@ void *prefetch_lister_run(void *arg)
 		} else if (stream) {
 			announce(p, stream);
 		} else if (p->lister.look == PREFETCH_ASKED) {
+			p->lister.look = PREFETCH_BUSY;
+			prefetch_unlock(p);
 			look(p);
+			prefetch_lock(p);
+			p->lister.look = PREFETCH_IDLE;
 		} else {
 			pthread_cond_wait(&p->lister.cv, &p->lock);
 			continue;

@@ -608,7 +608,7 @@ bool prefetch_schedule_pool(
 		first = turn - turn % pool;
 		end = first + pool;
 	} else {
-		/* Places of the order, or of each of its groups.  Its last two pools share what is left (shard/order.h). */
+		/* Places of the order, or of each of its groups.  Its last two pools share the rest (shard/order.h). */
 		uint64_t groups = o->groups ? o->groups : 1, n = (ep->turns * o->world + groups - 1) / groups,
 		         place = turn * o->world / groups, pools = (n + pool - 1) / pool;
 		uint64_t last_two = pools > 2 ? (pools - 2) * pool : 0;

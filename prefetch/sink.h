@@ -15,8 +15,8 @@
  *
  * Threads: the `lister` thread calls announce, drop and look, the `deliver` thread calls expect and store, the `engine`
  * thread calls rests.  They may run at the same time.  None may call prefetch_free or prefetch_stream_free.
- * announce, store, drop and look may block, and may wait for the answer of a demand: a demand waits at most 2 s for a drop
- * and 0.5 ms for a store. */
+ * announce, store, drop and look may block, and may wait for the answer of a demand: a demand waits at most 2 s for a
+ * drop and 0.5 ms for a store. */
 #ifndef DDPFS_PREFETCH_SINK_H
 #define DDPFS_PREFETCH_SINK_H
 
@@ -46,9 +46,9 @@ struct prefetch_sink_ops {
 	 * what was announced) the engine announces and stores the next turns again, this one among them. */
 	int (*store)(struct prefetch_sink *sink, uint32_t file, uint64_t offset, const uint8_t *data, uint32_t len);
 
-	/* Asks whether the byte at `offset` of a file that was stored is still there.  Returns 0, and prefetch_looked is
-	 * called later, by any thread; -ENOENT: it is gone with its name; other errors: it cannot be told.  NULL: what
-	 * is stored stays. */
+	/* Asks whether the byte at `offset` of a file that was stored is still there.  Returns 0, and prefetch_looked
+	 * is called later, by any thread; -ENOENT: it is gone with its name; other errors: it cannot be told.  NULL:
+	 * what is stored stays. */
 	int (*look)(struct prefetch_sink *sink, uint32_t file, uint64_t offset);
 
 	/* Drops samples with all their files, and blocks of files.  Readers brought in these blocks, not store. */
