@@ -151,7 +151,15 @@ static bool explained(struct prefetch_recognise *r, uint32_t file)
 static void ring_clear(struct prefetch_recognise *r)
 {
 	r->n_ring = r->looked = 0;
+	if (r->search.running)
+		r->likely.due = r->likely.far_due = false; /* their targets are half made */
 	r->search.running = false;
+}
+
+/* Whether a look at the whole ring is done, and its seeds are not waiting: the next look would replace them. */
+static bool is_looked_at(const struct prefetch_recognise *r)
+{
+	return r->n_ring == RING && r->looked == RING && !r->search.running && !r->likely.due;
 }
 
 /* Begins a pass: the new ring has the latest unexplained opens, and those that will come. */
@@ -228,7 +236,7 @@ static void collect(struct prefetch_recognise *r, uint32_t file)
 		return;
 	}
 	/* No hypothesis fits.  Look again from time to time, more and more rarely, with the likely hypotheses. */
-	if (++r->overflow >= r->patience && r->looked == RING && !r->search.running) {
+	if (++r->overflow >= r->patience && is_looked_at(r)) {
 		begin_ring(r);
 		r->rolling = true;
 		r->patience = r->patience < PATIENCE_MAX ? r->patience * 2 : PATIENCE_MAX;
@@ -239,7 +247,7 @@ static void collect(struct prefetch_recognise *r, uint32_t file)
 static void look_afresh(struct prefetch_recognise *r)
 {
 	r->astray = false;
-	if (r->n_ring == RING && r->looked == RING && !r->search.running) {
+	if (is_looked_at(r)) {
 		begin_ring(r);
 		r->patience = PATIENCE_MIN;
 	}

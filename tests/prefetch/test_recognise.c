@@ -1773,6 +1773,35 @@ static void order_of_nobody(uint32_t n, uint64_t random)
 	shuffle_by_nobody(scratch, n, &random);
 }
 
+/* Steps until a look is done and its seeds, or those of the look before, go on. */
+static void step_to_seeds(struct prefetch_recognise *r)
+{
+	uint64_t seeds = searched(r).seeds;
+	while (searched(r).seeds == seeds)
+		assert_int_equal(prefetch_recognise_step(r, 0), 1);
+}
+
+/* The seeds of the first look are tried while the ring is filled, and more opens come than it holds.  The first look
+ * has only what others opened, so the seeds of a later one are what counts. */
+static void a_look_is_not_lost_while_the_seeds_of_another_are_tried(void **state)
+{
+	enum { OTHERS = 48, RING_OPENS = 470, NEXT_RING = 640 };
+	struct prefetch_recognise *r = new_recognise(0);
+	(void)state;
+	order_of_nobody(N, 78);
+	randperm(N, 4711, 0, order);
+	for (uint32_t i = 0; i < N / 4; i++)
+		order[i] = order[i * 4]; /* a rank's */
+	prefetch_recognise_opened(r, scratch, OTHERS);
+	step_to_seeds(r);
+	prefetch_recognise_opened(r, order, RING_OPENS);
+	step_to_seeds(r);
+	prefetch_recognise_opened(r, order + RING_OPENS, NEXT_RING);
+	work(r);
+	assert_int_equal(only_track(r).seed, 4711);
+	prefetch_recognise_free(r);
+}
+
 /* Looks in the middle of an order of nobody leave time for the seeds of the epoch after it. */
 static void an_epoch_in_vain_leaves_time_for_the_next(void **state)
 {
@@ -2024,6 +2053,7 @@ int main(void)
 		cmocka_unit_test(what_a_predecessor_left_is_not_believed),
 		cmocka_unit_test(a_wrong_match_is_dropped_after_a_few_opens),
 		cmocka_unit_test(what_nobody_knows_is_searched_within_a_budget),
+		cmocka_unit_test(a_look_is_not_lost_while_the_seeds_of_another_are_tried),
 		cmocka_unit_test(an_epoch_in_vain_leaves_time_for_the_next),
 		cmocka_unit_test(a_search_takes_a_twentieth_of_the_time_that_passes),
 		cmocka_unit_test(a_reader_who_goes_through_a_list_is_not_searched_for_seeds),
