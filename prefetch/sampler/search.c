@@ -447,8 +447,33 @@ static int try_own(struct prefetch_recognise *r, uint64_t epoch)
 	return rc < 0 ? rc : 1;
 }
 
+/* Tries the permutation (source, mt) on a track's list. */
+static int try_generator(struct prefetch_recognise *r, const struct target *target, const struct source *source,
+        const struct shard_mt19937 *mt)
+{
+	struct search *s = &r->search;
+	if (!prefetch_seeds_verify(&s->bench, s->targets, s->n_targets, target, source, mt, &s->match))
+		return 0;
+	int rc = prefetch_search_accept(r, &s->match);
+	return rc < 0 ? rc : 1;
+}
+
+/* Tries whether the generator of a track's first permutation was seeded with the next seed. */
+static int try_seeded_anew(struct prefetch_recognise *r, const struct track *track, const struct target *target)
+{
+	struct source source = track->source;
+	struct shard_mt19937 mt;
+	if (source.sampler != PREFETCH_SAMPLER_GENERATOR || source.skip > PREFETCH_SKIP_MAX)
+		return 0;
+	source.seed = (uint32_t)(source.seed + 1);
+	source.name++;
+	prefetch_torch_seek(&mt, (uint32_t)source.seed, source.skip);
+	return try_generator(r, target, &source, &mt);
+}
+
 /* Tries whether the generator of a track's permutation goes on: at once, after a DataLoader's base seed (2 words), or
- * after the permutation that RandomSampler draws and does not use when it is exhausted. */
+ * after the permutation that RandomSampler draws and does not use when it is exhausted.  Or each epoch has a generator
+ * of its own, whose seed is the epoch's number. */
 static int try_generators(struct prefetch_recognise *r, unsigned i)
 {
 	const struct track *track = r->tracks[i];
@@ -464,7 +489,8 @@ static int try_generators(struct prefetch_recognise *r, unsigned i)
 		return 0;
 	const uint32_t n = target->n;
 	const uint64_t gaps[] = { 0, 2, n - 1, (uint64_t)n + 1 };
-	for (unsigned g = 0; g < 4; g++) {
+	int rc = try_seeded_anew(r, track, target);
+	for (unsigned g = 0; g < 4 && rc == 0; g++) {
 		struct shard_mt19937 mt = track->perm->rng.mt;
 		struct source source = track->source;
 		for (uint64_t w = 0; w < gaps[g]; w++)
@@ -473,13 +499,9 @@ static int try_generators(struct prefetch_recognise *r, unsigned i)
 		source.step = n - 1 + gaps[g];
 		source.skip += source.step;
 		source.learned = true;
-		if (!prefetch_seeds_verify(&r->search.bench, r->search.targets, r->search.n_targets, target, &source,
-		            &mt, &r->search.match))
-			continue;
-		int rc = prefetch_search_accept(r, &r->search.match);
-		return rc < 0 ? rc : 1;
+		rc = try_generator(r, target, &source, &mt);
 	}
-	return 0;
+	return rc;
 }
 
 /* Which ways a trainer's next shuffle may follow from its last one. */

@@ -148,6 +148,15 @@ static void plan_random(const struct prefetch_recognise *r, struct seeds *s)
 	                      .outputs = NEAR_OUTPUTS });
 }
 
+/* Of a loader whose first workers begin late the first NEAR_OUTPUTS are missing. */
+static void plan_late_generators(const struct prefetch_recognise *r, struct seeds *s)
+{
+	add_family(s, (struct family){ .sampler = PREFETCH_SAMPLER_GENERATOR,
+	                      .to = likely_seeds(r),
+	                      .skip = 2,
+	                      .outputs = PREFETCH_FILTER_WORDS });
+}
+
 static void plan_few(const struct prefetch_recognise *r, struct seeds *s)
 {
 	bool few = false;
@@ -281,6 +290,7 @@ static const struct {
 	{ SEEDS_LIKELY, plan_distributed },
 	{ SEEDS_LIKELY, plan_generators },
 	{ SEEDS_LIKELY, plan_random },
+	{ SEEDS_LIKELY, plan_late_generators },
 	{ SEEDS_LIKELY, plan_few },
 	{ SEEDS_LIKELY, plan_near_shuffles },
 	{ SEEDS_LIKELY, plan_shuffles },

@@ -1802,6 +1802,35 @@ static void a_look_is_not_lost_while_the_seeds_of_another_are_tried(void **state
 	prefetch_recognise_free(r);
 }
 
+/* torch.Generator().manual_seed(epoch) for each epoch's loader, two workers of which begin late.  What comes after an
+ * epoch is found without trying seeds, so also if there is no time for them. */
+static void a_generator_that_is_seeded_for_each_epoch_is_followed(void **state)
+{
+	enum { LATE = 128, OPENS = 600 };
+	struct prefetch_recognise *r = new_recognise(0);
+	(void)state;
+	for (uint32_t seed = 1; seed <= 3; seed++) {
+		struct shard_mt19937 mt;
+		uint64_t seeds = searched(r).seeds;
+		shard_mt19937_seed(&mt, seed);
+		shard_mt19937_next64(&mt); /* the loader's base seed */
+		skipped_randperm(&mt, N, order);
+		prefetch_recognise_opened(r, order + LATE, OPENS);
+		work(r);
+		struct prefetch_recognised track = only_track(r);
+		assert_int_equal(track.sampler, PREFETCH_SAMPLER_GENERATOR);
+		assert_int_equal(track.seed, seed);
+		assert_int_equal(track.epoch, seed - 1);
+		if (seed > 1)
+			assert_int_equal(searched(r).seeds, seeds);
+		prefetch_recognise_opened(r, order, LATE);
+		prefetch_recognise_opened(r, order + LATE + OPENS, N - LATE - OPENS);
+		work(r);
+		assert_in_range(only_track(r).opens, seed * (N - 16), seed * N);
+	}
+	prefetch_recognise_free(r);
+}
+
 /* Looks in the middle of an order of nobody leave time for the seeds of the epoch after it. */
 static void an_epoch_in_vain_leaves_time_for_the_next(void **state)
 {
@@ -2054,6 +2083,7 @@ int main(void)
 		cmocka_unit_test(a_wrong_match_is_dropped_after_a_few_opens),
 		cmocka_unit_test(what_nobody_knows_is_searched_within_a_budget),
 		cmocka_unit_test(a_look_is_not_lost_while_the_seeds_of_another_are_tried),
+		cmocka_unit_test(a_generator_that_is_seeded_for_each_epoch_is_followed),
 		cmocka_unit_test(an_epoch_in_vain_leaves_time_for_the_next),
 		cmocka_unit_test(a_search_takes_a_twentieth_of_the_time_that_passes),
 		cmocka_unit_test(a_reader_who_goes_through_a_list_is_not_searched_for_seeds),
