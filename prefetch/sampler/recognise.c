@@ -392,7 +392,19 @@ static bool may_be_a_buffer(const struct likely *l)
 	       (l->opens < SURE_OPENS || match->n < l->also.opens);
 }
 
-/* Tries likely seeds.  Afterwards those of the look that came meanwhile are next. */
+/* Ends the run of likely seeds.  Those of the look that came meanwhile are next. */
+static void next_likely(struct prefetch_recognise *r)
+{
+	struct likely *l = &r->likely;
+	l->running = false;
+	if (l->due) {
+		prefetch_search_seeds(r, SEEDS_LIKELY);
+		l->far = l->far_due;
+	}
+	l->due = l->far_due = false;
+}
+
+/* Tries likely seeds. */
 static int step_likely(struct prefetch_recognise *r)
 {
 	struct likely *l = &r->likely;
@@ -411,12 +423,7 @@ static int step_likely(struct prefetch_recognise *r)
 	if (l->far && l->buffer.list)
 		return prefetch_shuffle_buffer_accept(r, &l->buffer);
 	rc = l->far ? prefetch_background_begin(r) : 0;
-	l->running = false;
-	if (l->due) {
-		prefetch_search_seeds(r, SEEDS_LIKELY);
-		l->far = l->far_due;
-	}
-	l->due = l->far_due = false;
+	next_likely(r);
 	return rc < 0 ? rc : 1;
 }
 
@@ -436,6 +443,9 @@ static int step_search(struct prefetch_recognise *r)
 {
 	if (r->search.running || (prefetch_search_due(r) && (!r->rolling || may_look(r))))
 		return step_look(r);
+	/* Seeds of opens in the middle of an epoch wait for their time.  An epoch that begins does not wait. */
+	if (r->likely.running && r->likely.middle && r->likely.due && !r->rolling && !may_look(r))
+		next_likely(r);
 	if (r->likely.running)
 		return (r->likely.middle ? may_look(r) : may_try(r, false)) ? step_likely(r) : PREFETCH_RECOGNISE_LATER;
 	if (prefetch_search_tail_due(r) && may_look(r)) {

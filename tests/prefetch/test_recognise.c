@@ -1831,6 +1831,22 @@ static void a_generator_that_is_seeded_for_each_epoch_is_followed(void **state)
 	prefetch_recognise_free(r);
 }
 
+/* Seeds of opens in the middle of an order of nobody wait for their time.  Those of an epoch that begins do not wait
+ * for them. */
+static void seeds_of_a_beginning_do_not_wait_for_others(void **state)
+{
+	struct clocks clocks = { 0 };
+	struct prefetch_recognise *r = new_bounded(&clocks, PREFETCH_SEARCH_BURST_NS);
+	(void)state;
+	order_of_nobody(N, 82);
+	feed_bounded(r, &clocks, scratch, N, 200000);
+	prefetch_recognise_pause(r);
+	randperm(VAL, 47, N, order);
+	feed_bounded(r, &clocks, order, 600, 200000);
+	assert_int_equal(only_track(r).seed, 47);
+	prefetch_recognise_free(r);
+}
+
 /* Looks in the middle of an order of nobody leave time for the seeds of the epoch after it. */
 static void an_epoch_in_vain_leaves_time_for_the_next(void **state)
 {
@@ -2084,6 +2100,7 @@ int main(void)
 		cmocka_unit_test(what_nobody_knows_is_searched_within_a_budget),
 		cmocka_unit_test(a_look_is_not_lost_while_the_seeds_of_another_are_tried),
 		cmocka_unit_test(a_generator_that_is_seeded_for_each_epoch_is_followed),
+		cmocka_unit_test(seeds_of_a_beginning_do_not_wait_for_others),
 		cmocka_unit_test(an_epoch_in_vain_leaves_time_for_the_next),
 		cmocka_unit_test(a_search_takes_a_twentieth_of_the_time_that_passes),
 		cmocka_unit_test(a_reader_who_goes_through_a_list_is_not_searched_for_seeds),
