@@ -12,8 +12,9 @@
 #include "prefetch/sampler/recognise_private.h"
 
 enum {
-	AGAIN_MIN = 4,     /* a new pass begins if so many of 64 opens are of files seen in this pass */
-	LATEST_SHARE = 16, /* a file counts once within this share of all files */
+	AGAIN_MIN = 4,        /* a new pass begins if so many of 64 opens are of files seen in this pass */
+	LEFT_OVER = 8 * RING, /* opens that were all explained: what the ring has is older than their epochs */
+	LATEST_SHARE = 16,    /* a file counts once within this share of all files */
 	PATIENCE_MIN = RING,
 	PATIENCE_MAX = 1 << 16,
 	OPENS_ENDED_NS = 1000000000, /* opens have ended if none came for this time */
@@ -162,10 +163,10 @@ static bool is_looked_at(const struct prefetch_recognise *r)
 	return r->n_ring == RING && r->looked == RING && !r->search.running && !r->likely.due;
 }
 
-/* Begins a pass: the new ring has the latest unexplained opens, and those that will come. */
-static void begin_pass(struct prefetch_recognise *r)
+/* Begins a pass: the new ring has the latest unexplained opens, `keep` at most, and those that will come. */
+static void begin_pass(struct prefetch_recognise *r, uint32_t keep)
 {
-	uint64_t first = r->n_recent > RECENT ? r->n_recent - RECENT : 0;
+	uint64_t first = r->n_recent > keep ? r->n_recent - keep : 0;
 	memset(r->seen, 0, ((size_t)r->n_files / 64 + 1) * sizeof(*r->seen));
 	r->again = 0;
 	ring_clear(r);
@@ -195,7 +196,7 @@ static bool needs_seen(const struct prefetch_recognise *r)
 static void begin_ring(struct prefetch_recognise *r)
 {
 	if (!needs_seen(r)) {
-		begin_pass(r);
+		begin_pass(r, RECENT);
 		return;
 	}
 	ring_clear(r);
@@ -211,8 +212,21 @@ static bool may_look(const struct prefetch_recognise *r)
 	return !bounded(r) || r->budget.left_ns > (int64_t)r->options.search_burst_ns / RESERVE;
 }
 
+/* Forgets what the ring has if tracks have explained all of many opens since: it is left over from their epochs, and no
+ * epoch begins with it. */
+static void forget_left_over(struct prefetch_recognise *r)
+{
+	bool searches = r->search.running || prefetch_search_due(r) || r->likely.due;
+	if (r->n_ring > 0 && r->opens - r->collected_at > LEFT_OVER && !searches) {
+		r->n_recent = 0;
+		begin_ring(r);
+	}
+	r->collected_at = r->opens;
+}
+
 static void collect(struct prefetch_recognise *r, uint32_t file)
 {
+	forget_left_over(r);
 	bool seen = bit_get(r->seen, file);
 	r->recent[r->n_recent++ % TAIL] = file;
 	r->tail.since++;
@@ -222,7 +236,7 @@ static void collect(struct prefetch_recognise *r, uint32_t file)
 	bool waits = r->rolling && !may_look(r) && !prefetch_background_busy(r);
 	bool looked = waits || (!r->search.running && !prefetch_search_due(r));
 	if (__builtin_popcountll(r->again) >= AGAIN_MIN && r->n_recent >= RECENT && looked) {
-		begin_pass(r);
+		begin_pass(r, 64 - (uint32_t)__builtin_clzll(r->again)); /* from the first of these on */
 		r->patience = PATIENCE_MIN;
 		return;
 	}
@@ -323,7 +337,7 @@ void prefetch_recognise_sift(struct prefetch_recognise *r)
 void prefetch_recognise_forget(struct prefetch_recognise *r)
 {
 	r->n_recent = 0;
-	begin_pass(r);
+	begin_pass(r, 0);
 }
 
 bool prefetch_recognise_refused(
@@ -343,6 +357,7 @@ void prefetch_recognise_collect_anew(struct prefetch_recognise *r, const uint32_
 {
 	prefetch_recognise_forget(r);
 	r->patience = PATIENCE_MIN;
+	r->collected_at = r->opens;
 	for (uint32_t i = 0; i < n && i < RING; i++) {
 		if (bit_get(r->seen, files[i]))
 			continue;

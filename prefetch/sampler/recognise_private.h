@@ -302,6 +302,7 @@ struct prefetch_recognise {
 	uint32_t ring[RING];     /* files of unexplained opens, each once, in their order */
 	uint32_t n_ring;
 	uint64_t ring_since;   /* `opens` at its first entry */
+	uint64_t collected_at; /* `opens` at the latest unexplained one */
 	uint32_t looked;       /* n_ring at the last look */
 	bool pressing;         /* opens have paused, so there may come no more: look at what is there */
 	uint32_t recent[TAIL]; /* files of the latest unexplained opens; a ring */

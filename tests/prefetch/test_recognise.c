@@ -1847,6 +1847,50 @@ static void seeds_of_a_beginning_do_not_wait_for_others(void **state)
 	prefetch_recognise_free(r);
 }
 
+/* Opens of others, left over from an epoch that is followed, are not taken for the beginning of the next. */
+static void what_was_left_over_is_forgotten(void **state)
+{
+	enum { LEFT_OVER = 30, BEFORE = 1000, OPENS = 96 };
+	struct prefetch_recognise *r = new_recognise(0);
+	(void)state;
+	randperm(N, 4711, 0, order);
+	prefetch_recognise_opened(r, order, BEFORE);
+	work(r);
+	order_of_nobody(VAL, 79);
+	for (uint32_t i = 0; i < LEFT_OVER; i++)
+		scratch[i] += N;
+	prefetch_recognise_opened(r, scratch, LEFT_OVER);
+	prefetch_recognise_opened(r, order + BEFORE, N - BEFORE);
+	work(r);
+	randperm(N, 777, 0, order);
+	prefetch_recognise_opened(r, order, OPENS);
+	work(r);
+	struct prefetch_recognised track = only_track(r);
+	assert_int_equal(track.seed, 777);
+	assert_int_equal(track.epoch, 1);
+	assert_in_range(track.after, OPENS - 16, OPENS);
+	prefetch_recognise_free(r);
+}
+
+/* What begins after an epoch in vain is found by its own opens alone. */
+static void an_epoch_after_one_in_vain_is_looked_at_alone(void **state)
+{
+	struct prefetch_recognise *r = new_recognise(0);
+	uint32_t opens = 0;
+	(void)state;
+	order_of_nobody(N, 80);
+	prefetch_recognise_opened(r, scratch, N);
+	work(r);
+	randperm(N, 47, 0, order);
+	for (; recognised_tracks(r) == 0 && opens < 512; opens++) {
+		prefetch_recognise_opened(r, order + opens, 1);
+		work(r);
+	}
+	assert_int_equal(only_track(r).seed, 47);
+	assert_int_equal(only_track(r).after, opens);
+	prefetch_recognise_free(r);
+}
+
 /* Looks in the middle of an order of nobody leave time for the seeds of the epoch after it. */
 static void an_epoch_in_vain_leaves_time_for_the_next(void **state)
 {
@@ -2101,6 +2145,8 @@ int main(void)
 		cmocka_unit_test(a_look_is_not_lost_while_the_seeds_of_another_are_tried),
 		cmocka_unit_test(a_generator_that_is_seeded_for_each_epoch_is_followed),
 		cmocka_unit_test(seeds_of_a_beginning_do_not_wait_for_others),
+		cmocka_unit_test(what_was_left_over_is_forgotten),
+		cmocka_unit_test(an_epoch_after_one_in_vain_is_looked_at_alone),
 		cmocka_unit_test(an_epoch_in_vain_leaves_time_for_the_next),
 		cmocka_unit_test(a_search_takes_a_twentieth_of_the_time_that_passes),
 		cmocka_unit_test(a_reader_who_goes_through_a_list_is_not_searched_for_seeds),
