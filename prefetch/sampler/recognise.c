@@ -206,10 +206,11 @@ static void begin_ring(struct prefetch_recognise *r)
 }
 
 /* Whether there is time for opens in the middle of an epoch.  To look there is rarely of use, so it leaves the reserve
- * to an epoch that begins: otherwise an order that nobody knows would end the search for all later ones. */
+ * to an epoch that begins: otherwise an order that nobody knows would end the search for all later ones.  While the
+ * thread tries all seeds, no more than the reserve is ever left. */
 static bool may_look(const struct prefetch_recognise *r)
 {
-	return !bounded(r) || r->budget.left_ns > (int64_t)r->options.search_burst_ns / RESERVE;
+	return !bounded(r) || r->budget.left_ns >= (int64_t)r->options.search_burst_ns / RESERVE;
 }
 
 /* Forgets what the ring has if tracks have explained all of many opens since: it is left over from their epochs, and no

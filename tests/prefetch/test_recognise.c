@@ -1737,13 +1737,14 @@ static uint64_t elapsed_clock(void *user)
 
 enum { BURST_MS = 100, BURST_NS = BURST_MS * 1000000 };
 
-static struct prefetch_recognise *new_bounded(struct clocks *clocks, uint64_t burst_ns)
+static struct prefetch_recognise *new_bounded(struct clocks *clocks, uint64_t burst_ns, bool thread)
 {
 	struct prefetch_recognise *r;
 	struct prefetch_recognise_options options = {
 		.index = dataset,
 		.search_burst_ns = burst_ns,
 		.search_permille = 50,
+		.search_thread = thread,
 		.cpu_ns = cpu_clock,
 		.elapsed_ns = elapsed_clock,
 		.user = clocks,
@@ -1836,7 +1837,7 @@ static void a_generator_that_is_seeded_for_each_epoch_is_followed(void **state)
 static void seeds_of_a_beginning_do_not_wait_for_others(void **state)
 {
 	struct clocks clocks = { 0 };
-	struct prefetch_recognise *r = new_bounded(&clocks, PREFETCH_SEARCH_BURST_NS);
+	struct prefetch_recognise *r = new_bounded(&clocks, PREFETCH_SEARCH_BURST_NS, false);
 	(void)state;
 	order_of_nobody(N, 82);
 	feed_bounded(r, &clocks, scratch, N, 200000);
@@ -1891,11 +1892,28 @@ static void an_epoch_after_one_in_vain_is_looked_at_alone(void **state)
 	prefetch_recognise_free(r);
 }
 
+/* While the thread tries all seeds, and takes what time there is, looks at later opens go on. */
+static void looks_go_on_while_all_seeds_are_tried(void **state)
+{
+	enum { MS = 1000000 };
+	struct clocks clocks = { 0 };
+	struct prefetch_recognise *r = new_bounded(&clocks, PREFETCH_SEARCH_BURST_NS, true);
+	(void)state;
+	order_of_nobody(N, 81);
+	feed_bounded(r, &clocks, scratch, 10000, MS);
+	struct prefetch_searched before = searched(r);
+	assert_true(before.running);
+	feed_bounded(r, &clocks, scratch + 10000, 10000, MS);
+	assert_true(searched(r).running);
+	assert_true(searched(r).looks > before.looks + 2);
+	prefetch_recognise_free(r);
+}
+
 /* Looks in the middle of an order of nobody leave time for the seeds of the epoch after it. */
 static void an_epoch_in_vain_leaves_time_for_the_next(void **state)
 {
 	struct clocks clocks = { 0 };
-	struct prefetch_recognise *r = new_bounded(&clocks, PREFETCH_SEARCH_BURST_NS);
+	struct prefetch_recognise *r = new_bounded(&clocks, PREFETCH_SEARCH_BURST_NS, false);
 	(void)state;
 	for (unsigned i = 0; i < 3; i++) {
 		order_of_nobody(N, 77 + i);
@@ -1911,7 +1929,7 @@ static void an_epoch_in_vain_leaves_time_for_the_next(void **state)
 static void what_nobody_knows_is_searched_within_a_budget(void **state)
 {
 	struct clocks clocks = { 0 };
-	struct prefetch_recognise *r = new_bounded(&clocks, BURST_NS);
+	struct prefetch_recognise *r = new_bounded(&clocks, BURST_NS, false);
 	(void)state;
 	order_of_nobody(N, 8);
 	feed_bounded(r, &clocks, scratch, 20000, 0);
@@ -1934,7 +1952,7 @@ static void a_search_takes_a_twentieth_of_the_time_that_passes(void **state)
 {
 	enum { OPENS = 20000, MS = 1000000 };
 	struct clocks clocks = { 0 };
-	struct prefetch_recognise *r = new_bounded(&clocks, BURST_NS);
+	struct prefetch_recognise *r = new_bounded(&clocks, BURST_NS, false);
 	(void)state;
 	order_of_nobody(N, 9);
 	feed_bounded(r, &clocks, scratch, OPENS, MS);
@@ -2147,6 +2165,7 @@ int main(void)
 		cmocka_unit_test(seeds_of_a_beginning_do_not_wait_for_others),
 		cmocka_unit_test(what_was_left_over_is_forgotten),
 		cmocka_unit_test(an_epoch_after_one_in_vain_is_looked_at_alone),
+		cmocka_unit_test(looks_go_on_while_all_seeds_are_tried),
 		cmocka_unit_test(an_epoch_in_vain_leaves_time_for_the_next),
 		cmocka_unit_test(a_search_takes_a_twentieth_of_the_time_that_passes),
 		cmocka_unit_test(a_reader_who_goes_through_a_list_is_not_searched_for_seeds),
