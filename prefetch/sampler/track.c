@@ -1312,8 +1312,10 @@ bool prefetch_track_stranger(const struct prefetch_recognise *r, struct track *t
 
 /* Whether one of many readers opened this position lately: hundreds of opens may lie between its two opens of a file.
  * In an epoch that begins again more turns lie between. */
-static bool opened_just_now(const struct track *t, uint64_t position)
+static bool opened_just_now(const struct prefetch_recognise *r, const struct track *t, uint64_t position)
 {
+	if (r->opens - t->last_open >= RING)
+		return false; /* its epoch is over, or its trainer rests */
 	uint64_t turns = t->size / t->part.world * t->part.ranks / 4;
 	uint64_t n = t->n_recent < RING ? t->n_recent : RING;
 	for (uint64_t i = 1; bit_get(t->used, position) && i <= n && i <= turns; i++) {
@@ -1335,7 +1337,7 @@ bool prefetch_track_unexpected(struct prefetch_recognise *r, struct track *t, ui
 	if (t->source.sampler == PREFETCH_SAMPLER_OWN && r->own.several && is_near(t, position) &&
 	        bit_get(t->used, position))
 		return true;
-	if (opened_just_now(t, position))
+	if (opened_just_now(r, t, position))
 		return true;
 	if (is_near(t, position) && !bit_get(t->used, position)) {
 		t->recent[t->n_recent++ % RING] = position;

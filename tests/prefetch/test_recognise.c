@@ -1909,6 +1909,23 @@ static void looks_go_on_while_all_seeds_are_tried(void **state)
 	prefetch_recognise_free(r);
 }
 
+/* The files that it opened last are among those of an order of nobody that follows, and nothing explains them there. */
+static void a_finished_track_explains_no_opens_of_the_next_epoch(void **state)
+{
+	struct prefetch_recognise *r = new_recognise(0);
+	(void)state;
+	randperm(N, 4711, 0, order);
+	prefetch_recognise_opened(r, order, 600);
+	work(r);
+	prefetch_recognise_opened(r, order + 600, N - 600);
+	work(r);
+	uint64_t unexplained = searched(r).unexplained;
+	order_of_nobody(N, 83);
+	prefetch_recognise_opened(r, scratch, N);
+	assert_in_range(searched(r).unexplained, unexplained + N - 16, unexplained + N);
+	prefetch_recognise_free(r);
+}
+
 /* Looks in the middle of an order of nobody leave time for the seeds of the epoch after it. */
 static void an_epoch_in_vain_leaves_time_for_the_next(void **state)
 {
@@ -2166,6 +2183,7 @@ int main(void)
 		cmocka_unit_test(what_was_left_over_is_forgotten),
 		cmocka_unit_test(an_epoch_after_one_in_vain_is_looked_at_alone),
 		cmocka_unit_test(looks_go_on_while_all_seeds_are_tried),
+		cmocka_unit_test(a_finished_track_explains_no_opens_of_the_next_epoch),
 		cmocka_unit_test(an_epoch_in_vain_leaves_time_for_the_next),
 		cmocka_unit_test(a_search_takes_a_twentieth_of_the_time_that_passes),
 		cmocka_unit_test(a_reader_who_goes_through_a_list_is_not_searched_for_seeds),
