@@ -75,14 +75,14 @@ void *prefetch_lister_run(void *arg)
 		struct prefetch_stream *stream = p->lister.request == PREFETCH_ASKED ? NULL : next_announcement(p);
 		if (p->lister.request == PREFETCH_ASKED) {
 			drop(p);
-		} else if (stream) {
-			announce(p, stream);
-		} else if (p->lister.look == PREFETCH_ASKED) {
+		} else if (p->lister.look == PREFETCH_ASKED) { /* it is short; announcements may go on and on */
 			p->lister.look = PREFETCH_BUSY;
 			prefetch_unlock(p);
 			look(p);
 			prefetch_lock(p);
 			p->lister.look = PREFETCH_IDLE;
+		} else if (stream) {
+			announce(p, stream);
 		} else {
 			pthread_cond_wait(&p->lister.cv, &p->lock);
 			continue;
