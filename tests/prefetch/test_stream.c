@@ -732,28 +732,35 @@ static int long_find(void *epoch, uint32_t sample, uint64_t *ret_turn)
 	return *ret_turn < LONG_TURNS ? 0 : -ENOENT;
 }
 
-/* A buffer of 90,000 files is followed through two epochs.  One file stays in it for a whole epoch, and is kept. */
-static void a_large_shuffle_buffer_is_followed(void **state)
+/* A trainer on a long order, behind a shuffle buffer of so many turns. */
+static void begin_buffered(struct trainer *t, struct fake_sink *sink, uint64_t buffer_turns)
 {
-	enum { BUFFER = 90000, STAYS = LONG_EACH };
 	static const struct shard_view_given given = {
 		.user = &data, .get = long_get, .put = long_put, .turn = long_turn, .find = long_find
 	};
 	static const struct prefetch_sink_ops ops = { .store = fake_store, .drop = fake_drop };
+	struct base_err err = { 0 };
+	sink_init(sink);
+	sink->base.ops = &ops;
+	*t = (struct trainer){ .sink = sink };
+	struct prefetch_options options = { .index = data.index, .memory_bytes = 256 << 20, .sink = &sink->base };
+	assert_int_equal(prefetch_new(&options, &err, &t->p), 0);
+	assert_int_equal(shard_view_new_given(data.index, &given, &t->view), 0);
+	struct prefetch_stream_options stream = { .view = t->view, .buffer_turns = buffer_turns, .user = t };
+	assert_int_equal(prefetch_stream_new(t->p, &stream, &t->stream), 0);
+}
+
+/* A buffer of 90,000 files is followed through two epochs.  One file stays in it for a whole epoch, and is kept. */
+static void a_large_shuffle_buffer_is_followed(void **state)
+{
+	enum { BUFFER = 90000, STAYS = LONG_EACH };
 	static uint32_t held[BUFFER];
 	struct fake_sink sink;
-	struct trainer t = { .sink = &sink };
-	struct base_err err = { 0 };
+	struct trainer t;
 	struct prefetch_stream_stats ss;
 	uint32_t random = 1;
 	(void)state;
-	sink_init(&sink);
-	sink.base.ops = &ops;
-	struct prefetch_options options = { .index = data.index, .memory_bytes = 256 << 20, .sink = &sink.base };
-	assert_int_equal(prefetch_new(&options, &err, &t.p), 0);
-	assert_int_equal(shard_view_new_given(data.index, &given, &t.view), 0);
-	struct prefetch_stream_options stream = { .view = t.view, .buffer_turns = 1, .user = &t };
-	assert_int_equal(prefetch_stream_new(t.p, &stream, &t.stream), 0);
+	begin_buffered(&t, &sink, 1);
 	prefetch_stream_buffer(t.stream, BUFFER); /* how large it is shows only later */
 	for (uint64_t epoch = 0; epoch < 2; epoch++) {
 		uint32_t n_held = 0, next = 0;
@@ -783,22 +790,11 @@ static void a_large_shuffle_buffer_is_followed(void **state)
 static void what_a_small_buffer_skips_is_given_up(void **state)
 {
 	enum { SKIPPED = 2 * LONG_EACH, KEPT = SKIPPED + 60000, GIVEN_UP = SKIPPED + 70000 };
-	static const struct shard_view_given given = {
-		.user = &data, .get = long_get, .put = long_put, .turn = long_turn, .find = long_find
-	};
-	static const struct prefetch_sink_ops ops = { .store = fake_store, .drop = fake_drop };
 	struct fake_sink sink;
-	struct trainer t = { .sink = &sink };
-	struct base_err err = { 0 };
+	struct trainer t;
 	struct prefetch_stream_stats ss;
 	(void)state;
-	sink_init(&sink);
-	sink.base.ops = &ops;
-	struct prefetch_options options = { .index = data.index, .memory_bytes = 256 << 20, .sink = &sink.base };
-	assert_int_equal(prefetch_new(&options, &err, &t.p), 0);
-	assert_int_equal(shard_view_new_given(data.index, &given, &t.view), 0);
-	struct prefetch_stream_options stream = { .view = t.view, .buffer_turns = 1000, .user = &t };
-	assert_int_equal(prefetch_stream_new(t.p, &stream, &t.stream), 0);
+	begin_buffered(&t, &sink, 1000);
 	for (uint64_t turn = 0; turn < GIVEN_UP; turn++) {
 		if (turn != SKIPPED)
 			prefetch_stream_used(t.stream, &(struct prefetch_use){ .epoch = 0, .turn = turn }, 1);
