@@ -3,8 +3,8 @@
  * part.  prefetch/sampler/recognise_private.h first.
  *
  * If one rank reads, the opens say which part it is, because all of them are in it.  If several ranks read through one
- * mount, their opens lie all over the list, and each number of ranks has to be tried: the part with most opens, of 2, 4
- * and 8.  When one rank is found, the parts of the others are known. */
+ * mount, their opens lie all over the list.  So the list is divided into 2, 4 and 8 parts, and of each division the
+ * part with most opens is tried.  When one rank is found, the parts of the others are known. */
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>

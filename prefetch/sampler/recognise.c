@@ -206,8 +206,8 @@ static void begin_ring(struct prefetch_recognise *r)
 }
 
 /* Whether there is time for opens in the middle of an epoch.  To look there is rarely of use, so it leaves the reserve
- * to an epoch that begins: otherwise an order that nobody knows would end the search for all later ones.  While the
- * thread tries all seeds, no more than the reserve is ever left. */
+ * (a quarter of the budget) to the first looks of the next epoch: otherwise an order that nobody knows would end the
+ * search for all later ones.  While the thread tries all seeds, no more than the reserve is ever left. */
 static bool may_look(const struct prefetch_recognise *r)
 {
 	return !bounded(r) || r->budget.left_ns >= (int64_t)r->options.search_burst_ns / RESERVE;
@@ -232,8 +232,8 @@ static void collect(struct prefetch_recognise *r, uint32_t file)
 	r->recent[r->n_recent++ % TAIL] = file;
 	r->tail.since++;
 	r->again = r->again << 1 | seen;
-	/* Two jobs also open the same files.  So a ring that is due for a look stays until the look is done, unless
-	 * that has to wait for its time. */
+	/* Two jobs also open the same files.  So a ring that is due for a look stays until the look is done.  If the
+	 * look waits for the budget, the new pass begins all the same. */
 	bool waits = r->rolling && !may_look(r) && !prefetch_background_busy(r);
 	bool looked = waits || (!r->search.running && !prefetch_search_due(r));
 	if (__builtin_popcountll(r->again) >= AGAIN_MIN && r->n_recent >= RECENT && looked) {
