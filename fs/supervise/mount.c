@@ -216,21 +216,22 @@ uint32_t fs_mounts_count(void)
 }
 
 /* The kernel answers stat(2) of the root from its cache, also if the server is dead; statfs(2) always asks. */
-static _Noreturn void ask_statfs(const char *mountpoint)
+static _Noreturn void ask_mount(const char *mountpoint, uint64_t dev)
 {
 	struct statfs st;
 	prctl(PR_SET_PDEATHSIG, SIGKILL);
 	bool dead =
-	        statfs(mountpoint, &st) < 0 && (errno == ENOTCONN || errno == ECONNABORTED || errno == ECONNREFUSED);
+	        !fs_mount_leads_to(mountpoint, dev) ||
+	        (statfs(mountpoint, &st) < 0 && (errno == ENOTCONN || errno == ECONNABORTED || errno == ECONNREFUSED));
 	_exit(dead);
 }
 
-static bool is_dead(const char *mountpoint)
+static bool is_dead(const char *mountpoint, uint64_t dev)
 {
 	int status;
 	pid_t ended = 0, pid = fork();
 	if (pid == 0)
-		ask_statfs(mountpoint);
+		ask_mount(mountpoint, dev);
 	for (int waited_ms = 0; pid > 0 && ended == 0; waited_ms++) {
 		if (waited_ms == FS_MOUNTS_ASK_MS)
 			kill(pid, SIGKILL);
@@ -256,7 +257,7 @@ uint32_t fs_mounts_count_dead(const uint64_t *known, uint32_t n_known)
 		if (!parse_line(text, &line) || strcmp(line.type, FS_TYPE) != 0 || has_dev(devs, n, line.dev))
 			continue;
 		devs[n++] = line.dev;
-		dead += !has_dev(known, n_known, line.dev) && is_dead(line.mountpoint);
+		dead += !has_dev(known, n_known, line.dev) && is_dead(line.mountpoint, line.dev);
 	}
 	return dead;
 }

@@ -90,9 +90,10 @@ enum { FS_MOUNTS_COUNTED_MAX = 256 };
 uint32_t fs_mounts_count(void);
 
 /* Returns how many of these mounts have no server any more, without those whose st_dev is one of known[n_known].  A
- * process of its own asks each, because nothing can end one that waits for a server that hangs.  A mount that does not
- * answer within FS_MOUNTS_ASK_MS has a server; when FS_MOUNTS_ASK_ALL_MS are over, no more are asked.  For a process
- * without other threads. */
+ * mount that is hidden below another one counts, too: it cannot be asked, and nobody can open files of it.  A process
+ * of its own asks each, because nothing can end one that waits for a server that hangs.  A mount that does not answer
+ * within FS_MOUNTS_ASK_MS has a server; when FS_MOUNTS_ASK_ALL_MS are over, no more are asked.  For a process without
+ * other threads. */
 enum { FS_MOUNTS_ASK_MS = 250, FS_MOUNTS_ASK_ALL_MS = 2000 };
 uint32_t fs_mounts_count_dead(const uint64_t *known, uint32_t n_known);
 

@@ -93,10 +93,13 @@ def greeter_of(m):
     return found
 
 
-def test_a_mount_whose_server_is_dead_takes_nothing_away(cgroup, scratch, pack, mount, dataset):
+@pytest.mark.parametrize("hidden", [False, True], ids=["seen", "hidden"])
+def test_a_mount_whose_server_is_dead_takes_nothing_away(cgroup, scratch, pack, mount, dataset, hidden):
     dead = mount(pack(scratch / "source"), "view=all,layout=tree")
     mounts.kill_with_supervisor(dead.process.pid, dead.server_pid())
     dead.process.wait()
+    if hidden:  # below another mount, where nobody can ask it
+        subprocess.run(["mount", "-t", "tmpfs", "tmpfs", dead.path], check=True)
     try:
         with cgroup(560 * MIB).inside():
             m = mount(dataset[0], "view=all,layout=tree")
@@ -105,4 +108,6 @@ def test_a_mount_whose_server_is_dead_takes_nothing_away(cgroup, scratch, pack, 
             assert why(m) == ALL
             m.unmount()
     finally:
+        if hidden:
+            subprocess.run(["umount", dead.path], check=True)
         subprocess.run(["umount", "-l", dead.path], check=True)
