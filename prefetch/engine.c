@@ -386,7 +386,8 @@ static bool prepare_sleep(struct prefetch *p, bool drained, bool resting, bool *
 	prefetch_lock_for_scope(p);
 	bool work = drained ? !TAILQ_EMPTY(&p->locked.urgent)
 	                    : p->locked.state == PREFETCH_AWAKE && p->reading.inflight < PREFETCH_OPS_MAX;
-	*ret_exit = p->locked.stopping && TAILQ_EMPTY(&p->locked.urgent) && !p->reading.inflight;
+	*ret_exit = p->locked.stopping && TAILQ_EMPTY(&p->locked.urgent) && TAILQ_EMPTY(&p->reading.parked) &&
+	            !p->reading.inflight;
 	if (work || *ret_exit || p->locked.state == PREFETCH_POKED)
 		return false;
 	p->locked.resting = resting;

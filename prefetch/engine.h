@@ -103,7 +103,7 @@ STAILQ_HEAD(prefetch_block_list, prefetch_block);
 
 /* Where a read is.  It changes under `lock` only. */
 enum prefetch_read_state {
-	PREFETCH_READ_QUEUED,   /* in `urgent` */
+	PREFETCH_READ_QUEUED,   /* in `urgent` or `regains` */
 	PREFETCH_READ_INFLIGHT, /* the engine thread has it */
 	PREFETCH_READ_LANDED,   /* in `landed` */
 	PREFETCH_READ_DELIVERY, /* the thread in prefetch_deliver_read has it */
@@ -124,7 +124,7 @@ struct prefetch_read {
 	bool again;    /* a second read of one block, because the first gave wrong bytes */
 	bool changed;  /* with `again`: the shard is not what the index says */
 	uint32_t shard;
-	uint32_t sample; /* of a demand, a hint or a run: the sample of its file, or SHARD_NONE */
+	uint32_t sample; /* of a read of one block: the sample of its file, or SHARD_NONE */
 	uint64_t offset; /* the extent is [offset, offset + len) of the shard */
 	uint32_t len;
 	uint32_t gap_bytes; /* prefetch_op.gap_bytes */
@@ -303,6 +303,8 @@ enum prefetch_engine_step {
 struct prefetch_locked {
 	struct prefetch_block *blocks[PREFETCH_BLOCK_BUCKETS];
 	struct prefetch_read_list urgent; /* reads that wait to be submitted */
+	/* Scheduled reads of what the sink has lost, which wait until the depth allows them. */
+	struct prefetch_read_list regains;
 	struct prefetch_read_list free_reads;
 	struct prefetch_block_list free_blocks;
 	pthread_cond_t started_cv;

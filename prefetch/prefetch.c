@@ -41,6 +41,7 @@ static void stop_engine(struct prefetch *p)
 	{
 		prefetch_lock_for_scope(p);
 		p->locked.stopping = true;
+		TAILQ_CONCAT(&p->locked.urgent, &p->locked.regains, link); /* they are cancelled */
 		prefetch_engine_step(p, PREFETCH_WORK);
 	}
 	prefetch_io_cancel(p->io);
@@ -96,6 +97,7 @@ int prefetch_new(const struct prefetch_options *options, struct base_err *err, s
 	pthread_cond_init(&p->delivery.landed_cv, NULL);
 	pthread_cond_init(&p->locked.started_cv, NULL);
 	TAILQ_INIT(&p->locked.urgent);
+	TAILQ_INIT(&p->locked.regains);
 	TAILQ_INIT(&p->delivery.landed);
 	TAILQ_INIT(&p->reading.delayed);
 	TAILQ_INIT(&p->locked.free_reads);
@@ -179,6 +181,12 @@ static void hurry(struct prefetch *p, struct prefetch_read *read)
 	if (read->urgent)
 		return;
 	read->urgent = true;
+	if (read->state == PREFETCH_READ_QUEUED) {
+		read->ahead = false;
+		TAILQ_REMOVE(&p->locked.regains, read, link);
+		TAILQ_INSERT_TAIL(&p->locked.urgent, read, link);
+		prefetch_engine_step(p, PREFETCH_WORK);
+	}
 	if (read->state != PREFETCH_READ_LANDED)
 		return;
 	TAILQ_REMOVE(&p->delivery.landed, read, link);
@@ -187,8 +195,10 @@ static void hurry(struct prefetch *p, struct prefetch_read *read)
 	prefetch_engine_step(p, PREFETCH_NEWS);
 }
 
-int prefetch_queue_block(struct prefetch *p, uint64_t key, const struct shard_place *file, uint64_t offset,
-        uint32_t len, uint64_t xxh3, struct prefetch_demand *demand)
+/* Makes a read of one block, which is in the table then.  demand: as in prefetch_queue_block.  Returns 0, -ECANCELED or
+ * -ENOMEM.  Under lock. */
+static int read_of_block(struct prefetch *p, uint64_t key, const struct shard_place *file, uint64_t offset,
+        uint32_t len, uint64_t xxh3, struct prefetch_demand *demand, struct prefetch_read **ret_read)
 {
 	if (p->locked.stopping)
 		return -ECANCELED;
@@ -210,8 +220,19 @@ int prefetch_queue_block(struct prefetch *p, uint64_t key, const struct shard_pl
 	read->sample = file->sample;
 	read->offset = offset;
 	read->len = len;
-	read->urgent = true;
 	read->state = PREFETCH_READ_QUEUED;
+	*ret_read = read;
+	return 0;
+}
+
+int prefetch_queue_block(struct prefetch *p, uint64_t key, const struct shard_place *file, uint64_t offset,
+        uint32_t len, uint64_t xxh3, struct prefetch_demand *demand)
+{
+	struct prefetch_read *read;
+	int rc = read_of_block(p, key, file, offset, len, xxh3, demand, &read);
+	if (rc < 0)
+		return rc;
+	read->urgent = true;
 	TAILQ_INSERT_TAIL(&p->locked.urgent, read, link);
 	prefetch_engine_step(p, PREFETCH_WORK);
 	return 0;
@@ -316,7 +337,8 @@ bool prefetch_hint(struct prefetch *p, uint32_t number, bool read)
 	return !there;
 }
 
-/* Reads a block into landing memory that the sink has lost. */
+/* Queues a read of a block that the sink has lost, into landing memory.  It is a scheduled read, so demands go before
+ * it. */
 static void regain(struct prefetch *p, uint32_t number, uint32_t block)
 {
 	struct shard_place file;
@@ -329,9 +351,13 @@ static void regain(struct prefetch *p, uint32_t number, uint32_t block)
 	{
 		prefetch_lock_for_scope(p);
 		buffer = cache_find(p->cache, key);
+		struct prefetch_read *read;
 		if (!buffer && !prefetch_block_find(p, key) &&
-		        prefetch_queue_block(p, key, &file, offset, len, xxh3, NULL) == 0) {
-			prefetch_block_find(p, key)->asked = false; /* if a stream fetches it, it is stored */
+		        read_of_block(p, key, &file, offset, len, xxh3, NULL, &read) == 0) {
+			STAILQ_FIRST(&read->blocks)->asked = false; /* if a stream fetches it, it is stored */
+			read->ahead = true;
+			TAILQ_INSERT_TAIL(&p->locked.regains, read, link);
+			prefetch_engine_step(p, PREFETCH_NEWS);
 			atomic_fetch_add_explicit(&p->counters.regained, 1, memory_order_relaxed);
 		}
 	}
@@ -370,8 +396,9 @@ bool prefetch_idle(struct prefetch *p)
 	struct prefetch_stream *s;
 	prefetch_lock_for_scope(p);
 	bool idle = p->locked.state >= PREFETCH_ASLEEP && !p->locked.resting && TAILQ_EMPTY(&p->locked.urgent) &&
-	            TAILQ_EMPTY(&p->delivery.landed) && p->delivery.idle && p->lister.request == PREFETCH_IDLE &&
-	            p->lister.look == PREFETCH_IDLE && !atomic_load(&p->figures.inflight);
+	            TAILQ_EMPTY(&p->locked.regains) && TAILQ_EMPTY(&p->delivery.landed) && p->delivery.idle &&
+	            p->lister.request == PREFETCH_IDLE && p->lister.look == PREFETCH_IDLE &&
+	            !atomic_load(&p->figures.inflight);
 	TAILQ_FOREACH(s, &p->locked.streams, link)
 	{
 		idle = idle && s->state == PREFETCH_STREAM_LIVE && s->announce == PREFETCH_IDLE;

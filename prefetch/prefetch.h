@@ -111,7 +111,8 @@ void prefetch_demand(struct prefetch *prefetch, struct prefetch_demand *demand);
 bool prefetch_hint(struct prefetch *prefetch, uint32_t file, bool read);
 
 /* The answer to prefetch_sink_ops.look.  If the byte is gone, the block of the file in which `offset` lies is read into
- * landing memory, before its reader asks for it.  Never blocks. */
+ * landing memory, before its reader asks for it.  This read counts against the depth, so demands go before it.  Never
+ * blocks. */
 void prefetch_looked(struct prefetch *prefetch, uint32_t file, uint64_t offset, bool there);
 
 /* Sets the budget to `memory_bytes` (at least PREFETCH_MEMORY_MIN).  Landing memory and the windows of streams keep

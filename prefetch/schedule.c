@@ -839,6 +839,24 @@ static bool fetch_one(struct prefetch *p, struct prefetch_stream *s)
 	return false;
 }
 
+/* Starts reads of what the sink has lost, before those of the streams and within the same limits. */
+static void start_regains(struct prefetch *p)
+{
+	while (may_read(p)) {
+		struct prefetch_read *read;
+		{
+			prefetch_lock_for_scope(p);
+			read = TAILQ_FIRST(&p->locked.regains);
+			if (!read)
+				return;
+			TAILQ_REMOVE(&p->locked.regains, read, link);
+			read->state = PREFETCH_READ_INFLIGHT;
+		}
+		if (prefetch_engine_start(p, read) < 0)
+			TAILQ_INSERT_TAIL(&p->reading.parked, read, link);
+	}
+}
+
 /* Returns whether landing memory, and not the depth, keeps reads from starting. */
 static bool short_of_memory(struct prefetch *p)
 {
@@ -850,8 +868,10 @@ void prefetch_schedule_fill(struct prefetch *p)
 	if (!p->ledger)
 		return;
 	for (unsigned tries = 0; tries < 2; tries++) {
-		if (prefetch_fetch_parked(p))
+		if (prefetch_fetch_parked(p)) {
+			start_regains(p);
 			prefetch_each_stream(p, fetch_one);
+		}
 		pass_on_drops(p); /* fetches wait for these drops, so they do not wait for the next news */
 		if (!short_of_memory(p) && !p->schedule.share_pending)
 			return;

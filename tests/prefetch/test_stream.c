@@ -306,6 +306,7 @@ struct setup {
 	bool doubtful;
 	uint64_t buffer;
 	uint64_t window;
+	uint32_t depth;
 };
 
 static void start(struct trainer *t, struct fake_sink *sink, const struct setup *setup)
@@ -316,6 +317,7 @@ static void start(struct trainer *t, struct fake_sink *sink, const struct setup 
 		.sink = &sink->base,
 		.hook = setup->hook,
 		.threads = setup->threads,
+		.depth = setup->depth,
 	};
 	struct shard_view_options view = setup->view;
 	struct base_err err = { 0 };
@@ -1737,6 +1739,74 @@ static void demands_that_join_a_read_do_not_wake_the_engine(void **state)
 	prefetch_free(t.p);
 }
 
+/* In which sequence reads come back.  The engine thread counts. */
+struct sequence {
+	_Atomic uint32_t n;    /* reads that came back */
+	_Atomic uint32_t file; /* the file that is looked for */
+	_Atomic uint32_t at;   /* how many reads came back before that of its first block; UINT32_MAX: it has not yet */
+};
+
+static uint64_t late_by_10_ms(void *arg, uint32_t shard, uint64_t offset, uint32_t len)
+{
+	(void)arg;
+	(void)shard;
+	(void)offset;
+	(void)len;
+	return 10000000;
+}
+
+static int count_read(void *arg, uint32_t shard, uint64_t offset, uint8_t *bytes, int res)
+{
+	struct sequence *sequence = arg;
+	struct shard_place place;
+	(void)bytes;
+	assert_int_equal(shard_index_place(data.index, sequence->file, &place), 0);
+	if (place.shard == shard && place.offset >= offset && place.offset < offset + (uint64_t)res)
+		sequence->at = sequence->n;
+	sequence->n++;
+	return res;
+}
+
+/* Demands a file.  Returns how many reads came back meanwhile, before its own. */
+static uint32_t reads_before(struct prefetch *p, struct sequence *sequence, uint32_t file)
+{
+	sequence->file = file;
+	sequence->at = UINT32_MAX;
+	uint32_t n = sequence->n;
+	assert_int_equal(ask(p, file, 0), 0);
+	assert_int_not_equal(sequence->at, UINT32_MAX);
+	return sequence->at - n;
+}
+
+/* Hundreds of files were taken back at once: more than landing memory has room for. */
+static void what_is_regained_stands_before_no_reader(void **state)
+{
+	(void)state;
+	enum { DEPTH = 4, LOST = N_FILES / N_SIZES * 3 };
+	static const uint32_t kinds[] = { 3, 8, 11 };
+	struct fake_sink sink;
+	struct trainer t = { 0 };
+	struct sequence sequence = { .at = UINT32_MAX };
+	const struct prefetch_hook hook = { .delay_ns = late_by_10_ms, .result = count_read, .arg = &sequence };
+	sink_init(&sink);
+	start(&t, &sink,
+	        &(struct setup){
+	                .memory = 32 << 20, .view = orders[0], .hook = &hook, .doubtful = true, .depth = DEPTH });
+	settle(&t);
+	for (uint32_t i = 0; i < LOST; i++)
+		prefetch_looked(t.p, i / 3 * N_SIZES + kinds[i % 3], 0, false);
+	assert_int_equal(stats(t.p).regained, LOST);
+	/* One that nobody knows of yet, and the last one that waits. */
+	assert_in_range(reads_before(t.p, &sequence, 0), 0, 3 * DEPTH);
+	assert_in_range(reads_before(t.p, &sequence, N_FILES - 1), 0, 3 * DEPTH);
+	settle(&t);
+	assert_int_equal(stats(t.p).reads, LOST + 1);
+	for (uint32_t i = 0; i < LOST; i++)
+		prefetch_looked(t.p, i / 3 * N_SIZES + kinds[i % 3], 0, false);
+	stop(&t);
+	prefetch_free(t.p); /* while they wait */
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -1782,6 +1852,7 @@ int main(void)
 		cmocka_unit_test(a_stream_can_be_freed_at_any_time),
 		cmocka_unit_test(names_without_an_epoch_follow_too),
 		cmocka_unit_test(demands_that_join_a_read_do_not_wake_the_engine),
+		cmocka_unit_test(what_is_regained_stands_before_no_reader),
 	};
 	cmocka_set_test_filter(getenv("DDPFS_TEST")); /* a pattern, or NULL */
 	return cmocka_run_group_tests_name("prefetch/stream", tests, setup, teardown);
