@@ -416,7 +416,7 @@ static int engine_init(struct prefetch *p)
 {
 	int rc = -ENOSYS;
 	uint32_t limit = prefetch_shards_limit();
-	if (p->store) {
+	if (p->http) {
 		rc = prefetch_io_http(shard_index_store(p->options.index), p->options.timeout_ns, &p->origin);
 		return engine_start_io(p, rc, limit);
 	}

@@ -448,7 +448,8 @@ struct prefetch {
 	struct prefetch_options options;
 	struct prefetch_hook hook;
 	struct prefetch_source *source; /* owned */
-	bool store;                     /* the shards are objects of a store */
+	bool store;                     /* prefetch_source.store */
+	bool http;                      /* the shards are read over HTTP */
 	struct cache *cache;
 	struct prefetch_io_backend *io;     /* for the engine thread; any thread may call prefetch_io_wake */
 	struct prefetch_io_backend *origin; /* reads from the source; `io`, or what a tier stands in front of */

@@ -171,7 +171,8 @@ static struct reach reach_of(struct prefetch *p, struct prefetch_stream *stream)
 			.gap_bytes = GAP_BYTES,
 			.neighbours = NEIGHBOURS_MAX,
 			.limit = stream->limit };
-	prefetch_io_http_stats(p->origin, &stats);
+	if (p->http)
+		prefetch_io_http_stats(p->origin, &stats);
 	return (struct reach){
 		.bytes = p->reading.read_max,
 		.gap_bytes =

@@ -110,7 +110,8 @@ int prefetch_new(const struct prefetch_options *options, struct base_err *err, s
 	pthread_cond_init(&p->lister.cv, NULL);
 
 	p->sink = options->sink;
-	p->store = shard_index_store(options->index) && !options->source;
+	p->http = shard_index_store(options->index) && !options->source;
+	p->store = options->source ? options->source->store : p->http;
 	prefetch_readahead_init(p, prefetch_landing_bytes(options->memory_bytes));
 	int rc = cache_new(prefetch_landing_bytes(options->memory_bytes), &p->cache);
 	if (rc == 0)
@@ -121,7 +122,7 @@ int prefetch_new(const struct prefetch_options *options, struct base_err *err, s
 		return rc;
 	}
 	p->source = options->source;
-	if (p->store) {
+	if (p->http) {
 		rc = prefetch_source_remote(options->index, &p->source);
 		if (rc < 0)
 			base_err_set(err, rc, "out of memory");
@@ -467,7 +468,7 @@ void prefetch_stats_get(struct prefetch *p, struct prefetch_stats *ret_stats)
 
 bool prefetch_remote_stats(struct prefetch *p, struct remote_stats *ret_stats)
 {
-	if (!p->store)
+	if (!p->http)
 		return false;
 	prefetch_io_http_stats(p->origin, ret_stats);
 	return true;

@@ -55,6 +55,7 @@ struct prefetch_source_ops {
 
 struct prefetch_source {
 	const struct prefetch_source_ops *ops;
+	bool store; /* requests cost much, and may take long: reads are planned as for a store */
 };
 
 /* Makes a source of objects, for an index whose dataset is in a store (shard_index_store).  index: not owned, outlives

@@ -66,7 +66,7 @@ int prefetch_source_remote(const struct shard_index *index, struct prefetch_sour
 	struct remote_source *made = calloc(1, sizeof(*made));
 	if (!made)
 		return -ENOMEM;
-	made->base = (struct prefetch_source){ .ops = &remote_ops };
+	made->base = (struct prefetch_source){ .ops = &remote_ops, .store = true };
 	made->index = index;
 	*ret_source = &made->base;
 	return 0;

@@ -37,6 +37,8 @@ struct fake_sink {
 	uint32_t long_pieces; /* of more than 16 turns, and than a quarter of the turns before */
 	uint64_t bytes, bytes_max;
 	uint32_t stored, stored_twice, unannounced, wrong, dropped, dropped_empty;
+	struct prefetch *looks; /* the engine that gets the answers of look */
+	uint32_t looked;        /* calls of look */
 	bool refuse;
 	bool forgets;  /* as the kernel: what is not announced is refused */
 	uint64_t room; /* as the kernel under pressure: more bytes push out what came first; 0: no limit */
@@ -165,6 +167,27 @@ static void fake_drop(struct prefetch_sink *sink, const struct cache_victim *vic
 static const struct prefetch_sink_ops fake_ops = {
 	.announce = fake_announce,
 	.store = fake_store,
+	.drop = fake_drop,
+};
+
+/* Answers at once, as the kernel does when it has the name. */
+static int fake_look(struct prefetch_sink *sink, uint32_t file, uint64_t offset)
+{
+	struct fake_sink *s = (struct fake_sink *)sink;
+	pthread_mutex_lock(&s->lock);
+	bool named = s->announced[file], there = s->blocks[file] >> offset / SHARD_BLOCK & 1;
+	s->looked++;
+	pthread_mutex_unlock(&s->lock);
+	if (!named)
+		return -ENOENT;
+	prefetch_looked(s->looks, file, offset, there);
+	return 0;
+}
+
+static const struct prefetch_sink_ops looking_ops = {
+	.announce = fake_announce,
+	.store = fake_store,
+	.look = fake_look,
 	.drop = fake_drop,
 };
 
@@ -307,6 +330,7 @@ struct setup {
 	uint64_t buffer;
 	uint64_t window;
 	uint32_t depth;
+	bool store; /* the shards lie in a store, as far as the engine can tell */
 };
 
 static void start(struct trainer *t, struct fake_sink *sink, const struct setup *setup)
@@ -323,6 +347,10 @@ static void start(struct trainer *t, struct fake_sink *sink, const struct setup 
 	struct base_err err = { 0 };
 	if (!view.world)
 		view.world = 1;
+	if (setup->store) {
+		assert_int_equal(prefetch_source_local(data.index, PREFETCH_IO_BUFFERED, &err, &options.source), 0);
+		options.source->store = true;
+	}
 	if (!t->p && prefetch_new(&options, &err, &t->p) < 0)
 		fail_msg("%s", err.text);
 	t->sink = sink;
@@ -1739,13 +1767,6 @@ static void demands_that_join_a_read_do_not_wake_the_engine(void **state)
 	prefetch_free(t.p);
 }
 
-/* In which sequence reads come back.  The engine thread counts. */
-struct sequence {
-	_Atomic uint32_t n;    /* reads that came back */
-	_Atomic uint32_t file; /* the file that is looked for */
-	_Atomic uint32_t at;   /* how many reads came back before that of its first block; UINT32_MAX: it has not yet */
-};
-
 static uint64_t late_by_10_ms(void *arg, uint32_t shard, uint64_t offset, uint32_t len)
 {
 	(void)arg;
@@ -1754,6 +1775,94 @@ static uint64_t late_by_10_ms(void *arg, uint32_t shard, uint64_t offset, uint32
 	(void)len;
 	return 10000000;
 }
+
+/* Begins a trainer whose dataset lies in a store far away, and whose window of the first turns is there. */
+static void start_looking(struct trainer *t, struct fake_sink *sink, const struct prefetch_hook *hook)
+{
+	sink_init(sink);
+	sink->base.ops = &looking_ops;
+	start(t, sink, &(struct setup){ .memory = 256 << 20, .view = orders[0], .hook = hook, .store = true });
+	sink->looks = t->p;
+	t->paced = true;
+	settle(t);
+	for (uint64_t k = 0; k < 10; k++)
+		read_turn(t, 0, k);
+	assert_int_equal(stats(t->p).lost, 0);
+}
+
+/* The kernel takes a file back, with its name. */
+static void forget(struct fake_sink *sink, uint32_t file)
+{
+	reclaim(sink, file);
+	pthread_mutex_lock(&sink->lock);
+	sink->announced[file] = false;
+	pthread_mutex_unlock(&sink->lock);
+}
+
+/* A few files ahead of the reader are gone, with or without their names.  He finds the first, the engine the others. */
+static void lost_files_of_a_store_are_there_again_before_their_reader(void **state)
+{
+	(void)state;
+	enum { STEP = 8, LOST = 4 };
+	const struct prefetch_hook hook = { .delay_ns = late_by_10_ms };
+	for (unsigned names = 0; names < 2; names++) {
+		struct fake_sink sink;
+		struct trainer t = { 0 };
+		uint64_t first = 10, blocks = 0;
+		start_looking(&t, &sink, &hook);
+		while (blocks_of(sample_at(&t, 0, first)) != 1)
+			read_turn(&t, 0, first++);
+		assert_int_equal(count_of(&sink, &sink.looked), 0); /* nothing was lost yet */
+		reclaim(&sink, sample_at(&t, 0, first));
+		for (uint64_t k = first + STEP; k <= first + LOST * STEP; k += STEP) {
+			uint32_t file = sample_at(&t, 0, k);
+			blocks += blocks_of(file);
+			if (names)
+				forget(&sink, file);
+			else
+				reclaim(&sink, file);
+		}
+		uint64_t misses = stats(t.p).misses;
+		for (uint64_t k = first; k <= first + LOST * STEP; k++)
+			read_turn(&t, 0, k);
+		assert_int_equal(stats(t.p).lost, 1);
+		assert_int_equal(stats(t.p).misses - misses, 1);
+		assert_int_equal(stats(t.p).regained, blocks);
+		assert_int_equal(stats(t.p).refetches, 0);
+		assert_int_equal(t.errors, 0);
+		assert_int_equal(count_of(&sink, &sink.wrong), 0);
+		stop(&t);
+		prefetch_free(t.p);
+	}
+}
+
+/* When looking shows that much is gone, the next turns are announced and fetched again. */
+static void much_that_is_gone_is_fetched_again_at_once(void **state)
+{
+	(void)state;
+	enum { FIRST = 10 };
+	const struct prefetch_hook hook = { .delay_ns = late_by_10_ms };
+	struct fake_sink sink;
+	struct trainer t = { 0 };
+	start_looking(&t, &sink, &hook);
+	forget_all(&sink);
+	uint64_t misses = stats(t.p).misses;
+	for (uint64_t k = FIRST; k < FIRST + 200; k++)
+		read_turn(&t, 0, k);
+	assert_int_equal(stats(t.p).refetches, 1);
+	assert_in_range(stats(t.p).misses - misses, 0, 3); /* without looking, six of eight files must be missed */
+	assert_int_equal(t.errors, 0);
+	assert_int_equal(count_of(&sink, &sink.wrong), 0);
+	stop(&t);
+	prefetch_free(t.p);
+}
+
+/* In which sequence reads come back.  The engine thread counts. */
+struct sequence {
+	_Atomic uint32_t n;    /* reads that came back */
+	_Atomic uint32_t file; /* the file that is looked for */
+	_Atomic uint32_t at;   /* how many reads came back before that of its first block; UINT32_MAX: it has not yet */
+};
 
 static int count_read(void *arg, uint32_t shard, uint64_t offset, uint8_t *bytes, int res)
 {
@@ -1853,6 +1962,8 @@ int main(void)
 		cmocka_unit_test(names_without_an_epoch_follow_too),
 		cmocka_unit_test(demands_that_join_a_read_do_not_wake_the_engine),
 		cmocka_unit_test(what_is_regained_stands_before_no_reader),
+		cmocka_unit_test(lost_files_of_a_store_are_there_again_before_their_reader),
+		cmocka_unit_test(much_that_is_gone_is_fetched_again_at_once),
 	};
 	cmocka_set_test_filter(getenv("DDPFS_TEST")); /* a pattern, or NULL */
 	return cmocka_run_group_tests_name("prefetch/stream", tests, setup, teardown);
