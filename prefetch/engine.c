@@ -257,6 +257,7 @@ static void came_back(struct prefetch *p, struct prefetch_read *read)
 	} else if (read->ahead) {
 		uint64_t bytes = from_source(read);
 		uint64_t now = base_now_ns();
+		p->reading.from_tier = bytes || !read->op.tier_bytes ? 0 : p->reading.from_tier + 1;
 		if (bytes || !read->op.tier_bytes) /* a tier tells nothing about the source */
 			prefetch_depth_feed(
 			        &p->reading.depth, now, now - read->submitted_ns, bytes, p->reading.device_full);

@@ -367,7 +367,9 @@ struct prefetch_reading {
 	uint32_t read_max; /* bytes of a scheduled read, at most; constant */
 	struct prefetch_depth depth;
 	struct prefetch_request_cost cost; /* of a store */
-	_Atomic uint64_t ahead_landing;    /* bytes of landing memory held by scheduled reads; delivery subtracts */
+	/* Scheduled reads in a row that took nothing from the source, because a tier had all of it. */
+	uint32_t from_tier;
+	_Atomic uint64_t ahead_landing; /* bytes of landing memory held by scheduled reads; delivery subtracts */
 };
 
 /* What the schedule works with.  Owned by the engine thread. */

@@ -19,6 +19,7 @@ enum {
 	MISSING_TURNS = 256,   /* turns over which `missing` is averaged */
 	AWAY_BETWEEN = 16,     /* a stream between two epochs is away after so many uses of others, */
 	AWAY_WITHIN = 1024, /* ... a stream within an epoch after so many per stream, because workers read in bursts */
+	FROM_TIER = 8,      /* if a tier had all of so many reads in a row, it probably has what comes next */
 	COST_KNOWN = 256,   /* samples that must be fetched before their mean cost is used */
 };
 /* The longest that demands wait for drops; those of 512 samples take 4 ms. */
@@ -640,11 +641,12 @@ void prefetch_schedule_moved(struct prefetch_stream *s)
 
 /* Returns whether the turn at `fetch` waits although it is one of the reader's next turns.  While a pool is announced,
  * each of them is a request of its own.  So a reader gets PREFETCH_ANNOUNCE_FIRST of them, and the next ones when the
- * pool is announced, or after HOLD_NS.  Demands do not wait.  From a store that is near, single requests are
- * quick.  (What a tier has does not tell: its first reader waits, too.) */
+ * pool is announced, or after HOLD_NS.  Demands do not wait.  From a store that is near, single requests are quick.
+ * What a tier has needs no request. */
 static bool hold(const struct prefetch *p, struct prefetch_stream *s)
 {
-	if (p->reading.depth.least_ns && p->reading.depth.least_ns < PREFETCH_FAR_NS)
+	if (p->reading.from_tier >= FROM_TIER ||
+	        (p->reading.depth.least_ns && p->reading.depth.least_ns < PREFETCH_FAR_NS))
 		return false;
 	if (!s->hold_from)
 		s->hold_from = s->high + PREFETCH_ANNOUNCE_FIRST;

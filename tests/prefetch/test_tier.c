@@ -16,6 +16,8 @@
 
 #include "cache/tier.h"
 #include "prefetch/prefetch.h"
+#include "prefetch/sink.h"
+#include "prefetch/stream.h"
 #include "shard/base/io.h"
 #include "tests/cache/tier_dir.h"
 #include "tests/prefetch/asked.h"
@@ -290,6 +292,138 @@ static void an_error_of_the_source_ends_the_claim(void **state)
 	dataset_new(&data, N_FILES, N_SHARDS, SIZES, N_SIZES);
 }
 
+enum { N_SMALL = 2000, NAMES_AT_ONCE = 256 };
+static const uint64_t SMALL[] = { 4096 };
+
+/* Announces some names, then waits until it is let go. */
+struct slow_sink {
+	struct prefetch_sink base;
+	pthread_mutex_t lock;
+	pthread_cond_t cv;
+	bool let_go;
+	uint32_t names;
+	bool stored[N_SMALL];
+};
+
+static void slow_announce(struct prefetch_sink *sink, void *user, uint64_t epoch, uint64_t turn, uint32_t n)
+{
+	struct slow_sink *s = (struct slow_sink *)sink;
+	(void)user;
+	(void)epoch;
+	(void)turn;
+	pthread_mutex_lock(&s->lock);
+	s->names += n;
+	while (s->names > NAMES_AT_ONCE && !s->let_go)
+		pthread_cond_wait(&s->cv, &s->lock);
+	pthread_mutex_unlock(&s->lock);
+}
+
+static int slow_store(struct prefetch_sink *sink, uint32_t number, uint64_t offset, const uint8_t *bytes, uint32_t len)
+{
+	struct slow_sink *s = (struct slow_sink *)sink;
+	assert_true(dataset_equal(number, offset, bytes, len));
+	pthread_mutex_lock(&s->lock);
+	s->stored[number] = true;
+	pthread_mutex_unlock(&s->lock);
+	return 0;
+}
+
+static void slow_drop(struct prefetch_sink *sink, const struct cache_victim *victims, size_t n)
+{
+	struct slow_sink *s = (struct slow_sink *)sink;
+	pthread_mutex_lock(&s->lock);
+	for (size_t i = 0; i < n; i++)
+		s->stored[victims[i].id] = false;
+	pthread_mutex_unlock(&s->lock);
+}
+
+/* Waits until a file is stored.  Returns false after `ms` ms. */
+static bool comes(struct slow_sink *s, uint32_t number, unsigned ms)
+{
+	bool there = false;
+	for (unsigned i = 0; i <= ms && !there; i++) {
+		usleep(i ? 1000 : 0);
+		pthread_mutex_lock(&s->lock);
+		there = s->stored[number];
+		pthread_mutex_unlock(&s->lock);
+	}
+	return there;
+}
+
+static uint64_t late_by_5_ms(void *arg, uint32_t shard, uint64_t offset, uint32_t len)
+{
+	(void)arg;
+	(void)shard;
+	(void)offset;
+	(void)len;
+	return 5000000;
+}
+
+/* Reads the first `turns` turns of a dataset in a store far away, with the tier, while only the first names of its only
+ * pool are announced.  Returns how many of them came: each within `ms` ms. */
+static uint64_t turns_that_come(uint64_t turns, unsigned ms)
+{
+	static const struct prefetch_sink_ops ops = {
+		.announce = slow_announce, .store = slow_store, .drop = slow_drop
+	};
+	struct slow_sink sink = {
+		.base = { .ops = &ops }, .lock = PTHREAD_MUTEX_INITIALIZER, .cv = PTHREAD_COND_INITIALIZER
+	};
+	const struct shard_view_options order = {
+		.order = SHARD_ORDER_CHUNK, .world = 1, .chunk_bytes = 256 << 10, .pool_bytes = 64 << 20
+	};
+	const struct prefetch_hook hook = { .delay_ns = late_by_5_ms };
+	struct prefetch_options options = {
+		.index = data.index, .memory_bytes = 64 << 20, .sink = &sink.base, .hook = &hook
+	};
+	struct base_err err = { 0 };
+	struct prefetch *p;
+	struct shard_view *view;
+	struct shard_epoch *epoch;
+	struct prefetch_stream *stream;
+	assert_int_equal(cache_tier_open(tier_dir, CACHE_TIER_SIZE_MIN, identity, &err, &options.tier), 0);
+	assert_int_equal(prefetch_source_local(data.index, PREFETCH_IO_BUFFERED, &err, &options.source), 0);
+	options.source->store = true;
+	assert_int_equal(prefetch_new(&options, &err, &p), 0);
+	assert_int_equal(shard_view_new(data.index, &order, &err, &view), 0);
+	assert_int_equal(shard_view_epoch(view, 0, &epoch), 0);
+	assert_int_equal(prefetch_stream_new(p, &(struct prefetch_stream_options){ .view = view }, &stream), 0);
+	uint64_t k = 0;
+	for (; k < turns; k++) {
+		uint32_t sample;
+		assert_int_equal(shard_epoch_turn(epoch, 0, k, &sample, NULL), 0);
+		if (!comes(&sink, sample, ms))
+			break;
+		prefetch_stream_used(stream, &(struct prefetch_use){ .turn = k }, 1);
+	}
+	pthread_mutex_lock(&sink.lock);
+	sink.let_go = true;
+	pthread_cond_broadcast(&sink.cv);
+	pthread_mutex_unlock(&sink.lock);
+	prefetch_stream_free(stream);
+	shard_epoch_put(epoch);
+	shard_view_free(view);
+	prefetch_free(p);
+	cache_tier_close(options.tier);
+	return k;
+}
+
+/* Else each of its next turns would be a request of its own.  What the tier has needs none. */
+static void a_reader_waits_for_names_only_if_its_files_are_not_in_the_tier(void **state)
+{
+	(void)state;
+	struct dataset large = data;
+	dataset_new(&data, N_SMALL, 1, SMALL, 1);
+	assert_in_range(turns_that_come(100, 300), 16, 50);
+	struct process one = begin(false);
+	for (uint32_t f = 0; f < N_SMALL; f++)
+		assert_int_equal(get(one.p, f, 0), 0);
+	end(&one);
+	assert_int_equal(turns_that_come(100, 10000), 100);
+	dataset_free(&data);
+	data = large;
+}
+
 static int group_set_up(void **state)
 {
 	(void)state;
@@ -317,6 +451,7 @@ int main(void)
 		TEST(a_full_disk_switches_the_tier_off_and_reading_goes_on),
 		TEST(wrong_bytes_of_the_source_do_not_enter_the_tier),
 		TEST(an_error_of_the_source_ends_the_claim),
+		TEST(a_reader_waits_for_names_only_if_its_files_are_not_in_the_tier),
 	};
 	return cmocka_run_group_tests_name("prefetch/tier", tests, group_set_up, group_tear_down);
 }
