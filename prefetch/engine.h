@@ -174,6 +174,11 @@ struct prefetch_event {
  * Drops are never taken back, and done at once. */
 enum prefetch_request { PREFETCH_IDLE, PREFETCH_ASKED, PREFETCH_BUSY, PREFETCH_VOID };
 
+/* The turns of a pool of order=chunk in one epoch: seq first .. end - 1. */
+struct prefetch_pool {
+	uint64_t first, end;
+};
+
 struct prefetch_stream {
 	struct prefetch *p;
 	struct prefetch_stream_options options;
@@ -199,6 +204,9 @@ struct prefetch_stream {
 	uint32_t batch;                   /* turns of the next announcement */
 	uint64_t hold_from; /* from this seq on, next turns wait for the names of their pool; 0: none does */
 	uint64_t hold_ns;   /* since when the first of them waits; 0: none does */
+	/* The latest answer of prefetch_schedule_pool, its epoch, and the seq of turn 0 of that. */
+	struct prefetch_pool pool;
+	uint64_t pool_epoch, pool_base;
 	/* When the sink has lost what was announced (lost.c): */
 	uint32_t names;        /* how often announcements were begun again */
 	uint32_t names_stored; /* samples stored since then */
@@ -534,10 +542,6 @@ int64_t prefetch_schedule_room_ns(const struct prefetch *p);
 /* Returns true for a demand's read that must not wait so.  If its sample is being dropped, the sink may wait for the
  * answer, because the kernel holds the page locks of a READ.  If its sample is coming, its room is booked already. */
 bool prefetch_schedule_cannot_wait(const struct prefetch *p, const struct prefetch_read *read);
-/* The turns of a pool of order=chunk in one epoch: seq first .. end - 1. */
-struct prefetch_pool {
-	uint64_t first, end;
-};
 /* Finds the pool that a turn lies in, if a store is read by whole chunks; else returns false.  The samples of a chunk
  * lie anywhere in the turns of their pool.  So all of those are announced before it is fetched, and they are fetched
  * again together. */

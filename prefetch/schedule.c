@@ -603,25 +603,17 @@ bool prefetch_schedule_pool(
 		return false; /* they are read alone */
 	if (seq >= cache_timeline_end(&s->tl))
 		return false;
-	uint64_t turn, pool = o->chunk_items * o->pool_chunks, first, end;
+	uint64_t turn, first, end;
 	const struct cache_timeline_epoch *ep = cache_timeline_epoch_of(&s->tl, seq, &turn);
-	if (o->deal == SHARD_DEAL_BLOCK) { /* a rank has whole pools, and a smaller one at the end */
-		first = turn - turn % pool;
-		end = first + pool;
-	} else {
-		/* Places of the order, or of each of its groups.  Its last two pools share the rest (shard/order.h). */
-		uint64_t groups = o->groups ? o->groups : 1, n = (ep->turns * o->world + groups - 1) / groups,
-		         place = turn * o->world / groups, pools = (n + pool - 1) / pool;
-		uint64_t last_two = pools > 2 ? (pools - 2) * pool : 0;
-		uint64_t chunks = (n - last_two + o->chunk_items - 1) / o->chunk_items;
-		uint64_t last = pools > 1 ? last_two + (chunks - chunks / 2) * o->chunk_items : n;
-		first = place >= last ? last : place >= last_two ? last_two : place - place % pool;
-		end = place >= last ? n : place >= last_two ? last : first + pool;
-		first = first * groups / o->world;
-		end = (end * groups + o->world - 1) / o->world;
+	if (s->pool_epoch == ep->number && s->pool_base == ep->first && seq >= s->pool.first && seq < s->pool.end) {
+		*ret = s->pool;
+		return true;
 	}
-	ret->first = seq - turn + first;
-	ret->end = seq - turn + (end < ep->turns ? end : ep->turns);
+	if (shard_epoch_pool(ep->epoch, s->tl.rank, turn, &first, &end) < 0)
+		return false;
+	*ret = s->pool = (struct prefetch_pool){ .first = ep->first + first, .end = ep->first + end };
+	s->pool_epoch = ep->number;
+	s->pool_base = ep->first;
 	return true;
 }
 

@@ -433,3 +433,17 @@ uint64_t shard_order_position(const struct shard_order *order, uint64_t item)
 	}
 	return item;
 }
+
+void shard_order_pool(const struct shard_order *order, uint64_t position, uint64_t *ret_first, uint64_t *ret_end)
+{
+	uint64_t groups = order->params.groups > 1 ? order->params.groups : 1;
+	struct part part = find_part(order, position % groups);
+	uint64_t start;
+	uint64_t number;
+	unsigned kind;
+
+	assert(order->params.mode == SHARD_ORDER_CHUNK && position < order->params.n);
+	kind = find_pool(part.shuffle, position / groups, &start, &number);
+	*ret_first = start * groups + part.group;
+	*ret_end = (start + part.shuffle->pool[kind].n - 1) * groups + part.group + 1;
+}

@@ -93,6 +93,10 @@ void shard_order_done(struct shard_order *order);
 uint64_t shard_order_at(const struct shard_order *order, uint64_t position);
 uint64_t shard_order_position(const struct shard_order *order, uint64_t item);
 
+/* chunk: finds the pool of a position (< n).  Its items are at positions [*ret_first, *ret_end).  With groups, items of
+ * other groups lie between them. */
+void shard_order_pool(const struct shard_order *order, uint64_t position, uint64_t *ret_first, uint64_t *ret_end);
+
 /* Returns true if items are storage slots (chunk, none), false if they are sample ids (full, torch). */
 bool shard_order_by_slot(enum shard_order_mode mode);
 /* Returns true if the items of this order can be dealt to groups (full, chunk). */

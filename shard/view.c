@@ -801,6 +801,51 @@ int shard_epoch_turn(
 	return rc;
 }
 
+/* Returns the first of the turns [from, to) of a rank at or behind a position; `to` if there is none.  Without padding,
+ * a later turn always has a greater position. */
+static uint64_t turn_at_position(
+        const struct shard_deal *deal, uint32_t rank, uint64_t from, uint64_t to, uint64_t position)
+{
+	while (from < to) {
+		uint64_t middle = from + (to - from) / 2;
+
+		if (shard_deal_position(deal, rank, middle, NULL) < position)
+			from = middle + 1;
+		else
+			to = middle;
+	}
+	return from;
+}
+
+int shard_epoch_pool(const struct shard_epoch *epoch, uint32_t rank, uint64_t k, uint64_t *ret_first, uint64_t *ret_end)
+{
+	const struct shard_deal *deal = &epoch->deal;
+	uint64_t turns;
+	uint64_t own; /* turns before the padding */
+	uint64_t lane;
+	uint64_t first;
+	uint64_t end;
+
+	if (epoch->view->is_given || epoch->view->options.order != SHARD_ORDER_CHUNK)
+		return -EOPNOTSUPP;
+	if (rank >= deal->world || k >= shard_deal_turns(deal, rank))
+		return -ERANGE;
+	turns = shard_deal_turns(deal, rank);
+	lane = shard_deal_lane(deal, rank);
+	own = deal->n - deal->start > lane ? (deal->n - deal->start - lane - 1) / deal->world + 1 : 0;
+	if (own > turns)
+		own = turns;
+	if (k >= own) {
+		*ret_first = own;
+		*ret_end = turns;
+		return 0;
+	}
+	shard_order_pool(&epoch->order, shard_deal_position(deal, rank, k, NULL), &first, &end);
+	*ret_first = turn_at_position(deal, rank, 0, k, first);
+	*ret_end = turn_at_position(deal, rank, k + 1, own, end);
+	return 0;
+}
+
 enum { TAKEN = 64 /* turns in one pass */ };
 
 /* Two loops: the first computes items, the second reads their samples.  So the computation does not separate the cache

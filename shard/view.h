@@ -143,7 +143,13 @@ uint64_t shard_epoch_turns(const struct shard_epoch *epoch, uint32_t rank);
 int shard_epoch_turn(
         const struct shard_epoch *epoch, uint32_t rank, uint64_t k, uint32_t *ret_sample, uint64_t *ret_step);
 
-/* Does the same for turns [k, k + n), faster.  ret_samples and ret_steps have n entries.
+/* order=chunk: finds the pool that turn k of `rank` lies in: the turns [*ret_first, *ret_end) of the rank.  Turns that
+ * only repeat positions (tail=pad) are together.  O(log of the number of turns).
+ * Returns 0; -ERANGE: no such turn; -EOPNOTSUPP: another order, or a given view. */
+int shard_epoch_pool(
+        const struct shard_epoch *epoch, uint32_t rank, uint64_t k, uint64_t *ret_first, uint64_t *ret_end);
+
+/* Does the same as shard_epoch_turn for turns [k, k + n), faster.  ret_samples and ret_steps have n entries.
  * -ERANGE: one of the turns does not exist; errors of the index. */
 int shard_epoch_samples(const struct shard_epoch *epoch, uint32_t rank, uint64_t k, uint32_t n, uint32_t *ret_samples,
         uint64_t *ret_steps);
