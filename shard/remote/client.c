@@ -17,6 +17,7 @@
 
 #include "shard/base/cleanup.h"
 #include "shard/base/clock.h"
+#include "shard/base/log.h"
 #include "shard/remote/latency.h"
 
 #define MS UINT64_C(1000000)
@@ -27,11 +28,14 @@ enum {
 	BUFFER_BYTES = 64 << 10, /* of libcurl, for each transfer: 32 MiB at most, beside the budget */
 	TICK_MS = 1000,          /* the longest sleep of the thread */
 	EVENTS_MAX = 64,         /* sockets looked at between two looks at the queues */
-	HEDGE_CREDITS_MAX = 16,  /* second transfers in a row */
-	ADJUST_ANSWERS = 32,     /* the fewest answers that say something of the store */
-	THROTTLED_SHARE = 5,     /* a fifth of answers 429 and 503: the store is asked too much */
-	READ_TRANSFERS_MAX = 4,  /* of one read, at the same time */
-	HEDGE_EVERY = 30,        /* reads for one second transfer: 3% */
+	/* A transfer has two sockets at most: libcurl tries IPv6 and IPv4 side by side. */
+	UNWATCHED_MAX = 2 * REMOTE_TRANSFERS_MAX,
+	UNWATCHED_MS = 10,      /* how often they are looked at */
+	HEDGE_CREDITS_MAX = 16, /* second transfers in a row */
+	ADJUST_ANSWERS = 32,    /* the fewest answers that say something of the store */
+	THROTTLED_SHARE = 5,    /* a fifth of answers 429 and 503: the store is asked too much */
+	READ_TRANSFERS_MAX = 4, /* of one read, at the same time */
+	HEDGE_EVERY = 30,       /* reads for one second transfer: 3% */
 };
 
 #define PAUSE_MIN_NS (50 * MS)
@@ -71,7 +75,11 @@ struct remote_client {
 	int wake_fd; /* eventfd: the http thread must look at what `lock` guards */
 
 	/* Of the http thread: */
-	int epoll_fd;     /* the sockets of libcurl, and wake_fd */
+	int epoll_fd; /* the sockets of libcurl, and wake_fd */
+	/* Sockets that the kernel did not take into the epoll set, with what libcurl waits for. */
+	struct epoll_event unwatched[UNWATCHED_MAX];
+	uint32_t n_unwatched;
+	bool warned;      /* about them */
 	uint64_t curl_ns; /* when libcurl wants to be called without a socket's event; UINT64_MAX: not */
 	struct transfer transfers[REMOTE_TRANSFERS_MAX];
 	struct transfer_list idle, running;
@@ -674,6 +682,44 @@ static void take_ends(struct remote_client *c)
 	}
 }
 
+static void forget_unwatched(struct remote_client *c, int fd)
+{
+	for (uint32_t i = c->n_unwatched; i-- > 0;) {
+		if (c->unwatched[i].data.fd == fd)
+			c->unwatched[i] = c->unwatched[--c->n_unwatched];
+	}
+}
+
+/* Keeps a socket that the kernel does not take into the epoll set: it lacks memory, or the user has
+ * fs.epoll.max_user_watches sockets in such sets.  If libcurl got an error, it would end all transfers. */
+static int keep_unwatched(struct remote_client *c, const struct epoll_event *event)
+{
+	if (c->n_unwatched == UNWATCHED_MAX)
+		return -1;
+	if (!c->warned)
+		log_warning("%s: cannot watch a connection: %s: looking at it every %d ms",
+		        remote_store_location(c->store)->name, strerror(errno), UNWATCHED_MS);
+	c->warned = true;
+	c->unwatched[c->n_unwatched++] = *event;
+	return 0;
+}
+
+/* Looks at the sockets that are not in the epoll set, and tries to put them into it.  libcurl may change the list in
+ * these calls.  One that is passed over is looked at the next time. */
+static void look_at_unwatched(struct remote_client *c)
+{
+	int running;
+	for (uint32_t i = c->n_unwatched; i-- > 0;) {
+		if (i >= c->n_unwatched)
+			continue;
+		struct epoll_event event = c->unwatched[i];
+		if (epoll_ctl(c->epoll_fd, EPOLL_CTL_ADD, event.data.fd, &event) == 0)
+			forget_unwatched(c, event.data.fd);
+		else
+			curl_multi_socket_action(c->multi, event.data.fd, 0, &running);
+	}
+}
+
 /* libcurl tells what it waits for at a socket.  With hundreds of transfers, a poll of all sockets for each piece that
  * comes would take most of a processor, so they are in an epoll set. */
 static int on_socket(CURL *easy, curl_socket_t fd, int what, void *arg, void *unused)
@@ -682,13 +728,15 @@ static int on_socket(CURL *easy, curl_socket_t fd, int what, void *arg, void *un
 	(void)unused;
 	struct remote_client *c = arg;
 	struct epoll_event event = { .data.fd = fd };
+	forget_unwatched(c, fd);
 	if (what == CURL_POLL_REMOVE) {
 		epoll_ctl(c->epoll_fd, EPOLL_CTL_DEL, fd, NULL);
 		return 0;
 	}
 	event.events = (what & CURL_POLL_IN ? EPOLLIN : 0U) | (what & CURL_POLL_OUT ? EPOLLOUT : 0U);
-	if (epoll_ctl(c->epoll_fd, EPOLL_CTL_MOD, fd, &event) < 0)
-		return epoll_ctl(c->epoll_fd, EPOLL_CTL_ADD, fd, &event); /* -1: the transfers fail */
+	if (epoll_ctl(c->epoll_fd, EPOLL_CTL_MOD, fd, &event) < 0 &&
+	        epoll_ctl(c->epoll_fd, EPOLL_CTL_ADD, fd, &event) < 0)
+		return keep_unwatched(c, &event);
 	return 0;
 }
 
@@ -708,7 +756,8 @@ static void wait_for_sockets(struct remote_client *c, uint64_t next_ns)
 	uint64_t now = base_now_ns(), value;
 	next_ns = next_ns < c->curl_ns ? next_ns : c->curl_ns;
 	uint64_t wait_ms = next_ns <= now ? 0 : (next_ns - now) / MS + 1;
-	int n = epoll_wait(c->epoll_fd, events, EVENTS_MAX, wait_ms < TICK_MS ? (int)wait_ms : TICK_MS);
+	uint64_t most_ms = c->n_unwatched ? UNWATCHED_MS : TICK_MS;
+	int n = epoll_wait(c->epoll_fd, events, EVENTS_MAX, (int)(wait_ms < most_ms ? wait_ms : most_ms));
 	for (int i = 0; i < n; i++) {
 		if (events[i].data.fd == c->wake_fd) {
 			while (read(c->wake_fd, &value, sizeof(value)) < 0 && errno == EINTR)
@@ -720,6 +769,7 @@ static void wait_for_sockets(struct remote_client *c, uint64_t next_ns)
 		           (is & (EPOLLERR | EPOLLHUP) ? CURL_CSELECT_ERR : 0);
 		curl_multi_socket_action(c->multi, events[i].data.fd, what, &running);
 	}
+	look_at_unwatched(c);
 	if (c->curl_ns <= base_now_ns()) {
 		c->curl_ns = UINT64_MAX;
 		curl_multi_socket_action(c->multi, CURL_SOCKET_TIMEOUT, 0, &running);

@@ -19,8 +19,8 @@ def object_bytes(http_store):
 
 @pytest.fixture
 def read(build_dir, http_store):
-    def run(chunk=100_000, depth=32, timeout_ms=20_000, path="a b=c.bin", size=SIZE):
-        done = subprocess.run([build_dir / "tests/shard/remote_read", http_store.url, path, str(size), str(chunk),
+    def run(chunk=100_000, depth=32, timeout_ms=20_000, path="a b=c.bin", size=SIZE, program="remote_read"):
+        done = subprocess.run([build_dir / "tests/shard" / program, http_store.url, path, str(size), str(chunk),
                                str(depth), str(timeout_ms)], capture_output=True, timeout=120)
         errors = done.stderr.decode().splitlines()
         return done.stdout, json.loads(errors[-1]), errors[:-1]
@@ -42,6 +42,13 @@ def test_all_bytes_come_in_spite_of(faults, http_store, object_bytes, read):
     data, stats, errors = read()
     assert not errors and stats["failed"] == 0
     assert data == object_bytes
+
+
+def test_connections_that_the_kernel_does_not_watch_are_looked_at(http_store, object_bytes, read):
+    data, stats, errors = read(program="remote_read_full_epoll")
+    assert stats["failed"] == 0 and data == object_bytes
+    assert stats["retries"] == 0, stats
+    assert len(errors) == 1 and "cannot watch a connection" in errors[0], errors
 
 
 def test_bodies_that_were_cut_continue_where_they_ended(http_store, object_bytes, read):
