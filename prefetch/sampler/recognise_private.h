@@ -50,7 +50,9 @@ struct source {
 	uint64_t skip; /* words drawn from that generator before; SORTED: the kind of the parts */
 	uint64_t name; /* the seed for messages; RANDOM: the manual seed */
 	uint64_t word; /* RANDOM: which word of the manual seed's generator is `seed` */
-	uint64_t step; /* add this for the next epoch: to seed, word or skip */
+	/* Add this for the next epoch: to seed, word or skip.  GENERATOR: to skip, or if it is at most
+	 * PREFETCH_RESEED_MAX, to the seed, because the generator is seeded anew for each epoch. */
+	uint64_t step;
 	uint32_t buffer; /* SORTED behind a shuffle buffer: the most files that it was seen to hold; else 0 */
 	bool learned;    /* `step` was seen; else it is assumed */
 	/* The samplers of other libraries than torch: as in struct prefetch_shuffle. */
@@ -60,6 +62,14 @@ struct source {
 	uint32_t deal;
 	enum parts_kind deal_kind;
 };
+
+enum { PREFETCH_RESEED_MAX = 1 }; /* fewer than the words of any permutation */
+
+/* Whether the next epoch's permutation comes from the same generator, a GENERATOR that is not seeded anew. */
+static inline bool prefetch_source_goes_on(const struct source *source)
+{
+	return source->sampler == PREFETCH_SAMPLER_GENERATOR && source->step > PREFETCH_RESEED_MAX;
+}
 
 /* Whether the sampler is another library's than torch: its permutation is named by struct prefetch_shuffle. */
 static inline bool prefetch_source_foreign(const struct source *source)

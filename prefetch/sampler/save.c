@@ -133,7 +133,7 @@ static int restore(struct prefetch_recognise *r, const struct prefetch_saved_tra
 	bool sorted = s->sampler == PREFETCH_SAMPLER_SORTED, parts = sorted && s->seed > 0;
 	if (size != s->size || (s->buffer > 0 && (!sorted || parts)) || (shuffled && size >= SHARD_TORCH_INSIDE_OUT) ||
 	        (parts && (s->seed < 2 || s->seed > size || s->skip >= PARTS_KINDS)) ||
-	        (s->sampler == PREFETCH_SAMPLER_GENERATOR && s->step < size - 1))
+	        (s->sampler == PREFETCH_SAMPLER_GENERATOR && s->step > PREFETCH_RESEED_MAX && s->step < size - 1))
 		return -EINVAL;
 	struct source source = {
 		.sampler = s->sampler,

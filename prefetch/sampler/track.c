@@ -241,7 +241,12 @@ static struct source successor(const struct source *source)
 		next.name = next.seed;
 		break;
 	case PREFETCH_SAMPLER_GENERATOR:
-		next.skip += source->step;
+		if (prefetch_source_goes_on(source)) {
+			next.skip += source->step;
+			break;
+		}
+		next.seed = (uint32_t)(next.seed + source->step);
+		next.name += source->step;
 		break;
 	case PREFETCH_SAMPLER_RANDOM: {
 		struct shard_mt19937 mt;
@@ -515,7 +520,7 @@ static int begin_next(struct track *t)
 {
 	t->next_source = successor(&t->source);
 	t->has_next = true;
-	if (!shuffled(&t->source)) {
+	if (!shuffled(&t->source) || same(&t->source, &t->next_source)) {
 		t->next = t->perm ? prefetch_perm_get(t->perm) : NULL;
 		return 0;
 	}
@@ -524,9 +529,9 @@ static int begin_next(struct track *t)
 		return prefetch_perm_new_next(t->perm, &shuffle, &t->next);
 	}
 	struct shard_mt19937 mt = t->perm->rng.mt;
-	bool goes_on = t->source.sampler == PREFETCH_SAMPLER_GENERATOR;
+	bool goes_on = prefetch_source_goes_on(&t->source);
 	if (!goes_on)
-		shard_mt19937_seed(&mt, t->next_source.seed);
+		prefetch_torch_seek(&mt, (uint32_t)t->next_source.seed, t->next_source.skip);
 	int rc = prefetch_perm_new((uint32_t)t->size, &mt, goes_on ? t->source.step - (t->size - 1) : 0, &t->next);
 	if (rc == 0)
 		deal(t, t->next);

@@ -1832,6 +1832,48 @@ static void a_generator_that_is_seeded_for_each_epoch_is_followed(void **state)
 	prefetch_recognise_free(r);
 }
 
+static void generator_order(uint32_t seed, uint32_t *perm)
+{
+	struct shard_mt19937 mt;
+	shard_mt19937_seed(&mt, seed);
+	shard_mt19937_next64(&mt); /* the loader's base seed */
+	skipped_randperm(&mt, N, perm);
+}
+
+/* Works for a while: what goes on for ever fails. */
+static void work_soon(struct prefetch_recognise *r)
+{
+	enum { STEPS_MAX = 100000 };
+	int rc = 1;
+	for (uint32_t i = 0; i < STEPS_MAX && rc > 0; i++)
+		rc = prefetch_recognise_step(r, 0);
+	assert_int_equal(rc, 0);
+}
+
+/* torch.Generator().manual_seed(5) for each epoch's loader: the same order each time. */
+static void a_generator_with_the_same_seed_for_each_epoch_is_followed(void **state)
+{
+	struct prefetch_recognise *r = new_recognise(0);
+	(void)state;
+	generator_order(5, order);
+	for (uint32_t epoch = 0; epoch < 5; epoch++) {
+		struct loader loader = loader_of(order, N, 1, 0, 1, 2);
+		for (uint32_t i = 0; i < 64; i++)
+			prefetch_recognise_opened(r, &(uint32_t){ loader_next(&loader) }, 1);
+		work_soon(r);
+		struct prefetch_recognised track = only_track(r);
+		assert_int_equal(track.epoch, epoch);
+		assert_int_equal(track.repeated, epoch);
+		assert_predicts(r, track.id, 0, &loader, order);
+		if (epoch > 0)
+			assert_predicts(r, track.id, 1, &loader, order);
+		for (uint32_t file; (file = loader_next(&loader)) != UINT32_MAX;)
+			prefetch_recognise_opened(r, &file, 1);
+		work_soon(r);
+	}
+	prefetch_recognise_free(r);
+}
+
 /* Seeds of opens in the middle of an order of nobody wait for their time.  Those of an epoch that begins do not wait
  * for them. */
 static void seeds_of_a_beginning_do_not_wait_for_others(void **state)
@@ -2179,6 +2221,7 @@ int main(void)
 		cmocka_unit_test(what_nobody_knows_is_searched_within_a_budget),
 		cmocka_unit_test(a_look_is_not_lost_while_the_seeds_of_another_are_tried),
 		cmocka_unit_test(a_generator_that_is_seeded_for_each_epoch_is_followed),
+		cmocka_unit_test(a_generator_with_the_same_seed_for_each_epoch_is_followed),
 		cmocka_unit_test(seeds_of_a_beginning_do_not_wait_for_others),
 		cmocka_unit_test(what_was_left_over_is_forgotten),
 		cmocka_unit_test(an_epoch_after_one_in_vain_is_looked_at_alone),
