@@ -22,7 +22,8 @@
  *                           persistent workers, one more for each validation pass, many with dropout on the CPU.  The
  *                           search looks for the new state ahead of the old one, and assumes a step again once seen
  *   a generator of its own  goes on from where the permutation left it, known to the word, unless something else
- *                           draws from it.  If it is seeded anew for each epoch, the search tries seed + 1 first
+ *                           draws from it.  If it is seeded anew for each epoch, the search tries seed + 1 first, and
+ *                           once seen, that is expected
  *   numpy, Python           the shuffle of seed + epoch + 1; else the same generator goes on, or each epoch shuffles
  *                           the order that the one before has left.  The search finds out, and assumes it again
  *   RandomSampler unseeded  unknown.  The current epoch is found among 2^32 seeds if the caller spends threads on it

@@ -318,6 +318,14 @@ static void drop_one(struct prefetch_recognise *r)
 		r->tracks[i] = r->tracks[i + 1];
 }
 
+/* Whether a generator is seeded anew for each epoch: with the next seed, or again with another one. */
+static bool is_seeded_anew(const struct source *source, const struct source *last)
+{
+	return source->sampler == PREFETCH_SAMPLER_GENERATOR && last->sampler == PREFETCH_SAMPLER_GENERATOR &&
+	       source->skip == last->skip && source->seed != last->seed &&
+	       (source->seed == (uint32_t)(last->seed + 1) || !prefetch_source_goes_on(last));
+}
+
 static void inherit(struct track *t, const struct track *old)
 {
 	t->id = old->id;
@@ -329,6 +337,10 @@ static void inherit(struct track *t, const struct track *old)
 	if (t->source.sampler == PREFETCH_SAMPLER_RANDOM && old->source.sampler == PREFETCH_SAMPLER_RANDOM &&
 	        t->source.name == old->source.name && t->source.word > old->source.word) {
 		t->source.step = t->source.word - old->source.word;
+		t->source.learned = true;
+	}
+	if (is_seeded_anew(&t->source, &old->source)) {
+		t->source.step = PREFETCH_RESEED_MAX;
 		t->source.learned = true;
 	}
 	if (same(&t->source, &old->source) && shuffled(&t->source))

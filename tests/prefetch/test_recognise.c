@@ -1850,6 +1850,44 @@ static void work_soon(struct prefetch_recognise *r)
 	assert_int_equal(rc, 0);
 }
 
+/* Once the next seed was seen, it is expected: no search is needed at the epochs that follow.  Another process expects
+ * it, too. */
+static void a_generator_that_was_seeded_anew_is_expected_to_be_again(void **state)
+{
+	enum { EPOCHS = 5, OPENS = 24 };
+	struct prefetch_recognise *r = new_recognise(0);
+	struct prefetch_saved_track saved[PREFETCH_TRACKS_MAX];
+	(void)state;
+	for (uint32_t seed = 1; seed <= EPOCHS; seed++) {
+		generator_order(seed, order);
+		struct loader loader = loader_of(order, N, 1, 0, 1, 2);
+		uint64_t looks = searched(r).looks;
+		if (seed == 3) /* not before: the generator of the first epoch may go on */
+			assert_predicts(r, only_track(r).id, 1, &loader, order);
+		feed_some(r, &loader, seed > 2 ? OPENS : 128);
+		struct prefetch_recognised track = only_track(r);
+		assert_int_equal(track.sampler, PREFETCH_SAMPLER_GENERATOR);
+		assert_int_equal(track.seed, seed);
+		assert_int_equal(track.epoch, seed - 1);
+		if (seed > 2) {
+			assert_true(track.confirmed);
+			assert_int_equal(searched(r).looks, looks);
+		}
+		assert_predicts(r, track.id, 0, &loader, order);
+		run_out(r, &loader);
+		work(r);
+	}
+	assert_int_equal(prefetch_recognise_save(r, saved), 1);
+	prefetch_recognise_free(r);
+	r = new_recognise(0);
+	assert_int_equal(prefetch_recognise_restore(r, saved, 1), 0);
+	work(r);
+	generator_order(EPOCHS + 1, order);
+	struct loader loader = loader_of(order, N, 1, 0, 1, 2);
+	assert_predicts(r, only_track(r).id, 1, &loader, order);
+	prefetch_recognise_free(r);
+}
+
 /* torch.Generator().manual_seed(5) for each epoch's loader: the same order each time. */
 static void a_generator_with_the_same_seed_for_each_epoch_is_followed(void **state)
 {
@@ -2221,6 +2259,7 @@ int main(void)
 		cmocka_unit_test(what_nobody_knows_is_searched_within_a_budget),
 		cmocka_unit_test(a_look_is_not_lost_while_the_seeds_of_another_are_tried),
 		cmocka_unit_test(a_generator_that_is_seeded_for_each_epoch_is_followed),
+		cmocka_unit_test(a_generator_that_was_seeded_anew_is_expected_to_be_again),
 		cmocka_unit_test(a_generator_with_the_same_seed_for_each_epoch_is_followed),
 		cmocka_unit_test(seeds_of_a_beginning_do_not_wait_for_others),
 		cmocka_unit_test(what_was_left_over_is_forgotten),
