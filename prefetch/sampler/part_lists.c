@@ -4,7 +4,8 @@
  *
  * If one rank reads, the opens say which part it is, because all of them are in it.  If several ranks read through one
  * mount, their opens lie all over the list.  So the list is divided into 2, 4 and 8 parts, and of each division the
- * part with most opens is tried.  When one rank is found, the parts of the others are known. */
+ * part with most opens is tried.  When one rank is found, the parts of the others are known.  A rank whose opens are
+ * unexpected has begun another order, so its part is tried again. */
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
@@ -19,34 +20,26 @@ enum {
 	RANK_OPENS = 48,  /* of the rank that is tried, at least */
 };
 
-/* Returns the list of `lists` that is equal to `list`, or NULL. */
-static struct prefetch_list *equal_one(struct prefetch_list *const *lists, uint32_t n, const struct prefetch_list *list)
+/* Finds or makes this part of a list.  Returns as prefetch_part_lists_get. */
+static int get(struct prefetch_recognise *r, struct prefetch_list *whole, const struct prefetch_list_part *part,
+        struct prefetch_list **ret_list)
 {
-	for (uint32_t i = 0; i < n; i++) {
-		if (prefetch_list_equal(list, lists[i]))
-			return lists[i];
-	}
-	return NULL;
-}
-
-/* Finds this part of a list among all parts, or makes it and adds it to `lists`, which has room for `max`.  Returns as
- * prefetch_part_lists_get. */
-static int get(const struct prefetch_recognise *r, struct prefetch_list **lists, uint32_t *n, uint32_t max,
-        struct prefetch_list *whole, const struct prefetch_list_part *part, struct prefetch_list **ret_list)
-{
-	struct prefetch_list *list, *other;
+	struct prefetch_list *list;
 	int rc = prefetch_list_new_part(whole, part, &list);
 	if (rc < 0)
 		return rc;
-	other = equal_one(r->part_lists, r->n_part_lists, list);
-	if (!other)
-		other = equal_one(r->rank_lists, r->n_rank_lists, list);
-	if (other || *n == max) {
+	for (uint32_t i = 0; i < r->n_part_lists; i++) {
+		if (!prefetch_list_equal(list, r->part_lists[i]))
+			continue;
 		prefetch_list_put(list);
-		*ret_list = other;
-		return other ? 0 : -ENOSPC;
+		*ret_list = r->part_lists[i];
+		return 0;
 	}
-	lists[(*n)++] = list;
+	if (r->n_part_lists == PART_LISTS_MAX) {
+		prefetch_list_put(list);
+		return -ENOSPC;
+	}
+	r->part_lists[r->n_part_lists++] = list;
 	*ret_list = list;
 	return 0;
 }
@@ -54,7 +47,14 @@ static int get(const struct prefetch_recognise *r, struct prefetch_list **lists,
 int prefetch_part_lists_get(struct prefetch_recognise *r, struct prefetch_list *whole,
         const struct prefetch_list_part *part, struct prefetch_list **ret_list)
 {
-	return get(r, r->part_lists, &r->n_part_lists, PART_LISTS_MAX, whole, part, ret_list);
+	int rc = get(r, whole, part, ret_list);
+	for (uint32_t i = 0; rc == 0 && i < SINGLE_PARTS_MAX; i++) {
+		if (r->single_parts[i] == *ret_list)
+			return 0;
+	}
+	if (rc == 0)
+		r->single_parts[r->n_single_parts++ % SINGLE_PARTS_MAX] = *ret_list;
+	return rc;
 }
 
 static int add(struct prefetch_recognise *r, const struct target *target, const struct prefetch_list_part *part)
@@ -138,7 +138,7 @@ static int add_rank(struct prefetch_recognise *r, const struct target *whole, co
 	struct prefetch_list *list;
 	if (part.n < FILES_MIN || ret_lists->n == HOST_RANKS_TRIED)
 		return 0;
-	int rc = get(r, r->rank_lists, &r->n_rank_lists, RANK_LISTS_MAX, whole->list, &part, &list);
+	int rc = get(r, whole->list, &part, &list);
 	if (rc == 0)
 		ret_lists->lists[ret_lists->n++] = list;
 	return rc == -ENOMEM ? rc : 0;
@@ -175,15 +175,21 @@ static bool followed_parts(const struct prefetch_recognise *r, const struct targ
 	return false;
 }
 
-static uint32_t rank_with_most(const struct target *whole, const struct parts *parts)
+static void count_opens(const struct target *whole, const struct parts *parts, uint32_t ret_opens[HOST_RANKS])
 {
-	uint32_t opens[HOST_RANKS] = { 0 }, most = 0;
+	memset(ret_opens, 0, HOST_RANKS * sizeof(*ret_opens));
 	for (uint32_t i = 0; i < whole->n_seen; i++) {
 		uint32_t rank = 0;
 		while (rank + 1 < parts->world && prefetch_parts_start(parts, rank + 1) <= whole->indices[i])
 			rank++;
-		opens[rank]++;
+		ret_opens[rank]++;
 	}
+}
+
+static uint32_t rank_with_most(const struct target *whole, const struct parts *parts)
+{
+	uint32_t opens[HOST_RANKS], most = 0;
+	count_opens(whole, parts, opens);
 	for (uint32_t rank = 1; rank < parts->world; rank++)
 		most = opens[rank] > opens[most] ? rank : most;
 	return most;
@@ -192,17 +198,22 @@ static uint32_t rank_with_most(const struct target *whole, const struct parts *p
 int prefetch_part_lists_of_ranks(struct prefetch_recognise *r, const struct target *whole, struct rank_lists *ret_lists)
 {
 	static const enum parts_kind kinds[] = { PARTS_SPREAD, PARTS_UP };
+	bool full = r->n_tracks == PREFETCH_TRACKS_MAX; /* another one would end one of these */
+	uint32_t opens[HOST_RANKS];
 	struct parts parts;
 	int rc = 0;
-	if (r->n_tracks == PREFETCH_TRACKS_MAX)
-		return 0; /* another one would end one of these */
 	if (followed_parts(r, whole, &parts)) {
+		count_opens(whole, &parts, opens);
 		for (uint32_t rank = 0; rank < parts.world && rc == 0; rank++) {
-			if (!is_followed(r, whole, &parts, rank))
+			/* A rank that is followed may have begun another order. */
+			bool followed = is_followed(r, whole, &parts, rank);
+			if (followed ? opens[rank] >= RANK_OPENS : !full)
 				rc = add_rank(r, whole, &parts, rank, ret_lists);
 		}
 		return rc;
 	}
+	if (full)
+		return 0;
 	for (uint32_t world = 2; world <= HOST_RANKS && r->search.n_ring >= HOST_LOOK; world *= 2) {
 		for (unsigned k = 0; k < (whole->n % world ? 2 : 1) && rc == 0; k++) {
 			parts = (struct parts){ .n = whole->n, .world = world, .kind = kinds[k] };

@@ -81,8 +81,6 @@ void prefetch_recognise_free(struct prefetch_recognise *r)
 		prefetch_list_put(r->lists[i]);
 	for (unsigned i = 0; i < r->n_part_lists; i++)
 		prefetch_list_put(r->part_lists[i]);
-	for (unsigned i = 0; i < r->n_rank_lists; i++)
-		prefetch_list_put(r->rank_lists[i]);
 	prefetch_filters_done(&r->filters);
 	free(r->seen);
 	free(r);

@@ -26,8 +26,8 @@ enum {
 	LOOSE_MAX = 64,
 	TRIAL_MAX = 64,
 	LISTS_MAX = 32,
-	PART_LISTS_MAX = 16,
-	RANK_LISTS_MAX = 64,
+	PART_LISTS_MAX = 1024, /* of 32 lists those of 2, 4 and 8 ranks; about 150 bytes each */
+	SINGLE_PARTS_MAX = 16,
 	HOST_RANKS_TRIED = 8, /* lists of several ranks in one look */
 	TARGETS_MAX = LISTS_MAX + HOST_RANKS_TRIED,
 	SAVED_WORDS_MAX = 1 << 28, /* of a generator, in a saved track: they take a second to draw */
@@ -297,9 +297,10 @@ struct prefetch_recognise {
 	uint32_t n_lists;
 	struct prefetch_list *part_lists[PART_LISTS_MAX]; /* ranks' parts of these, shuffled by themselves */
 	uint32_t n_part_lists;
-	struct prefetch_list *rank_lists[RANK_LISTS_MAX]; /* parts of single ranks among several */
-	uint32_t n_rank_lists;
-	uint32_t listed[DIRS_MAX * 4]; /* directories whose lists are made */
+	struct prefetch_list
+	        *single_parts[SINGLE_PARTS_MAX]; /* of these the latest of single ranks; each look tries them */
+	uint64_t n_single_parts;                 /* ever; the array is a ring */
+	uint32_t listed[DIRS_MAX * 4];           /* directories whose lists are made */
 	uint32_t n_listed;
 	unsigned listing;             /* lists of the next directory that are made */
 	uint32_t named[DIRS_MAX * 4]; /* directories whose lists by name are made */
@@ -491,7 +492,8 @@ int prefetch_lists_by_name(struct prefetch_recognise *r);
 
 /* ---- part_lists.c ---- */
 
-/* Makes the lists of ranks' parts of a target's list that hold most of its opens.  Returns 0 or -ENOMEM. */
+/* Makes the lists of ranks' parts of a target's list that hold most of its opens, for all looks.  Returns 0 or
+ * -ENOMEM. */
 int prefetch_part_lists_add(struct prefetch_recognise *r, const struct target *target);
 
 struct rank_lists {
@@ -503,7 +505,8 @@ struct rank_lists {
 int prefetch_part_lists_of_ranks(
         struct prefetch_recognise *r, const struct target *whole, struct rank_lists *ret_lists);
 
-/* Finds or makes this part of a list.  Returns 0; -ENOSPC: there are too many; errors of prefetch_list_new_part. */
+/* Finds or makes this part of a list, which the looks try from then on.  Returns 0; -ENOSPC: there are too many; errors
+ * of prefetch_list_new_part. */
 int prefetch_part_lists_get(struct prefetch_recognise *r, struct prefetch_list *whole,
         const struct prefetch_list_part *part, struct prefetch_list **ret_list);
 

@@ -738,6 +738,15 @@ static int step_parts(struct prefetch_recognise *r, uint32_t from)
 	return last ? accept_simplest(r) : 0;
 }
 
+static bool is_target(const struct search *s, const struct prefetch_list *list)
+{
+	for (uint32_t i = 0; i < s->n_targets; i++) {
+		if (s->targets[i].list == list)
+			return true;
+	}
+	return false;
+}
+
 /* Several ranks, each with a part of its own: of the first list that has most opens. */
 static int add_ranks(struct prefetch_recognise *r, uint32_t whole)
 {
@@ -747,8 +756,10 @@ static int add_ranks(struct prefetch_recognise *r, uint32_t whole)
 	while (i < whole && s->targets[i].n_seen * 8 < s->n_ring * 7)
 		i++;
 	int rc = i < whole ? prefetch_part_lists_of_ranks(r, &s->targets[i], &ranks) : 0;
-	for (i = 0; i < ranks.n; i++)
-		s->n_ranks += make_target(r, ranks.lists[i], &s->targets[s->n_targets + s->n_ranks]);
+	for (i = 0; i < ranks.n; i++) {
+		if (!is_target(s, ranks.lists[i]))
+			s->n_ranks += make_target(r, ranks.lists[i], &s->targets[s->n_targets + s->n_ranks]);
+	}
 	return rc;
 }
 
@@ -760,8 +771,8 @@ static int step_ranks(struct prefetch_recognise *r)
 	int rc = 0;
 	for (uint32_t i = 0; i < whole && rc == 0 && (s->tail || !r->rolling); i++)
 		rc = prefetch_part_lists_add(r, &s->targets[i]);
-	for (uint32_t i = 0; i < r->n_part_lists && s->n_targets < LISTS_MAX; i++)
-		add_target(r, r->part_lists[i]);
+	for (uint32_t i = 0; i < r->n_single_parts && i < SINGLE_PARTS_MAX && s->n_targets < LISTS_MAX; i++)
+		add_target(r, r->single_parts[i]);
 	if (rc == 0 && !s->tail && !r->rolling)
 		rc = add_ranks(r, whole);
 	next_phase(s);

@@ -304,12 +304,17 @@ static struct track *predecessor(
 	return NULL;
 }
 
-/* Drops the track whose last open is oldest. */
-static void drop_one(struct prefetch_recognise *r)
+/* Drops a track, to make room for another one on this list: the one whose last open is oldest.  A rank's own part has
+ * one reader, so a track on the same part goes first. */
+static void drop_one(struct prefetch_recognise *r, const struct prefetch_list *list)
 {
+	struct prefetch_list_part part;
+	bool is_part = list && prefetch_list_part(list, &part);
 	unsigned oldest = 0;
 	for (unsigned i = 1; i < r->n_tracks; i++) {
-		if (r->tracks[i]->last_open < r->tracks[oldest]->last_open)
+		const struct track *one = r->tracks[i], *other = r->tracks[oldest];
+		bool same = is_part && one->list == list, other_same = is_part && other->list == list;
+		if (same > other_same || (same == other_same && one->last_open < other->last_open))
 			oldest = i;
 	}
 	prefetch_track_free(r->tracks[oldest]);
@@ -456,7 +461,7 @@ int prefetch_track_new(struct prefetch_recognise *r, const struct source *source
 		return 0;
 	}
 	if (r->n_tracks == PREFETCH_TRACKS_MAX)
-		drop_one(r);
+		drop_one(r, list);
 	t->id = r->next_id++;
 	r->tracks[r->n_tracks++] = t;
 	return 0;

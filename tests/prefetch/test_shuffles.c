@@ -403,6 +403,74 @@ static void ranks_with_their_own_parts_are_recognised(void **state)
 	}
 }
 
+/* Where a rank with its own part is in its order. */
+struct own_part {
+	uint32_t at[N / 2], next;
+};
+
+static void begin_own_part(struct own_part *own, uint32_t part, enum prefetch_shuffle_kind kind, uint32_t seed)
+{
+	whole(part, &(struct prefetch_shuffle){ .kind = kind, .seed = seed }, own->at);
+	own->next = 0;
+}
+
+/* Whether `n` ranks from `first` on are followed with this seed. */
+static bool own_parts_are_followed(
+        struct prefetch_recognise *r, uint32_t first, uint32_t n, uint32_t part, uint32_t seed)
+{
+	for (uint32_t rank = first; rank < first + n; rank++) {
+		char range[64];
+		bool found = false;
+		snprintf(range, sizeof(range), ", %u to %u", rank * part, (rank + 1) * part - 1);
+		for (unsigned t = 0; t < recognised_tracks(r); t++) {
+			struct prefetch_recognised track;
+			assert_int_equal(prefetch_recognise_get(r, t, &track), 0);
+			found |= track.seed == seed && strstr(track.list, range) != NULL;
+		}
+		if (!found)
+			return false;
+	}
+	return true;
+}
+
+/* Trainers of a host stop in the middle of an epoch and begin anew with another seed, all of them or one. */
+static void ranks_with_their_own_parts_are_found_again_after_a_jump(void **state)
+{
+	static const uint32_t seeds[] = { 123, 41, 17, 60 };
+	enum { JUMPS = 3, OPENS = 3 * N / 8, OPENS_AGAIN = 768 };
+	static struct own_part own[4];
+	uint64_t random = 23;
+	(void)state;
+	for (unsigned i = 0; i < 3 * (FAMILIES - 1); i++) {
+		uint32_t world = i % 3 == 0 ? 2 : 4, part = N / world, opens;
+		uint32_t first = 0, n = world; /* of the ranks that begin an order */
+		struct prefetch_recognise *r = new_recognise(200);
+		/* Tracks of the orders before are in the way. */
+		for (uint32_t jump = 0; jump <= JUMPS; jump++) {
+			bool found = false;
+			for (uint32_t rank = first; rank < first + n; rank++)
+				begin_own_part(&own[rank], part, families[i / 3].kind, seeds[jump]);
+			for (opens = 0; opens < OPENS && (jump == 0 || !found); opens++) {
+				uint32_t rank = (uint32_t)(loader_random(&random) % world);
+				if (own[rank].next == part)
+					continue;
+				uint32_t file = rank * part + own[rank].at[own[rank].next++];
+				prefetch_recognise_opened(r, &file, 1);
+				if (opens % 16 == 15)
+					work(r);
+				found = opens % 16 == 15 && own_parts_are_followed(r, first, n, part, seeds[jump]);
+			}
+			if (!found && !own_parts_are_followed(r, first, n, part, seeds[jump]))
+				fail_msg("case %u: seed %u is not found", i, seeds[jump]);
+			if (jump > 0 && opens > OPENS_AGAIN * world / n)
+				fail_msg("case %u: seed %u is found after %u opens", i, seeds[jump], opens);
+			first = i % 3 == 2 ? 3 : 0;
+			n = world - first;
+		}
+		prefetch_recognise_free(r);
+	}
+}
+
 /* DALI's readers.file: random_shuffle, and shuffle_after_epoch with and without checkpoints. */
 static void dali_is_recognised_and_followed(void **state)
 {
@@ -650,6 +718,7 @@ int main(void)
 		cmocka_unit_test(epochs_are_followed_however_they_follow),
 		cmocka_unit_test(a_ranks_own_part_is_recognised),
 		cmocka_unit_test(ranks_with_their_own_parts_are_recognised),
+		cmocka_unit_test(ranks_with_their_own_parts_are_found_again_after_a_jump),
 		cmocka_unit_test(dali_is_recognised_and_followed),
 		cmocka_unit_test(a_successor_goes_on_with_a_shuffle),
 		cmocka_unit_test(the_whole_is_not_taken_for_the_first_part),
