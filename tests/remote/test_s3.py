@@ -81,6 +81,21 @@ def test_a_dataset_is_replaced_only_with_force(s3, source, scratch, mount):
     assert contents(mount("s3://data/x", "view=all,layout=tree").path) == {**files, "new.bin": b"new"}
 
 
+def test_a_smaller_dataset_that_replaces_one_leaves_none_of_its_shards(s3, scratch, mount):
+    datasets.write_tree(scratch / "large", classes=2, per_class=60, sizes=(65_536,))
+    files = datasets.write_tree(scratch / "small", classes=1, per_class=20, sizes=(65_536,))
+    tools.mkshard("pack", "--shard-size=1M", scratch / "large", "s3://data/x")
+    others = ["x/shard-list.txt", "x/shard-000099.tar.old", "x/shard-99.tar", "x/shard-000099.tar/in",
+              "xy/shard-000099.tar"]
+    for key in others:
+        s3.put_object(Bucket="data", Key=key, Body=b"not mkshard's")
+    tools.mkshard("pack", "--shard-size=1M", "--force", scratch / "small", "s3://data/x")
+    assert sorted(keys(s3)) == sorted([*others, "x/index.ddpfs", "x/shard-000000.tar", "x/shard-000001.tar"])
+    s3.delete_object(Bucket="data", Key="x/shard-99.tar")
+    tools.mkshard("index", "--force", "s3://data/x")
+    assert contents(mount("s3://data/x", "view=all,layout=tree").path) == files
+
+
 def test_a_killed_packing_leaves_no_dataset_and_is_gone_on_with(s3, scratch, mount):
     source = scratch / "source"
     files = datasets.write_tree(source, classes=4, per_class=200, sizes=(60_000,))

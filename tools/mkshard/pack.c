@@ -461,12 +461,13 @@ static void warn_if_full(const struct shard_pack_plan *plan, const struct pack_s
 		        dir, base_format_size(need, need_text), base_format_size(available, free_text));
 }
 
-static int send_index(struct pack_upload *upload, const struct pack_places *places, struct base_err *err)
+static int send_index(struct pack_upload *upload, const struct pack_places *places, const struct shard_pack_plan *plan,
+        struct base_err *err)
 {
 	cleanup_free char *path = NULL;
 	if (asprintf(&path, "%s/" SHARD_INDEX_NAME, places->partial) < 0)
 		return base_err_set(err, -ENOMEM, "out of memory");
-	return pack_upload_index(upload, path, err);
+	return pack_upload_index(upload, path, plan->n_shards, plan->options.container, err);
 }
 
 static int write_dataset(const struct pack_args *args, struct pack_places *places, struct pack_input *input,
@@ -514,7 +515,7 @@ static int write_dataset(const struct pack_args *args, struct pack_places *place
 	if (rc == 0)
 		rc = build_index(plan, sums, places, err);
 	if (rc == 0 && args->upload)
-		rc = send_index(args->upload, places, err);
+		rc = send_index(args->upload, places, plan, err);
 	if (rc == 0)
 		rc = pack_publish(places, args->force, plan, err);
 	bool any = false;

@@ -178,9 +178,43 @@ int pack_upload_shard(struct pack_upload *upload, const char *path, const char *
 	return rc;
 }
 
-int pack_upload_index(struct pack_upload *upload, const char *path, struct base_err *err)
+/* Returns whether mkshard gave a shard this name; then its number and container. */
+static bool own_name(const char *name, uint32_t *ret_number, enum shard_container *ret_container)
 {
-	return send_file(upload, path, SHARD_INDEX_NAME, err);
+	static const enum shard_container containers[] = { SHARD_TAR, SHARD_BARE };
+	if (sscanf(name, "shard-%" SCNu32 ".", ret_number) != 1)
+		return false;
+	for (size_t i = 0; i < sizeof(containers) / sizeof(containers[0]); i++) {
+		char own[32];
+		*ret_container = containers[i];
+		if (strcmp(name, shard_pack_shard_name(*ret_number, *ret_container, own)) == 0)
+			return true;
+	}
+	return false;
+}
+
+/* Removes the shards of the replaced dataset that no new shard has overwritten: `mkshard index` would adopt them. */
+static void remove_replaced(struct pack_upload *upload, uint32_t n_shards, enum shard_container container)
+{
+	for (size_t i = 0; i < upload->n_sent; i++) {
+		struct base_err err = { 0 };
+		uint32_t number;
+		enum shard_container found;
+		if (!own_name(upload->sent[i].name, &number, &found) || (number < n_shards && found == container))
+			continue;
+		if (remote_object_remove(upload->store, upload->sent[i].name, &err) < 0)
+			cli_warn("'%s' of the replaced dataset cannot be removed; remove it: %s", upload->sent[i].name,
+			        err.text);
+	}
+}
+
+int pack_upload_index(struct pack_upload *upload, const char *path, uint32_t n_shards, enum shard_container container,
+        struct base_err *err)
+{
+	int rc = send_file(upload, path, SHARD_INDEX_NAME, err);
+	if (rc == 0 && upload->force)
+		remove_replaced(upload, n_shards, container);
+	return rc;
 }
 
 void pack_upload_finish(const struct pack_upload *upload)

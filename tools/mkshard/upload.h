@@ -6,7 +6,8 @@
  *   s3://BUCKET/PREFIX/index.ddpfs   comes last: without it there is no dataset
  *
  * A rerun of an interrupted packing sends the shards that are missing.  With --force the old index is removed before
- * the first shard is sent.  So no index describes shards of another packing.
+ * the first shard is sent.  So no index describes shards of another packing.  When the new index is there, the old
+ * shards that are left are removed.
  *
  * Threads: pack_upload_shard from any; the rest from one. */
 #ifndef DDPFS_TOOLS_MKSHARD_UPLOAD_H
@@ -16,6 +17,7 @@
 #include <stdint.h>
 
 #include "shard/base/err.h"
+#include "shard/pack.h"
 
 struct pack_upload; /* opaque */
 
@@ -43,8 +45,11 @@ bool pack_upload_has(const void *upload, const char *name, uint64_t bytes);
 /* Sends the file at `path` as `name`, and removes it.  Returns 0, or -errno with a sentence; then the file stays. */
 int pack_upload_shard(struct pack_upload *upload, const char *path, const char *name, struct base_err *err);
 
-/* Sends the index at `path`; from now on the dataset is there.  Returns 0, or -errno with a sentence. */
-int pack_upload_index(struct pack_upload *upload, const char *path, struct base_err *err);
+/* Sends the index at `path` of n_shards shards; from now on the dataset is there.  With `force`, shards of the replaced
+ * dataset that the new one does not have are then removed; a warning names one that cannot be removed.
+ * Returns 0, or -errno with a sentence. */
+int pack_upload_index(struct pack_upload *upload, const char *path, uint32_t n_shards, enum shard_container container,
+        struct base_err *err);
 
 /* Removes what the packing left on this host. */
 void pack_upload_finish(const struct pack_upload *upload);
