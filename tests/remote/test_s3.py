@@ -114,6 +114,17 @@ def test_a_killed_packing_leaves_no_dataset_and_is_gone_on_with(s3, scratch, mou
     assert {k: s3.head_object(Bucket="data", Key=k)["LastModified"] for k in written} == written
 
 
+def test_what_killed_uploads_left_is_removed_by_the_next_run(s3, source):
+    left = {}
+    for key in ("x/shard-000000.tar", "x/index.ddpfs", "xy/index.ddpfs"):
+        left[key] = s3.create_multipart_upload(Bucket="data", Key=key)["UploadId"]
+        s3.upload_part(Bucket="data", Key=key, UploadId=left[key], PartNumber=1, Body=b"x" * (5 << 20))
+    tools.mkshard("pack", source[0], "s3://data/x")
+    others = [u["Key"] for u in s3.list_multipart_uploads(Bucket="data").get("Uploads", [])]
+    s3.abort_multipart_upload(Bucket="data", Key="xy/index.ddpfs", UploadId=left["xy/index.ddpfs"])
+    assert others == ["xy/index.ddpfs"]
+
+
 @pytest.mark.parametrize("environment, said", [
     ({"AWS_SECRET_ACCESS_KEY": "wrong"}, "SignatureDoesNotMatch"),
     ({"AWS_ACCESS_KEY_ID": "AKIANOBODY"}, "InvalidAccessKeyId"),

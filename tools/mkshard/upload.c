@@ -150,6 +150,8 @@ bool pack_upload_has(const void *arg, const char *name, uint64_t bytes)
 int pack_upload_begin(struct pack_upload *upload, struct base_err *err)
 {
 	int rc = remote_object_abort_uploads(upload->store, "shard-", err);
+	if (rc == 0)
+		rc = remote_object_abort_uploads(upload->store, SHARD_INDEX_NAME, err);
 	if (rc == -EOPNOTSUPP || rc == -EIO || rc == -EACCES) /* some stores do not list uploads, or do not allow it */
 		rc = 0;
 	if (rc == 0 && upload->there && upload->force)
