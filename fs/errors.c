@@ -23,9 +23,8 @@ int fs_errno(int rc)
 
 int fs_read_errno(int rc)
 {
-	/* Whatever happened to the shard (gone, replaced, unreadable), the file of the mount exists and cannot be
-	 * read. */
-	return rc == -ENOMEM ? rc : -EIO;
+	/* A shard that is gone or unreadable: the file of the mount exists all the same, and cannot be read. */
+	return rc == -ENOMEM || rc == -ESTALE ? rc : -EIO;
 }
 
 int fs_index_check(struct fs_server *server, int rc)

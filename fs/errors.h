@@ -6,7 +6,8 @@
 struct fs_server;
 
 /* The one place where codes are translated: a negative errno of ours into one for a reader, also negative. fs_errno
- * is for requests in general, fs_read_errno for a READ whose data failed (-EIO, or -ENOMEM). */
+ * is for requests in general, fs_read_errno for a READ whose data failed (-EIO; -ESTALE: the shard or the index was
+ * replaced; -ENOMEM). */
 int fs_errno(int rc);
 int fs_read_errno(int rc);
 

@@ -157,10 +157,10 @@ static void log_failure(const struct shard_index *index, const struct failure *f
 		shard_path[shard.path_len] = '\0';
 	}
 	(void)!shard_index_block(index, failure->file, failure->block, &offset, &length, &sum);
-	log_error("'%s' in shard '%s' at byte %llu: %s: readers get EIO; %s",
+	log_error("'%s' in shard '%s' at byte %llu: %s: readers get %s; %s",
 	        base_err_quote(path, quoted, sizeof(quoted)),
 	        base_err_quote(shard_path, shard_quoted, sizeof(shard_quoted)), (unsigned long long)offset,
-	        base_err_str(failure->rc), advice(failure->rc));
+	        base_err_str(failure->rc), failure->rc == -ESTALE ? "ESTALE" : "EIO", advice(failure->rc));
 }
 
 static bool was_told(const struct fs_log_queue *log, const struct failure *failure)

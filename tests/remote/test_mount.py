@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Mounts of datasets that lie in a store: the same files as on disk, whatever the store does."""
 
+import errno
 import hashlib
 import os
 import shutil
@@ -113,21 +114,27 @@ def test_unmounting_does_not_wait_for_the_store(stored, http_store, mount):
     assert time.monotonic() - began < 25
 
 
-def test_a_replaced_shard_gives_no_other_bytes(stored, http_store, mount, scratch):
+def test_a_replaced_shard_is_stale(stored, http_store, mount, scratch):
+    """ESTALE, which tells a reader that no other try helps, and never other bytes."""
     url, files = stored
     m = mount(url, "view=all,layout=tree,memory=8M")
-    (m.path / FILE).read_bytes()
-    for shard in http_store.root.glob("train/shard-*"):
+    shards = list(http_store.root.glob("train/shard-*"))
+    for name in files:
+        if all(any(answer[1].endswith(shard.name) for answer in http_store.answers()) for shard in shards):
+            break
+        (m.path / name).read_bytes()
+    for shard in shards:
         other = scratch / "other"
         other.write_bytes(os.urandom(shard.stat().st_size))
         os.replace(other, shard)
-    errors = 0
+    errors = []
     for name, data in files.items():
         try:
             assert (m.path / name).read_bytes() == data
-        except OSError:
-            errors += 1
-    assert errors
+        except OSError as error:
+            errors.append(error.errno)
+    assert set(errors) == {errno.ESTALE}
+    control.wait_for_log(m, "readers get ESTALE; put the shard back that the index describes")
 
 
 def test_the_index_is_fetched_once(stored, http_store, mount):
