@@ -9,6 +9,7 @@ checked every entry when it returns.  The mount needs memory=4 bytes an entry x 
 
 import argparse
 import array
+import json
 import os
 import subprocess
 import sys
@@ -19,8 +20,10 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 BUILD = Path(os.environ.get("DDPFS_BUILD", ROOT / "build"))
 FILES = 10000
+BAR_ENTRIES = 100_000_000
 
 sys.path.insert(0, str(ROOT / "gpu_stage" / "python"))
+import bar  # noqa: E402
 import ddpfs  # noqa: E402
 
 
@@ -32,7 +35,7 @@ def timed(mount, order):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--entries", type=int, default=100_000_000)
+    parser.add_argument("--entries", type=int, default=BAR_ENTRIES)
     parser.add_argument("--paths", type=int, default=1_000_000)
     args = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="ddpfs-bench.") as directory:
@@ -49,7 +52,11 @@ def main():
             mount.follow([0])  # the numbering is made once
             numbers = array.array("I", range(FILES)) * (args.entries // FILES)
             seconds, entries = timed(mount, numbers)
-            print(f"{entries} indices of 4 bytes: {seconds:.2f} s")
+            stat = subprocess.run([BUILD / "tools/ddpfs", "stat", "--json", mount], check=True, capture_output=True)
+            memory_bytes = json.loads(stat.stdout)["order_memory_bytes"]
+            print(f"{entries} indices of 4 bytes: {seconds:.2f} s, order_memory_bytes {memory_bytes}")
+            if entries == BAR_ENTRIES:  # what does not depend on the number counts more with fewer
+                bar.show("10^8 entries announced", seconds, 2, "s")
             mount.unfollow()
             seconds, entries = timed(mount, [names[i % FILES] for i in range(args.paths)])
             print(f"{entries} paths: {seconds:.2f} s")
