@@ -3,13 +3,14 @@
 """DLIO (dlio-benchmark of PyPI, unmodified) on ext4 and on a mount of the same files packed: three profiles.
 
   sudo tests/bench/run dlio [--profile retinanet|resnet50|unet3d] [--files N] [--scale X] [--shrink N] [--epochs 5]
-                            [--most 8] [--workers 2] [--memory-mib N]
+                            [--most 8] [--workers 2] [--memory-mib N] [--delay-us N]
 
 PROFILES has the profiles.  A step takes --scale times as long here, because DLIO's processes need some of this machine's
 few cores for each file.  --shrink makes each file, and the time of a step, so many times smaller, for small disks: the
 bytes a second of an accelerator stay the same.  Every rank of MPI is one emulated accelerator; their number grows until
 AU is too low.  Everything runs in one memory cgroup.  --memory-mib is its limit; without it, it is a fifth of the data,
-and for the processes 640 MiB, 448 MiB an accelerator and two files a worker.  Needs root and torch.
+and for the processes 640 MiB, 448 MiB an accelerator and two files a worker.  --delay-us adds a mount of which each
+read is so much later.  Needs root and torch.
 DLIO imports tensorflow without use under PyTorch, so its environment has an empty module of that name.
 """
 import argparse
@@ -27,8 +28,10 @@ HERE = Path(__file__).resolve().parent
 BUILD = Path(os.environ.get("DDPFS_BUILD", HERE.parents[1] / "build"))
 sys.path.insert(0, str(HERE / "compare"))
 
+import bar  # noqa: E402
 import cgroup  # noqa: E402
 
+DELAY_ENVIRON = "DDPFS_TEST_READ_DELAY_US"
 PACKAGES = ["mpich", "mpi4py", "h5py", "hydra-core", "omegaconf", "pandas", "psutil", "pydftracer==1.0.2", "PyYAML"]
 
 
@@ -127,10 +130,39 @@ def train(a, cg, bin_dir, name, data, place, ranks):
     return au
 
 
+def mounted(a, cg, bin_dir, name, place, ranks, delay_us):
+    """train() on a new mount, and what that says of the order."""
+    mnt, memory = place / "mnt", max(64 << 20, data_bytes(a) // 5)
+    cg.run("/daemon", [BUILD / "tools/ddpfs", "mount", place / "set", mnt, "-o", f"layout=tree,view=all,memory={memory}"],
+           env={**os.environ, DELAY_ENVIRON: str(delay_us)} if delay_us else None)
+    try:
+        au = train(a, cg, bin_dir, name, mnt, place, ranks)
+        said = json.loads(subprocess.run([BUILD / "tools/ddpfs", "stat", "--json", mnt], check=True,
+                                         capture_output=True).stdout)
+        print(f"{'':6} order: {said['order_note']}; {said['misses']} of {said['opens']} opens missed",
+              flush=True)
+    finally:
+        subprocess.run(["umount", mnt], check=True)
+    return au
+
+
+def show_bars(most, au):
+    """@most: the accelerators that pass on each; @au: percent on each, by accelerators."""
+    ext4 = most["ext4"]
+    if not ext4:
+        print("no accelerator passes on ext4, so there is nothing to compare with")
+        return
+    bar.show("accelerators that pass, of ext4's", most["ddpfs"] / ext4, 1.5, "x", above=True)
+    bar.show(f"AU with {ext4} accelerators, ext4's number", au["ddpfs"][ext4] / 100, 0.95, "", above=True)
+    if "delay" in most:
+        bar.show("accelerators that pass with delay, of ext4's", most["delay"] / ext4, 1, "x", above=True)
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--profile", choices=PROFILES, default="retinanet")
-    for name, value in (("files", 0), ("shrink", 1), ("epochs", 5), ("most", 8), ("workers", 2), ("memory-mib", 0)):
+    for name, value in (("files", 0), ("shrink", 1), ("epochs", 5), ("most", 8), ("workers", 2), ("memory-mib", 0),
+                        ("delay-us", 0)):
         parser.add_argument(f"--{name}", type=int, default=value)
     parser.add_argument("--scale", type=float, default=0)
     a = parser.parse_args()
@@ -144,34 +176,34 @@ def main():
         skip("torch and Pillow are not installed")
     bin_dir = environment()
     place = Path(tempfile.mkdtemp(prefix="ddpfs-bench.", dir=os.environ.get("DDPFS_BENCH_DIR")))
-    data, mnt, most = place / "data", place / "mnt", {}
+    data, most, au = place / "data", {}, {}
     cg = cgroup.Cgroup(place, 8 << 30, None)
     try:
         with open(place / "log", "w") as log:
             subprocess.run(command(a, bin_dir, data, place / "out", 1, **{"workflow.generate_data": True,
                            "workflow.train": False}), check=True, stdout=log, stderr=log)
         subprocess.run([BUILD / "tools/mkshard", "pack", data, place / "set"], check=True, stdout=subprocess.DEVNULL)
-        mnt.mkdir()
+        (place / "mnt").mkdir()
         shrunk = f", files and steps {a.shrink} times smaller" if a.shrink > 1 else ""
         print(f"DLIO, {a.profile.title} profile, {a.files} files, {data_bytes(a) / 1e6:.0f} MB, "
               f"a step {a.scale:g} times as long{shrunk}: {step_s(a):.3f} s\n"
+              f"{f'delay: ddpfs, and each read {a.delay_us / 1000:g} ms later{chr(10)}' if a.delay_us else ''}"
               f"{'':6} {'accelerators':>12} {'AU':>8} {'samples/s':>10} {'CPU s':>8} {'device MB':>10}")
-        for name in ("ext4", "ddpfs"):
+        for name in ("ext4", "ddpfs") + (("delay",) if a.delay_us else ()):
+            most[name], au[name] = 0, {}
             for ranks in range(1, a.most + 1):
-                if name == "ddpfs":
-                    memory = max(64 << 20, data_bytes(a) // 5)
-                    cg.run("/daemon", [BUILD / "tools/ddpfs", "mount", place / "set", mnt, "-o",
-                                       f"layout=tree,view=all,memory={memory}"])
-                try:
-                    au = train(a, cg, bin_dir, name, mnt if name == "ddpfs" else data, place, ranks)
-                finally:
-                    if name == "ddpfs":
-                        subprocess.run(["umount", mnt], check=True)
-                if au < a.profile.au:
+                if name == "ext4":
+                    au[name][ranks] = train(a, cg, bin_dir, name, data, place, ranks)
+                else:
+                    au[name][ranks] = mounted(a, cg, bin_dir, name, place, ranks, a.delay_us if name == "delay" else 0)
+                if au[name][ranks] >= a.profile.au and most[name] == ranks - 1:
+                    most[name] = ranks
+                elif ranks >= most["ext4"]:  # what ext4's number needs is known
                     break
-                most[name] = ranks
-        for name in ("ext4", "ddpfs"):
-            print(f"{name}: {most.get(name, 0)} accelerators with AU of at least {a.profile.au}%")
+        for name, number in most.items():
+            more = ", or more: see --most" if number == a.most else ""
+            print(f"{name}: {number} accelerators with AU of at least {a.profile.au}%{more}")
+        show_bars(most, au)
     except subprocess.CalledProcessError:
         sys.stderr.write((place / "log").read_text()[-3000:])
         raise
