@@ -104,14 +104,19 @@ void remote_settings_done(struct remote_settings *settings)
 
 /* ---- one set ---- */
 
-struct remote_credentials *remote_credentials_new(void)
+/* Makes zeroed memory that is not in a core.  Returns NULL: out of memory. */
+static void *new_secret_memory(size_t bytes)
 {
-	struct remote_credentials *made =
-	        mmap(NULL, sizeof(*made), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	void *made = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 	if (made == MAP_FAILED)
 		return NULL;
-	madvise(made, sizeof(*made), MADV_DONTDUMP);
+	madvise(made, bytes, MADV_DONTDUMP);
 	return made;
+}
+
+struct remote_credentials *remote_credentials_new(void)
+{
+	return new_secret_memory(sizeof(struct remote_credentials));
 }
 
 void remote_credentials_free(struct remote_credentials *credentials)
@@ -176,6 +181,41 @@ int remote_credentials_take_json(
 		rc = remote_credentials_expire(c, expiration, err);
 	json_decref(object);
 	return rc;
+}
+
+/* ---- secrets of the environment ---- */
+
+/* Returns the value, if an element of environ is a secret; else NULL. */
+static char *secret_of(char *element)
+{
+	static const char *const names[] = { "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN", "AWS_SECURITY_TOKEN",
+		"AWS_CONTAINER_AUTHORIZATION_TOKEN" };
+	for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++) {
+		size_t len = strlen(names[i]);
+		if (strncmp(element, names[i], len) == 0 && element[len] == '=')
+			return element + len + 1;
+	}
+	return NULL;
+}
+
+void remote_credentials_hide_environment(void)
+{
+	size_t bytes = 0;
+	for (char **at = environ; at && *at; at++)
+		bytes += secret_of(*at) ? strlen(*at) + 1 : 0;
+	char *to = bytes ? new_secret_memory(bytes) : NULL;
+	if (!to)
+		return;
+	for (char **at = environ; *at; at++) {
+		char *value = secret_of(*at);
+		if (!value)
+			continue;
+		size_t size = strlen(*at) + 1;
+		memcpy(to, *at, size);
+		explicit_bzero(value, strlen(value));
+		*at = to;
+		to += size;
+	}
 }
 
 /* ---- providers: 1: found, 0: not configured, or -errno ---- */

@@ -14,6 +14,7 @@
  * is set, the variables of 1 and 2 do not count.  The mount options s3_* set the variables DDPFS_S3_*.
  *
  * Secrets are in no message.  Their memory is not in a core (MADV_DONTDUMP) and is cleared when it is freed.
+ * libcurl has copies of what a request carries: the session token, and what a provider is asked with.
  *
  * Threads: a set of credentials belongs to its caller.  The functions share no state, but read the environment. */
 #ifndef DDPFS_SHARD_REMOTE_CREDENTIALS_H
@@ -66,5 +67,10 @@ int remote_credentials_get(struct base_err *err, struct remote_credentials **ret
 struct remote_credentials *remote_credentials_new(void);
 /* Clears and frees credentials; NULL is allowed. */
 void remote_credentials_free(struct remote_credentials *credentials);
+
+/* Moves the secrets of the environment to memory that is not in a core, and clears them where the kernel put them, on
+ * the stack.  getenv(3) and programs that are started still find them.  Without memory for that nothing changes.
+ * Call it at the begin of main(): it changes environ. */
+void remote_credentials_hide_environment(void);
 
 #endif

@@ -4,8 +4,10 @@
 import datetime
 import http.server
 import json
+import re
 import threading
 import time
+from pathlib import Path
 
 import pytest
 
@@ -185,3 +187,46 @@ def test_credentials_are_renewed_before_they_expire(bucket, scratch, mount):
     for name in names:
         assert (m.path / name).read_bytes() == bucket.files[name]
     assert tools.stat_json(m.path)["store_retries"] == 0, "a request was refused"
+
+
+def in_a_core(pid, words):
+    """Which of these words stand in memory that a core of a process has, each with the names of the mappings."""
+    found = {word: [] for word in words}
+    mapping = re.compile(r"^(\w+)-(\w+) (\S+) \S+ \S+ \S+ *(.*)\n((?:[A-Z].*\n)+)", re.MULTILINE)
+    text = Path(f"/proc/{pid}/smaps").read_text()
+    with open(f"/proc/{pid}/mem", "rb", 0) as memory:
+        for first, end, rights, name, rest in mapping.findall(text):
+            if not rights.startswith("rw-p") or " dd" in rest:  # shared memory has bytes of files only
+                continue
+            memory.seek(int(first, 16))
+            data = memory.read(int(end, 16) - int(first, 16))
+            for word in words:
+                found[word] += [name] * (word.encode() in data)
+    return found
+
+
+def test_secrets_of_the_environment_are_not_in_a_core(bucket, mount, monkeypatch):
+    """The session token is in libcurl's copies of headers; SECURITY.md says so."""
+    secret, token, other = "SECRETofTheEnvironment", "TOKENofTheEnvironment", "TOKENofTheContainer"
+    bucket("AKENV")
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "AKENV")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", secret)
+    monkeypatch.setenv("AWS_SESSION_TOKEN", token)
+    monkeypatch.setenv("AWS_CONTAINER_AUTHORIZATION_TOKEN", other)
+    m = mount("s3://bucket/train", "view=all,layout=tree,memory=64M")
+    for name, data in bucket.files.items():
+        assert (m.path / name).read_bytes() == data
+    assert in_a_core(m.server_pid(), ["AKENV"])["AKENV"], "the search finds what is there"
+    server, supervisor = (in_a_core(pid, [secret, token, other]) for pid in (m.server_pid(), m.process.pid))
+    assert not server[secret] and not server[other] and "[stack]" not in server[token], server
+    assert not any(supervisor.values()), supervisor
+
+
+def test_programs_that_are_started_find_secrets_of_the_environment(bucket, scratch, monkeypatch):
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "SECRET of the environment")
+    monkeypatch.setenv("AWS_SESSION_TOKEN", "")
+    (scratch / "answer").write_text(keys("AKPROCESS", name="SessionToken"))
+    (scratch / "config").write_text("[default]\ncredential_process = test \"$AWS_SECRET_ACCESS_KEY\" = "
+                                    f"'SECRET of the environment' && cat {scratch}/answer\n")
+    bucket("AKPROCESS")
+    assert "60 (0 common)" in shows_dataset()

@@ -7,6 +7,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "shard/remote/credentials.h"
 #include "tools/common/cli.h"
 
 static const struct cli_command commands[] = {
@@ -53,6 +54,7 @@ static bool called_by_mount_fuse(int argc, char **argv)
 
 int main(int argc, char **argv)
 {
+	remote_credentials_hide_environment();
 	open_standard_streams();
 	const char *base = argc > 0 ? strrchr(argv[0], '/') : NULL;
 	base = base ? base + 1 : argc > 0 ? argv[0] : "";

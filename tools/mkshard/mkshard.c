@@ -6,6 +6,7 @@
 
 #include "shard/base/log.h"
 #include "shard/index.h"
+#include "shard/remote/credentials.h"
 #include "tools/common/cli.h"
 
 static const struct cli_command commands[] = {
@@ -37,6 +38,7 @@ int main(int argc, char **argv)
 		.doc = "Packs datasets of many files into tar shards with an index, for ddpfs.",
 		.commands = commands,
 	};
+	remote_credentials_hide_environment();
 	sigaction(SIGBUS, &action, NULL);
 	base_log_init("mkshard", BASE_LOG_INFO, false);
 	return cli_main(&program, argc, argv);
