@@ -3,6 +3,7 @@
 
 import errno
 import hashlib
+import json
 import os
 import shutil
 import subprocess
@@ -173,6 +174,42 @@ def test_the_statistics_tell_of_the_store(stored, http_store, mount):
     assert stats["store_requests"] > stats["store_retries"] + stats["store_hedged"] >= stats["store_throttled"] > 0
     assert stats["store_bytes"] >= sum(map(len, files.values()))
     assert stats["store_first_byte_p50_ns"] > 0 and "503" in stats["store_error"]
+
+
+def test_top_shows_the_requests(stored, http_store, mount):
+    url, files = stored
+    http_store.set(p503=0.2, latency_ms=2)
+    m = mount(url, "view=all,layout=tree,memory=64M")
+    command = [tools.tool("ddpfs"), "top", "--json", "-d", "0.2", str(m.path)]
+    top = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, preexec_fn=tools.die_with_parent)
+    try:
+        seen = [json.loads(top.stdout.readline())["mounts"][0]]
+        assert contents(m.path) == files
+        control.settled(m)
+        stats = tools.stat_json(m.path)
+        while seen[-1].get("store_requests", 0) < stats["store_requests"]:
+            seen.append(json.loads(top.stdout.readline())["mounts"][0])
+    finally:
+        top.kill()
+        top.communicate()
+    names = ["store_requests", "store_retries", "store_throttled", "store_hedged", "store_first_byte_p50_ns",
+             "store_first_byte_p99_ns"]
+    assert {name: seen[-1][name] for name in names} == {name: stats[name] for name in names}
+    for before, after in zip(seen, seen[1:]):
+        if after.get("store_requests_per_s") is not None:
+            grown = after["store_requests"] - before["store_requests"]
+            assert after["store_requests_per_s"] * after["seconds"] == pytest.approx(grown)
+    assert any(frame.get("store_requests_per_s") for frame in seen)
+    titles, line = tools.ddpfs("top", "--batch", "-n", "1", m.path).stdout.splitlines()[1:3]
+    shown = dict(zip(titles.split()[1:], line[len(str(m.path)):].split()))
+    assert shown["REQ/s"] == "0" and shown["RETRY"] == shown["HEDGE"] == shown["THROT"] == "-", shown
+    assert shown["BYTE50"].endswith("s") and shown["BYTE99"].endswith("s"), shown
+
+
+def test_top_has_no_columns_of_a_store_without_one(stored, http_store, mount):
+    m = mount(http_store.root / "train", "view=all,layout=tree,memory=64M")
+    (m.path / FILE).read_bytes()
+    assert "REQ/s" not in tools.ddpfs("top", "--batch", "-n", "1", m.path).stdout
 
 
 def test_the_statistics_say_what_limits(stored, mount):

@@ -126,8 +126,20 @@ enum column {
 	MEMORY,
 	TIER,
 	FILL,
+	REQUESTS,
+	RETRIES,
+	THROTTLED,
+	HEDGED,
+	BYTE_P50,
+	BYTE_P99,
 	N_COLUMNS
 };
+
+/* Whether a column is only for mounts of a store. */
+static bool of_store(enum column column)
+{
+	return column >= REQUESTS && column <= BYTE_P99;
+}
 
 /* A cell that it leaves alone is unknown. */
 static void put(char *cell, enum column column, const struct line *l)
@@ -140,6 +152,8 @@ static void put(char *cell, enum column column, const struct line *l)
 	        ((column == FILES || column == OUT || column == READ || column == WASTE) && !r->known))
 		return;
 	if ((column == TIER || column == FILL) && !c->tier_room_bytes)
+		return;
+	if (of_store(column) && (!c->store_requests || (column == REQUESTS && !r->known)))
 		return;
 	switch (column) {
 	case EPOCH:
@@ -190,6 +204,24 @@ static void put(char *cell, enum column column, const struct line *l)
 	case FILL:
 		put_share(cell, (double)c->tier_used_bytes, (double)c->tier_room_bytes);
 		break;
+	case REQUESTS:
+		put_number(cell, r->requests);
+		break;
+	case RETRIES:
+		put_share(cell, r->retries, r->known ? r->requests : 0);
+		break;
+	case THROTTLED:
+		put_share(cell, r->throttled, r->known ? r->requests : 0);
+		break;
+	case HEDGED:
+		put_share(cell, r->hedged, r->known ? r->requests : 0);
+		break;
+	case BYTE_P50:
+		put_time(cell, c->store_first_byte_p50_ns);
+		break;
+	case BYTE_P99:
+		put_time(cell, c->store_first_byte_p99_ns);
+		break;
 	case RANK:
 	case N_COLUMNS:
 		break;
@@ -201,23 +233,29 @@ static const struct {
 	int width;
 	int importance; /* on a narrow terminal, columns of least importance go first */
 } columns[N_COLUMNS] = {
-	[RANK] = { "RANK", 7, 15 },
-	[EPOCH] = { "EPOCH", 5, 13 },
-	[DONE] = { "DONE", 5, 14 },
-	[FILES] = { "FILES/s", 7, 16 },
-	[OUT] = { "OUT/s", 5, 12 },
-	[READ] = { "READ/s", 6, 5 },
-	[WASTE] = { "WASTE/s", 7, 0 },
-	[HITS] = { "HITS", 5, 11 },
-	[WAIT] = { "WAIT", 5, 10 },
-	[P50] = { "P50", 5, 1 },
-	[P99] = { "P99", 5, 9 },
-	[MAX] = { "MAX", 5, 6 },
-	[WINDOW] = { "WINDOW", 6, 3 },
-	[DEPTH] = { "DEPTH", 5, 2 },
-	[MEMORY] = { "MEMORY", 6, 8 },
-	[TIER] = { "TIER", 5, 7 },
-	[FILL] = { "FILL", 5, 4 },
+	[RANK] = { "RANK", 7, 21 },
+	[EPOCH] = { "EPOCH", 5, 19 },
+	[DONE] = { "DONE", 5, 20 },
+	[FILES] = { "FILES/s", 7, 22 },
+	[OUT] = { "OUT/s", 5, 18 },
+	[READ] = { "READ/s", 6, 11 },
+	[WASTE] = { "WASTE/s", 7, 6 },
+	[HITS] = { "HITS", 5, 17 },
+	[WAIT] = { "WAIT", 5, 16 },
+	[P50] = { "P50", 5, 7 },
+	[P99] = { "P99", 5, 15 },
+	[MAX] = { "MAX", 5, 12 },
+	[WINDOW] = { "WINDOW", 6, 9 },
+	[DEPTH] = { "DEPTH", 5, 8 },
+	[MEMORY] = { "MEMORY", 6, 14 },
+	[TIER] = { "TIER", 5, 13 },
+	[FILL] = { "FILL", 5, 10 },
+	[REQUESTS] = { "REQ/s", 5, 5 },
+	[RETRIES] = { "RETRY", 5, 2 },
+	[THROTTLED] = { "THROT", 5, 3 },
+	[HEDGED] = { "HEDGE", 5, 0 },
+	[BYTE_P50] = { "BYTE50", 6, 1 },
+	[BYTE_P99] = { "BYTE99", 6, 4 },
 };
 
 struct layout {
@@ -276,14 +314,22 @@ static bool has_tier(const struct watched *watched)
 	return false;
 }
 
+static bool has_store(const struct watched *watched)
+{
+	for (size_t i = 0; i < watched->n; i++)
+		if (watched->mounts[i].counted && watched->mounts[i].counts.store_requests)
+			return true;
+	return false;
+}
+
 /* width: columns of the terminal; 0: no limit. */
 static struct layout lay_out(const struct watched *watched, unsigned width)
 {
 	int longest = longest_name(watched);
-	bool tier = has_tier(watched);
+	bool tier = has_tier(watched), store = has_store(watched);
 	struct layout layout = { .name = longest };
 	for (int i = 0; i < N_COLUMNS; i++)
-		layout.shown[i] = tier || (i != TIER && i != FILL);
+		layout.shown[i] = of_store((enum column)i) ? store : tier || (i != TIER && i != FILL);
 	if (!width)
 		return layout;
 	layout.name = SHOWN_MIN;
@@ -533,6 +579,10 @@ static void print_help_screen(FILE *out, unsigned width, unsigned height)
 		"WINDOW, DEPTH    share of the window that is read ahead; reads in flight",
 		"MEMORY           bytes in memory",
 		"TIER, FILL       bytes that came from the tier; how full it is",
+		"REQ/s            requests to the store",
+		"RETRY, HEDGE     of these: in place of one that failed; beside a slow one",
+		"THROT            answers that ask for fewer requests (429, 503)",
+		"BYTE50, BYTE99   time to the first byte of an answer, median and 99%",
 		"!                the trainer uses this mount wrongly: see below the mounts",
 		"",
 		"q: quit   h: help   up, down (k, j): scroll",

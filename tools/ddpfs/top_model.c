@@ -51,6 +51,12 @@ const struct watched_counter watched_counters[WATCHED_COUNTERS] = {
 	RATED(tier_bytes, NULL, tier, 1, "tier_bytes_per_s"),
 	LARGEST(tier_used_bytes, "tier_used_bytes", "tier_used_bytes"), /* they may share the tier */
 	LARGEST(tier_room_bytes, "tier_room_bytes", "tier_room_bytes"),
+	RATED(store_requests, "store_requests", requests, 1, "store_requests_per_s"),
+	RATED(store_retries, "store_retries", retries, 1, NULL),
+	RATED(store_throttled, "store_throttled", throttled, 1, NULL),
+	RATED(store_hedged, "store_hedged", hedged, 1, NULL),
+	LARGEST(store_first_byte_p50_ns, "store_first_byte_p50_ns", "store_first_byte_p50_ns"),
+	LARGEST(store_first_byte_p99_ns, "store_first_byte_p99_ns", "store_first_byte_p99_ns"),
 };
 
 /* Returns the counter, or its rate. */

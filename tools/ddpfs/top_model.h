@@ -34,6 +34,9 @@ struct watched_counts {
 	uint64_t resident_bytes, memory_bytes, device_rate;
 	uint64_t depth, inflight;
 	uint64_t tier_bytes, tier_used_bytes, tier_room_bytes; /* without a tier 0 */
+	/* Without a store 0: */
+	uint64_t store_requests, store_retries, store_throttled, store_hedged;
+	uint64_t store_first_byte_p50_ns, store_first_byte_p99_ns;
 };
 
 /* What grew per second between the latest two readings. */
@@ -47,6 +50,8 @@ struct watched_rates {
 	double wasted;    /* bytes */
 	double tier;      /* bytes */
 	double waited;    /* seconds; above 1 if several readers wait at once */
+	/* Requests to the store: */
+	double requests, retries, throttled, hedged;
 };
 
 /* A counter, for loops over all of them. */
@@ -59,7 +64,7 @@ struct watched_counter {
 	double rate_unit;     /* the rate counts these */
 	const char *rate_key; /* of the rate, in --json; NULL: not there */
 };
-enum { WATCHED_COUNTERS = 21 };
+enum { WATCHED_COUNTERS = 27 };
 extern const struct watched_counter watched_counters[WATCHED_COUNTERS];
 
 struct watched_mount {
