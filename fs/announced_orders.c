@@ -17,7 +17,8 @@
 enum {
 	LISTS_MAX = FS_HANDOVER_LISTS_MAX, /* twice the lists: a list and the one that replaces it */
 	BLOCKS_SHARED = 64,                /* blocks of the chunks of all lists together, about */
-	REST_MS = 1000, /* a list that was read to its end ends when nothing was appended for so long */
+	REST_MS = 1000,  /* a list that was read to its end ends when nothing was appended for so long */
+	OTHERS_MAX = 64, /* opens after the end of the last list, from which on the mount's order is not known */
 };
 static const uint64_t MEMORY_MIN = 64 << 20; /* bytes that orders may always take */
 
@@ -45,6 +46,8 @@ struct fs_announced_orders {
 	struct held table[LISTS_MAX];
 	uint32_t next_id;
 	uint64_t explained, dropped;
+	bool ended;                 /* the last list was read to its end */
+	uint64_t others;            /* opens since then */
 	uint64_t changes, taken_in; /* of the lists by main; those that the recognise thread has acted on */
 	_Atomic unsigned live;
 };
@@ -185,6 +188,7 @@ static int show(struct fs_announced_orders *orders, struct fs_announced_piece *p
 		held->shown = true;
 		held->writing = false;
 		held->shown_ns = base_now_ns();
+		orders->ended = false;
 		orders->changes++;
 		fs_announced_list_state(list, &state);
 		*ret_length = state.end - state.cursor;
@@ -225,6 +229,7 @@ static bool forget(struct fs_announced_orders *orders, const char *name)
 	struct held *held = find(orders, name);
 	if (held) {
 		held->ending = true;
+		orders->ended = false;
 		orders->changes++;
 	}
 	return held != NULL;
@@ -312,9 +317,12 @@ static bool opened(struct fs_announced_orders *orders, uint32_t file)
 size_t fs_announced_orders_opened(struct fs_announced_orders *orders, uint32_t *files, size_t n)
 {
 	size_t left = 0;
-	if (fs_announced_orders_live(orders) == 0)
-		return n;
+	bool live = fs_announced_orders_live(orders) > 0;
 	lock_for_scope(&orders->lock);
+	if (!live) {
+		orders->others += n;
+		return n;
+	}
 	for (size_t i = 0; i < n; i++) {
 		if (!opened(orders, files[i]))
 			files[left++] = files[i];
@@ -403,11 +411,14 @@ static enum task task_of(struct fs_announced_orders *orders, struct held *held)
 		fs_announced_list_save(held->list, (uint32_t)(held - orders->table));
 	if (state.wrong && !held->writing) {
 		held->ending = true;
+		orders->ended = false;
 		return TASK_DROP;
 	}
 	if (state.cursor == state.end && !held->writing &&
 	        base_now_ns() - held->shown_ns > REST_MS * UINT64_C(1000000)) {
 		held->ending = true;
+		orders->ended = state.end > 0;
+		orders->others = 0;
 		return TASK_END;
 	}
 	if (rc < 0 || held->failed)
@@ -537,6 +548,7 @@ void fs_announced_orders_count(struct fs_announced_orders *orders, struct fs_ann
 	ret_counts->waits = orders->taken_in != orders->changes;
 	ret_counts->explained = orders->explained;
 	ret_counts->dropped = orders->dropped;
+	ret_counts->ended = orders->ended && orders->others < OTHERS_MAX;
 }
 
 void fs_announced_orders_stats(struct fs_announced_orders *orders, json_t *object)

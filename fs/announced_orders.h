@@ -79,6 +79,7 @@ struct fs_announced_orders_counts {
 	uint64_t dropped;      /* lists that the opens did not follow */
 	uint64_t memory_bytes; /* of lists and tables, now */
 	bool waits;            /* a list was announced or forgotten, and the engine does not know it yet */
+	bool ended;            /* the last list was read to its end, and hardly any open came since */
 };
 /* @orders may be NULL; then all are 0. */
 void fs_announced_orders_count(struct fs_announced_orders *orders, struct fs_announced_orders_counts *ret_counts);

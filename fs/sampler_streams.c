@@ -384,10 +384,10 @@ static void say_what_fails(const struct fs_sampler_streams *fr, bool recognised,
 /* Says who told the order, and what helps if nobody did. recognised: what was recognised, or "". */
 static void say_order(const struct fs_sampler_streams *fr, const char *recognised, uint64_t unexplained, json_t *object)
 {
-	struct prefetch_stream_stats own;
+	struct fs_announced_orders_counts announced;
 	char note[PREFETCH_TRACKS_MAX * TEXT_MAX + 16], what[256];
 	const char *source = "unknown";
-	fs_sink_stats(fr->server->sink, fr->view, &own);
+	fs_announced_orders_count(fr->orders, &announced);
 	if (fs_announced_orders_live(fr->orders) > 0) {
 		source = "announced";
 		fs_announced_orders_describe(fr->orders, what, sizeof(what));
@@ -395,7 +395,12 @@ static void say_order(const struct fs_sampler_streams *fr, const char *recognise
 	} else if (*recognised) {
 		source = "recognised";
 		snprintf(note, sizeof(note), "recognised: %s", recognised);
-	} else if (!fr->view->all || fr->view->layout == FS_LAYOUT_FLAT || own.following) {
+	} else if (announced.ended) {
+		source = "announced";
+		snprintf(note, sizeof(note),
+		        "announced: the last list was read to its end; announce the next epoch's list with `ddpfs ctl "
+		        "MNT follow LIST` or ddpfs.Mount(MNT).follow(...)");
+	} else if (fs_sink_own_followed(fr->server->sink, fr->view)) {
 		source = "own";
 		snprintf(note, sizeof(note), "own: the order of this mount");
 	} else if (unexplained == 0) {

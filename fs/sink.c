@@ -571,6 +571,19 @@ int fs_sink_own(struct fs_sink *sink, struct fs_view *view, bool wanted)
 	return rc;
 }
 
+bool fs_sink_own_followed(struct fs_sink *sink, const struct fs_view *view)
+{
+	struct prefetch_stream_stats stats;
+	if (!sink)
+		return false;
+	lock_for_scope(&sink->lock);
+	const struct fs_sink_stream *vs = sink->streams[view->number];
+	if (!vs)
+		return view->layout == FS_LAYOUT_FLAT;
+	prefetch_stream_stats_get(vs->stream, &stats);
+	return stats.following;
+}
+
 int fs_sink_follow(struct fs_sink *sink, struct fs_view *view, const struct prefetch_stream_options *options,
         struct fs_sink_stream **ret_stream)
 {

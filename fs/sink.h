@@ -80,6 +80,9 @@ void fs_sink_buffer(struct fs_sink_stream *stream, uint64_t turns);
  * Returns 0, also if nothing is dealt to the rank; -ENOMEM, -E2BIG. */
 int fs_sink_own(struct fs_sink *sink, struct fs_view *view, bool wanted);
 
+/* Returns whether the view's own order is read ahead; a flat view begins with it when a reader comes. Any thread. */
+bool fs_sink_own_followed(struct fs_sink *sink, const struct fs_view *view);
+
 /* What the watcher's listener hears (fs/watch.h): a file of a view was opened; a batch of opens is complete. */
 void fs_sink_opened(struct fs_sink *sink, struct fs_view *view, uint32_t file, uint64_t epoch, uint64_t turn);
 void fs_sink_drained(struct fs_sink *sink);

@@ -16,6 +16,7 @@ import sys
 import tempfile
 import threading
 import warnings
+import zlib
 from pathlib import Path
 
 import pytest
@@ -114,6 +115,11 @@ def bucketed(paths):
 def own_generator(paths):
     rng = random.Random(3)
     return rng.sample(paths, 1500) + rng.sample(paths, 700)
+
+
+def scattered(paths):
+    """An order that no sampler makes."""
+    return sorted(paths, key=lambda path: zlib.crc32(os.fsencode(path)[-len("c0/0000.jpg"):]))
 
 
 def follow(m, order, **how):
@@ -540,9 +546,42 @@ def test_a_stream_is_announced_as_it_comes(mounted, packed):
 
 def test_the_statistics_say_who_told_the_order(mounted, packed):
     assert "can announce it" in stats(mounted)["order_note"]
-    for path in random.Random(11).sample(packed[1], 600):
+    for path in scattered(packed[1])[:600]:
         read(mounted, path)
     now = wait_until(lambda: (s := stats(mounted))["recognise_unexplained"] > 0 and s)
     assert now["order_source"] == "unknown" and "ddpfs ctl MNT follow LIST" in now["order_note"]
     said = tools.ddpfs("stat", mounted.path).stdout
     assert "order_source             unknown" in said
+
+
+@pytest.mark.parametrize("options", [TREE, "rank=0,world=1,layout=tree,memory=24M"])
+def test_the_statistics_say_that_the_list_was_read_to_its_end(packed, mount, options):
+    m = mount(packed[0], options)
+    order = random.Random(13).sample(packed[1], len(packed[1]))
+    follow(m, order)
+    wait_until(lambda: settled(m)["stored_bytes"] > 0)
+    read_in_steps(m, order)
+    now = wait_until(lambda: (s := settled(m))["announced"] == [] and s, "the end of the list")
+    assert now["order_source"] == "announced" and "read to its end; announce the next epoch's list" in now["order_note"], now
+    for path in scattered(packed[1])[:600]:  # the next epoch, which nobody announced
+        read(m, path)
+    now = wait_until(lambda: (s := settled(m))["recognise_unexplained"] > 500 and s)
+    assert now["order_source"] == "unknown" and "fit no sampler" in now["order_note"], now
+
+
+def test_the_statistics_of_a_rank_that_reads_in_another_order(packed, mount):
+    m = mount(packed[0], "rank=0,world=2,layout=tree,memory=24M")
+    names = list(m.path.glob("c*/*.jpg"))
+    assert len(names) == 1000
+    for name in scattered(names):
+        name.read_bytes()
+    now = wait_until(lambda: (s := settled(m))["recognise_unexplained"] > 500 and s)
+    assert now["order_source"] == "unknown" and "ddpfs ctl MNT follow LIST" in now["order_note"], now
+
+
+def test_the_statistics_of_a_rank_that_reads_what_it_lists(packed, mount):
+    m = mount(packed[0], "rank=0,world=2,layout=tree,memory=24M")
+    for name in (m.path / ".ddpfs/epoch/0.list").read_text().splitlines()[:600]:
+        read(m, name)
+    now = settled(m)
+    assert now["order_source"] == "own" and now["order_note"] == "own: the order of this mount", now
