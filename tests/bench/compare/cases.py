@@ -331,8 +331,9 @@ def known_torch(env):
                       _ddpfs(env, "ddpfs-full", rank=None, world=None, view="all", layout="tree", memory="512M")):
                 root, environ = env.dataset.path, {}
                 if s.mounted_by_ddpfs:
-                    root, environ = s.mnt, {**s.environ(), "DDPFS_MOUNT": s.mnt, "DDPFS_VIEW": "all",
-                                            "PYTHONPATH": f"{TOP}/gpu_stage/python/exec"}
+                    root, environ = s.mnt, {**s.environ(), "DDPFS_MOUNT": s.mnt, "DDPFS_VIEW": "all"}
+                    if what == "announced":
+                        environ["PYTHONPATH"] = f"{TOP}/gpu_stage/python/exec"
                     os.makedirs(s.mnt, exist_ok=True)
                 listed = env.dataset.write_list(root, names, f"list-{what}-{s.name}")
                 with reading(env, measure.py_reader(env, kind, listed), environ) as child:

@@ -143,14 +143,17 @@ def open_numpy(where):
     """Another permutation in each epoch, by numpy with a seed that nobody is told."""
     import numpy
 
-    files, rng = Files(listed(where)), numpy.random.default_rng()
+    files = Files(listed(where))
 
     class Sampler:
+        def __init__(self):
+            self.rng = numpy.random.default_rng()
+
         def __len__(self):
             return len(files)
 
         def __iter__(self):
-            return iter(rng.permutation(len(files)).tolist())
+            return iter(self.rng.permutation(len(files)).tolist())
 
     return loader(files, sampler=Sampler())
 
