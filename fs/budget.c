@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "fs/directory_names.h"
 #include "fs/server.h"
 #include "shard/base/cleanup.h"
 #include "shard/base/control_client.h"
@@ -140,6 +141,13 @@ uint64_t fs_budget_bytes(struct fs_budget *budget)
 	return budget->bytes;
 }
 
+void fs_budget_apply(struct fs_budget *budget)
+{
+	uint64_t bytes = fs_budget_bytes(budget);
+	uint64_t names = fs_directory_names_reserve(budget->server->names, bytes);
+	prefetch_set_memory(budget->server->prefetch, bytes > names ? bytes - names : 0);
+}
+
 /* The mount is in use while anything is opened, listed or read. */
 static bool look_at_use(struct fs_budget *budget, const struct prefetch_stats *engine, uint64_t now_ns)
 {
@@ -185,7 +193,7 @@ int fs_budget_check(struct fs_budget *budget)
 		bytes = budget->bytes;
 	}
 	if (bytes != before) {
-		prefetch_set_memory(server->prefetch, bytes);
+		fs_budget_apply(budget);
 		log_change(budget, before);
 	}
 	if (news)

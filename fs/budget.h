@@ -38,6 +38,10 @@ uint64_t fs_budget_bytes(struct fs_budget *budget); /* the budget now, in bytes;
 /* Checks the host if it is time to, and sets the engine's budget. Returns the milliseconds until the next check. */
 int fs_budget_check(struct fs_budget *budget);
 
+/* Sets the engine's budget: this one, less what the names of whole directories take (fs/directory_names.h). For who
+ * changed one of them; any thread. */
+void fs_budget_apply(struct fs_budget *budget);
+
 /* Takes in what the greeter found.
  * @servers: mounts that show this dataset, with this one.
  * @mounts: mounts that the greeter knows, with this one, and those that have no server any more.

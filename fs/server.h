@@ -45,6 +45,7 @@ struct fs_control;
 struct fs_stats;
 struct fs_stats_files;
 struct fs_recorder;
+struct fs_directory_names;
 struct fs_store_limits;
 struct fs_reads;
 struct fs_host_sharing;
@@ -139,6 +140,7 @@ struct fs_server {
 	struct fs_lookup_readahead *lookup_readahead;
 	struct fs_reads *reads;
 	struct fs_host_sharing *host_sharing;
+	struct fs_directory_names *names; /* made and freed by the sink */
 	struct fs_sink *sink;
 	_Atomic(struct fs_sampler_streams *) samplers[FS_VIEWS_MAX]; /* of each view; NULL: it had no reader yet */
 	struct fs_read_latency *read_latency;

@@ -27,6 +27,9 @@ enum {
 	PRUNE_MAX = 256,       /* inodes in one message */
 	USES_MAX = 1024,       /* uses handed to the engine at once */
 	LIST_BYTES = 64 << 10, /* bytes of directory entries taken from the kernel at once */
+	LIST_NAMES = 1024,     /* most names of a directory that are listed between look-ups */
+	LIST_PART = 16,        /* names that are listed for one look-up: as much work again */
+	LIST_OPEN = 32,        /* names that could be listed while a directory is opened and closed */
 	REST_MS = 100, /* ms without an open, after which nothing is looked up if there is no copy of the mount */
 	/* Announced lists, those that replace them, and recognised samplers: one at least in each rank. */
 	FOLLOWED_MAX = 192 + FS_VIEWS_MAX,
@@ -55,6 +58,7 @@ struct fs_sink_stream {
 	struct shard_view *order; /* the view's order, or one that was recognised */
 	uint32_t rank;            /* whose turns of `order` the stream reads */
 	bool by_directory;        /* names come from listings of whole directories, where these fit */
+	bool many;                /* a tenth of the names of each directory or more is needed */
 	struct prefetch_stream *stream;
 	/* Uses gathered from one drain of the watcher, under its lock. */
 	struct prefetch_use uses[USES_MAX];
@@ -70,13 +74,15 @@ struct fs_sink {
 	struct fs_sink_stream *followed[FOLLOWED_MAX];
 	struct fs_warm_up *warm_up;
 	struct fs_sink_stream *warm_up_stream;
-	struct fs_directory_names *names;
 	uint64_t gone_fetched[FS_VIEWS_MAX], gone_jumps[FS_VIEWS_MAX]; /* of each view's streams that ended */
 	struct fs_detached *toucher;                                   /* the thread that lists and looks up */
 	_Atomic uint64_t opened_ns; /* the last open of a watched file; 0: none yet */
-	_Atomic bool pins; /* the thread's work makes the mount busy: there is no copy (fs/detached_thread.h) */
-	bool no_prune;     /* lister's: this kernel does not have FUSE_NOTIFY_PRUNE */
-	char *list_buf;    /* lister's, LIST_BYTES */
+	_Atomic bool pins;  /* the thread's work makes the mount busy: there is no copy (fs/detached_thread.h) */
+	bool no_prune;      /* lister's: this kernel does not have FUSE_NOTIFY_PRUNE */
+	char *list_buf;     /* lister's, LIST_BYTES */
+	uint32_t list_due;  /* lister's: names to list for the look-ups that were made */
+	bool names_changed; /* lister's: another directory is listed */
+	bool names_fit;     /* those of all files, in the part of the budget that is for names */
 };
 
 static struct fs_sink *sink_of(struct prefetch_sink *base)
@@ -86,22 +92,24 @@ static struct fs_sink *sink_of(struct prefetch_sink *base)
 
 /* ---- announce ---- */
 
-/* Reads directory entries until those of `n` turns (or files) came. Their names are not used here: the kernel has
- * made inodes for them. */
-static void list_entries(struct fs_sink *sink, int fd, uint64_t offset, uint64_t n)
+/* Reads directory entries from `*offset` on until those of `n` turns (or files) came, and sets `*offset` to where the
+ * next one is. Their names are not used here: the kernel has made inodes for them. Returns whether the end came. */
+static bool list_entries(struct fs_sink *sink, int fd, uint64_t *offset, uint64_t n)
 {
-	if (lseek(fd, (off_t)offset, SEEK_SET) < 0)
-		return;
+	if (lseek(fd, (off_t)*offset, SEEK_SET) < 0)
+		return false;
 	while (n && !sink->server->gone) {
 		long len = syscall(SYS_getdents64, fd, sink->list_buf, LIST_BYTES);
 		if (len <= 0)
-			return;
+			return len == 0;
 		for (long at = 0; at < len && n; n--) {
 			unsigned short reclen;
-			memcpy(&reclen, sink->list_buf + at + 16, sizeof(reclen)); /* d_ino, d_off, d_reclen */
+			memcpy(offset, sink->list_buf + at + 8, sizeof(*offset)); /* d_ino, d_off, d_reclen */
+			memcpy(&reclen, sink->list_buf + at + 16, sizeof(reclen));
 			at += reclen;
 		}
 	}
+	return false;
 }
 
 static void announce_flat(struct fs_sink *sink, const struct fs_detached_root *root, const struct fs_view *view,
@@ -112,8 +120,9 @@ static void announce_flat(struct fs_sink *sink, const struct fs_detached_root *r
 	if (snprintf(path, sizeof(path), "%s%s.", root->at, view->place) >= (int)sizeof(path))
 		return;
 	cleanup_detached_fd int fd = fs_detached_open(root->fd, path, O_RDONLY | O_DIRECTORY | O_NOCTTY | FS_DIR_MARK);
+	uint64_t offset = fs_offset_turn(turn);
 	if (fd >= 0)
-		list_entries(sink, fd, fs_offset_turn(turn), n);
+		list_entries(sink, fd, &offset, n);
 }
 
 /* A file has one inode under all of its names. So in a flat view, where a name tells an epoch, its name in the tree of
@@ -132,13 +141,11 @@ static void look_up(
 	statx(root->fd, path, AT_SYMLINK_NOFOLLOW | AT_NO_AUTOMOUNT, STATX_SIZE, &st);
 }
 
-/* Lists the directory of a file, if its names fit and are not known. Returns whether they are known now. */
-static bool list_directory(struct fs_sink *sink, const struct fs_detached_root *root, uint32_t file)
+/* Goes on with the directory that is being listed, by about `n` names. */
+static void list_names(
+        struct fs_sink *sink, const struct fs_detached_root *root, uint32_t dir, uint64_t offset, uint64_t n)
 {
 	char path[PATH_MAX];
-	uint32_t dir;
-	if (!fs_directory_names_list(sink->names, file, &dir))
-		return fs_directory_names_known(sink->names, file);
 	size_t len = strlen(root->at);
 	memcpy(path, root->at, len + 1);
 	int rc = shard_index_dir_path(sink->server->index, dir, path + len, sizeof(path) - len - 1);
@@ -146,19 +153,51 @@ static bool list_directory(struct fs_sink *sink, const struct fs_detached_root *
 		memcpy(path + len, ".", 2);
 	cleanup_detached_fd int fd =
 	        rc < 0 ? -1 : fs_detached_open(root->fd, path, O_RDONLY | O_DIRECTORY | O_NOCTTY | FS_DIR_MARK);
-	if (fd >= 0) {
-		list_entries(sink, fd, 0, UINT64_MAX);
-		return true;
+	if (fd < 0)
+		fs_directory_names_failed(sink->server->names, dir);
+	else if (list_entries(sink, fd, &offset, n))
+		fs_directory_names_whole(sink->server->names, dir);
+	else
+		fs_directory_names_listed(sink->server->names, dir, offset);
+}
+
+/* Lists the next piece of a directory if there were look-ups enough, or all of it. */
+static void list_next(struct fs_sink *sink, const struct fs_detached_root *root, bool all)
+{
+	uint32_t dir;
+	uint64_t offset, in_dir;
+	bool listing = fs_directory_names_next(sink->server->names, &dir, &offset, &in_dir);
+	uint64_t n = all ? UINT64_MAX : in_dir < LIST_NAMES ? in_dir : LIST_NAMES;
+	if (listing && (all || sink->list_due >= n + LIST_OPEN)) {
+		list_names(sink, root, dir, offset, n);
+		sink->list_due = 0;
+	} else if (sink->list_due > LIST_NAMES + LIST_OPEN) {
+		sink->list_due = LIST_NAMES + LIST_OPEN;
 	}
-	fs_directory_names_forget(sink->names, file);
-	return false;
+}
+
+/* Makes the name of a file known: by a look-up, or by listing its directory. A warm-up comes to a directory once, so it
+ * lists the whole. */
+static void announce_name(
+        struct fs_sink *sink, const struct fs_detached_root *root, const struct fs_sink_stream *vs, uint32_t file)
+{
+	if (vs->by_directory) {
+		if (fs_directory_names_known(sink->server->names, file))
+			return;
+		bool begun = fs_directory_names_need(sink->server->names, file, vs->many);
+		sink->names_changed |= begun;
+		sink->list_due += LIST_PART;
+		list_next(sink, root, begun && vs == sink->warm_up_stream);
+		if (fs_directory_names_known(sink->server->names, file))
+			return;
+	}
+	look_up(sink, root, vs->view, file);
 }
 
 static void announce_tree(struct fs_sink *sink, const struct fs_detached_root *root, const struct fs_sink_stream *vs,
         uint64_t epoch, uint64_t turn, uint32_t n)
 {
 	struct shard_epoch *e;
-	bool flat = vs->view->layout == FS_LAYOUT_FLAT;
 	if (shard_view_epoch(vs->order, epoch, &e) < 0)
 		return;
 	for (uint32_t i = 0; i < n; i++) {
@@ -169,10 +208,8 @@ static void announce_tree(struct fs_sink *sink, const struct fs_detached_root *r
 		if (rc == 0)
 			rc = shard_index_sample_files(
 			        sink->server->index, sample, files, SHARD_SAMPLE_FILES_MAX, &n_files);
-		for (uint32_t f = 0; rc == 0 && f < n_files; f++) {
-			if (flat || !vs->by_directory || !list_directory(sink, root, files[f]))
-				look_up(sink, root, vs->view, files[f]);
-		}
+		for (uint32_t f = 0; rc == 0 && f < n_files; f++)
+			announce_name(sink, root, vs, files[f]);
 	}
 	shard_epoch_put(e);
 }
@@ -206,6 +243,9 @@ static void sink_announce(struct prefetch_sink *base, void *user, uint64_t epoch
 	const struct fs_sink_stream *vs = user;
 	struct announcement a = { .sink = sink, .stream = vs, .epoch = epoch, .turn = turn, .n = n };
 	fs_detached_run(sink->toucher, announce_now, &a);
+	if (sink->names_changed) /* not by the toucher: it has no descriptors to wake the engine with */
+		fs_budget_apply(sink->server->budget);
+	sink->names_changed = false;
 }
 
 /* When a trainer stops, umount(8) often follows. It fails while a look-up waits for its answer, so there are none
@@ -229,7 +269,7 @@ static int sink_store(struct prefetch_sink *base, uint32_t file, uint64_t offset
 	int rc = fuse_lowlevel_notify_store(
 	        sink->server->session, fs_ino((struct fs_node){ .kind = FS_FILE, .id = file }), (off_t)offset, &buf, 0);
 	if (rc == -ENOENT)
-		fs_directory_names_forget(sink->names, file);
+		fs_directory_names_forget(sink->server->names, file);
 	return rc;
 }
 
@@ -296,7 +336,7 @@ static void drop_sample(struct ino_list *list, uint32_t sample, bool announced)
 	uint32_t files[SHARD_SAMPLE_FILES_MAX], n_files = 0;
 	int rc = shard_index_sample_files(server->index, sample, files, SHARD_SAMPLE_FILES_MAX, &n_files);
 	for (uint32_t f = 0; rc == 0 && f < n_files; f++) {
-		if (announced || fs_directory_names_known(list->sink->names, files[f]))
+		if (announced || fs_directory_names_kept(list->sink->server->names, files[f]))
 			fuse_lowlevel_notify_inval_inode(
 			        server->session, fs_ino((struct fs_node){ .kind = FS_FILE, .id = files[f] }), 0, 0);
 		else
@@ -454,10 +494,14 @@ int fs_sink_new(struct fs_server *server, struct fs_sink **ret_sink)
 	sink->server = server;
 	pthread_mutex_init(&sink->lock, NULL);
 	sink->list_buf = malloc(LIST_BYTES);
-	/* An eighth of the budget for names, of directories of which a tenth may be stored at least. */
+	/* Names cost time at each use, pages only where they are read again. So names may have the greater part, if all
+	 * of them fit. What a store sends again costs more. */
 	uint64_t memory = fs_budget_bytes(server->budget);
-	uint64_t names = memory > server->info->content_bytes / 10 ? memory / 8 : 0;
-	if (!sink->list_buf || fs_directory_names_new(server->index, names, &sink->names) < 0) {
+	uint64_t all = (uint64_t)server->info->n_files * FS_FILE_OVERHEAD_BYTES;
+	uint64_t room = shard_index_store(server->index) ? memory / 8 : memory / 8 * 5;
+	sink->names_fit = all <= room;
+	if (!sink->list_buf ||
+	        fs_directory_names_new(server->index, sink->names_fit ? all : memory / 8, &server->names) < 0) {
 		fs_sink_free(sink);
 		return -ENOMEM;
 	}
@@ -490,6 +534,17 @@ static void tell_opened(struct fs_sink_stream *vs, uint64_t epoch, uint64_t turn
 	}
 }
 
+/* Whether an epoch of the order has a tenth of all samples or more. */
+static bool many_names(const struct fs_sink *sink, const struct prefetch_stream_options *wanted)
+{
+	struct shard_epoch *e;
+	if (shard_view_epoch(wanted->view, wanted->epoch, &e) < 0)
+		return false;
+	uint64_t turns = shard_epoch_turns(e, wanted->rank);
+	shard_epoch_put(e);
+	return turns >= sink->server->info->n_samples / 10;
+}
+
 static int stream_new(struct fs_sink *sink, struct fs_view *view, const struct prefetch_stream_options *wanted,
         struct fs_sink_stream **ret_stream)
 {
@@ -502,7 +557,11 @@ static int stream_new(struct fs_sink *sink, struct fs_view *view, const struct p
 	vs->view = view;
 	vs->order = wanted->view;
 	vs->rank = wanted->rank;
-	vs->by_directory = wanted->warm_up;
+	/* A rank's tree has other names in each epoch, a flat view's files are looked up in the tree of all. */
+	vs->by_directory =
+	        wanted->warm_up || (sink->names_fit && view->all && view->layout == FS_LAYOUT_TREE && !*view->place);
+	vs->many = wanted->warm_up ? fs_budget_bytes(sink->server->budget) > sink->server->info->content_bytes / 10
+	                           : many_names(sink, wanted);
 	struct prefetch_stream_options options = *wanted;
 	options.user = vs;
 	int rc = prefetch_stream_new(sink->server->prefetch, &options, &vs->stream);
@@ -691,7 +750,7 @@ void fs_sink_free(struct fs_sink *sink)
 	if (!sink)
 		return;
 	pthread_mutex_destroy(&sink->lock);
-	fs_directory_names_free(sink->names);
+	fs_directory_names_free(sink->server->names);
 	fs_warm_up_free(sink->warm_up);
 	free(sink->list_buf);
 	free(sink);
