@@ -11,10 +11,12 @@
 #include <string.h>
 #include <sys/file.h>
 #include <sys/stat.h>
+#include <time.h>
 #include <unistd.h>
 #include <xxhash.h>
 
 #include "shard/base/cleanup.h"
+#include "shard/base/clock.h"
 #include "shard/base/io.h"
 #include "shard/base/log.h"
 #include "shard/remote/client.h"
@@ -24,6 +26,7 @@ enum {
 	CHUNKS = 8,            /* at the same time */
 	HEAD_TIMEOUT_S = 20,
 	FETCH_TIMEOUT_S = 60, /* without a byte */
+	OTHER_TIMEOUT_S = 60, /* for another process that fetches it */
 };
 
 /* ---- where ---- */
@@ -234,6 +237,45 @@ static int make_copy(struct remote_store *store, const char *object, const struc
 	return rc;
 }
 
+/* Waits until no other process of this host fetches an index of that name.  The wait has an end, because the other
+ * process may have been stopped.  Returns a descriptor with the lock, or -1: go on without. */
+static int lock_name(const char *dir, const char *name)
+{
+	cleanup_free char *path = NULL;
+	if (asprintf(&path, "%s/%.16s.lock", dir, name) < 0) {
+		path = NULL;
+		return -1;
+	}
+	cleanup_close int fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
+	uint64_t start_ns = base_now_ns();
+	while (fd >= 0 && flock(fd, LOCK_EX | LOCK_NB) < 0) {
+		if ((errno != EWOULDBLOCK && errno != EINTR) ||
+		        base_now_ns() - start_ns >= (uint64_t)OTHER_TIMEOUT_S * 1000000000)
+			return -1;
+		nanosleep(&(struct timespec){ .tv_nsec = 20000000 }, NULL);
+	}
+	return steal_fd(&fd);
+}
+
+/* Opens the copy of this version, and fetches it first unless it is there or another process fetches it. */
+static int open_version(struct remote_store *store, const char *object, const struct remote_answer *head,
+        const char *dir, const char *name, const char *path, struct base_err *err, int *ret_fd)
+{
+	if (open_locked(path, ret_fd) == 0)
+		return 0;
+	cleanup_close int lock = lock_name(dir, name);
+	if (open_locked(path, ret_fd) == 0)
+		return 0;
+	int rc = make_copy(store, object, head, path, err);
+	if (rc < 0)
+		return rc;
+	rc = open_locked(path, ret_fd);
+	if (rc < 0)
+		base_err_set(err, rc, "'%s': %s", path, base_err_str(rc));
+	remove_others(dir, name, strrchr(path, '/') + 1);
+	return rc;
+}
+
 /* The store did not answer; err has its sentence.  Takes what is there. */
 static int take_latest(const char *dir, const char *name, int rc, struct base_err *err, char **ret_path, int *ret_fd)
 {
@@ -290,15 +332,8 @@ int remote_index_open(
 	if (asprintf(&path, "%s/%s%016" PRIx64 ".index", dir, name, version) < 0)
 		path = NULL;
 	rc = path ? 0 : base_err_set(err, -ENOMEM, "out of memory");
-	if (rc == 0 && open_locked(path, ret_fd) < 0) {
-		rc = make_copy(store, object, &head, path, err);
-		if (rc == 0) {
-			rc = open_locked(path, ret_fd);
-			if (rc < 0)
-				base_err_set(err, rc, "'%s': %s", path, base_err_str(rc));
-			remove_others(dir, name, strrchr(path, '/') + 1);
-		}
-	}
+	if (rc == 0)
+		rc = open_version(store, object, &head, dir, name, path, err, ret_fd);
 	remote_answer_done(&head);
 	if (rc == 0)
 		*ret_path = steal_ptr(&path);

@@ -10,6 +10,8 @@
  * Name: HASH-HASH.index: of the index's name, and of its ETag (else Last-Modified) and size.  So a copy never changes,
  * and another index in the store gets another copy.  Copies of a name that nobody has open are removed when a new one
  * comes.  A copy may be removed at any time; it is fetched again.
+ * Processes that need the same copy at once fetch it once: HASH.lock, an empty file that stays, is locked (flock(2)) by
+ * the one that fetches.
  *
  * Threads: any. */
 #ifndef DDPFS_SHARD_REMOTE_INDEX_COPY_H

@@ -138,13 +138,37 @@ def test_a_replaced_shard_is_stale(stored, http_store, mount, scratch):
     control.wait_for_log(m, "readers get ESTALE; put the shard back that the index describes")
 
 
+def index_bytes(http_store):
+    """What was sent of the index, in its sizes."""
+    fetched = [a for a in http_store.answers() if a[1].endswith("index.ddpfs") and a[0] == "206"]
+    size = (http_store.root / "train/index.ddpfs").stat().st_size
+    return sum(int(last) - int(first) + 1 for _, _, first, last in fetched) / size
+
+
 def test_the_index_is_fetched_once(stored, http_store, mount):
     url, _ = stored
     for _ in range(2):
         mount(url, "view=all").unmount()
-    fetched = [a for a in http_store.answers() if a[1].endswith("index.ddpfs")]
-    size = (http_store.root / "train/index.ddpfs").stat().st_size
-    assert sum(int(last) - int(first) + 1 for _, _, first, last in fetched) == size
+    assert index_bytes(http_store) == 1
+
+
+def test_ranks_that_start_together_fetch_the_index_once(stored, http_store):
+    url, _ = stored
+    http_store.set(latency_ms=200)
+    ranks = [subprocess.Popen([tools.tool("mkshard"), "info", url], stdout=subprocess.DEVNULL) for _ in range(4)]
+    assert [rank.wait(timeout=60) for rank in ranks] == [0] * 4
+    assert index_bytes(http_store) == 1
+
+
+def test_nobody_waits_for_a_process_that_died_while_it_fetched_the_index(stored, http_store, scratch):
+    url, _ = stored
+    http_store.set(stall=1, stall_ms=60_000)
+    with subprocess.Popen([tools.tool("mkshard"), "info", url], stdout=subprocess.DEVNULL) as first:
+        wait_until(lambda: index_bytes(http_store), "a process that fetches the index")
+        first.kill()
+    assert list((scratch / "indexes").glob("*.lock"))
+    http_store.set()
+    tools.run([tools.tool("mkshard"), "info", url], timeout=20)
 
 
 @pytest.mark.parametrize("name, said", [
