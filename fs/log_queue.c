@@ -132,6 +132,8 @@ static const char *advice(int rc)
 	case -ENOENT:
 	case -ESTALE:
 		return "put the shard back that the index describes";
+	case -ETIMEDOUT:
+		return "it is read again when somebody asks for it; `ddpfs doctor MNT` looks whether the store answers";
 	default:
 		return "`mkshard verify --quarantine` lists every bad sample, for on_bad=skip or substitute";
 	}

@@ -88,8 +88,11 @@ def test_a_store_that_stays_away_is_eio_and_not_remembered(stored, http_store, m
     url, files = stored
     m = mount(url, "view=all,layout=tree,memory=64M,timeout=2")
     http_store.set(down=1)
-    with pytest.raises(OSError):
+    with pytest.raises(OSError) as e:
         (m.path / FILE).read_bytes()
+    assert e.value.errno == errno.EIO
+    said = control.wait_for_log(m, "readers get EIO; it is read again when")
+    assert "Connection timed out" in said and "quarantine" not in said
     http_store.set()
     assert (m.path / FILE).read_bytes() == files[FILE]
 
