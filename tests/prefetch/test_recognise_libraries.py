@@ -78,12 +78,6 @@ def python_sample(seed):
     return random.Random(seed).sample(range(N), N)
 
 
-def hugging_face(seed):
-    datasets = pytest.importorskip("datasets", reason="Hugging Face datasets is not installed")
-    print("datasets", datasets.__version__)
-    return datasets.Dataset.from_dict({"i": list(range(N))}).shuffle(seed=seed)["i"][:]
-
-
 FAMILIES = {
     "numpy RandomState.permutation": (numpy_permutation, "numpy shuffle"),
     "numpy.random.seed, shuffle of a list": (numpy_seed_shuffle, "numpy shuffle"),
@@ -92,8 +86,15 @@ FAMILIES = {
     "numpy default_rng.shuffle of a list": (numpy_rng_shuffle, "numpy default_rng shuffle"),
     "random.shuffle": (python_shuffle, "Python random.shuffle"),
     "random.sample": (python_sample, "Python random.sample"),
-    "datasets.Dataset.shuffle": (hugging_face, "numpy default_rng shuffle"),
 }
+
+
+def check_two_epochs(recognise, order, after, text):
+    (track,) = recognise(order[:OPENS])
+    assert text in track["text"]
+    assert track["after"] <= 96
+    assert track["now"] == [PATHS[i] for i in order]
+    assert track["next"] == [PATHS[i] for i in after]
 
 
 @pytest.mark.parametrize("seed", [0, 42, 9001])
@@ -101,12 +102,17 @@ FAMILIES = {
 def test_a_shuffle_and_the_next_one(recognise, family, seed):
     print("numpy", np.__version__, "Python", platform.python_version())
     shuffle, text = FAMILIES[family]
-    order, after = shuffle(seed), shuffle(seed + 1)
-    (track,) = recognise(order[:OPENS])
-    assert f"{text}, seed+epoch {seed}" in track["text"]
-    assert track["after"] <= 96
-    assert track["now"] == [PATHS[i] for i in order]
-    assert track["next"] == [PATHS[i] for i in after]
+    check_two_epochs(recognise, shuffle(seed), shuffle(seed + 1), f"{text}, seed+epoch {seed}")
+
+
+@pytest.mark.trainers
+@pytest.mark.parametrize("seed", [0, 42, 9001])
+def test_hugging_face(recognise, seed):
+    """Dataset.shuffle(seed) and then seed + 1."""
+    heavy.need("datasets")
+    shuffled = json.loads(heavy.run(launch.HERE / "datasets_order.py", N, seed, seed + 1).stdout)
+    print("datasets", shuffled["version"])
+    check_two_epochs(recognise, *shuffled["orders"], f"numpy default_rng shuffle, seed+epoch {seed}")
 
 
 @pytest.mark.parametrize("deal", ["[rank::world]", "contiguous parts"])
