@@ -158,8 +158,8 @@ static void a_shard_that_is_cut_is_an_error_of_the_reader(void **state)
 		assert_int_equal(truncate(path, 0), 0);
 	}
 	struct fake_server *fake = start();
-	assert_int_equal(get(fake, LARGE, 4096, MIB - 1), -EIO); /* two blocks, one answer */
-	assert_int_equal(get(fake, 1, 4096, 0), -EIO);
+	assert_int_equal(get(fake, LARGE, 4096, MIB - 1), -ESTALE); /* two blocks, one answer */
+	assert_int_equal(get(fake, 1, 4096, 0), -ESTALE);
 	assert_int_equal(count(&fake->server.counters.errors), 2);
 	assert_int_equal(count(&fake->server.counters.replies), 2);
 	assert_int_equal(count(&fake->server.counters.read_reply_bytes), 0);
