@@ -1,0 +1,81 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a request to S3 has for each option: the host, the headers and what of them is signed."""
+
+import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+import pytest
+
+from helpers import datasets, tools
+from mount import control
+
+
+class Refusing(BaseHTTPRequestHandler):
+    """Notes each request and refuses it."""
+
+    def log_message(self, *_arguments):
+        pass
+
+    def do_GET(self):
+        self.server.seen.append((self.path, self.headers))
+        self.send_response(404)
+        self.send_header("Content-Length", "0")
+        self.end_headers()
+
+    do_HEAD = do_GET
+
+
+@pytest.fixture
+def first_request(build_dir, monkeypatch):
+    """The path and headers of the first request for s3://buck/train."""
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Refusing)
+    server.seen = []
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://localhost:{server.server_address[1]}")
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "AKX")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "secret")
+
+    def ask(**environment):
+        done = tools.run([tools.tool("mkshard"), "info", "s3://buck/train"], check=False, env=environment)
+        assert done.returncode != 0 and server.seen, done.stderr
+        return server.seen[0]
+    yield ask
+    server.shutdown()
+    thread.join()
+    server.server_close()
+
+
+def signed(headers):
+    return headers["Authorization"].partition("SignedHeaders=")[2].partition(",")[0].split(";")
+
+
+@pytest.mark.parametrize("addressing, host, path", [("path", "localhost", "/buck/train/index.ddpfs"),
+                                                    ("virtual", "buck.localhost", "/train/index.ddpfs")])
+def test_the_bucket_is_in_the_path_or_in_the_host(addressing, host, path, first_request):
+    asked, headers = first_request(DDPFS_S3_ADDRESSING=addressing)
+    assert (headers["Host"].partition(":")[0], asked) == (host, path) and "host" in signed(headers)
+
+
+@pytest.mark.parametrize("environment, header, value", [
+    ({"AWS_SESSION_TOKEN": "a-token"}, "x-amz-security-token", "a-token"),
+    ({"DDPFS_S3_REQUESTER_PAYS": "1"}, "x-amz-request-payer", "requester")], ids=["token", "requester"])
+def test_a_header_is_sent_and_signed(environment, header, value, first_request):
+    _, headers = first_request(**environment)
+    assert headers[header] == value and header in signed(headers)
+
+
+def test_a_host_that_has_no_address_is_named(build_dir):
+    done = tools.run([tools.tool("mkshard"), "info", "http://nothing.invalid/x"], check=False)
+    assert done.returncode == 1 and "nothing.invalid" in done.stderr and "resolve" in done.stderr.lower(), done.stderr
+
+
+def test_resident_files_are_read_while_the_store_is_away(http_store, build_dir, mount, scratch):
+    datasets.write_tree(scratch / "source", classes=3, per_class=30)
+    tools.mkshard("pack", scratch / "source", http_store.root / "train")
+    m = mount(f"{http_store.url}/train", "rank=0,world=1,memory=64M,timeout=3")
+    names = [path.name for path in m.path.iterdir() if not path.name.startswith(".")]
+    data = {name: (m.path / name).read_bytes() for name in names}
+    control.settled(m)
+    http_store.set(down=1)
+    assert {name: (m.path / name).read_bytes() for name in names} == data
