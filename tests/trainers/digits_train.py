@@ -14,9 +14,11 @@ import argparse
 import hashlib
 import json
 import os
+import random
 import re
 import sys
 
+import numpy as np
 import torch
 import torch.distributed as dist
 from PIL import Image
@@ -75,13 +77,23 @@ def weights_hash(model):
     return digest.hexdigest()
 
 
+def random_states():
+    """Hashes of the states of all random number generators that a trainer has."""
+    states = {"torch": torch.get_rng_state().numpy().tobytes(), "python": repr(random.getstate()).encode(),
+              "numpy": b"".join(np.asarray(part).tobytes() for part in np.random.get_state()[1:])}
+    return {name: hashlib.sha256(state).hexdigest() for name, state in states.items()}
+
+
 def write_report(args, rank, world, losses, model, samples):
     """The numbers of the samples of each epoch, what else there is to compare; for the trainers beside this one."""
     with open(f"{args.report}.{rank}.json", "w") as f:
-        json.dump({"world": world, "losses": losses, "weights": weights_hash(model), "samples": samples}, f)
+        json.dump({"world": world, "losses": losses, "weights": weights_hash(model), "samples": samples,
+                   "random": random_states()}, f)
 
 
 def arguments(description):
+    random.seed(0)  # the states of these two are compared, too, and not every trainer seeds them
+    np.random.seed(0)
     parser = argparse.ArgumentParser(description=description)
     parser.add_argument("--train", required=True, help="directory of training images")
     parser.add_argument("--epochs", type=int, default=5)

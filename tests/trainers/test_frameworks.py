@@ -56,6 +56,8 @@ def test_framework(what, package, world, arguments, recognised, digits, pack, mo
     plain = train(name, world, arguments, digits, scratch / "plain")
     m = mount(pack(digits), "view=all")
     mounted = train(name, world, arguments, m.path, scratch / "mounted")
+    for report in plain + mounted if name == "ray" else ():
+        del report["random"]  # its workers do not seed Python's generator
     assert mounted == plain
 
     count = len(list((digits / "train").rglob("*.png")))
@@ -69,6 +71,12 @@ def test_framework(what, package, world, arguments, recognised, digits, pack, mo
     record_property("recognition", {"trainer": what, "ranks": max(world, 1), **{
         key: stats[key] for key in ("recognised", "opens", "misses")}})
     assert stats["recognised"].startswith(recognised)
+
+
+def first_window(world):
+    """The files that a loader's workers may open before the mount has read the first one that was announced: the trainer
+    does not wait for it.  Each of a rank's two workers has up to two batches of 16 files at once."""
+    return world * 2 * 2 * 16
 
 
 @pytest.mark.parametrize("what, package, world, arguments, _", [case for case in CASES if case[1] != "ray"],
@@ -90,6 +98,8 @@ def test_framework_is_announced_under_exec(what, package, world, arguments, _, d
                                     "opens": stats["opens"], "misses": stats["misses"]})
     assert stats["order_source"] == "announced" and stats["orders_dropped"] == 0
     assert stats["announced_opens"] > 0.8 * stats["opens"], "what comes before the first announcement is not counted"
+    # lost: the kernel took it back before it was opened, so it is read again
+    assert stats["misses"] <= first_window(max(world, 1)) + 0.01 * stats["opens"] + stats["lost"]
 
 
 def test_lightning_while_the_kernel_takes_pages_back(digits, pack, mount, scratch):
