@@ -260,6 +260,11 @@ static struct scope scope_of(const struct fs_server *server, struct fs_view *vie
 	return (struct scope){ .only = server->n_views > 1 ? view : NULL, .any = view ? view : server->views[0] };
 }
 
+static uint64_t mean_file_bytes(const struct shard_info *info)
+{
+	return info->n_files ? info->content_bytes / info->n_files : 0;
+}
+
 /* What is left to do is looked up before what was done: with no open and no announced list in a queue, and then an idle
  * engine, the other counters are final until the trainer goes on. */
 static size_t collect(struct fs_server *server, struct scope scope, struct field fields[FIELDS_MAX])
@@ -289,6 +294,8 @@ static size_t collect(struct fs_server *server, struct scope scope, struct field
 		{ "turns", "Samples of this rank in this epoch", false, progress.turns },
 		{ "opened", "Samples of this rank opened in this epoch", false, progress.n_opened },
 		{ "opens", "Files opened by watched names", COUNTER, opens.opens },
+		{ "opened_bytes", "Bytes of these files, with the mean size of the dataset's files", COUNTER,
+		        opens.opens * mean_file_bytes(server->info) },
 		{ "hits", "Opens served by the page cache alone", COUNTER, opens.hits },
 		{ "misses", "Opens of which a read reached the server", COUNTER, opens.misses },
 		{ "reads", "Read requests that reached the server", COUNTER, fs_counted(&c->reads) },
