@@ -37,6 +37,7 @@ enum {
 	SEGMENTS_MAX = 1024,
 	FULL_NS = 1000000000, /* after "no room" nobody looks for room for so long */
 	SEGMENT_BYTES_MIN = 4 << 20,
+	HITS_AT = PAGE / 2, /* of each dataset, uint64_t: for people only, so without a checksum */
 	DATASETS_AT = PAGE,
 	SEGMENTS_AT = DATASETS_AT + CACHE_TIER_DATASETS_MAX * 32,
 	BUCKETS_AT = SEGMENTS_AT + SEGMENTS_MAX * 32,
@@ -45,7 +46,9 @@ enum {
 	POLL_FIRST_NS = 20000, /* pause before the lock is tried again; it doubles */
 	POLL_MOST_NS = 1000000,
 	PATIENCE_NS = 1000000000, /* how long a change waits for the lock */
+	HITS_TOLD = 4096,         /* hits of a process that are added to the dataset's at once */
 };
+static_assert(HITS_AT + CACHE_TIER_DATASETS_MAX * sizeof(uint64_t) <= DATASETS_AT, "they fit");
 #define OPEN_NS UINT64_C(10000000000)      /* how long an open waits for others that open the tier */
 #define STUCK_NS UINT64_C(10000000000)     /* how long no change waits after one has waited in vain */
 #define MAGIC UINT64_C(0x3252454954504444) /* "DDPTIER2" */
@@ -111,6 +114,7 @@ struct cache_tier {
 	_Atomic uint64_t full_ns, full_next_ns;
 	_Atomic uint32_t full_len, full_next, full_now;
 
+	_Atomic uint64_t hits_told; /* hits that the dataset's number of them has */
 	_Atomic uint64_t hits, hit_bytes, misses, bad, stored, stored_bytes, moved, moved_bytes, refused;
 };
 
@@ -394,6 +398,29 @@ static int free_segments_locked(struct cache_tier *tier, uint32_t number)
 	return rc;
 }
 
+static uint64_t hits_at(uint32_t number)
+{
+	return HITS_AT + number * sizeof(uint64_t);
+}
+
+/* Adds the hits that are not told yet to the dataset's.  If the lock is not free, the next call does. */
+static void tell_hits(struct cache_tier *tier)
+{
+	uint64_t all = atomic_load(&tier->hits), hits;
+	uint64_t more = all - atomic_exchange(&tier->hits_told, all);
+	if (!more || cache_tier_off(tier))
+		return;
+	if (lock_changes(tier) < 0) {
+		atomic_fetch_sub(&tier->hits_told, more);
+		return;
+	}
+	if (base_pread_full(tier->fd, &hits, sizeof(hits), hits_at(tier->number)) == 0) {
+		hits += more;
+		base_pwrite_full(tier->fd, &hits, sizeof(hits), hits_at(tier->number));
+	}
+	unlock_changes(tier);
+}
+
 /* Finds the dataset's record or makes one: a free one, or that of the dataset that was opened longest ago. */
 static int register_dataset(struct cache_tier *tier)
 {
@@ -418,8 +445,11 @@ static int register_dataset(struct cache_tier *tier)
 	if (rc < 0)
 		return rc;
 	struct dataset *mine = &all[number];
-	if (!dataset_ok(mine) || memcmp(mine->identity, tier->identity, CACHE_TIER_IDENTITY) != 0)
+	if (!dataset_ok(mine) || memcmp(mine->identity, tier->identity, CACHE_TIER_IDENTITY) != 0) {
 		rc = free_segments_locked(tier, number);
+		if (rc == 0)
+			rc = base_pwrite_full(tier->fd, &(uint64_t){ 0 }, sizeof(uint64_t), hits_at(number));
+	}
 	clock_gettime(CLOCK_REALTIME, &now);
 	memcpy(mine->identity, tier->identity, CACHE_TIER_IDENTITY);
 	mine->opened_ns = (uint64_t)now.tv_sec * 1000000000 + (uint64_t)now.tv_nsec;
@@ -514,8 +544,10 @@ void cache_tier_close(struct cache_tier *tier)
 {
 	if (!tier)
 		return;
-	if (tier->fd >= 0)
+	if (tier->fd >= 0) {
+		tell_hits(tier);
 		close(tier->fd);
+	}
 	pthread_mutex_destroy(&tier->mutex);
 	free(tier);
 }
@@ -588,6 +620,8 @@ static int get(struct cache_tier *tier, const struct cache_tier_block *block, vo
 		if (shard_block_sum(data, e->len) == block->xxh3) {
 			count(&tier->hits, 1);
 			count(&tier->hit_bytes, e->len);
+			if (tier->hits - tier->hits_told >= HITS_TOLD)
+				tell_hits(tier);
 			return 0;
 		}
 	}
@@ -1064,7 +1098,7 @@ static int list(
 {
 	struct dataset datasets[CACHE_TIER_DATASETS_MAX];
 	struct segment segments[SEGMENTS_MAX];
-	uint64_t bytes[CACHE_TIER_DATASETS_MAX] = { 0 };
+	uint64_t bytes[CACHE_TIER_DATASETS_MAX] = { 0 }, hits[CACHE_TIER_DATASETS_MAX];
 	uint32_t n = 0;
 	tier->number = CACHE_TIER_DATASETS_MAX; /* that of no dataset */
 	int rc = cache_tier_fill_get(tier, ret_fill);
@@ -1072,6 +1106,8 @@ static int list(
 		rc = base_pread_full(tier->fd, datasets, sizeof(datasets), DATASETS_AT);
 	if (rc == 0)
 		rc = base_pread_full(tier->fd, segments, tier->n_segments * sizeof(segments[0]), SEGMENTS_AT);
+	if (rc == 0)
+		rc = base_pread_full(tier->fd, hits, sizeof(hits), HITS_AT);
 	if (rc < 0)
 		return rc;
 	for (uint32_t i = 0; i < tier->n_segments; i++) {
@@ -1083,7 +1119,10 @@ static int list(
 		if (!dataset_ok(&datasets[i]))
 			continue;
 		all[n] = (struct cache_tier_dataset){
-			.opened_ns = datasets[i].opened_ns, .bytes = bytes[i], .open = dataset_is_open(tier->fd, i)
+			.opened_ns = datasets[i].opened_ns,
+			.bytes = bytes[i],
+			.hits = hits[i],
+			.open = dataset_is_open(tier->fd, i),
 		};
 		memcpy(all[n++].identity, datasets[i].identity, CACHE_TIER_IDENTITY);
 	}

@@ -146,6 +146,7 @@ struct cache_tier_dataset {
 	uint8_t identity[CACHE_TIER_IDENTITY];
 	uint64_t opened_ns; /* CLOCK_REALTIME, when it was opened last */
 	uint64_t bytes;     /* in its segments */
+	uint64_t hits;      /* blocks read since it came; what a process reads comes in thousands, and when it ends */
 	bool open;          /* a process has it open */
 };
 

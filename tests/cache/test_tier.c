@@ -639,6 +639,50 @@ static void datasets_are_listed_and_removed(void **state)
 	assert_int_equal(cache_tier_list(tier_dir, &err, all, &n, &fill), -EUCLEAN);
 }
 
+static uint64_t hits_of(const uint8_t *identity)
+{
+	static struct cache_tier_dataset all[CACHE_TIER_DATASETS_MAX];
+	struct cache_tier_fill fill;
+	struct base_err err = { 0 };
+	uint32_t n;
+	assert_int_equal(cache_tier_list(tier_dir, &err, all, &n, &fill), 0);
+	for (uint32_t i = 0; i < n; i++) {
+		if (memcmp(all[i].identity, identity, CACHE_TIER_IDENTITY) == 0)
+			return all[i].hits;
+	}
+	fail_msg("the tier does not know the dataset");
+	return 0;
+}
+
+static void hits_of_all_processes_are_listed(void **state)
+{
+	enum { MANY = 5000 };
+	struct base_err err = { 0 };
+	(void)state;
+	struct cache_tier *a = opened(one), *again = opened(one), *b = opened(two);
+	assert_int_equal(put(a, 1, LEN), 0);
+	assert_int_equal(put(b, 2, LEN), 0);
+	assert_int_equal(get(a, 1, LEN), 0);
+	assert_int_equal(get(a, 7, LEN), -ENOENT);
+	for (unsigned i = 0; i < 3; i++)
+		assert_int_equal(get(again, 1, LEN), 0);
+	cache_tier_close(a);
+	cache_tier_close(again);
+	assert_int_equal(hits_of(one), 4);
+	for (unsigned i = 0; i < MANY; i++)
+		assert_int_equal(get(b, 2, LEN), 0);
+	assert_in_range(hits_of(two), MANY / 2, MANY); /* while a process has it open */
+	cache_tier_close(b);
+	assert_int_equal(hits_of(two), MANY);
+	a = opened(one);
+	assert_int_equal(get(a, 1, LEN), 0);
+	cache_tier_close(a);
+	assert_int_equal(hits_of(one), 5);
+	assert_int_equal(cache_tier_remove(tier_dir, one, &err), 0);
+	cache_tier_close(opened(one));
+	assert_int_equal(hits_of(one), 0); /* it came anew */
+}
+
 static void a_full_tier_is_told_for_blocks_that_found_no_room(void **state)
 {
 	struct cache_tier *tier = opened(one);
@@ -774,6 +818,7 @@ int main(void)
 		TEST(a_tier_of_a_terabyte_opens_with_a_few_reads),
 		TEST(another_size_makes_it_anew_unless_it_is_in_use),
 		TEST(datasets_are_listed_and_removed),
+		TEST(hits_of_all_processes_are_listed),
 		TEST(a_full_tier_is_told_for_blocks_that_found_no_room),
 		TEST(a_file_that_others_can_read_or_that_is_a_link_is_refused),
 	};

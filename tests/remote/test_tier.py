@@ -341,6 +341,7 @@ def test_the_tool_shows_verifies_and_removes(stored, scratch, http_store, mount)
     assert sum(map(len, files.values())) <= one["bytes"] == shown["used_bytes"] < shown["room_bytes"] < SIZE
     assert "a mount uses" in tools.ddpfs("tier", f"--remove={url}", place, check=False).stderr
     m.unmount()
+    assert tier()["datasets"][0]["hits"] >= blocks
 
     assert tier(f"--verify={url}")["verified"] == {"right": blocks, "damaged": 0, "absent": 0}
     first, _ = max(data_of(place / "tier"), key=lambda part: part[1] - part[0])

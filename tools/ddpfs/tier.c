@@ -130,9 +130,9 @@ static int print_json(const struct tier_list *list, const struct verified *verif
 		char identity[2 * CACHE_TIER_IDENTITY + 1];
 		base_format_hex(list->all[i].identity, CACHE_TIER_IDENTITY, identity);
 		json_array_append_new(datasets,
-		        json_pack("{s:s, s:I, s:I, s:b}", "identity", identity, "bytes", (json_int_t)list->all[i].bytes,
-		                "opened_s", (json_int_t)(list->all[i].opened_ns / 1000000000), "in_use",
-		                (int)list->all[i].open));
+		        json_pack("{s:s, s:I, s:I, s:I, s:b}", "identity", identity, "bytes",
+		                (json_int_t)list->all[i].bytes, "hits", (json_int_t)list->all[i].hits, "opened_s",
+		                (json_int_t)(list->all[i].opened_ns / 1000000000), "in_use", (int)list->all[i].open));
 	}
 	json_object_set_new(object, "datasets", datasets);
 	if (verified)
@@ -151,7 +151,7 @@ static void print_table(const struct tier_list *list, const struct verified *ver
 	printf("%s of %s used\n", base_format_size(list->fill.used_bytes, used),
 	        base_format_size(list->fill.room_bytes, room));
 	if (list->n)
-		printf("%-32s  %10s  %-16s  %s\n", "DATASET", "SIZE", "OPENED", "IN USE");
+		printf("%-32s  %10s  %12s  %-16s  %s\n", "DATASET", "SIZE", "HITS", "OPENED", "IN USE");
 	for (uint32_t i = 0; i < list->n; i++) {
 		char identity[2 * CACHE_TIER_IDENTITY + 1], when[32] = "-";
 		time_t opened_s = (time_t)(list->all[i].opened_ns / 1000000000);
@@ -159,8 +159,8 @@ static void print_table(const struct tier_list *list, const struct verified *ver
 		if (localtime_r(&opened_s, &tm))
 			strftime(when, sizeof(when), "%Y-%m-%d %H:%M", &tm);
 		base_format_hex(list->all[i].identity, CACHE_TIER_IDENTITY, identity);
-		printf("%s  %10s  %-16s  %s\n", identity, base_format_size(list->all[i].bytes, bytes), when,
-		        list->all[i].open ? "yes" : "no");
+		printf("%s  %10s  %12" PRIu64 "  %-16s  %s\n", identity, base_format_size(list->all[i].bytes, bytes),
+		        list->all[i].hits, when, list->all[i].open ? "yes" : "no");
 	}
 	if (verified)
 		printf("%" PRIu64 " blocks are right, %" PRIu64 " damaged ones were removed, %" PRIu64
