@@ -143,9 +143,11 @@ uint64_t fs_budget_bytes(struct fs_budget *budget)
 
 void fs_budget_apply(struct fs_budget *budget)
 {
-	uint64_t bytes = fs_budget_bytes(budget);
-	uint64_t names = fs_directory_names_reserve(budget->server->names, bytes);
-	prefetch_set_memory(budget->server->prefetch, bytes > names ? bytes - names : 0);
+	/* Main and the lister call this. Under the lock, the latest budget is the last that the engine hears of. */
+	lock_for_scope(&budget->lock);
+	uint64_t names = fs_directory_names_reserve(budget->server->names, budget->bytes);
+	uint64_t left = budget->bytes - names;
+	prefetch_set_memory(budget->server->prefetch, left > PREFETCH_MEMORY_MIN ? left : PREFETCH_MEMORY_MIN);
 }
 
 /* The mount is in use while anything is opened, listed or read. */

@@ -9,7 +9,7 @@
  * The greeter brings the claims of other mounts (fs/host_sharing.h). This file asks for a greeter when the number of
  * control sockets changes, and when this mount begins to be used or becomes idle.
  *
- * Threads: main, if a function does not say "any". One lock, a leaf. */
+ * Threads: main, if a function does not say "any". One lock, taken before that of the names and the engine's. */
 #ifndef DDPFS_FS_BUDGET_H
 #define DDPFS_FS_BUDGET_H
 

@@ -5,43 +5,60 @@
 #include <errno.h>
 #include <pthread.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "cache/arena.h"
 #include "fs/counters.h"
+#include "fs/listing_offset.h"
 #include "shard/base/bits.h"
 #include "shard/base/cleanup.h"
 
-struct fs_directory_names {
-	const struct shard_index *index;
-	uint64_t most_bytes;
-	pthread_mutex_t lock; /* guards what follows */
-	uint64_t *known;      /* a bit a directory */
-	uint32_t *looked_up;  /* names of each directory that were looked up one by one */
-	uint64_t bytes;       /* of the names of these directories, and of the one being listed */
-	bool listing;         /* there is one */
-	uint32_t dir;         /* that one */
-	uint64_t dir_names;   /* how many names it has */
-	uint64_t offset;      /* where its listing goes on */
+struct directory {
+	uint32_t number;
+	uint32_t first_file; /* its files are [first_file, first_file + n_names) */
+	uint32_t n_names;
 };
 
-enum { WORTH_IT = 10 }; /* one name in so many is needed */
+/* Guarded by the lock, but for what is const after fs_directory_names_new. */
+struct fs_directory_names {
+	const struct shard_index *index;
+	pthread_mutex_t lock;
+	uint64_t most_bytes; /* of names */
+	uint64_t bytes;      /* of the names of directories that are known or being listed */
+	uint64_t *known;     /* a bit a directory */
+	uint64_t *old;       /* a bit a file: the kernel has its name, but no attributes that are valid */
+	uint32_t *n_old;     /* how many each directory has; NEVER: it cannot be listed */
+	uint32_t *looked_up; /* names of each directory that were looked up one by one */
+	bool listing;        /* a directory is being listed: */
+	struct directory dir;
+	uint64_t offset; /* where its listing goes on */
+	uint32_t others; /* look-ups in other directories since one in this */
+};
+
+enum {
+	WORTH_IT = 10,      /* one name in so many is needed */
+	NAMES_MIN = 8,      /* of a directory: with fewer, opening it costs more than the look-ups */
+	OTHERS_MAX = 16384, /* a listing that nobody needs any more ends after so many */
+};
+static const uint32_t NEVER = UINT32_MAX;
 
 int fs_directory_names_new(const struct shard_index *index, uint64_t most_bytes, struct fs_directory_names **ret_names)
 {
+	const struct shard_info *info = shard_index_info(index);
 	struct fs_directory_names *names = calloc(1, sizeof(*names));
 	if (!names)
 		return -ENOMEM;
+	pthread_mutex_init(&names->lock, NULL);
 	names->index = index;
 	names->most_bytes = most_bytes;
-	names->known = bits_new(shard_index_info(index)->n_dirs);
-	names->looked_up = calloc(shard_index_info(index)->n_dirs, sizeof(*names->looked_up));
-	if (!names->known || !names->looked_up) {
-		free(names->looked_up);
-		free(names->known);
-		free(names);
+	names->known = bits_new(info->n_dirs);
+	names->old = bits_new(info->n_files);
+	names->n_old = calloc(info->n_dirs, sizeof(*names->n_old));
+	names->looked_up = calloc(info->n_dirs, sizeof(*names->looked_up));
+	if (!names->known || !names->old || !names->n_old || !names->looked_up) {
+		fs_directory_names_free(names);
 		return -ENOMEM;
 	}
-	pthread_mutex_init(&names->lock, NULL);
 	*ret_names = names;
 	return 0;
 }
@@ -52,12 +69,13 @@ void fs_directory_names_free(struct fs_directory_names *names)
 		return;
 	pthread_mutex_destroy(&names->lock);
 	free(names->looked_up);
+	free(names->n_old);
+	free(names->old);
 	free(names->known);
 	free(names);
 }
 
-/* Gives the directory of a file, and the bytes of its names. */
-static int directory_of(const struct fs_directory_names *names, uint32_t file, uint32_t *ret_dir, uint64_t *ret_bytes)
+static int directory_of(const struct fs_directory_names *names, uint32_t file, struct directory *ret_dir)
 {
 	struct shard_file f;
 	struct shard_dir dir;
@@ -66,93 +84,124 @@ static int directory_of(const struct fs_directory_names *names, uint32_t file, u
 		rc = shard_index_dir(names->index, f.dir, &dir);
 	if (rc < 0)
 		return rc;
-	*ret_dir = f.dir;
-	*ret_bytes = (uint64_t)dir.n_files * FS_FILE_OVERHEAD_BYTES;
+	*ret_dir = (struct directory){ .number = f.dir, .first_file = dir.first_file, .n_names = dir.n_files };
 	return 0;
+}
+
+static uint64_t bytes_of(const struct directory *dir)
+{
+	return (uint64_t)dir->n_names * FS_FILE_OVERHEAD_BYTES;
 }
 
 bool fs_directory_names_known(struct fs_directory_names *names, uint32_t file)
 {
-	uint32_t dir;
-	uint64_t bytes;
-	if (directory_of(names, file, &dir, &bytes) < 0)
+	struct directory dir;
+	if (directory_of(names, file, &dir) < 0)
 		return false;
 	lock_for_scope(&names->lock);
-	return bit_get(names->known, dir);
+	return bit_get(names->known, dir.number) && !bit_get(names->old, file);
 }
 
-bool fs_directory_names_kept(struct fs_directory_names *names, uint32_t file)
+bool fs_directory_names_dropped(struct fs_directory_names *names, uint32_t file)
 {
-	uint32_t dir;
-	uint64_t bytes;
-	if (directory_of(names, file, &dir, &bytes) < 0)
+	struct directory dir;
+	if (directory_of(names, file, &dir) < 0)
 		return false;
 	lock_for_scope(&names->lock);
-	return bit_get(names->known, dir) || (names->listing && names->dir == dir);
+	if (!bit_get(names->known, dir.number) && !(names->listing && names->dir.number == dir.number))
+		return false;
+	names->n_old[dir.number] += !bit_get(names->old, file);
+	bit_set(names->old, file);
+	return true;
 }
 
-bool fs_directory_names_need(struct fs_directory_names *names, uint32_t file, bool many)
+/* Ends the listing. whole: its names are known now. */
+static void end(struct fs_directory_names *names, bool whole)
 {
-	uint32_t dir;
-	uint64_t bytes;
-	if (directory_of(names, file, &dir, &bytes) < 0)
+	const struct directory *dir = &names->dir;
+	names->listing = false;
+	names->looked_up[dir->number] = 0;
+	if (whole) {
+		for (uint32_t file = dir->first_file; file < dir->first_file + dir->n_names; file++)
+			bit_clear(names->old, file);
+		names->n_old[dir->number] = 0;
+		bit_set(names->known, dir->number);
+	} else {
+		bit_clear(names->known, dir->number);
+		names->bytes -= bytes_of(dir);
+	}
+}
+
+/* Whether a directory is worth a listing. */
+static bool is_worth_it(const struct fs_directory_names *names, const struct directory *dir, bool many)
+{
+	uint32_t needed = names->looked_up[dir->number], old = names->n_old[dir->number];
+	if (old == NEVER || dir->n_names < NAMES_MIN)
+		return false;
+	if (bit_get(names->known, dir->number))
+		return old >= dir->n_names / WORTH_IT;
+	return bytes_of(dir) + names->bytes <= names->most_bytes && (many || needed >= dir->n_names / WORTH_IT);
+}
+
+bool fs_directory_names_looked_up(struct fs_directory_names *names, uint32_t file, bool many)
+{
+	struct directory dir;
+	if (directory_of(names, file, &dir) < 0)
 		return false;
 	lock_for_scope(&names->lock);
-	uint64_t looked_up = ++names->looked_up[dir] * (uint64_t)FS_FILE_OVERHEAD_BYTES;
-	if (names->listing || bit_get(names->known, dir) || bytes > names->most_bytes - names->bytes ||
-	        (!many && looked_up < bytes / WORTH_IT))
+	names->looked_up[dir.number]++;
+	if (bit_get(names->old, file)) {
+		bit_clear(names->old, file);
+		names->n_old[dir.number] -= names->n_old[dir.number] != NEVER;
+	}
+	if (names->listing) {
+		names->others = names->dir.number == dir.number ? 0 : names->others + 1;
+		if (names->others < OTHERS_MAX)
+			return false;
+		end(names, false);
+	}
+	if (!is_worth_it(names, &dir, many))
 		return false;
+	if (!bit_get(names->known, dir.number))
+		names->bytes += bytes_of(&dir);
 	names->listing = true;
 	names->dir = dir;
-	names->dir_names = bytes / FS_FILE_OVERHEAD_BYTES;
 	names->offset = 0;
-	names->bytes += bytes;
+	names->others = 0;
 	return true;
 }
 
 bool fs_directory_names_next(
-        struct fs_directory_names *names, uint32_t *ret_dir, uint64_t *ret_offset, uint64_t *ret_names)
+        struct fs_directory_names *names, uint32_t *ret_dir, uint64_t *ret_offset, uint32_t *ret_names)
 {
 	lock_for_scope(&names->lock);
-	*ret_dir = names->dir;
+	*ret_dir = names->dir.number;
 	*ret_offset = names->offset;
-	*ret_names = names->dir_names;
+	*ret_names = names->dir.n_names;
 	return names->listing;
 }
 
 void fs_directory_names_listed(struct fs_directory_names *names, uint32_t dir, uint64_t offset)
 {
 	lock_for_scope(&names->lock);
-	if (names->listing && names->dir == dir)
-		names->offset = offset;
-}
-
-/* Ends the listing of `dir`. */
-static void end(struct fs_directory_names *names, uint32_t dir, bool whole)
-{
-	lock_for_scope(&names->lock);
-	if (!names->listing || names->dir != dir)
+	if (!names->listing || names->dir.number != dir)
 		return;
-	names->listing = false;
-	names->looked_up[dir] = 0;
-	if (whole)
-		bit_set(names->known, dir);
-	else
-		names->bytes -= names->dir_names * FS_FILE_OVERHEAD_BYTES;
-}
-
-void fs_directory_names_whole(struct fs_directory_names *names, uint32_t dir)
-{
-	end(names, dir, true);
+	names->offset = offset;
+	if (offset >= FS_OFFSET_FIRST + names->dir.n_names)
+		end(names, true);
 }
 
 void fs_directory_names_failed(struct fs_directory_names *names, uint32_t dir)
 {
-	end(names, dir, false);
+	lock_for_scope(&names->lock);
+	if (!names->listing || names->dir.number != dir)
+		return;
+	end(names, false);
+	names->n_old[dir] = NEVER;
 }
 
-/* N files of P bytes of pages and O of names, of which L are listed; R are in memory. R of the listed names count with
- * their files, so O x L x (1 - R / N) is left, and R x (P + O) + O x L x (1 - R / N) = memory. */
+/* N files of P bytes of pages and O of names; L is O times the listed names; R files are in memory.  These count their
+ * own names, so L x (1 - R / N) is left, and R x (P + O) + L x (1 - R / N) = memory. */
 uint64_t fs_directory_names_reserve(struct fs_directory_names *names, uint64_t memory_bytes)
 {
 	const struct shard_info *info = shard_index_info(names->index);
@@ -164,21 +213,35 @@ uint64_t fs_directory_names_reserve(struct fs_directory_names *names, uint64_t m
 	if (listed == 0 || n == 0)
 		return 0;
 	double page = (double)info->content_bytes / n + CACHE_PAGE / 2.0;
+	if (page < CACHE_PAGE)
+		page = CACHE_PAGE;
 	double part = listed / (n * FS_FILE_OVERHEAD_BYTES);
 	double left = (double)memory_bytes > listed ? (double)memory_bytes - listed : 0;
 	double resident = left / (page + FS_FILE_OVERHEAD_BYTES * (1 - part));
-	return resident < n ? (uint64_t)(listed * (1 - resident / n)) : 0;
+	uint64_t reserve = resident < n ? (uint64_t)(listed * (1 - resident / n)) : 0;
+	uint64_t most = fs_directory_names_most(memory_bytes);
+	return reserve < most ? reserve : most;
 }
 
 void fs_directory_names_forget(struct fs_directory_names *names, uint32_t file)
 {
-	uint32_t dir;
-	uint64_t bytes;
-	if (directory_of(names, file, &dir, &bytes) < 0)
+	struct directory dir;
+	if (directory_of(names, file, &dir) < 0)
 		return;
 	lock_for_scope(&names->lock);
-	if (bit_get(names->known, dir)) {
-		bit_clear(names->known, dir);
-		names->bytes -= bytes;
+	if (names->listing && names->dir.number == dir.number) {
+		names->offset = 0;
+	} else if (bit_get(names->known, dir.number)) {
+		bit_clear(names->known, dir.number);
+		names->bytes -= bytes_of(&dir);
 	}
+}
+
+void fs_directory_names_end(struct fs_directory_names *names)
+{
+	lock_for_scope(&names->lock);
+	if (names->listing)
+		end(names, false);
+	memset(names->known, 0, (shard_index_info(names->index)->n_dirs / 64 + 1) * sizeof(*names->known));
+	names->bytes = names->most_bytes = 0;
 }

@@ -10,6 +10,7 @@
 #include <jansson.h>
 
 #include "fs/budget.h"
+#include "fs/directory_names.h"
 #include "fs/server.h"
 #include "shard/base/control_client.h"
 #include "fs/host_memory.h"
@@ -74,8 +75,10 @@ void fs_host_sharing_met(struct fs_host_sharing *share, uint32_t servers)
 		return;
 	uint64_t bytes =
 	        fs_host_sharing_bytes(shard_bytes(server), fs_budget_bytes(server->budget), share->free_bytes, servers);
-	if (bytes)
-		prefetch_share(server->prefetch, bytes);
+	if (!bytes)
+		return;
+	fs_directory_names_end(server->names); /* each of the mounts would keep all of them */
+	prefetch_share(server->prefetch, bytes);
 }
 
 /* Returns whether both show the same files. A copy of the dataset elsewhere has pages of its own. */

@@ -30,6 +30,7 @@ enum {
 	LIST_NAMES = 1024,     /* most names of a directory that are listed between look-ups */
 	LIST_PART = 16,        /* names that are listed for one look-up: as much work again */
 	LIST_OPEN = 32,        /* names that could be listed while a directory is opened and closed */
+	LIST_WARM_UP = 16384,  /* names that a warm-up lists at once */
 	REST_MS = 100, /* ms without an open, after which nothing is looked up if there is no copy of the mount */
 	/* Announced lists, those that replace them, and recognised samplers: one at least in each rank. */
 	FOLLOWED_MAX = 192 + FS_VIEWS_MAX,
@@ -58,7 +59,8 @@ struct fs_sink_stream {
 	struct shard_view *order; /* the view's order, or one that was recognised */
 	uint32_t rank;            /* whose turns of `order` the stream reads */
 	bool by_directory;        /* names come from listings of whole directories, where these fit */
-	bool many;                /* a tenth of the names of each directory or more is needed */
+	bool many;                /* a tenth of all names or more is needed */
+	bool warm_up;
 	struct prefetch_stream *stream;
 	/* Uses gathered from one drain of the watcher, under its lock. */
 	struct prefetch_use uses[USES_MAX];
@@ -93,15 +95,16 @@ static struct fs_sink *sink_of(struct prefetch_sink *base)
 /* ---- announce ---- */
 
 /* Reads directory entries from `*offset` on until those of `n` turns (or files) came, and sets `*offset` to where the
- * next one is. Their names are not used here: the kernel has made inodes for them. Returns whether the end came. */
-static bool list_entries(struct fs_sink *sink, int fd, uint64_t *offset, uint64_t n)
+ * next one is. Their names are not used here: the kernel has made inodes for them. Returns 0, or an error of getdents(2)
+ * or lseek(2). */
+static int list_entries(struct fs_sink *sink, int fd, uint64_t *offset, uint64_t n)
 {
 	if (lseek(fd, (off_t)*offset, SEEK_SET) < 0)
-		return false;
-	while (n && !sink->server->gone) {
+		return -errno;
+	while (n && !sink->server->gone && !sink->server->stopping) {
 		long len = syscall(SYS_getdents64, fd, sink->list_buf, LIST_BYTES);
 		if (len <= 0)
-			return len == 0;
+			return len < 0 ? -errno : 0;
 		for (long at = 0; at < len && n; n--) {
 			unsigned short reclen;
 			memcpy(offset, sink->list_buf + at + 8, sizeof(*offset)); /* d_ino, d_off, d_reclen */
@@ -109,7 +112,7 @@ static bool list_entries(struct fs_sink *sink, int fd, uint64_t *offset, uint64_
 			at += reclen;
 		}
 	}
-	return false;
+	return 0;
 }
 
 static void announce_flat(struct fs_sink *sink, const struct fs_detached_root *root, const struct fs_view *view,
@@ -122,29 +125,33 @@ static void announce_flat(struct fs_sink *sink, const struct fs_detached_root *r
 	cleanup_detached_fd int fd = fs_detached_open(root->fd, path, O_RDONLY | O_DIRECTORY | O_NOCTTY | FS_DIR_MARK);
 	uint64_t offset = fs_offset_turn(turn);
 	if (fd >= 0)
-		list_entries(sink, fd, &offset, n);
+		(void)list_entries(sink, fd, &offset, n); /* what is not listed is looked up by its reader */
 }
 
 /* A file has one inode under all of its names. So in a flat view, where a name tells an epoch, its name in the tree of
- * all files (which is not watched) makes the inode known. */
-static void look_up(
+ * all files (which is not watched) makes the inode known. Returns whether the server was asked: if the kernel has the
+ * name and its attributes, this costs no request. A request that came from elsewhere meanwhile counts, too. */
+static bool look_up(
         struct fs_sink *sink, const struct fs_detached_root *root, const struct fs_view *view, uint32_t file)
 {
 	char path[PATH_MAX];
 	struct statx st;
+	const struct fs_counters *c = &sink->server->counters;
 	bool flat = view->layout == FS_LAYOUT_FLAT;
 	size_t len = (size_t)snprintf(
 	        path, sizeof(path), "%s%s%s", root->at, view->place, flat ? FS_HIDDEN_NAME "/all/" : "");
 	if (len >= sizeof(path) || shard_index_file_path(sink->server->index, file, path + len, sizeof(path) - len) < 0)
-		return;
-	/* Asks for nothing but the size: if the kernel knows the name, this costs no request. */
+		return false;
+	uint64_t before = fs_counted(&c->lookups) + fs_counted(&c->getattrs);
 	statx(root->fd, path, AT_SYMLINK_NOFOLLOW | AT_NO_AUTOMOUNT, STATX_SIZE, &st);
+	return fs_counted(&c->lookups) + fs_counted(&c->getattrs) != before;
 }
 
-/* Goes on with the directory that is being listed, by about `n` names. */
+/* Goes on with the listing of a directory, by about `n` names. */
 static void list_names(
         struct fs_sink *sink, const struct fs_detached_root *root, uint32_t dir, uint64_t offset, uint64_t n)
 {
+	struct fs_directory_names *names = sink->server->names;
 	char path[PATH_MAX];
 	size_t len = strlen(root->at);
 	memcpy(path, root->at, len + 1);
@@ -153,45 +160,43 @@ static void list_names(
 		memcpy(path + len, ".", 2);
 	cleanup_detached_fd int fd =
 	        rc < 0 ? -1 : fs_detached_open(root->fd, path, O_RDONLY | O_DIRECTORY | O_NOCTTY | FS_DIR_MARK);
-	if (fd < 0)
-		fs_directory_names_failed(sink->server->names, dir);
-	else if (list_entries(sink, fd, &offset, n))
-		fs_directory_names_whole(sink->server->names, dir);
-	else
-		fs_directory_names_listed(sink->server->names, dir, offset);
-}
-
-/* Lists the next piece of a directory if there were look-ups enough, or all of it. */
-static void list_next(struct fs_sink *sink, const struct fs_detached_root *root, bool all)
-{
-	uint32_t dir;
-	uint64_t offset, in_dir;
-	bool listing = fs_directory_names_next(sink->server->names, &dir, &offset, &in_dir);
-	uint64_t n = all ? UINT64_MAX : in_dir < LIST_NAMES ? in_dir : LIST_NAMES;
-	if (listing && (all || sink->list_due >= n + LIST_OPEN)) {
-		list_names(sink, root, dir, offset, n);
-		sink->list_due = 0;
-	} else if (sink->list_due > LIST_NAMES + LIST_OPEN) {
-		sink->list_due = LIST_NAMES + LIST_OPEN;
+	if (fd >= 0 && list_entries(sink, fd, &offset, n) == 0) {
+		fs_directory_names_listed(names, dir, offset);
+	} else {
+		fs_directory_names_failed(names, dir);
+		sink->names_changed = true;
 	}
 }
 
-/* Makes the name of a file known: by a look-up, or by listing its directory. A warm-up comes to a directory once, so it
- * lists the whole. */
+/* Lists the next piece of a directory if there were look-ups enough. A warm-up, which comes to a directory once, needs
+ * no look-ups. */
+static void list_next(struct fs_sink *sink, const struct fs_detached_root *root, bool warm_up)
+{
+	enum { FIXED = FS_OFFSET_FIXED }; /* "." and ".." */
+	uint64_t offset, most = warm_up ? LIST_WARM_UP : LIST_NAMES;
+	uint32_t dir, in_dir;
+	bool listing = fs_directory_names_next(sink->server->names, &dir, &offset, &in_dir);
+	uint64_t n = in_dir + FIXED < most ? in_dir + FIXED : most;
+	if (listing && (warm_up || sink->list_due >= n + LIST_OPEN)) {
+		list_names(sink, root, dir, offset, n);
+		sink->list_due -= sink->list_due < n + LIST_OPEN ? sink->list_due : n + LIST_OPEN;
+	}
+	if (sink->list_due > LIST_NAMES + LIST_OPEN)
+		sink->list_due = LIST_NAMES + LIST_OPEN;
+}
+
+/* Makes the name of a file known: by a look-up, if a listing has not done it. Look-ups pay for listings. */
 static void announce_name(
         struct fs_sink *sink, const struct fs_detached_root *root, const struct fs_sink_stream *vs, uint32_t file)
 {
-	if (vs->by_directory) {
-		if (fs_directory_names_known(sink->server->names, file))
-			return;
-		bool begun = fs_directory_names_need(sink->server->names, file, vs->many);
-		sink->names_changed |= begun;
-		sink->list_due += LIST_PART;
-		list_next(sink, root, begun && vs == sink->warm_up_stream);
-		if (fs_directory_names_known(sink->server->names, file))
-			return;
-	}
-	look_up(sink, root, vs->view, file);
+	struct fs_directory_names *names = sink->server->names;
+	if (vs->by_directory && fs_directory_names_known(names, file))
+		return;
+	if (!look_up(sink, root, vs->view, file) || !vs->by_directory)
+		return;
+	sink->names_changed |= fs_directory_names_looked_up(names, file, vs->many);
+	sink->list_due += LIST_PART;
+	list_next(sink, root, vs->warm_up);
 }
 
 static void announce_tree(struct fs_sink *sink, const struct fs_detached_root *root, const struct fs_sink_stream *vs,
@@ -336,7 +341,7 @@ static void drop_sample(struct ino_list *list, uint32_t sample, bool announced)
 	uint32_t files[SHARD_SAMPLE_FILES_MAX], n_files = 0;
 	int rc = shard_index_sample_files(server->index, sample, files, SHARD_SAMPLE_FILES_MAX, &n_files);
 	for (uint32_t f = 0; rc == 0 && f < n_files; f++) {
-		if (announced || fs_directory_names_kept(list->sink->server->names, files[f]))
+		if (fs_directory_names_dropped(list->sink->server->names, files[f]) || announced)
 			fuse_lowlevel_notify_inval_inode(
 			        server->session, fs_ino((struct fs_node){ .kind = FS_FILE, .id = files[f] }), 0, 0);
 		else
@@ -494,14 +499,13 @@ int fs_sink_new(struct fs_server *server, struct fs_sink **ret_sink)
 	sink->server = server;
 	pthread_mutex_init(&sink->lock, NULL);
 	sink->list_buf = malloc(LIST_BYTES);
-	/* Names cost time at each use, pages only where they are read again. So names may have the greater part, if all
-	 * of them fit. What a store sends again costs more. */
-	uint64_t memory = fs_budget_bytes(server->budget);
+	/* What a store sends again costs more than a name. And without room for all names, most would be looked up all the
+	 * same: then only a warm-up lists, what it stores. */
+	uint64_t memory = fs_budget_bytes(server->budget), few = memory / 8;
 	uint64_t all = (uint64_t)server->info->n_files * FS_FILE_OVERHEAD_BYTES;
-	uint64_t room = shard_index_store(server->index) ? memory / 8 : memory / 8 * 5;
-	sink->names_fit = all <= room;
-	if (!sink->list_buf ||
-	        fs_directory_names_new(server->index, sink->names_fit ? all : memory / 8, &server->names) < 0) {
+	uint64_t most = shard_index_store(server->index) ? few : fs_directory_names_most(memory);
+	sink->names_fit = all <= most;
+	if (!sink->list_buf || fs_directory_names_new(server->index, sink->names_fit ? all : few, &server->names) < 0) {
 		fs_sink_free(sink);
 		return -ENOMEM;
 	}
@@ -557,6 +561,7 @@ static int stream_new(struct fs_sink *sink, struct fs_view *view, const struct p
 	vs->view = view;
 	vs->order = wanted->view;
 	vs->rank = wanted->rank;
+	vs->warm_up = wanted->warm_up;
 	/* A rank's tree has other names in each epoch, a flat view's files are looked up in the tree of all. */
 	vs->by_directory =
 	        wanted->warm_up || (sink->names_fit && view->all && view->layout == FS_LAYOUT_TREE && !*view->place);

@@ -423,14 +423,17 @@ bool prefetch_schedule_cannot_wait(const struct prefetch *p, const struct prefet
 	return read->sample != SHARD_NONE && cache_ledger_state(p->ledger, read->sample) == CACHE_COMING;
 }
 
-/* Acts on prefetch_set_memory.  What exceeds the new budget is dropped before the next fetch. */
+/* Acts on prefetch_set_memory.  What exceeds the new budget is dropped before the next fetch.  A budget that shrank for
+ * losses stays so, and grows by itself. */
 static void take_memory(struct prefetch *p, uint64_t memory_bytes)
 {
+	struct cache_ledger_stats st;
 	if (!memory_bytes || p->schedule.shared)
 		return;
 	set_budget(p, sink_bytes(p, memory_bytes));
-	p->losses.shrunk_ns = 0;
-	cache_ledger_set_budget(p->ledger, p->schedule.budget);
+	cache_ledger_stats_get(p->ledger, &st);
+	if (!p->losses.shrunk_ns || st.budget_bytes > p->schedule.budget)
+		cache_ledger_set_budget(p->ledger, p->schedule.budget);
 }
 
 static bool share_stream(struct prefetch *p, struct prefetch_stream *s)

@@ -8,6 +8,7 @@
 #include <cmocka.h>
 
 #include "fs/directory_names.h"
+#include "fs/listing_offset.h"
 #include "fs/server.h"
 #include "tests/fs/dataset.h"
 
@@ -20,18 +21,31 @@ static uint32_t dir_of(const struct shard_index *index, uint32_t file)
 	return f.dir;
 }
 
-/* What the lister does for the name of a file. Returns whether a directory was listed whole. */
+/* Lists the rest of the directory that is being listed. */
+static void list(struct fs_directory_names *names)
+{
+	uint32_t dir, n;
+	uint64_t offset;
+	assert_true(fs_directory_names_next(names, &dir, &offset, &n));
+	fs_directory_names_listed(names, dir, FS_OFFSET_FIRST + n);
+	assert_false(fs_directory_names_next(names, &dir, &offset, &n));
+}
+
+/* What the lister does for the name of a file. Returns whether a directory was listed. */
 static bool need(struct fs_directory_names *names, uint32_t file, bool many)
 {
-	uint32_t dir;
-	uint64_t offset, n;
-	if (fs_directory_names_known(names, file) || !fs_directory_names_need(names, file, many))
+	if (fs_directory_names_known(names, file) || !fs_directory_names_looked_up(names, file, many))
 		return false;
-	assert_true(fs_directory_names_next(names, &dir, &offset, &n));
-	assert_int_equal(offset, 0);
-	fs_directory_names_whole(names, dir);
-	assert_false(fs_directory_names_next(names, &dir, &offset, &n));
+	list(names);
 	return true;
+}
+
+static uint32_t other_directory(const struct shard_index *index)
+{
+	uint32_t other = 0;
+	while (dir_of(index, other) == dir_of(index, 0))
+		other++;
+	return other;
 }
 
 static void a_directory_is_listed_once(void **state)
@@ -55,26 +69,45 @@ static void a_listing_goes_on_where_it_was(void **state)
 	(void)state;
 	struct shard_index *index = dataset_open_n(FILES, DIRS);
 	struct fs_directory_names *names;
-	uint32_t dir, other = 0;
-	uint64_t offset, n;
+	uint32_t dir, n, other = other_directory(index);
+	uint64_t offset;
 	assert_int_equal(fs_directory_names_new(index, (uint64_t)DIRS * NAMES, &names), 0);
-	assert_true(fs_directory_names_need(names, 0, true));
-	while (dir_of(index, other) == dir_of(index, 0))
-		other++;
-	assert_false(fs_directory_names_need(names, other, true)); /* one after the other */
+	assert_true(fs_directory_names_looked_up(names, 0, true));
+	assert_false(fs_directory_names_looked_up(names, other, true)); /* one after the other */
 	assert_true(fs_directory_names_next(names, &dir, &offset, &n));
 	assert_int_equal(dir, dir_of(index, 0));
 	assert_int_equal(n, FILES / DIRS);
-	fs_directory_names_listed(names, dir, 7);
+	fs_directory_names_listed(names, dir, FS_OFFSET_FIRST + 1);
 	assert_true(fs_directory_names_next(names, &dir, &offset, &n));
-	assert_int_equal(offset, 7);
-	assert_true(fs_directory_names_kept(names, 0));
+	assert_int_equal(offset, FS_OFFSET_FIRST + 1);
 	assert_false(fs_directory_names_known(names, 0));
-	assert_false(fs_directory_names_kept(names, other));
-	fs_directory_names_failed(names, dir);
-	assert_false(fs_directory_names_kept(names, 0));
-	assert_int_equal(fs_directory_names_reserve(names, 0), 0); /* its room was given back */
-	assert_true(fs_directory_names_need(names, other, true));
+	assert_true(fs_directory_names_dropped(names, 0)); /* its name stays */
+	assert_false(fs_directory_names_dropped(names, other));
+	fs_directory_names_free(names);
+	shard_index_close(index);
+}
+
+static void a_listing_that_fails_or_that_nobody_needs_gives_way(void **state)
+{
+	enum { MANY = 20000 }; /* look-ups elsewhere */
+	(void)state;
+	struct shard_index *index = dataset_open_n(FILES, DIRS);
+	struct fs_directory_names *names;
+	uint32_t dir, n, other = other_directory(index), end = 0;
+	uint64_t offset;
+	assert_int_equal(fs_directory_names_new(index, (uint64_t)DIRS * NAMES, &names), 0);
+	assert_true(fs_directory_names_looked_up(names, 0, true));
+	fs_directory_names_failed(names, dir_of(index, 0));
+	assert_int_equal(fs_directory_names_reserve(names, 0), 0);
+	assert_false(fs_directory_names_looked_up(names, 0, true)); /* not again */
+	assert_true(fs_directory_names_looked_up(names, other, true));
+	for (uint32_t i = 0; i < MANY; i++) {
+		end = FILES - 1;
+		if (fs_directory_names_looked_up(names, end, true))
+			break;
+	}
+	assert_true(fs_directory_names_next(names, &dir, &offset, &n));
+	assert_int_equal(dir, dir_of(index, end));
 	fs_directory_names_free(names);
 	shard_index_close(index);
 }
@@ -85,13 +118,25 @@ static void a_directory_of_which_little_is_needed_is_not_listed(void **state)
 	enum { MANY = 400 }; /* 100 a directory, a tenth of them 10 */
 	struct shard_index *index = dataset_open_n(MANY, DIRS);
 	struct fs_directory_names *names;
-	unsigned looked_up = 0;
+	unsigned looked_up = 1;
 	assert_int_equal(fs_directory_names_new(index, (uint64_t)MANY * FS_FILE_OVERHEAD_BYTES, &names), 0);
 	for (uint32_t file = 0; !need(names, file, false); file++) {
 		looked_up += dir_of(index, file) == dir_of(index, 0);
 		assert_true(file < MANY);
 	}
 	assert_in_range(looked_up, 5, 10);
+	fs_directory_names_free(names);
+	shard_index_close(index);
+}
+
+static void a_small_directory_is_not_listed(void **state)
+{
+	(void)state;
+	struct shard_index *index = dataset_open_n(FILES, FILES / 4);
+	struct fs_directory_names *names;
+	assert_int_equal(fs_directory_names_new(index, UINT32_MAX, &names), 0);
+	for (uint32_t file = 0; file < FILES; file++)
+		assert_false(fs_directory_names_looked_up(names, file, true));
 	fs_directory_names_free(names);
 	shard_index_close(index);
 }
@@ -106,6 +151,10 @@ static void what_does_not_fit_is_not_listed(void **state)
 	for (uint32_t file = 0; file < FILES; file++)
 		listed += need(names, file, true);
 	assert_int_equal(listed, 2);
+	fs_directory_names_end(names);
+	for (uint32_t file = 0; file < FILES; file++)
+		assert_false(fs_directory_names_known(names, file) || need(names, file, true));
+	assert_int_equal(fs_directory_names_reserve(names, 0), 0);
 	fs_directory_names_free(names);
 	shard_index_close(index);
 }
@@ -121,10 +170,40 @@ static void a_forgotten_name_makes_its_directory_be_listed_again(void **state)
 	fs_directory_names_forget(names, 0);
 	assert_false(fs_directory_names_known(names, 0));
 	assert_true(need(names, 0, true));
-	uint32_t other = 0;
-	while (dir_of(index, other) == dir_of(index, 0))
-		other++;
-	assert_false(need(names, other, true)); /* its room was given back once */
+	assert_false(need(names, other_directory(index), true)); /* its room was given back once */
+	fs_directory_names_free(names);
+	shard_index_close(index);
+}
+
+/* A drop takes the attributes with the pages. A listing of the directory brings those of all files. */
+static void dropped_files_get_their_attributes_by_one_listing(void **state)
+{
+	enum { MANY = 400 };
+	(void)state;
+	struct shard_index *index = dataset_open_n(MANY, DIRS);
+	struct fs_directory_names *names;
+	unsigned listed = 0, looked_up = 0;
+	assert_int_equal(fs_directory_names_new(index, (uint64_t)MANY * FS_FILE_OVERHEAD_BYTES, &names), 0);
+	for (uint32_t file = 0; file < MANY; file++)
+		need(names, file, true);
+	uint64_t before = fs_directory_names_reserve(names, 1 << 20);
+	for (uint32_t file = 0; file < MANY; file++) {
+		assert_true(fs_directory_names_dropped(names, file));
+		assert_false(fs_directory_names_known(names, file));
+	}
+	for (uint32_t file = 0; file < MANY; file++) {
+		looked_up += !fs_directory_names_known(names, file);
+		listed += need(names, file, true);
+		assert_true(fs_directory_names_known(names, file));
+	}
+	assert_int_equal(listed, DIRS);
+	assert_int_equal(looked_up, DIRS);
+	assert_int_equal(fs_directory_names_reserve(names, 1 << 20), before);
+	/* A few are looked up. */
+	assert_true(fs_directory_names_dropped(names, 0));
+	assert_true(fs_directory_names_dropped(names, 4));
+	assert_false(need(names, 0, true) || need(names, 4, true));
+	assert_true(fs_directory_names_known(names, 0) && fs_directory_names_known(names, 4));
 	fs_directory_names_free(names);
 	shard_index_close(index);
 }
@@ -137,15 +216,19 @@ static void names_take_what_their_files_do_not_count(void **state)
 	const struct shard_info *info = shard_index_info(index);
 	struct fs_directory_names *names;
 	uint64_t all = (uint64_t)DIRS * NAMES, page = info->content_bytes / FILES + 2048;
+	page = page > 4096 ? page : 4096;
 	assert_int_equal(fs_directory_names_new(index, all, &names), 0);
 	assert_int_equal(fs_directory_names_reserve(names, all), 0); /* none is listed */
 	for (uint32_t file = 0; file < FILES; file++)
 		need(names, file, true);
+	for (uint64_t memory = 0; memory < all * 8 / 5; memory += all / 10)
+		assert_in_range(fs_directory_names_reserve(names, memory), memory / 2, memory / 8 * 5);
 	for (uint64_t resident = 0; resident < FILES; resident += 5) {
 		uint64_t memory = all + resident * page;
 		uint64_t left = memory - fs_directory_names_reserve(names, memory);
-		assert_in_range(left, resident * (page + FS_FILE_OVERHEAD_BYTES) - resident,
-		        resident * (page + FS_FILE_OVERHEAD_BYTES) + FILES);
+		if (all * 8 / 5 < memory)
+			assert_in_range(left, resident * (page + FS_FILE_OVERHEAD_BYTES) - resident,
+			        resident * (page + FS_FILE_OVERHEAD_BYTES) + FILES);
 	}
 	assert_int_equal(fs_directory_names_reserve(names, all + FILES * page), 0); /* all are in memory */
 	fs_directory_names_free(names);
@@ -157,10 +240,13 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(a_directory_is_listed_once),
 		cmocka_unit_test(a_listing_goes_on_where_it_was),
+		cmocka_unit_test(a_listing_that_fails_or_that_nobody_needs_gives_way),
 		cmocka_unit_test(a_directory_of_which_little_is_needed_is_not_listed),
-		cmocka_unit_test(names_take_what_their_files_do_not_count),
+		cmocka_unit_test(a_small_directory_is_not_listed),
 		cmocka_unit_test(what_does_not_fit_is_not_listed),
 		cmocka_unit_test(a_forgotten_name_makes_its_directory_be_listed_again),
+		cmocka_unit_test(dropped_files_get_their_attributes_by_one_listing),
+		cmocka_unit_test(names_take_what_their_files_do_not_count),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }

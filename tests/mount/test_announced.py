@@ -174,6 +174,19 @@ def test_directories_are_listed_whole_for_an_announced_order(mounted, packed):
     assert after["lookups"] < len(order) / 3 + gone(after)
 
 
+def test_what_was_dropped_costs_no_request_an_open_in_the_next_epoch(mounted, packed):
+    """The kernel has the names, but what was dropped has no valid attributes."""
+    rng = random.Random(5)
+    for epoch in range(3):
+        order = rng.sample(packed[1], len(packed[1]))
+        follow(mounted, order)
+        before, after = read_in_steps(mounted, order)
+        assert misses(before, after) <= len(order) / 200
+        asked = sum(after[what] - before[what] for what in ("lookups", "getattrs"))
+        assert asked < len(order) / 3 + gone(after) - gone(before), f"epoch {epoch}: {asked}"
+    assert after["evicted"] > len(order) / 3, "else this test says nothing"
+
+
 def test_names_of_directories_that_are_hardly_needed_are_looked_up(mounted, packed):
     order = [path for path in packed[1] if path.endswith("7.jpg")][::2]  # a twentieth of each directory
     follow(mounted, order)
