@@ -95,8 +95,8 @@ static struct fs_sink *sink_of(struct prefetch_sink *base)
 /* ---- announce ---- */
 
 /* Reads directory entries from `*offset` on until those of `n` turns (or files) came, and sets `*offset` to where the
- * next one is. Their names are not used here: the kernel has made inodes for them. Returns 0, or an error of getdents(2)
- * or lseek(2). */
+ * next one is. Their names are not used here: the kernel has made inodes for them. Returns 0, or an error of
+ * getdents(2) or lseek(2). */
 static int list_entries(struct fs_sink *sink, int fd, uint64_t *offset, uint64_t n)
 {
 	if (lseek(fd, (off_t)*offset, SEEK_SET) < 0)
@@ -499,8 +499,8 @@ int fs_sink_new(struct fs_server *server, struct fs_sink **ret_sink)
 	sink->server = server;
 	pthread_mutex_init(&sink->lock, NULL);
 	sink->list_buf = malloc(LIST_BYTES);
-	/* What a store sends again costs more than a name. And without room for all names, most would be looked up all the
-	 * same: then only a warm-up lists, what it stores. */
+	/* What a store sends again costs more than a name. And without room for all names, most would be looked up all
+	 * the same: then only a warm-up lists, what it stores. */
 	uint64_t memory = fs_budget_bytes(server->budget), few = memory / 8;
 	uint64_t all = (uint64_t)server->info->n_files * FS_FILE_OVERHEAD_BYTES;
 	uint64_t most = shard_index_store(server->index) ? few : fs_directory_names_most(memory);

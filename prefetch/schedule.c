@@ -234,6 +234,13 @@ static bool widen(struct prefetch *p, struct prefetch_stream *s)
 	return s->window > before;
 }
 
+/* Returns the most bytes that a stream's window can have: a budget may have shrunk since it began. */
+static uint64_t window_most(const struct prefetch *p, const struct prefetch_stream *s)
+{
+	uint64_t most = p->schedule.budget / 4 * 3;
+	return s->window < most ? s->window : most;
+}
+
 /* Gives up turns that will probably not be used: they are too far behind the farthest used one, or fill the window. */
 static void give_up_laggards(struct prefetch *p, struct prefetch_stream *s)
 {
@@ -244,12 +251,13 @@ static void give_up_laggards(struct prefetch *p, struct prefetch_stream *s)
 	const uint64_t held = prefetch_tracking_held(s);
 	while (!held && late_bytes > s->window / 2 && widen(p, s))
 		;
+	const uint64_t window = window_most(p, s);
 	uint64_t in_next = s->high > next->first ? s->high - next->first : 0;
 	/* A loader with its own order begins an epoch when it has read the whole last one.  A shuffle buffer may mix
 	 * the two. */
 	bool mixed = held || !shard_view_is_given(tl->view);
 	uint64_t ended = next->turns / (mixed ? 2 : 8), farthest = held ? held : LAG_TURNS_MAX;
-	uint64_t most = late ? s->window / 4 * 3 : s->window / 2;
+	uint64_t most = late ? window / 4 * 3 : window / 2;
 	if (held)
 		most = p->schedule.budget / 4 * 3;
 	while (tl->cursor < s->high && (s->lag_bytes > most || s->high - tl->cursor > farthest ||
