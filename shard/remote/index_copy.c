@@ -264,6 +264,7 @@ static int open_version(struct remote_store *store, const char *object, const st
 	if (open_locked(path, ret_fd) == 0)
 		return 0;
 	cleanup_close int lock = lock_name(dir, name);
+	(void)lock; /* held to the end */
 	if (open_locked(path, ret_fd) == 0)
 		return 0;
 	int rc = make_copy(store, object, head, path, err);
