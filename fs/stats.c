@@ -294,7 +294,7 @@ static size_t collect(struct fs_server *server, struct scope scope, struct field
 		{ "turns", "Samples of this rank in this epoch", false, progress.turns },
 		{ "opened", "Samples of this rank opened in this epoch", false, progress.n_opened },
 		{ "opens", "Files opened by watched names", COUNTER, opens.opens },
-		{ "opened_bytes", "Bytes of these files, with the mean size of the dataset's files", COUNTER,
+		{ "asked_bytes", "Bytes of the opened files, with the mean size of the dataset's files", COUNTER,
 		        opens.opens * mean_file_bytes(server->info) },
 		{ "hits", "Opens served by the page cache alone", COUNTER, opens.hits },
 		{ "misses", "Opens of which a read reached the server", COUNTER, opens.misses },
