@@ -114,7 +114,7 @@ struct cache_tier {
 	_Atomic uint64_t full_ns, full_next_ns;
 	_Atomic uint32_t full_len, full_next, full_now;
 
-	_Atomic uint64_t hits_told; /* hits that the dataset's number of them has */
+	_Atomic uint64_t hits_told; /* those of `hits` that are added to the number in the file */
 	_Atomic uint64_t hits, hit_bytes, misses, bad, stored, stored_bytes, moved, moved_bytes, refused;
 };
 
