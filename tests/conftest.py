@@ -12,6 +12,7 @@ import pytest
 from helpers import datasets, mounts, tools
 from helpers.cgroup import Cgroup
 
+ENDING = (signal.SIGTERM, signal.SIGHUP, signal.SIGINT)  # a shell starts background jobs with SIGINT ignored
 HANG_SECONDS = 300  # a test that takes this long hangs: its mounts are aborted so that it fails and the run goes on
 
 
@@ -23,9 +24,13 @@ def pytest_configure(config):
     def interrupted(_signum, _frame):
         raise KeyboardInterrupt  # so that every fixture's cleanup runs
 
-    signal.signal(signal.SIGTERM, interrupted)
-    signal.signal(signal.SIGHUP, interrupted)
-    signal.signal(signal.SIGINT, interrupted)  # a shell starts background jobs with SIGINT ignored
+    def forked():  # a worker that is terminated ends, also where an exception would be lost (in a __del__)
+        for number in ENDING:
+            signal.signal(number, signal.SIG_DFL)
+
+    for number in ENDING:
+        signal.signal(number, interrupted)
+    os.register_at_fork(after_in_child=forked)
 
 
 def pytest_collection_modifyitems(config, items):
