@@ -40,7 +40,12 @@ static void stop_engine(struct prefetch *p)
 {
 	{
 		prefetch_lock_for_scope(p);
+		struct prefetch_read *read;
 		p->locked.stopping = true;
+		TAILQ_FOREACH(read, &p->locked.regains, link)
+		{
+			read->urgent = true; /* a demand that joins it must not look for it in `regains` */
+		}
 		TAILQ_CONCAT(&p->locked.urgent, &p->locked.regains, link); /* they are cancelled */
 		prefetch_engine_step(p, PREFETCH_WORK);
 	}

@@ -136,6 +136,87 @@ static void a_file_asked_for_in_order_is_read_on(void **state)
 	}
 }
 
+/* The engine's thread stands in the first read that comes back, until it is let go. */
+struct held_engine {
+	pthread_mutex_t lock;
+	pthread_cond_t cv;
+	bool held, go; /* guarded by lock */
+};
+
+static int hold_engine(void *arg, uint32_t shard, uint64_t offset, uint8_t *bytes, int res)
+{
+	struct held_engine *engine = arg;
+	(void)shard;
+	(void)offset;
+	(void)bytes;
+	pthread_mutex_lock(&engine->lock);
+	engine->held = true;
+	pthread_cond_broadcast(&engine->cv);
+	while (!engine->go)
+		pthread_cond_wait(&engine->cv, &engine->lock);
+	pthread_mutex_unlock(&engine->lock);
+	return res;
+}
+
+static void *free_engine(void *p)
+{
+	prefetch_free(p);
+	return NULL;
+}
+
+static bool is_done(struct asked *a)
+{
+	pthread_mutex_lock(&a->lock);
+	bool done = a->done;
+	pthread_mutex_unlock(&a->lock);
+	return done;
+}
+
+/* Demands one file after the other, until the engine takes no more because it ends. */
+static uint32_t ask_until_it_ends(struct prefetch *p, struct asked *asked, uint32_t first, uint32_t n)
+{
+	for (uint32_t i = 0; i < n; i++) {
+		ask(p, &asked[i], first + i, 0);
+		if (is_done(&asked[i]) && asked_wait(&asked[i]) == -ECANCELED)
+			return i + 1;
+		usleep(3000 * i);
+	}
+	fail_msg("the engine does not end");
+	return 0;
+}
+
+static void a_demand_that_joins_a_lost_block_is_answered_when_the_engine_ends(void **state)
+{
+	enum { FIRST = 9, LOST = 19, LAST_LOST = 29, OTHERS = 30 };
+	(void)state;
+	static struct asked others[N_FILES - OTHERS];
+	struct held_engine engine = { .lock = PTHREAD_MUTEX_INITIALIZER, .cv = PTHREAD_COND_INITIALIZER };
+	const struct prefetch_hook hook = { .result = hold_engine, .arg = &engine };
+	struct prefetch *p = open_engine((struct prefetch_options){ .hook = &hook });
+	struct asked first, joined;
+	pthread_t thread;
+	ask(p, &first, FIRST, 0);
+	pthread_mutex_lock(&engine.lock);
+	while (!engine.held)
+		pthread_cond_wait(&engine.cv, &engine.lock);
+	pthread_mutex_unlock(&engine.lock);
+	prefetch_looked(p, LOST, 0, false);
+	prefetch_looked(p, LAST_LOST, 0, false);
+	assert_int_equal(pthread_create(&thread, NULL, free_engine, p), 0);
+	uint32_t n = ask_until_it_ends(p, others, OTHERS, N_FILES - OTHERS);
+	ask(p, &joined, LAST_LOST, 0);
+	pthread_mutex_lock(&engine.lock);
+	engine.go = true;
+	pthread_cond_broadcast(&engine.cv);
+	pthread_mutex_unlock(&engine.lock);
+	pthread_join(thread, NULL);
+	assert_true(is_done(&first));
+	assert_true(is_done(&joined));
+	assert_int_equal(asked_wait(&joined), -ECANCELED);
+	for (uint32_t i = 0; i < n; i++)
+		assert_true(is_done(&others[i]));
+}
+
 static void a_hint_is_read_and_waits(void **state)
 {
 	(void)state;
@@ -825,6 +906,7 @@ int main(void)
 		cmocka_unit_test(a_hint_does_not_stand_before_readers),
 		cmocka_unit_test(delayed_reads_run_side_by_side),
 		cmocka_unit_test(freeing_answers_every_demand),
+		cmocka_unit_test(a_demand_that_joins_a_lost_block_is_answered_when_the_engine_ends),
 		cmocka_unit_test(passing_faults_are_mended),
 		cmocka_unit_test(lasting_faults_are_reported),
 		cmocka_unit_test(a_read_that_fails_is_counted_once),
