@@ -595,8 +595,10 @@ static int remove_damaged(struct cache_tier *tier, uint64_t bucket, const struct
 	return 0;
 }
 
-/* misses: where a miss counts. */
-static int get(struct cache_tier *tier, const struct cache_tier_block *block, void *data, _Atomic uint64_t *misses)
+/* What a look for a block counts. */
+enum counts { COUNT_NONE = 0, COUNT_HIT = 1, COUNT_MISS = 2, COUNT_BOTH = 3 };
+
+static int get(struct cache_tier *tier, const struct cache_tier_block *block, void *data, enum counts counts)
 {
 	struct entry entries[ENTRIES];
 	uint64_t hash = hash_of(tier, block->key);
@@ -608,7 +610,7 @@ static int get(struct cache_tier *tier, const struct cache_tier_block *block, vo
 	if (rc < 0)
 		return switch_off(tier, rc);
 	if (entry == ENTRIES) {
-		count(misses, 1);
+		count(&tier->misses, counts & COUNT_MISS ? 1 : 0);
 		rc = remove_damaged(tier, bucket_at(tier, hash), entries);
 		return rc < 0 ? switch_off(tier, rc) : -ENOENT;
 	}
@@ -618,14 +620,14 @@ static int get(struct cache_tier *tier, const struct cache_tier_block *block, vo
 		if (rc < 0)
 			return switch_off(tier, rc);
 		if (shard_block_sum(data, e->len) == block->xxh3) {
-			count(&tier->hits, 1);
-			count(&tier->hit_bytes, e->len);
+			count(&tier->hits, counts & COUNT_HIT ? 1 : 0);
+			count(&tier->hit_bytes, counts & COUNT_HIT ? e->len : 0);
 			if (tier->hits - tier->hits_told >= HITS_TOLD)
 				tell_hits(tier);
 			return 0;
 		}
 	}
-	count(misses, 1);
+	count(&tier->misses, counts & COUNT_MISS ? 1 : 0);
 	bool stale = entry_stale(tier, e);
 	rc = entry_remove(tier, bucket_at(tier, hash), entry, e);
 	if (rc < 0)
@@ -636,13 +638,17 @@ static int get(struct cache_tier *tier, const struct cache_tier_block *block, vo
 
 int cache_tier_get(struct cache_tier *tier, const struct cache_tier_block *block, void *data)
 {
-	return get(tier, block, data, &tier->misses);
+	return get(tier, block, data, COUNT_BOTH);
 }
 
 int cache_tier_get_again(struct cache_tier *tier, const struct cache_tier_block *block, void *data)
 {
-	_Atomic uint64_t counted_before = 0;
-	return get(tier, block, data, &counted_before);
+	return get(tier, block, data, COUNT_HIT);
+}
+
+int cache_tier_verify(struct cache_tier *tier, const struct cache_tier_block *block, void *data)
+{
+	return get(tier, block, data, COUNT_NONE);
 }
 
 /* ---- put: which segment ---- */

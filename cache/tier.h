@@ -107,6 +107,10 @@ int cache_tier_get(struct cache_tier *tier, const struct cache_tier_block *block
  * stored since then. */
 int cache_tier_get_again(struct cache_tier *tier, const struct cache_tier_block *block, void *data);
 
+/* Does the same, and counts neither a hit nor a miss: for a tool that looks at what is there.  A damaged block counts
+ * and is removed. */
+int cache_tier_verify(struct cache_tier *tier, const struct cache_tier_block *block, void *data);
+
 /* Joins the ranks of this host that use the dataset in one order.  Call it for each rank of this process, for
  * one of them before puts that tell a next use, which is then a time in this order.  order: names the order, the same
  * for all ranks of a job.  rank: below 2^20.

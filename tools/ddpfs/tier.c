@@ -67,7 +67,7 @@ static int verify_file(struct cache_tier *tier, const struct shard_index *index,
 		rc = shard_index_block(index, file, b, &offset, &block.len, &block.xxh3);
 		if (rc < 0)
 			break;
-		rc = cache_tier_get(tier, &block, data);
+		rc = cache_tier_verify(tier, &block, data);
 		verified->right += rc == 0;
 		verified->absent += rc == -ENOENT;
 		rc = rc == -ENOENT ? 0 : rc;
