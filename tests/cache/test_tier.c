@@ -13,6 +13,7 @@
 #include <string.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
+#include <time.h>
 #include <unistd.h>
 
 #include <cmocka.h>
@@ -549,15 +550,24 @@ static uint64_t own_memory(void)
 	return (uint64_t)pages * (uint64_t)sysconf(_SC_PAGESIZE);
 }
 
-static void a_tier_of_a_terabyte_opens_with_a_few_reads(void **state)
+/* Processor time of this process: other load of the machine does not change it. */
+static uint64_t cpu_ns(void)
+{
+	struct timespec t;
+	assert_int_equal(clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &t), 0);
+	return (uint64_t)t.tv_sec * 1000000000 + (uint64_t)t.tv_nsec;
+}
+
+static void a_tier_of_a_terabyte_opens_in_a_second_with_a_few_reads(void **state)
 {
 	struct base_io io = base_io_libc;
 	struct cache_tier *tier;
 	struct stat st;
+	uint64_t best_ns = UINT64_MAX;
 	(void)state;
 	io.pread = counting_pread;
-	for (int i = 0; i < 2; i++) {
-		uint64_t memory = own_memory();
+	for (int i = 0; i < 4; i++) { /* the first one makes it */
+		uint64_t memory = own_memory(), begun_ns = cpu_ns();
 		base_io = &io;
 		calls = 0;
 		int rc = cache_tier_open(tier_dir, UINT64_C(1) << 40, one, NULL, &tier);
@@ -565,11 +575,14 @@ static void a_tier_of_a_terabyte_opens_with_a_few_reads(void **state)
 		if (rc == -EFBIG)
 			skip(); /* the file system of /tmp has no files of that size */
 		assert_int_equal(rc, 0);
+		uint64_t took_ns = cpu_ns() - begun_ns;
+		best_ns = i > 0 && took_ns < best_ns ? took_ns : best_ns;
 		assert_true(calls <= 1100); /* at most one for each segment */
 		assert_int_equal(i == 0 ? put(tier, 1, LEN) : get(tier, 1, LEN), 0);
 		assert_true(own_memory() < memory + 64 * MIB);
 		cache_tier_close(tier);
 	}
+	assert_in_range(best_ns, 0, 999999999);
 	assert_int_equal(stat(tier_file, &st), 0);
 	assert_true(st.st_blocks * 512 < 64 * MIB);
 }
@@ -815,7 +828,7 @@ int main(void)
 		TEST(what_finds_room_of_a_batch_is_stored),
 		TEST(a_lock_that_stays_taken_costs_changes_and_no_reads),
 		TEST(a_claim_ends_with_its_process),
-		TEST(a_tier_of_a_terabyte_opens_with_a_few_reads),
+		TEST(a_tier_of_a_terabyte_opens_in_a_second_with_a_few_reads),
 		TEST(another_size_makes_it_anew_unless_it_is_in_use),
 		TEST(datasets_are_listed_and_removed),
 		TEST(hits_of_all_processes_are_listed),
