@@ -123,8 +123,17 @@ void fs_log_queue_note(struct fs_log_queue *log, const char *fmt, ...)
 
 /* ---- the helper ---- */
 
-static const char *advice(int rc)
+/* Names what fs_read_errno makes of it. */
+static const char *reader_gets(int rc)
 {
+	return rc == -ESTALE ? "ESTALE" : rc == -ENOMEM ? "ENOMEM" : "EIO";
+}
+
+static const char *advice(int rc, bool store)
+{
+	if (store && rc == -EBADMSG) /* the first answer of an object is compared with its checksums only */
+		return "the object is damaged, or was replaced after it was packed; `mkshard verify --quarantine` "
+		       "lists every bad sample, for on_bad=skip or substitute";
 	switch (rc) {
 	case -EACCES:
 	case -EPERM:
@@ -134,6 +143,8 @@ static const char *advice(int rc)
 		return "put the shard back that the index describes";
 	case -ETIMEDOUT:
 		return "it is read again when somebody asks for it; `ddpfs doctor MNT` looks whether the store answers";
+	case -ENOMEM:
+		return "it is read again when somebody asks for it; the host or its cgroup has no memory left";
 	default:
 		return "`mkshard verify --quarantine` lists every bad sample, for on_bad=skip or substitute";
 	}
@@ -162,7 +173,8 @@ static void log_failure(const struct shard_index *index, const struct failure *f
 	log_error("'%s' in shard '%s' at byte %llu: %s: readers get %s; %s",
 	        base_err_quote(path, quoted, sizeof(quoted)),
 	        base_err_quote(shard_path, shard_quoted, sizeof(shard_quoted)), (unsigned long long)offset,
-	        base_err_str(failure->rc), failure->rc == -ESTALE ? "ESTALE" : "EIO", advice(failure->rc));
+	        base_err_str(failure->rc), reader_gets(failure->rc),
+	        advice(failure->rc, shard_index_store(index) != NULL));
 }
 
 static bool was_told(const struct fs_log_queue *log, const struct failure *failure)

@@ -127,18 +127,45 @@ def test_a_replaced_shard_is_stale(stored, http_store, mount, scratch):
         if all(any(answer[1].endswith(shard.name) for answer in http_store.answers()) for shard in shards):
             break
         (m.path / name).read_bytes()
+    (scratch / "kept").mkdir()
     for shard in shards:
-        other = scratch / "other"
-        other.write_bytes(os.urandom(shard.stat().st_size))
-        os.replace(other, shard)
-    errors = []
+        replace(shard, scratch)
+    assert set(errors_of(m, files)) == {errno.ESTALE}
+    control.wait_for_log(m, "readers get ESTALE; put the shard back that the index describes")
+    for shard in shards:  # with the same ETag
+        os.replace(scratch / "kept" / shard.name, shard)
+    assert contents(m.path) == files
+
+
+def replace(shard, scratch):
+    """Puts other bytes of the same size in the place of a shard, which is kept."""
+    other = scratch / "other"
+    other.write_bytes(os.urandom(shard.stat().st_size))
+    os.link(shard, scratch / "kept" / shard.name)
+    os.replace(other, shard)
+
+
+def errors_of(m, files):
+    """Reads all files.  Returns the errors; no other bytes come."""
+    found = []
     for name, data in files.items():
         try:
             assert (m.path / name).read_bytes() == data
         except OSError as error:
-            errors.append(error.errno)
-    assert set(errors) == {errno.ESTALE}
-    control.wait_for_log(m, "readers get ESTALE; put the shard back that the index describes")
+            found.append(error.errno)
+    return found
+
+
+def test_a_shard_that_is_replaced_before_it_is_asked_for(stored, http_store, mount, scratch):
+    """The index has sizes and checksums, so the mount cannot tell a replaced object of the same size from a damaged one."""
+    url, files = stored
+    m = mount(url, "view=all,layout=tree,memory=8M")
+    (scratch / "kept").mkdir()
+    for shard in http_store.root.glob("train/shard-*"):
+        replace(shard, scratch)
+    assert set(errors_of(m, files)) == {errno.EIO}
+    said = control.wait_for_log(m, "readers get EIO; the object is damaged, or was replaced after it was packed")
+    assert "--quarantine" in said
 
 
 def index_bytes(http_store):
