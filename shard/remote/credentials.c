@@ -185,11 +185,14 @@ int remote_credentials_take_json(
 
 /* ---- secrets of the environment ---- */
 
-/* Returns the value, if an element of environ is a secret; else NULL. */
+/* Returns the value, if an element of environ is or may hold a secret; else NULL.  The address of a container's
+ * endpoint can be all that is needed to ask it, and the address of a proxy can have a password. */
 static char *secret_of(char *element)
 {
 	static const char *const names[] = { "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN", "AWS_SECURITY_TOKEN",
-		"AWS_CONTAINER_AUTHORIZATION_TOKEN" };
+		"AWS_CONTAINER_AUTHORIZATION_TOKEN", "AWS_CONTAINER_CREDENTIALS_RELATIVE_URI",
+		"AWS_CONTAINER_CREDENTIALS_FULL_URI", "http_proxy", "https_proxy", "HTTPS_PROXY", "all_proxy",
+		"ALL_PROXY" };
 	for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++) {
 		size_t len = strlen(names[i]);
 		if (strncmp(element, names[i], len) == 0 && element[len] == '=')

@@ -68,9 +68,9 @@ struct remote_credentials *remote_credentials_new(void);
 /* Clears and frees credentials; NULL is allowed. */
 void remote_credentials_free(struct remote_credentials *credentials);
 
-/* Moves the secrets of the environment to memory that is not in a core, and clears them where the kernel put them, on
- * the stack.  getenv(3) and programs that are started still find them.  Without memory for that nothing changes.
- * Call it at the begin of main(): it changes environ. */
+/* Moves the secrets of the environment, and addresses that may hold one, to memory that is not in a core, and clears
+ * them where the kernel put them, on the stack.  getenv(3) and programs that are started still find them.  Without
+ * memory for that nothing changes.  Call it at the begin of main(): it changes environ. */
 void remote_credentials_hide_environment(void);
 
 #endif

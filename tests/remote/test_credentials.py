@@ -208,17 +208,21 @@ def in_a_core(pid, words):
 def test_secrets_of_the_environment_are_not_in_a_core(bucket, mount, monkeypatch):
     """The session token is in libcurl's copies of headers; SECURITY.md says so."""
     secret, token, other = "SECRETofTheEnvironment", "TOKENofTheEnvironment", "TOKENofTheContainer"
+    proxy, address = "PASSWORDofTheProxy", "ADDRESSofTheContainer"
     bucket("AKENV")
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "AKENV")
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", secret)
     monkeypatch.setenv("AWS_SESSION_TOKEN", token)
     monkeypatch.setenv("AWS_CONTAINER_AUTHORIZATION_TOKEN", other)
+    monkeypatch.setenv("AWS_CONTAINER_CREDENTIALS_RELATIVE_URI", f"/{address}")
+    monkeypatch.setenv("HTTPS_PROXY", f"http://user:{proxy}@127.0.0.1:1")  # the store is http://
     m = mount("s3://bucket/train", "view=all,layout=tree,memory=64M")
     for name, data in bucket.files.items():
         assert (m.path / name).read_bytes() == data
     assert in_a_core(m.server_pid(), ["AKENV"])["AKENV"], "the search finds what is there"
-    server, supervisor = (in_a_core(pid, [secret, token, other]) for pid in (m.server_pid(), m.process.pid))
-    assert not server[secret] and not server[other] and "[stack]" not in server[token], server
+    words = [secret, token, other, proxy, address]
+    server, supervisor = (in_a_core(pid, words) for pid in (m.server_pid(), m.process.pid))
+    assert "[stack]" not in server.pop(token) and not any(server.values()), server
     assert not any(supervisor.values()), supervisor
 
 
