@@ -278,13 +278,34 @@ static int from_files(struct remote_credentials *c, const struct remote_profile 
 	return rc == 0 ? from_profile(c, profile, REMOTE_PROFILE_CONFIG, err) : rc;
 }
 
+/* A profile whose credentials only AWS's own programs can get.  Without this sentence, a container or an instance would
+ * be asked, and the store would refuse somebody else's credentials.
+ * Returns 0: it is no such profile; -ENOKEY with a sentence. */
+static int refuse_profile(const struct remote_profile *profile, const char *const *keys, struct base_err *err)
+{
+	char quoted[256];
+	const char *name = base_err_quote(remote_profile_name(profile), quoted, sizeof(quoted));
+	while (*keys && !remote_profile_value(profile, REMOTE_PROFILE_ANY, *keys))
+		keys++;
+	return !*keys ? 0
+	              : base_err_set(err, -ENOKEY,
+	                        "profile '%s' has %s, which ddpfs cannot use: give another profile that has the line "
+	                        "'credential_process = aws configure export-credentials --profile %s'",
+	                        name, *keys, name);
+}
+
 static int ask_all(struct remote_credentials *c, const struct remote_profile *profile, struct base_err *err)
 {
+	static const char *const role[] = { "role_arn", NULL }, *const sso[] = { "sso_session", "sso_start_url", NULL };
 	int rc = remote_profile_chosen(profile) ? 0 : from_environment(c, err);
 	if (rc == 0)
 		rc = remote_credentials_web_identity(c, profile, err);
+	if (rc == 0) /* before the profile's keys, which are those that the role is assumed with */
+		rc = refuse_profile(profile, role, err);
 	if (rc == 0)
 		rc = from_files(c, profile, err);
+	if (rc == 0)
+		rc = refuse_profile(profile, sso, err);
 	if (rc == 0)
 		rc = remote_credentials_container(c, err);
 	if (rc == 0)

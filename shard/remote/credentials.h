@@ -10,6 +10,10 @@
  *   5. a container's endpoint: AWS_CONTAINER_CREDENTIALS_RELATIVE_URI or AWS_CONTAINER_CREDENTIALS_FULL_URI
  *   6. the instance's metadata (IMDSv2), if AWS_EC2_METADATA_DISABLED is not true
  *
+ * A profile that assumes a role otherwise (role_arn with source_profile or credential_source) is refused before 3, and
+ * one of IAM Identity Center (sso_session, sso_start_url) without keys or credential_process before 5.  The `aws`
+ * program can export their credentials for a credential_process of another profile.
+ *
  * DDPFS_S3_PROFILE and DDPFS_S3_CREDENTIALS count before AWS_PROFILE and AWS_SHARED_CREDENTIALS_FILE.  If one of them
  * is set, the variables of 1 and 2 do not count.  The mount options s3_* set the variables DDPFS_S3_*.
  *
@@ -60,8 +64,8 @@ void remote_settings_done(struct remote_settings *settings);
 
 /* Finds credentials: asks the providers in their order.  Blocks, for each provider at most REMOTE_PROVIDER_TIMEOUT_S.
  * ret_credentials is freed with remote_credentials_free.
- * Returns 0; -ENOKEY with a sentence: no provider has any; -EACCES, -EPROTO, -ETIMEDOUT, -ECONNREFUSED with a sentence:
- * the provider that is configured failed; -ENOMEM. */
+ * Returns 0; -ENOKEY with a sentence: no provider has any, or the profile is refused; -EACCES, -EPROTO, -ETIMEDOUT,
+ * -ECONNREFUSED with a sentence: the provider that is configured failed; -ENOMEM. */
 int remote_credentials_get(struct base_err *err, struct remote_credentials **ret_credentials);
 /* Makes an empty set.  Returns NULL: out of memory. */
 struct remote_credentials *remote_credentials_new(void);

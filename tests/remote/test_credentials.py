@@ -101,6 +101,47 @@ def test_a_program(bucket, scratch):
     assert "60 (0 common)" in shows_dataset()
 
 
+@pytest.mark.parametrize("key, config", [
+    ("role_arn", "[profile train]\nrole_arn = arn:aws:iam::1:role/t\nsource_profile = base\n"
+                 "[profile base]\naws_access_key_id=AKBASE\naws_secret_access_key=x\n"),
+    ("role_arn", "[profile train]\nrole_arn = arn:aws:iam::1:role/t\nsource_profile = train\n"
+                 "aws_access_key_id=AKBASE\naws_secret_access_key=x\n"),
+    ("role_arn", "[profile train]\nrole_arn = arn:aws:iam::1:role/t\ncredential_source = Ec2InstanceMetadata\n"),
+    ("sso_session", "[profile train]\nsso_session = work\nsso_account_id = 1\nsso_role_name = t\n"
+                    "[sso-session work]\nsso_region = eu-west-1\nsso_start_url = https://example.com/start\n"),
+    ("sso_start_url", "[profile train]\nsso_start_url = https://example.com/start\nsso_account_id = 1\n"),
+], ids=["role", "role-of-its-own-keys", "role-of-the-instance", "sso", "sso-before-sessions"])
+def test_a_profile_that_only_aws_can_use(key, config, bucket, provider, scratch, monkeypatch):
+    """It is refused by name, with the way out, and no other provider is asked in its place."""
+    bucket("AKEXPORTED")
+    provider.answers["GET", "/creds"] = lambda _headers, _body: keys("AKCONTAINER")
+    monkeypatch.setenv("AWS_CONTAINER_CREDENTIALS_FULL_URI", provider.url + "/creds")
+    (scratch / "config").write_text(config)
+    monkeypatch.setenv("AWS_PROFILE", "train")
+    done = tools.run([tools.tool("mkshard"), "info", "s3://bucket/train"], check=False)
+    line = "credential_process = aws configure export-credentials --profile train"
+    assert done.returncode == 1 and f"profile 'train' has {key}, which ddpfs cannot use" in done.stderr
+    assert f"'{line}'" in done.stderr
+    # What the sentence says helps; `aws` is a script here.
+    (scratch / "answer").write_text(keys("AKEXPORTED", name="SessionToken"))
+    (scratch / "bin").mkdir()
+    (scratch / "bin/aws").write_text(f"#!/bin/sh\ntest \"$*\" = 'configure export-credentials --profile train' && "
+                                     f"cat {scratch}/answer\n")
+    (scratch / "bin/aws").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{scratch}/bin", prepend=":")
+    (scratch / "config").write_text(f"{config}[profile exported]\n{line}\n")
+    monkeypatch.setenv("AWS_PROFILE", "exported")
+    assert "60 (0 common)" in shows_dataset()
+
+
+def test_an_sso_profile_with_keys(bucket, scratch):
+    """Programs that log in write the keys beside it."""
+    bucket("AKFILE")
+    (scratch / "config").write_text("[default]\nsso_session = work\n")
+    (scratch / "credentials").write_text("[default]\naws_access_key_id=AKFILE\naws_secret_access_key=x\n")
+    assert "60 (0 common)" in shows_dataset()
+
+
 def test_a_container(bucket, provider, scratch, monkeypatch):
     bucket("AKCONTAINER")
     (scratch / "token").write_text("secret of the pod\n")
