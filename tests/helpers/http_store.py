@@ -45,16 +45,17 @@ from urllib.parse import unquote
 class HttpStore:
     """The server as a process, on 127.0.0.1; `url` is its root.  `log` has a line "status key first last" for each answer."""
 
-    def __init__(self, root, scratch, port=0, tls=None):
-        """tls: (certificate, key), files in PEM; the server is then https://localhost:PORT."""
+    def __init__(self, root, scratch, port=0, tls=None, address="127.0.0.1", within=()):
+        """tls: (certificate, key), files in PEM; the server is then https://localhost:PORT.
+        within: words of a command that runs the server (helpers/network.py)."""
         self.faults = Path(scratch) / "faults.json"
         self.log = Path(scratch) / "http.log"
         self.faults.write_text("{}")
         self.log.write_text("")
-        self.process = subprocess.Popen([sys.executable, __file__, root, self.faults, self.log, str(port), *(tls or ())],
-                                        stdout=subprocess.PIPE, text=True)
+        words = [*within, sys.executable, __file__, root, self.faults, self.log, address, str(port), *(tls or ())]
+        self.process = subprocess.Popen(words, stdout=subprocess.PIPE, text=True)
         self.port = int(self.process.stdout.readline())
-        self.url = f"https://localhost:{self.port}" if tls else f"http://127.0.0.1:{self.port}"
+        self.url = f"https://localhost:{self.port}" if tls else f"http://{address}:{self.port}"
 
     def set(self, **faults):
         temp = self.faults.with_suffix(".new")
@@ -235,8 +236,8 @@ class Server(ThreadingHTTPServer):
         pass  # clients that hang up
 
 
-def main(root, faults, log, port, *tls):
-    server = Server(("127.0.0.1", int(port)), Handler)
+def main(root, faults, log, address, port, *tls):
+    server = Server((address, int(port)), Handler)
     if tls:
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.load_cert_chain(*tls)

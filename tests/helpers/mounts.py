@@ -159,14 +159,15 @@ class Mounter:
         self.directory = Path(directory)
         self.mounts = []
 
-    def __call__(self, dataset, options="", mountpoint=None, env=None, program=("mount", "-f")):
+    def __call__(self, dataset, options="", mountpoint=None, env=None, program=("mount", "-f"), within=()):
         """Mounts `dataset` with `-o options` and returns once the mount answers and every directory is watched, so that
-        no open goes uncounted.  Raises with the server's words."""
+        no open goes uncounted.  within: words of a command that becomes ddpfs (helpers/network.py).  Raises with the
+        server's words."""
         number = len(self.mounts)
         path = Path(mountpoint or self.directory / f"mnt{number}")
         path.mkdir(parents=True, exist_ok=True)
         log_path = self.directory / f"mnt{number}.log"
-        argv = [tool("ddpfs"), *program, *(["-o", options] if options else []), str(dataset), str(path)]
+        argv = [*within, tool("ddpfs"), *program, *(["-o", options] if options else []), str(dataset), str(path)]
         with open(log_path, "wb") as log:
             process = subprocess.Popen(argv, stdin=subprocess.DEVNULL, stdout=log, stderr=log,
                                        env={**os.environ, **(env or {})}, preexec_fn=die_with_parent)
