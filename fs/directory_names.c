@@ -200,16 +200,18 @@ void fs_directory_names_failed(struct fs_directory_names *names, uint32_t dir)
 	names->n_old[dir] = NEVER;
 }
 
+uint64_t fs_directory_names_bytes(struct fs_directory_names *names)
+{
+	lock_for_scope(&names->lock);
+	return names->bytes;
+}
+
 /* N files of P bytes of pages and O of names; L is O times the listed names; R files are in memory.  These count their
  * own names, so L x (1 - R / N) is left, and R x (P + O) + L x (1 - R / N) = memory. */
 uint64_t fs_directory_names_reserve(struct fs_directory_names *names, uint64_t memory_bytes)
 {
 	const struct shard_info *info = shard_index_info(names->index);
-	double n = info->n_files, listed;
-	{
-		lock_for_scope(&names->lock);
-		listed = (double)names->bytes;
-	}
+	double n = info->n_files, listed = (double)fs_directory_names_bytes(names);
 	if (listed == 0 || n == 0)
 		return 0;
 	double page = (double)info->content_bytes / n + CACHE_PAGE / 2.0;

@@ -60,6 +60,9 @@ void fs_directory_names_failed(struct fs_directory_names *names, uint32_t dir);
  * its own name, so these are the names of the other files. It is assumed that each file is as likely in memory. */
 uint64_t fs_directory_names_reserve(struct fs_directory_names *names, uint64_t memory_bytes);
 
+/* Returns how many bytes the names of all listed directories take, FS_FILE_OVERHEAD_BYTES each. */
+uint64_t fs_directory_names_bytes(struct fs_directory_names *names);
+
 /* The kernel has forgotten the name of @file, and probably others of its directory. */
 void fs_directory_names_forget(struct fs_directory_names *names, uint32_t file);
 

@@ -15,6 +15,7 @@
 #include <xxhash.h>
 
 #include "fs/budget.h"
+#include "fs/directory_names.h"
 #include "fs/history.h"
 #include "fs/server.h"
 #include "fs/supervise/handover_memory.h"
@@ -361,6 +362,8 @@ static size_t collect(struct fs_server *server, struct scope scope, struct field
 		{ "watched_dirs", "Directories watched for opens", false, fs_watch_dirs(server->watch) },
 		{ "watch_overflows", "Times the queue of opens overflowed", COUNTER, fs_counted(&c->watch_overflows) },
 		{ "memory_bytes", "Memory budget", false, fs_budget_bytes(server->budget) },
+		{ "names_bytes", "Bytes of the kernel's inodes and names of directories that were listed whole", false,
+		        fs_directory_names_bytes(server->names) },
 		{ "samples", "Samples dealt in an epoch, all ranks", false, shard_view_samples(view->order) },
 		{ "quarantined", "Samples of the quarantine list that on_bad leaves out or replaces", false,
 		        shard_view_n_bad(view->order) },

@@ -31,6 +31,7 @@ sys.path.insert(0, str(tools.ROOT / "gpu_stage" / "python"))
 import ddpfs  # noqa: E402
 
 CLASSES, PER_CLASS, SIZE = 10, 200, 9000
+NAME_BYTES = 1490  # of the kernel's inode and name of a file, as the budget counts them
 TREE = "layout=tree,view=all,memory=24M"  # about two thirds of the files, names and inodes
 
 
@@ -172,6 +173,17 @@ def test_directories_are_listed_whole_for_an_announced_order(mounted, packed):
     before, after = read_in_steps(mounted, order)
     assert misses(before, after) <= len(order) / 200
     assert after["lookups"] < len(order) / 3 + gone(after)
+
+
+def test_names_of_listed_directories_are_counted(mounted, packed):
+    assert stats(mounted)["names_bytes"] == 0
+    order = random.Random(9).sample(packed[1], len(packed[1]))
+    follow(mounted, order)
+    read_in_steps(mounted, order)
+    kept = stats(mounted)["names_bytes"]
+    assert kept % (PER_CLASS * NAME_BYTES) == 0 and kept >= (CLASSES - 1) * PER_CLASS * NAME_BYTES
+    assert f"ddpfs_names_bytes{{mountpoint=\"{mounted.path}\",rank=\"0\"}} {kept}\n" in (mounted.path / ".ddpfs/metrics").read_text()
+    assert any(line.split()[:1] == ["names"] for line in tools.ddpfs("stat", mounted.path).stdout.splitlines())
 
 
 def test_what_was_dropped_costs_no_request_an_open_in_the_next_epoch(mounted, packed):

@@ -33,7 +33,7 @@ static const struct {
 	{ "errors", "errors bad_blocks mended_blocks io_errors" },
 	{ "names", "listings entries lookups hinted getattrs fill_class watched_dirs watch_overflows" },
 	{ "dataset", "samples quarantined files content_bytes" }, { "store", "store_*" }, { "tier", "tier_*" },
-	{ "budget", "memory_* resident_bytes" },
+	{ "budget", "memory_* resident_bytes names_bytes" },
 	{ "order", "recognise* announced_* order_* orders_dropped seed_search" },
 	{ "other", "*" }, /* of a server of another version */
 };
