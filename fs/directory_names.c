@@ -10,6 +10,7 @@
 #include "cache/arena.h"
 #include "fs/counters.h"
 #include "fs/listing_offset.h"
+#include "prefetch/prefetch.h"
 #include "shard/base/bits.h"
 #include "shard/base/cleanup.h"
 
@@ -206,6 +207,19 @@ uint64_t fs_directory_names_bytes(struct fs_directory_names *names)
 	return names->bytes;
 }
 
+/* Each use of a file needs its name; pages are read again. */
+static uint64_t greater_part(uint64_t memory_bytes)
+{
+	return memory_bytes / 8 * 5;
+}
+
+uint64_t fs_directory_names_most(uint64_t memory_bytes)
+{
+	uint64_t engine = prefetch_landing_bytes(memory_bytes) + PREFETCH_MEMORY_MIN;
+	uint64_t left = memory_bytes > engine ? memory_bytes - engine : 0, most = greater_part(memory_bytes);
+	return left < most ? left : most;
+}
+
 /* N files of P bytes of pages and O of names; L is O times the listed names; R files are in memory.  These count their
  * own names, so L x (1 - R / N) is left, and R x (P + O) + L x (1 - R / N) = memory. */
 uint64_t fs_directory_names_reserve(struct fs_directory_names *names, uint64_t memory_bytes)
@@ -221,7 +235,7 @@ uint64_t fs_directory_names_reserve(struct fs_directory_names *names, uint64_t m
 	double left = (double)memory_bytes > listed ? (double)memory_bytes - listed : 0;
 	double resident = left / (page + FS_FILE_OVERHEAD_BYTES * (1 - part));
 	uint64_t reserve = resident < n ? (uint64_t)(listed * (1 - resident / n)) : 0;
-	uint64_t most = fs_directory_names_most(memory_bytes);
+	uint64_t most = greater_part(memory_bytes);
 	return reserve < most ? reserve : most;
 }
 

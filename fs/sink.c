@@ -501,10 +501,10 @@ int fs_sink_new(struct fs_server *server, struct fs_sink **ret_sink)
 	sink->list_buf = malloc(LIST_BYTES);
 	/* What a store sends again costs more than a name. And without room for all names, most would be looked up all
 	 * the same: then only a warm-up lists, what it stores. */
-	uint64_t memory = fs_budget_bytes(server->budget), few = memory / 8;
+	uint64_t memory = fs_budget_bytes(server->budget), most = fs_directory_names_most(memory);
+	uint64_t few = memory / 8 < most ? memory / 8 : most;
 	uint64_t all = (uint64_t)server->info->n_files * FS_FILE_OVERHEAD_BYTES;
-	uint64_t most = shard_index_store(server->index) ? few : fs_directory_names_most(memory);
-	sink->names_fit = all <= most;
+	sink->names_fit = all <= (shard_index_store(server->index) ? few : most);
 	if (!sink->list_buf || fs_directory_names_new(server->index, sink->names_fit ? all : few, &server->names) < 0) {
 		fs_sink_free(sink);
 		return -ENOMEM;

@@ -235,6 +235,19 @@ static void names_take_what_their_files_do_not_count(void **state)
 	shard_index_close(index);
 }
 
+/* The engine takes landing memory and its least, whatever it is told to leave. */
+static void names_leave_the_engine_what_it_takes(void **state)
+{
+	(void)state;
+	for (uint64_t mib = 8; mib <= 4096; mib += mib / 8) {
+		uint64_t memory = mib << 20, most = fs_directory_names_most(memory);
+		uint64_t engine = prefetch_landing_bytes(memory) + PREFETCH_MEMORY_MIN;
+		assert_true(most == 0 || most + engine <= memory);
+		if (mib >= 64)
+			assert_int_equal(most, memory / 8 * 5);
+	}
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -247,6 +260,7 @@ int main(void)
 		cmocka_unit_test(a_forgotten_name_makes_its_directory_be_listed_again),
 		cmocka_unit_test(dropped_files_get_their_attributes_by_one_listing),
 		cmocka_unit_test(names_take_what_their_files_do_not_count),
+		cmocka_unit_test(names_leave_the_engine_what_it_takes),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }

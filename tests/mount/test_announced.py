@@ -186,6 +186,16 @@ def test_names_of_listed_directories_are_counted(mounted, packed):
     assert any(line.split()[:1] == ["names"] for line in tools.ddpfs("stat", mounted.path).stdout.splitlines())
 
 
+def test_names_take_nothing_of_the_least_that_the_engine_takes(packed, mount):
+    """Landing memory and the least for pages are 16 MiB."""
+    m = mount(packed[0], "layout=tree,view=all,memory=16M")
+    order = random.Random(9).sample(packed[1], 600)
+    follow(m, order)
+    before, after = read_in_steps(m, order)
+    assert misses(before, after) <= len(order) / 100
+    assert after["names_bytes"] == 0
+
+
 def test_what_was_dropped_costs_no_request_an_open_in_the_next_epoch(mounted, packed):
     """The kernel has the names, but what was dropped has no valid attributes."""
     rng = random.Random(5)
