@@ -7,9 +7,9 @@
  * needs the attributes again, and gets them in the same way. If the kernel forgets a name, it refuses to store that
  * file. Then the directory is listed again.
  *
- * When it is worth it: at once if the caller knows that many names will be needed; else when a tenth of them were
- * looked up one by one. Then no more is lost than the listing costs, whatever comes (the ski-rental rule). A directory
- * of few names is never listed.
+ * When it is worth it: at once if the order has a tenth of the directory's files, as far as a look at some of them
+ * tells; else when a tenth were looked up one by one. Then no more is lost than the listing costs, whatever comes (the
+ * ski-rental rule). A directory of few names is never listed.
  *
  * Limits: a directory is listed only if the names of all listed directories together take at most `most_bytes`
  * (FS_FILE_OVERHEAD_BYTES a name). The names of other directories are looked up one by one.
@@ -40,9 +40,11 @@ bool fs_directory_names_known(struct fs_directory_names *names, uint32_t file);
 /* @file is dropped. Returns whether only its pages should go: its directory is listed, or being listed. */
 bool fs_directory_names_dropped(struct fs_directory_names *names, uint32_t file);
 
-/* @file, which was not known, was looked up, and the server was asked. @many: at least a tenth of the names of its
- * directory will be needed. Returns true if no directory was being listed, and this one is now. */
-bool fs_directory_names_looked_up(struct fs_directory_names *names, uint32_t file, bool many);
+/* @file, which was not known, was looked up, and the server was asked. @has: returns whether the order has a file; it
+ * gets @user, and is called for some files of the same directory, without the lock. Returns true if no directory was
+ * being listed, and this one is now. */
+bool fs_directory_names_looked_up(struct fs_directory_names *names, uint32_t file,
+        bool (*has)(const void *user, uint32_t file), const void *user);
 
 /* Returns whether there is a directory to list, or to go on with. *@ret_dir: the directory; *@ret_offset: the offset of
  * its listing at which to go on, 0 at first; *@ret_names: how many names it has. */

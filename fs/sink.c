@@ -59,8 +59,8 @@ struct fs_sink_stream {
 	struct shard_view *order; /* the view's order, or one that was recognised */
 	uint32_t rank;            /* whose turns of `order` the stream reads */
 	bool by_directory;        /* names come from listings of whole directories, where these fit */
-	bool many;                /* a tenth of all names or more is needed */
 	bool warm_up;
+	bool fits; /* warm-up: a tenth of all files or more */
 	struct prefetch_stream *stream;
 	/* Uses gathered from one drain of the watcher, under its lock. */
 	struct prefetch_use uses[USES_MAX];
@@ -185,16 +185,35 @@ static void list_next(struct fs_sink *sink, const struct fs_detached_root *root,
 		sink->list_due = LIST_NAMES + LIST_OPEN;
 }
 
+struct order {
+	const struct fs_sink_stream *stream;
+	const struct shard_epoch *epoch;
+};
+
+/* Whether the part of a rank has a file. A warm-up has all files, but may store few. */
+static bool has_file(const void *user, uint32_t file)
+{
+	const struct order *order = user;
+	const struct fs_sink_stream *vs = order->stream;
+	struct shard_place place;
+	uint32_t rank;
+	if (vs->warm_up)
+		return vs->fits;
+	return shard_index_place(vs->sink->server->index, file, &place) == 0 && place.sample != SHARD_NONE &&
+	       shard_epoch_find(order->epoch, place.sample, NULL, &rank, NULL) == 0 && rank == vs->rank;
+}
+
 /* Makes the name of a file known: by a look-up, if a listing has not done it. Look-ups pay for listings. */
 static void announce_name(
-        struct fs_sink *sink, const struct fs_detached_root *root, const struct fs_sink_stream *vs, uint32_t file)
+        struct fs_sink *sink, const struct fs_detached_root *root, const struct order *order, uint32_t file)
 {
+	const struct fs_sink_stream *vs = order->stream;
 	struct fs_directory_names *names = sink->server->names;
 	if (vs->by_directory && fs_directory_names_known(names, file))
 		return;
 	if (!look_up(sink, root, vs->view, file) || !vs->by_directory)
 		return;
-	sink->names_changed |= fs_directory_names_looked_up(names, file, vs->many);
+	sink->names_changed |= fs_directory_names_looked_up(names, file, has_file, order);
 	sink->list_due += LIST_PART;
 	list_next(sink, root, vs->warm_up);
 }
@@ -205,6 +224,7 @@ static void announce_tree(struct fs_sink *sink, const struct fs_detached_root *r
 	struct shard_epoch *e;
 	if (shard_view_epoch(vs->order, epoch, &e) < 0)
 		return;
+	const struct order order = { .stream = vs, .epoch = e };
 	for (uint32_t i = 0; i < n; i++) {
 		if (sink->server->gone)
 			break; /* unmounted: only the copy keeps the session alive */
@@ -214,7 +234,7 @@ static void announce_tree(struct fs_sink *sink, const struct fs_detached_root *r
 			rc = shard_index_sample_files(
 			        sink->server->index, sample, files, SHARD_SAMPLE_FILES_MAX, &n_files);
 		for (uint32_t f = 0; rc == 0 && f < n_files; f++)
-			announce_name(sink, root, vs, files[f]);
+			announce_name(sink, root, &order, files[f]);
 	}
 	shard_epoch_put(e);
 }
@@ -538,17 +558,6 @@ static void tell_opened(struct fs_sink_stream *vs, uint64_t epoch, uint64_t turn
 	}
 }
 
-/* Whether an epoch of the order has a tenth of all samples or more. */
-static bool many_names(const struct fs_sink *sink, const struct prefetch_stream_options *wanted)
-{
-	struct shard_epoch *e;
-	if (shard_view_epoch(wanted->view, wanted->epoch, &e) < 0)
-		return false;
-	uint64_t turns = shard_epoch_turns(e, wanted->rank);
-	shard_epoch_put(e);
-	return turns >= sink->server->info->n_samples / 10;
-}
-
 static int stream_new(struct fs_sink *sink, struct fs_view *view, const struct prefetch_stream_options *wanted,
         struct fs_sink_stream **ret_stream)
 {
@@ -565,8 +574,7 @@ static int stream_new(struct fs_sink *sink, struct fs_view *view, const struct p
 	/* A rank's tree has other names in each epoch, a flat view's files are looked up in the tree of all. */
 	vs->by_directory =
 	        wanted->warm_up || (sink->names_fit && view->all && view->layout == FS_LAYOUT_TREE && !*view->place);
-	vs->many = wanted->warm_up ? fs_budget_bytes(sink->server->budget) > sink->server->info->content_bytes / 10
-	                           : many_names(sink, wanted);
+	vs->fits = fs_budget_bytes(sink->server->budget) > sink->server->info->content_bytes / 10;
 	struct prefetch_stream_options options = *wanted;
 	options.user = vs;
 	int rc = prefetch_stream_new(sink->server->prefetch, &options, &vs->stream);

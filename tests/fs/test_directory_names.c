@@ -21,6 +21,26 @@ static uint32_t dir_of(const struct shard_index *index, uint32_t file)
 	return f.dir;
 }
 
+static bool has_all(const void *user, uint32_t file)
+{
+	(void)user;
+	(void)file;
+	return true;
+}
+
+static bool has_none(const void *user, uint32_t file)
+{
+	(void)user;
+	(void)file;
+	return false;
+}
+
+/* A look-up for an order that has all files, or only this one. */
+static bool looked_up(struct fs_directory_names *names, uint32_t file, bool many)
+{
+	return fs_directory_names_looked_up(names, file, many ? has_all : has_none, NULL);
+}
+
 /* Lists the rest of the directory that is being listed. */
 static void list(struct fs_directory_names *names)
 {
@@ -34,7 +54,7 @@ static void list(struct fs_directory_names *names)
 /* What the lister does for the name of a file. Returns whether a directory was listed. */
 static bool need(struct fs_directory_names *names, uint32_t file, bool many)
 {
-	if (fs_directory_names_known(names, file) || !fs_directory_names_looked_up(names, file, many))
+	if (fs_directory_names_known(names, file) || !looked_up(names, file, many))
 		return false;
 	list(names);
 	return true;
@@ -72,8 +92,8 @@ static void a_listing_goes_on_where_it_was(void **state)
 	uint32_t dir, n, other = other_directory(index);
 	uint64_t offset;
 	assert_int_equal(fs_directory_names_new(index, (uint64_t)DIRS * NAMES, &names), 0);
-	assert_true(fs_directory_names_looked_up(names, 0, true));
-	assert_false(fs_directory_names_looked_up(names, other, true)); /* one after the other */
+	assert_true(looked_up(names, 0, true));
+	assert_false(looked_up(names, other, true)); /* one after the other */
 	assert_true(fs_directory_names_next(names, &dir, &offset, &n));
 	assert_int_equal(dir, dir_of(index, 0));
 	assert_int_equal(n, FILES / DIRS);
@@ -96,14 +116,14 @@ static void a_listing_that_fails_or_that_nobody_needs_gives_way(void **state)
 	uint32_t dir, n, other = other_directory(index), end = 0;
 	uint64_t offset;
 	assert_int_equal(fs_directory_names_new(index, (uint64_t)DIRS * NAMES, &names), 0);
-	assert_true(fs_directory_names_looked_up(names, 0, true));
+	assert_true(looked_up(names, 0, true));
 	fs_directory_names_failed(names, dir_of(index, 0));
 	assert_int_equal(fs_directory_names_reserve(names, 0), 0);
-	assert_false(fs_directory_names_looked_up(names, 0, true)); /* not again */
-	assert_true(fs_directory_names_looked_up(names, other, true));
+	assert_false(looked_up(names, 0, true)); /* not again */
+	assert_true(looked_up(names, other, true));
 	for (uint32_t i = 0; i < MANY; i++) {
 		end = FILES - 1;
-		if (fs_directory_names_looked_up(names, end, true))
+		if (looked_up(names, end, true))
 			break;
 	}
 	assert_true(fs_directory_names_next(names, &dir, &offset, &n));
@@ -129,6 +149,48 @@ static void a_directory_of_which_little_is_needed_is_not_listed(void **state)
 	shard_index_close(index);
 }
 
+static bool is_beside_file_0(const void *index, uint32_t file)
+{
+	return dir_of(index, file) == dir_of(index, 0);
+}
+
+/* What counts is how much of the directory an order has, not how many files. */
+static void each_directory_is_judged_by_itself(void **state)
+{
+	enum { MANY = 400 }; /* 100 a directory */
+	(void)state;
+	struct shard_index *index = dataset_open_n(MANY, DIRS);
+	struct fs_directory_names *names;
+	uint32_t other = other_directory(index);
+	assert_int_equal(fs_directory_names_new(index, (uint64_t)MANY * FS_FILE_OVERHEAD_BYTES, &names), 0);
+	assert_false(fs_directory_names_looked_up(names, other, is_beside_file_0, index));
+	assert_false(fs_directory_names_looked_up(names, other + 1, is_beside_file_0, index));
+	assert_true(fs_directory_names_looked_up(names, 0, is_beside_file_0, index));
+	fs_directory_names_free(names);
+	shard_index_close(index);
+}
+
+static bool is_of_a_rank(const void *world, uint32_t file)
+{
+	return file % *(const uint32_t *)world == 0;
+}
+
+/* Each 16th file is not a tenth, each 8th is. */
+static void a_part_with_a_stride_is_judged_right(void **state)
+{
+	enum { MANY = 4096 };
+	const uint32_t worlds[] = { 16, 8 };
+	(void)state;
+	struct shard_index *index = dataset_open_n(MANY, 1);
+	for (uint32_t i = 0; i < 2; i++) {
+		struct fs_directory_names *names;
+		assert_int_equal(fs_directory_names_new(index, (uint64_t)MANY * FS_FILE_OVERHEAD_BYTES, &names), 0);
+		assert_int_equal(fs_directory_names_looked_up(names, 0, is_of_a_rank, &worlds[i]), i == 1);
+		fs_directory_names_free(names);
+	}
+	shard_index_close(index);
+}
+
 static void a_small_directory_is_not_listed(void **state)
 {
 	(void)state;
@@ -136,7 +198,7 @@ static void a_small_directory_is_not_listed(void **state)
 	struct fs_directory_names *names;
 	assert_int_equal(fs_directory_names_new(index, UINT32_MAX, &names), 0);
 	for (uint32_t file = 0; file < FILES; file++)
-		assert_false(fs_directory_names_looked_up(names, file, true));
+		assert_false(looked_up(names, file, true));
 	fs_directory_names_free(names);
 	shard_index_close(index);
 }
@@ -255,6 +317,8 @@ int main(void)
 		cmocka_unit_test(a_listing_goes_on_where_it_was),
 		cmocka_unit_test(a_listing_that_fails_or_that_nobody_needs_gives_way),
 		cmocka_unit_test(a_directory_of_which_little_is_needed_is_not_listed),
+		cmocka_unit_test(each_directory_is_judged_by_itself),
+		cmocka_unit_test(a_part_with_a_stride_is_judged_right),
 		cmocka_unit_test(a_small_directory_is_not_listed),
 		cmocka_unit_test(what_does_not_fit_is_not_listed),
 		cmocka_unit_test(a_forgotten_name_makes_its_directory_be_listed_again),

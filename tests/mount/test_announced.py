@@ -217,6 +217,16 @@ def test_names_of_directories_that_are_hardly_needed_are_looked_up(mounted, pack
     assert after["lookups"] >= len(order)
 
 
+def test_each_directory_is_judged_by_itself(mounted, packed):
+    """The order has all files of five directories, which is half of all files, and one file of each other directory."""
+    few = [f"c{c}/0077.jpg" for c in range(5, CLASSES)]
+    order = few + random.Random(6).sample(packed[1][:5 * PER_CLASS], 5 * PER_CLASS)
+    follow(mounted, order)
+    before, after = read_in_steps(mounted, order)
+    assert misses(before, after) <= len(order) / 200
+    assert 4 * PER_CLASS * NAME_BYTES <= after["names_bytes"] <= 5 * PER_CLASS * NAME_BYTES
+
+
 def test_lists_side_by_side_one_a_rank(mounted, packed):
     rng = random.Random(4)
     orders = [rng.sample(packed[1], 1200) for _ in range(4)]
