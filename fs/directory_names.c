@@ -26,7 +26,7 @@ struct fs_directory_names {
 	pthread_mutex_t lock;
 	uint64_t most_bytes; /* of names */
 	uint64_t bytes;      /* of the names of directories that are known or being listed */
-	uint64_t *known;     /* a bit a directory */
+	uint64_t *known;     /* a bit a directory; in the handover memory, as `old` */
 	uint64_t *old;       /* a bit a file: the kernel has its name, but no attributes that are valid */
 	uint64_t *many;      /* a bit a directory: an order has a tenth of its files */
 	uint32_t *n_old;     /* how many each directory has; NEVER: it cannot be listed */
@@ -45,7 +45,47 @@ enum {
 };
 static const uint32_t NEVER = UINT32_MAX;
 
-int fs_directory_names_new(const struct shard_index *index, uint64_t most_bytes, struct fs_directory_names **ret_names)
+static int directory_get(const struct fs_directory_names *names, uint32_t number, struct directory *ret_dir)
+{
+	struct shard_dir dir;
+	int rc = shard_index_dir(names->index, number, &dir);
+	if (rc < 0)
+		return rc;
+	*ret_dir = (struct directory){ .number = number, .first_file = dir.first_file, .n_names = dir.n_files };
+	return 0;
+}
+
+static int directory_of(const struct fs_directory_names *names, uint32_t file, struct directory *ret_dir)
+{
+	struct shard_file f;
+	int rc = shard_index_file(names->index, file, &f);
+	return rc < 0 ? rc : directory_get(names, f.dir, ret_dir);
+}
+
+static uint64_t bytes_of(const struct directory *dir)
+{
+	return (uint64_t)dir->n_names * FS_FILE_OVERHEAD_BYTES;
+}
+
+/* Counts what a predecessor has listed. */
+static void take_over(struct fs_directory_names *names)
+{
+	for (uint32_t number = 0; number < shard_index_info(names->index)->n_dirs; number++) {
+		struct directory dir;
+		if (!bit_get(names->known, number))
+			continue;
+		if (directory_get(names, number, &dir) < 0) {
+			bit_clear(names->known, number);
+			continue;
+		}
+		names->bytes += bytes_of(&dir);
+		for (uint32_t file = dir.first_file; file < dir.first_file + dir.n_names; file++)
+			names->n_old[number] += bit_get(names->old, file);
+	}
+}
+
+int fs_directory_names_new(const struct shard_index *index, uint64_t most_bytes, const struct fs_handover_names *kept,
+        struct fs_directory_names **ret_names)
 {
 	const struct shard_info *info = shard_index_info(index);
 	struct fs_directory_names *names = calloc(1, sizeof(*names));
@@ -54,15 +94,16 @@ int fs_directory_names_new(const struct shard_index *index, uint64_t most_bytes,
 	pthread_mutex_init(&names->lock, NULL);
 	names->index = index;
 	names->most_bytes = most_bytes;
-	names->known = bits_new(info->n_dirs);
-	names->old = bits_new(info->n_files);
+	names->known = kept->known;
+	names->old = kept->old;
 	names->many = bits_new(info->n_dirs);
 	names->n_old = calloc(info->n_dirs, sizeof(*names->n_old));
 	names->looked_up = calloc(info->n_dirs, sizeof(*names->looked_up));
-	if (!names->known || !names->old || !names->many || !names->n_old || !names->looked_up) {
+	if (!names->many || !names->n_old || !names->looked_up) {
 		fs_directory_names_free(names);
 		return -ENOMEM;
 	}
+	take_over(names);
 	*ret_names = names;
 	return 0;
 }
@@ -75,27 +116,7 @@ void fs_directory_names_free(struct fs_directory_names *names)
 	free(names->looked_up);
 	free(names->n_old);
 	free(names->many);
-	free(names->old);
-	free(names->known);
 	free(names);
-}
-
-static int directory_of(const struct fs_directory_names *names, uint32_t file, struct directory *ret_dir)
-{
-	struct shard_file f;
-	struct shard_dir dir;
-	int rc = shard_index_file(names->index, file, &f);
-	if (rc == 0)
-		rc = shard_index_dir(names->index, f.dir, &dir);
-	if (rc < 0)
-		return rc;
-	*ret_dir = (struct directory){ .number = f.dir, .first_file = dir.first_file, .n_names = dir.n_files };
-	return 0;
-}
-
-static uint64_t bytes_of(const struct directory *dir)
-{
-	return (uint64_t)dir->n_names * FS_FILE_OVERHEAD_BYTES;
 }
 
 bool fs_directory_names_known(struct fs_directory_names *names, uint32_t file)
@@ -162,8 +183,8 @@ static bool is_worth_it(const struct fs_directory_names *names, const struct dir
 	return bytes_of(dir) + names->bytes <= names->most_bytes && (many || needed >= dir->n_names / WORTH_IT);
 }
 
-/* Counts a look-up. Returns whether to look at the order: at the first look-up in a directory, the second, the fourth...
- * An order may have got longer. */
+/* Counts a look-up. Returns whether to look at the order: at the first look-up in a directory, the second, the fourth,
+ * because an order may have got longer. */
 static bool count_look_up(struct fs_directory_names *names, const struct directory *dir, uint32_t file)
 {
 	lock_for_scope(&names->lock);
@@ -176,8 +197,8 @@ static bool count_look_up(struct fs_directory_names *names, const struct directo
 	       !bit_get(names->known, dir->number);
 }
 
-bool fs_directory_names_looked_up(struct fs_directory_names *names, uint32_t file,
-        bool (*has)(const void *user, uint32_t file), const void *user)
+bool fs_directory_names_looked_up(
+        struct fs_directory_names *names, uint32_t file, bool (*has)(const void *user, uint32_t file), const void *user)
 {
 	struct directory dir;
 	if (directory_of(names, file, &dir) < 0)

@@ -11,6 +11,10 @@
  * tells; else when a tenth were looked up one by one. Then no more is lost than the listing costs, whatever comes (the
  * ski-rental rule). A directory of few names is never listed.
  *
+ * What the kernel has outlasts the server. So the bits of directories and files lie in the handover memory, and the
+ * names count for a successor, too. A wrong bit costs a look-up by the reader. Names of a directory that was not listed
+ * to its end are not known to a successor.
+ *
  * Limits: a directory is listed only if the names of all listed directories together take at most `most_bytes`
  * (FS_FILE_OVERHEAD_BYTES a name). The names of other directories are looked up one by one.
  *
@@ -21,12 +25,15 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "fs/supervise/handover_memory.h"
 #include "shard/index.h"
 
 struct fs_directory_names; /* opaque */
 
-/* Makes it, with no names known. @index: not owned; outlives it. Returns 0; -ENOMEM. */
-int fs_directory_names_new(const struct shard_index *index, uint64_t most_bytes, struct fs_directory_names **ret_names);
+/* Makes it. @index: not owned; outlives it. @kept: bits that a predecessor left, or zeros; they outlive it, too.
+ * Returns 0; -ENOMEM. */
+int fs_directory_names_new(const struct shard_index *index, uint64_t most_bytes, const struct fs_handover_names *kept,
+        struct fs_directory_names **ret_names);
 void fs_directory_names_free(struct fs_directory_names *names); /* NULL is fine */
 
 /* Returns how much of a budget of @memory_bytes names may take. Pages are read again where they are needed again, but

@@ -267,8 +267,14 @@ static int settle_handover(struct fs_server *server, struct base_err *err)
 {
 	bool kept = false;
 	uint64_t bits = fs_view_turns_max(server->views[0]); /* other ranks have the same world and samples */
-	int rc = fs_handover_open(
-	        server->channel->handover_fd, server->n_views, bits, server->info->n_samples, &server->handover, &kept);
+	const struct fs_handover_sizes sizes = {
+		.n_views = server->n_views,
+		.view_bits = bits,
+		.samples = server->info->n_samples,
+		.dirs = server->info->n_dirs,
+		.files = server->info->n_files,
+	};
+	int rc = fs_handover_open(server->channel->handover_fd, &sizes, &server->handover, &kept);
 	for (uint32_t i = 0; rc == 0 && i < server->n_views; i++) {
 		const struct fs_handover_view view = fs_handover_view(server->handover, i);
 		rc = fs_view_keep(server->views[i], &view, kept && server->successor);
@@ -369,6 +375,7 @@ static int start_engine(struct fs_server *server, struct base_err *err)
 	rc = prefetch_new(&engine, err, &server->prefetch);
 	if (rc < 0)
 		return rc;
+	fs_budget_apply(server->budget); /* a predecessor may have listed names */
 	rc = fs_host_sharing_new(server, &server->host_sharing);
 	return rc < 0 ? base_err_set(err, rc, "%s", base_err_str(rc)) : 0;
 }

@@ -19,6 +19,7 @@
 #include "fs/listing_offset.h"
 #include "fs/detached_thread.h"
 #include "fs/server.h"
+#include "fs/supervise/handover_memory.h"
 #include "fs/warm_up.h"
 #include "shard/base/cleanup.h"
 
@@ -525,7 +526,9 @@ int fs_sink_new(struct fs_server *server, struct fs_sink **ret_sink)
 	uint64_t few = memory / 8 < most ? memory / 8 : most;
 	uint64_t all = (uint64_t)server->info->n_files * FS_FILE_OVERHEAD_BYTES;
 	sink->names_fit = all <= (shard_index_store(server->index) ? few : most);
-	if (!sink->list_buf || fs_directory_names_new(server->index, sink->names_fit ? all : few, &server->names) < 0) {
+	const struct fs_handover_names kept = fs_handover_names(server->handover);
+	if (!sink->list_buf ||
+	        fs_directory_names_new(server->index, sink->names_fit ? all : few, &kept, &server->names) < 0) {
 		fs_sink_free(sink);
 		return -ENOMEM;
 	}

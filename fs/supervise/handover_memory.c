@@ -16,7 +16,7 @@
 
 #include "shard/base/cleanup.h"
 
-#define MAGIC UINT64_C(0x3530646572616873) /* "shared05" */
+#define MAGIC UINT64_C(0x3630646572616873) /* "shared06" */
 enum { PAGE = FS_HANDOVER_HEAD_BYTES, BLOCK_BYTES = FS_HANDOVER_BLOCK_ENTRIES * 4 };
 
 _Static_assert(sizeof(struct fs_handover_head) <= FS_HANDOVER_HEAD_BYTES, "the head fits its page");
@@ -31,16 +31,20 @@ _Static_assert(ORDERS_AT + 2 * sizeof(struct fs_handover_orders) <= FS_HANDOVER_
 
 struct fs_handover {
 	uint8_t *base;
-	struct layout {
-		uint64_t magic, size, n_views, view_bits, samples;
-	} want;
-	uint64_t map_bytes, view_bytes, resident_at, opens_at, announced_at, history_at, blocks_at;
+	struct fs_handover_sizes sizes;
+	uint64_t size; /* of the whole memory */
+	uint64_t map_bytes, view_bytes, resident_at, known_at, old_at, opens_at, announced_at, history_at, blocks_at;
 	uint32_t blocks;
 };
 
 static uint64_t whole_pages(uint64_t bytes)
 {
 	return (bytes + PAGE - 1) / PAGE * PAGE;
+}
+
+static uint64_t bitmap_bytes(uint64_t bits)
+{
+	return whole_pages((bits / 64 + 1) * sizeof(uint64_t));
 }
 
 static struct fs_handover_head *head_of(const struct fs_handover *handover)
@@ -57,60 +61,60 @@ static uint32_t room_for_blocks(uint64_t at)
 	return fits ? FS_HANDOVER_BLOCKS_MAX : 0;
 }
 
-static int lay_out(struct fs_handover *s, uint64_t n_views, uint64_t view_bits, uint64_t samples)
+static int lay_out(struct fs_handover *s, const struct fs_handover_sizes *sizes)
 {
 	/* These limits keep every sum and product below within 64 bits. */
-	if (n_views > UINT16_MAX || view_bits > UINT64_C(1) << 40 || samples > UINT32_MAX)
+	if (sizes->n_views > UINT16_MAX || sizes->view_bits > UINT64_C(1) << 40 || sizes->samples > UINT32_MAX ||
+	        sizes->dirs > UINT32_MAX || sizes->files > UINT32_MAX)
 		return -EFBIG;
-	s->map_bytes = whole_pages((view_bits / 64 + 1) * sizeof(uint64_t));
+	s->sizes = *sizes;
+	s->map_bytes = bitmap_bytes(sizes->view_bits);
 	s->view_bytes = PAGE + 2 * s->map_bytes;
-	s->resident_at = PAGE + n_views * s->view_bytes;
-	s->opens_at = s->resident_at + whole_pages((samples / 64 + 1) * sizeof(uint64_t));
+	s->resident_at = PAGE + sizes->n_views * s->view_bytes;
+	s->known_at = s->resident_at + bitmap_bytes(sizes->samples);
+	s->old_at = s->known_at + bitmap_bytes(sizes->dirs);
+	s->opens_at = s->old_at + bitmap_bytes(sizes->files);
 	s->announced_at = s->opens_at + whole_pages(sizeof(struct fs_handover_opens));
 	s->history_at = s->announced_at + whole_pages(sizeof(struct fs_handover_announced));
 	s->blocks_at = s->history_at + whole_pages(FS_HANDOVER_HISTORY_BYTES);
 	s->blocks = room_for_blocks(s->blocks_at);
-	s->want = (struct layout){
-		.magic = MAGIC,
-		.size = s->blocks_at + (uint64_t)s->blocks * BLOCK_BYTES,
-		.n_views = n_views,
-		.view_bits = view_bits,
-		.samples = samples,
-	};
+	s->size = s->blocks_at + (uint64_t)s->blocks * BLOCK_BYTES;
 	return 0;
 }
 
-static bool as_wanted(const struct fs_handover_head *head, const struct layout *want)
+static bool is_laid_out_for(const struct fs_handover *s, const struct fs_handover_head *head)
 {
-	return head->magic == want->magic && head->size == want->size && head->n_views == want->n_views &&
-	       head->view_bits == want->view_bits && head->samples == want->samples;
+	return head->magic == MAGIC && head->size == s->size && head->n_views == s->sizes.n_views &&
+	       head->view_bits == s->sizes.view_bits && head->samples == s->sizes.samples &&
+	       head->dirs == s->sizes.dirs && head->files == s->sizes.files;
 }
 
-int fs_handover_open(int fd, uint64_t n_views, uint64_t view_bits, uint64_t samples, struct fs_handover **ret_handover,
-        bool *ret_kept)
+int fs_handover_open(int fd, const struct fs_handover_sizes *sizes, struct fs_handover **ret_handover, bool *ret_kept)
 {
 	struct stat st;
 	cleanup_free struct fs_handover *s = calloc(1, sizeof(*s));
-	int rc = s ? lay_out(s, n_views, view_bits, samples) : -ENOMEM;
+	int rc = s ? lay_out(s, sizes) : -ENOMEM;
 	if (rc < 0)
 		return rc;
 	if (fstat(fd, &st) < 0)
 		return -errno;
-	bool long_enough = (uint64_t)st.st_size >= s->want.size;
-	if (!long_enough && ftruncate(fd, (off_t)s->want.size) < 0)
+	bool long_enough = (uint64_t)st.st_size >= s->size;
+	if (!long_enough && ftruncate(fd, (off_t)s->size) < 0)
 		return -errno;
-	s->base = mmap(NULL, s->want.size, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+	s->base = mmap(NULL, s->size, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
 	if (s->base == MAP_FAILED)
 		return -errno;
 	struct fs_handover_head *head = head_of(s);
-	bool kept = long_enough && as_wanted(head, &s->want);
+	bool kept = long_enough && is_laid_out_for(s, head);
 	if (!kept) {
 		head->magic = 0;
-		madvise(s->base + PAGE, s->want.size - PAGE, MADV_REMOVE);
-		head->size = s->want.size;
-		head->n_views = s->want.n_views;
-		head->view_bits = s->want.view_bits;
-		head->samples = s->want.samples;
+		madvise(s->base + PAGE, s->size - PAGE, MADV_REMOVE);
+		head->size = s->size;
+		head->n_views = s->sizes.n_views;
+		head->view_bits = s->sizes.view_bits;
+		head->samples = s->sizes.samples;
+		head->dirs = s->sizes.dirs;
+		head->files = s->sizes.files;
 		head->magic = MAGIC;
 	}
 	*ret_kept = kept;
@@ -122,7 +126,7 @@ void fs_handover_close(struct fs_handover *handover)
 {
 	if (!handover)
 		return;
-	munmap(handover->base, handover->want.size);
+	munmap(handover->base, handover->size);
 	free(handover);
 }
 
@@ -139,13 +143,21 @@ struct fs_handover_view fs_handover_view(struct fs_handover *handover, uint32_t 
 		.orders = (struct fs_handover_orders *)(at + ORDERS_AT),
 		.counts = (struct fs_handover_rank_counts *)(at + COUNTS_AT),
 		.maps = { (uint64_t *)(at + PAGE), (uint64_t *)(at + PAGE + handover->map_bytes) },
-		.bits = handover->want.view_bits,
+		.bits = handover->sizes.view_bits,
 	};
 }
 
 uint64_t *fs_handover_resident(struct fs_handover *handover)
 {
 	return (uint64_t *)(handover->base + handover->resident_at);
+}
+
+struct fs_handover_names fs_handover_names(struct fs_handover *handover)
+{
+	return (struct fs_handover_names){
+		.known = (uint64_t *)(handover->base + handover->known_at),
+		.old = (uint64_t *)(handover->base + handover->old_at),
+	};
 }
 
 struct fs_handover_opens *fs_handover_opens(struct fs_handover *handover)
@@ -280,7 +292,7 @@ void fs_handover_store_orders(const struct fs_handover_view *view, const void *b
 
 void fs_handover_clear(const struct fs_handover_view *view, uint32_t map)
 {
-	size_t bytes = whole_pages((view->bits / 64 + 1) * sizeof(uint64_t));
+	size_t bytes = bitmap_bytes(view->bits);
 	if (madvise(view->maps[map], bytes, MADV_REMOVE) < 0)
 		memset(view->maps[map], 0, bytes);
 }

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The handover memory: what a server leaves to its successor, in a memfd that the supervisor keeps.
  *
- *     0            page                                                                                          size
- *     +------------+---------------------+-------------------+-----+----------------+-------+-----------+---------+--+
- *     | head: beat,| view 0: 2 records,  | 2 bitmaps of turns| ... | resident:      | opens | announced | history |  |
- *     | 2 counts   |   2 orders; of each |   the record says |     |   a bit a      |       | lists     |         |  |
- *     |            |   the younger counts|   which one counts|     |   sample       |       |           |         |  |
- *     +------------+---------------------+-------------------+-----+----------------+-------+-----------+---------+--+
+ *     0            page                                                                                        size
+ *     +------------+---------------------+-------------------+-----+---------+-------+-------+----------+---------+--+
+ *     | head: beat,| view 0: 2 records,  | 2 bitmaps of turns| ... |resident:| names | opens |announced | history |  |
+ *     | 2 counts   |   2 orders; of each |   the record says |     | a bit a |       |       |   lists  |         |  |
+ *     |            |   the younger counts|   which one counts|     | sample  |       |       |          |         |  |
+ *     +------------+---------------------+-------------------+-----+---------+-------+-------+----------+---------+--+
  *      mapped by the supervisor, too                                    entries of announced lists, in blocks: sparse ^
  *
  * A server can die at any instruction, or write anywhere before it dies.  So a successor trusts nothing here.  It
@@ -21,6 +21,7 @@
  *     records, bitmaps of a view    the lock of the view
  *     orders of a view              the recognise thread
  *     resident                      the engine (prefetch/prefetch.h)
+ *     names                         fs/directory_names.h
  *     opens                         the lock of the watcher (fs/watch.c)
  *     announced orders              fs/order_memory.h
  *     history                       main (fs/recorder.h) */
@@ -48,12 +49,19 @@ struct fs_handover_counts {
 	uint64_t xxh3; /* XXH3-64 of the bytes before it */
 };
 
+/* What the layout depends on. */
+struct fs_handover_sizes {
+	uint64_t n_views, view_bits;   /* bits: turns of a view at most */
+	uint64_t samples, dirs, files; /* of the dataset */
+};
+
 struct fs_handover_head {
 	_Atomic uint64_t beat; /* changes every beat_ms (fs/supervise/channel.h) while the server is well */
 	uint64_t magic;        /* a server has laid out the rest; 0: not yet */
 	uint64_t size;         /* bytes of the whole memory */
 	uint64_t n_views, view_bits, samples;
-	struct fs_handover_counts counts[2];
+	struct fs_handover_counts counts[2]; /* never moved: a server of another version finds them here */
+	uint64_t dirs, files;
 };
 
 struct fs_handover_record {
@@ -128,13 +136,19 @@ struct fs_handover_announced {
 	uint64_t owners[FS_HANDOVER_BLOCKS_MAX];
 };
 
+/* Which names the kernel has from listings of whole directories (fs/directory_names.h). */
+struct fs_handover_names {
+	uint64_t *known; /* a bit a directory: dirs / 64 + 1 words */
+	uint64_t *old;   /* a bit a file: files / 64 + 1 words */
+};
+
 struct fs_handover; /* opaque */
 
-/* Maps the handover memory of `fd` for `n_views` views of at most `view_bits` turns, and for `samples` samples.  Lays
- * it out anew, all zeros, if it is not laid out for these numbers.  *ret_kept: it is as a predecessor left it.
- * Returns 0; -ENOMEM; -EFBIG: more than 65,535 views, 2^40 turns or 2^32 - 1 samples; another -errno of the memfd. */
-int fs_handover_open(int fd, uint64_t n_views, uint64_t view_bits, uint64_t samples, struct fs_handover **ret_handover,
-        bool *ret_kept);
+/* Maps the handover memory of `fd` for these sizes.  Lays it out anew, all zeros, if it is not laid out for them.
+ * *ret_kept: it is as a predecessor left it.
+ * Returns 0; -ENOMEM; -EFBIG: more than 65,535 views, 2^40 turns, or 2^32 - 1 samples, directories or files; another
+ * -errno of the memfd. */
+int fs_handover_open(int fd, const struct fs_handover_sizes *sizes, struct fs_handover **ret_handover, bool *ret_kept);
 void fs_handover_close(struct fs_handover *handover); /* NULL is fine */
 
 /* Changes the beat. */
@@ -143,6 +157,7 @@ void fs_handover_beat(struct fs_handover *handover);
 /* Return a part.  It lasts until fs_handover_close.  number: of the view, below n_views. */
 struct fs_handover_view fs_handover_view(struct fs_handover *handover, uint32_t number);
 uint64_t *fs_handover_resident(struct fs_handover *handover); /* samples / 64 + 1 words */
+struct fs_handover_names fs_handover_names(struct fs_handover *handover);
 struct fs_handover_opens *fs_handover_opens(struct fs_handover *handover);
 struct fs_handover_announced *fs_handover_announced(struct fs_handover *handover);
 /* FS_HANDOVER_HISTORY_BYTES bytes. Who wrote them checks them. */

@@ -43,9 +43,14 @@ static struct fake_server *make(struct shard_index *index, const struct fs_optio
 		if (fs_view_new_rank(server->views[0], server->n_views, &err, &server->views[server->n_views]) < 0)
 			fail_msg("%s", err.text);
 	assert_int_equal(fs_handover_new(&fake->handover_fd, &fake->head), 0);
-	assert_int_equal(fs_handover_open(fake->handover_fd, server->n_views, server->info->n_samples,
-	                         server->info->n_samples, &server->handover, &kept),
-	        0);
+	const struct fs_handover_sizes sizes = {
+		.n_views = server->n_views,
+		.view_bits = server->info->n_samples,
+		.samples = server->info->n_samples,
+		.dirs = server->info->n_dirs,
+		.files = server->info->n_files,
+	};
+	assert_int_equal(fs_handover_open(fake->handover_fd, &sizes, &server->handover, &kept), 0);
 	assert_int_equal(fs_job_queue_new(&server->jobs), 0);
 	assert_int_equal(fs_log_queue_new(index, server->jobs, &server->log), 0);
 	assert_int_equal(fs_listing_ahead_new(&server->listing_ahead), 0);

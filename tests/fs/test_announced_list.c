@@ -30,10 +30,11 @@ static uint32_t draw(uint32_t below)
 
 static int set_up(void **unused)
 {
+	const struct fs_handover_sizes sizes = { .n_views = 1, .view_bits = 100, .samples = SAMPLES };
 	bool kept;
 	(void)unused;
 	assert_int_equal(fs_handover_new(&fd, &head), 0);
-	assert_int_equal(fs_handover_open(fd, 1, 100, SAMPLES, &handover, &kept), 0);
+	assert_int_equal(fs_handover_open(fd, &sizes, &handover, &kept), 0);
 	assert_int_equal(fs_order_memory_new(handover, &memory), 0);
 	return 0;
 }

@@ -10,9 +10,33 @@
 #include "fs/directory_names.h"
 #include "fs/listing_offset.h"
 #include "fs/server.h"
+#include "shard/base/bits.h"
 #include "tests/fs/dataset.h"
 
 enum { FILES = 40, DIRS = 4, NAMES = FILES / DIRS * FS_FILE_OVERHEAD_BYTES };
+
+/* What a server leaves to its successor. */
+static struct fs_handover_names kept;
+
+/* Makes the names of a successor of the last ones. */
+static struct fs_directory_names *succeed(const struct shard_index *index, uint64_t most_bytes)
+{
+	struct fs_directory_names *names;
+	assert_int_equal(fs_directory_names_new(index, most_bytes, &kept, &names), 0);
+	return names;
+}
+
+/* Makes the names of a new mount. */
+static struct fs_directory_names *make(const struct shard_index *index, uint64_t most_bytes)
+{
+	const struct shard_info *info = shard_index_info(index);
+	free(kept.known);
+	free(kept.old);
+	kept.known = bits_new(info->n_dirs);
+	kept.old = bits_new(info->n_files);
+	assert_true(kept.known && kept.old);
+	return succeed(index, most_bytes);
+}
 
 static uint32_t dir_of(const struct shard_index *index, uint32_t file)
 {
@@ -74,7 +98,7 @@ static void a_directory_is_listed_once(void **state)
 	struct shard_index *index = dataset_open_n(FILES, DIRS);
 	struct fs_directory_names *names;
 	unsigned listed = 0;
-	assert_int_equal(fs_directory_names_new(index, (uint64_t)DIRS * NAMES, &names), 0);
+	names = make(index, (uint64_t)DIRS * NAMES);
 	for (uint32_t file = 0; file < FILES; file++) {
 		listed += need(names, file, true);
 		assert_true(fs_directory_names_known(names, file));
@@ -91,7 +115,7 @@ static void a_listing_goes_on_where_it_was(void **state)
 	struct fs_directory_names *names;
 	uint32_t dir, n, other = other_directory(index);
 	uint64_t offset;
-	assert_int_equal(fs_directory_names_new(index, (uint64_t)DIRS * NAMES, &names), 0);
+	names = make(index, (uint64_t)DIRS * NAMES);
 	assert_true(looked_up(names, 0, true));
 	assert_false(looked_up(names, other, true)); /* one after the other */
 	assert_true(fs_directory_names_next(names, &dir, &offset, &n));
@@ -115,7 +139,7 @@ static void a_listing_that_fails_or_that_nobody_needs_gives_way(void **state)
 	struct fs_directory_names *names;
 	uint32_t dir, n, other = other_directory(index), end = 0;
 	uint64_t offset;
-	assert_int_equal(fs_directory_names_new(index, (uint64_t)DIRS * NAMES, &names), 0);
+	names = make(index, (uint64_t)DIRS * NAMES);
 	assert_true(looked_up(names, 0, true));
 	fs_directory_names_failed(names, dir_of(index, 0));
 	assert_int_equal(fs_directory_names_reserve(names, 0), 0);
@@ -139,7 +163,7 @@ static void a_directory_of_which_little_is_needed_is_not_listed(void **state)
 	struct shard_index *index = dataset_open_n(MANY, DIRS);
 	struct fs_directory_names *names;
 	unsigned looked_up = 1;
-	assert_int_equal(fs_directory_names_new(index, (uint64_t)MANY * FS_FILE_OVERHEAD_BYTES, &names), 0);
+	names = make(index, (uint64_t)MANY * FS_FILE_OVERHEAD_BYTES);
 	for (uint32_t file = 0; !need(names, file, false); file++) {
 		looked_up += dir_of(index, file) == dir_of(index, 0);
 		assert_true(file < MANY);
@@ -162,7 +186,7 @@ static void each_directory_is_judged_by_itself(void **state)
 	struct shard_index *index = dataset_open_n(MANY, DIRS);
 	struct fs_directory_names *names;
 	uint32_t other = other_directory(index);
-	assert_int_equal(fs_directory_names_new(index, (uint64_t)MANY * FS_FILE_OVERHEAD_BYTES, &names), 0);
+	names = make(index, (uint64_t)MANY * FS_FILE_OVERHEAD_BYTES);
 	assert_false(fs_directory_names_looked_up(names, other, is_beside_file_0, index));
 	assert_false(fs_directory_names_looked_up(names, other + 1, is_beside_file_0, index));
 	assert_true(fs_directory_names_looked_up(names, 0, is_beside_file_0, index));
@@ -184,7 +208,7 @@ static void a_part_with_a_stride_is_judged_right(void **state)
 	struct shard_index *index = dataset_open_n(MANY, 1);
 	for (uint32_t i = 0; i < 2; i++) {
 		struct fs_directory_names *names;
-		assert_int_equal(fs_directory_names_new(index, (uint64_t)MANY * FS_FILE_OVERHEAD_BYTES, &names), 0);
+		names = make(index, (uint64_t)MANY * FS_FILE_OVERHEAD_BYTES);
 		assert_int_equal(fs_directory_names_looked_up(names, 0, is_of_a_rank, &worlds[i]), i == 1);
 		fs_directory_names_free(names);
 	}
@@ -196,7 +220,7 @@ static void a_small_directory_is_not_listed(void **state)
 	(void)state;
 	struct shard_index *index = dataset_open_n(FILES, FILES / 4);
 	struct fs_directory_names *names;
-	assert_int_equal(fs_directory_names_new(index, UINT32_MAX, &names), 0);
+	names = make(index, UINT32_MAX);
 	for (uint32_t file = 0; file < FILES; file++)
 		assert_false(looked_up(names, file, true));
 	fs_directory_names_free(names);
@@ -209,7 +233,7 @@ static void what_does_not_fit_is_not_listed(void **state)
 	struct shard_index *index = dataset_open_n(FILES, DIRS);
 	struct fs_directory_names *names;
 	unsigned listed = 0;
-	assert_int_equal(fs_directory_names_new(index, 2 * NAMES + 1, &names), 0);
+	names = make(index, 2 * NAMES + 1);
 	for (uint32_t file = 0; file < FILES; file++)
 		listed += need(names, file, true);
 	assert_int_equal(listed, 2);
@@ -226,7 +250,7 @@ static void a_forgotten_name_makes_its_directory_be_listed_again(void **state)
 	(void)state;
 	struct shard_index *index = dataset_open_n(FILES, DIRS);
 	struct fs_directory_names *names;
-	assert_int_equal(fs_directory_names_new(index, NAMES, &names), 0);
+	names = make(index, NAMES);
 	assert_true(need(names, 0, true));
 	fs_directory_names_forget(names, 0);
 	fs_directory_names_forget(names, 0);
@@ -245,7 +269,7 @@ static void dropped_files_get_their_attributes_by_one_listing(void **state)
 	struct shard_index *index = dataset_open_n(MANY, DIRS);
 	struct fs_directory_names *names;
 	unsigned listed = 0, looked_up = 0;
-	assert_int_equal(fs_directory_names_new(index, (uint64_t)MANY * FS_FILE_OVERHEAD_BYTES, &names), 0);
+	names = make(index, (uint64_t)MANY * FS_FILE_OVERHEAD_BYTES);
 	for (uint32_t file = 0; file < MANY; file++)
 		need(names, file, true);
 	uint64_t before = fs_directory_names_reserve(names, 1 << 20);
@@ -270,6 +294,38 @@ static void dropped_files_get_their_attributes_by_one_listing(void **state)
 	shard_index_close(index);
 }
 
+/* The kernel keeps its names over the end of a server. */
+static void a_successor_knows_what_its_predecessor_listed(void **state)
+{
+	enum { MANY = 400 };
+	(void)state;
+	struct shard_index *index = dataset_open_n(MANY, DIRS);
+	uint64_t all = (uint64_t)MANY * FS_FILE_OVERHEAD_BYTES;
+	struct fs_directory_names *names = make(index, all);
+	uint32_t other = other_directory(index);
+	assert_true(need(names, 0, true));
+	for (uint32_t file = 0; file < 15; file++)
+		assert_true(fs_directory_names_dropped(names, file));
+	assert_true(looked_up(names, other, true)); /* not to its end */
+	uint64_t before = fs_directory_names_bytes(names);
+	fs_directory_names_free(names);
+	names = succeed(index, all);
+	assert_int_equal(fs_directory_names_bytes(names), before / 2);
+	assert_true(fs_directory_names_known(names, 15));
+	assert_false(fs_directory_names_known(names, 14)); /* it has no attributes */
+	assert_false(fs_directory_names_known(names, other));
+	assert_true(fs_directory_names_dropped(names, 15)); /* its name stays */
+	assert_true(need(names, 0, true));                  /* 15 of 100 need attributes */
+	assert_true(fs_directory_names_known(names, 14));
+	assert_int_equal(fs_directory_names_bytes(names), before / 2);
+	fs_directory_names_end(names);
+	fs_directory_names_free(names);
+	names = succeed(index, all);
+	assert_int_equal(fs_directory_names_bytes(names), 0);
+	fs_directory_names_free(names);
+	shard_index_close(index);
+}
+
 /* Names of files in memory count with these: all names and the files beside them take the memory, and no more. */
 static void names_take_what_their_files_do_not_count(void **state)
 {
@@ -279,7 +335,7 @@ static void names_take_what_their_files_do_not_count(void **state)
 	struct fs_directory_names *names;
 	uint64_t all = (uint64_t)DIRS * NAMES, page = info->content_bytes / FILES + 2048;
 	page = page > 4096 ? page : 4096;
-	assert_int_equal(fs_directory_names_new(index, all, &names), 0);
+	names = make(index, all);
 	assert_int_equal(fs_directory_names_reserve(names, all), 0); /* none is listed */
 	for (uint32_t file = 0; file < FILES; file++)
 		need(names, file, true);
@@ -323,8 +379,12 @@ int main(void)
 		cmocka_unit_test(what_does_not_fit_is_not_listed),
 		cmocka_unit_test(a_forgotten_name_makes_its_directory_be_listed_again),
 		cmocka_unit_test(dropped_files_get_their_attributes_by_one_listing),
+		cmocka_unit_test(a_successor_knows_what_its_predecessor_listed),
 		cmocka_unit_test(names_take_what_their_files_do_not_count),
 		cmocka_unit_test(names_leave_the_engine_what_it_takes),
 	};
-	return cmocka_run_group_tests(tests, NULL, NULL);
+	int failed = cmocka_run_group_tests(tests, NULL, NULL);
+	free(kept.known);
+	free(kept.old);
+	return failed;
 }

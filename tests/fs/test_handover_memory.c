@@ -15,7 +15,10 @@
 
 #include "fs/supervise/handover_memory.h"
 
-enum { VIEWS = 2, BITS = 1000, SAMPLES = 70000, PAGE = FS_HANDOVER_HEAD_BYTES };
+enum { VIEWS = 2, BITS = 1000, SAMPLES = 70000, DIRS = 90, FILES = 70001, PAGE = FS_HANDOVER_HEAD_BYTES };
+static const struct fs_handover_sizes usual = {
+	.n_views = VIEWS, .view_bits = BITS, .samples = SAMPLES, .dirs = DIRS, .files = FILES
+};
 
 struct made {
 	int fd;
@@ -23,10 +26,10 @@ struct made {
 	struct fs_handover *handover;
 };
 
-static struct fs_handover *open_as(int fd, uint64_t views, uint64_t bits, uint64_t samples, bool *ret_kept)
+static struct fs_handover *open_as(int fd, const struct fs_handover_sizes *sizes, bool *ret_kept)
 {
 	struct fs_handover *handover;
-	assert_int_equal(fs_handover_open(fd, views, bits, samples, &handover, ret_kept), 0);
+	assert_int_equal(fs_handover_open(fd, sizes, &handover, ret_kept), 0);
 	return handover;
 }
 
@@ -35,7 +38,7 @@ static struct made make(void)
 	struct made m;
 	bool kept;
 	assert_int_equal(fs_handover_new(&m.fd, &m.head), 0);
-	m.handover = open_as(m.fd, VIEWS, BITS, SAMPLES, &kept);
+	m.handover = open_as(m.fd, &usual, &kept);
 	assert_false(kept);
 	return m;
 }
@@ -96,13 +99,17 @@ static void test_a_successor_finds_everything(void **state)
 	fs_handover_store(&view, &next);
 	view.maps[1][BITS / 64] = 0x55;
 	fs_handover_resident(m.handover)[SAMPLES / 64] = 0xaa;
+	fs_handover_names(m.handover).known[DIRS / 64] = 0xbb;
+	fs_handover_names(m.handover).old[FILES / 64] = 0xcc;
 	fs_handover_close(m.handover);
-	m.handover = open_as(m.fd, VIEWS, BITS, SAMPLES, &kept);
+	m.handover = open_as(m.fd, &usual, &kept);
 	assert_true(kept);
 	view = fs_handover_view(m.handover, 1);
 	assert_true(fs_handover_load(&view, &found) && same(&found, 5));
 	assert_int_equal(view.maps[1][BITS / 64], 0x55);
 	assert_int_equal(fs_handover_resident(m.handover)[SAMPLES / 64], 0xaa);
+	assert_int_equal(fs_handover_names(m.handover).known[DIRS / 64], 0xbb);
+	assert_int_equal(fs_handover_names(m.handover).old[FILES / 64], 0xcc);
 	fs_handover_beat(m.handover);
 	assert_int_equal(m.head->beat, beat + 1);
 	fs_handover_clear(&view, 1);
@@ -111,17 +118,22 @@ static void test_a_successor_finds_everything(void **state)
 	done(&m);
 }
 
-static void all_zero(struct fs_handover *handover, uint64_t views, uint64_t bits, uint64_t samples)
+static void all_zero(struct fs_handover *handover, const struct fs_handover_sizes *sizes)
 {
 	struct fs_handover_record found;
-	for (uint32_t v = 0; v < views; v++) {
+	const struct fs_handover_names names = fs_handover_names(handover);
+	for (uint32_t v = 0; v < sizes->n_views; v++) {
 		struct fs_handover_view view = fs_handover_view(handover, v);
 		assert_false(fs_handover_load(&view, &found));
-		for (uint64_t i = 0; i <= bits / 64; i++)
+		for (uint64_t i = 0; i <= sizes->view_bits / 64; i++)
 			assert_int_equal(view.maps[0][i] | view.maps[1][i], 0);
 	}
-	for (uint64_t i = 0; i <= samples / 64; i++)
+	for (uint64_t i = 0; i <= sizes->samples / 64; i++)
 		assert_int_equal(fs_handover_resident(handover)[i], 0);
+	for (uint64_t i = 0; i <= sizes->dirs / 64; i++)
+		assert_int_equal(names.known[i], 0);
+	for (uint64_t i = 0; i <= sizes->files / 64; i++)
+		assert_int_equal(names.old[i], 0);
 }
 
 static void fill(struct fs_handover *handover)
@@ -134,22 +146,26 @@ static void fill(struct fs_handover *handover)
 		memset(view.maps[1], 0xff, BITS / 8);
 	}
 	memset(fs_handover_resident(handover), 0xff, SAMPLES / 8);
+	memset(fs_handover_names(handover).known, 0xff, DIRS / 8);
+	memset(fs_handover_names(handover).old, 0xff, FILES / 8);
 }
 
 static void test_another_layout_starts_afresh(void **state)
 {
-	static const uint64_t layouts[][3] = { { VIEWS, BITS, SAMPLES + 1 }, { VIEWS, BITS + 1, SAMPLES },
-		{ VIEWS, 1, SAMPLES }, { VIEWS + 1, BITS, SAMPLES }, { 1, BITS, SAMPLES }, { 1, 0, 0 },
-		{ 3, 100000, 1000000 } };
+	static const struct fs_handover_sizes layouts[] = { { VIEWS, BITS, SAMPLES + 1, DIRS, FILES },
+		{ VIEWS, BITS + 1, SAMPLES, DIRS, FILES }, { VIEWS, 1, SAMPLES, DIRS, FILES },
+		{ VIEWS + 1, BITS, SAMPLES, DIRS, FILES }, { VIEWS, BITS, SAMPLES, DIRS + 1, FILES },
+		{ VIEWS, BITS, SAMPLES, DIRS, FILES + 1 }, { 1, BITS, SAMPLES, DIRS, FILES }, { 1, 0, 0, 0, 0 },
+		{ 3, 100000, 1000000, 1000, 2000000 } };
 	(void)state;
 	for (size_t i = 0; i < sizeof(layouts) / sizeof(layouts[0]); i++) {
 		struct made m = make();
 		bool kept;
 		fill(m.handover);
 		fs_handover_close(m.handover);
-		m.handover = open_as(m.fd, layouts[i][0], layouts[i][1], layouts[i][2], &kept);
+		m.handover = open_as(m.fd, &layouts[i], &kept);
 		assert_false(kept);
-		all_zero(m.handover, layouts[i][0], layouts[i][1], layouts[i][2]);
+		all_zero(m.handover, &layouts[i]);
 		done(&m);
 	}
 }
@@ -158,8 +174,9 @@ static void test_another_layout_starts_afresh(void **state)
 static void test_a_damaged_head_starts_afresh(void **state)
 {
 	(void)state;
-	for (size_t byte = offsetof(struct fs_handover_head, magic); byte < offsetof(struct fs_handover_head, counts);
-	        byte++) {
+	const size_t counts = offsetof(struct fs_handover_head, counts), dirs = offsetof(struct fs_handover_head, dirs);
+	for (size_t byte = offsetof(struct fs_handover_head, magic); byte < dirs + 2 * sizeof(uint64_t); byte++) {
+		byte = byte == counts ? dirs : byte;
 		struct made m = make();
 		uint8_t b;
 		bool kept;
@@ -168,9 +185,9 @@ static void test_a_damaged_head_starts_afresh(void **state)
 		assert_int_equal(pread(m.fd, &b, 1, (off_t)byte), 1);
 		b ^= (uint8_t)(1U << byte % 8);
 		assert_int_equal(pwrite(m.fd, &b, 1, (off_t)byte), 1);
-		m.handover = open_as(m.fd, VIEWS, BITS, SAMPLES, &kept);
+		m.handover = open_as(m.fd, &usual, &kept);
 		assert_false(kept);
-		all_zero(m.handover, VIEWS, BITS, SAMPLES);
+		all_zero(m.handover, &usual);
 		done(&m);
 	}
 }
@@ -191,7 +208,7 @@ static void test_announced_lists_are_kept(void **state)
 	fs_handover_block(m.handover, FS_HANDOVER_BLOCKS_MAX - 1)[FS_HANDOVER_BLOCK_ENTRIES - 1] = 0x77;
 	fs_handover_block(m.handover, 1)[0] = 0x78;
 	fs_handover_close(m.handover);
-	m.handover = open_as(m.fd, VIEWS, BITS, SAMPLES, &kept);
+	m.handover = open_as(m.fd, &usual, &kept);
 	announced = fs_handover_announced(m.handover);
 	assert_true(kept);
 	assert_true(fs_handover_load_list(announced, 5, &found));
@@ -281,7 +298,9 @@ static void test_counts_outlive_what_else_is_lost(void **state)
 		assert_memory_equal(found.counts, counts.counts, sizeof(counts.counts));
 	}
 	fs_handover_close(m.handover);
-	m.handover = open_as(m.fd, VIEWS, BITS, SAMPLES + 1000000, &kept);
+	struct fs_handover_sizes other = usual;
+	other.samples += 1000000;
+	m.handover = open_as(m.fd, &other, &kept);
 	assert_false(kept);
 	assert_true(fs_handover_load_counts(m.handover, &found) && found.counts[9].value == 27);
 	const off_t at = offsetof(struct fs_handover_head, counts);
@@ -346,7 +365,7 @@ static void test_events_are_taken_once_whoever_dies(void **state)
 		while (n < die_at && (event = fs_handover_take_event(opens)))
 			n++;
 		fs_handover_close(m.handover);
-		m.handover = open_as(m.fd, VIEWS, BITS, SAMPLES, &kept);
+		m.handover = open_as(m.fd, &usual, &kept);
 		assert_true(kept);
 		opens = fs_handover_opens(m.handover);
 		for (event = fs_handover_take_event(opens); event; event = fs_handover_take_event(opens)) {
@@ -404,10 +423,12 @@ static void test_what_cannot_be_is_refused(void **state)
 	struct made m = make();
 	bool kept;
 	(void)state;
-	assert_int_equal(fs_handover_open(m.fd, 1, UINT64_MAX, 1, &handover, &kept), -EFBIG);
-	assert_int_equal(fs_handover_open(m.fd, 1, 1, UINT64_MAX, &handover, &kept), -EFBIG);
-	assert_int_equal(fs_handover_open(m.fd, UINT64_MAX, 1, 1, &handover, &kept), -EFBIG);
-	assert_int_equal(fs_handover_open(-1, 1, 1, 1, &handover, &kept), -EBADF);
+	const struct fs_handover_sizes small = { 1, 1, 1, 1, 1 };
+	const struct fs_handover_sizes large[] = { { UINT64_MAX, 1, 1, 1, 1 }, { 1, UINT64_MAX, 1, 1, 1 },
+		{ 1, 1, UINT64_MAX, 1, 1 }, { 1, 1, 1, UINT64_MAX, 1 }, { 1, 1, 1, 1, UINT64_MAX } };
+	for (size_t i = 0; i < sizeof(large) / sizeof(large[0]); i++)
+		assert_int_equal(fs_handover_open(m.fd, &large[i], &handover, &kept), -EFBIG);
+	assert_int_equal(fs_handover_open(-1, &small, &handover, &kept), -EBADF);
 	assert_int_equal(fs_handover_map_head(-1, &head), -EBADF);
 	assert_int_equal(ftruncate(m.fd, 0), -1); /* sealed: a server cannot take the head away */
 	int empty = memfd_create("empty", MFD_CLOEXEC);
@@ -416,7 +437,7 @@ static void test_what_cannot_be_is_refused(void **state)
 	assert_int_equal(ftruncate(empty, PAGE - 1), 0);
 	assert_int_equal(fs_handover_map_head(empty, &head), -EINVAL);
 	int null = open("/dev/null", O_RDWR | O_CLOEXEC);
-	assert_true(fs_handover_open(null, 1, 1, 1, &handover, &kept) < 0);
+	assert_true(fs_handover_open(null, &small, &handover, &kept) < 0);
 	assert_true(fs_handover_map_head(null, &head) < 0);
 	close(null);
 	close(empty);

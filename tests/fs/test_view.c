@@ -315,7 +315,8 @@ static void a_successor_knows_which_ranks_have_a_reader(void **state)
 	int fd;
 	options.n_ranks = 1;
 	assert_int_equal(fs_handover_new(&fd, &head), 0);
-	assert_int_equal(fs_handover_open(fd, 1, 200, 100, &handover, &kept), 0);
+	const struct fs_handover_sizes sizes = { .n_views = 1, .view_bits = 200, .samples = 100 };
+	assert_int_equal(fs_handover_open(fd, &sizes, &handover, &kept), 0);
 	const struct fs_handover_view place = fs_handover_view(handover, 0);
 	struct fixture first = open_view(100, options), second = open_view(100, options);
 	assert_int_equal(fs_view_keep(first.view, &place, false), 0);

@@ -13,13 +13,16 @@
 #include "fs/supervise/handover_memory.h"
 #include "tests/fuzz/fuzz.h"
 
-enum { VIEWS = 2, BITS = 200, SAMPLES = 300 };
+enum { VIEWS = 2, BITS = 200, SAMPLES = 300, DIRS = 5, FILES = 310 };
 
 static void look(int fd, bool whole)
 {
 	struct fs_handover *handover;
 	bool kept;
-	if (fs_handover_open(fd, VIEWS, BITS, SAMPLES, &handover, &kept) < 0)
+	const struct fs_handover_sizes sizes = {
+		.n_views = VIEWS, .view_bits = BITS, .samples = SAMPLES, .dirs = DIRS, .files = FILES
+	};
+	if (fs_handover_open(fd, &sizes, &handover, &kept) < 0)
 		abort();
 	struct fs_handover_counts counts;
 	if (fs_handover_load_counts(handover, &counts))
@@ -58,6 +61,9 @@ static void look(int fd, bool whole)
 			assert(list.id > 0 && strlen(list.name) < sizeof(list.name));
 	}
 	fs_handover_resident(handover)[SAMPLES / 64] |= 1;
+	const struct fs_handover_names names = fs_handover_names(handover);
+	names.known[DIRS / 64] |= 1;
+	names.old[FILES / 64] |= 1;
 	struct fs_handover_opens *opens = fs_handover_opens(handover);
 	const struct inotify_event *event;
 	size_t events = 0;

@@ -52,7 +52,10 @@ static void write_handover(const char *directory)
 	struct stat st;
 	bool kept;
 	int fd;
-	if (fs_handover_new(&fd, &head) < 0 || fs_handover_open(fd, 2, 200, 300, &handover, &kept) < 0)
+	const struct fs_handover_sizes sizes = {
+		.n_views = 2, .view_bits = 200, .samples = 300, .dirs = 5, .files = 310
+	};
+	if (fs_handover_new(&fd, &head) < 0 || fs_handover_open(fd, &sizes, &handover, &kept) < 0)
 		exit(1);
 	for (uint32_t n = 0; n < 6; n++) {
 		const struct fs_handover_view view = fs_handover_view(handover, n % 2);

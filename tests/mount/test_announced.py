@@ -186,6 +186,24 @@ def test_names_of_listed_directories_are_counted(mounted, packed):
     assert any(line.split()[:1] == ["names"] for line in tools.ddpfs("stat", mounted.path).stdout.splitlines())
 
 
+def test_a_successor_counts_the_names_that_its_predecessor_listed(mounted, packed):
+    """The kernel keeps them.  A successor that did not know them would list them again, and go above its budget."""
+    order = random.Random(9).sample(packed[1], len(packed[1]))
+    follow(mounted, order)
+    read_in_steps(mounted, order)
+    kept = settled(mounted)["names_bytes"]
+    assert kept > 0
+    first = mounted.server_pid()
+    os.kill(first, signal.SIGKILL)
+    wait_until(lambda: mounted.server_pid() != first)
+    assert stats(mounted)["names_bytes"] == kept
+    order = random.Random(10).sample(packed[1], len(packed[1]))
+    follow(mounted, order)
+    before, after = read_in_steps(mounted, order)
+    assert misses(before, after) <= len(order) / 200
+    assert sum(after[what] - before[what] for what in ("lookups", "getattrs")) < len(order) / 3 + gone(after) - gone(before)
+
+
 def test_names_take_nothing_of_the_least_that_the_engine_takes(packed, mount):
     """Landing memory and the least for pages are 16 MiB."""
     m = mount(packed[0], "layout=tree,view=all,memory=16M")
