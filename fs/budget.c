@@ -191,7 +191,7 @@ int fs_budget_check(struct fs_budget *budget)
 		budget->sockets = sockets;
 		if (engine.shared && !budget->claims[0].fixed)
 			budget->claims[0].want_bytes = want_bytes(server, budget->servers);
-		work_out(budget, engine.resident_bytes);
+		work_out(budget, engine.resident_bytes + fs_directory_names_reserve(server->names, budget->bytes));
 		bytes = budget->bytes;
 	}
 	if (bytes != before) {

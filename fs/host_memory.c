@@ -42,10 +42,23 @@ static void take_least(uint64_t *bytes, uint64_t other)
 struct controller {
 	const char *limit, *usage;
 	const char *inactive_file, *active_file; /* keys of memory.stat */
+	const char *slab;                        /* a key of memory.stat; NULL: there is none, but ... */
+	const char *kernel;                      /* ... a file: all that the kernel needs for itself */
 };
-static const struct controller v1 = { "memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file",
-	"total_active_file" };
-static const struct controller v2 = { "memory.max", "memory.current", "inactive_file", "active_file" };
+static const struct controller v1 = {
+	.limit = "memory.limit_in_bytes",
+	.usage = "memory.usage_in_bytes",
+	.inactive_file = "total_inactive_file",
+	.active_file = "total_active_file",
+	.kernel = "memory.kmem.usage_in_bytes",
+};
+static const struct controller v2 = {
+	.limit = "memory.max",
+	.usage = "memory.current",
+	.inactive_file = "inactive_file",
+	.active_file = "active_file",
+	.slab = "slab_reclaimable",
+};
 
 /* Returns the value of a line "KEY VALUE"; 0 if there is none. */
 static uint64_t stat_value(const char *text, const char *key)
@@ -59,8 +72,19 @@ static uint64_t stat_value(const char *text, const char *key)
 	return 0;
 }
 
+/* Returns the bytes of inodes and names, or more: what the kernel needs besides them. */
+static uint64_t slab_bytes(const char *dir, const struct controller *names, const char *stat)
+{
+	char path[PATH_MAX + 64];
+	uint64_t bytes;
+	if (names->slab)
+		return stat_value(stat, names->slab);
+	snprintf(path, sizeof(path), "%s/%s", dir, names->kernel);
+	return read_number(path, &bytes) ? bytes : 0;
+}
+
 /* Applies the limit of one cgroup directory. Free is the limit less the usage, plus what the kernel would give back
- * at once: inactive file pages, and the caller's own file pages, active or not. */
+ * at once: inactive file pages, and what is the caller's own: file pages, active or not, inodes and names. */
 static void take_limit(const char *dir, const struct controller *names, uint64_t own_bytes, struct room *room)
 {
 	char path[PATH_MAX + 64];
@@ -78,8 +102,8 @@ static void take_limit(const char *dir, const struct controller *names, uint64_t
 	size_t len;
 	snprintf(path, sizeof(path), "%s/memory.stat", dir);
 	if (base_read_file(path, SMALL_FILE, &stat, &len) == 0) {
-		uint64_t active = stat_value(stat, names->active_file);
-		cache = stat_value(stat, names->inactive_file) + (own_bytes < active ? own_bytes : active);
+		uint64_t most = stat_value(stat, names->active_file) + slab_bytes(dir, names, stat);
+		cache = stat_value(stat, names->inactive_file) + (own_bytes < most ? own_bytes : most);
 	}
 	uint64_t used = usage > cache ? usage - cache : 0;
 	take_least(&room->free_bytes, limit > used ? limit - used : 0);

@@ -29,7 +29,8 @@ uint64_t fs_memory_share(uint64_t room_bytes, const struct fs_memory_claim *clai
 
 /* Returns the bytes that host and cgroups leave free.
  * @root: the directory with /proc and /sys; "": the real ones.
- * @own_bytes: file pages that the caller holds in the page cache and would give back; they count as free. */
+ * @own_bytes: what the kernel holds for the caller, who would give it back: file pages, inodes and names. It counts as
+ * free. */
 uint64_t fs_memory_free(const char *root, uint64_t own_bytes);
 
 /* Returns the largest possible memory=, in bytes: all that the host, or the tightest of the cgroups above, has, less

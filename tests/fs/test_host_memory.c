@@ -123,6 +123,27 @@ static void pages_of_ours_count_as_free_where_they_are_active(void **state)
 	assert_int_equal(fs_memory_free(root, 5 * BASE_GIB), 2 * BASE_GIB);
 }
 
+/* The budget has room for them: as pages, they must not count once more. */
+static void names_of_ours_count_as_free(void **state)
+{
+	(void)state;
+	put("/proc/self/cgroup", "0::/job\n");
+	put("/sys/fs/cgroup/job/memory.max", "4294967296\n");
+	put("/sys/fs/cgroup/job/memory.current", "3221225472\n");
+	put("/sys/fs/cgroup/job/memory.stat",
+	        "anon 1\ninactive_file 0\nactive_file 268435456\nslab_reclaimable 536870912\nslab 1\n");
+	assert_int_equal(fs_memory_free(root, 0), 1 * BASE_GIB);
+	assert_int_equal(fs_memory_free(root, 512 * BASE_MIB), 1536 * BASE_MIB);
+	assert_int_equal(fs_memory_free(root, 5 * BASE_GIB), 1792 * BASE_MIB);
+	put("/proc/self/cgroup", "7:memory:/job\n");
+	put("/sys/fs/cgroup/memory/job/memory.limit_in_bytes", "4294967296\n");
+	put("/sys/fs/cgroup/memory/job/memory.usage_in_bytes", "3221225472\n");
+	put("/sys/fs/cgroup/memory/job/memory.stat", "total_inactive_file 0\ntotal_active_file 268435456\n");
+	assert_int_equal(fs_memory_free(root, 5 * BASE_GIB), 1280 * BASE_MIB);
+	put("/sys/fs/cgroup/memory/job/memory.kmem.usage_in_bytes", "536870912\n");
+	assert_int_equal(fs_memory_free(root, 5 * BASE_GIB), 1792 * BASE_MIB);
+}
+
 #define WANT(mib)                                                                                                      \
 	{                                                                                                              \
 		.want_bytes = (mib)*BASE_MIB                                                                           \
@@ -198,6 +219,7 @@ int main(void)
 		cmocka_unit_test_setup_teardown(the_most, fresh, clean),
 		cmocka_unit_test_setup_teardown(nothing_to_read_is_nothing_known, fresh, clean),
 		cmocka_unit_test_setup_teardown(pages_of_ours_count_as_free_where_they_are_active, fresh, clean),
+		cmocka_unit_test_setup_teardown(names_of_ours_count_as_free, fresh, clean),
 		cmocka_unit_test(a_mount_alone_has_what_it_wants_or_all_there_is),
 		cmocka_unit_test(small_wants_leave_the_rest_to_large_ones),
 		cmocka_unit_test(a_given_budget_comes_first),

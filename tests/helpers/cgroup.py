@@ -43,6 +43,11 @@ class Cgroup:
         return {key: int(value) for key, value in
                 (line.split() for line in (self.here / self.events_file).read_text().splitlines())}
 
+    def anon_bytes(self):
+        """What its processes need for themselves."""
+        stat = dict(line.split() for line in (self.here / "memory.stat").read_text().splitlines())
+        return int(stat["total_rss"] if "total_rss" in stat else stat["anon"])
+
     def close(self):
         while self.here.exists():
             with contextlib.suppress(OSError):  # who has just ended may still be counted

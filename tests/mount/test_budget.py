@@ -2,19 +2,35 @@
 """The budget of a mount without `memory=`: what its dataset can use, within half of what host and cgroup leave free."""
 
 import contextlib
+import io
+import random
+import re
 import subprocess
 import sys
+import tarfile
+import time
 from pathlib import Path
 
 import pytest
 
-from helpers import datasets, mounts
+from helpers import datasets, mounts, tools
 from helpers.waiting import wait_until
 from mount.control import directory, stats
 
 MIB = 1 << 20
 MOST_OVER = 1.1  # more than the contents: names, landing memory
 ALL = "all that the dataset can use"
+
+
+def write_tar(path, dirs, per_dir):
+    """Files of 100 bytes.  Returns their paths."""
+    paths = [f"c{d:02d}/{i:04d}" for d in range(dirs) for i in range(per_dir)]
+    with tarfile.open(path, "w") as tar:
+        for name in paths:
+            member = tarfile.TarInfo(name)
+            member.size = 100
+            tar.addfile(member, io.BytesIO(name.encode().ljust(100)))
+    return paths
 
 
 @pytest.fixture
@@ -82,6 +98,24 @@ def test_mounts_of_a_cgroup_share_what_it_leaves(cgroup, scratch, pack, mount, d
     second.unmount()
     wait_until(lambda: why(first) == ALL, "the budget that it wants")
     first.unmount()
+
+
+def test_names_of_listed_directories_count_once(cgroup, scratch, pack, mount):
+    """They are charged to the cgroup, and the budget has room for them: what they take is not taken once more."""
+    paths = write_tar(scratch / "source.tar", dirs=40, per_dir=1000)
+    dataset = pack(scratch / "source.tar")
+    names_bytes = len(paths) * 1490  # 60 MB
+    random.Random(1).shuffle(paths)
+    (scratch / "order").write_text("\n".join(paths))
+    limited = cgroup(300 * MIB)
+    with limited.inside():
+        m = mount(dataset, "view=all,layout=tree")
+    tools.ddpfs("ctl", m.path, "follow", scratch / "order")
+    wait_until(lambda: (now := stats(m))["idle"] and now["names_bytes"] > names_bytes * 0.9, "listed directories")
+    time.sleep(3)  # the budget is looked at every 2 s
+    left = float(re.search(r"([0-9.]+) MiB", why(m))[1]) * MIB
+    assert left > 300 * MIB - limited.anon_bytes() - names_bytes / 2
+    m.unmount()
 
 
 def greeter_of(m):
