@@ -42,9 +42,10 @@ class Child:
             raise RuntimeError(f"{r['failures']} files failed: {self.err.read()[:200].strip()}")
         return r
 
-    def one_pass(self, mounts=None):
+    def one_pass(self, mounts=None, meanwhile=None):
         """The first pass over fresh mounts begins with them: its time when the last mount command returned, its bytes and
-        processor time before the first, so that nothing the mounts do beforehand is free."""
+        processor time before the first, so that nothing the mounts do beforehand is free.  `meanwhile` is called while the
+        child reads."""
         def counters():
             return {**self.env.cg.counters(), **(mounts.requests() if mounts else {})}
         before, lead = counters(), 0
@@ -53,6 +54,8 @@ class Child:
             before.update(mounts.before)
             lead = time.monotonic() - mounts.returned
         self.start()
+        if meanwhile:
+            meanwhile()
         r = self.result()
         after = counters()
         self.dev_before = before["dev_bytes"]
