@@ -56,24 +56,27 @@ class Reader(threading.Thread):
             self.error = error
 
 
-def epoch(mount, hosts, url):
-    """A mount on the host `trainer` that holds a part of the dataset, and its reader."""
-    m = mount(url, "rank=0,world=1,memory=8M,timeout=120", within=hosts.trainer.within)
+def epoch(mount, hosts, url, memory):
+    """A mount on the host `trainer`, and its reader."""
+    m = mount(url, f"rank=0,world=1,memory={memory},timeout=120", within=hosts.trainer.within)
     return m, Reader(m.path)
 
 
 def test_an_epoch_uses_the_link_and_fetches_nothing_twice(hosts, stored, mount):
     url, digests, size = stored
     begun, before = time.monotonic(), hosts.trainer.received_bytes()
-    m, reader = epoch(mount, hosts, url)
+    m, reader = epoch(mount, hosts, url, "64M")
     reader.run()
     seconds = time.monotonic() - begun
     assert reader.error is None and sorted(reader.digests) == digests
     stats = control.settled(m)
     assert stats["errors"] == stats["bad_blocks"] == 0
     received = hosts.trainer.received_bytes() - before
-    # Headers, second requests for slow answers, and what the next epoch needs first.
-    assert size <= stats["read_bytes"] <= received <= 1.1 * stats["read_bytes"] + (2 << 20)
+    # Shards have headers of tar; a file that the kernel takes back (`lost`) is fetched again, with 1024 turns at most.
+    taken_back = (stats["lost"] + 1024 * stats["refetches"]) * 28_000
+    assert size <= stats["read_bytes"] <= 1.1 * size + taken_back
+    # Packets have headers, and some are sent again; a slow answer gets a second request.
+    assert stats["read_bytes"] <= received <= 1.25 * stats["read_bytes"]
     # Nothing is faster than the link; and one file after the other takes 20 ms more for each, nine times as long.
     on_the_link_s = size / (MEGABYTES_S * 1e6)
     one_by_one_s = on_the_link_s + len(digests) * LATENCY_MS / 1e3
@@ -82,7 +85,7 @@ def test_an_epoch_uses_the_link_and_fetches_nothing_twice(hosts, stored, mount):
 
 def test_readers_wait_while_the_link_is_down(hosts, stored, mount):
     url, digests, _ = stored
-    m, reader = epoch(mount, hosts, url)
+    m, reader = epoch(mount, hosts, url, "8M")  # most of the epoch is not there yet
     reader.start()
     wait_until(lambda: len(reader.digests) > len(reader.names) // 5, "a fifth of the epoch")
     hosts.cable(up=False)
