@@ -41,16 +41,20 @@ def digest(data):
 
 
 class Reader(threading.Thread):
-    """Reads the files of an epoch in their order."""
+    """Reads the files of an epoch in their order.  After a fifth of them it says `there`, and waits for `go`."""
 
     def __init__(self, path):
         super().__init__(daemon=True)
         self.names = sorted(name for name in os.listdir(path) if not name.startswith("."))
         self.path, self.digests, self.error = path, [], None
+        self.there, self.go = threading.Event(), threading.Event()
 
     def run(self):
         try:
             for name in self.names:
+                if len(self.digests) == len(self.names) // 5:
+                    self.there.set()
+                    self.go.wait()
                 self.digests.append(digest((self.path / name).read_bytes()))
         except OSError as error:
             self.error = error
@@ -66,6 +70,7 @@ def test_an_epoch_uses_the_link_and_fetches_nothing_twice(hosts, stored, mount):
     url, digests, size = stored
     begun, before = time.monotonic(), hosts.trainer.received_bytes()
     m, reader = epoch(mount, hosts, url, "64M")
+    reader.go.set()
     reader.run()
     seconds = time.monotonic() - begun
     assert reader.error is None and sorted(reader.digests) == digests
@@ -87,8 +92,9 @@ def test_readers_wait_while_the_link_is_down(hosts, stored, mount):
     url, digests, _ = stored
     m, reader = epoch(mount, hosts, url, "8M")  # most of the epoch is not there yet
     reader.start()
-    wait_until(lambda: len(reader.digests) > len(reader.names) // 5, "a fifth of the epoch")
+    wait_until(reader.there.is_set, "a fifth of the epoch")
     hosts.cable(up=False)
+    reader.go.set()
     wait_until(lambda: control.stats(m)["store_away_ns"] > 2e9, "a store that is away for 2 s")
     read = wait_until(lambda: stands_still(reader), "a reader that waits")
     assert reader.is_alive() and read < len(reader.names)
