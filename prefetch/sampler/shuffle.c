@@ -245,9 +245,15 @@ static inline __attribute__((always_inline)) uint32_t below(
 	return 0;
 }
 
-uint32_t prefetch_rng_word(struct prefetch_rng *rng)
+void prefetch_rng_words(struct prefetch_rng *rng, uint32_t *words, uint32_t n)
 {
-	return pcg_next32(&rng->pcg);
+	struct prefetch_pcg64 pcg = rng->pcg;
+	for (uint32_t i = 0; i < n; i += 2) {
+		uint64_t next = pcg_next64(&pcg);
+		words[i] = (uint32_t)next;
+		words[i + 1] = (uint32_t)(next >> 32);
+	}
+	rng->pcg = pcg;
 }
 
 /* ---- shuffles ---- */

@@ -62,8 +62,8 @@ struct prefetch_shuffle {
 	bool in_place;   /* each shuffle begins with the order that the one before has left */
 };
 
-/* Draws 32 bits of a generator of the kind NUMPY_RNG. */
-uint32_t prefetch_rng_word(struct prefetch_rng *rng);
+/* Draws `n` words of a generator of the kind NUMPY_RNG that keeps no half of a number.  n: even. */
+void prefetch_rng_words(struct prefetch_rng *rng, uint32_t *words, uint32_t n);
 
 /* Does the steps from `done` on, of the n - 1 of a shuffle, and stops soon after `max` of them.  `cells` has n entries
  * of 4 bytes (`wide`) or 2 bytes.  Returns how many steps are done.  Call prefetch_shuffle_end() after the last

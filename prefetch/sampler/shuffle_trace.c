@@ -12,6 +12,7 @@
 enum {
 	TOUCHED_MAX = 8192, /* cells that got an opened file: 512 files move about ln(n) times each */
 	SMALL = 8,          /* a small gap is a mean gap / SMALL at most */
+	QUIET = 48,         /* words that are looked at together; a block has a multiple of these */
 };
 
 /* The weight of a gap of x mean gaps, in nats: ln of its probability under a right seed over that under a wrong one.  A
@@ -23,14 +24,16 @@ static const float WRONG_NATS = -7, RIGHT_NATS = 20;
 struct prefetch_trace {
 	uint32_t room, n, n_opened;
 	uint32_t cells[PREFETCH_TRACE_OPENED_MAX];
-	uint64_t *bits; /* one bit for each cell: it holds an opened file; between calls those of `cells` are set */
-	uint16_t *ids;  /* a cell each: number of the opened file + 1; all 0 between calls */
+	/* One bit for each cell: it holds an opened file; between calls those of `cells` are set.  Bits up to the next
+	 * power of two are there, too, and 0. */
+	uint64_t *bits;
+	uint16_t *ids; /* a cell each: number of the opened file + 1; all 0 between calls */
 	uint32_t touched[TOUCHED_MAX], n_touched;
 	float per_step; /* mean gaps */
 	float nats;
 	uint32_t last; /* step of the last opened file that became final */
 	struct prefetch_rng rng;
-	uint32_t words[SHARD_MT19937_WORDS], next; /* of rng.mt, made a block at a time */
+	uint32_t words[SHARD_MT19937_WORDS], next; /* of rng, made a block at a time */
 };
 
 int prefetch_trace_new(uint32_t n, struct prefetch_trace **ret_trace)
@@ -39,7 +42,7 @@ int prefetch_trace_new(uint32_t n, struct prefetch_trace **ret_trace)
 	if (!t)
 		return -ENOMEM;
 	t->room = n;
-	t->bits = calloc((size_t)n / 64 + 1, sizeof(*t->bits));
+	t->bits = calloc((size_t)n / 32 + 2, sizeof(*t->bits)); /* a number is below 2 n */
 	t->ids = calloc(n, sizeof(*t->ids));
 	if (!t->bits || !t->ids) {
 		prefetch_trace_free(t);
@@ -101,9 +104,9 @@ static bool move(struct prefetch_trace *t, uint32_t top, uint32_t from, uint32_t
 	return !final || decide(t, step);
 }
 
-/* Makes the next words of a generator.  Loops of this form become vector instructions; shard_mt19937_next32() makes one
+/* Makes the next words of MT19937.  Loops of this form become vector instructions; shard_mt19937_next32() makes one
  * word at a time. */
-static void make_words(struct prefetch_trace *t)
+static inline __attribute__((always_inline)) void make_words(struct prefetch_trace *t)
 {
 	enum { N = SHARD_MT19937_WORDS, SHIFT = 397 };
 	uint32_t *s = t->rng.mt.state, *words = t->words;
@@ -124,16 +127,49 @@ static void make_words(struct prefetch_trace *t)
 		y ^= y << 15 & UINT32_C(0xefc60000);
 		words[i] = y ^ y >> 18;
 	}
+}
+
+static inline __attribute__((always_inline)) void next_block(struct prefetch_trace *t, bool pcg)
+{
+	if (pcg)
+		prefetch_rng_words(&t->rng, t->words, SHARD_MT19937_WORDS);
+	else
+		make_words(t);
 	t->next = 0;
 }
 
-static inline uint32_t word(struct prefetch_trace *t, bool pcg)
+static inline __attribute__((always_inline)) uint32_t word(struct prefetch_trace *t, bool pcg)
 {
-	if (pcg)
-		return prefetch_rng_word(&t->rng);
 	if (t->next == SHARD_MT19937_WORDS)
-		make_words(t);
+		next_block(t, pcg);
 	return t->words[t->next++];
+}
+
+/* Whether one of the cells (low, low + QUIET] holds an opened file. */
+static bool any_opened(const uint64_t *bits, uint32_t low)
+{
+	uint64_t first = (uint64_t)low + 1, word = bits[first / 64] >> (first % 64);
+	if (first % 64 > 64 - QUIET)
+		word |= bits[first / 64 + 1] << (64 - first % 64);
+	return (word & ((UINT64_C(1) << QUIET) - 1)) != 0;
+}
+
+/* How many steps the next QUIET words make.  In most cases no opened file takes part in them, and each number is small
+ * enough, or too large, for all cells that they may be for.  Returns UINT32_MAX if not. */
+static inline __attribute__((always_inline)) uint32_t quiet_steps(
+        const struct prefetch_trace *t, bool python, unsigned drop, uint32_t mask, uint32_t top)
+{
+	const uint32_t *words = t->words + t->next;
+	uint32_t numbers[QUIET], small = 0, large = 0, low = top - QUIET;
+	uint64_t opened = 0;
+	for (unsigned k = 0; k < QUIET; k++) {
+		numbers[k] = python ? words[k] >> drop : words[k] & mask;
+		small += numbers[k] <= low;
+		large += numbers[k] > top;
+	}
+	for (unsigned k = 0; k < QUIET; k++)
+		opened |= t->bits[numbers[k] / 64] >> (numbers[k] % 64);
+	return (opened & 1) || small + large < QUIET || any_opened(t->bits, low) ? UINT32_MAX : small;
 }
 
 /* Backwards with numbers whose bits are cut to a mask.  Whether a number is small enough is a coin's toss, so nothing
@@ -150,6 +186,16 @@ static inline __attribute__((always_inline)) uint32_t backwards(
 		/* python: the last bound, top + 1, with as many bits is (mask >> 1) + 1 */
 		least = least == 0 ? 1 : least;
 		while (top >= least) {
+			if (t->next % QUIET == 0 && top >= least + QUIET) {
+				if (t->next == SHARD_MT19937_WORDS)
+					next_block(t, pcg);
+				uint32_t steps = quiet_steps(t, python, drop, mask, top);
+				if (steps != UINT32_MAX) {
+					t->next += QUIET;
+					top -= steps;
+					continue;
+				}
+			}
 			uint32_t j = python ? word(t, pcg) >> drop : word(t, pcg) & mask;
 			uint32_t small = j <= top, at = small ? j : top;
 			uint64_t either = (bits[at / 64] >> (at % 64)) | (bits[top / 64] >> (top % 64));
@@ -162,7 +208,7 @@ static inline __attribute__((always_inline)) uint32_t backwards(
 }
 
 /* TORCH. */
-static uint32_t forwards(struct prefetch_trace *t)
+static inline __attribute__((always_inline)) uint32_t forwards(struct prefetch_trace *t)
 {
 	for (uint32_t i = 0; i + 1 < t->n; i++) {
 		uint32_t j = i + word(t, false) % (t->n - i);
@@ -172,35 +218,44 @@ static uint32_t forwards(struct prefetch_trace *t)
 	return t->n - 1;
 }
 
+/* Does the steps until the seed is decided.  Returns how many. */
+static inline __attribute__((always_inline)) uint32_t trace(struct prefetch_trace *t, enum prefetch_shuffle_kind kind)
+{
+	if (kind == PREFETCH_SHUFFLE_TORCH)
+		return forwards(t);
+	if (kind == PREFETCH_SHUFFLE_NUMPY)
+		return t->n - 1 - backwards(t, false, false, t->n - 1);
+	if (kind == PREFETCH_SHUFFLE_NUMPY_RNG)
+		return t->n - 1 - backwards(t, true, false, t->n - 1);
+	return t->n - 1 - backwards(t, false, true, t->n - 1);
+}
+
+#if defined(__x86_64__) && !defined(DDPFS_NO_AVX2) /* tests/prefetch/meson.build */
+__attribute__((target("avx2"))) static uint32_t trace_avx2(struct prefetch_trace *t, enum prefetch_shuffle_kind kind)
+{
+	return trace(t, kind);
+}
+#endif
+
+static uint32_t steps_of(struct prefetch_trace *t, enum prefetch_shuffle_kind kind)
+{
+#if defined(__x86_64__) && !defined(DDPFS_NO_AVX2)
+	if (__builtin_cpu_supports("avx2"))
+		return trace_avx2(t, kind);
+#endif
+	return trace(t, kind);
+}
+
 bool prefetch_trace_try(struct prefetch_trace *t, enum prefetch_shuffle_kind kind, uint64_t seed, uint64_t *steps)
 {
-	uint32_t done = 0;
-	if (t->n <= PREFETCH_TRACE_SHORT)
+	if (t->n <= PREFETCH_TRACE_SHORT || kind > PREFETCH_SHUFFLE_PYTHON)
 		return true;
 	t->nats = 0;
 	t->last = 0;
 	t->n_touched = 0;
 	prefetch_rng_seed(&t->rng, kind, seed);
 	t->next = SHARD_MT19937_WORDS;
-	switch (kind) {
-	case PREFETCH_SHUFFLE_TORCH:
-		done = forwards(t);
-		break;
-	case PREFETCH_SHUFFLE_NUMPY:
-		done = t->n - 1 - backwards(t, false, false, t->n - 1);
-		break;
-	case PREFETCH_SHUFFLE_NUMPY_RNG:
-		done = t->n - 1 - backwards(t, true, false, t->n - 1);
-		break;
-	case PREFETCH_SHUFFLE_PYTHON:
-		done = t->n - 1 - backwards(t, false, true, t->n - 1);
-		break;
-	case PREFETCH_SHUFFLE_SAMPLE:
-	case PREFETCH_SHUFFLE_STD:
-	case PREFETCH_SHUFFLE_STD64:
-		return true;
-	}
-	*steps += done;
+	*steps += steps_of(t, kind);
 	for (uint32_t i = 0; i < t->n_touched; i++)
 		bit_clear(t->bits, t->touched[i]);
 	for (uint32_t i = 0; i < t->n_opened; i++)

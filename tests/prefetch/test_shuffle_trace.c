@@ -1,0 +1,91 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Traces against a shuffle that is done one step at a time.  meson.build makes two programs of this: one with the
+ * library, which uses AVX2 where the processor has it, and one with the code that every processor can run. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <cmocka.h>
+
+#include "prefetch/sampler/shuffle_trace.h"
+
+enum { OPENED = 96, OFFSETS = 8 };
+
+/* As in shuffle_trace.c. */
+static const float SMALL_NATS = 1.86F, LONG_NATS = -3.91F, LONG_NATS_EACH = 0.9F, WRONG_NATS = -7, RIGHT_NATS = 20;
+
+static void identity(uint32_t *at, uint32_t n)
+{
+	for (uint32_t i = 0; i < n; i++)
+		at[i] = i;
+}
+
+/* prefetch_trace_try() in the simplest way. */
+static bool try_slowly(uint32_t n, const uint32_t *cells, enum prefetch_shuffle_kind kind, uint64_t seed, uint32_t *at,
+        bool *opened, uint64_t *ret_steps)
+{
+	struct prefetch_rng rng;
+	float nats = 0;
+	uint32_t done = 0, last = 0;
+	identity(at, n);
+	for (unsigned i = 0; i < OPENED; i++)
+		opened[cells[i]] = true;
+	prefetch_rng_seed(&rng, kind, seed);
+	for (; done + 1 < n && nats > WRONG_NATS && nats < RIGHT_NATS; done++) {
+		prefetch_shuffle_steps(&rng, kind, n, done, 1, at, true);
+		if (!opened[at[kind == PREFETCH_SHUFFLE_TORCH ? done : n - 1 - done]])
+			continue;
+		float gap = (float)(done - last) * ((float)OPENED / (float)n);
+		last = done;
+		nats += gap * 8 <= 1 ? SMALL_NATS : LONG_NATS + gap * LONG_NATS_EACH;
+	}
+	for (unsigned i = 0; i < OPENED; i++)
+		opened[cells[i]] = false;
+	*ret_steps = nats > WRONG_NATS && nats < RIGHT_NATS ? done : done - 1; /* the deciding step does not count */
+	return nats > WRONG_NATS;
+}
+
+/* The same answer after the same steps: a right seed and wrong ones, one rank of two, lists around powers of two. */
+static void a_trace_takes_the_same_steps_as_a_slow_one(void **state)
+{
+	static const uint32_t sizes[] = { 4097, 5000, 8192, 10000, 65535, 65536, 65537, 100000, 131071, 131072 };
+	const uint32_t most = 131072;
+	uint32_t *order = calloc(most, sizeof(*order)), *at = calloc(most, sizeof(*at)), cells[OPENED];
+	bool *opened = calloc(most, sizeof(*opened));
+	(void)state;
+	assert_true(order && at && opened);
+	for (unsigned i = 0; i < sizeof(sizes) / sizeof(sizes[0]) * (PREFETCH_SHUFFLE_PYTHON + 1); i++) {
+		enum prefetch_shuffle_kind kind = i % (PREFETCH_SHUFFLE_PYTHON + 1);
+		uint32_t n = sizes[i / (PREFETCH_SHUFFLE_PYTHON + 1)];
+		struct prefetch_trace *trace;
+		struct prefetch_rng rng;
+		assert_int_equal(prefetch_trace_new(n, &trace), 0);
+		for (uint64_t seed = 0; seed < 6; seed++) {
+			identity(order, n);
+			prefetch_rng_seed(&rng, kind, seed);
+			prefetch_shuffle_steps(&rng, kind, n, 0, n, order, true);
+			for (unsigned k = 0; k < OPENED; k++)
+				cells[k] = order[(size_t)k * 2];
+			prefetch_trace_set(trace, n, cells, OPENED);
+			for (uint64_t offset = 0; offset < OFFSETS; offset++) {
+				uint64_t tried = seed + offset * offset * 1000, steps = 0, slow_steps;
+				bool passes = prefetch_trace_try(trace, kind, tried, &steps);
+				bool slow = try_slowly(n, cells, kind, tried, at, opened, &slow_steps);
+				if (passes != slow || steps != slow_steps || (offset == 0 && !passes))
+					fail_msg("%u files, kind %u, seed %u: %d after %u steps, not %d after %u", n,
+					        kind, (unsigned)tried, passes, (unsigned)steps, slow,
+					        (unsigned)slow_steps);
+			}
+		}
+		prefetch_trace_free(trace);
+	}
+	free(order);
+	free(at);
+	free(opened);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = { cmocka_unit_test(a_trace_takes_the_same_steps_as_a_slow_one) };
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}
