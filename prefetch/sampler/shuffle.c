@@ -77,12 +77,17 @@ static void pcg_step(struct prefetch_pcg64 *pcg)
 	pcg->state = pcg->state * pcg_multiplier + pcg->step;
 }
 
+static inline uint64_t pcg_output(unsigned __int128 state)
+{
+	uint64_t mixed = (uint64_t)(state >> 64) ^ (uint64_t)state;
+	unsigned by = (unsigned)(state >> 122);
+	return mixed >> by | mixed << (-by & 63);
+}
+
 static uint64_t pcg_next64(struct prefetch_pcg64 *pcg)
 {
 	pcg_step(pcg);
-	uint64_t mixed = (uint64_t)(pcg->state >> 64) ^ (uint64_t)pcg->state;
-	unsigned by = (unsigned)(pcg->state >> 122);
-	return mixed >> by | mixed << (-by & 63);
+	return pcg_output(pcg->state);
 }
 
 static inline uint32_t pcg_next32(struct prefetch_pcg64 *pcg)
@@ -168,6 +173,51 @@ void prefetch_rng_seed(struct prefetch_rng *rng, enum prefetch_shuffle_kind kind
 	}
 }
 
+/* The same as shard_mt19937_seed() and seed_by_array().  Loops over the seeds become vector instructions, and do not
+ * wait for each multiplication. */
+static inline __attribute__((always_inline)) void seed_side_by_side(
+        bool by_array, uint32_t seed, uint32_t s[SHARD_MT19937_WORDS][PREFETCH_SEEDS])
+{
+	enum { N = SHARD_MT19937_WORDS, FIRST = 19650218 };
+	for (unsigned l = 0; l < PREFETCH_SEEDS; l++)
+		s[0][l] = by_array ? FIRST : seed + l;
+	for (uint32_t i = 1; i < N; i++) {
+		for (unsigned l = 0; l < PREFETCH_SEEDS; l++)
+			s[i][l] = UINT32_C(1812433253) * (s[i - 1][l] ^ s[i - 1][l] >> 30) + i;
+	}
+	for (uint32_t k = 0, i = 1, last = 0; by_array && k < N; k++, last = i, i = i + 1 < N ? i + 1 : 1) {
+		for (unsigned l = 0; l < PREFETCH_SEEDS; l++)
+			s[i][l] = (s[i][l] ^ (s[last][l] ^ s[last][l] >> 30) * UINT32_C(1664525)) + seed + l;
+	}
+	for (uint32_t k = 1, i = 2, last = 1; by_array && k < N; k++, last = i, i = i + 1 < N ? i + 1 : 1) {
+		for (unsigned l = 0; l < PREFETCH_SEEDS; l++)
+			s[i][l] = (s[i][l] ^ (s[last][l] ^ s[last][l] >> 30) * UINT32_C(1566083941)) - i;
+	}
+	for (unsigned l = 0; by_array && l < PREFETCH_SEEDS; l++)
+		s[0][l] = UINT32_C(0x80000000);
+}
+
+#if defined(__x86_64__) && !defined(DDPFS_NO_AVX2) /* tests/prefetch/meson.build */
+__attribute__((target("avx2"))) static void seed_side_by_side_avx2(
+        bool by_array, uint32_t seed, uint32_t s[SHARD_MT19937_WORDS][PREFETCH_SEEDS])
+{
+	seed_side_by_side(by_array, seed, s);
+}
+#endif
+
+void prefetch_rng_seed_mt(
+        enum prefetch_shuffle_kind kind, uint32_t seed, uint32_t ret_states[SHARD_MT19937_WORDS][PREFETCH_SEEDS])
+{
+	bool by_array = kind == PREFETCH_SHUFFLE_PYTHON || kind == PREFETCH_SHUFFLE_SAMPLE;
+#if defined(__x86_64__) && !defined(DDPFS_NO_AVX2)
+	if (__builtin_cpu_supports("avx2")) {
+		seed_side_by_side_avx2(by_array, seed, ret_states);
+		return;
+	}
+#endif
+	seed_side_by_side(by_array, seed, ret_states);
+}
+
 /* ---- numbers below a bound ---- */
 
 /* Bits of a number. */
@@ -247,13 +297,23 @@ static inline __attribute__((always_inline)) uint32_t below(
 
 void prefetch_rng_words(struct prefetch_rng *rng, uint32_t *words, uint32_t n)
 {
-	struct prefetch_pcg64 pcg = rng->pcg;
-	for (uint32_t i = 0; i < n; i += 2) {
-		uint64_t next = pcg_next64(&pcg);
-		words[i] = (uint32_t)next;
-		words[i + 1] = (uint32_t)(next >> 32);
+	/* Two steps at once, so that the even numbers do not wait for the odd ones. */
+	const unsigned __int128 multiplier = pcg_multiplier * pcg_multiplier;
+	struct prefetch_pcg64 even = rng->pcg, odd;
+	pcg_step(&even);
+	odd = even;
+	pcg_step(&odd);
+	unsigned __int128 step = rng->pcg.step * (pcg_multiplier + 1);
+	for (uint32_t i = 0; i < n; i += 4) {
+		uint64_t one = pcg_output(even.state), two = pcg_output(odd.state);
+		words[i] = (uint32_t)one;
+		words[i + 1] = (uint32_t)(one >> 32);
+		words[i + 2] = (uint32_t)two;
+		words[i + 3] = (uint32_t)(two >> 32);
+		rng->pcg.state = odd.state;
+		even.state = even.state * multiplier + step;
+		odd.state = odd.state * multiplier + step;
 	}
-	rng->pcg = pcg;
 }
 
 /* ---- shuffles ---- */

@@ -32,7 +32,10 @@ enum prefetch_shuffle_kind {
 	PREFETCH_SHUFFLE_STD64,
 };
 
-enum { PREFETCH_MT64_WORDS = 312 };
+enum {
+	PREFETCH_MT64_WORDS = 312,
+	PREFETCH_SEEDS = 16, /* seeded side by side */
+};
 
 /* A generator of random numbers. */
 struct prefetch_rng {
@@ -52,6 +55,10 @@ struct prefetch_rng {
  * STD64 all of them. */
 void prefetch_rng_seed(struct prefetch_rng *rng, enum prefetch_shuffle_kind kind, uint64_t seed);
 
+/* Makes the states of MT19937 for PREFETCH_SEEDS seeds, from this one on.  kind: any but NUMPY_RNG and STD64. */
+void prefetch_rng_seed_mt(
+        enum prefetch_shuffle_kind kind, uint32_t seed, uint32_t ret_states[SHARD_MT19937_WORDS][PREFETCH_SEEDS]);
+
 /* One of a trainer's shuffles. */
 struct prefetch_shuffle {
 	enum prefetch_shuffle_kind kind;
@@ -62,7 +69,7 @@ struct prefetch_shuffle {
 	bool in_place;   /* each shuffle begins with the order that the one before has left */
 };
 
-/* Draws `n` words of a generator of the kind NUMPY_RNG that keeps no half of a number.  n: even. */
+/* Draws `n` words of a generator of the kind NUMPY_RNG that keeps no half of a number.  n: a multiple of 4. */
 void prefetch_rng_words(struct prefetch_rng *rng, uint32_t *words, uint32_t n);
 
 /* Does the steps from `done` on, of the n - 1 of a shuffle, and stops soon after `max` of them.  `cells` has n entries

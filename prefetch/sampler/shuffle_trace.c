@@ -34,6 +34,10 @@ struct prefetch_trace {
 	uint32_t last; /* step of the last opened file that became final */
 	struct prefetch_rng rng;
 	uint32_t words[SHARD_MT19937_WORDS], next; /* of rng, made a block at a time */
+	/* States of MT19937 for n_ahead seeds from `ahead` on, of one kind: seeds are tried one after the other. */
+	enum prefetch_shuffle_kind ahead_kind;
+	uint32_t ahead, n_ahead;
+	uint32_t states[SHARD_MT19937_WORDS][PREFETCH_SEEDS];
 };
 
 int prefetch_trace_new(uint32_t n, struct prefetch_trace **ret_trace)
@@ -145,10 +149,27 @@ static inline __attribute__((always_inline)) uint32_t word(struct prefetch_trace
 	return t->words[t->next++];
 }
 
-/* Whether one of the cells (low, low + QUIET] holds an opened file. */
-static bool any_opened(const uint64_t *bits, uint32_t low)
+static void seed_rng(struct prefetch_trace *t, enum prefetch_shuffle_kind kind, uint32_t seed)
 {
-	uint64_t first = (uint64_t)low + 1, word = bits[first / 64] >> (first % 64);
+	t->next = SHARD_MT19937_WORDS;
+	if (kind == PREFETCH_SHUFFLE_NUMPY_RNG) {
+		prefetch_rng_seed(&t->rng, kind, seed);
+		return;
+	}
+	if (kind != t->ahead_kind || seed - t->ahead >= t->n_ahead) {
+		prefetch_rng_seed_mt(kind, seed, t->states);
+		t->ahead_kind = kind;
+		t->ahead = seed;
+		t->n_ahead = PREFETCH_SEEDS;
+	}
+	for (uint32_t i = 0; i < SHARD_MT19937_WORDS; i++)
+		t->rng.mt.state[i] = t->states[i][seed - t->ahead];
+}
+
+/* Whether one of QUIET cells holds an opened file. */
+static bool any_opened(const uint64_t *bits, uint32_t first)
+{
+	uint64_t word = bits[first / 64] >> (first % 64);
 	if (first % 64 > 64 - QUIET)
 		word |= bits[first / 64 + 1] << (64 - first % 64);
 	return (word & ((UINT64_C(1) << QUIET) - 1)) != 0;
@@ -169,7 +190,7 @@ static inline __attribute__((always_inline)) uint32_t quiet_steps(
 	}
 	for (unsigned k = 0; k < QUIET; k++)
 		opened |= t->bits[numbers[k] / 64] >> (numbers[k] % 64);
-	return (opened & 1) || small + large < QUIET || any_opened(t->bits, low) ? UINT32_MAX : small;
+	return (opened & 1) || small + large < QUIET || any_opened(t->bits, low + 1) ? UINT32_MAX : small;
 }
 
 /* Backwards with numbers whose bits are cut to a mask.  Whether a number is small enough is a coin's toss, so nothing
@@ -207,10 +228,33 @@ static inline __attribute__((always_inline)) uint32_t backwards(
 	return 0;
 }
 
+/* Whether no opened file takes part in QUIET steps from this one on.  The quotient is exact: it has 32 bits, of 53. */
+static inline __attribute__((always_inline)) bool is_quiet(const struct prefetch_trace *t, uint32_t step)
+{
+	const uint32_t *words = t->words + t->next;
+	uint32_t cells[QUIET];
+	uint64_t opened = 0;
+	for (uint32_t k = 0; k < QUIET; k++) {
+		uint32_t d = t->n - step - k;
+		cells[k] = step + k + words[k] - (uint32_t)(int32_t)((double)words[k] / d) * d;
+	}
+	for (unsigned k = 0; k < QUIET; k++)
+		opened |= t->bits[cells[k] / 64] >> (cells[k] % 64);
+	return !(opened & 1) && !any_opened(t->bits, step);
+}
+
 /* TORCH. */
 static inline __attribute__((always_inline)) uint32_t forwards(struct prefetch_trace *t)
 {
 	for (uint32_t i = 0; i + 1 < t->n; i++) {
+		while (t->next % QUIET == 0 && i + 1 + QUIET < t->n) {
+			if (t->next == SHARD_MT19937_WORDS)
+				next_block(t, false);
+			if (!is_quiet(t, i))
+				break;
+			t->next += QUIET;
+			i += QUIET;
+		}
 		uint32_t j = i + word(t, false) % (t->n - i);
 		if ((bit_get(t->bits, i) || bit_get(t->bits, j)) && !move(t, i, j, i))
 			return i;
@@ -253,8 +297,7 @@ bool prefetch_trace_try(struct prefetch_trace *t, enum prefetch_shuffle_kind kin
 	t->nats = 0;
 	t->last = 0;
 	t->n_touched = 0;
-	prefetch_rng_seed(&t->rng, kind, seed);
-	t->next = SHARD_MT19937_WORDS;
+	seed_rng(t, kind, (uint32_t)seed);
 	*steps += steps_of(t, kind);
 	for (uint32_t i = 0; i < t->n_touched; i++)
 		bit_clear(t->bits, t->touched[i]);

@@ -10,13 +10,16 @@
 
 enum { MT_SHIFT = 397 };
 
-/* Sixteen generators side by side.  The compiler uses the vector instructions of its target. */
-typedef uint32_t lanes __attribute__((vector_size(PREFETCH_LANES * sizeof(uint32_t)), aligned(4), may_alias));
+/* Generators side by side.  The compiler uses the vector instructions of its target. */
+typedef uint32_t vector __attribute__((vector_size(32), aligned(4), may_alias));
+enum { VECTORS = PREFETCH_LANES * sizeof(uint32_t) / sizeof(vector) };
 
-/* Returns x % d by two multiplications (Lemire, Kaser, Kurz: Faster remainder by direct computation, 2019). */
-static inline uint32_t fast_mod(uint32_t x, uint64_t magic, uint32_t d)
+/* Returns x % d.  magic: 2^32 / d, rounded down; so the product is the quotient, or one less.  Numbers of 32 bits, side
+ * by side, become vector instructions. */
+static inline uint32_t fast_mod(uint32_t x, uint32_t magic, uint32_t d)
 {
-	return (uint32_t)((unsigned __int128)(magic * x) * d >> 64);
+	uint32_t rest = x - (uint32_t)((uint64_t)x * magic >> 32) * d;
+	return rest - d < rest ? rest - d : rest;
 }
 
 void prefetch_torch_filter_init(
@@ -27,54 +30,99 @@ void prefetch_torch_filter_init(
 	for (uint32_t i = 0; i < n_indices; i++)
 		bit_set(filter->bits, indices[i] % PREFETCH_SEEN_BITS);
 	for (uint32_t i = 0; i < filter->outputs; i++)
-		filter->magic[i] = UINT64_MAX / (n - i) + 1;
+		filter->magic[i] = (uint32_t)((UINT64_C(1) << 32) / (n - i));
 }
 
 #define TWIST(high, low, far)                                                                                          \
 	((far) ^ ((((high)&UINT32_C(0x80000000)) | ((low)&UINT32_C(0x7fffffff))) >> 1) ^                               \
 	        ((-((low)&1)) & UINT32_C(0x9908b0df)))
 
-void prefetch_torch_words(const uint32_t seeds[PREFETCH_LANES], uint32_t count, struct prefetch_torch_words *ret_words)
+static inline __attribute__((always_inline)) void make_words(
+        const uint32_t seeds[PREFETCH_LANES], uint32_t n, struct prefetch_torch_words *ret_words)
 {
-	lanes *s = (lanes *)ret_words->words;
-	uint32_t need = count + MT_SHIFT < SHARD_MT19937_WORDS ? count + MT_SHIFT : SHARD_MT19937_WORDS;
-	assert(count <= SHARD_MT19937_WORDS);
-	memcpy(&s[0], seeds, sizeof(s[0]));
-	lanes last = s[0];
+	vector(*s)[VECTORS] = (vector(*)[VECTORS])ret_words->words, last[VECTORS];
+	uint32_t need = n + MT_SHIFT < SHARD_MT19937_WORDS ? n + MT_SHIFT : SHARD_MT19937_WORDS;
+	memcpy(last, seeds, sizeof(last));
+	memcpy(s[0], seeds, sizeof(last));
 	for (uint32_t i = 1; i < need; i++) {
-		last = UINT32_C(1812433253) * (last ^ last >> 30) + i;
-		s[i] = last;
+		for (unsigned v = 0; v < VECTORS; v++)
+			last[v] = UINT32_C(1812433253) * (last[v] ^ last[v] >> 30) + i;
+		for (unsigned v = 0; v < VECTORS && (i <= n || i >= MT_SHIFT); v++)
+			s[i][v] = last[v];
 	}
-	if (count == SHARD_MT19937_WORDS)
-		count--; /* the last word needs the new first word, and no caller needs the last word */
-	for (uint32_t i = 0; i < count && i < SHARD_MT19937_WORDS - MT_SHIFT; i++)
-		s[i] = TWIST(s[i], s[i + 1], s[i + MT_SHIFT]);
-	for (uint32_t i = SHARD_MT19937_WORDS - MT_SHIFT; i < count; i++)
-		s[i] = TWIST(s[i], s[i + 1], s[i + MT_SHIFT - SHARD_MT19937_WORDS]);
-	for (uint32_t i = 0; i < count; i++) {
-		lanes y = s[i];
-		y ^= y >> 11;
-		y ^= y << 7 & UINT32_C(0x9d2c5680);
-		y ^= y << 15 & UINT32_C(0xefc60000);
-		s[i] = y ^ y >> 18;
+	if (n == SHARD_MT19937_WORDS)
+		n--; /* the last word needs the new first word, and no caller needs the last word */
+	for (uint32_t i = 0; i < n && i < SHARD_MT19937_WORDS - MT_SHIFT; i++) {
+		for (unsigned v = 0; v < VECTORS; v++)
+			s[i][v] = TWIST(s[i][v], s[i + 1][v], s[i + MT_SHIFT][v]);
 	}
+	for (uint32_t i = SHARD_MT19937_WORDS - MT_SHIFT; i < n; i++) {
+		for (unsigned v = 0; v < VECTORS; v++)
+			s[i][v] = TWIST(s[i][v], s[i + 1][v], s[i + MT_SHIFT - SHARD_MT19937_WORDS][v]);
+	}
+	for (uint32_t i = 0; i < n; i++) {
+		for (unsigned v = 0; v < VECTORS; v++) {
+			vector y = s[i][v];
+			y ^= y >> 11;
+			y ^= y << 7 & UINT32_C(0x9d2c5680);
+			y ^= y << 15 & UINT32_C(0xefc60000);
+			s[i][v] = y ^ y >> 18;
+		}
+	}
+}
+
+static inline __attribute__((always_inline)) void count(const struct prefetch_torch_filter *filter,
+        const struct prefetch_torch_words *words, uint32_t skip, uint32_t outputs, uint32_t ret_hits[PREFETCH_LANES])
+{
+	uint32_t hits[PREFETCH_LANES] = { 0 }, bits[PREFETCH_LANES];
+	for (uint32_t i = 0; i < outputs; i++) {
+		const uint32_t *word = words->words[i + skip];
+		uint32_t magic = filter->magic[i], d = filter->n - i;
+		for (unsigned lane = 0; lane < PREFETCH_LANES; lane++)
+			bits[lane] = (i + fast_mod(word[lane], magic, d)) % PREFETCH_SEEN_BITS;
+		for (unsigned lane = 0; lane < PREFETCH_LANES; lane++)
+			hits[lane] += (uint32_t)(filter->bits[bits[lane] / 64] >> (bits[lane] % 64)) & 1;
+	}
+	memcpy(ret_hits, hits, sizeof(hits));
+}
+
+#if defined(__x86_64__) && !defined(DDPFS_NO_AVX2) /* tests/prefetch/meson.build */
+__attribute__((target("avx2"))) static void make_words_avx2(
+        const uint32_t seeds[PREFETCH_LANES], uint32_t n, struct prefetch_torch_words *ret_words)
+{
+	make_words(seeds, n, ret_words);
+}
+
+__attribute__((target("avx2"))) static void count_avx2(const struct prefetch_torch_filter *filter,
+        const struct prefetch_torch_words *words, uint32_t skip, uint32_t outputs, uint32_t ret_hits[PREFETCH_LANES])
+{
+	count(filter, words, skip, outputs, ret_hits);
+}
+#endif
+
+void prefetch_torch_words(const uint32_t seeds[PREFETCH_LANES], uint32_t n, struct prefetch_torch_words *ret_words)
+{
+	assert(n <= SHARD_MT19937_WORDS);
+#if defined(__x86_64__) && !defined(DDPFS_NO_AVX2)
+	if (__builtin_cpu_supports("avx2")) {
+		make_words_avx2(seeds, n, ret_words);
+		return;
+	}
+#endif
+	make_words(seeds, n, ret_words);
 }
 
 void prefetch_torch_count(const struct prefetch_torch_filter *filter, const struct prefetch_torch_words *words,
         uint32_t skip, uint32_t outputs, uint32_t ret_hits[PREFETCH_LANES])
 {
-	uint32_t hits[PREFETCH_LANES] = { 0 };
 	assert(outputs <= filter->outputs && skip <= PREFETCH_SKIP_MAX);
-	for (uint32_t i = 0; i < outputs; i++) {
-		const uint32_t *word = words->words[i + skip];
-		uint64_t magic = filter->magic[i];
-		uint32_t d = filter->n - i;
-		for (unsigned lane = 0; lane < PREFETCH_LANES; lane++) {
-			uint32_t bit = (i + fast_mod(word[lane], magic, d)) % PREFETCH_SEEN_BITS;
-			hits[lane] += (uint32_t)(filter->bits[bit / 64] >> (bit % 64)) & 1;
-		}
+#if defined(__x86_64__) && !defined(DDPFS_NO_AVX2)
+	if (__builtin_cpu_supports("avx2")) {
+		count_avx2(filter, words, skip, outputs, ret_hits);
+		return;
 	}
-	memcpy(ret_hits, hits, sizeof(hits));
+#endif
+	count(filter, words, skip, outputs, ret_hits);
 }
 
 /* Chernoff: P(Bin(k, q) >= t) <= exp(-k KL(t/k, q)). */

@@ -19,7 +19,7 @@
 #include "shard/torch_rng.h"
 
 enum {
-	PREFETCH_LANES = 16,         /* seeds computed side by side */
+	PREFETCH_LANES = 32,         /* seeds side by side: so many that multiplications overlap */
 	PREFETCH_FILTER_WORDS = 620, /* outputs that a filter checks, at most: a block less the skip */
 	PREFETCH_SKIP_MAX = 4,       /* words that a filter may skip */
 	PREFETCH_SEEN_BITS = 1 << 16 /* of the set of seen indices: 8 KiB, so it stays in the L1 cache */
@@ -31,7 +31,7 @@ struct prefetch_torch_filter {
 	uint32_t seen;                          /* how many indices are in the set */
 	uint32_t outputs;                       /* entries of `magic`: the smaller of PREFETCH_FILTER_WORDS and n - 1 */
 	uint64_t bits[PREFETCH_SEEN_BITS / 64]; /* bit index % PREFETCH_SEEN_BITS */
-	uint64_t magic[PREFETCH_FILTER_WORDS];  /* entry i: for % (n - i) */
+	uint32_t magic[PREFETCH_FILTER_WORDS];  /* entry i: 2^32 / (n - i) */
 };
 
 /* Makes the filter of these indices. */
@@ -43,9 +43,9 @@ struct prefetch_torch_words {
 	uint32_t words[SHARD_MT19937_WORDS + 1][PREFETCH_LANES];
 };
 
-/* Computes the first `count` words of the generators with these seeds.  count <= SHARD_MT19937_WORDS; of that many
- * the last one is not computed. */
-void prefetch_torch_words(const uint32_t seeds[PREFETCH_LANES], uint32_t count, struct prefetch_torch_words *ret_words);
+/* Computes the first n words of the generators with these seeds.  n <= SHARD_MT19937_WORDS; of that many the last one
+ * is not computed. */
+void prefetch_torch_words(const uint32_t seeds[PREFETCH_LANES], uint32_t n, struct prefetch_torch_words *ret_words);
 
 /* Counts, for each lane, how many of the outputs [0, outputs) seem to be in the set, after `skip` words.
  * outputs <= filter->outputs, skip <= PREFETCH_SKIP_MAX. */

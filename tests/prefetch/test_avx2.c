@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Traces against a shuffle that is done one step at a time.  meson.build makes two programs of this: one with the
- * library, which uses AVX2 where the processor has it, and one with the code that every processor can run. */
+/* Code that has AVX2 where the processor has it, against code that does one step at a time.  meson.build makes two
+ * programs of this: one with the library, and one with the library's code for processors without AVX2. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -8,6 +8,8 @@
 #include <cmocka.h>
 
 #include "prefetch/sampler/shuffle_trace.h"
+#include "prefetch/sampler/torch.h"
+#include "shard/base/bits.h"
 
 enum { OPENED = 96, OFFSETS = 8 };
 
@@ -84,8 +86,64 @@ static void a_trace_takes_the_same_steps_as_a_slow_one(void **state)
 	free(opened);
 }
 
+static void seeds_side_by_side_are_seeded_as_one_by_one(void **state)
+{
+	static const enum prefetch_shuffle_kind kinds[] = { PREFETCH_SHUFFLE_NUMPY, PREFETCH_SHUFFLE_PYTHON };
+	static const uint32_t seeds[] = { 0, 9990, UINT32_MAX - 20 };
+	static uint32_t states[SHARD_MT19937_WORDS][PREFETCH_SEEDS];
+	(void)state;
+	for (unsigned i = 0; i < 2 * 3; i++) {
+		prefetch_rng_seed_mt(kinds[i % 2], seeds[i / 2], states);
+		for (uint32_t k = 0; k < PREFETCH_SEEDS; k++) {
+			struct prefetch_rng rng;
+			prefetch_rng_seed(&rng, kinds[i % 2], seeds[i / 2] + k);
+			for (uint32_t w = 0; w < SHARD_MT19937_WORDS; w++)
+				assert_int_equal(states[w][k], rng.mt.state[w]);
+		}
+	}
+}
+
+/* Lists of all sizes: the divisor goes down to 2, and does not fit into 31 bits. */
+static void the_filter_counts_what_it_says(void **state)
+{
+	static const uint32_t sizes[] = { 48, 900, 65536, 100000, 1U << 31, UINT32_MAX };
+	static const uint32_t needs[] = { 16, 130, 400, SHARD_MT19937_WORDS };
+	static struct prefetch_torch_words words;
+	static struct prefetch_torch_filter filter;
+	(void)state;
+	for (unsigned i = 0; i < 6 * 4; i++) {
+		uint32_t n = sizes[i / 4], need = needs[i % 4], seeds[PREFETCH_LANES], indices[32],
+		         hits[PREFETCH_LANES];
+		for (uint32_t k = 0; k < 32; k++)
+			indices[k] = k * (n / 32);
+		prefetch_torch_filter_init(&filter, n, indices, 32);
+		for (uint32_t lane = 0; lane < PREFETCH_LANES; lane++)
+			seeds[lane] = i * 1000 + lane * lane;
+		uint32_t skip = i % 3, outputs = need - skip - (need == SHARD_MT19937_WORDS);
+		outputs = outputs < filter.outputs ? outputs : filter.outputs;
+		prefetch_torch_words(seeds, need, &words);
+		prefetch_torch_count(&filter, &words, skip, outputs, hits);
+		for (uint32_t lane = 0; lane < PREFETCH_LANES; lane++) {
+			struct shard_mt19937 mt;
+			uint32_t slow = 0;
+			prefetch_torch_seek(&mt, seeds[lane], skip);
+			for (uint32_t k = 0; k < outputs; k++) {
+				uint32_t word = shard_mt19937_next32(&mt);
+				uint32_t bit = (k + word % (n - k)) % PREFETCH_SEEN_BITS;
+				assert_int_equal(words.words[k + skip][lane], word);
+				slow += bit_get(filter.bits, bit);
+			}
+			assert_int_equal(hits[lane], slow);
+		}
+	}
+}
+
 int main(void)
 {
-	const struct CMUnitTest tests[] = { cmocka_unit_test(a_trace_takes_the_same_steps_as_a_slow_one) };
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(a_trace_takes_the_same_steps_as_a_slow_one),
+		cmocka_unit_test(seeds_side_by_side_are_seeded_as_one_by_one),
+		cmocka_unit_test(the_filter_counts_what_it_says),
+	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }
