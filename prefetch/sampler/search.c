@@ -16,8 +16,8 @@
 static const struct {
 	uint32_t ring;
 	bool all, rolling;
-} levels[] = { { 48, false, false }, { 64, false, false }, { 96, true, true }, { 128, false, false },
-	{ 192, false, false }, { 256, false, false }, { 384, false, false }, { RING, true, true } };
+} levels[] = { { 48, false, false }, { 96, true, true }, { 128, false, false }, { 192, false, false },
+	{ 256, false, false }, { 384, false, false }, { RING, true, true } };
 enum {
 	LEVELS = sizeof(levels) / sizeof(levels[0]),
 	FIRST_LOOK = 96,       /* opens: with so many the filter works best */

@@ -243,9 +243,10 @@ static void plan_first_shuffles(const struct prefetch_recognise *r, struct seeds
 	plan_seeds(r, s, SHUFFLE_FIRST, 1);
 }
 
+/* These are whole shuffles, so they wait for as many opens as most seeds of other libraries do. */
 static void plan_dali(const struct prefetch_recognise *r, struct seeds *s)
 {
-	if (!may_begin(r))
+	if (!may_begin(r) || r->search.n_ring < SHUFFLE_OPENS)
 		return;
 	add_family(s, (struct family){ .sampler = PREFETCH_SAMPLER_DALI, .to = 1, .traced = true });
 	add_family(
@@ -640,30 +641,28 @@ static bool try_dali(struct seeds *s, const struct family *family, uint64_t *ste
 		struct source source = { .sampler = family->sampler, .seed = DALI_SEED, .name = DALI_SEED };
 		struct prefetch_rng rng;
 		uint64_t where[RING];
-		uint32_t cells[RING];
 		if (!s->traces[i] || (s->at > 1 && s->at * target->n > DALI_WORK))
 			continue;
 		s->tried++;
-		*steps += target->n * (s->at + 1);
+		*steps += target->n * UINT64_C(2);
 		if (epochs) {
 			source.step = UINT64_C(1) << 32;
 			source.seed = source.name = DALI_SEED + s->at * source.step;
 		}
 		if (verify_traced(s, i, &source))
 			return true;
-		for (uint64_t epoch = 1; epochs && epoch < s->at; epoch++) {
-			prefetch_rng_seed(&rng, PREFETCH_SHUFFLE_STD64, DALI_SEED + epoch * source.step);
-			prefetch_trace_positions(s->traces[i], &rng, PREFETCH_SHUFFLE_STD64, where);
-			for (uint32_t k = 0; k < target->n_seen; k++)
-				cells[k] = (uint32_t)where[k];
-			prefetch_trace_set(s->traces[i], target->n, cells, target->n_seen);
-		}
+		if (!epochs)
+			continue;
 		source.in_place = true;
-		source.before = epochs ? (uint32_t)s->at - 1 : 0;
+		source.before = (uint32_t)s->at - 1;
+		if (s->at > family->from)
+			prefetch_trace_set(s->traces[i], target->n, s->dali_cells[i], target->n_seen);
 		prefetch_rng_seed(&rng, PREFETCH_SHUFFLE_STD64, source.seed);
-		bool found = epochs && prefetch_seeds_verify_shuffle(s->traces[i], &rng, target, &source, &s->match);
+		prefetch_trace_positions(s->traces[i], &rng, PREFETCH_SHUFFLE_STD64, where);
+		for (uint32_t k = 0; k < target->n_seen; k++)
+			s->dali_cells[i][k] = (uint32_t)where[k];
 		trace_of(s, i);
-		if (found)
+		if (fit_shuffle(target, where, &source, &s->match))
 			return true;
 	}
 	return false;
