@@ -364,6 +364,65 @@ static void a_ranks_own_part_is_recognised(void **state)
 	}
 }
 
+/* One rank shuffles the whole list sorted by name over several directories, as DLIO does: with numpy in place.  The
+ * lists directory by directory are tried in vain first. */
+static void a_shuffled_list_by_name_is_recognised(void **state)
+{
+	enum { DIRS = 5, EACH = N / DIRS, EPOCHS = 3, BY_NAME_MAX = 128 };
+	struct shard_index *files = synth_open(&(struct synth){ .classes = DIRS, .per_class = EACH, .bytes = 1 });
+	(void)state;
+	for (unsigned f = 0; f < FAMILIES; f++) {
+		struct prefetch_recognise *r;
+		struct prefetch_recognise_options options = { .index = files, .seed_max = 300, .popular_words = 1 };
+		struct prefetch_shuffle shuffle = { .kind = families[f].kind, .seed = 123, .step = 1 };
+		shuffle.in_place = shuffle.kind == PREFETCH_SHUFFLE_NUMPY;
+		assert_int_equal(prefetch_recognise_new(&options, &r), 0);
+		for (uint32_t epoch = 0; epoch < EPOCHS; epoch++, shuffle.seed++) {
+			struct prefetch_recognised track;
+			shuffle.before = shuffle.in_place ? epoch : 0;
+			whole(N, &shuffle, order);
+			for (uint32_t k = 0; k < N; k++)
+				dealt[k] = order[k] % DIRS * EACH + order[k] / DIRS;
+			uint32_t opens = epoch == 0 ? open_some(r, dealt, 512) : 0;
+			if (opens > BY_NAME_MAX)
+				fail_msg("family %u: %u opens", f, opens);
+			for (uint32_t k = opens; k < N; k++) {
+				prefetch_recognise_opened(r, &dealt[k], 1);
+				if (k % 16 == 15)
+					work(r);
+			}
+			work(r);
+			track = only_track(r);
+			assert_int_equal(track.sampler, families[f].sampler);
+			assert_true(strstr(track.list, "sorted by name over all directories"));
+			assert_int_equal(track.epoch, epoch);
+			assert_int_equal(missed(r, track.id, 0, dealt, N), 0);
+		}
+		prefetch_recognise_free(r);
+	}
+	synth_close(files);
+}
+
+/* Seeds that are not likely are tried as well.  DDPFS_RECOGNISE_LONG=1 goes up to the largest. */
+static void large_seeds_are_recognised(void **state)
+{
+	static const uint32_t seeds[] = { 12345, 60000, 999999 };
+	unsigned n_seeds = getenv("DDPFS_RECOGNISE_LONG") ? 3 : 2;
+	(void)state;
+	for (unsigned i = 0; i < (FAMILIES - 1) * n_seeds; i++) {
+		unsigned f = i % (FAMILIES - 1);
+		uint32_t seed = seeds[i / (FAMILIES - 1)];
+		struct prefetch_recognise *r = new_recognise(n_seeds == 3 ? 1000000 : 60000);
+		whole(N, &(struct prefetch_shuffle){ .kind = families[f].kind, .seed = seed }, order);
+		uint32_t opens = open_some(r, order, 512);
+		struct prefetch_recognised track = only_track(r);
+		if (opens > OPENS_MAX || track.sampler != families[f].sampler || track.seed != seed)
+			fail_msg("family %u, seed %u: %u opens, seed %u", f, seed, opens, (unsigned)track.seed);
+		assert_int_equal(missed(r, track.id, 0, order, N), 0);
+		prefetch_recognise_free(r);
+	}
+}
+
 /* Several ranks of a host read through one mount, and each shuffles its own contiguous part. */
 static void ranks_with_their_own_parts_are_recognised(void **state)
 {
@@ -498,6 +557,34 @@ static void dali_is_recognised_and_followed(void **state)
 		struct prefetch_recognised track = only_track(r);
 		assert_int_equal(missed(r, track.id, 0, order, N), 0);
 		assert_true(track.opens + 3 * 100 >= 3 * N);
+		prefetch_recognise_free(r);
+	}
+}
+
+/* A reader of one shard goes on with the next one in its next epoch, and so around the list, which was shuffled once.
+ * Its buffer (initial_fill) holds files that it has read already, so it opens them in the order of the list. */
+static void a_reader_of_dali_goes_from_shard_to_shard(void **state)
+{
+	enum { EPOCHS = 4 };
+	(void)state;
+	for (uint32_t world = 2; world <= 8; world *= 2) {
+		struct prefetch_recognise *r = new_recognise(100);
+		uint32_t shard = N / world, n = EPOCHS * shard;
+		uint64_t opened = 0;
+		whole(N, &(struct prefetch_shuffle){ .kind = PREFETCH_SHUFFLE_STD, .seed = 524287 }, order);
+		for (uint32_t k = 0; k < n; k++) {
+			prefetch_recognise_opened(r, &order[(shard + k) % N], 1);
+			if (k % 16 == 15)
+				work(r);
+		}
+		for (unsigned t = 0; t < recognised_tracks(r); t++) {
+			struct prefetch_recognised track;
+			assert_int_equal(prefetch_recognise_get(r, t, &track), 0);
+			assert_int_equal(track.sampler, PREFETCH_SAMPLER_DALI);
+			opened += track.opens;
+		}
+		if (opened + EPOCHS * 100 < n)
+			fail_msg("%u shards: %u opens of %u", world, (unsigned)opened, n);
 		prefetch_recognise_free(r);
 	}
 }
@@ -670,11 +757,11 @@ static void a_stranger_among_the_first_opens_is_not_the_trainers_place(void **st
 	prefetch_recognise_free(r);
 }
 
-/* No list is shuffled in these orders; DDPFS_RANDOM_ORDERS=10000 tries so many. */
+/* No list is shuffled in these orders; DDPFS_RANDOM_ORDERS=10000 tries so many, and DDPFS_RANDOM_SEED=1 others. */
 static void nothing_is_recognised_in_orders_of_nobody(void **state)
 {
-	const char *orders = getenv("DDPFS_RANDOM_ORDERS");
-	uint64_t random = 11;
+	const char *orders = getenv("DDPFS_RANDOM_ORDERS"), *first = getenv("DDPFS_RANDOM_SEED");
+	uint64_t random = first ? strtoull(first, NULL, 10) : 11; /* for a run in pieces */
 	(void)state;
 	for (long k = 0; k < (orders ? atol(orders) : 40); k++) {
 		struct prefetch_recognise *r = new_recognise(k % 8 ? 300 : 3000);
@@ -717,9 +804,12 @@ int main(void)
 		cmocka_unit_test(each_family_is_recognised_however_it_is_dealt),
 		cmocka_unit_test(epochs_are_followed_however_they_follow),
 		cmocka_unit_test(a_ranks_own_part_is_recognised),
+		cmocka_unit_test(a_shuffled_list_by_name_is_recognised),
+		cmocka_unit_test(large_seeds_are_recognised),
 		cmocka_unit_test(ranks_with_their_own_parts_are_recognised),
 		cmocka_unit_test(ranks_with_their_own_parts_are_found_again_after_a_jump),
 		cmocka_unit_test(dali_is_recognised_and_followed),
+		cmocka_unit_test(a_reader_of_dali_goes_from_shard_to_shard),
 		cmocka_unit_test(a_successor_goes_on_with_a_shuffle),
 		cmocka_unit_test(the_whole_is_not_taken_for_the_first_part),
 		cmocka_unit_test(an_epoch_is_found_behind_opens_of_others),
