@@ -5,10 +5,12 @@
 #include <assert.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <pthread.h>
 #include <stdlib.h>
 #include <sys/queue.h>
 #include <sys/resource.h>
 
+#include "shard/base/cleanup.h"
 #include "shard/format.h"
 
 enum { BUCKETS = 1024 };
@@ -29,7 +31,9 @@ struct prefetch_shards {
 	struct prefetch_io_backend *io;
 	bool buffered;            /* read through the page cache, also if the source uses O_DIRECT */
 	TAILQ_HEAD(, entry) free; /* not open */
-	TAILQ_HEAD(, entry) idle; /* open, without users; the one unused longest first */
+	/* Guards what follows, and `users` and `stale` of the entries.  Only the engine thread opens and closes. */
+	pthread_mutex_t lock;
+	TAILQ_HEAD(, entry) idle; /* open, without users; stale ones first, then the one unused longest */
 	LIST_HEAD(, entry) buckets[BUCKETS];
 	uint32_t n_entries;
 	struct entry entries[];
@@ -52,6 +56,7 @@ int prefetch_shards_new(struct prefetch_source *source, struct prefetch_io_backe
 	files->source = source;
 	files->io = io;
 	files->n_entries = max;
+	pthread_mutex_init(&files->lock, NULL);
 	TAILQ_INIT(&files->free);
 	TAILQ_INIT(&files->idle);
 	for (uint32_t i = 0; i < max; i++)
@@ -65,23 +70,22 @@ static uint32_t number_of(const struct prefetch_shards *files, const struct entr
 	return (uint32_t)(entry - files->entries);
 }
 
-/* Closes the shard of an entry that is open, unused and in no list. */
-static void close_entry(struct prefetch_shards *files, struct entry *entry)
+/* Closes the first unused shard, or, with `stale`, does so if it is stale.  Returns whether there was one. */
+static bool close_first(struct prefetch_shards *files, bool stale)
 {
+	struct entry *entry;
+	{
+		lock_for_scope(&files->lock);
+		entry = TAILQ_FIRST(&files->idle);
+		if (!entry || (stale && !entry->stale))
+			return false;
+		TAILQ_REMOVE(&files->idle, entry, link);
+		LIST_REMOVE(entry, bucket);
+	}
 	prefetch_io_set_file(files->io, number_of(files, entry), -1);
 	files->source->ops->close(files->source, &entry->object);
-	LIST_REMOVE(entry, bucket);
 	entry->open = entry->stale = false;
 	TAILQ_INSERT_HEAD(&files->free, entry, link);
-}
-
-static bool close_oldest(struct prefetch_shards *files)
-{
-	struct entry *entry = TAILQ_FIRST(&files->idle);
-	if (!entry)
-		return false;
-	TAILQ_REMOVE(&files->idle, entry, link);
-	close_entry(files, entry);
 	return true;
 }
 
@@ -89,8 +93,9 @@ void prefetch_shards_free(struct prefetch_shards *files)
 {
 	if (!files)
 		return;
-	while (close_oldest(files))
+	while (close_first(files, false))
 		;
+	pthread_mutex_destroy(&files->lock);
 	free(files);
 }
 
@@ -116,15 +121,15 @@ void prefetch_shards_buffer(struct prefetch_shards *files)
 	}
 }
 
-static int open_entry(struct prefetch_shards *files, uint32_t shard, struct entry **ret_entry)
+static int open_entry(struct prefetch_shards *files, uint32_t shard, uint32_t *ret_entry)
 {
-	if (TAILQ_EMPTY(&files->free) && !close_oldest(files))
+	if (TAILQ_EMPTY(&files->free) && !close_first(files, false))
 		return -EBUSY;
 	struct entry *entry = TAILQ_FIRST(&files->free);
 	int rc;
 	do {
 		rc = files->source->ops->open(files->source, shard, &entry->object);
-	} while ((rc == -EMFILE || rc == -ENFILE) && close_oldest(files));
+	} while ((rc == -EMFILE || rc == -ENFILE) && close_first(files, false));
 	if (rc < 0)
 		return rc;
 	if (files->buffered)
@@ -132,43 +137,55 @@ static int open_entry(struct prefetch_shards *files, uint32_t shard, struct entr
 	TAILQ_REMOVE(&files->free, entry, link);
 	entry->shard = shard;
 	entry->open = true;
-	entry->users = 0;
-	LIST_INSERT_HEAD(&files->buckets[shard % BUCKETS], entry, bucket);
 	prefetch_io_set_file(files->io, number_of(files, entry), entry->object.fd);
-	*ret_entry = entry;
+	lock_for_scope(&files->lock);
+	entry->users = 1;
+	LIST_INSERT_HEAD(&files->buckets[shard % BUCKETS], entry, bucket);
+	*ret_entry = number_of(files, entry);
 	return 0;
 }
 
-int prefetch_shards_get(struct prefetch_shards *files, uint32_t shard, uint32_t *ret_entry)
+int prefetch_shards_find(struct prefetch_shards *files, uint32_t shard, uint32_t *ret_entry)
 {
 	struct entry *entry;
+	lock_for_scope(&files->lock);
 	LIST_FOREACH(entry, &files->buckets[shard % BUCKETS], bucket)
 	{
 		if (entry->shard == shard && !entry->stale)
 			break;
 	}
-	if (entry && !entry->users)
+	if (!entry)
+		return -ENOENT;
+	if (entry->users++ == 0)
 		TAILQ_REMOVE(&files->idle, entry, link);
-	if (!entry) {
-		int rc = open_entry(files, shard, &entry);
-		if (rc < 0)
-			return rc;
-	}
-	entry->users++;
 	*ret_entry = number_of(files, entry);
 	return 0;
 }
 
-void prefetch_shards_put(struct prefetch_shards *files, uint32_t number)
+int prefetch_shards_get(struct prefetch_shards *files, uint32_t shard, uint32_t *ret_entry)
+{
+	int rc = prefetch_shards_find(files, shard, ret_entry);
+	return rc == -ENOENT ? open_entry(files, shard, ret_entry) : rc;
+}
+
+void prefetch_shards_release(struct prefetch_shards *files, uint32_t number)
 {
 	struct entry *entry = &files->entries[number];
-	assert(entry->open && entry->users > 0);
+	lock_for_scope(&files->lock);
+	assert(entry->users > 0);
 	if (--entry->users)
 		return;
 	if (entry->stale)
-		close_entry(files, entry);
+		TAILQ_INSERT_HEAD(&files->idle, entry, link);
 	else
 		TAILQ_INSERT_TAIL(&files->idle, entry, link);
+}
+
+void prefetch_shards_put(struct prefetch_shards *files, uint32_t number)
+{
+	prefetch_shards_release(files, number);
+	while (close_first(files, true))
+		;
 }
 
 struct prefetch_object *prefetch_shards_object(struct prefetch_shards *files, uint32_t number)
@@ -180,7 +197,7 @@ int prefetch_shards_check(struct prefetch_shards *files, uint32_t number, bool w
 {
 	struct entry *entry = &files->entries[number];
 	int rc = files->source->ops->check(files->source, entry->shard, &entry->object, wrong);
-	if (rc < 0)
-		entry->stale = true;
+	lock_for_scope(&files->lock);
+	entry->stale |= rc < 0;
 	return rc;
 }

@@ -2,7 +2,8 @@
 /* The table of open shards.  Its size is bounded: the shard that was unused longest is closed first.  The number of
  * an entry is that of the ring's table of registered files.
  *
- * Threads: the engine thread only. */
+ * Threads: the engine thread.  Any thread may call prefetch_shards_find and prefetch_shards_release; one lock, a
+ * leaf. */
 #ifndef DDPFS_PREFETCH_OPEN_SHARDS_H
 #define DDPFS_PREFETCH_OPEN_SHARDS_H
 
@@ -24,6 +25,12 @@ void prefetch_shards_free(struct prefetch_shards *files);
 int prefetch_shards_get(struct prefetch_shards *files, uint32_t shard, uint32_t *ret_entry);
 /* Ends a use of an entry. */
 void prefetch_shards_put(struct prefetch_shards *files, uint32_t entry);
+
+/* Gives the number of a shard's entry if the shard is open.  The entry is in use until prefetch_shards_release.  The
+ * caller reads `fd` and `align` of its object only.  Opens nothing.
+ * Returns 0 or -ENOENT. */
+int prefetch_shards_find(struct prefetch_shards *files, uint32_t shard, uint32_t *ret_entry);
+void prefetch_shards_release(struct prefetch_shards *files, uint32_t entry);
 
 /* Returns the object of an entry, valid while the entry is in use. */
 struct prefetch_object *prefetch_shards_object(struct prefetch_shards *files, uint32_t entry);
