@@ -48,7 +48,9 @@ static bool thread_hangs(pid_t tid, uint64_t busy_ns, uint64_t now_ns, uint64_t 
 static bool worker_hangs(const struct fs_worker *worker, uint64_t now_ns, uint64_t limit_ns)
 {
 	uint64_t busy_ns = atomic_load_explicit(&worker->busy_ns, memory_order_relaxed);
-	return thread_hangs(worker->tid, busy_ns, now_ns, limit_ns);
+	/* A file system below may wait for a disk or a server in another state than 'D'. */
+	return !atomic_load_explicit(&worker->reading, memory_order_relaxed) &&
+	       thread_hangs(worker->tid, busy_ns, now_ns, limit_ns);
 }
 
 static bool reads_hang(struct fs_heartbeat *heartbeat, uint64_t now_ns, uint64_t limit_ns)

@@ -3,7 +3,7 @@
  *
  * Main beats, so a server that is stopped, or whose main is stuck, has no beat. Main also holds the beat back in two
  * cases. First: a FUSE worker, or the engine's thread, is busy with one thing for hang_ms. Second: READs wait for
- * hang_ms, none is answered, and the engine reads nothing. A thread that waits for a disk does not count as hanging,
+ * hang_ms, none is answered, and nothing is read. A thread that waits for a disk does not count as hanging,
  * because a successor would wait for the same disk.
  *
  * Threads: main. */

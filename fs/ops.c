@@ -17,6 +17,7 @@
 #include "fs/ranks.h"
 #include "fs/read.h"
 #include "fs/server.h"
+#include "fs/worker_reads.h"
 
 static void do_init(void *userdata, struct fuse_conn_info *conn)
 {
@@ -63,8 +64,15 @@ static void guess_read(struct fs_server *server, pid_t pid, uint32_t file)
 	pid_t lister = atomic_load(&server->lister);
 	if (lister != 0 && pid == lister)
 		return;
-	if (prefetch_hint(server->prefetch, file, fs_lookup_readahead_is_read(server->lookup_readahead)))
-		fs_lookup_readahead_looked_up(server->lookup_readahead, file);
+	if (!prefetch_hint(server->prefetch, file, false, NULL))
+		return;
+	bool read = fs_lookup_readahead_is_read(server->lookup_readahead);
+	fs_lookup_readahead_looked_up(server->lookup_readahead, file); /* first, because its READ may come meanwhile */
+	if (!read)
+		return;
+	_Atomic bool *reading = fs_worker_reads_begin(server);
+	prefetch_hint(server->prefetch, file, true, reading);
+	fs_worker_reads_end(server, reading);
 }
 
 /* Who looks up a file of a rank opens it next, perhaps without a listing. The server's own thread does it, too. */

@@ -12,6 +12,7 @@
 #include "fs/log_queue.h"
 #include "fs/read_latency.h"
 #include "fs/watch.h"
+#include "fs/worker_reads.h"
 #include "shard/base/cleanup.h"
 
 enum { DEMANDS_MAX = FS_READ_MAX / SHARD_BLOCK + 1 };
@@ -216,7 +217,11 @@ void fs_read(fuse_req_t req, uint32_t file, size_t size, off_t off, bool direct)
 			.at = (uint32_t)(from - begin),
 		};
 	}
+	/* The blocks of a large file are read ahead of its reader, so the engine has them. */
+	_Atomic bool *reading = rec.length <= SHARD_BLOCK ? fs_worker_reads_begin(server) : NULL;
+	request->demands[0].demand.reading = reading;
 	/* The last demand may free the request at once, so nothing after the loop uses it. */
 	for (uint32_t i = 0; i < n; i++)
 		prefetch_demand(server->prefetch, &request->demands[i].demand);
+	fs_worker_reads_end(server, reading);
 }

@@ -4,7 +4,7 @@
  * Threads
  *
  *     main      fs/server_life.c: the supervisor's messages, the control socket, the end.
- *     fuse-N    read requests from /dev/fuse and answer them; none waits for I/O.
+ *     fuse-N    read requests from /dev/fuse and answer them; at most half of them wait for a disk (fs/worker_reads.h).
  *     watcher   fs/watch.c.
  *     recognise fs/sampler_streams.h, one for each view with a reader.
  *     helper    fs/job_queue.h: what takes long or may sleep (the lists of epochs, log lines).
@@ -72,6 +72,7 @@ struct fs_worker {
 	uint32_t number;
 	_Atomic pid_t tid;
 	_Atomic uint64_t busy_ns; /* CLOCK_MONOTONIC time at which its request came; 0: it has none */
+	_Atomic bool reading;     /* it waits for the disk (fs/worker_reads.h) */
 	_Atomic bool done;
 };
 
@@ -113,6 +114,8 @@ struct fs_server {
 	struct fs_channel_mount mount; /* what a successor gets */
 	struct fs_worker workers[FS_THREADS_MAX];
 	uint32_t n_workers;
+	uint32_t workers_read_max; /* workers that may read at a time */
+	_Atomic uint32_t workers_reading;
 
 	int mounts_fd; /* /proc/self/mountinfo: POLLPRI says that a mount came or went; -1: cannot be opened */
 	_Atomic bool

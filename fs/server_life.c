@@ -45,6 +45,7 @@
 #include "fs/mount_tier.h"
 #include "fs/read_latency.h"
 #include "fs/watch.h"
+#include "fs/worker_reads.h"
 #include "shard/base/cleanup.h"
 #include "shard/base/log.h"
 #include "shard/base/units.h"
@@ -52,7 +53,7 @@
 
 enum {
 	THREADS_MIN = 4,  /* default at least: LOOKUPs of one directory run in parallel even on a small machine */
-	THREADS_MAX = 16, /* default at most: workers never wait, so more would only compete */
+	THREADS_MAX = 16, /* default at most: few workers ever wait, so more would only compete */
 	DELAY_US_MAX = 10000000,
 	KICK_MS = 10,         /* pause between the signals that end a worker's read(2) */
 	READ_AHEAD_KB = 1024, /* one block: with the kernel's 128 KiB a large file would need eight times the READs */
@@ -455,6 +456,7 @@ static int server_new(const struct fs_options *options, const struct fs_channel 
 	server->n_workers = options->threads ? options->threads : default_threads();
 	if (server->n_workers > FS_THREADS_MAX)
 		server->n_workers = FS_THREADS_MAX;
+	server->workers_read_max = server->n_workers / 2;
 
 	server->mounts_fd = open("/proc/self/mountinfo", O_RDONLY | O_CLOEXEC);
 	server->stop_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
@@ -492,6 +494,7 @@ static void *worker_run(void *arg)
 	snprintf(name, sizeof(name), "fuse-%u", worker->number);
 	pthread_setname_np(pthread_self(), name);
 	worker->tid = gettid();
+	fs_worker_reads_init(worker);
 
 	while (!server->stopping && !fuse_session_exited(server->session)) {
 		int rc = fuse_session_receive_buf(server->session, &buf);

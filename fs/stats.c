@@ -356,6 +356,8 @@ static size_t collect(struct fs_server *server, struct scope scope, struct field
 		{ "entries", "Names listed", COUNTER, fs_counted(&c->entries) },
 		{ "lookups", "Lookups answered", COUNTER, fs_counted(&c->lookups) },
 		{ "hinted", "Files read as soon as they were looked up", COUNTER, engine.hinted },
+		{ "worker_reads", "Reads of shards by the threads that answer the kernel", COUNTER,
+		        engine.caller_reads },
 		{ "getattrs", "Attribute requests answered", COUNTER, fs_counted(&c->getattrs) },
 		{ "fill_class", "Files of other ranks listed in classes without one of this rank", COUNTER,
 		        fs_counted(&c->fill_class) },

@@ -12,6 +12,9 @@ enum {
 	ALONE_BYTES = 256 << 10, /* the largest read that the engine thread delivers itself */
 	STORE_WAIT_NS = 500000,  /* a store that takes longer is stuck: that of a block takes 50 to 400 us */
 	SLICE_NS = 100000,       /* the shortest slice of the scheduler */
+	/* After events of demands, more are likely.  They are taken in together, so that the engine thread leaves the
+	 * processor to the threads that answer.  1 GB/s brings 2 MB meanwhile. */
+	DEMANDS_NS = 2000000,
 };
 
 static void count(_Atomic uint64_t *counter, uint64_t n)
@@ -381,8 +384,15 @@ static int64_t sooner(int64_t a_ns, int64_t b_ns)
 	return a_ns < 0 || (b_ns >= 0 && b_ns < a_ns) ? b_ns : a_ns;
 }
 
+/* Returns ns until events of demands that come meanwhile are taken in together, or -1: each wakes the engine. */
+static int64_t until_events(const struct prefetch *p)
+{
+	uint64_t since_ns = base_now_ns() - p->schedule.demanded_ns;
+	return since_ns < DEMANDS_NS ? (int64_t)(DEMANDS_NS - since_ns) : -1;
+}
+
 /* Decides under lock whether the engine thread sleeps.  So a thread that queues work after this wakes it. */
-static bool prepare_sleep(struct prefetch *p, bool drained, bool resting, bool *ret_exit)
+static bool prepare_sleep(struct prefetch *p, bool drained, bool resting, bool soon, bool *ret_exit)
 {
 	prefetch_lock_for_scope(p);
 	bool work = drained ? !TAILQ_EMPTY(&p->locked.urgent)
@@ -392,6 +402,7 @@ static bool prepare_sleep(struct prefetch *p, bool drained, bool resting, bool *
 	if (work || *ret_exit || p->locked.state == PREFETCH_POKED)
 		return false;
 	p->locked.resting = resting;
+	p->locked.soon = soon;
 	prefetch_engine_step(p, PREFETCH_SLEEPS);
 	return true;
 }
@@ -471,11 +482,14 @@ void *prefetch_engine_run(void *arg)
 			prefetch_schedule_fill(p);
 		int64_t room_ns = prefetch_schedule_room_ns(p);
 		timeout = sooner(timeout, room_ns > 0 ? room_ns : -1);
+		atomic_store_explicit(&p->figures.room, room_ns == 0, memory_order_relaxed);
+		int64_t soon_ns = until_events(p);
+		timeout = sooner(timeout, soon_ns);
 		int64_t rest_ns = prefetch_warm_up_wait_ns(p);
 		timeout = sooner(timeout, rest_ns);
 		timeout = sooner(timeout, deliver_past_store(p));
 		struct prefetch_op *done = NULL;
-		bool sleep = prepare_sleep(p, drained, rest_ns >= 0, &leave);
+		bool sleep = prepare_sleep(p, drained, rest_ns >= 0, soon_ns > 0, &leave);
 		if (leave)
 			break;
 		atomic_store_explicit(&p->figures.inflight, p->reading.inflight, memory_order_relaxed);

@@ -13,9 +13,10 @@
  *                                them into the sink
  *
  * A *block* that is wanted and not verified yet is in the table `blocks`, and belongs to one *read*, an extent of a
- * shard.  When it is verified it leaves the table and becomes a cache_buffer in one step under `lock`.  So
- * prefetch_demand, which looks into the cache and then into the table under the same lock, finds it in one of the
- * two.
+ * shard.  A caller who offers to read a block itself has its read in PREFETCH_READ_INFLIGHT without the engine thread
+ * (caller_reads.c).  When a block is verified it leaves the table and becomes a cache_buffer in one step under
+ * `lock`.  So prefetch_demand, which looks into the cache and then into the table under the same lock, finds it in one
+ * of the two.
  *
  * Lock order: `lock`, then the cache's own.  No callback, I/O, hashing or reading of the index happens under `lock`.
  * It is taken with prefetch_lock or prefetch_lock_for_scope, because its end may have to wake the engine thread.
@@ -104,7 +105,7 @@ STAILQ_HEAD(prefetch_block_list, prefetch_block);
 /* Where a read is.  It changes under `lock` only. */
 enum prefetch_read_state {
 	PREFETCH_READ_QUEUED,   /* in `urgent` or `regains` */
-	PREFETCH_READ_INFLIGHT, /* the engine thread has it */
+	PREFETCH_READ_INFLIGHT, /* the engine thread has it, or the caller who reads it */
 	PREFETCH_READ_LANDED,   /* in `landed` */
 	PREFETCH_READ_DELIVERY, /* the thread in prefetch_deliver_read has it */
 };
@@ -121,6 +122,7 @@ struct prefetch_read {
 	bool ahead;    /* a scheduled read: it counts against the depth */
 	bool answered; /* its demands are answered and its blocks are out of the table, but not stored yet */
 	bool warm_up;  /* with `ahead`: of the warm-up's stream */
+	bool caller;   /* the thread that asked reads it; under lock */
 	bool again;    /* a second read of one block, because the first gave wrong bytes */
 	bool changed;  /* with `again`: the shard is not what the index says */
 	uint32_t shard;
@@ -244,7 +246,7 @@ TAILQ_HEAD(prefetch_stream_list, prefetch_stream);
 struct prefetch_counters {
 	_Atomic uint64_t demands, demand_hits, hinted, joined, reads, read_bytes, delivered_bytes, stored_bytes,
 	        bad_blocks, mended_blocks, io_errors, misses, used, wasted_bytes, refetches, regained, forgotten,
-	        wake_ups;
+	        wake_ups, caller_reads;
 };
 
 /* A block of a sample that is being fetched; see merged_reads.c. */
@@ -325,6 +327,7 @@ struct prefetch_locked {
 	_Atomic enum prefetch_engine_state state; /* prefetch_engine_step changes it; read without the lock, too */
 	bool wake_due;                            /* prefetch_unlock must wake the engine thread */
 	bool resting;                             /* it sleeps until the warm-up may read on */
+	bool soon;                                /* it sleeps for a short time only, then takes in events */
 	bool stopping;                            /* no new work */
 	uint64_t share_bytes;                     /* sink_bytes of prefetch_share; 0: not called */
 	uint64_t new_memory_bytes;                /* of prefetch_set_memory, not taken up yet; 0: none */
@@ -397,6 +400,7 @@ struct prefetch_schedule {
 	uint32_t n_here;             /* those of them that read ahead and are not away */
 	uint64_t here_left;          /* the fewest turns that one of those has left in its epoch */
 	bool share_pending;          /* prefetch_share waits for samples that are coming */
+	uint64_t demanded_ns;        /* when the latest events of demands were taken in; 0: none were */
 	_Atomic bool shared;         /* prefetch_share took effect; any thread reads it */
 };
 
@@ -446,6 +450,8 @@ struct prefetch_warm_up {
 /* For the statistics; any thread. */
 struct prefetch_figures {
 	_Atomic uint32_t inflight, depth;
+	_Atomic uint32_t callers; /* reads of callers, from their start until they are delivered */
+	_Atomic bool room;        /* callers may read: demands need not wait for room in the sink */
 	_Atomic uint64_t rate, busy_ns;
 	_Atomic pid_t tid;
 	_Atomic bool direct;
@@ -460,6 +466,7 @@ struct prefetch {
 	struct prefetch_source *source; /* owned */
 	bool store;                     /* prefetch_source.store */
 	bool http;                      /* the shards are read over HTTP */
+	bool callers_read;              /* callers may read blocks themselves: the source is local, without a tier */
 	struct cache *cache;
 	struct prefetch_io_backend *io;     /* for the engine thread; any thread may call prefetch_io_wake */
 	struct prefetch_io_backend *origin; /* reads from the source; `io`, or what a tier stands in front of */
@@ -493,6 +500,13 @@ void prefetch_put(struct prefetch *p, struct cache_buffer *buffer);
  * NULL: none yet.  Returns 0, -ECANCELED (the engine is being freed) or -ENOMEM.  Any thread, under lock. */
 int prefetch_queue_block(struct prefetch *p, uint64_t key, const struct shard_place *file, uint64_t offset,
         uint32_t len, uint64_t xxh3, struct prefetch_demand *demand);
+
+/* caller_reads.c: reads of the threads that ask. */
+/* Returns whether a caller may read a block itself now.  Any thread. */
+bool prefetch_caller_may_read(const struct prefetch *p);
+/* Reads, verifies and delivers a read of one block, or leaves it to the engine.  Its state is PREFETCH_READ_INFLIGHT,
+ * and no other thread has it.  reading: true while the thread waits for the disk.  Any thread; not under lock. */
+void prefetch_caller_read(struct prefetch *p, struct prefetch_read *read, _Atomic bool *reading);
 
 /* file_readahead.c: prepares the runs for this much landing memory. */
 void prefetch_readahead_init(struct prefetch *p, uint64_t landing_bytes);
@@ -554,8 +568,10 @@ uint64_t prefetch_schedule_neighbours_limit(const struct prefetch *p, struct pre
 void prefetch_schedule_moved(struct prefetch_stream *stream);
 /* Queues an event.  Any thread, under lock. */
 void prefetch_schedule_event(struct prefetch *p, const struct prefetch_event *event);
-/* Does the same, but does not wake the engine thread: a read that is queued or in flight will. */
+/* Does the same, but does not wake the engine thread: a read of it that is queued or in flight will. */
 void prefetch_schedule_event_later(struct prefetch *p, const struct prefetch_event *event);
+/* Does the same, but does not wake the engine thread if that sleeps for a short time only. */
+void prefetch_schedule_event_soon(struct prefetch *p, const struct prefetch_event *event);
 
 /* merged_reads.c: starts the reads of a sample that the stream uses at seq, and of small neighbours that it uses
  * soon.
@@ -632,8 +648,8 @@ void *prefetch_lister_run(void *arg);
 /* deliver.c: the thread that verifies and answers. */
 void *prefetch_deliver_run(void *arg);
 /* Verifies the blocks of a read, answers their demands, stores the others, and frees the read.  Without `stores` the
- * deliver thread stores them later.  Deliver thread; or engine thread, without `stores`, if the deliver thread is
- * idle or blocks in the sink. */
+ * deliver thread stores them later.  Deliver thread; without `stores` also a caller who read it, and the engine thread
+ * if the deliver thread is idle or blocks in the sink. */
 void prefetch_deliver_read(struct prefetch *p, struct prefetch_read *read, bool stores);
 /* Calls done of each demand of the list.  buffer: the block, when rc is 0.  Any thread; not under lock. */
 void prefetch_answer(struct prefetch *p, struct prefetch_demand *list, int rc, const struct cache_buffer *buffer);

@@ -117,6 +117,7 @@ int prefetch_new(const struct prefetch_options *options, struct base_err *err, s
 	p->sink = options->sink;
 	p->http = shard_index_store(options->index) && !options->source;
 	p->store = options->source ? options->source->store : p->http;
+	p->callers_read = !options->source && !p->http && !options->tier && !p->hook.delay_ns;
 	prefetch_readahead_init(p, prefetch_landing_bytes(options->memory_bytes));
 	int rc = cache_new(prefetch_landing_bytes(options->memory_bytes), &p->cache);
 	if (rc == 0)
@@ -231,6 +232,19 @@ static int read_of_block(struct prefetch *p, uint64_t key, const struct shard_pl
 	return 0;
 }
 
+/* Makes a read of one block for the calling thread, which calls prefetch_caller_read then.  Under lock. */
+static int read_of_caller(struct prefetch *p, uint64_t key, const struct shard_place *file, uint64_t offset,
+        uint32_t len, uint64_t xxh3, struct prefetch_demand *demand, struct prefetch_read **ret_read)
+{
+	int rc = read_of_block(p, key, file, offset, len, xxh3, demand, ret_read);
+	if (rc < 0)
+		return rc;
+	(*ret_read)->urgent = (*ret_read)->caller = true;
+	(*ret_read)->state = PREFETCH_READ_INFLIGHT;
+	atomic_fetch_add(&p->figures.callers, 1);
+	return 0;
+}
+
 int prefetch_queue_block(struct prefetch *p, uint64_t key, const struct shard_place *file, uint64_t offset,
         uint32_t len, uint64_t xxh3, struct prefetch_demand *demand)
 {
@@ -244,10 +258,25 @@ int prefetch_queue_block(struct prefetch *p, uint64_t key, const struct shard_pl
 	return 0;
 }
 
-/* Finds the block in memory or in the table, or queues a read.  *ret_there: it was found.
+/* Tells the schedule of a demand.  read: what brings the block; NULL: it is in memory.  Under lock. */
+static void tell_of_demand(struct prefetch *p, const struct prefetch_demand *demand, const struct prefetch_read *read)
+{
+	const struct prefetch_event event = { .kind = read ? PREFETCH_EVENT_MISS : PREFETCH_EVENT_BROUGHT,
+		.turn = demand->file,
+		.epoch = demand->block,
+		.bytes = demand->take };
+	if (read && !read->caller && read->state <= PREFETCH_READ_INFLIGHT)
+		prefetch_schedule_event_later(p, &event);
+	else
+		prefetch_schedule_event_soon(p, &event);
+}
+
+/* Finds the block in memory or in the table, or queues a read.  *ret_there: it was found.  *ret_read: the caller reads
+ * this.
  * Returns 1 and the buffer when it is in memory, 0 when done is called later, or -errno. */
 static int find_or_queue(struct prefetch *p, struct prefetch_demand *demand, const struct shard_place *file,
-        uint64_t offset, uint32_t len, uint64_t xxh3, struct cache_buffer **ret_buffer, bool *ret_there)
+        uint64_t offset, uint32_t len, uint64_t xxh3, struct cache_buffer **ret_buffer, bool *ret_there,
+        struct prefetch_read **ret_read)
 {
 	uint64_t key = cache_block_key(demand->file, demand->block);
 	int rc = 0;
@@ -265,23 +294,16 @@ static int find_or_queue(struct prefetch *p, struct prefetch_demand *demand, con
 			block->item->waited = true;
 		hurry(p, block->read);
 		atomic_fetch_add_explicit(&p->counters.joined, 1, memory_order_relaxed);
+	} else if (demand->reading && prefetch_caller_may_read(p)) {
+		rc = read_of_caller(p, key, file, offset, len, xxh3, demand, ret_read);
 	} else {
-		demand->next = NULL;
 		rc = prefetch_queue_block(p, key, file, offset, len, xxh3, demand);
 	}
 	if (!buffer && rc == 0)
 		atomic_fetch_add_explicit(&p->counters.misses, demand->block == 0, memory_order_relaxed);
 	/* The schedule knows already of a block that is fetched for the sink. */
-	if (p->sink && rc >= 0 && !demand->direct && !(block && block->item)) {
-		const struct prefetch_event event = { .kind = buffer ? PREFETCH_EVENT_BROUGHT : PREFETCH_EVENT_MISS,
-			.turn = demand->file,
-			.epoch = demand->block,
-			.bytes = demand->take };
-		if (block && block->read->state <= PREFETCH_READ_INFLIGHT)
-			prefetch_schedule_event_later(p, &event);
-		else
-			prefetch_schedule_event(p, &event);
-	}
+	if (p->sink && rc >= 0 && !demand->direct && !(block && block->item))
+		tell_of_demand(p, demand, buffer ? NULL : prefetch_block_find(p, key)->read);
 	if (buffer)
 		*ret_buffer = buffer;
 	return rc;
@@ -291,10 +313,12 @@ void prefetch_demand(struct prefetch *p, struct prefetch_demand *demand)
 {
 	struct shard_place file;
 	struct cache_buffer *buffer = NULL;
+	struct prefetch_read *read = NULL;
 	uint64_t offset = 0, xxh3 = 0;
 	uint32_t len = 0;
 	/* Copies, because the demand may be freed when it is answered. */
 	uint32_t number = demand->file, block = demand->block;
+	_Atomic bool *reading = demand->reading;
 	bool there = false;
 	demand->asked_ns = base_now_ns();
 	demand->next = NULL;
@@ -303,7 +327,7 @@ void prefetch_demand(struct prefetch *p, struct prefetch_demand *demand)
 	if (rc == 0)
 		rc = shard_index_block(p->options.index, demand->file, demand->block, &offset, &len, &xxh3);
 	if (rc == 0)
-		rc = find_or_queue(p, demand, &file, offset, len, xxh3, &buffer, &there);
+		rc = find_or_queue(p, demand, &file, offset, len, xxh3, &buffer, &there, &read);
 	if (rc == 1) {
 		atomic_fetch_add_explicit(&p->counters.demand_hits, 1, memory_order_relaxed);
 		prefetch_answer(p, demand, 0, buffer);
@@ -312,11 +336,13 @@ void prefetch_demand(struct prefetch *p, struct prefetch_demand *demand)
 		int stale = shard_index_check(p->options.index);
 		prefetch_answer(p, demand, stale < 0 ? stale : rc, NULL);
 		return;
+	} else if (read) {
+		prefetch_caller_read(p, read, reading);
 	}
 	prefetch_readahead_demanded(p, number, &file, block, there);
 }
 
-bool prefetch_hint(struct prefetch *p, uint32_t number, bool read)
+bool prefetch_hint(struct prefetch *p, uint32_t number, bool read, _Atomic bool *reading)
 {
 	struct shard_place file;
 	uint64_t offset = 0, xxh3 = 0, key = cache_block_key(number, 0);
@@ -325,6 +351,7 @@ bool prefetch_hint(struct prefetch *p, uint32_t number, bool read)
 	        shard_index_block(p->options.index, number, 0, &offset, &len, &xxh3) < 0)
 		return false;
 	struct cache_buffer *buffer;
+	struct prefetch_read *own = NULL;
 	bool there;
 	{
 		prefetch_lock_for_scope(p);
@@ -332,12 +359,17 @@ bool prefetch_hint(struct prefetch *p, uint32_t number, bool read)
 		there = buffer || prefetch_block_find(p, key) ||
 		        (p->ledger && file.sample != SHARD_NONE && cache_ledger_has(p->ledger, file.sample));
 		/* Demands go first. */
-		if (!there && read && TAILQ_EMPTY(&p->locked.urgent) &&
-		        prefetch_queue_block(p, key, &file, offset, len, xxh3, NULL) == 0) {
+		int rc = there || !read || !TAILQ_EMPTY(&p->locked.urgent) ? -EAGAIN
+		         : reading && prefetch_caller_may_read(p)
+		                 ? read_of_caller(p, key, &file, offset, len, xxh3, NULL, &own)
+		                 : prefetch_queue_block(p, key, &file, offset, len, xxh3, NULL);
+		if (rc == 0) {
 			prefetch_block_find(p, key)->asked = false; /* if a stream fetches it, it is stored */
 			atomic_fetch_add_explicit(&p->counters.hinted, 1, memory_order_relaxed);
 		}
 	}
+	if (own)
+		prefetch_caller_read(p, own, reading);
 	if (buffer)
 		prefetch_put(p, buffer);
 	return !there;
@@ -401,10 +433,11 @@ bool prefetch_idle(struct prefetch *p)
 {
 	struct prefetch_stream *s;
 	prefetch_lock_for_scope(p);
-	bool idle = p->locked.state >= PREFETCH_ASLEEP && !p->locked.resting && TAILQ_EMPTY(&p->locked.urgent) &&
-	            TAILQ_EMPTY(&p->locked.regains) && TAILQ_EMPTY(&p->delivery.landed) && p->delivery.idle &&
-	            p->lister.request == PREFETCH_IDLE && p->lister.look == PREFETCH_IDLE &&
-	            !atomic_load(&p->figures.inflight);
+	bool idle = p->locked.state >= PREFETCH_ASLEEP && !p->locked.resting && !p->locked.soon &&
+	            TAILQ_EMPTY(&p->locked.urgent) && TAILQ_EMPTY(&p->locked.regains) &&
+	            TAILQ_EMPTY(&p->delivery.landed) && p->delivery.idle && p->lister.request == PREFETCH_IDLE &&
+	            p->lister.look == PREFETCH_IDLE && !atomic_load(&p->figures.inflight) &&
+	            !atomic_load(&p->figures.callers);
 	TAILQ_FOREACH(s, &p->locked.streams, link)
 	{
 		idle = idle && s->state == PREFETCH_STREAM_LIVE && s->announce == PREFETCH_IDLE;
@@ -432,6 +465,7 @@ void prefetch_stats_get(struct prefetch *p, struct prefetch_stats *ret_stats)
 		.demand_hits = atomic_load_explicit(&c->demand_hits, memory_order_relaxed),
 		.wake_ups = atomic_load_explicit(&c->wake_ups, memory_order_relaxed),
 		.hinted = atomic_load_explicit(&c->hinted, memory_order_relaxed),
+		.caller_reads = atomic_load_explicit(&c->caller_reads, memory_order_relaxed),
 		.joined = atomic_load_explicit(&c->joined, memory_order_relaxed),
 		.reads = atomic_load_explicit(&c->reads, memory_order_relaxed),
 		.read_bytes = atomic_load_explicit(&c->read_bytes, memory_order_relaxed),
@@ -460,7 +494,8 @@ void prefetch_stats_get(struct prefetch *p, struct prefetch_stats *ret_stats)
 		.regained = atomic_load_explicit(&c->regained, memory_order_relaxed),
 		.device_rate = atomic_load_explicit(&p->figures.rate, memory_order_relaxed),
 		.depth = atomic_load_explicit(&p->figures.depth, memory_order_relaxed),
-		.inflight = atomic_load_explicit(&p->figures.inflight, memory_order_relaxed),
+		.inflight = atomic_load_explicit(&p->figures.inflight, memory_order_relaxed) +
+		            atomic_load_explicit(&p->figures.callers, memory_order_relaxed),
 		.tid = atomic_load_explicit(&p->figures.tid, memory_order_relaxed),
 		.engine_cpu_ns = cpu_ns(p->engine_thread),
 		.deliver_cpu_ns = cpu_ns(p->deliver_thread),

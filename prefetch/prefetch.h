@@ -7,7 +7,8 @@
  * the ring, `deliver`, which hashes, stores and calls done callbacks, and, with a sink, `lister`.  If io_uring is
  * forbidden (seccomp) or the kernel lacks it, up to 32 pread threads take its place; prefetch_stats.uring says which.
  *
- * Threads: any thread may call all functions.  Only prefetch_new and prefetch_free block on I/O. */
+ * Threads: any thread may call all functions.  Only prefetch_new and prefetch_free block on I/O, and callers that
+ * offer to read themselves (prefetch_demand.reading). */
 #ifndef DDPFS_PREFETCH_PREFETCH_H
 #define DDPFS_PREFETCH_PREFETCH_H
 
@@ -26,7 +27,7 @@ struct prefetch; /* opaque */
 enum { PREFETCH_MEMORY_MIN = 8 << 20 }; /* the least `memory_bytes` */
 
 /* Functions between source and engine, for tests and benchmarks: they make reads fail, be short, wrong or late.
- * The engine thread calls them.  Either may be NULL. */
+ * The thread that reads calls them.  Either may be NULL. */
 struct prefetch_hook {
 	/* Gets each finished read, and returns its new result.  It may change the bytes of data, return fewer bytes, or
 	 * an error.  res: bytes read, or -errno. */
@@ -84,6 +85,9 @@ struct prefetch_demand {
 	uint32_t block;
 	uint32_t take; /* bytes of the block that the reader's page cache will hold; only used with a sink */
 	bool direct;   /* the reader uses O_DIRECT: the demand neither tells nor changes what is in the page cache */
+	/* Not NULL: if the block is neither in memory nor on its way, the calling thread may read and verify it itself.
+	 * Meanwhile *reading is true.  Whatever goes wrong then, the engine reads the block. */
+	_Atomic bool *reading;
 	/* Called once: by one of the engine's threads, or within prefetch_demand when the block is in memory or
 	 * cannot be read.  Must not block and must not call prefetch_free.
 	 * rc 0: data[len] is the whole verified block, valid during the call only.
@@ -100,15 +104,15 @@ struct prefetch_demand {
 	uint64_t asked_ns;
 };
 
-/* Asks for a block.  If the block is in flight already, the demand waits for that read.  Never blocks; all errors go to
- * done. */
+/* Asks for a block.  If the block is in flight already, the demand waits for that read.  Blocks only on a read of the
+ * caller's own (`reading`); all errors go to done. */
 void prefetch_demand(struct prefetch *prefetch, struct prefetch_demand *demand);
 
-/* Says that a reader will probably ask for this whole file soon.  With `read` the engine reads it into landing memory
- * now, unless demands wait to be submitted: those go first.  Never blocks.
+/* Says that a reader will probably ask for this whole file soon.  With `read` it is read into landing memory now,
+ * unless demands wait to be submitted: those go first.  The engine reads it, or the caller (prefetch_demand.reading).
  * Returns true when the file was neither in memory nor on its way.  Returns false otherwise, also when the file has not
  * exactly one block. */
-bool prefetch_hint(struct prefetch *prefetch, uint32_t file, bool read);
+bool prefetch_hint(struct prefetch *prefetch, uint32_t file, bool read, _Atomic bool *reading);
 
 /* The answer to prefetch_sink_ops.look.  If the byte is gone, the block of the file in which `offset` lies is read into
  * landing memory, before its reader asks for it.  This read counts against the depth, so demands go before it.  Never
@@ -146,6 +150,7 @@ struct prefetch_stats {
 	uint64_t demands;         /* prefetch_demand calls */
 	uint64_t demand_hits;     /* demands answered from memory at once */
 	uint64_t hinted;          /* reads begun by prefetch_hint */
+	uint64_t caller_reads;    /* of `reads`: by the threads that asked */
 	uint64_t wake_ups;        /* how often other threads woke the engine thread */
 	uint64_t joined;          /* demands that waited for a read that was already in flight */
 	uint64_t reads;           /* reads submitted to the source */
@@ -178,7 +183,7 @@ struct prefetch_stats {
 	uint64_t regained;    /* blocks that prefetch_looked has had read */
 	uint64_t device_rate; /* bytes per second of the source at the settled depth; 0: not measured */
 	uint32_t depth;       /* scheduled reads in flight that the engine allows now */
-	uint32_t inflight;    /* reads in flight now */
+	uint32_t inflight;    /* reads in flight now, also those of callers */
 	pid_t tid;            /* of the engine thread */
 	/* Processor time of these threads. */
 	uint64_t engine_cpu_ns, deliver_cpu_ns;

@@ -118,6 +118,11 @@ void prefetch_schedule_event(struct prefetch *p, const struct prefetch_event *ev
 	queue_event(p, event, PREFETCH_NEWS);
 }
 
+void prefetch_schedule_event_soon(struct prefetch *p, const struct prefetch_event *event)
+{
+	queue_event(p, event, p->locked.soon ? PREFETCH_LATER : PREFETCH_NEWS);
+}
+
 void prefetch_schedule_event_later(struct prefetch *p, const struct prefetch_event *event)
 {
 	queue_event(p, event, PREFETCH_LATER);
@@ -557,8 +562,13 @@ void prefetch_schedule_news(struct prefetch *p)
 	if (!p->ledger)
 		return;
 	take_arrived(p, &arrived);
-	for (size_t i = 0; i < n; i++)
+	bool demanded = false;
+	for (size_t i = 0; i < n; i++) {
+		demanded |= events[i].kind == PREFETCH_EVENT_MISS || events[i].kind == PREFETCH_EVENT_BROUGHT;
 		one_event(p, &events[i]);
+	}
+	if (demanded)
+		p->schedule.demanded_ns = base_now_ns();
 	if (n) {
 		p->schedule.events_spare = events;
 		p->schedule.events_spare_room = room;

@@ -145,7 +145,8 @@ bool prefetch_warm_up_may_read(struct prefetch *p)
 	}
 	show(p, PREFETCH_WARM_UP_READS_ON);
 	/* Readers wait for the device: leave most of it to them. */
-	return w->inflight < (p->reading.inflight > p->reading.inflight_ahead ? 1U : (unsigned)READS_MAX);
+	bool waiting = p->reading.inflight > p->reading.inflight_ahead || atomic_load(&p->figures.callers);
+	return w->inflight < (waiting ? 1U : (unsigned)READS_MAX);
 }
 
 int64_t prefetch_warm_up_wait_ns(struct prefetch *p)

@@ -11,6 +11,7 @@ import resource
 import signal
 import subprocess
 import threading
+import time
 
 import pytest
 
@@ -123,6 +124,39 @@ def test_a_disk_that_hangs(mount, dataset, source, on_a_store):
     reader.join()
     assert got == [source[1][cold]]
     assert read_all(m, source[1]) == set()
+
+
+def test_a_disk_that_hangs_is_no_hang_of_the_server(mount, dataset, source, on_a_store):
+    """More readers wait for it than there are workers.  The watchdog sees workers and engine wait for the disk."""
+    below, _ = on_a_store()
+    (below.path / "index.ddpfs").read_bytes()
+    m = mount(below.path, "view=all,layout=tree,watchdog=1")
+    shards = {shard: path for path, (shard, _, size) in where(dataset).items() if size}
+    warm = list(shards.values())  # all shards are open then
+    cold = [path for path in sorted(source[1]) if source[1][path] and path not in warm][:10]
+    for path in warm:
+        assert (m.path / path).read_bytes() == source[1][path]
+    for path in cold:
+        os.stat(m.path / path)
+    server, before = stats(below)["server_pid"], stats(m)["worker_reads"]
+    got = {}
+    readers = [threading.Thread(target=lambda path=path: got.update({path: (m.path / path).read_bytes()})) for path in cold]
+    os.kill(server, signal.SIGSTOP)
+    try:
+        for reader in readers:
+            reader.start()
+        until = time.monotonic() + 4
+        while time.monotonic() < until:
+            for path in warm:
+                assert (m.path / path).read_bytes() == source[1][path]
+            assert os.listdir(m.path) and not got
+            time.sleep(0.1)
+    finally:
+        os.kill(server, signal.SIGCONT)
+    for reader in readers:
+        reader.join()
+    assert got == {path: source[1][path] for path in cold}
+    assert stats(m)["restarts"] == 0 and stats(m)["worker_reads"] > before
 
 
 # ---- shards that change under a live mount ----

@@ -16,6 +16,7 @@
 #include "fs/read.h"
 #include "fs/read_latency.h"
 #include "fs/watch.h"
+#include "fs/worker_reads.h"
 #include "tests/fs/fake_kernel.h"
 #include "tests/fs/fake_server.h"
 #include "tests/prefetch/dataset.h"
@@ -186,6 +187,41 @@ static void freeing_the_engine_answers_what_is_in_flight(void **state)
 	free(requests);
 }
 
+static void a_worker_reads_itself_if_not_too_many_do(void **state)
+{
+	(void)state;
+	struct fake_server *fake = start();
+	struct fs_server *server = &fake->server;
+	struct fs_worker worker = { 0 };
+	struct prefetch_stats st;
+	server->workers_read_max = 1;
+	assert_null(fs_worker_reads_begin(server)); /* this is no worker yet */
+	fs_worker_reads_init(&worker);
+	for (unsigned round = 0; round < 2; round++) {
+		_Atomic bool *reading = fs_worker_reads_begin(server);
+		assert_ptr_equal(reading, &worker.reading);
+		assert_null(fs_worker_reads_begin(server));
+		fs_worker_reads_end(server, NULL);
+		fs_worker_reads_end(server, reading);
+	}
+	uint64_t n = 0;
+	for (uint32_t file = 0; file < N_FILES; file++) {
+		if (file % N_SIZES != EMPTY) {
+			assert_true(get(fake, file, MIB, 0) > 0);
+			n++;
+		}
+	}
+	prefetch_stats_get(server->prefetch, &st);
+	/* Large files, and the first of each shard, are the engine's. */
+	assert_in_range(st.caller_reads, n - N_FILES / N_SIZES - N_SHARDS, n - N_FILES / N_SIZES);
+	assert_int_equal(st.misses, n);
+	assert_int_equal(count(&server->counters.replies), n);
+	assert_int_equal(server->workers_reading, 0);
+	assert_false(worker.reading);
+	fs_worker_reads_init(NULL);
+	stop(fake);
+}
+
 static void watcher_and_latency_hear_of_each_read(void **state)
 {
 	(void)state;
@@ -226,6 +262,7 @@ int main(void)
 		cmocka_unit_test(more_readers_than_the_pool_has_requests_are_answered),
 		cmocka_unit_test(a_shard_that_is_cut_is_an_error_of_the_reader),
 		cmocka_unit_test(freeing_the_engine_answers_what_is_in_flight),
+		cmocka_unit_test(a_worker_reads_itself_if_not_too_many_do),
 		cmocka_unit_test(watcher_and_latency_hear_of_each_read),
 	};
 	return cmocka_run_group_tests(tests, set_up, tear_down);

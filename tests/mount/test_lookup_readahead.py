@@ -36,6 +36,7 @@ def test_files_of_an_unknown_order_are_read_when_looked_up(mount, dataset):
     before = settled(m)
     assert 300 - PENDING - ENOUGH - 20 <= before["hinted"] <= 300 - PENDING - ENOUGH
     assert before["reads"] == 300 and before["read_bytes"] < 2 * sum(map(len, files.values()))
+    assert before["worker_reads"] >= 290 and before["misses"] == 300 == before["opens"]  # all but those that open a shard
     for name in names[300:600]:
         assert os.stat(m.path / name).st_size == len(files[name])
     vain = settled(m)["hinted"] - before["hinted"]

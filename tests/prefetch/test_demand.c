@@ -25,14 +25,37 @@ enum { N_SIZES = sizeof(SIZES) / sizeof(SIZES[0]), N_FILES = 100, N_SHARDS = 3 }
 
 static struct dataset data;
 
+/* Tests that are run twice: the second time those who ask may read themselves. */
+static bool callers_read;
+static _Atomic bool reading;
+
+static int let_callers_read(void **state)
+{
+	(void)state;
+	callers_read = true;
+	return 0;
+}
+
+static int let_engine_read(void **state)
+{
+	(void)state;
+	callers_read = false;
+	return 0;
+}
+
+static struct prefetch_demand demand(uint32_t file, uint32_t block)
+{
+	return (struct prefetch_demand){ .file = file, .block = block, .reading = callers_read ? &reading : NULL };
+}
+
 static void ask(struct prefetch *p, struct asked *a, uint32_t file, uint32_t block)
 {
-	asked_begin(p, a, (struct prefetch_demand){ .file = file, .block = block });
+	asked_begin(p, a, demand(file, block));
 }
 
 static int get(struct prefetch *p, uint32_t file, uint32_t block)
 {
-	return asked_get(p, (struct prefetch_demand){ .file = file, .block = block });
+	return asked_get(p, demand(file, block));
 }
 
 static struct prefetch *open_engine(struct prefetch_options options)
@@ -223,23 +246,23 @@ static void a_hint_is_read_and_waits(void **state)
 	for (unsigned s = 0; s < N_SETUPS; s++) {
 		struct prefetch *p = open_engine(setups[s]);
 		struct prefetch_stats st;
-		assert_true(prefetch_hint(p, 5, false));
+		assert_true(prefetch_hint(p, 5, false, NULL));
 		assert_int_equal(reads_when_idle(p), 0);
-		assert_true(prefetch_hint(p, 5, true));
-		assert_false(prefetch_hint(p, 5, true)); /* on its way, or there */
+		assert_true(prefetch_hint(p, 5, true, NULL));
+		assert_false(prefetch_hint(p, 5, true, NULL)); /* on its way, or there */
 		assert_int_equal(reads_when_idle(p), 1);
-		assert_false(prefetch_hint(p, 5, true));
+		assert_false(prefetch_hint(p, 5, true, NULL));
 		assert_int_equal(get(p, 5, 0), 0);
 		assert_int_equal(reads_when_idle(p), 1);
 		prefetch_stats_get(p, &st);
 		assert_int_equal(st.hinted, 1);
 		assert_int_equal(st.demand_hits, 1);
-		assert_false(prefetch_hint(p, 7, true)); /* more than a block */
-		assert_false(prefetch_hint(p, N_FILES, true));
+		assert_false(prefetch_hint(p, 7, true, NULL)); /* more than a block */
+		assert_false(prefetch_hint(p, N_FILES, true, NULL));
 		assert_int_equal(reads_when_idle(p), 1);
 		/* Asked for while it is on its way. */
 		for (uint32_t round = 1; round < 10; round++) {
-			assert_true(prefetch_hint(p, 5 + round * N_SIZES, true));
+			assert_true(prefetch_hint(p, 5 + round * N_SIZES, true, NULL));
 			assert_int_equal(get(p, 5 + round * N_SIZES, 0), 0);
 			assert_int_equal(reads_when_idle(p), 1 + round);
 		}
@@ -297,6 +320,14 @@ static void open_gate(struct gate *gate)
 	pthread_mutex_unlock(&gate->lock);
 }
 
+static void wait_for_reader(struct gate *gate)
+{
+	pthread_mutex_lock(&gate->lock);
+	while (!gate->reached)
+		pthread_cond_wait(&gate->cv, &gate->lock);
+	pthread_mutex_unlock(&gate->lock);
+}
+
 static void demands_for_a_block_in_flight_join_it(void **state)
 {
 	(void)state;
@@ -335,18 +366,15 @@ static void a_hint_does_not_stand_before_readers(void **state)
 		struct asked in_flight, queued;
 		struct prefetch_stats st;
 		ask(p, &in_flight, 6, 0);
-		pthread_mutex_lock(&gate.lock);
-		while (!gate.reached)
-			pthread_cond_wait(&gate.cv, &gate.lock);
-		pthread_mutex_unlock(&gate.lock);
+		wait_for_reader(&gate);
 		ask(p, &queued, 6 + N_SIZES, 0); /* the engine stands at the gate and does not take it */
-		assert_true(prefetch_hint(p, 5, true));
+		assert_true(prefetch_hint(p, 5, true, NULL));
 		prefetch_stats_get(p, &st);
 		assert_int_equal(st.hinted, 0);
 		open_gate(&gate);
 		assert_true(asked_wait(&in_flight) == 0 && in_flight.right);
 		assert_true(asked_wait(&queued) == 0 && queued.right);
-		assert_true(prefetch_hint(p, 5, true));
+		assert_true(prefetch_hint(p, 5, true, NULL));
 		prefetch_stats_get(p, &st);
 		assert_int_equal(st.hinted, 1);
 		prefetch_free(p);
@@ -502,6 +530,131 @@ static void lasting_faults_are_reported(void **state)
 			prefetch_stats_get(p, &st);
 			assert_int_equal(st.bad_blocks, kind == FAULT_FLIP ? 2 : 0);
 			assert_int_equal(st.mended_blocks, 0);
+			prefetch_free(p);
+		}
+	}
+}
+
+/* The first demand of each shard is the engine's, which opens it. */
+static void callers_read_what_is_open(void **state)
+{
+	(void)state;
+	for (unsigned s = 0; s < N_SETUPS; s++) {
+		struct prefetch *p = open_engine(setups[s]);
+		struct prefetch_stats st;
+		for (uint32_t f = 0; f < N_FILES; f++)
+			assert_int_equal(get(p, f, 0), 0);
+		while (!prefetch_idle(p))
+			usleep(1000);
+		prefetch_stats_get(p, &st);
+		assert_int_equal(st.caller_reads, N_FILES - N_SHARDS);
+		assert_int_equal(st.reads, N_FILES);
+		assert_int_equal(st.misses, N_FILES);
+		assert_int_equal(st.inflight, 0);
+		assert_false(reading);
+		prefetch_free(p);
+	}
+}
+
+static void a_hint_may_be_read_by_its_caller(void **state)
+{
+	(void)state;
+	for (unsigned s = 0; s < N_SETUPS; s++) {
+		struct prefetch *p = open_engine(setups[s]);
+		struct prefetch_stats st;
+		for (uint32_t f = 0; f < N_FILES; f += N_SIZES)
+			assert_int_equal(get(p, f, 0), 0); /* opens the shards */
+		uint64_t before = reads_when_idle(p);
+		for (uint32_t f = 5; f < N_FILES; f += N_SIZES)
+			assert_true(prefetch_hint(p, f, true, &reading));
+		assert_int_equal(reads_when_idle(p), before + N_FILES / N_SIZES);
+		for (uint32_t f = 5; f < N_FILES; f += N_SIZES)
+			assert_int_equal(get(p, f, 0), 0);
+		prefetch_stats_get(p, &st);
+		assert_true(st.caller_reads >= N_FILES / N_SIZES);
+		assert_int_equal(st.hinted, N_FILES / N_SIZES);
+		assert_int_equal(st.demand_hits, N_FILES / N_SIZES);
+		prefetch_free(p);
+	}
+}
+
+struct reader {
+	pthread_t thread;
+	struct prefetch *p;
+	struct asked asked;
+	uint32_t file;
+};
+
+static void *ask_for_one(void *arg)
+{
+	struct reader *reader = arg;
+	ask(reader->p, &reader->asked, reader->file, 0);
+	return NULL;
+}
+
+static void others_join_the_read_of_a_caller(void **state)
+{
+	enum { FILE_1M = 6, JOIN = 7 };
+	(void)state;
+	for (unsigned s = 0; s < N_SETUPS; s++) {
+		struct gate gate = { .lock = PTHREAD_MUTEX_INITIALIZER, .cv = PTHREAD_COND_INITIALIZER, .open = true };
+		struct prefetch_hook hook = { .result = wait_at_gate, .arg = &gate };
+		struct prefetch_options options = setups[s];
+		options.hook = &hook;
+		struct prefetch *p = open_engine(options);
+		struct prefetch_stats st;
+		struct reader reader = { .p = p, .file = FILE_1M };
+		struct asked joined[JOIN];
+		for (uint32_t f = 0; f < N_FILES; f += N_SIZES)
+			assert_int_equal(get(p, f, 0), 0); /* opens the shards */
+		uint64_t before = reads_when_idle(p);
+		pthread_mutex_lock(&gate.lock);
+		gate.open = gate.reached = false;
+		pthread_mutex_unlock(&gate.lock);
+		assert_int_equal(pthread_create(&reader.thread, NULL, ask_for_one, &reader), 0);
+		wait_for_reader(&gate);
+		for (unsigned i = 0; i < JOIN; i++)
+			ask(p, &joined[i], FILE_1M, 0);
+		assert_false(prefetch_hint(p, FILE_1M, true, &reading));
+		prefetch_stats_get(p, &st);
+		assert_int_equal(st.inflight, 1);
+		assert_false(prefetch_idle(p));
+		open_gate(&gate);
+		assert_int_equal(pthread_join(reader.thread, NULL), 0);
+		assert_true(asked_wait(&reader.asked) == 0 && reader.asked.right);
+		for (unsigned i = 0; i < JOIN; i++)
+			assert_true(asked_wait(&joined[i]) == 0 && joined[i].right);
+		assert_int_equal(reads_when_idle(p), before + 1);
+		prefetch_stats_get(p, &st);
+		assert_int_equal(st.joined, JOIN);
+		prefetch_free(p);
+	}
+}
+
+static void what_goes_wrong_in_a_caller_is_read_by_the_engine(void **state)
+{
+	(void)state;
+	for (unsigned s = 0; s < N_SETUPS; s++) {
+		for (int kind = 0; kind < FAULT_KINDS; kind++) {
+			struct faults f = { .every = 1U << 31, .n = 1, .kind = kind };
+			struct prefetch_hook hook = { .result = suffer, .arg = &f };
+			struct prefetch_options options = setups[s];
+			options.hook = &hook;
+			struct prefetch *p = open_engine(options);
+			struct prefetch_stats before, st;
+			for (uint32_t file = 0; file < N_FILES; file += N_SIZES)
+				assert_int_equal(get(p, file, 0), 0);
+			reads_when_idle(p);
+			prefetch_stats_get(p, &before);
+			f.n = 0; /* the next read, and no other */
+			assert_int_equal(get(p, 6, 0), 0);
+			reads_when_idle(p);
+			prefetch_stats_get(p, &st);
+			assert_int_equal(st.caller_reads - before.caller_reads, 1);
+			assert_int_equal(st.reads - before.reads, 2);
+			assert_int_equal(st.io_errors - before.io_errors, kind == FAULT_EIO);
+			assert_int_equal(st.mended_blocks, kind == FAULT_FLIP);
+			assert_int_equal(st.misses - before.misses, 1);
 			prefetch_free(p);
 		}
 	}
@@ -894,6 +1047,8 @@ static int teardown(void **state)
 	return 0;
 }
 
+#define BY_CALLERS(test) cmocka_unit_test_setup_teardown(test, let_callers_read, let_engine_read)
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -917,6 +1072,14 @@ int main(void)
 		cmocka_unit_test(a_fifo_in_a_shards_place_is_refused_at_once),
 		cmocka_unit_test(many_threads_get_right_bytes_in_little_memory),
 		cmocka_unit_test(memory_that_a_reader_gives_back_is_used),
+		BY_CALLERS(callers_read_what_is_open),
+		BY_CALLERS(a_hint_may_be_read_by_its_caller),
+		BY_CALLERS(others_join_the_read_of_a_caller),
+		BY_CALLERS(what_goes_wrong_in_a_caller_is_read_by_the_engine),
+		BY_CALLERS(lasting_faults_are_reported),
+		BY_CALLERS(a_changed_shard_is_noticed),
+		BY_CALLERS(truncation_of_an_open_shard_is_noticed),
+		BY_CALLERS(many_threads_get_right_bytes_in_little_memory),
 	};
 	return cmocka_run_group_tests_name("prefetch/demand", tests, setup, teardown);
 }

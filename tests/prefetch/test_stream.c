@@ -1131,7 +1131,7 @@ static void hints_beside_a_trainer(void **state)
 		assert_int_equal(pthread_create(&thread, NULL, run_trainer, &t), 0);
 		struct prefetch_stats st = { 0 };
 		while (st.used < 3 * N_FILES) {
-			prefetch_hint(t.p, next_random(&x) % N_FILES, true);
+			prefetch_hint(t.p, next_random(&x) % N_FILES, true, NULL);
 			usleep(20);
 			st = stats(t.p);
 		}

@@ -31,7 +31,7 @@ static const struct {
 	        "read_bytes delivered_bytes wasted_bytes window_* fetched following jumps stored_bytes evicted* lost "
 	        "refetches regained warm_up* device_rate depth inflight idle shared read_ahead_note" },
 	{ "errors", "errors bad_blocks mended_blocks io_errors" },
-	{ "names", "listings entries lookups hinted getattrs fill_class watched_dirs watch_overflows" },
+	{ "names", "listings entries lookups hinted worker_reads getattrs fill_class watched_dirs watch_overflows" },
 	{ "dataset", "samples quarantined files content_bytes" }, { "store", "store_*" }, { "tier", "tier_*" },
 	{ "budget", "memory_* resident_bytes names_bytes" },
 	{ "order", "recognise* announced_* order_* orders_dropped seed_search" },
@@ -47,7 +47,7 @@ static const struct {
 	{ "sample", "position turns opened fetched evicted lost samples quarantined" },
 	{ "file", "hinted fill_class files" },
 	{ "open", "opens hits misses announced_opens recognise_queue recognise_behind recognise_unexplained" },
-	{ "read", "reads unwatched_reads epoch_reads errors depth inflight io_errors" },
+	{ "read", "reads worker_reads unwatched_reads epoch_reads errors depth inflight io_errors" },
 	{ "block", "evicted_blocks regained bad_blocks mended_blocks tier_hits tier_waited tier_misses tier_bad "
 	           "tier_refused" },
 	{ "request", "lookups getattrs store_requests store_retries store_hedged store_limit store_running" },
