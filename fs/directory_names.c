@@ -38,10 +38,11 @@ struct fs_directory_names {
 };
 
 enum {
-	WORTH_IT = 10,      /* one name in so many is needed */
-	NAMES_MIN = 8,      /* of a directory: with fewer, opening it costs more than the look-ups */
-	OTHERS_MAX = 16384, /* a listing that nobody needs any more ends after so many */
-	LOOKS = 64,         /* files of a directory that are looked for in an order: 6 us to 60 us */
+	WORTH_IT = 10,           /* one name in so many is needed */
+	NAMES_MIN = 8,           /* of a directory: with fewer, opening it costs more than the look-ups */
+	OTHERS_MAX = 16384,      /* a listing that nobody needs any more ends after so many */
+	WINDOW_BYTES = 32 << 20, /* pages of a window: the workers of a loader are 4,096 small files apart */
+	LOOKS = 64,              /* files of a directory that are looked for in an order: 6 us to 60 us */
 };
 static const uint32_t NEVER = UINT32_MAX;
 
@@ -267,8 +268,11 @@ static uint64_t greater_part(uint64_t memory_bytes)
 
 uint64_t fs_directory_names_most(uint64_t memory_bytes)
 {
-	uint64_t engine = prefetch_landing_bytes(memory_bytes) + PREFETCH_MEMORY_MIN;
-	uint64_t left = memory_bytes > engine ? memory_bytes - engine : 0, most = greater_part(memory_bytes);
+	uint64_t landing = prefetch_landing_bytes(memory_bytes), most = greater_part(memory_bytes);
+	uint64_t rest = memory_bytes > landing ? memory_bytes - landing : 0;
+	uint64_t pages = rest / 2 < WINDOW_BYTES ? rest / 2 : WINDOW_BYTES;
+	pages = pages > PREFETCH_MEMORY_MIN ? pages : PREFETCH_MEMORY_MIN; /* the engine takes these in any case */
+	uint64_t left = rest > pages ? rest - pages : 0;
 	return left < most ? left : most;
 }
 

@@ -37,8 +37,8 @@ int fs_directory_names_new(const struct shard_index *index, uint64_t most_bytes,
 void fs_directory_names_free(struct fs_directory_names *names); /* NULL is fine */
 
 /* Returns how much of a budget of @memory_bytes names may take. Pages are read again where they are needed again, but
- * each use of a file needs its name. So names may have the greater part, but nothing of what the engine takes in any
- * case: landing memory and PREFETCH_MEMORY_MIN. Of a budget of 16 MiB nothing is left for names. */
+ * each use of a file needs its name. So names may have the greater part. But the engine keeps its landing memory, and
+ * of the rest a half or what a window needs. Of 16 MiB nothing is left for names, of 64 MiB 24 MiB. */
 uint64_t fs_directory_names_most(uint64_t memory_bytes);
 
 /* Returns whether the kernel has the name of @file, with valid attributes, from a listing of its directory. */

@@ -354,16 +354,19 @@ static void names_take_what_their_files_do_not_count(void **state)
 }
 
 /* The engine takes landing memory and its least, whatever it is told to leave. */
-static void names_leave_the_engine_what_it_takes(void **state)
+static void names_leave_the_engine_a_window(void **state)
 {
 	(void)state;
 	for (uint64_t mib = 8; mib <= 4096; mib += mib / 8) {
 		uint64_t memory = mib << 20, most = fs_directory_names_most(memory);
-		uint64_t engine = prefetch_landing_bytes(memory) + PREFETCH_MEMORY_MIN;
-		assert_true(most == 0 || most + engine <= memory);
-		if (mib >= 64)
+		uint64_t landing = prefetch_landing_bytes(memory);
+		assert_true(most == 0 || most + landing + PREFETCH_MEMORY_MIN <= memory);
+		assert_true(most == 0 || most + landing + (32 << 20) <= memory || most <= (memory - landing) / 2);
+		if (mib >= 256)
 			assert_int_equal(most, memory / 8 * 5);
 	}
+	assert_int_equal(fs_directory_names_most(16 << 20), 0);
+	assert_int_equal(fs_directory_names_most(64 << 20), 24 << 20);
 }
 
 int main(void)
@@ -381,7 +384,7 @@ int main(void)
 		cmocka_unit_test(dropped_files_get_their_attributes_by_one_listing),
 		cmocka_unit_test(a_successor_knows_what_its_predecessor_listed),
 		cmocka_unit_test(names_take_what_their_files_do_not_count),
-		cmocka_unit_test(names_leave_the_engine_what_it_takes),
+		cmocka_unit_test(names_leave_the_engine_a_window),
 	};
 	int failed = cmocka_run_group_tests(tests, NULL, NULL);
 	free(kept.known);
