@@ -148,13 +148,9 @@ static int add_next_dir(struct prefetch_recognise *r)
 
 /* ---- by name alone ---- */
 
-/* A list by name takes a sort of all names, so it is made for two reasons only: a reader seems to go by name alone, or
- * the likely seeds of all other lists were tried in vain.  A shuffle of such a list looks like any other. */
-enum { SHUFFLED_MAX = 1 << 20 /* files: a second for a list of more */ };
-
-/* Whether a reader seems to go by name alone.  Such a reader opens files of several directories in turn, all about
- * equally far into their directories.  So its opens lie in few of the STRETCHES equal parts of directories, while those
- * of a shuffle lie in most. */
+/* Whether a reader seems to go by name alone.  The question is asked first, because a list by name takes a sort of
+ * all names.  Such a reader opens files of several directories in turn, all about equally far into their directories.
+ * So its opens lie in few of the STRETCHES equal parts of directories, while those of a shuffle lie in most. */
 static bool go_by_name(const struct prefetch_recognise *r, const struct shard_dir *dir)
 {
 	enum { STRETCHES = 64, FEW_FILES = 1 << 14 };
@@ -180,33 +176,21 @@ static bool go_by_name(const struct prefetch_recognise *r, const struct shard_di
 	       (uint32_t)__builtin_popcountll(stretches) * 2 < most;
 }
 
-/* Which files of a directory other lists have.  Those by name have the same, so that no list is made in vain. */
-static unsigned kinds_of(const struct prefetch_recognise *r, uint32_t dir)
-{
-	unsigned kinds = 0;
-	for (uint32_t i = 0; i < r->n_lists; i++) {
-		uint32_t sort, kind;
-		if (prefetch_list_dir(r->lists[i]) == dir && prefetch_list_kind(r->lists[i], &sort, &kind))
-			kinds |= 1U << kind;
-	}
-	return kinds;
-}
-
 int prefetch_lists_by_name(struct prefetch_recognise *r)
 {
+	static const enum prefetch_filter_kind kinds[] = { PREFETCH_FILTER_IMAGES, PREFETCH_FILTER_SUFFIX,
+		PREFETCH_FILTER_DEALT, PREFETCH_FILTER_ALL };
 	for (uint32_t i = 0; i < r->n_listed; i++) {
 		struct shard_dir dir;
 		bool named = false;
 		for (uint32_t k = 0; k < r->n_named; k++)
 			named |= r->named[k] == r->listed[i];
-		if (named || shard_index_dir(r->options.index, r->listed[i], &dir) < 0 || dir.n_dirs == 0)
+		if (named || shard_index_dir(r->options.index, r->listed[i], &dir) < 0 || dir.n_dirs == 0 ||
+		        !go_by_name(r, &dir))
 			continue;
-		if (!go_by_name(r, &dir) && !(r->in_vain && dir.end_file - dir.first_file <= SHUFFLED_MAX))
-			continue;
-		unsigned kinds = kinds_of(r, r->listed[i]);
 		int rc = 0;
-		for (unsigned kind = 0; kind < PREFETCH_FILTER_KINDS && rc == 0; kind++)
-			rc = kinds >> kind & 1 ? add_list(r, r->listed[i], PREFETCH_SORT_NAME, kind) : 0;
+		for (unsigned k = 0; k < sizeof(kinds) / sizeof(kinds[0]) && rc == 0; k++)
+			rc = add_list(r, r->listed[i], PREFETCH_SORT_NAME, kinds[k]);
 		r->named[r->n_named++] = r->listed[i];
 		return rc < 0 ? rc : 1;
 	}

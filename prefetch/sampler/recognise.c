@@ -436,7 +436,6 @@ static int step_likely(struct prefetch_recognise *r)
 	}
 	if (l->far && l->buffer.list)
 		return prefetch_shuffle_buffer_accept(r, &l->buffer);
-	r->in_vain |= l->far;
 	rc = l->far ? prefetch_background_begin(r) : 0;
 	next_likely(r);
 	return rc < 0 ? rc : 1;

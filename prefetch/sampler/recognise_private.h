@@ -306,7 +306,6 @@ struct prefetch_recognise {
 	unsigned listing;             /* lists of the next directory that are made */
 	uint32_t named[DIRS_MAX * 4]; /* directories whose lists by name are made */
 	uint32_t n_named;
-	bool in_vain; /* the likely seeds of a look were tried in vain: lists by name are next */
 	struct prefetch_filters filters;
 	bool filters_begun, filters_made;
 
@@ -489,8 +488,7 @@ void prefetch_unseeded_found(struct prefetch_recognise *r, const struct prefetch
 /* Makes the lists that the ring's files may come from, one slice.  Returns 1: there is more to do; 0: done; -errno. */
 int prefetch_lists_step(struct prefetch_recognise *r);
 
-/* Makes the lists by name alone of these directories, if the ring's names suggest such a reader, or if `in_vain`.
- * Returns as above. */
+/* Makes the lists by name alone of these directories, if the ring's names suggest such a reader.  Returns as above. */
 int prefetch_lists_by_name(struct prefetch_recognise *r);
 
 /* ---- part_lists.c ---- */
