@@ -78,6 +78,15 @@ static int count_file(const struct prefetch_recognise *r, uint32_t id, struct co
 	return 0;
 }
 
+static bool is_made(const struct prefetch_recognise *r, const struct prefetch_list *list)
+{
+	for (uint32_t i = 0; i < r->n_lists; i++) {
+		if (prefetch_list_equal(list, r->lists[i]))
+			return true;
+	}
+	return false;
+}
+
 static int add_list(
         struct prefetch_recognise *r, uint32_t dir, enum prefetch_list_sort sort, enum prefetch_filter_kind kind)
 {
@@ -89,13 +98,10 @@ static int add_list(
 		return 0;
 	if (rc < 0)
 		return rc;
-	for (uint32_t i = 0; i < r->n_lists; i++) {
-		if (prefetch_list_equal(list, r->lists[i])) {
-			prefetch_list_put(list);
-			return 0;
-		}
-	}
-	r->lists[r->n_lists++] = list;
+	if (is_made(r, list))
+		prefetch_list_put(list);
+	else
+		r->lists[r->n_lists++] = list;
 	return 0;
 }
 
@@ -195,6 +201,52 @@ int prefetch_lists_by_name(struct prefetch_recognise *r)
 		return rc < 0 ? rc : 1;
 	}
 	return 0;
+}
+
+/* Which kinds of a directory's files other lists have, a bit each. */
+static unsigned kinds_of(const struct prefetch_recognise *r, uint32_t dir)
+{
+	unsigned kinds = 0;
+	for (uint32_t i = 0; i < r->n_lists; i++) {
+		uint32_t sort, kind;
+		if (prefetch_list_dir(r->lists[i]) == dir && prefetch_list_kind(r->lists[i], &sort, &kind))
+			kinds |= 1U << kind;
+	}
+	return kinds;
+}
+
+int prefetch_lists_shuffled(struct prefetch_recognise *r, const struct prefetch_list *list)
+{
+	enum { FILES_MAX = 1 << 20 /* of more, a list takes a second */ };
+	uint32_t id = prefetch_list_dir(list);
+	struct shard_dir dir;
+	int rc = 0;
+	if (r->shuffled_made || id == SHARD_NONE || shard_index_dir(r->options.index, id, &dir) < 0 ||
+	        dir.n_dirs == 0 || dir.end_file - dir.first_file > FILES_MAX)
+		return 0;
+	r->shuffled_made = true;
+	unsigned kinds = kinds_of(r, id);
+	for (unsigned kind = 0; kind < PREFETCH_FILTER_KINDS && (rc == 0 || rc == -ENOENT); kind++) {
+		struct prefetch_list *by_name;
+		if (!(kinds >> kind & 1))
+			continue;
+		rc = prefetch_list_new(&r->filters, id, PREFETCH_SORT_NAME, kind, &by_name);
+		if (rc == 0 && is_made(r, by_name))
+			prefetch_list_put(by_name);
+		else if (rc == 0)
+			r->shuffled[r->n_shuffled++] = by_name;
+	}
+	return rc == -ENOENT ? 0 : rc;
+}
+
+void prefetch_lists_found(struct prefetch_recognise *r, const struct prefetch_list *list)
+{
+	for (uint32_t i = 0; i < r->n_shuffled && r->n_lists < LISTS_MAX; i++) {
+		if (r->shuffled[i] != list)
+			continue;
+		r->lists[r->n_lists++] = r->shuffled[i];
+		r->shuffled[i] = r->shuffled[--r->n_shuffled];
+	}
 }
 
 int prefetch_lists_step(struct prefetch_recognise *r)

@@ -79,6 +79,8 @@ void prefetch_recognise_free(struct prefetch_recognise *r)
 		prefetch_track_free(r->tracks[i]);
 	for (unsigned i = 0; i < r->n_lists; i++)
 		prefetch_list_put(r->lists[i]);
+	for (unsigned i = 0; i < r->n_shuffled; i++)
+		prefetch_list_put(r->shuffled[i]);
 	for (unsigned i = 0; i < r->n_part_lists; i++)
 		prefetch_list_put(r->part_lists[i]);
 	prefetch_filters_done(&r->filters);
@@ -436,6 +438,7 @@ static int step_likely(struct prefetch_recognise *r)
 	}
 	if (l->far && l->buffer.list)
 		return prefetch_shuffle_buffer_accept(r, &l->buffer);
+	r->in_vain |= l->far;
 	rc = l->far ? prefetch_background_begin(r) : 0;
 	next_likely(r);
 	return rc < 0 ? rc : 1;
@@ -602,6 +605,8 @@ uint64_t prefetch_recognise_bytes(const struct prefetch_recognise *r)
 		bytes += (uint64_t)r->n_files / 8 * PREFETCH_FILTER_KINDS;
 	for (unsigned i = 0; i < r->n_lists; i++)
 		bytes += prefetch_list_bytes(r->lists[i]);
+	for (unsigned i = 0; i < r->n_shuffled; i++)
+		bytes += prefetch_list_bytes(r->shuffled[i]);
 	for (unsigned i = 0; i < r->n_tracks; i++) {
 		const struct track *t = r->tracks[i];
 		bytes += sizeof(*t) + t->size / 8 * (t->used_before ? 2 : 1);

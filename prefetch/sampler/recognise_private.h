@@ -29,7 +29,8 @@ enum {
 	PART_LISTS_MAX = 1024, /* of 32 lists those of 2, 4 and 8 ranks; about 150 bytes each */
 	SINGLE_PARTS_MAX = 16,
 	HOST_RANKS_TRIED = 8, /* lists of several ranks in one look */
-	TARGETS_MAX = LISTS_MAX + HOST_RANKS_TRIED,
+	TRACED_MAX = HOST_RANKS_TRIED + PREFETCH_FILTER_KINDS,
+	TARGETS_MAX = LISTS_MAX + TRACED_MAX,
 	SAVED_WORDS_MAX = 1 << 28, /* of a generator, in a saved track: they take a second to draw */
 	REFUSED_MAX = 8,
 	REFUSED_OPENS = 2048,  /* a dropped track is not tried again for so many opens */
@@ -237,10 +238,10 @@ struct search {
 	/* The look takes these opens: the first n_ring of the ring, or those of the tail. */
 	const uint32_t *files;
 	uint32_t n_ring, tail_files[TAIL];
-	struct buffer_match buffer;  /* explains these opens, too */
-	uint32_t n_targets, n_ranks; /* n_ranks: behind these, of single ranks among several (part_lists.c) */
-	uint64_t at;                 /* the phase's next item */
-	struct target *targets;      /* room for TARGETS_MAX + 1; of the last look */
+	struct buffer_match buffer;   /* explains these opens, too */
+	uint32_t n_targets, n_traced; /* n_traced: behind these, for shuffles only; TRACED_MAX at most */
+	uint64_t at;                  /* the phase's next item */
+	struct target *targets;       /* room for TARGETS_MAX + 1; of the last look */
 	struct workbench bench;
 	struct shard_mt19937 mt;
 	struct match match;
@@ -306,6 +307,10 @@ struct prefetch_recognise {
 	unsigned listing;             /* lists of the next directory that are made */
 	uint32_t named[DIRS_MAX * 4]; /* directories whose lists by name are made */
 	uint32_t n_named;
+	struct prefetch_list *shuffled[PREFETCH_FILTER_KINDS]; /* by name, too, for shuffles with likely seeds only */
+	uint32_t n_shuffled;
+	bool shuffled_made;
+	bool in_vain; /* the likely seeds of a look were tried in vain: `shuffled` is next */
 	struct prefetch_filters filters;
 	bool filters_begun, filters_made;
 
@@ -490,6 +495,11 @@ int prefetch_lists_step(struct prefetch_recognise *r);
 
 /* Makes the lists by name alone of these directories, if the ring's names suggest such a reader.  Returns as above. */
 int prefetch_lists_by_name(struct prefetch_recognise *r);
+
+/* Makes the lists by name of the files that list has, for shuffles, unless they are made.  Returns 0 or -errno. */
+int prefetch_lists_shuffled(struct prefetch_recognise *r, const struct prefetch_list *list);
+/* A shuffle of one of these lists was found: from now on it is a list as others are. */
+void prefetch_lists_found(struct prefetch_recognise *r, const struct prefetch_list *list);
 
 /* ---- part_lists.c ---- */
 

@@ -108,6 +108,7 @@ int prefetch_search_accept(struct prefetch_recognise *r, const struct match *mat
 	prefetch_search_end(r);
 	r->unexplained = 0;
 	prefetch_unseeded_found(r, match->list);
+	prefetch_lists_found(r, match->list);
 	/* Only opens in the window: other readers' files lie all over the permutation. */
 	for (uint32_t i = 0; i < match->n; i++) {
 		if (match->positions[i] >= match->fit.low && match->positions[i] < match->fit.high)
@@ -583,7 +584,7 @@ static int try_next(struct prefetch_recognise *r, uint64_t i)
 
 static void begin(struct search *s)
 {
-	s->n_targets = s->n_ranks = 0;
+	s->n_targets = s->n_traced = 0;
 	s->phase = SEARCH_TARGETS;
 	s->at = 0;
 	s->sorted = NULL;
@@ -658,7 +659,7 @@ void prefetch_search_seeds(struct prefetch_recognise *r, enum seeds_cost cost)
 	struct search *s = &r->search;
 	struct likely *l = &r->likely;
 	prefetch_seeds_begin(r, cost, s->targets, s->n_targets, NULL, &l->seeds);
-	prefetch_seeds_add_traced(&l->seeds, &s->targets[s->n_targets], s->n_ranks);
+	prefetch_seeds_add_traced(&l->seeds, &s->targets[s->n_targets], s->n_traced);
 	l->also = s->buffer;
 	l->opens = s->n_ring;
 	l->tail = s->tail;
@@ -747,19 +748,32 @@ static bool is_target(const struct search *s, const struct prefetch_list *list)
 	return false;
 }
 
-/* Several ranks, each with a part of its own: of the first list that has most opens. */
-static int add_ranks(struct prefetch_recognise *r, uint32_t whole)
+static void add_traced(struct prefetch_recognise *r, struct prefetch_list *list)
+{
+	struct search *s = &r->search;
+	if (!is_target(s, list) && s->n_traced < TRACED_MAX)
+		s->n_traced += make_target(r, list, &s->targets[s->n_targets + s->n_traced]);
+}
+
+/* Adds targets for shuffles only, of the first list that has most opens: its parts for several ranks, each shuffled by
+ * itself, and its files by name.  Those take a sort, and a shuffle does not tell which list it is of, so they come
+ * after all others. */
+static int add_shuffled(struct prefetch_recognise *r, uint32_t whole)
 {
 	struct search *s = &r->search;
 	struct rank_lists ranks = { .n = 0 };
 	uint32_t i = 0;
 	while (i < whole && s->targets[i].n_seen * 8 < s->n_ring * 7)
 		i++;
-	int rc = i < whole ? prefetch_part_lists_of_ranks(r, &s->targets[i], &ranks) : 0;
-	for (i = 0; i < ranks.n; i++) {
-		if (!is_target(s, ranks.lists[i]))
-			s->n_ranks += make_target(r, ranks.lists[i], &s->targets[s->n_targets + s->n_ranks]);
-	}
+	if (i == whole)
+		return 0;
+	int rc = prefetch_part_lists_of_ranks(r, &s->targets[i], &ranks);
+	if (rc == 0 && r->in_vain)
+		rc = prefetch_lists_shuffled(r, s->targets[i].list);
+	for (uint32_t k = 0; k < ranks.n; k++)
+		add_traced(r, ranks.lists[k]);
+	for (uint32_t k = 0; k < r->n_shuffled; k++)
+		add_traced(r, r->shuffled[k]);
 	return rc;
 }
 
@@ -774,7 +788,7 @@ static int step_ranks(struct prefetch_recognise *r)
 	for (uint32_t i = 0; i < r->n_single_parts && i < SINGLE_PARTS_MAX && s->n_targets < LISTS_MAX; i++)
 		add_target(r, r->single_parts[i]);
 	if (rc == 0 && !s->tail && !r->rolling)
-		rc = add_ranks(r, whole);
+		rc = add_shuffled(r, whole);
 	next_phase(s);
 	return rc;
 }

@@ -364,6 +364,45 @@ static void a_ranks_own_part_is_recognised(void **state)
 	}
 }
 
+/* One rank shuffles the whole list sorted by name over several directories, as DLIO does: with numpy in place.  The
+ * lists directory by directory are tried in vain first. */
+static void a_shuffled_list_by_name_is_recognised(void **state)
+{
+	enum { DIRS = 5, EACH = N / DIRS, EPOCHS = 3, BY_NAME_MAX = 128 };
+	struct shard_index *files = synth_open(&(struct synth){ .classes = DIRS, .per_class = EACH, .bytes = 1 });
+	(void)state;
+	for (unsigned f = 0; f < FAMILIES; f++) {
+		struct prefetch_recognise *r;
+		struct prefetch_recognise_options options = { .index = files, .seed_max = 300, .popular_words = 1 };
+		struct prefetch_shuffle shuffle = { .kind = families[f].kind, .seed = 123, .step = 1 };
+		shuffle.in_place = shuffle.kind == PREFETCH_SHUFFLE_NUMPY;
+		assert_int_equal(prefetch_recognise_new(&options, &r), 0);
+		for (uint32_t epoch = 0; epoch < EPOCHS; epoch++, shuffle.seed++) {
+			struct prefetch_recognised track;
+			shuffle.before = shuffle.in_place ? epoch : 0;
+			whole(N, &shuffle, order);
+			for (uint32_t k = 0; k < N; k++)
+				dealt[k] = order[k] % DIRS * EACH + order[k] / DIRS;
+			uint32_t opens = epoch == 0 ? open_some(r, dealt, 512) : 0;
+			if (opens > BY_NAME_MAX)
+				fail_msg("family %u: %u opens", f, opens);
+			for (uint32_t k = opens; k < N; k++) {
+				prefetch_recognise_opened(r, &dealt[k], 1);
+				if (k % 16 == 15)
+					work(r);
+			}
+			work(r);
+			track = only_track(r);
+			assert_int_equal(track.sampler, families[f].sampler);
+			assert_true(strstr(track.list, "sorted by name over all directories"));
+			assert_int_equal(track.epoch, epoch);
+			assert_int_equal(missed(r, track.id, 0, dealt, N), 0);
+		}
+		prefetch_recognise_free(r);
+	}
+	synth_close(files);
+}
+
 /* Seeds that are not likely are tried as well.  DDPFS_RECOGNISE_LONG=1 goes up to the largest. */
 static void large_seeds_are_recognised(void **state)
 {
@@ -765,6 +804,7 @@ int main(void)
 		cmocka_unit_test(each_family_is_recognised_however_it_is_dealt),
 		cmocka_unit_test(epochs_are_followed_however_they_follow),
 		cmocka_unit_test(a_ranks_own_part_is_recognised),
+		cmocka_unit_test(a_shuffled_list_by_name_is_recognised),
 		cmocka_unit_test(large_seeds_are_recognised),
 		cmocka_unit_test(ranks_with_their_own_parts_are_recognised),
 		cmocka_unit_test(ranks_with_their_own_parts_are_found_again_after_a_jump),
