@@ -102,17 +102,20 @@ def memory_bytes(a, ranks):
 
 def command(a, bin_dir, data, out, ranks, **workflow):
     p = a.profile
+    files = a.files // ranks * ranks  # DLIO 2.0.0 ends with an IndexError if a rank has fewer files than another
     options = {
         "framework": "pytorch", "model": p.model, "reader.data_loader": "pytorch", "dataset.format": p.format,
-        "dataset.data_folder": data, "dataset.num_files_train": a.files, "dataset.num_files_eval": 1,
+        "dataset.data_folder": data, "dataset.num_files_train": files, "dataset.num_files_eval": 0,
         "dataset.num_subfolders_train": 0, "dataset.num_subfolders_eval": 0, "dataset.num_samples_per_file": 1,
         "dataset.record_length": p.record_bytes // a.shrink,
         "dataset.record_length_stdev": p.stdev_bytes // a.shrink, "dataset.record_length_resize": p.item_bytes,
         "reader.batch_size": p.batch, "reader.read_threads": a.workers, "reader.sample_shuffle": "seed",
         "train.epochs": a.epochs, "train.computation_time": step_s(a), "train.seed": 123, "output.folder": out,
         "workflow.evaluation": False, "workflow.checkpoint": False, **workflow}
-    return [bin_dir / "mpiexec", "-n", str(ranks), bin_dir / "dlio_benchmark", "workload=default",
-            *(f"++workload.{name}={value}" for name, value in options.items()), f"hydra.run.dir={out}/hydra"]
+    # `-m mpi4py`: if a rank fails, all ranks end.
+    return [bin_dir / "mpiexec", "-n", str(ranks), bin_dir / "python", "-m", "mpi4py", bin_dir / "dlio_benchmark",
+            "workload=default", *(f"++workload.{name}={value}" for name, value in options.items()),
+            f"hydra.run.dir={out}/hydra"]
 
 
 def train(a, cg, bin_dir, name, data, place, ranks):
