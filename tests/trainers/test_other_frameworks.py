@@ -58,6 +58,32 @@ def test_dali(digits, pack, mount, scratch):
         seen = {sha for shard in shards for sha, _, _ in shard}
         assert seen == set(hashes((digits / "val").rglob("*.png")))
 
+DALI_SHUFFLES = {
+    "DALI random_shuffle": {"random_shuffle": True, "initial_fill": 512},
+    "DALI shuffle_after_epoch": {"shuffle_after_epoch": True},
+}
+
+
+@pytest.mark.parametrize("text", DALI_SHUFFLES)
+def test_a_shuffle_of_dali_is_followed(text, pack, mount, scratch):
+    """DALI's buffer holds files that it has read, so the files that it opens are in the order of its list."""
+    heavy.need("nvidia-dali-cuda120")
+    paths = [f"class_{i // 300:02d}/img_{i:04d}.bin" for i in range(3000)]
+    for path in paths:
+        (scratch / "tree" / path).parent.mkdir(parents=True, exist_ok=True)
+        (scratch / "tree" / path).write_bytes(path.encode())
+    m = mount(pack(scratch / "tree"), "layout=tree,view=all,memory=256M")
+    report = read("dali_buffer_read.py", m.path, scratch / "report", json.dumps(DALI_SHUFFLES[text]))
+    print("DALI", report["dali"])
+    assert sorted(path for epoch in report["epochs"] for path in epoch) == sorted(3 * paths)
+    wait_until(lambda: tools.stat_json(m.path)["recognise_queue"] == 0)
+    stats = tools.stat_json(m.path)
+    (sampler,) = stats["samplers"]
+    assert sampler["text"].startswith(text), sampler
+    assert sampler["opens"] >= 2 * 3000 * 0.97, sampler  # the search may take as long as an epoch of this trainer
+    assert stats["recognise_wrong"] == 0
+
+
 
 def test_horovod(digits, pack, mount, scratch):
     heavy.need("horovod")
