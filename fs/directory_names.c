@@ -35,6 +35,8 @@ struct fs_directory_names {
 	struct directory dir;
 	uint64_t offset; /* where its listing goes on */
 	uint32_t others; /* look-ups in other directories since one in this */
+	const uint32_t *picked;
+	uint32_t n_picked;
 };
 
 enum {
@@ -184,16 +186,56 @@ static bool is_worth_it(const struct fs_directory_names *names, const struct dir
 	return bytes_of(dir) + names->bytes <= names->most_bytes && (many || needed >= dir->n_names / WORTH_IT);
 }
 
+/* The kernel has got valid attributes. */
+static void came(struct fs_directory_names *names, const struct directory *dir, uint32_t file)
+{
+	if (!bit_get(names->old, file))
+		return;
+	bit_clear(names->old, file);
+	/* A predecessor's bits of a directory that is not listed are not counted. */
+	names->n_old[dir->number] -= names->n_old[dir->number] != NEVER && names->n_old[dir->number] > 0;
+}
+
+void fs_directory_names_came(struct fs_directory_names *names, uint32_t file)
+{
+	struct directory dir;
+	if (directory_of(names, file, &dir) < 0)
+		return;
+	lock_for_scope(&names->lock);
+	came(names, &dir, file);
+}
+
+void fs_directory_names_pick(struct fs_directory_names *names, const uint32_t *files, uint32_t n)
+{
+	lock_for_scope(&names->lock);
+	names->picked = files;
+	names->n_picked = n;
+}
+
+bool fs_directory_names_picked(struct fs_directory_names *names, uint32_t *file)
+{
+	lock_for_scope(&names->lock);
+	uint32_t low = 0, high = names->n_picked;
+	if (high == 0)
+		return false;
+	while (low < high) {
+		uint32_t mid = low + (high - low) / 2;
+		if (names->picked[mid] < *file)
+			low = mid + 1;
+		else
+			high = mid;
+	}
+	*file = low < names->n_picked ? names->picked[low] : SHARD_NONE;
+	return true;
+}
+
 /* Counts a look-up. Returns whether to look at the order: at the first look-up in a directory, the second, the fourth,
  * because an order may have got longer. */
 static bool count_look_up(struct fs_directory_names *names, const struct directory *dir, uint32_t file)
 {
 	lock_for_scope(&names->lock);
 	uint32_t n = ++names->looked_up[dir->number];
-	if (bit_get(names->old, file)) {
-		bit_clear(names->old, file);
-		names->n_old[dir->number] -= names->n_old[dir->number] != NEVER;
-	}
+	came(names, dir, file);
 	return (n & (n - 1)) == 0 && dir->n_names >= NAMES_MIN && !bit_get(names->many, dir->number) &&
 	       !bit_get(names->known, dir->number);
 }

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Which directories' names the kernel has, because the server's own thread has listed them with attributes.
+/* Which directories' names the kernel has, because the server's own thread has listed them with attributes. And which
+ * names such a listing has, if not all: those that were picked (fs/names_ahead.h).
  *
  * A look-up of one name costs the server and the kernel ten times as much as the same name in such a listing. So where
  * many files of a directory are read, the whole directory is listed, in pieces between look-ups (fs/sink.c). Its names
@@ -62,6 +63,15 @@ bool fs_directory_names_next(
 void fs_directory_names_listed(struct fs_directory_names *names, uint32_t dir, uint64_t offset);
 /* @dir cannot be listed, and will not be tried again. */
 void fs_directory_names_failed(struct fs_directory_names *names, uint32_t dir);
+
+/* The name of @file was listed alone, or with others of its directory. */
+void fs_directory_names_came(struct fs_directory_names *names, uint32_t file);
+
+/* Marked listings have the names of files[n] only, which ascend, until the next call. @n 0: they have all names.
+ * @files is not owned. */
+void fs_directory_names_pick(struct fs_directory_names *names, const uint32_t *files, uint32_t n);
+/* Returns whether files are picked; then *@file becomes the first of them that is not below it, or SHARD_NONE. */
+bool fs_directory_names_picked(struct fs_directory_names *names, uint32_t *file);
 
 /* Returns how many bytes of a budget of @memory_bytes the names take that nothing else counts. A file in memory counts
  * its own name, so these are the names of the other files. It is assumed that each file is as likely in memory. */

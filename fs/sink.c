@@ -17,6 +17,7 @@
 #include "fs/directory_names.h"
 #include "fs/hang_injection.h"
 #include "fs/listing_offset.h"
+#include "fs/names_ahead.h"
 #include "fs/detached_thread.h"
 #include "fs/server.h"
 #include "fs/supervise/handover_memory.h"
@@ -60,6 +61,7 @@ struct fs_sink_stream {
 	struct shard_view *order; /* the view's order, or one that was recognised */
 	uint32_t rank;            /* whose turns of `order` the stream reads */
 	bool by_directory;        /* names come from listings of whole directories, where these fit */
+	bool ahead;               /* names come from listings of the files that are needed next */
 	bool warm_up;
 	bool fits; /* warm-up: a tenth of all files or more */
 	struct prefetch_stream *stream;
@@ -67,6 +69,7 @@ struct fs_sink_stream {
 	struct prefetch_use uses[USES_MAX];
 	uint32_t samples[USES_MAX];
 	size_t n_uses, n_samples;
+	struct fs_names_ahead names; /* the toucher's */
 };
 
 struct fs_sink {
@@ -148,19 +151,24 @@ static bool look_up(
 	return fs_counted(&c->lookups) + fs_counted(&c->getattrs) != before;
 }
 
-/* Goes on with the listing of a directory, by about `n` names. */
-static void list_names(
-        struct fs_sink *sink, const struct fs_detached_root *root, uint32_t dir, uint64_t offset, uint64_t n)
+/* Opens a directory of the tree of all files for a marked listing. Returns a descriptor, or a negative number. */
+static int open_directory(struct fs_sink *sink, const struct fs_detached_root *root, uint32_t dir)
 {
-	struct fs_directory_names *names = sink->server->names;
 	char path[PATH_MAX];
 	size_t len = strlen(root->at);
 	memcpy(path, root->at, len + 1);
 	int rc = shard_index_dir_path(sink->server->index, dir, path + len, sizeof(path) - len - 1);
 	if (rc == 0)
 		memcpy(path + len, ".", 2);
-	cleanup_detached_fd int fd =
-	        rc < 0 ? -1 : fs_detached_open(root->fd, path, O_RDONLY | O_DIRECTORY | O_NOCTTY | FS_DIR_MARK);
+	return rc < 0 ? rc : fs_detached_open(root->fd, path, O_RDONLY | O_DIRECTORY | O_NOCTTY | FS_DIR_MARK);
+}
+
+/* Goes on with the listing of a directory, by about `n` names. */
+static void list_names(
+        struct fs_sink *sink, const struct fs_detached_root *root, uint32_t dir, uint64_t offset, uint64_t n)
+{
+	struct fs_directory_names *names = sink->server->names;
+	cleanup_detached_fd int fd = open_directory(sink, root, dir);
 	if (fd >= 0 && list_entries(sink, fd, &offset, n) == 0) {
 		fs_directory_names_listed(names, dir, offset);
 	} else {
@@ -187,6 +195,8 @@ static void list_next(struct fs_sink *sink, const struct fs_detached_root *root,
 }
 
 struct order {
+	struct fs_sink *sink;
+	const struct fs_detached_root *root;
 	const struct fs_sink_stream *stream;
 	const struct shard_epoch *epoch;
 };
@@ -205,44 +215,139 @@ static bool has_file(const void *user, uint32_t file)
 }
 
 /* Makes the name of a file known: by a look-up, if a listing has not done it. Look-ups pay for listings. */
-static void announce_name(
-        struct fs_sink *sink, const struct fs_detached_root *root, const struct order *order, uint32_t file)
+static void announce_name(const struct order *order, uint32_t file)
 {
 	const struct fs_sink_stream *vs = order->stream;
+	struct fs_sink *sink = order->sink;
 	struct fs_directory_names *names = sink->server->names;
 	if (vs->by_directory && fs_directory_names_known(names, file))
 		return;
-	if (!look_up(sink, root, vs->view, file) || !vs->by_directory)
+	if (!look_up(sink, order->root, vs->view, file) || !vs->by_directory)
 		return;
 	sink->names_changed |= fs_directory_names_looked_up(names, file, has_file, order);
 	sink->list_due += LIST_PART;
-	list_next(sink, root, vs->warm_up);
+	list_next(sink, order->root, vs->warm_up);
 }
 
-static void announce_tree(struct fs_sink *sink, const struct fs_detached_root *root, const struct fs_sink_stream *vs,
+/* ---- names of the next turns, by directory (fs/names_ahead.h) ---- */
+
+/* The server has unmounted or ends: only the copy keeps the session alive. */
+static bool is_over(const struct order *order)
+{
+	return order->sink->server->gone || order->sink->server->stopping;
+}
+
+static uint32_t file_ahead(void *user, uint64_t turn)
+{
+	const struct order *order = user;
+	const struct fs_server *server = order->sink->server;
+	uint32_t sample, file;
+	if (shard_epoch_turn(order->epoch, order->stream->rank, turn, &sample, NULL) < 0 ||
+	        shard_index_sample_first(server->index, sample, &file) < 0 ||
+	        (order->stream->by_directory && fs_directory_names_known(server->names, file)))
+		return SHARD_NONE;
+	return file;
+}
+
+static uint32_t directory_ahead(void *user, uint32_t file)
+{
+	const struct order *order = user;
+	struct shard_file f;
+	return shard_index_file(order->sink->server->index, file, &f) < 0 ? SHARD_NONE : f.dir;
+}
+
+/* Lists files of a directory. Returns false if it cannot be listed. */
+static bool list_picked(const struct order *order, uint32_t dir, const uint32_t *files, uint32_t n)
+{
+	struct fs_sink *sink = order->sink;
+	struct fs_directory_names *names = sink->server->names;
+	struct shard_dir rec;
+	cleanup_detached_fd int fd = open_directory(sink, order->root, dir);
+	if (fd < 0 || shard_index_dir(sink->server->index, dir, &rec) < 0)
+		return false;
+	uint64_t offset = FS_OFFSET_FIRST + (files[0] - rec.first_file);
+	fs_directory_names_pick(names, files, n);
+	int rc = list_entries(sink, fd, &offset, n);
+	fs_directory_names_pick(names, NULL, 0);
+	return rc == 0;
+}
+
+static void look_up_ahead(void *user, uint32_t file, bool few)
+{
+	const struct order *order = user;
+	if (is_over(order))
+		return;
+	if (few)
+		announce_name(order, file);
+	else if (look_up(order->sink, order->root, order->stream->view, file))
+		fs_directory_names_came(order->sink->server->names, file);
+}
+
+/* The kernel may have the names already, because the files are in memory: then it does not ask the server, and a
+ * look-up takes 1 us. */
+static void list_ahead(void *user, uint32_t dir, const uint32_t *files, uint32_t n)
+{
+	const struct order *order = user;
+	struct fs_sink *sink = order->sink;
+	uint32_t first = 0;
+	while (first < n && !is_over(order) && !look_up(sink, order->root, order->stream->view, files[first]))
+		first++;
+	if (first == n || is_over(order))
+		return;
+	fs_directory_names_came(sink->server->names, files[first++]);
+	bool listed = n - first >= FS_NAMES_AHEAD_RUN && list_picked(order, dir, files + first, n - first);
+	for (uint32_t i = first; i < n; i++) {
+		if (listed)
+			fs_directory_names_came(sink->server->names, files[i]);
+		else
+			look_up_ahead(user, files[i], false);
+	}
+}
+
+static void announce_ahead(struct order *order, struct fs_names_ahead *names, uint64_t epoch, uint64_t turn, uint32_t n)
+{
+	static const struct fs_names_ahead_ops ops = {
+		.file = file_ahead,
+		.dir = directory_ahead,
+		.list = list_ahead,
+		.look_up = look_up_ahead,
+	};
+	fs_names_ahead_asked(names, &ops, order, epoch, shard_epoch_turns(order->epoch, order->stream->rank), turn, n);
+}
+
+/* ---- names of a tree ---- */
+
+static void announce_turns(const struct order *order, uint64_t turn, uint32_t n)
+{
+	const struct fs_sink_stream *vs = order->stream;
+	for (uint32_t i = 0; i < n && !order->sink->server->gone; i++) {
+		uint32_t files[SHARD_SAMPLE_FILES_MAX], sample, n_files = 0;
+		int rc = shard_epoch_turn(order->epoch, vs->rank, turn + i, &sample, NULL);
+		if (rc == 0)
+			rc = shard_index_sample_files(
+			        order->sink->server->index, sample, files, SHARD_SAMPLE_FILES_MAX, &n_files);
+		for (uint32_t f = 0; rc == 0 && f < n_files; f++)
+			announce_name(order, files[f]);
+	}
+}
+
+static void announce_tree(struct fs_sink *sink, const struct fs_detached_root *root, struct fs_sink_stream *vs,
         uint64_t epoch, uint64_t turn, uint32_t n)
 {
 	struct shard_epoch *e;
 	if (shard_view_epoch(vs->order, epoch, &e) < 0)
 		return;
-	const struct order order = { .stream = vs, .epoch = e };
-	for (uint32_t i = 0; i < n; i++) {
-		if (sink->server->gone)
-			break; /* unmounted: only the copy keeps the session alive */
-		uint32_t files[SHARD_SAMPLE_FILES_MAX], sample, n_files = 0;
-		int rc = shard_epoch_turn(e, vs->rank, turn + i, &sample, NULL);
-		if (rc == 0)
-			rc = shard_index_sample_files(
-			        sink->server->index, sample, files, SHARD_SAMPLE_FILES_MAX, &n_files);
-		for (uint32_t f = 0; rc == 0 && f < n_files; f++)
-			announce_name(sink, root, &order, files[f]);
-	}
+	struct order order = { .sink = sink, .root = root, .stream = vs, .epoch = e };
+	if (vs->ahead)
+		announce_ahead(&order, &vs->names, epoch, turn, n);
+	else
+		announce_turns(&order, turn, n);
 	shard_epoch_put(e);
 }
 
 struct announcement {
 	struct fs_sink *sink;
-	const struct fs_sink_stream *stream;
+	struct fs_sink_stream *stream;
 	uint64_t epoch;
 	uint64_t turn;
 	uint32_t n;
@@ -266,7 +371,7 @@ static void announce_now(void *arg, const struct fs_detached_root *root)
 static void sink_announce(struct prefetch_sink *base, void *user, uint64_t epoch, uint64_t turn, uint32_t n)
 {
 	struct fs_sink *sink = sink_of(base);
-	const struct fs_sink_stream *vs = user;
+	struct fs_sink_stream *vs = user;
 	struct announcement a = { .sink = sink, .stream = vs, .epoch = epoch, .turn = turn, .n = n };
 	fs_detached_run(sink->toucher, announce_now, &a);
 	if (sink->names_changed) /* not by the toucher: it has no descriptors to wake the engine with */
@@ -575,8 +680,9 @@ static int stream_new(struct fs_sink *sink, struct fs_view *view, const struct p
 	vs->rank = wanted->rank;
 	vs->warm_up = wanted->warm_up;
 	/* A rank's tree has other names in each epoch, a flat view's files are looked up in the tree of all. */
-	vs->by_directory =
-	        wanted->warm_up || (sink->names_fit && view->all && view->layout == FS_LAYOUT_TREE && !*view->place);
+	bool tree = view->all && view->layout == FS_LAYOUT_TREE && !*view->place;
+	vs->by_directory = wanted->warm_up || (sink->names_fit && tree);
+	vs->ahead = tree && !wanted->warm_up && !sink->server->info->grouped;
 	vs->fits = fs_budget_bytes(sink->server->budget) > sink->server->info->content_bytes / 10;
 	struct prefetch_stream_options options = *wanted;
 	options.user = vs;

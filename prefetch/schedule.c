@@ -367,7 +367,7 @@ static void come_and_go(struct prefetch *p)
 	}
 }
 
-/* Marks drops of samples that will be fetched again for a turn that is announced already: their names must stay. */
+/* Marks drops of samples that will be fetched again for a turn whose names may be made already: they must stay. */
 static bool mark_announced(struct prefetch *p, struct prefetch_stream *s)
 {
 	if (s->options.warm_up && !s->following)
@@ -375,8 +375,8 @@ static bool mark_announced(struct prefetch *p, struct prefetch_stream *s)
 	for (size_t i = 0; i < p->lister.n_drops; i++) {
 		struct cache_victim *v = &p->lister.drops[i];
 		if (v->block == CACHE_WHOLE && !v->announced)
-			v->announced =
-			        cache_timeline_next_below(&s->tl, v->id, SHARD_NONE, s->announced) != CACHE_NEVER;
+			v->announced = cache_timeline_next_below(&s->tl, v->id, SHARD_NONE,
+			                       s->announced + PREFETCH_NAMES_AHEAD) != CACHE_NEVER;
 	}
 	return false;
 }

@@ -8,7 +8,7 @@
  *   drop       give the memory of these samples and blocks back
  *
  * The engine announces a sample before it stores it.  A sample may be dropped for a nearer one and fetched again
- * for a turn that is announced already.  Then cache_victim.announced is set: the sink must keep its names.
+ * for a turn whose names are made already.  Then cache_victim.announced is set: the sink must keep its names.
  *
  * A sink may lose what it holds, because the kernel takes pages, names and inodes back.  The engine learns it when
  * store returns -ENOENT, when a demand comes for a block of a resident sample, or when it asks (look).
@@ -27,6 +27,9 @@
 #include "cache/ledger.h"
 
 struct prefetch_sink;
+
+/* A sink may make names of so many turns more than were announced. */
+enum { PREFETCH_NAMES_AHEAD = 2048 };
 
 struct prefetch_sink_ops {
 	/* Announces turns [turn, turn + n) of `epoch` of the stream whose options have this `user`.  If it fails,

@@ -1,0 +1,106 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Names of the next turns, listed by directory; fs/names_ahead.h first. */
+#include "fs/names_ahead.h"
+
+#include <stdlib.h>
+
+#include "shard/format.h"
+
+/* Forgets what was taken if the engine does not go on where it was: the stream has moved, or names were lost. */
+static void follow(struct fs_names_ahead *ahead, uint64_t epoch, uint64_t turn, uint32_t n)
+{
+	bool on = ahead->at_once && ahead->epoch == epoch && ahead->next == turn;
+	bool next_epoch = ahead->at_once && ahead->epoch + 1 == epoch && turn == 0;
+	if (!on) {
+		ahead->until = turn;
+		ahead->n = 0;
+	}
+	if (!on && !next_epoch)
+		ahead->at_once = FS_NAMES_AHEAD_FIRST;
+	ahead->epoch = epoch;
+	ahead->next = turn + n;
+}
+
+static int by_file(const void *a, const void *b)
+{
+	const struct fs_names_ahead_pick *x = a, *y = b;
+	if (x->file != y->file)
+		return x->file < y->file ? -1 : 1;
+	return x->turn < y->turn ? -1 : x->turn > y->turn;
+}
+
+/* Lists the picks [from, to), which share a directory. A file may come twice. */
+static void list_run(struct fs_names_ahead *ahead, const struct fs_names_ahead_ops *ops, void *user, uint32_t dir,
+        uint32_t from, uint32_t to)
+{
+	uint32_t files[FS_NAMES_AHEAD_MAX], n = 0;
+	for (uint32_t i = from; i < to; i++) {
+		if (n == 0 || files[n - 1] != ahead->picks[i].file)
+			files[n++] = ahead->picks[i].file;
+	}
+	if (n < FS_NAMES_AHEAD_RUN)
+		return;
+	ops->list(user, dir, files, n);
+	for (uint32_t i = from; i < to; i++)
+		ahead->picks[i].file = SHARD_NONE;
+}
+
+static void list_runs(struct fs_names_ahead *ahead, const struct fs_names_ahead_ops *ops, void *user)
+{
+	uint32_t from = 0, dir = SHARD_NONE;
+	qsort(ahead->picks, ahead->n, sizeof(ahead->picks[0]), by_file);
+	for (uint32_t i = 0; i < ahead->n; i++) {
+		uint32_t its = ops->dir(user, ahead->picks[i].file);
+		if (its == dir)
+			continue;
+		list_run(ahead, ops, user, dir, from, i);
+		from = i;
+		dir = its;
+	}
+	list_run(ahead, ops, user, dir, from, ahead->n);
+}
+
+/* Takes the next turns. Returns false if there are none. */
+static bool take(struct fs_names_ahead *ahead, const struct fs_names_ahead_ops *ops, void *user, uint64_t turns)
+{
+	uint32_t room = FS_NAMES_AHEAD_MAX - ahead->n, n = ahead->at_once < room ? ahead->at_once : room;
+	if (ahead->until >= turns)
+		return false;
+	n = turns - ahead->until < n ? (uint32_t)(turns - ahead->until) : n;
+	for (uint32_t i = 0; i < n; i++, ahead->until++) {
+		uint32_t file = ops->file(user, ahead->until);
+		if (file != SHARD_NONE)
+			ahead->picks[ahead->n++] = (struct fs_names_ahead_pick){ .turn = ahead->until, .file = file };
+	}
+	return true;
+}
+
+/* Looks up what is left of the turns before `end`. */
+static void look_up(struct fs_names_ahead *ahead, const struct fs_names_ahead_ops *ops, void *user, uint64_t end)
+{
+	uint32_t left = 0;
+	for (uint32_t i = 0; i < ahead->n; i++) {
+		const struct fs_names_ahead_pick *pick = &ahead->picks[i];
+		if (pick->file == SHARD_NONE)
+			continue;
+		if (pick->turn < end)
+			ops->look_up(user, pick->file, ahead->at_once == FS_NAMES_AHEAD_MAX);
+		else
+			ahead->picks[left++] = *pick;
+	}
+	ahead->n = left;
+}
+
+void fs_names_ahead_asked(struct fs_names_ahead *ahead, const struct fs_names_ahead_ops *ops, void *user,
+        uint64_t epoch, uint64_t turns, uint64_t turn, uint32_t n)
+{
+	follow(ahead, epoch, turn, n);
+	while (ahead->until < ahead->next) {
+		look_up(ahead, ops, user, ahead->until); /* makes room */
+		if (!take(ahead, ops, user, turns))
+			break;
+		list_runs(ahead, ops, user);
+		ahead->at_once = ahead->at_once < FS_NAMES_AHEAD_MAX / 4 ? ahead->at_once * 4 : FS_NAMES_AHEAD_MAX;
+	}
+	look_up(ahead, ops, user, ahead->next);
+}

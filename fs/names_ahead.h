@@ -1,0 +1,59 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Names of the next turns, listed by directory.
+ *
+ * A name that is looked up costs 25 us, a name in a marked listing 4.5 us, and such a listing 85 us more: opening the
+ * directory, its first name, one READDIRPLUS. So the lister takes more turns than the engine has asked for, sorts their
+ * files, and lists those that share a directory. The server's answer has these names only (fs_directory_names_pick).
+ * The files of other directories are looked up one by one, when their turn is asked for.
+ *
+ *     turns:  ....|<- asked ->|.............|....
+ *                 next                      until     [next, until): listed, or still in `picks`
+ *
+ * The turns taken at once grow fourfold, from FS_NAMES_AHEAD_FIRST on. So a reader that has just begun gets its first
+ * names after a few look-ups.
+ *
+ * Threads: one owner (the toucher). */
+#ifndef DDPFS_FS_NAMES_AHEAD_H
+#define DDPFS_FS_NAMES_AHEAD_H
+
+#include <stdint.h>
+
+#include "prefetch/sink.h"
+
+enum {
+	FS_NAMES_AHEAD_FIRST = 16,
+	FS_NAMES_AHEAD_MAX = PREFETCH_NAMES_AHEAD, /* turns taken at once: 5 ms to 10 ms */
+	FS_NAMES_AHEAD_RUN = 8,                    /* with fewer names, a listing costs as much as look-ups */
+};
+
+/* A file whose name is needed. */
+struct fs_names_ahead_pick {
+	uint64_t turn;
+	uint32_t file; /* SHARD_NONE: done */
+};
+
+/* What is known of a stream; zeros at first. */
+struct fs_names_ahead {
+	uint64_t epoch, next; /* the turn that the engine will ask for, if it goes on */
+	uint64_t until;       /* the turns before it were taken */
+	uint32_t at_once;     /* turns that are taken next; 0: none were taken yet */
+	uint32_t n;
+	struct fs_names_ahead_pick picks[FS_NAMES_AHEAD_MAX]; /* files of turns before `until` that are not done */
+};
+
+struct fs_names_ahead_ops {
+	/* Returns the file of a turn, or SHARD_NONE: none, or its name is known. */
+	uint32_t (*file)(void *user, uint64_t turn);
+	/* Returns the directory of a file. */
+	uint32_t (*dir)(void *user, uint32_t file);
+	/* Makes the names of files[n] of one directory known; the files ascend. */
+	void (*list)(void *user, uint32_t dir, const uint32_t *files, uint32_t n);
+	/* Makes the name of one file known. @few: its directory has few files among as many turns as are ever taken. */
+	void (*look_up)(void *user, uint32_t file, bool few);
+};
+
+/* The engine asks for turns [turn, turn + n) of an epoch that has `turns` of them. */
+void fs_names_ahead_asked(struct fs_names_ahead *ahead, const struct fs_names_ahead_ops *ops, void *user,
+        uint64_t epoch, uint64_t turns, uint64_t turn, uint32_t n);
+
+#endif

@@ -1,0 +1,155 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Names of the next turns: each is made once, before its turn counts as announced, and with others of its directory. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "fs/names_ahead.h"
+#include "shard/format.h"
+
+enum { FILES = 20000, TURNS = FILES };
+
+/* An order over files that lie PER_DIR in a directory. */
+struct order {
+	uint32_t per_dir;
+	uint32_t stride; /* turn t is the file t * stride mod FILES */
+	uint32_t made[FILES];
+	uint32_t listed, looked_up, lists;
+	uint32_t least; /* names of the shortest list */
+};
+
+static struct order order;
+static struct fs_names_ahead ahead;
+
+static uint32_t file_of(const struct order *o, uint64_t turn)
+{
+	return (uint32_t)(turn * o->stride % FILES);
+}
+
+static uint32_t file(void *user, uint64_t turn)
+{
+	return file_of(user, turn);
+}
+
+static uint32_t dir(void *user, uint32_t id)
+{
+	return id / ((struct order *)user)->per_dir;
+}
+
+static void list(void *user, uint32_t directory, const uint32_t *files, uint32_t n)
+{
+	struct order *o = user;
+	for (uint32_t i = 0; i < n; i++) {
+		assert_int_equal(dir(o, files[i]), directory);
+		assert_true(i == 0 || files[i] > files[i - 1]);
+		o->made[files[i]]++;
+	}
+	o->listed += n;
+	o->lists++;
+	o->least = o->least == 0 || n < o->least ? n : o->least;
+}
+
+static void look_up(void *user, uint32_t id, bool few)
+{
+	struct order *o = user;
+	(void)few;
+	o->made[id]++;
+	o->looked_up++;
+}
+
+static void begin(uint32_t per_dir, uint32_t stride)
+{
+	memset(&order, 0, sizeof(order));
+	memset(&ahead, 0, sizeof(ahead));
+	order.per_dir = per_dir;
+	order.stride = stride;
+}
+
+/* Asks for turns [from, to) in pieces, and checks that their names are made. */
+static void ask(uint64_t epoch, uint64_t from, uint64_t to, uint32_t piece)
+{
+	static const struct fs_names_ahead_ops ops = { .file = file, .dir = dir, .list = list, .look_up = look_up };
+	for (uint64_t turn = from; turn < to; turn += piece) {
+		uint32_t n = to - turn < piece ? (uint32_t)(to - turn) : piece;
+		fs_names_ahead_asked(&ahead, &ops, &order, epoch, TURNS, turn, n);
+		for (uint64_t t = turn; t < turn + n; t++)
+			assert_true(order.made[file_of(&order, t)]);
+	}
+}
+
+static void each_name_is_made_once(void **state)
+{
+	const uint32_t per_dir[] = { 2000, 200, 20, 1 }, pieces[] = { 16, 77, 512, TURNS };
+	(void)state;
+	for (unsigned d = 0; d < 4; d++) {
+		for (unsigned p = 0; p < 4; p++) {
+			begin(per_dir[d], 7919);
+			ask(3, 0, TURNS, pieces[p]);
+			for (uint32_t f = 0; f < FILES; f++)
+				assert_int_equal(order.made[f], 1);
+			assert_int_equal(order.listed + order.looked_up, FILES);
+			assert_true(order.lists == 0 || order.least >= FS_NAMES_AHEAD_RUN);
+		}
+	}
+}
+
+static void a_few_directories_are_listed_and_many_are_not(void **state)
+{
+	(void)state;
+	begin(2000, 7919); /* 10 directories */
+	ask(0, 0, TURNS, 64);
+	assert_true(order.looked_up <= 5 * FS_NAMES_AHEAD_FIRST);
+	assert_true(order.listed / order.lists > 100);
+	begin(2, 7919); /* 10,000 */
+	ask(0, 0, TURNS, 64);
+	assert_int_equal(order.listed, 0);
+}
+
+/* A reader that has just begun waits for its first names. */
+static void the_first_turns_come_soon(void **state)
+{
+	(void)state;
+	begin(2000, 7919);
+	ask(0, 0, FS_NAMES_AHEAD_FIRST, FS_NAMES_AHEAD_FIRST);
+	assert_int_equal(order.listed + order.looked_up, FS_NAMES_AHEAD_FIRST);
+}
+
+static void a_stream_that_moves_or_begins_again_makes_its_names_again(void **state)
+{
+	(void)state;
+	begin(2000, 7919);
+	ask(0, 0, 5000, 512);
+	memset(order.made, 0, sizeof(order.made));
+	ask(0, 4000, 5000, 512); /* names were lost */
+	ask(0, 12000, 12100, 16);
+	memset(order.made, 0, sizeof(order.made));
+	ask(1, 0, 1000, 512); /* the next epoch */
+}
+
+static void a_file_may_come_again(void **state)
+{
+	(void)state;
+	begin(FILES, 0); /* all turns are file 0 */
+	ask(0, 0, TURNS, 512);
+	assert_int_equal(order.listed, 0);
+	begin(FILES, FILES / 10); /* ten files, again and again */
+	ask(0, 0, TURNS, 512);
+	assert_int_equal(order.listed, order.lists * 10);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(each_name_is_made_once),
+		cmocka_unit_test(a_few_directories_are_listed_and_many_are_not),
+		cmocka_unit_test(the_first_turns_come_soon),
+		cmocka_unit_test(a_stream_that_moves_or_begins_again_makes_its_names_again),
+		cmocka_unit_test(a_file_may_come_again),
+	};
+	return cmocka_run_group_tests_name("fs/names_ahead", tests, NULL, NULL);
+}
